@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+#include "base/memory.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Atomic uint64_t fail_at;  /* 0: off */
+static _Atomic uint64_t n_counted;
+
+uint64_t weft_memory_fail_at(uint64_t n) {
+  atomic_store(&fail_at, n);
+  return atomic_exchange(&n_counted, 0);
+}
+
+static bool refused(void) {
+  uint64_t at = atomic_load_explicit(&fail_at, memory_order_relaxed);
+  uint64_t n = atomic_fetch_add_explicit(&n_counted, 1, memory_order_relaxed) + 1;
+  return at != 0 && n == at;
+}
+
+void *weft_alloc(size_t n, size_t size) {
+  if (refused()) return NULL;
+  if (n == 0 || size == 0) n = size = 1;
+  return calloc(n, size);
+}
+
+void *weft_alloc_aligned(size_t n_bytes, size_t align) {
+  if (refused()) return NULL;
+  if (align < 8 || (align & (align - 1)) != 0) return NULL;
+  if (n_bytes > SIZE_MAX - align) return NULL;
+  size_t rounded = (n_bytes + align - 1) & ~(align - 1);
+  return aligned_alloc(align, rounded == 0 ? align : rounded);
+}
+
+void *weft_realloc(void *memory, size_t n, size_t size) {
+  if (refused()) return NULL;
+  if (size != 0 && n > SIZE_MAX / size) return NULL;
+  size_t n_bytes = n * size;
+  return realloc(memory, n_bytes == 0 ? 1 : n_bytes);
+}
+
+void weft_free(void *memory) { free(memory); }
+
+char *weft_strndup(const char *text, size_t n_bytes) {
+  char *copy = weft_alloc(n_bytes + 1, 1);
+  if (copy != NULL) memcpy(copy, text, n_bytes);
+  return copy;
+}
+
+char *weft_strdup(const char *text) { return weft_strndup(text, strlen(text)); }

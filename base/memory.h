@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+/* Law: all host memory of weft's own comes from here, so that it can be counted, refused once in a test
+ * (weft_memory_fail_at), and served by one allocator. Zeroed unless said otherwise. NULL means refused. */
+#ifndef WEFT_BASE_MEMORY_H
+#define WEFT_BASE_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* n * size bytes, zeroed; NULL when refused or when the product overflows. n == 0 gives a valid pointer. */
+void *weft_alloc(size_t n, size_t size);
+/* Aligned to align (a power of two >= 8), not zeroed. Free with weft_free. */
+void *weft_alloc_aligned(size_t n_bytes, size_t align);
+/* Grows or shrinks; the tail is not zeroed; on refusal the old memory stays as it was. */
+void *weft_realloc(void *memory, size_t n, size_t size);
+void weft_free(void *memory);
+/* A copy of the text, ended by a zero byte. */
+char *weft_strdup(const char *text);
+char *weft_strndup(const char *text, size_t n_bytes);
+
+/* Fault injection, process-wide: counts allocations from now on; the n-th one (1-based) is refused, once.
+ * n == 0 turns it off. Returns how many were counted since the last call. */
+uint64_t weft_memory_fail_at(uint64_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/* Law: every function that can fail returns weft_status; zero is success, positive values are expected
+ * outcomes (nobody is at fault), negative values are errors. Where a person will read the reason, the
+ * function also takes a weft_error and fills it with one line: what is wrong, where, what to do. */
+#ifndef WEFT_BASE_STATUS_H
+#define WEFT_BASE_STATUS_H
+
+#include <stdarg.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEFT_STATUS_MAP(X)                                             \
+  X(WEFT_OK, 0, "done")                                                \
+  X(WEFT_AGAIN, 1, "nothing to do now; call again later")              \
+  X(WEFT_NO_BLOCKS, 2, "no free or evictable KV block")                \
+  X(WEFT_FULL, 3, "the queue is full")                                 \
+  X(WEFT_E_INVALID, -1, "the caller broke the contract")               \
+  X(WEFT_E_NO_MEMORY, -2, "out of memory")                             \
+  X(WEFT_E_UNSUPPORTED, -3, "this build, model or backend cannot do it") \
+  X(WEFT_E_FORMAT, -4, "malformed input")                              \
+  X(WEFT_E_DEVICE, -5, "the device reported an error")                 \
+  X(WEFT_E_IO, -6, "the system refused an input or output operation")  \
+  X(WEFT_E_NOT_FOUND, -7, "no such thing")                             \
+  X(WEFT_E_TOO_LARGE, -8, "larger than a limit that was set")
+
+typedef enum weft_status {
+#define X(name, value, text) name = value,
+  WEFT_STATUS_MAP(X)
+#undef X
+} weft_status;
+
+/* The words of a status; never NULL. */
+const char *weft_status_text(weft_status status);
+
+/* One line for a person. The caller owns it; functions overwrite it only when they fail. */
+typedef struct weft_error {
+  char text[512];
+} weft_error;
+
+/* Formats into error (which may be NULL) and returns status, so that `return weft_fail(...)` reads well. */
+weft_status weft_fail(weft_error *error, weft_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT */
+/* The pager: which block of KV memory belongs to whom. Integers only: page numbers, counts, hashes; never a
+ * device pointer, never a tensor, never a clock.
+ *
+ * Law. The pool is n_pages uniform pages. Each page is in exactly one state:
+ *   FREE    nobody holds it and its content is meaningless
+ *   CACHED  no sequence holds it, its content is valid and indexed; evictable
+ *   PINNED  held by one or more sequences (references >= 1)
+ * A block is one page: the keys and values of block_tokens consecutive positions of one layer group. A group
+ * with a window keeps only what the next row can see: positions > n_valid - window; older blocks leave the
+ * table at commit. Two sequences share a block only through the prefix index (same space, domain, parent
+ * chain and tokens, all compared, hashes only find) or through fork. A refused call changes nothing.
+ *
+ * Positions of one sequence, oldest first:
+ *   [0, n_cached)           found in the prefix index at admit; read-only
+ *   [n_cached, n_valid)     computed by this sequence; keys and values are written, tokens are known
+ *   [n_valid, n_reserved)   blocks exist; the rows in flight write them; then commit or trim
+ *
+ * One thread (the engine's) calls everything. Nothing is allocated after open. */
+#ifndef WEFT_PAGER_PAGER_H
+#define WEFT_PAGER_PAGER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  WEFT_GROUPS_MAX = 16,       /* layer groups of one space */
+  WEFT_SPACES_MAX = 16,       /* weight sets that share one pool */
+  WEFT_BLOCK_TOKENS_MAX = 256 /* and the least is 1; powers of two */
+};
+
+#define WEFT_PAGE_NONE UINT32_MAX
+#define WEFT_SEQ_NONE UINT32_MAX
+
+typedef uint32_t weft_page; /* index of a page in the pool; the page's bytes start at page * page_bytes */
+typedef uint32_t weft_seq;  /* a sequence of the pager, < n_seqs */
+
+/* 128 bits that name a sharing domain (who may see a cached block) or a set of weights. */
+typedef struct weft_key128 {
+  uint64_t low, high;
+} weft_key128;
+
+typedef struct weft_group_config {
+  uint32_t block_tokens; /* power of two */
+  uint32_t window;       /* 0: keeps every token; W: a row at position p sees keys > p - W */
+} weft_group_config;
+
+/* A space is one weight set with one KV layout: blocks of different spaces never mix. */
+typedef struct weft_space_config {
+  weft_key128 fingerprint; /* model, weights, KV type and layout */
+  uint32_t n_groups;
+  weft_group_config group[WEFT_GROUPS_MAX];
+} weft_space_config;
+
+typedef struct weft_pager_config {
+  uint32_t n_pages;
+  uint32_t n_seqs;        /* most sequences alive at once */
+  uint32_t seq_tokens_max; /* longest sequence: sizes the block tables */
+  uint32_t n_spaces;
+  const weft_space_config *space; /* [n_spaces], copied */
+  uint32_t journal_capacity;      /* events kept; power of two; 0: 1024 */
+  bool no_prefix_cache;           /* nothing is published, nothing is found */
+} weft_pager_config;
+
+typedef struct weft_pager weft_pager;
+
+/* Errors: INVALID with the field named, NO_MEMORY. */
+weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, weft_error *error);
+void weft_pager_close(weft_pager *pager); /* NULL is fine */
+
+typedef struct weft_admit {
+  uint32_t space;
+  weft_key128 domain;    /* from the authenticated tenant, never from the request body */
+  const int32_t *tokens; /* the prompt (and, after preemption, all tokens so far); read during the call */
+  uint32_t n_tokens;     /* >= 1 */
+  uint32_t n_prompt;     /* tokens[0, n_prompt) end a prompt: windows are kept there; <= n_tokens */
+  uint32_t n_keep_rows;  /* this many last tokens are always computed (1 for an autoregressive request,
+                            0 when no row's output is wanted, as for a canvas request) */
+  bool no_cache;         /* neither find nor publish nor wait for others */
+} weft_admit;
+
+/* Starts a sequence: finds the longest prefix that every group can serve, pins it, and announces the rest of
+ * the prompt as being computed. *n_cached is where computing starts: a multiple of the largest block of the
+ * space, <= n_tokens - n_keep_rows.
+ * WEFT_AGAIN: another running sequence is computing a longer part of this prefix; try again after it
+ * committed (*waits_for is that sequence). WEFT_FULL: no sequence slot is free. */
+weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq *out,
+                             uint32_t *n_cached, weft_seq *waits_for);
+
+/* Makes blocks exist for positions [n_valid, n_valid + n_rows) in every group. All or nothing.
+ * Evicts CACHED blocks as needed, least recently used first, tails of chains before their heads.
+ * WEFT_NO_BLOCKS: not enough; nothing changed. TOO_LARGE: beyond seq_tokens_max. */
+weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows);
+
+/* The n next positions are written and their tokens are known: they become valid, full blocks are published
+ * (content hash -> block) and windowed groups drop what no later row can see. n <= reserved. */
+void weft_pager_commit(weft_pager *pager, weft_seq seq, const int32_t *tokens, uint32_t n);
+
+/* Marks the present end of the sequence as a boundary worth keeping (end of a prompt, of a turn): the windows
+ * before it stay cached when they leave the table, so that a later admit can end its hit here. */
+void weft_pager_mark(weft_pager *pager, weft_seq seq);
+
+/* Gives back blocks reserved beyond n_valid (rows that turned out void). */
+void weft_pager_trim(weft_pager *pager, weft_seq seq);
+
+/* A copy to perform on the device before the next step: whole page from -> to. */
+typedef struct weft_page_copy {
+  weft_page from, to;
+} weft_page_copy;
+
+/* A second sequence with the same valid tokens; blocks are shared; a shared partly filled block is copied
+ * when one side reserves into it (copies come out of weft_pager_take_copies). WEFT_FULL: no slot. */
+weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, weft_seq *out);
+
+/* Moves out the copies that must run before rows reserved so far are written. Returns how many; call until
+ * it returns less than max. */
+uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t max);
+
+/* Ends a sequence: references drop, published blocks become CACHED (if nobody else holds them), others FREE.
+ * What it announced but did not compute is withdrawn. */
+void weft_pager_release(weft_pager *pager, weft_seq seq);
+
+/* Drops every CACHED block. Running sequences keep theirs; their published blocks are unpublished. */
+void weft_pager_reset_cache(weft_pager *pager);
+
+/* ---- what others read ------------------------------------------------------------------------------- */
+
+uint32_t weft_pager_n_valid(const weft_pager *pager, weft_seq seq);
+uint32_t weft_pager_n_reserved(const weft_pager *pager, weft_seq seq);
+uint32_t weft_pager_n_blocks_held(const weft_pager *pager, weft_seq seq); /* table entries, all groups */
+
+/* The block table of one group: table[i] is the page of positions [i * block_tokens, ...), WEFT_PAGE_NONE for
+ * blocks a window dropped. Valid until the next call that changes the sequence. */
+const weft_page *weft_pager_table(const weft_pager *pager, weft_seq seq, uint32_t group,
+                                  uint32_t *n_entries);
+
+/* Pages that reserve could obtain now: FREE + CACHED. */
+uint32_t weft_pager_headroom(const weft_pager *pager);
+/* Pages that a sequence of n_tokens holds at its peak in the space, while n_rows rows are in flight. */
+uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t space, uint32_t n_tokens,
+                              uint32_t n_rows);
+
+typedef struct weft_pager_stats {
+  uint32_t n_pages, n_free, n_cached, n_pinned;
+  uint32_t n_seqs;
+  uint64_t n_admits, n_hits, n_hit_tokens, n_prompt_tokens, n_waits;
+  uint64_t n_taken, n_evicted, n_published, n_duplicates, n_copies, n_window_dropped;
+  uint64_t host_bytes;
+} weft_pager_stats;
+weft_pager_stats weft_pager_get_stats(const weft_pager *pager);
+
+/* The journal: numbered, bounded; a reader that fell behind is told how many it missed. */
+typedef enum weft_journal_kind {
+  WEFT_JOURNAL_STORED = 1,  /* block published */
+  WEFT_JOURNAL_REMOVED = 2, /* block left the index (evicted, reset, replaced) */
+  WEFT_JOURNAL_CLEARED = 3  /* everything left the index */
+} weft_journal_kind;
+
+typedef struct weft_journal_event {
+  uint64_t number; /* +1 per event, from 0 */
+  weft_journal_kind kind;
+  uint32_t space, group;
+  weft_page page;
+  weft_key128 hash, parent; /* chain hash at the end, and at the start, of the block */
+  uint32_t first_position, n_tokens;
+} weft_journal_event;
+
+/* Copies events with number >= *next, oldest first; advances *next; *n_missed counts overwritten ones. */
+uint32_t weft_pager_journal_read(const weft_pager *pager, uint64_t *next, weft_journal_event *out,
+                                 uint32_t max, uint64_t *n_missed);
+
+/* Recomputes every law from the tables and compares with the counters. False: *error names the law. Slow. */
+bool weft_pager_check(const weft_pager *pager, weft_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
