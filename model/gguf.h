@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+/* A GGUF v3 model on disk, one file or split into parts, mapped read-only.
+ *
+ * Law: nothing in the file is trusted. Every count, length, offset and product is checked against the bytes
+ * that are there before it is used; each refusal names the file, the field and the value. After open succeeds,
+ * every key's value and every tensor's bytes lie inside the mapping, tensors do not overlap, and names are
+ * unique. A weft_gguf is immutable and may be read by several threads. */
+#ifndef WEFT_MODEL_GGUF_H
+#define WEFT_MODEL_GGUF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "kernels/quant.h" /* weft_type: ids are those of the file format */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_gguf weft_gguf;
+
+typedef enum weft_gguf_kind {
+  WEFT_GGUF_U8 = 0, WEFT_GGUF_I8 = 1, WEFT_GGUF_U16 = 2, WEFT_GGUF_I16 = 3, WEFT_GGUF_U32 = 4,
+  WEFT_GGUF_I32 = 5, WEFT_GGUF_F32 = 6, WEFT_GGUF_BOOL = 7, WEFT_GGUF_STRING = 8, WEFT_GGUF_ARRAY = 9,
+  WEFT_GGUF_U64 = 10, WEFT_GGUF_I64 = 11, WEFT_GGUF_F64 = 12
+} weft_gguf_kind;
+
+/* Bytes inside the mapping; not ended by a zero byte. */
+typedef struct weft_bytes {
+  const char *data;
+  size_t n;
+} weft_bytes;
+
+typedef struct weft_gguf_tensor {
+  const char *name; /* zero-ended copy */
+  weft_type type;
+  uint32_t n_dims;
+  uint64_t ne[4];   /* ne[0] is contiguous; missing trailing dims are 1 */
+  uint64_t n_bytes;
+  const void *data; /* inside the mapping of its part */
+} weft_gguf_tensor;
+
+/* Opens path; when it is part 1 of a split model, all parts. Errors: IO, FORMAT, UNSUPPORTED, NO_MEMORY. */
+weft_status weft_gguf_open(const char *path, weft_gguf **out, weft_error *error);
+/* The same checks over bytes in memory (one part), which must outlive the weft_gguf. name is for messages. */
+weft_status weft_gguf_open_memory(const void *data, size_t n_bytes, const char *name, weft_gguf **out,
+                                  weft_error *error);
+void weft_gguf_close(weft_gguf *gguf); /* NULL is fine */
+
+const char *weft_gguf_path(const weft_gguf *gguf);
+uint64_t weft_gguf_file_bytes(const weft_gguf *gguf); /* all parts */
+
+uint32_t weft_gguf_n_keys(const weft_gguf *gguf);
+weft_bytes weft_gguf_key(const weft_gguf *gguf, uint32_t index);
+/* WEFT_GGUF_ARRAY gives the element kind and count through the pointers (may be NULL). */
+weft_gguf_kind weft_gguf_kind_at(const weft_gguf *gguf, uint32_t index, weft_gguf_kind *element,
+                                 uint64_t *count);
+/* -1 when absent. */
+int64_t weft_gguf_find(const weft_gguf *gguf, const char *key);
+
+/* Typed reads. Any integer kind (and bool) is accepted with a range check. NOT_FOUND when absent (error
+ * untouched), FORMAT with a line when of another kind or out of range. */
+weft_status weft_gguf_u64(const weft_gguf *gguf, const char *key, uint64_t *out, weft_error *error);
+weft_status weft_gguf_f64(const weft_gguf *gguf, const char *key, double *out, weft_error *error);
+weft_status weft_gguf_bool(const weft_gguf *gguf, const char *key, bool *out, weft_error *error);
+weft_status weft_gguf_string(const weft_gguf *gguf, const char *key, weft_bytes *out, weft_error *error);
+/* Element i of the value: of an array, or of a scalar (then any i gives the scalar). */
+weft_status weft_gguf_u64_at(const weft_gguf *gguf, const char *key, uint64_t i, uint64_t *out,
+                             weft_error *error);
+weft_status weft_gguf_f64_at(const weft_gguf *gguf, const char *key, uint64_t i, double *out,
+                             weft_error *error);
+/* Element i of an array of strings; O(1) after the first call built an index at open. */
+weft_status weft_gguf_string_at(const weft_gguf *gguf, const char *key, uint64_t i, weft_bytes *out,
+                                weft_error *error);
+/* Count of an array; 1 for a scalar; 0 when absent. */
+uint64_t weft_gguf_count(const weft_gguf *gguf, const char *key);
+
+uint32_t weft_gguf_n_tensors(const weft_gguf *gguf);
+const weft_gguf_tensor *weft_gguf_tensor_at(const weft_gguf *gguf, uint32_t index);
+/* NULL when absent. */
+const weft_gguf_tensor *weft_gguf_tensor_find(const weft_gguf *gguf, const char *name);
+/* Tells the system that the tensor's mapped pages are no longer needed (after packing). */
+void weft_gguf_forget(const weft_gguf *gguf, const weft_gguf_tensor *tensor);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
