@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+/* The ops: everything a model computes, each with one argument struct, one naive twin in ref/ (its definition)
+ * and one implementation per backend.
+ *
+ * Law: an op reads its arguments before it returns, enqueues and returns; scratch comes from outside; it never
+ * allocates, synchronises or reads the environment. Activations are f32, row-major. Row strides are counted
+ * in elements, 64 bits.
+ *
+ * Numerics contract (determinism). The result of a row depends on that row's inputs only: never on the other
+ * rows of the call, their number, or the row's place. Sums over the contiguous dimension run in segments whose
+ * bounds depend on the length only, merged ascending. Attention runs in chunks of WEFT_ATTENTION_CHUNK absolute
+ * key positions, each from fresh (max, sum, out), merged ascending. Experts are added in rank order. Vocabulary
+ * chunks of WEFT_VOCAB_CHUNK ascend. Variants of an op that give other bits carry another numerics tag, and a
+ * device uses one tag per weight type for all row counts. The harness asserts all of this bit for bit. */
+#ifndef WEFT_KERNELS_OPS_H
+#define WEFT_KERNELS_OPS_H
+
+#include "kernels/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  WEFT_ATTENTION_CHUNK = 256, /* key positions merged at a time; a multiple of every block_tokens */
+  WEFT_VOCAB_CHUNK = 512,     /* vocabulary rows per head chunk */
+  WEFT_MATMUL_MAX = 3         /* weights that share one input */
+};
+
+/* ---- embed: y[r] = scale * row tokens[r] of weight ---------------------------------------------------- */
+typedef struct weft_embed_args {
+  const weft_weight *weight; /* [n_vocab, n_cols] */
+  const int32_t *tokens;     /* [n_rows], each < n_vocab */
+  float *y;                  /* [n_rows, n_cols] */
+  uint32_t n_rows;
+  float scale;
+  uint64_t y_stride;
+} weft_embed_args;
+
+/* ---- norm: n = rms(x + x2) * weight; y = ((add ? add : 0) + n) * (row_scale ? row_scale[r] : 1) --------- *
+ * rms(v) = v / sqrt(mean(v^2) + eps). Every optional pointer may be NULL. y may equal x, x2 or add.         */
+typedef struct weft_norm_args {
+  const float *x;
+  const float *x2;        /* optional second summand before the norm */
+  const float *weight;    /* optional [n_cols]: plain factor, not 1 + w */
+  const float *add;       /* optional residual, added after the norm */
+  const float *row_scale; /* optional [n_rows] */
+  float *y;
+  uint32_t n_rows, n_cols;
+  uint64_t x_stride, x2_stride, add_stride, y_stride;
+  float eps;
+} weft_norm_args;
+
+/* ---- matmul: y[i] = x W[i]^T for up to three weights of one input ------------------------------------------ *
+ * Quantised weights: the input row is quantised to 8 bits per 32 (scale = max|x| / 127) once, products are
+ * exact integers per sub-block, sub-blocks are added in ascending order in f32. F32 weights: f32 products.
+ * F16, BF16 weights: f32 input, weight widened.                                                             */
+typedef struct weft_matmul_args {
+  const float *x; /* [n_rows, n_in] */
+  uint32_t n_rows;
+  uint32_t n_weights;
+  const weft_weight *weight[WEFT_MATMUL_MAX]; /* all with the same n_in, n_mats == 1 */
+  float *y[WEFT_MATMUL_MAX];                  /* [n_rows, weight[i]->n_out] */
+  uint64_t x_stride, y_stride[WEFT_MATMUL_MAX];
+  void *scratch;
+  uint64_t scratch_bytes;
+} weft_matmul_args;
+
+/* ---- a view of keys and values in pages --------------------------------------------------------------------- *
+ * Layer l of a group keeps, in each page, K then V, each [n_kv_heads][block_tokens][head_dim] of `type`:
+ *   key(head, position) = base + page * page_bytes + k_offset
+ *                       + ((head * block_tokens + position % block_tokens) * head_dim) * sizeof(type)          */
+typedef struct weft_kv_view {
+  void *base;
+  weft_type type; /* F32 or BF16 (F16, Q8_0 later) */
+  uint64_t page_bytes, k_offset, v_offset;
+  uint32_t block_tokens, n_kv_heads, head_dim;
+} weft_kv_view;
+
+/* ---- qkv: per-head norms, rotation, and keys and values into their place ---------------------------------- *
+ * For every row: q = rope(norm(q; q_norm)) in place; k = rope(norm(k; k_norm)); v = v_norm ? rms(v) : v.
+ * slot[r] >= 0: k, v go to page slot / block_tokens, offset slot % block_tokens. slot[r] < 0: they go to row
+ * r - own_first of own_k, own_v: [n_own][n_kv_heads][head_dim] in kv.type (a canvas's own keys).
+ * NeoX pairs (i, i + head_dim / 2); angle = position * inv_freq[i], 0 means no rotation; computed as
+ * (float)position * inv_freq[i] in f32, then cosf, sinf.                                                      */
+typedef struct weft_qkv_args {
+  float *q;        /* [n_rows, n_heads * head_dim], in place */
+  const float *k;  /* [n_rows, n_kv_heads * head_dim] raw */
+  const float *v;  /* raw; may equal k */
+  const float *q_norm, *k_norm; /* optional [head_dim] */
+  const float *inv_freq;        /* [head_dim / 2] */
+  const int32_t *position;      /* [n_rows] */
+  const int64_t *slot;          /* [n_rows] */
+  weft_kv_view kv;
+  void *own_k, *own_v;
+  uint32_t own_first;
+  uint32_t n_rows, n_heads;
+  uint64_t q_stride, k_stride, v_stride;
+  bool v_norm;
+  float eps;
+} weft_qkv_args;
+
+/* ---- attention: ragged segments over paged keys ------------------------------------------------------------- *
+ * Causal segment: rows at positions kv_len + i, whose keys are already in the pages (written by qkv). Row at
+ * position p sees keys k <= p and, with a window W, k > p - W.
+ * Canvas segment: rows at positions kv_len + i see keys [0, kv_len) through the table (with a window only
+ * k >= kv_len - (W - 1)) and all n_rows keys of the segment itself, from own_k, own_v.
+ * out = softmax(scale * q k^T) v, heads grouped: query head h reads kv head h / (n_heads / n_kv_heads).      */
+typedef struct weft_attention_segment {
+  uint32_t first_row, n_rows;
+  uint32_t kv_len;
+  bool canvas;
+  const uint32_t *table; /* page of logical block i; entries no row can see may be anything */
+} weft_attention_segment;
+
+typedef struct weft_attention_args {
+  const float *q; /* [n_rows, n_heads * head_dim] */
+  float *out;     /* same shape */
+  weft_kv_view kv;
+  const void *own_k, *own_v;
+  uint32_t own_first; /* row whose own keys are at index 0 */
+  const weft_attention_segment *segment;
+  uint32_t n_segments;
+  uint32_t n_rows, n_heads;
+  uint32_t window; /* 0: none */
+  float scale;
+  uint64_t q_stride, out_stride;
+  void *scratch;
+  uint64_t scratch_bytes;
+} weft_attention_args;
+
+/* ---- gate: y = act(g) * u --------------------------------------------------------------------------------- */
+typedef enum weft_activation { WEFT_GELU_TANH = 1, WEFT_SILU = 2 } weft_activation;
+typedef struct weft_gate_args {
+  const float *g, *u;
+  float *y; /* may equal g */
+  uint32_t n_rows, n_cols;
+  uint64_t g_stride, u_stride, y_stride;
+  weft_activation activation;
+} weft_gate_args;
+
+/* ---- route: softmax over all experts, the k largest (ties: lower index first), renormalised over the k,
+ * then times expert_scale[e] (not renormalised again). ids and weights in rank order, largest first.         */
+typedef struct weft_route_args {
+  const float *logits;       /* [n_rows, n_experts] */
+  const float *expert_scale; /* optional [n_experts] */
+  int32_t *ids;              /* [n_rows, k] */
+  float *weights;            /* [n_rows, k] */
+  uint32_t n_rows, n_experts, k;
+  uint64_t logits_stride;
+} weft_route_args;
+
+/* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)) ------------------- *
+ * Either gate_up (gate rows first, then up rows) or gate and up. Grouped by expert inside; each expert's
+ * weights are read once per call whatever the number of rows. Quantised products as in matmul; the product
+ * act * up is quantised again per 32 before down.                                                            */
+typedef struct weft_experts_args {
+  const float *x; /* [n_rows, n_in] */
+  const int32_t *ids;
+  const float *weights;
+  const weft_weight *gate_up;    /* [n_experts, 2 * n_ff, n_in], or NULL */
+  const weft_weight *gate, *up;  /* [n_experts, n_ff, n_in] when gate_up is NULL */
+  const weft_weight *down;       /* [n_experts, n_in, n_ff] */
+  float *y;                      /* [n_rows, n_in] */
+  uint32_t n_rows, k;
+  uint64_t x_stride, y_stride;
+  weft_activation activation;
+  void *scratch;
+  uint64_t scratch_bytes;
+  uint32_t *n_touched; /* optional host counter: distinct experts of this call are added (cpu, ref) */
+} weft_experts_args;
+
+/* ---- head_stats: the output side of rows that need no logits ---------------------------------------------- *
+ * z = logit / temperature with logit = cap ? cap * tanh(h.W / cap) : h.W, over the tokens allowed to the row.
+ * All statistics are of softmax(z), entropy in nats. drawn = first token v in vocabulary order whose running
+ * sum of exp(z - max) exceeds u * total (the last allowed token if none). soft = soft_scale * sum_v p_v W_v.
+ * Vocabulary in chunks; logits never exist all at once. bad[r] = 1 when a logit was not finite.               */
+typedef struct weft_head_stats_args {
+  const float *h;            /* [n_rows, n_in], after the final norm */
+  const weft_weight *weight; /* [n_vocab, n_in] */
+  const float *temperature;  /* [n_rows], > 0 */
+  const float *u;            /* [n_rows] uniforms in [0, 1) */
+  const uint32_t *const *allowed; /* optional: array of n_rows bitmasks (NULL entry: all) */
+  float *soft;               /* optional [n_rows, n_in]: rows with want_soft[r] */
+  const uint8_t *want_soft;  /* optional [n_rows]; NULL with soft set: all rows */
+  int32_t *argmax;           /* [n_rows] */
+  int32_t *drawn;            /* [n_rows] */
+  float *top;                /* [n_rows]: logit of argmax, before temperature */
+  float *log_total;          /* [n_rows]: log sum exp(z) */
+  float *entropy;            /* [n_rows] */
+  uint8_t *bad;              /* [n_rows] */
+  uint32_t n_rows;
+  uint64_t h_stride, soft_stride;
+  float cap;                 /* 0: none */
+  float soft_scale;
+  void *scratch;
+  uint64_t scratch_bytes;
+} weft_head_stats_args;
+
+/* ---- head_rows: full logits of a few rows -------------------------------------------------------------------- */
+typedef struct weft_head_rows_args {
+  const float *h;
+  const weft_weight *weight;
+  float *logits; /* [n_rows, n_vocab], capped */
+  uint8_t *bad;  /* [n_rows] */
+  uint32_t n_rows;
+  uint64_t h_stride, logits_stride;
+  float cap;
+  void *scratch;
+  uint64_t scratch_bytes;
+} weft_head_rows_args;
+
+/* ---- soft: soft[r] = scale * softmax(logits[r] / temperature[r]) W, from stored logits ------------------------- *
+ * The same sum, in the same order, as head_stats makes; for self-conditioning that starts from given logits.   */
+typedef struct weft_soft_args {
+  const float *logits; /* [n_rows, n_vocab] */
+  const float *temperature;
+  const weft_weight *weight;
+  float *soft; /* [n_rows, n_in] */
+  uint32_t n_rows;
+  uint64_t logits_stride, soft_stride;
+  float scale;
+  void *scratch;
+  uint64_t scratch_bytes;
+} weft_soft_args;
+
+#define WEFT_OPS(X) \
+  X(embed)          \
+  X(norm)           \
+  X(matmul)         \
+  X(qkv)            \
+  X(attention)      \
+  X(gate)           \
+  X(route)          \
+  X(experts)        \
+  X(head_stats)     \
+  X(head_rows)      \
+  X(soft)
+
+/* What a backend fills. scratch gives the bytes a call of this shape needs (pure; pointers may be NULL, counts
+ * must be set); NULL: none. supports says whether the op can run with this weight type. */
+typedef struct weft_kernels {
+  const char *backend;
+#define X(op)                                                                 \
+  weft_status (*op)(weft_device * device, const weft_##op##_args *args);      \
+  uint64_t (*op##_scratch)(weft_device * device, const weft_##op##_args *args);
+  WEFT_OPS(X)
+#undef X
+  bool (*supports)(const weft_device *device, weft_type weight_type);
+  /* Name of the numerics of products with this weight type on this device, e.g. "q8x32-i32". */
+  const char *(*numerics)(const weft_device *device, weft_type weight_type);
+} weft_kernels;
+
+/* What everybody calls: checks the arguments once for all backends, then dispatches. INVALID names the op. */
+#define X(op)                                                                             \
+  weft_status weft_##op(weft_device *device, const weft_##op##_args *args);               \
+  uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args);
+WEFT_OPS(X)
+#undef X
+
+#ifdef __cplusplus
+}
+#endif
+#endif
