@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+/* One step as flat arrays: the contract between the scheduler, which fills it, and a runner, which computes it.
+ *
+ * Law. A batch belongs to one weight set. Segments are lists of new rows on top of kv_len valid keys:
+ *   causal segments first (prefill chunks, decode rows, canvas commits), rows [0, n_causal)
+ *   canvas segments after them (denoise steps), rows [n_causal, n_rows)
+ * A causal segment's rows write their keys and values through kv_slot before any segment attends, so the commit
+ * of one canvas, or the last chunk of a prompt, and the first denoise step of the next canvas of the same request
+ * may share one batch. Rows of one segment have consecutive positions kv_len, kv_len + 1, ...
+ * The host may be one step behind: token_source says where a segment's tokens come from when the host does not
+ * know them yet. Everything is read during submit; the arrays may be reused afterwards. */
+#ifndef WEFT_MODEL_BATCH_H
+#define WEFT_MODEL_BATCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "model/sampler.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { WEFT_BATCH_GROUPS_MAX = 16 };
+
+typedef enum weft_token_source {
+  WEFT_TOKENS_HOST = 0,    /* batch.token[] */
+  WEFT_TOKENS_SAMPLED = 1, /* the slot's last sampled token (one row) */
+  WEFT_TOKENS_CANVAS = 2,  /* the slot's canvas; at step 0 fresh random tokens */
+  WEFT_TOKENS_ARGMAX = 3   /* the argmax canvas of the slot's last denoise step (a commit) */
+} weft_token_source;
+
+typedef enum weft_output {
+  WEFT_OUTPUT_NONE = 0,  /* keys and values only */
+  WEFT_OUTPUT_TOKEN = 1, /* the last row samples one token */
+  WEFT_OUTPUT_CANVAS = 2 /* a denoise step: statistics and soft embedding of every row */
+} weft_output;
+
+typedef struct weft_segment {
+  uint32_t slot; /* of the runner */
+  uint32_t first_row, n_rows;
+  uint32_t kv_len;
+  bool canvas;
+  weft_token_source token_source;
+  weft_output output;
+  uint32_t block; /* canvas segments: which canvas of the request, from 0 */
+  uint32_t step;  /* canvas segments: denoise step of this canvas, from 0 */
+} weft_segment;
+
+typedef struct weft_batch {
+  uint64_t number; /* +1 per step of this runner */
+  uint32_t n_rows, n_causal, n_segments, n_groups;
+  const int32_t *token;    /* [n_rows]; 0 where the source is not the host */
+  const int32_t *position; /* [n_rows] */
+  const weft_segment *segment;
+  /* Per layer group g: where each row's keys go, page * block_tokens + offset; -1 for canvas rows. */
+  const int64_t *kv_slot[WEFT_BATCH_GROUPS_MAX]; /* [n_rows] each */
+  /* Block table of segment s in group g: table + table_at[s * n_groups + g]; covers the segment's kv_len plus,
+   * for a causal segment, its own rows. Entries that no row can see may be any value. */
+  const uint32_t *table;
+  const uint32_t *table_at;
+  /* Whole pages to copy before anything else (copy-on-write). */
+  const struct weft_batch_copy { uint32_t from, to; } *copy;
+  uint32_t n_copies;
+} weft_batch;
+
+/* What a slot needs to know when a request takes it. Copied during slot_open except where said. */
+typedef struct weft_slot_params {
+  bool canvas;                 /* a diffusion request */
+  weft_sampling sampling;      /* bias is copied */
+  weft_entropy_bound entropy_bound;
+  const int32_t *tokens;       /* all tokens so far: prompt, then answer (after preemption) */
+  uint32_t n_tokens, n_prompt;
+  uint32_t max_tokens;         /* most tokens the answer may ever have: bounds the history */
+  bool trace;                  /* canvas results carry the arrays of the trace */
+} weft_slot_params;
+
+typedef struct weft_segment_result {
+  uint32_t segment;     /* index in the batch */
+  bool is_void;         /* the slot's canvas was done before this step: nothing was computed for it */
+  bool bad;             /* a logit was not finite: the request must end with an error */
+  weft_sampled sampled; /* output TOKEN */
+  /* output CANVAS; arrays of canvas length, valid until the next collect */
+  bool done;
+  uint32_t n_accepted;
+  float temperature, mean_entropy;
+  const int32_t *argmax;
+  /* with trace, else NULL */
+  const int32_t *canvas_in, *drawn, *canvas_out;
+  const float *entropy;
+  const uint8_t *accepted;
+} weft_segment_result;
+
+typedef struct weft_step_result {
+  uint64_t number;    /* of the batch */
+  weft_status status; /* WEFT_E_DEVICE: the runner is broken */
+  uint32_t n_results; /* segments with an output, in batch order */
+  const weft_segment_result *result;
+  uint64_t n_experts_touched; /* distinct experts, summed over layers */
+  uint64_t device_us;
+} weft_step_result;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+/* A runner computes steps of one weight set on one device and keeps what running requests need between steps:
+ * sequence slots (last token, token history, canvas, argmax history, soft embedding, done flag).
+ *
+ * Law: submit never waits for the device; at most `depth` batches are submitted and not collected; collect gives
+ * results in order of submission. A slot belongs to one request from slot_open to slot_close; slot_close may
+ * come while a batch with the slot is in flight: its results are then ignored by the caller. A device error breaks
+ * the runner: every later call gives WEFT_E_DEVICE; the process lives. One thread calls everything. */
+#ifndef WEFT_MODEL_RUNNER_H
+#define WEFT_MODEL_RUNNER_H
+
+#include "model/batch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_runner_group {
+  uint32_t block_tokens;
+  uint32_t window; /* 0: none */
+  uint32_t n_layers;
+} weft_runner_group;
+
+/* What the scheduler may know of a weight set. */
+typedef struct weft_runner_info {
+  char name[128]; /* as clients ask for it */
+  char arch[32];
+  uint64_t fingerprint_low, fingerprint_high;
+  uint32_t n_vocab, context_length;
+  uint32_t canvas_length; /* 0: cannot denoise */
+  bool autoregressive;    /* can answer token by token */
+  uint32_t n_slots, rows_max, depth;
+  uint32_t n_groups;
+  weft_runner_group group[WEFT_BATCH_GROUPS_MAX];
+  uint64_t page_bytes, kv_bytes_per_token;
+  weft_entropy_bound entropy_bound; /* defaults of the file */
+} weft_runner_info;
+
+typedef struct weft_runner weft_runner;
+
+/* The methods of a runner; the real one and the test's fake one fill the same table. */
+typedef struct weft_runner_ops {
+  const weft_runner_info *(*info)(const weft_runner *runner);
+  weft_status (*slot_open)(weft_runner *runner, uint32_t slot, const weft_slot_params *params);
+  void (*slot_close)(weft_runner *runner, uint32_t slot);
+  weft_status (*submit)(weft_runner *runner, const weft_batch *batch);
+  /* WEFT_AGAIN: nothing was submitted. The result is valid until the next collect. */
+  weft_status (*collect)(weft_runner *runner, weft_step_result *result);
+  void (*close)(weft_runner *runner);
+} weft_runner_ops;
+
+struct weft_runner { /* first member of every implementation */
+  const weft_runner_ops *ops;
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

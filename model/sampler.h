@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+/* Sampling: how logits become tokens. Pure functions over plain arrays; every random number is a stateless draw
+ * keyed by (seed, choice, purpose, position, step), so that a request gives the same tokens alone, in any batch
+ * and after preemption.
+ *
+ * Autoregressive order of operations: allowed tokens, logit bias, repetition, presence and frequency penalties,
+ * then (temperature 0: argmax) temperature, top-k, top-p, min-p, draw. One uniform per token, through the CDF in
+ * vocabulary order over what is left. Ties: the lower token id.
+ *
+ * Entropy-bound order (the rule of arXiv 2505.24857 as used by DiffusionGemma), for step s = 0 .. N-1 of a canvas:
+ *   t = t_min + (t_max - t_min) * (N - s) / N; z = logits / t; argmax, one draw D and the entropy H (nats) of
+ *   softmax(z) per position; positions sorted by H ascending (ties: lower position); rank r is accepted iff the
+ *   sum of the strictly lower ranked entropies is <= entropy_bound; accepted positions take D, all others a fresh
+ *   uniform token; stop when the argmax canvas equals the last `stability` argmax canvases and mean H < confidence,
+ *   or after N steps. The block is the argmax canvas of the last step run. */
+#ifndef WEFT_MODEL_SAMPLER_H
+#define WEFT_MODEL_SAMPLER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  WEFT_TOP_LOGPROBS_MAX = 20,
+  WEFT_LOGIT_BIAS_MAX = 1024,
+  WEFT_STABILITY_MAX = 8,
+  WEFT_CANVAS_MAX = 1024 /* positions of one canvas */
+};
+
+typedef struct weft_logit_bias {
+  int32_t token;
+  float bias;
+} weft_logit_bias;
+
+/* Autoregressive parameters. weft_sampling_default gives the neutral values in brackets. */
+typedef struct weft_sampling {
+  float temperature;        /* [1] >= 0; 0: greedy */
+  uint32_t top_k;           /* [0: off] */
+  float top_p;              /* [1] (0, 1] */
+  float min_p;              /* [0] [0, 1] */
+  float repetition_penalty; /* [1] > 0; over prompt and answer */
+  float presence_penalty;   /* [0] [-2, 2]; over the answer */
+  float frequency_penalty;  /* [0] [-2, 2]; over the answer */
+  uint64_t seed;
+  uint32_t choice;          /* which of n parallel answers */
+  bool logprobs;            /* report the logprob of each token (of the distribution before top-k ...) */
+  uint32_t n_top_logprobs;  /* and of the most likely ones; <= WEFT_TOP_LOGPROBS_MAX */
+  const weft_logit_bias *bias;
+  uint32_t n_bias;
+} weft_sampling;
+
+/* Entropy-bound parameters; defaults come from the model file, else these. */
+typedef struct weft_entropy_bound {
+  uint32_t max_steps;   /* [48] >= 1 */
+  float t_min, t_max;   /* [0.4], [0.8]; 0 < t_min <= t_max */
+  float entropy_bound;  /* [0.1] >= 0 */
+  uint32_t stability;   /* [1] <= WEFT_STABILITY_MAX; 0: always stable */
+  float confidence;     /* [0.005] */
+  uint64_t seed;
+  uint32_t choice;
+  bool no_self_conditioning; /* soft embedding stays zero; for comparison */
+} weft_entropy_bound;
+
+weft_sampling weft_sampling_default(void);
+weft_entropy_bound weft_entropy_bound_default(void);
+/* One line names the first field out of range. */
+weft_status weft_sampling_check(const weft_sampling *sampling, uint32_t n_vocab, weft_error *error);
+weft_status weft_entropy_bound_check(const weft_entropy_bound *params, weft_error *error);
+
+/* True when the request never needs its whole row of logits: greedy or plain temperature without penalties,
+ * bias, top-k, top-p, min-p or logprobs. Such rows go through head_stats. */
+bool weft_sampling_is_plain(const weft_sampling *sampling);
+
+typedef struct weft_logprob {
+  int32_t token;
+  float logprob;
+} weft_logprob;
+
+typedef struct weft_sampled {
+  int32_t token;
+  float logprob;
+  uint32_t n_top;
+  weft_logprob top[WEFT_TOP_LOGPROBS_MAX];
+} weft_sampled;
+
+/* Samples one row. logits [n_vocab] is overwritten. history: prompt then answer tokens, the answer starting at
+ * n_prompt. scratch: [n_vocab] of 8 bytes each. position: absolute position of the token being drawn.
+ * suppressed tokens get probability zero. */
+typedef struct weft_sample_args {
+  const weft_sampling *sampling;
+  float *logits;
+  uint32_t n_vocab;
+  const int32_t *history;
+  uint32_t n_history, n_prompt;
+  const int32_t *suppressed;
+  uint32_t n_suppressed;
+  uint64_t position;
+  void *scratch;
+} weft_sample_args;
+/* WEFT_E_FORMAT when no token is left with a finite logit. */
+weft_status weft_sample_row(const weft_sample_args *args, weft_sampled *out);
+
+/* The temperature of step s (0-based) in f32. */
+float weft_entropy_bound_temperature(const weft_entropy_bound *params, uint32_t step);
+
+/* One step of the rule, from statistics to the next canvas. history: the last `stability` argmax canvases,
+ * newest first, [stability][n]; n_history: how many there are so far. order: scratch [n]. */
+typedef struct weft_canvas_step {
+  const weft_entropy_bound *params;
+  uint32_t step;      /* 0-based */
+  uint32_t n;         /* positions */
+  const int32_t *argmax, *drawn, *renoise; /* [n] */
+  const float *entropy;                    /* [n] */
+  const int32_t *history;
+  uint32_t n_history;
+  uint32_t *order;
+  int32_t *next;     /* out [n] */
+  uint8_t *accepted; /* out [n] */
+  uint32_t n_accepted;
+  float mean_entropy;
+  bool stopped; /* stable and confident, or the last step */
+} weft_canvas_step;
+void weft_entropy_bound_step(weft_canvas_step *step);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+/* The engine: one continuous-batching loop over one pager and several runners.
+ *
+ * Law. Requests come in through the inbox and are touched only by the engine thread afterwards; what leaves is
+ * an append-only answer and one final event per request, exactly one, whatever happens. A step is planned as data,
+ * run, and applied; apply is the only place where requests change state. The host may be one step behind the
+ * device (overlap): rows planned for a request that turns out to be finished are void and counted. Preemption is
+ * by recompute and loses no token. Time is an argument.
+ *
+ * Threads: submit, cancel, poll, wait and release may be called by any thread; step, and everything it calls, by
+ * one thread only. Memory of a request is taken by submit; the engine thread allocates nothing after open. */
+#ifndef WEFT_SCHEDULER_ENGINE_H
+#define WEFT_SCHEDULER_ENGINE_H
+
+#include "model/runner.h"
+#include "pager/pager.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_engine weft_engine;
+typedef struct weft_request weft_request; /* a handle; reference held by the submitter until release */
+
+typedef struct weft_engine_config {
+  uint32_t n_runners;
+  weft_runner *const *runner; /* [n_runners]; owned by the caller; runner i uses space i of the pager */
+  uint32_t n_pages;           /* of the shared pool */
+  uint32_t rows_per_step;     /* budget of rows; >= the longest canvas */
+  uint32_t prefill_chunk;     /* most rows of one prompt in one step; 0: rows_per_step */
+  uint32_t running_max;       /* requests running at once, all runners */
+  uint32_t waiting_max;       /* queued requests; beyond it submit gives WEFT_FULL */
+  uint32_t n_tenants;         /* 1 .. 256 */
+  uint32_t seq_tokens_max;    /* longest request: prompt + answer */
+  bool overlap;               /* plan step n+1 before the results of step n are applied */
+  bool no_prefix_cache;
+  uint32_t steps_per_turn;    /* steps one weight set runs before the next one with work gets its turn; 0: 1 */
+} weft_engine_config;
+
+typedef enum weft_finish {
+  WEFT_FINISH_NONE = 0,
+  WEFT_FINISH_STOP = 1,      /* end-of-generation token or stop rule */
+  WEFT_FINISH_LENGTH = 2,    /* max_tokens or context limit */
+  WEFT_FINISH_CANCELLED = 3,
+  WEFT_FINISH_DEADLINE = 4,
+  WEFT_FINISH_ERROR = 5      /* error text says why */
+} weft_finish;
+
+/* Called on the engine thread with the answer so far, whenever it grew, before it is published. Returns how many of
+ * the n_tokens are to be kept: n_tokens to go on, less to finish with STOP after that many. Must be quick. */
+typedef uint32_t (*weft_stop_rule)(void *self, const int32_t *tokens, uint32_t n_tokens);
+/* Called on the engine thread when there is something to poll. Must not block. */
+typedef void (*weft_notify)(void *self);
+
+typedef struct weft_request_params {
+  uint32_t runner;        /* index */
+  uint32_t tenant;        /* index */
+  weft_key128 domain;     /* sharing domain, from the authenticated tenant */
+  bool canvas;            /* answer by diffusion */
+  const int32_t *tokens;  /* prompt; copied */
+  uint32_t n_tokens;
+  uint32_t max_tokens;    /* >= 1; the answer is cut there */
+  weft_sampling sampling; /* bias is copied */
+  weft_entropy_bound entropy_bound;
+  const int32_t *stop_tokens; /* end-of-generation set; copied; never part of the answer */
+  uint32_t n_stop_tokens;
+  bool ignore_eos;        /* stop tokens do not stop, and are part of the answer */
+  weft_stop_rule stop_rule; /* optional */
+  void *stop_self;
+  weft_notify notify;     /* optional */
+  void *notify_self;
+  uint64_t deadline_us;   /* absolute, engine time; 0: none */
+  int32_t priority;       /* higher first; 0 usual */
+  bool no_cache;
+  bool canvas_events;     /* keep every denoise step's canvas for poll */
+  bool trace;             /* ... with all arrays of the sampler */
+} weft_request_params;
+
+/* Copies of what happened; see weft_engine_poll. */
+typedef enum weft_event_kind {
+  WEFT_EVENT_TOKENS = 1, /* more of the answer is final */
+  WEFT_EVENT_CANVAS = 2, /* a denoise step ended (canvas_events or trace) */
+  WEFT_EVENT_FINISHED = 3
+} weft_event_kind;
+
+typedef struct weft_usage {
+  uint32_t n_prompt, n_cached, n_answer;
+  uint32_t n_computed_rows; /* prompt rows computed, recompute after preemption included */
+  uint32_t n_canvases, n_denoise_steps, n_preemptions;
+  uint64_t submitted_us, started_us, first_token_us, finished_us;
+} weft_usage;
+
+typedef struct weft_event {
+  weft_event_kind kind;
+  /* TOKENS: answer[first .. first + n) ; pointers stay valid until release */
+  uint32_t first, n;
+  const int32_t *tokens;
+  const weft_sampled *sampled; /* [n] with logprobs wanted, else NULL */
+  /* CANVAS: valid until the next poll of this request */
+  uint32_t block, step, n_accepted;
+  bool stopped;
+  float temperature, mean_entropy;
+  uint32_t n_canvas;
+  const int32_t *argmax;
+  const int32_t *canvas_in, *drawn, *canvas_out; /* trace only */
+  const float *entropy;
+  const uint8_t *accepted;
+  uint32_t n_dropped; /* canvas events the reader was too slow for */
+  /* FINISHED */
+  weft_finish finish;
+  weft_usage usage;
+  const char *error; /* FINISH_ERROR */
+} weft_event;
+
+weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out, weft_error *error);
+/* All requests must have been released. */
+void weft_engine_close(weft_engine *engine);
+
+/* Checks the request against what could ever fit (pool, context, vocabulary, parameters): INVALID or TOO_LARGE with
+ * one line, FULL when the queue is full. On WEFT_OK the caller owns *out until release. */
+weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *params, uint64_t now_us,
+                               weft_request **out, weft_error *error);
+void weft_engine_cancel(weft_engine *engine, weft_request *request); /* any time, any thread, any number of times */
+/* Next event of this request, or WEFT_AGAIN. Never blocks. One reader per request. */
+weft_status weft_engine_poll(weft_engine *engine, weft_request *request, weft_event *out);
+/* Blocks until there is something to poll or timeout_us passed (WEFT_AGAIN). */
+weft_status weft_engine_wait(weft_engine *engine, weft_request *request, uint64_t timeout_us);
+/* Gives the handle back; cancels if not finished. */
+void weft_engine_release(weft_engine *engine, weft_request *request);
+
+/* One turn of the loop: WEFT_AGAIN when there was nothing to do. */
+weft_status weft_engine_step(weft_engine *engine, uint64_t now_us);
+/* The loop on a thread of its own, sleeping when there is nothing to do. */
+weft_status weft_engine_start(weft_engine *engine);
+void weft_engine_stop(weft_engine *engine); /* ends the thread; running requests finish with CANCELLED */
+/* Refuses new requests (submit gives WEFT_FULL with a line that says so) and lets running ones end. */
+void weft_engine_drain(weft_engine *engine);
+bool weft_engine_idle(weft_engine *engine);
+/* Drops the prefix cache at the next step boundary. */
+void weft_engine_reset_cache(weft_engine *engine);
+
+typedef struct weft_engine_stats {
+  uint64_t n_steps, n_mixed_steps; /* mixed: causal decode or prefill rows and canvas rows in one step */
+  uint64_t n_switches;             /* steps that ran another weight set than the step before */
+  uint64_t n_rows, n_prefill_rows, n_decode_rows, n_canvas_rows, n_commit_rows, n_void_rows;
+  uint64_t n_submitted, n_finished[6], n_preemptions; /* by weft_finish */
+  uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens, n_canvases, n_denoise_steps;
+  uint32_t n_running, n_waiting;
+  bool draining;
+  uint64_t broken_runners; /* bit per runner */
+  uint64_t step_us, plan_us, queue_us; /* sums */
+  /* histograms with the bounds of weft_latency_bounds_us, last bucket open */
+  uint64_t ttft[20], tpot[20], e2e[20], queue[20];
+  uint64_t ttft_sum_us, tpot_sum_us, e2e_sum_us;
+  weft_pager_stats pager;
+} weft_engine_stats;
+extern const uint64_t weft_latency_bounds_us[19];
+/* A consistent copy, taken by the engine between steps; any thread. */
+void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out);
+
+/* The pager, for tests and for the engine thread only. */
+weft_pager *weft_engine_pager(weft_engine *engine);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
