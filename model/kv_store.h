@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+/* The bytes of the pool: n_pages * page_bytes on one device, shared by all models there.
+ *
+ * Law: the pager decides, the store performs: it never chooses a page. Copies run in the device's order, before the
+ * rows that depend on them. */
+#ifndef WEFT_MODEL_KV_STORE_H
+#define WEFT_MODEL_KV_STORE_H
+
+#include "kernels/ops.h"
+#include "model/kv_layout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_kv_store {
+  weft_device *device;
+  void *base; /* device memory */
+  uint64_t page_bytes;
+  uint32_t n_pages;
+} weft_kv_store;
+
+weft_status weft_kv_store_open(weft_device *device, uint64_t page_bytes, uint32_t n_pages, weft_kv_store **out,
+                               weft_error *error);
+void weft_kv_store_close(weft_kv_store *store);
+weft_status weft_kv_store_copy_page(const weft_kv_store *store, uint32_t from, uint32_t to);
+/* The view of one layer, for ops. */
+weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t layer);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
