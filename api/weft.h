@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT */
+/* weft: many tenants and models, autoregressive and text-diffusion, over one paged pool of KV memory and one loop.
+ *
+ *   weft_runtime *runtime;  open: load GGUF files, plan memory, start the engine thread
+ *   weft_generation *g;     submit: one request; then next, next, ... until WEFT_DELTA_END; then free
+ *
+ * Law. Every string passed in is UTF-8 and copied. Every call may come from any thread; one generation is read by one
+ * thread at a time. No call exits the process. A generation gets exactly one WEFT_DELTA_END, whatever happens.
+ * Functions that fail write one line to error (n bytes, may be NULL) and return a negative status. */
+#ifndef WEFT_H
+#define WEFT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEFT_API __attribute__((visibility("default")))
+
+typedef struct weft_runtime weft_runtime;
+typedef struct weft_generation weft_generation;
+
+/* Zero-initialise; every zero means the default in brackets. */
+typedef struct weft_open_options {
+  const char *const *models;   /* paths of GGUF files; split models by their first part */
+  uint32_t n_models;
+  const char *backend;         /* [best] "ref", "cpu", "cuda" */
+  uint32_t threads;            /* [all cores] of the cpu backend */
+  uint64_t kv_bytes;           /* [a quarter of free memory, at most 4 GiB; on a GPU 85 % of what is left] the pool */
+  uint32_t context;            /* [smallest of 8192 and the model's] longest prompt + answer */
+  uint32_t running;            /* [64] requests running at once */
+  uint32_t queue;              /* [256] requests waiting */
+  uint32_t rows;               /* [512] rows per step, at least the longest canvas */
+  uint32_t tenants;            /* [1] */
+  bool no_prefix_cache;
+  bool no_overlap;             /* apply each step before planning the next */
+  bool quiet;                  /* no progress bars on standard error */
+} weft_open_options;
+
+WEFT_API int weft_open(const weft_open_options *options, weft_runtime **out, char *error, size_t n_error);
+/* Cancels what still runs and waits for the engine. All generations must have been freed. NULL is fine. */
+WEFT_API void weft_close(weft_runtime *runtime);
+/* Refuse new requests, let running ones end. */
+WEFT_API void weft_drain(weft_runtime *runtime);
+WEFT_API bool weft_idle(const weft_runtime *runtime);
+
+typedef enum weft_mode {
+  WEFT_MODE_AUTO = 0,           /* by diffusion when the model can, else token by token */
+  WEFT_MODE_AUTOREGRESSIVE = 1,
+  WEFT_MODE_DIFFUSION = 2
+} weft_mode;
+
+typedef struct weft_chat_turn {
+  const char *role; /* "system", "user", "assistant" */
+  const char *content;
+} weft_chat_turn;
+
+/* One request. Exactly one of turns, text, tokens. weft_generate_defaults fills the neutral values. */
+typedef struct weft_generate_params {
+  const char *model;            /* NULL: the first; with several models an unknown name is an error */
+  uint32_t tenant;              /* < options.tenants; decides what cached prefixes are visible */
+  weft_mode mode;
+  const weft_chat_turn *turns;  /* rendered by the model's chat template */
+  uint32_t n_turns;
+  bool thinking;
+  const char *text;             /* a plain prompt; control tokens in it are text */
+  size_t n_text;
+  const int32_t *tokens;        /* a prompt as token ids */
+  uint32_t n_tokens;
+  uint32_t max_tokens;          /* 0: to the context limit, at most 1024 */
+  float temperature;            /* < 0: the model's default */
+  int32_t top_k;                /* < 0: the model's default; 0: off */
+  float top_p;                  /* < 0: the model's default */
+  float min_p, repetition_penalty, presence_penalty, frequency_penalty;
+  const int32_t *bias_tokens;
+  const float *bias;
+  uint32_t n_bias;
+  bool has_seed;                /* false: a fresh seed */
+  uint64_t seed;
+  uint32_t choice;              /* parallel answers of one request draw differently */
+  bool logprobs;
+  uint32_t top_logprobs;
+  const char *const *stop;      /* stop strings: generation ends before them */
+  uint32_t n_stop;
+  bool ignore_eos;
+  /* by diffusion; negative or zero: the model's default */
+  uint32_t diffusion_steps;     /* 0: default */
+  int32_t diffusion_stability;  /* < 0: default */
+  float diffusion_t_min, diffusion_t_max, diffusion_entropy_bound, diffusion_confidence; /* < 0: default */
+  uint32_t diffusion_blocks;    /* most canvases; 0: from max_tokens */
+  bool diffusion_no_self_conditioning;
+  bool canvas_deltas;           /* a WEFT_DELTA_CANVAS after every denoise step */
+  bool trace;                   /* with the sampler's arrays in them */
+  bool whole_tokens;            /* cut text deltas at token boundaries: decode(tokens) equals text */
+  bool with_special;            /* print control tokens too */
+  uint32_t timeout_ms;          /* 0: none; the request ends with "deadline" */
+  int32_t priority;
+  bool no_cache;
+} weft_generate_params;
+WEFT_API void weft_generate_defaults(weft_generate_params *params);
+
+typedef enum weft_delta_kind {
+  WEFT_DELTA_TEXT = 1,   /* more of the answer */
+  WEFT_DELTA_CANVAS = 2, /* the whole current canvas after a denoise step */
+  WEFT_DELTA_END = 3
+} weft_delta_kind;
+
+typedef struct weft_token_logprob {
+  int32_t token;
+  float logprob;
+  const char *bytes; /* the token's text; valid as the delta */
+  size_t n_bytes;
+} weft_token_logprob;
+
+typedef struct weft_usage_counts {
+  uint32_t prompt_tokens, cached_tokens, completion_tokens;
+  uint32_t canvases, denoise_steps, preemptions;
+  uint64_t queue_us, first_token_us, total_us; /* since submit */
+} weft_usage_counts;
+
+/* Valid until the next call of weft_next on the same generation. */
+typedef struct weft_delta {
+  weft_delta_kind kind;
+  const char *text;      /* TEXT: what was added; CANVAS: the whole canvas; not ended by zero, always valid UTF-8 */
+  size_t n_text;
+  bool thinking;         /* TEXT: belongs to the thinking channel */
+  const int32_t *tokens; /* TEXT: ids that became final with this delta; CANVAS: argmax canvas */
+  uint32_t n_tokens;
+  const weft_token_logprob *logprobs;     /* TEXT with logprobs: [n_tokens] */
+  const weft_token_logprob *top_logprobs; /* [n_tokens * n_top] in order of likelihood */
+  uint32_t n_top;
+  uint32_t block, step;  /* CANVAS */
+  bool stopped;
+  uint32_t accepted;
+  float step_temperature, mean_entropy;
+  const int32_t *canvas_in, *drawn, *canvas_out; /* CANVAS with trace: [n_tokens] */
+  const float *entropy;
+  const uint8_t *accepted_mask;
+  const char *finish;    /* END: "stop", "length", "cancelled", "deadline", "error" */
+  const char *error;     /* END with "error": one line */
+  weft_usage_counts usage; /* END */
+} weft_delta;
+
+/* Errors: invalid parameters, too long (both: the caller's fault), queue full (WEFT status 3: come again). */
+WEFT_API int weft_submit(weft_runtime *runtime, const weft_generate_params *params, weft_generation **out,
+                         char *error, size_t n_error);
+/* Waits up to timeout_ms (0: do not wait) for the next delta: 0 and *out, or 1 when there was none. */
+WEFT_API int weft_next(weft_generation *generation, uint32_t timeout_ms, weft_delta *out);
+/* Called from the engine thread when weft_next may have something; must not block. Set before anything is read. */
+WEFT_API void weft_on_ready(weft_generation *generation, void (*ready)(void *self), void *self);
+WEFT_API uint32_t weft_prompt_tokens(const weft_generation *generation, const int32_t **tokens);
+WEFT_API void weft_cancel(weft_generation *generation);
+WEFT_API void weft_generation_free(weft_generation *generation); /* cancels if still running; NULL is fine */
+
+typedef struct weft_model_card {
+  const char *name, *arch, *path;
+  uint32_t context, vocabulary, canvas; /* canvas 0: autoregressive only */
+  bool autoregressive, diffusion, chat;
+  uint64_t weight_bytes;
+} weft_model_card;
+WEFT_API uint32_t weft_n_models(const weft_runtime *runtime);
+WEFT_API weft_model_card weft_model_at(const weft_runtime *runtime, uint32_t index);
+
+/* Text of tokens and tokens of text, by the tokenizer of model (NULL: the first). The caller frees with weft_release. */
+WEFT_API int weft_tokenize(weft_runtime *runtime, const char *model, const char *text, size_t n_text, bool add_special,
+                           bool parse_special, int32_t **tokens, uint32_t *n_tokens, char *error, size_t n_error);
+WEFT_API int weft_detokenize(weft_runtime *runtime, const char *model, const int32_t *tokens, uint32_t n_tokens,
+                             bool with_special, char **text, size_t *n_text, char *error, size_t n_error);
+WEFT_API void weft_release(void *memory);
+
+/* Prometheus text of every counter (names in docs/operations.md), and the same as one JSON object. */
+WEFT_API char *weft_metrics(weft_runtime *runtime);
+WEFT_API char *weft_stats_json(weft_runtime *runtime);
+/* NULL when well, else why not (a broken device): one line, static as long as the runtime lives. */
+WEFT_API const char *weft_unwell(const weft_runtime *runtime);
+/* The start-up plan of memory, as text. */
+WEFT_API const char *weft_plan(const weft_runtime *runtime);
+WEFT_API const char *weft_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
