@@ -16,6 +16,7 @@ from transformers import DynamicCache
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
     LinearTemperatureScheduleLogitsProcessor)
 
+import check_models
 import tiny_configs
 import tiny_gguf
 import tiny_models
@@ -25,8 +26,11 @@ OUT = os.path.join(HERE, "models")
 MIN_ROUTER_GAP = 2e-4    # smallest distance, in router logits, between the last chosen expert and the next
 
 
+MAX_ROUNDING = 2e-5      # largest distance to the float64 pass of check_models.py, in parts of the range
+
+
 class Unsteady(Exception):
-    """A row where rounding alone could choose another expert: draw other weights."""
+    """Rounding alone could choose another expert, or moves logits too far: draw other weights."""
 
 
 class Recorder:
@@ -217,10 +221,15 @@ def save(t, dg, ar, rec, floats, seed):
     lines = ["weft-golden-model 1", f"gguf {t.name}.gguf", f"arch {t.arch}"]
     if t.twin:
         lines.append(f"twin {t.name}.twin.gguf")
-    lines += [f"vocab {t.vocab}", f"hidden {t.hidden}", f"layers {t.layers}", f"window {t.window}",
-              f"canvas {t.canvas}", f"floats {rec.count}", f"seed {seed}"]
+    lines += [f"n_vocab {t.vocab}", f"n_hidden {t.hidden}", f"n_layers {t.layers}", f"n_window {t.window}",
+              f"n_canvas {t.canvas}", f"n_floats {rec.count}", f"seed {seed}"]
     with open(base + ".cases.txt", "w", encoding="ascii") as f:
         f.write("\n".join(lines + rec.lines) + "\n")
+    cases = check_models.load_cases(t.name)
+    err, _ = check_models.compare(check_models.Model(base + ".gguf"), *cases, ())
+    if err > MAX_ROUNDING:
+        raise Unsteady(f"rounding {err:.2g}")
+    return err
 
 
 def main():
@@ -236,14 +245,14 @@ def main():
         for seed in range(t.seed * 1000, t.seed * 1000 + 100):
             try:
                 dg, ar, rec, floats, gap, top = make(t, seed)
+                err = save(t, dg, ar, rec, floats, seed)
                 break
             except Unsteady:
                 continue
         else:
             raise SystemExit(f"{t.name}: no steady seed found")
-        save(t, dg, ar, rec, floats, seed)
         cases = sum(x.startswith("case") for x in rec.lines)
-        print(f"{t.name}: seed {seed}, {cases} cases, router gap {gap:.2g}, largest {top:.3f}")
+        print(f"{t.name}: seed {seed}, {cases} cases, router gap {gap:.2g}, rounding {err:.1e}, largest {top:.3f}")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ class Tiny:
     canvas: int = 0
     softcap: float = 30.0
     eps: float = 1e-6
+    moe_gain: float = 1.0     # size of the experts' output: with a large eps, the norm after them cannot
+                              # hide how the chosen weights are normalised
     theta_local: float = 1e4
     theta_global: float = 1e6
     k_eq_v: bool = True       # global layers have no attn_v
@@ -52,19 +54,21 @@ class Tiny:
 
 AR = [
     Tiny("ar-base", "sfsf", seed=101, dense=48, moe=16),
-    Tiny("ar-fused-w4", "ssfsf", seed=102, hidden=48, dense=96, moe=16, experts=8, top_k=3, heads=6,
-         kv_local=3, kv_global=2, hd_local=8, hd_global=16, window=4, vocab=96),
+    Tiny("ar-fused-w4", "ssfsf", seed=102, hidden=40, dense=32, moe=8, experts=8, top_k=3, heads=6,
+         kv_local=3, kv_global=2, hd_local=8, hd_global=16, window=4, vocab=96,
+         eps=0.02, moe_gain=0.15),
     Tiny("ar-split-scalar", "ssfssf", seed=103, dense=32, moe=16, kv_local=2, kv_global=2, hd_local=8,
          hd_global=16, fused=False, scalar_pattern=True, scalar_kv=True),
-    Tiny("ar-w16", "sfsf", seed=104, hidden=64, dense=32, moe=16, hd_local=24, hd_global=32, heads=2,
+    Tiny("ar-w16", "sfsf", seed=104, hidden=48, dense=32, moe=16, hd_local=24, hd_global=32, heads=2,
          kv_local=2, kv_global=1, window=16, expert_scale=False, fused=False, vocab=112),
-    Tiny("ar-dense", "sfssf", seed=105, experts=0, dense=64, hd_local=16, hd_global=24),
-    Tiny("ar-dense-v", "sfsf", seed=106, experts=0, kv_local=2, kv_global=2, hd_local=8, hd_global=16,
+    Tiny("ar-dense", "sfssf", seed=105, experts=0, dense=48, hd_local=16, hd_global=24),
+    Tiny("ar-dense-v", "sfsf", seed=106, experts=0, dense=48, kv_local=2, kv_global=2, hd_local=8, hd_global=16,
          window=16, k_eq_v=False, scalar_kv=True, softcap=20.0),
     Tiny("ar-moe-v", "sfsf", seed=107, kv_local=1, kv_global=1, hd_local=16, hd_global=8, k_eq_v=False,
-         moe=16, top_k=1, window=4, tied=False, fused=False, eps=1e-5),
-    Tiny("ar-wide", "sssf", seed=108, hidden=64, dense=32, moe=16, experts=6, top_k=4, heads=8,
-         kv_local=4, kv_global=2, hd_local=8, hd_global=32, theta_local=1000.0, theta_global=50000.0),
+         dense=48, moe=16, top_k=1, window=4, tied=False, fused=False, eps=1e-5),
+    Tiny("ar-wide", "ssf", seed=108, hidden=48, dense=32, moe=8, experts=6, top_k=4, heads=8,
+         kv_local=4, kv_global=2, hd_local=8, hd_global=32, theta_local=1000.0, theta_global=50000.0, eps=0.02,
+         moe_gain=0.15),
 ]
 
 EB = {"eb_max_steps": 48, "eb_t_min": 0.4, "eb_t_max": 0.8, "eb_entropy_bound": 0.1,
@@ -74,22 +78,23 @@ EB_OTHER = {"eb_max_steps": 6, "eb_t_min": 0.5, "eb_t_max": 0.9, "eb_entropy_bou
 
 DG = [
     Tiny("dg-base", "sfsf", "diffusion-gemma", seed=201, canvas=8, dense=48, moe=16, eb_keys=EB, twin=True),
-    Tiny("dg-fused-c4", "ssfsf", "diffusion-gemma", seed=202, hidden=48, dense=32, moe=16, experts=8,
+    Tiny("dg-fused-c4", "ssfsf", "diffusion-gemma", seed=202, hidden=40, dense=32, moe=8, experts=8,
          top_k=3, heads=6, kv_local=3, kv_global=2, hd_local=8, hd_global=16, window=4, canvas=4,
-         vocab=96, twin=True),
+         vocab=96, twin=True, eps=0.02, moe_gain=0.15),
     Tiny("dg-underscore", "sfsf", "diffusion_gemma", seed=203, window=16, canvas=16, moe=16, fused=False,
          hd_local=24, hd_global=32, heads=2, eb_keys=EB_OTHER, vocab=112),
     Tiny("dg-scalar", "ssfssf", "diffusion-gemma", seed=204, dense=32, moe=16, kv_local=2, kv_global=2,
          hd_local=8, hd_global=16, canvas=6, scalar_pattern=True, scalar_kv=True, fused=False),
-    Tiny("dg-top1", "sfsf", "diffusion-gemma", seed=205, hidden=64, dense=32, moe=16, top_k=1, heads=2,
+    Tiny("dg-top1", "sfsf", "diffusion-gemma", seed=205, hidden=48, dense=32, moe=8, top_k=1, heads=2,
          kv_local=1, kv_global=1, hd_local=24, hd_global=16, window=16, canvas=5, eb_keys=EB_OTHER),
-    Tiny("dg-noscale", "sfsf", "diffusion-gemma", seed=206, moe=16, canvas=7, expert_scale=False,
+    Tiny("dg-noscale", "sfsf", "diffusion-gemma", seed=206, dense=48, moe=16, canvas=7, expert_scale=False,
          eps=1e-5, softcap=20.0, fused=False),
-    Tiny("dg-c16-w4", "sfssf", "diffusion-gemma", seed=207, moe=16, window=4, canvas=16, hd_local=8,
-         hd_global=32, twin=True, fused=False, vocab=96),
-    Tiny("dg-deep", "ssfsssf", "diffusion-gemma", seed=208, dense=32, moe=16, experts=6, top_k=4,
+    Tiny("dg-c16-w4", "sfssf", "diffusion-gemma", seed=207, dense=32, moe=8, window=4, canvas=16, hd_local=8,
+         hd_global=32, fused=False, vocab=96),
+    Tiny("dg-deep", "sfsssf", "diffusion-gemma", seed=208, dense=32, moe=8, experts=6, top_k=4,
          heads=4, kv_local=4, kv_global=2, hd_local=8, hd_global=16, canvas=10, vocab=96,
-         theta_local=1000.0, theta_global=50000.0, sc_norm_name="self_cond_norm.weight"),
+         eps=0.02, moe_gain=0.15, theta_local=1000.0, theta_global=50000.0,
+         sc_norm_name="self_cond_norm.weight"),
 ]
 
 ALL = AR + DG

@@ -95,7 +95,7 @@ def fill_moe(layer, draw, t):
     else:
         router.per_expert_scale.fill_(1.0)
     experts.gate_up_proj.copy_(draw.normal(experts.gate_up_proj, 1.3 / t.hidden ** 0.5))
-    experts.down_proj.copy_(draw.normal(experts.down_proj, 1.3 / t.moe ** 0.5))
+    experts.down_proj.copy_(draw.normal(experts.down_proj, t.moe_gain * 1.3 / t.moe ** 0.5))
 
 
 def fill_trunk(embed, norm, layers, draw, t):

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: MIT
+"""Checks the goldens of models/ with a second, independent forward pass, and shows that they see mistakes.
+
+    python check_models.py [NAME ...]
+
+The pass below reads only the GGUF file and runs in float64. Unchanged, it must agree with the goldens to
+2e-5 of the range. Then it is run with one deliberate mistake at a time: every mistake must move some
+logit by at least 2e-3 of the range (ten times what a test allows) in at least two models.
+"""
+
+import os
+import sys
+
+import gguf
+import numpy as np
+
+import tiny_configs
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MODELS = os.path.join(HERE, "models")
+
+MISTAKES = """scale-by-root-head-dim norm-one-plus-w no-v-norm v-from-normed-k v-after-rope rope-exponent-rotated
+rope-pair-rotated rope-all-dims rope-interleaved no-rope-freqs-swa router-normed router-no-scale router-no-root
+renorm-after-scale no-renorm no-expert-scale up-first scalar-on-branch no-scalar encoder-scalar-on-canvas
+decoder-scalar-on-encoder window-less window-more canvas-window-less canvas-window-more canvas-window-per-query
+canvas-no-window canvas-causal canvas-position-zero sc-norm-skipped sc-unscaled sc-no-temperature
+sc-ignored sc-pre-norm-missing no-embed-scale no-softcap gelu-erf experts-from-raw dense-from-raw
+no-post-norm-1 kv-head-modulo""".split()
+
+
+def rms(x, eps, w=None, wrong=()):
+    y = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+    if w is None:
+        return y
+    return y * (1 + w if "norm-one-plus-w" in wrong else w)
+
+
+def gelu(x, wrong):
+    if "gelu-erf" in wrong:
+        return 0.5 * x * (1 + np.vectorize(__import__("math").erf)(x / np.sqrt(2)))
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)))
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+class Model:
+    def __init__(self, path):
+        r = gguf.GGUFReader(path)
+        self.t = {x.name: np.array(x.data, dtype=np.float64).reshape(tuple(int(n) for n in x.shape[::-1]))
+                  for x in r.tensors}
+        self.arch = r.fields["general.architecture"].contents()
+
+        def key(name, default=None):
+            f = r.fields.get(f"{self.arch}.{name}")
+            return default if f is None else f.contents()
+
+        self.layers = key("block_count")
+        self.heads = key("attention.head_count")
+        self.eps = key("attention.layer_norm_rms_epsilon")
+        self.window = key("attention.sliding_window")
+        self.cap = key("final_logit_softcapping")
+        self.base = (key("rope.freq_base"), key("rope.freq_base_swa"))
+        self.head_dim = (key("attention.key_length"), key("attention.key_length_swa"))
+        self.top_k = key("expert_used_count", 0)
+        pattern = key("attention.sliding_window_pattern")
+        if not isinstance(pattern, list):
+            pattern = [(i + 1) % pattern != 0 for i in range(self.layers)]
+        self.sliding = pattern
+        kv = key("attention.head_count_kv")
+        self.kv = kv if isinstance(kv, list) else [kv] * self.layers
+        self.width = self.t["token_embd.weight"].shape[1]
+
+    def get(self, layer, name):
+        return self.t.get(f"blk.{layer}.{name}")
+
+
+class Run:
+    """One sequence over one model, with a set of mistakes."""
+
+    def __init__(self, m, wrong):
+        self.m, self.wrong = m, wrong
+        self.cache = [(None, None)] * m.layers
+        self.length = 0
+
+    def norm(self, x, w):
+        return rms(x, self.m.eps, w, self.wrong)
+
+    def rope(self, x, positions, sliding):
+        m, wrong = self.m, self.wrong
+        hd = x.shape[-1]
+        half = hd // 2
+        n = half
+        f = m.base[sliding] ** (-2 * np.arange(half) / hd)
+        if not sliding:
+            free = m.t["rope_freqs.weight"]
+            n = int((free < 1e29).sum())
+            if "rope-exponent-rotated" in wrong:
+                f = m.base[0] ** (-2 * np.arange(half) / (2 * n))
+            if "rope-all-dims" not in wrong:
+                f = np.where(free < 1e29, f / free, 0.0)
+        elif "no-rope-freqs-swa" in wrong:
+            f[max(1, half // 4):] = 0.0
+        angle = np.asarray(positions)[:, None, None] * f
+        cos, sin = np.cos(angle), np.sin(angle)
+        if "rope-interleaved" in wrong:
+            out = np.empty_like(x)
+            a, b = x[..., 0::2], x[..., 1::2]
+            out[..., 0::2], out[..., 1::2] = a * cos - b * sin, b * cos + a * sin
+            return out
+        if "rope-pair-rotated" in wrong and not sliding:
+            out = x.copy()
+            a, b = x[..., :n], x[..., n:2 * n]
+            cos, sin = cos[..., :n], sin[..., :n]
+            out[..., :n], out[..., n:2 * n] = a * cos - b * sin, b * cos + a * sin
+            return out
+        a, b = x[..., :half], x[..., half:]
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+    def visible(self, q_pos, k_pos, canvas, sliding, prompt):
+        wrong, w = self.wrong, self.m.window
+        q, k = np.asarray(q_pos)[:, None], np.asarray(k_pos)[None, :]
+        if not canvas:
+            w += ("window-more" in wrong) - ("window-less" in wrong)
+            seen = k <= q
+            return seen & (q - k < w) if sliding else seen
+        seen = (k <= q) if "canvas-causal" in wrong else np.ones((q.size, k.size), bool)
+        if sliding and "canvas-no-window" not in wrong:
+            w += ("canvas-window-more" in wrong) - ("canvas-window-less" in wrong)
+            edge = q if "canvas-window-per-query" in wrong else prompt
+            seen = seen & ((k >= prompt) | (edge - k < w))
+        return seen
+
+    def attention(self, i, h, positions, canvas):
+        m, wrong = self.m, self.wrong
+        sliding = bool(m.sliding[i])
+        hd, kvh = m.head_dim[sliding], m.kv[i]
+        rows = h.shape[0]
+        q = (h @ m.get(i, "attn_q.weight").T).reshape(rows, m.heads, hd)
+        q = self.rope(self.norm(q, m.get(i, "attn_q_norm.weight")), positions, sliding)
+        raw = (h @ m.get(i, "attn_k.weight").T).reshape(rows, kvh, hd)
+        normed = self.norm(raw, m.get(i, "attn_k_norm.weight"))
+        k = self.rope(normed, positions, sliding)
+        wv = m.get(i, "attn_v.weight")
+        v = raw if wv is None else (h @ wv.T).reshape(rows, kvh, hd)
+        if wv is None and "v-from-normed-k" in wrong:
+            v = normed
+        if wv is None and "v-after-rope" in wrong:
+            v = k
+        if "no-v-norm" not in wrong:
+            v = rms(v, m.eps)
+        old_k, old_v = self.cache[i]
+        if old_k is not None:
+            k, v = np.concatenate([old_k, k]), np.concatenate([old_v, v])
+        if not canvas:
+            self.cache[i] = (k, v)
+        prompt = self.length
+        k_pos = list(range(prompt)) + list(positions)
+        seen = self.visible(positions, k_pos, canvas, sliding, prompt)
+        group = np.arange(m.heads) // (m.heads // kvh)
+        if "kv-head-modulo" in wrong:
+            group = np.arange(m.heads) % kvh
+        s = np.einsum("qhd,khd->hqk", q, k[:, group])
+        if "scale-by-root-head-dim" in wrong:
+            s = s / np.sqrt(hd)
+        p = softmax(np.where(seen[None], s, -np.inf))
+        o = np.einsum("hqk,khd->qhd", p, v[:, group]).reshape(rows, -1)
+        return o @ m.get(i, "attn_output.weight").T
+
+    def experts(self, i, a):
+        m, wrong = self.m, self.wrong
+        r = rms(a, m.eps)
+        if "router-normed" in wrong:
+            r = rms(self.norm(a, m.get(i, "pre_ffw_norm_2.weight")), m.eps)
+        if "router-no-scale" not in wrong:
+            r = r * m.get(i, "ffn_gate_inp.scale")
+        if "router-no-root" not in wrong:
+            r = r * m.width ** -0.5
+        p = softmax(r @ m.get(i, "ffn_gate_inp.weight").T)
+        u = a if "experts-from-raw" in wrong else self.norm(a, m.get(i, "pre_ffw_norm_2.weight"))
+        both = m.get(i, "ffn_gate_up_exps.weight")
+        if both is None:
+            gate, up = m.get(i, "ffn_gate_exps.weight"), m.get(i, "ffn_up_exps.weight")
+        else:
+            gate, up = np.split(both, 2, axis=1)
+        if "up-first" in wrong:
+            gate, up = up, gate
+        down, scale = m.get(i, "ffn_down_exps.weight"), m.get(i, "ffn_down_exps.scale")
+        out = np.zeros_like(a)
+        for row in range(a.shape[0]):
+            top = np.argsort(-p[row], kind="stable")[:m.top_k]
+            w = p[row, top]
+            if "no-renorm" not in wrong:
+                w = w / w.sum()
+            if scale is not None and "no-expert-scale" not in wrong:
+                w = w * scale[top]
+            if "renorm-after-scale" in wrong:
+                w = w / w.sum()
+            for e, we in zip(top, w):
+                g = gelu(gate[e] @ u[row], wrong) * (up[e] @ u[row])
+                out[row] += we * (down[e] @ g)
+        return out
+
+    def layer(self, i, x, positions, canvas):
+        m, wrong = self.m, self.wrong
+        h = self.norm(x, m.get(i, "attn_norm.weight"))
+        o = self.attention(i, h, positions, canvas)
+        a = x + self.norm(o, m.get(i, "post_attention_norm.weight"))
+        n = a if "dense-from-raw" in wrong else self.norm(a, m.get(i, "ffn_norm.weight"))
+        f = gelu(n @ m.get(i, "ffn_gate.weight").T, wrong) * (n @ m.get(i, "ffn_up.weight").T)
+        f = f @ m.get(i, "ffn_down.weight").T
+        if m.get(i, "ffn_gate_inp.weight") is not None:
+            if "no-post-norm-1" not in wrong:
+                f = self.norm(f, m.get(i, "post_ffw_norm_1.weight"))
+            f = f + self.norm(self.experts(i, a), m.get(i, "post_ffw_norm_2.weight"))
+        f = self.norm(f, m.get(i, "post_ffw_norm.weight"))
+        scalar = m.get(i, "layer_output_scale.weight")
+        enc = m.get(i, "enc_layer_output_scale.weight")
+        if enc is not None and (not canvas) != ("decoder-scalar-on-encoder" in wrong and not canvas):
+            scalar = enc
+        if enc is not None and canvas and "encoder-scalar-on-canvas" in wrong:
+            scalar = enc
+        if "no-scalar" in wrong:
+            return a + f
+        if "scalar-on-branch" in wrong:
+            return a + f * scalar
+        return (a + f) * scalar
+
+    def head(self, x):
+        m = self.m
+        z = self.norm(x, m.t["output_norm.weight"]) @ m.t.get("output.weight", m.t["token_embd.weight"]).T
+        return z if "no-softcap" in self.wrong else m.cap * np.tanh(z / m.cap)
+
+    def embed(self, tokens):
+        x = self.m.t["token_embd.weight"][tokens]
+        return x if "no-embed-scale" in self.wrong else x * self.m.width ** 0.5
+
+    def encode(self, tokens):
+        positions = range(self.length, self.length + len(tokens))
+        x = self.embed(tokens)
+        stream = [x]
+        for i in range(self.m.layers):
+            x = self.layer(i, x, positions, False)
+            stream.append(x)
+        self.length += len(tokens)
+        return self.head(x), np.stack(stream)
+
+    def canvas(self, tokens, previous, temperature):
+        m, wrong = self.m, self.wrong
+        start = 0 if "canvas-position-zero" in wrong else self.length
+        x = self.embed(tokens)
+        if previous is not None and "sc-ignored" not in wrong:
+            t = 1.0 if "sc-no-temperature" in wrong else temperature
+            soft = softmax(previous / t) @ m.t["token_embd.weight"]
+            if "sc-unscaled" not in wrong:
+                soft = soft * m.width ** 0.5
+            w = m.t.get("self_cond_pre_norm.weight", m.t.get("self_cond_norm.weight"))
+            g = rms(soft, m.eps) if "sc-pre-norm-missing" in wrong else self.norm(soft, w)
+            s = gelu(g @ m.t["self_cond_gate.weight"].T, wrong) * (g @ m.t["self_cond_up.weight"].T)
+            x = x + s @ m.t["self_cond_down.weight"].T
+        if previous is not None or "sc-norm-skipped" not in wrong:
+            x = rms(x, m.eps)
+        stream = [x]
+        for i in range(m.layers):
+            x = self.layer(i, x, range(start, start + len(tokens)), True)
+            stream.append(x)
+        return self.head(x), np.stack(stream)
+
+
+def load_cases(name):
+    head, ops = {}, []
+    with open(os.path.join(MODELS, name + ".cases.txt"), encoding="ascii") as f:
+        for line in f:
+            word, *rest = line.split()
+            if word in ("case", "encode", "canvas", "hidden"):
+                ops.append((word, rest))
+            else:
+                head[word] = rest[0]
+    floats = np.fromfile(os.path.join(MODELS, name + ".f32"), dtype="<f4").astype(np.float64)
+    assert floats.size == int(head["n_floats"])
+    return head, ops, floats
+
+
+def compare(model, head, ops, floats, wrong, ar_only=False):
+    """Largest error of logits, and of streams, as parts of the range of each expected block."""
+    vocab, worst, worst_stream, run, stream = int(head["n_vocab"]), 0.0, 0.0, None, None
+    for word, rest in ops:
+        if word == "case":
+            run = Run(model, wrong)
+            continue
+        if word == "canvas" and ar_only:
+            stream = None
+            continue
+        if word == "hidden":
+            if stream is not None:
+                want = floats[int(rest[0]):][:stream.size].reshape(stream.shape)
+                worst_stream = max(worst_stream, np.abs(stream - want).max() / np.ptp(want))
+            continue
+        rows, at = int(rest[0]), int(rest[1])
+        tokens = [int(x) for x in rest[-1].split(",")]
+        assert len(tokens) == rows
+        if word == "encode":
+            got, stream = run.encode(tokens)
+        else:
+            prev = None if rest[2] == "none" else floats[int(rest[2]):][:rows * vocab].reshape(rows, vocab)
+            got, stream = run.canvas(tokens, prev, float(rest[3]))
+        want = floats[at:at + rows * vocab].reshape(rows, vocab)
+        worst = max(worst, np.abs(got - want).max() / np.ptp(want))
+    return worst, worst_stream
+
+
+def main():
+    names = sys.argv[1:] or [t.name for t in tiny_configs.ALL]
+    seen, bad = {w: [] for w in MISTAKES}, []
+    for name in names:
+        head, ops, floats = load_cases(name)
+        model = Model(os.path.join(MODELS, head["gguf"]))
+        err, err_stream = compare(model, head, ops, floats, ())
+        line = f"{name}: logits {err:.1e} streams {err_stream:.1e}"
+        if "twin" in head:
+            twin, _ = compare(Model(os.path.join(MODELS, head["twin"])), head, ops, floats, (), True)
+            line, err = line + f" twin {twin:.1e}", max(err, twin)
+        if max(err, err_stream) > 2e-5:
+            bad.append(f"{name} disagrees")
+        missed = []
+        for wrong in MISTAKES:
+            e, _ = compare(model, head, ops, floats, {wrong})
+            if e >= 2e-3:
+                seen[wrong].append(name)
+            else:
+                missed.append(f"{wrong} ({e:.0e})")
+        print(line + "\n    not seen: " + (", ".join(missed) or "none"), flush=True)
+    for wrong, where in seen.items():
+        print(f"{wrong:28s} seen by {len(where)} of {len(names)}")
+        if len(where) < 2 and not sys.argv[1:]:
+            bad.append(f"{wrong} seen by {len(where)}")
+    if bad:
+        raise SystemExit("; ".join(bad))
+
+
+if __name__ == "__main__":
+    main()
