@@ -4,7 +4,7 @@
  *
  * Law: an op reads its arguments before it returns, enqueues and returns; scratch comes from outside; it never
  * allocates, synchronises or reads the environment. Activations are f32, row-major. Row strides are counted
- * in elements, 64 bits.
+ * in elements, 64 bits. Scratch is 64-byte aligned, of the size that weft_<op>_scratch asks for.
  *
  * Numerics contract (determinism). The result of a row depends on that row's inputs only: never on the other
  * rows of the call, their number, or the row's place. Sums over the contiguous dimension run in segments whose
@@ -24,7 +24,8 @@ extern "C" {
 enum {
   WEFT_ATTENTION_CHUNK = 256, /* key positions merged at a time; a multiple of every block_tokens */
   WEFT_VOCAB_CHUNK = 512,     /* vocabulary rows per head chunk */
-  WEFT_MATMUL_MAX = 3         /* weights that share one input */
+  WEFT_MATMUL_MAX = 3,        /* weights that share one input */
+  WEFT_HEAD_DIM_MAX = 1024    /* head_dim: a multiple of 8 up to this */
 };
 
 /* ---- embed: y[r] = scale * row tokens[r] of weight ---------------------------------------------------- */
@@ -110,7 +111,8 @@ typedef struct weft_attention_segment {
   uint32_t first_row, n_rows;
   uint32_t kv_len;
   bool canvas;
-  const uint32_t *table; /* page of logical block i; entries no row can see may be anything */
+  const uint32_t *table; /* page of logical block i; entries no row can see may be anything.
+                            Device memory; the segment itself is host memory */
 } weft_attention_segment;
 
 typedef struct weft_attention_args {

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/device.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "kernels/device_internal.h"
+
+typedef struct backend {
+  const char *name;
+  weft_status (*open)(const weft_device_config *config, weft_device **out, weft_error *error);
+} backend;
+
+/* Best first: the first one that opens serves a config without a name. */
+static const backend backends[] = {
+    {"ref", weft_device_open_ref},
+};
+
+weft_status weft_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
+  if (out == NULL) return weft_fail(error, WEFT_E_INVALID, "weft_device_open: out is NULL");
+  *out = NULL;
+  static const weft_device_config best = {0};
+  if (config == NULL) config = &best;
+  if (config->backend == NULL) return backends[0].open(config, out, error);
+  for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
+    if (strcmp(config->backend, backends[i].name) == 0) return backends[i].open(config, out, error);
+  }
+  if (strcmp(config->backend, "cuda") == 0) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "backend 'cuda': this build of weft has no CUDA kernels; use --backend ref");
+  }
+  return weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%.64s' is unknown; this build has ref",
+                   config->backend);
+}
+
+void weft_device_close(weft_device *device) {
+  if (device != NULL) device->calls->close(device);
+}
+
+const weft_device_info *weft_device_get_info(const weft_device *device) { return &device->info; }
+
+const weft_kernels *weft_device_kernels(const weft_device *device) { return device->kernels; }
+
+weft_status weft_device_alloc(weft_device *device, uint64_t n_bytes, void **out) {
+  if (device == NULL || out == NULL) return WEFT_E_INVALID;
+  *out = NULL;
+  return device->calls->alloc(device, n_bytes, out);
+}
+
+void weft_device_free(weft_device *device, void *memory) {
+  if (memory != NULL) device->calls->free(device, memory);
+}
+
+weft_status weft_device_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
+  if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
+  return n_bytes == 0 ? WEFT_OK : device->calls->upload(device, to, from, n_bytes);
+}
+
+weft_status weft_device_download(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
+  if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
+  return n_bytes == 0 ? WEFT_OK : device->calls->download(device, to, from, n_bytes);
+}
+
+weft_status weft_device_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
+  if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
+  return n_bytes == 0 ? WEFT_OK : device->calls->copy(device, to, from, n_bytes);
+}
+
+weft_status weft_device_zero(weft_device *device, void *to, uint64_t n_bytes) {
+  if (device == NULL || (to == NULL && n_bytes > 0)) return WEFT_E_INVALID;
+  return n_bytes == 0 ? WEFT_OK : device->calls->zero(device, to, n_bytes);
+}
+
+weft_status weft_device_sync(weft_device *device) {
+  return device == NULL ? WEFT_E_INVALID : device->calls->sync(device);
+}
+
+/* ---- weights ------------------------------------------------------------------------------------------------- */
+
+uint64_t weft_weight_file_bytes(const weft_weight *weight) {
+  uint64_t n_rows, n_bytes;
+  if (__builtin_mul_overflow((uint64_t)weight->n_mats, (uint64_t)weight->n_out, &n_rows)) return 0;
+  uint64_t row_bytes = weft_type_row_bytes(weight->type, weight->n_in);
+  if (__builtin_mul_overflow(n_rows, row_bytes, &n_bytes)) return 0;
+  return n_bytes;
+}
+
+weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
+                               weft_error *error) {
+  if (device == NULL || weight == NULL || file_bytes == NULL) {
+    return weft_fail(error, WEFT_E_INVALID, "weft_device_weight: an argument is NULL");
+  }
+  const weft_type_info *type = weft_type_find((int32_t)weight->type);
+  if (type == NULL || !device->kernels->supports(device, weight->type)) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "weights of type %s cannot be used on the %s backend",
+                     weft_type_name_of_id((int32_t)weight->type), device->info.backend);
+  }
+  if (weight->n_in == 0 || weight->n_in % type->n_elements != 0) {
+    return weft_fail(error, WEFT_E_INVALID, "a weight row of %u elements is not whole %s blocks of %u",
+                     weight->n_in, type->name, type->n_elements);
+  }
+  if (weft_weight_file_bytes(weight) == 0) {
+    return weft_fail(error, WEFT_E_INVALID, "a weight of %u x %u x %u has no elements or too many",
+                     weight->n_mats, weight->n_out, weight->n_in);
+  }
+  weight->data = NULL;
+  weight->n_bytes = 0;
+  return device->calls->weight(device, weight, file_bytes, uses, error);
+}
+
+void weft_device_weight_free(weft_device *device, weft_weight *weight) {
+  if (device == NULL || weight == NULL || weight->data == NULL) return;
+  device->calls->weight_free(device, weight);
+  weight->data = NULL;
+  weight->n_bytes = 0;
+}
+
+weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes) {
+  if (device == NULL || weight == NULL || weight->data == NULL || file_bytes == NULL) return WEFT_E_INVALID;
+  return device->calls->weight_unpack(device, weight, file_bytes);
+}
+
+/* ---- host memory as device memory ---------------------------------------------------------------------------- */
+
+weft_status weft_host_alloc(weft_device *device, uint64_t n_bytes, void **out) {
+  (void)device;
+  if (n_bytes > SIZE_MAX) return WEFT_E_NO_MEMORY;
+  *out = weft_alloc_aligned((size_t)n_bytes, 256);
+  return *out == NULL ? WEFT_E_NO_MEMORY : WEFT_OK;
+}
+
+void weft_host_free(weft_device *device, void *memory) {
+  (void)device;
+  weft_free(memory);
+}
+
+weft_status weft_host_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
+  (void)device;
+  memmove(to, from, (size_t)n_bytes);
+  return WEFT_OK;
+}
+
+weft_status weft_host_zero(weft_device *device, void *to, uint64_t n_bytes) {
+  (void)device;
+  memset(to, 0, (size_t)n_bytes);
+  return WEFT_OK;
+}
+
+weft_status weft_host_sync(weft_device *device) {
+  (void)device;
+  return WEFT_OK;
+}
+
+/* The value of a line `key : value` of a /proc file, or an empty text. */
+static void read_proc(const char *path, const char *key, char *value, size_t n) {
+  char line[256];
+  value[0] = 0;
+  FILE *file = fopen(path, "re");
+  if (file == NULL) return;
+  while (fgets(line, sizeof line, file) != NULL) {
+    if (strncmp(line, key, strlen(key)) != 0) continue;
+    const char *colon = strchr(line, ':');
+    if (colon == NULL) continue;
+    colon += 1 + strspn(colon + 1, " \t");
+    (void)snprintf(value, n, "%.*s", (int)strcspn(colon, "\n"), colon);
+    break;
+  }
+  (void)fclose(file);
+}
+
+void weft_host_describe(weft_device_info *info) {
+  char value[96];
+  unsigned long long kib = 0;
+  read_proc("/proc/cpuinfo", "model name", info->name, sizeof info->name);
+  if (info->name[0] == 0) (void)snprintf(info->name, sizeof info->name, "unnamed processor");
+  read_proc("/proc/meminfo", "MemTotal", value, sizeof value);
+  if (sscanf(value, "%llu", &kib) == 1) info->memory_bytes = kib * 1024;
+  kib = 0;
+  read_proc("/proc/meminfo", "MemAvailable", value, sizeof value);
+  if (sscanf(value, "%llu", &kib) == 1) info->memory_free_bytes = kib * 1024;
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT */
+/* Argument checks of all ops, then the backend.
+ *
+ * Law: what can be judged from the argument struct (counts, strides, types, pointers) is judged here, once for
+ * all backends; what lies in device memory (token ids, slots, expert ids) is judged by the backend that can
+ * see it. A broken contract is one log line that names the op and the fact, and WEFT_E_INVALID. */
+#include "kernels/ops.h"
+
+#include <math.h>
+
+#include "base/log.h"
+#include "kernels/device_internal.h"
+
+static weft_status invalid(const char *op, const char *fact) {
+  weft_log(WEFT_LOG_ERROR, "op %s: invalid arguments: %s", op, fact);
+  return WEFT_E_INVALID;
+}
+
+#define REQUIRE(op, condition, fact) \
+  if (!(condition)) return invalid(op, fact)
+
+/* Rows of n_cols elements with this stride stay within 2^60 elements. */
+static bool rows_fit(uint32_t n_rows, uint64_t stride, uint64_t n_cols) {
+  uint64_t last;
+  if (stride < n_cols && n_rows > 1) return false;
+  if (__builtin_mul_overflow((uint64_t)n_rows, stride, &last)) return false;
+  return last < (1ull << 60) && n_cols < (1ull << 32);
+}
+
+static weft_status check_weight(weft_device *device, const char *op, const weft_weight *weight) {
+  REQUIRE(op, weight != NULL && weight->data != NULL, "a weight is absent");
+  REQUIRE(op, weight->n_in > 0 && weight->n_out > 0 && weight->n_mats > 0, "a weight has no elements");
+  REQUIRE(op, weft_type_row_bytes(weight->type, weight->n_in) > 0, "a weight row is not whole blocks");
+  if (!device->kernels->supports(device, weight->type)) {
+    weft_log(WEFT_LOG_ERROR, "op %s: the %s backend has no products for weights of type %s", op,
+             device->info.backend, weft_type_name_of_id((int32_t)weight->type));
+    return WEFT_E_UNSUPPORTED;
+  }
+  return WEFT_OK;
+}
+
+static weft_status check_scratch(const char *op, uint64_t wanted, const void *scratch, uint64_t given) {
+  REQUIRE(op, wanted == 0 || (scratch != NULL && given >= wanted), "scratch is too small");
+  REQUIRE(op, ((uintptr_t)scratch & 63u) == 0, "scratch is not 64-byte aligned");
+  return WEFT_OK;
+}
+
+static weft_status check_embed(weft_device *device, const weft_embed_args *args) {
+  weft_status status = check_weight(device, "embed", args->weight);
+  if (status != WEFT_OK) return status;
+  REQUIRE("embed", args->tokens != NULL && args->y != NULL, "tokens or y is NULL");
+  REQUIRE("embed", rows_fit(args->n_rows, args->y_stride, args->weight->n_in), "y_stride");
+  return WEFT_OK;
+}
+
+static weft_status check_norm(weft_device *device, const weft_norm_args *args) {
+  (void)device;
+  REQUIRE("norm", args->x != NULL && args->y != NULL, "x or y is NULL");
+  REQUIRE("norm", args->n_cols > 0, "n_cols is 0");
+  REQUIRE("norm", args->eps >= 0.0f, "eps is negative");
+  REQUIRE("norm", rows_fit(args->n_rows, args->x_stride, args->n_cols), "x_stride");
+  REQUIRE("norm", rows_fit(args->n_rows, args->y_stride, args->n_cols), "y_stride");
+  REQUIRE("norm", args->x2 == NULL || rows_fit(args->n_rows, args->x2_stride, args->n_cols), "x2_stride");
+  REQUIRE("norm", args->add == NULL || rows_fit(args->n_rows, args->add_stride, args->n_cols), "add_stride");
+  return WEFT_OK;
+}
+
+static weft_status check_matmul(weft_device *device, const weft_matmul_args *args) {
+  REQUIRE("matmul", args->x != NULL, "x is NULL");
+  REQUIRE("matmul", args->n_weights >= 1 && args->n_weights <= WEFT_MATMUL_MAX, "n_weights");
+  for (uint32_t w = 0; w < args->n_weights; w++) {
+    weft_status status = check_weight(device, "matmul", args->weight[w]);
+    if (status != WEFT_OK) return status;
+    REQUIRE("matmul", args->weight[w]->n_in == args->weight[0]->n_in, "weights differ in n_in");
+    REQUIRE("matmul", args->weight[w]->n_mats == 1, "a weight is a stack");
+    REQUIRE("matmul", args->y[w] != NULL, "y is NULL");
+    REQUIRE("matmul", rows_fit(args->n_rows, args->y_stride[w], args->weight[w]->n_out), "y_stride");
+  }
+  REQUIRE("matmul", rows_fit(args->n_rows, args->x_stride, args->weight[0]->n_in), "x_stride");
+  return check_scratch("matmul", weft_matmul_scratch(device, args), args->scratch, args->scratch_bytes);
+}
+
+static weft_status check_kv(const char *op, const weft_kv_view *kv) {
+  if (kv->type != WEFT_TYPE_F32 && kv->type != WEFT_TYPE_BF16) {
+    weft_log(WEFT_LOG_ERROR, "op %s: keys and values of type %s; F32 and BF16 are supported", op,
+             weft_type_name_of_id((int32_t)kv->type));
+    return WEFT_E_UNSUPPORTED;
+  }
+  REQUIRE(op, kv->head_dim > 0 && kv->head_dim % 8 == 0 && kv->head_dim <= WEFT_HEAD_DIM_MAX,
+          "head_dim is not a multiple of 8 up to 1024");
+  REQUIRE(op, kv->n_kv_heads > 0 && kv->n_kv_heads <= 4096, "n_kv_heads");
+  REQUIRE(op, kv->block_tokens > 0 && WEFT_ATTENTION_CHUNK % kv->block_tokens == 0,
+          "block_tokens does not divide the attention chunk");
+  uint64_t size = kv->type == WEFT_TYPE_F32 ? 4 : 2;
+  uint64_t plane = (uint64_t)kv->n_kv_heads * kv->block_tokens * kv->head_dim * size;
+  REQUIRE(op, kv->page_bytes % size == 0 && kv->k_offset % size == 0 && kv->v_offset % size == 0,
+          "pages or planes are not aligned to their elements");
+  REQUIRE(op, kv->k_offset <= kv->page_bytes && kv->v_offset <= kv->page_bytes &&
+                  plane <= kv->page_bytes - kv->k_offset && plane <= kv->page_bytes - kv->v_offset,
+          "a plane leaves its page");
+  return WEFT_OK;
+}
+
+static weft_status check_qkv(weft_device *device, const weft_qkv_args *args) {
+  (void)device;
+  weft_status status = check_kv("qkv", &args->kv);
+  if (status != WEFT_OK) return status;
+  uint64_t q_cols = (uint64_t)args->n_heads * args->kv.head_dim;
+  uint64_t kv_cols = (uint64_t)args->kv.n_kv_heads * args->kv.head_dim;
+  REQUIRE("qkv", args->q != NULL && args->k != NULL && args->v != NULL, "q, k or v is NULL");
+  REQUIRE("qkv", args->inv_freq != NULL && args->position != NULL && args->slot != NULL,
+          "inv_freq, position or slot is NULL");
+  REQUIRE("qkv", args->kv.base != NULL || args->own_k != NULL, "there is nowhere to put keys");
+  REQUIRE("qkv", (args->own_k == NULL) == (args->own_v == NULL), "own_k without own_v");
+  REQUIRE("qkv", args->n_heads > 0, "n_heads is 0");
+  REQUIRE("qkv", args->eps >= 0.0f, "eps is negative");
+  REQUIRE("qkv", rows_fit(args->n_rows, args->q_stride, q_cols), "q_stride");
+  REQUIRE("qkv", rows_fit(args->n_rows, args->k_stride, kv_cols), "k_stride");
+  REQUIRE("qkv", rows_fit(args->n_rows, args->v_stride, kv_cols), "v_stride");
+  return WEFT_OK;
+}
+
+static weft_status check_segments(const weft_attention_args *args) {
+  uint64_t end = 0;
+  for (uint32_t s = 0; s < args->n_segments; s++) {
+    const weft_attention_segment *segment = &args->segment[s];
+    REQUIRE("attention", segment->first_row >= end, "segments are not ascending");
+    end = (uint64_t)segment->first_row + segment->n_rows;
+    REQUIRE("attention", segment->n_rows > 0 && end <= args->n_rows, "a segment leaves the rows");
+    REQUIRE("attention", (uint64_t)segment->kv_len + segment->n_rows < (1u << 31), "kv_len");
+    REQUIRE("attention", segment->table != NULL || (segment->canvas && segment->kv_len == 0),
+            "a segment has no table");
+    REQUIRE("attention", !segment->canvas || (args->own_k != NULL && args->own_v != NULL &&
+                                              segment->first_row >= args->own_first),
+            "a canvas has no keys of its own");
+  }
+  return WEFT_OK;
+}
+
+static weft_status check_attention(weft_device *device, const weft_attention_args *args) {
+  weft_status status = check_kv("attention", &args->kv);
+  if (status != WEFT_OK) return status;
+  uint64_t cols = (uint64_t)args->n_heads * args->kv.head_dim;
+  REQUIRE("attention", args->q != NULL && args->out != NULL, "q or out is NULL");
+  REQUIRE("attention", args->segment != NULL || args->n_segments == 0, "segment is NULL");
+  REQUIRE("attention", args->n_heads > 0 && args->n_heads % args->kv.n_kv_heads == 0,
+          "n_heads is not a multiple of n_kv_heads");
+  REQUIRE("attention", isfinite(args->scale), "scale is not finite");
+  REQUIRE("attention", rows_fit(args->n_rows, args->q_stride, cols), "q_stride");
+  REQUIRE("attention", rows_fit(args->n_rows, args->out_stride, cols), "out_stride");
+  status = check_segments(args);
+  if (status != WEFT_OK) return status;
+  return check_scratch("attention", weft_attention_scratch(device, args), args->scratch, args->scratch_bytes);
+}
+
+static bool is_activation(weft_activation activation) {
+  return activation == WEFT_GELU_TANH || activation == WEFT_SILU;
+}
+
+static weft_status check_gate(weft_device *device, const weft_gate_args *args) {
+  (void)device;
+  REQUIRE("gate", args->g != NULL && args->u != NULL && args->y != NULL, "g, u or y is NULL");
+  REQUIRE("gate", is_activation(args->activation), "activation");
+  REQUIRE("gate", rows_fit(args->n_rows, args->g_stride, args->n_cols), "g_stride");
+  REQUIRE("gate", rows_fit(args->n_rows, args->u_stride, args->n_cols), "u_stride");
+  REQUIRE("gate", rows_fit(args->n_rows, args->y_stride, args->n_cols), "y_stride");
+  return WEFT_OK;
+}
+
+static weft_status check_route(weft_device *device, const weft_route_args *args) {
+  (void)device;
+  REQUIRE("route", args->logits != NULL && args->ids != NULL && args->weights != NULL,
+          "logits, ids or weights is NULL");
+  REQUIRE("route", args->k > 0 && args->k <= args->n_experts, "k");
+  REQUIRE("route", args->n_experts <= 65536, "n_experts");
+  REQUIRE("route", rows_fit(args->n_rows, args->logits_stride, args->n_experts), "logits_stride");
+  return WEFT_OK;
+}
+
+static weft_status check_expert_stack(weft_device *device, const weft_experts_args *args,
+                                      const weft_weight *weight, uint64_t n_out) {
+  weft_status status = check_weight(device, "experts", weight);
+  if (status != WEFT_OK) return status;
+  REQUIRE("experts", weight->n_mats == args->down->n_mats, "stacks differ in their number of experts");
+  REQUIRE("experts", weight->n_in == args->down->n_out && weight->n_out == n_out, "shapes do not match");
+  return WEFT_OK;
+}
+
+static weft_status check_experts(weft_device *device, const weft_experts_args *args) {
+  weft_status status = check_weight(device, "experts", args->down);
+  if (status != WEFT_OK) return status;
+  uint64_t n_ff = args->down->n_in;
+  if (args->gate_up != NULL) {
+    status = check_expert_stack(device, args, args->gate_up, 2 * n_ff);
+  } else {
+    status = check_expert_stack(device, args, args->gate, n_ff);
+    if (status == WEFT_OK) status = check_expert_stack(device, args, args->up, n_ff);
+  }
+  if (status != WEFT_OK) return status;
+  REQUIRE("experts", args->x != NULL && args->y != NULL, "x or y is NULL");
+  REQUIRE("experts", args->ids != NULL && args->weights != NULL, "ids or weights is NULL");
+  REQUIRE("experts", args->k > 0 && args->k <= args->down->n_mats, "k");
+  REQUIRE("experts", is_activation(args->activation), "activation");
+  REQUIRE("experts", rows_fit(args->n_rows, args->x_stride, args->down->n_out), "x_stride");
+  REQUIRE("experts", rows_fit(args->n_rows, args->y_stride, args->down->n_out), "y_stride");
+  return check_scratch("experts", weft_experts_scratch(device, args), args->scratch, args->scratch_bytes);
+}
+
+static weft_status check_head_stats(weft_device *device, const weft_head_stats_args *args) {
+  weft_status status = check_weight(device, "head_stats", args->weight);
+  if (status != WEFT_OK) return status;
+  REQUIRE("head_stats", args->weight->n_mats == 1, "the weight is a stack");
+  REQUIRE("head_stats", args->h != NULL && args->temperature != NULL && args->u != NULL,
+          "h, temperature or u is NULL");
+  REQUIRE("head_stats", args->argmax != NULL && args->drawn != NULL && args->top != NULL, "an output is NULL");
+  REQUIRE("head_stats", args->log_total != NULL && args->entropy != NULL && args->bad != NULL,
+          "an output is NULL");
+  REQUIRE("head_stats", args->cap >= 0.0f && isfinite(args->cap), "cap");
+  REQUIRE("head_stats", rows_fit(args->n_rows, args->h_stride, args->weight->n_in), "h_stride");
+  REQUIRE("head_stats", args->soft == NULL || rows_fit(args->n_rows, args->soft_stride, args->weight->n_in),
+          "soft_stride");
+  return check_scratch("head_stats", weft_head_stats_scratch(device, args), args->scratch,
+                       args->scratch_bytes);
+}
+
+static weft_status check_head_rows(weft_device *device, const weft_head_rows_args *args) {
+  weft_status status = check_weight(device, "head_rows", args->weight);
+  if (status != WEFT_OK) return status;
+  REQUIRE("head_rows", args->weight->n_mats == 1, "the weight is a stack");
+  REQUIRE("head_rows", args->h != NULL && args->logits != NULL && args->bad != NULL, "h or an output is NULL");
+  REQUIRE("head_rows", args->cap >= 0.0f && isfinite(args->cap), "cap");
+  REQUIRE("head_rows", rows_fit(args->n_rows, args->h_stride, args->weight->n_in), "h_stride");
+  REQUIRE("head_rows", rows_fit(args->n_rows, args->logits_stride, args->weight->n_out), "logits_stride");
+  return check_scratch("head_rows", weft_head_rows_scratch(device, args), args->scratch, args->scratch_bytes);
+}
+
+static weft_status check_soft(weft_device *device, const weft_soft_args *args) {
+  weft_status status = check_weight(device, "soft", args->weight);
+  if (status != WEFT_OK) return status;
+  REQUIRE("soft", args->weight->n_mats == 1, "the weight is a stack");
+  REQUIRE("soft", args->logits != NULL && args->temperature != NULL && args->soft != NULL,
+          "logits, temperature or soft is NULL");
+  REQUIRE("soft", rows_fit(args->n_rows, args->logits_stride, args->weight->n_out), "logits_stride");
+  REQUIRE("soft", rows_fit(args->n_rows, args->soft_stride, args->weight->n_in), "soft_stride");
+  return check_scratch("soft", weft_soft_scratch(device, args), args->scratch, args->scratch_bytes);
+}
+
+/* A call without rows has nothing to do, whatever else its arguments say. */
+#define X(op)                                                                                  \
+  weft_status weft_##op(weft_device *device, const weft_##op##_args *args) {                   \
+    if (device == NULL || args == NULL) return invalid(#op, "device or args is NULL");         \
+    if (args->n_rows == 0) return WEFT_OK;                                                     \
+    weft_status status = check_##op(device, args);                                             \
+    return status == WEFT_OK ? device->kernels->op(device, args) : status;                     \
+  }                                                                                            \
+  uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args) {            \
+    if (device == NULL || args == NULL || device->kernels->op##_scratch == NULL) return 0;     \
+    return device->kernels->op##_scratch(device, args);                                        \
+  }
+WEFT_OPS(X)
+#undef X

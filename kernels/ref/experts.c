@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+/* experts: for every row, its experts one after another in rank order. */
+#include "kernels/ref/ref.h"
+
+#include <string.h>
+
+/* scratch: [n_in] sum (double), [n_ff] act * up (float), [max(n_in, n_ff)] weight row (float), [n_experts] seen */
+uint64_t weft_ref_experts_scratch(weft_device *device, const weft_experts_args *args) {
+  (void)device;
+  uint64_t n_in = args->down->n_out, n_ff = args->down->n_in;
+  uint64_t widest = n_in > n_ff ? n_in : n_ff;
+  return n_in * sizeof(double) + (n_ff + widest) * sizeof(float) + args->down->n_mats;
+}
+
+static void gate_up(const weft_experts_args *args, uint32_t expert, const float *x, float *row, float *h) {
+  uint32_t n_in = args->down->n_out, n_ff = args->down->n_in;
+  const weft_weight *gate = args->gate_up != NULL ? args->gate_up : args->gate;
+  const weft_weight *up = args->gate_up != NULL ? args->gate_up : args->up;
+  uint32_t first_up = args->gate_up != NULL ? n_ff : 0;
+  for (uint32_t f = 0; f < n_ff; f++) {
+    weft_ref_weight_row(gate, expert, f, row);
+    double g = weft_ref_dot(x, row, n_in);
+    weft_ref_weight_row(up, expert, first_up + f, row);
+    double u = weft_ref_dot(x, row, n_in);
+    h[f] = (float)(weft_ref_activate(args->activation, g) * u);
+  }
+}
+
+weft_status weft_ref_experts(weft_device *device, const weft_experts_args *args) {
+  (void)device;
+  uint32_t n_in = args->down->n_out, n_ff = args->down->n_in;
+  double *sum = args->scratch;
+  float *h = (float *)(sum + n_in);
+  float *row = h + n_ff;
+  uint8_t *seen = (uint8_t *)(row + (n_in > n_ff ? n_in : n_ff));
+  memset(seen, 0, args->down->n_mats);
+  for (uint32_t r = 0; r < args->n_rows; r++) {
+    for (uint32_t i = 0; i < n_in; i++) sum[i] = 0.0;
+    for (uint32_t j = 0; j < args->k; j++) {
+      int32_t expert = args->ids[(uint64_t)r * args->k + j];
+      if (expert < 0 || (uint32_t)expert >= args->down->n_mats) return WEFT_E_INVALID;
+      double weight = (double)args->weights[(uint64_t)r * args->k + j];
+      gate_up(args, (uint32_t)expert, args->x + r * args->x_stride, row, h);
+      for (uint32_t i = 0; i < n_in; i++) {
+        weft_ref_weight_row(args->down, (uint32_t)expert, i, row);
+        sum[i] += weight * weft_ref_dot(h, row, n_ff);
+      }
+      if (args->n_touched != NULL && seen[expert] == 0) *args->n_touched += 1;
+      seen[expert] = 1;
+    }
+    for (uint32_t i = 0; i < n_in; i++) args->y[r * args->y_stride + i] = (float)sum[i];
+  }
+  return WEFT_OK;
+}

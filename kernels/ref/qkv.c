@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/* qkv: norms per head, rotation, and keys and values into pages or into the segment's own rows. */
+#include "kernels/ref/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+/* y = rms(x) * weight over one head; weight may be NULL; y may equal x. */
+static void norm_head(const float *x, const float *weight, float eps, uint32_t n, float *y) {
+  double factor = 1.0 / sqrt(weft_ref_dot(x, x, n) / n + (double)eps);
+  for (uint32_t i = 0; i < n; i++) {
+    double value = (double)x[i] * factor;
+    y[i] = (float)(weight == NULL ? value : value * (double)weight[i]);
+  }
+}
+
+static void rotate_head(const float *inv_freq, int32_t position, uint32_t n, float *y) {
+  for (uint32_t i = 0; i < n / 2; i++) {
+    float angle = (float)position * inv_freq[i];
+    double c = (double)cosf(angle), s = (double)sinf(angle);
+    double a = (double)y[i], b = (double)y[i + n / 2];
+    y[i] = (float)(a * c - b * s);
+    y[i + n / 2] = (float)(a * s + b * c);
+  }
+}
+
+static void store_head(weft_type type, const float *x, uint32_t n, void *to) {
+  if (type == WEFT_TYPE_F32) {
+    memcpy(to, x, n * sizeof(float));
+    return;
+  }
+  uint16_t *half = to;
+  for (uint32_t i = 0; i < n; i++) half[i] = weft_f32_to_bf16(x[i]);
+}
+
+/* Where key (or value) `head` of row r goes. */
+static void *place(const weft_qkv_args *args, uint32_t r, uint32_t head, bool is_value) {
+  const weft_kv_view *kv = &args->kv;
+  uint64_t size = kv->type == WEFT_TYPE_F32 ? 4 : 2;
+  int64_t slot = args->slot[r];
+  if (slot < 0) {
+    uint8_t *own = is_value ? args->own_v : args->own_k;
+    return own + ((uint64_t)(r - args->own_first) * kv->n_kv_heads + head) * kv->head_dim * size;
+  }
+  uint64_t page = (uint64_t)slot / kv->block_tokens, offset = (uint64_t)slot % kv->block_tokens;
+  uint8_t *at = (uint8_t *)kv->base + page * kv->page_bytes + (is_value ? kv->v_offset : kv->k_offset);
+  return at + ((uint64_t)head * kv->block_tokens + offset) * kv->head_dim * size;
+}
+
+static void store_row(const weft_qkv_args *args, uint32_t r, float *work) {
+  uint32_t dim = args->kv.head_dim;
+  for (uint32_t head = 0; head < args->kv.n_kv_heads; head++) {
+    const float *k = args->k + r * args->k_stride + (uint64_t)head * dim;
+    const float *v = args->v + r * args->v_stride + (uint64_t)head * dim;
+    memcpy(work, k, dim * sizeof(float));
+    if (args->k_norm != NULL) norm_head(work, args->k_norm, args->eps, dim, work);
+    rotate_head(args->inv_freq, args->position[r], dim, work);
+    store_head(args->kv.type, work, dim, place(args, r, head, false));
+    memcpy(work, v, dim * sizeof(float));
+    if (args->v_norm) norm_head(work, NULL, args->eps, dim, work);
+    store_head(args->kv.type, work, dim, place(args, r, head, true));
+  }
+}
+
+weft_status weft_ref_qkv(weft_device *device, const weft_qkv_args *args) {
+  (void)device;
+  uint32_t dim = args->kv.head_dim;
+  float work[WEFT_HEAD_DIM_MAX];
+  for (uint32_t r = 0; r < args->n_rows; r++) {
+    if (args->slot[r] < 0 && (args->own_k == NULL || args->own_v == NULL || r < args->own_first)) {
+      return WEFT_E_INVALID;
+    }
+    for (uint32_t head = 0; head < args->n_heads; head++) {
+      float *q = args->q + r * args->q_stride + (uint64_t)head * dim;
+      if (args->q_norm != NULL) norm_head(q, args->q_norm, args->eps, dim, q);
+      rotate_head(args->inv_freq, args->position[r], dim, q);
+    }
+    store_row(args, r, work);
+  }
+  return WEFT_OK;
+}
