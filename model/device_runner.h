@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/* The runner over a real model on one device: resolves tokens, runs the forward pass, samples, keeps the slots. */
+#ifndef WEFT_MODEL_DEVICE_RUNNER_H
+#define WEFT_MODEL_DEVICE_RUNNER_H
+
+#include "model/model.h"
+#include "model/runner.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_device_runner_config {
+  weft_device *device;
+  weft_model *model;           /* owned by the caller, outlives the runner */
+  const weft_kv_store *store;  /* the shared pool */
+  const weft_kv_layout *layout;
+  const char *name;            /* as clients ask for it */
+  weft_model_limits limits;    /* those the model was opened with */
+  uint32_t n_slots;
+  uint32_t seq_tokens_max;     /* longest history of one slot */
+  const int32_t *suppressed;   /* tokens that are never drawn; copied */
+  uint32_t n_suppressed;
+  uint64_t logits_bytes_max;   /* cap of head_rows' buffer; 0: 64 MiB; at least one row */
+} weft_device_runner_config;
+
+/* All memory is taken here; *n_bytes (may be NULL) says how much. */
+weft_status weft_device_runner_open(const weft_device_runner_config *config, weft_runner **out, uint64_t *n_bytes,
+                                    weft_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
