@@ -43,9 +43,10 @@ typedef struct weft_kv_layout {
   double padding;                     /* share of a page that is not used, mean over groups by layers */
 } weft_kv_layout;
 
-/* Chooses one page size and a layout per model with the least padding; ties: larger pages up to 1 MiB, then fewer
- * groups. block_tokens in {8, 16, 32, 64, 128}; fixed_block_tokens > 0 forces the smallest block. UNSUPPORTED when a
- * model needs more than WEFT_KV_GROUPS_MAX groups. */
+/* Chooses one page size and a layout per model with the least padding. Ties: the largest block nearest to 32 tokens
+ * (it is the grain of the prefix cache), then fewer groups, then larger pages. block_tokens in {8, 16, 32, 64, 128};
+ * fixed_block_tokens > 0 (a power of two <= 128) forces the smallest block. UNSUPPORTED when a model needs more than
+ * WEFT_KV_GROUPS_MAX groups. */
 weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint32_t n_models,
                                   uint32_t fixed_block_tokens, weft_kv_layout *layouts, weft_error *error);
 /* KV bytes that one more token of a long sequence costs, windows full: global layers only; and with windows empty. */

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+#include "model/kv_store.h"
+
+#include <inttypes.h>
+
+#include "base/check.h"
+#include "base/memory.h"
+
+weft_status weft_kv_store_open(weft_device *device, uint64_t page_bytes, uint32_t n_pages, weft_kv_store **out,
+                               weft_error *error) {
+  *out = NULL;
+  if (page_bytes == 0 || n_pages == 0 || page_bytes > UINT64_MAX / n_pages) {
+    return weft_fail(error, WEFT_E_INVALID, "KV store: %" PRIu32 " pages of %" PRIu64 " bytes are not a pool", n_pages,
+                     page_bytes);
+  }
+  weft_kv_store *store = weft_alloc(1, sizeof *store);
+  if (store == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "KV store: out of memory");
+  store->device = device;
+  store->page_bytes = page_bytes;
+  store->n_pages = n_pages;
+  weft_status status = weft_device_alloc(device, page_bytes * n_pages, &store->base);
+  if (status != WEFT_OK) {
+    weft_kv_store_close(store);
+    return weft_fail(error, status,
+                     "KV store: the device has no room for %" PRIu32 " pages of %" PRIu64 " bytes (%" PRIu64
+                     " MiB); ask for fewer",
+                     n_pages, page_bytes, page_bytes * n_pages >> 20);
+  }
+  *out = store;
+  return WEFT_OK;
+}
+
+void weft_kv_store_close(weft_kv_store *store) {
+  if (store == NULL) return;
+  if (store->base != NULL) weft_device_free(store->device, store->base);
+  weft_free(store);
+}
+
+weft_status weft_kv_store_copy_page(const weft_kv_store *store, uint32_t from, uint32_t to) {
+  WEFT_CHECK(from < store->n_pages);
+  WEFT_CHECK(to < store->n_pages);
+  if (from == to) return WEFT_OK;
+  char *base = store->base;
+  return weft_device_copy(store->device, base + to * store->page_bytes, base + from * store->page_bytes,
+                          store->page_bytes);
+}
+
+weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t layer) {
+  const weft_kv_group *group = &layout->group[layout->group_of[layer]];
+  uint64_t at = layout->index_in[layer] * group->layer_bytes;
+  return (weft_kv_view){
+    .base = store->base,
+    .type = layout->type,
+    .page_bytes = store->page_bytes,
+    .k_offset = at,
+    .v_offset = at + group->layer_bytes / 2,
+    .block_tokens = group->block_tokens,
+    .n_kv_heads = group->n_kv_heads,
+    .head_dim = group->head_dim,
+  };
+}
