@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""Makes quant/TYPE.bin, quant/TYPE.f32 and quant/index.txt with the gguf package's dequantiser.
+
+    python make_quant.py
+
+Random valid blocks: every byte is free but the scales, which are kept finite and include zero, negative
+and subnormal ones.
+"""
+
+import os
+
+import gguf
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+OUT = os.path.join(HERE, "quant")
+BLOCKS = 64
+# offsets of the float16 scales inside a block
+HALVES = {"Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+
+
+def scales(r, n):
+    x = np.exp2(r.uniform(-14, 4, n)) * r.choice([-1.0, 1.0], n)
+    x[:6] = [0.0, -0.0, 6.0e-8, -5.0e-5, 1.0, 65504.0]
+    return x.astype(np.float16)[r.permutation(n)]
+
+
+def finite_halves(r, n):
+    bits = r.integers(0, 1 << 16, n).astype(np.uint16)
+    bits[(bits & 0x7C00) == 0x7C00] &= 0x83FF
+    bits[:8] = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF]
+    return bits
+
+
+def finite_bfloats(r, n):
+    bits = r.integers(0, 1 << 16, n).astype(np.uint16)
+    bits[(bits & 0x7F80) == 0x7F80] &= 0xBFFF
+    bits[:8] = [0x0000, 0x8000, 0x0001, 0x8001, 0x007F, 0x0080, 0x7F7F, 0xFF7F]
+    return bits
+
+
+def blocks_of(name, size, r):
+    if name == "F16":
+        return finite_halves(r, BLOCKS * 32).view(np.uint8).reshape(BLOCKS, 64)
+    if name == "BF16":
+        return finite_bfloats(r, BLOCKS * 32).view(np.uint8).reshape(BLOCKS, 64)
+    raw = r.integers(0, 256, (BLOCKS, size), dtype=np.uint8)
+    for at in HALVES.get(name, []):
+        raw[:, at:at + 2] = scales(r, BLOCKS).view(np.uint8).reshape(BLOCKS, 2)
+    if name == "MXFP4":
+        raw[:, 0] = r.integers(2, 250, BLOCKS)
+        raw[:4, 0] = [0, 1, 2, 127]
+    return raw
+
+
+def main():
+    os.makedirs(OUT, exist_ok=True)
+    r = np.random.default_rng(20)
+    lines = ["weft-golden-quant 1"]
+    for name in ("F16", "BF16", "Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"):
+        kind = gguf.GGMLQuantizationType[name]
+        elems, size = gguf.GGML_QUANT_SIZES[kind]
+        if elems == 1:                         # F16, BF16: 32 values stand for one block
+            elems, size = 32, 64
+        raw = blocks_of(name, size, r)
+        if name == "F16":                      # the package's own F16 path wants typed rows
+            out = gguf.dequantize(raw.view(np.float16), kind)
+        else:
+            out = gguf.dequantize(raw, kind)
+        out = np.ascontiguousarray(out, dtype="<f4")
+        assert out.size == BLOCKS * elems and np.isfinite(out).all()
+        raw.tofile(os.path.join(OUT, name + ".bin"))
+        out.tofile(os.path.join(OUT, name + ".f32"))
+        lines.append(f"{name} {kind.value} {elems} {size} {BLOCKS}")
+        print(lines[-1])
+    with open(os.path.join(OUT, "index.txt"), "w", encoding="ascii") as f:
+        f.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
