@@ -101,6 +101,8 @@ def fixed_strings(specials):
     for n in (2, 3, 5, 8, 31, 32, 33):
         out += ["a" + "\n" * n + "b", "a" + " " * n + "b", " " * n + "\n" + " " * n, "\t" * n, "\r\n" * n,
                 "7" * n, "a" * n, "=" * n, "\n" * n + " x"]
+    out += ["one of the rivers in the valley of the stone", "of the", " of the", "in the in the", " of  the",
+            "out of theory in these", "end of\nthe line in\tthe book"]
     out += ["a" * 400, " " * 300 + "x", "ab" * 200, "\u6cb3" * 120, "the " * 80, "1" * 200, "\U0001f600" * 40]
     return out
 
