@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Q
 
+from evaluate import load
 from model import Config, Demo
 from tokenizer import BOS, EOS, MASK, PAD, UNK, Tokenizer
 
@@ -123,26 +124,6 @@ def write(path, model, tok, diffusion, matrix_type, embed_type, context=2048):
     w.write_tensors_to_file()
     w.close()
     return os.path.getsize(path)
-
-
-def rounded(model, matrix_type=Q.Q8_0, embed_type=Q.Q8_0):
-    """A copy of the model with its matrices rounded through the quantised form."""
-    copy = Demo(model.cfg)
-    copy.load_state_dict({k: v.detach().float().cpu() for k, v in model.state_dict().items()})
-    with torch.no_grad():
-        for name, p in copy.named_parameters():
-            if p.dim() > 1 and not name.endswith("router"):
-                kind = embed_type if name == "embed" else matrix_type
-                p.copy_(torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(p.numpy(), kind), kind)))
-    return copy
-
-
-def load(path):
-    saved = torch.load(path, map_location="cpu", weights_only=True)
-    cfg = Config(**saved["config"])
-    model = Demo(cfg)
-    model.load_state_dict(saved["model"])
-    return model
 
 
 def main():

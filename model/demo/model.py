@@ -220,7 +220,7 @@ def entropy_bound_step(logits, temperature, bound, draw, renoise):
     logp = z.log_softmax(-1)
     entropy = -(logp.exp() * logp).sum(-1)
     drawn = (z + draw).argmax(-1)
-    order = entropy.argsort(-1, stable=True)
+    order = entropy.argsort(dim=-1, stable=True)
     ranked = entropy.gather(-1, order)
     ok = ranked.cumsum(-1) - ranked <= bound
     accepted = torch.zeros_like(ok).scatter(-1, order, ok)

@@ -233,11 +233,12 @@ MAKERS = {"arithmetic": arithmetic, "reverse": reverse, "sort": sort, "count": c
 
 
 def draw(r, family, world=None, want_held_out=False, long=False):
-    """One task of a family, on the wanted side of the split."""
-    while True:
+    """One task of a family, on the wanted side of the split; None if a small world seems to have none there."""
+    for _ in range(300):
         task = MAKERS[family](r, world, long)
         if held_out(task.key) == want_held_out:
             return task
+    return None
 
 
 def filler(r, sentences):
@@ -259,7 +260,7 @@ def system_prompt(r, wants_world):
         world = World(r, r.randint(2, 6) if big < 0.7 else r.randint(6, 12) if big < 0.92 else r.randint(12, 24))
         parts.append(world.text(r))
     if r.random() < 0.08:
-        parts.insert(r.randint(0, len(parts)), filler(r, r.randint(3, 60 if r.random() < 0.4 else 15)))
+        parts.insert(r.randint(0, len(parts)), filler(r, r.randint(3, 65 if r.random() < 0.4 else 15)))
     return (" ".join(parts) or None), world
 
 
@@ -279,6 +280,8 @@ def conversation(r, want_held_out=False, family=None, weights=WEIGHTS):
     for i, kind in enumerate(kinds):
         final = i == n - 1
         task = draw(r, kind, world, want_held_out and final, long=want_held_out and final)
+        if task is None:
+            return conversation(r, want_held_out, family, weights)
         messages.append({"role": "user", "content": task.user})
         messages.append({"role": "assistant", "content": task.answer})
     return messages, task

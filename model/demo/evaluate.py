@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: MIT
+"""The held-out evaluation set and the reference evaluator.
+
+    python3 evaluate.py --make                 writes eval.jsonl
+    python3 evaluate.py CHECKPOINT [--limit N] answers it autoregressively (greedy), by diffusion (entropy-bound
+                                               sampler) and by diffusion without self-conditioning, one table
+
+The weights are rounded through Q8_0 first, as the GGUF file holds them.
+"""
+import argparse
+import json
+import os
+import random
+
+import torch
+
+import tasks
+from model import Config, Demo, canvas_masks, causal_masks, entropy_bound_step, gumbel
+from tokenizer import EOS, PAD, Tokenizer
+
+PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "eval.jsonl")
+SAMPLER = {"max_steps": 48, "t_min": 0.4, "t_max": 0.8, "bound": 0.1, "stability": 1, "confidence": 0.005}
+CANVAS = 32
+CONTEXT = 1024
+
+
+def make(tok, per_family, seed):
+    """Examples whose last task is held out; the turns before it come from the training side."""
+    r = random.Random(seed)
+    out = []
+    for family in tasks.FAMILIES:
+        seen, n = set(), 0
+        while n < per_family:
+            messages, task = tasks.conversation(r, want_held_out=True, family=family)
+            answer = len(tok.encode(task.answer)) + 1
+            canvases = -(-answer // CANVAS)
+            if task.key in seen or len(tok.render(messages[:-1])) + canvases * CANVAS > CONTEXT:
+                continue
+            if family in tasks.MULTI and canvases < 2:
+                continue
+            seen.add(task.key)
+            n += 1
+            example = {"family": family, "key": task.key, "messages": messages[:-1], "max_tokens": canvases * CANVAS,
+                       "canvases": canvases}
+            example.update({"validator": task.validator} if task.validator else {"answer": task.answer})
+            out.append(example)
+    return out
+
+
+def round_q8_0(w):
+    """The values a matrix has after Q8_0: blocks of 32 along the rows, one half-precision scale each."""
+    blocks = w.float().reshape(-1, 32)
+    d = blocks.abs().amax(-1, keepdim=True) / 127
+    q = torch.where(d > 0, blocks / d, torch.zeros_like(blocks)).round()
+    return (q * d.half().float()).view_as(w)
+
+
+def rounded(model):
+    copy = Demo(model.cfg)
+    copy.load_state_dict({k: v.detach().float() for k, v in model.state_dict().items()})
+    with torch.no_grad():
+        for name, p in copy.named_parameters():
+            if p.dim() > 1 and not name.endswith("router"):
+                p.copy_(round_q8_0(p))
+    return copy.to(next(model.parameters()).device).eval()
+
+
+def load(path):
+    """A checkpoint: one file or its parts PATH.0, PATH.1, ..."""
+    parts = [path] if os.path.exists(path) else []
+    while not os.path.exists(path) and os.path.exists(f"{path}.{len(parts)}"):
+        parts.append(f"{path}.{len(parts)}")
+    saved = [torch.load(p, map_location="cpu", weights_only=True) for p in parts]
+    if not saved:
+        raise SystemExit(f"{path}: no checkpoint there")
+    model = Demo(Config(**saved[0]["config"]))
+    model.load_state_dict({k: v for s in saved for k, v in s["model"].items()})
+    return model
+
+
+def stops(tok):
+    return {EOS, tok.turn_end, tok.ids["<|tool_response>"]}
+
+
+def cut(tok, ids):
+    """The text before the first end token, and whether there was one."""
+    for i, t in enumerate(ids):
+        if t in stops(tok):
+            return tok.decode(ids[:i]), True
+    return tok.decode(ids), False
+
+
+def batches(prompts, tokens):
+    """Groups of indices of similar length, at most `tokens` padded tokens each."""
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    group = []
+    for i in order:
+        if group and (len(prompts[i]) + 128) * (len(group) + 1) > tokens:
+            yield group
+            group = []
+        group.append(i)
+    if group:
+        yield group
+
+
+def padded(rows, device):
+    n = max(map(len, rows))
+    ids = torch.full((len(rows), n), PAD, dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids[i, :len(row)] = torch.tensor(row)
+    lengths = torch.tensor([len(row) for row in rows])
+    positions = torch.arange(n)[None].expand(len(rows), -1)
+    return ids.to(device), lengths.to(device), positions.to(device)
+
+
+@torch.no_grad()
+def autoregressive(model, tok, prompts, limits, device):
+    """Greedy answers. Rows are read anew for every token; only the longest matters."""
+    rows, live = [list(p) for p in prompts], list(range(len(prompts)))
+    ends = stops(tok)
+    while live:
+        ids, lengths, positions = padded([rows[i] for i in live], device)
+        x, _, _ = model.encode(ids, positions, causal_masks(model.cfg, ids.shape[1], device))
+        last = model.head(x[torch.arange(len(live), device=device), lengths - 1]).argmax(-1).tolist()
+        for i, t in zip(live, last):
+            rows[i].append(t)
+        live = [i for i, t in zip(live, last) if t not in ends and len(rows[i]) - len(prompts[i]) < limits[i]]
+    return [row[len(p):] for row, p in zip(rows, prompts)]
+
+
+@torch.no_grad()
+def denoise_block(model, rows, device, condition):
+    """One canvas for each row. Returns the argmax canvases and the number of steps each took."""
+    cfg, s = model.cfg, SAMPLER
+    ids, lengths, positions = padded(rows, device)
+    _, kvs, _ = model.encode(ids, positions, causal_masks(cfg, ids.shape[1], device))
+    masks = canvas_masks(cfg, lengths, ids.shape[1])
+    b = len(rows)
+    canvas = torch.randint(cfg.vocab, (b, cfg.canvas), device=device)
+    places = lengths[:, None] + torch.arange(cfg.canvas, device=device)[None]
+    soft, before = None, torch.full((b, cfg.canvas), -1, device=device)
+    block, steps = before.clone(), torch.zeros(b, dtype=torch.long, device=device)
+    done = torch.zeros(b, dtype=torch.bool, device=device)
+    for left in range(s["max_steps"], 0, -1):
+        t = s["t_min"] + (s["t_max"] - s["t_min"]) * left / s["max_steps"]
+        x, _ = model.denoise(canvas, soft, places, kvs, masks)
+        logits = model.head(x)
+        best, canvas, entropy, _ = entropy_bound_step(
+            logits, t, s["bound"], gumbel(logits.shape, device),
+            torch.randint(cfg.vocab, canvas.shape, device=device))
+        steps += ~done
+        block = torch.where(done[:, None], block, best)
+        done |= (best == before).all(-1) & (entropy.mean(-1) < s["confidence"])
+        if done.all():
+            break
+        before = best
+        soft = model.soften(logits, t) if condition else None
+    return block.tolist(), steps.tolist()
+
+
+def diffusion(model, tok, prompts, blocks, device, condition=True):
+    rows, live = [list(p) for p in prompts], list(range(len(prompts)))
+    ends, steps, n = stops(tok), [], 0
+    while live:
+        got, took = denoise_block(model, [rows[i] for i in live], device, condition)
+        steps += list(zip(live, took))
+        for i, block in zip(live, got):
+            rows[i] += block
+        n += 1
+        live = [i for i, block in zip(live, got) if not ends & set(block) and n < blocks[i]]
+    return [row[len(p):] for row, p in zip(rows, prompts)], steps
+
+
+def evaluate(model, tok, examples, device, budget=60000, seed=1):
+    """Per family {n, ar, diffusion, mean_steps, p90_steps, no_sc, no_sc_steps}, and the wrong answers."""
+    torch.manual_seed(seed)
+    prompts = [tok.render(e["messages"]) for e in examples]
+    table = {f: {"n": 0, "ar": 0, "diffusion": 0, "no_sc": 0, "steps": [], "no_sc_steps": []} for f in tasks.FAMILIES}
+    wrong = []
+
+    def score(kind, group, outs):
+        for i, out in zip(group, outs):
+            text, ended = cut(tok, out)
+            ok = ended and tasks.right(examples[i], text)
+            table[examples[i]["family"]][kind] += ok
+            if not ok:
+                wrong.append((kind, examples[i], text))
+
+    for group in batches(prompts, budget):
+        some = [prompts[i] for i in group]
+        for i in group:
+            table[examples[i]["family"]]["n"] += 1
+        score("ar", group, autoregressive(model, tok, some, [examples[i]["max_tokens"] for i in group], device))
+        for kind, condition, steps in (("diffusion", True, "steps"), ("no_sc", False, "no_sc_steps")):
+            outs, took = diffusion(model, tok, some, [examples[i]["canvases"] for i in group], device, condition)
+            score(kind, group, outs)
+            for i, n in took:
+                table[examples[group[i]]["family"]][steps].append(n)
+    for row in table.values():
+        steps = sorted(row.pop("steps")) or [0]
+        row["mean_steps"] = sum(steps) / len(steps)
+        row["p90_steps"] = steps[min(len(steps) - 1, int(0.9 * len(steps)))]
+        row["no_sc_steps"] = sum(row["no_sc_steps"]) / max(1, len(row["no_sc_steps"]))
+        for kind in ("ar", "diffusion", "no_sc"):
+            row[kind] /= max(1, row["n"])
+    return table, wrong
+
+
+def show(table):
+    print(f"{'family':12} {'n':>4} {'ar':>7} {'diff':>7} {'steps':>6} {'p90':>4} {'no sc':>7} {'steps':>6}")
+    for f, row in table.items():
+        print(f"{f:12} {row['n']:4d} {row['ar']:7.1%} {row['diffusion']:7.1%} {row['mean_steps']:6.2f} "
+              f"{row['p90_steps']:4d} {row['no_sc']:7.1%} {row['no_sc_steps']:6.2f}")
+    for name, group in (("exact", tasks.EXACT), ("many", tasks.MANY), ("all", tasks.FAMILIES)):
+        mean = lambda key: sum(table[f][key] for f in group) / len(group)
+        print(f"{name:12} {'':4} {mean('ar'):7.1%} {mean('diffusion'):7.1%} {mean('mean_steps'):6.2f} {'':4} "
+              f"{mean('no_sc'):7.1%} {mean('no_sc_steps'):6.2f}", flush=True)
+
+
+def main():
+    ap = argparse.ArgumentParser(description="evaluate the demo model, or make its evaluation set")
+    ap.add_argument("checkpoint", nargs="?")
+    ap.add_argument("--make", action="store_true")
+    ap.add_argument("--per-family", type=int, default=50)
+    ap.add_argument("--seed", type=int, default=11)
+    ap.add_argument("--limit", type=int, default=0, help="examples per family, 0 = all")
+    ap.add_argument("--wrong", type=int, default=0, help="wrong answers to print")
+    args = ap.parse_args()
+    tok = Tokenizer.load()
+    if args.make:
+        with open(PATH, "w", encoding="utf-8") as f:
+            for e in make(tok, args.per_family, args.seed):
+                f.write(json.dumps(e, ensure_ascii=False) + "\n")
+        return
+    with open(PATH, encoding="utf-8") as f:
+        examples = [json.loads(line) for line in f]
+    if args.limit:
+        kept = {}
+        for e in examples:
+            kept.setdefault(e["family"], []).append(e)
+        examples = [e for group in kept.values() for e in group[:args.limit]]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    table, wrong = evaluate(rounded(load(args.checkpoint).to(device)), tok, examples, device)
+    show(table)
+    for kind, e, text in wrong[:args.wrong]:
+        print(kind, e["family"], repr(e["messages"][-1]["content"][-120:]), "->", repr(text), "want",
+              repr(e.get("answer", e.get("validator"))))
+
+
+if __name__ == "__main__":
+    main()
