@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+/* The `weft` program: one file per subcommand, one row of the table in main.c each.
+ *
+ * Law: results go to standard output, everything else to standard error; exit codes a script can use: */
+#ifndef WEFT_API_CLI_CLI_H
+#define WEFT_API_CLI_CLI_H
+
+#include "api/config.h"
+
+enum {
+  WEFT_EXIT_OK = 0,
+  WEFT_EXIT_FAILED = 1,  /* it ran and the result is bad (a check, an evaluation under its bar) */
+  WEFT_EXIT_USAGE = 2,   /* the command line or an input is wrong */
+  WEFT_EXIT_LOAD = 3,    /* a model or a file could not be loaded */
+  WEFT_EXIT_RUNTIME = 4, /* the run broke: device, memory, input or output */
+  WEFT_EXIT_STOPPED = 130
+};
+
+int weft_cli_generate(const weft_config *config);
+int weft_cli_chat(const weft_config *config);
+int weft_cli_serve(const weft_config *config);
+int weft_cli_inspect(const weft_config *config);
+int weft_cli_tokenize(const weft_config *config);
+int weft_cli_logits(const weft_config *config);
+int weft_cli_bench(const weft_config *config);
+int weft_cli_eval(const weft_config *config);
+int weft_cli_demo(const weft_config *config);
+int weft_cli_soak(const weft_config *config);
+
+/* One line to standard error, and the code. */
+int weft_cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The exit code of a status of weft_open or weft_submit. */
+int weft_cli_code(int status);
+/* Opens what -m names; 0, or an exit code after one line. */
+int weft_cli_open(const weft_config *config, weft_runtime **runtime);
+/* Parameters of one generation from the options (prompt left out). 0, or an exit code after one line. */
+int weft_cli_params(const weft_config *config, weft_generate_params *params);
+/* A whole file, or standard input for "-"; the caller frees. NULL after one line. */
+char *weft_cli_read(const char *path, size_t *n);
+
+#endif

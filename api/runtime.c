@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: MIT */
+/* Opening and closing: files, device, weights, the memory plan, the pool, runners, the engine thread. */
+#include "api/runtime.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+
+enum { CONTEXT_DEFAULT = 8192, RUNNING_DEFAULT = 64, QUEUE_DEFAULT = 256, ROWS_DEFAULT = 512 };
+
+uint64_t weft_clock_us(void) {
+  struct timespec t;
+  (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail with this clock */
+  return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error) {
+  if (error != NULL && n_error > 0) {
+    (void)snprintf(error, n_error, "%s", from->text[0] != 0 ? from->text : weft_status_text(status));
+  }
+  return (int)status;
+}
+
+/* ---- models ------------------------------------------------------------------------------------------------ */
+
+static char *name_of_path(const char *path) {
+  const char *slash = strrchr(path, '/');
+  const char *name = slash == NULL ? path : slash + 1;
+  size_t n = strlen(name);
+  if (n > 5 && strcmp(name + n - 5, ".gguf") == 0) n -= 5;
+  return weft_strndup(name, n);
+}
+
+static void show_progress(void *self, uint64_t done, uint64_t total) {
+  const char *name = self;
+  if (total < (uint64_t)64 << 20 || !isatty(STDERR_FILENO)) return;
+  enum { WIDTH = 40 };
+  char bar[WIDTH + 1];
+  uint64_t filled = total == 0 ? WIDTH : done * WIDTH / total;
+  for (uint64_t i = 0; i < WIDTH; i++) bar[i] = i < filled ? '#' : '.';
+  bar[WIDTH] = 0;
+  (void)fprintf(stderr, "\rloading %s [%s] %3d %%%s", name, bar, (int)(total == 0 ? 100 : done * 100 / total),
+                done >= total ? "\n" : "");
+}
+
+static weft_status open_chat(weft_served_model *m, weft_error *error) {
+  weft_error why = {{0}};
+  weft_status status = weft_chat_open(m->gguf, m->tokenizer, &m->chat, &why);
+  if (status == WEFT_E_NOT_FOUND || status == WEFT_E_UNSUPPORTED) {
+    weft_log(WEFT_LOG_WARN, "%s: chat is off: %s", m->path, why.text);
+    m->chat = NULL;
+    return WEFT_OK;
+  }
+  if (status != WEFT_OK) return weft_fail(error, status, "%s", why.text);
+  return WEFT_OK;
+}
+
+static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char *path, weft_error *error) {
+  m->path = weft_strdup(path);
+  m->name = name_of_path(path);
+  if (m->path == NULL || m->name == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
+  weft_status status = weft_gguf_open(path, &m->gguf, error);
+  if (status == WEFT_OK) status = weft_tokenizer_open(m->gguf, &m->tokenizer, error);
+  if (status == WEFT_OK) status = open_chat(m, error);
+  if (status != WEFT_OK) return status;
+  weft_model_limits limits = {.rows_max = rt->options.rows,
+                              .canvas_rows_max = rt->options.rows,
+                              .segments_max = 2 * rt->options.running};
+  status = weft_model_open(m->gguf, rt->device, &limits, rt->options.quiet ? NULL : show_progress, m->name, &m->model,
+                           error);
+  if (status != WEFT_OK) return status;
+  const weft_model_info *info = weft_model_get_info(m->model);
+  if (weft_tokenizer_n_vocab(m->tokenizer) != info->n_vocab) {
+    return weft_fail(error, WEFT_E_FORMAT, "%s: tokenizer.ggml.tokens has %u tokens but token_embd has %u rows", path,
+                     weft_tokenizer_n_vocab(m->tokenizer), info->n_vocab);
+  }
+  if (info->canvas_length > rt->options.rows) {
+    return weft_fail(error, WEFT_E_INVALID, "%s: a canvas of %u rows needs --rows %u or more (it is %u)", path,
+                     info->canvas_length, info->canvas_length, rt->options.rows);
+  }
+  m->context = info->context_length < rt->options.context ? info->context_length : rt->options.context;
+  return WEFT_OK;
+}
+
+static weft_status check_names(const weft_runtime *rt, weft_error *error) {
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    for (uint32_t j = 0; j < i; j++) {
+      if (strcmp(rt->model[i].name, rt->model[j].name) == 0) {
+        return weft_fail(error, WEFT_E_INVALID, "%s and %s would both be served as '%s': rename one",
+                         rt->model[j].path, rt->model[i].path, rt->model[i].name);
+      }
+    }
+  }
+  return WEFT_OK;
+}
+
+/* ---- the memory plan --------------------------------------------------------------------------------------- */
+
+static uint64_t host_free_bytes(void) {
+  long pages = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
+  return pages < 0 || size < 0 ? 0 : (uint64_t)pages * (uint64_t)size;
+}
+
+/* Bytes of pages that the longest request of a model holds, with one step's rows in flight. */
+static uint64_t longest_bytes(const weft_served_model *m, uint32_t rows) {
+  uint64_t n_pages = 0;
+  for (uint32_t g = 0; g < m->layout.n_groups; g++) {
+    const weft_kv_group *group = &m->layout.group[g];
+    uint64_t tokens = (uint64_t)m->context + rows;
+    uint64_t kept = group->window == 0 ? tokens : (uint64_t)group->window + rows + group->block_tokens;
+    n_pages += (kept < tokens ? kept : tokens) / group->block_tokens + 2;
+  }
+  return n_pages * m->layout.page_bytes;
+}
+
+static uint64_t default_kv_bytes(const weft_runtime *rt) {
+  uint64_t least = 0;
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    uint64_t bytes = longest_bytes(&rt->model[i], rt->options.rows);
+    if (bytes > least) least = bytes;
+  }
+  uint64_t wanted = host_free_bytes() / 4;
+  if (wanted > (uint64_t)4 << 30) wanted = (uint64_t)4 << 30;
+  uint64_t useful = least * rt->options.running; /* more could never be held at once */
+  if (wanted > useful) wanted = useful;
+  return wanted < least ? least : wanted;
+}
+
+static double mib(uint64_t n_bytes) { return (double)n_bytes / (1024.0 * 1024.0); }
+
+static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
+  const weft_kv_geometry *geometry[WEFT_SPACES_MAX];
+  weft_kv_layout *layouts = weft_alloc(rt->n_models, sizeof *layouts);
+  if (layouts == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the plan");
+  for (uint32_t i = 0; i < rt->n_models; i++) geometry[i] = &weft_model_get_info(rt->model[i].model)->kv;
+  weft_status status = weft_kv_layout_choose(geometry, rt->n_models, 0, layouts, error);
+  if (status == WEFT_OK) {
+    for (uint32_t i = 0; i < rt->n_models; i++) rt->model[i].layout = layouts[i];
+    rt->page_bytes = layouts[0].page_bytes;
+  }
+  weft_free(layouts);
+  if (status != WEFT_OK) return status;
+  if (rt->options.kv_bytes == 0) rt->options.kv_bytes = default_kv_bytes(rt);
+  uint64_t n_pages = rt->options.kv_bytes / rt->page_bytes;
+  if (n_pages >= UINT32_MAX) n_pages = UINT32_MAX - 1;
+  rt->n_pages = (uint32_t)n_pages;
+  if (rt->n_pages == 0) {
+    return weft_fail(error, WEFT_E_INVALID, "a pool of %.1f MiB holds no page of %.1f KiB: raise --kv-mib",
+                     mib(rt->options.kv_bytes), (double)rt->page_bytes / 1024.0);
+  }
+  return WEFT_OK;
+}
+
+static void write_plan(weft_runtime *rt) {
+  const weft_device_info *d = weft_device_get_info(rt->device);
+  weft_text *t = &rt->plan;
+  weft_text_printf(t, "device   %s %s, %u threads (%s)\n", d->backend, d->isa, d->n_threads, d->name);
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    const weft_served_model *m = &rt->model[i];
+    const weft_model_info *info = weft_model_get_info(m->model);
+    weft_text_printf(t, "model    %s: %s, weights %.1f MiB, activations %.1f MiB, slots and head %.1f MiB, context %u",
+                     m->name, info->arch, mib(info->weight_bytes), mib(info->scratch_bytes), mib(m->runner_bytes),
+                     m->context);
+    if (info->canvas_length > 0) weft_text_printf(t, ", canvas %u", info->canvas_length);
+    weft_text_printf(t, "\n");
+    for (uint32_t g = 0; g < m->layout.n_groups; g++) {
+      const weft_kv_group *group = &m->layout.group[g];
+      weft_text_printf(t, "  group %u  %u layers, %u heads of %u, blocks of %u tokens, %s", g, group->n_layers,
+                       group->n_kv_heads, group->head_dim, group->block_tokens,
+                       group->window == 0 ? "keeps all" : "keeps a window");
+      if (group->window > 0) weft_text_printf(t, " of %u", group->window);
+      weft_text_printf(t, "\n");
+    }
+    if (m->layout.padding > 0.001) weft_text_printf(t, "  padding  %.1f %% of each page\n", m->layout.padding * 100.0);
+  }
+  weft_text_printf(t, "pool     %.1f MiB: %u pages of %.1f KiB, shared by all models\n",
+                   mib((uint64_t)rt->n_pages * rt->page_bytes), rt->n_pages, (double)rt->page_bytes / 1024.0);
+}
+
+/* ---- open and close ---------------------------------------------------------------------------------------- */
+
+static weft_status fill_options(weft_runtime *rt, const weft_open_options *options, weft_error *error) {
+  rt->options = *options;
+  weft_open_options *o = &rt->options;
+  if (o->n_models == 0 || o->models == NULL) return weft_fail(error, WEFT_E_INVALID, "no model was given: name a GGUF file");
+  if (o->n_models > WEFT_SPACES_MAX) {
+    return weft_fail(error, WEFT_E_INVALID, "%u models were given; at most %d share one pool", o->n_models, WEFT_SPACES_MAX);
+  }
+  if (o->context == 0) o->context = CONTEXT_DEFAULT;
+  if (o->running == 0) o->running = RUNNING_DEFAULT;
+  if (o->queue == 0) o->queue = QUEUE_DEFAULT;
+  if (o->rows == 0) o->rows = ROWS_DEFAULT;
+  if (o->tenants == 0) o->tenants = 1;
+  if (o->running > 8192 || o->queue > 65536 || o->rows > 65536 || o->context > 1u << 20 || o->tenants > 256) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "an option is out of range: running <= 8192, queue <= 65536, rows <= 65536, context <= 1048576, "
+                     "tenants <= 256");
+  }
+  return WEFT_OK;
+}
+
+static weft_status open_runners(weft_runtime *rt, weft_error *error) {
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    weft_served_model *m = &rt->model[i];
+    uint32_t n_suppressed;
+    const int32_t *suppressed = weft_tokenizer_suppressed(m->tokenizer, &n_suppressed);
+    weft_device_runner_config config = {.device = rt->device,
+                                        .model = m->model,
+                                        .store = rt->store,
+                                        .layout = &m->layout,
+                                        .name = m->name,
+                                        .limits = {.rows_max = rt->options.rows,
+                                                   .canvas_rows_max = rt->options.rows,
+                                                   .segments_max = 2 * rt->options.running},
+                                        .n_slots = rt->options.running,
+                                        .seq_tokens_max = m->context,
+                                        .suppressed = suppressed,
+                                        .n_suppressed = n_suppressed};
+    weft_status status = weft_device_runner_open(&config, &m->runner, &m->runner_bytes, error);
+    if (status != WEFT_OK) return status;
+  }
+  return WEFT_OK;
+}
+
+static weft_status open_engine(weft_runtime *rt, weft_error *error) {
+  weft_runner *runners[WEFT_SPACES_MAX];
+  uint32_t context = 0;
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    runners[i] = rt->model[i].runner;
+    if (rt->model[i].context > context) context = rt->model[i].context;
+  }
+  weft_engine_config config = {.n_runners = rt->n_models,
+                               .runner = runners,
+                               .n_pages = rt->n_pages,
+                               .rows_per_step = rt->options.rows,
+                               .running_max = rt->options.running,
+                               .waiting_max = rt->options.queue,
+                               .n_tenants = rt->options.tenants,
+                               .seq_tokens_max = context,
+                               /* ref and cpu compute inside submit: planning ahead would only add void rows */
+                               .overlap = false,
+                               .no_prefix_cache = rt->options.no_prefix_cache};
+  const char *backend = weft_device_get_info(rt->device)->backend;
+  if (strcmp(backend, "cuda") == 0) config.overlap = !rt->options.no_overlap;
+  weft_status status = weft_engine_open(&config, &rt->engine, error);
+  if (status == WEFT_OK) status = weft_engine_start(rt->engine);
+  if (status != WEFT_OK && error->text[0] == 0) (void)weft_fail(error, status, "the engine could not start: %s", weft_status_text(status));
+  return status;
+}
+
+static weft_status open_all(weft_runtime *rt, const weft_open_options *options, weft_error *error) {
+  weft_status status = fill_options(rt, options, error);
+  if (status != WEFT_OK) return status;
+  weft_device_config device = {.backend = options->backend, .n_threads = options->threads};
+  status = weft_device_open(&device, &rt->device, error);
+  if (status != WEFT_OK) return status;
+  rt->model = weft_alloc(options->n_models, sizeof *rt->model);
+  if (rt->model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u models", options->n_models);
+  for (uint32_t i = 0; i < options->n_models; i++) {
+    rt->n_models = i + 1;
+    status = open_model(rt, &rt->model[i], options->models[i], error);
+    if (status != WEFT_OK) return status;
+  }
+  status = check_names(rt, error);
+  if (status == WEFT_OK) status = plan_pool(rt, error);
+  if (status == WEFT_OK) status = weft_kv_store_open(rt->device, rt->page_bytes, rt->n_pages, &rt->store, error);
+  if (status == WEFT_OK) status = open_runners(rt, error);
+  if (status == WEFT_OK) status = open_engine(rt, error);
+  if (status != WEFT_OK) return status;
+  write_plan(rt);
+  return weft_text_status(&rt->plan);
+}
+
+int weft_open(const weft_open_options *options, weft_runtime **out, char *error, size_t n_error) {
+  weft_error why = {{0}};
+  *out = NULL;
+  weft_runtime *rt = weft_alloc(1, sizeof *rt);
+  weft_status status = rt == NULL ? WEFT_E_NO_MEMORY : open_all(rt, options, &why);
+  if (status != WEFT_OK) {
+    weft_close(rt);
+    return weft_tell(&why, status, error, n_error);
+  }
+  /* strings of the caller are not kept */
+  rt->options.models = NULL;
+  rt->options.backend = NULL;
+  *out = rt;
+  return 0;
+}
+
+void weft_close(weft_runtime *rt) {
+  if (rt == NULL) return;
+  if (rt->engine != NULL) {
+    weft_engine_stop(rt->engine);
+    weft_engine_close(rt->engine);
+  }
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    weft_served_model *m = &rt->model[i];
+    if (m->runner != NULL) m->runner->ops->close(m->runner);
+    weft_chat_close(m->chat);
+    weft_model_close(m->model);
+    weft_tokenizer_close(m->tokenizer);
+    weft_gguf_close(m->gguf);
+    weft_free(m->path);
+    weft_free(m->name);
+  }
+  weft_kv_store_close(rt->store);
+  if (rt->device != NULL) weft_device_close(rt->device);
+  weft_free(rt->model);
+  weft_text_free(&rt->plan);
+  weft_free(rt);
+}
+
+void weft_drain(weft_runtime *rt) { weft_engine_drain(rt->engine); }
+
+bool weft_idle(const weft_runtime *rt) { return weft_engine_idle(rt->engine); }
+
+/* ---- what it serves ------------------------------------------------------------------------------------------ */
+
+const weft_served_model *weft_runtime_model(const weft_runtime *rt, const char *name, uint32_t *index,
+                                            weft_error *error) {
+  *index = 0;
+  if (name == NULL || rt->n_models == 1) return &rt->model[0];
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    if (strcmp(rt->model[i].name, name) != 0) continue;
+    *index = i;
+    return &rt->model[i];
+  }
+  (void)weft_fail(error, WEFT_E_NOT_FOUND, "no model is named '%.64s': GET /v1/models lists what is served", name);
+  return NULL;
+}
+
+uint32_t weft_n_models(const weft_runtime *rt) { return rt->n_models; }
+
+weft_model_card weft_model_at(const weft_runtime *rt, uint32_t index) {
+  if (index >= rt->n_models) return (weft_model_card){0};
+  const weft_served_model *m = &rt->model[index];
+  const weft_model_info *info = weft_model_get_info(m->model);
+  return (weft_model_card){.name = m->name,
+                           .arch = info->arch,
+                           .path = m->path,
+                           .context = m->context,
+                           .vocabulary = info->n_vocab,
+                           .canvas = info->canvas_length,
+                           .autoregressive = true,
+                           .diffusion = info->canvas_length > 0,
+                           .chat = m->chat != NULL,
+                           .weight_bytes = info->weight_bytes};
+}
+
+const char *weft_plan(const weft_runtime *rt) { return rt->plan.bytes; }
+
+const char *weft_version(void) { return WEFT_VERSION; }
+
+static int give_text(weft_text *text, char **out, size_t *n) {
+  if (text->bytes == NULL) weft_text_append(text, "", 0);
+  if (weft_text_status(text) != WEFT_OK) {
+    weft_text_free(text);
+    return WEFT_E_NO_MEMORY;
+  }
+  *out = text->bytes;
+  *n = text->n;
+  return 0;
+}
+
+int weft_tokenize(weft_runtime *rt, const char *model, const char *text, size_t n_text, bool add_special,
+                  bool parse_special, int32_t **tokens, uint32_t *n_tokens, char *error, size_t n_error) {
+  weft_error why = {{0}};
+  uint32_t index;
+  *tokens = NULL;
+  *n_tokens = 0;
+  const weft_served_model *m = weft_runtime_model(rt, model, &index, &why);
+  if (m == NULL) return weft_tell(&why, WEFT_E_NOT_FOUND, error, n_error);
+  unsigned flags = (add_special ? WEFT_ENCODE_ADD_SPECIAL : 0u) | (parse_special ? WEFT_ENCODE_PARSE_SPECIAL : 0u);
+  weft_tokens list = {0};
+  weft_status status = weft_tokenizer_encode(m->tokenizer, text, n_text, flags, &list, &why);
+  if (status != WEFT_OK) {
+    weft_tokens_free(&list);
+    return weft_tell(&why, status, error, n_error);
+  }
+  *tokens = list.ids;
+  *n_tokens = list.n;
+  return 0;
+}
+
+int weft_detokenize(weft_runtime *rt, const char *model, const int32_t *tokens, uint32_t n_tokens, bool with_special,
+                    char **text, size_t *n_text, char *error, size_t n_error) {
+  weft_error why = {{0}};
+  uint32_t index;
+  *text = NULL;
+  *n_text = 0;
+  const weft_served_model *m = weft_runtime_model(rt, model, &index, &why);
+  if (m == NULL) return weft_tell(&why, WEFT_E_NOT_FOUND, error, n_error);
+  weft_text out = {0};
+  weft_status status = weft_tokenizer_decode(m->tokenizer, tokens, n_tokens, with_special, &out);
+  if (status == WEFT_OK) status = (weft_status)give_text(&out, text, n_text);
+  if (status == WEFT_OK) return 0;
+  weft_text_free(&out);
+  return weft_tell(&why, status, error, n_error);
+}
+
+void weft_release(void *memory) { weft_free(memory); }
