@@ -81,7 +81,8 @@ typedef struct weft_segment_result {
   bool bad;             /* a logit was not finite: the request must end with an error */
   weft_sampled sampled; /* output TOKEN */
   /* output CANVAS; arrays of canvas length, valid until the next collect */
-  bool done;
+  bool done;    /* no further step: stopped, or out of steps */
+  bool stopped; /* stable and confident */
   uint32_t n_accepted;
   float temperature, mean_entropy;
   const int32_t *argmax;

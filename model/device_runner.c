@@ -349,8 +349,9 @@ static weft_status step_canvas(device_runner *r, const weft_segment *segment, ui
   memmove(s->argmax + n, s->argmax, (size_t)(WEFT_STABILITY_MAX - 1) * n * sizeof(int32_t));
   memcpy(s->argmax, step.argmax, n * sizeof(int32_t));
   if (s->n_argmax < WEFT_STABILITY_MAX) s->n_argmax += 1;
-  s->done = step.stopped;
-  result->done = step.stopped;
+  s->done = step.done;
+  result->done = step.done;
+  result->stopped = step.stopped;
   result->n_accepted = step.n_accepted;
   result->mean_entropy = step.mean_entropy;
   result->temperature = r->temperature[first];

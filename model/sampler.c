@@ -296,5 +296,6 @@ void weft_entropy_bound_step(weft_canvas_step *s) {
   for (uint32_t i = 0; i < s->n; i++) total += s->entropy[i];
   s->mean_entropy = total / (float)s->n;
   bool confident = s->mean_entropy < s->params->confidence;
-  s->stopped = (stable && confident) || s->step + 1 >= s->params->max_steps;
+  s->stopped = stable && confident;
+  s->done = s->stopped || s->step + 1 >= s->params->max_steps;
 }

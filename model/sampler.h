@@ -123,7 +123,8 @@ typedef struct weft_canvas_step {
   uint8_t *accepted; /* out [n] */
   uint32_t n_accepted;
   float mean_entropy;
-  bool stopped; /* stable and confident, or the last step */
+  bool stopped; /* stable and confident */
+  bool done;    /* stopped, or the last step there is */
 } weft_canvas_step;
 void weft_entropy_bound_step(weft_canvas_step *step);
 

@@ -98,7 +98,7 @@ typedef struct weft_event {
   const weft_sampled *sampled; /* [n] with logprobs wanted, else NULL */
   /* CANVAS: valid until the next poll of this request */
   uint32_t block, step, n_accepted;
-  bool stopped;
+  bool stopped; /* the sampler's own rule ended the canvas (not the step limit) */
   float temperature, mean_entropy;
   uint32_t n_canvas;
   const int32_t *argmax;
