@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+/* Law: private to model/chat*.c and their tests. What a template's text says is read once, at open, into flags; a draft
+ * collects pieces and joins texts that touch, so that encoding sees them as one. */
+#ifndef WEFT_MODEL_CHAT_INTERNAL_H
+#define WEFT_MODEL_CHAT_INTERNAL_H
+
+#include "model/chat.h"
+
+struct weft_chat {
+  weft_chat_family family;
+  const weft_tokenizer *tokenizer;
+  /* gemma4 */
+  bool empty_thought;   /* without thinking, the model's turn opens with an empty thought channel */
+  bool joins_turns;     /* an assistant message after another one continues its turn */
+  int32_t bos;
+  /* qwen3 */
+  bool keeps_thinking;  /* thinking is cut out of answers, and kept in those after the last question */
+  bool has_switch;      /* without thinking, the model's turn opens with an empty thought */
+  bool always_thinks;   /* the model's turn opens inside a thought */
+  /* both: -1 when the vocabulary has none */
+  int32_t turn, turn_end, think_on, thought, thought_end;
+};
+
+typedef struct chat_draft {
+  const weft_chat *chat;
+  weft_text bytes;
+  weft_chat_piece *pieces; /* text: offsets in bytes while drafting, see chat__finish */
+  uint32_t n, capacity;
+  bool refused;
+} chat_draft;
+
+void chat__token(chat_draft *draft, int32_t token);
+void chat__text(chat_draft *draft, const char *text, size_t n);
+void chat__puts(chat_draft *draft, const char *text);
+
+/* A stretch of somebody's text. */
+typedef struct chat_span {
+  const char *text;
+  size_t n;
+} chat_span;
+/* Without white space (as Unicode has it) at both ends. */
+chat_span chat__trim(chat_span span);
+/* Without newlines at the beginning; at the end. */
+chat_span chat__trim_newlines_left(chat_span span);
+chat_span chat__trim_newlines_right(chat_span span);
+/* First and last place of word in span; NULL when it is not there. */
+const char *chat__first(chat_span span, const char *word);
+const char *chat__last(chat_span span, const char *word);
+
+void chat__gemma4(chat_draft *draft, const weft_chat_message *messages, uint32_t n, const weft_chat_options *options);
+void chat__qwen3(chat_draft *draft, const weft_chat_message *messages, uint32_t n, const weft_chat_options *options);
+
+#endif

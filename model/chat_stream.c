@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT */
+/* The answer's stream, parted into thinking and answer by the tokens that stand between them. */
+#include <string.h>
+
+#include "model/chat_internal.h"
+
+enum { IN_ANSWER, IN_NAME, IN_THINKING };
+enum { NAME_MAX_BYTES = 64 }; /* a channel's name longer than this was no name */
+
+void weft_chat_stream_open(weft_chat_stream *s, const weft_chat *chat, const weft_tokenizer *tokenizer,
+                           unsigned detok_flags, bool starts_thinking) {
+  memset(s, 0, sizeof *s);
+  s->chat = chat;
+  s->state = starts_thinking ? IN_THINKING : IN_ANSWER;
+  weft_detok_open(&s->detok, tokenizer, detok_flags);
+}
+
+void weft_chat_stream_close(weft_chat_stream *s) {
+  weft_detok_close(&s->detok);
+  weft_text_free(&s->text);
+  weft_text_free(&s->name);
+}
+
+static bool keeps_newlines(const weft_chat_stream *s) { return (s->detok.flags & WEFT_DETOK_WHOLE_TOKENS) != 0; }
+
+/* Gives text of the current part; newlines at its end wait, since a marker may follow. */
+static void give(weft_chat_stream *s, const char *text, size_t n, weft_text *out) {
+  if (keeps_newlines(s)) {
+    weft_text_append(out, text, n);
+    return;
+  }
+  while (s->skip_newlines && n > 0 && text[0] == '\n') {
+    text += 1;
+    n -= 1;
+  }
+  if (n == 0) return;
+  s->skip_newlines = false;
+  if (s->state == IN_ANSWER) {
+    weft_text_append(out, text, n);
+    return;
+  }
+  size_t kept = n;
+  while (kept > 0 && text[kept - 1] == '\n') kept -= 1;
+  if (kept > 0) {
+    for (; s->n_newlines > 0; s->n_newlines--) weft_text_append(out, "\n", 1);
+    weft_text_append(out, text, kept);
+  }
+  s->n_newlines += (uint32_t)(n - kept);
+}
+
+/* Text that came while a channel's name is read: up to the first newline. */
+static void give_named(weft_chat_stream *s, const char *text, size_t n, weft_text *out) {
+  const char *newline = memchr(text, '\n', n);
+  size_t taken = newline == NULL ? n : (size_t)(newline - text) + 1;
+  if (s->name.n + taken > NAME_MAX_BYTES) {
+    s->state = IN_THINKING;
+    give(s, s->name.bytes == NULL ? "" : s->name.bytes, s->name.n, out);
+    give(s, text, n, out);
+    return;
+  }
+  weft_text_append(&s->name, text, taken);
+  if (newline == NULL) return;
+  s->state = IN_THINKING;
+  give(s, text + taken, n - taken, out);
+}
+
+/* s->text, which came from the detok, goes where it belongs. */
+static void route(weft_chat_stream *s, weft_text *out, bool *thinking) {
+  *thinking = s->state != IN_ANSWER;
+  if (s->text.n == 0) return;
+  if (s->state == IN_NAME) {
+    give_named(s, s->text.bytes, s->text.n, out);
+  } else {
+    give(s, s->text.bytes, s->text.n, out);
+  }
+}
+
+static weft_status stream_status(const weft_chat_stream *s, const weft_text *out) {
+  weft_status status = weft_text_status(out);
+  if (status == WEFT_OK) status = weft_text_status(&s->name);
+  return status == WEFT_OK ? weft_text_status(&s->text) : status;
+}
+
+static weft_status marker(weft_chat_stream *s, uint32_t next, weft_text *out, bool *thinking, uint32_t *n_ids) {
+  uint32_t n = 0;
+  weft_text_clear(&s->text);
+  weft_status status = weft_detok_flush(&s->detok, &s->text, &n);
+  route(s, out, thinking);
+  weft_text_clear(&s->name);
+  s->n_newlines = 0;
+  s->state = next;
+  s->skip_newlines = next == IN_THINKING || (next == IN_ANSWER && s->chat->family == WEFT_CHAT_QWEN3);
+  if (n_ids != NULL) *n_ids = n + 1;
+  return status == WEFT_OK ? stream_status(s, out) : status;
+}
+
+weft_status weft_chat_stream_push(weft_chat_stream *s, int32_t id, weft_text *out, bool *thinking,
+                                  uint32_t *n_ids) {
+  const weft_chat *chat = s->chat;
+  if (chat != NULL && id >= 0 && id == chat->thought) {
+    return marker(s, chat->family == WEFT_CHAT_GEMMA4 ? IN_NAME : IN_THINKING, out, thinking, n_ids);
+  }
+  if (chat != NULL && id >= 0 && id == chat->thought_end) return marker(s, IN_ANSWER, out, thinking, n_ids);
+  weft_text_clear(&s->text);
+  weft_status status = weft_detok_push(&s->detok, id, &s->text, n_ids);
+  if (status != WEFT_OK) return status;
+  route(s, out, thinking);
+  return stream_status(s, out);
+}
+
+weft_status weft_chat_stream_flush(weft_chat_stream *s, weft_text *out, bool *thinking, uint32_t *n_ids) {
+  weft_text_clear(&s->text);
+  weft_status status = weft_detok_flush(&s->detok, &s->text, n_ids);
+  route(s, out, thinking);
+  s->n_newlines = 0;
+  return status == WEFT_OK ? stream_status(s, out) : status;
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT */
+/* The templates themselves.
+ *
+ *   gemma4   <bos> [<|turn>system\n [<|think|>\n] SYSTEM <turn|>\n] { <|turn>ROLE\n TEXT <turn|>\n }
+ *            <|turn>model\n [<|channel>thought\n<channel|>]
+ *   qwen3    { <|im_start|>ROLE\n TEXT <|im_end|>\n } <|im_start|>assistant\n [<think>\n\n</think>\n\n | <think>\n] */
+#include <string.h>
+
+#include "model/chat_internal.h"
+
+static bool is_space(uint32_t c) {
+  return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+chat_span chat__trim(chat_span s) {
+  uint32_t c;
+  while (s.n > 0) {
+    size_t length = weft_utf8_decode(s.text, s.n, &c);
+    if (length == 0 || !is_space(c)) break;
+    s.text += length;
+    s.n -= length;
+  }
+  while (s.n > 0) {
+    size_t length = 1;
+    while (length < 3 && length < s.n && ((unsigned char)s.text[s.n - length] & 0xC0) == 0x80) length += 1;
+    if (weft_utf8_decode(s.text + s.n - length, length, &c) != length || !is_space(c)) break;
+    s.n -= length;
+  }
+  return s;
+}
+
+chat_span chat__trim_newlines_left(chat_span s) {
+  while (s.n > 0 && s.text[0] == '\n') s = (chat_span){s.text + 1, s.n - 1};
+  return s;
+}
+
+chat_span chat__trim_newlines_right(chat_span s) {
+  while (s.n > 0 && s.text[s.n - 1] == '\n') s.n -= 1;
+  return s;
+}
+
+const char *chat__first(chat_span s, const char *word) { return memmem(s.text, s.n, word, strlen(word)); }
+
+const char *chat__last(chat_span s, const char *word) {
+  const char *last = NULL;
+  for (const char *at = chat__first(s, word); at != NULL;) {
+    last = at;
+    const char *next = at + strlen(word);
+    at = memmem(next, (size_t)(s.text + s.n - next), word, strlen(word));
+  }
+  return last;
+}
+
+static chat_span content_of(const weft_chat_message *m) {
+  return m->n_content == 0 ? (chat_span){"", 0} : (chat_span){m->content, m->n_content};
+}
+
+static bool is_role(const weft_chat_message *m, const char *role) { return strcmp(m->role, role) == 0; }
+
+static void span(chat_draft *draft, chat_span s) { chat__text(draft, s.text, s.n); }
+
+/* What an assistant said, without its <|channel>...<channel|> parts, trimmed. */
+static void gemma4_answer(chat_draft *draft, chat_span s) {
+  static const char open[] = "<|channel>", close[] = "<channel|>";
+  weft_text kept = {0};
+  for (;;) {
+    const char *end = chat__first(s, close);
+    chat_span part = {s.text, end == NULL ? s.n : (size_t)(end - s.text)};
+    const char *cut = chat__first(part, open);
+    weft_text_append(&kept, part.text, cut == NULL ? part.n : (size_t)(cut - part.text));
+    if (end == NULL) break;
+    end += sizeof close - 1;
+    s = (chat_span){end, s.n - (size_t)(end - s.text)};
+  }
+  if (weft_text_status(&kept) != WEFT_OK) draft->refused = true;
+  span(draft, chat__trim((chat_span){kept.n == 0 ? "" : kept.bytes, kept.n}));
+  weft_text_free(&kept);
+}
+
+static void gemma4_system(chat_draft *draft, const weft_chat_message *first, bool thinking) {
+  const weft_chat *chat = draft->chat;
+  chat__token(draft, chat->turn);
+  chat__puts(draft, "system\n");
+  if (thinking) {
+    chat__token(draft, chat->think_on);
+    chat__puts(draft, "\n");
+  }
+  if (first != NULL) span(draft, chat__trim(content_of(first)));
+  chat__token(draft, chat->turn_end);
+  chat__puts(draft, "\n");
+}
+
+void chat__gemma4(chat_draft *draft, const weft_chat_message *messages, uint32_t n,
+                  const weft_chat_options *options) {
+  const weft_chat *chat = draft->chat;
+  bool system = is_role(&messages[0], "system") || is_role(&messages[0], "developer");
+  if (chat->bos >= 0) chat__token(draft, chat->bos);
+  if (system || options->thinking) gemma4_system(draft, system ? &messages[0] : NULL, options->thinking);
+  for (uint32_t i = system ? 1 : 0; i < n; i++) {
+    bool answer = is_role(&messages[i], "assistant");
+    bool joined = answer && chat->joins_turns && i > (system ? 1u : 0u) && is_role(&messages[i - 1], "assistant");
+    if (!joined) {
+      chat__token(draft, chat->turn);
+      chat__puts(draft, answer ? "model" : messages[i].role);
+      chat__puts(draft, "\n");
+    }
+    if (answer) {
+      gemma4_answer(draft, content_of(&messages[i]));
+    } else {
+      span(draft, chat__trim(content_of(&messages[i])));
+    }
+    chat__token(draft, chat->turn_end);
+    chat__puts(draft, "\n");
+  }
+  if (!options->add_generation_prompt) return;
+  chat__token(draft, chat->turn);
+  chat__puts(draft, "model\n");
+  if (options->thinking || !chat->empty_thought) return;
+  chat__token(draft, chat->thought);
+  chat__puts(draft, "thought\n");
+  chat__token(draft, chat->thought_end);
+}
+
+/* The last question: what the assistant says after it is one answer, whose thinking stays visible. */
+static uint32_t last_question(const weft_chat_message *messages, uint32_t n) {
+  static const char open[] = "<tool_response>", close[] = "</tool_response>";
+  for (uint32_t i = n; i-- > 0;) {
+    chat_span s = content_of(&messages[i]);
+    if (!is_role(&messages[i], "user")) continue;
+    bool starts = s.n >= sizeof open - 1 && memcmp(s.text, open, sizeof open - 1) == 0;
+    bool ends = s.n >= sizeof close - 1 && memcmp(s.text + s.n - (sizeof close - 1), close, sizeof close - 1) == 0;
+    if (!starts || !ends) return i;
+  }
+  return n - 1;
+}
+
+/* Parts an answer that carries its thinking inside <think>...</think>. */
+static void qwen3_part(const weft_chat_message *m, chat_span *thinking, chat_span *answer) {
+  static const char open[] = "<think>", close[] = "</think>";
+  *answer = content_of(m);
+  *thinking = m->thinking == NULL ? (chat_span){"", 0} : (chat_span){m->thinking, m->n_thinking};
+  if (m->thinking != NULL || chat__first(*answer, close) == NULL) return;
+  chat_span all = *answer;
+  thinking->text = all.text;
+  thinking->n = (size_t)(chat__first(all, close) - all.text);
+  *thinking = chat__trim_newlines_right(*thinking);
+  const char *start = chat__last(*thinking, open);
+  if (start != NULL) {
+    start += sizeof open - 1;
+    *thinking = (chat_span){start, thinking->n - (size_t)(start - thinking->text)};
+  }
+  *thinking = chat__trim_newlines_left(*thinking);
+  const char *rest = chat__last(all, close) + sizeof close - 1;
+  *answer = chat__trim_newlines_left((chat_span){rest, all.n - (size_t)(rest - all.text)});
+}
+
+static void qwen3_answer(chat_draft *draft, const weft_chat_message *m, bool current, bool last) {
+  const weft_chat *chat = draft->chat;
+  chat_span thinking, answer = content_of(m);
+  if (chat->keeps_thinking) {
+    qwen3_part(m, &thinking, &answer);
+    if (current && (last || thinking.n > 0)) {
+      chat__token(draft, chat->thought);
+      chat__puts(draft, "\n");
+      span(draft, chat__trim_newlines_right(chat__trim_newlines_left(thinking)));
+      chat__puts(draft, "\n");
+      chat__token(draft, chat->thought_end);
+      chat__puts(draft, "\n\n");
+      answer = chat__trim_newlines_left(answer);
+    }
+  }
+  span(draft, answer);
+}
+
+void chat__qwen3(chat_draft *draft, const weft_chat_message *messages, uint32_t n,
+                 const weft_chat_options *options) {
+  const weft_chat *chat = draft->chat;
+  uint32_t question = last_question(messages, n);
+  for (uint32_t i = 0; i < n; i++) {
+    bool answer = is_role(&messages[i], "assistant");
+    chat__token(draft, chat->turn);
+    chat__puts(draft, is_role(&messages[i], "developer") ? "system" : messages[i].role);
+    chat__puts(draft, "\n");
+    if (answer) {
+      qwen3_answer(draft, &messages[i], i > question, i + 1 == n);
+    } else {
+      span(draft, content_of(&messages[i]));
+    }
+    chat__token(draft, chat->turn_end);
+    chat__puts(draft, "\n");
+  }
+  if (!options->add_generation_prompt) return;
+  chat__token(draft, chat->turn);
+  chat__puts(draft, "assistant\n");
+  if (chat->always_thinks || (chat->has_switch && !options->thinking)) {
+    chat__token(draft, chat->thought);
+    chat__puts(draft, "\n");
+  }
+  if (chat->has_switch && !options->thinking) {
+    chat__puts(draft, "\n");
+    chat__token(draft, chat->thought_end);
+    chat__puts(draft, "\n\n");
+  }
+}

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: MIT */
+/* Opening a vocabulary: every array is checked against the others before it is used; and the small questions. */
+#include "model/tokenizer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "model/gguf_internal.h"
+#include "model/tokenizer_internal.h"
+
+#define KEY "tokenizer.ggml."
+enum { TOKENS_MAX = 1 << 24, MERGES_MAX = 1 << 25 };
+
+uint32_t gpt2__character(uint8_t byte) {
+  if (byte < 0x21) return 0x100u + byte;
+  if (byte >= 0x7F && byte <= 0xA0) return 0x121u + byte - 0x7F;
+  return byte == 0xAD ? 0x143 : byte;
+}
+
+int32_t gpt2__byte(uint32_t c) {
+  if (c >= 0x100 && c <= 0x143) {
+    uint32_t k = c - 0x100;
+    return (int32_t)(k < 33 ? k : k < 67 ? 0x7F + k - 33 : 0xAD);
+  }
+  return c <= 0xFF && gpt2__character((uint8_t)c) == c ? (int32_t)c : -1;
+}
+
+bool tokenizer__is_blank(const weft_tokenizer *t, uint32_t id) {
+  const char *text = vocab__text(&t->vocab, id);
+  uint32_t n = vocab__length(&t->vocab, id);
+  for (uint32_t i = 0; i < n;) {
+    bool underscore = n - i >= 3 && memcmp(text + i, "\xE2\x96\x81", 3) == 0;
+    if (!underscore && strchr(" \n\t\r", text[i]) == NULL) return false;
+    if (text[i] == 0) return false;
+    i += underscore ? 3 : 1;
+  }
+  return n > 0;
+}
+
+static weft_status read_kind(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
+  static const char *const names[] = {"gpt2", "llama", "gemma4"};
+  weft_bytes model;
+  weft_status status = weft_gguf_string(gguf, KEY "model", &model, error);
+  if (status == WEFT_E_NOT_FOUND) {
+    return weft_fail(error, status, "%s has no tokenizer (no key " KEY "model)", t->path);
+  }
+  if (status != WEFT_OK) return status;
+  for (uint32_t i = 0; i < 3; i++) {
+    if (model.n == strlen(names[i]) && memcmp(model.data, names[i], model.n) == 0) {
+      t->kind = (tokenizer_kind)i;
+      return WEFT_OK;
+    }
+  }
+  char shown[GGUF_SHOWN];
+  return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: " KEY "model is '%s'; weft reads gpt2, llama and gemma4", t->path,
+                   gguf__show(model, shown));
+}
+
+static weft_status read_tokens(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
+  uint64_t n = weft_gguf_count(gguf, KEY "tokens");
+  if (n == 0 || n > TOKENS_MAX) {
+    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "tokens has %" PRIu64 " entries; it must have 1 to %d", t->path, n,
+                     TOKENS_MAX);
+  }
+  /* Parts and results of merges are tokens in nearly every file, so merges need no room of their own. */
+  weft_status status = vocab__open(&t->vocab, (uint32_t)n);
+  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
+    weft_bytes text;
+    uint32_t id;
+    bool found;
+    status = weft_gguf_string_at(gguf, KEY "tokens", i, &text, error);
+    if (status != WEFT_OK) return status;
+    status = vocab__add(&t->vocab, text.data, text.n, &id, &found);
+    if (status == WEFT_OK && found) {
+      char shown[GGUF_SHOWN];
+      return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "tokens: entries %u and %u are both '%s'", t->path, id, i,
+                       gguf__show(text, shown));
+    }
+  }
+  t->vocab.n = t->vocab.n_strings;
+  return status;
+}
+
+/* -1 when the text is not <0xXX>. */
+static int32_t byte_of_text(const char *text, uint32_t n) {
+  if (n != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') return -1;
+  int32_t value = 0;
+  for (uint32_t i = 3; i < 5; i++) {
+    const char *digits = "0123456789ABCDEF", *digit = memchr(digits, text[i] & ~(text[i] >= 'a' ? 0x20 : 0), 16);
+    if (digit == NULL) return -1;
+    value = value * 16 + (int32_t)(digit - digits);
+  }
+  return value;
+}
+
+static weft_status read_types(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
+  uint32_t n = t->vocab.n;
+  t->vocab.type = weft_alloc(n, 1);
+  if (t->vocab.type == NULL) return WEFT_E_NO_MEMORY;
+  uint64_t count = weft_gguf_count(gguf, KEY "token_type");
+  memset(t->vocab.type, VOCAB_NORMAL, n);
+  if (count == 0) return WEFT_OK;
+  if (count != n) {
+    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "token_type has %" PRIu64 " entries for %u tokens", t->path, count, n);
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    uint64_t type;
+    weft_status status = weft_gguf_u64_at(gguf, KEY "token_type", i, &type, error);
+    if (status != WEFT_OK) return status;
+    if (type > VOCAB_BYTE) {
+      return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "token_type[%u] is %" PRIu64 "; it must be 0 to 6", t->path, i, type);
+    }
+    if (type == VOCAB_BYTE && byte_of_text(vocab__text(&t->vocab, i), vocab__length(&t->vocab, i)) < 0) {
+      char shown[GGUF_SHOWN];
+      weft_bytes text = {vocab__text(&t->vocab, i), vocab__length(&t->vocab, i)};
+      return weft_fail(error, WEFT_E_FORMAT, "%s: token %u is a byte token but reads '%s', not <0xXX>", t->path, i,
+                       gguf__show(text, shown));
+    }
+    if (type != 0) t->vocab.type[i] = (uint8_t)type;
+  }
+  return WEFT_OK;
+}
+
+static weft_status read_scores(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
+  uint64_t count = weft_gguf_count(gguf, KEY "scores");
+  if (count != t->vocab.n) {
+    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "scores has %" PRIu64 " entries for %u tokens", t->path, count,
+                     t->vocab.n);
+  }
+  t->order = weft_alloc(t->vocab.n, sizeof *t->order);
+  if (t->order == NULL) return WEFT_E_NO_MEMORY;
+  for (uint32_t i = 0; i < t->vocab.n; i++) {
+    double score;
+    weft_status status = weft_gguf_f64_at(gguf, KEY "scores", i, &score, error);
+    if (status != WEFT_OK) return status;
+    if (isnan(score)) {
+      return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "scores[%u] is not a number", t->path, i);
+    }
+    float narrow = (float)score + 0.0f; /* no negative zero */
+    uint32_t bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    t->order[i] = (bits & 0x80000000u) != 0 ? bits : 0x7FFFFFFFu - bits; /* the best score first */
+  }
+  return WEFT_OK;
+}
+
+/* "left right": the space is the first one after the first byte, since a token may begin with a space. */
+static weft_status read_merge(weft_tokenizer *t, weft_bytes line, uint32_t rank, weft_text *joined,
+                              weft_error *error) {
+  const char *space = line.n < 3 ? NULL : memchr(line.data + 1, ' ', line.n - 2);
+  if (space == NULL) {
+    char shown[GGUF_SHOWN];
+    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "merges[%u] is '%s'; it must be two texts with a space between",
+                     t->path, rank, gguf__show(line, shown));
+  }
+  size_t n_left = (size_t)(space - line.data), n_right = line.n - n_left - 1;
+  merge_rule rule = {.rank = rank};
+  bool found;
+  weft_text_clear(joined);
+  weft_text_append(joined, line.data, n_left);
+  weft_text_append(joined, space + 1, n_right);
+  weft_status status = weft_text_status(joined);
+  if (status == WEFT_OK) status = vocab__add(&t->vocab, line.data, n_left, &rule.left, &found);
+  if (status == WEFT_OK) status = vocab__add(&t->vocab, space + 1, n_right, &rule.right, &found);
+  if (status == WEFT_OK) status = vocab__add(&t->vocab, joined->bytes, joined->n, &rule.result, &found);
+  if (status == WEFT_OK) merges__add(&t->merges, rule);
+  return status;
+}
+
+static weft_status read_merges(weft_tokenizer *t, const weft_gguf *gguf, uint64_t n, weft_error *error) {
+  if (weft_gguf_find(gguf, KEY "merges") < 0 || n > MERGES_MAX) {
+    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "merges is missing or has more than %d entries", t->path, MERGES_MAX);
+  }
+  weft_text joined = {0};
+  weft_status status = merges__open(&t->merges, (uint32_t)n);
+  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
+    weft_bytes line;
+    status = weft_gguf_string_at(gguf, KEY "merges", i, &line, error);
+    if (status == WEFT_OK) status = read_merge(t, line, i, &joined, error);
+  }
+  weft_text_free(&joined);
+  return status;
+}
+
+static weft_status read_pre(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
+  weft_bytes pre = {"default", 7};
+  weft_error line = {{0}};
+  split_info info;
+  weft_status status = weft_gguf_string(gguf, KEY "pre", &pre, error);
+  if (status == WEFT_E_NOT_FOUND) {
+    weft_log(WEFT_LOG_WARN, "%s names no pre-tokenizer (" KEY "pre); 'default' is used and may be wrong", t->path);
+  } else if (status != WEFT_OK) {
+    return status;
+  }
+  status = split__open(pre, &t->split, &info, &line);
+  if (status != WEFT_OK && line.text[0] != 0) return weft_fail(error, status, "%s: %s", t->path, line.text);
+  if (status != WEFT_OK) return status;
+  t->ignore_merges = info.ignore_merges;
+  t->add_bos = info.add_bos;
+  return WEFT_OK;
+}
+
+/* The numbers of single bytes and characters, so that encoding looks most of them up in an array. */
+static void fill_tables(weft_tokenizer *t) {
+  t->space_id = vocab__find(&t->vocab, "\xE2\x96\x81", 3);
+  for (uint32_t b = 0; b < 256; b++) {
+    char text[4] = {(char)b};
+    size_t n = t->kind == TOKENIZER_GPT2 ? weft_utf8_encode(gpt2__character((uint8_t)b), text) : 1;
+    uint32_t id = vocab__find(&t->vocab, text, n);
+    if (b < 128) t->ascii_id[b] = id;
+    t->byte_id[b] = t->kind == TOKENIZER_GPT2 || tokenizer__is_text(t, id) ? id : VOCAB_NONE;
+  }
+  for (uint32_t i = 0; i < t->vocab.n; i++) {
+    if (t->vocab.type[i] == VOCAB_UNUSED) t->has_unused = true;
+    if (t->kind == TOKENIZER_GPT2 || t->vocab.type[i] != VOCAB_BYTE) continue;
+    t->byte_id[byte_of_text(vocab__text(&t->vocab, i), vocab__length(&t->vocab, i))] = i;
+  }
+}
+
+static weft_status tokenizer_read(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
+  uint64_t n_merges = weft_gguf_count(gguf, KEY "merges");
+  weft_status status = read_kind(t, gguf, error);
+  if (status == WEFT_OK && t->kind == TOKENIZER_GPT2) status = read_pre(t, gguf, error);
+  if (status == WEFT_OK) status = read_tokens(t, gguf, error);
+  if (status == WEFT_OK) status = read_types(t, gguf, error);
+  if (status == WEFT_OK && t->kind == TOKENIZER_LLAMA) status = read_scores(t, gguf, error);
+  if (status == WEFT_OK && t->kind != TOKENIZER_LLAMA) status = read_merges(t, gguf, n_merges, error);
+  if (status == WEFT_OK) status = tokenizer__read_special(t, gguf, error);
+  if (status == WEFT_OK) fill_tables(t);
+  return status;
+}
+
+weft_status weft_tokenizer_open(const weft_gguf *gguf, weft_tokenizer **out, weft_error *error) {
+  *out = NULL;
+  weft_error line = {{0}};
+  weft_status status = WEFT_E_NO_MEMORY;
+  weft_tokenizer *t = weft_alloc(1, sizeof *t);
+  if (t == NULL) goto fail;
+  t->path = weft_strdup(weft_gguf_path(gguf));
+  if (t->path == NULL) goto fail;
+  status = tokenizer_read(t, gguf, &line);
+  if (status != WEFT_OK) goto fail;
+  *out = t;
+  return WEFT_OK;
+fail:
+  weft_tokenizer_close(t);
+  return weft_fail(error, status, "%s", line.text[0] != 0 ? line.text : "out of memory while reading the vocabulary");
+}
+
+void weft_tokenizer_close(weft_tokenizer *t) {
+  if (t == NULL) return;
+  vocab__close(&t->vocab);
+  merges__close(&t->merges);
+  split__close(t->split);
+  weft_free(t->order);
+  weft_free(t->special);
+  weft_free(t->eog);
+  weft_free(t->suppressed);
+  weft_free(t->path);
+  weft_free(t);
+}
+
+weft_status weft_tokenizer_piece(const weft_tokenizer *t, int32_t id, bool with_special, weft_text *out) {
+  if (id < 0 || (uint32_t)id >= t->vocab.n) return WEFT_E_INVALID;
+  const char *text = vocab__text(&t->vocab, (uint32_t)id);
+  uint32_t n = vocab__length(&t->vocab, (uint32_t)id);
+  uint8_t type = t->vocab.type[id];
+  if (type == VOCAB_CONTROL || type == VOCAB_UNKNOWN || type == VOCAB_USER_DEFINED) {
+    if (type == VOCAB_USER_DEFINED || with_special) weft_text_append(out, text, n);
+    return weft_text_status(out);
+  }
+  if (type == VOCAB_BYTE) {
+    char byte = (char)byte_of_text(text, n);
+    weft_text_append(out, &byte, 1);
+    return weft_text_status(out);
+  }
+  for (uint32_t i = 0; i < n;) {
+    uint32_t c = 0;
+    uint32_t length = (uint32_t)weft_utf8_decode(text + i, n - i, &c);
+    int32_t byte = length > 0 && t->kind == TOKENIZER_GPT2 ? gpt2__byte(c) : -1;
+    char one = (char)byte;
+    if (byte >= 0) {
+      weft_text_append(out, &one, 1);
+    } else if (length == 3 && c == 0x2581 && t->kind != TOKENIZER_GPT2) {
+      weft_text_append(out, " ", 1);
+    } else {
+      weft_text_append(out, text + i, length > 0 ? length : 1);
+    }
+    i += length > 0 ? length : 1;
+  }
+  return weft_text_status(out);
+}
+
+uint32_t weft_tokenizer_n_vocab(const weft_tokenizer *t) { return t->vocab.n; }
+
+int32_t weft_tokenizer_find(const weft_tokenizer *t, const char *text) {
+  uint32_t id = vocab__find(&t->vocab, text, strlen(text));
+  return id < t->vocab.n ? (int32_t)id : -1;
+}
+
+bool weft_tokenizer_is_control(const weft_tokenizer *t, int32_t id) {
+  if (id < 0 || (uint32_t)id >= t->vocab.n) return false;
+  return t->vocab.type[id] == VOCAB_CONTROL || t->vocab.type[id] == VOCAB_UNKNOWN;
+}
+
+bool weft_tokenizer_is_eog(const weft_tokenizer *t, int32_t id) {
+  for (uint32_t i = 0; i < t->n_eog; i++) {
+    if (t->eog[i] == id) return true;
+  }
+  return false;
+}
+
+const int32_t *weft_tokenizer_eog(const weft_tokenizer *t, uint32_t *n) {
+  *n = t->n_eog;
+  return t->eog;
+}
+
+const int32_t *weft_tokenizer_suppressed(const weft_tokenizer *t, uint32_t *n) {
+  *n = t->n_suppressed;
+  return t->suppressed;
+}
+
+int32_t weft_tokenizer_bos(const weft_tokenizer *t) { return t->bos; }
+int32_t weft_tokenizer_eos(const weft_tokenizer *t) { return t->eos; }
+int32_t weft_tokenizer_pad(const weft_tokenizer *t) { return t->pad; }
+int32_t weft_tokenizer_unk(const weft_tokenizer *t) { return t->unk; }
+int32_t weft_tokenizer_mask(const weft_tokenizer *t) { return t->mask; }
+bool weft_tokenizer_add_bos(const weft_tokenizer *t) { return t->add_bos; }
+bool weft_tokenizer_adds_space(const weft_tokenizer *t) {
+  return t->kind == TOKENIZER_LLAMA && t->add_space_prefix;
+}
+
+const char *weft_tokenizer_model(const weft_tokenizer *t) {
+  return t->kind == TOKENIZER_GPT2 ? "gpt2" : t->kind == TOKENIZER_LLAMA ? "llama" : "gemma4";
+}
+
+const char *weft_tokenizer_pre(const weft_tokenizer *t) { return t->split == NULL ? "" : split__name(t->split); }

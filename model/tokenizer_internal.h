@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT */
+/* Private to model/tokenizer*.c and their tests.
+ *
+ * Law: a vocab numbers strings; 0..n-1 are the file's tokens, beyond come ghosts: parts and results of merges that are
+ * no token. Merging works on these numbers and is the same for all three models: symbols in a linked list, offers in
+ * a heap, lowest order first, leftmost on ties. A work belongs to one call of encode; a tokenizer never changes. */
+#ifndef WEFT_MODEL_TOKENIZER_INTERNAL_H
+#define WEFT_MODEL_TOKENIZER_INTERNAL_H
+
+#include "model/tokenizer.h"
+
+#define VOCAB_NONE UINT32_MAX
+
+typedef enum vocab_type {
+  VOCAB_NORMAL = 1,
+  VOCAB_UNKNOWN = 2,
+  VOCAB_CONTROL = 3,
+  VOCAB_USER_DEFINED = 4,
+  VOCAB_UNUSED = 5,
+  VOCAB_BYTE = 6
+} vocab_type;
+
+typedef struct vocab {
+  uint32_t n;         /* tokens of the file */
+  uint32_t n_strings; /* with ghosts */
+  uint32_t capacity;  /* of start, in strings */
+  uint32_t longest;   /* bytes of the longest string */
+  uint32_t *start;    /* [n_strings + 1] offsets in bytes.bytes */
+  weft_text bytes;
+  uint32_t *slots;    /* string + 1, 0: empty; at most half full */
+  uint32_t mask;
+  uint8_t *type;      /* [n] vocab_type */
+} vocab;
+
+/* n_expected strings will be added; more may be. */
+weft_status vocab__open(vocab *v, uint32_t n_expected);
+void vocab__close(vocab *v);
+/* The number of the string, or VOCAB_NONE. */
+uint32_t vocab__find(const vocab *v, const char *text, size_t n);
+/* Adds it and gives its number; when it is there already *found is set and its number given. Empty texts may be
+ * added again and again, and are never found. */
+weft_status vocab__add(vocab *v, const char *text, size_t n, uint32_t *id, bool *found);
+static inline const char *vocab__text(const vocab *v, uint32_t id) { return v->bytes.bytes + v->start[id]; }
+static inline uint32_t vocab__length(const vocab *v, uint32_t id) { return v->start[id + 1] - v->start[id]; }
+
+/* (left, right) -> rank and result; open addressing, at most half full. */
+typedef struct merge_rule {
+  uint32_t left, right, rank, result;
+} merge_rule;
+
+typedef struct merge_table {
+  merge_rule *slots; /* left == VOCAB_NONE: empty */
+  uint32_t mask;
+} merge_table;
+
+weft_status merges__open(merge_table *table, uint32_t n_expected);
+void merges__close(merge_table *table);
+/* The first rule of a pair stays. */
+void merges__add(merge_table *table, merge_rule rule);
+const merge_rule *merges__find(const merge_table *table, uint32_t left, uint32_t right);
+
+/* Bytes start..start+n of the text that is being merged. n == 0: merged into the one before. */
+typedef struct merge_symbol {
+  uint32_t start, n, id; /* id: VOCAB_NONE when no string of the vocab */
+  uint32_t next, previous;
+} merge_symbol;
+
+/* The symbol at `at` and the one after it, together n bytes, may become result. Symbols only grow, so the offer
+ * still stands exactly when the two are still n bytes together. */
+typedef struct merge_offer {
+  uint32_t order, at, n, result;
+} merge_offer;
+
+typedef struct work {
+  merge_symbol *symbols;
+  uint32_t n_symbols, symbols_capacity;
+  merge_offer *heap;
+  uint32_t n_heap, heap_capacity;
+  weft_text text;      /* the piece in the vocab's alphabet */
+  uint32_t *unused_at; /* llama: by token, length of the left part that last made it; NULL until wanted */
+  uint32_t *ends[2];   /* pre-tokenizer: where pieces end, before and after a pattern */
+  uint32_t n_ends[2], ends_capacity[2];
+  void *match;         /* PCRE2's scratch */
+} work;
+
+void work__close(work *w); /* w->match apart */
+weft_status work__symbol(work *w, uint32_t start, uint32_t n, uint32_t id);
+
+/* Pre-tokenizer of gpt2: an ordered list of patterns. */
+typedef struct split split;
+typedef struct split_info {
+  bool ignore_merges, add_bos;
+} split_info;
+/* UNSUPPORTED for a name that is not ours. */
+weft_status split__open(weft_bytes pre, split **out, split_info *info, weft_error *error);
+void split__close(split *s);
+void split__match_close(void *match); /* of work; NULL is fine */
+const char *split__name(const split *s);
+/* Ends of the pieces of text[0..n), ascending, the last one n: borrowed from w until its next use. The text is
+ * valid UTF-8. */
+weft_status split__run(const split *s, const char *text, uint32_t n, work *w, const uint32_t **ends,
+                       uint32_t *n_ends);
+
+typedef enum tokenizer_kind { TOKENIZER_GPT2, TOKENIZER_LLAMA, TOKENIZER_GEMMA4 } tokenizer_kind;
+
+struct weft_tokenizer {
+  tokenizer_kind kind;
+  char *path; /* for messages */
+  vocab vocab;
+  merge_table merges;   /* gpt2, gemma4 */
+  uint32_t *order;      /* llama: [n] ascending from the best score; ties equal */
+  split *split;         /* gpt2 */
+  bool ignore_merges, add_bos, add_eos, add_space_prefix, has_unused;
+  int32_t bos, eos, unk, pad, mask;
+  uint32_t byte_id[256];  /* gpt2: the string of the byte's character; else the byte's token; or VOCAB_NONE */
+  uint32_t ascii_id[128]; /* gemma4, llama: the string of the character, or VOCAB_NONE */
+  uint32_t space_id;      /* U+2581 */
+  /* Special tokens by text, so that the ones beginning with byte b are special[special_from[b]..[b + 1]). */
+  uint32_t *special;
+  uint32_t n_special;
+  uint32_t special_from[257];
+  int32_t *eog, *suppressed;
+  uint32_t n_eog, n_suppressed;
+};
+
+/* Whether text that was not cut out may become this token. */
+bool tokenizer__is_text(const weft_tokenizer *t, uint32_t id);
+/* A user-defined token of nothing but white space. */
+bool tokenizer__is_blank(const weft_tokenizer *t, uint32_t id);
+static inline bool tokenizer__is_special(const weft_tokenizer *t, uint32_t id) {
+  return t->vocab.type[id] >= VOCAB_UNKNOWN && t->vocab.type[id] <= VOCAB_USER_DEFINED;
+}
+/* gpt2's alphabet: the code point that stands for a byte, and back (-1: not of the alphabet). */
+uint32_t gpt2__character(uint8_t byte);
+int32_t gpt2__byte(uint32_t code_point);
+
+/* Merges w->symbols until no offer stands. */
+weft_status merge__run(const weft_tokenizer *t, work *w);
+/* A stack in the memory of the heap, which is empty after merge__run. */
+weft_status work__push(work *w, merge_offer offer);
+/* Appends the tokens of text, which has no special tokens in it. */
+weft_status encode__text(const weft_tokenizer *t, work *w, const char *text, uint32_t n, weft_tokens *out,
+                         weft_error *error);
+/* Special ids, end-of-generation set and special list; open's second half. */
+weft_status tokenizer__read_special(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error);
+
+#endif
