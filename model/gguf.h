@@ -81,6 +81,8 @@ uint32_t weft_gguf_n_tensors(const weft_gguf *gguf);
 const weft_gguf_tensor *weft_gguf_tensor_at(const weft_gguf *gguf, uint32_t index);
 /* NULL when absent. */
 const weft_gguf_tensor *weft_gguf_tensor_find(const weft_gguf *gguf, const char *name);
+/* Identifies keys, tensor table and (sampled) weights. */
+void weft_gguf_fingerprint(const weft_gguf *gguf, uint64_t *low, uint64_t *high);
 /* Tells the system that the tensor's mapped pages are no longer needed (after packing). */
 void weft_gguf_forget(const weft_gguf *gguf, const weft_gguf_tensor *tensor);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: private to model/gguf*.c and their tests. A gguf_part is one file; gguf__part_parse fills it from bytes
- * it does not trust, and gguf__part_close frees whatever was filled. The bytes are borrowed; the mapping, if
- * there is one, belongs to the part. */
+/* Law: private to model/gguf*.c and their tests. A gguf_part is one file; gguf__part_parse fills it
+ * from bytes it does not trust, and gguf__part_close frees whatever was filled. The bytes are
+ * borrowed; the mapping, if there is one, belongs to the part. */
 #ifndef WEFT_MODEL_GGUF_INTERNAL_H
 #define WEFT_MODEL_GGUF_INTERNAL_H
 
@@ -9,11 +9,11 @@
 
 /* Limits of the format's readers, and ours. */
 enum {
-  GGUF_NAME_MAX = 63,           /* bytes of a tensor name */
-  GGUF_KEY_MAX = 65535,         /* bytes of a key */
+  GGUF_NAME_MAX = 63,   /* bytes of a tensor name */
+  GGUF_KEY_MAX = 65535, /* bytes of a key */
   GGUF_DIMS_MAX = 4,
-  GGUF_STRING_MAX = 1 << 30,    /* bytes of a string */
-  GGUF_ARRAY_MAX = 1 << 30,     /* elements of an array */
+  GGUF_STRING_MAX = 1 << 30, /* bytes of a string */
+  GGUF_ARRAY_MAX = 1 << 30,  /* elements of an array */
   GGUF_ALIGNMENT_MAX = 1 << 30
 };
 
@@ -27,10 +27,10 @@ typedef struct gguf_names {
 typedef struct gguf_key {
   weft_bytes name;
   weft_gguf_kind kind;
-  weft_gguf_kind element;  /* of an array */
-  uint64_t count;          /* elements of an array; bytes of a string; else 1 */
-  const uint8_t *value;    /* first byte of the scalar, the text or the first element */
-  uint64_t *offsets;       /* array of strings: where each length word lies, from value */
+  weft_gguf_kind element; /* of an array */
+  uint64_t count;         /* elements of an array; bytes of a string; else 1 */
+  const uint8_t *value;   /* first byte of the scalar, the text or the first element */
+  uint64_t *offsets;      /* array of strings: where each length word lies, from value */
 } gguf_key;
 
 typedef struct gguf_part {

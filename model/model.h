@@ -59,7 +59,9 @@ typedef struct weft_forward_args {
   uint32_t n_output;
   float *hidden;             /* [n_output, n_hidden] after the final norm; device memory */
   uint64_t n_experts_touched; /* out */
-  void (*layer_probe)(void *self, uint32_t layer, const float *x, uint32_t n_rows); /* tests; NULL */
+  /* For tests, else NULL: the residual stream, as input of layer 0 (layer == 0), then as output of each layer
+   * (layer + 1). Device memory; in the last layer only the output rows are left. */
+  void (*layer_probe)(void *self, uint32_t layer, const float *x, uint32_t n_rows);
   void *probe_self;
 } weft_forward_args;
 weft_status weft_model_forward(weft_model *model, weft_forward_args *args);

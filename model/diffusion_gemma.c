@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT */
+/* DiffusionGemma: Gemma 4 layers in two roles. Causal rows (prompt, committed canvas, decode) take
+ * the encoder's layer scalars; canvas rows take the decoder's, and enter as RMS0(embedding +
+ * self-conditioning signal). */
+#include <inttypes.h>
+#include <stddef.h>
+
+#include "model/keys.h"
+#include "model/layers.h"
+#include "model/models.h"
+
+static weft_status read_entropy_bound(const weft_keys *keys, weft_hyper *hyper) {
+  weft_entropy_bound *eb = &hyper->entropy_bound;
+  weft_entropy_bound d = weft_entropy_bound_default();
+  *eb = d;
+  weft_status status =
+      weft_keys_u32_or(keys, "diffusion.eb_max_steps", 1, 1 << 16, d.max_steps, &eb->max_steps);
+  if (status == WEFT_OK)
+    status = weft_keys_f32_or(keys, "diffusion.eb_t_min", 0, 1e6, d.t_min, &eb->t_min);
+  if (status == WEFT_OK)
+    status = weft_keys_f32_or(keys, "diffusion.eb_t_max", 0, 1e6, d.t_max, &eb->t_max);
+  if (status == WEFT_OK) {
+    status = weft_keys_f32_or(keys, "diffusion.eb_entropy_bound", 0, 1e9, d.entropy_bound,
+                              &eb->entropy_bound);
+  }
+  if (status == WEFT_OK) {
+    status = weft_keys_u32_or(keys, "diffusion.eb_stability_threshold", 0, WEFT_STABILITY_MAX,
+                              d.stability, &eb->stability);
+  }
+  if (status == WEFT_OK) {
+    status = weft_keys_f32_or(keys, "diffusion.eb_confidence_threshold", 0, 1e9, d.confidence,
+                              &eb->confidence);
+  }
+  if (status != WEFT_OK) return status;
+  weft_error inner = {{0}};
+  status = weft_entropy_bound_check(eb, &inner);
+  if (status == WEFT_OK) return WEFT_OK;
+  return weft_fail(keys->error, WEFT_E_FORMAT, "%s: keys 'diffusion.eb_*': %.300s",
+                   weft_gguf_path(keys->gguf), inner.text);
+}
+
+weft_status diffusion_gemma__read(const weft_gguf *gguf, weft_hyper *hyper, weft_error *error) {
+  weft_keys keys = {gguf, hyper->arch, error};
+  hyper->diffusion = true;
+  weft_status status = gemma4__read(gguf, hyper, error);
+  if (status == WEFT_OK) {
+    status =
+        weft_keys_u32(&keys, "diffusion.canvas_length", 1, WEFT_CANVAS_MAX, &hyper->canvas_length);
+  }
+  if (status == WEFT_OK) status = read_entropy_bound(&keys, hyper);
+  if (status == WEFT_OK && weft_gguf_tensor_find(gguf, "output.weight") != NULL) {
+    /* The soft embedding comes out of the head's pass over the matrix, so head and embedding must
+     * be one. */
+    status = weft_fail(error, WEFT_E_UNSUPPORTED,
+                       "%s: tensor 'output.weight': a %s model must tie it to token_embd",
+                       weft_gguf_path(gguf), hyper->arch);
+  }
+  return status;
+}
+
+static const weft_tensor_row encoder_rows[] = {
+    {"blk.%u.enc_layer_output_scale.weight",
+     NULL,
+     WEFT_TENSOR_SCALAR,
+     WEFT_NEED_ALWAYS,
+     {WEFT_DIM_ONE},
+     0,
+     offsetof(weft_layer, encoder_scale)},
+};
+
+static const weft_tensor_row self_cond_rows[] = {
+    {"self_cond_pre_norm.weight",
+     "self_cond_norm.weight",
+     WEFT_TENSOR_VECTOR,
+     WEFT_NEED_ALWAYS,
+     {WEFT_DIM_HIDDEN},
+     0,
+     offsetof(weft_globals, self_cond_norm)},
+    {"self_cond_gate.weight",
+     NULL,
+     WEFT_TENSOR_MATRIX,
+     WEFT_NEED_ALWAYS,
+     {WEFT_DIM_HIDDEN, WEFT_DIM_FF},
+     WEFT_USE_MATMUL,
+     offsetof(weft_globals, self_cond_gate)},
+    {"self_cond_up.weight",
+     NULL,
+     WEFT_TENSOR_MATRIX,
+     WEFT_NEED_ALWAYS,
+     {WEFT_DIM_HIDDEN, WEFT_DIM_FF},
+     WEFT_USE_MATMUL,
+     offsetof(weft_globals, self_cond_up)},
+    {"self_cond_down.weight",
+     NULL,
+     WEFT_TENSOR_MATRIX,
+     WEFT_NEED_ALWAYS,
+     {WEFT_DIM_FF, WEFT_DIM_HIDDEN},
+     WEFT_USE_MATMUL,
+     offsetof(weft_globals, self_cond_down)},
+};
+
+weft_status diffusion_gemma__load(weft_model *model, weft_loader *loader) {
+  weft_status status =
+      weft_weights_load(loader, self_cond_rows, sizeof self_cond_rows / sizeof *self_cond_rows,
+                        UINT32_MAX, &model->globals);
+  for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
+    status = weft_weights_load(loader, encoder_rows, 1, l, &model->layers[l]);
+  }
+  return status == WEFT_OK ? gemma4__load(model, loader) : status;
+}
+
+/* The signal of all canvas rows that have a soft embedding, one after another, in scratch.t. A
+ * canvas at its first step has none, and its signal would be exactly zero. */
+static weft_status self_condition(weft_step *step) {
+  weft_model *model = step->model;
+  const weft_globals *globals = &model->globals;
+  const weft_forward_args *args = step->args;
+  uint64_t n_hidden = model->hyper.n_hidden;
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < args->batch->n_segments; i++) {
+    const weft_segment *segment = &args->batch->segment[i];
+    if (!segment->canvas || args->soft[i] == NULL) continue;
+    weft_status status = layers__norm(step, args->soft[i], NULL, globals->self_cond_norm, NULL,
+                                      NULL, segment->n_rows, step->h + n * n_hidden);
+    if (status != WEFT_OK) return status;
+    n += segment->n_rows;
+  }
+  if (n == 0) return WEFT_OK;
+  return layers__mlp(step, step->h, n, &globals->self_cond_gate, &globals->self_cond_up,
+                     &globals->self_cond_down, model->scratch.t);
+}
+
+weft_status diffusion_gemma__embed(weft_step *step) {
+  const weft_forward_args *args = step->args;
+  uint64_t n_hidden = step->model->hyper.n_hidden;
+  uint32_t n = 0;
+  weft_status status = gemma4__embed(step);
+  if (status == WEFT_OK) status = self_condition(step);
+  for (uint32_t i = 0; status == WEFT_OK && i < args->batch->n_segments; i++) {
+    const weft_segment *segment = &args->batch->segment[i];
+    if (!segment->canvas) continue;
+    float *x = step->x + segment->first_row * n_hidden;
+    const float *signal = args->soft[i] != NULL ? step->model->scratch.t + n * n_hidden : NULL;
+    if (signal != NULL) n += segment->n_rows;
+    status = layers__norm(step, x, signal, NULL, NULL, NULL, segment->n_rows, x);
+  }
+  return status;
+}

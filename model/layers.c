@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: MIT */
+#include "model/layers.h"
+
+#include "base/check.h"
+
+weft_status layers__matmul(weft_step *step, const float *x, uint32_t n_rows, uint32_t n_weights,
+                           const weft_weight *const *weight, float *const *y) {
+  weft_model *model = step->model;
+  weft_matmul_args args = {
+      .x = x,
+      .n_rows = n_rows,
+      .n_weights = n_weights,
+      .x_stride = weight[0]->n_in,
+      .scratch = model->scratch.work,
+      .scratch_bytes = model->scratch.work_bytes,
+  };
+  for (uint32_t i = 0; i < n_weights; i++) {
+    args.weight[i] = weight[i];
+    args.y[i] = y[i];
+    args.y_stride[i] = weight[i]->n_out;
+  }
+  return weft_matmul(model->device, &args);
+}
+
+weft_status layers__norm(weft_step *step, const float *x, const float *x2, const float *weight,
+                         const float *add, const float *row_scale, uint32_t n_rows, float *y) {
+  uint32_t n = step->model->hyper.n_hidden;
+  weft_norm_args args = {
+      .x = x,
+      .x2 = x2,
+      .weight = weight,
+      .add = add,
+      .row_scale = row_scale,
+      .y = y,
+      .n_rows = n_rows,
+      .n_cols = n,
+      .x_stride = n,
+      .x2_stride = n,
+      .add_stride = n,
+      .y_stride = n,
+      .eps = step->model->hyper.eps,
+  };
+  return weft_norm(step->model->device, &args);
+}
+
+/* ---- attention ---- */
+
+static weft_status project(weft_step *step, const weft_layer *layer) {
+  weft_scratch *s = &step->model->scratch;
+  const weft_weight *weight[3] = {&layer->q, &layer->k, &layer->v};
+  float *const y[3] = {s->q, s->k, s->v};
+  uint32_t n_weights = layer->v.data != NULL ? 3 : 2;
+  return layers__matmul(step, step->h, step->n_rows, n_weights, weight, y);
+}
+
+static weft_status store_keys(weft_step *step, uint32_t l, const weft_kv_view *view) {
+  weft_model *model = step->model;
+  const weft_hyper *hyper = &model->hyper;
+  const weft_layer *layer = &model->layers[l];
+  const weft_batch *batch = step->args->batch;
+  weft_scratch *s = &model->scratch;
+  uint64_t kv_cols = (uint64_t)view->n_kv_heads * view->head_dim;
+  weft_qkv_args args = {
+      .q = s->q,
+      .k = s->k,
+      .v = layer->v.data != NULL ? s->v
+                                 : s->k, /* without a value matrix the raw keys are the values */
+      .q_norm = layer->q_norm,
+      .k_norm = layer->k_norm,
+      .inv_freq = hyper->window[l] > 0 ? model->globals.inv_freq_window : model->globals.inv_freq,
+      .position = batch->position,
+      .slot = batch->kv_slot[step->args->layout->group_of[l]],
+      .kv = *view,
+      .own_k = s->own_k,
+      .own_v = s->own_v,
+      .own_first = step->n_causal,
+      .n_rows = step->n_rows,
+      .n_heads = hyper->n_heads,
+      .q_stride = (uint64_t)hyper->n_heads * view->head_dim,
+      .k_stride = kv_cols,
+      .v_stride = kv_cols,
+      .v_norm = true,
+      .eps = hyper->eps,
+  };
+  return weft_qkv(model->device, &args);
+}
+
+/* The part of a causal segment that an output row needs: from its first to its last one. False:
+ * none. */
+static bool narrow(const weft_forward_args *args, uint32_t *next, weft_attention_segment *segment) {
+  uint32_t end = segment->first_row + segment->n_rows;
+  uint32_t first = *next;
+  while (*next < args->n_output && args->output_row[*next] < end) *next += 1;
+  if (*next == first) return false;
+  if (segment->canvas) return true; /* its rows are one another's keys */
+  uint32_t skipped = args->output_row[first] - segment->first_row;
+  segment->first_row += skipped;
+  segment->kv_len += skipped;
+  segment->n_rows = args->output_row[*next - 1] - segment->first_row + 1;
+  return true;
+}
+
+static uint32_t make_segments(const weft_step *step, uint32_t l, bool is_last) {
+  const weft_forward_args *args = step->args;
+  const weft_batch *batch = args->batch;
+  weft_attention_segment *out = step->model->segments;
+  uint32_t group = args->layout->group_of[l], n = 0, next = 0;
+  for (uint32_t i = 0; i < batch->n_segments; i++) {
+    const weft_segment *from = &batch->segment[i];
+    out[n] = (weft_attention_segment){
+        .first_row = from->first_row,
+        .n_rows = from->n_rows,
+        .kv_len = from->kv_len,
+        .canvas = from->canvas,
+        .table = batch->table + batch->table_at[i * batch->n_groups + group],
+    };
+    if (!is_last || narrow(args, &next, &out[n])) n++;
+  }
+  return n;
+}
+
+static weft_status attend(weft_step *step, uint32_t l, const weft_kv_view *view, bool is_last) {
+  weft_model *model = step->model;
+  weft_scratch *s = &model->scratch;
+  uint64_t cols = (uint64_t)model->hyper.n_heads * view->head_dim;
+  weft_attention_args args = {
+      .q = s->q,
+      .out = step->a,
+      .kv = *view,
+      .own_k = s->own_k,
+      .own_v = s->own_v,
+      .own_first = step->n_causal,
+      .segment = model->segments,
+      .n_segments = make_segments(step, l, is_last),
+      .n_rows = step->n_rows,
+      .n_heads = model->hyper.n_heads,
+      .window = model->hyper.window[l],
+      .scale = model->hyper.attention_scale,
+      .q_stride = cols,
+      .out_stride = cols,
+      .scratch = s->work,
+      .scratch_bytes = s->work_bytes,
+  };
+  return weft_attention(model->device, &args);
+}
+
+static weft_status move_rows(weft_step *step, float *to, const float *from, uint64_t cols) {
+  const uint32_t *row = step->args->output_row;
+  uint32_t n = step->args->n_output;
+  for (uint32_t i = 0, run; i < n; i += run) {
+    for (run = 1; i + run < n && row[i + run] == row[i] + run;) run++;
+    weft_status status = weft_device_copy(step->model->device, to + i * cols, from + row[i] * cols,
+                                          run * cols * sizeof *to);
+    if (status != WEFT_OK) return status;
+  }
+  return WEFT_OK;
+}
+
+/* From here on only the output rows are computed. q is free after attention, h after the
+ * projections. */
+static weft_status keep_output_rows(weft_step *step, uint32_t head_dim) {
+  weft_forward_args *args = step->args;
+  if (args->n_output == step->n_rows) return WEFT_OK;
+  weft_scratch *s = &step->model->scratch;
+  weft_status status =
+      move_rows(step, s->q, step->a, (uint64_t)step->model->hyper.n_heads * head_dim);
+  if (status == WEFT_OK) status = move_rows(step, step->h, step->x, step->model->hyper.n_hidden);
+  float *x = step->x;
+  step->x = step->h;
+  step->h = x;
+  step->a = s->q;
+  uint32_t n_causal = 0;
+  while (n_causal < args->n_output && args->output_row[n_causal] < step->n_causal) n_causal++;
+  step->n_rows = args->n_output;
+  step->n_causal = n_causal;
+  return status;
+}
+
+weft_status layers__attention(weft_step *step, uint32_t l) {
+  weft_model *model = step->model;
+  bool is_last = l + 1 == model->hyper.n_layers;
+  weft_kv_view view = weft_kv_store_view(step->args->kv, step->args->layout, l);
+  weft_status status = project(step, &model->layers[l]);
+  if (status == WEFT_OK) status = store_keys(step, l, &view);
+  if (status != WEFT_OK) return status;
+  if (is_last && step->args->n_output == 0) {
+    step->n_rows = 0; /* keys and values were all that was wanted */
+    return WEFT_OK;
+  }
+  status = attend(step, l, &view, is_last);
+  return status == WEFT_OK && is_last ? keep_output_rows(step, view.head_dim) : status;
+}
+
+/* ---- feed-forward ---- */
+
+weft_status layers__mlp(weft_step *step, const float *x, uint32_t n_rows, const weft_weight *gate,
+                        const weft_weight *up, const weft_weight *down, float *out) {
+  weft_scratch *s = &step->model->scratch;
+  weft_status status = layers__matmul(step, x, n_rows, 2, (const weft_weight *const[]){gate, up},
+                                      (float *const[]){s->g, s->u});
+  if (status != WEFT_OK) return status;
+  uint32_t n = gate->n_out;
+  weft_gate_args args = {
+      .g = s->g,
+      .u = s->u,
+      .y = s->g,
+      .n_rows = n_rows,
+      .n_cols = n,
+      .g_stride = n,
+      .u_stride = n,
+      .y_stride = n,
+      .activation = WEFT_GELU_TANH,
+  };
+  status = weft_gate(step->model->device, &args);
+  if (status != WEFT_OK) return status;
+  return layers__matmul(step, s->g, n_rows, 1, &down, &out);
+}
+
+static const weft_weight *present(const weft_weight *weight) {
+  return weight->data != NULL ? weight : NULL;
+}
+
+static weft_experts_args experts_args(weft_model *model, const weft_layer *layer) {
+  const weft_scratch *s = &model->scratch;
+  return (weft_experts_args){
+      .ids = s->ids,
+      .weights = s->weights,
+      .gate_up = present(&layer->gate_up_exps),
+      .gate = present(&layer->gate_exps),
+      .up = present(&layer->up_exps),
+      .down = &layer->down_exps,
+      .k = model->hyper.n_experts_used,
+      .x_stride = model->hyper.n_hidden,
+      .y_stride = model->hyper.n_hidden,
+      .activation = WEFT_GELU_TANH,
+      .scratch = s->work,
+      .scratch_bytes = s->work_bytes,
+  };
+}
+
+weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *r,
+                            const float *u, float *out) {
+  weft_model *model = step->model;
+  weft_scratch *s = &model->scratch;
+  const weft_weight *router = &layer->router;
+  weft_status status = layers__matmul(step, r, step->n_rows, 1, &router, &s->logits);
+  if (status != WEFT_OK) return status;
+  weft_route_args route = {
+      .logits = s->logits,
+      .expert_scale = layer->expert_scale,
+      .ids = s->ids,
+      .weights = s->weights,
+      .n_rows = step->n_rows,
+      .n_experts = model->hyper.n_experts,
+      .k = model->hyper.n_experts_used,
+      .logits_stride = model->hyper.n_experts,
+  };
+  status = weft_route(model->device, &route);
+  if (status != WEFT_OK) return status;
+  weft_experts_args args = experts_args(model, layer);
+  args.x = u;
+  args.y = out;
+  args.n_rows = step->n_rows;
+  args.n_touched = &step->n_touched;
+  return weft_experts(model->device, &args);
+}
+
+/* ---- plan ---- */
+
+static void at_least(uint64_t *most, uint64_t n) {
+  if (n > *most) *most = n;
+}
+
+static uint64_t matmul_work(weft_model *model, const weft_weight *a, const weft_weight *b,
+                            const weft_weight *c) {
+  weft_matmul_args args = {.n_rows = model->limits.rows_max, .weight = {a, b, c}};
+  args.n_weights = b == NULL ? 1 : c == NULL ? 2 : 3;
+  if (a == NULL) return 0;
+  for (uint32_t i = 0; i < args.n_weights; i++) args.y_stride[i] = args.weight[i]->n_out;
+  args.x_stride = a->n_in;
+  return weft_matmul_scratch(model->device, &args);
+}
+
+static uint64_t attention_work(weft_model *model, uint32_t l) {
+  const weft_hyper *hyper = &model->hyper;
+  uint64_t cols = (uint64_t)hyper->n_heads * hyper->head_dim[l];
+  weft_attention_args args = {
+      .kv = {.type = model->info.kv_type,
+             .block_tokens = 32,
+             .n_kv_heads = hyper->n_kv_heads[l],
+             .head_dim = hyper->head_dim[l]},
+      .n_segments = model->limits.segments_max,
+      .n_rows = model->limits.rows_max,
+      .n_heads = hyper->n_heads,
+      .window = hyper->window[l],
+      .q_stride = cols,
+      .out_stride = cols,
+  };
+  return weft_attention_scratch(model->device, &args);
+}
+
+/* The most scratch that any op of any layer wants at the largest step. */
+static uint64_t work_bytes(weft_model *model) {
+  uint64_t most = 0;
+  for (uint32_t l = 0; l < model->hyper.n_layers; l++) {
+    const weft_layer *layer = &model->layers[l];
+    at_least(&most, matmul_work(model, &layer->q, &layer->k, present(&layer->v)));
+    at_least(&most, matmul_work(model, &layer->o, NULL, NULL));
+    at_least(&most, matmul_work(model, &layer->gate, &layer->up, NULL));
+    at_least(&most, matmul_work(model, &layer->down, NULL, NULL));
+    at_least(&most, attention_work(model, l));
+    if (!model->hyper.moe[l]) continue;
+    at_least(&most, matmul_work(model, &layer->router, NULL, NULL));
+    weft_experts_args args = experts_args(model, layer);
+    args.n_rows = model->limits.rows_max;
+    at_least(&most, weft_experts_scratch(model->device, &args));
+  }
+  const weft_globals *globals = &model->globals;
+  at_least(&most,
+           matmul_work(model, present(&globals->self_cond_gate), &globals->self_cond_up, NULL));
+  at_least(&most, matmul_work(model, present(&globals->self_cond_down), NULL, NULL));
+  return most;
+}
+
+typedef struct widths {
+  uint64_t q, kv, ff;
+} widths;
+
+static widths widest(const weft_hyper *hyper) {
+  widths most = {0, 0, 0};
+  for (uint32_t l = 0; l < hyper->n_layers; l++) {
+    at_least(&most.q, (uint64_t)hyper->n_heads * hyper->head_dim[l]);
+    at_least(&most.kv, (uint64_t)hyper->n_kv_heads[l] * hyper->head_dim[l]);
+    at_least(&most.ff, hyper->n_ff[l]);
+  }
+  return most;
+}
+
+/* Rows in the order of weft_scratch; attention and feed-forward are never alive together and share
+ * bytes. */
+enum {
+  ROW_X,
+  ROW_H,
+  ROW_T,
+  ROW_WORK,
+  ROW_Q,
+  ROW_A,
+  ROW_K,
+  ROW_V,
+  ROW_OWN_K,
+  ROW_OWN_V,
+  ROW_Y,
+  ROW_G,
+  ROW_U,
+  ROW_LOGITS,
+  ROW_IDS,
+  ROW_WEIGHTS,
+  ROW_COUNT
+};
+
+weft_status layers__plan(weft_model *model) {
+  weft_plan *plan = &model->plan;
+  const weft_hyper *hyper = &model->hyper;
+  widths w = widest(hyper);
+  uint64_t n = model->limits.rows_max, f = sizeof(float);
+  uint64_t own = weft_type_row_bytes(model->info.kv_type, w.kv);
+  (void)weft_plan_add(plan, "residual", n, hyper->n_hidden * f);
+  (void)weft_plan_add(plan, "normed", n, hyper->n_hidden * f);
+  (void)weft_plan_add(plan, "branch", n, hyper->n_hidden * f);
+  (void)weft_plan_add(plan, "work of ops", model->scratch.work_bytes = work_bytes(model), 1);
+  uint64_t shared = plan->at;
+  (void)weft_plan_add(plan, "queries", n, w.q * f);
+  (void)weft_plan_add(plan, "attention", n, w.q * f);
+  (void)weft_plan_add(plan, "keys", n, w.kv * f);
+  (void)weft_plan_add(plan, "values", n, w.kv * f);
+  (void)weft_plan_add(plan, "canvas keys", model->limits.canvas_rows_max, own);
+  (void)weft_plan_add(plan, "canvas values", model->limits.canvas_rows_max, own);
+  weft_plan_rewind(plan, shared);
+  (void)weft_plan_add(plan, "experts", n, hyper->n_hidden * f);
+  (void)weft_plan_add(plan, "gate", n, w.ff * f);
+  (void)weft_plan_add(plan, "up", n, w.ff * f);
+  (void)weft_plan_add(plan, "router", n, hyper->n_experts * f);
+  (void)weft_plan_add(plan, "expert ids", n, hyper->n_experts_used * sizeof(int32_t));
+  (void)weft_plan_add(plan, "expert weights", n, hyper->n_experts_used * f);
+  WEFT_CHECK(plan->refused || plan->n_rows == ROW_COUNT);
+  return plan->refused ? WEFT_E_TOO_LARGE : WEFT_OK;
+}
+
+void layers__place(weft_model *model) {
+  char *base = model->scratch_base;
+  const weft_plan_row *row = model->plan.row;
+  weft_scratch *s = &model->scratch;
+  s->x = (float *)(void *)(base + row[ROW_X].offset);
+  s->h = (float *)(void *)(base + row[ROW_H].offset);
+  s->t = (float *)(void *)(base + row[ROW_T].offset);
+  s->work = base + row[ROW_WORK].offset;
+  s->q = (float *)(void *)(base + row[ROW_Q].offset);
+  s->a = (float *)(void *)(base + row[ROW_A].offset);
+  s->k = (float *)(void *)(base + row[ROW_K].offset);
+  s->v = (float *)(void *)(base + row[ROW_V].offset);
+  s->own_k = base + row[ROW_OWN_K].offset;
+  s->own_v = base + row[ROW_OWN_V].offset;
+  s->y = (float *)(void *)(base + row[ROW_Y].offset);
+  s->g = (float *)(void *)(base + row[ROW_G].offset);
+  s->u = (float *)(void *)(base + row[ROW_U].offset);
+  s->logits = (float *)(void *)(base + row[ROW_LOGITS].offset);
+  s->ids = (int32_t *)(void *)(base + row[ROW_IDS].offset);
+  s->weights = (float *)(void *)(base + row[ROW_WEIGHTS].offset);
+}

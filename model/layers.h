@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/* Pieces of a layer that architectures share. Each reads and writes the step's buffers.
+ *
+ * Law: a piece computes all rows of the step at once; what differs between rows is data. */
+#ifndef WEFT_MODEL_LAYERS_H
+#define WEFT_MODEL_LAYERS_H
+
+#include "model/model_internal.h"
+
+/* y = x W^T for up to three weights of one input. Rows are dense. */
+weft_status layers__matmul(weft_step *step, const float *x, uint32_t n_rows, uint32_t n_weights,
+                           const weft_weight *const *weight, float *const *y);
+/* y = add + norm(x + x2) * weight, times row_scale; x2, weight, add and row_scale may be NULL. */
+weft_status layers__norm(weft_step *step, const float *x, const float *x2, const float *weight,
+                         const float *add, const float *row_scale, uint32_t n_rows, float *y);
+/* step->h -> keys and values in their place, attention output in step->a. In the last layer the
+ * step then goes on with the output rows only; when there are none, step->n_rows is 0. */
+weft_status layers__attention(weft_step *step, uint32_t layer);
+/* out = down(act(gate x) * (up x)). */
+weft_status layers__mlp(weft_step *step, const float *x, uint32_t n_rows, const weft_weight *gate,
+                        const weft_weight *up, const weft_weight *down, float *out);
+/* out = routed experts of u, chosen by the router's product with r. */
+weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *r,
+                            const float *u, float *out);
+
+/* The scratch of a model: plan fills model->plan, place the pointers once scratch_base is there. */
+weft_status layers__plan(weft_model *model);
+void layers__place(weft_model *model);
+
+#endif

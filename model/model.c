@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+#include "model/model.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/memory.h"
+#include "model/keys.h"
+#include "model/layers.h"
+#include "model/models.h"
+
+enum { ROWS_MAX = 1 << 20, EXTRA_VECTORS = 2 + 2 * WEFT_LAYERS_MAX };
+
+/* ---- open ---- */
+
+static weft_status check_limits(const weft_model_limits *limits, weft_error *error) {
+  if (limits->rows_max >= 1 && limits->rows_max <= ROWS_MAX &&
+      limits->canvas_rows_max <= limits->rows_max && limits->segments_max >= 1 &&
+      limits->segments_max <= limits->rows_max) {
+    return WEFT_OK;
+  }
+  return weft_fail(error, WEFT_E_INVALID,
+                   "model limits: %" PRIu32 " rows, %" PRIu32 " canvas rows, %" PRIu32
+                   " segments; rows 1..%d, the others at most as many",
+                   limits->rows_max, limits->canvas_rows_max, limits->segments_max, ROWS_MAX);
+}
+
+static weft_status read_sampling(weft_model *model, const weft_gguf *gguf, weft_error *error) {
+  weft_keys keys = {gguf, model->hyper.arch, error};
+  weft_model_info *info = &model->info;
+  weft_status status =
+      weft_keys_f32_or(&keys, "general.sampling.temp", 0, 100, 1.0f, &info->temperature);
+  if (status == WEFT_OK)
+    status = weft_keys_f32_or(&keys, "general.sampling.top_p", 0, 1, 1.0f, &info->top_p);
+  if (status == WEFT_OK)
+    status = weft_keys_u32_or(&keys, "general.sampling.top_k", 0, INT32_MAX, 0, &info->top_k);
+  return status;
+}
+
+static void fill_info(weft_model *model, const weft_gguf *gguf) {
+  const weft_hyper *hyper = &model->hyper;
+  weft_model_info *info = &model->info;
+  memcpy(info->arch, hyper->arch, sizeof info->arch);
+  weft_gguf_model_name(gguf, info->name, sizeof info->name);
+  info->n_vocab = hyper->n_vocab;
+  info->n_hidden = hyper->n_hidden;
+  info->n_layers = hyper->n_layers;
+  info->n_experts = hyper->n_experts;
+  info->n_experts_used = hyper->n_experts_used;
+  info->context_length = hyper->context_length;
+  info->canvas_length = hyper->canvas_length;
+  info->entropy_bound = hyper->entropy_bound;
+  info->kv_type = weft_gguf_kv_type(gguf);
+  info->kv = weft_hyper_geometry(hyper, info->kv_type);
+  weft_gguf_fingerprint(gguf, &info->fingerprint_low, &info->fingerprint_high);
+}
+
+static weft_status take_memory(weft_model *model, const weft_gguf *gguf, weft_error *error) {
+  model->owned_max = weft_gguf_n_tensors(gguf) + EXTRA_VECTORS;
+  model->owned = weft_alloc(model->owned_max, sizeof *model->owned);
+  model->weights = weft_alloc(model->owned_max, sizeof *model->weights);
+  model->layers = weft_alloc(model->hyper.n_layers, sizeof *model->layers);
+  model->segments = weft_alloc(model->limits.segments_max, sizeof *model->segments);
+  if (model->owned == NULL || model->weights == NULL || model->layers == NULL ||
+      model->segments == NULL) {
+    return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
+  }
+  return WEFT_OK;
+}
+
+static weft_status load_weights(weft_model *model, weft_loader *loader) {
+  uint32_t n = weft_gguf_n_tensors(loader->gguf);
+  loader->used = weft_alloc(n, 1);
+  if (loader->used == NULL) {
+    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: out of memory",
+                     weft_gguf_path(loader->gguf));
+  }
+  for (uint32_t i = 0; i < n; i++)
+    loader->n_bytes_all += weft_gguf_tensor_at(loader->gguf, i)->n_bytes;
+  weft_status status = model->arch->load(model, loader);
+  if (status == WEFT_OK) weft_weights_tell_unused(loader);
+  weft_free(loader->used);
+  return status;
+}
+
+static weft_status take_scratch(weft_model *model, const weft_gguf *gguf, weft_error *error) {
+  weft_status status = layers__plan(model);
+  if (status == WEFT_OK)
+    status = weft_device_alloc(model->device, model->plan.n_bytes, &model->scratch_base);
+  if (status != WEFT_OK) {
+    return weft_fail(error, status,
+                     "%s: no room for the scratch of %" PRIu32 " rows (%" PRIu64
+                     " MiB); allow fewer rows per step",
+                     weft_gguf_path(gguf), model->limits.rows_max, model->plan.n_bytes >> 20);
+  }
+  layers__place(model);
+  model->info.scratch_bytes = model->plan.n_bytes;
+  return WEFT_OK;
+}
+
+weft_status weft_model_open(const weft_gguf *gguf, weft_device *device,
+                            const weft_model_limits *limits, weft_model_progress progress,
+                            void *progress_self, weft_model **out, weft_error *error) {
+  *out = NULL;
+  weft_status status = check_limits(limits, error);
+  if (status != WEFT_OK) return status;
+  weft_model *model = weft_alloc(1, sizeof *model);
+  if (model == NULL)
+    return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
+  weft_loader loader = {.gguf = gguf,
+                        .model = model,
+                        .progress = progress,
+                        .progress_self = progress_self,
+                        .error = error};
+  model->device = device;
+  model->limits = *limits;
+  status = weft_hyper_read(gguf, &model->arch, &model->hyper, error);
+  if (status == WEFT_OK) status = read_sampling(model, gguf, error);
+  if (status == WEFT_OK) fill_info(model, gguf);
+  if (status == WEFT_OK) status = take_memory(model, gguf, error);
+  if (status == WEFT_OK) status = load_weights(model, &loader);
+  if (status == WEFT_OK) status = take_scratch(model, gguf, error);
+  if (status != WEFT_OK) {
+    weft_model_close(model);
+    return status;
+  }
+  *out = model;
+  return WEFT_OK;
+}
+
+void weft_model_close(weft_model *model) {
+  if (model == NULL) return;
+  for (uint32_t i = 0; i < model->n_owned; i++) weft_device_free(model->device, model->owned[i]);
+  for (uint32_t i = 0; i < model->n_weights; i++)
+    weft_device_weight_free(model->device, &model->weights[i]);
+  if (model->scratch_base != NULL) weft_device_free(model->device, model->scratch_base);
+  weft_free(model->owned);
+  weft_free(model->weights);
+  weft_free(model->layers);
+  weft_free(model->segments);
+  weft_free(model);
+}
+
+const weft_model_info *weft_model_get_info(const weft_model *model) {
+  return &model->info;
+}
+
+const weft_weight *weft_model_head(const weft_model *model, float *cap, float *embed_scale) {
+  *cap = model->hyper.cap;
+  *embed_scale = model->hyper.embed_scale;
+  return model->globals.output.data != NULL ? &model->globals.output : &model->globals.token_embd;
+}
+
+/* ---- forward ---- */
+
+/* The law of model/batch.h as far as memory depends on it. */
+static bool batch_is_sound(const weft_model *model, const weft_forward_args *args) {
+  const weft_batch *batch = args->batch;
+  uint32_t row = 0;
+  if (batch->n_rows > model->limits.rows_max || batch->n_segments > model->limits.segments_max)
+    return false;
+  if (batch->n_causal > batch->n_rows) return false;
+  if (batch->n_rows - batch->n_causal > model->limits.canvas_rows_max) return false;
+  if (batch->n_groups != args->layout->n_groups || args->kv->page_bytes < args->layout->page_bytes)
+    return false;
+  for (uint32_t i = 0; i < batch->n_segments; i++) {
+    const weft_segment *segment = &batch->segment[i];
+    if (segment->first_row != row || segment->n_rows == 0 || segment->n_rows > batch->n_rows - row)
+      return false;
+    if (segment->canvas != (row >= batch->n_causal)) return false;
+    if (segment->canvas && model->hyper.canvas_length == 0) return false;
+    row += segment->n_rows;
+    if (!segment->canvas && row > batch->n_causal) return false;
+  }
+  for (uint32_t i = 0; i < args->n_output; i++) {
+    if (args->output_row[i] >= batch->n_rows) return false;
+    if (i > 0 && args->output_row[i] <= args->output_row[i - 1]) return false;
+  }
+  return row == batch->n_rows;
+}
+
+static void probe(const weft_step *step, uint32_t layer) {
+  const weft_forward_args *args = step->args;
+  if (args->layer_probe != NULL) args->layer_probe(args->probe_self, layer, step->x, step->n_rows);
+}
+
+weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
+  args->n_experts_touched = 0;
+  if (!batch_is_sound(model, args)) return WEFT_E_INVALID;
+  if (args->batch->n_rows == 0) return WEFT_OK;
+  weft_step step = {
+      .model = model,
+      .args = args,
+      .n_rows = args->batch->n_rows,
+      .n_causal = args->batch->n_causal,
+      .x = model->scratch.x,
+      .h = model->scratch.h,
+      .a = model->scratch.a,
+  };
+  weft_status status = model->arch->embed(&step);
+  probe(&step, 0);
+  for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
+    status = model->arch->layer(&step, l);
+    if (step.n_rows > 0) probe(&step, l + 1);
+  }
+  args->n_experts_touched = step.n_touched;
+  if (status != WEFT_OK || args->n_output == 0) return status;
+  return layers__norm(&step, step.x, NULL, model->globals.output_norm, NULL, NULL, step.n_rows,
+                      args->hidden);
+}

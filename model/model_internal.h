@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/* Law: private to the model files (model.c, models.c, weights.c, layers.c and one file per
+ * architecture) and their tests. weft_hyper is what the keys of the file say, judged; weft_layer
+ * and weft_globals are what its tensors became; weft_scratch points into the plan. All are written
+ * at open and only read by a forward pass. */
+#ifndef WEFT_MODEL_MODEL_INTERNAL_H
+#define WEFT_MODEL_MODEL_INTERNAL_H
+
+#include "kernels/ops.h"
+#include "model/model.h"
+#include "model/plan.h"
+
+/* Sizes of a model, from the keys. Every field was checked against a bound. */
+typedef struct weft_hyper {
+  char arch[32]; /* as in the file; the prefix of its keys */
+  bool diffusion;
+  uint32_t n_layers, n_hidden, n_vocab, n_heads, context_length;
+  uint32_t n_experts, n_experts_used, n_expert_ff; /* 0: no layer routes */
+  uint32_t n_ff[WEFT_LAYERS_MAX];
+  uint32_t n_kv_heads[WEFT_LAYERS_MAX];
+  uint32_t head_dim[WEFT_LAYERS_MAX];
+  uint32_t window[WEFT_LAYERS_MAX]; /* 0: sees all */
+  bool moe[WEFT_LAYERS_MAX];
+  float eps, cap, embed_scale, attention_scale;
+  float rope_base, rope_base_window;
+  uint32_t canvas_length;
+  weft_entropy_bound entropy_bound;
+} weft_hyper;
+
+typedef struct weft_layer {
+  weft_weight q, k, v, o; /* v.data == NULL: values are the raw keys */
+  weft_weight gate, up, down;
+  weft_weight router, gate_up_exps, gate_exps, up_exps, down_exps;
+  const float *attn_norm, *q_norm, *k_norm, *post_attn_norm;
+  const float *ffn_norm, *post_ffw_norm;
+  const float *post_ffw_norm_1, *pre_ffw_norm_2, *post_ffw_norm_2; /* only with experts */
+  const float *router_scale;                                       /* times n_hidden^-1/2 */
+  const float *expert_scale;                                       /* NULL: ones */
+  float scale, encoder_scale;
+  const float *row_scale; /* [rows_max] encoder's, then [canvas_rows_max] canvas's */
+} weft_layer;
+
+typedef struct weft_globals {
+  weft_weight token_embd, output; /* output.data == NULL: tied */
+  const float *output_norm;
+  const float *inv_freq, *inv_freq_window; /* [head_dim / 2] of layers without and with a window */
+  const float *self_cond_norm;
+  weft_weight self_cond_gate, self_cond_up, self_cond_down;
+} weft_globals;
+
+typedef struct weft_scratch {
+  float *x, *h;        /* [rows, n_hidden] residual stream; normed input */
+  float *t, *y;        /* [rows, n_hidden] branch outputs */
+  float *q, *a;        /* [rows, heads * head_dim] */
+  float *k, *v;        /* [rows, kv heads * head_dim] */
+  void *own_k, *own_v; /* [canvas rows, kv heads * head_dim] in the KV type */
+  float *g, *u;        /* [rows, n_ff] */
+  float *logits;       /* [rows, n_experts] of the router */
+  int32_t *ids;        /* [rows, n_experts_used] */
+  float *weights;
+  void *work; /* of the ops */
+  uint64_t work_bytes;
+} weft_scratch;
+
+struct weft_arch;
+
+struct weft_model {
+  weft_device *device;
+  const struct weft_arch *arch;
+  weft_model_info info;
+  weft_model_limits limits;
+  weft_hyper hyper;
+  weft_globals globals;
+  weft_layer *layers;   /* [n_layers] */
+  void **owned;         /* device memory of vectors, freed at close */
+  weft_weight *weights; /* every matrix that was placed, freed at close */
+  uint32_t n_owned, n_weights, owned_max;
+  weft_plan plan;
+  void *scratch_base;
+  weft_scratch scratch;
+  weft_attention_segment *segments; /* [segments_max] */
+};
+
+/* One forward pass in progress. In the last layer only rows whose output is wanted go on after
+ * attention: x, h and a then hold these rows alone, ascending. */
+typedef struct weft_step {
+  weft_model *model;
+  weft_forward_args *args;
+  uint32_t n_rows, n_causal; /* of the rows still computed */
+  float *x;                  /* the residual stream of these rows */
+  float *h;                  /* a second buffer of that shape */
+  float *a;                  /* attention output of these rows */
+  uint32_t n_touched;
+} weft_step;
+
+#endif

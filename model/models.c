@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+#include "model/models.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/keys.h"
+
+static const weft_arch archs[] = {
+    {"gemma4", gemma4__read, gemma4__load, gemma4__embed, gemma4__layer},
+    {"diffusion-gemma", diffusion_gemma__read, diffusion_gemma__load, diffusion_gemma__embed,
+     gemma4__layer},
+    {"diffusion_gemma", diffusion_gemma__read, diffusion_gemma__load, diffusion_gemma__embed,
+     gemma4__layer},
+};
+
+const weft_arch *weft_arch_find(const char *name, size_t n) {
+  for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+    if (strlen(archs[i].name) == n && memcmp(archs[i].name, name, n) == 0) return &archs[i];
+  }
+  return NULL;
+}
+
+const char *weft_arch_names(void) {
+  return "gemma4, diffusion-gemma, diffusion_gemma";
+}
+
+static weft_status find_arch(const weft_gguf *gguf, const weft_arch **arch, weft_error *error) {
+  weft_bytes name;
+  weft_status status = weft_gguf_string(gguf, "general.architecture", &name, error);
+  if (status == WEFT_E_NOT_FOUND) {
+    return weft_fail(error, WEFT_E_FORMAT,
+                     "%s: key 'general.architecture' is missing; this is no model file",
+                     weft_gguf_path(gguf));
+  }
+  if (status != WEFT_OK) return status;
+  *arch = weft_arch_find(name.data, name.n);
+  if (*arch != NULL) return WEFT_OK;
+  char shown[64];
+  size_t n = 0;
+  for (; n < name.n && n + 1 < sizeof shown; n++) {
+    shown[n] = name.data[n] >= 0x20 && name.data[n] < 0x7F ? name.data[n] : '?';
+  }
+  shown[n] = 0;
+  return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: architecture '%s' is not supported; known: %s",
+                   weft_gguf_path(gguf), shown, weft_arch_names());
+}
+
+/* The embedding says how many tokens there are; keys and token list must agree. */
+static weft_status read_vocab(const weft_gguf *gguf, weft_hyper *hyper, weft_error *error) {
+  weft_keys keys = {gguf, hyper->arch, error};
+  const weft_gguf_tensor *embed = weft_gguf_tensor_find(gguf, "token_embd.weight");
+  if (embed == NULL) {
+    return weft_fail(error, WEFT_E_FORMAT,
+                     "%s: tensor 'token_embd.weight' is missing; a %s model needs it",
+                     weft_gguf_path(gguf), hyper->arch);
+  }
+  if (embed->ne[1] > 1 << 24) {
+    return weft_fail(error, WEFT_E_FORMAT,
+                     "%s: tensor 'token_embd.weight' has %" PRIu64 " rows; at most 2^24",
+                     weft_gguf_path(gguf), embed->ne[1]);
+  }
+  hyper->n_vocab = (uint32_t)embed->ne[1];
+  uint32_t told;
+  weft_status status = weft_keys_u32_or(&keys, ".vocab_size", 0, UINT32_MAX, hyper->n_vocab, &told);
+  if (status != WEFT_OK) return status;
+  uint64_t n_tokens = weft_gguf_count(gguf, "tokenizer.ggml.tokens");
+  if (told == hyper->n_vocab && (n_tokens == 0 || n_tokens == hyper->n_vocab)) return WEFT_OK;
+  return weft_fail(error, WEFT_E_FORMAT,
+                   "%s: the vocabulary has %" PRIu32 " embeddings, %" PRIu64
+                   " tokens and vocab_size %" PRIu32 "; they must agree",
+                   weft_gguf_path(gguf), hyper->n_vocab, n_tokens, told);
+}
+
+weft_status weft_hyper_read(const weft_gguf *gguf, const weft_arch **arch, weft_hyper *hyper,
+                            weft_error *error) {
+  memset(hyper, 0, sizeof *hyper);
+  weft_status status = find_arch(gguf, arch, error);
+  if (status != WEFT_OK) return status;
+  (void)snprintf(hyper->arch, sizeof hyper->arch, "%s", (*arch)->name);
+  hyper->entropy_bound = weft_entropy_bound_default();
+  status = read_vocab(gguf, hyper, error);
+  return status == WEFT_OK ? (*arch)->read(gguf, hyper, error) : status;
+}
+
+weft_kv_geometry weft_hyper_geometry(const weft_hyper *hyper, weft_type kv_type) {
+  weft_kv_geometry geometry = {.type = kv_type, .n_layers = hyper->n_layers};
+  memcpy(geometry.n_kv_heads, hyper->n_kv_heads, sizeof geometry.n_kv_heads);
+  memcpy(geometry.head_dim, hyper->head_dim, sizeof geometry.head_dim);
+  memcpy(geometry.window, hyper->window, sizeof geometry.window);
+  return geometry;
+}
+
+weft_type weft_gguf_kv_type(const weft_gguf *gguf) {
+  for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
+    if (weft_gguf_tensor_at(gguf, i)->type != WEFT_TYPE_F32) return WEFT_TYPE_BF16;
+  }
+  return WEFT_TYPE_F32;
+}
+
+static void copy_name(char *out, size_t size, const char *from, size_t n) {
+  if (n >= size) n = size - 1;
+  for (size_t i = 0; i < n; i++) out[i] = (unsigned char)from[i] < 0x20 ? '?' : from[i];
+  out[n] = 0;
+}
+
+void weft_gguf_model_name(const weft_gguf *gguf, char *out, size_t size) {
+  weft_bytes name;
+  if (weft_gguf_string(gguf, "general.name", &name, NULL) == WEFT_OK && name.n > 0) {
+    copy_name(out, size, name.data, name.n);
+    return;
+  }
+  const char *path = weft_gguf_path(gguf);
+  const char *slash = strrchr(path, '/');
+  const char *base = slash != NULL ? slash + 1 : path;
+  size_t n = strlen(base);
+  if (n > 5 && strcmp(base + n - 5, ".gguf") == 0) n -= 5;
+  copy_name(out, size, base, n);
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: MIT */
+/* Logits and residual streams of tiny models against those of a reference library
+ * (tests/golden/README.md), for every backend of this machine. Goal: largest error <= 2e-4 of the
+ * range of the expected logits of a line. */
+#include <dirent.h>
+
+#include "base/text.h"
+#include "tests/support/model_harness.h"
+
+enum { ROWS_MAX = 160, LAYERS_MAX = 16, LINE_MAX_BYTES = 1 << 16 };
+static const double tolerance = 2e-4;
+
+typedef struct golden {
+  char stem[512]; /* folder and name without an ending */
+  char gguf[128], twin[128];
+  uint32_t n_vocab, n_hidden, n_layers, n_canvas;
+  uint64_t n_floats;
+  float *floats;
+} golden;
+
+typedef struct check {
+  golden *golden;
+  harness *harness;
+  harness_seq seq;
+  bool encode_only; /* the twin: canvas lines are left out */
+  char case_name[64];
+  float *stream; /* [n_layers + 1][n_rows][n_hidden] of the line before */
+  uint32_t n_stream_rows;
+  float *logits;
+  double worst, worst_hidden;
+  uint32_t n_lines;
+} check;
+
+static void record(void *self, uint32_t layer, const float *x, uint32_t n_rows) {
+  check *c = self;
+  uint64_t n = (uint64_t)n_rows * c->harness->info->n_hidden;
+  c->n_stream_rows = n_rows;
+  memcpy(c->stream + layer * n, x, n * sizeof *x);
+}
+
+/* Largest error as a share of the range of what is expected. */
+static double compare(const float *got, const float *wanted, uint64_t n) {
+  double low = wanted[0], high = wanted[0], worst = 0;
+  for (uint64_t i = 0; i < n; i++) {
+    double error = fabs((double)got[i] - (double)wanted[i]);
+    if (!(error <= worst)) worst = error; /* NaN is an error too */
+    low = fmin(low, (double)wanted[i]);
+    high = fmax(high, (double)wanted[i]);
+  }
+  return worst / (high - low);
+}
+
+static void judge(check *c, const char *line, const float *got, const float *wanted, uint64_t n,
+                  double *worst) {
+  double error = compare(got, wanted, n);
+  if (!(error <= *worst)) *worst = error;
+  c->n_lines++;
+  if (error <= tolerance) return;
+  (void)printf("FAILED: %s, case %s: error %.3g of the range: %.60s\n", c->golden->stem,
+               c->case_name, error, line);
+  exit(1);
+}
+
+static uint32_t read_tokens(const char *list, int32_t *tokens) {
+  uint32_t n = 0;
+  for (const char *at = list; *at != 0 && *at != '\n';) {
+    char *end;
+    tokens[n++] = (int32_t)strtol(at, &end, 10);
+    at = *end == ',' ? end + 1 : end;
+    if (n == ROWS_MAX) break;
+  }
+  return n;
+}
+
+static const float *expected(const check *c, uint64_t offset, uint64_t n) {
+  if (offset + n > c->golden->n_floats)
+    harness_die(c->golden->stem, WEFT_E_FORMAT, "an offset leaves the floats");
+  return c->golden->floats + offset;
+}
+
+static void run_encode(check *c, const char *line) {
+  unsigned n;
+  unsigned long long offset;
+  int at = 0;
+  int32_t tokens[ROWS_MAX];
+  if (sscanf(line, "encode %u %llu %n", &n, &offset, &at) != 2 ||
+      read_tokens(line + at, tokens) != n) {
+    harness_die("line", WEFT_E_FORMAT, line);
+  }
+  harness_piece piece = {
+      .seq = &c->seq, .tokens = tokens, .n = n, .output = OUT_ALL, .logits = c->logits};
+  harness_run(c->harness, &piece, 1);
+  uint64_t n_logits = (uint64_t)n * c->golden->n_vocab;
+  judge(c, line, c->logits, expected(c, offset, n_logits), n_logits, &c->worst);
+}
+
+static void run_canvas(check *c, const char *line) {
+  unsigned n;
+  unsigned long long offset;
+  char previous[32];
+  double temperature;
+  int at = 0;
+  int32_t tokens[ROWS_MAX];
+  if (c->encode_only) return;
+  if (sscanf(line, "canvas %u %llu %31s %lf %n", &n, &offset, previous, &temperature, &at) != 4 ||
+      read_tokens(line + at, tokens) != n) {
+    harness_die("line", WEFT_E_FORMAT, line);
+  }
+  uint64_t n_logits = (uint64_t)n * c->golden->n_vocab;
+  float *soft = NULL;
+  if (strcmp(previous, "none") != 0) {
+    soft = harness_alloc(n, c->golden->n_hidden * sizeof *soft);
+    harness_soft(c->harness, expected(c, strtoull(previous, NULL, 10), n_logits), n,
+                 (float)temperature, soft);
+  }
+  harness_piece piece = {.seq = &c->seq,
+                         .tokens = tokens,
+                         .n = n,
+                         .canvas = true,
+                         .soft = soft,
+                         .output = OUT_ALL,
+                         .logits = c->logits};
+  harness_run(c->harness, &piece, 1);
+  judge(c, line, c->logits, expected(c, offset, n_logits), n_logits, &c->worst);
+  free(soft);
+}
+
+static void run_hidden(check *c, const char *line, bool of_canvas) {
+  unsigned long long offset;
+  if (c->encode_only && of_canvas) return;
+  if (sscanf(line, "hidden %llu", &offset) != 1) harness_die("line", WEFT_E_FORMAT, line);
+  uint64_t n = (uint64_t)c->n_stream_rows * c->golden->n_hidden;
+  for (uint32_t l = 0; l <= c->golden->n_layers; l++) {
+    judge(c, line, c->stream + l * n, expected(c, offset + l * n, n), n, &c->worst_hidden);
+  }
+}
+
+static void start_case(check *c, const char *line) {
+  (void)sscanf(line, "case %63s", c->case_name);
+  harness_seq_close(&c->seq);
+  harness_seq_open(&c->seq);
+  harness_forget_pages(c->harness);
+}
+
+static void run_lines(check *c, FILE *file) {
+  char *line = harness_alloc(LINE_MAX_BYTES, 1);
+  bool of_canvas = false;
+  while (fgets(line, LINE_MAX_BYTES, file) != NULL) {
+    if (strncmp(line, "case ", 5) == 0) start_case(c, line);
+    if (strncmp(line, "encode ", 7) == 0) run_encode(c, line);
+    if (strncmp(line, "canvas ", 7) == 0) run_canvas(c, line);
+    if (strncmp(line, "hidden ", 7) == 0) run_hidden(c, line, of_canvas);
+    if (strncmp(line, "encode ", 7) == 0 || strncmp(line, "canvas ", 7) == 0)
+      of_canvas = line[0] == 'c';
+  }
+  free(line);
+}
+
+static void read_header(golden *g, FILE *file) {
+  char line[512];
+  unsigned long long n;
+  while (fgets(line, sizeof line, file) != NULL && strncmp(line, "case ", 5) != 0) {
+    (void)sscanf(line, "gguf %127s", g->gguf);
+    (void)sscanf(line, "twin %127s", g->twin);
+    (void)sscanf(line, "n_vocab %u", &g->n_vocab);
+    (void)sscanf(line, "n_hidden %u", &g->n_hidden);
+    (void)sscanf(line, "n_layers %u", &g->n_layers);
+    (void)sscanf(line, "n_canvas %u", &g->n_canvas);
+    if (sscanf(line, "n_floats %llu", &n) == 1) g->n_floats = n;
+  }
+}
+
+static void read_floats(golden *g) {
+  char path[600];
+  (void)snprintf(path, sizeof path, "%s.f32", g->stem);
+  FILE *file = fopen(path, "rb");
+  g->floats = harness_alloc(g->n_floats, sizeof *g->floats);
+  if (file == NULL || fread(g->floats, sizeof *g->floats, g->n_floats, file) != g->n_floats) {
+    harness_die(path, WEFT_E_IO, "cannot read all floats");
+  }
+  (void)fclose(file);
+}
+
+static void run_model(golden *g, const char *name, bool is_twin, const harness_options *options) {
+  char path[700];
+  harness h;
+  const char *slash = strrchr(g->stem, '/');
+  (void)snprintf(path, sizeof path, "%.*s/%s", (int)(slash - g->stem), g->stem, name);
+  harness_open(&h, path, options);
+  check c = {.golden = g, .harness = &h, .encode_only = is_twin};
+  harness_seq_open(&c.seq);
+  c.stream = harness_alloc((uint64_t)(LAYERS_MAX + 1) * ROWS_MAX, g->n_hidden * sizeof *c.stream);
+  c.logits = harness_alloc(ROWS_MAX, g->n_vocab * sizeof *c.logits);
+  h.probe = record;
+  h.probe_self = &c;
+  if (h.info->n_vocab != g->n_vocab || h.info->n_layers != g->n_layers ||
+      h.info->n_hidden != g->n_hidden || g->n_layers > LAYERS_MAX ||
+      (!is_twin && h.info->canvas_length != g->n_canvas)) {
+    harness_die(path, WEFT_E_FORMAT, "the model is not the one that the cases describe");
+  }
+  (void)snprintf(path, sizeof path, "%s.cases.txt", g->stem);
+  FILE *file = fopen(path, "r");
+  if (file == NULL) harness_die(path, WEFT_E_IO, "cannot open");
+  run_lines(&c, file);
+  (void)fclose(file);
+  (void)printf("%-4s %-9s block %-3u %-28s %4u lines, worst error: logits %.2e, residual %.2e\n",
+               options->backend, weft_device_get_info(h.device)->isa, options->block_tokens, name,
+               c.n_lines, c.worst, c.worst_hidden);
+  if (c.n_lines == 0) harness_die(name, WEFT_E_FORMAT, "no lines");
+  harness_seq_close(&c.seq);
+  free(c.stream);
+  free(c.logits);
+  harness_close(&h);
+}
+
+static void run_golden(const char *folder, const char *name, size_t n_name) {
+  static const harness_options ways[] = {
+      {.backend = "ref", .n_threads = 1, .block_tokens = 4, .rows_max = ROWS_MAX, .n_pages = 2048},
+      {.backend = "cpu", .n_threads = 2, .block_tokens = 0, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cpu",
+       .isa = "portable",
+       .n_threads = 1,
+       .block_tokens = 8,
+       .rows_max = ROWS_MAX,
+       .n_pages = 1024},
+      {.backend = "cpu",
+       .isa = "avx2",
+       .n_threads = 2,
+       .block_tokens = 1,
+       .rows_max = ROWS_MAX,
+       .n_pages = 4096},
+  };
+  golden g = {0};
+  char path[600];
+  (void)snprintf(g.stem, sizeof g.stem, "%s/%.*s", folder, (int)n_name, name);
+  (void)snprintf(path, sizeof path, "%s.cases.txt", g.stem);
+  FILE *file = fopen(path, "r");
+  if (file == NULL) harness_die(path, WEFT_E_IO, "cannot open");
+  read_header(&g, file);
+  (void)fclose(file);
+  read_floats(&g);
+  for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    weft_device_config config = {ways[i].backend, 1, ways[i].isa};
+    weft_device *device;
+    weft_error error = {{0}};
+    weft_status status = weft_device_open(&config, &device, &error);
+    if (status != WEFT_OK) {
+      if (ways[i].isa == NULL) harness_die(ways[i].backend, status, error.text);
+      (void)printf("%s %s: not on this machine\n", ways[i].backend,
+                   ways[i].isa != NULL ? ways[i].isa : "");
+      continue;
+    }
+    weft_device_close(device);
+    run_model(&g, g.gguf, false, &ways[i]);
+    if (g.twin[0] != 0) run_model(&g, g.twin, true, &ways[i]);
+  }
+  free(g.floats);
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b) {
+  return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int is_cases(const struct dirent *entry) {
+  const char *at = strstr(entry->d_name, ".cases.txt");
+  return at != NULL && at[10] == 0;
+}
+
+int main(void) {
+  static const char folder[] = WEFT_SOURCE_DIR "/tests/golden/models";
+  struct dirent **entries;
+  int n = scandir(folder, &entries, is_cases, by_name);
+  if (n < 16) harness_die(folder, WEFT_E_NOT_FOUND, "expected at least 16 golden models");
+  for (int i = 0; i < n; i++) {
+    run_golden(folder, entries[i]->d_name, strlen(entries[i]->d_name) - 10);
+    free(entries[i]);
+  }
+  free(entries);
+  (void)printf("%d models agree within %.0e of the logit range\n", n, tolerance);
+  return 0;
+}

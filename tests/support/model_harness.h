@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT */
+/* Runs a model without a scheduler: sequences with block tables of their own, steps made of pieces.
+ *
+ * Law: pages are handed out in a scrambled order and never given back; every page is filled with
+ * NaN at open, so that a read of a key nobody wrote shows up in the logits. Failures print one line
+ * and end the test program. */
+#ifndef WEFT_TESTS_MODEL_HARNESS_H
+#define WEFT_TESTS_MODEL_HARNESS_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/ops.h"
+#include "model/model.h"
+
+typedef struct harness {
+  weft_gguf *gguf;
+  weft_device *device;
+  weft_model *model;
+  const weft_model_info *info;
+  weft_kv_layout layout;
+  weft_kv_store *kv;
+  uint32_t *page_order, n_taken;
+  float *hidden;
+  uint8_t *bad;
+  void *scratch;
+  uint64_t scratch_bytes;
+  void (*probe)(void *self, uint32_t layer, const float *x, uint32_t n_rows);
+  void *probe_self;
+} harness;
+
+typedef struct harness_options {
+  const char *backend, *isa; /* isa NULL: best */
+  uint32_t n_threads;
+  uint32_t block_tokens; /* smallest block; 0: chosen */
+  uint32_t rows_max, n_pages;
+  bool in_order; /* pages ascending instead of scrambled */
+} harness_options;
+
+typedef struct harness_seq {
+  uint32_t n_valid;
+  uint32_t *table[WEFT_BATCH_GROUPS_MAX]; /* [table_max] */
+  uint32_t n_entries[WEFT_BATCH_GROUPS_MAX];
+} harness_seq;
+
+typedef enum harness_output { OUT_NONE = 0, OUT_LAST = 1, OUT_ALL = 2 } harness_output;
+
+typedef struct harness_piece {
+  harness_seq *seq;
+  const int32_t *tokens;
+  uint32_t n;
+  bool canvas;
+  const float *soft; /* of a canvas; NULL: first step */
+  harness_output output;
+  float *logits; /* out: [n or 1][n_vocab] */
+} harness_piece;
+
+enum { HARNESS_TABLE_MAX = 4096 };
+
+_Noreturn static inline void harness_die(const char *what, weft_status status, const char *text) {
+  (void)printf("FAILED: %s: %s: %s\n", what, weft_status_text(status), text);
+  exit(1);
+}
+
+static inline void *harness_alloc(size_t n, size_t size) {
+  void *memory = calloc(n, size);
+  if (memory == NULL) harness_die("memory", WEFT_E_NO_MEMORY, "test");
+  return memory;
+}
+
+static inline void harness_scramble(uint32_t *order, uint32_t n) {
+  uint64_t state = 88172645463325252ull;
+  for (uint32_t i = 0; i < n; i++) order[i] = i;
+  for (uint32_t i = n - 1; i > 0; i--) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    uint32_t j = (uint32_t)(state % (i + 1)), t = order[i];
+    order[i] = order[j];
+    order[j] = t;
+  }
+}
+
+static inline void harness_open_kv(harness *h, const harness_options *options) {
+  weft_error error = {{0}};
+  const weft_kv_geometry *geometry = &h->info->kv;
+  weft_status status =
+      weft_kv_layout_choose(&geometry, 1, options->block_tokens, &h->layout, &error);
+  if (status != WEFT_OK) harness_die("layout", status, error.text);
+  status = weft_kv_store_open(h->device, h->layout.page_bytes, options->n_pages, &h->kv, &error);
+  if (status != WEFT_OK) harness_die("kv", status, error.text);
+  memset(h->kv->base, 0xFF, h->layout.page_bytes * options->n_pages); /* NaN in F32 and BF16 */
+  h->page_order = harness_alloc(options->n_pages, sizeof *h->page_order);
+  harness_scramble(h->page_order, options->n_pages);
+  for (uint32_t i = 0; options->in_order && i < options->n_pages; i++) h->page_order[i] = i;
+}
+
+static inline void harness_open_scratch(harness *h, uint32_t rows_max) {
+  float cap, scale;
+  const weft_weight *head = weft_model_head(h->model, &cap, &scale);
+  weft_head_rows_args rows = {.weight = head, .n_rows = rows_max};
+  weft_soft_args soft = {.weight = head, .n_rows = rows_max};
+  uint64_t a = weft_head_rows_scratch(h->device, &rows), b = weft_soft_scratch(h->device, &soft);
+  h->scratch_bytes = (a > b ? a : b) + 64;
+  h->hidden = harness_alloc(rows_max, h->info->n_hidden * sizeof *h->hidden);
+  h->bad = harness_alloc(rows_max, 1);
+  weft_status status = weft_device_alloc(h->device, h->scratch_bytes, &h->scratch);
+  if (status != WEFT_OK) harness_die("scratch", status, "");
+}
+
+static inline void harness_open(harness *h, const char *path, const harness_options *options) {
+  weft_error error = {{0}};
+  weft_device_config config = {options->backend, options->n_threads, options->isa};
+  weft_model_limits limits = {options->rows_max, options->rows_max, options->rows_max};
+  memset(h, 0, sizeof *h);
+  weft_status status = weft_gguf_open(path, &h->gguf, &error);
+  if (status != WEFT_OK) harness_die(path, status, error.text);
+  status = weft_device_open(&config, &h->device, &error);
+  if (status != WEFT_OK) harness_die(path, status, error.text);
+  status = weft_model_open(h->gguf, h->device, &limits, NULL, NULL, &h->model, &error);
+  if (status != WEFT_OK) harness_die(path, status, error.text);
+  h->info = weft_model_get_info(h->model);
+  harness_open_kv(h, options);
+  harness_open_scratch(h, options->rows_max);
+}
+
+static inline void harness_close(harness *h) {
+  weft_kv_store_close(h->kv);
+  weft_model_close(h->model);
+  weft_device_free(h->device, h->scratch);
+  weft_device_close(h->device);
+  weft_gguf_close(h->gguf);
+  free(h->page_order);
+  free(h->hidden);
+  free(h->bad);
+}
+
+static inline void harness_seq_open(harness_seq *seq) {
+  memset(seq, 0, sizeof *seq);
+  for (uint32_t g = 0; g < WEFT_BATCH_GROUPS_MAX; g++) {
+    seq->table[g] = harness_alloc(HARNESS_TABLE_MAX, sizeof *seq->table[g]);
+  }
+}
+
+static inline void harness_seq_close(harness_seq *seq) {
+  for (uint32_t g = 0; g < WEFT_BATCH_GROUPS_MAX; g++) free(seq->table[g]);
+}
+
+/* Gives every page of a sequence back to nobody; the same pages are handed out again from the
+ * start. */
+static inline void harness_forget_pages(harness *h) {
+  h->n_taken = 0;
+}
+
+static inline void harness_reserve(harness *h, harness_seq *seq, uint32_t n_tokens) {
+  for (uint32_t g = 0; g < h->layout.n_groups; g++) {
+    while (seq->n_entries[g] * h->layout.group[g].block_tokens < n_tokens) {
+      if (seq->n_entries[g] == HARNESS_TABLE_MAX || h->n_taken == h->kv->n_pages) {
+        harness_die("pages", WEFT_NO_BLOCKS, "the test's pool is too small");
+      }
+      seq->table[g][seq->n_entries[g]++] = h->page_order[h->n_taken++];
+    }
+  }
+}
+
+typedef struct harness_arrays {
+  int32_t *token, *position;
+  int64_t *slot[WEFT_BATCH_GROUPS_MAX];
+  weft_segment *segment;
+  uint32_t *table, *table_at, n_table;
+  const float **soft;
+  uint32_t *output_row, n_output;
+} harness_arrays;
+
+static inline void harness_add_piece(harness *h, const harness_piece *piece, weft_batch *batch,
+                                     harness_arrays *a) {
+  uint32_t n_groups = h->layout.n_groups, first = batch->n_rows, s = batch->n_segments++;
+  harness_seq *seq = piece->seq;
+  a->segment[s] = (weft_segment){
+      .first_row = first, .n_rows = piece->n, .kv_len = seq->n_valid, .canvas = piece->canvas};
+  a->soft[s] = piece->soft;
+  if (!piece->canvas) harness_reserve(h, seq, seq->n_valid + piece->n);
+  for (uint32_t i = 0; i < piece->n; i++) {
+    uint32_t position = seq->n_valid + i, row = first + i;
+    a->token[row] = piece->tokens[i];
+    a->position[row] = (int32_t)position;
+    for (uint32_t g = 0; g < n_groups; g++) {
+      uint32_t block = h->layout.group[g].block_tokens;
+      a->slot[g][row] = -1;
+      if (piece->canvas) continue;
+      a->slot[g][row] = (int64_t)seq->table[g][position / block] * block + position % block;
+    }
+    bool wanted = piece->output == OUT_ALL || (piece->output == OUT_LAST && i + 1 == piece->n);
+    if (wanted) a->output_row[a->n_output++] = row;
+  }
+  for (uint32_t g = 0; g < n_groups; g++) {
+    a->table_at[s * n_groups + g] = a->n_table;
+    memcpy(a->table + a->n_table, seq->table[g], seq->n_entries[g] * sizeof *a->table);
+    a->n_table += seq->n_entries[g];
+  }
+  batch->n_rows += piece->n;
+  if (piece->canvas) return;
+  batch->n_causal += piece->n;
+  seq->n_valid += piece->n;
+}
+
+static inline void harness_logits(harness *h, uint32_t first, uint32_t n, float *logits) {
+  float cap, scale;
+  weft_head_rows_args args = {
+      .h = h->hidden + (uint64_t)first * h->info->n_hidden,
+      .weight = weft_model_head(h->model, &cap, &scale),
+      .logits = logits,
+      .bad = h->bad,
+      .n_rows = n,
+      .h_stride = h->info->n_hidden,
+      .logits_stride = h->info->n_vocab,
+      .scratch = h->scratch,
+      .scratch_bytes = h->scratch_bytes,
+  };
+  args.cap = cap;
+  weft_status status = weft_head_rows(h->device, &args);
+  if (status != WEFT_OK) harness_die("head_rows", status, "");
+}
+
+static inline harness_arrays harness_arrays_open(uint32_t n_rows, uint32_t n_pieces,
+                                                 uint32_t n_groups) {
+  harness_arrays a = {0};
+  a.token = harness_alloc(n_rows, sizeof *a.token);
+  a.position = harness_alloc(n_rows, sizeof *a.position);
+  a.output_row = harness_alloc(n_rows, sizeof *a.output_row);
+  a.segment = harness_alloc(n_pieces, sizeof *a.segment);
+  a.soft = harness_alloc(n_pieces, sizeof *a.soft);
+  a.table = harness_alloc((size_t)n_pieces * n_groups * HARNESS_TABLE_MAX, sizeof *a.table);
+  a.table_at = harness_alloc((size_t)n_pieces * n_groups, sizeof *a.table_at);
+  for (uint32_t g = 0; g < n_groups; g++) a.slot[g] = harness_alloc(n_rows, sizeof *a.slot[g]);
+  return a;
+}
+
+static inline void harness_arrays_close(harness_arrays *a) {
+  free(a->token);
+  free(a->position);
+  free(a->output_row);
+  free(a->segment);
+  free(a->soft);
+  free(a->table);
+  free(a->table_at);
+  for (uint32_t g = 0; g < WEFT_BATCH_GROUPS_MAX; g++) free(a->slot[g]);
+}
+
+/* One step. Causal pieces must come before canvas pieces. Sequences grow by their causal pieces. */
+static inline void harness_run(harness *h, const harness_piece *pieces, uint32_t n_pieces) {
+  uint32_t n_rows = 0;
+  for (uint32_t i = 0; i < n_pieces; i++) n_rows += pieces[i].n;
+  harness_arrays a = harness_arrays_open(n_rows, n_pieces, h->layout.n_groups);
+  weft_batch batch = {.n_groups = h->layout.n_groups};
+  for (uint32_t i = 0; i < n_pieces; i++) harness_add_piece(h, &pieces[i], &batch, &a);
+  batch.token = a.token;
+  batch.position = a.position;
+  batch.segment = a.segment;
+  batch.table = a.table;
+  batch.table_at = a.table_at;
+  for (uint32_t g = 0; g < batch.n_groups; g++) batch.kv_slot[g] = a.slot[g];
+  weft_forward_args args = {
+      .batch = &batch,
+      .token = a.token,
+      .kv = h->kv,
+      .layout = &h->layout,
+      .soft = a.soft,
+      .output_row = a.output_row,
+      .n_output = a.n_output,
+      .hidden = h->hidden,
+      .layer_probe = h->probe,
+      .probe_self = h->probe_self,
+  };
+  weft_status status = weft_model_forward(h->model, &args);
+  if (status != WEFT_OK) harness_die("forward", status, "");
+  uint32_t first = 0;
+  for (uint32_t i = 0; i < n_pieces; i++) {
+    uint32_t n = pieces[i].output == OUT_ALL ? pieces[i].n : pieces[i].output == OUT_LAST ? 1 : 0;
+    if (n > 0) harness_logits(h, first, n, pieces[i].logits);
+    first += n;
+  }
+  harness_arrays_close(&a);
+}
+
+/* soft [n][n_hidden] from softcapped logits [n][n_vocab] at one temperature. */
+static inline void harness_soft(harness *h, const float *logits, uint32_t n, float temperature,
+                                float *soft) {
+  float *temperatures = harness_alloc(n, sizeof *temperatures);
+  for (uint32_t i = 0; i < n; i++) temperatures[i] = temperature;
+  float cap, scale;
+  weft_soft_args args = {
+      .logits = logits,
+      .temperature = temperatures,
+      .weight = weft_model_head(h->model, &cap, &scale),
+      .soft = soft,
+      .n_rows = n,
+      .logits_stride = h->info->n_vocab,
+      .soft_stride = h->info->n_hidden,
+      .scratch = h->scratch,
+      .scratch_bytes = h->scratch_bytes,
+  };
+  args.scale = scale;
+  weft_status status = weft_soft(h->device, &args);
+  if (status != WEFT_OK) harness_die("soft", status, "");
+  free(temperatures);
+}
+
+#endif
