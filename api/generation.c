@@ -1,0 +1,559 @@
+/* SPDX-License-Identifier: MIT */
+/* One generation: parameters in, deltas out. The engine deals in tokens; here they become text, thinking is parted from
+ * the answer, and stop strings end it. Two streams run over the same tokens: one on the engine thread, which decides when
+ * to stop, one on the reader's, which gives the text; both are pure functions of the tokens, so they agree. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "api/runtime.h"
+#include "api/stops.h"
+#include "base/memory.h"
+
+enum { MAX_TOKENS_DEFAULT = 1024 };
+
+struct weft_generation {
+  weft_runtime *runtime;
+  const weft_served_model *model;
+  weft_request *request;
+  weft_tokens prompt;
+  bool whole_tokens, logprobs, ended;
+  weft_stops stops; /* copies of the stop strings */
+
+  /* engine thread */
+  weft_chat_stream stop_stream;
+  weft_text stop_text, stop_piece;
+  uint32_t n_stop_seen; /* tokens the stop stream has taken */
+
+  /* reader */
+  weft_chat_stream stream;
+  weft_event event;     /* TOKENS being worked off, or FINISHED being held back */
+  bool has_event, finishing;
+  uint32_t next;        /* token of event to take next */
+  uint64_t n_waiting;   /* tokens taken and not released */
+  weft_text limbo;      /* text made and not given */
+  bool limbo_thinking, stopped;
+  int32_t *ids;         /* tokens taken, from first unreleased on */
+  weft_sampled *sampled;
+  uint32_t n_ids, n_released, capacity; /* of ids: all; given with the present delta */
+  weft_text text;       /* of the present delta */
+  weft_token_logprob *lp, *top;
+  uint32_t lp_capacity, top_capacity;
+  weft_text lp_bytes;
+  char error[256];
+
+  _Atomic(void (*)(void *)) ready;
+  _Atomic(void *) ready_self;
+};
+
+void weft_generate_defaults(weft_generate_params *p) {
+  *p = (weft_generate_params){.temperature = -1.0f,
+                              .top_k = -1,
+                              .top_p = -1.0f,
+                              .repetition_penalty = 1.0f,
+                              .diffusion_stability = -1,
+                              .diffusion_t_min = -1.0f,
+                              .diffusion_t_max = -1.0f,
+                              .diffusion_entropy_bound = -1.0f,
+                              .diffusion_confidence = -1.0f};
+}
+
+/* ---- engine thread -------------------------------------------------------------------------------------- */
+
+static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n_tokens) {
+  weft_generation *g = self;
+  while (g->n_stop_seen < n_tokens) {
+    bool thinking;
+    weft_text_clear(&g->stop_piece);
+    weft_status status = weft_chat_stream_push(&g->stop_stream, tokens[g->n_stop_seen], &g->stop_piece, &thinking, NULL);
+    g->n_stop_seen += 1;
+    if (status != WEFT_OK) continue; /* the reader meets the same status and reports it */
+    weft_text_append(&g->stop_text, g->stop_piece.bytes, g->stop_piece.n);
+    size_t at, held;
+    if (weft_stops_find(&g->stops, g->stop_text.bytes, g->stop_text.n, &at, &held)) return g->n_stop_seen;
+    weft_stops_keep_tail(&g->stop_text, held);
+  }
+  return n_tokens;
+}
+
+static void notify(void *self) {
+  weft_generation *g = self;
+  void (*ready)(void *) = atomic_load(&g->ready);
+  if (ready != NULL) ready(atomic_load(&g->ready_self));
+}
+
+/* ---- submit ------------------------------------------------------------------------------------------------- */
+
+static weft_status make_prompt(weft_generation *g, const weft_generate_params *p, weft_error *error) {
+  const weft_served_model *m = g->model;
+  int n_kinds = (p->turns != NULL) + (p->text != NULL) + (p->tokens != NULL);
+  if (n_kinds != 1) return weft_fail(error, WEFT_E_INVALID, "give exactly one of messages, text and tokens");
+  if (p->tokens != NULL) {
+    for (uint32_t i = 0; i < p->n_tokens; i++) {
+      weft_status status = weft_tokens_push(&g->prompt, p->tokens[i]);
+      if (status != WEFT_OK) return weft_fail(error, status, "no memory for the prompt");
+    }
+    return WEFT_OK;
+  }
+  if (p->text != NULL) {
+    return weft_tokenizer_encode(m->tokenizer, p->text, p->n_text, WEFT_ENCODE_ADD_SPECIAL, &g->prompt, error);
+  }
+  if (m->chat == NULL) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "%s has no chat template that weft knows: send a plain prompt instead",
+                     m->name);
+  }
+  weft_chat_message *list = weft_alloc(p->n_turns, sizeof *list);
+  if (list == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the prompt");
+  for (uint32_t i = 0; i < p->n_turns; i++) {
+    const weft_chat_turn *t = &p->turns[i];
+    list[i] = (weft_chat_message){.role = t->role, .content = t->content, .n_content = strlen(t->content)};
+  }
+  weft_chat_options options = {.thinking = p->thinking, .add_generation_prompt = true};
+  weft_status status = weft_chat_render(m->chat, list, p->n_turns, &options, &g->prompt, error);
+  weft_free(list);
+  return status;
+}
+
+static uint64_t fresh_seed(void) {
+  uint64_t seed = 0;
+  if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = weft_clock_us();
+  return seed;
+}
+
+static void fill_sampling(const weft_generation *g, const weft_generate_params *p, uint64_t seed,
+                          weft_logit_bias *bias, weft_sampling *s) {
+  const weft_model_info *info = weft_model_get_info(g->model->model);
+  *s = weft_sampling_default();
+  s->temperature = p->temperature >= 0.0f ? p->temperature : info->temperature;
+  s->top_k = p->top_k >= 0 ? (uint32_t)p->top_k : info->top_k;
+  s->top_p = p->top_p >= 0.0f ? p->top_p : info->top_p;
+  s->min_p = p->min_p;
+  s->repetition_penalty = p->repetition_penalty;
+  s->presence_penalty = p->presence_penalty;
+  s->frequency_penalty = p->frequency_penalty;
+  s->seed = seed;
+  s->choice = p->choice;
+  s->logprobs = p->logprobs;
+  s->n_top_logprobs = p->top_logprobs;
+  for (uint32_t i = 0; i < p->n_bias; i++) bias[i] = (weft_logit_bias){p->bias_tokens[i], p->bias[i]};
+  s->bias = bias;
+  s->n_bias = p->n_bias;
+}
+
+static void fill_entropy_bound(const weft_generation *g, const weft_generate_params *p, uint64_t seed,
+                               weft_entropy_bound *e) {
+  *e = weft_model_get_info(g->model->model)->entropy_bound;
+  if (p->diffusion_steps > 0) e->max_steps = p->diffusion_steps;
+  if (p->diffusion_stability >= 0) e->stability = (uint32_t)p->diffusion_stability;
+  if (p->diffusion_t_min >= 0.0f) e->t_min = p->diffusion_t_min;
+  if (p->diffusion_t_max >= 0.0f) e->t_max = p->diffusion_t_max;
+  if (p->diffusion_entropy_bound >= 0.0f) e->entropy_bound = p->diffusion_entropy_bound;
+  if (p->diffusion_confidence >= 0.0f) e->confidence = p->diffusion_confidence;
+  e->no_self_conditioning = p->diffusion_no_self_conditioning;
+  e->seed = seed;
+  e->choice = p->choice;
+}
+
+/* What a moving canvas cannot do is refused, not ignored. */
+static weft_status check_canvas(const weft_generation *g, const weft_generate_params *p, weft_error *error) {
+  const char *what = p->logprobs ? "logprobs"
+                     : p->n_bias > 0 ? "logit_bias"
+                     : p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f
+                         ? "penalties"
+                     : p->min_p != 0.0f ? "min_p"
+                                        : NULL;
+  if (what == NULL) return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID,
+                   "%s is not defined for a canvas, whose tokens move until it is done: leave it out, or ask %s for "
+                   "mode \"autoregressive\"",
+                   what, g->model->name);
+}
+
+static weft_status choose_mode(const weft_generation *g, const weft_generate_params *p, bool *canvas, weft_error *error) {
+  const weft_model_info *info = weft_model_get_info(g->model->model);
+  *canvas = p->mode == WEFT_MODE_DIFFUSION || (p->mode == WEFT_MODE_AUTO && info->canvas_length > 0);
+  if (*canvas && info->canvas_length == 0) {
+    return weft_fail(error, WEFT_E_INVALID, "%s cannot answer by diffusion: it has no canvas", g->model->name);
+  }
+  return *canvas ? check_canvas(g, p, error) : WEFT_OK;
+}
+
+static weft_status choose_length(const weft_generation *g, const weft_generate_params *p, bool canvas,
+                                 uint32_t *max_tokens, weft_error *error) {
+  const weft_model_info *info = weft_model_get_info(g->model->model);
+  uint32_t context = g->model->context;
+  if (g->prompt.n == 0) return weft_fail(error, WEFT_E_INVALID, "the prompt is empty");
+  if (g->prompt.n >= context) {
+    return weft_fail(error, WEFT_E_TOO_LARGE,
+                     "the prompt has %u tokens; prompt and answer together may have %u: shorten it or serve with a "
+                     "larger --context",
+                     g->prompt.n, context);
+  }
+  uint32_t room = context - g->prompt.n;
+  *max_tokens = p->max_tokens > 0 ? p->max_tokens : MAX_TOKENS_DEFAULT;
+  if (canvas && p->diffusion_blocks > 0) {
+    uint64_t most = (uint64_t)p->diffusion_blocks * info->canvas_length;
+    if (p->max_tokens == 0 || most < *max_tokens) *max_tokens = most > UINT32_MAX ? UINT32_MAX : (uint32_t)most;
+  }
+  if (*max_tokens > room) *max_tokens = room;
+  return WEFT_OK;
+}
+
+static weft_status submit(weft_generation *g, const weft_generate_params *p, uint32_t index, weft_error *error) {
+  bool canvas;
+  uint32_t max_tokens;
+  weft_status status = make_prompt(g, p, error);
+  if (status == WEFT_OK) status = choose_mode(g, p, &canvas, error);
+  if (status == WEFT_OK) status = choose_length(g, p, canvas, &max_tokens, error);
+  if (status == WEFT_OK) status = weft_stops_set(&g->stops, p->stop, p->n_stop, error);
+  if (status == WEFT_OK && p->n_bias > WEFT_LOGIT_BIAS_MAX) {
+    status = weft_fail(error, WEFT_E_INVALID, "logit_bias has %u entries; at most %d are allowed", p->n_bias,
+                       WEFT_LOGIT_BIAS_MAX);
+  }
+  if (status != WEFT_OK) return status;
+  weft_chat_options options = {.thinking = p->thinking, .add_generation_prompt = true};
+  const weft_chat *chat = p->turns != NULL ? g->model->chat : NULL;
+  bool thinks = chat != NULL && weft_chat_starts_thinking(chat, &options);
+  unsigned flags = (p->with_special ? (unsigned)WEFT_DETOK_WITH_SPECIAL : 0u) |
+                   (p->whole_tokens ? (unsigned)WEFT_DETOK_WHOLE_TOKENS : 0u);
+  weft_chat_stream_open(&g->stream, chat, g->model->tokenizer, flags, thinks);
+  weft_chat_stream_open(&g->stop_stream, chat, g->model->tokenizer, flags, thinks);
+  g->whole_tokens = p->whole_tokens;
+  g->logprobs = p->logprobs && !canvas;
+  uint64_t now = weft_clock_us(), seed = p->has_seed ? p->seed : fresh_seed();
+  weft_logit_bias bias[WEFT_LOGIT_BIAS_MAX];
+  weft_request_params params = {.runner = index,
+                                .tenant = p->tenant,
+                                .domain = {p->tenant + 1u, 0x7765667430303031ull},
+                                .canvas = canvas,
+                                .tokens = g->prompt.ids,
+                                .n_tokens = g->prompt.n,
+                                .max_tokens = max_tokens,
+                                .ignore_eos = p->ignore_eos,
+                                .stop_rule = g->stops.n > 0 ? stop_rule : NULL,
+                                .stop_self = g,
+                                .notify = notify,
+                                .notify_self = g,
+                                .deadline_us = p->timeout_ms > 0 ? now + (uint64_t)p->timeout_ms * 1000u : 0,
+                                .priority = p->priority,
+                                .no_cache = p->no_cache,
+                                .canvas_events = canvas && p->canvas_deltas,
+                                .trace = canvas && p->trace};
+  params.stop_tokens = weft_tokenizer_eog(g->model->tokenizer, &params.n_stop_tokens);
+  fill_sampling(g, p, seed, bias, &params.sampling);
+  fill_entropy_bound(g, p, seed, &params.entropy_bound);
+  return weft_engine_submit(g->runtime->engine, &params, now, &g->request, error);
+}
+
+int weft_submit(weft_runtime *rt, const weft_generate_params *params, weft_generation **out, char *error,
+                size_t n_error) {
+  weft_error why = {{0}};
+  uint32_t index;
+  *out = NULL;
+  if (params->tenant >= rt->options.tenants) {
+    (void)weft_fail(&why, WEFT_E_INVALID, "tenant %u does not exist; there are %u", params->tenant, rt->options.tenants);
+    return weft_tell(&why, WEFT_E_INVALID, error, n_error);
+  }
+  const weft_served_model *m = weft_runtime_model(rt, params->model, &index, &why);
+  if (m == NULL) return weft_tell(&why, WEFT_E_NOT_FOUND, error, n_error);
+  weft_generation *g = weft_alloc(1, sizeof *g);
+  if (g == NULL) return weft_tell(&why, WEFT_E_NO_MEMORY, error, n_error);
+  g->runtime = rt;
+  g->model = m;
+  weft_status status = submit(g, params, index, &why);
+  if (status != WEFT_OK) {
+    weft_generation_free(g);
+    return weft_tell(&why, status, error, n_error);
+  }
+  *out = g;
+  return 0;
+}
+
+void weft_on_ready(weft_generation *g, void (*ready)(void *self), void *self) {
+  atomic_store(&g->ready_self, self);
+  atomic_store(&g->ready, ready);
+  ready(self); /* what came before is not missed */
+}
+
+uint32_t weft_prompt_tokens(const weft_generation *g, const int32_t **tokens) {
+  *tokens = g->prompt.ids;
+  return g->prompt.n;
+}
+
+void weft_cancel(weft_generation *g) { weft_engine_cancel(g->runtime->engine, g->request); }
+
+void weft_generation_free(weft_generation *g) {
+  if (g == NULL) return;
+  if (g->request != NULL) weft_engine_release(g->runtime->engine, g->request);
+  weft_chat_stream_close(&g->stream);
+  weft_chat_stream_close(&g->stop_stream);
+  weft_stops_free(&g->stops);
+  weft_tokens_free(&g->prompt);
+  weft_text_free(&g->stop_text);
+  weft_text_free(&g->stop_piece);
+  weft_text_free(&g->limbo);
+  weft_text_free(&g->text);
+  weft_text_free(&g->lp_bytes);
+  weft_free(g->ids);
+  weft_free(g->sampled);
+  weft_free(g->lp);
+  weft_free(g->top);
+  weft_free(g);
+}
+
+/* ---- the reader ------------------------------------------------------------------------------------------------ */
+
+static weft_status keep_token(weft_generation *g, int32_t id, const weft_sampled *sampled) {
+  if (g->n_ids == g->capacity) {
+    uint32_t capacity = g->capacity == 0 ? 64 : g->capacity * 2;
+    int32_t *ids = weft_realloc(g->ids, capacity, sizeof *ids);
+    if (ids == NULL) return WEFT_E_NO_MEMORY;
+    g->ids = ids;
+    if (g->logprobs) {
+      weft_sampled *list = weft_realloc(g->sampled, capacity, sizeof *list);
+      if (list == NULL) return WEFT_E_NO_MEMORY;
+      g->sampled = list;
+    }
+    g->capacity = capacity;
+  }
+  g->ids[g->n_ids] = id;
+  if (g->logprobs) g->sampled[g->n_ids] = *sampled;
+  g->n_ids += 1;
+  return WEFT_OK;
+}
+
+/* Forgets what the last delta gave. */
+static void drop_released(weft_generation *g) {
+  uint32_t n = g->n_ids - g->n_released;
+  if (g->n_released > 0 && n > 0) {
+    memmove(g->ids, g->ids + g->n_released, n * sizeof *g->ids);
+    if (g->logprobs) memmove(g->sampled, g->sampled + g->n_released, n * sizeof *g->sampled);
+  }
+  g->n_ids = n;
+  g->n_released = 0;
+  weft_text_clear(&g->text);
+}
+
+/* Moves from limbo to the delta what can no longer become a stop string; ids follow their text in whole-token mode. */
+static void release_text(weft_generation *g, bool all) {
+  size_t at = 0, held = 0;
+  if (g->stopped) {
+    weft_text_clear(&g->limbo);
+  } else if (g->stops.n > 0 && weft_stops_find(&g->stops, g->limbo.bytes, g->limbo.n, &at, &held)) {
+    weft_text_append(&g->text, g->limbo.bytes, at);
+    weft_text_clear(&g->limbo);
+    g->stopped = true;
+  } else {
+    if (all || g->stops.n == 0) held = 0;
+    if (held == 0 || !g->whole_tokens) {
+      if (g->limbo.n > held) weft_text_append(&g->text, g->limbo.bytes, g->limbo.n - held);
+      weft_stops_keep_tail(&g->limbo, held);
+    }
+  }
+  if (g->whole_tokens && g->limbo.n > 0) return;
+  g->n_released = g->n_ids - (uint32_t)g->n_waiting;
+}
+
+/* Takes tokens of the event until it is used up or the channel changes. */
+static weft_status take_tokens(weft_generation *g, bool *thinking) {
+  while (g->next < g->event.n) {
+    uint32_t i = g->next;
+    uint32_t n_ids = 1;
+    bool channel = g->limbo_thinking;
+    size_t before = g->limbo.n;
+    weft_status status = weft_chat_stream_push(&g->stream, g->event.tokens[i], &g->limbo, &channel, &n_ids);
+    if (status == WEFT_OK) status = keep_token(g, g->event.tokens[i], g->logprobs ? &g->event.sampled[i] : NULL);
+    if (status != WEFT_OK) return status;
+    g->next += 1;
+    g->n_waiting = n_ids > 0 ? 0 : g->n_waiting + 1;
+    bool grew = g->limbo.n > before;
+    if (grew && channel != g->limbo_thinking && (before > 0 || g->text.n > 0)) {
+      /* the text of the other channel goes first: split what limbo holds */
+      weft_text tail = {0};
+      weft_text_append(&tail, g->limbo.bytes + before, g->limbo.n - before);
+      g->limbo.n = before;
+      release_text(g, true);
+      weft_text_append(&g->limbo, tail.bytes, tail.n);
+      weft_text_free(&tail);
+      *thinking = g->limbo_thinking;
+      g->limbo_thinking = channel;
+      return weft_text_status(&g->limbo);
+    }
+    if (grew) g->limbo_thinking = channel;
+    release_text(g, false);
+  }
+  *thinking = g->limbo_thinking;
+  return weft_text_status(&g->limbo);
+}
+
+static weft_status token_bytes(weft_generation *g, int32_t id, size_t *at, size_t *n) {
+  *at = g->lp_bytes.n;
+  weft_status status = weft_tokenizer_piece(g->model->tokenizer, id, true, &g->lp_bytes);
+  *n = g->lp_bytes.n - *at;
+  return status;
+}
+
+/* Logprob arrays of the released tokens. Offsets first, pointers when the bytes no longer move. */
+static weft_status fill_logprobs(weft_generation *g, weft_delta *out) {
+  uint32_t n = g->n_released, n_top = 0;
+  weft_text_clear(&g->lp_bytes);
+  for (uint32_t i = 0; i < n; i++) n_top = g->sampled[i].n_top > n_top ? g->sampled[i].n_top : n_top;
+  if (n > g->lp_capacity || n * n_top > g->top_capacity) {
+    weft_free(g->lp);
+    weft_free(g->top);
+    g->lp_capacity = n;
+    g->top_capacity = n * WEFT_TOP_LOGPROBS_MAX;
+    g->lp = weft_alloc(n, sizeof *g->lp);
+    g->top = weft_alloc(g->top_capacity, sizeof *g->top);
+    if (g->lp == NULL || g->top == NULL) {
+      g->lp_capacity = g->top_capacity = 0;
+      return WEFT_E_NO_MEMORY;
+    }
+  }
+  weft_status status = WEFT_OK;
+  for (int pass = 0; pass < 2 && status == WEFT_OK; pass++) {
+    size_t at, length;
+    weft_text_clear(&g->lp_bytes);
+    for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
+      const weft_sampled *s = &g->sampled[i];
+      status = token_bytes(g, s->token, &at, &length);
+      g->lp[i] = (weft_token_logprob){s->token, s->logprob, g->lp_bytes.bytes + at, length};
+      for (uint32_t k = 0; k < s->n_top && status == WEFT_OK; k++) {
+        status = token_bytes(g, s->top[k].token, &at, &length);
+        g->top[i * n_top + k] = (weft_token_logprob){s->top[k].token, s->top[k].logprob, g->lp_bytes.bytes + at, length};
+      }
+    }
+  }
+  out->logprobs = g->lp;
+  out->top_logprobs = g->top;
+  out->n_top = n_top;
+  return status;
+}
+
+static weft_status give_text_delta(weft_generation *g, bool thinking, weft_delta *out) {
+  *out = (weft_delta){.kind = WEFT_DELTA_TEXT,
+                      .text = g->text.bytes == NULL ? "" : g->text.bytes,
+                      .n_text = g->text.n,
+                      .thinking = thinking,
+                      .tokens = g->ids,
+                      .n_tokens = g->n_released};
+  if (weft_text_status(&g->text) != WEFT_OK) return WEFT_E_NO_MEMORY;
+  return g->logprobs && g->n_released > 0 ? fill_logprobs(g, out) : WEFT_OK;
+}
+
+static weft_status give_canvas(weft_generation *g, weft_delta *out) {
+  const weft_event *e = &g->event;
+  weft_detok detok;
+  weft_text_clear(&g->text);
+  weft_detok_open(&detok, g->model->tokenizer, 0);
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < e->n_canvas && status == WEFT_OK; i++) {
+    if (weft_tokenizer_is_eog(g->model->tokenizer, e->argmax[i])) break;
+    status = weft_detok_push(&detok, e->argmax[i], &g->text, NULL);
+  }
+  if (status == WEFT_OK) status = weft_detok_flush(&detok, &g->text, NULL);
+  weft_detok_close(&detok);
+  *out = (weft_delta){.kind = WEFT_DELTA_CANVAS,
+                      .text = g->text.bytes == NULL ? "" : g->text.bytes,
+                      .n_text = g->text.n,
+                      .tokens = e->argmax,
+                      .n_tokens = e->n_canvas,
+                      .block = e->block,
+                      .step = e->step,
+                      .stopped = e->stopped,
+                      .accepted = e->n_accepted,
+                      .step_temperature = e->temperature,
+                      .mean_entropy = e->mean_entropy,
+                      .canvas_in = e->canvas_in,
+                      .drawn = e->drawn,
+                      .canvas_out = e->canvas_out,
+                      .entropy = e->entropy,
+                      .accepted_mask = e->accepted};
+  return status;
+}
+
+static const char *finish_name(weft_finish finish) {
+  static const char *const names[] = {"", "stop", "length", "cancelled", "deadline", "error"};
+  return names[finish];
+}
+
+static weft_status give_end(weft_generation *g, weft_delta *out) {
+  const weft_usage *u = &g->event.usage;
+  (void)snprintf(g->error, sizeof g->error, "%s", g->event.error == NULL ? "" : g->event.error);
+  *out = (weft_delta){.kind = WEFT_DELTA_END,
+                      .text = "",
+                      .finish = finish_name(g->event.finish),
+                      .error = g->event.finish == WEFT_FINISH_ERROR ? g->error : NULL,
+                      .usage = {.prompt_tokens = u->n_prompt,
+                                .cached_tokens = u->n_cached,
+                                .completion_tokens = u->n_answer,
+                                .canvases = u->n_canvases,
+                                .denoise_steps = u->n_denoise_steps,
+                                .preemptions = u->n_preemptions,
+                                .queue_us = u->started_us > u->submitted_us ? u->started_us - u->submitted_us : 0,
+                                .first_token_us =
+                                    u->first_token_us > u->submitted_us ? u->first_token_us - u->submitted_us : 0,
+                                .total_us = u->finished_us - u->submitted_us}};
+  g->ended = true;
+  return WEFT_OK;
+}
+
+/* The end of the tokens: what the stream still holds comes out. */
+static weft_status flush(weft_generation *g, bool *thinking) {
+  bool channel = g->limbo_thinking;
+  size_t before = g->limbo.n;
+  weft_status status = weft_chat_stream_flush(&g->stream, &g->limbo, &channel, NULL);
+  if (g->limbo.n > before) g->limbo_thinking = channel;
+  g->n_waiting = 0;
+  release_text(g, true);
+  *thinking = g->limbo_thinking;
+  return status;
+}
+
+static weft_status next_delta(weft_generation *g, weft_delta *out, bool *given) {
+  bool thinking = g->limbo_thinking;
+  weft_status status = WEFT_OK;
+  *given = true;
+  drop_released(g);
+  if (g->has_event && g->event.kind == WEFT_EVENT_TOKENS) {
+    status = take_tokens(g, &thinking);
+    if (g->next == g->event.n) g->has_event = false;
+    if (status == WEFT_OK && (g->text.n > 0 || g->n_released > 0)) return give_text_delta(g, thinking, out);
+  } else if (g->has_event && g->event.kind == WEFT_EVENT_CANVAS) {
+    g->has_event = false;
+    return give_canvas(g, out);
+  } else if (g->has_event) {
+    if (!g->finishing) {
+      g->finishing = true;
+      status = flush(g, &thinking);
+      if (status == WEFT_OK && (g->text.n > 0 || g->n_released > 0)) return give_text_delta(g, thinking, out);
+    }
+    if (status == WEFT_OK) return give_end(g, out);
+  }
+  *given = false;
+  return status;
+}
+
+int weft_next(weft_generation *g, uint32_t timeout_ms, weft_delta *out) {
+  weft_engine *engine = g->runtime->engine;
+  if (g->ended) return WEFT_AGAIN;
+  uint64_t until = weft_clock_us() + (uint64_t)timeout_ms * 1000u;
+  for (;;) {
+    bool given;
+    weft_status status = next_delta(g, out, &given);
+    if (status != WEFT_OK || given) return (int)status;
+    if (g->has_event) continue;
+    status = weft_engine_poll(engine, g->request, &g->event);
+    if (status == WEFT_OK) {
+      g->has_event = true;
+      g->next = 0;
+      continue;
+    }
+    if (status != WEFT_AGAIN) return (int)status;
+    uint64_t now = weft_clock_us();
+    if (now >= until) return WEFT_AGAIN;
+    status = weft_engine_wait(engine, g->request, until - now);
+    if (status != WEFT_OK && status != WEFT_AGAIN) return (int)status;
+  }
+}
