@@ -8,6 +8,7 @@ The pass below reads only the GGUF file and runs in float64. Unchanged, it must 
 logit by at least 2e-3 of the range (ten times what a test allows) in at least two models.
 """
 
+import math
 import os
 import sys
 
@@ -37,7 +38,7 @@ def rms(x, eps, w=None, wrong=()):
 
 def gelu(x, wrong):
     if "gelu-erf" in wrong:
-        return 0.5 * x * (1 + np.vectorize(__import__("math").erf)(x / np.sqrt(2)))
+        return 0.5 * x * (1 + np.vectorize(math.erf)(x / np.sqrt(2)))
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)))
 
 
@@ -49,7 +50,7 @@ def softmax(x):
 class Model:
     def __init__(self, path):
         r = gguf.GGUFReader(path)
-        self.t = {x.name: np.array(x.data, dtype=np.float64).reshape(tuple(int(n) for n in x.shape[::-1]))
+        self.t = {x.name: np.array(x.data, dtype=np.float64).reshape([int(n) for n in x.shape[::-1]])
                   for x in r.tensors}
         self.arch = r.fields["general.architecture"].contents()
 

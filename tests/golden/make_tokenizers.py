@@ -8,6 +8,7 @@ llama. README.md states the format.
 """
 
 import io
+import json
 import os
 
 import gguf
@@ -128,7 +129,6 @@ def gemma_vocabulary(lines):
 
 
 def merges_of(tok):
-    import json
     merges = json.loads(tok.to_str())["model"]["merges"]
     return [m if isinstance(m, str) else " ".join(m) for m in merges]
 
