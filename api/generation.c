@@ -201,8 +201,8 @@ static weft_status choose_length(const weft_generation *g, const weft_generate_p
 }
 
 static weft_status submit(weft_generation *g, const weft_generate_params *p, uint32_t index, weft_error *error) {
-  bool canvas;
-  uint32_t max_tokens;
+  bool canvas = false;
+  uint32_t max_tokens = 0;
   weft_status status = make_prompt(g, p, error);
   if (status == WEFT_OK) status = choose_mode(g, p, &canvas, error);
   if (status == WEFT_OK) status = choose_length(g, p, canvas, &max_tokens, error);
@@ -374,6 +374,7 @@ static weft_status take_tokens(weft_generation *g, bool *thinking) {
       weft_text_append(&tail, g->limbo.bytes + before, g->limbo.n - before);
       g->limbo.n = before;
       release_text(g, true);
+      if (g->n_released == g->n_ids) g->n_released -= 1; /* this token belongs to the text that follows */
       weft_text_append(&g->limbo, tail.bytes, tail.n);
       weft_text_free(&tail);
       *thinking = g->limbo_thinking;
