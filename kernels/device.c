@@ -18,7 +18,8 @@ static const backend backends[] = {
     {"ref", weft_device_open_ref},
 };
 
-weft_status weft_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
+weft_status weft_device_open(const weft_device_config *config, weft_device **out,
+                             weft_error *error) {
   if (out == NULL) return weft_fail(error, WEFT_E_INVALID, "weft_device_open: out is NULL");
   *out = NULL;
   static const weft_device_config best = {0};
@@ -39,9 +40,13 @@ void weft_device_close(weft_device *device) {
   if (device != NULL) device->calls->close(device);
 }
 
-const weft_device_info *weft_device_get_info(const weft_device *device) { return &device->info; }
+const weft_device_info *weft_device_get_info(const weft_device *device) {
+  return &device->info;
+}
 
-const weft_kernels *weft_device_kernels(const weft_device *device) { return device->kernels; }
+const weft_kernels *weft_device_kernels(const weft_device *device) {
+  return device->kernels;
+}
 
 weft_status weft_device_alloc(weft_device *device, uint64_t n_bytes, void **out) {
   if (device == NULL || out == NULL) return WEFT_E_INVALID;
@@ -58,7 +63,8 @@ weft_status weft_device_upload(weft_device *device, void *to, const void *from, 
   return n_bytes == 0 ? WEFT_OK : device->calls->upload(device, to, from, n_bytes);
 }
 
-weft_status weft_device_download(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
+weft_status weft_device_download(weft_device *device, void *to, const void *from,
+                                 uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
   return n_bytes == 0 ? WEFT_OK : device->calls->download(device, to, from, n_bytes);
 }
@@ -77,7 +83,7 @@ weft_status weft_device_sync(weft_device *device) {
   return device == NULL ? WEFT_E_INVALID : device->calls->sync(device);
 }
 
-/* ---- weights ------------------------------------------------------------------------------------------------- */
+/* ---- weights ---- */
 
 uint64_t weft_weight_file_bytes(const weft_weight *weight) {
   uint64_t n_rows, n_bytes;
@@ -87,19 +93,21 @@ uint64_t weft_weight_file_bytes(const weft_weight *weight) {
   return n_bytes;
 }
 
-weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
-                               weft_error *error) {
+weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes,
+                               unsigned uses, weft_error *error) {
   if (device == NULL || weight == NULL || file_bytes == NULL) {
     return weft_fail(error, WEFT_E_INVALID, "weft_device_weight: an argument is NULL");
   }
   const weft_type_info *type = weft_type_find((int32_t)weight->type);
   if (type == NULL || !device->kernels->supports(device, weight->type)) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "weights of type %s cannot be used on the %s backend",
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "weights of type %s cannot be used on the %s backend",
                      weft_type_name_of_id((int32_t)weight->type), device->info.backend);
   }
   if (weight->n_in == 0 || weight->n_in % type->n_elements != 0) {
-    return weft_fail(error, WEFT_E_INVALID, "a weight row of %u elements is not whole %s blocks of %u",
-                     weight->n_in, type->name, type->n_elements);
+    return weft_fail(error, WEFT_E_INVALID,
+                     "a weight row of %u elements is not whole %s blocks of %u", weight->n_in,
+                     type->name, type->n_elements);
   }
   if (weft_weight_file_bytes(weight) == 0) {
     return weft_fail(error, WEFT_E_INVALID, "a weight of %u x %u x %u has no elements or too many",
@@ -117,12 +125,14 @@ void weft_device_weight_free(weft_device *device, weft_weight *weight) {
   weight->n_bytes = 0;
 }
 
-weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes) {
-  if (device == NULL || weight == NULL || weight->data == NULL || file_bytes == NULL) return WEFT_E_INVALID;
+weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *weight,
+                                      void *file_bytes) {
+  if (device == NULL || weight == NULL || weight->data == NULL || file_bytes == NULL)
+    return WEFT_E_INVALID;
   return device->calls->weight_unpack(device, weight, file_bytes);
 }
 
-/* ---- host memory as device memory ---------------------------------------------------------------------------- */
+/* ---- host memory as device memory ---- */
 
 weft_status weft_host_alloc(weft_device *device, uint64_t n_bytes, void **out) {
   (void)device;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* What stands behind weft_device: a table of functions and the facts about the device.
  *
- * Law: included by kernels/ only. A backend's own struct begins with a weft_device, so that one pointer serves
- * both; it fills info, kernels and calls, and its close frees the struct. device.c has already judged the
- * arguments when a function of the table is called. */
+ * Law: included by kernels/ only. A backend's own struct begins with a weft_device, so that one
+ * pointer serves both; it fills info, kernels and calls, and its close frees the struct. device.c
+ * has already judged the arguments when a function of the table is called. */
 #ifndef WEFT_KERNELS_DEVICE_INTERNAL_H
 #define WEFT_KERNELS_DEVICE_INTERNAL_H
 
@@ -19,8 +19,8 @@ typedef struct weft_device_calls {
   weft_status (*copy)(weft_device *device, void *to, const void *from, uint64_t n_bytes);
   weft_status (*zero)(weft_device *device, void *to, uint64_t n_bytes);
   weft_status (*sync)(weft_device *device);
-  weft_status (*weight)(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
-                        weft_error *error);
+  weft_status (*weight)(weft_device *device, weft_weight *weight, const void *file_bytes,
+                        unsigned uses, weft_error *error);
   void (*weight_free)(weft_device *device, weft_weight *weight);
   weft_status (*weight_unpack)(weft_device *device, const weft_weight *weight, void *file_bytes);
 } weft_device_calls;
@@ -32,8 +32,10 @@ struct weft_device {
 };
 
 /* Backends. Each fills *out or an error line; config->backend has been judged already. */
-weft_status weft_device_open_ref(const weft_device_config *config, weft_device **out, weft_error *error);
-weft_status weft_device_open_cpu(const weft_device_config *config, weft_device **out, weft_error *error);
+weft_status weft_device_open_ref(const weft_device_config *config, weft_device **out,
+                                 weft_error *error);
+weft_status weft_device_open_cpu(const weft_device_config *config, weft_device **out,
+                                 weft_error *error);
 
 /* Shared by backends whose device memory is host memory (ref, cpu). */
 weft_status weft_host_alloc(weft_device *device, uint64_t n_bytes, void **out);
@@ -43,8 +45,8 @@ weft_status weft_host_zero(weft_device *device, void *to, uint64_t n_bytes);
 weft_status weft_host_sync(weft_device *device);
 /* Total and available bytes of the machine, and the processor's name. */
 void weft_host_describe(weft_device_info *info);
-/* Bytes of the weight in file form: n_mats * n_out rows; 0 when a row is not a whole number of blocks or the
- * product does not fit 64 bits. */
+/* Bytes of the weight in file form: n_mats * n_out rows; 0 when a row is not a whole number of
+ * blocks or the product does not fit 64 bits. */
 uint64_t weft_weight_file_bytes(const weft_weight *weight);
 
 #endif

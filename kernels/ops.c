@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Argument checks of all ops, then the backend.
  *
- * Law: what can be judged from the argument struct (counts, strides, types, pointers) is judged here, once for
- * all backends; what lies in device memory (token ids, slots, expert ids) is judged by the backend that can
- * see it. A broken contract is one log line that names the op and the fact, and WEFT_E_INVALID. */
+ * Law: what can be judged from the argument struct (counts, strides, types, pointers) is judged
+ * here, once for all backends; what lies in device memory (token ids, slots, expert ids) is judged
+ * by the backend that can see it. A broken contract is one log line that names the op and the fact,
+ * and WEFT_E_INVALID. */
 #include "kernels/ops.h"
 
 #include <math.h>
@@ -29,8 +30,10 @@ static bool rows_fit(uint32_t n_rows, uint64_t stride, uint64_t n_cols) {
 
 static weft_status check_weight(weft_device *device, const char *op, const weft_weight *weight) {
   REQUIRE(op, weight != NULL && weight->data != NULL, "a weight is absent");
-  REQUIRE(op, weight->n_in > 0 && weight->n_out > 0 && weight->n_mats > 0, "a weight has no elements");
-  REQUIRE(op, weft_type_row_bytes(weight->type, weight->n_in) > 0, "a weight row is not whole blocks");
+  REQUIRE(op, weight->n_in > 0 && weight->n_out > 0 && weight->n_mats > 0,
+          "a weight has no elements");
+  REQUIRE(op, weft_type_row_bytes(weight->type, weight->n_in) > 0,
+          "a weight row is not whole blocks");
   if (!device->kernels->supports(device, weight->type)) {
     weft_log(WEFT_LOG_ERROR, "op %s: the %s backend has no products for weights of type %s", op,
              device->info.backend, weft_type_name_of_id((int32_t)weight->type));
@@ -39,7 +42,8 @@ static weft_status check_weight(weft_device *device, const char *op, const weft_
   return WEFT_OK;
 }
 
-static weft_status check_scratch(const char *op, uint64_t wanted, const void *scratch, uint64_t given) {
+static weft_status check_scratch(const char *op, uint64_t wanted, const void *scratch,
+                                 uint64_t given) {
   REQUIRE(op, wanted == 0 || (scratch != NULL && given >= wanted), "scratch is too small");
   REQUIRE(op, ((uintptr_t)scratch & 63u) == 0, "scratch is not 64-byte aligned");
   return WEFT_OK;
@@ -60,8 +64,10 @@ static weft_status check_norm(weft_device *device, const weft_norm_args *args) {
   REQUIRE("norm", args->eps >= 0.0f, "eps is negative");
   REQUIRE("norm", rows_fit(args->n_rows, args->x_stride, args->n_cols), "x_stride");
   REQUIRE("norm", rows_fit(args->n_rows, args->y_stride, args->n_cols), "y_stride");
-  REQUIRE("norm", args->x2 == NULL || rows_fit(args->n_rows, args->x2_stride, args->n_cols), "x2_stride");
-  REQUIRE("norm", args->add == NULL || rows_fit(args->n_rows, args->add_stride, args->n_cols), "add_stride");
+  REQUIRE("norm", args->x2 == NULL || rows_fit(args->n_rows, args->x2_stride, args->n_cols),
+          "x2_stride");
+  REQUIRE("norm", args->add == NULL || rows_fit(args->n_rows, args->add_stride, args->n_cols),
+          "add_stride");
   return WEFT_OK;
 }
 
@@ -74,10 +80,12 @@ static weft_status check_matmul(weft_device *device, const weft_matmul_args *arg
     REQUIRE("matmul", args->weight[w]->n_in == args->weight[0]->n_in, "weights differ in n_in");
     REQUIRE("matmul", args->weight[w]->n_mats == 1, "a weight is a stack");
     REQUIRE("matmul", args->y[w] != NULL, "y is NULL");
-    REQUIRE("matmul", rows_fit(args->n_rows, args->y_stride[w], args->weight[w]->n_out), "y_stride");
+    REQUIRE("matmul", rows_fit(args->n_rows, args->y_stride[w], args->weight[w]->n_out),
+            "y_stride");
   }
   REQUIRE("matmul", rows_fit(args->n_rows, args->x_stride, args->weight[0]->n_in), "x_stride");
-  return check_scratch("matmul", weft_matmul_scratch(device, args), args->scratch, args->scratch_bytes);
+  return check_scratch("matmul", weft_matmul_scratch(device, args), args->scratch,
+                       args->scratch_bytes);
 }
 
 static weft_status check_kv(const char *op, const weft_kv_view *kv) {
@@ -95,8 +103,9 @@ static weft_status check_kv(const char *op, const weft_kv_view *kv) {
   uint64_t plane = (uint64_t)kv->n_kv_heads * kv->block_tokens * kv->head_dim * size;
   REQUIRE(op, kv->page_bytes % size == 0 && kv->k_offset % size == 0 && kv->v_offset % size == 0,
           "pages or planes are not aligned to their elements");
-  REQUIRE(op, kv->k_offset <= kv->page_bytes && kv->v_offset <= kv->page_bytes &&
-                  plane <= kv->page_bytes - kv->k_offset && plane <= kv->page_bytes - kv->v_offset,
+  REQUIRE(op,
+          kv->k_offset <= kv->page_bytes && kv->v_offset <= kv->page_bytes &&
+              plane <= kv->page_bytes - kv->k_offset && plane <= kv->page_bytes - kv->v_offset,
           "a plane leaves its page");
   return WEFT_OK;
 }
@@ -130,8 +139,9 @@ static weft_status check_segments(const weft_attention_args *args) {
     REQUIRE("attention", (uint64_t)segment->kv_len + segment->n_rows < (1u << 31), "kv_len");
     REQUIRE("attention", segment->table != NULL || (segment->canvas && segment->kv_len == 0),
             "a segment has no table");
-    REQUIRE("attention", !segment->canvas || (args->own_k != NULL && args->own_v != NULL &&
-                                              segment->first_row >= args->own_first),
+    REQUIRE("attention",
+            !segment->canvas || (args->own_k != NULL && args->own_v != NULL &&
+                                 segment->first_row >= args->own_first),
             "a canvas has no keys of its own");
   }
   return WEFT_OK;
@@ -150,7 +160,8 @@ static weft_status check_attention(weft_device *device, const weft_attention_arg
   REQUIRE("attention", rows_fit(args->n_rows, args->out_stride, cols), "out_stride");
   status = check_segments(args);
   if (status != WEFT_OK) return status;
-  return check_scratch("attention", weft_attention_scratch(device, args), args->scratch, args->scratch_bytes);
+  return check_scratch("attention", weft_attention_scratch(device, args), args->scratch,
+                       args->scratch_bytes);
 }
 
 static bool is_activation(weft_activation activation) {
@@ -181,8 +192,10 @@ static weft_status check_expert_stack(weft_device *device, const weft_experts_ar
                                       const weft_weight *weight, uint64_t n_out) {
   weft_status status = check_weight(device, "experts", weight);
   if (status != WEFT_OK) return status;
-  REQUIRE("experts", weight->n_mats == args->down->n_mats, "stacks differ in their number of experts");
-  REQUIRE("experts", weight->n_in == args->down->n_out && weight->n_out == n_out, "shapes do not match");
+  REQUIRE("experts", weight->n_mats == args->down->n_mats,
+          "stacks differ in their number of experts");
+  REQUIRE("experts", weight->n_in == args->down->n_out && weight->n_out == n_out,
+          "shapes do not match");
   return WEFT_OK;
 }
 
@@ -203,7 +216,8 @@ static weft_status check_experts(weft_device *device, const weft_experts_args *a
   REQUIRE("experts", is_activation(args->activation), "activation");
   REQUIRE("experts", rows_fit(args->n_rows, args->x_stride, args->down->n_out), "x_stride");
   REQUIRE("experts", rows_fit(args->n_rows, args->y_stride, args->down->n_out), "y_stride");
-  return check_scratch("experts", weft_experts_scratch(device, args), args->scratch, args->scratch_bytes);
+  return check_scratch("experts", weft_experts_scratch(device, args), args->scratch,
+                       args->scratch_bytes);
 }
 
 static weft_status check_head_stats(weft_device *device, const weft_head_stats_args *args) {
@@ -212,12 +226,14 @@ static weft_status check_head_stats(weft_device *device, const weft_head_stats_a
   REQUIRE("head_stats", args->weight->n_mats == 1, "the weight is a stack");
   REQUIRE("head_stats", args->h != NULL && args->temperature != NULL && args->u != NULL,
           "h, temperature or u is NULL");
-  REQUIRE("head_stats", args->argmax != NULL && args->drawn != NULL && args->top != NULL, "an output is NULL");
+  REQUIRE("head_stats", args->argmax != NULL && args->drawn != NULL && args->top != NULL,
+          "an output is NULL");
   REQUIRE("head_stats", args->log_total != NULL && args->entropy != NULL && args->bad != NULL,
           "an output is NULL");
   REQUIRE("head_stats", args->cap >= 0.0f && isfinite(args->cap), "cap");
   REQUIRE("head_stats", rows_fit(args->n_rows, args->h_stride, args->weight->n_in), "h_stride");
-  REQUIRE("head_stats", args->soft == NULL || rows_fit(args->n_rows, args->soft_stride, args->weight->n_in),
+  REQUIRE("head_stats",
+          args->soft == NULL || rows_fit(args->n_rows, args->soft_stride, args->weight->n_in),
           "soft_stride");
   return check_scratch("head_stats", weft_head_stats_scratch(device, args), args->scratch,
                        args->scratch_bytes);
@@ -227,11 +243,14 @@ static weft_status check_head_rows(weft_device *device, const weft_head_rows_arg
   weft_status status = check_weight(device, "head_rows", args->weight);
   if (status != WEFT_OK) return status;
   REQUIRE("head_rows", args->weight->n_mats == 1, "the weight is a stack");
-  REQUIRE("head_rows", args->h != NULL && args->logits != NULL && args->bad != NULL, "h or an output is NULL");
+  REQUIRE("head_rows", args->h != NULL && args->logits != NULL && args->bad != NULL,
+          "h or an output is NULL");
   REQUIRE("head_rows", args->cap >= 0.0f && isfinite(args->cap), "cap");
   REQUIRE("head_rows", rows_fit(args->n_rows, args->h_stride, args->weight->n_in), "h_stride");
-  REQUIRE("head_rows", rows_fit(args->n_rows, args->logits_stride, args->weight->n_out), "logits_stride");
-  return check_scratch("head_rows", weft_head_rows_scratch(device, args), args->scratch, args->scratch_bytes);
+  REQUIRE("head_rows", rows_fit(args->n_rows, args->logits_stride, args->weight->n_out),
+          "logits_stride");
+  return check_scratch("head_rows", weft_head_rows_scratch(device, args), args->scratch,
+                       args->scratch_bytes);
 }
 
 static weft_status check_soft(weft_device *device, const weft_soft_args *args) {
@@ -240,22 +259,23 @@ static weft_status check_soft(weft_device *device, const weft_soft_args *args) {
   REQUIRE("soft", args->weight->n_mats == 1, "the weight is a stack");
   REQUIRE("soft", args->logits != NULL && args->temperature != NULL && args->soft != NULL,
           "logits, temperature or soft is NULL");
-  REQUIRE("soft", rows_fit(args->n_rows, args->logits_stride, args->weight->n_out), "logits_stride");
+  REQUIRE("soft", rows_fit(args->n_rows, args->logits_stride, args->weight->n_out),
+          "logits_stride");
   REQUIRE("soft", rows_fit(args->n_rows, args->soft_stride, args->weight->n_in), "soft_stride");
   return check_scratch("soft", weft_soft_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
 /* A call without rows has nothing to do, whatever else its arguments say. */
-#define X(op)                                                                                  \
-  weft_status weft_##op(weft_device *device, const weft_##op##_args *args) {                   \
-    if (device == NULL || args == NULL) return invalid(#op, "device or args is NULL");         \
-    if (args->n_rows == 0) return WEFT_OK;                                                     \
-    weft_status status = check_##op(device, args);                                             \
-    return status == WEFT_OK ? device->kernels->op(device, args) : status;                     \
-  }                                                                                            \
-  uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args) {            \
-    if (device == NULL || args == NULL || device->kernels->op##_scratch == NULL) return 0;     \
-    return device->kernels->op##_scratch(device, args);                                        \
+#define X(op)                                                                              \
+  weft_status weft_##op(weft_device *device, const weft_##op##_args *args) {               \
+    if (device == NULL || args == NULL) return invalid(#op, "device or args is NULL");     \
+    if (args->n_rows == 0) return WEFT_OK;                                                 \
+    weft_status status = check_##op(device, args);                                         \
+    return status == WEFT_OK ? device->kernels->op(device, args) : status;                 \
+  }                                                                                        \
+  uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args) {        \
+    if (device == NULL || args == NULL || device->kernels->op##_scratch == NULL) return 0; \
+    return device->kernels->op##_scratch(device, args);                                    \
   }
 WEFT_OPS(X)
 #undef X

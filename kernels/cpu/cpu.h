@@ -1,19 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* The cpu device: its thread pool, its instruction set, and the functions that its kernel table names.
+/* The cpu device: its thread pool, its instruction set, and the functions that its kernel table
+ * names.
  *
- * Law: an op of the table has its arguments checked (ops.c) before it is called. It reads the pool and the isa
- * from its device, runs its tasks on the pool and returns when they are done; so everything enqueued has run
- * already. The isa is fixed when the device opens; code for an isa lives in files *_avx2.c and *_avx512.c and
- * is called only when the isa says so. Nothing here reads the environment. */
+ * Law: an op of the table has its arguments checked (ops.c) before it is called. It reads the pool
+ * and the isa from its device, runs its tasks on the pool and returns when they are done; so
+ * everything enqueued has run already. The isa is fixed when the device opens; code for an isa
+ * lives in files *_avx2.c and *_avx512.c and is called only when the isa says so. Nothing here
+ * reads the environment. */
 #ifndef WEFT_KERNELS_CPU_CPU_H
 #define WEFT_KERNELS_CPU_CPU_H
 
 #include "kernels/cpu/pool.h"
 #include "kernels/device_internal.h"
 
-/* Ascending: each isa includes those before it. avx2 means AVX2 + FMA + F16C; avx512 means F + BW + DQ + VL +
- * VNNI beside avx2. */
-typedef enum weft_cpu_isa { WEFT_ISA_PORTABLE = 0, WEFT_ISA_AVX2 = 1, WEFT_ISA_AVX512 = 2 } weft_cpu_isa;
+/* Ascending: each isa includes those before it. avx2 means AVX2 + FMA + F16C; avx512 means F + BW +
+ * DQ + VL + VNNI beside avx2. */
+typedef enum weft_cpu_isa {
+  WEFT_ISA_PORTABLE = 0,
+  WEFT_ISA_AVX2 = 1,
+  WEFT_ISA_AVX512 = 2
+} weft_cpu_isa;
 
 typedef struct weft_cpu_device {
   weft_device device; /* first: a weft_device * is a weft_cpu_device * */
@@ -28,7 +34,7 @@ static inline weft_cpu_isa weft_cpu_get_isa(const weft_device *device) {
   return ((const weft_cpu_device *)(const void *)device)->isa;
 }
 
-/* ---- rows: embed.c, norm.c, qkv.c, attention.c, gate.c, route.c, soft.c ------------------------------------ */
+/* ---- rows: embed.c, norm.c, qkv.c, attention.c, gate.c, route.c, soft.c ---- */
 weft_status weft_cpu_embed(weft_device *device, const weft_embed_args *args);
 weft_status weft_cpu_norm(weft_device *device, const weft_norm_args *args);
 weft_status weft_cpu_qkv(weft_device *device, const weft_qkv_args *args);
@@ -39,7 +45,7 @@ weft_status weft_cpu_route(weft_device *device, const weft_route_args *args);
 weft_status weft_cpu_soft(weft_device *device, const weft_soft_args *args);
 uint64_t weft_cpu_soft_scratch(weft_device *device, const weft_soft_args *args);
 
-/* ---- products: matmul*.c, experts*.c, head*.c ---------------------------------------------------------------- */
+/* ---- products: matmul*.c, experts*.c, head*.c ---- */
 weft_status weft_cpu_matmul(weft_device *device, const weft_matmul_args *args);
 uint64_t weft_cpu_matmul_scratch(weft_device *device, const weft_matmul_args *args);
 weft_status weft_cpu_experts(weft_device *device, const weft_experts_args *args);
@@ -51,13 +57,13 @@ uint64_t weft_cpu_head_rows_scratch(weft_device *device, const weft_head_rows_ar
 bool weft_cpu_supports(const weft_device *device, weft_type weight_type);
 const char *weft_cpu_numerics(const weft_device *device, weft_type weight_type);
 
-/* ---- weights in the layout of this device: pack*.c ----------------------------------------------------------- */
-weft_status weft_cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
-                          weft_error *error);
+/* ---- weights in the layout of this device: pack*.c ---- */
+weft_status weft_cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes,
+                          unsigned uses, weft_error *error);
 void weft_cpu_free_weight(weft_device *device, weft_weight *weight);
 weft_status weft_cpu_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
-/* Row `row` of matrix `matrix`, whatever the layout, as n_in floats: bit-equal to weft_dequantise_row of the
- * file's row. For embed and soft; not fast. */
+/* Row `row` of matrix `matrix`, whatever the layout, as n_in floats: bit-equal to
+ * weft_dequantise_row of the file's row. For embed and soft; not fast. */
 void weft_cpu_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out);
 
 #endif

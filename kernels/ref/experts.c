@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-/* scratch: [n_in] sum (double), [n_ff] act * up (float), [max(n_in, n_ff)] weight row (float), [n_experts] seen */
+/* scratch: [n_in] sum (double), [n_ff] act * up (float), [max(n_in, n_ff)] weight row (float),
+ * [n_experts] seen */
 uint64_t weft_ref_experts_scratch(weft_device *device, const weft_experts_args *args) {
   (void)device;
   uint64_t n_in = args->down->n_out, n_ff = args->down->n_in;
@@ -12,7 +13,8 @@ uint64_t weft_ref_experts_scratch(weft_device *device, const weft_experts_args *
   return n_in * sizeof(double) + (n_ff + widest) * sizeof(float) + args->down->n_mats;
 }
 
-static void gate_up(const weft_experts_args *args, uint32_t expert, const float *x, float *row, float *h) {
+static void gate_up(const weft_experts_args *args, uint32_t expert, const float *x, float *row,
+                    float *h) {
   uint32_t n_in = args->down->n_out, n_ff = args->down->n_in;
   const weft_weight *gate = args->gate_up != NULL ? args->gate_up : args->gate;
   const weft_weight *up = args->gate_up != NULL ? args->gate_up : args->up;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* head_stats: the statistics of softmax(logit / temperature), one row of logits at a time.
  *
- * A row with a logit that is not finite, or with no allowed token, is bad: argmax and drawn are 0, the numbers
- * 0, the soft row zeros. */
+ * A row with a logit that is not finite, or with no allowed token, is bad: argmax and drawn are 0,
+ * the numbers 0, the soft row zeros. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -25,8 +25,8 @@ static uint32_t find_argmax(const float *logits, const uint32_t *allowed, uint32
   return best;
 }
 
-static int32_t draw(const float *logits, const uint32_t *allowed, uint32_t n_vocab, double temperature,
-                    double max, double threshold) {
+static int32_t draw(const float *logits, const uint32_t *allowed, uint32_t n_vocab,
+                    double temperature, double max, double threshold) {
   double running = 0.0;
   int32_t last = 0;
   for (uint32_t v = 0; v < n_vocab; v++) {
@@ -38,7 +38,8 @@ static int32_t draw(const float *logits, const uint32_t *allowed, uint32_t n_voc
   return last;
 }
 
-static void stats_row(const weft_head_stats_args *args, uint32_t r, const float *logits, uint32_t argmax) {
+static void stats_row(const weft_head_stats_args *args, uint32_t r, const float *logits,
+                      uint32_t argmax) {
   const uint32_t *allowed = args->allowed == NULL ? NULL : args->allowed[r];
   uint32_t n_vocab = args->weight->n_out;
   double temperature = (double)args->temperature[r];
@@ -77,12 +78,17 @@ weft_status weft_ref_head_stats(weft_device *device, const weft_head_stats_args 
     uint32_t argmax = find_argmax(logits, allowed, weight->n_out);
     bad = bad || argmax == weight->n_out;
     args->bad[r] = bad ? 1 : 0;
-    if (bad) clear_row(args, r);
-    else stats_row(args, r, logits, argmax);
+    if (bad)
+      clear_row(args, r);
+    else
+      stats_row(args, r, logits, argmax);
     if (args->soft == NULL || (args->want_soft != NULL && args->want_soft[r] == 0)) continue;
     float *soft = args->soft + r * args->soft_stride;
-    if (bad) memset(soft, 0, weight->n_in * sizeof(float));
-    else weft_ref_soft_row(weight, logits, allowed, args->temperature[r], args->soft_scale, sum, row, soft);
+    if (bad)
+      memset(soft, 0, weight->n_in * sizeof(float));
+    else
+      weft_ref_soft_row(weight, logits, allowed, args->temperature[r], args->soft_scale, sum, row,
+                        soft);
   }
   return WEFT_OK;
 }

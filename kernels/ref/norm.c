@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* norm: y = (add + rms(x + x2) * weight) * row_scale. x + x2 is an f32 sum; the rest is double until y. */
+/* norm: y = (add + rms(x + x2) * weight) * row_scale. x + x2 is an f32 sum; the rest is double
+ * until y. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
 
-static float summand(const float *x, const float *x2, uint32_t i) { return x2 == NULL ? x[i] : x[i] + x2[i]; }
+static float summand(const float *x, const float *x2, uint32_t i) {
+  return x2 == NULL ? x[i] : x[i] + x2[i];
+}
 
 weft_status weft_ref_norm(weft_device *device, const weft_norm_args *args) {
   (void)device;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* The reference device: every op in plain loops with double sums. It is the definition of the op.
  *
- * Law: nothing here is ever optimised. Weights stay in file layout and are read through weft_dequantise_row;
- * products take the f32 input as it is (no 8-bit activations). Where an op's text in ops.h names f32 steps
- * (angles, stored keys), ref takes the same steps. */
+ * Law: nothing here is ever optimised. Weights stay in file layout and are read through
+ * weft_dequantise_row; products take the f32 input as it is (no 8-bit activations). Where an op's
+ * text in ops.h names f32 steps (angles, stored keys), ref takes the same steps. */
 #ifndef WEFT_KERNELS_REF_REF_H
 #define WEFT_KERNELS_REF_REF_H
 
 #include "kernels/device_internal.h"
 
-#define X(op)                                                                    \
-  weft_status weft_ref_##op(weft_device *device, const weft_##op##_args *args);  \
+#define X(op)                                                                   \
+  weft_status weft_ref_##op(weft_device *device, const weft_##op##_args *args); \
   uint64_t weft_ref_##op##_scratch(weft_device *device, const weft_##op##_args *args);
 WEFT_OPS(X)
 #undef X
@@ -20,12 +20,13 @@ void weft_ref_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t ro
 /* sum of a[i] * b[i], in double, ascending. */
 double weft_ref_dot(const float *a, const float *b, uint32_t n);
 double weft_ref_activate(weft_activation activation, double x);
-/* soft = scale * sum over v of exp(logit[v] / temperature - max) / total * row v of weight; tokens outside
- * allowed (may be NULL) weigh nothing. sum: n_in doubles; row: n_in floats. */
+/* soft = scale * sum over v of exp(logit[v] / temperature - max) / total * row v of weight; tokens
+ * outside allowed (may be NULL) weigh nothing. sum: n_in doubles; row: n_in floats. */
 void weft_ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t *allowed,
                        float temperature, float scale, double *sum, float *row, float *soft);
 /* Logits of one row, capped; true when one of them is not finite. row: n_in floats. */
-bool weft_ref_logits_row(const weft_weight *weight, const float *h, float cap, float *row, float *logits);
+bool weft_ref_logits_row(const weft_weight *weight, const float *h, float cap, float *row,
+                         float *logits);
 
 static inline bool weft_ref_is_allowed(const uint32_t *allowed, uint32_t token) {
   return allowed == NULL || ((allowed[token / 32] >> (token % 32)) & 1u) != 0;

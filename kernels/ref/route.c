@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* route: softmax over all experts, the k largest, renormalised over the k, times expert_scale. The sum over all
- * experts cancels in the renormalisation, so only the k chosen ones are summed, in rank order. */
+/* route: softmax over all experts, the k largest, renormalised over the k, times expert_scale. The
+ * sum over all experts cancels in the renormalisation, so only the k chosen ones are summed, in
+ * rank order. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -12,8 +13,10 @@ static bool is_taken(const int32_t *ids, uint32_t n_taken, uint32_t expert) {
   return false;
 }
 
-/* The largest expert not yet taken; of equal ones the first. NaN never wins but something is always chosen. */
-static uint32_t best_left(const float *logits, uint32_t n_experts, const int32_t *ids, uint32_t n_taken) {
+/* The largest expert not yet taken; of equal ones the first. NaN never wins but something is always
+ * chosen. */
+static uint32_t best_left(const float *logits, uint32_t n_experts, const int32_t *ids,
+                          uint32_t n_taken) {
   uint32_t best = n_experts;
   for (uint32_t e = 0; e < n_experts; e++) {
     if (is_taken(ids, n_taken, e)) continue;

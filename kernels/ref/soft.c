@@ -32,8 +32,9 @@ weft_status weft_ref_soft(weft_device *device, const weft_soft_args *args) {
   double *sum = args->scratch;
   float *row = (float *)(sum + args->weight->n_in);
   for (uint32_t r = 0; r < args->n_rows; r++) {
-    weft_ref_soft_row(args->weight, args->logits + r * args->logits_stride, NULL, args->temperature[r],
-                      args->scale, sum, row, args->soft + r * args->soft_stride);
+    weft_ref_soft_row(args->weight, args->logits + r * args->logits_stride, NULL,
+                      args->temperature[r], args->scale, sum, row,
+                      args->soft + r * args->soft_stride);
   }
   return WEFT_OK;
 }

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cpu/rows.h"
+
+typedef struct norm_run {
+  const weft_norm_args *args;
+  const weft_cpu_rows *rows;
+} norm_run;
+
+static void norm_rows(void *arg, uint32_t first, uint32_t end) {
+  const norm_run *run = arg;
+  const weft_norm_args *args = run->args;
+  for (uint64_t r = first; r < end; r++) {
+    const weft_cpu_norm_row row = {
+        .x = args->x + r * args->x_stride,
+        .x2 = args->x2 == NULL ? NULL : args->x2 + r * args->x2_stride,
+        .weight = args->weight,
+        .add = args->add == NULL ? NULL : args->add + r * args->add_stride,
+        .y = args->y + r * args->y_stride,
+        .row_scale = args->row_scale == NULL ? 1.0f : args->row_scale[r],
+        .eps = args->eps,
+        .n = args->n_cols,
+    };
+    run->rows->norm(&row);
+  }
+}
+
+weft_status weft_cpu_norm(weft_device *device, const weft_norm_args *args) {
+  norm_run run = {.args = args, .rows = weft_cpu_rows_of(device)};
+  weft_cpu_for_rows(device, args->n_rows, args->n_cols / 4, norm_rows, &run);
+  return WEFT_OK;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+#include <math.h>
+
+#include "kernels/cpu/rows.h"
+
+/* Keeps ids[0..k) sorted by logit, largest first; an equal logit goes after those already there, so
+ * of equal experts the first wins. */
+static void choose(const float *logits, uint32_t n_experts, uint32_t k, int32_t *ids) {
+  uint32_t n = 0;
+  for (uint32_t e = 0; e < n_experts; e++) {
+    if (n == k && !(logits[e] > logits[ids[k - 1]])) continue;
+    uint32_t place = n < k ? n++ : k - 1;
+    while (place > 0 && logits[e] > logits[ids[place - 1]]) {
+      ids[place] = ids[place - 1];
+      place -= 1;
+    }
+    ids[place] = (int32_t)e;
+  }
+}
+
+static void route_rows(void *arg, uint32_t first, uint32_t end) {
+  const weft_route_args *args = arg;
+  for (uint64_t r = first; r < end; r++) {
+    const float *logits = args->logits + r * args->logits_stride;
+    int32_t *ids = args->ids + r * args->k;
+    float *weights = args->weights + r * args->k;
+    float total = 0.0f;
+    choose(logits, args->n_experts, args->k, ids);
+    for (uint32_t j = 0; j < args->k; j++) {
+      weights[j] = expf(logits[ids[j]] - logits[ids[0]]);
+      total += weights[j];
+    }
+    for (uint32_t j = 0; j < args->k; j++) {
+      weights[j] /= total;
+      if (args->expert_scale != NULL) weights[j] *= args->expert_scale[ids[j]];
+    }
+  }
+}
+
+weft_status weft_cpu_route(weft_device *device, const weft_route_args *args) {
+  weft_route_args copy = *args;
+  weft_cpu_for_rows(device, args->n_rows, args->n_experts, route_rows, &copy);
+  return WEFT_OK;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cpu/rows.h"
+
+enum {
+  ROWS_INLINE_COST = 20000, /* below this a run of the pool costs more than it saves */
+  ROWS_TASKS_PER_THREAD = 4 /* so that a thread that was held up leaves little behind */
+};
+
+const weft_cpu_rows *weft_cpu_rows_of(const weft_device *device) {
+#if defined(__x86_64__)
+  if (weft_cpu_get_isa(device) == WEFT_ISA_AVX512) return &weft_cpu_rows_avx512;
+  if (weft_cpu_get_isa(device) == WEFT_ISA_AVX2) return &weft_cpu_rows_avx2;
+#else
+  (void)device;
+#endif
+  return &weft_cpu_rows_portable;
+}
+
+typedef struct rows_run {
+  weft_cpu_rows_fn fn;
+  void *arg;
+  uint32_t n_rows, n_tasks;
+} rows_run;
+
+static void run_task(void *arg, uint32_t task, uint32_t thread) {
+  (void)thread;
+  const rows_run *run = arg;
+  uint32_t first = (uint32_t)((uint64_t)run->n_rows * task / run->n_tasks);
+  uint32_t end = (uint32_t)((uint64_t)run->n_rows * (task + 1) / run->n_tasks);
+  run->fn(run->arg, first, end);
+}
+
+void weft_cpu_for_rows(weft_device *device, uint32_t n_rows, uint64_t row_cost, weft_cpu_rows_fn fn,
+                       void *arg) {
+  weft_pool *pool = weft_cpu_pool(device);
+  if (weft_pool_size(pool) == 1 || n_rows < 2 || n_rows * row_cost < ROWS_INLINE_COST) {
+    fn(arg, 0, n_rows);
+    return;
+  }
+  rows_run run = {.fn = fn, .arg = arg, .n_rows = n_rows};
+  run.n_tasks = weft_pool_size(pool) * ROWS_TASKS_PER_THREAD;
+  if (run.n_tasks > n_rows) run.n_tasks = n_rows;
+  weft_pool_run(pool, run_task, &run, run.n_tasks);
+}
