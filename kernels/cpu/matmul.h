@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT */
+/* Products of rows with panels: what the three instruction sets implement, and what matmul, experts and the
+ * head share.
+ *
+ * Law (the numerics of a product, the same for every number of rows, place and thread). Quantised weights: the
+ * input row is cut into blocks of 32; a block's scale is max|x| / 127 in f32 and its codes are x / scale
+ * rounded to nearest even; a block with a NaN or infinity has scale NaN, one with max|x| < 2^-100 is zero. For
+ * one output, blocks ascend:
+ *   OFFSET   t = scale * (float)dot                                            acc = fma(t, x_scale, acc)
+ *   LEAST    t = fma(-least, (float)x_sum, scale * (float)dot)                 acc = fma(t, x_scale, acc)
+ *   SPLIT    t = fma(scale1, (float)dot1, scale0 * (float)dot0)                acc = fma(t, x_scale, acc)
+ * where dot is the exact integer sum of (code - offset) * x_code. Float weights: inputs ascend within segments
+ * of WEFT_SEGMENT, acc = fma(w, x, acc) from zero, and segments are added ascending. All isas give equal bits,
+ * but that portable code rounds w * x before it adds (a call per product where there is no fma otherwise).
+ *
+ * Rows are packed into groups before the product; the rows of a group lie side by side:
+ *   quantised   per block of 32: code[R][32] s8, scale[R] f32, sum[R] f32, -sum[R] s32, -sum of the first and
+ *               of the last sixteen [R] s32 each                                     52 R bytes
+ *   float       per input: x[R] f32                                                   4 R bytes
+ * A group has 16 rows; what is left at the end is one group of up to 8 or two of almost equal size. */
+#ifndef WEFT_KERNELS_CPU_MATMUL_H
+#define WEFT_KERNELS_CPU_MATMUL_H
+
+#include <string.h>
+
+#include "kernels/cpu/pack.h"
+
+enum {
+  WEFT_GROUP = 16,         /* rows of a full group */
+  WEFT_GROUP_PART = 8,     /* most rows of another */
+  WEFT_SEGMENT = 256,      /* inputs summed at a time, float weights */
+  WEFT_X_BLOCK_BYTES = 52, /* of one row's block of 32 in a quantised group */
+  WEFT_TASKS_PER_THREAD = 8
+};
+
+/* y[r][0 .. n_cols) = one group of rows times n_panels consecutive panels. */
+typedef struct weft_tile {
+  const weft_pack_info *info;
+  const uint8_t *panel; /* the first */
+  uint64_t panel_bytes;
+  uint32_t n_panels;
+  uint32_t n_cols; /* outputs to store: more than 16 * (n_panels - 1), at most 16 * n_panels */
+  uint32_t n_in;
+  uint32_t n_rows; /* 1 .. 8 or 16 */
+  const uint8_t *x;
+  float *y;
+  uint64_t y_stride;
+} weft_tile;
+
+typedef struct weft_products {
+  void (*tile)(const weft_tile *tile);
+  /* Row `row` of a quantised group of n_rows. */
+  void (*quantise)(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group);
+} weft_products;
+
+const weft_products *weft_products_find(weft_cpu_isa isa);
+extern const weft_products weft_products_portable;
+extern const weft_products weft_products_avx2;
+extern const weft_products weft_products_avx512;
+
+/* Rows of the next group when n_left are still to be packed. */
+static inline uint32_t weft_group_next(uint32_t n_left) {
+  if (n_left >= WEFT_GROUP) return WEFT_GROUP;
+  return n_left > WEFT_GROUP_PART ? (n_left + 1) / 2 : n_left;
+}
+
+/* Bytes that one row takes in packed groups, so that the group beginning at row r is at r times this. */
+static inline uint64_t weft_group_row_bytes(bool quantised, uint32_t n_in) {
+  return quantised ? (uint64_t)(n_in / WEFT_PACK_BLOCK) * WEFT_X_BLOCK_BYTES : 4ull * n_in;
+}
+
+static inline bool weft_is_quantised(weft_type type) {
+  return type != WEFT_TYPE_F32 && type != WEFT_TYPE_F16 && type != WEFT_TYPE_BF16;
+}
+
+static inline uint64_t weft_round_64(uint64_t n) { return (n + 63u) & ~63ull; }
+
+/* Scale of a block whose largest magnitude is `most`, and what to multiply by; 0 when all codes are to be 0. */
+static inline void weft_block_scale(float most, float *scale, float *inverse) {
+  *inverse = 0.0f;
+  if (!(most <= 3.4028235e38f)) { /* NaN or infinity spoils the block, visibly */
+    union { uint32_t u; float f; } nan = {0x7FC00000u};
+    *scale = nan.f;
+  } else if (most < 0x1p-100f) {
+    *scale = 0.0f;
+  } else {
+    *scale = most / 127.0f;
+    *inverse = 1.0f / *scale;
+  }
+}
+
+/* What follows the codes of a block: to is the block, sum0 and sum1 the sums of its halves' codes. */
+static inline void weft_block_tail(uint8_t *to, uint32_t row, uint32_t n_rows, float scale, int32_t sum0,
+                                   int32_t sum1) {
+  float sum = (float)(sum0 + sum1);
+  int32_t minus[3] = {-(sum0 + sum1), -sum0, -sum1};
+  uint8_t *tail = to + 32 * (uint64_t)n_rows + 4 * row;
+  memcpy(tail, &scale, 4);
+  memcpy(tail + 4 * (uint64_t)n_rows, &sum, 4);
+  for (uint32_t i = 0; i < 3; i++) memcpy(tail + 4 * (uint64_t)n_rows * (2 + i), &minus[i], 4);
+}
+
+/* Packs rows [first, first + n) into groups; first is a multiple of 16. row(r) is x + r * x_stride. */
+typedef struct weft_pack_rows {
+  const weft_products *products;
+  const float *x;
+  uint64_t x_stride;
+  uint32_t n_in;
+  bool quantised;
+  uint8_t *groups; /* where row 0 of the whole would be */
+} weft_pack_rows;
+void weft_rows_pack(const weft_pack_rows *rows, uint32_t first, uint32_t n);
+/* All rows [0, n_rows), over the pool when that is worth it. */
+void weft_rows_pack_all(weft_pool *pool, const weft_pack_rows *rows, uint32_t n_rows);
+
+/* Panels [panel, panel + n_panels) of a matrix; the caller adds x, y, y_stride and n_rows. */
+weft_tile weft_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel, uint32_t n_panels);
+
+/* Runs a tile over rows [first, first + n) of packed groups: tile.x and tile.y are those of row 0. */
+void weft_tile_rows(const weft_products *products, const weft_tile *tile, uint32_t first, uint32_t n);
+
+#endif

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT */
+/* Products of rows with panels, AVX2: a panel is two halves of eight lanes.
+ *
+ * Law: the numerics of matmul.h. Products of unsigned codes and signed activations are added in pairs to 16
+ * bits; as many pairs are added there as cannot overflow (the largest pair is 2 * code * 127), then widened. */
+#include "kernels/cpu/matmul.h"
+
+#if defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+
+#include "kernels/cpu/matmul_lanes.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Vectors whose 16-bit pairs may be added: 8 bits are taken with their sign, |code| <= 128. */
+INLINE uint32_t pairs_that_fit(weft_type type, uint32_t bits) {
+  if (type == WEFT_TYPE_MXFP4) return 4; /* codes up to 28 */
+  return bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
+}
+
+INLINE __m256i load_half(const lanes_u *w, uint32_t half) {
+  return _mm256_loadu_si256((const __m256i *)(const void *)((const uint8_t *)w + 32 * half));
+}
+
+INLINE __m256i four(const uint8_t *codes) {
+  int32_t x;
+  memcpy(&x, codes, 4);
+  return _mm256_set1_epi32(x);
+}
+
+/* dot + the products of vectors [first, first + n), whose activations begin at codes */
+INLINE __m256i dot_codes(__m256i dot, uint32_t bits, uint32_t fit, const lanes_u *w, uint32_t n, uint32_t half,
+                         const uint8_t *codes) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i pairs = _mm256_setzero_si256();
+#pragma GCC unroll 8
+  for (uint32_t c = 0; c < n; c++) {
+    __m256i code = load_half(w + c, half), x = four(codes + 4 * c);
+    if (bits == 8) {
+      code = _mm256_xor_si256(code, _mm256_set1_epi8(-128));
+      x = _mm256_sign_epi8(x, code);
+      code = _mm256_abs_epi8(code);
+    }
+    pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(code, x));
+    if ((c + 1) % fit != 0) continue;
+    dot = _mm256_add_epi32(dot, _mm256_madd_epi16(pairs, ones));
+    pairs = _mm256_setzero_si256();
+  }
+  return dot;
+}
+
+INLINE float read_float(const uint8_t *at) {
+  float f;
+  memcpy(&f, at, sizeof f);
+  return f;
+}
+
+INLINE __m256i start_sum(const uint8_t *at, uint32_t shift) {
+  int32_t sum;
+  memcpy(&sum, at, sizeof sum);
+  return _mm256_slli_epi32(_mm256_set1_epi32(sum), (int)shift);
+}
+
+typedef struct half_block {
+  const lanes_u *w;
+  __m256 a, b;
+  uint32_t half;
+} half_block;
+
+INLINE __m256 add_block(const weft_pack_info *info, const half_block *k, uint32_t r, uint32_t R,
+                        const uint8_t *x, __m256 acc) {
+  const uint8_t *codes = x + 32 * r, *tail = x + 32 * R + 4 * r;
+  const uint32_t fit = pairs_that_fit(info->type, info->bits), bits = info->bits, shift = info->offset_shift;
+  __m256 t;
+  if (info->form == WEFT_FORM_SPLIT) {
+    __m256i dot0 = dot_codes(start_sum(tail + 12 * R, shift), bits, fit, k->w, 4, k->half, codes);
+    __m256i dot1 = dot_codes(start_sum(tail + 16 * R, shift), bits, fit, k->w + 4, 4, k->half, codes + 16);
+    t = _mm256_mul_ps(k->a, _mm256_cvtepi32_ps(dot0));
+    t = _mm256_fmadd_ps(k->b, _mm256_cvtepi32_ps(dot1), t);
+  } else {
+    bool offset = info->form == WEFT_FORM_OFFSET && bits != 8;
+    __m256i dot = offset ? start_sum(tail + 8 * R, shift) : _mm256_setzero_si256();
+    dot = dot_codes(dot, bits, fit, k->w, 8, k->half, codes);
+    t = _mm256_mul_ps(k->a, _mm256_cvtepi32_ps(dot));
+    if (info->form == WEFT_FORM_LEAST) t = _mm256_fmadd_ps(k->b, _mm256_set1_ps(read_float(tail + 4 * R)), t);
+  }
+  return _mm256_fmadd_ps(t, _mm256_set1_ps(read_float(tail)), acc);
+}
+
+INLINE __m256 half_of(const lanes_f *v, uint32_t half) {
+  return _mm256_loadu_ps((const float *)(const void *)v + 8 * half);
+}
+
+static void store_rows(const weft_tile *tile, uint32_t panel, const float acc[][WEFT_PANEL]) {
+  uint32_t n = tile->n_cols - panel * WEFT_PANEL;
+  if (n > WEFT_PANEL) n = WEFT_PANEL;
+  for (uint32_t r = 0; r < tile->n_rows; r++) {
+    memcpy(tile->y + r * tile->y_stride + (uint64_t)panel * WEFT_PANEL, acc[r], n * sizeof(float));
+  }
+}
+
+INLINE void quantised_panel(const weft_pack_info *info, const weft_tile *tile, uint32_t p) {
+  float acc[WEFT_GROUP][WEFT_PANEL] __attribute__((aligned(64))) = {{0}};
+  const uint8_t *panel = tile->panel + p * tile->panel_bytes;
+  const uint32_t R = tile->n_rows;
+  lanes_u w[8];
+  for (uint32_t b = 0; b < tile->n_in / WEFT_PACK_BLOCK; b++) {
+    lanes_block block = lanes_find_block(info, panel, tile->n_in, b);
+    lanes_block_codes(info, &block, w);
+    const uint8_t *x = tile->x + (uint64_t)b * WEFT_X_BLOCK_BYTES * R;
+    for (uint32_t half = 0; half < 2; half++) {
+      const half_block k = {w, half_of(&block.a, half), half_of(&block.b, half), half};
+      for (uint32_t r = 0; r < R; r++) {
+        __m256 sum = _mm256_load_ps(acc[r] + 8 * half);
+        _mm256_store_ps(acc[r] + 8 * half, add_block(info, &k, r, R, x, sum));
+      }
+    }
+  }
+  store_rows(tile, p, acc);
+}
+
+INLINE void float_panel(weft_type type, const weft_tile *tile, uint32_t p) {
+  float total[WEFT_GROUP][WEFT_PANEL] = {{0}};
+  const uint8_t *panel = tile->panel + p * tile->panel_bytes;
+  const uint32_t R = tile->n_rows;
+  for (uint32_t first = 0; first < tile->n_in; first += WEFT_SEGMENT) {
+    uint32_t n = tile->n_in - first < WEFT_SEGMENT ? tile->n_in - first : WEFT_SEGMENT;
+    for (uint32_t r = 0; r < R; r += 4) { /* four rows at a time; a row past the end repeats the last */
+      uint32_t at[4];
+      __m256 low[4], high[4];
+      for (uint32_t i = 0; i < 4; i++) at[i] = r + i < R ? r + i : R - 1;
+      for (uint32_t i = 0; i < 4; i++) low[i] = high[i] = _mm256_setzero_ps();
+      for (uint32_t i = first; i < first + n; i++) {
+        lanes_f w = lanes_weight(type, panel, i);
+        __m256 w0 = half_of(&w, 0), w1 = half_of(&w, 1);
+        const uint8_t *x = tile->x + 4ull * i * R;
+#pragma GCC unroll 4
+        for (uint32_t j = 0; j < 4; j++) {
+          __m256 one = _mm256_set1_ps(read_float(x + 4 * at[j]));
+          low[j] = _mm256_fmadd_ps(w0, one, low[j]);
+          high[j] = _mm256_fmadd_ps(w1, one, high[j]);
+        }
+      }
+      for (uint32_t j = 0; j < 4 && r + j < R; j++) {
+        float *to = total[r + j];
+        _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), low[j]));
+        _mm256_storeu_ps(to + 8, _mm256_add_ps(_mm256_loadu_ps(to + 8), high[j]));
+      }
+    }
+  }
+  store_rows(tile, p, total);
+}
+
+/* The rows of pack_table again, so that each type is compiled with its numbers known. */
+#define QUANTISED(X)                                            \
+  X(Q8_0, WEFT_FORM_OFFSET, 8, 7, 512, 0, 32)                   \
+  X(Q4_0, WEFT_FORM_OFFSET, 4, 3, 256, 0, 32)                   \
+  X(Q5_0, WEFT_FORM_OFFSET, 5, 4, 320, 0, 32)                   \
+  X(MXFP4, WEFT_FORM_OFFSET, 4, 4, 256, 0, 16)                  \
+  X(Q4_K, WEFT_FORM_LEAST, 4, 0, 256, 320, 0)                   \
+  X(Q5_K, WEFT_FORM_LEAST, 5, 0, 320, 320, 0)                   \
+  X(Q6_K, WEFT_FORM_SPLIT, 6, 5, 384, 320, 0)
+#define X(type, ...)                                                             \
+  static void tile_##type(const weft_tile *tile, uint32_t p) {                   \
+    static const weft_pack_info info = {WEFT_TYPE_##type, __VA_ARGS__};          \
+    quantised_panel(&info, tile, p);                                             \
+  }
+QUANTISED(X)
+#undef X
+#define X(type) \
+  static void tile_##type(const weft_tile *tile, uint32_t p) { float_panel(WEFT_TYPE_##type, tile, p); }
+X(F32)
+X(F16)
+X(BF16)
+#undef X
+
+typedef void (*panel_fn)(const weft_tile *tile, uint32_t p);
+
+static panel_fn find_panel_fn(weft_type type) {
+  switch (type) {
+#define X(type, ...) \
+  case WEFT_TYPE_##type: return tile_##type;
+    QUANTISED(X)
+    X(F32)
+    X(F16)
+    X(BF16)
+#undef X
+    case WEFT_TYPE_NONE: break;
+  }
+  return NULL;
+}
+
+static void tile_avx2(const weft_tile *tile) {
+  panel_fn fn = find_panel_fn(tile->info->type);
+  for (uint32_t p = 0; p < tile->n_panels; p++) fn(tile, p);
+}
+
+static void quantise_avx2(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
+  lanes_quantise(x, n_in, row, n_rows, group);
+}
+
+const weft_products weft_products_avx2 = {.tile = tile_avx2, .quantise = quantise_avx2};
+#endif

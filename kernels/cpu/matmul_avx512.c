@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: MIT */
+/* Products of rows with panels, AVX-512 with VNNI: sixteen lanes are the sixteen outputs of a panel.
+ *
+ * Law: the numerics of matmul.h. A block's codes are widened once into eight registers and serve all rows of
+ * the group, whose accumulators stay in registers; activations come as broadcasts from memory. */
+#include "kernels/cpu/matmul.h"
+
+#if defined(__AVX512VNNI__)
+#include <immintrin.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* ---- weights of one block: 32 inputs x 16 outputs ------------------------------------------------------------ */
+
+INLINE void load_codes(uint32_t bits, const uint8_t *q, __m512i w[8]) {
+  if (bits == 8) {
+#pragma GCC unroll 8
+    for (int c = 0; c < 8; c++) w[c] = _mm512_loadu_si512(q + 64 * c);
+    return;
+  }
+  const __m512i low = _mm512_set1_epi8(15);
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; c++) {
+    __m512i both = _mm512_loadu_si512(q + 64 * c);
+    w[c] = _mm512_and_si512(both, low);
+    w[c + 4] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+  }
+  if (bits == 5) {
+    const __m512i bit = _mm512_set1_epi8(16);
+    __m512i fifth = _mm512_loadu_si512(q + 256);
+#pragma GCC unroll 8
+    for (int c = 0; c < 8; c++) {
+      __m512i at4 = c < 4 ? _mm512_slli_epi16(fifth, (unsigned)(4 - c)) : _mm512_srli_epi16(fifth, (unsigned)(c - 4));
+      w[c] = _mm512_ternarylogic_epi64(w[c], at4, bit, 0xF8); /* w | (at4 & bit) */
+    }
+  }
+  if (bits == 6) {
+    const __m512i pair = _mm512_set1_epi8(48);
+#pragma GCC unroll 8
+    for (int c = 0; c < 8; c++) {
+      __m512i two = _mm512_loadu_si512(q + (c < 4 ? 256 : 320));
+      int at = 2 * (c % 4);
+      __m512i at4 = at <= 4 ? _mm512_slli_epi16(two, (unsigned)(4 - at)) : _mm512_srli_epi16(two, (unsigned)(at - 4));
+      w[c] = _mm512_ternarylogic_epi64(w[c], at4, pair, 0xF8);
+    }
+  }
+}
+
+/* MXFP4 codes to twice their value plus 16. */
+INLINE void look_up(__m512i w[8]) {
+  const __m512i table =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4));
+#pragma GCC unroll 8
+  for (int c = 0; c < 8; c++) w[c] = _mm512_shuffle_epi8(table, w[c]);
+}
+
+INLINE __m512 load_f16(const uint8_t *at) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)at));
+}
+
+INLINE __m512 load_u8(const uint8_t *at) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)));
+}
+
+INLINE __m512 load_s8(const uint8_t *at) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)));
+}
+
+/* 2^(e - 128); e = 255 is NaN. */
+INLINE __m512 load_e8m0(const uint8_t *at) {
+  __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at));
+  __m512i bits = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+  __mmask16 small = _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2));
+  bits = _mm512_mask_sllv_epi32(bits, small, _mm512_set1_epi32(0x00200000), e);
+  __mmask16 none = _mm512_cmpeq_epi32_mask(e, _mm512_set1_epi32(255));
+  bits = _mm512_mask_mov_epi32(bits, none, _mm512_set1_epi32(0x7FC00000));
+  return _mm512_castsi512_ps(bits);
+}
+
+typedef struct weights {
+  __m512i w[8];
+  __m512 a, b; /* OFFSET: scale; LEAST: scale, -least; SPLIT: scales of both halves */
+} weights;
+
+/* ---- one block, one row -------------------------------------------------------------------------------------- */
+
+INLINE __m512i dot4(__m512i dot, const __m512i w[4], const uint8_t *codes) {
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; c++) {
+    int32_t four;
+    memcpy(&four, codes + 4 * c, 4);
+    dot = _mm512_dpbusd_epi32(dot, w[c], _mm512_set1_epi32(four));
+  }
+  return dot;
+}
+
+INLINE __m512i offset_sum(const uint8_t *at, unsigned shift) {
+  int32_t sum;
+  memcpy(&sum, at, 4);
+  return _mm512_slli_epi32(_mm512_set1_epi32(sum), shift);
+}
+
+INLINE float load_float(const uint8_t *at) {
+  float f;
+  memcpy(&f, at, 4);
+  return f;
+}
+
+INLINE __m512 add_block(weft_pack_form form, unsigned shift, int R, int r, const weights *k, const uint8_t *x,
+                        __m512 acc) {
+  const uint8_t *codes = x + 32 * r, *tail = x + 32 * R + 4 * r;
+  __m512 t;
+  if (form == WEFT_FORM_SPLIT) {
+    __m512i dot0 = dot4(offset_sum(tail + 12 * R, shift), k->w, codes);
+    __m512i dot1 = dot4(offset_sum(tail + 16 * R, shift), k->w + 4, codes + 16);
+    t = _mm512_mul_ps(k->a, _mm512_cvtepi32_ps(dot0));
+    t = _mm512_fmadd_ps(k->b, _mm512_cvtepi32_ps(dot1), t);
+  } else {
+    __m512i dot = form == WEFT_FORM_OFFSET ? offset_sum(tail + 8 * R, shift) : _mm512_setzero_si512();
+    dot = dot4(dot4(dot, k->w, codes), k->w + 4, codes + 16);
+    t = _mm512_mul_ps(k->a, _mm512_cvtepi32_ps(dot));
+    if (form == WEFT_FORM_LEAST) t = _mm512_fmadd_ps(k->b, _mm512_set1_ps(load_float(tail + 4 * R)), t);
+  }
+  return _mm512_fmadd_ps(t, _mm512_set1_ps(load_float(tail)), acc);
+}
+
+/* ---- one panel, R rows --------------------------------------------------------------------------------------- */
+
+INLINE void store_rows(const __m512 *acc, int R, const weft_tile *tile, uint32_t panel) {
+  uint32_t left = tile->n_cols - panel * WEFT_PANEL;
+  __mmask16 mask = left >= WEFT_PANEL ? 0xFFFF : (__mmask16)((1u << left) - 1u);
+  float *y = tile->y + panel * WEFT_PANEL;
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++) _mm512_mask_storeu_ps(y + (uint64_t)r * tile->y_stride, mask, acc[r]);
+}
+
+INLINE void small_panel(weft_type type, unsigned shift, uint32_t bits, uint32_t quant_bytes, int R,
+                        const weft_tile *tile, uint32_t panel) {
+  const uint32_t scale_bytes = type == WEFT_TYPE_MXFP4 ? 16 : 32;
+  const uint8_t *scales = tile->panel + panel * tile->panel_bytes;
+  const uint8_t *quants = scales + weft_panel_plane_bytes(scale_bytes, tile->n_in);
+  const uint8_t *x = tile->x;
+  __m512 acc[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
+  for (uint32_t b = 0; b < tile->n_in / WEFT_PACK_BLOCK; b++) {
+    weights k;
+    load_codes(bits, quants, k.w);
+    if (type == WEFT_TYPE_MXFP4) look_up(k.w);
+    k.a = type == WEFT_TYPE_MXFP4 ? load_e8m0(scales) : load_f16(scales);
+    k.b = k.a;
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) acc[r] = add_block(WEFT_FORM_OFFSET, shift, R, r, &k, x, acc[r]);
+    scales += scale_bytes;
+    quants += quant_bytes;
+    x += WEFT_X_BLOCK_BYTES * R;
+  }
+  store_rows(acc, R, tile, panel);
+}
+
+INLINE void super_panel(weft_pack_form form, uint32_t bits, uint32_t quant_bytes, int R, const weft_tile *tile,
+                        uint32_t panel) {
+  const uint8_t *super = tile->panel + panel * tile->panel_bytes;
+  const uint8_t *x = tile->x;
+  __m512 acc[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
+  for (uint32_t s = 0; s < tile->n_in / 256; s++) {
+    const __m512 d = load_f16(super);
+    const __m512 least = _mm512_sub_ps(_mm512_setzero_ps(), load_f16(super + 32));
+    const uint8_t *quants = super + 320;
+    for (uint32_t j = 0; j < 8; j++) {
+      weights k;
+      load_codes(bits, quants, k.w);
+      if (form == WEFT_FORM_SPLIT) {
+        k.a = _mm512_mul_ps(d, load_s8(super + 64 + 32 * j));
+        k.b = _mm512_mul_ps(d, load_s8(super + 80 + 32 * j));
+      } else {
+        k.a = _mm512_mul_ps(d, load_u8(super + 64 + 16 * j));
+        k.b = _mm512_mul_ps(least, load_u8(super + 192 + 16 * j));
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < R; r++) acc[r] = add_block(form, 5, R, r, &k, x, acc[r]);
+      quants += quant_bytes;
+      x += WEFT_X_BLOCK_BYTES * R;
+    }
+    super = quants;
+  }
+  store_rows(acc, R, tile, panel);
+}
+
+INLINE __m512 load_weight(weft_type type, const uint8_t *panel, uint64_t i) {
+  if (type == WEFT_TYPE_F32) return _mm512_loadu_ps(panel + 64 * i);
+  if (type == WEFT_TYPE_F16) return load_f16(panel + 32 * i);
+  __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)(panel + 32 * i));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+INLINE void float_panel(weft_type type, int R, const weft_tile *tile, uint32_t panel) {
+  const uint8_t *weight = tile->panel + panel * tile->panel_bytes;
+  const uint8_t *x = tile->x;
+  float total[16][WEFT_PANEL] __attribute__((aligned(64))) = {{0}};
+  __m512 acc[16];
+  for (uint32_t first = 0; first < tile->n_in; first += WEFT_SEGMENT) {
+    uint32_t n = tile->n_in - first < WEFT_SEGMENT ? tile->n_in - first : WEFT_SEGMENT;
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < n; i++, x += 4 * R) {
+      __m512 w = load_weight(type, weight, first + i);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; r++) acc[r] = _mm512_fmadd_ps(w, _mm512_set1_ps(load_float(x + 4 * r)), acc[r]);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) _mm512_store_ps(total[r], _mm512_add_ps(_mm512_load_ps(total[r]), acc[r]));
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++) acc[r] = _mm512_load_ps(total[r]);
+  store_rows(acc, R, tile, panel);
+}
+
+/* ---- one function per type and number of rows ---------------------------------------------------------------- */
+
+#define TYPES(X, R)                                                             \
+  X(F32, R, float_panel(WEFT_TYPE_F32, R, tile, p))                             \
+  X(F16, R, float_panel(WEFT_TYPE_F16, R, tile, p))                             \
+  X(BF16, R, float_panel(WEFT_TYPE_BF16, R, tile, p))                           \
+  X(Q8_0, R, small_panel(WEFT_TYPE_Q8_0, 7, 8, 512, R, tile, p))                \
+  X(Q4_0, R, small_panel(WEFT_TYPE_Q4_0, 3, 4, 256, R, tile, p))                \
+  X(Q5_0, R, small_panel(WEFT_TYPE_Q5_0, 4, 5, 320, R, tile, p))                \
+  X(MXFP4, R, small_panel(WEFT_TYPE_MXFP4, 4, 4, 256, R, tile, p))              \
+  X(Q4_K, R, super_panel(WEFT_FORM_LEAST, 4, 256, R, tile, p))                  \
+  X(Q5_K, R, super_panel(WEFT_FORM_LEAST, 5, 320, R, tile, p))                  \
+  X(Q6_K, R, super_panel(WEFT_FORM_SPLIT, 6, 384, R, tile, p))
+#define ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(16)
+
+#define X(type, R, call)                                                        \
+  static void tile_##type##_##R(const weft_tile *tile) {                        \
+    for (uint32_t p = 0; p < tile->n_panels; p++) call;                         \
+  }
+#define ALL(R) TYPES(X, R)
+ROWS(ALL)
+#undef ALL
+#undef X
+
+typedef void (*tile_fn)(const weft_tile *tile);
+typedef struct tile_row {
+  weft_type type;
+  uint32_t n_rows;
+  tile_fn fn;
+} tile_row;
+
+/* The table of variants: one numerics per type, one row per number of rows. */
+static const tile_row tile_table[] = {
+#define X(type, R, call) {WEFT_TYPE_##type, R, tile_##type##_##R},
+#define ALL(R) TYPES(X, R)
+    ROWS(ALL)
+#undef ALL
+#undef X
+};
+
+static void tile_avx512(const weft_tile *tile) {
+  for (size_t i = 0; i < sizeof tile_table / sizeof *tile_table; i++) {
+    if (tile_table[i].type == tile->info->type && tile_table[i].n_rows == tile->n_rows) {
+      tile_table[i].fn(tile);
+      return;
+    }
+  }
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------------------- */
+
+static void quantise_avx512(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
+  for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, x += WEFT_PACK_BLOCK) {
+    __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
+    __m512i m0 = _mm512_and_si512(_mm512_castps_si512(x0), magnitude);
+    __m512i m1 = _mm512_and_si512(_mm512_castps_si512(x1), magnitude);
+    union { uint32_t u; float f; } most = {_mm512_reduce_max_epu32(_mm512_max_epu32(m0, m1))};
+    float scale, inverse;
+    weft_block_scale(most.f, &scale, &inverse);
+    __m512 by = _mm512_set1_ps(inverse);
+    __mmask16 usable = inverse != 0.0f ? 0xFFFF : 0;
+    __m512i q0 = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x0, by));
+    __m512i q1 = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x1, by));
+    uint8_t *to = group + (uint64_t)b * WEFT_X_BLOCK_BYTES * n_rows;
+    _mm_storeu_si128((__m128i *)(void *)(to + 32 * row), _mm512_cvtepi32_epi8(q0));
+    _mm_storeu_si128((__m128i *)(void *)(to + 32 * row + 16), _mm512_cvtepi32_epi8(q1));
+    weft_block_tail(to, row, n_rows, scale, _mm512_reduce_add_epi32(q0), _mm512_reduce_add_epi32(q1));
+  }
+}
+
+const weft_products weft_products_avx512 = {
+    .tile = tile_avx512,
+    .quantise = quantise_avx512,
+};
+#endif

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT */
+/* Sixteen lanes in plain C: vectors of the compiler, lowered to whatever the file is compiled for.
+ *
+ * Law: no contraction and no reordering, so every isa computes the same bits here. Included by .c files of
+ * this folder only. */
+#ifndef WEFT_KERNELS_CPU_MATMUL_LANES_H
+#define WEFT_KERNELS_CPU_MATMUL_LANES_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/cpu/matmul.h"
+#include "kernels/quant.h"
+
+#pragma GCC diagnostic ignored "-Wpsabi" /* vectors never cross an object file */
+
+typedef float lanes_f __attribute__((vector_size(64)));
+typedef int32_t lanes_i __attribute__((vector_size(64)));
+typedef uint32_t lanes_u __attribute__((vector_size(64)));
+
+#define LANES_INLINE static inline __attribute__((always_inline, unused))
+
+LANES_INLINE lanes_f lanes_splat(float x) { return (lanes_f){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+
+LANES_INLINE lanes_f lanes_load(const float *at) {
+  lanes_f v;
+  memcpy(&v, at, sizeof v);
+  return v;
+}
+
+LANES_INLINE void lanes_store(float *at, lanes_f v) { memcpy(at, &v, sizeof v); }
+
+/* The first n (1 .. 16) lanes; the others are `rest`. */
+LANES_INLINE lanes_f lanes_load_part(const float *at, uint32_t n, float rest) {
+  if (n >= 16) return lanes_load(at);
+  lanes_f v = lanes_splat(rest);
+  memcpy(&v, at, n * sizeof *at);
+  return v;
+}
+
+LANES_INLINE void lanes_store_part(float *at, lanes_f v, uint32_t n) {
+  memcpy(at, &v, (n >= 16 ? 16 : n) * sizeof *at);
+}
+
+#define LANES_HALVES(v, width) \
+  __builtin_shufflevector(v, v, 0 ^ width, 1 ^ width, 2 ^ width, 3 ^ width, 4 ^ width, 5 ^ width, 6 ^ width, \
+                          7 ^ width, 8 ^ width, 9 ^ width, 10 ^ width, 11 ^ width, 12 ^ width, 13 ^ width,    \
+                          14 ^ width, 15 ^ width)
+
+/* Halves are joined until one lane is left: lanes 8 apart, then 4, 2, 1. */
+LANES_INLINE int32_t lanes_sum_i(lanes_i v) {
+  v += LANES_HALVES(v, 8);
+  v += LANES_HALVES(v, 4);
+  v += LANES_HALVES(v, 2);
+  v += LANES_HALVES(v, 1);
+  return v[0];
+}
+
+LANES_INLINE lanes_i lanes_max_i(lanes_i a, lanes_i b) {
+  lanes_i greater = a > b;
+  return (a & greater) | (b & ~greater);
+}
+
+LANES_INLINE int32_t lanes_most_i(lanes_i v) {
+  v = lanes_max_i(v, LANES_HALVES(v, 8));
+  v = lanes_max_i(v, LANES_HALVES(v, 4));
+  v = lanes_max_i(v, LANES_HALVES(v, 2));
+  v = lanes_max_i(v, LANES_HALVES(v, 1));
+  return v[0];
+}
+
+LANES_INLINE lanes_u lanes_load_u(const uint8_t *at) {
+  lanes_u v;
+  memcpy(&v, at, sizeof v);
+  return v;
+}
+
+/* The eight vectors of codes of one block (pack.h). */
+LANES_INLINE void lanes_codes(uint32_t bits, const uint8_t *quants, lanes_u w[8]) {
+  if (bits == 8) {
+    for (uint32_t c = 0; c < 8; c++) w[c] = lanes_load_u(quants + 64 * c);
+    return;
+  }
+  for (uint32_t c = 0; c < 4; c++) {
+    lanes_u both = lanes_load_u(quants + 64 * c);
+    w[c] = both & 0x0F0F0F0Fu;
+    w[c + 4] = both >> 4 & 0x0F0F0F0Fu;
+  }
+  if (bits == 5) {
+    lanes_u fifth = lanes_load_u(quants + 256);
+    for (uint32_t c = 0; c < 8; c++) w[c] |= (fifth >> c & 0x01010101u) << 4;
+  }
+  if (bits == 6) {
+    lanes_u low = lanes_load_u(quants + 256), high = lanes_load_u(quants + 320);
+    for (uint32_t c = 0; c < 4; c++) {
+      w[c] |= (low >> (2 * c) & 0x03030303u) << 4;
+      w[c + 4] |= (high >> (2 * c) & 0x03030303u) << 4;
+    }
+  }
+}
+
+/* ---- scales of one block ------------------------------------------------------------------------------------- */
+
+#if defined(__AVX512F__) && defined(__F16C__)
+#include <immintrin.h>
+LANES_INLINE lanes_f lanes_f16(const uint8_t *at) {
+  return (lanes_f)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)at));
+}
+#elif defined(__F16C__)
+#include <immintrin.h>
+LANES_INLINE lanes_f lanes_f16(const uint8_t *at) {
+  lanes_f v;
+  __m256 low = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)at));
+  __m256 high = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(at + 16)));
+  memcpy(&v, &low, sizeof low);
+  memcpy((char *)&v + sizeof low, &high, sizeof high);
+  return v;
+}
+#else
+LANES_INLINE lanes_f lanes_f16(const uint8_t *at) {
+  uint16_t bits[16];
+  lanes_f v;
+  memcpy(bits, at, sizeof bits);
+  for (uint32_t i = 0; i < 16; i++) v[i] = weft_f16_to_f32(bits[i]);
+  return v;
+}
+#endif
+
+typedef uint8_t lanes_u8 __attribute__((vector_size(16)));
+typedef int8_t lanes_s8 __attribute__((vector_size(16)));
+typedef uint16_t lanes_u16 __attribute__((vector_size(32)));
+
+LANES_INLINE lanes_f lanes_from_u8(const uint8_t *at) {
+  lanes_u8 v;
+  memcpy(&v, at, sizeof v);
+  return __builtin_convertvector(__builtin_convertvector(v, lanes_i), lanes_f);
+}
+
+LANES_INLINE lanes_f lanes_from_s8(const uint8_t *at) {
+  lanes_s8 v;
+  memcpy(&v, at, sizeof v);
+  return __builtin_convertvector(__builtin_convertvector(v, lanes_i), lanes_f);
+}
+
+LANES_INLINE lanes_f lanes_bf16(const uint8_t *at) {
+  lanes_u16 v;
+  memcpy(&v, at, sizeof v);
+  return (lanes_f)(__builtin_convertvector(v, lanes_u) << 16);
+}
+
+/* 2^(e - 128), e = 255 is NaN: twice-values times this are MXFP4 numbers. */
+LANES_INLINE lanes_f lanes_e8m0(const uint8_t *at) {
+  lanes_u8 bytes;
+  memcpy(&bytes, at, sizeof bytes);
+  lanes_u e = __builtin_convertvector(bytes, lanes_u);
+  lanes_u tiny = (lanes_u)(e < 2u), none = (lanes_u)(e == 255u);
+  lanes_u bits = ((e - 1u) << 23 & ~tiny) | ((e + 1u) * 0x00200000u & tiny);
+  return (lanes_f)((bits & ~none) | (0x7FC00000u & none));
+}
+
+/* Block b of 32 inputs of a panel of quantised weights. a, b: as in matmul.h (LEAST: b is -least). */
+typedef struct lanes_block {
+  const uint8_t *quants;
+  lanes_f a, b;
+} lanes_block;
+
+LANES_INLINE lanes_block lanes_find_block(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in,
+                                          uint32_t b) {
+  lanes_block block;
+  if (info->header_bytes == 0) {
+    const uint8_t *scales = panel + (uint64_t)b * info->scale_bytes;
+    block.quants = panel + weft_panel_plane_bytes(info->scale_bytes, n_in) + (uint64_t)b * info->quant_bytes;
+    block.a = info->type == WEFT_TYPE_MXFP4 ? lanes_e8m0(scales) : lanes_f16(scales);
+    block.b = block.a;
+    return block;
+  }
+  uint32_t j = b % 8;
+  const uint8_t *super = panel + (uint64_t)(b / 8) * (info->header_bytes + 8ull * info->quant_bytes);
+  block.quants = super + info->header_bytes + (uint64_t)j * info->quant_bytes;
+  lanes_f d = lanes_f16(super);
+  if (info->form == WEFT_FORM_SPLIT) {
+    block.a = d * lanes_from_s8(super + 64 + 32 * j);
+    block.b = d * lanes_from_s8(super + 80 + 32 * j);
+  } else {
+    block.a = d * lanes_from_u8(super + 64 + 16 * j);
+    block.b = (lanes_splat(0.0f) - lanes_f16(super + 32)) * lanes_from_u8(super + 192 + 16 * j);
+  }
+  return block;
+}
+
+/* Code bytes of MXFP4 to twice the value + 16, so that it is an OFFSET type like the others. */
+LANES_INLINE uint8_t lanes_mxfp4(uint8_t code) {
+  static const uint8_t table[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
+  return table[code & 15];
+}
+
+LANES_INLINE void lanes_block_codes(const weft_pack_info *info, const lanes_block *block, lanes_u w[8]) {
+  lanes_codes(info->bits, block->quants, w);
+  if (info->type != WEFT_TYPE_MXFP4) return;
+  uint8_t bytes[64];
+  for (uint32_t c = 0; c < 8; c++) {
+    memcpy(bytes, &w[c], sizeof bytes);
+    for (uint32_t i = 0; i < 64; i++) bytes[i] = lanes_mxfp4(bytes[i]);
+    memcpy(&w[c], bytes, sizeof bytes);
+  }
+}
+
+/* Input i of a panel of float weights. */
+LANES_INLINE lanes_f lanes_weight(weft_type type, const uint8_t *panel, uint64_t i) {
+  if (type == WEFT_TYPE_F16) return lanes_f16(panel + 32 * i);
+  if (type == WEFT_TYPE_BF16) return lanes_bf16(panel + 32 * i);
+  lanes_f v;
+  memcpy(&v, panel + 64 * i, sizeof v);
+  return v;
+}
+
+/* ---- activations --------------------------------------------------------------------------------------------- */
+
+/* The sixteen codes of x * inverse, to nearest even (matmul.h). */
+LANES_INLINE lanes_i lanes_round(lanes_f x, float inverse) {
+  const lanes_f magic = lanes_splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+  return (lanes_i)(x * inverse + magic) - (lanes_i)magic;
+}
+
+LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
+  for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, x += WEFT_PACK_BLOCK) {
+    lanes_f x0 = lanes_load(x), x1 = lanes_load(x + 16);
+    lanes_i size0 = (lanes_i)x0 & 0x7FFFFFFF, size1 = (lanes_i)x1 & 0x7FFFFFFF;
+    union { int32_t i; float f; } most = {lanes_most_i(lanes_max_i(size0, size1))};
+    float scale, inverse;
+    weft_block_scale(most.f, &scale, &inverse);
+    lanes_i q0 = {0}, q1 = {0};
+    if (inverse != 0.0f) {
+      q0 = lanes_round(x0, inverse);
+      q1 = lanes_round(x1, inverse);
+    }
+    uint8_t *to = group + (uint64_t)b * WEFT_X_BLOCK_BYTES * n_rows;
+    lanes_s8 bytes0 = __builtin_convertvector(q0, lanes_s8), bytes1 = __builtin_convertvector(q1, lanes_s8);
+    memcpy(to + 32 * row, &bytes0, sizeof bytes0);
+    memcpy(to + 32 * row + 16, &bytes1, sizeof bytes1);
+    weft_block_tail(to, row, n_rows, scale, lanes_sum_i(q0), lanes_sum_i(q1));
+  }
+}
+
+#endif

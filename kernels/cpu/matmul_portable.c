@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+/* Products of rows with panels in plain C, with the numerics of matmul.h. */
+#include <math.h>
+
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul_lanes.h"
+
+/* dot[o] += sum over four inputs and n vectors of w * code */
+LANES_INLINE lanes_i dot_codes(lanes_i dot, const lanes_u *w, uint32_t n, const uint8_t *codes) {
+  for (uint32_t c = 0; c < n; c++) {
+    for (uint32_t i = 0; i < 4; i++) {
+      int32_t x = (int8_t)codes[4 * c + i];
+      dot += (lanes_i)(w[c] >> (8 * i) & 255u) * x;
+    }
+  }
+  return dot;
+}
+
+static float read_float(const uint8_t *at) {
+  float f;
+  memcpy(&f, at, sizeof f);
+  return f;
+}
+
+static int32_t read_int(const uint8_t *at) {
+  int32_t v;
+  memcpy(&v, at, sizeof v);
+  return v;
+}
+
+/* acc[o] += this block of the group's row r, of R */
+static void add_block(const weft_pack_info *info, const lanes_block *block, const lanes_u w[8], uint32_t r,
+                      uint32_t R, const uint8_t *x, float acc[WEFT_PANEL]) {
+  const uint8_t *codes = x + 32 * r, *tail = x + 32 * R + 4 * r;
+  const float x_scale = read_float(tail), x_sum = read_float(tail + 4 * R);
+  const int32_t offset = 1 << info->offset_shift;
+  bool split = info->form == WEFT_FORM_SPLIT;
+  lanes_i start0 = {0}, start1 = {0};
+  if (info->form == WEFT_FORM_OFFSET) start0 += read_int(tail + 8 * R) * offset;
+  if (split) {
+    start0 += read_int(tail + 12 * R) * offset;
+    start1 += read_int(tail + 16 * R) * offset;
+  }
+  lanes_i dot0 = dot_codes(start0, w, 4, codes);
+  lanes_i dot1 = dot_codes(start1, w + 4, 4, codes + 16);
+  if (!split) dot0 += dot1;
+  for (uint32_t o = 0; o < WEFT_PANEL; o++) {
+    float t = block->a[o] * (float)dot0[o];
+    if (info->form == WEFT_FORM_LEAST) t = fmaf(block->b[o], x_sum, t);
+    if (split) t = fmaf(block->b[o], (float)dot1[o], t);
+    acc[o] = fmaf(t, x_scale, acc[o]);
+  }
+}
+
+static void store_rows(const weft_tile *tile, uint32_t panel, const float acc[][WEFT_PANEL]) {
+  uint32_t n = tile->n_cols - panel * WEFT_PANEL;
+  if (n > WEFT_PANEL) n = WEFT_PANEL;
+  for (uint32_t r = 0; r < tile->n_rows; r++) {
+    memcpy(tile->y + r * tile->y_stride + (uint64_t)panel * WEFT_PANEL, acc[r], n * sizeof(float));
+  }
+}
+
+static void quantised_panel(const weft_tile *tile, uint32_t p) {
+  float acc[WEFT_GROUP][WEFT_PANEL] = {{0}};
+  const uint8_t *panel = tile->panel + p * tile->panel_bytes;
+  lanes_u w[8];
+  for (uint32_t b = 0; b < tile->n_in / WEFT_PACK_BLOCK; b++) {
+    lanes_block block = lanes_find_block(tile->info, panel, tile->n_in, b);
+    lanes_block_codes(tile->info, &block, w);
+    const uint8_t *x = tile->x + (uint64_t)b * WEFT_X_BLOCK_BYTES * tile->n_rows;
+    for (uint32_t r = 0; r < tile->n_rows; r++) {
+      add_block(tile->info, &block, w, r, tile->n_rows, x, acc[r]);
+    }
+  }
+  store_rows(tile, p, acc);
+}
+
+static void float_panel(const weft_tile *tile, uint32_t p) {
+  float total[WEFT_GROUP][WEFT_PANEL] = {{0}};
+  const uint8_t *panel = tile->panel + p * tile->panel_bytes;
+  lanes_f acc[WEFT_GROUP];
+  for (uint32_t first = 0; first < tile->n_in; first += WEFT_SEGMENT) {
+    uint32_t n = tile->n_in - first < WEFT_SEGMENT ? tile->n_in - first : WEFT_SEGMENT;
+    memset(acc, 0, sizeof acc);
+    for (uint32_t i = first; i < first + n; i++) {
+      lanes_f w = lanes_weight(tile->info->type, panel, i);
+      const uint8_t *x = tile->x + 4ull * i * tile->n_rows;
+      for (uint32_t r = 0; r < tile->n_rows; r++) acc[r] += w * read_float(x + 4 * r);
+    }
+    for (uint32_t r = 0; r < tile->n_rows; r++) lanes_store(total[r], lanes_load(total[r]) + acc[r]);
+  }
+  store_rows(tile, p, total);
+}
+
+static void tile_portable(const weft_tile *tile) {
+  for (uint32_t p = 0; p < tile->n_panels; p++) {
+    if (tile->info->form == WEFT_FORM_FLOAT) float_panel(tile, p);
+    else quantised_panel(tile, p);
+  }
+}
+
+static void quantise_portable(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
+  lanes_quantise(x, n_in, row, n_rows, group);
+}
+
+const weft_products weft_products_portable = {.tile = tile_portable, .quantise = quantise_portable};
