@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/cli/client.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "api/cli/cli.h"
+
+extern char **environ;
+
+enum { ARGS_MAX = 64, ANSWER_TIMEOUT_MS = 120000 };
+
+static int dial(uint16_t port) {
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) return fd;
+  (void)close(fd); /* the failure is reported already */
+  return -1;
+}
+
+static bool send_all(int fd, const char *bytes, size_t n) {
+  while (n > 0) {
+    ssize_t sent = send(fd, bytes, n, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) return false;
+    bytes += sent;
+    n -= (size_t)sent;
+  }
+  return true;
+}
+
+static uint64_t now_ms(void) {
+  struct timespec t;
+  (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail with this clock */
+  return (uint64_t)t.tv_sec * 1000u + (uint64_t)t.tv_nsec / 1000000u;
+}
+
+/* Reads until the server closes. False: broken; *left: the time was up. */
+static bool receive_all(int fd, weft_text *out, uint32_t timeout_ms, bool *left) {
+  char piece[16384];
+  uint64_t until = now_ms() + timeout_ms;
+  *left = false;
+  for (;;) {
+    uint64_t now = now_ms();
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    int ready = now >= until ? 0 : poll(&wait, 1, (int)(until - now));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0) {
+      *left = true;
+      return true;
+    }
+    ssize_t n = ready < 0 ? -1 : recv(fd, piece, sizeof piece, 0);
+    if (n < 0) return false;
+    if (n == 0) return true;
+    weft_text_append(out, piece, (size_t)n);
+  }
+}
+
+/* Chunked bodies to plain ones, in place. */
+static void unchunk(char *body, size_t *n) {
+  size_t from = 0, to = 0;
+  while (from < *n) {
+    char *end;
+    size_t length = strtoul(body + from, &end, 16);
+    char *line = memchr(body + from, '\n', *n - from);
+    if (length == 0 || line == NULL) break;
+    from = (size_t)(line - body) + 1;
+    if (length > *n - from) length = *n - from;
+    memmove(body + to, body + from, length);
+    to += length;
+    from += length + 2;
+  }
+  *n = to;
+}
+
+static int split_answer(weft_text *all, weft_text *out) {
+  if (all->n < 12 || strncmp(all->bytes, "HTTP/1.", 7) != 0) return -1;
+  char *end = strstr(all->bytes, "\r\n\r\n");
+  if (end == NULL) return -1;
+  int status = atoi(all->bytes + 9);
+  size_t head = (size_t)(end - all->bytes) + 4, n = all->n - head;
+  *end = 0;
+  bool chunked = strcasestr(all->bytes, "transfer-encoding: chunked") != NULL;
+  if (chunked) unchunk(all->bytes + head, &n);
+  weft_text_append(out, all->bytes + head, n);
+  return status;
+}
+
+int weft_client_request(uint16_t port, const char *method, const char *path, const char *body, weft_text *out,
+                        uint32_t cancel_after_ms) {
+  weft_text head = {0}, all = {0};
+  int status = -1, fd = dial(port);
+  if (fd < 0) return -1;
+  size_t n = body == NULL ? 0 : strlen(body);
+  weft_text_printf(&head, "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                          "Content-Length: %zu\r\n\r\n", method, path, n);
+  bool left = false;
+  if (weft_text_status(&head) == WEFT_OK && send_all(fd, head.bytes, head.n) && send_all(fd, body, n) &&
+      receive_all(fd, &all, cancel_after_ms > 0 ? cancel_after_ms : ANSWER_TIMEOUT_MS, &left)) {
+    if (left) {
+      status = cancel_after_ms > 0 ? 0 : -1;
+    } else {
+      status = split_answer(&all, out);
+    }
+  }
+  (void)close(fd); /* all was read, or the answer is not wanted */
+  weft_text_free(&head);
+  weft_text_free(&all);
+  return status;
+}
+
+double weft_client_metric(const char *metrics, const char *name) {
+  double sum = 0.0;
+  size_t n = strlen(name);
+  for (const char *line = metrics; line != NULL && *line != 0; line = strchr(line, '\n'), line += line != NULL) {
+    if (strncmp(line, name, n) != 0 || (line[n] != ' ' && line[n] != '{')) continue;
+    const char *end = strchr(line, '\n'), *space = line + n;
+    for (const char *c = line; *c != 0 && c != end; c++) {
+      if (*c == ' ') space = c;
+    }
+    sum += strtod(space, NULL);
+  }
+  return sum;
+}
+
+/* ---- a server of our own ----------------------------------------------------------------------------------- */
+
+static int read_port(int fd, uint16_t *port) {
+  char line[512];
+  size_t n = 0;
+  while (n + 1 < sizeof line) {
+    ssize_t got = read(fd, line + n, 1);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0 || line[n] == '\n') break;
+    n += 1;
+  }
+  line[n] = 0;
+  const char *at = strstr(line, "\"port\"");
+  if (at == NULL) return -1;
+  at += strcspn(at, ":") + 1;
+  *port = (uint16_t)strtoul(at, NULL, 10);
+  return *port == 0 ? -1 : 0;
+}
+
+int weft_child_start(weft_child *child, const char *const *args) {
+  const char *argv[ARGS_MAX + 8] = {"weft", "serve", "--port", "0", "--json"};
+  uint32_t n = 5;
+  for (uint32_t i = 0; args[i] != NULL && n < ARGS_MAX; i++) argv[n++] = args[i];
+  int pipe_fd[2];
+  posix_spawn_file_actions_t actions;
+  child->pid = -1;
+  if (pipe2(pipe_fd, O_CLOEXEC) != 0) return weft_cli_fail(-1, "pipe: %s", strerror(errno));
+  (void)posix_spawn_file_actions_init(&actions); /* cannot fail on Linux */
+  int status = posix_spawn_file_actions_adddup2(&actions, pipe_fd[1], STDOUT_FILENO);
+  if (status == 0) {
+    status = posix_spawn(&child->pid, "/proc/self/exe", &actions, NULL, (char *const *)(uintptr_t)argv, environ);
+  }
+  (void)posix_spawn_file_actions_destroy(&actions); /* nothing to lose */
+  (void)close(pipe_fd[1]);                          /* the child's end */
+  if (status != 0) child->pid = -1;
+  int failed = status != 0 ? -1 : read_port(pipe_fd[0], &child->port);
+  (void)close(pipe_fd[0]); /* one line was all */
+  if (failed == 0) return 0;
+  (void)weft_child_stop(child);
+  return weft_cli_fail(-1, "the server did not start");
+}
+
+int weft_child_stop(weft_child *child) {
+  if (child->pid <= 0) return -1;
+  int status = 0;
+  (void)kill(child->pid, SIGTERM); /* gone already is as good */
+  while (waitpid(child->pid, &status, 0) < 0) {
+    if (errno != EINTR) return -1;
+  }
+  child->pid = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+uint64_t weft_child_kib(const weft_child *child, const char *field) {
+  char path[64], line[256];
+  uint64_t kib = 0;
+  (void)snprintf(path, sizeof path, "/proc/%d/status", (int)child->pid);
+  FILE *file = fopen(path, "r");
+  if (file == NULL) return 0;
+  size_t n = strlen(field);
+  while (fgets(line, sizeof line, file) != NULL) {
+    if (strncmp(line, field, n) == 0 && line[n] == ':') kib = strtoull(line + n + 1, NULL, 10);
+  }
+  (void)fclose(file); /* only read */
+  return kib;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* A small HTTP client for 127.0.0.1, and a `weft serve` of our own to talk to: what demo, soak and bench need. */
+#ifndef WEFT_API_CLI_CLIENT_H
+#define WEFT_API_CLI_CLIENT_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/text.h"
+
+/* One exchange; the body of the answer goes to out. cancel_after_ms > 0: hang up after that long (status 0).
+ * Returns the HTTP status, 0 after hanging up, -1 when the server could not be reached or broke off. */
+int weft_client_request(uint16_t port, const char *method, const char *path, const char *body, weft_text *out,
+                        uint32_t cancel_after_ms);
+
+/* The number after `name ` (or `name{...} `, summed) in Prometheus text; 0 when absent. */
+double weft_client_metric(const char *metrics, const char *name);
+
+typedef struct weft_child {
+  pid_t pid;
+  uint16_t port;
+} weft_child;
+
+/* Starts this program again as `serve ARGS... --port 0 --json` and waits until it listens. args ends with NULL.
+ * 0, or -1 after one line. */
+int weft_child_start(weft_child *child, const char *const *args);
+/* SIGTERM, then waits. Returns its exit code, or -1. */
+int weft_child_stop(weft_child *child);
+/* A field of /proc/PID/status in KiB ("VmHWM", "VmRSS"); 0 when unknown. */
+uint64_t weft_child_kib(const weft_child *child, const char *field);
+
+#endif
