@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+/* What the kernel tests share: the devices, buffers with guards, numbers, and comparisons.
+ *
+ * Law: a buffer begins full of NaN, so that a value nobody wrote shows, and is fenced by guard
+ * bytes, so that a write next to it shows. A device that this machine lacks is left out with a line
+ * on standard error. */
+#ifndef WEFT_TESTS_KERNELS_HARNESS_H
+#define WEFT_TESTS_KERNELS_HARNESS_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+#include "base/random.h"
+#include "kernels/ops.h"
+
+enum { GUARD = 256, DEVICES_MAX = 4 };
+
+/* ---- buffers ---- */
+
+typedef struct buffer {
+  uint8_t *memory;
+  void *data; /* 64-byte aligned, full of NaN at first */
+  size_t n_bytes;
+} buffer;
+
+static inline buffer buffer_new(size_t n_bytes) {
+  buffer b = {.memory = weft_alloc_aligned(n_bytes + 2 * GUARD, 64), .n_bytes = n_bytes};
+  assert_non_null(b.memory);
+  b.data = b.memory + GUARD;
+  memset(b.memory, 0xA5, n_bytes + 2 * GUARD);
+  memset(b.data, 0xFF, n_bytes);
+  return b;
+}
+
+static inline void buffer_free(buffer *b) {
+  for (size_t i = 0; i < GUARD; i++) {
+    assert_int_equal(b->memory[i], 0xA5);
+    assert_int_equal(b->memory[GUARD + b->n_bytes + i], 0xA5);
+  }
+  weft_free(b->memory);
+  *b = (buffer){0};
+}
+
+/* ---- numbers ---- */
+
+static inline float random_uniform(uint64_t seed, uint64_t i) {
+  weft_draw_key key = {.seed = seed, .purpose = WEFT_DRAW_TEST, .position = i};
+  return weft_draw_uniform(&key);
+}
+
+/* About normal: the sum of four uniforms, mean 0, variance 1. */
+static inline float random_normal(uint64_t seed, uint64_t i) {
+  float sum = 0.0f;
+  for (uint64_t part = 0; part < 4; part++) sum += random_uniform(seed, 4 * i + part) - 0.5f;
+  return sum * 1.7320508f;
+}
+
+static inline void fill_normal(float *x, size_t n, uint64_t seed) {
+  for (size_t i = 0; i < n; i++) x[i] = random_normal(seed, i);
+}
+
+/* ---- devices ---- */
+
+typedef struct devices {
+  uint32_t n; /* of cpu */
+  weft_device *ref, *cpu[DEVICES_MAX];
+  const char *name[DEVICES_MAX];
+} devices;
+
+static inline weft_device *open_cpu(const char *isa, uint32_t n_threads) {
+  weft_device_config config = {.backend = "cpu", .isa = isa, .n_threads = n_threads};
+  weft_device *device = NULL;
+  weft_error error = {{0}};
+  weft_status status = weft_device_open(&config, &device, &error);
+  if (status == WEFT_E_UNSUPPORTED)
+    (void)fprintf(stderr, "left out: %s\n", error.text);
+  else
+    assert_int_equal(status, WEFT_OK);
+  return device;
+}
+
+static inline devices open_devices(uint32_t n_threads) {
+  static const char *const isas[] = {"portable", "avx2", "avx512"};
+  devices all = {0};
+  weft_device_config config = {.backend = "ref"};
+  assert_int_equal(weft_device_open(&config, &all.ref, NULL), WEFT_OK);
+  for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+    weft_device *device = open_cpu(isas[i], n_threads);
+    if (device == NULL) continue;
+    all.name[all.n] = isas[i];
+    all.cpu[all.n++] = device;
+  }
+  return all;
+}
+
+static inline void close_devices(devices *all) {
+  weft_device_close(all->ref);
+  for (uint32_t i = 0; i < all->n; i++) weft_device_close(all->cpu[i]);
+}
+
+/* ---- comparisons ---- */
+
+/* Largest |a - b| over rows of n_cols; NaN anywhere counts as infinite. */
+static inline double distance(const float *a, const float *b, uint32_t n_rows, uint64_t n_cols,
+                              uint64_t stride) {
+  double worst = 0.0;
+  for (uint64_t r = 0; r < n_rows; r++) {
+    for (uint64_t i = 0; i < n_cols; i++) {
+      double d = fabs((double)a[r * stride + i] - (double)b[r * stride + i]);
+      if (isnan(d)) return INFINITY;
+      if (d > worst) worst = d;
+    }
+  }
+  return worst;
+}
+
+static inline void assert_within(const char *name, const char *device, double worst,
+                                 double tolerance) {
+  if (worst <= tolerance) return;
+  fail_msg("%s on %s: off by %.3g, tolerance %.3g", name, device, worst, tolerance);
+}
+
+/* Bit for bit. */
+static inline void assert_same(const char *name, const char *device, const char *what,
+                               const void *a, const void *b, size_t n_bytes) {
+  if (memcmp(a, b, n_bytes) != 0) fail_msg("%s on %s: %s differs in its bits", name, device, what);
+}
+
+/* Memory that costs only what is touched, for strides beyond 2^31; NULL where the system refuses.
+ */
+static inline void *huge_new(size_t n_bytes) {
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void *memory = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+  return memory == MAP_FAILED ? NULL : memory;
+}
+
+static inline void huge_free(void *memory, size_t n_bytes) {
+  assert_int_equal(munmap(memory, n_bytes), 0);
+}
+
+#endif

@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: MIT */
+/* attention: every mask, head size and block size on every cpu variant, against ref within a
+ * tolerance and against itself (alone, chunked, other blocks, other threads) bit for bit.
+ *
+ * Pages begin full of NaN and only positions that some row sees are written; table entries of
+ * blocks that no row sees are wild. So one read beyond a mask shows as NaN or as a crash. */
+#include "tests/kernels/harness.h"
+
+enum { SEGMENTS_MAX = 5 };
+
+typedef struct segment_case {
+  uint32_t n_rows, kv_len;
+  bool canvas;
+} segment_case;
+
+typedef struct attention_case {
+  const char *name;
+  uint32_t n_heads, n_kv_heads, dim, block, window;
+  weft_type type;
+  float scale; /* 0: 1 / sqrt(dim) */
+  segment_case segment[SEGMENTS_MAX];
+} attention_case;
+
+#define F      WEFT_TYPE_F32
+#define B      WEFT_TYPE_BF16
+#define CAUSAL false
+#define CANVAS true
+static const attention_case cases[] = {
+    /* name              heads kv dim block window type scale  rows, kv_len, canvas */
+    {"one key", 1, 1, 8, 16, 0, F, 0, {{1, 0, CAUSAL}}},
+    {"smallest head", 2, 1, 8, 1, 0, F, 0, {{5, 3, CAUSAL}}},
+    {"dim 16", 4, 2, 16, 4, 0, F, 0, {{7, 30, CAUSAL}, {1, 90, CAUSAL}}},
+    {"dim 24", 3, 3, 24, 8, 0, B, 0, {{9, 17, CAUSAL}}},
+    {"dim 40", 5, 1, 40, 2, 0, F, 0, {{3, 300, CAUSAL}}},
+    {"dim 56", 2, 2, 56, 16, 0, B, 0, {{2, 600, CAUSAL}, {3, 0, CAUSAL}}},
+    {"dim 72", 6, 2, 72, 32, 0, B, 0, {{4, 100, CAUSAL}}},
+    {"dim 512", 4, 1, 512, 32, 0, B, 0, {{3, 270, CAUSAL}}},
+    {"dim 512 canvas", 2, 1, 512, 16, 0, F, 0, {{16, 250, CANVAS}}},
+    {"dim 1024", 2, 1, 1024, 16, 0, F, 0, {{2, 30, CAUSAL}}},
+    {"decode", 8, 2, 128, 16, 0, B, 0, {{1, 700, CAUSAL}}},
+    {"decode, 7 heads per kv", 14, 2, 64, 16, 0, B, 0, {{1, 513, CAUSAL}}},
+    {"decode, chunk edges",
+     4,
+     2,
+     64,
+     16,
+     0,
+     F,
+     0,
+     {{1, 254, CAUSAL}, {1, 255, CAUSAL}, {1, 256, CAUSAL}, {1, 511, CAUSAL}, {1, 512, CAUSAL}}},
+    {"long decode", 4, 2, 64, 16, 0, B, 0, {{1, 5000, CAUSAL}}},
+    {"long decode, one kv head", 8, 1, 64, 32, 0, F, 0, {{1, 9000, CAUSAL}}},
+    {"prefill", 4, 2, 64, 16, 0, B, 0, {{80, 0, CAUSAL}}},
+    {"prefill chunk", 4, 1, 128, 16, 0, B, 0, {{50, 230, CAUSAL}}},
+    {"prefill of one head per kv", 2, 2, 64, 16, 0, B, 0, {{70, 200, CAUSAL}}},
+    {"scale 1", 2, 1, 256, 16, 0, F, 1.0f, {{6, 290, CAUSAL}}},
+    {"window, short",
+     4,
+     2,
+     64,
+     16,
+     64,
+     F,
+     0,
+     {{1, 61, CAUSAL}, {1, 62, CAUSAL}, {1, 63, CAUSAL}, {1, 64, CAUSAL}, {1, 65, CAUSAL}}},
+    {"window of 1", 2, 1, 16, 4, 1, F, 0, {{5, 9, CAUSAL}, {1, 0, CAUSAL}, {4, 6, CANVAS}}},
+    {"window of 2", 2, 1, 16, 4, 2, F, 0, {{5, 9, CAUSAL}, {4, 6, CANVAS}, {4, 1, CANVAS}}},
+    {"window, prefill across", 4, 2, 32, 8, 40, B, 0, {{100, 0, CAUSAL}, {30, 35, CAUSAL}}},
+    {"window, decode far out", 4, 2, 64, 16, 100, B, 0, {{1, 3000, CAUSAL}, {1, 2999, CAUSAL}}},
+    {"window over chunks", 2, 1, 64, 16, 512, B, 0, {{40, 700, CAUSAL}}},
+    {"window, canvas",
+     4,
+     2,
+     64,
+     16,
+     64,
+     F,
+     0,
+     {{32, 62, CANVAS}, {32, 63, CANVAS}, {32, 64, CANVAS}, {32, 65, CANVAS}, {32, 900, CANVAS}}},
+    {"canvas, no prompt", 4, 2, 64, 16, 0, F, 0, {{32, 0, CANVAS}}},
+    {"canvas over a chunk edge", 4, 1, 64, 16, 0, B, 0, {{40, 240, CANVAS}, {32, 256, CANVAS}}},
+    {"canvas longer than a chunk", 2, 1, 32, 16, 0, B, 0, {{300, 100, CANVAS}}},
+    {"mixed",
+     4,
+     2,
+     64,
+     16,
+     0,
+     B,
+     0,
+     {{1, 100, CAUSAL}, {32, 77, CANVAS}, {20, 31, CAUSAL}, {32, 300, CANVAS}, {1, 0, CAUSAL}}},
+    {"mixed, window",
+     4,
+     2,
+     64,
+     16,
+     48,
+     F,
+     0,
+     {{1, 100, CAUSAL}, {32, 77, CANVAS}, {20, 31, CAUSAL}, {32, 300, CANVAS}, {1, 0, CAUSAL}}},
+};
+#undef F
+#undef B
+#undef CAUSAL
+#undef CANVAS
+enum { N_CASES = sizeof cases / sizeof cases[0] };
+
+/* A case laid out: keys and values of every segment, in pages of the wanted block size. */
+typedef struct layout {
+  const attention_case *of;
+  uint32_t block, n_segments, n_rows;
+  weft_attention_segment segment[SEGMENTS_MAX];
+  buffer q, pages, own_k, own_v, table[SEGMENTS_MAX];
+  weft_attention_args args;
+} layout;
+
+enum { PAD = 24 /* elements between rows */ };
+
+static uint64_t type_size(weft_type type) {
+  return type == WEFT_TYPE_F32 ? 4 : 2;
+}
+
+/* The stored key (value) `position` of a segment: a function of its name alone, not of the layout.
+ */
+static void write_vector(const attention_case *c, uint32_t segment, uint32_t head,
+                         uint32_t position, bool is_value, void *to) {
+  float x[WEFT_HEAD_DIM_MAX];
+  uint64_t seed = 77 + segment * 2 + (is_value ? 1 : 0);
+  fill_normal(x, c->dim, seed ^ ((uint64_t)position << 20) ^ ((uint64_t)head << 56));
+  assert_int_equal(weft_quantise_row(c->type, x, to, c->dim), WEFT_OK);
+}
+
+static uint32_t first_seen(const attention_case *c, const segment_case *segment) {
+  if (c->window == 0 || segment->kv_len + 1 <= c->window) return 0;
+  return segment->kv_len + 1 - c->window;
+}
+
+static void lay_out_segment(layout *l, uint32_t s, uint32_t *next_page) {
+  const attention_case *c = l->of;
+  const segment_case *segment = &c->segment[s];
+  uint64_t size = c->dim * type_size(c->type);
+  uint32_t n_keys = segment->kv_len + (segment->canvas ? 0 : segment->n_rows);
+  uint32_t n_blocks = n_keys / l->block + 1, first = first_seen(c, segment);
+  l->table[s] = buffer_new(n_blocks * sizeof(uint32_t));
+  uint32_t *table = l->table[s].data;
+  for (uint32_t position = first; position < n_keys; position++) {
+    uint32_t *page = &table[position / l->block];
+    if (*page == UINT32_MAX) *page = (*next_page)--;
+    for (uint32_t head = 0; head < c->n_kv_heads; head++) {
+      uint8_t *at = (uint8_t *)l->pages.data + *page * l->args.kv.page_bytes +
+                    ((uint64_t)head * l->block + position % l->block) * size;
+      write_vector(c, s, head, position, false, at + l->args.kv.k_offset);
+      write_vector(c, s, head, position, true, at + l->args.kv.v_offset);
+    }
+  }
+  for (uint32_t i = 0; segment->canvas && i < segment->n_rows; i++) {
+    for (uint32_t head = 0; head < c->n_kv_heads; head++) {
+      uint64_t at = ((uint64_t)(l->segment[s].first_row + i) * c->n_kv_heads + head) * size;
+      write_vector(c, s, head, n_keys + i, false, (uint8_t *)l->own_k.data + at);
+      write_vector(c, s, head, n_keys + i, true, (uint8_t *)l->own_v.data + at);
+    }
+  }
+}
+
+static void lay_out_view(layout *l, uint32_t n_pages) {
+  const attention_case *c = l->of;
+  uint64_t plane = (uint64_t)c->n_kv_heads * l->block * c->dim * type_size(c->type);
+  l->args.kv = (weft_kv_view){
+      .type = c->type,
+      .page_bytes = 2 * plane + 192,
+      .k_offset = 64,
+      .v_offset = plane + 128,
+      .block_tokens = l->block,
+      .n_kv_heads = c->n_kv_heads,
+      .head_dim = c->dim,
+  };
+  l->pages = buffer_new(n_pages * l->args.kv.page_bytes);
+  l->args.kv.base = l->pages.data;
+}
+
+static void lay_out(const attention_case *c, uint32_t block, layout *l) {
+  *l = (layout){.of = c, .block = block};
+  uint32_t n_pages = 0;
+  for (uint32_t s = 0; s < SEGMENTS_MAX && c->segment[s].n_rows > 0; s++) {
+    const segment_case *segment = &c->segment[s];
+    l->segment[s] = (weft_attention_segment){.first_row = l->n_rows,
+                                             .n_rows = segment->n_rows,
+                                             .kv_len = segment->kv_len,
+                                             .canvas = segment->canvas};
+    l->n_rows += segment->n_rows;
+    l->n_segments += 1;
+    n_pages += (segment->kv_len + segment->n_rows) / block + 1;
+  }
+  uint64_t cols = (uint64_t)c->n_heads * c->dim, stride = cols + PAD;
+  uint64_t own_bytes = (uint64_t)l->n_rows * c->n_kv_heads * c->dim * type_size(c->type);
+  l->q = buffer_new(l->n_rows * stride * sizeof(float));
+  for (uint64_t r = 0; r < l->n_rows; r++)
+    fill_normal((float *)l->q.data + r * stride, cols, 1000 + r);
+  l->own_k = buffer_new(own_bytes);
+  l->own_v = buffer_new(own_bytes);
+  lay_out_view(l, n_pages);
+  uint32_t next_page = n_pages - 1;
+  for (uint32_t s = 0; s < l->n_segments; s++) {
+    lay_out_segment(l, s, &next_page);
+    l->segment[s].table = l->table[s].data;
+  }
+  l->args.q = l->q.data;
+  l->args.own_k = l->own_k.data;
+  l->args.own_v = l->own_v.data;
+  l->args.segment = l->segment;
+  l->args.n_segments = l->n_segments;
+  l->args.n_rows = l->n_rows;
+  l->args.n_heads = c->n_heads;
+  l->args.window = c->window;
+  l->args.scale = c->scale != 0.0f ? c->scale : 1.0f / sqrtf((float)c->dim);
+  l->args.q_stride = stride;
+  l->args.out_stride = stride;
+}
+
+static void lay_out_free(layout *l) {
+  buffer_free(&l->q);
+  buffer_free(&l->pages);
+  buffer_free(&l->own_k);
+  buffer_free(&l->own_v);
+  for (uint32_t s = 0; s < l->n_segments; s++) buffer_free(&l->table[s]);
+}
+
+static buffer run(weft_device *device, const layout *l, const weft_attention_segment *segment,
+                  uint32_t n_segments) {
+  weft_attention_args args = l->args;
+  buffer out = buffer_new(l->q.n_bytes);
+  args.segment = segment;
+  args.n_segments = n_segments;
+  args.out = out.data;
+  args.scratch_bytes = weft_attention_scratch(device, &args);
+  buffer scratch = buffer_new(args.scratch_bytes);
+  args.scratch = scratch.data;
+  assert_int_equal(weft_attention(device, &args), WEFT_OK);
+  buffer_free(&scratch);
+  return out;
+}
+
+/* A score is a sum of dim products; its error is about the root of the number of roundings in a row
+ * (at most dim / 4 + 2, in the narrowest lanes) times 2^-24 of the typical partial sum, which is
+ * scale * sqrt(dim). A weight errs relatively by what its score errs absolutely, and an output of
+ * values of size about 1 by as much; sums over 256 keys, exponentials and merges add some roundings
+ * of their own. The 4 is headroom: a quarter of this is the most that was measured. */
+static double tolerance(const layout *l) {
+  double dim = (double)l->of->dim;
+  return 4.0 * 0x1p-24 * (4.0 + (double)l->args.scale * sqrt(dim) * sqrt(dim / 4.0 + 2.0));
+}
+
+static void test_parity(void **state) {
+  const devices *all = *state;
+  double used[DEVICES_MAX] = {0};
+  for (uint32_t i = 0; i < N_CASES; i++) {
+    layout l;
+    lay_out(&cases[i], cases[i].block, &l);
+    buffer ref = run(all->ref, &l, l.segment, l.n_segments);
+    for (uint32_t d = 0; d < all->n; d++) {
+      buffer out = run(all->cpu[d], &l, l.segment, l.n_segments);
+      uint64_t cols = (uint64_t)l.of->n_heads * l.of->dim;
+      double worst = distance(ref.data, out.data, l.n_rows, cols, l.args.q_stride);
+      assert_within(l.of->name, all->name[d], worst, tolerance(&l));
+      used[d] = fmax(used[d], worst / tolerance(&l));
+      buffer_free(&out);
+    }
+    buffer_free(&ref);
+    lay_out_free(&l);
+  }
+  for (uint32_t d = 0; d < all->n; d++) {
+    print_message("attention on %s: at most %.0f%% of the tolerance\n", all->name[d],
+                  100 * used[d]);
+  }
+}
+
+/* Rows [first, first + n) of two outputs, padding included (it must still be NaN). */
+static void same_rows(const layout *l, const char *device, const char *what, const buffer *a,
+                      const buffer *b, uint32_t first, uint32_t n) {
+  uint64_t row = l->args.q_stride;
+  assert_same(l->of->name, device, what, (const float *)a->data + first * row,
+              (const float *)b->data + first * row, n * row * sizeof(float));
+}
+
+static void check_alone(weft_device *device, const char *name, const layout *l,
+                        const buffer *whole) {
+  for (uint32_t s = 0; s < l->n_segments; s++) {
+    buffer out = run(device, l, &l->segment[s], 1);
+    same_rows(l, name, "a segment alone", whole, &out, l->segment[s].first_row,
+              l->segment[s].n_rows);
+    buffer_free(&out);
+    if (l->segment[s].canvas) continue;
+    uint32_t step = l->segment[s].n_rows > 8 ? 7 : 1;
+    for (uint32_t i = 0; i < l->segment[s].n_rows; i += step) {
+      weft_attention_segment one = l->segment[s];
+      one.first_row += i;
+      one.kv_len += i;
+      one.n_rows = 1;
+      out = run(device, l, &one, 1);
+      same_rows(l, name, "a row alone", whole, &out, one.first_row, 1);
+      buffer_free(&out);
+    }
+  }
+}
+
+static void check_chunked(weft_device *device, const char *name, const layout *l,
+                          const buffer *whole) {
+  for (uint32_t s = 0; s < l->n_segments; s++) {
+    weft_attention_segment part[3] = {l->segment[s], l->segment[s], l->segment[s]};
+    uint32_t n_rows = l->segment[s].n_rows, n_first = n_rows / 3, n_second = n_rows / 2;
+    if (l->segment[s].canvas || n_first == 0 || n_second <= n_first) continue;
+    part[0].n_rows = n_first;
+    part[1].first_row += n_first;
+    part[1].kv_len += n_first;
+    part[1].n_rows = n_second - n_first;
+    part[2].first_row += n_second;
+    part[2].kv_len += n_second;
+    part[2].n_rows = n_rows - n_second;
+    buffer out = run(device, l, part, 3);
+    same_rows(l, name, "a chunked segment", whole, &out, l->segment[s].first_row, n_rows);
+    buffer_free(&out);
+  }
+}
+
+static void check_blocks(weft_device *device, const char *name, const layout *l,
+                         const buffer *whole) {
+  static const uint32_t blocks[] = {1, 8, 64, 256};
+  for (uint32_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
+    layout other;
+    lay_out(l->of, blocks[i], &other);
+    buffer out = run(device, &other, other.segment, other.n_segments);
+    same_rows(l, name, "another block size", whole, &out, 0, l->n_rows);
+    buffer_free(&out);
+    lay_out_free(&other);
+  }
+}
+
+static void test_bits(void **state) {
+  const devices *all = *state;
+  for (uint32_t i = 0; i < N_CASES; i++) {
+    layout l;
+    lay_out(&cases[i], cases[i].block, &l);
+    for (uint32_t d = 0; d < all->n; d++) {
+      weft_device *alone = open_cpu(all->name[d], 1);
+      buffer whole = run(all->cpu[d], &l, l.segment, l.n_segments);
+      buffer out = run(alone, &l, l.segment, l.n_segments);
+      same_rows(&l, all->name[d], "one thread", &whole, &out, 0, l.n_rows);
+      check_alone(all->cpu[d], all->name[d], &l, &whole);
+      check_chunked(all->cpu[d], all->name[d], &l, &whole);
+      check_blocks(all->cpu[d], all->name[d], &l, &whole);
+      buffer_free(&out);
+      buffer_free(&whole);
+      weft_device_close(alone);
+    }
+    lay_out_free(&l);
+  }
+}
+
+/* ref is slow: the small cases only. */
+static void test_bits_of_ref(void **state) {
+  const devices *all = *state;
+  for (uint32_t i = 0; i < N_CASES; i++) {
+    layout l;
+    lay_out(&cases[i], cases[i].block, &l);
+    if ((uint64_t)l.n_rows * l.of->n_heads * l.of->dim <= 4096) {
+      buffer whole = run(all->ref, &l, l.segment, l.n_segments);
+      check_alone(all->ref, "ref", &l, &whole);
+      check_chunked(all->ref, "ref", &l, &whole);
+      check_blocks(all->ref, "ref", &l, &whole);
+      buffer_free(&whole);
+    }
+    lay_out_free(&l);
+  }
+}
+
+/* Rows, pages and table entries whose byte offsets pass 2^32. */
+static void test_huge_strides(void **state) {
+  const devices *all = *state;
+  enum { ROWS = 3, DIM = 16, BLOCK = 4 };
+  const uint64_t stride = (1ull << 31) + 8, page_bytes = (1ull << 32) + 64;
+  const size_t rows_bytes = ROWS * stride * sizeof(float), pages_bytes = 2 * page_bytes;
+  float *q = huge_new(rows_bytes), *out = huge_new(rows_bytes), ref[ROWS][DIM];
+  uint8_t *pages = huge_new(pages_bytes);
+  if (q == NULL || out == NULL || pages == NULL) fail_msg("the system refuses address space");
+  uint32_t table[2] = {1, 0};
+  weft_attention_segment segment = {.n_rows = ROWS, .kv_len = 3, .table = table};
+  weft_attention_args args = {
+      .q = q, .out = out, .segment = &segment, .n_segments = 1, .n_rows = ROWS};
+  args.kv = (weft_kv_view){.base = pages,
+                           .type = WEFT_TYPE_F32,
+                           .page_bytes = page_bytes,
+                           .v_offset = 1ull << 31,
+                           .block_tokens = BLOCK,
+                           .n_kv_heads = 1,
+                           .head_dim = DIM};
+  args.n_heads = 1;
+  args.scale = 0.25f;
+  args.q_stride = args.out_stride = stride;
+  for (uint64_t r = 0; r < ROWS; r++) fill_normal(q + r * stride, DIM, r);
+  for (uint64_t page = 0; page < 2; page++) {
+    fill_normal((float *)(void *)(pages + page * page_bytes), BLOCK * DIM, 10 + page);
+    fill_normal((float *)(void *)(pages + page * page_bytes + args.kv.v_offset), BLOCK * DIM,
+                20 + page);
+  }
+  for (uint32_t d = 0; d <= all->n; d++) {
+    weft_device *device = d == 0 ? all->ref : all->cpu[d - 1];
+    args.scratch_bytes = weft_attention_scratch(device, &args);
+    buffer scratch = buffer_new(args.scratch_bytes);
+    args.scratch = scratch.data;
+    assert_int_equal(weft_attention(device, &args), WEFT_OK);
+    for (uint64_t r = 0; r < ROWS; r++) {
+      if (d == 0)
+        memcpy(ref[r], out + r * stride, sizeof ref[r]);
+      else
+        assert_within("huge strides", all->name[d - 1],
+                      distance(ref[r], out + r * stride, 1, DIM, 0), 1e-5);
+      memset(out + r * stride, 0xFF, sizeof ref[r]);
+    }
+    buffer_free(&scratch);
+  }
+  huge_free(q, rows_bytes);
+  huge_free(out, rows_bytes);
+  huge_free(pages, pages_bytes);
+}
+
+static void refused(const devices *all, const layout *l, weft_attention_args args,
+                    weft_status status) {
+  buffer out = buffer_new(l->q.n_bytes), scratch = buffer_new(1 << 20);
+  if (args.out == NULL) args.out = out.data;
+  args.scratch = scratch.data;
+  if (args.scratch_bytes == 0) args.scratch_bytes = scratch.n_bytes;
+  assert_int_equal(weft_attention(all->ref, &args), status);
+  buffer_free(&out);
+  buffer_free(&scratch);
+}
+
+static void test_refusals(void **state) {
+  const devices *all = *state;
+  layout l;
+  lay_out(&cases[1], 16, &l);
+  weft_attention_segment segment = l.segment[0];
+  weft_attention_args good = l.args, bad = good;
+  refused(all, &l, good, WEFT_OK);
+  bad.kv.head_dim = 12;
+  refused(all, &l, bad, WEFT_E_INVALID);
+  bad = good;
+  bad.kv.block_tokens = 48;
+  refused(all, &l, bad, WEFT_E_INVALID);
+  bad = good;
+  bad.kv.page_bytes = 64;
+  refused(all, &l, bad, WEFT_E_INVALID);
+  bad = good;
+  bad.kv.type = WEFT_TYPE_Q4_K;
+  refused(all, &l, bad, WEFT_E_UNSUPPORTED);
+  bad = good;
+  bad.kv.n_kv_heads = 3;
+  refused(all, &l, bad, WEFT_E_INVALID);
+  bad = good;
+  bad.q_stride = 1;
+  refused(all, &l, bad, WEFT_E_INVALID);
+  bad = good;
+  bad.scratch_bytes = 8;
+  refused(all, &l, bad, WEFT_E_INVALID);
+  bad = good;
+  bad.segment = &segment;
+  segment.n_rows = l.n_rows + 1;
+  refused(all, &l, bad, WEFT_E_INVALID);
+  segment = l.segment[0];
+  segment.kv_len = UINT32_MAX;
+  refused(all, &l, bad, WEFT_E_INVALID);
+  segment = l.segment[0];
+  segment.table = NULL;
+  refused(all, &l, bad, WEFT_E_INVALID);
+  lay_out_free(&l);
+}
+
+static int setup(void **state) {
+  static devices all;
+  all = open_devices(3);
+  *state = &all;
+  return 0;
+}
+
+static int teardown(void **state) {
+  close_devices(*state);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_parity),      cmocka_unit_test(test_bits),
+      cmocka_unit_test(test_bits_of_ref), cmocka_unit_test(test_huge_strides),
+      cmocka_unit_test(test_refusals),
+  };
+  return cmocka_run_group_tests_name("kernels/attention", tests, setup, teardown);
+}
