@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef WEFT_API_CLI_BENCH_H
+#define WEFT_API_CLI_BENCH_H
+
+#include "api/cli/cli.h"
+
+/* One row of `weft bench` each. */
+int weft_bench_model(const weft_config *config);
+int weft_bench_peer(const weft_config *config);
+int weft_bench_serving(const weft_config *config);
+int weft_bench_kernels(int argc, char **argv);
+int weft_bench_pager(int argc, char **argv);
+int weft_bench_scheduler(int argc, char **argv);
+
+#endif

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/cli/measure.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/cli/cli.h"
+#include "api/runtime.h"
+#include "base/memory.h"
+#include "base/random.h"
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+double weft_median(double *values, uint32_t n) {
+  if (n == 0) return 0.0;
+  qsort(values, n, sizeof *values, by_value);
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2.0;
+}
+
+static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, uint32_t index, int32_t *tokens,
+                      weft_generation **out) {
+  weft_model_card card = weft_model_at(rt, 0);
+  for (uint32_t i = 0; i < load->n_prompt; i++) {
+    weft_draw_key key = {seed, index, WEFT_DRAW_TEST, i, 0};
+    tokens[i] = (int32_t)(card.vocabulary / 2 + weft_draw_below(&key, card.vocabulary / 2));
+  }
+  weft_generate_params p;
+  weft_generate_defaults(&p);
+  p.tokens = tokens;
+  p.n_tokens = load->n_prompt;
+  p.temperature = 0.0f;
+  p.ignore_eos = true;
+  p.has_seed = true;
+  p.seed = seed;
+  p.no_cache = true;
+  p.mode = load->diffusion ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
+  p.max_tokens = load->diffusion ? card.canvas : load->n_generate;
+  if (load->diffusion) {
+    p.diffusion_steps = load->n_generate;
+    p.diffusion_confidence = 0.0f; /* never sure: every step is run */
+    p.canvas_deltas = true;
+  }
+  char error[512];
+  int status = weft_submit(rt, &p, out, error, sizeof error);
+  return status == 0 ? 0 : weft_cli_fail(weft_cli_code(status), "%s", error);
+}
+
+/* Reads one generation to its end; *first_us is when its first token (or step) came, counted from submit. */
+static int drain(weft_generation *g, bool diffusion, uint64_t *first_at, weft_usage_counts *usage) {
+  weft_delta d;
+  *first_at = 0;
+  for (;;) {
+    int status = weft_next(g, 1000, &d);
+    if (status == WEFT_AGAIN) continue;
+    if (status != 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", weft_status_text((weft_status)status));
+    if (*first_at == 0 && diffusion && d.kind == WEFT_DELTA_CANVAS) *first_at = weft_clock_us();
+    if (d.kind == WEFT_DELTA_END) break;
+  }
+  *usage = d.usage;
+  if (strcmp(d.finish, "error") == 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", d.error);
+  return 0;
+}
+
+int weft_measure(weft_runtime *rt, const weft_load *load, uint64_t seed, weft_measured *out) {
+  weft_generation **list = weft_alloc(load->n_parallel, sizeof *list);
+  int32_t *tokens = weft_alloc(load->n_prompt, sizeof *tokens);
+  int code = list == NULL || tokens == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
+  uint64_t start = weft_clock_us(), last_first = start, end = start;
+  memset(out, 0, sizeof *out);
+  for (uint32_t i = 0; i < load->n_parallel && code == 0; i++) code = submit_one(rt, load, seed, i, tokens, &list[i]);
+  for (uint32_t i = 0; i < load->n_parallel && code == 0; i++) {
+    weft_usage_counts usage;
+    uint64_t first_at;
+    code = drain(list[i], load->diffusion, &first_at, &usage);
+    uint64_t first = load->diffusion ? first_at : start + usage.first_token_us;
+    if (first > last_first) last_first = first;
+    uint32_t n = load->diffusion ? usage.denoise_steps : usage.completion_tokens;
+    out->n_tokens += n > 0 ? n - 1 : 0;
+    if (start + usage.total_us > end) end = start + usage.total_us;
+  }
+  for (uint32_t i = 0; list != NULL && i < load->n_parallel; i++) weft_generation_free(list[i]);
+  weft_free(list);
+  weft_free(tokens);
+  out->prefill_s = (double)(last_first - start) * 1e-6;
+  out->generate_s = end > last_first ? (double)(end - last_first) * 1e-6 : 0.0;
+  return code;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* What the speed commands measure, through the public API: the same path a request takes. */
+#ifndef WEFT_API_CLI_MEASURE_H
+#define WEFT_API_CLI_MEASURE_H
+
+#include "api/weft.h"
+
+typedef struct weft_load {
+  uint32_t n_prompt;   /* random tokens of each prompt */
+  uint32_t n_generate; /* tokens, or denoise steps of one canvas */
+  uint32_t n_parallel;
+  bool diffusion;
+} weft_load;
+
+typedef struct weft_measured {
+  double prefill_s;   /* from the first submit to the last first token (or first denoise step) */
+  double generate_s;  /* from there to the end */
+  uint64_t n_tokens;  /* generated after the first ones, or denoise steps after the first ones */
+} weft_measured;
+
+/* Runs one load. 0, or an exit code after one line. seed varies the prompts, so that no prefix is found. */
+int weft_measure(weft_runtime *runtime, const weft_load *load, uint64_t seed, weft_measured *out);
+
+/* Sorts in place. */
+double weft_median(double *values, uint32_t n);
+
+#endif
