@@ -72,8 +72,8 @@ int weft_measure(weft_runtime *rt, const weft_load *load, uint64_t seed, weft_me
   memset(out, 0, sizeof *out);
   for (uint32_t i = 0; i < load->n_parallel && code == 0; i++) code = submit_one(rt, load, seed, i, tokens, &list[i]);
   for (uint32_t i = 0; i < load->n_parallel && code == 0; i++) {
-    weft_usage_counts usage;
-    uint64_t first_at;
+    weft_usage_counts usage = {0};
+    uint64_t first_at = 0;
     code = drain(list[i], load->diffusion, &first_at, &usage);
     uint64_t first = load->diffusion ? first_at : start + usage.first_token_us;
     if (first > last_first) last_first = first;
