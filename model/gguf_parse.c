@@ -23,6 +23,8 @@ typedef struct cursor {
   gguf_part *part;
   uint64_t at;
   weft_error *error;
+  uint32_t n_strange; /* keys with bytes that the specification does not allow */
+  weft_bytes strange; /* the first one */
 } cursor;
 
 static const struct {
@@ -229,10 +231,7 @@ static weft_status take_key(cursor *c, uint32_t index) {
   if (key->name.n == 0 || key->name.n > GGUF_KEY_MAX) {
     return malformed(c, "the length of a key", key->name.n, "it must be 1..65535");
   }
-  if (!is_plain_key(key->name)) {
-    weft_log(WEFT_LOG_WARN, "%s: key '%s' has bytes outside of [a-z0-9_.-]", c->part->path,
-             gguf__show(key->name, shown));
-  }
+  if (!is_plain_key(key->name) && c->n_strange++ == 0) c->strange = key->name;
   if (!key_names_add(c->part, index)) {
     return weft_fail(c->error, WEFT_E_FORMAT, "%s: key '%s' occurs twice", c->part->path,
                      gguf__show(key->name, shown));
@@ -468,7 +467,7 @@ static weft_status check_magic(cursor *c) {
 }
 
 weft_status gguf__part_parse(gguf_part *part, weft_error *error) {
-  cursor c = {part, 0, error};
+  cursor c = {.part = part, .error = error};
   uint64_t n_tensors = 0, n_keys = 0;
   weft_status status = check_magic(&c);
   if (status != WEFT_OK) return status;
@@ -484,6 +483,11 @@ weft_status gguf__part_parse(gguf_part *part, weft_error *error) {
   status = take_keys(&c, n_keys);
   if (status == WEFT_OK) status = read_alignment(&c);
   part->data_at = c.at; /* of a file without tensors */
+  if (c.n_strange > 0) {
+    char shown[GGUF_SHOWN];
+    weft_log(WEFT_LOG_WARN, "%s: %" PRIu32 " keys have bytes outside of [a-z0-9_.-], first '%s'",
+             part->path, c.n_strange, gguf__show(c.strange, shown));
+  }
   if (status == WEFT_OK && n_tensors > 0) status = take_tensors(&c, n_tensors);
   return status;
 }

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/* Any bytes as a GGUF file: opened or refused; when opened, everything that the reader offers is
+ * read, and the keys are judged as those of a model. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "model/models.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static volatile uint64_t sink; /* what was read must not be optimised away */
+
+static void read_key(const weft_gguf *gguf, uint32_t index) {
+  weft_bytes name = weft_gguf_key(gguf, index), text = {NULL, 0};
+  char *key = malloc(name.n + 1);
+  weft_error error;
+  weft_gguf_kind element;
+  uint64_t count, u = 0;
+  double d = 0;
+  bool b = false;
+  if (key == NULL) abort();
+  memcpy(key, name.data, name.n);
+  key[name.n] = 0;
+  (void)weft_gguf_kind_at(gguf, index, &element, &count);
+  int64_t found = weft_gguf_find(gguf, key);
+  if (strlen(key) == name.n && found != (int64_t)index) abort(); /* names are unique */
+  (void)weft_gguf_u64(gguf, key, &u, &error);
+  (void)weft_gguf_f64(gguf, key, &d, &error);
+  (void)weft_gguf_bool(gguf, key, &b, &error);
+  if (weft_gguf_string(gguf, key, &text, &error) == WEFT_OK) {
+    for (size_t i = 0; i < text.n; i++) sink += (uint8_t)text.data[i];
+  }
+  for (uint64_t i = 0; found >= 0 && i < count + 1 && i < 1000; i++) {
+    (void)weft_gguf_u64_at(gguf, key, i, &u, &error);
+    (void)weft_gguf_f64_at(gguf, key, i, &d, &error);
+    if (weft_gguf_string_at(gguf, key, i, &text, &error) != WEFT_OK) continue;
+    for (size_t k = 0; k < text.n; k++) sink += (uint8_t)text.data[k];
+  }
+  sink += u + (uint64_t)b + (d > 0);
+  free(key);
+}
+
+static void read_tensor(const weft_gguf *gguf, uint32_t index) {
+  const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, index);
+  const uint8_t *bytes = tensor->data;
+  if (weft_gguf_tensor_find(gguf, tensor->name) != tensor) abort();
+  sink += bytes[0] + bytes[tensor->n_bytes - 1];
+  if (tensor->ne[0] > 1 << 16) return;
+  float *row = malloc(tensor->ne[0] * sizeof *row);
+  if (row == NULL) abort();
+  weft_dequantise_row(tensor->type, tensor->data, row, tensor->ne[0]);
+  sink += row[0] > 0;
+  free(row);
+}
+
+static void judge(const weft_gguf *gguf) {
+  const weft_arch *arch;
+  static weft_hyper hyper;
+  weft_error error;
+  if (weft_hyper_read(gguf, &arch, &hyper, &error) != WEFT_OK) return;
+  weft_kv_geometry geometry = weft_hyper_geometry(&hyper, weft_gguf_kv_type(gguf));
+  const weft_kv_geometry *list = &geometry;
+  static weft_kv_layout layout;
+  (void)weft_kv_layout_choose(&list, 1, 0, &layout, &error);
+  sink += layout.page_bytes + weft_kv_bytes_per_token(&geometry, true);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
+  weft_gguf *gguf;
+  weft_error error;
+  uint64_t low, high;
+  weft_log_set_level(WEFT_LOG_ERROR);
+  if (weft_gguf_open_memory(data, n, "input", &gguf, &error) != WEFT_OK) return 0;
+  for (uint32_t i = 0; i < weft_gguf_n_keys(gguf); i++) read_key(gguf, i);
+  for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) read_tensor(gguf, i);
+  weft_gguf_fingerprint(gguf, &low, &high);
+  sink += low ^ high;
+  judge(gguf);
+  weft_gguf_close(gguf);
+  return 0;
+}
