@@ -25,73 +25,77 @@ weft_chat_family weft_chat_family_of(weft_bytes t) {
   return WEFT_CHAT_QWEN3;
 }
 
-static weft_status need(const weft_chat *chat, const char *text, int32_t *id, const weft_gguf *gguf,
+static weft_status need(const weft_chat *chat, const char *text, int32_t *id, const char *path,
                         weft_error *error) {
   *id = weft_tokenizer_find(chat->tokenizer, text);
   if (*id >= 0) return WEFT_OK;
   return weft_fail(error, WEFT_E_FORMAT, "%s: the chat template needs the token %s, which the vocabulary lacks",
-                   weft_gguf_path(gguf), text);
+                   path, text);
 }
 
-static weft_status read_gemma4(weft_chat *chat, weft_bytes t, const weft_gguf *gguf, weft_error *error) {
+static weft_status read_gemma4(weft_chat *chat, weft_bytes t, const char *path, weft_error *error) {
   /* In a template's text a newline inside quotes is usually the two characters \n. */
-  chat->empty_thought = has(t, "<|channel>thought\\n<channel|>") || has(t, "<|channel>thought\n<channel|>");
+  chat->empty_thought =
+      has(t, "<|channel>thought\\n<channel|>") || has(t, "<|channel>thought\n<channel|>");
   chat->joins_turns = has(t, "continue_same_model_turn");
+  chat->joins_ends = has(t, "elif continues_into_next");
+  chat->keeps_thinking = has(t, "thinking_gate");
   chat->has_switch = true;
   chat->think_on = weft_tokenizer_find(chat->tokenizer, "<|think|>");
   chat->bos = weft_tokenizer_bos(chat->tokenizer);
-  weft_status status = need(chat, "<|turn>", &chat->turn, gguf, error);
-  if (status == WEFT_OK) status = need(chat, "<turn|>", &chat->turn_end, gguf, error);
-  if (status == WEFT_OK) status = need(chat, "<|channel>", &chat->thought, gguf, error);
-  if (status == WEFT_OK) status = need(chat, "<channel|>", &chat->thought_end, gguf, error);
+  weft_status status = need(chat, "<|turn>", &chat->turn, path, error);
+  if (status == WEFT_OK) status = need(chat, "<turn|>", &chat->turn_end, path, error);
+  if (status == WEFT_OK) status = need(chat, "<|channel>", &chat->thought, path, error);
+  if (status == WEFT_OK) status = need(chat, "<channel|>", &chat->thought_end, path, error);
   return status;
 }
 
-static weft_status read_qwen3(weft_chat *chat, weft_bytes t, const weft_gguf *gguf, weft_error *error) {
+static weft_status read_qwen3(weft_chat *chat, weft_bytes t, const char *path, weft_error *error) {
   bool thinks = has(t, "</think>");
   chat->keeps_thinking = thinks && has(t, "reasoning_content");
   chat->has_switch = thinks && has(t, "enable_thinking");
   chat->always_thinks = !chat->has_switch && (has(t, "assistant\\n<think>\\n'") || has(t, "assistant\n<think>\n"));
-  weft_status status = need(chat, "<|im_start|>", &chat->turn, gguf, error);
-  if (status == WEFT_OK) status = need(chat, "<|im_end|>", &chat->turn_end, gguf, error);
+  weft_status status = need(chat, "<|im_start|>", &chat->turn, path, error);
+  if (status == WEFT_OK) status = need(chat, "<|im_end|>", &chat->turn_end, path, error);
   if (status != WEFT_OK || !thinks) return status;
-  status = need(chat, "<think>", &chat->thought, gguf, error);
-  if (status == WEFT_OK) status = need(chat, "</think>", &chat->thought_end, gguf, error);
+  status = need(chat, "<think>", &chat->thought, path, error);
+  if (status == WEFT_OK) status = need(chat, "</think>", &chat->thought_end, path, error);
   return status;
 }
 
-static weft_status chat_read(weft_chat *chat, const weft_gguf *gguf, weft_error *error) {
-  weft_bytes t;
-  weft_status status = weft_gguf_string(gguf, "tokenizer.chat_template", &t, error);
-  if (status == WEFT_E_NOT_FOUND) {
-    return weft_fail(error, status, "%s has no chat template; use plain completions", weft_gguf_path(gguf));
-  }
-  if (status != WEFT_OK) return status;
-  chat->family = weft_chat_family_of(t);
-  switch (chat->family) {
-    case WEFT_CHAT_GEMMA4: return read_gemma4(chat, t, gguf, error);
-    case WEFT_CHAT_QWEN3: return read_qwen3(chat, t, gguf, error);
-    case WEFT_CHAT_NONE: break;
-  }
-  return weft_fail(error, WEFT_E_UNSUPPORTED,
-                   "%s: the chat template is none that weft knows (Gemma 4, Qwen 3); use plain completions",
-                   weft_gguf_path(gguf));
-}
-
-weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_chat **out,
-                           weft_error *error) {
+weft_status chat__open(weft_bytes chat_template, const weft_tokenizer *tokenizer, const char *path,
+                       weft_chat **out, weft_error *error) {
   *out = NULL;
+  weft_chat_family family = weft_chat_family_of(chat_template);
+  if (family == WEFT_CHAT_NONE) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "%s: the chat template is none that weft knows (Gemma 4, Qwen 3); use plain completions", path);
+  }
   weft_chat *chat = weft_alloc(1, sizeof *chat);
   if (chat == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory while reading the chat template");
+  chat->family = family;
   chat->tokenizer = tokenizer;
   chat->bos = chat->turn = chat->turn_end = chat->think_on = chat->thought = chat->thought_end = -1;
-  weft_status status = chat_read(chat, gguf, error);
+  bool gemma4 = family == WEFT_CHAT_GEMMA4;
+  weft_status status =
+      gemma4 ? read_gemma4(chat, chat_template, path, error) : read_qwen3(chat, chat_template, path, error);
   if (status == WEFT_OK) {
     *out = chat;
   } else {
     weft_chat_close(chat);
   }
   return status;
+}
+
+weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_chat **out,
+                           weft_error *error) {
+  weft_bytes text;
+  *out = NULL;
+  weft_status status = weft_gguf_string(gguf, "tokenizer.chat_template", &text, error);
+  if (status == WEFT_E_NOT_FOUND) {
+    return weft_fail(error, status, "%s has no chat template; use plain completions", weft_gguf_path(gguf));
+  }
+  return status == WEFT_OK ? chat__open(text, tokenizer, weft_gguf_path(gguf), out, error) : status;
 }
 
 void weft_chat_close(weft_chat *chat) { weft_free(chat); }

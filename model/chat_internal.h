@@ -11,10 +11,12 @@ struct weft_chat {
   const weft_tokenizer *tokenizer;
   /* gemma4 */
   bool empty_thought;   /* without thinking, the model's turn opens with an empty thought channel */
-  bool joins_turns;     /* an assistant message after another one continues its turn */
+  bool joins_turns;     /* an assistant message after another one opens no turn */
+  bool joins_ends;      /* and the one before closes none */
   int32_t bos;
+  /* both: thinking is kept in answers after the last question. qwen3: and cut out of the others */
+  bool keeps_thinking;
   /* qwen3 */
-  bool keeps_thinking;  /* thinking is cut out of answers, and kept in those after the last question */
   bool has_switch;      /* without thinking, the model's turn opens with an empty thought */
   bool always_thinks;   /* the model's turn opens inside a thought */
   /* both: -1 when the vocabulary has none */
@@ -24,10 +26,14 @@ struct weft_chat {
 typedef struct chat_draft {
   const weft_chat *chat;
   weft_text bytes;
-  weft_chat_piece *pieces; /* text: offsets in bytes while drafting, see chat__finish */
+  weft_chat_piece *pieces; /* without their texts until the draft is done */
   uint32_t n, capacity;
   bool refused;
 } chat_draft;
+
+/* weft_chat_open with the template's text; path is for messages. */
+weft_status chat__open(weft_bytes chat_template, const weft_tokenizer *tokenizer, const char *path,
+                       weft_chat **out, weft_error *error);
 
 void chat__token(chat_draft *draft, int32_t token);
 void chat__text(chat_draft *draft, const char *text, size_t n);

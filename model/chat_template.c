@@ -91,27 +91,43 @@ static void gemma4_system(chat_draft *draft, const weft_chat_message *first, boo
   chat__puts(draft, "\n");
 }
 
+/* One message; whether there is one before it (behind the system text) and after it, and whether it comes after the
+ * last question. */
+static void gemma4_turn(chat_draft *draft, const weft_chat_message *m, bool before, bool after, bool current) {
+  const weft_chat *chat = draft->chat;
+  bool answer = is_role(m, "assistant");
+  if (!answer || !chat->joins_turns || !before || !is_role(m - 1, "assistant")) {
+    chat__token(draft, chat->turn);
+    chat__puts(draft, answer ? "model" : m->role);
+    chat__puts(draft, "\n");
+  }
+  if (answer && current && chat->keeps_thinking && m->n_thinking > 0) {
+    chat__token(draft, chat->thought);
+    chat__puts(draft, "thought\n");
+    chat__text(draft, m->thinking, m->n_thinking);
+    chat__puts(draft, "\n");
+    chat__token(draft, chat->thought_end);
+  }
+  if (answer) {
+    gemma4_answer(draft, content_of(m));
+  } else {
+    span(draft, chat__trim(content_of(m)));
+  }
+  if (answer && chat->joins_ends && after && is_role(m + 1, "assistant")) return;
+  chat__token(draft, chat->turn_end);
+  chat__puts(draft, "\n");
+}
+
 void chat__gemma4(chat_draft *draft, const weft_chat_message *messages, uint32_t n,
                   const weft_chat_options *options) {
   const weft_chat *chat = draft->chat;
   bool system = is_role(&messages[0], "system") || is_role(&messages[0], "developer");
   if (chat->bos >= 0) chat__token(draft, chat->bos);
   if (system || options->thinking) gemma4_system(draft, system ? &messages[0] : NULL, options->thinking);
+  uint32_t question = 0; /* the last one */
+  for (uint32_t i = 0; i < n; i++) question = is_role(&messages[i], "user") ? i + 1 : question;
   for (uint32_t i = system ? 1 : 0; i < n; i++) {
-    bool answer = is_role(&messages[i], "assistant");
-    bool joined = answer && chat->joins_turns && i > (system ? 1u : 0u) && is_role(&messages[i - 1], "assistant");
-    if (!joined) {
-      chat__token(draft, chat->turn);
-      chat__puts(draft, answer ? "model" : messages[i].role);
-      chat__puts(draft, "\n");
-    }
-    if (answer) {
-      gemma4_answer(draft, content_of(&messages[i]));
-    } else {
-      span(draft, chat__trim(content_of(&messages[i])));
-    }
-    chat__token(draft, chat->turn_end);
-    chat__puts(draft, "\n");
+    gemma4_turn(draft, messages + i, i > (system ? 1u : 0u), i + 1 < n, i >= question);
   }
   if (!options->add_generation_prompt) return;
   chat__token(draft, chat->turn);
