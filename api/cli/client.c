@@ -90,7 +90,7 @@ static int split_answer(weft_text *all, weft_text *out) {
   if (all->n < 12 || strncmp(all->bytes, "HTTP/1.", 7) != 0) return -1;
   char *end = strstr(all->bytes, "\r\n\r\n");
   if (end == NULL) return -1;
-  int status = atoi(all->bytes + 9);
+  int status = (int)strtol(all->bytes + 9, NULL, 10);
   size_t head = (size_t)(end - all->bytes) + 4, n = all->n - head;
   *end = 0;
   bool chunked = strcasestr(all->bytes, "transfer-encoding: chunked") != NULL;

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Style as a test: arrows between rooms, banned calls, sizes of files and functions, the first line of each file, and no
+# tracked file over 8 MiB or tree over 32 MiB. What is over a limit today is in exceptions.txt with its size: numbers may
+# only fall.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+bad=0
+complain() { echo "lint: $*"; bad=$((bad + 1)); }
+files() { git ls-files --cached --others --exclude-standard -- "$@"; }
+allowed() { grep -qE "^$1 +$2 +" tests/lint/exceptions.txt; }
+limit_of() { awk -v kind="$1" -v where="$2" '$1 == kind && $2 == where { print $3 }' tests/lint/exceptions.txt; }
+
+# Which room may include which.
+arrows() {
+  case $1 in
+    base) echo "base" ;;
+    pager) echo "base pager" ;;
+    kernels) echo "base kernels" ;;
+    model) echo "base kernels model" ;;
+    scheduler) echo "base model pager scheduler" ;;
+    api) echo "base kernels model pager scheduler api" ;;
+  esac
+}
+for room in base pager kernels model scheduler api; do
+  ok=$(arrows $room)
+  while IFS=: read -r file _ line; do
+    target=$(sed -E 's/.*"([a-z]+)\/.*/\1/' <<<"$line")
+    case " $ok " in *" $target "*) ;; *) complain "$file includes $target/: $room may include only $ok" ;; esac
+  done < <(files "$room/*.c" "$room/*.h" | xargs grep -nE '^#include "[a-z]+/' || true)
+done
+while IFS=: read -r file _; do
+  complain "$file: the scheduler sees no tensors (kernels/, gguf, model.h)"
+done < <(files 'scheduler/*.c' 'scheduler/*.h' | xargs grep -nE '#include "(kernels/|model/(gguf|model|weights|layers))' || true)
+
+# Calls that have a home elsewhere.
+ban() { # pattern, files that may, reason
+  while IFS=: read -r file line _; do
+    allowed "banned:$4" "$file" && continue
+    complain "$file:$line: $3"
+  done < <(files '*.c' '*.h' | grep -vE "^(tests/|docs/)|$2" | xargs grep -nE "(^|[^a-zA-Z_0-9.>])($1)\(" /dev/null || true)
+}
+ban 'malloc|calloc|realloc' '^base/memory.c$' 'host memory comes from base/memory.h' malloc
+ban 'sprintf|strcpy|strcat|strtok|atoi|gets|alloca' '^$' 'unsafe call' unsafe
+ban 'getenv|secure_getenv' '^api/config.c$' 'only api/config.c reads the environment' getenv
+ban 'exit|_exit|quick_exit|abort' '^base/check.c$' 'a library never ends the process' exit
+ban 'rand|srand|random|drand48' '^$' 'draws are stateless: base/random.h' rand
+
+# Sizes.
+while read -r file; do
+  n=$(wc -l <"$file")
+  max=800
+  [[ $file == *.h ]] && max=300
+  [[ $file == *_impl.h || $file == *_lanes.h || $file == tests/* ]] && max=800 # code that is compiled several times
+  known=$(limit_of file "$file")
+  [ -n "$known" ] && max=$known
+  [ "$n" -le "$max" ] || complain "$file has $n lines; the limit is $max"
+  head -1 "$file" | grep -q 'SPDX-License-Identifier: MIT' || complain "$file: the first line names the licence"
+done < <(files '*.c' '*.h')
+while read -r file start n name; do
+  max=70
+  known=$(limit_of function "$file:$name")
+  [ -n "$known" ] && max=$known
+  [ "$n" -le "$max" ] || complain "$file:$start: $name has $n lines; the limit is $max"
+done < <(files 'base/*.c' 'pager/*.c' 'scheduler/*.c' 'kernels/*.c' 'model/*.c' 'api/*.c' | xargs awk '
+  FNR == 1 { inside = 0 }
+  !inside && /^[a-zA-Z_].*\) \{$/ { inside = 1; start = FNR; name = $0; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name) }
+  !inside && /^[a-zA-Z_].*\($/ { next }
+  inside && /^}/ { print FILENAME, start, FNR - start + 1, name; inside = 0 }')
+
+# The tracked tree.
+total=$(files | while read -r f; do [ -f "$f" ] && stat -c %s "$f"; done | awk '{ s += $1 } END { print s + 0 }')
+[ "$total" -le $((32 * 1024 * 1024)) ] || complain "the tree has $total bytes; the limit is 32 MiB"
+while read -r file; do
+  [ "$(stat -c %s "$file")" -le $((8 * 1024 * 1024)) ] || complain "$file is larger than 8 MiB"
+done < <(files)
+
+[ "$bad" = 0 ] && echo "lint: clean"
+[ "$bad" = 0 ]
