@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: private to model/gguf*.c and their tests. A gguf_part is one file; gguf__part_parse fills it
- * from bytes it does not trust, and gguf__part_close frees whatever was filled. The bytes are
- * borrowed; the mapping, if there is one, belongs to the part. */
+/* Law: private to model/gguf*.c, model/inspect.c and their tests. A gguf_part is one file;
+ * gguf__part_parse fills it from bytes it does not trust, and gguf__part_close frees whatever was
+ * filled. The bytes are borrowed; the mapping, if there is one, belongs to the part. */
 #ifndef WEFT_MODEL_GGUF_INTERNAL_H
 #define WEFT_MODEL_GGUF_INTERNAL_H
 

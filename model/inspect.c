@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: MIT */
+#include "model/inspect.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "model/gguf_internal.h"
+#include "model/models.h"
+
+enum { SHOWN_ELEMENTS = 6, SHOWN_BYTES = 96, TYPES_MAX = 64 };
+
+/* Everything that both forms print. */
+typedef struct report {
+  const weft_gguf *gguf;
+  weft_text *out;
+  uint64_t n_elements, n_tensor_bytes;
+  uint64_t type_tensors[TYPES_MAX], type_bytes[TYPES_MAX];
+  weft_status model_status; /* of the keys */
+  weft_error refusal;
+  weft_hyper hyper;
+  weft_kv_geometry geometry;
+  weft_kv_layout layout;
+} report;
+
+/* ---- facts ---- */
+
+static void count_tensors(report *r) {
+  for (uint32_t i = 0; i < weft_gguf_n_tensors(r->gguf); i++) {
+    const weft_gguf_tensor *tensor = weft_gguf_tensor_at(r->gguf, i);
+    r->n_elements += tensor->ne[0] * tensor->ne[1] * tensor->ne[2] * tensor->ne[3];
+    r->n_tensor_bytes += tensor->n_bytes;
+    r->type_tensors[tensor->type] += 1;
+    r->type_bytes[tensor->type] += tensor->n_bytes;
+  }
+}
+
+static void judge_model(report *r) {
+  const weft_arch *arch;
+  const weft_kv_geometry *geometry = &r->geometry;
+  r->model_status = weft_hyper_read(r->gguf, &arch, &r->hyper, &r->refusal);
+  if (r->model_status != WEFT_OK) return;
+  r->geometry = weft_hyper_geometry(&r->hyper, weft_gguf_kv_type(r->gguf));
+  r->model_status = weft_kv_layout_choose(&geometry, 1, 0, &r->layout, &r->refusal);
+}
+
+/* Keys and values of one sequence: layers with a window keep at most the window. */
+static uint64_t sequence_bytes(const report *r, uint64_t n_tokens) {
+  uint64_t n = 0;
+  for (uint32_t l = 0; l < r->geometry.n_layers; l++) {
+    uint64_t window = r->geometry.window[l];
+    uint64_t kept = window > 0 && window < n_tokens ? window : n_tokens;
+    n += kept * 2 *
+         weft_type_row_bytes(r->geometry.type,
+                             (uint64_t)r->geometry.n_kv_heads[l] * r->geometry.head_dim[l]);
+  }
+  return n;
+}
+
+/* ---- values ---- */
+
+/* As a JSON string, cut after max bytes; bytes that are no UTF-8 become U+FFFD. */
+static void put_string(weft_text *out, weft_bytes text, size_t max) {
+  size_t at = 0, n = text.n < max ? text.n : max;
+  weft_text_puts(out, "\"");
+  while (at < n) {
+    uint32_t c;
+    size_t length = weft_utf8_decode(text.data + at, text.n - at, &c);
+    if (length == 0) {
+      weft_text_puts(out, "\xEF\xBF\xBD");
+      length = 1;
+    } else if (c == '"' || c == '\\') {
+      weft_text_printf(out, "\\%c", (int)c);
+    } else if (c == '\n') {
+      weft_text_puts(out, "\\n");
+    } else if (c < 0x20 || c == 0x7F) {
+      weft_text_printf(out, "\\u%04" PRIx32, c);
+    } else {
+      weft_text_append(out, text.data + at, length);
+    }
+    at += length;
+  }
+  weft_text_puts(out, "\"");
+}
+
+static void put_zero_ended(weft_text *out, const char *text) {
+  put_string(out, (weft_bytes){text, strlen(text)}, SIZE_MAX);
+}
+
+/* Shortest decimal that reads back as the same float; JSON has no words for NaN and infinity. */
+static void put_real(weft_text *out, double value, bool is_double) {
+  char digits[40];
+  if (!isfinite(value)) {
+    weft_text_puts(out, isnan(value) ? "\"nan\"" : value > 0 ? "\"inf\"" : "\"-inf\"");
+    return;
+  }
+  if (value == rint(value) && fabs(value) < 1e15) {
+    weft_text_printf(out, "%.0f", value);
+    return;
+  }
+  for (int n = 1; n <= 17; n++) {
+    double back;
+    (void)snprintf(digits, sizeof digits, "%.*g", n, value);
+    if (sscanf(digits, "%lf", &back) == 1 &&
+        (is_double ? back == value : (float)back == (float)value)) {
+      break;
+    }
+  }
+  weft_text_puts(out, digits);
+}
+
+static void put_number(weft_text *out, weft_gguf_kind kind, const uint8_t *at) {
+  uint64_t raw = 0;
+  uint32_t n_bytes = gguf__kind_bytes(kind), unused = 64 - 8 * n_bytes;
+  memcpy(&raw, at, n_bytes);
+  if (kind == WEFT_GGUF_BOOL) {
+    weft_text_puts(out, raw != 0 ? "true" : "false");
+  } else if (kind == WEFT_GGUF_F32) {
+    float value;
+    memcpy(&value, at, sizeof value);
+    put_real(out, (double)value, false);
+  } else if (kind == WEFT_GGUF_F64) {
+    double value;
+    memcpy(&value, at, sizeof value);
+    put_real(out, value, true);
+  } else if (kind == WEFT_GGUF_I8 || kind == WEFT_GGUF_I16 || kind == WEFT_GGUF_I32 ||
+             kind == WEFT_GGUF_I64) {
+    weft_text_printf(out, "%" PRId64, (int64_t)(raw << unused) >> unused);
+  } else {
+    weft_text_printf(out, "%" PRIu64, raw);
+  }
+}
+
+static void put_element(weft_text *out, const gguf_key *key, uint64_t i, size_t max) {
+  if (key->element != WEFT_GGUF_STRING) {
+    put_number(out, key->element, key->value + i * gguf__kind_bytes(key->element));
+    return;
+  }
+  uint64_t n;
+  const uint8_t *at = key->value + key->offsets[i];
+  memcpy(&n, at, sizeof n);
+  put_string(out, (weft_bytes){(const char *)at + 8, (size_t)n}, max);
+}
+
+static void put_elements(weft_text *out, const gguf_key *key, uint64_t n, size_t max) {
+  weft_text_puts(out, "[");
+  for (uint64_t i = 0; i < n; i++) {
+    if (i > 0) weft_text_puts(out, ", ");
+    put_element(out, key, i, max);
+  }
+  weft_text_puts(out, "]");
+}
+
+/* ---- for a person ---- */
+
+static void put_bytes(weft_text *out, uint64_t n) {
+  static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  double value = (double)n;
+  uint32_t u = 0;
+  while (value >= 1024 && u < 4) {
+    value /= 1024;
+    u++;
+  }
+  weft_text_printf(out, u == 0 ? "%.0f %s" : "%.2f %s", value, units[u]);
+}
+
+static void text_key(weft_text *out, const gguf_key *key) {
+  char shown[GGUF_SHOWN];
+  weft_text_printf(out, "  %-46s ", gguf__show(key->name, shown));
+  if (key->kind == WEFT_GGUF_STRING) {
+    put_string(out, (weft_bytes){(const char *)key->value, (size_t)key->count}, SHOWN_BYTES);
+    if (key->count > SHOWN_BYTES) weft_text_printf(out, "... (%" PRIu64 " bytes)", key->count);
+  } else if (key->kind == WEFT_GGUF_ARRAY) {
+    bool all =
+        key->count <= SHOWN_ELEMENTS || (key->element != WEFT_GGUF_STRING && key->count <= 64);
+    put_elements(out, key, all ? key->count : SHOWN_ELEMENTS, 32);
+    if (!all) {
+      weft_text_printf(out, "... (%" PRIu64 " of %s)", key->count, gguf__kind_name(key->element));
+    }
+  } else {
+    put_number(out, key->kind, key->value);
+  }
+  weft_text_puts(out, "\n");
+}
+
+static void text_tensors(report *r) {
+  weft_text *out = r->out;
+  weft_text_printf(out, "tensors (%" PRIu32 ")\n", weft_gguf_n_tensors(r->gguf));
+  for (uint32_t i = 0; i < weft_gguf_n_tensors(r->gguf); i++) {
+    const weft_gguf_tensor *tensor = weft_gguf_tensor_at(r->gguf, i);
+    char shape[96], shown[GGUF_SHOWN];
+    int at = snprintf(shape, sizeof shape, "%" PRIu64, tensor->ne[0]);
+    for (uint32_t d = 1; d < tensor->n_dims; d++) {
+      at += snprintf(shape + at, sizeof shape - (size_t)at, " x %" PRIu64, tensor->ne[d]);
+    }
+    weft_text_printf(out, "  %-40s %-5s %-22s ",
+                     gguf__show((weft_bytes){tensor->name, strlen(tensor->name)}, shown),
+                     weft_type_name_of_id((int32_t)tensor->type), shape);
+    put_bytes(out, tensor->n_bytes);
+    weft_text_puts(out, "\n");
+  }
+  weft_text_puts(out, "types\n");
+  for (int32_t t = 0; t < TYPES_MAX; t++) {
+    if (r->type_tensors[t] == 0) continue;
+    weft_text_printf(out, "  %-6s %5" PRIu64 " tensors  ", weft_type_name_of_id(t),
+                     r->type_tensors[t]);
+    put_bytes(out, r->type_bytes[t]);
+    weft_text_puts(out, "\n");
+  }
+}
+
+static void text_model(report *r) {
+  const weft_hyper *h = &r->hyper;
+  weft_text *out = r->out;
+  weft_text_printf(out,
+                   "model\n  %s: %" PRIu32 " layers, hidden %" PRIu32 ", vocabulary %" PRIu32
+                   ", context %" PRIu32 "\n",
+                   h->arch, h->n_layers, h->n_hidden, h->n_vocab, h->context_length);
+  if (h->n_experts > 0) {
+    weft_text_printf(out, "  experts: %" PRIu32 " of %" PRIu32 " per token, width %" PRIu32 "\n",
+                     h->n_experts_used, h->n_experts, h->n_expert_ff);
+  }
+  if (h->canvas_length > 0) {
+    const weft_entropy_bound *eb = &h->entropy_bound;
+    weft_text_printf(out,
+                     "  canvas: %" PRIu32 " tokens, at most %" PRIu32
+                     " steps, temperature %g to %g, entropy bound %g, stability %" PRIu32
+                     ", confidence %g\n",
+                     h->canvas_length, eb->max_steps, (double)eb->t_max, (double)eb->t_min,
+                     (double)eb->entropy_bound, eb->stability, (double)eb->confidence);
+  }
+}
+
+static void text_memory(report *r) {
+  weft_text *out = r->out;
+  const uint64_t lengths[] = {1024, 4096, r->hyper.context_length};
+  weft_text_puts(out, "memory\n  weights                      ");
+  put_bytes(out, r->n_tensor_bytes);
+  weft_text_printf(out, "\n  KV per token (%s)          ",
+                   weft_type_name_of_id((int32_t)r->geometry.type));
+  put_bytes(out, weft_kv_bytes_per_token(&r->geometry, false));
+  weft_text_puts(out, ", once windows are full ");
+  put_bytes(out, weft_kv_bytes_per_token(&r->geometry, true));
+  for (uint32_t i = 0; i < 3; i++) {
+    if (i < 2 && lengths[i] >= lengths[2]) continue;
+    weft_text_printf(out, "\n  KV of %9" PRIu64 " tokens       ", lengths[i]);
+    put_bytes(out, sequence_bytes(r, lengths[i]));
+  }
+  weft_text_puts(out, "\n  page                         ");
+  put_bytes(out, r->layout.page_bytes);
+  weft_text_printf(out, ", padding %.2f %%\n", 100 * r->layout.padding);
+  for (uint32_t g = 0; g < r->layout.n_groups; g++) {
+    const weft_kv_group *group = &r->layout.group[g];
+    weft_text_printf(out,
+                     "    group %-2" PRIu32 " %3" PRIu32 " layers x %3" PRIu32 " tokens, %" PRIu32
+                     " heads of %" PRIu32 ", window %" PRIu32 "\n",
+                     g, group->n_layers, group->block_tokens, group->n_kv_heads, group->head_dim,
+                     group->window);
+  }
+}
+
+static void write_text(report *r) {
+  weft_text *out = r->out;
+  char name[128];
+  uint64_t low, high;
+  weft_gguf_model_name(r->gguf, name, sizeof name);
+  weft_gguf_fingerprint(r->gguf, &low, &high);
+  weft_text_printf(out, "%s\n  name        ", weft_gguf_path(r->gguf));
+  put_zero_ended(out, name);
+  weft_text_puts(out, "\n  file        ");
+  put_bytes(out, weft_gguf_file_bytes(r->gguf));
+  weft_text_printf(out,
+                   ", %" PRIu32 " part(s)\n  parameters  %" PRIu64 "\n  fingerprint %016" PRIx64
+                   "%016" PRIx64 "\nmetadata (%" PRIu32 ")\n",
+                   r->gguf->n_parts, r->n_elements, high, low, weft_gguf_n_keys(r->gguf));
+  for (uint32_t i = 0; i < weft_gguf_n_keys(r->gguf); i++)
+    text_key(out, &r->gguf->parts[0].keys[i]);
+  text_tensors(r);
+  if (r->model_status == WEFT_OK) {
+    text_model(r);
+    text_memory(r);
+  } else {
+    weft_text_printf(out, "model\n  cannot be served: %s\n", r->refusal.text);
+  }
+}
+
+/* ---- JSON ---- */
+
+static void json_key(weft_text *out, const gguf_key *key) {
+  weft_text_printf(out, "{\"key\": ");
+  put_string(out, key->name, SIZE_MAX);
+  weft_text_printf(out, ", \"type\": \"%s\", ", gguf__kind_name(key->kind));
+  if (key->kind == WEFT_GGUF_ARRAY) {
+    uint64_t n =
+        key->element == WEFT_GGUF_STRING || key->count > 1024 ? SHOWN_ELEMENTS : key->count;
+    weft_text_printf(out, "\"element\": \"%s\", \"count\": %" PRIu64 ", \"%s\": ",
+                     gguf__kind_name(key->element), key->count, n < key->count ? "first" : "value");
+    put_elements(out, key, n < key->count ? n : key->count, SIZE_MAX);
+  } else {
+    weft_text_puts(out, "\"value\": ");
+    if (key->kind == WEFT_GGUF_STRING) {
+      put_string(out, (weft_bytes){(const char *)key->value, (size_t)key->count}, SIZE_MAX);
+    } else {
+      put_number(out, key->kind, key->value);
+    }
+  }
+  weft_text_puts(out, "}");
+}
+
+static void json_tensors(report *r) {
+  weft_text *out = r->out;
+  weft_text_puts(out, "  \"tensors\": [");
+  for (uint32_t i = 0; i < weft_gguf_n_tensors(r->gguf); i++) {
+    const weft_gguf_tensor *tensor = weft_gguf_tensor_at(r->gguf, i);
+    weft_text_puts(out, i > 0 ? ",\n    {\"name\": " : "\n    {\"name\": ");
+    put_zero_ended(out, tensor->name);
+    weft_text_printf(out, ", \"type\": \"%s\", \"shape\": [",
+                     weft_type_name_of_id((int32_t)tensor->type));
+    for (uint32_t d = 0; d < tensor->n_dims; d++) {
+      weft_text_printf(out, "%s%" PRIu64, d > 0 ? ", " : "", tensor->ne[d]);
+    }
+    weft_text_printf(out, "], \"bytes\": %" PRIu64 "}", tensor->n_bytes);
+  }
+  weft_text_puts(out, "],\n  \"types\": {");
+  const char *comma = "";
+  for (int32_t t = 0; t < TYPES_MAX; t++) {
+    if (r->type_tensors[t] == 0) continue;
+    weft_text_printf(out, "%s\"%s\": {\"tensors\": %" PRIu64 ", \"bytes\": %" PRIu64 "}", comma,
+                     weft_type_name_of_id(t), r->type_tensors[t], r->type_bytes[t]);
+    comma = ", ";
+  }
+  weft_text_puts(out, "},\n");
+}
+
+static void json_model(report *r) {
+  const weft_hyper *h = &r->hyper;
+  weft_text *out = r->out;
+  weft_text_printf(out,
+                   "  \"model\": {\"architecture\": \"%s\", \"layers\": %" PRIu32
+                   ", \"hidden\": %" PRIu32 ", \"vocabulary\": %" PRIu32 ", \"context\": %" PRIu32
+                   ", \"experts\": %" PRIu32 ", \"experts_used\": %" PRIu32 ", \"canvas\": %" PRIu32
+                   "},\n",
+                   h->arch, h->n_layers, h->n_hidden, h->n_vocab, h->context_length, h->n_experts,
+                   h->n_experts_used, h->canvas_length);
+  weft_text_printf(
+      out,
+      "  \"kv\": {\"type\": \"%s\", \"bytes_per_token\": %" PRIu64
+      ", \"bytes_per_token_windows_full\": %" PRIu64 ", \"page_bytes\": %" PRIu64
+      ", \"padding\": %.6f, \"groups\": [",
+      weft_type_name_of_id((int32_t)r->geometry.type), weft_kv_bytes_per_token(&r->geometry, false),
+      weft_kv_bytes_per_token(&r->geometry, true), r->layout.page_bytes, r->layout.padding);
+  for (uint32_t g = 0; g < r->layout.n_groups; g++) {
+    const weft_kv_group *group = &r->layout.group[g];
+    weft_text_printf(out,
+                     "%s{\"layers\": %" PRIu32 ", \"block_tokens\": %" PRIu32
+                     ", \"window\": %" PRIu32 ", \"kv_heads\": %" PRIu32 ", \"head_dim\": %" PRIu32
+                     "}",
+                     g > 0 ? ", " : "", group->n_layers, group->block_tokens, group->window,
+                     group->n_kv_heads, group->head_dim);
+  }
+  weft_text_printf(out,
+                   "]},\n  \"memory\": {\"weights\": %" PRIu64 ", \"kv_1024\": %" PRIu64
+                   ", \"kv_4096\": %" PRIu64 ", \"kv_context\": %" PRIu64
+                   "},\n  \"refusal\": null\n}\n",
+                   r->n_tensor_bytes, sequence_bytes(r, 1024), sequence_bytes(r, 4096),
+                   sequence_bytes(r, h->context_length));
+}
+
+static void write_json(report *r) {
+  weft_text *out = r->out;
+  char name[128];
+  uint64_t low, high;
+  weft_gguf_model_name(r->gguf, name, sizeof name);
+  weft_gguf_fingerprint(r->gguf, &low, &high);
+  weft_text_puts(out, "{\n  \"file\": ");
+  put_zero_ended(out, weft_gguf_path(r->gguf));
+  weft_text_puts(out, ",\n  \"name\": ");
+  put_zero_ended(out, name);
+  weft_text_printf(out,
+                   ",\n  \"bytes\": %" PRIu64 ",\n  \"parts\": %" PRIu32
+                   ",\n  \"parameters\": %" PRIu64 ",\n  \"fingerprint\": \"%016" PRIx64
+                   "%016" PRIx64 "\",\n  \"metadata\": [",
+                   weft_gguf_file_bytes(r->gguf), r->gguf->n_parts, r->n_elements, high, low);
+  for (uint32_t i = 0; i < weft_gguf_n_keys(r->gguf); i++) {
+    weft_text_puts(out, i > 0 ? ",\n    " : "\n    ");
+    json_key(out, &r->gguf->parts[0].keys[i]);
+  }
+  weft_text_puts(out, "],\n");
+  json_tensors(r);
+  if (r->model_status == WEFT_OK) {
+    json_model(r);
+    return;
+  }
+  weft_text_puts(out, "  \"model\": null,\n  \"kv\": null,\n  \"refusal\": ");
+  put_zero_ended(out, r->refusal.text);
+  weft_text_puts(out, "\n}\n");
+}
+
+weft_status weft_inspect(const weft_gguf *gguf, bool json, weft_text *out, weft_error *error) {
+  report *r = weft_alloc(1, sizeof *r);
+  if (r == NULL)
+    return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
+  r->gguf = gguf;
+  r->out = out;
+  count_tensors(r);
+  judge_model(r);
+  if (json) {
+    write_json(r);
+  } else {
+    write_text(r);
+  }
+  weft_free(r);
+  if (weft_text_status(out) == WEFT_OK) return WEFT_OK;
+  return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
+}
