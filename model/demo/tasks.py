@@ -17,6 +17,7 @@ FOODS = "apple bread cake corn egg fig jam milk nut pear plum rice soup tea".spl
 ADJECTIVES = "big small old new soft warm cold fast slow happy".split()
 VERBS = "sees finds likes wants takes has".split()
 TAILS = ("today", "at night", "every day", "near the door", "in the garden", "by the river")
+STARTS = ("The", "My", "Our", "One")
 NAMES = "Mia Tom Eva Ben Ana Leo Zoe Max Ida Sam Amy Dan Lea Jon Kim Roy Sue Tim Una Vic Wes Pam Ned Gus".split()
 CITIES = "Oslo Rome Paris Lima Cairo Delhi Tokyo Bern Riga Quito Kyiv Milan Seoul Sofia Tunis Dakar".split()
 WORDS = ANIMALS + THINGS + COLORS + FOODS + ADJECTIVES
@@ -26,9 +27,9 @@ ROLES = ("You are a helpful assistant.", "Answer briefly.", "You are a careful c
          "Think well and answer in one go.", "You never make mistakes.", "Follow the instructions of the user.")
 
 EXACT = ("arithmetic", "reverse", "sort", "count", "lookup", "case", "sequence", "table")
-MANY = ("json", "sentence")
+MANY = ("json", "sentence", "story", "items")
 FAMILIES = EXACT + MANY
-MULTI = ("sequence", "table")  # answers longer than one canvas
+MULTI = ("sequence", "table", "story")  # answers longer than one canvas
 
 
 def fnv1a(text):
@@ -75,14 +76,14 @@ def reverse(r, world, long):
 
 def sort(r, world, long):
     if r.random() < 0.6:
-        values = r.sample(range(10, 100), r.randint(2, 6))
+        values = r.sample(range(10, 100), r.randint(2, 10))
         text = " ".join(map(str, values))
         if r.random() < 0.6:
             form = r.choice(("Sort these numbers: {}", "Put in rising order: {}", "Sort from low to high: {}"))
             return Task("sort", form.format(text), " ".join(map(str, sorted(values))), f"sort up {text}")
         form = r.choice(("Sort from high to low: {}", "Put in falling order: {}"))
         return Task("sort", form.format(text), " ".join(map(str, sorted(values, reverse=True))), f"sort down {text}")
-    words = r.sample(WORDS, r.randint(2, 5))
+    words = r.sample(WORDS, r.randint(2, 8))
     form = r.choice(("Sort these words: {}", "Sort by the alphabet: {}", "Put these words in order: {}"))
     return Task("sort", form.format(" ".join(words)), " ".join(sorted(words)), "sort words " + " ".join(words))
 
@@ -196,6 +197,35 @@ def json_record(r, world, long):
     return Task("json", user, answer, key, {"kind": "json", "fields": fields})
 
 
+def story(r, world, long):
+    """Some sentences, each with one of the words that must occur."""
+    n = r.randint(4, 6) if long or r.random() < 0.75 else r.randint(2, 3)
+    must = r.sample(PLAIN, n)
+    said = []
+    for word in must:
+        other = r.choice(PLAIN)
+        x, y = (word, other) if r.random() < 0.5 else (other, word)
+        adj = [r.choice(ADJECTIVES + COLORS) if r.random() < 0.3 else None for _ in range(2)]
+        words = noun_phrase(r, x, adj[0], r.choice(STARTS)) + [r.choice(VERBS)] + noun_phrase(r, y, adj[1], None)
+        if r.random() < 0.2:
+            words = words + r.choice(TAILS).split()
+        said.append(" ".join(words) + ".")
+    form = r.choice(("Write {} sentences with these words: {}", "Tell a story of {} sentences with {}"))
+    rule = {"kind": "sentence", "must": must, "words_min": 5 * n, "words_max": 10 * n, "end": ".", "sentences": n}
+    return Task("story", form.format(n, " ".join(must)), " ".join(said), "story " + " ".join(must), rule)
+
+
+def items(r, world, long):
+    """Different members of a kind, one of them forbidden."""
+    kind, pool = r.choice((("animals", ANIMALS), ("things", THINGS), ("foods", FOODS), ("names", NAMES),
+                           ("cities", CITIES)))
+    n, banned = r.randint(3, 7), r.choice(pool)
+    pool = [w for w in pool if w != banned]
+    form = r.choice(("Name {} different {}, but not {}.", "List {} {} without {}.", "Give me {} {}, not {}."))
+    return Task("items", form.format(n, kind, banned), " ".join(r.sample(pool, n)), f"items {n} {kind} {banned}",
+                {"kind": "items", "count": n, "from": pool})
+
+
 def noun_phrase(r, noun, adjective, first):
     det = first or r.choice(("the", "my", "our", "one"))
     return [det] + ([adjective] if adjective else []) + [noun]
@@ -206,7 +236,7 @@ def sentence(r, world, long):
     a, b = r.sample(ANIMALS, 1) + r.sample(THINGS, 1)
     if r.random() < 0.5:
         a, b = b, a
-    first = r.choice(("The", "My", "Our", "One")) if r.random() < 0.5 else None
+    first = r.choice(STARTS) if r.random() < 0.5 else None
     end = r.choice((".", ".", "!"))
     lo = r.randint(4, 8)
     hi = lo + r.randint(1, 3)
@@ -214,7 +244,7 @@ def sentence(r, world, long):
     while words is None or not lo <= len(words) <= hi:
         x, y = (a, b) if r.random() < 0.5 else (b, a)
         adj = [r.choice(ADJECTIVES + COLORS) if r.random() < 0.5 else None for _ in range(2)]
-        head = first or r.choice(("The", "My", "Our", "One"))
+        head = first or r.choice(STARTS)
         words = noun_phrase(r, x, adj[0], head) + [r.choice(VERBS)] + noun_phrase(r, y, adj[1], None)
         if r.random() < 0.5:
             words = words + r.choice(TAILS).split()
@@ -229,7 +259,8 @@ def sentence(r, world, long):
 
 
 MAKERS = {"arithmetic": arithmetic, "reverse": reverse, "sort": sort, "count": count, "lookup": lookup, "case": case,
-          "sequence": sequence, "table": table, "json": json_record, "sentence": sentence}
+          "sequence": sequence, "table": table, "json": json_record, "sentence": sentence, "story": story,
+          "items": items}
 
 
 def draw(r, family, world=None, want_held_out=False, long=False):
@@ -265,7 +296,7 @@ def system_prompt(r, wants_world):
 
 
 WEIGHTS = {"arithmetic": 1.2, "reverse": 1.2, "sort": 1.3, "count": 1.2, "lookup": 1.1, "case": 1.1, "sequence": 1.0,
-           "table": 1.0, "json": 0.9, "sentence": 1.0}
+           "table": 1.0, "json": 0.9, "sentence": 1.0, "story": 0.9, "items": 0.8}
 
 
 def conversation(r, want_held_out=False, family=None, weights=WEIGHTS):
@@ -297,8 +328,11 @@ def valid(validator, text):
         want = validator["fields"]
         return (isinstance(got, dict) and got == want and all(type(got[k]) is type(want[k]) for k in want))
     words = text.split()
+    if validator["kind"] == "items":
+        return len(words) == len(set(words)) == validator["count"] and all(w in validator["from"] for w in words)
     bare = [w.strip(".,!?;:") for w in words]
     return (text.endswith(validator["end"]) and validator["words_min"] <= len(words) <= validator["words_max"]
+            and sum(w.endswith(validator["end"]) for w in words) == validator.get("sentences", 1)
             and ("first" not in validator or bare[0] == validator["first"])
             and all(w in bare for w in validator["must"]))
 
