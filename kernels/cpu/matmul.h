@@ -47,10 +47,21 @@ typedef struct weft_tile {
   uint64_t y_stride;
 } weft_tile;
 
+/* Slots of one row, in rank order. */
+typedef struct weft_ranked {
+  const float *x; /* [slots][stride] */
+  uint64_t stride;
+  const uint32_t *slot;  /* [k] */
+  const float *weight;   /* [k] */
+  uint32_t k;
+} weft_ranked;
+
 typedef struct weft_products {
   void (*tile)(const weft_tile *tile);
   /* Row `row` of a quantised group of n_rows. */
   void (*quantise)(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group);
+  /* y[i] = sum over ranks of weight * x[slot][i], ascending, each product rounded. */
+  void (*add_ranked)(const weft_ranked *ranked, uint32_t n, float *y);
 } weft_products;
 
 const weft_products *weft_products_find(weft_cpu_isa isa);

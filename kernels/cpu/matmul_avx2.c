@@ -199,5 +199,13 @@ static void quantise_avx2(const float *x, uint32_t n_in, uint32_t row, uint32_t 
   lanes_quantise(x, n_in, row, n_rows, group);
 }
 
-const weft_products weft_products_avx2 = {.tile = tile_avx2, .quantise = quantise_avx2};
+static void add_ranked_avx2(const weft_ranked *ranked, uint32_t n, float *y) {
+  lanes_add_ranked(ranked, n, y);
+}
+
+const weft_products weft_products_avx2 = {
+    .tile = tile_avx2,
+    .quantise = quantise_avx2,
+    .add_ranked = add_ranked_avx2,
+};
 #endif

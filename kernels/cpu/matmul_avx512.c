@@ -9,6 +9,8 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "kernels/cpu/matmul_lanes.h"
+
 #define INLINE static inline __attribute__((always_inline))
 
 /* ---- weights of one block: 32 inputs x 16 outputs ------------------------------------------------------------ */
@@ -290,8 +292,13 @@ static void quantise_avx512(const float *x, uint32_t n_in, uint32_t row, uint32_
   }
 }
 
+static void add_ranked_avx512(const weft_ranked *ranked, uint32_t n, float *y) {
+  lanes_add_ranked(ranked, n, y);
+}
+
 const weft_products weft_products_avx512 = {
     .tile = tile_avx512,
     .quantise = quantise_avx512,
+    .add_ranked = add_ranked_avx512,
 };
 #endif

@@ -242,4 +242,15 @@ LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, ui
   }
 }
 
+LANES_INLINE void lanes_add_ranked(const weft_ranked *ranked, uint32_t n, float *y) {
+  for (uint32_t i = 0; i < n; i += 16) {
+    lanes_f sum = {0};
+    for (uint32_t j = 0; j < ranked->k; j++) {
+      const float *x = ranked->x + ranked->slot[j] * ranked->stride + i;
+      sum += lanes_load_part(x, n - i, 0.0f) * ranked->weight[j];
+    }
+    lanes_store_part(y + i, sum, n - i);
+  }
+}
+
 #endif

@@ -103,4 +103,12 @@ static void quantise_portable(const float *x, uint32_t n_in, uint32_t row, uint3
   lanes_quantise(x, n_in, row, n_rows, group);
 }
 
-const weft_products weft_products_portable = {.tile = tile_portable, .quantise = quantise_portable};
+static void add_ranked_portable(const weft_ranked *ranked, uint32_t n, float *y) {
+  lanes_add_ranked(ranked, n, y);
+}
+
+const weft_products weft_products_portable = {
+    .tile = tile_portable,
+    .quantise = quantise_portable,
+    .add_ranked = add_ranked_portable,
+};

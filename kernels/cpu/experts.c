@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT */
+/* experts: (row, rank) pairs are sorted by expert; the pairs of one expert are the rows of small products.
+ *
+ * Law: a pair is a slot; slots are ordered by expert, then by row. Phases over the pool: rows are quantised;
+ * each expert's rows are gathered into groups; tasks of (expert, some of n_ff) compute act(gate) * up straight into
+ * the packed form that down reads; tasks of some output columns run down over all slots and then add each
+ * row's slots in rank order. So every weight is read once per call, and a row's result knows nothing of its
+ * neighbours (matmul.h). An expert with one row reads that row where it was quantised. */
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/rows.h"
+
+enum {
+  FF_BLOCK = 32,       /* of act(gate) * up: one block of activations for down */
+  FF_BLOCKS_MAX = 4,   /* per task */
+  FF_WIDTH = FF_BLOCK * FF_BLOCKS_MAX + WEFT_PANEL, /* up may begin inside a panel */
+  COLUMN_PANELS_MAX = 4,
+  QUANTISE_INLINE = 8 * 1024
+};
+
+typedef struct experts_run {
+  const weft_experts_args *args;
+  const weft_products *products;
+  const weft_cpu_rows *rows;
+  const weft_weight *gate, *up;
+  uint32_t first_up; /* row of up where up begins: n_ff when gate and up are one stack */
+  uint32_t n_in, n_ff, n_experts, n_slots, n_touched;
+  uint32_t ff_blocks, n_ff_tasks; /* blocks per task, tasks per expert */
+  uint32_t column_panels;
+  uint32_t *first;   /* [n_experts + 1] first slot of each expert */
+  uint32_t *touched; /* [n_touched] experts that have slots, ascending */
+  uint32_t *row_of;  /* [n_slots] */
+  uint32_t *slot_of; /* [n_rows * k], rank order */
+  uint8_t *x_rows;   /* each row as a quantised group of one */
+  uint8_t *x_groups[2]; /* float, quantised: groups of slots */
+  uint8_t *h_groups;
+  float *out; /* per thread [n_slots][column_panels * 16] */
+  uint64_t scratch_bytes;
+} experts_run;
+
+static uint8_t *take(experts_run *run, uint64_t n_bytes) {
+  uint8_t *at = (uint8_t *)run->args->scratch;
+  if (at != NULL) at += run->scratch_bytes;
+  run->scratch_bytes += weft_round_64(n_bytes);
+  return at;
+}
+
+static uint32_t at_most(uint32_t n, uint32_t most) { return n < 1 ? 1 : n < most ? n : most; }
+
+/* Shapes, and where everything lies in scratch; the pointers mean something only when scratch is there. */
+static experts_run make_run(weft_device *device, const weft_experts_args *args) {
+  experts_run run = {.args = args};
+  uint32_t n_threads = weft_pool_size(weft_cpu_pool(device));
+  bool fused = args->gate_up != NULL, any[2] = {false, false};
+  run.n_in = args->down->n_out;
+  run.n_ff = args->down->n_in;
+  run.gate = fused ? args->gate_up : args->gate;
+  run.up = fused ? args->gate_up : args->up;
+  run.first_up = fused ? run.n_ff : 0;
+  run.n_experts = args->down->n_mats;
+  run.n_slots = args->n_rows * args->k;
+  run.column_panels = at_most(weft_panel_count(run.n_in) / (n_threads * 4), COLUMN_PANELS_MAX);
+  any[weft_is_quantised(run.gate->type)] = any[weft_is_quantised(run.up->type)] = true;
+  run.first = (uint32_t *)(void *)take(&run, (run.n_experts + 1ull) * sizeof(uint32_t));
+  run.touched = (uint32_t *)(void *)take(&run, run.n_experts * sizeof(uint32_t));
+  run.row_of = (uint32_t *)(void *)take(&run, (uint64_t)run.n_slots * sizeof(uint32_t));
+  run.slot_of = (uint32_t *)(void *)take(&run, (uint64_t)run.n_slots * sizeof(uint32_t));
+  if (any[1]) run.x_rows = take(&run, args->n_rows * weft_group_row_bytes(true, run.n_in));
+  for (uint32_t q = 0; q < 2; q++) {
+    if (any[q]) run.x_groups[q] = take(&run, run.n_slots * weft_group_row_bytes(q == 1, run.n_in));
+  }
+  bool down_quantised = weft_is_quantised(args->down->type);
+  run.h_groups = take(&run, run.n_slots * weft_group_row_bytes(down_quantised, run.n_ff));
+  uint64_t width = (uint64_t)run.column_panels * WEFT_PANEL;
+  run.out = (float *)(void *)take(&run, n_threads * run.n_slots * width * sizeof(float));
+  return run;
+}
+
+uint64_t weft_cpu_experts_scratch(weft_device *device, const weft_experts_args *args) {
+  weft_experts_args shape = *args;
+  shape.scratch = NULL;
+  return make_run(device, &shape).scratch_bytes;
+}
+
+/* ---- slots --------------------------------------------------------------------------------------------------- */
+
+/* Counting sort of (row, rank) by expert. */
+static weft_status sort_slots(experts_run *run) {
+  const weft_experts_args *args = run->args;
+  memset(run->first, 0, (run->n_experts + 1ull) * sizeof(uint32_t));
+  for (uint32_t i = 0; i < run->n_slots; i++) {
+    if (args->ids[i] < 0 || (uint32_t)args->ids[i] >= run->n_experts) return WEFT_E_INVALID;
+    run->first[args->ids[i]] += 1;
+  }
+  uint32_t n_before = 0;
+  for (uint32_t e = 0; e <= run->n_experts; e++) {
+    uint32_t n = e < run->n_experts ? run->first[e] : 0;
+    if (n > 0) run->touched[run->n_touched++] = e;
+    run->first[e] = n_before;
+    n_before += n;
+  }
+  for (uint32_t i = 0; i < run->n_slots; i++) {
+    uint32_t slot = run->first[args->ids[i]]++;
+    run->row_of[slot] = i / args->k;
+    run->slot_of[i] = slot;
+  }
+  for (uint32_t e = run->n_experts; e > 0; e--) run->first[e] = run->first[e - 1];
+  run->first[0] = 0;
+  return WEFT_OK;
+}
+
+static void quantise_task(void *arg, uint32_t task, uint32_t thread) {
+  (void)thread;
+  const experts_run *run = arg;
+  uint64_t row_bytes = weft_group_row_bytes(true, run->n_in);
+  uint32_t end = (task + 1) * WEFT_GROUP < run->args->n_rows ? (task + 1) * WEFT_GROUP : run->args->n_rows;
+  for (uint32_t r = task * WEFT_GROUP; r < end; r++) {
+    run->products->quantise(run->args->x + r * run->args->x_stride, run->n_in, 0, 1, run->x_rows + r * row_bytes);
+  }
+}
+
+/* Row `from` (a group of one) becomes row r of a group of n_rows. */
+static void copy_quantised(const uint8_t *from, uint32_t n_in, uint32_t r, uint32_t n_rows, uint8_t *group) {
+  for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++) {
+    memcpy(group + 32 * (uint64_t)r, from, 32);
+    for (uint32_t i = 0; i < 5; i++) {
+      memcpy(group + (32 + 4 * (uint64_t)i) * n_rows + 4 * (uint64_t)r, from + 32 + 4 * i, 4);
+    }
+    from += WEFT_X_BLOCK_BYTES;
+    group += (uint64_t)WEFT_X_BLOCK_BYTES * n_rows;
+  }
+}
+
+static void gather_group(const experts_run *run, uint32_t slot, uint32_t n_rows) {
+  uint64_t quantised_bytes = weft_group_row_bytes(true, run->n_in);
+  for (uint32_t r = 0; r < n_rows; r++) {
+    uint64_t row = run->row_of[slot + r];
+    if (run->x_groups[1] != NULL) {
+      copy_quantised(run->x_rows + row * quantised_bytes, run->n_in, r, n_rows,
+                     run->x_groups[1] + slot * quantised_bytes);
+    }
+    if (run->x_groups[0] == NULL) continue;
+    const float *x = run->args->x + row * run->args->x_stride;
+    float *to = (float *)(void *)(run->x_groups[0] + slot * weft_group_row_bytes(false, run->n_in)) + r;
+    for (uint32_t i = 0; i < run->n_in; i++) to[(uint64_t)i * n_rows] = x[i];
+  }
+}
+
+static void gather_task(void *arg, uint32_t task, uint32_t thread) {
+  (void)thread;
+  const experts_run *run = arg;
+  uint32_t expert = run->touched[task], end = run->first[expert + 1];
+  if (end - run->first[expert] == 1) return; /* read in place */
+  for (uint32_t slot = run->first[expert], n; slot < end; slot += n) {
+    n = weft_group_next(end - slot);
+    gather_group(run, slot, n);
+  }
+}
+
+/* ---- gate and up --------------------------------------------------------------------------------------------- */
+
+/* The group of n rows that begins at this slot. */
+static const uint8_t *find_x(const experts_run *run, bool quantised, uint32_t expert, uint32_t slot) {
+  uint64_t row_bytes = weft_group_row_bytes(quantised, run->n_in);
+  if (run->first[expert + 1] - run->first[expert] > 1) return run->x_groups[quantised] + slot * row_bytes;
+  uint64_t row = run->row_of[slot];
+  if (quantised) return run->x_rows + row * row_bytes;
+  return (const uint8_t *)(run->args->x + row * run->args->x_stride);
+}
+
+/* y[r][i] = row r of the group times output row `begin` + i of the expert's matrix; returns where row 0 begins. */
+static float *run_columns(const experts_run *run, const weft_weight *weight, uint32_t expert, uint32_t begin,
+                          uint32_t n, uint32_t slot, uint32_t n_rows, float *y) {
+  uint32_t panel = begin / WEFT_PANEL, last = (begin + n - 1) / WEFT_PANEL;
+  weft_tile tile = weft_tile_of(weight, expert, panel, last - panel + 1);
+  tile.x = find_x(run, weft_is_quantised(weight->type), expert, slot);
+  tile.n_rows = n_rows;
+  tile.y = y;
+  tile.y_stride = FF_WIDTH;
+  run->products->tile(&tile);
+  return y + begin % WEFT_PANEL;
+}
+
+/* h[r][begin .. begin + n) of the group, to the form that down reads. */
+static void store_h(const experts_run *run, float *h, uint32_t begin, uint32_t n, uint32_t slot, uint32_t n_rows) {
+  bool quantised = weft_is_quantised(run->args->down->type);
+  uint8_t *group = run->h_groups + slot * weft_group_row_bytes(quantised, run->n_ff);
+  for (uint32_t r = 0; r < n_rows; r++, h += FF_WIDTH) {
+    if (quantised) {
+      uint8_t *to = group + (uint64_t)(begin / WEFT_PACK_BLOCK) * WEFT_X_BLOCK_BYTES * n_rows;
+      run->products->quantise(h, n, r, n_rows, to);
+    } else {
+      float *to = (float *)(void *)group + (uint64_t)begin * n_rows + r;
+      for (uint32_t i = 0; i < n; i++) to[(uint64_t)i * n_rows] = h[i];
+    }
+  }
+}
+
+/* task = (touched expert) * n_ff_tasks + (part of n_ff) */
+static void gate_up_task(void *arg, uint32_t task, uint32_t thread) {
+  (void)thread;
+  const experts_run *run = arg;
+  uint32_t expert = run->touched[task / run->n_ff_tasks], width = run->ff_blocks * FF_BLOCK;
+  uint32_t begin = task % run->n_ff_tasks * width;
+  uint32_t n = run->n_ff - begin < width ? run->n_ff - begin : width;
+  float gate[WEFT_GROUP * FF_WIDTH], up[WEFT_GROUP * FF_WIDTH];
+  for (uint32_t slot = run->first[expert], n_rows; slot < run->first[expert + 1]; slot += n_rows) {
+    n_rows = weft_group_next(run->first[expert + 1] - slot);
+    float *g = run_columns(run, run->gate, expert, begin, n, slot, n_rows, gate);
+    float *u = run_columns(run, run->up, expert, run->first_up + begin, n, slot, n_rows, up);
+    for (uint32_t r = 0; r < n_rows; r++) {
+      run->rows->gate(run->args->activation, g + r * FF_WIDTH, u + r * FF_WIDTH, g + r * FF_WIDTH, n);
+    }
+    store_h(run, g, begin, n, slot, n_rows);
+  }
+}
+
+/* ---- down ---------------------------------------------------------------------------------------------------- */
+
+static void down_task(void *arg, uint32_t task, uint32_t thread) {
+  const experts_run *run = arg;
+  const weft_experts_args *args = run->args;
+  uint32_t panel = task * run->column_panels, left = weft_panel_count(run->n_in) - panel;
+  uint32_t n_panels = left < run->column_panels ? left : run->column_panels;
+  uint64_t width = (uint64_t)run->column_panels * WEFT_PANEL;
+  uint64_t row_bytes = weft_group_row_bytes(weft_is_quantised(args->down->type), run->n_ff);
+  float *out = run->out + thread * run->n_slots * width;
+  weft_tile tile = {0};
+  for (uint32_t i = 0; i < run->n_touched; i++) {
+    uint32_t expert = run->touched[i], end = run->first[expert + 1];
+    tile = weft_tile_of(args->down, expert, panel, n_panels);
+    tile.y_stride = width;
+    for (uint32_t slot = run->first[expert]; slot < end; slot += tile.n_rows) {
+      tile.n_rows = weft_group_next(end - slot);
+      tile.x = run->h_groups + slot * row_bytes;
+      tile.y = out + slot * width;
+      run->products->tile(&tile);
+    }
+  }
+  for (uint32_t r = 0; r < args->n_rows; r++) {
+    const weft_ranked ranked = {out, width, run->slot_of + (uint64_t)r * args->k,
+                                args->weights + (uint64_t)r * args->k, args->k};
+    run->products->add_ranked(&ranked, tile.n_cols, args->y + r * args->y_stride + panel * WEFT_PANEL);
+  }
+}
+
+weft_status weft_cpu_experts(weft_device *device, const weft_experts_args *args) {
+  weft_pool *pool = weft_cpu_pool(device);
+  uint32_t n_threads = weft_pool_size(pool);
+  experts_run run = make_run(device, args);
+  run.products = weft_products_find(weft_cpu_get_isa(device));
+  run.rows = weft_cpu_rows_of(device);
+  weft_status status = sort_slots(&run);
+  if (status != WEFT_OK) return status;
+  if (args->n_touched != NULL) *args->n_touched += run.n_touched;
+  if (run.x_rows != NULL) {
+    uint32_t n_tasks = (args->n_rows + WEFT_GROUP - 1) / WEFT_GROUP;
+    if ((uint64_t)args->n_rows * run.n_in <= QUANTISE_INLINE) {
+      for (uint32_t task = 0; task < n_tasks; task++) quantise_task(&run, task, 0);
+    } else {
+      weft_pool_run(pool, quantise_task, &run, n_tasks);
+    }
+  }
+  if (run.n_touched < run.n_slots) weft_pool_run(pool, gather_task, &run, run.n_touched);
+  uint32_t n_blocks = (run.n_ff + FF_BLOCK - 1) / FF_BLOCK;
+  run.ff_blocks = at_most(run.n_touched * n_blocks / (n_threads * WEFT_TASKS_PER_THREAD), FF_BLOCKS_MAX);
+  run.n_ff_tasks = (n_blocks + run.ff_blocks - 1) / run.ff_blocks;
+  weft_pool_run(pool, gate_up_task, &run, run.n_touched * run.n_ff_tasks);
+  uint32_t n_panels = weft_panel_count(run.n_in);
+  weft_pool_run(pool, down_task, &run, (n_panels + run.column_panels - 1) / run.column_panels);
+  return WEFT_OK;
+}

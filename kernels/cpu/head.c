@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT */
+/* head_stats and head_rows.
+ *
+ * Law: head_stats keeps, of every chunk of the vocabulary, four numbers per row; logits exist only for the chunks
+ * in work. Without soft embeddings each chunk is one task. With them chunks go one after another, because their
+ * sums are joined in order: first tasks of some panels (logits of all rows, weights widened), then tasks of
+ * some rows (numbers of the chunk, sums). At the end each row's chunks are joined, ascending, in double; the chunk in
+ * which the draw falls is computed once more for that row alone, which gives the same bits. */
+#include "kernels/cpu/head.h"
+
+#include <math.h>
+
+enum {
+  LOGIT_ROWS = 64,     /* rows whose logits of a chunk a thread keeps at a time; a multiple of 16 */
+  SOFT_PANELS = 2,     /* panels of a task in the first phase */
+  SOFT_TASK_ROWS = 32, /* rows of a task in the second */
+  HEAD_PANELS = 8      /* panels of a head_rows task */
+};
+
+const weft_head_fns *weft_head_find(weft_cpu_isa isa) {
+#if defined(__x86_64__)
+  if (isa == WEFT_ISA_AVX512) return &weft_head_avx512;
+  if (isa == WEFT_ISA_AVX2) return &weft_head_avx2;
+#else
+  (void)isa;
+#endif
+  return &weft_head_portable;
+}
+
+typedef struct head_run {
+  const weft_head_stats_args *args;
+  const weft_products *products;
+  const weft_head_fns *fns;
+  weft_soft_run soft;
+  bool any_soft, quantised;
+  uint32_t n_chunks, chunk, logit_rows;
+  uint64_t row_bytes;  /* of a packed row */
+  uint8_t *groups;     /* packed rows */
+  weft_chunk *chunks;  /* [n_chunks][n_rows] */
+  uint8_t *own;        /* per thread: a row packed alone, then logits [logit_rows][WEFT_VOCAB_CHUNK] */
+  uint64_t own_bytes;
+  uint64_t scratch_bytes;
+} head_run;
+
+static uint8_t *take(head_run *run, uint8_t *scratch, uint64_t n_bytes) {
+  uint8_t *at = scratch == NULL ? NULL : scratch + run->scratch_bytes;
+  run->scratch_bytes += weft_round_64(n_bytes);
+  return at;
+}
+
+static bool any_soft(const weft_head_stats_args *args) {
+  if (args->soft == NULL || args->want_soft == NULL) return args->soft != NULL;
+  for (uint32_t r = 0; r < args->n_rows; r++) {
+    if (args->want_soft[r] != 0) return true;
+  }
+  return false;
+}
+
+/* scratch may be NULL: then only the bytes are counted, as if every row wanted its soft embedding. */
+static head_run make_run(weft_device *device, const weft_head_stats_args *args, uint8_t *scratch) {
+  weft_cpu_isa isa = weft_cpu_get_isa(device);
+  const weft_weight *weight = args->weight;
+  head_run run = {.args = args, .products = weft_products_find(isa), .fns = weft_head_find(isa)};
+  run.any_soft = scratch == NULL ? args->soft != NULL : any_soft(args);
+  run.quantised = weft_is_quantised(weight->type);
+  run.n_chunks = weft_chunk_count(weight->n_out);
+  run.logit_rows = args->n_rows < LOGIT_ROWS ? args->n_rows : LOGIT_ROWS;
+  run.row_bytes = weft_group_row_bytes(run.quantised, weight->n_in);
+  run.groups = take(&run, scratch, args->n_rows * run.row_bytes);
+  run.chunks = (weft_chunk *)(void *)take(&run, scratch, (uint64_t)run.n_chunks * args->n_rows * sizeof(weft_chunk));
+  run.own_bytes = weft_round_64(run.row_bytes) + (uint64_t)run.logit_rows * WEFT_VOCAB_CHUNK * sizeof(float);
+  run.own = take(&run, scratch, run.own_bytes * weft_pool_size(weft_cpu_pool(device)));
+  if (!run.any_soft) return run;
+  run.soft = (weft_soft_run){
+      .fns = weft_soft_find(isa, weight->type),
+      .weight = weight,
+      .temperature = args->temperature,
+      .want = args->want_soft,
+      .soft = args->soft,
+      .soft_stride = args->soft_stride,
+      .n_rows = args->n_rows,
+  };
+  uint8_t *memory = take(&run, scratch, 0);
+  run.scratch_bytes += weft_round_64(weft_soft_place(&run.soft, memory));
+  return run;
+}
+
+uint64_t weft_cpu_head_stats_scratch(weft_device *device, const weft_head_stats_args *args) {
+  return make_run(device, args, NULL).scratch_bytes;
+}
+
+/* ---- chunks -------------------------------------------------------------------------------------------------- */
+
+/* Logits of one row, as they come from the product, to its numbers and e. */
+static void finish_row(const head_run *run, uint32_t chunk, uint32_t r, float *logits, weft_chunk *out) {
+  const weft_head_stats_args *args = run->args;
+  uint32_t n = weft_chunk_tokens(args->weight->n_out, chunk);
+  const uint32_t *allowed = args->allowed == NULL ? NULL : args->allowed[r];
+  if (allowed != NULL) allowed += chunk * (WEFT_VOCAB_CHUNK / 32);
+  *out = (weft_chunk){.top = -INFINITY, .index = -1};
+  if (run->fns->cap(logits, n, args->cap)) return;
+  run->fns->chunk(logits, n, allowed, 1.0f / args->temperature[r], out);
+}
+
+static uint32_t chunk_panels(const head_run *run, uint32_t chunk) {
+  return weft_panel_count(weft_chunk_tokens(run->args->weight->n_out, chunk));
+}
+
+static float *own_logits(const head_run *run, uint32_t thread) {
+  return (float *)(void *)(run->own + thread * run->own_bytes + weft_round_64(run->row_bytes));
+}
+
+/* Without soft embeddings: one task is one chunk of all rows. */
+static void chunk_task(void *arg, uint32_t task, uint32_t thread) {
+  const head_run *run = arg;
+  weft_tile tile = weft_tile_of(run->args->weight, 0, task * WEFT_CHUNK_PANELS, chunk_panels(run, task));
+  float *logits = own_logits(run, thread);
+  tile.y = logits;
+  tile.y_stride = WEFT_VOCAB_CHUNK;
+  for (uint32_t first = 0; first < run->args->n_rows; first += LOGIT_ROWS) {
+    uint32_t left = run->args->n_rows - first, n = left < LOGIT_ROWS ? left : LOGIT_ROWS;
+    tile.x = run->groups + first * run->row_bytes;
+    weft_tile_rows(run->products, &tile, 0, n);
+    for (uint32_t r = 0; r < n; r++) {
+      weft_chunk *out = &run->chunks[(uint64_t)task * run->args->n_rows + first + r];
+      finish_row(run, task, first + r, logits + (uint64_t)r * WEFT_VOCAB_CHUNK, out);
+    }
+  }
+}
+
+/* With them: some panels of the chunk, all rows. */
+static void panels_task(void *arg, uint32_t task, uint32_t thread) {
+  (void)thread;
+  const head_run *run = arg;
+  uint32_t at = task * SOFT_PANELS, left = chunk_panels(run, run->chunk) - at;
+  uint32_t n = left < SOFT_PANELS ? left : SOFT_PANELS;
+  weft_tile tile = weft_tile_of(run->args->weight, 0, run->chunk * WEFT_CHUNK_PANELS + at, n);
+  tile.x = run->groups;
+  tile.y = run->soft.logits + at * WEFT_PANEL;
+  tile.y_stride = WEFT_VOCAB_CHUNK;
+  weft_tile_rows(run->products, &tile, 0, run->args->n_rows);
+  for (uint32_t i = 0; i < n; i++) weft_soft_widen(&run->soft, run->chunk, at + i);
+}
+
+static void rows_task(void *arg, uint32_t task, uint32_t thread) {
+  (void)thread;
+  const head_run *run = arg;
+  uint32_t first = task * SOFT_TASK_ROWS, left = run->args->n_rows - first;
+  uint32_t n = left < SOFT_TASK_ROWS ? left : SOFT_TASK_ROWS;
+  weft_chunk *chunks = run->chunks + (uint64_t)run->chunk * run->args->n_rows + first;
+  for (uint32_t r = 0; r < n; r++) {
+    finish_row(run, run->chunk, first + r, run->soft.logits + (uint64_t)(first + r) * WEFT_VOCAB_CHUNK, &chunks[r]);
+  }
+  weft_soft_add(&run->soft, run->chunk, first, n, chunks);
+}
+
+/* ---- joining ------------------------------------------------------------------------------------------------- */
+
+typedef struct joined {
+  float top;
+  int32_t argmax; /* -1: bad */
+  double total;   /* of exp((logit - top) / temperature) */
+  double below;   /* of exp(t) * t, t = (logit - top) / temperature */
+} joined;
+
+static joined join_row(const head_run *run, uint32_t r, double inverse) {
+  joined row = {.top = -INFINITY, .argmax = -1};
+  for (uint32_t c = 0; c < run->n_chunks; c++) {
+    const weft_chunk *chunk = &run->chunks[(uint64_t)c * run->args->n_rows + r];
+    if (chunk->index < 0) return (joined){.argmax = -1};
+    if (!(chunk->top > row.top)) continue;
+    row.top = chunk->top;
+    row.argmax = (int32_t)(c * WEFT_VOCAB_CHUNK) + chunk->index;
+  }
+  if (row.argmax < 0) return row;
+  for (uint32_t c = 0; c < run->n_chunks; c++) {
+    const weft_chunk *chunk = &run->chunks[(uint64_t)c * run->args->n_rows + r];
+    if (chunk->top == -INFINITY) continue;
+    double under = ((double)chunk->top - (double)row.top) * inverse, weight = exp(under);
+    if (weight == 0.0) continue;
+    row.total += (double)chunk->sum * weight;
+    row.below += weight * ((double)chunk->below + (double)chunk->sum * under);
+  }
+  return row;
+}
+
+/* Last allowed token of the vocabulary. */
+static int32_t last_allowed(const head_run *run, uint32_t r) {
+  uint32_t v = run->args->weight->n_out - 1;
+  const uint32_t *allowed = run->args->allowed == NULL ? NULL : run->args->allowed[r];
+  while (allowed != NULL && v > 0 && (allowed[v / 32] >> (v % 32) & 1u) == 0) v--;
+  return (int32_t)v;
+}
+
+/* The draw inside this chunk, whose tokens begin after `running`. */
+static int32_t draw_in_chunk(const head_run *run, uint32_t r, uint32_t chunk, const double sums[3], uint32_t thread) {
+  const double weight = sums[0], threshold = sums[2];
+  double running = sums[1];
+  const weft_head_stats_args *args = run->args;
+  uint8_t *group = run->own + thread * run->own_bytes;
+  const weft_pack_rows rows = {run->products, args->h + r * args->h_stride, 0, args->weight->n_in, run->quantised, group};
+  weft_rows_pack(&rows, 0, 1);
+  weft_tile tile = weft_tile_of(args->weight, 0, chunk * WEFT_CHUNK_PANELS, chunk_panels(run, chunk));
+  float *e = own_logits(run, thread);
+  tile.x = group;
+  tile.y = e;
+  tile.y_stride = WEFT_VOCAB_CHUNK;
+  weft_tile_rows(run->products, &tile, 0, 1);
+  weft_chunk again;
+  finish_row(run, chunk, r, e, &again);
+  int32_t last = again.index; /* if rounding hides the crossing: the last token of the chunk that weighs anything */
+  for (uint32_t v = 0; v < weft_chunk_tokens(args->weight->n_out, chunk); v++) {
+    if (e[v] == 0.0f) continue;
+    last = (int32_t)v;
+    running += (double)e[v] * weight;
+    if (running > threshold) break;
+  }
+  return (int32_t)(chunk * WEFT_VOCAB_CHUNK) + last;
+}
+
+static int32_t draw_row(const head_run *run, uint32_t r, const joined *row, double inverse, uint32_t thread) {
+  double threshold = (double)run->args->u[r] * row->total, running = 0.0;
+  for (uint32_t c = 0; c < run->n_chunks; c++) {
+    const weft_chunk *chunk = &run->chunks[(uint64_t)c * run->args->n_rows + r];
+    if (chunk->top == -INFINITY) continue;
+    double weight = exp(((double)chunk->top - (double)row->top) * inverse);
+    double after = running + (double)chunk->sum * weight;
+    if (after > threshold) return draw_in_chunk(run, r, c, (const double[3]){weight, running, threshold}, thread);
+    running = after;
+  }
+  return last_allowed(run, r);
+}
+
+static void join_task(void *arg, uint32_t r, uint32_t thread) {
+  const head_run *run = arg;
+  const weft_head_stats_args *args = run->args;
+  double inverse = (double)(1.0f / args->temperature[r]);
+  joined row = join_row(run, r, inverse);
+  args->bad[r] = row.argmax < 0 ? 1 : 0;
+  args->argmax[r] = args->drawn[r] = 0;
+  args->top[r] = args->log_total[r] = args->entropy[r] = 0.0f;
+  if (row.argmax < 0) return;
+  args->argmax[r] = row.argmax;
+  args->top[r] = row.top;
+  args->log_total[r] = (float)((double)row.top * inverse + log(row.total));
+  args->entropy[r] = (float)(log(row.total) - row.below / row.total);
+  args->drawn[r] = draw_row(run, r, &row, inverse, thread);
+}
+
+weft_status weft_cpu_head_stats(weft_device *device, const weft_head_stats_args *args) {
+  weft_pool *pool = weft_cpu_pool(device);
+  head_run run = make_run(device, args, args->scratch);
+  const weft_pack_rows rows = {run.products, args->h, args->h_stride, args->weight->n_in, run.quantised, run.groups};
+  weft_rows_pack_all(pool, &rows, args->n_rows);
+  if (!run.any_soft) {
+    weft_pool_run(pool, chunk_task, &run, run.n_chunks);
+  } else {
+    weft_soft_begin(&run.soft);
+    for (run.chunk = 0; run.chunk < run.n_chunks; run.chunk++) {
+      weft_pool_run(pool, panels_task, &run, (chunk_panels(&run, run.chunk) + SOFT_PANELS - 1) / SOFT_PANELS);
+      weft_pool_run(pool, rows_task, &run, (args->n_rows + SOFT_TASK_ROWS - 1) / SOFT_TASK_ROWS);
+    }
+    weft_soft_end(&run.soft, args->soft_scale);
+  }
+  weft_pool_run(pool, join_task, &run, args->n_rows);
+  return WEFT_OK;
+}
+
+/* ---- head_rows ----------------------------------------------------------------------------------------------- */
+
+typedef struct rows_run {
+  const weft_head_rows_args *args;
+  const weft_products *products;
+  const weft_head_fns *fns;
+  const uint8_t *groups;
+} rows_run;
+
+uint64_t weft_cpu_head_rows_scratch(weft_device *device, const weft_head_rows_args *args) {
+  (void)device;
+  return args->n_rows * weft_group_row_bytes(weft_is_quantised(args->weight->type), args->weight->n_in);
+}
+
+static void product_task(void *arg, uint32_t task, uint32_t thread) {
+  (void)thread;
+  const rows_run *run = arg;
+  uint32_t panel = task * HEAD_PANELS, left = weft_panel_count(run->args->weight->n_out) - panel;
+  weft_tile tile = weft_tile_of(run->args->weight, 0, panel, left < HEAD_PANELS ? left : HEAD_PANELS);
+  tile.x = run->groups;
+  tile.y = run->args->logits + (uint64_t)panel * WEFT_PANEL;
+  tile.y_stride = run->args->logits_stride;
+  weft_tile_rows(run->products, &tile, 0, run->args->n_rows);
+}
+
+static void cap_task(void *arg, uint32_t r, uint32_t thread) {
+  (void)thread;
+  const rows_run *run = arg;
+  float *logits = run->args->logits + r * run->args->logits_stride;
+  run->args->bad[r] = run->fns->cap(logits, run->args->weight->n_out, run->args->cap) ? 1 : 0;
+}
+
+weft_status weft_cpu_head_rows(weft_device *device, const weft_head_rows_args *args) {
+  weft_pool *pool = weft_cpu_pool(device);
+  weft_cpu_isa isa = weft_cpu_get_isa(device);
+  rows_run run = {args, weft_products_find(isa), weft_head_find(isa), args->scratch};
+  bool quantised = weft_is_quantised(args->weight->type);
+  const weft_pack_rows rows = {run.products, args->h, args->h_stride, args->weight->n_in, quantised, args->scratch};
+  weft_rows_pack_all(pool, &rows, args->n_rows);
+  weft_pool_run(pool, product_task, &run, (weft_panel_count(args->weight->n_out) + HEAD_PANELS - 1) / HEAD_PANELS);
+  weft_pool_run(pool, cap_task, &run, args->n_rows);
+  return WEFT_OK;
+}

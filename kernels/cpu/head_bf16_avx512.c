@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT */
+/* Soft embeddings with products of bf16, AVX-512 BF16: twice as many as in f32.
+ *
+ * Law: called only where the processor says avx512bf16; the other files of this isa do not need it. A product of
+ * two bf16 numbers is exact in f32; the instruction adds two of them to each of sixteen sums. */
+#include "kernels/cpu/head.h"
+
+#if defined(__AVX512VNNI__)
+#include <immintrin.h>
+
+#include "kernels/cpu/matmul_lanes.h"
+
+#define BF16 __attribute__((target("avx512bf16")))
+#define BF16_INLINE static inline __attribute__((always_inline, target("avx512bf16")))
+
+enum { COLUMN_BYTES = WEFT_VOCAB_CHUNK * WEFT_PANEL * 2, TOKEN_PAIRS = WEFT_PANEL / 2 };
+
+/* Sixteen inputs of sixteen tokens, in f32: value[i] has a token per lane. */
+BF16_INLINE void widen_block(const weft_pack_info *info, const lanes_block *block, const lanes_u *codes, uint32_t half,
+                             __m512 value[WEFT_PANEL]) {
+  const __m512 scale = (__m512)(info->form == WEFT_FORM_SPLIT && half == 1 ? block->b : block->a);
+  const __m512 least = (__m512)block->b;
+  const __m512i byte = _mm512_set1_epi32(255), offset = _mm512_set1_epi32(1 << info->offset_shift);
+#pragma GCC unroll 16
+  for (uint32_t i = 0; i < WEFT_PANEL; i++) {
+    __m512i code = _mm512_srli_epi32((__m512i)codes[4 * half + i / 4], 8 * (i % 4));
+    if (i % 4 != 3) code = _mm512_and_si512(code, byte);
+    if (info->form == WEFT_FORM_LEAST) {
+      value[i] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(code), least);
+    } else {
+      value[i] = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_sub_epi32(code, offset)));
+    }
+  }
+}
+
+/* pairs[i] = lower half: token pairs of input i; upper half: of input i + 8. Each 32-bit lane is a pair of tokens.
+ * Turned around: row j has, for each of the sixteen inputs, its token pair j. */
+BF16_INLINE void store_turned(const __m512i pairs[8], uint8_t *to) {
+  const __m512i low_lanes = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+  const __m512i high_lanes = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+  __m512i a[8], b[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    a[2 * i] = _mm512_unpacklo_epi32(pairs[2 * i], pairs[2 * i + 1]);
+    a[2 * i + 1] = _mm512_unpackhi_epi32(pairs[2 * i], pairs[2 * i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; i++) {
+    b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
+    b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
+    b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
+    b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    _mm512_storeu_si512(to + 64 * i, _mm512_permutex2var_epi64(b[i], low_lanes, b[i + 4]));
+    _mm512_storeu_si512(to + 64 * (i + 4), _mm512_permutex2var_epi64(b[i], high_lanes, b[i + 4]));
+  }
+}
+
+BF16_INLINE void store_values(const __m512 value[WEFT_PANEL], uint8_t *to) {
+  __m512i pairs[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++) pairs[i] = (__m512i)_mm512_cvtne2ps_pbh(value[i + 8], value[i]);
+  store_turned(pairs, to);
+}
+
+BF16_INLINE void widen_type(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint8_t *to) {
+  lanes_u codes[8];
+  __m512 value[WEFT_PANEL];
+  for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, to += 2 * COLUMN_BYTES) {
+    lanes_block block = lanes_find_block(info, panel, n_in, b);
+    lanes_block_codes(info, &block, codes);
+    widen_block(info, &block, codes, 0, value);
+    store_values(value, to);
+    widen_block(info, &block, codes, 1, value);
+    store_values(value, to + COLUMN_BYTES);
+  }
+}
+
+/* Stored bf16 numbers need no rounding, only turning. */
+BF16_INLINE void widen_bf16(const uint8_t *panel, uint32_t n_in, uint8_t *to) {
+  for (uint32_t i = 0; i < n_in; i += WEFT_PANEL, to += COLUMN_BYTES) {
+    __m512i pairs[8];
+    for (uint32_t k = 0; k < 8; k++) {
+      const __m256i none = _mm256_setzero_si256();
+      const __m256i *at = (const __m256i *)(const void *)(panel + 32ull * (i + k));
+      __m256i low = i + k < n_in ? _mm256_loadu_si256(at) : none;
+      __m256i high = i + k + 8 < n_in ? _mm256_loadu_si256(at + 8) : none;
+      pairs[k] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    }
+    store_turned(pairs, to);
+  }
+}
+
+BF16 static void widen(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide) {
+  uint8_t *to = wide + (uint64_t)at * TOKEN_PAIRS * WEFT_PANEL * 4;
+  if (info->type == WEFT_TYPE_BF16) widen_bf16(panel, n_in, to);
+  else if (info->form == WEFT_FORM_LEAST && info->bits == 4) {
+    static const weft_pack_info q4 = {WEFT_TYPE_Q4_K, WEFT_FORM_LEAST, 4, 0, 256, 320, 0};
+    widen_type(&q4, panel, n_in, to);
+  } else if (info->type == WEFT_TYPE_Q6_K) {
+    static const weft_pack_info q6 = {WEFT_TYPE_Q6_K, WEFT_FORM_SPLIT, 6, 5, 384, 320, 0};
+    widen_type(&q6, panel, n_in, to);
+  } else if (info->type == WEFT_TYPE_Q8_0) {
+    static const weft_pack_info q8 = {WEFT_TYPE_Q8_0, WEFT_FORM_OFFSET, 8, 7, 512, 0, 32};
+    widen_type(&q8, panel, n_in, to);
+  } else {
+    widen_type(info, panel, n_in, to);
+  }
+}
+
+/* In place: the bf16 row takes the first half of the f32 row's bytes. */
+BF16 static void narrow(float *e) {
+  for (uint32_t v = 0; v < WEFT_VOCAB_CHUNK; v += 32) {
+    __m512 low = _mm512_loadu_ps(e + v), high = _mm512_loadu_ps(e + v + 16);
+    _mm512_storeu_si512(e + v / 2, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+  }
+}
+
+BF16 static void multiply(const uint8_t *wide, const float *e, uint32_t n_tokens,
+                          float out[WEFT_SOFT_ROWS][WEFT_PANEL]) {
+  __m512 sum[WEFT_SOFT_ROWS];
+#pragma GCC unroll 8
+  for (int r = 0; r < WEFT_SOFT_ROWS; r++) sum[r] = _mm512_setzero_ps();
+  for (uint32_t v = 0; v < n_tokens / 2; v++, wide += 64) {
+    const __m512bh w = (__m512bh)_mm512_loadu_si512(wide);
+#pragma GCC unroll 8
+    for (int r = 0; r < WEFT_SOFT_ROWS; r++) {
+      int32_t two;
+      memcpy(&two, e + r * WEFT_VOCAB_CHUNK + v, sizeof two);
+      sum[r] = _mm512_dpbf16_ps(sum[r], w, (__m512bh)_mm512_set1_epi32(two));
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < WEFT_SOFT_ROWS; r++) _mm512_storeu_ps(out[r], sum[r]);
+}
+
+const weft_soft_fns weft_soft_bf16_avx512 = {
+    .element_bytes = 2,
+    .widen = widen,
+    .narrow = narrow,
+    .multiply = multiply,
+};
+#endif

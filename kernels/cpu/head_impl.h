@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+/* The head's functions of one isa; HEAD_TABLE and SOFT_TABLE name the tables. Included by head_portable.c,
+ * head_avx2.c and head_avx512.c. */
+#include <math.h>
+
+#include "kernels/cpu/head.h"
+#include "kernels/cpu/matmul_lanes.h"
+#include "kernels/cpu/simd.h"
+
+enum { TILE_ROWS = VF_LANES == 16 ? 8 : 4, TILE_PARTS = WEFT_PANEL / VF_LANES };
+
+/* 1 - 2 / (e^2|x| + 1) with the sign of x: absolute error below 2e-7. */
+WEFT_INLINE vf tanh_of(vf x) {
+  const vi sign = (vi)vf_set(-0.0f);
+  vf size = (vf)((vi)x & ~sign), one = vf_set(1.0f);
+  vf y = one - vf_set(2.0f) / (vf_exp(size + size) + one);
+  return (vf)((vi)y | ((vi)x & sign));
+}
+
+static bool cap_logits(float *logits, uint32_t n, float cap) {
+  vi finite = (vi)(vf_set(0.0f) == vf_set(0.0f));
+  for (uint32_t i = 0; i < n; i += VF_LANES) {
+    uint32_t left = n - i;
+    vf x = left < VF_LANES ? vf_load_some(logits + i, left) : vf_load(logits + i);
+    finite &= x - x == vf_set(0.0f);
+    if (cap != 0.0f) x = tanh_of(x / vf_set(cap)) * vf_set(cap);
+    if (left < VF_LANES) vf_store_some(logits + i, x, left);
+    else vf_store(logits + i, x);
+  }
+  for (uint32_t lane = 0; lane < VF_LANES; lane++) {
+    if (finite[lane] == 0) return true;
+  }
+  return false;
+}
+
+/* All ones in lane j when bit i + j is set. */
+WEFT_INLINE vi allowed_lanes(const uint32_t *allowed, uint32_t i) {
+  vu lane, bits = {0};
+  for (uint32_t j = 0; j < VF_LANES; j++) lane[j] = j;
+  bits += allowed[i / 32] >> (i % 32);
+  return (vi)((bits >> lane & 1u) == 1u);
+}
+
+/* The chunk padded to whole vectors with -INFINITY, which is also what a token that is not allowed becomes. */
+static void mask_logits(float *logits, uint32_t n, const uint32_t *allowed) {
+  const vf none = vf_set(-INFINITY);
+  for (uint32_t i = n; i < WEFT_VOCAB_CHUNK; i++) logits[i] = -INFINITY;
+  if (allowed == NULL) return;
+  for (uint32_t i = 0; i < n; i += VF_LANES) {
+    vf_store(logits + i, vf_select(allowed_lanes(allowed, i), vf_load(logits + i), none));
+  }
+}
+
+static void chunk_of(float *logits, uint32_t n, const uint32_t *allowed, float inverse_temperature,
+                     weft_chunk *out) {
+  mask_logits(logits, n, allowed);
+  vf most = vf_load(logits);
+  for (uint32_t i = VF_LANES; i < n; i += VF_LANES) most = vf_max(most, vf_load(logits + i));
+  *out = (weft_chunk){.top = vf_max_lane(most)};
+  if (out->top == -INFINITY) {
+    memset(logits, 0, WEFT_VOCAB_CHUNK * sizeof *logits);
+    return;
+  }
+  while (logits[out->index] != out->top) out->index += 1;
+  const vf top = vf_set(out->top), inverse = vf_set(inverse_temperature), least = vf_set(-100.0f);
+  vf sum = {0}, below = {0};
+  for (uint32_t i = 0; i < WEFT_VOCAB_CHUNK; i += VF_LANES) {
+    vf t = vf_max((vf_load(logits + i) - top) * inverse, least);
+    vf e = vf_exp(t);
+    sum += e;
+    below = vf_fma(e, t, below);
+    vf_store(logits + i, e);
+  }
+  out->sum = vf_sum(sum);
+  out->below = vf_sum(below);
+}
+
+const weft_head_fns HEAD_TABLE = {.cap = cap_logits, .chunk = chunk_of};
+
+/* ---- soft embeddings in f32 ---------------------------------------------------------------------------------- */
+
+/* Inputs [i, i + 16) of sixteen tokens: value[input][token]. */
+LANES_INLINE void widen_sixteen(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t i,
+                                float value[WEFT_PANEL][WEFT_PANEL]) {
+  if (info->form == WEFT_FORM_FLOAT) {
+    for (uint32_t k = 0; k < WEFT_PANEL; k++) {
+      lanes_f v = {0};
+      if (i + k < n_in) v = lanes_weight(info->type, panel, i + k);
+      lanes_store(value[k], v);
+    }
+    return;
+  }
+  lanes_block block = lanes_find_block(info, panel, n_in, i / WEFT_PACK_BLOCK);
+  lanes_u w[8];
+  lanes_block_codes(info, &block, w);
+  const lanes_u *codes = w + i % WEFT_PACK_BLOCK / 4;
+  lanes_f scale = info->form == WEFT_FORM_SPLIT && i % WEFT_PACK_BLOCK != 0 ? block.b : block.a;
+  for (uint32_t k = 0; k < WEFT_PANEL; k++) {
+    lanes_i code = (lanes_i)(codes[k / 4] >> (8 * (k % 4)) & 255u);
+    if (info->form == WEFT_FORM_LEAST) {
+      lanes_store(value[k], scale * __builtin_convertvector(code, lanes_f) + block.b);
+    } else {
+      lanes_store(value[k], scale * __builtin_convertvector(code - (1 << info->offset_shift), lanes_f));
+    }
+  }
+}
+
+static void widen_f32(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at,
+                      uint8_t *wide) {
+  float value[WEFT_PANEL][WEFT_PANEL];
+  const uint64_t column_bytes = (uint64_t)WEFT_VOCAB_CHUNK * WEFT_PANEL * sizeof(float);
+  for (uint32_t i = 0; i < n_in; i += WEFT_PANEL) {
+    widen_sixteen(info, panel, n_in, i, value);
+    float *to = (float *)(void *)(wide + i / WEFT_PANEL * column_bytes) + (uint64_t)at * WEFT_PANEL * WEFT_PANEL;
+    for (uint32_t v = 0; v < WEFT_PANEL; v++) {
+      for (uint32_t k = 0; k < WEFT_PANEL; k++) to[v * WEFT_PANEL + k] = value[k][v];
+    }
+  }
+}
+
+static void multiply_f32(const uint8_t *wide, const float *e, uint32_t n_tokens,
+                         float out[WEFT_SOFT_ROWS][WEFT_PANEL]) {
+  for (uint32_t first = 0; first < WEFT_SOFT_ROWS; first += TILE_ROWS) {
+    const float *w = (const float *)(const void *)wide;
+    vf sum[TILE_ROWS][TILE_PARTS] = {{{0}}};
+    for (uint32_t v = 0; v < n_tokens; v++, w += WEFT_PANEL) {
+#pragma GCC unroll 8
+      for (uint32_t r = 0; r < TILE_ROWS; r++) {
+        vf one = vf_set(e[(uint64_t)(first + r) * WEFT_VOCAB_CHUNK + v]);
+#pragma GCC unroll 4
+        for (uint32_t j = 0; j < TILE_PARTS; j++) sum[r][j] = vf_fma(vf_load(w + j * VF_LANES), one, sum[r][j]);
+      }
+    }
+    for (uint32_t r = 0; r < TILE_ROWS; r++) {
+      for (uint32_t j = 0; j < TILE_PARTS; j++) vf_store(out[first + r] + j * VF_LANES, sum[r][j]);
+    }
+  }
+}
+
+const weft_soft_fns SOFT_TABLE = {.element_bytes = 4, .widen = widen_f32, .multiply = multiply_f32};

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT */
+/* Soft embeddings: sums of weight rows over the vocabulary, chunk by chunk; and the op soft. */
+#include <math.h>
+
+#include "kernels/cpu/head.h"
+#include "kernels/cpu/matmul_lanes.h"
+
+/* Tokens that weigh less than this beside the row's largest so far are left out (head.h). */
+static const double LEAST_WEIGHT = 0x1p-40;
+
+const weft_soft_fns *weft_soft_find(weft_cpu_isa isa, weft_type type) {
+#if defined(__x86_64__)
+  bool narrow = type != WEFT_TYPE_F32 && type != WEFT_TYPE_F16;
+  if (isa == WEFT_ISA_AVX512) {
+    return narrow && __builtin_cpu_supports("avx512bf16") ? &weft_soft_bf16_avx512 : &weft_soft_avx512;
+  }
+  if (isa == WEFT_ISA_AVX2) return &weft_soft_avx2;
+#else
+  (void)isa;
+  (void)type;
+#endif
+  return &weft_soft_portable;
+}
+
+static uint64_t logits_bytes(uint32_t n_rows) {
+  uint64_t padded = ((uint64_t)n_rows + WEFT_SOFT_ROWS - 1) / WEFT_SOFT_ROWS * WEFT_SOFT_ROWS;
+  return padded * WEFT_VOCAB_CHUNK * sizeof(float);
+}
+
+uint64_t weft_soft_place(weft_soft_run *run, uint8_t *memory) {
+  uint64_t column = (uint64_t)WEFT_VOCAB_CHUNK * WEFT_PANEL * run->fns->element_bytes;
+  uint64_t at[5] = {0, logits_bytes(run->n_rows), weft_panel_count(run->weight->n_in) * column,
+                    weft_round_64(run->n_rows * sizeof(float)), weft_round_64(run->n_rows * sizeof(double))};
+  for (uint32_t i = 1; i < 5; i++) at[i] += at[i - 1];
+  if (memory != NULL) {
+    run->logits = (float *)(void *)memory;
+    run->wide = memory + at[1];
+    run->top = (float *)(void *)(memory + at[2]);
+    run->total = (double *)(void *)(memory + at[3]);
+  }
+  return at[4];
+}
+
+static bool wants(const weft_soft_run *run, uint32_t r) { return run->want == NULL || run->want[r] != 0; }
+
+void weft_soft_begin(const weft_soft_run *run) {
+  uint64_t used = (uint64_t)run->n_rows * WEFT_VOCAB_CHUNK;
+  memset(run->logits + used, 0, logits_bytes(run->n_rows) - used * sizeof(float));
+  for (uint32_t r = 0; r < run->n_rows; r++) {
+    run->top[r] = -INFINITY;
+    run->total[r] = 0.0;
+    if (wants(run, r)) memset(run->soft + r * run->soft_stride, 0, run->weight->n_in * sizeof(float));
+  }
+}
+
+void weft_soft_widen(const weft_soft_run *run, uint32_t chunk, uint32_t at) {
+  const weft_tile tile = weft_tile_of(run->weight, 0, chunk * WEFT_CHUNK_PANELS + at, 1);
+  run->fns->widen(tile.info, tile.panel, tile.n_in, at, run->wide);
+}
+
+/* What the sum so far and this chunk are to be multiplied with; false when the chunk is to be left out. */
+static bool join(const weft_soft_run *run, uint32_t r, const weft_chunk *chunk, float factor[2]) {
+  if (chunk->index < 0) run->total[r] = -1.0;
+  if (!wants(run, r) || run->total[r] < 0.0 || chunk->top == -INFINITY) return false;
+  double inverse = (double)(1.0f / run->temperature[r]);
+  float top = chunk->top > run->top[r] ? chunk->top : run->top[r];
+  double weight = exp(((double)chunk->top - (double)top) * inverse);
+  double before = run->top[r] == -INFINITY ? 0.0 : exp(((double)run->top[r] - (double)top) * inverse);
+  run->total[r] = run->total[r] * before + (double)chunk->sum * weight;
+  run->top[r] = top;
+  factor[0] = (float)before;
+  factor[1] = (float)weight;
+  return weight >= LEAST_WEIGHT;
+}
+
+/* Eight rows, one column of sixteen inputs. A row with factor[1] == 0 is left as it is. */
+static void add_tile(const weft_soft_run *run, uint32_t first, uint32_t column, const uint8_t *wide,
+                     uint32_t n_tokens, const float (*factor)[2]) {
+  float part[WEFT_SOFT_ROWS][WEFT_PANEL];
+  uint32_t i = column * WEFT_PANEL, n = run->weight->n_in - i < WEFT_PANEL ? run->weight->n_in - i : WEFT_PANEL;
+  run->fns->multiply(wide, run->logits + (uint64_t)first * WEFT_VOCAB_CHUNK, n_tokens, part);
+  for (uint32_t r = 0; r < WEFT_SOFT_ROWS; r++) {
+    if (factor[r][1] == 0.0f) continue;
+    float *soft = run->soft + (first + r) * run->soft_stride + i;
+    lanes_f sum = lanes_load_part(soft, n, 0.0f) * factor[r][0] + lanes_load(part[r]) * factor[r][1];
+    lanes_store_part(soft, sum, n);
+  }
+}
+
+void weft_soft_add(const weft_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n, const weft_chunk *chunks) {
+  enum { BATCH = 32 };
+  uint32_t n_columns = weft_panel_count(run->weight->n_in);
+  uint32_t n_tokens = weft_chunk_tokens(run->weight->n_out, chunk);
+  n_tokens = (n_tokens + WEFT_PANEL - 1) / WEFT_PANEL * WEFT_PANEL;
+  uint64_t column_bytes = (uint64_t)WEFT_VOCAB_CHUNK * WEFT_PANEL * run->fns->element_bytes;
+  for (uint32_t done = 0; done < n; done += BATCH) {
+    float factor[BATCH][2] = {{0}};
+    bool any[BATCH / WEFT_SOFT_ROWS] = {false};
+    uint32_t rows = n - done < BATCH ? n - done : BATCH;
+    for (uint32_t r = 0; r < rows; r++) {
+      if (!join(run, first + done + r, &chunks[done + r], factor[r])) {
+        factor[r][1] = 0.0f;
+        continue;
+      }
+      any[r / WEFT_SOFT_ROWS] = true;
+      if (run->fns->narrow != NULL) run->fns->narrow(run->logits + (uint64_t)(first + done + r) * WEFT_VOCAB_CHUNK);
+    }
+    for (uint32_t column = 0; column < n_columns; column++) {
+      for (uint32_t tile = 0; tile < BATCH / WEFT_SOFT_ROWS; tile++) {
+        if (!any[tile]) continue;
+        add_tile(run, first + done + tile * WEFT_SOFT_ROWS, column, run->wide + column * column_bytes, n_tokens,
+                 (const float (*)[2])factor + tile * WEFT_SOFT_ROWS);
+      }
+    }
+  }
+}
+
+void weft_soft_end(const weft_soft_run *run, float scale) {
+  for (uint32_t r = 0; r < run->n_rows; r++) {
+    if (!wants(run, r)) continue;
+    float *soft = run->soft + r * run->soft_stride;
+    float factor = run->total[r] > 0.0 ? (float)((double)scale / run->total[r]) : 0.0f;
+    if (factor == 0.0f) memset(soft, 0, run->weight->n_in * sizeof(float));
+    else for (uint32_t i = 0; i < run->weight->n_in; i++) soft[i] *= factor;
+  }
+}
+
+/* ---- the op: logits are given -------------------------------------------------------------------------------- */
+
+enum { ROWS_PER_TASK = 32 };
+
+typedef struct soft_call {
+  weft_soft_run run;
+  const weft_soft_args *args;
+  const weft_head_fns *head;
+  weft_chunk *chunks; /* [n_rows] of this chunk */
+  uint32_t chunk;
+  uint64_t scratch_bytes;
+} soft_call;
+
+static soft_call make_call(weft_device *device, const weft_soft_args *args, uint8_t *scratch) {
+  weft_cpu_isa isa = weft_cpu_get_isa(device);
+  soft_call call = {.args = args, .head = weft_head_find(isa)};
+  call.run = (weft_soft_run){
+      .fns = weft_soft_find(isa, args->weight->type),
+      .weight = args->weight,
+      .temperature = args->temperature,
+      .soft = args->soft,
+      .soft_stride = args->soft_stride,
+      .n_rows = args->n_rows,
+  };
+  uint64_t used = weft_soft_place(&call.run, scratch);
+  if (scratch != NULL) call.chunks = (weft_chunk *)(void *)(scratch + used);
+  call.scratch_bytes = used + args->n_rows * sizeof(weft_chunk);
+  return call;
+}
+
+uint64_t weft_cpu_soft_scratch(weft_device *device, const weft_soft_args *args) {
+  return make_call(device, args, NULL).scratch_bytes;
+}
+
+static void widen_task(void *arg, uint32_t task, uint32_t thread) {
+  (void)thread;
+  const soft_call *call = arg;
+  weft_soft_widen(&call->run, call->chunk, task);
+}
+
+static void add_task(void *arg, uint32_t task, uint32_t thread) {
+  (void)thread;
+  const soft_call *call = arg;
+  const weft_soft_args *args = call->args;
+  uint32_t first = task * ROWS_PER_TASK, left = args->n_rows - first;
+  uint32_t n = left < ROWS_PER_TASK ? left : ROWS_PER_TASK;
+  uint32_t n_tokens = weft_chunk_tokens(args->weight->n_out, call->chunk);
+  for (uint32_t r = first; r < first + n; r++) {
+    float *logits = call->run.logits + (uint64_t)r * WEFT_VOCAB_CHUNK;
+    const float *from = args->logits + r * args->logits_stride + (uint64_t)call->chunk * WEFT_VOCAB_CHUNK;
+    memcpy(logits, from, n_tokens * sizeof(float));
+    call->chunks[r] = (weft_chunk){.index = -1};
+    if (call->head->cap(logits, n_tokens, 0.0f)) continue;
+    call->head->chunk(logits, n_tokens, NULL, 1.0f / args->temperature[r], &call->chunks[r]);
+  }
+  weft_soft_add(&call->run, call->chunk, first, n, call->chunks + first);
+}
+
+weft_status weft_cpu_soft(weft_device *device, const weft_soft_args *args) {
+  weft_pool *pool = weft_cpu_pool(device);
+  soft_call call = make_call(device, args, args->scratch);
+  uint32_t n_vocab = args->weight->n_out;
+  weft_soft_begin(&call.run);
+  for (call.chunk = 0; call.chunk < weft_chunk_count(n_vocab); call.chunk++) {
+    weft_pool_run(pool, widen_task, &call, weft_panel_count(weft_chunk_tokens(n_vocab, call.chunk)));
+    weft_pool_run(pool, add_task, &call, (args->n_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK);
+  }
+  weft_soft_end(&call.run, args->scale);
+  return WEFT_OK;
+}
