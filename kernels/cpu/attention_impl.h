@@ -8,8 +8,8 @@
 #include "kernels/cpu/simd.h"
 
 enum {
-  WIDEN_FROM = 8, /* queries from which bf16 is widened once per tile instead of at each use */
-  COLUMNS_1 = 8,  /* vectors of an output row kept in registers, for 1, 2, 4 queries at a time */
+  WIDEN_FROM = 16, /* queries from which bf16 is widened once per tile instead of at each use */
+  COLUMNS_1 = 8,   /* vectors of an output row kept in registers, for 1, 2, 4 queries at a time */
   COLUMNS_2 = VF_LANES == 16 ? 8 : 4,
   COLUMNS_4 = VF_LANES == 16 ? 4 : 2
 };
@@ -169,9 +169,24 @@ static void score_bf16(const weft_cpu_chunk *chunk, const uint8_t *const *key, u
   score_keys(chunk, key, true, at, n);
 }
 
+/* Few queries wait for memory: blocks lie anywhere, so the machine cannot guess the next one. Asks
+ * for the keys that come next, and for the values of these keys, which are read after all scores.
+ */
+static void fetch(const weft_cpu_chunk *chunk, uint32_t at) {
+  uint64_t n_bytes = chunk->dim * (chunk->bf16 ? 2ull : 4ull);
+  for (uint32_t j = at; j < at + WEFT_TILE_KEYS && j < chunk->stop; j++) {
+    const uint8_t *key = chunk->key[j + WEFT_TILE_KEYS < chunk->stop ? j + WEFT_TILE_KEYS : j];
+    for (uint64_t i = 0; i < n_bytes; i += 64) {
+      __builtin_prefetch(key + i, 0, 3);
+      __builtin_prefetch(chunk->value[j] + i, 0, 2);
+    }
+  }
+}
+
 static void scores(const weft_cpu_chunk *chunk) {
   for (uint32_t at = chunk->begin; at < chunk->stop; at += WEFT_TILE_KEYS) {
     const uint8_t *key[WEFT_TILE_KEYS];
+    if (chunk->n_queries < WIDEN_FROM) fetch(chunk, at);
     uint32_t n = chunk->stop - at < WEFT_TILE_KEYS ? chunk->stop - at : WEFT_TILE_KEYS;
     bool widened = chunk->bf16 && chunk->n_queries >= WIDEN_FROM;
     if (widened) widen(chunk->key + at, n, 0, chunk->dim, chunk->widened);
