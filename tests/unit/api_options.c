@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "api/config.h"
+#include "api/stops.h"
+#include "base/memory.h"
+
+static void finds_the_earliest(void **state) {
+  (void)state;
+  const char *list[] = {"world", "lo w"};
+  weft_stops stops = {0};
+  size_t at, held;
+  assert_int_equal(weft_stops_set(&stops, list, 2, NULL), WEFT_OK);
+  assert_true(weft_stops_find(&stops, "hello world", 11, &at, &held));
+  assert_int_equal(at, 3);
+  assert_false(weft_stops_find(&stops, "hello w", 6, &at, &held)); /* "hello " */
+  assert_int_equal(held, 3);                                      /* "lo " may become "lo w" */
+  assert_false(weft_stops_find(&stops, "wor", 3, &at, &held));
+  assert_int_equal(held, 3);
+  assert_false(weft_stops_find(&stops, "", 0, &at, &held));
+  weft_stops_free(&stops);
+}
+
+/* Fed byte by byte, what was given and what was held always make up the text, and a stop is never given. */
+static void streams_byte_by_byte(void **state) {
+  (void)state;
+  const char *list[] = {"abab!", "END"};
+  const char *text = "ababab!xEND";
+  weft_stops stops = {0};
+  weft_text held_text = {0}, given = {0};
+  size_t at, held;
+  assert_int_equal(weft_stops_set(&stops, list, 2, NULL), WEFT_OK);
+  for (const char *c = text; *c != 0; c++) {
+    weft_text_append(&held_text, c, 1);
+    if (weft_stops_find(&stops, held_text.bytes, held_text.n, &at, &held)) {
+      weft_text_append(&given, held_text.bytes, at);
+      break;
+    }
+    weft_text_append(&given, held_text.bytes, held_text.n - held);
+    weft_stops_keep_tail(&held_text, held);
+  }
+  assert_string_equal(given.bytes, "ab");
+  weft_text_free(&given);
+  weft_text_free(&held_text);
+  weft_stops_free(&stops);
+}
+
+static void refuses_absurd_ones(void **state) {
+  (void)state;
+  const char *empty[] = {""};
+  weft_stops stops = {0};
+  weft_error error;
+  assert_int_equal(weft_stops_set(&stops, empty, 1, &error), WEFT_E_INVALID);
+  assert_int_equal(weft_stops_set(&stops, empty, WEFT_STOPS_MAX + 1, &error), WEFT_E_INVALID);
+  weft_stops_free(&stops);
+}
+
+static weft_status parse(weft_config *c, unsigned command, int n, const char *const *words, weft_error *error) {
+  char *argv[16];
+  for (int i = 0; i < n; i++) argv[i] = (char *)(uintptr_t)words[i];
+  weft_config_defaults(c);
+  return weft_config_parse(c, command, n, argv, error);
+}
+
+static void options_of_the_command_line(void **state) {
+  (void)state;
+  weft_config c;
+  weft_error error;
+  const char *good[] = {"-m", "a.gguf", "--model=b.gguf", "--rows", "128", "--no-overlap", "word"};
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 7, good, &error), WEFT_OK);
+  assert_int_equal(c.models.n, 2);
+  assert_string_equal(c.models.item[1], "b.gguf");
+  assert_int_equal(c.rows, 128);
+  assert_int_equal(c.port, 8080);
+  assert_true(c.no_overlap);
+  assert_int_equal(c.words.n, 1);
+  const char *unknown[] = {"--rowz", "1"}, *range[] = {"--port", "70000"}, *number[] = {"--rows", "12x"},
+             *missing[] = {"--rows"}, *other[] = {"--canvas", "1"}, *negative[] = {"--rows", "-1"};
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, unknown, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "--rowz"));
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, range, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "65535"));
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, number, &error), WEFT_E_INVALID);
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 1, missing, &error), WEFT_E_INVALID);
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, other, &error), WEFT_E_INVALID); /* of another command */
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, negative, &error), WEFT_E_INVALID);
+}
+
+static void environment_and_file_yield_to_flags(void **state) {
+  (void)state;
+  weft_config c;
+  weft_error error;
+  const char *path = WEFT_BINARY_DIR "/test_config.txt";
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  fputs("# comment\nrows = 64\nqueue = 5\n\nno-prefix-cache = on\n", file);
+  fclose(file);
+  setenv("WEFT_QUEUE", "6", 1);
+  setenv("WEFT_KV_MIB", "7", 1);
+  const char *words[] = {"--config", path, "--kv-mib", "8"};
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 4, words, &error), WEFT_OK);
+  assert_int_equal(c.rows, 64);
+  assert_int_equal(c.queue, 6);
+  assert_int_equal(c.kv_mib, 8);
+  assert_true(c.no_prefix_cache);
+  setenv("WEFT_QUEUE", "many", 1);
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 4, words, &error), WEFT_E_INVALID);
+  unsetenv("WEFT_QUEUE");
+  unsetenv("WEFT_KV_MIB");
+  file = fopen(path, "w");
+  fputs("rows 64\n", file);
+  fclose(file);
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 4, words, &error), WEFT_E_FORMAT);
+  assert_non_null(strstr(error.text, ":1:"));
+}
+
+static void id_lists(void **state) {
+  (void)state;
+  int32_t *ids;
+  uint32_t n;
+  weft_error error;
+  assert_int_equal(weft_config_ids("2,5,9", "--tokens", &ids, &n, &error), WEFT_OK);
+  assert_int_equal(n, 3);
+  assert_int_equal(ids[2], 9);
+  weft_free(ids);
+  assert_int_equal(weft_config_ids("2,,9", "--tokens", &ids, &n, &error), WEFT_E_INVALID);
+  assert_int_equal(weft_config_ids("2,x", "--tokens", &ids, &n, &error), WEFT_E_INVALID);
+  assert_int_equal(weft_config_ids("99999999999", "--tokens", &ids, &n, &error), WEFT_E_INVALID);
+  assert_int_equal(weft_config_ids("-1", "--tokens", &ids, &n, &error), WEFT_E_INVALID);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(finds_the_earliest), cmocka_unit_test(streams_byte_by_byte), cmocka_unit_test(refuses_absurd_ones),
+      cmocka_unit_test(options_of_the_command_line), cmocka_unit_test(environment_and_file_yield_to_flags),
+      cmocka_unit_test(id_lists)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
