@@ -15,6 +15,7 @@ typedef struct backend {
 
 /* Best first: the first one that opens serves a config without a name. */
 static const backend backends[] = {
+    {"cpu", weft_device_open_cpu},
     {"ref", weft_device_open_ref},
 };
 
@@ -30,9 +31,9 @@ weft_status weft_device_open(const weft_device_config *config, weft_device **out
   }
   if (strcmp(config->backend, "cuda") == 0) {
     return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "backend 'cuda': this build of weft has no CUDA kernels; use --backend ref");
+                     "backend 'cuda': this build of weft has no CUDA kernels; use --backend cpu");
   }
-  return weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%.64s' is unknown; this build has ref",
+  return weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%.64s' is unknown; this build has cpu and ref",
                    config->backend);
 }
 
