@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Conversations to prompts, and answers to thinking and text.
  *
- * Law: a family's template is written here in C; the text of tokenizer.chat_template only tells which family and which of
- * its variants a file wants, and a template that is not recognised is refused, never guessed. A prompt is made of
- * pieces: special tokens, which only the template makes, and text, which may come from anybody and is encoded so that
- * no special token is found in it. Prompts of ordinary text have exactly the tokens that the reference gets by
- * printing the template and encoding the result; text that spells special tokens stays text. */
+ * Law: a family's template is written here in C; the text of tokenizer.chat_template only tells
+ * which family and which of its variants a file wants, and a template that is not recognised is
+ * refused, never guessed. A prompt is made of pieces: special tokens, which only the template
+ * makes, and text, which may come from anybody and is encoded so that no special token is found in
+ * it. Prompts of ordinary text have exactly the tokens that the reference gets by printing the
+ * template and encoding the result; text that spells special tokens stays text. */
 #ifndef WEFT_MODEL_CHAT_H
 #define WEFT_MODEL_CHAT_H
 
@@ -53,8 +54,8 @@ typedef struct weft_chat_pieces {
 /* Family of a template's text; NONE when it is not recognised. */
 weft_chat_family weft_chat_family_of(weft_bytes chat_template);
 
-/* The tokenizer is borrowed until close. NOT_FOUND: the file has no template. UNSUPPORTED: one that is not ours.
- * FORMAT: the vocabulary lacks a token that the template needs. One line each. */
+/* The tokenizer is borrowed until close. NOT_FOUND: the file has no template. UNSUPPORTED: one that
+ * is not ours. FORMAT: the vocabulary lacks a token that the template needs. One line each. */
 weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_chat **out,
                            weft_error *error);
 void weft_chat_close(weft_chat *chat); /* NULL is fine */
@@ -63,38 +64,43 @@ weft_chat_family weft_chat_family_at(const weft_chat *chat);
 bool weft_chat_can_switch_thinking(const weft_chat *chat);
 bool weft_chat_thinks_by_default(const weft_chat *chat);
 
-/* The prompt as pieces; close with weft_chat_pieces_close. INVALID: no messages, or a role that is not ours. */
+/* The prompt as pieces; close with weft_chat_pieces_close. INVALID: no messages, or a role that is
+ * not ours. */
 weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
-                            const weft_chat_options *options, weft_chat_pieces *out, weft_error *error);
+                            const weft_chat_options *options, weft_chat_pieces *out,
+                            weft_error *error);
 void weft_chat_pieces_close(weft_chat_pieces *pieces);
-/* The prompt as tokens, appended to *out; the beginning token is among them when the template prints one, so add none.
- * On failure *out keeps what it had. */
+/* The prompt as tokens, appended to *out; the beginning token is among them when the template
+ * prints one, so add none. On failure *out keeps what it had. */
 weft_status weft_chat_render(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
                              const weft_chat_options *options, weft_tokens *out, weft_error *error);
 /* Whether a prompt rendered with these options leaves the model inside its thinking. */
 bool weft_chat_starts_thinking(const weft_chat *chat, const weft_chat_options *options);
 
-/* The answer's stream, parted. Markers and the name of a Gemma channel are hidden; newlines next to markers are hidden
- * too, except with WEFT_DETOK_WHOLE_TOKENS, where what is given equals the tokens but for markers and names. */
+/* The answer's stream, parted. Markers and the name of a Gemma channel are hidden; newlines next to
+ * markers are hidden too, except with WEFT_DETOK_WHOLE_TOKENS, where what is given equals the
+ * tokens but for markers and names. */
 typedef struct weft_chat_stream {
   const weft_chat *chat; /* NULL: everything is answer */
   weft_detok detok;
-  weft_text text;        /* scratch */
-  weft_text name;        /* of the channel being opened */
-  uint32_t n_newlines;   /* held back, may turn out to be the last ones */
+  weft_text text;      /* scratch */
+  weft_text name;      /* of the channel being opened */
+  uint32_t n_newlines; /* held back, may turn out to be the last ones */
   uint32_t state;
   bool skip_newlines;
 } weft_chat_stream;
 
 /* starts_thinking as weft_chat_starts_thinking says. */
-void weft_chat_stream_open(weft_chat_stream *stream, const weft_chat *chat, const weft_tokenizer *tokenizer,
-                           unsigned detok_flags, bool starts_thinking);
+void weft_chat_stream_open(weft_chat_stream *stream, const weft_chat *chat,
+                           const weft_tokenizer *tokenizer, unsigned detok_flags,
+                           bool starts_thinking);
 void weft_chat_stream_close(weft_chat_stream *stream);
-/* Takes one token; appends what became certain to out and says which of the two it is: one call gives text of one kind.
- * *n_ids (may be NULL) as in weft_detok_push. */
-weft_status weft_chat_stream_push(weft_chat_stream *stream, int32_t id, weft_text *out, bool *thinking,
-                                  uint32_t *n_ids);
-weft_status weft_chat_stream_flush(weft_chat_stream *stream, weft_text *out, bool *thinking, uint32_t *n_ids);
+/* Takes one token; appends what became certain to out and says which of the two it is: one call
+ * gives text of one kind. *n_ids (may be NULL) as in weft_detok_push. */
+weft_status weft_chat_stream_push(weft_chat_stream *stream, int32_t id, weft_text *out,
+                                  bool *thinking, uint32_t *n_ids);
+weft_status weft_chat_stream_flush(weft_chat_stream *stream, weft_text *out, bool *thinking,
+                                   uint32_t *n_ids);
 
 #ifdef __cplusplus
 }

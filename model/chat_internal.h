@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: private to model/chat*.c and their tests. What a template's text says is read once, at open, into flags; a draft
- * collects pieces and joins texts that touch, so that encoding sees them as one. */
+/* Law: private to model/chat*.c and their tests. What a template's text says is read once, at open,
+ * into flags; a draft collects pieces and joins texts that touch, so that encoding sees them as
+ * one. */
 #ifndef WEFT_MODEL_CHAT_INTERNAL_H
 #define WEFT_MODEL_CHAT_INTERNAL_H
 
@@ -10,15 +11,15 @@ struct weft_chat {
   weft_chat_family family;
   const weft_tokenizer *tokenizer;
   /* gemma4 */
-  bool empty_thought;   /* without thinking, the model's turn opens with an empty thought channel */
-  bool joins_turns;     /* an assistant message after another one opens no turn */
-  bool joins_ends;      /* and the one before closes none */
+  bool empty_thought; /* without thinking, the model's turn opens with an empty thought channel */
+  bool joins_turns;   /* an assistant message after another one opens no turn */
+  bool joins_ends;    /* and the one before closes none */
   int32_t bos;
   /* both: thinking is kept in answers after the last question. qwen3: and cut out of the others */
   bool keeps_thinking;
   /* qwen3 */
-  bool has_switch;      /* without thinking, the model's turn opens with an empty thought */
-  bool always_thinks;   /* the model's turn opens inside a thought */
+  bool has_switch;    /* without thinking, the model's turn opens with an empty thought */
+  bool always_thinks; /* the model's turn opens inside a thought */
   /* both: -1 when the vocabulary has none */
   int32_t turn, turn_end, think_on, thought, thought_end;
 };
@@ -53,7 +54,9 @@ chat_span chat__trim_newlines_right(chat_span span);
 const char *chat__first(chat_span span, const char *word);
 const char *chat__last(chat_span span, const char *word);
 
-void chat__gemma4(chat_draft *draft, const weft_chat_message *messages, uint32_t n, const weft_chat_options *options);
-void chat__qwen3(chat_draft *draft, const weft_chat_message *messages, uint32_t n, const weft_chat_options *options);
+void chat__gemma4(chat_draft *draft, const weft_chat_message *messages, uint32_t n,
+                  const weft_chat_options *options);
+void chat__qwen3(chat_draft *draft, const weft_chat_message *messages, uint32_t n,
+                 const weft_chat_options *options);
 
 #endif

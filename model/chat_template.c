@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* The templates themselves.
  *
- *   gemma4   <bos> [<|turn>system\n [<|think|>\n] SYSTEM <turn|>\n] { <|turn>ROLE\n TEXT <turn|>\n }
+ *   gemma4   <bos> [<|turn>system\n [<|think|>\n] SYSTEM <turn|>\n]
+ *            { <|turn>ROLE\n TEXT <turn|>\n }
  *            <|turn>model\n [<|channel>thought\n<channel|>]
- *   qwen3    { <|im_start|>ROLE\n TEXT <|im_end|>\n } <|im_start|>assistant\n [<think>\n\n</think>\n\n | <think>\n] */
+ *   qwen3    { <|im_start|>ROLE\n TEXT <|im_end|>\n }
+ *            <|im_start|>assistant\n [<think>\n\n</think>\n\n | <think>\n] */
 #include <string.h>
 
 #include "model/chat_internal.h"
 
 static bool is_space(uint32_t c) {
   return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
 }
 
 chat_span chat__trim(chat_span s) {
@@ -23,7 +26,8 @@ chat_span chat__trim(chat_span s) {
   }
   while (s.n > 0) {
     size_t length = 1;
-    while (length < 3 && length < s.n && ((unsigned char)s.text[s.n - length] & 0xC0) == 0x80) length += 1;
+    while (length < 3 && length < s.n && ((unsigned char)s.text[s.n - length] & 0xC0) == 0x80)
+      length += 1;
     if (weft_utf8_decode(s.text + s.n - length, length, &c) != length || !is_space(c)) break;
     s.n -= length;
   }
@@ -40,7 +44,9 @@ chat_span chat__trim_newlines_right(chat_span s) {
   return s;
 }
 
-const char *chat__first(chat_span s, const char *word) { return memmem(s.text, s.n, word, strlen(word)); }
+const char *chat__first(chat_span s, const char *word) {
+  return memmem(s.text, s.n, word, strlen(word));
+}
 
 const char *chat__last(chat_span s, const char *word) {
   const char *last = NULL;
@@ -56,9 +62,13 @@ static chat_span content_of(const weft_chat_message *m) {
   return m->n_content == 0 ? (chat_span){"", 0} : (chat_span){m->content, m->n_content};
 }
 
-static bool is_role(const weft_chat_message *m, const char *role) { return strcmp(m->role, role) == 0; }
+static bool is_role(const weft_chat_message *m, const char *role) {
+  return strcmp(m->role, role) == 0;
+}
 
-static void span(chat_draft *draft, chat_span s) { chat__text(draft, s.text, s.n); }
+static void span(chat_draft *draft, chat_span s) {
+  chat__text(draft, s.text, s.n);
+}
 
 /* What an assistant said, without its <|channel>...<channel|> parts, trimmed. */
 static void gemma4_answer(chat_draft *draft, chat_span s) {
@@ -91,9 +101,10 @@ static void gemma4_system(chat_draft *draft, const weft_chat_message *first, boo
   chat__puts(draft, "\n");
 }
 
-/* One message; whether there is one before it (behind the system text) and after it, and whether it comes after the
- * last question. */
-static void gemma4_turn(chat_draft *draft, const weft_chat_message *m, bool before, bool after, bool current) {
+/* One message; whether there is one before it (behind the system text) and after it, and whether it
+ * comes after the last question. */
+static void gemma4_turn(chat_draft *draft, const weft_chat_message *m, bool before, bool after,
+                        bool current) {
   const weft_chat *chat = draft->chat;
   bool answer = is_role(m, "assistant");
   if (!answer || !chat->joins_turns || !before || !is_role(m - 1, "assistant")) {
@@ -123,7 +134,8 @@ void chat__gemma4(chat_draft *draft, const weft_chat_message *messages, uint32_t
   const weft_chat *chat = draft->chat;
   bool system = is_role(&messages[0], "system") || is_role(&messages[0], "developer");
   if (chat->bos >= 0) chat__token(draft, chat->bos);
-  if (system || options->thinking) gemma4_system(draft, system ? &messages[0] : NULL, options->thinking);
+  if (system || options->thinking)
+    gemma4_system(draft, system ? &messages[0] : NULL, options->thinking);
   uint32_t question = 0; /* the last one */
   for (uint32_t i = 0; i < n; i++) question = is_role(&messages[i], "user") ? i + 1 : question;
   for (uint32_t i = system ? 1 : 0; i < n; i++) {
@@ -138,14 +150,16 @@ void chat__gemma4(chat_draft *draft, const weft_chat_message *messages, uint32_t
   chat__token(draft, chat->thought_end);
 }
 
-/* The last question: what the assistant says after it is one answer, whose thinking stays visible. */
+/* The last question: what the assistant says after it is one answer, whose thinking stays visible.
+ */
 static uint32_t last_question(const weft_chat_message *messages, uint32_t n) {
   static const char open[] = "<tool_response>", close[] = "</tool_response>";
   for (uint32_t i = n; i-- > 0;) {
     chat_span s = content_of(&messages[i]);
     if (!is_role(&messages[i], "user")) continue;
     bool starts = s.n >= sizeof open - 1 && memcmp(s.text, open, sizeof open - 1) == 0;
-    bool ends = s.n >= sizeof close - 1 && memcmp(s.text + s.n - (sizeof close - 1), close, sizeof close - 1) == 0;
+    bool ends = s.n >= sizeof close - 1 &&
+                memcmp(s.text + s.n - (sizeof close - 1), close, sizeof close - 1) == 0;
     if (!starts || !ends) return i;
   }
   return n - 1;

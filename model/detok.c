@@ -7,8 +7,10 @@
 
 /* Length of the longest start of a character at bytes that is not a whole character: at least 1. */
 static size_t broken_length(const unsigned char *b, size_t n) {
-  size_t length = b[0] >= 0xF0 && b[0] <= 0xF4 ? 4 : b[0] >= 0xE0 && b[0] <= 0xEF ? 3
-                  : b[0] >= 0xC2 && b[0] <= 0xDF ? 2 : 1;
+  size_t length = b[0] >= 0xF0 && b[0] <= 0xF4   ? 4
+                  : b[0] >= 0xE0 && b[0] <= 0xEF ? 3
+                  : b[0] >= 0xC2 && b[0] <= 0xDF ? 2
+                                                 : 1;
   if (length == 1 || n < 2) return 1;
   unsigned char low = b[0] == 0xE0 ? 0xA0 : b[0] == 0xF0 ? 0x90 : 0x80;
   unsigned char high = b[0] == 0xED ? 0x9F : b[0] == 0xF4 ? 0x8F : 0xBF;
@@ -21,8 +23,10 @@ static size_t broken_length(const unsigned char *b, size_t n) {
 /* Whether bytes[0..n) is the start of a character that later bytes can finish. */
 static bool is_unfinished(const unsigned char *b, size_t n) {
   if (n == 0 || n > 3) return false;
-  size_t length = b[0] >= 0xF0 && b[0] <= 0xF4 ? 4 : b[0] >= 0xE0 && b[0] <= 0xEF ? 3
-                  : b[0] >= 0xC2 && b[0] <= 0xDF ? 2 : 1;
+  size_t length = b[0] >= 0xF0 && b[0] <= 0xF4   ? 4
+                  : b[0] >= 0xE0 && b[0] <= 0xEF ? 3
+                  : b[0] >= 0xC2 && b[0] <= 0xDF ? 2
+                                                 : 1;
   return n < length && broken_length(b, n) == n;
 }
 
@@ -94,8 +98,8 @@ weft_status weft_detok_flush(weft_detok *detok, weft_text *out, uint32_t *n_ids)
   return give(detok, detok->pending.n, out);
 }
 
-weft_status weft_tokenizer_decode(const weft_tokenizer *t, const int32_t *ids, uint32_t n, bool with_special,
-                                  weft_text *out) {
+weft_status weft_tokenizer_decode(const weft_tokenizer *t, const int32_t *ids, uint32_t n,
+                                  bool with_special, weft_text *out) {
   weft_detok detok;
   weft_text text = {0};
   weft_detok_open(&detok, t, with_special ? WEFT_DETOK_WITH_SPECIAL : 0);
@@ -104,9 +108,11 @@ weft_status weft_tokenizer_decode(const weft_tokenizer *t, const int32_t *ids, u
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
     weft_text_clear(&text);
     status = weft_detok_push(&detok, ids[i], &text, NULL);
-    bool strip = first && text.n > 0 && text.bytes[0] == ' ' && !weft_tokenizer_is_control(t, ids[i]);
-    if (text.n > 0 && !weft_tokenizer_is_control(t, ids[i])) first = false;
-    weft_text_append(out, text.bytes + (strip ? 1 : 0), text.n - (strip ? 1 : 0));
+    if (text.n == 0) continue;
+    bool plain = !weft_tokenizer_is_control(t, ids[i]);
+    size_t strip = first && plain && text.bytes[0] == ' ' ? 1 : 0;
+    if (plain) first = false;
+    weft_text_append(out, text.bytes + strip, text.n - strip);
   }
   if (status == WEFT_OK) status = weft_detok_flush(&detok, out, NULL);
   weft_text_free(&text);

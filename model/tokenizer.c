@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Opening a vocabulary: every array is checked against the others before it is used; and the small questions. */
+/* Opening a vocabulary: every array is checked against the others before it is used; and the small
+ * questions. */
 #include "model/tokenizer.h"
 
 #include <inttypes.h>
@@ -56,17 +57,20 @@ static weft_status read_kind(weft_tokenizer *t, const weft_gguf *gguf, weft_erro
     }
   }
   char shown[GGUF_SHOWN];
-  return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: " KEY "model is '%s'; weft reads gpt2, llama and gemma4", t->path,
+  return weft_fail(error, WEFT_E_UNSUPPORTED,
+                   "%s: " KEY "model is '%s'; weft reads gpt2, llama and gemma4", t->path,
                    gguf__show(model, shown));
 }
 
 static weft_status read_tokens(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
   uint64_t n = weft_gguf_count(gguf, KEY "tokens");
   if (n == 0 || n > TOKENS_MAX) {
-    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "tokens has %" PRIu64 " entries; it must have 1 to %d", t->path, n,
+    return weft_fail(error, WEFT_E_FORMAT,
+                     "%s: " KEY "tokens has %" PRIu64 " entries; it must have 1 to %d", t->path, n,
                      TOKENS_MAX);
   }
-  /* Parts and results of merges are tokens in nearly every file, so merges need no room of their own. */
+  /* Parts and results of merges are tokens in nearly every file, so merges need no room of their
+   * own. */
   weft_status status = vocab__open(&t->vocab, (uint32_t)n);
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
     weft_bytes text;
@@ -77,8 +81,8 @@ static weft_status read_tokens(weft_tokenizer *t, const weft_gguf *gguf, weft_er
     status = vocab__add(&t->vocab, text.data, text.n, &id, &found);
     if (status == WEFT_OK && found) {
       char shown[GGUF_SHOWN];
-      return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "tokens: entries %u and %u are both '%s'", t->path, id, i,
-                       gguf__show(text, shown));
+      return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "tokens: entries %u and %u are both '%s'",
+                       t->path, id, i, gguf__show(text, shown));
     }
   }
   t->vocab.n = t->vocab.n_strings;
@@ -90,7 +94,8 @@ static int32_t byte_of_text(const char *text, uint32_t n) {
   if (n != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') return -1;
   int32_t value = 0;
   for (uint32_t i = 3; i < 5; i++) {
-    const char *digits = "0123456789ABCDEF", *digit = memchr(digits, text[i] & ~(text[i] >= 'a' ? 0x20 : 0), 16);
+    const char *digits = "0123456789ABCDEF",
+               *digit = memchr(digits, text[i] & ~(text[i] >= 'a' ? 0x20 : 0), 16);
     if (digit == NULL) return -1;
     value = value * 16 + (int32_t)(digit - digits);
   }
@@ -105,19 +110,25 @@ static weft_status read_types(weft_tokenizer *t, const weft_gguf *gguf, weft_err
   memset(t->vocab.type, VOCAB_NORMAL, n);
   if (count == 0) return WEFT_OK;
   if (count != n) {
-    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "token_type has %" PRIu64 " entries for %u tokens", t->path, count, n);
+    return weft_fail(error, WEFT_E_FORMAT,
+                     "%s: " KEY "token_type has %" PRIu64 " entries for %u tokens", t->path, count,
+                     n);
   }
   for (uint32_t i = 0; i < n; i++) {
     uint64_t type;
     weft_status status = weft_gguf_u64_at(gguf, KEY "token_type", i, &type, error);
     if (status != WEFT_OK) return status;
     if (type > VOCAB_BYTE) {
-      return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "token_type[%u] is %" PRIu64 "; it must be 0 to 6", t->path, i, type);
+      return weft_fail(error, WEFT_E_FORMAT,
+                       "%s: " KEY "token_type[%u] is %" PRIu64 "; it must be 0 to 6", t->path, i,
+                       type);
     }
-    if (type == VOCAB_BYTE && byte_of_text(vocab__text(&t->vocab, i), vocab__length(&t->vocab, i)) < 0) {
+    if (type == VOCAB_BYTE &&
+        byte_of_text(vocab__text(&t->vocab, i), vocab__length(&t->vocab, i)) < 0) {
       char shown[GGUF_SHOWN];
       weft_bytes text = {vocab__text(&t->vocab, i), vocab__length(&t->vocab, i)};
-      return weft_fail(error, WEFT_E_FORMAT, "%s: token %u is a byte token but reads '%s', not <0xXX>", t->path, i,
+      return weft_fail(error, WEFT_E_FORMAT,
+                       "%s: token %u is a byte token but reads '%s', not <0xXX>", t->path, i,
                        gguf__show(text, shown));
     }
     if (type != 0) t->vocab.type[i] = (uint8_t)type;
@@ -128,7 +139,8 @@ static weft_status read_types(weft_tokenizer *t, const weft_gguf *gguf, weft_err
 static weft_status read_scores(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
   uint64_t count = weft_gguf_count(gguf, KEY "scores");
   if (count != t->vocab.n) {
-    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "scores has %" PRIu64 " entries for %u tokens", t->path, count,
+    return weft_fail(error, WEFT_E_FORMAT,
+                     "%s: " KEY "scores has %" PRIu64 " entries for %u tokens", t->path, count,
                      t->vocab.n);
   }
   t->order = weft_alloc(t->vocab.n, sizeof *t->order);
@@ -148,13 +160,15 @@ static weft_status read_scores(weft_tokenizer *t, const weft_gguf *gguf, weft_er
   return WEFT_OK;
 }
 
-/* "left right": the space is the first one after the first byte, since a token may begin with a space. */
+/* "left right": the space is the first one after the first byte, since a token may begin with a
+ * space. */
 static weft_status read_merge(weft_tokenizer *t, weft_bytes line, uint32_t rank, weft_text *joined,
                               weft_error *error) {
   const char *space = line.n < 3 ? NULL : memchr(line.data + 1, ' ', line.n - 2);
   if (space == NULL) {
     char shown[GGUF_SHOWN];
-    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "merges[%u] is '%s'; it must be two texts with a space between",
+    return weft_fail(error, WEFT_E_FORMAT,
+                     "%s: " KEY "merges[%u] is '%s'; it must be two texts with a space between",
                      t->path, rank, gguf__show(line, shown));
   }
   size_t n_left = (size_t)(space - line.data), n_right = line.n - n_left - 1;
@@ -166,14 +180,18 @@ static weft_status read_merge(weft_tokenizer *t, weft_bytes line, uint32_t rank,
   weft_status status = weft_text_status(joined);
   if (status == WEFT_OK) status = vocab__add(&t->vocab, line.data, n_left, &rule.left, &found);
   if (status == WEFT_OK) status = vocab__add(&t->vocab, space + 1, n_right, &rule.right, &found);
-  if (status == WEFT_OK) status = vocab__add(&t->vocab, joined->bytes, joined->n, &rule.result, &found);
+  if (status == WEFT_OK)
+    status = vocab__add(&t->vocab, joined->bytes, joined->n, &rule.result, &found);
   if (status == WEFT_OK) merges__add(&t->merges, rule);
   return status;
 }
 
-static weft_status read_merges(weft_tokenizer *t, const weft_gguf *gguf, uint64_t n, weft_error *error) {
+static weft_status read_merges(weft_tokenizer *t, const weft_gguf *gguf, uint64_t n,
+                               weft_error *error) {
   if (weft_gguf_find(gguf, KEY "merges") < 0 || n > MERGES_MAX) {
-    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "merges is missing or has more than %d entries", t->path, MERGES_MAX);
+    return weft_fail(error, WEFT_E_FORMAT,
+                     "%s: " KEY "merges is missing or has more than %d entries", t->path,
+                     MERGES_MAX);
   }
   weft_text joined = {0};
   weft_status status = merges__open(&t->merges, (uint32_t)n);
@@ -192,19 +210,22 @@ static weft_status read_pre(weft_tokenizer *t, const weft_gguf *gguf, weft_error
   split_info info;
   weft_status status = weft_gguf_string(gguf, KEY "pre", &pre, error);
   if (status == WEFT_E_NOT_FOUND) {
-    weft_log(WEFT_LOG_WARN, "%s names no pre-tokenizer (" KEY "pre); 'default' is used and may be wrong", t->path);
+    weft_log(WEFT_LOG_WARN,
+             "%s names no pre-tokenizer (" KEY "pre); 'default' is used and may be wrong", t->path);
   } else if (status != WEFT_OK) {
     return status;
   }
   status = split__open(pre, &t->split, &info, &line);
-  if (status != WEFT_OK && line.text[0] != 0) return weft_fail(error, status, "%s: %s", t->path, line.text);
+  if (status != WEFT_OK && line.text[0] != 0)
+    return weft_fail(error, status, "%s: %s", t->path, line.text);
   if (status != WEFT_OK) return status;
   t->ignore_merges = info.ignore_merges;
   t->add_bos = info.add_bos;
   return WEFT_OK;
 }
 
-/* The numbers of single bytes and characters, so that encoding looks most of them up in an array. */
+/* The numbers of single bytes and characters, so that encoding looks most of them up in an array.
+ */
 static void fill_tables(weft_tokenizer *t) {
   t->space_id = vocab__find(&t->vocab, "\xE2\x96\x81", 3);
   for (uint32_t b = 0; b < 256; b++) {
@@ -228,7 +249,8 @@ static weft_status tokenizer_read(weft_tokenizer *t, const weft_gguf *gguf, weft
   if (status == WEFT_OK) status = read_tokens(t, gguf, error);
   if (status == WEFT_OK) status = read_types(t, gguf, error);
   if (status == WEFT_OK && t->kind == TOKENIZER_LLAMA) status = read_scores(t, gguf, error);
-  if (status == WEFT_OK && t->kind != TOKENIZER_LLAMA) status = read_merges(t, gguf, n_merges, error);
+  if (status == WEFT_OK && t->kind != TOKENIZER_LLAMA)
+    status = read_merges(t, gguf, n_merges, error);
   if (status == WEFT_OK) status = tokenizer__read_special(t, gguf, error);
   if (status == WEFT_OK) fill_tables(t);
   return status;
@@ -248,7 +270,8 @@ weft_status weft_tokenizer_open(const weft_gguf *gguf, weft_tokenizer **out, wef
   return WEFT_OK;
 fail:
   weft_tokenizer_close(t);
-  return weft_fail(error, status, "%s", line.text[0] != 0 ? line.text : "out of memory while reading the vocabulary");
+  return weft_fail(error, status, "%s",
+                   line.text[0] != 0 ? line.text : "out of memory while reading the vocabulary");
 }
 
 void weft_tokenizer_close(weft_tokenizer *t) {
@@ -264,7 +287,8 @@ void weft_tokenizer_close(weft_tokenizer *t) {
   weft_free(t);
 }
 
-weft_status weft_tokenizer_piece(const weft_tokenizer *t, int32_t id, bool with_special, weft_text *out) {
+weft_status weft_tokenizer_piece(const weft_tokenizer *t, int32_t id, bool with_special,
+                                 weft_text *out) {
   if (id < 0 || (uint32_t)id >= t->vocab.n) return WEFT_E_INVALID;
   const char *text = vocab__text(&t->vocab, (uint32_t)id);
   uint32_t n = vocab__length(&t->vocab, (uint32_t)id);
@@ -295,7 +319,9 @@ weft_status weft_tokenizer_piece(const weft_tokenizer *t, int32_t id, bool with_
   return weft_text_status(out);
 }
 
-uint32_t weft_tokenizer_n_vocab(const weft_tokenizer *t) { return t->vocab.n; }
+uint32_t weft_tokenizer_n_vocab(const weft_tokenizer *t) {
+  return t->vocab.n;
+}
 
 int32_t weft_tokenizer_find(const weft_tokenizer *t, const char *text) {
   uint32_t id = vocab__find(&t->vocab, text, strlen(text));
@@ -324,12 +350,24 @@ const int32_t *weft_tokenizer_suppressed(const weft_tokenizer *t, uint32_t *n) {
   return t->suppressed;
 }
 
-int32_t weft_tokenizer_bos(const weft_tokenizer *t) { return t->bos; }
-int32_t weft_tokenizer_eos(const weft_tokenizer *t) { return t->eos; }
-int32_t weft_tokenizer_pad(const weft_tokenizer *t) { return t->pad; }
-int32_t weft_tokenizer_unk(const weft_tokenizer *t) { return t->unk; }
-int32_t weft_tokenizer_mask(const weft_tokenizer *t) { return t->mask; }
-bool weft_tokenizer_add_bos(const weft_tokenizer *t) { return t->add_bos; }
+int32_t weft_tokenizer_bos(const weft_tokenizer *t) {
+  return t->bos;
+}
+int32_t weft_tokenizer_eos(const weft_tokenizer *t) {
+  return t->eos;
+}
+int32_t weft_tokenizer_pad(const weft_tokenizer *t) {
+  return t->pad;
+}
+int32_t weft_tokenizer_unk(const weft_tokenizer *t) {
+  return t->unk;
+}
+int32_t weft_tokenizer_mask(const weft_tokenizer *t) {
+  return t->mask;
+}
+bool weft_tokenizer_add_bos(const weft_tokenizer *t) {
+  return t->add_bos;
+}
 bool weft_tokenizer_adds_space(const weft_tokenizer *t) {
   return t->kind == TOKENIZER_LLAMA && t->add_space_prefix;
 }
@@ -338,4 +376,6 @@ const char *weft_tokenizer_model(const weft_tokenizer *t) {
   return t->kind == TOKENIZER_GPT2 ? "gpt2" : t->kind == TOKENIZER_LLAMA ? "llama" : "gemma4";
 }
 
-const char *weft_tokenizer_pre(const weft_tokenizer *t) { return t->split == NULL ? "" : split__name(t->split); }
+const char *weft_tokenizer_pre(const weft_tokenizer *t) {
+  return t->split == NULL ? "" : split__name(t->split);
+}

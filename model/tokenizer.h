@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* Text to tokens and back, by the vocabulary inside a GGUF file: `gpt2` (byte-level BPE), `llama` (pieces with
- * scores) and `gemma4` (BPE over characters with byte tokens).
+/* Text to tokens and back, by the vocabulary inside a GGUF file: `gpt2` (byte-level BPE), `llama`
+ * (pieces with scores) and `gemma4` (BPE over characters with byte tokens).
  *
- * Law: a tokenizer is immutable after open and may be used by any number of threads. Any bytes can be encoded:
- * nothing crashes, loops or grows faster than n log n. Text should be UTF-8; first of all every byte that is no part of a
- * well-formed character (overlong forms, surrogates and values above U+10FFFF are none) becomes one U+FFFD.
- * Special tokens are cut out of the text before anything else, leftmost first and longest at one place:
+ * Law: a tokenizer is immutable after open and may be used by any number of threads. Any bytes can
+ * be encoded: nothing crashes, loops or grows faster than n log n. Text should be UTF-8; first of
+ * all every byte that is no part of a well-formed character (overlong forms, surrogates and values
+ * above U+10FFFF are none) becomes one U+FFFD. Special tokens are cut out of the text before
+ * anything else, leftmost first and longest at one place:
  *
- *   kind of token                                  WEFT_ENCODE_PLAIN   no flag   WEFT_ENCODE_PARSE_SPECIAL
- *   user-defined, nothing but white space          matched             matched   matched
- *   user-defined, for example <|channel>           text                matched   matched
- *   control and unknown, for example <bos>         text                text      matched
+ *                                             PLAIN     no flag   PARSE_SPECIAL
+ *   user-defined, nothing but white space     matched   matched   matched
+ *   user-defined, for example <|channel>      text      matched   matched
+ *   control and unknown, for example <bos>    text      text      matched
  *
- * Text that was not cut out never becomes a control, unknown or non-blank user-defined token, whatever the file's
- * merges say. So text of a user encoded as PLAIN can never become structure. */
+ * Text that was not cut out never becomes a control, unknown or non-blank user-defined token,
+ * whatever the file's merges say. So text of a user encoded as PLAIN can never become structure. */
 #ifndef WEFT_MODEL_TOKENIZER_H
 #define WEFT_MODEL_TOKENIZER_H
 
@@ -42,28 +43,31 @@ typedef struct weft_tokens {
 weft_status weft_tokens_push(weft_tokens *tokens, int32_t id);
 void weft_tokens_free(weft_tokens *tokens);
 
-/* Copies what it needs: the gguf may be closed afterwards. UNSUPPORTED: a model or pre-tokenizer that is not ours;
- * FORMAT: arrays that do not fit together; NOT_FOUND: the file has no vocabulary. One line each. */
+/* Copies what it needs: the gguf may be closed afterwards. UNSUPPORTED: a model or pre-tokenizer
+ * that is not ours; FORMAT: arrays that do not fit together; NOT_FOUND: the file has no vocabulary.
+ * One line each. */
 weft_status weft_tokenizer_open(const weft_gguf *gguf, weft_tokenizer **out, weft_error *error);
 void weft_tokenizer_close(weft_tokenizer *tokenizer); /* NULL is fine */
 
 enum {
   WEFT_ENCODE_ADD_SPECIAL = 1,   /* the beginning (and end) tokens that the file asks for */
   WEFT_ENCODE_PARSE_SPECIAL = 2, /* control tokens in the text are tokens: for trusted text only */
-  WEFT_ENCODE_PLAIN = 4          /* not even user-defined tokens are: for text of users inside a template */
+  WEFT_ENCODE_PLAIN = 4 /* not even user-defined tokens are: for text of users inside a template */
 };
 
-/* Appends the tokens of text[0..n). On failure *out keeps what it had. Empty text gives at most the tokens of
- * ADD_SPECIAL. TOO_LARGE beyond WEFT_TOKENIZER_TEXT_MAX; INVALID when the vocabulary cannot write some byte. */
-weft_status weft_tokenizer_encode(const weft_tokenizer *tokenizer, const char *text, size_t n, unsigned flags,
-                                  weft_tokens *out, weft_error *error);
+/* Appends the tokens of text[0..n). On failure *out keeps what it had. Empty text gives at most the
+ * tokens of ADD_SPECIAL. TOO_LARGE beyond WEFT_TOKENIZER_TEXT_MAX; INVALID when the vocabulary
+ * cannot write some byte. */
+weft_status weft_tokenizer_encode(const weft_tokenizer *tokenizer, const char *text, size_t n,
+                                  unsigned flags, weft_tokens *out, weft_error *error);
 
-/* Appends the bytes of one token as printed. Control and unknown tokens print nothing unless with_special.
- * The bytes may be part of a character. INVALID when id is outside the vocabulary. */
-weft_status weft_tokenizer_piece(const weft_tokenizer *tokenizer, int32_t id, bool with_special, weft_text *out);
+/* Appends the bytes of one token as printed. Control and unknown tokens print nothing unless
+ * with_special. The bytes may be part of a character. INVALID when id is outside the vocabulary. */
+weft_status weft_tokenizer_piece(const weft_tokenizer *tokenizer, int32_t id, bool with_special,
+                                 weft_text *out);
 
-/* Appends the text of all ids, valid UTF-8 (see model/detok.h). The single space that a `llama` vocabulary puts
- * before a text is taken off again. */
+/* Appends the text of all ids, valid UTF-8 (see model/detok.h). The single space that a `llama`
+ * vocabulary puts before a text is taken off again. */
 weft_status weft_tokenizer_decode(const weft_tokenizer *tokenizer, const int32_t *ids, uint32_t n,
                                   bool with_special, weft_text *out);
 

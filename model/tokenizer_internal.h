@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Private to model/tokenizer*.c and their tests.
  *
- * Law: a vocab numbers strings; 0..n-1 are the file's tokens, beyond come ghosts: parts and results of merges that are
- * no token. Merging works on these numbers and is the same for all three models: symbols in a linked list, offers in
- * a heap, lowest order first, leftmost on ties. A work belongs to one call of encode; a tokenizer never changes. */
+ * Law: a vocab numbers strings; 0..n-1 are the file's tokens, beyond come ghosts: parts and results
+ * of merges that are no token. Merging works on these numbers and is the same for all three models:
+ * symbols in a linked list, offers in a heap, lowest order first, leftmost on ties. A work belongs
+ * to one call of encode; a tokenizer never changes. */
 #ifndef WEFT_MODEL_TOKENIZER_INTERNAL_H
 #define WEFT_MODEL_TOKENIZER_INTERNAL_H
 
@@ -27,9 +28,9 @@ typedef struct vocab {
   uint32_t longest;   /* bytes of the longest string */
   uint32_t *start;    /* [n_strings + 1] offsets in bytes.bytes */
   weft_text bytes;
-  uint32_t *slots;    /* string + 1, 0: empty; at most half full */
+  uint32_t *slots; /* string + 1, 0: empty; at most half full */
   uint32_t mask;
-  uint8_t *type;      /* [n] vocab_type */
+  uint8_t *type; /* [n] vocab_type */
 } vocab;
 
 /* n_expected strings will be added; more may be. */
@@ -37,11 +38,15 @@ weft_status vocab__open(vocab *v, uint32_t n_expected);
 void vocab__close(vocab *v);
 /* The number of the string, or VOCAB_NONE. */
 uint32_t vocab__find(const vocab *v, const char *text, size_t n);
-/* Adds it and gives its number; when it is there already *found is set and its number given. Empty texts may be
- * added again and again, and are never found. */
+/* Adds it and gives its number; when it is there already *found is set and its number given. Empty
+ * texts may be added again and again, and are never found. */
 weft_status vocab__add(vocab *v, const char *text, size_t n, uint32_t *id, bool *found);
-static inline const char *vocab__text(const vocab *v, uint32_t id) { return v->bytes.bytes + v->start[id]; }
-static inline uint32_t vocab__length(const vocab *v, uint32_t id) { return v->start[id + 1] - v->start[id]; }
+static inline const char *vocab__text(const vocab *v, uint32_t id) {
+  return v->bytes.bytes + v->start[id];
+}
+static inline uint32_t vocab__length(const vocab *v, uint32_t id) {
+  return v->start[id + 1] - v->start[id];
+}
 
 /* (left, right) -> rank and result; open addressing, at most half full. */
 typedef struct merge_rule {
@@ -65,8 +70,8 @@ typedef struct merge_symbol {
   uint32_t next, previous;
 } merge_symbol;
 
-/* The symbol at `at` and the one after it, together n bytes, may become result. Symbols only grow, so the offer
- * still stands exactly when the two are still n bytes together. */
+/* The symbol at `at` and the one after it, together n bytes, may become result. Symbols only grow,
+ * so the offer still stands exactly when the two are still n bytes together. */
 typedef struct merge_offer {
   uint32_t order, at, n, result;
 } merge_offer;
@@ -76,11 +81,12 @@ typedef struct work {
   uint32_t n_symbols, symbols_capacity;
   merge_offer *heap;
   uint32_t n_heap, heap_capacity;
-  weft_text text;      /* the piece in the vocab's alphabet */
-  uint32_t *unused_at; /* llama: by token, length of the left part that last made it; NULL until wanted */
-  uint32_t *ends[2];   /* pre-tokenizer: where pieces end, before and after a pattern */
+  weft_text text; /* the piece in the vocab's alphabet */
+  uint32_t *
+      unused_at; /* llama: by token, length of the left part that last made it; NULL until wanted */
+  uint32_t *ends[2]; /* pre-tokenizer: where pieces end, before and after a pattern */
   uint32_t n_ends[2], ends_capacity[2];
-  void *match;         /* PCRE2's scratch */
+  void *match; /* PCRE2's scratch */
 } work;
 
 void work__close(work *w); /* w->match apart */
@@ -96,8 +102,8 @@ weft_status split__open(weft_bytes pre, split **out, split_info *info, weft_erro
 void split__close(split *s);
 void split__match_close(void *match); /* of work; NULL is fine */
 const char *split__name(const split *s);
-/* Ends of the pieces of text[0..n), ascending, the last one n: borrowed from w until its next use. The text is
- * valid UTF-8. */
+/* Ends of the pieces of text[0..n), ascending, the last one n: borrowed from w until its next use.
+ * The text is valid UTF-8. */
 weft_status split__run(const split *s, const char *text, uint32_t n, work *w, const uint32_t **ends,
                        uint32_t *n_ends);
 
@@ -107,15 +113,16 @@ struct weft_tokenizer {
   tokenizer_kind kind;
   char *path; /* for messages */
   vocab vocab;
-  merge_table merges;   /* gpt2, gemma4 */
-  uint32_t *order;      /* llama: [n] ascending from the best score; ties equal */
-  split *split;         /* gpt2 */
+  merge_table merges; /* gpt2, gemma4 */
+  uint32_t *order;    /* llama: [n] ascending from the best score; ties equal */
+  split *split;       /* gpt2 */
   bool ignore_merges, add_bos, add_eos, add_space_prefix, has_unused;
   int32_t bos, eos, unk, pad, mask;
-  uint32_t byte_id[256];  /* gpt2: the string of the byte's character; else the byte's token; or VOCAB_NONE */
+  uint32_t byte_id[256];  /* gpt2: the string of the byte's character; else the byte's token; or
+                             VOCAB_NONE */
   uint32_t ascii_id[128]; /* gemma4, llama: the string of the character, or VOCAB_NONE */
   uint32_t space_id;      /* U+2581 */
-  /* Special tokens by text, so that the ones beginning with byte b are special[special_from[b]..[b + 1]). */
+  /* Special tokens by text; those beginning with b: from special_from[b] to special_from[b + 1]. */
   uint32_t *special;
   uint32_t n_special;
   uint32_t special_from[257];
@@ -139,8 +146,8 @@ weft_status merge__run(const weft_tokenizer *t, work *w);
 /* A stack in the memory of the heap, which is empty after merge__run. */
 weft_status work__push(work *w, merge_offer offer);
 /* Appends the tokens of text, which has no special tokens in it. */
-weft_status encode__text(const weft_tokenizer *t, work *w, const char *text, uint32_t n, weft_tokens *out,
-                         weft_error *error);
+weft_status encode__text(const weft_tokenizer *t, work *w, const char *text, uint32_t n,
+                         weft_tokens *out, weft_error *error);
 /* Special ids, end-of-generation set and special list; open's second half. */
 weft_status tokenizer__read_special(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The pre-tokenizers of gpt2 vocabularies: ordered lists of patterns, run by PCRE2.
  *
- * Law: pattern k cuts every piece that pattern k-1 left into its matches and the stretches between them; each piece is
- * looked at alone, and no byte is lost. No pattern here repeats a repetition, so a match costs at most the length
- * of one run of equal class, and runs are consumed by the match that measures them: linear in the text. */
+ * Law: pattern k cuts every piece that pattern k-1 left into its matches and the stretches between
+ * them; each piece is looked at alone, and no byte is lost. No pattern here repeats a repetition,
+ * so a match costs at most the length of one run of equal class, and runs are consumed by the match
+ * that measures them: linear in the text. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <string.h>
@@ -15,24 +16,40 @@
 enum { SPLIT_PATTERNS_MAX = 6 };
 
 /* White space as Unicode has it; PCRE2's \s counts U+180E too. */
-#define SPACES "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-#define S "[" SPACES "]"
-#define RUN_BUT_LAST S "+(?!" "[^" SPACES "])"
+#define SPACES                                                     \
+  "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}" \
+  "\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define S                 "[" SPACES "]"
+#define NOT_S             "[^" SPACES "]"
+#define RUN_BUT_LAST      S "+(?!" NOT_S ")"
+#define LINE_ENDS         S "*[\\r\\n]+"
+#define DIGIT             "\\p{N}"
+#define ASCII_MARKS       "[!-/:-@\\[-`{-~]"
 #define ANY_CASE_SUFFIXES "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
-#define LINE_ENDS S "*[\\r\\n]+"
-#define DIGIT "\\p{N}"
+#define SPACES_AT_LAST    LINE_ENDS "|" RUN_BUT_LAST "|" S "+"
 
-#define GPT2_LINE "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACES "\\p{L}\\p{N}]+|" RUN_BUT_LAST
-#define MODERN_LINE(digits)                                                                             \
-  ANY_CASE_SUFFIXES "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^" SPACES "\\p{L}\\p{N}]+[\\r\\n]*|"   \
-  LINE_ENDS "|" RUN_BUT_LAST "|" S "+"
-#define QWEN35_LINE                                                                                     \
-  ANY_CASE_SUFFIXES "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^" SPACES "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" \
-  LINE_ENDS "|" RUN_BUT_LAST "|" S "+"
-#define ASCII_MARKS "[!-/:-@\\[-`{-~]"
-#define DEEPSEEK3_LINE                                                                                  \
-  ASCII_MARKS "[A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|"        \
-  LINE_ENDS "|" RUN_BUT_LAST "|" S "+"
+#define GPT2_LINE           \
+  "'s|'t|'re|'ve|'m|'ll|'d" \
+  "| ?\\p{L}+| ?\\p{N}+"    \
+  "| ?[^" SPACES            \
+  "\\p{L}\\p{N}]+"          \
+  "|" RUN_BUT_LAST
+#define MODERN_LINE(digits)                               \
+  ANY_CASE_SUFFIXES                                       \
+  "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^" SPACES \
+  "\\p{L}\\p{N}]+[\\r\\n]*"                               \
+  "|" SPACES_AT_LAST
+#define QWEN35_LINE                                              \
+  ANY_CASE_SUFFIXES                                              \
+  "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|" DIGIT "| ?[^" SPACES \
+  "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*"                                \
+  "|" SPACES_AT_LAST
+#define DEEPSEEK3_LINE                               \
+  ASCII_MARKS                                        \
+      "[A-Za-z]+"                                    \
+      "|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+" \
+      "| ?[\\p{P}\\p{S}]+[\\r\\n]*"                  \
+      "|" SPACES_AT_LAST
 
 typedef struct split_group {
   const char *names; /* between spaces */
@@ -41,21 +58,33 @@ typedef struct split_group {
 } split_group;
 
 static const split_group groups[] = {
-  {" default ", {"[\\p{P}$+<=>^~|]+", GPT2_LINE, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
-  {" gpt-2 phi-2 mpt olmo jais jina-es jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code roberta-bpe gigachat"
-   " modern-bert exaone4 trillion ",
-   {GPT2_LINE}, false, false},
-  {" llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 ", {MODERN_LINE("\\p{N}{1,3}")}, true, true},
-  {" dbrx smaug-bpe glm4 chatglm-bpe ", {MODERN_LINE("\\p{N}{1,3}")}, false, false},
-  {" qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 ", {MODERN_LINE(DIGIT)}, false, false},
-  {" qwen35 ", {QWEN35_LINE}, false, false},
-  {" starcoder refact command-r smollm codeshell exaone minerva-7b ", {DIGIT, GPT2_LINE}, false, false},
-  {" deepseek-coder ",
-   {"[\\r\\n]", S "?\\p{L}+", S "?\\p{P}+", "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+", DIGIT},
-   false, false},
-  {" deepseek-v3 joyai-llm hunyuan-dense ",
-   {"\\p{N}{1,3}", "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+", DEEPSEEK3_LINE},
-   false, false},
+    {" default ", {"[\\p{P}$+<=>^~|]+", GPT2_LINE, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
+    {" gpt-2 phi-2 mpt olmo jais jina-es jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code "
+     "roberta-bpe gigachat modern-bert exaone4 trillion ",
+     {GPT2_LINE},
+     false,
+     false},
+    {" llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 ",
+     {MODERN_LINE("\\p{N}{1,3}")},
+     true,
+     true},
+    {" dbrx smaug-bpe glm4 chatglm-bpe ", {MODERN_LINE("\\p{N}{1,3}")}, false, false},
+    {" qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 ", {MODERN_LINE(DIGIT)}, false, false},
+    {" qwen35 ", {QWEN35_LINE}, false, false},
+    {" starcoder refact command-r smollm codeshell exaone minerva-7b ",
+     {DIGIT, GPT2_LINE},
+     false,
+     false},
+    {" deepseek-coder ",
+     {"[\\r\\n]", S "?\\p{L}+", S "?\\p{P}+",
+      "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+", DIGIT},
+     false,
+     false},
+    {" deepseek-v3 joyai-llm hunyuan-dense ",
+     {"\\p{N}{1,3}", "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+",
+      DEEPSEEK3_LINE},
+     false,
+     false},
 };
 
 struct split {
@@ -109,7 +138,8 @@ weft_status split__open(weft_bytes pre, split **out, split_info *info, weft_erro
   const split_group *group = group_find(pre);
   if (group == NULL) {
     return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "tokenizer.ggml.pre is '%.*s', which weft does not know; known are default, gpt-2, llama-bpe, qwen2, "
+                     "tokenizer.ggml.pre is '%.*s', which weft does not know; known are default, "
+                     "gpt-2, llama-bpe, qwen2, "
                      "qwen35, starcoder, deepseek-coder, deepseek-v3 and their relatives",
                      pre.n > 40 ? 40 : (int)pre.n, pre.data);
   }
@@ -122,7 +152,8 @@ weft_status split__open(weft_bytes pre, split **out, split_info *info, weft_erro
   if (s->general == NULL) goto fail;
   s->match = pcre2_match_context_create(s->general);
   if (s->match == NULL) goto fail;
-  (void)pcre2_set_match_limit(s->match, UINT32_MAX); /* counts one per character given back; linear, see above */
+  (void)pcre2_set_match_limit(
+      s->match, UINT32_MAX); /* counts one per character given back; linear, see above */
   for (uint32_t i = 0; i < SPLIT_PATTERNS_MAX && group->patterns[i] != NULL; i++) {
     status = split_compile(s, group->patterns[i]);
     if (status != WEFT_OK) goto fail;
@@ -142,9 +173,13 @@ void split__close(split *s) {
   weft_free(s);
 }
 
-void split__match_close(void *match) { pcre2_match_data_free(match); }
+void split__match_close(void *match) {
+  pcre2_match_data_free(match);
+}
 
-const char *split__name(const split *s) { return s->name; }
+const char *split__name(const split *s) {
+  return s->name;
+}
 
 static weft_status ends_push(work *w, uint32_t side, uint32_t end) {
   if (w->n_ends[side] == w->ends_capacity[side]) {
@@ -159,14 +194,16 @@ static weft_status ends_push(work *w, uint32_t side, uint32_t end) {
 }
 
 /* Cuts text[from..to) with one pattern; ends go to `side`. */
-static weft_status split_piece(const split *s, const pcre2_code *code, const char *text, uint32_t from, uint32_t to,
-                               work *w, uint32_t side) {
+static weft_status split_piece(const split *s, const pcre2_code *code, const char *text,
+                               uint32_t from, uint32_t to, work *w, uint32_t side) {
   const PCRE2_SIZE *found = pcre2_get_ovector_pointer(w->match);
   uint32_t at = 0, n = to - from;
   while (at < n) {
-    int rc = pcre2_match(code, (PCRE2_SPTR)text + from, n, at, PCRE2_NO_UTF_CHECK, w->match, s->match);
+    int rc =
+        pcre2_match(code, (PCRE2_SPTR)text + from, n, at, PCRE2_NO_UTF_CHECK, w->match, s->match);
     if (rc == PCRE2_ERROR_NOMATCH) break;
-    if (rc < 0) return WEFT_E_NO_MEMORY; /* the text is valid and the limits are off: only memory is left */
+    if (rc < 0)
+      return WEFT_E_NO_MEMORY; /* the text is valid and the limits are off: only memory is left */
     WEFT_CHECK(found[1] > found[0]);
     WEFT_CHECK(found[0] >= at);
     weft_status status = found[0] > at ? ends_push(w, side, from + (uint32_t)found[0]) : WEFT_OK;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Builds the bytes of a GGUF v3 file in memory, for tests.
  *
- * Law: keys and tensors may come in any order; gguf_writer_finish lays them out (header, keys, tensor records,
- * padding, data) and gives bytes that weft_gguf_open_memory accepts when what was put in is sound. Nothing
- * is checked here: a test that wants a malformed file writes one, or changes the bytes afterwards. */
+ * Law: keys and tensors may come in any order; gguf_writer_finish lays them out (header, keys,
+ * tensor records, padding, data) and gives bytes that weft_gguf_open_memory accepts when what was
+ * put in is sound. Nothing is checked here: a test that wants a malformed file writes one, or
+ * changes the bytes afterwards. */
 #ifndef WEFT_TESTS_GGUF_WRITER_H
 #define WEFT_TESTS_GGUF_WRITER_H
 
@@ -24,8 +25,12 @@ static inline void gguf_writer_bytes(weft_text *to, const void *bytes, size_t n)
   weft_text_append(to, bytes, n);
 }
 
-static inline void gguf_writer_u32_raw(weft_text *to, uint32_t v) { gguf_writer_bytes(to, &v, 4); }
-static inline void gguf_writer_u64_raw(weft_text *to, uint64_t v) { gguf_writer_bytes(to, &v, 8); }
+static inline void gguf_writer_u32_raw(weft_text *to, uint32_t v) {
+  gguf_writer_bytes(to, &v, 4);
+}
+static inline void gguf_writer_u64_raw(weft_text *to, uint64_t v) {
+  gguf_writer_bytes(to, &v, 8);
+}
 
 static inline void gguf_writer_text_raw(weft_text *to, const char *text, size_t n) {
   gguf_writer_u64_raw(to, n);
@@ -39,8 +44,8 @@ static inline void gguf_writer_key(gguf_writer *w, const char *key, weft_gguf_ki
 }
 
 /* Any scalar whose bytes are at value. */
-static inline void gguf_writer_scalar(gguf_writer *w, const char *key, weft_gguf_kind kind, const void *value,
-                                      size_t n_bytes) {
+static inline void gguf_writer_scalar(gguf_writer *w, const char *key, weft_gguf_kind kind,
+                                      const void *value, size_t n_bytes) {
   gguf_writer_key(w, key, kind);
   gguf_writer_bytes(&w->keys, value, n_bytes);
 }
@@ -62,7 +67,8 @@ static inline void gguf_writer_bool(gguf_writer *w, const char *key, bool value)
   gguf_writer_scalar(w, key, WEFT_GGUF_BOOL, &byte, 1);
 }
 
-static inline void gguf_writer_string_n(gguf_writer *w, const char *key, const char *text, size_t n) {
+static inline void gguf_writer_string_n(gguf_writer *w, const char *key, const char *text,
+                                        size_t n) {
   gguf_writer_key(w, key, WEFT_GGUF_STRING);
   gguf_writer_text_raw(&w->keys, text, n);
 }
@@ -72,23 +78,25 @@ static inline void gguf_writer_string(gguf_writer *w, const char *key, const cha
 }
 
 /* An array of n numbers of the kind; width bytes each. */
-static inline void gguf_writer_array(gguf_writer *w, const char *key, weft_gguf_kind element, const void *values,
-                                     uint64_t n, size_t width) {
+static inline void gguf_writer_array(gguf_writer *w, const char *key, weft_gguf_kind element,
+                                     const void *values, uint64_t n, size_t width) {
   gguf_writer_key(w, key, WEFT_GGUF_ARRAY);
   gguf_writer_u32_raw(&w->keys, (uint32_t)element);
   gguf_writer_u64_raw(&w->keys, n);
   gguf_writer_bytes(&w->keys, values, (size_t)n * width);
 }
 
-static inline void gguf_writer_strings(gguf_writer *w, const char *key, const char *const *texts, uint64_t n) {
+static inline void gguf_writer_strings(gguf_writer *w, const char *key, const char *const *texts,
+                                       uint64_t n) {
   gguf_writer_key(w, key, WEFT_GGUF_ARRAY);
   gguf_writer_u32_raw(&w->keys, (uint32_t)WEFT_GGUF_STRING);
   gguf_writer_u64_raw(&w->keys, n);
   for (uint64_t i = 0; i < n; i++) gguf_writer_text_raw(&w->keys, texts[i], strlen(texts[i]));
 }
 
-static inline void gguf_writer_tensor(gguf_writer *w, const char *name, int32_t type, uint32_t n_dims,
-                                      const uint64_t *ne, const void *data, size_t n_bytes) {
+static inline void gguf_writer_tensor(gguf_writer *w, const char *name, int32_t type,
+                                      uint32_t n_dims, const uint64_t *ne, const void *data,
+                                      size_t n_bytes) {
   static const char zeros[GGUF_WRITER_ALIGN];
   gguf_writer_text_raw(&w->records, name, strlen(name));
   gguf_writer_u32_raw(&w->records, n_dims);
@@ -96,7 +104,8 @@ static inline void gguf_writer_tensor(gguf_writer *w, const char *name, int32_t 
   gguf_writer_u32_raw(&w->records, (uint32_t)type);
   gguf_writer_u64_raw(&w->records, w->data.n);
   gguf_writer_bytes(&w->data, data, n_bytes);
-  gguf_writer_bytes(&w->data, zeros, (GGUF_WRITER_ALIGN - w->data.n % GGUF_WRITER_ALIGN) % GGUF_WRITER_ALIGN);
+  gguf_writer_bytes(&w->data, zeros,
+                    (GGUF_WRITER_ALIGN - w->data.n % GGUF_WRITER_ALIGN) % GGUF_WRITER_ALIGN);
   w->n_tensors += 1;
 }
 

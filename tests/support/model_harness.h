@@ -110,20 +110,29 @@ static inline void harness_open_scratch(harness *h, uint32_t rows_max) {
   if (status != WEFT_OK) harness_die("scratch", status, "");
 }
 
-static inline void harness_open(harness *h, const char *path, const harness_options *options) {
+/* Takes the gguf: close closes it. name is for messages. */
+static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *name,
+                                     const harness_options *options) {
   weft_error error = {{0}};
   weft_device_config config = {options->backend, options->n_threads, options->isa};
   weft_model_limits limits = {options->rows_max, options->rows_max, options->rows_max};
   memset(h, 0, sizeof *h);
-  weft_status status = weft_gguf_open(path, &h->gguf, &error);
-  if (status != WEFT_OK) harness_die(path, status, error.text);
-  status = weft_device_open(&config, &h->device, &error);
-  if (status != WEFT_OK) harness_die(path, status, error.text);
+  h->gguf = gguf;
+  weft_status status = weft_device_open(&config, &h->device, &error);
+  if (status != WEFT_OK) harness_die(name, status, error.text);
   status = weft_model_open(h->gguf, h->device, &limits, NULL, NULL, &h->model, &error);
-  if (status != WEFT_OK) harness_die(path, status, error.text);
+  if (status != WEFT_OK) harness_die(name, status, error.text);
   h->info = weft_model_get_info(h->model);
   harness_open_kv(h, options);
   harness_open_scratch(h, options->rows_max);
+}
+
+static inline void harness_open(harness *h, const char *path, const harness_options *options) {
+  weft_error error = {{0}};
+  weft_gguf *gguf;
+  weft_status status = weft_gguf_open(path, &gguf, &error);
+  if (status != WEFT_OK) harness_die(path, status, error.text);
+  harness_open_gguf(h, gguf, path, options);
 }
 
 static inline void harness_close(harness *h) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Small vocabularies in memory, for tests: tokens are added one by one, then opened through a real GGUF. */
+/* Small vocabularies in memory, for tests: tokens are added one by one, then opened through a real
+ * GGUF. */
 #ifndef WEFT_TESTS_TOKENIZER_FIXTURE_H
 #define WEFT_TESTS_TOKENIZER_FIXTURE_H
 
@@ -9,7 +10,14 @@
 #include "model/tokenizer.h"
 #include "tests/support/gguf_writer.h"
 
-enum { FIXTURE_NORMAL = 1, FIXTURE_UNKNOWN, FIXTURE_CONTROL, FIXTURE_USER, FIXTURE_UNUSED, FIXTURE_BYTE };
+enum {
+  FIXTURE_NORMAL = 1,
+  FIXTURE_UNKNOWN,
+  FIXTURE_CONTROL,
+  FIXTURE_USER,
+  FIXTURE_UNUSED,
+  FIXTURE_BYTE
+};
 
 typedef struct tokenizer_fixture {
   const char *model, *pre;
@@ -21,7 +29,8 @@ typedef struct tokenizer_fixture {
   weft_gguf *gguf;
 } tokenizer_fixture;
 
-static inline uint32_t fixture_token_scored(tokenizer_fixture *f, const char *text, int32_t type, float score) {
+static inline uint32_t fixture_token_scored(tokenizer_fixture *f, const char *text, int32_t type,
+                                            float score) {
   if (f->n == f->capacity) {
     f->capacity = f->capacity == 0 ? 64 : 2 * f->capacity;
     f->tokens = realloc(f->tokens, f->capacity * sizeof *f->tokens);
@@ -87,8 +96,10 @@ static inline void fixture_write(tokenizer_fixture *f) {
   gguf_writer_strings(w, "tokenizer.ggml.merges", (const char *const *)f->merges, f->n_merges);
 }
 
-/* Writes and opens. The status is the tokenizer's; the gguf must be sound (NULL in *out and an error line otherwise). */
-static inline weft_status fixture_open(tokenizer_fixture *f, weft_tokenizer **out, weft_error *error) {
+/* Writes and opens. The status is the tokenizer's; the gguf must be sound (NULL in *out and an
+ * error line otherwise). */
+static inline weft_status fixture_open(tokenizer_fixture *f, weft_tokenizer **out,
+                                       weft_error *error) {
   fixture_write(f);
   weft_bytes bytes = gguf_writer_finish(&f->writer);
   *out = NULL;
@@ -108,17 +119,34 @@ static inline void fixture_close(tokenizer_fixture *f) {
   memset(f, 0, sizeof *f);
 }
 
-/* A gemma4 vocabulary with the family's markers: ids 0.. are <pad> <eos> <bos> <unk> <mask> <|turn> <turn|> <|think|>
- * <|channel> <channel|> <|tool_response>, then bytes, newline runs of 1 to 4, U+2581 and printable ASCII. */
-enum { GEMMA_PAD, GEMMA_EOS, GEMMA_BOS, GEMMA_UNK, GEMMA_MASK, GEMMA_TURN, GEMMA_TURN_END, GEMMA_THINK,
-       GEMMA_CHANNEL, GEMMA_CHANNEL_END, GEMMA_TOOL_RESPONSE };
+/* A gemma4 vocabulary with the family's markers: ids 0.. are <pad> <eos> <bos> <unk> <mask> <|turn>
+ * <turn|> <|think|>
+ * <|channel> <channel|> <|tool_response>, then bytes, newline runs of 1 to 4, U+2581 and printable
+ * ASCII. */
+enum {
+  GEMMA_PAD,
+  GEMMA_EOS,
+  GEMMA_BOS,
+  GEMMA_UNK,
+  GEMMA_MASK,
+  GEMMA_TURN,
+  GEMMA_TURN_END,
+  GEMMA_THINK,
+  GEMMA_CHANNEL,
+  GEMMA_CHANNEL_END,
+  GEMMA_TOOL_RESPONSE
+};
 
 static inline void fixture_gemma4(tokenizer_fixture *f) {
-  static const char *const names[] = {"<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<|turn>", "<turn|>", "<|think|>",
+  static const char *const names[] = {"<pad>",      "<eos>",      "<bos>",           "<unk>",
+                                      "<mask>",     "<|turn>",    "<turn|>",         "<|think|>",
                                       "<|channel>", "<channel|>", "<|tool_response>"};
   f->model = "gemma4";
   for (uint32_t i = 0; i < 11; i++) {
-    (void)fixture_token(f, names[i], i >= GEMMA_CHANNEL ? FIXTURE_USER : i == GEMMA_UNK ? FIXTURE_UNKNOWN : FIXTURE_CONTROL);
+    (void)fixture_token(f, names[i],
+                        i >= GEMMA_CHANNEL ? FIXTURE_USER
+                        : i == GEMMA_UNK   ? FIXTURE_UNKNOWN
+                                           : FIXTURE_CONTROL);
   }
   fixture_bytes(f);
   fixture_characters(f, "\n\xE2\x96\x81\t");

@@ -95,7 +95,8 @@ static void test_whole_tokens(void **state) {
   push(&d, byte_id(&w, 0xA9), "\xC3\xA9", 2);
   push(&d, GEMMA_TURN_END, "<turn|>", 1);
   push(&d, byte_id(&w, 0xE2), "", 0);
-  push(&d, byte_id(&w, 0xE2), "", 0); /* the first is lost, but the second may still become a character */
+  push(&d, byte_id(&w, 0xE2), "",
+       0); /* the first is lost, but the second may still become a character */
   push(&d, weft_tokenizer_find(w.t, "b"), BAD BAD "b", 3);
   push(&d, byte_id(&w, 0xE2), "", 0);
   push(&d, byte_id(&w, 0x82), "", 0);
@@ -130,16 +131,16 @@ static void test_replacement(void **state) {
   static const struct {
     const char *in, *out;
   } rows[] = {
-    {"plain", "plain"},
-    {"\xC0\xAF", BAD BAD},
-    {"\xE0\x80\xAF", BAD BAD BAD},
-    {"\xED\xA0\x80", BAD BAD BAD},
-    {"\xF4\x91\x92\x93\xFF", BAD BAD BAD BAD BAD},
-    {"\x41\x80\xBF\x42", "A" BAD BAD "B"},
-    {"\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41", BAD BAD BAD BAD "A"},
-    {"\xF0\x90\x80", BAD},
-    {"\xC3", BAD},
-    {"\xC3\xA9\xC3", "\xC3\xA9" BAD},
+      {"plain", "plain"},
+      {"\xC0\xAF", BAD BAD},
+      {"\xE0\x80\xAF", BAD BAD BAD},
+      {"\xED\xA0\x80", BAD BAD BAD},
+      {"\xF4\x91\x92\x93\xFF", BAD BAD BAD BAD BAD},
+      {"\x41\x80\xBF\x42", "A" BAD BAD "B"},
+      {"\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41", BAD BAD BAD BAD "A"},
+      {"\xF0\x90\x80", BAD},
+      {"\xC3", BAD},
+      {"\xC3\xA9\xC3", "\xC3\xA9" BAD},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     weft_text out = {0};
@@ -154,11 +155,12 @@ static uint64_t draw(uint64_t *n) {
   return weft_draw_bits(&key);
 }
 
-/* Random tokens, mostly bytes that nearly form characters: pieces are valid and add up to the whole; with whole tokens,
- * every release decodes to its own text. */
+/* Random tokens, mostly bytes that nearly form characters: pieces are valid and add up to the
+ * whole; with whole tokens, every release decodes to its own text. */
 static void test_any_cut_gives_the_same_text(void **state) {
   (void)state;
-  static const unsigned bytes[] = {0x41, 0x80, 0x82, 0xA9, 0xBF, 0xC3, 0xE2, 0xE0, 0xED, 0xF0, 0xF4, 0x9F, 0x98, 0xFF};
+  static const unsigned bytes[] = {0x41, 0x80, 0x82, 0xA9, 0xBF, 0xC3, 0xE2,
+                                   0xE0, 0xED, 0xF0, 0xF4, 0x9F, 0x98, 0xFF};
   world w;
   uint64_t seed = 0;
   world_open(&w);
@@ -171,14 +173,16 @@ static void test_any_cut_gives_the_same_text(void **state) {
     weft_detok_open(&d, w.t, whole ? WEFT_DETOK_WHOLE_TOKENS : 0);
     for (uint32_t i = 0; i < n; i++) {
       uint64_t r = draw(&seed);
-      ids[i] = r % 9 == 0 ? (int32_t)(r / 9 % w.f.n) : byte_id(&w, bytes[r / 9 % (sizeof bytes / sizeof *bytes)]);
+      ids[i] = r % 9 == 0 ? (int32_t)(r / 9 % w.f.n)
+                          : byte_id(&w, bytes[r / 9 % (sizeof bytes / sizeof *bytes)]);
       assert_int_equal(weft_tokenizer_piece(w.t, ids[i], false, &raw), WEFT_OK);
     }
     weft_text_append_lossy(&want, raw.bytes == NULL ? "" : raw.bytes, raw.n);
     for (uint32_t i = 0, from = 0; i <= n; i++) {
       uint32_t n_ids;
       weft_text_clear(&chunk);
-      weft_status status = i < n ? weft_detok_push(&d, ids[i], &chunk, &n_ids) : weft_detok_flush(&d, &chunk, &n_ids);
+      weft_status status = i < n ? weft_detok_push(&d, ids[i], &chunk, &n_ids)
+                                 : weft_detok_flush(&d, &chunk, &n_ids);
       assert_int_equal(status, WEFT_OK);
       assert_true(weft_utf8_valid(chunk.bytes, chunk.n, NULL));
       weft_text_append(&all, chunk.bytes, chunk.n);
@@ -209,8 +213,10 @@ static void test_gpt2_bytes(void **state) {
   weft_tokenizer *t;
   weft_error error;
   fixture_gpt2(&f, "qwen2");
-  uint32_t odd = fixture_token(&f, "\xE6\xB2\xB3\xC4\xA0", FIXTURE_NORMAL); /* a character outside the alphabet, a space */
-  uint32_t marker = fixture_token(&f, "<\xC4\xA0>", FIXTURE_USER);           /* not in the alphabet: printed as it is */
+  uint32_t odd = fixture_token(&f, "\xE6\xB2\xB3\xC4\xA0",
+                               FIXTURE_NORMAL); /* a character outside the alphabet, a space */
+  uint32_t marker =
+      fixture_token(&f, "<\xC4\xA0>", FIXTURE_USER); /* not in the alphabet: printed as it is */
   assert_int_equal(fixture_open(&f, &t, &error), WEFT_OK);
   weft_text out = {0};
   const int32_t ids[] = {' ', '\n', 0xC3, 0xA9, (int32_t)odd, (int32_t)marker};
@@ -244,10 +250,13 @@ static void test_refused_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_characters_wait),     cmocka_unit_test(test_whole_tokens),
-    cmocka_unit_test(test_unknown_ids),         cmocka_unit_test(test_replacement),
-    cmocka_unit_test(test_any_cut_gives_the_same_text), cmocka_unit_test(test_gpt2_bytes),
-    cmocka_unit_test(test_refused_memory),
+      cmocka_unit_test(test_characters_wait),
+      cmocka_unit_test(test_whole_tokens),
+      cmocka_unit_test(test_unknown_ids),
+      cmocka_unit_test(test_replacement),
+      cmocka_unit_test(test_any_cut_gives_the_same_text),
+      cmocka_unit_test(test_gpt2_bytes),
+      cmocka_unit_test(test_refused_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

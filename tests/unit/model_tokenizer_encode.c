@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Encoding: which special tokens are seen when, merges against a naive twin, hostile text, memory refusals. */
+/* Encoding: which special tokens are seen when, merges against a naive twin, hostile text, memory
+ * refusals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +28,8 @@ static weft_tokenizer *open_or_fail(tokenizer_fixture *f) {
 static weft_tokens encode_n(const weft_tokenizer *t, const char *text, size_t n, unsigned flags) {
   weft_tokens tokens = {0};
   weft_error error = {{0}};
-  if (weft_tokenizer_encode(t, text, n, flags, &tokens, &error) != WEFT_OK) fail_msg("%s", error.text);
+  if (weft_tokenizer_encode(t, text, n, flags, &tokens, &error) != WEFT_OK)
+    fail_msg("%s", error.text);
   return tokens;
 }
 
@@ -60,7 +62,8 @@ static void test_modes(void **state) {
   expect(t, "<|cha", 0, "<|||c|h|a");
   expect(t, "a  b", WEFT_ENCODE_PLAIN, "a|  |b");
   expect(t, "a  b", 0, "a|  |b");
-  expect(t, "<|tool_response>", 0, "<|||t|o|o|l|_|r|e|s|p|o|n|s|e|>"); /* ends generations: control */
+  expect(t, "<|tool_response>", 0,
+         "<|||t|o|o|l|_|r|e|s|p|o|n|s|e|>"); /* ends generations: control */
   expect(t, "<|tool_response>", WEFT_ENCODE_PARSE_SPECIAL, "<|tool_response>");
   expect(t, "<unk>", 0, "<|u|n|k|>");
   expect(t, "<unk>", WEFT_ENCODE_PARSE_SPECIAL, "<unk>");
@@ -70,7 +73,8 @@ static void test_modes(void **state) {
   expect(t, "<bos>x", WEFT_ENCODE_ADD_SPECIAL | WEFT_ENCODE_PLAIN, "<bos>|<|b|o|s|>|x");
   weft_tokens tokens = {0};
   weft_error error = {{0}};
-  assert_int_equal(weft_tokenizer_encode(t, "x", 1, WEFT_ENCODE_PLAIN | WEFT_ENCODE_PARSE_SPECIAL, &tokens, &error),
+  assert_int_equal(weft_tokenizer_encode(t, "x", 1, WEFT_ENCODE_PLAIN | WEFT_ENCODE_PARSE_SPECIAL,
+                                         &tokens, &error),
                    WEFT_E_INVALID);
   assert_int_equal(tokens.n, 0);
   weft_tokenizer_close(t);
@@ -94,16 +98,18 @@ static void test_merges_never_make_special_tokens(void **state) {
   (void)state;
   tokenizer_fixture f = {0};
   fixture_gemma4(&f);
-  static const char *const parts[][2] = {{"<", "e"}, {"<e", "o"}, {"<eo", "s"}, {"<eos", ">"},
-                                         {"<", "|"}, {"<|", "t"}, {"<|t", "u"}, {"<|tu", "r"},
-                                         {"<|tur", "n"}, {"<|turn", ">"}};
+  static const char *const parts[][2] = {
+      {"<", "e"},  {"<e", "o"},  {"<eo", "s"},  {"<eos", ">"},  {"<", "|"},
+      {"<|", "t"}, {"<|t", "u"}, {"<|tu", "r"}, {"<|tur", "n"}, {"<|turn", ">"}};
   for (size_t i = 0; i < 10; i++) fixture_merge(&f, parts[i][0], parts[i][1]);
   weft_tokenizer *t = open_or_fail(&f);
   static const char *const texts[] = {"<eos>", "<|turn>", "a<eos>b", "<|turn><|turn>"};
   for (int i = 0; i < 4; i++) {
     for (int plain = 0; plain < 2; plain++) {
-      weft_tokens tokens = encode_n(t, texts[i], strlen(texts[i]), plain != 0 ? WEFT_ENCODE_PLAIN : 0);
-      for (uint32_t k = 0; k < tokens.n; k++) assert_false(weft_tokenizer_is_control(t, tokens.ids[k]));
+      weft_tokens tokens =
+          encode_n(t, texts[i], strlen(texts[i]), plain != 0 ? WEFT_ENCODE_PLAIN : 0);
+      for (uint32_t k = 0; k < tokens.n; k++)
+        assert_false(weft_tokenizer_is_control(t, tokens.ids[k]));
       weft_text back = {0};
       assert_int_equal(weft_tokenizer_decode(t, tokens.ids, tokens.n, false, &back), WEFT_OK);
       assert_string_equal(back.bytes, texts[i]);
@@ -172,7 +178,10 @@ static void test_bytes_that_cannot_be_written(void **state) {
     weft_tokens tokens = {0};
     weft_error error = {{0}};
     assert_int_equal(weft_tokens_push(&tokens, 77), WEFT_OK);
-    weft_status status = weft_tokenizer_encode(t, "a\xC3\xA9" "b", 4, WEFT_ENCODE_ADD_SPECIAL, &tokens, &error);
+    weft_status status = weft_tokenizer_encode(t,
+                                               "a\xC3\xA9"
+                                               "b",
+                                               4, WEFT_ENCODE_ADD_SPECIAL, &tokens, &error);
     if (with_unknown) {
       assert_int_equal(status, WEFT_OK);
       const int32_t want[] = {77, 0, 2, 1, 3};
@@ -196,20 +205,24 @@ static void test_llama(void **state) {
   (void)fixture_token(&f, "<s>", FIXTURE_CONTROL);
   (void)fixture_token(&f, "</s>", FIXTURE_CONTROL);
   fixture_bytes(&f);
-  for (const char *c = "abcd"; *c != 0; c++) (void)fixture_token_scored(&f, (char[]){*c, 0}, FIXTURE_NORMAL, -100);
+  for (const char *c = "abcd"; *c != 0; c++)
+    (void)fixture_token_scored(&f, (char[]){*c, 0}, FIXTURE_NORMAL, -100);
   (void)fixture_token_scored(&f, "\xE2\x96\x81", FIXTURE_NORMAL, -100);
   (void)fixture_token_scored(&f, "ab", FIXTURE_NORMAL, -2);
   (void)fixture_token_scored(&f, "bc", FIXTURE_NORMAL, -1);
   (void)fixture_token_scored(&f, "cd", FIXTURE_UNUSED, 5);
   (void)fixture_token_scored(&f, "dcd", FIXTURE_NORMAL, -50);
-  (void)fixture_token_scored(&f, "\xE2\x96\x81" "a", FIXTURE_NORMAL, 0);
+  (void)fixture_token_scored(&f,
+                             "\xE2\x96\x81"
+                             "a",
+                             FIXTURE_NORMAL, 0);
   (void)fixture_token_scored(&f, "aa", FIXTURE_NORMAL, -3);
   weft_tokenizer *t = open_or_fail(&f);
   expect(t, "a", 0, " a");
-  expect(t, "babc", 0, " |b|a|bc");          /* bc scores better than ab */
-  expect(t, "baaa", 0, " |b|aa|a");          /* ties: leftmost */
-  expect(t, "cd", 0, " |c|d");               /* an unused token is taken apart again */
-  expect(t, "dcd", 0, " |dcd");              /* but may be a step on the way */
+  expect(t, "babc", 0, " |b|a|bc"); /* bc scores better than ab */
+  expect(t, "baaa", 0, " |b|aa|a"); /* ties: leftmost */
+  expect(t, "cd", 0, " |c|d");      /* an unused token is taken apart again */
+  expect(t, "dcd", 0, " |dcd");     /* but may be a step on the way */
   expect(t, "a b", 0, " a| |b");
   expect(t, "", 0, "");
   expect(t, "", WEFT_ENCODE_ADD_SPECIAL, "<s>");
@@ -231,7 +244,9 @@ static void test_llama_unused_nested(void **state) {
   (void)fixture_token(&f, "<unk>", FIXTURE_UNKNOWN);
   (void)fixture_token(&f, "<s>", FIXTURE_CONTROL);
   (void)fixture_token(&f, "</s>", FIXTURE_CONTROL);
-  fixture_characters(&f, "\xE2\x96\x81" "abcd");
+  fixture_characters(&f,
+                     "\xE2\x96\x81"
+                     "abcd");
   (void)fixture_token_scored(&f, "ab", FIXTURE_UNUSED, 9);
   (void)fixture_token_scored(&f, "cd", FIXTURE_NORMAL, 8);
   (void)fixture_token_scored(&f, "abcd", FIXTURE_UNUSED, 7);
@@ -256,7 +271,8 @@ static void test_gpt2(void **state) {
   expect(t, "abc<|im_end|>", WEFT_ENCODE_PARSE_SPECIAL, "ab|c|<|im_end|>");
   weft_tokens tokens = encode_n(t, "\xC3\xA9\n", 3, 0);
   assert_int_equal(tokens.n, 3);
-  for (uint32_t i = 0; i < 3; i++) assert_int_equal(tokens.ids[i], (uint8_t)"\xC3\xA9\n"[i]); /* ids are bytes here */
+  for (uint32_t i = 0; i < 3; i++)
+    assert_int_equal(tokens.ids[i], (uint8_t) "\xC3\xA9\n"[i]); /* ids are bytes here */
   weft_tokens_free(&tokens);
   weft_tokenizer_close(t);
   fixture_close(&f);
@@ -303,7 +319,8 @@ static void naive_bpe(const tokenizer_fixture *f, const char *text, weft_tokens 
 static void random_merges(tokenizer_fixture *f, uint64_t *seed, uint32_t n) {
   const char *first = "abc";
   for (uint32_t i = 0; i < n; i++) {
-    uint32_t n_texts = 3 + f->n_merges; /* parts: characters, or results so far; results may repeat */
+    uint32_t n_texts =
+        3 + f->n_merges; /* parts: characters, or results so far; results may repeat */
     char parts[2][128];
     for (int side = 0; side < 2; side++) {
       uint32_t pick = (uint32_t)(draw(seed) % n_texts);
@@ -311,8 +328,8 @@ static void random_merges(tokenizer_fixture *f, uint64_t *seed, uint32_t n) {
         (void)snprintf(parts[side], sizeof parts[side], "%c", first[pick]);
       } else {
         char *space = strchr(f->merges[pick - 3], ' ');
-        (void)snprintf(parts[side], sizeof parts[side], "%.*s%s", (int)(space - f->merges[pick - 3]),
-                       f->merges[pick - 3], space + 1);
+        (void)snprintf(parts[side], sizeof parts[side], "%.*s%s",
+                       (int)(space - f->merges[pick - 3]), f->merges[pick - 3], space + 1);
       }
     }
     if (strlen(parts[0]) + strlen(parts[1]) <= 24) fixture_merge(f, parts[0], parts[1]);
@@ -347,7 +364,8 @@ static void test_merges_equal_naive(void **state) {
   }
 }
 
-/* The slow way over scores: the neighbours that together are a token with the best score, leftmost. */
+/* The slow way over scores: the neighbours that together are a token with the best score, leftmost.
+ */
 static void naive_scores(const tokenizer_fixture *f, const char *text, weft_tokens *out) {
   uint32_t start[256], n = 0;
   for (uint32_t i = 0; text[i] != 0; i++) start[n++] = i;
@@ -391,7 +409,8 @@ static void test_scores_equal_naive(void **state) {
     fixture_characters(&f, "abc");
     gguf_writer_bool(&f.writer, "tokenizer.ggml.add_space_prefix", false);
     random_merges(&f, &seed, 3 + (uint32_t)(draw(&seed) % 20));
-    for (uint32_t i = 0; i < f.n; i++) f.scores[i] = (float)(int)(draw(&seed) % 9) - 4.0f; /* both signs, ties, zero */
+    for (uint32_t i = 0; i < f.n; i++)
+      f.scores[i] = (float)(int)(draw(&seed) % 9) - 4.0f; /* both signs, ties, zero */
     weft_tokenizer *t = open_or_fail(&f);
     for (int k = 0; k < 40; k++) {
       char text[128];
@@ -431,9 +450,32 @@ static double hostile(const weft_tokenizer *t, const char *unit, size_t n, const
   return took;
 }
 
-static const char *const units[] = {" ", "a", "1", "\n", "\r\n", "  \n", "'", "'r", "<", "<|", "<|turn", " a", "a ", "\t ",
-                                    "\xE2\x96\x81", "\xC2\xA0", "\xF0\x9F\x98\x80", "e\xCC\x81", "\xFF", "\xE2\x82", "aA1 ,",
-                                    "\xE4\xB8\xAD", "\xC2\xBD", "- ", " -", "--"};
+static const char *const units[] = {" ",
+                                    "a",
+                                    "1",
+                                    "\n",
+                                    "\r\n",
+                                    "  \n",
+                                    "'",
+                                    "'r",
+                                    "<",
+                                    "<|",
+                                    "<|turn",
+                                    " a",
+                                    "a ",
+                                    "\t ",
+                                    "\xE2\x96\x81",
+                                    "\xC2\xA0",
+                                    "\xF0\x9F\x98\x80",
+                                    "e\xCC\x81",
+                                    "\xFF",
+                                    "\xE2\x82",
+                                    "aA1 ,",
+                                    "\xE4\xB8\xAD",
+                                    "\xC2\xBD",
+                                    "- ",
+                                    " -",
+                                    "--"};
 enum { N_UNITS = sizeof units / sizeof *units };
 
 static void hostile_all(const weft_tokenizer *t, const char *name) {
@@ -444,7 +486,8 @@ static void hostile_all(const weft_tokenizer *t, const char *name) {
   }
   print_message("%s: worst of %d hostile texts %.1f ms for 200 kB", name, N_UNITS, 1e3 * worst);
   bool larger = strcmp(name, "gemma4") == 0 || strcmp(name, "qwen2") == 0;
-  for (size_t i = 0; larger && i < 3; i++) print_message(", %.0f", 1e3 * hostile(t, units[i], 1000000, name));
+  for (size_t i = 0; larger && i < 3; i++)
+    print_message(", %.0f", 1e3 * hostile(t, units[i], 1000000, name));
   print_message(larger ? " ms for 1 MB of spaces, letters, digits\n" : "\n");
 }
 
@@ -479,8 +522,9 @@ static void test_hostile_text_gemma4_llama(void **state) {
 
 static void test_hostile_text_gpt2(void **state) {
   (void)state;
-  static const char *const pres[] = {"default", "gpt-2", "llama-bpe", "dbrx", "qwen2", "qwen35", "starcoder", "deepseek-coder",
-                                     "deepseek-v3"};
+  static const char *const pres[] = {"default",   "gpt-2",          "llama-bpe",
+                                     "dbrx",      "qwen2",          "qwen35",
+                                     "starcoder", "deepseek-coder", "deepseek-v3"};
   for (size_t i = 0; i < sizeof pres / sizeof *pres; i++) {
     tokenizer_fixture f = {0};
     fixture_gpt2(&f, pres[i]);
@@ -500,8 +544,9 @@ static void test_too_large(void **state) {
   weft_tokenizer *t = open_or_fail(&f);
   weft_tokens tokens = {0};
   weft_error error;
-  assert_int_equal(weft_tokenizer_encode(t, "", (size_t)WEFT_TOKENIZER_TEXT_MAX + 1, 0, &tokens, &error),
-                   WEFT_E_TOO_LARGE);
+  assert_int_equal(
+      weft_tokenizer_encode(t, "", (size_t)WEFT_TOKENIZER_TEXT_MAX + 1, 0, &tokens, &error),
+      WEFT_E_TOO_LARGE);
   assert_non_null(strstr(error.text, "67108865 bytes"));
   weft_tokenizer_close(t);
   fixture_close(&f);
@@ -549,20 +594,20 @@ static void test_encode_survives_refused_memory(void **state) {
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_modes),
-    cmocka_unit_test(test_add_eos),
-    cmocka_unit_test(test_merges_never_make_special_tokens),
-    cmocka_unit_test(test_gemma4_newlines_and_bytes),
-    cmocka_unit_test(test_bytes_that_cannot_be_written),
-    cmocka_unit_test(test_llama),
-    cmocka_unit_test(test_llama_unused_nested),
-    cmocka_unit_test(test_gpt2),
-    cmocka_unit_test(test_merges_equal_naive),
-    cmocka_unit_test(test_scores_equal_naive),
-    cmocka_unit_test(test_hostile_text_gemma4_llama),
-    cmocka_unit_test(test_hostile_text_gpt2),
-    cmocka_unit_test(test_too_large),
-    cmocka_unit_test(test_encode_survives_refused_memory),
+      cmocka_unit_test(test_modes),
+      cmocka_unit_test(test_add_eos),
+      cmocka_unit_test(test_merges_never_make_special_tokens),
+      cmocka_unit_test(test_gemma4_newlines_and_bytes),
+      cmocka_unit_test(test_bytes_that_cannot_be_written),
+      cmocka_unit_test(test_llama),
+      cmocka_unit_test(test_llama_unused_nested),
+      cmocka_unit_test(test_gpt2),
+      cmocka_unit_test(test_merges_equal_naive),
+      cmocka_unit_test(test_scores_equal_naive),
+      cmocka_unit_test(test_hostile_text_gemma4_llama),
+      cmocka_unit_test(test_hostile_text_gpt2),
+      cmocka_unit_test(test_too_large),
+      cmocka_unit_test(test_encode_survives_refused_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+/* A model file again with its matrices stored in other types, for tests.
+ *
+ * Law: keys are copied byte for byte. A matrix takes the wanted type when its rows are whole blocks,
+ * else Q8_0, else it stays F32; vectors, routers and scalars stay F32, as in real files. */
+#ifndef WEFT_TESTS_GGUF_REQUANTISE_H
+#define WEFT_TESTS_GGUF_REQUANTISE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "model/gguf_internal.h"
+#include "tests/support/gguf_writer.h"
+
+static inline const uint8_t *requantise_key_end(const gguf_key *key) {
+  if (key->kind == WEFT_GGUF_STRING) return key->value + key->count;
+  if (key->kind != WEFT_GGUF_ARRAY) return key->value + gguf__kind_bytes(key->kind);
+  if (key->element != WEFT_GGUF_STRING) {
+    return key->value + key->count * gguf__kind_bytes(key->element);
+  }
+  if (key->count == 0) return key->value;
+  uint64_t n;
+  const uint8_t *last = key->value + key->offsets[key->count - 1];
+  memcpy(&n, last, sizeof n);
+  return last + 8 + n;
+}
+
+/* The type that a tensor gets. */
+static inline weft_type requantise_type(const weft_gguf_tensor *tensor, weft_type wanted) {
+  if (tensor->n_dims < 2 || strstr(tensor->name, "ffn_gate_inp") != NULL) return WEFT_TYPE_F32;
+  if (weft_type_row_bytes(wanted, tensor->ne[0]) > 0) return wanted;
+  return tensor->ne[0] % 32 == 0 ? WEFT_TYPE_Q8_0 : WEFT_TYPE_F32;
+}
+
+/* Fills w; the file is gguf_writer_finish(w). Tensors of the source must be F32. */
+static inline void requantise(const weft_gguf *from, weft_type wanted, gguf_writer *w) {
+  for (uint32_t i = 0; i < from->parts[0].n_keys; i++) {
+    const gguf_key *key = &from->parts[0].keys[i];
+    const char *start = key->name.data - 8;
+    gguf_writer_bytes(&w->keys, start, (size_t)((const char *)requantise_key_end(key) - start));
+    w->n_keys += 1;
+  }
+  for (uint32_t i = 0; i < from->n_tensors; i++) {
+    const weft_gguf_tensor *tensor = &from->tensors[i];
+    uint64_t n = tensor->n_bytes / sizeof(float);
+    weft_type type = requantise_type(tensor, wanted);
+    size_t n_bytes = weft_type_row_bytes(type, n);
+    void *stored = malloc(n_bytes);
+    if (stored == NULL || weft_quantise_row(type, tensor->data, stored, n) != WEFT_OK) {
+      (void)printf("FAILED: cannot store '%s' as %s\n", tensor->name, weft_type_find((int32_t)type)->name);
+      exit(1);
+    }
+    gguf_writer_tensor(w, tensor->name, (int32_t)type, tensor->n_dims, tensor->ne, stored, n_bytes);
+    free(stored);
+  }
+}
+
+#endif
