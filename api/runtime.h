@@ -4,6 +4,7 @@
 #define WEFT_API_RUNTIME_H
 
 #include "api/weft.h"
+#include "base/clock.h"
 #include "base/text.h"
 #include "kernels/device.h"
 #include "model/chat.h"
@@ -43,6 +44,5 @@ const weft_served_model *weft_runtime_model(const weft_runtime *runtime, const c
                                             weft_error *error);
 /* Writes a weft_error's line to a caller's buffer and gives the status as int. */
 int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error);
-uint64_t weft_clock_us(void);
 
 #endif

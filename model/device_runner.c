@@ -3,9 +3,9 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "kernels/ops.h"
@@ -67,12 +67,6 @@ typedef struct device_runner {
   void *d_scratch;
   uint64_t scratch_bytes, n_bytes;
 } device_runner;
-
-static uint64_t now_us(void) {
-  struct timespec t;
-  (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail with this clock */
-  return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
-}
 
 /* ---- slots -------------------------------------------------------------------------------------------- */
 
@@ -454,10 +448,10 @@ static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   weft_status status = check_batch(r, batch);
   if (status != WEFT_OK) return status;
   result_set *set = &r->set[(r->first_set + r->n_sets) % (DEPTH + 1)];
-  uint64_t start = now_us();
+  uint64_t start = weft_clock_us();
   set->step = (weft_step_result){.number = batch->number};
   set->step.status = compute(r, batch, set);
-  set->step.device_us = now_us() - start;
+  set->step.device_us = weft_clock_us() - start;
   if (set->step.status != WEFT_OK) {
     set->step.status = WEFT_E_DEVICE;
     set->step.n_results = 0;

@@ -359,36 +359,36 @@ enum {
 };
 
 weft_status layers__plan(weft_model *model) {
-  weft_plan *plan = &model->plan;
+  weft_scratch_plan *plan = &model->plan;
   const weft_hyper *hyper = &model->hyper;
   widths w = widest(hyper);
   uint64_t n = model->limits.rows_max, f = sizeof(float);
   uint64_t own = weft_type_row_bytes(model->info.kv_type, w.kv);
-  (void)weft_plan_add(plan, "residual", n, hyper->n_hidden * f);
-  (void)weft_plan_add(plan, "normed", n, hyper->n_hidden * f);
-  (void)weft_plan_add(plan, "branch", n, hyper->n_hidden * f);
-  (void)weft_plan_add(plan, "work of ops", model->scratch.work_bytes = work_bytes(model), 1);
+  (void)weft_scratch_plan_add(plan, "residual", n, hyper->n_hidden * f);
+  (void)weft_scratch_plan_add(plan, "normed", n, hyper->n_hidden * f);
+  (void)weft_scratch_plan_add(plan, "branch", n, hyper->n_hidden * f);
+  (void)weft_scratch_plan_add(plan, "work of ops", model->scratch.work_bytes = work_bytes(model), 1);
   uint64_t shared = plan->at;
-  (void)weft_plan_add(plan, "queries", n, w.q * f);
-  (void)weft_plan_add(plan, "attention", n, w.q * f);
-  (void)weft_plan_add(plan, "keys", n, w.kv * f);
-  (void)weft_plan_add(plan, "values", n, w.kv * f);
-  (void)weft_plan_add(plan, "canvas keys", model->limits.canvas_rows_max, own);
-  (void)weft_plan_add(plan, "canvas values", model->limits.canvas_rows_max, own);
-  weft_plan_rewind(plan, shared);
-  (void)weft_plan_add(plan, "experts", n, hyper->n_hidden * f);
-  (void)weft_plan_add(plan, "gate", n, w.ff * f);
-  (void)weft_plan_add(plan, "up", n, w.ff * f);
-  (void)weft_plan_add(plan, "router", n, hyper->n_experts * f);
-  (void)weft_plan_add(plan, "expert ids", n, hyper->n_experts_used * sizeof(int32_t));
-  (void)weft_plan_add(plan, "expert weights", n, hyper->n_experts_used * f);
+  (void)weft_scratch_plan_add(plan, "queries", n, w.q * f);
+  (void)weft_scratch_plan_add(plan, "attention", n, w.q * f);
+  (void)weft_scratch_plan_add(plan, "keys", n, w.kv * f);
+  (void)weft_scratch_plan_add(plan, "values", n, w.kv * f);
+  (void)weft_scratch_plan_add(plan, "canvas keys", model->limits.canvas_rows_max, own);
+  (void)weft_scratch_plan_add(plan, "canvas values", model->limits.canvas_rows_max, own);
+  weft_scratch_plan_rewind(plan, shared);
+  (void)weft_scratch_plan_add(plan, "experts", n, hyper->n_hidden * f);
+  (void)weft_scratch_plan_add(plan, "gate", n, w.ff * f);
+  (void)weft_scratch_plan_add(plan, "up", n, w.ff * f);
+  (void)weft_scratch_plan_add(plan, "router", n, hyper->n_experts * f);
+  (void)weft_scratch_plan_add(plan, "expert ids", n, hyper->n_experts_used * sizeof(int32_t));
+  (void)weft_scratch_plan_add(plan, "expert weights", n, hyper->n_experts_used * f);
   WEFT_CHECK(plan->refused || plan->n_rows == ROW_COUNT);
   return plan->refused ? WEFT_E_TOO_LARGE : WEFT_OK;
 }
 
 void layers__place(weft_model *model) {
   char *base = model->scratch_base;
-  const weft_plan_row *row = model->plan.row;
+  const weft_scratch_plan_row *row = model->plan.row;
   weft_scratch *s = &model->scratch;
   s->x = (float *)(void *)(base + row[ROW_X].offset);
   s->h = (float *)(void *)(base + row[ROW_H].offset);

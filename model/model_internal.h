@@ -8,7 +8,7 @@
 
 #include "kernels/ops.h"
 #include "model/model.h"
-#include "model/plan.h"
+#include "model/scratch_plan.h"
 
 /* Sizes of a model, from the keys. Every field was checked against a bound. */
 typedef struct weft_hyper {
@@ -75,7 +75,7 @@ struct weft_model {
   void **owned;         /* device memory of vectors, freed at close */
   weft_weight *weights; /* every matrix that was placed, freed at close */
   uint32_t n_owned, n_weights, owned_max;
-  weft_plan plan;
+  weft_scratch_plan plan;
   void *scratch_base;
   weft_scratch scratch;
   weft_attention_segment *segments; /* [segments_max] */

@@ -4,34 +4,34 @@
  * Law: rows that are never alive together may overlap (rewind); every other pair is disjoint.
  * Offsets are multiples of 256. n_bytes is the highest end of any row. After an overflow the plan
  * stays refused. */
-#ifndef WEFT_MODEL_PLAN_H
-#define WEFT_MODEL_PLAN_H
+#ifndef WEFT_MODEL_SCRATCH_PLAN_H
+#define WEFT_MODEL_SCRATCH_PLAN_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/text.h"
 
-enum { WEFT_PLAN_ROWS_MAX = 40 };
+enum { WEFT_SCRATCH_PLAN_ROWS_MAX = 40 };
 
-typedef struct weft_plan_row {
+typedef struct weft_scratch_plan_row {
   const char *name;
   uint64_t offset, n_bytes;
-} weft_plan_row;
+} weft_scratch_plan_row;
 
-typedef struct weft_plan {
-  weft_plan_row row[WEFT_PLAN_ROWS_MAX];
+typedef struct weft_scratch_plan {
+  weft_scratch_plan_row row[WEFT_SCRATCH_PLAN_ROWS_MAX];
   uint32_t n_rows;
   uint64_t at;      /* where the next row starts */
   uint64_t n_bytes; /* in all */
   bool refused;
-} weft_plan;
+} weft_scratch_plan;
 
 /* n * size bytes; returns the offset. name must outlive the plan. */
-uint64_t weft_plan_add(weft_plan *plan, const char *name, uint64_t n, uint64_t size);
+uint64_t weft_scratch_plan_add(weft_scratch_plan *plan, const char *name, uint64_t n, uint64_t size);
 /* The next row starts at `at` again: it may overlap the rows added since then. */
-void weft_plan_rewind(weft_plan *plan, uint64_t at);
+void weft_scratch_plan_rewind(weft_scratch_plan *plan, uint64_t at);
 /* One line per row: name, offset, bytes. */
-void weft_plan_print(const weft_plan *plan, weft_text *out);
+void weft_scratch_plan_print(const weft_scratch_plan *plan, weft_text *out);
 
 #endif
