@@ -140,6 +140,10 @@ uint32_t weft_pager_n_blocks_held(const weft_pager *pager, weft_seq seq); /* tab
 const weft_page *weft_pager_table(const weft_pager *pager, weft_seq seq, uint32_t group,
                                   uint32_t *n_entries);
 
+/* All block tables lie in one array that never moves; this is its start. A table's offset from it stays the same
+ * from admit to release, so whoever passes many tables on passes offsets and copies nothing. */
+const weft_page *weft_pager_tables(const weft_pager *pager);
+
 /* Pages that reserve could obtain now: FREE + CACHED. */
 uint32_t weft_pager_headroom(const weft_pager *pager);
 /* Pages that a sequence of n_tokens holds at its peak in the space, while n_rows rows are in flight. */

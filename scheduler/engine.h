@@ -47,9 +47,11 @@ typedef enum weft_finish {
 } weft_finish;
 
 /* Called on the engine thread with the answer so far, whenever it grew, before it is published. Returns how many of
- * the n_tokens are to be kept: n_tokens to go on, less to finish with STOP after that many. Must be quick. */
+ * the n_tokens are to be kept: n_tokens to go on, less to finish with STOP after that many; what was published stays
+ * published. Must be quick. */
 typedef uint32_t (*weft_stop_rule)(void *self, const int32_t *tokens, uint32_t n_tokens);
-/* Called on the engine thread when there is something to poll. Must not block. */
+/* Called on the engine thread when there is something to poll. Must not block; may poll, must not release. After
+ * weft_engine_release returned, neither callback of the request runs any more. */
 typedef void (*weft_notify)(void *self);
 
 typedef struct weft_request_params {
@@ -128,6 +130,8 @@ weft_status weft_engine_wait(weft_engine *engine, weft_request *request, uint64_
 /* Gives the handle back; cancels if not finished. */
 void weft_engine_release(weft_engine *engine, weft_request *request);
 
+/* The clock of weft_engine_start: monotonic. Who steps the engine himself may use any other. */
+uint64_t weft_engine_clock_us(void);
 /* One turn of the loop: WEFT_AGAIN when there was nothing to do. */
 weft_status weft_engine_step(weft_engine *engine, uint64_t now_us);
 /* The loop on a thread of its own, sleeping when there is nothing to do. */

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+/* Admission: which waiting request starts to run.
+ *
+ * Law. In policy order, while rows, slots, sequences and blocks last; nobody is admitted while a running request
+ * lacks memory or in a plan that preempted somebody. A request starts only when the pages of all its tokens can be
+ * had besides a margin for those that run; the first that does not fit is not overtaken by anybody of its priority
+ * or less, on no lane, so it starts when enough has come free. A request whose prefix is being computed by another
+ * one leaves the queue and follows that sequence; it comes back when the sequence has advanced or ended, and others
+ * pass it meanwhile. */
+#include "base/check.h"
+#include "scheduler/engine_internal.h"
+
+enum { RETRY_STEPS = 16 }; /* a request that lacked pages is tried again after so many plans even without more */
+
+typedef enum outcome { ADMITTED, FOLLOWS, NO_ROOM, ENDED } outcome;
+
+/* ---- followers ----------------------------------------------------------------------------------------------- */
+
+/* Looks again when the leader has twice as many tokens as now: few tries, at most twice the wait. */
+static void follow(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq leader) {
+  weft_lifecycle_dequeue(e, r);
+  lane->n_waiting += 1; /* it still waits */
+  e->stats.n_waiting += 1;
+  weft_followers *f = &e->followers[leader];
+  uint32_t n_valid = weft_pager_n_valid(e->pager, leader);
+  r->follows = leader;
+  r->wake_at = n_valid == 0 ? 1 : 2 * n_valid;
+  if (weft_list_empty(&f->list) || r->wake_at < f->wake_at) f->wake_at = r->wake_at;
+  weft_list_push_back(&f->list, &r->link);
+}
+
+void weft_admission_wake(weft_engine *e, weft_seq seq, uint32_t n_valid) {
+  weft_followers *f = &e->followers[seq];
+  if (weft_list_empty(&f->list) || n_valid < f->wake_at) return;
+  weft_link all, *link;
+  weft_list_init(&all);
+  weft_list_splice_back(&all, &f->list);
+  f->wake_at = UINT32_MAX;
+  while ((link = weft_list_pop_front(&all)) != NULL) {
+    weft_request *r = WEFT_OF_LINK(link, weft_request, link);
+    if (n_valid < r->wake_at) {
+      if (r->wake_at < f->wake_at) f->wake_at = r->wake_at;
+      weft_list_push_back(&f->list, link);
+      continue;
+    }
+    r->follows = WEFT_SEQ_NONE;
+    r->retry_step = e->n_plans; /* it comes back: near the head of its queue */
+    e->lane[r->lane].n_waiting -= 1;
+    e->stats.n_waiting -= 1;
+    weft_lifecycle_enqueue(e, r);
+  }
+}
+
+/* ---- one request ------------------------------------------------------------------------------------------- */
+
+/* Pages the request will need soon beyond those its cached prefix already holds. */
+static uint32_t pages_wanted(const weft_engine *e, const weft_request *r, weft_seq seq) {
+  uint32_t rows = r->n_tokens < e->config.prefill_chunk ? r->n_tokens : e->config.prefill_chunk;
+  uint32_t n = weft_pager_pages_for(e->pager, r->lane, r->n_tokens, rows);
+  uint32_t held = weft_pager_n_blocks_held(e->pager, seq);
+  uint32_t margin = weft_policy_margin(e->n_running, e->config.n_pages);
+  return (n > held ? n - held : 0) + margin;
+}
+
+static weft_status open_slot(weft_engine *e, weft_lane *lane, weft_request *r) {
+  weft_slot_params params = {.canvas = r->asked.canvas,
+                             .sampling = r->asked.sampling,
+                             .entropy_bound = r->asked.entropy_bound,
+                             .tokens = r->tokens,
+                             .n_tokens = r->n_tokens,
+                             .n_prompt = r->asked.n_tokens,
+                             .max_tokens = r->size.answer_max,
+                             .trace = r->asked.trace};
+  uint64_t start_us = weft_clock_us();
+  weft_status status = lane->runner->ops->slot_open(lane->runner, r->slot, &params);
+  e->runner_us += weft_clock_us() - start_us;
+  return status;
+}
+
+/* Takes a slot and starts to run, or ends with the runner's reason. */
+static outcome enter(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq,
+                     uint32_t n_cached) {
+  r->slot = lane->free_slot[lane->n_free_slots - 1];
+  weft_status status = open_slot(e, lane, r);
+  if (status != WEFT_OK) {
+    weft_pager_release(e->pager, seq);
+    weft_admission_wake(e, seq, UINT32_MAX);
+    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, weft_status_text(status));
+    return ENDED;
+  }
+  lane->n_free_slots -= 1;
+  weft_lifecycle_dequeue(e, r);
+  r->seq = seq;
+  r->n_valid = r->n_planned = n_cached;
+  if (!r->admitted_once) {
+    r->usage.n_cached = n_cached;
+    e->stats.n_cached_tokens += n_cached;
+  }
+  weft_lifecycle_enter(e, r);
+  return ADMITTED;
+}
+
+static outcome try_admit(weft_engine *e, weft_lane *lane, weft_request *r) {
+  weft_admit args = {.space = lane->index,
+                     .domain = r->asked.domain,
+                     .tokens = r->tokens,
+                     .n_tokens = r->n_tokens,
+                     .n_prompt = r->asked.n_tokens,
+                     .n_keep_rows = r->asked.canvas ? 0 : 1,
+                     .no_cache = r->asked.no_cache};
+  weft_seq seq = WEFT_SEQ_NONE, leader = WEFT_SEQ_NONE;
+  uint32_t n_cached = 0;
+  weft_status status = weft_pager_admit(e->pager, &args, &seq, &n_cached, &leader);
+  if (status == WEFT_AGAIN) {
+    follow(e, lane, r, leader);
+    return FOLLOWS;
+  }
+  WEFT_CHECK(status == WEFT_OK); /* sequences were counted, lengths checked at submit */
+  uint32_t wanted = pages_wanted(e, r, seq);
+  if (e->n_running > 0 && wanted > weft_pager_headroom(e->pager)) {
+    weft_pager_release(e->pager, seq);
+    r->need_pages = wanted;
+    r->retry_step = e->n_plans + RETRY_STEPS;
+    return NO_ROOM;
+  }
+  return enter(e, lane, r, seq, n_cached);
+}
+
+/* ---- the queue of a lane ----------------------------------------------------------------------------------- */
+
+static bool may_admit(const weft_planner *p) {
+  const weft_engine *e = p->engine;
+  if (e->starved != NULL || e->preempted || p->rows_left == 0) return false;
+  if (p->lane->n_waiting == 0 || p->lane->n_free_slots == 0) return false;
+  return e->n_running < e->config.running_max && !weft_plan_is_full(p->plan);
+}
+
+/* False: it lacked pages not long ago and nothing has come free since. */
+static bool worth_a_try(const weft_engine *e, const weft_request *r) {
+  if (e->n_running == 0 || r->need_pages == 0) return true;
+  return e->n_plans >= r->retry_step || weft_pager_headroom(e->pager) >= r->need_pages;
+}
+
+/* The first in policy order; but the one that lacked memory goes before its equals. */
+static weft_request *next_request(weft_engine *e, const weft_lane *lane) {
+  weft_request *best = weft_tenants_pick(&e->tenants, lane->index);
+  weft_request *waiter = e->memory_waiter;
+  if (best == NULL || waiter == NULL || best->asked.priority > waiter->asked.priority) return best;
+  return waiter->lane == lane->index ? waiter : NULL;
+}
+
+void weft_admission_run(weft_planner *p) {
+  weft_engine *e = p->engine;
+  while (may_admit(p)) {
+    weft_request *r = next_request(e, p->lane);
+    if (r == NULL) return;
+    outcome got = worth_a_try(e, r) ? try_admit(e, p->lane, r) : NO_ROOM;
+    if (got == ADMITTED) (void)weft_planner_serve(p, r);
+    if (got != NO_ROOM) continue;
+    e->memory_waiter = r;
+    return;
+  }
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT */
+#include "scheduler/engine.h"
+
+#include <string.h>
+
+#include "base/check.h"
+#include "base/memory.h"
+#include "scheduler/engine_internal.h"
+
+enum {
+  TENANTS_MAX = 256,
+  RUNNING_MAX = 1 << 20,
+  WAITING_MAX = 1 << 24,
+  ROWS_MAX = 1 << 20,
+  TOKENS_MAX = 1 << 24
+};
+
+uint64_t weft_engine_clock_us(void) { return weft_clock_us(); }
+
+/* ---- open ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct limit {
+  const char *name;
+  uint32_t value, low, high;
+} limit;
+
+static weft_status check_limits(const weft_engine_config *c, weft_error *error) {
+  const limit rows[] = {
+      {"n_runners", c->n_runners, 1, WEFT_LANES_MAX},
+      {"n_pages", c->n_pages, 1, INT32_MAX},
+      {"rows_per_step", c->rows_per_step, 1, ROWS_MAX},
+      {"running_max", c->running_max, 1, RUNNING_MAX},
+      {"waiting_max", c->waiting_max, 1, WAITING_MAX},
+      {"n_tenants", c->n_tenants, 1, TENANTS_MAX},
+      {"seq_tokens_max", c->seq_tokens_max, 2, TOKENS_MAX},
+  };
+  for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    if (rows[i].value >= rows[i].low && rows[i].value <= rows[i].high) continue;
+    return weft_fail(error, WEFT_E_INVALID, "engine: %s is %u; it must be from %u to %u",
+                     rows[i].name, rows[i].value, rows[i].low, rows[i].high);
+  }
+  return WEFT_OK;
+}
+
+/* Block tables are addressed by 32-bit offsets into the pager's one array. */
+static weft_status check_runner(const weft_engine_config *c, uint32_t index, weft_error *error) {
+  const weft_runner_info *info = c->runner[index]->ops->info(c->runner[index]);
+  uint32_t budget = info->rows_max < c->rows_per_step ? info->rows_max : c->rows_per_step;
+  if (info->canvas_length > budget) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "%s: a canvas has %u rows, a step at most %u; raise rows per step to %u",
+                     info->name, info->canvas_length, budget, info->canvas_length);
+  }
+  if (info->n_slots == 0 || info->depth == 0 || budget == 0 || info->n_groups == 0 ||
+      info->n_groups > WEFT_BATCH_GROUPS_MAX) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "%s: %u slots, depth %u, %u rows, %u layer groups; each must be at least 1",
+                     info->name, info->n_slots, info->depth, budget, info->n_groups);
+  }
+  uint64_t n_entries = 0;
+  for (uint32_t g = 0; g < info->n_groups; g++) {
+    n_entries += c->seq_tokens_max / info->group[g].block_tokens + 1;
+  }
+  if (n_entries * c->running_max > UINT32_MAX) {
+    return weft_fail(error, WEFT_E_TOO_LARGE,
+                     "%s: block tables of %u requests of %u tokens have more than 2^32 entries; "
+                     "lower one of them",
+                     info->name, c->running_max, c->seq_tokens_max);
+  }
+  return WEFT_OK;
+}
+
+static weft_status open_pager(weft_engine *e, weft_error *error) {
+  const weft_engine_config *c = &e->config;
+  weft_space_config space[WEFT_SPACES_MAX] = {0};
+  for (uint32_t i = 0; i < c->n_runners; i++) {
+    const weft_runner_info *info = e->lane[i].info;
+    space[i].fingerprint =
+        (weft_key128){.low = info->fingerprint_low, .high = info->fingerprint_high};
+    space[i].n_groups = info->n_groups;
+    for (uint32_t g = 0; g < info->n_groups; g++) {
+      space[i].group[g] = (weft_group_config){.block_tokens = info->group[g].block_tokens,
+                                              .window = info->group[g].window};
+    }
+  }
+  weft_pager_config config = {.n_pages = c->n_pages,
+                              .n_seqs = c->running_max,
+                              .seq_tokens_max = c->seq_tokens_max,
+                              .n_spaces = c->n_runners,
+                              .space = space,
+                              .no_prefix_cache = c->no_prefix_cache};
+  return weft_pager_open(&config, &e->pager, error);
+}
+
+/* The longest sequence of the lane that fits the pool alone with n_rows rows in flight. */
+static uint32_t longest_fit(const weft_engine *e, uint32_t lane, uint32_t n_rows) {
+  uint32_t low = 0, high = e->config.seq_tokens_max;
+  while (low < high) {
+    uint32_t middle = low + (high - low + 1) / 2;
+    if (weft_pager_pages_for(e->pager, lane, middle, n_rows) <= e->config.n_pages) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+static weft_status open_lane(weft_engine *e, uint32_t index) {
+  weft_lane *lane = &e->lane[index];
+  uint32_t canvas = lane->info->canvas_length;
+  lane->index = index;
+  lane->rows_max = lane->info->rows_max < e->config.rows_per_step ? lane->info->rows_max
+                                                                  : e->config.rows_per_step;
+  lane->fit_tokens = longest_fit(e, index, 1);
+  lane->fit_canvas = canvas == 0 ? 0 : longest_fit(e, index, canvas);
+  weft_list_init(&lane->ready);
+  weft_list_init(&lane->prefilling);
+  weft_list_init(&lane->leaving);
+  lane->free_slot = weft_alloc(lane->info->n_slots, sizeof *lane->free_slot);
+  if (lane->free_slot == NULL) return WEFT_E_NO_MEMORY;
+  for (uint32_t i = 0; i < lane->info->n_slots; i++) {
+    lane->free_slot[i] = lane->info->n_slots - 1 - i;
+  }
+  lane->n_free_slots = lane->info->n_slots;
+  return WEFT_OK;
+}
+
+static weft_status take_memory(weft_engine *e) {
+  const weft_engine_config *c = &e->config;
+  uint32_t rows_max = 1, groups_max = 1, n_slots = 0;
+  for (uint32_t i = 0; i < e->n_lanes; i++) {
+    weft_status status = open_lane(e, i);
+    if (status != WEFT_OK) return status;
+    if (e->lane[i].rows_max > rows_max) rows_max = e->lane[i].rows_max;
+    if (e->lane[i].info->n_groups > groups_max) groups_max = e->lane[i].info->n_groups;
+    if (e->lane[i].info->n_slots > n_slots) n_slots = e->lane[i].info->n_slots;
+  }
+  uint32_t n_works = c->running_max < n_slots ? c->running_max : n_slots;
+  if (n_works > rows_max) n_works = rows_max;
+  n_works += 1; /* so that a full plan is never the reason to stop */
+  e->rank = weft_alloc(c->running_max, sizeof *e->rank);
+  e->ranked = weft_alloc(c->running_max, sizeof *e->ranked);
+  e->followers = weft_alloc(c->running_max, sizeof *e->followers);
+  if (e->rank == NULL || e->ranked == NULL || e->followers == NULL) return WEFT_E_NO_MEMORY;
+  for (uint32_t i = 0; i < c->running_max; i++) weft_list_init(&e->followers[i].list);
+  for (uint32_t i = 0; i < WEFT_FLIGHT_MAX; i++) {
+    weft_status status = weft_plan_open(&e->plan[i], n_works);
+    if (status != WEFT_OK) return status;
+  }
+  weft_status status = weft_tenants_open(&e->tenants, c->n_tenants, e->n_lanes);
+  if (status != WEFT_OK) return status;
+  status = weft_deadlines_open(&e->deadlines, c->running_max + c->waiting_max);
+  if (status != WEFT_OK) return status;
+  return weft_batcher_open(&e->batcher, rows_max, 2 * n_works, groups_max,
+                           c->running_max * groups_max + 1);
+}
+
+static void free_engine(weft_engine *e) {
+  for (uint32_t i = 0; i < e->n_lanes; i++) weft_free(e->lane[i].free_slot);
+  for (uint32_t i = 0; i < WEFT_FLIGHT_MAX; i++) weft_plan_close(&e->plan[i]);
+  weft_batcher_close(&e->batcher);
+  weft_deadlines_close(&e->deadlines);
+  weft_tenants_close(&e->tenants);
+  weft_free(e->rank);
+  weft_free(e->ranked);
+  weft_free(e->followers);
+  weft_pager_close(e->pager);
+  weft_free(e);
+}
+
+weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out,
+                             weft_error *error) {
+  *out = NULL;
+  weft_status status = check_limits(config, error);
+  for (uint32_t i = 0; status == WEFT_OK && i < config->n_runners; i++) {
+    status = check_runner(config, i, error);
+  }
+  if (status != WEFT_OK) return status;
+  weft_engine *e = weft_alloc(1, sizeof *e);
+  if (e == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "engine: no memory for its head");
+  e->config = *config;
+  e->n_lanes = config->n_runners;
+  if (e->config.prefill_chunk == 0 || e->config.prefill_chunk > config->rows_per_step) {
+    e->config.prefill_chunk = config->rows_per_step;
+  }
+  if (e->config.steps_per_turn == 0) e->config.steps_per_turn = 1;
+  for (uint32_t i = 0; i < e->n_lanes; i++) {
+    e->lane[i].runner = config->runner[i];
+    e->lane[i].info = config->runner[i]->ops->info(config->runner[i]);
+  }
+  status = open_pager(e, error);
+  if (status == WEFT_OK && take_memory(e) != WEFT_OK) {
+    status = weft_fail(error, WEFT_E_NO_MEMORY,
+                       "engine: no memory for %u running and %u waiting requests; lower one of them",
+                       config->running_max, config->waiting_max);
+  }
+  if (status == WEFT_OK && weft_inbox_open(&e->inbox, config->waiting_max, config->running_max)) {
+    status = weft_fail(error, WEFT_E_NO_MEMORY, "engine: the system refused a lock");
+  }
+  if (status != WEFT_OK) {
+    free_engine(e);
+    return status;
+  }
+  (void)pthread_mutex_init(&e->stats_mutex, NULL);
+  e->turn_steps_left = e->config.steps_per_turn;
+  weft_engine_share_stats(e);
+  *out = e;
+  return WEFT_OK;
+}
+
+void weft_engine_close(weft_engine *engine) {
+  if (engine == NULL) return;
+  weft_engine_stop(engine);
+  weft_inbox_close(&engine->inbox);
+  (void)pthread_mutex_destroy(&engine->stats_mutex);
+  free_engine(engine);
+}
+
+/* ---- other threads -------------------------------------------------------------------------------------------------- */
+
+void weft_engine_cancel(weft_engine *engine, weft_request *request) {
+  if (atomic_load(&request->finished) || atomic_exchange(&request->cancelled, true)) return;
+  atomic_fetch_add(&request->n_references, 1);
+  weft_inbox_cancel(&engine->inbox, request);
+}
+
+weft_status weft_engine_poll(weft_engine *engine, weft_request *request, weft_event *out) {
+  (void)engine;
+  return weft_request_poll(request, out);
+}
+
+weft_status weft_engine_wait(weft_engine *engine, weft_request *request, uint64_t timeout_us) {
+  (void)engine;
+  return weft_request_wait(request, timeout_us);
+}
+
+void weft_engine_release(weft_engine *engine, weft_request *request) {
+  if (request == NULL) return;
+  weft_request_detach(request);
+  weft_engine_cancel(engine, request);
+  weft_request_unref(request);
+}
+
+weft_status weft_engine_step(weft_engine *engine, uint64_t now_us) {
+  return weft_engine_turn(engine, now_us);
+}
+
+void weft_engine_drain(weft_engine *engine) { weft_inbox_drain(&engine->inbox); }
+
+bool weft_engine_idle(weft_engine *engine) {
+  return weft_inbox_n_live(&engine->inbox) == 0 && engine->n_busy == 0;
+}
+
+void weft_engine_reset_cache(weft_engine *engine) { weft_inbox_reset_cache(&engine->inbox); }
+
+void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out) {
+  (void)pthread_mutex_lock(&engine->stats_mutex);
+  *out = engine->shared_stats;
+  (void)pthread_mutex_unlock(&engine->stats_mutex);
+}
+
+weft_pager *weft_engine_pager(weft_engine *engine) { return engine->pager; }

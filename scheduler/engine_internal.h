@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+/* The inside of the engine, shared by the files that make up a step. Engine thread only, except where said.
+ *
+ *   engine.c       open, close, submit; what other threads call
+ *   step.c         inbox, expiry, launch, land: the order of a turn
+ *   planner.c      running requests -> rows of a plan; memory, victims
+ *   admission.c    waiting requests -> running
+ *   apply.c        results -> tokens, events, commits
+ *   lifecycle.c    how a request changes state: enter, finish, preempt, leave, break
+ *   thread.c       the loop on a thread of its own
+ *
+ * Law. A running request is in exactly one list of its lane: prefilling (tokens the host knows lack rows), ready
+ * (decodes or denoises), leaving (nothing more is planned). Its sequence and slot are given back only when nothing
+ * of it is in flight, so a page is never handed on while a submitted step may still read or write it. */
+#ifndef WEFT_SCHEDULER_ENGINE_INTERNAL_H
+#define WEFT_SCHEDULER_ENGINE_INTERNAL_H
+
+#include "base/clock.h"
+#include "scheduler/batcher.h"
+#include "scheduler/inbox.h"
+#include "scheduler/plan.h"
+#include "scheduler/tenant.h"
+
+enum {
+  WEFT_LANES_MAX = WEFT_SPACES_MAX,
+  WEFT_FLIGHT_MAX = 2 /* plans submitted and not landed: one without overlap, two with */
+};
+
+/* One runner as the engine sees it. */
+typedef struct weft_lane {
+  weft_runner *runner;
+  const weft_runner_info *info;
+  uint32_t index;
+  uint32_t rows_max;      /* budget of one step */
+  uint32_t fit_tokens;    /* longest keys and values that fit the pool alone, row by row */
+  uint32_t fit_canvas;    /* ... with a whole canvas of rows in flight */
+  _Atomic bool broken;
+  char reason[320];       /* why it is broken */
+  uint32_t *free_slot;    /* stack */
+  uint32_t n_free_slots;
+  weft_link ready, prefilling, leaving;
+  uint32_t n_running;     /* slots taken, leaving ones included */
+  uint32_t n_waiting;     /* queued or followers */
+  uint32_t n_in_flight;   /* plans */
+  uint32_t n_squeezed;    /* steps in a row in which prompts got no row */
+  uint64_t n_batches;
+} weft_lane;
+
+/* Those who wait for a prefix that a sequence is computing. */
+typedef struct weft_followers {
+  weft_link list;
+  uint32_t wake_at; /* n_valid of the leader */
+} weft_followers;
+
+struct weft_engine {
+  weft_engine_config config;
+  uint32_t n_lanes;
+  weft_lane lane[WEFT_LANES_MAX];
+  weft_pager *pager;
+  weft_tenants tenants;
+  weft_deadlines deadlines;
+  weft_batcher batcher;
+  weft_inbox inbox; /* any thread */
+
+  /* running requests, dense: rank[i] belongs to ranked[i] */
+  weft_rank *rank;
+  weft_request **ranked;
+  uint32_t n_running;
+  _Atomic uint32_t n_busy; /* == n_running, for other threads */
+  weft_followers *followers; /* [running_max], by sequence */
+
+  weft_plan plan[WEFT_FLIGHT_MAX];
+  uint32_t first_flight, n_flight;
+  uint64_t n_plans, n_arrivals;
+  uint32_t turn, turn_steps_left, last_lane;
+
+  weft_request *starved;       /* runs and lacks memory: served before anybody else */
+  weft_request *memory_waiter; /* waits and lacks memory: nobody of its priority or less passes it */
+  uint32_t n_leaving; /* requests that give back their memory when their rows have landed */
+  bool preempted; /* in this plan: no admissions */
+  uint64_t n_changes; /* of state, of any request: a turn with one was not idle */
+
+  bool real_clock; /* time of results is read from the clock, not taken from step's argument */
+  uint64_t now_us;
+  uint64_t runner_us; /* spent in calls of the runner, this turn */
+  weft_engine_stats stats;
+
+  pthread_mutex_t stats_mutex;
+  weft_engine_stats shared_stats; /* under stats_mutex */
+  pthread_t thread;
+  bool has_thread; /* start and stop: the caller's thread */
+};
+
+
+/* ---- step.c ---- */
+weft_status weft_engine_turn(weft_engine *engine, uint64_t now_us);
+/* Ends everything with CANCELLED, after what is in flight has landed. */
+void weft_engine_end_all(weft_engine *engine);
+/* Submits one plan of the lane whose turn it is; false: nothing to submit. */
+bool weft_engine_launch(weft_engine *engine);
+void weft_engine_land(weft_engine *engine);
+void weft_engine_share_stats(weft_engine *engine);
+
+/* ---- planner.c ---- */
+typedef struct weft_planner {
+  weft_engine *engine;
+  weft_lane *lane;
+  weft_plan *plan;
+  uint32_t rows_left;
+} weft_planner;
+void weft_planner_run(weft_planner *planner);
+/* Plans what this running request can use of the rows left. False: it wanted rows and got none. */
+bool weft_planner_serve(weft_planner *planner, weft_request *request);
+
+/* ---- admission.c ---- */
+/* Admits and plans waiting requests of the lane. */
+void weft_admission_run(weft_planner *planner);
+/* The sequence advanced (or ended: n_valid UINT32_MAX): followers that may now find their prefix wait in queues
+ * again. */
+void weft_admission_wake(weft_engine *engine, weft_seq seq, uint32_t n_valid);
+
+/* ---- apply.c ---- */
+/* False: the results do not belong to the plan. */
+bool weft_apply_step(weft_engine *engine, weft_plan *plan,
+                     const weft_step_result *result);
+
+/* ---- lifecycle.c ---- */
+/* From the inbox into its queue. */
+void weft_lifecycle_accept(weft_engine *engine, weft_request *request);
+void weft_lifecycle_enqueue(weft_engine *engine, weft_request *request);
+/* Out of its queue or from among the followers; still WAITING. */
+void weft_lifecycle_dequeue(weft_engine *engine, weft_request *request);
+/* A dequeued request with sequence and slot starts to run. */
+void weft_lifecycle_enter(weft_engine *engine, weft_request *request);
+/* The one final event. reason: FINISH_ERROR only. A running request leaves as soon as nothing is in flight. */
+void weft_lifecycle_finish(weft_engine *engine, weft_request *request, weft_finish finish,
+                           const char *reason);
+/* Gives up its memory and waits again. True: at once; false: when its rows in flight have landed. */
+bool weft_lifecycle_preempt(weft_engine *engine, weft_request *request);
+/* A segment of the request landed. */
+void weft_lifecycle_landed(weft_engine *engine, weft_request *request);
+/* Every request of the lane ends with an error; its plans in flight are dropped. */
+void weft_lifecycle_break(weft_engine *engine, weft_lane *lane, weft_status status,
+                          const char *where);
+
+#endif

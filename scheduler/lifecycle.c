@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: MIT */
+/* How a request changes state; nobody else writes state, finish, or the counts of who runs and who waits.
+ *
+ * Law. finish happens once per request. Memory, slot and place among the running are given back in leave and
+ * nowhere else, when nothing of the request is in flight. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "scheduler/engine_internal.h"
+#include "scheduler/latency.h"
+
+/* ---- waiting ----------------------------------------------------------------------------------------------- */
+
+void weft_lifecycle_enqueue(weft_engine *e, weft_request *r) {
+  e->n_changes += 1;
+  weft_tenants_enqueue(&e->tenants, r);
+  e->lane[r->lane].n_waiting += 1;
+  e->stats.n_waiting += 1;
+}
+
+void weft_lifecycle_dequeue(weft_engine *e, weft_request *r) {
+  weft_list_remove(&r->link);
+  e->lane[r->lane].n_waiting -= 1;
+  e->stats.n_waiting -= 1;
+  if (e->memory_waiter == r) e->memory_waiter = NULL;
+  if (r->follows == WEFT_SEQ_NONE) {
+    weft_tenants_dequeued(&e->tenants, r);
+  } else {
+    r->follows = WEFT_SEQ_NONE;
+  }
+}
+
+void weft_lifecycle_accept(weft_engine *e, weft_request *r) {
+  r->arrival = e->n_arrivals++;
+  e->stats.n_submitted += 1;
+  if (r->asked.deadline_us > 0) {
+    weft_deadlines_add(&e->deadlines, r->asked.deadline_us, r, &r->deadline_at);
+  }
+  weft_lifecycle_enqueue(e, r);
+  weft_lane *lane = &e->lane[r->lane];
+  if (lane->broken) weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, lane->reason);
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------- */
+
+static void count_start(weft_engine *e, weft_request *r) {
+  r->admitted_once = true;
+  r->usage.started_us = e->now_us;
+  uint64_t waited = e->now_us > r->usage.submitted_us ? e->now_us - r->usage.submitted_us : 0;
+  e->stats.queue_us += waited;
+  weft_latency_count(e->stats.queue, waited);
+  e->stats.n_prompt_tokens += r->asked.n_tokens;
+}
+
+void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
+  weft_lane *lane = &e->lane[r->lane];
+  if (!r->admitted_once) count_start(e, r);
+  weft_inbox_count_waiting(&e->inbox, -1);
+  e->n_changes += 1;
+  r->state = WEFT_REQUEST_RUNNING;
+  r->need_pages = 0;
+  r->n_in_flight = r->n_pending = 0;
+  r->next_block = r->block;
+  r->next_step = 0;
+  r->prefilling = r->n_planned < r->n_tokens;
+  weft_list_push_back(r->prefilling ? &lane->prefilling : &lane->ready, &r->link);
+  r->rank_at = e->n_running;
+  e->rank[e->n_running] = (weft_rank){.arrival = r->arrival, .priority = r->asked.priority};
+  e->ranked[e->n_running] = r;
+  e->n_running += 1;
+  e->n_busy = e->n_running;
+  lane->n_running += 1;
+  e->tenants.tenant[r->asked.tenant].n_running += 1;
+}
+
+static void unrank(weft_engine *e, weft_request *r) {
+  uint32_t last = e->n_running - 1;
+  e->rank[r->rank_at] = e->rank[last];
+  e->ranked[r->rank_at] = e->ranked[last];
+  e->ranked[r->rank_at]->rank_at = r->rank_at;
+  e->n_running = last;
+  e->n_busy = last;
+}
+
+static void leave(weft_engine *e, weft_request *r) {
+  weft_lane *lane = &e->lane[r->lane];
+  WEFT_CHECK(r->n_in_flight == 0);
+  weft_list_remove(&r->link);
+  weft_pager_trim(e->pager, r->seq);
+  /* The end of an answer, or of what a preempted request will ask for again, is worth keeping. */
+  bool keep = r->finish == WEFT_FINISH_NONE || r->finish == WEFT_FINISH_STOP ||
+              r->finish == WEFT_FINISH_LENGTH;
+  if (keep && !r->asked.no_cache) weft_pager_mark(e->pager, r->seq);
+  weft_seq seq = r->seq;
+  weft_pager_release(e->pager, seq);
+  r->seq = WEFT_SEQ_NONE;
+  lane->runner->ops->slot_close(lane->runner, r->slot);
+  lane->free_slot[lane->n_free_slots++] = r->slot;
+  lane->n_running -= 1;
+  e->tenants.tenant[r->asked.tenant].n_running -= 1;
+  unrank(e, r);
+  if (r->finish == WEFT_FINISH_NONE) {
+    r->state = WEFT_REQUEST_WAITING;
+    weft_lifecycle_enqueue(e, r);
+  } else {
+    r->state = WEFT_REQUEST_DONE;
+    weft_request_unref(r);
+  }
+  weft_admission_wake(e, seq, UINT32_MAX);
+}
+
+static void start_leaving(weft_engine *e, weft_request *r) {
+  if (e->starved == r) e->starved = NULL;
+  if (r->state == WEFT_REQUEST_LEAVING) return;
+  e->n_changes += 1;
+  r->state = WEFT_REQUEST_LEAVING;
+  e->rank[r->rank_at].excluded = true;
+  weft_list_remove(&r->link);
+  weft_list_push_back(&e->lane[r->lane].leaving, &r->link);
+  e->n_leaving += 1;
+}
+
+/* True: it left. */
+static bool try_leave(weft_engine *e, weft_request *r) {
+  if (r->state != WEFT_REQUEST_LEAVING || r->n_in_flight > 0) return false;
+  e->n_leaving -= 1;
+  leave(e, r);
+  return true;
+}
+
+bool weft_lifecycle_preempt(weft_engine *e, weft_request *r) {
+  WEFT_CHECK(r->state == WEFT_REQUEST_RUNNING);
+  e->preempted = true;
+  e->stats.n_preemptions += 1;
+  r->usage.n_preemptions += 1;
+  weft_inbox_count_waiting(&e->inbox, 1);
+  start_leaving(e, r);
+  return try_leave(e, r);
+}
+
+void weft_lifecycle_landed(weft_engine *e, weft_request *r) {
+  WEFT_CHECK(r->n_in_flight > 0);
+  r->n_in_flight -= 1;
+  (void)try_leave(e, r);
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------------- */
+
+static void count_finish(weft_engine *e, weft_request *r) {
+  weft_usage *u = &r->usage;
+  u->n_answer = r->n_answer;
+  u->finished_us = e->now_us;
+  e->stats.n_finished[r->finish] += 1;
+  uint64_t e2e = u->finished_us > u->submitted_us ? u->finished_us - u->submitted_us : 0;
+  e->stats.e2e_sum_us += e2e;
+  weft_latency_count(e->stats.e2e, e2e);
+  if (r->n_answer < 2) return;
+  uint64_t tpot = (u->finished_us - u->first_token_us) / (r->n_answer - 1);
+  e->stats.tpot_sum_us += tpot;
+  weft_latency_count(e->stats.tpot, tpot);
+}
+
+void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish,
+                           const char *reason) {
+  WEFT_CHECK(r->finish == WEFT_FINISH_NONE);
+  WEFT_CHECK(finish != WEFT_FINISH_NONE);
+  e->n_changes += 1;
+  r->finish = finish;
+  if (reason != NULL) (void)snprintf(r->error, sizeof r->error, "%s", reason);
+  weft_deadlines_remove(&e->deadlines, &r->deadline_at);
+  count_finish(e, r);
+  bool waited = r->state == WEFT_REQUEST_WAITING;
+  bool preempted = r->state == WEFT_REQUEST_LEAVING; /* it was counted as waiting already */
+  if (waited) weft_lifecycle_dequeue(e, r);
+  if (waited || preempted) weft_inbox_count_waiting(&e->inbox, -1);
+  weft_inbox_count_finished(&e->inbox);
+  weft_request_publish_end(r);
+  weft_request_tell(r);
+  if (waited) {
+    r->state = WEFT_REQUEST_DONE;
+    weft_request_unref(r);
+    return;
+  }
+  start_leaving(e, r);
+  (void)try_leave(e, r);
+}
+
+/* ---- a broken lane ----------------------------------------------------------------------------------------- */
+
+static void end_list(weft_engine *e, weft_link *list, const char *reason) {
+  while (!weft_list_empty(list)) {
+    weft_request *r = WEFT_OF_LINK(list->next, weft_request, link);
+    r->n_in_flight = 0;
+    if (r->finish == WEFT_FINISH_NONE) {
+      weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, reason);
+    } else {
+      (void)try_leave(e, r);
+    }
+  }
+}
+
+void weft_lifecycle_break(weft_engine *e, weft_lane *lane, weft_status status, const char *where) {
+  if (lane->broken) return;
+  (void)snprintf(lane->reason, sizeof lane->reason, "%s: %s during %s; restart to use it again",
+                 lane->info->name, weft_status_text(status), where);
+  lane->broken = true;
+  weft_log(WEFT_LOG_ERROR, "%s", lane->reason);
+  e->stats.broken_runners |= UINT64_C(1) << lane->index;
+  for (uint32_t i = 0; i < e->n_flight; i++) {
+    weft_plan *plan = &e->plan[(e->first_flight + i) % WEFT_FLIGHT_MAX];
+    if (plan->lane == lane->index) plan->dropped = true;
+  }
+  lane->n_in_flight = 0;
+  end_list(e, &lane->leaving, lane->reason);
+  end_list(e, &lane->ready, lane->reason);
+  end_list(e, &lane->prefilling, lane->reason);
+  weft_request *r; /* with the last sequence of the lane its followers went back to their queues */
+  while ((r = weft_tenants_any(&e->tenants, lane->index)) != NULL) {
+    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, lane->reason);
+  }
+}

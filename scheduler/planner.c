@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: MIT */
+/* Planning: which rows of which running request go into the next step.
+ *
+ * Law. Running first: every decode row, commit and denoise step, then chunks of prompts, then admissions, while
+ * rows last. Who found no room in a step is first in the next one. Memory goes by rank: a request that lacks blocks
+ * takes them from a request that ranks below it (which recomputes later) or waits until somebody leaves; so the
+ * first in rank always advances. What is planned ahead of results never goes beyond what the results can only
+ * confirm or void:
+ *   autoregressive   the row after a token that is still being sampled
+ *   canvas           the next denoise step; after the last possible step the commit, and the next canvas on it */
+#include "base/check.h"
+#include "scheduler/cost.h"
+#include "scheduler/engine_internal.h"
+
+/* ---- memory ------------------------------------------------------------------------------------------------ */
+
+static weft_rank rank_of(const weft_request *r) {
+  return (weft_rank){.arrival = r->arrival, .priority = r->asked.priority};
+}
+
+/* The highest in rank that lacks memory is remembered: it is served first, and nobody is admitted meanwhile. */
+static void starve(weft_engine *e, weft_request *r) {
+  weft_rank rank = rank_of(r);
+  if (e->starved != NULL) {
+    weft_rank other = rank_of(e->starved);
+    if (!weft_policy_goes_before(&rank, &other)) return;
+  }
+  e->starved = r;
+}
+
+/* The most rows <= n for which blocks exist or could be had without a victim; 0: not one. */
+static uint32_t reserve_some(weft_engine *e, weft_request *r, uint32_t n, bool shrink) {
+  uint32_t in_flight = r->n_planned - r->n_valid;
+  while (n > 0) {
+    weft_status status = weft_pager_reserve(e->pager, r->seq, in_flight + n);
+    if (status == WEFT_OK) return n;
+    WEFT_CHECK(status == WEFT_NO_BLOCKS); /* lengths were checked at submit */
+    if (!shrink) return 0;
+    n /= 2;
+  }
+  return 0;
+}
+
+/* Rows that may be planned: n, less when shrink allows it, 0 when memory has to come free first. */
+static uint32_t reserve(weft_engine *e, weft_request *r, uint32_t n, bool shrink) {
+  for (;;) {
+    uint32_t got = reserve_some(e, r, n, shrink);
+    if (got > 0) {
+      if (e->starved == r) e->starved = NULL;
+      return got;
+    }
+    weft_rank rank = rank_of(r);
+    uint32_t victim = WEFT_POLICY_NONE;
+    if (e->n_leaving == 0) victim = weft_policy_victim(e->rank, e->n_running, &rank);
+    if (victim == WEFT_POLICY_NONE || !weft_lifecycle_preempt(e, e->ranked[victim])) {
+      starve(e, r);
+      return 0;
+    }
+  }
+}
+
+/* ---- one request ------------------------------------------------------------------------------------------- */
+
+static void add_work(weft_planner *p, weft_request *r, weft_work work) {
+  work.request = r;
+  work.slot = r->slot;
+  weft_plan_add(p->plan, &work);
+  p->rows_left -= work.n_rows;
+  r->n_in_flight += 1;
+  r->planned_in = p->plan->number;
+  weft_tenants_charge(&p->engine->tenants, r->asked.tenant,
+                      weft_cost_of_segment(work.n_rows, work.kv_len));
+}
+
+/* The next denoise step on top of n_planned keys. */
+static bool plan_denoise(weft_planner *p, weft_request *r) {
+  uint32_t n = r->size.n_canvas;
+  if (r->next_block == r->size.n_blocks) return true; /* the last step of the last canvas is in flight */
+  if (n > p->rows_left || weft_plan_is_full(p->plan)) return false;
+  add_work(p, r,
+           (weft_work){.kind = WEFT_WORK_DENOISE,
+                       .kv_len = r->n_planned,
+                       .n_rows = n,
+                       .block = r->next_block,
+                       .step = r->next_step,
+                       .source = WEFT_TOKENS_CANVAS,
+                       .output = WEFT_OUTPUT_CANVAS});
+  r->next_step += 1;
+  if (r->next_step < r->asked.entropy_bound.max_steps) return true;
+  r->next_block += 1; /* that step ends the canvas whatever it finds */
+  r->next_step = 0;
+  return true;
+}
+
+/* The canvas before next_block becomes keys and values; the device knows its tokens, the host maybe not yet. */
+static bool plan_commit(weft_planner *p, weft_request *r) {
+  uint32_t n = r->size.n_canvas;
+  if (n > p->rows_left || weft_plan_is_full(p->plan)) return false;
+  if (reserve(p->engine, r, n, false) == 0) return true; /* waits for memory, not for rows */
+  add_work(p, r,
+           (weft_work){.kind = WEFT_WORK_COMMIT,
+                       .kv_len = r->n_planned,
+                       .n_rows = n,
+                       .source = WEFT_TOKENS_ARGMAX,
+                       .output = WEFT_OUTPUT_NONE});
+  r->n_planned += n;
+  return plan_denoise(p, r);
+}
+
+static bool serve_canvas(weft_planner *p, weft_request *r) {
+  if (r->next_block == r->size.n_blocks) return true;
+  uint32_t n_virtual = r->asked.n_tokens + r->next_block * r->size.n_canvas;
+  if (r->n_planned == n_virtual) return plan_denoise(p, r);
+  WEFT_CHECK(r->n_planned + r->size.n_canvas == n_virtual);
+  return plan_commit(p, r);
+}
+
+static bool serve_decode(weft_planner *p, weft_request *r) {
+  uint32_t n_virtual = r->n_tokens + r->n_pending;
+  if (n_virtual == r->asked.n_tokens + r->size.answer_max) return true; /* its last token is in flight */
+  if (p->rows_left == 0 || weft_plan_is_full(p->plan)) return false;
+  WEFT_CHECK(r->n_planned + 1 == n_virtual);
+  if (reserve(p->engine, r, 1, false) == 0) return true;
+  bool on_device = r->n_planned >= r->n_tokens;
+  add_work(p, r,
+           (weft_work){.kind = WEFT_WORK_DECODE,
+                       .kv_len = r->n_planned,
+                       .n_rows = 1,
+                       .source = on_device ? WEFT_TOKENS_SAMPLED : WEFT_TOKENS_HOST,
+                       .output = WEFT_OUTPUT_TOKEN});
+  r->n_planned += 1;
+  r->n_pending += 1;
+  return true;
+}
+
+/* A chunk of the tokens the host knows. The last chunk of an autoregressive request gives a token; after that of a
+ * canvas request the first denoise step may follow at once. */
+static bool serve_prefill(weft_planner *p, weft_request *r) {
+  weft_engine *e = p->engine;
+  uint32_t want = r->n_tokens - r->n_planned;
+  uint32_t n = want < e->config.prefill_chunk ? want : e->config.prefill_chunk;
+  if (n > p->rows_left) n = p->rows_left;
+  if (n == 0 || weft_plan_is_full(p->plan)) return false;
+  n = reserve(e, r, n, true);
+  if (n == 0) return true;
+  bool token = n == want && !r->asked.canvas;
+  add_work(p, r,
+           (weft_work){.kind = WEFT_WORK_PREFILL,
+                       .kv_len = r->n_planned,
+                       .n_rows = n,
+                       .source = WEFT_TOKENS_HOST,
+                       .output = token ? WEFT_OUTPUT_TOKEN : WEFT_OUTPUT_NONE});
+  r->n_planned += n;
+  if (n < want) return true;
+  r->prefilling = false;
+  r->n_pending = token ? 1 : 0;
+  if (r->asked.canvas) (void)plan_denoise(p, r);
+  return true;
+}
+
+bool weft_planner_serve(weft_planner *p, weft_request *r) {
+  if (r->planned_in == p->plan->number) return true; /* served before: starved, or squeezed */
+  if (!r->prefilling) return r->asked.canvas ? serve_canvas(p, r) : serve_decode(p, r);
+  bool served = serve_prefill(p, r);
+  if (!r->prefilling) {
+    weft_list_remove(&r->link);
+    weft_list_push_back(&p->lane->ready, &r->link);
+  }
+  return served;
+}
+
+/* ---- one lane ---------------------------------------------------------------------------------------------- */
+
+/* Walks a list by popping its head, so that victims may leave it meanwhile. Who wanted rows and got none goes to
+ * the front, before those that were not reached, before those that were served. */
+static void serve_list(weft_planner *p, weft_link *list) {
+  weft_link served, skipped, *link;
+  weft_list_init(&served);
+  weft_list_init(&skipped);
+  while (p->rows_left > 0 && (link = weft_list_pop_front(list)) != NULL) {
+    weft_request *r = WEFT_OF_LINK(link, weft_request, link);
+    bool done = weft_planner_serve(p, r);
+    if (!weft_list_empty(link)) continue; /* its prompt is complete: it went to ready */
+    weft_list_push_back(done ? &served : &skipped, link);
+  }
+  weft_list_splice_back(list, &served);
+  weft_list_splice_front(list, &skipped);
+}
+
+static void serve_starved(weft_planner *p) {
+  weft_request *r = p->engine->starved;
+  if (r != NULL && r->lane == p->lane->index) (void)weft_planner_serve(p, r);
+}
+
+static void serve_prompts(weft_planner *p) {
+  serve_list(p, &p->lane->prefilling);
+  weft_admission_run(p);
+}
+
+/* Once in a while prompts go first, with half of the rows, when decoding left them none for several steps. */
+static void serve_squeezed(weft_planner *p) {
+  uint32_t kept = p->rows_left / 2;
+  p->rows_left -= kept;
+  serve_prompts(p);
+  p->rows_left += kept;
+}
+
+void weft_planner_run(weft_planner *p) {
+  weft_lane *lane = p->lane;
+  p->engine->preempted = false;
+  serve_starved(p);
+  if (weft_policy_prefill_first(lane->n_squeezed)) serve_squeezed(p);
+  serve_list(p, &lane->ready);
+  serve_prompts(p);
+  bool prompts = !weft_list_empty(&lane->prefilling) || lane->n_waiting > 0;
+  bool squeezed = prompts && p->plan->n_rows_of[WEFT_WORK_PREFILL] == 0 && p->rows_left == 0;
+  lane->n_squeezed = squeezed ? lane->n_squeezed + 1 : 0;
+}

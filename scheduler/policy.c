@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+#include "scheduler/policy.h"
+
+enum {
+  MARGIN_PART = 8,   /* at most one eighth of the pool is kept unpromised */
+  SQUEEZED_STEPS = 4 /* steps without a row for prompts before they go first */
+};
+
+bool weft_policy_goes_before(const weft_rank *a, const weft_rank *b) {
+  if (a->priority != b->priority) return a->priority > b->priority;
+  return a->arrival < b->arrival;
+}
+
+uint32_t weft_policy_victim(const weft_rank *running, uint32_t n, const weft_rank *needs) {
+  uint32_t last = WEFT_POLICY_NONE;
+  for (uint32_t i = 0; i < n; i++) {
+    if (running[i].excluded || !weft_policy_goes_before(needs, &running[i])) continue;
+    if (last == WEFT_POLICY_NONE || weft_policy_goes_before(&running[last], &running[i])) last = i;
+  }
+  return last;
+}
+
+static bool candidate_goes_before(const weft_candidate *a, const weft_candidate *b) {
+  if (a->priority != b->priority) return a->priority > b->priority;
+  if (a->tenant_clock != b->tenant_clock) return a->tenant_clock < b->tenant_clock;
+  return a->arrival < b->arrival;
+}
+
+uint32_t weft_policy_pick(const weft_candidate *list, uint32_t n) {
+  uint32_t best = 0;
+  for (uint32_t i = 1; i < n; i++) {
+    if (candidate_goes_before(&list[i], &list[best])) best = i;
+  }
+  return best;
+}
+
+uint32_t weft_policy_margin(uint32_t n_running, uint32_t n_pages) {
+  uint32_t most = n_pages / MARGIN_PART;
+  return n_running < most ? n_running : most;
+}
+
+uint32_t weft_policy_turn(uint32_t current, uint32_t steps_left, uint64_t has_work,
+                          uint32_t n_lanes) {
+  uint32_t first = steps_left > 0 ? 0 : 1;
+  for (uint32_t i = 0; i < n_lanes; i++) {
+    uint32_t lane = (current + first + i) % n_lanes;
+    if ((has_work >> lane & 1) != 0) return lane;
+  }
+  return WEFT_POLICY_NONE;
+}
+
+bool weft_policy_prefill_first(uint32_t n_squeezed_steps) {
+  return n_squeezed_steps >= SQUEEZED_STEPS;
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT */
+#include "scheduler/request.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/check.h"
+#include "base/memory.h"
+
+/* ---- memory: one allocation per request ------------------------------------------------------------------ */
+
+typedef struct request_layout {
+  size_t tokens, stop_tokens, bias, sampled, ring, n_bytes;
+  uint32_t ring_capacity;
+} request_layout;
+
+static size_t take(size_t *at, size_t n, size_t size) {
+  size_t here = *at;
+  *at += (n * size + 15) & ~(size_t)15;
+  return here;
+}
+
+static bool wants_canvas_events(const weft_request_params *params) {
+  return params->canvas && (params->canvas_events || params->trace);
+}
+
+static request_layout layout_of(const weft_request_params *params, const weft_request_size *size) {
+  request_layout l = {0};
+  size_t at = 0;
+  size_t room = params->canvas ? (size_t)size->n_blocks * size->n_canvas : size->answer_max;
+  (void)take(&at, 1, sizeof(weft_request));
+  l.tokens = take(&at, params->n_tokens + room, sizeof(int32_t));
+  l.stop_tokens = take(&at, params->n_stop_tokens, sizeof(int32_t));
+  l.bias = take(&at, params->canvas ? 0 : params->sampling.n_bias, sizeof(weft_logit_bias));
+  bool sampled = !params->canvas && params->sampling.logprobs;
+  l.sampled = take(&at, sampled ? size->answer_max : 0, sizeof(weft_sampled));
+  l.ring = at;
+  if (wants_canvas_events(params)) {
+    uint64_t n_steps = (uint64_t)size->n_blocks * params->entropy_bound.max_steps;
+    l.ring_capacity = weft_canvas_ring_capacity(size->n_canvas, n_steps, params->trace);
+    at += weft_canvas_ring_bytes(size->n_canvas, l.ring_capacity, params->trace);
+  }
+  l.n_bytes = at;
+  return l;
+}
+
+static void copy_asked(weft_request *r, const weft_request_params *params, char *base,
+                       const request_layout *l) {
+  r->asked = *params;
+  r->tokens = (int32_t *)(void *)(base + l->tokens);
+  memcpy(r->tokens, params->tokens, (size_t)params->n_tokens * sizeof(int32_t));
+  r->asked.tokens = r->tokens;
+  int32_t *stop_tokens = (int32_t *)(void *)(base + l->stop_tokens);
+  if (params->n_stop_tokens > 0) {
+    memcpy(stop_tokens, params->stop_tokens, (size_t)params->n_stop_tokens * sizeof(int32_t));
+  }
+  r->asked.stop_tokens = stop_tokens;
+  uint32_t n_bias = params->canvas ? 0 : params->sampling.n_bias;
+  weft_logit_bias *bias = (weft_logit_bias *)(void *)(base + l->bias);
+  if (n_bias > 0) memcpy(bias, params->sampling.bias, n_bias * sizeof *bias);
+  r->asked.sampling.bias = bias;
+  r->asked.sampling.n_bias = n_bias;
+  if (!params->canvas && params->sampling.logprobs) {
+    r->sampled = (weft_sampled *)(void *)(base + l->sampled);
+  }
+  if (wants_canvas_events(params)) {
+    weft_canvas_ring_open(&r->ring, base + l->ring, r->size.n_canvas, l->ring_capacity,
+                          params->trace);
+  }
+}
+
+static weft_status open_locks(weft_request *r) {
+  pthread_condattr_t attributes;
+  if (pthread_condattr_init(&attributes) != 0) return WEFT_E_NO_MEMORY;
+  (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  int bad_cond = pthread_cond_init(&r->changed, &attributes);
+  (void)pthread_condattr_destroy(&attributes);
+  if (bad_cond != 0) return WEFT_E_NO_MEMORY;
+  if (pthread_mutex_init(&r->mutex, NULL) != 0) goto fail;
+  if (pthread_mutex_init(&r->callback_mutex, NULL) == 0) return WEFT_OK;
+  (void)pthread_mutex_destroy(&r->mutex);
+fail:
+  (void)pthread_cond_destroy(&r->changed);
+  return WEFT_E_NO_MEMORY;
+}
+
+weft_status weft_request_open(const weft_request_params *params, const weft_request_size *size,
+                              weft_request **out) {
+  *out = NULL;
+  request_layout l = layout_of(params, size);
+  char *base = weft_alloc(l.n_bytes, 1);
+  if (base == NULL) return WEFT_E_NO_MEMORY;
+  weft_request *r = (weft_request *)(void *)base;
+  if (open_locks(r) != WEFT_OK) {
+    weft_free(base);
+    return WEFT_E_NO_MEMORY;
+  }
+  r->size = *size;
+  copy_asked(r, params, base, &l);
+  weft_list_init(&r->link);
+  r->state = WEFT_REQUEST_WAITING;
+  r->lane = params->runner;
+  r->seq = r->follows = WEFT_SEQ_NONE;
+  r->deadline_at = WEFT_DEADLINE_NONE;
+  r->n_tokens = params->n_tokens;
+  r->usage.n_prompt = params->n_tokens;
+  atomic_store_explicit(&r->n_references, 2, memory_order_relaxed);
+  *out = r;
+  return WEFT_OK;
+}
+
+void weft_request_unref(weft_request *request) {
+  uint32_t before = atomic_fetch_sub_explicit(&request->n_references, 1, memory_order_acq_rel);
+  WEFT_CHECK(before > 0);
+  if (before > 1) return;
+  (void)pthread_mutex_destroy(&request->callback_mutex);
+  (void)pthread_mutex_destroy(&request->mutex);
+  (void)pthread_cond_destroy(&request->changed);
+  weft_free(request);
+}
+
+void weft_request_detach(weft_request *request) {
+  (void)pthread_mutex_lock(&request->callback_mutex);
+  request->detached = true;
+  (void)pthread_mutex_unlock(&request->callback_mutex);
+}
+
+/* ---- engine thread ---------------------------------------------------------------------------------------- */
+
+uint32_t weft_request_keep(weft_request *r, uint32_t n_answer) {
+  if (r->asked.stop_rule == NULL || n_answer == 0) return n_answer;
+  uint32_t keep = n_answer;
+  (void)pthread_mutex_lock(&r->callback_mutex);
+  if (!r->detached) {
+    keep = r->asked.stop_rule(r->asked.stop_self, r->tokens + r->asked.n_tokens, n_answer);
+  }
+  (void)pthread_mutex_unlock(&r->callback_mutex);
+  return keep < n_answer ? keep : n_answer;
+}
+
+bool weft_request_is_stop_token(const weft_request *r, int32_t token) {
+  if (r->asked.ignore_eos) return false;
+  for (uint32_t i = 0; i < r->asked.n_stop_tokens; i++) {
+    if (r->asked.stop_tokens[i] == token) return true;
+  }
+  return false;
+}
+
+void weft_request_publish(weft_request *r, uint32_t n_answer) {
+  atomic_store(&r->n_published, n_answer);
+}
+
+void weft_request_publish_canvas(weft_request *r, const weft_segment_result *result,
+                                 uint32_t block, uint32_t step) {
+  if (r->ring.record == NULL) return;
+  uint32_t n_answer = atomic_load_explicit(&r->n_published, memory_order_relaxed);
+  (void)pthread_mutex_lock(&r->mutex);
+  weft_canvas_ring_push(&r->ring, result, block, step, n_answer);
+  atomic_store(&r->n_canvas_events, r->ring.n);
+  (void)pthread_mutex_unlock(&r->mutex);
+}
+
+void weft_request_publish_end(weft_request *r) { atomic_store(&r->finished, true); }
+
+void weft_request_tell(weft_request *r) {
+  /* A reader counts itself before it looks and sleeps; we publish before we look: one of both sees the other. */
+  if (atomic_load(&r->n_sleepers) > 0) {
+    (void)pthread_mutex_lock(&r->mutex);
+    (void)pthread_cond_broadcast(&r->changed);
+    (void)pthread_mutex_unlock(&r->mutex);
+  }
+  if (r->asked.notify == NULL) return;
+  (void)pthread_mutex_lock(&r->callback_mutex);
+  if (!r->detached) r->asked.notify(r->asked.notify_self);
+  (void)pthread_mutex_unlock(&r->callback_mutex);
+}
+
+/* ---- the reader -------------------------------------------------------------------------------------------- */
+
+static bool has_event(weft_request *r) {
+  bool finished = atomic_load(&r->finished); /* before the others: what is final is visible then */
+  if (atomic_load(&r->n_published) > r->reader_at) return true;
+  if (atomic_load(&r->n_canvas_events) > 0) return true;
+  return finished && !r->reader_ended;
+}
+
+/* Takes the next canvas event if it is its turn. *limit: tokens that come before it. */
+static bool take_canvas(weft_request *r, weft_event *out, uint32_t *limit) {
+  bool taken = false;
+  (void)pthread_mutex_lock(&r->mutex);
+  const weft_canvas_record *record = weft_canvas_ring_peek(&r->ring);
+  if (record != NULL && record->n_answer <= r->reader_at) {
+    uint32_t n_dropped = 0;
+    record = weft_canvas_ring_take(&r->ring, &n_dropped);
+    atomic_store(&r->n_canvas_events, r->ring.n);
+    *out = (weft_event){.kind = WEFT_EVENT_CANVAS,
+                        .block = record->block,
+                        .step = record->step,
+                        .n_accepted = record->n_accepted,
+                        .stopped = record->stopped,
+                        .temperature = record->temperature,
+                        .mean_entropy = record->mean_entropy,
+                        .n_canvas = r->ring.n_canvas,
+                        .argmax = record->argmax,
+                        .canvas_in = record->canvas_in,
+                        .drawn = record->drawn,
+                        .canvas_out = record->canvas_out,
+                        .entropy = record->entropy,
+                        .accepted = record->accepted,
+                        .n_dropped = n_dropped};
+    taken = true;
+  } else if (record != NULL) {
+    *limit = record->n_answer;
+  }
+  (void)pthread_mutex_unlock(&r->mutex);
+  return taken;
+}
+
+weft_status weft_request_poll(weft_request *r, weft_event *out) {
+  bool finished = atomic_load(&r->finished);
+  uint32_t n_published = atomic_load(&r->n_published);
+  if (atomic_load(&r->n_canvas_events) > 0 && take_canvas(r, out, &n_published)) return WEFT_OK;
+  if (n_published > r->reader_at) {
+    uint32_t first = r->reader_at;
+    r->reader_at = n_published;
+    *out = (weft_event){.kind = WEFT_EVENT_TOKENS,
+                        .first = first,
+                        .n = n_published - first,
+                        .tokens = r->tokens + r->asked.n_tokens + first,
+                        .sampled = r->sampled == NULL ? NULL : r->sampled + first};
+    return WEFT_OK;
+  }
+  if (!finished || r->reader_ended) return WEFT_AGAIN;
+  r->reader_ended = true;
+  *out = (weft_event){.kind = WEFT_EVENT_FINISHED,
+                      .finish = r->finish,
+                      .usage = r->usage,
+                      .error = r->finish == WEFT_FINISH_ERROR ? r->error : NULL};
+  return WEFT_OK;
+}
+
+weft_status weft_request_wait(weft_request *r, uint64_t timeout_us) {
+  if (has_event(r)) return WEFT_OK;
+  struct timespec until;
+  (void)clock_gettime(CLOCK_MONOTONIC, &until);
+  uint64_t ns = (uint64_t)until.tv_nsec + timeout_us % 1000000 * 1000;
+  until.tv_sec += (time_t)(timeout_us / 1000000 + ns / 1000000000);
+  until.tv_nsec = (long)(ns % 1000000000);
+  (void)pthread_mutex_lock(&r->mutex);
+  (void)atomic_fetch_add(&r->n_sleepers, 1);
+  bool ready = has_event(r);
+  int waited = 0;
+  while (!ready && waited != ETIMEDOUT) {
+    waited = pthread_cond_timedwait(&r->changed, &r->mutex, &until);
+    ready = has_event(r);
+  }
+  (void)atomic_fetch_sub(&r->n_sleepers, 1);
+  (void)pthread_mutex_unlock(&r->mutex);
+  return ready ? WEFT_OK : WEFT_AGAIN;
+}

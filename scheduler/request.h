@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/* A request: what was asked, how far the engine is with it, and the answer as its reader sees it.
+ *
+ * Law. Three owners, three parts:
+ *   asked     written by submit, read by everyone afterwards
+ *   engine    touched by the engine thread only
+ *   answer    tokens[] is append-only: the engine writes beyond n_published, then raises it; the reader reads below
+ *             it; n_published and finished are the only words that both touch without the mutex
+ * One reference is the submitter's, one the engine's (until the request is done and nothing of it is in flight),
+ * and one belongs to a cancel that lies in the inbox. Whoever gives back the last one frees the memory. No
+ * callback of the submitter runs after detach returned.
+ *
+ * States (engine):
+ *                    admit                   finish, or preempt
+ *   WAITING ────────────────────► RUNNING ────────────────────► LEAVING ──► DONE     finished: nothing in flight
+ *     │  ▲                                                         │
+ *     │  └──────────────── preempted: nothing in flight ───────────┘
+ *     └──► DONE  (cancelled, expired, refused while it waited)
+ *
+ * Positions of a running request, oldest first (n_virtual: tokens that exist or are being computed):
+ *   [0, n_valid)            keys and values are written and committed
+ *   [n_valid, n_planned)    rows in flight
+ *   [n_planned, n_virtual)  rows still to plan
+ *   [0, n_tokens)           tokens the host knows: prompt, answer; canvases whole */
+#ifndef WEFT_SCHEDULER_REQUEST_H
+#define WEFT_SCHEDULER_REQUEST_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "scheduler/canvas_ring.h"
+#include "scheduler/deadline.h"
+#include "scheduler/engine.h"
+#include "scheduler/list.h"
+
+typedef enum weft_request_state {
+  WEFT_REQUEST_WAITING = 0, /* in the inbox, a queue, or among the followers of a prefix */
+  WEFT_REQUEST_RUNNING = 1, /* has a slot and a sequence */
+  WEFT_REQUEST_LEAVING = 2, /* gives them back when its rows in flight have landed */
+  WEFT_REQUEST_DONE = 3
+} weft_request_state;
+
+/* What the engine found out at submit about how long the answer may become. */
+typedef struct weft_request_size {
+  uint32_t answer_max; /* tokens after which the answer is cut */
+  uint32_t n_canvas;   /* canvas length, 0: autoregressive */
+  uint32_t n_blocks;   /* most canvases */
+} weft_request_size;
+
+struct weft_request {
+  /* ---- engine: planning and applying (first: hot) ---- */
+  weft_link link; /* in a queue, or in a list of its lane */
+  weft_request_state state;
+  uint32_t lane, slot;
+  weft_seq seq;
+  uint32_t n_tokens, n_valid, n_planned;
+  uint32_t n_in_flight; /* segments planned and not landed */
+  uint32_t n_pending;   /* sampled tokens among them */
+  uint32_t n_answer;    /* == n_tokens - n_prompt when autoregressive; the cut answer of a canvas request */
+  uint32_t block;       /* canvases that are final */
+  uint32_t next_block, next_step; /* the next denoise step to plan */
+  uint32_t reported_block, reported_step; /* the next denoise step to count and report */
+  uint64_t planned_in;  /* number of the plan that holds it last */
+  bool prefilling;      /* tokens the host knows have no rows yet */
+  bool admitted_once;
+  weft_finish finish;
+  uint32_t rank_at;     /* in the engine's table of running requests */
+  uint64_t arrival;
+  uint32_t deadline_at; /* in the heap */
+  uint32_t need_pages;  /* what the last try to admit it lacked */
+  uint64_t retry_step;
+  uint32_t wake_at;     /* the leader's n_valid that makes another try worth it */
+  weft_seq follows;     /* whose prefix it waits for, WEFT_SEQ_NONE */
+  weft_usage usage;
+  char error[320];
+
+  /* ---- asked ---- */
+  weft_request_params asked; /* pointers lead into this request's memory */
+  weft_request_size size;
+  struct weft_request *inbox_next, *cancel_next;
+
+  /* ---- answer ---- */
+  int32_t *tokens;       /* [n_prompt + room] */
+  weft_sampled *sampled; /* [answer_max] or NULL */
+  _Atomic uint32_t n_published;
+  _Atomic uint32_t n_canvas_events;
+  _Atomic bool finished;
+  _Atomic bool cancelled;
+  _Atomic uint32_t n_sleepers;
+  _Atomic uint32_t n_references;
+  uint32_t reader_at; /* the reader's: tokens already given */
+  bool reader_ended;  /* the reader's: FINISHED was given */
+  weft_canvas_ring ring;
+  pthread_mutex_t mutex; /* ring, sleep */
+  pthread_cond_t changed;
+  pthread_mutex_t callback_mutex; /* held while a callback runs */
+  bool detached;                  /* under callback_mutex */
+};
+
+/* Takes the memory and copies what was asked; two references. */
+weft_status weft_request_open(const weft_request_params *params, const weft_request_size *size,
+                              weft_request **out);
+void weft_request_unref(weft_request *request);
+/* No callback afterwards; waits for one that runs. */
+void weft_request_detach(weft_request *request);
+
+/* ---- engine thread ---- */
+
+/* How many of the n_answer tokens the stop rule keeps; n_answer without a rule. */
+uint32_t weft_request_keep(weft_request *request, uint32_t n_answer);
+bool weft_request_is_stop_token(const weft_request *request, int32_t token);
+/* Makes n_answer tokens of the answer readable. */
+void weft_request_publish(weft_request *request, uint32_t n_answer);
+void weft_request_publish_canvas(weft_request *request, const weft_segment_result *result,
+                                 uint32_t block, uint32_t step);
+/* Makes the end readable: finish, usage and error are final. */
+void weft_request_publish_end(weft_request *request);
+/* Wakes the reader and calls notify. */
+void weft_request_tell(weft_request *request);
+
+/* ---- the reader ---- */
+
+weft_status weft_request_poll(weft_request *request, weft_event *out);
+weft_status weft_request_wait(weft_request *request, uint64_t timeout_us);
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT */
+/* One turn of the loop:
+ *
+ *   inbox ─► expire ─► launch: plan, batch, submit ─► land: collect, apply
+ *
+ * Law. Without overlap a turn lands the step that it launched. With overlap it lands the step of the turn before,
+ * so the device has the next step already while results are applied; when there was nothing to launch it lands all.
+ * Steps land in the order in which they were submitted, over all lanes. */
+#include "base/check.h"
+#include "scheduler/engine_internal.h"
+
+/* ---- what came from outside ----------------------------------------------------------------------------------- */
+
+static void take_inbox(weft_engine *e) {
+  weft_inbox_notes notes = weft_inbox_take(&e->inbox);
+  for (weft_request *r = notes.submitted, *next; r != NULL; r = next) {
+    next = r->inbox_next;
+    weft_lifecycle_accept(e, r);
+  }
+  for (weft_request *r = notes.cancelled, *next; r != NULL; r = next) {
+    next = r->cancel_next;
+    if (r->finish == WEFT_FINISH_NONE) weft_lifecycle_finish(e, r, WEFT_FINISH_CANCELLED, NULL);
+    weft_request_unref(r);
+  }
+  if (notes.reset_cache) weft_pager_reset_cache(e->pager);
+}
+
+static void expire(weft_engine *e) {
+  weft_request *r;
+  while ((r = weft_deadlines_expired(&e->deadlines, e->now_us)) != NULL) {
+    weft_lifecycle_finish(e, r, WEFT_FINISH_DEADLINE, NULL);
+  }
+}
+
+/* ---- launch ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t lanes_with_work(const weft_engine *e) {
+  uint64_t bits = 0;
+  for (uint32_t i = 0; i < e->n_lanes; i++) {
+    const weft_lane *lane = &e->lane[i];
+    bool work = !lane->broken && lane->n_in_flight < lane->info->depth &&
+                lane->n_running + lane->n_waiting > 0;
+    bits |= (uint64_t)work << i;
+  }
+  return bits;
+}
+
+static void count_step(weft_engine *e, const weft_plan *plan) {
+  weft_engine_stats *s = &e->stats;
+  const uint32_t *rows = plan->n_rows_of;
+  s->n_steps += 1;
+  s->n_rows += plan->n_rows;
+  s->n_prefill_rows += rows[WEFT_WORK_PREFILL];
+  s->n_decode_rows += rows[WEFT_WORK_DECODE];
+  s->n_commit_rows += rows[WEFT_WORK_COMMIT];
+  s->n_canvas_rows += rows[WEFT_WORK_DENOISE];
+  bool causal = rows[WEFT_WORK_PREFILL] + rows[WEFT_WORK_DECODE] > 0;
+  if (causal && rows[WEFT_WORK_DENOISE] > 0) s->n_mixed_steps += 1;
+  if (s->n_steps > 1 && plan->lane != e->last_lane) s->n_switches += 1;
+  e->last_lane = plan->lane;
+}
+
+static void take_turn(weft_engine *e, uint32_t lane) {
+  if (lane != e->turn || e->turn_steps_left == 0) {
+    e->turn = lane;
+    e->turn_steps_left = e->config.steps_per_turn;
+  }
+  e->turn_steps_left -= 1;
+}
+
+static bool submit(weft_engine *e, weft_lane *lane, weft_plan *plan) {
+  weft_batch batch =
+      weft_batcher_build(&e->batcher, plan, e->pager, lane->info, lane->n_batches);
+  uint64_t start_us = weft_clock_us();
+  plan->submitted_us = start_us;
+  weft_status status = lane->runner->ops->submit(lane->runner, &batch);
+  e->runner_us += weft_clock_us() - start_us;
+  if (status != WEFT_OK) {
+    weft_lifecycle_break(e, lane, status, "the start of a step");
+    return false;
+  }
+  lane->n_batches += 1;
+  lane->n_in_flight += 1;
+  e->n_flight += 1;
+  count_step(e, plan);
+  take_turn(e, lane->index);
+  return true;
+}
+
+bool weft_engine_launch(weft_engine *e) {
+  uint64_t lanes = lanes_with_work(e);
+  while (lanes != 0) {
+    uint32_t at = weft_policy_turn(e->turn, e->turn_steps_left, lanes, e->n_lanes);
+    lanes &= ~(UINT64_C(1) << at);
+    weft_lane *lane = &e->lane[at];
+    weft_plan *plan = &e->plan[(e->first_flight + e->n_flight) % WEFT_FLIGHT_MAX];
+    weft_plan_begin(plan, ++e->n_plans, at);
+    weft_planner planner = {.engine = e, .lane = lane, .plan = plan, .rows_left = lane->rows_max};
+    weft_planner_run(&planner);
+    if (plan->n_rows > 0 && submit(e, lane, plan)) return true;
+  }
+  return false;
+}
+
+/* ---- land --------------------------------------------------------------------------------------------------------- */
+
+void weft_engine_land(weft_engine *e) {
+  WEFT_CHECK(e->n_flight > 0);
+  weft_plan *plan = &e->plan[e->first_flight];
+  weft_lane *lane = &e->lane[plan->lane];
+  weft_step_result result = {0};
+  weft_status status = WEFT_OK;
+  if (!plan->dropped) {
+    uint64_t start_us = weft_clock_us();
+    status = lane->runner->ops->collect(lane->runner, &result);
+    e->runner_us += weft_clock_us() - start_us;
+    if (e->real_clock) e->now_us = weft_clock_us();
+    if (status == WEFT_OK) status = result.status;
+    uint64_t number = lane->n_batches - lane->n_in_flight; /* of the oldest in flight */
+    if (status == WEFT_OK && result.number != number) status = WEFT_E_INVALID;
+    if (status == WEFT_OK && !weft_apply_step(e, plan, &result)) status = WEFT_E_INVALID;
+    if (status != WEFT_OK) {
+      weft_lifecycle_break(e, lane, status, "a step");
+    } else {
+      lane->n_in_flight -= 1;
+    }
+  }
+  e->first_flight = (e->first_flight + 1) % WEFT_FLIGHT_MAX;
+  e->n_flight -= 1;
+}
+
+/* ---- a turn -------------------------------------------------------------------------------------------------------- */
+
+void weft_engine_share_stats(weft_engine *e) {
+  e->stats.n_running = e->n_running;
+  e->stats.draining = weft_inbox_draining(&e->inbox);
+  e->stats.pager = weft_pager_get_stats(e->pager);
+  (void)pthread_mutex_lock(&e->stats_mutex);
+  e->shared_stats = e->stats;
+  (void)pthread_mutex_unlock(&e->stats_mutex);
+}
+
+weft_status weft_engine_turn(weft_engine *e, uint64_t now_us) {
+  uint64_t start_us = weft_clock_us();
+  e->now_us = now_us;
+  e->runner_us = 0;
+  uint64_t n_changes = e->n_changes;
+  take_inbox(e);
+  expire(e);
+  uint32_t depth = e->config.overlap ? WEFT_FLIGHT_MAX : 1;
+  bool launched = e->n_flight < depth && weft_engine_launch(e);
+  uint32_t keep = launched ? depth - 1 : 0;
+  bool landed = e->n_flight > keep;
+  while (e->n_flight > keep) weft_engine_land(e);
+  if (launched || landed) {
+    uint64_t turn_us = weft_clock_us() - start_us;
+    e->stats.step_us += turn_us;
+    e->stats.plan_us += turn_us - e->runner_us;
+  }
+  if (!launched && !landed && e->n_changes == n_changes) return WEFT_AGAIN;
+  weft_engine_share_stats(e);
+  return WEFT_OK;
+}
+
+void weft_engine_end_all(weft_engine *e) {
+  while (e->n_flight > 0) weft_engine_land(e);
+  take_inbox(e);
+  for (uint32_t i = 0; i < e->n_lanes; i++) {
+    weft_lane *lane = &e->lane[i];
+    weft_link *lists[] = {&lane->ready, &lane->prefilling};
+    for (uint32_t k = 0; k < 2; k++) {
+      while (!weft_list_empty(lists[k])) {
+        weft_request *r = WEFT_OF_LINK(lists[k]->next, weft_request, link);
+        weft_lifecycle_finish(e, r, WEFT_FINISH_CANCELLED, NULL);
+      }
+    }
+    weft_request *r;
+    while ((r = weft_tenants_any(&e->tenants, i)) != NULL) {
+      weft_lifecycle_finish(e, r, WEFT_FINISH_CANCELLED, NULL);
+    }
+    WEFT_CHECK(weft_list_empty(&lane->leaving));
+  }
+  weft_engine_share_stats(e);
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+/* Submit: judges a request before it costs anything. Any thread; reads only what never changes after open.
+ *
+ * Law: what passes can be finished by the engine with the pool as it is, alone if need be. A limit that only
+ * shortens the answer (context) shortens it; a limit that no schedule can keep (pool) refuses, and the line says the
+ * largest length that would fit. */
+#include "scheduler/engine_internal.h"
+
+enum { STOP_TOKENS_MAX = 1024 };
+
+static weft_status check_tokens(const weft_request_params *p, uint32_t n_vocab, weft_error *error) {
+  if (p->n_tokens == 0 || p->tokens == NULL) {
+    return weft_fail(error, WEFT_E_INVALID, "the prompt is empty; give at least one token");
+  }
+  for (uint32_t i = 0; i < p->n_tokens; i++) {
+    if (p->tokens[i] >= 0 && (uint32_t)p->tokens[i] < n_vocab) continue;
+    return weft_fail(error, WEFT_E_INVALID,
+                     "prompt token %u is %d; the vocabulary has tokens 0 to %u", i, p->tokens[i],
+                     n_vocab - 1);
+  }
+  if (p->max_tokens == 0) {
+    return weft_fail(error, WEFT_E_INVALID, "max_tokens is 0; it must be at least 1");
+  }
+  if (p->n_stop_tokens > STOP_TOKENS_MAX) {
+    return weft_fail(error, WEFT_E_INVALID, "%u stop tokens; at most %d are allowed",
+                     p->n_stop_tokens, STOP_TOKENS_MAX);
+  }
+  return WEFT_OK;
+}
+
+static weft_status check_kind(const weft_request_params *p, const weft_runner_info *info,
+                              weft_error *error) {
+  if (p->canvas && info->canvas_length == 0) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "%s cannot answer by diffusion; ask for autoregressive decoding", info->name);
+  }
+  if (!p->canvas && !info->autoregressive) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "%s cannot answer token by token; ask for diffusion", info->name);
+  }
+  if (p->canvas && p->sampling.logprobs) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "logprobs of a canvas do not exist: its positions are drawn together; leave "
+                     "logprobs out or ask for autoregressive decoding");
+  }
+  return p->canvas ? weft_entropy_bound_check(&p->entropy_bound, error)
+                   : weft_sampling_check(&p->sampling, info->n_vocab, error);
+}
+
+static weft_status size_autoregressive(const weft_engine *e, const weft_lane *lane,
+                                       const weft_request_params *p, uint32_t context,
+                                       weft_request_size *size, weft_error *error) {
+  uint32_t room = context - p->n_tokens;
+  size->answer_max = p->max_tokens < room ? p->max_tokens : room;
+  uint32_t n_keys = p->n_tokens + size->answer_max - 1; /* the last token needs no row */
+  if (n_keys <= lane->fit_tokens) return WEFT_OK;
+  return weft_fail(error, WEFT_E_TOO_LARGE,
+                   "%u prompt tokens and %u answer tokens need more than the %u pages of the pool; "
+                   "prompt and max_tokens together may be %u",
+                   p->n_tokens, size->answer_max, e->config.n_pages, lane->fit_tokens + 1);
+}
+
+static weft_status size_canvas(const weft_engine *e, const weft_lane *lane,
+                               const weft_request_params *p, uint32_t context,
+                               weft_request_size *size, weft_error *error) {
+  uint32_t n = lane->info->canvas_length, room = (context - p->n_tokens) / n;
+  if (room == 0) {
+    return weft_fail(error, WEFT_E_TOO_LARGE,
+                     "a prompt of %u tokens leaves no room for a canvas of %u in a context of %u; "
+                     "it may have %u",
+                     p->n_tokens, n, context, context > n ? context - n : 0);
+  }
+  uint32_t wanted = (uint32_t)(((uint64_t)p->max_tokens + n - 1) / n);
+  size->n_canvas = n;
+  size->n_blocks = wanted < room ? wanted : room;
+  uint64_t most = (uint64_t)size->n_blocks * n;
+  size->answer_max = p->max_tokens < most ? p->max_tokens : (uint32_t)most;
+  uint32_t n_keys = p->n_tokens + (size->n_blocks - 1) * n; /* the last canvas is never committed */
+  uint32_t fit = size->n_blocks > 1 ? lane->fit_canvas : lane->fit_tokens;
+  if (n_keys <= fit) return WEFT_OK;
+  return weft_fail(error, WEFT_E_TOO_LARGE,
+                   "%u prompt tokens and %u canvases of %u need more than the %u pages of the pool; "
+                   "prompt and max_tokens together may be %u",
+                   p->n_tokens, size->n_blocks, n, e->config.n_pages, fit + n);
+}
+
+static weft_status judge(const weft_engine *e, const weft_request_params *p,
+                         weft_request_size *size, weft_error *error) {
+  if (p->runner >= e->n_lanes) {
+    return weft_fail(error, WEFT_E_INVALID, "model number %u; there are %u", p->runner, e->n_lanes);
+  }
+  if (p->tenant >= e->config.n_tenants) {
+    return weft_fail(error, WEFT_E_INVALID, "tenant number %u; there are %u", p->tenant,
+                     e->config.n_tenants);
+  }
+  const weft_lane *lane = &e->lane[p->runner];
+  if (lane->broken) return weft_fail(error, WEFT_E_DEVICE, "%s", lane->reason);
+  weft_status status = check_tokens(p, lane->info->n_vocab, error);
+  if (status == WEFT_OK) status = check_kind(p, lane->info, error);
+  if (status != WEFT_OK) return status;
+  uint32_t context = lane->info->context_length;
+  if (e->config.seq_tokens_max < context) context = e->config.seq_tokens_max;
+  if (p->n_tokens >= context) {
+    return weft_fail(error, WEFT_E_TOO_LARGE,
+                     "a prompt of %u tokens leaves no room for an answer in a context of %u; it may "
+                     "have %u",
+                     p->n_tokens, context, context - 1);
+  }
+  return p->canvas ? size_canvas(e, lane, p, context, size, error)
+                   : size_autoregressive(e, lane, p, context, size, error);
+}
+
+weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *params,
+                               uint64_t now_us, weft_request **out, weft_error *error) {
+  *out = NULL;
+  weft_request_size size = {0};
+  weft_status status = judge(engine, params, &size, error);
+  if (status != WEFT_OK) return status;
+  weft_request *request;
+  if (weft_request_open(params, &size, &request) != WEFT_OK) {
+    return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a request of %u prompt tokens",
+                     params->n_tokens);
+  }
+  request->usage.submitted_us = now_us;
+  status = weft_inbox_put(&engine->inbox, request, error);
+  if (status != WEFT_OK) {
+    weft_request_unref(request); /* the engine's */
+    weft_request_unref(request);
+    return status;
+  }
+  *out = request;
+  return WEFT_OK;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+/* The loop on a thread of its own.
+ *
+ * Law: it sleeps when a turn found nothing to do, until a note in the inbox or the next deadline; it never spins. */
+#include "base/check.h"
+#include "scheduler/engine_internal.h"
+
+static void *loop(void *self) {
+  weft_engine *e = self;
+  bool go_on = true;
+  while (go_on) {
+    weft_status status = weft_engine_turn(e, weft_clock_us());
+    go_on = status == WEFT_AGAIN
+                ? weft_inbox_sleep(&e->inbox, weft_deadlines_next_us(&e->deadlines))
+                : !weft_inbox_stopping(&e->inbox);
+  }
+  return NULL;
+}
+
+weft_status weft_engine_start(weft_engine *engine) {
+  if (engine->has_thread) return WEFT_E_INVALID;
+  weft_inbox_set_closed(&engine->inbox, false);
+  engine->real_clock = true;
+  if (pthread_create(&engine->thread, NULL, loop, engine) != 0) {
+    engine->real_clock = false;
+    return WEFT_E_NO_MEMORY;
+  }
+  engine->has_thread = true;
+  return WEFT_OK;
+}
+
+void weft_engine_stop(weft_engine *engine) {
+  weft_inbox_set_closed(&engine->inbox, true);
+  if (engine->has_thread) {
+    weft_inbox_stop(&engine->inbox);
+    (void)pthread_join(engine->thread, NULL);
+    engine->has_thread = false;
+    engine->real_clock = false;
+  }
+  weft_engine_end_all(engine);
+}

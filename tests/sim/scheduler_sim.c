@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: MIT */
+/* Simulation: the real engine and pager over fake runners under a virtual clock, one small random world per seed.
+ *
+ *   test_sim_scheduler_sim                 the usual seeds
+ *   test_sim_scheduler_sim --seed N        one of them, with what happened
+ *   test_sim_scheduler_sim --seeds A..B
+ *
+ * Oracles: one final event each; an answer equals that of the same request alone (or is a prefix of it when the
+ * request was ended from outside); everything free after drain; laws of the pager every few steps; bounded number of
+ * steps; cancel within one step; cached tokens only from the same sharing domain; the runner's contract kept. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "scheduler/engine.h"
+#include "scheduler/fake_runner.h"
+#include "tests/support/fake_solo.h"
+
+enum { RUNNERS_MAX = 3, REQUESTS_MAX = 48, BASES = 4, PROMPT_MAX = 96, DEFAULT_SEEDS = 10000 };
+
+typedef struct sim_rule {
+  int32_t modulus, rest;
+} sim_rule;
+
+typedef struct sim_request {
+  weft_request_params params;
+  weft_request *handle;
+  int32_t prompt[PROMPT_MAX];
+  sim_rule rule;
+  solo_answer solo;
+  uint32_t submit_step, cancel_step, release_step; /* UINT32_MAX: never */
+  uint32_t cancelled_in; /* step after which it must be over */
+  int32_t *tokens;
+  uint32_t n_tokens;
+  uint32_t next_block, next_step; /* canvas events */
+  bool refused, cancelled, finished, released, dropped_events;
+  weft_event end;
+} sim_request;
+
+typedef struct sim {
+  uint64_t seed, draws;
+  bool verbose;
+  weft_fake_store *store;
+  weft_fake_config fake[RUNNERS_MAX];
+  weft_runner *runner[RUNNERS_MAX];
+  weft_engine_config config;
+  weft_engine *engine;
+  sim_request request[REQUESTS_MAX];
+  uint32_t n_requests, step, n_steps_max;
+  uint32_t length_max; /* of prompts and answers */
+  int32_t base[BASES][PROMPT_MAX];
+  uint64_t now_us;
+  bool faulty;
+} sim;
+
+typedef struct sim_totals {
+  uint64_t n_steps, n_requests, n_finished[6], n_refused, n_preemptions, n_mixed, n_switches, n_hits, n_void, n_waits,
+      n_broken;
+} sim_totals;
+
+static sim_totals totals;
+static const char *program;
+
+#define FAIL(s, ...)                                                        \
+  (fprintf(stderr, "seed %llu, step %u: ", (unsigned long long)(s)->seed, (s)->step), \
+   fprintf(stderr, __VA_ARGS__),                                            \
+   fprintf(stderr, "\nreplay: %s --seed %llu\n", program, (unsigned long long)(s)->seed), exit(1))
+
+static uint32_t draw(sim *s, uint32_t low, uint32_t high) { /* inclusive */
+  uint64_t x = weft_mix64(s->seed * 0x9E3779B97F4A7C15ull + weft_mix64(++s->draws));
+  return low + (uint32_t)((x >> 32) * (uint64_t)(high - low + 1) >> 32);
+}
+static bool chance(sim *s, uint32_t percent) { return draw(s, 0, 99) < percent; }
+
+static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n) {
+  const sim_rule *rule = self;
+  for (uint32_t i = 0; i < n; i++)
+    if (tokens[i] % rule->modulus == rule->rest) return i;
+  return n;
+}
+
+/* ---- a random world ------------------------------------------------------------------------------------------------- */
+
+static void make_runner(sim *s, uint32_t i) {
+  weft_fake_config *f = &s->fake[i];
+  *f = (weft_fake_config){.name = i == 0 ? "first" : i == 1 ? "second" : "third", .id = i};
+  f->model.salt = weft_mix64(s->seed ^ (i + 77));
+  f->model.n_vocab = draw(s, 20, 200);
+  f->model.n_groups = draw(s, 1, 3);
+  for (uint32_t g = 0; g < f->model.n_groups; g++) {
+    uint32_t window = g == 0 && chance(s, 80) ? 0 : chance(s, 30) ? 0 : draw(s, 1, 20);
+    f->model.group[g] =
+        (weft_runner_group){.block_tokens = 1u << draw(s, 0, 4), .window = window, .n_layers = 1};
+  }
+  uint32_t kind = draw(s, 0, 2);
+  f->autoregressive = kind != 1;
+  f->model.n_canvas = kind == 0 ? 0 : 1u << draw(s, 1, 4);
+  if (chance(s, 15)) f->model.bad_one_in = draw(s, 100, 600);
+  f->n_slots = draw(s, 1, 12);
+  f->rows_max = draw(s, 16, 64);
+  f->depth = draw(s, 1, 3);
+  f->context_length = draw(s, 40, 160);
+  f->lazy = chance(s, 60);
+  if (chance(s, 6)) f->fail_submit_at = draw(s, 1, 60);
+  if (chance(s, 6)) f->fail_collect_at = draw(s, 1, 60);
+  if (chance(s, 6)) f->fail_slot_at = draw(s, 1, 20);
+  if (f->fail_submit_at + f->fail_collect_at + f->fail_slot_at > 0) s->faulty = true;
+}
+
+static void make_config(sim *s) {
+  weft_engine_config *c = &s->config;
+  c->n_runners = chance(s, 50) ? 1 : draw(s, 2, RUNNERS_MAX);
+  for (uint32_t i = 0; i < c->n_runners; i++) make_runner(s, i);
+  c->rows_per_step = draw(s, 16, 48);
+  c->prefill_chunk = chance(s, 30) ? 0 : draw(s, 1, 24);
+  c->running_max = draw(s, 1, 16);
+  c->waiting_max = draw(s, 3, 40);
+  c->n_tenants = draw(s, 1, 4);
+  c->seq_tokens_max = draw(s, 40, 160);
+  c->overlap = chance(s, 60);
+  c->no_prefix_cache = chance(s, 20);
+  c->steps_per_turn = draw(s, 0, 3);
+  s->length_max = chance(s, 50) ? draw(s, 8, 30) : 70;
+  c->n_pages = chance(s, 60) ? draw(s, 12, 80) : draw(s, 80, 400);
+}
+
+static void make_kind(sim *s, weft_request_params *p) {
+  const weft_fake_config *f = &s->fake[p->runner];
+  p->canvas = f->model.n_canvas > 0 && (!f->autoregressive || chance(s, 50));
+  p->sampling = weft_sampling_default();
+  p->sampling.seed = draw(s, 0, 5);
+  p->sampling.choice = draw(s, 0, 2);
+  p->entropy_bound = weft_entropy_bound_default();
+  p->entropy_bound.seed = draw(s, 0, 5);
+  p->entropy_bound.max_steps = draw(s, 1, 10);
+  p->entropy_bound.stability = draw(s, 0, 2);
+  p->canvas_events = chance(s, 30);
+  p->trace = chance(s, 20);
+  if (!p->canvas) p->sampling.logprobs = chance(s, 20);
+}
+
+static void make_request(sim *s, sim_request *r) {
+  static const int32_t stop_tokens[] = {1, 7};
+  weft_request_params *p = &r->params;
+  p->runner = draw(s, 0, s->config.n_runners - 1);
+  p->tenant = draw(s, 0, s->config.n_tenants - 1);
+  p->domain = (weft_key128){.low = chance(s, 30) ? 1000 : p->tenant, .high = 5};
+  make_kind(s, p);
+  uint32_t n_vocab = s->fake[p->runner].model.n_vocab, base = draw(s, 0, BASES - 1);
+  p->n_tokens = chance(s, 20) ? draw(s, 1, 4) : draw(s, 1, s->length_max);
+  uint32_t shared = draw(s, 0, p->n_tokens);
+  for (uint32_t i = 0; i < p->n_tokens; i++) {
+    uint32_t token = i < shared ? (uint32_t)s->base[base][i] : draw(s, 0, 10000);
+    r->prompt[i] = (int32_t)(token % n_vocab);
+  }
+  p->tokens = r->prompt;
+  p->max_tokens = chance(s, 15) ? draw(s, 1, 3) : draw(s, 1, s->length_max);
+  p->stop_tokens = stop_tokens;
+  p->n_stop_tokens = draw(s, 0, 2);
+  p->ignore_eos = chance(s, 15);
+  if (chance(s, 25)) {
+    r->rule = (sim_rule){.modulus = (int32_t)draw(s, 11, 40), .rest = (int32_t)draw(s, 0, 10)};
+    p->stop_rule = stop_rule;
+    p->stop_self = &r->rule;
+  }
+  if (chance(s, 20)) p->priority = (int32_t)draw(s, 0, 2);
+  p->no_cache = chance(s, 10);
+  r->submit_step = chance(s, 40) ? 0 : draw(s, 0, 60);
+  r->cancel_step = chance(s, 12) ? r->submit_step + draw(s, 0, 30) : UINT32_MAX;
+  r->release_step = chance(s, 5) ? r->submit_step + draw(s, 0, 30) : UINT32_MAX;
+  if (chance(s, 8)) p->deadline_us = 1 + draw(s, 0, 60000);
+}
+
+static uint32_t context_of(const sim *s, uint32_t runner) {
+  uint32_t context = s->fake[runner].context_length;
+  return s->config.seq_tokens_max < context ? s->config.seq_tokens_max : context;
+}
+
+static void open_world(sim *s) {
+  make_config(s);
+  for (uint32_t b = 0; b < BASES; b++)
+    for (uint32_t i = 0; i < PROMPT_MAX; i++) s->base[b][i] = (int32_t)draw(s, 0, 10000);
+  weft_error error = {{0}};
+  if (weft_fake_store_open(s->config.n_pages, 16, &s->store) != WEFT_OK) FAIL(s, "no memory");
+  for (uint32_t i = 0; i < s->config.n_runners; i++) {
+    s->fake[i].store = s->store;
+    if (weft_fake_runner_open(&s->fake[i], &s->runner[i]) != WEFT_OK) FAIL(s, "no memory");
+  }
+  s->config.runner = s->runner;
+  if (weft_engine_open(&s->config, &s->engine, &error) != WEFT_OK) FAIL(s, "%s", error.text);
+  s->n_requests = draw(s, 4, REQUESTS_MAX);
+  s->n_steps_max = 2000;
+  for (uint32_t i = 0; i < s->n_requests; i++) {
+    make_request(s, &s->request[i]);
+    const weft_request_params *p = &s->request[i].params;
+    uint64_t n_work = p->n_tokens + p->max_tokens;
+    if (p->canvas) n_work += (uint64_t)p->max_tokens * p->entropy_bound.max_steps;
+    s->n_steps_max += 10 * (uint32_t)n_work;
+  }
+}
+
+static void close_world(sim *s) {
+  weft_engine_close(s->engine);
+  for (uint32_t i = 0; i < s->config.n_runners; i++) s->runner[i]->ops->close(s->runner[i]);
+  weft_fake_store_close(s->store);
+  for (uint32_t i = 0; i < s->n_requests; i++) {
+    free(s->request[i].solo.tokens);
+    free(s->request[i].tokens);
+  }
+}
+
+/* ---- what is checked ---------------------------------------------------------------------------------------------------- */
+
+static void check_same_prefix(sim *s, const sim_request *r, uint32_t index) {
+  if (r->n_tokens > r->solo.n) FAIL(s, "request %u: %u tokens, alone %u", index, r->n_tokens, r->solo.n);
+  for (uint32_t i = 0; i < r->n_tokens; i++) {
+    if (r->tokens[i] == r->solo.tokens[i]) continue;
+    FAIL(s, "request %u: token %u of %u is %d, alone %d", index, i, r->n_tokens, r->tokens[i],
+         r->solo.tokens[i]);
+  }
+}
+
+static void check_end(sim *s, const sim_request *r, uint32_t index) {
+  const weft_usage *u = &r->end.usage;
+  check_same_prefix(s, r, index);
+  if (u->n_answer != r->n_tokens) FAIL(s, "request %u: usage says %u tokens, %u came", index, u->n_answer, r->n_tokens);
+  if (r->end.finish == WEFT_FINISH_CANCELLED && !r->cancelled) FAIL(s, "request %u: cancelled by nobody", index);
+  if (r->end.finish == WEFT_FINISH_DEADLINE && r->params.deadline_us == 0) FAIL(s, "request %u: no deadline", index);
+  if (r->end.finish == WEFT_FINISH_ERROR && r->end.error[0] == 0) FAIL(s, "request %u: error without words", index);
+  bool natural = r->end.finish == WEFT_FINISH_STOP || r->end.finish == WEFT_FINISH_LENGTH ||
+                 (r->end.finish == WEFT_FINISH_ERROR && !s->faulty);
+  if (!natural) return;
+  if (r->end.finish != r->solo.finish) {
+    FAIL(s, "request %u: finish %d, alone %d (%s)", index, (int)r->end.finish, (int)r->solo.finish,
+         r->end.error == NULL ? "" : r->end.error);
+  }
+  if (r->n_tokens != r->solo.n) FAIL(s, "request %u: %u tokens, alone %u", index, r->n_tokens, r->solo.n);
+  if (u->n_canvases != r->solo.n_canvases || u->n_denoise_steps != r->solo.n_steps) {
+    FAIL(s, "request %u: %u canvases in %u steps, alone %u in %u", index, u->n_canvases,
+         u->n_denoise_steps, r->solo.n_canvases, r->solo.n_steps);
+  }
+}
+
+static uint32_t common_prefix(const sim_request *a, const sim_request *b) {
+  uint32_t n = 0;
+  while (n < a->params.n_tokens) {
+    const sim_request *r = b;
+    uint32_t n_all = r->params.n_tokens + r->solo.n;
+    if (n >= n_all) {
+      /* the tail of a canvas behind the cut is context, too, while it is computed: bounded by one canvas */
+      return r->params.canvas ? a->params.n_tokens : n;
+    }
+    int32_t token = n < r->params.n_tokens ? r->prompt[n] : r->solo.tokens[n - r->params.n_tokens];
+    if (token != a->prompt[n]) break;
+    n += 1;
+  }
+  return n;
+}
+
+/* What a request found in the cache was put there by a request of its own domain and model. */
+static void check_domains(sim *s) {
+  for (uint32_t i = 0; i < s->n_requests; i++) {
+    const sim_request *r = &s->request[i];
+    if (!r->finished || r->end.usage.n_cached == 0) continue;
+    uint32_t longest = 0;
+    for (uint32_t k = 0; k < s->n_requests; k++) {
+      const sim_request *other = &s->request[k];
+      if (k == i || other->refused || other->params.runner != r->params.runner) continue;
+      if (other->params.domain.low != r->params.domain.low || other->params.no_cache) continue;
+      uint32_t n = common_prefix(r, other);
+      if (n > longest) longest = n;
+    }
+    if (r->end.usage.n_cached > longest || r->params.no_cache) {
+      FAIL(s, "request %u: %u cached tokens, its domain knows %u", i, r->end.usage.n_cached, longest);
+    }
+  }
+}
+
+static void check_drained(sim *s) {
+  weft_error error = {{0}};
+  if (!weft_pager_check(weft_engine_pager(s->engine), &error)) FAIL(s, "pager: %s", error.text);
+  weft_pager_stats stats = weft_pager_get_stats(weft_engine_pager(s->engine));
+  if (stats.n_pinned != 0 || stats.n_seqs != 0) FAIL(s, "%u pages and %u sequences left", stats.n_pinned, stats.n_seqs);
+  for (uint32_t i = 0; i < s->config.n_runners; i++) {
+    uint32_t n = weft_fake_runner_open_slots(s->runner[i]);
+    if (n > 0) FAIL(s, "runner %u: %u slots left open", i, n);
+  }
+  if (!weft_engine_idle(s->engine)) FAIL(s, "not idle after everything ended");
+  check_domains(s);
+}
+
+/* ---- what the clients do -------------------------------------------------------------------------------------------------- */
+
+static void take_event(sim *s, sim_request *r, uint32_t index, const weft_event *event) {
+  if (r->finished) FAIL(s, "request %u: an event after the final one", index);
+  if (event->kind == WEFT_EVENT_TOKENS) {
+    if (event->first != r->n_tokens || event->n == 0) FAIL(s, "request %u: tokens from %u, %u came", index, event->first, r->n_tokens);
+    r->tokens = realloc(r->tokens, (r->n_tokens + event->n) * sizeof *r->tokens);
+    memcpy(r->tokens + r->n_tokens, event->tokens, event->n * sizeof *r->tokens);
+    if (r->params.sampling.logprobs && !r->params.canvas) {
+      for (uint32_t i = 0; i < event->n; i++)
+        if (event->sampled[i].token != event->tokens[i]) FAIL(s, "request %u: logprob of another token", index);
+    }
+    r->n_tokens += event->n;
+  } else if (event->kind == WEFT_EVENT_CANVAS) {
+    if (event->n_dropped > 0) r->dropped_events = true;
+    bool next = event->block == r->next_block && event->step == r->next_step;
+    if (!next && !r->dropped_events) {
+      FAIL(s, "request %u: step %u of canvas %u, not step %u of canvas %u", index, event->step,
+           event->block, r->next_step, r->next_block);
+    }
+    r->next_block = event->stopped ? event->block + 1 : event->block;
+    r->next_step = event->stopped ? 0 : event->step + 1;
+  } else {
+    r->finished = true;
+    r->end = *event;
+    totals.n_finished[event->finish] += 1;
+    check_end(s, r, index);
+  }
+}
+
+static void poll_all(sim *s) {
+  for (uint32_t i = 0; i < s->n_requests; i++) {
+    sim_request *r = &s->request[i];
+    weft_event event;
+    if (r->handle == NULL) continue;
+    while (weft_engine_poll(s->engine, r->handle, &event) == WEFT_OK) take_event(s, r, i, &event);
+    if (r->cancelled && !r->finished && s->step > r->cancelled_in) FAIL(s, "request %u: cancelled and not over", i);
+    if (!r->finished) continue;
+    weft_engine_release(s->engine, r->handle);
+    r->handle = NULL;
+    r->released = true;
+  }
+}
+
+static void submit_one(sim *s, sim_request *r, uint32_t index) {
+  weft_error error = {{0}};
+  if (r->params.deadline_us > 0) r->params.deadline_us += s->now_us;
+  weft_status status = weft_engine_submit(s->engine, &r->params, s->now_us, &r->handle, &error);
+  if (status == WEFT_FULL) { /* comes again */
+    if (r->params.deadline_us > 0) r->params.deadline_us -= s->now_us;
+    r->submit_step = s->step + 5;
+    return;
+  }
+  totals.n_requests += 1;
+  if (status != WEFT_OK) {
+    if (status != WEFT_E_TOO_LARGE && status != WEFT_E_DEVICE) FAIL(s, "request %u: %s", index, error.text);
+    r->refused = r->released = true;
+    totals.n_refused += 1;
+    return;
+  }
+  r->solo = solo_run(&s->fake[r->params.runner].model, &r->params, context_of(s, r->params.runner));
+}
+
+static void act(sim *s) {
+  for (uint32_t i = 0; i < s->n_requests; i++) {
+    sim_request *r = &s->request[i];
+    if (r->handle == NULL && !r->released && r->submit_step <= s->step) submit_one(s, r, i);
+    if (r->handle == NULL) continue;
+    if (r->cancel_step <= s->step && !r->cancelled) {
+      weft_engine_cancel(s->engine, r->handle);
+      weft_engine_cancel(s->engine, r->handle);
+      r->cancelled = true;
+      r->cancelled_in = s->step;
+    }
+    if (r->release_step <= s->step) { /* leaves without waiting for the end */
+      weft_engine_release(s->engine, r->handle);
+      r->handle = NULL;
+      r->released = true;
+    }
+  }
+  if (chance(s, 1)) weft_engine_reset_cache(s->engine);
+}
+
+static bool all_over(const sim *s) {
+  for (uint32_t i = 0; i < s->n_requests; i++)
+    if (!s->request[i].released) return false;
+  return true;
+}
+
+static bool one_waits(const sim *s) {
+  for (uint32_t i = 0; i < s->n_requests; i++)
+    if (s->request[i].handle != NULL) return true;
+  return false;
+}
+
+/* ---- one seed ------------------------------------------------------------------------------------------------------------------ */
+
+static void add_totals(sim *s) {
+  weft_engine_stats stats;
+  weft_engine_get_stats(s->engine, &stats);
+  totals.n_steps += stats.n_steps;
+  totals.n_preemptions += stats.n_preemptions;
+  totals.n_mixed += stats.n_mixed_steps;
+  totals.n_switches += stats.n_switches;
+  totals.n_void += stats.n_void_rows;
+  totals.n_hits += stats.pager.n_hits;
+  totals.n_waits += stats.pager.n_waits;
+  totals.n_broken += (uint64_t)__builtin_popcountll(stats.broken_runners);
+  if (!s->verbose) return;
+  printf("steps %llu, preemptions %llu, mixed %llu, switches %llu, hits %llu, void rows %llu\n",
+         (unsigned long long)stats.n_steps, (unsigned long long)stats.n_preemptions,
+         (unsigned long long)stats.n_mixed_steps, (unsigned long long)stats.n_switches,
+         (unsigned long long)stats.pager.n_hits, (unsigned long long)stats.n_void_rows);
+}
+
+static void run_seed(uint64_t seed, bool verbose) {
+  sim *s = calloc(1, sizeof *s);
+  s->seed = seed;
+  s->verbose = verbose;
+  open_world(s);
+  bool again = false;
+  while (!all_over(s) || !weft_engine_idle(s->engine)) {
+    act(s);
+    s->now_us += draw(s, 100, 1500);
+    again = weft_engine_step(s->engine, s->now_us) == WEFT_AGAIN;
+    poll_all(s);
+    if (again && one_waits(s)) FAIL(s, "nothing to do, and a request waits");
+    for (uint32_t i = 0; i < s->config.n_runners; i++) {
+      const char *violation = weft_fake_runner_violation(s->runner[i]);
+      if (violation != NULL) FAIL(s, "runner %u: %s", i, violation);
+    }
+    weft_error error = {{0}};
+    if (s->step % 7 == 0 && !weft_pager_check(weft_engine_pager(s->engine), &error)) FAIL(s, "pager: %s", error.text);
+    if (++s->step > s->n_steps_max) FAIL(s, "not over after %u steps", s->step);
+  }
+  check_drained(s);
+  add_totals(s);
+  close_world(s);
+  free(s);
+}
+
+int main(int argc, char **argv) {
+  unsigned long long first = 1, last = DEFAULT_SEEDS;
+  program = argv[0];
+  weft_log_set_level(WEFT_LOG_ERROR);
+  bool one = argc == 3 && strcmp(argv[1], "--seed") == 0 && sscanf(argv[2], "%llu", &first) == 1;
+  bool range = argc == 3 && strcmp(argv[1], "--seeds") == 0 && sscanf(argv[2], "%llu..%llu", &first, &last) == 2;
+  if (argc > 1 && !one && !range) {
+    fprintf(stderr, "usage: %s [--seed N | --seeds A..B]\n", argv[0]);
+    return 2;
+  }
+  if (one) last = first;
+  for (unsigned long long seed = first; seed <= last; seed++) run_seed(seed, one);
+  const uint64_t *f = totals.n_finished;
+  printf("%llu seeds: %llu requests (%llu refused), %llu steps, %llu mixed, %llu switches, %llu preemptions, %llu hits, "
+         "%llu waits, %llu void rows, %llu broken runners; stop %llu, length %llu, cancelled %llu, deadline %llu, error %llu\n",
+         last - first + 1, (unsigned long long)totals.n_requests, (unsigned long long)totals.n_refused,
+         (unsigned long long)totals.n_steps, (unsigned long long)totals.n_mixed, (unsigned long long)totals.n_switches,
+         (unsigned long long)totals.n_preemptions, (unsigned long long)totals.n_hits, (unsigned long long)totals.n_waits,
+         (unsigned long long)totals.n_void, (unsigned long long)totals.n_broken, (unsigned long long)f[1],
+         (unsigned long long)f[2], (unsigned long long)f[3], (unsigned long long)f[4], (unsigned long long)f[5]);
+  return 0;
+}
