@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: MIT */
+/* head_stats, head_rows and soft on the cpu device.
+ *
+ * The logits of head_rows are compared with matmul, bit for bit; the statistics with double sums over those
+ * logits; the soft embedding with double sums over the stored weights. Tolerances: e is off by about 2^-22 of
+ * itself (the exponential, and its argument rounded at a size up to 100: 100 * 2^-24 more); where products are of
+ * bf16 numbers each of two factors is off by 2^-9 of itself at most, so a sum by 2^-8 of its magnitudes; a weight
+ * with a minimum is a difference of numbers of order one, rounded once or twice: 4e-7. */
+#include "tests/kernels/weights.h"
+
+typedef struct head_case {
+  weft_type type;
+  uint32_t n_vocab, n_in;
+  float cap, spread; /* of h: how peaked */
+} head_case;
+
+static const head_case cases[] = {
+    {WEFT_TYPE_Q4_K, 1061, 256, 30.0f, 0.02f}, {WEFT_TYPE_Q8_0, 1024, 96, 0.0f, 0.3f},
+    {WEFT_TYPE_F32, 700, 40, 30.0f, 1.0f},     {WEFT_TYPE_BF16, 1500, 72, 0.0f, 2.0f},
+    {WEFT_TYPE_Q6_K, 513, 256, 5.0f, 0.1f},    {WEFT_TYPE_F16, 19, 33, 0.0f, 0.5f},
+    {WEFT_TYPE_Q5_0, 16, 32, 0.0f, 0.01f},     {WEFT_TYPE_MXFP4, 530, 64, 20.0f, 0.1f},
+};
+enum { N_CASES = sizeof cases / sizeof cases[0], ROWS = 40, VOCAB_MAX = 1536, WORDS = VOCAB_MAX / 32 };
+
+typedef struct fixture {
+  devices all;
+  weft_device *more[2];
+} fixture;
+
+static int open_all(void **state) {
+  static fixture f;
+  f.all = open_devices(1);
+  f.more[0] = open_cpu(NULL, 2);
+  f.more[1] = open_cpu(NULL, 3);
+  *state = &f;
+  return 0;
+}
+
+static int close_all(void **state) {
+  fixture *f = *state;
+  close_devices(&f->all);
+  weft_device_close(f->more[0]);
+  weft_device_close(f->more[1]);
+  return 0;
+}
+
+/* Inputs of ROWS rows: temperatures from cold to hot, every third row with a mask. */
+typedef struct inputs {
+  float h[ROWS * 256], temperature[ROWS], u[ROWS];
+  uint32_t bits[ROWS][WORDS];
+  const uint32_t *allowed[ROWS];
+} inputs;
+
+static inputs *make_inputs(const head_case *c, uint64_t seed) {
+  static const float temperatures[5] = {1.0f, 0.4f, 0.01f, 5.0f, 0.8f};
+  inputs *in = weft_alloc(1, sizeof *in);
+  assert_non_null(in);
+  fill_normal(in->h, (size_t)ROWS * c->n_in, seed);
+  for (uint32_t i = 0; i < ROWS * c->n_in; i++) in->h[i] *= c->spread;
+  for (uint32_t r = 0; r < ROWS; r++) {
+    in->temperature[r] = temperatures[r % 5];
+    in->u[r] = random_uniform(seed + 1, r);
+    if (r % 3 != 1) continue;
+    for (uint32_t v = 0; v < c->n_vocab; v++) {
+      bool yes = r % 2 == 0 ? random_uniform(seed + r, v) < 0.3f : v == c->n_vocab - 1 || v == 3;
+      in->bits[r][v / 32] |= (uint32_t)yes << (v % 32);
+    }
+    in->allowed[r] = in->bits[r];
+  }
+  in->u[0] = 0.0f;
+  in->u[5] = 0x1.fffffep-1f;
+  return in;
+}
+
+static bool is_allowed(const inputs *in, uint32_t r, uint32_t v) {
+  return in->allowed[r] == NULL || (in->bits[r][v / 32] >> (v % 32) & 1u) != 0;
+}
+
+typedef struct outputs {
+  buffer soft, argmax, drawn, top, log_total, entropy, bad;
+} outputs;
+
+static outputs run_stats(weft_device *device, const head_case *c, const weft_weight *weight, const inputs *in,
+                         uint32_t first, uint32_t n, const uint8_t *want, bool soft) {
+  outputs o = {buffer_new((size_t)n * c->n_in * 4), buffer_new(n * 4), buffer_new(n * 4), buffer_new(n * 4),
+               buffer_new(n * 4), buffer_new(n * 4), buffer_new(n)};
+  weft_head_stats_args args = {
+      .h = in->h + first * c->n_in,
+      .weight = weight,
+      .temperature = in->temperature + first,
+      .u = in->u + first,
+      .allowed = in->allowed + first,
+      .soft = soft ? o.soft.data : NULL,
+      .want_soft = want,
+      .argmax = o.argmax.data,
+      .drawn = o.drawn.data,
+      .top = o.top.data,
+      .log_total = o.log_total.data,
+      .entropy = o.entropy.data,
+      .bad = o.bad.data,
+      .n_rows = n,
+      .h_stride = c->n_in,
+      .soft_stride = c->n_in,
+      .cap = c->cap,
+      .soft_scale = 1.5f,
+  };
+  args.scratch_bytes = weft_head_stats_scratch(device, &args);
+  buffer scratch = buffer_new(args.scratch_bytes);
+  args.scratch = scratch.data;
+  assert_int_equal(weft_head_stats(device, &args), WEFT_OK);
+  buffer_free(&scratch);
+  return o;
+}
+
+static void free_outputs(outputs *o) {
+  buffer *all[] = {&o->soft, &o->argmax, &o->drawn, &o->top, &o->log_total, &o->entropy, &o->bad};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) buffer_free(all[i]);
+}
+
+/* Row `at` of a and row 0 .. of b: everything but the soft embedding, and that too when asked. */
+static void assert_outputs(const char *device, const outputs *a, uint32_t at, const outputs *b, uint32_t n,
+                           uint32_t n_in, bool soft) {
+  const buffer *of_a[] = {&a->argmax, &a->drawn, &a->top, &a->log_total, &a->entropy};
+  const buffer *of_b[] = {&b->argmax, &b->drawn, &b->top, &b->log_total, &b->entropy};
+  for (size_t i = 0; i < sizeof of_a / sizeof of_a[0]; i++) {
+    assert_same("head_stats", device, "a number", (uint32_t *)of_a[i]->data + at, of_b[i]->data, n * 4);
+  }
+  assert_same("head_stats", device, "bad", (uint8_t *)a->bad.data + at, b->bad.data, n);
+  if (!soft) return;
+  assert_same("head_stats", device, "soft", (float *)a->soft.data + (size_t)at * n_in, b->soft.data,
+              (size_t)n * n_in * 4);
+}
+
+static buffer run_rows(weft_device *device, const head_case *c, const weft_weight *weight, const float *h,
+                       uint32_t n, uint8_t *bad) {
+  buffer logits = buffer_new((size_t)n * c->n_vocab * 4);
+  weft_head_rows_args args = {h, weight, logits.data, bad, n, c->n_in, c->n_vocab, c->cap, NULL, 0};
+  args.scratch_bytes = weft_head_rows_scratch(device, &args);
+  buffer scratch = buffer_new(args.scratch_bytes);
+  args.scratch = scratch.data;
+  assert_int_equal(weft_head_rows(device, &args), WEFT_OK);
+  buffer_free(&scratch);
+  return logits;
+}
+
+/* ---- plain sums over logits ---- */
+
+static void check_numbers(const head_case *c, const char *device, const inputs *in, const float *logits,
+                          const outputs *o, uint32_t r) {
+  double inverse = 1.0 / (double)in->temperature[r], total = 0.0, weighted = 0.0, before = 0.0, after = 0.0;
+  uint32_t best = c->n_vocab, last = 0;
+  for (uint32_t v = 0; v < c->n_vocab; v++) {
+    if (!is_allowed(in, r, v)) continue;
+    last = v;
+    if (best == c->n_vocab || logits[v] > logits[best]) best = v;
+  }
+  int32_t argmax = ((int32_t *)o->argmax.data)[r], drawn = ((int32_t *)o->drawn.data)[r];
+  assert_int_equal(argmax, best);
+  assert_true(((float *)o->top.data)[r] == logits[best]);
+  for (uint32_t v = 0; v < c->n_vocab; v++) {
+    if (!is_allowed(in, r, v)) continue;
+    double t = ((double)logits[v] - (double)logits[best]) * inverse;
+    total += exp(t);
+    weighted += exp(t) * t;
+    if ((int32_t)v < drawn) before = total;
+    if ((int32_t)v == drawn) after = total;
+  }
+  double want_total = (double)logits[best] * inverse + log(total);
+  double off = fabs(want_total - (double)((float *)o->log_total.data)[r]);
+  assert_within("log_total", device, off, 2e-5 + 1e-6 * fabs(want_total)); /* 1 / temperature rounds too */
+  off = fabs(log(total) - weighted / total - (double)((float *)o->entropy.data)[r]);
+  assert_within("entropy", device, off, 5e-5);
+  double threshold = (double)in->u[r] * total;
+  assert_true(is_allowed(in, r, (uint32_t)drawn));
+  assert_true(before <= threshold * (1.0 + 1e-5) + 1e-5);
+  assert_true(after * (1.0 + 1e-5) + 1e-5 > threshold || (uint32_t)drawn == last);
+}
+
+static void check_soft(const head_case *c, const char *device, const inputs *in, const float *logits,
+                       const stored *s, const float *soft, uint32_t r, double per_term) {
+  double p[VOCAB_MAX], total = 0.0, top = -INFINITY;
+  for (uint32_t v = 0; v < c->n_vocab; v++) {
+    if (is_allowed(in, r, v)) top = fmax(top, (double)logits[v]);
+  }
+  for (uint32_t v = 0; v < c->n_vocab; v++) {
+    p[v] = is_allowed(in, r, v) ? exp(((double)logits[v] - top) / (double)in->temperature[r]) : 0.0;
+    total += p[v];
+  }
+  for (uint32_t i = 0; i < c->n_in; i++) {
+    double want = 0.0, size = 0.0;
+    for (uint32_t v = 0; v < c->n_vocab; v++) {
+      double term = 1.5 * p[v] / total * (double)s->value[(uint64_t)v * c->n_in + i];
+      want += term;
+      size += fabs(term);
+    }
+    double off = fabs(want - (double)soft[i]);
+    assert_within("soft", device, isnan(off) ? INFINITY : off, per_term * size + 4e-7);
+  }
+}
+
+static void test_meaning(void **state) {
+  fixture *f = *state;
+  for (uint32_t i = 0; i < N_CASES; i++) {
+    const head_case *c = &cases[i];
+    stored s = stored_new(c->type, 1, c->n_vocab, c->n_in, 2000 + i);
+    inputs *in = make_inputs(c, 2100 + i);
+    bool exact = c->type == WEFT_TYPE_F32 || c->type == WEFT_TYPE_F16;
+    for (uint32_t d = 0; d < f->all.n; d++) {
+      weft_weight weight = upload(f->all.cpu[d], &s);
+      uint8_t bad[ROWS];
+      buffer logits = run_rows(f->all.cpu[d], c, &weight, in->h, ROWS, bad);
+      outputs o = run_stats(f->all.cpu[d], c, &weight, in, 0, ROWS, NULL, true);
+      for (uint32_t r = 0; r < ROWS; r++) {
+        const float *row = (float *)logits.data + (size_t)r * c->n_vocab;
+        assert_int_equal(bad[r], 0);
+        assert_int_equal(((uint8_t *)o.bad.data)[r], 0);
+        check_numbers(c, f->all.name[d], in, row, &o, r);
+        check_soft(c, f->all.name[d], in, row, &s, (float *)o.soft.data + (size_t)r * c->n_in, r,
+                   exact ? 3e-5 : 1.01 / 256);
+      }
+      free_outputs(&o);
+      buffer_free(&logits);
+      weft_device_weight_free(f->all.cpu[d], &weight);
+    }
+    weft_free(in);
+    stored_free(&s);
+  }
+}
+
+/* Logits are those of matmul, capped. tanh is off by 2^-22 at most, so a logit by that of the cap. */
+static void test_logits(void **state) {
+  fixture *f = *state;
+  for (uint32_t i = 0; i < N_CASES; i++) {
+    head_case c = cases[i];
+    stored s = stored_new(c.type, 1, c.n_vocab, c.n_in, 2200 + i);
+    inputs *in = make_inputs(&c, 2300 + i);
+    for (uint32_t d = 0; d < f->all.n; d++) {
+      weft_weight weight = upload(f->all.cpu[d], &s);
+      uint8_t bad[ROWS];
+      buffer y = buffer_new((size_t)ROWS * c.n_vocab * 4);
+      weft_matmul_args args = {.x = in->h, .n_rows = ROWS, .n_weights = 1, .x_stride = c.n_in};
+      args.weight[0] = &weight;
+      args.y[0] = y.data;
+      args.y_stride[0] = c.n_vocab;
+      args.scratch_bytes = weft_matmul_scratch(f->all.cpu[d], &args);
+      buffer scratch = buffer_new(args.scratch_bytes);
+      args.scratch = scratch.data;
+      assert_int_equal(weft_matmul(f->all.cpu[d], &args), WEFT_OK);
+      buffer capped = run_rows(f->all.cpu[d], &c, &weight, in->h, ROWS, bad);
+      c.cap = 0.0f;
+      buffer plain = run_rows(f->all.cpu[d], &c, &weight, in->h, ROWS, bad);
+      c.cap = cases[i].cap;
+      assert_same("head_rows", f->all.name[d], "a logit", y.data, plain.data, y.n_bytes);
+      for (uint32_t j = 0; c.cap != 0.0f && j < ROWS * c.n_vocab; j++) {
+        double cap = (double)c.cap, want = cap * tanh((double)((float *)y.data)[j] / cap);
+        assert_within("cap", f->all.name[d], fabs(want - (double)((float *)capped.data)[j]), cap * 0x1p-22);
+      }
+      buffer_free(&scratch);
+      buffer_free(&y);
+      buffer_free(&capped);
+      buffer_free(&plain);
+      weft_device_weight_free(f->all.cpu[d], &weight);
+    }
+    weft_free(in);
+    stored_free(&s);
+  }
+}
+
+/* ---- bits ---- */
+
+static void test_rows_and_threads(void **state) {
+  fixture *f = *state;
+  for (uint32_t i = 0; i < N_CASES; i++) {
+    const head_case *c = &cases[i];
+    stored s = stored_new(c->type, 1, c->n_vocab, c->n_in, 2400 + i);
+    inputs *in = make_inputs(c, 2500 + i);
+    for (uint32_t d = 0; d < f->all.n; d++) {
+      weft_device *device = f->all.cpu[d];
+      const char *name = f->all.name[d];
+      weft_weight weight = upload(device, &s);
+      outputs whole = run_stats(device, c, &weight, in, 0, ROWS, NULL, true);
+      uint32_t step = d + 1 == f->all.n ? 1 : 7; /* the best isa: every number of rows */
+      for (uint32_t n = 1; n <= ROWS; n += step) {
+        outputs part = run_stats(device, c, &weight, in, 0, n, NULL, true);
+        assert_outputs(name, &whole, 0, &part, n, c->n_in, true);
+        free_outputs(&part);
+        part = run_stats(device, c, &weight, in, n - 1, 1, NULL, true);
+        assert_outputs(name, &whole, n - 1, &part, 1, c->n_in, true);
+        free_outputs(&part);
+        part = run_stats(device, c, &weight, in, 0, n, NULL, false);
+        assert_outputs(name, &whole, 0, &part, n, c->n_in, false);
+        free_outputs(&part);
+      }
+      for (uint32_t t = 0; t < 2 && d + 1 == f->all.n; t++) {
+        outputs again = run_stats(f->more[t], c, &weight, in, 0, ROWS, NULL, true);
+        assert_outputs("threads", &whole, 0, &again, ROWS, c->n_in, true);
+        free_outputs(&again);
+      }
+      free_outputs(&whole);
+      weft_device_weight_free(device, &weight);
+    }
+    weft_free(in);
+    stored_free(&s);
+  }
+}
+
+/* The op soft, from the logits of head_rows, gives the bits of head_stats. */
+static void test_soft_op(void **state) {
+  fixture *f = *state;
+  for (uint32_t i = 0; i < N_CASES; i++) {
+    const head_case *c = &cases[i];
+    stored s = stored_new(c->type, 1, c->n_vocab, c->n_in, 2600 + i);
+    inputs *in = make_inputs(c, 2700 + i);
+    memset(in->allowed, 0, sizeof in->allowed);
+    for (uint32_t d = 0; d < f->all.n; d++) {
+      weft_device *device = f->all.cpu[d];
+      weft_weight weight = upload(device, &s);
+      uint8_t bad[ROWS];
+      buffer logits = run_rows(device, c, &weight, in->h, ROWS, bad);
+      buffer soft = buffer_new((size_t)ROWS * c->n_in * 4);
+      outputs o = run_stats(device, c, &weight, in, 0, ROWS, NULL, true);
+      weft_soft_args args = {logits.data, in->temperature, &weight, soft.data, ROWS, c->n_vocab, c->n_in, 1.5f, NULL, 0};
+      args.scratch_bytes = weft_soft_scratch(device, &args);
+      buffer scratch = buffer_new(args.scratch_bytes);
+      args.scratch = scratch.data;
+      assert_int_equal(weft_soft(device, &args), WEFT_OK);
+      assert_same("soft", f->all.name[d], "head_stats' soft", soft.data, o.soft.data, soft.n_bytes);
+      buffer_free(&scratch);
+      buffer_free(&soft);
+      buffer_free(&logits);
+      free_outputs(&o);
+      weft_device_weight_free(device, &weight);
+    }
+    weft_free(in);
+    stored_free(&s);
+  }
+}
+
+/* ---- hostile rows ---- */
+
+/* A NaN, an infinity, an empty mask: those rows are bad and zero, the others are as before; rows that want no
+ * soft embedding keep what was there. */
+static void test_bad_rows(void **state) {
+  fixture *f = *state;
+  for (uint32_t i = 0; i < N_CASES; i++) {
+    const head_case *c = &cases[i];
+    stored s = stored_new(c->type, 1, c->n_vocab, c->n_in, 2800 + i);
+    inputs *in = make_inputs(c, 2900 + i);
+    uint8_t want[ROWS];
+    for (uint32_t r = 0; r < ROWS; r++) want[r] = r % 5 != 4;
+    for (uint32_t d = 0; d < f->all.n; d++) {
+      weft_device *device = f->all.cpu[d];
+      weft_weight weight = upload(device, &s);
+      outputs before = run_stats(device, c, &weight, in, 0, ROWS, NULL, true);
+      static inputs hostile;
+      hostile = *in;
+      for (uint32_t r = 0; r < ROWS; r++) hostile.allowed[r] = in->allowed[r] == NULL ? NULL : hostile.bits[r];
+      hostile.h[6 * c->n_in + 1] = NAN;
+      hostile.h[17 * c->n_in + 5] = -INFINITY;
+      memset(hostile.bits[20], 0, sizeof hostile.bits[20]);
+      hostile.allowed[20] = hostile.bits[20];
+      outputs after = run_stats(device, c, &weight, &hostile, 0, ROWS, want, true);
+      for (uint32_t r = 0; r < ROWS; r++) {
+        bool bad = r == 6 || r == 17 || r == 20;
+        assert_int_equal(((uint8_t *)after.bad.data)[r], bad ? 1 : 0);
+        const float *soft = (float *)after.soft.data + (size_t)r * c->n_in;
+        const float *soft_before = (float *)before.soft.data + (size_t)r * c->n_in;
+        for (uint32_t k = 0; k < c->n_in; k++) {
+          if (want[r] == 0) assert_true(isnan(soft[k]));
+          else assert_true(soft[k] == (bad ? 0.0f : soft_before[k]));
+        }
+        assert_true(!bad || (((int32_t *)after.argmax.data)[r] == 0 && ((int32_t *)after.drawn.data)[r] == 0));
+        assert_true(!bad || (((float *)after.top.data)[r] == 0.0f && ((float *)after.entropy.data)[r] == 0.0f));
+        if (!bad) assert_int_equal(((int32_t *)after.drawn.data)[r], ((int32_t *)before.drawn.data)[r]);
+      }
+      free_outputs(&before);
+      free_outputs(&after);
+      weft_device_weight_free(device, &weight);
+    }
+    weft_free(in);
+    stored_free(&s);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_meaning), cmocka_unit_test(test_logits),   cmocka_unit_test(test_rows_and_threads),
+      cmocka_unit_test(test_soft_op), cmocka_unit_test(test_bad_rows),
+  };
+  return cmocka_run_group_tests(tests, open_all, close_all);
+}
