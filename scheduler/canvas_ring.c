@@ -74,7 +74,7 @@ void weft_canvas_ring_push(weft_canvas_ring *ring, const weft_segment_result *re
   r->n_answer = n_answer;
   r->temperature = result->temperature;
   r->mean_entropy = result->mean_entropy;
-  r->stopped = result->done;
+  r->stopped = result->stopped;
   size_t ints = (size_t)ring->n_canvas * sizeof(int32_t);
   copy(r->argmax, result->argmax, ints);
   if (!ring->trace) return;
