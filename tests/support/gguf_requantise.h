@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* A model file again with its matrices stored in other types, for tests.
  *
- * Law: keys are copied byte for byte. A matrix takes the wanted type when its rows are whole blocks,
- * else Q8_0, else it stays F32; vectors, routers and scalars stay F32, as in real files. */
+ * Law: keys are copied byte for byte. A matrix takes the wanted type when its rows are whole
+ * blocks, else Q8_0, else it stays F32; vectors, routers and scalars stay F32, as in real files. */
 #ifndef WEFT_TESTS_GGUF_REQUANTISE_H
 #define WEFT_TESTS_GGUF_REQUANTISE_H
 
@@ -47,7 +47,8 @@ static inline void requantise(const weft_gguf *from, weft_type wanted, gguf_writ
     size_t n_bytes = weft_type_row_bytes(type, n);
     void *stored = malloc(n_bytes);
     if (stored == NULL || weft_quantise_row(type, tensor->data, stored, n) != WEFT_OK) {
-      (void)printf("FAILED: cannot store '%s' as %s\n", tensor->name, weft_type_find((int32_t)type)->name);
+      (void)printf("FAILED: cannot store '%s' as %s\n", tensor->name,
+                   weft_type_find((int32_t)type)->name);
       exit(1);
     }
     gguf_writer_tensor(w, tensor->name, (int32_t)type, tensor->n_dims, tensor->ne, stored, n_bytes);

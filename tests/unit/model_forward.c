@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+/* What a forward pass refuses, what poisoned weights do, and what the facts of a model are. Logits
+ * are judged in tests/golden. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/support/gguf_requantise.h"
+#include "tests/support/model_harness.h"
+
+enum { ROWS = 12 };
+
+typedef struct fixture {
+  harness h;
+  weft_batch batch;
+  weft_segment segment[2];
+  int32_t token[ROWS], position[ROWS];
+  int64_t slot[ROWS];
+  uint32_t table[4], table_at[2 * WEFT_BATCH_GROUPS_MAX];
+  const float *soft[2];
+  uint32_t output_row[ROWS];
+  weft_forward_args args;
+} fixture;
+
+/* Four causal rows and one canvas of eight on a diffusion model: sound. */
+static void open_fixture(fixture *f, const char *name) {
+  char path[512];
+  harness_options options = {.backend = "ref", .n_threads = 1, .rows_max = ROWS, .n_pages = 8};
+  memset(f, 0, sizeof *f);
+  (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, name);
+  harness_open(&f->h, path, &options);
+  f->segment[0] = (weft_segment){.first_row = 0, .n_rows = 4};
+  f->segment[1] = (weft_segment){.first_row = 4, .n_rows = 8, .kv_len = 4, .canvas = true};
+  for (uint32_t i = 0; i < ROWS; i++) {
+    f->position[i] = (int32_t)i;
+    f->slot[i] = i < 4 ? (int64_t)i : -1;
+    f->output_row[i] = i;
+  }
+  f->batch = (weft_batch){.n_rows = 12,
+                          .n_causal = 4,
+                          .n_segments = 2,
+                          .n_groups = f->h.layout.n_groups,
+                          .token = f->token,
+                          .position = f->position,
+                          .segment = f->segment,
+                          .table = f->table,
+                          .table_at = f->table_at};
+  for (uint32_t g = 0; g < f->batch.n_groups; g++) f->batch.kv_slot[g] = f->slot;
+  f->args = (weft_forward_args){.batch = &f->batch,
+                                .token = f->token,
+                                .kv = f->h.kv,
+                                .layout = &f->h.layout,
+                                .soft = f->soft,
+                                .output_row = f->output_row,
+                                .n_output = ROWS,
+                                .hidden = f->h.hidden};
+}
+
+static weft_status run(fixture *f) {
+  return weft_model_forward(f->h.model, &f->args);
+}
+
+static void test_sound(void **state) {
+  (void)state;
+  fixture f;
+  open_fixture(&f, "dg-base");
+  assert_int_equal(run(&f), WEFT_OK);
+  assert_true(f.args.n_experts_touched >= 4 * 2 && f.args.n_experts_touched <= 4 * 4);
+  f.args.n_output = 0;
+  assert_int_equal(run(&f), WEFT_OK);
+  f.batch.n_rows = f.batch.n_causal = f.batch.n_segments = 0; /* an empty step */
+  assert_int_equal(run(&f), WEFT_OK);
+  harness_close(&f.h);
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  fixture f;
+  open_fixture(&f, "dg-base");
+  f.batch.n_rows = 13;
+  assert_int_equal(run(&f), WEFT_E_INVALID);
+  f.batch.n_rows = 11; /* the canvas leaves the rows */
+  assert_int_equal(run(&f), WEFT_E_INVALID);
+  f.batch.n_rows = 12;
+  f.batch.n_causal = 13;
+  assert_int_equal(run(&f), WEFT_E_INVALID);
+  f.batch.n_causal = 3; /* a causal segment among canvas rows */
+  assert_int_equal(run(&f), WEFT_E_INVALID);
+  f.batch.n_causal = 12;
+  assert_int_equal(run(&f), WEFT_E_INVALID);
+  f.batch.n_causal = 4;
+  f.batch.n_groups += 1;
+  assert_int_equal(run(&f), WEFT_E_INVALID);
+  f.batch.n_groups -= 1;
+  f.segment[1].first_row = 5; /* a row of nobody */
+  assert_int_equal(run(&f), WEFT_E_INVALID);
+  f.segment[1].first_row = 4;
+  f.segment[0].n_rows = 0;
+  assert_int_equal(run(&f), WEFT_E_INVALID);
+  f.segment[0].n_rows = 4;
+  f.output_row[3] = 2; /* not ascending */
+  assert_int_equal(run(&f), WEFT_E_INVALID);
+  f.output_row[3] = 3;
+  f.output_row[11] = 12;
+  assert_int_equal(run(&f), WEFT_E_INVALID);
+  f.output_row[11] = 11;
+  f.batch.n_segments = ROWS + 1;
+  assert_int_equal(run(&f), WEFT_E_INVALID);
+  f.batch.n_segments = 2;
+  assert_int_equal(run(&f), WEFT_OK);
+  harness_close(&f.h);
+}
+
+static void test_no_canvas_without_diffusion(void **state) {
+  (void)state;
+  fixture f;
+  open_fixture(&f, "ar-base");
+  assert_int_equal(run(&f), WEFT_E_INVALID);
+  f.batch.n_segments = 1;
+  f.batch.n_rows = 4;
+  f.args.n_output = 4;
+  assert_int_equal(run(&f), WEFT_OK);
+  harness_close(&f.h);
+}
+
+/* A step of rows that cannot be looked up is refused by the op, not read from anywhere. */
+static void test_bad_token(void **state) {
+  (void)state;
+  fixture f;
+  open_fixture(&f, "dg-base");
+  f.token[2] = 128;
+  assert_int_not_equal(run(&f), WEFT_OK);
+  f.token[2] = -1;
+  assert_int_not_equal(run(&f), WEFT_OK);
+  harness_close(&f.h);
+}
+
+/* One poisoned weight: the rows say so, the process lives, a file without it is unharmed. */
+static void test_nan_weights(void **state) {
+  (void)state;
+  char path[512];
+  weft_gguf *from, *gguf;
+  gguf_writer w = {0};
+  harness h;
+  harness_seq seq;
+  static const int32_t tokens[3] = {1, 2, 3};
+  harness_options options = {.backend = "ref", .n_threads = 1, .rows_max = ROWS, .n_pages = 8};
+  (void)snprintf(path, sizeof path, "%s/tests/golden/models/ar-base.gguf", WEFT_SOURCE_DIR);
+  assert_int_equal(weft_gguf_open(path, &from, NULL), WEFT_OK);
+  requantise(from, WEFT_TYPE_F32, &w);
+  weft_bytes file = gguf_writer_finish(&w);
+  weft_gguf_close(from);
+  assert_int_equal(weft_gguf_open_memory(file.data, file.n, "nan.gguf", &gguf, NULL), WEFT_OK);
+  const weft_gguf_tensor *tensor = weft_gguf_tensor_find(gguf, "blk.1.ffn_down.weight");
+  const float nan = __builtin_nanf("");
+  memcpy(w.file.bytes + ((const char *)tensor->data - w.file.bytes), &nan, sizeof nan);
+  harness_open_gguf(&h, gguf, "nan.gguf", &options);
+  harness_seq_open(&seq);
+  float *logits = harness_alloc(3 * h.info->n_vocab, sizeof *logits);
+  harness_piece piece = {
+      .seq = &seq, .tokens = tokens, .n = 3, .output = OUT_ALL, .logits = logits};
+  harness_run(&h, &piece, 1);
+  for (int i = 0; i < 3; i++) assert_int_equal(h.bad[i], 1);
+  free(logits);
+  harness_seq_close(&seq);
+  harness_close(&h);
+  gguf_writer_close(&w);
+}
+
+static void test_info(void **state) {
+  (void)state;
+  fixture f;
+  open_fixture(&f, "dg-base");
+  const weft_model_info *info = f.h.info;
+  float cap, scale;
+  const weft_weight *head = weft_model_head(f.h.model, &cap, &scale);
+  assert_string_equal(info->arch, "diffusion-gemma");
+  assert_true(info->n_layers == 4 && info->n_hidden == 32 && info->n_vocab == 128 &&
+              info->canvas_length == 8);
+  assert_true(info->n_experts == 4 && info->n_experts_used == 2 && info->context_length == 1024);
+  assert_true(info->kv.window[0] == 8 && info->kv.window[1] == 0 && info->kv.head_dim[1] == 32);
+  assert_true(info->weight_bytes > 300000 && info->scratch_bytes > 0);
+  assert_true(cap == 30.0f && scale == sqrtf(32.0f) && head->n_out == 128 && head->n_in == 32);
+  assert_true(info->fingerprint_low != 0 && info->fingerprint_high != 0);
+  harness_close(&f.h);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_sound),
+      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_no_canvas_without_diffusion),
+      cmocka_unit_test(test_bad_token),
+      cmocka_unit_test(test_nan_weights),
+      cmocka_unit_test(test_info),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: MIT */
+/* How keys and values are cut into pages, and the plan of scratch: known geometries, the laws on
+ * random ones, refusals. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/kv_layout.h"
+#include "model/kv_store.h"
+#include "model/scratch_plan.h"
+
+static uint64_t next(uint64_t *state) {
+  *state ^= *state << 13;
+  *state ^= *state >> 7;
+  *state ^= *state << 17;
+  return *state;
+}
+
+/* Every `period`-th layer is global. */
+static weft_kv_geometry make(uint32_t n_layers, uint32_t period, const uint32_t local[2],
+                             const uint32_t global[2], uint32_t window) {
+  weft_kv_geometry g = {.type = WEFT_TYPE_BF16, .n_layers = n_layers};
+  for (uint32_t l = 0; l < n_layers; l++) {
+    bool is_global = l % period == period - 1;
+    g.n_kv_heads[l] = is_global ? global[0] : local[0];
+    g.head_dim[l] = is_global ? global[1] : local[1];
+    g.window[l] = is_global ? 0 : window;
+  }
+  return g;
+}
+
+static weft_kv_geometry gemma_26b(void) {
+  return make(30, 6, (const uint32_t[]){8, 256}, (const uint32_t[]){2, 512}, 1024);
+}
+
+static weft_kv_geometry demo(void) {
+  return make(6, 3, (const uint32_t[]){2, 64}, (const uint32_t[]){1, 128}, 64);
+}
+
+static uint64_t token_bytes(const weft_kv_geometry *g, uint32_t l) {
+  return 2 * weft_type_row_bytes(g->type, (uint64_t)g->n_kv_heads[l] * g->head_dim[l]);
+}
+
+/* Every layer has its own place inside the page; geometry and retention are those of its group. */
+static void check_laws(const weft_kv_geometry *g, const weft_kv_layout *layout) {
+  uint32_t n_in[WEFT_KV_GROUPS_MAX] = {0};
+  double waste = 0;
+  assert_in_range(layout->n_groups, 1, WEFT_KV_GROUPS_MAX);
+  for (uint32_t l = 0; l < g->n_layers; l++) {
+    assert_true(layout->group_of[l] < layout->n_groups);
+    const weft_kv_group *group = &layout->group[layout->group_of[l]];
+    assert_int_equal(layout->index_in[l], n_in[layout->group_of[l]]++);
+    assert_true(group->n_kv_heads == g->n_kv_heads[l] && group->head_dim == g->head_dim[l]);
+    assert_int_equal(group->window, g->window[l]);
+    assert_int_equal(group->layer_bytes, group->block_tokens * token_bytes(g, l));
+  }
+  for (uint32_t i = 0; i < layout->n_groups; i++) {
+    const weft_kv_group *group = &layout->group[i];
+    assert_int_equal(group->n_layers, n_in[i]);
+    assert_true(group->n_layers > 0 && group->n_layers * group->layer_bytes <= layout->page_bytes);
+    assert_true(group->block_tokens >= 1 && group->block_tokens <= 128);
+    assert_int_equal(group->block_tokens & (group->block_tokens - 1), 0);
+    double used = (double)(group->n_layers * group->layer_bytes) / (double)layout->page_bytes;
+    waste += group->n_layers * (1 - used);
+  }
+  assert_true(layout->padding > waste / g->n_layers - 1e-9 &&
+              layout->padding < waste / g->n_layers + 1e-9);
+  assert_int_equal(layout->page_bytes % 256, 0);
+}
+
+static void test_gemma_26b(void **state) {
+  (void)state;
+  weft_kv_geometry g = gemma_26b();
+  const weft_kv_geometry *list = &g;
+  weft_kv_layout layout;
+  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, NULL), WEFT_OK);
+  check_laws(&g, &layout);
+  assert_int_equal(layout.page_bytes, 640 * 1024);
+  assert_int_equal(layout.n_groups, 6);
+  assert_true(layout.padding == 0);
+  for (uint32_t i = 0; i < 6; i++) {
+    assert_int_equal(layout.group[i].n_layers, 5);
+    assert_int_equal(layout.group[i].block_tokens, layout.group[i].window > 0 ? 16 : 32);
+  }
+  assert_int_equal(weft_kv_bytes_per_token(&g, false), 225280);
+  assert_int_equal(weft_kv_bytes_per_token(&g, true), 20480);
+}
+
+static void test_demo(void **state) {
+  (void)state;
+  weft_kv_geometry g = demo();
+  const weft_kv_geometry *list = &g;
+  weft_kv_layout layout;
+  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, NULL), WEFT_OK);
+  check_laws(&g, &layout);
+  assert_int_equal(layout.page_bytes, 32 * 1024);
+  assert_true(layout.n_groups == 2 && layout.padding == 0);
+  assert_int_equal(layout.group[0].block_tokens, 16);
+  assert_int_equal(layout.group[1].block_tokens, 32);
+}
+
+static void test_fixed_blocks(void **state) {
+  (void)state;
+  weft_kv_geometry g = demo();
+  const weft_kv_geometry *list = &g;
+  weft_kv_layout layout;
+  for (uint32_t fixed = 1; fixed <= 128; fixed *= 2) {
+    assert_int_equal(weft_kv_layout_choose(&list, 1, fixed, &layout, NULL), WEFT_OK);
+    check_laws(&g, &layout);
+    uint32_t least = 128;
+    for (uint32_t i = 0; i < layout.n_groups; i++) {
+      if (layout.group[i].block_tokens < least) least = layout.group[i].block_tokens;
+    }
+    assert_int_equal(least, fixed);
+  }
+}
+
+static void test_several_models(void **state) {
+  (void)state;
+  weft_kv_geometry g[3] = {demo(), demo(),
+                           make(4, 2, (const uint32_t[]){1, 64}, (const uint32_t[]){3, 40}, 32)};
+  const weft_kv_geometry *list[3] = {&g[0], &g[1], &g[2]};
+  weft_kv_layout layout[3];
+  g[1].type = WEFT_TYPE_F32;
+  assert_int_equal(weft_kv_layout_choose(list, 3, 0, layout, NULL), WEFT_OK);
+  for (uint32_t i = 0; i < 3; i++) {
+    check_laws(&g[i], &layout[i]);
+    assert_int_equal(layout[i].page_bytes, layout[0].page_bytes);
+    assert_int_equal(layout[i].type, g[i].type);
+  }
+  assert_true(layout[0].padding == 0 &&
+              layout[1].padding == 0); /* twice the bytes: half the tokens */
+}
+
+static void test_random_geometries(void **state) {
+  (void)state;
+  uint64_t seed = 4711;
+  for (uint32_t i = 0; i < 300; i++) {
+    uint32_t local[2] = {1 + (uint32_t)(next(&seed) % 8), 8 * (1 + (uint32_t)(next(&seed) % 32))};
+    uint32_t global[2] = {1 + (uint32_t)(next(&seed) % 4), 8 * (1 + (uint32_t)(next(&seed) % 64))};
+    weft_kv_geometry g = make(1 + (uint32_t)(next(&seed) % 64), 1 + (uint32_t)(next(&seed) % 6),
+                              local, global, 1 + (uint32_t)(next(&seed) % 4096));
+    if (next(&seed) % 2 == 0) g.type = WEFT_TYPE_F32;
+    const weft_kv_geometry *list = &g;
+    weft_kv_layout layout;
+    weft_error error = {{0}};
+    assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_OK);
+    check_laws(&g, &layout);
+    assert_true(layout.padding < 0.5);
+  }
+}
+
+static void test_refused_layouts(void **state) {
+  (void)state;
+  weft_kv_geometry g = demo();
+  const weft_kv_geometry *list[17];
+  weft_kv_layout layout[17];
+  weft_error error;
+  for (uint32_t i = 0; i < 17; i++) list[i] = &g;
+  assert_int_equal(weft_kv_layout_choose(list, 0, 0, layout, &error), WEFT_E_INVALID);
+  assert_int_equal(weft_kv_layout_choose(list, 17, 0, layout, &error), WEFT_E_INVALID);
+  assert_int_equal(weft_kv_layout_choose(list, 1, 3, layout, &error), WEFT_E_INVALID);
+  assert_int_equal(weft_kv_layout_choose(list, 1, 256, layout, &error), WEFT_E_INVALID);
+  g.n_layers = 0;
+  assert_int_equal(weft_kv_layout_choose(list, 1, 0, layout, &error), WEFT_E_INVALID);
+  g.n_layers = 17;
+  for (uint32_t l = 0; l < 17; l++) g.head_dim[l] = g.n_kv_heads[l] = 8 * (l + 1); /* all differ */
+  assert_int_equal(weft_kv_layout_choose(list, 1, 0, layout, &error), WEFT_E_UNSUPPORTED);
+  g = demo();
+  g.n_kv_heads[0] = 0;
+  assert_int_equal(weft_kv_layout_choose(list, 1, 0, layout, &error), WEFT_E_UNSUPPORTED);
+}
+
+static void test_store(void **state) {
+  (void)state;
+  weft_kv_geometry g = demo();
+  const weft_kv_geometry *list = &g;
+  weft_kv_layout layout;
+  weft_device *device;
+  weft_kv_store *store;
+  weft_error error;
+  weft_device_config config = {"ref", 1, NULL};
+  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, NULL), WEFT_OK);
+  assert_int_equal(weft_device_open(&config, &device, NULL), WEFT_OK);
+  assert_int_equal(weft_kv_store_open(device, layout.page_bytes, 0, &store, &error),
+                   WEFT_E_INVALID);
+  assert_int_equal(weft_kv_store_open(device, UINT64_MAX / 2, 3, &store, &error), WEFT_E_INVALID);
+  assert_null(store);
+  assert_int_equal(weft_kv_store_open(device, layout.page_bytes, 3, &store, &error), WEFT_OK);
+  uint64_t end = 0;
+  for (uint32_t l = 0; l < g.n_layers; l++) { /* layers 2 and 5 are global */
+    weft_kv_view view = weft_kv_store_view(store, &layout, l);
+    uint64_t plane = weft_type_row_bytes(
+        view.type, (uint64_t)view.block_tokens * view.n_kv_heads * view.head_dim);
+    if (l == 0 || l == 2) end = 0;
+    if (l == 3) end = 2 * layout.group[0].layer_bytes;
+    if (l == 5) end = layout.group[1].layer_bytes;
+    assert_int_equal(view.k_offset, end);
+    assert_int_equal(view.v_offset, end + plane);
+    assert_true(view.v_offset + plane <= view.page_bytes);
+    end = view.v_offset + plane;
+  }
+  memset((char *)store->base + layout.page_bytes, 0x5A, layout.page_bytes);
+  memset((char *)store->base + 2 * layout.page_bytes, 0, layout.page_bytes);
+  assert_int_equal(weft_kv_store_copy_page(store, 1, 2), WEFT_OK);
+  assert_memory_equal((char *)store->base + layout.page_bytes,
+                      (char *)store->base + 2 * layout.page_bytes, layout.page_bytes);
+  assert_int_equal(weft_kv_store_copy_page(store, 1, 1), WEFT_OK);
+  weft_kv_store_close(store);
+  weft_kv_store_close(NULL);
+  weft_device_close(device);
+}
+
+static void test_plan(void **state) {
+  (void)state;
+  weft_scratch_plan plan = {0};
+  weft_text text = {0};
+  uint64_t a = weft_scratch_plan_add(&plan, "first", 10, 4);
+  uint64_t b = weft_scratch_plan_add(&plan, "second", 300, 1);
+  assert_true(a == 0 && b == 256 && plan.at == 768 && plan.n_bytes == 768);
+  uint64_t mark = plan.at;
+  (void)weft_scratch_plan_add(&plan, "third", 1000, 1);
+  weft_scratch_plan_rewind(&plan, mark);
+  assert_int_equal(weft_scratch_plan_add(&plan, "fourth", 1, 1),
+                   mark); /* shares bytes with the third */
+  assert_int_equal(plan.n_bytes, 768 + 1024);
+  weft_scratch_plan_print(&plan, &text);
+  assert_non_null(strstr(text.bytes, "second"));
+  assert_non_null(strstr(text.bytes, "1792 bytes"));
+  assert_false(plan.refused);
+  (void)weft_scratch_plan_add(&plan, "wraps", UINT64_MAX / 2, 4);
+  assert_true(plan.refused);
+  weft_text_free(&text);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_gemma_26b),
+      cmocka_unit_test(test_demo),
+      cmocka_unit_test(test_fixed_blocks),
+      cmocka_unit_test(test_several_models),
+      cmocka_unit_test(test_random_geometries),
+      cmocka_unit_test(test_refused_layouts),
+      cmocka_unit_test(test_store),
+      cmocka_unit_test(test_plan),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

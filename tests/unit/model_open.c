@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: MIT */
+/* Opening models from files that differ from a sound one in one fact: each refusal names the key or
+ * tensor, what is wrong and what was expected; nothing leaks. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "model/inspect.h"
+#include "model/model.h"
+#include "tests/support/gguf_requantise.h"
+
+/* One change of a sound file. */
+typedef struct edit {
+  const char *drop_key, *drop_tensor;
+  const char *set_u32; /* replaces or adds a key */
+  uint32_t value;
+  const char *set_string, *text;
+  const char *set_f32;
+  float real;
+  const char *reshape; /* the tensor loses its last row, or its last expert */
+  const char *rename, *name;
+  const char *as_type; /* the tensor is stored as BF16 */
+} edit;
+
+static bool is(const char *a, const char *b) {
+  return a != NULL && strcmp(a, b) == 0;
+}
+
+static void copy_keys(const weft_gguf *from, const edit *e, gguf_writer *w) {
+  for (uint32_t i = 0; i < from->parts[0].n_keys; i++) {
+    const gguf_key *key = &from->parts[0].keys[i];
+    char name[128] = {0};
+    memcpy(name, key->name.data, key->name.n);
+    if (is(e->drop_key, name) || is(e->set_u32, name) || is(e->set_string, name) ||
+        is(e->set_f32, name))
+      continue;
+    const char *start = key->name.data - 8;
+    gguf_writer_bytes(&w->keys, start, (size_t)((const char *)requantise_key_end(key) - start));
+    w->n_keys += 1;
+  }
+  if (e->set_u32 != NULL) gguf_writer_u32(w, e->set_u32, e->value);
+  if (e->set_f32 != NULL) gguf_writer_f32(w, e->set_f32, e->real);
+  if (e->set_string != NULL) gguf_writer_string(w, e->set_string, e->text);
+}
+
+static void copy_tensors(const weft_gguf *from, const edit *e, gguf_writer *w) {
+  for (uint32_t i = 0; i < from->n_tensors; i++) {
+    weft_gguf_tensor tensor = from->tensors[i];
+    if (is(e->drop_tensor, tensor.name)) continue;
+    if (is(e->rename, tensor.name)) tensor.name = e->name;
+    if (is(e->reshape, tensor.name)) {
+      tensor.n_bytes -= tensor.n_bytes / tensor.ne[tensor.n_dims - 1];
+      tensor.ne[tensor.n_dims - 1] -= 1;
+    }
+    if (is(e->as_type, tensor.name)) {
+      uint64_t n = tensor.n_bytes / 4;
+      uint16_t *halves = malloc(2 * n);
+      assert_non_null(halves);
+      assert_int_equal(weft_quantise_row(WEFT_TYPE_BF16, tensor.data, halves, n), WEFT_OK);
+      gguf_writer_tensor(w, tensor.name, WEFT_TYPE_BF16, tensor.n_dims, tensor.ne, halves, 2 * n);
+      free(halves);
+      continue;
+    }
+    gguf_writer_tensor(w, tensor.name, (int32_t)tensor.type, tensor.n_dims, tensor.ne, tensor.data,
+                       (size_t)tensor.n_bytes);
+  }
+}
+
+static weft_gguf *open_edited(const char *name, const edit *e, gguf_writer *w) {
+  char path[512];
+  weft_gguf *from, *to;
+  weft_error error = {{0}};
+  (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, name);
+  assert_int_equal(weft_gguf_open(path, &from, &error), WEFT_OK);
+  memset(w, 0, sizeof *w);
+  copy_keys(from, e, w);
+  copy_tensors(from, e, w);
+  weft_bytes file = gguf_writer_finish(w);
+  weft_gguf_close(from);
+  assert_int_equal(weft_gguf_open_memory(file.data, file.n, "edited.gguf", &to, &error), WEFT_OK);
+  return to;
+}
+
+static weft_device *open_ref(void) {
+  weft_device *device;
+  weft_device_config config = {"ref", 1, NULL};
+  assert_int_equal(weft_device_open(&config, &device, NULL), WEFT_OK);
+  return device;
+}
+
+static const weft_model_limits limits = {8, 8, 4};
+
+static weft_status try_open(const char *name, const edit *e, weft_model_info *info,
+                            weft_error *error) {
+  gguf_writer w;
+  weft_gguf *gguf = open_edited(name, e, &w);
+  weft_device *device = open_ref();
+  weft_model *model;
+  error->text[0] = 0;
+  weft_status status = weft_model_open(gguf, device, &limits, NULL, NULL, &model, error);
+  assert_true((status == WEFT_OK) == (model != NULL));
+  if (model != NULL && info != NULL) *info = *weft_model_get_info(model);
+  weft_model_close(model);
+  weft_device_close(device);
+  weft_gguf_close(gguf);
+  gguf_writer_close(&w);
+  return status;
+}
+
+static void refused(const char *name, edit e, weft_status wanted, const char *words) {
+  weft_error error;
+  weft_status status = try_open(name, &e, NULL, &error);
+  if (status != wanted || strstr(error.text, words) == NULL) {
+    (void)printf("status %d: %s; wanted %d: %s\n", (int)status, error.text, (int)wanted, words);
+  }
+  assert_int_equal(status, wanted);
+  assert_non_null(strstr(error.text, words));
+  assert_ptr_equal(strstr(error.text, "edited.gguf"), error.text);
+}
+
+static void accepted(const char *name, edit e, weft_model_info *info) {
+  weft_error error;
+  weft_status status = try_open(name, &e, info, &error);
+  if (status != WEFT_OK) (void)printf("status %d: %s\n", (int)status, error.text);
+  assert_int_equal(status, WEFT_OK);
+}
+
+static void test_architecture(void **state) {
+  (void)state;
+  refused("ar-base", (edit){.drop_key = "general.architecture"}, WEFT_E_FORMAT,
+          "'general.architecture' is missing");
+  refused("ar-base", (edit){.set_string = "general.architecture", .text = "lla\nma"},
+          WEFT_E_UNSUPPORTED, "architecture 'lla?ma' is not supported; known: gemma4");
+  refused("ar-base", (edit){.set_u32 = "general.architecture"}, WEFT_E_FORMAT, "must be a string");
+}
+
+static void test_required_keys(void **state) {
+  (void)state;
+  static const char *const names[] = {"block_count",
+                                      "context_length",
+                                      "embedding_length",
+                                      "feed_forward_length",
+                                      "expert_feed_forward_length",
+                                      "expert_used_count",
+                                      "attention.head_count",
+                                      "attention.head_count_kv",
+                                      "attention.key_length",
+                                      "attention.key_length_swa",
+                                      "attention.sliding_window",
+                                      "attention.sliding_window_pattern",
+                                      "attention.layer_norm_rms_epsilon",
+                                      "rope.freq_base",
+                                      "rope.freq_base_swa",
+                                      "final_logit_softcapping"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char key[96], words[128];
+    (void)snprintf(key, sizeof key, "gemma4.%s", names[i]);
+    (void)snprintf(words, sizeof words, "key '%s' is missing", key);
+    refused("ar-base", (edit){.drop_key = key}, WEFT_E_FORMAT, words);
+  }
+  refused("dg-base", (edit){.drop_key = "diffusion.canvas_length"}, WEFT_E_FORMAT,
+          "key 'diffusion.canvas_length' is missing");
+}
+
+static void test_bounds(void **state) {
+  (void)state;
+  static const struct {
+    const char *key;
+    uint32_t value;
+    const char *words;
+  } cases[] = {
+      {"gemma4.block_count", 0, "is 0; it must be 1..256"},
+      {"gemma4.block_count", 1u << 30, "is 1073741824; it must be 1..256"},
+      {"gemma4.block_count", 5, "has 4 elements for 5 layers"},
+      {"gemma4.context_length", 0, "it must be 1.."},
+      {"gemma4.embedding_length", 0, "it must be 1.."},
+      {"gemma4.embedding_length", 64,
+       "'token_embd.weight' has shape 32 x 128 x 1 x 1; expected 64 x 128 x 1 x 1"},
+      {"gemma4.attention.head_count", 0, "it must be 1.."},
+      {"gemma4.attention.head_count", 3, "do not share 2 key heads evenly"},
+      {"gemma4.attention.head_count_kv", 0, "it must be 1.."},
+      {"gemma4.expert_count", 2, "'blk.0.ffn_gate_inp.weight' has shape"},
+      {"gemma4.expert_count", 0, "'gemma4.expert_count' is missing or 0"},
+      {"gemma4.expert_used_count", 5, "is 5; it must be 1..4"},
+      {"gemma4.expert_used_count", 0, "is 0; it must be 1..4"},
+      {"gemma4.attention.sliding_window", 0, "it must be 1.."},
+      {"gemma4.attention.sliding_window_pattern", 0, "it must be 1.."},
+      {"gemma4.vocab_size", 100, "they must agree"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refused("ar-base", (edit){.set_u32 = cases[i].key, .value = cases[i].value}, WEFT_E_FORMAT,
+            cases[i].words);
+  }
+  refused("dg-base", (edit){.set_u32 = "diffusion.canvas_length", .value = 4096}, WEFT_E_FORMAT,
+          "it must be 1..1024");
+  refused("dg-base", (edit){.set_u32 = "diffusion.eb_max_steps", .value = 0}, WEFT_E_FORMAT,
+          "eb_max_steps");
+  refused("dg-base", (edit){.set_f32 = "diffusion.eb_t_min", .real = 0.9f}, WEFT_E_FORMAT, "eb_");
+  refused("ar-base", (edit){.set_f32 = "gemma4.rope.freq_base", .real = -1.0f}, WEFT_E_FORMAT,
+          "freq_base' is -1");
+  refused("ar-base",
+          (edit){.set_f32 = "gemma4.attention.layer_norm_rms_epsilon", .real = __builtin_nanf("")},
+          WEFT_E_FORMAT, "is nan");
+}
+
+static void test_unsupported(void **state) {
+  (void)state;
+  refused("ar-base", (edit){.set_u32 = "gemma4.embedding_length_per_layer_input", .value = 256},
+          WEFT_E_UNSUPPORTED, "per-layer embeddings are not supported");
+  refused("ar-base", (edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = 2},
+          WEFT_E_UNSUPPORTED, "layers that share keys are not supported");
+  refused("ar-base", (edit){.set_u32 = "gemma4.attention.value_length", .value = 16},
+          WEFT_E_UNSUPPORTED, "differs from key_length");
+  refused("ar-base", (edit){.set_u32 = "gemma4.rope.dimension_count_swa", .value = 8},
+          WEFT_E_UNSUPPORTED, "differs from key_length");
+  refused("dg-base", (edit){.rename = "blk.0.attn_v.weight", .name = "output.weight"},
+          WEFT_E_UNSUPPORTED, "must tie it to token_embd");
+}
+
+static void test_tensors(void **state) {
+  (void)state;
+  static const char *const needed[] = {"token_embd.weight",
+                                       "output_norm.weight",
+                                       "rope_freqs.weight",
+                                       "blk.1.attn_norm.weight",
+                                       "blk.1.attn_q.weight",
+                                       "blk.1.attn_k.weight",
+                                       "blk.0.attn_v.weight",
+                                       "blk.1.attn_output.weight",
+                                       "blk.1.attn_q_norm.weight",
+                                       "blk.1.attn_k_norm.weight",
+                                       "blk.1.post_attention_norm.weight",
+                                       "blk.1.ffn_norm.weight",
+                                       "blk.1.ffn_gate.weight",
+                                       "blk.1.ffn_up.weight",
+                                       "blk.1.ffn_down.weight",
+                                       "blk.1.post_ffw_norm.weight",
+                                       "blk.1.post_ffw_norm_1.weight",
+                                       "blk.1.pre_ffw_norm_2.weight",
+                                       "blk.1.post_ffw_norm_2.weight",
+                                       "blk.1.ffn_gate_inp.weight",
+                                       "blk.1.ffn_gate_inp.scale",
+                                       "blk.1.ffn_down_exps.weight",
+                                       "blk.1.layer_output_scale.weight"};
+  for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+    char words[128];
+    (void)snprintf(words, sizeof words, "tensor '%s' is missing", needed[i]);
+    refused("ar-base", (edit){.drop_tensor = needed[i]}, WEFT_E_FORMAT, words);
+    if (strcmp(needed[i], "token_embd.weight") == 0) continue; /* its rows are the vocabulary */
+    if (strstr(needed[i], "scale.weight") != NULL) continue;   /* one element: no row to lose */
+    (void)snprintf(words, sizeof words, "'%.64s' has shape", needed[i]);
+    refused("ar-base", (edit){.reshape = needed[i]}, WEFT_E_FORMAT, words);
+  }
+  refused("ar-base", (edit){.reshape = "token_embd.weight"}, WEFT_E_FORMAT,
+          "127 embeddings, 128 tokens");
+  refused("ar-base", (edit){.drop_tensor = "blk.2.ffn_gate_up_exps.weight"}, WEFT_E_FORMAT,
+          "blk.2 needs either ffn_gate_up_exps or both");
+  refused("ar-moe-v", (edit){.drop_tensor = "blk.2.ffn_up_exps.weight"}, WEFT_E_FORMAT,
+          "blk.2 needs either");
+  refused("dg-base", (edit){.drop_tensor = "blk.3.enc_layer_output_scale.weight"}, WEFT_E_FORMAT,
+          "is missing");
+  refused("dg-base", (edit){.drop_tensor = "self_cond_pre_norm.weight"}, WEFT_E_FORMAT,
+          "is missing");
+  refused("dg-base", (edit){.drop_tensor = "self_cond_up.weight"}, WEFT_E_FORMAT, "is missing");
+}
+
+static void test_what_may_differ(void **state) {
+  (void)state;
+  weft_model_info info;
+  accepted("ar-base", (edit){0}, &info);
+  assert_true(info.kv_type == WEFT_TYPE_F32 && info.canvas_length == 0 && info.n_experts == 4);
+  assert_string_equal(info.name, "ar-base");
+  accepted("ar-base", (edit){.as_type = "blk.0.attn_q.weight"}, &info);
+  assert_int_equal(info.kv_type, WEFT_TYPE_BF16);
+  accepted("ar-base", (edit){.as_type = "blk.0.attn_norm.weight"},
+           &info); /* a vector of another type */
+  accepted("ar-base", (edit){.drop_tensor = "blk.1.ffn_down_exps.scale"}, &info);
+  accepted("ar-base", (edit){.drop_key = "gemma4.vocab_size"}, &info);
+  accepted("ar-base", (edit){.drop_key = "general.name"}, &info);
+  assert_string_equal(info.name, "edited");
+  accepted("ar-base", (edit){.rename = "blk.1.ffn_down_exps.scale", .name = "mtp.extra"},
+           &info); /* only told */
+  accepted("dg-base", (edit){.drop_key = "diffusion.eb_t_min"}, &info);
+  assert_true(info.entropy_bound.t_min == 0.4f && info.canvas_length == 8);
+  accepted("dg-base", (edit){.set_u32 = "diffusion.eb_max_steps", .value = 7}, &info);
+  assert_int_equal(info.entropy_bound.max_steps, 7);
+  accepted("ar-base", (edit){.set_f32 = "general.sampling.temp", .real = 0.5f}, &info);
+  assert_true(info.temperature == 0.5f && info.top_p == 1.0f && info.top_k == 0);
+}
+
+static void test_limits(void **state) {
+  (void)state;
+  gguf_writer w;
+  weft_gguf *gguf = open_edited("ar-base", &(edit){0}, &w);
+  weft_device *device = open_ref();
+  static const weft_model_limits bad[] = {
+      {0, 0, 1}, {8, 9, 1}, {8, 0, 0}, {8, 0, 9}, {UINT32_MAX, 0, 1}};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    weft_model *model;
+    weft_error error = {{0}};
+    assert_int_equal(weft_model_open(gguf, device, &bad[i], NULL, NULL, &model, &error),
+                     WEFT_E_INVALID);
+    assert_null(model);
+    assert_non_null(strstr(error.text, "model limits"));
+  }
+  weft_model_close(NULL);
+  weft_device_close(device);
+  weft_gguf_close(gguf);
+  gguf_writer_close(&w);
+}
+
+typedef struct seen {
+  uint64_t done, total;
+} seen;
+
+static void see(void *self, uint64_t done, uint64_t total) {
+  seen *s = self;
+  assert_true(done >= s->done && done <= total);
+  s->done = done;
+  s->total = total;
+}
+
+/* Every allocation of an open refused once: a line, no leak (seen by the sanitizer build). */
+static void test_memory_refused(void **state) {
+  (void)state;
+  gguf_writer w;
+  weft_gguf *gguf = open_edited("dg-base", &(edit){0}, &w);
+  weft_device *device = open_ref();
+  bool worked = false;
+  for (uint64_t n = 1; !worked && n < 2000; n++) {
+    weft_model *model;
+    weft_error error = {{0}};
+    seen s = {0, 0};
+    (void)weft_memory_fail_at(n);
+    weft_status status = weft_model_open(gguf, device, &limits, see, &s, &model, &error);
+    (void)weft_memory_fail_at(0);
+    worked = status == WEFT_OK;
+    if (!worked) {
+      assert_int_equal(status, WEFT_E_NO_MEMORY);
+      assert_true(model == NULL && error.text[0] != 0);
+    } else {
+      assert_true(s.done == s.total && s.total > 0);
+    }
+    weft_model_close(model);
+  }
+  assert_true(worked);
+  weft_device_close(device);
+  weft_gguf_close(gguf);
+  gguf_writer_close(&w);
+}
+
+static void inspect_holds(const char *name, edit e, bool json, const char *words) {
+  gguf_writer w;
+  weft_gguf *gguf = open_edited(name, &e, &w);
+  weft_text text = {0};
+  weft_error error;
+  assert_int_equal(weft_inspect(gguf, json, &text, &error), WEFT_OK);
+  if (strstr(text.bytes, words) == NULL) (void)printf("%s\nlacks: %s\n", text.bytes, words);
+  assert_non_null(strstr(text.bytes, words));
+  weft_text_free(&text);
+  weft_gguf_close(gguf);
+  gguf_writer_close(&w);
+}
+
+static void test_inspect(void **state) {
+  (void)state;
+  inspect_holds("dg-base", (edit){0}, false, "canvas: 8 tokens, at most 48 steps");
+  inspect_holds("dg-base", (edit){0}, false,
+                "KV per token (F32)          1.00 KiB, once windows are full 512 bytes");
+  inspect_holds("dg-base", (edit){0}, false,
+                "diffusion-gemma.attention.head_count_kv        [2, 1, 2, 1]");
+  inspect_holds("dg-base", (edit){0}, true,
+                "\"bytes_per_token\": 1024, \"bytes_per_token_windows_full\": 512");
+  inspect_holds("dg-base", (edit){0}, true,
+                "{\"name\": \"blk.0.attn_q.weight\", \"type\": \"F32\", \"shape\": [32, 64], "
+                "\"bytes\": 8192}");
+  inspect_holds("ar-base", (edit){.set_string = "general.name", .text = "a\"b\x80\n"}, true,
+                "\"name\": \"a\\\"b\xEF\xBF\xBD?\"");
+  inspect_holds("ar-base", (edit){.set_string = "general.architecture", .text = "other"}, true,
+                "\"refusal\": \"edited.gguf: architecture 'other' is not supported");
+  inspect_holds("ar-base", (edit){.set_string = "general.architecture", .text = "other"}, false,
+                "cannot be served: ");
+  inspect_holds("ar-base", (edit){.set_f32 = "a.b", .real = __builtin_inff()}, true,
+                "\"value\": \"inf\"");
+}
+
+int main(void) {
+  weft_log_set_level(WEFT_LOG_ERROR);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_architecture), cmocka_unit_test(test_required_keys),
+      cmocka_unit_test(test_bounds),       cmocka_unit_test(test_unsupported),
+      cmocka_unit_test(test_tensors),      cmocka_unit_test(test_what_may_differ),
+      cmocka_unit_test(test_limits),       cmocka_unit_test(test_memory_refused),
+      cmocka_unit_test(test_inspect),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
