@@ -456,6 +456,7 @@ static void run_soft(weft_device *device, const weft_weight *weight, uint32_t fi
   args.scratch = scratch.data;
   assert_int_equal(weft_soft(device, &args), WEFT_OK);
   buffer_free(&scratch);
+  buffer_free(&logits);
 }
 
 static void test_soft(void **state) {
