@@ -205,13 +205,13 @@ def story(r, world, long):
     for word in must:
         other = r.choice(PLAIN)
         x, y = (word, other) if r.random() < 0.5 else (other, word)
-        adj = [r.choice(ADJECTIVES + COLORS) if r.random() < 0.3 else None for _ in range(2)]
-        words = noun_phrase(r, x, adj[0], r.choice(STARTS)) + [r.choice(VERBS)] + noun_phrase(r, y, adj[1], None)
+        adjective = r.choice(ADJECTIVES + COLORS) if r.random() < 0.25 else None
+        words = noun_phrase(r, x, adjective, r.choice(STARTS)) + [r.choice(VERBS), "the", y]
         if r.random() < 0.2:
             words = words + r.choice(TAILS).split()
         said.append(" ".join(words) + ".")
     form = r.choice(("Write {} sentences with these words: {}", "Tell a story of {} sentences with {}"))
-    rule = {"kind": "sentence", "must": must, "words_min": 5 * n, "words_max": 10 * n, "end": ".", "sentences": n}
+    rule = {"kind": "sentence", "must": must, "words_min": 5 * n, "words_max": 9 * n, "end": ".", "sentences": n}
     return Task("story", form.format(n, " ".join(must)), " ".join(said), "story " + " ".join(must), rule)
 
 

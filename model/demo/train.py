@@ -27,10 +27,9 @@ from model import Config, Demo, entropy_bound_step, gumbel
 from tokenizer import PAD, Tokenizer
 
 ROW, SLOTS, TARGETS = 1024, 12, 448  # tokens, canvases and answer tokens of one packed row
-PARTIAL = 0.15  # share of canvases that are not all noise at first
 FAMILY = {f: i for i, f in enumerate(tasks.FAMILIES)}
-SHARES = {"arithmetic": 1.2, "reverse": 1.0, "sort": 1.5, "count": 1.4, "lookup": 2.4, "case": 1.0, "sequence": 0.8,
-        "table": 0.7, "json": 0.9, "sentence": 1.1, "story": 1.1, "items": 0.9}
+SHARES = {"arithmetic": 1.0, "reverse": 0.9, "sort": 1.3, "count": 1.3, "lookup": 2.2, "case": 0.9, "sequence": 0.7,
+          "table": 0.6, "json": 0.9, "sentence": 1.1, "story": 1.5, "items": 2.0}
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -168,20 +167,21 @@ def corrupt(cfg, clean, partial):
 class Step:
     """Losses of one batch. `call` compiles the passes or leaves them as they are."""
 
-    def __init__(self, model, compile_it, dtype, pre_steps):
+    def __init__(self, model, compile_it, dtype, pre_steps, partial):
         wrap = (lambda f: torch.compile(f, dynamic=False)) if compile_it else (lambda f: f)
-        self.model, self.cfg, self.dtype, self.pre_steps = model, model.cfg, dtype, pre_steps
+        self.model, self.cfg, self.dtype = model, model.cfg, dtype
+        self.pre_steps, self.partial = pre_steps, partial
         self.encode, self.denoise = wrap(model.encode), wrap(model.denoise)
         self.masks = wrap(lambda b: packed_masks(model.cfg, b, dtype))
         self.sample, self.loss = wrap(self.sample_eager), wrap(self.loss_eager)
 
-    def sample_eager(self, x, canvas, soft, clean, use, honest, t):
+    def sample_eager(self, x, canvas, soft, clean, use, honest, t, bound):
         """One sampler step of the canvases where `use` holds: next canvas and soft embedding."""
         cfg, shape = self.cfg, clean.shape
         logits = self.model.head(x).view(*shape, cfg.vocab)
         t = t[..., None, None]
         _, fresh, _, accepted = entropy_bound_step(
-            logits.flatten(0, 1), t.flatten(0, 1), 0.1, gumbel(logits.flatten(0, 1).shape, x.device),
+            logits.flatten(0, 1), t.flatten(0, 1), bound.view(-1, 1), gumbel(logits.flatten(0, 1).shape, x.device),
             torch.randint(cfg.vocab, shape, device=x.device).flatten(0, 1))
         fresh = torch.where(honest[..., None] | ~accepted.view(shape), fresh.view(shape), clean)
         canvas = torch.where(use[..., None], fresh, canvas)
@@ -204,17 +204,19 @@ class Step:
         places = (b["c_pos"][..., None] + torch.arange(cfg.canvas, device=x.device)).flatten(1)
         clean, dev = b["c_id"], x.device
         draw = lambda: torch.rand(clean.shape[:2], device=dev)
-        canvas = corrupt(cfg, clean, draw() < PARTIAL)
+        canvas = corrupt(cfg, clean, draw() < self.partial)
         soft = torch.zeros(*clean.shape, cfg.hidden, device=dev)
         before = ((self.pre_steps + 3) * draw() - 3).ceil()  # how many steps come first; often none
         honest = (draw() < 0.25) & (b["c_family"] < len(tasks.EXACT))
         late = 40 * draw() * (draw() < 0.3)  # most at the start of the schedule, some later
+        wide = (draw() < 0.5) & ~honest  # accepts more at a time, to see later stages too
+        bound = torch.where(wide, 0.1 * 50 ** draw(), torch.full_like(late, 0.1))
         fixed = [(k.detach(), v.detach()) for k, v in kvs]
         with torch.no_grad():
             for i in range(self.pre_steps):
                 h, _ = self.denoise(canvas.flatten(1), soft.flatten(1, 2), places, fixed, can)
                 t = 0.8 - 0.4 * (i + late) / 48
-                canvas, soft = self.sample(h, canvas, soft, clean, before > i, honest, t)
+                canvas, soft = self.sample(h, canvas, soft, clean, before > i, honest, t, bound)
         y, more = self.denoise(canvas.flatten(1), soft.flatten(1, 2), places, kvs, can)
         causal, denoised, each = self.loss(x, y, b)
         return causal, denoised, balance + more, each
@@ -279,7 +281,7 @@ def save(model, directory, name="demo.pt"):
 
 def train(args, model, source):
     step = Step(model, args.compile, torch.bfloat16 if args.device != "cpu" else torch.float32,
-                args.pre_steps)
+                args.pre_steps, args.partial)
     muon, adam = optimisers(model, args)
     begin, shown, n, family_loss = None, 0.0, 0, torch.zeros(2, len(FAMILY), device=args.device)
     while True:
@@ -324,7 +326,8 @@ def main():
     ap.add_argument("--rows", type=int, default=64, help="packed rows per step")
     ap.add_argument("--lr", type=float, default=0.02, help="of the matrices (Muon)")
     ap.add_argument("--lr-adam", type=float, default=0.003, help="of everything else (AdamW)")
-    ap.add_argument("--pre-steps", type=int, default=6, help="sampler steps before the trained one, at most")
+    ap.add_argument("--pre-steps", type=int, default=8, help="sampler steps before the trained one, at most")
+    ap.add_argument("--partial", type=float, default=0.15, help="share of canvases that are not all noise at first")
     ap.add_argument("--weights", default="", help="family=weight,... instead of the usual shares of the families")
     ap.add_argument("--warmup", type=int, default=100)
     ap.add_argument("--decay-share", type=float, default=0.6, help="last share of the time, with a falling rate")
