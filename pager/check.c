@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT */
+/* Law: nothing here trusts a counter or a link. References are counted again from the tables,
+ * states from the lists, node references from children, pages and sequences; then all of it must
+ * agree. This is the one place that allocates after open, and gives back before it returns. */
+#include "base/memory.h"
+#include "pager/pager_internal.h"
+
+typedef struct recount {
+  const pager_space *space;
+  uint32_t *page_refs; /* from the tables */
+  uint32_t *rank;      /* 0: in no list; else 1 + how many pages are evicted sooner */
+  uint32_t *node_refs;
+  uint64_t n_promises; /* found by walking the sequences */
+} recount;
+
+#define BROKEN(...) (weft_fail(error, WEFT_E_INVALID, "pager check: " __VA_ARGS__), false)
+
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+static bool lists_check(const weft_pager *pager, recount *now, weft_error *error) {
+  uint32_t n_cached = 0;
+  for (uint32_t head = pager->n_pages; head < pager->n_pages + PAGER_N_LISTS; head++) {
+    uint32_t before = head;
+    for (weft_page page = pager->page[head].next; page != head; page = pager->page[page].next) {
+      if (page >= pager->n_pages_touched || now->rank[page] != 0)
+        return BROKEN("page %u is in the cached lists twice, or was never used", page);
+      const pager_page *record = &pager->page[page];
+      if (record->state != PAGER_CACHED || record->link != before)
+        return BROKEN("page %u is in a cached list with state %u, link %u", page, record->state,
+                      record->link);
+      if (head == pager->n_pages + PAGER_COLD && record->keep)
+        return BROKEN("page %u is worth keeping and COLD", page);
+      now->rank[page] = ++n_cached;
+      before = page;
+    }
+    if (pager->page[head].link != before) return BROKEN("a cached list ends at the wrong page");
+  }
+  if (n_cached != pager->stats.n_cached)
+    return BROKEN("%u pages in the cached lists, counted %u", n_cached, pager->stats.n_cached);
+  uint32_t n_free = pager->n_pages - pager->n_pages_touched;
+  for (weft_page page = pager->free_page; page != WEFT_PAGE_NONE; page = pager->page[page].next) {
+    if (page >= pager->n_pages_touched || pager->page[page].state != PAGER_FREE)
+      return BROKEN("page %u is in the free list and not free", page);
+    if (++n_free > pager->n_pages) return BROKEN("the free list has a loop");
+  }
+  if (n_free != pager->stats.n_free)
+    return BROKEN("%u pages are free, counted %u", n_free, pager->stats.n_free);
+  return true;
+}
+
+static bool page_check(const weft_pager *pager, const recount *now, weft_page page,
+                       weft_error *error) {
+  const pager_page *record = &pager->page[page];
+  uint32_t refs = now->page_refs[page];
+  bool cached = now->rank[page] != 0;
+  if (cached != (record->state == PAGER_CACHED) || (refs != 0) != (record->state == PAGER_PINNED))
+    return BROKEN("page %u has state %u, %u references, rank %u", page, record->state, refs,
+                  now->rank[page]);
+  if (refs != 0 && record->link != refs)
+    return BROKEN("page %u has %u references, counted %u", page, refs, record->link);
+  if (record->state == PAGER_FREE) return true;
+  if (record->node == PAGER_NODE_NONE) {
+    if (cached || record->keep) return BROKEN("page %u is cached and published nowhere", page);
+    return true;
+  }
+  if (record->node >= pager->n_nodes_touched || !pager->node[record->node].live ||
+      pager_slots(pager, record->node)[record->group] != page)
+    return BROKEN("page %u names node %u, which does not name it", page, record->node);
+  return true;
+}
+
+/* In a group that keeps every token the block before a published block is published too, and is not
+ * evicted sooner. */
+static bool order_check(const weft_pager *pager, const recount *now, weft_page page,
+                        weft_error *error) {
+  const pager_page *record = &pager->page[page];
+  if (record->state == PAGER_FREE || record->node == PAGER_NODE_NONE) return true;
+  const pager_group *group = &now->space[pager->node[record->node].space].group[record->group];
+  if (group->window != 0 || pager->node[record->node].depth == group->span) return true;
+  uint32_t before = record->node;
+  for (uint32_t i = 0; i < group->span; i++) before = pager->node[before].parent;
+  uint32_t slot = pager_slots(pager, before)[record->group];
+  if (!pager_slot_is_page(slot))
+    return BROKEN("page %u of group %u has no block before it", page, record->group);
+  if (record->state == PAGER_PINNED && pager->page[slot].state != PAGER_PINNED)
+    return BROKEN("page %u is pinned, page %u before it is not", page, slot);
+  if (record->state == PAGER_CACHED && pager->page[slot].state == PAGER_CACHED &&
+      now->rank[slot] < now->rank[page])
+    return BROKEN("page %u would be evicted before page %u, which follows it", slot, page);
+  return true;
+}
+
+static bool pages_check(const weft_pager *pager, const recount *now, weft_error *error) {
+  uint32_t n_pinned = 0, n_targets = 0;
+  for (weft_page page = 0; page < pager->n_pages_touched; page++) {
+    if (!page_check(pager, now, page, error)) return false;
+    if (!order_check(pager, now, page, error)) return false;
+    n_pinned += pager->page[page].state == PAGER_PINNED;
+    n_targets += pager->page[page].copy;
+  }
+  const weft_pager_stats *stats = &pager->stats;
+  if (n_pinned != stats->n_pinned || n_pinned + stats->n_free + stats->n_cached != pager->n_pages)
+    return BROKEN("%u pages pinned, counted %u + %u free + %u cached of %u", n_pinned,
+                  stats->n_pinned, stats->n_free, stats->n_cached, pager->n_pages);
+  uint32_t n_named = 0;
+  for (uint32_t i = 0; i < pager->n_copies_waiting; i++) {
+    weft_page to = pager->copy[i].to;
+    bool last = true; /* a page taken again may be the target of two */
+    for (uint32_t j = i + 1; j < pager->n_copies_waiting; j++)
+      last = last && pager->copy[j].to != to;
+    n_named += last && pager->page[to].copy;
+  }
+  if (n_targets != n_named)
+    return BROKEN("%u pages wait for a copy, copies go to %u of them", n_targets, n_named);
+  return true;
+}
+
+/* ---- sequences ------------------------------------------------------------------------------- */
+
+static bool table_check(const weft_pager *pager, recount *now, weft_seq seq, uint32_t g,
+                        weft_error *error) {
+  const pager_seq *s = &pager->seq[seq];
+  const pager_group *group = &now->space[s->space].group[g];
+  const weft_page *table = pager_table(pager, seq, g);
+  uint32_t n_blocks = pager_blocks(group, s->n_reserved);
+  if (s->end[g] != n_blocks)
+    return BROKEN("sequence %u, group %u: %u entries for %u tokens", seq, g, s->end[g],
+                  s->n_reserved);
+  if (s->first[g] != pager_window_first(group, s->n_valid))
+    return BROKEN("sequence %u holds group %u from block %u, its window begins at %u", seq, g,
+                  s->first[g], pager_window_first(group, s->n_valid));
+  for (uint32_t block = 0; block < n_blocks; block++) {
+    if (block < s->first[g] && table[block] != WEFT_PAGE_NONE)
+      return BROKEN("sequence %u, group %u: block %u is before the window and held", seq, g, block);
+    if (block < s->first[g]) continue;
+    if (table[block] >= pager->n_pages_touched)
+      return BROKEN("sequence %u, group %u: block %u has no page", seq, g, block);
+    now->page_refs[table[block]] += 1;
+    if (block < pager_blocks(group, s->n_valid)) continue;
+    const pager_page *record = &pager->page[table[block]];
+    if (record->link != 1 || record->node != PAGER_NODE_NONE)
+      return BROKEN("sequence %u will write to page %u, which is shared", seq, table[block]);
+  }
+  return true;
+}
+
+/* From the tail to the root: the table names the pages that the nodes name. */
+static bool chain_check(const weft_pager *pager, recount *now, weft_seq seq, weft_error *error) {
+  const pager_seq *s = &pager->seq[seq];
+  const pager_space *space = &now->space[s->space];
+  if (s->tail == PAGER_NODE_NONE) return true;
+  now->node_refs[s->tail] += 1;
+  if (pager->node[s->tail].depth != s->n_valid >> pager->base_shift)
+    return BROKEN("sequence %u has %u valid tokens and a tail at depth %u", seq, s->n_valid,
+                  pager->node[s->tail].depth);
+  for (uint32_t node = s->tail; !pager->node[node].root; node = pager->node[node].parent) {
+    if (node >= pager->n_nodes_touched || !pager->node[node].live)
+      return BROKEN("sequence %u stands on node %u, which is not live", seq, node);
+    for (uint32_t g = 0; g < space->n_groups; g++) {
+      uint32_t span = space->group[g].span, depth = pager->node[node].depth;
+      if ((depth & (span - 1)) != 0 || depth / span - 1 < s->first[g]) continue;
+      if (pager_slots(pager, node)[g] != pager_table(pager, seq, g)[depth / span - 1])
+        return BROKEN("sequence %u, group %u: its page at depth %u is not the node's", seq, g,
+                      depth);
+    }
+  }
+  return true;
+}
+
+static bool promises_check(const weft_pager *pager, recount *now, weft_seq seq, weft_error *error) {
+  const pager_seq *s = &pager->seq[seq];
+  if (s->announced_tail == PAGER_NODE_NONE) return true;
+  now->node_refs[s->announced_tail] += 1;
+  if (s->tail == PAGER_NODE_NONE || pager->node[s->announced_tail].depth != s->announced_end ||
+      s->n_valid >> pager->base_shift >= s->announced_end)
+    return BROKEN("sequence %u has open promises that it passed", seq);
+  uint32_t node = s->announced_tail;
+  for (; pager->node[node].depth > s->announced_from; node = pager->node[node].parent)
+    for (uint32_t g = 0; g < pager->n_slots; g++)
+      now->n_promises += pager_slots(pager, node)[g] == (PAGER_SLOT_PROMISE | seq);
+  return true;
+}
+
+static bool seqs_check(const weft_pager *pager, recount *now, weft_error *error) {
+  uint32_t n_live = 0;
+  for (weft_seq seq = 0; seq < pager->n_seqs_touched; seq++) {
+    const pager_seq *s = &pager->seq[seq];
+    if (!s->live) continue;
+    n_live += 1;
+    if (s->n_valid > s->n_reserved || s->n_reserved > pager->seq_tokens_max)
+      return BROKEN("sequence %u: %u valid, %u reserved", seq, s->n_valid, s->n_reserved);
+    for (uint32_t g = 0; g < now->space[s->space].n_groups; g++)
+      if (!table_check(pager, now, seq, g, error)) return false;
+    if (!chain_check(pager, now, seq, error)) return false;
+    if (!promises_check(pager, now, seq, error)) return false;
+  }
+  if (n_live != pager->stats.n_seqs)
+    return BROKEN("%u sequences live, counted %u", n_live, pager->stats.n_seqs);
+  return true;
+}
+
+/* ---- nodes ----------------------------------------------------------------------------------- */
+
+static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uint64_t *n_promises,
+                       weft_error *error) {
+  const pager_node *record = &pager->node[node];
+  if (record->root != (record->depth == 0)) return BROKEN("node %u: root at depth", node);
+  if (!record->root) {
+    const pager_node *parent = &pager->node[record->parent];
+    if (record->parent >= pager->n_nodes_touched || !parent->live ||
+        parent->depth + 1 != record->depth || parent->space != record->space)
+      return BROKEN("node %u does not follow its parent %u", node, record->parent);
+    now->node_refs[record->parent] += 1;
+    if (pager_node_find(pager, pager_hash_of(pager, node), record->parent,
+                        pager_tokens(pager, node)) != node)
+      return BROKEN("node %u is not what its hash and tokens find", node);
+  }
+  const pager_space *space = &now->space[record->space];
+  for (uint32_t g = 0; g < pager->n_slots; g++) {
+    uint32_t slot = pager_slots(pager, node)[g];
+    if (slot == PAGER_SLOT_NONE) continue;
+    if (record->root || g >= space->n_groups || (record->depth & (space->group[g].span - 1)) != 0)
+      return BROKEN("node %u: no block of group %u ends there", node, g);
+    *n_promises += !pager_slot_is_page(slot);
+    if (!pager_slot_is_page(slot)) continue;
+    now->node_refs[node] += 1;
+    if (slot >= pager->n_pages_touched || pager->page[slot].state == PAGER_FREE ||
+        pager->page[slot].node != node || pager->page[slot].group != g)
+      return BROKEN("node %u names page %u, which does not name it", node, slot);
+  }
+  return true;
+}
+
+static bool nodes_check(const weft_pager *pager, recount *now, weft_error *error) {
+  uint32_t n_live = 0;
+  uint64_t n_promises = 0;
+  for (uint32_t node = 0; node < pager->n_nodes_touched; node++) {
+    if (!pager->node[node].live) continue;
+    n_live += 1;
+    if (!node_check(pager, now, node, &n_promises, error)) return false;
+  }
+  if (n_live != pager->n_nodes_live)
+    return BROKEN("%u nodes live, counted %u", n_live, pager->n_nodes_live);
+  for (uint32_t node = 0; node < pager->n_nodes_touched; node++)
+    if (pager->node[node].live && pager->node[node].refs != now->node_refs[node])
+      return BROKEN("node %u has %u references, counted %u", node, now->node_refs[node],
+                    pager->node[node].refs);
+  if (n_promises != now->n_promises)
+    return BROKEN("%llu blocks promised, %llu of them by a running sequence",
+                  (unsigned long long)n_promises, (unsigned long long)now->n_promises);
+  return true;
+}
+
+bool weft_pager_check(const weft_pager *pager, weft_error *error) {
+  recount now = {.space = pager->space,
+                 .page_refs = weft_alloc(pager->n_pages, sizeof(uint32_t)),
+                 .rank = weft_alloc(pager->n_pages, sizeof(uint32_t)),
+                 .node_refs = weft_alloc(pager->n_nodes, sizeof(uint32_t))};
+  bool good = now.page_refs != NULL && now.rank != NULL && now.node_refs != NULL;
+  if (!good) weft_fail(error, WEFT_E_NO_MEMORY, "pager check: no memory to count again");
+  good = good && lists_check(pager, &now, error) && seqs_check(pager, &now, error) &&
+         pages_check(pager, &now, error) && nodes_check(pager, &now, error) &&
+         pager_index_check(pager, error);
+  weft_free(now.page_refs);
+  weft_free(now.rank);
+  weft_free(now.node_refs);
+  return good;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/* Law: event number n lies at n & mask until event n + capacity overwrites it. Writing never waits
+ * for a reader; a reader that fell behind is told how many events it will never see. */
+#include "pager/pager_internal.h"
+
+static weft_key128 key_of(const weft_pager *pager, uint32_t node) {
+  pager_hash hash = pager_hash_of(pager, node);
+  return (weft_key128){.low = hash.low, .high = hash.high};
+}
+
+/* The page is still attached to its node. */
+void pager_journal_block(weft_pager *pager, weft_journal_kind kind, weft_page page) {
+  const pager_page *record = &pager->page[page];
+  uint32_t node = record->node;
+  uint32_t space = pager->node[node].space;
+  const pager_group *group = &pager->space[space].group[record->group];
+  uint32_t start = node;
+  for (uint32_t i = 0; i < group->span; i++) start = pager->node[start].parent;
+  weft_journal_event *event = &pager->journal[pager->journal_next & pager->journal_mask];
+  event->number = pager->journal_next++;
+  event->kind = kind;
+  event->space = space;
+  event->group = record->group;
+  event->page = page;
+  event->hash = key_of(pager, node);
+  event->parent = key_of(pager, start);
+  event->first_position = pager->node[start].depth << pager->base_shift;
+  event->n_tokens = group->block_tokens;
+}
+
+void pager_journal_cleared(weft_pager *pager) {
+  pager->journal[pager->journal_next & pager->journal_mask] = (weft_journal_event){
+      .number = pager->journal_next, .kind = WEFT_JOURNAL_CLEARED, .page = WEFT_PAGE_NONE};
+  pager->journal_next += 1;
+}
+
+uint32_t weft_pager_journal_read(const weft_pager *pager, uint64_t *next, weft_journal_event *out,
+                                 uint32_t max, uint64_t *n_missed) {
+  uint64_t capacity = pager->journal_mask + 1;
+  uint64_t oldest = pager->journal_next > capacity ? pager->journal_next - capacity : 0;
+  *n_missed = 0;
+  if (*next < oldest) {
+    *n_missed = oldest - *next;
+    *next = oldest;
+  }
+  uint32_t n = 0;
+  while (n < max && *next < pager->journal_next) {
+    out[n++] = pager->journal[*next & pager->journal_mask];
+    *next += 1;
+  }
+  return n;
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT */
+/* Law: open() takes all memory there will ever be, from limits that it has checked first; what is
+ * too large for a counter is refused with the name of the field. */
+#include "pager/pager.h"
+
+#include "base/memory.h"
+#include "pager/pager_internal.h"
+
+enum { CACHE_LINE = 64, JOURNAL_DEFAULT = 1024 };
+
+/* ---- open ------------------------------------------------------------------------------------ */
+
+static bool power_of_two(uint32_t n) {
+  return n != 0 && (n & (n - 1)) == 0;
+}
+
+static weft_status space_check(const weft_space_config *space, uint32_t index, weft_error *error) {
+  if (space->n_groups == 0 || space->n_groups > WEFT_GROUPS_MAX)
+    return weft_fail(error, WEFT_E_INVALID, "pager: space[%u].n_groups is %u; give 1 to %d", index,
+                     space->n_groups, WEFT_GROUPS_MAX);
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    uint32_t tokens = space->group[g].block_tokens;
+    if (!power_of_two(tokens) || tokens > WEFT_BLOCK_TOKENS_MAX)
+      return weft_fail(
+          error, WEFT_E_INVALID,
+          "pager: space[%u].group[%u].block_tokens is %u; give a power of two up to %d", index, g,
+          tokens, WEFT_BLOCK_TOKENS_MAX);
+  }
+  return WEFT_OK;
+}
+
+static weft_status config_check(const weft_pager_config *config, weft_error *error) {
+  if (config->n_pages == 0 || config->n_pages >= PAGER_SLOT_PROMISE - PAGER_N_LISTS)
+    return weft_fail(error, WEFT_E_INVALID, "pager: n_pages is %u; give 1 to 2^31 - 3",
+                     config->n_pages);
+  if (config->n_seqs == 0 || config->n_seqs >= PAGER_SLOT_PROMISE - 1)
+    return weft_fail(error, WEFT_E_INVALID, "pager: n_seqs is %u; give 1 to 2^31 - 2",
+                     config->n_seqs);
+  if (config->seq_tokens_max == 0 || config->seq_tokens_max > PAGER_DEPTH_MAX)
+    return weft_fail(error, WEFT_E_INVALID, "pager: seq_tokens_max is %u; give 1 to 2^24 - 1",
+                     config->seq_tokens_max);
+  if (config->n_spaces == 0 || config->n_spaces > WEFT_SPACES_MAX || config->space == NULL)
+    return weft_fail(error, WEFT_E_INVALID, "pager: n_spaces is %u; give 1 to %d spaces",
+                     config->n_spaces, WEFT_SPACES_MAX);
+  if (config->journal_capacity != 0 && !power_of_two(config->journal_capacity))
+    return weft_fail(error, WEFT_E_INVALID, "pager: journal_capacity is %u; give a power of two",
+                     config->journal_capacity);
+  for (uint32_t i = 0; i < config->n_spaces; i++) {
+    weft_status status = space_check(&config->space[i], i, error);
+    if (status != WEFT_OK) return status;
+  }
+  return WEFT_OK;
+}
+
+static void space_open(weft_pager *pager, pager_space *space, const weft_space_config *config) {
+  uint32_t offset = 0;
+  space->fingerprint = config->fingerprint;
+  space->n_groups = config->n_groups;
+  for (uint32_t g = 0; g < config->n_groups; g++) {
+    pager_group *group = &space->group[g];
+    group->block_tokens = config->group[g].block_tokens;
+    group->window = config->group[g].window;
+    group->shift = (uint32_t)__builtin_ctz(group->block_tokens);
+    group->table_offset = offset;
+    offset += pager_blocks(group, pager->seq_tokens_max);
+    if (group->window == 0)
+      space->global[space->n_global++] = (uint8_t)g;
+    else
+      space->windowed[space->n_windowed++] = (uint8_t)g;
+    if (group->block_tokens > space->block_max) space->block_max = group->block_tokens;
+    if (group->block_tokens < pager->base_tokens) pager->base_tokens = group->block_tokens;
+  }
+  if (offset > pager->table_stride) pager->table_stride = offset;
+  if (config->n_groups > pager->n_slots) pager->n_slots = config->n_groups;
+}
+
+/* n zeroed records, on a cache line of their own; counted. NULL: refused. */
+static void *zeroed(weft_pager *pager, uint64_t n, size_t size) {
+  if (n > (SIZE_MAX - CACHE_LINE) / size) return NULL;
+  size_t n_bytes = (size_t)n * size + CACHE_LINE;
+  unsigned char *memory = weft_alloc(n_bytes, 1);
+  if (memory == NULL) return NULL;
+  WEFT_CHECK(pager->n_allocations < PAGER_ALLOCATIONS_MAX);
+  pager->allocation[pager->n_allocations++] = memory;
+  pager->stats.host_bytes += n_bytes;
+  return memory + (CACHE_LINE - (uintptr_t)memory % CACHE_LINE);
+}
+
+/* One node per base block that the pool can hold, and some for prefixes that have no page yet. */
+static void size_nodes(weft_pager *pager) {
+  uint64_t span_max = 1;
+  for (uint32_t i = 0; i < pager->n_spaces; i++) {
+    pager_space *space = &pager->space[i];
+    for (uint32_t g = 0; g < space->n_groups; g++)
+      space->group[g].span = space->group[g].block_tokens / pager->base_tokens;
+    if (space->block_max / pager->base_tokens > span_max)
+      span_max = space->block_max / pager->base_tokens;
+  }
+  uint64_t n_nodes = pager->n_pages * span_max + 2 * (uint64_t)pager->n_seqs_max + 16;
+  if (!pager->cache) n_nodes = 0;
+  pager->n_nodes = n_nodes > PAGER_NODES_MAX ? PAGER_NODES_MAX : (uint32_t)n_nodes;
+  pager->node_stride = pager->base_tokens < 4 ? 4 : pager->base_tokens;
+  pager->n_lines = pager->n_nodes / PAGER_LINE_LOAD + 1;
+}
+
+static bool take_memory(weft_pager *pager) {
+  uint32_t block_max = WEFT_BLOCK_TOKENS_MAX;
+  bool windows = false;
+  for (uint32_t i = 0; i < pager->n_spaces; i++) {
+    if (pager->space[i].block_max < block_max) block_max = pager->space[i].block_max;
+    windows = windows || pager->space[i].n_windowed != 0;
+  }
+  uint64_t n_seqs = pager->n_seqs_max, n_path = (pager->seq_tokens_max >> pager->base_shift) + 1;
+  pager->boundary_words = windows ? pager->seq_tokens_max / block_max / 64 + 1 : 0;
+  uint64_t n_copies =
+      2 * n_seqs * pager->n_slots; /* one per sequence and group is the usual most */
+  pager->copy_capacity = n_copies > UINT32_MAX ? UINT32_MAX : (uint32_t)n_copies;
+  pager->page = zeroed(pager, (uint64_t)pager->n_pages + PAGER_N_LISTS, sizeof *pager->page);
+  pager->node = zeroed(pager, pager->n_nodes, sizeof *pager->node);
+  pager->slot = zeroed(pager, (uint64_t)pager->n_nodes * pager->n_slots, sizeof *pager->slot);
+  pager->node_tokens =
+      zeroed(pager, (uint64_t)pager->n_nodes * pager->node_stride, sizeof *pager->node_tokens);
+  pager->line = zeroed(pager, (uint64_t)pager->n_lines * PAGER_LINE_WORDS, sizeof *pager->line);
+  pager->seq = zeroed(pager, n_seqs, sizeof *pager->seq);
+  pager->table = zeroed(pager, n_seqs * pager->table_stride, sizeof *pager->table);
+  pager->pending = zeroed(pager, n_seqs * pager->base_tokens, sizeof *pager->pending);
+  pager->boundary = zeroed(pager, n_seqs * pager->boundary_words, sizeof *pager->boundary);
+  pager->copy = zeroed(pager, pager->copy_capacity, sizeof *pager->copy);
+  pager->journal = zeroed(pager, pager->journal_mask + 1, sizeof *pager->journal);
+  pager->path = zeroed(pager, n_path, sizeof *pager->path);
+  pager->path_hash = zeroed(pager, n_path, sizeof *pager->path_hash);
+  return pager->page && pager->node && pager->slot && pager->node_tokens && pager->line &&
+         pager->seq && pager->table && pager->pending && pager->boundary && pager->copy &&
+         pager->journal && pager->path && pager->path_hash;
+}
+
+weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, weft_error *error) {
+  weft_status status = config_check(config, error);
+  if (status != WEFT_OK) return status;
+  weft_pager *pager = weft_alloc(1, sizeof *pager);
+  if (pager == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "pager: no memory for its head");
+  pager->n_pages = config->n_pages;
+  pager->n_seqs_max = config->n_seqs;
+  pager->seq_tokens_max = config->seq_tokens_max;
+  pager->n_spaces = config->n_spaces;
+  pager->cache = !config->no_prefix_cache;
+  pager->base_tokens = WEFT_BLOCK_TOKENS_MAX;
+  for (uint32_t i = 0; i < config->n_spaces; i++)
+    space_open(pager, &pager->space[i], &config->space[i]);
+  pager->base_shift = (uint32_t)__builtin_ctz(pager->base_tokens);
+  pager->journal_mask = (config->journal_capacity ? config->journal_capacity : JOURNAL_DEFAULT) - 1;
+  pager->hash_mask = (pager_hash){.low = UINT64_MAX, .high = UINT32_MAX};
+  pager->free_page = WEFT_PAGE_NONE;
+  pager->free_node = PAGER_NODE_NONE;
+  pager->free_seq = WEFT_SEQ_NONE;
+  pager->stats = (weft_pager_stats){
+      .n_pages = config->n_pages, .n_free = config->n_pages, .host_bytes = sizeof *pager};
+  size_nodes(pager);
+  if (!take_memory(pager)) {
+    weft_pager_close(pager);
+    return weft_fail(
+        error, WEFT_E_NO_MEMORY,
+        "pager: no memory for %u pages and %u sequences of %u tokens; lower one of them",
+        config->n_pages, config->n_seqs, config->seq_tokens_max);
+  }
+  pager_lists_reset(pager);
+  *out = pager;
+  return WEFT_OK;
+}
+
+void weft_pager_close(weft_pager *pager) {
+  if (pager == NULL) return;
+  for (uint32_t i = 0; i < pager->n_allocations; i++) weft_free(pager->allocation[i]);
+  weft_free(pager);
+}
+
+/* ---- reset ----------------------------------------------------------------------------------- */
+
+/* A running sequence keeps its pages, which are published nowhere from now on, nor is what follows.
+ */
+static void forget_seq(weft_pager *pager, weft_seq seq) {
+  pager_seq *s = &pager->seq[seq];
+  const pager_space *space = &pager->space[s->space];
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    const weft_page *table = pager_table(pager, seq, g);
+    for (uint32_t block = s->first[g]; block < s->end[g]; block++) {
+      pager->page[table[block]].node = PAGER_NODE_NONE;
+      pager->page[table[block]].keep = 0;
+    }
+  }
+  s->tail = s->announced_tail = PAGER_NODE_NONE;
+}
+
+void weft_pager_reset_cache(weft_pager *pager) {
+  for (weft_seq seq = 0; seq < pager->n_seqs_touched; seq++)
+    if (pager->seq[seq].live) forget_seq(pager, seq);
+  for (uint32_t list = pager->n_pages; list < pager->n_pages + PAGER_N_LISTS; list++) {
+    weft_page next, page = pager->page[list].next;
+    for (; page != list; page = next) {
+      next = pager->page[page].next;
+      if (pager->page[page].copy) pager_copies_cancel(pager, page);
+      pager->page[page] =
+          (pager_page){.next = pager->free_page, .node = PAGER_NODE_NONE, .state = PAGER_FREE};
+      pager->free_page = page;
+    }
+  }
+  pager->stats.n_free += pager->stats.n_cached;
+  pager->stats.n_cached = 0;
+  pager_lists_reset(pager);
+  pager_index_reset(pager);
+  pager_journal_cleared(pager);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+uint32_t weft_pager_headroom(const weft_pager *pager) {
+  return pager->stats.n_free + pager->stats.n_cached;
+}
+
+/* The most blocks that n_positions neighbouring positions can touch. */
+static uint64_t blocks_touched(const pager_group *group, uint64_t n_positions) {
+  if (n_positions == 0) return 0;
+  return ((n_positions + group->block_tokens - 2) >> group->shift) + 1;
+}
+
+uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t space, uint32_t n_tokens,
+                              uint32_t n_rows) {
+  WEFT_CHECK(space < pager->n_spaces);
+  const pager_space *s = &pager->space[space];
+  uint64_t n_pages = 0;
+  if (n_rows > n_tokens) n_rows = n_tokens;
+  for (uint32_t g = 0; g < s->n_groups; g++) {
+    const pager_group *group = &s->group[g];
+    uint64_t n_blocks = pager_blocks(group, n_tokens);
+    uint64_t n_seen = blocks_touched(group, (uint64_t)group->window + n_rows - 1);
+    n_pages += group->window != 0 && n_seen < n_blocks ? n_seen : n_blocks;
+  }
+  return n_pages > UINT32_MAX ? UINT32_MAX : (uint32_t)n_pages;
+}
+
+weft_pager_stats weft_pager_get_stats(const weft_pager *pager) {
+  return pager->stats;
+}

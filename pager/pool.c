@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/* Law: every page is in one state, and this file makes all the changes between them.
+ *
+ *            take                       unpin, published
+ *    FREE ----------> PINNED (refs) ------------------------> CACHED: COLD or WARM list
+ *     ^                |        ^                               |   |
+ *     +----------------+        +------------- pin -------------+   |
+ *       unpin, not published                                        |
+ *     ^------------------- evict (COLD first, oldest first) --------+
+ *
+ * All of it is O(1): lists are threaded through the pages, nothing is searched. A sequence pins
+ * whole chains and unpins them tail first, so in a group that keeps all tokens a page is always
+ * newer in its list than the pages after it in the chain: eviction from the old end takes tails
+ * before heads. */
+#include "pager/pager_internal.h"
+
+static uint32_t list_head(const weft_pager *pager, pager_list list) {
+  return pager->n_pages + (uint32_t)list;
+}
+
+void pager_lists_reset(weft_pager *pager) {
+  for (uint32_t list = 0; list < PAGER_N_LISTS; list++) {
+    uint32_t head = list_head(pager, (pager_list)list);
+    pager->page[head].next = pager->page[head].link = head;
+    pager->page[head].node = PAGER_NODE_NONE;
+  }
+}
+
+static void list_remove(weft_pager *pager, weft_page page) {
+  pager_page *record = &pager->page[page];
+  pager->page[record->link].next = record->next;
+  pager->page[record->next].link = record->link;
+}
+
+static void list_append(weft_pager *pager, weft_page page, pager_list list) {
+  uint32_t head = list_head(pager, list);
+  uint32_t newest = pager->page[head].link;
+  pager->page[page].next = head;
+  pager->page[page].link = newest;
+  pager->page[newest].next = page;
+  pager->page[head].link = page;
+}
+
+/* What the next evictions will read is far apart in memory: ask for it now. The page three further
+ * on, the node of the second, the index line and the parent of the first. */
+static void prefetch_victims(const weft_pager *pager, weft_page first) {
+  weft_page second = pager->page[first].next;
+  __builtin_prefetch(&pager->page[pager->page[second].next]);
+  uint32_t node = pager->page[second].node;
+  if (node != PAGER_NODE_NONE) {
+    __builtin_prefetch(&pager->node[node], 1);
+    __builtin_prefetch(pager_slots(pager, node) + pager->page[second].group, 1);
+  }
+  node = pager->page[first].node;
+  if (node == PAGER_NODE_NONE) return;
+  const pager_node *record = &pager->node[node];
+  uint64_t index_line = ((uint64_t)record->hash[1] * pager->n_lines) >> 32;
+  __builtin_prefetch(pager->line + index_line * PAGER_LINE_WORDS, 1);
+  __builtin_prefetch(&pager->node[record->parent], 1);
+}
+
+/* The oldest page of the coldest list that has one, out of its list and of the index. */
+static weft_page evict(weft_pager *pager) {
+  uint32_t head = list_head(pager, PAGER_COLD);
+  if (pager->page[head].next == head) head = list_head(pager, PAGER_WARM);
+  weft_page page = pager->page[head].next;
+  WEFT_CHECK(page < pager->n_pages && pager->page[page].state == PAGER_CACHED);
+  prefetch_victims(pager, pager->page[page].next);
+  list_remove(pager, page);
+  pager->stats.n_cached -= 1;
+  pager->stats.n_evicted += 1;
+  pager_unpublish(pager, page);
+  if (pager->page[page].copy) pager_copies_cancel(pager, page);
+  return page;
+}
+
+bool pager_evict_one(weft_pager *pager) {
+  if (pager->stats.n_cached == 0) return false;
+  pager_page_free(pager, evict(pager));
+  return true;
+}
+
+weft_page pager_page_find(weft_pager *pager) {
+  if (pager->n_pages_touched == pager->n_pages) return evict(pager);
+  pager->stats.n_free -= 1;
+  return pager->n_pages_touched++;
+}
+
+void pager_page_pin(weft_pager *pager, weft_page page) {
+  pager_page *record = &pager->page[page];
+  if (record->state == PAGER_PINNED) {
+    record->link += 1;
+    return;
+  }
+  WEFT_CHECK(record->state == PAGER_CACHED);
+  list_remove(pager, page);
+  record->state = PAGER_PINNED;
+  record->link = 1;
+  pager->stats.n_cached -= 1;
+  pager->stats.n_pinned += 1;
+}
+
+void pager_page_cache(weft_pager *pager, weft_page page, pager_list list) {
+  pager_page *record = &pager->page[page];
+  WEFT_CHECK(record->node != PAGER_NODE_NONE);
+  record->state = PAGER_CACHED;
+  pager->stats.n_cached += 1;
+  list_append(pager, page, record->keep ? PAGER_WARM : list);
+}
+
+void pager_page_touch(weft_pager *pager, weft_page page) {
+  WEFT_CHECK(pager->page[page].state == PAGER_CACHED);
+  list_remove(pager, page);
+  list_append(pager, page, PAGER_WARM);
+}

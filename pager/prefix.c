@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: MIT */
+/* Law: a hash only finds; the parent and the tokens prove. The root of a chain is proven by its
+ * space and its whole domain, so what a node stands for is exact, whatever the hash does.
+ *
+ * The index is an open hash table of lines. A line is one cache line:
+ *   entry[15]  tag (8 bits of the hash, never 0) and node number + 1; 0: empty
+ *   overflow   how many entries that belong to this line or passed it live in later lines
+ * A search ends at the first line without overflow, so entries leave without tombstones. */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <string.h>
+
+#include "pager/pager_internal.h"
+
+typedef uint32_t vec4 __attribute__((vector_size(16)));
+
+/* ---- hashes ---------------------------------------------------------------------------------- */
+
+static pager_hash hash_bytes(const weft_pager *pager, const void *bytes, size_t n_bytes) {
+  XXH128_hash_t full = XXH3_128bits(bytes, n_bytes);
+  return (pager_hash){.low = full.low64 & pager->hash_mask.low,
+                      .high = (uint32_t)full.high64 & pager->hash_mask.high};
+}
+
+/* The key of a block: the key of all that comes before it, then its tokens. */
+static inline pager_hash chain_hash(const weft_pager *pager, pager_hash parent,
+                                    const int32_t *tokens, uint32_t n_tokens) {
+  unsigned char bytes[12 + 4 * WEFT_BLOCK_TOKENS_MAX];
+  memcpy(bytes, &parent.low, 8);
+  memcpy(bytes + 8, &parent.high, 4);
+  memcpy(bytes + 12, tokens, 4 * (size_t)n_tokens);
+  return hash_bytes(pager, bytes, 12 + 4 * (size_t)n_tokens);
+}
+
+pager_hash pager_hash_next(const weft_pager *pager, pager_hash parent, const int32_t *tokens) {
+  if (pager->base_tokens == 16) return chain_hash(pager, parent, tokens, 16);
+  return chain_hash(pager, parent, tokens, pager->base_tokens);
+}
+
+static pager_hash root_hash(const weft_pager *pager, uint32_t space, weft_key128 domain) {
+  weft_key128 fingerprint = pager->space[space].fingerprint;
+  uint64_t key[4] = {fingerprint.low, fingerprint.high, domain.low, domain.high};
+  return hash_bytes(pager, key, sizeof key);
+}
+
+pager_hash pager_hash_of(const weft_pager *pager, uint32_t node) {
+  const uint32_t *hash = pager->node[node].hash;
+  return (pager_hash){.low = hash[0] | (uint64_t)hash[1] << 32, .high = hash[2]};
+}
+
+void pager_test_weaken_hash(weft_pager *pager, uint32_t n_bits) {
+  WEFT_CHECK(n_bits < 64 && pager->n_nodes_live == 0);
+  pager->hash_mask = (pager_hash){.low = n_bits == 0 ? 0 : ~(UINT64_MAX >> n_bits), .high = 0};
+}
+
+/* ---- the index ------------------------------------------------------------------------------- */
+
+static inline uint32_t home_line(const weft_pager *pager, pager_hash hash) {
+  return (uint32_t)(((hash.low >> 32) * pager->n_lines) >> 32);
+}
+
+static inline uint32_t tag_of(pager_hash hash) {
+  uint32_t tag = (uint32_t)hash.low & 0xFF;
+  return tag == 0 ? 1 : tag;
+}
+
+static inline uint32_t *line_at(const weft_pager *pager, uint32_t line) {
+  return pager->line + (uint64_t)line * PAGER_LINE_WORDS;
+}
+
+static inline uint32_t line_after(const weft_pager *pager, uint32_t line) {
+  return line + 1 == pager->n_lines ? 0 : line + 1;
+}
+
+/* Bit i is set where entry i has the tag. The overflow count is under 2^24, so its tag is 0: no
+ * match. */
+static inline uint32_t line_matches(const uint32_t *line, uint32_t tag) {
+  const vec4 *part = (const vec4 *)(const void *)line;
+  const vec4 wanted = {tag, tag, tag, tag};
+  vec4 hit = (vec4)((part[0] >> 24) == wanted) & (vec4){1u << 0, 1u << 1, 1u << 2, 1u << 3};
+  hit |= (vec4)((part[1] >> 24) == wanted) & (vec4){1u << 4, 1u << 5, 1u << 6, 1u << 7};
+  hit |= (vec4)((part[2] >> 24) == wanted) & (vec4){1u << 8, 1u << 9, 1u << 10, 1u << 11};
+  hit |= (vec4)((part[3] >> 24) == wanted) & (vec4){1u << 12, 1u << 13, 1u << 14, 1u << 15};
+  return hit[0] | hit[1] | hit[2] | hit[3];
+}
+
+static inline uint32_t entry_node(uint32_t entry) {
+  return (entry & 0xFFFFFFu) - 1;
+}
+
+static void index_insert(weft_pager *pager, pager_hash hash, uint32_t node) {
+  uint32_t at = home_line(pager, hash);
+  for (uint32_t i = 0; i < pager->n_lines; i++, at = line_after(pager, at)) {
+    uint32_t *line = line_at(pager, at);
+    for (uint32_t entry = 0; entry < PAGER_LINE_ENTRIES; entry++) {
+      if (line[entry] != 0) continue;
+      line[entry] = tag_of(hash) << 24 | (node + 1);
+      return;
+    }
+    line[PAGER_LINE_ENTRIES] += 1;
+  }
+  WEFT_CHECK(!"the index has more entries than nodes");
+}
+
+static void index_erase(weft_pager *pager, pager_hash hash, uint32_t node) {
+  uint32_t at = home_line(pager, hash), wanted = tag_of(hash) << 24 | (node + 1);
+  for (uint32_t i = 0; i < pager->n_lines; i++, at = line_after(pager, at)) {
+    uint32_t *line = line_at(pager, at);
+    for (uint32_t hits = line_matches(line, tag_of(hash)); hits != 0; hits &= hits - 1) {
+      uint32_t entry = (uint32_t)__builtin_ctz(hits);
+      if (line[entry] != wanted) continue;
+      line[entry] = 0;
+      return;
+    }
+    WEFT_CHECK(line[PAGER_LINE_ENTRIES] != 0);
+    line[PAGER_LINE_ENTRIES] -= 1;
+  }
+  WEFT_CHECK(!"a node was not in the index");
+}
+
+static bool node_is(const weft_pager *pager, uint32_t node, uint32_t parent,
+                    const int32_t *tokens) {
+  const pager_node *record = &pager->node[node];
+  if (record->parent != parent || record->root) return false;
+  size_t n_bytes = 4 * (size_t)pager->base_tokens;
+  if (n_bytes == 64) return memcmp(pager_tokens(pager, node), tokens, 64) == 0;
+  return memcmp(pager_tokens(pager, node), tokens, n_bytes) == 0;
+}
+
+uint32_t pager_node_find(const weft_pager *pager, pager_hash hash, uint32_t parent,
+                         const int32_t *tokens) {
+  uint32_t at = home_line(pager, hash);
+  for (uint32_t i = 0; i < pager->n_lines; i++, at = line_after(pager, at)) {
+    const uint32_t *line = line_at(pager, at);
+    for (uint32_t hits = line_matches(line, tag_of(hash)); hits != 0; hits &= hits - 1) {
+      uint32_t node = entry_node(line[__builtin_ctz(hits)]);
+      if (node_is(pager, node, parent, tokens)) return node;
+    }
+    if (line[PAGER_LINE_ENTRIES] == 0) break;
+  }
+  return PAGER_NODE_NONE;
+}
+
+uint32_t pager_root_find(const weft_pager *pager, uint32_t space, weft_key128 domain) {
+  pager_hash hash = root_hash(pager, space, domain);
+  uint32_t at = home_line(pager, hash);
+  for (uint32_t i = 0; i < pager->n_lines; i++, at = line_after(pager, at)) {
+    const uint32_t *line = line_at(pager, at);
+    for (uint32_t hits = line_matches(line, tag_of(hash)); hits != 0; hits &= hits - 1) {
+      uint32_t node = entry_node(line[__builtin_ctz(hits)]);
+      const pager_node *record = &pager->node[node];
+      if (!record->root || record->space != space) continue;
+      if (memcmp(pager_tokens(pager, node), &domain, sizeof domain) == 0) return node;
+    }
+    if (line[PAGER_LINE_ENTRIES] == 0) break;
+  }
+  return PAGER_NODE_NONE;
+}
+
+/* ---- nodes ----------------------------------------------------------------------------------- */
+
+static uint32_t node_take(weft_pager *pager, pager_hash hash) {
+  uint32_t node = pager->free_node;
+  if (node != PAGER_NODE_NONE) {
+    pager->free_node = pager->node[node].parent;
+  } else if (pager->n_nodes_touched < pager->n_nodes) {
+    node = pager->n_nodes_touched++;
+  } else {
+    return PAGER_NODE_NONE;
+  }
+  pager->n_nodes_live += 1;
+  pager->node[node] =
+      (pager_node){.hash = {(uint32_t)hash.low, (uint32_t)(hash.low >> 32), hash.high},
+                   .parent = PAGER_NODE_NONE,
+                   .live = 1};
+  uint32_t *slots = pager_slots(pager, node);
+  for (uint32_t i = 0; i < pager->n_slots; i++) slots[i] = PAGER_SLOT_NONE;
+  index_insert(pager, hash, node);
+  return node;
+}
+
+uint32_t pager_root_create(weft_pager *pager, uint32_t space, weft_key128 domain) {
+  uint32_t node = node_take(pager, root_hash(pager, space, domain));
+  if (node == PAGER_NODE_NONE) return node;
+  pager->node[node].space = space & (WEFT_SPACES_MAX - 1);
+  pager->node[node].root = 1;
+  memcpy(pager->node_tokens + (uint64_t)node * pager->node_stride, &domain, sizeof domain);
+  return node;
+}
+
+uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent,
+                           const int32_t *tokens) {
+  uint32_t node = node_take(pager, hash);
+  if (node == PAGER_NODE_NONE) return node;
+  pager_node *record = &pager->node[node];
+  record->parent = parent;
+  record->space = pager->node[parent].space;
+  record->depth = (pager->node[parent].depth + 1) & PAGER_DEPTH_MAX;
+  pager->node[parent].refs += 1;
+  memcpy(pager->node_tokens + (uint64_t)node * pager->node_stride, tokens,
+         4 * (size_t)pager->base_tokens);
+  return node;
+}
+
+void pager_node_unref(weft_pager *pager, uint32_t node) {
+  while (node != PAGER_NODE_NONE) {
+    pager_node *record = &pager->node[node];
+    WEFT_CHECK(record->live && record->refs != 0);
+    if (--record->refs != 0) return;
+    index_erase(pager, pager_hash_of(pager, node), node);
+    uint32_t parent = record->parent;
+    record->live = 0;
+    record->parent = pager->free_node;
+    pager->free_node = node;
+    pager->n_nodes_live -= 1;
+    node = parent;
+  }
+}
+
+void pager_index_reset(weft_pager *pager) {
+  memset(pager->line, 0, (uint64_t)pager->n_lines * PAGER_LINE_WORDS * sizeof *pager->line);
+  memset(pager->node, 0, (uint64_t)pager->n_nodes_touched * sizeof *pager->node);
+  pager->free_node = PAGER_NODE_NONE;
+  pager->n_nodes_touched = pager->n_nodes_live = 0;
+}
+
+/* ---- the longest match ----------------------------------------------------------------------- */
+
+/* The first node of the home line that has the tag: nearly always the right one. */
+static uint32_t guess(const weft_pager *pager, pager_hash hash) {
+  const uint32_t *line = line_at(pager, home_line(pager, hash));
+  uint32_t hits = line_matches(line, tag_of(hash));
+  return hits == 0 ? PAGER_NODE_NONE : entry_node(line[__builtin_ctz(hits)]);
+}
+
+/* Follows the prompt down from the root. The hashes of a batch do not wait for memory, so the
+ * lines, then the nodes, of a whole batch are on their way at once. */
+static void match_nodes(weft_pager *pager, const int32_t *tokens, uint32_t n_blocks,
+                        pager_match *match) {
+  pager_hash hash = pager_hash_of(pager, match->root);
+  uint32_t parent = match->root, step = pager->base_tokens, found[PAGER_MATCH_BATCH];
+  match->n_nodes = match->n_hashed = 0;
+  for (uint32_t start = 0; start < n_blocks; start += PAGER_MATCH_BATCH) {
+    uint32_t n = n_blocks - start < PAGER_MATCH_BATCH ? n_blocks - start : PAGER_MATCH_BATCH;
+    const int32_t *batch = tokens + (uint64_t)start * step;
+    for (uint32_t i = 0; i < n; i++) {
+      hash = pager_hash_next(pager, hash, batch + (uint64_t)i * step);
+      pager->path_hash[start + i] = hash;
+      __builtin_prefetch(line_at(pager, home_line(pager, hash)));
+    }
+    match->n_hashed = start + n;
+    for (uint32_t i = 0; i < n; i++) {
+      found[i] = guess(pager, pager->path_hash[start + i]);
+      if (found[i] == PAGER_NODE_NONE) continue;
+      __builtin_prefetch(&pager->node[found[i]]);
+      __builtin_prefetch(pager_tokens(pager, found[i]));
+      __builtin_prefetch(pager_slots(pager, found[i]));
+    }
+    for (uint32_t i = 0; i < n; i++) {
+      const int32_t *block = batch + (uint64_t)i * step;
+      uint32_t node = found[i];
+      if (node == PAGER_NODE_NONE || !node_is(pager, node, parent, block))
+        node = pager_node_find(pager, pager->path_hash[start + i], parent, block);
+      if (node == PAGER_NODE_NONE) return;
+      pager->path[match->n_nodes++] = parent = node;
+    }
+  }
+}
+
+/* Adjacent blocks of one group that end at the present node. */
+typedef struct run {
+  uint32_t pages;    /* all of them pages */
+  uint32_t promised; /* pages or promises */
+} run;
+
+static bool served(const pager_space *space, const run *runs, uint32_t position, bool promised) {
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    const pager_group *group = &space->group[g];
+    uint32_t need = (position >> group->shift) - pager_window_first(group, position);
+    if ((promised ? runs[g].promised : runs[g].pages) < need) return false;
+  }
+  return true;
+}
+
+/* The weakest group decides: a hit at `position` needs, of every group, all blocks that a row there
+ * sees. */
+static void match_groups(const weft_pager *pager, const pager_space *space, uint32_t limit,
+                         pager_match *match) {
+  run runs[WEFT_GROUPS_MAX] = {{0}};
+  match->n_hit = match->n_promised = 0;
+  for (uint32_t i = 0; i < match->n_nodes; i++) {
+    const uint32_t *slots = pager_slots(pager, pager->path[i]);
+    for (uint32_t g = 0; g < space->n_groups; g++) {
+      if (((i + 1) & (space->group[g].span - 1)) != 0) continue;
+      bool page = pager_slot_is_page(slots[g]);
+      runs[g].pages = page ? runs[g].pages + 1 : 0;
+      runs[g].promised = slots[g] != PAGER_SLOT_NONE ? runs[g].promised + 1 : 0;
+      if (runs[g].promised == 0 && space->group[g].window == 0) return;
+    }
+    uint32_t position = (i + 1) << pager->base_shift;
+    if (position > limit) return;
+    if ((position & (space->block_max - 1)) != 0) continue;
+    if (!served(space, runs, position, true)) continue;
+    match->n_promised = position;
+    if (served(space, runs, position, false)) match->n_hit = position;
+  }
+}
+
+/* Who computes the last block that the longer prefix still lacks: it computes all that comes
+ * before, too. */
+static weft_seq last_promiser(const weft_pager *pager, const pager_space *space,
+                              uint32_t position) {
+  for (uint32_t end = position >> pager->base_shift; end > 0; end--) {
+    const uint32_t *slots = pager_slots(pager, pager->path[end - 1]);
+    for (uint32_t g = 0; g < space->n_groups; g++) {
+      const pager_group *group = &space->group[g];
+      if ((end & (group->span - 1)) != 0 || slots[g] == PAGER_SLOT_NONE) continue;
+      if (end / group->span - 1 < pager_window_first(group, position)) continue;
+      if (!pager_slot_is_page(slots[g])) return slots[g] & ~PAGER_SLOT_PROMISE;
+    }
+  }
+  return WEFT_SEQ_NONE;
+}
+
+void pager_match_prompt(weft_pager *pager, const weft_admit *args, pager_match *match) {
+  const pager_space *space = &pager->space[args->space];
+  match_nodes(pager, args->tokens, args->n_tokens >> pager->base_shift, match);
+  match_groups(pager, space, args->n_tokens - args->n_keep_rows, match);
+  match->promiser = WEFT_SEQ_NONE;
+  if (match->n_promised > match->n_hit)
+    match->promiser = last_promiser(pager, space, match->n_promised);
+}
+
+/* ---- check ----------------------------------------------------------------------------------- */
+
+/* True: the entry's node is live and a search for its hash finds this line. */
+static bool entry_check(const weft_pager *pager, uint32_t at, uint32_t entry, weft_error *error) {
+  uint32_t node = entry_node(entry);
+  if (node >= pager->n_nodes_touched || !pager->node[node].live) {
+    weft_fail(error, WEFT_E_INVALID, "index: line %u names node %u, which is not live", at, node);
+    return false;
+  }
+  pager_hash hash = pager_hash_of(pager, node);
+  if (entry >> 24 != tag_of(hash)) {
+    weft_fail(error, WEFT_E_INVALID, "index: node %u has the wrong tag", node);
+    return false;
+  }
+  for (uint32_t line = home_line(pager, hash); line != at; line = line_after(pager, line)) {
+    if (line_at(pager, line)[PAGER_LINE_ENTRIES] != 0) continue;
+    weft_fail(error, WEFT_E_INVALID, "index: node %u cannot be reached from its line", node);
+    return false;
+  }
+  return true;
+}
+
+bool pager_index_check(const weft_pager *pager, weft_error *error) {
+  uint64_t n_entries = 0, n_passed = 0, n_overflow = 0;
+  for (uint32_t at = 0; at < pager->n_lines; at++) {
+    const uint32_t *line = line_at(pager, at);
+    n_overflow += line[PAGER_LINE_ENTRIES];
+    for (uint32_t i = 0; i < PAGER_LINE_ENTRIES; i++) {
+      if (line[i] == 0) continue;
+      if (!entry_check(pager, at, line[i], error)) return false;
+      uint32_t home = home_line(pager, pager_hash_of(pager, entry_node(line[i])));
+      n_passed += at >= home ? at - home : at + pager->n_lines - home;
+      n_entries += 1;
+    }
+  }
+  if (n_entries != pager->n_nodes_live || n_overflow != n_passed) {
+    weft_fail(error, WEFT_E_INVALID, "index: %llu entries for %u nodes, overflow %llu for %llu",
+              (unsigned long long)n_entries, pager->n_nodes_live, (unsigned long long)n_overflow,
+              (unsigned long long)n_passed);
+    return false;
+  }
+  return true;
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT */
+/* Law: a sequence that publishes owns, in every group, exactly the pages that its nodes name: where
+ * a node already has a page (the block was computed twice), the sequence changes over to that page
+ * and its own goes back. So whoever holds a block of a chain holds all blocks before it, and
+ * eviction can trust the order in which pages were let go.
+ *
+ * A promise says "this running sequence will compute this block". It is kept by publishing, or
+ * withdrawn when the sequence ends; it never outlives its sequence, so nobody can wait for ever. */
+#include <string.h>
+
+#include "pager/pager_internal.h"
+
+void pager_unpublish(weft_pager *pager, weft_page page) {
+  pager_page *record = &pager->page[page];
+  if (record->node == PAGER_NODE_NONE) return;
+  pager_journal_block(pager, WEFT_JOURNAL_REMOVED, page);
+  uint32_t node = record->node;
+  pager_slots(pager, node)[record->group] = PAGER_SLOT_NONE;
+  record->node = PAGER_NODE_NONE;
+  record->keep = 0;
+  pager_node_unref(pager, node);
+}
+
+/* ---- promises -------------------------------------------------------------------------------- */
+
+void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args,
+                    const pager_match *match) {
+  pager_seq *s = &pager->seq[seq];
+  const pager_space *space = &pager->space[s->space];
+  uint32_t n_blocks = args->n_tokens >> pager->base_shift, first = s->n_valid >> pager->base_shift;
+  uint32_t parent = s->tail;
+  pager_hash hash = pager_hash_of(pager, parent);
+  s->announced_from = s->announced_end = first;
+  for (uint32_t i = first; i < n_blocks; i++) {
+    const int32_t *tokens = args->tokens + ((uint64_t)i << pager->base_shift);
+    if (i < match->n_hashed)
+      hash = pager->path_hash[i];
+    else
+      hash = pager_hash_next(pager, hash, tokens);
+    uint32_t node =
+        i < match->n_nodes ? pager->path[i] : pager_node_create(pager, hash, parent, tokens);
+    if (node == PAGER_NODE_NONE) break; /* no node is free: fewer followers will wait */
+    uint32_t *slots = pager_slots(pager, node);
+    for (uint32_t g = 0; g < space->n_groups; g++) {
+      if (((i + 1) & (space->group[g].span - 1)) != 0 || slots[g] != PAGER_SLOT_NONE) continue;
+      slots[g] = PAGER_SLOT_PROMISE | seq;
+    }
+    s->announced_tail = parent = node;
+    s->announced_end = i + 1;
+  }
+  if (s->announced_tail != PAGER_NODE_NONE) pager->node[s->announced_tail].refs += 1;
+}
+
+static void withdraw(weft_pager *pager, weft_seq seq) {
+  pager_seq *s = &pager->seq[seq];
+  if (s->announced_tail == PAGER_NODE_NONE) return;
+  uint32_t node = s->announced_tail;
+  while (pager->node[node].depth > s->announced_from) {
+    uint32_t *slots = pager_slots(pager, node);
+    for (uint32_t g = 0; g < pager->n_slots; g++)
+      if (slots[g] == (PAGER_SLOT_PROMISE | seq)) slots[g] = PAGER_SLOT_NONE;
+    node = pager->node[node].parent;
+  }
+  pager_node_unref(pager, s->announced_tail);
+  s->announced_tail = PAGER_NODE_NONE;
+}
+
+void pager_detach(weft_pager *pager, weft_seq seq) {
+  pager_seq *s = &pager->seq[seq];
+  withdraw(pager, seq);
+  if (s->tail != PAGER_NODE_NONE) pager_node_unref(pager, s->tail);
+  s->tail = PAGER_NODE_NONE;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+static void publish_page(weft_pager *pager, weft_seq seq, uint32_t node, uint32_t group) {
+  pager_seq *s = &pager->seq[seq];
+  uint32_t block = pager->node[node].depth / pager->space[s->space].group[group].span - 1;
+  uint32_t *slot = &pager_slots(pager, node)[group];
+  weft_page *entry = &pager_table(pager, seq, group)[block];
+  if (pager_slot_is_page(*slot)) {
+    WEFT_CHECK(*slot != *entry);
+    pager_page_pin(pager, *slot);
+    pager_page_unpin(pager, *entry, PAGER_WARM);
+    *entry = *slot;
+    pager->stats.n_duplicates += 1;
+    return;
+  }
+  pager_page *record = &pager->page[*entry];
+  WEFT_CHECK(record->state == PAGER_PINNED && record->node == PAGER_NODE_NONE);
+  *slot = *entry;
+  record->node = node & PAGER_NODE_NONE;
+  record->group = group & (WEFT_GROUPS_MAX - 1);
+  pager->node[node].refs += 1;
+  pager->stats.n_published += 1;
+  pager_journal_block(pager, WEFT_JOURNAL_STORED, *entry);
+}
+
+static uint32_t find_or_create(weft_pager *pager, uint32_t parent, const int32_t *tokens) {
+  pager_hash hash = pager_hash_next(pager, pager_hash_of(pager, parent), tokens);
+  uint32_t node = pager_node_find(pager, hash, parent, tokens);
+  if (node != PAGER_NODE_NONE) return node;
+  node = pager_node_create(pager, hash, parent, tokens);
+  for (uint32_t i = 0; node == PAGER_NODE_NONE && i < PAGER_NODE_EVICTIONS_MAX; i++) {
+    if (!pager_evict_one(pager)) break;
+    node = pager_node_create(pager, hash, parent, tokens);
+  }
+  return node;
+}
+
+/* One more base block of the sequence is valid. False: no node is left, the sequence left the
+ * index. */
+static bool publish_block(weft_pager *pager, weft_seq seq, const int32_t *tokens) {
+  pager_seq *s = &pager->seq[seq];
+  const pager_space *space = &pager->space[s->space];
+  uint32_t node = find_or_create(pager, s->tail, tokens);
+  if (node == PAGER_NODE_NONE) {
+    pager_detach(pager, seq);
+    return false;
+  }
+  pager->node[node].refs += 1;
+  pager_node_unref(pager, s->tail);
+  s->tail = node;
+  uint32_t depth = pager->node[node].depth;
+  for (uint32_t g = 0; g < space->n_groups; g++)
+    if ((depth & (space->group[g].span - 1)) == 0) publish_page(pager, seq, node, g);
+  if (pager->node[node].boundary) pager_boundary_set(pager, seq, depth << pager->base_shift);
+  if (s->announced_tail == node) { /* every promise was kept: nothing to search for */
+    s->announced_tail = PAGER_NODE_NONE;
+    pager_node_unref(pager, node);
+  } else if (depth >= s->announced_end) {
+    withdraw(pager, seq);
+  }
+  return true;
+}
+
+void pager_publish(weft_pager *pager, weft_seq seq, const int32_t *tokens, uint32_t n) {
+  const uint32_t base = pager->base_tokens;
+  int32_t *pending = pager->pending + (uint64_t)seq * base;
+  uint32_t n_pending = pager->seq[seq].n_valid & (base - 1);
+  while (n > 0) {
+    uint32_t n_now = n < base - n_pending ? n : base - n_pending;
+    const int32_t *block = tokens;
+    if (n_now < base) {
+      memcpy(pending + n_pending, tokens, 4 * (size_t)n_now);
+      block = pending;
+    }
+    n_pending += n_now;
+    tokens += n_now;
+    n -= n_now;
+    if (n_pending < base) return;
+    if (!publish_block(pager, seq, block)) return;
+    n_pending = 0;
+  }
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT */
+/* Law: a sequence begins by admit (match and pin in one call) or by fork (all blocks shared), and
+ * ends by release. It lets go of its windows first and of the chains that keep every token last,
+ * tails before heads, so that eviction meets them in that order. */
+#include <string.h>
+
+#include "pager/pager_internal.h"
+
+static weft_seq seq_take(weft_pager *pager) {
+  weft_seq seq = pager->free_seq;
+  if (seq != WEFT_SEQ_NONE) {
+    pager->free_seq = pager->seq[seq].next_free;
+  } else if (pager->n_seqs_touched < pager->n_seqs_max) {
+    seq = pager->n_seqs_touched++;
+  } else {
+    return WEFT_SEQ_NONE;
+  }
+  pager->seq[seq] = (pager_seq){.live = 1,
+                                .tail = PAGER_NODE_NONE,
+                                .announced_tail = PAGER_NODE_NONE,
+                                .table = pager->table + seq * pager->table_stride};
+  pager->stats.n_seqs += 1;
+  if (pager->boundary_words != 0)
+    memset(pager->boundary + (uint64_t)seq * pager->boundary_words, 0,
+           pager->boundary_words * sizeof *pager->boundary);
+  return seq;
+}
+
+/* ---- admit ----------------------------------------------------------------------------------- */
+
+static weft_status admit_refusal(const weft_pager *pager, const weft_admit *args) {
+  if (args->space >= pager->n_spaces || args->tokens == NULL) return WEFT_E_INVALID;
+  if (args->n_tokens == 0 || args->n_prompt > args->n_tokens) return WEFT_E_INVALID;
+  if (args->n_keep_rows > args->n_tokens) return WEFT_E_INVALID;
+  if (args->n_tokens > pager->seq_tokens_max) return WEFT_E_TOO_LARGE;
+  if (pager->stats.n_seqs == pager->n_seqs_max) return WEFT_FULL;
+  return WEFT_OK;
+}
+
+/* The blocks of the hit that the next row sees come into the table, pinned. */
+static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit) {
+  pager_seq *s = &pager->seq[seq];
+  const pager_group *group = &pager->space[s->space].group[g];
+  weft_page *table = pager_table(pager, seq, g);
+  uint32_t first = pager_window_first(group, n_hit), end = n_hit >> group->shift;
+  for (uint32_t block = 0; block < first; block++) table[block] = WEFT_PAGE_NONE;
+  for (uint32_t block = first; block < end; block++) {
+    uint32_t node = pager->path[(block + 1) * group->span - 1];
+    table[block] = pager_slots(pager, node)[g];
+    __builtin_prefetch(&pager->page[table[block]], 1);
+  }
+  for (uint32_t block = first; block < end; block++) pager_page_pin(pager, table[block]);
+  s->first[g] = first;
+  s->end[g] = end;
+}
+
+/* Boundaries that this sequence will keep windows for when it passes them. */
+static void set_boundaries(weft_pager *pager, weft_seq seq, const weft_admit *args,
+                           const pager_match *match) {
+  const pager_space *space = &pager->space[args->space];
+  if (space->n_windowed == 0) return;
+  pager_boundary_set(pager, seq, match->n_hit);
+  pager_boundary_set(pager, seq, pager_boundary_below(space, args->n_prompt));
+  if (args->n_prompt > 0) /* the same prompt again must compute its last row */
+    pager_boundary_set(pager, seq, pager_boundary_below(space, args->n_prompt - 1));
+  uint32_t parting = pager_boundary_below(space, match->n_nodes << pager->base_shift);
+  if (parting > match->n_hit)
+    pager->node[pager->path[(parting >> pager->base_shift) - 1]].boundary = 1;
+}
+
+static void begin_cached(weft_pager *pager, weft_seq seq, const weft_admit *args,
+                         pager_match *match) {
+  pager_seq *s = &pager->seq[seq];
+  if (match->root == PAGER_NODE_NONE) {
+    match->root = pager_root_create(pager, args->space, args->domain);
+    for (uint32_t i = 0; match->root == PAGER_NODE_NONE && i < PAGER_NODE_EVICTIONS_MAX; i++) {
+      if (!pager_evict_one(pager)) break;
+      match->root = pager_root_create(pager, args->space, args->domain);
+    }
+    if (match->root == PAGER_NODE_NONE)
+      return; /* no node left: it computes and publishes nothing */
+  }
+  uint32_t n_nodes_hit = match->n_hit >> pager->base_shift;
+  s->tail = n_nodes_hit == 0 ? match->root : pager->path[n_nodes_hit - 1];
+  pager->node[s->tail].refs += 1;
+  set_boundaries(pager, seq, args, match);
+  pager_announce(pager, seq, args, match);
+}
+
+weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq *out,
+                             uint32_t *n_cached, weft_seq *waits_for) {
+  weft_status refusal = admit_refusal(pager, args);
+  if (refusal != WEFT_OK) return refusal;
+  const pager_space *space = &pager->space[args->space];
+  bool cache = pager->cache && !args->no_cache;
+  pager_match match = {.root = PAGER_NODE_NONE};
+  if (cache) match.root = pager_root_find(pager, args->space, args->domain);
+  if (match.root != PAGER_NODE_NONE) pager_match_prompt(pager, args, &match);
+  if (match.n_promised > match.n_hit) {
+    WEFT_CHECK(match.promiser < pager->n_seqs_touched);
+    /* Whoever computes it keeps the windows there, or the wait would be in vain. */
+    pager->node[pager->path[(match.n_promised >> pager->base_shift) - 1]].boundary = 1;
+    pager->stats.n_waits += 1;
+    *waits_for = match.promiser;
+    return WEFT_AGAIN;
+  }
+  weft_seq seq = seq_take(pager);
+  pager_seq *s = &pager->seq[seq];
+  s->space = args->space;
+  s->n_valid = s->n_reserved = match.n_hit;
+  for (uint32_t g = 0; g < space->n_groups; g++) pin_hit(pager, seq, g, match.n_hit);
+  if (cache) begin_cached(pager, seq, args, &match);
+  pager->stats.n_admits += 1;
+  pager->stats.n_hits += match.n_hit > 0;
+  pager->stats.n_hit_tokens += match.n_hit;
+  pager->stats.n_prompt_tokens += args->n_tokens;
+  *out = seq;
+  *n_cached = match.n_hit;
+  return WEFT_OK;
+}
+
+/* ---- fork ------------------------------------------------------------------------------------ */
+
+weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, weft_seq *out) {
+  const pager_seq *parent = pager_seq_of(pager, seq);
+  const pager_space *space = &pager->space[parent->space];
+  weft_seq fork = seq_take(pager);
+  if (fork == WEFT_SEQ_NONE) return WEFT_FULL;
+  pager_seq *s = &pager->seq[fork];
+  weft_page *tables = s->table;
+  *s = *parent;
+  s->table = tables;
+  s->n_reserved = parent->n_valid;
+  s->announced_tail = PAGER_NODE_NONE; /* the promises stay with the parent */
+  s->announced_from = s->announced_end = 0;
+  if (s->tail != PAGER_NODE_NONE) pager->node[s->tail].refs += 1;
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    uint32_t n_blocks = pager_blocks(&space->group[g], s->n_valid);
+    weft_page *table = pager_table(pager, fork, g);
+    s->end[g] = n_blocks;
+    memcpy(table, pager_table(pager, seq, g), n_blocks * sizeof *table);
+    for (uint32_t block = s->first[g]; block < n_blocks; block++)
+      pager_page_pin(pager, table[block]);
+  }
+  memcpy(pager->pending + (uint64_t)fork * pager->base_tokens,
+         pager->pending + (uint64_t)seq * pager->base_tokens, 4 * (size_t)pager->base_tokens);
+  if (pager->boundary_words != 0)
+    memcpy(pager->boundary + (uint64_t)fork * pager->boundary_words,
+           pager->boundary + (uint64_t)seq * pager->boundary_words,
+           pager->boundary_words * sizeof *pager->boundary);
+  *out = fork;
+  return WEFT_OK;
+}
+
+/* ---- release --------------------------------------------------------------------------------- */
+
+/* Lets go of the tables of some groups, from the end backwards, position by position. */
+static void release_groups(weft_pager *pager, weft_seq seq, const uint8_t *groups, uint32_t n) {
+  const pager_seq *s = &pager->seq[seq];
+  const pager_space *space = &pager->space[s->space];
+  uint32_t last =
+      (uint32_t)(((uint64_t)s->n_reserved + pager->base_tokens - 1) >> pager->base_shift);
+  uint32_t low = last;
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t first = s->first[groups[i]] * space->group[groups[i]].span;
+    if (first < low) low = first;
+  }
+  for (uint32_t end = last; end > low; end--) {
+    for (uint32_t i = 0; i < n; i++) {
+      uint32_t g = groups[i], span = space->group[g].span, block = (end - 1) / span;
+      if ((end & (span - 1)) != 0 && end != last) continue;
+      if (block < s->first[g]) continue;
+      weft_page page = pager_table(pager, seq, g)[block];
+      if (pager->page[page].node != PAGER_NODE_NONE) pager->page[page].keep = 1;
+      pager_page_unpin(pager, page, PAGER_WARM);
+    }
+  }
+}
+
+void weft_pager_release(weft_pager *pager, weft_seq seq) {
+  pager_seq *s = pager_seq_of(pager, seq);
+  const pager_space *space = &pager->space[s->space];
+  release_groups(pager, seq, space->windowed, space->n_windowed);
+  pager_window_keep(pager, seq);
+  release_groups(pager, seq, space->global, space->n_global);
+  pager_detach(pager, seq);
+  s->live = 0;
+  s->next_free = pager->free_seq;
+  pager->free_seq = seq;
+  pager->stats.n_seqs -= 1;
+}

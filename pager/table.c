@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+/* Law: a block table never has a hole between the first block its group still holds and the end of
+ * what was reserved; a page that rows will be written to is held once and published nowhere.
+ *
+ *   table of a windowed group    [ NONE NONE | page page page | page page ]
+ *                                  0   first ^       n_valid ^    n_reserved ^ */
+#include <string.h>
+
+#include "pager/pager_internal.h"
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+/* The target goes away. Its copy stays where a later copy reads what it brings: then it runs for
+ * nothing else, and harms nothing, since no page that was taken since can be written to before all
+ * copies ran. */
+void pager_copies_cancel(weft_pager *pager, weft_page to) {
+  pager->page[to].copy = 0;
+  uint32_t n = pager->n_copies_waiting, at = n;
+  while (at > 0 && pager->copy[at - 1].to != to) {
+    if (pager->copy[at - 1].from == to) return;
+    at -= 1;
+  }
+  WEFT_CHECK(at > 0);
+  memmove(pager->copy + at - 1, pager->copy + at, (n - at) * sizeof *pager->copy);
+  pager->n_copies_waiting -= 1;
+}
+
+uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t max) {
+  uint32_t n = pager->n_copies_waiting < max ? pager->n_copies_waiting : max;
+  if (n == 0) return 0;
+  memcpy(out, pager->copy, n * sizeof *out);
+  for (uint32_t i = 0; i < n; i++) pager->page[out[i].to].copy = 0;
+  pager->n_copies_waiting -= n;
+  memmove(pager->copy, pager->copy + n, pager->n_copies_waiting * sizeof *out);
+  return n;
+}
+
+/* The entry of the partly filled last block, if rows must not be written to it in place. */
+static inline weft_page *shared_entry(const weft_pager *pager, weft_seq seq, uint32_t g) {
+  const pager_seq *s = &pager->seq[seq];
+  const pager_group *group = &pager->space[s->space].group[g];
+  if ((s->n_valid & (group->block_tokens - 1)) == 0) return NULL;
+  weft_page *entry = &pager_table(pager, seq, g)[s->n_valid >> group->shift];
+  const pager_page *record = &pager->page[*entry];
+  return record->link > 1 || record->node != PAGER_NODE_NONE ? entry : NULL;
+}
+
+static void copy_on_write(weft_pager *pager, weft_page *entry) {
+  weft_page to = pager_page_take(pager);
+  pager->copy[pager->n_copies_waiting++] = (weft_page_copy){.from = *entry, .to = to};
+  pager->page[to].copy = 1;
+  if (pager->page[*entry].node != PAGER_NODE_NONE) pager->page[*entry].keep = 1;
+  pager_page_unpin(pager, *entry, PAGER_WARM);
+  *entry = to;
+  pager->stats.n_copies += 1;
+}
+
+/* ---- reserve, trim, commit ------------------------------------------------------------------- */
+
+weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows) {
+  pager_seq *s = pager_seq_of(pager, seq);
+  const pager_space *space = &pager->space[s->space];
+  if (n_rows == 0) return WEFT_OK;
+  if (n_rows > pager->seq_tokens_max - s->n_valid) return WEFT_E_TOO_LARGE;
+  uint32_t end = s->n_valid + n_rows > s->n_reserved ? s->n_valid + n_rows : s->n_reserved;
+  uint32_t n_new = 0, n_copies = 0;
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    n_new += pager_blocks(&space->group[g], end) - s->end[g];
+    n_copies += shared_entry(pager, seq, g) != NULL;
+  }
+  if ((uint64_t)n_new + n_copies > pager->stats.n_free + pager->stats.n_cached)
+    return WEFT_NO_BLOCKS;
+  if (n_copies > pager->copy_capacity - pager->n_copies_waiting) return WEFT_NO_BLOCKS;
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    weft_page *entry = n_copies == 0 ? NULL : shared_entry(pager, seq, g);
+    if (entry != NULL) copy_on_write(pager, entry);
+    weft_page *table = pager_table(pager, seq, g);
+    uint32_t block = s->end[g], n_blocks = pager_blocks(&space->group[g], end);
+    for (; block < n_blocks; block++) table[block] = pager_page_take(pager);
+    s->end[g] = n_blocks;
+  }
+  s->n_reserved = end;
+  return WEFT_OK;
+}
+
+void weft_pager_trim(weft_pager *pager, weft_seq seq) {
+  pager_seq *s = pager_seq_of(pager, seq);
+  const pager_space *space = &pager->space[s->space];
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    const weft_page *table = pager_table(pager, seq, g);
+    uint32_t n_kept = pager_blocks(&space->group[g], s->n_valid), block = s->end[g];
+    s->end[g] = n_kept;
+    while (block-- > n_kept) pager_page_unpin(pager, table[block], PAGER_WARM);
+  }
+  s->n_reserved = s->n_valid;
+}
+
+void weft_pager_commit(weft_pager *pager, weft_seq seq, const int32_t *tokens, uint32_t n) {
+  pager_seq *s = pager_seq_of(pager, seq);
+  WEFT_CHECK(n <= s->n_reserved - s->n_valid);
+  if (s->tail != PAGER_NODE_NONE) pager_publish(pager, seq, tokens, n);
+  s->n_valid += n;
+  if (pager->space[s->space].n_windowed != 0) pager_window_drop(pager, seq);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+uint32_t weft_pager_n_valid(const weft_pager *pager, weft_seq seq) {
+  return pager_seq_of(pager, seq)->n_valid;
+}
+
+uint32_t weft_pager_n_reserved(const weft_pager *pager, weft_seq seq) {
+  return pager_seq_of(pager, seq)->n_reserved;
+}
+
+uint32_t weft_pager_n_blocks_held(const weft_pager *pager, weft_seq seq) {
+  const pager_seq *s = pager_seq_of(pager, seq);
+  uint32_t n_held = 0;
+  for (uint32_t g = 0; g < pager->space[s->space].n_groups; g++) n_held += s->end[g] - s->first[g];
+  return n_held;
+}
+
+const weft_page *weft_pager_table(const weft_pager *pager, weft_seq seq, uint32_t group,
+                                  uint32_t *n_entries) {
+  const pager_seq *s = pager_seq_of(pager, seq);
+  WEFT_CHECK(group < pager->space[s->space].n_groups);
+  *n_entries = s->end[group];
+  return pager_table(pager, seq, group);
+}
+
+const weft_page *weft_pager_tables(const weft_pager *pager) {
+  return pager->table;
+}

@@ -1,0 +1,648 @@
+/* SPDX-License-Identifier: MIT */
+/* Random operations on a pager, against a model that knows what every page holds.
+ *
+ * Law of the model: a page is an array of cells; a row writes to a cell one number that stands for
+ * (space, group, domain, all tokens up to its position). Whatever a sequence can see through its
+ * table must be the numbers of its own tokens; so wrong sharing, stale content, a lost copy, a
+ * block of another tenant or a block dropped too early is a wrong number. Which blocks are indexed
+ * is known from the journal alone; from that the model computes by brute force how long a hit must
+ * be, what reserve must answer, and how many pages are free, cached and pinned.
+ *
+ * Usage: test_prop_pager_model [operations [seed]]   A failing episode prints the command that
+ * replays it. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "pager/pager_internal.h"
+
+enum {
+  OPS_DEFAULT = 3000000,
+  EPISODE = 2500, /* operations with one pager */
+  PAGES_MAX = 96,
+  SEQS_MAX = 8,
+  TOKENS_MAX = 160,
+  BLOCK_MAX = 16,
+  SPACES = 3,
+  GROUPS = 4,
+  HISTORIES = 12, /* token sequences that new prompts continue */
+  DOMAINS = 2
+};
+
+typedef struct history {
+  uint32_t n, space, domain;
+  int32_t token[TOKENS_MAX];
+} history;
+
+typedef struct model_seq {
+  bool live, cache; /* cache: it finds, publishes and promises */
+  uint32_t space, domain, n_prompt_tokens, n_valid, n_reserved, n_written;
+  int32_t token[TOKENS_MAX];
+  uint64_t digest[TOKENS_MAX]; /* of [0, i]; without the group */
+} model_seq;
+
+typedef struct model {
+  uint64_t seed, random;
+  uint32_t op, n_ops;
+  weft_pager *pager;
+  weft_pager_config config;
+  weft_space_config space[SPACES];
+  uint32_t block_max[SPACES];
+  bool weak, windows[SPACES];
+  model_seq seq[SEQS_MAX];
+  history history[HISTORIES];
+  uint64_t cell[PAGES_MAX][BLOCK_MAX];
+  bool indexed[PAGES_MAX];
+  uint32_t space_of[PAGES_MAX], group_of[PAGES_MAX], position_of[PAGES_MAX];
+  uint64_t before[PAGES_MAX]; /* last cell of the block before it in the chain; 0 at the start */
+  uint64_t journal_next;
+  uint64_t n_admits, n_hits, n_waits, n_refused, n_copies, n_evicted, n_forks;
+} model;
+
+static void fail(const model *m, int line, const char *format, ...) __attribute__((noreturn))
+__attribute__((format(printf, 3, 4)));
+
+static void fail(const model *m, int line, const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  fprintf(stderr, "pager_model.c:%d: operation %u: ", line, m->op);
+  (void)vfprintf(stderr, format, list); /* to standard error; nobody reads the count */
+  va_end(list);
+  fprintf(stderr, "\nreplay: test_prop_pager_model %u %llu\n", m->n_ops,
+          (unsigned long long)m->seed);
+  exit(1);
+}
+
+#define REQUIRE(condition, ...) ((condition) ? (void)0 : fail(m, __LINE__, __VA_ARGS__))
+
+static uint32_t below(model *m, uint32_t n) {
+  m->random += 0x9E3779B97F4A7C15ull;
+  return (uint32_t)(weft_mix64(m->random) >> 32) % n;
+}
+
+static uint32_t least(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
+
+/* ---- what the model knows -------------------------------------------------------------------- */
+
+static uint64_t start_digest(uint32_t space, uint32_t domain) {
+  return weft_mix64(0x5eed + space * 64 + domain);
+}
+
+static void digests(uint64_t *out, const int32_t *tokens, uint32_t from, uint32_t to,
+                    uint32_t space, uint32_t domain) {
+  uint64_t d = from == 0 ? start_digest(space, domain) : out[from - 1];
+  for (uint32_t i = from; i < to; i++)
+    out[i] = d = weft_mix64(d * 0x9E3779B97F4A7C15ull + (uint32_t)tokens[i] + 1);
+}
+
+/* What a row of this digest writes in a group; never 0. */
+static uint64_t cell_of(uint64_t digest, uint32_t group) {
+  return weft_mix64(digest ^ ((uint64_t)group + 1) * 0xA0761D6478BD642Full) | 1;
+}
+
+static const weft_page *table_of(const model *m, weft_seq seq, uint32_t g, uint32_t *n) {
+  return weft_pager_table(m->pager, seq, g, n);
+}
+
+/* Where the content of a page is now: a copy that nobody took yet has still to bring it. */
+static weft_page source_of(const model *m, weft_page page) {
+  for (uint32_t i = m->pager->n_copies_waiting; i-- > 0;)
+    if (m->pager->copy[i].to == page) page = m->pager->copy[i].from;
+  return page;
+}
+
+static uint32_t holders(const model *m, weft_page page) {
+  uint32_t n_holders = 0;
+  for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
+    if (!m->seq[seq].live) continue;
+    for (uint32_t g = 0; g < m->space[m->seq[seq].space].n_groups; g++) {
+      uint32_t n;
+      const weft_page *table = table_of(m, seq, g, &n);
+      for (uint32_t i = 0; i < n; i++) n_holders += table[i] == page;
+    }
+  }
+  return n_holders;
+}
+
+static uint32_t window_first(const weft_group_config *group, uint32_t position) {
+  if (group->window == 0 || position < group->window) return 0;
+  return (position - group->window + 1) / group->block_tokens;
+}
+
+static void read_journal(model *m) {
+  weft_journal_event event;
+  uint64_t n_missed;
+  while (weft_pager_journal_read(m->pager, &m->journal_next, &event, 1, &n_missed) == 1) {
+    REQUIRE(n_missed == 0, "the journal lost %llu events", (unsigned long long)n_missed);
+    if (event.kind == WEFT_JOURNAL_CLEARED) {
+      memset(m->indexed, 0, sizeof m->indexed);
+      continue;
+    }
+    weft_page page = event.page;
+    uint32_t block = m->space[event.space].group[event.group].block_tokens;
+    REQUIRE(page < m->config.n_pages && event.n_tokens == block, "journal: page %u", page);
+    if (event.kind == WEFT_JOURNAL_REMOVED) {
+      REQUIRE(m->indexed[page] && m->space_of[page] == event.space &&
+                  m->group_of[page] == event.group && m->position_of[page] == event.first_position,
+              "page %u left the index, where it was not", page);
+      m->indexed[page] = false;
+      continue;
+    }
+    REQUIRE(!m->indexed[page], "page %u came into the index twice", page);
+    m->indexed[page] = true;
+    m->space_of[page] = event.space;
+    m->group_of[page] = event.group;
+    m->position_of[page] = event.first_position;
+  }
+}
+
+/* ---- invariants ------------------------------------------------------------------------------ */
+
+static void require_seq(const model *m, weft_seq seq) {
+  const model_seq *s = &m->seq[seq];
+  const weft_space_config *space = &m->space[s->space];
+  REQUIRE(weft_pager_n_valid(m->pager, seq) == s->n_valid, "sequence %u: n_valid", seq);
+  REQUIRE(weft_pager_n_reserved(m->pager, seq) == s->n_reserved, "sequence %u: n_reserved", seq);
+  uint32_t n_held = 0;
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    const weft_group_config *group = &space->group[g];
+    uint32_t n, block = group->block_tokens, first = window_first(group, s->n_valid);
+    const weft_page *table = table_of(m, seq, g, &n);
+    REQUIRE(n == (s->n_reserved + block - 1) / block, "sequence %u: entries of group %u", seq, g);
+    for (uint32_t i = 0; i < n; i++) {
+      REQUIRE((table[i] == WEFT_PAGE_NONE) == (i < first), "sequence %u, group %u: entry %u of %u",
+              seq, g, i, first);
+      n_held += table[i] != WEFT_PAGE_NONE;
+    }
+    uint32_t from =
+        group->window == 0 || s->n_valid < group->window ? 0 : s->n_valid - group->window + 1;
+    for (uint32_t p = from; p < s->n_valid; p++)
+      REQUIRE(m->cell[source_of(m, table[p / block])][p % block] == cell_of(s->digest[p], g),
+              "sequence %u, group %u, position %u: page %u holds other content", seq, g, p,
+              table[p / block]);
+  }
+  REQUIRE(weft_pager_n_blocks_held(m->pager, seq) == n_held, "sequence %u: blocks held", seq);
+}
+
+/* States counted from tables and journal alone. */
+static void require_counts(const model *m) {
+  bool held[PAGES_MAX] = {false};
+  for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
+    if (!m->seq[seq].live) continue;
+    for (uint32_t g = 0; g < m->space[m->seq[seq].space].n_groups; g++) {
+      uint32_t n;
+      const weft_page *table = table_of(m, seq, g, &n);
+      for (uint32_t i = 0; i < n; i++)
+        if (table[i] != WEFT_PAGE_NONE) held[table[i]] = true;
+    }
+  }
+  uint32_t n_pinned = 0, n_cached = 0;
+  for (weft_page page = 0; page < m->config.n_pages; page++) {
+    n_pinned += held[page];
+    n_cached += m->indexed[page] && !held[page];
+  }
+  weft_pager_stats stats = weft_pager_get_stats(m->pager);
+  REQUIRE(stats.n_pinned == n_pinned && stats.n_cached == n_cached &&
+              stats.n_free == m->config.n_pages - n_pinned - n_cached,
+          "%u pinned, %u cached, %u free; the model has %u, %u", stats.n_pinned, stats.n_cached,
+          stats.n_free, n_pinned, n_cached);
+  REQUIRE(weft_pager_headroom(m->pager) == m->config.n_pages - n_pinned, "headroom");
+}
+
+static bool has_cell(const model *m, uint32_t space, uint32_t g, uint64_t cell) {
+  uint32_t last = m->space[space].group[g].block_tokens - 1;
+  for (weft_page page = 0; page < m->config.n_pages; page++)
+    if (m->indexed[page] && m->space_of[page] == space && m->group_of[page] == g &&
+        m->cell[source_of(m, page)][last] == cell)
+      return true;
+  return false;
+}
+
+/* Every indexed block of a group that keeps all tokens can be reached from the start of its chain.
+ */
+static void require_reachable(const model *m) {
+  for (weft_page page = 0; page < m->config.n_pages; page++) {
+    if (!m->indexed[page]) continue;
+    uint32_t space = m->space_of[page], g = m->group_of[page];
+    if (m->space[space].group[g].window != 0 || m->position_of[page] == 0) continue;
+    REQUIRE(has_cell(m, space, g, m->before[source_of(m, page)]),
+            "page %u is indexed, the block before it not", page);
+  }
+}
+
+static void require_all(const model *m) {
+  weft_error error;
+  for (weft_seq seq = 0; seq < m->config.n_seqs; seq++)
+    if (m->seq[seq].live) require_seq(m, seq);
+  require_reachable(m);
+  REQUIRE(weft_pager_check(m->pager, &error), "%s", error.text);
+}
+
+/* ---- admit ----------------------------------------------------------------------------------- */
+
+static weft_seq pick(model *m) {
+  weft_seq start = below(m, m->config.n_seqs);
+  for (uint32_t i = 0; i < m->config.n_seqs; i++) {
+    weft_seq seq = (start + i) % m->config.n_seqs;
+    if (m->seq[seq].live) return seq;
+  }
+  return WEFT_SEQ_NONE;
+}
+
+static void make_prompt(model *m, weft_admit *args, uint32_t *domain, int32_t *tokens) {
+  uint32_t n = 0;
+  *domain = below(m, DOMAINS);
+  weft_seq running = pick(m);
+  if (running != WEFT_SEQ_NONE && below(m, 4) == 0) {
+    const model_seq *s = &m->seq[running];
+    args->space = s->space;
+    *domain = s->domain;
+    n = 1 + below(m, s->n_prompt_tokens);
+    memcpy(tokens, s->token, n * sizeof *tokens);
+  } else if (below(m, 8) != 0) {
+    const history *h = &m->history[below(m, HISTORIES)];
+    if (h->n != 0 && below(m, 8) != 0) {
+      args->space = h->space;
+      *domain = h->domain;
+    }
+    n = h->n == 0 ? 0 : 1 + below(m, h->n);
+    if (below(m, 3) == 0) n = h->n;
+    memcpy(tokens, h->token, n * sizeof *tokens);
+  }
+  uint32_t n_more = below(m, 4) == 0 ? below(m, 40) : below(m, 6);
+  for (uint32_t i = 0; i < n_more && n < m->config.seq_tokens_max; i++)
+    tokens[n++] = (int32_t)below(m, 3) - 1;
+  if (n == 0) tokens[n++] = 7; /* a token that nothing else begins with */
+  args->tokens = tokens;
+  args->n_tokens = n;
+  args->n_prompt = below(m, 4) == 0 ? below(m, n + 1) : n;
+  args->n_keep_rows = below(m, 3) == 0 ? 0 : below(m, 5) == 0 ? below(m, n + 1) : 1;
+}
+
+/* The longest prefix that every group can serve, by trying all. */
+static uint32_t expected_hit(const model *m, const weft_admit *args, const uint64_t *digest) {
+  const weft_space_config *space = &m->space[args->space];
+  bool has[GROUPS][TOKENS_MAX];
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    uint32_t block = space->group[g].block_tokens;
+    for (uint32_t i = 0; (i + 1) * block <= args->n_tokens; i++)
+      has[g][i] = has_cell(m, args->space, g, cell_of(digest[(i + 1) * block - 1], g));
+  }
+  uint32_t grain = m->block_max[args->space];
+  uint32_t hit = (args->n_tokens - args->n_keep_rows) / grain * grain;
+  for (; hit > 0; hit -= grain) {
+    bool good = true;
+    for (uint32_t g = 0; g < space->n_groups; g++)
+      for (uint32_t i = window_first(&space->group[g], hit); i < hit / space->group[g].block_tokens;
+           i++)
+        good = good && has[g][i];
+    if (good) break;
+  }
+  return hit;
+}
+
+/* How far a running sequence, if it kept its promise, would serve this prompt, in units of grain.
+ */
+static uint32_t shared_prompt(const model *m, const weft_admit *args, const model_seq *s,
+                              uint32_t domain, uint32_t grain) {
+  if (!s->live || !s->cache || s->space != args->space || s->domain != domain) return 0;
+  if (s->n_valid / m->pager->base_tokens >= s->n_prompt_tokens / m->pager->base_tokens) return 0;
+  uint32_t n = 0, max = least(args->n_tokens - args->n_keep_rows, s->n_prompt_tokens);
+  while (n < max && args->tokens[n] == s->token[n]) n++;
+  n = n / grain * grain;
+  return n > s->n_valid ? n : 0;
+}
+
+/* All blocks up to n are there or promised by anyone, seen along the nodes that this sequence
+ * promised. It may promise less than its prompt where nodes ran out, or where another's promise was
+ * withdrawn. */
+static bool promised_until(const model *m, weft_seq seq, uint32_t n) {
+  const pager_seq *s = &m->pager->seq[seq];
+  if (s->announced_tail == PAGER_NODE_NONE || s->announced_end * m->pager->base_tokens < n)
+    return false;
+  for (uint32_t node = s->announced_tail; !m->pager->node[node].root;
+       node = m->pager->node[node].parent) {
+    if (m->pager->node[node].depth * m->pager->base_tokens > n) continue;
+    for (uint32_t g = 0; g < m->space[m->seq[seq].space].n_groups; g++)
+      if (pager_slots(m->pager, node)[g] == PAGER_SLOT_NONE &&
+          m->pager->node[node].depth % m->pager->space[m->seq[seq].space].group[g].span == 0)
+        return false;
+  }
+  return true;
+}
+
+/* The longest prefix that a wait would give. */
+static uint32_t expected_wait(const model *m, const weft_admit *args, uint32_t domain) {
+  uint32_t longest = 0;
+  for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
+    uint32_t n = shared_prompt(m, args, &m->seq[seq], domain, m->block_max[args->space]);
+    if (n > longest && promised_until(m, seq, n)) longest = n;
+  }
+  return longest;
+}
+
+static void require_begun(const model *m, weft_seq seq, const weft_admit *args) {
+  const pager_seq *inside = &m->pager->seq[seq];
+  if (inside->tail == PAGER_NODE_NONE || m->pager->free_node == PAGER_NODE_NONE) return;
+  REQUIRE(inside->announced_end == args->n_tokens / m->pager->base_tokens,
+          "promises only %u base blocks", inside->announced_end);
+}
+
+static void op_admit(model *m) {
+  int32_t tokens[TOKENS_MAX];
+  weft_admit args = {.space = below(m, m->config.n_spaces), .no_cache = below(m, 10) == 0};
+  uint32_t domain, n_cached = 99;
+  weft_seq seq = WEFT_SEQ_NONE, waits_for = WEFT_SEQ_NONE;
+  make_prompt(m, &args, &domain, tokens);
+  args.domain = (weft_key128){domain, domain == 0 ? 5 : 4};
+  uint64_t digest[TOKENS_MAX];
+  digests(digest, tokens, 0, args.n_tokens, args.space, domain);
+  bool cache = !args.no_cache && !m->config.no_prefix_cache;
+  uint32_t hit = cache ? expected_hit(m, &args, digest) : 0, n_live = 0;
+  uint32_t wait = cache ? expected_wait(m, &args, domain) : 0;
+  for (uint32_t i = 0; i < m->config.n_seqs; i++) n_live += m->seq[i].live;
+  weft_status status = weft_pager_admit(m->pager, &args, &seq, &n_cached, &waits_for);
+  if (n_live == m->config.n_seqs) {
+    REQUIRE(status == WEFT_FULL, "no sequence is free and admit says %d", status);
+    return;
+  }
+  REQUIRE(status == WEFT_OK || (status == WEFT_AGAIN && cache), "admit says %d", status);
+  if (status == WEFT_AGAIN) {
+    REQUIRE(waits_for < m->config.n_seqs && m->seq[waits_for].live, "waits for nobody");
+    REQUIRE(shared_prompt(m, &args, &m->seq[waits_for], domain, m->pager->base_tokens) > 0,
+            "waits for sequence %u, which computes nothing for it", waits_for);
+    m->n_waits += 1;
+    return;
+  }
+  REQUIRE(wait <= hit || m->windows[args.space], /* a window may be gone: no use in waiting */
+          "computes [%u, %u), which a running sequence computes", hit, wait);
+  REQUIRE(n_cached == hit, "hit of %u tokens, expected %u", n_cached, hit);
+  REQUIRE(seq < m->config.n_seqs && !m->seq[seq].live, "sequence %u is taken", seq);
+  model_seq *s = &m->seq[seq];
+  *s = (model_seq){.live = true,
+                   .cache = cache,
+                   .space = args.space,
+                   .domain = domain,
+                   .n_prompt_tokens = args.n_tokens,
+                   .n_valid = hit,
+                   .n_reserved = hit,
+                   .n_written = hit};
+  memcpy(s->token, tokens, args.n_tokens * sizeof *tokens);
+  memcpy(s->digest, digest, args.n_tokens * sizeof *digest);
+  m->n_admits += 1;
+  m->n_hits += hit > 0;
+  if (cache) require_begun(m, seq, &args);
+  if (cache && m->pager->seq[seq].tail == PAGER_NODE_NONE) s->cache = false; /* no node was left */
+}
+
+/* ---- the other operations -------------------------------------------------------------------- */
+
+static uint32_t pages_needed(const model *m, weft_seq seq, uint32_t end, uint32_t *n_copies) {
+  const model_seq *s = &m->seq[seq];
+  uint32_t n = 0;
+  for (uint32_t g = 0; g < m->space[s->space].n_groups; g++) {
+    uint32_t block = m->space[s->space].group[g].block_tokens, n_entries;
+    const weft_page *table = table_of(m, seq, g, &n_entries);
+    n += (end + block - 1) / block - n_entries;
+    if (s->n_valid % block == 0) continue;
+    weft_page last = table[s->n_valid / block];
+    *n_copies += m->indexed[last] || holders(m, last) > 1;
+  }
+  return n + *n_copies;
+}
+
+static void op_reserve(model *m) {
+  weft_seq seq = pick(m);
+  if (seq == WEFT_SEQ_NONE) return;
+  model_seq *s = &m->seq[seq];
+  uint32_t n_rows = below(m, 4) == 0 ? 1 + below(m, 50) : 1 + below(m, 6);
+  if (below(m, 3) == 0 && s->n_prompt_tokens > s->n_valid) n_rows = s->n_prompt_tokens - s->n_valid;
+  uint32_t end = s->n_valid + n_rows > s->n_reserved ? s->n_valid + n_rows : s->n_reserved;
+  bool fits = s->n_valid + n_rows <= m->config.seq_tokens_max;
+  uint32_t n_copies = 0, need = fits ? pages_needed(m, seq, end, &n_copies) : 0;
+  bool queue_full = n_copies > m->pager->copy_capacity - m->pager->n_copies_waiting;
+  weft_pager_stats before = weft_pager_get_stats(m->pager);
+  weft_status status = weft_pager_reserve(m->pager, seq, n_rows);
+  weft_pager_stats after = weft_pager_get_stats(m->pager);
+  weft_status expected = WEFT_OK;
+  if (!fits)
+    expected = WEFT_E_TOO_LARGE;
+  else if (queue_full || need > before.n_free + before.n_cached)
+    expected = WEFT_NO_BLOCKS;
+  REQUIRE(status == expected, "reserve of %u pages says %d", need, status);
+  if (status != WEFT_OK) {
+    REQUIRE(memcmp(&before, &after, sizeof before) == 0, "a refused reserve changed a counter");
+    m->n_refused += 1;
+    return;
+  }
+  REQUIRE(after.n_taken - before.n_taken == need, "took %llu pages for %u",
+          (unsigned long long)(after.n_taken - before.n_taken), need);
+  uint32_t n_evicted = need > before.n_free ? need - before.n_free : 0;
+  REQUIRE(after.n_evicted - before.n_evicted == n_evicted, "evicted while pages were free");
+  m->n_evicted += n_evicted;
+  s->n_reserved = end;
+}
+
+/* The device: copies first, then all rows reserved so far. Tokens beyond the prompt are made up
+ * here. */
+static void op_device(model *m) {
+  weft_page_copy copy[2];
+  uint32_t n;
+  do {
+    n = weft_pager_take_copies(m->pager, copy, 2);
+    for (uint32_t i = 0; i < n; i++) {
+      memcpy(m->cell[copy[i].to], m->cell[copy[i].from], sizeof m->cell[0]);
+      m->before[copy[i].to] = m->before[copy[i].from];
+    }
+    m->n_copies += n;
+  } while (n == 2);
+  for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
+    model_seq *s = &m->seq[seq];
+    if (!s->live) continue;
+    for (uint32_t i = s->n_written; i < s->n_reserved; i++)
+      if (i >= s->n_prompt_tokens) s->token[i] = (int32_t)below(m, 3) - 1;
+    digests(s->digest, s->token, s->n_written, s->n_reserved, s->space, s->domain);
+    for (uint32_t g = 0; g < m->space[s->space].n_groups; g++) {
+      uint32_t n_entries, block = m->space[s->space].group[g].block_tokens;
+      const weft_page *table = table_of(m, seq, g, &n_entries);
+      for (uint32_t p = s->n_written; p < s->n_reserved; p++) {
+        m->cell[table[p / block]][p % block] = cell_of(s->digest[p], g);
+        uint64_t before = p < block ? 0 : cell_of(s->digest[p / block * block - 1], g);
+        m->before[table[p / block]] = before;
+      }
+    }
+    s->n_written = s->n_reserved;
+  }
+}
+
+static void op_commit(model *m) {
+  weft_seq seq = pick(m);
+  if (seq == WEFT_SEQ_NONE) return;
+  model_seq *s = &m->seq[seq];
+  uint32_t n = s->n_written - s->n_valid;
+  if (below(m, 4) == 0) n = below(m, n + 1);
+  weft_pager_commit(m->pager, seq, s->token + s->n_valid, n);
+  s->n_valid += n;
+  if (m->pager->seq[seq].tail == PAGER_NODE_NONE) s->cache = false;
+}
+
+static void op_trim(model *m) {
+  weft_seq seq = pick(m);
+  if (seq == WEFT_SEQ_NONE) return;
+  weft_pager_trim(m->pager, seq);
+  m->seq[seq].n_reserved = m->seq[seq].n_written = m->seq[seq].n_valid;
+}
+
+static void op_fork(model *m) {
+  weft_seq seq = pick(m), fork = WEFT_SEQ_NONE;
+  if (seq == WEFT_SEQ_NONE) return;
+  uint32_t n_live = 0;
+  for (uint32_t i = 0; i < m->config.n_seqs; i++) n_live += m->seq[i].live;
+  weft_status status = weft_pager_fork(m->pager, seq, &fork);
+  REQUIRE((status == WEFT_FULL) == (n_live == m->config.n_seqs), "fork says %d", status);
+  if (status != WEFT_OK) return;
+  REQUIRE(fork < m->config.n_seqs && !m->seq[fork].live, "sequence %u is taken", fork);
+  m->seq[fork] = m->seq[seq];
+  m->seq[fork].n_reserved = m->seq[fork].n_written = m->seq[seq].n_valid;
+  m->n_forks += 1;
+}
+
+static void op_release(model *m) {
+  weft_seq seq = pick(m);
+  if (seq == WEFT_SEQ_NONE) return;
+  model_seq *s = &m->seq[seq];
+  history *h = &m->history[below(m, HISTORIES)];
+  h->n = below(m, 2) == 0 || s->n_prompt_tokens < s->n_valid ? s->n_valid : s->n_prompt_tokens;
+  h->space = s->space;
+  h->domain = s->domain;
+  memcpy(h->token, s->token, h->n * sizeof *h->token);
+  weft_pager_release(m->pager, seq);
+  s->live = false;
+}
+
+static void op_reset(model *m) {
+  weft_pager_reset_cache(m->pager);
+  for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) m->seq[seq].cache = false;
+  REQUIRE(weft_pager_get_stats(m->pager).n_cached == 0, "cached after a reset");
+}
+
+static void operate(model *m) {
+  uint32_t what = below(m, 100);
+  if (what < 12)
+    op_admit(m);
+  else if (what < 38)
+    op_reserve(m);
+  else if (what < 54)
+    op_device(m);
+  else if (what < 84)
+    op_commit(m);
+  else if (what < 86)
+    op_trim(m);
+  else if (what < 89)
+    op_fork(m);
+  else if (what < 91 && pick(m) != WEFT_SEQ_NONE)
+    weft_pager_mark(m->pager, pick(m));
+  else if (what < 99)
+    op_release(m);
+  else if (below(m, 16) == 0)
+    op_reset(m);
+}
+
+/* ---- episodes -------------------------------------------------------------------------------- */
+
+static void make_config(model *m) {
+  m->config = (weft_pager_config){.n_pages = 4 + below(m, PAGES_MAX - 3),
+                                  .n_seqs = 1 + below(m, 1 + below(m, SEQS_MAX)),
+                                  .seq_tokens_max = 40 + below(m, TOKENS_MAX - 39),
+                                  .n_spaces = 1 + below(m, SPACES),
+                                  .space = m->space,
+                                  .journal_capacity = 4096,
+                                  .no_prefix_cache = below(m, 30) == 0};
+  for (uint32_t i = 0; i < m->config.n_spaces; i++) {
+    weft_space_config *space = &m->space[i];
+    *space = (weft_space_config){.fingerprint = {9, 9}, .n_groups = 1 + below(m, GROUPS)};
+    if (below(m, 3) == 0) space->n_groups = 1;
+    bool windows = below(m, 3) != 0;
+    m->block_max[i] = 1;
+    m->windows[i] = false;
+    for (uint32_t g = 0; g < space->n_groups; g++) {
+      space->group[g].block_tokens = 1u << (below(m, 8) == 0 ? below(m, 5) : 1 + below(m, 4));
+      if (windows && below(m, 2) == 0) space->group[g].window = 1 + below(m, 40);
+      if (space->group[g].block_tokens > m->block_max[i])
+        m->block_max[i] = space->group[g].block_tokens;
+      m->windows[i] = m->windows[i] || space->group[g].window != 0;
+    }
+    if (space->group[0].window == 1)
+      space->group[0].window = 0; /* else a hit may need no block at all */
+  }
+}
+
+static void drain(model *m) {
+  for (weft_seq seq = 0; seq < m->config.n_seqs; seq++)
+    if (m->seq[seq].live) weft_pager_release(m->pager, seq);
+  memset(m->seq, 0, sizeof m->seq);
+  read_journal(m);
+  require_counts(m);
+  require_all(m);
+  weft_pager_stats stats = weft_pager_get_stats(m->pager);
+  REQUIRE(stats.n_pinned == 0 && stats.n_seqs == 0, "%u pages pinned after drain", stats.n_pinned);
+  weft_pager_reset_cache(m->pager);
+  stats = weft_pager_get_stats(m->pager);
+  REQUIRE(stats.n_free == m->config.n_pages, "%u pages free after a reset", stats.n_free);
+  REQUIRE(m->pager->n_nodes_live == 0, "%u nodes live after a reset", m->pager->n_nodes_live);
+}
+
+static void episode(model *m, uint64_t seed, uint32_t n_ops) {
+  *m = (model){.seed = seed,
+               .random = seed * 0xD6E8FEB86659FD93ull,
+               .n_ops = n_ops,
+               .n_admits = m->n_admits,
+               .n_hits = m->n_hits,
+               .n_waits = m->n_waits,
+               .n_refused = m->n_refused,
+               .n_copies = m->n_copies,
+               .n_evicted = m->n_evicted,
+               .n_forks = m->n_forks};
+  weft_error error;
+  make_config(m);
+  REQUIRE(weft_pager_open(&m->config, &m->pager, &error) == WEFT_OK, "%s", error.text);
+  if (below(m, 2) == 0) pager_test_weaken_hash(m->pager, below(m, 6));
+  for (m->op = 0; m->op < n_ops; m->op++) {
+    operate(m);
+    read_journal(m);
+    require_counts(m);
+    weft_seq seq = pick(m);
+    if (seq != WEFT_SEQ_NONE) require_seq(m, seq);
+    if (m->op % 16 == 0) require_all(m);
+  }
+  drain(m);
+  weft_pager_close(m->pager);
+}
+
+int main(int argc, char **argv) {
+  static model m;
+  uint64_t n_ops = argc > 1 ? strtoull(argv[1], NULL, 10) : OPS_DEFAULT;
+  uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+  uint64_t n_done = 0;
+  for (; n_done < n_ops; n_done += EPISODE, seed++)
+    episode(&m, seed, n_ops - n_done < EPISODE ? (uint32_t)(n_ops - n_done) : EPISODE);
+  printf(
+      "%llu operations: %llu admits, %llu hits, %llu waits, %llu refusals, %llu evictions, %llu "
+      "forks, "
+      "%llu copies\n",
+      (unsigned long long)n_done, (unsigned long long)m.n_admits, (unsigned long long)m.n_hits,
+      (unsigned long long)m.n_waits, (unsigned long long)m.n_refused,
+      (unsigned long long)m.n_evicted, (unsigned long long)m.n_forks,
+      (unsigned long long)m.n_copies);
+  if (argc <= 2 && n_ops >= 100000 &&
+      (m.n_hits == 0 || m.n_waits == 0 || m.n_refused == 0 || m.n_copies == 0 ||
+       m.n_evicted == 0)) {
+    fprintf(stderr, "an outcome never happened: the test tests less than it says\n");
+    return 1;
+  }
+  return 0;
+}
