@@ -112,8 +112,7 @@ static bool take_memory(weft_pager *pager) {
   }
   uint64_t n_seqs = pager->n_seqs_max, n_path = (pager->seq_tokens_max >> pager->base_shift) + 1;
   pager->boundary_words = windows ? pager->seq_tokens_max / block_max / 64 + 1 : 0;
-  uint64_t n_copies =
-      2 * n_seqs * pager->n_slots; /* one per sequence and group is the usual most */
+  uint64_t n_copies = n_seqs * pager->n_slots; /* one for each sequence and group */
   pager->copy_capacity = n_copies > UINT32_MAX ? UINT32_MAX : (uint32_t)n_copies;
   pager->page = zeroed(pager, (uint64_t)pager->n_pages + PAGER_N_LISTS, sizeof *pager->page);
   pager->node = zeroed(pager, pager->n_nodes, sizeof *pager->node);

@@ -89,17 +89,20 @@ typedef struct weft_admit {
  * the prompt as being computed. *n_cached is where computing starts: a multiple of the largest block of the
  * space, <= n_tokens - n_keep_rows.
  * WEFT_AGAIN: another running sequence is computing a longer part of this prefix; try again after it
- * committed (*waits_for is that sequence). WEFT_FULL: no sequence slot is free. */
+ * committed (*waits_for is that sequence, which from now on keeps the windows where the prefixes part).
+ * WEFT_FULL: no sequence slot is free. INVALID: a field is out of range. TOO_LARGE: beyond seq_tokens_max. */
 weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq *out,
                              uint32_t *n_cached, weft_seq *waits_for);
 
 /* Makes blocks exist for positions [n_valid, n_valid + n_rows) in every group. All or nothing.
  * Evicts CACHED blocks as needed, least recently used first, tails of chains before their heads.
- * WEFT_NO_BLOCKS: not enough; nothing changed. TOO_LARGE: beyond seq_tokens_max. */
+ * WEFT_NO_BLOCKS: not enough; nothing changed. TOO_LARGE: beyond seq_tokens_max. Copies must be taken between
+ * steps: while one per sequence and group waits, a reserve that needs one more says NO_BLOCKS too. */
 weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows);
 
 /* The n next positions are written and their tokens are known: they become valid, full blocks are published
- * (content hash -> block) and windowed groups drop what no later row can see. n <= reserved. */
+ * (content hash -> block) and windowed groups drop what no later row can see. n <= reserved. Where a full
+ * block was published by another sequence meanwhile, the table changes over to that page. */
 void weft_pager_commit(weft_pager *pager, weft_seq seq, const int32_t *tokens, uint32_t n);
 
 /* Marks the present end of the sequence as a boundary worth keeping (end of a prompt, of a turn): the windows
