@@ -85,36 +85,62 @@ static weft_status store_keys(weft_step *step, uint32_t l, const weft_kv_view *v
   return weft_qkv(model->device, &args);
 }
 
-/* The part of a causal segment that an output row needs: from its first to its last one. False:
- * none. */
-static bool narrow(const weft_forward_args *args, uint32_t *next, weft_attention_segment *segment) {
-  uint32_t end = segment->first_row + segment->n_rows;
-  uint32_t first = *next;
-  while (*next < args->n_output && args->output_row[*next] < end) *next += 1;
-  if (*next == first) return false;
-  if (segment->canvas) return true; /* its rows are one another's keys */
-  uint32_t skipped = args->output_row[first] - segment->first_row;
-  segment->first_row += skipped;
-  segment->kv_len += skipped;
-  segment->n_rows = args->output_row[*next - 1] - segment->first_row + 1;
-  return true;
+/* The segment that a row belongs to; segments ascend and cover all rows. */
+static uint32_t segment_of(const weft_batch *batch, uint32_t row) {
+  uint32_t low = 0, high = batch->n_segments;
+  while (high - low > 1) {
+    uint32_t middle = low + (high - low) / 2;
+    if (batch->segment[middle].first_row <= row) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/* Last layer: what is left of each segment, from its first to its last output row; n_rows 0 where
+ * there is none. A canvas stays whole: its rows are one another's keys. */
+static void narrow(const weft_forward_args *args, weft_attention_segment *segments) {
+  const weft_batch *batch = args->batch;
+  for (uint32_t i = 0; i < batch->n_segments; i++) segments[i].n_rows = 0;
+  for (uint32_t i = 0; i < args->n_output; i++) {
+    uint32_t row = args->output_row[i], s = segment_of(batch, row);
+    weft_attention_segment *segment = &segments[s];
+    uint32_t first = row, end = row + 1;
+    if (segment->canvas) {
+      segment->n_rows = batch->segment[s].n_rows;
+      continue;
+    }
+    if (segment->n_rows > 0) {
+      uint32_t old_end = segment->first_row + segment->n_rows;
+      if (segment->first_row < first) first = segment->first_row;
+      if (old_end > end) end = old_end;
+    }
+    segment->first_row = first;
+    segment->n_rows = end - first;
+    segment->kv_len = batch->segment[s].kv_len + (first - batch->segment[s].first_row);
+  }
 }
 
 static uint32_t make_segments(const weft_step *step, uint32_t l, bool is_last) {
-  const weft_forward_args *args = step->args;
-  const weft_batch *batch = args->batch;
+  const weft_batch *batch = step->args->batch;
   weft_attention_segment *out = step->model->segments;
-  uint32_t group = args->layout->group_of[l], n = 0, next = 0;
+  uint32_t group = step->args->layout->group_of[l], n = 0;
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *from = &batch->segment[i];
-    out[n] = (weft_attention_segment){
+    out[i] = (weft_attention_segment){
         .first_row = from->first_row,
         .n_rows = from->n_rows,
         .kv_len = from->kv_len,
         .canvas = from->canvas,
         .table = batch->table + batch->table_at[i * batch->n_groups + group],
     };
-    if (!is_last || narrow(args, &next, &out[n])) n++;
+  }
+  if (!is_last) return batch->n_segments;
+  narrow(step->args, out);
+  for (uint32_t i = 0; i < batch->n_segments; i++) {
+    if (out[i].n_rows > 0) out[n++] = out[i];
   }
   return n;
 }
@@ -156,11 +182,19 @@ static weft_status move_rows(weft_step *step, float *to, const float *from, uint
   return WEFT_OK;
 }
 
-/* From here on only the output rows are computed. q is free after attention, h after the
- * projections. */
+static bool is_every_row(const weft_forward_args *args, uint32_t n_rows) {
+  if (args->n_output != n_rows) return false;
+  for (uint32_t i = 0; i < n_rows; i++) {
+    if (args->output_row[i] != i) return false;
+  }
+  return true;
+}
+
+/* From here on only the output rows are computed, in their order. q is free after attention, h
+ * after the projections. */
 static weft_status keep_output_rows(weft_step *step, uint32_t head_dim) {
   weft_forward_args *args = step->args;
-  if (args->n_output == step->n_rows) return WEFT_OK;
+  if (is_every_row(args, step->n_rows)) return WEFT_OK;
   weft_scratch *s = &step->model->scratch;
   weft_status status =
       move_rows(step, s->q, step->a, (uint64_t)step->model->hyper.n_heads * head_dim);
@@ -367,7 +401,8 @@ weft_status layers__plan(weft_model *model) {
   (void)weft_scratch_plan_add(plan, "residual", n, hyper->n_hidden * f);
   (void)weft_scratch_plan_add(plan, "normed", n, hyper->n_hidden * f);
   (void)weft_scratch_plan_add(plan, "branch", n, hyper->n_hidden * f);
-  (void)weft_scratch_plan_add(plan, "work of ops", model->scratch.work_bytes = work_bytes(model), 1);
+  (void)weft_scratch_plan_add(plan, "work of ops", model->scratch.work_bytes = work_bytes(model),
+                              1);
   uint64_t shared = plan->at;
   (void)weft_scratch_plan_add(plan, "queries", n, w.q * f);
   (void)weft_scratch_plan_add(plan, "attention", n, w.q * f);

@@ -174,9 +174,11 @@ static bool batch_is_sound(const weft_model *model, const weft_forward_args *arg
     row += segment->n_rows;
     if (!segment->canvas && row > batch->n_causal) return false;
   }
+  if (args->n_output > batch->n_rows) return false;
   for (uint32_t i = 0; i < args->n_output; i++) {
     if (args->output_row[i] >= batch->n_rows) return false;
-    if (i > 0 && args->output_row[i] <= args->output_row[i - 1]) return false;
+    bool was_canvas = i > 0 && args->output_row[i - 1] >= batch->n_causal;
+    if (was_canvas && args->output_row[i] < batch->n_causal) return false;
   }
   return row == batch->n_rows;
 }

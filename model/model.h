@@ -55,7 +55,7 @@ typedef struct weft_forward_args {
   const weft_kv_layout *layout;
   const float *const *soft;  /* [n_segments]: soft embedding [n_rows of the segment, n_hidden] of a canvas segment,
                                 NULL: zero (its first step) */
-  const uint32_t *output_row; /* rows wanted, in any order */
+  const uint32_t *output_row; /* rows wanted: causal ones before canvas ones, else in any order */
   uint32_t n_output;
   float *hidden;             /* [n_output, n_hidden] after the final norm; device memory */
   uint64_t n_experts_touched; /* out */

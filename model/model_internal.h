@@ -82,7 +82,7 @@ struct weft_model {
 };
 
 /* One forward pass in progress. In the last layer only rows whose output is wanted go on after
- * attention: x, h and a then hold these rows alone, ascending. */
+ * attention: x, h and a then hold these rows alone, in the order wanted. */
 typedef struct weft_step {
   weft_model *model;
   weft_forward_args *args;

@@ -101,9 +101,14 @@ static void test_refused(void **state) {
   f.segment[0].n_rows = 0;
   assert_int_equal(run(&f), WEFT_E_INVALID);
   f.segment[0].n_rows = 4;
-  f.output_row[3] = 2; /* not ascending */
+  f.output_row[3] = 5; /* a canvas row before a causal one */
+  f.output_row[4] = 3;
   assert_int_equal(run(&f), WEFT_E_INVALID);
   f.output_row[3] = 3;
+  f.output_row[4] = 4;
+  f.args.n_output = ROWS + 1;
+  assert_int_equal(run(&f), WEFT_E_INVALID);
+  f.args.n_output = ROWS;
   f.output_row[11] = 12;
   assert_int_equal(run(&f), WEFT_E_INVALID);
   f.output_row[11] = 11;
@@ -111,6 +116,31 @@ static void test_refused(void **state) {
   assert_int_equal(run(&f), WEFT_E_INVALID);
   f.batch.n_segments = 2;
   assert_int_equal(run(&f), WEFT_OK);
+  harness_close(&f.h);
+}
+
+/* Any subset of rows in any order (causal ones first) gives these rows' hidden states, bit for bit.
+ */
+static void test_output_orders(void **state) {
+  (void)state;
+  static const uint32_t orders[][ROWS] = {
+      {3, 1, 2, 0, 11, 4, 10, 5, 9, 6, 8, 7}, {2}, {0, 3, 7}, {11, 4}, {3, 2, 5}};
+  static const uint32_t counts[] = {12, 1, 3, 2, 3};
+  fixture f;
+  float wanted[ROWS * 32];
+  open_fixture(&f, "dg-base");
+  for (uint32_t i = 0; i < ROWS; i++) f.token[i] = (int32_t)(7 * i + 3);
+  assert_int_equal(run(&f), WEFT_OK);
+  memcpy(wanted, f.h.hidden, sizeof wanted);
+  for (uint32_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+    memcpy(f.output_row, orders[k], sizeof f.output_row);
+    f.args.n_output = counts[k];
+    memset(f.h.hidden, 0xFF, sizeof wanted);
+    assert_int_equal(run(&f), WEFT_OK);
+    for (uint32_t i = 0; i < counts[k]; i++) {
+      assert_memory_equal(f.h.hidden + 32 * i, wanted + 32 * orders[k][i], 32 * sizeof(float));
+    }
+  }
   harness_close(&f.h);
 }
 
@@ -190,11 +220,9 @@ static void test_info(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_sound),
-      cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_no_canvas_without_diffusion),
-      cmocka_unit_test(test_bad_token),
-      cmocka_unit_test(test_nan_weights),
+      cmocka_unit_test(test_sound),         cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_output_orders), cmocka_unit_test(test_no_canvas_without_diffusion),
+      cmocka_unit_test(test_bad_token),     cmocka_unit_test(test_nan_weights),
       cmocka_unit_test(test_info),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
