@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/* A request for text with no dialect left in it: what every dialect's parser makes and what
+ * stream.c answers.
+ *
+ * Law: a weft_gen owns all memory that its pointers name, until close. Parsing looks at bytes
+ * alone: no model, no engine, so a hostile body can be tried without either. */
+#ifndef WEFT_API_GEN_H
+#define WEFT_API_GEN_H
+
+#include "api/refusal.h"
+#include "api/weft.h"
+
+/* Most answers that one request may ask for: prompts times choices. */
+enum { WEFT_ANSWERS_MAX = 128 };
+
+/* Exactly one of the three. */
+typedef struct weft_gen_prompt {
+  const weft_chat_turn *turns;
+  uint32_t n_turns;
+  const char *text;
+  size_t n_text;
+  const int32_t *tokens;
+  uint32_t n_tokens;
+} weft_gen_prompt;
+
+typedef struct weft_gen {
+  weft_generate_params params; /* without prompt, choice and tenant */
+  weft_gen_prompt *prompt;
+  uint32_t n_prompts, n_choices; /* choices of each prompt */
+  bool stream, include_usage, token_ids, canvas_events;
+  void *blocks; /* all memory of this request, linked */
+  void *json;   /* the parsed body: strings above point into it */
+} weft_gen;
+
+/* Zeroed memory that lives until close; NULL when refused. */
+void *weft_gen_alloc(weft_gen *gen, size_t n, size_t size);
+void weft_gen_close(weft_gen *gen); /* all zero is fine */
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/* API keys: who may ask, and as which tenant.
+ *
+ * The file has one `KEY TENANT` per line; empty lines and lines that begin with # are skipped.
+ * Tenants are numbered in the order in which they first appear; several keys may name one tenant.
+ * Law: whether and where a key matches does not show in the time that a look-up takes; keys are
+ * wiped before their memory is given back. Immutable after open. */
+#ifndef WEFT_API_KEYS_H
+#define WEFT_API_KEYS_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { WEFT_KEY_BYTES_MAX = 128, WEFT_KEYS_MAX = 4096, WEFT_TENANTS_MAX = 256 };
+
+typedef struct weft_keys weft_keys;
+
+weft_status weft_keys_open(const char *path, weft_keys **out, weft_error *error);
+/* From text in memory; name stands for the file in messages. */
+weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_keys **out,
+                            weft_error *error);
+void weft_keys_close(weft_keys *keys); /* NULL is fine */
+uint32_t weft_keys_n_tenants(const weft_keys *keys);
+/* Borrowed until close. */
+const char *weft_keys_tenant(const weft_keys *keys, uint32_t tenant);
+bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *tenant);
+
+#endif

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: MIT */
+/* Counters out: Prometheus text under the names that dashboards already read, the same as JSON, and
+ * health.
+ *
+ * One table of plain numbers serves both forms. Every number comes from one consistent copy of the
+ * engine's statistics; host memory is asked of the allocator and the system at the moment of the
+ * question. */
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "api/json.h"
+#include "api/runtime.h"
+
+/* jemalloc's own statistics; absent where another allocator serves (sanitizers, libweft without the
+ * program). */
+extern int mallctl(const char *name, void *old, size_t *old_bytes, void *new_value,
+                   size_t new_bytes) __attribute__((weak));
+
+typedef struct number_row {
+  const char *name, *type, *help;
+  size_t at, n_bytes;
+} number_row;
+
+#define AT(field) offsetof(weft_engine_stats, field), sizeof(((weft_engine_stats *)0)->field)
+
+static const number_row vllm_rows[] = {
+    {"vllm:num_requests_running", "gauge", "Requests running.", AT(n_running)},
+    {"vllm:num_requests_waiting", "gauge", "Requests waiting for their turn.", AT(n_waiting)},
+    {"vllm:num_preemptions_total", "counter", "Preemptions by recompute.", AT(n_preemptions)},
+    {"vllm:prompt_tokens_total", "counter", "Prompt tokens.", AT(n_prompt_tokens)},
+    {"vllm:generation_tokens_total", "counter", "Answer tokens.", AT(n_answer_tokens)},
+    {"vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
+     AT(pager.n_prompt_tokens)},
+    {"vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.",
+     AT(pager.n_hit_tokens)},
+};
+
+static const number_row weft_rows[] = {
+    {"weft_steps_total", "counter", "Forward passes.", AT(n_steps)},
+    {"weft_steps_mixed_total", "counter",
+     "Forward passes with canvas rows and decode or prefill rows in them.", AT(n_mixed_steps)},
+    {"weft_switches_total", "counter", "Forward passes on another weight set than the one before.",
+     AT(n_switches)},
+    {"weft_rows_total", "counter", "Rows computed.", AT(n_rows)},
+    {"weft_rows_prefill_total", "counter", "Rows of prompts.", AT(n_prefill_rows)},
+    {"weft_rows_decode_total", "counter", "Rows that decode token by token.", AT(n_decode_rows)},
+    {"weft_rows_canvas_total", "counter", "Rows of denoise steps.", AT(n_canvas_rows)},
+    {"weft_rows_commit_total", "counter", "Rows that commit finished canvases.", AT(n_commit_rows)},
+    {"weft_rows_void_total", "counter",
+     "Rows computed for requests that turned out to be finished.", AT(n_void_rows)},
+    {"weft_requests_submitted_total", "counter", "Requests taken.", AT(n_submitted)},
+    {"weft_cached_tokens_total", "counter", "Prompt tokens not computed because they were cached.",
+     AT(n_cached_tokens)},
+    {"weft_canvases_total", "counter", "Canvases finished.", AT(n_canvases)},
+    {"weft_denoise_steps_total", "counter", "Denoise steps.", AT(n_denoise_steps)},
+    {"weft_step_microseconds_total", "counter", "Time in steps.", AT(step_us)},
+    {"weft_plan_microseconds_total", "counter", "Part of it that planned and applied.",
+     AT(plan_us)},
+    {"weft_pool_pages", "gauge", "Pages of the KV pool.", AT(pager.n_pages)},
+    {"weft_pool_pages_free", "gauge", "Pages that hold nothing.", AT(pager.n_free)},
+    {"weft_pool_pages_cached", "gauge", "Pages with content that nobody holds.",
+     AT(pager.n_cached)},
+    {"weft_pool_pages_pinned", "gauge", "Pages that requests hold.", AT(pager.n_pinned)},
+    {"weft_pool_sequences", "gauge", "Sequences with pages.", AT(pager.n_seqs)},
+    {"weft_pool_admits_total", "counter", "Prompts admitted.", AT(pager.n_admits)},
+    {"weft_pool_hits_total", "counter", "Prompts that found a cached prefix.", AT(pager.n_hits)},
+    {"weft_pool_waits_total", "counter",
+     "Times a prompt waited for a prefix that another one computed.", AT(pager.n_waits)},
+    {"weft_pool_taken_total", "counter", "Pages handed out.", AT(pager.n_taken)},
+    {"weft_pool_evicted_total", "counter", "Cached pages given up for new content.",
+     AT(pager.n_evicted)},
+    {"weft_pool_published_total", "counter", "Pages entered in the prefix index.",
+     AT(pager.n_published)},
+    {"weft_pool_duplicates_total", "counter", "Pages whose content was there already.",
+     AT(pager.n_duplicates)},
+    {"weft_pool_copies_total", "counter", "Pages copied on write.", AT(pager.n_copies)},
+    {"weft_pool_window_dropped_total", "counter",
+     "Pages given back because no window reaches them.", AT(pager.n_window_dropped)},
+    {"weft_pool_host_bytes", "gauge", "Host memory of the pager.", AT(pager.host_bytes)},
+};
+
+enum {
+  N_VLLM = sizeof vllm_rows / sizeof *vllm_rows,
+  N_WEFT = sizeof weft_rows / sizeof *weft_rows
+};
+
+static unsigned long long number_at(const weft_engine_stats *stats, const number_row *row) {
+  uint64_t wide = 0;
+  uint32_t narrow = 0;
+  if (row->n_bytes == sizeof wide) {
+    memcpy(&wide, (const char *)stats + row->at, sizeof wide);
+    return wide;
+  }
+  memcpy(&narrow, (const char *)stats + row->at, sizeof narrow);
+  return narrow;
+}
+
+static void put_head(weft_text *out, const char *name, const char *type, const char *help) {
+  weft_text_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void put_rows(weft_text *out, const weft_engine_stats *stats, const number_row *rows,
+                     uint32_t n, const char *labels) {
+  for (uint32_t i = 0; i < n; i++) {
+    put_head(out, rows[i].name, rows[i].type, rows[i].help);
+    weft_text_printf(out, "%s%s %llu\n", rows[i].name, labels, number_at(stats, &rows[i]));
+  }
+}
+
+/* ---- what is not a plain number ---- */
+
+/* {model_name="a,b" */
+static void put_labels(const weft_runtime *rt, weft_text *out) {
+  weft_text_puts(out, "{model_name=\"");
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    if (i > 0) weft_text_puts(out, ",");
+    for (const char *c = rt->model[i].name; *c != 0; c++) {
+      if (*c == '"' || *c == '\\') weft_text_puts(out, "\\");
+      weft_text_append(out, *c == '\n' ? " " : c, 1);
+    }
+  }
+  weft_text_puts(out, "\"");
+}
+
+static double pool_usage(const weft_engine_stats *stats) {
+  return stats->pager.n_pages == 0 ? 0.0
+                                   : (double)stats->pager.n_pinned / (double)stats->pager.n_pages;
+}
+
+/* labels: begun, without its closing brace. */
+static void put_finished(weft_text *out, const weft_engine_stats *stats, const char *labels) {
+  static const struct {
+    const char *reason;
+    weft_finish finish;
+  } rows[] = {{"stop", WEFT_FINISH_STOP},
+              {"length", WEFT_FINISH_LENGTH},
+              {"abort", WEFT_FINISH_CANCELLED},
+              {"deadline", WEFT_FINISH_DEADLINE},
+              {"error", WEFT_FINISH_ERROR}};
+  put_head(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    weft_text_printf(out, "vllm:request_success_total%s,finished_reason=\"%s\"} %llu\n", labels,
+                     rows[i].reason, (unsigned long long)stats->n_finished[rows[i].finish]);
+  }
+}
+
+static void put_histogram(weft_text *out, const char *name, const char *help, const char *labels,
+                          const uint64_t buckets[20], uint64_t sum_us) {
+  uint64_t n = 0;
+  put_head(out, name, "histogram", help);
+  for (int i = 0; i < 19; i++) {
+    n += buckets[i];
+    weft_text_printf(out, "%s_bucket%s,le=\"%g\"} %llu\n", name, labels,
+                     (double)weft_latency_bounds_us[i] / 1e6, (unsigned long long)n);
+  }
+  n += buckets[19];
+  weft_text_printf(out, "%s_bucket%s,le=\"+Inf\"} %llu\n", name, labels, (unsigned long long)n);
+  weft_text_printf(out, "%s_sum%s} %.6f\n%s_count%s} %llu\n", name, labels, (double)sum_us / 1e6,
+                   name, labels, (unsigned long long)n);
+}
+
+static void put_histograms(weft_text *out, const weft_engine_stats *s, const char *labels) {
+  put_histogram(out, "vllm:time_to_first_token_seconds",
+                "From submission to the first final token.", labels, s->ttft, s->ttft_sum_us);
+  /* one measurement, mean time per token of a request after its first, under the three names it has
+   * had */
+  static const char *const tpot[] = {"vllm:inter_token_latency_seconds",
+                                     "vllm:time_per_output_token_seconds",
+                                     "vllm:request_time_per_output_token_seconds"};
+  for (int i = 0; i < 3; i++) {
+    put_histogram(out, tpot[i], "Mean time per token of a request after its first.", labels,
+                  s->tpot, s->tpot_sum_us);
+  }
+  put_histogram(out, "vllm:e2e_request_latency_seconds", "From submission to the end.", labels,
+                s->e2e, s->e2e_sum_us);
+  put_histogram(out, "vllm:request_queue_time_seconds", "From submission to the first step.",
+                labels, s->queue, s->queue_us);
+}
+
+typedef struct host_memory {
+  unsigned long long resident, allocated, active, mapped;
+} host_memory;
+
+static unsigned long long ask_allocator(const char *name) {
+  size_t value = 0, n = sizeof value;
+  return mallctl != NULL && mallctl(name, &value, &n, NULL, 0) == 0 ? value : 0;
+}
+
+static host_memory get_memory(void) {
+  host_memory m = {0};
+  FILE *file = fopen("/proc/self/statm", "r");
+  unsigned long long pages = 0;
+  if (file != NULL) {
+    if (fscanf(file, "%*u %llu", &pages) == 1)
+      m.resident = pages * (unsigned long long)sysconf(_SC_PAGESIZE);
+    (void)fclose(file); /* only read */
+  }
+  uint64_t epoch = 1;
+  if (mallctl != NULL)
+    (void)mallctl("epoch", NULL, NULL, &epoch, sizeof epoch); /* refreshes what follows */
+  m.allocated = ask_allocator("stats.allocated");
+  m.active = ask_allocator("stats.active");
+  m.mapped = ask_allocator("stats.mapped");
+  return m;
+}
+
+static void put_memory(weft_text *out) {
+  host_memory m = get_memory();
+  const struct {
+    const char *name, *help;
+    unsigned long long value;
+  } rows[] = {
+      {"process_resident_memory_bytes", "Resident memory of the process.", m.resident},
+      {"weft_host_allocated_bytes", "Host memory handed out by the allocator.", m.allocated},
+      {"weft_host_active_bytes", "Host memory in pages of the allocator that are in use.",
+       m.active},
+      {"weft_host_mapped_bytes", "Host memory mapped by the allocator.", m.mapped}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    if (rows[i].value == 0) continue; /* not known here */
+    put_head(out, rows[i].name, "gauge", rows[i].help);
+    weft_text_printf(out, "%s %llu\n", rows[i].name, rows[i].value);
+  }
+}
+
+/* ---- the public calls ---- */
+
+char *weft_metrics(weft_runtime *rt) {
+  weft_engine_stats stats;
+  weft_text out = {0}, labels = {0}, closed = {0};
+  weft_engine_get_stats(rt->engine, &stats);
+  put_labels(rt, &labels);
+  weft_text_append(&closed, labels.bytes, labels.n);
+  weft_text_puts(&closed, "}");
+  if (weft_text_status(&labels) == WEFT_OK && weft_text_status(&closed) == WEFT_OK) {
+    put_rows(&out, &stats, vllm_rows, N_VLLM, closed.bytes);
+    put_head(&out, "vllm:kv_cache_usage_perc", "gauge",
+             "Share of the KV pool that requests hold, 0 to 1.");
+    weft_text_printf(&out, "vllm:kv_cache_usage_perc%s %.6f\n", closed.bytes, pool_usage(&stats));
+    put_head(&out, "vllm:gpu_cache_usage_perc", "gauge", "The same under its older name.");
+    weft_text_printf(&out, "vllm:gpu_cache_usage_perc%s %.6f\n", closed.bytes, pool_usage(&stats));
+    put_head(&out, "vllm:cache_config_info", "gauge", "How the KV pool is cut.");
+    weft_text_printf(
+        &out,
+        "vllm:cache_config_info%s,block_size=\"%u\",num_gpu_blocks=\"%u\",page_bytes=\"%llu\"} 1\n",
+        labels.bytes, rt->model[0].layout.group[0].block_tokens, rt->n_pages,
+        (unsigned long long)rt->page_bytes);
+    put_finished(&out, &stats, labels.bytes);
+    put_histograms(&out, &stats, labels.bytes);
+    put_rows(&out, &stats, weft_rows, N_WEFT, "");
+    put_head(&out, "weft_well", "gauge", "1 while every model can run.");
+    weft_text_printf(&out, "weft_well %d\n", stats.broken_runners == 0);
+    put_memory(&out);
+  }
+  bool good = weft_text_status(&labels) == WEFT_OK && weft_text_status(&closed) == WEFT_OK &&
+              weft_text_status(&out) == WEFT_OK;
+  weft_text_free(&labels);
+  weft_text_free(&closed);
+  if (good) return out.bytes;
+  weft_text_free(&out);
+  return NULL;
+}
+
+static void put_json_rows(weft_text *out, const weft_engine_stats *stats, const number_row *rows,
+                          uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    weft_text_printf(out, "%s\"%s\":%llu", out->n > 1 ? "," : "", rows[i].name,
+                     number_at(stats, &rows[i]));
+  }
+}
+
+char *weft_stats_json(weft_runtime *rt) {
+  weft_engine_stats stats;
+  weft_text out = {0};
+  host_memory m = get_memory();
+  weft_engine_get_stats(rt->engine, &stats);
+  weft_text_puts(&out, "{");
+  put_json_rows(&out, &stats, vllm_rows, N_VLLM);
+  put_json_rows(&out, &stats, weft_rows, N_WEFT);
+  weft_text_printf(&out, ",\"kv_cache_usage\":%.6f,\"page_bytes\":%llu", pool_usage(&stats),
+                   (unsigned long long)rt->page_bytes);
+  weft_text_puts(&out, ",\"finished\":{");
+  static const char *const reasons[] = {"stop", "length", "cancelled", "deadline", "error"};
+  for (int i = 0; i < 5; i++) {
+    weft_text_printf(&out, "%s\"%s\":%llu", i > 0 ? "," : "", reasons[i],
+                     (unsigned long long)stats.n_finished[WEFT_FINISH_STOP + i]);
+  }
+  weft_text_printf(&out, "},\"ttft_us\":%llu,\"tpot_us\":%llu,\"e2e_us\":%llu,\"queue_us\":%llu",
+                   (unsigned long long)stats.ttft_sum_us, (unsigned long long)stats.tpot_sum_us,
+                   (unsigned long long)stats.e2e_sum_us, (unsigned long long)stats.queue_us);
+  weft_text_printf(&out,
+                   ",\"draining\":%s,\"well\":%s,\"resident_bytes\":%llu,\"allocated_bytes\":%llu}",
+                   stats.draining ? "true" : "false", stats.broken_runners == 0 ? "true" : "false",
+                   m.resident, m.allocated);
+  if (weft_text_status(&out) == WEFT_OK) return out.bytes;
+  weft_text_free(&out);
+  return NULL;
+}
+
+const char *weft_unwell(const weft_runtime *rt) {
+  weft_engine_stats stats;
+  weft_engine_get_stats(rt->engine, &stats);
+  return stats.broken_runners == 0
+             ? NULL
+             : "the device of a model broke and its requests were ended: restart the server";
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+/* How /v1/completions writes a choice. Its logprobs are four lists of equal length: tokens, their
+ * logprobs, the likeliest tokens of each place, and where each token begins in the text. */
+#include "api/json.h"
+#include "api/openai.h"
+
+enum { TOKENS, LOGPROBS, TOP, OFFSETS };
+
+static void put_logprob(double value, weft_text *out) {
+  weft_json_real(out, value < -9999.0 ? -9999.0 : value);
+}
+
+static void add_logprobs(weft_choice *c, const weft_delta *d) {
+  for (uint32_t i = 0; i < d->n_tokens; i++) {
+    const weft_token_logprob *t = &d->logprobs[i];
+    if (c->n_logprobs++ > 0) {
+      for (int k = TOKENS; k <= OFFSETS; k++) weft_text_puts(&c->logprobs[k], ",");
+    }
+    weft_json_string(&c->logprobs[TOKENS], t->bytes, t->n_bytes);
+    put_logprob((double)t->logprob, &c->logprobs[LOGPROBS]);
+    weft_text *top = &c->logprobs[TOP];
+    weft_text_puts(top, "{");
+    for (uint32_t k = 0; k < d->n_top; k++) {
+      const weft_token_logprob *u = &d->top_logprobs[(size_t)i * d->n_top + k];
+      if (k > 0) weft_text_puts(top, ",");
+      weft_json_string(top, u->bytes, u->n_bytes);
+      weft_text_puts(top, ":");
+      put_logprob((double)u->logprob, top);
+    }
+    weft_text_puts(top, "}");
+    weft_text_printf(&c->logprobs[OFFSETS], "%llu", (unsigned long long)c->text_offset);
+    c->text_offset += t->n_bytes;
+  }
+}
+
+static void put_list(const char *name, const weft_text *list, weft_text *out) {
+  weft_text_printf(out, "\"%s\":[", name);
+  weft_text_append(out, list->bytes, list->n);
+  weft_text_puts(out, "]");
+}
+
+static void put_choice(const weft_answer *a, const weft_choice *c, const char *finish, bool whole,
+                       weft_text *out) {
+  weft_text_printf(out, "{\"index\":%u,\"text\":", c->index);
+  weft_json_string(out, c->text.bytes, c->text.n);
+  if (a->logprobs && (whole || c->n_logprobs > 0)) {
+    weft_text_puts(out, ",\"logprobs\":{");
+    put_list("tokens", &c->logprobs[TOKENS], out);
+    weft_text_puts(out, ",");
+    put_list("token_logprobs", &c->logprobs[LOGPROBS], out);
+    weft_text_puts(out, ",");
+    put_list("top_logprobs", &c->logprobs[TOP], out);
+    weft_text_puts(out, ",");
+    put_list("text_offset", &c->logprobs[OFFSETS], out);
+    weft_text_puts(out, "}");
+  } else {
+    weft_text_puts(out, ",\"logprobs\":null");
+  }
+  weft_text_puts(out, ",\"finish_reason\":");
+  if (finish == NULL) {
+    weft_text_puts(out, "null");
+  } else {
+    weft_json_words(out, finish);
+  }
+  if (a->token_ids && (whole || c->n_ids > 0)) {
+    weft_text_puts(out, ",");
+    put_list("token_ids", &c->ids, out);
+  }
+}
+
+static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish,
+                      weft_text *out) {
+  put_choice(a, c, finish, false, out);
+}
+
+static void put_whole(const weft_answer *a, const weft_choice *c, weft_text *out) {
+  put_choice(a, c, c->finish, true, out);
+}
+
+const weft_dialect weft_openai_completions = {.id_prefix = "cmpl-",
+                                              .object = "text_completion",
+                                              .chunk_object = "text_completion",
+                                              .prompt_ids_in_choice = true,
+                                              .logprobs = add_logprobs,
+                                              .chunk = put_chunk,
+                                              .whole = put_whole};

@@ -1,0 +1,632 @@
+/* SPDX-License-Identifier: MIT */
+/* Bodies of the OpenAI dialect to weft_gen: two tables of fields (understood, refused) and what
+ * tables cannot say. */
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/openai.h"
+#include "base/memory.h"
+#include "model/sampler.h"
+
+typedef enum field_kind { BOOL, U32, I32, REAL, SEED } field_kind;
+
+typedef struct field_row {
+  const char *name;
+  field_kind kind;
+  size_t at;        /* in weft_generate_params */
+  double low, high; /* both allowed */
+  unsigned kinds;   /* which endpoints */
+} field_row;
+
+enum { BOTH = WEFT_OPENAI_CHAT | WEFT_OPENAI_COMPLETIONS, TURNS_MAX = 4096, STOPS_MAX = 64 };
+
+#define AT(field) offsetof(weft_generate_params, field)
+#define TINY      1e-6
+
+static const field_row fields[] = {
+    {"temperature", REAL, AT(temperature), 0, 100, BOTH},
+    {"top_p", REAL, AT(top_p), TINY, 1, BOTH},
+    {"top_k", I32, AT(top_k), -1, INT_MAX, BOTH},
+    {"min_p", REAL, AT(min_p), 0, 1, BOTH},
+    {"repetition_penalty", REAL, AT(repetition_penalty), TINY, 100, BOTH},
+    {"presence_penalty", REAL, AT(presence_penalty), -2, 2, BOTH},
+    {"frequency_penalty", REAL, AT(frequency_penalty), -2, 2, BOTH},
+    {"max_tokens", U32, AT(max_tokens), 1, UINT32_MAX, BOTH},
+    {"max_completion_tokens", U32, AT(max_tokens), 1, UINT32_MAX,
+     WEFT_OPENAI_CHAT}, /* the newer name wins */
+    {"seed", SEED, AT(seed), 0, 0, BOTH},
+    {"ignore_eos", BOOL, AT(ignore_eos), 0, 0, BOTH},
+    {"priority", I32, AT(priority), INT_MIN, INT_MAX, BOTH},
+    {"timeout_ms", U32, AT(timeout_ms), 1, UINT32_MAX, BOTH},
+    {"thinking", BOOL, AT(thinking), 0, 0, WEFT_OPENAI_CHAT},
+};
+
+static const field_row diffusion_fields[] = {
+    {"steps", U32, AT(diffusion_steps), 1, 4096, BOTH},
+    {"seed", SEED, AT(seed), 0, 0, BOTH},
+    {"blocks", U32, AT(diffusion_blocks), 1, 65536, BOTH},
+    {"t_min", REAL, AT(diffusion_t_min), TINY, 100, BOTH},
+    {"t_max", REAL, AT(diffusion_t_max), TINY, 100, BOTH},
+    {"entropy_bound", REAL, AT(diffusion_entropy_bound), 0, 1e9, BOTH},
+    {"stability", I32, AT(diffusion_stability), 0, WEFT_STABILITY_MAX, BOTH},
+    {"confidence", REAL, AT(diffusion_confidence), 0, 1e9, BOTH},
+};
+
+/* What would change the answer and is not done. The value of each that asks for nothing is let
+ * through. */
+typedef enum harmless { NOTHING, FALSE, EMPTY, ZERO, NONE_WORD, ONE } harmless;
+
+typedef struct refused_row {
+  const char *name;
+  harmless harmless;
+  const char *instead;
+} refused_row;
+
+static const refused_row refused[] = {
+    {"tools", EMPTY, "tool calls are not supported"},
+    {"functions", EMPTY, "function calls are not supported"},
+    {"function_call", NONE_WORD, "function calls are not supported"},
+    {"guided_json", NOTHING, "constrained output is not supported"},
+    {"guided_regex", NOTHING, "constrained output is not supported"},
+    {"guided_choice", NOTHING, "constrained output is not supported"},
+    {"guided_grammar", NOTHING, "constrained output is not supported"},
+    {"structured_outputs", NOTHING, "constrained output is not supported"},
+    {"grammar", NOTHING, "constrained output is not supported"},
+    {"echo", FALSE, "the prompt cannot be sent back: put it in front yourself"},
+    {"suffix", EMPTY, "filling in before a suffix is not supported"},
+    {"best_of", ONE, "ask for n answers and choose among them"},
+    {"use_beam_search", FALSE, "beam search is not supported"},
+    {"prompt_logprobs", NOTHING, "logprobs of the prompt are not supported"},
+    {"min_tokens", ZERO,
+     "a shortest answer is not supported; ignore_eos with max_tokens gives a fixed length"},
+    {"stop_token_ids", EMPTY, "stop tokens are the model's own; use stop strings"},
+    {"logits_processors", EMPTY, "processors of logits are not supported"},
+    {"cache_salt", EMPTY, "who shares cached prefixes follows from the API key"},
+    {"continue_final_message", FALSE, "a message of the assistant cannot be continued"},
+    {"audio", NOTHING, "audio is not supported"},
+};
+
+/* ---- memory ---- */
+
+typedef struct gen_block {
+  struct gen_block *next;
+  max_align_t bytes[];
+} gen_block;
+
+void *weft_gen_alloc(weft_gen *gen, size_t n, size_t size) {
+  size_t n_bytes;
+  if (__builtin_mul_overflow(n, size, &n_bytes) || n_bytes > SIZE_MAX - sizeof(gen_block))
+    return NULL;
+  gen_block *block = weft_alloc(1, sizeof *block + n_bytes);
+  if (block == NULL) return NULL;
+  block->next = gen->blocks;
+  gen->blocks = block;
+  return block->bytes;
+}
+
+void weft_gen_close(weft_gen *gen) {
+  for (gen_block *block = gen->blocks, *next; block != NULL; block = next) {
+    next = block->next;
+    weft_free(block);
+  }
+  json_decref(gen->json);
+  memset(gen, 0, sizeof *gen);
+}
+
+static weft_status no_memory(weft_refusal *why) {
+  return weft_refuse(why, 503, "no_memory", NULL, "no memory for this request: try again later");
+}
+
+/* ---- values ---- */
+
+weft_status weft_openai_load(const char *body, size_t n, json_t **out, weft_refusal *why) {
+  size_t bad_at;
+  json_error_t error;
+  *out = NULL;
+  if (n == 0)
+    return weft_refuse(why, 400, "invalid_json", NULL, "the body is empty: send a JSON object");
+  if (!weft_utf8_valid(body, n, &bad_at)) {
+    return weft_refuse(why, 400, "invalid_json", NULL, "the body is not valid UTF-8 at byte %zu",
+                       bad_at);
+  }
+  json_t *root = json_loadb(body, n, 0, &error);
+  if (root == NULL) {
+    return weft_refuse(why, 400, "invalid_json", NULL,
+                       "the body is not valid JSON at line %d, column %d (byte %d): %s", error.line,
+                       error.column, error.position, error.text);
+  }
+  if (!json_is_object(root)) {
+    json_decref(root);
+    return weft_refuse(why, 400, "invalid_json", NULL, "the body must be a JSON object");
+  }
+  *out = root;
+  return WEFT_OK;
+}
+
+/* null counts as left out. */
+static const json_t *get(const json_t *object, const char *name) {
+  const json_t *value = json_object_get(object, name);
+  return value == NULL || json_is_null(value) ? NULL : value;
+}
+
+static weft_status wrong(weft_refusal *why, const char *field, const char *must_be) {
+  return weft_refuse(why, 400, "invalid_value", field, "%s must be %s", field, must_be);
+}
+
+static weft_status get_number(const json_t *value, const field_row *row, const char *name,
+                              double *out, weft_refusal *why) {
+  bool whole = row->kind != REAL;
+  if (!json_is_number(value)) return wrong(why, name, whole ? "a whole number" : "a number");
+  double number = json_number_value(value);
+  if (whole && number != floor(number)) return wrong(why, name, "a whole number");
+  if (!(number >= row->low && number <= row->high)) {
+    return weft_refuse(why, 400, "invalid_value", name,
+                       "%s is %.12g; it must be from %.10g to %.10g", name, number, row->low,
+                       row->high);
+  }
+  *out = number;
+  return WEFT_OK;
+}
+
+static weft_status set_field(weft_generate_params *params, const field_row *row, const char *name,
+                             const json_t *value, weft_refusal *why) {
+  void *at = (char *)params + row->at;
+  double number = 0;
+  if (row->kind == BOOL) {
+    if (!json_is_boolean(value)) return wrong(why, name, "true or false");
+    *(bool *)at = json_is_true(value);
+    return WEFT_OK;
+  }
+  if (row->kind == SEED) {
+    if (!json_is_integer(value)) return wrong(why, name, "a whole number of at most 63 bits");
+    params->has_seed = true;
+    params->seed = (uint64_t)json_integer_value(value);
+    return WEFT_OK;
+  }
+  weft_status status = get_number(value, row, name, &number, why);
+  if (status != WEFT_OK) return status;
+  if (row->kind == REAL) *(float *)at = (float)number;
+  if (row->kind == U32) *(uint32_t *)at = (uint32_t)number;
+  if (row->kind == I32) *(int32_t *)at = (int32_t)number;
+  return WEFT_OK;
+}
+
+static weft_status get_bool(const json_t *object, const char *name, bool *out, weft_refusal *why) {
+  const json_t *value = get(object, name);
+  if (value == NULL) return WEFT_OK;
+  if (!json_is_boolean(value)) return wrong(why, name, "true or false");
+  *out = json_is_true(value);
+  return WEFT_OK;
+}
+
+static weft_status get_count(const json_t *object, const char *name, double low, double high,
+                             uint32_t *out, bool *given, weft_refusal *why) {
+  const json_t *value = get(object, name);
+  const field_row row = {.name = name, .kind = U32, .low = low, .high = high};
+  double number;
+  if (given != NULL) *given = value != NULL;
+  if (value == NULL) return WEFT_OK;
+  weft_status status = get_number(value, &row, name, &number, why);
+  if (status == WEFT_OK) *out = (uint32_t)number;
+  return status;
+}
+
+/* ---- prompts ---- */
+
+/* Text of a message: a string, or a list of {"type":"text","text":...}. */
+static weft_status content_text(weft_gen *gen, const json_t *content, const char *field,
+                                const char **out, weft_refusal *why) {
+  *out = json_string_value(content);
+  if (*out != NULL) return WEFT_OK;
+  if (!json_is_array(content)) return wrong(why, field, "a string or a list of parts");
+  size_t n = 1, i;
+  json_t *part;
+  json_array_foreach(content, i, part) {
+    const char *type = json_string_value(json_object_get(part, "type"));
+    const json_t *text = json_object_get(part, "text");
+    if (type != NULL && strcmp(type, "text") == 0 && json_is_string(text)) {
+      n += json_string_length(text);
+    } else if (type != NULL && (strstr(type, "image") != NULL || strstr(type, "audio") != NULL ||
+                                strstr(type, "video") != NULL || strstr(type, "file") != NULL)) {
+      return weft_refuse(why, 400, "unsupported", field,
+                         "%s[%zu] is of type '%.32s'; only text is read", field, i, type);
+    } else {
+      return weft_refuse(why, 400, "invalid_value", field,
+                         "%s[%zu] must be {\"type\":\"text\",\"text\":\"...\"}", field, i);
+    }
+  }
+  char *joined = weft_gen_alloc(gen, n, 1), *at = joined;
+  if (joined == NULL) return no_memory(why);
+  json_array_foreach(content, i, part) {
+    const json_t *text = json_object_get(part, "text");
+    memcpy(at, json_string_value(text), json_string_length(text));
+    at += json_string_length(text);
+  }
+  *out = joined;
+  return WEFT_OK;
+}
+
+static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn,
+                             weft_refusal *why) {
+  static const char *const roles[] = {"system", "developer", "user", "assistant"};
+  char field[64];
+  (void)snprintf(field, sizeof field, "messages[%zu]", i);
+  if (!json_is_object(message)) return wrong(why, field, "an object with role and content");
+  turn->role = json_string_value(json_object_get(message, "role"));
+  (void)snprintf(field, sizeof field, "messages[%zu].role", i);
+  if (turn->role == NULL) return wrong(why, field, "a string");
+  bool known = false;
+  for (size_t k = 0; k < sizeof roles / sizeof *roles; k++)
+    known = known || strcmp(turn->role, roles[k]) == 0;
+  if (strcmp(turn->role, "tool") == 0 || strcmp(turn->role, "function") == 0) {
+    return weft_refuse(why, 400, "unsupported", field, "%s is '%s': tool calls are not supported",
+                       field, turn->role);
+  }
+  if (!known) {
+    return weft_refuse(why, 400, "invalid_value", field,
+                       "%s is '%.32s'; it must be system, developer, user or assistant", field,
+                       turn->role);
+  }
+  const json_t *calls = get(message, "tool_calls");
+  if (calls != NULL && json_array_size(calls) > 0) {
+    (void)snprintf(field, sizeof field, "messages[%zu].tool_calls", i);
+    return weft_refuse(why, 400, "unsupported", field, "%s: tool calls are not supported", field);
+  }
+  const json_t *content = get(message, "content");
+  (void)snprintf(field, sizeof field, "messages[%zu].content", i);
+  turn->content = "";
+  if (content == NULL && strcmp(turn->role, "assistant") != 0)
+    return wrong(why, field, "a string or a list of parts");
+  return content == NULL ? WEFT_OK : content_text(gen, content, field, &turn->content, why);
+}
+
+weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_gen_prompt *out,
+                                 weft_refusal *why) {
+  size_t n = json_array_size(messages);
+  if (!json_is_array(messages) || n == 0)
+    return wrong(why, "messages", "a list of at least one message");
+  if (n > TURNS_MAX) {
+    return weft_refuse(why, 400, "invalid_value", "messages",
+                       "messages has %zu entries; at most %d are read", n, TURNS_MAX);
+  }
+  weft_chat_turn *turns = weft_gen_alloc(gen, n, sizeof *turns);
+  if (turns == NULL) return no_memory(why);
+  for (size_t i = 0; i < n; i++) {
+    weft_status status = read_turn(gen, json_array_get(messages, i), i, &turns[i], why);
+    if (status != WEFT_OK) return status;
+  }
+  *out = (weft_gen_prompt){.turns = turns, .n_turns = (uint32_t)n};
+  return WEFT_OK;
+}
+
+weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field,
+                            weft_gen_prompt *out, weft_refusal *why) {
+  size_t n = json_array_size(list);
+  if (!json_is_array(list)) return wrong(why, field, "a list of token ids");
+  if (n > UINT32_MAX / 2) return wrong(why, field, "shorter");
+  int32_t *ids = weft_gen_alloc(gen, n == 0 ? 1 : n, sizeof *ids);
+  if (ids == NULL) return no_memory(why);
+  for (size_t i = 0; i < n; i++) {
+    const json_t *id = json_array_get(list, i);
+    json_int_t value = json_integer_value(id);
+    if (!json_is_integer(id) || value < 0 || value > INT32_MAX) {
+      return weft_refuse(why, 400, "invalid_value", field,
+                         "%s[%zu] is no token id: ids are whole numbers from 0", field, i);
+    }
+    ids[i] = (int32_t)value;
+  }
+  *out = (weft_gen_prompt){.tokens = ids, .n_tokens = (uint32_t)n};
+  return WEFT_OK;
+}
+
+static weft_status one_prompt(weft_gen *gen, const json_t *value, weft_gen_prompt *out,
+                              weft_refusal *why) {
+  if (json_is_array(value)) return weft_openai_ids(gen, value, "prompt", out, why);
+  if (!json_is_string(value)) return wrong(why, "prompt", "text, token ids, or a list of either");
+  *out = (weft_gen_prompt){.text = json_string_value(value), .n_text = json_string_length(value)};
+  return WEFT_OK;
+}
+
+static weft_status read_prompts(weft_gen *gen, const json_t *prompt, weft_refusal *why) {
+  if (prompt == NULL) return wrong(why, "prompt", "text, token ids, or a list of either");
+  const json_t *first = json_array_get(prompt, 0);
+  bool several = json_is_array(prompt) && (json_is_string(first) || json_is_array(first));
+  if (json_is_array(prompt) && first == NULL)
+    return weft_refuse(why, 400, "invalid_value", "prompt", "prompt is empty");
+  size_t n = several ? json_array_size(prompt) : 1;
+  if (n > WEFT_ANSWERS_MAX) {
+    return weft_refuse(why, 400, "invalid_value", "prompt",
+                       "prompt has %zu entries; at most %d are answered at once", n,
+                       WEFT_ANSWERS_MAX);
+  }
+  gen->prompt = weft_gen_alloc(gen, n, sizeof *gen->prompt);
+  if (gen->prompt == NULL) return no_memory(why);
+  gen->n_prompts = (uint32_t)n;
+  for (size_t i = 0; i < n; i++) {
+    weft_status status =
+        one_prompt(gen, several ? json_array_get(prompt, i) : prompt, &gen->prompt[i], why);
+    if (status != WEFT_OK) return status;
+    if (gen->prompt[i].text != NULL ? gen->prompt[i].n_text == 0 : gen->prompt[i].n_tokens == 0) {
+      return weft_refuse(why, 400, "invalid_value", "prompt", "prompt %zu is empty", i);
+    }
+  }
+  return WEFT_OK;
+}
+
+/* ---- what the tables cannot say ---- */
+
+static weft_status read_stop(weft_gen *gen, const json_t *stop, weft_refusal *why) {
+  if (stop == NULL) return WEFT_OK;
+  bool one = json_is_string(stop);
+  size_t n = one ? 1 : json_array_size(stop);
+  if (!one && !json_is_array(stop)) return wrong(why, "stop", "a string or a list of strings");
+  if (n > STOPS_MAX) {
+    return weft_refuse(why, 400, "invalid_value", "stop",
+                       "stop has %zu strings; at most %d are allowed", n, STOPS_MAX);
+  }
+  const char **list = weft_gen_alloc(gen, n == 0 ? 1 : n, sizeof *list);
+  if (list == NULL) return no_memory(why);
+  for (size_t i = 0; i < n; i++) {
+    const json_t *item = one ? stop : json_array_get(stop, i);
+    list[i] = json_string_value(item);
+    if (list[i] == NULL || list[i][0] == 0)
+      return wrong(why, "stop", "made of strings that are not empty");
+  }
+  gen->params.stop = list;
+  gen->params.n_stop = (uint32_t)n;
+  return WEFT_OK;
+}
+
+static weft_status read_bias(weft_gen *gen, const json_t *bias, weft_refusal *why) {
+  if (bias == NULL) return WEFT_OK;
+  size_t n = json_object_size(bias), i = 0;
+  if (!json_is_object(bias)) return wrong(why, "logit_bias", "an object from token ids to numbers");
+  if (n > WEFT_LOGIT_BIAS_MAX) {
+    return weft_refuse(why, 400, "invalid_value", "logit_bias",
+                       "logit_bias has %zu entries; at most %d are allowed", n,
+                       WEFT_LOGIT_BIAS_MAX);
+  }
+  int32_t *tokens = weft_gen_alloc(gen, n + 1, sizeof *tokens);
+  float *values = weft_gen_alloc(gen, n + 1, sizeof *values);
+  if (tokens == NULL || values == NULL) return no_memory(why);
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)bias, key, value) {
+    char *end;
+    long id = strtol(key, &end, 10);
+    double number = json_number_value(value);
+    if (*key == 0 || *end != 0 || id < 0 || id > INT32_MAX) {
+      return weft_refuse(why, 400, "invalid_value", "logit_bias",
+                         "logit_bias: '%.32s' is no token id", key);
+    }
+    if (!json_is_number(value) || !(number >= -100 && number <= 100)) {
+      return weft_refuse(why, 400, "invalid_value", "logit_bias",
+                         "logit_bias of %ld must be a number from -100 to 100", id);
+    }
+    tokens[i] = (int32_t)id;
+    values[i++] = (float)number;
+  }
+  gen->params.bias_tokens = tokens;
+  gen->params.bias = values;
+  gen->params.n_bias = (uint32_t)n;
+  return WEFT_OK;
+}
+
+static weft_status read_logprobs(weft_gen *gen, weft_openai_kind kind, const json_t *root,
+                                 weft_refusal *why) {
+  weft_generate_params *p = &gen->params;
+  if (kind == WEFT_OPENAI_COMPLETIONS) {
+    if (json_is_false(json_object_get(root, "logprobs"))) return WEFT_OK;
+    return get_count(root, "logprobs", 0, WEFT_TOP_LOGPROBS_MAX, &p->top_logprobs, &p->logprobs,
+                     why);
+  }
+  bool top = false;
+  weft_status status = get_bool(root, "logprobs", &p->logprobs, why);
+  if (status == WEFT_OK) {
+    status = get_count(root, "top_logprobs", 0, WEFT_TOP_LOGPROBS_MAX, &p->top_logprobs, &top, why);
+  }
+  if (status == WEFT_OK && p->top_logprobs > 0 && !p->logprobs) {
+    return weft_refuse(why, 400, "invalid_value", "top_logprobs",
+                       "top_logprobs needs \"logprobs\": true");
+  }
+  return status;
+}
+
+static weft_status read_mode(weft_gen *gen, const json_t *mode, weft_refusal *why) {
+  const char *word = json_string_value(mode);
+  if (mode == NULL) return WEFT_OK;
+  if (word != NULL && strcmp(word, "auto") == 0) {
+    gen->params.mode = WEFT_MODE_AUTO;
+  } else if (word != NULL && strcmp(word, "autoregressive") == 0) {
+    gen->params.mode = WEFT_MODE_AUTOREGRESSIVE;
+  } else if (word != NULL && strcmp(word, "diffusion") == 0) {
+    gen->params.mode = WEFT_MODE_DIFFUSION;
+  } else {
+    return wrong(why, "mode", "\"autoregressive\", \"diffusion\" or \"auto\"");
+  }
+  return WEFT_OK;
+}
+
+/* An extension of our own: an unknown name in it is a mistake, not somebody else's field. */
+static weft_status read_diffusion(weft_gen *gen, const json_t *diffusion, weft_refusal *why) {
+  const char *key;
+  json_t *value;
+  if (diffusion == NULL) return WEFT_OK;
+  if (!json_is_object(diffusion)) return wrong(why, "diffusion", "an object");
+  json_object_foreach((json_t *)diffusion, key, value) {
+    char name[64];
+    const field_row *row = NULL;
+    (void)snprintf(name, sizeof name, "diffusion.%.48s", key);
+    if (json_is_null(value)) continue;
+    if (strcmp(key, "self_conditioning") == 0) {
+      if (!json_is_boolean(value)) return wrong(why, name, "true or false");
+      gen->params.diffusion_no_self_conditioning = json_is_false(value);
+      continue;
+    }
+    for (size_t i = 0; i < sizeof diffusion_fields / sizeof *diffusion_fields; i++) {
+      if (strcmp(diffusion_fields[i].name, key) == 0) row = &diffusion_fields[i];
+    }
+    if (row == NULL) {
+      return weft_refuse(why, 400, "invalid_value", name,
+                         "%s is unknown; diffusion has steps, seed, blocks, t_min, t_max, "
+                         "entropy_bound, stability, "
+                         "confidence and self_conditioning",
+                         name);
+    }
+    weft_status status = set_field(&gen->params, row, name, value, why);
+    if (status != WEFT_OK) return status;
+  }
+  return WEFT_OK;
+}
+
+weft_status weft_openai_thinking(const json_t *root, bool *thinking, weft_refusal *why) {
+  const json_t *kwargs = get(root, "chat_template_kwargs");
+  if (kwargs == NULL) return WEFT_OK;
+  if (!json_is_object(kwargs)) return wrong(why, "chat_template_kwargs", "an object");
+  const json_t *value = get(kwargs, "enable_thinking");
+  if (value == NULL) return WEFT_OK;
+  if (!json_is_boolean(value))
+    return wrong(why, "chat_template_kwargs.enable_thinking", "true or false");
+  *thinking = json_is_true(value);
+  return WEFT_OK;
+}
+
+static weft_status read_stream(weft_gen *gen, const json_t *root, weft_refusal *why) {
+  bool special = true;
+  weft_status status = get_bool(root, "stream", &gen->stream, why);
+  if (status == WEFT_OK) status = get_bool(root, "return_token_ids", &gen->token_ids, why);
+  if (status == WEFT_OK) status = get_bool(root, "stream_canvas", &gen->canvas_events, why);
+  if (status == WEFT_OK) status = get_bool(root, "skip_special_tokens", &special, why);
+  if (status != WEFT_OK) return status;
+  const json_t *options = get(root, "stream_options");
+  if (options != NULL) {
+    if (!json_is_object(options)) return wrong(why, "stream_options", "an object");
+    if (!gen->stream) {
+      return weft_refuse(why, 400, "invalid_value", "stream_options",
+                         "stream_options needs \"stream\": true");
+    }
+    const json_t *usage = get(options, "include_usage");
+    if (usage != NULL && !json_is_boolean(usage))
+      return wrong(why, "stream_options.include_usage", "true or false");
+    gen->include_usage = json_is_true(usage);
+  }
+  if (gen->canvas_events && !gen->stream) {
+    return weft_refuse(why, 400, "invalid_value", "stream_canvas",
+                       "stream_canvas needs \"stream\": true");
+  }
+  gen->params.whole_tokens = gen->token_ids;
+  gen->params.canvas_deltas = gen->canvas_events;
+  gen->params.with_special = !special;
+  return WEFT_OK;
+}
+
+static bool is_harmless(const json_t *value, harmless how, const json_t *root) {
+  switch (how) {
+    case FALSE:
+      return json_is_false(value);
+    case EMPTY:
+      return (json_is_array(value) && json_array_size(value) == 0) ||
+             (json_is_string(value) && json_string_length(value) == 0);
+    case ZERO:
+      return json_is_number(value) && json_number_value(value) == 0;
+    case NONE_WORD:
+      return json_is_string(value) && strcmp(json_string_value(value), "none") == 0;
+    case ONE: { /* best_of of n means nothing more than n */
+      const json_t *n = get(root, "n");
+      return json_is_number(value) &&
+             json_number_value(value) == (n == NULL ? 1 : json_number_value(n));
+    }
+    default:
+      return false;
+  }
+}
+
+static weft_status check_refused(const json_t *root, weft_refusal *why) {
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    const refused_row *r = &refused[i];
+    const json_t *value = get(root, r->name);
+    if (value == NULL || is_harmless(value, r->harmless, root)) continue;
+    return weft_refuse(why, 400, "unsupported", r->name, "%s: %s", r->name, r->instead);
+  }
+  const json_t *format = get(root, "response_format");
+  if (format != NULL) {
+    const char *type = json_string_value(json_object_get(format, "type"));
+    if (type == NULL) return wrong(why, "response_format", "an object with a type");
+    if (strcmp(type, "text") != 0) {
+      return weft_refuse(why, 400, "unsupported", "response_format",
+                         "response_format of type '%.32s' is not supported; only text is", type);
+    }
+  }
+  const json_t *choice = get(root, "tool_choice");
+  const char *word = json_string_value(choice);
+  if (choice != NULL &&
+      (word == NULL || (strcmp(word, "none") != 0 && strcmp(word, "auto") != 0))) {
+    return weft_refuse(why, 400, "unsupported", "tool_choice",
+                       "tool_choice: tool calls are not supported");
+  }
+  return WEFT_OK;
+}
+
+static weft_status read_fields(weft_gen *gen, weft_openai_kind kind, const json_t *root,
+                               weft_refusal *why) {
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+    const field_row *row = &fields[i];
+    const json_t *value = (row->kinds & (unsigned)kind) != 0 ? get(root, row->name) : NULL;
+    if (value == NULL) continue;
+    weft_status status = set_field(&gen->params, row, row->name, value, why);
+    if (status != WEFT_OK) return status;
+  }
+  if (get(root, "top_k") != NULL && gen->params.top_k < 0)
+    gen->params.top_k = 0; /* -1 is the word for off */
+  const json_t *model = get(root, "model");
+  if (model != NULL && !json_is_string(model)) return wrong(why, "model", "a string");
+  gen->params.model = json_string_value(model);
+  return WEFT_OK;
+}
+
+static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t *root,
+                             weft_refusal *why) {
+  weft_status status = check_refused(root, why);
+  gen->n_choices = 1;
+  if (status == WEFT_OK) status = read_fields(gen, kind, root, why);
+  if (status == WEFT_OK)
+    status = get_count(root, "n", 1, WEFT_ANSWERS_MAX, &gen->n_choices, NULL, why);
+  if (status == WEFT_OK) status = read_mode(gen, get(root, "mode"), why);
+  if (status == WEFT_OK) status = read_diffusion(gen, get(root, "diffusion"), why);
+  if (status == WEFT_OK) status = read_stop(gen, get(root, "stop"), why);
+  if (status == WEFT_OK) status = read_bias(gen, get(root, "logit_bias"), why);
+  if (status == WEFT_OK) status = read_logprobs(gen, kind, root, why);
+  if (status == WEFT_OK) status = read_stream(gen, root, why);
+  if (status != WEFT_OK) return status;
+  if (kind == WEFT_OPENAI_COMPLETIONS) {
+    status = read_prompts(gen, get(root, "prompt"), why);
+  } else {
+    gen->prompt = weft_gen_alloc(gen, 1, sizeof *gen->prompt);
+    gen->n_prompts = 1;
+    if (gen->prompt == NULL) return no_memory(why);
+    status = weft_openai_messages(gen, json_object_get(root, "messages"), &gen->prompt[0], why);
+    if (status == WEFT_OK) status = weft_openai_thinking(root, &gen->params.thinking, why);
+  }
+  if (status == WEFT_OK && gen->n_prompts * gen->n_choices > WEFT_ANSWERS_MAX) {
+    return weft_refuse(why, 400, "invalid_value", "n",
+                       "%u prompts times n = %u are more than %d answers", gen->n_prompts,
+                       gen->n_choices, WEFT_ANSWERS_MAX);
+  }
+  return status;
+}
+
+weft_status weft_openai_parse(weft_openai_kind kind, const char *body, size_t n, weft_gen *gen,
+                              weft_refusal *why) {
+  json_t *root;
+  memset(gen, 0, sizeof *gen);
+  weft_status status = weft_openai_load(body, n, &root, why);
+  if (status != WEFT_OK) return status;
+  gen->json = root;
+  weft_generate_defaults(&gen->params);
+  status = read_body(gen, kind, root, why);
+  if (status != WEFT_OK) weft_gen_close(gen);
+  return status;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/* Why a request was not served: an HTTP code and one line for a person, in the shape that OpenAI's
+ * clients read:
+ * {"error":{"message","type","param","code"}}.
+ *
+ * Law: every refusal of the server is made here, so all have the same shape; the type follows from
+ * the code. */
+#ifndef WEFT_API_REFUSAL_H
+#define WEFT_API_REFUSAL_H
+
+#include "base/text.h"
+
+typedef struct weft_refusal {
+  int http;         /* 0: nothing was refused */
+  const char *code; /* a word for programs; static; NULL: none */
+  char param[64];   /* the field at fault, or empty */
+  char message[512];
+} weft_refusal;
+
+/* Fills all fields. param may be NULL. Always gives WEFT_E_INVALID, so that `return
+ * weft_refuse(...)` reads well. */
+weft_status weft_refuse(weft_refusal *refusal, int http, const char *code, const char *param,
+                        const char *format, ...) __attribute__((format(printf, 5, 6)));
+/* The same from the status and line of a weft_ call. draining: a full queue means that the server
+ * is going away. */
+weft_status weft_refuse_status(weft_refusal *refusal, int status, const char *line, bool draining);
+/* {"error":{...}} */
+void weft_refusal_json(const weft_refusal *refusal, weft_text *out);
+
+#endif

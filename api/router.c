@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/router.h"
+
+#include <string.h>
+
+const weft_endpoint weft_endpoints[] = {
+    {"POST", "/v1/chat/completions", true, false, weft_handle_chat},
+    {"POST", "/v1/completions", true, false, weft_handle_completions},
+    {"GET", "/v1/models", true, true, weft_handle_models},
+    {"GET", "/v1/models/*", true, true, weft_handle_model},
+    {"POST", "/tokenize", true, false, weft_handle_tokenize},
+    {"POST", "/detokenize", true, false, weft_handle_detokenize},
+    {"GET", "/health", false, true, weft_handle_health},
+    {"GET", "/metrics", false, true, weft_handle_metrics},
+    {"GET", "/version", false, true, weft_handle_version},
+};
+const uint32_t weft_n_endpoints = sizeof weft_endpoints / sizeof *weft_endpoints;
+_Static_assert(sizeof weft_endpoints / sizeof *weft_endpoints <= WEFT_ENDPOINTS_MAX,
+               "the counters have a row for each route");
+
+static bool path_fits(const char *pattern, const char *path) {
+  size_t n = strlen(pattern);
+  if (pattern[n - 1] == '*') return strncmp(pattern, path, n - 1) == 0;
+  return strcmp(pattern, path) == 0;
+}
+
+const weft_endpoint *weft_router_find(const char *method, const char *path, const char **allow,
+                                      weft_refusal *why) {
+  const weft_endpoint *other = NULL;
+  if (strcmp(method, "HEAD") == 0) method = "GET"; /* the library leaves the body out */
+  for (uint32_t i = 0; i < weft_n_endpoints; i++) {
+    if (!path_fits(weft_endpoints[i].path, path)) continue;
+    if (strcmp(weft_endpoints[i].method, method) == 0) return &weft_endpoints[i];
+    other = &weft_endpoints[i];
+  }
+  *allow = NULL;
+  if (other == NULL) {
+    (void)weft_refuse(why, 404, "unknown_url", NULL, "nothing is served at %.256s", path);
+    return NULL;
+  }
+  *allow = strcmp(other->method, "GET") == 0 ? "GET, HEAD" : other->method;
+  (void)weft_refuse(why, 405, "method_not_allowed", NULL, "%s takes %s, not %.16s", other->path,
+                    *allow, method);
+  return NULL;
+}

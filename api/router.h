@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/* Which function answers which path, one row per endpoint. For the files of api/ only.
+ *
+ * Law: a row says everything about an endpoint that is not in its handler: method, path, whether a
+ * key is needed, and whether it is quick enough for the network thread. A handler answers its
+ * exchange exactly once (api/http.h). */
+#ifndef WEFT_API_ROUTER_H
+#define WEFT_API_ROUTER_H
+
+#include <stdatomic.h>
+
+#include "api/http.h"
+#include "api/server.h"
+
+typedef struct weft_endpoint {
+  const char *method, *path; /* a path that ends in * stands for all that begin so */
+  bool guarded;              /* needs an API key where there are any */
+  bool quick;                /* answers at once, without waiting for anything */
+  void (*handle)(weft_server *server, weft_exchange *exchange);
+} weft_endpoint;
+
+enum { WEFT_ENDPOINTS_MAX = 32, WEFT_CODES_MAX = 16 };
+
+/* Counters of one tenant. */
+typedef struct weft_tenant_count {
+  atomic_uint_fast64_t requests, prompt_tokens, cached_tokens, completion_tokens;
+} weft_tenant_count;
+
+struct weft_server {
+  weft_runtime *runtime;
+  weft_http *http;
+  const weft_keys *keys;
+  atomic_bool draining;
+  atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1]
+                               [WEFT_CODES_MAX]; /* by route and code; last route: none */
+  atomic_uint_fast64_t left;
+  weft_tenant_count tenant[WEFT_TENANTS_MAX];
+};
+
+extern const weft_endpoint weft_endpoints[];
+extern const uint32_t weft_n_endpoints;
+
+/* The row of a request, or NULL and why not; *allow: the methods that the path has, for a 405. */
+const weft_endpoint *weft_router_find(const char *method, const char *path, const char **allow,
+                                      weft_refusal *why);
+
+/* openai.c */
+void weft_handle_chat(weft_server *server, weft_exchange *x);
+void weft_handle_completions(weft_server *server, weft_exchange *x);
+/* service.c */
+void weft_handle_models(weft_server *server, weft_exchange *x);
+void weft_handle_model(weft_server *server, weft_exchange *x);
+void weft_handle_health(weft_server *server, weft_exchange *x);
+void weft_handle_metrics(weft_server *server, weft_exchange *x);
+void weft_handle_version(weft_server *server, weft_exchange *x);
+void weft_handle_tokenize(weft_server *server, weft_exchange *x);
+void weft_handle_detokenize(weft_server *server, weft_exchange *x);
+/* server.c: what it counted, as Prometheus text */
+void weft_server_metrics(weft_server *server, weft_text *out);
+
+#endif

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT */
+/* Between HTTP and the endpoints: finds the route, checks the key, counts. */
+#include <string.h>
+
+#include "api/router.h"
+#include "base/log.h"
+#include "base/memory.h"
+
+enum { BODY_MIB = 8, CONNECTIONS = 1024, IDLE_SECONDS = 120, N_WORKERS = 2, BODIES_FACTOR = 16 };
+
+/* The codes that are counted each; others count as the last. */
+static const int codes[WEFT_CODES_MAX] = {200, 400, 401, 404, 405, 413, 429, 499, 500, 503, 504, 0};
+enum { N_CODES = 12 };
+
+static uint32_t code_index(int code) {
+  for (uint32_t i = 0; i < N_CODES - 1; i++) {
+    if (codes[i] == code) return i;
+  }
+  return N_CODES - 1;
+}
+
+/* ---- requests ---- */
+
+static weft_status check_key(const weft_server *s, weft_exchange *x, weft_refusal *why) {
+  static const char scheme[] = "Bearer ";
+  const char *header = weft_exchange_header(x, "Authorization");
+  weft_note *note = weft_exchange_note(x);
+  if (s->keys == NULL) return WEFT_OK;
+  if (header == NULL || strncasecmp(header, scheme, sizeof scheme - 1) != 0) {
+    return weft_refuse(why, 401, "missing_api_key", NULL,
+                       "an API key is needed: send the header Authorization: Bearer KEY");
+  }
+  const char *key = header + sizeof scheme - 1;
+  if (weft_keys_find(s->keys, key, strlen(key), &note->tenant)) return WEFT_OK;
+  return weft_refuse(why, 401, "invalid_api_key", NULL, "this API key is not known here");
+}
+
+static bool begin(void *self, weft_exchange *x) {
+  weft_server *s = self;
+  weft_refusal why;
+  const char *allow;
+  const weft_endpoint *route =
+      weft_router_find(weft_exchange_method(x), weft_exchange_path(x), &allow, &why);
+  weft_note *note = weft_exchange_note(x);
+  note->route = route;
+  note->index = route == NULL ? WEFT_ENDPOINTS_MAX : (uint32_t)(route - weft_endpoints);
+  if (route == NULL) {
+    if (allow != NULL) weft_exchange_set_header(x, "Allow", allow);
+    weft_exchange_refuse(x, &why);
+    return true;
+  }
+  if (route->guarded && check_key(s, x, &why) != WEFT_OK) weft_exchange_refuse(x, &why);
+  return route->quick;
+}
+
+static void handle(void *self, weft_exchange *x) {
+  const weft_endpoint *route = weft_exchange_note(x)->route;
+  route->handle(self, x);
+}
+
+static void done(void *self, weft_exchange *x, int code, bool left) {
+  weft_server *s = self;
+  if (code > 0) atomic_fetch_add(&s->answered[weft_exchange_note(x)->index][code_index(code)], 1);
+  if (left) atomic_fetch_add(&s->left, 1);
+  weft_log(WEFT_LOG_INFO, "%s %s %s: %d%s", weft_exchange_id(x), weft_exchange_method(x),
+           weft_exchange_path(x), code, left ? ", the client left" : "");
+}
+
+/* ---- what it counted ---- */
+
+static unsigned long long read_count(atomic_uint_fast64_t *count) {
+  return atomic_load(count);
+}
+
+static void put_tenants(weft_server *s, weft_text *out) {
+  static const struct {
+    const char *name, *help;
+    size_t at;
+  } rows[] = {
+      {"weft_tenant_requests_total", "Requests answered, by tenant.",
+       offsetof(weft_tenant_count, requests)},
+      {"weft_tenant_prompt_tokens_total", "Prompt tokens, by tenant.",
+       offsetof(weft_tenant_count, prompt_tokens)},
+      {"weft_tenant_cached_tokens_total", "Cached prompt tokens, by tenant.",
+       offsetof(weft_tenant_count, cached_tokens)},
+      {"weft_tenant_completion_tokens_total", "Answer tokens, by tenant.",
+       offsetof(weft_tenant_count, completion_tokens)},
+  };
+  uint32_t n = s->keys == NULL ? 1 : weft_keys_n_tenants(s->keys);
+  for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+    weft_text_printf(out, "# HELP %s %s\n# TYPE %s counter\n", rows[r].name, rows[r].help,
+                     rows[r].name);
+    for (uint32_t i = 0; i < n; i++) {
+      atomic_uint_fast64_t *count = (void *)((char *)&s->tenant[i] + rows[r].at);
+      weft_text_printf(out, "%s{tenant=\"%s\"} %llu\n", rows[r].name,
+                       s->keys == NULL ? "default" : weft_keys_tenant(s->keys, i),
+                       read_count(count));
+    }
+  }
+}
+
+void weft_server_metrics(weft_server *s, weft_text *out) {
+  weft_text_puts(out,
+                 "# HELP weft_http_requests_total HTTP requests answered.\n# TYPE "
+                 "weft_http_requests_total counter\n");
+  for (uint32_t r = 0; r <= WEFT_ENDPOINTS_MAX; r++) {
+    for (uint32_t c = 0; c < N_CODES; c++) {
+      unsigned long long n = read_count(&s->answered[r][c]);
+      if (n == 0) continue;
+      weft_text_printf(out, "weft_http_requests_total{path=\"%s\",code=\"%d\"} %llu\n",
+                       r < weft_n_endpoints ? weft_endpoints[r].path : "other", codes[c], n);
+    }
+  }
+  weft_text_printf(
+      out,
+      "# HELP weft_http_clients_left_total Clients that left before their answer was complete.\n"
+      "# TYPE weft_http_clients_left_total counter\nweft_http_clients_left_total %llu\n",
+      read_count(&s->left));
+  weft_text_printf(out,
+                   "# HELP weft_http_requests_active HTTP requests being read or answered.\n"
+                   "# TYPE weft_http_requests_active gauge\nweft_http_requests_active %u\n",
+                   weft_http_active(s->http));
+  put_tenants(s, out);
+}
+
+/* ---- opening and closing ---- */
+
+weft_status weft_server_open(const weft_server_options *o, weft_runtime *runtime, weft_server **out,
+                             weft_error *error) {
+  *out = NULL;
+  weft_server *s = weft_alloc(1, sizeof *s);
+  if (s == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the server");
+  s->runtime = runtime;
+  s->keys = o->keys;
+  uint64_t body = (uint64_t)(o->body_mib == 0 ? BODY_MIB : o->body_mib) << 20;
+  weft_http_config config = {.host = o->host,
+                             .port = o->port,
+                             .body_bytes_max = body,
+                             .bodies_bytes_max = body * BODIES_FACTOR,
+                             .connections_max = o->connections == 0 ? CONNECTIONS : o->connections,
+                             .n_workers = N_WORKERS,
+                             .idle_seconds = o->idle_seconds == 0 ? IDLE_SECONDS : o->idle_seconds,
+                             .self = s,
+                             .begin = begin,
+                             .handle = handle,
+                             .done = done};
+  weft_status status = weft_http_open(&config, &s->http, error);
+  if (status != WEFT_OK) {
+    weft_free(s);
+    return status;
+  }
+  *out = s;
+  return WEFT_OK;
+}
+
+uint32_t weft_server_port(const weft_server *s) {
+  return weft_http_port(s->http);
+}
+
+void weft_server_drain(weft_server *s) {
+  atomic_store(&s->draining, true);
+  weft_drain(s->runtime);
+}
+
+bool weft_server_idle(weft_server *s) {
+  return weft_idle(s->runtime) && weft_http_active(s->http) == 0;
+}
+
+void weft_server_cancel(weft_server *s) {
+  weft_http_cancel(s->http);
+}
+
+void weft_server_close(weft_server *s) {
+  if (s == NULL) return;
+  atomic_store(&s->draining, true);
+  weft_http_close(s->http);
+  weft_free(s);
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/* The server: a runtime behind HTTP. What `weft serve` runs, and tests run in their own process.
+ *
+ * Law: it owns neither the runtime nor the keys; both must outlive it. open answers at once; drain
+ * refuses what is new and lets the rest end; close ends everything within seconds and leaves the
+ * runtime idle. Any thread. */
+#ifndef WEFT_API_SERVER_H
+#define WEFT_API_SERVER_H
+
+#include "api/keys.h"
+#include "api/weft.h"
+#include "base/status.h"
+
+typedef struct weft_server weft_server;
+
+/* Zero-initialise; every zero means the default in brackets. */
+typedef struct weft_server_options {
+  const char *host;      /* [127.0.0.1] */
+  uint32_t port;         /* 0: a free one */
+  uint32_t body_mib;     /* [8] */
+  uint32_t connections;  /* [1024] */
+  uint32_t idle_seconds; /* [120] */
+  const weft_keys *keys; /* NULL: everybody may ask, as tenant 0 */
+} weft_server_options;
+
+weft_status weft_server_open(const weft_server_options *options, weft_runtime *runtime,
+                             weft_server **out, weft_error *error);
+uint32_t weft_server_port(const weft_server *server);
+void weft_server_drain(weft_server *server);
+/* Nothing is running and nothing is being answered. */
+bool weft_server_idle(weft_server *server);
+/* Ends what is running; clients still get an end. */
+void weft_server_cancel(weft_server *server);
+void weft_server_close(weft_server *server); /* NULL is fine */
+
+#endif

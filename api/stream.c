@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/stream.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "api/json.h"
+#include "api/sse.h"
+#include "base/memory.h"
+
+enum { PULL_BYTES = 16384, DELTAS_PER_PULL = 64 };
+
+/* ---- memory ---- */
+
+static void clear_choice(weft_choice *c) {
+  weft_text_clear(&c->text);
+  weft_text_clear(&c->thinking);
+  weft_text_clear(&c->ids);
+  for (int i = 0; i < 4; i++) weft_text_clear(&c->logprobs[i]);
+  c->n_ids = c->n_logprobs = 0;
+}
+
+static weft_status choice_status(const weft_choice *c) {
+  bool refused = c->text.refused || c->thinking.refused || c->ids.refused;
+  for (int i = 0; i < 4; i++) refused = refused || c->logprobs[i].refused;
+  return refused ? WEFT_E_NO_MEMORY : WEFT_OK;
+}
+
+static void close_answer(void *self) {
+  weft_answer *a = self;
+  if (a == NULL) return;
+  for (uint32_t i = 0; i < a->n; i++) {
+    weft_choice *c = &a->choice[i];
+    weft_generation_free(c->generation);
+    weft_text_free(&c->text);
+    weft_text_free(&c->thinking);
+    weft_text_free(&c->ids);
+    for (int k = 0; k < 4; k++) weft_text_free(&c->logprobs[k]);
+  }
+  weft_free(a->choice);
+  weft_free(a->id);
+  weft_free(a);
+}
+
+static void cancel_all(void *self) {
+  weft_answer *a = self;
+  for (uint32_t i = 0; i < a->n; i++) weft_cancel(a->choice[i].generation);
+}
+
+/* ---- what is written ---- */
+
+static void put_prompt_ids(const weft_choice *c, weft_text *out) {
+  const int32_t *ids;
+  uint32_t n = weft_prompt_tokens(c->generation, &ids);
+  weft_text_puts(out, ",\"prompt_token_ids\":");
+  weft_json_ids(out, ids, n);
+}
+
+static void put_head(const weft_answer *a, const char *object, weft_text *out) {
+  weft_text_puts(out, "{\"id\":");
+  weft_json_words(out, a->id);
+  weft_text_printf(out, ",\"object\":\"%s\",\"created\":%lld,\"model\":", object,
+                   (long long)a->created);
+  weft_json_words(out, a->model);
+}
+
+static void put_usage(const weft_answer *a, weft_text *out) {
+  uint64_t prompt = 0, cached = 0, completion = 0, thinking = 0, canvases = 0, steps = 0;
+  for (uint32_t i = 0; i < a->n; i++) {
+    const weft_choice *c = &a->choice[i];
+    if (i % a->n_per_prompt == 0) { /* the choices of a prompt read it once */
+      prompt += c->usage.prompt_tokens;
+      cached += c->usage.cached_tokens;
+    }
+    completion += c->usage.completion_tokens;
+    thinking += c->n_thinking_tokens;
+    canvases += c->usage.canvases;
+    steps += c->usage.denoise_steps;
+  }
+  weft_text_printf(out, "{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu",
+                   (unsigned long long)prompt, (unsigned long long)completion,
+                   (unsigned long long)(prompt + completion));
+  weft_text_printf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu}",
+                   (unsigned long long)cached);
+  weft_text_printf(out,
+                   ",\"completion_tokens_details\":{\"reasoning_tokens\":%llu,\"canvases\":%llu,"
+                   "\"denoise_steps\":%llu}}",
+                   (unsigned long long)thinking, (unsigned long long)canvases,
+                   (unsigned long long)steps);
+}
+
+/* One event with one choice in it. */
+static void put_chunk(const weft_answer *a, weft_choice *c, const char *finish, weft_text *out) {
+  weft_sse_begin(out, NULL);
+  put_head(a, a->dialect->chunk_object, out);
+  if (!c->begun && a->token_ids && !a->dialect->prompt_ids_in_choice) put_prompt_ids(c, out);
+  weft_text_puts(out, ",\"choices\":[");
+  a->dialect->chunk(a, c, finish, out);
+  if (!c->begun && a->token_ids && a->dialect->prompt_ids_in_choice) put_prompt_ids(c, out);
+  weft_text_puts(out, a->include_usage ? "}],\"usage\":null}" : "}]}");
+  weft_sse_end(out);
+  c->begun = true;
+  clear_choice(c);
+}
+
+static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_delta *d,
+                       weft_text *out) {
+  weft_sse_begin(out, "replace");
+  weft_text_puts(out, "{\"id\":");
+  weft_json_words(out, a->id);
+  weft_text_printf(out, ",\"index\":%u,\"block\":%u,\"step\":%u,\"text\":", c->index, d->block,
+                   d->step);
+  weft_json_string(out, d->text, d->n_text);
+  weft_text_printf(out,
+                   ",\"accepted\":%u,\"positions\":%u,\"stopped\":%s,\"temperature\":", d->accepted,
+                   d->n_tokens, d->stopped ? "true" : "false");
+  weft_json_real(out, (double)d->step_temperature);
+  weft_text_puts(out, ",\"mean_entropy\":");
+  weft_json_real(out, (double)d->mean_entropy);
+  if (a->token_ids) {
+    weft_text_puts(out, ",\"token_ids\":");
+    weft_json_ids(out, d->tokens, d->n_tokens);
+  }
+  weft_text_puts(out, "}");
+  weft_sse_end(out);
+}
+
+static void put_last(const weft_answer *a, weft_text *out) {
+  if (a->include_usage) {
+    weft_sse_begin(out, NULL);
+    put_head(a, a->dialect->chunk_object, out);
+    weft_text_puts(out, ",\"choices\":[],\"usage\":");
+    put_usage(a, out);
+    weft_text_puts(out, "}");
+    weft_sse_end(out);
+  }
+  weft_sse_done(out);
+}
+
+static void put_whole(const weft_answer *a, weft_text *out) {
+  put_head(a, a->dialect->object, out);
+  if (a->token_ids && !a->dialect->prompt_ids_in_choice) put_prompt_ids(&a->choice[0], out);
+  weft_text_puts(out, ",\"choices\":[");
+  for (uint32_t i = 0; i < a->n; i++) {
+    if (i > 0) weft_text_puts(out, ",");
+    a->dialect->whole(a, &a->choice[i], out);
+    if (a->token_ids && a->dialect->prompt_ids_in_choice) put_prompt_ids(&a->choice[i], out);
+    weft_text_puts(out, "}");
+  }
+  weft_text_puts(out, "],\"usage\":");
+  put_usage(a, out);
+  weft_text_puts(out, "}");
+}
+
+/* ---- taking deltas ---- */
+
+static void keep_text(const weft_answer *a, weft_choice *c, const weft_delta *d) {
+  weft_text_append(d->thinking ? &c->thinking : &c->text, d->text, d->n_text);
+  if (d->thinking) c->n_thinking_tokens += d->n_tokens;
+  for (uint32_t i = 0; i < d->n_tokens && a->token_ids; i++) {
+    weft_text_printf(&c->ids, c->n_ids == 0 ? "%d" : ",%d", d->tokens[i]);
+    c->n_ids += 1;
+  }
+  if (a->logprobs && d->logprobs != NULL) a->dialect->logprobs(c, d);
+}
+
+static weft_status refuse_end(const weft_delta *end, weft_refusal *why) {
+  if (strcmp(end->finish, "error") == 0)
+    return weft_refuse(why, 500, "generation_failed", NULL, "%s", end->error);
+  if (strcmp(end->finish, "deadline") == 0) {
+    return weft_refuse(why, 504, "timeout", "timeout_ms",
+                       "the request's timeout_ms passed before its answer was complete");
+  }
+  if (strcmp(end->finish, "cancelled") == 0)
+    return weft_refuse(why, 503, "cancelled", NULL, "the request was cancelled");
+  return WEFT_OK;
+}
+
+static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why,
+                            weft_text *out) {
+  c->ended = true;
+  c->finish = d->finish;
+  c->usage = d->usage;
+  a->n_ended += 1;
+  if (a->answered != NULL) a->answered(a->answered_self, a->tenant, d);
+  weft_status status = refuse_end(d, why);
+  if (status != WEFT_OK || !a->stream) return status;
+  if (!c->begun && a->dialect->opens) put_chunk(a, c, NULL, out);
+  put_chunk(a, c, d->finish, out);
+  return WEFT_OK;
+}
+
+static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why,
+                        weft_text *out) {
+  if (d->kind == WEFT_DELTA_END) return take_end(a, c, d, why, out);
+  if (d->kind == WEFT_DELTA_CANVAS) {
+    if (a->stream && a->canvas_events) put_canvas(a, c, d, out);
+    return WEFT_OK;
+  }
+  if (a->stream && !c->begun && a->dialect->opens) put_chunk(a, c, NULL, out);
+  keep_text(a, c, d);
+  if (choice_status(c) != WEFT_OK)
+    return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
+  bool says = c->text.n > 0 || c->thinking.n > 0 || c->n_ids > 0 || c->n_logprobs > 0;
+  if (a->stream && says) put_chunk(a, c, NULL, out);
+  return WEFT_OK;
+}
+
+/* Takes what is there, choice by choice in turn. WEFT_AGAIN: nothing is there now. */
+static weft_status take_some(weft_answer *a, weft_refusal *why, weft_text *out) {
+  uint32_t n_idle = 0;
+  for (uint32_t n = 0; n < DELTAS_PER_PULL && a->n_ended < a->n && out->n < PULL_BYTES;) {
+    weft_choice *c = &a->choice[a->turn];
+    weft_delta d;
+    a->turn = (a->turn + 1) % a->n;
+    int status = c->ended ? WEFT_AGAIN : weft_next(c->generation, 0, &d);
+    if (status == WEFT_AGAIN) {
+      if (++n_idle == a->n) return n == 0 ? WEFT_AGAIN : WEFT_OK;
+      continue;
+    }
+    if (status != 0)
+      return weft_refuse(why, 500, "internal", NULL, "%s", weft_status_text((weft_status)status));
+    if (take(a, c, &d, why, out) != WEFT_OK) return WEFT_E_INVALID;
+    n_idle = 0;
+    n += 1;
+  }
+  return WEFT_OK;
+}
+
+static weft_pull pull_stream(void *self, weft_exchange *x, weft_text *out) {
+  weft_answer *a = self;
+  weft_refusal why;
+  (void)x;
+  weft_status status = take_some(a, &why, out);
+  if (status == WEFT_AGAIN) return WEFT_PULL_WAIT;
+  if (status != WEFT_OK) {
+    cancel_all(a);
+    weft_sse_begin(out, NULL);
+    weft_refusal_json(&why, out);
+    weft_sse_end(out);
+    weft_sse_done(out);
+    return WEFT_PULL_END;
+  }
+  if (a->n_ended < a->n) return WEFT_PULL_MORE;
+  put_last(a, out);
+  return WEFT_PULL_END;
+}
+
+static weft_pull pull_whole(void *self, weft_exchange *x, weft_text *out) {
+  weft_answer *a = self;
+  weft_refusal why;
+  weft_text body = {0};
+  (void)out; /* the answer comes in one piece */
+  weft_status status = take_some(a, &why, &body);
+  if (status == WEFT_AGAIN) return WEFT_PULL_WAIT;
+  if (status != WEFT_OK) {
+    cancel_all(a);
+    weft_exchange_refuse(x, &why);
+    return WEFT_PULL_END;
+  }
+  if (a->n_ended < a->n) return WEFT_PULL_MORE;
+  put_whole(a, &body);
+  weft_exchange_answer(x, 200, "application/json", &body);
+  return WEFT_PULL_END;
+}
+
+/* ---- starting ---- */
+
+static const char *served_name(const weft_runtime *rt, const char *asked) {
+  for (uint32_t i = 0; asked != NULL && i < weft_n_models(rt); i++) {
+    const char *name = weft_model_at(rt, i).name;
+    if (strcmp(name, asked) == 0) return name;
+  }
+  return weft_model_at(rt, 0).name;
+}
+
+static weft_answer *open_answer(const weft_answer_config *config, weft_exchange *x) {
+  const weft_gen *gen = config->gen;
+  weft_answer *a = weft_alloc(1, sizeof *a);
+  if (a == NULL) return NULL;
+  struct timespec now;
+  (void)clock_gettime(CLOCK_REALTIME, &now); /* cannot fail with this clock */
+  weft_text id = {0};
+  weft_text_printf(&id, "%s%s", config->dialect->id_prefix, weft_exchange_id(x));
+  *a = (weft_answer){.dialect = config->dialect,
+                     .exchange = x,
+                     .id = id.bytes,
+                     .model = served_name(config->runtime, gen->params.model),
+                     .created = now.tv_sec,
+                     .stream = gen->stream,
+                     .include_usage = gen->include_usage,
+                     .token_ids = gen->token_ids,
+                     .canvas_events = gen->canvas_events,
+                     .logprobs = gen->params.logprobs,
+                     .n_per_prompt = gen->n_choices,
+                     .tenant = config->tenant,
+                     .answered = config->answered,
+                     .answered_self = config->answered_self};
+  a->choice = weft_alloc((size_t)gen->n_prompts * gen->n_choices, sizeof *a->choice);
+  if (a->choice != NULL && weft_text_status(&id) == WEFT_OK && id.bytes != NULL) return a;
+  close_answer(a);
+  return NULL;
+}
+
+static weft_status submit_all(weft_answer *a, const weft_answer_config *config, weft_refusal *why) {
+  const weft_gen *gen = config->gen;
+  weft_generate_params params = gen->params;
+  params.tenant = config->tenant;
+  for (uint32_t p = 0; p < gen->n_prompts; p++) {
+    const weft_gen_prompt *prompt = &gen->prompt[p];
+    params.turns = prompt->turns;
+    params.n_turns = prompt->n_turns;
+    params.text = prompt->text;
+    params.n_text = prompt->n_text;
+    params.tokens = prompt->tokens;
+    params.n_tokens = prompt->n_tokens;
+    for (uint32_t k = 0; k < gen->n_choices; k++) {
+      char line[512];
+      weft_choice *c = &a->choice[a->n];
+      params.choice = k;
+      int status = weft_submit(config->runtime, &params, &c->generation, line, sizeof line);
+      if (status != 0) return weft_refuse_status(why, status, line, config->draining);
+      c->index = a->n++;
+      c->prompt = p;
+    }
+  }
+  return WEFT_OK;
+}
+
+static void wake(void *self) {
+  weft_exchange_wake(self);
+}
+
+void weft_answer_start(const weft_answer_config *config, weft_exchange *x) {
+  weft_refusal why;
+  weft_answer *a = open_answer(config, x);
+  weft_status status = a == NULL ? weft_refuse(&why, 503, "no_memory", NULL,
+                                               "no memory for this request: try again later")
+                                 : submit_all(a, config, &why);
+  if (status != WEFT_OK) {
+    close_answer(a); /* what was submitted already is cancelled */
+    weft_exchange_refuse(x, &why);
+    return;
+  }
+  weft_source source = {.pull = a->stream ? pull_stream : pull_whole,
+                        .left = cancel_all,
+                        .close = close_answer,
+                        .self = a};
+  if (a->stream) {
+    weft_exchange_stream(x, WEFT_SSE_TYPE, &source);
+  } else {
+    weft_exchange_later(x, &source);
+  }
+  /* the exchange belongs to this worker until its handler returns, so nothing is read meanwhile */
+  for (uint32_t i = 0; i < a->n; i++) weft_on_ready(a->choice[i].generation, wake, x);
+}
