@@ -4,6 +4,7 @@
  * number is read from the server's /metrics; the demo fails when they do not show it. */
 #include <jansson.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +33,7 @@ typedef struct worker {
   bool diffusion;
   uint32_t index, n_failed;
   bool shown;
+  _Atomic uint32_t *n_decoding; /* workers that still ask token by token: the others go on as long */
 } worker;
 
 static char *body_of(const char *model, const char *question, bool diffusion, bool stream) {
@@ -62,7 +64,7 @@ static void show(const worker *w, const char *question, const char *answer) {
 
 static void *work(void *self) {
   worker *w = self;
-  for (uint32_t round = 0; round < ROUNDS; round++) {
+  for (uint32_t round = 0; round < ROUNDS || (w->diffusion && atomic_load(w->n_decoding) > 0); round++) {
     const char *question = questions[(w->index + round) % N_QUESTIONS];
     weft_text answer = {0};
     char *body = body_of(w->model, question, w->diffusion, false);
@@ -74,20 +76,24 @@ static void *work(void *self) {
     free(body);
     weft_text_free(&answer);
   }
+  if (!w->diffusion) atomic_fetch_sub(w->n_decoding, 1);
   return NULL;
 }
 
-/* Half of the workers ask by diffusion, half token by token. models[i % n_models] is whom worker i asks. */
+/* Half of the workers ask by diffusion, half token by token, of one model or of two in turn. */
 static uint32_t run_load(uint16_t port, const char *const *models, uint32_t n_models, bool shown) {
   pthread_t thread[WORKERS];
   worker w[WORKERS];
   uint32_t n_started = 0, n_failed = 0;
+  _Atomic uint32_t n_decoding = WORKERS / 2;
   for (uint32_t i = 0; i < WORKERS; i++) {
-    bool canvas = n_models == 1 ? i % 2 == 0 : i % n_models == 0;
-    w[i] = (worker){.port = port, .model = models[i % n_models], .diffusion = canvas, .index = i / 2, .shown = shown && i < 6};
+    bool canvas = i % 2 == 0;
+    w[i] = (worker){.port = port, .model = models[n_models == 1 ? 0 : i % n_models], .diffusion = canvas, .index = i / 2, .shown = shown && i < 6,
+                    .n_decoding = &n_decoding};
     if (pthread_create(&thread[i], NULL, work, &w[i]) != 0) break;
     n_started += 1;
   }
+  if (n_started < WORKERS) atomic_store(&n_decoding, 0); /* nobody waits for who never started */
   for (uint32_t i = 0; i < n_started; i++) {
     (void)pthread_join(thread[i], NULL); /* started above */
     n_failed += w[i].n_failed;
