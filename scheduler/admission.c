@@ -71,9 +71,9 @@ static weft_status open_slot(weft_engine *e, weft_lane *lane, weft_request *r) {
                              .n_prompt = r->asked.n_tokens,
                              .max_tokens = r->size.answer_max,
                              .trace = r->asked.trace};
-  uint64_t start_us = weft_clock_us();
+  uint64_t start_ns = weft_clock_ns();
   weft_status status = lane->runner->ops->slot_open(lane->runner, r->slot, &params);
-  e->runner_us += weft_clock_us() - start_us;
+  e->runner_ns += weft_clock_ns() - start_ns;
   return status;
 }
 

@@ -152,7 +152,7 @@ typedef struct weft_engine_stats {
   uint32_t n_running, n_waiting;
   bool draining;
   uint64_t broken_runners; /* bit per runner */
-  uint64_t step_us, plan_us, queue_us; /* sums */
+  uint64_t step_us, plan_us, queue_us; /* sums; plan_us: step_us without the time inside the runner */
   /* histograms with the bounds of weft_latency_bounds_us, last bucket open */
   uint64_t ttft[20], tpot[20], e2e[20], queue[20];
   uint64_t ttft_sum_us, tpot_sum_us, e2e_sum_us;

@@ -82,7 +82,8 @@ struct weft_engine {
 
   bool real_clock; /* time of results is read from the clock, not taken from step's argument */
   uint64_t now_us;
-  uint64_t runner_us; /* spent in calls of the runner, this turn */
+  uint64_t runner_ns; /* spent in calls of the runner, this turn */
+  uint64_t step_ns, plan_ns; /* sums over all turns with a step: all, without the runner */
   weft_engine_stats stats;
 
   pthread_mutex_t stats_mutex;

@@ -134,6 +134,7 @@ void weft_fake_canvas_step(const weft_fake_model *model, weft_fake_canvas *c,
   if (c->n_history < WEFT_STABILITY_MAX) c->n_history += 1;
   c->soft = params->no_self_conditioning ? 0 : mix(hash_tokens(c->argmax, model->n_canvas), step);
   c->done = rule.done;
+  c->stopped = rule.stopped;
   c->n_accepted = rule.n_accepted;
   c->mean_entropy = rule.mean_entropy;
   c->temperature = weft_entropy_bound_temperature(params, step);

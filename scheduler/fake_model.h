@@ -36,7 +36,7 @@ bool weft_fake_is_bad(const weft_fake_model *model, const weft_fake_sums *seen);
 /* A canvas between steps. All arrays [n_canvas] except history. */
 typedef struct weft_fake_canvas {
   uint32_t step;
-  bool done;
+  bool done, stopped;
   uint64_t soft;  /* stands for the soft embedding: hash of the step before */
   uint64_t first; /* hash of the canvas of step 0 */
   uint32_t n_history, n_accepted;

@@ -293,6 +293,7 @@ static void compute_canvas(fake_runner *f, fake_flight *b, uint32_t s,
                         segment->step);
   result->bad = weft_fake_is_bad(&f->config.model, &sums);
   result->done = c->done;
+  result->stopped = c->stopped;
   result->n_accepted = c->n_accepted;
   result->temperature = c->temperature;
   result->mean_entropy = c->mean_entropy;

@@ -35,7 +35,6 @@ typedef struct weft_plan {
   weft_work *causal, *canvas; /* [n_max] each */
   uint32_t n_causal, n_canvas, n_max;
   uint32_t n_rows, n_rows_of[4]; /* by kind */
-  uint64_t submitted_us;
 } weft_plan;
 
 weft_status weft_plan_open(weft_plan *plan, uint32_t n_max);

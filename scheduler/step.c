@@ -71,10 +71,9 @@ static void take_turn(weft_engine *e, uint32_t lane) {
 static bool submit(weft_engine *e, weft_lane *lane, weft_plan *plan) {
   weft_batch batch =
       weft_batcher_build(&e->batcher, plan, e->pager, lane->info, lane->n_batches);
-  uint64_t start_us = weft_clock_us();
-  plan->submitted_us = start_us;
+  uint64_t start_ns = weft_clock_ns();
   weft_status status = lane->runner->ops->submit(lane->runner, &batch);
-  e->runner_us += weft_clock_us() - start_us;
+  e->runner_ns += weft_clock_ns() - start_ns;
   if (status != WEFT_OK) {
     weft_lifecycle_break(e, lane, status, "the start of a step");
     return false;
@@ -111,9 +110,9 @@ void weft_engine_land(weft_engine *e) {
   weft_step_result result = {0};
   weft_status status = WEFT_OK;
   if (!plan->dropped) {
-    uint64_t start_us = weft_clock_us();
+    uint64_t start_ns = weft_clock_ns();
     status = lane->runner->ops->collect(lane->runner, &result);
-    e->runner_us += weft_clock_us() - start_us;
+    e->runner_ns += weft_clock_ns() - start_ns;
     if (e->real_clock) e->now_us = weft_clock_us();
     if (status == WEFT_OK) status = result.status;
     uint64_t number = lane->n_batches - lane->n_in_flight; /* of the oldest in flight */
@@ -133,6 +132,8 @@ void weft_engine_land(weft_engine *e) {
 
 void weft_engine_share_stats(weft_engine *e) {
   e->stats.n_running = e->n_running;
+  e->stats.step_us = e->step_ns / 1000;
+  e->stats.plan_us = e->plan_ns / 1000;
   e->stats.draining = weft_inbox_draining(&e->inbox);
   e->stats.pager = weft_pager_get_stats(e->pager);
   (void)pthread_mutex_lock(&e->stats_mutex);
@@ -141,9 +142,9 @@ void weft_engine_share_stats(weft_engine *e) {
 }
 
 weft_status weft_engine_turn(weft_engine *e, uint64_t now_us) {
-  uint64_t start_us = weft_clock_us();
+  uint64_t start_ns = weft_clock_ns();
   e->now_us = now_us;
-  e->runner_us = 0;
+  e->runner_ns = 0;
   uint64_t n_changes = e->n_changes;
   take_inbox(e);
   expire(e);
@@ -153,9 +154,9 @@ weft_status weft_engine_turn(weft_engine *e, uint64_t now_us) {
   bool landed = e->n_flight > keep;
   while (e->n_flight > keep) weft_engine_land(e);
   if (launched || landed) {
-    uint64_t turn_us = weft_clock_us() - start_us;
-    e->stats.step_us += turn_us;
-    e->stats.plan_us += turn_us - e->runner_us;
+    uint64_t turn_ns = weft_clock_ns() - start_ns;
+    e->step_ns += turn_ns;
+    e->plan_ns += turn_ns - e->runner_ns;
   }
   if (!launched && !landed && e->n_changes == n_changes) return WEFT_AGAIN;
   weft_engine_share_stats(e);

@@ -311,8 +311,9 @@ static void take_event(sim *s, sim_request *r, uint32_t index, const weft_event 
       FAIL(s, "request %u: step %u of canvas %u, not step %u of canvas %u", index, event->step,
            event->block, r->next_step, r->next_block);
     }
-    r->next_block = event->stopped ? event->block + 1 : event->block;
-    r->next_step = event->stopped ? 0 : event->step + 1;
+    bool last = event->stopped || event->step + 1 == r->params.entropy_bound.max_steps;
+    r->next_block = last ? event->block + 1 : event->block;
+    r->next_step = last ? 0 : event->step + 1;
   } else {
     r->finished = true;
     r->end = *event;
