@@ -58,45 +58,22 @@ weft_status diffusion_gemma__read(const weft_gguf *gguf, weft_hyper *hyper, weft
   return status;
 }
 
+#define HIDDEN WEFT_DIM_HIDDEN
+#define FF     WEFT_DIM_FF
+#define MATMUL WEFT_USE_MATMUL
+#define GLOBAL(name, alias, kind, field, uses, ...) \
+  WEFT_TENSOR_ROW(weft_globals, name, alias, kind, ALWAYS, field, uses, __VA_ARGS__)
+
 static const weft_tensor_row encoder_rows[] = {
-    {"blk.%u.enc_layer_output_scale.weight",
-     NULL,
-     WEFT_TENSOR_SCALAR,
-     WEFT_NEED_ALWAYS,
-     {WEFT_DIM_ONE},
-     0,
-     offsetof(weft_layer, encoder_scale)},
+    WEFT_TENSOR_ROW(weft_layer, "blk.%u.enc_layer_output_scale.weight", NULL, SCALAR, ALWAYS,
+                    encoder_scale, 0, WEFT_DIM_ONE),
 };
 
 static const weft_tensor_row self_cond_rows[] = {
-    {"self_cond_pre_norm.weight",
-     "self_cond_norm.weight",
-     WEFT_TENSOR_VECTOR,
-     WEFT_NEED_ALWAYS,
-     {WEFT_DIM_HIDDEN},
-     0,
-     offsetof(weft_globals, self_cond_norm)},
-    {"self_cond_gate.weight",
-     NULL,
-     WEFT_TENSOR_MATRIX,
-     WEFT_NEED_ALWAYS,
-     {WEFT_DIM_HIDDEN, WEFT_DIM_FF},
-     WEFT_USE_MATMUL,
-     offsetof(weft_globals, self_cond_gate)},
-    {"self_cond_up.weight",
-     NULL,
-     WEFT_TENSOR_MATRIX,
-     WEFT_NEED_ALWAYS,
-     {WEFT_DIM_HIDDEN, WEFT_DIM_FF},
-     WEFT_USE_MATMUL,
-     offsetof(weft_globals, self_cond_up)},
-    {"self_cond_down.weight",
-     NULL,
-     WEFT_TENSOR_MATRIX,
-     WEFT_NEED_ALWAYS,
-     {WEFT_DIM_FF, WEFT_DIM_HIDDEN},
-     WEFT_USE_MATMUL,
-     offsetof(weft_globals, self_cond_down)},
+    GLOBAL("self_cond_pre_norm.weight", "self_cond_norm.weight", VECTOR, self_cond_norm, 0, HIDDEN),
+    GLOBAL("self_cond_gate.weight", NULL, MATRIX, self_cond_gate, MATMUL, HIDDEN, FF),
+    GLOBAL("self_cond_up.weight", NULL, MATRIX, self_cond_up, MATMUL, HIDDEN, FF),
+    GLOBAL("self_cond_down.weight", NULL, MATRIX, self_cond_down, MATMUL, FF, HIDDEN),
 };
 
 weft_status diffusion_gemma__load(weft_model *model, weft_loader *loader) {
@@ -120,14 +97,22 @@ static weft_status self_condition(weft_step *step) {
   for (uint32_t i = 0; i < args->batch->n_segments; i++) {
     const weft_segment *segment = &args->batch->segment[i];
     if (!segment->canvas || args->soft[i] == NULL) continue;
-    weft_status status = layers__norm(step, args->soft[i], NULL, globals->self_cond_norm, NULL,
-                                      NULL, segment->n_rows, step->h + n * n_hidden);
+    layers_norm_args norm = {.x = args->soft[i],
+                             .weight = globals->self_cond_norm,
+                             .y = step->h + n * n_hidden,
+                             .n_rows = segment->n_rows};
+    weft_status status = layers__norm(step, &norm);
     if (status != WEFT_OK) return status;
     n += segment->n_rows;
   }
   if (n == 0) return WEFT_OK;
-  return layers__mlp(step, step->h, n, &globals->self_cond_gate, &globals->self_cond_up,
-                     &globals->self_cond_down, model->scratch.t);
+  layers_mlp_args mlp = {.x = step->h,
+                         .gate = &globals->self_cond_gate,
+                         .up = &globals->self_cond_up,
+                         .down = &globals->self_cond_down,
+                         .out = model->scratch.t,
+                         .n_rows = n};
+  return layers__mlp(step, &mlp);
 }
 
 weft_status diffusion_gemma__embed(weft_step *step) {
@@ -142,7 +127,8 @@ weft_status diffusion_gemma__embed(weft_step *step) {
     float *x = step->x + segment->first_row * n_hidden;
     const float *signal = args->soft[i] != NULL ? step->model->scratch.t + n * n_hidden : NULL;
     if (signal != NULL) n += segment->n_rows;
-    status = layers__norm(step, x, signal, NULL, NULL, NULL, segment->n_rows, x);
+    layers_norm_args norm = {.x = x, .x2 = signal, .y = x, .n_rows = segment->n_rows};
+    status = layers__norm(step, &norm);
   }
   return status;
 }

@@ -176,14 +176,14 @@ weft_status gemma4__read(const weft_gguf *gguf, weft_hyper *hyper, weft_error *e
 
 /* ---- tensors ---- */
 
-#define ROW(name, kind, need, field, uses, ...)                                      \
-  {                                                                                  \
-    "blk.%u." name, NULL, WEFT_TENSOR_##kind, WEFT_NEED_##need, {__VA_ARGS__}, uses, \
-        offsetof(weft_layer, field)                                                  \
-  }
+#define ROW(name, kind, need, field, uses, ...) \
+  WEFT_TENSOR_ROW(weft_layer, "blk.%u." name, NULL, kind, need, field, uses, __VA_ARGS__)
+#define GLOBAL(name, kind, need, field, uses, ...) \
+  WEFT_TENSOR_ROW(weft_globals, name, NULL, kind, need, field, uses, __VA_ARGS__)
 #define HIDDEN  WEFT_DIM_HIDDEN
 #define MATMUL  WEFT_USE_MATMUL
 #define EXPERTS WEFT_USE_EXPERTS
+#define EMBED   WEFT_USE_EMBED
 
 static const weft_tensor_row layer_rows[] = {
     ROW("attn_norm.weight", VECTOR, ALWAYS, attn_norm, 0, HIDDEN),
@@ -216,27 +216,9 @@ static const weft_tensor_row layer_rows[] = {
 };
 
 static const weft_tensor_row global_rows[] = {
-    {"token_embd.weight",
-     NULL,
-     WEFT_TENSOR_MATRIX,
-     WEFT_NEED_ALWAYS,
-     {HIDDEN, WEFT_DIM_VOCAB},
-     WEFT_USE_EMBED,
-     offsetof(weft_globals, token_embd)},
-    {"output.weight",
-     NULL,
-     WEFT_TENSOR_MATRIX,
-     WEFT_NEED_NEVER,
-     {HIDDEN, WEFT_DIM_VOCAB},
-     WEFT_USE_EMBED,
-     offsetof(weft_globals, output)},
-    {"output_norm.weight",
-     NULL,
-     WEFT_TENSOR_VECTOR,
-     WEFT_NEED_ALWAYS,
-     {HIDDEN},
-     0,
-     offsetof(weft_globals, output_norm)},
+    GLOBAL("token_embd.weight", MATRIX, ALWAYS, token_embd, EMBED, HIDDEN, WEFT_DIM_VOCAB),
+    GLOBAL("output.weight", MATRIX, NEVER, output, EMBED, HIDDEN, WEFT_DIM_VOCAB),
+    GLOBAL("output_norm.weight", VECTOR, ALWAYS, output_norm, 0, HIDDEN),
 };
 
 /* Exactly one of the two forms of the experts' input side. */
@@ -365,46 +347,60 @@ weft_status gemma4__embed(weft_step *step) {
   return weft_embed(model->device, &args);
 }
 
+/* The norm of dense rows under one weight. */
+static weft_status norm_rows(weft_step *step, const float *x, const float *weight, float *y) {
+  layers_norm_args norm = {.x = x, .weight = weight, .y = y, .n_rows = step->n_rows};
+  return layers__norm(step, &norm);
+}
+
 /* The routed branch: router and experts read the residual stream through norms of their own. out:
  * its normed sum. */
 static weft_status routed_branch(weft_step *step, const weft_layer *layer, float *out) {
-  uint32_t n = step->n_rows;
   float *r = out, *u = step->h; /* the router's product has read r before the experts write out */
-  weft_status status = layers__norm(step, step->x, NULL, layer->router_scale, NULL, NULL, n, r);
-  if (status == WEFT_OK)
-    status = layers__norm(step, step->x, NULL, layer->pre_ffw_norm_2, NULL, NULL, n, u);
+  weft_status status = norm_rows(step, step->x, layer->router_scale, r);
+  if (status == WEFT_OK) status = norm_rows(step, step->x, layer->pre_ffw_norm_2, u);
   if (status == WEFT_OK) status = layers__experts(step, layer, r, u, out);
-  if (status != WEFT_OK) return status;
-  return layers__norm(step, out, NULL, layer->post_ffw_norm_2, NULL, NULL, n, out);
+  return status == WEFT_OK ? norm_rows(step, out, layer->post_ffw_norm_2, out) : status;
 }
 
 static weft_status feed_forward(weft_step *step, const weft_layer *layer, bool moe) {
   weft_scratch *s = &step->model->scratch;
-  uint32_t n = step->n_rows;
-  const float *row_scale = layer->row_scale + (step->model->limits.rows_max - step->n_causal);
-  weft_status status = layers__norm(step, step->x, NULL, layer->ffn_norm, NULL, NULL, n, step->h);
-  if (status == WEFT_OK)
-    status = layers__mlp(step, step->h, n, &layer->gate, &layer->up, &layer->down, s->t);
-  if (status == WEFT_OK && moe) {
-    status = layers__norm(step, s->t, NULL, layer->post_ffw_norm_1, NULL, NULL, n, s->t);
-    if (status == WEFT_OK) status = routed_branch(step, layer, s->y);
-  }
+  layers_mlp_args mlp = {.x = step->h,
+                         .gate = &layer->gate,
+                         .up = &layer->up,
+                         .down = &layer->down,
+                         .out = s->t,
+                         .n_rows = step->n_rows};
+  weft_status status = norm_rows(step, step->x, layer->ffn_norm, step->h);
+  if (status == WEFT_OK) status = layers__mlp(step, &mlp);
+  if (status == WEFT_OK && moe) status = norm_rows(step, s->t, layer->post_ffw_norm_1, s->t);
+  if (status == WEFT_OK && moe) status = routed_branch(step, layer, s->y);
   if (status != WEFT_OK) return status;
-  return layers__norm(step, s->t, moe ? s->y : NULL, layer->post_ffw_norm, step->x, row_scale, n,
-                      step->x);
+  layers_norm_args sum = {
+      .x = s->t,
+      .x2 = moe ? s->y : NULL,
+      .weight = layer->post_ffw_norm,
+      .add = step->x,
+      .row_scale = layer->row_scale + (step->model->limits.rows_max - step->n_causal),
+      .y = step->x,
+      .n_rows = step->n_rows};
+  return layers__norm(step, &sum);
 }
 
 weft_status gemma4__layer(weft_step *step, uint32_t l) {
   weft_model *model = step->model;
   const weft_layer *layer = &model->layers[l];
-  weft_status status =
-      layers__norm(step, step->x, NULL, layer->attn_norm, NULL, NULL, step->n_rows, step->h);
+  weft_status status = norm_rows(step, step->x, layer->attn_norm, step->h);
   if (status == WEFT_OK) status = layers__attention(step, l);
   if (status != WEFT_OK || step->n_rows == 0) return status;
   const weft_weight *o = &layer->o;
   status = layers__matmul(step, step->a, step->n_rows, 1, &o, &model->scratch.t);
   if (status != WEFT_OK) return status;
-  status = layers__norm(step, model->scratch.t, NULL, layer->post_attn_norm, step->x, NULL,
-                        step->n_rows, step->x);
+  layers_norm_args sum = {.x = model->scratch.t,
+                          .weight = layer->post_attn_norm,
+                          .add = step->x,
+                          .y = step->x,
+                          .n_rows = step->n_rows};
+  status = layers__norm(step, &sum);
   return status == WEFT_OK ? feed_forward(step, layer, model->hyper.moe[l]) : status;
 }

@@ -319,39 +319,40 @@ static double read_real(weft_gguf_kind kind, const uint8_t *at) {
   return (double)value;
 }
 
-/* The bytes of element i: of an array, or the scalar itself. */
-static weft_status find_element(const weft_gguf *gguf, const char *name, uint64_t i,
-                                const gguf_key **out, weft_gguf_kind *kind, const uint8_t **at,
+/* One value: of an array, or the scalar itself. */
+typedef struct element {
+  const gguf_key *key;
+  weft_gguf_kind kind;
+  const uint8_t *at;
+} element;
+
+static weft_status find_element(const weft_gguf *gguf, const char *name, uint64_t i, element *out,
                                 weft_error *error) {
   const gguf_key *key = find_key(gguf, name);
   if (key == NULL) return WEFT_E_NOT_FOUND;
-  *out = key;
-  *at = key->value;
-  *kind = key->kind;
+  *out = (element){key, key->kind, key->value};
   if (key->kind != WEFT_GGUF_ARRAY) return WEFT_OK;
   if (i >= key->count) {
     return weft_fail(error, WEFT_E_FORMAT,
                      "%s: key '%s' has %" PRIu64 " elements; number %" PRIu64 " is wanted",
                      weft_gguf_path(gguf), name, key->count, i);
   }
-  *kind = key->element;
-  *at = key->value + i * gguf__kind_bytes(key->element);
+  out->kind = key->element;
+  out->at = key->value + i * gguf__kind_bytes(key->element);
   return WEFT_OK;
 }
 
 weft_status weft_gguf_u64_at(const weft_gguf *gguf, const char *name, uint64_t i, uint64_t *out,
                              weft_error *error) {
-  const gguf_key *key;
-  weft_gguf_kind kind;
-  const uint8_t *at;
-  weft_status status = find_element(gguf, name, i, &key, &kind, &at, error);
+  element e;
+  weft_status status = find_element(gguf, name, i, &e, error);
   if (status != WEFT_OK) return status;
-  if (is_unsigned(kind)) {
-    *out = read_unsigned(kind, at);
+  if (is_unsigned(e.kind)) {
+    *out = read_unsigned(e.kind, e.at);
     return WEFT_OK;
   }
-  if (!is_signed(kind)) return wrong_kind(gguf, name, key, "an integer", error);
-  int64_t value = read_signed(kind, at);
+  if (!is_signed(e.kind)) return wrong_kind(gguf, name, e.key, "an integer", error);
+  int64_t value = read_signed(e.kind, e.at);
   if (value < 0) {
     return weft_fail(error, WEFT_E_FORMAT, "%s: key '%s' is %" PRId64 "; it must not be negative",
                      weft_gguf_path(gguf), name, value);
@@ -362,14 +363,13 @@ weft_status weft_gguf_u64_at(const weft_gguf *gguf, const char *name, uint64_t i
 
 weft_status weft_gguf_f64_at(const weft_gguf *gguf, const char *name, uint64_t i, double *out,
                              weft_error *error) {
-  const gguf_key *key;
-  weft_gguf_kind kind;
-  const uint8_t *at;
-  weft_status status = find_element(gguf, name, i, &key, &kind, &at, error);
+  element e;
+  weft_status status = find_element(gguf, name, i, &e, error);
   if (status != WEFT_OK) return status;
-  if (kind == WEFT_GGUF_STRING || kind == WEFT_GGUF_BOOL)
-    return wrong_kind(gguf, name, key, "a number", error);
-  *out = read_real(kind, at);
+  if (e.kind == WEFT_GGUF_STRING || e.kind == WEFT_GGUF_BOOL) {
+    return wrong_kind(gguf, name, e.key, "a number", error);
+  }
+  *out = read_real(e.kind, e.at);
   return WEFT_OK;
 }
 
@@ -418,11 +418,10 @@ weft_status weft_gguf_string_at(const weft_gguf *gguf, const char *name, uint64_
   if (key->kind != WEFT_GGUF_ARRAY || key->element != WEFT_GGUF_STRING) {
     return wrong_kind(gguf, name, key, "an array of strings", error);
   }
-  const uint8_t *at;
-  weft_gguf_kind kind;
-  weft_status status = find_element(gguf, name, i, &key, &kind, &at, error);
+  element e;
+  weft_status status = find_element(gguf, name, i, &e, error);
   if (status != WEFT_OK) return status;
-  at = key->value + key->offsets[i];
+  const uint8_t *at = key->value + key->offsets[i];
   out->n = (size_t)read_unsigned(WEFT_GGUF_U64, at);
   out->data = (const char *)at + 8;
   return WEFT_OK;

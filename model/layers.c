@@ -22,17 +22,16 @@ weft_status layers__matmul(weft_step *step, const float *x, uint32_t n_rows, uin
   return weft_matmul(model->device, &args);
 }
 
-weft_status layers__norm(weft_step *step, const float *x, const float *x2, const float *weight,
-                         const float *add, const float *row_scale, uint32_t n_rows, float *y) {
+weft_status layers__norm(weft_step *step, const layers_norm_args *args) {
   uint32_t n = step->model->hyper.n_hidden;
-  weft_norm_args args = {
-      .x = x,
-      .x2 = x2,
-      .weight = weight,
-      .add = add,
-      .row_scale = row_scale,
-      .y = y,
-      .n_rows = n_rows,
+  weft_norm_args norm = {
+      .x = args->x,
+      .x2 = args->x2,
+      .weight = args->weight,
+      .add = args->add,
+      .row_scale = args->row_scale,
+      .y = args->y,
+      .n_rows = args->n_rows,
       .n_cols = n,
       .x_stride = n,
       .x2_stride = n,
@@ -40,7 +39,7 @@ weft_status layers__norm(weft_step *step, const float *x, const float *x2, const
       .y_stride = n,
       .eps = step->model->hyper.eps,
   };
-  return weft_norm(step->model->device, &args);
+  return weft_norm(step->model->device, &norm);
 }
 
 /* ---- attention ---- */
@@ -227,27 +226,27 @@ weft_status layers__attention(weft_step *step, uint32_t l) {
 
 /* ---- feed-forward ---- */
 
-weft_status layers__mlp(weft_step *step, const float *x, uint32_t n_rows, const weft_weight *gate,
-                        const weft_weight *up, const weft_weight *down, float *out) {
+weft_status layers__mlp(weft_step *step, const layers_mlp_args *args) {
   weft_scratch *s = &step->model->scratch;
-  weft_status status = layers__matmul(step, x, n_rows, 2, (const weft_weight *const[]){gate, up},
+  uint32_t n = args->gate->n_out;
+  weft_status status = layers__matmul(step, args->x, args->n_rows, 2,
+                                      (const weft_weight *const[]){args->gate, args->up},
                                       (float *const[]){s->g, s->u});
   if (status != WEFT_OK) return status;
-  uint32_t n = gate->n_out;
-  weft_gate_args args = {
+  weft_gate_args gate = {
       .g = s->g,
       .u = s->u,
       .y = s->g,
-      .n_rows = n_rows,
+      .n_rows = args->n_rows,
       .n_cols = n,
       .g_stride = n,
       .u_stride = n,
       .y_stride = n,
       .activation = WEFT_GELU_TANH,
   };
-  status = weft_gate(step->model->device, &args);
+  status = weft_gate(step->model->device, &gate);
   if (status != WEFT_OK) return status;
-  return layers__matmul(step, s->g, n_rows, 1, &down, &out);
+  return layers__matmul(step, s->g, args->n_rows, 1, &args->down, &args->out);
 }
 
 static const weft_weight *present(const weft_weight *weight) {

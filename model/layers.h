@@ -10,15 +10,24 @@
 /* y = x W^T for up to three weights of one input. Rows are dense. */
 weft_status layers__matmul(weft_step *step, const float *x, uint32_t n_rows, uint32_t n_weights,
                            const weft_weight *const *weight, float *const *y);
-/* y = add + norm(x + x2) * weight, times row_scale; x2, weight, add and row_scale may be NULL. */
-weft_status layers__norm(weft_step *step, const float *x, const float *x2, const float *weight,
-                         const float *add, const float *row_scale, uint32_t n_rows, float *y);
+/* y = (add + norm(x + x2) * weight) * row_scale, rows dense; all but x and y may be NULL. */
+typedef struct layers_norm_args {
+  const float *x, *x2, *weight, *add, *row_scale;
+  float *y;
+  uint32_t n_rows;
+} layers_norm_args;
+weft_status layers__norm(weft_step *step, const layers_norm_args *args);
 /* step->h -> keys and values in their place, attention output in step->a. In the last layer the
  * step then goes on with the output rows only; when there are none, step->n_rows is 0. */
 weft_status layers__attention(weft_step *step, uint32_t layer);
 /* out = down(act(gate x) * (up x)). */
-weft_status layers__mlp(weft_step *step, const float *x, uint32_t n_rows, const weft_weight *gate,
-                        const weft_weight *up, const weft_weight *down, float *out);
+typedef struct layers_mlp_args {
+  const float *x;
+  const weft_weight *gate, *up, *down;
+  float *out;
+  uint32_t n_rows;
+} layers_mlp_args;
+weft_status layers__mlp(weft_step *step, const layers_mlp_args *args);
 /* out = routed experts of u, chosen by the router's product with r. */
 weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *r,
                             const float *u, float *out);

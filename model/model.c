@@ -209,6 +209,7 @@ weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
   }
   args->n_experts_touched = step.n_touched;
   if (status != WEFT_OK || args->n_output == 0) return status;
-  return layers__norm(&step, step.x, NULL, model->globals.output_norm, NULL, NULL, step.n_rows,
-                      args->hidden);
+  layers_norm_args norm = {
+      .x = step.x, .weight = model->globals.output_norm, .y = args->hidden, .n_rows = step.n_rows};
+  return layers__norm(&step, &norm);
 }

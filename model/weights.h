@@ -7,6 +7,8 @@
 #ifndef WEFT_MODEL_WEIGHTS_H
 #define WEFT_MODEL_WEIGHTS_H
 
+#include <stddef.h>
+
 #include "model/model_internal.h"
 
 typedef enum weft_dim {
@@ -46,6 +48,10 @@ typedef struct weft_tensor_row {
   unsigned uses;   /* of a matrix: weft_weight_use */
   size_t field;    /* offset in the struct */
 } weft_tensor_row;
+
+/* One row of a table: type is the struct that `field` belongs to. */
+#define WEFT_TENSOR_ROW(type, name, alias, kind, need, field, uses, ...) \
+  { name, alias, WEFT_TENSOR_##kind, WEFT_NEED_##need, {__VA_ARGS__}, uses, offsetof(type, field) }
 
 typedef struct weft_loader {
   const weft_gguf *gguf;
