@@ -4,6 +4,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 static _Atomic uint64_t fail_at;  /* 0: off */
 static _Atomic uint64_t n_counted;
@@ -41,6 +44,17 @@ void *weft_realloc(void *memory, size_t n, size_t size) {
 }
 
 void weft_free(void *memory) { free(memory); }
+
+void weft_memory_prefer_huge(void *memory, size_t n_bytes) {
+#if defined(__linux__)
+  const uintptr_t page = 4096, at = (uintptr_t)memory;
+  uintptr_t begin = (at + page - 1) & ~(page - 1), end = (at + n_bytes) & ~(page - 1);
+  if (begin < end) (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE); /* a refusal costs speed only */
+#else
+  (void)memory;
+  (void)n_bytes;
+#endif
+}
 
 char *weft_strndup(const char *text, size_t n_bytes) {
   char *copy = weft_alloc(n_bytes + 1, 1);

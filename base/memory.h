@@ -19,6 +19,8 @@ void *weft_alloc_aligned(size_t n_bytes, size_t align);
 /* Grows or shrinks; the tail is not zeroed; on refusal the old memory stays as it was. */
 void *weft_realloc(void *memory, size_t n, size_t size);
 void weft_free(void *memory);
+/* A wish: the system may map this memory with its larger pages. Memory and contents stay as they are. */
+void weft_memory_prefer_huge(void *memory, size_t n_bytes);
 /* A copy of the text, ended by a zero byte. */
 char *weft_strdup(const char *text);
 char *weft_strndup(const char *text, size_t n_bytes);

@@ -25,6 +25,7 @@ typedef struct weft_cpu_device {
   weft_device device; /* first: a weft_device * is a weft_cpu_device * */
   weft_pool *pool;
   weft_cpu_isa isa;
+  struct weft_pack_chunk *chunks; /* memory of weights (pack.c); NULL when none is left */
 } weft_cpu_device;
 
 static inline weft_pool *weft_cpu_pool(weft_device *device) {

@@ -69,7 +69,7 @@ BF16_INLINE void widen_type(const weft_pack_info *info, const uint8_t *panel, ui
   lanes_u codes[8];
   __m512 value[WEFT_PANEL];
   for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, to += 2 * COLUMN_BYTES) {
-    lanes_block block = lanes_find_block(info, panel, n_in, b);
+    lanes_block block = lanes_find_block(info, panel, b);
     lanes_block_codes(info, &block, codes);
     widen_block(info, &block, codes, 0, value);
     store_values(value, to);

@@ -90,7 +90,7 @@ LANES_INLINE void widen_sixteen(const weft_pack_info *info, const uint8_t *panel
     }
     return;
   }
-  lanes_block block = lanes_find_block(info, panel, n_in, i / WEFT_PACK_BLOCK);
+  lanes_block block = lanes_find_block(info, panel, i / WEFT_PACK_BLOCK);
   lanes_u w[8];
   lanes_block_codes(info, &block, w);
   const lanes_u *codes = w + i % WEFT_PACK_BLOCK / 4;

@@ -105,7 +105,7 @@ INLINE void quantised_panel(const weft_pack_info *info, const weft_tile *tile, u
   const uint32_t R = tile->n_rows;
   lanes_u w[8];
   for (uint32_t b = 0; b < tile->n_in / WEFT_PACK_BLOCK; b++) {
-    lanes_block block = lanes_find_block(info, panel, tile->n_in, b);
+    lanes_block block = lanes_find_block(info, panel, b);
     lanes_block_codes(info, &block, w);
     const uint8_t *x = tile->x + (uint64_t)b * WEFT_X_BLOCK_BYTES * R;
     for (uint32_t half = 0; half < 2; half++) {

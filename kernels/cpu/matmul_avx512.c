@@ -13,6 +13,12 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* With few rows the processor itself fetches far enough ahead. */
+#ifndef FR
+#define FR 8
+#endif
+enum { FETCH_AHEAD = 4096 /* bytes */, FETCH_ROWS = FR };
+
 /* ---- weights of one block: 32 inputs x 16 outputs ------------------------------------------------------------ */
 
 INLINE void load_codes(uint32_t bits, const uint8_t *q, __m512i w[8]) {
@@ -127,6 +133,12 @@ INLINE __m512 add_block(weft_pack_form form, unsigned shift, int R, int r, const
   return _mm512_fmadd_ps(t, _mm512_set1_ps(load_float(tail)), acc);
 }
 
+/* Panels follow one another in memory, so what is fetched past the end of one is the next. */
+INLINE void fetch_ahead(const uint8_t *at, uint32_t n_bytes) {
+#pragma GCC unroll 8
+  for (uint32_t i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)at + FETCH_AHEAD + i, _MM_HINT_T0);
+}
+
 /* ---- one panel, R rows --------------------------------------------------------------------------------------- */
 
 INLINE void store_rows(const __m512 *acc, int R, const weft_tile *tile, uint32_t panel) {
@@ -139,24 +151,29 @@ INLINE void store_rows(const __m512 *acc, int R, const weft_tile *tile, uint32_t
 
 INLINE void small_panel(weft_type type, unsigned shift, uint32_t bits, uint32_t quant_bytes, int R,
                         const weft_tile *tile, uint32_t panel) {
-  const uint32_t scale_bytes = type == WEFT_TYPE_MXFP4 ? 16 : 32;
-  const uint8_t *scales = tile->panel + panel * tile->panel_bytes;
-  const uint8_t *quants = scales + weft_panel_plane_bytes(scale_bytes, tile->n_in);
-  const uint8_t *x = tile->x;
+  const uint32_t scale_bytes = type == WEFT_TYPE_MXFP4 ? 16 : 32, per_line = weft_blocks_per_line(scale_bytes);
+  const uint8_t *at = tile->panel + panel * tile->panel_bytes, *x = tile->x;
   __m512 acc[16];
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
-  for (uint32_t b = 0; b < tile->n_in / WEFT_PACK_BLOCK; b++) {
-    weights k;
-    load_codes(bits, quants, k.w);
-    if (type == WEFT_TYPE_MXFP4) look_up(k.w);
-    k.a = type == WEFT_TYPE_MXFP4 ? load_e8m0(scales) : load_f16(scales);
-    k.b = k.a;
+  for (uint32_t left = tile->n_in / WEFT_PACK_BLOCK; left > 0;) {
+    const uint8_t *scales = at;
+    at += 64;
+    uint32_t n = left < per_line ? left : per_line;
+    left -= n;
+    for (; n > 0; n--) {
+      weights k;
+      if (R >= FETCH_ROWS) fetch_ahead(at, quant_bytes);
+      load_codes(bits, at, k.w);
+      if (type == WEFT_TYPE_MXFP4) look_up(k.w);
+      k.a = type == WEFT_TYPE_MXFP4 ? load_e8m0(scales) : load_f16(scales);
+      k.b = k.a;
 #pragma GCC unroll 16
-    for (int r = 0; r < R; r++) acc[r] = add_block(WEFT_FORM_OFFSET, shift, R, r, &k, x, acc[r]);
-    scales += scale_bytes;
-    quants += quant_bytes;
-    x += WEFT_X_BLOCK_BYTES * R;
+      for (int r = 0; r < R; r++) acc[r] = add_block(WEFT_FORM_OFFSET, shift, R, r, &k, x, acc[r]);
+      scales += scale_bytes;
+      at += quant_bytes;
+      x += WEFT_X_BLOCK_BYTES * R;
+    }
   }
   store_rows(acc, R, tile, panel);
 }
@@ -174,6 +191,7 @@ INLINE void super_panel(weft_pack_form form, uint32_t bits, uint32_t quant_bytes
     const uint8_t *quants = super + 320;
     for (uint32_t j = 0; j < 8; j++) {
       weights k;
+      if (R >= FETCH_ROWS) fetch_ahead(quants, quant_bytes + 64);
       load_codes(bits, quants, k.w);
       if (form == WEFT_FORM_SPLIT) {
         k.a = _mm512_mul_ps(d, load_s8(super + 64 + 32 * j));

@@ -164,12 +164,11 @@ typedef struct lanes_block {
   lanes_f a, b;
 } lanes_block;
 
-LANES_INLINE lanes_block lanes_find_block(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in,
-                                          uint32_t b) {
+LANES_INLINE lanes_block lanes_find_block(const weft_pack_info *info, const uint8_t *panel, uint32_t b) {
   lanes_block block;
   if (info->header_bytes == 0) {
-    const uint8_t *scales = panel + (uint64_t)b * info->scale_bytes;
-    block.quants = panel + weft_panel_plane_bytes(info->scale_bytes, n_in) + (uint64_t)b * info->quant_bytes;
+    const uint8_t *scales = panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b);
+    block.quants = panel + weft_quants_offset(info->scale_bytes, info->quant_bytes, b);
     block.a = info->type == WEFT_TYPE_MXFP4 ? lanes_e8m0(scales) : lanes_f16(scales);
     block.b = block.a;
     return block;

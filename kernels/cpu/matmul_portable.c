@@ -65,7 +65,7 @@ static void quantised_panel(const weft_tile *tile, uint32_t p) {
   const uint8_t *panel = tile->panel + p * tile->panel_bytes;
   lanes_u w[8];
   for (uint32_t b = 0; b < tile->n_in / WEFT_PACK_BLOCK; b++) {
-    lanes_block block = lanes_find_block(tile->info, panel, tile->n_in, b);
+    lanes_block block = lanes_find_block(tile->info, panel, b);
     lanes_block_codes(tile->info, &block, w);
     const uint8_t *x = tile->x + (uint64_t)b * WEFT_X_BLOCK_BYTES * tile->n_rows;
     for (uint32_t r = 0; r < tile->n_rows; r++) {

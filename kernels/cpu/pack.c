@@ -35,7 +35,8 @@ uint64_t weft_panel_bytes(const weft_pack_info *info, uint32_t n_in) {
   }
   uint64_t quants = (uint64_t)(n_in / WEFT_PACK_BLOCK) * info->quant_bytes;
   if (info->header_bytes != 0) return (uint64_t)(n_in / SUPER) * info->header_bytes + quants;
-  return weft_panel_plane_bytes(info->scale_bytes, n_in) + quants;
+  uint32_t per_line = weft_blocks_per_line(info->scale_bytes);
+  return (uint64_t)((n_in / WEFT_PACK_BLOCK + per_line - 1) / per_line) * 64 + quants;
 }
 
 static uint32_t load32(const uint8_t *at) {
@@ -124,12 +125,11 @@ static void pack_small_row(const weft_pack_info *info, uint32_t n_in, const uint
                            uint8_t *panel) {
   uint32_t file_bytes = weft_type_find((int32_t)info->type)->n_bytes;
   uint32_t one = info->scale_bytes / WEFT_PANEL;
-  uint8_t *quants = panel + weft_panel_plane_bytes(info->scale_bytes, n_in) + LANE * row;
   uint8_t codes[WEFT_PACK_BLOCK];
   for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, file += file_bytes) {
-    memcpy(panel + (uint64_t)b * info->scale_bytes + one * row, file, one);
+    memcpy(panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * row, file, one);
     read_small(info, file, codes);
-    put_codes(info->bits, codes, quants + (uint64_t)b * info->quant_bytes);
+    put_codes(info->bits, codes, panel + weft_quants_offset(info->scale_bytes, info->quant_bytes, b) + LANE * row);
   }
 }
 
@@ -137,11 +137,10 @@ static void unpack_small_row(const weft_pack_info *info, uint32_t n_in, const ui
                              uint8_t *file) {
   uint32_t file_bytes = weft_type_find((int32_t)info->type)->n_bytes;
   uint32_t one = info->scale_bytes / WEFT_PANEL;
-  const uint8_t *quants = panel + weft_panel_plane_bytes(info->scale_bytes, n_in) + LANE * row;
   uint8_t codes[WEFT_PACK_BLOCK];
   for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, file += file_bytes) {
-    memcpy(file, panel + (uint64_t)b * info->scale_bytes + one * row, one);
-    get_codes(info->bits, quants + (uint64_t)b * info->quant_bytes, codes);
+    memcpy(file, panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * row, one);
+    get_codes(info->bits, panel + weft_quants_offset(info->scale_bytes, info->quant_bytes, b) + LANE * row, codes);
     write_small(info, codes, file);
   }
 }
@@ -328,6 +327,60 @@ static void unpack_task(void *arg, uint32_t task, uint32_t thread) {
   }
 }
 
+/* ---- memory of weights --------------------------------------------------------------------------------------- */
+
+/* Weights lie side by side in a few large pieces of memory, which the system is asked to map with huge pages:
+ * reading 4 KiB at a time runs into address translation at half the rate of the memory. Pieces double, so that a
+ * small model stays small; a piece goes back when its last weight is freed. */
+struct weft_pack_chunk {
+  struct weft_pack_chunk *next;
+  uint64_t n_bytes, n_used;
+  uint32_t n_weights;
+};
+
+enum { CHUNK_HEAD = 64, CHUNK_LEAST = 1 << 20, CHUNK_MOST = 64 << 20, HUGE_PAGE = 2 << 20 };
+_Static_assert(sizeof(struct weft_pack_chunk) <= CHUNK_HEAD, "a chunk's head");
+
+static struct weft_pack_chunk *open_chunk(weft_cpu_device *cpu, uint64_t n_bytes) {
+  uint64_t wanted = CHUNK_LEAST;
+  for (const struct weft_pack_chunk *c = cpu->chunks; c != NULL; c = c->next) wanted += c->n_bytes;
+  if (wanted > CHUNK_MOST) wanted = CHUNK_MOST;
+  if (wanted < n_bytes + CHUNK_HEAD) wanted = n_bytes + CHUNK_HEAD;
+  size_t align = wanted >= HUGE_PAGE ? HUGE_PAGE : 4096;
+  struct weft_pack_chunk *chunk = weft_alloc_aligned((size_t)wanted, align);
+  if (chunk == NULL) return NULL;
+  if (wanted >= HUGE_PAGE) weft_memory_prefer_huge(chunk, (size_t)wanted);
+  *chunk = (struct weft_pack_chunk){.next = cpu->chunks, .n_bytes = wanted, .n_used = CHUNK_HEAD};
+  cpu->chunks = chunk;
+  return chunk;
+}
+
+static void *chunk_alloc(weft_cpu_device *cpu, uint64_t n_bytes) {
+  struct weft_pack_chunk *chunk = cpu->chunks;
+  while (chunk != NULL && chunk->n_bytes - chunk->n_used < n_bytes) chunk = chunk->next;
+  if (chunk == NULL) chunk = open_chunk(cpu, n_bytes);
+  if (chunk == NULL) return NULL;
+  void *memory = (uint8_t *)chunk + chunk->n_used;
+  chunk->n_used += n_bytes;
+  chunk->n_weights += 1;
+  return memory;
+}
+
+static void chunk_free(weft_cpu_device *cpu, const void *memory) {
+  struct weft_pack_chunk **link = &cpu->chunks;
+  while (*link != NULL && ((const uint8_t *)memory < (const uint8_t *)*link ||
+                           (const uint8_t *)memory >= (const uint8_t *)*link + (*link)->n_bytes)) {
+    link = &(*link)->next;
+  }
+  struct weft_pack_chunk *chunk = *link;
+  WEFT_CHECK(chunk != NULL);
+  WEFT_CHECK(chunk->n_weights > 0);
+  chunk->n_weights -= 1;
+  if (chunk->n_weights > 0) return;
+  *link = chunk->next;
+  weft_free(chunk);
+}
+
 weft_status weft_cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                           weft_error *error) {
   (void)uses; /* one layout serves products, lookups and soft embeddings */
@@ -338,7 +391,7 @@ weft_status weft_cpu_pack(weft_device *device, weft_weight *weight, const void *
     return weft_fail(error, WEFT_E_INVALID, "a weight of %u x %u x %u is too large for the cpu backend",
                      weight->n_mats, weight->n_out, weight->n_in);
   }
-  run.data = weft_alloc_aligned((size_t)n_bytes, 64);
+  run.data = chunk_alloc((weft_cpu_device *)(void *)device, n_bytes);
   if (run.data == NULL) {
     return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory: %llu bytes for a weight",
                      (unsigned long long)n_bytes);
@@ -352,8 +405,7 @@ weft_status weft_cpu_pack(weft_device *device, weft_weight *weight, const void *
 }
 
 void weft_cpu_free_weight(weft_device *device, weft_weight *weight) {
-  (void)device;
-  weft_free((void *)(uintptr_t)weight->data);
+  chunk_free((weft_cpu_device *)(void *)device, weight->data);
 }
 
 weft_status weft_cpu_unpack(weft_device *device, const weft_weight *weight, void *file_bytes) {
@@ -384,12 +436,12 @@ void weft_cpu_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t ro
       weft_dequantise_row(info->type, block, out + i, SUPER);
     }
   } else {
-    const uint8_t *quants = panel + weft_panel_plane_bytes(info->scale_bytes, run.n_in) + LANE * lane;
     uint32_t one = info->scale_bytes / WEFT_PANEL;
     uint8_t codes[WEFT_PACK_BLOCK];
     for (uint32_t b = 0; b < run.n_in / WEFT_PACK_BLOCK; b++) {
-      memcpy(block, panel + (uint64_t)b * info->scale_bytes + one * lane, one);
-      get_codes(info->bits, quants + (uint64_t)b * info->quant_bytes, codes);
+      const uint8_t *quants = panel + weft_quants_offset(info->scale_bytes, info->quant_bytes, b);
+      memcpy(block, panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * lane, one);
+      get_codes(info->bits, quants + LANE * lane, codes);
       write_small(info, codes, block);
       weft_dequantise_row(info->type, block, out + (uint64_t)b * WEFT_PACK_BLOCK, WEFT_PACK_BLOCK);
     }

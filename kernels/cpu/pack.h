@@ -4,11 +4,11 @@
  * Law: a matrix is ceil(n_out / 16) panels, one after another, each a multiple of 64 bytes; output rows past
  * n_out are zero bytes. A panel holds exactly the numbers of the file in another order (pack and unpack are a
  * bijection), so its size is that of the file, but for padding and the 6-bit scales of Q4_K and Q5_K, which
- * take a byte each (+2.8 % and +2.3 %).
+ * take a byte each (+2.8 % and +2.3 %). It is read from front to end, as one stream.
  *
  *   F32, F16, BF16     [n_in][16 rows] of the stored number
- *   Q8_0 Q4_0 Q5_0     scale plane [n_blocks][16] f16, padded to 64; then quants of n_blocks blocks of 32
- *   MXFP4              scale plane [n_blocks][16] e8m0, padded to 64; then quants
+ *   Q8_0 Q4_0 Q5_0     per 64 inputs: scales of two blocks [2][16] f16, then 2 x quants
+ *   MXFP4              per 128 inputs: scales of four blocks [4][16] e8m0, then 4 x quants
  *   Q4_K Q5_K          per 256: d[16] f16, dmin[16] f16, scale[8][16] u8, least[8][16] u8, 8 x quants
  *   Q6_K               per 256: d[16] f16, 32 bytes of zero, scale[16][16] s8, 8 x quants
  *
@@ -56,9 +56,15 @@ uint64_t weft_panel_bytes(const weft_pack_info *info, uint32_t n_in);
 static inline uint32_t weft_panel_count(uint32_t n_out) {
   return n_out / WEFT_PANEL + (n_out % WEFT_PANEL != 0 ? 1u : 0u);
 }
-/* Where the quants begin in a panel of a type with a scale plane. */
-static inline uint64_t weft_panel_plane_bytes(uint32_t scale_bytes, uint32_t n_in) {
-  return ((uint64_t)(n_in / WEFT_PACK_BLOCK) * scale_bytes + 63u) & ~63ull;
+/* Types without a header: a line of 64 bytes holds the scales of the blocks that follow it. */
+static inline uint32_t weft_blocks_per_line(uint32_t scale_bytes) { return 64 / scale_bytes; }
+static inline uint64_t weft_scales_offset(uint32_t scale_bytes, uint32_t quant_bytes, uint32_t block) {
+  uint32_t per_line = weft_blocks_per_line(scale_bytes);
+  return (uint64_t)(block / per_line) * (64 + (uint64_t)per_line * quant_bytes) + block % per_line * scale_bytes;
+}
+static inline uint64_t weft_quants_offset(uint32_t scale_bytes, uint32_t quant_bytes, uint32_t block) {
+  uint32_t per_line = weft_blocks_per_line(scale_bytes);
+  return (uint64_t)(block / per_line + 1) * 64 + (uint64_t)block * quant_bytes;
 }
 
 /* One panel between the file's form (n_rows rows, row_bytes apart) and ours. */
