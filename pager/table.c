@@ -25,13 +25,20 @@ void pager_copies_cancel(weft_pager *pager, weft_page to) {
   pager->n_copies_waiting -= 1;
 }
 
+static bool targeted(const weft_pager *pager, weft_page to) {
+  for (uint32_t i = 0; i < pager->n_copies_waiting; i++)
+    if (pager->copy[i].to == to) return true;
+  return false;
+}
+
 uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t max) {
   uint32_t n = pager->n_copies_waiting < max ? pager->n_copies_waiting : max;
   if (n == 0) return 0;
   memcpy(out, pager->copy, n * sizeof *out);
-  for (uint32_t i = 0; i < n; i++) pager->page[out[i].to].copy = 0;
   pager->n_copies_waiting -= n;
   memmove(pager->copy, pager->copy + n, pager->n_copies_waiting * sizeof *out);
+  for (uint32_t i = 0; i < n; i++)
+    if (!targeted(pager, out[i].to)) pager->page[out[i].to].copy = 0;
   return n;
 }
 

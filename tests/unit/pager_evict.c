@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: MIT */
+/* The order of eviction, what pins protect, reset, and the journal that tells of it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+#include "tests/support/pager_kit.h"
+
+/* The next removals, oldest event first; others are skipped. Returns how many. */
+static uint32_t removed(const weft_pager *pager, uint64_t *next, weft_journal_event *out,
+                        uint32_t max) {
+  uint64_t n_missed;
+  uint32_t n = 0;
+  while (n < max && weft_pager_journal_read(pager, next, &out[n], 1, &n_missed) == 1) {
+    assert_int_equal(n_missed, 0);
+    n += out[n].kind == WEFT_JOURNAL_REMOVED;
+  }
+  return n;
+}
+
+/* ---- order
+ * --------------------------------------------------------------------------------------- */
+
+static void tails_go_before_heads(void **state) {
+  (void)state;
+  int32_t tokens[160];
+  kit_tokens(tokens, 160, 160, 1);
+  weft_journal_event event[32];
+  weft_pager *pager = kit_open(15, 2, 2, (kit_group[]){{16, 0}, {32, 0}});
+  kit_run(pager, tokens, 160); /* 10 + 5 blocks */
+  uint64_t next = 0;
+  for (uint32_t i = 0; i < 15; i++) {
+    assert_true(pager_evict_one(pager));
+    kit_check(pager);
+  }
+  assert_int_equal(removed(pager, &next, event, 32), 15);
+  uint32_t end[2] = {160, 160}; /* each group from its end to its start, both at the same pace */
+  for (uint32_t i = 0; i < 15; i++) {
+    uint32_t g = event[i].group;
+    assert_int_equal(event[i].first_position + event[i].n_tokens, end[g]);
+    end[g] = event[i].first_position;
+    assert_true(end[0] <= end[1] + 32 && end[1] <= end[0] + 32);
+  }
+  assert_false(pager_evict_one(pager));
+  kit_close(pager);
+}
+
+static void least_recently_used_goes_first(void **state) {
+  (void)state;
+  int32_t a[64], b[64], c[64];
+  kit_tokens(a, 64, 0, 1);
+  kit_tokens(b, 64, 0, 2);
+  kit_tokens(c, 64, 0, 3);
+  weft_pager *pager = kit_open(12, 3, 1, (kit_group[]){{16, 0}});
+  kit_run(pager, a, 64);
+  kit_run(pager, b, 64);
+  kit_run(pager, c, 64);
+  assert_int_equal(kit_hit(pager, a, 64), 64); /* used again: b is the oldest now */
+  weft_seq held = kit_hold(pager, 3 * 16);
+  kit_check(pager);
+  assert_int_equal(kit_hit(pager, b, 64), 16); /* its head is left, and is now the newest */
+  weft_pager_release(pager, held);
+  weft_seq more = kit_hold(pager, 5 * 16); /* 3 free pages and 2 of c */
+  assert_int_equal(kit_hit(pager, c, 64), 32);
+  assert_int_equal(kit_hit(pager, a, 64), 64);
+  assert_int_equal(kit_hit(pager, b, 64), 16);
+  weft_pager_release(pager, more);
+  kit_close(pager);
+}
+
+/* A chain used partly again: what was not used goes, from its end; the shared head stays. */
+static void shared_head_outlives_its_tails(void **state) {
+  (void)state;
+  int32_t tokens[96];
+  weft_pager *pager = kit_open(32, 2, 1, (kit_group[]){{16, 0}});
+  for (int32_t seed = 1; seed <= 4; seed++) kit_run(pager, kit_tokens(tokens, 96, 48, seed), 96);
+  weft_pager_stats stats = weft_pager_get_stats(pager);
+  assert_int_equal(stats.n_cached, 3 + 4 * 3);
+  for (uint32_t i = 0; i < 12; i++) {
+    assert_true(pager_evict_one(pager));
+    kit_check(pager);
+    for (int32_t seed = 1; seed <= 4; seed++) {
+      uint32_t n_left = (uint32_t)seed * 3 <= i + 1 ? 0 : (uint32_t)seed * 3 - (i + 1);
+      weft_admit args = {
+          .domain = {1, 2}, .tokens = kit_tokens(tokens, 96, 48, seed), .n_tokens = 96};
+      pager_match match = {.root = pager_root_find(pager, 0, args.domain)};
+      pager_match_prompt(pager, &args, &match); /* looks without using */
+      assert_int_equal(match.n_hit, 48 + 16 * (n_left < 3 ? n_left : 3));
+    }
+  }
+  kit_close(pager);
+}
+
+static void pinned_blocks_stay(void **state) {
+  (void)state;
+  int32_t a[64];
+  kit_tokens(a, 64, 0, 1);
+  weft_pager *pager = kit_open(8, 3, 1, (kit_group[]){{16, 0}});
+  kit_run(pager, a, 64);
+  kit_result r = kit_admit(pager, a, 50, 0); /* 48 of 64 */
+  assert_int_equal(weft_pager_headroom(pager), 5);
+  weft_seq held = kit_hold(pager, 5 * 16);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 1), WEFT_NO_BLOCKS);
+  assert_int_equal(weft_pager_get_stats(pager).n_evicted, 1);
+  weft_pager_release(pager, held);
+  weft_pager_release(pager, r.seq);
+  assert_int_equal(kit_hit(pager, a, 64), 48);
+  kit_close(pager);
+}
+
+/* What a window passed over, and no boundary needs, goes before anything older that is worth
+ * keeping. */
+static void cold_goes_before_warm(void **state) {
+  (void)state;
+  int32_t old[64], a[256];
+  kit_tokens(old, 64, 0, 1);
+  kit_tokens(a, 256, 0, 2);
+  weft_journal_event event[64];
+  weft_pager *pager = kit_open(64, 2, 2, (kit_group[]){{16, 0}, {16, 32}});
+  kit_run(pager, old, 64);
+  kit_result r =
+      kit_begin(pager, a, 256); /* 16 global, 16 windowed blocks of which 2 or 3 are held */
+  uint64_t next = 0;
+  (void)removed(pager, &next, event, 64);
+  uint32_t n_cold = 0;
+  for (weft_page page = 0; page < 64; page++)
+    n_cold += pager->page[page].state == PAGER_CACHED && !pager->page[page].keep &&
+              pager->page[page].group == 1;
+  assert_true(n_cold >= 12);
+  for (uint32_t i = 0; i < n_cold; i++) assert_true(pager_evict_one(pager));
+  assert_int_equal(removed(pager, &next, event, 64), n_cold);
+  for (uint32_t i = 0; i < n_cold; i++) assert_int_equal(event[i].group, 1);
+  assert_int_equal(kit_hit(pager, old, 64), 64);
+  weft_pager_release(pager, r.seq);
+  assert_int_equal(kit_hit(pager, a, 256), 256);
+  kit_close(pager);
+}
+
+/* ---- reset
+ * --------------------------------------------------------------------------------------- */
+
+static void reset_while_running_is_complete(void **state) {
+  (void)state;
+  int32_t a[100], b[100];
+  kit_tokens(a, 100, 0, 1);
+  kit_tokens(b, 100, 0, 2);
+  weft_pager *pager = kit_open(64, 4, 2, (kit_group[]){{16, 0}, {16, 40}});
+  kit_run(pager, b, 100);
+  kit_result r = kit_begin(pager, a, 60);
+  weft_page mine = kit_page(pager, r.seq, 0, 1);
+  weft_pager_reset_cache(pager);
+  kit_check(pager);
+  weft_pager_stats stats = weft_pager_get_stats(pager);
+  assert_int_equal(stats.n_cached, 0);
+  assert_int_equal(stats.n_pinned, weft_pager_n_blocks_held(pager, r.seq));
+  assert_int_equal(kit_page(pager, r.seq, 0, 1), mine); /* it keeps its blocks */
+  assert_int_equal(kit_hit(pager, a, 100), 0);          /* which nobody finds */
+  assert_int_equal(kit_hit(pager, b, 100), 0);
+  uint64_t n_published = weft_pager_get_stats(pager).n_published;
+  kit_compute(pager, r.seq, a + 60, 40); /* and goes on, publishing nothing */
+  weft_pager_mark(pager, r.seq);
+  kit_check(pager);
+  assert_int_equal(weft_pager_get_stats(pager).n_published, n_published);
+  weft_seq fork;
+  assert_int_equal(weft_pager_fork(pager, r.seq, &fork), WEFT_OK);
+  weft_pager_release(pager, r.seq);
+  kit_compute(pager, fork, a, 5);
+  weft_pager_release(pager, fork);
+  assert_int_equal(weft_pager_get_stats(pager).n_free, 64);
+  assert_int_equal(kit_run(pager, a, 100), 0); /* and life goes on */
+  assert_int_equal(kit_run(pager, a, 100), 96);
+  kit_close(pager);
+}
+
+/* ---- journal
+ * ------------------------------------------------------------------------------------- */
+
+static uint32_t read_all(const weft_pager *pager, uint64_t next, weft_journal_event *out,
+                         uint32_t max) {
+  uint64_t n_missed;
+  uint32_t n = weft_pager_journal_read(pager, &next, out, max, &n_missed);
+  assert_int_equal(n_missed, 0);
+  return n;
+}
+
+static void journal_names_the_chain(void **state) {
+  (void)state;
+  int32_t tokens[64];
+  kit_tokens(tokens, 64, 0, 1);
+  weft_journal_event first[16], second[16];
+  for (uint32_t round = 0; round < 2; round++) { /* another process gives the same names */
+    weft_pager *pager = kit_open(32, 2, 2, (kit_group[]){{16, 0}, {32, 0}});
+    kit_run(pager, tokens, 64);
+    weft_journal_event *event = round == 0 ? first : second;
+    assert_int_equal(read_all(pager, 0, event, 16), 6);
+    uint32_t position[2] = {0, 0};
+    for (uint32_t i = 0; i < 6; i++) {
+      uint32_t g = event[i].group, size = g == 0 ? 16 : 32;
+      assert_int_equal(event[i].number, i);
+      assert_int_equal(event[i].kind, WEFT_JOURNAL_STORED);
+      assert_int_equal(event[i].space, 0);
+      assert_int_equal(event[i].n_tokens, size);
+      assert_int_equal(event[i].first_position, position[g]);
+      position[g] += size;
+      for (uint32_t j = 0; j < 6; j++) { /* who ends where another begins names it as its parent */
+        bool follows = event[j].first_position == event[i].first_position + size;
+        bool equal =
+            event[j].parent.low == event[i].hash.low && event[j].parent.high == event[i].hash.high;
+        assert_int_equal(follows, equal);
+      }
+    }
+    kit_close(pager);
+  }
+  assert_memory_equal(first, second, 6 * sizeof first[0]);
+}
+
+static void journal_tells_what_was_missed(void **state) {
+  (void)state;
+  int32_t tokens[160];
+  kit_tokens(tokens, 160, 0, 1);
+  weft_space_config space = {.n_groups = 1, .group = {{16, 0}}};
+  weft_pager_config config = {.n_pages = 16,
+                              .n_seqs = 2,
+                              .seq_tokens_max = KIT_TOKENS_MAX,
+                              .n_spaces = 1,
+                              .space = &space,
+                              .journal_capacity = 4};
+  weft_pager *pager;
+  assert_int_equal(weft_pager_open(&config, &pager, NULL), WEFT_OK);
+  weft_journal_event event[16];
+  uint64_t next = 0, n_missed = 9;
+  assert_int_equal(weft_pager_journal_read(pager, &next, event, 16, &n_missed), 0);
+  assert_int_equal(n_missed, 0);
+  kit_result r = kit_begin(pager, tokens, 64);
+  assert_int_equal(weft_pager_journal_read(pager, &next, event, 3, &n_missed), 3);
+  assert_int_equal(next, 3);
+  assert_int_equal(n_missed, 0);
+  kit_compute(pager, r.seq, tokens + 64, 96); /* events 4 to 9: 6 to 9 are left */
+  assert_int_equal(weft_pager_journal_read(pager, &next, event, 16, &n_missed), 4);
+  assert_int_equal(n_missed, 3);
+  assert_int_equal(event[0].number, 6);
+  assert_int_equal(event[3].number, 9);
+  assert_int_equal(next, 10);
+  weft_pager_reset_cache(pager);
+  assert_int_equal(weft_pager_journal_read(pager, &next, event, 16, &n_missed), 1);
+  assert_int_equal(event[0].kind, WEFT_JOURNAL_CLEARED);
+  weft_pager_release(pager, r.seq);
+  kit_close(pager);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(tails_go_before_heads),
+      cmocka_unit_test(least_recently_used_goes_first),
+      cmocka_unit_test(shared_head_outlives_its_tails),
+      cmocka_unit_test(pinned_blocks_stay),
+      cmocka_unit_test(cold_goes_before_warm),
+      cmocka_unit_test(reset_while_running_is_complete),
+      cmocka_unit_test(journal_names_the_chain),
+      cmocka_unit_test(journal_tells_what_was_missed),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
