@@ -91,7 +91,8 @@ static outcome enter(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq 
   lane->n_free_slots -= 1;
   weft_lifecycle_dequeue(e, r);
   r->seq = seq;
-  r->n_valid = r->n_planned = n_cached;
+  r->n_valid = r->n_committed = r->n_planned = r->n_reserved = n_cached;
+  r->placement.block = UINT32_MAX;
   if (!r->admitted_once) {
     r->usage.n_cached = n_cached;
     e->stats.n_cached_tokens += n_cached;

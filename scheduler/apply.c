@@ -16,8 +16,9 @@
 static void publish(weft_engine *e, weft_request *r, uint32_t n_answer, weft_finish finish) {
   uint32_t before = r->n_answer;
   if (n_answer > before) {
-    uint32_t keep = weft_request_keep(r, n_answer);
-    if (keep < n_answer) finish = WEFT_FINISH_STOP;
+    bool stop;
+    uint32_t keep = weft_request_keep(r, n_answer, &stop);
+    if (stop) finish = WEFT_FINISH_STOP;
     n_answer = keep > before ? keep : before;
   }
   if (n_answer > before) {
@@ -124,13 +125,14 @@ static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work,
 
 /* ---- a step ---------------------------------------------------------------------------------------------------- */
 
-static void commit_rows(weft_engine *e, weft_request *r, const weft_work *work) {
+/* The rows are valid. The pager hears of decoded ones when they fill a block: before, it could do nothing with them. */
+static void land_rows(weft_engine *e, weft_request *r, const weft_work *work) {
   WEFT_CHECK(r->n_valid == work->kv_len);
   WEFT_CHECK(work->kv_len + work->n_rows <= r->n_tokens);
-  weft_pager_commit(e->pager, r->seq, r->tokens + work->kv_len, work->n_rows);
   r->n_valid += work->n_rows;
   if (work->kind == WEFT_WORK_PREFILL) r->usage.n_computed_rows += work->n_rows;
-  weft_admission_wake(e, r->seq, r->n_valid);
+  bool full = (r->n_valid & (e->lane[r->lane].block_min - 1)) == 0;
+  if (full || work->kind != WEFT_WORK_DECODE) weft_lifecycle_commit(e, r);
 }
 
 static void apply_work(weft_engine *e, const weft_work *work, const weft_segment_result *result) {
@@ -138,34 +140,42 @@ static void apply_work(weft_engine *e, const weft_work *work, const weft_segment
   if (r->finish != WEFT_FINISH_NONE) {
     e->stats.n_void_rows += work->n_rows;
   } else {
-    if (work->kind != WEFT_WORK_DENOISE) commit_rows(e, r, work);
+    if (work->kind != WEFT_WORK_DENOISE) land_rows(e, r, work);
     if (work->output == WEFT_OUTPUT_TOKEN) apply_token(e, r, result);
     if (work->output == WEFT_OUTPUT_CANVAS) apply_canvas(e, r, work, result);
   }
   weft_lifecycle_landed(e, r);
 }
 
-/* One result per segment with an output, in order. */
-static bool results_match(const weft_plan *plan, const weft_step_result *result) {
-  uint32_t next = 0, n = plan->n_causal + plan->n_canvas;
-  for (uint32_t s = 0; s < n; s++) {
-    const weft_work *work =
-        s < plan->n_causal ? &plan->causal[s] : &plan->canvas[s - plan->n_causal];
-    if (work->output == WEFT_OUTPUT_NONE) continue;
-    if (next == result->n_results || result->result[next].segment != s) return false;
-    next += 1;
-  }
-  return next == result->n_results;
+/* Results come in order, one per segment with an output. False: this is not the segment's. */
+static bool take_result(const weft_step_result *result, uint32_t segment, uint32_t *next,
+                        const weft_segment_result **out) {
+  if (*next == result->n_results || result->result[*next].segment != segment) return false;
+  *out = &result->result[(*next)++];
+  return true;
+}
+
+enum { AHEAD = 6 }; /* works between a prefetch and its use */
+
+static inline void prefetch_work(const weft_work *work) {
+  const char *r = (const char *)work->request;
+  __builtin_prefetch(r, 1);
+  __builtin_prefetch(r + 64, 1);
 }
 
 bool weft_apply_step(weft_engine *engine, weft_plan *plan, const weft_step_result *result) {
-  if (!results_match(plan, result)) return false;
-  const weft_segment_result *next = result->result;
-  for (uint32_t i = 0; i < plan->n_causal; i++) {
-    bool output = plan->causal[i].output != WEFT_OUTPUT_NONE;
-    apply_work(engine, &plan->causal[i], next);
-    if (output) next += 1;
+  uint32_t next = 0, segment = 0;
+  for (uint32_t i = 0; i < plan->n_causal; i++, segment++) {
+    const weft_work *work = &plan->causal[i];
+    const weft_segment_result *own = NULL;
+    if (i + AHEAD < plan->n_causal) prefetch_work(work + AHEAD);
+    if (work->output != WEFT_OUTPUT_NONE && !take_result(result, segment, &next, &own)) return false;
+    apply_work(engine, work, own);
   }
-  for (uint32_t i = 0; i < plan->n_canvas; i++) apply_work(engine, &plan->canvas[i], next++);
-  return true;
+  for (uint32_t i = 0; i < plan->n_canvas; i++, segment++) {
+    const weft_segment_result *own = NULL;
+    if (!take_result(result, segment, &next, &own)) return false;
+    apply_work(engine, &plan->canvas[i], own);
+  }
+  return next == result->n_results;
 }

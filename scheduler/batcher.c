@@ -6,6 +6,8 @@
 #include "base/check.h"
 #include "base/memory.h"
 
+enum { AHEAD = 6 }; /* works between a prefetch and its use */
+
 _Static_assert(sizeof(struct weft_batch_copy) == sizeof(weft_page_copy), "same pair of pages");
 
 weft_status weft_batcher_open(weft_batcher *batcher, uint32_t rows_max, uint32_t segments_max,
@@ -65,7 +67,6 @@ static void pack_segment(weft_segment *segment, const weft_work *work, uint32_t 
                             .step = work->step};
 }
 
-/* Tokens, positions and where keys and values go. */
 static void pack_rows(weft_batcher *b, const weft_work *work, uint32_t first_row) {
   uint32_t n = work->n_rows;
   int32_t *token = b->token + first_row;
@@ -75,6 +76,38 @@ static void pack_rows(weft_batcher *b, const weft_work *work, uint32_t first_row
     memset(token, 0, (size_t)n * sizeof *token);
   }
   pack_positions(b->position + first_row, work->kv_len, n);
+}
+
+/* Offsets of the request's tables and the pages of the smallest block that holds `position`. Such a block lies in
+ * one page of every group, and a page that is being written stays where it is. */
+static void place(weft_placement *placement, uint32_t block, weft_seq seq, uint32_t position,
+                  const weft_pager *pager, const weft_runner_info *info) {
+  const weft_page *tables = weft_pager_tables(pager);
+  placement->block = block;
+  for (uint32_t g = 0; g < info->n_groups; g++) {
+    uint32_t n_entries, at = position >> __builtin_ctz(info->group[g].block_tokens);
+    const weft_page *table = weft_pager_table(pager, seq, g, &n_entries);
+    placement->group[g].table_at = (uint32_t)(table - tables);
+    placement->group[g].page = at < n_entries ? table[at] : WEFT_PAGE_NONE;
+  }
+}
+
+static void pack_decode(weft_batcher *b, const weft_work *work, uint32_t segment, uint32_t row,
+                        const weft_pager *pager, const weft_runner_info *info) {
+  weft_placement *placement = &work->request->placement;
+  uint32_t position = work->kv_len, block = position >> b->block_shift;
+  b->token[row] = work->source == WEFT_TOKENS_HOST ? work->request->tokens[position] : 0;
+  b->position[row] = (int32_t)position;
+  if (placement->block != block) {
+    place(placement, block, work->request->seq, position, pager, info);
+  }
+  uint32_t *at = b->table_at + (size_t)segment * info->n_groups;
+  for (uint32_t g = 0; g < info->n_groups; g++) {
+    uint32_t block_tokens = info->group[g].block_tokens;
+    at[g] = placement->group[g].table_at;
+    b->kv_slot[g][row] =
+        (int64_t)placement->group[g].page * block_tokens + (position & (block_tokens - 1));
+  }
 }
 
 static void pack_tables(weft_batcher *b, const weft_work *work, uint32_t segment,
@@ -101,17 +134,36 @@ static uint32_t pack_copies(weft_batcher *b, weft_pager *pager) {
   return n;
 }
 
+static uint32_t smallest_block_shift(const weft_runner_info *info) {
+  uint32_t smallest = info->group[0].block_tokens;
+  for (uint32_t g = 1; g < info->n_groups; g++) {
+    if (info->group[g].block_tokens < smallest) smallest = info->group[g].block_tokens;
+  }
+  return (uint32_t)__builtin_ctz(smallest);
+}
+
+static inline void prefetch(const weft_work *work) {
+  __builtin_prefetch(&work->request->placement);
+  if (work->source == WEFT_TOKENS_HOST) __builtin_prefetch(work->request->tokens + work->kv_len);
+}
+
 weft_batch weft_batcher_build(weft_batcher *b, const weft_plan *plan, weft_pager *pager,
                               const weft_runner_info *info, uint64_t number) {
   uint32_t n_segments = plan->n_causal + plan->n_canvas, row = 0, n_causal_rows = 0;
   WEFT_CHECK(n_segments <= b->segments_max);
   WEFT_CHECK(plan->n_rows <= b->rows_max);
+  b->block_shift = smallest_block_shift(info);
   for (uint32_t s = 0; s < n_segments; s++) {
     bool causal = s < plan->n_causal;
     const weft_work *work = causal ? &plan->causal[s] : &plan->canvas[s - plan->n_causal];
+    if (s + AHEAD < plan->n_causal) prefetch(&work[AHEAD]);
     pack_segment(&b->segment[s], work, row);
-    pack_rows(b, work, row);
-    pack_tables(b, work, s, row, pager, info);
+    if (work->kind == WEFT_WORK_DECODE) {
+      pack_decode(b, work, s, row, pager, info);
+    } else {
+      pack_rows(b, work, row);
+      pack_tables(b, work, s, row, pager, info);
+    }
     row += work->n_rows;
     if (causal) n_causal_rows = row;
   }

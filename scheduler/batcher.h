@@ -12,6 +12,7 @@
 
 typedef struct weft_batcher {
   uint32_t rows_max, segments_max, groups_max, copies_max;
+  uint32_t block_shift; /* of the smallest block of the lane whose plan is being packed */
   int32_t *token, *position;
   weft_segment *segment;
   int64_t *kv_slot[WEFT_BATCH_GROUPS_MAX];

@@ -112,6 +112,11 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
   lane->index = index;
   lane->rows_max = lane->info->rows_max < e->config.rows_per_step ? lane->info->rows_max
                                                                   : e->config.rows_per_step;
+  lane->block_min = WEFT_BLOCK_TOKENS_MAX;
+  for (uint32_t g = 0; g < lane->info->n_groups; g++) {
+    uint32_t block_tokens = lane->info->group[g].block_tokens;
+    if (block_tokens < lane->block_min) lane->block_min = block_tokens;
+  }
   lane->fit_tokens = longest_fit(e, index, 1);
   lane->fit_canvas = canvas == 0 ? 0 : longest_fit(e, index, canvas);
   weft_list_init(&lane->ready);

@@ -47,8 +47,9 @@ typedef enum weft_finish {
 } weft_finish;
 
 /* Called on the engine thread with the answer so far, whenever it grew, before it is published. Returns how many of
- * the n_tokens are to be kept: n_tokens to go on, less to finish with STOP after that many; what was published stays
- * published. Must be quick. */
+ * the n_tokens are to be kept: n_tokens to go on, less to finish with STOP after that many, WEFT_STOP_KEEP_ALL to
+ * finish with STOP and keep them all; what was published stays published. Must be quick. */
+#define WEFT_STOP_KEEP_ALL UINT32_MAX
 typedef uint32_t (*weft_stop_rule)(void *self, const int32_t *tokens, uint32_t n_tokens);
 /* Called on the engine thread when there is something to poll. Must not block; may poll, must not release. After
  * weft_engine_release returned, neither callback of the request runs any more. */

@@ -32,6 +32,7 @@ typedef struct weft_lane {
   const weft_runner_info *info;
   uint32_t index;
   uint32_t rows_max;      /* budget of one step */
+  uint32_t block_min;     /* tokens of the smallest block of its groups */
   uint32_t fit_tokens;    /* longest keys and values that fit the pool alone, row by row */
   uint32_t fit_canvas;    /* ... with a whole canvas of rows in flight */
   _Atomic bool broken;
@@ -138,6 +139,8 @@ void weft_lifecycle_finish(weft_engine *engine, weft_request *request, weft_fini
                            const char *reason);
 /* Gives up its memory and waits again. True: at once; false: when its rows in flight have landed. */
 bool weft_lifecycle_preempt(weft_engine *engine, weft_request *request);
+/* Tells the pager of all positions that have landed. */
+void weft_lifecycle_commit(weft_engine *engine, weft_request *request);
 /* A segment of the request landed. */
 void weft_lifecycle_landed(weft_engine *engine, weft_request *request);
 /* Every request of the lane ends with an error; its plans in flight are dropped. */

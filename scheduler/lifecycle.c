@@ -72,7 +72,7 @@ void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
   e->n_running += 1;
   e->n_busy = e->n_running;
   lane->n_running += 1;
-  e->tenants.tenant[r->asked.tenant].n_running += 1;
+  e->tenants.tenant[r->tenant].n_running += 1;
 }
 
 static void unrank(weft_engine *e, weft_request *r) {
@@ -84,10 +84,19 @@ static void unrank(weft_engine *e, weft_request *r) {
   e->n_busy = last;
 }
 
+void weft_lifecycle_commit(weft_engine *e, weft_request *r) {
+  uint32_t n = r->n_valid - r->n_committed;
+  if (n == 0) return;
+  weft_pager_commit(e->pager, r->seq, r->tokens + r->n_committed, n);
+  r->n_committed = r->n_valid;
+  weft_admission_wake(e, r->seq, r->n_valid);
+}
+
 static void leave(weft_engine *e, weft_request *r) {
   weft_lane *lane = &e->lane[r->lane];
   WEFT_CHECK(r->n_in_flight == 0);
   weft_list_remove(&r->link);
+  weft_lifecycle_commit(e, r);
   weft_pager_trim(e->pager, r->seq);
   /* The end of an answer, or of what a preempted request will ask for again, is worth keeping. */
   bool keep = r->finish == WEFT_FINISH_NONE || r->finish == WEFT_FINISH_STOP ||
@@ -99,7 +108,7 @@ static void leave(weft_engine *e, weft_request *r) {
   lane->runner->ops->slot_close(lane->runner, r->slot);
   lane->free_slot[lane->n_free_slots++] = r->slot;
   lane->n_running -= 1;
-  e->tenants.tenant[r->asked.tenant].n_running -= 1;
+  e->tenants.tenant[r->tenant].n_running -= 1;
   unrank(e, r);
   if (r->finish == WEFT_FINISH_NONE) {
     r->state = WEFT_REQUEST_WAITING;

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "base/check.h"
 #include "base/memory.h"
 
 weft_status weft_plan_open(weft_plan *plan, uint32_t n_max) {
@@ -28,19 +27,4 @@ void weft_plan_begin(weft_plan *plan, uint64_t number, uint32_t lane) {
   plan->dropped = false;
   plan->n_causal = plan->n_canvas = plan->n_rows = 0;
   memset(plan->n_rows_of, 0, sizeof plan->n_rows_of);
-}
-
-bool weft_plan_is_full(const weft_plan *plan) {
-  return plan->n_causal == plan->n_max || plan->n_canvas == plan->n_max;
-}
-
-void weft_plan_add(weft_plan *plan, const weft_work *work) {
-  WEFT_CHECK(!weft_plan_is_full(plan));
-  if (work->kind == WEFT_WORK_DENOISE) {
-    plan->canvas[plan->n_canvas++] = *work;
-  } else {
-    plan->causal[plan->n_causal++] = *work;
-  }
-  plan->n_rows += work->n_rows;
-  plan->n_rows_of[work->kind] += work->n_rows;
 }

@@ -40,7 +40,20 @@ typedef struct weft_plan {
 weft_status weft_plan_open(weft_plan *plan, uint32_t n_max);
 void weft_plan_close(weft_plan *plan);
 void weft_plan_begin(weft_plan *plan, uint64_t number, uint32_t lane);
-bool weft_plan_is_full(const weft_plan *plan);
-void weft_plan_add(weft_plan *plan, const weft_work *work);
+
+static inline bool weft_plan_is_full(const weft_plan *plan) {
+  return plan->n_causal == plan->n_max || plan->n_canvas == plan->n_max;
+}
+
+/* The next work of its list, to be filled in by the caller. The plan must not be full. */
+static inline weft_work *weft_plan_add(weft_plan *plan, weft_work_kind kind, uint32_t n_rows) {
+  weft_work *work =
+      kind == WEFT_WORK_DENOISE ? &plan->canvas[plan->n_canvas++] : &plan->causal[plan->n_causal++];
+  plan->n_rows += n_rows;
+  plan->n_rows_of[kind] += n_rows;
+  work->kind = kind;
+  work->n_rows = n_rows;
+  return work;
+}
 
 #endif

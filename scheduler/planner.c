@@ -28,24 +28,25 @@ static void starve(weft_engine *e, weft_request *r) {
   e->starved = r;
 }
 
-/* The most rows <= n for which blocks exist or could be had without a victim; 0: not one. */
-static uint32_t reserve_some(weft_engine *e, weft_request *r, uint32_t n, bool shrink) {
-  uint32_t in_flight = r->n_planned - r->n_valid;
-  while (n > 0) {
-    weft_status status = weft_pager_reserve(e->pager, r->seq, in_flight + n);
-    if (status == WEFT_OK) return n;
-    WEFT_CHECK(status == WEFT_NO_BLOCKS); /* lengths were checked at submit */
-    if (!shrink) return 0;
-    n /= 2;
-  }
-  return 0;
+/* Blocks for the positions before `end`, and for the rest of the smallest block that `end` lies in: that costs no
+ * page, since every group's block is a multiple of it. */
+static bool reserve_to(weft_engine *e, weft_request *r, uint32_t end) {
+  uint32_t grain = e->lane[r->lane].block_min;
+  uint32_t rounded = (end + grain - 1) & ~(grain - 1);
+  if (rounded > e->config.seq_tokens_max) rounded = e->config.seq_tokens_max;
+  weft_status status = weft_pager_reserve(e->pager, r->seq, rounded - r->n_committed);
+  WEFT_CHECK(status == WEFT_OK || status == WEFT_NO_BLOCKS); /* lengths were checked at submit */
+  if (status != WEFT_OK) return false;
+  r->n_reserved = rounded;
+  return true;
 }
 
 /* Rows that may be planned: n, less when shrink allows it, 0 when memory has to come free first. */
-static uint32_t reserve(weft_engine *e, weft_request *r, uint32_t n, bool shrink) {
+static uint32_t reserve_slow(weft_engine *e, weft_request *r, uint32_t n, bool shrink) {
+  weft_lifecycle_commit(e, r); /* windows let go of what they passed */
   for (;;) {
-    uint32_t got = reserve_some(e, r, n, shrink);
-    if (got > 0) {
+    for (uint32_t got = n; got > 0; got = shrink ? got / 2 : 0) {
+      if (!reserve_to(e, r, r->n_planned + got)) continue;
       if (e->starved == r) e->starved = NULL;
       return got;
     }
@@ -59,17 +60,25 @@ static uint32_t reserve(weft_engine *e, weft_request *r, uint32_t n, bool shrink
   }
 }
 
+static inline uint32_t reserve(weft_engine *e, weft_request *r, uint32_t n, bool shrink) {
+  if (r->n_planned + n <= r->n_reserved) return n;
+  return reserve_slow(e, r, n, shrink);
+}
+
 /* ---- one request ------------------------------------------------------------------------------------------- */
 
-static void add_work(weft_planner *p, weft_request *r, weft_work work) {
-  work.request = r;
-  work.slot = r->slot;
-  weft_plan_add(p->plan, &work);
-  p->rows_left -= work.n_rows;
+static inline weft_work *add_work(weft_planner *p, weft_request *r, weft_work_kind kind,
+                                  uint32_t n_rows) {
+  weft_work *work = weft_plan_add(p->plan, kind, n_rows);
+  work->request = r;
+  work->slot = r->slot;
+  work->kv_len = r->n_planned;
+  work->block = work->step = 0;
+  p->rows_left -= n_rows;
   r->n_in_flight += 1;
   r->planned_in = p->plan->number;
-  weft_tenants_charge(&p->engine->tenants, r->asked.tenant,
-                      weft_cost_of_segment(work.n_rows, work.kv_len));
+  weft_tenants_charge(&p->engine->tenants, r->tenant, weft_cost_of_segment(n_rows, r->n_planned));
+  return work;
 }
 
 /* The next denoise step on top of n_planned keys. */
@@ -77,14 +86,11 @@ static bool plan_denoise(weft_planner *p, weft_request *r) {
   uint32_t n = r->size.n_canvas;
   if (r->next_block == r->size.n_blocks) return true; /* the last step of the last canvas is in flight */
   if (n > p->rows_left || weft_plan_is_full(p->plan)) return false;
-  add_work(p, r,
-           (weft_work){.kind = WEFT_WORK_DENOISE,
-                       .kv_len = r->n_planned,
-                       .n_rows = n,
-                       .block = r->next_block,
-                       .step = r->next_step,
-                       .source = WEFT_TOKENS_CANVAS,
-                       .output = WEFT_OUTPUT_CANVAS});
+  weft_work *work = add_work(p, r, WEFT_WORK_DENOISE, n);
+  work->block = r->next_block;
+  work->step = r->next_step;
+  work->source = WEFT_TOKENS_CANVAS;
+  work->output = WEFT_OUTPUT_CANVAS;
   r->next_step += 1;
   if (r->next_step < r->asked.entropy_bound.max_steps) return true;
   r->next_block += 1; /* that step ends the canvas whatever it finds */
@@ -97,19 +103,16 @@ static bool plan_commit(weft_planner *p, weft_request *r) {
   uint32_t n = r->size.n_canvas;
   if (n > p->rows_left || weft_plan_is_full(p->plan)) return false;
   if (reserve(p->engine, r, n, false) == 0) return true; /* waits for memory, not for rows */
-  add_work(p, r,
-           (weft_work){.kind = WEFT_WORK_COMMIT,
-                       .kv_len = r->n_planned,
-                       .n_rows = n,
-                       .source = WEFT_TOKENS_ARGMAX,
-                       .output = WEFT_OUTPUT_NONE});
+  weft_work *work = add_work(p, r, WEFT_WORK_COMMIT, n);
+  work->source = WEFT_TOKENS_ARGMAX;
+  work->output = WEFT_OUTPUT_NONE;
   r->n_planned += n;
   return plan_denoise(p, r);
 }
 
 static bool serve_canvas(weft_planner *p, weft_request *r) {
   if (r->next_block == r->size.n_blocks) return true;
-  uint32_t n_virtual = r->asked.n_tokens + r->next_block * r->size.n_canvas;
+  uint32_t n_virtual = r->n_prompt + r->next_block * r->size.n_canvas;
   if (r->n_planned == n_virtual) return plan_denoise(p, r);
   WEFT_CHECK(r->n_planned + r->size.n_canvas == n_virtual);
   return plan_commit(p, r);
@@ -117,17 +120,13 @@ static bool serve_canvas(weft_planner *p, weft_request *r) {
 
 static bool serve_decode(weft_planner *p, weft_request *r) {
   uint32_t n_virtual = r->n_tokens + r->n_pending;
-  if (n_virtual == r->asked.n_tokens + r->size.answer_max) return true; /* its last token is in flight */
+  if (n_virtual == r->n_prompt + r->size.answer_max) return true; /* its last token is in flight */
   if (p->rows_left == 0 || weft_plan_is_full(p->plan)) return false;
   WEFT_CHECK(r->n_planned + 1 == n_virtual);
   if (reserve(p->engine, r, 1, false) == 0) return true;
-  bool on_device = r->n_planned >= r->n_tokens;
-  add_work(p, r,
-           (weft_work){.kind = WEFT_WORK_DECODE,
-                       .kv_len = r->n_planned,
-                       .n_rows = 1,
-                       .source = on_device ? WEFT_TOKENS_SAMPLED : WEFT_TOKENS_HOST,
-                       .output = WEFT_OUTPUT_TOKEN});
+  weft_work *work = add_work(p, r, WEFT_WORK_DECODE, 1);
+  work->source = r->n_planned >= r->n_tokens ? WEFT_TOKENS_SAMPLED : WEFT_TOKENS_HOST;
+  work->output = WEFT_OUTPUT_TOKEN;
   r->n_planned += 1;
   r->n_pending += 1;
   return true;
@@ -143,24 +142,21 @@ static bool serve_prefill(weft_planner *p, weft_request *r) {
   if (n == 0 || weft_plan_is_full(p->plan)) return false;
   n = reserve(e, r, n, true);
   if (n == 0) return true;
-  bool token = n == want && !r->asked.canvas;
-  add_work(p, r,
-           (weft_work){.kind = WEFT_WORK_PREFILL,
-                       .kv_len = r->n_planned,
-                       .n_rows = n,
-                       .source = WEFT_TOKENS_HOST,
-                       .output = token ? WEFT_OUTPUT_TOKEN : WEFT_OUTPUT_NONE});
+  bool token = n == want && !r->canvas;
+  weft_work *work = add_work(p, r, WEFT_WORK_PREFILL, n);
+  work->source = WEFT_TOKENS_HOST;
+  work->output = token ? WEFT_OUTPUT_TOKEN : WEFT_OUTPUT_NONE;
   r->n_planned += n;
   if (n < want) return true;
   r->prefilling = false;
   r->n_pending = token ? 1 : 0;
-  if (r->asked.canvas) (void)plan_denoise(p, r);
+  if (r->canvas) (void)plan_denoise(p, r);
   return true;
 }
 
 bool weft_planner_serve(weft_planner *p, weft_request *r) {
   if (r->planned_in == p->plan->number) return true; /* served before: starved, or squeezed */
-  if (!r->prefilling) return r->asked.canvas ? serve_canvas(p, r) : serve_decode(p, r);
+  if (!r->prefilling) return r->canvas ? serve_canvas(p, r) : serve_decode(p, r);
   bool served = serve_prefill(p, r);
   if (!r->prefilling) {
     weft_list_remove(&r->link);
@@ -171,6 +167,13 @@ bool weft_planner_serve(weft_planner *p, weft_request *r) {
 
 /* ---- one lane ---------------------------------------------------------------------------------------------- */
 
+/* The one after the next: of the next, the first line was touched when the head was popped. */
+static inline void prefetch_soon(const weft_link *list) {
+  const char *r = (const char *)WEFT_OF_LINK(list->next->next, weft_request, link);
+  __builtin_prefetch(r, 1);
+  __builtin_prefetch(r + 64, 1);
+}
+
 /* Walks a list by popping its head, so that victims may leave it meanwhile. Who wanted rows and got none goes to
  * the front, before those that were not reached, before those that were served. */
 static void serve_list(weft_planner *p, weft_link *list) {
@@ -178,6 +181,7 @@ static void serve_list(weft_planner *p, weft_link *list) {
   weft_list_init(&served);
   weft_list_init(&skipped);
   while (p->rows_left > 0 && (link = weft_list_pop_front(list)) != NULL) {
+    prefetch_soon(list);
     weft_request *r = WEFT_OF_LINK(link, weft_request, link);
     bool done = weft_planner_serve(p, r);
     if (!weft_list_empty(link)) continue; /* its prompt is complete: it went to ready */

@@ -8,6 +8,8 @@
 #include "base/check.h"
 #include "base/memory.h"
 
+enum { CACHE_LINE = 64 };
+
 /* ---- memory: one allocation per request ------------------------------------------------------------------ */
 
 typedef struct request_layout {
@@ -89,8 +91,9 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
                               weft_request **out) {
   *out = NULL;
   request_layout l = layout_of(params, size);
-  char *base = weft_alloc(l.n_bytes, 1);
+  char *base = weft_alloc_aligned(l.n_bytes, CACHE_LINE);
   if (base == NULL) return WEFT_E_NO_MEMORY;
+  memset(base, 0, l.n_bytes);
   weft_request *r = (weft_request *)(void *)base;
   if (open_locks(r) != WEFT_OK) {
     weft_free(base);
@@ -103,7 +106,13 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   r->lane = params->runner;
   r->seq = r->follows = WEFT_SEQ_NONE;
   r->deadline_at = WEFT_DEADLINE_NONE;
-  r->n_tokens = params->n_tokens;
+  r->n_tokens = r->n_prompt = params->n_tokens;
+  r->canvas = params->canvas;
+  r->tenant = params->tenant;
+  r->has_rule = params->stop_rule != NULL;
+  r->has_notify = params->notify != NULL;
+  r->stop_tokens = r->asked.stop_tokens;
+  r->n_stop_tokens = params->ignore_eos ? 0 : params->n_stop_tokens;
   r->usage.n_prompt = params->n_tokens;
   atomic_store_explicit(&r->n_references, 2, memory_order_relaxed);
   *out = r;
@@ -128,21 +137,22 @@ void weft_request_detach(weft_request *request) {
 
 /* ---- engine thread ---------------------------------------------------------------------------------------- */
 
-uint32_t weft_request_keep(weft_request *r, uint32_t n_answer) {
-  if (r->asked.stop_rule == NULL || n_answer == 0) return n_answer;
+uint32_t weft_request_keep(weft_request *r, uint32_t n_answer, bool *stop) {
+  *stop = false;
+  if (!r->has_rule || n_answer == 0) return n_answer;
   uint32_t keep = n_answer;
   (void)pthread_mutex_lock(&r->callback_mutex);
   if (!r->detached) {
-    keep = r->asked.stop_rule(r->asked.stop_self, r->tokens + r->asked.n_tokens, n_answer);
+    keep = r->asked.stop_rule(r->asked.stop_self, r->tokens + r->n_prompt, n_answer);
   }
   (void)pthread_mutex_unlock(&r->callback_mutex);
+  *stop = keep < n_answer || keep == WEFT_STOP_KEEP_ALL;
   return keep < n_answer ? keep : n_answer;
 }
 
 bool weft_request_is_stop_token(const weft_request *r, int32_t token) {
-  if (r->asked.ignore_eos) return false;
-  for (uint32_t i = 0; i < r->asked.n_stop_tokens; i++) {
-    if (r->asked.stop_tokens[i] == token) return true;
+  for (uint32_t i = 0; i < r->n_stop_tokens; i++) {
+    if (r->stop_tokens[i] == token) return true;
   }
   return false;
 }
@@ -170,7 +180,7 @@ void weft_request_tell(weft_request *r) {
     (void)pthread_cond_broadcast(&r->changed);
     (void)pthread_mutex_unlock(&r->mutex);
   }
-  if (r->asked.notify == NULL) return;
+  if (!r->has_notify) return;
   (void)pthread_mutex_lock(&r->callback_mutex);
   if (!r->detached) r->asked.notify(r->asked.notify_self);
   (void)pthread_mutex_unlock(&r->callback_mutex);
@@ -227,7 +237,7 @@ weft_status weft_request_poll(weft_request *r, weft_event *out) {
     *out = (weft_event){.kind = WEFT_EVENT_TOKENS,
                         .first = first,
                         .n = n_published - first,
-                        .tokens = r->tokens + r->asked.n_tokens + first,
+                        .tokens = r->tokens + r->n_prompt + first,
                         .sampled = r->sampled == NULL ? NULL : r->sampled + first};
     return WEFT_OK;
   }

@@ -18,7 +18,8 @@
  *     └──► DONE  (cancelled, expired, refused while it waited)
  *
  * Positions of a running request, oldest first (n_virtual: tokens that exist or are being computed):
- *   [0, n_valid)            keys and values are written and committed
+ *   [0, n_committed)        keys and values are written, the pager knows the tokens
+ *   [n_committed, n_valid)  written; the pager is told when a block is full
  *   [n_valid, n_planned)    rows in flight
  *   [n_planned, n_virtual)  rows still to plan
  *   [0, n_tokens)           tokens the host knows: prompt, answer; canvases whole */
@@ -47,24 +48,46 @@ typedef struct weft_request_size {
   uint32_t n_blocks;   /* most canvases */
 } weft_request_size;
 
+/* Where a running request's keys and values go: offsets of its block tables, and the pages that hold the block of
+ * positions it writes now, so that a decode row looks into no table. */
+typedef struct weft_placement {
+  uint32_t block; /* position >> shift of the smallest block; UINT32_MAX: not known */
+  struct {
+    uint32_t table_at;
+    weft_page page;
+  } group[WEFT_BATCH_GROUPS_MAX];
+} weft_placement;
+
 struct weft_request {
-  /* ---- engine: planning and applying (first: hot) ---- */
+  /* ---- engine: what every step of a decoding request touches, in as few cache lines as it goes ---- */
   weft_link link; /* in a queue, or in a list of its lane */
-  weft_request_state state;
-  uint32_t lane, slot;
-  weft_seq seq;
+  uint64_t planned_in; /* number of the plan that holds it last */
+  int32_t *tokens;     /* [n_prompt + room] */
   uint32_t n_tokens, n_valid, n_planned;
+  uint32_t n_committed; /* of n_valid, what the pager knows: decoded positions are told block by block */
+  uint32_t n_reserved;  /* positions that have blocks */
   uint32_t n_in_flight; /* segments planned and not landed */
   uint32_t n_pending;   /* sampled tokens among them */
   uint32_t n_answer;    /* == n_tokens - n_prompt when autoregressive; the cut answer of a canvas request */
-  uint32_t block;       /* canvases that are final */
-  uint32_t next_block, next_step; /* the next denoise step to plan */
-  uint32_t reported_block, reported_step; /* the next denoise step to count and report */
-  uint64_t planned_in;  /* number of the plan that holds it last */
-  bool prefilling;      /* tokens the host knows have no rows yet */
-  bool admitted_once;
+  weft_request_state state;
   weft_finish finish;
-  uint32_t rank_at;     /* in the engine's table of running requests */
+  uint32_t lane, slot;
+  weft_seq seq;
+  _Atomic uint32_t n_published, n_sleepers; /* answer */
+  weft_request_size size;                   /* asked */
+  uint32_t n_prompt, tenant;
+  bool prefilling; /* tokens the host knows have no rows yet */
+  bool canvas, has_rule, has_notify;
+  uint32_t n_stop_tokens;
+  const int32_t *stop_tokens;
+  _Alignas(64) weft_placement placement;
+
+  /* ---- engine: the rest ---- */
+  uint32_t block;                         /* canvases that are final */
+  uint32_t next_block, next_step;         /* the next denoise step to plan */
+  uint32_t reported_block, reported_step; /* the next denoise step to count and report */
+  bool admitted_once;
+  uint32_t rank_at; /* in the engine's table of running requests */
   uint64_t arrival;
   uint32_t deadline_at; /* in the heap */
   uint32_t need_pages;  /* what the last try to admit it lacked */
@@ -76,17 +99,13 @@ struct weft_request {
 
   /* ---- asked ---- */
   weft_request_params asked; /* pointers lead into this request's memory */
-  weft_request_size size;
   struct weft_request *inbox_next, *cancel_next;
 
   /* ---- answer ---- */
-  int32_t *tokens;       /* [n_prompt + room] */
   weft_sampled *sampled; /* [answer_max] or NULL */
-  _Atomic uint32_t n_published;
   _Atomic uint32_t n_canvas_events;
   _Atomic bool finished;
   _Atomic bool cancelled;
-  _Atomic uint32_t n_sleepers;
   _Atomic uint32_t n_references;
   uint32_t reader_at; /* the reader's: tokens already given */
   bool reader_ended;  /* the reader's: FINISHED was given */
@@ -106,8 +125,8 @@ void weft_request_detach(weft_request *request);
 
 /* ---- engine thread ---- */
 
-/* How many of the n_answer tokens the stop rule keeps; n_answer without a rule. */
-uint32_t weft_request_keep(weft_request *request, uint32_t n_answer);
+/* How many of the n_answer tokens the stop rule keeps, and whether it ends the answer there; n_answer without a rule. */
+uint32_t weft_request_keep(weft_request *request, uint32_t n_answer, bool *stop);
 bool weft_request_is_stop_token(const weft_request *request, int32_t token);
 /* Makes n_answer tokens of the answer readable. */
 void weft_request_publish(weft_request *request, uint32_t n_answer);

@@ -39,12 +39,12 @@ static weft_rank rank_of(const weft_request *r) {
 /* New requests belong near the tail, requests that come back (preempted, followers) near the head: one walk from
  * the end that is closer by arrival. */
 void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request) {
-  weft_tenant *tenant = &tenants->tenant[request->asked.tenant];
+  weft_tenant *tenant = &tenants->tenant[request->tenant];
   if (tenant->n_waiting == 0 && tenant->n_running == 0 && tenant->clock < tenants->served_clock) {
     tenant->clock = tenants->served_clock;
   }
   tenant->n_waiting += 1;
-  weft_link *queue = queue_of(tenants, request->lane, request->asked.tenant);
+  weft_link *queue = queue_of(tenants, request->lane, request->tenant);
   weft_rank rank = rank_of(request);
   weft_link *at;
   if (request->admitted_once || request->retry_step > 0) {
@@ -62,7 +62,7 @@ void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request) {
 }
 
 void weft_tenants_dequeued(weft_tenants *tenants, const weft_request *request) {
-  tenants->tenant[request->asked.tenant].n_waiting -= 1;
+  tenants->tenant[request->tenant].n_waiting -= 1;
 }
 
 weft_request *weft_tenants_pick(weft_tenants *tenants, uint32_t lane) {
@@ -81,10 +81,6 @@ weft_request *weft_tenants_pick(weft_tenants *tenants, uint32_t lane) {
   uint64_t clock = tenants->tenant[tenant].clock;
   if (clock > tenants->served_clock) tenants->served_clock = clock;
   return WEFT_OF_LINK(queue_of(tenants, lane, tenant)->next, weft_request, link);
-}
-
-void weft_tenants_charge(weft_tenants *tenants, uint32_t tenant, uint64_t cost) {
-  tenants->tenant[tenant].clock += cost;
 }
 
 weft_request *weft_tenants_any(weft_tenants *tenants, uint32_t lane) {

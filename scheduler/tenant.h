@@ -32,8 +32,11 @@ void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request);
 void weft_tenants_dequeued(weft_tenants *tenants, const weft_request *request);
 /* The waiting request of the lane to admit next; NULL when none waits. It stays queued. */
 weft_request *weft_tenants_pick(weft_tenants *tenants, uint32_t lane);
-void weft_tenants_charge(weft_tenants *tenants, uint32_t tenant, uint64_t cost);
 /* Any request in the lane's queues; NULL when empty. */
 weft_request *weft_tenants_any(weft_tenants *tenants, uint32_t lane);
+
+static inline void weft_tenants_charge(weft_tenants *tenants, uint32_t tenant, uint64_t cost) {
+  tenants->tenant[tenant].clock += cost;
+}
 
 #endif
