@@ -438,6 +438,7 @@ int main(void) {
     weft_device_close(device);
     for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
       if (w == 0 && f > 4) continue; /* the reference reads every type in the same way */
+      if (w >= 2 && (f == 1 || f == 2 || f == 5)) continue; /* other isas: one file per kind */
       subject s = {files[f].name, files[f].type, ways[w]};
       run_subject(&s);
     }
