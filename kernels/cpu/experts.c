@@ -13,7 +13,8 @@ enum {
   FF_BLOCK = 32,       /* of act(gate) * up: one block of activations for down */
   FF_BLOCKS_MAX = 4,   /* per task */
   FF_WIDTH = FF_BLOCK * FF_BLOCKS_MAX + WEFT_PANEL, /* up may begin inside a panel */
-  COLUMN_PANELS_MAX = 4,
+  COLUMN_PANELS = 4,      /* per task of down; more while the sums of all slots stay small: */
+  COLUMN_SLOTS = 4096,    /* slots * panels */
   QUANTISE_INLINE = 8 * 1024
 };
 
@@ -58,7 +59,9 @@ static experts_run make_run(weft_device *device, const weft_experts_args *args) 
   run.first_up = fused ? run.n_ff : 0;
   run.n_experts = args->down->n_mats;
   run.n_slots = args->n_rows * args->k;
-  run.column_panels = at_most(weft_panel_count(run.n_in) / (n_threads * 4), COLUMN_PANELS_MAX);
+  uint32_t column_panels = COLUMN_SLOTS / (run.n_slots < COLUMN_SLOTS ? run.n_slots : COLUMN_SLOTS);
+  run.column_panels = at_most(weft_panel_count(run.n_in) / (n_threads * 2),
+                              column_panels > COLUMN_PANELS ? column_panels : COLUMN_PANELS);
   any[weft_is_quantised(run.gate->type)] = any[weft_is_quantised(run.up->type)] = true;
   run.first = (uint32_t *)(void *)take(&run, (run.n_experts + 1ull) * sizeof(uint32_t));
   run.touched = (uint32_t *)(void *)take(&run, run.n_experts * sizeof(uint32_t));
@@ -120,13 +123,11 @@ static void quantise_task(void *arg, uint32_t task, uint32_t thread) {
 
 /* Row `from` (a group of one) becomes row r of a group of n_rows. */
 static void copy_quantised(const uint8_t *from, uint32_t n_in, uint32_t r, uint32_t n_rows, uint8_t *group) {
+  uint8_t *to = group + (uint64_t)r * WEFT_X_BYTES;
   for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++) {
-    memcpy(group + 32 * (uint64_t)r, from, 32);
-    for (uint32_t i = 0; i < 5; i++) {
-      memcpy(group + (32 + 4 * (uint64_t)i) * n_rows + 4 * (uint64_t)r, from + 32 + 4 * i, 4);
-    }
-    from += WEFT_X_BLOCK_BYTES;
-    group += (uint64_t)WEFT_X_BLOCK_BYTES * n_rows;
+    memcpy(to, from, WEFT_X_BYTES);
+    from += WEFT_X_BYTES;
+    to += (uint64_t)WEFT_X_BYTES * n_rows;
   }
 }
 
@@ -167,17 +168,20 @@ static const uint8_t *find_x(const experts_run *run, bool quantised, uint32_t ex
   return (const uint8_t *)(run->args->x + row * run->args->x_stride);
 }
 
-/* y[r][i] = row r of the group times output row `begin` + i of the expert's matrix; returns where row 0 begins. */
-static float *run_columns(const experts_run *run, const weft_weight *weight, uint32_t expert, uint32_t begin,
-                          uint32_t n, uint32_t slot, uint32_t n_rows, float *y) {
+/* The panels that hold output rows [begin, begin + n) of the expert's matrix. */
+static weft_tile find_columns(const weft_weight *weight, uint32_t expert, uint32_t begin, uint32_t n) {
   uint32_t panel = begin / WEFT_PANEL, last = (begin + n - 1) / WEFT_PANEL;
   weft_tile tile = weft_tile_of(weight, expert, panel, last - panel + 1);
-  tile.x = find_x(run, weft_is_quantised(weight->type), expert, slot);
-  tile.n_rows = n_rows;
-  tile.y = y;
   tile.y_stride = FF_WIDTH;
-  run->products->tile(&tile);
-  return y + begin % WEFT_PANEL;
+  return tile;
+}
+
+static void run_columns(const experts_run *run, weft_tile *tile, uint32_t expert, uint32_t slot, uint32_t n_rows,
+                        float *y) {
+  tile->x = find_x(run, tile->info->form != WEFT_FORM_FLOAT, expert, slot);
+  tile->n_rows = n_rows;
+  tile->y = y;
+  run->products->tile(tile);
 }
 
 /* h[r][begin .. begin + n) of the group, to the form that down reads. */
@@ -186,7 +190,7 @@ static void store_h(const experts_run *run, float *h, uint32_t begin, uint32_t n
   uint8_t *group = run->h_groups + slot * weft_group_row_bytes(quantised, run->n_ff);
   for (uint32_t r = 0; r < n_rows; r++, h += FF_WIDTH) {
     if (quantised) {
-      uint8_t *to = group + (uint64_t)(begin / WEFT_PACK_BLOCK) * WEFT_X_BLOCK_BYTES * n_rows;
+      uint8_t *to = group + (uint64_t)(begin / WEFT_PACK_BLOCK) * WEFT_X_BYTES * n_rows;
       run->products->quantise(h, n, r, n_rows, to);
     } else {
       float *to = (float *)(void *)group + (uint64_t)begin * n_rows + r;
@@ -203,10 +207,14 @@ static void gate_up_task(void *arg, uint32_t task, uint32_t thread) {
   uint32_t begin = task % run->n_ff_tasks * width;
   uint32_t n = run->n_ff - begin < width ? run->n_ff - begin : width;
   float gate[WEFT_GROUP * FF_WIDTH], up[WEFT_GROUP * FF_WIDTH];
+  float *g = gate + begin % WEFT_PANEL, *u = up + (run->first_up + begin) % WEFT_PANEL;
+  weft_tile gate_tile = find_columns(run->gate, expert, begin, n);
+  weft_tile up_tile = find_columns(run->up, expert, run->first_up + begin, n);
+  gate_tile.next = up_tile.panel;
   for (uint32_t slot = run->first[expert], n_rows; slot < run->first[expert + 1]; slot += n_rows) {
     n_rows = weft_group_next(run->first[expert + 1] - slot);
-    float *g = run_columns(run, run->gate, expert, begin, n, slot, n_rows, gate);
-    float *u = run_columns(run, run->up, expert, run->first_up + begin, n, slot, n_rows, up);
+    run_columns(run, &gate_tile, expert, slot, n_rows, gate);
+    run_columns(run, &up_tile, expert, slot, n_rows, up);
     for (uint32_t r = 0; r < n_rows; r++) {
       run->rows->gate(run->args->activation, g + r * FF_WIDTH, u + r * FF_WIDTH, g + r * FF_WIDTH, n);
     }
@@ -231,6 +239,9 @@ static void down_task(void *arg, uint32_t task, uint32_t thread) {
     tile.y_stride = width;
     for (uint32_t slot = run->first[expert]; slot < end; slot += tile.n_rows) {
       tile.n_rows = weft_group_next(end - slot);
+      if (i + 1 < run->n_touched && slot + tile.n_rows == end) {
+        tile.next = weft_tile_of(args->down, run->touched[i + 1], panel, n_panels).panel;
+      }
       tile.x = run->h_groups + slot * row_bytes;
       tile.y = out + slot * width;
       run->products->tile(&tile);

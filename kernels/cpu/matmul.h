@@ -14,9 +14,9 @@
  * but that portable code rounds w * x before it adds (a call per product where there is no fma otherwise).
  *
  * Rows are packed into groups before the product; the rows of a group lie side by side:
- *   quantised   per block of 32: code[R][32] s8, scale[R] f32, sum[R] f32, -sum[R] s32, -sum of the first and
- *               of the last sixteen [R] s32 each                                     52 R bytes
- *   float       per input: x[R] f32                                                   4 R bytes
+ *   quantised   per block of 32, for each row 52 bytes: 32 codes s8; scale f32; sum of the codes f32; minus the
+ *               sums of all, of the first sixteen and of the last sixteen codes, s32
+ *   float       per input: x of each row, f32
  * A group has 16 rows; what is left at the end is one group of up to 8 or two of almost equal size. */
 #ifndef WEFT_KERNELS_CPU_MATMUL_H
 #define WEFT_KERNELS_CPU_MATMUL_H
@@ -29,7 +29,12 @@ enum {
   WEFT_GROUP = 16,         /* rows of a full group */
   WEFT_GROUP_PART = 8,     /* most rows of another */
   WEFT_SEGMENT = 256,      /* inputs summed at a time, float weights */
-  WEFT_X_BLOCK_BYTES = 52, /* of one row's block of 32 in a quantised group */
+  WEFT_X_BYTES = 52,       /* of one row's block of 32 in a quantised group, and what is where in them */
+  WEFT_X_SCALE = 32,
+  WEFT_X_SUM = 36,
+  WEFT_X_MINUS = 40,
+  WEFT_X_MINUS_FIRST = 44,
+  WEFT_X_MINUS_LAST = 48,
   WEFT_TASKS_PER_THREAD = 8
 };
 
@@ -37,6 +42,7 @@ enum {
 typedef struct weft_tile {
   const weft_pack_info *info;
   const uint8_t *panel; /* the first */
+  const uint8_t *next;  /* weights that will be read after these, or NULL: only a hint */
   uint64_t panel_bytes;
   uint32_t n_panels;
   uint32_t n_cols; /* outputs to store: more than 16 * (n_panels - 1), at most 16 * n_panels */
@@ -77,7 +83,7 @@ static inline uint32_t weft_group_next(uint32_t n_left) {
 
 /* Bytes that one row takes in packed groups, so that the group beginning at row r is at r times this. */
 static inline uint64_t weft_group_row_bytes(bool quantised, uint32_t n_in) {
-  return quantised ? (uint64_t)(n_in / WEFT_PACK_BLOCK) * WEFT_X_BLOCK_BYTES : 4ull * n_in;
+  return quantised ? (uint64_t)(n_in / WEFT_PACK_BLOCK) * WEFT_X_BYTES : 4ull * n_in;
 }
 
 static inline bool weft_is_quantised(weft_type type) {
@@ -100,15 +106,13 @@ static inline void weft_block_scale(float most, float *scale, float *inverse) {
   }
 }
 
-/* What follows the codes of a block: to is the block, sum0 and sum1 the sums of its halves' codes. */
-static inline void weft_block_tail(uint8_t *to, uint32_t row, uint32_t n_rows, float scale, int32_t sum0,
-                                   int32_t sum1) {
-  float sum = (float)(sum0 + sum1);
-  int32_t minus[3] = {-(sum0 + sum1), -sum0, -sum1};
-  uint8_t *tail = to + 32 * (uint64_t)n_rows + 4 * row;
-  memcpy(tail, &scale, 4);
-  memcpy(tail + 4 * (uint64_t)n_rows, &sum, 4);
-  for (uint32_t i = 0; i < 3; i++) memcpy(tail + 4 * (uint64_t)n_rows * (2 + i), &minus[i], 4);
+/* What follows the codes of a row's block: `first` and `last` are the sums of its halves' codes. */
+static inline void weft_block_tail(uint8_t *to, float scale, int32_t first, int32_t last) {
+  float sum = (float)(first + last);
+  int32_t minus[3] = {-(first + last), -first, -last};
+  memcpy(to + WEFT_X_SCALE, &scale, 4);
+  memcpy(to + WEFT_X_SUM, &sum, 4);
+  memcpy(to + WEFT_X_MINUS, minus, sizeof minus);
 }
 
 /* Packs rows [first, first + n) into groups; first is a multiple of 16. row(r) is x + r * x_stride. */

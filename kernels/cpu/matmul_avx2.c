@@ -67,24 +67,22 @@ typedef struct half_block {
   uint32_t half;
 } half_block;
 
-INLINE __m256 add_block(const weft_pack_info *info, const half_block *k, uint32_t r, uint32_t R,
-                        const uint8_t *x, __m256 acc) {
-  const uint8_t *codes = x + 32 * r, *tail = x + 32 * R + 4 * r;
+INLINE __m256 add_block(const weft_pack_info *info, const half_block *k, const uint8_t *x, __m256 acc) {
   const uint32_t fit = pairs_that_fit(info->type, info->bits), bits = info->bits, shift = info->offset_shift;
   __m256 t;
   if (info->form == WEFT_FORM_SPLIT) {
-    __m256i dot0 = dot_codes(start_sum(tail + 12 * R, shift), bits, fit, k->w, 4, k->half, codes);
-    __m256i dot1 = dot_codes(start_sum(tail + 16 * R, shift), bits, fit, k->w + 4, 4, k->half, codes + 16);
+    __m256i dot0 = dot_codes(start_sum(x + WEFT_X_MINUS_FIRST, shift), bits, fit, k->w, 4, k->half, x);
+    __m256i dot1 = dot_codes(start_sum(x + WEFT_X_MINUS_LAST, shift), bits, fit, k->w + 4, 4, k->half, x + 16);
     t = _mm256_mul_ps(k->a, _mm256_cvtepi32_ps(dot0));
     t = _mm256_fmadd_ps(k->b, _mm256_cvtepi32_ps(dot1), t);
   } else {
     bool offset = info->form == WEFT_FORM_OFFSET && bits != 8;
-    __m256i dot = offset ? start_sum(tail + 8 * R, shift) : _mm256_setzero_si256();
-    dot = dot_codes(dot, bits, fit, k->w, 8, k->half, codes);
+    __m256i dot = offset ? start_sum(x + WEFT_X_MINUS, shift) : _mm256_setzero_si256();
+    dot = dot_codes(dot, bits, fit, k->w, 8, k->half, x);
     t = _mm256_mul_ps(k->a, _mm256_cvtepi32_ps(dot));
-    if (info->form == WEFT_FORM_LEAST) t = _mm256_fmadd_ps(k->b, _mm256_set1_ps(read_float(tail + 4 * R)), t);
+    if (info->form == WEFT_FORM_LEAST) t = _mm256_fmadd_ps(k->b, _mm256_set1_ps(read_float(x + WEFT_X_SUM)), t);
   }
-  return _mm256_fmadd_ps(t, _mm256_set1_ps(read_float(tail)), acc);
+  return _mm256_fmadd_ps(t, _mm256_set1_ps(read_float(x + WEFT_X_SCALE)), acc);
 }
 
 INLINE __m256 half_of(const lanes_f *v, uint32_t half) {
@@ -107,12 +105,12 @@ INLINE void quantised_panel(const weft_pack_info *info, const weft_tile *tile, u
   for (uint32_t b = 0; b < tile->n_in / WEFT_PACK_BLOCK; b++) {
     lanes_block block = lanes_find_block(info, panel, b);
     lanes_block_codes(info, &block, w);
-    const uint8_t *x = tile->x + (uint64_t)b * WEFT_X_BLOCK_BYTES * R;
+    const uint8_t *x = tile->x + (uint64_t)b * WEFT_X_BYTES * R;
     for (uint32_t half = 0; half < 2; half++) {
       const half_block k = {w, half_of(&block.a, half), half_of(&block.b, half), half};
       for (uint32_t r = 0; r < R; r++) {
         __m256 sum = _mm256_load_ps(acc[r] + 8 * half);
-        _mm256_store_ps(acc[r] + 8 * half, add_block(info, &k, r, R, x, sum));
+        _mm256_store_ps(acc[r] + 8 * half, add_block(info, &k, x + WEFT_X_BYTES * r, sum));
       }
     }
   }

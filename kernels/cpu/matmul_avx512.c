@@ -13,11 +13,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* With few rows the processor itself fetches far enough ahead. */
-#ifndef FR
-#define FR 8
-#endif
-enum { FETCH_AHEAD = 4096 /* bytes */, FETCH_ROWS = FR };
+enum { FETCH_AHEAD = 4096 /* bytes */ };
 
 /* ---- weights of one block: 32 inputs x 16 outputs ------------------------------------------------------------ */
 
@@ -115,28 +111,29 @@ INLINE float load_float(const uint8_t *at) {
   return f;
 }
 
-INLINE __m512 add_block(weft_pack_form form, unsigned shift, int R, int r, const weights *k, const uint8_t *x,
-                        __m512 acc) {
-  const uint8_t *codes = x + 32 * r, *tail = x + 32 * R + 4 * r;
+INLINE __m512 add_block(weft_pack_form form, unsigned shift, const weights *k, const uint8_t *x, __m512 acc) {
   __m512 t;
   if (form == WEFT_FORM_SPLIT) {
-    __m512i dot0 = dot4(offset_sum(tail + 12 * R, shift), k->w, codes);
-    __m512i dot1 = dot4(offset_sum(tail + 16 * R, shift), k->w + 4, codes + 16);
+    __m512i dot0 = dot4(offset_sum(x + WEFT_X_MINUS_FIRST, shift), k->w, x);
+    __m512i dot1 = dot4(offset_sum(x + WEFT_X_MINUS_LAST, shift), k->w + 4, x + 16);
     t = _mm512_mul_ps(k->a, _mm512_cvtepi32_ps(dot0));
     t = _mm512_fmadd_ps(k->b, _mm512_cvtepi32_ps(dot1), t);
   } else {
-    __m512i dot = form == WEFT_FORM_OFFSET ? offset_sum(tail + 8 * R, shift) : _mm512_setzero_si512();
-    dot = dot4(dot4(dot, k->w, codes), k->w + 4, codes + 16);
+    __m512i dot = form == WEFT_FORM_OFFSET ? offset_sum(x + WEFT_X_MINUS, shift) : _mm512_setzero_si512();
+    dot = dot4(dot4(dot, k->w, x), k->w + 4, x + 16);
     t = _mm512_mul_ps(k->a, _mm512_cvtepi32_ps(dot));
-    if (form == WEFT_FORM_LEAST) t = _mm512_fmadd_ps(k->b, _mm512_set1_ps(load_float(tail + 4 * R)), t);
+    if (form == WEFT_FORM_LEAST) t = _mm512_fmadd_ps(k->b, _mm512_set1_ps(load_float(x + WEFT_X_SUM)), t);
   }
-  return _mm512_fmadd_ps(t, _mm512_set1_ps(load_float(tail)), acc);
+  return _mm512_fmadd_ps(t, _mm512_set1_ps(load_float(x + WEFT_X_SCALE)), acc);
 }
 
-/* Panels follow one another in memory, so what is fetched past the end of one is the next. */
-INLINE void fetch_ahead(const uint8_t *at, uint32_t n_bytes) {
+/* Where what is FETCH_AHEAD bytes away lies: further in the tile's panels, or in those that come next. */
+INLINE void fetch_ahead(const weft_tile *tile, const uint8_t *at, uint32_t n_bytes) {
+  const uint8_t *end = tile->panel + tile->n_panels * tile->panel_bytes;
+  const uint8_t *next = tile->next == NULL ? at : tile->next - (end - at) + FETCH_AHEAD;
+  const uint8_t *from = (uint64_t)(end - at) > FETCH_AHEAD ? at + FETCH_AHEAD : next;
 #pragma GCC unroll 8
-  for (uint32_t i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)at + FETCH_AHEAD + i, _MM_HINT_T0);
+  for (uint32_t i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)from + i, _MM_HINT_T0);
 }
 
 /* ---- one panel, R rows --------------------------------------------------------------------------------------- */
@@ -163,16 +160,16 @@ INLINE void small_panel(weft_type type, unsigned shift, uint32_t bits, uint32_t 
     left -= n;
     for (; n > 0; n--) {
       weights k;
-      if (R >= FETCH_ROWS) fetch_ahead(at, quant_bytes);
+      fetch_ahead(tile, at, quant_bytes);
       load_codes(bits, at, k.w);
       if (type == WEFT_TYPE_MXFP4) look_up(k.w);
       k.a = type == WEFT_TYPE_MXFP4 ? load_e8m0(scales) : load_f16(scales);
       k.b = k.a;
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) acc[r] = add_block(WEFT_FORM_OFFSET, shift, R, r, &k, x, acc[r]);
+      for (int r = 0; r < R; r++) acc[r] = add_block(WEFT_FORM_OFFSET, shift, &k, x + WEFT_X_BYTES * r, acc[r]);
       scales += scale_bytes;
       at += quant_bytes;
-      x += WEFT_X_BLOCK_BYTES * R;
+      x += WEFT_X_BYTES * R;
     }
   }
   store_rows(acc, R, tile, panel);
@@ -191,7 +188,7 @@ INLINE void super_panel(weft_pack_form form, uint32_t bits, uint32_t quant_bytes
     const uint8_t *quants = super + 320;
     for (uint32_t j = 0; j < 8; j++) {
       weights k;
-      if (R >= FETCH_ROWS) fetch_ahead(quants, quant_bytes + 64);
+      fetch_ahead(tile, quants, quant_bytes + 64);
       load_codes(bits, quants, k.w);
       if (form == WEFT_FORM_SPLIT) {
         k.a = _mm512_mul_ps(d, load_s8(super + 64 + 32 * j));
@@ -201,9 +198,9 @@ INLINE void super_panel(weft_pack_form form, uint32_t bits, uint32_t quant_bytes
         k.b = _mm512_mul_ps(least, load_u8(super + 192 + 16 * j));
       }
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) acc[r] = add_block(form, 5, R, r, &k, x, acc[r]);
+      for (int r = 0; r < R; r++) acc[r] = add_block(form, 5, &k, x + WEFT_X_BYTES * r, acc[r]);
       quants += quant_bytes;
-      x += WEFT_X_BLOCK_BYTES * R;
+      x += WEFT_X_BYTES * R;
     }
     super = quants;
   }
@@ -264,29 +261,37 @@ ROWS(ALL)
 #undef X
 
 typedef void (*tile_fn)(const weft_tile *tile);
-typedef struct tile_row {
-  weft_type type;
-  uint32_t n_rows;
-  tile_fn fn;
-} tile_row;
 
-/* The table of variants: one numerics per type, one row per number of rows. */
-static const tile_row tile_table[] = {
-#define X(type, R, call) {WEFT_TYPE_##type, R, tile_##type##_##R},
-#define ALL(R) TYPES(X, R)
-    ROWS(ALL)
-#undef ALL
-#undef X
-};
-
-static void tile_avx512(const weft_tile *tile) {
-  for (size_t i = 0; i < sizeof tile_table / sizeof *tile_table; i++) {
-    if (tile_table[i].type == tile->info->type && tile_table[i].n_rows == tile->n_rows) {
-      tile_table[i].fn(tile);
-      return;
-    }
+/* The table of variants: one numerics per type, one function per number of rows. */
+static tile_fn find_tile_fn(weft_type type, uint32_t n_rows) {
+  switch (type) {
+#define Y(type)                                                     \
+  case WEFT_TYPE_##type: {                                          \
+    static const tile_fn fns[WEFT_GROUP + 1] = {ROWS_OF(type)};     \
+    return fns[n_rows];                                             \
   }
+#define ROWS_OF(type)                                                                               \
+  [1] = tile_##type##_1, [2] = tile_##type##_2, [3] = tile_##type##_3, [4] = tile_##type##_4,       \
+  [5] = tile_##type##_5, [6] = tile_##type##_6, [7] = tile_##type##_7, [8] = tile_##type##_8,       \
+  [16] = tile_##type##_16
+    Y(F32)
+    Y(F16)
+    Y(BF16)
+    Y(Q8_0)
+    Y(Q4_0)
+    Y(Q5_0)
+    Y(MXFP4)
+    Y(Q4_K)
+    Y(Q5_K)
+    Y(Q6_K)
+#undef ROWS_OF
+#undef Y
+    case WEFT_TYPE_NONE: break;
+  }
+  return NULL;
 }
+
+static void tile_avx512(const weft_tile *tile) { find_tile_fn(tile->info->type, tile->n_rows)(tile); }
 
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
@@ -303,10 +308,10 @@ static void quantise_avx512(const float *x, uint32_t n_in, uint32_t row, uint32_
     __mmask16 usable = inverse != 0.0f ? 0xFFFF : 0;
     __m512i q0 = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x0, by));
     __m512i q1 = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x1, by));
-    uint8_t *to = group + (uint64_t)b * WEFT_X_BLOCK_BYTES * n_rows;
-    _mm_storeu_si128((__m128i *)(void *)(to + 32 * row), _mm512_cvtepi32_epi8(q0));
-    _mm_storeu_si128((__m128i *)(void *)(to + 32 * row + 16), _mm512_cvtepi32_epi8(q1));
-    weft_block_tail(to, row, n_rows, scale, _mm512_reduce_add_epi32(q0), _mm512_reduce_add_epi32(q1));
+    uint8_t *to = group + ((uint64_t)b * n_rows + row) * WEFT_X_BYTES;
+    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(q0));
+    _mm_storeu_si128((__m128i *)(void *)(to + 16), _mm512_cvtepi32_epi8(q1));
+    weft_block_tail(to, scale, _mm512_reduce_add_epi32(q0), _mm512_reduce_add_epi32(q1));
   }
 }
 

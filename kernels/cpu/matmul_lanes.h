@@ -233,11 +233,11 @@ LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, ui
       q0 = lanes_round(x0, inverse);
       q1 = lanes_round(x1, inverse);
     }
-    uint8_t *to = group + (uint64_t)b * WEFT_X_BLOCK_BYTES * n_rows;
+    uint8_t *to = group + ((uint64_t)b * n_rows + row) * WEFT_X_BYTES;
     lanes_s8 bytes0 = __builtin_convertvector(q0, lanes_s8), bytes1 = __builtin_convertvector(q1, lanes_s8);
-    memcpy(to + 32 * row, &bytes0, sizeof bytes0);
-    memcpy(to + 32 * row + 16, &bytes1, sizeof bytes1);
-    weft_block_tail(to, row, n_rows, scale, lanes_sum_i(q0), lanes_sum_i(q1));
+    memcpy(to, &bytes0, sizeof bytes0);
+    memcpy(to + 16, &bytes1, sizeof bytes1);
+    weft_block_tail(to, scale, lanes_sum_i(q0), lanes_sum_i(q1));
   }
 }
 

@@ -28,21 +28,20 @@ static int32_t read_int(const uint8_t *at) {
   return v;
 }
 
-/* acc[o] += this block of the group's row r, of R */
-static void add_block(const weft_pack_info *info, const lanes_block *block, const lanes_u w[8], uint32_t r,
-                      uint32_t R, const uint8_t *x, float acc[WEFT_PANEL]) {
-  const uint8_t *codes = x + 32 * r, *tail = x + 32 * R + 4 * r;
-  const float x_scale = read_float(tail), x_sum = read_float(tail + 4 * R);
+/* acc[o] += this block of one row */
+static void add_block(const weft_pack_info *info, const lanes_block *block, const lanes_u w[8], const uint8_t *x,
+                      float acc[WEFT_PANEL]) {
+  const float x_scale = read_float(x + WEFT_X_SCALE), x_sum = read_float(x + WEFT_X_SUM);
   const int32_t offset = 1 << info->offset_shift;
   bool split = info->form == WEFT_FORM_SPLIT;
   lanes_i start0 = {0}, start1 = {0};
-  if (info->form == WEFT_FORM_OFFSET) start0 += read_int(tail + 8 * R) * offset;
+  if (info->form == WEFT_FORM_OFFSET) start0 += read_int(x + WEFT_X_MINUS) * offset;
   if (split) {
-    start0 += read_int(tail + 12 * R) * offset;
-    start1 += read_int(tail + 16 * R) * offset;
+    start0 += read_int(x + WEFT_X_MINUS_FIRST) * offset;
+    start1 += read_int(x + WEFT_X_MINUS_LAST) * offset;
   }
-  lanes_i dot0 = dot_codes(start0, w, 4, codes);
-  lanes_i dot1 = dot_codes(start1, w + 4, 4, codes + 16);
+  lanes_i dot0 = dot_codes(start0, w, 4, x);
+  lanes_i dot1 = dot_codes(start1, w + 4, 4, x + 16);
   if (!split) dot0 += dot1;
   for (uint32_t o = 0; o < WEFT_PANEL; o++) {
     float t = block->a[o] * (float)dot0[o];
@@ -67,9 +66,9 @@ static void quantised_panel(const weft_tile *tile, uint32_t p) {
   for (uint32_t b = 0; b < tile->n_in / WEFT_PACK_BLOCK; b++) {
     lanes_block block = lanes_find_block(tile->info, panel, b);
     lanes_block_codes(tile->info, &block, w);
-    const uint8_t *x = tile->x + (uint64_t)b * WEFT_X_BLOCK_BYTES * tile->n_rows;
+    const uint8_t *x = tile->x + (uint64_t)b * WEFT_X_BYTES * tile->n_rows;
     for (uint32_t r = 0; r < tile->n_rows; r++) {
-      add_block(tile->info, &block, w, r, tile->n_rows, x, acc[r]);
+      add_block(tile->info, &block, w, x + WEFT_X_BYTES * r, acc[r]);
     }
   }
   store_rows(tile, p, acc);
