@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# bench/instructions.sh [WEFT [MODEL]]: instructions per unit of work on the AVX2 path, counted by callgrind on one thread.
+# Counts do not depend on the machine's mood, so a change of a percent is a change of the code. Needs valgrind (which knows no
+# AVX-512; the program then chooses AVX2 by itself). Each figure is the difference of two runs over the difference of their work.
+set -euo pipefail
+weft=${1:-build/weft}
+model=${2:-model/demo/weft-demo.gguf}
+ids() { seq -s, 300 $((299 + $1)); }
+count() { # prompt tokens, then options
+  local tokens=$1
+  shift
+  valgrind --tool=callgrind --callgrind-out-file=/dev/null "$weft" generate -m "$model" --tokens "$(ids "$tokens")" \
+    --threads 1 --kv-mib 8 --context 1024 --running 1 --temperature 0 --seed 1 --ignore-eos -q "$@" 2>&1 >/dev/null |
+    sed -n 's/.*Collected : \([0-9]*\).*/\1/p'
+}
+small=$(count 16 --mode ar -n 1)
+prefill=$(count 528 --mode ar -n 1)
+decode=$(count 16 --mode ar -n 65)
+one=$(count 16 --mode diffusion -n 32 --diffusion-steps 1 --diffusion-confidence 0)
+nine=$(count 16 --mode diffusion -n 32 --diffusion-steps 9 --diffusion-confidence 0)
+cat <<JSON
+{
+  "model": "$(basename "$model")",
+  "isa": "avx2",
+  "instructions_per_prefill_token": $(((prefill - small) / 512)),
+  "instructions_per_decoded_token": $(((decode - small) / 64)),
+  "instructions_per_denoise_step": $(((nine - one) / 8)),
+  "command": "bench/instructions.sh"
+}
+JSON
