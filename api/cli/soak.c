@@ -53,7 +53,10 @@ static void *run_client(void *self) {
     int status = body == NULL ? -1 : weft_client_request(c->port, "POST", "/v1/chat/completions", body, &answer, cancel);
     if (status == 200) c->n_done += 1;
     if (status == 0) c->n_cancelled += 1;
-    if (status == 429 || status == 503) c->n_refused += 1;
+    if (status == 429 || status == 503) {
+      c->n_refused += 1;
+      (void)usleep(50000); /* come again, but not at once */
+    }
     if (status < 0 || (status > 0 && status != 200 && status != 429 && status != 503)) c->n_failed += 1;
     free(body);
     weft_text_free(&answer);
