@@ -274,13 +274,19 @@ typedef struct run {
   uint32_t promised; /* pages or promises */
 } run;
 
-static bool served(const pager_space *space, const run *runs, uint32_t position, bool promised) {
+/* Moves the ends of the match to `position` if every group can serve it, now or once promises are
+ * kept. */
+static void extend(const pager_space *space, const run *runs, uint32_t position,
+                   pager_match *match) {
+  bool now = true;
   for (uint32_t g = 0; g < space->n_groups; g++) {
     const pager_group *group = &space->group[g];
     uint32_t need = (position >> group->shift) - pager_window_first(group, position);
-    if ((promised ? runs[g].promised : runs[g].pages) < need) return false;
+    if (runs[g].promised < need) return;
+    now = now && runs[g].pages >= need;
   }
-  return true;
+  match->n_promised = position;
+  if (now) match->n_hit = position;
 }
 
 /* The weakest group decides: a hit at `position` needs, of every group, all blocks that a row there
@@ -301,9 +307,7 @@ static void match_groups(const weft_pager *pager, const pager_space *space, uint
     uint32_t position = (i + 1) << pager->base_shift;
     if (position > limit) return;
     if ((position & (space->block_max - 1)) != 0) continue;
-    if (!served(space, runs, position, true)) continue;
-    match->n_promised = position;
-    if (served(space, runs, position, false)) match->n_hit = position;
+    extend(space, runs, position, match);
   }
 }
 

@@ -43,11 +43,10 @@ uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t
 }
 
 /* The entry of the partly filled last block, if rows must not be written to it in place. */
-static inline weft_page *shared_entry(const weft_pager *pager, weft_seq seq, uint32_t g) {
-  const pager_seq *s = &pager->seq[seq];
-  const pager_group *group = &pager->space[s->space].group[g];
+static inline weft_page *shared_entry(const weft_pager *pager, const pager_seq *s,
+                                      const pager_group *group) {
   if ((s->n_valid & (group->block_tokens - 1)) == 0) return NULL;
-  weft_page *entry = &pager_table(pager, seq, g)[s->n_valid >> group->shift];
+  weft_page *entry = &s->table[group->table_offset + (s->n_valid >> group->shift)];
   const pager_page *record = &pager->page[*entry];
   return record->link > 1 || record->node != PAGER_NODE_NONE ? entry : NULL;
 }
@@ -73,16 +72,17 @@ weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows)
   uint32_t n_new = 0, n_copies = 0;
   for (uint32_t g = 0; g < space->n_groups; g++) {
     n_new += pager_blocks(&space->group[g], end) - s->end[g];
-    n_copies += shared_entry(pager, seq, g) != NULL;
+    n_copies += shared_entry(pager, s, &space->group[g]) != NULL;
   }
   if ((uint64_t)n_new + n_copies > pager->stats.n_free + pager->stats.n_cached)
     return WEFT_NO_BLOCKS;
   if (n_copies > pager->copy_capacity - pager->n_copies_waiting) return WEFT_NO_BLOCKS;
   for (uint32_t g = 0; g < space->n_groups; g++) {
-    weft_page *entry = n_copies == 0 ? NULL : shared_entry(pager, seq, g);
+    const pager_group *group = &space->group[g];
+    weft_page *entry = n_copies == 0 ? NULL : shared_entry(pager, s, group);
     if (entry != NULL) copy_on_write(pager, entry);
-    weft_page *table = pager_table(pager, seq, g);
-    uint32_t block = s->end[g], n_blocks = pager_blocks(&space->group[g], end);
+    weft_page *table = s->table + group->table_offset;
+    uint32_t block = s->end[g], n_blocks = pager_blocks(group, end);
     for (; block < n_blocks; block++) table[block] = pager_page_take(pager);
     s->end[g] = n_blocks;
   }
@@ -94,7 +94,7 @@ void weft_pager_trim(weft_pager *pager, weft_seq seq) {
   pager_seq *s = pager_seq_of(pager, seq);
   const pager_space *space = &pager->space[s->space];
   for (uint32_t g = 0; g < space->n_groups; g++) {
-    const weft_page *table = pager_table(pager, seq, g);
+    const weft_page *table = s->table + space->group[g].table_offset;
     uint32_t n_kept = pager_blocks(&space->group[g], s->n_valid), block = s->end[g];
     s->end[g] = n_kept;
     while (block-- > n_kept) pager_page_unpin(pager, table[block], PAGER_WARM);

@@ -154,27 +154,62 @@ static void hit_pins_one_window(void **state) {
   }
 }
 
+/* Blocks of the windowed group, before the table, that a boundary at n_prompt or one row less
+ * needs. */
+static uint32_t blocks_kept_for(uint32_t n_prompt, uint32_t window, uint32_t n_valid) {
+  uint32_t n = 0;
+  for (uint32_t block = 0; 16 * block + 15 + window <= n_valid; block++) {
+    bool needed = false;
+    for (uint32_t p = 16 * block; p < 16 * block + 16; p++)
+      for (uint32_t back = 0; back < 2; back++) {
+        uint32_t boundary = (n_prompt - back) / 32 * 32;
+        needed = needed || (p < boundary && p + window > boundary);
+      }
+    n += needed;
+  }
+  return n;
+}
+
 /* The end of the prompt stays servable while the answer grows far beyond it, even without COLD
- * blocks; for the same prompt again (its last row computed), and for one that goes on. */
+ * blocks; for the same prompt again (its last row computed), and for one that goes on. No block
+ * more is kept for it. */
 static void prompt_end_is_kept(void **state) {
   (void)state;
-  int32_t tokens[400];
+  static const uint32_t windows[] = {2, 17, 18, 33, 34, 40, 64, 65};
+  int32_t tokens[400], again[400];
   kit_tokens(tokens, 400, 400, 1);
-  for (uint32_t n_prompt = 30; n_prompt < 100; n_prompt++) {
-    weft_pager *pager = kit_open(128, 2, 2, (kit_group[]){{32, 0}, {16, 40}});
-    kit_result r = kit_begin(pager, tokens, n_prompt);
-    for (uint32_t at = n_prompt; at < 300; at += 5) kit_compute(pager, r.seq, tokens + at, 5);
-    weft_pager_release(pager, r.seq);
-    drain_cold(pager);
-    kit_check(pager);
-    int32_t again[400];
-    kit_tokens(again, 400, n_prompt, 2);
-    assert_int_equal(kit_hit(pager, again, 400), n_prompt / 32 * 32);
-    r = kit_admit(pager, tokens, n_prompt, 1);
-    assert_int_equal(r.n_cached, (n_prompt - 1) / 32 * 32);
-    weft_pager_release(pager, r.seq);
-    kit_close(pager);
+  for (uint32_t i = 0; i < 8; i++) {
+    for (uint32_t n_prompt = 30; n_prompt < 100; n_prompt++) {
+      weft_pager *pager = kit_open(128, 2, 2, (kit_group[]){{32, 0}, {16, windows[i]}});
+      kit_result r = kit_begin(pager, tokens, n_prompt);
+      for (uint32_t at = n_prompt; at < 300; at += 5) kit_compute(pager, r.seq, tokens + at, 5);
+      drain_cold(pager);
+      assert_int_equal(weft_pager_get_stats(pager).n_cached,
+                       blocks_kept_for(n_prompt, windows[i], weft_pager_n_valid(pager, r.seq)));
+      weft_pager_release(pager, r.seq);
+      kit_check(pager);
+      kit_tokens(again, 400, n_prompt, 2);
+      assert_int_equal(kit_hit(pager, again, 400), n_prompt / 32 * 32);
+      r = kit_admit(pager, tokens, n_prompt, 1);
+      assert_int_equal(r.n_cached, (n_prompt - 1) / 32 * 32);
+      weft_pager_release(pager, r.seq);
+      kit_close(pager);
+    }
   }
+}
+
+/* A place where somebody found something once is a boundary for whoever found it. */
+static void found_window_is_kept(void **state) {
+  (void)state;
+  int32_t tokens[400], other[400];
+  kit_tokens(tokens, 400, 400, 1);
+  weft_pager *pager = kit_open(128, 2, 2, (kit_group[]){{32, 0}, {16, 40}});
+  kit_run(pager, tokens, 400);
+  assert_int_equal(kit_run(pager, kit_tokens(other, 400, 130, 2), 400),
+                   128); /* among COLD blocks */
+  drain_cold(pager);
+  assert_int_equal(kit_hit(pager, kit_tokens(other, 400, 130, 3), 400), 128);
+  kit_close(pager);
 }
 
 static void marked_turn_is_kept(void **state) {
@@ -253,6 +288,7 @@ int main(void) {
       cmocka_unit_test(reset_withdraws_promises),
       cmocka_unit_test(hit_pins_one_window),
       cmocka_unit_test(prompt_end_is_kept),
+      cmocka_unit_test(found_window_is_kept),
       cmocka_unit_test(marked_turn_is_kept),
       cmocka_unit_test(cold_blocks_serve_while_they_last),
       cmocka_unit_test(wait_keeps_the_window),
