@@ -5,11 +5,12 @@
  * the chunk's largest allowed logit: e = exp((logit - top) * (1 / temperature)) in f32. Chunks are joined in
  * ascending order, sums in double. The soft embedding of a chunk is summed from zero, v ascending, and joined as
  *   soft = soft * exp(old top - new top) + chunk * exp(chunk top - new top)      (exponents over temperature)
- * where a chunk that weighs less than 2^-40 of the row's largest token so far is left out: all the vocabulary
- * together could add 2^-22 of a row of the weight. Weights are widened once per chunk for all rows:
+ * where a chunk whose largest token weighs less than `least` of the row's largest token so far is left out.
+ * Weights are widened once per chunk for all rows:
  *   F32, F16        to f32; e stays f32; products f32
  *   other types     the same, or, where the processor multiplies bf16: weights and e are rounded to bf16, their
  *                   products are exact and added in f32 (each e and each weight is off by 2^-9 of itself at most)
+ * least is 2^-40 with f32 (a vocabulary of 2^18 tokens could add 2^-22), 2^-30 with bf16 (2^-12).
  * All of this is a function of the row alone; numbers of threads and rows change nothing. */
 #ifndef WEFT_KERNELS_CPU_HEAD_H
 #define WEFT_KERNELS_CPU_HEAD_H
@@ -40,13 +41,15 @@ typedef struct weft_head_fns {
  * sixteen numbers, of f32, or of bf16 with tokens v and v + 1 side by side. */
 typedef struct weft_soft_fns {
   uint32_t element_bytes; /* 4: f32, 2: bf16 */
+  double least;
   /* Panel `at` of the chunk: 16 tokens, all inputs. */
   void (*widen)(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide);
   /* e of one row, f32 to the form that multiply reads, in place. NULL: it is that already. */
   void (*narrow)(float *e);
   /* out[r][i] = sum over n_tokens (a multiple of 16) of e[r][v] * wide[v][i], for one column of sixteen inputs;
-   * rows of e are WEFT_VOCAB_CHUNK floats apart. */
-  void (*multiply)(const uint8_t *wide, const float *e, uint32_t n_tokens, float out[WEFT_SOFT_ROWS][WEFT_PANEL]);
+   * some rows may be the same. */
+  void (*multiply)(const uint8_t *wide, const float *const e[WEFT_SOFT_ROWS], uint32_t n_tokens,
+                   float out[WEFT_SOFT_ROWS][WEFT_PANEL]);
 } weft_soft_fns;
 
 extern const weft_head_fns weft_head_portable, weft_head_avx2, weft_head_avx512;
@@ -64,7 +67,7 @@ typedef struct weft_soft_run {
   float *soft;
   uint64_t soft_stride;
   uint32_t n_rows;
-  float *logits; /* [n_rows, rounded up to 8][WEFT_VOCAB_CHUNK]: logits, then e */
+  float *logits; /* [n_rows][WEFT_VOCAB_CHUNK]: logits, then e */
   uint8_t *wide;
   float *top;    /* [n_rows] largest logit so far */
   double *total; /* [n_rows] sum of exp((logit - top) / temperature); -1: a logit was not finite */
@@ -76,7 +79,7 @@ uint64_t weft_soft_place(weft_soft_run *run, uint8_t *memory);
 void weft_soft_begin(const weft_soft_run *run);
 /* Widens panel `at` of chunk `chunk`. Panels may be widened by any threads. */
 void weft_soft_widen(const weft_soft_run *run, uint32_t chunk, uint32_t at);
-/* Adds the chunk to rows [first, first + n), first a multiple of 8; chunks[r] is row first + r's. */
+/* Adds the chunk to rows [first, first + n); chunks[r] is row first + r's. */
 void weft_soft_add(const weft_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n, const weft_chunk *chunks);
 /* soft = scale * soft / total; zeros for a row with a logit that was not finite, or without allowed tokens. */
 void weft_soft_end(const weft_soft_run *run, float scale);

@@ -118,7 +118,7 @@ BF16 static void narrow(float *e) {
   }
 }
 
-BF16 static void multiply(const uint8_t *wide, const float *e, uint32_t n_tokens,
+BF16 static void multiply(const uint8_t *wide, const float *const e[WEFT_SOFT_ROWS], uint32_t n_tokens,
                           float out[WEFT_SOFT_ROWS][WEFT_PANEL]) {
   __m512 sum[WEFT_SOFT_ROWS];
 #pragma GCC unroll 8
@@ -128,7 +128,7 @@ BF16 static void multiply(const uint8_t *wide, const float *e, uint32_t n_tokens
 #pragma GCC unroll 8
     for (int r = 0; r < WEFT_SOFT_ROWS; r++) {
       int32_t two;
-      memcpy(&two, e + r * WEFT_VOCAB_CHUNK + v, sizeof two);
+      memcpy(&two, e[r] + v, sizeof two);
       sum[r] = _mm512_dpbf16_ps(sum[r], w, (__m512bh)_mm512_set1_epi32(two));
     }
   }
@@ -138,6 +138,7 @@ BF16 static void multiply(const uint8_t *wide, const float *e, uint32_t n_tokens
 
 const weft_soft_fns weft_soft_bf16_avx512 = {
     .element_bytes = 2,
+    .least = 0x1p-30,
     .widen = widen,
     .narrow = narrow,
     .multiply = multiply,

@@ -118,7 +118,7 @@ static void widen_f32(const weft_pack_info *info, const uint8_t *panel, uint32_t
   }
 }
 
-static void multiply_f32(const uint8_t *wide, const float *e, uint32_t n_tokens,
+static void multiply_f32(const uint8_t *wide, const float *const e[WEFT_SOFT_ROWS], uint32_t n_tokens,
                          float out[WEFT_SOFT_ROWS][WEFT_PANEL]) {
   for (uint32_t first = 0; first < WEFT_SOFT_ROWS; first += TILE_ROWS) {
     const float *w = (const float *)(const void *)wide;
@@ -126,7 +126,7 @@ static void multiply_f32(const uint8_t *wide, const float *e, uint32_t n_tokens,
     for (uint32_t v = 0; v < n_tokens; v++, w += WEFT_PANEL) {
 #pragma GCC unroll 8
       for (uint32_t r = 0; r < TILE_ROWS; r++) {
-        vf one = vf_set(e[(uint64_t)(first + r) * WEFT_VOCAB_CHUNK + v]);
+        vf one = vf_set(e[first + r][v]);
 #pragma GCC unroll 4
         for (uint32_t j = 0; j < TILE_PARTS; j++) sum[r][j] = vf_fma(vf_load(w + j * VF_LANES), one, sum[r][j]);
       }
@@ -137,4 +137,4 @@ static void multiply_f32(const uint8_t *wide, const float *e, uint32_t n_tokens,
   }
 }
 
-const weft_soft_fns SOFT_TABLE = {.element_bytes = 4, .widen = widen_f32, .multiply = multiply_f32};
+const weft_soft_fns SOFT_TABLE = {.element_bytes = 4, .least = 0x1p-40, .widen = widen_f32, .multiply = multiply_f32};

@@ -5,8 +5,7 @@
 #include "kernels/cpu/head.h"
 #include "kernels/cpu/matmul_lanes.h"
 
-/* Tokens that weigh less than this beside the row's largest so far are left out (head.h). */
-static const double LEAST_WEIGHT = 0x1p-40;
+enum { SOFT_BATCH = 32 /* rows that share a pass over the widened weights */ };
 
 const weft_soft_fns *weft_soft_find(weft_cpu_isa isa, weft_type type) {
 #if defined(__x86_64__)
@@ -22,14 +21,9 @@ const weft_soft_fns *weft_soft_find(weft_cpu_isa isa, weft_type type) {
   return &weft_soft_portable;
 }
 
-static uint64_t logits_bytes(uint32_t n_rows) {
-  uint64_t padded = ((uint64_t)n_rows + WEFT_SOFT_ROWS - 1) / WEFT_SOFT_ROWS * WEFT_SOFT_ROWS;
-  return padded * WEFT_VOCAB_CHUNK * sizeof(float);
-}
-
 uint64_t weft_soft_place(weft_soft_run *run, uint8_t *memory) {
   uint64_t column = (uint64_t)WEFT_VOCAB_CHUNK * WEFT_PANEL * run->fns->element_bytes;
-  uint64_t at[5] = {0, logits_bytes(run->n_rows), weft_panel_count(run->weight->n_in) * column,
+  uint64_t at[5] = {0, (uint64_t)run->n_rows * WEFT_VOCAB_CHUNK * sizeof(float), weft_panel_count(run->weight->n_in) * column,
                     weft_round_64(run->n_rows * sizeof(float)), weft_round_64(run->n_rows * sizeof(double))};
   for (uint32_t i = 1; i < 5; i++) at[i] += at[i - 1];
   if (memory != NULL) {
@@ -44,8 +38,6 @@ uint64_t weft_soft_place(weft_soft_run *run, uint8_t *memory) {
 static bool wants(const weft_soft_run *run, uint32_t r) { return run->want == NULL || run->want[r] != 0; }
 
 void weft_soft_begin(const weft_soft_run *run) {
-  uint64_t used = (uint64_t)run->n_rows * WEFT_VOCAB_CHUNK;
-  memset(run->logits + used, 0, logits_bytes(run->n_rows) - used * sizeof(float));
   for (uint32_t r = 0; r < run->n_rows; r++) {
     run->top[r] = -INFINITY;
     run->total[r] = 0.0;
@@ -70,46 +62,49 @@ static bool join(const weft_soft_run *run, uint32_t r, const weft_chunk *chunk, 
   run->top[r] = top;
   factor[0] = (float)before;
   factor[1] = (float)weight;
-  return weight >= LEAST_WEIGHT;
+  return weight >= run->fns->least;
 }
 
-/* Eight rows, one column of sixteen inputs. A row with factor[1] == 0 is left as it is. */
-static void add_tile(const weft_soft_run *run, uint32_t first, uint32_t column, const uint8_t *wide,
-                     uint32_t n_tokens, const float (*factor)[2]) {
+/* Rows of one task that take part in the chunk. */
+typedef struct taking_part {
+  uint32_t n;
+  uint32_t row[SOFT_BATCH];
+  float factor[SOFT_BATCH][2];
+} taking_part;
+
+/* Up to eight of them, from `at` on, and one column of sixteen inputs. */
+static void add_tile(const weft_soft_run *run, const taking_part *rows, uint32_t at, uint32_t column,
+                     const uint8_t *wide, uint32_t n_tokens) {
   float part[WEFT_SOFT_ROWS][WEFT_PANEL];
+  const float *e[WEFT_SOFT_ROWS];
   uint32_t i = column * WEFT_PANEL, n = run->weight->n_in - i < WEFT_PANEL ? run->weight->n_in - i : WEFT_PANEL;
-  run->fns->multiply(wide, run->logits + (uint64_t)first * WEFT_VOCAB_CHUNK, n_tokens, part);
-  for (uint32_t r = 0; r < WEFT_SOFT_ROWS; r++) {
-    if (factor[r][1] == 0.0f) continue;
-    float *soft = run->soft + (first + r) * run->soft_stride + i;
-    lanes_f sum = lanes_load_part(soft, n, 0.0f) * factor[r][0] + lanes_load(part[r]) * factor[r][1];
+  uint32_t n_rows = rows->n - at < WEFT_SOFT_ROWS ? rows->n - at : WEFT_SOFT_ROWS;
+  for (uint32_t r = 0; r < WEFT_SOFT_ROWS; r++) { /* the last one fills the tile */
+    e[r] = run->logits + (uint64_t)rows->row[at + (r < n_rows ? r : n_rows - 1)] * WEFT_VOCAB_CHUNK;
+  }
+  run->fns->multiply(wide, e, n_tokens, part);
+  for (uint32_t r = 0; r < n_rows; r++) {
+    const float *factor = rows->factor[at + r];
+    float *soft = run->soft + rows->row[at + r] * run->soft_stride + i;
+    lanes_f sum = lanes_load_part(soft, n, 0.0f) * factor[0] + lanes_load(part[r]) * factor[1];
     lanes_store_part(soft, sum, n);
   }
 }
 
 void weft_soft_add(const weft_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n, const weft_chunk *chunks) {
-  enum { BATCH = 32 };
   uint32_t n_columns = weft_panel_count(run->weight->n_in);
-  uint32_t n_tokens = weft_chunk_tokens(run->weight->n_out, chunk);
-  n_tokens = (n_tokens + WEFT_PANEL - 1) / WEFT_PANEL * WEFT_PANEL;
+  uint32_t n_tokens = weft_panel_count(weft_chunk_tokens(run->weight->n_out, chunk)) * WEFT_PANEL;
   uint64_t column_bytes = (uint64_t)WEFT_VOCAB_CHUNK * WEFT_PANEL * run->fns->element_bytes;
-  for (uint32_t done = 0; done < n; done += BATCH) {
-    float factor[BATCH][2] = {{0}};
-    bool any[BATCH / WEFT_SOFT_ROWS] = {false};
-    uint32_t rows = n - done < BATCH ? n - done : BATCH;
-    for (uint32_t r = 0; r < rows; r++) {
-      if (!join(run, first + done + r, &chunks[done + r], factor[r])) {
-        factor[r][1] = 0.0f;
-        continue;
-      }
-      any[r / WEFT_SOFT_ROWS] = true;
-      if (run->fns->narrow != NULL) run->fns->narrow(run->logits + (uint64_t)(first + done + r) * WEFT_VOCAB_CHUNK);
+  for (uint32_t r = 0; r < n;) {
+    taking_part rows = {0};
+    for (; r < n && rows.n < SOFT_BATCH; r++) {
+      if (!join(run, first + r, &chunks[r], rows.factor[rows.n])) continue;
+      rows.row[rows.n++] = first + r;
+      if (run->fns->narrow != NULL) run->fns->narrow(run->logits + (uint64_t)(first + r) * WEFT_VOCAB_CHUNK);
     }
     for (uint32_t column = 0; column < n_columns; column++) {
-      for (uint32_t tile = 0; tile < BATCH / WEFT_SOFT_ROWS; tile++) {
-        if (!any[tile]) continue;
-        add_tile(run, first + done + tile * WEFT_SOFT_ROWS, column, run->wide + column * column_bytes, n_tokens,
-                 (const float (*)[2])factor + tile * WEFT_SOFT_ROWS);
+      for (uint32_t at = 0; at < rows.n; at += WEFT_SOFT_ROWS) {
+        add_tile(run, &rows, at, column, run->wide + column * column_bytes, n_tokens);
       }
     }
   }
