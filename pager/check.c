@@ -2,6 +2,8 @@
 /* Law: nothing here trusts a counter or a link. References are counted again from the tables,
  * states from the lists, node references from children, pages and sequences; then all of it must
  * agree. This is the one place that allocates after open, and gives back before it returns. */
+#include <string.h>
+
 #include "base/memory.h"
 #include "pager/pager_internal.h"
 
@@ -204,16 +206,23 @@ static bool seqs_check(const weft_pager *pager, recount *now, weft_error *error)
 static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uint64_t *n_promises,
                        weft_error *error) {
   const pager_node *record = &pager->node[node];
-  if (record->root != (record->depth == 0)) return BROKEN("node %u: root at depth", node);
+  if (record->root != (record->depth == 0))
+    return BROKEN("node %u is a root at depth %u, or none at 0", node, record->depth);
   if (!record->root) {
     const pager_node *parent = &pager->node[record->parent];
     if (record->parent >= pager->n_nodes_touched || !parent->live ||
         parent->depth + 1 != record->depth || parent->space != record->space)
       return BROKEN("node %u does not follow its parent %u", node, record->parent);
     now->node_refs[record->parent] += 1;
-    if (pager_node_find(pager, pager_hash_of(pager, node), record->parent,
-                        pager_tokens(pager, node)) != node)
-      return BROKEN("node %u is not what its hash and tokens find", node);
+    pager_hash hash =
+        pager_hash_next(pager, pager_hash_of(pager, record->parent), pager_tokens(pager, node));
+    if (pager_node_find(pager, hash, record->parent, pager_tokens(pager, node)) != node)
+      return BROKEN("node %u is not what its parent and tokens find", node);
+  } else {
+    weft_key128 domain;
+    memcpy(&domain, pager_tokens(pager, node), sizeof domain);
+    if (pager_root_find(pager, record->space, domain) != node)
+      return BROKEN("node %u is not the root that its domain finds", node);
   }
   const pager_space *space = &now->space[record->space];
   for (uint32_t g = 0; g < pager->n_slots; g++) {
