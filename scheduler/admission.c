@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /* Admission: which waiting request starts to run.
  *
- * Law. In policy order, while rows, slots, sequences and blocks last; nobody is admitted while a running request
- * lacks memory or in a plan that preempted somebody. A request starts only when the pages of all its tokens can be
- * had besides a margin for those that run; the first that does not fit is not overtaken by anybody of its priority
- * or less, on no lane, so it starts when enough has come free. A request whose prefix is being computed by another
- * one leaves the queue and follows that sequence; it comes back when the sequence has advanced or ended, and others
- * pass it meanwhile. */
+ * Law. In policy order, while rows, slots, sequences and blocks last; nobody is admitted while a
+ * running request lacks memory or in a plan that preempted somebody. A request starts only when the
+ * pages of all its tokens can be had besides a margin for those that run; the first that does not
+ * fit is not overtaken by anybody of its priority or less, on no lane, so it starts when enough has
+ * come free. A request whose prefix is being computed by another one leaves the queue and follows
+ * that sequence; it comes back when the sequence has advanced or ended, and others pass it
+ * meanwhile. */
 #include "base/check.h"
 #include "scheduler/engine_internal.h"
 
-enum { RETRY_STEPS = 16 }; /* a request that lacked pages is tried again after so many plans even without more */
+/* A request that lacked pages is tried again after so many plans, even without more of them. */
+enum { RETRY_STEPS = 16 };
 
 typedef enum outcome { ADMITTED, FOLLOWS, NO_ROOM, ENDED } outcome;
 
-/* ---- followers ----------------------------------------------------------------------------------------------- */
+/* ---- followers ------------------------------------------------------------------------------- */
 
-/* Looks again when the leader has twice as many tokens as now: few tries, at most twice the wait. */
+/* Looks again when the leader has twice as many tokens as now: few tries, at most twice the wait.
+ */
 static void follow(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq leader) {
   weft_lifecycle_dequeue(e, r);
   lane->n_waiting += 1; /* it still waits */
@@ -51,7 +54,7 @@ void weft_admission_wake(weft_engine *e, weft_seq seq, uint32_t n_valid) {
   }
 }
 
-/* ---- one request ------------------------------------------------------------------------------------------- */
+/* ---- one request ----------------------------------------------------------------------------- */
 
 /* Pages the request will need soon beyond those its cached prefix already holds. */
 static uint32_t pages_wanted(const weft_engine *e, const weft_request *r, weft_seq seq) {
@@ -127,7 +130,7 @@ static outcome try_admit(weft_engine *e, weft_lane *lane, weft_request *r) {
   return enter(e, lane, r, seq, n_cached);
 }
 
-/* ---- the queue of a lane ----------------------------------------------------------------------------------- */
+/* ---- the queue of a lane --------------------------------------------------------------------- */
 
 static bool may_admit(const weft_planner *p) {
   const weft_engine *e = p->engine;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* Applying: results become tokens, events, committed positions.
  *
- * Law. Segments are applied in plan order. Rows of a request that has finished meanwhile are void and counted. A
- * preempted request whose rows were in flight keeps what they gave. Tokens are known to the host before the rows
- * that hold them are committed: a row's token was sampled in an earlier step, which was applied earlier. */
+ * Law. Segments are applied in plan order. Rows of a request that has finished meanwhile are void
+ * and counted. A preempted request whose rows were in flight keeps what they gave. Tokens are known
+ * to the host before the rows that hold them are committed: a row's token was sampled in an earlier
+ * step, which was applied earlier. */
 #include <stdio.h>
 
 #include "base/check.h"
 #include "scheduler/engine_internal.h"
 #include "scheduler/latency.h"
 
-/* ---- the answer grows --------------------------------------------------------------------------------------- */
+/* ---- the answer grows ------------------------------------------------------------------------ */
 
 /* n_answer tokens are in place; the stop rule may cut them, never below what was published. */
 static void publish(weft_engine *e, weft_request *r, uint32_t n_answer, weft_finish finish) {
@@ -59,7 +60,7 @@ static void apply_token(weft_engine *e, weft_request *r, const weft_segment_resu
   publish(e, r, r->n_answer + 1, full ? WEFT_FINISH_LENGTH : WEFT_FINISH_NONE);
 }
 
-/* ---- canvases ------------------------------------------------------------------------------------------------ */
+/* ---- canvases -------------------------------------------------------------------------------- */
 
 /* The argmax canvas is final: the whole canvas is context for the next one, the answer is cut. */
 static void finish_canvas(weft_engine *e, weft_request *r, const int32_t *argmax) {
@@ -85,8 +86,7 @@ static void finish_canvas(weft_engine *e, weft_request *r, const int32_t *argmax
 }
 
 /* A preempted canvas goes through its steps again: they are reported once. */
-static void report_step(weft_request *r, const weft_work *work,
-                        const weft_segment_result *result) {
+static void report_step(weft_request *r, const weft_work *work, const weft_segment_result *result) {
   if (work->block != r->reported_block || work->step != r->reported_step) return;
   r->usage.n_denoise_steps += 1;
   r->reported_step += 1;
@@ -123,9 +123,10 @@ static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work,
   }
 }
 
-/* ---- a step ---------------------------------------------------------------------------------------------------- */
+/* ---- a step ---------------------------------------------------------------------------------- */
 
-/* The rows are valid. The pager hears of decoded ones when they fill a block: before, it could do nothing with them. */
+/* The rows are valid. The pager hears of decoded ones when they fill a block: before, it could do
+ * nothing with them. */
 static void land_rows(weft_engine *e, weft_request *r, const weft_work *work) {
   WEFT_CHECK(r->n_valid == work->kv_len);
   WEFT_CHECK(work->kv_len + work->n_rows <= r->n_tokens);
@@ -169,7 +170,8 @@ bool weft_apply_step(weft_engine *engine, weft_plan *plan, const weft_step_resul
     const weft_work *work = &plan->causal[i];
     const weft_segment_result *own = NULL;
     if (i + AHEAD < plan->n_causal) prefetch_work(work + AHEAD);
-    if (work->output != WEFT_OUTPUT_NONE && !take_result(result, segment, &next, &own)) return false;
+    if (work->output != WEFT_OUTPUT_NONE && !take_result(result, segment, &next, &own))
+      return false;
     apply_work(engine, work, own);
   }
   for (uint32_t i = 0; i < plan->n_canvas; i++, segment++) {

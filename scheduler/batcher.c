@@ -78,8 +78,8 @@ static void pack_rows(weft_batcher *b, const weft_work *work, uint32_t first_row
   pack_positions(b->position + first_row, work->kv_len, n);
 }
 
-/* Offsets of the request's tables and the pages of the smallest block that holds `position`. Such a block lies in
- * one page of every group, and a page that is being written stays where it is. */
+/* Offsets of the request's tables and the pages of the smallest block that holds `position`. Such a
+ * block lies in one page of every group, and a page that is being written stays where it is. */
 static void place(weft_placement *placement, uint32_t block, weft_seq seq, uint32_t position,
                   const weft_pager *pager, const weft_runner_info *info) {
   const weft_page *tables = weft_pager_tables(pager);
@@ -111,8 +111,7 @@ static void pack_decode(weft_batcher *b, const weft_work *work, uint32_t segment
 }
 
 static void pack_tables(weft_batcher *b, const weft_work *work, uint32_t segment,
-                        uint32_t first_row, const weft_pager *pager,
-                        const weft_runner_info *info) {
+                        uint32_t first_row, const weft_pager *pager, const weft_runner_info *info) {
   const weft_page *tables = weft_pager_tables(pager);
   uint32_t *at = b->table_at + (size_t)segment * info->n_groups;
   for (uint32_t g = 0; g < info->n_groups; g++) {

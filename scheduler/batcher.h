@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The batcher: a plan becomes the flat arrays of model/batch.h. Loops only; it decides nothing.
  *
- * Law: causal works first, then canvas works, each in plan order; segment i of the batch is work i. Block tables are
- * not copied: table is the pager's own array and table_at says where in it. The arrays are reused by the next
- * batch. */
+ * Law: causal works first, then canvas works, each in plan order; segment i of the batch is work i.
+ * Block tables are not copied: table is the pager's own array and table_at says where in it. The
+ * arrays are reused by the next batch. */
 #ifndef WEFT_SCHEDULER_BATCHER_H
 #define WEFT_SCHEDULER_BATCHER_H
 

@@ -3,13 +3,14 @@
 
 #include <string.h>
 
-
 enum {
   RING_BYTES = 1 << 20, /* per request */
   RING_RECORDS_MIN = 4
 };
 
-static size_t round16(size_t n) { return (n + 15) & ~(size_t)15; }
+static size_t round16(size_t n) {
+  return (n + 15) & ~(size_t)15;
+}
 
 /* Arrays of one record. */
 static size_t record_bytes(uint32_t n_canvas, bool trace) {

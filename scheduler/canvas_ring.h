@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Canvas events of one request: what every denoise step did, kept until the reader takes it.
  *
- * Law: bounded; when the reader is too slow the oldest events go and are counted, so the newest canvas is always
- * there. The memory is the caller's, taken once: size gives the bytes. Not thread safe: the request's mutex
- * guards it. */
+ * Law: bounded; when the reader is too slow the oldest events go and are counted, so the newest
+ * canvas is always there. The memory is the caller's, taken once: size gives the bytes. Not thread
+ * safe: the request's mutex guards it. */
 #ifndef WEFT_SCHEDULER_CANVAS_RING_H
 #define WEFT_SCHEDULER_CANVAS_RING_H
 
@@ -14,7 +14,7 @@ typedef struct weft_canvas_record {
   uint32_t n_answer; /* tokens of the answer that were final before this step */
   float temperature, mean_entropy;
   bool stopped;
-  int32_t *argmax; /* [n_canvas] */
+  int32_t *argmax;                         /* [n_canvas] */
   int32_t *canvas_in, *drawn, *canvas_out; /* [n_canvas], NULL without trace */
   float *entropy;
   uint8_t *accepted;
@@ -40,7 +40,8 @@ void weft_canvas_ring_push(weft_canvas_ring *ring, const weft_segment_result *re
                            uint32_t block, uint32_t step, uint32_t n_answer);
 /* The oldest record, NULL when empty; it stays in the ring. */
 const weft_canvas_record *weft_canvas_ring_peek(const weft_canvas_ring *ring);
-/* Moves the oldest record to the reader: valid until the next take. *n_dropped: lost before it. NULL when empty. */
+/* Moves the oldest record to the reader: valid until the next take. *n_dropped: lost before it.
+ * NULL when empty. */
 const weft_canvas_record *weft_canvas_ring_take(weft_canvas_ring *ring, uint32_t *n_dropped);
 
 #endif

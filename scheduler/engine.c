@@ -15,9 +15,11 @@ enum {
   TOKENS_MAX = 1 << 24
 };
 
-uint64_t weft_engine_clock_us(void) { return weft_clock_us(); }
+uint64_t weft_engine_clock_us(void) {
+  return weft_clock_us();
+}
 
-/* ---- open ---------------------------------------------------------------------------------------------------------- */
+/* ---- open ------------------------------------------------------------------------------------ */
 
 typedef struct limit {
   const char *name;
@@ -196,9 +198,10 @@ weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out
   }
   status = open_pager(e, error);
   if (status == WEFT_OK && take_memory(e) != WEFT_OK) {
-    status = weft_fail(error, WEFT_E_NO_MEMORY,
-                       "engine: no memory for %u running and %u waiting requests; lower one of them",
-                       config->running_max, config->waiting_max);
+    status =
+        weft_fail(error, WEFT_E_NO_MEMORY,
+                  "engine: no memory for %u running and %u waiting requests; lower one of them",
+                  config->running_max, config->waiting_max);
   }
   if (status == WEFT_OK && weft_inbox_open(&e->inbox, config->waiting_max, config->running_max)) {
     status = weft_fail(error, WEFT_E_NO_MEMORY, "engine: the system refused a lock");
@@ -222,7 +225,7 @@ void weft_engine_close(weft_engine *engine) {
   free_engine(engine);
 }
 
-/* ---- other threads -------------------------------------------------------------------------------------------------- */
+/* ---- other threads --------------------------------------------------------------------------- */
 
 void weft_engine_cancel(weft_engine *engine, weft_request *request) {
   if (atomic_load(&request->finished) || atomic_exchange(&request->cancelled, true)) return;
@@ -251,13 +254,17 @@ weft_status weft_engine_step(weft_engine *engine, uint64_t now_us) {
   return weft_engine_turn(engine, now_us);
 }
 
-void weft_engine_drain(weft_engine *engine) { weft_inbox_drain(&engine->inbox); }
+void weft_engine_drain(weft_engine *engine) {
+  weft_inbox_drain(&engine->inbox);
+}
 
 bool weft_engine_idle(weft_engine *engine) {
   return weft_inbox_n_live(&engine->inbox) == 0 && engine->n_busy == 0;
 }
 
-void weft_engine_reset_cache(weft_engine *engine) { weft_inbox_reset_cache(&engine->inbox); }
+void weft_engine_reset_cache(weft_engine *engine) {
+  weft_inbox_reset_cache(&engine->inbox);
+}
 
 void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out) {
   (void)pthread_mutex_lock(&engine->stats_mutex);
@@ -265,4 +272,6 @@ void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out) {
   (void)pthread_mutex_unlock(&engine->stats_mutex);
 }
 
-weft_pager *weft_engine_pager(weft_engine *engine) { return engine->pager; }
+weft_pager *weft_engine_pager(weft_engine *engine) {
+  return engine->pager;
+}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The inside of the engine, shared by the files that make up a step. Engine thread only, except where said.
+/* The inside of the engine, shared by the files that make up a step. Engine thread only, except
+ * where said.
  *
  *   engine.c       open, close, submit; what other threads call
  *   step.c         inbox, expiry, launch, land: the order of a turn
@@ -9,9 +10,10 @@
  *   lifecycle.c    how a request changes state: enter, finish, preempt, leave, break
  *   thread.c       the loop on a thread of its own
  *
- * Law. A running request is in exactly one list of its lane: prefilling (tokens the host knows lack rows), ready
- * (decodes or denoises), leaving (nothing more is planned). Its sequence and slot are given back only when nothing
- * of it is in flight, so a page is never handed on while a submitted step may still read or write it. */
+ * Law. A running request is in exactly one list of its lane: prefilling (tokens the host knows lack
+ * rows), ready (decodes or denoises), leaving (nothing more is planned). Its sequence and slot are
+ * given back only when nothing of it is in flight, so a page is never handed on while a submitted
+ * step may still read or write it. */
 #ifndef WEFT_SCHEDULER_ENGINE_INTERNAL_H
 #define WEFT_SCHEDULER_ENGINE_INTERNAL_H
 
@@ -31,19 +33,19 @@ typedef struct weft_lane {
   weft_runner *runner;
   const weft_runner_info *info;
   uint32_t index;
-  uint32_t rows_max;      /* budget of one step */
-  uint32_t block_min;     /* tokens of the smallest block of its groups */
-  uint32_t fit_tokens;    /* longest keys and values that fit the pool alone, row by row */
-  uint32_t fit_canvas;    /* ... with a whole canvas of rows in flight */
+  uint32_t rows_max;   /* budget of one step */
+  uint32_t block_min;  /* tokens of the smallest block of its groups */
+  uint32_t fit_tokens; /* longest keys and values that fit the pool alone, row by row */
+  uint32_t fit_canvas; /* ... with a whole canvas of rows in flight */
   _Atomic bool broken;
-  char reason[320];       /* why it is broken */
-  uint32_t *free_slot;    /* stack */
+  char reason[320];    /* why it is broken */
+  uint32_t *free_slot; /* stack */
   uint32_t n_free_slots;
   weft_link ready, prefilling, leaving;
-  uint32_t n_running;     /* slots taken, leaving ones included */
-  uint32_t n_waiting;     /* queued or followers */
-  uint32_t n_in_flight;   /* plans */
-  uint32_t n_squeezed;    /* steps in a row in which prompts got no row */
+  uint32_t n_running;   /* slots taken, leaving ones included */
+  uint32_t n_waiting;   /* queued or followers */
+  uint32_t n_in_flight; /* plans */
+  uint32_t n_squeezed;  /* steps in a row in which prompts got no row */
   uint64_t n_batches;
 } weft_lane;
 
@@ -67,7 +69,7 @@ struct weft_engine {
   weft_rank *rank;
   weft_request **ranked;
   uint32_t n_running;
-  _Atomic uint32_t n_busy; /* == n_running, for other threads */
+  _Atomic uint32_t n_busy;   /* == n_running, for other threads */
   weft_followers *followers; /* [running_max], by sequence */
 
   weft_plan plan[WEFT_FLIGHT_MAX];
@@ -75,15 +77,16 @@ struct weft_engine {
   uint64_t n_plans, n_arrivals;
   uint32_t turn, turn_steps_left, last_lane;
 
-  weft_request *starved;       /* runs and lacks memory: served before anybody else */
-  weft_request *memory_waiter; /* waits and lacks memory: nobody of its priority or less passes it */
+  weft_request *starved; /* runs and lacks memory: served before anybody else */
+  weft_request
+      *memory_waiter; /* waits and lacks memory: nobody of its priority or less passes it */
   uint32_t n_leaving; /* requests that give back their memory when their rows have landed */
-  bool preempted; /* in this plan: no admissions */
+  bool preempted;     /* in this plan: no admissions */
   uint64_t n_changes; /* of state, of any request: a turn with one was not idle */
 
   bool real_clock; /* time of results is read from the clock, not taken from step's argument */
   uint64_t now_us;
-  uint64_t runner_ns; /* spent in calls of the runner, this turn */
+  uint64_t runner_ns;        /* spent in calls of the runner, this turn */
   uint64_t step_ns, plan_ns; /* sums over all turns with a step: all, without the runner */
   weft_engine_stats stats;
 
@@ -93,8 +96,7 @@ struct weft_engine {
   bool has_thread; /* start and stop: the caller's thread */
 };
 
-
-/* ---- step.c ---- */
+/* ---- step.c ---------------------------------------------------------------------------------- */
 weft_status weft_engine_turn(weft_engine *engine, uint64_t now_us);
 /* Ends everything with CANCELLED, after what is in flight has landed. */
 void weft_engine_end_all(weft_engine *engine);
@@ -103,7 +105,7 @@ bool weft_engine_launch(weft_engine *engine);
 void weft_engine_land(weft_engine *engine);
 void weft_engine_share_stats(weft_engine *engine);
 
-/* ---- planner.c ---- */
+/* ---- planner.c ------------------------------------------------------------------------------- */
 typedef struct weft_planner {
   weft_engine *engine;
   weft_lane *lane;
@@ -114,19 +116,18 @@ void weft_planner_run(weft_planner *planner);
 /* Plans what this running request can use of the rows left. False: it wanted rows and got none. */
 bool weft_planner_serve(weft_planner *planner, weft_request *request);
 
-/* ---- admission.c ---- */
+/* ---- admission.c ----------------------------------------------------------------------------- */
 /* Admits and plans waiting requests of the lane. */
 void weft_admission_run(weft_planner *planner);
-/* The sequence advanced (or ended: n_valid UINT32_MAX): followers that may now find their prefix wait in queues
- * again. */
+/* The sequence advanced (or ended: n_valid UINT32_MAX): followers that may now find their prefix
+ * wait in queues again. */
 void weft_admission_wake(weft_engine *engine, weft_seq seq, uint32_t n_valid);
 
-/* ---- apply.c ---- */
+/* ---- apply.c --------------------------------------------------------------------------------- */
 /* False: the results do not belong to the plan. */
-bool weft_apply_step(weft_engine *engine, weft_plan *plan,
-                     const weft_step_result *result);
+bool weft_apply_step(weft_engine *engine, weft_plan *plan, const weft_step_result *result);
 
-/* ---- lifecycle.c ---- */
+/* ---- lifecycle.c ----------------------------------------------------------------------------- */
 /* From the inbox into its queue. */
 void weft_lifecycle_accept(weft_engine *engine, weft_request *request);
 void weft_lifecycle_enqueue(weft_engine *engine, weft_request *request);
@@ -134,10 +135,12 @@ void weft_lifecycle_enqueue(weft_engine *engine, weft_request *request);
 void weft_lifecycle_dequeue(weft_engine *engine, weft_request *request);
 /* A dequeued request with sequence and slot starts to run. */
 void weft_lifecycle_enter(weft_engine *engine, weft_request *request);
-/* The one final event. reason: FINISH_ERROR only. A running request leaves as soon as nothing is in flight. */
+/* The one final event. reason: FINISH_ERROR only. A running request leaves as soon as nothing is in
+ * flight. */
 void weft_lifecycle_finish(weft_engine *engine, weft_request *request, weft_finish finish,
                            const char *reason);
-/* Gives up its memory and waits again. True: at once; false: when its rows in flight have landed. */
+/* Gives up its memory and waits again. True: at once; false: when its rows in flight have landed.
+ */
 bool weft_lifecycle_preempt(weft_engine *engine, weft_request *request);
 /* Tells the pager of all positions that have landed. */
 void weft_lifecycle_commit(weft_engine *engine, weft_request *request);

@@ -5,7 +5,9 @@
 
 #include "base/random.h"
 
-enum { SETTLE_STEPS_MAX = 7 }; /* a position finds its token within so many steps, if nothing stops before */
+enum {
+  SETTLE_STEPS_MAX = 7
+}; /* a position finds its token within so many steps, if nothing stops before */
 
 uint32_t weft_fake_first_visible(const weft_runner_group *group, uint32_t position) {
   if (group->window == 0 || position < group->window) return 0;
@@ -42,7 +44,7 @@ bool weft_fake_is_bad(const weft_fake_model *model, const weft_fake_sums *seen) 
   return mix(digest(model, seen), 0xBAD) % model->bad_one_in == 0;
 }
 
-/* ---- canvas --------------------------------------------------------------------------------------------------------- */
+/* ---- canvas ---------------------------------------------------------------------------------- */
 
 size_t weft_fake_canvas_bytes(uint32_t n_canvas) {
   size_t words = 5 + WEFT_STABILITY_MAX + 1 + 1;
@@ -90,7 +92,8 @@ static void begin(const weft_fake_model *model, weft_fake_canvas *c, uint32_t po
   c->first = hash_tokens(c->next, model->n_canvas);
 }
 
-/* argmax, draw and entropy of every position: a position settles after a number of steps of its own. */
+/* argmax, draw and entropy of every position: a position settles after a number of steps of its
+ * own. */
 static void statistics(const weft_fake_model *model, weft_fake_canvas *c, uint64_t seen,
                        uint32_t position, const weft_entropy_bound *params) {
   uint64_t state = mix(mix(seen, hash_tokens(c->current, model->n_canvas)), c->soft);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The fake model: what a fake runner computes. A hash takes the place of a forward pass.
  *
- * Law. The "key and value" of a position in a layer group is a hash of its token, its position and of everything
- * that the row at this position sees in all groups; the next token is a hash of everything that the last row sees.
- * So one wrong, stale, lost or invisible position changes all that follows, as in a real model. Sums make it
- * cheap: what a row sees in a group is the sum of the cells in its window. */
+ * Law. The "key and value" of a position in a layer group is a hash of its token, its position and
+ * of everything that the row at this position sees in all groups; the next token is a hash of
+ * everything that the last row sees. So one wrong, stale, lost or invisible position changes all
+ * that follows, as in a real model. Sums make it cheap: what a row sees in a group is the sum of
+ * the cells in its window. */
 #ifndef WEFT_SCHEDULER_FAKE_MODEL_H
 #define WEFT_SCHEDULER_FAKE_MODEL_H
 
@@ -50,8 +51,8 @@ typedef struct weft_fake_canvas {
 
 size_t weft_fake_canvas_bytes(uint32_t n_canvas);
 void weft_fake_canvas_open(weft_fake_canvas *canvas, void *memory, uint32_t n_canvas);
-/* One denoise step over `position` keys, by the real rule of model/sampler; step 0 starts afresh. current is the
- * canvas that the step read, next the one after it. */
+/* One denoise step over `position` keys, by the real rule of model/sampler; step 0 starts afresh.
+ * current is the canvas that the step read, next the one after it. */
 void weft_fake_canvas_step(const weft_fake_model *model, weft_fake_canvas *canvas,
                            const weft_fake_sums *seen, uint32_t position,
                            const weft_entropy_bound *params, uint32_t step);

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/memory.h"
 
-/* ---- the store: cells of all pages --------------------------------------------------------------------------------- */
+/* ---- the store: cells of all pages ----------------------------------------------------------- */
 
 typedef struct cell {
   uint64_t value;
@@ -65,7 +65,7 @@ void weft_fake_store_close(weft_fake_store *store) {
   weft_free(store);
 }
 
-/* ---- the runner ------------------------------------------------------------------------------------------------------- */
+/* ---- the runner ------------------------------------------------------------------------------ */
 
 typedef struct fake_slot {
   bool open;
@@ -107,8 +107,7 @@ typedef struct fake_runner {
   char violation[256];
 } fake_runner;
 
-static void violate(fake_runner *f, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+static void violate(fake_runner *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void violate(fake_runner *f, const char *format, ...) {
   if (f->violation[0] != 0) return;
   va_list args;
@@ -117,7 +116,7 @@ static void violate(fake_runner *f, const char *format, ...) {
   va_end(args);
 }
 
-/* ---- memory access through tables --------------------------------------------------------------------------------- */
+/* ---- memory access through tables ------------------------------------------------------------ */
 
 static cell *cell_at(fake_runner *f, uint32_t g, int64_t kv_slot) {
   weft_fake_store *store = f->config.store;
@@ -147,7 +146,8 @@ static uint64_t read_cell(fake_runner *f, const fake_flight *b, uint32_t s, uint
   }
   const cell *c = cell_at(f, g, (int64_t)page * block_tokens + position % block_tokens);
   if (c->runner != f->config.id + 1 || c->group != g || c->position != position) {
-    violate(f, "segment %u reads position %u of group %u and finds position %u, group %u, runner %d",
+    violate(f,
+            "segment %u reads position %u of group %u and finds position %u, group %u, runner %d",
             s, position, g, c->position, c->group, (int)c->runner - 1);
   }
   return c->value;
@@ -164,8 +164,8 @@ static weft_fake_sums gather(fake_runner *f, const fake_flight *b, uint32_t s, u
 }
 
 /* The row's own cells join, and what the next row no longer sees goes. */
-static void write_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t row,
-                      int32_t token, weft_fake_sums *sums) {
+static void write_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t row, int32_t token,
+                      weft_fake_sums *sums) {
   const weft_segment *segment = &b->segment[s];
   uint32_t position = segment->kv_len + (row - segment->first_row);
   weft_fake_sums before = *sums;
@@ -189,7 +189,7 @@ static void forget_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_
   }
 }
 
-/* ---- segments ---------------------------------------------------------------------------------------------------------- */
+/* ---- segments -------------------------------------------------------------------------------- */
 
 static int32_t row_token(fake_runner *f, const fake_flight *b, const weft_segment *segment,
                          const fake_slot *slot, uint32_t row) {
@@ -208,8 +208,10 @@ static int32_t row_token(fake_runner *f, const fake_flight *b, const weft_segmen
                 segment->slot, slot->n_tokens - 1, position);
       }
       return slot->last_token;
-    case WEFT_TOKENS_ARGMAX: return slot->canvas.argmax[i];
-    case WEFT_TOKENS_CANVAS: break;
+    case WEFT_TOKENS_ARGMAX:
+      return slot->canvas.argmax[i];
+    case WEFT_TOKENS_CANVAS:
+      break;
   }
   violate(f, "slot %u: a causal row with the tokens of a moving canvas", segment->slot);
   return 0;
@@ -219,8 +221,8 @@ static void output_token(fake_runner *f, const fake_flight *b, uint32_t s, fake_
                          const weft_fake_sums *seen, weft_segment_result *result) {
   uint32_t end = b->segment[s].kv_len + b->segment[s].n_rows;
   if (end != slot->n_tokens) {
-    violate(f, "slot %u: a token is wanted after %u tokens, its history has %u",
-            b->segment[s].slot, end, slot->n_tokens);
+    violate(f, "slot %u: a token is wanted after %u tokens, its history has %u", b->segment[s].slot,
+            end, slot->n_tokens);
   }
   result->bad = weft_fake_is_bad(&f->config.model, seen);
   result->sampled = weft_fake_token(&f->config.model, seen, end, slot->params.sampling.seed,
@@ -300,7 +302,7 @@ static void compute_canvas(fake_runner *f, fake_flight *b, uint32_t s,
   copy_canvas_result(f, b, segment, slot, result);
 }
 
-/* ---- a batch ------------------------------------------------------------------------------------------------------------- */
+/* ---- a batch --------------------------------------------------------------------------------- */
 
 static void run_copies(fake_runner *f, const fake_flight *b) {
   weft_fake_store *store = f->config.store;
@@ -328,8 +330,8 @@ static void note_writes(fake_runner *f, const fake_flight *b) {
           violate(f, "slots %u and %u both write page %llu", note->slot, segment->slot,
                   (unsigned long long)page);
         }
-        *note = (page_note){
-            .batch = store->n_batches, .slot = segment->slot, .runner = f->config.id};
+        *note =
+            (page_note){.batch = store->n_batches, .slot = segment->slot, .runner = f->config.id};
       }
     }
   }
@@ -376,7 +378,8 @@ static void compute(fake_runner *f, fake_flight *b) {
   }
 }
 
-/* Batches over one pool are computed in the order in which they were submitted, whoever computes them. */
+/* Batches over one pool are computed in the order in which they were submitted, whoever computes
+ * them. */
 static void compute_until(weft_fake_store *store, const fake_flight *last) {
   uint32_t n = 0;
   while (n < store->n_pending) {
@@ -396,7 +399,7 @@ static void forget_pending(weft_fake_store *store, const fake_runner *f) {
   store->n_pending = n;
 }
 
-/* ---- submit ----------------------------------------------------------------------------------------------------------------- */
+/* ---- submit ---------------------------------------------------------------------------------- */
 
 static void check_segments(fake_runner *f, const weft_batch *batch) {
   uint32_t row = 0;
@@ -501,7 +504,7 @@ static weft_status fake_collect(weft_runner *runner, weft_step_result *result) {
   return WEFT_OK;
 }
 
-/* ---- slots -------------------------------------------------------------------------------------------------------------------- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
 static weft_status fake_slot_open(weft_runner *runner, uint32_t at,
                                   const weft_slot_params *params) {
@@ -534,8 +537,10 @@ static weft_status fake_slot_open(weft_runner *runner, uint32_t at,
 
 static void fake_slot_close(weft_runner *runner, uint32_t at) {
   fake_runner *f = (fake_runner *)runner;
-  if (at >= f->info.n_slots || !f->slot[at].open) violate(f, "slot %u is closed twice", at);
-  else f->slot[at].open = false;
+  if (at >= f->info.n_slots || !f->slot[at].open)
+    violate(f, "slot %u is closed twice", at);
+  else
+    f->slot[at].open = false;
 }
 
 uint32_t weft_fake_runner_open_slots(const weft_runner *runner) {
@@ -554,7 +559,7 @@ static const weft_runner_info *fake_info(const weft_runner *runner) {
   return &((const fake_runner *)runner)->info;
 }
 
-/* ---- open, close ---------------------------------------------------------------------------------------------------------------- */
+/* ---- open, close ----------------------------------------------------------------------------- */
 
 static void close_flight(fake_flight *b) {
   weft_free(b->segment);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* A runner without a device, for tests, simulation and benchmarks. It reads keys and values through the block tables
- * of the batch and writes them through kv_slot, into a store that all fake runners over one pool share.
+/* A runner without a device, for tests, simulation and benchmarks. It reads keys and values through
+ * the block tables of the batch and writes them through kv_slot, into a store that all fake runners
+ * over one pool share.
  *
- * Law. It trusts nothing: what breaks the contract of model/batch.h or of the pool is remembered as a violation, the
- * first one in words: a row that reads a cell of another position, group or runner, or one that this batch lets
- * another request write; positions that do not follow kv_len; a token wanted where the slot's history does not end;
- * a step of a canvas out of order; a slot that is not open. With `lazy` a batch is computed at collect, from copies
- * taken at submit, so pages that are handed on too early show; over one store batches are computed in the order of
+ * Law. It trusts nothing: what breaks the contract of model/batch.h or of the pool is remembered as
+ * a violation, the first one in words: a row that reads a cell of another position, group or
+ * runner, or one that this batch lets another request write; positions that do not follow kv_len; a
+ * token wanted where the slot's history does not end; a step of a canvas out of order; a slot that
+ * is not open. With `lazy` a batch is computed at collect, from copies taken at submit, so pages
+ * that are handed on too early show; over one store batches are computed in the order of
  * submission. Faults come at chosen calls. */
 #ifndef WEFT_SCHEDULER_FAKE_RUNNER_H
 #define WEFT_SCHEDULER_FAKE_RUNNER_H
@@ -25,7 +27,8 @@ typedef struct weft_fake_config {
   bool autoregressive;
   uint32_t n_slots, rows_max, depth, context_length;
   uint32_t id; /* tells the runners of one store apart */
-  weft_fake_store *store; /* NULL: a token is a hash of its position; no memory is read (for benchmarks) */
+  weft_fake_store
+      *store; /* NULL: a token is a hash of its position; no memory is read (for benchmarks) */
   bool lazy;
   uint64_t fail_submit_at, fail_collect_at, fail_slot_at; /* 1-based call; 0: never */
 } weft_fake_config;

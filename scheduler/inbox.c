@@ -27,8 +27,12 @@ void weft_inbox_close(weft_inbox *inbox) {
   (void)pthread_cond_destroy(&inbox->changed);
 }
 
-static void lock(weft_inbox *inbox) { (void)pthread_mutex_lock(&inbox->mutex); }
-static void unlock(weft_inbox *inbox) { (void)pthread_mutex_unlock(&inbox->mutex); }
+static void lock(weft_inbox *inbox) {
+  (void)pthread_mutex_lock(&inbox->mutex);
+}
+static void unlock(weft_inbox *inbox) {
+  (void)pthread_mutex_unlock(&inbox->mutex);
+}
 
 static void note_and_unlock(weft_inbox *inbox) {
   inbox->n_notes += 1;
@@ -100,9 +104,8 @@ bool weft_inbox_draining(weft_inbox *inbox) {
 
 weft_inbox_notes weft_inbox_take(weft_inbox *inbox) {
   lock(inbox);
-  weft_inbox_notes notes = {.submitted = inbox->first,
-                            .cancelled = inbox->cancelled,
-                            .reset_cache = inbox->reset_cache};
+  weft_inbox_notes notes = {
+      .submitted = inbox->first, .cancelled = inbox->cancelled, .reset_cache = inbox->reset_cache};
   inbox->first = NULL;
   inbox->last = &inbox->first;
   inbox->cancelled = NULL;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The inbox: the only place where other threads meet the engine thread. Submitted and cancelled requests lie in two
- * lists until the engine takes both at once.
+/* The inbox: the only place where other threads meet the engine thread. Submitted and cancelled
+ * requests lie in two lists until the engine takes both at once.
  *
- * Law. Bounded: n_waiting counts requests that were submitted or preempted and do not run; at waiting_max put
- * refuses. Everything here is under one mutex, held for a few instructions. The engine sleeps on `changed` and never
- * misses a note: notes are counted. */
+ * Law. Bounded: n_waiting counts requests that were submitted or preempted and do not run; at
+ * waiting_max put refuses. Everything here is under one mutex, held for a few instructions. The
+ * engine sleeps on `changed` and never misses a note: notes are counted. */
 #ifndef WEFT_SCHEDULER_INBOX_H
 #define WEFT_SCHEDULER_INBOX_H
 
@@ -16,7 +16,7 @@ typedef struct weft_inbox {
   weft_request *first, **last; /* submitted, in order; linked by inbox_next */
   weft_request *cancelled;     /* linked by cancel_next */
   uint32_t n_waiting, waiting_max;
-  uint32_t n_live, live_max;   /* submitted and not finished */
+  uint32_t n_live, live_max; /* submitted and not finished */
   uint64_t n_notes, n_taken_notes;
   bool draining, closed, stop, reset_cache;
 } weft_inbox;
@@ -42,13 +42,14 @@ void weft_inbox_stop(weft_inbox *inbox);
 uint32_t weft_inbox_n_live(weft_inbox *inbox);
 bool weft_inbox_draining(weft_inbox *inbox);
 
-/* ---- engine thread ---- */
+/* ---- engine thread --------------------------------------------------------------------------- */
 
 weft_inbox_notes weft_inbox_take(weft_inbox *inbox);
 /* A request began (-1) or ceased (+1) to run, or one that waited ended (-1). */
 void weft_inbox_count_waiting(weft_inbox *inbox, int32_t change);
 void weft_inbox_count_finished(weft_inbox *inbox);
-/* Sleeps until there is a note, or until_us (UINT64_MAX: no limit) on the monotonic clock. False: stop was asked. */
+/* Sleeps until there is a note, or until_us (UINT64_MAX: no limit) on the monotonic clock. False:
+ * stop was asked. */
 bool weft_inbox_sleep(weft_inbox *inbox, uint64_t until_us);
 bool weft_inbox_stopping(weft_inbox *inbox);
 /* Refuses all requests from now on (closed), or takes them again. */

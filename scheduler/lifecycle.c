@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* How a request changes state; nobody else writes state, finish, or the counts of who runs and who waits.
+/* How a request changes state; nobody else writes state, finish, or the counts of who runs and who
+ * waits.
  *
- * Law. finish happens once per request. Memory, slot and place among the running are given back in leave and
- * nowhere else, when nothing of the request is in flight. */
+ * Law. finish happens once per request. Memory, slot and place among the running are given back in
+ * leave and nowhere else, when nothing of the request is in flight. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@
 #include "scheduler/engine_internal.h"
 #include "scheduler/latency.h"
 
-/* ---- waiting ----------------------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 void weft_lifecycle_enqueue(weft_engine *e, weft_request *r) {
   e->n_changes += 1;
@@ -43,7 +44,7 @@ void weft_lifecycle_accept(weft_engine *e, weft_request *r) {
   if (lane->broken) weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, lane->reason);
 }
 
-/* ---- running ----------------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static void count_start(weft_engine *e, weft_request *r) {
   r->admitted_once = true;
@@ -155,7 +156,7 @@ void weft_lifecycle_landed(weft_engine *e, weft_request *r) {
   (void)try_leave(e, r);
 }
 
-/* ---- the end ----------------------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 static void count_finish(weft_engine *e, weft_request *r) {
   weft_usage *u = &r->usage;
@@ -196,7 +197,7 @@ void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish,
   (void)try_leave(e, r);
 }
 
-/* ---- a broken lane ----------------------------------------------------------------------------------------- */
+/* ---- a broken lane --------------------------------------------------------------------------- */
 
 static void end_list(weft_engine *e, weft_link *list, const char *reason) {
   while (!weft_list_empty(list)) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* A circular doubly linked list whose links live inside the elements.
  *
- * Law: a link is in at most one list; a link in no list points to itself. remove needs no list, so an element
- * can leave whatever list it is in, also while somebody walks that list by popping its head. */
+ * Law: a link is in at most one list; a link in no list points to itself. remove needs no list, so
+ * an element can leave whatever list it is in, also while somebody walks that list by popping its
+ * head. */
 #ifndef WEFT_SCHEDULER_LIST_H
 #define WEFT_SCHEDULER_LIST_H
 
@@ -15,9 +16,13 @@ typedef struct weft_link {
 
 #define WEFT_OF_LINK(link, type, member) ((type *)(void *)((char *)(link)-offsetof(type, member)))
 
-static inline void weft_list_init(weft_link *list) { list->prev = list->next = list; }
+static inline void weft_list_init(weft_link *list) {
+  list->prev = list->next = list;
+}
 
-static inline bool weft_list_empty(const weft_link *list) { return list->next == list; }
+static inline bool weft_list_empty(const weft_link *list) {
+  return list->next == list;
+}
 
 static inline void weft_list_insert_before(weft_link *at, weft_link *link) {
   link->prev = at->prev;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* A plan: one step of one lane as data. It says which rows of which request are computed, where their tokens come
- * from and what is wanted of them; it holds no tokens and no pages.
+/* A plan: one step of one lane as data. It says which rows of which request are computed, where
+ * their tokens come from and what is wanted of them; it holds no tokens and no pages.
  *
- * Law. A request has at most one work of each list in a plan: causal rows (prefill, decode, commit) and a denoise
- * step on top of them. n_rows is the sum of both lists and at most the lane's budget. A plan lives from planning
- * until its results were applied; the requests in it keep their slots and pages for so long. */
+ * Law. A request has at most one work of each list in a plan: causal rows (prefill, decode, commit)
+ * and a denoise step on top of them. n_rows is the sum of both lists and at most the lane's budget.
+ * A plan lives from planning until its results were applied; the requests in it keep their slots
+ * and pages for so long. */
 #ifndef WEFT_SCHEDULER_PLAN_H
 #define WEFT_SCHEDULER_PLAN_H
 
@@ -13,7 +14,7 @@
 typedef enum weft_work_kind {
   WEFT_WORK_PREFILL = 0, /* tokens the host knows: a prompt, or all tokens after a preemption */
   WEFT_WORK_DECODE = 1,
-  WEFT_WORK_COMMIT = 2,  /* a final canvas becomes keys and values */
+  WEFT_WORK_COMMIT = 2, /* a final canvas becomes keys and values */
   WEFT_WORK_DENOISE = 3
 } weft_work_kind;
 
@@ -31,7 +32,7 @@ typedef struct weft_work {
 typedef struct weft_plan {
   uint64_t number; /* counts plans of the engine, from 1 */
   uint32_t lane;
-  bool dropped;    /* the lane broke while it was in flight */
+  bool dropped;               /* the lane broke while it was in flight */
   weft_work *causal, *canvas; /* [n_max] each */
   uint32_t n_causal, n_canvas, n_max;
   uint32_t n_rows, n_rows_of[4]; /* by kind */

@@ -1,24 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /* Planning: which rows of which running request go into the next step.
  *
- * Law. Running first: every decode row, commit and denoise step, then chunks of prompts, then admissions, while
- * rows last. Who found no room in a step is first in the next one. Memory goes by rank: a request that lacks blocks
- * takes them from a request that ranks below it (which recomputes later) or waits until somebody leaves; so the
- * first in rank always advances. What is planned ahead of results never goes beyond what the results can only
- * confirm or void:
+ * Law. Running first: every decode row, commit and denoise step, then chunks of prompts, then
+ * admissions, while rows last. Who found no room in a step is first in the next one. Memory goes by
+ * rank: a request that lacks blocks takes them from a request that ranks below it (which recomputes
+ * later) or waits until somebody leaves; so the first in rank always advances. What is planned
+ * ahead of results never goes beyond what the results can only confirm or void:
+ *
  *   autoregressive   the row after a token that is still being sampled
- *   canvas           the next denoise step; after the last possible step the commit, and the next canvas on it */
+ *   canvas           the next denoise step; after the last possible step the commit, and the next
+ *                    canvas on it */
 #include "base/check.h"
 #include "scheduler/cost.h"
 #include "scheduler/engine_internal.h"
 
-/* ---- memory ------------------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static weft_rank rank_of(const weft_request *r) {
   return (weft_rank){.arrival = r->arrival, .priority = r->asked.priority};
 }
 
-/* The highest in rank that lacks memory is remembered: it is served first, and nobody is admitted meanwhile. */
+/* The highest in rank that lacks memory is remembered: it is served first, and nobody is admitted
+ * meanwhile. */
 static void starve(weft_engine *e, weft_request *r) {
   weft_rank rank = rank_of(r);
   if (e->starved != NULL) {
@@ -28,8 +31,8 @@ static void starve(weft_engine *e, weft_request *r) {
   e->starved = r;
 }
 
-/* Blocks for the positions before `end`, and for the rest of the smallest block that `end` lies in: that costs no
- * page, since every group's block is a multiple of it. */
+/* Blocks for the positions before `end`, and for the rest of the smallest block that `end` lies in:
+ * that costs no page, since every group's block is a multiple of it. */
 static bool reserve_to(weft_engine *e, weft_request *r, uint32_t end) {
   uint32_t grain = e->lane[r->lane].block_min;
   uint32_t rounded = (end + grain - 1) & ~(grain - 1);
@@ -65,7 +68,7 @@ static inline uint32_t reserve(weft_engine *e, weft_request *r, uint32_t n, bool
   return reserve_slow(e, r, n, shrink);
 }
 
-/* ---- one request ------------------------------------------------------------------------------------------- */
+/* ---- one request ----------------------------------------------------------------------------- */
 
 static inline weft_work *add_work(weft_planner *p, weft_request *r, weft_work_kind kind,
                                   uint32_t n_rows) {
@@ -84,7 +87,8 @@ static inline weft_work *add_work(weft_planner *p, weft_request *r, weft_work_ki
 /* The next denoise step on top of n_planned keys. */
 static bool plan_denoise(weft_planner *p, weft_request *r) {
   uint32_t n = r->size.n_canvas;
-  if (r->next_block == r->size.n_blocks) return true; /* the last step of the last canvas is in flight */
+  if (r->next_block == r->size.n_blocks)
+    return true; /* the last step of the last canvas is in flight */
   if (n > p->rows_left || weft_plan_is_full(p->plan)) return false;
   weft_work *work = add_work(p, r, WEFT_WORK_DENOISE, n);
   work->block = r->next_block;
@@ -98,7 +102,8 @@ static bool plan_denoise(weft_planner *p, weft_request *r) {
   return true;
 }
 
-/* The canvas before next_block becomes keys and values; the device knows its tokens, the host maybe not yet. */
+/* The canvas before next_block becomes keys and values; the device knows its tokens, the host maybe
+ * not yet. */
 static bool plan_commit(weft_planner *p, weft_request *r) {
   uint32_t n = r->size.n_canvas;
   if (n > p->rows_left || weft_plan_is_full(p->plan)) return false;
@@ -132,8 +137,8 @@ static bool serve_decode(weft_planner *p, weft_request *r) {
   return true;
 }
 
-/* A chunk of the tokens the host knows. The last chunk of an autoregressive request gives a token; after that of a
- * canvas request the first denoise step may follow at once. */
+/* A chunk of the tokens the host knows. The last chunk of an autoregressive request gives a token;
+ * after that of a canvas request the first denoise step may follow at once. */
 static bool serve_prefill(weft_planner *p, weft_request *r) {
   weft_engine *e = p->engine;
   uint32_t want = r->n_tokens - r->n_planned;
@@ -165,7 +170,7 @@ bool weft_planner_serve(weft_planner *p, weft_request *r) {
   return served;
 }
 
-/* ---- one lane ---------------------------------------------------------------------------------------------- */
+/* ---- one lane -------------------------------------------------------------------------------- */
 
 /* The one after the next: of the next, the first line was touched when the head was popped. */
 static inline void prefetch_soon(const weft_link *list) {
@@ -174,8 +179,8 @@ static inline void prefetch_soon(const weft_link *list) {
   __builtin_prefetch(r + 64, 1);
 }
 
-/* Walks a list by popping its head, so that victims may leave it meanwhile. Who wanted rows and got none goes to
- * the front, before those that were not reached, before those that were served. */
+/* Walks a list by popping its head, so that victims may leave it meanwhile. Who wanted rows and got
+ * none goes to the front, before those that were not reached, before those that were served. */
 static void serve_list(weft_planner *p, weft_link *list) {
   weft_link served, skipped, *link;
   weft_list_init(&served);
@@ -201,7 +206,8 @@ static void serve_prompts(weft_planner *p) {
   weft_admission_run(p);
 }
 
-/* Once in a while prompts go first, with half of the rows, when decoding left them none for several steps. */
+/* Once in a while prompts go first, with half of the rows, when decoding left them none for several
+ * steps. */
 static void serve_squeezed(weft_planner *p) {
   uint32_t kept = p->rows_left / 2;
   p->rows_left -= kept;

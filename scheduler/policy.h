@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Policy: who goes first and who has to give way. Pure functions over small plain structs: the same facts give
- * the same answer, and a test is a table.
+/* Policy: who goes first and who has to give way. Pure functions over small plain structs: the same
+ * facts give the same answer, and a test is a table.
  *
- * Law: rank is a total order (priority, then arrival), so among the running requests one is first; nobody may
- * take its memory, hence it always makes progress. */
+ * Law: rank is a total order (priority, then arrival), so among the running requests one is first;
+ * nobody may take its memory, hence it always makes progress. */
 #ifndef WEFT_SCHEDULER_POLICY_H
 #define WEFT_SCHEDULER_POLICY_H
 
@@ -16,13 +16,14 @@
 typedef struct weft_rank {
   uint64_t arrival; /* unique; smaller came earlier */
   int32_t priority;
-  bool excluded;    /* already leaving: gains nothing */
+  bool excluded; /* already leaving: gains nothing */
 } weft_rank;
 
 /* True when a goes before b: higher priority, then earlier arrival. */
 bool weft_policy_goes_before(const weft_rank *a, const weft_rank *b);
 
-/* The running request that gives up its memory for `needs`: of those that rank below it, the last. NONE: nobody. */
+/* The running request that gives up its memory for `needs`: of those that rank below it, the last.
+ * NONE: nobody. */
 uint32_t weft_policy_victim(const weft_rank *running, uint32_t n, const weft_rank *needs);
 
 /* The first waiting request of one tenant. */
@@ -32,15 +33,16 @@ typedef struct weft_candidate {
   int32_t priority;
 } weft_candidate;
 
-/* The candidate to admit next: priority, then the tenant that has used least, then arrival. n >= 1. */
+/* The candidate to admit next: priority, then the tenant that has used least, then arrival. n >= 1.
+ */
 uint32_t weft_policy_pick(const weft_candidate *list, uint32_t n);
 
-/* Pages that must stay unpromised when one more request is admitted, so that those running can take their next
- * page without a preemption. */
+/* Pages that must stay unpromised when one more request is admitted, so that those running can take
+ * their next page without a preemption. */
 uint32_t weft_policy_margin(uint32_t n_running, uint32_t n_pages);
 
-/* Which lane's turn it is: `current` keeps it while it has work and steps left, else the next one with work, in
- * circular order. has_work: one bit per lane. NONE when no lane has work. */
+/* Which lane's turn it is: `current` keeps it while it has work and steps left, else the next one
+ * with work, in circular order. has_work: one bit per lane. NONE when no lane has work. */
 uint32_t weft_policy_turn(uint32_t current, uint32_t steps_left, uint64_t has_work,
                           uint32_t n_lanes);
 

@@ -10,7 +10,7 @@
 
 enum { CACHE_LINE = 64 };
 
-/* ---- memory: one allocation per request ------------------------------------------------------------------ */
+/* ---- memory: one allocation per request ------------------------------------------------------ */
 
 typedef struct request_layout {
   size_t tokens, stop_tokens, bias, sampled, ring, n_bytes;
@@ -135,7 +135,7 @@ void weft_request_detach(weft_request *request) {
   (void)pthread_mutex_unlock(&request->callback_mutex);
 }
 
-/* ---- engine thread ---------------------------------------------------------------------------------------- */
+/* ---- engine thread --------------------------------------------------------------------------- */
 
 uint32_t weft_request_keep(weft_request *r, uint32_t n_answer, bool *stop) {
   *stop = false;
@@ -161,8 +161,8 @@ void weft_request_publish(weft_request *r, uint32_t n_answer) {
   atomic_store(&r->n_published, n_answer);
 }
 
-void weft_request_publish_canvas(weft_request *r, const weft_segment_result *result,
-                                 uint32_t block, uint32_t step) {
+void weft_request_publish_canvas(weft_request *r, const weft_segment_result *result, uint32_t block,
+                                 uint32_t step) {
   if (r->ring.record == NULL) return;
   uint32_t n_answer = atomic_load_explicit(&r->n_published, memory_order_relaxed);
   (void)pthread_mutex_lock(&r->mutex);
@@ -171,10 +171,13 @@ void weft_request_publish_canvas(weft_request *r, const weft_segment_result *res
   (void)pthread_mutex_unlock(&r->mutex);
 }
 
-void weft_request_publish_end(weft_request *r) { atomic_store(&r->finished, true); }
+void weft_request_publish_end(weft_request *r) {
+  atomic_store(&r->finished, true);
+}
 
 void weft_request_tell(weft_request *r) {
-  /* A reader counts itself before it looks and sleeps; we publish before we look: one of both sees the other. */
+  /* A reader counts itself before it looks and sleeps; we publish before we look: one of both sees
+   * the other. */
   if (atomic_load(&r->n_sleepers) > 0) {
     (void)pthread_mutex_lock(&r->mutex);
     (void)pthread_cond_broadcast(&r->changed);
@@ -186,7 +189,7 @@ void weft_request_tell(weft_request *r) {
   (void)pthread_mutex_unlock(&r->callback_mutex);
 }
 
-/* ---- the reader -------------------------------------------------------------------------------------------- */
+/* ---- the reader ------------------------------------------------------------------------------ */
 
 static bool has_event(weft_request *r) {
   bool finished = atomic_load(&r->finished); /* before the others: what is final is visible then */

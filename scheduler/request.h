@@ -4,20 +4,22 @@
  * Law. Three owners, three parts:
  *   asked     written by submit, read by everyone afterwards
  *   engine    touched by the engine thread only
- *   answer    tokens[] is append-only: the engine writes beyond n_published, then raises it; the reader reads below
- *             it; n_published and finished are the only words that both touch without the mutex
- * One reference is the submitter's, one the engine's (until the request is done and nothing of it is in flight),
- * and one belongs to a cancel that lies in the inbox. Whoever gives back the last one frees the memory. No
- * callback of the submitter runs after detach returned.
+ *   answer    tokens[] is append-only: the engine writes beyond n_published, then raises it; the
+ *             reader reads below it. Without the mutex both touch only atomic words.
+ * One reference is the submitter's, one the engine's (until the request is done and nothing of it
+ * is in flight), and one belongs to a cancel that lies in the inbox. Whoever gives back the last
+ * one frees the memory. No callback of the submitter runs after detach returned.
  *
  * States (engine):
- *                    admit                   finish, or preempt
- *   WAITING ────────────────────► RUNNING ────────────────────► LEAVING ──► DONE     finished: nothing in flight
- *     │  ▲                                                         │
- *     │  └──────────────── preempted: nothing in flight ───────────┘
- *     └──► DONE  (cancelled, expired, refused while it waited)
  *
- * Positions of a running request, oldest first (n_virtual: tokens that exist or are being computed):
+ *              admit            finish, preempt            finished, nothing in flight
+ *   WAITING ----------> RUNNING ----------------> LEAVING ----------------------------> DONE
+ *    |   ^                                         |
+ *    |   +-----------------------------------------+  preempted, nothing in flight
+ *    +--> DONE  (cancelled, expired or refused while it waited)
+ *
+ * Positions of a running request, oldest first (n_virtual: tokens that exist or are computed now):
+ *
  *   [0, n_committed)        keys and values are written, the pager knows the tokens
  *   [n_committed, n_valid)  written; the pager is told when a block is full
  *   [n_valid, n_planned)    rows in flight
@@ -48,8 +50,8 @@ typedef struct weft_request_size {
   uint32_t n_blocks;   /* most canvases */
 } weft_request_size;
 
-/* Where a running request's keys and values go: offsets of its block tables, and the pages that hold the block of
- * positions it writes now, so that a decode row looks into no table. */
+/* Where a running request's keys and values go: offsets of its block tables, and the pages that
+ * hold the block of positions it writes now, so that a decode row looks into no table. */
 typedef struct weft_placement {
   uint32_t block; /* position >> shift of the smallest block; UINT32_MAX: not known */
   struct {
@@ -59,16 +61,19 @@ typedef struct weft_placement {
 } weft_placement;
 
 struct weft_request {
-  /* ---- engine: what every step of a decoding request touches, in as few cache lines as it goes ---- */
-  weft_link link; /* in a queue, or in a list of its lane */
+  /* ---- engine: what every step of a decoding request touches, in as few cache lines as it goes -
+   */
+  weft_link link;      /* in a queue, or in a list of its lane */
   uint64_t planned_in; /* number of the plan that holds it last */
   int32_t *tokens;     /* [n_prompt + room] */
   uint32_t n_tokens, n_valid, n_planned;
-  uint32_t n_committed; /* of n_valid, what the pager knows: decoded positions are told block by block */
+  uint32_t
+      n_committed; /* of n_valid, what the pager knows: decoded positions are told block by block */
   uint32_t n_reserved;  /* positions that have blocks */
   uint32_t n_in_flight; /* segments planned and not landed */
   uint32_t n_pending;   /* sampled tokens among them */
-  uint32_t n_answer;    /* == n_tokens - n_prompt when autoregressive; the cut answer of a canvas request */
+  uint32_t
+      n_answer; /* == n_tokens - n_prompt when autoregressive; the cut answer of a canvas request */
   weft_request_state state;
   weft_finish finish;
   uint32_t lane, slot;
@@ -82,7 +87,8 @@ struct weft_request {
   const int32_t *stop_tokens;
   _Alignas(64) weft_placement placement;
 
-  /* ---- engine: the rest ---- */
+  /* ---- engine: the rest ------------------------------------------------------------------------
+   */
   uint32_t block;                         /* canvases that are final */
   uint32_t next_block, next_step;         /* the next denoise step to plan */
   uint32_t reported_block, reported_step; /* the next denoise step to count and report */
@@ -92,16 +98,18 @@ struct weft_request {
   uint32_t deadline_at; /* in the heap */
   uint32_t need_pages;  /* what the last try to admit it lacked */
   uint64_t retry_step;
-  uint32_t wake_at;     /* the leader's n_valid that makes another try worth it */
-  weft_seq follows;     /* whose prefix it waits for, WEFT_SEQ_NONE */
+  uint32_t wake_at; /* the leader's n_valid that makes another try worth it */
+  weft_seq follows; /* whose prefix it waits for, WEFT_SEQ_NONE */
   weft_usage usage;
   char error[320];
 
-  /* ---- asked ---- */
+  /* ---- asked -----------------------------------------------------------------------------------
+   */
   weft_request_params asked; /* pointers lead into this request's memory */
   struct weft_request *inbox_next, *cancel_next;
 
-  /* ---- answer ---- */
+  /* ---- answer ----------------------------------------------------------------------------------
+   */
   weft_sampled *sampled; /* [answer_max] or NULL */
   _Atomic uint32_t n_canvas_events;
   _Atomic bool finished;
@@ -123,9 +131,10 @@ void weft_request_unref(weft_request *request);
 /* No callback afterwards; waits for one that runs. */
 void weft_request_detach(weft_request *request);
 
-/* ---- engine thread ---- */
+/* ---- engine thread --------------------------------------------------------------------------- */
 
-/* How many of the n_answer tokens the stop rule keeps, and whether it ends the answer there; n_answer without a rule. */
+/* How many of the n_answer tokens the stop rule keeps, and whether it ends the answer there;
+ * n_answer without a rule. */
 uint32_t weft_request_keep(weft_request *request, uint32_t n_answer, bool *stop);
 bool weft_request_is_stop_token(const weft_request *request, int32_t token);
 /* Makes n_answer tokens of the answer readable. */
@@ -137,7 +146,7 @@ void weft_request_publish_end(weft_request *request);
 /* Wakes the reader and calls notify. */
 void weft_request_tell(weft_request *request);
 
-/* ---- the reader ---- */
+/* ---- the reader ------------------------------------------------------------------------------ */
 
 weft_status weft_request_poll(weft_request *request, weft_event *out);
 weft_status weft_request_wait(weft_request *request, uint64_t timeout_us);

@@ -3,13 +3,14 @@
  *
  *   inbox ─► expire ─► launch: plan, batch, submit ─► land: collect, apply
  *
- * Law. Without overlap a turn lands the step that it launched. With overlap it lands the step of the turn before,
- * so the device has the next step already while results are applied; when there was nothing to launch it lands all.
- * Steps land in the order in which they were submitted, over all lanes. */
+ * Law. Without overlap a turn lands the step that it launched. With overlap it lands the step of
+ * the turn before, so the device has the next step already while results are applied; when there
+ * was nothing to launch it lands all. Steps land in the order in which they were submitted, over
+ * all lanes. */
 #include "base/check.h"
 #include "scheduler/engine_internal.h"
 
-/* ---- what came from outside ----------------------------------------------------------------------------------- */
+/* ---- what came from outside ------------------------------------------------------------------ */
 
 static void take_inbox(weft_engine *e) {
   weft_inbox_notes notes = weft_inbox_take(&e->inbox);
@@ -32,7 +33,7 @@ static void expire(weft_engine *e) {
   }
 }
 
-/* ---- launch ------------------------------------------------------------------------------------------------------ */
+/* ---- launch ---------------------------------------------------------------------------------- */
 
 static uint64_t lanes_with_work(const weft_engine *e) {
   uint64_t bits = 0;
@@ -69,8 +70,7 @@ static void take_turn(weft_engine *e, uint32_t lane) {
 }
 
 static bool submit(weft_engine *e, weft_lane *lane, weft_plan *plan) {
-  weft_batch batch =
-      weft_batcher_build(&e->batcher, plan, e->pager, lane->info, lane->n_batches);
+  weft_batch batch = weft_batcher_build(&e->batcher, plan, e->pager, lane->info, lane->n_batches);
   uint64_t start_ns = weft_clock_ns();
   weft_status status = lane->runner->ops->submit(lane->runner, &batch);
   e->runner_ns += weft_clock_ns() - start_ns;
@@ -101,7 +101,7 @@ bool weft_engine_launch(weft_engine *e) {
   return false;
 }
 
-/* ---- land --------------------------------------------------------------------------------------------------------- */
+/* ---- land ------------------------------------------------------------------------------------ */
 
 void weft_engine_land(weft_engine *e) {
   WEFT_CHECK(e->n_flight > 0);
@@ -128,7 +128,7 @@ void weft_engine_land(weft_engine *e) {
   e->n_flight -= 1;
 }
 
-/* ---- a turn -------------------------------------------------------------------------------------------------------- */
+/* ---- a turn ---------------------------------------------------------------------------------- */
 
 void weft_engine_share_stats(weft_engine *e) {
   e->stats.n_running = e->n_running;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Submit: judges a request before it costs anything. Any thread; reads only what never changes after open.
+/* Submit: judges a request before it costs anything. Any thread; reads only what never changes
+ * after open.
  *
- * Law: what passes can be finished by the engine with the pool as it is, alone if need be. A limit that only
- * shortens the answer (context) shortens it; a limit that no schedule can keep (pool) refuses, and the line says the
- * largest length that would fit. */
+ * Law: what passes can be finished by the engine with the pool as it is, alone if need be. A limit
+ * that only shortens the answer (context) shortens it; a limit that no schedule can keep (pool)
+ * refuses, and the line says the largest length that would fit. */
 #include "scheduler/engine_internal.h"
 
 enum { STOP_TOKENS_MAX = 1024 };
@@ -35,8 +36,8 @@ static weft_status check_kind(const weft_request_params *p, const weft_runner_in
                      "%s cannot answer by diffusion; ask for autoregressive decoding", info->name);
   }
   if (!p->canvas && !info->autoregressive) {
-    return weft_fail(error, WEFT_E_INVALID,
-                     "%s cannot answer token by token; ask for diffusion", info->name);
+    return weft_fail(error, WEFT_E_INVALID, "%s cannot answer token by token; ask for diffusion",
+                     info->name);
   }
   if (p->canvas && p->sampling.logprobs) {
     return weft_fail(error, WEFT_E_INVALID,
@@ -75,13 +76,20 @@ static weft_status size_canvas(const weft_engine *e, const weft_lane *lane,
   size->n_blocks = wanted < room ? wanted : room;
   uint64_t most = (uint64_t)size->n_blocks * n;
   size->answer_max = p->max_tokens < most ? p->max_tokens : (uint32_t)most;
-  uint32_t n_keys = p->n_tokens + (size->n_blocks - 1) * n; /* the last canvas is never committed */
-  uint32_t fit = size->n_blocks > 1 ? lane->fit_canvas : lane->fit_tokens;
-  if (n_keys <= fit) return WEFT_OK;
-  return weft_fail(error, WEFT_E_TOO_LARGE,
-                   "%u prompt tokens and %u canvases of %u need more than the %u pages of the pool; "
-                   "prompt and max_tokens together may be %u",
-                   p->n_tokens, size->n_blocks, n, e->config.n_pages, fit + n);
+  if (p->n_tokens > lane->fit_tokens) {
+    return weft_fail(
+        error, WEFT_E_TOO_LARGE,
+        "a prompt of %u tokens needs more than the %u pages of the pool; it may have %u",
+        p->n_tokens, e->config.n_pages, lane->fit_tokens);
+  }
+  uint32_t n_fit = 1; /* canvases: the last one is never committed, so one needs no pages */
+  if (p->n_tokens < lane->fit_canvas) n_fit += (lane->fit_canvas - p->n_tokens) / n;
+  if (size->n_blocks <= n_fit) return WEFT_OK;
+  return weft_fail(
+      error, WEFT_E_TOO_LARGE,
+      "%u prompt tokens and %u canvases of %u need more than the %u pages of the pool; "
+      "prompt and max_tokens together may be %u",
+      p->n_tokens, size->n_blocks, n, e->config.n_pages, p->n_tokens + n_fit * n);
 }
 
 static weft_status judge(const weft_engine *e, const weft_request_params *p,
@@ -101,10 +109,11 @@ static weft_status judge(const weft_engine *e, const weft_request_params *p,
   uint32_t context = lane->info->context_length;
   if (e->config.seq_tokens_max < context) context = e->config.seq_tokens_max;
   if (p->n_tokens >= context) {
-    return weft_fail(error, WEFT_E_TOO_LARGE,
-                     "a prompt of %u tokens leaves no room for an answer in a context of %u; it may "
-                     "have %u",
-                     p->n_tokens, context, context - 1);
+    return weft_fail(
+        error, WEFT_E_TOO_LARGE,
+        "a prompt of %u tokens leaves no room for an answer in a context of %u; it may "
+        "have %u",
+        p->n_tokens, context, context - 1);
   }
   return p->canvas ? size_canvas(e, lane, p, context, size, error)
                    : size_autoregressive(e, lane, p, context, size, error);

@@ -36,8 +36,8 @@ static weft_rank rank_of(const weft_request *r) {
   return (weft_rank){.arrival = r->arrival, .priority = r->asked.priority};
 }
 
-/* New requests belong near the tail, requests that come back (preempted, followers) near the head: one walk from
- * the end that is closer by arrival. */
+/* New requests belong near the tail, requests that come back (preempted, followers) near the head:
+ * one walk from the end that is closer by arrival. */
 void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request) {
   weft_tenant *tenant = &tenants->tenant[request->tenant];
   if (tenant->n_waiting == 0 && tenant->n_running == 0 && tenant->clock < tenants->served_clock) {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Tenants: what each has used, and who of its requests waits for which lane.
  *
- * Law. clock is the tenant's virtual time: the cost of all rows planned for it. Among tenants that wait, the one
- * with the smallest clock is served first. A tenant that was idle does not save up: when it comes back its clock is
- * raised to that of the tenant served last. Each queue (tenant x lane) is in order of priority, then arrival. */
+ * Law. clock is the tenant's virtual time: the cost of all rows planned for it. Among tenants that
+ * wait, the one with the smallest clock is served first. A tenant that was idle does not save up:
+ * when it comes back its clock is raised to that of the tenant served last. Each queue (tenant x
+ * lane) is in order of priority, then arrival. */
 #ifndef WEFT_SCHEDULER_TENANT_H
 #define WEFT_SCHEDULER_TENANT_H
 

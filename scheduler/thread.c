@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The loop on a thread of its own.
  *
- * Law: it sleeps when a turn found nothing to do, until a note in the inbox or the next deadline; it never spins. */
+ * Law: it sleeps when a turn found nothing to do, until a note in the inbox or the next deadline;
+ * it never spins. */
 #include "base/check.h"
 #include "scheduler/engine_internal.h"
 

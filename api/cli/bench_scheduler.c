@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* weft bench scheduler: the host time of a step, without the model: plan, batch, apply and the pager's part of them.
+/* weft bench scheduler: the host time of a step, without the model: plan, batch, apply and the
+ * pager's part of them.
  *
- * Law: measured on the real engine and pager; the runner is the fake one without memory, and the time spent inside
- * it is not counted. All requests decode, one row each per step, at 26B geometry (six groups, blocks of 16 and 32
- * tokens), with some hundred tokens of context; every step crosses block boundaries for its share of the requests.
- * The number is the median over steps, since the machine may be shared; the best step stands beside it. */
+ * Law: measured on the real engine and pager; the runner is the fake one without memory, and the
+ * time spent inside it is not counted. All requests decode, one row each per step, at 26B geometry
+ * (six groups, blocks of 16 and 32 tokens), with some hundred tokens of context; every step crosses
+ * block boundaries for its share of the requests. The number is the median over steps, since the
+ * machine may be shared; the best step stands beside it. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,9 +169,12 @@ int weft_bench_scheduler(int argc, char **argv) {
   int option;
   optind = 1;
   while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-    if (option == 'j') json = true;
-    else if (option == 'o') overlap = true;
-    else return usage(argv[0]);
+    if (option == 'j')
+      json = true;
+    else if (option == 'o')
+      overlap = true;
+    else
+      return usage(argv[0]);
   }
   bench_result results[N_SIZES];
   for (uint32_t i = 0; i < N_SIZES; i++) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Every allocation of open, submit and step made to fail once, and a device that fails at every call: nothing leaks
- * (the address sanitizer sees), every accepted request gets its one final event, the pool is whole afterwards. */
+/* Every allocation of open, submit and step made to fail once, and a device that fails at every
+ * call: nothing leaks (the address sanitizer sees), every accepted request gets its one final
+ * event, the pool is whole afterwards. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,8 +31,12 @@ typedef struct faults {
 static void fill(weft_request_params *p, int32_t *prompt, uint32_t i) {
   static const weft_logit_bias bias[] = {{.token = 3, .bias = 1.0f}};
   static const int32_t stop_tokens[] = {2};
-  *p = (weft_request_params){.runner = i % 2, .tokens = prompt, .n_tokens = 5 + 2 * i, .max_tokens = 20,
-                             .stop_tokens = stop_tokens, .n_stop_tokens = 1};
+  *p = (weft_request_params){.runner = i % 2,
+                             .tokens = prompt,
+                             .n_tokens = 5 + 2 * i,
+                             .max_tokens = 20,
+                             .stop_tokens = stop_tokens,
+                             .n_stop_tokens = 1};
   for (uint32_t k = 0; k < p->n_tokens; k++) prompt[k] = (int32_t)(k % 7);
   p->canvas = i % 4 == 0;
   p->sampling = weft_sampling_default();
@@ -44,22 +49,40 @@ static void fill(weft_request_params *p, int32_t *prompt, uint32_t i) {
 
 static weft_status open_world(const faults *f, weft_fake_store **store, weft_runner **runner,
                               weft_engine **engine) {
-  weft_fake_config fake = {.name = "fake", .autoregressive = true, .n_slots = 4, .rows_max = 32, .depth = 2,
-                           .context_length = CONTEXT, .fail_submit_at = f->submit_at,
-                           .fail_collect_at = f->collect_at, .fail_slot_at = f->slot_at,
-                           .model = {.salt = 3, .n_vocab = 50, .n_canvas = 8, .n_groups = 2,
-                                     .group = {{.block_tokens = 8}, {.block_tokens = 4, .window = 6}}}};
+  weft_fake_config fake = {
+      .name = "fake",
+      .autoregressive = true,
+      .n_slots = 4,
+      .rows_max = 32,
+      .depth = 2,
+      .context_length = CONTEXT,
+      .fail_submit_at = f->submit_at,
+      .fail_collect_at = f->collect_at,
+      .fail_slot_at = f->slot_at,
+      .model = {.salt = 3,
+                .n_vocab = 50,
+                .n_canvas = 8,
+                .n_groups = 2,
+                .group = {{.block_tokens = 8}, {.block_tokens = 4, .window = 6}}}};
   weft_status status = weft_fake_store_open(N_PAGES, 8, store);
   for (uint32_t i = 0; status == WEFT_OK && i < 2; i++) {
     fake.store = *store;
     fake.id = i;
     status = weft_fake_runner_open(&fake, &runner[i]);
-    fake.fail_submit_at = fake.fail_collect_at = fake.fail_slot_at = 0; /* the second one stays well */
+    fake.fail_submit_at = fake.fail_collect_at = fake.fail_slot_at =
+        0; /* the second one stays well */
   }
   if (status != WEFT_OK) return status;
-  weft_engine_config config = {.n_runners = 2, .runner = runner, .n_pages = N_PAGES, .rows_per_step = 24,
-                               .prefill_chunk = 8, .running_max = 6, .waiting_max = N_REQUESTS,
-                               .n_tenants = 2, .seq_tokens_max = CONTEXT, .overlap = f->overlap};
+  weft_engine_config config = {.n_runners = 2,
+                               .runner = runner,
+                               .n_pages = N_PAGES,
+                               .rows_per_step = 24,
+                               .prefill_chunk = 8,
+                               .running_max = 6,
+                               .waiting_max = N_REQUESTS,
+                               .n_tenants = 2,
+                               .seq_tokens_max = CONTEXT,
+                               .overlap = f->overlap};
   weft_error error = {{0}};
   status = weft_engine_open(&config, engine, &error);
   if (status != WEFT_OK) assert_true(error.text[0] != 0);
@@ -81,8 +104,10 @@ static void serve(weft_engine *engine, outcome *out) {
     weft_error error = {{0}};
     fill(&params, prompt[i], i);
     weft_status status = weft_engine_submit(engine, &params, 1, &handle[i], &error);
-    if (status == WEFT_OK) out->n_accepted += 1;
-    else assert_true((status == WEFT_E_NO_MEMORY || status == WEFT_E_DEVICE) && error.text[0] != 0);
+    if (status == WEFT_OK)
+      out->n_accepted += 1;
+    else
+      assert_true((status == WEFT_E_NO_MEMORY || status == WEFT_E_DEVICE) && error.text[0] != 0);
     if (i == 3) (void)weft_engine_step(engine, 2); /* the rest arrives later */
   }
   for (uint64_t now = 3; !weft_engine_idle(engine); now++) {
@@ -93,7 +118,8 @@ static void serve(weft_engine *engine, outcome *out) {
     weft_event event = {0};
     uint32_t n_ends = 0;
     if (handle[i] == NULL) continue;
-    while (weft_engine_poll(engine, handle[i], &event) == WEFT_OK) n_ends += event.kind == WEFT_EVENT_FINISHED;
+    while (weft_engine_poll(engine, handle[i], &event) == WEFT_OK)
+      n_ends += event.kind == WEFT_EVENT_FINISHED;
     assert_int_equal(n_ends, 1);
     out->n_finished[event.finish] += 1;
     if (event.finish == WEFT_FINISH_ERROR) assert_true(event.error[0] != 0);
@@ -113,8 +139,10 @@ static outcome run(const faults *f) {
   (void)weft_memory_fail_at(f->memory_at);
   weft_status status = open_world(f, &store, runner, &engine);
   out.opened = status == WEFT_OK;
-  if (out.opened) serve(engine, &out);
-  else assert_int_equal(status, WEFT_E_NO_MEMORY);
+  if (out.opened)
+    serve(engine, &out);
+  else
+    assert_int_equal(status, WEFT_E_NO_MEMORY);
   (void)weft_memory_fail_at(0);
   for (uint32_t i = 0; i < 2; i++)
     if (runner[i] != NULL) assert_null(weft_fake_runner_violation(runner[i]));
@@ -128,7 +156,8 @@ static void every_allocation_fails_once(void **state) {
     faults f = {.overlap = overlap == 1};
     outcome clean = run(&f);
     assert_int_equal(clean.n_accepted, N_REQUESTS);
-    assert_int_equal(clean.n_finished[WEFT_FINISH_STOP] + clean.n_finished[WEFT_FINISH_LENGTH], N_REQUESTS);
+    assert_int_equal(clean.n_finished[WEFT_FINISH_STOP] + clean.n_finished[WEFT_FINISH_LENGTH],
+                     N_REQUESTS);
     uint32_t n_refused_opens = 0, n_refused_requests = 0;
     for (uint64_t at = 1; at <= clean.n_allocations; at++) {
       f.memory_at = at;
@@ -137,7 +166,8 @@ static void every_allocation_fails_once(void **state) {
       if (!out.opened) continue;
       n_refused_requests += N_REQUESTS - out.n_accepted;
       assert_int_equal(out.n_accepted, N_REQUESTS - 1); /* one allocation, one request */
-      assert_int_equal(out.n_finished[WEFT_FINISH_STOP] + out.n_finished[WEFT_FINISH_LENGTH], N_REQUESTS - 1);
+      assert_int_equal(out.n_finished[WEFT_FINISH_STOP] + out.n_finished[WEFT_FINISH_LENGTH],
+                       N_REQUESTS - 1);
     }
     assert_int_equal(n_refused_requests, N_REQUESTS);
     assert_int_equal(n_refused_opens, clean.n_allocations - N_REQUESTS);
@@ -187,6 +217,7 @@ static void device_fails(void **state) {
 int main(void) {
   weft_log_set_level((weft_log_level)-1); /* broken runners are expected here */
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_allocation_fails_once),
-                                     cmocka_unit_test(steps_allocate_nothing), cmocka_unit_test(device_fails)};
+                                     cmocka_unit_test(steps_allocate_nothing),
+                                     cmocka_unit_test(device_fails)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

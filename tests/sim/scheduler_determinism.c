@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The determinism contract: the same 200 mixed requests give the same tokens in three orders of arrival, with three
- * pool sizes and chunk sizes, with and without prefix cache, overlap and preemption. */
+/* The determinism contract: the same 200 mixed requests give the same tokens in three orders of
+ * arrival, with three pool sizes and chunk sizes, with and without prefix cache, overlap and
+ * preemption. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,12 +39,26 @@ static uint32_t draw(uint64_t *state, uint32_t n) {
 }
 
 static const weft_fake_config fakes[2] = {
-    {.name = "mixed", .id = 0, .autoregressive = true, .n_slots = 48, .rows_max = 128, .depth = 2,
+    {.name = "mixed",
+     .id = 0,
+     .autoregressive = true,
+     .n_slots = 48,
+     .rows_max = 128,
+     .depth = 2,
      .context_length = CONTEXT,
-     .model = {.salt = 11, .n_vocab = 90, .n_canvas = 8, .n_groups = 2,
+     .model = {.salt = 11,
+               .n_vocab = 90,
+               .n_canvas = 8,
+               .n_groups = 2,
                .group = {{.block_tokens = 8, .window = 0}, {.block_tokens = 4, .window = 13}}}},
-    {.name = "plain", .id = 1, .autoregressive = true, .n_slots = 48, .rows_max = 128, .depth = 2,
-     .context_length = CONTEXT, .lazy = true,
+    {.name = "plain",
+     .id = 1,
+     .autoregressive = true,
+     .n_slots = 48,
+     .rows_max = 128,
+     .depth = 2,
+     .context_length = CONTEXT,
+     .lazy = true,
      .model = {.salt = 12, .n_vocab = 70, .n_groups = 1, .group = {{.block_tokens = 16}}}},
 };
 
@@ -52,7 +67,8 @@ static void make_requests(void) {
   uint64_t state = 5;
   for (uint32_t i = 0; i < N_REQUESTS; i++) {
     weft_request_params *p = &requests[i];
-    *p = (weft_request_params){.runner = draw(&state, 3) == 0, .tokens = prompts[i], .stop_tokens = stop_tokens};
+    *p = (weft_request_params){
+        .runner = draw(&state, 3) == 0, .tokens = prompts[i], .stop_tokens = stop_tokens};
     p->tenant = draw(&state, 3);
     p->n_tokens = 1 + draw(&state, PROMPT_MAX);
     uint32_t family = draw(&state, 3), shared = draw(&state, p->n_tokens + 1);
@@ -103,9 +119,16 @@ static void run(const variant *v, weft_engine_stats *stats) {
     config.store = store;
     assert_int_equal(weft_fake_runner_open(&config, &runner[i]), WEFT_OK);
   }
-  weft_engine_config config = {.n_runners = 2, .runner = runner, .n_pages = v->n_pages, .rows_per_step = 96,
-                               .prefill_chunk = v->chunk, .running_max = v->running, .waiting_max = 50,
-                               .n_tenants = 3, .seq_tokens_max = CONTEXT, .overlap = v->overlap,
+  weft_engine_config config = {.n_runners = 2,
+                               .runner = runner,
+                               .n_pages = v->n_pages,
+                               .rows_per_step = 96,
+                               .prefill_chunk = v->chunk,
+                               .running_max = v->running,
+                               .waiting_max = 50,
+                               .n_tenants = 3,
+                               .seq_tokens_max = CONTEXT,
+                               .overlap = v->overlap,
                                .no_prefix_cache = v->no_cache};
   assert_int_equal(weft_engine_open(&config, &engine, &error), WEFT_OK);
   weft_request *handle[N_REQUESTS] = {NULL};

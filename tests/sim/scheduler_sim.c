@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Simulation: the real engine and pager over fake runners under a virtual clock, one small random world per seed.
+/* Simulation: the real engine and pager over fake runners under a virtual clock, one small random
+ * world per seed.
  *
  *   test_sim_scheduler_sim                 the usual seeds
  *   test_sim_scheduler_sim --seed N        one of them, with what happened
  *   test_sim_scheduler_sim --seeds A..B
  *
- * Oracles: one final event each; an answer equals that of the same request alone (or is a prefix of it when the
- * request was ended from outside); everything free after drain; laws of the pager every few steps; bounded number of
- * steps; cancel within one step; cached tokens only from the same sharing domain; the runner's contract kept. */
+ * Oracles: one final event each; an answer equals that of the same request alone (or is a prefix of
+ * it when the request was ended from outside); everything free after drain; laws of the pager every
+ * few steps; bounded number of steps; cancel within one step; cached tokens only from the same
+ * sharing domain; the runner's contract kept. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +33,7 @@ typedef struct sim_request {
   sim_rule rule;
   solo_answer solo;
   uint32_t submit_step, cancel_step, release_step; /* UINT32_MAX: never */
-  uint32_t cancelled_in; /* step after which it must be over */
+  uint32_t cancelled_in;                           /* step after which it must be over */
   int32_t *tokens;
   uint32_t n_tokens;
   uint32_t next_block, next_step; /* canvas events */
@@ -56,23 +58,25 @@ typedef struct sim {
 } sim;
 
 typedef struct sim_totals {
-  uint64_t n_steps, n_requests, n_finished[6], n_refused, n_preemptions, n_mixed, n_switches, n_hits, n_void, n_waits,
-      n_broken;
+  uint64_t n_steps, n_requests, n_finished[6], n_refused, n_preemptions, n_mixed, n_switches,
+      n_hits, n_void, n_waits, n_broken;
 } sim_totals;
 
 static sim_totals totals;
 static const char *program;
 
-#define FAIL(s, ...)                                                        \
+#define FAIL(s, ...)                                                                  \
   (fprintf(stderr, "seed %llu, step %u: ", (unsigned long long)(s)->seed, (s)->step), \
-   fprintf(stderr, __VA_ARGS__),                                            \
+   fprintf(stderr, __VA_ARGS__),                                                      \
    fprintf(stderr, "\nreplay: %s --seed %llu\n", program, (unsigned long long)(s)->seed), exit(1))
 
 static uint32_t draw(sim *s, uint32_t low, uint32_t high) { /* inclusive */
   uint64_t x = weft_mix64(s->seed * 0x9E3779B97F4A7C15ull + weft_mix64(++s->draws));
   return low + (uint32_t)((x >> 32) * (uint64_t)(high - low + 1) >> 32);
 }
-static bool chance(sim *s, uint32_t percent) { return draw(s, 0, 99) < percent; }
+static bool chance(sim *s, uint32_t percent) {
+  return draw(s, 0, 99) < percent;
+}
 
 static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n) {
   const sim_rule *rule = self;
@@ -81,7 +85,7 @@ static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n) {
   return n;
 }
 
-/* ---- a random world ------------------------------------------------------------------------------------------------- */
+/* ---- a random world -------------------------------------------------------------------------- */
 
 static void make_runner(sim *s, uint32_t i) {
   weft_fake_config *f = &s->fake[i];
@@ -211,10 +215,11 @@ static void close_world(sim *s) {
   }
 }
 
-/* ---- what is checked ---------------------------------------------------------------------------------------------------- */
+/* ---- what is checked ------------------------------------------------------------------------- */
 
 static void check_same_prefix(sim *s, const sim_request *r, uint32_t index) {
-  if (r->n_tokens > r->solo.n) FAIL(s, "request %u: %u tokens, alone %u", index, r->n_tokens, r->solo.n);
+  if (r->n_tokens > r->solo.n)
+    FAIL(s, "request %u: %u tokens, alone %u", index, r->n_tokens, r->solo.n);
   for (uint32_t i = 0; i < r->n_tokens; i++) {
     if (r->tokens[i] == r->solo.tokens[i]) continue;
     FAIL(s, "request %u: token %u of %u is %d, alone %d", index, i, r->n_tokens, r->tokens[i],
@@ -225,10 +230,14 @@ static void check_same_prefix(sim *s, const sim_request *r, uint32_t index) {
 static void check_end(sim *s, const sim_request *r, uint32_t index) {
   const weft_usage *u = &r->end.usage;
   check_same_prefix(s, r, index);
-  if (u->n_answer != r->n_tokens) FAIL(s, "request %u: usage says %u tokens, %u came", index, u->n_answer, r->n_tokens);
-  if (r->end.finish == WEFT_FINISH_CANCELLED && !r->cancelled) FAIL(s, "request %u: cancelled by nobody", index);
-  if (r->end.finish == WEFT_FINISH_DEADLINE && r->params.deadline_us == 0) FAIL(s, "request %u: no deadline", index);
-  if (r->end.finish == WEFT_FINISH_ERROR && r->end.error[0] == 0) FAIL(s, "request %u: error without words", index);
+  if (u->n_answer != r->n_tokens)
+    FAIL(s, "request %u: usage says %u tokens, %u came", index, u->n_answer, r->n_tokens);
+  if (r->end.finish == WEFT_FINISH_CANCELLED && !r->cancelled)
+    FAIL(s, "request %u: cancelled by nobody", index);
+  if (r->end.finish == WEFT_FINISH_DEADLINE && r->params.deadline_us == 0)
+    FAIL(s, "request %u: no deadline", index);
+  if (r->end.finish == WEFT_FINISH_ERROR && r->end.error[0] == 0)
+    FAIL(s, "request %u: error without words", index);
   bool natural = r->end.finish == WEFT_FINISH_STOP || r->end.finish == WEFT_FINISH_LENGTH ||
                  (r->end.finish == WEFT_FINISH_ERROR && !s->faulty);
   if (!natural) return;
@@ -236,7 +245,8 @@ static void check_end(sim *s, const sim_request *r, uint32_t index) {
     FAIL(s, "request %u: finish %d, alone %d (%s)", index, (int)r->end.finish, (int)r->solo.finish,
          r->end.error == NULL ? "" : r->end.error);
   }
-  if (r->n_tokens != r->solo.n) FAIL(s, "request %u: %u tokens, alone %u", index, r->n_tokens, r->solo.n);
+  if (r->n_tokens != r->solo.n)
+    FAIL(s, "request %u: %u tokens, alone %u", index, r->n_tokens, r->solo.n);
   if (u->n_canvases != r->solo.n_canvases || u->n_denoise_steps != r->solo.n_steps) {
     FAIL(s, "request %u: %u canvases in %u steps, alone %u in %u", index, u->n_canvases,
          u->n_denoise_steps, r->solo.n_canvases, r->solo.n_steps);
@@ -249,7 +259,8 @@ static uint32_t common_prefix(const sim_request *a, const sim_request *b) {
     const sim_request *r = b;
     uint32_t n_all = r->params.n_tokens + r->solo.n;
     if (n >= n_all) {
-      /* the tail of a canvas behind the cut is context, too, while it is computed: bounded by one canvas */
+      /* the tail of a canvas behind the cut is context, too, while it is computed: bounded by one
+       * canvas */
       return r->params.canvas ? a->params.n_tokens : n;
     }
     int32_t token = n < r->params.n_tokens ? r->prompt[n] : r->solo.tokens[n - r->params.n_tokens];
@@ -273,7 +284,8 @@ static void check_domains(sim *s) {
       if (n > longest) longest = n;
     }
     if (r->end.usage.n_cached > longest || r->params.no_cache) {
-      FAIL(s, "request %u: %u cached tokens, its domain knows %u", i, r->end.usage.n_cached, longest);
+      FAIL(s, "request %u: %u cached tokens, its domain knows %u", i, r->end.usage.n_cached,
+           longest);
     }
   }
 }
@@ -282,26 +294,34 @@ static void check_drained(sim *s) {
   weft_error error = {{0}};
   if (!weft_pager_check(weft_engine_pager(s->engine), &error)) FAIL(s, "pager: %s", error.text);
   weft_pager_stats stats = weft_pager_get_stats(weft_engine_pager(s->engine));
-  if (stats.n_pinned != 0 || stats.n_seqs != 0) FAIL(s, "%u pages and %u sequences left", stats.n_pinned, stats.n_seqs);
+  if (stats.n_pinned != 0 || stats.n_seqs != 0)
+    FAIL(s, "%u pages and %u sequences left", stats.n_pinned, stats.n_seqs);
   for (uint32_t i = 0; i < s->config.n_runners; i++) {
     uint32_t n = weft_fake_runner_open_slots(s->runner[i]);
     if (n > 0) FAIL(s, "runner %u: %u slots left open", i, n);
   }
   if (!weft_engine_idle(s->engine)) FAIL(s, "not idle after everything ended");
+  weft_engine_stats engine_stats;
+  weft_engine_get_stats(s->engine, &engine_stats);
+  if (!s->config.overlap && engine_stats.n_void_rows > 0) {
+    FAIL(s, "%llu void rows without overlap", (unsigned long long)engine_stats.n_void_rows);
+  }
   check_domains(s);
 }
 
-/* ---- what the clients do -------------------------------------------------------------------------------------------------- */
+/* ---- what the clients do --------------------------------------------------------------------- */
 
 static void take_event(sim *s, sim_request *r, uint32_t index, const weft_event *event) {
   if (r->finished) FAIL(s, "request %u: an event after the final one", index);
   if (event->kind == WEFT_EVENT_TOKENS) {
-    if (event->first != r->n_tokens || event->n == 0) FAIL(s, "request %u: tokens from %u, %u came", index, event->first, r->n_tokens);
+    if (event->first != r->n_tokens || event->n == 0)
+      FAIL(s, "request %u: tokens from %u, %u came", index, event->first, r->n_tokens);
     r->tokens = realloc(r->tokens, (r->n_tokens + event->n) * sizeof *r->tokens);
     memcpy(r->tokens + r->n_tokens, event->tokens, event->n * sizeof *r->tokens);
     if (r->params.sampling.logprobs && !r->params.canvas) {
       for (uint32_t i = 0; i < event->n; i++)
-        if (event->sampled[i].token != event->tokens[i]) FAIL(s, "request %u: logprob of another token", index);
+        if (event->sampled[i].token != event->tokens[i])
+          FAIL(s, "request %u: logprob of another token", index);
     }
     r->n_tokens += event->n;
   } else if (event->kind == WEFT_EVENT_CANVAS) {
@@ -328,7 +348,8 @@ static void poll_all(sim *s) {
     weft_event event;
     if (r->handle == NULL) continue;
     while (weft_engine_poll(s->engine, r->handle, &event) == WEFT_OK) take_event(s, r, i, &event);
-    if (r->cancelled && !r->finished && s->step > r->cancelled_in) FAIL(s, "request %u: cancelled and not over", i);
+    if (r->cancelled && !r->finished && s->step > r->cancelled_in)
+      FAIL(s, "request %u: cancelled and not over", i);
     if (!r->finished) continue;
     weft_engine_release(s->engine, r->handle);
     r->handle = NULL;
@@ -347,7 +368,8 @@ static void submit_one(sim *s, sim_request *r, uint32_t index) {
   }
   totals.n_requests += 1;
   if (status != WEFT_OK) {
-    if (status != WEFT_E_TOO_LARGE && status != WEFT_E_DEVICE) FAIL(s, "request %u: %s", index, error.text);
+    if (status != WEFT_E_TOO_LARGE && status != WEFT_E_DEVICE)
+      FAIL(s, "request %u: %s", index, error.text);
     r->refused = r->released = true;
     totals.n_refused += 1;
     return;
@@ -387,7 +409,7 @@ static bool one_waits(const sim *s) {
   return false;
 }
 
-/* ---- one seed ------------------------------------------------------------------------------------------------------------------ */
+/* ---- one seed -------------------------------------------------------------------------------- */
 
 static void add_totals(sim *s) {
   weft_engine_stats stats;
@@ -424,7 +446,8 @@ static void run_seed(uint64_t seed, bool verbose) {
       if (violation != NULL) FAIL(s, "runner %u: %s", i, violation);
     }
     weft_error error = {{0}};
-    if (s->step % 7 == 0 && !weft_pager_check(weft_engine_pager(s->engine), &error)) FAIL(s, "pager: %s", error.text);
+    if (s->step % 7 == 0 && !weft_pager_check(weft_engine_pager(s->engine), &error))
+      FAIL(s, "pager: %s", error.text);
     if (++s->step > s->n_steps_max) FAIL(s, "not over after %u steps", s->step);
   }
   check_drained(s);
@@ -438,7 +461,8 @@ int main(int argc, char **argv) {
   program = argv[0];
   weft_log_set_level(WEFT_LOG_ERROR);
   bool one = argc == 3 && strcmp(argv[1], "--seed") == 0 && sscanf(argv[2], "%llu", &first) == 1;
-  bool range = argc == 3 && strcmp(argv[1], "--seeds") == 0 && sscanf(argv[2], "%llu..%llu", &first, &last) == 2;
+  bool range = argc == 3 && strcmp(argv[1], "--seeds") == 0 &&
+               sscanf(argv[2], "%llu..%llu", &first, &last) == 2;
   if (argc > 1 && !one && !range) {
     fprintf(stderr, "usage: %s [--seed N | --seeds A..B]\n", argv[0]);
     return 2;
@@ -446,12 +470,17 @@ int main(int argc, char **argv) {
   if (one) last = first;
   for (unsigned long long seed = first; seed <= last; seed++) run_seed(seed, one);
   const uint64_t *f = totals.n_finished;
-  printf("%llu seeds: %llu requests (%llu refused), %llu steps, %llu mixed, %llu switches, %llu preemptions, %llu hits, "
-         "%llu waits, %llu void rows, %llu broken runners; stop %llu, length %llu, cancelled %llu, deadline %llu, error %llu\n",
-         last - first + 1, (unsigned long long)totals.n_requests, (unsigned long long)totals.n_refused,
-         (unsigned long long)totals.n_steps, (unsigned long long)totals.n_mixed, (unsigned long long)totals.n_switches,
-         (unsigned long long)totals.n_preemptions, (unsigned long long)totals.n_hits, (unsigned long long)totals.n_waits,
-         (unsigned long long)totals.n_void, (unsigned long long)totals.n_broken, (unsigned long long)f[1],
-         (unsigned long long)f[2], (unsigned long long)f[3], (unsigned long long)f[4], (unsigned long long)f[5]);
+  printf(
+      "%llu seeds: %llu requests (%llu refused), %llu steps, %llu mixed, %llu switches, %llu "
+      "preemptions, %llu hits, "
+      "%llu waits, %llu void rows, %llu broken runners; stop %llu, length %llu, cancelled %llu, "
+      "deadline %llu, error %llu\n",
+      last - first + 1, (unsigned long long)totals.n_requests, (unsigned long long)totals.n_refused,
+      (unsigned long long)totals.n_steps, (unsigned long long)totals.n_mixed,
+      (unsigned long long)totals.n_switches, (unsigned long long)totals.n_preemptions,
+      (unsigned long long)totals.n_hits, (unsigned long long)totals.n_waits,
+      (unsigned long long)totals.n_void, (unsigned long long)totals.n_broken,
+      (unsigned long long)f[1], (unsigned long long)f[2], (unsigned long long)f[3],
+      (unsigned long long)f[4], (unsigned long long)f[5]);
   return 0;
 }

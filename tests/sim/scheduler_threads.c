@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Threads: submitters, cancellers, pollers and readers of statistics against an engine on a thread of its own. Run
- * under the thread sanitizer this shows races; everywhere it shows lost wake-ups, lost events and callbacks that come
- * after release. */
+/* Threads: submitters, cancellers, pollers and readers of statistics against an engine on a thread
+ * of its own. Run under the thread sanitizer this shows races; everywhere it shows lost wake-ups,
+ * lost events and callbacks that come after release. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,8 @@ typedef struct world {
   weft_fake_config config;
   weft_runner *runner;
   weft_engine *engine;
-  _Atomic uint32_t n_bad; /* checks failed on client threads: cmocka's asserts belong to the main one */
+  _Atomic uint32_t
+      n_bad; /* checks failed on client threads: cmocka's asserts belong to the main one */
   _Atomic uint32_t n_natural, n_notified;
   _Atomic bool over;
 } world;
@@ -47,14 +48,28 @@ static void open_world(world *w, bool overlap, uint32_t waiting_max) {
   memset(w, 0, sizeof *w);
   assert_int_equal(weft_fake_store_open(N_PAGES, 8, &w->store), WEFT_OK);
   w->config = (weft_fake_config){
-      .name = "mixed", .autoregressive = true, .n_slots = 12, .rows_max = 64, .depth = 2,
-      .context_length = CONTEXT, .store = w->store,
-      .model = {.salt = 5, .n_vocab = 80, .n_canvas = 8, .n_groups = 2,
+      .name = "mixed",
+      .autoregressive = true,
+      .n_slots = 12,
+      .rows_max = 64,
+      .depth = 2,
+      .context_length = CONTEXT,
+      .store = w->store,
+      .model = {.salt = 5,
+                .n_vocab = 80,
+                .n_canvas = 8,
+                .n_groups = 2,
                 .group = {{.block_tokens = 8}, {.block_tokens = 4, .window = 9}}}};
   assert_int_equal(weft_fake_runner_open(&w->config, &w->runner), WEFT_OK);
-  weft_engine_config config = {.n_runners = 1, .runner = &w->runner, .n_pages = N_PAGES, .rows_per_step = 48,
-                               .running_max = 12, .waiting_max = waiting_max, .n_tenants = N_CLIENTS,
-                               .seq_tokens_max = CONTEXT, .overlap = overlap};
+  weft_engine_config config = {.n_runners = 1,
+                               .runner = &w->runner,
+                               .n_pages = N_PAGES,
+                               .rows_per_step = 48,
+                               .running_max = 12,
+                               .waiting_max = waiting_max,
+                               .n_tenants = N_CLIENTS,
+                               .seq_tokens_max = CONTEXT,
+                               .overlap = overlap};
   weft_error error = {{0}};
   assert_int_equal(weft_engine_open(&config, &w->engine, &error), WEFT_OK);
 }
@@ -74,7 +89,9 @@ static void expect(client *c, bool ok) {
   if (!ok) atomic_fetch_add(&c->w->n_bad, 1);
 }
 
-static void notify(void *self) { atomic_fetch_add(&((callback *)self)->n_notified, 1); }
+static void notify(void *self) {
+  atomic_fetch_add(&((callback *)self)->n_notified, 1);
+}
 
 static uint32_t rule(void *self, const int32_t *tokens, uint32_t n) {
   const callback *call = self;
@@ -83,9 +100,13 @@ static uint32_t rule(void *self, const int32_t *tokens, uint32_t n) {
   return n;
 }
 
-static void fill(client *c, uint32_t tenant, int32_t *prompt, callback *call, weft_request_params *p) {
-  *p = (weft_request_params){.tenant = tenant, .domain = {.low = tenant / 2}, .tokens = prompt,
-                             .n_tokens = 1 + draw(c, 40), .max_tokens = 1 + draw(c, 40)};
+static void fill(client *c, uint32_t tenant, int32_t *prompt, callback *call,
+                 weft_request_params *p) {
+  *p = (weft_request_params){.tenant = tenant,
+                             .domain = {.low = tenant / 2},
+                             .tokens = prompt,
+                             .n_tokens = 1 + draw(c, 40),
+                             .max_tokens = 1 + draw(c, 40)};
   for (uint32_t i = 0; i < p->n_tokens; i++) prompt[i] = (int32_t)(i < 20 ? i : draw(c, 80));
   p->canvas = draw(c, 2) == 0;
   p->sampling = weft_sampling_default();
@@ -178,7 +199,8 @@ static void *stats_loop(void *self) {
     uint64_t n_finished = 0;
     for (uint32_t i = 0; i < 6; i++) n_finished += stats.n_finished[i];
     expect(c, n_finished <= stats.n_submitted);
-    expect(c, stats.pager.n_free + stats.pager.n_cached + stats.pager.n_pinned == stats.pager.n_pages);
+    expect(c,
+           stats.pager.n_free + stats.pager.n_cached + stats.pager.n_pinned == stats.pager.n_pages);
     (void)weft_engine_idle(c->w->engine);
     if (draw(c, 200) == 0) weft_engine_reset_cache(c->w->engine);
     sched_yield();
@@ -196,7 +218,8 @@ static void many_clients(void **state) {
     assert_int_equal(weft_engine_start(w.engine), WEFT_E_INVALID);
     for (uint32_t i = 0; i <= N_CLIENTS; i++) {
       clients[i] = (client){.w = &w, .draws = i + round * N_CLIENTS};
-      pthread_create(&clients[i].thread, NULL, i < N_CLIENTS ? client_loop : stats_loop, &clients[i]);
+      pthread_create(&clients[i].thread, NULL, i < N_CLIENTS ? client_loop : stats_loop,
+                     &clients[i]);
     }
     for (uint32_t i = 0; i < N_CLIENTS; i++) pthread_join(clients[i].thread, NULL);
     weft_engine_drain(w.engine);
@@ -213,7 +236,8 @@ static void many_clients(void **state) {
   }
 }
 
-/* Stop while requests wait and run: each gets its final event, later submits are refused with a line. */
+/* Stop while requests wait and run: each gets its final event, later submits are refused with a
+ * line. */
 static void stop_with_work(void **state) {
   (void)state;
   world w;
@@ -228,7 +252,9 @@ static void stop_with_work(void **state) {
   assert_int_equal(weft_engine_start(w.engine), WEFT_OK);
   for (uint32_t i = 0; i < 30; i++) {
     fill(&c, i % N_CLIENTS, prompt, &calls[i], &params);
-    assert_int_equal(weft_engine_submit(w.engine, &params, weft_engine_clock_us(), &handles[i], &error), WEFT_OK);
+    assert_int_equal(
+        weft_engine_submit(w.engine, &params, weft_engine_clock_us(), &handles[i], &error),
+        WEFT_OK);
   }
   weft_engine_stop(w.engine);
   weft_request *late = NULL;
@@ -250,6 +276,7 @@ static void stop_with_work(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(many_clients), cmocka_unit_test(stop_with_work)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(many_clients),
+                                     cmocka_unit_test(stop_with_work)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The answer that the fake model gives to one request alone, computed in the plainest way: no pages, no batches, no
- * schedule; one array of cells per layer group. What the engine gives must be equal. */
+/* The answer that the fake model gives to one request alone, computed in the plainest way: no
+ * pages, no batches, no schedule; one array of cells per layer group. What the engine gives must be
+ * equal. */
 #ifndef WEFT_TESTS_FAKE_SOLO_H
 #define WEFT_TESTS_FAKE_SOLO_H
 
@@ -71,8 +72,10 @@ static inline void solo_tokens(solo_state *s, const weft_request_params *p, weft
     a->tokens[a->n++] = sampled.token;
     bool full = a->n == answer_max;
     if (solo_rule(p, a, a->n - 1)) return;
-    if (full) a->finish = WEFT_FINISH_LENGTH;
-    else solo_row(s, sampled.token, last);
+    if (full)
+      a->finish = WEFT_FINISH_LENGTH;
+    else
+      solo_row(s, sampled.token, last);
   }
 }
 
@@ -129,8 +132,10 @@ static inline solo_answer solo_run(const weft_fake_model *model, const weft_requ
     s.cell[g] = calloc((size_t)context + model->n_canvas + 1, sizeof **s.cell);
   weft_fake_sums last = {{0}};
   for (uint32_t i = 0; i < p->n_tokens; i++) solo_row(&s, p->tokens[i], &last);
-  if (p->canvas) solo_canvases(&s, p, answer_max, &a);
-  else solo_tokens(&s, p, &last, answer_max, &a);
+  if (p->canvas)
+    solo_canvases(&s, p, answer_max, &a);
+  else
+    solo_tokens(&s, p, &last, answer_max, &a);
   for (uint32_t g = 0; g < model->n_groups; g++) free(s.cell[g]);
   return a;
 }

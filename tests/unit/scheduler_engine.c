@@ -1,0 +1,772 @@
+/* SPDX-License-Identifier: MIT */
+/* The engine, one behaviour at a time: what submit refuses and with which words, the exact edge of
+ * what fits, what a step mixes, how requests end, what the events say. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "scheduler/engine.h"
+#include "scheduler/fake_runner.h"
+#include "tests/support/fake_solo.h"
+
+enum { CONTEXT = 96, CANVAS = 8, VOCAB = 64 };
+
+typedef struct world {
+  weft_fake_store *store;
+  weft_fake_config fake[2];
+  weft_runner *runner[2];
+  weft_engine_config config;
+  weft_engine *engine;
+  uint64_t now;
+  int32_t prompt[CONTEXT + 8];
+} world;
+
+static world w;
+
+/* Two runners: 0 does both kinds, 1 only tokens. Change fake and config, then open_world. */
+static void plan_world(void) {
+  memset(&w, 0, sizeof w);
+  for (uint32_t i = 0; i < 2; i++) {
+    w.fake[i] = (weft_fake_config){.name = i == 0 ? "both" : "tokens",
+                                   .id = i,
+                                   .autoregressive = true,
+                                   .n_slots = 8,
+                                   .rows_max = 64,
+                                   .depth = 2,
+                                   .context_length = CONTEXT};
+    w.fake[i].model =
+        (weft_fake_model){.salt = 40 + i,
+                          .n_vocab = VOCAB,
+                          .n_groups = 2,
+                          .group = {{.block_tokens = 8}, {.block_tokens = 4, .window = 9}}};
+  }
+  w.fake[0].model.n_canvas = CANVAS;
+  w.config = (weft_engine_config){.n_runners = 2,
+                                  .n_pages = 200,
+                                  .rows_per_step = 40,
+                                  .running_max = 8,
+                                  .waiting_max = 16,
+                                  .n_tenants = 3,
+                                  .seq_tokens_max = CONTEXT};
+  for (uint32_t i = 0; i < CONTEXT + 8; i++) w.prompt[i] = (int32_t)((i * 5 + 9) % VOCAB);
+}
+
+static void open_world(void) {
+  weft_error error = {{0}};
+  assert_int_equal(weft_fake_store_open(w.config.n_pages, 8, &w.store), WEFT_OK);
+  for (uint32_t i = 0; i < 2; i++) {
+    w.fake[i].store = w.store;
+    assert_int_equal(weft_fake_runner_open(&w.fake[i], &w.runner[i]), WEFT_OK);
+  }
+  w.config.runner = w.runner;
+  if (weft_engine_open(&w.config, &w.engine, &error) != WEFT_OK) fail_msg("%s", error.text);
+}
+
+static int close_world(void **state) {
+  (void)state;
+  if (w.engine == NULL) return 0;
+  weft_engine_close(w.engine);
+  for (uint32_t i = 0; i < 2; i++) {
+    assert_null(weft_fake_runner_violation(w.runner[i]));
+    w.runner[i]->ops->close(w.runner[i]);
+  }
+  weft_fake_store_close(w.store);
+  w.engine = NULL;
+  return 0;
+}
+
+static weft_request_params ask(bool canvas, uint32_t n_tokens, uint32_t max_tokens) {
+  weft_request_params p = {.canvas = canvas,
+                           .tokens = w.prompt,
+                           .n_tokens = n_tokens,
+                           .max_tokens = max_tokens,
+                           .sampling = weft_sampling_default(),
+                           .entropy_bound = weft_entropy_bound_default()};
+  p.domain.low = 1;
+  return p;
+}
+
+static weft_request *submit(const weft_request_params *p) {
+  weft_request *r = NULL;
+  weft_error error = {{0}};
+  if (weft_engine_submit(w.engine, p, ++w.now, &r, &error) != WEFT_OK) fail_msg("%s", error.text);
+  return r;
+}
+
+static void step(uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) (void)weft_engine_step(w.engine, ++w.now);
+}
+
+static void run_out(void) {
+  uint64_t until = w.now + 5000;
+  while (!weft_engine_idle(w.engine)) {
+    assert_int_equal(weft_engine_step(w.engine, ++w.now), WEFT_OK);
+    assert_true(w.now < until);
+  }
+  assert_int_equal(weft_engine_step(w.engine, ++w.now), WEFT_AGAIN);
+  assert_int_equal(weft_pager_get_stats(weft_engine_pager(w.engine)).n_pinned, 0);
+}
+
+static weft_engine_stats stats(void) {
+  weft_engine_stats s;
+  weft_engine_get_stats(w.engine, &s);
+  return s;
+}
+
+/* Reads all events; tokens may be NULL. */
+static weft_event finish_of(weft_request *r, int32_t *tokens, uint32_t *n) {
+  weft_event event = {0};
+  uint32_t count = 0, n_ends = 0;
+  weft_event end = {0};
+  while (weft_engine_poll(w.engine, r, &event) == WEFT_OK) {
+    if (event.kind == WEFT_EVENT_TOKENS && tokens != NULL) {
+      memcpy(tokens + event.first, event.tokens, event.n * sizeof *tokens);
+    }
+    if (event.kind == WEFT_EVENT_TOKENS) count = event.first + event.n;
+    if (event.kind == WEFT_EVENT_FINISHED) {
+      end = event;
+      n_ends += 1;
+    }
+  }
+  assert_true(n_ends <= 1);
+  if (n != NULL) *n = count;
+  return end;
+}
+
+static weft_finish end_and_release(weft_request *r) {
+  weft_event end = finish_of(r, NULL, NULL);
+  weft_engine_release(w.engine, r);
+  return end.finish;
+}
+
+static void check_equal_solo(weft_request *r, const weft_request_params *p) {
+  int32_t tokens[2 * CONTEXT];
+  uint32_t n = 0;
+  weft_event end = finish_of(r, tokens, &n);
+  solo_answer alone = solo_run(&w.fake[p->runner].model, p, CONTEXT);
+  assert_int_equal(end.finish, alone.finish);
+  assert_int_equal(n, alone.n);
+  assert_memory_equal(tokens, alone.tokens, n * sizeof *tokens);
+  assert_int_equal(end.usage.n_denoise_steps, alone.n_steps);
+  free(alone.tokens);
+  weft_engine_release(w.engine, r);
+}
+
+/* ---- what submit refuses --------------------------------------------------------------------- */
+
+static void refused(const weft_request_params *p, weft_status expected, const char *words) {
+  weft_request *r = NULL;
+  weft_error error = {{0}};
+  weft_status status = weft_engine_submit(w.engine, p, 1, &r, &error);
+  assert_int_equal(status, expected);
+  assert_null(r);
+  if (strstr(error.text, words) == NULL) fail_msg("'%s' lacks '%s'", error.text, words);
+}
+
+static void submit_refuses_with_a_line(void **state) {
+  (void)state;
+  plan_world();
+  open_world();
+  weft_request_params p = ask(false, 0, 5);
+  refused(&p, WEFT_E_INVALID, "prompt is empty");
+  p = ask(false, 4, 0);
+  refused(&p, WEFT_E_INVALID, "max_tokens is 0");
+  p = ask(false, 4, 5);
+  p.runner = 2;
+  refused(&p, WEFT_E_INVALID, "model number 2");
+  p = ask(false, 4, 5);
+  p.tenant = 3;
+  refused(&p, WEFT_E_INVALID, "tenant number 3");
+  p = ask(true, 4, 5);
+  p.runner = 1;
+  refused(&p, WEFT_E_INVALID, "cannot answer by diffusion");
+  p = ask(true, 4, 5);
+  p.sampling.logprobs = true;
+  refused(&p, WEFT_E_INVALID, "logprobs of a canvas");
+  p = ask(false, 4, 5);
+  p.sampling.top_p = 0.0f;
+  refused(&p, WEFT_E_INVALID, "top_p");
+  p = ask(true, 4, 5);
+  p.entropy_bound.max_steps = 0;
+  refused(&p, WEFT_E_INVALID, "steps");
+  p = ask(false, 4, 5);
+  p.n_stop_tokens = 5000;
+  refused(&p, WEFT_E_INVALID, "stop tokens");
+  w.prompt[2] = VOCAB;
+  p = ask(false, 4, 5);
+  refused(&p, WEFT_E_INVALID, "prompt token 2 is 64");
+  w.prompt[2] = -1;
+  refused(&p, WEFT_E_INVALID, "prompt token 2 is -1");
+  w.prompt[2] = 3;
+  p = ask(false, CONTEXT, 5);
+  refused(&p, WEFT_E_TOO_LARGE, "it may have 95");
+  p = ask(true, CONTEXT - CANVAS + 1, 5);
+  refused(&p, WEFT_E_TOO_LARGE, "it may have 88");
+}
+
+static void open_refuses_with_a_line(void **state) {
+  (void)state;
+  plan_world();
+  open_world();
+  weft_engine *none = NULL;
+  weft_error error = {{0}};
+  weft_engine_config bad = w.config;
+  bad.rows_per_step = CANVAS - 1;
+  assert_int_equal(weft_engine_open(&bad, &none, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "raise rows per step to 8"));
+  bad = w.config;
+  bad.n_tenants = 257;
+  assert_int_equal(weft_engine_open(&bad, &none, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "n_tenants is 257"));
+  bad = w.config;
+  bad.running_max = 1 << 20;
+  bad.seq_tokens_max = 1 << 24;
+  assert_int_equal(weft_engine_open(&bad, &none, &error), WEFT_E_TOO_LARGE);
+  assert_null(none);
+}
+
+static void the_queue_is_bounded(void **state) {
+  (void)state;
+  plan_world();
+  w.config.waiting_max = 3;
+  w.config.running_max = 1;
+  open_world();
+  weft_request *r[4];
+  weft_request_params p = ask(false, 4, 5);
+  for (uint32_t i = 0; i < 3; i++) r[i] = submit(&p);
+  refused(&p, WEFT_FULL, "3 requests wait");
+  step(1); /* one runs now */
+  r[3] = submit(&p);
+  refused(&p, WEFT_FULL, "queue is full");
+  weft_engine_drain(w.engine);
+  refused(&p, WEFT_FULL, "draining");
+  run_out();
+  assert_true(stats().draining);
+  for (uint32_t i = 0; i < 4; i++) assert_int_equal(end_and_release(r[i]), WEFT_FINISH_LENGTH);
+}
+
+/* The largest length named by the refusal fits, alone and with others around; one more does not. */
+static void the_edge_of_the_pool(void **state) {
+  (void)state;
+  for (uint32_t n_pages = 6; n_pages < 15; n_pages++) {
+    for (uint32_t canvas = 0; canvas < 2; canvas++) {
+      for (uint32_t overlap = 0; overlap < 2; overlap++) {
+        plan_world();
+        w.config.n_pages = n_pages;
+        w.config.overlap = overlap == 1;
+        open_world();
+        weft_request_params p = ask(canvas == 1, 10, 80);
+        weft_request *r = NULL;
+        weft_error error = {{0}};
+        assert_int_equal(weft_engine_submit(w.engine, &p, 1, &r, &error), WEFT_E_TOO_LARGE);
+        const char *at = strstr(error.text, "together may be ");
+        assert_non_null(at);
+        uint32_t most = (uint32_t)strtoul(at + strlen("together may be "), NULL, 10);
+        p.max_tokens = most - 10;
+        weft_request_params more = p;
+        more.max_tokens += canvas == 1 ? CANVAS : 1;
+        refused(&more, WEFT_E_TOO_LARGE, "together may be");
+        weft_request *first = submit(&p), *second = submit(&p);
+        run_out();
+        check_equal_solo(first, &p);
+        check_equal_solo(second, &p);
+        (void)close_world(NULL);
+      }
+    }
+  }
+}
+
+/* ---- what a step holds ----------------------------------------------------------------------- */
+
+static void prompts_go_in_chunks(void **state) {
+  (void)state;
+  plan_world();
+  w.config.prefill_chunk = 8;
+  open_world();
+  weft_request_params p = ask(false, 20, 3);
+  weft_request *r = submit(&p);
+  step(1);
+  assert_int_equal(stats().n_prefill_rows, 8);
+  step(2);
+  weft_engine_stats s = stats();
+  assert_int_equal(s.n_prefill_rows, 20);
+  assert_int_equal(s.n_answer_tokens, 1); /* the last chunk gives a token */
+  step(2);
+  s = stats();
+  assert_int_equal(s.n_decode_rows, 2);
+  assert_int_equal(s.n_steps, 5);
+  assert_int_equal(s.n_finished[WEFT_FINISH_LENGTH],
+                   1); /* the last token needs no row of its own */
+  check_equal_solo(r, &p);
+}
+
+static void canvases_and_decodes_mix(void **state) {
+  (void)state;
+  plan_world();
+  open_world();
+  weft_request_params tokens = ask(false, 6, 30), canvas = ask(true, 6, 3 * CANVAS);
+  canvas.entropy_bound.max_steps = 4;
+  weft_request *a = submit(&tokens), *b = submit(&canvas);
+  step(1);
+  weft_engine_stats s = stats();
+  assert_int_equal(s.n_prefill_rows, 12);
+  assert_int_equal(s.n_canvas_rows,
+                   CANVAS); /* the first step shares the pass with the prompt's end */
+  assert_int_equal(s.n_mixed_steps, 1);
+  run_out();
+  s = stats();
+  assert_int_equal(s.n_commit_rows, 2 * CANVAS); /* the last canvas is never committed */
+  assert_int_equal(s.n_canvases, 3);
+  assert_int_equal(s.n_void_rows, 0);
+  assert_true(s.n_denoise_steps <= 12);
+  /* Commit and the next canvas's first step share a pass: no step more than the canvases have. */
+  assert_int_equal(s.n_canvas_rows, s.n_denoise_steps * CANVAS);
+  check_equal_solo(a, &tokens);
+  check_equal_solo(b, &canvas);
+}
+
+static void commit_alone_when_rows_are_short(void **state) {
+  (void)state;
+  plan_world();
+  w.config.rows_per_step = CANVAS + 3; /* a commit and a step do not fit together */
+  open_world();
+  weft_request_params p = ask(true, 9, 3 * CANVAS);
+  weft_request *r = submit(&p);
+  run_out();
+  assert_int_equal(stats().n_commit_rows, 2 * CANVAS);
+  check_equal_solo(r, &p);
+}
+
+static void overlap_hides_the_gap(void **state) {
+  (void)state;
+  plan_world();
+  w.config.overlap = true;
+  w.config.n_runners = 2;
+  open_world();
+  weft_request_params p = ask(false, 6, 12);
+  weft_request *r = submit(&p);
+  step(1);
+  assert_int_equal(stats().n_answer_tokens, 0); /* its results come one step late */
+  step(1);
+  assert_int_equal(stats().n_answer_tokens, 1);
+  run_out();
+  weft_engine_stats s = stats();
+  assert_int_equal(s.n_steps,
+                   12); /* no step without a row, none void: the limit is known in advance */
+  assert_int_equal(s.n_void_rows, 0);
+  check_equal_solo(r, &p);
+}
+
+static void overlap_counts_void_rows(void **state) {
+  (void)state;
+  plan_world();
+  w.config.overlap = true;
+  open_world();
+  weft_request_params p = ask(true, 6, CANVAS);
+  weft_request *r =
+      submit(&p); /* stops by its own rule before the step limit: one step was planned ahead */
+  run_out();
+  assert_int_equal(stats().n_void_rows, CANVAS);
+  check_equal_solo(r, &p);
+}
+
+static void lanes_take_turns(void **state) {
+  (void)state;
+  plan_world();
+  w.config.steps_per_turn = 3;
+  open_world();
+  weft_request_params p = ask(false, 4, 40);
+  weft_request *a = submit(&p);
+  p.runner = 1;
+  weft_request *b = submit(&p);
+  step(24);
+  assert_int_equal(stats().n_switches, 7);
+  run_out();
+  assert_int_equal(end_and_release(a), WEFT_FINISH_LENGTH);
+  assert_int_equal(end_and_release(b), WEFT_FINISH_LENGTH);
+}
+
+/* Decoding canvases fill every step; a prompt still gets rows within a few of them. */
+static void prompts_are_not_squeezed_out(void **state) {
+  (void)state;
+  plan_world();
+  w.config.rows_per_step = 2 * CANVAS;
+  open_world();
+  weft_request *canvas[2];
+  for (uint32_t i = 0; i < 2; i++) {
+    weft_request_params p = ask(true, 4 + i, 9 * CANVAS);
+    p.entropy_bound.confidence = 0.0f; /* never confident: all steps run */
+    p.entropy_bound.max_steps = 30;
+    canvas[i] = submit(&p);
+  }
+  step(4);
+  weft_request_params p = ask(false, 6, 2);
+  weft_request *r = submit(&p);
+  uint32_t n = 0;
+  while (stats().n_finished[WEFT_FINISH_LENGTH] == 0) {
+    step(1);
+    assert_true(++n < 20);
+  }
+  check_equal_solo(r, &p);
+  for (uint32_t i = 0; i < 2; i++) weft_engine_release(w.engine, canvas[i]);
+  run_out();
+}
+
+/* ---- how requests end ------------------------------------------------------------------------ */
+
+static void cancel_within_a_step(void **state) {
+  (void)state;
+  plan_world();
+  w.config.running_max = 1;
+  open_world();
+  weft_request_params p = ask(false, 4, 50);
+  weft_request *runs = submit(&p), *waits = submit(&p);
+  step(3);
+  weft_engine_cancel(w.engine, runs);
+  weft_engine_cancel(w.engine, waits);
+  step(1);
+  assert_int_equal(finish_of(waits, NULL, NULL).finish, WEFT_FINISH_CANCELLED);
+  assert_int_equal(end_and_release(runs), WEFT_FINISH_CANCELLED);
+  weft_engine_cancel(w.engine, waits); /* after the end: nothing */
+  weft_engine_release(w.engine, waits);
+  run_out();
+}
+
+static void deadlines_expire(void **state) {
+  (void)state;
+  plan_world();
+  w.config.running_max = 1;
+  open_world();
+  weft_request_params p = ask(false, 4, 50);
+  p.deadline_us = 1000;
+  weft_request *runs = submit(&p);
+  p.deadline_us = 900;
+  weft_request *waits = submit(&p);
+  step(3);
+  w.now = 899;
+  step(1);
+  assert_int_equal(finish_of(waits, NULL, NULL).finish, WEFT_FINISH_DEADLINE);
+  assert_int_equal(finish_of(runs, NULL, NULL).finish, WEFT_FINISH_NONE);
+  w.now = 999;
+  step(1);
+  assert_int_equal(end_and_release(runs), WEFT_FINISH_DEADLINE);
+  weft_engine_release(w.engine, waits);
+  run_out();
+}
+
+static uint32_t stop_after_two(void *self, const int32_t *tokens, uint32_t n) {
+  (void)tokens;
+  *(uint32_t *)self += 1;
+  return n >= 3 ? 2 : n;
+}
+
+static void stop_rule_cuts(void **state) {
+  (void)state;
+  for (uint32_t canvas = 0; canvas < 2; canvas++) {
+    plan_world();
+    open_world();
+    uint32_t n_calls = 0, n = 0;
+    weft_request_params p = ask(canvas == 1, 4, 50);
+    p.stop_rule = stop_after_two;
+    p.stop_self = &n_calls;
+    weft_request *r = submit(&p);
+    run_out();
+    assert_int_equal(finish_of(r, NULL, &n).finish, WEFT_FINISH_STOP);
+    assert_int_equal(n, 2);
+    assert_int_equal(n_calls, canvas == 1 ? 1 : 3);
+    weft_engine_release(w.engine, r);
+    (void)close_world(NULL);
+  }
+}
+
+static void stop_tokens_end_the_answer(void **state) {
+  (void)state;
+  plan_world();
+  open_world();
+  weft_request_params p = ask(false, 4, 60);
+  solo_answer alone = solo_run(&w.fake[0].model, &p, CONTEXT);
+  int32_t stop = alone.tokens[5];
+  uint32_t first = 0;
+  while (alone.tokens[first] != stop) first += 1;
+  free(alone.tokens);
+  p.stop_tokens = &stop;
+  p.n_stop_tokens = 1;
+  weft_request *r = submit(&p);
+  p.ignore_eos = true;
+  weft_request *ignores = submit(&p);
+  run_out();
+  uint32_t n = 0;
+  assert_int_equal(finish_of(r, NULL, &n).finish, WEFT_FINISH_STOP);
+  assert_int_equal(n, first);
+  check_equal_solo(ignores, &p);
+  weft_engine_release(w.engine, r);
+}
+
+static void context_ends_the_answer(void **state) {
+  (void)state;
+  plan_world();
+  open_world();
+  weft_request_params tokens = ask(false, CONTEXT - 3, 50),
+                      canvas = ask(true, CONTEXT - 3 * CANVAS + 2, 500);
+  weft_request *a = submit(&tokens), *b = submit(&canvas);
+  run_out();
+  uint32_t n = 0;
+  assert_int_equal(finish_of(a, NULL, &n).finish, WEFT_FINISH_LENGTH);
+  assert_int_equal(n, 3);
+  assert_int_equal(finish_of(b, NULL, &n).finish, WEFT_FINISH_LENGTH);
+  assert_int_equal(n, 2 * CANVAS); /* whole canvases */
+  weft_engine_release(w.engine, a);
+  weft_engine_release(w.engine, b);
+}
+
+static void a_device_error_ends_its_own_requests(void **state) {
+  (void)state;
+  plan_world();
+  w.fake[0].fail_collect_at = 3;
+  open_world();
+  weft_request_params p = ask(false, 4, 30);
+  weft_request *broken = submit(&p);
+  p.runner = 1;
+  weft_request *well = submit(&p);
+  run_out();
+  weft_event end = finish_of(broken, NULL, NULL);
+  assert_int_equal(end.finish, WEFT_FINISH_ERROR);
+  assert_non_null(strstr(end.error, "both: the device reported an error"));
+  assert_int_equal(stats().broken_runners, 1);
+  p.runner = 0;
+  refused(&p, WEFT_E_DEVICE, "restart");
+  p.runner = 1;
+  check_equal_solo(well, &p);
+  weft_engine_release(w.engine, broken);
+}
+
+static void bad_logits_end_one_request(void **state) {
+  (void)state;
+  plan_world();
+  w.fake[0].model.bad_one_in = 12;
+  open_world();
+  weft_request *r[6];
+  weft_request_params p[6];
+  uint32_t n_bad = 0;
+  for (uint32_t i = 0; i < 6; i++) {
+    p[i] = ask(i % 2 == 1, 3 + i, 16);
+    r[i] = submit(&p[i]);
+  }
+  run_out();
+  n_bad = (uint32_t)stats().n_finished[WEFT_FINISH_ERROR];
+  assert_in_range(n_bad, 1, 5);
+  assert_int_equal(stats().broken_runners, 0);
+  for (uint32_t i = 0; i < 6; i++) check_equal_solo(r[i], &p[i]);
+}
+
+/* ---- memory pressure ------------------------------------------------------------------------- */
+
+static void preemption_loses_nothing(void **state) {
+  (void)state;
+  plan_world();
+  w.config.n_pages = 26;
+  open_world();
+  weft_request *r[4];
+  weft_request_params p[4];
+  for (uint32_t i = 0; i < 4; i++) {
+    p[i] = ask(i % 2 == 1, 5, 70);
+    p[i].sampling.seed = p[i].entropy_bound.seed = i;
+    p[i].canvas_events = true;
+    p[i].no_cache = true; /* each has its own blocks */
+    r[i] = submit(&p[i]);
+  }
+  run_out();
+  assert_true(stats().n_preemptions > 0);
+  for (uint32_t i = 0; i < 4; i++) check_equal_solo(r[i], &p[i]);
+}
+
+static void priority_keeps_its_memory(void **state) {
+  (void)state;
+  plan_world();
+  w.config.n_pages = 26;
+  open_world();
+  weft_request *low[3];
+  weft_request_params p = ask(false, 5, 80);
+  p.no_cache = true;
+  for (uint32_t i = 0; i < 3; i++) low[i] = submit(&p);
+  step(2);
+  p.priority = 3;
+  weft_request *high = submit(&p);
+  run_out();
+  assert_true(stats().n_preemptions > 0);
+  assert_int_equal(finish_of(high, NULL, NULL).usage.n_preemptions, 0);
+  for (uint32_t i = 0; i < 3; i++) assert_int_equal(end_and_release(low[i]), WEFT_FINISH_LENGTH);
+  weft_engine_release(w.engine, high);
+}
+
+static void a_follower_waits_for_its_prefix(void **state) {
+  (void)state;
+  plan_world();
+  w.config.prefill_chunk = 8;
+  open_world();
+  weft_request_params p = ask(false, 64, 2);
+  weft_request *leader = submit(&p), *follower = submit(&p);
+  weft_request_params other = ask(false, 5, 2);
+  other.domain.low = 2;
+  weft_request *passes = submit(&other);
+  run_out();
+  weft_event a = finish_of(leader, NULL, NULL), b = finish_of(follower, NULL, NULL),
+             c = finish_of(passes, NULL, NULL);
+  assert_int_equal(a.usage.n_cached, 0);
+  assert_int_equal(b.usage.n_cached,
+                   56); /* the last block is computed: its last row gives the token */
+  assert_true(c.usage.finished_us < b.usage.finished_us);
+  assert_int_equal(stats().n_prefill_rows, 64 + 8 + 5);
+  assert_int_equal(stats().n_cached_tokens, 56);
+  weft_engine_release(w.engine, leader);
+  weft_engine_release(w.engine, follower);
+  weft_engine_release(w.engine, passes);
+}
+
+static void domains_do_not_share(void **state) {
+  (void)state;
+  plan_world();
+  open_world();
+  weft_request_params p = ask(false, 40, 2);
+  weft_request *a = submit(&p);
+  run_out();
+  p.domain.low = 2;
+  weft_request *b = submit(&p);
+  run_out();
+  p.domain.low = 1;
+  weft_request *c = submit(&p);
+  weft_engine_reset_cache(w.engine);
+  weft_request *d = submit(&p);
+  run_out();
+  assert_int_equal(finish_of(b, NULL, NULL).usage.n_cached, 0);
+  assert_int_equal(finish_of(c, NULL, NULL).usage.n_cached, 0); /* the reset came first */
+  assert_int_equal(finish_of(d, NULL, NULL).usage.n_cached, 32);
+  weft_engine_release(w.engine, a);
+  weft_engine_release(w.engine, b);
+  weft_engine_release(w.engine, c);
+  weft_engine_release(w.engine, d);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static void canvas_events_come_in_order(void **state) {
+  (void)state;
+  plan_world();
+  open_world();
+  weft_request_params p = ask(true, 5, 2 * CANVAS);
+  p.trace = true;
+  weft_request *r = submit(&p);
+  run_out();
+  weft_event event;
+  int32_t out[CANVAS], argmax[CANVAS];
+  uint32_t block = 0, next = 0, n_tokens = 0;
+  while (weft_engine_poll(w.engine, r, &event) == WEFT_OK && event.kind != WEFT_EVENT_FINISHED) {
+    if (event.kind ==
+        WEFT_EVENT_TOKENS) { /* after the last step of its canvas, and equal to its argmax */
+      assert_int_equal(event.first, n_tokens);
+      assert_int_equal(event.n, CANVAS);
+      assert_memory_equal(event.tokens, argmax, sizeof argmax);
+      n_tokens += event.n;
+      block += 1;
+      next = 0;
+      continue;
+    }
+    assert_int_equal(event.block, block);
+    assert_int_equal(event.step, next);
+    assert_int_equal(event.n_canvas, CANVAS);
+    if (next > 0) assert_memory_equal(event.canvas_in, out, sizeof out);
+    memcpy(out, event.canvas_out, sizeof out);
+    memcpy(argmax, event.argmax, sizeof argmax);
+    assert_non_null(event.entropy);
+    next += 1;
+  }
+  assert_int_equal(event.kind, WEFT_EVENT_FINISHED);
+  assert_int_equal(n_tokens, 2 * CANVAS);
+  assert_int_equal(event.usage.n_canvases, 2);
+  weft_engine_release(w.engine, r);
+}
+
+static void logprobs_go_with_their_tokens(void **state) {
+  (void)state;
+  plan_world();
+  open_world();
+  weft_request_params p = ask(false, 5, 10);
+  p.sampling.logprobs = true;
+  weft_request *r = submit(&p);
+  weft_event event;
+  uint32_t n = 0;
+  while (!weft_engine_idle(w.engine)) {
+    step(1);
+    while (weft_engine_poll(w.engine, r, &event) == WEFT_OK && event.kind == WEFT_EVENT_TOKENS) {
+      for (uint32_t i = 0; i < event.n; i++) {
+        assert_int_equal(event.sampled[i].token, event.tokens[i]);
+        assert_true(event.sampled[i].logprob <= 0.0f);
+      }
+      n += event.n;
+    }
+  }
+  assert_int_equal(n, 10);
+  assert_int_equal(event.kind, WEFT_EVENT_FINISHED);
+  weft_engine_release(w.engine, r);
+}
+
+static void times_are_the_callers(void **state) {
+  (void)state;
+  plan_world();
+  open_world();
+  weft_request_params p = ask(false, 5, 3);
+  w.now = 1000;
+  weft_request *r = submit(&p); /* at 1001 */
+  w.now = 4000;
+  step(3);
+  weft_usage u = finish_of(r, NULL, NULL).usage;
+  assert_int_equal(u.submitted_us, 1001);
+  assert_int_equal(u.started_us, 4001);
+  assert_int_equal(u.first_token_us, 4001);
+  assert_int_equal(u.finished_us, 4003);
+  weft_engine_stats s = stats();
+  assert_int_equal(s.ttft_sum_us, 3000);
+  assert_int_equal(s.queue_us, 3000);
+  assert_int_equal(s.e2e_sum_us, 3002);
+  assert_int_equal(s.tpot_sum_us, 1);
+  assert_int_equal(s.ttft[2], 1); /* 2.5 ms < 3 ms <= 5 ms */
+  weft_engine_release(w.engine, r);
+}
+
+#define TEST(f) cmocka_unit_test_teardown(f, close_world)
+
+int main(void) {
+  weft_log_set_level((weft_log_level)-1);
+  const struct CMUnitTest tests[] = {TEST(submit_refuses_with_a_line),
+                                     TEST(open_refuses_with_a_line),
+                                     TEST(the_queue_is_bounded),
+                                     TEST(the_edge_of_the_pool),
+                                     TEST(prompts_go_in_chunks),
+                                     TEST(canvases_and_decodes_mix),
+                                     TEST(commit_alone_when_rows_are_short),
+                                     TEST(overlap_hides_the_gap),
+                                     TEST(overlap_counts_void_rows),
+                                     TEST(lanes_take_turns),
+                                     TEST(prompts_are_not_squeezed_out),
+                                     TEST(cancel_within_a_step),
+                                     TEST(deadlines_expire),
+                                     TEST(stop_rule_cuts),
+                                     TEST(stop_tokens_end_the_answer),
+                                     TEST(context_ends_the_answer),
+                                     TEST(a_device_error_ends_its_own_requests),
+                                     TEST(bad_logits_end_one_request),
+                                     TEST(preemption_loses_nothing),
+                                     TEST(priority_keeps_its_memory),
+                                     TEST(a_follower_waits_for_its_prefix),
+                                     TEST(domains_do_not_share),
+                                     TEST(canvas_events_come_in_order),
+                                     TEST(logprobs_go_with_their_tokens),
+                                     TEST(times_are_the_callers)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

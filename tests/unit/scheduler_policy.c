@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+/* Policies as tables, and the small structures beside them: deadlines against a naive list, canvas
+ * events, tenant queues. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+#include "base/random.h"
+#include "scheduler/canvas_ring.h"
+#include "scheduler/cost.h"
+#include "scheduler/deadline.h"
+#include "scheduler/latency.h"
+#include "scheduler/policy.h"
+#include "scheduler/tenant.h"
+
+static void victim_is_the_last_in_rank(void **state) {
+  (void)state;
+  weft_rank running[] = {{.arrival = 4, .priority = 0},
+                         {.arrival = 1, .priority = 0},
+                         {.arrival = 9, .priority = 2},
+                         {.arrival = 6, .priority = 0}};
+  assert_int_equal(weft_policy_victim(running, 4, &running[1]), 3);
+  assert_int_equal(weft_policy_victim(running, 4, &running[2]), 3);
+  assert_int_equal(weft_policy_victim(running, 4, &running[3]),
+                   WEFT_POLICY_NONE); /* never one above it, never itself */
+  running[3].excluded = true;
+  assert_int_equal(weft_policy_victim(running, 4, &running[1]), 0);
+  assert_int_equal(weft_policy_victim(running, 4, &running[0]), WEFT_POLICY_NONE);
+  running[0].priority = 5;
+  assert_int_equal(weft_policy_victim(running, 4, &running[2]), 1);
+  assert_int_equal(weft_policy_victim(running, 0, &running[2]), WEFT_POLICY_NONE);
+}
+
+static void pick_by_priority_clock_arrival(void **state) {
+  (void)state;
+  weft_candidate list[] = {{.tenant_clock = 50, .arrival = 1},
+                           {.tenant_clock = 20, .arrival = 7},
+                           {.tenant_clock = 20, .arrival = 5},
+                           {.tenant_clock = 900, .arrival = 9, .priority = -1}};
+  assert_int_equal(weft_policy_pick(list, 4), 2);
+  list[3].priority = 1;
+  assert_int_equal(weft_policy_pick(list, 4), 3);
+  assert_int_equal(weft_policy_pick(list, 1), 0);
+}
+
+static void turns(void **state) {
+  (void)state;
+  assert_int_equal(weft_policy_turn(0, 1, 0x7, 3), 0); /* steps left: goes on */
+  assert_int_equal(weft_policy_turn(0, 0, 0x7, 3), 1);
+  assert_int_equal(weft_policy_turn(2, 0, 0x7, 3), 0);
+  assert_int_equal(weft_policy_turn(0, 0, 0x5, 3), 2); /* no work on lane 1 */
+  assert_int_equal(weft_policy_turn(1, 4, 0x5, 3), 2); /* ... nor any more on the present one */
+  assert_int_equal(weft_policy_turn(1, 0, 0x2, 3), 1); /* alone: goes on */
+  assert_int_equal(weft_policy_turn(1, 3, 0x0, 3), WEFT_POLICY_NONE);
+}
+
+static void margins_and_squeeze(void **state) {
+  (void)state;
+  assert_int_equal(weft_policy_margin(0, 1000), 0);
+  assert_int_equal(weft_policy_margin(20, 1000), 20);
+  assert_int_equal(weft_policy_margin(500, 1000), 125);
+  assert_false(weft_policy_prefill_first(3));
+  assert_true(weft_policy_prefill_first(4));
+}
+
+static void cost_is_never_less_than_rows(void **state) {
+  (void)state;
+  assert_int_equal(weft_cost_of_segment(1, 0), 1);
+  assert_int_equal(weft_cost_of_segment(256, 0), 256);
+  assert_true(weft_cost_of_segment(256, 100000) > 256);
+  assert_true(weft_cost_of_segment(1u << 20, UINT32_MAX) > 1u << 20); /* no product wraps */
+}
+
+static void latency_buckets(void **state) {
+  (void)state;
+  uint64_t buckets[20] = {0};
+  for (uint32_t i = 0; i < 19; i++) {
+    if (i > 0) assert_true(weft_latency_bounds_us[i] > weft_latency_bounds_us[i - 1]);
+    weft_latency_count(buckets, weft_latency_bounds_us[i]);
+    weft_latency_count(buckets, weft_latency_bounds_us[i] + 1);
+  }
+  assert_int_equal(buckets[0], 1);
+  for (uint32_t i = 1; i < 19; i++) assert_int_equal(buckets[i], 2);
+  assert_int_equal(buckets[19], 1);
+}
+
+/* ---- deadlines ------------------------------------------------------------------------------- */
+
+enum { N_OWNERS = 64 };
+
+typedef struct owner {
+  uint32_t index;
+  uint64_t at_us; /* 0: none */
+} owner;
+
+static void deadlines_like_a_naive_list(void **state) {
+  (void)state;
+  weft_deadlines d;
+  owner owners[N_OWNERS] = {{0}};
+  assert_int_equal(weft_deadlines_open(&d, N_OWNERS), WEFT_OK);
+  for (uint32_t i = 0; i < N_OWNERS; i++) owners[i].index = WEFT_DEADLINE_NONE;
+  for (uint64_t step = 1; step < 20000; step++) {
+    uint64_t bits = weft_mix64(step);
+    owner *o = &owners[bits % N_OWNERS];
+    if (o->at_us == 0) {
+      o->at_us = 1 + (bits >> 32) % 1000;
+      weft_deadlines_add(&d, o->at_us, o, &o->index);
+    } else {
+      o->at_us = 0;
+      weft_deadlines_remove(&d, &o->index);
+      assert_int_equal(o->index, WEFT_DEADLINE_NONE);
+      weft_deadlines_remove(&d, &o->index); /* nothing to do */
+    }
+    uint64_t first = UINT64_MAX, now = (bits >> 16) % 1000;
+    for (uint32_t i = 0; i < N_OWNERS; i++)
+      if (owners[i].at_us != 0 && owners[i].at_us < first) first = owners[i].at_us;
+    assert_int_equal(weft_deadlines_next_us(&d), first);
+    owner *expired = weft_deadlines_expired(&d, now);
+    if (first > now)
+      assert_null(expired);
+    else
+      assert_int_equal(expired->at_us, first);
+  }
+  weft_deadlines_close(&d);
+}
+
+/* ---- canvas events --------------------------------------------------------------------------- */
+
+static void canvas_ring_drops_the_oldest(void **state) {
+  (void)state;
+  enum { N = 3 };
+  uint32_t capacity = weft_canvas_ring_capacity(N, 2, true);
+  assert_int_equal(capacity, 4); /* never fewer */
+  assert_int_equal(weft_canvas_ring_capacity(1024, UINT64_MAX, true), (1u << 20) / (1024 * 21));
+  void *memory = weft_alloc(1, weft_canvas_ring_bytes(N, capacity, true));
+  weft_canvas_ring ring;
+  weft_canvas_ring_open(&ring, memory, N, capacity, true);
+  assert_null(weft_canvas_ring_peek(&ring));
+  int32_t tokens[N];
+  float entropy[N] = {0.5f, 0.25f, 0.125f};
+  uint8_t accepted[N] = {1, 0, 1};
+  for (uint32_t step = 0; step < 6; step++) {
+    for (uint32_t i = 0; i < N; i++) tokens[i] = (int32_t)(10 * step + i);
+    weft_segment_result result = {.argmax = tokens,
+                                  .canvas_in = tokens,
+                                  .drawn = tokens,
+                                  .canvas_out = tokens,
+                                  .entropy = entropy,
+                                  .accepted = accepted,
+                                  .n_accepted = step,
+                                  .stopped = step == 5};
+    weft_canvas_ring_push(&ring, &result, 1, step, 7);
+  }
+  uint32_t n_dropped = 99;
+  for (uint32_t step = 2; step < 6; step++) {
+    const weft_canvas_record *record = weft_canvas_ring_take(&ring, &n_dropped);
+    assert_int_equal(n_dropped, step == 2 ? 2 : 0);
+    assert_int_equal(record->step, step);
+    assert_int_equal(record->argmax[1], (int32_t)(10 * step + 1));
+    assert_int_equal(record->canvas_out[2], (int32_t)(10 * step + 2));
+    assert_memory_equal(record->entropy, entropy, sizeof entropy);
+    assert_memory_equal(record->accepted, accepted, sizeof accepted);
+    assert_int_equal(record->stopped, step == 5);
+  }
+  assert_null(weft_canvas_ring_take(&ring, &n_dropped));
+  weft_free(memory);
+}
+
+/* ---- tenants --------------------------------------------------------------------------------- */
+
+static weft_request waiting(uint32_t tenant, uint64_t arrival, int32_t priority) {
+  weft_request r;
+  memset(&r, 0, sizeof r);
+  weft_list_init(&r.link);
+  r.tenant = tenant;
+  r.arrival = arrival;
+  r.asked.priority = priority;
+  return r;
+}
+
+static weft_request *next(weft_tenants *t) {
+  weft_request *r = weft_tenants_pick(t, 0);
+  if (r == NULL) return NULL;
+  weft_list_remove(&r->link);
+  weft_tenants_dequeued(t, r);
+  t->tenant[r->tenant].n_running += 1;
+  return r;
+}
+
+static void tenants_share(void **state) {
+  (void)state;
+  weft_tenants t;
+  assert_int_equal(weft_tenants_open(&t, 2, 1), WEFT_OK);
+  weft_request r[12];
+  for (uint32_t i = 0; i < 12; i++) {
+    r[i] = waiting(i < 10 ? 0 : 1, i, 0);
+    weft_tenants_enqueue(&t, &r[i]);
+  }
+  uint32_t n_second = 0;
+  for (uint32_t i = 0; i < 4;
+       i++) { /* ten of one tenant came before, the other is served in turn all the same */
+    weft_request *got = next(&t);
+    n_second += got->tenant;
+    weft_tenants_charge(&t, got->tenant, 100);
+  }
+  assert_int_equal(n_second, 2);
+  /* A tenant that was away does not save up: it comes back level with the one served last. */
+  t.tenant[1].n_running = 0;
+  for (uint32_t i = 0; i < 5; i++) {
+    weft_request *got = next(&t);
+    assert_int_equal(got->tenant, 0);
+    weft_tenants_charge(&t, 0, 1000);
+  }
+  weft_request late = waiting(1, 20, 0);
+  weft_tenants_enqueue(&t, &late);
+  assert_true(t.tenant[1].clock >= t.tenant[0].clock - 1000);
+  weft_tenants_close(&t);
+}
+
+static void queue_order(void **state) {
+  (void)state;
+  weft_tenants t;
+  assert_int_equal(weft_tenants_open(&t, 1, 1), WEFT_OK);
+  weft_request a = waiting(0, 1, 0), b = waiting(0, 2, 0), c = waiting(0, 3, 4),
+               d = waiting(0, 0, 0);
+  weft_tenants_enqueue(&t, &a);
+  weft_tenants_enqueue(&t, &b);
+  weft_tenants_enqueue(&t, &c);
+  d.admitted_once = true; /* preempted: arrived before all others */
+  weft_tenants_enqueue(&t, &d);
+  assert_ptr_equal(next(&t), &c);
+  assert_ptr_equal(next(&t), &d);
+  assert_ptr_equal(next(&t), &a);
+  assert_ptr_equal(weft_tenants_any(&t, 0), &b);
+  assert_ptr_equal(next(&t), &b);
+  assert_null(next(&t));
+  assert_null(weft_tenants_any(&t, 0));
+  weft_tenants_close(&t);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(victim_is_the_last_in_rank),
+                                     cmocka_unit_test(pick_by_priority_clock_arrival),
+                                     cmocka_unit_test(turns),
+                                     cmocka_unit_test(margins_and_squeeze),
+                                     cmocka_unit_test(cost_is_never_less_than_rows),
+                                     cmocka_unit_test(latency_buckets),
+                                     cmocka_unit_test(deadlines_like_a_naive_list),
+                                     cmocka_unit_test(canvas_ring_drops_the_oldest),
+                                     cmocka_unit_test(tenants_share),
+                                     cmocka_unit_test(queue_order)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
