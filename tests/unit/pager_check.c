@@ -49,146 +49,57 @@ static scene make_scene(void) {
   return s;
 }
 
-/* One corruption per case; false when there are no more. */
-/* clang-format off: a table, one line each */
+/* One corruption per case, a line each; false when there are no more. */
+/* clang-format off */
 static bool corrupt(const scene *s, uint32_t which) {
   weft_pager *p = s->pager;
   weft_page pages = p->n_pages;
   switch (which) {
-    case 0:
-      p->stats.n_free += 1;
-      return true;
-    case 1:
-      p->stats.n_cached -= 1;
-      return true;
-    case 2:
-      p->stats.n_pinned += 1;
-      return true;
-    case 3:
-      p->stats.n_seqs += 1;
-      return true;
-    case 4:
-      p->page[s->own].link += 1;
-      return true;
-    case 5:
-      p->page[s->own].state = PAGER_CACHED;
-      return true;
-    case 6:
-      p->page[s->own].node = PAGER_NODE_NONE;
-      return true;
-    case 7:
-      p->page[s->own].group = 1;
-      return true;
-    case 8:
-      p->page[s->free].state = PAGER_PINNED;
-      return true;
-    case 9:
-      p->page[s->cached].state = PAGER_FREE;
-      return true;
-    case 10:
-      p->page[s->cached].link = s->own;
-      return true;
-    case 11:
-      p->page[pages + PAGER_WARM].link = s->cached;
-      return true;
-    case 12:
-      p->page[pages + PAGER_WARM].next = p->page[s->cached].next;
-      return true;
-    case 13:
-      p->page[p->page[pages + PAGER_COLD].next].keep = 1;
-      return true;
-    case 14:
-      s->running->end[0] += 1;
-      return true;
-    case 15:
-      s->running->first[1] -= 1;
-      return true;
-    case 16:
-      s->running->n_valid = s->running->n_reserved + 1;
-      return true;
-    case 17:
-      s->running->n_reserved = p->seq_tokens_max + 1;
-      return true;
-    case 18:
-      s->running->table[0] = s->cached;
-      return true;
-    case 19:
-      s->running->table[0] = WEFT_PAGE_NONE;
-      return true;
-    case 20:
-      s->fork->table[5] = s->writable;
-      return true;
-    case 21:
-      p->page[s->writable].node = s->tail;
-      return true;
-    case 22:
-      s->running->tail = p->node[s->tail].parent;
-      return true;
-    case 23:
-      s->running->announced_end -= 1;
-      return true;
-    case 24:
-      s->running->live = 0;
-      return true;
-    case 25:
-      p->node[s->tail].refs += 1;
-      return true;
-    case 26:
-      p->node[s->tail].depth += 1;
-      return true;
-    case 27:
-      p->node[s->tail].space = 1;
-      return true;
-    case 28:
-      p->node[s->tail].hash[0] ^= 1;
-      return true;
-    case 29:
-      p->node[s->tail].hash[1] ^= 0x80000000;
-      return true;
-    case 30:
-      p->node[s->promised].live = 0;
-      return true;
-    case 31:
-      p->node_tokens[(uint64_t)s->tail * p->node_stride] ^= 1;
-      return true;
-    case 32:
-      pager_slots(p, s->promised)[1] = s->free;
-      return true;
-    case 33:
-      pager_slots(p, s->promised)[1] = PAGER_SLOT_PROMISE | 3;
-      return true;
-    case 34:
-      pager_slots(p, p->page[s->own].node)[0] = PAGER_SLOT_NONE;
-      return true;
-    case 35:
-      pager_slots(p, s->running->tail)[0] = s->cached;
-      return true;
-    case 36:
-      p->n_nodes_live += 1;
-      return true;
-    case 37:
-      p->line[PAGER_LINE_ENTRIES] += 1;
-      return true;
-    case 38:
-      p->copy[0].to = s->own;
-      return true;
-    case 39:
-      p->n_copies_waiting = 1;
-      return true;
-    case 40:
-      p->free_page = s->cached;
-      return true;
-    case 41:
-      p->page[s->free].next = s->free;
-      return true;
-    case 42:
-      p->node_tokens[(uint64_t)s->root * p->node_stride] ^= 1;
-      return true;
-    case 43:
-      p->node[s->root].depth = 1;
-      return true;
-    default:
-      return false;
+    case 0: p->stats.n_free += 1; return true;
+    case 1: p->stats.n_cached -= 1; return true;
+    case 2: p->stats.n_pinned += 1; return true;
+    case 3: p->stats.n_seqs += 1; return true;
+    case 4: p->page[s->own].link += 1; return true;
+    case 5: p->page[s->own].state = PAGER_CACHED; return true;
+    case 6: p->page[s->own].node = PAGER_NODE_NONE; return true;
+    case 7: p->page[s->own].group = 1; return true;
+    case 8: p->page[s->free].state = PAGER_PINNED; return true;
+    case 9: p->page[s->cached].state = PAGER_FREE; return true;
+    case 10: p->page[s->cached].link = s->own; return true;
+    case 11: p->page[pages + PAGER_WARM].link = s->cached; return true;
+    case 12: p->page[pages + PAGER_WARM].next = p->page[s->cached].next; return true;
+    case 13: p->page[p->page[pages + PAGER_COLD].next].keep = 1; return true;
+    case 14: s->running->end[0] += 1; return true;
+    case 15: s->running->first[1] -= 1; return true;
+    case 16: s->running->n_valid = s->running->n_reserved + 1; return true;
+    case 17: s->running->n_reserved = p->seq_tokens_max + 1; return true;
+    case 18: s->running->table[0] = s->cached; return true;
+    case 19: s->running->table[0] = WEFT_PAGE_NONE; return true;
+    case 20: s->fork->table[5] = s->writable; return true;
+    case 21: p->page[s->writable].node = s->tail; return true;
+    case 22: s->running->tail = p->node[s->tail].parent; return true;
+    case 23: s->running->announced_end -= 1; return true;
+    case 24: s->running->live = 0; return true;
+    case 25: p->node[s->tail].refs += 1; return true;
+    case 26: p->node[s->tail].depth += 1; return true;
+    case 27: p->node[s->tail].space = 1; return true;
+    case 28: p->node[s->tail].hash[0] ^= 1; return true;
+    case 29: p->node[s->tail].hash[1] ^= 0x80000000; return true;
+    case 30: p->node[s->promised].live = 0; return true;
+    case 31: p->node_tokens[(uint64_t)s->tail * p->node_stride] ^= 1; return true;
+    case 32: pager_slots(p, s->promised)[1] = s->free; return true;
+    case 33: pager_slots(p, s->promised)[1] = PAGER_SLOT_PROMISE | 3; return true;
+    case 34: pager_slots(p, p->page[s->own].node)[0] = PAGER_SLOT_NONE; return true;
+    case 35: pager_slots(p, s->running->tail)[0] = s->cached; return true;
+    case 36: p->n_nodes_live += 1; return true;
+    case 37: p->line[PAGER_LINE_ENTRIES] += 1; return true;
+    case 38: p->copy[0].to = s->own; return true;
+    case 39: p->n_copies_waiting = 1; return true;
+    case 40: p->free_page = s->cached; return true;
+    case 41: p->page[s->free].next = s->free; return true;
+    case 42: p->node_tokens[(uint64_t)s->root * p->node_stride] ^= 1; return true;
+    case 43: p->node[s->root].depth = 1; return true;
+    default: return false;
   }
 }
 /* clang-format on */
