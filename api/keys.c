@@ -136,7 +136,7 @@ weft_status weft_keys_open(const char *path, weft_keys **out, weft_error *error)
   FILE *file = fopen(path, "rb");
   if (file == NULL) return weft_fail(error, WEFT_E_IO, "%s: %s", path, strerror(errno));
   struct stat info;
-  if (fstat(fileno(file), &info) == 0 && (info.st_mode & S_IROTH) != 0) {
+  if (fstat(fileno(file), &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & S_IROTH) != 0) {
     weft_log(WEFT_LOG_WARN, "%s can be read by everybody on this machine: chmod 600 it", path);
   }
   char *bytes = weft_alloc(FILE_BYTES_MAX, 1);

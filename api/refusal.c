@@ -6,6 +6,13 @@
 
 #include "api/json.h"
 
+/* What a client sent may be quoted in it. */
+static void keep_one_line(char *text) {
+  for (char *c = text; *c != 0; c++) {
+    if ((unsigned char)*c < 0x20 || *c == 0x7F) *c = ' ';
+  }
+}
+
 weft_status weft_refuse(weft_refusal *r, int http, const char *code, const char *param,
                         const char *format, ...) {
   va_list list;
@@ -16,6 +23,8 @@ weft_status weft_refuse(weft_refusal *r, int http, const char *code, const char 
   va_start(list, format);
   (void)vsnprintf(r->message, sizeof r->message, format, list); /* a cut line is still a line */
   va_end(list);
+  keep_one_line(r->param);
+  keep_one_line(r->message);
   return WEFT_E_INVALID;
 }
 

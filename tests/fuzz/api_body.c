@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+/* Any bytes as the body of a request. The first byte chooses the endpoint. Either a request comes
+ * out whose pieces can be read to their ends and whose numbers are in their ranges, or a refusal: a
+ * 4xx with one line of valid UTF-8, as JSON. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/openai.h"
+#include "model/sampler.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+#define REQUIRE(condition) ((condition) ? (void)0 : required(#condition, __LINE__))
+
+static void required(const char *condition, int line) {
+  (void)fprintf(stderr, "api_body.c:%d: %s\n", line, condition);
+  abort();
+}
+
+static volatile size_t sink; /* what is read must not be optimised away */
+
+static void read_text(const char *text) {
+  size_t n = strlen(text);
+  REQUIRE(weft_utf8_valid(text, n, NULL));
+  sink += n;
+}
+
+static void read_prompt(const weft_gen_prompt *p) {
+  REQUIRE((p->turns != NULL) + (p->text != NULL) + (p->tokens != NULL) == 1);
+  for (uint32_t i = 0; i < p->n_turns; i++) {
+    read_text(p->turns[i].role);
+    read_text(p->turns[i].content);
+  }
+  if (p->text != NULL) {
+    read_text(p->text);
+    REQUIRE(strlen(p->text) == p->n_text);
+  }
+  for (uint32_t i = 0; i < p->n_tokens; i++) REQUIRE(p->tokens[i] >= 0);
+}
+
+static void read_gen(const weft_gen *gen) {
+  const weft_generate_params *p = &gen->params;
+  REQUIRE(gen->n_prompts >= 1 && gen->n_choices >= 1 &&
+          gen->n_prompts * gen->n_choices <= WEFT_ANSWERS_MAX);
+  for (uint32_t i = 0; i < gen->n_prompts; i++) read_prompt(&gen->prompt[i]);
+  if (p->model != NULL) read_text(p->model);
+  for (uint32_t i = 0; i < p->n_stop; i++) {
+    read_text(p->stop[i]);
+    REQUIRE(p->stop[i][0] != 0);
+  }
+  REQUIRE(p->n_bias <= WEFT_LOGIT_BIAS_MAX);
+  for (uint32_t i = 0; i < p->n_bias; i++)
+    REQUIRE(p->bias_tokens[i] >= 0 && fabsf(p->bias[i]) <= 100.0f);
+  REQUIRE(p->temperature <= 100.0f && p->top_p <= 1.0f && p->top_k >= -1 && p->min_p >= 0.0f &&
+          p->min_p <= 1.0f);
+  REQUIRE(p->repetition_penalty > 0.0f && fabsf(p->presence_penalty) <= 2.0f &&
+          fabsf(p->frequency_penalty) <= 2.0f);
+  REQUIRE(p->top_logprobs <= WEFT_TOP_LOGPROBS_MAX && p->diffusion_stability <= WEFT_STABILITY_MAX);
+  REQUIRE(p->diffusion_steps <= 4096);
+}
+
+static void read_refusal(const weft_refusal *why) {
+  weft_text out = {0};
+  REQUIRE(why->http >= 400 && why->http < 500);
+  REQUIRE(why->message[0] != 0 && strchr(why->message, '\n') == NULL);
+  weft_refusal_json(why, &out);
+  json_t *root = json_loadb(out.bytes, out.n, 0, NULL);
+  REQUIRE(json_is_string(json_object_get(json_object_get(root, "error"), "message")));
+  json_decref(root);
+  weft_text_free(&out);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
+  if (n == 0) return 0;
+  weft_gen gen;
+  weft_refusal why = {0};
+  /* a copy of its own length, so that reading past its end is seen */
+  char *body = malloc(n);
+  memcpy(body, data + 1, n - 1);
+  weft_openai_kind kind = data[0] % 2 == 0 ? WEFT_OPENAI_CHAT : WEFT_OPENAI_COMPLETIONS;
+  if (weft_openai_parse(kind, body, n - 1, &gen, &why) == WEFT_OK) {
+    memset(body, '#', n); /* nothing points into the body */
+    read_gen(&gen);
+    weft_gen_close(&gen);
+  } else {
+    read_refusal(&why);
+  }
+  free(body);
+  return 0;
+}

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: MIT */
+/* Who is served and as what: keys and tenants, several models; and `weft serve` itself as a
+ * process: where it listens, a port in use, signals, exit codes. */
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include "tests/support/http_conversation.h"
+
+extern char **environ;
+
+#define CHAT        "/v1/chat/completions"
+#define COMPLETIONS "/v1/completions"
+#define USER        "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":2"
+
+/* ---- keys
+ * --------------------------------------------------------------------------------------------------
+ */
+
+static const char keys_text[] = "# who\nsk-red red\n\nsk-blue  blue\r\nsk-red-2\tred\n";
+
+static int code_as(uint16_t port, const char *header, const char *method, const char *path,
+                   const char *body) {
+  char challenge[32];
+  talk_answer a = talk_ask_as(port, method, path, header, body);
+  int code = a.code;
+  if (code == 401) {
+    assert_non_null(strstr(a.body.bytes, "authentication_error"));
+    assert_null(strstr(a.body.bytes, "sk-"));
+    assert_string_equal(talk_header(&a, "WWW-Authenticate", challenge, sizeof challenge), "Bearer");
+  }
+  talk_answer_free(&a);
+  return code;
+}
+
+static json_int_t cached_as(uint16_t port, const char *header, const char *body) {
+  talk_answer a = talk_ask_as(port, "POST", COMPLETIONS, header, body);
+  assert_int_equal(a.code, 200);
+  json_t *root = json_loads(a.body.bytes, 0, NULL);
+  json_int_t n = int_at(root, "usage.prompt_tokens_details.cached_tokens");
+  json_decref(root);
+  talk_answer_free(&a);
+  return n;
+}
+
+static void test_keys_and_tenants(void **state) {
+  const char *models[] = {DEMO_MODEL};
+  weft_open_options options = {.models = models,
+                               .n_models = 1,
+                               .threads = 1,
+                               .kv_bytes = 8 << 20,
+                               .context = 512,
+                               .tenants = 2,
+                               .quiet = true};
+  weft_server_options where = {0};
+  weft_error error = {{0}};
+  weft_keys *keys;
+  talk server;
+  (void)state;
+  assert_int_equal(weft_keys_parse(keys_text, strlen(keys_text), "keys", &keys, &error), WEFT_OK);
+  where.keys = keys;
+  talk_open(&server, &options, &where);
+  static const char *const bad[] = {"",
+                                    "Authorization: Bearer \r\n",
+                                    "Authorization: Bearer sk-re\r\n",
+                                    "Authorization: Bearer sk-redd\r\n",
+                                    "Authorization: Basic sk-red\r\n",
+                                    "Authorization: sk-red\r\n"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    assert_int_equal(code_as(server.port, bad[i], "POST", CHAT, "{" USER "}"), 401);
+    assert_int_equal(code_as(server.port, bad[i], "GET", "/v1/models", ""), 401);
+    assert_int_equal(code_as(server.port, bad[i], "POST", "/tokenize", "{\"prompt\":\"a\"}"), 401);
+    assert_int_equal(code_as(server.port, bad[i], "GET", "/health", ""), 200); /* open to probes */
+    assert_int_equal(code_as(server.port, bad[i], "GET", "/metrics", ""), 200);
+  }
+  static const char *const good[] = {"Authorization: Bearer sk-red\r\n",
+                                     "authorization: bearer sk-blue\r\n",
+                                     "Authorization: Bearer sk-red-2\r\n"};
+  for (size_t i = 0; i < 3; i++)
+    assert_int_equal(code_as(server.port, good[i], "POST", CHAT, "{" USER "}"), 200);
+  /* what one tenant cached, the other does not see; another key of the same tenant does */
+  weft_text body = {0};
+  weft_text_puts(&body, "{\"max_tokens\":1,\"prompt\":\"");
+  for (int i = 0; i < 60; i++) weft_text_printf(&body, "frog %d, ", i);
+  weft_text_puts(&body, "\"}");
+  assert_int_equal(cached_as(server.port, good[0], body.bytes), 0);
+  assert_true(cached_as(server.port, good[2], body.bytes) > 0);
+  assert_int_equal(cached_as(server.port, good[1], body.bytes), 0);
+  weft_text_free(&body);
+  talk_answer a = talk_ask(server.port, "GET", "/metrics", "");
+  assert_non_null(strstr(a.body.bytes, "weft_tenant_requests_total{tenant=\"red\"} 4\n"));
+  assert_non_null(strstr(a.body.bytes, "weft_tenant_requests_total{tenant=\"blue\"} 2\n"));
+  talk_answer_free(&a);
+  talk_close(&server);
+  weft_keys_close(keys);
+}
+
+/* ---- models
+ * -------------------------------------------------------------------------------------------------
+ */
+
+static void test_two_models(void **state) {
+  const char *models[] = {DEMO_MODEL, DEMO_AR_MODEL};
+  weft_open_options options = {.models = models,
+                               .n_models = 2,
+                               .threads = 1,
+                               .kv_bytes = 8 << 20,
+                               .context = 512,
+                               .quiet = true};
+  weft_server_options where = {0};
+  talk server;
+  (void)state;
+  talk_open(&server, &options, &where);
+  static const char *const names[] = {"weft-demo", "weft-demo-ar"};
+  json_t *list = talk_json(server.port, "/v1/models", NULL);
+  assert_int_equal(json_array_size(at(list, "data")), 2);
+  json_decref(list);
+  for (int i = 0; i < 2; i++) {
+    char body[256];
+    (void)snprintf(body, sizeof body, "{\"model\":\"%s\"," USER "}", names[i]);
+    json_t *root = talk_json(server.port, CHAT, body);
+    assert_string_equal(text_at(root, "model"), names[i]);
+    assert_true((int_at(root, "usage.completion_tokens_details.canvases") > 0) ==
+                (i == 0)); /* auto */
+    json_decref(root);
+  }
+  talk_answer a = talk_ask(server.port, "POST", CHAT, "{\"model\":\"gpt-5\"," USER "}");
+  assert_int_equal(a.code, 404);
+  assert_non_null(strstr(a.body.bytes, "model_not_found"));
+  assert_non_null(strstr(a.body.bytes, "gpt-5"));
+  talk_answer_free(&a);
+  a = talk_ask(server.port, "POST", "/tokenize", "{\"model\":\"gpt-5\",\"prompt\":\"a\"}");
+  assert_int_equal(a.code, 404);
+  talk_answer_free(&a);
+  a = talk_ask(server.port, "POST", CHAT,
+               "{\"model\":\"weft-demo-ar\",\"mode\":\"diffusion\"," USER "}");
+  assert_int_equal(a.code, 400);
+  assert_non_null(strstr(a.body.bytes, "no canvas"));
+  talk_answer_free(&a);
+  assert_true(talk_grows(server.port, "weft_switches_total", 0));
+  talk_close(&server);
+}
+
+/* A model without a chat template answers prompts, and says why it does not chat. */
+static void test_model_without_template(void **state) {
+  const char *models[] = {TINY_MODEL};
+  weft_open_options options = {.models = models,
+                               .n_models = 1,
+                               .backend = "ref",
+                               .kv_bytes = 1 << 20,
+                               .context = 128,
+                               .quiet = true};
+  weft_server_options where = {0};
+  talk server;
+  (void)state;
+  talk_open(&server, &options, &where);
+  json_decref(talk_json(server.port, COMPLETIONS,
+                        "{\"model\":\"anything\",\"prompt\":[5,6,7],\"max_tokens\":4}"));
+  talk_answer a = talk_ask(server.port, "POST", CHAT, "{" USER "}");
+  assert_int_equal(a.code, 400);
+  assert_non_null(strstr(a.body.bytes, "no chat template"));
+  talk_answer_free(&a);
+  talk_close(&server);
+}
+
+/* ---- the program
+ * -----------------------------------------------------------------------------------------------
+ */
+
+typedef struct program {
+  pid_t pid;
+  int out, err; /* what it prints */
+  uint16_t port;
+} program;
+
+static program launch(const char *const *more) {
+  const char *args[24] = {WEFT_BINARY_DIR "/weft",
+                          "serve",
+                          "-q",
+                          "--kv-mib",
+                          "4",
+                          "--context",
+                          "512",
+                          "--threads",
+                          "1"};
+  int n = 9, out[2], err[2];
+  program p = {0};
+  for (; *more != NULL && n < 23; more++) args[n++] = *more;
+  assert_int_equal(pipe2(out, O_CLOEXEC), 0);
+  assert_int_equal(pipe2(err, O_CLOEXEC), 0);
+  posix_spawn_file_actions_t actions;
+  (void)posix_spawn_file_actions_init(&actions);
+  (void)posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+  (void)posix_spawn_file_actions_adddup2(&actions, err[1], 2);
+  int code = posix_spawn(&p.pid, args[0], &actions, NULL, (char *const *)args, environ);
+  if (code != 0) fail_msg("%s: %s", args[0], strerror(code));
+  (void)posix_spawn_file_actions_destroy(&actions);
+  (void)close(out[1]);
+  (void)close(err[1]);
+  p.out = out[0];
+  p.err = err[0];
+  return p;
+}
+
+static void read_line(int fd, char *line, size_t n_max) {
+  size_t n = 0;
+  struct pollfd wait = {.fd = fd, .events = POLLIN};
+  while (n + 1 < n_max && poll(&wait, 1, TALK_MS) > 0 && read(fd, line + n, 1) == 1 &&
+         line[n] != '\n')
+    n++;
+  line[n] = 0;
+}
+
+static void await_port(program *p) {
+  char line[512];
+  read_line(p->out, line, sizeof line);
+  json_t *root = json_loads(line, 0, NULL);
+  if (root == NULL) {
+    read_line(p->err, line, sizeof line);
+    fail_msg("serve did not say where it listens: %s", line);
+  }
+  p->port = (uint16_t)int_at(root, "port");
+  assert_string_equal(text_at(root, "models.0"), "weft-demo");
+  json_decref(root);
+  read_line(p->err, line, sizeof line);
+  char wanted[128];
+  (void)snprintf(wanted, sizeof wanted, "weft: serving weft-demo on http://127.0.0.1:%u", p->port);
+  assert_string_equal(line, wanted);
+}
+
+/* Its exit code; -1 when it does not end. */
+static int await_end(program *p) {
+  uint64_t until = weft_clock_us() + TALK_MS * 1000u;
+  int how = 0;
+  while (waitpid(p->pid, &how, WNOHANG) == 0) {
+    if (weft_clock_us() > until) {
+      (void)kill(p->pid, SIGKILL);
+      (void)waitpid(p->pid, &how, 0);
+      return -1;
+    }
+    (void)poll(NULL, 0, 2);
+  }
+  (void)close(p->out);
+  (void)close(p->err);
+  return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+}
+
+static int stream_until_first_event(uint16_t port) {
+  const char *body =
+      "{\"prompt\":\"a\",\"ignore_eos\":true,\"max_tokens\":480,\"mode\":\"autoregressive\","
+      "\"stream\":true,"
+      "\"return_token_ids\":true}";
+  weft_text got = {0};
+  int fd = talk_dial(port);
+  talk_send(fd, "POST", COMPLETIONS, "", body, strlen(body));
+  /* looked at, not taken: the whole answer is read later */
+  char bytes[512];
+  while (recv(fd, bytes, sizeof bytes, MSG_PEEK) < 400) (void)poll(NULL, 0, 1);
+  weft_text_free(&got);
+  return fd;
+}
+
+static void test_signal_drains(void **state) {
+  static const int signals[] = {SIGTERM, SIGINT};
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    program p = launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", NULL});
+    await_port(&p);
+    int fd = stream_until_first_event(p.port);
+    assert_int_equal(kill(p.pid, signals[i]), 0);
+    talk_answer a = talk_receive(fd);
+    assert_true(a.complete); /* what was running ended as it would */
+    assert_non_null(strstr(a.body.bytes, "\"finish_reason\":\"length\""));
+    talk_answer_free(&a);
+    (void)close(fd);
+    assert_int_equal(await_end(&p), 0);
+  }
+}
+
+static void test_second_signal_cancels(void **state) {
+  (void)state;
+  program p = launch(
+      (const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "--running", "1", NULL});
+  await_port(&p);
+  /* many long requests, one at a time: draining alone would take long */
+  const char *body =
+      "{\"prompt\":\"a\",\"ignore_eos\":true,\"max_tokens\":480,\"mode\":\"autoregressive\",\"n\":"
+      "64}";
+  int fd = talk_dial(p.port);
+  talk_send(fd, "POST", COMPLETIONS, "", body, strlen(body));
+  assert_true(talk_await(p.port, "vllm:num_requests_running", 1, TALK_MS) >= 0);
+  assert_int_equal(kill(p.pid, SIGTERM), 0);
+  while (talk_metric(p.port, "vllm:num_requests_running") == 1) {
+    talk_answer health = talk_ask(p.port, "GET", "/health", "");
+    int code = health.code;
+    talk_answer_free(&health);
+    if (code == 503) break;
+  }
+  assert_int_equal(kill(p.pid, SIGTERM), 0);
+  talk_answer a = talk_receive(fd);
+  assert_int_equal(a.code, 503);
+  assert_non_null(strstr(a.body.bytes, "cancelled"));
+  talk_answer_free(&a);
+  (void)close(fd);
+  assert_int_equal(await_end(&p), 0);
+}
+
+static void check_fails(const char *const *args, int code, const char *words) {
+  char line[1024];
+  program p = launch(args);
+  read_line(p.err, line, sizeof line);
+  if (strstr(line, words) == NULL) fail_msg("'%s' does not say '%s'", line, words);
+  assert_int_equal(strncmp(line, "weft: ", 6), 0);
+  char rest[8];
+  read_line(p.err, rest, sizeof rest);
+  assert_string_equal(rest, ""); /* one line */
+  assert_int_equal(await_end(&p), code);
+}
+
+static void test_port_in_use(void **state) {
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  socklen_t n = sizeof address;
+  char port[16];
+  (void)state;
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+  assert_int_equal(listen(fd, 1), 0);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &n), 0);
+  (void)snprintf(port, sizeof port, "%u", ntohs(address.sin_port));
+  check_fails((const char *const[]){"-m", DEMO_MODEL, "--port", port, NULL}, 2, "is in use");
+  (void)close(fd);
+}
+
+static void test_bad_command_lines(void **state) {
+  (void)state;
+  check_fails((const char *const[]){"--port", "0", NULL}, 2, "no model");
+  check_fails((const char *const[]){"-m", "/nowhere.gguf", "--port", "0", NULL}, 3,
+              "/nowhere.gguf");
+  check_fails((const char *const[]){"-m", DEMO_MODEL, "--host", "256.1.1.1", NULL}, 2, "256.1.1.1");
+  check_fails((const char *const[]){"-m", DEMO_MODEL, "--port", "70000", NULL}, 2, "70000");
+  check_fails((const char *const[]){"-m", DEMO_MODEL, "--api-keys", "/nowhere.keys", NULL}, 2,
+              "/nowhere.keys");
+  check_fails((const char *const[]){"-m", DEMO_MODEL, "--api-keys", "/dev/null", NULL}, 2,
+              "holds no key");
+  check_fails((const char *const[]){"-m", DEMO_MODEL, "-m", DEMO_MODEL, NULL}, 2,
+              "would both be served");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_keys_and_tenants),       cmocka_unit_test(test_two_models),
+      cmocka_unit_test(test_model_without_template), cmocka_unit_test(test_signal_drains),
+      cmocka_unit_test(test_second_signal_cancels),  cmocka_unit_test(test_port_in_use),
+      cmocka_unit_test(test_bad_command_lines),
+  };
+  (void)signal(SIGPIPE, SIG_IGN);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "api/keys.h"
+#include "base/memory.h"
+
+static weft_keys *parse(const char *text) {
+  weft_keys *keys;
+  weft_error error = {{0}};
+  if (weft_keys_parse(text, strlen(text), "file", &keys, &error) != WEFT_OK)
+    fail_msg("%s", error.text);
+  return keys;
+}
+
+static bool finds(const weft_keys *keys, const char *key, uint32_t tenant) {
+  uint32_t found = 999;
+  return weft_keys_find(keys, key, strlen(key), &found) && found == tenant;
+}
+
+static void keys_name_tenants(void **state) {
+  (void)state;
+  weft_keys *keys = parse("# comment\n\nk1 red\nk2\tblue\r\n  k3   red  \nk4 green");
+  assert_int_equal(weft_keys_n_tenants(keys), 3);
+  assert_string_equal(weft_keys_tenant(keys, 0), "red");
+  assert_string_equal(weft_keys_tenant(keys, 1), "blue");
+  assert_string_equal(weft_keys_tenant(keys, 2), "green");
+  assert_string_equal(weft_keys_tenant(keys, 3), "");
+  assert_true(finds(keys, "k1", 0));
+  assert_true(finds(keys, "k2", 1));
+  assert_true(finds(keys, "k3", 0));
+  assert_true(finds(keys, "k4", 2));
+  uint32_t tenant;
+  static const char *const others[] = {"", "k", "k11", "K1", "k1 ", "# comment", "red"};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    assert_false(weft_keys_find(keys, others[i], strlen(others[i]), &tenant));
+  }
+  assert_false(weft_keys_find(keys, "k1\0", 3, &tenant)); /* the padding is no part of a key */
+  weft_keys_close(keys);
+  weft_keys_close(NULL);
+}
+
+static void long_keys_compare_whole(void **state) {
+  char text[400], key[200];
+  uint32_t tenant;
+  (void)state;
+  memset(key, 'x', sizeof key);
+  (void)snprintf(text, sizeof text, "%.128s t", key);
+  weft_keys *keys = parse(text);
+  assert_true(weft_keys_find(keys, key, 128, &tenant));
+  assert_false(weft_keys_find(keys, key, 127, &tenant));
+  assert_false(weft_keys_find(keys, key, 129, &tenant)); /* the first 128 bytes are equal */
+  key[127] = 'y';
+  assert_false(weft_keys_find(keys, key, 128, &tenant));
+  weft_keys_close(keys);
+}
+
+static void many_keys(void **state) {
+  (void)state;
+  char *text = malloc(1 << 20);
+  size_t n = 0;
+  for (int i = 0; i < WEFT_KEYS_MAX; i++)
+    n += (size_t)snprintf(text + n, 64, "key-%d tenant-%d\n", i, i % WEFT_TENANTS_MAX);
+  weft_keys *keys = parse(text);
+  assert_int_equal(weft_keys_n_tenants(keys), WEFT_TENANTS_MAX);
+  for (int i = 0; i < WEFT_KEYS_MAX; i += 97) {
+    char key[32];
+    (void)snprintf(key, sizeof key, "key-%d", i);
+    assert_true(finds(keys, key, (uint32_t)(i % WEFT_TENANTS_MAX)));
+  }
+  weft_keys_close(keys);
+  n += (size_t)snprintf(text + n, 64, "one-more t\n");
+  weft_error error;
+  assert_int_equal(weft_keys_parse(text, n, "file", &keys, &error), WEFT_E_TOO_LARGE);
+  free(text);
+}
+
+static void bad_files_name_the_line(void **state) {
+  static const struct {
+    const char *text, *words;
+  } rows[] = {
+      {"", "holds no key"},
+      {"# only\n", "holds no key"},
+      {"k1 red\nk2\n", "file:2: a line is `KEY TENANT`"},
+      {"k1 red blue\n", "file:1: a line"},
+      {"k1 red\nk1 blue\n", "file:2: this key is there twice"},
+      {"k1 r\"ed\n", "file:1: a tenant's name"},
+      {"k1 r\xC3\xA9\n", "file:1: a tenant's name"},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    weft_keys *keys;
+    weft_error error = {{0}};
+    assert_true(weft_keys_parse(rows[i].text, strlen(rows[i].text), "file", &keys, &error) < 0);
+    assert_null(keys);
+    if (strstr(error.text, rows[i].words) == NULL)
+      fail_msg("'%s' does not say '%s'", error.text, rows[i].words);
+  }
+  weft_keys *keys;
+  weft_error error = {{0}};
+  assert_int_equal(weft_keys_open("/nowhere", &keys, &error), WEFT_E_IO);
+  assert_non_null(strstr(error.text, "/nowhere"));
+}
+
+static void refused_memory_is_an_error(void **state) {
+  const char *text = "a t1\nb t2\nc t3\n";
+  (void)state;
+  for (uint64_t n = 1;; n++) {
+    weft_keys *keys;
+    (void)weft_memory_fail_at(n);
+    weft_status status = weft_keys_parse(text, strlen(text), "file", &keys, NULL);
+    uint64_t counted = weft_memory_fail_at(0);
+    if (status == WEFT_OK) {
+      weft_keys_close(keys);
+      assert_true(counted < n);
+      break;
+    }
+    assert_int_equal(status, WEFT_E_NO_MEMORY);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(keys_name_tenants),
+      cmocka_unit_test(long_keys_compare_whole),
+      cmocka_unit_test(many_keys),
+      cmocka_unit_test(bad_files_name_the_line),
+      cmocka_unit_test(refused_memory_is_an_error),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

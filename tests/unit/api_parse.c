@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: MIT */
+/* Bodies of the OpenAI dialect to requests, without a server: every field lands where it belongs,
+ * defaults are the neutral ones, refused memory is an error and leaks nothing. And the writers:
+ * JSON, events, refusals. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "api/json.h"
+#include "api/openai.h"
+#include "api/sse.h"
+#include "base/memory.h"
+
+static void parse(weft_openai_kind kind, const char *body, weft_gen *gen) {
+  weft_refusal why = {0};
+  if (weft_openai_parse(kind, body, strlen(body), gen, &why) != WEFT_OK)
+    fail_msg("%s: %s", body, why.message);
+}
+
+static const char full[] =
+    "{\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\","
+    "\"content\":[{\"type\":\"text\","
+    "\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]},{\"role\":\"assistant\",\"content\":null}"
+    "],\"temperature\":0.5,"
+    "\"top_p\":0.25,\"top_k\":7,\"min_p\":0.125,\"repetition_penalty\":1.5,\"presence_penalty\":-1,"
+    "\"frequency_penalty\":1,"
+    "\"max_tokens\":5,\"max_completion_tokens\":6,\"seed\":-1,\"ignore_eos\":true,\"priority\":-3,"
+    "\"timeout_ms\":9,\"n\":2,"
+    "\"stop\":[\"x\",\"yz\"],\"logit_bias\":{\"3\":-100,\"4\":1.5},\"logprobs\":true,\"top_"
+    "logprobs\":4,\"stream\":true,"
+    "\"stream_options\":{\"include_usage\":true},\"return_token_ids\":true,\"stream_canvas\":true,"
+    "\"skip_special_tokens\":false,\"mode\":\"diffusion\",\"chat_template_kwargs\":{\"enable_"
+    "thinking\":true,\"other\":1},"
+    "\"diffusion\":{\"steps\":10,\"blocks\":2,\"t_min\":0.25,\"t_max\":0.5,\"entropy_bound\":0.75,"
+    "\"stability\":2,"
+    "\"confidence\":0.0625,\"seed\":77,\"self_conditioning\":false}}";
+
+static void every_field_lands(void **state) {
+  weft_gen gen;
+  (void)state;
+  parse(WEFT_OPENAI_CHAT, full, &gen);
+  const weft_generate_params *p = &gen.params;
+  assert_string_equal(p->model, "m");
+  assert_int_equal(gen.n_prompts, 1);
+  assert_int_equal(gen.n_choices, 2);
+  assert_int_equal(gen.prompt[0].n_turns, 3);
+  assert_string_equal(gen.prompt[0].turns[0].role, "system");
+  assert_string_equal(gen.prompt[0].turns[1].content, "ab");
+  assert_string_equal(gen.prompt[0].turns[2].content, "");
+  assert_true(p->temperature == 0.5f && p->top_p == 0.25f && p->min_p == 0.125f && p->top_k == 7);
+  assert_true(p->repetition_penalty == 1.5f && p->presence_penalty == -1.0f &&
+              p->frequency_penalty == 1.0f);
+  assert_int_equal(p->max_tokens, 6);
+  assert_true(p->has_seed && p->seed == 77);
+  assert_true(p->ignore_eos && p->priority == -3 && p->timeout_ms == 9 && p->thinking &&
+              p->with_special);
+  assert_int_equal(p->n_stop, 2);
+  assert_string_equal(p->stop[1], "yz");
+  assert_int_equal(p->n_bias, 2);
+  assert_true((p->bias_tokens[0] == 3 && p->bias[0] == -100.0f) ||
+              (p->bias_tokens[1] == 3 && p->bias[1] == -100.0f));
+  assert_true(p->logprobs && p->top_logprobs == 4);
+  assert_true(gen.stream && gen.include_usage && gen.token_ids && gen.canvas_events);
+  assert_true(p->whole_tokens && p->canvas_deltas);
+  assert_int_equal(p->mode, WEFT_MODE_DIFFUSION);
+  assert_true(p->diffusion_steps == 10 && p->diffusion_blocks == 2 && p->diffusion_stability == 2);
+  assert_true(p->diffusion_t_min == 0.25f && p->diffusion_t_max == 0.5f &&
+              p->diffusion_entropy_bound == 0.75f);
+  assert_true(p->diffusion_confidence == 0.0625f && p->diffusion_no_self_conditioning);
+  weft_gen_close(&gen);
+}
+
+static void what_is_left_out_is_neutral(void **state) {
+  static const char *const bodies[] = {
+      "{\"prompt\":\"a\"}",
+      "{\"prompt\":\"a\",\"temperature\":null,\"seed\":null,\"stop\":null,\"n\":null,\"logprobs\":"
+      "null,\"stream\":null,\"mode\":null,"
+      "\"diffusion\":null,\"model\":null,\"logit_bias\":null,\"max_tokens\":null,\"best_of\":null,"
+      "\"echo\":false,\"suffix\":\"\"}"};
+  weft_generate_params neutral;
+  (void)state;
+  weft_generate_defaults(&neutral);
+  for (int i = 0; i < 2; i++) {
+    weft_gen gen;
+    parse(WEFT_OPENAI_COMPLETIONS, bodies[i], &gen);
+    assert_memory_equal(&gen.params.mode, &neutral.mode, sizeof neutral.mode);
+    assert_true(gen.params.temperature == neutral.temperature && gen.params.top_k == neutral.top_k);
+    assert_true(gen.params.top_p == neutral.top_p && gen.params.repetition_penalty == 1.0f);
+    assert_false(gen.params.has_seed || gen.stream || gen.params.logprobs || gen.params.n_stop > 0);
+    assert_int_equal(gen.n_choices, 1);
+    assert_int_equal(gen.params.max_tokens, 0);
+    assert_null(gen.params.model);
+    weft_gen_close(&gen);
+  }
+}
+
+static void prompts_have_four_shapes(void **state) {
+  weft_gen gen;
+  (void)state;
+  parse(WEFT_OPENAI_COMPLETIONS, "{\"prompt\":\"text\"}", &gen);
+  assert_int_equal(gen.n_prompts, 1);
+  assert_int_equal(gen.prompt[0].n_text, 4);
+  weft_gen_close(&gen);
+  parse(WEFT_OPENAI_COMPLETIONS, "{\"prompt\":[\"a\",\"bc\"]}", &gen);
+  assert_int_equal(gen.n_prompts, 2);
+  assert_string_equal(gen.prompt[1].text, "bc");
+  weft_gen_close(&gen);
+  parse(WEFT_OPENAI_COMPLETIONS, "{\"prompt\":[1,2,2147483647]}", &gen);
+  assert_int_equal(gen.n_prompts, 1);
+  assert_int_equal(gen.prompt[0].n_tokens, 3);
+  assert_int_equal(gen.prompt[0].tokens[2], INT32_MAX);
+  weft_gen_close(&gen);
+  parse(WEFT_OPENAI_COMPLETIONS, "{\"prompt\":[[1,2],[3]],\"top_k\":-1,\"logprobs\":0}", &gen);
+  assert_int_equal(gen.n_prompts, 2);
+  assert_int_equal(gen.prompt[1].tokens[0], 3);
+  assert_int_equal(gen.params.top_k, 0);
+  assert_true(gen.params.logprobs && gen.params.top_logprobs == 0);
+  weft_gen_close(&gen);
+}
+
+static void refused_memory_is_an_error(void **state) {
+  (void)state;
+  for (uint64_t n = 1;; n++) {
+    weft_gen gen;
+    weft_refusal why = {0};
+    (void)weft_memory_fail_at(n);
+    weft_status status = weft_openai_parse(WEFT_OPENAI_CHAT, full, sizeof full - 1, &gen, &why);
+    (void)weft_memory_fail_at(0);
+    if (status == WEFT_OK) {
+      assert_true(n > 4);
+      weft_gen_close(&gen);
+      break;
+    }
+    assert_int_equal(why.http, 503);
+  }
+}
+
+static void check_text(weft_text *text, const char *want) {
+  assert_int_equal(weft_text_status(text), WEFT_OK);
+  assert_string_equal(text->bytes, want);
+  weft_text_free(text);
+}
+
+static void json_is_always_valid(void **state) {
+  weft_text out = {0};
+  (void)state;
+  weft_json_string(&out, "a\"\\\n\r\t\x01\x7F\xC3\xA9\xF0\x9F\x98\x80\xFF\xC3", 16);
+  check_text(
+      &out, "\"a\\\"\\\\\\n\\r\\t\\u0001\\u007f\xC3\xA9\xF0\x9F\x98\x80\xEF\xBF\xBD\xEF\xBF\xBD\"");
+  weft_json_string(&out, NULL, 0);
+  check_text(&out, "\"\"");
+  weft_json_real(&out, 0.5);
+  weft_text_puts(&out, ",");
+  weft_json_real(&out, 0.0 / 0.0);
+  weft_text_puts(&out, ",");
+  weft_json_real(&out, 1e300 * 1e300);
+  check_text(&out, "0.5,null,null");
+  weft_json_ids(&out, (const int32_t[]){1, -2, INT32_MAX}, 3);
+  weft_json_ids(&out, NULL, 0);
+  check_text(&out, "[1,-2,2147483647][]");
+  weft_sse_begin(&out, NULL);
+  weft_text_puts(&out, "{}");
+  weft_sse_end(&out);
+  weft_sse_begin(&out, "replace");
+  weft_text_puts(&out, "{}");
+  weft_sse_end(&out);
+  weft_sse_done(&out);
+  check_text(&out, "data: {}\n\nevent: replace\ndata: {}\n\ndata: [DONE]\n\n");
+}
+
+static void refusals_have_one_shape(void **state) {
+  static const struct {
+    int status, http;
+    const char *type;
+  } rows[] = {{WEFT_E_INVALID, 400, "invalid_request_error"},
+              {WEFT_E_UNSUPPORTED, 400, "invalid_request_error"},
+              {WEFT_E_TOO_LARGE, 400, "invalid_request_error"},
+              {WEFT_E_FORMAT, 400, "invalid_request_error"},
+              {WEFT_E_NOT_FOUND, 404, "not_found_error"},
+              {WEFT_FULL, 429, "rate_limit_error"},
+              {WEFT_E_NO_MEMORY, 503, "unavailable_error"},
+              {WEFT_E_DEVICE, 500, "server_error"}};
+  weft_refusal why = {0};
+  weft_text out = {0};
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    assert_int_equal(weft_refuse_status(&why, rows[i].status, "a \"line\"", false), WEFT_E_INVALID);
+    assert_int_equal(why.http, rows[i].http);
+    weft_refusal_json(&why, &out);
+    json_t *root = json_loads(out.bytes, 0, NULL);
+    json_t *error = json_object_get(root, "error");
+    assert_string_equal(json_string_value(json_object_get(error, "message")), "a \"line\"");
+    assert_string_equal(json_string_value(json_object_get(error, "type")), rows[i].type);
+    assert_true(json_is_string(json_object_get(error, "code")));
+    json_decref(root);
+    weft_text_free(&out);
+  }
+  (void)weft_refuse_status(&why, WEFT_FULL, "", true);
+  assert_int_equal(why.http, 503);
+  (void)weft_refuse(&why, 405, NULL, "field", "%s", "x");
+  weft_refusal_json(&why, &out);
+  check_text(&out,
+             "{\"error\":{\"message\":\"x\",\"type\":\"invalid_request_error\",\"param\":\"field\","
+             "\"code\":null}}");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_field_lands),        cmocka_unit_test(what_is_left_out_is_neutral),
+      cmocka_unit_test(prompts_have_four_shapes), cmocka_unit_test(refused_memory_is_an_error),
+      cmocka_unit_test(json_is_always_valid),     cmocka_unit_test(refusals_have_one_shape),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
