@@ -71,7 +71,9 @@ static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n_tokens) 
     if (status != WEFT_OK) continue; /* the reader meets the same status and reports it */
     weft_text_append(&g->stop_text, g->stop_piece.bytes, g->stop_piece.n);
     size_t at, held;
-    if (weft_stops_find(&g->stops, g->stop_text.bytes, g->stop_text.n, &at, &held)) return g->n_stop_seen;
+    if (weft_stops_find(&g->stops, g->stop_text.bytes, g->stop_text.n, &at, &held)) {
+      return g->n_stop_seen < n_tokens ? g->n_stop_seen : WEFT_STOP_KEEP_ALL;
+    }
     weft_stops_keep_tail(&g->stop_text, held);
   }
   return n_tokens;
