@@ -2,11 +2,14 @@
 """The held-out evaluation set and the reference evaluator.
 
     python3 evaluate.py --make                 writes eval.jsonl
-    python3 evaluate.py CHECKPOINT [--limit N] answers it autoregressively (greedy), by diffusion (entropy-bound
-                                               sampler) and by diffusion without self-conditioning, one table
+    python3 evaluate.py FILE [--limit N]       answers it autoregressively (greedy), by diffusion
+                                               (entropy-bound sampler) and by diffusion without
+                                               self-conditioning; prints one table
 
-The weights are rounded through Q8_0 first, as the GGUF file holds them.
+FILE is a GGUF file (a `gemma4` file answers autoregressively only) or a checkpoint of train.py,
+whose weights are rounded through Q8_0 first.
 """
+
 import argparse
 import json
 import os
@@ -19,7 +22,14 @@ from model import Config, Demo, canvas_masks, causal_masks, entropy_bound_step, 
 from tokenizer import EOS, PAD, Tokenizer
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "eval.jsonl")
-SAMPLER = {"max_steps": 48, "t_min": 0.4, "t_max": 0.8, "bound": 0.1, "stability": 1, "confidence": 0.005}
+SAMPLER = {
+    "max_steps": 48,
+    "t_min": 0.4,
+    "t_max": 0.8,
+    "bound": 0.1,
+    "stability": 1,
+    "confidence": 0.005,
+}
 CANVAS = 32
 CONTEXT = 1024
 
@@ -40,15 +50,23 @@ def make(tok, per_family, seed):
                 continue
             seen.add(task.key)
             n += 1
-            example = {"family": family, "key": task.key, "messages": messages[:-1], "max_tokens": canvases * CANVAS,
-                       "canvases": canvases}
-            example.update({"validator": task.validator} if task.validator else {"answer": task.answer})
+            example = {
+                "family": family,
+                "key": task.key,
+                "messages": messages[:-1],
+                "max_tokens": canvases * CANVAS,
+                "canvases": canvases,
+            }
+            example.update(
+                {"validator": task.validator} if task.validator else {"answer": task.answer}
+            )
             out.append(example)
     return out
 
 
 def round_q8_0(w):
-    """The values a matrix has after Q8_0: blocks of 32 along the rows, one half-precision scale each."""
+    """The values a matrix has after Q8_0: blocks of 32 along the rows, one half-precision scale
+    each."""
     blocks = w.float().reshape(-1, 32)
     d = blocks.abs().amax(-1, keepdim=True) / 127
     q = torch.where(d > 0, blocks / d, torch.zeros_like(blocks)).round()
@@ -107,7 +125,7 @@ def padded(rows, device):
     n = max(map(len, rows))
     ids = torch.full((len(rows), n), PAD, dtype=torch.long)
     for i, row in enumerate(rows):
-        ids[i, :len(row)] = torch.tensor(row)
+        ids[i, : len(row)] = torch.tensor(row)
     lengths = torch.tensor([len(row) for row in rows])
     positions = torch.arange(n)[None].expand(len(rows), -1)
     return ids.to(device), lengths.to(device), positions.to(device)
@@ -121,11 +139,17 @@ def autoregressive(model, tok, prompts, limits, device):
     while live:
         ids, lengths, positions = padded([rows[i] for i in live], device)
         x, _, _ = model.encode(ids, positions, causal_masks(model.cfg, ids.shape[1], device))
-        last = model.head(x[torch.arange(len(live), device=device), lengths - 1]).argmax(-1).tolist()
+        last = (
+            model.head(x[torch.arange(len(live), device=device), lengths - 1]).argmax(-1).tolist()
+        )
         for i, t in zip(live, last):
             rows[i].append(t)
-        live = [i for i, t in zip(live, last) if t not in ends and len(rows[i]) - len(prompts[i]) < limits[i]]
-    return [row[len(p):] for row, p in zip(rows, prompts)]
+        live = [
+            i
+            for i, t in zip(live, last)
+            if t not in ends and len(rows[i]) - len(prompts[i]) < limits[i]
+        ]
+    return [row[len(p) :] for row, p in zip(rows, prompts)]
 
 
 @torch.no_grad()
@@ -146,8 +170,12 @@ def denoise_block(model, rows, device, condition):
         x, _ = model.denoise(canvas, soft, places, kvs, masks)
         logits = model.head(x)
         best, canvas, entropy, _ = entropy_bound_step(
-            logits, t, s["bound"], gumbel(logits.shape, device),
-            torch.randint(cfg.vocab, canvas.shape, device=device))
+            logits,
+            t,
+            s["bound"],
+            gumbel(logits.shape, device),
+            torch.randint(cfg.vocab, canvas.shape, device=device),
+        )
         steps += ~done
         block = torch.where(done[:, None], block, best)
         done |= (best == before).all(-1) & (entropy.mean(-1) < s["confidence"])
@@ -168,14 +196,18 @@ def diffusion(model, tok, prompts, blocks, device, condition=True):
             rows[i] += block
         n += 1
         live = [i for i, block in zip(live, got) if not ends & set(block) and n < blocks[i]]
-    return [row[len(p):] for row, p in zip(rows, prompts)], steps
+    return [row[len(p) :] for row, p in zip(rows, prompts)], steps
 
 
-def evaluate(model, tok, examples, device, budget=60000, seed=1):
-    """Per family {n, ar, diffusion, mean_steps, p90_steps, no_sc, no_sc_steps}, and the wrong answers."""
+def evaluate(model, tok, examples, device, budget=60000, seed=1, ar_only=False):
+    """Per family {n, ar, diffusion, mean_steps, p90_steps, no_sc, no_sc_steps}, and the wrong
+    answers."""
     torch.manual_seed(seed)
     prompts = [tok.render(e["messages"]) for e in examples]
-    table = {f: {"n": 0, "ar": 0, "diffusion": 0, "no_sc": 0, "steps": [], "no_sc_steps": []} for f in tasks.FAMILIES}
+    table = {
+        f: {"n": 0, "ar": 0, "diffusion": 0, "no_sc": 0, "steps": [], "no_sc_steps": []}
+        for f in tasks.FAMILIES
+    }
     wrong = []
 
     def score(kind, group, outs):
@@ -190,9 +222,17 @@ def evaluate(model, tok, examples, device, budget=60000, seed=1):
         some = [prompts[i] for i in group]
         for i in group:
             table[examples[i]["family"]]["n"] += 1
-        score("ar", group, autoregressive(model, tok, some, [examples[i]["max_tokens"] for i in group], device))
-        for kind, condition, steps in (("diffusion", True, "steps"), ("no_sc", False, "no_sc_steps")):
-            outs, took = diffusion(model, tok, some, [examples[i]["canvases"] for i in group], device, condition)
+        score(
+            "ar",
+            group,
+            autoregressive(model, tok, some, [examples[i]["max_tokens"] for i in group], device),
+        )
+        for kind, condition, steps in (
+            () if ar_only else (("diffusion", True, "steps"), ("no_sc", False, "no_sc_steps"))
+        ):
+            outs, took = diffusion(
+                model, tok, some, [examples[i]["canvases"] for i in group], device, condition
+            )
             score(kind, group, outs)
             for i, n in took:
                 table[examples[group[i]]["family"]][steps].append(n)
@@ -207,14 +247,24 @@ def evaluate(model, tok, examples, device, budget=60000, seed=1):
 
 
 def show(table):
-    print(f"{'family':12} {'n':>4} {'ar':>7} {'diff':>7} {'steps':>6} {'p90':>4} {'no sc':>7} {'steps':>6}")
+    print("family          n      ar    diff  steps  p90   no sc  steps")
+
+    def line(name, n, ar, diff, steps, p90, no_sc, no_sc_steps):
+        print(
+            f"{name:12} {n:>4} {ar:7.1%} {diff:7.1%} {steps:6.2f} {p90:>4} {no_sc:7.1%} "
+            f"{no_sc_steps:6.2f}",
+            flush=True,
+        )
+
+    keys = ("ar", "diffusion", "mean_steps", "no_sc", "no_sc_steps")
     for f, row in table.items():
-        print(f"{f:12} {row['n']:4d} {row['ar']:7.1%} {row['diffusion']:7.1%} {row['mean_steps']:6.2f} "
-              f"{row['p90_steps']:4d} {row['no_sc']:7.1%} {row['no_sc_steps']:6.2f}")
+        ar, diff, steps, no_sc, no_sc_steps = (row[key] for key in keys)
+        line(f, row["n"], ar, diff, steps, row["p90_steps"], no_sc, no_sc_steps)
     for name, group in (("exact", tasks.EXACT), ("many", tasks.MANY), ("all", tasks.FAMILIES)):
-        mean = lambda key: sum(table[f][key] for f in group) / len(group)
-        print(f"{name:12} {'':4} {mean('ar'):7.1%} {mean('diffusion'):7.1%} {mean('mean_steps'):6.2f} {'':4} "
-              f"{mean('no_sc'):7.1%} {mean('no_sc_steps'):6.2f}", flush=True)
+        ar, diff, steps, no_sc, no_sc_steps = (
+            sum(table[f][key] for f in group) / len(group) for key in keys
+        )
+        line(name, "", ar, diff, steps, "", no_sc, no_sc_steps)
 
 
 def main():
@@ -238,13 +288,33 @@ def main():
         kept = {}
         for e in examples:
             kept.setdefault(e["family"], []).append(e)
-        examples = [e for group in kept.values() for e in group[:args.limit]]
+        examples = [e for group in kept.values() for e in group[: args.limit]]
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    table, wrong = evaluate(rounded(load(args.checkpoint).to(device)), tok, examples, device)
+    ar_only = False
+    if args.checkpoint.endswith(".gguf"):
+        from check_reference import read
+
+        model = read(args.checkpoint)
+        if isinstance(model, str):
+            raise SystemExit(f"{args.checkpoint}: not a model of this form: {model}")
+        ar_only = not model.cfg.canvas
+        model = model.to(device)
+    else:
+        model = rounded(load(args.checkpoint).to(device))
+    table, wrong = evaluate(
+        model, tok, examples, device, 60000 if device == "cuda" else 8000, ar_only=ar_only
+    )
     show(table)
-    for kind, e, text in wrong[:args.wrong]:
-        print(kind, e["family"], repr(e["messages"][-1]["content"][-120:]), "->", repr(text), "want",
-              repr(e.get("answer", e.get("validator"))))
+    for kind, e, text in wrong[: args.wrong]:
+        print(
+            kind,
+            e["family"],
+            repr(e["messages"][-1]["content"][-120:]),
+            "->",
+            repr(text),
+            "want",
+            repr(e.get("answer", e.get("validator"))),
+        )
 
 
 if __name__ == "__main__":

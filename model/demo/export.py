@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Writes the trained weights as two GGUF files: the diffusion model in Q8_0 and the same weights as `gemma4`, smaller.
+"""Writes the trained weights as two GGUF files: the diffusion model in Q8_0 and the same weights as
+`gemma4`, smaller.
 
-    python3 export.py CHECKPOINT      writes weft-demo.gguf and weft-demo-ar.gguf beside this file
-    python3 export.py --random        the same with untrained weights
+python3 export.py CHECKPOINT      writes weft-demo.gguf and weft-demo-ar.gguf beside this file
+python3 export.py --random        the same with untrained weights
 """
+
 import argparse
 import os
 
@@ -38,29 +40,50 @@ TEMPLATE = """{{- bos_token -}}
 
 
 def tensors(model, diffusion):
-    """(name, array, is a matrix) in file order. Arrays have the input dimension last, as GGUF rows want it."""
+    """(name, array, is a matrix) in file order. Arrays have the input dimension last, as GGUF
+    rows want it."""
+
     def get(p):
         return p.detach().float().cpu().numpy()
+
     yield "token_embd.weight", get(model.embed), True
     yield "output_norm.weight", get(model.out_norm), False
     cfg = model.cfg
     hd = cfg.head_dim["f"]
     turned = int(cfg.rotated["f"] * hd / 2)
-    yield "rope_freqs.weight", np.array([1.0] * turned + [1e30] * (hd // 2 - turned), dtype=np.float32), False
+    yield (
+        "rope_freqs.weight",
+        np.array([1.0] * turned + [1e30] * (hd // 2 - turned), dtype=np.float32),
+        False,
+    )
     if diffusion:
         yield "self_cond_pre_norm.weight", get(model.sc_norm), False
         for name in ("gate", "up", "down"):
             yield f"self_cond_{name}.weight", get(getattr(model, "sc_" + name)), True
-    names = (("attn_norm.weight", "attn_norm"), ("attn_q.weight", "wq"), ("attn_k.weight", "wk"), ("attn_v.weight", "wv"),
-             ("attn_output.weight", "wo"), ("attn_q_norm.weight", "q_norm"), ("attn_k_norm.weight", "k_norm"),
-             ("post_attention_norm.weight", "post_attn_norm"), ("ffn_norm.weight", "ffn_norm"),
-             ("ffn_gate.weight", "gate"), ("ffn_up.weight", "up"), ("ffn_down.weight", "down"),
-             ("post_ffw_norm_1.weight", "post_norm_1"), ("pre_ffw_norm_2.weight", "pre_norm_2"),
-             ("post_ffw_norm_2.weight", "post_norm_2"), ("post_ffw_norm.weight", "post_norm"),
-             ("ffn_gate_inp.weight", "router"), ("ffn_gate_inp.scale", "router_scale"),
-             ("ffn_gate_up_exps.weight", "gate_up"), ("ffn_down_exps.weight", "exp_down"),
-             ("ffn_down_exps.scale", "expert_scale"),
-             ("layer_output_scale.weight", "dec_scalar" if diffusion else "enc_scalar"))
+    names = (
+        ("attn_norm.weight", "attn_norm"),
+        ("attn_q.weight", "wq"),
+        ("attn_k.weight", "wk"),
+        ("attn_v.weight", "wv"),
+        ("attn_output.weight", "wo"),
+        ("attn_q_norm.weight", "q_norm"),
+        ("attn_k_norm.weight", "k_norm"),
+        ("post_attention_norm.weight", "post_attn_norm"),
+        ("ffn_norm.weight", "ffn_norm"),
+        ("ffn_gate.weight", "gate"),
+        ("ffn_up.weight", "up"),
+        ("ffn_down.weight", "down"),
+        ("post_ffw_norm_1.weight", "post_norm_1"),
+        ("pre_ffw_norm_2.weight", "pre_norm_2"),
+        ("post_ffw_norm_2.weight", "post_norm_2"),
+        ("post_ffw_norm.weight", "post_norm"),
+        ("ffn_gate_inp.weight", "router"),
+        ("ffn_gate_inp.scale", "router_scale"),
+        ("ffn_gate_up_exps.weight", "gate_up"),
+        ("ffn_down_exps.weight", "exp_down"),
+        ("ffn_down_exps.scale", "expert_scale"),
+        ("layer_output_scale.weight", "dec_scalar" if diffusion else "enc_scalar"),
+    )
     for i, block in enumerate(model.blocks):
         for name, attr in names:
             p = getattr(block, attr)
@@ -75,20 +98,35 @@ def metadata(w, cfg, tok, diffusion, context):
     full = [k == "f" for k in cfg.layers]
     w.add_name("weft demo" if diffusion else "weft demo, autoregressive")
     w.add_license("mit")
-    for key, value in (("block_count", len(cfg.layers)), ("context_length", context), ("embedding_length", cfg.hidden),
-                       ("feed_forward_length", cfg.dense_size), ("expert_feed_forward_length", cfg.expert_size),
-                       ("expert_count", cfg.experts), ("expert_used_count", cfg.top_k),
-                       ("attention.head_count", cfg.heads), ("attention.key_length", cfg.head_dim["f"]),
-                       ("attention.value_length", cfg.head_dim["f"]), ("attention.key_length_swa", cfg.head_dim["s"]),
-                       ("attention.value_length_swa", cfg.head_dim["s"]), ("attention.sliding_window", cfg.window),
-                       ("attention.shared_kv_layers", 0), ("embedding_length_per_layer_input", 0),
-                       ("rope.dimension_count", cfg.head_dim["f"]), ("rope.dimension_count_swa", cfg.head_dim["s"]),
-                       ("vocab_size", cfg.vocab)):
+    for key, value in (
+        ("block_count", len(cfg.layers)),
+        ("context_length", context),
+        ("embedding_length", cfg.hidden),
+        ("feed_forward_length", cfg.dense_size),
+        ("expert_feed_forward_length", cfg.expert_size),
+        ("expert_count", cfg.experts),
+        ("expert_used_count", cfg.top_k),
+        ("attention.head_count", cfg.heads),
+        ("attention.key_length", cfg.head_dim["f"]),
+        ("attention.value_length", cfg.head_dim["f"]),
+        ("attention.key_length_swa", cfg.head_dim["s"]),
+        ("attention.value_length_swa", cfg.head_dim["s"]),
+        ("attention.sliding_window", cfg.window),
+        ("attention.shared_kv_layers", 0),
+        ("embedding_length_per_layer_input", 0),
+        ("rope.dimension_count", cfg.head_dim["f"]),
+        ("rope.dimension_count_swa", cfg.head_dim["s"]),
+        ("vocab_size", cfg.vocab),
+    ):
         w.add_uint32(f"{a}.{key}", value)
     w.add_array(f"{a}.attention.head_count_kv", [cfg.kv_heads[k] for k in cfg.layers])
     w.add_array(f"{a}.attention.sliding_window_pattern", [not f for f in full])
-    for key, value in (("attention.layer_norm_rms_epsilon", cfg.eps), ("rope.freq_base", cfg.theta["f"]),
-                       ("rope.freq_base_swa", cfg.theta["s"]), ("final_logit_softcapping", cfg.softcap)):
+    for key, value in (
+        ("attention.layer_norm_rms_epsilon", cfg.eps),
+        ("rope.freq_base", cfg.theta["f"]),
+        ("rope.freq_base_swa", cfg.theta["s"]),
+        ("final_logit_softcapping", cfg.softcap),
+    ):
         w.add_float32(f"{a}.{key}", value)
     if diffusion:
         w.add_bool(f"{a}.attention.causal", False)
@@ -104,7 +142,13 @@ def metadata(w, cfg, tok, diffusion, context):
     w.add_array("tokenizer.ggml.scores", [-float(i) for i in range(len(tok))])
     w.add_array("tokenizer.ggml.token_type", tok.types)
     w.add_array("tokenizer.ggml.merges", [" ".join(m) for m in tok.merges])
-    for key, value in (("bos", BOS), ("eos", EOS), ("unknown", UNK), ("padding", PAD), ("mask", MASK)):
+    for key, value in (
+        ("bos", BOS),
+        ("eos", EOS),
+        ("unknown", UNK),
+        ("padding", PAD),
+        ("mask", MASK),
+    ):
         w.add_uint32(f"tokenizer.ggml.{key}_token_id", value)
     w.add_bool("tokenizer.ggml.add_space_prefix", False)
     w.add_bool("tokenizer.ggml.add_bos_token", True)
@@ -114,10 +158,14 @@ def metadata(w, cfg, tok, diffusion, context):
 def write(path, model, tok, diffusion, matrix_type, embed_type, context=2048):
     w = gguf.GGUFWriter(path, "diffusion-gemma" if diffusion else "gemma4")
     metadata(w, model.cfg, tok, diffusion, context)
-    w.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0 if matrix_type == Q.Q8_0 else gguf.LlamaFileType.MOSTLY_Q5_0)
+    w.add_file_type(
+        gguf.LlamaFileType.MOSTLY_Q8_0 if matrix_type == Q.Q8_0 else gguf.LlamaFileType.MOSTLY_Q5_0
+    )
     w.add_quantization_version(gguf.GGML_QUANT_VERSION)
     for name, data, is_matrix in tensors(model, diffusion):
-        kind = Q.F32 if not is_matrix else embed_type if name == "token_embd.weight" else matrix_type
+        kind = (
+            Q.F32 if not is_matrix else embed_type if name == "token_embd.weight" else matrix_type
+        )
         w.add_tensor(name, gguf.quants.quantize(data, kind) if is_matrix else data, raw_dtype=kind)
     w.write_header_to_file()
     w.write_kv_data_to_file()
@@ -139,8 +187,13 @@ def main():
     else:
         model = load(args.checkpoint)
     print(sum(p.numel() for p in model.parameters()), "parameters")
-    for name, diffusion, kind in (("weft-demo.gguf", True, Q.Q8_0), ("weft-demo-ar.gguf", False, Q.Q5_0)):
-        print(name, write(os.path.join(args.out, name), model, tok, diffusion, kind, Q.Q8_0), "bytes")
+    for name, diffusion, kind in (
+        ("weft-demo.gguf", True, Q.Q8_0),
+        ("weft-demo-ar.gguf", False, Q.Q5_0),
+    ):
+        print(
+            name, write(os.path.join(args.out, name), model, tok, diffusion, kind, Q.Q8_0), "bytes"
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""The demo model in PyTorch: the text architecture of Gemma 4 (MoE) with DiffusionGemma's canvas pass, made small.
+"""The demo model in PyTorch: the text architecture of Gemma 4 (MoE) with DiffusionGemma's canvas
+pass, made small.
 
-The law of this file: one set of weights, two passes. `encode` reads tokens causally and returns hidden states and the
-K/V of every layer; `denoise` reads canvases without a causal mask over the encoder's K/V and their own. They share every
-tensor but one scalar per layer. Masks are given by the caller: a boolean tensor (True = visible) or a flex BlockMask.
+The law of this file: one set of weights, two passes. `encode` reads tokens causally and returns
+hidden states and the K/V of every layer; `denoise` reads canvases without a causal mask over the
+encoder's K/V and their own. They share every tensor but one scalar per layer. Masks are given by
+the caller: a boolean tensor (True = visible) or a flex BlockMask.
 """
+
 import math
 from dataclasses import asdict, dataclass, field
 
@@ -17,7 +20,14 @@ from torch import nn
 class Config:
     vocab: int = 1024
     hidden: int = 256
-    layers: tuple = ("s", "s", "f", "s", "s", "f")  # s: sliding window, f: full attention with K = V
+    layers: tuple = (
+        "s",
+        "s",
+        "f",
+        "s",
+        "s",
+        "f",
+    )  # s: sliding window, f: full attention with K = V
     heads: int = 4
     kv_heads: dict = field(default_factory=lambda: {"s": 2, "f": 1})
     head_dim: dict = field(default_factory=lambda: {"s": 64, "f": 128})
@@ -36,7 +46,7 @@ class Config:
         return asdict(self)
 
 
-def rms(x, weight=None, eps=1e-6):
+def rms(x, weight, eps):
     y = x.float()
     y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps)
     if weight is not None:
@@ -49,7 +59,8 @@ def gelu(x):
 
 
 def angles(cfg, kind, positions):
-    """cos and sin for positions of any shape: [..., head_dim]. Frequencies past the rotated part are 0."""
+    """cos and sin for positions of any shape: [..., head_dim]. Frequencies past the rotated part
+    are 0."""
     hd = cfg.head_dim[kind]
     n = int(cfg.rotated[kind] * hd / 2)
     inv = torch.zeros(hd // 2, device=positions.device)
@@ -74,6 +85,7 @@ def attend(q, k, v, mask):
         k, v = k.repeat_interleave(n, 1), v.repeat_interleave(n, 1)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
     from torch.nn.attention.flex_attention import flex_attention
+
     return flex_attention(q, k, v, block_mask=mask, scale=1.0, enable_gqa=True)
 
 
@@ -91,9 +103,13 @@ class Layer(nn.Module):
         d, hd, kv = cfg.hidden, cfg.head_dim[kind], cfg.kv_heads[kind]
         self.cfg, self.kind = cfg, kind
         self.attn_norm, self.post_attn_norm = ones(d), ones(d, value=0.5)
-        self.wq, self.wk, self.wo = matrix(cfg.heads * hd, d), matrix(kv * hd, d), matrix(d, cfg.heads * hd)
+        self.wq, self.wk, self.wo = (
+            matrix(cfg.heads * hd, d),
+            matrix(kv * hd, d),
+            matrix(d, cfg.heads * hd),
+        )
         self.wv = matrix(kv * hd, d) if kind == "s" else None
-        self.q_norm, self.k_norm = ones(hd, value=hd ** -0.5), ones(hd)
+        self.q_norm, self.k_norm = ones(hd, value=hd**-0.5), ones(hd)
         self.ffn_norm, self.post_norm_1 = ones(d), ones(d)
         self.gate, self.up = matrix(cfg.dense_size, d), matrix(cfg.dense_size, d)
         self.down = matrix(d, cfg.dense_size)
@@ -104,20 +120,23 @@ class Layer(nn.Module):
         self.exp_down = matrix(cfg.experts, d, cfg.expert_size)
         self.enc_scalar, self.dec_scalar = ones(1), ones(1)
 
+    def norm(self, x, weight=None):
+        return rms(x, weight, self.cfg.eps)
+
     def qkv(self, x, cos, sin):
         b, t, _ = x.shape
         hd = self.cfg.head_dim[self.kind]
-        h = rms(x, self.attn_norm)
-        q = rms(F.linear(h, self.wq).view(b, t, -1, hd), self.q_norm)
+        h = self.norm(x, self.attn_norm)
+        q = self.norm(F.linear(h, self.wq).view(b, t, -1, hd), self.q_norm)
         raw = F.linear(h, self.wk).view(b, t, -1, hd)
         v = raw if self.wv is None else F.linear(h, self.wv).view(b, t, -1, hd)
-        k = rotate(rms(raw, self.k_norm), cos, sin).to(v.dtype)
+        k = rotate(self.norm(raw, self.k_norm), cos, sin).to(v.dtype)
         q = rotate(q, cos, sin).to(v.dtype)
-        return q.transpose(1, 2), k.transpose(1, 2), rms(v).transpose(1, 2)
+        return q.transpose(1, 2), k.transpose(1, 2), self.norm(v).transpose(1, 2)
 
     def route(self, a):
         """Weights of all experts [.., E], zero for those not chosen, and the probabilities."""
-        r = rms(a).float() * self.router_scale * self.cfg.hidden ** -0.5
+        r = self.norm(a).float() * self.router_scale * self.cfg.hidden**-0.5
         with torch.autocast(a.device.type, enabled=False):
             p = F.linear(r, self.router).softmax(-1)
         left, chosen = p, torch.zeros_like(p, dtype=torch.bool)
@@ -129,21 +148,25 @@ class Layer(nn.Module):
 
     def feed_forward(self, a):
         e, f, d = self.cfg.experts, self.cfg.expert_size, self.cfg.hidden
-        n = rms(a, self.ffn_norm)
+        n = self.norm(a, self.ffn_norm)
         m = F.linear(gelu(F.linear(n, self.gate)) * F.linear(n, self.up), self.down)
         w, p, chosen = self.route(a)
-        u = rms(a, self.pre_norm_2)
+        u = self.norm(a, self.pre_norm_2)
         gt = F.linear(u, self.gate_up.reshape(e * 2 * f, d)).unflatten(-1, (e, 2 * f))
         act = gelu(gt[..., :f]) * gt[..., f:] * w[..., None].to(gt.dtype)
         y = F.linear(act.flatten(-2), self.exp_down.permute(1, 0, 2).reshape(d, e * f))
         balance = e * (chosen.float().mean((0, 1)) / self.cfg.top_k * p.mean((0, 1))).sum()
-        return rms(rms(m, self.post_norm_1) + rms(y, self.post_norm_2), self.post_norm), balance
+        return self.norm(
+            self.norm(m, self.post_norm_1) + self.norm(y, self.post_norm_2), self.post_norm
+        ), balance
 
     def forward(self, x, cos, sin, mask, past, scalar):
         q, k, v = self.qkv(x, cos, sin)
-        keys, values = (k, v) if past is None else (torch.cat((past[0], k), 2), torch.cat((past[1], v), 2))
+        keys, values = (
+            (k, v) if past is None else (torch.cat((past[0], k), 2), torch.cat((past[1], v), 2))
+        )
         o = attend(q, keys, values, mask).transpose(1, 2).flatten(-2)
-        a = x + rms(F.linear(o, self.wo), self.post_attn_norm)
+        a = x + self.norm(F.linear(o, self.wo), self.post_attn_norm)
         f, balance = self.feed_forward(a)
         return (a + f) * scalar, (k, v), balance
 
@@ -152,18 +175,25 @@ class Demo(nn.Module):
     def __init__(self, cfg):
         super().__init__()
         self.cfg = cfg
-        self.embed = nn.Parameter(torch.randn(cfg.vocab, cfg.hidden) * cfg.hidden ** -0.5)
+        self.embed = nn.Parameter(torch.randn(cfg.vocab, cfg.hidden) * cfg.hidden**-0.5)
         self.blocks = nn.ModuleList(Layer(cfg, kind) for kind in cfg.layers)
         self.out_norm = ones(cfg.hidden)
         self.sc_norm = ones(cfg.hidden)
-        self.sc_gate, self.sc_up = matrix(cfg.dense_size, cfg.hidden), matrix(cfg.dense_size, cfg.hidden)
+        self.sc_gate, self.sc_up = (
+            matrix(cfg.dense_size, cfg.hidden),
+            matrix(cfg.dense_size, cfg.hidden),
+        )
         self.sc_down = matrix(cfg.hidden, cfg.dense_size)
+
+    def norm(self, x, weight=None):
+        return rms(x, weight, self.cfg.eps)
 
     def look_up(self, tokens):
         return F.embedding(tokens, self.embed) * math.sqrt(self.cfg.hidden)
 
     def encode(self, tokens, positions, masks):
-        """tokens, positions [B, T]; masks {'s':, 'f':}. Returns hidden states, K/V per layer, balance loss."""
+        """tokens, positions [B, T]; masks {'s':, 'f':}. Returns hidden states, K/V per layer,
+        balance loss."""
         x, kvs, balance = self.look_up(tokens), [], 0.0
         turn = {kind: angles(self.cfg, kind, positions) for kind in set(self.cfg.layers)}
         for block in self.blocks:
@@ -176,9 +206,11 @@ class Demo(nn.Module):
         """canvas, positions [B, N]; soft [B, N, hidden] or None at the first step."""
         e = self.look_up(canvas)
         if soft is not None:
-            g = rms(soft, self.sc_norm)
-            e = e + F.linear(gelu(F.linear(g, self.sc_gate)) * F.linear(g, self.sc_up), self.sc_down)
-        x, balance = rms(e), 0.0
+            g = self.norm(soft, self.sc_norm)
+            e = e + F.linear(
+                gelu(F.linear(g, self.sc_gate)) * F.linear(g, self.sc_up), self.sc_down
+            )
+        x, balance = self.norm(e), 0.0
         turn = {kind: angles(self.cfg, kind, positions) for kind in set(self.cfg.layers)}
         for block, kv in zip(self.blocks, kvs):
             x, _, b = block(x, *turn[block.kind], masks[block.kind], kv, block.dec_scalar)
@@ -186,7 +218,7 @@ class Demo(nn.Module):
         return x, balance / len(self.blocks)
 
     def head(self, x):
-        z = F.linear(rms(x, self.out_norm), self.embed).float()
+        z = F.linear(self.norm(x, self.out_norm), self.embed).float()
         return self.cfg.softcap * torch.tanh(z / self.cfg.softcap)
 
     def soften(self, logits, temperature):
@@ -203,7 +235,8 @@ def causal_masks(cfg, n, device):
 
 
 def canvas_masks(cfg, lengths, n):
-    """Boolean masks [B, 1, canvas, n + canvas]: encoder keys before each row's length, all keys of the canvas."""
+    """Boolean masks [B, 1, canvas, n + canvas]: encoder keys before each row's length, all keys
+    of the canvas."""
     k = torch.arange(n, device=lengths.device)[None]
     full = k < lengths[:, None]
     near = full & (k >= lengths[:, None] - (cfg.window - 1))
@@ -213,7 +246,8 @@ def canvas_masks(cfg, lengths, n):
 
 
 def entropy_bound_step(logits, temperature, bound, draw, renoise):
-    """One step of the entropy-bound sampler on [B, C, V] logits. `draw` [B, C, V] Gumbel noise, `renoise` [B, C] ids.
+    """One step of the entropy-bound sampler on [B, C, V] logits. `draw` [B, C, V] Gumbel noise,
+    `renoise` [B, C] ids.
 
     Returns argmax canvas, next canvas, entropies, accepted positions."""
     z = logits.float() / temperature

@@ -1,30 +1,53 @@
 # SPDX-License-Identifier: MIT
 """Chat examples for the demo model, generated, never collected.
 
-The law of this file: every example is a pure function of the random generator it is given. A task has a `key`, the
-canonical content of the question without its wording; a task is held out if the 64-bit FNV-1a hash of its key is 0
-modulo 10, and held-out tasks are never put into a training example, not even as an earlier turn.
+The law of this file: every example is a pure function of the random generator it is given. A task
+has a `key`, the canonical content of the question without its wording; a task is held out if the
+64-bit FNV-1a hash of its key is 0 modulo 10, and held-out tasks are never put into a training
+example, not even as an earlier turn.
 
-Exact families have one right answer. Many-answer families carry a validator, a small declarative object (README.md).
+Exact families have one right answer. Many-answer families carry a validator, a small declarative
+object (README.md).
 """
+
 import json
 import random
 
-ANIMALS = "cat dog fox hen cow pig bee ant owl bat rat elk horse mouse sheep goat duck frog bear wolf lion seal".split()
-THINGS = "cup hat box pen bag map key bell boat door lamp ring book ball coat drum fork kite leaf rock shoe tree".split()
+ANIMALS = (
+    "cat dog fox hen cow pig bee ant owl bat rat elk horse mouse sheep goat duck frog bear "
+    "wolf lion seal"
+).split()
+THINGS = (
+    "cup hat box pen bag map key bell boat door lamp ring book ball coat drum fork kite leaf "
+    "rock shoe tree"
+).split()
 COLORS = "red blue green pink gray black white brown".split()
 FOODS = "apple bread cake corn egg fig jam milk nut pear plum rice soup tea".split()
 ADJECTIVES = "big small old new soft warm cold fast slow happy".split()
 VERBS = "sees finds likes wants takes has".split()
 TAILS = ("today", "at night", "every day", "near the door", "in the garden", "by the river")
 STARTS = ("The", "My", "Our", "One")
-NAMES = "Mia Tom Eva Ben Ana Leo Zoe Max Ida Sam Amy Dan Lea Jon Kim Roy Sue Tim Una Vic Wes Pam Ned Gus".split()
-CITIES = "Oslo Rome Paris Lima Cairo Delhi Tokyo Bern Riga Quito Kyiv Milan Seoul Sofia Tunis Dakar".split()
+NAMES = (
+    "Mia Tom Eva Ben Ana Leo Zoe Max Ida Sam Amy Dan Lea Jon Kim Roy Sue Tim Una Vic Wes Pam "
+    "Ned Gus"
+).split()
+CITIES = (
+    "Oslo Rome Paris Lima Cairo Delhi Tokyo Bern Riga Quito Kyiv Milan Seoul Sofia Tunis Dakar"
+).split()
 WORDS = ANIMALS + THINGS + COLORS + FOODS + ADJECTIVES
 PLAIN = ANIMALS + THINGS  # the words of the case family
-ROLES = ("You are a helpful assistant.", "Answer briefly.", "You are a careful clerk.", "Be short and exact.",
-         "You help people with small tasks.", "Answer with the result only.", "You are a friendly robot.",
-         "Think well and answer in one go.", "You never make mistakes.", "Follow the instructions of the user.")
+ROLES = (
+    "You are a helpful assistant.",
+    "Answer briefly.",
+    "You are a careful clerk.",
+    "Be short and exact.",
+    "You help people with small tasks.",
+    "Answer with the result only.",
+    "You are a friendly robot.",
+    "Think well and answer in one go.",
+    "You never make mistakes.",
+    "Follow the instructions of the user.",
+)
 
 EXACT = ("arithmetic", "reverse", "sort", "count", "lookup", "case", "sequence", "table")
 MANY = ("json", "sentence", "story", "items")
@@ -45,33 +68,65 @@ def held_out(key):
 
 
 class Task:
-    """One question: what the user says, one right answer, the canonical key, and the validator if many are right."""
+    """One question: what the user says, one right answer, the canonical key, and the validator
+    if many are right."""
+
     __slots__ = ("family", "user", "answer", "key", "validator")
 
     def __init__(self, family, user, answer, key, validator=None):
-        self.family, self.user, self.answer, self.key, self.validator = family, user, answer, key, validator
+        self.family, self.user, self.answer, self.key, self.validator = (
+            family,
+            user,
+            answer,
+            key,
+            validator,
+        )
 
 
 def arithmetic(r, world, long):
     a, b = r.randint(0, 99), r.randint(0, 99)
     if r.random() < 0.5:
-        form = r.choice(("What is {} + {}?", "Compute {} + {}.", "Add {} and {}.", "{} plus {}?", "{} + {} ="))
+        form = r.choice(
+            ("What is {} + {}?", "Compute {} + {}.", "Add {} and {}.", "{} plus {}?", "{} + {} =")
+        )
         return Task("arithmetic", form.format(a, b), str(a + b), f"arithmetic {a}+{b}")
     a, b = max(a, b), min(a, b)
-    form, swap = r.choice((("What is {} - {}?", 0), ("Compute {} - {}.", 0), ("Subtract {} from {}.", 1),
-                           ("{} minus {}?", 0), ("{} - {} =", 0)))
-    return Task("arithmetic", form.format(b, a) if swap else form.format(a, b), str(a - b), f"arithmetic {a}-{b}")
+    form, swap = r.choice(
+        (
+            ("What is {} - {}?", 0),
+            ("Compute {} - {}.", 0),
+            ("Subtract {} from {}.", 1),
+            ("{} minus {}?", 0),
+            ("{} - {} =", 0),
+        )
+    )
+    return Task(
+        "arithmetic",
+        form.format(b, a) if swap else form.format(a, b),
+        str(a - b),
+        f"arithmetic {a}-{b}",
+    )
 
 
 def reverse(r, world, long):
     if r.random() < 0.35:
         digits = "".join(r.choice("0123456789") for _ in range(r.randint(3, 8)))
-        form = r.choice(("Reverse the digits {}.", "Write {} backwards.", "What is {} read from right to left?"))
+        form = r.choice(
+            ("Reverse the digits {}.", "Write {} backwards.", "What is {} read from right to left?")
+        )
         return Task("reverse", form.format(digits), digits[::-1], f"reverse {digits}")
     words = r.sample(WORDS, r.randint(2, 8))
-    form = r.choice(("Reverse the order of these words: {}", "Reverse this list: {}", "Say these words backwards: {}",
-                     "List from last to first: {}"))
-    return Task("reverse", form.format(" ".join(words)), " ".join(words[::-1]), "reverse " + " ".join(words))
+    form = r.choice(
+        (
+            "Reverse the order of these words: {}",
+            "Reverse this list: {}",
+            "Say these words backwards: {}",
+            "List from last to first: {}",
+        )
+    )
+    return Task(
+        "reverse", form.format(" ".join(words)), " ".join(words[::-1]), "reverse " + " ".join(words)
+    )
 
 
 def sort(r, world, long):
@@ -79,26 +134,54 @@ def sort(r, world, long):
         values = r.sample(range(10, 100), r.randint(2, 10))
         text = " ".join(map(str, values))
         if r.random() < 0.6:
-            form = r.choice(("Sort these numbers: {}", "Put in rising order: {}", "Sort from low to high: {}"))
-            return Task("sort", form.format(text), " ".join(map(str, sorted(values))), f"sort up {text}")
+            form = r.choice(
+                ("Sort these numbers: {}", "Put in rising order: {}", "Sort from low to high: {}")
+            )
+            return Task(
+                "sort", form.format(text), " ".join(map(str, sorted(values))), f"sort up {text}"
+            )
         form = r.choice(("Sort from high to low: {}", "Put in falling order: {}"))
-        return Task("sort", form.format(text), " ".join(map(str, sorted(values, reverse=True))), f"sort down {text}")
+        return Task(
+            "sort",
+            form.format(text),
+            " ".join(map(str, sorted(values, reverse=True))),
+            f"sort down {text}",
+        )
     words = r.sample(WORDS, r.randint(2, 8))
-    form = r.choice(("Sort these words: {}", "Sort by the alphabet: {}", "Put these words in order: {}"))
-    return Task("sort", form.format(" ".join(words)), " ".join(sorted(words)), "sort words " + " ".join(words))
+    form = r.choice(
+        ("Sort these words: {}", "Sort by the alphabet: {}", "Put these words in order: {}")
+    )
+    return Task(
+        "sort",
+        form.format(" ".join(words)),
+        " ".join(sorted(words)),
+        "sort words " + " ".join(words),
+    )
 
 
 def count(r, world, long):
     if r.random() < 0.3:
         words = [r.choice(WORDS) for _ in range(r.randint(1, 9))]
         form = r.choice(("How many words are in this list: {}", "Count the words: {}"))
-        return Task("count", form.format(" ".join(words)), str(len(words)), "count all " + " ".join(words))
+        return Task(
+            "count", form.format(" ".join(words)), str(len(words)), "count all " + " ".join(words)
+        )
     pool = r.sample(WORDS, r.randint(2, 4))
     words = [r.choice(pool) for _ in range(r.randint(3, 9))]
     target = r.choice(pool)
-    form = r.choice(("How many times does {} occur in: {}", "How often is {} in this list: {}", "Count {} in: {}"))
-    return Task("count", form.format(target, " ".join(words)), str(words.count(target)),
-                f"count {target} " + " ".join(words))
+    form = r.choice(
+        (
+            "How many times does {} occur in: {}",
+            "How often is {} in this list: {}",
+            "Count {} in: {}",
+        )
+    )
+    return Task(
+        "count",
+        form.format(target, " ".join(words)),
+        str(words.count(target)),
+        f"count {target} " + " ".join(words),
+    )
 
 
 class World:
@@ -109,17 +192,26 @@ class World:
         cities = r.sample(CITIES, len(CITIES))
         for i, name in enumerate(r.sample(NAMES, size)):
             city = cities[i] if i < len(cities) else r.choice(CITIES)
-            self.people[name] = {"city": city, "age": r.randint(1, 99), "pet": r.choice(ANIMALS),
-                                 "food": r.choice(FOODS)}
+            self.people[name] = {
+                "city": city,
+                "age": r.randint(1, 99),
+                "pet": r.choice(ANIMALS),
+                "food": r.choice(FOODS),
+            }
         homes = [p["city"] for p in self.people.values()]
         self.unique = {n for n, p in self.people.items() if homes.count(p["city"]) == 1}
 
     def text(self, r):
         out = []
         for name, p in self.people.items():
-            out.append(r.choice(("{} is {age} years old, lives in {city}, has a {pet} and likes {food}.",
-                                 "{} lives in {city}, is {age} years old, likes {food} and has a {pet}."))
-                       .format(name, **p))
+            out.append(
+                r.choice(
+                    (
+                        "{} is {age} years old, lives in {city}, has a {pet} and likes {food}.",
+                        "{} lives in {city}, is {age} years old, likes {food} and has a {pet}.",
+                    )
+                ).format(name, **p)
+            )
         return " ".join(out)
 
 
@@ -141,7 +233,12 @@ def lookup(r, world, long):
     user = question.format(name, **p)
     if inline:
         user = world.text(r) + ("\n" if r.random() < 0.5 else " ") + user
-    return Task("lookup", user, answer.format(name, **p), f"lookup {kind} {name} {p[kind] if kind in p else p['city']}")
+    return Task(
+        "lookup",
+        user,
+        answer.format(name, **p),
+        f"lookup {kind} {name} {p[kind] if kind in p else p['city']}",
+    )
 
 
 def case(r, world, long):
@@ -161,9 +258,19 @@ def case(r, world, long):
 def sequence(r, world, long):
     n = r.randint(11, 26) if long or r.random() < 0.75 else r.randint(3, 10)
     a = r.randint(10, 100 - n)
-    form = r.choice(("Count from {} to {}.", "Write the numbers from {} to {}.", "List all numbers from {} to {}."))
-    return Task("sequence", form.format(a, a + n - 1), " ".join(str(i) for i in range(a, a + n)),
-                f"sequence {a} {a + n - 1}")
+    form = r.choice(
+        (
+            "Count from {} to {}.",
+            "Write the numbers from {} to {}.",
+            "List all numbers from {} to {}.",
+        )
+    )
+    return Task(
+        "sequence",
+        form.format(a, a + n - 1),
+        " ".join(str(i) for i in range(a, a + n)),
+        f"sequence {a} {a + n - 1}",
+    )
 
 
 def table(r, world, long):
@@ -172,18 +279,42 @@ def table(r, world, long):
     rows = [(name, str(r.randint(10, 99)), r.choice(CITIES)) for name in names]
     given = "; ".join(" ".join(row) for row in rows)
     form = r.choice(("Make a table: {}", "Write this as a table: {}", "Put this in a table: {}"))
-    return Task("table", form.format(given), "\n".join("| " + " | ".join(row) + " |" for row in rows),
-                "table " + given)
+    return Task(
+        "table",
+        form.format(given),
+        "\n".join("| " + " | ".join(row) + " |" for row in rows),
+        "table " + given,
+    )
 
 
 def json_record(r, world, long):
     """A record from a sentence: the order of the keys and the spaces are free."""
-    p = {"name": r.choice(NAMES), "age": r.randint(1, 99), "city": r.choice(CITIES), "pet": r.choice(ANIMALS)}
-    keys = r.choice((("name", "age"), ("name", "city"), ("name", "pet"), ("name", "age", "city"),
-                     ("name", "age", "pet"), ("name", "city", "pet"), ("age", "city", "pet")))
-    said = r.choice(("{name} is {age} years old, lives in {city} and has a {pet}.",
-                     "{name} lives in {city}, has a {pet} and is {age} years old."))
-    asked = r.choice(("Give {} as JSON: {}", "Write a JSON record with {}: {}", "Make JSON with the keys {}: {}"))
+    p = {
+        "name": r.choice(NAMES),
+        "age": r.randint(1, 99),
+        "city": r.choice(CITIES),
+        "pet": r.choice(ANIMALS),
+    }
+    keys = r.choice(
+        (
+            ("name", "age"),
+            ("name", "city"),
+            ("name", "pet"),
+            ("name", "age", "city"),
+            ("name", "age", "pet"),
+            ("name", "city", "pet"),
+            ("age", "city", "pet"),
+        )
+    )
+    said = r.choice(
+        (
+            "{name} is {age} years old, lives in {city} and has a {pet}.",
+            "{name} lives in {city}, has a {pet} and is {age} years old.",
+        )
+    )
+    asked = r.choice(
+        ("Give {} as JSON: {}", "Write a JSON record with {}: {}", "Make JSON with the keys {}: {}")
+    )
     listed = ", ".join(keys[:-1]) + " and " + keys[-1]
     user = asked.format(listed, said.format(**p))
     fields = {k: p[k] for k in keys}
@@ -193,7 +324,9 @@ def json_record(r, world, long):
         answer = json.dumps({k: p[k] for k in order})
     else:
         answer = json.dumps({k: p[k] for k in order}, separators=(",", ":"))
-    key = "json " + " ".join(keys) + " " + " ".join(str(p[k]) for k in ("name", "age", "city", "pet"))
+    key = (
+        "json " + " ".join(keys) + " " + " ".join(str(p[k]) for k in ("name", "age", "city", "pet"))
+    )
     return Task("json", user, answer, key, {"kind": "json", "fields": fields})
 
 
@@ -210,20 +343,45 @@ def story(r, world, long):
         if r.random() < 0.2:
             words = words + r.choice(TAILS).split()
         said.append(" ".join(words) + ".")
-    form = r.choice(("Write {} sentences with these words: {}", "Tell a story of {} sentences with {}"))
-    rule = {"kind": "sentence", "must": must, "words_min": 5 * n, "words_max": 9 * n, "end": ".", "sentences": n}
-    return Task("story", form.format(n, " ".join(must)), " ".join(said), "story " + " ".join(must), rule)
+    form = r.choice(
+        ("Write {} sentences with these words: {}", "Tell a story of {} sentences with {}")
+    )
+    rule = {
+        "kind": "sentence",
+        "must": must,
+        "words_min": 5 * n,
+        "words_max": 9 * n,
+        "end": ".",
+        "sentences": n,
+    }
+    return Task(
+        "story", form.format(n, " ".join(must)), " ".join(said), "story " + " ".join(must), rule
+    )
 
 
 def items(r, world, long):
     """Different members of a kind, one of them forbidden."""
-    kind, pool = r.choice((("animals", ANIMALS), ("things", THINGS), ("foods", FOODS), ("names", NAMES),
-                           ("cities", CITIES)))
+    kind, pool = r.choice(
+        (
+            ("animals", ANIMALS),
+            ("things", THINGS),
+            ("foods", FOODS),
+            ("names", NAMES),
+            ("cities", CITIES),
+        )
+    )
     n, banned = r.randint(3, 7), r.choice(pool)
     pool = [w for w in pool if w != banned]
-    form = r.choice(("Name {} different {}, but not {}.", "List {} {} without {}.", "Give me {} {}, not {}."))
-    return Task("items", form.format(n, kind, banned), " ".join(r.sample(pool, n)), f"items {n} {kind} {banned}",
-                {"kind": "items", "count": n, "from": pool})
+    form = r.choice(
+        ("Name {} different {}, but not {}.", "List {} {} without {}.", "Give me {} {}, not {}.")
+    )
+    return Task(
+        "items",
+        form.format(n, kind, banned),
+        " ".join(r.sample(pool, n)),
+        f"items {n} {kind} {banned}",
+        {"kind": "items", "count": n, "from": pool},
+    )
 
 
 def noun_phrase(r, noun, adjective, first):
@@ -232,7 +390,8 @@ def noun_phrase(r, noun, adjective, first):
 
 
 def sentence(r, world, long):
-    """A sentence under constraints: two words that must occur, how many words, maybe the first word, the last sign."""
+    """A sentence under constraints: two words that must occur, how many words, maybe the first
+    word, the last sign."""
     a, b = r.sample(ANIMALS, 1) + r.sample(THINGS, 1)
     if r.random() < 0.5:
         a, b = b, a
@@ -245,7 +404,9 @@ def sentence(r, world, long):
         x, y = (a, b) if r.random() < 0.5 else (b, a)
         adj = [r.choice(ADJECTIVES + COLORS) if r.random() < 0.5 else None for _ in range(2)]
         head = first or r.choice(STARTS)
-        words = noun_phrase(r, x, adj[0], head) + [r.choice(VERBS)] + noun_phrase(r, y, adj[1], None)
+        words = (
+            noun_phrase(r, x, adj[0], head) + [r.choice(VERBS)] + noun_phrase(r, y, adj[1], None)
+        )
         if r.random() < 0.5:
             words = words + r.choice(TAILS).split()
     asks = [f"Write a sentence with the words {a} and {b}.", f"Use {lo} to {hi} words."]
@@ -255,16 +416,34 @@ def sentence(r, world, long):
     rule = {"kind": "sentence", "must": [a, b], "words_min": lo, "words_max": hi, "end": end}
     if first:
         rule["first"] = first
-    return Task("sentence", " ".join(asks), " ".join(words) + end, f"sentence {a} {b} {lo} {hi} {first} {end}", rule)
+    return Task(
+        "sentence",
+        " ".join(asks),
+        " ".join(words) + end,
+        f"sentence {a} {b} {lo} {hi} {first} {end}",
+        rule,
+    )
 
 
-MAKERS = {"arithmetic": arithmetic, "reverse": reverse, "sort": sort, "count": count, "lookup": lookup, "case": case,
-          "sequence": sequence, "table": table, "json": json_record, "sentence": sentence, "story": story,
-          "items": items}
+MAKERS = {
+    "arithmetic": arithmetic,
+    "reverse": reverse,
+    "sort": sort,
+    "count": count,
+    "lookup": lookup,
+    "case": case,
+    "sequence": sequence,
+    "table": table,
+    "json": json_record,
+    "sentence": sentence,
+    "story": story,
+    "items": items,
+}
 
 
 def draw(r, family, world=None, want_held_out=False, long=False):
-    """One task of a family, on the wanted side of the split; None if a small world seems to have none there."""
+    """One task of a family, on the wanted side of the split; None if a small world seems to have
+    none there."""
     for _ in range(300):
         task = MAKERS[family](r, world, long)
         if held_out(task.key) == want_held_out:
@@ -274,8 +453,11 @@ def draw(r, family, world=None, want_held_out=False, long=False):
 
 def filler(r, sentences):
     """True of nobody, asked by nobody: background that makes a context long."""
-    return " ".join(f"The {r.choice(ADJECTIVES)} {r.choice(THINGS)} is {r.choice(('near', 'under', 'behind'))} "
-                    f"the {r.choice(COLORS)} {r.choice(THINGS)}." for _ in range(sentences))
+    return " ".join(
+        f"The {r.choice(ADJECTIVES)} {r.choice(THINGS)} is {r.choice(('near', 'under', 'behind'))} "
+        f"the {r.choice(COLORS)} {r.choice(THINGS)}."
+        for _ in range(sentences)
+    )
 
 
 def system_prompt(r, wants_world):
@@ -288,19 +470,37 @@ def system_prompt(r, wants_world):
         parts.append(f"You are {r.choice(NAMES)}, a guide in {r.choice(CITIES)}.")
     if r.random() < (0.75 if wants_world else 0.12):
         big = r.random()
-        world = World(r, r.randint(2, 6) if big < 0.7 else r.randint(6, 12) if big < 0.92 else r.randint(12, 24))
+        world = World(
+            r,
+            r.randint(2, 6) if big < 0.7 else r.randint(6, 12) if big < 0.92 else r.randint(12, 24),
+        )
         parts.append(world.text(r))
     if r.random() < 0.08:
-        parts.insert(r.randint(0, len(parts)), filler(r, r.randint(3, 65 if r.random() < 0.4 else 15)))
+        parts.insert(
+            r.randint(0, len(parts)), filler(r, r.randint(3, 65 if r.random() < 0.4 else 15))
+        )
     return (" ".join(parts) or None), world
 
 
-WEIGHTS = {"arithmetic": 1.2, "reverse": 1.2, "sort": 1.3, "count": 1.2, "lookup": 1.1, "case": 1.1, "sequence": 1.0,
-           "table": 1.0, "json": 0.9, "sentence": 1.0, "story": 0.9, "items": 0.8}
+WEIGHTS = {
+    "arithmetic": 1.2,
+    "reverse": 1.2,
+    "sort": 1.3,
+    "count": 1.2,
+    "lookup": 1.1,
+    "case": 1.1,
+    "sequence": 1.0,
+    "table": 1.0,
+    "json": 0.9,
+    "sentence": 1.0,
+    "story": 0.9,
+    "items": 0.8,
+}
 
 
 def conversation(r, want_held_out=False, family=None, weights=WEIGHTS):
-    """One to three turns. Returns (messages with every answer, last task). Only the last turn may be held out."""
+    """One to three turns. Returns (messages with every answer, last task). Only the last turn
+    may be held out."""
     names, w = list(weights), list(weights.values())
     last = family or r.choices(names, w)[0]
     n = r.choices((1, 2, 3), (0.62, 0.25, 0.13))[0]
@@ -326,20 +526,31 @@ def valid(validator, text):
         except ValueError:
             return False
         want = validator["fields"]
-        return (isinstance(got, dict) and got == want and all(type(got[k]) is type(want[k]) for k in want))
+        return (
+            isinstance(got, dict)
+            and got == want
+            and all(type(got[k]) is type(want[k]) for k in want)
+        )
     words = text.split()
     if validator["kind"] == "items":
-        return len(words) == len(set(words)) == validator["count"] and all(w in validator["from"] for w in words)
+        return len(words) == len(set(words)) == validator["count"] and all(
+            w in validator["from"] for w in words
+        )
     bare = [w.strip(".,!?;:") for w in words]
-    return (text.endswith(validator["end"]) and validator["words_min"] <= len(words) <= validator["words_max"]
-            and sum(w.endswith(validator["end"]) for w in words) == validator.get("sentences", 1)
-            and ("first" not in validator or bare[0] == validator["first"])
-            and all(w in bare for w in validator["must"]))
+    return (
+        text.endswith(validator["end"])
+        and validator["words_min"] <= len(words) <= validator["words_max"]
+        and sum(w.endswith(validator["end"]) for w in words) == validator.get("sentences", 1)
+        and ("first" not in validator or bare[0] == validator["first"])
+        and all(w in bare for w in validator["must"])
+    )
 
 
 def right(example, text):
     """Whether an answer to an evaluation example is right."""
-    return valid(example["validator"], text) if "validator" in example else text == example["answer"]
+    return (
+        valid(example["validator"], text) if "validator" in example else text == example["answer"]
+    )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: MIT
 """The demo vocabulary: a byte-fallback BPE in the form of Gemma 4, about a thousand tokens.
 
-The law of encoding: special tokens are cut out first; in plain text every space becomes U+2581; the text is cut into
-runs of newlines and runs of anything else; a newline run that is a token is emitted whole; every other run starts as
-code points and the adjacent pair with the lowest merge rank merges, leftmost first, until none is left; a symbol
-outside the vocabulary becomes byte tokens. There is no word split: merges may see a whole line.
+The law of encoding: special tokens are cut out first; in plain text every space becomes U+2581; the
+text is cut into runs of newlines and runs of anything else; a newline run that is a token is
+emitted whole; every other run starts as code points and the adjacent pair with the lowest merge
+rank merges, leftmost first, until none is left; a symbol outside the vocabulary becomes byte
+tokens. There is no word split: merges may see a whole line.
 
-The trained merges never join a space to what stands before it and never join digits, so a run may be encoded word by
-word with a cache; `encode` does so and `encode_slow` does not. `main` checks that they agree.
+The trained merges never join a space to what stands before it and never join digits, so a run may
+be encoded word by word with a cache; `encode` does so and `encode_slow` does not. `main` checks
+that they agree.
 """
+
 import argparse
 import heapq
 import json
@@ -20,10 +23,25 @@ from collections import Counter
 import tasks
 
 SPACE = "▁"
-SPECIALS = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<|tool_response>", "<|think|>", "<|channel>", "<channel|>",
-            "<|turn>", "<turn|>")
+SPECIALS = (
+    "<pad>",
+    "<eos>",
+    "<bos>",
+    "<unk>",
+    "<mask>",
+    "<|tool_response>",
+    "<|think|>",
+    "<|channel>",
+    "<channel|>",
+    "<|turn>",
+    "<turn|>",
+)
 PAD, EOS, BOS, UNK, MASK = range(5)
-USER_DEFINED = ("<|tool_response>", "<|channel>", "<channel|>")  # cut out of any text; the others only of templates
+USER_DEFINED = (
+    "<|tool_response>",
+    "<|channel>",
+    "<channel|>",
+)  # cut out of any text; the others only of templates
 NORMAL, CONTROL, DEFINED, BYTE = 1, 3, 4, 6
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "vocab.json")
 
@@ -36,7 +54,9 @@ class Tokenizer:
         self.byte = [self.ids[f"<0x{b:02X}>"] for b in range(256)]
         self.turn, self.turn_end = self.ids["<|turn>"], self.ids["<turn|>"]
         self.channel, self.channel_end = self.ids["<|channel>"], self.ids["<channel|>"]
-        self.special = re.compile("(" + "|".join(map(re.escape, sorted(SPECIALS, key=len, reverse=True))) + ")")
+        self.special = re.compile(
+            "(" + "|".join(map(re.escape, sorted(SPECIALS, key=len, reverse=True))) + ")"
+        )
         self.defined = re.compile("(" + "|".join(map(re.escape, USER_DEFINED)) + ")")
         self.cache = {}
 
@@ -48,8 +68,12 @@ class Tokenizer:
 
     def save(self, path=PATH):
         with open(path, "w", encoding="utf-8") as f:
-            json.dump({"tokens": self.tokens, "types": self.types, "merges": self.merges}, f, ensure_ascii=False,
-                      separators=(",\n", ":"))
+            json.dump(
+                {"tokens": self.tokens, "types": self.types, "merges": self.merges},
+                f,
+                ensure_ascii=False,
+                separators=(",\n", ":"),
+            )
             f.write("\n")
 
     def __len__(self):
@@ -94,7 +118,7 @@ class Tokenizer:
             if run[0] == "\n" and run in self.ids:
                 out.append(self.ids[run])
                 continue
-            for part in (re.findall(f"{SPACE}*[^{SPACE}]+|{SPACE}+", run) if split else [run]):
+            for part in re.findall(f"{SPACE}*[^{SPACE}]+|{SPACE}+", run) if split else [run]:
                 got = self.cache.get(part) if split else None
                 if got is None:
                     got = self.merge(part)
@@ -123,7 +147,8 @@ class Tokenizer:
         return data.decode(errors="replace")
 
     def render(self, messages, generate=True):
-        """A chat as token ids, as the template prints it. With `generate` the model's turn is open at the end."""
+        """A chat as token ids, as the template prints it. With `generate` the model's turn is
+        open at the end."""
         out = [BOS]
         for m in messages:
             role = "model" if m["role"] == "assistant" else m["role"]
@@ -142,7 +167,8 @@ class Tokenizer:
 
 
 def train(size, examples, seed):
-    """Byte-pair training over words: a word may begin with one space, digits stay alone, symbols merge with symbols."""
+    """Byte-pair training over words: a word may begin with one space, digits stay alone, symbols
+    merge with symbols."""
     r = random.Random(seed)
     words = Counter()
     cut = re.compile(f"{SPACE}?[A-Za-z]+|[0-9]|{SPACE}?[^A-Za-z0-9{SPACE}\n]+")
@@ -181,7 +207,7 @@ def train(size, examples, seed):
             i = 0
             while i + 1 < len(p):
                 if p[i] == a and p[i + 1] == b:
-                    p[i:i + 2] = [a + b]
+                    p[i : i + 2] = [a + b]
                 i += 1
     return Tokenizer(tokens, types, merges)
 
