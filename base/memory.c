@@ -25,6 +25,7 @@ static bool refused(void) {
 void *weft_alloc(size_t n, size_t size) {
   if (refused()) return NULL;
   if (n == 0 || size == 0) n = size = 1;
+  if (n > SIZE_MAX / size) return NULL;
   return calloc(n, size);
 }
 

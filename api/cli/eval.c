@@ -3,7 +3,7 @@
  *
  * A line of the cases file: {"family", "messages", "max_tokens"} and "answer" (one right answer) or "validator" (many;
  * kinds json, sentence, items; see model/demo/README.md). The bars: exact families at least 95 % together and 85 % each,
- * both ways; families with a validator at least 85 %; mean denoise steps per canvas from 4 to 24. */
+ * both ways; families with a validator at least 85 % each, and from 4 to 24 denoise steps per canvas together. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,19 +183,28 @@ static uint32_t p90(const family *f) {
 static double share(uint32_t good, uint32_t n) { return n == 0 ? 0.0 : (double)good / n; }
 static double mean_steps(const family *f) { return f->n_canvases == 0 ? 0.0 : (double)f->n_steps / f->n_canvases; }
 
-static bool under_bar(const family *f) {
-  double steps = mean_steps(f);
-  return share(f->good[0], f->n) < 0.85 || share(f->good[1], f->n) < 0.85 || steps > 24.0;
-}
+static bool under_bar(const family *f) { return share(f->good[0], f->n) < 0.85 || share(f->good[1], f->n) < 0.85; }
 
 typedef struct totals {
   uint32_t n, good[2], n_canvases;
   uint64_t n_steps;
 } totals;
 
+static double steps_of(const totals *t) { return t->n_canvases == 0 ? 0.0 : (double)t->n_steps / t->n_canvases; }
+
+static json_t *totals_json(const totals *t) {
+  return json_pack("{s:i, s:f, s:f, s:f}", "n", (int)t->n, "ar", share(t->good[0], t->n), "diffusion",
+                   share(t->good[1], t->n), "mean_steps", steps_of(t));
+}
+
+static void print_totals(const char *name, const totals *t) {
+  (void)printf("%-12s n %3u   ar %5.1f %%   diffusion %5.1f %%   steps %5.2f\n", name, t->n,
+               100.0 * share(t->good[0], t->n), 100.0 * share(t->good[1], t->n), steps_of(t));
+}
+
 static bool report(evaluation *e) {
   json_t *families = json_object();
-  totals exact = {0}, all = {0};
+  totals exact = {0}, many = {0};
   bool passed = true;
   for (uint32_t i = 0; i < e->n_families; i++) {
     const family *f = &e->families[i];
@@ -209,29 +218,28 @@ static bool report(evaluation *e) {
                    f->exact ? "" : "   (validator)", under_bar(f) ? "   UNDER THE BAR" : "");
     }
     if (under_bar(f)) passed = false;
-    all.n_steps += f->n_steps;
-    all.n_canvases += f->n_canvases;
-    if (!f->exact) continue;
-    exact.n += f->n;
-    exact.good[0] += f->good[0];
-    exact.good[1] += f->good[1];
+    totals *to = f->exact ? &exact : &many;
+    to->n += f->n;
+    to->good[0] += f->good[0];
+    to->good[1] += f->good[1];
+    to->n_steps += f->n_steps;
+    to->n_canvases += f->n_canvases;
   }
-  double steps = all.n_canvases == 0 ? 0.0 : (double)all.n_steps / all.n_canvases;
+  double steps = steps_of(&many);
   if (exact.n > 0 && (share(exact.good[0], exact.n) < 0.95 || share(exact.good[1], exact.n) < 0.95)) passed = false;
-  if (steps < 4.0 || steps > 24.0) passed = false;
+  if (many.n > 0 && (steps < 4.0 || steps > 24.0)) passed = false;
   if (e->config->json) {
-    json_t *root = json_pack("{s:o, s:{s:i, s:f, s:f}, s:f, s:b}", "families", families, "exact", "n", (int)exact.n, "ar",
-                             share(exact.good[0], exact.n), "diffusion", share(exact.good[1], exact.n), "mean_steps",
-                             steps, "passed", (int)passed);
+    json_t *root = json_pack("{s:o, s:o, s:o, s:b}", "families", families, "exact", totals_json(&exact), "many",
+                             totals_json(&many), "passed", (int)passed);
     char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     (void)printf("%s\n", text == NULL ? "{}" : text);
     free(text);
     json_decref(root);
     return passed;
   }
-  (void)printf("exact        n %3u   ar %5.1f %%   diffusion %5.1f %%   steps %5.2f   %s\n", exact.n,
-               100.0 * share(exact.good[0], exact.n), 100.0 * share(exact.good[1], exact.n), steps,
-               passed ? "passed" : "FAILED");
+  print_totals("exact", &exact);
+  print_totals("many answers", &many);
+  (void)printf("%s\n", passed ? "passed" : "FAILED");
   json_decref(families);
   return passed;
 }
