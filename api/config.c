@@ -201,13 +201,15 @@ static weft_status parse_line(weft_config *config, char *line, const char *path,
   char *equals = strchr(line, '=');
   if (equals == NULL) return weft_fail(error, WEFT_E_FORMAT, "%s:%u: a line is `name = value`", path, number);
   *equals = 0;
-  char *name = trim(line), *value = weft_strdup(trim(equals + 1)); /* lives as long as the program */
+  char *name = trim(line), *value = trim(equals + 1);
   const option_row *o = find_row(name, strlen(name), WEFT_CMD_SERVE);
-  if (o == NULL) {
-    weft_free(value);
-    return weft_fail(error, WEFT_E_INVALID, "%s:%u: no option is named '%s'", path, number, name);
+  if (o == NULL) return weft_fail(error, WEFT_E_INVALID, "%s:%u: no option is named '%s'", path, number, name);
+  if (o->kind == TEXT || o->kind == LIST) { /* these keep a pointer */
+    if (config->n_owned == WEFT_LIST_MAX) return weft_fail(error, WEFT_E_TOO_LARGE, "%s:%u: too many texts", path, number);
+    value = weft_strdup(value);
+    if (value == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
+    config->owned[config->n_owned++] = value;
   }
-  if (value == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
   return set_flag_text(config, o, value, error);
 }
 
@@ -269,6 +271,11 @@ weft_status weft_config_parse(weft_config *config, unsigned command, int argc, c
     config->has_seed = true;
   }
   return status;
+}
+
+void weft_config_free(weft_config *config) {
+  for (uint32_t i = 0; i < config->n_owned; i++) weft_free(config->owned[i]);
+  config->n_owned = 0;
 }
 
 void weft_config_help(unsigned command, FILE *to) {

@@ -65,11 +65,15 @@ typedef struct weft_config {
   uint32_t n_prompt, n_generate, n_parallel, repeat, limit, seconds;
   /* words that are no options */
   weft_text_list words;
+  /* texts of the --config file */
+  char *owned[WEFT_LIST_MAX];
+  uint32_t n_owned;
 } weft_config;
 
 void weft_config_defaults(weft_config *config);
 /* argv[0 .. argc) without the program's and the command's name; pointers into argv are kept. */
 weft_status weft_config_parse(weft_config *config, unsigned command, int argc, char **argv, weft_error *error);
+void weft_config_free(weft_config *config);
 /* The options of a command, for --help. */
 void weft_config_help(unsigned command, FILE *to);
 /* Options of weft_open from the configuration. */

@@ -160,7 +160,10 @@ int main(int argc, char **argv) {
     weft_error error;
     weft_config_defaults(&config);
     weft_status status = weft_config_parse(&config, c->bit, argc - 2, argv + 2, &error);
-    if (status != WEFT_OK) return weft_cli_fail(WEFT_EXIT_USAGE, "%s: %s", c->name, error.text);
+    if (status != WEFT_OK) {
+      weft_config_free(&config);
+      return weft_cli_fail(WEFT_EXIT_USAGE, "%s: %s", c->name, error.text);
+    }
     if (config.help) {
       (void)printf("weft %s %s: %s\n\n", c->name, c->usage, c->help);
       weft_config_help(c->bit, stdout);
@@ -168,6 +171,7 @@ int main(int argc, char **argv) {
     }
     if (config.verbose) weft_log_set_level(WEFT_LOG_INFO);
     int code = c->run(&config);
+    weft_config_free(&config);
     if (fflush(stdout) != 0 && code == 0) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "standard output: %s", strerror(errno));
     return code;
   }

@@ -100,7 +100,7 @@ static void environment_and_file_yield_to_flags(void **state) {
   const char *path = WEFT_BINARY_DIR "/test_config.txt";
   FILE *file = fopen(path, "w");
   assert_non_null(file);
-  fputs("# comment\nrows = 64\nqueue = 5\n\nno-prefix-cache = on\n", file);
+  fputs("# comment\nmodel = from-file.gguf\nrows = 64\nqueue = 5\n\nno-prefix-cache = on\n", file);
   fclose(file);
   setenv("WEFT_QUEUE", "6", 1);
   setenv("WEFT_KV_MIB", "7", 1);
@@ -110,8 +110,11 @@ static void environment_and_file_yield_to_flags(void **state) {
   assert_int_equal(c.queue, 6);
   assert_int_equal(c.kv_mib, 8);
   assert_true(c.no_prefix_cache);
+  assert_string_equal(c.models.item[0], "from-file.gguf");
+  weft_config_free(&c);
   setenv("WEFT_QUEUE", "many", 1);
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 4, words, &error), WEFT_E_INVALID);
+  weft_config_free(&c);
   unsetenv("WEFT_QUEUE");
   unsetenv("WEFT_KV_MIB");
   file = fopen(path, "w");
