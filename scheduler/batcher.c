@@ -92,8 +92,15 @@ static void place(weft_placement *placement, uint32_t block, weft_seq seq, uint3
   }
 }
 
-static void pack_decode(weft_batcher *b, const weft_work *work, uint32_t segment, uint32_t row,
-                        const weft_pager *pager, const weft_runner_info *info) {
+/* What one row needs of a group, side by side. */
+typedef struct row_group {
+  int64_t *kv_slot;
+  uint32_t shift, mask;
+} row_group;
+
+static void pack_decode(weft_batcher *b, const row_group *groups, const weft_work *work,
+                        uint32_t segment, uint32_t row, const weft_pager *pager,
+                        const weft_runner_info *info) {
   weft_placement *placement = &work->request->placement;
   uint32_t position = work->kv_len, block = position >> b->block_shift;
   b->token[row] = work->source == WEFT_TOKENS_HOST ? work->request->tokens[position] : 0;
@@ -101,12 +108,22 @@ static void pack_decode(weft_batcher *b, const weft_work *work, uint32_t segment
   if (placement->block != block) {
     place(placement, block, work->request->seq, position, pager, info);
   }
-  uint32_t *at = b->table_at + (size_t)segment * info->n_groups;
+  uint32_t n_groups = info->n_groups;
+  uint32_t *restrict at = b->table_at + (size_t)segment * n_groups;
+  for (uint32_t g = 0; g < n_groups; g++) {
+    at[g] = placement->group[g].table_at;
+    groups[g].kv_slot[row] =
+        ((int64_t)placement->group[g].page << groups[g].shift) | (position & groups[g].mask);
+  }
+}
+
+static void fill_row_groups(const weft_batcher *b, const weft_runner_info *info,
+                            row_group *groups) {
   for (uint32_t g = 0; g < info->n_groups; g++) {
     uint32_t block_tokens = info->group[g].block_tokens;
-    at[g] = placement->group[g].table_at;
-    b->kv_slot[g][row] =
-        (int64_t)placement->group[g].page * block_tokens + (position & (block_tokens - 1));
+    groups[g] = (row_group){.kv_slot = b->kv_slot[g],
+                            .shift = (uint32_t)__builtin_ctz(block_tokens),
+                            .mask = block_tokens - 1};
   }
 }
 
@@ -152,13 +169,15 @@ weft_batch weft_batcher_build(weft_batcher *b, const weft_plan *plan, weft_pager
   WEFT_CHECK(n_segments <= b->segments_max);
   WEFT_CHECK(plan->n_rows <= b->rows_max);
   b->block_shift = smallest_block_shift(info);
+  row_group groups[WEFT_BATCH_GROUPS_MAX];
+  fill_row_groups(b, info, groups);
   for (uint32_t s = 0; s < n_segments; s++) {
     bool causal = s < plan->n_causal;
     const weft_work *work = causal ? &plan->causal[s] : &plan->canvas[s - plan->n_causal];
     if (s + AHEAD < plan->n_causal) prefetch(&work[AHEAD]);
     pack_segment(&b->segment[s], work, row);
     if (work->kind == WEFT_WORK_DECODE) {
-      pack_decode(b, work, s, row, pager, info);
+      pack_decode(b, groups, work, s, row, pager, info);
     } else {
       pack_rows(b, work, row);
       pack_tables(b, work, s, row, pager, info);

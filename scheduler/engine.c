@@ -121,7 +121,6 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
   }
   lane->fit_tokens = longest_fit(e, index, 1);
   lane->fit_canvas = canvas == 0 ? 0 : longest_fit(e, index, canvas);
-  weft_list_init(&lane->ready);
   weft_list_init(&lane->prefilling);
   weft_list_init(&lane->leaving);
   lane->free_slot = weft_alloc(lane->info->n_slots, sizeof *lane->free_slot);
@@ -130,7 +129,7 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
     lane->free_slot[i] = lane->info->n_slots - 1 - i;
   }
   lane->n_free_slots = lane->info->n_slots;
-  return WEFT_OK;
+  return weft_ready_open(&lane->ready, lane->info->n_slots);
 }
 
 static weft_status take_memory(weft_engine *e) {
@@ -164,7 +163,10 @@ static weft_status take_memory(weft_engine *e) {
 }
 
 static void free_engine(weft_engine *e) {
-  for (uint32_t i = 0; i < e->n_lanes; i++) weft_free(e->lane[i].free_slot);
+  for (uint32_t i = 0; i < e->n_lanes; i++) {
+    weft_free(e->lane[i].free_slot);
+    weft_ready_close(&e->lane[i].ready);
+  }
   for (uint32_t i = 0; i < WEFT_FLIGHT_MAX; i++) weft_plan_close(&e->plan[i]);
   weft_batcher_close(&e->batcher);
   weft_deadlines_close(&e->deadlines);

@@ -21,6 +21,7 @@
 #include "scheduler/batcher.h"
 #include "scheduler/inbox.h"
 #include "scheduler/plan.h"
+#include "scheduler/ready.h"
 #include "scheduler/tenant.h"
 
 enum {
@@ -41,7 +42,8 @@ typedef struct weft_lane {
   char reason[320];    /* why it is broken */
   uint32_t *free_slot; /* stack */
   uint32_t n_free_slots;
-  weft_link ready, prefilling, leaving;
+  weft_ready ready;
+  weft_link prefilling, leaving;
   uint32_t n_running;   /* slots taken, leaving ones included */
   uint32_t n_waiting;   /* queued or followers */
   uint32_t n_in_flight; /* plans */
@@ -128,6 +130,8 @@ void weft_admission_wake(weft_engine *engine, weft_seq seq, uint32_t n_valid);
 bool weft_apply_step(weft_engine *engine, weft_plan *plan, const weft_step_result *result);
 
 /* ---- lifecycle.c ----------------------------------------------------------------------------- */
+/* Its prompt has rows: it decodes or denoises from now on. */
+void weft_lifecycle_make_ready(weft_engine *engine, weft_request *request);
 /* From the inbox into its queue. */
 void weft_lifecycle_accept(weft_engine *engine, weft_request *request);
 void weft_lifecycle_enqueue(weft_engine *engine, weft_request *request);

@@ -55,6 +55,11 @@ static void count_start(weft_engine *e, weft_request *r) {
   e->stats.n_prompt_tokens += r->asked.n_tokens;
 }
 
+void weft_lifecycle_make_ready(weft_engine *e, weft_request *r) {
+  weft_list_remove(&r->link);
+  weft_ready_append(&e->lane[r->lane].ready, r);
+}
+
 void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
   weft_lane *lane = &e->lane[r->lane];
   if (!r->admitted_once) count_start(e, r);
@@ -66,7 +71,11 @@ void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
   r->next_block = r->block;
   r->next_step = 0;
   r->prefilling = r->n_planned < r->n_tokens;
-  weft_list_push_back(r->prefilling ? &lane->prefilling : &lane->ready, &r->link);
+  if (r->prefilling) {
+    weft_list_push_back(&lane->prefilling, &r->link);
+  } else {
+    weft_ready_append(&lane->ready, r);
+  }
   r->rank_at = e->n_running;
   e->rank[e->n_running] = (weft_rank){.arrival = r->arrival, .priority = r->asked.priority};
   e->ranked[e->n_running] = r;
@@ -127,6 +136,7 @@ static void start_leaving(weft_engine *e, weft_request *r) {
   e->n_changes += 1;
   r->state = WEFT_REQUEST_LEAVING;
   e->rank[r->rank_at].excluded = true;
+  weft_ready_remove(&e->lane[r->lane].ready, r);
   weft_list_remove(&r->link);
   weft_list_push_back(&e->lane[r->lane].leaving, &r->link);
   e->n_leaving += 1;
@@ -199,15 +209,18 @@ void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish,
 
 /* ---- a broken lane --------------------------------------------------------------------------- */
 
+static void end_one(weft_engine *e, weft_request *r, const char *reason) {
+  r->n_in_flight = 0;
+  if (r->finish == WEFT_FINISH_NONE) {
+    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, reason);
+  } else {
+    (void)try_leave(e, r);
+  }
+}
+
 static void end_list(weft_engine *e, weft_link *list, const char *reason) {
   while (!weft_list_empty(list)) {
-    weft_request *r = WEFT_OF_LINK(list->next, weft_request, link);
-    r->n_in_flight = 0;
-    if (r->finish == WEFT_FINISH_NONE) {
-      weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, reason);
-    } else {
-      (void)try_leave(e, r);
-    }
+    end_one(e, WEFT_OF_LINK(list->next, weft_request, link), reason);
   }
 }
 
@@ -224,9 +237,10 @@ void weft_lifecycle_break(weft_engine *e, weft_lane *lane, weft_status status, c
   }
   lane->n_in_flight = 0;
   end_list(e, &lane->leaving, lane->reason);
-  end_list(e, &lane->ready, lane->reason);
   end_list(e, &lane->prefilling, lane->reason);
-  weft_request *r; /* with the last sequence of the lane its followers went back to their queues */
+  weft_request *r;
+  while ((r = weft_ready_any(&lane->ready)) != NULL) end_one(e, r, lane->reason);
+  /* With the last sequence of the lane its followers went back to their queues. */
   while ((r = weft_tenants_any(&e->tenants, lane->index)) != NULL) {
     weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, lane->reason);
   }

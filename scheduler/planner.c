@@ -14,6 +14,8 @@
 #include "scheduler/cost.h"
 #include "scheduler/engine_internal.h"
 
+enum { AHEAD = 8 }; /* requests between a prefetch and its use */
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static weft_rank rank_of(const weft_request *r) {
@@ -163,37 +165,37 @@ bool weft_planner_serve(weft_planner *p, weft_request *r) {
   if (r->planned_in == p->plan->number) return true; /* served before: starved, or squeezed */
   if (!r->prefilling) return r->canvas ? serve_canvas(p, r) : serve_decode(p, r);
   bool served = serve_prefill(p, r);
-  if (!r->prefilling) {
-    weft_list_remove(&r->link);
-    weft_list_push_back(&p->lane->ready, &r->link);
-  }
+  if (!r->prefilling) weft_lifecycle_make_ready(p->engine, r);
   return served;
 }
 
 /* ---- one lane -------------------------------------------------------------------------------- */
 
-/* The one after the next: of the next, the first line was touched when the head was popped. */
-static inline void prefetch_soon(const weft_link *list) {
-  const char *r = (const char *)WEFT_OF_LINK(list->next->next, weft_request, link);
-  __builtin_prefetch(r, 1);
-  __builtin_prefetch(r + 64, 1);
-}
-
 /* Walks a list by popping its head, so that victims may leave it meanwhile. Who wanted rows and got
  * none goes to the front, before those that were not reached, before those that were served. */
-static void serve_list(weft_planner *p, weft_link *list) {
-  weft_link served, skipped, *link;
+static void serve_prefilling(weft_planner *p) {
+  weft_link served, skipped, *link, *list = &p->lane->prefilling;
   weft_list_init(&served);
   weft_list_init(&skipped);
   while (p->rows_left > 0 && (link = weft_list_pop_front(list)) != NULL) {
-    prefetch_soon(list);
     weft_request *r = WEFT_OF_LINK(link, weft_request, link);
     bool done = weft_planner_serve(p, r);
-    if (!weft_list_empty(link)) continue; /* its prompt is complete: it went to ready */
-    weft_list_push_back(done ? &served : &skipped, link);
+    if (r->prefilling) weft_list_push_back(done ? &served : &skipped, link);
   }
   weft_list_splice_back(list, &served);
   weft_list_splice_front(list, &skipped);
+}
+
+static void serve_ready(weft_planner *p) {
+  weft_ready *ready = &p->lane->ready;
+  weft_ready_pack(ready);
+  uint32_t i = 0;
+  for (; i < ready->n && p->rows_left > 0; i++) {
+    weft_ready_prefetch(ready, i + AHEAD);
+    weft_request *r = ready->at[i];
+    if (r != NULL && !weft_planner_serve(p, r)) weft_ready_skip(ready, i);
+  }
+  weft_ready_turn(ready, i);
 }
 
 static void serve_starved(weft_planner *p) {
@@ -202,7 +204,7 @@ static void serve_starved(weft_planner *p) {
 }
 
 static void serve_prompts(weft_planner *p) {
-  serve_list(p, &p->lane->prefilling);
+  serve_prefilling(p);
   weft_admission_run(p);
 }
 
@@ -220,7 +222,7 @@ void weft_planner_run(weft_planner *p) {
   p->engine->preempted = false;
   serve_starved(p);
   if (weft_policy_prefill_first(lane->n_squeezed)) serve_squeezed(p);
-  serve_list(p, &lane->ready);
+  serve_ready(p);
   serve_prompts(p);
   bool prompts = !weft_list_empty(&lane->prefilling) || lane->n_waiting > 0;
   bool squeezed = prompts && p->plan->n_rows_of[WEFT_WORK_PREFILL] == 0 && p->rows_left == 0;

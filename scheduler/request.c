@@ -105,6 +105,7 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   r->state = WEFT_REQUEST_WAITING;
   r->lane = params->runner;
   r->seq = r->follows = WEFT_SEQ_NONE;
+  r->ready_at = UINT32_MAX;
   r->deadline_at = WEFT_DEADLINE_NONE;
   r->n_tokens = r->n_prompt = params->n_tokens;
   r->canvas = params->canvas;
@@ -137,9 +138,7 @@ void weft_request_detach(weft_request *request) {
 
 /* ---- engine thread --------------------------------------------------------------------------- */
 
-uint32_t weft_request_keep(weft_request *r, uint32_t n_answer, bool *stop) {
-  *stop = false;
-  if (!r->has_rule || n_answer == 0) return n_answer;
+uint32_t weft_request_ask_rule(weft_request *r, uint32_t n_answer, bool *stop) {
   uint32_t keep = n_answer;
   (void)pthread_mutex_lock(&r->callback_mutex);
   if (!r->detached) {
@@ -148,17 +147,6 @@ uint32_t weft_request_keep(weft_request *r, uint32_t n_answer, bool *stop) {
   (void)pthread_mutex_unlock(&r->callback_mutex);
   *stop = keep < n_answer || keep == WEFT_STOP_KEEP_ALL;
   return keep < n_answer ? keep : n_answer;
-}
-
-bool weft_request_is_stop_token(const weft_request *r, int32_t token) {
-  for (uint32_t i = 0; i < r->n_stop_tokens; i++) {
-    if (r->stop_tokens[i] == token) return true;
-  }
-  return false;
-}
-
-void weft_request_publish(weft_request *r, uint32_t n_answer) {
-  atomic_store(&r->n_published, n_answer);
 }
 
 void weft_request_publish_canvas(weft_request *r, const weft_segment_result *result, uint32_t block,
@@ -175,9 +163,7 @@ void weft_request_publish_end(weft_request *r) {
   atomic_store(&r->finished, true);
 }
 
-void weft_request_tell(weft_request *r) {
-  /* A reader counts itself before it looks and sleeps; we publish before we look: one of both sees
-   * the other. */
+void weft_request_wake(weft_request *r) {
   if (atomic_load(&r->n_sleepers) > 0) {
     (void)pthread_mutex_lock(&r->mutex);
     (void)pthread_cond_broadcast(&r->changed);

@@ -63,7 +63,7 @@ typedef struct weft_placement {
 struct weft_request {
   /* ---- engine: what every step of a decoding request touches, in as few cache lines as it goes -
    */
-  weft_link link;      /* in a queue, or in a list of its lane */
+  weft_link link;      /* in a queue, or in a list of its lane; in none while it is ready */
   uint64_t planned_in; /* number of the plan that holds it last */
   int32_t *tokens;     /* [n_prompt + room] */
   uint32_t n_tokens, n_valid, n_planned;
@@ -78,6 +78,7 @@ struct weft_request {
   weft_finish finish;
   uint32_t lane, slot;
   weft_seq seq;
+  uint32_t ready_at;                        /* place among the ready ones of the lane */
   _Atomic uint32_t n_published, n_sleepers; /* answer */
   weft_request_size size;                   /* asked */
   uint32_t n_prompt, tenant;
@@ -133,18 +134,39 @@ void weft_request_detach(weft_request *request);
 
 /* ---- engine thread --------------------------------------------------------------------------- */
 
-/* How many of the n_answer tokens the stop rule keeps, and whether it ends the answer there;
- * n_answer without a rule. */
-uint32_t weft_request_keep(weft_request *request, uint32_t n_answer, bool *stop);
-bool weft_request_is_stop_token(const weft_request *request, int32_t token);
+/* How many of the n_answer tokens the stop rule keeps; *stop: it ends the answer. */
+uint32_t weft_request_ask_rule(weft_request *request, uint32_t n_answer, bool *stop);
+/* Wakes the reader, calls notify. */
+void weft_request_wake(weft_request *request);
+
+/* The same; without a rule all, and it goes on. */
+static inline uint32_t weft_request_keep(weft_request *request, uint32_t n_answer, bool *stop) {
+  *stop = false;
+  return request->has_rule ? weft_request_ask_rule(request, n_answer, stop) : n_answer;
+}
+
+static inline bool weft_request_is_stop_token(const weft_request *request, int32_t token) {
+  for (uint32_t i = 0; i < request->n_stop_tokens; i++) {
+    if (request->stop_tokens[i] == token) return true;
+  }
+  return false;
+}
+
 /* Makes n_answer tokens of the answer readable. */
-void weft_request_publish(weft_request *request, uint32_t n_answer);
+static inline void weft_request_publish(weft_request *request, uint32_t n_answer) {
+  atomic_store(&request->n_published, n_answer);
+}
+
+/* There is something to read. A reader counts itself before it looks and sleeps; we publish before
+ * we look: one of both sees the other. */
+static inline void weft_request_tell(weft_request *request) {
+  if (request->has_notify || atomic_load(&request->n_sleepers) > 0) weft_request_wake(request);
+}
+
 void weft_request_publish_canvas(weft_request *request, const weft_segment_result *result,
                                  uint32_t block, uint32_t step);
 /* Makes the end readable: finish, usage and error are final. */
 void weft_request_publish_end(weft_request *request);
-/* Wakes the reader and calls notify. */
-void weft_request_tell(weft_request *request);
 
 /* ---- the reader ------------------------------------------------------------------------------ */
 

@@ -168,14 +168,14 @@ void weft_engine_end_all(weft_engine *e) {
   take_inbox(e);
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_lane *lane = &e->lane[i];
-    weft_link *lists[] = {&lane->ready, &lane->prefilling};
-    for (uint32_t k = 0; k < 2; k++) {
-      while (!weft_list_empty(lists[k])) {
-        weft_request *r = WEFT_OF_LINK(lists[k]->next, weft_request, link);
-        weft_lifecycle_finish(e, r, WEFT_FINISH_CANCELLED, NULL);
-      }
-    }
     weft_request *r;
+    while ((r = weft_ready_any(&lane->ready)) != NULL) {
+      weft_lifecycle_finish(e, r, WEFT_FINISH_CANCELLED, NULL);
+    }
+    while (!weft_list_empty(&lane->prefilling)) {
+      r = WEFT_OF_LINK(lane->prefilling.next, weft_request, link);
+      weft_lifecycle_finish(e, r, WEFT_FINISH_CANCELLED, NULL);
+    }
     while ((r = weft_tenants_any(&e->tenants, i)) != NULL) {
       weft_lifecycle_finish(e, r, WEFT_FINISH_CANCELLED, NULL);
     }

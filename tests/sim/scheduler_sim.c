@@ -24,6 +24,7 @@ enum { RUNNERS_MAX = 3, REQUESTS_MAX = 48, BASES = 4, PROMPT_MAX = 96, DEFAULT_S
 
 typedef struct sim_rule {
   int32_t modulus, rest;
+  bool keep_match;
 } sim_rule;
 
 typedef struct sim_request {
@@ -80,8 +81,11 @@ static bool chance(sim *s, uint32_t percent) {
 
 static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n) {
   const sim_rule *rule = self;
-  for (uint32_t i = 0; i < n; i++)
-    if (tokens[i] % rule->modulus == rule->rest) return i;
+  for (uint32_t i = 0; i < n; i++) {
+    if (tokens[i] % rule->modulus != rule->rest) continue;
+    if (!rule->keep_match) return i;
+    return i + 1 == n ? WEFT_STOP_KEEP_ALL : i + 1;
+  }
   return n;
 }
 
@@ -165,7 +169,9 @@ static void make_request(sim *s, sim_request *r) {
   p->n_stop_tokens = draw(s, 0, 2);
   p->ignore_eos = chance(s, 15);
   if (chance(s, 25)) {
-    r->rule = (sim_rule){.modulus = (int32_t)draw(s, 11, 40), .rest = (int32_t)draw(s, 0, 10)};
+    r->rule = (sim_rule){.modulus = (int32_t)draw(s, 11, 40),
+                         .rest = (int32_t)draw(s, 0, 10),
+                         .keep_match = chance(s, 50)};
     p->stop_rule = stop_rule;
     p->stop_self = &r->rule;
   }

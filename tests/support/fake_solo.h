@@ -50,8 +50,8 @@ static inline bool solo_is_stop(const weft_request_params *p, int32_t token) {
 static inline bool solo_rule(const weft_request_params *p, solo_answer *a, uint32_t n_before) {
   if (p->stop_rule == NULL || a->n == n_before) return false;
   uint32_t keep = p->stop_rule(p->stop_self, a->tokens, a->n);
-  if (keep >= a->n) return false;
-  a->n = keep > n_before ? keep : n_before;
+  if (keep >= a->n && keep != WEFT_STOP_KEEP_ALL) return false;
+  if (keep < a->n) a->n = keep > n_before ? keep : n_before;
   a->finish = WEFT_FINISH_STOP;
   return true;
 }

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/* The requests of a lane that decode or denoise, in the order in which the next step serves them.
+ *
+ * Law. An array with holes: a request knows its place, leaves a hole when it goes, and nobody moves
+ * while somebody walks. At least as many places as the lane has slots are free of holes after
+ * pack. An array, not a list, so that a walk can fetch ahead: a step touches every request once. */
+#ifndef WEFT_SCHEDULER_READY_H
+#define WEFT_SCHEDULER_READY_H
+
+#include "scheduler/request.h"
+
+#define WEFT_READY_NONE UINT32_MAX
+
+typedef struct weft_ready {
+  weft_request **at; /* [n_max]; NULL: a hole */
+  weft_request **scratch;
+  uint32_t *skipped; /* [n_max] */
+  uint32_t n, n_holes, n_max, n_skipped;
+} weft_ready;
+
+/* n_slots: most requests at once. */
+weft_status weft_ready_open(weft_ready *ready, uint32_t n_slots);
+void weft_ready_close(weft_ready *ready);
+void weft_ready_append(weft_ready *ready, weft_request *request);
+/* Nothing when it is not there. */
+void weft_ready_remove(weft_ready *ready, weft_request *request);
+/* Any request, NULL when empty. */
+weft_request *weft_ready_any(const weft_ready *ready);
+/* Closes the holes when there are many. Not during a walk. */
+void weft_ready_pack(weft_ready *ready);
+/* During a walk: place i wanted rows and got none. */
+void weft_ready_skip(weft_ready *ready, uint32_t i);
+/* After a walk that reached the places before `end`: skipped ones first, then those that were not
+ * reached, then those that were served. */
+void weft_ready_turn(weft_ready *ready, uint32_t end);
+
+static inline void weft_ready_prefetch(const weft_ready *ready, uint32_t i) {
+  if (i >= ready->n || ready->at[i] == NULL) return;
+  __builtin_prefetch(ready->at[i], 1);
+  __builtin_prefetch((const char *)ready->at[i] + 64, 1);
+}
+
+#endif
