@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: MIT */
+/* Equalities of whole answers, bit for bit, through the engine over real models: 60 mixed requests (greedy, sampled,
+ * with penalties, bias, top-k, top-p, min-p and logprobs; canvases with traces; shared prompts; stop tokens, stop rules,
+ * context limits that fall inside a canvas) on two models of one pool give the same tokens, logprobs and denoise traces
+ *
+ *   alone          each in an engine to itself, and computed without any engine (tests/support/model_solo.h)
+ *   together       in three orders of arrival, all at once or one after the other
+ *   in any pool    large, small, and so small that somebody must be preempted
+ *   in any step    chunks of 1, 3, 7, .. rows; 24 to 160 rows per step; blocks of several sizes; 1 to 3 threads
+ *   with or without prefix cache, with or without overlap
+ *
+ * on every backend and instruction set of this machine; and a few requests of the demo model.
+ *
+ *   scheduler_equalities [SEED]    other requests */
+#include "tests/support/model_solo.h"
+#include "tests/support/real_engine.h"
+
+enum { REQUESTS_MAX = 60, PROMPT_MAX = 130, CONTEXT_MAX = 200 };
+
+typedef struct answer {
+  weft_finish finish;
+  uint32_t n, n_steps, n_canvases, n_events;
+  uint64_t digest;
+  int32_t tokens[CONTEXT_MAX];
+  weft_usage usage;
+} answer;
+
+typedef struct variant {
+  const char *name;
+  uint32_t order, n_pages, chunk, rows, running, block, n_threads;
+  bool one_by_one, no_cache, overlap, tight;
+} variant;
+
+typedef struct cast {
+  const char *path[2];
+  uint32_t n_requests, prompt_max, context, steps_max, answer_max;
+} cast;
+
+static int32_t prompts[REQUESTS_MAX][PROMPT_MAX];
+static weft_request_params requests[REQUESTS_MAX];
+static weft_logit_bias biases[REQUESTS_MAX][3];
+static uint32_t stop_lengths[REQUESTS_MAX];
+static answer alone[REQUESTS_MAX], answers[REQUESTS_MAX];
+static const cast *show;
+static char label[160];
+
+static uint32_t draw(uint64_t *state, uint32_t n) {
+  return (uint32_t)((weft_mix64(++*state * 0x9E3779B97F4A7C15ull) >> 32) % n);
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------ */
+
+/* Ends an answer before the first even token at or after the given length. */
+static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n_tokens) {
+  uint32_t from = *(const uint32_t *)self;
+  for (uint32_t i = from; i < n_tokens; i++) {
+    if (tokens[i] % 2 == 0) return i;
+  }
+  return n_tokens;
+}
+
+static void make_sampling(weft_request_params *p, uint32_t index, uint32_t n_vocab, uint64_t *state) {
+  weft_sampling *s = &p->sampling;
+  *s = weft_sampling_default();
+  s->seed = draw(state, 1000);
+  s->choice = draw(state, 3);
+  s->temperature = index % 3 == 0 ? 0.0f : 0.5f + 0.25f * (float)draw(state, 4);
+  if (index % 3 != 2) return; /* plain */
+  s->top_k = draw(state, 2) * 12;
+  s->top_p = draw(state, 2) == 0 ? 1.0f : 0.85f;
+  s->min_p = draw(state, 2) == 0 ? 0.0f : 0.02f;
+  s->repetition_penalty = 1.0f + 0.2f * (float)draw(state, 3);
+  s->presence_penalty = 0.3f * (float)draw(state, 3);
+  s->frequency_penalty = 0.2f * (float)draw(state, 3);
+  s->logprobs = draw(state, 3) > 0;
+  s->n_top_logprobs = s->logprobs ? draw(state, 6) : 0;
+  s->n_bias = draw(state, 4);
+  for (uint32_t i = 0; i < s->n_bias; i++) {
+    biases[index][i] = (weft_logit_bias){(int32_t)draw(state, n_vocab), (float)draw(state, 9) - 4.0f};
+  }
+  s->bias = biases[index];
+}
+
+static void make_canvas(weft_request_params *p, uint32_t n_canvas, uint64_t *state) {
+  weft_entropy_bound *e = &p->entropy_bound;
+  *e = weft_entropy_bound_default();
+  e->seed = draw(state, 1000);
+  e->choice = draw(state, 3);
+  e->max_steps = 1 + draw(state, show->steps_max);
+  e->stability = draw(state, 3);
+  e->entropy_bound = 0.5f * (float)(1 + draw(state, 8));
+  e->confidence = draw(state, 2) == 0 ? 0.005f : 5.0f;
+  e->no_self_conditioning = draw(state, 5) == 0;
+  p->trace = p->canvas_events = true;
+  uint32_t most = show->answer_max;
+  p->max_tokens = 1 + draw(state, 3 * n_canvas < most ? 3 * n_canvas : most);
+}
+
+/* Lengths sit on the edges of the window and of canvases; every family shares a prefix. */
+static void make_prompt(weft_request_params *p, uint32_t index, uint32_t n_vocab, uint64_t *state) {
+  static const uint32_t edges[] = {1, 6, 7, 8, 9, 10, 15, 16, 17, 31, 32, 33, 62, 63, 64, 65, 66};
+  uint32_t n_edges = show->prompt_max < 66 ? 12 : 17;
+  uint32_t n = draw(state, 2) == 0 ? edges[draw(state, n_edges)] : 1 + draw(state, show->prompt_max);
+  if (n > show->prompt_max) n = show->prompt_max;
+  uint32_t family = draw(state, 3), shared = draw(state, 3) == 0 ? n : draw(state, n + 1);
+  p->n_tokens = n;
+  p->tokens = prompts[index];
+  for (uint32_t i = 0; i < n; i++) {
+    prompts[index][i] = (int32_t)(i < shared ? (i * 7 + family * 11 + 5) % n_vocab : draw(state, n_vocab));
+  }
+}
+
+static void make_requests(const rig *r, uint64_t seed) {
+  static const int32_t stop_tokens[] = {1, 40, 77};
+  uint64_t state = seed * 1000003;
+  for (uint32_t i = 0; i < show->n_requests; i++) {
+    weft_request_params *p = &requests[i];
+    uint32_t lane = i % 4 == 3, n_vocab = r->info[lane]->n_vocab;
+    *p = (weft_request_params){.runner = lane, .tenant = draw(&state, 3), .stop_tokens = stop_tokens};
+    p->domain = (weft_key128){p->tenant / 2, 9}; /* two tenants share, one does not */
+    make_prompt(p, i, n_vocab, &state);
+    p->canvas = lane == 0 && i % 2 == 0;
+    p->max_tokens = 1 + draw(&state, show->answer_max);
+    if (!p->canvas) make_sampling(p, i, n_vocab, &state);
+    p->entropy_bound = weft_entropy_bound_default();
+    if (p->canvas) make_canvas(p, r->info[lane]->canvas_length, &state);
+    p->n_stop_tokens = draw(&state, 4);
+    p->ignore_eos = draw(&state, 4) == 0;
+    p->no_cache = draw(&state, 10) == 0;
+    p->priority = (int32_t)draw(&state, 8) / 7;
+    stop_lengths[i] = 1 + draw(&state, 20);
+    if (draw(&state, 5) == 0) p->stop_rule = stop_rule;
+    p->stop_self = &stop_lengths[i];
+    if (i % 11 == 10) p->max_tokens = 4096; /* to the context limit, inside a canvas */
+    if (i % 11 == 10) p->ignore_eos = true;
+  }
+}
+
+/* ---- running ------------------------------------------------------------------------------------------- */
+
+static void collect(rig *r, weft_request **handle, answer *a) {
+  weft_event event;
+  while (*handle != NULL && weft_engine_poll(r->engine, *handle, &event) == WEFT_OK) {
+    solo_digest digest = {a->digest};
+    if (event.kind == WEFT_EVENT_TOKENS) {
+      memcpy(a->tokens + event.first, event.tokens, event.n * sizeof *event.tokens);
+      a->n = event.first + event.n;
+      for (uint32_t i = 0; event.sampled != NULL && i < event.n; i++) solo_add_sampled(&digest, &event.sampled[i]);
+    } else if (event.kind == WEFT_EVENT_CANVAS) {
+      rig_need(event.n_dropped == 0, label, "a canvas event was dropped");
+      solo_add_event(&digest, &event);
+      a->n_events += 1;
+    } else {
+      a->finish = event.finish;
+      a->usage = event.usage;
+      a->n_steps = event.usage.n_denoise_steps;
+      a->n_canvases = event.usage.n_canvases;
+      rig_need(event.finish != WEFT_FINISH_ERROR, label, event.error == NULL ? "?" : event.error);
+      weft_engine_release(r->engine, *handle);
+      *handle = NULL;
+    }
+    a->digest = digest.value;
+  }
+}
+
+/* Which request is the i-th to arrive. */
+static uint32_t arrival(uint32_t order, uint32_t i) {
+  if (order == 0) return i;
+  if (order == 1) return show->n_requests - 1 - i;
+  return (i * 37 + 11) % show->n_requests;
+}
+
+static void turn(rig *r, weft_request **handle) {
+  r->now += 1;
+  rig_need(weft_engine_step(r->engine, r->now) == WEFT_OK, label, "the engine is stuck");
+  for (uint32_t i = 0; i < show->n_requests; i++) collect(r, &handle[i], &answers[i]);
+  if (r->now % 16 == 0) rig_check_pager(r);
+}
+
+static void play(rig *r, const variant *v) {
+  weft_request *handle[REQUESTS_MAX] = {NULL};
+  weft_error error = {{0}};
+  memset(answers, 0, sizeof answers);
+  for (uint32_t i = 0; i < show->n_requests; i++) {
+    uint32_t at = arrival(v->order, i);
+    weft_status status = weft_engine_submit(r->engine, &requests[at], r->now, &handle[at], &error);
+    rig_need(status == WEFT_OK, label, error.text);
+    if (i % 7 == 6 && v->order == 2) turn(r, handle); /* they arrive in waves */
+    while (v->one_by_one && !weft_engine_idle(r->engine)) turn(r, handle);
+    if (v->one_by_one) rig_forget_keys(r);
+  }
+  while (!weft_engine_idle(r->engine)) turn(r, handle);
+  for (uint32_t i = 0; i < show->n_requests; i++) rig_need(handle[i] == NULL, label, "a request has no end");
+  rig_check_pager(r);
+}
+
+static void open_variant(rig *r, const variant *v, const char *backend, const char *isa) {
+  rig_options o = {.backend = backend, .isa = isa, .n_threads = v->n_threads, .path = {show->path[0], show->path[1]},
+                   .n_models = 2, .block = v->block, .n_pages = v->n_pages, .context = show->context,
+                   .rows = v->rows, .chunk = v->chunk, .running = v->running, .overlap = v->overlap,
+                   .no_cache = v->no_cache};
+  rig_open(r, &o);
+}
+
+static void differ(uint32_t i, const char *what, const answer *a, const answer *b) {
+  const weft_request_params *p = &requests[i];
+  uint32_t k = 0;
+  while (k < a->n && k < b->n && a->tokens[k] == b->tokens[k]) k++;
+  (void)printf("FAILED: %s: %s: request %u (%s, model %u, %u prompt tokens, %u asked): %u tokens, finish %d, %u steps "
+               "and %u events; alone %u, %d, %u and %u; first difference at token %u; preempted %u times, %u cached\n",
+               label, what, i, p->canvas ? "canvas" : "tokens", p->runner, p->n_tokens, p->max_tokens, a->n,
+               (int)a->finish, a->n_steps, a->n_events, b->n, (int)b->finish, b->n_steps, b->n_events, k,
+               a->usage.n_preemptions, a->usage.n_cached);
+  exit(1);
+}
+
+static void same_as_alone(const char *what, const answer *got) {
+  for (uint32_t i = 0; i < show->n_requests; i++) {
+    const answer *a = &got[i], *b = &alone[i];
+    bool same = a->n == b->n && a->finish == b->finish && a->digest == b->digest && a->n_steps == b->n_steps &&
+                a->n_canvases == b->n_canvases && memcmp(a->tokens, b->tokens, a->n * sizeof(int32_t)) == 0;
+    if (!same) differ(i, what, a, b);
+  }
+}
+
+/* The same answers without engine and runner. */
+static void same_as_solo(const char *backend, const char *isa) {
+  harness h[2];
+  for (uint32_t i = 0; i < 2; i++) {
+    harness_options o = {.backend = backend, .isa = isa, .n_threads = 1, .rows_max = show->context, .n_pages = 256};
+    harness_open(&h[i], show->path[i], &o);
+  }
+  for (uint32_t i = 0; i < show->n_requests; i++) {
+    solo s;
+    answer *a = &answers[i];
+    solo_run(&s, &h[requests[i].runner], &requests[i], show->context, rig_suppressed, 2);
+    *a = (answer){.finish = s.finish, .n = s.n_answer, .n_steps = s.n_steps, .n_canvases = s.n_canvases,
+                  .digest = s.digest.value};
+    memcpy(a->tokens, s.tokens + requests[i].n_tokens, a->n * sizeof(int32_t));
+    solo_free(&s);
+  }
+  same_as_alone("without engine", answers);
+  for (uint32_t i = 0; i < 2; i++) harness_close(&h[i]);
+}
+
+static void play_alone(const char *backend, const char *isa, uint64_t seed) {
+  variant v = {.name = "alone", .n_pages = 512, .rows = show->context + 64, .running = 1, .one_by_one = true,
+               .no_cache = true, .n_threads = 1};
+  rig r;
+  open_variant(&r, &v, backend, isa);
+  make_requests(&r, seed);
+  play(&r, &v);
+  memcpy(alone, answers, sizeof alone);
+  rig_close(&r);
+  uint32_t n_tokens = 0, n_steps = 0, n_finish[6] = {0};
+  for (uint32_t i = 0; i < show->n_requests; i++) {
+    n_tokens += alone[i].n;
+    n_steps += alone[i].n_steps;
+    n_finish[alone[i].finish] += 1;
+  }
+  (void)printf("%s: %u requests, %u tokens, %u denoise steps, %u stopped, %u at their length\n", label,
+               show->n_requests, n_tokens, n_steps, n_finish[WEFT_FINISH_STOP], n_finish[WEFT_FINISH_LENGTH]);
+}
+
+/* A pool in which the longest request just fits alone, and a little more. */
+static uint32_t tight_pages(const variant *v, const char *backend, const char *isa) {
+  variant wide = *v;
+  rig r;
+  uint32_t most = 0;
+  wide.n_pages = 512;
+  open_variant(&r, &wide, backend, isa);
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t n_rows = r.info[i]->canvas_length > 1 ? r.info[i]->canvas_length : 1;
+    uint32_t n = weft_pager_pages_for(weft_engine_pager(r.engine), i, show->context, n_rows);
+    if (n > most) most = n;
+  }
+  rig_close(&r);
+  return most + most / 5;
+}
+
+static void play_variant(const variant *chosen, const char *backend, const char *isa) {
+  rig r;
+  weft_engine_stats s;
+  char all[128], what[220];
+  variant sized = *chosen;
+  const variant *v = &sized;
+  if (v->tight) sized.n_pages = tight_pages(v, backend, isa);
+  open_variant(&r, v, backend, isa);
+  play(&r, v);
+  weft_engine_get_stats(r.engine, &s);
+  same_as_alone(v->name, answers);
+  (void)snprintf(what, sizeof what, "%s: %s", label, v->name);
+  bool many = show->n_requests == REQUESTS_MAX;
+  if (v->tight) rig_need(s.n_preemptions > 0, what, "nobody was preempted");
+  if (v->no_cache) rig_need(s.pager.n_hits == 0, what, "hits without a cache");
+  if (many && !v->no_cache && !v->tight) rig_need(s.n_cached_tokens > 0, what, "no prefix was found");
+  if (many) rig_need(s.n_mixed_steps > 0, what, "no step was mixed");
+  rig_need(s.n_switches > 0, what, "one model never had its turn");
+  (void)snprintf(all, sizeof all, "%llu steps, %llu mixed, %llu preemptions, %llu of %llu prompt tokens cached, %llu void",
+                 (unsigned long long)s.n_steps, (unsigned long long)s.n_mixed_steps,
+                 (unsigned long long)s.n_preemptions, (unsigned long long)s.n_cached_tokens,
+                 (unsigned long long)s.n_prompt_tokens, (unsigned long long)s.n_void_rows);
+  (void)printf("  %-28s %s\n", v->name, all);
+  rig_close(&r);
+}
+
+/* ---- shows --------------------------------------------------------------------------------------------- */
+
+static const variant variants[] = {
+    {.name = "four at once", .n_pages = 600, .rows = 160, .running = 4, .block = 8},
+    {.name = "all, overlap", .order = 1, .n_pages = 900, .chunk = 7, .rows = 64, .running = 40, .block = 4,
+     .n_threads = 2, .overlap = true},
+    {.name = "waves, chunks of 3, no cache", .order = 2, .n_pages = 900, .chunk = 3, .rows = 40, .running = 40,
+     .block = 8, .no_cache = true},
+    {.name = "large blocks", .order = 2, .n_pages = 300, .rows = 96, .running = 24, .block = 16, .overlap = true},
+    {.name = "tight", .chunk = 5, .rows = 48, .running = 40, .block = 4, .tight = true},
+    {.name = "tight, overlap", .order = 1, .chunk = 16, .rows = 160, .running = 40, .block = 4,
+     .overlap = true, .tight = true, .n_threads = 3},
+    {.name = "tight, no cache", .order = 2, .chunk = 2, .rows = 40, .running = 40, .block = 4, .no_cache = true,
+     .tight = true},
+    {.name = "tight, waves, overlap", .order = 2, .chunk = 1, .rows = 24, .running = 40, .block = 4,
+     .overlap = true, .tight = true},
+    {.name = "three at once", .order = 1, .n_pages = 400, .rows = 32, .running = 3, .block = 8, .overlap = true},
+};
+
+static void run(const cast *c, const char *backend, const char *isa, uint64_t seed, uint32_t n_variants) {
+  show = c;
+  const char *slash = strrchr(c->path[0], '/');
+  (void)snprintf(label, sizeof label, "%s and another on %s %s", slash + 1, backend, isa == NULL ? "" : isa);
+  play_alone(backend, isa, seed);
+  same_as_solo(backend, isa);
+  for (uint32_t i = 0; i < n_variants; i++) play_variant(&variants[i], backend, isa);
+}
+
+static bool has_isa(const char *isa) {
+  weft_device_config config = {"cpu", 1, isa};
+  weft_device *device;
+  weft_error error = {{0}};
+  bool opens = weft_device_open(&config, &device, &error) == WEFT_OK;
+  if (opens) weft_device_close(device);
+  if (!opens) (void)printf("left out: %s\n", error.text);
+  return opens;
+}
+
+static char *path_of(const char *where) {
+  char *path = harness_alloc(600, 1);
+  (void)snprintf(path, 600, "%s/%s.gguf", WEFT_SOURCE_DIR, where);
+  return path;
+}
+
+int main(int argc, char **argv) {
+  uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+  static const struct {
+    const char *backend, *isa;
+  } ways[] = {{"ref", NULL}, {"cpu", "portable"}, {"cpu", "avx2"}, {"cpu", "avx512"}};
+  static const char *const tiny[][2] = {{"dg-base", "ar-base"}, {"dg-c16-w4", "ar-fused-w4"}, {"dg-underscore", "ar-w16"},
+                                        {"dg-deep", "ar-moe-v"}};
+  char *demo[2] = {path_of("model/demo/weft-demo"), path_of("model/demo/weft-demo-ar")};
+  for (uint32_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+    if (ways[w].isa != NULL && !has_isa(ways[w].isa)) continue;
+    for (uint32_t i = 0; i < 2; i++) {
+      uint32_t pair = i == 0 ? 0 : 1 + (w + (uint32_t)seed) % 3;
+      char a[128], b[128];
+      (void)snprintf(a, sizeof a, "tests/golden/models/%s", tiny[pair][0]);
+      (void)snprintf(b, sizeof b, "tests/golden/models/%s", tiny[pair][1]);
+      char *path[2] = {path_of(a), path_of(b)};
+      const cast c = {{path[0], path[1]}, REQUESTS_MAX, 48, 96, 6, 30};
+      run(&c, ways[w].backend, ways[w].isa, seed + w, sizeof variants / sizeof *variants);
+      free(path[0]);
+      free(path[1]);
+    }
+    bool slow = w < 2; /* no vector instructions */
+    const cast c = {{demo[0], demo[1]}, slow ? 4 : 12, slow ? 40 : 100, 200, slow ? 2 : 4, slow ? 3 : 12};
+    run(&c, ways[w].backend, ways[w].isa, seed, slow ? 1 : 4);
+  }
+  free(demo[0]);
+  free(demo[1]);
+  return 0;
+}

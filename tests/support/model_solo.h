@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: MIT */
+/* The answer of a real model to one request alone, computed in the plainest way: no engine, no runner, no slots; the
+ * forward pass of tests/support/model_harness.h, the head, and the samplers' own functions.
+ *
+ * Law: a digest covers everything a reader of the request can see: tokens, logprobs, and every array of every denoise
+ * step. What the engine gives must have the same digest. */
+#ifndef WEFT_TESTS_MODEL_SOLO_H
+#define WEFT_TESTS_MODEL_SOLO_H
+
+#include "base/random.h"
+#include "scheduler/engine.h"
+#include "tests/support/model_harness.h"
+
+typedef struct solo_digest {
+  uint64_t value;
+} solo_digest;
+
+static inline void solo_add(solo_digest *d, const void *bytes, size_t n) {
+  const uint8_t *b = bytes;
+  uint64_t x = d->value ^ (n * 0x9E3779B97F4A7C15ull);
+  for (size_t i = 0; i < n; i++) x = (x ^ b[i]) * 0x100000001B3ull;
+  d->value = weft_mix64(x);
+}
+
+static inline void solo_add_sampled(solo_digest *d, const weft_sampled *s) {
+  solo_add(d, &s->token, sizeof s->token);
+  solo_add(d, &s->logprob, sizeof s->logprob);
+  solo_add(d, s->top, s->n_top * sizeof *s->top);
+}
+
+/* One denoise step as an event shows it (with trace). */
+static inline void solo_add_event(solo_digest *d, const weft_event *e) {
+  size_t n = e->n_canvas * sizeof(int32_t);
+  const uint32_t numbers[] = {e->block, e->step, e->n_accepted, e->stopped ? 1 : 0};
+  solo_add(d, numbers, sizeof numbers);
+  solo_add(d, &e->temperature, sizeof(float));
+  solo_add(d, &e->mean_entropy, sizeof(float));
+  solo_add(d, e->argmax, n);
+  solo_add(d, e->canvas_in, n);
+  solo_add(d, e->drawn, n);
+  solo_add(d, e->canvas_out, n);
+  solo_add(d, e->entropy, n);
+  solo_add(d, e->accepted, e->n_canvas);
+}
+
+typedef struct solo {
+  harness *h;
+  const weft_request_params *p;
+  const int32_t *suppressed;
+  uint32_t n_suppressed, context;
+  /* the answer */
+  int32_t *tokens; /* [context], prompt and answer */
+  uint32_t n_answer, n_steps, n_canvases;
+  weft_finish finish;
+  solo_digest digest;
+  /* inside */
+  harness_seq seq;
+  float *logits;
+  uint32_t *allowed;
+  void *scratch;
+  uint64_t scratch_bytes;
+} solo;
+
+static inline bool solo_is_stop(const weft_request_params *p, int32_t token) {
+  for (uint32_t i = 0; !p->ignore_eos && i < p->n_stop_tokens; i++) {
+    if (p->stop_tokens[i] == token) return true;
+  }
+  return false;
+}
+
+/* head_stats of n rows of the hidden state; u and temperature one per row. */
+static inline void solo_stats(solo *s, uint32_t n, const float *temperature, const float *u, bool soft,
+                              weft_head_stats_args *out) {
+  harness *h = s->h;
+  float cap, scale;
+  const uint32_t **allowed = harness_alloc(n, sizeof *allowed);
+  for (uint32_t i = 0; i < n; i++) allowed[i] = s->allowed;
+  weft_head_stats_args args = *out;
+  args.h = h->hidden;
+  args.weight = weft_model_head(h->model, &cap, &scale);
+  args.temperature = temperature;
+  args.u = u;
+  args.allowed = allowed;
+  args.n_rows = n;
+  args.h_stride = args.soft_stride = h->info->n_hidden;
+  args.cap = cap;
+  args.soft_scale = scale;
+  if (!soft) args.soft = NULL;
+  uint64_t need = weft_head_stats_scratch(h->device, &args);
+  if (need > s->scratch_bytes) {
+    weft_device_free(h->device, s->scratch);
+    s->scratch_bytes = need;
+    if (weft_device_alloc(h->device, need, &s->scratch) != WEFT_OK) harness_die("scratch", WEFT_E_NO_MEMORY, "");
+  }
+  args.scratch = s->scratch;
+  args.scratch_bytes = s->scratch_bytes;
+  weft_status status = weft_head_stats(h->device, &args);
+  if (status != WEFT_OK) harness_die("head_stats", status, "");
+  free(allowed);
+}
+
+/* Feeds tokens[n_valid, n); the last row's hidden state stays in the harness, its logits in s->logits. */
+static inline void solo_feed(solo *s, uint32_t n) {
+  harness_piece piece = {.seq = &s->seq,
+                         .tokens = s->tokens + s->seq.n_valid,
+                         .n = n - s->seq.n_valid,
+                         .output = OUT_LAST,
+                         .logits = s->logits};
+  harness_run(s->h, &piece, 1);
+}
+
+static inline weft_sampled solo_draw(solo *s, uint32_t n_tokens) {
+  const weft_sampling *p = &s->p->sampling;
+  weft_sampled sampled = {0};
+  if (weft_sampling_is_plain(p)) {
+    weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_TOKEN, n_tokens, 0};
+    float temperature = p->temperature > 0.0f ? p->temperature : 1.0f, u = weft_draw_uniform(&key);
+    float top, log_total, entropy;
+    int32_t argmax, drawn;
+    uint8_t bad;
+    weft_head_stats_args stats = {.argmax = &argmax, .drawn = &drawn, .top = &top, .log_total = &log_total,
+                                  .entropy = &entropy, .bad = &bad};
+    solo_stats(s, 1, &temperature, &u, false, &stats);
+    sampled.token = p->temperature > 0.0f ? drawn : argmax;
+    return sampled;
+  }
+  uint32_t n_vocab = s->h->info->n_vocab;
+  void *scratch = harness_alloc(n_vocab, 8);
+  weft_sample_args args = {.sampling = p,
+                           .logits = s->logits,
+                           .n_vocab = n_vocab,
+                           .history = s->tokens,
+                           .n_history = n_tokens,
+                           .n_prompt = s->p->n_tokens,
+                           .suppressed = s->suppressed,
+                           .n_suppressed = s->n_suppressed,
+                           .position = n_tokens,
+                           .scratch = scratch};
+  weft_status status = weft_sample_row(&args, &sampled);
+  if (status != WEFT_OK) harness_die("sample", status, "");
+  free(scratch);
+  return sampled;
+}
+
+/* True when the stop rule cuts the answer, grown from n_before tokens. */
+static inline bool solo_rule(solo *s, uint32_t n_before) {
+  if (s->p->stop_rule == NULL || s->n_answer == n_before) return false;
+  uint32_t keep = s->p->stop_rule(s->p->stop_self, s->tokens + s->p->n_tokens, s->n_answer);
+  if (keep >= s->n_answer) return false;
+  s->n_answer = keep > n_before ? keep : n_before;
+  return true;
+}
+
+static inline void solo_tokens(solo *s) {
+  uint32_t n_prompt = s->p->n_tokens, room = s->context - n_prompt;
+  uint32_t most = s->p->max_tokens < room ? s->p->max_tokens : room;
+  while (s->finish == WEFT_FINISH_NONE) {
+    uint32_t n = n_prompt + s->n_answer;
+    solo_feed(s, n);
+    weft_sampled sampled = solo_draw(s, n);
+    if (solo_is_stop(s->p, sampled.token)) {
+      s->finish = WEFT_FINISH_STOP;
+      return;
+    }
+    s->tokens[n] = sampled.token;
+    s->n_answer += 1;
+    if (s->n_answer == most) s->finish = WEFT_FINISH_LENGTH;
+    if (solo_rule(s, s->n_answer - 1)) {
+      s->finish = WEFT_FINISH_STOP;
+      return;
+    }
+    if (s->p->sampling.logprobs) solo_add_sampled(&s->digest, &sampled);
+  }
+}
+
+/* Arrays of one canvas. */
+typedef struct solo_canvas {
+  uint32_t n, n_history;
+  int32_t *tokens, *argmax, *drawn, *renoise, *next, *history;
+  float *temperature, *u, *entropy, *top, *log_total, *soft;
+  uint8_t *bad, *accepted, *want_soft;
+  uint32_t *order;
+} solo_canvas;
+
+static inline solo_canvas solo_canvas_open(uint32_t n, uint32_t n_hidden) {
+  return (solo_canvas){.n = n,
+                       .tokens = harness_alloc(n, 4),
+                       .argmax = harness_alloc(n, 4),
+                       .drawn = harness_alloc(n, 4),
+                       .renoise = harness_alloc(n, 4),
+                       .next = harness_alloc(n, 4),
+                       .history = harness_alloc((size_t)n * WEFT_STABILITY_MAX, 4),
+                       .temperature = harness_alloc(n, 4),
+                       .u = harness_alloc(n, 4),
+                       .entropy = harness_alloc(n, 4),
+                       .top = harness_alloc(n, 4),
+                       .log_total = harness_alloc(n, 4),
+                       .soft = harness_alloc((size_t)n * n_hidden, 4),
+                       .bad = harness_alloc(n, 1),
+                       .accepted = harness_alloc(n, 1),
+                       .want_soft = harness_alloc(n, 1),
+                       .order = harness_alloc(n, 4)};
+}
+
+static inline void solo_canvas_close(solo_canvas *c) {
+  void *const all[] = {c->tokens, c->argmax, c->drawn, c->renoise, c->next, c->history, c->temperature, c->u,
+                       c->entropy, c->top, c->log_total, c->soft, c->bad, c->accepted, c->want_soft, c->order};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+/* One denoise step on the valid keys of the sequence; true: the canvas is done. */
+static inline bool solo_step(solo *s, solo_canvas *c, uint32_t block, uint32_t step) {
+  const weft_entropy_bound *p = &s->p->entropy_bound;
+  uint32_t first = s->seq.n_valid, n_vocab = s->h->info->n_vocab;
+  weft_event e = {.block = block, .step = step, .n_canvas = c->n, .canvas_in = c->tokens, .argmax = c->argmax,
+                  .drawn = c->drawn, .canvas_out = c->next, .entropy = c->entropy, .accepted = c->accepted};
+  bool has_soft = step > 0 && !p->no_self_conditioning;
+  harness_piece piece = {.seq = &s->seq, .tokens = c->tokens, .n = c->n, .canvas = true,
+                         .soft = has_soft ? c->soft : NULL, .output = OUT_ALL, .logits = s->logits};
+  harness_run(s->h, &piece, 1);
+  for (uint32_t i = 0; i < c->n; i++) {
+    weft_draw_key draw = {p->seed, p->choice, WEFT_DRAW_CANVAS, first + i, step};
+    weft_draw_key fresh = {p->seed, p->choice, WEFT_DRAW_RENOISE, first + i, step};
+    c->temperature[i] = weft_entropy_bound_temperature(p, step);
+    c->u[i] = weft_draw_uniform(&draw);
+    c->renoise[i] = (int32_t)weft_draw_below(&fresh, n_vocab);
+  }
+  weft_head_stats_args stats = {.argmax = c->argmax, .drawn = c->drawn, .top = c->top, .log_total = c->log_total,
+                                .entropy = c->entropy, .bad = c->bad, .soft = c->soft};
+  solo_stats(s, c->n, c->temperature, c->u, true, &stats);
+  weft_canvas_step rule = {.params = p, .step = step, .n = c->n, .argmax = c->argmax, .drawn = c->drawn,
+                           .renoise = c->renoise, .entropy = c->entropy, .history = c->history,
+                           .n_history = c->n_history, .order = c->order, .next = c->next, .accepted = c->accepted};
+  weft_entropy_bound_step(&rule);
+  memmove(c->history + c->n, c->history, (size_t)(WEFT_STABILITY_MAX - 1) * c->n * sizeof(int32_t));
+  memcpy(c->history, c->argmax, c->n * sizeof(int32_t));
+  if (c->n_history < WEFT_STABILITY_MAX) c->n_history += 1;
+  e.n_accepted = rule.n_accepted;
+  e.stopped = rule.stopped;
+  e.temperature = c->temperature[0];
+  e.mean_entropy = rule.mean_entropy;
+  if (s->p->trace) solo_add_event(&s->digest, &e);
+  memcpy(c->tokens, c->next, c->n * sizeof(int32_t));
+  s->n_steps += 1;
+  return rule.done;
+}
+
+/* A finished canvas becomes part of the answer. */
+static inline void solo_take_canvas(solo *s, const solo_canvas *c, uint32_t n_before, uint32_t most) {
+  memcpy(s->tokens + s->p->n_tokens + (size_t)s->n_canvases * c->n, c->argmax, c->n * sizeof(int32_t));
+  s->n_canvases += 1;
+  for (uint32_t i = 0; i < c->n && s->finish == WEFT_FINISH_NONE; i++) {
+    if (solo_is_stop(s->p, c->argmax[i])) {
+      s->finish = WEFT_FINISH_STOP;
+    } else if (++s->n_answer == most) {
+      s->finish = WEFT_FINISH_LENGTH;
+    }
+  }
+  if (solo_rule(s, n_before)) s->finish = WEFT_FINISH_STOP;
+}
+
+static inline void solo_canvases(solo *s) {
+  harness *h = s->h;
+  uint32_t n_prompt = s->p->n_tokens;
+  solo_canvas c = solo_canvas_open(h->info->canvas_length, h->info->n_hidden);
+  uint32_t wanted = (s->p->max_tokens + c.n - 1) / c.n, room = (s->context - n_prompt) / c.n;
+  uint32_t n_blocks = wanted < room ? wanted : room;
+  uint32_t most = s->p->max_tokens < n_blocks * c.n ? s->p->max_tokens : n_blocks * c.n;
+  const weft_entropy_bound *p = &s->p->entropy_bound;
+  for (uint32_t block = 0; s->finish == WEFT_FINISH_NONE; block++) {
+    solo_feed(s, n_prompt + block * c.n);
+    for (uint32_t i = 0; i < c.n; i++) {
+      weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_INIT, s->seq.n_valid + i, 0};
+      c.tokens[i] = (int32_t)weft_draw_below(&key, h->info->n_vocab);
+    }
+    c.n_history = 0;
+    for (uint32_t step = 0; !solo_step(s, &c, block, step);) step += 1;
+    solo_take_canvas(s, &c, s->n_answer, most);
+  }
+  solo_canvas_close(&c);
+}
+
+/* Fills everything under "the answer"; solo_free afterwards. The suppressed tokens are never drawn. */
+static inline void solo_run(solo *s, harness *h, const weft_request_params *p, uint32_t context,
+                            const int32_t *suppressed, uint32_t n_suppressed) {
+  uint32_t n_words = (h->info->n_vocab + 31) / 32;
+  uint32_t n_rows = h->info->canvas_length > 1 ? h->info->canvas_length : 1;
+  *s = (solo){.h = h, .p = p, .context = context, .suppressed = suppressed, .n_suppressed = n_suppressed};
+  s->tokens = harness_alloc(context + h->info->canvas_length + 1, sizeof(int32_t));
+  memcpy(s->tokens, p->tokens, p->n_tokens * sizeof(int32_t));
+  s->logits = harness_alloc((size_t)n_rows * h->info->n_vocab, sizeof(float));
+  s->allowed = harness_alloc(n_words, sizeof(uint32_t));
+  memset(s->allowed, 0xFF, n_words * sizeof(uint32_t));
+  for (uint32_t i = 0; i < n_suppressed; i++) s->allowed[suppressed[i] / 32] &= ~(1u << suppressed[i] % 32);
+  harness_forget_pages(h);
+  harness_seq_open(&s->seq);
+  if (p->canvas) {
+    solo_canvases(s);
+  } else {
+    solo_tokens(s);
+  }
+  harness_seq_close(&s->seq);
+  weft_device_free(h->device, s->scratch);
+  free(s->logits);
+  free(s->allowed);
+}
+
+static inline void solo_free(solo *s) { free(s->tokens); }
+
+#endif

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT */
+/* An engine over real models, stepped by hand, for tests: one device, one pool, one runner per file.
+ *
+ * Law: what the options leave at zero has a default. Time is a counter of turns. Every page is NaN at open, so a read of
+ * a key nobody wrote shows up in the logits. Failures print one line and end the program. */
+#ifndef WEFT_TESTS_REAL_ENGINE_H
+#define WEFT_TESTS_REAL_ENGINE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/device_runner.h"
+#include "scheduler/engine.h"
+
+enum { RIG_MODELS_MAX = 2, RIG_TENANTS = 3 };
+
+typedef struct rig_options {
+  const char *backend, *isa;
+  uint32_t n_threads; /* 1 */
+  const char *path[RIG_MODELS_MAX];
+  uint32_t n_models;
+  uint32_t block;   /* smallest block; 0: chosen */
+  uint32_t n_pages, context, rows, chunk, running, waiting;
+  uint64_t logits_bytes_max;
+  bool overlap, no_cache;
+} rig_options;
+
+typedef struct rig {
+  weft_device *device;
+  weft_gguf *gguf[RIG_MODELS_MAX];
+  weft_model *model[RIG_MODELS_MAX];
+  const weft_model_info *info[RIG_MODELS_MAX];
+  weft_kv_layout layout[RIG_MODELS_MAX];
+  weft_kv_store *store;
+  weft_runner *runner[RIG_MODELS_MAX];
+  weft_engine *engine;
+  uint32_t n_models;
+  uint64_t now;
+} rig;
+
+static const int32_t rig_suppressed[] = {3, 4};
+
+static inline void rig_need(bool holds, const char *what, const char *text) {
+  if (holds) return;
+  (void)printf("FAILED: %s: %s\n", what, text);
+  exit(1);
+}
+
+static inline void rig_forget_keys(rig *r) {
+  memset(r->store->base, 0xFF, r->store->page_bytes * r->store->n_pages); /* NaN in F32 and BF16 */
+}
+
+static inline void rig_open_models(rig *r, const rig_options *o, const weft_model_limits *limits) {
+  weft_error error = {{0}};
+  const weft_kv_geometry *geometry[RIG_MODELS_MAX];
+  weft_device_config device = {o->backend, o->n_threads == 0 ? 1 : o->n_threads, o->isa};
+  rig_need(weft_device_open(&device, &r->device, &error) == WEFT_OK, "device", error.text);
+  for (uint32_t i = 0; i < o->n_models; i++) {
+    rig_need(weft_gguf_open(o->path[i], &r->gguf[i], &error) == WEFT_OK, "gguf", error.text);
+    rig_need(weft_model_open(r->gguf[i], r->device, limits, NULL, NULL, &r->model[i], &error) == WEFT_OK,
+             "model", error.text);
+    r->info[i] = weft_model_get_info(r->model[i]);
+    geometry[i] = &r->info[i]->kv;
+  }
+  rig_need(weft_kv_layout_choose(geometry, o->n_models, o->block, r->layout, &error) == WEFT_OK, "layout",
+           error.text);
+  rig_need(weft_kv_store_open(r->device, r->layout[0].page_bytes, o->n_pages, &r->store, &error) == WEFT_OK,
+           "pool", error.text);
+  rig_forget_keys(r);
+}
+
+static inline void rig_open(rig *r, const rig_options *o) {
+  weft_error error = {{0}};
+  weft_model_limits limits = {o->rows, o->rows, o->running * 2 < o->rows ? o->running * 2 : o->rows};
+  memset(r, 0, sizeof *r);
+  r->n_models = o->n_models;
+  rig_open_models(r, o, &limits);
+  for (uint32_t i = 0; i < o->n_models; i++) {
+    weft_device_runner_config config = {.device = r->device,
+                                        .model = r->model[i],
+                                        .store = r->store,
+                                        .layout = &r->layout[i],
+                                        .name = r->info[i]->name,
+                                        .limits = limits,
+                                        .n_slots = o->running,
+                                        .seq_tokens_max = o->context,
+                                        .suppressed = rig_suppressed,
+                                        .n_suppressed = 2,
+                                        .logits_bytes_max = o->logits_bytes_max};
+    rig_need(weft_device_runner_open(&config, &r->runner[i], NULL, &error) == WEFT_OK, "runner", error.text);
+  }
+  weft_engine_config config = {.n_runners = o->n_models,
+                               .runner = r->runner,
+                               .n_pages = o->n_pages,
+                               .rows_per_step = o->rows,
+                               .prefill_chunk = o->chunk,
+                               .running_max = o->running,
+                               .waiting_max = o->waiting == 0 ? 128 : o->waiting,
+                               .n_tenants = RIG_TENANTS,
+                               .seq_tokens_max = o->context,
+                               .overlap = o->overlap,
+                               .no_prefix_cache = o->no_cache};
+  rig_need(weft_engine_open(&config, &r->engine, &error) == WEFT_OK, "engine", error.text);
+}
+
+static inline void rig_close(rig *r) {
+  weft_engine_close(r->engine);
+  for (uint32_t i = 0; i < r->n_models; i++) {
+    r->runner[i]->ops->close(r->runner[i]);
+    weft_model_close(r->model[i]);
+    weft_gguf_close(r->gguf[i]);
+  }
+  weft_kv_store_close(r->store);
+  weft_device_close(r->device);
+}
+
+static inline void rig_check_pager(rig *r) {
+  weft_error error = {{0}};
+  rig_need(weft_pager_check(weft_engine_pager(r->engine), &error), "pager", error.text);
+}
+
+#endif
