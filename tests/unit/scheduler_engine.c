@@ -1,173 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The engine, one behaviour at a time: what submit refuses and with which words, the exact edge of
- * what fits, what a step mixes, how requests end, what the events say. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "base/log.h"
-#include "scheduler/engine.h"
-#include "scheduler/fake_runner.h"
-#include "tests/support/fake_solo.h"
-
-enum { CONTEXT = 96, CANVAS = 8, VOCAB = 64 };
-
-typedef struct world {
-  weft_fake_store *store;
-  weft_fake_config fake[2];
-  weft_runner *runner[2];
-  weft_engine_config config;
-  weft_engine *engine;
-  uint64_t now;
-  int32_t prompt[CONTEXT + 8];
-} world;
-
-static world w;
-
-/* Two runners: 0 does both kinds, 1 only tokens. Change fake and config, then open_world. */
-static void plan_world(void) {
-  memset(&w, 0, sizeof w);
-  for (uint32_t i = 0; i < 2; i++) {
-    w.fake[i] = (weft_fake_config){.name = i == 0 ? "both" : "tokens",
-                                   .id = i,
-                                   .autoregressive = true,
-                                   .n_slots = 8,
-                                   .rows_max = 64,
-                                   .depth = 2,
-                                   .context_length = CONTEXT};
-    w.fake[i].model =
-        (weft_fake_model){.salt = 40 + i,
-                          .n_vocab = VOCAB,
-                          .n_groups = 2,
-                          .group = {{.block_tokens = 8}, {.block_tokens = 4, .window = 9}}};
-  }
-  w.fake[0].model.n_canvas = CANVAS;
-  w.config = (weft_engine_config){.n_runners = 2,
-                                  .n_pages = 200,
-                                  .rows_per_step = 40,
-                                  .running_max = 8,
-                                  .waiting_max = 16,
-                                  .n_tenants = 3,
-                                  .seq_tokens_max = CONTEXT};
-  for (uint32_t i = 0; i < CONTEXT + 8; i++) w.prompt[i] = (int32_t)((i * 5 + 9) % VOCAB);
-}
-
-static void open_world(void) {
-  weft_error error = {{0}};
-  assert_int_equal(weft_fake_store_open(w.config.n_pages, 8, &w.store), WEFT_OK);
-  for (uint32_t i = 0; i < 2; i++) {
-    w.fake[i].store = w.store;
-    assert_int_equal(weft_fake_runner_open(&w.fake[i], &w.runner[i]), WEFT_OK);
-  }
-  w.config.runner = w.runner;
-  if (weft_engine_open(&w.config, &w.engine, &error) != WEFT_OK) fail_msg("%s", error.text);
-}
-
-static int close_world(void **state) {
-  (void)state;
-  if (w.engine == NULL) return 0;
-  weft_engine_close(w.engine);
-  for (uint32_t i = 0; i < 2; i++) {
-    assert_null(weft_fake_runner_violation(w.runner[i]));
-    w.runner[i]->ops->close(w.runner[i]);
-  }
-  weft_fake_store_close(w.store);
-  w.engine = NULL;
-  return 0;
-}
-
-static weft_request_params ask(bool canvas, uint32_t n_tokens, uint32_t max_tokens) {
-  weft_request_params p = {.canvas = canvas,
-                           .tokens = w.prompt,
-                           .n_tokens = n_tokens,
-                           .max_tokens = max_tokens,
-                           .sampling = weft_sampling_default(),
-                           .entropy_bound = weft_entropy_bound_default()};
-  p.domain.low = 1;
-  return p;
-}
-
-static weft_request *submit(const weft_request_params *p) {
-  weft_request *r = NULL;
-  weft_error error = {{0}};
-  if (weft_engine_submit(w.engine, p, ++w.now, &r, &error) != WEFT_OK) fail_msg("%s", error.text);
-  return r;
-}
-
-static void step(uint32_t n) {
-  for (uint32_t i = 0; i < n; i++) (void)weft_engine_step(w.engine, ++w.now);
-}
-
-static void run_out(void) {
-  uint64_t until = w.now + 5000;
-  while (!weft_engine_idle(w.engine)) {
-    assert_int_equal(weft_engine_step(w.engine, ++w.now), WEFT_OK);
-    assert_true(w.now < until);
-  }
-  assert_int_equal(weft_engine_step(w.engine, ++w.now), WEFT_AGAIN);
-  assert_int_equal(weft_pager_get_stats(weft_engine_pager(w.engine)).n_pinned, 0);
-}
-
-static weft_engine_stats stats(void) {
-  weft_engine_stats s;
-  weft_engine_get_stats(w.engine, &s);
-  return s;
-}
-
-/* Reads all events; tokens may be NULL. */
-static weft_event finish_of(weft_request *r, int32_t *tokens, uint32_t *n) {
-  weft_event event = {0};
-  uint32_t count = 0, n_ends = 0;
-  weft_event end = {0};
-  while (weft_engine_poll(w.engine, r, &event) == WEFT_OK) {
-    if (event.kind == WEFT_EVENT_TOKENS && tokens != NULL) {
-      memcpy(tokens + event.first, event.tokens, event.n * sizeof *tokens);
-    }
-    if (event.kind == WEFT_EVENT_TOKENS) count = event.first + event.n;
-    if (event.kind == WEFT_EVENT_FINISHED) {
-      end = event;
-      n_ends += 1;
-    }
-  }
-  assert_true(n_ends <= 1);
-  if (n != NULL) *n = count;
-  return end;
-}
-
-static weft_finish end_and_release(weft_request *r) {
-  weft_event end = finish_of(r, NULL, NULL);
-  weft_engine_release(w.engine, r);
-  return end.finish;
-}
-
-static void check_equal_solo(weft_request *r, const weft_request_params *p) {
-  int32_t tokens[2 * CONTEXT];
-  uint32_t n = 0;
-  weft_event end = finish_of(r, tokens, &n);
-  solo_answer alone = solo_run(&w.fake[p->runner].model, p, CONTEXT);
-  assert_int_equal(end.finish, alone.finish);
-  assert_int_equal(n, alone.n);
-  assert_memory_equal(tokens, alone.tokens, n * sizeof *tokens);
-  assert_int_equal(end.usage.n_denoise_steps, alone.n_steps);
-  free(alone.tokens);
-  weft_engine_release(w.engine, r);
-}
+/* The engine, one behaviour at a time: what submit refuses and with which words, what a step mixes,
+ * how requests end, what the events say. */
+#include "tests/support/engine_world.h"
 
 /* ---- what submit refuses --------------------------------------------------------------------- */
-
-static void refused(const weft_request_params *p, weft_status expected, const char *words) {
-  weft_request *r = NULL;
-  weft_error error = {{0}};
-  weft_status status = weft_engine_submit(w.engine, p, 1, &r, &error);
-  assert_int_equal(status, expected);
-  assert_null(r);
-  if (strstr(error.text, words) == NULL) fail_msg("'%s' lacks '%s'", error.text, words);
-}
 
 static void submit_refuses_with_a_line(void **state) {
   (void)state;
@@ -249,37 +85,6 @@ static void the_queue_is_bounded(void **state) {
   run_out();
   assert_true(stats().draining);
   for (uint32_t i = 0; i < 4; i++) assert_int_equal(end_and_release(r[i]), WEFT_FINISH_LENGTH);
-}
-
-/* The largest length named by the refusal fits, alone and with others around; one more does not. */
-static void the_edge_of_the_pool(void **state) {
-  (void)state;
-  for (uint32_t n_pages = 6; n_pages < 15; n_pages++) {
-    for (uint32_t canvas = 0; canvas < 2; canvas++) {
-      for (uint32_t overlap = 0; overlap < 2; overlap++) {
-        plan_world();
-        w.config.n_pages = n_pages;
-        w.config.overlap = overlap == 1;
-        open_world();
-        weft_request_params p = ask(canvas == 1, 10, 80);
-        weft_request *r = NULL;
-        weft_error error = {{0}};
-        assert_int_equal(weft_engine_submit(w.engine, &p, 1, &r, &error), WEFT_E_TOO_LARGE);
-        const char *at = strstr(error.text, "together may be ");
-        assert_non_null(at);
-        uint32_t most = (uint32_t)strtoul(at + strlen("together may be "), NULL, 10);
-        p.max_tokens = most - 10;
-        weft_request_params more = p;
-        more.max_tokens += canvas == 1 ? CANVAS : 1;
-        refused(&more, WEFT_E_TOO_LARGE, "together may be");
-        weft_request *first = submit(&p), *second = submit(&p);
-        run_out();
-        check_equal_solo(first, &p);
-        check_equal_solo(second, &p);
-        (void)close_world(NULL);
-      }
-    }
-  }
 }
 
 /* ---- what a step holds ----------------------------------------------------------------------- */
@@ -565,94 +370,6 @@ static void bad_logits_end_one_request(void **state) {
   for (uint32_t i = 0; i < 6; i++) check_equal_solo(r[i], &p[i]);
 }
 
-/* ---- memory pressure ------------------------------------------------------------------------- */
-
-static void preemption_loses_nothing(void **state) {
-  (void)state;
-  plan_world();
-  w.config.n_pages = 26;
-  open_world();
-  weft_request *r[4];
-  weft_request_params p[4];
-  for (uint32_t i = 0; i < 4; i++) {
-    p[i] = ask(i % 2 == 1, 5, 70);
-    p[i].sampling.seed = p[i].entropy_bound.seed = i;
-    p[i].canvas_events = true;
-    p[i].no_cache = true; /* each has its own blocks */
-    r[i] = submit(&p[i]);
-  }
-  run_out();
-  assert_true(stats().n_preemptions > 0);
-  for (uint32_t i = 0; i < 4; i++) check_equal_solo(r[i], &p[i]);
-}
-
-static void priority_keeps_its_memory(void **state) {
-  (void)state;
-  plan_world();
-  w.config.n_pages = 26;
-  open_world();
-  weft_request *low[3];
-  weft_request_params p = ask(false, 5, 80);
-  p.no_cache = true;
-  for (uint32_t i = 0; i < 3; i++) low[i] = submit(&p);
-  step(2);
-  p.priority = 3;
-  weft_request *high = submit(&p);
-  run_out();
-  assert_true(stats().n_preemptions > 0);
-  assert_int_equal(finish_of(high, NULL, NULL).usage.n_preemptions, 0);
-  for (uint32_t i = 0; i < 3; i++) assert_int_equal(end_and_release(low[i]), WEFT_FINISH_LENGTH);
-  weft_engine_release(w.engine, high);
-}
-
-static void a_follower_waits_for_its_prefix(void **state) {
-  (void)state;
-  plan_world();
-  w.config.prefill_chunk = 8;
-  open_world();
-  weft_request_params p = ask(false, 64, 2);
-  weft_request *leader = submit(&p), *follower = submit(&p);
-  weft_request_params other = ask(false, 5, 2);
-  other.domain.low = 2;
-  weft_request *passes = submit(&other);
-  run_out();
-  weft_event a = finish_of(leader, NULL, NULL), b = finish_of(follower, NULL, NULL),
-             c = finish_of(passes, NULL, NULL);
-  assert_int_equal(a.usage.n_cached, 0);
-  assert_int_equal(b.usage.n_cached,
-                   56); /* the last block is computed: its last row gives the token */
-  assert_true(c.usage.finished_us < b.usage.finished_us);
-  assert_int_equal(stats().n_prefill_rows, 64 + 8 + 5);
-  assert_int_equal(stats().n_cached_tokens, 56);
-  weft_engine_release(w.engine, leader);
-  weft_engine_release(w.engine, follower);
-  weft_engine_release(w.engine, passes);
-}
-
-static void domains_do_not_share(void **state) {
-  (void)state;
-  plan_world();
-  open_world();
-  weft_request_params p = ask(false, 40, 2);
-  weft_request *a = submit(&p);
-  run_out();
-  p.domain.low = 2;
-  weft_request *b = submit(&p);
-  run_out();
-  p.domain.low = 1;
-  weft_request *c = submit(&p);
-  weft_engine_reset_cache(w.engine);
-  weft_request *d = submit(&p);
-  run_out();
-  assert_int_equal(finish_of(b, NULL, NULL).usage.n_cached, 0);
-  assert_int_equal(finish_of(c, NULL, NULL).usage.n_cached, 0); /* the reset came first */
-  assert_int_equal(finish_of(d, NULL, NULL).usage.n_cached, 32);
-  weft_engine_release(w.engine, a);
-  weft_engine_release(w.engine, b);
-  weft_engine_release(w.engine, c);
-  weft_engine_release(w.engine, d);
-}
-
 /* ---- events ---------------------------------------------------------------------------------- */
 
 static void canvas_events_come_in_order(void **state) {
@@ -739,14 +456,11 @@ static void times_are_the_callers(void **state) {
   weft_engine_release(w.engine, r);
 }
 
-#define TEST(f) cmocka_unit_test_teardown(f, close_world)
-
 int main(void) {
-  weft_log_set_level((weft_log_level)-1);
+  weft_log_set_level((weft_log_level)-1); /* broken runners are expected */
   const struct CMUnitTest tests[] = {TEST(submit_refuses_with_a_line),
                                      TEST(open_refuses_with_a_line),
                                      TEST(the_queue_is_bounded),
-                                     TEST(the_edge_of_the_pool),
                                      TEST(prompts_go_in_chunks),
                                      TEST(canvases_and_decodes_mix),
                                      TEST(commit_alone_when_rows_are_short),
@@ -761,10 +475,6 @@ int main(void) {
                                      TEST(context_ends_the_answer),
                                      TEST(a_device_error_ends_its_own_requests),
                                      TEST(bad_logits_end_one_request),
-                                     TEST(preemption_loses_nothing),
-                                     TEST(priority_keeps_its_memory),
-                                     TEST(a_follower_waits_for_its_prefix),
-                                     TEST(domains_do_not_share),
                                      TEST(canvas_events_come_in_order),
                                      TEST(logprobs_go_with_their_tokens),
                                      TEST(times_are_the_callers)};

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT */
+/* The engine short of memory: the exact edge of what fits, preemption, priority, order of
+ * admission, shared prefixes. */
+#include "tests/support/engine_world.h"
+
+/* The largest length named by the refusal fits, alone and with others around; one more does not. */
+static void the_edge_of_the_pool(void **state) {
+  (void)state;
+  for (uint32_t n_pages = 6; n_pages < 15; n_pages++) {
+    for (uint32_t canvas = 0; canvas < 2; canvas++) {
+      for (uint32_t overlap = 0; overlap < 2; overlap++) {
+        plan_world();
+        w.config.n_pages = n_pages;
+        w.config.overlap = overlap == 1;
+        open_world();
+        weft_request_params p = ask(canvas == 1, 10, 80);
+        weft_request *r = NULL;
+        weft_error error = {{0}};
+        assert_int_equal(weft_engine_submit(w.engine, &p, 1, &r, &error), WEFT_E_TOO_LARGE);
+        const char *at = strstr(error.text, "together may be ");
+        assert_non_null(at);
+        uint32_t most = (uint32_t)strtoul(at + strlen("together may be "), NULL, 10);
+        p.max_tokens = most - 10;
+        weft_request_params more = p;
+        more.max_tokens += canvas == 1 ? CANVAS : 1;
+        refused(&more, WEFT_E_TOO_LARGE, "together may be");
+        weft_request *first = submit(&p), *second = submit(&p);
+        run_out();
+        check_equal_solo(first, &p);
+        check_equal_solo(second, &p);
+        (void)close_world(NULL);
+      }
+    }
+  }
+}
+
+/* ---- memory pressure ------------------------------------------------------------------------- */
+
+static void preemption_loses_nothing(void **state) {
+  (void)state;
+  plan_world();
+  w.config.n_pages = 26;
+  open_world();
+  weft_request *r[4];
+  weft_request_params p[4];
+  for (uint32_t i = 0; i < 4; i++) {
+    p[i] = ask(i % 2 == 1, 5, 70);
+    p[i].sampling.seed = p[i].entropy_bound.seed = i;
+    p[i].canvas_events = true;
+    p[i].no_cache = true; /* each has its own blocks */
+    r[i] = submit(&p[i]);
+  }
+  run_out();
+  assert_true(stats().n_preemptions > 0);
+  for (uint32_t i = 0; i < 4; i++) check_equal_solo(r[i], &p[i]);
+}
+
+static void priority_keeps_its_memory(void **state) {
+  (void)state;
+  plan_world();
+  w.config.n_pages = 26;
+  open_world();
+  weft_request *low[3];
+  weft_request_params p = ask(false, 5, 80);
+  p.no_cache = true;
+  for (uint32_t i = 0; i < 3; i++) low[i] = submit(&p);
+  step(2);
+  p.priority = 3;
+  weft_request *high = submit(&p);
+  run_out();
+  assert_true(stats().n_preemptions > 0);
+  assert_int_equal(finish_of(high, NULL, NULL).usage.n_preemptions, 0);
+  for (uint32_t i = 0; i < 3; i++) assert_int_equal(end_and_release(low[i]), WEFT_FINISH_LENGTH);
+  weft_engine_release(w.engine, high);
+}
+
+/* A request that needs much of the pool starts before its equals that came later, whatever lane
+ * they are on. */
+static void a_large_request_is_not_overtaken(void **state) {
+  (void)state;
+  for (uint32_t lane = 0; lane < 2; lane++) {
+    plan_world();
+    w.config.n_pages = 24;
+    open_world();
+    weft_request_params small = ask(false, 9, 12), large = ask(false, 80, 4);
+    small.no_cache = large.no_cache = true;
+    small.runner = lane;
+    weft_request *early[3], *late[12];
+    for (uint32_t i = 0; i < 3; i++) early[i] = submit(&small);
+    step(2);
+    weft_request *big = submit(&large);
+    for (uint32_t i = 0; i < 12; i++) {
+      late[i] = submit(&small);
+      step(2);
+    }
+    run_out();
+    uint64_t started = finish_of(big, NULL, NULL).usage.started_us;
+    for (uint32_t i = 0; i < 12; i++) {
+      assert_true(finish_of(late[i], NULL, NULL).usage.started_us >= started);
+      weft_engine_release(w.engine, late[i]);
+    }
+    for (uint32_t i = 0; i < 3; i++) weft_engine_release(w.engine, early[i]);
+    weft_engine_release(w.engine, big);
+    (void)close_world(NULL);
+  }
+}
+
+/* Ten requests of one tenant wait; two of another, which come later, do not wait for all of them.
+ */
+static void tenants_take_turns(void **state) {
+  (void)state;
+  plan_world();
+  w.config.running_max = 1;
+  open_world();
+  weft_request_params p = ask(false, 6, 6);
+  p.no_cache = true;
+  weft_request *first[10], *second[2];
+  for (uint32_t i = 0; i < 10; i++) first[i] = submit(&p);
+  p.tenant = 1;
+  for (uint32_t i = 0; i < 2; i++) second[i] = submit(&p);
+  run_out();
+  uint64_t third = finish_of(first[3], NULL, NULL).usage.started_us;
+  for (uint32_t i = 0; i < 2; i++) {
+    assert_true(finish_of(second[i], NULL, NULL).usage.started_us < third);
+    weft_engine_release(w.engine, second[i]);
+  }
+  for (uint32_t i = 0; i < 10; i++) weft_engine_release(w.engine, first[i]);
+}
+
+static void a_follower_waits_for_its_prefix(void **state) {
+  (void)state;
+  plan_world();
+  w.config.prefill_chunk = 8;
+  open_world();
+  weft_request_params p = ask(false, 64, 2);
+  weft_request *leader = submit(&p), *follower = submit(&p);
+  weft_request_params other = ask(false, 5, 2);
+  other.domain.low = 2;
+  weft_request *passes = submit(&other);
+  run_out();
+  weft_event a = finish_of(leader, NULL, NULL), b = finish_of(follower, NULL, NULL),
+             c = finish_of(passes, NULL, NULL);
+  assert_int_equal(a.usage.n_cached, 0);
+  assert_int_equal(b.usage.n_cached,
+                   56); /* the last block is computed: its last row gives the token */
+  assert_true(c.usage.finished_us < b.usage.finished_us);
+  assert_int_equal(stats().n_prefill_rows, 64 + 8 + 5);
+  assert_int_equal(stats().n_cached_tokens, 56);
+  weft_engine_release(w.engine, leader);
+  weft_engine_release(w.engine, follower);
+  weft_engine_release(w.engine, passes);
+}
+
+static void domains_do_not_share(void **state) {
+  (void)state;
+  plan_world();
+  open_world();
+  weft_request_params p = ask(false, 40, 2);
+  weft_request *a = submit(&p);
+  run_out();
+  p.domain.low = 2;
+  weft_request *b = submit(&p);
+  run_out();
+  p.domain.low = 1;
+  weft_request *c = submit(&p);
+  weft_engine_reset_cache(w.engine);
+  weft_request *d = submit(&p);
+  run_out();
+  assert_int_equal(finish_of(b, NULL, NULL).usage.n_cached, 0);
+  assert_int_equal(finish_of(c, NULL, NULL).usage.n_cached, 0); /* the reset came first */
+  assert_int_equal(finish_of(d, NULL, NULL).usage.n_cached, 32);
+  weft_engine_release(w.engine, a);
+  weft_engine_release(w.engine, b);
+  weft_engine_release(w.engine, c);
+  weft_engine_release(w.engine, d);
+}
+
+int main(void) {
+  weft_log_set_level((weft_log_level)-1); /* broken runners are expected */
+  const struct CMUnitTest tests[] = {
+      TEST(the_edge_of_the_pool),      TEST(preemption_loses_nothing),
+      TEST(priority_keeps_its_memory), TEST(a_large_request_is_not_overtaken),
+      TEST(tenants_take_turns),        TEST(a_follower_waits_for_its_prefix),
+      TEST(domains_do_not_share)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
