@@ -135,11 +135,16 @@ weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *we
 
 /* ---- host memory as device memory ---- */
 
+/* Large pieces (the pool of pages, above all) are mapped with huge pages where the system has them: their first
+ * touch then clears 2 MiB at a time, and reading them does not wait for address translation. */
 weft_status weft_host_alloc(weft_device *device, uint64_t n_bytes, void **out) {
+  enum { LARGE = 32 << 20, HUGE_PAGE = 2 << 20 };
   (void)device;
   if (n_bytes > SIZE_MAX) return WEFT_E_NO_MEMORY;
-  *out = weft_alloc_aligned((size_t)n_bytes, 256);
-  return *out == NULL ? WEFT_E_NO_MEMORY : WEFT_OK;
+  *out = weft_alloc_aligned((size_t)n_bytes, n_bytes >= LARGE ? HUGE_PAGE : 256);
+  if (*out == NULL) return WEFT_E_NO_MEMORY;
+  if (n_bytes >= LARGE) weft_memory_prefer_huge(*out, (size_t)n_bytes);
+  return WEFT_OK;
 }
 
 void weft_host_free(weft_device *device, void *memory) {

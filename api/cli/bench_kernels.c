@@ -3,13 +3,15 @@
  *
  *   --json          one array
  *   --threads N     default: all cores
- *   --cpu-time      processor time per thread in place of the clock: for a machine that others use too
+ *   --cpu-time      processor time per thread in place of the clock: for a machine that others use
+ * too
  *   --case WORD     only cases whose name holds the word
  *
- * A floor is the larger of bytes / memory rate and products / arithmetic rate. The memory rate is that of reading
- * a large buffer with as many threads; the arithmetic rate is the best that a product reaches here whose weights
- * stay in the cache, so it says what loading, packing and waiting cost, not what the instructions could do.
- * Weights rotate through more copies than the caches hold, as the layers of a model do. */
+ * A floor is the larger of bytes / memory rate and products / arithmetic rate. The memory rate is
+ * that of reading a large buffer with as many threads; the arithmetic rate is the best that a
+ * product reaches here whose weights stay in the cache, so it says what loading, packing and
+ * waiting cost, not what the instructions could do. Weights rotate through more copies than the
+ * caches hold, as the layers of a model do. */
 #include "api/cli/bench.h"
 
 #include <pthread.h>
@@ -92,7 +94,8 @@ static double clock_s(clockid_t clock) {
 }
 
 static double now_s(const bench_room *room) {
-  return room->cpu_time ? clock_s(CLOCK_PROCESS_CPUTIME_ID) / room->n_threads : clock_s(CLOCK_MONOTONIC);
+  return room->cpu_time ? clock_s(CLOCK_PROCESS_CPUTIME_ID) / room->n_threads
+                        : clock_s(CLOCK_MONOTONIC);
 }
 
 static uint64_t random_bits(uint64_t position) {
@@ -100,7 +103,8 @@ static uint64_t random_bits(uint64_t position) {
   return weft_draw_bits(&key);
 }
 
-/* ---- rates of the machine ------------------------------------------------------------------------------------ */
+/* ---- rates of the machine
+ * ------------------------------------------------------------------------------------ */
 
 typedef struct reader {
   pthread_t thread;
@@ -145,11 +149,13 @@ static double measure_reading(const bench_room *room) {
   return best;
 }
 
-/* ---- cases --------------------------------------------------------------------------------------------------- */
+/* ---- cases
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 /* Random codes under small, sane scales. */
-static weft_status make_weight(bench_room *room, weft_weight *weight, weft_type type, uint32_t n_mats,
-                               uint32_t n_out, uint32_t n_in) {
+static weft_status make_weight(bench_room *room, weft_weight *weight, weft_type type,
+                               uint32_t n_mats, uint32_t n_out, uint32_t n_in) {
   const weft_type_info *info = weft_type_find((int32_t)type);
   *weight = (weft_weight){.type = type, .n_in = n_in, .n_out = n_out, .n_mats = n_mats};
   uint64_t n_bytes = (uint64_t)n_mats * n_out * weft_type_row_bytes(type, n_in);
@@ -162,9 +168,12 @@ static weft_status make_weight(bench_room *room, weft_weight *weight, weft_type 
   const uint16_t tiny = weft_f32_to_f16(1e-4f), bf16 = weft_f32_to_bf16(0.02f);
   const float f32 = 0.02f;
   for (uint64_t i = 0; i < n_bytes; i += info->n_bytes) {
-    if (type == WEFT_TYPE_F32) memcpy(bytes + i, &f32, 4);
-    else if (type == WEFT_TYPE_BF16) memcpy(bytes + i, &bf16, 2);
-    else memcpy(bytes + i + (type == WEFT_TYPE_Q6_K ? 208 : 0), &tiny, 2);
+    if (type == WEFT_TYPE_F32)
+      memcpy(bytes + i, &f32, 4);
+    else if (type == WEFT_TYPE_BF16)
+      memcpy(bytes + i, &bf16, 2);
+    else
+      memcpy(bytes + i + (type == WEFT_TYPE_Q6_K ? 208 : 0), &tiny, 2);
     if (type == WEFT_TYPE_Q4_K) memcpy(bytes + i + 2, &tiny, 2);
   }
   weft_status status = weft_device_weight(room->device, weight, bytes, WEFT_USE_MATMUL, NULL);
@@ -176,7 +185,8 @@ static weft_status make_weights(bench_room *room, const kernel_case *c) {
   bool experts = c->work == WORK_EXPERTS;
   uint64_t used = 0;
   weft_status status = WEFT_OK;
-  for (room->n_copies = 0; room->n_copies < COPIES_MAX && used < COPIES_BYTES && status == WEFT_OK; room->n_copies++) {
+  for (room->n_copies = 0; room->n_copies < COPIES_MAX && used < COPIES_BYTES && status == WEFT_OK;
+       room->n_copies++) {
     uint32_t i = room->n_copies;
     uint32_t n_out = experts ? 2 * EXPERT_WIDTH : c->n_out;
     status = make_weight(room, &room->weight[i], c->type, experts ? EXPERTS : 1, n_out, c->n_in);
@@ -196,7 +206,8 @@ static void free_weights(bench_room *room) {
   room->n_copies = 0;
 }
 
-static weft_status run_matmul(bench_room *room, const kernel_case *c, uint32_t copy, uint64_t *scratch_bytes) {
+static weft_status run_matmul(bench_room *room, const kernel_case *c, uint32_t copy,
+                              uint64_t *scratch_bytes) {
   weft_matmul_args args = {.x = room->x, .n_rows = c->n_rows, .n_weights = 1, .x_stride = c->n_in};
   args.weight[0] = &room->weight[copy];
   args.y[0] = room->y;
@@ -208,7 +219,8 @@ static weft_status run_matmul(bench_room *room, const kernel_case *c, uint32_t c
   return WEFT_OK;
 }
 
-static weft_status run_experts(bench_room *room, const kernel_case *c, uint32_t copy, uint64_t *scratch_bytes) {
+static weft_status run_experts(bench_room *room, const kernel_case *c, uint32_t copy,
+                               uint64_t *scratch_bytes) {
   weft_experts_args args = {
       .x = room->x,
       .ids = room->ids,
@@ -231,7 +243,8 @@ static weft_status run_experts(bench_room *room, const kernel_case *c, uint32_t 
   return WEFT_OK;
 }
 
-static weft_status run_head(bench_room *room, const kernel_case *c, uint32_t copy, uint64_t *scratch_bytes) {
+static weft_status run_head(bench_room *room, const kernel_case *c, uint32_t copy,
+                            uint64_t *scratch_bytes) {
   weft_head_stats_args args = {
       .h = room->x,
       .weight = &room->weight[copy],
@@ -257,7 +270,8 @@ static weft_status run_head(bench_room *room, const kernel_case *c, uint32_t cop
   return WEFT_OK;
 }
 
-static weft_status run_once(bench_room *room, const kernel_case *c, uint32_t copy, uint64_t *scratch_bytes) {
+static weft_status run_once(bench_room *room, const kernel_case *c, uint32_t copy,
+                            uint64_t *scratch_bytes) {
   if (c->work == WORK_MATMUL) return run_matmul(room, c, copy, scratch_bytes);
   if (c->work == WORK_EXPERTS) return run_experts(room, c, copy, scratch_bytes);
   return run_head(room, c, copy, scratch_bytes);
@@ -277,7 +291,8 @@ static weft_status time_case(bench_room *room, const kernel_case *c, double *bes
   *best_s = 1e9;
   for (uint32_t repeat = 0; repeat <= REPEATS && status == WEFT_OK; repeat++) {
     double begin = now_s(room);
-    for (uint32_t i = 0; i < room->n_copies && status == WEFT_OK; i++) status = run_once(room, c, i, NULL);
+    for (uint32_t i = 0; i < room->n_copies && status == WEFT_OK; i++)
+      status = run_once(room, c, i, NULL);
     double each = (now_s(room) - begin) / room->n_copies;
     if (repeat > 0 && each < *best_s) *best_s = each; /* the first warms up */
   }
@@ -285,7 +300,8 @@ static weft_status time_case(bench_room *room, const kernel_case *c, double *bes
 }
 
 /* Bytes of weights read and products made by one call. */
-static void count_work(const bench_room *room, const kernel_case *c, double *n_bytes, double *n_products) {
+static void count_work(const bench_room *room, const kernel_case *c, double *n_bytes,
+                       double *n_products) {
   const weft_weight *weight = &room->weight[0], *down = &room->down[0];
   if (c->work == WORK_EXPERTS) {
     double part = (double)room->n_touched / EXPERTS;
@@ -308,20 +324,24 @@ static weft_status run_case(bench_room *room, const kernel_case *c, bool first) 
   double floor_s = read_s > product_s ? read_s : product_s;
   const char *type = weft_type_find((int32_t)c->type)->name;
   if (room->json) {
-    (void)printf("%s{\"case\":\"%s\",\"type\":\"%s\",\"rows\":%u,\"us\":%.2f,\"mb\":%.3f,\"gb_s\":%.2f,"
-                 "\"gmac_s\":%.1f,\"floor_us\":%.2f,\"ratio\":%.3f}",
-                 first ? "" : ",\n", c->name, type, c->n_rows, 1e6 * best_s, n_bytes / 1e6, n_bytes / best_s / 1e9,
-                 n_products / best_s / 1e9, 1e6 * floor_s, best_s / floor_s);
+    (void)printf(
+        "%s{\"case\":\"%s\",\"type\":\"%s\",\"rows\":%u,\"us\":%.2f,\"mb\":%.3f,\"gb_s\":%.2f,"
+        "\"gmac_s\":%.1f,\"floor_us\":%.2f,\"ratio\":%.3f}",
+        first ? "" : ",\n", c->name, type, c->n_rows, 1e6 * best_s, n_bytes / 1e6,
+        n_bytes / best_s / 1e9, n_products / best_s / 1e9, 1e6 * floor_s, best_s / floor_s);
   } else {
-    (void)printf("%-24s %-5s %4u rows %10.1f us %8.2f MB %7.1f GB/s %7.1f GMAC/s  floor %9.1f us  x %.2f\n", c->name,
-                 type, c->n_rows, 1e6 * best_s, n_bytes / 1e6, n_bytes / best_s / 1e9, n_products / best_s / 1e9,
-                 1e6 * floor_s, best_s / floor_s);
+    (void)printf(
+        "%-24s %-5s %4u rows %10.1f us %8.2f MB %7.1f GB/s %7.1f GMAC/s  floor %9.1f us  x %.2f\n",
+        c->name, type, c->n_rows, 1e6 * best_s, n_bytes / 1e6, n_bytes / best_s / 1e9,
+        n_products / best_s / 1e9, 1e6 * floor_s, best_s / floor_s);
   }
   (void)fflush(stdout);
   return WEFT_OK;
 }
 
-/* ---- the whole ----------------------------------------------------------------------------------------------- */
+/* ---- the whole
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static weft_status open_room(bench_room *room) {
   weft_device_config config = {.backend = "cpu", .n_threads = room->n_threads};
@@ -339,8 +359,8 @@ static weft_status open_room(bench_room *room) {
   room->ids = weft_alloc(ROWS_MAX * TOP, sizeof *room->ids);
   room->rank_weights = weft_alloc(ROWS_MAX * TOP, sizeof *room->rank_weights);
   room->flags = weft_alloc(ROWS_MAX, 1);
-  if (room->x == NULL || room->y == NULL || room->row_numbers == NULL || room->tokens == NULL || room->ids == NULL ||
-      room->rank_weights == NULL || room->flags == NULL) {
+  if (room->x == NULL || room->y == NULL || room->row_numbers == NULL || room->tokens == NULL ||
+      room->ids == NULL || room->rank_weights == NULL || room->flags == NULL) {
     return WEFT_E_NO_MEMORY;
   }
   for (uint32_t i = 0; i < ROWS_MAX * HIDDEN; i++) {
@@ -349,7 +369,8 @@ static weft_status open_room(bench_room *room) {
   for (uint32_t r = 0; r < ROWS_MAX; r++) {
     room->row_numbers[r] = 0.8f;
     room->row_numbers[ROWS_MAX + r] = (float)(random_bits(r) % 1000) * 0.001f;
-    uint32_t e = (uint32_t)(random_bits(r + 7) % EXPERTS); /* eight different experts: an odd step around the ring */
+    uint32_t e = (uint32_t)(random_bits(r + 7) %
+                            EXPERTS); /* eight different experts: an odd step around the ring */
     uint32_t step = 1 + 2 * (uint32_t)(random_bits(r + 9) % (EXPERTS / 2));
     for (uint32_t j = 0; j < TOP; j++, e = (e + step) % EXPERTS) {
       room->ids[r * TOP + j] = (int32_t)e;
@@ -360,8 +381,9 @@ static weft_status open_room(bench_room *room) {
 }
 
 static void close_room(bench_room *room) {
-  void *all[] = {room->x, room->y, room->row_numbers, room->tokens, room->ids, room->rank_weights, room->flags,
-                 room->scratch};
+  void *all[] = {room->x,      room->y,      room->row_numbers,
+                 room->tokens, room->ids,    room->rank_weights,
+                 room->flags,  room->scratch};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) weft_free(all[i]);
   weft_device_close(room->device);
 }
@@ -374,17 +396,25 @@ static weft_status measure_products(bench_room *room) {
   room->n_copies = 1;
   if (status == WEFT_OK) status = time_case(room, &small, &best_s);
   free_weights(room);
-  if (status == WEFT_OK) room->product_rate = (double)small.n_rows * small.n_in * small.n_out / best_s;
+  if (status == WEFT_OK)
+    room->product_rate = (double)small.n_rows * small.n_in * small.n_out / best_s;
   return status;
 }
 
 static int read_words(bench_room *room, int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--json") == 0) room->json = true;
-    else if (strcmp(argv[i], "--cpu-time") == 0) room->cpu_time = true;
-    else if (strcmp(argv[i], "--case") == 0 && i + 1 < argc) room->word = argv[++i];
-    else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc) room->n_threads = (uint32_t)strtoul(argv[++i], NULL, 10);
-    else return weft_cli_fail(WEFT_EXIT_USAGE, "bench kernels: '%s' is not --json, --cpu-time, --case or --threads", argv[i]);
+    if (strcmp(argv[i], "--json") == 0)
+      room->json = true;
+    else if (strcmp(argv[i], "--cpu-time") == 0)
+      room->cpu_time = true;
+    else if (strcmp(argv[i], "--case") == 0 && i + 1 < argc)
+      room->word = argv[++i];
+    else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
+      room->n_threads = (uint32_t)strtoul(argv[++i], NULL, 10);
+    else
+      return weft_cli_fail(WEFT_EXIT_USAGE,
+                           "bench kernels: '%s' is not --json, --cpu-time, --case or --threads",
+                           argv[i]);
   }
   return WEFT_EXIT_OK;
 }
@@ -399,8 +429,9 @@ int weft_bench_kernels(int argc, char **argv) {
   if (status == WEFT_OK) {
     const weft_device_info *info = weft_device_get_info(room.device);
     room.read_rate = measure_reading(&room);
-    (void)fprintf(stderr, "%s, %s, %u threads: reads %.1f GB/s, multiplies %.1f GMAC/s\n", info->name, info->isa,
-                  info->n_threads, room.read_rate / 1e9, room.product_rate / 1e9);
+    (void)fprintf(stderr, "%s, %s, %u threads: reads %.1f GB/s, multiplies %.1f GMAC/s\n",
+                  info->name, info->isa, info->n_threads, room.read_rate / 1e9,
+                  room.product_rate / 1e9);
   }
   bool first = true;
   if (room.json) (void)printf("[");

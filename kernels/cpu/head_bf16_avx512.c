@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Soft embeddings with products of bf16, AVX-512 BF16: twice as many as in f32.
  *
- * Law: called only where the processor says avx512bf16; the other files of this isa do not need it. A product of
- * two bf16 numbers is exact in f32; the instruction adds two of them to each of sixteen sums. */
+ * Law: called only where the processor says avx512bf16; the other files of this isa do not need it.
+ * A product of two bf16 numbers is exact in f32; the instruction adds two of them to each of
+ * sixteen sums. */
 #include "kernels/cpu/head.h"
 
 #if defined(__AVX512VNNI__)
@@ -10,14 +11,14 @@
 
 #include "kernels/cpu/matmul_lanes.h"
 
-#define BF16 __attribute__((target("avx512bf16")))
+#define BF16        __attribute__((target("avx512bf16")))
 #define BF16_INLINE static inline __attribute__((always_inline, target("avx512bf16")))
 
 enum { COLUMN_BYTES = WEFT_VOCAB_CHUNK * WEFT_PANEL * 2, TOKEN_PAIRS = WEFT_PANEL / 2 };
 
 /* Sixteen inputs of sixteen tokens, in f32: value[i] has a token per lane. */
-BF16_INLINE void widen_block(const weft_pack_info *info, const lanes_block *block, const lanes_u *codes, uint32_t half,
-                             __m512 value[WEFT_PANEL]) {
+BF16_INLINE void widen_block(const weft_pack_info *info, const lanes_block *block,
+                             const lanes_u *codes, uint32_t half, __m512 value[WEFT_PANEL]) {
   const __m512 scale = (__m512)(info->form == WEFT_FORM_SPLIT && half == 1 ? block->b : block->a);
   const __m512 least = (__m512)block->b;
   const __m512i byte = _mm512_set1_epi32(255), offset = _mm512_set1_epi32(1 << info->offset_shift);
@@ -33,8 +34,8 @@ BF16_INLINE void widen_block(const weft_pack_info *info, const lanes_block *bloc
   }
 }
 
-/* pairs[i] = lower half: token pairs of input i; upper half: of input i + 8. Each 32-bit lane is a pair of tokens.
- * Turned around: row j has, for each of the sixteen inputs, its token pair j. */
+/* pairs[i] = lower half: token pairs of input i; upper half: of input i + 8. Each 32-bit lane is a
+ * pair of tokens. Turned around: row j has, for each of the sixteen inputs, its token pair j. */
 BF16_INLINE void store_turned(const __m512i pairs[8], uint8_t *to) {
   const __m512i low_lanes = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
   const __m512i high_lanes = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
@@ -65,7 +66,8 @@ BF16_INLINE void store_values(const __m512 value[WEFT_PANEL], uint8_t *to) {
   store_turned(pairs, to);
 }
 
-BF16_INLINE void widen_type(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint8_t *to) {
+BF16_INLINE void widen_type(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in,
+                            uint8_t *to) {
   lanes_u codes[8];
   __m512 value[WEFT_PANEL];
   for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, to += 2 * COLUMN_BYTES) {
@@ -93,9 +95,11 @@ BF16_INLINE void widen_bf16(const uint8_t *panel, uint32_t n_in, uint8_t *to) {
   }
 }
 
-BF16 static void widen(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide) {
+BF16 static void widen(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at,
+                       uint8_t *wide) {
   uint8_t *to = wide + (uint64_t)at * TOKEN_PAIRS * WEFT_PANEL * 4;
-  if (info->type == WEFT_TYPE_BF16) widen_bf16(panel, n_in, to);
+  if (info->type == WEFT_TYPE_BF16)
+    widen_bf16(panel, n_in, to);
   else if (info->form == WEFT_FORM_LEAST && info->bits == 4) {
     static const weft_pack_info q4 = {WEFT_TYPE_Q4_K, WEFT_FORM_LEAST, 4, 0, 256, 320, 0};
     widen_type(&q4, panel, n_in, to);
@@ -118,22 +122,29 @@ BF16 static void narrow(float *e) {
   }
 }
 
-BF16 static void multiply(const uint8_t *wide, const float *const e[WEFT_SOFT_ROWS], uint32_t n_tokens,
-                          float out[WEFT_SOFT_ROWS][WEFT_PANEL]) {
+BF16 static void add(const weft_soft_tile *tile) {
+  const uint8_t *wide = tile->wide;
   __m512 sum[WEFT_SOFT_ROWS];
 #pragma GCC unroll 8
   for (int r = 0; r < WEFT_SOFT_ROWS; r++) sum[r] = _mm512_setzero_ps();
-  for (uint32_t v = 0; v < n_tokens / 2; v++, wide += 64) {
+  for (uint32_t v = 0; v < tile->n_tokens / 2; v++, wide += 64) {
     const __m512bh w = (__m512bh)_mm512_loadu_si512(wide);
 #pragma GCC unroll 8
     for (int r = 0; r < WEFT_SOFT_ROWS; r++) {
       int32_t two;
-      memcpy(&two, e[r] + v, sizeof two);
+      memcpy(&two, tile->e[r] + v, sizeof two);
       sum[r] = _mm512_dpbf16_ps(sum[r], w, (__m512bh)_mm512_set1_epi32(two));
     }
   }
+  __mmask16 mask = (__mmask16)((1u << tile->n_cols) - 1u);
 #pragma GCC unroll 8
-  for (int r = 0; r < WEFT_SOFT_ROWS; r++) _mm512_storeu_ps(out[r], sum[r]);
+  for (uint32_t r = 0; r < WEFT_SOFT_ROWS; r++) {
+    if (r >= tile->n_rows) break;
+    __m512 soft = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, tile->soft[r]),
+                                _mm512_set1_ps(tile->factor[r][0]));
+    soft = _mm512_fmadd_ps(sum[r], _mm512_set1_ps(tile->factor[r][1]), soft);
+    _mm512_mask_storeu_ps(tile->soft[r], mask, soft);
+  }
 }
 
 const weft_soft_fns weft_soft_bf16_avx512 = {
@@ -141,6 +152,6 @@ const weft_soft_fns weft_soft_bf16_avx512 = {
     .least = 0x1p-30,
     .widen = widen,
     .narrow = narrow,
-    .multiply = multiply,
+    .add = add,
 };
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The head's functions of one isa; HEAD_TABLE and SOFT_TABLE name the tables. Included by head_portable.c,
- * head_avx2.c and head_avx512.c. */
+/* The head's functions of one isa; HEAD_TABLE and SOFT_TABLE name the tables. Included by
+ * head_portable.c, head_avx2.c and head_avx512.c. */
 #include <math.h>
 
 #include "kernels/cpu/head.h"
@@ -19,13 +19,16 @@ WEFT_INLINE vf tanh_of(vf x) {
 
 static bool cap_logits(float *logits, uint32_t n, float cap) {
   vi finite = (vi)(vf_set(0.0f) == vf_set(0.0f));
+  const vf inverse = vf_set(1.0f / cap); /* not read when cap is 0 */
   for (uint32_t i = 0; i < n; i += VF_LANES) {
     uint32_t left = n - i;
     vf x = left < VF_LANES ? vf_load_some(logits + i, left) : vf_load(logits + i);
     finite &= x - x == vf_set(0.0f);
-    if (cap != 0.0f) x = tanh_of(x / vf_set(cap)) * vf_set(cap);
-    if (left < VF_LANES) vf_store_some(logits + i, x, left);
-    else vf_store(logits + i, x);
+    if (cap != 0.0f) x = tanh_of(x * inverse) * vf_set(cap);
+    if (left < VF_LANES)
+      vf_store_some(logits + i, x, left);
+    else
+      vf_store(logits + i, x);
   }
   for (uint32_t lane = 0; lane < VF_LANES; lane++) {
     if (finite[lane] == 0) return true;
@@ -41,7 +44,8 @@ WEFT_INLINE vi allowed_lanes(const uint32_t *allowed, uint32_t i) {
   return (vi)((bits >> lane & 1u) == 1u);
 }
 
-/* The chunk padded to whole vectors with -INFINITY, which is also what a token that is not allowed becomes. */
+/* The chunk padded to whole vectors with -INFINITY, which is also what a token that is not allowed
+ * becomes. */
 static void mask_logits(float *logits, uint32_t n, const uint32_t *allowed) {
   const vf none = vf_set(-INFINITY);
   for (uint32_t i = n; i < WEFT_VOCAB_CHUNK; i++) logits[i] = -INFINITY;
@@ -77,11 +81,12 @@ static void chunk_of(float *logits, uint32_t n, const uint32_t *allowed, float i
 
 const weft_head_fns HEAD_TABLE = {.cap = cap_logits, .chunk = chunk_of};
 
-/* ---- soft embeddings in f32 ---------------------------------------------------------------------------------- */
+/* ---- soft embeddings in f32
+ * ---------------------------------------------------------------------------------- */
 
 /* Inputs [i, i + 16) of sixteen tokens: value[input][token]. */
-LANES_INLINE void widen_sixteen(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t i,
-                                float value[WEFT_PANEL][WEFT_PANEL]) {
+LANES_INLINE void widen_sixteen(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in,
+                                uint32_t i, float value[WEFT_PANEL][WEFT_PANEL]) {
   if (info->form == WEFT_FORM_FLOAT) {
     for (uint32_t k = 0; k < WEFT_PANEL; k++) {
       lanes_f v = {0};
@@ -100,7 +105,8 @@ LANES_INLINE void widen_sixteen(const weft_pack_info *info, const uint8_t *panel
     if (info->form == WEFT_FORM_LEAST) {
       lanes_store(value[k], scale * __builtin_convertvector(code, lanes_f) + block.b);
     } else {
-      lanes_store(value[k], scale * __builtin_convertvector(code - (1 << info->offset_shift), lanes_f));
+      lanes_store(value[k],
+                  scale * __builtin_convertvector(code - (1 << info->offset_shift), lanes_f));
     }
   }
 }
@@ -111,30 +117,36 @@ static void widen_f32(const weft_pack_info *info, const uint8_t *panel, uint32_t
   const uint64_t column_bytes = (uint64_t)WEFT_VOCAB_CHUNK * WEFT_PANEL * sizeof(float);
   for (uint32_t i = 0; i < n_in; i += WEFT_PANEL) {
     widen_sixteen(info, panel, n_in, i, value);
-    float *to = (float *)(void *)(wide + i / WEFT_PANEL * column_bytes) + (uint64_t)at * WEFT_PANEL * WEFT_PANEL;
+    float *to = (float *)(void *)(wide + i / WEFT_PANEL * column_bytes) +
+                (uint64_t)at * WEFT_PANEL * WEFT_PANEL;
     for (uint32_t v = 0; v < WEFT_PANEL; v++) {
       for (uint32_t k = 0; k < WEFT_PANEL; k++) to[v * WEFT_PANEL + k] = value[k][v];
     }
   }
 }
 
-static void multiply_f32(const uint8_t *wide, const float *const e[WEFT_SOFT_ROWS], uint32_t n_tokens,
-                         float out[WEFT_SOFT_ROWS][WEFT_PANEL]) {
-  for (uint32_t first = 0; first < WEFT_SOFT_ROWS; first += TILE_ROWS) {
-    const float *w = (const float *)(const void *)wide;
+static void add_f32(const weft_soft_tile *tile) {
+  float part[TILE_ROWS][WEFT_PANEL];
+  for (uint32_t first = 0; first < tile->n_rows; first += TILE_ROWS) {
+    const float *w = (const float *)(const void *)tile->wide;
     vf sum[TILE_ROWS][TILE_PARTS] = {{{0}}};
-    for (uint32_t v = 0; v < n_tokens; v++, w += WEFT_PANEL) {
+    for (uint32_t v = 0; v < tile->n_tokens; v++, w += WEFT_PANEL) {
 #pragma GCC unroll 8
       for (uint32_t r = 0; r < TILE_ROWS; r++) {
-        vf one = vf_set(e[first + r][v]);
+        vf one = vf_set(tile->e[first + r][v]);
 #pragma GCC unroll 4
-        for (uint32_t j = 0; j < TILE_PARTS; j++) sum[r][j] = vf_fma(vf_load(w + j * VF_LANES), one, sum[r][j]);
+        for (uint32_t j = 0; j < TILE_PARTS; j++)
+          sum[r][j] = vf_fma(vf_load(w + j * VF_LANES), one, sum[r][j]);
       }
     }
-    for (uint32_t r = 0; r < TILE_ROWS; r++) {
-      for (uint32_t j = 0; j < TILE_PARTS; j++) vf_store(out[first + r] + j * VF_LANES, sum[r][j]);
+    for (uint32_t r = 0; r < TILE_ROWS && first + r < tile->n_rows; r++) {
+      for (uint32_t j = 0; j < TILE_PARTS; j++) vf_store(part[r] + j * VF_LANES, sum[r][j]);
+      const float *factor = tile->factor[first + r];
+      lanes_f soft = lanes_load_part(tile->soft[first + r], tile->n_cols, 0.0f) * factor[0];
+      lanes_store_part(tile->soft[first + r], soft + lanes_load(part[r]) * factor[1], tile->n_cols);
     }
   }
 }
 
-const weft_soft_fns SOFT_TABLE = {.element_bytes = 4, .least = 0x1p-40, .widen = widen_f32, .multiply = multiply_f32};
+const weft_soft_fns SOFT_TABLE = {
+    .element_bytes = 4, .least = 0x1p-40, .widen = widen_f32, .add = add_f32};

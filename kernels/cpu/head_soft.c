@@ -3,7 +3,6 @@
 #include <math.h>
 
 #include "kernels/cpu/head.h"
-#include "kernels/cpu/matmul_lanes.h"
 
 enum { SOFT_BATCH = 32 /* rows that share a pass over the widened weights */ };
 
@@ -11,7 +10,8 @@ const weft_soft_fns *weft_soft_find(weft_cpu_isa isa, weft_type type) {
 #if defined(__x86_64__)
   bool narrow = type != WEFT_TYPE_F32 && type != WEFT_TYPE_F16;
   if (isa == WEFT_ISA_AVX512) {
-    return narrow && __builtin_cpu_supports("avx512bf16") ? &weft_soft_bf16_avx512 : &weft_soft_avx512;
+    return narrow && __builtin_cpu_supports("avx512bf16") ? &weft_soft_bf16_avx512
+                                                          : &weft_soft_avx512;
   }
   if (isa == WEFT_ISA_AVX2) return &weft_soft_avx2;
 #else
@@ -23,8 +23,10 @@ const weft_soft_fns *weft_soft_find(weft_cpu_isa isa, weft_type type) {
 
 uint64_t weft_soft_place(weft_soft_run *run, uint8_t *memory) {
   uint64_t column = (uint64_t)WEFT_VOCAB_CHUNK * WEFT_PANEL * run->fns->element_bytes;
-  uint64_t at[5] = {0, (uint64_t)run->n_rows * WEFT_VOCAB_CHUNK * sizeof(float), weft_panel_count(run->weight->n_in) * column,
-                    weft_round_64(run->n_rows * sizeof(float)), weft_round_64(run->n_rows * sizeof(double))};
+  uint64_t at[5] = {0, (uint64_t)run->n_rows * WEFT_VOCAB_CHUNK * sizeof(float),
+                    weft_panel_count(run->weight->n_in) * column,
+                    weft_round_64(run->n_rows * sizeof(float)),
+                    weft_round_64(run->n_rows * sizeof(double))};
   for (uint32_t i = 1; i < 5; i++) at[i] += at[i - 1];
   if (memory != NULL) {
     run->logits = (float *)(void *)memory;
@@ -35,13 +37,16 @@ uint64_t weft_soft_place(weft_soft_run *run, uint8_t *memory) {
   return at[4];
 }
 
-static bool wants(const weft_soft_run *run, uint32_t r) { return run->want == NULL || run->want[r] != 0; }
+static bool wants(const weft_soft_run *run, uint32_t r) {
+  return run->want == NULL || run->want[r] != 0;
+}
 
 void weft_soft_begin(const weft_soft_run *run) {
   for (uint32_t r = 0; r < run->n_rows; r++) {
     run->top[r] = -INFINITY;
     run->total[r] = 0.0;
-    if (wants(run, r)) memset(run->soft + r * run->soft_stride, 0, run->weight->n_in * sizeof(float));
+    if (wants(run, r))
+      memset(run->soft + r * run->soft_stride, 0, run->weight->n_in * sizeof(float));
   }
 }
 
@@ -50,14 +55,16 @@ void weft_soft_widen(const weft_soft_run *run, uint32_t chunk, uint32_t at) {
   run->fns->widen(tile.info, tile.panel, tile.n_in, at, run->wide);
 }
 
-/* What the sum so far and this chunk are to be multiplied with; false when the chunk is to be left out. */
+/* What the sum so far and this chunk are to be multiplied with; false when the chunk is to be left
+ * out. */
 static bool join(const weft_soft_run *run, uint32_t r, const weft_chunk *chunk, float factor[2]) {
   if (chunk->index < 0) run->total[r] = -1.0;
   if (!wants(run, r) || run->total[r] < 0.0 || chunk->top == -INFINITY) return false;
   double inverse = (double)(1.0f / run->temperature[r]);
   float top = chunk->top > run->top[r] ? chunk->top : run->top[r];
   double weight = exp(((double)chunk->top - (double)top) * inverse);
-  double before = run->top[r] == -INFINITY ? 0.0 : exp(((double)run->top[r] - (double)top) * inverse);
+  double before =
+      run->top[r] == -INFINITY ? 0.0 : exp(((double)run->top[r] - (double)top) * inverse);
   run->total[r] = run->total[r] * before + (double)chunk->sum * weight;
   run->top[r] = top;
   factor[0] = (float)before;
@@ -73,38 +80,38 @@ typedef struct taking_part {
 } taking_part;
 
 /* Up to eight of them, from `at` on, and one column of sixteen inputs. */
-static void add_tile(const weft_soft_run *run, const taking_part *rows, uint32_t at, uint32_t column,
-                     const uint8_t *wide, uint32_t n_tokens) {
-  float part[WEFT_SOFT_ROWS][WEFT_PANEL];
-  const float *e[WEFT_SOFT_ROWS];
-  uint32_t i = column * WEFT_PANEL, n = run->weight->n_in - i < WEFT_PANEL ? run->weight->n_in - i : WEFT_PANEL;
-  uint32_t n_rows = rows->n - at < WEFT_SOFT_ROWS ? rows->n - at : WEFT_SOFT_ROWS;
-  for (uint32_t r = 0; r < WEFT_SOFT_ROWS; r++) { /* the last one fills the tile */
-    e[r] = run->logits + (uint64_t)rows->row[at + (r < n_rows ? r : n_rows - 1)] * WEFT_VOCAB_CHUNK;
+static void add_tile(const weft_soft_run *run, const taking_part *rows, uint32_t at,
+                     uint32_t column, weft_soft_tile *tile) {
+  uint32_t i = column * WEFT_PANEL, left = run->weight->n_in - i;
+  tile->n_rows = rows->n - at < WEFT_SOFT_ROWS ? rows->n - at : WEFT_SOFT_ROWS;
+  tile->n_cols = left < WEFT_PANEL ? left : WEFT_PANEL;
+  tile->wide =
+      run->wide + (uint64_t)column * WEFT_VOCAB_CHUNK * WEFT_PANEL * run->fns->element_bytes;
+  for (uint32_t r = 0; r < WEFT_SOFT_ROWS; r++) {
+    uint32_t from = at + (r < tile->n_rows ? r : tile->n_rows - 1), row = rows->row[from];
+    tile->e[r] = run->logits + (uint64_t)row * WEFT_VOCAB_CHUNK;
+    tile->soft[r] = run->soft + row * run->soft_stride + i;
+    memcpy(tile->factor[r], rows->factor[from], sizeof tile->factor[r]);
   }
-  run->fns->multiply(wide, e, n_tokens, part);
-  for (uint32_t r = 0; r < n_rows; r++) {
-    const float *factor = rows->factor[at + r];
-    float *soft = run->soft + rows->row[at + r] * run->soft_stride + i;
-    lanes_f sum = lanes_load_part(soft, n, 0.0f) * factor[0] + lanes_load(part[r]) * factor[1];
-    lanes_store_part(soft, sum, n);
-  }
+  run->fns->add(tile);
 }
 
-void weft_soft_add(const weft_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n, const weft_chunk *chunks) {
+void weft_soft_add(const weft_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n,
+                   const weft_chunk *chunks) {
   uint32_t n_columns = weft_panel_count(run->weight->n_in);
-  uint32_t n_tokens = weft_panel_count(weft_chunk_tokens(run->weight->n_out, chunk)) * WEFT_PANEL;
-  uint64_t column_bytes = (uint64_t)WEFT_VOCAB_CHUNK * WEFT_PANEL * run->fns->element_bytes;
+  weft_soft_tile tile = {
+      .n_tokens = weft_panel_count(weft_chunk_tokens(run->weight->n_out, chunk)) * WEFT_PANEL};
   for (uint32_t r = 0; r < n;) {
     taking_part rows = {0};
     for (; r < n && rows.n < SOFT_BATCH; r++) {
       if (!join(run, first + r, &chunks[r], rows.factor[rows.n])) continue;
       rows.row[rows.n++] = first + r;
-      if (run->fns->narrow != NULL) run->fns->narrow(run->logits + (uint64_t)(first + r) * WEFT_VOCAB_CHUNK);
+      if (run->fns->narrow != NULL)
+        run->fns->narrow(run->logits + (uint64_t)(first + r) * WEFT_VOCAB_CHUNK);
     }
     for (uint32_t column = 0; column < n_columns; column++) {
       for (uint32_t at = 0; at < rows.n; at += WEFT_SOFT_ROWS) {
-        add_tile(run, &rows, at, column, run->wide + column * column_bytes, n_tokens);
+        add_tile(run, &rows, at, column, &tile);
       }
     }
   }
@@ -115,12 +122,15 @@ void weft_soft_end(const weft_soft_run *run, float scale) {
     if (!wants(run, r)) continue;
     float *soft = run->soft + r * run->soft_stride;
     float factor = run->total[r] > 0.0 ? (float)((double)scale / run->total[r]) : 0.0f;
-    if (factor == 0.0f) memset(soft, 0, run->weight->n_in * sizeof(float));
-    else for (uint32_t i = 0; i < run->weight->n_in; i++) soft[i] *= factor;
+    if (factor == 0.0f)
+      memset(soft, 0, run->weight->n_in * sizeof(float));
+    else
+      for (uint32_t i = 0; i < run->weight->n_in; i++) soft[i] *= factor;
   }
 }
 
-/* ---- the op: logits are given -------------------------------------------------------------------------------- */
+/* ---- the op: logits are given
+ * -------------------------------------------------------------------------------- */
 
 enum { ROWS_PER_TASK = 32 };
 
@@ -169,7 +179,8 @@ static void add_task(void *arg, uint32_t task, uint32_t thread) {
   uint32_t n_tokens = weft_chunk_tokens(args->weight->n_out, call->chunk);
   for (uint32_t r = first; r < first + n; r++) {
     float *logits = call->run.logits + (uint64_t)r * WEFT_VOCAB_CHUNK;
-    const float *from = args->logits + r * args->logits_stride + (uint64_t)call->chunk * WEFT_VOCAB_CHUNK;
+    const float *from =
+        args->logits + r * args->logits_stride + (uint64_t)call->chunk * WEFT_VOCAB_CHUNK;
     memcpy(logits, from, n_tokens * sizeof(float));
     call->chunks[r] = (weft_chunk){.index = -1};
     if (call->head->cap(logits, n_tokens, 0.0f)) continue;
@@ -184,7 +195,8 @@ weft_status weft_cpu_soft(weft_device *device, const weft_soft_args *args) {
   uint32_t n_vocab = args->weight->n_out;
   weft_soft_begin(&call.run);
   for (call.chunk = 0; call.chunk < weft_chunk_count(n_vocab); call.chunk++) {
-    weft_pool_run(pool, widen_task, &call, weft_panel_count(weft_chunk_tokens(n_vocab, call.chunk)));
+    weft_pool_run(pool, widen_task, &call,
+                  weft_panel_count(weft_chunk_tokens(n_vocab, call.chunk)));
     weft_pool_run(pool, add_task, &call, (args->n_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK);
   }
   weft_soft_end(&call.run, args->scale);

@@ -5,9 +5,9 @@
 #include "base/check.h"
 
 enum {
-  ROWS_PER_TASK = 256,     /* their packed form stays in the second-level cache */
+  ROWS_PER_TASK = 256, /* their packed form stays in the second-level cache */
   PANELS_PER_TASK = 8,
-  PACK_INLINE = 8 * 1024   /* elements that are packed sooner than the pool wakes */
+  PACK_INLINE = 8 * 1024 /* elements that are packed sooner than the pool wakes */
 };
 
 const weft_products *weft_products_find(weft_cpu_isa isa) {
@@ -31,10 +31,12 @@ const char *weft_cpu_numerics(const weft_device *device, weft_type weight_type) 
   return weft_cpu_get_isa(device) == WEFT_ISA_PORTABLE ? "f32x256" : "f32x256-fma";
 }
 
-/* ---- packing rows -------------------------------------------------------------------------------------------- */
+/* ---- packing rows
+ * -------------------------------------------------------------------------------------------- */
 
 /* Row `row` of a float group of n_rows. */
-static void pack_float(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
+static void pack_float(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows,
+                       uint8_t *group) {
   float *to = (float *)(void *)group + row;
   for (uint32_t i = 0; i < n_in; i++) to[(uint64_t)i * n_rows] = x[i];
 }
@@ -46,8 +48,10 @@ void weft_rows_pack(const weft_pack_rows *rows, uint32_t first, uint32_t n) {
     uint8_t *group = rows->groups + (first + done) * row_bytes;
     for (uint32_t r = 0; r < n_rows; r++) {
       const float *x = rows->x + (uint64_t)(first + done + r) * rows->x_stride;
-      if (rows->quantised) rows->products->quantise(x, rows->n_in, r, n_rows, group);
-      else pack_float(x, rows->n_in, r, n_rows, group);
+      if (rows->quantised)
+        rows->products->quantise(x, rows->n_in, r, n_rows, group);
+      else
+        pack_float(x, rows->n_in, r, n_rows, group);
     }
     done += n_rows;
   }
@@ -76,18 +80,21 @@ void weft_rows_pack_all(weft_pool *pool, const weft_pack_rows *rows, uint32_t n_
   }
 }
 
-void weft_tile_rows(const weft_products *products, const weft_tile *tile, uint32_t first, uint32_t n) {
+void weft_tile_rows(const weft_products *products, const weft_tile *tile, uint32_t first,
+                    uint32_t n) {
   weft_tile part = *tile;
   uint64_t row_bytes = weft_group_row_bytes(tile->info->form != WEFT_FORM_FLOAT, tile->n_in);
   for (uint32_t done = 0; done < n; done += part.n_rows) {
     part.n_rows = weft_group_next(n - done);
+    part.fetch = done == 0;
     part.x = tile->x + (first + done) * row_bytes;
     part.y = tile->y + (first + done) * tile->y_stride;
     products->tile(&part);
   }
 }
 
-weft_tile weft_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel, uint32_t n_panels) {
+weft_tile weft_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel,
+                       uint32_t n_panels) {
   const weft_pack_info *info = weft_pack_find(weight->type);
   uint32_t total = weft_panel_count(weight->n_out);
   WEFT_CHECK(info != NULL);
@@ -105,21 +112,25 @@ weft_tile weft_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t pane
   };
 }
 
-/* ---- the op -------------------------------------------------------------------------------------------------- */
+/* ---- the op
+ * --------------------------------------------------------------------------------------------------
+ */
 
 typedef struct matmul_plan {
-  bool any[2];            /* is there a float weight, a quantised one */
-  uint64_t offset[2];     /* of their packed rows in scratch */
+  bool any[2];        /* is there a float weight, a quantised one */
+  uint64_t offset[2]; /* of their packed rows in scratch */
   uint64_t scratch_bytes;
 } matmul_plan;
 
 static matmul_plan make_plan(const weft_matmul_args *args) {
   matmul_plan plan = {0};
-  for (uint32_t w = 0; w < args->n_weights; w++) plan.any[weft_is_quantised(args->weight[w]->type)] = true;
+  for (uint32_t w = 0; w < args->n_weights; w++)
+    plan.any[weft_is_quantised(args->weight[w]->type)] = true;
   for (uint32_t q = 0; q < 2; q++) {
     plan.offset[q] = plan.scratch_bytes;
     if (!plan.any[q]) continue;
-    plan.scratch_bytes += weft_round_64(args->n_rows * weft_group_row_bytes(q == 1, args->weight[0]->n_in));
+    plan.scratch_bytes +=
+        weft_round_64(args->n_rows * weft_group_row_bytes(q == 1, args->weight[0]->n_in));
   }
   return plan;
 }
@@ -147,7 +158,8 @@ static void matmul_task(void *arg, uint32_t task, uint32_t thread) {
   while (part >= run->n_parts[w]) part -= run->n_parts[w++];
   const weft_weight *weight = args->weight[w];
   uint32_t panel = part * run->panels_per_task, left = weft_panel_count(weight->n_out) - panel;
-  weft_tile tile = weft_tile_of(weight, 0, panel, left < run->panels_per_task ? left : run->panels_per_task);
+  weft_tile tile =
+      weft_tile_of(weight, 0, panel, left < run->panels_per_task ? left : run->panels_per_task);
   tile.x = run->groups[weft_is_quantised(weight->type)];
   tile.y = args->y[w] + (uint64_t)panel * WEFT_PANEL;
   tile.y_stride = args->y_stride[w];
@@ -163,11 +175,13 @@ weft_status weft_cpu_matmul(weft_device *device, const weft_matmul_args *args) {
   for (uint32_t q = 0; q < 2; q++) {
     if (!plan.any[q]) continue;
     uint8_t *groups = (uint8_t *)args->scratch + plan.offset[q];
-    const weft_pack_rows rows = {run.products, args->x, args->x_stride, args->weight[0]->n_in, q == 1, groups};
+    const weft_pack_rows rows = {run.products,          args->x, args->x_stride,
+                                 args->weight[0]->n_in, q == 1,  groups};
     weft_rows_pack_all(pool, &rows, args->n_rows);
     run.groups[q] = groups;
   }
-  for (uint32_t w = 0; w < args->n_weights; w++) n_panels += weft_panel_count(args->weight[w]->n_out);
+  for (uint32_t w = 0; w < args->n_weights; w++)
+    n_panels += weft_panel_count(args->weight[w]->n_out);
   run.panels_per_task = n_panels / (weft_pool_size(pool) * WEFT_TASKS_PER_THREAD);
   if (run.panels_per_task < 1) run.panels_per_task = 1;
   if (run.panels_per_task > PANELS_PER_TASK) run.panels_per_task = PANELS_PER_TASK;

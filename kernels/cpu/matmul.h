@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of rows with panels: what the three instruction sets implement, and what matmul, experts and the
- * head share.
+/* Products of rows with panels: what the three instruction sets implement, and what matmul, experts
+ * and the head share.
  *
- * Law (the numerics of a product, the same for every number of rows, place and thread). Quantised weights: the
- * input row is cut into blocks of 32; a block's scale is max|x| / 127 in f32 and its codes are x / scale
- * rounded to nearest even; a block with a NaN or infinity has scale NaN, one with max|x| < 2^-100 is zero. For
- * one output, blocks ascend:
- *   OFFSET   t = scale * (float)dot                                            acc = fma(t, x_scale, acc)
- *   LEAST    t = fma(-least, (float)x_sum, scale * (float)dot)                 acc = fma(t, x_scale, acc)
- *   SPLIT    t = fma(scale1, (float)dot1, scale0 * (float)dot0)                acc = fma(t, x_scale, acc)
- * where dot is the exact integer sum of (code - offset) * x_code. Float weights: inputs ascend within segments
- * of WEFT_SEGMENT, acc = fma(w, x, acc) from zero, and segments are added ascending. All isas give equal bits,
- * but that portable code rounds w * x before it adds (a call per product where there is no fma otherwise).
+ * Law (the numerics of a product, the same for every number of rows, place and thread). Quantised
+ * weights: the input row is cut into blocks of 32; a block's scale is max|x| / 127 in f32 and its
+ * codes are x / scale rounded to nearest even; a block with a NaN or infinity has scale NaN, one
+ * with max|x| < 2^-100 is zero. For one output, blocks ascend: OFFSET   t = scale * (float)dot acc
+ * = fma(t, x_scale, acc) LEAST    t = fma(-least, (float)x_sum, scale * (float)dot) acc = fma(t,
+ * x_scale, acc) SPLIT    t = fma(scale1, (float)dot1, scale0 * (float)dot0)                acc =
+ * fma(t, x_scale, acc) where dot is the exact integer sum of (code - offset) * x_code. Float
+ * weights: inputs ascend within segments of WEFT_SEGMENT, acc = fma(w, x, acc) from zero, and
+ * segments are added ascending. All isas give equal bits, but that portable code rounds w * x
+ * before it adds (a call per product where there is no fma otherwise).
  *
  * Rows are packed into groups before the product; the rows of a group lie side by side:
- *   quantised   per block of 32, for each row 52 bytes: 32 codes s8; scale f32; sum of the codes f32; minus the
- *               sums of all, of the first sixteen and of the last sixteen codes, s32
- *   float       per input: x of each row, f32
- * A group has 16 rows; what is left at the end is one group of up to 8 or two of almost equal size. */
+ *   quantised   per block of 32, for each row 52 bytes: 32 codes s8; scale f32; sum of the codes
+ * f32; minus the sums of all, of the first sixteen and of the last sixteen codes, s32 float per
+ * input: x of each row, f32 A group has 16 rows; what is left at the end is one group of up to 8 or
+ * two of almost equal size. */
 #ifndef WEFT_KERNELS_CPU_MATMUL_H
 #define WEFT_KERNELS_CPU_MATMUL_H
 
@@ -26,10 +26,10 @@
 #include "kernels/cpu/pack.h"
 
 enum {
-  WEFT_GROUP = 16,         /* rows of a full group */
-  WEFT_GROUP_PART = 8,     /* most rows of another */
-  WEFT_SEGMENT = 256,      /* inputs summed at a time, float weights */
-  WEFT_X_BYTES = 52,       /* of one row's block of 32 in a quantised group, and what is where in them */
+  WEFT_GROUP = 16,     /* rows of a full group */
+  WEFT_GROUP_PART = 8, /* most rows of another */
+  WEFT_SEGMENT = 256,  /* inputs summed at a time, float weights */
+  WEFT_X_BYTES = 52, /* of one row's block of 32 in a quantised group, and what is where in them */
   WEFT_X_SCALE = 32,
   WEFT_X_SUM = 36,
   WEFT_X_MINUS = 40,
@@ -43,6 +43,7 @@ typedef struct weft_tile {
   const weft_pack_info *info;
   const uint8_t *panel; /* the first */
   const uint8_t *next;  /* weights that will be read after these, or NULL: only a hint */
+  bool fetch;           /* these weights, or next, are not in the cache yet: only a hint */
   uint64_t panel_bytes;
   uint32_t n_panels;
   uint32_t n_cols; /* outputs to store: more than 16 * (n_panels - 1), at most 16 * n_panels */
@@ -57,8 +58,8 @@ typedef struct weft_tile {
 typedef struct weft_ranked {
   const float *x; /* [slots][stride] */
   uint64_t stride;
-  const uint32_t *slot;  /* [k] */
-  const float *weight;   /* [k] */
+  const uint32_t *slot; /* [k] */
+  const float *weight;  /* [k] */
   uint32_t k;
 } weft_ranked;
 
@@ -81,7 +82,8 @@ static inline uint32_t weft_group_next(uint32_t n_left) {
   return n_left > WEFT_GROUP_PART ? (n_left + 1) / 2 : n_left;
 }
 
-/* Bytes that one row takes in packed groups, so that the group beginning at row r is at r times this. */
+/* Bytes that one row takes in packed groups, so that the group beginning at row r is at r times
+ * this. */
 static inline uint64_t weft_group_row_bytes(bool quantised, uint32_t n_in) {
   return quantised ? (uint64_t)(n_in / WEFT_PACK_BLOCK) * WEFT_X_BYTES : 4ull * n_in;
 }
@@ -90,13 +92,19 @@ static inline bool weft_is_quantised(weft_type type) {
   return type != WEFT_TYPE_F32 && type != WEFT_TYPE_F16 && type != WEFT_TYPE_BF16;
 }
 
-static inline uint64_t weft_round_64(uint64_t n) { return (n + 63u) & ~63ull; }
+static inline uint64_t weft_round_64(uint64_t n) {
+  return (n + 63u) & ~63ull;
+}
 
-/* Scale of a block whose largest magnitude is `most`, and what to multiply by; 0 when all codes are to be 0. */
+/* Scale of a block whose largest magnitude is `most`, and what to multiply by; 0 when all codes are
+ * to be 0. */
 static inline void weft_block_scale(float most, float *scale, float *inverse) {
   *inverse = 0.0f;
   if (!(most <= 3.4028235e38f)) { /* NaN or infinity spoils the block, visibly */
-    union { uint32_t u; float f; } nan = {0x7FC00000u};
+    union {
+      uint32_t u;
+      float f;
+    } nan = {0x7FC00000u};
     *scale = nan.f;
   } else if (most < 0x1p-100f) {
     *scale = 0.0f;
@@ -115,7 +123,8 @@ static inline void weft_block_tail(uint8_t *to, float scale, int32_t first, int3
   memcpy(to + WEFT_X_MINUS, minus, sizeof minus);
 }
 
-/* Packs rows [first, first + n) into groups; first is a multiple of 16. row(r) is x + r * x_stride. */
+/* Packs rows [first, first + n) into groups; first is a multiple of 16. row(r) is x + r * x_stride.
+ */
 typedef struct weft_pack_rows {
   const weft_products *products;
   const float *x;
@@ -129,9 +138,12 @@ void weft_rows_pack(const weft_pack_rows *rows, uint32_t first, uint32_t n);
 void weft_rows_pack_all(weft_pool *pool, const weft_pack_rows *rows, uint32_t n_rows);
 
 /* Panels [panel, panel + n_panels) of a matrix; the caller adds x, y, y_stride and n_rows. */
-weft_tile weft_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel, uint32_t n_panels);
+weft_tile weft_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel,
+                       uint32_t n_panels);
 
-/* Runs a tile over rows [first, first + n) of packed groups: tile.x and tile.y are those of row 0. */
-void weft_tile_rows(const weft_products *products, const weft_tile *tile, uint32_t first, uint32_t n);
+/* Runs a tile over rows [first, first + n) of packed groups: tile.x and tile.y are those of row 0.
+ */
+void weft_tile_rows(const weft_products *products, const weft_tile *tile, uint32_t first,
+                    uint32_t n);
 
 #endif

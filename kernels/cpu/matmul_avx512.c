@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of rows with panels, AVX-512 with VNNI: sixteen lanes are the sixteen outputs of a panel.
+/* Products of rows with panels, AVX-512 with VNNI: sixteen lanes are the sixteen outputs of a
+ * panel.
  *
- * Law: the numerics of matmul.h. A block's codes are widened once into eight registers and serve all rows of
- * the group, whose accumulators stay in registers; activations come as broadcasts from memory. */
+ * Law: the numerics of matmul.h. A block's codes are widened once into eight registers and serve
+ * all rows of the group, whose accumulators stay in registers; activations come as broadcasts from
+ * memory. */
 #include "kernels/cpu/matmul.h"
 
 #if defined(__AVX512VNNI__)
@@ -15,7 +17,8 @@
 
 enum { FETCH_AHEAD = 4096 /* bytes */ };
 
-/* ---- weights of one block: 32 inputs x 16 outputs ------------------------------------------------------------ */
+/* ---- weights of one block: 32 inputs x 16 outputs
+ * ------------------------------------------------------------ */
 
 INLINE void load_codes(uint32_t bits, const uint8_t *q, __m512i w[8]) {
   if (bits == 8) {
@@ -35,7 +38,8 @@ INLINE void load_codes(uint32_t bits, const uint8_t *q, __m512i w[8]) {
     __m512i fifth = _mm512_loadu_si512(q + 256);
 #pragma GCC unroll 8
     for (int c = 0; c < 8; c++) {
-      __m512i at4 = c < 4 ? _mm512_slli_epi16(fifth, (unsigned)(4 - c)) : _mm512_srli_epi16(fifth, (unsigned)(c - 4));
+      __m512i at4 = c < 4 ? _mm512_slli_epi16(fifth, (unsigned)(4 - c))
+                          : _mm512_srli_epi16(fifth, (unsigned)(c - 4));
       w[c] = _mm512_ternarylogic_epi64(w[c], at4, bit, 0xF8); /* w | (at4 & bit) */
     }
   }
@@ -45,7 +49,8 @@ INLINE void load_codes(uint32_t bits, const uint8_t *q, __m512i w[8]) {
     for (int c = 0; c < 8; c++) {
       __m512i two = _mm512_loadu_si512(q + (c < 4 ? 256 : 320));
       int at = 2 * (c % 4);
-      __m512i at4 = at <= 4 ? _mm512_slli_epi16(two, (unsigned)(4 - at)) : _mm512_srli_epi16(two, (unsigned)(at - 4));
+      __m512i at4 = at <= 4 ? _mm512_slli_epi16(two, (unsigned)(4 - at))
+                            : _mm512_srli_epi16(two, (unsigned)(at - 4));
       w[c] = _mm512_ternarylogic_epi64(w[c], at4, pair, 0xF8);
     }
   }
@@ -53,8 +58,8 @@ INLINE void load_codes(uint32_t bits, const uint8_t *q, __m512i w[8]) {
 
 /* MXFP4 codes to twice their value plus 16. */
 INLINE void look_up(__m512i w[8]) {
-  const __m512i table =
-      _mm512_broadcast_i32x4(_mm_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4));
+  const __m512i table = _mm512_broadcast_i32x4(
+      _mm_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4));
 #pragma GCC unroll 8
   for (int c = 0; c < 8; c++) w[c] = _mm512_shuffle_epi8(table, w[c]);
 }
@@ -64,11 +69,13 @@ INLINE __m512 load_f16(const uint8_t *at) {
 }
 
 INLINE __m512 load_u8(const uint8_t *at) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)));
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)));
 }
 
 INLINE __m512 load_s8(const uint8_t *at) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)));
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)));
 }
 
 /* 2^(e - 128); e = 255 is NaN. */
@@ -87,7 +94,8 @@ typedef struct weights {
   __m512 a, b; /* OFFSET: scale; LEAST: scale, -least; SPLIT: scales of both halves */
 } weights;
 
-/* ---- one block, one row -------------------------------------------------------------------------------------- */
+/* ---- one block, one row
+ * -------------------------------------------------------------------------------------- */
 
 INLINE __m512i dot4(__m512i dot, const __m512i w[4], const uint8_t *codes) {
 #pragma GCC unroll 4
@@ -111,7 +119,8 @@ INLINE float load_float(const uint8_t *at) {
   return f;
 }
 
-INLINE __m512 add_block(weft_pack_form form, unsigned shift, const weights *k, const uint8_t *x, __m512 acc) {
+INLINE __m512 add_block(weft_pack_form form, unsigned shift, const weights *k, const uint8_t *x,
+                        __m512 acc) {
   __m512 t;
   if (form == WEFT_FORM_SPLIT) {
     __m512i dot0 = dot4(offset_sum(x + WEFT_X_MINUS_FIRST, shift), k->w, x);
@@ -119,16 +128,20 @@ INLINE __m512 add_block(weft_pack_form form, unsigned shift, const weights *k, c
     t = _mm512_mul_ps(k->a, _mm512_cvtepi32_ps(dot0));
     t = _mm512_fmadd_ps(k->b, _mm512_cvtepi32_ps(dot1), t);
   } else {
-    __m512i dot = form == WEFT_FORM_OFFSET ? offset_sum(x + WEFT_X_MINUS, shift) : _mm512_setzero_si512();
+    __m512i dot =
+        form == WEFT_FORM_OFFSET ? offset_sum(x + WEFT_X_MINUS, shift) : _mm512_setzero_si512();
     dot = dot4(dot4(dot, k->w, x), k->w + 4, x + 16);
     t = _mm512_mul_ps(k->a, _mm512_cvtepi32_ps(dot));
-    if (form == WEFT_FORM_LEAST) t = _mm512_fmadd_ps(k->b, _mm512_set1_ps(load_float(x + WEFT_X_SUM)), t);
+    if (form == WEFT_FORM_LEAST)
+      t = _mm512_fmadd_ps(k->b, _mm512_set1_ps(load_float(x + WEFT_X_SUM)), t);
   }
   return _mm512_fmadd_ps(t, _mm512_set1_ps(load_float(x + WEFT_X_SCALE)), acc);
 }
 
-/* Where what is FETCH_AHEAD bytes away lies: further in the tile's panels, or in those that come next. */
+/* Where what is FETCH_AHEAD bytes away lies: further in the tile's panels, or in those that come
+ * next. */
 INLINE void fetch_ahead(const weft_tile *tile, const uint8_t *at, uint32_t n_bytes) {
+  if (!tile->fetch) return;
   const uint8_t *end = tile->panel + tile->n_panels * tile->panel_bytes;
   const uint8_t *next = tile->next == NULL ? at : tile->next - (end - at) + FETCH_AHEAD;
   const uint8_t *from = (uint64_t)(end - at) > FETCH_AHEAD ? at + FETCH_AHEAD : next;
@@ -136,7 +149,8 @@ INLINE void fetch_ahead(const weft_tile *tile, const uint8_t *at, uint32_t n_byt
   for (uint32_t i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)from + i, _MM_HINT_T0);
 }
 
-/* ---- one panel, R rows --------------------------------------------------------------------------------------- */
+/* ---- one panel, R rows
+ * --------------------------------------------------------------------------------------- */
 
 INLINE void store_rows(const __m512 *acc, int R, const weft_tile *tile, uint32_t panel) {
   uint32_t left = tile->n_cols - panel * WEFT_PANEL;
@@ -148,7 +162,8 @@ INLINE void store_rows(const __m512 *acc, int R, const weft_tile *tile, uint32_t
 
 INLINE void small_panel(weft_type type, unsigned shift, uint32_t bits, uint32_t quant_bytes, int R,
                         const weft_tile *tile, uint32_t panel) {
-  const uint32_t scale_bytes = type == WEFT_TYPE_MXFP4 ? 16 : 32, per_line = weft_blocks_per_line(scale_bytes);
+  const uint32_t scale_bytes = type == WEFT_TYPE_MXFP4 ? 16 : 32,
+                 per_line = weft_blocks_per_line(scale_bytes);
   const uint8_t *at = tile->panel + panel * tile->panel_bytes, *x = tile->x;
   __m512 acc[16];
 #pragma GCC unroll 16
@@ -166,7 +181,8 @@ INLINE void small_panel(weft_type type, unsigned shift, uint32_t bits, uint32_t 
       k.a = type == WEFT_TYPE_MXFP4 ? load_e8m0(scales) : load_f16(scales);
       k.b = k.a;
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) acc[r] = add_block(WEFT_FORM_OFFSET, shift, &k, x + WEFT_X_BYTES * r, acc[r]);
+      for (int r = 0; r < R; r++)
+        acc[r] = add_block(WEFT_FORM_OFFSET, shift, &k, x + WEFT_X_BYTES * r, acc[r]);
       scales += scale_bytes;
       at += quant_bytes;
       x += WEFT_X_BYTES * R;
@@ -175,8 +191,8 @@ INLINE void small_panel(weft_type type, unsigned shift, uint32_t bits, uint32_t 
   store_rows(acc, R, tile, panel);
 }
 
-INLINE void super_panel(weft_pack_form form, uint32_t bits, uint32_t quant_bytes, int R, const weft_tile *tile,
-                        uint32_t panel) {
+INLINE void super_panel(weft_pack_form form, uint32_t bits, uint32_t quant_bytes, int R,
+                        const weft_tile *tile, uint32_t panel) {
   const uint8_t *super = tile->panel + panel * tile->panel_bytes;
   const uint8_t *x = tile->x;
   __m512 acc[16];
@@ -226,34 +242,37 @@ INLINE void float_panel(weft_type type, int R, const weft_tile *tile, uint32_t p
     for (uint32_t i = 0; i < n; i++, x += 4 * R) {
       __m512 w = load_weight(type, weight, first + i);
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) acc[r] = _mm512_fmadd_ps(w, _mm512_set1_ps(load_float(x + 4 * r)), acc[r]);
+      for (int r = 0; r < R; r++)
+        acc[r] = _mm512_fmadd_ps(w, _mm512_set1_ps(load_float(x + 4 * r)), acc[r]);
     }
 #pragma GCC unroll 16
-    for (int r = 0; r < R; r++) _mm512_store_ps(total[r], _mm512_add_ps(_mm512_load_ps(total[r]), acc[r]));
+    for (int r = 0; r < R; r++)
+      _mm512_store_ps(total[r], _mm512_add_ps(_mm512_load_ps(total[r]), acc[r]));
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++) acc[r] = _mm512_load_ps(total[r]);
   store_rows(acc, R, tile, panel);
 }
 
-/* ---- one function per type and number of rows ---------------------------------------------------------------- */
+/* ---- one function per type and number of rows
+ * ---------------------------------------------------------------- */
 
-#define TYPES(X, R)                                                             \
-  X(F32, R, float_panel(WEFT_TYPE_F32, R, tile, p))                             \
-  X(F16, R, float_panel(WEFT_TYPE_F16, R, tile, p))                             \
-  X(BF16, R, float_panel(WEFT_TYPE_BF16, R, tile, p))                           \
-  X(Q8_0, R, small_panel(WEFT_TYPE_Q8_0, 7, 8, 512, R, tile, p))                \
-  X(Q4_0, R, small_panel(WEFT_TYPE_Q4_0, 3, 4, 256, R, tile, p))                \
-  X(Q5_0, R, small_panel(WEFT_TYPE_Q5_0, 4, 5, 320, R, tile, p))                \
-  X(MXFP4, R, small_panel(WEFT_TYPE_MXFP4, 4, 4, 256, R, tile, p))              \
-  X(Q4_K, R, super_panel(WEFT_FORM_LEAST, 4, 256, R, tile, p))                  \
-  X(Q5_K, R, super_panel(WEFT_FORM_LEAST, 5, 320, R, tile, p))                  \
+#define TYPES(X, R)                                                \
+  X(F32, R, float_panel(WEFT_TYPE_F32, R, tile, p))                \
+  X(F16, R, float_panel(WEFT_TYPE_F16, R, tile, p))                \
+  X(BF16, R, float_panel(WEFT_TYPE_BF16, R, tile, p))              \
+  X(Q8_0, R, small_panel(WEFT_TYPE_Q8_0, 7, 8, 512, R, tile, p))   \
+  X(Q4_0, R, small_panel(WEFT_TYPE_Q4_0, 3, 4, 256, R, tile, p))   \
+  X(Q5_0, R, small_panel(WEFT_TYPE_Q5_0, 4, 5, 320, R, tile, p))   \
+  X(MXFP4, R, small_panel(WEFT_TYPE_MXFP4, 4, 4, 256, R, tile, p)) \
+  X(Q4_K, R, super_panel(WEFT_FORM_LEAST, 4, 256, R, tile, p))     \
+  X(Q5_K, R, super_panel(WEFT_FORM_LEAST, 5, 320, R, tile, p))     \
   X(Q6_K, R, super_panel(WEFT_FORM_SPLIT, 6, 384, R, tile, p))
 #define ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(16)
 
-#define X(type, R, call)                                                        \
-  static void tile_##type##_##R(const weft_tile *tile) {                        \
-    for (uint32_t p = 0; p < tile->n_panels; p++) call;                         \
+#define X(type, R, call)                                 \
+  static void tile_##type##_##R(const weft_tile *tile) { \
+    for (uint32_t p = 0; p < tile->n_panels; p++) call;  \
   }
 #define ALL(R) TYPES(X, R)
 ROWS(ALL)
@@ -265,14 +284,14 @@ typedef void (*tile_fn)(const weft_tile *tile);
 /* The table of variants: one numerics per type, one function per number of rows. */
 static tile_fn find_tile_fn(weft_type type, uint32_t n_rows) {
   switch (type) {
-#define Y(type)                                                     \
-  case WEFT_TYPE_##type: {                                          \
-    static const tile_fn fns[WEFT_GROUP + 1] = {ROWS_OF(type)};     \
-    return fns[n_rows];                                             \
+#define Y(type)                                                 \
+  case WEFT_TYPE_##type: {                                      \
+    static const tile_fn fns[WEFT_GROUP + 1] = {ROWS_OF(type)}; \
+    return fns[n_rows];                                         \
   }
-#define ROWS_OF(type)                                                                               \
-  [1] = tile_##type##_1, [2] = tile_##type##_2, [3] = tile_##type##_3, [4] = tile_##type##_4,       \
-  [5] = tile_##type##_5, [6] = tile_##type##_6, [7] = tile_##type##_7, [8] = tile_##type##_8,       \
+#define ROWS_OF(type)                                                                         \
+  [1] = tile_##type##_1, [2] = tile_##type##_2, [3] = tile_##type##_3, [4] = tile_##type##_4, \
+  [5] = tile_##type##_5, [6] = tile_##type##_6, [7] = tile_##type##_7, [8] = tile_##type##_8, \
   [16] = tile_##type##_16
     Y(F32)
     Y(F16)
@@ -286,32 +305,47 @@ static tile_fn find_tile_fn(weft_type type, uint32_t n_rows) {
     Y(Q6_K)
 #undef ROWS_OF
 #undef Y
-    case WEFT_TYPE_NONE: break;
+    case WEFT_TYPE_NONE:
+      break;
   }
   return NULL;
 }
 
-static void tile_avx512(const weft_tile *tile) { find_tile_fn(tile->info->type, tile->n_rows)(tile); }
+static void tile_avx512(const weft_tile *tile) {
+  find_tile_fn(tile->info->type, tile->n_rows)(tile);
+}
 
-/* ---- rows ---------------------------------------------------------------------------------------------------- */
+/* ---- rows
+ * ----------------------------------------------------------------------------------------------------
+ */
 
-static void quantise_avx512(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
+/* Sum of sixteen signed bytes: as unsigned ones 128 larger. */
+INLINE int32_t sum_bytes(__m128i q) {
+  __m128i eights = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8(-128)), _mm_setzero_si128());
+  return _mm_cvtsi128_si32(_mm_add_epi32(eights, _mm_unpackhi_epi64(eights, eights))) - 16 * 128;
+}
+
+static void quantise_avx512(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows,
+                            uint8_t *group) {
   const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
   for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, x += WEFT_PACK_BLOCK) {
     __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
     __m512i m0 = _mm512_and_si512(_mm512_castps_si512(x0), magnitude);
     __m512i m1 = _mm512_and_si512(_mm512_castps_si512(x1), magnitude);
-    union { uint32_t u; float f; } most = {_mm512_reduce_max_epu32(_mm512_max_epu32(m0, m1))};
+    union {
+      uint32_t u;
+      float f;
+    } most = {_mm512_reduce_max_epu32(_mm512_max_epu32(m0, m1))};
     float scale, inverse;
     weft_block_scale(most.f, &scale, &inverse);
     __m512 by = _mm512_set1_ps(inverse);
     __mmask16 usable = inverse != 0.0f ? 0xFFFF : 0;
-    __m512i q0 = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x0, by));
-    __m512i q1 = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x1, by));
+    __m128i q0 = _mm512_cvtepi32_epi8(_mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x0, by)));
+    __m128i q1 = _mm512_cvtepi32_epi8(_mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x1, by)));
     uint8_t *to = group + ((uint64_t)b * n_rows + row) * WEFT_X_BYTES;
-    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(q0));
-    _mm_storeu_si128((__m128i *)(void *)(to + 16), _mm512_cvtepi32_epi8(q1));
-    weft_block_tail(to, scale, _mm512_reduce_add_epi32(q0), _mm512_reduce_add_epi32(q1));
+    _mm_storeu_si128((__m128i *)(void *)to, q0);
+    _mm_storeu_si128((__m128i *)(void *)(to + 16), q1);
+    weft_block_tail(to, scale, sum_bytes(q0), sum_bytes(q1));
   }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Sixteen lanes in plain C: vectors of the compiler, lowered to whatever the file is compiled for.
  *
- * Law: no contraction and no reordering, so every isa computes the same bits here. Included by .c files of
- * this folder only. */
+ * Law: no contraction and no reordering, so every isa computes the same bits here. Included by .c
+ * files of this folder only. */
 #ifndef WEFT_KERNELS_CPU_MATMUL_LANES_H
 #define WEFT_KERNELS_CPU_MATMUL_LANES_H
 
@@ -20,7 +20,9 @@ typedef uint32_t lanes_u __attribute__((vector_size(64)));
 
 #define LANES_INLINE static inline __attribute__((always_inline, unused))
 
-LANES_INLINE lanes_f lanes_splat(float x) { return (lanes_f){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+LANES_INLINE lanes_f lanes_splat(float x) {
+  return (lanes_f){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+}
 
 LANES_INLINE lanes_f lanes_load(const float *at) {
   lanes_f v;
@@ -28,7 +30,9 @@ LANES_INLINE lanes_f lanes_load(const float *at) {
   return v;
 }
 
-LANES_INLINE void lanes_store(float *at, lanes_f v) { memcpy(at, &v, sizeof v); }
+LANES_INLINE void lanes_store(float *at, lanes_f v) {
+  memcpy(at, &v, sizeof v);
+}
 
 /* The first n (1 .. 16) lanes; the others are `rest`. */
 LANES_INLINE lanes_f lanes_load_part(const float *at, uint32_t n, float rest) {
@@ -42,10 +46,10 @@ LANES_INLINE void lanes_store_part(float *at, lanes_f v, uint32_t n) {
   memcpy(at, &v, (n >= 16 ? 16 : n) * sizeof *at);
 }
 
-#define LANES_HALVES(v, width) \
-  __builtin_shufflevector(v, v, 0 ^ width, 1 ^ width, 2 ^ width, 3 ^ width, 4 ^ width, 5 ^ width, 6 ^ width, \
-                          7 ^ width, 8 ^ width, 9 ^ width, 10 ^ width, 11 ^ width, 12 ^ width, 13 ^ width,    \
-                          14 ^ width, 15 ^ width)
+#define LANES_HALVES(v, width)                                                                    \
+  __builtin_shufflevector(v, v, 0 ^ width, 1 ^ width, 2 ^ width, 3 ^ width, 4 ^ width, 5 ^ width, \
+                          6 ^ width, 7 ^ width, 8 ^ width, 9 ^ width, 10 ^ width, 11 ^ width,     \
+                          12 ^ width, 13 ^ width, 14 ^ width, 15 ^ width)
 
 /* Halves are joined until one lane is left: lanes 8 apart, then 4, 2, 1. */
 LANES_INLINE int32_t lanes_sum_i(lanes_i v) {
@@ -99,7 +103,8 @@ LANES_INLINE void lanes_codes(uint32_t bits, const uint8_t *quants, lanes_u w[8]
   }
 }
 
-/* ---- scales of one block ------------------------------------------------------------------------------------- */
+/* ---- scales of one block
+ * ------------------------------------------------------------------------------------- */
 
 #if defined(__AVX512F__) && defined(__F16C__)
 #include <immintrin.h>
@@ -158,13 +163,15 @@ LANES_INLINE lanes_f lanes_e8m0(const uint8_t *at) {
   return (lanes_f)((bits & ~none) | (0x7FC00000u & none));
 }
 
-/* Block b of 32 inputs of a panel of quantised weights. a, b: as in matmul.h (LEAST: b is -least). */
+/* Block b of 32 inputs of a panel of quantised weights. a, b: as in matmul.h (LEAST: b is -least).
+ */
 typedef struct lanes_block {
   const uint8_t *quants;
   lanes_f a, b;
 } lanes_block;
 
-LANES_INLINE lanes_block lanes_find_block(const weft_pack_info *info, const uint8_t *panel, uint32_t b) {
+LANES_INLINE lanes_block lanes_find_block(const weft_pack_info *info, const uint8_t *panel,
+                                          uint32_t b) {
   lanes_block block;
   if (info->header_bytes == 0) {
     const uint8_t *scales = panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b);
@@ -174,7 +181,8 @@ LANES_INLINE lanes_block lanes_find_block(const weft_pack_info *info, const uint
     return block;
   }
   uint32_t j = b % 8;
-  const uint8_t *super = panel + (uint64_t)(b / 8) * (info->header_bytes + 8ull * info->quant_bytes);
+  const uint8_t *super =
+      panel + (uint64_t)(b / 8) * (info->header_bytes + 8ull * info->quant_bytes);
   block.quants = super + info->header_bytes + (uint64_t)j * info->quant_bytes;
   lanes_f d = lanes_f16(super);
   if (info->form == WEFT_FORM_SPLIT) {
@@ -193,7 +201,8 @@ LANES_INLINE uint8_t lanes_mxfp4(uint8_t code) {
   return table[code & 15];
 }
 
-LANES_INLINE void lanes_block_codes(const weft_pack_info *info, const lanes_block *block, lanes_u w[8]) {
+LANES_INLINE void lanes_block_codes(const weft_pack_info *info, const lanes_block *block,
+                                    lanes_u w[8]) {
   lanes_codes(info->bits, block->quants, w);
   if (info->type != WEFT_TYPE_MXFP4) return;
   uint8_t bytes[64];
@@ -213,7 +222,8 @@ LANES_INLINE lanes_f lanes_weight(weft_type type, const uint8_t *panel, uint64_t
   return v;
 }
 
-/* ---- activations --------------------------------------------------------------------------------------------- */
+/* ---- activations
+ * --------------------------------------------------------------------------------------------- */
 
 /* The sixteen codes of x * inverse, to nearest even (matmul.h). */
 LANES_INLINE lanes_i lanes_round(lanes_f x, float inverse) {
@@ -221,11 +231,15 @@ LANES_INLINE lanes_i lanes_round(lanes_f x, float inverse) {
   return (lanes_i)(x * inverse + magic) - (lanes_i)magic;
 }
 
-LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
+LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows,
+                                 uint8_t *group) {
   for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, x += WEFT_PACK_BLOCK) {
     lanes_f x0 = lanes_load(x), x1 = lanes_load(x + 16);
     lanes_i size0 = (lanes_i)x0 & 0x7FFFFFFF, size1 = (lanes_i)x1 & 0x7FFFFFFF;
-    union { int32_t i; float f; } most = {lanes_most_i(lanes_max_i(size0, size1))};
+    union {
+      int32_t i;
+      float f;
+    } most = {lanes_most_i(lanes_max_i(size0, size1))};
     float scale, inverse;
     weft_block_scale(most.f, &scale, &inverse);
     lanes_i q0 = {0}, q1 = {0};
@@ -234,7 +248,8 @@ LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, ui
       q1 = lanes_round(x1, inverse);
     }
     uint8_t *to = group + ((uint64_t)b * n_rows + row) * WEFT_X_BYTES;
-    lanes_s8 bytes0 = __builtin_convertvector(q0, lanes_s8), bytes1 = __builtin_convertvector(q1, lanes_s8);
+    lanes_s8 bytes0 = __builtin_convertvector(q0, lanes_s8),
+             bytes1 = __builtin_convertvector(q1, lanes_s8);
     memcpy(to, &bytes0, sizeof bytes0);
     memcpy(to + 16, &bytes1, sizeof bytes1);
     weft_block_tail(to, scale, lanes_sum_i(q0), lanes_sum_i(q1));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* experts on the cpu device: bit-equal to its parts one after another (matmul, gate, matmul, sum in rank order),
- * which are tested on their own; and near ref. */
+/* experts on the cpu device: bit-equal to its parts one after another (matmul, gate, matmul, sum in
+ * rank order), which are tested on their own; and near ref. */
 #include "tests/kernels/weights.h"
 
 typedef struct experts_case {
@@ -11,7 +11,8 @@ typedef struct experts_case {
 } experts_case;
 
 static const experts_case cases[] = {
-    {"4 bits, one stack", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q4_K, 7, 3, 256, 256, WEFT_GELU_TANH},
+    {"4 bits, one stack", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q4_K, 7, 3, 256, 256,
+     WEFT_GELU_TANH},
     {"8 bits", WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, 5, 2, 96, 160, WEFT_SILU},
     {"mixed", WEFT_TYPE_Q6_K, WEFT_TYPE_BF16, WEFT_TYPE_Q5_0, 4, 4, 256, 96, WEFT_GELU_TANH},
     {"float", WEFT_TYPE_F32, WEFT_TYPE_F32, WEFT_TYPE_F32, 6, 2, 40, 56, WEFT_SILU},
@@ -65,7 +66,8 @@ static void free_weights(weights *w) {
 static void make_routes(const experts_case *c, uint32_t n_rows, int32_t *ids, float *rank_weights) {
   for (uint32_t r = 0; r < n_rows; r++) {
     for (uint32_t j = 0; j < c->k; j++) {
-      uint32_t e = (uint32_t)(random_uniform(r, j) * random_uniform(r + 99, j) * (float)c->n_experts);
+      uint32_t e =
+          (uint32_t)(random_uniform(r, j) * random_uniform(r + 99, j) * (float)c->n_experts);
       for (uint32_t i = 0; i < j; i++) { /* the next expert that the row has not taken */
         if (ids[r * c->k + i] != (int32_t)e) continue;
         e = (e + 1) % c->n_experts;
@@ -77,11 +79,13 @@ static void make_routes(const experts_case *c, uint32_t n_rows, int32_t *ids, fl
   }
 }
 
-static buffer run_experts(weft_device *device, const experts_case *c, const weights *w, const float *x,
-                          const int32_t *ids, const float *rank_weights, uint32_t n_rows, uint32_t *n_touched) {
+static buffer run_experts(weft_device *device, const experts_case *c, const weights *w,
+                          const float *x, const int32_t *ids, const float *rank_weights,
+                          uint32_t n_rows, uint32_t *n_touched) {
   buffer y = buffer_new((size_t)n_rows * c->n_in * sizeof(float));
   weft_weight gate = upload(device, &w->gate), down = upload(device, &w->down), up = {0};
-  weft_experts_args args = {.x = x, .ids = ids, .weights = rank_weights, .down = &down, .y = y.data};
+  weft_experts_args args = {
+      .x = x, .ids = ids, .weights = rank_weights, .down = &down, .y = y.data};
   if (w->up.bytes != NULL) {
     up = upload(device, &w->up);
     args.gate = &gate;
@@ -106,8 +110,8 @@ static buffer run_experts(weft_device *device, const experts_case *c, const weig
 }
 
 /* y = x W^T for rows [begin, begin + n) of one expert's matrix. */
-static void one_product(weft_device *device, const stored *s, uint32_t expert, uint32_t begin, uint32_t n,
-                        const float *x, float *y) {
+static void one_product(weft_device *device, const stored *s, uint32_t expert, uint32_t begin,
+                        uint32_t n, const float *x, float *y) {
   weft_weight weight = s->shape;
   weight.n_mats = 1;
   weight.n_out = n;
@@ -125,8 +129,8 @@ static void one_product(weft_device *device, const stored *s, uint32_t expert, u
   weft_device_weight_free(device, &weight);
 }
 
-static void row_of_parts(weft_device *device, const experts_case *c, const weights *w, const float *x,
-                         const int32_t *ids, const float *rank_weights, float *y) {
+static void row_of_parts(weft_device *device, const experts_case *c, const weights *w,
+                         const float *x, const int32_t *ids, const float *rank_weights, float *y) {
   float g[256], u[256], out[256];
   bool fused = w->up.bytes == NULL;
   memset(y, 0, c->n_in * sizeof *y);
@@ -156,7 +160,8 @@ static void test_parts(void **state) {
       for (uint32_t r = 0; r < ROWS; r += 3) {
         row_of_parts(device, c, &w, x + r * c->n_in, ids + r * c->k, rank_weights + r * c->k, want);
         const float *got = (float *)y.data + (size_t)r * c->n_in;
-        assert_same(c->name, f->all.name[d], "the sum of its parts", got, want, c->n_in * sizeof(float));
+        assert_same(c->name, f->all.name[d], "the sum of its parts", got, want,
+                    c->n_in * sizeof(float));
       }
       buffer_free(&y);
     }
@@ -180,13 +185,16 @@ static void test_rows_and_threads(void **state) {
       assert_same(c->name, "cpu", "a smaller batch", part.data, whole.data, part.n_bytes);
       buffer_free(&part);
       const uint64_t at = (uint64_t)n * c->n_in;
-      buffer alone = run_experts(best, c, &w, x + at, ids + n * c->k, rank_weights + n * c->k, 1, NULL);
-      assert_same(c->name, "cpu", "a row alone", alone.data, (float *)whole.data + at, alone.n_bytes);
+      buffer alone =
+          run_experts(best, c, &w, x + at, ids + n * c->k, rank_weights + n * c->k, 1, NULL);
+      assert_same(c->name, "cpu", "a row alone", alone.data, (float *)whole.data + at,
+                  alone.n_bytes);
       buffer_free(&alone);
     }
     for (uint32_t t = 0; t < 2; t++) {
       buffer again = run_experts(f->more[t], c, &w, x, ids, rank_weights, ROWS, NULL);
-      assert_same(c->name, "cpu", "another number of threads", again.data, whole.data, whole.n_bytes);
+      assert_same(c->name, "cpu", "another number of threads", again.data, whole.data,
+                  whole.n_bytes);
       buffer_free(&again);
     }
     buffer_free(&whole);
@@ -194,9 +202,10 @@ static void test_rows_and_threads(void **state) {
   }
 }
 
-/* Against ref the only difference that counts is that activations are rounded to 8 bits, twice. One rounding moves
- * a product by about 1 / 250 of its own size (max / 254 at most, max / 440 on average, where the mean square is
- * max / 2.1); three products meet in the result. Measured: 0.3 to 0.9 % of the largest output; 3 % is allowed. */
+/* Against ref the only difference that counts is that activations are rounded to 8 bits, twice. One
+ * rounding moves a product by about 1 / 250 of its own size (max / 254 at most, max / 440 on
+ * average, where the mean square is max / 2.1); three products meet in the result. Measured: 0.3 to
+ * 0.9 % of the largest output; 3 % is allowed. */
 static void test_against_ref(void **state) {
   fixture *f = *state;
   for (uint32_t i = 0; i < N_CASES; i++) {
@@ -210,7 +219,8 @@ static void test_against_ref(void **state) {
     buffer want = run_experts(f->all.ref, c, &w, x, ids, rank_weights, ROWS, &touched[0]);
     buffer got = run_experts(f->more[0], c, &w, x, ids, rank_weights, ROWS, &touched[1]);
     double most = 0.0;
-    for (uint32_t j = 0; j < ROWS * c->n_in; j++) most = fmax(most, fabs((double)((float *)want.data)[j]));
+    for (uint32_t j = 0; j < ROWS * c->n_in; j++)
+      most = fmax(most, fabs((double)((float *)want.data)[j]));
     bool floats = is_float(c->gate_type) && is_float(c->down_type);
     assert_within(c->name, "cpu", distance(got.data, want.data, ROWS, c->n_in, c->n_in),
                   (floats ? 2e-6 : 3e-2) * most);
@@ -226,10 +236,12 @@ static void test_bad_ids(void **state) {
   const experts_case *c = &cases[1];
   weights w = make_weights(c, 1200);
   weft_device *device = f->more[0];
-  weft_weight gate = upload(device, &w.gate), up = upload(device, &w.up), down = upload(device, &w.down);
+  weft_weight gate = upload(device, &w.gate), up = upload(device, &w.up),
+              down = upload(device, &w.down);
   float x[256] = {0}, y[256], rank_weights[2] = {1, 1};
   int32_t ids[2] = {0, 0};
-  weft_experts_args args = {.x = x, .ids = ids, .weights = rank_weights, .gate = &gate, .up = &up, .down = &down};
+  weft_experts_args args = {
+      .x = x, .ids = ids, .weights = rank_weights, .gate = &gate, .up = &up, .down = &down};
   args.y = y;
   args.n_rows = 1;
   args.k = 2;

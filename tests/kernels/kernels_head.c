@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* head_stats, head_rows and soft on the cpu device.
  *
- * The logits of head_rows are compared with matmul, bit for bit; the statistics with double sums over those
- * logits; the soft embedding with double sums over the stored weights. Tolerances: e is off by about 2^-22 of
- * itself (the exponential, and its argument rounded at a size up to 100: 100 * 2^-24 more); where products are of
- * bf16 numbers each of two factors is off by 2^-9 of itself at most, so a sum by 2^-8 of its magnitudes; a weight
- * with a minimum is a difference of numbers of order one, rounded once or twice: 4e-7. */
+ * The logits of head_rows are compared with matmul, bit for bit; the statistics with double sums
+ * over those logits; the soft embedding with double sums over the stored weights. Tolerances: e is
+ * off by about 2^-22 of itself (the exponential, and its argument rounded at a size up to 100: 100
+ * * 2^-24 more); where products are of bf16 numbers each of two factors is off by 2^-9 of itself at
+ * most, so a sum by 2^-8 of its magnitudes; a weight with a minimum is a difference of numbers of
+ * order one, rounded once or twice: 4e-7. */
 #include "tests/kernels/weights.h"
 
 typedef struct head_case {
@@ -20,7 +21,12 @@ static const head_case cases[] = {
     {WEFT_TYPE_Q6_K, 513, 256, 5.0f, 0.1f},    {WEFT_TYPE_F16, 19, 33, 0.0f, 0.5f},
     {WEFT_TYPE_Q5_0, 16, 32, 0.0f, 0.01f},     {WEFT_TYPE_MXFP4, 530, 64, 20.0f, 0.1f},
 };
-enum { N_CASES = sizeof cases / sizeof cases[0], ROWS = 40, VOCAB_MAX = 1536, WORDS = VOCAB_MAX / 32 };
+enum {
+  N_CASES = sizeof cases / sizeof cases[0],
+  ROWS = 40,
+  VOCAB_MAX = 1536,
+  WORDS = VOCAB_MAX / 32
+};
 
 typedef struct fixture {
   devices all;
@@ -80,10 +86,16 @@ typedef struct outputs {
   buffer soft, argmax, drawn, top, log_total, entropy, bad;
 } outputs;
 
-static outputs run_stats(weft_device *device, const head_case *c, const weft_weight *weight, const inputs *in,
-                         uint32_t first, uint32_t n, const uint8_t *want, bool soft) {
-  outputs o = {buffer_new((size_t)n * c->n_in * 4), buffer_new(n * 4), buffer_new(n * 4), buffer_new(n * 4),
-               buffer_new(n * 4), buffer_new(n * 4), buffer_new(n)};
+static outputs run_stats(weft_device *device, const head_case *c, const weft_weight *weight,
+                         const inputs *in, uint32_t first, uint32_t n, const uint8_t *want,
+                         bool soft) {
+  outputs o = {buffer_new((size_t)n * c->n_in * 4),
+               buffer_new(n * 4),
+               buffer_new(n * 4),
+               buffer_new(n * 4),
+               buffer_new(n * 4),
+               buffer_new(n * 4),
+               buffer_new(n)};
   weft_head_stats_args args = {
       .h = in->h + first * c->n_in,
       .weight = weight,
@@ -118,12 +130,13 @@ static void free_outputs(outputs *o) {
 }
 
 /* Row `at` of a and row 0 .. of b: everything but the soft embedding, and that too when asked. */
-static void assert_outputs(const char *device, const outputs *a, uint32_t at, const outputs *b, uint32_t n,
-                           uint32_t n_in, bool soft) {
+static void assert_outputs(const char *device, const outputs *a, uint32_t at, const outputs *b,
+                           uint32_t n, uint32_t n_in, bool soft) {
   const buffer *of_a[] = {&a->argmax, &a->drawn, &a->top, &a->log_total, &a->entropy};
   const buffer *of_b[] = {&b->argmax, &b->drawn, &b->top, &b->log_total, &b->entropy};
   for (size_t i = 0; i < sizeof of_a / sizeof of_a[0]; i++) {
-    assert_same("head_stats", device, "a number", (uint32_t *)of_a[i]->data + at, of_b[i]->data, n * 4);
+    assert_same("head_stats", device, "a number", (uint32_t *)of_a[i]->data + at, of_b[i]->data,
+                n * 4);
   }
   assert_same("head_stats", device, "bad", (uint8_t *)a->bad.data + at, b->bad.data, n);
   if (!soft) return;
@@ -131,8 +144,8 @@ static void assert_outputs(const char *device, const outputs *a, uint32_t at, co
               (size_t)n * n_in * 4);
 }
 
-static buffer run_rows(weft_device *device, const head_case *c, const weft_weight *weight, const float *h,
-                       uint32_t n, uint8_t *bad) {
+static buffer run_rows(weft_device *device, const head_case *c, const weft_weight *weight,
+                       const float *h, uint32_t n, uint8_t *bad) {
   buffer logits = buffer_new((size_t)n * c->n_vocab * 4);
   weft_head_rows_args args = {h, weight, logits.data, bad, n, c->n_in, c->n_vocab, c->cap, NULL, 0};
   args.scratch_bytes = weft_head_rows_scratch(device, &args);
@@ -145,9 +158,10 @@ static buffer run_rows(weft_device *device, const head_case *c, const weft_weigh
 
 /* ---- plain sums over logits ---- */
 
-static void check_numbers(const head_case *c, const char *device, const inputs *in, const float *logits,
-                          const outputs *o, uint32_t r) {
-  double inverse = 1.0 / (double)in->temperature[r], total = 0.0, weighted = 0.0, before = 0.0, after = 0.0;
+static void check_numbers(const head_case *c, const char *device, const inputs *in,
+                          const float *logits, const outputs *o, uint32_t r) {
+  double inverse = 1.0 / (double)in->temperature[r], total = 0.0, weighted = 0.0, before = 0.0,
+         after = 0.0;
   uint32_t best = c->n_vocab, last = 0;
   for (uint32_t v = 0; v < c->n_vocab; v++) {
     if (!is_allowed(in, r, v)) continue;
@@ -167,7 +181,8 @@ static void check_numbers(const head_case *c, const char *device, const inputs *
   }
   double want_total = (double)logits[best] * inverse + log(total);
   double off = fabs(want_total - (double)((float *)o->log_total.data)[r]);
-  assert_within("log_total", device, off, 2e-5 + 1e-6 * fabs(want_total)); /* 1 / temperature rounds too */
+  assert_within("log_total", device, off,
+                2e-5 + 1e-6 * fabs(want_total)); /* 1 / temperature rounds too */
   off = fabs(log(total) - weighted / total - (double)((float *)o->entropy.data)[r]);
   assert_within("entropy", device, off, 5e-5);
   double threshold = (double)in->u[r] * total;
@@ -176,8 +191,9 @@ static void check_numbers(const head_case *c, const char *device, const inputs *
   assert_true(after * (1.0 + 1e-5) + 1e-5 > threshold || (uint32_t)drawn == last);
 }
 
-static void check_soft(const head_case *c, const char *device, const inputs *in, const float *logits,
-                       const stored *s, const float *soft, uint32_t r, double per_term) {
+static void check_soft(const head_case *c, const char *device, const inputs *in,
+                       const float *logits, const stored *s, const float *soft, uint32_t r,
+                       double per_term) {
   double p[VOCAB_MAX], total = 0.0, top = -INFINITY;
   for (uint32_t v = 0; v < c->n_vocab; v++) {
     if (is_allowed(in, r, v)) top = fmax(top, (double)logits[v]);
@@ -227,7 +243,8 @@ static void test_meaning(void **state) {
   }
 }
 
-/* Logits are those of matmul, capped. tanh is off by 2^-22 at most, so a logit by that of the cap. */
+/* Logits are those of matmul, capped. tanh is off by 2^-22 at most, so a logit by that of the cap.
+ */
 static void test_logits(void **state) {
   fixture *f = *state;
   for (uint32_t i = 0; i < N_CASES; i++) {
@@ -253,7 +270,8 @@ static void test_logits(void **state) {
       assert_same("head_rows", f->all.name[d], "a logit", y.data, plain.data, y.n_bytes);
       for (uint32_t j = 0; c.cap != 0.0f && j < ROWS * c.n_vocab; j++) {
         double cap = (double)c.cap, want = cap * tanh((double)((float *)y.data)[j] / cap);
-        assert_within("cap", f->all.name[d], fabs(want - (double)((float *)capped.data)[j]), cap * 0x1p-22);
+        assert_within("cap", f->all.name[d], fabs(want - (double)((float *)capped.data)[j]),
+                      cap * 0x1p-22);
       }
       buffer_free(&scratch);
       buffer_free(&y);
@@ -319,7 +337,8 @@ static void test_soft_op(void **state) {
       buffer logits = run_rows(device, c, &weight, in->h, ROWS, bad);
       buffer soft = buffer_new((size_t)ROWS * c->n_in * 4);
       outputs o = run_stats(device, c, &weight, in, 0, ROWS, NULL, true);
-      weft_soft_args args = {logits.data, in->temperature, &weight, soft.data, ROWS, c->n_vocab, c->n_in, 1.5f, NULL, 0};
+      weft_soft_args args = {logits.data, in->temperature, &weight, soft.data, ROWS,
+                             c->n_vocab,  c->n_in,         1.5f,    NULL,      0};
       args.scratch_bytes = weft_soft_scratch(device, &args);
       buffer scratch = buffer_new(args.scratch_bytes);
       args.scratch = scratch.data;
@@ -338,8 +357,8 @@ static void test_soft_op(void **state) {
 
 /* ---- hostile rows ---- */
 
-/* A NaN, an infinity, an empty mask: those rows are bad and zero, the others are as before; rows that want no
- * soft embedding keep what was there. */
+/* A NaN, an infinity, an empty mask: those rows are bad and zero, the others are as before; rows
+ * that want no soft embedding keep what was there. */
 static void test_bad_rows(void **state) {
   fixture *f = *state;
   for (uint32_t i = 0; i < N_CASES; i++) {
@@ -354,7 +373,8 @@ static void test_bad_rows(void **state) {
       outputs before = run_stats(device, c, &weight, in, 0, ROWS, NULL, true);
       static inputs hostile;
       hostile = *in;
-      for (uint32_t r = 0; r < ROWS; r++) hostile.allowed[r] = in->allowed[r] == NULL ? NULL : hostile.bits[r];
+      for (uint32_t r = 0; r < ROWS; r++)
+        hostile.allowed[r] = in->allowed[r] == NULL ? NULL : hostile.bits[r];
       hostile.h[6 * c->n_in + 1] = NAN;
       hostile.h[17 * c->n_in + 5] = -INFINITY;
       memset(hostile.bits[20], 0, sizeof hostile.bits[20]);
@@ -366,12 +386,17 @@ static void test_bad_rows(void **state) {
         const float *soft = (float *)after.soft.data + (size_t)r * c->n_in;
         const float *soft_before = (float *)before.soft.data + (size_t)r * c->n_in;
         for (uint32_t k = 0; k < c->n_in; k++) {
-          if (want[r] == 0) assert_true(isnan(soft[k]));
-          else assert_true(soft[k] == (bad ? 0.0f : soft_before[k]));
+          if (want[r] == 0)
+            assert_true(isnan(soft[k]));
+          else
+            assert_true(soft[k] == (bad ? 0.0f : soft_before[k]));
         }
-        assert_true(!bad || (((int32_t *)after.argmax.data)[r] == 0 && ((int32_t *)after.drawn.data)[r] == 0));
-        assert_true(!bad || (((float *)after.top.data)[r] == 0.0f && ((float *)after.entropy.data)[r] == 0.0f));
-        if (!bad) assert_int_equal(((int32_t *)after.drawn.data)[r], ((int32_t *)before.drawn.data)[r]);
+        assert_true(!bad || (((int32_t *)after.argmax.data)[r] == 0 &&
+                             ((int32_t *)after.drawn.data)[r] == 0));
+        assert_true(!bad || (((float *)after.top.data)[r] == 0.0f &&
+                             ((float *)after.entropy.data)[r] == 0.0f));
+        if (!bad)
+          assert_int_equal(((int32_t *)after.drawn.data)[r], ((int32_t *)before.drawn.data)[r]);
       }
       free_outputs(&before);
       free_outputs(&after);
@@ -384,8 +409,9 @@ static void test_bad_rows(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_meaning), cmocka_unit_test(test_logits),   cmocka_unit_test(test_rows_and_threads),
-      cmocka_unit_test(test_soft_op), cmocka_unit_test(test_bad_rows),
+      cmocka_unit_test(test_meaning),          cmocka_unit_test(test_logits),
+      cmocka_unit_test(test_rows_and_threads), cmocka_unit_test(test_soft_op),
+      cmocka_unit_test(test_bad_rows),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* matmul and packed weights on the cpu device.
  *
- * Tolerance of a product: against a double sum over the same 8-bit activations only f32 roundings are left.
- * Quantised: per block of 32 the integer is exact; scale * dot, the minimum, the scale of the row and the sum
- * round once each, so 4 + n_blocks roundings of 2^-24 of the magnitudes added. For types with minima the
- * magnitudes are those of code * scale and of the minimum, at most 4 times those of their difference here.
- * Float: a segment of 256 is one chain: 256 + n_segments roundings at worst. */
+ * Tolerance of a product: against a double sum over the same 8-bit activations only f32 roundings
+ * are left. Quantised: per block of 32 the integer is exact; scale * dot, the minimum, the scale of
+ * the row and the sum round once each, so 4 + n_blocks roundings of 2^-24 of the magnitudes added.
+ * For types with minima the magnitudes are those of code * scale and of the minimum, at most 4
+ * times those of their difference here. Float: a segment of 256 is one chain: 256 + n_segments
+ * roundings at worst. */
 #include "tests/kernels/weights.h"
 
 enum { ROWS = 40, OUT = 37, DEVICES = 6 };
@@ -15,11 +16,13 @@ typedef struct matmul_case {
   uint32_t n_in, n_out;
 } matmul_case;
 
-/* Inputs: odd numbers of blocks; lengths that are no multiple of a segment. Outputs: parts of a panel. */
+/* Inputs: odd numbers of blocks; lengths that are no multiple of a segment. Outputs: parts of a
+ * panel. */
 static const matmul_case cases[] = {
-    {WEFT_TYPE_F32, 300, OUT},  {WEFT_TYPE_F32, 17, 3},     {WEFT_TYPE_F16, 517, OUT}, {WEFT_TYPE_BF16, 256, 16},
-    {WEFT_TYPE_BF16, 99, OUT},  {WEFT_TYPE_Q8_0, 96, OUT},  {WEFT_TYPE_Q8_0, 32, 1},   {WEFT_TYPE_Q4_0, 160, OUT},
-    {WEFT_TYPE_Q5_0, 224, OUT}, {WEFT_TYPE_MXFP4, 96, OUT}, {WEFT_TYPE_Q4_K, 512, OUT}, {WEFT_TYPE_Q5_K, 256, OUT},
+    {WEFT_TYPE_F32, 300, OUT},  {WEFT_TYPE_F32, 17, 3},     {WEFT_TYPE_F16, 517, OUT},
+    {WEFT_TYPE_BF16, 256, 16},  {WEFT_TYPE_BF16, 99, OUT},  {WEFT_TYPE_Q8_0, 96, OUT},
+    {WEFT_TYPE_Q8_0, 32, 1},    {WEFT_TYPE_Q4_0, 160, OUT}, {WEFT_TYPE_Q5_0, 224, OUT},
+    {WEFT_TYPE_MXFP4, 96, OUT}, {WEFT_TYPE_Q4_K, 512, OUT}, {WEFT_TYPE_Q5_K, 256, OUT},
     {WEFT_TYPE_Q6_K, 768, OUT},
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
@@ -48,8 +51,8 @@ static int close_all(void **state) {
 }
 
 /* y = x W^T for n_rows rows of x with stride; y has room for n_rows * n_out and is made here. */
-static buffer product(weft_device *device, const weft_weight *weight, const float *x, uint64_t x_stride,
-                      uint32_t n_rows) {
+static buffer product(weft_device *device, const weft_weight *weight, const float *x,
+                      uint64_t x_stride, uint32_t n_rows) {
   buffer y = buffer_new((size_t)n_rows * weight->n_out * sizeof(float));
   weft_matmul_args args = {.x = x, .n_rows = n_rows, .n_weights = 1, .x_stride = x_stride};
   args.weight[0] = weight;
@@ -63,7 +66,8 @@ static buffer product(weft_device *device, const weft_weight *weight, const floa
   return y;
 }
 
-static void check_values(const matmul_case *c, const char *device, const stored *s, const float *x, const float *y) {
+static void check_values(const matmul_case *c, const char *device, const stored *s, const float *x,
+                         const float *y) {
   float codes[1024], scales[32];
   bool quantised = !is_float(c->type);
   double roundings = quantised ? 4.0 * (4.0 + c->n_in / 32.0) : 257.0 + c->n_in / 256.0;
@@ -71,7 +75,8 @@ static void check_values(const matmul_case *c, const char *device, const stored 
     const float *row = x + (uint64_t)r * c->n_in;
     if (quantised) quantise_plain(row, c->n_in, codes, scales);
     for (uint32_t o = 0; o < c->n_out; o++) {
-      double size, want = dot_plain(s, o, quantised ? codes : row, quantised ? scales : NULL, &size);
+      double size,
+          want = dot_plain(s, o, quantised ? codes : row, quantised ? scales : NULL, &size);
       double off = fabs(want - (double)y[r * c->n_out + o]);
       assert_within(weft_type_find((int32_t)c->type)->name, device, isnan(off) ? INFINITY : off,
                     roundings * 0x1p-24 * size);
@@ -79,9 +84,10 @@ static void check_values(const matmul_case *c, const char *device, const stored 
   }
 }
 
-/* Products with the plain meaning; every number of rows 1 .. 40 and every row alone give the same bits. */
-static void rows_are_their_own(const matmul_case *c, const char *name, weft_device *device, const stored *s,
-                               const float *x, buffer *whole) {
+/* Products with the plain meaning; every number of rows 1 .. 40 and every row alone give the same
+ * bits. */
+static void rows_are_their_own(const matmul_case *c, const char *name, weft_device *device,
+                               const stored *s, const float *x, buffer *whole) {
   weft_weight weight = upload(device, s);
   *whole = product(device, &weight, x, c->n_in, ROWS);
   check_values(c, name, s, x, whole->data);
@@ -108,15 +114,18 @@ static void test_products(void **state) {
     float *x = weft_alloc((size_t)ROWS * c->n_in, sizeof *x);
     fill_normal(x, (size_t)ROWS * c->n_in, 100 + i);
     buffer y[DEVICES_MAX];
-    for (uint32_t d = 0; d < f->all.n; d++) rows_are_their_own(c, f->all.name[d], f->all.cpu[d], &s, x, &y[d]);
-    for (uint32_t d = 1; d < f->all.n; d++) { /* one numerics on all isas; floats: all that have fma */
+    for (uint32_t d = 0; d < f->all.n; d++)
+      rows_are_their_own(c, f->all.name[d], f->all.cpu[d], &s, x, &y[d]);
+    for (uint32_t d = 1; d < f->all.n;
+         d++) { /* one numerics on all isas; floats: all that have fma */
       if (is_float(c->type) && d == 1) continue;
       assert_same(name, f->all.name[d], "the isa before", y[d].data, y[d - 1].data, y[d].n_bytes);
     }
     for (uint32_t t = 0; t < 2; t++) {
       weft_weight weight = upload(f->more[t], &s);
       buffer again = product(f->more[t], &weight, x, c->n_in, ROWS);
-      assert_same(name, "cpu", "another number of threads", again.data, y[f->all.n - 1].data, again.n_bytes);
+      assert_same(name, "cpu", "another number of threads", again.data, y[f->all.n - 1].data,
+                  again.n_bytes);
       buffer_free(&again);
       weft_device_weight_free(f->more[t], &weight);
     }
@@ -126,7 +135,8 @@ static void test_products(void **state) {
   }
 }
 
-/* Against ref, which takes the input as it is: a code is off by at most half a step, max|x| / 254 of its block. */
+/* Against ref, which takes the input as it is: a code is off by at most half a step, max|x| / 254
+ * of its block. */
 static void test_against_ref(void **state) {
   fixture *f = *state;
   weft_device *cpu = f->all.cpu[f->all.n - 1];
@@ -136,7 +146,8 @@ static void test_against_ref(void **state) {
     float x[1024];
     fill_normal(x, c->n_in, 200 + i);
     weft_weight on_ref = upload(f->all.ref, &s), on_cpu = upload(cpu, &s);
-    buffer want = product(f->all.ref, &on_ref, x, c->n_in, 1), got = product(cpu, &on_cpu, x, c->n_in, 1);
+    buffer want = product(f->all.ref, &on_ref, x, c->n_in, 1),
+           got = product(cpu, &on_cpu, x, c->n_in, 1);
     for (uint32_t o = 0; o < c->n_out; o++) {
       double size, tolerance = 0.0;
       (void)dot_plain(&s, o, x, NULL, &size);
@@ -184,7 +195,8 @@ static void test_three_weights(void **state) {
     buffer alone = product(device, &weight[w], x.data, X_STRIDE, N_ROWS);
     for (uint32_t r = 0; r < N_ROWS; r++) {
       const float *row = (const float *)y[w].data + r * args.y_stride[w];
-      assert_same("three weights", "cpu", "a row", row, (float *)alone.data + r * n_out[w], n_out[w] * sizeof(float));
+      assert_same("three weights", "cpu", "a row", row, (float *)alone.data + r * n_out[w],
+                  n_out[w] * sizeof(float));
       for (uint32_t i = 0; i < GAP; i++) assert_true(isnan(row[n_out[w] + i]));
     }
     buffer_free(&alone);
@@ -196,18 +208,21 @@ static void test_three_weights(void **state) {
   buffer_free(&x);
 }
 
-/* Any bytes at all survive packing; a row read from the packed form is the file's row, bit for bit. */
+/* Any bytes at all survive packing; a row read from the packed form is the file's row, bit for bit.
+ */
 static void test_packing(void **state) {
   fixture *f = *state;
   for (uint32_t t = 0; t < N_TYPES; t++) {
     const weft_type_info *info = weft_type_find((int32_t)all_types[t]);
-    weft_weight weight = {.type = info->type, .n_in = 3 * info->n_elements, .n_out = OUT, .n_mats = 3};
+    weft_weight weight = {
+        .type = info->type, .n_in = 3 * info->n_elements, .n_out = OUT, .n_mats = 3};
     uint64_t n_bytes = 3ull * OUT * 3 * info->n_bytes;
     buffer from = buffer_new(n_bytes), to = buffer_new(n_bytes);
     for (uint64_t i = 0; i < n_bytes; i++) {
       ((uint8_t *)from.data)[i] = (uint8_t)(random_uniform(50 + t, i) * 256.0f);
     }
-    assert_int_equal(weft_device_weight(f->more[0], &weight, from.data, WEFT_USE_EXPERTS, NULL), WEFT_OK);
+    assert_int_equal(weft_device_weight(f->more[0], &weight, from.data, WEFT_USE_EXPERTS, NULL),
+                     WEFT_OK);
     assert_int_equal(weft_device_weight_unpack(f->more[0], &weight, to.data), WEFT_OK);
     assert_same("packing", info->name, "a weight packed and unpacked", from.data, to.data, n_bytes);
     weft_device_weight_free(f->more[0], &weight);
@@ -228,7 +243,8 @@ static void test_lookups(void **state) {
     weft_embed_args args = {&weight, tokens, y.data, OUT, 1.0f, n_in};
     assert_int_equal(weft_embed(f->more[0], &args), WEFT_OK);
     for (uint32_t r = 0; r < OUT; r++) {
-      const float *want = s.value + (uint64_t)(OUT - 1 - r) * n_in, *got = (float *)y.data + (uint64_t)r * n_in;
+      const float *want = s.value + (uint64_t)(OUT - 1 - r) * n_in,
+                  *got = (float *)y.data + (uint64_t)r * n_in;
       for (uint32_t i = 0; i < n_in; i++) assert_true(want[i] == got[i]);
     }
     buffer_free(&y);
@@ -237,8 +253,8 @@ static void test_lookups(void **state) {
   }
 }
 
-/* A NaN or an infinity in a row shows in all outputs of that row, and in no other row. Rows of zeros and of
- * numbers too small for a scale give zeros. */
+/* A NaN or an infinity in a row shows in all outputs of that row, and in no other row. Rows of
+ * zeros and of numbers too small for a scale give zeros. */
 static void test_hostile_rows(void **state) {
   fixture *f = *state;
   static const float bad[2] = {NAN, INFINITY};
@@ -255,8 +271,10 @@ static void test_hostile_rows(void **state) {
       buffer y = product(f->all.cpu[d], &weight, x, n_in, n_rows);
       const float *got = y.data, *before = clean.data;
       for (uint32_t o = 0; o < n_out; o++) {
-        for (uint32_t r = 0; r < n_rows; r += 2) assert_true(got[r * n_out + o] == before[r * n_out + o]);
-        assert_true(!isfinite(got[1 * n_out + o]) || (is_float(all_types[t]) && s.value[o * n_in + 33] == 0.0f));
+        for (uint32_t r = 0; r < n_rows; r += 2)
+          assert_true(got[r * n_out + o] == before[r * n_out + o]);
+        assert_true(!isfinite(got[1 * n_out + o]) ||
+                    (is_float(all_types[t]) && s.value[o * n_in + 33] == 0.0f));
         assert_true(fabsf(got[3 * n_out + o]) < 1e-33f);
       }
       buffer_free(&y);
@@ -269,9 +287,9 @@ static void test_hostile_rows(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_products),     cmocka_unit_test(test_against_ref),
+      cmocka_unit_test(test_products),      cmocka_unit_test(test_against_ref),
       cmocka_unit_test(test_three_weights), cmocka_unit_test(test_packing),
-      cmocka_unit_test(test_lookups),      cmocka_unit_test(test_hostile_rows),
+      cmocka_unit_test(test_lookups),       cmocka_unit_test(test_hostile_rows),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

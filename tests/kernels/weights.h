@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* Random weights of every stored type, and plain sums over what they mean.
  *
- * Law: bytes are random where any byte is a number; scales are drawn so that values are of order one. */
+ * Law: bytes are random where any byte is a number; scales are drawn so that values are of order
+ * one. */
 #ifndef WEFT_TESTS_KERNELS_WEIGHTS_H
 #define WEFT_TESTS_KERNELS_WEIGHTS_H
 
 #include "tests/kernels/harness.h"
 
-static const weft_type all_types[] = {WEFT_TYPE_F32,  WEFT_TYPE_F16,  WEFT_TYPE_BF16, WEFT_TYPE_Q8_0,
-                                      WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0, WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K,
-                                      WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
+static const weft_type all_types[] = {
+    WEFT_TYPE_F32,  WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0,
+    WEFT_TYPE_Q5_0, WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
 enum { N_TYPES = sizeof all_types / sizeof all_types[0] };
 
 static inline bool is_float(weft_type type) {
@@ -34,24 +35,42 @@ static inline void fill_block(weft_type type, uint8_t *block, uint32_t n_bytes, 
   float size = 0.5f + random_uniform(seed, 1000), normal = random_normal(seed, 1001);
   uint16_t half = weft_f32_to_bf16(normal);
   switch (type) {
-    case WEFT_TYPE_F32: memcpy(block, &normal, sizeof normal); break;
-    case WEFT_TYPE_F16: put_f16(block, normal); break;
-    case WEFT_TYPE_BF16: memcpy(block, &half, sizeof half); break;
-    case WEFT_TYPE_Q8_0: put_f16(block, size / 100.0f); break;
-    case WEFT_TYPE_Q4_0: put_f16(block, size / 5.0f); break;
-    case WEFT_TYPE_Q5_0: put_f16(block, size / 10.0f); break;
-    case WEFT_TYPE_MXFP4: block[0] = (uint8_t)(124 + block[0] % 4); break;
+    case WEFT_TYPE_F32:
+      memcpy(block, &normal, sizeof normal);
+      break;
+    case WEFT_TYPE_F16:
+      put_f16(block, normal);
+      break;
+    case WEFT_TYPE_BF16:
+      memcpy(block, &half, sizeof half);
+      break;
+    case WEFT_TYPE_Q8_0:
+      put_f16(block, size / 100.0f);
+      break;
+    case WEFT_TYPE_Q4_0:
+      put_f16(block, size / 5.0f);
+      break;
+    case WEFT_TYPE_Q5_0:
+      put_f16(block, size / 10.0f);
+      break;
+    case WEFT_TYPE_MXFP4:
+      block[0] = (uint8_t)(124 + block[0] % 4);
+      break;
     case WEFT_TYPE_Q4_K:
     case WEFT_TYPE_Q5_K:
       put_f16(block, size / (type == WEFT_TYPE_Q4_K ? 150.0f : 300.0f));
       put_f16(block + 2, size / 20.0f);
       break;
-    case WEFT_TYPE_Q6_K: put_f16(block + 208, size / 1500.0f); break;
-    case WEFT_TYPE_NONE: break;
+    case WEFT_TYPE_Q6_K:
+      put_f16(block + 208, size / 1500.0f);
+      break;
+    case WEFT_TYPE_NONE:
+      break;
   }
 }
 
-static inline stored stored_new(weft_type type, uint32_t n_mats, uint32_t n_out, uint32_t n_in, uint64_t seed) {
+static inline stored stored_new(weft_type type, uint32_t n_mats, uint32_t n_out, uint32_t n_in,
+                                uint64_t seed) {
   const weft_type_info *info = weft_type_find((int32_t)type);
   stored s = {.shape = {.type = type, .n_in = n_in, .n_out = n_out, .n_mats = n_mats}};
   uint64_t n_rows = (uint64_t)n_mats * n_out;
@@ -85,7 +104,8 @@ static inline weft_weight upload(weft_device *device, const stored *s) {
 
 /* ---- what a product means ---- */
 
-/* A row as a product with a quantised weight sees it: codes and scale of each 32, in plain words. */
+/* A row as a product with a quantised weight sees it: codes and scale of each 32, in plain words.
+ */
 static inline void quantise_plain(const float *x, uint32_t n, float *codes, float *scales) {
   for (uint32_t b = 0; b < n / 32; b++) {
     float most = 0.0f;
@@ -96,9 +116,10 @@ static inline void quantise_plain(const float *x, uint32_t n, float *codes, floa
   }
 }
 
-/* x . w, and in *size the sum of the magnitudes of what was added: rounding errors are parts of it. Quantised:
- * codes times the weight, scale last. */
-static inline double dot_plain(const stored *s, uint64_t row, const float *x, const float *scales, double *size) {
+/* x . w, and in *size the sum of the magnitudes of what was added: rounding errors are parts of it.
+ * Quantised: codes times the weight, scale last. */
+static inline double dot_plain(const stored *s, uint64_t row, const float *x, const float *scales,
+                               double *size) {
   const float *w = s->value + row * s->shape.n_in;
   double sum = 0.0;
   *size = 0.0;
