@@ -25,6 +25,7 @@ struct weft_generation {
   weft_chat_stream stop_stream;
   weft_text stop_text, stop_piece;
   uint32_t n_stop_seen; /* tokens the stop stream has taken */
+  atomic_bool stop_lost; /* no memory to look for stop strings: the answer ended early */
 
   /* reader */
   weft_chat_stream stream;
@@ -34,6 +35,7 @@ struct weft_generation {
   uint64_t n_waiting;   /* tokens taken and not released */
   weft_text limbo;      /* text made and not given */
   bool limbo_thinking, stopped;
+  weft_status lost;     /* why the reader's text broke off: what is left is thrown away until the end */
   int32_t *ids;         /* tokens taken, from first unreleased on */
   weft_sampled *sampled;
   uint32_t n_ids, n_released, capacity; /* of ids: all; given with the present delta */
@@ -68,8 +70,11 @@ static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n_tokens) 
     weft_text_clear(&g->stop_piece);
     weft_status status = weft_chat_stream_push(&g->stop_stream, tokens[g->n_stop_seen], &g->stop_piece, &thinking, NULL);
     g->n_stop_seen += 1;
-    if (status != WEFT_OK) continue; /* the reader meets the same status and reports it */
-    weft_text_append(&g->stop_text, g->stop_piece.bytes, g->stop_piece.n);
+    if (status == WEFT_OK) weft_text_append(&g->stop_text, g->stop_piece.bytes, g->stop_piece.n);
+    if (status != WEFT_OK || weft_text_status(&g->stop_text) != WEFT_OK) {
+      atomic_store(&g->stop_lost, true); /* the reader says so at the end */
+      return 0;
+    }
     size_t at, held;
     if (weft_stops_find(&g->stops, g->stop_text.bytes, g->stop_text.n, &at, &held)) {
       return g->n_stop_seen < n_tokens ? g->n_stop_seen : WEFT_STOP_KEEP_ALL;
@@ -377,11 +382,12 @@ static weft_status take_tokens(weft_generation *g, bool *thinking) {
       g->limbo.n = before;
       release_text(g, true);
       if (g->n_released == g->n_ids) g->n_released -= 1; /* this token belongs to the text that follows */
+      status = weft_text_status(&tail);
       weft_text_append(&g->limbo, tail.bytes, tail.n);
       weft_text_free(&tail);
       *thinking = g->limbo_thinking;
       g->limbo_thinking = channel;
-      return weft_text_status(&g->limbo);
+      return status == WEFT_OK ? weft_text_status(&g->limbo) : status;
     }
     if (grew) g->limbo_thinking = channel;
     release_text(g, false);
@@ -484,6 +490,11 @@ static const char *finish_name(weft_finish finish) {
 static weft_status give_end(weft_generation *g, weft_delta *out) {
   const weft_usage *u = &g->event.usage;
   (void)snprintf(g->error, sizeof g->error, "%s", g->event.error == NULL ? "" : g->event.error);
+  if (g->lost == WEFT_OK && atomic_load(&g->stop_lost)) g->lost = WEFT_E_NO_MEMORY;
+  if (g->lost != WEFT_OK && g->event.finish != WEFT_FINISH_ERROR) {
+    g->event.finish = WEFT_FINISH_ERROR;
+    (void)snprintf(g->error, sizeof g->error, "the text of the answer broke off: %s", weft_status_text(g->lost));
+  }
   *out = (weft_delta){.kind = WEFT_DELTA_END,
                       .text = "",
                       .finish = finish_name(g->event.finish),
@@ -499,6 +510,15 @@ static weft_status give_end(weft_generation *g, weft_delta *out) {
                                     u->first_token_us > u->submitted_us ? u->first_token_us - u->submitted_us : 0,
                                 .total_us = u->finished_us - u->submitted_us}};
   g->ended = true;
+  return WEFT_OK;
+}
+
+/* A reader that lost text gives no more of it: the request ends, and its end says why. */
+static weft_status give_lost(weft_generation *g, weft_delta *out, bool *given) {
+  bool ends = g->has_event && g->event.kind == WEFT_EVENT_FINISHED;
+  *given = ends;
+  if (ends) return give_end(g, out);
+  g->has_event = false;
   return WEFT_OK;
 }
 
@@ -522,6 +542,7 @@ static weft_status next_delta(weft_generation *g, weft_delta *out, bool *given) 
   if (g->has_event && g->event.kind == WEFT_EVENT_TOKENS) {
     status = take_tokens(g, &thinking);
     if (g->next == g->event.n) g->has_event = false;
+    if (status == WEFT_OK) status = weft_text_status(&g->text);
     if (status == WEFT_OK && (g->text.n > 0 || g->n_released > 0)) return give_text_delta(g, thinking, out);
   } else if (g->has_event && g->event.kind == WEFT_EVENT_CANVAS) {
     g->has_event = false;
@@ -530,6 +551,7 @@ static weft_status next_delta(weft_generation *g, weft_delta *out, bool *given) 
     if (!g->finishing) {
       g->finishing = true;
       status = flush(g, &thinking);
+      if (status == WEFT_OK) status = weft_text_status(&g->text);
       if (status == WEFT_OK && (g->text.n > 0 || g->n_released > 0)) return give_text_delta(g, thinking, out);
     }
     if (status == WEFT_OK) return give_end(g, out);
@@ -544,8 +566,13 @@ int weft_next(weft_generation *g, uint32_t timeout_ms, weft_delta *out) {
   uint64_t until = weft_clock_us() + (uint64_t)timeout_ms * 1000u;
   for (;;) {
     bool given;
-    weft_status status = next_delta(g, out, &given);
-    if (status != WEFT_OK || given) return (int)status;
+    weft_status status = g->lost == WEFT_OK ? next_delta(g, out, &given) : give_lost(g, out, &given);
+    if (status != WEFT_OK) {
+      g->lost = status;
+      weft_engine_cancel(engine, g->request);
+      continue;
+    }
+    if (given) return 0;
     if (g->has_event) continue;
     status = weft_engine_poll(engine, g->request, &g->event);
     if (status == WEFT_OK) {

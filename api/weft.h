@@ -147,7 +147,8 @@ typedef struct weft_delta {
 /* Errors: invalid parameters, too long (both: the caller's fault), queue full (WEFT status 3: come again). */
 WEFT_API int weft_submit(weft_runtime *runtime, const weft_generate_params *params, weft_generation **out,
                          char *error, size_t n_error);
-/* Waits up to timeout_ms (0: do not wait) for the next delta: 0 and *out, or 1 when there was none. */
+/* Waits up to timeout_ms (0: do not wait) for the next delta: 0 and *out, or 1 when there was none. Memory that runs out
+ * while text is made ends the generation with "error". */
 WEFT_API int weft_next(weft_generation *generation, uint32_t timeout_ms, weft_delta *out);
 /* Called from the engine thread when weft_next may have something; must not block. Set before anything is read. */
 WEFT_API void weft_on_ready(weft_generation *generation, void (*ready)(void *self), void *self);

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/* A model file again with one fact changed, written to disk, for tests of what opening and serving say about it.
+ *
+ * Law: what an edit does not name is copied byte for byte. Files go to a folder of their own, which gguf_edit_clean
+ * removes with all that was written. */
+#ifndef WEFT_TESTS_GGUF_EDIT_H
+#define WEFT_TESTS_GGUF_EDIT_H
+
+#include <math.h>
+#include <unistd.h>
+
+#include "tests/support/gguf_requantise.h"
+
+typedef struct gguf_edit {
+  const char *drop_key, *drop_tensor;
+  const char *set_u32; /* replaces or adds a key */
+  uint32_t value;
+  const char *set_string, *text;
+  const char *set_f32;
+  float real;
+  const char *reshape; /* the tensor loses its last row */
+  const char *retype;  /* its record says this type; the bytes stay */
+  int32_t type;
+  const char *poison; /* every element becomes NaN; all tensors whose name contains this; F32 only */
+  uint32_t poison_row; /* with poison_one_row: only this row */
+  bool poison_one_row;
+  uint32_t fewer_tokens; /* the vocabulary's array of texts loses so many entries */
+  uint64_t cut;          /* bytes taken off the end of the file */
+} gguf_edit;
+
+static char gguf_edit_folder[64];
+static char gguf_edit_written[64][128];
+static uint32_t gguf_edit_n_written;
+
+static inline void gguf_edit_need(bool holds, const char *what) {
+  if (holds) return;
+  (void)printf("FAILED: gguf_edit: %s\n", what);
+  exit(1);
+}
+
+static inline bool gguf_edit_is(const char *a, const char *b) { return a != NULL && strcmp(a, b) == 0; }
+
+static inline void gguf_edit_key(const gguf_key *key, const gguf_edit *e, gguf_writer *w) {
+  char name[128] = {0};
+  const char *start = key->name.data - 8, *end = (const char *)requantise_key_end(key);
+  memcpy(name, key->name.data, key->name.n < sizeof name - 1 ? key->name.n : sizeof name - 1);
+  if (gguf_edit_is(e->drop_key, name) || gguf_edit_is(e->set_u32, name)) return;
+  if (gguf_edit_is(e->set_string, name) || gguf_edit_is(e->set_f32, name)) return;
+  w->n_keys += 1;
+  if (e->fewer_tokens == 0 || strcmp(name, "tokenizer.ggml.tokens") != 0) {
+    gguf_writer_bytes(&w->keys, start, (size_t)(end - start));
+    return;
+  }
+  uint64_t count = key->count - e->fewer_tokens;
+  const char *values = (const char *)key->value; /* after the array's length */
+  gguf_writer_bytes(&w->keys, start, (size_t)(values - 8 - start));
+  gguf_writer_u64_raw(&w->keys, count);
+  gguf_writer_bytes(&w->keys, values, (size_t)key->offsets[count]);
+}
+
+static inline void gguf_edit_tensor(const weft_gguf_tensor *from, const gguf_edit *e, gguf_writer *w) {
+  weft_gguf_tensor t = *from;
+  float *poisoned = NULL;
+  if (gguf_edit_is(e->drop_tensor, t.name)) return;
+  if (gguf_edit_is(e->reshape, t.name)) {
+    t.n_bytes -= t.n_bytes / t.ne[t.n_dims - 1];
+    t.ne[t.n_dims - 1] -= 1;
+  }
+  if (e->poison != NULL && strstr(t.name, e->poison) != NULL) {
+    gguf_edit_need(t.type == WEFT_TYPE_F32, "only F32 tensors can be poisoned");
+    uint64_t n = t.n_bytes / sizeof(float), first = 0, count = n;
+    if (e->poison_one_row) {
+      first = (uint64_t)e->poison_row * t.ne[0];
+      count = t.ne[0];
+    }
+    poisoned = malloc((size_t)t.n_bytes);
+    gguf_edit_need(poisoned != NULL && first + count <= n, "memory, or a row that is not there");
+    memcpy(poisoned, t.data, (size_t)t.n_bytes);
+    for (uint64_t i = 0; i < count; i++) poisoned[first + i] = NAN;
+    t.data = (const void *)poisoned;
+  }
+  int32_t type = gguf_edit_is(e->retype, t.name) ? e->type : (int32_t)t.type;
+  gguf_writer_tensor(w, t.name, type, t.n_dims, t.ne, t.data, (size_t)t.n_bytes);
+  free(poisoned);
+}
+
+/* Writes the edited file as NAME.gguf and gives its path, which stays valid until gguf_edit_clean. */
+static inline const char *gguf_edit_file(const char *source, const gguf_edit *e, const char *name) {
+  weft_gguf *from;
+  weft_error error = {{0}};
+  gguf_writer w = {0};
+  if (gguf_edit_folder[0] == 0) {
+    (void)snprintf(gguf_edit_folder, sizeof gguf_edit_folder, "/tmp/weft-test-XXXXXX");
+    gguf_edit_need(mkdtemp(gguf_edit_folder) != NULL, "no folder");
+  }
+  if (weft_gguf_open(source, &from, &error) != WEFT_OK) gguf_edit_need(false, error.text);
+  for (uint32_t i = 0; i < from->parts[0].n_keys; i++) gguf_edit_key(&from->parts[0].keys[i], e, &w);
+  if (e->set_u32 != NULL) gguf_writer_u32(&w, e->set_u32, e->value);
+  if (e->set_f32 != NULL) gguf_writer_f32(&w, e->set_f32, e->real);
+  if (e->set_string != NULL) gguf_writer_string(&w, e->set_string, e->text);
+  for (uint32_t i = 0; i < from->n_tensors; i++) gguf_edit_tensor(&from->tensors[i], e, &w);
+  weft_bytes bytes = gguf_writer_finish(&w);
+  gguf_edit_need(gguf_edit_n_written < 64 && e->cut < bytes.n, "too many files, or cut too much");
+  char *path = gguf_edit_written[gguf_edit_n_written++];
+  (void)snprintf(path, sizeof gguf_edit_written[0], "%s/%s.gguf", gguf_edit_folder, name);
+  FILE *file = fopen(path, "wb");
+  gguf_edit_need(file != NULL && fwrite(bytes.data, 1, bytes.n - e->cut, file) == bytes.n - e->cut, path);
+  gguf_edit_need(fclose(file) == 0, path);
+  gguf_writer_close(&w);
+  weft_gguf_close(from);
+  return path;
+}
+
+static inline void gguf_edit_clean(void) {
+  for (uint32_t i = 0; i < gguf_edit_n_written; i++) (void)unlink(gguf_edit_written[i]);
+  if (gguf_edit_folder[0] != 0) (void)rmdir(gguf_edit_folder);
+  gguf_edit_n_written = 0;
+  gguf_edit_folder[0] = 0;
+}
+
+#endif
