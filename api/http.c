@@ -274,13 +274,13 @@ weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft
   weft_status status = listen_at(http, config->host == NULL ? "127.0.0.1" : config->host, error);
   if (status == WEFT_OK) status = weft_watch_open(config->connections_max, &http->watch, error);
   if (status == WEFT_OK) status = start_workers(http, error);
+  *out = http; /* callbacks of the first request may want it before this function returns */
   if (status == WEFT_OK) status = start_daemon(http, error);
   if (status != WEFT_OK) {
     weft_http_close(http);
-    return status;
+    *out = NULL;
   }
-  *out = http;
-  return WEFT_OK;
+  return status;
 }
 
 uint32_t weft_http_port(const weft_http *http) {

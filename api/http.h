@@ -59,7 +59,8 @@ typedef struct weft_http_config {
                bool left); /* code 0: no answer was sent */
 } weft_http_config;
 
-/* One line names the address and the reason (a port in use). */
+/* One line names the address and the reason (a port in use). *out is set before any callback runs.
+ */
 weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft_error *error);
 uint32_t weft_http_port(const weft_http *http);
 uint32_t weft_http_active(weft_http *http); /* requests being read or answered */
