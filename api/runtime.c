@@ -52,6 +52,14 @@ static weft_status open_chat(weft_served_model *m, weft_error *error) {
   return WEFT_OK;
 }
 
+/* The largest step: every segment has a row, and a request has two at most (a commit and a canvas). */
+static weft_model_limits limits_of(const weft_open_options *o) {
+  uint32_t n_segments = 2 * o->running;
+  return (weft_model_limits){.rows_max = o->rows,
+                             .canvas_rows_max = o->rows,
+                             .segments_max = n_segments < o->rows ? n_segments : o->rows};
+}
+
 static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char *path, weft_error *error) {
   m->path = weft_strdup(path);
   m->name = name_of_path(path);
@@ -60,9 +68,7 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
   if (status == WEFT_OK) status = weft_tokenizer_open(m->gguf, &m->tokenizer, error);
   if (status == WEFT_OK) status = open_chat(m, error);
   if (status != WEFT_OK) return status;
-  weft_model_limits limits = {.rows_max = rt->options.rows,
-                              .canvas_rows_max = rt->options.rows,
-                              .segments_max = 2 * rt->options.running};
+  weft_model_limits limits = limits_of(&rt->options);
   status = weft_model_open(m->gguf, rt->device, &limits, rt->options.quiet ? NULL : show_progress, m->name, &m->model,
                            error);
   if (status != WEFT_OK) return status;
@@ -138,8 +144,11 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
   weft_free(layouts);
   if (status != WEFT_OK) return status;
   if (rt->options.kv_bytes == 0) rt->options.kv_bytes = default_kv_bytes(rt);
-  uint64_t n_pages = rt->options.kv_bytes / rt->page_bytes;
-  if (n_pages >= UINT32_MAX) n_pages = UINT32_MAX - 1;
+  uint64_t n_pages = rt->options.kv_bytes / rt->page_bytes, memory = weft_device_get_info(rt->device)->memory_bytes;
+  if (n_pages > INT32_MAX || (memory > 0 && rt->options.kv_bytes > memory)) {
+    return weft_fail(error, WEFT_E_INVALID, "a pool of %.0f MiB is more than this device has (%.0f MiB): lower --kv-mib",
+                     mib(rt->options.kv_bytes), mib(memory));
+  }
   rt->n_pages = (uint32_t)n_pages;
   if (rt->n_pages == 0) {
     return weft_fail(error, WEFT_E_INVALID, "a pool of %.1f MiB holds no page of %.1f KiB: raise --kv-mib",
@@ -206,9 +215,7 @@ static weft_status open_runners(weft_runtime *rt, weft_error *error) {
                                         .store = rt->store,
                                         .layout = &m->layout,
                                         .name = m->name,
-                                        .limits = {.rows_max = rt->options.rows,
-                                                   .canvas_rows_max = rt->options.rows,
-                                                   .segments_max = 2 * rt->options.running},
+                                        .limits = limits_of(&rt->options),
                                         .n_slots = rt->options.running,
                                         .seq_tokens_max = m->context,
                                         .suppressed = suppressed,

@@ -84,7 +84,7 @@ static inline void gguf_edit_tensor(const weft_gguf_tensor *from, const gguf_edi
   free(poisoned);
 }
 
-/* Writes the edited file as NAME.gguf and gives its path, which stays valid until gguf_edit_clean. */
+/* Writes the edited file as NAME.gguf, over one of that name, and gives its path, valid until gguf_edit_clean. */
 static inline const char *gguf_edit_file(const char *source, const gguf_edit *e, const char *name) {
   weft_gguf *from;
   weft_error error = {{0}};
@@ -100,9 +100,14 @@ static inline const char *gguf_edit_file(const char *source, const gguf_edit *e,
   if (e->set_string != NULL) gguf_writer_string(&w, e->set_string, e->text);
   for (uint32_t i = 0; i < from->n_tensors; i++) gguf_edit_tensor(&from->tensors[i], e, &w);
   weft_bytes bytes = gguf_writer_finish(&w);
-  gguf_edit_need(gguf_edit_n_written < 64 && e->cut < bytes.n, "too many files, or cut too much");
-  char *path = gguf_edit_written[gguf_edit_n_written++];
-  (void)snprintf(path, sizeof gguf_edit_written[0], "%s/%s.gguf", gguf_edit_folder, name);
+  char wanted[sizeof gguf_edit_written[0]];
+  (void)snprintf(wanted, sizeof wanted, "%s/%s.gguf", gguf_edit_folder, name);
+  uint32_t at = 0;
+  while (at < gguf_edit_n_written && strcmp(gguf_edit_written[at], wanted) != 0) at += 1;
+  gguf_edit_need(at < 64 && e->cut < bytes.n, "too many files, or cut too much");
+  char *path = gguf_edit_written[at];
+  memcpy(path, wanted, sizeof wanted);
+  if (at == gguf_edit_n_written) gguf_edit_n_written += 1;
   FILE *file = fopen(path, "wb");
   gguf_edit_need(file != NULL && fwrite(bytes.data, 1, bytes.n - e->cut, file) == bytes.n - e->cut, path);
   gguf_edit_need(fclose(file) == 0, path);
