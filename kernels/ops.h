@@ -176,7 +176,7 @@ typedef struct weft_experts_args {
  * z = logit / temperature with logit = cap ? cap * tanh(h.W / cap) : h.W, over the tokens allowed to the row.
  * All statistics are of softmax(z), entropy in nats. drawn = first token v in vocabulary order whose running
  * sum of exp(z - max) exceeds u * total (the last allowed token if none). soft = soft_scale * sum_v p_v W_v.
- * Vocabulary in chunks; logits never exist all at once. bad[r] = 1 when a logit was not finite.               */
+ * Vocabulary in chunks; logits never exist all at once. bad[r] = 1 when a logit was not finite before cap.    */
 typedef struct weft_head_stats_args {
   const float *h;            /* [n_rows, n_in], after the final norm */
   const weft_weight *weight; /* [n_vocab, n_in] */

@@ -10,9 +10,9 @@ bool weft_ref_logits_row(const weft_weight *weight, const float *h, float cap, f
   for (uint32_t v = 0; v < weight->n_out; v++) {
     weft_ref_weight_row(weight, 0, v, row);
     double logit = weft_ref_dot(h, row, weight->n_in);
+    bad = bad || !isfinite((float)logit); /* before the cap, which would hide an infinity */
     if (cap != 0.0f) logit = (double)cap * tanh(logit / (double)cap);
     logits[v] = (float)logit;
-    bad = bad || !isfinite(logits[v]);
   }
   return bad;
 }

@@ -113,6 +113,9 @@ static void test_products(void **state) {
     stored s = stored_new(c->type, 1, c->n_out, c->n_in, 7 + i);
     float *x = weft_alloc((size_t)ROWS * c->n_in, sizeof *x);
     fill_normal(x, (size_t)ROWS * c->n_in, 100 + i);
+    for (uint32_t j = 0; j < ROWS * c->n_in; j++) { /* rows of all sizes, 2^-78 to 1 */
+      x[j] = ldexpf(x[j], -2 * (int)(j / c->n_in));
+    }
     buffer y[DEVICES_MAX];
     for (uint32_t d = 0; d < f->all.n; d++)
       rows_are_their_own(c, f->all.name[d], f->all.cpu[d], &s, x, &y[d]);
