@@ -279,6 +279,7 @@ static void down_task(void *arg, uint32_t task, uint32_t thread) {
 weft_status weft_cpu_experts(weft_device *device, const weft_experts_args *args) {
   weft_pool *pool = weft_cpu_pool(device);
   uint32_t n_threads = weft_pool_size(pool);
+  if ((uint64_t)args->n_rows * args->k > INT32_MAX) return WEFT_E_INVALID; /* slots are 32 bits */
   experts_run run = make_run(device, args);
   run.products = weft_products_find(weft_cpu_get_isa(device));
   run.rows = weft_cpu_rows_of(device);

@@ -34,26 +34,27 @@ const char *weft_cpu_numerics(const weft_device *device, weft_type weight_type) 
 /* ---- packing rows
  * -------------------------------------------------------------------------------------------- */
 
-/* Row `row` of a float group of n_rows. */
-static void pack_float(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows,
-                       uint8_t *group) {
-  float *to = (float *)(void *)group + row;
-  for (uint32_t i = 0; i < n_in; i++) to[(uint64_t)i * n_rows] = x[i];
+/* A float group of n_rows: inputs go by together, so that what is written is written in order. */
+static void pack_floats(const float *x, uint64_t x_stride, uint32_t n_in, uint32_t n_rows,
+                        float *to) {
+  for (uint32_t i = 0; i < n_in; i++, to += n_rows) {
+    for (uint32_t r = 0; r < n_rows; r++) to[r] = x[r * x_stride + i];
+  }
 }
 
 void weft_rows_pack(const weft_pack_rows *rows, uint32_t first, uint32_t n) {
   uint64_t row_bytes = weft_group_row_bytes(rows->quantised, rows->n_in);
-  for (uint32_t done = 0; done < n;) {
-    uint32_t n_rows = weft_group_next(n - done);
+  for (uint32_t done = 0, n_rows; done < n; done += n_rows) {
+    const float *x = rows->x + (uint64_t)(first + done) * rows->x_stride;
     uint8_t *group = rows->groups + (first + done) * row_bytes;
-    for (uint32_t r = 0; r < n_rows; r++) {
-      const float *x = rows->x + (uint64_t)(first + done + r) * rows->x_stride;
-      if (rows->quantised)
-        rows->products->quantise(x, rows->n_in, r, n_rows, group);
-      else
-        pack_float(x, rows->n_in, r, n_rows, group);
+    n_rows = weft_group_next(n - done);
+    if (!rows->quantised) {
+      pack_floats(x, rows->x_stride, rows->n_in, n_rows, (float *)(void *)group);
+      continue;
     }
-    done += n_rows;
+    for (uint32_t r = 0; r < n_rows; r++) {
+      rows->products->quantise(x + r * rows->x_stride, rows->n_in, r, n_rows, group);
+    }
   }
 }
 
