@@ -44,6 +44,7 @@ static const option_row options[] = {
     {"host", 0, TEXT, AT(host), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SERVE, "ADDRESS", "address to listen on [127.0.0.1]"},
     {"port", 'p', U32, AT(port), (size_t)NOTHING, 8080, 0, 65535, WEFT_CMD_SERVE | WEFT_CMD_DEMO, "N", "port to listen on; 0 picks a free one [8080]"},
     {"api-keys", 0, TEXT, AT(api_keys), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SERVE, "FILE", "lines `KEY TENANT`: only these keys may ask"},
+    {"directory", 0, TEXT, AT(directory), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SERVE, "DIR", "work there once all files are open; the log goes to DIR/weft.log"},
     {"body-mib", 0, U32, AT(body_mib), (size_t)NOTHING, 8, 1, 1024, WEFT_CMD_SERVE, "N", "largest request body in MiB [8]"},
     {"connections", 0, U32, AT(connections), (size_t)NOTHING, 1024, 1, 65536, WEFT_CMD_SERVE, "N", "connections at once [1024]"},
     {"drain-seconds", 0, U32, AT(drain_seconds), (size_t)NOTHING, 30, 0, 86400, WEFT_CMD_SERVE, "N", "how long SIGTERM waits for running requests [30]"},

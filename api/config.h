@@ -43,7 +43,7 @@ typedef struct weft_config {
   uint32_t threads, kv_mib, context, running, queue, rows;
   bool no_prefix_cache, no_overlap, quiet, verbose, json, help;
   /* the server */
-  const char *host, *api_keys;
+  const char *host, *api_keys, *directory;
   uint32_t port, body_mib, connections, drain_seconds;
   /* one generation */
   const char *prompt, *input, *tokens, *system, *mode, *trace;

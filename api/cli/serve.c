@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* weft serve: models behind HTTP until SIGTERM or SIGINT, which drain; a second one cancels. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -81,6 +82,32 @@ static void say_where(const weft_config *config, const weft_runtime *rt, uint32_
   weft_text_free(&line);
 }
 
+/* Where this server's log and core files go, apart from those of others: opened before anything
+ * else, so that a bad folder is told at once, entered when all other files are open. */
+typedef struct workplace {
+  int folder, log; /* -1: none */
+} workplace;
+
+static int open_workplace(const char *directory, workplace *w) {
+  *w = (workplace){-1, -1};
+  if (directory == NULL) return 0;
+  w->folder = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (w->folder >= 0)
+    w->log = openat(w->folder, "weft.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (w->log >= 0) return 0;
+  return weft_cli_fail(WEFT_EXIT_USAGE, "--directory %s: %s", directory, strerror(errno));
+}
+
+static void close_workplace(workplace *w) {
+  if (w->folder >= 0) (void)close(w->folder);
+  if (w->log >= 0) (void)close(w->log); /* its copy is standard error */
+}
+
+static int enter_workplace(const workplace *w) {
+  if (w->log < 0 || (fchdir(w->folder) == 0 && dup2(w->log, STDERR_FILENO) >= 0)) return 0;
+  return weft_cli_fail(WEFT_EXIT_RUNTIME, "--directory: %s", strerror(errno));
+}
+
 static void run(const weft_config *config, weft_server *server) {
   while (!wait_signal(-1)) continue;
   weft_log(WEFT_LOG_INFO, "draining: at most %u s; a second signal cancels what is running",
@@ -94,7 +121,7 @@ static void run(const weft_config *config, weft_server *server) {
   (void)wait_idle(server, CANCEL_MS);
 }
 
-static int serve(const weft_config *config, const weft_keys *keys) {
+static int serve(const weft_config *config, const weft_keys *keys, const workplace *place) {
   weft_open_options options = weft_config_open(config);
   weft_server_options where = {.host = config->host,
                                .port = config->port,
@@ -115,8 +142,9 @@ static int serve(const weft_config *config, const weft_keys *keys) {
   if (code == 0) code = catch_signals();
   if (code == 0) {
     say_where(config, rt, weft_server_port(server));
-    run(config, server);
+    code = enter_workplace(place);
   }
+  if (code == 0) run(config, server);
   weft_server_close(server);
   weft_close(rt);
   return code;
@@ -133,7 +161,10 @@ int weft_cli_serve(const weft_config *config) {
     weft_status status = weft_keys_open(config->api_keys, &keys, &error);
     if (status != WEFT_OK) return weft_cli_fail(WEFT_EXIT_USAGE, "--api-keys: %s", error.text);
   }
-  int code = serve(config, keys);
+  workplace place;
+  int code = open_workplace(config->directory, &place);
+  if (code == 0) code = serve(config, keys, &place);
+  close_workplace(&place);
   weft_keys_close(keys);
   return code;
 }

@@ -222,7 +222,9 @@ static void await_port(program *p) {
   p->port = (uint16_t)int_at(root, "port");
   assert_string_equal(text_at(root, "models.0"), "weft-demo");
   json_decref(root);
-  read_line(p->err, line, sizeof line);
+  do {
+    read_line(p->err, line, sizeof line);
+  } while (line[0] != 0 && strncmp(line, "weft: serving", 13) != 0); /* -v prints the plan first */
   char wanted[128];
   (void)snprintf(wanted, sizeof wanted, "weft: serving weft-demo on http://127.0.0.1:%u", p->port);
   assert_string_equal(line, wanted);
@@ -305,6 +307,47 @@ static void test_second_signal_cancels(void **state) {
   assert_int_equal(await_end(&p), 0);
 }
 
+static bool file_says(const char *folder, const char *words) {
+  char path[512], text[65536];
+  (void)snprintf(path, sizeof path, "%s/weft.log", folder);
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  size_t n = fread(text, 1, sizeof text - 1, file);
+  text[n] = 0;
+  (void)fclose(file);
+  return strstr(text, words) != NULL;
+}
+
+/* Two servers, each with a folder of its own: each log tells of its own requests alone. */
+static void test_directories_keep_logs_apart(void **state) {
+  char folder[2][64] = {"/tmp/weft-serve-XXXXXX", "/tmp/weft-serve-XXXXXX"};
+  static const char *const headers[] = {"X-Request-Id: first-one\r\n",
+                                        "X-Request-Id: second-one\r\n"};
+  program p[2];
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    assert_non_null(mkdtemp(folder[i]));
+    p[i] = launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "-v",
+                                        "--directory", folder[i], NULL});
+    await_port(&p[i]);
+  }
+  for (int i = 0; i < 2; i++) {
+    talk_answer a = talk_ask_as(p[i].port, "POST", CHAT, headers[i], "{\"messages\":5}");
+    assert_int_equal(a.code, 400);
+    talk_answer_free(&a);
+  }
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(kill(p[i].pid, SIGTERM), 0);
+    assert_int_equal(await_end(&p[i]), 0);
+    assert_true(file_says(folder[i], i == 0 ? "first-one" : "second-one"));
+    assert_false(file_says(folder[i], i == 0 ? "second-one" : "first-one"));
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/weft.log", folder[i]);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(folder[i]), 0);
+  }
+}
+
 static void check_fails(const char *const *args, int code, const char *words) {
   char line[1024];
   program p = launch(args);
@@ -342,15 +385,21 @@ static void test_bad_command_lines(void **state) {
               "/nowhere.keys");
   check_fails((const char *const[]){"-m", DEMO_MODEL, "--api-keys", "/dev/null", NULL}, 2,
               "holds no key");
+  check_fails((const char *const[]){"-m", DEMO_MODEL, "--directory", "/nowhere", NULL}, 2,
+              "/nowhere");
   check_fails((const char *const[]){"-m", DEMO_MODEL, "-m", DEMO_MODEL, NULL}, 2,
               "would both be served");
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_keys_and_tenants),       cmocka_unit_test(test_two_models),
-      cmocka_unit_test(test_model_without_template), cmocka_unit_test(test_signal_drains),
-      cmocka_unit_test(test_second_signal_cancels),  cmocka_unit_test(test_port_in_use),
+      cmocka_unit_test(test_keys_and_tenants),
+      cmocka_unit_test(test_two_models),
+      cmocka_unit_test(test_model_without_template),
+      cmocka_unit_test(test_signal_drains),
+      cmocka_unit_test(test_second_signal_cancels),
+      cmocka_unit_test(test_port_in_use),
+      cmocka_unit_test(test_directories_keep_logs_apart),
       cmocka_unit_test(test_bad_command_lines),
   };
   (void)signal(SIGPIPE, SIG_IGN);
