@@ -7,12 +7,14 @@
  *   take_evict_ns        a block reserved while every page is an indexed block of an ended sequence
  *   match_32k_us         admit of a wholly cached 32 k-token prompt: hashing, comparing, pinning
  *   host_bytes_per_block all host memory of the pager for each 16-token block, index and tokens
- * included */
+ *                        included
+ *   waste_percent, capacity_ratio_*, sharing_ratio: bench_capacity.h */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "api/cli/bench_capacity.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "pager/pager.h"
@@ -181,14 +183,17 @@ static bool measure(pager_bench *b, pager_result *result) {
   return true;
 }
 
-static void print(const pager_result *r, uint32_t n_pages, bool json) {
-  if (json) {
-    printf(
-        "{\"take_release_ns\": %.2f, \"take_evict_ns\": %.2f, \"match_32k_us\": %.2f, "
-        "\"host_bytes_per_block\": %.2f}\n",
-        r->take_release_ns, r->take_evict_ns, r->match_32k_us, r->host_bytes_per_block);
-    return;
-  }
+static void print_json(const pager_result *r, const weft_capacity *c) {
+  printf(
+      "{\"take_release_ns\": %.2f, \"take_evict_ns\": %.2f, \"match_32k_us\": %.2f, "
+      "\"host_bytes_per_block\": %.2f, \"waste_percent\": %.3f, "
+      "\"capacity_ratio_contiguous\": %.3f, \"capacity_ratio_ring\": %.3f, "
+      "\"capacity_ratio_sliding\": %.3f, \"sharing_ratio\": %.3f}\n",
+      r->take_release_ns, r->take_evict_ns, r->match_32k_us, r->host_bytes_per_block,
+      c->waste_percent, c->ratio_contiguous, c->ratio_ring, c->ratio_sliding, c->ratio_sharing);
+}
+
+static void print(const pager_result *r, uint32_t n_pages) {
   printf("pager: %u pages of %d tokens, one group, %d sequences of up to %d tokens\n", n_pages,
          BLOCK, N_SEQS, PROMPT);
   printf("  take + release, one block per call     %8.2f ns\n", r->take_release_ns);
@@ -203,6 +208,23 @@ static void print(const pager_result *r, uint32_t n_pages, bool json) {
   printf("  release of a published block           %8.2f ns\n", r->release_ns);
   printf("  host memory, all of it                 %8.2f bytes per block\n",
          r->host_bytes_per_block);
+}
+
+/* Capacity is measured here, when the memory of the timings is given back. */
+static int report(const pager_result *result, uint32_t n_pages, bool json) {
+  weft_capacity capacity;
+  weft_error error = {{0}};
+  if (weft_capacity_measure(&capacity, &error) != WEFT_OK) {
+    fprintf(stderr, "weft bench pager: capacity: %s\n", error.text);
+    return 1;
+  }
+  if (json) {
+    print_json(result, &capacity);
+    return 0;
+  }
+  print(result, n_pages);
+  weft_capacity_print(&capacity);
+  return 0;
 }
 
 int weft_bench_pager(int argc, char **argv) {
@@ -239,11 +261,8 @@ int weft_bench_pager(int argc, char **argv) {
   }
   bench.tokens = weft_alloc((size_t)N_TOGETHER * PROMPT, sizeof *bench.tokens);
   bool good = bench.tokens != NULL && measure(&bench, &result);
-  if (good)
-    print(&result, n_pages, json);
-  else
-    fprintf(stderr, "weft bench pager: the pager refused a step of the benchmark; a bug\n");
+  if (!good) fprintf(stderr, "weft bench pager: the pager refused a step of the benchmark; a bug\n");
   weft_free(bench.tokens);
   weft_pager_close(bench.pager);
-  return good ? 0 : 1;
+  return good ? report(&result, n_pages, json) : 1;
 }
