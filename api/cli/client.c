@@ -20,7 +20,7 @@
 
 extern char **environ;
 
-enum { ARGS_MAX = 64, ANSWER_TIMEOUT_MS = 120000 };
+enum { ARGS_MAX = 64, ANSWER_TIMEOUT_MS = 600000 };
 
 static int dial(uint16_t port) {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
