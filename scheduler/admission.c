@@ -14,7 +14,7 @@
 /* A request that lacked pages is tried again after so many plans, even without more of them. */
 enum { RETRY_STEPS = 16 };
 
-typedef enum outcome { ADMITTED, FOLLOWS, NO_ROOM, ENDED } outcome;
+typedef enum outcome { ADMITTED, FOLLOWS, NO_ROOM, ENDED, LOST } outcome;
 
 /* ---- followers ------------------------------------------------------------------------------- */
 
@@ -88,6 +88,8 @@ static outcome enter(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq 
   if (status != WEFT_OK) {
     weft_pager_release(e->pager, seq);
     weft_admission_wake(e, seq, UINT32_MAX);
+    lane->lost = status == WEFT_E_DEVICE;
+    if (lane->lost) return LOST;
     weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, weft_status_text(status));
     return ENDED;
   }
@@ -135,7 +137,7 @@ static outcome try_admit(weft_engine *e, weft_lane *lane, weft_request *r) {
 static bool may_admit(const weft_planner *p) {
   const weft_engine *e = p->engine;
   if (e->starved != NULL || e->preempted || p->rows_left == 0) return false;
-  if (p->lane->n_waiting == 0 || p->lane->n_free_slots == 0) return false;
+  if (p->lane->n_waiting == 0 || p->lane->n_free_slots == 0 || p->lane->lost) return false;
   return e->n_running < e->config.running_max && !weft_plan_is_full(p->plan);
 }
 

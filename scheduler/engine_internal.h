@@ -39,6 +39,7 @@ typedef struct weft_lane {
   uint32_t fit_tokens; /* longest keys and values that fit the pool alone, row by row */
   uint32_t fit_canvas; /* ... with a whole canvas of rows in flight */
   _Atomic bool broken;
+  bool lost;              /* its device failed while a plan was made: it breaks when the plan is laid aside */
   char reason[320];    /* why it is broken */
   uint32_t *free_slot; /* stack */
   uint32_t n_free_slots;

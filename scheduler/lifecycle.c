@@ -231,6 +231,7 @@ void weft_lifecycle_break(weft_engine *e, weft_lane *lane, weft_status status, c
   lane->broken = true;
   weft_log(WEFT_LOG_ERROR, "%s", lane->reason);
   e->stats.broken_runners |= UINT64_C(1) << lane->index;
+  weft_engine_share_stats(e); /* health is red before a client hears of it */
   for (uint32_t i = 0; i < e->n_flight; i++) {
     weft_plan *plan = &e->plan[(e->first_flight + i) % WEFT_FLIGHT_MAX];
     if (plan->lane == lane->index) plan->dropped = true;

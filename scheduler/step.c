@@ -96,6 +96,10 @@ bool weft_engine_launch(weft_engine *e) {
     weft_plan_begin(plan, ++e->n_plans, at);
     weft_planner planner = {.engine = e, .lane = lane, .plan = plan, .rows_left = lane->rows_max};
     weft_planner_run(&planner);
+    if (lane->lost) {
+      weft_lifecycle_break(e, lane, WEFT_E_DEVICE, "the start of a request");
+      continue;
+    }
     if (plan->n_rows > 0 && submit(e, lane, plan)) return true;
   }
   return false;

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: MIT */
+/* A device whose n-th call fails, for every kind of call and n all over a run: the runner that made the call is broken and
+ * says so, each of its requests ends once and with the reason, what was answered before is right; the other runner goes on
+ * to the right answers; all pages come back; new requests to the broken one are refused with the reason. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "api/runtime.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "kernels/device_internal.h"
+#include "tests/support/real_engine.h"
+
+#define MODELS WEFT_SOURCE_DIR "/tests/golden/models/"
+
+enum { N = 12, PROMPT = 20, CONTEXT = 64 };
+
+/* ---- the device that fails ------------------------------------------------------------------------------ */
+
+static const weft_kernels *real_kernels;
+static const weft_device_calls *real_calls;
+static uint64_t n_calls, fail_at;
+
+static bool fails_now(void) {
+  n_calls += 1;
+  return n_calls == fail_at;
+}
+
+#define X(op)                                                                             \
+  static weft_status try_##op(weft_device *device, const weft_##op##_args *args) {        \
+    return fails_now() ? WEFT_E_DEVICE : real_kernels->op(device, args);                  \
+  }
+WEFT_OPS(X)
+#undef X
+
+static weft_status try_upload(weft_device *d, void *to, const void *from, uint64_t n) {
+  return fails_now() ? WEFT_E_DEVICE : real_calls->upload(d, to, from, n);
+}
+static weft_status try_download(weft_device *d, void *to, const void *from, uint64_t n) {
+  return fails_now() ? WEFT_E_DEVICE : real_calls->download(d, to, from, n);
+}
+static weft_status try_copy(weft_device *d, void *to, const void *from, uint64_t n) {
+  return fails_now() ? WEFT_E_DEVICE : real_calls->copy(d, to, from, n);
+}
+
+static weft_kernels failing_kernels;
+static weft_device_calls failing_calls;
+
+static void make_failing(weft_device *device, uint64_t at) {
+  real_kernels = device->kernels;
+  real_calls = device->calls;
+  failing_kernels = *real_kernels;
+  failing_calls = *real_calls;
+#define X(op) failing_kernels.op = try_##op;
+  WEFT_OPS(X)
+#undef X
+  failing_calls.upload = try_upload;
+  failing_calls.download = try_download;
+  failing_calls.copy = try_copy;
+  n_calls = 0;
+  fail_at = at;
+  device->kernels = &failing_kernels;
+  device->calls = &failing_calls;
+}
+
+static void make_sound(weft_device *device) {
+  device->kernels = real_kernels;
+  device->calls = real_calls;
+}
+
+/* ---- the engine over it ---------------------------------------------------------------------------------- */
+
+typedef struct answer {
+  weft_finish finish;
+  uint32_t n, n_ends;
+  int32_t tokens[CONTEXT];
+  char error[320];
+} answer;
+
+static int32_t prompts[N][PROMPT];
+static weft_request_params requests[N];
+static answer clean[N], got[N];
+
+static void make_requests(void) {
+  for (uint32_t i = 0; i < N; i++) {
+    weft_request_params *p = &requests[i];
+    *p = (weft_request_params){.runner = i % 2, .tokens = prompts[i], .n_tokens = 3 + i, .max_tokens = 5 + i % 7,
+                               .ignore_eos = true};
+    for (uint32_t k = 0; k < p->n_tokens; k++) prompts[i][k] = (int32_t)((i * 31 + k * 7) % 90 + 5);
+    p->canvas = i % 4 == 2;
+    p->sampling = weft_sampling_default();
+    p->sampling.seed = i;
+    if (i % 3 == 0 && !p->canvas) p->sampling.top_k = 10;
+    p->entropy_bound = weft_entropy_bound_default();
+    p->entropy_bound.max_steps = 3;
+    p->trace = p->canvas_events = p->canvas;
+  }
+}
+
+static void collect(rig *r, weft_request **handle, answer *a) {
+  weft_event event;
+  while (*handle != NULL && weft_engine_poll(r->engine, *handle, &event) == WEFT_OK) {
+    if (event.kind == WEFT_EVENT_TOKENS) {
+      memcpy(a->tokens + event.first, event.tokens, event.n * sizeof *event.tokens);
+      a->n = event.first + event.n;
+    } else if (event.kind == WEFT_EVENT_FINISHED) {
+      a->n_ends += 1;
+      a->finish = event.finish;
+      if (event.error != NULL) (void)snprintf(a->error, sizeof a->error, "%s", event.error);
+      assert_int_equal(weft_engine_poll(r->engine, *handle, &event), WEFT_AGAIN);
+      weft_engine_release(r->engine, *handle);
+      *handle = NULL;
+    }
+  }
+}
+
+static void play(rig *r, const rig_options *o, uint64_t at, answer *answers, weft_engine_stats *stats) {
+  weft_request *handle[N] = {NULL};
+  weft_error error = {{0}};
+  rig_open(r, o);
+  make_failing(r->device, at);
+  memset(answers, 0, N * sizeof *answers);
+  for (uint32_t i = 0; i < N; i++) {
+    rig_need(weft_engine_submit(r->engine, &requests[i], r->now, &handle[i], &error) == WEFT_OK, "submit", error.text);
+  }
+  for (uint32_t turns = 0; !weft_engine_idle(r->engine); turns++) {
+    (void)weft_engine_step(r->engine, ++r->now);
+    for (uint32_t i = 0; i < N; i++) collect(r, &handle[i], &answers[i]);
+    rig_check_pager(r);
+    assert_true(turns < 1000);
+  }
+  for (uint32_t i = 0; i < N; i++) collect(r, &handle[i], &answers[i]);
+  weft_engine_get_stats(r->engine, stats);
+  assert_int_equal(stats->pager.n_pinned, 0);
+  assert_int_equal(stats->pager.n_seqs, 0);
+}
+
+static void check_broken(rig *r, uint32_t broken, uint64_t at) {
+  weft_error error = {{0}};
+  weft_request *handle = NULL;
+  const char *name = r->info[broken]->name;
+  uint32_t n_failed = 0;
+  for (uint32_t i = 0; i < N; i++) {
+    const answer *a = &got[i], *b = &clean[i];
+    bool failed = a->finish == WEFT_FINISH_ERROR;
+    bool good = a->n_ends == 1 && a->n <= b->n && memcmp(a->tokens, b->tokens, a->n * sizeof(int32_t)) == 0;
+    if (failed) good = good && requests[i].runner == broken && strstr(a->error, name) != NULL &&
+                       strstr(a->error, "restart") != NULL;
+    if (!failed) good = good && a->finish == b->finish && a->n == b->n;
+    n_failed += failed;
+    if (!good) {
+      fail_msg("call %llu fails on model %u: request %u of model %u: finish %d '%s', %u of %u tokens, %u ends",
+               (unsigned long long)at, broken, i, requests[i].runner, (int)a->finish, a->error, a->n, b->n, a->n_ends);
+    }
+  }
+  assert_true(n_failed > 0);
+  assert_int_equal(weft_engine_submit(r->engine, &requests[broken], r->now, &handle, &error), WEFT_E_DEVICE);
+  assert_true(handle == NULL && strstr(error.text, name) != NULL);
+  uint32_t well = 1 - broken; /* and the other one still serves */
+  answer again = {0};
+  assert_int_equal(weft_engine_submit(r->engine, &requests[well], r->now, &handle, &error), WEFT_OK);
+  while (handle != NULL) {
+    (void)weft_engine_step(r->engine, ++r->now);
+    collect(r, &handle, &again);
+  }
+  assert_int_equal(again.n, clean[well].n);
+  assert_memory_equal(again.tokens, clean[well].tokens, again.n * sizeof(int32_t));
+}
+
+static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages) {
+  rig r;
+  weft_engine_stats stats;
+  rig_options o = {.backend = backend, .path = {MODELS "dg-base.gguf", MODELS "ar-base.gguf"}, .n_models = 2, .block = 4,
+                   .n_pages = n_pages, .context = CONTEXT, .rows = 40, .chunk = 9, .running = 5, .overlap = overlap};
+  make_requests();
+  play(&r, &o, 0, clean, &stats);
+  uint64_t n_all = n_calls;
+  assert_int_equal(stats.broken_runners, 0);
+  assert_true(stats.n_canvases > 0 && stats.n_mixed_steps > 0 && stats.n_switches > 0);
+  make_sound(r.device);
+  rig_close(&r);
+  uint32_t n_runs = 0, n_broken[2] = {0, 0};
+  uint64_t stride = n_all / 90;
+  for (uint64_t at = 1; at <= n_all; at += at < 60 ? 1 : stride) {
+    play(&r, &o, at, got, &stats);
+    if (stats.broken_runners != 1 && stats.broken_runners != 2) {
+      fail_msg("call %llu of %llu fails: broken runners %llx", (unsigned long long)at, (unsigned long long)n_all,
+               (unsigned long long)stats.broken_runners);
+    }
+    n_broken[stats.broken_runners - 1] += 1;
+    check_broken(&r, (uint32_t)stats.broken_runners - 1, at);
+    make_sound(r.device);
+    rig_close(&r);
+    n_runs += 1;
+  }
+  assert_true(n_broken[0] > 0 && n_broken[1] > 0);
+  print_message("%s%s: %u of %llu calls failed in turn\n", backend, overlap ? " with overlap" : "", n_runs,
+                (unsigned long long)n_all);
+}
+
+static void test_engine(void **state) {
+  (void)state;
+  fail_everywhere("cpu", false, 200);
+  fail_everywhere("cpu", true, 200);
+  fail_everywhere("ref", true, 60); /* with preemption */
+}
+
+/* ---- through weft.h -------------------------------------------------------------------------------------- */
+
+static int start(weft_runtime *rt, uint32_t i, weft_generation **out) {
+  weft_generate_params p;
+  char error[512] = "";
+  weft_generate_defaults(&p);
+  p.mode = i % 2 == 0 ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
+  p.text = "a few words";
+  p.n_text = strlen(p.text);
+  p.max_tokens = 100;
+  p.ignore_eos = true;
+  int status = weft_submit(rt, &p, out, error, sizeof error);
+  assert_true((status == 0) == (*out != NULL));
+  if (status != 0) assert_non_null(strstr(error, "dg-base: the device reported an error"));
+  return status;
+}
+
+static void test_public(void **state) {
+  (void)state;
+  const char *models[] = {MODELS "dg-base.gguf"};
+  weft_open_options options = {.models = models, .n_models = 1, .backend = "cpu", .threads = 2, .kv_bytes = 1 << 20,
+                               .context = 128, .running = 4, .queue = 16, .rows = 64, .quiet = true};
+  weft_runtime *rt;
+  weft_generation *g[6];
+  weft_delta d;
+  char error[512] = "";
+  assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
+  make_failing(rt->device, 40);
+  assert_null(weft_unwell(rt));
+  uint32_t n_started = 0;
+  while (n_started < 6 && start(rt, n_started, &g[n_started]) == 0) n_started += 1;
+  for (uint32_t i = 0; i < n_started; i++) {
+    do {
+      assert_int_equal(weft_next(g[i], 20000, &d), 0);
+    } while (d.kind != WEFT_DELTA_END);
+    assert_string_equal(d.finish, "error");
+    assert_non_null(strstr(d.error, "dg-base: the device reported an error"));
+    weft_generation_free(g[i]);
+  }
+  assert_true(n_started > 0);
+  assert_non_null(strstr(weft_unwell(rt), "restart"));
+  weft_generation *late = NULL;
+  assert_int_equal(start(rt, 0, &late), WEFT_E_DEVICE);
+  char *stats = weft_stats_json(rt);
+  assert_non_null(strstr(stats, "\"well\":false"));
+  weft_release(stats);
+  while (!weft_idle(rt)) continue;
+  make_sound(rt->device);
+  weft_close(rt);
+}
+
+int main(void) {
+  weft_log_set_level((weft_log_level)-1); /* hundreds of broken devices */
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_engine), cmocka_unit_test(test_public)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
