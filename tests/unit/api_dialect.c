@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT */
+/* How the OpenAI dialect writes a choice: thinking apart from the answer, ids, logprobs of strange
+ * tokens. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "api/openai.h"
+
+static json_t *written(void (*put)(const weft_answer *, const weft_choice *, weft_text *),
+                       const weft_answer *a, const weft_choice *c) {
+  weft_text out = {0};
+  json_error_t error;
+  put(a, c, &out);
+  weft_text_puts(&out, "}");
+  json_t *root = json_loads(out.bytes, 0, &error);
+  if (root == NULL) fail_msg("%s: %s", error.text, out.bytes);
+  weft_text_free(&out);
+  return root;
+}
+
+static void chunk(const weft_answer *a, const weft_choice *c, weft_text *out) {
+  a->dialect->chunk(a, c, NULL, out);
+}
+static void last(const weft_answer *a, const weft_choice *c, weft_text *out) {
+  a->dialect->chunk(a, c, "stop", out);
+}
+static void whole(const weft_answer *a, const weft_choice *c, weft_text *out) {
+  a->dialect->whole(a, c, out);
+}
+
+static const char *text_at(json_t *root, const char *first, const char *second) {
+  return json_string_value(json_object_get(json_object_get(root, first), second));
+}
+
+static void thinking_is_apart(void **state) {
+  weft_answer a = {.dialect = &weft_openai_chat};
+  weft_choice c = {.index = 3, .finish = "stop"};
+  (void)state;
+  json_t *root = written(chunk, &a, &c); /* nothing was sent yet: the role comes first */
+  assert_string_equal(text_at(root, "delta", "role"), "assistant");
+  json_decref(root);
+  c.begun = true;
+  weft_text_puts(&c.thinking, "hm \"so\"");
+  root = written(chunk, &a, &c);
+  assert_string_equal(text_at(root, "delta", "reasoning_content"), "hm \"so\"");
+  assert_null(text_at(root, "delta", "content"));
+  assert_int_equal(json_integer_value(json_object_get(root, "index")), 3);
+  json_decref(root);
+  weft_text_puts(&c.text, "yes");
+  root = written(whole, &a, &c);
+  assert_string_equal(text_at(root, "message", "content"), "yes");
+  assert_string_equal(text_at(root, "message", "reasoning_content"), "hm \"so\"");
+  assert_null(json_object_get(root, "token_ids"));
+  json_decref(root);
+  weft_text_clear(&c.thinking);
+  root = written(chunk, &a, &c);
+  assert_string_equal(text_at(root, "delta", "content"), "yes");
+  json_decref(root);
+  weft_text_clear(&c.text);
+  root = written(last, &a, &c);
+  assert_string_equal(json_string_value(json_object_get(root, "finish_reason")), "stop");
+  assert_int_equal(json_object_size(json_object_get(root, "delta")), 0);
+  json_decref(root);
+  weft_text_free(&c.thinking);
+  weft_text_free(&c.text);
+}
+
+/* A token that is half a character, and one that cannot be: still JSON, with the bytes as they are.
+ */
+static void logprobs_of_strange_tokens(void **state) {
+  const weft_token_logprob top[] = {{7, -0.5f, "\xF0\x9F", 2}, {8, -INFINITY, "\"", 1}};
+  const weft_delta d = {.n_tokens = 1, .logprobs = top, .top_logprobs = top, .n_top = 2};
+  const weft_dialect *const dialects[] = {&weft_openai_chat, &weft_openai_completions};
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    weft_answer a = {.dialect = dialects[i], .logprobs = true};
+    weft_choice c = {.begun = true, .finish = "stop"};
+    dialects[i]->logprobs(&c, &d);
+    dialects[i]->logprobs(&c, &d);
+    json_t *root = written(whole, &a, &c), *list = json_object_get(root, "logprobs");
+    if (i == 0) {
+      list = json_object_get(list, "content");
+      assert_int_equal(json_array_size(list), 2);
+      json_t *token = json_array_get(list, 1), *bytes = json_object_get(token, "bytes");
+      assert_int_equal(json_integer_value(json_array_get(bytes, 0)), 0xF0);
+      json_t *other = json_array_get(json_object_get(token, "top_logprobs"), 1);
+      assert_true(json_number_value(json_object_get(other, "logprob")) == -9999.0);
+    } else {
+      assert_int_equal(json_array_size(json_object_get(list, "tokens")), 2);
+      assert_int_equal(json_integer_value(json_array_get(json_object_get(list, "text_offset"), 1)),
+                       2);
+      json_t *other = json_array_get(json_object_get(list, "top_logprobs"), 0);
+      assert_true(json_number_value(json_object_get(other, "\"")) == -9999.0);
+    }
+    json_decref(root);
+    for (int k = 0; k < 4; k++) weft_text_free(&c.logprobs[k]);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(thinking_is_apart),
+                                     cmocka_unit_test(logprobs_of_strange_tokens)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
