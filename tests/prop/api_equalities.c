@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: MIT */
+/* Equalities of what a user of weft.h sees: the same requests (chats, texts, token prompts; greedy, sampled, with logprobs
+ * and stop strings; by diffusion with and without canvases shown) give the same text, tokens, logprobs and finish
+ *
+ *   one after the other, all at once, and read by four threads
+ *   read as they come, or not before they have ended
+ *   from a small and a large pool, with few and many rows, running requests and threads, with and without prefix cache
+ *   while others are cancelled
+ *
+ * and text is what its tokens spell: all deltas together, and with whole tokens each delta by itself.
+ *
+ *   api_equalities [SEED]    other seeds of the sampled ones */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "api/weft.h"
+#include "base/log.h"
+#include "base/random.h"
+
+enum { KINDS = 20, TEXT_MAX = 6000, TOKENS_MAX = 400, READERS = 4 };
+
+typedef struct answer {
+  char finish[16], text[TEXT_MAX];
+  size_t n_text;
+  int32_t tokens[TOKENS_MAX];
+  uint32_t n_tokens, n_canvases, n_cached, n_preempted, n_thinking;
+  uint64_t digest; /* of logprobs, of thinking marks, and of each canvas */
+} answer;
+
+typedef struct variant {
+  const char *name, *backend;
+  uint64_t kv_bytes;
+  uint32_t rows, running, threads, order;
+  bool no_cache, one_by_one, late, readers, cancels, hits, preempts;
+} variant;
+
+static const char *models[2];
+static uint32_t n_kinds;
+static bool has_chat;
+static uint64_t seed;
+static char label[160];
+static answer wanted[KINDS], got[KINDS];
+
+static void need(bool holds, const char *what, const char *text) {
+  if (holds) return;
+  (void)printf("FAILED: %s: %s: %s\n", label, what, text);
+  exit(1);
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------ */
+
+static const weft_chat_turn chats[][3] = {
+    {{"user", "88 - 68 ="}, {NULL, NULL}, {NULL, NULL}},
+    {{"system", "The new rock is near the brown lamp. The fast leaf is near the pink shoe. The soft drum is near the blue "
+                "coat. The soft ball is behind the blue boat. The warm bell is behind the gray cup."},
+     {"user", "Where is the soft ball?"}, {NULL, NULL}},
+    {{"system", "The new rock is near the brown lamp. The fast leaf is near the pink shoe. The soft drum is near the blue "
+                "coat. The soft ball is behind the blue boat. The warm bell is behind the gray cup."},
+     {"user", "Make a table: Tom 43 Oslo; Ana 88 Kyiv; Zoe 47 Seoul; Kim 19 Paris"}, {NULL, NULL}},
+    {{"user", "List 4 names without Mia."}, {"assistant", "Vic Amy Tom Max"}, {"user", "Write them backwards, \xC3\xA9t\xC3\xA9 \xE2\x82\xAC."}},
+};
+static const char *const texts[] = {"The soft ball is behind the blue boat. The soft", "One two \xE2\x82\xAC three,\n\nfour"};
+static const char *const stops[] = {" the", "9", "\n|", "zz"};
+static const int32_t bias_tokens[] = {20, 30};
+static const float bias_values[] = {2.0f, -3.0f};
+static int32_t long_prompt[90];
+
+static void fill_prompt(weft_generate_params *p, uint32_t kind) {
+  uint32_t which = kind % 7;
+  if (which < 4 && has_chat) {
+    p->turns = chats[which];
+    while (p->n_turns < 3 && chats[which][p->n_turns].role != NULL) p->n_turns += 1;
+    p->thinking = kind % 5 == 4;
+  } else if (which == 6) {
+    p->tokens = long_prompt;
+    p->n_tokens = 50 + kind; /* all share a beginning */
+  } else {
+    p->text = texts[kind % 2];
+    p->n_text = strlen(p->text);
+  }
+}
+
+static void fill(weft_generate_params *p, uint32_t kind) {
+  weft_generate_defaults(p);
+  fill_prompt(p, kind);
+  p->mode = kind % 2 == 0 ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
+  p->has_seed = true;
+  p->seed = seed + kind;
+  p->max_tokens = 10 + 4 * kind;
+  p->ignore_eos = kind % 3 == 0;
+  p->temperature = kind % 4 == 1 ? 0.0f : 1.0f;
+  p->whole_tokens = kind % 4 >= 2;
+  p->with_special = kind % 6 == 5;
+  p->n_stop = kind % 5 >= 3 ? 4 : 0;
+  p->stop = stops;
+  p->diffusion_steps = 3 + kind % 3;
+  p->canvas_deltas = kind % 4 == 0;
+  p->trace = kind % 8 == 0;
+  if (kind % 4 != 3) return;
+  p->logprobs = true;
+  p->top_logprobs = kind % 5;
+  p->repetition_penalty = 1.2f;
+  p->top_k = 30;
+  p->bias_tokens = bias_tokens;
+  p->bias = bias_values;
+  p->n_bias = 2;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------- */
+
+static void digest(answer *a, const void *bytes, size_t n) {
+  const uint8_t *b = bytes;
+  for (size_t i = 0; i < n; i++) a->digest = (a->digest ^ b[i]) * 0x100000001B3ull;
+  a->digest = weft_mix64(a->digest + n);
+}
+
+/* With whole tokens every delta is what its own tokens spell; chats hide their markers. */
+static void check_delta(weft_runtime *rt, const weft_generate_params *p, const weft_delta *d, bool last_text) {
+  char *spelled = NULL, error[256] = "";
+  size_t n = 0;
+  if (!p->whole_tokens || p->turns != NULL || p->n_stop > 0 || last_text) return;
+  need(weft_detokenize(rt, NULL, d->tokens, d->n_tokens, p->with_special, &spelled, &n, error, sizeof error) == 0,
+       "detokenize", error);
+  need(n == d->n_text && memcmp(spelled, d->text, n) == 0, "a delta is not what its tokens spell", spelled);
+  weft_release(spelled);
+}
+
+static void take_text(answer *a, const weft_delta *d) {
+  need(a->n_text + d->n_text < TEXT_MAX && a->n_tokens + d->n_tokens <= TOKENS_MAX, "room", "the answer is too long");
+  memcpy(a->text + a->n_text, d->text, d->n_text);
+  if (d->n_tokens > 0) memcpy(a->tokens + a->n_tokens, d->tokens, d->n_tokens * sizeof *d->tokens);
+  a->n_text += d->n_text;
+  a->n_tokens += d->n_tokens;
+  if (d->thinking) a->n_thinking += (uint32_t)d->n_text;
+  for (uint32_t i = 0; d->logprobs != NULL && i < d->n_tokens; i++) {
+    digest(a, &d->logprobs[i].logprob, sizeof(float));
+    digest(a, d->logprobs[i].bytes, d->logprobs[i].n_bytes);
+    for (uint32_t k = 0; k < d->n_top; k++) {
+      const weft_token_logprob *top = &d->top_logprobs[i * d->n_top + k];
+      digest(a, &top->token, sizeof top->token);
+      digest(a, &top->logprob, sizeof top->logprob);
+    }
+  }
+}
+
+static void take_canvas(answer *a, const weft_delta *d, bool trace) {
+  a->n_canvases += 1;
+  digest(a, d->text, d->n_text);
+  digest(a, d->tokens, d->n_tokens * sizeof *d->tokens);
+  digest(a, &d->mean_entropy, sizeof d->mean_entropy);
+  if (!trace) return;
+  digest(a, d->canvas_in, d->n_tokens * sizeof(int32_t));
+  digest(a, d->drawn, d->n_tokens * sizeof(int32_t));
+  digest(a, d->canvas_out, d->n_tokens * sizeof(int32_t));
+  digest(a, d->entropy, d->n_tokens * sizeof(float));
+  digest(a, d->accepted_mask, d->n_tokens);
+}
+
+/* True at the end. */
+static bool read_some(weft_runtime *rt, weft_generation *g, uint32_t kind, uint32_t timeout_ms, answer *a) {
+  weft_generate_params p;
+  weft_delta d;
+  int status;
+  fill(&p, kind);
+  while ((status = weft_next(g, timeout_ms, &d)) == 0) {
+    if (d.kind == WEFT_DELTA_TEXT) {
+      uint32_t at_most = p.max_tokens;
+      check_delta(rt, &p, &d, a->n_tokens + d.n_tokens >= at_most);
+      take_text(a, &d);
+    } else if (d.kind == WEFT_DELTA_CANVAS) {
+      take_canvas(a, &d, p.trace);
+    } else {
+      need(d.error == NULL, "error", d.error == NULL ? "" : d.error);
+      (void)snprintf(a->finish, sizeof a->finish, "%s", d.finish);
+      a->n_cached = d.usage.cached_tokens;
+      a->n_preempted = d.usage.preemptions;
+      return true;
+    }
+  }
+  need(status == 1, "weft_next", "it failed");
+  return false;
+}
+
+typedef struct reader {
+  weft_runtime *rt;
+  weft_generation **g;
+  uint32_t first;
+} reader;
+
+static void *read_share(void *self) {
+  reader *r = self;
+  for (uint32_t left = 1; left > 0;) {
+    left = 0;
+    for (uint32_t i = r->first; i < n_kinds; i += READERS) {
+      if (r->g[i] == NULL) continue;
+      left += 1;
+      if (!read_some(r->rt, r->g[i], i, 5, &got[i])) continue;
+      weft_generation_free(r->g[i]);
+      r->g[i] = NULL;
+    }
+  }
+  return NULL;
+}
+
+static void read_all(weft_runtime *rt, weft_generation **g, bool threads) {
+  pthread_t thread[READERS];
+  reader share[READERS];
+  for (uint32_t i = 0; i < READERS; i++) {
+    share[i] = (reader){rt, g, i};
+    if (!threads) {
+      (void)read_share(&share[i]);
+    } else {
+      need(pthread_create(&thread[i], NULL, read_share, &share[i]) == 0, "thread", "refused");
+    }
+  }
+  for (uint32_t i = 0; threads && i < READERS; i++) (void)pthread_join(thread[i], NULL);
+}
+
+/* ---- running ------------------------------------------------------------------------------------------- */
+
+static weft_generation *submit(weft_runtime *rt, uint32_t kind) {
+  weft_generate_params p;
+  weft_generation *g = NULL;
+  char error[512] = "";
+  fill(&p, kind);
+  int status = weft_submit(rt, &p, &g, error, sizeof error);
+  need(status == 0, "submit", error);
+  return g;
+}
+
+/* Others that leave while the rest runs: at once, after a moment, mid-answer. */
+static void disturb(weft_runtime *rt, uint32_t round) {
+  weft_generation *g = submit(rt, (round * 3 + 1) % n_kinds);
+  weft_delta d;
+  if (round % 3 == 1) (void)weft_next(g, 3, &d);
+  if (round % 3 == 2) weft_cancel(g);
+  weft_generation_free(g);
+}
+
+static void play(const variant *v, weft_runtime *rt) {
+  weft_generation *g[KINDS] = {NULL};
+  memset(got, 0, sizeof got);
+  for (uint32_t i = 0; i < n_kinds; i++) {
+    uint32_t kind = v->order == 0 ? i : v->order == 1 ? n_kinds - 1 - i : (i * 7 + 3) % n_kinds;
+    g[kind] = submit(rt, kind);
+    if (v->cancels) disturb(rt, i);
+    if (!v->one_by_one) continue;
+    while (!read_some(rt, g[kind], kind, 10000, &got[kind])) continue;
+    weft_generation_free(g[kind]);
+    g[kind] = NULL;
+  }
+  while (v->late && !weft_idle(rt)) (void)usleep(2000); /* everything has ended before anything is read */
+  read_all(rt, g, v->readers);
+}
+
+static weft_runtime *open_runtime(const variant *v) {
+  weft_runtime *rt;
+  char error[512] = "";
+  weft_open_options options = {.models = models, .n_models = 1, .backend = v->backend, .threads = v->threads,
+                               .kv_bytes = v->kv_bytes, .context = 400, .running = v->running, .queue = 64,
+                               .rows = v->rows, .no_prefix_cache = v->no_cache, .quiet = true};
+  need(weft_open(&options, &rt, error, sizeof error) == 0, "open", error);
+  has_chat = weft_model_at(rt, 0).chat;
+  return rt;
+}
+
+/* Canvases shown to a slow reader may be fewer: only then their digest is left out. */
+static void compare(const variant *v) {
+  uint32_t n_cached = 0, n_preempted = 0;
+  for (uint32_t i = 0; i < n_kinds; i++) {
+    const answer *a = &got[i], *b = &wanted[i];
+    bool same = strcmp(a->finish, b->finish) == 0 && a->n_text == b->n_text && a->n_tokens == b->n_tokens &&
+                memcmp(a->text, b->text, a->n_text) == 0 && a->n_thinking == b->n_thinking &&
+                memcmp(a->tokens, b->tokens, a->n_tokens * sizeof(int32_t)) == 0 &&
+                (a->digest == b->digest || (v->late && a->n_canvases < b->n_canvases));
+    n_cached += a->n_cached;
+    n_preempted += a->n_preempted;
+    if (same) continue;
+    (void)printf("FAILED: %s: %s: request %u: %u tokens, %s, %u canvases:\n%s\nalone: %u tokens, %s, %u canvases:\n%s\n",
+                 label, v->name, i, a->n_tokens, a->finish, a->n_canvases, a->text, b->n_tokens, b->finish,
+                 b->n_canvases, b->text);
+    exit(1);
+  }
+  need(!v->hits || n_cached > 0, v->name, "no prefix was found");
+  need(!v->no_cache || n_cached == 0, v->name, "a prefix was found");
+  need(!v->preempts || n_preempted > 0, v->name, "nobody was preempted");
+  (void)printf("  %-34s equal; %u prompt tokens cached, %u preemptions\n", v->name, n_cached, n_preempted);
+}
+
+/* Text in all is what the tokens in all spell (no stop strings, no chat). */
+static void check_spelling(weft_runtime *rt) {
+  uint32_t n_checked = 0;
+  for (uint32_t i = 0; i < n_kinds; i++) {
+    weft_generate_params p;
+    char *spelled = NULL, error[256] = "";
+    size_t n = 0;
+    fill(&p, i);
+    if (p.turns != NULL || strcmp(wanted[i].finish, "length") != 0 || p.n_stop > 0) continue;
+    need(weft_detokenize(rt, NULL, wanted[i].tokens, wanted[i].n_tokens, p.with_special, &spelled, &n, error,
+                         sizeof error) == 0,
+         "detokenize", error);
+    need(n == wanted[i].n_text && memcmp(spelled, wanted[i].text, n) == 0, "the text is not what the tokens spell",
+         wanted[i].text);
+    weft_release(spelled);
+    n_checked += 1;
+  }
+  need(n_checked > 2, "spelling", "nothing was checked");
+}
+
+static void run(const char *path, const char *backend, uint32_t kinds, uint64_t small_bytes) {
+  const variant alone = {.name = "alone", .backend = backend, .kv_bytes = 32 << 20, .rows = 512, .running = 1,
+                         .threads = 1, .no_cache = true, .one_by_one = true};
+  const variant variants[] = {
+      {.name = "all at once", .backend = backend, .kv_bytes = 32 << 20, .rows = 96, .running = 16, .threads = 2},
+      {.name = "one by one, cached", .backend = backend, .kv_bytes = 32 << 20, .rows = 48, .running = 4, .threads = 1,
+       .one_by_one = true, .hits = true, .order = 1},
+      {.name = "four readers", .backend = backend, .kv_bytes = 32 << 20, .rows = 512, .running = 5, .threads = 3,
+       .readers = true, .order = 2},
+      {.name = "read late", .backend = backend, .kv_bytes = 32 << 20, .rows = 64, .running = 20, .threads = 2,
+       .late = true, .no_cache = true},
+      {.name = "a small pool", .backend = backend, .kv_bytes = small_bytes, .rows = 64, .running = 20, .threads = 2,
+       .order = 2, .preempts = true},
+      {.name = "others come and go", .backend = backend, .kv_bytes = 8 << 20, .rows = 80, .running = 12, .threads = 2,
+       .cancels = true, .readers = true},
+  };
+  models[0] = path;
+  n_kinds = kinds;
+  (void)snprintf(label, sizeof label, "%s on %s", strrchr(path, '/') + 1, backend);
+  weft_runtime *rt = open_runtime(&alone);
+  play(&alone, rt);
+  memcpy(wanted, got, sizeof wanted);
+  if (n_kinds == KINDS) check_spelling(rt);
+  weft_close(rt);
+  uint32_t n_tokens = 0, n_stopped = 0;
+  for (uint32_t i = 0; i < n_kinds; i++) {
+    n_tokens += wanted[i].n_tokens;
+    n_stopped += strcmp(wanted[i].finish, "stop") == 0;
+  }
+  (void)printf("%s: %u requests, %u tokens, %u stopped\n", label, n_kinds, n_tokens, n_stopped);
+  uint32_t n = n_kinds == KINDS ? sizeof variants / sizeof *variants : 1;
+  for (uint32_t i = 0; i < n; i++) {
+    rt = open_runtime(&variants[i]);
+    play(&variants[i], rt);
+    compare(&variants[i]);
+    need(weft_unwell(rt) == NULL, "health", "unwell");
+    weft_close(rt);
+  }
+}
+
+int main(int argc, char **argv) {
+  seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+  weft_log_set_level(WEFT_LOG_ERROR);
+  for (uint32_t i = 0; i < 90; i++) long_prompt[i] = (int32_t)(5 + i * 37 % 80);
+  run(WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf", "ref", KINDS, 110 << 10);
+  run(WEFT_SOURCE_DIR "/tests/golden/models/dg-c16-w4.gguf", "cpu", KINDS, 150 << 10);
+  run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", "cpu", KINDS, 700 << 10);
+  run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", "ref", 2, 0);
+  return 0;
+}
