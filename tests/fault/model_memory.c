@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT */
+/* Every allocation of what weft_open does not reach, refused once: runners, logits, inspection, prompts of chats. Each
+ * refusal is a status (and a line, where there is one), leaves nothing behind (the address sanitizer sees), and the next
+ * call works. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "model/chat.h"
+#include "model/device_runner.h"
+#include "model/inspect.h"
+#include "model/logits.h"
+
+typedef struct world {
+  weft_gguf *gguf;
+  weft_device *device;
+  weft_model *model;
+  weft_kv_layout layout;
+  weft_kv_store *store;
+} world;
+
+static const weft_model_limits limits = {16, 16, 4};
+static const char *const tiny = WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf";
+
+static void world_open(world *w) {
+  weft_device_config config = {"cpu", 1, NULL};
+  weft_error error = {{0}};
+  assert_int_equal(weft_gguf_open(tiny, &w->gguf, &error), WEFT_OK);
+  assert_int_equal(weft_device_open(&config, &w->device, &error), WEFT_OK);
+  assert_int_equal(weft_model_open(w->gguf, w->device, &limits, NULL, NULL, &w->model, &error), WEFT_OK);
+  const weft_kv_geometry *geometry = &weft_model_get_info(w->model)->kv;
+  assert_int_equal(weft_kv_layout_choose(&geometry, 1, 0, &w->layout, &error), WEFT_OK);
+  assert_int_equal(weft_kv_store_open(w->device, w->layout.page_bytes, 8, &w->store, &error), WEFT_OK);
+}
+
+static void world_close(world *w) {
+  weft_kv_store_close(w->store);
+  weft_model_close(w->model);
+  weft_device_close(w->device);
+  weft_gguf_close(w->gguf);
+}
+
+/* Refuses allocation 1, 2, 3, ... of the act until one run meets no refusal; gives how many were refused. */
+static uint64_t refuse_each(weft_status (*act)(void *self, weft_error *error), void *self, bool has_line) {
+  for (uint64_t n = 1;; n++) {
+    weft_error error = {{0}};
+    (void)weft_memory_fail_at(n);
+    weft_status status = act(self, &error);
+    if (weft_memory_fail_at(0) < n) {
+      if (status != WEFT_OK) fail_msg("undisturbed: %s: %s", weft_status_text(status), error.text);
+      assert_true(n > 1);
+      return n - 1;
+    }
+    bool good = status == WEFT_E_NO_MEMORY && (!has_line || (error.text[0] != 0 && strchr(error.text, '\n') == NULL));
+    if (!good) fail_msg("allocation %llu: %s: '%s'", (unsigned long long)n, weft_status_text(status), error.text);
+  }
+}
+
+static weft_status open_runner(void *self, weft_error *error) {
+  world *w = self;
+  static const int32_t suppressed[] = {3};
+  weft_device_runner_config config = {.device = w->device, .model = w->model, .store = w->store, .layout = &w->layout,
+                                      .name = "x", .limits = limits, .n_slots = 3, .seq_tokens_max = 64,
+                                      .suppressed = suppressed, .n_suppressed = 1};
+  weft_runner *runner;
+  uint64_t n_bytes = 0;
+  weft_status status = weft_device_runner_open(&config, &runner, &n_bytes, error);
+  assert_true((status == WEFT_OK) == (runner != NULL));
+  if (runner != NULL) runner->ops->close(runner);
+  return status;
+}
+
+static void test_runner(void **state) {
+  (void)state;
+  world w;
+  world_open(&w);
+  print_message("runner: %llu refused\n", (unsigned long long)refuse_each(open_runner, &w, true));
+  world_close(&w);
+}
+
+static int keep_row(void *self, const float *logits, uint32_t n_vocab) {
+  float *sum = self;
+  *sum += logits[n_vocab - 1];
+  return 0;
+}
+
+static weft_status make_logits(void *self, weft_error *error) {
+  world *w = self;
+  static const int32_t tokens[20] = {2, 7, 9, 30, 41}, canvas[8] = {5, 6, 7};
+  static float previous[8 * 128];
+  float sum = 0.0f;
+  weft_logits_args args = {.device = w->device, .model = w->model, .limits = limits, .tokens = tokens, .n_tokens = 20,
+                           .canvas = canvas, .n_canvas = 8, .previous = previous, .previous_temperature = 0.7f,
+                           .row = keep_row, .self = &sum};
+  weft_status status = weft_logits(&args, error);
+  assert_true(status != WEFT_OK || sum != 0.0f);
+  return status;
+}
+
+static void test_logits(void **state) {
+  (void)state;
+  world w;
+  world_open(&w);
+  assert_int_equal(weft_model_get_info(w.model)->n_vocab, 128);
+  assert_int_equal(weft_model_get_info(w.model)->canvas_length, 8);
+  print_message("logits: %llu refused\n", (unsigned long long)refuse_each(make_logits, &w, true));
+  world_close(&w);
+}
+
+static weft_status inspect(void *self, weft_error *error) {
+  world *w = self;
+  weft_text text = {0};
+  weft_status status = weft_inspect(w->gguf, true, &text, error);
+  weft_text_free(&text);
+  return status;
+}
+
+static void test_inspect(void **state) {
+  (void)state;
+  world w;
+  world_open(&w);
+  print_message("inspect: %llu refused\n", (unsigned long long)refuse_each(inspect, &w, false));
+  world_close(&w);
+}
+
+typedef struct talk {
+  weft_tokenizer *tokenizer;
+  weft_chat *chat;
+} talk;
+
+static weft_status render(void *self, weft_error *error) {
+  talk *t = self;
+  static const weft_chat_message messages[] = {
+      {.role = "system", .content = "Be brief.", .n_content = 9},
+      {.role = "user", .content = "What is <bos> \xE2\x82\xAC 12?", .n_content = 20},
+      {.role = "assistant", .content = "Nothing.", .n_content = 8, .thinking = "Hm.", .n_thinking = 3},
+      {.role = "user", .content = "Why?", .n_content = 4},
+  };
+  weft_chat_options options = {.thinking = true, .add_generation_prompt = true};
+  weft_tokens tokens = {0};
+  weft_status status = weft_tokens_push(&tokens, 7); /* what was there stays */
+  if (status == WEFT_OK) status = weft_chat_render(t->chat, messages, 4, &options, &tokens, error);
+  assert_true(tokens.n == 0 || tokens.ids[0] == 7);
+  assert_true(status != WEFT_OK ? tokens.n <= 1 : tokens.n > 20);
+  weft_tokens_free(&tokens);
+  return status;
+}
+
+static weft_status read_stream(void *self, weft_error *error) {
+  talk *t = self;
+  weft_chat_stream stream;
+  weft_text out = {0};
+  bool thinking;
+  (void)error;
+  weft_chat_stream_open(&stream, t->chat, t->tokenizer, 0, true);
+  weft_status status = WEFT_OK;
+  for (int32_t id = 5; id < 300 && status == WEFT_OK; id++) {
+    status = weft_chat_stream_push(&stream, id, &out, &thinking, NULL);
+  }
+  if (status == WEFT_OK) status = weft_chat_stream_flush(&stream, &out, &thinking, NULL);
+  weft_chat_stream_close(&stream);
+  weft_text_free(&out);
+  return status;
+}
+
+static void test_chat(void **state) {
+  (void)state;
+  talk t;
+  weft_gguf *gguf;
+  weft_error error = {{0}};
+  assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", &gguf, &error), WEFT_OK);
+  assert_int_equal(weft_tokenizer_open(gguf, &t.tokenizer, &error), WEFT_OK);
+  assert_int_equal(weft_chat_open(gguf, t.tokenizer, &t.chat, &error), WEFT_OK);
+  print_message("prompt of a chat: %llu refused\n", (unsigned long long)refuse_each(render, &t, false));
+  print_message("stream of an answer: %llu refused\n", (unsigned long long)refuse_each(read_stream, &t, false));
+  weft_chat_close(t.chat);
+  weft_tokenizer_close(t.tokenizer);
+  weft_gguf_close(gguf);
+}
+
+int main(void) {
+  weft_log_set_level(WEFT_LOG_ERROR);
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_runner), cmocka_unit_test(test_logits),
+                                     cmocka_unit_test(test_inspect), cmocka_unit_test(test_chat)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
