@@ -33,7 +33,8 @@ enum {
   WEFT_CMD_BENCH = 64,
   WEFT_CMD_EVAL = 128,
   WEFT_CMD_DEMO = 256,
-  WEFT_CMD_SOAK = 512
+  WEFT_CMD_SOAK = 512,
+  WEFT_CMD_SIM = 1024
 };
 
 typedef struct weft_config {
@@ -63,6 +64,11 @@ typedef struct weft_config {
   /* bench, eval, demo, soak */
   const char *llama, *cases;
   uint32_t n_prompt, n_generate, n_parallel, repeat, limit, seconds;
+  /* sim */
+  float step_us, row_us, key_us, rate, diffusion, shared, long_share, skew, target_ttft_ms, target_tpot_ms;
+  uint32_t requests, burst, tenants, prompt_tokens, answer_tokens, shared_tokens, prefixes, longest_tokens;
+  uint32_t canvas_steps, canvas_steps_min;
+  bool csv, shared_cache;
   /* words that are no options */
   weft_text_list words;
   /* texts of the --config file */

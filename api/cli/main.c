@@ -28,6 +28,7 @@ static const command_row commands[] = {
     {"eval", WEFT_CMD_EVAL, weft_cli_eval, "-m FILE --cases FILE", "answer examples with known answers, both ways"},
     {"demo", WEFT_CMD_DEMO, weft_cli_demo, "-m FILE -m FILE", "serve the demo model and show what happens"},
     {"soak", WEFT_CMD_SOAK, weft_cli_soak, "-m FILE", "full load with random cancels for a while"},
+    {"sim", WEFT_CMD_SIM, weft_cli_sim, "[--trace FILE]", "engine and pager under a virtual clock, without a model"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/cli/sim.h"
+
+#include "api/cli/cli.h"
+
+int weft_cli_sim(const weft_config *config) {
+  weft_sim_load load = {0};
+  weft_sim_run run = {0};
+  if (config->words.n > 0) {
+    return weft_cli_fail(WEFT_EXIT_USAGE, "sim: '%s' is no option; a trace is named with --trace",
+                         config->words.item[0]);
+  }
+  if (config->csv && config->json) {
+    return weft_cli_fail(WEFT_EXIT_USAGE, "sim: --csv and --json exclude each other");
+  }
+  int code = weft_sim_load_open(config, &load);
+  if (code == 0) code = weft_sim_run_load(config, &load, &run);
+  if (code == 0) code = weft_sim_report(config, &load, &run);
+  weft_sim_run_close(&run);
+  weft_sim_load_close(&load);
+  return code;
+}
