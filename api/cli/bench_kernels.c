@@ -103,8 +103,7 @@ static uint64_t random_bits(uint64_t position) {
   return weft_draw_bits(&key);
 }
 
-/* ---- rates of the machine
- * ------------------------------------------------------------------------------------ */
+/* ---- rates of the machine ---- */
 
 typedef struct reader {
   pthread_t thread;
@@ -128,8 +127,9 @@ static double measure_reading(const bench_room *room) {
   uint32_t n_threads = room->n_threads;
   const uint64_t n_bytes = 128u << 20;
   if (n_threads > THREADS_MAX) n_threads = THREADS_MAX;
-  uint64_t *memory = weft_alloc_aligned(n_bytes, 64);
+  uint64_t *memory = weft_alloc_aligned(n_bytes, 2 << 20);
   if (memory == NULL) return 0.0;
+  weft_memory_prefer_huge(memory, n_bytes); /* as weights are */
   memset(memory, 1, n_bytes);
   double best = 0.0;
   for (uint32_t repeat = 0; repeat < REPEATS; repeat++) {
@@ -149,9 +149,7 @@ static double measure_reading(const bench_room *room) {
   return best;
 }
 
-/* ---- cases
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- cases ---- */
 
 /* Random codes under small, sane scales. */
 static weft_status make_weight(bench_room *room, weft_weight *weight, weft_type type,
@@ -339,9 +337,7 @@ static weft_status run_case(bench_room *room, const kernel_case *c, bool first) 
   return WEFT_OK;
 }
 
-/* ---- the whole
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- the whole ---- */
 
 static weft_status open_room(bench_room *room) {
   weft_device_config config = {.backend = "cpu", .n_threads = room->n_threads};

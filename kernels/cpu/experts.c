@@ -89,9 +89,7 @@ uint64_t weft_cpu_experts_scratch(weft_device *device, const weft_experts_args *
   return make_run(device, &shape).scratch_bytes;
 }
 
-/* ---- slots
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- slots ---- */
 
 /* Counting sort of (row, rank) by expert. */
 static weft_status sort_slots(experts_run *run) {
@@ -168,8 +166,7 @@ static void gather_task(void *arg, uint32_t task, uint32_t thread) {
   }
 }
 
-/* ---- gate and up
- * --------------------------------------------------------------------------------------------- */
+/* ---- gate and up ---- */
 
 /* The group of n rows that begins at this slot. */
 static const uint8_t *find_x(const experts_run *run, bool quantised, uint32_t expert,
@@ -240,9 +237,7 @@ static void gate_up_task(void *arg, uint32_t task, uint32_t thread) {
   }
 }
 
-/* ---- down
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- down ---- */
 
 static void down_task(void *arg, uint32_t task, uint32_t thread) {
   const experts_run *run = arg;

@@ -93,9 +93,7 @@ uint64_t weft_cpu_head_stats_scratch(weft_device *device, const weft_head_stats_
   return make_run(device, args, NULL).scratch_bytes;
 }
 
-/* ---- chunks
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- chunks ---- */
 
 /* Logits of one row, as they come from the product, to its numbers and e. */
 static void finish_row(const head_run *run, uint32_t chunk, uint32_t r, float *logits,
@@ -163,9 +161,7 @@ static void rows_task(void *arg, uint32_t task, uint32_t thread) {
   weft_soft_add(&run->soft, run->chunk, first, n, chunks);
 }
 
-/* ---- joining
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- joining ---- */
 
 typedef struct joined {
   float top;
@@ -285,9 +281,7 @@ weft_status weft_cpu_head_stats(weft_device *device, const weft_head_stats_args 
   return WEFT_OK;
 }
 
-/* ---- head_rows
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- head_rows ---- */
 
 typedef struct rows_run {
   const weft_head_rows_args *args;

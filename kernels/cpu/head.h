@@ -72,8 +72,7 @@ extern const weft_soft_fns weft_soft_portable, weft_soft_avx2, weft_soft_avx512,
 const weft_head_fns *weft_head_find(weft_cpu_isa isa);
 const weft_soft_fns *weft_soft_find(weft_cpu_isa isa, weft_type type);
 
-/* ---- soft embeddings of one call
- * ----------------------------------------------------------------------------- */
+/* ---- soft embeddings of one call ---- */
 
 typedef struct weft_soft_run {
   const weft_soft_fns *fns;

@@ -81,8 +81,7 @@ static void chunk_of(float *logits, uint32_t n, const uint32_t *allowed, float i
 
 const weft_head_fns HEAD_TABLE = {.cap = cap_logits, .chunk = chunk_of};
 
-/* ---- soft embeddings in f32
- * ---------------------------------------------------------------------------------- */
+/* ---- soft embeddings in f32 ---- */
 
 /* Inputs [i, i + 16) of sixteen tokens: value[input][token]. */
 LANES_INLINE void widen_sixteen(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in,

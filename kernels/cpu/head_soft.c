@@ -129,8 +129,7 @@ void weft_soft_end(const weft_soft_run *run, float scale) {
   }
 }
 
-/* ---- the op: logits are given
- * -------------------------------------------------------------------------------- */
+/* ---- the op: logits are given ---- */
 
 enum { ROWS_PER_TASK = 32 };
 

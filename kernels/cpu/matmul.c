@@ -31,8 +31,7 @@ const char *weft_cpu_numerics(const weft_device *device, weft_type weight_type) 
   return weft_cpu_get_isa(device) == WEFT_ISA_PORTABLE ? "f32x256" : "f32x256-fma";
 }
 
-/* ---- packing rows
- * -------------------------------------------------------------------------------------------- */
+/* ---- packing rows ---- */
 
 /* A float group of n_rows: inputs go by together, so that what is written is written in order. */
 static void pack_floats(const float *x, uint64_t x_stride, uint32_t n_in, uint32_t n_rows,
@@ -113,9 +112,7 @@ weft_tile weft_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t pane
   };
 }
 
-/* ---- the op
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- the op ---- */
 
 typedef struct matmul_plan {
   bool any[2];        /* is there a float weight, a quantised one */

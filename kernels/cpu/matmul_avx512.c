@@ -17,8 +17,7 @@
 
 enum { FETCH_AHEAD = 4096 /* bytes */ };
 
-/* ---- weights of one block: 32 inputs x 16 outputs
- * ------------------------------------------------------------ */
+/* ---- weights of one block: 32 inputs x 16 outputs ---- */
 
 INLINE void load_codes(uint32_t bits, const uint8_t *q, __m512i w[8]) {
   if (bits == 8) {
@@ -94,8 +93,7 @@ typedef struct weights {
   __m512 a, b; /* OFFSET: scale; LEAST: scale, -least; SPLIT: scales of both halves */
 } weights;
 
-/* ---- one block, one row
- * -------------------------------------------------------------------------------------- */
+/* ---- one block, one row ---- */
 
 INLINE __m512i dot4(__m512i dot, const __m512i w[4], const uint8_t *codes) {
 #pragma GCC unroll 4
@@ -138,19 +136,20 @@ INLINE __m512 add_block(weft_pack_form form, unsigned shift, const weights *k, c
   return _mm512_fmadd_ps(t, _mm512_set1_ps(load_float(x + WEFT_X_SCALE)), acc);
 }
 
-/* Where what is FETCH_AHEAD bytes away lies: further in the tile's panels, or in those that come
- * next. */
-INLINE void fetch_ahead(const weft_tile *tile, const uint8_t *at, uint32_t n_bytes) {
+/* Asks for what lies FETCH_AHEAD bytes away: further in the tile's panels, or in those that come
+ * next. With few rows the processor sees the stream itself and is faster left alone; the jump to
+ * `next` it cannot see. */
+INLINE void fetch_ahead(const weft_tile *tile, const uint8_t *at, uint32_t n_bytes, bool few_rows) {
   if (!tile->fetch) return;
   const uint8_t *end = tile->panel + tile->n_panels * tile->panel_bytes;
-  const uint8_t *next = tile->next == NULL ? at : tile->next - (end - at) + FETCH_AHEAD;
-  const uint8_t *from = (uint64_t)(end - at) > FETCH_AHEAD ? at + FETCH_AHEAD : next;
+  uint64_t left = (uint64_t)(end - at);
+  if (left > FETCH_AHEAD ? few_rows : tile->next == NULL) return;
+  const uint8_t *from = left > FETCH_AHEAD ? at + FETCH_AHEAD : tile->next + (FETCH_AHEAD - left);
 #pragma GCC unroll 8
   for (uint32_t i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)from + i, _MM_HINT_T0);
 }
 
-/* ---- one panel, R rows
- * --------------------------------------------------------------------------------------- */
+/* ---- one panel, R rows ---- */
 
 INLINE void store_rows(const __m512 *acc, int R, const weft_tile *tile, uint32_t panel) {
   uint32_t left = tile->n_cols - panel * WEFT_PANEL;
@@ -175,7 +174,7 @@ INLINE void small_panel(weft_type type, unsigned shift, uint32_t bits, uint32_t 
     left -= n;
     for (; n > 0; n--) {
       weights k;
-      fetch_ahead(tile, at, quant_bytes);
+      fetch_ahead(tile, at, quant_bytes, R < 8);
       load_codes(bits, at, k.w);
       if (type == WEFT_TYPE_MXFP4) look_up(k.w);
       k.a = type == WEFT_TYPE_MXFP4 ? load_e8m0(scales) : load_f16(scales);
@@ -204,7 +203,7 @@ INLINE void super_panel(weft_pack_form form, uint32_t bits, uint32_t quant_bytes
     const uint8_t *quants = super + 320;
     for (uint32_t j = 0; j < 8; j++) {
       weights k;
-      fetch_ahead(tile, quants, quant_bytes + 64);
+      fetch_ahead(tile, quants, quant_bytes + 64, R < 5);
       load_codes(bits, quants, k.w);
       if (form == WEFT_FORM_SPLIT) {
         k.a = _mm512_mul_ps(d, load_s8(super + 64 + 32 * j));
@@ -254,8 +253,7 @@ INLINE void float_panel(weft_type type, int R, const weft_tile *tile, uint32_t p
   store_rows(acc, R, tile, panel);
 }
 
-/* ---- one function per type and number of rows
- * ---------------------------------------------------------------- */
+/* ---- one function per type and number of rows ---- */
 
 #define TYPES(X, R)                                                \
   X(F32, R, float_panel(WEFT_TYPE_F32, R, tile, p))                \
@@ -315,9 +313,7 @@ static void tile_avx512(const weft_tile *tile) {
   find_tile_fn(tile->info->type, tile->n_rows)(tile);
 }
 
-/* ---- rows
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- rows ---- */
 
 /* Sum of sixteen signed bytes: as unsigned ones 128 larger. */
 INLINE int32_t sum_bytes(__m128i q) {

@@ -103,8 +103,7 @@ LANES_INLINE void lanes_codes(uint32_t bits, const uint8_t *quants, lanes_u w[8]
   }
 }
 
-/* ---- scales of one block
- * ------------------------------------------------------------------------------------- */
+/* ---- scales of one block ---- */
 
 #if defined(__AVX512F__) && defined(__F16C__)
 #include <immintrin.h>
@@ -222,8 +221,7 @@ LANES_INLINE lanes_f lanes_weight(weft_type type, const uint8_t *panel, uint64_t
   return v;
 }
 
-/* ---- activations
- * --------------------------------------------------------------------------------------------- */
+/* ---- activations ---- */
 
 /* The sixteen codes of x * inverse, to nearest even (matmul.h). */
 LANES_INLINE lanes_i lanes_round(lanes_f x, float inverse) {

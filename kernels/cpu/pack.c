@@ -49,8 +49,7 @@ static void store32(uint8_t *at, uint32_t v) {
   memcpy(at, &v, sizeof v);
 }
 
-/* ---- codes of one block of 32 x one row
- * ---------------------------------------------------------------------- */
+/* ---- codes of one block of 32 x one row ---- */
 
 /* quants: the block's first byte moved to the row's lane. Only this row's bytes are written. */
 static void put_codes(uint32_t bits, const uint8_t codes[WEFT_PACK_BLOCK], uint8_t *quants) {
@@ -90,8 +89,7 @@ static void get_codes(uint32_t bits, const uint8_t *quants, uint8_t codes[WEFT_P
   }
 }
 
-/* ---- the file's blocks of 32
- * --------------------------------------------------------------------------------- */
+/* ---- the file's blocks of 32 ---- */
 
 /* Where the 32 codes of a file block begin: after the scale (and the fifth bits). */
 static const uint8_t *small_codes(weft_type type, const uint8_t *block) {
@@ -156,8 +154,7 @@ static void unpack_small_row(const weft_pack_info *info, uint32_t n_in, const ui
   }
 }
 
-/* ---- the file's blocks of 256
- * -------------------------------------------------------------------------------- */
+/* ---- the file's blocks of 256 ---- */
 
 /* Q4_K and Q5_K: nibble pairs of two sub-blocks share bytes; fifth (or NULL): bit j belongs to
  * sub-block j. */
@@ -267,8 +264,7 @@ static void unpack_super_row(const weft_pack_info *info, uint32_t n_in, const ui
   }
 }
 
-/* ---- panels and weights
- * -------------------------------------------------------------------------------------- */
+/* ---- panels and weights ---- */
 
 void weft_panel_pack(const weft_pack_info *info, uint32_t n_in, const uint8_t *rows,
                      uint64_t row_bytes, uint32_t n_rows, uint8_t *panel) {
@@ -347,8 +343,7 @@ static void unpack_task(void *arg, uint32_t task, uint32_t thread) {
   }
 }
 
-/* ---- memory of weights
- * --------------------------------------------------------------------------------------- */
+/* ---- memory of weights ---- */
 
 /* Weights lie side by side in a few large pieces of memory, which the system is asked to map with
  * huge pages: reading 4 KiB at a time runs into address translation at half the rate of the memory.

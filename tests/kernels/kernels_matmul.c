@@ -61,16 +61,28 @@ static buffer product(weft_device *device, const weft_weight *weight, const floa
   args.scratch_bytes = weft_matmul_scratch(device, &args);
   buffer scratch = buffer_new(args.scratch_bytes);
   args.scratch = scratch.data;
-  assert_int_equal(weft_matmul(device, &args), WEFT_OK);
+  assert_int_equal(done(device, weft_matmul(device, &args)), WEFT_OK);
   buffer_free(&scratch);
   return y;
+}
+
+/* cuda multiplies 16-bit numbers: a bf16 input is off by 2^-9 of itself, an f16 one by 2^-12 (or,
+ * far below the row's largest, by nothing that counts); a quantised weight is made of a scale, a
+ * product and a minimum, each off by 2^-12, of magnitudes up to 4 times its own. Sums are f32. */
+static double cuda_share(weft_type type, uint32_t n_in) {
+  double f32 = (257.0 + n_in / 256.0) * 0x1p-24;
+  if (type == WEFT_TYPE_F32) return f32;
+  if (type == WEFT_TYPE_BF16 || type == WEFT_TYPE_MXFP4) return 0x1p-9 + f32;
+  return (type == WEFT_TYPE_F16 ? 1.0 : 13.0) * 0x1p-12 + f32;
 }
 
 static void check_values(const matmul_case *c, const char *device, const stored *s, const float *x,
                          const float *y) {
   float codes[1024], scales[32];
-  bool quantised = !is_float(c->type);
+  bool cuda = strcmp(device, "cuda") == 0;
+  bool quantised = !is_float(c->type) && !cuda;
   double roundings = quantised ? 4.0 * (4.0 + c->n_in / 32.0) : 257.0 + c->n_in / 256.0;
+  double share = cuda ? cuda_share(c->type, c->n_in) : roundings * 0x1p-24;
   for (uint32_t r = 0; r < ROWS; r++) {
     const float *row = x + (uint64_t)r * c->n_in;
     if (quantised) quantise_plain(row, c->n_in, codes, scales);
@@ -79,7 +91,7 @@ static void check_values(const matmul_case *c, const char *device, const stored 
           want = dot_plain(s, o, quantised ? codes : row, quantised ? scales : NULL, &size);
       double off = fabs(want - (double)y[r * c->n_out + o]);
       assert_within(weft_type_find((int32_t)c->type)->name, device, isnan(off) ? INFINITY : off,
-                    roundings * 0x1p-24 * size);
+                    share * size);
     }
   }
 }
@@ -111,7 +123,7 @@ static void test_products(void **state) {
     const matmul_case *c = &cases[i];
     const char *name = weft_type_find((int32_t)c->type)->name;
     stored s = stored_new(c->type, 1, c->n_out, c->n_in, 7 + i);
-    float *x = weft_alloc((size_t)ROWS * c->n_in, sizeof *x);
+    float *x = memory_new((size_t)ROWS * c->n_in, sizeof *x);
     fill_normal(x, (size_t)ROWS * c->n_in, 100 + i);
     for (uint32_t j = 0; j < ROWS * c->n_in; j++) { /* rows of all sizes, 2^-78 to 1 */
       x[j] = ldexpf(x[j], -2 * (int)(j / c->n_in));
@@ -119,7 +131,7 @@ static void test_products(void **state) {
     buffer y[DEVICES_MAX];
     for (uint32_t d = 0; d < f->all.n; d++)
       rows_are_their_own(c, f->all.name[d], f->all.cpu[d], &s, x, &y[d]);
-    for (uint32_t d = 1; d < f->all.n;
+    for (uint32_t d = 1; d < f->all.n_cpu;
          d++) { /* one numerics on all isas; floats: all that have fma */
       if (is_float(c->type) && d == 1) continue;
       assert_same(name, f->all.name[d], "the isa before", y[d].data, y[d - 1].data, y[d].n_bytes);
@@ -127,56 +139,59 @@ static void test_products(void **state) {
     for (uint32_t t = 0; t < 2; t++) {
       weft_weight weight = upload(f->more[t], &s);
       buffer again = product(f->more[t], &weight, x, c->n_in, ROWS);
-      assert_same(name, "cpu", "another number of threads", again.data, y[f->all.n - 1].data,
-                  again.n_bytes);
+      assert_same(name, "cpu", "another number of threads", again.data,
+                  y[f->all.n_cpu - 1].data, again.n_bytes);
       buffer_free(&again);
       weft_device_weight_free(f->more[t], &weight);
     }
     for (uint32_t d = 0; d < f->all.n; d++) buffer_free(&y[d]);
-    weft_free(x);
+    memory_free(x);
     stored_free(&s);
   }
 }
 
-/* Against ref, which takes the input as it is: a code is off by at most half a step, max|x| / 254
- * of its block. */
+/* Against ref, which takes the input as it is: a code is off by at most half a step, max|x| / 254 of its block. */
+static void near_ref(const matmul_case *c, weft_device *device, const stored *s, const float *x, const float *want) {
+  weft_weight weight = upload(device, s);
+  buffer got = product(device, &weight, x, c->n_in, 1);
+  for (uint32_t o = 0; o < c->n_out; o++) {
+    double size, tolerance = 0.0;
+    (void)dot_plain(s, o, x, NULL, &size);
+    for (uint32_t k = 0; k < c->n_in && !is_float(c->type); k++) {
+      float most = 0.0f;
+      for (uint32_t j = k / 32 * 32; j < k / 32 * 32 + 32; j++) most = fmaxf(most, fabsf(x[j]));
+      tolerance += fabs((double)s->value[(uint64_t)o * c->n_in + k]) * (double)most / 254.0;
+    }
+    if (is_cuda(device)) tolerance = cuda_share(c->type, c->n_in) * size;
+    double off = fabs((double)want[o] - (double)((float *)got.data)[o]);
+    assert_within("ref", weft_device_get_info(device)->backend, off, 1.001 * tolerance + 300 * 0x1p-24 * size);
+  }
+  buffer_free(&got);
+  weft_device_weight_free(device, &weight);
+}
+
 static void test_against_ref(void **state) {
   fixture *f = *state;
-  weft_device *cpu = f->all.cpu[f->all.n - 1];
   for (uint32_t i = 0; i < N_CASES; i++) {
     const matmul_case *c = &cases[i];
     stored s = stored_new(c->type, 1, c->n_out, c->n_in, 31 + i);
-    float x[1024];
+    float *x = memory_new(1024, sizeof *x);
     fill_normal(x, c->n_in, 200 + i);
-    weft_weight on_ref = upload(f->all.ref, &s), on_cpu = upload(cpu, &s);
-    buffer want = product(f->all.ref, &on_ref, x, c->n_in, 1),
-           got = product(cpu, &on_cpu, x, c->n_in, 1);
-    for (uint32_t o = 0; o < c->n_out; o++) {
-      double size, tolerance = 0.0;
-      (void)dot_plain(&s, o, x, NULL, &size);
-      for (uint32_t k = 0; k < c->n_in && !is_float(c->type); k++) {
-        float most = 0.0f;
-        for (uint32_t j = k / 32 * 32; j < k / 32 * 32 + 32; j++) most = fmaxf(most, fabsf(x[j]));
-        tolerance += fabs((double)s.value[(uint64_t)o * c->n_in + k]) * (double)most / 254.0;
-      }
-      double off = fabs((double)((float *)want.data)[o] - (double)((float *)got.data)[o]);
-      assert_within("ref", "cpu", off, 1.001 * tolerance + 300 * 0x1p-24 * size);
-    }
+    weft_weight on_ref = upload(f->all.ref, &s);
+    buffer want = product(f->all.ref, &on_ref, x, c->n_in, 1);
+    for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) near_ref(c, f->all.cpu[d], &s, x, want.data);
     buffer_free(&want);
-    buffer_free(&got);
     weft_device_weight_free(f->all.ref, &on_ref);
-    weft_device_weight_free(cpu, &on_cpu);
+    memory_free(x);
     stored_free(&s);
   }
 }
 
 /* Three weights of three types, strides wider than rows: what lies between rows stays as it was. */
-static void test_three_weights(void **state) {
-  fixture *f = *state;
+static void three_weights(weft_device *device) {
   static const weft_type types[3] = {WEFT_TYPE_Q4_K, WEFT_TYPE_F16, WEFT_TYPE_Q6_K};
   static const uint32_t n_out[3] = {48, 5, 33};
   enum { N_IN = 256, N_ROWS = 19, GAP = 7, X_STRIDE = N_IN + 3 };
-  weft_device *device = f->more[0];
   buffer x = buffer_new(N_ROWS * X_STRIDE * sizeof(float)), y[3];
   for (uint32_t r = 0; r < N_ROWS; r++) fill_normal((float *)x.data + r * X_STRIDE, N_IN, 300 + r);
   weft_matmul_args args = {.x = x.data, .n_rows = N_ROWS, .n_weights = 3, .x_stride = X_STRIDE};
@@ -193,7 +208,7 @@ static void test_three_weights(void **state) {
   args.scratch_bytes = weft_matmul_scratch(device, &args);
   buffer scratch = buffer_new(args.scratch_bytes);
   args.scratch = scratch.data;
-  assert_int_equal(weft_matmul(device, &args), WEFT_OK);
+  assert_int_equal(done(device, weft_matmul(device, &args)), WEFT_OK);
   for (uint32_t w = 0; w < 3; w++) {
     buffer alone = product(device, &weight[w], x.data, X_STRIDE, N_ROWS);
     for (uint32_t r = 0; r < N_ROWS; r++) {
@@ -211,49 +226,103 @@ static void test_three_weights(void **state) {
   buffer_free(&x);
 }
 
+static void test_three_weights(void **state) {
+  fixture *f = *state;
+  three_weights(f->more[0]);
+  for (uint32_t d = f->all.n_cpu; d < f->all.n; d++) three_weights(f->all.cpu[d]);
+}
+
+/* More rows and longer ones than a tile of any kernel: first rows alone give the same bits. */
+static void test_many_rows(void **state) {
+  fixture *f = *state;
+  enum { N_IN = 2304, N_OUT = 130, MANY = 150 };
+  static const uint32_t fewer[] = {1, 9, 17, 33, 65, 100};
+  float *x = memory_new(MANY * N_IN, sizeof *x);
+  fill_normal(x, MANY * N_IN, 900);
+  for (uint32_t t = 0; t < N_TYPES; t++) {
+    stored s = stored_new(all_types[t], 1, N_OUT, N_IN, 80 + t);
+    for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) {
+      weft_device *device = f->all.cpu[d];
+      weft_weight weight = upload(device, &s);
+      buffer whole = product(device, &weight, x, N_IN, MANY);
+      for (uint32_t i = 0; i < sizeof fewer / sizeof fewer[0]; i++) {
+        buffer part = product(device, &weight, x, N_IN, fewer[i]);
+        assert_same(weft_type_find((int32_t)all_types[t])->name, f->all.name[d], "fewer rows",
+                    part.data, whole.data, part.n_bytes);
+        buffer_free(&part);
+      }
+      for (uint32_t o = 0; is_cuda(device) && o < N_OUT; o++) {
+        double size, want = dot_plain(&s, o, x + (size_t)(MANY - 1) * N_IN, NULL, &size);
+        double off = fabs(want - (double)((float *)whole.data)[(MANY - 1) * N_OUT + o]);
+        assert_within("many rows", "cuda", isnan(off) ? INFINITY : off,
+                      cuda_share(all_types[t], N_IN) * size);
+      }
+      buffer_free(&whole);
+      weft_device_weight_free(device, &weight);
+    }
+    stored_free(&s);
+  }
+  memory_free(x);
+}
+
 /* Any bytes at all survive packing; a row read from the packed form is the file's row, bit for bit.
  */
-static void test_packing(void **state) {
-  fixture *f = *state;
+static void packing(weft_device *device, uint32_t n_blocks) {
   for (uint32_t t = 0; t < N_TYPES; t++) {
     const weft_type_info *info = weft_type_find((int32_t)all_types[t]);
     weft_weight weight = {
-        .type = info->type, .n_in = 3 * info->n_elements, .n_out = OUT, .n_mats = 3};
-    uint64_t n_bytes = 3ull * OUT * 3 * info->n_bytes;
+        .type = info->type, .n_in = n_blocks * info->n_elements, .n_out = OUT, .n_mats = 3};
+    uint64_t n_bytes = 3ull * OUT * n_blocks * info->n_bytes;
     buffer from = buffer_new(n_bytes), to = buffer_new(n_bytes);
     for (uint64_t i = 0; i < n_bytes; i++) {
       ((uint8_t *)from.data)[i] = (uint8_t)(random_uniform(50 + t, i) * 256.0f);
     }
-    assert_int_equal(weft_device_weight(f->more[0], &weight, from.data, WEFT_USE_EXPERTS, NULL),
+    assert_int_equal(weft_device_weight(device, &weight, from.data, WEFT_USE_EXPERTS, NULL),
                      WEFT_OK);
-    assert_int_equal(weft_device_weight_unpack(f->more[0], &weight, to.data), WEFT_OK);
+    assert_int_equal(weft_device_weight_unpack(device, &weight, to.data), WEFT_OK);
     assert_same("packing", info->name, "a weight packed and unpacked", from.data, to.data, n_bytes);
-    weft_device_weight_free(f->more[0], &weight);
+    weft_device_weight_free(device, &weight);
     buffer_free(&from);
     buffer_free(&to);
   }
 }
 
-static void test_lookups(void **state) {
+static void test_packing(void **state) {
   fixture *f = *state;
+  packing(f->more[0], 3);
+  packing(f->more[0], 5);
+  for (uint32_t d = f->all.n_cpu; d < f->all.n; d++) {
+    packing(f->all.cpu[d], 3);
+    packing(f->all.cpu[d], 5);
+  }
+}
+
+static void lookups(weft_device *device) {
   for (uint32_t t = 0; t < N_TYPES; t++) {
     const uint32_t n_in = 3 * weft_type_find((int32_t)all_types[t])->n_elements;
     stored s = stored_new(all_types[t], 1, OUT, n_in, 60 + t);
-    weft_weight weight = upload(f->more[0], &s);
-    int32_t tokens[OUT];
+    weft_weight weight = upload(device, &s);
+    int32_t *tokens = memory_new(OUT, sizeof *tokens);
     for (int32_t i = 0; i < OUT; i++) tokens[i] = OUT - 1 - i;
     buffer y = buffer_new((size_t)OUT * n_in * sizeof(float));
     weft_embed_args args = {&weight, tokens, y.data, OUT, 1.0f, n_in};
-    assert_int_equal(weft_embed(f->more[0], &args), WEFT_OK);
+    assert_int_equal(done(device, weft_embed(device, &args)), WEFT_OK);
     for (uint32_t r = 0; r < OUT; r++) {
       const float *want = s.value + (uint64_t)(OUT - 1 - r) * n_in,
                   *got = (float *)y.data + (uint64_t)r * n_in;
       for (uint32_t i = 0; i < n_in; i++) assert_true(want[i] == got[i]);
     }
     buffer_free(&y);
-    weft_device_weight_free(f->more[0], &weight);
+    memory_free(tokens);
+    weft_device_weight_free(device, &weight);
     stored_free(&s);
   }
+}
+
+static void test_lookups(void **state) {
+  fixture *f = *state;
+  lookups(f->more[0]);
+  for (uint32_t d = f->all.n_cpu; d < f->all.n; d++) lookups(f->all.cpu[d]);
 }
 
 /* A NaN or an infinity in a row shows in all outputs of that row, and in no other row. Rows of
@@ -266,7 +335,7 @@ static void test_hostile_rows(void **state) {
       const uint32_t n_in = 256, n_out = 20, n_rows = 5;
       stored s = stored_new(all_types[t], 1, n_out, n_in, 70 + t);
       weft_weight weight = upload(f->all.cpu[d], &s);
-      float x[5 * 256];
+      float *x = memory_new(n_rows * n_in, sizeof *x);
       fill_normal(x, n_rows * n_in, 400 + t);
       buffer clean = product(f->all.cpu[d], &weight, x, n_in, n_rows);
       x[1 * 256 + 33] = bad[t % 2];
@@ -282,6 +351,7 @@ static void test_hostile_rows(void **state) {
       }
       buffer_free(&y);
       buffer_free(&clean);
+      memory_free(x);
       weft_device_weight_free(f->all.cpu[d], &weight);
       stored_free(&s);
     }
@@ -293,6 +363,7 @@ int main(void) {
       cmocka_unit_test(test_products),      cmocka_unit_test(test_against_ref),
       cmocka_unit_test(test_three_weights), cmocka_unit_test(test_packing),
       cmocka_unit_test(test_lookups),       cmocka_unit_test(test_hostile_rows),
+      cmocka_unit_test(test_many_rows),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }
