@@ -49,12 +49,13 @@ typedef struct weft_sim_outcome {
 } weft_sim_outcome;
 
 typedef struct weft_sim_run {
-  weft_sim_outcome *outcome;               /* [load.n] */
-  uint64_t end_us, busy_us, horizon_us;    /* horizon: the last arrival */
-  double pool_page_us;                     /* pinned pages, times how long */
-  uint32_t n_pages, n_pages_peak;          /* of the pool; most pinned at once */
-  uint64_t rows[WEFT_SIM_TENANTS];         /* computed for each tenant until the end */
-  uint64_t rows_horizon[WEFT_SIM_TENANTS]; /* and until the horizon */
+  weft_sim_outcome *outcome; /* [load.n] */
+  uint64_t end_us, busy_us;
+  uint64_t backlog_us;            /* of steps while every tenant of the load had somebody waiting */
+  double pool_page_us;            /* pinned pages, times how long */
+  uint32_t n_pages, n_pages_peak; /* of the pool; most pinned at once */
+  uint64_t rows[WEFT_SIM_TENANTS];         /* computed for each tenant */
+  uint64_t rows_backlog[WEFT_SIM_TENANTS]; /* and in the steps of backlog_us */
   uint64_t n_steps, n_mixed_steps, n_rows, n_void_rows, n_preemptions;
   uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens, n_prefill_rows, n_denoise_steps;
 } weft_sim_run;

@@ -104,25 +104,14 @@ static bool meets(const sim_report *r, const weft_sim_item *item, const weft_sim
          each <= (double)r->config->target_tpot_ms;
 }
 
-/* A tenant that still had somebody waiting when the last request arrived. */
-static bool backlogged(const sim_report *r, uint32_t tenant) {
-  for (uint32_t i = 0; i < r->load->n; i++) {
-    const weft_sim_outcome *o = &r->run->outcome[i];
-    if (r->load->item[i].tenant == tenant && good(o) && o->started_us > r->run->horizon_us) {
-      return true;
-    }
-  }
-  return false;
-}
-
-/* Rows computed until the last arrival, the best served over the worst served of those tenants that
- * were backlogged; all have the same weight. */
+/* Rows computed while every tenant had somebody waiting, the best served tenant over the worst
+ * served one; all have the same weight. */
 static double fairness(const sim_report *r) {
   uint64_t most = 0, least = UINT64_MAX;
   uint32_t n = 0;
   for (uint32_t t = 0; t < r->load->n_tenants; t++) {
-    if (!backlogged(r, t)) continue;
-    uint64_t rows = r->run->rows_horizon[t];
+    if (r->run->rows[t] == 0) continue; /* not in this load */
+    uint64_t rows = r->run->rows_backlog[t];
     if (rows > most) most = rows;
     if (rows < least) least = rows;
     n += 1;
@@ -166,6 +155,7 @@ static void add_steps(sim_report *r) {
   add(r, "pool_mean_percent", "%",
       share(100.0 * run->pool_page_us, (double)run->n_pages * (double)run->end_us));
   add(r, "pool_peak_percent", "%", share(100.0 * run->n_pages_peak, run->n_pages));
+  add(r, "backlog_percent", "%", share(100.0 * (double)run->backlog_us, (double)run->end_us));
   add(r, "fairness_max_over_min", "x", fairness(r));
 }
 

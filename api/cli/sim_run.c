@@ -23,7 +23,7 @@ struct sim_world;
 typedef struct sim_request {
   struct sim_world *world;
   weft_request *handle;
-  bool dirty;
+  bool dirty, started;
 } sim_request;
 
 /* A batch submitted and not collected. */
@@ -50,7 +50,20 @@ typedef struct sim_world {
   uint32_t n_dirty, next, n_live;
   int32_t *prompt; /* [longest] */
   uint32_t n_slots;
+  uint32_t n_waiting[WEFT_SIM_TENANTS]; /* submitted and never started, by tenant */
+  uint32_t n_backlogged, n_present;     /* tenants with somebody waiting; tenants of the load */
 } sim_world;
+
+static void start_waiting(sim_world *w, uint32_t item) {
+  w->n_backlogged += w->n_waiting[w->load->item[item].tenant]++ == 0;
+}
+
+/* It started, or ended without; only the first time counts. */
+static void end_waiting(sim_world *w, uint32_t item) {
+  if (w->request[item].started) return;
+  w->request[item].started = true;
+  w->n_backlogged -= --w->n_waiting[w->load->item[item].tenant] == 0;
+}
 
 /* ---- the layer around the runner ------------------------------------------------------------- */
 
@@ -62,6 +75,7 @@ static const weft_runner_info *layer_info(const weft_runner *runner) {
 static weft_status layer_slot_open(weft_runner *runner, uint32_t slot, const weft_slot_params *p) {
   sim_world *w = (sim_world *)runner;
   w->item_of[slot] = (uint32_t)(p->canvas ? p->entropy_bound.seed : p->sampling.seed);
+  end_waiting(w, w->item_of[slot]);
   return w->inner->ops->slot_open(w->inner, slot, p);
 }
 
@@ -98,12 +112,14 @@ static weft_status layer_submit(weft_runner *runner, const weft_batch *batch) {
   weft_status status = w->inner->ops->submit(w->inner, batch);
   if (status != WEFT_OK) return status;
   uint64_t n_keys = 0;
+  bool backlog = w->n_backlogged == w->n_present;
   memcpy(f->segment, batch->segment, batch->n_segments * sizeof *f->segment);
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     const weft_segment *segment = &batch->segment[s];
     uint32_t item = w->item_of[segment->slot];
     n_keys += keys_of(layer_info(runner), segment);
     w->run->rows[w->load->item[item].tenant] += segment->n_rows;
+    if (backlog) w->run->rows_backlog[w->load->item[item].tenant] += segment->n_rows;
     f->n_stop[s] = segment->canvas ? steps_of_canvas(w, item, segment->block) : 0;
   }
   double us = (double)w->config->step_us + (double)w->config->row_us * batch->n_rows +
@@ -112,6 +128,7 @@ static weft_status layer_submit(weft_runner *runner, const weft_batch *batch) {
   uint64_t starts_us = w->free_us > w->now_us ? w->free_us : w->now_us;
   f->ends_us = w->free_us = starts_us + takes_us;
   w->run->busy_us += takes_us;
+  if (backlog) w->run->backlog_us += takes_us;
   w->n_flight += 1;
   return WEFT_OK;
 }
@@ -261,7 +278,10 @@ static weft_status submit_next(sim_world *w, weft_error *error) {
   params.sampling.seed = params.entropy_bound.seed = at;
   params.entropy_bound.max_steps = w->config->canvas_steps;
   weft_status status = weft_engine_submit(w->engine, &params, item->at_us, &request->handle, error);
-  if (status == WEFT_OK) w->n_live += 1;
+  if (status == WEFT_OK) {
+    w->n_live += 1;
+    start_waiting(w, at);
+  }
   if (status != WEFT_FULL && status != WEFT_E_TOO_LARGE) return status;
   w->run->outcome[at].refused = true;
   return WEFT_OK;
@@ -284,6 +304,7 @@ static void read_events(sim_world *w, uint32_t at) {
     outcome->finished_us = w->now_us;
     outcome->n_canvases = event.usage.n_canvases;
     outcome->failed = event.finish != WEFT_FINISH_LENGTH && event.finish != WEFT_FINISH_STOP;
+    end_waiting(w, at);
     weft_engine_release(w->engine, request->handle);
     request->handle = NULL;
     w->n_live -= 1;
@@ -300,13 +321,8 @@ static void watch_pool(sim_world *w, uint64_t since_us) {
 
 static weft_status submit_arrived(sim_world *w, weft_error *error) {
   weft_status status = WEFT_OK;
-  uint32_t before = w->next;
   while (status == WEFT_OK && w->next < w->load->n && w->load->item[w->next].at_us <= w->now_us) {
     status = submit_next(w, error);
-  }
-  if (w->next == w->load->n && before < w->next) {
-    memcpy(w->run->rows_horizon, w->run->rows, sizeof w->run->rows);
-    w->run->horizon_us = w->now_us;
   }
   return status;
 }
@@ -351,6 +367,11 @@ static void take_stats(const sim_world *w) {
 int weft_sim_run_load(const weft_config *config, const weft_sim_load *load, weft_sim_run *out) {
   sim_world w = {.config = config, .load = load, .run = out};
   weft_error error = {{0}};
+  bool present[WEFT_SIM_TENANTS] = {false};
+  for (uint32_t i = 0; i < load->n; i++) {
+    w.n_present += !present[load->item[i].tenant];
+    present[load->item[i].tenant] = true;
+  }
   weft_status status = open_world(&w, &error);
   while (status == WEFT_OK && (w.next < load->n || w.n_live > 0)) status = turn(&w, &error);
   if (status == WEFT_OK) take_stats(&w);

@@ -156,6 +156,27 @@ static void memory_limits_show(void **state) {
   assert_non_null(strstr(out, "\n60,"));
 }
 
+/* One tenant asks for more than half; while all wait, all get the same. */
+static void tenants_are_served_alike(void **state) {
+  static char out[OUTPUT];
+  (void)state;
+  assert_int_equal(sim("--json --requests 400 --rate 1000 --queue 1000 --kv-mib 2560 --skew 0.6 "
+                       "--answer-tokens 400 --long 0 --diffusion 0.3",
+                       out),
+                   0);
+  json_t *root = json_loads(out, 0, NULL);
+  double ratio = json_number_value(json_object_get(root, "fairness_max_over_min"));
+  double percent = json_number_value(json_object_get(root, "backlog_percent"));
+  if (!(percent > 20.0 && ratio >= 1.0 && ratio < 1.3)) {
+    fail_msg("%.3f times as many rows, in %.1f %% of the time", ratio, percent);
+  }
+  json_decref(root);
+  assert_int_equal(sim("--json --requests 50 --tenants 1", out), 0);
+  root = json_loads(out, 0, NULL);
+  assert_true(json_is_null(json_object_get(root, "fairness_max_over_min")));
+  json_decref(root);
+}
+
 static void bad_traces_are_named(void **state) {
   static const struct {
     const char *lines, *words;
@@ -198,7 +219,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(same_seed_same_numbers),    cmocka_unit_test(time_is_the_profile),
       cmocka_unit_test(canvases_take_their_steps), cmocka_unit_test(prefixes_are_found),
-      cmocka_unit_test(memory_limits_show),        cmocka_unit_test(bad_traces_are_named),
+      cmocka_unit_test(memory_limits_show),        cmocka_unit_test(tenants_are_served_alike),
+      cmocka_unit_test(bad_traces_are_named),
   };
   return cmocka_run_group_tests(tests, open_trace, close_trace);
 }
