@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "kernels/device_internal.h"
 
@@ -13,11 +14,22 @@ typedef struct backend {
   weft_status (*open)(const weft_device_config *config, weft_device **out, weft_error *error);
 } backend;
 
-/* Best first: the first one that opens serves a config without a name. */
 static const backend backends[] = {
     {"cpu", weft_device_open_cpu},
     {"ref", weft_device_open_ref},
+    {"cuda", weft_device_open_cuda},
 };
+
+/* A card serves a config without a name where there is one; if it cannot, a line says why. */
+static weft_status open_best(const weft_device_config *config, weft_device **out,
+                             weft_error *error) {
+  weft_error why = {{0}};
+  if (weft_cuda_has_driver()) {
+    if (weft_device_open_cuda(config, out, &why) == WEFT_OK) return WEFT_OK;
+    weft_log(WEFT_LOG_WARN, "%s; using the cpu", why.text);
+  }
+  return weft_device_open_cpu(config, out, error);
+}
 
 weft_status weft_device_open(const weft_device_config *config, weft_device **out,
                              weft_error *error) {
@@ -25,15 +37,11 @@ weft_status weft_device_open(const weft_device_config *config, weft_device **out
   *out = NULL;
   static const weft_device_config best = {0};
   if (config == NULL) config = &best;
-  if (config->backend == NULL) return backends[0].open(config, out, error);
+  if (config->backend == NULL) return open_best(config, out, error);
   for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
     if (strcmp(config->backend, backends[i].name) == 0) return backends[i].open(config, out, error);
   }
-  if (strcmp(config->backend, "cuda") == 0) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "backend 'cuda': this build of weft has no CUDA kernels; use --backend cpu");
-  }
-  return weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%.64s' is unknown; this build has cpu and ref",
+  return weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%.64s' is unknown; there are cpu, cuda and ref",
                    config->backend);
 }
 
@@ -57,6 +65,16 @@ weft_status weft_device_alloc(weft_device *device, uint64_t n_bytes, void **out)
 
 void weft_device_free(weft_device *device, void *memory) {
   if (memory != NULL) device->calls->free(device, memory);
+}
+
+weft_status weft_device_alloc_host(weft_device *device, uint64_t n_bytes, void **out) {
+  if (device == NULL || out == NULL) return WEFT_E_INVALID;
+  *out = NULL;
+  return device->calls->alloc_host(device, n_bytes, out);
+}
+
+void weft_device_free_host(weft_device *device, void *memory) {
+  if (memory != NULL) device->calls->free_host(device, memory);
 }
 
 weft_status weft_device_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
@@ -187,6 +205,7 @@ static void read_proc(const char *path, const char *key, char *value, size_t n) 
 }
 
 void weft_host_describe(weft_device_info *info) {
+  info->host_memory = true;
   char value[96];
   unsigned long long kib = 0;
   read_proc("/proc/cpuinfo", "model name", info->name, sizeof info->name);

@@ -53,6 +53,7 @@ typedef struct weft_device_info {
   uint32_t n_threads;
   uint64_t memory_bytes;      /* total */
   uint64_t memory_free_bytes; /* at open */
+  bool host_memory;           /* device pointers are ordinary memory: nothing need be uploaded */
 } weft_device_info;
 
 /* Errors: UNSUPPORTED (no such backend here; the line says what is), NO_MEMORY, DEVICE. */
@@ -64,6 +65,11 @@ const struct weft_kernels *weft_device_kernels(const weft_device *device);
 /* 256-byte aligned; content undefined. */
 weft_status weft_device_alloc(weft_device *device, uint64_t n_bytes, void **out);
 void weft_device_free(weft_device *device, void *memory);
+/* Memory that both sides may read and write where it lies: pinned on cuda, ordinary elsewhere. 64-byte
+ * aligned; slow for the device. What the device wrote is there after a sync. */
+weft_status weft_device_alloc_host(weft_device *device, uint64_t n_bytes, void **out);
+void weft_device_free_host(weft_device *device, void *memory);
+/* from may be reused as soon as upload returns; download returns when the bytes are there. */
 weft_status weft_device_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes);
 weft_status weft_device_download(weft_device *device, void *to, const void *from, uint64_t n_bytes);
 weft_status weft_device_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes);

@@ -14,6 +14,8 @@ typedef struct weft_device_calls {
   void (*close)(weft_device *device);
   weft_status (*alloc)(weft_device *device, uint64_t n_bytes, void **out);
   void (*free)(weft_device *device, void *memory);
+  weft_status (*alloc_host)(weft_device *device, uint64_t n_bytes, void **out);
+  void (*free_host)(weft_device *device, void *memory);
   weft_status (*upload)(weft_device *device, void *to, const void *from, uint64_t n_bytes);
   weft_status (*download)(weft_device *device, void *to, const void *from, uint64_t n_bytes);
   weft_status (*copy)(weft_device *device, void *to, const void *from, uint64_t n_bytes);
@@ -36,6 +38,11 @@ weft_status weft_device_open_ref(const weft_device_config *config, weft_device *
                                  weft_error *error);
 weft_status weft_device_open_cpu(const weft_device_config *config, weft_device **out,
                                  weft_error *error);
+/* Opens libweft-cuda.so (cuda_module.c). UNSUPPORTED where there is no module or no card. */
+weft_status weft_device_open_cuda(const weft_device_config *config, weft_device **out,
+                                  weft_error *error);
+/* Whether a driver of NVIDIA cards is here at all; cheap. */
+bool weft_cuda_has_driver(void);
 
 /* Shared by backends whose device memory is host memory (ref, cpu). */
 weft_status weft_host_alloc(weft_device *device, uint64_t n_bytes, void **out);

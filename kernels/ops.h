@@ -2,7 +2,9 @@
 /* The ops: everything a model computes, each with one argument struct, one naive twin in ref/ (its definition)
  * and one implementation per backend.
  *
- * Law: an op reads its arguments before it returns, enqueues and returns; scratch comes from outside; it never
+ * Law: pointers are device memory, except argument structs themselves, attention's segments, and what is
+ * marked host. Tables and masks that a host array points to are device memory.
+ * An op reads its arguments before it returns, enqueues and returns; scratch comes from outside; it never
  * allocates, synchronises or reads the environment. Activations are f32, row-major. Row strides are counted
  * in elements, 64 bits. Scratch is 64-byte aligned, of the size that weft_<op>_scratch asks for.
  *
@@ -31,7 +33,7 @@ enum {
 /* ---- embed: y[r] = scale * row tokens[r] of weight ---------------------------------------------------- */
 typedef struct weft_embed_args {
   const weft_weight *weight; /* [n_vocab, n_cols] */
-  const int32_t *tokens;     /* [n_rows], each < n_vocab */
+  const int32_t *tokens;     /* [n_rows], each < n_vocab: else INVALID, or a row of NaN on cuda */
   float *y;                  /* [n_rows, n_cols] */
   uint32_t n_rows;
   float scale;
@@ -182,9 +184,9 @@ typedef struct weft_head_stats_args {
   const weft_weight *weight; /* [n_vocab, n_in] */
   const float *temperature;  /* [n_rows], > 0 */
   const float *u;            /* [n_rows] uniforms in [0, 1) */
-  const uint32_t *const *allowed; /* optional: array of n_rows bitmasks (NULL entry: all) */
+  const uint32_t *const *allowed; /* optional: host array of n_rows bitmasks (NULL entry: all) */
   float *soft;               /* optional [n_rows, n_in]: rows with want_soft[r] */
-  const uint8_t *want_soft;  /* optional [n_rows]; NULL with soft set: all rows */
+  const uint8_t *want_soft;  /* optional host [n_rows]; NULL with soft set: all rows */
   int32_t *argmax;           /* [n_rows] */
   int32_t *drawn;            /* [n_rows] */
   float *top;                /* [n_rows]: logit of argmax, before temperature */

@@ -338,7 +338,7 @@ weft_status gemma4__embed(weft_step *step) {
   weft_model *model = step->model;
   weft_embed_args args = {
       .weight = &model->globals.token_embd,
-      .tokens = step->args->token,
+      .tokens = model->arrays.token,
       .y = step->x,
       .n_rows = step->n_rows,
       .scale = model->hyper.embed_scale,

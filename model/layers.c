@@ -56,7 +56,6 @@ static weft_status store_keys(weft_step *step, uint32_t l, const weft_kv_view *v
   weft_model *model = step->model;
   const weft_hyper *hyper = &model->hyper;
   const weft_layer *layer = &model->layers[l];
-  const weft_batch *batch = step->args->batch;
   weft_scratch *s = &model->scratch;
   uint64_t kv_cols = (uint64_t)view->n_kv_heads * view->head_dim;
   weft_qkv_args args = {
@@ -67,8 +66,8 @@ static weft_status store_keys(weft_step *step, uint32_t l, const weft_kv_view *v
       .q_norm = layer->q_norm,
       .k_norm = layer->k_norm,
       .inv_freq = hyper->window[l] > 0 ? model->globals.inv_freq_window : model->globals.inv_freq,
-      .position = batch->position,
-      .slot = batch->kv_slot[step->args->layout->group_of[l]],
+      .position = model->arrays.position,
+      .slot = model->arrays.kv_slot[step->args->layout->group_of[l]],
       .kv = *view,
       .own_k = s->own_k,
       .own_v = s->own_v,
@@ -133,7 +132,7 @@ static uint32_t make_segments(const weft_step *step, uint32_t l, bool is_last) {
         .n_rows = from->n_rows,
         .kv_len = from->kv_len,
         .canvas = from->canvas,
-        .table = batch->table + batch->table_at[i * batch->n_groups + group],
+        .table = weft_step_arrays_table(&step->model->arrays, i, group),
     };
   }
   if (!is_last) return batch->n_segments;

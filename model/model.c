@@ -70,6 +70,12 @@ static weft_status take_memory(weft_model *model, const weft_gguf *gguf, weft_er
   return WEFT_OK;
 }
 
+static weft_status take_arrays(weft_model *model, const weft_gguf *gguf, weft_error *error) {
+  weft_status status = weft_step_arrays_open(&model->arrays, model->device, &model->limits);
+  if (status == WEFT_OK) return WEFT_OK;
+  return weft_fail(error, status, "%s: no memory for the arrays of a step", weft_gguf_path(gguf));
+}
+
 static weft_status load_weights(weft_model *model, weft_loader *loader) {
   uint32_t n = weft_gguf_n_tensors(loader->gguf);
   loader->used = weft_alloc(n, 1);
@@ -120,6 +126,7 @@ weft_status weft_model_open(const weft_gguf *gguf, weft_device *device,
   if (status == WEFT_OK) status = read_sampling(model, gguf, error);
   if (status == WEFT_OK) fill_info(model, gguf);
   if (status == WEFT_OK) status = take_memory(model, gguf, error);
+  if (status == WEFT_OK) status = take_arrays(model, gguf, error);
   if (status == WEFT_OK) status = load_weights(model, &loader);
   if (status == WEFT_OK) status = take_scratch(model, gguf, error);
   if (status != WEFT_OK) {
@@ -136,6 +143,7 @@ void weft_model_close(weft_model *model) {
   for (uint32_t i = 0; i < model->n_weights; i++)
     weft_device_weight_free(model->device, &model->weights[i]);
   if (model->scratch_base != NULL) weft_device_free(model->device, model->scratch_base);
+  weft_step_arrays_close(&model->arrays);
   weft_free(model->owned);
   weft_free(model->weights);
   weft_free(model->layers);
@@ -201,7 +209,8 @@ weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
       .h = model->scratch.h,
       .a = model->scratch.a,
   };
-  weft_status status = model->arch->embed(&step);
+  weft_status status = weft_step_arrays_fill(&model->arrays, args->batch, args->token, args->layout);
+  if (status == WEFT_OK) status = model->arch->embed(&step);
   probe(&step, 0);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     status = model->arch->layer(&step, l);

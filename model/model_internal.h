@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "model/model.h"
 #include "model/scratch_plan.h"
+#include "model/step_arrays.h"
 
 /* Sizes of a model, from the keys. Every field was checked against a bound. */
 typedef struct weft_hyper {
@@ -79,6 +80,7 @@ struct weft_model {
   void *scratch_base;
   weft_scratch scratch;
   weft_attention_segment *segments; /* [segments_max] */
+  weft_step_arrays arrays;
 };
 
 /* One forward pass in progress. In the last layer only rows whose output is wanted go on after

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What the kernel tests share: the devices, buffers with guards, numbers, and comparisons.
  *
- * Law: a buffer begins full of NaN, so that a value nobody wrote shows, and is fenced by guard
+ * Law: memory that an op sees comes from memory_new or buffer_new. A buffer begins full of NaN, so that a value nobody wrote shows, and is fenced by guard
  * bytes, so that a write next to it shows. A device that this machine lacks is left out with a line
  * on standard error. */
 #ifndef WEFT_TESTS_KERNELS_HARNESS_H
@@ -22,9 +22,71 @@
 #include "base/random.h"
 #include "kernels/ops.h"
 
-enum { GUARD = 256, DEVICES_MAX = 4 };
+enum { GUARD = 256, DEVICES_MAX = 5 };
 
 /* ---- buffers ---- */
+
+/* The device that cannot read ordinary memory, if this machine has one: memory of the tests is then pinned
+ * memory of its, which every device reads. Taking it is slow, so pieces are kept by size and used again. */
+static weft_device *memory_home;
+typedef struct memory_piece {
+  struct memory_piece *next;
+  uint64_t size_class; /* the piece has 2^size_class bytes, this header of 64 among them */
+} memory_piece;
+static memory_piece *memory_kept[48];
+
+static inline memory_piece *piece_new(size_t n_bytes) {
+  uint64_t size_class = 8;
+  while ((size_t)1 << size_class < n_bytes + 64) size_class++;
+  memory_piece *piece = memory_kept[size_class];
+  if (piece != NULL) {
+    memory_kept[size_class] = piece->next;
+    return piece;
+  }
+  void *memory = NULL;
+  assert_int_equal(weft_device_alloc_host(memory_home, (uint64_t)1 << size_class, &memory), WEFT_OK);
+  piece = memory;
+  piece->size_class = size_class;
+  return piece;
+}
+
+static inline void pieces_free(void) {
+  for (size_t i = 0; i < sizeof memory_kept / sizeof memory_kept[0]; i++) {
+    while (memory_kept[i] != NULL) {
+      memory_piece *piece = memory_kept[i];
+      memory_kept[i] = piece->next;
+      weft_device_free_host(memory_home, piece);
+    }
+  }
+}
+
+/* n * size bytes that every device may read and write, zeroed. */
+static inline void *memory_new(size_t n, size_t size) {
+  void *memory = NULL;
+  if (memory_home == NULL) {
+    memory = weft_alloc_aligned(n * size, 64);
+  } else {
+    memory = (uint8_t *)piece_new(n * size) + 64;
+  }
+  assert_non_null(memory);
+  memset(memory, 0, n * size);
+  return memory;
+}
+
+static inline void memory_free(void *memory) {
+  if (memory_home == NULL) {
+    weft_free(memory);
+    return;
+  }
+  memory_piece *piece = (memory_piece *)(void *)((uint8_t *)memory - 64);
+  piece->next = memory_kept[piece->size_class];
+  memory_kept[piece->size_class] = piece;
+}
+
+/* The status of an op once it has run. */
+static inline weft_status done(weft_device *device, weft_status status) {
+  return status == WEFT_OK ? weft_device_sync(device) : status;
+}
 
 typedef struct buffer {
   uint8_t *memory;
@@ -33,8 +95,7 @@ typedef struct buffer {
 } buffer;
 
 static inline buffer buffer_new(size_t n_bytes) {
-  buffer b = {.memory = weft_alloc_aligned(n_bytes + 2 * GUARD, 64), .n_bytes = n_bytes};
-  assert_non_null(b.memory);
+  buffer b = {.memory = memory_new(n_bytes + 2 * GUARD, 1), .n_bytes = n_bytes};
   b.data = b.memory + GUARD;
   memset(b.memory, 0xA5, n_bytes + 2 * GUARD);
   memset(b.data, 0xFF, n_bytes);
@@ -46,7 +107,7 @@ static inline void buffer_free(buffer *b) {
     assert_int_equal(b->memory[i], 0xA5);
     assert_int_equal(b->memory[GUARD + b->n_bytes + i], 0xA5);
   }
-  weft_free(b->memory);
+  memory_free(b->memory);
   *b = (buffer){0};
 }
 
@@ -70,11 +131,29 @@ static inline void fill_normal(float *x, size_t n, uint64_t seed) {
 
 /* ---- devices ---- */
 
+/* ref, then every device that is compared with it: the cpu's instruction sets, worst first, and cuda. */
 typedef struct devices {
-  uint32_t n; /* of cpu */
+  uint32_t n;       /* of device */
+  uint32_t n_cpu;   /* the first n_cpu of them are cpus */
   weft_device *ref, *cpu[DEVICES_MAX];
   const char *name[DEVICES_MAX];
 } devices;
+
+static inline bool is_cuda(const weft_device *device) {
+  return strcmp(weft_device_get_info(device)->backend, "cuda") == 0;
+}
+
+static inline weft_device *open_cuda(void) {
+  weft_device_config config = {.backend = "cuda"};
+  weft_device *device = NULL;
+  weft_error error = {{0}};
+  weft_status status = weft_device_open(&config, &device, &error);
+  if (status == WEFT_E_UNSUPPORTED)
+    (void)fprintf(stderr, "left out: %s\n", error.text);
+  else
+    assert_int_equal(status, WEFT_OK);
+  return device;
+}
 
 static inline weft_device *open_cpu(const char *isa, uint32_t n_threads) {
   weft_device_config config = {.backend = "cpu", .isa = isa, .n_threads = n_threads};
@@ -99,10 +178,17 @@ static inline devices open_devices(uint32_t n_threads) {
     all.name[all.n] = isas[i];
     all.cpu[all.n++] = device;
   }
+  all.n_cpu = all.n;
+  memory_home = open_cuda();
+  if (memory_home == NULL) return all;
+  all.name[all.n] = "cuda";
+  all.cpu[all.n++] = memory_home;
   return all;
 }
 
 static inline void close_devices(devices *all) {
+  pieces_free();
+  memory_home = NULL;
   weft_device_close(all->ref);
   for (uint32_t i = 0; i < all->n; i++) weft_device_close(all->cpu[i]);
 }

@@ -70,6 +70,29 @@ static inline void *harness_alloc(size_t n, size_t size) {
   return memory;
 }
 
+/* Zeroed memory that this process and the device both read and write. */
+static inline void *harness_memory(const harness *h, size_t n, size_t size) {
+  void *memory = NULL;
+  if (weft_device_get_info(h->device)->host_memory) return harness_alloc(n, size);
+  weft_status status = weft_device_alloc_host(h->device, n * size, &memory);
+  if (status != WEFT_OK) harness_die("pinned memory", status, "test");
+  memset(memory, 0, n * size);
+  return memory;
+}
+
+static inline void harness_release(const harness *h, void *memory) {
+  if (weft_device_get_info(h->device)->host_memory)
+    free(memory);
+  else
+    weft_device_free_host(h->device, memory);
+}
+
+/* Waits for the device: after it, what ops wrote into harness_memory is there. */
+static inline void harness_settle(const harness *h) {
+  weft_status status = weft_device_sync(h->device);
+  if (status != WEFT_OK) harness_die("device", status, "");
+}
+
 static inline void harness_scramble(uint32_t *order, uint32_t n) {
   uint64_t state = 88172645463325252ull;
   for (uint32_t i = 0; i < n; i++) order[i] = i;
@@ -83,6 +106,16 @@ static inline void harness_scramble(uint32_t *order, uint32_t n) {
   }
 }
 
+/* Fills a page with NaN, of F32 and of BF16. */
+static inline void harness_poison(const harness *h, uint32_t page) {
+  uint8_t *bytes = harness_alloc(1, h->kv->page_bytes);
+  memset(bytes, 0xFF, h->kv->page_bytes);
+  uint8_t *to = (uint8_t *)h->kv->base + page * h->kv->page_bytes;
+  weft_status status = weft_device_upload(h->device, to, bytes, h->kv->page_bytes);
+  if (status != WEFT_OK) harness_die("kv", status, "upload");
+  free(bytes);
+}
+
 static inline void harness_open_kv(harness *h, const harness_options *options) {
   weft_error error = {{0}};
   const weft_kv_geometry *geometry = &h->info->kv;
@@ -91,7 +124,7 @@ static inline void harness_open_kv(harness *h, const harness_options *options) {
   if (status != WEFT_OK) harness_die("layout", status, error.text);
   status = weft_kv_store_open(h->device, h->layout.page_bytes, options->n_pages, &h->kv, &error);
   if (status != WEFT_OK) harness_die("kv", status, error.text);
-  memset(h->kv->base, 0xFF, h->layout.page_bytes * options->n_pages); /* NaN in F32 and BF16 */
+  for (uint32_t i = 0; i < options->n_pages; i++) harness_poison(h, i);
   h->page_order = harness_alloc(options->n_pages, sizeof *h->page_order);
   harness_scramble(h->page_order, options->n_pages);
   for (uint32_t i = 0; options->in_order && i < options->n_pages; i++) h->page_order[i] = i;
@@ -104,8 +137,8 @@ static inline void harness_open_scratch(harness *h, uint32_t rows_max) {
   weft_soft_args soft = {.weight = head, .n_rows = rows_max};
   uint64_t a = weft_head_rows_scratch(h->device, &rows), b = weft_soft_scratch(h->device, &soft);
   h->scratch_bytes = (a > b ? a : b) + 64;
-  h->hidden = harness_alloc(rows_max, h->info->n_hidden * sizeof *h->hidden);
-  h->bad = harness_alloc(rows_max, 1);
+  h->hidden = harness_memory(h, rows_max, h->info->n_hidden * sizeof *h->hidden);
+  h->bad = harness_memory(h, rows_max, 1);
   weft_status status = weft_device_alloc(h->device, h->scratch_bytes, &h->scratch);
   if (status != WEFT_OK) harness_die("scratch", status, "");
 }
@@ -139,11 +172,11 @@ static inline void harness_close(harness *h) {
   weft_kv_store_close(h->kv);
   weft_model_close(h->model);
   weft_device_free(h->device, h->scratch);
+  harness_release(h, h->hidden);
+  harness_release(h, h->bad);
   weft_device_close(h->device);
   weft_gguf_close(h->gguf);
   free(h->page_order);
-  free(h->hidden);
-  free(h->bad);
 }
 
 static inline void harness_seq_open(harness_seq *seq) {
@@ -217,10 +250,12 @@ static inline void harness_add_piece(harness *h, const harness_piece *piece, wef
 
 static inline void harness_logits(harness *h, uint32_t first, uint32_t n, float *logits) {
   float cap, scale;
+  size_t n_floats = (size_t)n * h->info->n_vocab;
+  float *shared = harness_memory(h, n_floats, sizeof *shared);
   weft_head_rows_args args = {
       .h = h->hidden + (uint64_t)first * h->info->n_hidden,
       .weight = weft_model_head(h->model, &cap, &scale),
-      .logits = logits,
+      .logits = shared,
       .bad = h->bad,
       .n_rows = n,
       .h_stride = h->info->n_hidden,
@@ -231,6 +266,9 @@ static inline void harness_logits(harness *h, uint32_t first, uint32_t n, float 
   args.cap = cap;
   weft_status status = weft_head_rows(h->device, &args);
   if (status != WEFT_OK) harness_die("head_rows", status, "");
+  harness_settle(h);
+  memcpy(logits, shared, n_floats * sizeof *logits);
+  harness_release(h, shared);
 }
 
 static inline harness_arrays harness_arrays_open(uint32_t n_rows, uint32_t n_pieces,
@@ -294,14 +332,17 @@ static inline void harness_run(harness *h, const harness_piece *pieces, uint32_t
   harness_arrays_close(&a);
 }
 
-/* soft [n][n_hidden] from softcapped logits [n][n_vocab] at one temperature. */
+/* soft [n][n_hidden] (harness_memory) from softcapped logits [n][n_vocab] at one temperature. */
 static inline void harness_soft(harness *h, const float *logits, uint32_t n, float temperature,
                                 float *soft) {
-  float *temperatures = harness_alloc(n, sizeof *temperatures);
+  size_t n_floats = (size_t)n * h->info->n_vocab;
+  float *shared = harness_memory(h, n_floats, sizeof *shared);
+  float *temperatures = harness_memory(h, n, sizeof *temperatures);
+  memcpy(shared, logits, n_floats * sizeof *shared);
   for (uint32_t i = 0; i < n; i++) temperatures[i] = temperature;
   float cap, scale;
   weft_soft_args args = {
-      .logits = logits,
+      .logits = shared,
       .temperature = temperatures,
       .weight = weft_model_head(h->model, &cap, &scale),
       .soft = soft,
@@ -314,7 +355,9 @@ static inline void harness_soft(harness *h, const float *logits, uint32_t n, flo
   args.scale = scale;
   weft_status status = weft_soft(h->device, &args);
   if (status != WEFT_OK) harness_die("soft", status, "");
-  free(temperatures);
+  harness_settle(h);
+  harness_release(h, shared);
+  harness_release(h, temperatures);
 }
 
 #endif

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT */
+/* Attention for any head size and for F32 keys: one warp per query, f32 throughout.
+ *
+ *   scores   lane l has keys l, l + 32, ... of the chunk; a score is four chains over the head dimension
+ *   out      lane l has dimensions l, l + 32, ...; keys are added ascending */
+#include "kernels/cuda/attention.cuh"
+
+enum { SIMPLE_WARPS = SIMPLE_QUERIES };
+
+typedef struct simple_memory {
+  float q[WEFT_HEAD_DIM_MAX];
+  float weight[CHUNK];
+  const uint8_t *value[CHUNK];
+} simple_memory;
+
+template <bool BF16>
+static __device__ __forceinline__ float element_at(const uint8_t *row, uint32_t i) {
+  if (BF16) return __uint_as_float((uint32_t)((const uint16_t *)(const void *)row)[i] << 16);
+  return ((const float *)(const void *)row)[i];
+}
+
+template <bool BF16>
+static __device__ __forceinline__ float score_of(const float *q, const uint8_t *key, uint32_t dim) {
+  float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  for (uint32_t i = 0; i < dim; i += 4) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) sum[e] = __fmaf_rn(q[i + e], element_at<BF16>(key, i + e), sum[e]);
+  }
+  return __fadd_rn(__fadd_rn(sum[0], sum[1]), __fadd_rn(sum[2], sum[3]));
+}
+
+/* Weights of the chunk's keys into memory->weight (0 where unseen); max and sum of the chunk. */
+template <bool BF16>
+static __device__ __forceinline__ void weigh_chunk(const weft_attention_args &a, const weft_attention_segment &s,
+                                                   uint32_t kv_head, uint32_t base, uint32_t first, uint32_t end,
+                                                   simple_memory *memory, float *chunk_max, float *chunk_sum) {
+  constexpr uint64_t size = BF16 ? 2 : 4;
+  uint32_t lane = threadIdx.x % 32;
+  float score[CHUNK / 32], most = -INFINITY, sum = 0.0f;
+#pragma unroll
+  for (int j = 0; j < CHUNK / 32; j++) {
+    uint32_t position = base + lane + 32 * j;
+    score[j] = -INFINITY;
+    if (position >= first && position < end) {
+      const uint8_t *key = key_at(a, s, kv_head, position, false, size);
+      memory->value[lane + 32 * j] = key_at(a, s, kv_head, position, true, size);
+      score[j] = __fmul_rn(score_of<BF16>(memory->q, key, a.kv.head_dim), a.scale * 1.44269504088896f);
+    }
+    most = fmaxf(most, score[j]);
+  }
+  most = warp_max(most);
+#pragma unroll
+  for (int j = 0; j < CHUNK / 32; j++) {
+    float weight = score[j] == -INFINITY ? 0.0f : exp2f(score[j] - most);
+    if (isnan(score[j])) weight = score[j];
+    memory->weight[lane + 32 * j] = weight;
+    sum = __fadd_rn(sum, weight);
+  }
+  *chunk_max = most;
+  *chunk_sum = warp_sum(sum);
+  __syncwarp();
+}
+
+template <bool BF16>
+static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) simple_kernel(const __grid_constant__ attention_kernel_args k) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  simple_memory *memory = (simple_memory *)(void *)shared + threadIdx.x / 32;
+  const weft_attention_args &a = k.op;
+  attention_item item = k.items[blockIdx.x];
+  uint32_t f = item.first + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (f >= item.first + item.n) return;
+  weft_attention_segment s = a.segment[item.segment];
+  uint32_t kv_head = blockIdx.y, i = f / k.group, head = kv_head * k.group + f % k.group, dim = a.kv.head_dim;
+  uint64_t row = (uint64_t)s.first_row + i;
+  const float *q = a.q + row * a.q_stride + (uint64_t)head * dim;
+  for (uint32_t d = lane; d < dim; d += 32) memory->q[d] = q[d];
+  __syncwarp();
+  uint32_t first, end;
+  visible(s, a.window, i, &first, &end);
+  float all_max = -INFINITY, all_sum = 0.0f, out[WEFT_HEAD_DIM_MAX / 32];
+#pragma unroll
+  for (int t = 0; t < WEFT_HEAD_DIM_MAX / 32; t++) out[t] = 0.0f;
+  for (uint32_t base = first / CHUNK * CHUNK; base < end; base += CHUNK) {
+    float chunk_max, chunk_sum, keep, add;
+    weigh_chunk<BF16>(a, s, kv_head, base, first, end, memory, &chunk_max, &chunk_sum);
+    join_factors(all_max, chunk_max, &all_max, &keep, &add);
+    all_sum = joined(all_sum, keep, chunk_sum, add);
+    uint32_t low = base < first ? first - base : 0, high = end - base < CHUNK ? end - base : CHUNK;
+#pragma unroll
+    for (int t = 0; t < WEFT_HEAD_DIM_MAX / 32; t++) {
+      uint32_t d = lane + 32 * t;
+      if (d >= dim) continue;
+      float sum = 0.0f;
+      for (uint32_t key = low; key < high; key++)
+        sum = __fmaf_rn(memory->weight[key], element_at<BF16>(memory->value[key], d), sum);
+      out[t] = joined(out[t], keep, sum, add);
+    }
+    __syncwarp();
+  }
+  float *to = a.out + row * a.out_stride + (uint64_t)head * dim;
+#pragma unroll
+  for (int t = 0; t < WEFT_HEAD_DIM_MAX / 32; t++) {
+    uint32_t d = lane + 32 * t;
+    if (d < dim) to[d] = __fdiv_rn(out[t], all_sum);
+  }
+}
+
+weft_status attention_simple(cuda_device *d, const attention_kernel_args *args) {
+  size_t bytes = SIMPLE_WARPS * sizeof(simple_memory);
+  dim3 grid(args->n_items, args->op.kv.n_kv_heads);
+  if (args->op.kv.type == WEFT_TYPE_BF16) {
+    simple_kernel<true><<<grid, 32 * SIMPLE_WARPS, bytes, d->stream>>>(*args);
+  } else {
+    simple_kernel<false><<<grid, 32 * SIMPLE_WARPS, bytes, d->stream>>>(*args);
+  }
+  return cuda_launched(d, "attention");
+}

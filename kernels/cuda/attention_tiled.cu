@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: MIT */
+/* Attention over bf16 keys with the matrix units, for heads of 64, 128, 256 and 512.
+ *
+ * A block takes 64 queries (heads of 512: 32) of one segment and kv head. Per chunk of 256 key positions:
+ *
+ *   keys     tiles of 64 keys stream through a ring of two;  scores -> shared memory, f32
+ *   weights  a warp per query: 2^(score - max of the chunk), rounded to bf16 in place; their sum
+ *   values   tiles of 64 stream through the same ring;  out (registers, fresh) += weights x values
+ *   join     (max, sum, out) of the chunk joins the row's, chunks ascending
+ *
+ * Positions that no query of the block sees are zeros and are not read; those that only others see weigh
+ * 0 exactly. So a row's bits depend on absolute positions alone. With few blocks every chunk is a block
+ * of its own, and merge_kernel joins them in the same order with the same text. */
+#include "kernels/cuda/attention.cuh"
+
+enum { TILED_THREADS = 256, TILE_KEYS = 64, SCORE_STRIDE = CHUNK + 4 };
+
+template <int D>
+struct tiled_shape {
+  static constexpr int queries = D >= 512 ? 32 : 64;
+  static constexpr int warps_q = queries / 16;    /* 16 queries each */
+  static constexpr int warps_d = 8 / warps_q;     /* share keys in scores, dimensions in values */
+  static constexpr int keys = TILE_KEYS / warps_d; /* of a warp */
+  static constexpr int dims = D / warps_d;
+  static constexpr int stride = D + 8; /* bf16 per stored row: rows start four banks apart */
+  static constexpr int bytes = queries * stride * 2 + queries * SCORE_STRIDE * 4 + 2 * TILE_KEYS * stride * 2 +
+                               queries * 6 * 4;
+};
+
+template <int D>
+struct tiled_block {
+  attention_item item;
+  weft_attention_segment segment;
+  uint32_t kv_head, first, end; /* positions that some query sees */
+  __nv_bfloat16 *q, *ring;
+  float *scores;
+  float *all_max, *all_sum, *keep, *add, *chunk_max, *chunk_sum;
+};
+
+/* A tile of the sequence keys, keys, ..., values, values, ... of all chunks. */
+typedef struct tile_cursor {
+  uint32_t chunk, tile, last;
+  bool is_value, at_end;
+} tile_cursor;
+
+template <int D>
+static __device__ __forceinline__ void enter_chunk(const tiled_block<D> &b, tile_cursor &at) {
+  uint32_t base = at.chunk * CHUNK;
+  uint32_t low = max(b.first, base) - base, high = min(b.end, base + CHUNK) - base;
+  at.tile = low / TILE_KEYS;
+  at.last = (high - 1) / TILE_KEYS;
+}
+
+template <int D>
+static __device__ __forceinline__ void advance(const tiled_block<D> &b, tile_cursor &at) {
+  if (at.tile < at.last) {
+    at.tile += 1;
+    return;
+  }
+  if (at.is_value) {
+    at.is_value = false;
+    at.chunk += 1;
+    at.at_end = at.chunk >= b.item.chunk_end;
+  } else {
+    at.is_value = true;
+  }
+  if (!at.at_end) enter_chunk<D>(b, at);
+}
+
+/* Eight keys (or values) per warp. */
+template <int D>
+static __device__ __forceinline__ void copy_tile(const weft_attention_args &a, const tiled_block<D> &b,
+                                                 const tile_cursor &at, __nv_bfloat16 *to) {
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint32_t position = at.chunk * CHUNK + at.tile * TILE_KEYS + warp * 8 + lane % 8;
+  bool ok = position >= b.first && position < b.end;
+  uint64_t from = (uint64_t)(uintptr_t)a.kv.base;
+  if (ok) from = (uint64_t)(uintptr_t)key_at(a, b.segment, b.kv_head, position, at.is_value, 2);
+  uint32_t base = shared_address(to + warp * 8 * tiled_shape<D>::stride);
+#pragma unroll
+  for (int step = 0; step < D / 32; step++) {
+    uint32_t index = step * 32 + lane, row = index / (D / 8), part = index % (D / 8);
+    uint64_t source = __shfl_sync(0xFFFFFFFFu, from, row);
+    bool row_ok = __shfl_sync(0xFFFFFFFFu, (int)ok, row) != 0;
+    copy16_if(base + row * tiled_shape<D>::stride * 2 + part * 16,
+              (const uint8_t *)(uintptr_t)source + (row_ok ? part * 16 : 0), row_ok);
+  }
+}
+
+template <int D>
+static __device__ __forceinline__ void load_queries(const attention_kernel_args &k, const tiled_block<D> &b) {
+  for (uint32_t at = threadIdx.x; at < tiled_shape<D>::queries * (D / 2); at += TILED_THREADS) {
+    uint32_t r = at / (D / 2), i = at % (D / 2) * 2, f = b.item.first + r;
+    float low = 0.0f, high = 0.0f;
+    if (r < b.item.n) {
+      uint64_t row = (uint64_t)b.segment.first_row + f / k.group;
+      const float *q = k.op.q + row * k.op.q_stride + (uint64_t)(b.kv_head * k.group + f % k.group) * D;
+      low = q[i], high = q[i + 1];
+    }
+    *(uint32_t *)(void *)(b.q + r * tiled_shape<D>::stride + i) = pair_bf16(low, high);
+  }
+}
+
+/* Scores of the warp's 16 queries and its share of 64 keys. */
+template <int D>
+static __device__ __forceinline__ void score_tile(const tiled_block<D> &b, const __nv_bfloat16 *tile,
+                                                  uint32_t tile_index, float scale) {
+  using shape = tiled_shape<D>;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint32_t query = warp / shape::warps_d * 16, key = warp % shape::warps_d * shape::keys;
+  float sum[shape::keys / 8][4];
+#pragma unroll
+  for (int n = 0; n < shape::keys / 8; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
+  uint32_t q_at = shared_address(b.q + (query + lane % 16) * shape::stride + lane / 16 * 8);
+  uint32_t k_at = shared_address(tile + (key + lane % 8 + lane / 16 * 8) * shape::stride + lane / 8 % 2 * 8);
+#pragma unroll 4
+  for (int d = 0; d < D; d += 16) {
+    uint32_t w[4];
+    load_matrices(w, q_at + d * 2);
+#pragma unroll
+    for (int n = 0; n < shape::keys / 16; n++) {
+      uint32_t v[4];
+      load_matrices(v, k_at + d * 2 + n * 16 * shape::stride * 2);
+      mma_bf16(sum[2 * n], w, v[0], v[1]);
+      mma_bf16(sum[2 * n + 1], w, v[2], v[3]);
+    }
+  }
+  uint32_t g = lane / 4, c = lane % 4;
+  float *out = b.scores + (query + g) * SCORE_STRIDE + tile_index * TILE_KEYS + key + 2 * c;
+#pragma unroll
+  for (int n = 0; n < shape::keys / 8; n++) {
+    *(float2 *)(void *)(out + 8 * n) = make_float2(__fmul_rn(sum[n][0], scale), __fmul_rn(sum[n][1], scale));
+    *(float2 *)(void *)(out + 8 * SCORE_STRIDE + 8 * n) =
+        make_float2(__fmul_rn(sum[n][2], scale), __fmul_rn(sum[n][3], scale));
+  }
+}
+
+/* Weights of a chunk in place of its scores, a warp per query; what joins it to the chunks before. */
+template <int D>
+static __device__ __forceinline__ void weigh_chunk(const attention_kernel_args &k, const tiled_block<D> &b,
+                                                   uint32_t chunk) {
+  using shape = tiled_shape<D>;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (uint32_t r = warp * (shape::queries / 8); r < (warp + 1) * (shape::queries / 8); r++) {
+    uint32_t first = 0, end = 0, base = chunk * CHUNK + lane * 8;
+    if (r < b.item.n) visible(b.segment, k.op.window, (b.item.first + r) / k.group, &first, &end);
+    float *row = b.scores + r * SCORE_STRIDE;
+    float score[8], most = -INFINITY, sum = 0.0f;
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+      score[e] = base + e >= first && base + e < end ? row[lane * 8 + e] : -INFINITY;
+      most = fmaxf(most, score[e]);
+    }
+    most = warp_max(most);
+    __syncwarp();
+    uint32_t bits[4];
+#pragma unroll
+    for (int e = 0; e < 8; e += 2) {
+      float low = score[e] == -INFINITY ? 0.0f : exp2f(score[e] - most);
+      float high = score[e + 1] == -INFINITY ? 0.0f : exp2f(score[e + 1] - most);
+      bits[e / 2] = pair_bf16(low, high);
+      sum = __fadd_rn(sum, __uint_as_float(bits[e / 2] << 16));
+      sum = __fadd_rn(sum, __uint_as_float(bits[e / 2] & 0xFFFF0000u));
+    }
+    *(uint4 *)(void *)((uint8_t *)(void *)row + lane * 16) = make_uint4(bits[0], bits[1], bits[2], bits[3]);
+    sum = warp_sum(sum);
+    if (lane == 0) {
+      float keep, add, all = b.all_max[r];
+      join_factors(all, most, &all, &keep, &add);
+      b.all_max[r] = all;
+      b.all_sum[r] = joined(b.all_sum[r], keep, sum, add);
+      b.keep[r] = keep, b.add[r] = add;
+      b.chunk_max[r] = most, b.chunk_sum[r] = sum;
+    }
+  }
+}
+
+/* out += weights x values, for the warp's 16 queries and its share of the dimensions. */
+template <int D>
+static __device__ __forceinline__ void add_values(const tiled_block<D> &b, const __nv_bfloat16 *tile,
+                                                  uint32_t tile_index, float (&out)[tiled_shape<D>::dims / 8][4]) {
+  using shape = tiled_shape<D>;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint32_t query = warp / shape::warps_d * 16, dim = warp % shape::warps_d * shape::dims;
+  uint32_t p_at = shared_address(b.scores + (query + lane % 16) * SCORE_STRIDE) + tile_index * TILE_KEYS * 2 +
+                  lane / 16 * 16;
+  uint32_t v_at = shared_address(tile + lane % 16 * shape::stride + dim + lane / 16 * 8);
+#pragma unroll
+  for (int key = 0; key < TILE_KEYS; key += 16) {
+    uint32_t w[4];
+    load_matrices(w, p_at + key * 2);
+#pragma unroll
+    for (int n = 0; n < shape::dims / 16; n++) {
+      uint32_t v[4];
+      load_matrices_turned(v, v_at + key * shape::stride * 2 + n * 32);
+      mma_bf16(out[2 * n], w, v[0], v[1]);
+      mma_bf16(out[2 * n + 1], w, v[2], v[3]);
+    }
+  }
+}
+
+/* Final rows, or the one chunk's rows for merge_kernel. */
+template <int D>
+static __device__ __forceinline__ void store_out(const attention_kernel_args &k, const tiled_block<D> &b,
+                                                 const float (&out)[tiled_shape<D>::dims / 8][4]) {
+  using shape = tiled_shape<D>;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint32_t dim = warp % shape::warps_d * shape::dims + lane % 4 * 2;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    uint32_t r = warp / shape::warps_d * 16 + lane / 4 + 8 * h, f = b.item.first + r;
+    if (r >= b.item.n) continue;
+    bool split = b.item.part_step > 0;
+    uint64_t row = (uint64_t)b.segment.first_row + f / k.group;
+    float *to = k.op.out + row * k.op.out_stride + (uint64_t)(b.kv_head * k.group + f % k.group) * D;
+    if (split) {
+      to = k.part + b.kv_head * k.part_stride + (uint64_t)(b.item.part + r * b.item.part_step) * (D + 2);
+      if (dim == 0) to[D] = b.chunk_max[r], to[D + 1] = b.chunk_sum[r];
+    }
+    float sum = split ? 1.0f : b.all_sum[r];
+#pragma unroll
+    for (int n = 0; n < shape::dims / 8; n++) {
+      to[dim + 8 * n] = split ? out[n][2 * h] : __fdiv_rn(out[n][2 * h], sum);
+      to[dim + 8 * n + 1] = split ? out[n][2 * h + 1] : __fdiv_rn(out[n][2 * h + 1], sum);
+    }
+  }
+}
+
+template <int D>
+static __device__ __forceinline__ void open_block(const attention_kernel_args &k, uint8_t *memory, tiled_block<D> &b) {
+  using shape = tiled_shape<D>;
+  b.item = k.items[blockIdx.x];
+  b.segment = k.op.segment[b.item.segment];
+  b.kv_head = blockIdx.y;
+  b.q = (__nv_bfloat16 *)(void *)memory;
+  b.scores = (float *)(void *)(memory + shape::queries * shape::stride * 2);
+  b.ring = (__nv_bfloat16 *)(void *)(b.scores + shape::queries * SCORE_STRIDE);
+  b.all_max = (float *)(void *)(b.ring + 2 * TILE_KEYS * shape::stride);
+  b.all_sum = b.all_max + shape::queries;
+  b.keep = b.all_sum + shape::queries;
+  b.add = b.keep + shape::queries;
+  b.chunk_max = b.add + shape::queries;
+  b.chunk_sum = b.chunk_max + shape::queries;
+  uint32_t unused;
+  visible(b.segment, k.op.window, b.item.first / k.group, &b.first, &unused);
+  visible(b.segment, k.op.window, (b.item.first + b.item.n - 1) / k.group, &unused, &b.end);
+  for (uint32_t r = threadIdx.x; r < shape::queries; r += TILED_THREADS) b.all_max[r] = -INFINITY, b.all_sum[r] = 0.0f;
+}
+
+template <int D>
+static __global__ void __launch_bounds__(TILED_THREADS, 1) tiled_kernel(const __grid_constant__ attention_kernel_args k) {
+  using shape = tiled_shape<D>;
+  constexpr int n_sums = shape::dims / 8;
+  extern __shared__ __align__(128) uint8_t memory[];
+  tiled_block<D> b;
+  open_block<D>(k, memory, b);
+  load_queries<D>(k, b);
+  tile_cursor at = {b.item.chunk, 0, 0, false, false}, next;
+  enter_chunk<D>(b, at);
+  copy_tile<D>(k.op, b, at, b.ring);
+  copies_commit();
+  float out[n_sums][4], all[n_sums][4];
+#pragma unroll
+  for (int i = 0; i < 4 * n_sums; i++) out[i / 4][i % 4] = all[i / 4][i % 4] = 0.0f;
+  uint32_t query = threadIdx.x / 32 / shape::warps_d * 16 + threadIdx.x % 32 / 4;
+  float scale = k.op.scale * 1.44269504088896f;
+  for (uint32_t turn = 0; !at.at_end; turn ^= 1, at = next) {
+    next = at;
+    advance<D>(b, next);
+    copies_wait<0>();
+    __syncthreads();
+    if (!next.at_end) copy_tile<D>(k.op, b, next, b.ring + (turn ^ 1) * TILE_KEYS * shape::stride);
+    copies_commit();
+    const __nv_bfloat16 *tile = b.ring + turn * TILE_KEYS * shape::stride;
+    if (!at.is_value) {
+      score_tile<D>(b, tile, at.tile, scale);
+      if (!next.is_value) continue;
+      __syncthreads();
+      weigh_chunk<D>(k, b, at.chunk);
+      continue; /* the next turn's barrier shows the weights to all */
+    }
+    add_values<D>(b, tile, at.tile, out);
+    if (next.is_value && !next.at_end) continue;
+    if (b.item.part_step > 0) break; /* its only chunk */
+#pragma unroll
+    for (int i = 0; i < 4 * n_sums; i++) {
+      uint32_t r = query + i % 4 / 2 * 8;
+      all[i / 4][i % 4] = joined(all[i / 4][i % 4], b.keep[r], out[i / 4][i % 4], b.add[r]);
+      out[i / 4][i % 4] = 0.0f;
+    }
+  }
+  if (b.item.part_step > 0) store_out<D>(k, b, out);
+  else store_out<D>(k, b, all);
+}
+
+static __global__ void merge_kernel(const __grid_constant__ attention_kernel_args k) {
+  attention_merge m = k.merges[blockIdx.x];
+  if (blockIdx.z >= m.n) return;
+  uint32_t f = m.first + blockIdx.z, kv_head = blockIdx.y, dim = k.op.kv.head_dim;
+  const float *part = k.part + kv_head * k.part_stride + (uint64_t)(m.part + blockIdx.z * m.n_chunks) * (dim + 2);
+  uint64_t row = (uint64_t)k.op.segment[m.segment].first_row + f / k.group;
+  float *out = k.op.out + row * k.op.out_stride + (uint64_t)(kv_head * k.group + f % k.group) * dim;
+  for (uint32_t d = threadIdx.x; d < dim; d += blockDim.x) {
+    float most = -INFINITY, sum = 0.0f, value = 0.0f;
+    for (uint32_t c = 0; c < m.n_chunks; c++) {
+      const float *one = part + (uint64_t)c * (dim + 2);
+      float keep, add;
+      join_factors(most, one[dim], &most, &keep, &add);
+      sum = joined(sum, keep, one[dim + 1], add);
+      value = joined(value, keep, one[d], add);
+    }
+    out[d] = __fdiv_rn(value, sum);
+  }
+}
+
+uint32_t attention_tiled_queries(uint32_t head_dim) {
+  return head_dim >= 512 ? 32 : 64;
+}
+
+bool attention_tiled_fits(const weft_attention_args *args) {
+  const weft_kv_view *kv = &args->kv;
+  uint64_t all = (uint64_t)(uintptr_t)kv->base | kv->page_bytes | kv->k_offset | kv->v_offset |
+                 (uint64_t)(uintptr_t)args->own_k | (uint64_t)(uintptr_t)args->own_v;
+  bool known = kv->head_dim == 64 || kv->head_dim == 128 || kv->head_dim == 256 || kv->head_dim == 512;
+  return kv->type == WEFT_TYPE_BF16 && known && all % 16 == 0;
+}
+
+weft_status attention_tiled(cuda_device *d, const attention_kernel_args *args) {
+  dim3 grid(args->n_items, args->op.kv.n_kv_heads);
+  switch (args->op.kv.head_dim) {
+    case 64: tiled_kernel<64><<<grid, TILED_THREADS, tiled_shape<64>::bytes, d->stream>>>(*args); break;
+    case 128: tiled_kernel<128><<<grid, TILED_THREADS, tiled_shape<128>::bytes, d->stream>>>(*args); break;
+    case 256: tiled_kernel<256><<<grid, TILED_THREADS, tiled_shape<256>::bytes, d->stream>>>(*args); break;
+    default: tiled_kernel<512><<<grid, TILED_THREADS, tiled_shape<512>::bytes, d->stream>>>(*args); break;
+  }
+  weft_status status = cuda_launched(d, "attention");
+  if (status != WEFT_OK || args->n_merges == 0) return status;
+  dim3 merge_grid(args->n_merges, args->op.kv.n_kv_heads, attention_tiled_queries(args->op.kv.head_dim));
+  merge_kernel<<<merge_grid, 128, 0, d->stream>>>(*args);
+  return cuda_launched(d, "joining attention");
+}
+
+template <int D>
+static weft_status set_up(cuda_device *d) {
+  cudaError_t error = cudaFuncSetAttribute(tiled_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           tiled_shape<D>::bytes);
+  return cuda_judge(d, error, "setting up attention");
+}
+
+weft_status attention_tiled_setup(cuda_device *d) {
+  weft_status status = set_up<64>(d);
+  if (status == WEFT_OK) status = set_up<128>(d);
+  if (status == WEFT_OK) status = set_up<256>(d);
+  return status == WEFT_OK ? set_up<512>(d) : status;
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+/* Small device functions that several kernels share.
+ *
+ * Law: sums over a block or a warp have one fixed tree; the contraction of a product and a sum is
+ * spelled out wherever two kernels must agree in their bits. */
+#ifndef WEFT_KERNELS_CUDA_COMMON_CUH
+#define WEFT_KERNELS_CUDA_COMMON_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+#include "kernels/ops.h"
+
+static __device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, step);
+  return v;
+}
+
+static __device__ __forceinline__ double warp_sum(double v) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, step);
+  return v;
+}
+
+static __device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(0xFFFFFFFFu, v, step));
+  return v;
+}
+
+static __device__ __forceinline__ uint32_t warp_max(uint32_t v) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) v = max(v, __shfl_xor_sync(0xFFFFFFFFu, v, step));
+  return v;
+}
+
+/* Sum over a block of up to 32 warps; every thread gets it. shared: 33 floats. */
+static __device__ __forceinline__ float block_sum(float v, float *shared) {
+  v = warp_sum(v);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    float part = threadIdx.x < (blockDim.x + 31) / 32 ? shared[threadIdx.x] : 0.0f;
+    part = warp_sum(part);
+    if (threadIdx.x == 0) shared[32] = part;
+  }
+  __syncthreads();
+  float sum = shared[32];
+  __syncthreads();
+  return sum;
+}
+
+static __device__ __forceinline__ uint32_t block_max(uint32_t v, uint32_t *shared) {
+  v = warp_max(v);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    uint32_t part = threadIdx.x < (blockDim.x + 31) / 32 ? shared[threadIdx.x] : 0u;
+    part = warp_max(part);
+    if (threadIdx.x == 0) shared[32] = part;
+  }
+  __syncthreads();
+  uint32_t most = shared[32];
+  __syncthreads();
+  return most;
+}
+
+static __device__ __forceinline__ float activate(weft_activation activation, float x) {
+  if (activation == WEFT_SILU) return x / (1.0f + expf(-x));
+  float inner = 0.797884560802865f * fmaf(0.044715f * x * x, x, x);
+  return 0.5f * x * (1.0f + tanhf(inner));
+}
+
+/* act(g) * u: one function, so that the gate op and the experts agree in their bits. */
+static __device__ __forceinline__ float gate_product(weft_activation activation, float g, float u) {
+  return __fmul_rn(activate(activation, g), u);
+}
+
+static __device__ __forceinline__ float capped(float logit, float cap) {
+  return cap != 0.0f ? __fmul_rn(cap, tanhf(__fdiv_rn(logit, cap))) : logit;
+}
+
+static __device__ __forceinline__ float not_a_number(void) {
+  return __int_as_float(0x7FC00000);
+}
+
+/* ---- copies into shared memory -------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ uint32_t shared_address(const void *p) {
+  return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ __forceinline__ void copy16(uint32_t to, const void *from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+/* Zeros where from has nothing to give (ok false): from is then not read. */
+static __device__ __forceinline__ void copy16_if(uint32_t to, const void *from, bool ok) {
+  int n = ok ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n)
+               : "memory");
+}
+
+static __device__ __forceinline__ void copies_commit(void) {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int N>
+static __device__ __forceinline__ void copies_wait(void) {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* ---- matrix units: d += a b, 16 x 8 x 16, f32 sums ------------------------------------------------------ */
+
+static __device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                               uint32_t b1) {
+  asm(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                uint32_t b1) {
+  asm(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <bool BF16>
+static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                           uint32_t b1) {
+  if (BF16)
+    mma_bf16(d, a, b0, b1);
+  else
+    mma_f16(d, a, b0, b1);
+}
+
+static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+static __device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+static __device__ __forceinline__ uint32_t pair_bf16(float low, float high) {
+  __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<uint32_t *>(&v);
+}
+
+static __device__ __forceinline__ uint32_t pair_f16(float low, float high) {
+  __half2 v = __floats2half2_rn(low, high);
+  return *reinterpret_cast<uint32_t *>(&v);
+}
+
+#endif

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of the cuda backend share on the host side: the device, its upload ring, launches.
+ *
+ * Law: everything runs on the device's one stream, in the order of the calls. Host memory that an op
+ * was given is copied into the pinned ring before the op returns, so the caller may reuse it at once.
+ * An error of the card is told once, marks the device as lost, and every later call gives
+ * WEFT_E_DEVICE; running out of memory does not. */
+#ifndef WEFT_KERNELS_CUDA_CUDA_H
+#define WEFT_KERNELS_CUDA_CUDA_H
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#include "kernels/device_internal.h"
+
+enum {
+  CUDA_RING_PARTS = 4,
+  CUDA_RING_PART_BYTES = 8 << 20,
+  CUDA_STAGING_BYTES = 32 << 20,
+  CUDA_PLANS = 16,
+  CUDA_PLAN_BYTES = 1 << 20
+};
+
+/* Small tables that ops make on the host and read on the device: the last few stay there. */
+typedef struct cuda_plans {
+  uint8_t *host;   /* CUDA_PLANS + 1 times CUDA_PLAN_BYTES; the last is being made */
+  uint8_t *device; /* CUDA_PLANS times */
+  uint64_t n_bytes[CUDA_PLANS];
+  uint32_t next;
+} cuda_plans;
+
+typedef struct cuda_device {
+  weft_device base; /* first: one pointer serves both */
+  cudaStream_t stream;
+  uint8_t *ring; /* pinned; CUDA_RING_PARTS parts, filled one after another */
+  uint32_t ring_part, ring_at;
+  cudaEvent_t ring_free[CUDA_RING_PARTS]; /* recorded when a part was left */
+  uint8_t *staging; /* device memory: file bytes on their way into packed form */
+  cuda_plans plans;
+  uint32_t n_multiprocessors;
+  bool lost;
+  char isa[16];
+} cuda_device;
+
+static inline cuda_device *cuda_of(weft_device *device) {
+  return (cuda_device *)(void *)device;
+}
+
+/* WEFT_OK, or a line in the log and a status; the device is lost unless memory ran out. */
+weft_status cuda_judge(cuda_device *device, cudaError_t error, const char *what);
+/* Call after a launch. */
+weft_status cuda_launched(cuda_device *device, const char *what);
+/* n bytes of host memory to device memory, in stream order; from may be reused at once. */
+weft_status cuda_push(cuda_device *device, void *to, const void *from, uint64_t n_bytes);
+/* Host memory for a plan of n bytes, NULL if it is too large; then its copy on the device, which may be
+ * an older one with the same bytes. Valid until CUDA_PLANS other plans were made. */
+uint8_t *cuda_plan_begin(cuda_device *device, uint64_t n_bytes);
+weft_status cuda_plan_end(cuda_device *device, uint64_t n_bytes, const uint8_t **out);
+
+/* Weights (pack.cu). */
+weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const void *file_bytes,
+                              unsigned uses, weft_error *error);
+void cuda_weight_free(weft_device *device, weft_weight *weight);
+weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
+
+#define X(op)                                                                    \
+  weft_status weft_cuda_##op(weft_device *device, const weft_##op##_args *args); \
+  uint64_t weft_cuda_##op##_scratch(weft_device *device, const weft_##op##_args *args);
+WEFT_OPS(X)
+#undef X
+
+/* Kernels that need more than 48 KiB of shared memory ask for it once, at open. */
+weft_status cuda_attention_setup(cuda_device *device);
+weft_status cuda_multiply_setup(cuda_device *device);
+weft_status cuda_soft_setup(cuda_device *device);
+
+static inline uint64_t cuda_align(uint64_t n_bytes) {
+  return (n_bytes + 255u) / 256u * 256u;
+}
+
+static inline uint32_t cuda_ceil(uint32_t a, uint32_t b) {
+  return a / b + (a % b != 0 ? 1u : 0u);
+}
+
+/* Cuts scratch into pieces. With base NULL it only counts. */
+typedef struct cuda_cutter {
+  uint8_t *base;
+  uint64_t at;
+} cuda_cutter;
+
+static inline void *cuda_cut(cuda_cutter *cutter, uint64_t n_bytes) {
+  uint8_t *out = cutter->base == NULL ? NULL : cutter->base + cutter->at;
+  cutter->at += cuda_align(n_bytes);
+  return out;
+}
+
+#endif

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: MIT */
+/* The cuda device itself: opening, memory, copies, and the table of ops. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/module.h"
+
+weft_status cuda_judge(cuda_device *d, cudaError_t error, const char *what) {
+  if (error == cudaSuccess) return WEFT_OK;
+  (void)cudaGetLastError(); /* an error that is not sticky must not meet the next call */
+  if (error == cudaErrorMemoryAllocation) return WEFT_E_NO_MEMORY;
+  if (!d->lost) {
+    weft_log(WEFT_LOG_ERROR, "cuda: %s: %s (%s); the device is lost", what,
+             cudaGetErrorString(error), cudaGetErrorName(error));
+  }
+  d->lost = true;
+  return WEFT_E_DEVICE;
+}
+
+weft_status cuda_launched(cuda_device *d, const char *what) {
+  return cuda_judge(d, cudaGetLastError(), what);
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------- */
+
+static weft_status device_alloc(weft_device *device, uint64_t n_bytes, void **out) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  if (n_bytes > device->info.memory_bytes) return WEFT_E_NO_MEMORY;
+  return cuda_judge(d, cudaMalloc(out, n_bytes == 0 ? 256 : n_bytes), "an allocation");
+}
+
+static void device_free(weft_device *device, void *memory) {
+  (void)cuda_judge(cuda_of(device), cudaFree(memory), "freeing memory");
+}
+
+static weft_status device_alloc_host(weft_device *device, uint64_t n_bytes, void **out) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  cudaError_t error = cudaHostAlloc(out, n_bytes == 0 ? 256 : n_bytes, cudaHostAllocDefault);
+  return cuda_judge(d, error, "an allocation of pinned memory");
+}
+
+static void device_free_host(weft_device *device, void *memory) {
+  (void)cuda_judge(cuda_of(device), cudaFreeHost(memory), "freeing pinned memory");
+}
+
+/* ---- copies --------------------------------------------------------------------------------------------- */
+
+/* Leaves the full part of the ring and waits until the next one has been read by the device. */
+static weft_status turn_ring(cuda_device *d) {
+  weft_status status = cuda_judge(d, cudaEventRecord(d->ring_free[d->ring_part], d->stream), "an event");
+  if (status != WEFT_OK) return status;
+  d->ring_part = (d->ring_part + 1) % CUDA_RING_PARTS;
+  d->ring_at = 0;
+  return cuda_judge(d, cudaEventSynchronize(d->ring_free[d->ring_part]), "waiting for an upload");
+}
+
+weft_status cuda_push(cuda_device *d, void *to, const void *from, uint64_t n_bytes) {
+  uint8_t *target = (uint8_t *)to;
+  const uint8_t *source = (const uint8_t *)from;
+  if (d->lost) return WEFT_E_DEVICE;
+  while (n_bytes > 0) {
+    if (d->ring_at == CUDA_RING_PART_BYTES) {
+      weft_status status = turn_ring(d);
+      if (status != WEFT_OK) return status;
+    }
+    uint64_t room = CUDA_RING_PART_BYTES - d->ring_at, take = n_bytes < room ? n_bytes : room;
+    uint8_t *at = d->ring + (uint64_t)d->ring_part * CUDA_RING_PART_BYTES + d->ring_at;
+    memcpy(at, source, take);
+    weft_status status =
+        cuda_judge(d, cudaMemcpyAsync(target, at, take, cudaMemcpyDefault, d->stream), "an upload");
+    if (status != WEFT_OK) return status;
+    d->ring_at += (uint32_t)((take + 63u) / 64u * 64u);
+    target += take;
+    source += take;
+    n_bytes -= take;
+  }
+  return WEFT_OK;
+}
+
+uint8_t *cuda_plan_begin(cuda_device *d, uint64_t n_bytes) {
+  return n_bytes > CUDA_PLAN_BYTES ? NULL : d->plans.host + (uint64_t)CUDA_PLANS * CUDA_PLAN_BYTES;
+}
+
+weft_status cuda_plan_end(cuda_device *d, uint64_t n_bytes, const uint8_t **out) {
+  cuda_plans *p = &d->plans;
+  const uint8_t *made = p->host + (uint64_t)CUDA_PLANS * CUDA_PLAN_BYTES;
+  for (uint32_t i = 0; i < CUDA_PLANS; i++) {
+    if (p->n_bytes[i] != n_bytes || memcmp(p->host + (uint64_t)i * CUDA_PLAN_BYTES, made, n_bytes) != 0)
+      continue;
+    *out = p->device + (uint64_t)i * CUDA_PLAN_BYTES;
+    return WEFT_OK;
+  }
+  uint32_t i = p->next;
+  p->next = (i + 1) % CUDA_PLANS;
+  p->n_bytes[i] = n_bytes;
+  memcpy(p->host + (uint64_t)i * CUDA_PLAN_BYTES, made, n_bytes);
+  *out = p->device + (uint64_t)i * CUDA_PLAN_BYTES;
+  return cuda_push(d, p->device + (uint64_t)i * CUDA_PLAN_BYTES, made, n_bytes);
+}
+
+static weft_status device_upload(weft_device *device, void *to, const void *from,
+                                 uint64_t n_bytes) {
+  return cuda_push(cuda_of(device), to, from, n_bytes);
+}
+
+static weft_status device_sync(weft_device *device) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  return cuda_judge(d, cudaStreamSynchronize(d->stream), "the work of a step");
+}
+
+static weft_status device_download(weft_device *device, void *to, const void *from,
+                                   uint64_t n_bytes) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  weft_status status =
+      cuda_judge(d, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, d->stream), "a download");
+  return status == WEFT_OK ? device_sync(device) : status;
+}
+
+static weft_status device_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  return cuda_judge(d, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, d->stream), "a copy");
+}
+
+static weft_status device_zero(weft_device *device, void *to, uint64_t n_bytes) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  return cuda_judge(d, cudaMemsetAsync(to, 0, n_bytes, d->stream), "zeroing memory");
+}
+
+/* ---- tables --------------------------------------------------------------------------------------------- */
+
+static bool device_supports(const weft_device *device, weft_type weight_type) {
+  (void)device;
+  return weft_type_find((int32_t)weight_type) != NULL;
+}
+
+/* Products of 16 bits are 16 x 8 x 16 matrix operations with f32 sums, in segments of the inputs.
+ * f16: activations times a power of two per row, weights times one per matrix. */
+static const char *device_numerics(const weft_device *device, weft_type weight_type) {
+  (void)device;
+  if (weight_type == WEFT_TYPE_F32) return "f32-lanes";
+  if (weight_type == WEFT_TYPE_BF16 || weight_type == WEFT_TYPE_MXFP4) return "bf16-k16";
+  return "f16-k16";
+}
+
+static void device_close(weft_device *device) {
+  cuda_device *d = cuda_of(device);
+  if (d->stream != NULL) (void)cudaStreamSynchronize(d->stream);
+  for (uint32_t i = 0; i < CUDA_RING_PARTS; i++) {
+    if (d->ring_free[i] != NULL) (void)cudaEventDestroy(d->ring_free[i]);
+  }
+  if (d->ring != NULL) (void)cudaFreeHost(d->ring);
+  if (d->staging != NULL) (void)cudaFree(d->staging);
+  if (d->plans.device != NULL) (void)cudaFree(d->plans.device);
+  weft_free(d->plans.host);
+  if (d->stream != NULL) (void)cudaStreamDestroy(d->stream);
+  weft_free(d);
+}
+
+static weft_device_calls make_calls(void) {
+  weft_device_calls calls;
+  memset(&calls, 0, sizeof calls);
+  calls.close = device_close;
+  calls.alloc = device_alloc;
+  calls.free = device_free;
+  calls.alloc_host = device_alloc_host;
+  calls.free_host = device_free_host;
+  calls.upload = device_upload;
+  calls.download = device_download;
+  calls.copy = device_copy;
+  calls.zero = device_zero;
+  calls.sync = device_sync;
+  calls.weight = cuda_weight_place;
+  calls.weight_free = cuda_weight_free;
+  calls.weight_unpack = cuda_weight_unpack;
+  return calls;
+}
+
+static weft_kernels make_kernels(void) {
+  weft_kernels k;
+  memset(&k, 0, sizeof k);
+  k.backend = "cuda";
+  k.embed = weft_cuda_embed;
+  k.norm = weft_cuda_norm;
+  k.matmul = weft_cuda_matmul;
+  k.matmul_scratch = weft_cuda_matmul_scratch;
+  k.qkv = weft_cuda_qkv;
+  k.attention = weft_cuda_attention;
+  k.attention_scratch = weft_cuda_attention_scratch;
+  k.gate = weft_cuda_gate;
+  k.route = weft_cuda_route;
+  k.experts = weft_cuda_experts;
+  k.experts_scratch = weft_cuda_experts_scratch;
+  k.head_stats = weft_cuda_head_stats;
+  k.head_stats_scratch = weft_cuda_head_stats_scratch;
+  k.head_rows = weft_cuda_head_rows;
+  k.head_rows_scratch = weft_cuda_head_rows_scratch;
+  k.soft = weft_cuda_soft;
+  k.soft_scratch = weft_cuda_soft_scratch;
+  k.supports = device_supports;
+  k.numerics = device_numerics;
+  return k;
+}
+
+/* ---- open ----------------------------------------------------------------------------------------------- */
+
+static weft_status find_card(cuda_device *d, weft_error *error) {
+  int n = 0;
+  cudaError_t found = cudaGetDeviceCount(&n);
+  if (found != cudaSuccess || n == 0) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': no usable NVIDIA card: %s",
+                     found != cudaSuccess ? cudaGetErrorString(found) : "none was found");
+  }
+  cudaDeviceProp properties;
+  found = cudaGetDeviceProperties(&properties, 0);
+  if (found != cudaSuccess) {
+    return weft_fail(error, WEFT_E_DEVICE, "backend 'cuda': %s", cudaGetErrorString(found));
+  }
+  d->n_multiprocessors = (uint32_t)properties.multiProcessorCount;
+  (void)snprintf(d->base.info.name, sizeof d->base.info.name, "%.95s", properties.name);
+  (void)snprintf(d->isa, sizeof d->isa, "sm_%d%d", properties.major, properties.minor);
+  size_t free_bytes = 0, all_bytes = 0;
+  found = cudaMemGetInfo(&free_bytes, &all_bytes);
+  if (found != cudaSuccess) {
+    return weft_fail(error, WEFT_E_DEVICE, "backend 'cuda': %s", cudaGetErrorString(found));
+  }
+  d->base.info.memory_bytes = all_bytes;
+  d->base.info.memory_free_bytes = free_bytes;
+  return WEFT_OK;
+}
+
+static weft_status take_memory(cuda_device *d) {
+  weft_status status = cuda_judge(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking),
+                                  "making a stream");
+  for (uint32_t i = 0; i < CUDA_RING_PARTS && status == WEFT_OK; i++) {
+    status = cuda_judge(d, cudaEventCreateWithFlags(&d->ring_free[i], cudaEventDisableTiming),
+                        "making an event");
+  }
+  if (status == WEFT_OK) {
+    uint64_t n_bytes = (uint64_t)CUDA_RING_PARTS * CUDA_RING_PART_BYTES;
+    status = cuda_judge(d, cudaHostAlloc((void **)&d->ring, n_bytes, cudaHostAllocDefault),
+                        "the upload ring");
+  }
+  if (status == WEFT_OK) {
+    status = cuda_judge(d, cudaMalloc((void **)&d->staging, CUDA_STAGING_BYTES), "staging memory");
+  }
+  if (status == WEFT_OK) {
+    uint64_t n_bytes = (uint64_t)CUDA_PLANS * CUDA_PLAN_BYTES;
+    status = cuda_judge(d, cudaMalloc((void **)&d->plans.device, n_bytes), "plan memory");
+  }
+  if (status == WEFT_OK) {
+    d->plans.host = (uint8_t *)weft_alloc(CUDA_PLANS + 1, CUDA_PLAN_BYTES);
+    if (d->plans.host == NULL) status = WEFT_E_NO_MEMORY;
+  }
+  return status;
+}
+
+/* The first call that needs machine code of this card: fails where the module has none for it. */
+static weft_status set_up_kernels(cuda_device *d) {
+  weft_status status = cuda_multiply_setup(d);
+  if (status == WEFT_OK) status = cuda_attention_setup(d);
+  if (status == WEFT_OK) status = cuda_soft_setup(d);
+  return status;
+}
+
+extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_open(
+    const weft_cuda_module_terms *terms, const weft_device_config *config, weft_device **out,
+    weft_error *error) {
+  static const weft_device_calls calls = make_calls();
+  static const weft_kernels kernels = make_kernels();
+  weft_cuda_module_terms ours = weft_cuda_module_our_terms();
+  (void)config; /* one card, no threads of its own */
+  if (memcmp(terms, &ours, sizeof ours) != 0) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "backend 'cuda': libweft-cuda.so was built for another version of weft");
+  }
+  cuda_device *d = (cuda_device *)weft_alloc(1, sizeof *d);
+  if (d == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory: the cuda device");
+  d->base.calls = &calls;
+  d->base.kernels = &kernels;
+  d->base.info.backend = "cuda";
+  d->base.info.isa = d->isa;
+  d->base.info.n_threads = 1;
+  weft_status status = find_card(d, error);
+  if (status == WEFT_OK) {
+    status = take_memory(d);
+    if (status != WEFT_OK) (void)weft_fail(error, status, "backend 'cuda': %s", weft_status_text(status));
+  }
+  if (status == WEFT_OK) {
+    status = set_up_kernels(d);
+    if (status != WEFT_OK) {
+      (void)weft_fail(error, status, "backend 'cuda': this build has no code for %s (%s)",
+                      d->base.info.name, d->isa);
+    }
+  }
+  if (status != WEFT_OK) {
+    device_close(&d->base);
+    return status;
+  }
+  *out = &d->base;
+  return WEFT_OK;
+}

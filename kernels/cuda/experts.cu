@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT */
+/* experts: the pairs (row, rank) sorted by expert, one product over all experts for gate and up, one for
+ * down, and the sum per row in rank order.
+ *
+ *   group     counts, offsets and the list of jobs (some pairs of one expert each) stay on the device
+ *   gate, up  [pair][2 n_ff] f32;  act(g) * u is prepared like any other input
+ *   down      [pair][n_in] f32;    y[row] adds its ranks one after another
+ *
+ * An expert that does not exist makes its row NaN. */
+#include <string.h>
+
+#include "kernels/cuda/multiply.h"
+#include "kernels/cuda/prepare.h"
+
+enum { GROUP_THREADS = 1024 };
+
+typedef struct group_args {
+  const int32_t *ids;
+  uint32_t n_pairs, k, n_experts, job_rows, jobs_max;
+  uint32_t *count, *begin; /* [n_experts] */
+  int32_t *pair_at;        /* [n_pairs]: place among the sorted ones; -1: no such expert */
+  int32_t *row_of;         /* [n_pairs] of the sorted ones */
+  multiply_job *jobs;
+  uint32_t *n_jobs;
+} group_args;
+
+/* One block. Within an expert pairs come in any order: no result depends on it. */
+static __global__ void __launch_bounds__(GROUP_THREADS) group_kernel(const group_args a) {
+  __shared__ uint32_t n_sorted, n_jobs;
+  for (uint32_t e = threadIdx.x; e < a.n_experts; e += GROUP_THREADS) a.count[e] = 0;
+  if (threadIdx.x == 0) n_sorted = n_jobs = 0;
+  __syncthreads();
+  for (uint32_t p = threadIdx.x; p < a.n_pairs; p += GROUP_THREADS) {
+    int32_t e = a.ids[p];
+    bool exists = e >= 0 && (uint32_t)e < a.n_experts;
+    a.pair_at[p] = exists ? (int32_t)atomicAdd(&a.count[e], 1u) : -1;
+  }
+  __syncthreads();
+  for (uint32_t e = threadIdx.x; e < a.n_experts; e += GROUP_THREADS) {
+    uint32_t n = a.count[e];
+    if (n == 0) continue;
+    uint32_t first = atomicAdd(&n_sorted, n), n_own = (n + a.job_rows - 1) / a.job_rows;
+    uint32_t at = atomicAdd(&n_jobs, n_own);
+    a.begin[e] = first;
+    for (uint32_t j = 0; j < n_own && at + j < a.jobs_max; j++) {
+      multiply_job job = {e, first + j * a.job_rows, min(a.job_rows, n - j * a.job_rows)};
+      a.jobs[at + j] = job;
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) *a.n_jobs = min(n_jobs, a.jobs_max);
+  for (uint32_t p = threadIdx.x; p < a.n_pairs; p += GROUP_THREADS) {
+    if (a.pair_at[p] < 0) continue;
+    int32_t at = a.pair_at[p] + (int32_t)a.begin[a.ids[p]];
+    a.pair_at[p] = at;
+    a.row_of[at] = (int32_t)(p / a.k);
+  }
+}
+
+/* act(g) * u of sorted pairs, for F32 down weights. */
+static __global__ void pair_gate_kernel(const float *gu, float *h, uint64_t n, uint32_t n_ff,
+                                        weft_activation activation) {
+  uint64_t at = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+  if (at >= n) return;
+  const float *row = gu + at / n_ff * 2 * n_ff + at % n_ff;
+  h[at] = gate_product(activation, row[0], row[n_ff]);
+}
+
+static __global__ void combine_kernel(const weft_experts_args a, const float *down, const int32_t *pair_at,
+                                      uint32_t n_in) {
+  uint32_t r = blockIdx.x;
+  for (uint32_t i = threadIdx.x; i < n_in; i += blockDim.x) {
+    float sum = 0.0f;
+    for (uint32_t j = 0; j < a.k; j++) {
+      int32_t at = pair_at[(uint64_t)r * a.k + j];
+      float value = at < 0 ? not_a_number() : down[(uint64_t)at * n_in + i];
+      sum = __fadd_rn(sum, __fmul_rn(a.weights[(uint64_t)r * a.k + j], value));
+    }
+    a.y[(uint64_t)r * a.y_stride + i] = sum;
+  }
+}
+
+/* ---- host ----------------------------------------------------------------------------------------------- */
+
+typedef struct experts_plan {
+  uint32_t n_pairs, n_in, n_ff, n_experts, job_rows, jobs_max;
+  uint32_t *count, *begin, *n_jobs;
+  int32_t *pair_at, *row_of;
+  multiply_job *jobs;
+  void *x[3]; /* by form: 1 f16, 2 bf16 */
+  float *x_back[3];
+  float *gate_up, *h_back, *down;
+  void *h;
+  uint64_t n_bytes;
+} experts_plan;
+
+static int form_of_x(int type) {
+  return type == WEFT_TYPE_F32 ? 0 : form_is_bf16(type) ? 2 : 1;
+}
+
+static uint64_t row_tiles_bytes(uint32_t n_rows, uint32_t n_in) {
+  return (uint64_t)cuda_ceil(n_rows, 8) * cuda_ceil(n_in, 128) * 2048;
+}
+
+static void plan_inputs(experts_plan *p, const weft_experts_args *args, cuda_cutter *cutter) {
+  const weft_weight *in[2] = {args->gate_up != NULL ? args->gate_up : args->gate,
+                              args->gate_up != NULL ? args->gate_up : args->up};
+  for (int i = 0; i < 2; i++) {
+    int form = form_of_x(in[i]->type);
+    if (form == 0 || p->x_back[form] != NULL) continue;
+    p->x[form] = cuda_cut(cutter, row_tiles_bytes(args->n_rows, p->n_in));
+    p->x_back[form] = (float *)cuda_cut(cutter, 4ull * args->n_rows);
+    if (cutter->base == NULL) p->x_back[form] = (float *)(uintptr_t)256; /* counted */
+  }
+}
+
+static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
+  experts_plan p;
+  memset(&p, 0, sizeof p);
+  cuda_cutter cutter = {(uint8_t *)scratch, 0};
+  p.n_pairs = args->n_rows * args->k;
+  p.n_in = args->down->n_out;
+  p.n_ff = args->down->n_in;
+  p.n_experts = args->down->n_mats;
+  int type = (args->gate_up != NULL ? args->gate_up : args->gate)->type;
+  p.job_rows = multiply_job_rows(type, p.n_pairs, p.n_experts);
+  p.jobs_max = p.n_pairs / p.job_rows + (p.n_experts < p.n_pairs ? p.n_experts : p.n_pairs) + 1;
+  p.count = (uint32_t *)cuda_cut(&cutter, 4ull * p.n_experts);
+  p.begin = (uint32_t *)cuda_cut(&cutter, 4ull * p.n_experts);
+  p.n_jobs = (uint32_t *)cuda_cut(&cutter, 4);
+  p.pair_at = (int32_t *)cuda_cut(&cutter, 4ull * p.n_pairs);
+  p.row_of = (int32_t *)cuda_cut(&cutter, 4ull * p.n_pairs);
+  p.jobs = (multiply_job *)cuda_cut(&cutter, (uint64_t)p.jobs_max * sizeof(multiply_job));
+  plan_inputs(&p, args, &cutter);
+  bool f32 = args->down->type == WEFT_TYPE_F32;
+  p.h = cuda_cut(&cutter, f32 ? 4ull * p.n_pairs * p.n_ff : row_tiles_bytes(p.n_pairs, p.n_ff));
+  p.h_back = (float *)cuda_cut(&cutter, 4ull * p.n_pairs);
+  /* gate_up has been read when down is written */
+  uint64_t wide = 2ull * p.n_ff > p.n_in ? 2ull * p.n_ff : p.n_in;
+  p.gate_up = p.down = (float *)cuda_cut(&cutter, 4 * wide * p.n_pairs);
+  p.n_bytes = cutter.at;
+  return p;
+}
+
+uint64_t weft_cuda_experts_scratch(weft_device *device, const weft_experts_args *args) {
+  (void)device;
+  return plan_of(args, NULL).n_bytes;
+}
+
+static weft_status group(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
+  group_args a = {args->ids, p->n_pairs, args->k,   p->n_experts, p->job_rows, p->jobs_max,
+                  p->count,  p->begin,   p->pair_at, p->row_of,    p->jobs,     p->n_jobs};
+  group_kernel<<<1, GROUP_THREADS, 0, d->stream>>>(a);
+  return cuda_launched(d, "grouping by expert");
+}
+
+static multiply_args grouped(const experts_plan *p, const weft_weight *weight, float *y, uint64_t y_stride) {
+  multiply_args a;
+  memset(&a, 0, sizeof a);
+  multiply_shape(&a, weight->type, weight->n_in, weight->n_out);
+  a.weight[0].data = (const uint8_t *)weight->data;
+  a.weight[0].y = y;
+  a.weight[0].y_stride = y_stride;
+  a.weight[0].n_out = weight->n_out;
+  a.weight[0].n_tiles = cuda_ceil(weight->n_out, 16);
+  a.n_weights = 1;
+  a.jobs = p->jobs;
+  a.n_jobs = p->n_jobs;
+  a.jobs_max = p->jobs_max;
+  a.job_rows = p->job_rows;
+  return a;
+}
+
+/* x W^T for all pairs into columns [column, column + n_out) of gate_up. */
+static weft_status input_side(cuda_device *d, const weft_experts_args *args, experts_plan *p,
+                              const weft_weight *weight, uint32_t column, bool *is_prepared) {
+  int form = form_of_x(weight->type);
+  if (form != 0 && !is_prepared[form]) {
+    weft_status status = multiply_prepare(d, weight->type, args->x, args->x_stride, args->n_rows, p->n_in,
+                                          p->x[form], p->x_back[form]);
+    if (status != WEFT_OK) return status;
+    is_prepared[form] = true;
+  }
+  multiply_args a = grouped(p, weight, p->gate_up + column, 2ull * p->n_ff);
+  a.x = form == 0 ? (const void *)args->x : p->x[form];
+  a.x_back = form == 0 ? NULL : p->x_back[form];
+  a.x_stride = args->x_stride;
+  a.n_rows = args->n_rows;
+  a.row_of = p->row_of;
+  return multiply(d, &a);
+}
+
+static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
+  if (args->down->type == WEFT_TYPE_F32) {
+    uint64_t n = (uint64_t)p->n_pairs * p->n_ff;
+    pair_gate_kernel<<<(uint32_t)((n + 255) / 256), 256, 0, d->stream>>>(p->gate_up, (float *)p->h, n, p->n_ff,
+                                                                        args->activation);
+    return cuda_launched(d, "gating experts");
+  }
+  form_cut cut = form_cut_of(args->down->type, p->n_ff, 16);
+  prepare_args a;
+  memset(&a, 0, sizeof a);
+  a.type = args->down->type;
+  a.x = p->gate_up;
+  a.x_stride = 2ull * p->n_ff;
+  a.n_rows = p->n_pairs;
+  a.n_in = p->n_ff;
+  a.n_units = cut.n_units;
+  a.is_tail = cut.is_tail;
+  a.gated = true;
+  a.activation = args->activation;
+  a.out = (uint8_t *)p->h;
+  a.back = p->h_back;
+  return prepare_rows(d, &a);
+}
+
+static weft_status output_side(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
+  multiply_args a = grouped(p, args->down, p->down, p->n_in);
+  a.x = p->h;
+  a.x_back = p->h_back;
+  a.x_stride = p->n_ff;
+  a.n_rows = p->n_pairs;
+  weft_status status = multiply(d, &a);
+  if (status != WEFT_OK) return status;
+  combine_kernel<<<args->n_rows, 256, 0, d->stream>>>(*args, p->down, p->pair_at, p->n_in);
+  return cuda_launched(d, "adding experts");
+}
+
+weft_status weft_cuda_experts(weft_device *device, const weft_experts_args *args) {
+  cuda_device *d = cuda_of(device);
+  experts_plan p = plan_of(args, args->scratch);
+  bool is_prepared[3] = {false, false, false};
+  if (d->lost) return WEFT_E_DEVICE;
+  weft_status status = group(d, args, &p);
+  if (status == WEFT_OK && args->gate_up != NULL)
+    status = input_side(d, args, &p, args->gate_up, 0, is_prepared);
+  if (status == WEFT_OK && args->gate_up == NULL) {
+    status = input_side(d, args, &p, args->gate, 0, is_prepared);
+    if (status == WEFT_OK) status = input_side(d, args, &p, args->up, p.n_ff, is_prepared);
+  }
+  if (status == WEFT_OK) status = prepare_gated(d, args, &p);
+  return status == WEFT_OK ? output_side(d, args, &p) : status;
+}

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: MIT */
+/* Packed weights: the same integers and scales as in the file, ordered for 16-byte loads and for the
+ * registers of the matrix units.
+ *
+ *   weight     256 bytes of header, then row tiles (16 rows of one matrix; missing rows are zeros)
+ *   row tile   units of 128 inputs (quants with super-blocks: of 256), ascending; the last unit of
+ *              the others holds 64 inputs when at most 64 are left; missing inputs are zeros
+ *   unit       codes | high bits | scales
+ *
+ * A warp reads a row tile with lane = 4 g + c, g < 8, c < 4: the lane has rows g and g + 8, and of each
+ * 128 inputs the 32 from 32 c on (of 64: the 16 from 16 c on). So one product of 16 x 16 takes inputs
+ * 32 c + 4 j + {0, 1, 2, 3} of all four c: the order of inputs within 128 is the same for every kernel,
+ * and it is part of the numerics.
+ *
+ *   codes      16 bits  [i < 4][row half][lane][8 elements]
+ *               8 bits  [q < 2][row half][lane][16 elements]
+ *               4 bits  [row half][lane][32 elements]; of the 8 elements of a word, 2 p is at bit 4 p
+ *                       and 2 p + 1 at bit 16 + 4 p
+ *   high bits  1 bit    [lane][row half][32 bits]: element 2 p at bit p, 2 p + 1 at bit 16 + p
+ *               2 bits  [lane][row half][2 words of 16 elements]: 2 p at 2 p, 2 p + 1 at 16 + 2 p
+ *   scales     of 32    [lane][row half] (of 64 inputs: [g][c / 2][row half])
+ *              super    [row] 16 bytes as in the file (Q6_K: the 16 scales, then [row] its f16)
+ *
+ * Law: packing is a bijection with the file's bytes. F32 weights are not packed: they keep the file's
+ * form after the header. */
+#ifndef WEFT_KERNELS_CUDA_FORM_CUH
+#define WEFT_KERNELS_CUDA_FORM_CUH
+
+#include "kernels/cuda/common.cuh"
+
+enum { FORM_HEADER_BYTES = 256 };
+
+/* The first bytes of a weight: the largest magnitudes of its f16 scales, as bits of f32. */
+typedef struct form_header {
+  uint32_t most_scale, most_least;
+} form_header;
+
+typedef struct form_shape {
+  uint32_t codes, high, scales; /* bytes: codes and high of 128 inputs, scales of a unit */
+  uint32_t unit;                /* inputs */
+} form_shape;
+
+__host__ __device__ constexpr form_shape form_of(int type) {
+  switch (type) {
+    case WEFT_TYPE_F16:
+    case WEFT_TYPE_BF16: return {4096, 0, 0, 128};
+    case WEFT_TYPE_Q8_0: return {2048, 0, 128, 128};
+    case WEFT_TYPE_Q4_0: return {1024, 0, 128, 128};
+    case WEFT_TYPE_Q5_0: return {1024, 256, 128, 128};
+    case WEFT_TYPE_MXFP4: return {1024, 0, 64, 128};
+    case WEFT_TYPE_Q4_K: return {1024, 0, 256, 256};
+    case WEFT_TYPE_Q5_K: return {1024, 256, 256, 256};
+    case WEFT_TYPE_Q6_K: return {1024, 512, 288, 256};
+    default: return {0, 0, 0, 128};
+  }
+}
+
+__host__ __device__ constexpr uint32_t form_unit_bytes(form_shape f) {
+  return f.unit / 128 * (f.codes + f.high) + f.scales;
+}
+
+__host__ __device__ constexpr uint32_t form_bits(int type) {
+  return type == WEFT_TYPE_F16 || type == WEFT_TYPE_BF16 ? 16 : type == WEFT_TYPE_Q8_0 ? 8 : 4;
+}
+
+__host__ __device__ constexpr bool form_is_bf16(int type) {
+  return type == WEFT_TYPE_BF16 || type == WEFT_TYPE_MXFP4;
+}
+
+/* How a weight is cut; a function of its type and n_in, n_out. */
+typedef struct form_cut {
+  uint32_t n_units;    /* of 128 inputs; the last may hold 64 */
+  uint32_t is_tail;    /* the last one does */
+  uint32_t tile_bytes; /* of a row tile */
+  uint32_t n_tiles;    /* of a matrix */
+} form_cut;
+
+__host__ __device__ inline form_cut form_cut_of(int type, uint32_t n_in, uint32_t n_out) {
+  form_shape f = form_of(type);
+  form_cut cut;
+  uint32_t rest = n_in % 128;
+  cut.n_units = n_in / 128 + (rest != 0 ? 1u : 0u);
+  cut.is_tail = f.unit == 128 && rest != 0 && rest <= 64 ? 1u : 0u;
+  uint32_t n_whole = (cut.n_units - cut.is_tail) * 128 / f.unit;
+  cut.tile_bytes = n_whole * form_unit_bytes(f) + cut.is_tail * (form_unit_bytes(f) / 2);
+  cut.n_tiles = (n_out + 15) / 16;
+  return cut;
+}
+
+/* Where 128 inputs of a row tile lie. half: which 128 of a super-block. */
+typedef struct form_place {
+  const uint8_t *codes, *high, *scales;
+  uint32_t half;
+  bool tail;
+} form_place;
+
+template <int T>
+static __device__ __forceinline__ form_place place_of(const uint8_t *row_tile, uint32_t unit,
+                                                      bool tail) {
+  constexpr form_shape f = form_of(T);
+  form_place p;
+  p.half = f.unit == 256 ? unit & 1u : 0u;
+  p.tail = f.unit == 128 && tail;
+  if (f.unit == 256) {
+    const uint8_t *base = row_tile + (uint64_t)(unit / 2) * form_unit_bytes(f);
+    p.codes = base + p.half * f.codes;
+    p.high = base + 2 * f.codes + p.half * f.high;
+    p.scales = base + 2 * (f.codes + f.high);
+  } else {
+    const uint8_t *base = row_tile + (uint64_t)unit * form_unit_bytes(f);
+    uint32_t shift = p.tail ? 1 : 0;
+    p.codes = base;
+    p.high = base + (f.codes >> shift);
+    p.scales = base + ((f.codes + f.high) >> shift);
+  }
+  return p;
+}
+
+/* ---- what a lane holds of 128 inputs -------------------------------------------------------------------- */
+
+template <int T>
+struct lane_codes {
+  static constexpr int N = form_bits(T) == 16 ? 8 : form_bits(T) == 8 ? 4 : 2;
+  uint4 code[N];  /* 16 bits: [i][row half]; 8 bits: [q][row half]; 4 bits: [row half] */
+  uint32_t high[4]; /* 1 bit: [row half]; 2 bits: [row half][2] */
+};
+
+template <int T>
+static __device__ __forceinline__ void load_codes(const form_place &p, uint32_t lane,
+                                                  lane_codes<T> &out) {
+  constexpr int bits = form_bits(T), n = lane_codes<T>::N;
+  if (bits == 4 && p.tail) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      uint2 v = *(const uint2 *)(const void *)(p.codes + h * 256 + lane * 8);
+      out.code[h] = make_uint4(v.x, v.y, 0, 0);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < n; i++) {
+      if (p.tail && i >= n / 2) {
+        out.code[i] = make_uint4(0, 0, 0, 0);
+      } else {
+        out.code[i] = *(const uint4 *)(const void *)(p.codes + i * 512 + lane * 16);
+      }
+    }
+  }
+  if (T == WEFT_TYPE_Q6_K) {
+    uint4 v = *(const uint4 *)(const void *)(p.high + lane * 16);
+    out.high[0] = v.x, out.high[1] = v.y, out.high[2] = v.z, out.high[3] = v.w;
+  } else if (form_of(T).high > 0) {
+    if (p.tail) {
+      uint32_t v = *(const uint32_t *)(const void *)(p.high + lane * 4);
+      out.high[0] = (v & 0xFFu) | (v & 0xFF00u) << 8;
+      out.high[1] = (v >> 16 & 0xFFu) | (v >> 8 & 0xFF0000u);
+    } else {
+      uint2 v = *(const uint2 *)(const void *)(p.high + lane * 8);
+      out.high[0] = v.x, out.high[1] = v.y;
+    }
+  }
+}
+
+/* ---- scales --------------------------------------------------------------------------------------------- */
+
+/* The raw bytes of the scales that a lane needs: rows g and g + 8. */
+template <int T>
+struct lane_scales {
+  uint4 row[form_of(T).unit == 256 && T != WEFT_TYPE_Q6_K ? 2 : 1];
+};
+
+template <int T>
+static __device__ __forceinline__ void load_scales(const form_place &p, uint32_t g, uint32_t c,
+                                                   lane_scales<T> &out) {
+  if (form_bits(T) == 16) return;
+  if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
+    out.row[0] = *(const uint4 *)(const void *)(p.scales + g * 16);
+    out.row[1] = *(const uint4 *)(const void *)(p.scales + (g + 8) * 16);
+  } else if constexpr (T == WEFT_TYPE_Q6_K) {
+    uint32_t at = 8 * p.half + 2 * c;
+    out.row[0].x = *(const uint16_t *)(const void *)(p.scales + g * 16 + at);
+    out.row[0].y = *(const uint16_t *)(const void *)(p.scales + (g + 8) * 16 + at);
+    out.row[0].z = *(const uint16_t *)(const void *)(p.scales + 256 + g * 2);
+    out.row[0].w = *(const uint16_t *)(const void *)(p.scales + 256 + (g + 8) * 2);
+  } else if constexpr (T == WEFT_TYPE_MXFP4) {
+    uint32_t at = p.tail ? g * 4 + c / 2 * 2 : (g * 4 + c) * 2;
+    out.row[0].x = *(const uint16_t *)(const void *)(p.scales + at);
+  } else {
+    uint32_t at = p.tail ? g * 8 + c / 2 * 4 : (g * 4 + c) * 4;
+    out.row[0].x = *(const uint32_t *)(const void *)(p.scales + at);
+  }
+}
+
+/* The factors of the lane's elements: value = scale * code - least; both rows, rounded to 16 bits.
+ * [1]: the second sixteen elements (Q6_K; the others have one scale for all 32). */
+struct lane_factors {
+  uint32_t scale[2][2], least[2];
+};
+
+static __device__ __forceinline__ uint32_t twice_f16(float v) {
+  return pair_f16(v, v);
+}
+
+static __device__ __forceinline__ float half_bits(uint32_t bits) {
+  return __half2float(__ushort_as_half((unsigned short)bits));
+}
+
+/* Byte `at` (0..3) of a word. */
+static __device__ __forceinline__ uint32_t byte_of(uint32_t word, uint32_t at) {
+  return word >> (8 * at) & 0xFFu;
+}
+
+/* Scale and least of sub-block 4 half + c of a row: six bits each, in three words. */
+static __device__ __forceinline__ void super_scale(const uint4 &row, uint32_t half, uint32_t c,
+                                                   uint32_t *scale, uint32_t *least) {
+  uint32_t a = byte_of(row.y, c), b = byte_of(row.z, c), d = byte_of(row.w, c);
+  *scale = half == 0 ? a & 63u : (d & 15u) | a >> 6 << 4;
+  *least = half == 0 ? b & 63u : d >> 4 | b >> 6 << 4;
+}
+
+/* `raise` is a power of two that puts the weight's largest values near the top of f16's range. */
+template <int T>
+static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, uint32_t half,
+                                                    uint32_t c, float raise, lane_factors &out) {
+  if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      uint32_t scale, least;
+      super_scale(in.row[r], half, c, &scale, &least);
+      out.scale[r][0] = twice_f16(half_bits(in.row[r].x & 0xFFFFu) * raise * (float)scale);
+      out.least[r] = twice_f16(-(half_bits(in.row[r].x >> 16) * raise * (float)least));
+    }
+  } else if constexpr (T == WEFT_TYPE_Q6_K) {
+    float d[2] = {half_bits(in.row[0].z) * raise, half_bits(in.row[0].w) * raise};
+    uint32_t s[2] = {in.row[0].x, in.row[0].y};
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      out.scale[r][0] = twice_f16(d[r] * (float)(int8_t)(s[r] & 0xFFu));
+      out.scale[r][1] = twice_f16(d[r] * (float)(int8_t)(s[r] >> 8));
+    }
+  } else if constexpr (T == WEFT_TYPE_MXFP4) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) { /* bf16 2^(e - 127): e in its exponent; 0 is the subnormal 2^-127 */
+      uint32_t e = in.row[0].x >> (8 * r) & 0xFFu;
+      uint32_t bits = e == 0 ? 0x0040u : e == 255 ? 0x7FC0u : e << 7;
+      out.scale[r][0] = bits | bits << 16;
+    }
+  } else if constexpr (form_bits(T) != 16) {
+    out.scale[0][0] = twice_f16(half_bits(in.row[0].x & 0xFFFFu) * raise);
+    out.scale[1][0] = twice_f16(half_bits(in.row[0].x >> 16) * raise);
+  }
+}
+
+/* ---- values --------------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ __half2 as_half2(uint32_t v) {
+  return *reinterpret_cast<__half2 *>(&v);
+}
+static __device__ __forceinline__ uint32_t of_half2(__half2 v) {
+  return *reinterpret_cast<uint32_t *>(&v);
+}
+static __device__ __forceinline__ __nv_bfloat162 as_bf162(uint32_t v) {
+  return *reinterpret_cast<__nv_bfloat162 *>(&v);
+}
+static __device__ __forceinline__ uint32_t of_bf162(__nv_bfloat162 v) {
+  return *reinterpret_cast<uint32_t *>(&v);
+}
+
+/* Four bits twice -> bf16 2 (-1)^s 2^e m of e2m1, times scale: both products are exact. */
+static __device__ __forceinline__ uint32_t mx_pair(uint32_t code, uint32_t scale) {
+  uint32_t bits = (code & 0x00070007u) << 6 | (code & 0x00080008u) << 12;
+  __nv_bfloat162 raised = __hmul2(as_bf162(bits), as_bf162(0x7E807E80u)); /* 2^126 */
+  return of_bf162(__hmul2(raised, as_bf162(scale)));
+}
+
+/* f16 1024 + code -> scale * (code - offset) [+ least] */
+template <int T>
+static __device__ __forceinline__ uint32_t value_pair(uint32_t raised, uint32_t scale,
+                                                      uint32_t least) {
+  constexpr unsigned short offset = T == WEFT_TYPE_Q4_0   ? 0x6408  /* 1024 + 8 */
+                                    : T == WEFT_TYPE_Q5_0 ? 0x6410  /* 1024 + 16 */
+                                    : T == WEFT_TYPE_Q6_K ? 0x6420  /* 1024 + 32 */
+                                    : T == WEFT_TYPE_Q8_0 ? 0x6480  /* 1024 + 128 */
+                                                          : 0x6400; /* 1024 */
+  __half2 code = __hsub2(as_half2(raised), as_half2((uint32_t)offset << 16 | offset));
+  if (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
+    return of_half2(__hfma2(code, as_half2(scale), as_half2(least)));
+  }
+  return of_half2(__hmul2(code, as_half2(scale)));
+}
+
+static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* bits << n, or >> -n */
+static __device__ __forceinline__ uint32_t moved(uint32_t bits, int n) {
+  return n >= 0 ? bits << n : bits >> -n;
+}
+
+/* Elements 8 i .. 8 i + 7 of row half r as four pairs. */
+template <int T>
+static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const lane_factors &f,
+                                                 int i, int r, uint32_t (&out)[4]) {
+  constexpr int bits = form_bits(T);
+  if (bits == 16) {
+    const uint4 &v = in.code[2 * i + r];
+    out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+    return;
+  }
+  uint32_t scale = f.scale[r][T == WEFT_TYPE_Q6_K ? i / 2 : 0], least = f.least[r];
+  if (bits == 8) {
+    const uint4 &v = in.code[i / 2 * 2 + r];
+#pragma unroll
+    for (int w = 0; w < 2; w++) {
+      uint32_t codes = word_of(v, i % 2 * 2 + w) ^ 0x80808080u;
+      out[2 * w] = value_pair<T>(__byte_perm(codes, 0x64646464u, 0x4140), scale, least);
+      out[2 * w + 1] = value_pair<T>(__byte_perm(codes, 0x64646464u, 0x4342), scale, least);
+    }
+    return;
+  }
+  uint32_t word = word_of(in.code[r], i);
+#pragma unroll
+  for (int p = 0; p < 4; p++) {
+    uint32_t code = word >> (4 * p) & 0x000F000Fu;
+    if (T == WEFT_TYPE_MXFP4) {
+      out[p] = mx_pair(code, scale);
+      continue;
+    }
+    if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K)
+      code |= moved(in.high[r], 4 - (4 * i + p)) & 0x00100010u;
+    if (T == WEFT_TYPE_Q6_K)
+      code |= moved(in.high[2 * r + i / 2], 4 - 2 * (4 * (i % 2) + p)) & 0x00300030u;
+    out[p] = value_pair<T>(code | 0x64006400u, scale, least);
+  }
+}
+
+/* Operands of products 2 i and 2 i + 1 of the 128 inputs. */
+template <int T>
+static __device__ __forceinline__ void operands_of(const lane_codes<T> &in, const lane_factors &f,
+                                                   int i, uint32_t (&out)[2][4]) {
+  uint32_t low[4], high[4]; /* rows g and g + 8 */
+  values_of<T>(in, f, i, 0, low);
+  values_of<T>(in, f, i, 1, high);
+#pragma unroll
+  for (int j = 0; j < 2; j++) {
+    out[j][0] = low[2 * j];
+    out[j][1] = high[2 * j];
+    out[j][2] = low[2 * j + 1];
+    out[j][3] = high[2 * j + 1];
+  }
+}
+
+/* The power of two of a weight: its largest value becomes about 2^13. Exact in f32. */
+static __device__ __forceinline__ int raise_exponent(int type, const form_header *header) {
+  float most = __uint_as_float(header->most_scale), least = __uint_as_float(header->most_least);
+  switch (type) {
+    case WEFT_TYPE_Q8_0: most *= 128.0f; break;
+    case WEFT_TYPE_Q4_0: most *= 8.0f; break;
+    case WEFT_TYPE_Q5_0: most *= 16.0f; break;
+    case WEFT_TYPE_Q4_K: most *= 63.0f * 15.0f; break;
+    case WEFT_TYPE_Q5_K: most *= 63.0f * 31.0f; break;
+    case WEFT_TYPE_Q6_K: most *= 128.0f * 32.0f; break;
+    default: return 0;
+  }
+  most = fmaxf(most, least * 63.0f);
+  if (!(most > 0.0f) || isinf(most)) return 0;
+  return 12 - ilogbf(most);
+}
+
+#endif

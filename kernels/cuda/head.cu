@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: MIT */
+/* head_stats, head_rows, soft. */
+#include "kernels/cuda/head.h"
+
+#include <string.h>
+
+#include "kernels/cuda/multiply.h"
+
+enum { STAT_THREADS = 128, FINISH_THREADS = 256, CHUNK = WEFT_VOCAB_CHUNK };
+
+/* ---- statistics of a chunk ------------------------------------------------------------------------------ */
+
+static __device__ __forceinline__ bool is_allowed(const uint32_t *mask, uint32_t token) {
+  return mask == NULL || (mask[token / 32] >> (token % 32) & 1u) != 0;
+}
+
+static __device__ __forceinline__ void store_weight(void *weights, int type, uint64_t at, float e) {
+  if (type == WEFT_TYPE_F32) ((float *)weights)[at] = e;
+  else if (form_is_bf16(type)) ((__nv_bfloat16 *)weights)[at] = __float2bfloat16_rn(e);
+  else ((__half *)weights)[at] = __float2half_rn(e);
+}
+
+/* Largest value and its lowest index over the block. */
+static __device__ void block_best(float *value, int32_t *index, float *values, int32_t *indices) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    float v = __shfl_xor_sync(0xFFFFFFFFu, *value, step);
+    int32_t i = __shfl_xor_sync(0xFFFFFFFFu, *index, step);
+    if (i >= 0 && (*index < 0 || v > *value || (v == *value && i < *index))) *value = v, *index = i;
+  }
+  if (threadIdx.x % 32 == 0) values[threadIdx.x / 32] = *value, indices[threadIdx.x / 32] = *index;
+  __syncthreads();
+  *value = values[0], *index = indices[0];
+  for (uint32_t w = 1; w < blockDim.x / 32; w++) {
+    float v = values[w];
+    int32_t i = indices[w];
+    if (i >= 0 && (*index < 0 || v > *value || (v == *value && i < *index))) *value = v, *index = i;
+  }
+  __syncthreads();
+}
+
+static __global__ void __launch_bounds__(STAT_THREADS) stats_kernel(const __grid_constant__ head_group g, int type) {
+  __shared__ float shared[33];
+  __shared__ int32_t indices[STAT_THREADS / 32];
+  uint32_t r = blockIdx.y, chunk = blockIdx.x, v0 = chunk * CHUNK + threadIdx.x * 4;
+  const uint32_t *mask = g.allowed == NULL ? NULL : g.allowed[r];
+  float *row = g.logits + (uint64_t)r * g.logits_stride;
+  float logit[4], best = -INFINITY;
+  bool ok[4];
+  int32_t index = -1;
+  int bad = 0;
+#pragma unroll
+  for (int e = 0; e < 4; e++) {
+    uint32_t v = v0 + e;
+    ok[e] = false;
+    logit[e] = -INFINITY;
+    if (v >= g.n_vocab) continue;
+    float raw = row[v];
+    bad |= isfinite(raw) ? 0 : 1;
+    logit[e] = capped(raw, g.cap);
+    if (g.writes_back) row[v] = logit[e];
+    ok[e] = is_allowed(mask, v);
+    if (ok[e] && (index < 0 || logit[e] > best)) best = logit[e], index = (int32_t)v;
+  }
+  block_best(&best, &index, shared, indices);
+  bad = __syncthreads_or(bad);
+  float inverse = __fdiv_rn(1.0f, g.temperature[r]), sum = 0.0f, weighted = 0.0f;
+#pragma unroll
+  for (int e = 0; e < 4; e++) {
+    float t = ok[e] ? __fmul_rn(logit[e] - best, inverse) : 0.0f, weight = ok[e] ? expf(t) : 0.0f;
+    sum = __fadd_rn(sum, weight);
+    weighted = __fmaf_rn(weight, t, weighted);
+    if (g.weights != NULL) store_weight(g.weights, type, (uint64_t)r * g.n_chunks * CHUNK + v0 + e, weight);
+  }
+  sum = block_sum(sum, shared);
+  weighted = block_sum(weighted, shared);
+  if (threadIdx.x == 0) {
+    chunk_stat s = {best, sum, weighted, index, (bad ? 1u : 0u) | (index >= 0 ? 2u : 0u)};
+    g.stats[(uint64_t)r * g.n_chunks + chunk] = s;
+  }
+}
+
+/* ---- a row ---------------------------------------------------------------------------------------------- */
+
+/* Sums of all threads before this one, by one fixed tree; *all is the sum of every thread. */
+static __device__ double sums_before(double own, double *shared, double *all) {
+  uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = FINISH_THREADS / 32;
+  double upto = own;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    double v = __shfl_up_sync(0xFFFFFFFFu, upto, step);
+    if (lane >= (uint32_t)step) upto += v;
+  }
+  if (lane == 31) shared[warp] = upto;
+  __syncthreads();
+  double before = 0.0, total = 0.0;
+  for (uint32_t w = 0; w < n_warps; w++) {
+    if (w < warp) before += shared[w];
+    total += shared[w];
+  }
+  double last = __shfl_up_sync(0xFFFFFFFFu, upto, 1);
+  if (lane > 0) before += last;
+  __syncthreads();
+  *all = total;
+  return before;
+}
+
+/* What the chunk's sums are worth beside the row's largest logit. */
+static __device__ __forceinline__ double worth(const chunk_stat &s, float most, float inverse) {
+  return (s.flags & 2u) == 0 ? 0.0 : (double)expf(__fmul_rn(s.most - most, inverse));
+}
+
+typedef struct row_result {
+  float most;
+  int32_t argmax;
+  bool bad;
+  double total, weighted;
+  uint32_t chunk;        /* where the draw falls */
+  double before;         /* sum of all chunks before it */
+} row_result;
+
+/* Everything of a row but the token drawn. */
+static __device__ void measure_row(const head_group &g, uint32_t r, float u, row_result *out) {
+  __shared__ float values[FINISH_THREADS / 32];
+  __shared__ int32_t indices[FINISH_THREADS / 32];
+  __shared__ double shared[FINISH_THREADS / 32];
+  __shared__ uint32_t found, last_allowed;
+  __shared__ double found_before;
+  const chunk_stat *stats = g.stats + (uint64_t)r * g.n_chunks;
+  uint32_t run = (g.n_chunks + FINISH_THREADS - 1) / FINISH_THREADS;
+  uint32_t begin = min(threadIdx.x * run, g.n_chunks), end = min(begin + run, g.n_chunks);
+  float inverse = __fdiv_rn(1.0f, g.temperature[r]), best = -INFINITY;
+  int32_t index = -1;
+  int bad = 0;
+  for (uint32_t c = begin; c < end; c++) {
+    bad |= (int)(stats[c].flags & 1u);
+    if ((stats[c].flags & 2u) != 0 && (index < 0 || stats[c].most > best))
+      best = stats[c].most, index = stats[c].argmax;
+  }
+  block_best(&best, &index, values, indices);
+  if (threadIdx.x == 0) found = UINT32_MAX, last_allowed = 0;
+  bad = __syncthreads_or(bad);
+  double sum = 0.0, weighted = 0.0;
+  for (uint32_t c = begin; c < end; c++) {
+    double f = worth(stats[c], best, inverse), shift = (double)(stats[c].most - best) * (double)inverse;
+    if (f == 0.0) continue;
+    sum += f * (double)stats[c].sum;
+    weighted += f * ((double)stats[c].weighted + (double)stats[c].sum * shift);
+  }
+  double total, all_weighted, before = sums_before(sum, shared, &total);
+  (void)sums_before(weighted, shared, &all_weighted);
+  double threshold = (double)u * total, at = before, own_before = 0.0;
+  uint32_t own_found = UINT32_MAX;
+  for (uint32_t c = begin; c < end; c++) {
+    double next = at + worth(stats[c], best, inverse) * (double)stats[c].sum;
+    if ((stats[c].flags & 2u) != 0) atomicMax(&last_allowed, c);
+    if (own_found == UINT32_MAX && next > threshold) own_found = c, own_before = at;
+    at = next;
+  }
+  if (own_found != UINT32_MAX) atomicMin(&found, own_found);
+  __syncthreads();
+  if (own_found != UINT32_MAX && own_found == found) found_before = own_before;
+  if (threadIdx.x == 0 && found == UINT32_MAX) found_before = total; /* rounding: the last allowed token */
+  __syncthreads();
+  out->most = best;
+  out->argmax = index;
+  out->bad = bad != 0 || index < 0;
+  out->total = total;
+  out->weighted = all_weighted;
+  out->chunk = found == UINT32_MAX ? last_allowed : found;
+  out->before = found_before;
+}
+
+/* The first token of the chunk whose running sum exceeds the threshold, else its last allowed one. */
+static __device__ int32_t draw_in_chunk(const head_group &g, uint32_t r, const row_result &row, double threshold) {
+  __shared__ double shared[FINISH_THREADS / 32];
+  __shared__ uint32_t found, last_allowed;
+  const chunk_stat s = g.stats[(uint64_t)r * g.n_chunks + row.chunk];
+  const uint32_t *mask = g.allowed == NULL ? NULL : g.allowed[r];
+  const float *logits = g.logits + (uint64_t)r * g.logits_stride;
+  float inverse = __fdiv_rn(1.0f, g.temperature[r]);
+  double f = worth(s, row.most, inverse), e[2], own = 0.0, unused;
+  if (threadIdx.x == 0) found = UINT32_MAX, last_allowed = 0;
+  __syncthreads();
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t v = row.chunk * CHUNK + 2 * threadIdx.x + i;
+    bool ok = v < g.n_vocab && is_allowed(mask, v);
+    e[i] = ok ? f * (double)expf(__fmul_rn(logits[v] - s.most, inverse)) : 0.0;
+    if (ok) atomicMax(&last_allowed, v);
+    own += e[i];
+  }
+  double at = row.before + sums_before(own, shared, &unused);
+  for (uint32_t i = 0; i < 2; i++) {
+    at += e[i];
+    if (e[i] > 0.0 && at > threshold) {
+      atomicMin(&found, row.chunk * CHUNK + 2 * threadIdx.x + i);
+      break;
+    }
+  }
+  __syncthreads();
+  uint32_t token = found == UINT32_MAX ? last_allowed : found;
+  __syncthreads();
+  return (int32_t)token;
+}
+
+static __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(const __grid_constant__ head_group g,
+                                                                       const head_outputs o) {
+  uint32_t r = blockIdx.x;
+  row_result row;
+  float u = o.u == NULL ? 0.0f : o.u[r], inverse = __fdiv_rn(1.0f, g.temperature[r]);
+  measure_row(g, r, u, &row);
+  if (o.argmax != NULL) {
+    int32_t drawn = draw_in_chunk(g, r, row, (double)u * row.total);
+    if (threadIdx.x == 0) {
+      o.bad[r] = row.bad ? 1 : 0;
+      o.argmax[r] = row.bad ? 0 : row.argmax;
+      o.drawn[r] = row.bad ? 0 : drawn;
+      o.top[r] = row.bad ? 0.0f : row.most;
+      o.log_total[r] = row.bad ? 0.0f : (float)((double)row.most * (double)inverse + log(row.total));
+      o.entropy[r] = row.bad ? 0.0f : (float)(log(row.total) - row.weighted / row.total);
+    }
+  }
+  if (g.factor == NULL) return;
+  for (uint32_t c = threadIdx.x; c < g.n_chunks; c += FINISH_THREADS) {
+    double f = worth(g.stats[(uint64_t)r * g.n_chunks + c], row.most, inverse);
+    g.factor[(uint64_t)r * g.n_chunks + c] = row.bad ? 0.0f : (float)(f * (double)g.soft_scale / row.total);
+  }
+}
+
+weft_status head_measure(cuda_device *d, const head_group *group, const head_outputs *outputs) {
+  head_outputs none;
+  memset(&none, 0, sizeof none);
+  stats_kernel<<<dim3(group->n_chunks, group->n_rows), STAT_THREADS, 0, d->stream>>>(*group, group->weight->type);
+  weft_status status = cuda_launched(d, "statistics of logits");
+  if (status != WEFT_OK) return status;
+  finish_kernel<<<group->n_rows, FINISH_THREADS, 0, d->stream>>>(*group, outputs == NULL ? none : *outputs);
+  return cuda_launched(d, "statistics of rows");
+}
+
+/* ---- the ops -------------------------------------------------------------------------------------------- */
+
+void head_cut(cuda_cutter *cutter, const weft_weight *weight, uint32_t n_rows, bool soft, head_group *group) {
+  uint64_t n_chunks = cuda_ceil(weight->n_out, CHUNK), n_spans = cuda_ceil((uint32_t)n_chunks, SPAN_CHUNKS);
+  group->weight = weight;
+  group->n_rows = n_rows;
+  group->n_vocab = weight->n_out;
+  group->n_chunks = (uint32_t)n_chunks;
+  group->stats = (chunk_stat *)cuda_cut(cutter, n_rows * n_chunks * sizeof(chunk_stat));
+  if (!soft) return;
+  group->weights = cuda_cut(cutter, n_rows * n_chunks * CHUNK * (weight->type == WEFT_TYPE_F32 ? 4 : 2));
+  group->factor = (float *)cuda_cut(cutter, n_rows * n_chunks * 4);
+  group->spans = (float *)cuda_cut(cutter, n_spans * n_rows * weight->n_in * 4);
+}
+
+typedef struct stats_plan {
+  head_group group;
+  void *x;
+  const uint32_t **allowed;
+  uint8_t *want;
+  uint64_t n_bytes;
+} stats_plan;
+
+static stats_plan plan_stats(const weft_head_stats_args *args, void *scratch) {
+  stats_plan p;
+  memset(&p, 0, sizeof p);
+  cuda_cutter cutter = {(uint8_t *)scratch, 0};
+  uint32_t n = args->n_rows < HEAD_ROWS ? args->n_rows : HEAD_ROWS;
+  p.x = cuda_cut(&cutter, multiply_dense_bytes(args->weight, n));
+  p.group.logits = (float *)cuda_cut(&cutter, 4ull * n * args->weight->n_out);
+  p.group.logits_stride = args->weight->n_out;
+  p.group.writes_back = true;
+  p.allowed = (const uint32_t **)cuda_cut(&cutter, 8ull * args->n_rows);
+  p.want = (uint8_t *)cuda_cut(&cutter, args->n_rows);
+  head_cut(&cutter, args->weight, n, args->soft != NULL, &p.group);
+  p.n_bytes = cutter.at;
+  return p;
+}
+
+uint64_t weft_cuda_head_stats_scratch(weft_device *device, const weft_head_stats_args *args) {
+  (void)device;
+  return plan_stats(args, NULL).n_bytes;
+}
+
+static bool any_wanted(const weft_head_stats_args *args, uint32_t first, uint32_t n) {
+  if (args->soft == NULL) return false;
+  for (uint32_t r = first; r < first + n; r++)
+    if (args->want_soft == NULL || args->want_soft[r] != 0) return true;
+  return false;
+}
+
+static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args, const stats_plan *p, uint32_t first,
+                               uint32_t n) {
+  head_group g = p->group;
+  bool soft = any_wanted(args, first, n);
+  g.n_rows = n;
+  g.cap = args->cap;
+  g.temperature = args->temperature + first;
+  g.allowed = args->allowed == NULL ? NULL : p->allowed + first;
+  g.soft_scale = args->soft_scale;
+  g.soft = args->soft == NULL ? NULL : args->soft + (uint64_t)first * args->soft_stride;
+  g.soft_stride = args->soft_stride;
+  g.want = args->want_soft == NULL ? NULL : p->want + first;
+  if (!soft) g.weights = NULL, g.factor = NULL;
+  head_outputs o = {args->u + first,   args->argmax + first,    args->drawn + first,  args->top + first,
+                    args->log_total + first, args->entropy + first, args->bad + first};
+  weft_status status = multiply_dense(d, args->weight, args->h + (uint64_t)first * args->h_stride, args->h_stride, n,
+                                      g.logits, g.logits_stride, p->x);
+  if (status == WEFT_OK) status = head_measure(d, &g, &o);
+  return status == WEFT_OK && soft ? head_soften(d, &g) : status;
+}
+
+weft_status weft_cuda_head_stats(weft_device *device, const weft_head_stats_args *args) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  stats_plan p = plan_stats(args, args->scratch);
+  weft_status status = WEFT_OK;
+  if (args->allowed != NULL) status = cuda_push(d, p.allowed, args->allowed, 8ull * args->n_rows);
+  if (status == WEFT_OK && args->want_soft != NULL) status = cuda_push(d, p.want, args->want_soft, args->n_rows);
+  for (uint32_t first = 0; status == WEFT_OK && first < args->n_rows; first += HEAD_ROWS) {
+    uint32_t left = args->n_rows - first;
+    status = stats_group(d, args, &p, first, left < HEAD_ROWS ? left : HEAD_ROWS);
+  }
+  return status;
+}
+
+static __global__ void cap_kernel(float *logits, uint64_t stride, uint32_t n_vocab, float cap, uint8_t *bad) {
+  uint32_t v = blockIdx.x * blockDim.x + threadIdx.x;
+  if (v >= n_vocab) return;
+  float *at = logits + (uint64_t)blockIdx.y * stride + v, raw = *at;
+  if (!isfinite(raw)) bad[blockIdx.y] = 1;
+  if (cap != 0.0f) *at = capped(raw, cap);
+}
+
+uint64_t weft_cuda_head_rows_scratch(weft_device *device, const weft_head_rows_args *args) {
+  (void)device;
+  return multiply_dense_bytes(args->weight, args->n_rows);
+}
+
+weft_status weft_cuda_head_rows(weft_device *device, const weft_head_rows_args *args) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  weft_status status = cuda_judge(d, cudaMemsetAsync(args->bad, 0, args->n_rows, d->stream), "clearing flags");
+  if (status == WEFT_OK) {
+    status = multiply_dense(d, args->weight, args->h, args->h_stride, args->n_rows, args->logits, args->logits_stride,
+                            args->scratch);
+  }
+  for (uint32_t first = 0; status == WEFT_OK && first < args->n_rows; first += 65535) {
+    uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
+    cap_kernel<<<dim3(cuda_ceil(args->weight->n_out, 256), n), 256, 0, d->stream>>>(
+        args->logits + (uint64_t)first * args->logits_stride, args->logits_stride, args->weight->n_out, args->cap,
+        args->bad + first);
+    status = cuda_launched(d, "capping logits");
+  }
+  return status;
+}
+
+static head_group plan_soft(const weft_soft_args *args, void *scratch, uint64_t *n_bytes) {
+  head_group g;
+  memset(&g, 0, sizeof g);
+  cuda_cutter cutter = {(uint8_t *)scratch, 0};
+  head_cut(&cutter, args->weight, args->n_rows < HEAD_ROWS ? args->n_rows : HEAD_ROWS, true, &g);
+  *n_bytes = cutter.at;
+  return g;
+}
+
+uint64_t weft_cuda_soft_scratch(weft_device *device, const weft_soft_args *args) {
+  uint64_t n_bytes;
+  (void)device;
+  (void)plan_soft(args, NULL, &n_bytes);
+  return n_bytes;
+}
+
+weft_status weft_cuda_soft(weft_device *device, const weft_soft_args *args) {
+  cuda_device *d = cuda_of(device);
+  uint64_t n_bytes;
+  head_group g = plan_soft(args, args->scratch, &n_bytes);
+  weft_status status = d->lost ? WEFT_E_DEVICE : WEFT_OK;
+  g.logits_stride = args->logits_stride;
+  g.soft_scale = args->scale;
+  g.soft_stride = args->soft_stride;
+  for (uint32_t first = 0; status == WEFT_OK && first < args->n_rows; first += HEAD_ROWS) {
+    g.n_rows = args->n_rows - first < HEAD_ROWS ? args->n_rows - first : HEAD_ROWS;
+    g.logits = (float *)(uintptr_t)(args->logits + (uint64_t)first * args->logits_stride); /* only read */
+    g.temperature = args->temperature + first;
+    g.soft = args->soft + (uint64_t)first * args->soft_stride;
+    status = head_measure(d, &g, NULL);
+    if (status == WEFT_OK) status = head_soften(d, &g);
+  }
+  return status;
+}

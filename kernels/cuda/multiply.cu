@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+/* Which kernel multiplies, and the matmul op. */
+#include "kernels/cuda/multiply.h"
+
+#include <string.h>
+
+#include "kernels/cuda/prepare.h"
+
+enum {
+  SEGMENTS_MAX = 8,       /* part of the numerics: see multiply_shape */
+  FEW_ROWS_DENSE = 64,    /* up to here the kernel for few rows is taken, several times if need be */
+  MANY_ROWS_PER_JOB = 64, /* width of the kernel for many rows */
+  JOBS_MAX = 65535
+};
+
+uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in) {
+  uint64_t n_tiles = cuda_ceil(n_rows, 8);
+  return cuda_align(n_tiles * cuda_ceil(n_in, 128) * 2048) + cuda_align(4ull * n_rows);
+}
+
+/* At most eight segments, of whole 256 inputs. */
+void multiply_shape(multiply_args *args, int type, uint32_t n_in, uint32_t n_out) {
+  form_cut cut = form_cut_of(type, n_in, n_out);
+  uint32_t pairs = cuda_ceil(cut.n_units, 2);
+  args->type = type;
+  args->n_in = n_in;
+  args->n_units = cut.n_units;
+  args->is_tail = cut.is_tail;
+  args->tile_bytes = cut.tile_bytes;
+  args->segment_units = 2 * cuda_ceil(pairs, SEGMENTS_MAX);
+  args->n_segments = cuda_ceil(cut.n_units, args->segment_units);
+}
+
+weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t x_stride, uint32_t n_rows,
+                             uint32_t n_in, void *prepared, float *back) {
+  form_cut cut = form_cut_of(type, n_in, 16);
+  prepare_args args;
+  memset(&args, 0, sizeof args);
+  args.type = type;
+  args.x = x;
+  args.x_stride = x_stride;
+  args.n_rows = n_rows;
+  args.n_in = n_in;
+  args.n_units = cut.n_units;
+  args.is_tail = n_in % 128 != 0 && n_in % 128 <= 64 ? 1 : 0;
+  args.out = (uint8_t *)prepared;
+  args.back = back;
+  return prepare_rows(d, &args);
+}
+
+uint32_t multiply_job_rows(int type, uint64_t n_rows, uint64_t n_matrices) {
+  uint64_t mean = (n_rows + n_matrices - 1) / n_matrices;
+  uint32_t rows = mean <= 6 ? 8 : mean <= 14 ? 16 : mean <= 40 ? 32 : MANY_ROWS_PER_JOB;
+  if (type == WEFT_TYPE_F32) rows = mean <= 1 ? 1 : mean <= 14 ? 8 : 64;
+  while (n_rows / rows + n_matrices > JOBS_MAX) rows *= 2; /* refused by the kernels beyond their width */
+  return rows;
+}
+
+weft_status multiply(cuda_device *d, const multiply_args *args) {
+  if (d->lost) return WEFT_E_DEVICE;
+  if (args->type == WEFT_TYPE_F32) return multiply_f32(d, args);
+  if (args->jobs == NULL) {
+    if (args->n_rows <= FEW_ROWS_DENSE) return multiply_few(d, args, args->n_rows);
+    return multiply_many(d, args);
+  }
+  if (args->job_rows > MANY_ROWS_PER_JOB) return WEFT_E_TOO_LARGE;
+  if (args->job_rows == MANY_ROWS_PER_JOB) return multiply_many(d, args);
+  return multiply_few(d, args, args->job_rows);
+}
+
+weft_status cuda_multiply_setup(cuda_device *d) {
+  return multiply_many_setup(d);
+}
+
+/* ---- dense products from f32 rows ----------------------------------------------------------------------- */
+
+static multiply_weight weight_of(const weft_weight *w, float *y, uint64_t y_stride) {
+  multiply_weight out;
+  out.data = (const uint8_t *)w->data;
+  out.y = y;
+  out.y_stride = y_stride;
+  out.n_out = w->n_out;
+  out.n_tiles = cuda_ceil(w->n_out, 16);
+  return out;
+}
+
+uint64_t multiply_dense_bytes(const weft_weight *weight, uint32_t n_rows) {
+  return weight->type == WEFT_TYPE_F32 ? 0 : multiply_x_bytes(n_rows, weight->n_in);
+}
+
+weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const float *x, uint64_t x_stride,
+                           uint32_t n_rows, float *y, uint64_t y_stride, void *scratch) {
+  multiply_args a;
+  memset(&a, 0, sizeof a);
+  multiply_shape(&a, weight->type, weight->n_in, weight->n_out);
+  a.weight[0] = weight_of(weight, y, y_stride);
+  a.n_weights = 1;
+  a.n_rows = n_rows;
+  a.x = x;
+  a.x_stride = x_stride;
+  if (weight->type != WEFT_TYPE_F32) {
+    uint64_t n_tiles = cuda_ceil(n_rows, 8);
+    float *back = (float *)(void *)((uint8_t *)scratch + cuda_align(n_tiles * a.n_units * 2048));
+    a.x = scratch;
+    a.x_back = back;
+    weft_status status = multiply_prepare(d, weight->type, x, x_stride, n_rows, weight->n_in, scratch, back);
+    if (status != WEFT_OK) return status;
+  }
+  return multiply(d, &a);
+}
+
+/* ---- the op --------------------------------------------------------------------------------------------- */
+
+/* Which of the three forms of x a weight reads. */
+static int form_of_x(int type) {
+  return type == WEFT_TYPE_F32 ? 0 : form_is_bf16(type) ? 2 : 1;
+}
+
+uint64_t weft_cuda_matmul_scratch(weft_device *device, const weft_matmul_args *args) {
+  (void)device;
+  bool wanted[3] = {false, false, false};
+  uint64_t bytes = 0;
+  for (uint32_t w = 0; w < args->n_weights; w++) wanted[form_of_x(args->weight[w]->type)] = true;
+  for (int form = 1; form < 3; form++)
+    if (wanted[form]) bytes += multiply_x_bytes(args->n_rows, args->weight[0]->n_in);
+  return bytes;
+}
+
+weft_status weft_cuda_matmul(weft_device *device, const weft_matmul_args *args) {
+  cuda_device *d = cuda_of(device);
+  uint32_t n_in = args->weight[0]->n_in;
+  cuda_cutter cutter = {(uint8_t *)args->scratch, 0};
+  void *prepared[3] = {NULL, NULL, NULL};
+  float *back[3] = {NULL, NULL, NULL};
+  if (d->lost) return WEFT_E_DEVICE;
+  for (uint32_t w = 0; w < args->n_weights;) {
+    int type = args->weight[w]->type, form = form_of_x(type);
+    if (form != 0 && prepared[form] == NULL) {
+      prepared[form] = cuda_cut(&cutter, (uint64_t)cuda_ceil(args->n_rows, 8) * cuda_ceil(n_in, 128) * 2048);
+      back[form] = (float *)cuda_cut(&cutter, 4ull * args->n_rows);
+      weft_status status = multiply_prepare(d, type, args->x, args->x_stride, args->n_rows, n_in,
+                                            prepared[form], back[form]);
+      if (status != WEFT_OK) return status;
+    }
+    multiply_args a;
+    memset(&a, 0, sizeof a);
+    multiply_shape(&a, type, n_in, args->weight[w]->n_out);
+    a.x = form == 0 ? (const void *)args->x : prepared[form];
+    a.x_stride = args->x_stride;
+    a.x_back = back[form];
+    a.n_rows = args->n_rows;
+    for (; w < args->n_weights && args->weight[w]->type == type; w++)
+      a.weight[a.n_weights++] = weight_of(args->weight[w], args->y[w], args->y_stride[w]);
+    weft_status status = multiply(d, &a);
+    if (status != WEFT_OK) return status;
+  }
+  return WEFT_OK;
+}

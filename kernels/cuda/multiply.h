@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT */
+/* Products of rows with packed weights: y = x W^T, for dense matrices and for stacks of experts.
+ *
+ * Rows are first prepared: rounded to 16 bits (bf16 where the weight is bf16 or MXFP4; else f16, times a
+ * power of two that puts the row's largest number near the top of f16's range) and laid out for the
+ * matrix units:
+ *   [tile of 8 rows][128 inputs][i < 4][lane = 4 (row % 8) + c][8 numbers: inputs 32 c + 8 i ..]
+ * with the rule of form.cuh for a last 64.
+ *
+ * Numerics. Inputs are summed in segments (a function of the number of inputs): within one, products of
+ * 16 x 8 x 16 in ascending order, each adding to the one before; segments ascend, from 0. Every kernel
+ * here does exactly that, so a row's result does not depend on the kernel, the tile or the other rows.
+ * F32 weights take no part in this: multiply_f32.cu. */
+#ifndef WEFT_KERNELS_CUDA_MULTIPLY_H
+#define WEFT_KERNELS_CUDA_MULTIPLY_H
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/form.cuh"
+
+/* Some rows of one expert: sorted pairs [first, first + n). */
+typedef struct multiply_job {
+  uint32_t matrix, first, n;
+} multiply_job;
+
+typedef struct multiply_weight {
+  const uint8_t *data; /* with header */
+  float *y;
+  uint64_t y_stride;
+  uint32_t n_out, n_tiles; /* row tiles of a matrix */
+} multiply_weight;
+
+/* Up to three weights of one type and one n_in. jobs NULL: one matrix, rows 0 .. n_rows. */
+typedef struct multiply_args {
+  multiply_weight weight[WEFT_MATMUL_MAX];
+  uint32_t n_weights;
+  int type;
+  const void *x;       /* prepared; F32: the rows as they are */
+  const float *x_back; /* [rows] powers of two that undo the preparation; F32: NULL */
+  uint64_t x_stride;   /* F32 only */
+  uint32_t n_in, n_rows;
+  uint32_t n_units, is_tail, tile_bytes;   /* form_cut */
+  uint32_t n_segments, segment_units;
+  const multiply_job *jobs; /* device */
+  const uint32_t *n_jobs;   /* device */
+  uint32_t jobs_max;
+  uint32_t job_rows;        /* most rows of a job: how the list was made */
+  const int32_t *row_of;    /* device: x row of a sorted pair; NULL: the pair itself */
+} multiply_args;
+
+/* Bytes of n prepared rows and of their powers. */
+uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in);
+/* Rows of x in the form that weights of `type` want. */
+weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t x_stride, uint32_t n_rows,
+                             uint32_t n_in, void *prepared, float *back);
+/* Fills what depends on type and n_in. */
+void multiply_shape(multiply_args *args, int type, uint32_t n_in, uint32_t n_out);
+/* Rows per job that suit so many rows per matrix. */
+uint32_t multiply_job_rows(int type, uint64_t n_rows, uint64_t n_matrices);
+weft_status multiply(cuda_device *d, const multiply_args *args);
+
+/* A dense product from f32 rows: prepares into scratch (multiply_dense_bytes) and multiplies. */
+uint64_t multiply_dense_bytes(const weft_weight *weight, uint32_t n_rows);
+weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const float *x, uint64_t x_stride,
+                           uint32_t n_rows, float *y, uint64_t y_stride, void *scratch);
+
+/* The kernels' launchers. */
+weft_status multiply_few(cuda_device *d, const multiply_args *args, uint32_t rows);
+weft_status multiply_many(cuda_device *d, const multiply_args *args);
+weft_status multiply_f32(cuda_device *d, const multiply_args *args);
+weft_status multiply_many_setup(cuda_device *d);
+
+/* Rows of the last 8 that a block of the given width starts at, and how many it has. */
+static __device__ __forceinline__ bool job_of(const multiply_args &a, uint32_t index, uint32_t width,
+                                              multiply_job *job) {
+  if (a.jobs == NULL) {
+    job->matrix = 0;
+    job->first = index * width;
+    if (job->first >= a.n_rows) return false;
+    job->n = min(width, a.n_rows - job->first);
+    return true;
+  }
+  if (index >= *a.n_jobs) return false;
+  *job = a.jobs[index];
+  return true;
+}
+
+/* Column n of a job: the sorted pair (or row) and the row of x; columns beyond the job repeat its last. */
+static __device__ __forceinline__ uint32_t x_row_of(const multiply_args &a, const multiply_job &job,
+                                                    uint32_t n) {
+  uint32_t pair = job.first + min(n, job.n - 1);
+  return a.row_of == NULL ? pair : (uint32_t)a.row_of[pair];
+}
+
+/* Bytes from the start of the prepared rows to what lane (row % 8, c) of a row reads first. */
+static __device__ __forceinline__ uint64_t x_at(const multiply_args &a, uint32_t row, uint32_t c) {
+  return (uint64_t)(row / 8) * a.n_units * 2048 + (row % 8 * 4 + c) * 16;
+}
+
+#endif

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: MIT */
+/* Placing weights: file bytes go through a staging buffer and are packed on the device; and back.
+ *
+ * Law: each packed word, and each file byte on the way back, is made by one thread that gathers it. */
+#include <string.h>
+
+#include "base/log.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/element.cuh"
+
+typedef struct pack_args {
+  int type;
+  form_cut cut;
+  uint32_t n_in, n_out;
+  uint64_t row_bytes;        /* of the file */
+  const uint8_t *file;       /* rows from first_row on */
+  uint64_t first_row;
+  uint64_t first_tile;       /* over all matrices */
+  uint8_t *tiles;
+  form_header *header;
+  uint32_t block_elements, block_bytes;
+} pack_args;
+
+/* Row r (0..15) of the tile in the file; NULL where the matrix has no such row. */
+static __device__ const uint8_t *file_row(const pack_args &a, uint64_t tile, uint32_t r) {
+  uint64_t matrix = tile / a.cut.n_tiles;
+  uint64_t row = tile % a.cut.n_tiles * 16 + r;
+  if (row >= a.n_out) return NULL;
+  return a.file + (matrix * a.n_out + row - a.first_row) * a.row_bytes;
+}
+
+static __device__ uint32_t nibble_of(const uint8_t *bytes, uint32_t i) {
+  return i < 16 ? bytes[i] & 15u : (uint32_t)bytes[i - 16] >> 4;
+}
+
+/* The code of element k of a file row, as element_code gives it. */
+static __device__ uint32_t file_code(const pack_args &a, const uint8_t *row, uint32_t k) {
+  if (row == NULL || k >= a.n_in) return 0;
+  const uint8_t *b = row + (uint64_t)(k / a.block_elements) * a.block_bytes;
+  uint32_t i = k % a.block_elements;
+  switch (a.type) {
+    case WEFT_TYPE_F16:
+    case WEFT_TYPE_BF16: return (uint32_t)b[0] | (uint32_t)b[1] << 8;
+    case WEFT_TYPE_Q8_0: return b[2 + i];
+    case WEFT_TYPE_Q4_0: return nibble_of(b + 2, i);
+    case WEFT_TYPE_MXFP4: return nibble_of(b + 1, i);
+    case WEFT_TYPE_Q5_0: return nibble_of(b + 6, i) | ((uint32_t)b[2 + i / 8] >> i % 8 & 1u) << 4;
+    case WEFT_TYPE_Q6_K: {
+      uint32_t half = i / 128, group = i % 128 / 32, l = i % 32;
+      uint32_t byte = b[64 * half + 32 * (group & 1u) + l];
+      return (group < 2 ? byte & 15u : byte >> 4) |
+             ((uint32_t)b[128 + 32 * half + l] >> (2 * group) & 3u) << 4;
+    }
+    default: { /* Q4_K, Q5_K */
+      uint32_t j = i / 32, l = i % 32;
+      uint32_t byte = b[(a.type == WEFT_TYPE_Q5_K ? 48 : 16) + 32 * (j / 2) + l];
+      uint32_t code = j % 2 == 0 ? byte & 15u : byte >> 4;
+      if (a.type == WEFT_TYPE_Q5_K) code |= ((uint32_t)b[16 + l] >> j & 1u) << 4;
+      return code;
+    }
+  }
+}
+
+/* Byte `at` of the block that holds element k; 0 where there is none. */
+static __device__ uint32_t file_byte(const pack_args &a, const uint8_t *row, uint32_t k,
+                                     uint32_t at) {
+  if (row == NULL || k >= a.n_in) return 0;
+  return row[(uint64_t)(k / a.block_elements) * a.block_bytes + at];
+}
+
+static __device__ uint32_t file_f16(const pack_args &a, const uint8_t *row, uint32_t k,
+                                    uint32_t at) {
+  return file_byte(a, row, k, at) | file_byte(a, row, k, at + 1) << 8;
+}
+
+/* The word at byte `at` of the codes of 128 inputs that begin at k0. */
+static __device__ uint32_t pack_codes(const pack_args &a, uint64_t tile, uint32_t k0, bool tail,
+                                      uint32_t at) {
+  uint32_t bits = form_bits(a.type), h, lane, e, n = 32 / bits, word = 0;
+  if (bits == 16) {
+    h = at / 512 % 2, lane = at / 16 % 32, e = at / 1024 * 8 + at % 16 / 2;
+  } else if (bits == 8) {
+    h = at / 512 % 2, lane = at / 16 % 32, e = at / 1024 * 16 + at % 16;
+  } else if (tail) {
+    h = at / 256, lane = at / 8 % 32, e = at % 8 * 2;
+  } else {
+    h = at / 512, lane = at / 16 % 32, e = at % 16 * 2;
+  }
+  const uint8_t *row = file_row(a, tile, lane / 4 + 8 * h);
+  uint32_t k = k0 + (tail ? 16 : 32) * (lane % 4) + e;
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t code = file_code(a, row, k + i) & (bits == 16 ? 0xFFFFu : (1u << bits) - 1u);
+    word |= code << (bits == 4 ? i / 2 * 4 + i % 2 * 16 : i * bits);
+  }
+  return word;
+}
+
+static __device__ uint32_t pack_high(const pack_args &a, uint64_t tile, uint32_t k0, bool tail,
+                                     uint32_t at) {
+  uint32_t word = 0, lane, h, e = 0;
+  if (a.type == WEFT_TYPE_Q6_K) {
+    lane = at / 16, h = at / 8 % 2, e = at / 4 % 2 * 16;
+    const uint8_t *row = file_row(a, tile, lane / 4 + 8 * h);
+    uint32_t k = k0 + 32 * (lane % 4) + e;
+    for (uint32_t i = 0; i < 16; i++)
+      word |= (file_code(a, row, k + i) >> 4 & 3u) << (i / 2 * 2 + i % 2 * 16);
+    return word;
+  }
+  if (tail) {
+    lane = at / 4;
+    for (h = 0; h < 2; h++) {
+      const uint8_t *row = file_row(a, tile, lane / 4 + 8 * h);
+      for (uint32_t i = 0; i < 16; i++) {
+        uint32_t bit = file_code(a, row, k0 + 16 * (lane % 4) + i) >> 4 & 1u;
+        word |= bit << (16 * h + i / 2 + i % 2 * 8);
+      }
+    }
+    return word;
+  }
+  lane = at / 8, h = at / 4 % 2;
+  const uint8_t *row = file_row(a, tile, lane / 4 + 8 * h);
+  for (uint32_t i = 0; i < 32; i++)
+    word |= (file_code(a, row, k0 + 32 * (lane % 4) + i) >> 4 & 1u) << (i / 2 + i % 2 * 16);
+  return word;
+}
+
+/* The largest finite magnitude among the f16 scales, as f32 bits. */
+static __device__ void note_most(uint32_t *most, uint32_t f16_bits) {
+  float size = fabsf(half_bits(f16_bits));
+  if (size > 0.0f && isfinite(size)) atomicMax(most, __float_as_uint(size));
+}
+
+static __device__ uint32_t pack_scales(const pack_args &a, uint64_t tile, uint32_t k0, bool tail,
+                                       uint32_t at) {
+  uint32_t word = 0;
+  if (form_of(a.type).unit == 256) {
+    if (a.type == WEFT_TYPE_Q6_K && at >= 256) {
+      for (uint32_t i = 0; i < 2; i++) {
+        uint32_t d = file_f16(a, file_row(a, tile, (at - 256) / 2 + i), k0, 208);
+        note_most(&a.header->most_scale, d);
+        word |= d << (16 * i);
+      }
+      return word;
+    }
+    const uint8_t *row = file_row(a, tile, at / 16);
+    uint32_t from = at % 16 + (a.type == WEFT_TYPE_Q6_K ? 192 : 0);
+    for (uint32_t i = 0; i < 4; i++) word |= file_byte(a, row, k0, from + i) << (8 * i);
+    if (a.type != WEFT_TYPE_Q6_K && at % 16 == 0) {
+      note_most(&a.header->most_scale, word & 0xFFFFu);
+      note_most(&a.header->most_least, word >> 16);
+    }
+    return word;
+  }
+  if (a.type == WEFT_TYPE_MXFP4) {
+    for (uint32_t i = 0; i < 4; i++) { /* [block][row half] */
+      uint32_t block = at / 2 + i / 2, g = block / (tail ? 2 : 4), b = block % (tail ? 2 : 4);
+      word |= file_byte(a, file_row(a, tile, g + 8 * (i % 2)), k0 + 32 * b, 0) << (8 * i);
+    }
+    return word;
+  }
+  uint32_t block = at / 4, g = block / (tail ? 2 : 4), b = block % (tail ? 2 : 4);
+  for (uint32_t h = 0; h < 2; h++) {
+    uint32_t d = file_f16(a, file_row(a, tile, g + 8 * h), k0 + 32 * b, 0);
+    note_most(&a.header->most_scale, d);
+    word |= d << (16 * h);
+  }
+  return word;
+}
+
+static __global__ void pack_kernel(const pack_args a) {
+  uint64_t tile = a.first_tile + blockIdx.x;
+  form_shape f = form_of(a.type);
+  uint32_t unit_bytes = form_unit_bytes(f);
+  uint32_t *out = (uint32_t *)(void *)(a.tiles + tile * a.cut.tile_bytes);
+  for (uint32_t w = threadIdx.x; w < a.cut.tile_bytes / 4; w += blockDim.x) {
+    uint32_t at = 4 * w, unit = at / unit_bytes, in = at % unit_bytes;
+    uint32_t k0 = unit * f.unit, n = f.unit / 128;
+    bool tail = a.cut.is_tail != 0 && unit + 1 == a.cut.n_units;
+    uint32_t codes = f.codes >> (tail ? 1 : 0), high = f.high >> (tail ? 1 : 0);
+    if (in < n * codes) {
+      out[w] = pack_codes(a, tile, k0 + in / codes * 128, tail, in % codes);
+    } else if (in < n * (codes + high)) {
+      in -= n * codes;
+      out[w] = pack_high(a, tile, k0 + in / high * 128, tail, in % high);
+    } else {
+      out[w] = pack_scales(a, tile, k0, tail, in - n * (codes + high));
+    }
+  }
+}
+
+/* ---- and back ------------------------------------------------------------------------------------------- */
+
+typedef struct unpack_row {
+  int type;
+  form_cut cut;
+  const uint8_t *tile;
+  uint32_t r;
+} unpack_row;
+
+static __device__ uint32_t code_of(const unpack_row &u, uint32_t k) {
+  return element_code(u.type, element_at(u.type, u.cut, u.tile, u.r, k));
+}
+
+static __device__ uint32_t low_pair(const unpack_row &u, uint32_t k_low, uint32_t k_high) {
+  return (code_of(u, k_low) & 15u) | (code_of(u, k_high) & 15u) << 4;
+}
+
+/* Byte j of the block of 32 elements from k on. */
+static __device__ uint32_t unpack_small(const unpack_row &u, uint32_t k, uint32_t j) {
+  element_place p = element_at(u.type, u.cut, u.tile, u.r, k);
+  uint32_t n_scale = u.type == WEFT_TYPE_MXFP4 ? 1 : 2;
+  if (j < n_scale) return element_scale(u.type, p) >> (8 * j) & 0xFFu;
+  j -= n_scale;
+  if (u.type == WEFT_TYPE_Q8_0) return code_of(u, k + j);
+  if (u.type == WEFT_TYPE_Q5_0) {
+    uint32_t byte = 0;
+    for (uint32_t i = 0; i < 8 && j < 4; i++) byte |= (code_of(u, k + 8 * j + i) >> 4) << i;
+    if (j < 4) return byte;
+    j -= 4;
+  }
+  return low_pair(u, k + j, k + j + 16);
+}
+
+/* Byte j of the super-block of 256 elements from k on. */
+static __device__ uint32_t unpack_super(const unpack_row &u, uint32_t k, uint32_t j) {
+  element_place p = element_at(u.type, u.cut, u.tile, u.r, k);
+  uint32_t byte = 0;
+  if (u.type == WEFT_TYPE_Q6_K) {
+    if (j >= 208) return element_q6_scale(p) >> (8 * (j - 208)) & 0xFFu;
+    if (j >= 192) return element_super_byte(p, j - 192);
+    if (j < 128) {
+      uint32_t at = k + j / 64 * 128 + j % 64;
+      return low_pair(u, at, at + 64);
+    }
+    uint32_t at = k + (j - 128) / 32 * 128 + j % 32;
+    for (uint32_t i = 0; i < 4; i++) byte |= (code_of(u, at + 32 * i) >> 4) << (2 * i);
+    return byte;
+  }
+  if (j < 16) return element_super_byte(p, j);
+  j -= 16;
+  if (u.type == WEFT_TYPE_Q5_K) {
+    for (uint32_t i = 0; i < 8 && j < 32; i++) byte |= (code_of(u, k + 32 * i + j) >> 4) << i;
+    if (j < 32) return byte;
+    j -= 32;
+  }
+  return low_pair(u, k + j / 32 * 64 + j % 32, k + j / 32 * 64 + j % 32 + 32);
+}
+
+/* One block per row: rows [first_row, first_row + gridDim.x) over all matrices. */
+static __global__ void unpack_kernel(const pack_args a, uint8_t *file) {
+  uint64_t row = a.first_row + blockIdx.x, in = row % a.n_out;
+  unpack_row u;
+  u.type = a.type;
+  u.cut = a.cut;
+  u.tile = a.tiles + (row / a.n_out * a.cut.n_tiles + in / 16) * a.cut.tile_bytes;
+  u.r = (uint32_t)(in % 16);
+  uint8_t *out = file + (uint64_t)blockIdx.x * a.row_bytes;
+  for (uint32_t b = threadIdx.x; b < a.row_bytes; b += blockDim.x) {
+    uint32_t k = b / a.block_bytes * a.block_elements, j = b % a.block_bytes;
+    if (form_bits(a.type) == 16) {
+      out[b] = (uint8_t)(code_of(u, k) >> (8 * j));
+    } else {
+      out[b] = (uint8_t)(a.block_elements == 32 ? unpack_small(u, k, j) : unpack_super(u, k, j));
+    }
+  }
+}
+
+/* ---- host ----------------------------------------------------------------------------------------------- */
+
+static pack_args args_of(const weft_weight *weight, uint8_t *data) {
+  const weft_type_info *info = weft_type_find((int32_t)weight->type);
+  pack_args a;
+  memset(&a, 0, sizeof a);
+  a.type = weight->type;
+  a.cut = form_cut_of(weight->type, weight->n_in, weight->n_out);
+  a.n_in = weight->n_in;
+  a.n_out = weight->n_out;
+  a.row_bytes = weft_type_row_bytes(weight->type, weight->n_in);
+  a.tiles = data + FORM_HEADER_BYTES;
+  a.header = (form_header *)(void *)data;
+  a.block_elements = info->n_elements;
+  a.block_bytes = info->n_bytes;
+  return a;
+}
+
+static uint64_t file_bytes_of(const weft_weight *weight) {
+  return (uint64_t)weight->n_mats * weight->n_out * weft_type_row_bytes(weight->type, weight->n_in);
+}
+
+static uint64_t packed_bytes(const weft_weight *weight) {
+  if (weight->type == WEFT_TYPE_F32) return FORM_HEADER_BYTES + file_bytes_of(weight);
+  form_cut cut = form_cut_of(weight->type, weight->n_in, weight->n_out);
+  return FORM_HEADER_BYTES + (uint64_t)weight->n_mats * cut.n_tiles * cut.tile_bytes;
+}
+
+/* File bytes to the staging buffer and from there into row tiles, as many tiles at a time as fit. */
+static weft_status pack_all(cuda_device *d, const weft_weight *weight, const uint8_t *file,
+                            uint8_t *data) {
+  pack_args a = args_of(weight, data);
+  uint64_t n_tiles = (uint64_t)weight->n_mats * a.cut.n_tiles;
+  uint64_t step = CUDA_STAGING_BYTES / (16 * a.row_bytes);
+  for (uint64_t tile = 0; tile < n_tiles; tile += step) {
+    uint64_t last = (tile + step < n_tiles ? tile + step : n_tiles) - 1;
+    uint64_t end = last % a.cut.n_tiles * 16 + 16;
+    if (end > a.n_out) end = a.n_out;
+    end += last / a.cut.n_tiles * a.n_out;
+    a.first_tile = tile;
+    a.first_row = tile / a.cut.n_tiles * a.n_out + tile % a.cut.n_tiles * 16;
+    a.file = d->staging;
+    weft_status status = cuda_push(d, d->staging, file + a.first_row * a.row_bytes,
+                                   (end - a.first_row) * a.row_bytes);
+    if (status != WEFT_OK) return status;
+    pack_kernel<<<(uint32_t)(last + 1 - tile), 256, 0, d->stream>>>(a);
+    status = cuda_launched(d, "packing a weight");
+    if (status != WEFT_OK) return status;
+  }
+  return WEFT_OK;
+}
+
+weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const void *file_bytes,
+                              unsigned uses, weft_error *error) {
+  (void)uses; /* one layout serves all */
+  cuda_device *d = cuda_of(device);
+  void *data = NULL;
+  uint64_t n_bytes = packed_bytes(weight);
+  if (16 * weft_type_row_bytes(weight->type, weight->n_in) > CUDA_STAGING_BYTES) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "rows of %u elements are too long for the cuda backend",
+                     weight->n_in);
+  }
+  weft_status status = device->calls->alloc(device, n_bytes, &data);
+  if (status != WEFT_OK) {
+    return weft_fail(error, status, "the device has no room for a weight of %llu MiB",
+                     (unsigned long long)(n_bytes >> 20));
+  }
+  status = cuda_judge(d, cudaMemsetAsync(data, 0, FORM_HEADER_BYTES, d->stream), "a weight's header");
+  uint8_t *bytes = (uint8_t *)data;
+  if (status == WEFT_OK && weight->type == WEFT_TYPE_F32) {
+    status = cuda_push(d, bytes + FORM_HEADER_BYTES, file_bytes, file_bytes_of(weight));
+  } else if (status == WEFT_OK) {
+    status = pack_all(d, weight, (const uint8_t *)file_bytes, bytes);
+  }
+  if (status != WEFT_OK) {
+    device->calls->free(device, data);
+    return weft_fail(error, status, "the device refused a weight: %s", weft_status_text(status));
+  }
+  weight->layout = weight->type == WEFT_TYPE_F32 ? 0 : 1;
+  weight->data = data;
+  weight->n_bytes = n_bytes;
+  return WEFT_OK;
+}
+
+void cuda_weight_free(weft_device *device, weft_weight *weight) {
+  device->calls->free(device, (void *)(uintptr_t)weight->data);
+}
+
+weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes) {
+  cuda_device *d = cuda_of(device);
+  uint8_t *data = (uint8_t *)(uintptr_t)weight->data, *file = (uint8_t *)file_bytes;
+  if (weight->type == WEFT_TYPE_F32) {
+    return device->calls->download(device, file_bytes, data + FORM_HEADER_BYTES,
+                                file_bytes_of(weight));
+  }
+  pack_args a = args_of(weight, data);
+  uint64_t n_rows = (uint64_t)weight->n_mats * weight->n_out;
+  uint64_t step = CUDA_STAGING_BYTES / a.row_bytes;
+  for (a.first_row = 0; a.first_row < n_rows; a.first_row += step) {
+    uint64_t n = n_rows - a.first_row < step ? n_rows - a.first_row : step;
+    unpack_kernel<<<(uint32_t)n, 256, 0, d->stream>>>(a, d->staging);
+    weft_status status = cuda_launched(d, "unpacking a weight");
+    if (status == WEFT_OK) {
+      status = device->calls->download(device, file + a.first_row * a.row_bytes, d->staging,
+                                    n * a.row_bytes);
+    }
+    if (status != WEFT_OK) return status;
+  }
+  return WEFT_OK;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/* Rows in 16 bits, laid out for the matrix units (multiply.h). */
+#ifndef WEFT_KERNELS_CUDA_PREPARE_H
+#define WEFT_KERNELS_CUDA_PREPARE_H
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/form.cuh"
+
+typedef struct prepare_args {
+  int type; /* of the weights that will read the rows */
+  const float *x;
+  uint64_t x_stride;
+  uint32_t n_rows, n_in, n_units, is_tail;
+  bool gated; /* an element is act(x[i]) * x[i + n_in] */
+  weft_activation activation;
+  uint8_t *out;
+  float *back;
+} prepare_args;
+
+weft_status prepare_rows(cuda_device *d, const prepare_args *args);
+
+#endif

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT */
+/* qkv: norms per head, rotation, and keys and values into pages or into the segment's own rows.
+ *
+ * A warp has one head of one row. Its lane has pairs (i, i + head_dim / 2), i = lane + 32 t, which are
+ * the two numbers that rotate together; they stay in registers from load to store. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/common.cuh"
+
+enum { QKV_WARPS = 4 };
+
+/* x[0], x[1]: the pairs' halves. y = x / rms(x) * weight. */
+template <int PAIRS>
+static __device__ __forceinline__ void norm_head(float (&x)[2][PAIRS], const float *weight, float eps,
+                                                 uint32_t dim) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int t = 0; t < PAIRS; t++) sum = fmaf(x[0][t], x[0][t], fmaf(x[1][t], x[1][t], sum));
+  sum = warp_sum(sum);
+  float factor = __fdiv_rn(1.0f, sqrtf(__fdiv_rn(sum, (float)dim) + eps));
+#pragma unroll
+  for (int t = 0; t < PAIRS; t++) {
+    uint32_t i = threadIdx.x % 32 + 32 * t;
+    if (i >= dim / 2) continue;
+    float low = weight == NULL ? 1.0f : weight[i];
+    float high = weight == NULL ? 1.0f : weight[i + dim / 2];
+    x[0][t] = __fmul_rn(__fmul_rn(x[0][t], factor), low);
+    x[1][t] = __fmul_rn(__fmul_rn(x[1][t], factor), high);
+  }
+}
+
+template <int PAIRS>
+static __device__ __forceinline__ void rotate_head(float (&x)[2][PAIRS], const float *inv_freq,
+                                                   int32_t position, uint32_t dim) {
+#pragma unroll
+  for (int t = 0; t < PAIRS; t++) {
+    uint32_t i = threadIdx.x % 32 + 32 * t;
+    if (i >= dim / 2) continue;
+    float s, c, angle = __fmul_rn((float)position, inv_freq[i]);
+    sincosf(angle, &s, &c);
+    float a = x[0][t], b = x[1][t];
+    x[0][t] = __fmaf_rn(a, c, -__fmul_rn(b, s));
+    x[1][t] = __fmaf_rn(a, s, __fmul_rn(b, c));
+  }
+}
+
+template <int PAIRS>
+static __device__ __forceinline__ void load_head(float (&x)[2][PAIRS], const float *from, uint32_t dim) {
+#pragma unroll
+  for (int t = 0; t < PAIRS; t++) {
+    uint32_t i = threadIdx.x % 32 + 32 * t;
+    x[0][t] = i < dim / 2 ? from[i] : 0.0f;
+    x[1][t] = i < dim / 2 ? from[i + dim / 2] : 0.0f;
+  }
+}
+
+template <int PAIRS>
+static __device__ __forceinline__ void store_head(const float (&x)[2][PAIRS], weft_type type, void *to,
+                                                  uint32_t dim) {
+#pragma unroll
+  for (int t = 0; t < PAIRS; t++) {
+    uint32_t i = threadIdx.x % 32 + 32 * t;
+    if (i >= dim / 2) continue;
+    if (type == WEFT_TYPE_F32) {
+      ((float *)to)[i] = x[0][t];
+      ((float *)to)[i + dim / 2] = x[1][t];
+    } else {
+      ((__nv_bfloat16 *)to)[i] = __float2bfloat16_rn(x[0][t]);
+      ((__nv_bfloat16 *)to)[i + dim / 2] = __float2bfloat16_rn(x[1][t]);
+    }
+  }
+}
+
+/* Where key (or value) `head` of row r goes; NULL where there is no place. */
+static __device__ void *place_of_head(const weft_qkv_args &a, uint32_t r, uint32_t head, bool is_value) {
+  uint64_t size = a.kv.type == WEFT_TYPE_F32 ? 4 : 2;
+  int64_t slot = a.slot[r];
+  if (slot < 0) {
+    uint8_t *own = (uint8_t *)(is_value ? a.own_v : a.own_k);
+    if (own == NULL || r < a.own_first) return NULL;
+    return own + ((uint64_t)(r - a.own_first) * a.kv.n_kv_heads + head) * a.kv.head_dim * size;
+  }
+  if (a.kv.base == NULL) return NULL;
+  uint64_t page = (uint64_t)slot / a.kv.block_tokens, offset = (uint64_t)slot % a.kv.block_tokens;
+  uint8_t *at = (uint8_t *)a.kv.base + page * a.kv.page_bytes + (is_value ? a.kv.v_offset : a.kv.k_offset);
+  return at + ((uint64_t)head * a.kv.block_tokens + offset) * a.kv.head_dim * size;
+}
+
+/* Heads of a row: the queries, then the keys, then the values. */
+template <int PAIRS>
+static __global__ void __launch_bounds__(32 * QKV_WARPS) qkv_kernel(const weft_qkv_args a) {
+  uint32_t n_heads = a.n_heads + 2 * a.kv.n_kv_heads, dim = a.kv.head_dim;
+  uint32_t head = blockIdx.x * QKV_WARPS + threadIdx.x / 32, r = blockIdx.y;
+  if (head >= n_heads) return;
+  float x[2][PAIRS];
+  if (head < a.n_heads) {
+    float *q = a.q + (uint64_t)r * a.q_stride + (uint64_t)head * dim;
+    load_head<PAIRS>(x, q, dim);
+    if (a.q_norm != NULL) norm_head<PAIRS>(x, a.q_norm, a.eps, dim);
+    rotate_head<PAIRS>(x, a.inv_freq, a.position[r], dim);
+    store_head<PAIRS>(x, WEFT_TYPE_F32, q, dim);
+    return;
+  }
+  head -= a.n_heads;
+  bool is_value = head >= a.kv.n_kv_heads;
+  if (is_value) head -= a.kv.n_kv_heads;
+  void *to = place_of_head(a, r, head, is_value);
+  if (to == NULL) return;
+  const float *from = is_value ? a.v + (uint64_t)r * a.v_stride : a.k + (uint64_t)r * a.k_stride;
+  load_head<PAIRS>(x, from + (uint64_t)head * dim, dim);
+  if (is_value) {
+    if (a.v_norm) norm_head<PAIRS>(x, NULL, a.eps, dim);
+  } else {
+    if (a.k_norm != NULL) norm_head<PAIRS>(x, a.k_norm, a.eps, dim);
+    rotate_head<PAIRS>(x, a.inv_freq, a.position[r], dim);
+  }
+  store_head<PAIRS>(x, a.kv.type, to, dim);
+}
+
+weft_status weft_cuda_qkv(weft_device *device, const weft_qkv_args *args) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  weft_qkv_args a = *args;
+  uint32_t pairs = cuda_ceil(a.kv.head_dim / 2, 32);
+  uint32_t n_heads = a.n_heads + 2 * a.kv.n_kv_heads;
+  for (uint32_t first = 0; first < args->n_rows; first += a.n_rows) {
+    a.n_rows = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
+    dim3 grid(cuda_ceil(n_heads, QKV_WARPS), a.n_rows);
+    if (pairs <= 4) qkv_kernel<4><<<grid, 32 * QKV_WARPS, 0, d->stream>>>(a);
+    else if (pairs <= 8) qkv_kernel<8><<<grid, 32 * QKV_WARPS, 0, d->stream>>>(a);
+    else qkv_kernel<16><<<grid, 32 * QKV_WARPS, 0, d->stream>>>(a);
+    a.q += (uint64_t)a.n_rows * a.q_stride;
+    a.k += (uint64_t)a.n_rows * a.k_stride;
+    a.v += (uint64_t)a.n_rows * a.v_stride;
+    a.position += a.n_rows;
+    a.slot += a.n_rows;
+    if (a.own_first >= a.n_rows) {
+      a.own_first -= a.n_rows;
+    } else if (a.own_k != NULL) { /* row 0 of what is left lies n_rows - own_first own rows on */
+      uint64_t on = (uint64_t)(a.n_rows - a.own_first) * a.kv.n_kv_heads * a.kv.head_dim *
+                    (a.kv.type == WEFT_TYPE_F32 ? 4 : 2);
+      a.own_k = (uint8_t *)a.own_k + on;
+      a.own_v = (uint8_t *)a.own_v + on;
+      a.own_first = 0;
+    }
+  }
+  return cuda_launched(d, "qkv");
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+#include "model/step_arrays.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+enum { ENTRIES_PER_TABLE = 64 }; /* taken at open; longer tables make the memory grow once */
+
+static uint64_t row_bytes(uint32_t n_groups) {
+  return 2 * sizeof(int32_t) + n_groups * sizeof(int64_t);
+}
+
+static weft_status take(weft_step_arrays *a, uint64_t n_bytes) {
+  weft_free(a->staging);
+  weft_device_free(a->device, a->memory);
+  a->memory = NULL;
+  a->n_bytes = 0;
+  a->staging = weft_alloc_aligned((size_t)n_bytes, 64);
+  if (a->staging == NULL) return WEFT_E_NO_MEMORY;
+  weft_status status = weft_device_alloc(a->device, n_bytes, &a->memory);
+  if (status == WEFT_OK) a->n_bytes = n_bytes;
+  return status;
+}
+
+weft_status weft_step_arrays_open(weft_step_arrays *a, weft_device *device, const weft_model_limits *limits) {
+  *a = (weft_step_arrays){.device = device, .in_place = weft_device_get_info(device)->host_memory};
+  if (a->in_place) return WEFT_OK;
+  uint64_t n_tables = (uint64_t)limits->segments_max * WEFT_BATCH_GROUPS_MAX;
+  a->table_at = weft_alloc(n_tables, sizeof *a->table_at);
+  if (a->table_at == NULL) return WEFT_E_NO_MEMORY;
+  return take(a, limits->rows_max * row_bytes(WEFT_BATCH_GROUPS_MAX) +
+                     n_tables * ENTRIES_PER_TABLE * sizeof(uint32_t));
+}
+
+void weft_step_arrays_close(weft_step_arrays *a) {
+  weft_free(a->staging);
+  weft_free(a->table_at);
+  if (a->device != NULL) weft_device_free(a->device, a->memory);
+  *a = (weft_step_arrays){0};
+}
+
+/* Entries [*first, *end) of a segment's table that some row of it can see or writes. */
+static void entries_of(const weft_segment *segment, const weft_kv_group *group, uint32_t *first, uint32_t *end) {
+  uint32_t n = segment->kv_len + (segment->canvas ? 0 : segment->n_rows), block = group->block_tokens;
+  uint32_t oldest = segment->kv_len + 1 > group->window && group->window > 0 ? segment->kv_len + 1 - group->window : 0;
+  *end = n / block + (n % block != 0 ? 1 : 0);
+  *first = oldest / block < *end ? oldest / block : *end;
+}
+
+static uint64_t count_bytes(const weft_batch *batch, const weft_kv_layout *layout) {
+  uint64_t n_entries = 0;
+  for (uint32_t s = 0; s < batch->n_segments; s++) {
+    for (uint32_t g = 0; g < batch->n_groups; g++) {
+      uint32_t first, end;
+      entries_of(&batch->segment[s], &layout->group[g], &first, &end);
+      n_entries += end - first;
+    }
+  }
+  return batch->n_rows * row_bytes(batch->n_groups) + n_entries * sizeof(uint32_t);
+}
+
+/* staging: [group][row] slots, then tokens, positions, tables. */
+static void pack(weft_step_arrays *a, const weft_batch *batch, const int32_t *token, const weft_kv_layout *layout) {
+  uint64_t at = 0, n = batch->n_rows;
+  uint8_t *on_device = a->memory;
+  for (uint32_t g = 0; g < batch->n_groups; g++, at += n * sizeof(int64_t)) {
+    memcpy(a->staging + at, batch->kv_slot[g], n * sizeof(int64_t));
+    a->kv_slot[g] = (const int64_t *)(const void *)(on_device + at);
+  }
+  memcpy(a->staging + at, token, n * sizeof(int32_t));
+  a->token = (const int32_t *)(const void *)(on_device + at);
+  at += n * sizeof(int32_t);
+  memcpy(a->staging + at, batch->position, n * sizeof(int32_t));
+  a->position = (const int32_t *)(const void *)(on_device + at);
+  at += n * sizeof(int32_t);
+  a->table = (const uint32_t *)(const void *)(on_device + at);
+  uint64_t entry = 0;
+  for (uint32_t s = 0; s < batch->n_segments; s++) {
+    for (uint32_t g = 0; g < batch->n_groups; g++) {
+      uint32_t first, end;
+      const uint32_t *table = batch->table + batch->table_at[s * batch->n_groups + g];
+      entries_of(&batch->segment[s], &layout->group[g], &first, &end);
+      memcpy(a->staging + at + entry * sizeof *table, table + first, (end - first) * sizeof *table);
+      a->table_at[s * batch->n_groups + g] = (int64_t)entry - first;
+      entry += end - first;
+    }
+  }
+}
+
+weft_status weft_step_arrays_fill(weft_step_arrays *a, const weft_batch *batch, const int32_t *token,
+                                  const weft_kv_layout *layout) {
+  a->batch = batch;
+  if (a->in_place) {
+    a->token = token;
+    a->position = batch->position;
+    for (uint32_t g = 0; g < batch->n_groups; g++) a->kv_slot[g] = batch->kv_slot[g];
+    return WEFT_OK;
+  }
+  uint64_t n_bytes = count_bytes(batch, layout);
+  if (n_bytes > a->n_bytes) {
+    weft_status status = take(a, 2 * n_bytes);
+    if (status != WEFT_OK) return status;
+  }
+  pack(a, batch, token, layout);
+  return weft_device_upload(a->device, a->memory, a->staging, n_bytes);
+}
+
+const uint32_t *weft_step_arrays_table(const weft_step_arrays *a, uint32_t segment, uint32_t group) {
+  uint64_t i = (uint64_t)segment * a->batch->n_groups + group;
+  if (a->in_place) return a->batch->table + a->batch->table_at[i];
+  return (const uint32_t *)((uintptr_t)a->table + (uintptr_t)(a->table_at[i] * (int64_t)sizeof(uint32_t)));
+}

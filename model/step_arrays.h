@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/* The arrays of one step where ops can read them: tokens, positions, slots and block tables.
+ *
+ * Law: on a device whose memory is ordinary memory they are the batch's own. Elsewhere one upload per step
+ * brings them over, of every table only the entries that a row of the step can see; the memory for it is
+ * taken at open and grows, by doubling, only when tables are longer than any before. */
+#ifndef WEFT_MODEL_STEP_ARRAYS_H
+#define WEFT_MODEL_STEP_ARRAYS_H
+
+#include "kernels/device.h"
+#include "model/batch.h"
+#include "model/kv_layout.h"
+#include "model/model.h"
+
+typedef struct weft_step_arrays {
+  weft_device *device;
+  bool in_place; /* the device reads host memory */
+  uint8_t *staging;
+  void *memory; /* device */
+  uint64_t n_bytes;
+  const weft_batch *batch;
+  /* Of the step: device pointers. */
+  const int32_t *token, *position;                /* [n_rows] */
+  const int64_t *kv_slot[WEFT_BATCH_GROUPS_MAX]; /* [n_rows] each */
+  const uint32_t *table;
+  int64_t *table_at; /* [segments_max * groups]: from table to a segment's entry 0, which may lie before it */
+} weft_step_arrays;
+
+weft_status weft_step_arrays_open(weft_step_arrays *arrays, weft_device *device,
+                                  const weft_model_limits *limits);
+void weft_step_arrays_close(weft_step_arrays *arrays);
+/* token: every row's token, as the model will read it. */
+weft_status weft_step_arrays_fill(weft_step_arrays *arrays, const weft_batch *batch, const int32_t *token,
+                                  const weft_kv_layout *layout);
+/* The block table of a segment in a group, for ops. */
+const uint32_t *weft_step_arrays_table(const weft_step_arrays *arrays, uint32_t segment, uint32_t group);
+
+#endif
