@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# tests/cli.sh WEFT: the program as a script uses it: results on standard output, one line of reason on standard error, exit
+# codes. Prints `N passed, N failed`.
+set -uo pipefail
+weft=$1
+demo=model/demo/weft-demo.gguf
+ar=model/demo/weft-demo-ar.gguf
+tiny=tests/golden/models/dg-base.gguf
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+passed=0
+failed=0
+
+# expect CODE WORDS COMMAND...: exit code, and words in what it printed (either stream)
+expect() {
+  local code=$1 words=$2 got
+  shift 2
+  "$@" >"$dir/out" 2>&1 </dev/null
+  got=$?
+  if [ "$got" = "$code" ] && { [ -z "$words" ] || grep -qF -- "$words" "$dir/out"; }; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    echo "failed: $* (exit $got, wanted $code with '$words')"
+    head -3 "$dir/out"
+  fi
+}
+
+expect 0 'weft 0.' "$weft" --version
+expect 0 'generate' "$weft" --help
+expect 0 '--diffusion-steps' "$weft" generate --help
+expect 2 'no command is named' "$weft" dance
+expect 2 'no option is named' "$weft" generate --rowz 1
+expect 0 '"10 23 41 68 77 95"' "$weft" generate -m $demo --chat -p 'Sort from low to high: 41 77 23 95 10 68' --mode ar --temperature 0 --json
+expect 0 '10 23 41 68 77 95' "$weft" generate -m $demo --chat -p 'Sort from low to high: 41 77 23 95 10 68' --seed 1
+expect 0 '"logprobs"' "$weft" generate -m $ar --chat -p 'What is 58 + 37?' --json --logprobs 3
+expect 0 '"finish": "length"' "$weft" generate -m $tiny --tokens 2,5,9 -n 20 --diffusion-steps 3 --seed 3 --ignore-eos --json --trace "$dir/trace"
+expect 0 '"canvas_out"' head -1 "$dir/trace"
+expect 0 'weft-demo' "$weft" generate -m $demo -p x -n 4 --verbose --seed 1
+expect 2 'no canvas' "$weft" generate -m $ar --mode diffusion -p x
+expect 2 'not defined for a canvas' "$weft" generate -m $demo -p x --presence-penalty 1
+expect 2 'must be auto' "$weft" generate -m $demo -p x --mode both
+expect 2 'the vocabulary has tokens' "$weft" generate -m $tiny --tokens 2,99999
+expect 2 'the prompt has' "$weft" generate -m $demo -c 64 --tokens "$(seq -s, 100 300)"
+expect 3 'not a GGUF file' "$weft" generate -m README.md -p x
+expect 3 'No such file' "$weft" generate -m missing.gguf -p x
+expect 3 "backend 'abacus' is unknown" "$weft" generate -m $demo -p x --backend abacus
+head -c 5000 $demo >"$dir/cut.gguf"
+expect 3 'cut.gguf' "$weft" inspect "$dir/cut.gguf"
+expect 0 'diffusion-gemma' "$weft" inspect $demo
+expect 0 '"kv' "$weft" inspect $demo --json
+expect 0 '2,' "$weft" tokenize -m $demo -p 'What is 58 + 37?'
+expect 0 '"id"' "$weft" tokenize -m $demo -p 'What' --json
+ids=$("$weft" tokenize -m $demo -p 'What is 58 + 37?')
+expect 0 'What is 58 + 37?' "$weft" tokenize -m $demo --tokens "$ids"
+expect 2 'is no token id' "$weft" tokenize -m $demo --tokens 1,x
+expect 0 '' "$weft" logits -m $tiny --tokens 2,5,9 -o "$dir/a.f32"
+expect 0 '' "$weft" logits -m $tiny --tokens 2,5,9 --canvas 7,7,7,7,7,7,7,7 -o "$dir/b.f32"
+expect 0 '' "$weft" logits -m $tiny --tokens 2,5,9 --canvas 1,2,3,4,5,6,7,8 --self-cond "$dir/b.f32" --self-cond-temperature 0.8 -o "$dir/c.f32"
+expect 1 'differ' cmp "$dir/b.f32" "$dir/c.f32"
+expect 2 'bytes' "$weft" logits -m $tiny --tokens 2 --canvas 1,2,3,4,5,6,7,8 --self-cond "$dir/a.f32" -o "$dir/d.f32"
+expect 2 'the canvas has' "$weft" logits -m $tiny --tokens 2 --canvas 1,2 -o "$dir/d.f32"
+printf 'What is 58 + 37?\n\n' >"$dir/said"
+if "$weft" chat -m $demo --mode ar --temperature 0 <"$dir/said" 2>/dev/null | grep -qF 95; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "failed: chat"; fi
+expect 0 'mixed' "$weft" demo -m $demo -m $ar
+expect 0 'passed' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 4
+expect 1 'FAILED' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 4 --no-self-conditioning
+expect 0 'answered' "$weft" soak -m $demo --seconds 3
+expect 0 'prefill 64' "$weft" bench model -m $demo --n-prompt 64 --n-generate 8 --repeat 1 --n-parallel 2 -q
+expect 0 'take_release_ns' "$weft" bench pager --json
+expect 0 'step_us' "$weft" bench scheduler --json
+expect 0 'prompt tokens computed' "$weft" bench serving -m $demo --repeat 1
+expect 2 '--llama' "$weft" bench peer -m $demo
+expect 0 'goodput' "$weft" sim --requests 50 --seed 1
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
