@@ -110,6 +110,10 @@ static weft_status make_prompt(weft_generation *g, const weft_generate_params *p
     return weft_fail(error, WEFT_E_UNSUPPORTED, "%s has no chat template that weft knows: send a plain prompt instead",
                      m->name);
   }
+  for (uint32_t i = 0; i < p->n_turns; i++) {
+    if (p->turns[i].role != NULL && p->turns[i].content != NULL) continue;
+    return weft_fail(error, WEFT_E_INVALID, "message %u lacks its role or its content", i);
+  }
   weft_chat_message *list = weft_alloc(p->n_turns, sizeof *list);
   if (list == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the prompt");
   for (uint32_t i = 0; i < p->n_turns; i++) {
@@ -132,9 +136,9 @@ static void fill_sampling(const weft_generation *g, const weft_generate_params *
                           weft_logit_bias *bias, weft_sampling *s) {
   const weft_model_info *info = weft_model_get_info(g->model->model);
   *s = weft_sampling_default();
-  s->temperature = p->temperature >= 0.0f ? p->temperature : info->temperature;
+  s->temperature = p->temperature < 0.0f ? info->temperature : p->temperature; /* what is no number is refused later */
   s->top_k = p->top_k >= 0 ? (uint32_t)p->top_k : info->top_k;
-  s->top_p = p->top_p >= 0.0f ? p->top_p : info->top_p;
+  s->top_p = p->top_p < 0.0f ? info->top_p : p->top_p;
   s->min_p = p->min_p;
   s->repetition_penalty = p->repetition_penalty;
   s->presence_penalty = p->presence_penalty;
@@ -153,10 +157,10 @@ static void fill_entropy_bound(const weft_generation *g, const weft_generate_par
   *e = weft_model_get_info(g->model->model)->entropy_bound;
   if (p->diffusion_steps > 0) e->max_steps = p->diffusion_steps;
   if (p->diffusion_stability >= 0) e->stability = (uint32_t)p->diffusion_stability;
-  if (p->diffusion_t_min >= 0.0f) e->t_min = p->diffusion_t_min;
-  if (p->diffusion_t_max >= 0.0f) e->t_max = p->diffusion_t_max;
-  if (p->diffusion_entropy_bound >= 0.0f) e->entropy_bound = p->diffusion_entropy_bound;
-  if (p->diffusion_confidence >= 0.0f) e->confidence = p->diffusion_confidence;
+  if (!(p->diffusion_t_min < 0.0f)) e->t_min = p->diffusion_t_min;
+  if (!(p->diffusion_t_max < 0.0f)) e->t_max = p->diffusion_t_max;
+  if (!(p->diffusion_entropy_bound < 0.0f)) e->entropy_bound = p->diffusion_entropy_bound;
+  if (!(p->diffusion_confidence < 0.0f)) e->confidence = p->diffusion_confidence;
   e->no_self_conditioning = p->diffusion_no_self_conditioning;
   e->seed = seed;
   e->choice = p->choice;
@@ -217,6 +221,9 @@ static weft_status submit(weft_generation *g, const weft_generate_params *p, uin
   if (status == WEFT_OK && p->n_bias > WEFT_LOGIT_BIAS_MAX) {
     status = weft_fail(error, WEFT_E_INVALID, "logit_bias has %u entries; at most %d are allowed", p->n_bias,
                        WEFT_LOGIT_BIAS_MAX);
+  }
+  if (status == WEFT_OK && p->n_bias > 0 && (p->bias_tokens == NULL || p->bias == NULL)) {
+    status = weft_fail(error, WEFT_E_INVALID, "logit_bias has %u entries without tokens or values", p->n_bias);
   }
   if (status != WEFT_OK) return status;
   weft_chat_options options = {.thinking = p->thinking, .add_generation_prompt = true};

@@ -82,6 +82,9 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
                      info->canvas_length, info->canvas_length, rt->options.rows);
   }
   m->context = info->context_length < rt->options.context ? info->context_length : rt->options.context;
+  if (m->context < 2) {
+    return weft_fail(error, WEFT_E_INVALID, "%s: a context of %u has no room for a prompt and an answer", path, m->context);
+  }
   return WEFT_OK;
 }
 

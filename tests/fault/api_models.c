@@ -136,6 +136,7 @@ static void test_absurd(void **state) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     refused("ar-base", (gguf_edit){.set_u32 = rows[i].key, .value = rows[i].value}, WEFT_E_FORMAT, rows[i].words);
   }
+  refused("ar-base", (gguf_edit){.set_u32 = "gemma4.context_length", .value = 1}, WEFT_E_INVALID, "a context of 1");
   refused("ar-base", (gguf_edit){.set_f32 = "gemma4.rope.freq_base", .real = 0.0f}, WEFT_E_FORMAT, "freq_base");
   refused("ar-base", (gguf_edit){.set_f32 = "gemma4.final_logit_softcapping", .real = -INFINITY}, WEFT_E_FORMAT,
           "final_logit_softcapping");
@@ -196,6 +197,9 @@ static void test_options(void **state) {
   o.rows = 4;
   refused_with(&o, WEFT_E_INVALID, "canvas of 8 rows");
   o = options_of(one, 1);
+  o.context = 1;
+  refused_with(&o, WEFT_E_INVALID, "a context of 1 has no room");
+  o = options_of(one, 1);
   o.context = UINT32_MAX;
   refused_with(&o, WEFT_E_INVALID, "out of range");
   o = options_of(one, 1);
@@ -228,6 +232,9 @@ static void test_good_after_all(void **state) {
   (void)state;
   opens(MODELS "dg-base.gguf");
   opens(gguf_edit_file(MODELS "ar-base.gguf", &(gguf_edit){.drop_key = "general.name"}, "sound"));
+  opens(gguf_edit_file(MODELS "ar-base.gguf", &(gguf_edit){.set_u32 = "gemma4.context_length", .value = 1 << 20}, "long"));
+  opens(gguf_edit_file(MODELS "ar-base.gguf",
+                       &(gguf_edit){.set_u32 = "gemma4.attention.sliding_window", .value = 1 << 20}, "wide"));
   gguf_edit_clean();
 }
 

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: MIT */
+/* Requests that cannot be served: each differs from a sound one in one parameter, and is refused by weft_submit with one
+ * line that names it; nothing is left running, a generation that runs meanwhile is not touched, and the sound request is
+ * served afterwards. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "api/weft.h"
+#include "base/log.h"
+#include "base/status.h"
+
+#define DEMO WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"
+
+enum { CONTEXT = 256, LONG = 4096 };
+
+static weft_runtime *runtime;
+static int32_t tokens[LONG];
+static char long_text[LONG];
+
+static int open_runtime(void **state) {
+  (void)state;
+  static const char *const models[] = {DEMO, WEFT_SOURCE_DIR "/tests/golden/models/ar-base.gguf"};
+  char error[512] = "";
+  weft_open_options options = {.models = models, .n_models = 2, .backend = "cpu", .threads = 1, .kv_bytes = 1 << 20,
+                               .context = CONTEXT, .running = 2, .queue = 4, .rows = 64, .tenants = 2, .quiet = true};
+  for (uint32_t i = 0; i < LONG; i++) tokens[i] = (int32_t)(5 + i % 90);
+  memset(long_text, 'a', sizeof long_text - 1);
+  if (weft_open(&options, &runtime, error, sizeof error) == 0) return 0;
+  print_error("%s\n", error);
+  return -1;
+}
+
+static int close_runtime(void **state) {
+  (void)state;
+  weft_close(runtime);
+  return 0;
+}
+
+static weft_generate_params sound(weft_mode mode) {
+  weft_generate_params p;
+  weft_generate_defaults(&p);
+  p.mode = mode;
+  p.model = "weft-demo";
+  p.tokens = tokens;
+  p.n_tokens = 10;
+  p.max_tokens = 4;
+  p.has_seed = true;
+  p.ignore_eos = true;
+  return p;
+}
+
+static void refused(const weft_generate_params *p, weft_status wanted, const char *words) {
+  weft_generation *g = (weft_generation *)(void *)&wanted;
+  char error[512] = "";
+  int status = weft_submit(runtime, p, &g, error, sizeof error);
+  if (status != (int)wanted || g != NULL || strstr(error, words) == NULL || strchr(error, '\n') != NULL) {
+    fail_msg("status %d: '%s'; wanted %d with '%s'", status, error, (int)wanted, words);
+  }
+  assert_true(weft_submit(runtime, p, &g, NULL, 0) == status);
+}
+
+static void served(const weft_generate_params *p, uint32_t n_tokens) {
+  weft_generation *g;
+  weft_delta d;
+  char error[512] = "";
+  uint32_t n = 0;
+  if (weft_submit(runtime, p, &g, error, sizeof error) != 0) fail_msg("%s", error);
+  do {
+    assert_int_equal(weft_next(g, 20000, &d), 0);
+    if (d.kind == WEFT_DELTA_TEXT) n += d.n_tokens;
+  } while (d.kind != WEFT_DELTA_END);
+  assert_string_equal(d.finish, "length");
+  assert_int_equal(n, n_tokens);
+  weft_generation_free(g);
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------------- */
+
+static void test_sampling(void **state) {
+  (void)state;
+  static const struct {
+    size_t at;
+    const char *words;
+  } rows[] = {
+      {offsetof(weft_generate_params, temperature), "temperature"},
+      {offsetof(weft_generate_params, top_p), "top_p"},
+      {offsetof(weft_generate_params, min_p), "min_p"},
+      {offsetof(weft_generate_params, repetition_penalty), "repetition_penalty"},
+      {offsetof(weft_generate_params, presence_penalty), "presence_penalty"},
+      {offsetof(weft_generate_params, frequency_penalty), "frequency_penalty"},
+  };
+  static const float bad[] = {NAN, INFINITY, 1e30f};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
+      weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE);
+      memcpy((char *)&p + rows[i].at, &bad[k], sizeof(float));
+      refused(&p, WEFT_E_INVALID, rows[i].words);
+    }
+  }
+  weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE);
+  p.top_p = 0.0f;
+  refused(&p, WEFT_E_INVALID, "top_p");
+  p = sound(WEFT_MODE_AUTOREGRESSIVE);
+  p.repetition_penalty = 0.0f;
+  refused(&p, WEFT_E_INVALID, "repetition_penalty");
+  p = sound(WEFT_MODE_AUTOREGRESSIVE);
+  p.logprobs = true;
+  p.top_logprobs = 21;
+  refused(&p, WEFT_E_INVALID, "top_logprobs is 21");
+}
+
+static void test_diffusion(void **state) {
+  (void)state;
+  static const struct {
+    size_t at;
+    const char *words;
+  } rows[] = {
+      {offsetof(weft_generate_params, diffusion_t_min), "t_m"},
+      {offsetof(weft_generate_params, diffusion_t_max), "t_max"},
+      {offsetof(weft_generate_params, diffusion_entropy_bound), "entropy_bound"},
+      {offsetof(weft_generate_params, diffusion_confidence), "confidence"},
+  };
+  static const float bad[] = {NAN, INFINITY, 1e30f};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
+      weft_generate_params p = sound(WEFT_MODE_DIFFUSION);
+      memcpy((char *)&p + rows[i].at, &bad[k], sizeof(float));
+      refused(&p, WEFT_E_INVALID, rows[i].words);
+    }
+  }
+  weft_generate_params p = sound(WEFT_MODE_DIFFUSION);
+  p.diffusion_steps = UINT32_MAX;
+  refused(&p, WEFT_E_INVALID, "diffusion steps");
+  p = sound(WEFT_MODE_DIFFUSION);
+  p.diffusion_stability = 100;
+  refused(&p, WEFT_E_INVALID, "stability");
+  p = sound(WEFT_MODE_DIFFUSION);
+  p.diffusion_t_min = 0.9f;
+  p.diffusion_t_max = 0.2f;
+  refused(&p, WEFT_E_INVALID, "t_max");
+  p = sound(WEFT_MODE_DIFFUSION);
+  p.logprobs = true;
+  refused(&p, WEFT_E_INVALID, "logprobs");
+  p = sound(WEFT_MODE_DIFFUSION);
+  p.min_p = 0.1f;
+  refused(&p, WEFT_E_INVALID, "min_p");
+  p = sound(WEFT_MODE_DIFFUSION);
+  p.model = "ar-base";
+  refused(&p, WEFT_E_INVALID, "ar-base cannot answer by diffusion");
+}
+
+/* ---- prompts ------------------------------------------------------------------------------------------- */
+
+static void test_prompts(void **state) {
+  (void)state;
+  weft_generate_params p = sound(WEFT_MODE_AUTO);
+  p.tokens = NULL;
+  refused(&p, WEFT_E_INVALID, "exactly one of");
+  p = sound(WEFT_MODE_AUTO);
+  p.text = "and a text";
+  p.n_text = 10;
+  refused(&p, WEFT_E_INVALID, "exactly one of");
+  p = sound(WEFT_MODE_AUTO);
+  p.n_tokens = 0;
+  refused(&p, WEFT_E_INVALID, "the prompt is empty");
+  p = sound(WEFT_MODE_AUTO);
+  p.n_tokens = CONTEXT;
+  refused(&p, WEFT_E_TOO_LARGE, "256");
+  p = sound(WEFT_MODE_DIFFUSION);
+  p.n_tokens = CONTEXT - 10; /* no canvas of 32 fits behind it */
+  refused(&p, WEFT_E_TOO_LARGE, "no room for a canvas");
+  p = sound(WEFT_MODE_AUTO);
+  p.n_tokens = LONG;
+  refused(&p, WEFT_E_TOO_LARGE, "4096");
+  static const int32_t outside[][2] = {{5, -1}, {5, 1024}, {INT32_MAX, 5}, {INT32_MIN, 5}};
+  for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
+    p = sound(WEFT_MODE_AUTO);
+    p.tokens = outside[i];
+    p.n_tokens = 2;
+    refused(&p, WEFT_E_INVALID, "prompt token");
+  }
+  p = sound(WEFT_MODE_AUTO);
+  p.tokens = NULL;
+  p.text = long_text;
+  p.n_text = sizeof long_text - 1;
+  refused(&p, WEFT_E_TOO_LARGE, "the prompt has");
+}
+
+static void test_chats(void **state) {
+  (void)state;
+  static const weft_chat_turn turns[][2] = {{{"user", NULL}, {0}}, {{NULL, "x"}, {0}}, {{"narrator", "x"}, {0}}};
+  static const char *const words[] = {"message 0 lacks", "message 0 lacks", "narrator"};
+  for (uint32_t i = 0; i < 3; i++) {
+    weft_generate_params p = sound(WEFT_MODE_AUTO);
+    p.tokens = NULL;
+    p.turns = turns[i];
+    p.n_turns = 1;
+    refused(&p, WEFT_E_INVALID, words[i]);
+  }
+  weft_generate_params p = sound(WEFT_MODE_AUTO);
+  p.tokens = NULL;
+  p.turns = turns[0];
+  p.n_turns = 0;
+  refused(&p, WEFT_E_INVALID, "message");
+  static const weft_chat_turn hello[] = {{"user", "hello"}};
+  p.turns = hello;
+  p.n_turns = 1;
+  p.model = "ar-base"; /* without a template */
+  refused(&p, WEFT_E_UNSUPPORTED, "ar-base has no chat template");
+}
+
+/* ---- the rest ------------------------------------------------------------------------------------------ */
+
+static void test_others(void **state) {
+  (void)state;
+  weft_generate_params p = sound(WEFT_MODE_AUTO);
+  p.model = "gpt-9";
+  refused(&p, WEFT_E_NOT_FOUND, "'gpt-9'");
+  p = sound(WEFT_MODE_AUTO);
+  p.tenant = 2;
+  refused(&p, WEFT_E_INVALID, "tenant 2");
+  static const char *const empty[] = {"x", ""}, *const absent[] = {"x", NULL};
+  static const char *many[65];
+  for (uint32_t i = 0; i < 65; i++) many[i] = "x";
+  const struct {
+    const char *const *list;
+    uint32_t n;
+  } stops[] = {{empty, 2}, {absent, 2}, {many, 65}, {NULL, 1}, {(const char *const[]){long_text}, 1}};
+  for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+    p = sound(WEFT_MODE_AUTO);
+    p.stop = stops[i].list;
+    p.n_stop = stops[i].n;
+    refused(&p, WEFT_E_INVALID, "stop string");
+  }
+  static const int32_t outside[] = {1024};
+  static const float one[] = {1.0f}, nan_bias[] = {NAN};
+  p = sound(WEFT_MODE_AUTOREGRESSIVE);
+  p.bias_tokens = outside;
+  p.bias = one;
+  p.n_bias = 1;
+  refused(&p, WEFT_E_INVALID, "logit_bias names token 1024");
+  p.bias_tokens = tokens;
+  p.bias = nan_bias;
+  refused(&p, WEFT_E_INVALID, "logit_bias of token 5");
+  p.bias = NULL;
+  refused(&p, WEFT_E_INVALID, "logit_bias");
+  p.bias = one;
+  p.n_bias = UINT32_MAX;
+  refused(&p, WEFT_E_INVALID, "at most 1024");
+}
+
+/* More than the queue holds: "come again", and those inside end as they should. */
+static void test_full(void **state) {
+  (void)state;
+  weft_generation *g[64];
+  weft_delta d;
+  char error[512] = "";
+  uint32_t n = 0;
+  int status = 0;
+  weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE);
+  p.max_tokens = 60;
+  while (n < 64 && (status = weft_submit(runtime, &p, &g[n], error, sizeof error)) == 0) n += 1;
+  assert_int_equal(status, WEFT_FULL);
+  assert_true(n >= 4 && error[0] != 0);
+  for (uint32_t i = 0; i < n; i++) {
+    do {
+      assert_int_equal(weft_next(g[i], 20000, &d), 0);
+    } while (d.kind != WEFT_DELTA_END);
+    assert_string_equal(d.finish, "length");
+    weft_generation_free(g[i]);
+  }
+}
+
+static void test_edges_served(void **state) {
+  (void)state;
+  weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE);
+  served(&p, 4);
+  p.n_tokens = CONTEXT - 1; /* one token of room, whatever is asked */
+  p.max_tokens = UINT32_MAX;
+  served(&p, 1);
+  p = sound(WEFT_MODE_DIFFUSION);
+  p.n_tokens = CONTEXT - 32; /* exactly one canvas */
+  p.max_tokens = UINT32_MAX;
+  p.diffusion_steps = 2;
+  served(&p, 32);
+  p.n_tokens = CONTEXT - 33 - 32; /* the context ends inside the third */
+  served(&p, 64);
+  p.diffusion_blocks = 1;
+  served(&p, 32);
+  assert_null(weft_unwell(runtime));
+}
+
+int main(void) {
+  weft_log_set_level(WEFT_LOG_ERROR);
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sampling), cmocka_unit_test(test_diffusion),
+                                     cmocka_unit_test(test_prompts),  cmocka_unit_test(test_chats),
+                                     cmocka_unit_test(test_others),   cmocka_unit_test(test_full),
+                                     cmocka_unit_test(test_edges_served)};
+  return cmocka_run_group_tests(tests, open_runtime, close_runtime);
+}
