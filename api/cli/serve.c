@@ -54,7 +54,8 @@ static bool wait_idle(weft_server *server, uint64_t ms) {
   return false;
 }
 
-static void say_where(const weft_config *config, const weft_runtime *rt, uint32_t port) {
+/* to: where standard error was before the log took its place. */
+static void say_where(const weft_config *config, const weft_runtime *rt, uint32_t port, int to) {
   const char *host = config->host == NULL ? "127.0.0.1" : config->host;
   const char *left = strchr(host, ':') != NULL ? "[" : "", *right = *left != 0 ? "]" : "";
   weft_text names = {0}, line = {0};
@@ -70,12 +71,11 @@ static void say_where(const weft_config *config, const weft_runtime *rt, uint32_
   }
   weft_text_puts(&line, "]}\n");
   if (weft_text_status(&names) == WEFT_OK && weft_text_status(&line) == WEFT_OK) {
-    (void)fprintf(stderr, "weft: serving %s on http://%s%s%s:%u\n", names.bytes, left, host, right,
+    (void)dprintf(to, "weft: serving %s on http://%s%s%s:%u\n", names.bytes, left, host, right,
                   port);
     if (config->json) {
       (void)fputs(line.bytes, stdout);
-      (void)fflush(
-          stdout); /* whoever reads it waits for it; a reader that left is no reason to stop */
+      (void)fflush(stdout); /* a reader that left is no reason to stop */
     }
   }
   weft_text_free(&names);
@@ -141,8 +141,10 @@ static int serve(const weft_config *config, const weft_keys *keys, const workpla
     code = weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
   if (code == 0) code = catch_signals();
   if (code == 0) {
-    say_where(config, rt, weft_server_port(server));
-    code = enter_workplace(place);
+    int to = place->log >= 0 ? dup(STDERR_FILENO) : STDERR_FILENO;
+    code = enter_workplace(place); /* first, so that no request is logged elsewhere */
+    if (code == 0) say_where(config, rt, weft_server_port(server), to);
+    if (to > STDERR_FILENO) (void)close(to);
   }
   if (code == 0) run(config, server);
   weft_server_close(server);
