@@ -291,6 +291,7 @@ static void test_second_signal_cancels(void **state) {
   int fd = talk_dial(p.port);
   talk_send(fd, "POST", COMPLETIONS, "", body, strlen(body));
   assert_true(talk_await(p.port, "vllm:num_requests_running", 1, TALK_MS) >= 0);
+  assert_true(talk_await(p.port, "vllm:num_requests_waiting", 63, TALK_MS) >= 0); /* all are in */
   assert_int_equal(kill(p.pid, SIGTERM), 0);
   while (talk_metric(p.port, "vllm:num_requests_running") == 1) {
     talk_answer health = talk_ask(p.port, "GET", "/health", "");
