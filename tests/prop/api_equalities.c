@@ -34,7 +34,7 @@ typedef struct variant {
   const char *name, *backend;
   uint64_t kv_bytes;
   uint32_t rows, running, threads, order;
-  bool no_cache, one_by_one, late, readers, cancels, hits, preempts;
+  bool no_cache, one_by_one, late, readers, cancels, hits;
 } variant;
 
 static const char *models[2];
@@ -286,7 +286,7 @@ static void compare(const variant *v) {
   }
   need(!v->hits || n_cached > 0, v->name, "no prefix was found");
   need(!v->no_cache || n_cached == 0, v->name, "a prefix was found");
-  need(!v->preempts || n_preempted > 0, v->name, "nobody was preempted");
+  /* whether anybody is preempted here depends on the clock; scheduler_equalities asserts that somebody is */
   (void)printf("  %-34s equal; %u prompt tokens cached, %u preemptions\n", v->name, n_cached, n_preempted);
 }
 
@@ -322,7 +322,7 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
       {.name = "read late", .backend = backend, .kv_bytes = 32 << 20, .rows = 64, .running = 20, .threads = 2,
        .late = true, .no_cache = true},
       {.name = "a small pool", .backend = backend, .kv_bytes = small_bytes, .rows = 64, .running = 20, .threads = 2,
-       .order = 2, .preempts = true},
+       .order = 2},
       {.name = "others come and go", .backend = backend, .kv_bytes = 8 << 20, .rows = 80, .running = 12, .threads = 2,
        .cancels = true, .readers = true},
   };
