@@ -37,7 +37,7 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
   memset(&cut, 0, sizeof cut);
   cut.tiled = attention_tiled_fits(args);
   cut.group = args->n_heads / args->kv.n_kv_heads;
-  cut.queries = cut.tiled ? attention_tiled_queries(args->kv.head_dim) : SIMPLE_QUERIES;
+  cut.queries = cut.tiled ? attention_tiled_queries(args) : SIMPLE_QUERIES;
   uint64_t n_tiles = 0, n_split = 0;
   for (uint32_t s = 0; s < args->n_segments && args->segment != NULL; s++) {
     uint32_t n_all = args->segment[s].n_rows * cut.group, chunk, end;
@@ -117,7 +117,7 @@ weft_status weft_cuda_attention(weft_device *device, const weft_attention_args *
   k.group = cut.group;
   k.part = (float *)args->scratch;
   k.part_stride = cut.n_part_rows * (args->kv.head_dim + 2);
-  return cut.tiled ? attention_tiled(d, &k) : attention_simple(d, &k);
+  return cut.tiled ? attention_tiled(d, &k, cut.queries) : attention_simple(d, &k);
 }
 
 weft_status cuda_attention_setup(cuda_device *d) {

@@ -73,8 +73,9 @@ static __device__ __forceinline__ float joined(float all, float keep, float chun
 enum { SIMPLE_QUERIES = 4 }; /* of an item of attention_simple */
 weft_status attention_simple(cuda_device *d, const attention_kernel_args *args);
 bool attention_tiled_fits(const weft_attention_args *args);
-uint32_t attention_tiled_queries(uint32_t head_dim);
-weft_status attention_tiled(cuda_device *d, const attention_kernel_args *args);
+/* Queries of an item: depends on the segments only for speed. */
+uint32_t attention_tiled_queries(const weft_attention_args *args);
+weft_status attention_tiled(cuda_device *d, const attention_kernel_args *args, uint32_t queries);
 weft_status attention_tiled_setup(cuda_device *d);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Attention over bf16 keys with the matrix units, for heads of 64, 128, 256 and 512.
  *
- * A block takes 64 queries (heads of 512: 32) of one segment and kv head. Per chunk of 256 key positions:
+ * A block takes 64 queries (heads of 512: 32; one row each, as in decode: 16) of one segment and kv head. Per
+ * chunk of 256 key positions:
  *
- *   keys     tiles of 64 keys stream through a ring of two;  scores -> shared memory, f32
+ *   keys     tiles of 64 keys stream through a ring;  scores -> shared memory, f32
  *   weights  a warp per query: 2^(score - max of the chunk), rounded to bf16 in place; their sum
  *   values   tiles of 64 stream through the same ring;  out (registers, fresh) += weights x values
  *   join     (max, sum, out) of the chunk joins the row's, chunks ascending
@@ -15,19 +16,20 @@
 
 enum { TILED_THREADS = 256, TILE_KEYS = 64, SCORE_STRIDE = CHUNK + 4 };
 
-template <int D>
+template <int D, int Q>
 struct tiled_shape {
-  static constexpr int queries = D >= 512 ? 32 : 64;
+  static constexpr int queries = Q;
+  static constexpr int ring = D >= 512 ? 2 : Q > 16 ? 3 : 4; /* tiles */
   static constexpr int warps_q = queries / 16;    /* 16 queries each */
   static constexpr int warps_d = 8 / warps_q;     /* share keys in scores, dimensions in values */
   static constexpr int keys = TILE_KEYS / warps_d; /* of a warp */
   static constexpr int dims = D / warps_d;
   static constexpr int stride = D + 8; /* bf16 per stored row: rows start four banks apart */
-  static constexpr int bytes = queries * stride * 2 + queries * SCORE_STRIDE * 4 + 2 * TILE_KEYS * stride * 2 +
+  static constexpr int bytes = queries * stride * 2 + queries * SCORE_STRIDE * 4 + ring * TILE_KEYS * stride * 2 +
                                queries * 6 * 4;
 };
 
-template <int D>
+template <int D, int Q>
 struct tiled_block {
   attention_item item;
   weft_attention_segment segment;
@@ -43,16 +45,16 @@ typedef struct tile_cursor {
   bool is_value, at_end;
 } tile_cursor;
 
-template <int D>
-static __device__ __forceinline__ void enter_chunk(const tiled_block<D> &b, tile_cursor &at) {
+template <int D, int Q>
+static __device__ __forceinline__ void enter_chunk(const tiled_block<D, Q> &b, tile_cursor &at) {
   uint32_t base = at.chunk * CHUNK;
   uint32_t low = max(b.first, base) - base, high = min(b.end, base + CHUNK) - base;
   at.tile = low / TILE_KEYS;
   at.last = (high - 1) / TILE_KEYS;
 }
 
-template <int D>
-static __device__ __forceinline__ void advance(const tiled_block<D> &b, tile_cursor &at) {
+template <int D, int Q>
+static __device__ __forceinline__ void advance(const tiled_block<D, Q> &b, tile_cursor &at) {
   if (at.tile < at.last) {
     at.tile += 1;
     return;
@@ -64,32 +66,32 @@ static __device__ __forceinline__ void advance(const tiled_block<D> &b, tile_cur
   } else {
     at.is_value = true;
   }
-  if (!at.at_end) enter_chunk<D>(b, at);
+  if (!at.at_end) enter_chunk<D, Q>(b, at);
 }
 
 /* Eight keys (or values) per warp. */
-template <int D>
-static __device__ __forceinline__ void copy_tile(const weft_attention_args &a, const tiled_block<D> &b,
+template <int D, int Q>
+static __device__ __forceinline__ void copy_tile(const weft_attention_args &a, const tiled_block<D, Q> &b,
                                                  const tile_cursor &at, __nv_bfloat16 *to) {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint32_t position = at.chunk * CHUNK + at.tile * TILE_KEYS + warp * 8 + lane % 8;
   bool ok = position >= b.first && position < b.end;
   uint64_t from = (uint64_t)(uintptr_t)a.kv.base;
   if (ok) from = (uint64_t)(uintptr_t)key_at(a, b.segment, b.kv_head, position, at.is_value, 2);
-  uint32_t base = shared_address(to + warp * 8 * tiled_shape<D>::stride);
+  uint32_t base = shared_address(to + warp * 8 * tiled_shape<D, Q>::stride);
 #pragma unroll
   for (int step = 0; step < D / 32; step++) {
     uint32_t index = step * 32 + lane, row = index / (D / 8), part = index % (D / 8);
     uint64_t source = __shfl_sync(0xFFFFFFFFu, from, row);
     bool row_ok = __shfl_sync(0xFFFFFFFFu, (int)ok, row) != 0;
-    copy16_if(base + row * tiled_shape<D>::stride * 2 + part * 16,
+    copy16_if(base + row * tiled_shape<D, Q>::stride * 2 + part * 16,
               (const uint8_t *)(uintptr_t)source + (row_ok ? part * 16 : 0), row_ok);
   }
 }
 
-template <int D>
-static __device__ __forceinline__ void load_queries(const attention_kernel_args &k, const tiled_block<D> &b) {
-  for (uint32_t at = threadIdx.x; at < tiled_shape<D>::queries * (D / 2); at += TILED_THREADS) {
+template <int D, int Q>
+static __device__ __forceinline__ void load_queries(const attention_kernel_args &k, const tiled_block<D, Q> &b) {
+  for (uint32_t at = threadIdx.x; at < tiled_shape<D, Q>::queries * (D / 2); at += TILED_THREADS) {
     uint32_t r = at / (D / 2), i = at % (D / 2) * 2, f = b.item.first + r;
     float low = 0.0f, high = 0.0f;
     if (r < b.item.n) {
@@ -97,32 +99,45 @@ static __device__ __forceinline__ void load_queries(const attention_kernel_args 
       const float *q = k.op.q + row * k.op.q_stride + (uint64_t)(b.kv_head * k.group + f % k.group) * D;
       low = q[i], high = q[i + 1];
     }
-    *(uint32_t *)(void *)(b.q + r * tiled_shape<D>::stride + i) = pair_bf16(low, high);
+    *(uint32_t *)(void *)(b.q + r * tiled_shape<D, Q>::stride + i) = pair_bf16(low, high);
   }
 }
 
 /* Scores of the warp's 16 queries and its share of 64 keys. */
-template <int D>
-static __device__ __forceinline__ void score_tile(const tiled_block<D> &b, const __nv_bfloat16 *tile,
+template <int D, int Q>
+static __device__ __forceinline__ void score_tile(const tiled_block<D, Q> &b, const __nv_bfloat16 *tile,
                                                   uint32_t tile_index, float scale) {
-  using shape = tiled_shape<D>;
+  using shape = tiled_shape<D, Q>;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint32_t query = warp / shape::warps_d * 16, key = warp % shape::warps_d * shape::keys;
   float sum[shape::keys / 8][4];
 #pragma unroll
   for (int n = 0; n < shape::keys / 8; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
   uint32_t q_at = shared_address(b.q + (query + lane % 16) * shape::stride + lane / 16 * 8);
-  uint32_t k_at = shared_address(tile + (key + lane % 8 + lane / 16 * 8) * shape::stride + lane / 8 % 2 * 8);
+  if constexpr (shape::keys == 8) {
+    uint32_t k_at = shared_address(tile + (key + lane % 8) * shape::stride + lane / 8 * 8);
 #pragma unroll 4
-  for (int d = 0; d < D; d += 16) {
-    uint32_t w[4];
-    load_matrices(w, q_at + d * 2);
+    for (int d = 0; d < D; d += 32) {
+      uint32_t w[2][4], v[4];
+      load_matrices(w[0], q_at + d * 2);
+      load_matrices(w[1], q_at + d * 2 + 32);
+      load_matrices(v, k_at + d * 2);
+      mma_bf16(sum[0], w[0], v[0], v[1]);
+      mma_bf16(sum[0], w[1], v[2], v[3]);
+    }
+  } else {
+    uint32_t k_at = shared_address(tile + (key + lane % 8 + lane / 16 * 8) * shape::stride + lane / 8 % 2 * 8);
+#pragma unroll 4
+    for (int d = 0; d < D; d += 16) {
+      uint32_t w[4];
+      load_matrices(w, q_at + d * 2);
 #pragma unroll
-    for (int n = 0; n < shape::keys / 16; n++) {
-      uint32_t v[4];
-      load_matrices(v, k_at + d * 2 + n * 16 * shape::stride * 2);
-      mma_bf16(sum[2 * n], w, v[0], v[1]);
-      mma_bf16(sum[2 * n + 1], w, v[2], v[3]);
+      for (int n = 0; n < shape::keys / 16; n++) {
+        uint32_t v[4];
+        load_matrices(v, k_at + d * 2 + n * 16 * shape::stride * 2);
+        mma_bf16(sum[2 * n], w, v[0], v[1]);
+        mma_bf16(sum[2 * n + 1], w, v[2], v[3]);
+      }
     }
   }
   uint32_t g = lane / 4, c = lane % 4;
@@ -136,10 +151,10 @@ static __device__ __forceinline__ void score_tile(const tiled_block<D> &b, const
 }
 
 /* Weights of a chunk in place of its scores, a warp per query; what joins it to the chunks before. */
-template <int D>
-static __device__ __forceinline__ void weigh_chunk(const attention_kernel_args &k, const tiled_block<D> &b,
+template <int D, int Q>
+static __device__ __forceinline__ void weigh_chunk(const attention_kernel_args &k, const tiled_block<D, Q> &b,
                                                    uint32_t chunk) {
-  using shape = tiled_shape<D>;
+  using shape = tiled_shape<D, Q>;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (uint32_t r = warp * (shape::queries / 8); r < (warp + 1) * (shape::queries / 8); r++) {
     uint32_t first = 0, end = 0, base = chunk * CHUNK + lane * 8;
@@ -176,10 +191,10 @@ static __device__ __forceinline__ void weigh_chunk(const attention_kernel_args &
 }
 
 /* out += weights x values, for the warp's 16 queries and its share of the dimensions. */
-template <int D>
-static __device__ __forceinline__ void add_values(const tiled_block<D> &b, const __nv_bfloat16 *tile,
-                                                  uint32_t tile_index, float (&out)[tiled_shape<D>::dims / 8][4]) {
-  using shape = tiled_shape<D>;
+template <int D, int Q>
+static __device__ __forceinline__ void add_values(const tiled_block<D, Q> &b, const __nv_bfloat16 *tile,
+                                                  uint32_t tile_index, float (&out)[tiled_shape<D, Q>::dims / 8][4]) {
+  using shape = tiled_shape<D, Q>;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint32_t query = warp / shape::warps_d * 16, dim = warp % shape::warps_d * shape::dims;
   uint32_t p_at = shared_address(b.scores + (query + lane % 16) * SCORE_STRIDE) + tile_index * TILE_KEYS * 2 +
@@ -200,10 +215,10 @@ static __device__ __forceinline__ void add_values(const tiled_block<D> &b, const
 }
 
 /* Final rows, or the one chunk's rows for merge_kernel. */
-template <int D>
-static __device__ __forceinline__ void store_out(const attention_kernel_args &k, const tiled_block<D> &b,
-                                                 const float (&out)[tiled_shape<D>::dims / 8][4]) {
-  using shape = tiled_shape<D>;
+template <int D, int Q>
+static __device__ __forceinline__ void store_out(const attention_kernel_args &k, const tiled_block<D, Q> &b,
+                                                 const float (&out)[tiled_shape<D, Q>::dims / 8][4]) {
+  using shape = tiled_shape<D, Q>;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint32_t dim = warp % shape::warps_d * shape::dims + lane % 4 * 2;
 #pragma unroll
@@ -226,16 +241,16 @@ static __device__ __forceinline__ void store_out(const attention_kernel_args &k,
   }
 }
 
-template <int D>
-static __device__ __forceinline__ void open_block(const attention_kernel_args &k, uint8_t *memory, tiled_block<D> &b) {
-  using shape = tiled_shape<D>;
+template <int D, int Q>
+static __device__ __forceinline__ void open_block(const attention_kernel_args &k, uint8_t *memory, tiled_block<D, Q> &b) {
+  using shape = tiled_shape<D, Q>;
   b.item = k.items[blockIdx.x];
   b.segment = k.op.segment[b.item.segment];
   b.kv_head = blockIdx.y;
   b.q = (__nv_bfloat16 *)(void *)memory;
   b.scores = (float *)(void *)(memory + shape::queries * shape::stride * 2);
   b.ring = (__nv_bfloat16 *)(void *)(b.scores + shape::queries * SCORE_STRIDE);
-  b.all_max = (float *)(void *)(b.ring + 2 * TILE_KEYS * shape::stride);
+  b.all_max = (float *)(void *)(b.ring + shape::ring * TILE_KEYS * shape::stride);
   b.all_sum = b.all_max + shape::queries;
   b.keep = b.all_sum + shape::queries;
   b.add = b.keep + shape::queries;
@@ -247,39 +262,50 @@ static __device__ __forceinline__ void open_block(const attention_kernel_args &k
   for (uint32_t r = threadIdx.x; r < shape::queries; r += TILED_THREADS) b.all_max[r] = -INFINITY, b.all_sum[r] = 0.0f;
 }
 
-template <int D>
+template <int D, int Q>
 static __global__ void __launch_bounds__(TILED_THREADS, 1) tiled_kernel(const __grid_constant__ attention_kernel_args k) {
-  using shape = tiled_shape<D>;
+  using shape = tiled_shape<D, Q>;
   constexpr int n_sums = shape::dims / 8;
   extern __shared__ __align__(128) uint8_t memory[];
-  tiled_block<D> b;
-  open_block<D>(k, memory, b);
-  load_queries<D>(k, b);
-  tile_cursor at = {b.item.chunk, 0, 0, false, false}, next;
-  enter_chunk<D>(b, at);
-  copy_tile<D>(k.op, b, at, b.ring);
-  copies_commit();
+  tiled_block<D, Q> b;
+  open_block<D, Q>(k, memory, b);
+  load_queries<D, Q>(k, b);
+  tile_cursor at = {b.item.chunk, 0, 0, false, false}, ask;
+  enter_chunk<D, Q>(b, at);
+  ask = at;
+  for (int i = 0; i + 1 < shape::ring; i++) {
+    if (!ask.at_end) {
+      copy_tile<D, Q>(k.op, b, ask, b.ring + i * TILE_KEYS * shape::stride);
+      advance<D, Q>(b, ask);
+    }
+    copies_commit();
+  }
   float out[n_sums][4], all[n_sums][4];
 #pragma unroll
   for (int i = 0; i < 4 * n_sums; i++) out[i / 4][i % 4] = all[i / 4][i % 4] = 0.0f;
   uint32_t query = threadIdx.x / 32 / shape::warps_d * 16 + threadIdx.x % 32 / 4;
   float scale = k.op.scale * 1.44269504088896f;
-  for (uint32_t turn = 0; !at.at_end; turn ^= 1, at = next) {
-    next = at;
-    advance<D>(b, next);
-    copies_wait<0>();
+  for (uint32_t turn = 0; !at.at_end; turn = (turn + 1) % shape::ring) {
+    tile_cursor next = at;
+    advance<D, Q>(b, next);
+    copies_wait<shape::ring - 2>();
     __syncthreads();
-    if (!next.at_end) copy_tile<D>(k.op, b, next, b.ring + (turn ^ 1) * TILE_KEYS * shape::stride);
+    if (!ask.at_end) {
+      copy_tile<D, Q>(k.op, b, ask, b.ring + (turn + shape::ring - 1) % shape::ring * TILE_KEYS * shape::stride);
+      advance<D, Q>(b, ask);
+    }
     copies_commit();
     const __nv_bfloat16 *tile = b.ring + turn * TILE_KEYS * shape::stride;
-    if (!at.is_value) {
-      score_tile<D>(b, tile, at.tile, scale);
+    tile_cursor here = at;
+    at = next;
+    if (!here.is_value) {
+      score_tile<D, Q>(b, tile, here.tile, scale);
       if (!next.is_value) continue;
       __syncthreads();
-      weigh_chunk<D>(k, b, at.chunk);
+      weigh_chunk<D, Q>(k, b, here.chunk);
       continue; /* the next turn's barrier shows the weights to all */
     }
-    add_values<D>(b, tile, at.tile, out);
+    add_values<D, Q>(b, tile, here.tile, out);
     if (next.is_value && !next.at_end) continue;
     if (b.item.part_step > 0) break; /* its only chunk */
 #pragma unroll
@@ -289,8 +315,8 @@ static __global__ void __launch_bounds__(TILED_THREADS, 1) tiled_kernel(const __
       out[i / 4][i % 4] = 0.0f;
     }
   }
-  if (b.item.part_step > 0) store_out<D>(k, b, out);
-  else store_out<D>(k, b, all);
+  if (b.item.part_step > 0) store_out<D, Q>(k, b, out);
+  else store_out<D, Q>(k, b, all);
 }
 
 static __global__ void merge_kernel(const __grid_constant__ attention_kernel_args k) {
@@ -313,8 +339,13 @@ static __global__ void merge_kernel(const __grid_constant__ attention_kernel_arg
   }
 }
 
-uint32_t attention_tiled_queries(uint32_t head_dim) {
-  return head_dim >= 512 ? 32 : 64;
+/* One number for all calls gives the same bits as another: it only says how queries share a block. */
+uint32_t attention_tiled_queries(const weft_attention_args *args) {
+  uint32_t group = args->n_heads / args->kv.n_kv_heads, most = 0;
+  for (uint32_t s = 0; s < args->n_segments && args->segment != NULL; s++)
+    if (args->segment[s].n_rows * group > most) most = args->segment[s].n_rows * group;
+  if (args->kv.head_dim >= 128 && most <= 16) return 16;
+  return args->kv.head_dim >= 512 ? 32 : 64;
 }
 
 bool attention_tiled_fits(const weft_attention_args *args) {
@@ -325,31 +356,39 @@ bool attention_tiled_fits(const weft_attention_args *args) {
   return kv->type == WEFT_TYPE_BF16 && known && all % 16 == 0;
 }
 
-weft_status attention_tiled(cuda_device *d, const attention_kernel_args *args) {
+template <int D, int Q>
+static void launch(cuda_device *d, const attention_kernel_args *args) {
   dim3 grid(args->n_items, args->op.kv.n_kv_heads);
+  tiled_kernel<D, Q><<<grid, TILED_THREADS, tiled_shape<D, Q>::bytes, d->stream>>>(*args);
+}
+
+weft_status attention_tiled(cuda_device *d, const attention_kernel_args *args, uint32_t queries) {
+  bool few = queries == 16;
   switch (args->op.kv.head_dim) {
-    case 64: tiled_kernel<64><<<grid, TILED_THREADS, tiled_shape<64>::bytes, d->stream>>>(*args); break;
-    case 128: tiled_kernel<128><<<grid, TILED_THREADS, tiled_shape<128>::bytes, d->stream>>>(*args); break;
-    case 256: tiled_kernel<256><<<grid, TILED_THREADS, tiled_shape<256>::bytes, d->stream>>>(*args); break;
-    default: tiled_kernel<512><<<grid, TILED_THREADS, tiled_shape<512>::bytes, d->stream>>>(*args); break;
+    case 64: launch<64, 64>(d, args); break;
+    case 128: few ? launch<128, 16>(d, args) : launch<128, 64>(d, args); break;
+    case 256: few ? launch<256, 16>(d, args) : launch<256, 64>(d, args); break;
+    default: few ? launch<512, 16>(d, args) : launch<512, 32>(d, args); break;
   }
   weft_status status = cuda_launched(d, "attention");
   if (status != WEFT_OK || args->n_merges == 0) return status;
-  dim3 merge_grid(args->n_merges, args->op.kv.n_kv_heads, attention_tiled_queries(args->op.kv.head_dim));
-  merge_kernel<<<merge_grid, 128, 0, d->stream>>>(*args);
+  merge_kernel<<<dim3(args->n_merges, args->op.kv.n_kv_heads, queries), 128, 0, d->stream>>>(*args);
   return cuda_launched(d, "joining attention");
 }
 
-template <int D>
+template <int D, int Q>
 static weft_status set_up(cuda_device *d) {
-  cudaError_t error = cudaFuncSetAttribute(tiled_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           tiled_shape<D>::bytes);
+  cudaError_t error = cudaFuncSetAttribute(tiled_kernel<D, Q>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           tiled_shape<D, Q>::bytes);
   return cuda_judge(d, error, "setting up attention");
 }
 
 weft_status attention_tiled_setup(cuda_device *d) {
-  weft_status status = set_up<64>(d);
-  if (status == WEFT_OK) status = set_up<128>(d);
-  if (status == WEFT_OK) status = set_up<256>(d);
-  return status == WEFT_OK ? set_up<512>(d) : status;
+  weft_status status = set_up<64, 64>(d);
+  if (status == WEFT_OK) status = set_up<128, 64>(d);
+  if (status == WEFT_OK) status = set_up<256, 64>(d);
+  if (status == WEFT_OK) status = set_up<512, 32>(d);
+  if (status == WEFT_OK) status = set_up<128, 16>(d);
+  if (status == WEFT_OK) status = set_up<256, 16>(d);
+  return status == WEFT_OK ? set_up<512, 16>(d) : status;
 }

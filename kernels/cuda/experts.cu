@@ -2,6 +2,7 @@
 /* experts: the pairs (row, rank) sorted by expert, one product over all experts for gate and up, one for
  * down, and the sum per row in rank order.
  *
+ *   few rows  no sorting: every pair is a job of its own, and products prepare their rows themselves
  *   group     counts, offsets and the list of jobs (some pairs of one expert each) stay on the device
  *   gate, up  [pair][2 n_ff] f32;  act(g) * u is prepared like any other input
  *   down      [pair][n_in] f32;    y[row] adds its ranks one after another
@@ -67,12 +68,14 @@ static __global__ void pair_gate_kernel(const float *gu, float *h, uint64_t n, u
 }
 
 static __global__ void combine_kernel(const weft_experts_args a, const float *down, const int32_t *pair_at,
-                                      uint32_t n_in) {
+                                      uint32_t n_in, uint32_t n_experts) {
   uint32_t r = blockIdx.x;
   for (uint32_t i = threadIdx.x; i < n_in; i += blockDim.x) {
     float sum = 0.0f;
     for (uint32_t j = 0; j < a.k; j++) {
-      int32_t at = pair_at[(uint64_t)r * a.k + j];
+      int64_t pair = (int64_t)r * a.k + j, at = pair;
+      if (pair_at != NULL) at = pair_at[pair];
+      else if (a.ids[pair] < 0 || (uint32_t)a.ids[pair] >= n_experts) at = -1;
       float value = at < 0 ? not_a_number() : down[(uint64_t)at * n_in + i];
       sum = __fadd_rn(sum, __fmul_rn(a.weights[(uint64_t)r * a.k + j], value));
     }
@@ -90,6 +93,7 @@ typedef struct experts_plan {
   void *x[3]; /* by form: 1 f16, 2 bf16 */
   float *x_back[3];
   float *gate_up, *h_back, *down;
+  float *few_down; /* [MULTIPLY_RAW_ROWS * k][n_in], beside gate_up */
   void *h;
   uint64_t n_bytes;
 } experts_plan;
@@ -138,6 +142,8 @@ static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
   /* gate_up has been read when down is written */
   uint64_t wide = 2ull * p.n_ff > p.n_in ? 2ull * p.n_ff : p.n_in;
   p.gate_up = p.down = (float *)cuda_cut(&cutter, 4 * wide * p.n_pairs);
+  uint32_t n_few = args->n_rows < MULTIPLY_RAW_ROWS ? args->n_rows : MULTIPLY_RAW_ROWS;
+  p.few_down = (float *)cuda_cut(&cutter, 4ull * n_few * args->k * p.n_in);
   p.n_bytes = cutter.at;
   return p;
 }
@@ -222,7 +228,48 @@ static weft_status output_side(cuda_device *d, const weft_experts_args *args, co
   a.n_rows = p->n_pairs;
   weft_status status = multiply(d, &a);
   if (status != WEFT_OK) return status;
-  combine_kernel<<<args->n_rows, 256, 0, d->stream>>>(*args, p->down, p->pair_at, p->n_in);
+  combine_kernel<<<args->n_rows, 256, 0, d->stream>>>(*args, p->down, p->pair_at, p->n_in, p->n_experts);
+  return cuda_launched(d, "adding experts");
+}
+
+/* ---- few rows ------------------------------------------------------------------------------------------- */
+
+static bool is_few(const weft_experts_args *args, const experts_plan *p) {
+  const weft_weight *gate = args->gate_up != NULL ? args->gate_up : args->gate;
+  const weft_weight *up = args->gate_up != NULL ? args->gate_up : args->up;
+  return args->n_rows <= MULTIPLY_RAW_ROWS && multiply_takes_raw(gate->type, 1, p->n_in) &&
+         multiply_takes_raw(up->type, 1, p->n_in) && multiply_takes_raw(args->down->type, 1, p->n_ff);
+}
+
+static multiply_args by_pair(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight, float *y,
+                             uint64_t y_stride, uint32_t pairs_per_row) {
+  multiply_args a = grouped(p, weight, y, y_stride);
+  a.jobs = NULL;
+  a.ids = args->ids;
+  a.n_matrices = p->n_experts;
+  a.pairs_per_row = pairs_per_row;
+  a.jobs_max = p->n_pairs;
+  return a;
+}
+
+static weft_status run_few(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
+  const weft_weight *in[2] = {args->gate_up != NULL ? args->gate_up : args->gate, args->up};
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < (args->gate_up != NULL ? 1u : 2u) && status == WEFT_OK; i++) {
+    multiply_args a = by_pair(args, p, in[i], p->gate_up + i * p->n_ff, 2ull * p->n_ff, args->k);
+    a.raw.x = args->x;
+    a.raw.x_stride = args->x_stride;
+    status = multiply(d, &a);
+  }
+  if (status != WEFT_OK) return status;
+  multiply_args a = by_pair(args, p, args->down, p->few_down, p->n_in, 1);
+  a.raw.x = p->gate_up;
+  a.raw.x_stride = 2ull * p->n_ff;
+  a.raw.gated = true;
+  a.raw.activation = args->activation;
+  status = multiply(d, &a);
+  if (status != WEFT_OK) return status;
+  combine_kernel<<<args->n_rows, 256, 0, d->stream>>>(*args, p->few_down, NULL, p->n_in, p->n_experts);
   return cuda_launched(d, "adding experts");
 }
 
@@ -231,6 +278,7 @@ weft_status weft_cuda_experts(weft_device *device, const weft_experts_args *args
   experts_plan p = plan_of(args, args->scratch);
   bool is_prepared[3] = {false, false, false};
   if (d->lost) return WEFT_E_DEVICE;
+  if (is_few(args, &p)) return run_few(d, args, &p);
   weft_status status = group(d, args, &p);
   if (status == WEFT_OK && args->gate_up != NULL)
     status = input_side(d, args, &p, args->gate_up, 0, is_prepared);

@@ -350,6 +350,22 @@ static __device__ __forceinline__ void operands_of(const lane_codes<T> &in, cons
   }
 }
 
+/* Eight numbers in 16 bits each, rounded to nearest. */
+template <bool BF16>
+static __device__ __forceinline__ uint4 eight_16(const float (&v)[8]) {
+  if (BF16) {
+    return make_uint4(pair_bf16(v[0], v[1]), pair_bf16(v[2], v[3]), pair_bf16(v[4], v[5]), pair_bf16(v[6], v[7]));
+  }
+  return make_uint4(pair_f16(v[0], v[1]), pair_f16(v[2], v[3]), pair_f16(v[4], v[5]), pair_f16(v[6], v[7]));
+}
+
+/* The power of two that takes a row's largest magnitude (as f32 bits) into [2^14, 2^15). */
+static __device__ __forceinline__ int lift_of(uint32_t most_bits) {
+  if (most_bits == 0 || most_bits >= 0x7F800000u) return 0; /* zeros; or a row with inf or NaN */
+  int lift = 14 - ilogbf(__uint_as_float(most_bits));
+  return max(-100, min(100, lift));
+}
+
 /* The power of two of a weight: its largest value becomes about 2^13. Exact in f32. */
 static __device__ __forceinline__ int raise_exponent(int type, const form_header *header) {
   float most = __uint_as_float(header->most_scale), least = __uint_as_float(header->most_least);

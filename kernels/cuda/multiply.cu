@@ -8,8 +8,11 @@
 
 enum {
   SEGMENTS_MAX = 8,       /* part of the numerics: see multiply_shape */
-  FEW_ROWS_DENSE = 64,    /* up to here the kernel for few rows is taken, several times if need be */
-  MANY_ROWS_PER_JOB = 64, /* width of the kernel for many rows */
+  FEW_ROWS_DENSE = 32,    /* up to here the kernel for few rows is taken, several times if need be */
+  STREAM_ROWS = 32,       /* and up to here, with many outputs, the one that keeps rows at hand */
+  STREAM_TILES = 2048,
+  RAW_TILES = 1536,       /* more blocks than this would each prepare the rows again */
+  MANY_ROWS_PER_JOB = 64, /* width of the kernel for many rows, of jobs */
   JOBS_MAX = 65535
 };
 
@@ -50,26 +53,45 @@ weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t 
 
 uint32_t multiply_job_rows(int type, uint64_t n_rows, uint64_t n_matrices) {
   uint64_t mean = (n_rows + n_matrices - 1) / n_matrices;
-  uint32_t rows = mean <= 6 ? 8 : mean <= 14 ? 16 : mean <= 40 ? 32 : MANY_ROWS_PER_JOB;
+  uint32_t rows = mean <= 6 ? 8 : mean <= 24 ? 16 : mean <= 48 ? 32 : MANY_ROWS_PER_JOB;
   if (type == WEFT_TYPE_F32) rows = mean <= 1 ? 1 : mean <= 14 ? 8 : 64;
   while (n_rows / rows + n_matrices > JOBS_MAX) rows *= 2; /* refused by the kernels beyond their width */
   return rows;
 }
 
+bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in) {
+  return type != WEFT_TYPE_F32 && n_rows <= MULTIPLY_RAW_ROWS &&
+         (uint64_t)n_rows * cuda_ceil(n_in, 128) * 256 <= MULTIPLY_RAW_BYTES;
+}
+
+static uint32_t count_tiles(const multiply_args *args) {
+  uint32_t n = 0;
+  for (uint32_t w = 0; w < args->n_weights; w++) n += args->weight[w].n_tiles;
+  return n;
+}
+
+static weft_status multiply_dense_rows(cuda_device *d, const multiply_args *args) {
+  if (args->raw.x != NULL) return multiply_few(d, args, args->n_rows);
+  if (args->n_rows <= STREAM_ROWS && count_tiles(args) >= STREAM_TILES && multiply_stream_fits(args, args->n_rows))
+    return multiply_stream(d, args, args->n_rows);
+  if (args->n_rows <= FEW_ROWS_DENSE) return multiply_few(d, args, args->n_rows);
+  return multiply_many(d, args);
+}
+
 weft_status multiply(cuda_device *d, const multiply_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   if (args->type == WEFT_TYPE_F32) return multiply_f32(d, args);
-  if (args->jobs == NULL) {
-    if (args->n_rows <= FEW_ROWS_DENSE) return multiply_few(d, args, args->n_rows);
-    return multiply_many(d, args);
-  }
+  if (args->ids != NULL) return multiply_few(d, args, 1);
+  if (args->jobs == NULL) return multiply_dense_rows(d, args);
   if (args->job_rows > MANY_ROWS_PER_JOB) return WEFT_E_TOO_LARGE;
   if (args->job_rows == MANY_ROWS_PER_JOB) return multiply_many(d, args);
+  if (multiply_stream_fits(args, args->job_rows)) return multiply_stream(d, args, args->job_rows);
   return multiply_few(d, args, args->job_rows);
 }
 
 weft_status cuda_multiply_setup(cuda_device *d) {
-  return multiply_many_setup(d);
+  weft_status status = multiply_many_setup(d);
+  return status == WEFT_OK ? multiply_stream_setup(d) : status;
 }
 
 /* ---- dense products from f32 rows ----------------------------------------------------------------------- */
@@ -103,7 +125,8 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
     float *back = (float *)(void *)((uint8_t *)scratch + cuda_align(n_tiles * a.n_units * 2048));
     a.x = scratch;
     a.x_back = back;
-    weft_status status = multiply_prepare(d, weight->type, x, x_stride, n_rows, weight->n_in, scratch, back);
+    weft_status status = multiply_prepare(d, weight->type, x, x_stride, n_rows,
+                                          weight->n_in, scratch, back);
     if (status != WEFT_OK) return status;
   }
   return multiply(d, &a);
@@ -126,6 +149,18 @@ uint64_t weft_cuda_matmul_scratch(weft_device *device, const weft_matmul_args *a
   return bytes;
 }
 
+/* Weights [*w, end) of one type go together; *w moves on. */
+static multiply_args args_of_run(const weft_matmul_args *args, uint32_t *w) {
+  multiply_args a;
+  memset(&a, 0, sizeof a);
+  int type = args->weight[*w]->type;
+  multiply_shape(&a, type, args->weight[*w]->n_in, args->weight[*w]->n_out);
+  a.n_rows = args->n_rows;
+  for (; *w < args->n_weights && args->weight[*w]->type == type; *w += 1)
+    a.weight[a.n_weights++] = weight_of(args->weight[*w], args->y[*w], args->y_stride[*w]);
+  return a;
+}
+
 weft_status weft_cuda_matmul(weft_device *device, const weft_matmul_args *args) {
   cuda_device *d = cuda_of(device);
   uint32_t n_in = args->weight[0]->n_in;
@@ -134,24 +169,26 @@ weft_status weft_cuda_matmul(weft_device *device, const weft_matmul_args *args) 
   float *back[3] = {NULL, NULL, NULL};
   if (d->lost) return WEFT_E_DEVICE;
   for (uint32_t w = 0; w < args->n_weights;) {
-    int type = args->weight[w]->type, form = form_of_x(type);
-    if (form != 0 && prepared[form] == NULL) {
-      prepared[form] = cuda_cut(&cutter, (uint64_t)cuda_ceil(args->n_rows, 8) * cuda_ceil(n_in, 128) * 2048);
-      back[form] = (float *)cuda_cut(&cutter, 4ull * args->n_rows);
-      weft_status status = multiply_prepare(d, type, args->x, args->x_stride, args->n_rows, n_in,
-                                            prepared[form], back[form]);
-      if (status != WEFT_OK) return status;
+    multiply_args a = args_of_run(args, &w);
+    int form = form_of_x(a.type);
+    weft_status status = WEFT_OK;
+    if (form == 0) {
+      a.x = args->x;
+      a.x_stride = args->x_stride;
+    } else if (multiply_takes_raw(a.type, args->n_rows, n_in) && count_tiles(&a) <= RAW_TILES) {
+      a.raw.x = args->x;
+      a.raw.x_stride = args->x_stride;
+    } else {
+      if (prepared[form] == NULL) {
+        prepared[form] = cuda_cut(&cutter, (uint64_t)cuda_ceil(args->n_rows, 8) * a.n_units * 2048);
+        back[form] = (float *)cuda_cut(&cutter, 4ull * args->n_rows);
+        status = multiply_prepare(d, a.type, args->x, args->x_stride,
+                                  args->n_rows, n_in, prepared[form], back[form]);
+      }
+      a.x = prepared[form];
+      a.x_back = back[form];
     }
-    multiply_args a;
-    memset(&a, 0, sizeof a);
-    multiply_shape(&a, type, n_in, args->weight[w]->n_out);
-    a.x = form == 0 ? (const void *)args->x : prepared[form];
-    a.x_stride = args->x_stride;
-    a.x_back = back[form];
-    a.n_rows = args->n_rows;
-    for (; w < args->n_weights && args->weight[w]->type == type; w++)
-      a.weight[a.n_weights++] = weight_of(args->weight[w], args->y[w], args->y_stride[w]);
-    weft_status status = multiply(d, &a);
+    if (status == WEFT_OK) status = multiply(d, &a);
     if (status != WEFT_OK) return status;
   }
   return WEFT_OK;

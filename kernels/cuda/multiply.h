@@ -29,7 +29,16 @@ typedef struct multiply_weight {
   uint32_t n_out, n_tiles; /* row tiles of a matrix */
 } multiply_weight;
 
-/* Up to three weights of one type and one n_in. jobs NULL: one matrix, rows 0 .. n_rows. */
+/* Rows that the kernel for few rows prepares itself, into shared memory. x NULL: they are prepared. */
+typedef struct multiply_raw {
+  const float *x;
+  uint64_t x_stride;
+  bool gated; /* an element is act(x[i]) * x[i + n_in] */
+  weft_activation activation;
+} multiply_raw;
+
+/* Up to three weights of one type and one n_in. Rows: without jobs and ids one matrix, rows 0 .. n_rows; with
+ * ids every pair p is a job of its own, matrix ids[p], row p / pairs_per_row; with jobs as listed. */
 typedef struct multiply_args {
   multiply_weight weight[WEFT_MATMUL_MAX];
   uint32_t n_weights;
@@ -45,7 +54,14 @@ typedef struct multiply_args {
   uint32_t jobs_max;
   uint32_t job_rows;        /* most rows of a job: how the list was made */
   const int32_t *row_of;    /* device: x row of a sorted pair; NULL: the pair itself */
+  const int32_t *ids;       /* device */
+  uint32_t pairs_per_row, n_matrices;
+  multiply_raw raw;
 } multiply_args;
+
+enum { MULTIPLY_RAW_ROWS = 1, MULTIPLY_RAW_BYTES = 40 << 10 };
+/* Whether so many rows may be given raw. */
+bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in);
 
 /* Bytes of n prepared rows and of their powers. */
 uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in);
@@ -66,12 +82,22 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
 /* The kernels' launchers. */
 weft_status multiply_few(cuda_device *d, const multiply_args *args, uint32_t rows);
 weft_status multiply_many(cuda_device *d, const multiply_args *args);
-weft_status multiply_f32(cuda_device *d, const multiply_args *args);
 weft_status multiply_many_setup(cuda_device *d);
+bool multiply_stream_fits(const multiply_args *args, uint32_t rows);
+weft_status multiply_stream(cuda_device *d, const multiply_args *args, uint32_t rows);
+weft_status multiply_stream_setup(cuda_device *d);
+weft_status multiply_f32(cuda_device *d, const multiply_args *args);
 
 /* Rows of the last 8 that a block of the given width starts at, and how many it has. */
 static __device__ __forceinline__ bool job_of(const multiply_args &a, uint32_t index, uint32_t width,
                                               multiply_job *job) {
+  if (a.ids != NULL) {
+    int32_t id = a.ids[index];
+    job->matrix = (uint32_t)id;
+    job->first = index;
+    job->n = 1;
+    return id >= 0 && (uint32_t)id < a.n_matrices;
+  }
   if (a.jobs == NULL) {
     job->matrix = 0;
     job->first = index * width;
@@ -88,6 +114,7 @@ static __device__ __forceinline__ bool job_of(const multiply_args &a, uint32_t i
 static __device__ __forceinline__ uint32_t x_row_of(const multiply_args &a, const multiply_job &job,
                                                     uint32_t n) {
   uint32_t pair = job.first + min(n, job.n - 1);
+  if (a.ids != NULL) return pair / a.pairs_per_row;
   return a.row_of == NULL ? pair : (uint32_t)a.row_of[pair];
 }
 

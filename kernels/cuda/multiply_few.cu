@@ -2,55 +2,139 @@
 /* Products for few rows: a warp takes 16 outputs and one segment of the inputs, and reads its weights
  * straight from memory into the registers of the matrix units; segments meet in shared memory.
  *
- *   block   up to 8 warps = row tiles x segments, for one job (8 NT rows of x) */
+ *   block   up to 8 warps = row tiles x segments, for one job (8 NT rows of x)
+ *   raw     one row of f32: every block prepares it for itself while its first weights are on
+ *           their way, which saves a kernel before this one */
 #include "kernels/cuda/multiply.h"
 
-template <int T, int NT>
-static __device__ __forceinline__ void multiply_segment(const multiply_args &a, const uint8_t *row_tile,
-                                                        const uint8_t *const (&x)[NT], uint32_t segment,
-                                                        float raise, float (&sum)[NT][4]) {
-  uint32_t lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  uint32_t begin = segment * a.segment_units, end = min(a.n_units, begin + a.segment_units);
-  lane_codes<T> codes, next_codes;
-  lane_scales<T> scales, next_scales;
-  form_place place = place_of<T>(row_tile, begin, a.is_tail != 0 && begin + 1 == a.n_units);
-  load_codes<T>(place, lane, codes);
-  load_scales<T>(place, g, c, scales);
-  for (uint32_t unit = begin; unit < end; unit++) {
-    bool tail = a.is_tail != 0 && unit + 1 == a.n_units;
-    uint32_t half = place.half;
-    if (unit + 1 < end) {
-      place = place_of<T>(row_tile, unit + 1, a.is_tail != 0 && unit + 2 == a.n_units);
-      load_codes<T>(place, lane, next_codes);
-      load_scales<T>(place, g, c, next_scales);
+/* Units that are asked for at once. */
+template <int T>
+__host__ __device__ constexpr int batch_units() {
+  return form_bits(T) == 16 ? 2 : 4;
+}
+
+template <int T>
+struct unit_batch {
+  lane_codes<T> codes[batch_units<T>()];
+  lane_scales<T> scales[batch_units<T>()];
+};
+
+static __device__ __forceinline__ bool is_tail_unit(const multiply_args &a, uint32_t unit) {
+  return a.is_tail != 0 && unit + 1 == a.n_units;
+}
+
+template <int T>
+static __device__ __forceinline__ void load_batch(const multiply_args &a, const uint8_t *row_tile, uint32_t unit,
+                                                  uint32_t end, unit_batch<T> &out) {
+  uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (int b = 0; b < batch_units<T>(); b++) {
+    if (unit + b >= end) continue;
+    form_place place = place_of<T>(row_tile, unit + b, is_tail_unit(a, unit + b));
+    load_codes<T>(place, lane, out.codes[b]);
+    load_scales<T>(place, lane / 4, lane % 4, out.scales[b]);
+  }
+}
+
+/* ---- raw rows ------------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ float raw_element(const multiply_args &a, const float *row, uint32_t i) {
+  return a.raw.gated ? gate_product(a.raw.activation, row[i], row[i + a.n_in]) : row[i];
+}
+
+/* The powers of two of the job's rows; the same rule as prepare_kernel. */
+template <int T>
+static __device__ __forceinline__ void lift_rows(const multiply_args &a, const multiply_job &job, int *lift,
+                                                 uint32_t *most_of) {
+  if constexpr (form_is_bf16(T)) {
+    if (threadIdx.x < MULTIPLY_RAW_ROWS) lift[threadIdx.x] = 0;
+  } else {
+    for (uint32_t r = 0; r < job.n; r++) {
+      const float *row = a.raw.x + (uint64_t)x_row_of(a, job, r) * a.raw.x_stride;
+      uint32_t most = 0;
+      for (uint32_t i = threadIdx.x; i < a.n_in; i += blockDim.x)
+        most = max(most, __float_as_uint(raw_element(a, row, i)) & 0x7FFFFFFFu);
+      most = warp_max(most);
+      if (threadIdx.x % 32 == 0) most_of[r * 8 + threadIdx.x / 32] = most;
     }
+    __syncthreads();
+    if (threadIdx.x < job.n) {
+      uint32_t most = 0;
+      for (uint32_t w = 0; w < blockDim.x / 32; w++) most = max(most, most_of[threadIdx.x * 8 + w]);
+      lift[threadIdx.x] = lift_of(most);
+    }
+  }
+  __syncthreads();
+}
+
+/* [row][8 inputs]: 16 bytes each, inputs ascending. */
+template <int T>
+static __device__ __forceinline__ void prepare_raw(const multiply_args &a, const multiply_job &job, const int *lift,
+                                                   uint4 *rows) {
+  uint32_t n_chunks = a.n_units * 16;
+  for (uint32_t at = threadIdx.x; at < job.n * n_chunks; at += blockDim.x) {
+    uint32_t r = at / n_chunks, k0 = at % n_chunks * 8;
+    const float *row = a.raw.x + (uint64_t)x_row_of(a, job, r) * a.raw.x_stride;
+    float up = ldexpf(1.0f, lift[r]), v[8];
+#pragma unroll
+    for (uint32_t e = 0; e < 8; e++) v[e] = k0 + e < a.n_in ? __fmul_rn(raw_element(a, row, k0 + e), up) : 0.0f;
+    rows[at] = eight_16<form_is_bf16(T)>(v);
+  }
+  __syncthreads();
+}
+
+/* ---- a segment ------------------------------------------------------------------------------------------ */
+
+/* Where the lane's share of x lies: prepared rows in memory, or the block's own in shared memory. */
+template <int NT>
+struct x_source {
+  const uint8_t *prepared[NT];
+  const uint4 *raw; /* of row g; NULL where there is none: zeros */
+};
+
+template <int NT, bool RAW>
+static __device__ __forceinline__ void load_x(const multiply_args &a, const x_source<NT> &x, uint32_t unit, int i,
+                                              uint4 (&b)[NT]) {
+  if constexpr (RAW) {
+    uint32_t c = threadIdx.x % 4, in = is_tail_unit(a, unit) ? 2 * c + i : 4 * c + i;
+    b[0] = x.raw == NULL ? make_uint4(0, 0, 0, 0) : x.raw[unit * 16 + in];
+  } else {
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+      b[n] = __ldg((const uint4 *)(const void *)(x.prepared[n] + ((uint64_t)unit * 4 + i) * 512));
+  }
+}
+
+template <int T, int NT, bool RAW>
+static __device__ __forceinline__ void multiply_batch(const multiply_args &a, const unit_batch<T> &batch,
+                                                      uint32_t unit, uint32_t end, const x_source<NT> &x, float raise,
+                                                      float (&sum)[NT][4]) {
+#pragma unroll
+  for (int u = 0; u < batch_units<T>(); u++) {
+    if (unit + u >= end) continue;
     lane_factors factors;
-    make_factors<T>(scales, half, c, raise, factors);
+    make_factors<T>(batch.scales[u], form_of(T).unit == 256 ? (unit + u) & 1u : 0u, threadIdx.x % 4, raise, factors);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      if (i >= 2 && tail) continue;
+      if (i >= 2 && is_tail_unit(a, unit + u)) continue;
       uint4 b[NT];
-#pragma unroll
-      for (int n = 0; n < NT; n++)
-        b[n] = __ldg((const uint4 *)(const void *)(x[n] + ((uint64_t)unit * 4 + i) * 512));
+      load_x<NT, RAW>(a, x, unit + u, i, b);
       uint32_t w[2][4];
-      operands_of<T>(codes, factors, i, w);
+      operands_of<T>(batch.codes[u], factors, i, w);
 #pragma unroll
       for (int n = 0; n < NT; n++) {
         mma<form_is_bf16(T)>(sum[n], w[0], b[n].x, b[n].y);
         mma<form_is_bf16(T)>(sum[n], w[1], b[n].z, b[n].w);
       }
     }
-    codes = next_codes;
-    scales = next_scales;
   }
 }
 
-/* Segments ascending, from 0; then out. part: [warps][NT][lane][4]. */
-template <int NT>
+/* Segments ascending, from 0; then out. part: [segments][NT][lane][4]. */
+template <int NT, bool RAW>
 static __device__ __forceinline__ void finish_tile(const multiply_args &a, const multiply_job &job,
-                                                   const multiply_weight &weight, uint32_t tile,
-                                                   const float *part, int raise) {
+                                                   const multiply_weight &weight, uint32_t tile, const float *part,
+                                                   int raise, const int *lift) {
   uint32_t lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   float down = ldexpf(1.0f, -raise);
 #pragma unroll
@@ -62,62 +146,72 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
         sum = __fadd_rn(sum, part[((s * NT + n) * 32 + lane) * 4 + e]);
       uint32_t column = 8 * n + 2 * c + e % 2, out = tile * 16 + g + e / 2 * 8;
       if (column >= job.n || out >= weight.n_out) continue;
-      float back = a.x_back[x_row_of(a, job, column)];
-      weight.y[(uint64_t)(job.first + column) * weight.y_stride + out] =
-          __fmul_rn(__fmul_rn(sum, back), down);
+      float back = RAW ? ldexpf(1.0f, -lift[column]) : a.x_back[x_row_of(a, job, column)];
+      weight.y[(uint64_t)(job.first + column) * weight.y_stride + out] = __fmul_rn(__fmul_rn(sum, back), down);
     }
   }
 }
 
-template <int T, int NT>
+template <int T, int NT, bool RAW>
 static __global__ void __launch_bounds__(256) few_kernel(const __grid_constant__ multiply_args a) {
-  extern __shared__ float part[]; /* [row tiles of the block][segments][NT][32][4] */
+  extern __shared__ __align__(16) float part[]; /* [row tiles of the block][segments][NT][32][4], then raw rows */
+  __shared__ int lift[MULTIPLY_RAW_ROWS];
+  __shared__ uint32_t most_of[MULTIPLY_RAW_ROWS * 8];
   multiply_job job;
   if (!job_of(a, blockIdx.y, 8 * NT, &job)) return;
-  uint32_t warp = threadIdx.x / 32, segment = warp % a.n_segments;
-  uint32_t n_slots = blockDim.x / 32 / a.n_segments;
-  uint32_t tile = blockIdx.x * n_slots + warp / a.n_segments, w = 0;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, segment = warp % a.n_segments;
+  uint32_t n_slots = blockDim.x / 32 / a.n_segments, w = 0;
+  uint32_t tile = blockIdx.x * n_slots + warp / a.n_segments;
   while (w < a.n_weights && tile >= a.weight[w].n_tiles) tile -= a.weight[w++].n_tiles;
   bool active = w < a.n_weights;
-  int raise = 0;
-  if (active) {
-    const uint8_t *data = a.weight[w].data;
-    const uint8_t *x[NT];
-    float sum[NT][4];
-    raise = raise_exponent(T, (const form_header *)(const void *)data);
-    const uint8_t *row_tile = data + FORM_HEADER_BYTES +
-                              ((uint64_t)job.matrix * a.weight[w].n_tiles + tile) * a.tile_bytes;
+  const multiply_weight &weight = a.weight[active ? w : 0];
+  const uint8_t *row_tile =
+      weight.data + FORM_HEADER_BYTES + ((uint64_t)job.matrix * weight.n_tiles + (active ? tile : 0)) * a.tile_bytes;
+  uint32_t unit = segment * a.segment_units, end = min(a.n_units, unit + a.segment_units);
+  unit_batch<T> batch;
+  load_batch<T>(a, row_tile, unit, end, batch);
+  x_source<NT> x;
+  if (RAW) {
+    uint4 *rows = (uint4 *)(void *)(part + blockDim.x / 32 * NT * 128);
+    lift_rows<T>(a, job, lift, most_of);
+    prepare_raw<T>(a, job, lift, rows);
+    x.raw = lane / 4 < job.n ? rows + lane / 4 * a.n_units * 16 : NULL;
+  } else {
 #pragma unroll
-    for (int n = 0; n < NT; n++) {
-      uint32_t row = x_row_of(a, job, 8 * n + threadIdx.x % 32 / 4);
-      x[n] = (const uint8_t *)a.x + x_at(a, row, threadIdx.x % 4);
-#pragma unroll
-      for (int e = 0; e < 4; e++) sum[n][e] = 0.0f;
-    }
-    multiply_segment<T, NT>(a, row_tile, x, segment, ldexpf(1.0f, raise), sum);
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-      float4 v = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
-      ((float4 *)(void *)part)[(warp * NT + n) * 32 + threadIdx.x % 32] = v;
-    }
+    for (int n = 0; n < NT; n++)
+      x.prepared[n] = (const uint8_t *)a.x + x_at(a, x_row_of(a, job, 8 * n + lane / 4), lane % 4);
   }
+  int raise = raise_exponent(T, (const form_header *)(const void *)weight.data);
+  float raised = ldexpf(1.0f, raise), sum[NT][4];
+#pragma unroll
+  for (int at = 0; at < 4 * NT; at++) sum[at / 4][at % 4] = 0.0f;
+  for (;;) {
+    multiply_batch<T, NT, RAW>(a, batch, unit, end, x, raised, sum);
+    unit += batch_units<T>();
+    if (unit >= end) break;
+    load_batch<T>(a, row_tile, unit, end, batch);
+  }
+#pragma unroll
+  for (int n = 0; n < NT; n++)
+    ((float4 *)(void *)part)[(warp * NT + n) * 32 + lane] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
   __syncthreads();
   if (!active || segment != 0) return;
-  finish_tile<NT>(a, job, a.weight[w], tile, part + (uint64_t)warp * NT * 128, raise);
+  finish_tile<NT, RAW>(a, job, weight, tile, part + (uint64_t)warp * NT * 128, raise, lift);
 }
 
-template <int T, int NT>
+template <int T, int NT, bool RAW>
 static weft_status launch(cuda_device *d, const multiply_args &a) {
   uint32_t n_tiles = 0, n_slots = 8 / a.n_segments, width = 8 * NT;
   for (uint32_t w = 0; w < a.n_weights; w++) n_tiles += a.weight[w].n_tiles;
-  uint32_t n_jobs = a.jobs != NULL ? a.jobs_max : cuda_ceil(a.n_rows, width);
-  uint32_t n_warps = n_slots * a.n_segments;
+  bool listed = a.jobs != NULL || a.ids != NULL;
+  uint32_t n_jobs = listed ? a.jobs_max : cuda_ceil(a.n_rows, width), n_warps = n_slots * a.n_segments;
+  uint32_t bytes = n_warps * NT * 512 + (RAW ? (listed ? 1 : a.n_rows) * a.n_units * 256 : 0);
+
   multiply_args step = a;
   for (uint32_t first = 0; first < n_jobs; first += 65535) {
     uint32_t n = n_jobs - first < 65535 ? n_jobs - first : 65535;
-    few_kernel<T, NT><<<dim3(cuda_ceil(n_tiles, n_slots), n), 32 * n_warps, n_warps * NT * 512,
-                        d->stream>>>(step);
-    if (a.jobs != NULL) break; /* jobs_max stays below 65536 (multiply_job_rows) */
+    few_kernel<T, NT, RAW><<<dim3(cuda_ceil(n_tiles, n_slots), n), 32 * n_warps, bytes, d->stream>>>(step);
+    if (listed) break; /* jobs_max stays below 65536 (multiply_job_rows) */
     uint64_t rows = (uint64_t)n * width;
     step.x = (const uint8_t *)step.x + rows / 8 * a.n_units * 2048;
     step.x_back += rows;
@@ -129,9 +223,10 @@ static weft_status launch(cuda_device *d, const multiply_args &a) {
 
 template <int T>
 static weft_status launch_rows(cuda_device *d, const multiply_args &a, uint32_t rows) {
-  if (rows <= 8) return launch<T, 1>(d, a);
-  if (rows <= 16) return launch<T, 2>(d, a);
-  return launch<T, 4>(d, a);
+  if (a.raw.x != NULL) return launch<T, 1, true>(d, a);
+  if (rows <= 8) return launch<T, 1, false>(d, a);
+  if (rows <= 16) return launch<T, 2, false>(d, a);
+  return launch<T, 4, false>(d, a);
 }
 
 weft_status multiply_few(cuda_device *d, const multiply_args *args, uint32_t rows) {

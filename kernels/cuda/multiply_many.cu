@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Products for many rows: a block takes 128 outputs and 64 rows of x; weights, still packed, and rows
- * come through shared memory 128 inputs at a time, several steps ahead.
+ * come through shared memory 128 inputs at a time, several steps ahead; two blocks share a multiprocessor.
  *
  *   stage   8 row tiles: codes | high bits | scales;  then 8 tiles of 8 rows: [i < 4][lane][16 bytes]
- *   warp    2 row tiles x 64 rows: it turns codes into operands once and uses them for all 64 rows */
+ *   warp    a row tile x 64 rows: it turns codes into operands once and uses them for all 64 rows */
 #include "kernels/cuda/multiply.h"
 
-enum { MANY_THREADS = 128, MANY_TILES = 8, MANY_ROWS = 64, MANY_X_BYTES = MANY_ROWS * 256 };
+enum { MANY_THREADS = 256, MANY_TILES = 8, MANY_ROWS = 64, MANY_X_BYTES = MANY_ROWS * 256 };
 
 template <int T>
 struct many_shape {
@@ -45,9 +45,10 @@ static __device__ __forceinline__ void copy_stage(const multiply_args &a, const 
       copy16(shared_address(stage + tile * many_shape<T>::tile + byte), source + in);
   }
   uint8_t *rows = stage + MANY_TILES * many_shape<T>::tile;
-  uint32_t lane = threadIdx.x % 32, i = threadIdx.x / 32;
+  uint32_t lane = threadIdx.x % 32, i = threadIdx.x / 32 % 4;
 #pragma unroll
-  for (uint32_t n = 0; n < 8; n++) {
+  for (uint32_t at = 0; at < 4; at++) {
+    uint32_t n = 2 * at + threadIdx.x / 128;
     const uint8_t *source = from.x[8 * n + lane / 4] + ((uint64_t)unit * 4 + i) * 512 + lane % 4 * 16;
     copy16(shared_address(rows + (n * 4 + i) * 512 + lane * 16), source);
   }
@@ -55,47 +56,40 @@ static __device__ __forceinline__ void copy_stage(const multiply_args &a, const 
 
 template <int T>
 static __device__ __forceinline__ void multiply_stage(const multiply_args &a, const uint8_t *stage,
-                                                      uint32_t unit, float raise,
-                                                      float (&sum)[2][8][4]) {
+                                                      uint32_t unit, float raise, float (&sum)[8][4]) {
   constexpr form_shape f = form_of(T);
-  uint32_t lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+  uint32_t lane = threadIdx.x % 32;
   bool tail = a.is_tail != 0 && unit + 1 == a.n_units;
-  lane_codes<T> codes[2];
-  lane_factors factors[2];
-#pragma unroll
-  for (int m = 0; m < 2; m++) {
-    lane_scales<T> scales;
-    form_place p;
-    p.codes = stage + (threadIdx.x / 32 * 2 + m) * many_shape<T>::tile;
-    p.high = p.codes + f.codes;
-    p.scales = p.high + f.high;
-    p.half = f.unit == 256 ? unit & 1u : 0u;
-    p.tail = f.unit == 128 && tail;
-    load_codes<T>(p, lane, codes[m]);
-    load_scales<T>(p, g, c, scales);
-    make_factors<T>(scales, p.half, c, raise, factors[m]);
-  }
+  lane_codes<T> codes;
+  lane_scales<T> scales;
+  lane_factors factors;
+  form_place p;
+  p.codes = stage + threadIdx.x / 32 * many_shape<T>::tile;
+  p.high = p.codes + f.codes;
+  p.scales = p.high + f.high;
+  p.half = f.unit == 256 ? unit & 1u : 0u;
+  p.tail = f.unit == 128 && tail;
+  load_codes<T>(p, lane, codes);
+  load_scales<T>(p, lane / 4, lane % 4, scales);
+  make_factors<T>(scales, p.half, lane % 4, raise, factors);
   const uint8_t *rows = stage + MANY_TILES * many_shape<T>::tile + lane * 16;
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     if (i >= 2 && tail) continue;
-    uint32_t w[2][2][4];
-    operands_of<T>(codes[0], factors[0], i, w[0]);
-    operands_of<T>(codes[1], factors[1], i, w[1]);
+    uint32_t w[2][4];
+    operands_of<T>(codes, factors, i, w);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
       uint4 b = *(const uint4 *)(const void *)(rows + (n * 4 + i) * 512);
-      mma<form_is_bf16(T)>(sum[0][n], w[0][0], b.x, b.y);
-      mma<form_is_bf16(T)>(sum[1][n], w[1][0], b.x, b.y);
-      mma<form_is_bf16(T)>(sum[0][n], w[0][1], b.z, b.w);
-      mma<form_is_bf16(T)>(sum[1][n], w[1][1], b.z, b.w);
+      mma<form_is_bf16(T)>(sum[n], w[0], b.x, b.y);
+      mma<form_is_bf16(T)>(sum[n], w[1], b.z, b.w);
     }
   }
 }
 
 static __device__ __forceinline__ void store_block(const multiply_args &a, const multiply_job &job,
-                                                   const multiply_weight &weight, uint32_t first_tile,
-                                                   int raise, const float (&all)[2][8][4]) {
+                                                   const multiply_weight &weight, uint32_t tile,
+                                                   int raise, const float (&all)[8][4]) {
   uint32_t lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   float down = ldexpf(1.0f, -raise);
 #pragma unroll
@@ -107,12 +101,9 @@ static __device__ __forceinline__ void store_block(const multiply_args &a, const
       float back = a.x_back[x_row_of(a, job, column)];
       float *y = weight.y + (uint64_t)(job.first + column) * weight.y_stride;
 #pragma unroll
-      for (int m = 0; m < 2; m++) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-          uint32_t out = (first_tile + threadIdx.x / 32 * 2 + m) * 16 + g + 8 * h;
-          if (out < weight.n_out) y[out] = __fmul_rn(__fmul_rn(all[m][n][2 * h + odd], back), down);
-        }
+      for (int h = 0; h < 2; h++) {
+        uint32_t out = tile * 16 + g + 8 * h;
+        if (out < weight.n_out) y[out] = __fmul_rn(__fmul_rn(all[n][2 * h + odd], back), down);
       }
     }
   }
@@ -144,9 +135,9 @@ static __global__ void __launch_bounds__(MANY_THREADS, 2) many_kernel(const __gr
     if (s < a.n_units) copy_stage<T>(a, from, s, memory + s * many_shape<T>::stage);
     copies_commit();
   }
-  float sum[2][8][4], all[2][8][4];
+  float sum[8][4], all[8][4];
 #pragma unroll
-  for (int at = 0; at < 64; at++) sum[at / 32][at / 4 % 8][at % 4] = all[at / 32][at / 4 % 8][at % 4] = 0.0f;
+  for (int at = 0; at < 32; at++) sum[at / 4][at % 4] = all[at / 4][at % 4] = 0.0f;
   uint32_t left = a.segment_units;
   for (uint32_t unit = 0; unit < a.n_units; unit++) {
     copies_wait<stages - 2>();
@@ -158,13 +149,12 @@ static __global__ void __launch_bounds__(MANY_THREADS, 2) many_kernel(const __gr
     if (--left > 0 && unit + 1 < a.n_units) continue;
     left = a.segment_units;
 #pragma unroll
-    for (int at = 0; at < 64; at++) {
-      float *one = &sum[at / 32][at / 4 % 8][at % 4], *total = &all[at / 32][at / 4 % 8][at % 4];
-      *total = __fadd_rn(*total, *one);
-      *one = 0.0f;
+    for (int at = 0; at < 32; at++) {
+      all[at / 4][at % 4] = __fadd_rn(all[at / 4][at % 4], sum[at / 4][at % 4]);
+      sum[at / 4][at % 4] = 0.0f;
     }
   }
-  store_block(a, job, a.weight[w], from.first_tile, raise, all);
+  store_block(a, job, a.weight[w], from.first_tile + threadIdx.x / 32, raise, all);
 }
 
 template <int T>

@@ -11,13 +11,6 @@ static __device__ __forceinline__ float element(const prepare_args &a, uint64_t 
   return gate_product(a.activation, x[i], x[i + a.n_in]);
 }
 
-/* The power of two that takes the row's largest magnitude into [2^14, 2^15). */
-static __device__ __forceinline__ int lift_of(uint32_t most_bits) {
-  if (most_bits == 0 || most_bits >= 0x7F800000u) return 0; /* zeros; or a row with inf or NaN */
-  int lift = 14 - ilogbf(__uint_as_float(most_bits));
-  return max(-100, min(100, lift));
-}
-
 template <bool BF16>
 static __global__ void __launch_bounds__(PREPARE_THREADS) prepare_kernel(const prepare_args a) {
   __shared__ uint32_t shared[33];
@@ -45,16 +38,8 @@ static __global__ void __launch_bounds__(PREPARE_THREADS) prepare_kernel(const p
       uint32_t k = 128 * unit + 8 * in + e;
       v[e] = k < a.n_in ? __fmul_rn(element(a, r, k), up) : 0.0f;
     }
-    uint4 bits;
-    if (BF16) {
-      bits = make_uint4(pair_bf16(v[0], v[1]), pair_bf16(v[2], v[3]), pair_bf16(v[4], v[5]),
-                        pair_bf16(v[6], v[7]));
-    } else {
-      bits = make_uint4(pair_f16(v[0], v[1]), pair_f16(v[2], v[3]), pair_f16(v[4], v[5]),
-                        pair_f16(v[6], v[7]));
-    }
     uint32_t lane = (uint32_t)(r % 8) * 4 + c;
-    *(uint4 *)(void *)(out + ((uint64_t)unit * 4 + i) * 512 + lane * 16) = bits;
+    *(uint4 *)(void *)(out + ((uint64_t)unit * 4 + i) * 512 + lane * 16) = eight_16<BF16>(v);
   }
 }
 

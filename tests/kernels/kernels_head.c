@@ -211,8 +211,11 @@ static void check_soft(const head_case *c, const char *device, const inputs *in,
       want += term;
       size += fabs(term);
     }
+    /* cuda rounds scale and minimum to f16, whose sizes here are up to 10 and 5 */
+    bool minima = c->type == WEFT_TYPE_Q4_K || c->type == WEFT_TYPE_Q5_K;
+    double least = strcmp(device, "cuda") == 0 && minima ? 1.5 * 15 * 0x1p-12 : 4e-7;
     double off = fabs(want - (double)soft[i]);
-    assert_within("soft", device, isnan(off) ? INFINITY : off, per_term * size + 4e-7);
+    assert_within("soft", device, isnan(off) ? INFINITY : off, per_term * size + least);
   }
 }
 

@@ -313,7 +313,7 @@ static void run_qkv(weft_device *device, const qkv_case *c, uint32_t first, uint
   for (uint32_t r = 0; r < n; r++) {
     uint32_t row = first + r;
     position[r] = c->position + (int32_t)row;
-    slot[r] = row % 2 == 0 ? -1 : (int64_t)((row * 7) % (N_PAGES * c->block));
+    slot[r] = row % 2 == 0 ? -1 : (int64_t)((row / 2 * 5 + 3) % (N_PAGES * c->block)); /* all differ */
   }
   weft_qkv_args args = {.n_rows = n, .n_heads = c->n_heads, .v_norm = c->v_norm, .eps = 1e-6f};
   args.q = (float *)b->q.data + first * (q_cols + PAD);

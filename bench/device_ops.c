@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: MIT */
+/* Times the ops of a model at the shapes of a 26B mixture of experts, on a device of choice.
+ *
+ * usage: bench_device_ops [BACKEND [WORD [ROWS]]]   cases whose name contains WORD, of so many rows; a JSON object each
+ *
+ * A case is enqueued many times between two syncs, so launches overlap with work as in a step. Weights rotate
+ * among copies that together exceed the cache. floor_us: the larger of bytes over BANDWIDTH and operations over
+ * RATE, which are what one H200 was measured to do. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "kernels/ops.h"
+
+static const double BANDWIDTH = 4.2e12, RATE = 770e12; /* bytes/s, operations/s */
+
+enum { HIDDEN = 2816, VOCAB = 262144, EXPERTS = 128, TOP = 8, FF = 704, ROWS_MAX = 2048, COPIES_MAX = 8 };
+enum { CACHE_BYTES = 160 << 20, ITERATIONS_MAX = 200 };
+
+typedef enum work { WORK_MATMUL, WORK_EXPERTS, WORK_ATTENTION, WORK_HEAD, WORK_NORM } work;
+
+typedef struct bench_case {
+  const char *name;
+  work what;
+  weft_type type, down; /* attention: of the keys */
+  uint32_t n_rows, n_out, n_in;
+  /* attention */
+  uint32_t n_heads, n_kv_heads, dim, window, kv_len, n_segments;
+  bool canvas;
+} bench_case;
+
+#define MATMUL(name, type, rows, out, in) {name, WORK_MATMUL, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, out, in, 0, 0, 0, 0, 0, 0, false}
+#define MOE(name, type, down, rows) {name, WORK_EXPERTS, WEFT_TYPE_##type, WEFT_TYPE_##down, rows, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false}
+#define SLIDE(name, rows, kv, segments, canvas) {name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 8, 256, 1024, kv, segments, canvas}
+#define GLOBAL(name, rows, kv, segments, canvas) {name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 2, 512, 0, kv, segments, canvas}
+#define HEAD(name, type, rows, soft) {name, WORK_HEAD, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, VOCAB, HIDDEN, 0, 0, 0, 0, 0, 0, soft}
+
+static const bench_case cases[] = {
+    MATMUL("q", Q4_K, 1, 4096, HIDDEN),      MATMUL("q", Q4_K, 8, 4096, HIDDEN),
+    MATMUL("q", Q4_K, 32, 4096, HIDDEN),     MATMUL("q", Q4_K, 64, 4096, HIDDEN),
+    MATMUL("q", Q4_K, 128, 4096, HIDDEN),    MATMUL("q", Q4_K, 256, 4096, HIDDEN),
+    MATMUL("q", Q4_K, 2048, 4096, HIDDEN),   MATMUL("q", Q8_0, 1, 4096, HIDDEN),
+    MATMUL("q", Q8_0, 256, 4096, HIDDEN),    MATMUL("q", Q6_K, 1, 4096, HIDDEN),
+    MATMUL("q", BF16, 1, 4096, HIDDEN),      MATMUL("q", BF16, 2048, 4096, HIDDEN),
+    MATMUL("o", Q4_K, 1, HIDDEN, 4096),      MATMUL("o", Q4_K, 256, HIDDEN, 4096),
+    MATMUL("down", Q8_0, 1, HIDDEN, 2112),   MATMUL("down", Q8_0, 256, HIDDEN, 2112),
+    MATMUL("router", F32, 1, EXPERTS, HIDDEN), MATMUL("router", F32, 256, EXPERTS, HIDDEN),
+    MATMUL("head", Q6_K, 1, VOCAB, HIDDEN),  MATMUL("head", Q4_K, 128, VOCAB, HIDDEN),
+    MOE("experts", Q4_K, Q8_0, 1),           MOE("experts", Q4_K, Q8_0, 8),
+    MOE("experts", Q4_K, Q8_0, 32),          MOE("experts", Q4_K, Q8_0, 128),
+    MOE("experts", Q4_K, Q8_0, 256),         MOE("experts", Q4_K, Q8_0, 2048),
+    SLIDE("sliding decode", 1, 4096, 1, false),   SLIDE("sliding decode", 32, 1024, 32, false),
+    GLOBAL("global decode", 1, 4096, 1, false),   GLOBAL("global decode", 1, 16384, 1, false),
+    GLOBAL("global decode", 32, 1024, 32, false), SLIDE("sliding canvas", 256, 512, 1, true),
+    GLOBAL("global canvas", 256, 512, 1, true),   GLOBAL("global canvas", 256, 16384, 1, true),
+    SLIDE("sliding prefill", 2048, 0, 1, false),  GLOBAL("global prefill", 2048, 0, 1, false),
+    HEAD("head_stats", Q4_K, 1, false),           HEAD("head_stats", Q4_K, 32, false),
+    HEAD("head_stats with soft", Q4_K, 256, true), HEAD("head_stats with soft", Q6_K, 256, true),
+    {"norm", WORK_NORM, WEFT_TYPE_F32, WEFT_TYPE_NONE, 1, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false},
+    {"norm", WORK_NORM, WEFT_TYPE_F32, WEFT_TYPE_NONE, 256, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false},
+};
+
+typedef struct room {
+  weft_device *device;
+  weft_weight weight[2][COPIES_MAX];
+  uint32_t n_copies;
+  float *x, *y, *numbers;
+  int32_t *ids, *tokens;
+  float *soft;
+  uint8_t *flags;
+  uint8_t *pages;
+  uint32_t *table;
+  void *scratch;
+  uint64_t scratch_bytes, n_out;
+  double bytes, operations;
+} room;
+
+/* A bench of ops has no caller to report to. */
+static void die(const char *what, const char *why) {
+  (void)fprintf(stderr, "bench_device_ops: %s: %s\n", what, why);
+  weft_check_failed(__FILE__, __LINE__, what);
+}
+
+static void must(weft_status status, const char *what) {
+  if (status != WEFT_OK) die(what, weft_status_text(status));
+}
+
+static uint64_t bits(uint64_t i) {
+  uint64_t x = (i + 1) * 0x9E3779B97F4A7C15ull;
+  x ^= x >> 29;
+  x *= 0xBF58476D1CE4E5B9ull;
+  return x ^ x >> 32;
+}
+
+static void *take(room *r, uint64_t n_bytes) {
+  void *memory = NULL;
+  must(weft_device_alloc(r->device, n_bytes, &memory), "memory");
+  return memory;
+}
+
+static void put(room *r, void *to, const void *from, uint64_t n_bytes) {
+  must(weft_device_upload(r->device, to, from, n_bytes), "upload");
+}
+
+/* Random codes, scales of about the size that real weights have. */
+static void fill_stored(weft_type type, uint8_t *bytes, uint64_t n_bytes) {
+  const weft_type_info *info = weft_type_find((int32_t)type);
+  uint16_t small = weft_f32_to_f16(6e-5f), least = weft_f32_to_f16(4.5e-4f), wide = weft_f32_to_f16(2e-4f);
+  for (uint64_t i = 0; i + 8 <= n_bytes; i += 8) {
+    uint64_t word = bits(i);
+    memcpy(bytes + i, &word, 8);
+  }
+  for (uint64_t at = 0; at + info->n_bytes <= n_bytes; at += info->n_bytes) {
+    float f = (float)(bits(at) % 2001) * 2e-5f - 0.02f;
+    uint16_t b = weft_f32_to_bf16(f), h = weft_f32_to_f16(f);
+    if (type == WEFT_TYPE_F32) memcpy(bytes + at, &f, 4);
+    if (type == WEFT_TYPE_BF16) memcpy(bytes + at, &b, 2);
+    if (type == WEFT_TYPE_F16) memcpy(bytes + at, &h, 2);
+    if (type == WEFT_TYPE_Q8_0 || type == WEFT_TYPE_Q4_0 || type == WEFT_TYPE_Q5_0) memcpy(bytes + at, &wide, 2);
+    if (type == WEFT_TYPE_Q4_K || type == WEFT_TYPE_Q5_K) memcpy(bytes + at, &small, 2), memcpy(bytes + at + 2, &least, 2);
+    if (type == WEFT_TYPE_Q6_K) memcpy(bytes + at + 208, &small, 2);
+  }
+}
+
+static weft_weight place(room *r, weft_type type, uint32_t n_mats, uint32_t n_out, uint32_t n_in) {
+  weft_weight w = {.type = type, .n_in = n_in, .n_out = n_out, .n_mats = n_mats};
+  uint64_t n_bytes = (uint64_t)n_mats * n_out * weft_type_row_bytes(type, n_in);
+  uint8_t *file = weft_alloc(n_bytes, 1);
+  weft_error error = {{0}};
+  if (file == NULL) die("weights", "out of memory");
+  fill_stored(type, file, n_bytes);
+  if (weft_device_weight(r->device, &w, file, WEFT_USE_MATMUL, &error) != WEFT_OK) die("weights", error.text);
+  weft_free(file);
+  return w;
+}
+
+static void place_weights(room *r, const bench_case *c) {
+  uint64_t per_copy = 0;
+  r->n_copies = 0;
+  do {
+    uint32_t i = r->n_copies++;
+    if (c->what == WORK_EXPERTS) {
+      r->weight[0][i] = place(r, c->type, EXPERTS, 2 * FF, HIDDEN);
+      r->weight[1][i] = place(r, c->down, EXPERTS, HIDDEN, FF);
+      per_copy = r->weight[0][i].n_bytes + r->weight[1][i].n_bytes;
+    } else {
+      r->weight[0][i] = place(r, c->type, 1, c->n_out, c->n_in);
+      per_copy = r->weight[0][i].n_bytes;
+    }
+  } while (r->n_copies * per_copy < CACHE_BYTES && r->n_copies < COPIES_MAX);
+}
+
+static void give_weights(room *r) {
+  for (uint32_t k = 0; k < 2; k++)
+    for (uint32_t i = 0; i < r->n_copies; i++) weft_device_weight_free(r->device, &r->weight[k][i]);
+  r->n_copies = 0;
+}
+
+static void want_scratch(room *r, uint64_t n_bytes) {
+  if (n_bytes <= r->scratch_bytes) return;
+  weft_device_free(r->device, r->scratch);
+  r->scratch = take(r, n_bytes);
+  r->scratch_bytes = n_bytes;
+}
+
+/* ---- the ops ---- */
+
+static weft_status run_matmul(room *r, const bench_case *c, uint32_t i) {
+  const weft_weight *w = &r->weight[0][i % r->n_copies];
+  weft_matmul_args a = {.x = r->x, .n_rows = c->n_rows, .n_weights = 1, .x_stride = c->n_in};
+  a.weight[0] = w;
+  a.y[0] = r->y;
+  a.y_stride[0] = c->n_out;
+  want_scratch(r, weft_matmul_scratch(r->device, &a));
+  a.scratch = r->scratch;
+  a.scratch_bytes = r->scratch_bytes;
+  r->bytes = (double)w->n_bytes + 4.0 * c->n_rows * (c->n_in + c->n_out);
+  r->operations = 2.0 * c->n_rows * c->n_in * c->n_out;
+  return weft_matmul(r->device, &a);
+}
+
+static weft_status run_experts(room *r, const bench_case *c, uint32_t i) {
+  const weft_weight *up = &r->weight[0][i % r->n_copies], *down = &r->weight[1][i % r->n_copies];
+  weft_experts_args a = {.x = r->x, .ids = r->ids, .weights = r->numbers, .gate_up = up, .down = down, .y = r->y};
+  a.n_rows = c->n_rows;
+  a.k = TOP;
+  a.x_stride = a.y_stride = HIDDEN;
+  a.activation = WEFT_GELU_TANH;
+  want_scratch(r, weft_experts_scratch(r->device, &a));
+  a.scratch = r->scratch;
+  a.scratch_bytes = r->scratch_bytes;
+  double touched = EXPERTS * (1.0 - pow(1.0 - (double)TOP / EXPERTS, c->n_rows));
+  r->bytes = touched / EXPERTS * (double)(up->n_bytes + down->n_bytes) + 8.0 * c->n_rows * HIDDEN;
+  r->operations = 2.0 * c->n_rows * TOP * 3.0 * HIDDEN * FF;
+  return weft_experts(r->device, &a);
+}
+
+static weft_status run_attention(room *r, const bench_case *c, uint32_t i) {
+  (void)i;
+  static weft_attention_segment segment[64];
+  uint32_t per = c->n_rows / c->n_segments, block = c->window > 0 ? 16 : 32, n_blocks = (c->kv_len + per) / block + 1;
+  uint64_t plane = (uint64_t)c->n_kv_heads * block * c->dim * 2;
+  double keys = c->window > 0 && c->kv_len + per > c->window ? c->window : c->kv_len + per;
+  for (uint32_t s = 0; s < c->n_segments; s++)
+    segment[s] = (weft_attention_segment){s * per, per, c->kv_len, c->canvas, r->table + (uint64_t)s * n_blocks};
+  weft_attention_args a = {.q = r->x, .out = r->y, .own_k = r->pages, .own_v = r->pages, .segment = segment};
+  a.kv = (weft_kv_view){r->pages, c->type, 2 * plane, 0, plane, block, c->n_kv_heads, c->dim};
+  a.n_segments = c->n_segments;
+  a.n_rows = c->n_rows;
+  a.n_heads = c->n_heads;
+  a.window = c->window;
+  a.scale = 1.0f;
+  a.q_stride = a.out_stride = (uint64_t)c->n_heads * c->dim;
+  want_scratch(r, weft_attention_scratch(r->device, &a));
+  a.scratch = r->scratch;
+  a.scratch_bytes = r->scratch_bytes;
+  if (!c->canvas && c->kv_len == 0) keys = c->window > 0 ? keys : keys / 2; /* causal: half of all pairs */
+  r->bytes = c->n_segments * keys * c->n_kv_heads * c->dim * 4.0 + 8.0 * c->n_rows * a.q_stride;
+  r->operations = 4.0 * c->n_rows * keys * c->n_heads * c->dim;
+  return weft_attention(r->device, &a);
+}
+
+static weft_status run_head(room *r, const bench_case *c, uint32_t i) {
+  const weft_weight *w = &r->weight[0][i % r->n_copies];
+  uint32_t n = c->n_rows;
+  weft_head_stats_args a = {.h = r->x, .weight = w, .temperature = r->numbers, .u = r->numbers};
+  a.soft = c->canvas ? r->soft : NULL;
+  a.argmax = r->tokens;
+  a.drawn = r->tokens + n;
+  a.top = r->y;
+  a.log_total = r->y + n;
+  a.entropy = r->y + 2 * n;
+  a.bad = r->flags;
+  a.n_rows = n;
+  a.h_stride = a.soft_stride = HIDDEN;
+  a.cap = 30.0f;
+  a.soft_scale = 53.0f;
+  want_scratch(r, weft_head_stats_scratch(r->device, &a));
+  a.scratch = r->scratch;
+  a.scratch_bytes = r->scratch_bytes;
+  r->bytes = (double)w->n_bytes;
+  r->operations = (c->canvas ? 4.0 : 2.0) * n * c->n_in * c->n_out;
+  return weft_head_stats(r->device, &a);
+}
+
+static weft_status run_norm(room *r, const bench_case *c, uint32_t i) {
+  (void)i;
+  weft_norm_args a = {.x = r->x, .weight = r->numbers, .y = r->y, .n_rows = c->n_rows, .n_cols = c->n_in};
+  a.x_stride = a.y_stride = c->n_in;
+  a.eps = 1e-6f;
+  r->bytes = 8.0 * c->n_rows * c->n_in;
+  r->operations = 0.0;
+  return weft_norm(r->device, &a);
+}
+
+typedef weft_status (*runner)(room *r, const bench_case *c, uint32_t i);
+static const runner runners[] = {run_matmul, run_experts, run_attention, run_head, run_norm};
+
+static double seconds_of(room *r, const bench_case *c, uint32_t n) {
+  uint64_t start = weft_clock_us();
+  for (uint32_t i = 0; i < n; i++) must(runners[c->what](r, c, i), c->name);
+  must(weft_device_sync(r->device), c->name);
+  return (double)(weft_clock_us() - start) * 1e-6;
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static void time_case(room *r, const bench_case *c) {
+  double sample[5];
+  bool has_weights = c->what == WORK_MATMUL || c->what == WORK_EXPERTS || c->what == WORK_HEAD;
+  if (has_weights) place_weights(r, c);
+  must(weft_device_sync(r->device), c->name);
+  double first = seconds_of(r, c, 2) / 2.0;
+  uint32_t n = first > 0.02 / ITERATIONS_MAX ? (uint32_t)(0.02 / first) + 2 : ITERATIONS_MAX;
+  for (uint32_t i = 0; i < 5; i++) sample[i] = seconds_of(r, c, n) / n;
+  qsort(sample, 5, sizeof *sample, by_value);
+  double floor_s = fmax(r->bytes / BANDWIDTH, r->operations / RATE), median = sample[2];
+  (void)printf("{\"op\":\"%s\",\"type\":\"%s\",\"rows\":%u,\"kv\":%u,\"us\":%.2f,\"spread_us\":%.2f,\"floor_us\":%.2f,"
+               "\"ratio\":%.2f,\"gb_s\":%.0f,\"tflop_s\":%.1f}\n",
+               c->name, weft_type_find((int32_t)c->type)->name, c->n_rows, c->kv_len, median * 1e6,
+               (sample[4] - sample[0]) * 1e6, floor_s * 1e6, median / floor_s, r->bytes / median * 1e-9,
+               r->operations / median * 1e-12);
+  (void)fflush(stdout);
+  give_weights(r);
+}
+
+/* ---- memory ---- */
+
+static void fill_inputs(room *r, float *host, uint64_t n_x) {
+  for (uint64_t i = 0; i < n_x; i++) host[i] = (float)(bits(i) % 2001) * 0.001f - 1.0f;
+  put(r, r->x, host, n_x * sizeof *host);
+  for (uint32_t i = 0; i < ROWS_MAX * TOP; i++) host[i] = 0.1f + (float)(bits(i) % 800) * 0.001f;
+  put(r, r->numbers, host, ROWS_MAX * TOP * sizeof *host);
+  int32_t *ids = (int32_t *)host;
+  for (uint32_t row = 0; row < ROWS_MAX; row++) { /* eight different experts: an odd step around the ring */
+    uint32_t e = (uint32_t)(bits(row) % EXPERTS), step = 1 + 2 * (uint32_t)(bits(row + 99) % (EXPERTS / 2));
+    for (uint32_t j = 0; j < TOP; j++, e = (e + step) % EXPERTS) ids[row * TOP + j] = (int32_t)e;
+  }
+  put(r, r->ids, ids, ROWS_MAX * TOP * sizeof *ids);
+}
+
+static void fill_pages(room *r, uint64_t n_pages, uint64_t pages_bytes) {
+  uint64_t n = 1 << 20;
+  uint16_t *keys = weft_alloc(n, sizeof *keys);
+  uint32_t *table = weft_alloc(n_pages, sizeof *table);
+  if (keys == NULL || table == NULL) die("pages", "out of memory");
+  for (uint64_t i = 0; i < n; i++) keys[i] = weft_f32_to_bf16((float)(bits(i) % 2001) * 1e-4f - 0.1f);
+  for (uint64_t at = 0; at < pages_bytes; at += n * 2) put(r, r->pages + at, keys, n * 2);
+  for (uint64_t i = 0; i < n_pages; i++) table[i] = (uint32_t)(i * 7919 % n_pages); /* scattered */
+  put(r, r->table, table, n_pages * sizeof *table);
+  weft_free(keys);
+  weft_free(table);
+}
+
+int main(int argc, char **argv) {
+  static room r;
+  weft_device_config config = {.backend = argc > 1 ? argv[1] : NULL};
+  weft_error error = {{0}};
+  if (weft_device_open(&config, &r.device, &error) != WEFT_OK) die("device", error.text);
+  uint64_t n_x = (uint64_t)ROWS_MAX * 16 * 512, n_pages = 4096, pages_bytes = n_pages << 17;
+  float *host = weft_alloc(n_x, sizeof *host);
+  if (host == NULL) die("memory", "refused");
+  r.x = take(&r, n_x * sizeof(float));
+  r.y = take(&r, (uint64_t)128 * VOCAB * sizeof(float) + n_x * sizeof(float));
+  r.soft = take(&r, (uint64_t)ROWS_MAX * HIDDEN * sizeof(float));
+  r.numbers = take(&r, ROWS_MAX * TOP * sizeof(float));
+  r.ids = take(&r, ROWS_MAX * TOP * sizeof(int32_t));
+  r.tokens = take(&r, 2 * ROWS_MAX * sizeof(int32_t));
+  r.flags = take(&r, ROWS_MAX);
+  r.pages = take(&r, pages_bytes);
+  r.table = take(&r, n_pages * sizeof(uint32_t));
+  fill_inputs(&r, host, n_x);
+  fill_pages(&r, n_pages, pages_bytes);
+  weft_free(host);
+  (void)fprintf(stderr, "%s on %s\n", weft_device_get_info(r.device)->name, weft_device_get_info(r.device)->backend);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    if (argc > 2 && strstr(cases[i].name, argv[2]) == NULL) continue;
+    if (argc > 3 && cases[i].n_rows != (uint32_t)strtoul(argv[3], NULL, 10)) continue;
+    time_case(&r, &cases[i]);
+  }
+  return 0;
+}
