@@ -117,9 +117,10 @@ typedef struct weft_page_copy {
   weft_page from, to;
 } weft_page_copy;
 
-/* A second sequence with the same valid tokens; blocks are shared; a shared partly filled block is copied
- * when one side reserves into it (copies come out of weft_pager_take_copies). WEFT_FULL: no slot. */
-weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, weft_seq *out);
+/* A second sequence with the first n_tokens valid tokens of seq; blocks are shared; a shared partly filled block is
+ * copied when one side reserves into it (copies come out of weft_pager_take_copies). WEFT_FULL: no slot. NOT_FOUND: a
+ * window passed over what a row at n_tokens sees. INVALID: n_tokens > n_valid. */
+weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, weft_seq *out);
 
 /* Moves out the copies that must run before rows reserved so far are written. Returns how many; call until
  * it returns less than max. */
@@ -157,6 +158,7 @@ typedef struct weft_pager_stats {
   uint32_t n_pages, n_free, n_cached, n_pinned;
   uint32_t n_seqs;
   uint64_t n_admits, n_hits, n_hit_tokens, n_prompt_tokens, n_waits;
+  uint64_t n_forks, n_forked_tokens;
   uint64_t n_taken, n_evicted, n_published, n_duplicates, n_copies, n_window_dropped;
   uint64_t host_bytes;
 } weft_pager_stats;

@@ -121,33 +121,56 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
 
 /* ---- fork ------------------------------------------------------------------------------------ */
 
-weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, weft_seq *out) {
+/* True: the table still holds the blocks before n that a row at n sees or shares. */
+static bool sees_all(const weft_pager *pager, const pager_seq *s, uint32_t n) {
+  const pager_space *space = &pager->space[s->space];
+  for (uint32_t i = 0; i < space->n_windowed; i++) {
+    uint32_t g = space->windowed[i], first = pager_window_first(&space->group[g], n);
+    if (first < s->first[g] && first < pager_blocks(&space->group[g], n)) return false;
+  }
+  return true;
+}
+
+/* Where the first n_tokens end: the node of their last whole base block, and the tokens after it. */
+static void fork_chain(weft_pager *pager, weft_seq fork, weft_seq seq, uint32_t n_tokens) {
+  uint32_t tail = pager->seq[seq].tail, depth = n_tokens >> pager->base_shift;
+  const int32_t *rest = pager->pending + (uint64_t)seq * pager->base_tokens;
+  pager->seq[fork].tail = tail;
+  if (tail == PAGER_NODE_NONE) return;
+  for (; pager->node[tail].depth > depth; tail = pager->node[tail].parent)
+    rest = pager_tokens(pager, tail);
+  pager->seq[fork].tail = tail;
+  pager->node[tail].refs += 1;
+  memcpy(pager->pending + (uint64_t)fork * pager->base_tokens, rest,
+         pager->base_tokens * sizeof *rest);
+}
+
+weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, weft_seq *out) {
   const pager_seq *parent = pager_seq_of(pager, seq);
   const pager_space *space = &pager->space[parent->space];
+  if (n_tokens > parent->n_valid) return WEFT_E_INVALID;
+  if (!sees_all(pager, parent, n_tokens)) return WEFT_E_NOT_FOUND;
   weft_seq fork = seq_take(pager);
   if (fork == WEFT_SEQ_NONE) return WEFT_FULL;
   pager_seq *s = &pager->seq[fork];
-  weft_page *tables = s->table;
-  *s = *parent;
-  s->table = tables;
-  s->n_reserved = parent->n_valid;
-  s->announced_tail = PAGER_NODE_NONE; /* the promises stay with the parent */
-  s->announced_from = s->announced_end = 0;
-  if (s->tail != PAGER_NODE_NONE) pager->node[s->tail].refs += 1;
+  s->space = parent->space;
+  s->n_valid = s->n_reserved = n_tokens;
   for (uint32_t g = 0; g < space->n_groups; g++) {
-    uint32_t n_blocks = pager_blocks(&space->group[g], s->n_valid);
+    uint32_t first = pager_window_first(&space->group[g], n_tokens);
+    uint32_t end = pager_blocks(&space->group[g], n_tokens);
     weft_page *table = pager_table(pager, fork, g);
-    s->end[g] = n_blocks;
-    memcpy(table, pager_table(pager, seq, g), n_blocks * sizeof *table);
-    for (uint32_t block = s->first[g]; block < n_blocks; block++)
-      pager_page_pin(pager, table[block]);
+    memcpy(table, pager_table(pager, seq, g), end * sizeof *table);
+    for (uint32_t block = first; block < end; block++) pager_page_pin(pager, table[block]);
+    s->first[g] = first;
+    s->end[g] = end;
   }
-  memcpy(pager->pending + (uint64_t)fork * pager->base_tokens,
-         pager->pending + (uint64_t)seq * pager->base_tokens, 4 * (size_t)pager->base_tokens);
+  fork_chain(pager, fork, seq, n_tokens);
   if (pager->boundary_words != 0)
     memcpy(pager->boundary + (uint64_t)fork * pager->boundary_words,
            pager->boundary + (uint64_t)seq * pager->boundary_words,
            pager->boundary_words * sizeof *pager->boundary);
+  pager->stats.n_forks += 1;
+  pager->stats.n_forked_tokens += n_tokens;
   *out = fork;
   return WEFT_OK;
 }

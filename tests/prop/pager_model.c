@@ -497,17 +497,34 @@ static void op_trim(model *m) {
   m->seq[seq].n_reserved = m->seq[seq].n_written = m->seq[seq].n_valid;
 }
 
+/* The sequence's tables have all that a row at position n sees. */
+static bool holds_window(const model *m, weft_seq seq, uint32_t n) {
+  const weft_space_config *space = &m->space[m->seq[seq].space];
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    uint32_t block = space->group[g].block_tokens, window = space->group[g].window, n_entries;
+    const weft_page *table = table_of(m, seq, g, &n_entries);
+    uint32_t first = window == 0 || n < window ? 0 : n - window + 1;
+    for (uint32_t i = first / block; i < (n + block - 1) / block; i++)
+      if (table[i] == WEFT_PAGE_NONE) return false;
+  }
+  return true;
+}
+
 static void op_fork(model *m) {
   weft_seq seq = pick(m), fork = WEFT_SEQ_NONE;
   if (seq == WEFT_SEQ_NONE) return;
   uint32_t n_live = 0;
   for (uint32_t i = 0; i < m->config.n_seqs; i++) n_live += m->seq[i].live;
-  weft_status status = weft_pager_fork(m->pager, seq, &fork);
-  REQUIRE((status == WEFT_FULL) == (n_live == m->config.n_seqs), "fork says %d", status);
+  uint32_t n = m->seq[seq].n_valid;
+  if (below(m, 2) == 0) n = below(m, n + 1);
+  weft_status status = weft_pager_fork(m->pager, seq, n, &fork), expected = WEFT_OK;
+  if (n_live == m->config.n_seqs) expected = WEFT_FULL;
+  if (!holds_window(m, seq, n)) expected = WEFT_E_NOT_FOUND;
+  REQUIRE(status == expected, "fork at %u of %u says %d", n, m->seq[seq].n_valid, status);
   if (status != WEFT_OK) return;
   REQUIRE(fork < m->config.n_seqs && !m->seq[fork].live, "sequence %u is taken", fork);
   m->seq[fork] = m->seq[seq];
-  m->seq[fork].n_reserved = m->seq[fork].n_written = m->seq[seq].n_valid;
+  m->seq[fork].n_valid = m->seq[fork].n_reserved = m->seq[fork].n_written = n;
   m->n_forks += 1;
 }
 

@@ -88,7 +88,7 @@ static void nothing_is_allocated_after_open(void **state) {
   kit_run(pager, kit_tokens(tokens, 200, 100, 1), 200);
   kit_result r = kit_begin(pager, kit_tokens(tokens, 200, 100, 2), 200);
   weft_seq fork;
-  assert_int_equal(weft_pager_fork(pager, r.seq, &fork), WEFT_OK);
+  assert_int_equal(weft_pager_fork(pager, r.seq, weft_pager_n_valid(pager, r.seq), &fork), WEFT_OK);
   kit_compute(pager, fork, tokens, 9);
   weft_pager_mark(pager, fork);
   weft_pager_reset_cache(pager);
@@ -125,7 +125,7 @@ static void admit_refuses_and_changes_nothing(void **state) {
   kit_result b = kit_admit(pager, kit_tokens(tokens, 20, 0, 2), 20, 1);
   before = weft_pager_get_stats(pager);
   assert_int_equal(kit_admit(pager, kit_tokens(tokens, 20, 0, 3), 20, 1).status, WEFT_FULL);
-  assert_int_equal(weft_pager_fork(pager, a.seq, &seq), WEFT_FULL);
+  assert_int_equal(weft_pager_fork(pager, a.seq, weft_pager_n_valid(pager, a.seq), &seq), WEFT_FULL);
   after = weft_pager_get_stats(pager);
   assert_memory_equal(&before, &after, sizeof before);
   assert_int_equal(seq, 41);

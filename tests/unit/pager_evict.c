@@ -166,7 +166,7 @@ static void reset_while_running_is_complete(void **state) {
   kit_check(pager);
   assert_int_equal(weft_pager_get_stats(pager).n_published, n_published);
   weft_seq fork;
-  assert_int_equal(weft_pager_fork(pager, r.seq, &fork), WEFT_OK);
+  assert_int_equal(weft_pager_fork(pager, r.seq, weft_pager_n_valid(pager, r.seq), &fork), WEFT_OK);
   weft_pager_release(pager, r.seq);
   kit_compute(pager, fork, a, 5);
   weft_pager_release(pager, fork);

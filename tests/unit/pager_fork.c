@@ -12,7 +12,7 @@
 
 static weft_seq fork_of(weft_pager *pager, weft_seq seq) {
   weft_seq fork = WEFT_SEQ_NONE;
-  assert_int_equal(weft_pager_fork(pager, seq, &fork), WEFT_OK);
+  assert_int_equal(weft_pager_fork(pager, seq, weft_pager_n_valid(pager, seq), &fork), WEFT_OK);
   return fork;
 }
 
@@ -38,6 +38,52 @@ static void fork_shares_all_blocks(void **state) {
   assert_int_equal(weft_pager_n_blocks_held(pager, fork), 6 + 3);
   assert_int_equal(weft_pager_get_stats(pager).n_pinned, 6 + 3);
   weft_pager_release(pager, fork);
+  kit_close(pager);
+}
+
+/* A fork of less than all: every length, also inside blocks that are full and published by now. */
+static void fork_shares_a_prefix(void **state) {
+  (void)state;
+  int32_t a[64], b[64];
+  kit_tokens(a, 64, 64, 1);
+  for (uint32_t n = 0; n <= 50; n++) {
+    kit_tokens(b, 64, n, 2);
+    weft_pager *pager = kit_open(64, 3, 2, (kit_group[]){{16, 0}, {8, 0}});
+    kit_result r = kit_begin(pager, a, 50);
+    weft_seq fork = WEFT_SEQ_NONE;
+    assert_int_equal(weft_pager_fork(pager, r.seq, 51, &fork), WEFT_E_INVALID);
+    assert_int_equal(weft_pager_fork(pager, r.seq, n, &fork), WEFT_OK);
+    assert_int_equal(weft_pager_n_valid(pager, fork), n);
+    kit_check(pager);
+    kit_compute(pager, fork, b + n, 64 - n);
+    weft_page_copy copy[8];
+    assert_int_equal(weft_pager_take_copies(pager, copy, 8), (n % 16 != 0) + (n % 8 != 0));
+    kit_check(pager);
+    weft_pager_release(pager, r.seq);
+    weft_pager_release(pager, fork);
+    assert_int_equal(kit_hit(pager, a, 50), 48);
+    assert_int_equal(kit_hit(pager, b, 64), 64);
+    assert_int_equal(weft_pager_get_stats(pager).n_forks, 1);
+    assert_int_equal(weft_pager_get_stats(pager).n_forked_tokens, n);
+    kit_close(pager);
+  }
+}
+
+static void fork_needs_its_window(void **state) {
+  (void)state;
+  int32_t tokens[64];
+  kit_tokens(tokens, 64, 64, 1);
+  weft_pager *pager = kit_open(64, 3, 2, (kit_group[]){{16, 0}, {8, 20}});
+  kit_result r = kit_begin(pager, tokens, 60); /* the window holds 41 .. 59: blocks from 40 on */
+  weft_seq fork = WEFT_SEQ_NONE;
+  weft_pager_stats before = weft_pager_get_stats(pager);
+  assert_int_equal(weft_pager_fork(pager, r.seq, 58, &fork), WEFT_E_NOT_FOUND);
+  weft_pager_stats after = weft_pager_get_stats(pager);
+  assert_memory_equal(&before, &after, sizeof before);
+  assert_int_equal(weft_pager_fork(pager, r.seq, 59, &fork), WEFT_OK);
+  kit_check(pager);
+  weft_pager_release(pager, fork);
+  weft_pager_release(pager, r.seq);
   kit_close(pager);
 }
 
@@ -196,6 +242,8 @@ static void waiting_copies_are_bounded(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(fork_shares_all_blocks),
+      cmocka_unit_test(fork_shares_a_prefix),
+      cmocka_unit_test(fork_needs_its_window),
       cmocka_unit_test(shared_tail_is_copied_on_write),
       cmocka_unit_test(forks_publish_their_own_branches),
       cmocka_unit_test(published_block_is_never_written),
