@@ -34,7 +34,9 @@ enum {
   WEFT_CMD_EVAL = 128,
   WEFT_CMD_DEMO = 256,
   WEFT_CMD_SOAK = 512,
-  WEFT_CMD_SIM = 1024
+  WEFT_CMD_SIM = 1024,
+  WEFT_CMD_TRACE = 2048,
+  WEFT_CMD_TOP = 4096
 };
 
 typedef struct weft_config {
@@ -69,6 +71,10 @@ typedef struct weft_config {
   uint32_t requests, burst, tenants, prompt_tokens, answer_tokens, shared_tokens, prefixes, longest_tokens;
   uint32_t canvas_steps, canvas_steps_min;
   bool csv, shared_cache;
+  /* trace, top */
+  const char *key_file;
+  uint32_t frames;
+  float interval;
   /* words that are no options */
   weft_text_list words;
   /* texts of the --config file */

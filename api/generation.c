@@ -489,11 +489,6 @@ static weft_status give_canvas(weft_generation *g, weft_delta *out) {
   return status;
 }
 
-static const char *finish_name(weft_finish finish) {
-  static const char *const names[] = {"", "stop", "length", "cancelled", "deadline", "error"};
-  return names[finish];
-}
-
 static weft_status give_end(weft_generation *g, weft_delta *out) {
   const weft_usage *u = &g->event.usage;
   (void)snprintf(g->error, sizeof g->error, "%s", g->event.error == NULL ? "" : g->event.error);
@@ -504,7 +499,7 @@ static weft_status give_end(weft_generation *g, weft_delta *out) {
   }
   *out = (weft_delta){.kind = WEFT_DELTA_END,
                       .text = "",
-                      .finish = finish_name(g->event.finish),
+                      .finish = weft_finish_text(g->event.finish),
                       .error = g->event.finish == WEFT_FINISH_ERROR ? g->error : NULL,
                       .usage = {.prompt_tokens = u->n_prompt,
                                 .cached_tokens = u->n_cached,

@@ -41,7 +41,7 @@ static void *work(void *self) {
     (void)pthread_mutex_unlock(&x->lock);
     if (closing || left) {
       weft_refusal why;
-      (void)weft_refuse(&why, left ? 499 : 503, "cancelled", NULL, "the request was cancelled");
+      (void)weft_refuse(&why, left ? CODE_LEFT : 503, "cancelled", NULL, "the request was cancelled");
       weft_exchange_refuse(x, &why);
     } else {
       http->config.handle(http->config.self, x);
@@ -188,9 +188,8 @@ static void on_completed(void *self, struct MHD_Connection *connection, void **s
   (void)connection;
   if (x == NULL) return;
   *state = NULL;
-  (void)pthread_mutex_lock(&x->lock);
-  bool left = x->left || how != MHD_REQUEST_TERMINATED_COMPLETED_OK;
-  (void)pthread_mutex_unlock(&x->lock);
+  /* one that hangs up as soon as it has its answer did not leave before */
+  bool left = how != MHD_REQUEST_TERMINATED_COMPLETED_OK || x->code == CODE_LEFT;
   http->config.done(http->config.self, x, x->queued ? x->code : 0, left);
   http__exchange_close(x);
 }

@@ -76,6 +76,8 @@ const char *weft_exchange_id(
     const weft_exchange *exchange); /* X-Request-Id of the client, or a fresh one */
 /* A header of the request, or NULL. Only in begin. */
 const char *weft_exchange_header(const weft_exchange *exchange, const char *name);
+/* The client is on this machine. */
+bool weft_exchange_is_local(const weft_exchange *exchange);
 const char *weft_exchange_body(const weft_exchange *exchange, size_t *n);
 weft_note *weft_exchange_note(weft_exchange *exchange);
 

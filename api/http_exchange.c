@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* One request and its answer; see http.h and http_internal.h. */
+#include <arpa/inet.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -203,7 +204,7 @@ bool http__settle(weft_exchange *x) {
   weft_refusal why;
   while (x->answer == ANSWER_LATER) {
     if (begin_pull(x)) {
-      (void)weft_refuse(&why, x->left ? 499 : 503, "cancelled", NULL, "the request was cancelled");
+      (void)weft_refuse(&why, x->left ? CODE_LEFT : 503, "cancelled", NULL, "the request was cancelled");
       weft_exchange_refuse(x, &why);
       break;
     }
@@ -287,6 +288,19 @@ const char *weft_exchange_header(const weft_exchange *x, const char *name) {
 const char *weft_exchange_body(const weft_exchange *x, size_t *n) {
   *n = x->body.n;
   return x->body.bytes == NULL ? "" : x->body.bytes;
+}
+
+bool weft_exchange_is_local(const weft_exchange *x) {
+  const union MHD_ConnectionInfo *info =
+      MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+  if (info == NULL || info->client_addr == NULL) return false;
+  if (info->client_addr->sa_family == AF_INET) {
+    const struct sockaddr_in *v4 = (const void *)info->client_addr;
+    return ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  if (info->client_addr->sa_family != AF_INET6) return false;
+  const struct in6_addr *v6 = &((const struct sockaddr_in6 *)(const void *)info->client_addr)->sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == IN_LOOPBACKNET);
 }
 
 weft_note *weft_exchange_note(weft_exchange *x) {

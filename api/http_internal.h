@@ -15,7 +15,7 @@
 #include "api/http.h"
 #include "api/watch.h"
 
-enum { HEADERS_MAX = 8, ID_BYTES_MAX = 128, WORKERS_MAX = 16 };
+enum { HEADERS_MAX = 8, ID_BYTES_MAX = 128, WORKERS_MAX = 16, CODE_LEFT = 499 };
 
 typedef enum answer_kind { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM, ANSWER_LATER } answer_kind;
 

@@ -176,6 +176,10 @@ const char *weft_keys_tenant(const weft_keys *keys, uint32_t tenant) {
   return tenant < keys->n_tenants ? keys->tenant[tenant] : "";
 }
 
+bool weft_keys_is_operator(const weft_keys *keys, uint32_t tenant) {
+  return strcmp(weft_keys_tenant(keys, tenant), WEFT_OPERATOR) == 0;
+}
+
 bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *tenant) {
   unsigned char padded[WEFT_KEY_BYTES_MAX] = {0};
   uint32_t found = 0, index = 0;

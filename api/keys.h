@@ -3,6 +3,7 @@
  *
  * The file has one `KEY TENANT` per line; empty lines and lines that begin with # are skipped.
  * Tenants are numbered in the order in which they first appear; several keys may name one tenant.
+ * The tenant named WEFT_OPERATOR may also do what only the operator may (router.h).
  * Law: whether and where a key matches does not show in the time that a look-up takes; keys are
  * wiped before their memory is given back. Immutable after open. */
 #ifndef WEFT_API_KEYS_H
@@ -15,6 +16,8 @@
 
 enum { WEFT_KEY_BYTES_MAX = 128, WEFT_KEYS_MAX = 4096, WEFT_TENANTS_MAX = 256 };
 
+#define WEFT_OPERATOR "operator"
+
 typedef struct weft_keys weft_keys;
 
 weft_status weft_keys_open(const char *path, weft_keys **out, weft_error *error);
@@ -25,6 +28,8 @@ void weft_keys_close(weft_keys *keys); /* NULL is fine */
 uint32_t weft_keys_n_tenants(const weft_keys *keys);
 /* Borrowed until close. */
 const char *weft_keys_tenant(const weft_keys *keys, uint32_t tenant);
+/* True: this tenant is the operator. */
+bool weft_keys_is_operator(const weft_keys *keys, uint32_t tenant);
 bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *tenant);
 
 #endif

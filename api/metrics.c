@@ -86,15 +86,19 @@ enum {
   N_WEFT = sizeof weft_rows / sizeof *weft_rows
 };
 
-static unsigned long long number_at(const weft_engine_stats *stats, const number_row *row) {
+static unsigned long long number_in(const void *structure, size_t at, size_t n_bytes) {
   uint64_t wide = 0;
   uint32_t narrow = 0;
-  if (row->n_bytes == sizeof wide) {
-    memcpy(&wide, (const char *)stats + row->at, sizeof wide);
+  if (n_bytes == sizeof wide) {
+    memcpy(&wide, (const char *)structure + at, sizeof wide);
     return wide;
   }
-  memcpy(&narrow, (const char *)stats + row->at, sizeof narrow);
+  memcpy(&narrow, (const char *)structure + at, sizeof narrow);
   return narrow;
+}
+
+static unsigned long long number_at(const weft_engine_stats *stats, const number_row *row) {
+  return number_in(stats, row->at, row->n_bytes);
 }
 
 static void put_head(weft_text *out, const char *name, const char *type, const char *help) {
@@ -111,15 +115,25 @@ static void put_rows(weft_text *out, const weft_engine_stats *stats, const numbe
 
 /* ---- what is not a plain number ---- */
 
+static void put_escaped(weft_text *out, const char *name) {
+  for (const char *c = name; *c != 0; c++) {
+    if (*c == '"' || *c == '\\') weft_text_puts(out, "\\");
+    weft_text_append(out, *c == '\n' ? " " : c, 1);
+  }
+}
+
+static void put_label(weft_text *out, const char *value) {
+  weft_text_puts(out, "\"");
+  put_escaped(out, value);
+  weft_text_puts(out, "\"");
+}
+
 /* {model_name="a,b" */
 static void put_labels(const weft_runtime *rt, weft_text *out) {
   weft_text_puts(out, "{model_name=\"");
   for (uint32_t i = 0; i < rt->n_models; i++) {
     if (i > 0) weft_text_puts(out, ",");
-    for (const char *c = rt->model[i].name; *c != 0; c++) {
-      if (*c == '"' || *c == '\\') weft_text_puts(out, "\\");
-      weft_text_append(out, *c == '\n' ? " " : c, 1);
-    }
+    put_escaped(out, rt->model[i].name);
   }
   weft_text_puts(out, "\"");
 }
@@ -177,6 +191,30 @@ static void put_histograms(weft_text *out, const weft_engine_stats *s, const cha
                 s->e2e, s->e2e_sum_us);
   put_histogram(out, "vllm:request_queue_time_seconds", "From submission to the first step.",
                 labels, s->queue, s->queue_us);
+}
+
+static void put_lane_rows(const weft_runtime *rt, weft_text *out, const weft_engine_stats *stats) {
+  static const struct {
+    const char *name, *type, *help;
+    size_t at, n_bytes;
+  } rows[] = {
+#define LANE(field) offsetof(weft_lane_stats, field), sizeof(((weft_lane_stats *)0)->field)
+      {"weft_model_steps_total", "counter", "Forward passes, by model.", LANE(n_steps)},
+      {"weft_model_rows_total", "counter", "Rows computed, by model.", LANE(n_rows)},
+      {"weft_model_busy_microseconds_total", "counter", "Time of the device, by model.",
+       LANE(busy_us)},
+      {"weft_model_requests_running", "gauge", "Requests running, by model.", LANE(n_running)},
+      {"weft_model_requests_waiting", "gauge", "Requests waiting, by model.", LANE(n_waiting)},
+#undef LANE
+  };
+  for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+    put_head(out, rows[r].name, rows[r].type, rows[r].help);
+    for (uint32_t i = 0; i < stats->n_lanes; i++) {
+      weft_text_printf(out, "%s{model_name=", rows[r].name);
+      put_label(out, rt->model[i].name);
+      weft_text_printf(out, "} %llu\n", number_in(&stats->lane[i], rows[r].at, rows[r].n_bytes));
+    }
+  }
 }
 
 typedef struct host_memory {
@@ -249,6 +287,7 @@ char *weft_metrics(weft_runtime *rt) {
     put_finished(&out, &stats, labels.bytes);
     put_histograms(&out, &stats, labels.bytes);
     put_rows(&out, &stats, weft_rows, N_WEFT, "");
+    put_lane_rows(rt, &out, &stats);
     put_head(&out, "weft_well", "gauge", "1 while every model can run.");
     weft_text_printf(&out, "weft_well %d\n", stats.broken_runners == 0);
     put_memory(&out);

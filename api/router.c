@@ -4,15 +4,16 @@
 #include <string.h>
 
 const weft_endpoint weft_endpoints[] = {
-    {"POST", "/v1/chat/completions", true, false, weft_handle_chat},
-    {"POST", "/v1/completions", true, false, weft_handle_completions},
-    {"GET", "/v1/models", true, true, weft_handle_models},
-    {"GET", "/v1/models/*", true, true, weft_handle_model},
-    {"POST", "/tokenize", true, false, weft_handle_tokenize},
-    {"POST", "/detokenize", true, false, weft_handle_detokenize},
-    {"GET", "/health", false, true, weft_handle_health},
-    {"GET", "/metrics", false, true, weft_handle_metrics},
-    {"GET", "/version", false, true, weft_handle_version},
+    {"POST", "/v1/chat/completions", WEFT_ACCESS_TENANT, false, weft_handle_chat},
+    {"POST", "/v1/completions", WEFT_ACCESS_TENANT, false, weft_handle_completions},
+    {"GET", "/v1/models", WEFT_ACCESS_TENANT, true, weft_handle_models},
+    {"GET", "/v1/models/*", WEFT_ACCESS_TENANT, true, weft_handle_model},
+    {"POST", "/tokenize", WEFT_ACCESS_TENANT, false, weft_handle_tokenize},
+    {"POST", "/detokenize", WEFT_ACCESS_TENANT, false, weft_handle_detokenize},
+    {"GET", "/health", WEFT_ACCESS_OPEN, true, weft_handle_health},
+    {"GET", "/metrics", WEFT_ACCESS_COUNTS, true, weft_handle_metrics},
+    {"GET", "/version", WEFT_ACCESS_OPEN, true, weft_handle_version},
+    {"GET", "/admin/trace", WEFT_ACCESS_OPERATE, false, weft_handle_trace},
 };
 const uint32_t weft_n_endpoints = sizeof weft_endpoints / sizeof *weft_endpoints;
 _Static_assert(sizeof weft_endpoints / sizeof *weft_endpoints <= WEFT_ENDPOINTS_MAX,

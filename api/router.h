@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Which function answers which path, one row per endpoint. For the files of api/ only.
  *
- * Law: a row says everything about an endpoint that is not in its handler: method, path, whether a
- * key is needed, and whether it is quick enough for the network thread. A handler answers its
+ * Law: a row says everything about an endpoint that is not in its handler: method, path, who may
+ * ask, and whether it is quick enough for the network thread. A handler answers its
  * exchange exactly once (api/http.h). */
 #ifndef WEFT_API_ROUTER_H
 #define WEFT_API_ROUTER_H
@@ -12,9 +12,17 @@
 #include "api/http.h"
 #include "api/server.h"
 
+/* Who may ask: by API key where there are keys, else as the last words say. */
+typedef enum weft_access {
+  WEFT_ACCESS_OPEN,   /* anybody */
+  WEFT_ACCESS_TENANT, /* any key; else anybody */
+  WEFT_ACCESS_COUNTS, /* the operator's key; else anybody: counts of all tenants */
+  WEFT_ACCESS_OPERATE /* the operator's key; else who asks from this machine */
+} weft_access;
+
 typedef struct weft_endpoint {
   const char *method, *path; /* a path that ends in * stands for all that begin so */
-  bool guarded;              /* needs an API key where there are any */
+  weft_access access;
   bool quick;                /* answers at once, without waiting for anything */
   void (*handle)(weft_server *server, weft_exchange *exchange);
 } weft_endpoint;
@@ -52,6 +60,7 @@ void weft_handle_models(weft_server *server, weft_exchange *x);
 void weft_handle_model(weft_server *server, weft_exchange *x);
 void weft_handle_health(weft_server *server, weft_exchange *x);
 void weft_handle_metrics(weft_server *server, weft_exchange *x);
+void weft_handle_trace(weft_server *server, weft_exchange *x);
 void weft_handle_version(weft_server *server, weft_exchange *x);
 void weft_handle_tokenize(weft_server *server, weft_exchange *x);
 void weft_handle_detokenize(weft_server *server, weft_exchange *x);

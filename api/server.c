@@ -21,18 +21,30 @@ static uint32_t code_index(int code) {
 
 /* ---- requests ---- */
 
-static weft_status check_key(const weft_server *s, weft_exchange *x, weft_refusal *why) {
+static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access access,
+                             weft_refusal *why) {
   static const char scheme[] = "Bearer ";
   const char *header = weft_exchange_header(x, "Authorization");
   weft_note *note = weft_exchange_note(x);
-  if (s->keys == NULL) return WEFT_OK;
   if (header == NULL || strncasecmp(header, scheme, sizeof scheme - 1) != 0) {
     return weft_refuse(why, 401, "missing_api_key", NULL,
                        "an API key is needed: send the header Authorization: Bearer KEY");
   }
   const char *key = header + sizeof scheme - 1;
-  if (weft_keys_find(s->keys, key, strlen(key), &note->tenant)) return WEFT_OK;
-  return weft_refuse(why, 401, "invalid_api_key", NULL, "this API key is not known here");
+  if (!weft_keys_find(s->keys, key, strlen(key), &note->tenant))
+    return weft_refuse(why, 401, "invalid_api_key", NULL, "this API key is not known here");
+  if (access == WEFT_ACCESS_TENANT || weft_keys_is_operator(s->keys, note->tenant)) return WEFT_OK;
+  return weft_refuse(why, 403, "operator_only", NULL,
+                     "only the operator may do this: use a key of the tenant `%s`", WEFT_OPERATOR);
+}
+
+static weft_status check_access(const weft_server *s, weft_exchange *x, weft_access access,
+                                weft_refusal *why) {
+  if (access == WEFT_ACCESS_OPEN) return WEFT_OK;
+  if (s->keys != NULL) return check_key(s, x, access, why);
+  if (access != WEFT_ACCESS_OPERATE || weft_exchange_is_local(x)) return WEFT_OK;
+  return weft_refuse(why, 403, "operator_only", NULL,
+                     "without API keys only this machine itself may do this");
 }
 
 static bool begin(void *self, weft_exchange *x) {
@@ -49,7 +61,7 @@ static bool begin(void *self, weft_exchange *x) {
     weft_exchange_refuse(x, &why);
     return true;
   }
-  if (route->guarded && check_key(s, x, &why) != WEFT_OK) weft_exchange_refuse(x, &why);
+  if (check_access(s, x, route->access, &why) != WEFT_OK) weft_exchange_refuse(x, &why);
   return route->quick;
 }
 

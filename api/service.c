@@ -87,6 +87,15 @@ void weft_handle_metrics(weft_server *s, weft_exchange *x) {
   weft_exchange_answer(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
+void weft_handle_trace(weft_server *s, weft_exchange *x) {
+  char *text = weft_trace(s->runtime, 0);
+  weft_text body = {0};
+  if (text != NULL) weft_text_puts(&body, text);
+  body.refused = body.refused || text == NULL;
+  weft_release(text);
+  answer_json(x, 200, &body);
+}
+
 void weft_handle_version(weft_server *s, weft_exchange *x) {
   weft_text body = {0};
   (void)s;

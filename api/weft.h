@@ -175,6 +175,9 @@ WEFT_API void weft_release(void *memory);
 /* Prometheus text of every counter (names in docs/operations.md), and the same as one JSON object. */
 WEFT_API char *weft_metrics(weft_runtime *runtime);
 WEFT_API char *weft_stats_json(weft_runtime *runtime);
+/* The newest n_steps steps (0: all that are kept, 2048) and the newest 1024 requests that ended, as Chrome trace JSON.
+ * The caller frees with weft_release; NULL: no memory. */
+WEFT_API char *weft_trace(weft_runtime *runtime, uint32_t n_steps);
 /* NULL when well, else why not (a broken device): one line, static as long as the runtime lives. */
 WEFT_API const char *weft_unwell(const weft_runtime *runtime);
 /* The start-up plan of memory, as text. */

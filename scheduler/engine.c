@@ -19,6 +19,11 @@ uint64_t weft_engine_clock_us(void) {
   return weft_clock_us();
 }
 
+const char *weft_finish_text(weft_finish finish) {
+  static const char *const names[] = {"", "stop", "length", "cancelled", "deadline", "error"};
+  return names[finish];
+}
+
 /* ---- open ------------------------------------------------------------------------------------ */
 
 typedef struct limit {
@@ -156,6 +161,8 @@ static weft_status take_memory(weft_engine *e) {
   }
   weft_status status = weft_tenants_open(&e->tenants, c->n_tenants, e->n_lanes);
   if (status != WEFT_OK) return status;
+  status = weft_recorder_open(&e->recorder);
+  if (status != WEFT_OK) return status;
   status = weft_deadlines_open(&e->deadlines, c->running_max + c->waiting_max);
   if (status != WEFT_OK) return status;
   return weft_batcher_open(&e->batcher, rows_max, 2 * n_works, groups_max,
@@ -171,6 +178,7 @@ static void free_engine(weft_engine *e) {
   weft_batcher_close(&e->batcher);
   weft_deadlines_close(&e->deadlines);
   weft_tenants_close(&e->tenants);
+  weft_recorder_close(&e->recorder);
   weft_free(e->rank);
   weft_free(e->ranked);
   weft_free(e->followers);
@@ -272,6 +280,14 @@ void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out) {
   (void)pthread_mutex_lock(&engine->stats_mutex);
   *out = engine->shared_stats;
   (void)pthread_mutex_unlock(&engine->stats_mutex);
+}
+
+uint32_t weft_engine_get_steps(weft_engine *engine, weft_step_record *out, uint32_t max) {
+  return weft_recorder_steps(&engine->recorder, out, max);
+}
+
+uint32_t weft_engine_get_requests(weft_engine *engine, weft_request_record *out, uint32_t max) {
+  return weft_recorder_requests(&engine->recorder, out, max);
 }
 
 weft_pager *weft_engine_pager(weft_engine *engine) {

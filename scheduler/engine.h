@@ -14,6 +14,7 @@
 
 #include "model/runner.h"
 #include "pager/pager.h"
+#include "scheduler/recorder.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -45,6 +46,9 @@ typedef enum weft_finish {
   WEFT_FINISH_DEADLINE = 4,
   WEFT_FINISH_ERROR = 5      /* error text says why */
 } weft_finish;
+
+/* "stop", "length", ...; "" for NONE */
+const char *weft_finish_text(weft_finish finish);
 
 /* Called on the engine thread with the answer so far, whenever it grew, before it is published. Returns how many of
  * the n_tokens are to be kept: n_tokens to go on, less to finish with STOP after that many, WEFT_STOP_KEEP_ALL to
@@ -144,6 +148,13 @@ bool weft_engine_idle(weft_engine *engine);
 /* Drops the prefix cache at the next step boundary. */
 void weft_engine_reset_cache(weft_engine *engine);
 
+/* One weight set's share of it all. */
+typedef struct weft_lane_stats {
+  uint64_t n_steps, n_rows;
+  uint64_t busy_us; /* its steps were on the device; a step that waits for the one before is counted from its end */
+  uint32_t n_running, n_waiting;
+} weft_lane_stats;
+
 typedef struct weft_engine_stats {
   uint64_t n_steps, n_mixed_steps; /* mixed: causal decode or prefill rows and canvas rows in one step */
   uint64_t n_switches;             /* steps that ran another weight set than the step before */
@@ -157,11 +168,17 @@ typedef struct weft_engine_stats {
   /* histograms with the bounds of weft_latency_bounds_us, last bucket open */
   uint64_t ttft[20], tpot[20], e2e[20], queue[20];
   uint64_t ttft_sum_us, tpot_sum_us, e2e_sum_us;
+  uint32_t n_lanes;
+  weft_lane_stats lane[WEFT_SPACES_MAX]; /* [n_lanes], by runner */
   weft_pager_stats pager;
 } weft_engine_stats;
 extern const uint64_t weft_latency_bounds_us[19];
 /* A consistent copy, taken by the engine between steps; any thread. */
 void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out);
+
+/* Copies the newest at most max records of steps, of requests that ended, oldest first; any thread. */
+uint32_t weft_engine_get_steps(weft_engine *engine, weft_step_record *out, uint32_t max);
+uint32_t weft_engine_get_requests(weft_engine *engine, weft_request_record *out, uint32_t max);
 
 /* The pager, for tests and for the engine thread only. */
 weft_pager *weft_engine_pager(weft_engine *engine);

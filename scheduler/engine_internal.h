@@ -87,12 +87,14 @@ struct weft_engine {
   bool preempted;     /* in this plan: no admissions */
   uint64_t n_changes; /* of state, of any request: a turn with one was not idle */
 
-  bool real_clock; /* time of results is read from the clock, not taken from step's argument */
+  bool real_clock; /* time is read from the clock, not only taken from step's argument */
   uint64_t now_us;
+  uint64_t device_free_us; /* when the last step was collected */
   uint64_t runner_ns;        /* spent in calls of the runner, this turn */
   uint64_t step_ns, plan_ns; /* sums over all turns with a step: all, without the runner */
   weft_engine_stats stats;
 
+  weft_recorder recorder; /* any thread */
   pthread_mutex_t stats_mutex;
   weft_engine_stats shared_stats; /* under stats_mutex */
   pthread_t thread;

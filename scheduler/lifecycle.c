@@ -182,6 +182,24 @@ static void count_finish(weft_engine *e, weft_request *r) {
   weft_latency_count(e->stats.tpot, tpot);
 }
 
+static void record_request(weft_engine *e, const weft_request *r) {
+  const weft_usage *u = &r->usage;
+  const weft_request_record record = {.number = r->arrival,
+                                      .lane = r->lane,
+                                      .tenant = r->tenant,
+                                      .canvas = r->canvas,
+                                      .finish = r->finish,
+                                      .n_prompt = u->n_prompt,
+                                      .n_cached = u->n_cached,
+                                      .n_answer = u->n_answer,
+                                      .n_preemptions = u->n_preemptions,
+                                      .submitted_us = u->submitted_us,
+                                      .started_us = u->started_us,
+                                      .first_token_us = u->first_token_us,
+                                      .finished_us = u->finished_us};
+  weft_recorder_add_request(&e->recorder, &record);
+}
+
 void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish,
                            const char *reason) {
   WEFT_CHECK(r->finish == WEFT_FINISH_NONE);
@@ -191,6 +209,7 @@ void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish,
   if (reason != NULL) (void)snprintf(r->error, sizeof r->error, "%s", reason);
   weft_deadlines_remove(&e->deadlines, &r->deadline_at);
   count_finish(e, r);
+  record_request(e, r);
   bool waited = r->state == WEFT_REQUEST_WAITING;
   bool preempted = r->state == WEFT_REQUEST_LEAVING; /* it was counted as waiting already */
   if (waited) weft_lifecycle_dequeue(e, r);

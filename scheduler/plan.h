@@ -33,6 +33,7 @@ typedef struct weft_plan {
   uint64_t number; /* counts plans of the engine, from 1 */
   uint32_t lane;
   bool dropped;               /* the lane broke while it was in flight */
+  uint64_t began_us, launched_us; /* planning began; the runner has it */
   weft_work *causal, *canvas; /* [n_max] each */
   uint32_t n_causal, n_canvas, n_max;
   uint32_t n_rows, n_rows_of[4]; /* by kind */

@@ -33,6 +33,11 @@ static void expire(weft_engine *e) {
   }
 }
 
+/* The engine's time by now: within a turn it moves on only where it is the clock's. */
+static uint64_t present_us(const weft_engine *e) {
+  return e->real_clock ? weft_clock_us() : e->now_us;
+}
+
 /* ---- launch ---------------------------------------------------------------------------------- */
 
 static uint64_t lanes_with_work(const weft_engine *e) {
@@ -72,6 +77,7 @@ static void take_turn(weft_engine *e, uint32_t lane) {
 static bool submit(weft_engine *e, weft_lane *lane, weft_plan *plan) {
   weft_batch batch = weft_batcher_build(&e->batcher, plan, e->pager, lane->info, lane->n_batches);
   uint64_t start_ns = weft_clock_ns();
+  plan->launched_us = present_us(e);
   weft_status status = lane->runner->ops->submit(lane->runner, &batch);
   e->runner_ns += weft_clock_ns() - start_ns;
   if (status != WEFT_OK) {
@@ -94,6 +100,7 @@ bool weft_engine_launch(weft_engine *e) {
     weft_lane *lane = &e->lane[at];
     weft_plan *plan = &e->plan[(e->first_flight + e->n_flight) % WEFT_FLIGHT_MAX];
     weft_plan_begin(plan, ++e->n_plans, at);
+    plan->began_us = present_us(e);
     weft_planner planner = {.engine = e, .lane = lane, .plan = plan, .rows_left = lane->rows_max};
     weft_planner_run(&planner);
     if (lane->lost) {
@@ -107,6 +114,39 @@ bool weft_engine_launch(weft_engine *e) {
 
 /* ---- land ------------------------------------------------------------------------------------ */
 
+static void count_lane(weft_engine *e, const weft_plan *plan) {
+  weft_lane_stats *lane = &e->stats.lane[plan->lane];
+  uint64_t from = plan->launched_us > e->device_free_us ? plan->launched_us : e->device_free_us;
+  lane->n_steps += 1;
+  lane->n_rows += plan->n_rows;
+  if (e->now_us > from) lane->busy_us += e->now_us - from;
+  e->device_free_us = e->now_us;
+}
+
+static void record_step(weft_engine *e, const weft_plan *plan, bool failed) {
+  const weft_pager_stats pager = weft_pager_get_stats(e->pager);
+  const weft_step_record record = {.number = e->recorder.n_steps + 1,
+                                   .lane = plan->lane,
+                                   .failed = failed,
+                                   .began_us = plan->began_us,
+                                   .launched_us = plan->launched_us,
+                                   .collected_us = e->now_us,
+                                   .applied_us = present_us(e),
+                                   .n_segments = plan->n_causal + plan->n_canvas,
+                                   .n_prefill_rows = plan->n_rows_of[WEFT_WORK_PREFILL],
+                                   .n_decode_rows = plan->n_rows_of[WEFT_WORK_DECODE],
+                                   .n_commit_rows = plan->n_rows_of[WEFT_WORK_COMMIT],
+                                   .n_canvas_rows = plan->n_rows_of[WEFT_WORK_DENOISE],
+                                   .n_running = e->n_running,
+                                   .n_waiting = e->stats.n_waiting,
+                                   .n_pages_free = pager.n_free,
+                                   .n_pages_cached = pager.n_cached,
+                                   .n_pages_pinned = pager.n_pinned,
+                                   .n_preemptions = e->stats.n_preemptions,
+                                   .n_evicted = pager.n_evicted};
+  weft_recorder_add_step(&e->recorder, &record);
+}
+
 void weft_engine_land(weft_engine *e) {
   WEFT_CHECK(e->n_flight > 0);
   weft_plan *plan = &e->plan[e->first_flight];
@@ -117,7 +157,7 @@ void weft_engine_land(weft_engine *e) {
     uint64_t start_ns = weft_clock_ns();
     status = lane->runner->ops->collect(lane->runner, &result);
     e->runner_ns += weft_clock_ns() - start_ns;
-    if (e->real_clock) e->now_us = weft_clock_us();
+    e->now_us = present_us(e);
     if (status == WEFT_OK) status = result.status;
     uint64_t number = lane->n_batches - lane->n_in_flight; /* of the oldest in flight */
     if (status == WEFT_OK && result.number != number) status = WEFT_E_INVALID;
@@ -127,6 +167,8 @@ void weft_engine_land(weft_engine *e) {
     } else {
       lane->n_in_flight -= 1;
     }
+    count_lane(e, plan);
+    record_step(e, plan, status != WEFT_OK);
   }
   e->first_flight = (e->first_flight + 1) % WEFT_FLIGHT_MAX;
   e->n_flight -= 1;
@@ -140,6 +182,11 @@ void weft_engine_share_stats(weft_engine *e) {
   e->stats.plan_us = e->plan_ns / 1000;
   e->stats.draining = weft_inbox_draining(&e->inbox);
   e->stats.pager = weft_pager_get_stats(e->pager);
+  e->stats.n_lanes = e->n_lanes;
+  for (uint32_t i = 0; i < e->n_lanes; i++) {
+    e->stats.lane[i].n_running = e->lane[i].n_running;
+    e->stats.lane[i].n_waiting = e->lane[i].n_waiting;
+  }
   (void)pthread_mutex_lock(&e->stats_mutex);
   e->shared_stats = e->stats;
   (void)pthread_mutex_unlock(&e->stats_mutex);

@@ -73,5 +73,15 @@ expect 0 'step_us' "$weft" bench scheduler --json
 expect 0 'prompt tokens computed' "$weft" bench serving -m $demo --repeat 1
 expect 2 '--llama' "$weft" bench peer -m $demo
 expect 0 'goodput' "$weft" sim --requests 50 --seed 1
+"$weft" serve -m $tiny --port 0 --json >"$dir/where" 2>/dev/null &
+server=$!
+for _ in 1 2 3 4 5 6 7 8 9 10; do grep -q port "$dir/where" && break; sleep 0.2; done
+port=$(sed 's/.*"port":\([0-9]*\).*/\1/' "$dir/where")
+expect 0 'first token' "$weft" top --port "$port" --interval 0.1
+expect 0 '"traceEvents"' "$weft" trace --port "$port"
+expect 0 '' "$weft" trace --port "$port" -o "$dir/trace.json"
+expect 2 'holds no key' "$weft" top --port "$port" --key-file /dev/null
+kill $server && wait $server
+expect 4 'no server answers' "$weft" top --port "$port"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -27,6 +27,8 @@ int weft_cli_eval(const weft_config *config);
 int weft_cli_demo(const weft_config *config);
 int weft_cli_soak(const weft_config *config);
 int weft_cli_sim(const weft_config *config);
+int weft_cli_trace(const weft_config *config);
+int weft_cli_top(const weft_config *config);
 
 /* One line to standard error, and the code. */
 int weft_cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -101,12 +101,19 @@ static int split_answer(weft_text *all, weft_text *out) {
 
 int weft_client_request(uint16_t port, const char *method, const char *path, const char *body, weft_text *out,
                         uint32_t cancel_after_ms) {
+  return weft_client_request_as(port, NULL, method, path, body, out, cancel_after_ms);
+}
+
+int weft_client_request_as(uint16_t port, const char *key, const char *method, const char *path, const char *body,
+                           weft_text *out, uint32_t cancel_after_ms) {
   weft_text head = {0}, all = {0};
   int status = -1, fd = dial(port);
   if (fd < 0) return -1;
   size_t n = body == NULL ? 0 : strlen(body);
   weft_text_printf(&head, "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\n"
-                          "Content-Length: %zu\r\n\r\n", method, path, n);
+                          "Content-Length: %zu\r\n", method, path, n);
+  if (key != NULL) weft_text_printf(&head, "Authorization: Bearer %s\r\n", key);
+  weft_text_puts(&head, "\r\n");
   bool left = false;
   if (weft_text_status(&head) == WEFT_OK && send_all(fd, head.bytes, head.n) && send_all(fd, body, n) &&
       receive_all(fd, &all, cancel_after_ms > 0 ? cancel_after_ms : ANSWER_TIMEOUT_MS, &left)) {

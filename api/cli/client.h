@@ -12,6 +12,9 @@
  * Returns the HTTP status, 0 after hanging up, -1 when the server could not be reached or broke off. */
 int weft_client_request(uint16_t port, const char *method, const char *path, const char *body, weft_text *out,
                         uint32_t cancel_after_ms);
+/* The same with an API key; NULL: none. */
+int weft_client_request_as(uint16_t port, const char *key, const char *method, const char *path, const char *body,
+                           weft_text *out, uint32_t cancel_after_ms);
 
 /* The number after `name ` (or `name{...} `, summed) in Prometheus text; 0 when absent. */
 double weft_client_metric(const char *metrics, const char *name);

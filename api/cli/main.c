@@ -29,6 +29,8 @@ static const command_row commands[] = {
     {"demo", WEFT_CMD_DEMO, weft_cli_demo, "-m FILE -m FILE", "serve the demo model and show what happens"},
     {"soak", WEFT_CMD_SOAK, weft_cli_soak, "-m FILE", "full load with random cancels for a while"},
     {"sim", WEFT_CMD_SIM, weft_cli_sim, "[--trace FILE]", "engine and pager under a virtual clock, without a model"},
+    {"trace", WEFT_CMD_TRACE, weft_cli_trace, "[--port N] [-o FILE]", "the last steps of a running server, for chrome://tracing"},
+    {"top", WEFT_CMD_TOP, weft_cli_top, "[--port N]", "a running server, live: pool, models, tenants, latencies"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 

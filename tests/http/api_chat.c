@@ -420,6 +420,26 @@ static void test_keep_alive(void **state) {
   (void)close(fd);
 }
 
+/* Chrome's format: every event has a phase, a row and a time; the request that was answered is in it. */
+static void test_trace(void **state) {
+  (void)state;
+  json_decref(talk_json(server.port, CHAT, "{\"max_tokens\":8," ASK "}"));
+  json_t *root = talk_json(server.port, "/admin/trace", NULL), *event;
+  size_t i, n_steps = 0, n_begun = 0, n_ended = 0;
+  json_array_foreach(at(root, "traceEvents"), i, event) {
+    const char *phase = text_at(event, "ph");
+    assert_true(json_is_integer(at(event, "pid")) && json_is_integer(at(event, "tid")));
+    assert_true(int_at(event, "ts") >= 0);
+    if (strcmp(phase, "X") == 0) assert_true(int_at(event, "dur") >= 0);
+    n_steps += strcmp(phase, "X") == 0 && json_is_integer(at(event, "args.canvas"));
+    n_begun += strcmp(phase, "b") == 0;
+    n_ended += strcmp(phase, "e") == 0;
+  }
+  assert_true(n_steps > 0 && n_begun >= 2);
+  assert_int_equal(n_begun, n_ended);
+  json_decref(root);
+}
+
 static void test_metrics(void **state) {
   static const char *const names[] = {"vllm:num_requests_running",
                                       "vllm:num_requests_waiting",
@@ -448,6 +468,7 @@ static void test_metrics(void **state) {
                                       "weft_pool_waits_total",
                                       "process_resident_memory_bytes",
                                       "weft_tenant_requests_total",
+                                      "weft_model_busy_microseconds_total",
                                       "weft_http_requests_total"};
   (void)state;
   json_decref(talk_json(server.port, CHAT, "{\"max_tokens\":8," ASK "}"));
@@ -486,6 +507,7 @@ int main(void) {
       cmocka_unit_test(test_request_ids),
       cmocka_unit_test(test_keep_alive),
       cmocka_unit_test(test_metrics),
+      cmocka_unit_test(test_trace),
   };
   return cmocka_run_group_tests(tests, open_server, close_server);
 }

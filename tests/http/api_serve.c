@@ -17,7 +17,7 @@ extern char **environ;
  * --------------------------------------------------------------------------------------------------
  */
 
-static const char keys_text[] = "# who\nsk-red red\n\nsk-blue  blue\r\nsk-red-2\tred\n";
+static const char keys_text[] = "# who\nsk-red red\n\nsk-blue  blue\r\nsk-red-2\tred\nsk-op operator\n";
 
 static int code_as(uint16_t port, const char *header, const char *method, const char *path,
                    const char *body) {
@@ -50,7 +50,7 @@ static void test_keys_and_tenants(void **state) {
                                .threads = 1,
                                .kv_bytes = 8 << 20,
                                .context = 512,
-                               .tenants = 2,
+                               .tenants = 3,
                                .quiet = true};
   weft_server_options where = {0};
   weft_error error = {{0}};
@@ -71,7 +71,8 @@ static void test_keys_and_tenants(void **state) {
     assert_int_equal(code_as(server.port, bad[i], "GET", "/v1/models", ""), 401);
     assert_int_equal(code_as(server.port, bad[i], "POST", "/tokenize", "{\"prompt\":\"a\"}"), 401);
     assert_int_equal(code_as(server.port, bad[i], "GET", "/health", ""), 200); /* open to probes */
-    assert_int_equal(code_as(server.port, bad[i], "GET", "/metrics", ""), 200);
+    assert_int_equal(code_as(server.port, bad[i], "GET", "/metrics", ""), 401);
+    assert_int_equal(code_as(server.port, bad[i], "GET", "/admin/trace", ""), 401);
   }
   static const char *const good[] = {"Authorization: Bearer sk-red\r\n",
                                      "authorization: bearer sk-blue\r\n",
@@ -87,7 +88,12 @@ static void test_keys_and_tenants(void **state) {
   assert_true(cached_as(server.port, good[2], body.bytes) > 0);
   assert_int_equal(cached_as(server.port, good[1], body.bytes), 0);
   weft_text_free(&body);
-  talk_answer a = talk_ask(server.port, "GET", "/metrics", "");
+  /* only the operator sees what all do */
+  static const char operator_key[] = "Authorization: Bearer sk-op\r\n";
+  assert_int_equal(code_as(server.port, good[0], "GET", "/metrics", ""), 403);
+  assert_int_equal(code_as(server.port, good[0], "GET", "/admin/trace", ""), 403);
+  assert_int_equal(code_as(server.port, operator_key, "GET", "/admin/trace", ""), 200);
+  talk_answer a = talk_ask_as(server.port, "GET", "/metrics", operator_key, "");
   assert_non_null(strstr(a.body.bytes, "weft_tenant_requests_total{tenant=\"red\"} 4\n"));
   assert_non_null(strstr(a.body.bytes, "weft_tenant_requests_total{tenant=\"blue\"} 2\n"));
   talk_answer_free(&a);

@@ -27,12 +27,15 @@ static bool finds(const weft_keys *keys, const char *key, uint32_t tenant) {
 
 static void keys_name_tenants(void **state) {
   (void)state;
-  weft_keys *keys = parse("# comment\n\nk1 red\nk2\tblue\r\n  k3   red  \nk4 green");
-  assert_int_equal(weft_keys_n_tenants(keys), 3);
+  weft_keys *keys = parse("# comment\n\nk1 red\nk2\tblue\r\n  k3   red  \nk4 green\nk5 operator");
+  assert_int_equal(weft_keys_n_tenants(keys), 4);
+  assert_false(weft_keys_is_operator(keys, 0));
+  assert_true(weft_keys_is_operator(keys, 3));
+  assert_false(weft_keys_is_operator(keys, 4));
   assert_string_equal(weft_keys_tenant(keys, 0), "red");
   assert_string_equal(weft_keys_tenant(keys, 1), "blue");
   assert_string_equal(weft_keys_tenant(keys, 2), "green");
-  assert_string_equal(weft_keys_tenant(keys, 3), "");
+  assert_string_equal(weft_keys_tenant(keys, 4), "");
   assert_true(finds(keys, "k1", 0));
   assert_true(finds(keys, "k2", 1));
   assert_true(finds(keys, "k3", 0));

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/* A look at a running server of this machine: its counters, read as numbers.
+ *
+ * Law: what the server does not tell is 0; the difference of two readings is never negative (a
+ * server that was started again counts from 0). */
+#ifndef WEFT_API_CLI_OBSERVE_H
+#define WEFT_API_CLI_OBSERVE_H
+
+#include "api/config.h"
+#include "base/text.h"
+
+/* One answer of GET path with the key of --key-file. 0, or an exit code after one line. */
+int weft_observe_get(const weft_config *config, const char *path, weft_text *out);
+
+/* Prometheus text, ended by zero. */
+typedef struct weft_reading {
+  weft_text text;
+  uint64_t at_us;
+} weft_reading;
+
+/* 0, or an exit code after one line. */
+int weft_reading_take(const weft_config *config, weft_reading *reading);
+/* The value of name summed over its labels; with a label, of the lines that carry label="value". */
+double weft_reading_of(const weft_reading *reading, const char *name, const char *label,
+                       const char *value);
+/* How much it grew per second. */
+double weft_reading_rate(const weft_reading *before, const weft_reading *after, const char *name,
+                         const char *label, const char *value);
+/* The quantile q, in seconds, of what a histogram counted between both; < 0: nothing was counted. */
+double weft_reading_quantile(const weft_reading *before, const weft_reading *after,
+                             const char *histogram, double q);
+/* The index-th value of a label among the lines of name; false: there are no more. */
+bool weft_reading_label(const weft_reading *reading, const char *name, const char *label,
+                        uint32_t index, char *out, size_t n_out);
+
+#endif
