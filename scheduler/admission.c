@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Admission: which waiting request starts to run.
  *
- * Law. In policy order, while rows, slots, sequences and blocks last; nobody is admitted while a
- * running request lacks memory or in a plan that preempted somebody. A request starts only when the
- * pages of all its tokens can be had besides a margin for those that run; the first that does not
- * fit is not overtaken by anybody of its priority or less, on no lane, so it starts when enough has
- * come free. A request whose prefix is being computed by another one leaves the queue and follows
+ * Law. In the order of share.c, while rows, slots, sequences and blocks last; nobody is admitted
+ * while a running request lacks memory or in a plan that preempted somebody. A request starts only
+ * when the pages of all its tokens can be had besides a margin for those that run; the first that
+ * does not fit is passed only by who is due before it, on no lane by anybody else: those have used
+ * less, and stop passing when they have not, so it starts when enough has come free. A request whose prefix is being computed by another one leaves the queue and follows
  * that sequence; it comes back when the sequence has advanced or ended, and others pass it
  * meanwhile. */
 #include "base/check.h"
@@ -147,23 +147,24 @@ static bool worth_a_try(const weft_engine *e, const weft_request *r) {
   return e->n_plans >= r->retry_step || weft_pager_headroom(e->pager) >= r->need_pages;
 }
 
-/* The first in policy order; but the one that lacked memory goes before its equals. */
-static weft_request *next_request(weft_engine *e, const weft_lane *lane) {
-  weft_request *best = weft_tenants_pick(&e->tenants, lane->index);
+/* The one that lacked memory is passed only by who is due before it: on its own lane it goes in the
+ * place of anybody else. NULL: it waits on another lane. */
+static weft_request *let_waiter_pass(const weft_engine *e, weft_request *r) {
   weft_request *waiter = e->memory_waiter;
-  if (best == NULL || waiter == NULL || best->asked.priority > waiter->asked.priority) return best;
-  return waiter->lane == lane->index ? waiter : NULL;
+  if (waiter == NULL || waiter == r) return r;
+  weft_candidate a = weft_tenants_candidate(&e->tenants, r, e->now_us);
+  weft_candidate b = weft_tenants_candidate(&e->tenants, waiter, e->now_us);
+  bool before = r->tenant == waiter->tenant ? weft_tenants_queued_before(r, waiter)
+                                            : weft_policy_is_due_before(&a, &b);
+  if (before) return r;
+  return waiter->lane == r->lane ? waiter : NULL;
 }
 
-void weft_admission_run(weft_planner *p) {
+bool weft_admission_try(weft_planner *p, weft_request *r) {
   weft_engine *e = p->engine;
-  while (may_admit(p)) {
-    weft_request *r = next_request(e, p->lane);
-    if (r == NULL) return;
-    outcome got = worth_a_try(e, r) ? try_admit(e, p->lane, r) : NO_ROOM;
-    if (got == ADMITTED) (void)weft_planner_serve(p, r);
-    if (got != NO_ROOM) continue;
-    e->memory_waiter = r;
-    return;
-  }
+  if (!may_admit(p) || (r = let_waiter_pass(e, r)) == NULL) return false;
+  outcome got = worth_a_try(e, r) ? try_admit(e, p->lane, r) : NO_ROOM;
+  if (got == ADMITTED) (void)weft_planner_serve(p, r);
+  if (got == NO_ROOM) e->memory_waiter = r;
+  return got != NO_ROOM;
 }

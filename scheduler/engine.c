@@ -159,7 +159,7 @@ static weft_status take_memory(weft_engine *e) {
     weft_status status = weft_plan_open(&e->plan[i], n_works);
     if (status != WEFT_OK) return status;
   }
-  weft_status status = weft_tenants_open(&e->tenants, c->n_tenants, e->n_lanes);
+  weft_status status = weft_tenants_open(&e->tenants, c->tenant, c->n_tenants, e->n_lanes);
   if (status != WEFT_OK) return status;
   status = weft_recorder_open(&e->recorder);
   if (status != WEFT_OK) return status;

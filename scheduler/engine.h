@@ -23,6 +23,14 @@ extern "C" {
 typedef struct weft_engine weft_engine;
 typedef struct weft_request weft_request; /* a handle; reference held by the submitter until release */
 
+enum { WEFT_WEIGHT_MAX = 1000 };
+
+/* One tenant. Zero-initialise; every zero means the default in brackets. */
+typedef struct weft_tenant_config {
+  uint32_t weight;           /* [1] its share of the device against other tenants; <= WEFT_WEIGHT_MAX */
+  int32_t priority_class;    /* [normal] who starts first: -1 low, 0 normal, 1 high */
+} weft_tenant_config;
+
 typedef struct weft_engine_config {
   uint32_t n_runners;
   weft_runner *const *runner; /* [n_runners]; owned by the caller; runner i uses space i of the pager */
@@ -32,6 +40,7 @@ typedef struct weft_engine_config {
   uint32_t running_max;       /* requests running at once, all runners */
   uint32_t waiting_max;       /* queued requests; beyond it submit gives WEFT_FULL */
   uint32_t n_tenants;         /* 1 .. 256 */
+  const weft_tenant_config *tenant; /* [n_tenants], copied; NULL: all default */
   uint32_t seq_tokens_max;    /* longest request: prompt + answer */
   bool overlap;               /* plan step n+1 before the results of step n are applied */
   bool no_prefix_cache;
@@ -77,7 +86,7 @@ typedef struct weft_request_params {
   weft_notify notify;     /* optional */
   void *notify_self;
   uint64_t deadline_us;   /* absolute, engine time; 0: none */
-  int32_t priority;       /* higher first; 0 usual */
+  int32_t priority;       /* higher first; 0 usual; orders the requests of one tenant */
   bool no_cache;
   bool canvas_events;     /* keep every denoise step's canvas for poll */
   bool trace;             /* ... with all arrays of the sampler */

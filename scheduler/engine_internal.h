@@ -5,6 +5,7 @@
  *   engine.c       open, close, submit; what other threads call
  *   step.c         inbox, expiry, launch, land: the order of a turn
  *   planner.c      running requests -> rows of a plan; memory, victims
+ *   share.c        whose rows are next, tenant by tenant
  *   admission.c    waiting requests -> running
  *   apply.c        results -> tokens, events, commits
  *   lifecycle.c    how a request changes state: enter, finish, preempt, leave, break
@@ -109,6 +110,8 @@ void weft_engine_end_all(weft_engine *engine);
 bool weft_engine_launch(weft_engine *engine);
 void weft_engine_land(weft_engine *engine);
 void weft_engine_share_stats(weft_engine *engine);
+/* One bit per lane that has any request. */
+uint64_t weft_engine_lanes_with_requests(const weft_engine *engine);
 
 /* ---- planner.c ------------------------------------------------------------------------------- */
 typedef struct weft_planner {
@@ -121,9 +124,17 @@ void weft_planner_run(weft_planner *planner);
 /* Plans what this running request can use of the rows left. False: it wanted rows and got none. */
 bool weft_planner_serve(weft_planner *planner, weft_request *request);
 
+/* ---- share.c --------------------------------------------------------------------------------- */
+/* True: rows are too few for all that run, or a tenant is far ahead of one with a prompt. */
+bool weft_share_is_contended(const weft_planner *planner);
+/* Gives the rows left to whoever is due first: prompts, waiting requests, and with_ready those that
+ * decode or denoise. */
+void weft_share_run(weft_planner *planner, bool with_ready);
+
 /* ---- admission.c ----------------------------------------------------------------------------- */
-/* Admits and plans waiting requests of the lane. */
-void weft_admission_run(weft_planner *planner);
+/* Starts and plans a waiting request, the first of its tenant on the lane; or it follows a prefix,
+ * or ends. False: nobody else may start in this plan. */
+bool weft_admission_try(weft_planner *planner, weft_request *request);
 /* The sequence advanced (or ended: n_valid UINT32_MAX): followers that may now find their prefix
  * wait in queues again. */
 void weft_admission_wake(weft_engine *engine, weft_seq seq, uint32_t n_valid);

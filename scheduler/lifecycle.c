@@ -58,6 +58,7 @@ static void count_start(weft_engine *e, weft_request *r) {
 void weft_lifecycle_make_ready(weft_engine *e, weft_request *r) {
   weft_list_remove(&r->link);
   weft_ready_append(&e->lane[r->lane].ready, r);
+  *weft_tenants_n_ready(&e->tenants, r) += 1;
 }
 
 void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
@@ -74,10 +75,10 @@ void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
   if (r->prefilling) {
     weft_list_push_back(&lane->prefilling, &r->link);
   } else {
-    weft_ready_append(&lane->ready, r);
+    weft_lifecycle_make_ready(e, r);
   }
   r->rank_at = e->n_running;
-  e->rank[e->n_running] = (weft_rank){.arrival = r->arrival, .priority = r->asked.priority};
+  e->rank[e->n_running] = weft_tenants_rank(&e->tenants, r);
   e->ranked[e->n_running] = r;
   e->n_running += 1;
   e->n_busy = e->n_running;
@@ -136,7 +137,7 @@ static void start_leaving(weft_engine *e, weft_request *r) {
   e->n_changes += 1;
   r->state = WEFT_REQUEST_LEAVING;
   e->rank[r->rank_at].excluded = true;
-  weft_ready_remove(&e->lane[r->lane].ready, r);
+  if (weft_ready_remove(&e->lane[r->lane].ready, r)) *weft_tenants_n_ready(&e->tenants, r) -= 1;
   weft_list_remove(&r->link);
   weft_list_push_back(&e->lane[r->lane].leaving, &r->link);
   e->n_leaving += 1;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Planning: which rows of which running request go into the next step.
  *
- * Law. Running first: every decode row, commit and denoise step, then chunks of prompts, then
- * admissions, while rows last. Who found no room in a step is first in the next one. Memory goes by
+ * Law. Running first: every decode row, commit and denoise step while they fit and no tenant is far
+ * ahead, then prompts and admissions as share.c says, while rows last. Who found no room in a step is
+ * first in the next one. Memory goes by
  * rank: a request that lacks blocks takes them from a request that ranks below it (which recomputes
  * later) or waits until somebody leaves; so the first in rank always advances. What is planned
  * ahead of results never goes beyond what the results can only confirm or void:
@@ -18,16 +19,12 @@ enum { AHEAD = 8 }; /* requests between a prefetch and its use */
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static weft_rank rank_of(const weft_request *r) {
-  return (weft_rank){.arrival = r->arrival, .priority = r->asked.priority};
-}
-
 /* The highest in rank that lacks memory is remembered: it is served first, and nobody is admitted
  * meanwhile. */
 static void starve(weft_engine *e, weft_request *r) {
-  weft_rank rank = rank_of(r);
+  weft_rank rank = weft_tenants_rank(&e->tenants, r);
   if (e->starved != NULL) {
-    weft_rank other = rank_of(e->starved);
+    weft_rank other = weft_tenants_rank(&e->tenants, e->starved);
     if (!weft_policy_goes_before(&rank, &other)) return;
   }
   e->starved = r;
@@ -55,7 +52,7 @@ static uint32_t reserve_slow(weft_engine *e, weft_request *r, uint32_t n, bool s
       if (e->starved == r) e->starved = NULL;
       return got;
     }
-    weft_rank rank = rank_of(r);
+    weft_rank rank = weft_tenants_rank(&e->tenants, r);
     uint32_t victim = WEFT_POLICY_NONE;
     if (e->n_leaving == 0) victim = weft_policy_victim(e->rank, e->n_running, &rank);
     if (victim == WEFT_POLICY_NONE || !weft_lifecycle_preempt(e, e->ranked[victim])) {
@@ -171,21 +168,6 @@ bool weft_planner_serve(weft_planner *p, weft_request *r) {
 
 /* ---- one lane -------------------------------------------------------------------------------- */
 
-/* Walks a list by popping its head, so that victims may leave it meanwhile. Who wanted rows and got
- * none goes to the front, before those that were not reached, before those that were served. */
-static void serve_prefilling(weft_planner *p) {
-  weft_link served, skipped, *link, *list = &p->lane->prefilling;
-  weft_list_init(&served);
-  weft_list_init(&skipped);
-  while (p->rows_left > 0 && (link = weft_list_pop_front(list)) != NULL) {
-    weft_request *r = WEFT_OF_LINK(link, weft_request, link);
-    bool done = weft_planner_serve(p, r);
-    if (r->prefilling) weft_list_push_back(done ? &served : &skipped, link);
-  }
-  weft_list_splice_back(list, &served);
-  weft_list_splice_front(list, &skipped);
-}
-
 static void serve_ready(weft_planner *p) {
   weft_ready *ready = &p->lane->ready;
   weft_ready_pack(ready);
@@ -203,17 +185,12 @@ static void serve_starved(weft_planner *p) {
   if (r != NULL && r->lane == p->lane->index) (void)weft_planner_serve(p, r);
 }
 
-static void serve_prompts(weft_planner *p) {
-  serve_prefilling(p);
-  weft_admission_run(p);
-}
-
 /* Once in a while prompts go first, with half of the rows, when decoding left them none for several
  * steps. */
 static void serve_squeezed(weft_planner *p) {
   uint32_t kept = p->rows_left / 2;
   p->rows_left -= kept;
-  serve_prompts(p);
+  weft_share_run(p, false);
   p->rows_left += kept;
 }
 
@@ -222,8 +199,10 @@ void weft_planner_run(weft_planner *p) {
   p->engine->preempted = false;
   serve_starved(p);
   if (weft_policy_prefill_first(lane->n_squeezed)) serve_squeezed(p);
-  serve_ready(p);
-  serve_prompts(p);
+  bool contended = weft_share_is_contended(p);
+  if (!contended) serve_ready(p);
+  weft_share_run(p, contended);
+  weft_tenants_level(&p->engine->tenants, weft_engine_lanes_with_requests(p->engine));
   bool prompts = !weft_list_empty(&lane->prefilling) || lane->n_waiting > 0;
   bool squeezed = prompts && p->plan->n_rows_of[WEFT_WORK_PREFILL] == 0 && p->rows_left == 0;
   lane->n_squeezed = squeezed ? lane->n_squeezed + 1 : 0;

@@ -20,18 +20,16 @@ uint32_t weft_policy_victim(const weft_rank *running, uint32_t n, const weft_ran
   return last;
 }
 
-static bool candidate_goes_before(const weft_candidate *a, const weft_candidate *b) {
-  if (a->priority != b->priority) return a->priority > b->priority;
-  if (a->tenant_clock != b->tenant_clock) return a->tenant_clock < b->tenant_clock;
-  return a->arrival < b->arrival;
+int32_t weft_policy_level(int32_t priority_class, uint64_t age_us) {
+  uint64_t levels = age_us / WEFT_AGE_US;
+  uint64_t room = (uint64_t)(WEFT_CLASS_HIGH - priority_class);
+  return levels < room ? priority_class + (int32_t)levels : WEFT_CLASS_HIGH;
 }
 
-uint32_t weft_policy_pick(const weft_candidate *list, uint32_t n) {
-  uint32_t best = 0;
-  for (uint32_t i = 1; i < n; i++) {
-    if (candidate_goes_before(&list[i], &list[best])) best = i;
-  }
-  return best;
+bool weft_policy_is_due_before(const weft_candidate *a, const weft_candidate *b) {
+  if (a->level != b->level) return a->level > b->level;
+  if (a->tenant_clock != b->tenant_clock) return a->tenant_clock < b->tenant_clock;
+  return a->arrival < b->arrival;
 }
 
 uint32_t weft_policy_margin(uint32_t n_running, uint32_t n_pages) {

@@ -2,7 +2,7 @@
 /* Policy: who goes first and who has to give way. Pure functions over small plain structs: the same
  * facts give the same answer, and a test is a table.
  *
- * Law: rank is a total order (priority, then arrival), so among the running requests one is first;
+ * Law: rank is a total order (class, then arrival), so among the running requests one is first;
  * nobody may take its memory, hence it always makes progress. */
 #ifndef WEFT_SCHEDULER_POLICY_H
 #define WEFT_SCHEDULER_POLICY_H
@@ -15,8 +15,8 @@
 /* A running request, as far as memory is concerned. */
 typedef struct weft_rank {
   uint64_t arrival; /* unique; smaller came earlier */
-  int32_t priority;
-  bool excluded; /* already leaving: gains nothing */
+  int32_t priority; /* class of the tenant; of the request where there is one tenant */
+  bool excluded;    /* already leaving: gains nothing */
 } weft_rank;
 
 /* True when a goes before b: higher priority, then earlier arrival. */
@@ -26,16 +26,22 @@ bool weft_policy_goes_before(const weft_rank *a, const weft_rank *b);
  * NONE: nobody. */
 uint32_t weft_policy_victim(const weft_rank *running, uint32_t n, const weft_rank *needs);
 
-/* The first waiting request of one tenant. */
+/* The level of a request: the class of its tenant, and one more for every WEFT_AGE_US since it was
+ * submitted, up to the highest class. */
+enum { WEFT_CLASS_LOW = -1, WEFT_CLASS_HIGH = 1 };
+#define WEFT_AGE_US UINT64_C(10000000)
+int32_t weft_policy_level(int32_t priority_class, uint64_t age_us);
+
+/* The next request of one tenant. */
 typedef struct weft_candidate {
   uint64_t tenant_clock; /* what the tenant has used, weighted */
   uint64_t arrival;
-  int32_t priority;
+  int32_t level;
 } weft_candidate;
 
-/* The candidate to admit next: priority, then the tenant that has used least, then arrival. n >= 1.
- */
-uint32_t weft_policy_pick(const weft_candidate *list, uint32_t n);
+/* True when a is served before b: the higher level, then the tenant that has used least, then
+ * arrival. */
+bool weft_policy_is_due_before(const weft_candidate *a, const weft_candidate *b);
 
 /* Pages that must stay unpromised when one more request is admitted, so that those running can take
  * their next page without a preemption. */

@@ -39,19 +39,27 @@ void weft_ready_pack(weft_ready *ready) {
   if (ready->n_holes > ready->n / 4) close_holes(ready);
 }
 
+/* A commit and a denoise step share a pass. */
+static uint32_t rows_of(const weft_request *request) {
+  return request->canvas ? 2 * request->size.n_canvas : 1;
+}
+
 void weft_ready_append(weft_ready *ready, weft_request *request) {
   if (ready->n == ready->n_max) close_holes(ready);
   WEFT_CHECK(ready->n < ready->n_max);
   request->ready_at = ready->n;
   ready->at[ready->n++] = request;
+  ready->n_rows += rows_of(request);
 }
 
-void weft_ready_remove(weft_ready *ready, weft_request *request) {
-  if (request->ready_at == WEFT_READY_NONE) return;
+bool weft_ready_remove(weft_ready *ready, weft_request *request) {
+  if (request->ready_at == WEFT_READY_NONE) return false;
   WEFT_CHECK(ready->at[request->ready_at] == request);
   ready->at[request->ready_at] = NULL;
   ready->n_holes += 1;
+  ready->n_rows -= rows_of(request);
   request->ready_at = WEFT_READY_NONE;
+  return true;
 }
 
 weft_request *weft_ready_any(const weft_ready *ready) {
@@ -84,5 +92,20 @@ void weft_ready_turn(weft_ready *ready, uint32_t end) {
   ready->at = ready->scratch;
   ready->scratch = old;
   ready->n_skipped = 0;
+  close_holes(ready);
+}
+
+void weft_ready_settle(weft_ready *ready, uint64_t plan_number) {
+  uint32_t n = 0;
+  for (int planned = 0; planned < 2; planned++) {
+    for (uint32_t i = 0; i < ready->n; i++) {
+      weft_request *r = ready->at[i];
+      if (r != NULL && (r->planned_in == plan_number) == planned) ready->scratch[n++] = r;
+    }
+  }
+  weft_request **old = ready->at;
+  ready->at = ready->scratch;
+  ready->scratch = old;
+  ready->n = n;
   close_holes(ready);
 }

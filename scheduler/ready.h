@@ -16,14 +16,15 @@ typedef struct weft_ready {
   weft_request **scratch;
   uint32_t *skipped; /* [n_max] */
   uint32_t n, n_holes, n_max, n_skipped;
+  uint32_t n_rows; /* most rows that all of them can use in one step */
 } weft_ready;
 
 /* n_slots: most requests at once. */
 weft_status weft_ready_open(weft_ready *ready, uint32_t n_slots);
 void weft_ready_close(weft_ready *ready);
 void weft_ready_append(weft_ready *ready, weft_request *request);
-/* Nothing when it is not there. */
-void weft_ready_remove(weft_ready *ready, weft_request *request);
+/* False: it is not there. */
+bool weft_ready_remove(weft_ready *ready, weft_request *request);
 /* Any request, NULL when empty. */
 weft_request *weft_ready_any(const weft_ready *ready);
 /* Closes the holes when there are many. Not during a walk. */
@@ -33,6 +34,10 @@ void weft_ready_skip(weft_ready *ready, uint32_t i);
 /* After a walk that reached the places before `end`: skipped ones first, then those that were not
  * reached, then those that were served. */
 void weft_ready_turn(weft_ready *ready, uint32_t end);
+
+/* After rows were given out in another order than the array's: those that are not in the plan go
+ * first. */
+void weft_ready_settle(weft_ready *ready, uint64_t plan_number);
 
 static inline void weft_ready_prefetch(const weft_ready *ready, uint32_t i) {
   if (i >= ready->n || ready->at[i] == NULL) return;

@@ -40,6 +40,14 @@ static uint64_t present_us(const weft_engine *e) {
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
+uint64_t weft_engine_lanes_with_requests(const weft_engine *e) {
+  uint64_t bits = 0;
+  for (uint32_t i = 0; i < e->n_lanes; i++) {
+    bits |= (uint64_t)(e->lane[i].n_running + e->lane[i].n_waiting > 0) << i;
+  }
+  return bits;
+}
+
 static uint64_t lanes_with_work(const weft_engine *e) {
   uint64_t bits = 0;
   for (uint32_t i = 0; i < e->n_lanes; i++) {

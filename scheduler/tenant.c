@@ -5,57 +5,64 @@
 
 #include "base/memory.h"
 
-weft_status weft_tenants_open(weft_tenants *tenants, uint32_t n_tenants, uint32_t n_lanes) {
+weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *config,
+                              uint32_t n_tenants, uint32_t n_lanes) {
   *tenants = (weft_tenants){.n_tenants = n_tenants, .n_lanes = n_lanes};
   tenants->tenant = weft_alloc(n_tenants, sizeof *tenants->tenant);
   tenants->queue = weft_alloc((size_t)n_tenants * n_lanes, sizeof *tenants->queue);
-  tenants->candidate = weft_alloc(n_tenants, sizeof *tenants->candidate);
-  tenants->candidate_of = weft_alloc(n_tenants, sizeof *tenants->candidate_of);
-  if (tenants->tenant == NULL || tenants->queue == NULL || tenants->candidate == NULL ||
-      tenants->candidate_of == NULL) {
+  tenants->n_ready = weft_alloc((size_t)n_tenants * n_lanes, sizeof *tenants->n_ready);
+  tenants->contender = weft_alloc(n_tenants, sizeof *tenants->contender);
+  if (tenants->tenant == NULL || tenants->queue == NULL || tenants->n_ready == NULL ||
+      tenants->contender == NULL) {
     weft_tenants_close(tenants);
     return WEFT_E_NO_MEMORY;
   }
   for (size_t i = 0; i < (size_t)n_tenants * n_lanes; i++) weft_list_init(&tenants->queue[i]);
+  for (uint32_t i = 0; i < n_tenants; i++) {
+    weft_tenant *t = &tenants->tenant[i];
+    if (config != NULL) t->config = config[i];
+    if (t->config.weight == 0) t->config.weight = 1;
+    weft_list_init(&t->works);
+  }
   return WEFT_OK;
 }
 
 void weft_tenants_close(weft_tenants *tenants) {
   weft_free(tenants->tenant);
   weft_free(tenants->queue);
-  weft_free(tenants->candidate);
-  weft_free(tenants->candidate_of);
+  weft_free(tenants->n_ready);
+  weft_free(tenants->contender);
   memset(tenants, 0, sizeof *tenants);
 }
 
-static weft_link *queue_of(weft_tenants *tenants, uint32_t lane, uint32_t tenant) {
+/* ---- queues ---------------------------------------------------------------------------------- */
+
+static weft_link *queue_of(const weft_tenants *tenants, uint32_t lane, uint32_t tenant) {
   return &tenants->queue[(size_t)lane * tenants->n_tenants + tenant];
 }
 
-static weft_rank rank_of(const weft_request *r) {
-  return (weft_rank){.arrival = r->arrival, .priority = r->asked.priority};
+bool weft_tenants_queued_before(const weft_request *a, const weft_request *b) {
+  int64_t aged_a = (int64_t)a->usage.submitted_us - a->asked.priority * (int64_t)WEFT_AGE_US;
+  int64_t aged_b = (int64_t)b->usage.submitted_us - b->asked.priority * (int64_t)WEFT_AGE_US;
+  if (aged_a != aged_b) return aged_a < aged_b;
+  return a->arrival < b->arrival;
 }
 
 /* New requests belong near the tail, requests that come back (preempted, followers) near the head:
  * one walk from the end that is closer by arrival. */
 void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request) {
   weft_tenant *tenant = &tenants->tenant[request->tenant];
-  if (tenant->n_waiting == 0 && tenant->n_running == 0 && tenant->clock < tenants->served_clock) {
-    tenant->clock = tenants->served_clock;
-  }
+  bool idle = tenant->n_waiting == 0 && tenant->n_running == 0;
+  if (idle && tenant->clock < tenants->now) tenant->clock = tenants->now;
   tenant->n_waiting += 1;
-  weft_link *queue = queue_of(tenants, request->lane, request->tenant);
-  weft_rank rank = rank_of(request);
-  weft_link *at;
+  weft_link *queue = queue_of(tenants, request->lane, request->tenant), *at;
   if (request->admitted_once || request->retry_step > 0) {
     for (at = queue->next; at != queue; at = at->next) {
-      weft_rank other = rank_of(WEFT_OF_LINK(at, weft_request, link));
-      if (weft_policy_goes_before(&rank, &other)) break;
+      if (weft_tenants_queued_before(request, WEFT_OF_LINK(at, weft_request, link))) break;
     }
   } else {
     for (at = queue; at->prev != queue; at = at->prev) {
-      weft_rank other = rank_of(WEFT_OF_LINK(at->prev, weft_request, link));
-      if (weft_policy_goes_before(&other, &rank)) break;
+      if (weft_tenants_queued_before(WEFT_OF_LINK(at->prev, weft_request, link), request)) break;
     }
   }
   weft_list_insert_before(at, &request->link);
@@ -65,28 +72,50 @@ void weft_tenants_dequeued(weft_tenants *tenants, const weft_request *request) {
   tenants->tenant[request->tenant].n_waiting -= 1;
 }
 
-weft_request *weft_tenants_pick(weft_tenants *tenants, uint32_t lane) {
-  uint32_t n = 0;
-  for (uint32_t i = 0; i < tenants->n_tenants; i++) {
-    weft_link *queue = queue_of(tenants, lane, i);
-    if (weft_list_empty(queue)) continue;
-    const weft_request *first = WEFT_OF_LINK(queue->next, weft_request, link);
-    tenants->candidate_of[n] = i;
-    tenants->candidate[n++] = (weft_candidate){.tenant_clock = tenants->tenant[i].clock,
-                                               .arrival = first->arrival,
-                                               .priority = first->asked.priority};
-  }
-  if (n == 0) return NULL;
-  uint32_t tenant = tenants->candidate_of[weft_policy_pick(tenants->candidate, n)];
-  uint64_t clock = tenants->tenant[tenant].clock;
-  if (clock > tenants->served_clock) tenants->served_clock = clock;
-  return WEFT_OF_LINK(queue_of(tenants, lane, tenant)->next, weft_request, link);
+weft_request *weft_tenants_first(const weft_tenants *tenants, uint32_t lane, uint32_t tenant) {
+  weft_link *queue = queue_of(tenants, lane, tenant);
+  return weft_list_empty(queue) ? NULL : WEFT_OF_LINK(queue->next, weft_request, link);
 }
 
-weft_request *weft_tenants_any(weft_tenants *tenants, uint32_t lane) {
-  for (uint32_t i = 0; i < tenants->n_tenants; i++) {
-    weft_link *queue = queue_of(tenants, lane, i);
-    if (!weft_list_empty(queue)) return WEFT_OF_LINK(queue->next, weft_request, link);
+weft_request *weft_tenants_any(const weft_tenants *tenants, uint32_t lane) {
+  weft_request *first = NULL;
+  for (uint32_t i = 0; i < tenants->n_tenants && first == NULL; i++) {
+    first = weft_tenants_first(tenants, lane, i);
   }
-  return NULL;
+  return first;
+}
+
+/* ---- order ----------------------------------------------------------------------------------- */
+
+weft_candidate weft_tenants_candidate(const weft_tenants *tenants, const weft_request *request,
+                                      uint64_t now_us) {
+  const weft_tenant *tenant = &tenants->tenant[request->tenant];
+  uint64_t since = request->usage.submitted_us, age = now_us > since ? now_us - since : 0;
+  return (weft_candidate){.tenant_clock = tenant->clock,
+                          .arrival = request->arrival,
+                          .level = weft_policy_level(tenant->config.priority_class, age)};
+}
+
+weft_rank weft_tenants_rank(const weft_tenants *tenants, const weft_request *request) {
+  bool alone = tenants->n_tenants == 1; /* then nobody's memory is taken by asking for it */
+  return (weft_rank){.arrival = request->arrival,
+                     .priority = alone ? request->asked.priority
+                                       : tenants->tenant[request->tenant].config.priority_class};
+}
+
+void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work) {
+  uint64_t least = UINT64_MAX, most = 0;
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) {
+    weft_tenant *t = &tenants->tenant[i];
+    bool idle = t->n_waiting == 0 && t->n_running == 0;
+    t->wants &= idle ? 0 : lanes_with_work;
+    if (t->wants != 0 && t->clock < least) least = t->clock;
+    if (t->clock > most) most = t->clock;
+  }
+  uint64_t now = least == UINT64_MAX ? most : least;
+  if (now > tenants->now) tenants->now = now;
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) {
+    weft_tenant *t = &tenants->tenant[i];
+    if (t->wants == 0 && t->clock < tenants->now) t->clock = tenants->now;
+  }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The engine short of memory: the exact edge of what fits, preemption, priority, order of
  * admission, shared prefixes. */
+#include "scheduler/policy.h"
 #include "tests/support/engine_world.h"
 
 /* The largest length named by the refusal fits, alone and with others around; one more does not. */
@@ -55,23 +56,33 @@ static void preemption_loses_nothing(void **state) {
   for (uint32_t i = 0; i < 4; i++) check_equal_solo(r[i], &p[i]);
 }
 
-static void priority_keeps_its_memory(void **state) {
+/* Where there is one tenant a request's priority keeps its memory; among tenants only their class
+ * does, whatever their requests say. */
+static void the_higher_keeps_its_memory(void **state) {
   (void)state;
-  plan_world();
-  w.config.n_pages = 26;
-  open_world();
-  weft_request *low[3];
-  weft_request_params p = ask(false, 5, 80);
-  p.no_cache = true;
-  for (uint32_t i = 0; i < 3; i++) low[i] = submit(&p);
-  step(2);
-  p.priority = 3;
-  weft_request *high = submit(&p);
-  run_out();
-  assert_true(stats().n_preemptions > 0);
-  assert_int_equal(finish_of(high, NULL, NULL).usage.n_preemptions, 0);
-  for (uint32_t i = 0; i < 3; i++) assert_int_equal(end_and_release(low[i]), WEFT_FINISH_LENGTH);
-  weft_engine_release(w.engine, high);
+  const weft_tenant_config classes[2] = {{0}, {.priority_class = WEFT_CLASS_HIGH}};
+  for (uint32_t n_tenants = 1; n_tenants <= 2; n_tenants++) {
+    plan_world();
+    w.config.n_pages = 26;
+    w.config.n_tenants = n_tenants;
+    w.config.tenant = classes;
+    open_world();
+    weft_request *low[3];
+    weft_request_params p = ask(false, 5, 80);
+    p.no_cache = true;
+    p.priority = n_tenants == 1 ? 0 : 3;
+    for (uint32_t i = 0; i < 3; i++) low[i] = submit(&p);
+    step(2);
+    p.priority = n_tenants == 1 ? 3 : 0;
+    p.tenant = n_tenants - 1;
+    weft_request *high = submit(&p);
+    run_out();
+    assert_true(stats().n_preemptions > 0);
+    assert_int_equal(finish_of(high, NULL, NULL).usage.n_preemptions, 0);
+    for (uint32_t i = 0; i < 3; i++) assert_int_equal(end_and_release(low[i]), WEFT_FINISH_LENGTH);
+    weft_engine_release(w.engine, high);
+    (void)close_world(NULL);
+  }
 }
 
 /* A request that needs much of the pool starts before its equals that came later, whatever lane
@@ -179,7 +190,7 @@ int main(void) {
   weft_log_set_level((weft_log_level)-1); /* broken runners are expected */
   const struct CMUnitTest tests[] = {
       TEST(the_edge_of_the_pool),      TEST(preemption_loses_nothing),
-      TEST(priority_keeps_its_memory), TEST(a_large_request_is_not_overtaken),
+      TEST(the_higher_keeps_its_memory), TEST(a_large_request_is_not_overtaken),
       TEST(tenants_take_turns),        TEST(a_follower_waits_for_its_prefix),
       TEST(domains_do_not_share)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,16 +35,27 @@ static void victim_is_the_last_in_rank(void **state) {
   assert_int_equal(weft_policy_victim(running, 0, &running[2]), WEFT_POLICY_NONE);
 }
 
-static void pick_by_priority_clock_arrival(void **state) {
+static void due_by_level_clock_arrival(void **state) {
   (void)state;
-  weft_candidate list[] = {{.tenant_clock = 50, .arrival = 1},
-                           {.tenant_clock = 20, .arrival = 7},
-                           {.tenant_clock = 20, .arrival = 5},
-                           {.tenant_clock = 900, .arrival = 9, .priority = -1}};
-  assert_int_equal(weft_policy_pick(list, 4), 2);
-  list[3].priority = 1;
-  assert_int_equal(weft_policy_pick(list, 4), 3);
-  assert_int_equal(weft_policy_pick(list, 1), 0);
+  weft_candidate used = {.tenant_clock = 50, .arrival = 1}, late = {.tenant_clock = 20, .arrival = 7},
+                 early = {.tenant_clock = 20, .arrival = 5},
+                 high = {.tenant_clock = 900, .arrival = 9, .level = 1};
+  assert_true(weft_policy_is_due_before(&late, &used));
+  assert_false(weft_policy_is_due_before(&used, &late));
+  assert_true(weft_policy_is_due_before(&early, &late));
+  assert_false(weft_policy_is_due_before(&late, &late));
+  assert_true(weft_policy_is_due_before(&high, &early));
+}
+
+/* A request of the lowest class is at the highest level after twice WEFT_AGE_US, and no higher. */
+static void levels_rise_with_age(void **state) {
+  (void)state;
+  assert_int_equal(weft_policy_level(0, 0), 0);
+  assert_int_equal(weft_policy_level(-1, WEFT_AGE_US - 1), -1);
+  assert_int_equal(weft_policy_level(-1, WEFT_AGE_US), 0);
+  assert_int_equal(weft_policy_level(-1, 2 * WEFT_AGE_US), 1);
+  assert_int_equal(weft_policy_level(-1, UINT64_MAX), 1);
+  assert_int_equal(weft_policy_level(1, UINT64_MAX), 1);
 }
 
 static void turns(void **state) {
@@ -183,7 +194,7 @@ static weft_request waiting(uint32_t tenant, uint64_t arrival, int32_t priority)
 }
 
 static weft_request *next(weft_tenants *t) {
-  weft_request *r = weft_tenants_pick(t, 0);
+  weft_request *r = weft_tenants_first(t, 0, 0);
   if (r == NULL) return NULL;
   weft_list_remove(&r->link);
   weft_tenants_dequeued(t, r);
@@ -191,40 +202,55 @@ static weft_request *next(weft_tenants *t) {
   return r;
 }
 
-static void tenants_share(void **state) {
+static void clocks(void **state) {
   (void)state;
   weft_tenants t;
-  assert_int_equal(weft_tenants_open(&t, 2, 1), WEFT_OK);
-  weft_request r[12];
-  for (uint32_t i = 0; i < 12; i++) {
-    r[i] = waiting(i < 10 ? 0 : 1, i, 0);
+  weft_tenant_config config[3] = {{.weight = 1}, {.weight = 4}, {0}};
+  assert_int_equal(weft_tenants_open(&t, config, 3, 1), WEFT_OK);
+  weft_request r[3];
+  for (uint32_t i = 0; i < 3; i++) {
+    r[i] = waiting(i, i, 0);
     weft_tenants_enqueue(&t, &r[i]);
   }
-  uint32_t n_second = 0;
-  for (uint32_t i = 0; i < 4;
-       i++) { /* ten of one tenant came before, the other is served in turn all the same */
-    weft_request *got = next(&t);
-    n_second += got->tenant;
-    weft_tenants_charge(&t, got->tenant, 100);
+  for (uint32_t i = 0; i < 3; i++) weft_tenants_charge(&t, i, 100); /* by weight; 0 means 1 */
+  assert_int_equal(t.tenant[0].clock, 4 * t.tenant[1].clock);
+  assert_int_equal(t.tenant[2].clock, t.tenant[0].clock);
+  /* Two want more and keep what they are owed; who wants nothing is raised to the least of them. */
+  weft_tenants_charge(&t, 0, 900);
+  t.tenant[0].wants = t.tenant[2].wants = 1;
+  weft_tenants_level(&t, 1);
+  assert_int_equal(t.now, t.tenant[2].clock);
+  assert_int_equal(t.tenant[1].clock, t.tenant[2].clock);
+  assert_int_equal(t.tenant[0].clock, 10 * t.tenant[2].clock);
+  /* What a tenant wants of a lane without requests counts no more; with all content, all are level. */
+  weft_tenants_level(&t, 2);
+  for (uint32_t i = 1; i < 3; i++) assert_int_equal(t.tenant[i].clock, t.tenant[0].clock);
+  /* Who comes back starts where the others are. */
+  for (uint32_t i = 0; i < 3; i++) {
+    assert_ptr_equal(weft_tenants_any(&t, 0), &r[i]);
+    weft_list_remove(&r[i].link);
+    weft_tenants_dequeued(&t, &r[i]);
   }
-  assert_int_equal(n_second, 2);
-  /* A tenant that was away does not save up: it comes back level with the one served last. */
-  t.tenant[1].n_running = 0;
-  for (uint32_t i = 0; i < 5; i++) {
-    weft_request *got = next(&t);
-    assert_int_equal(got->tenant, 0);
-    weft_tenants_charge(&t, 0, 1000);
-  }
-  weft_request late = waiting(1, 20, 0);
-  weft_tenants_enqueue(&t, &late);
-  assert_true(t.tenant[1].clock >= t.tenant[0].clock - 1000);
+  weft_tenants_charge(&t, 0, 5000);
+  weft_tenants_level(&t, 1);
+  weft_tenants_enqueue(&t, &r[1]);
+  assert_int_equal(t.tenant[1].clock, t.tenant[0].clock);
   weft_tenants_close(&t);
+}
+
+/* A priority is worth WEFT_AGE_US of waiting, so it delays nobody for ever. */
+static void priorities_age(void **state) {
+  (void)state;
+  weft_request low = waiting(0, 1, 0), high = waiting(0, 2, 1);
+  assert_true(weft_tenants_queued_before(&high, &low));
+  high.usage.submitted_us = WEFT_AGE_US;
+  assert_true(weft_tenants_queued_before(&low, &high));
 }
 
 static void queue_order(void **state) {
   (void)state;
   weft_tenants t;
-  assert_int_equal(weft_tenants_open(&t, 1, 1), WEFT_OK);
+  assert_int_equal(weft_tenants_open(&t, NULL, 1, 1), WEFT_OK);
   weft_request a = waiting(0, 1, 0), b = waiting(0, 2, 0), c = waiting(0, 3, 4),
                d = waiting(0, 0, 0);
   weft_tenants_enqueue(&t, &a);
@@ -244,14 +270,16 @@ static void queue_order(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(victim_is_the_last_in_rank),
-                                     cmocka_unit_test(pick_by_priority_clock_arrival),
+                                     cmocka_unit_test(due_by_level_clock_arrival),
+                                     cmocka_unit_test(levels_rise_with_age),
                                      cmocka_unit_test(turns),
                                      cmocka_unit_test(margins_and_squeeze),
                                      cmocka_unit_test(cost_is_never_less_than_rows),
                                      cmocka_unit_test(latency_buckets),
                                      cmocka_unit_test(deadlines_like_a_naive_list),
                                      cmocka_unit_test(canvas_ring_drops_the_oldest),
-                                     cmocka_unit_test(tenants_share),
+                                     cmocka_unit_test(clocks),
+                                     cmocka_unit_test(priorities_age),
                                      cmocka_unit_test(queue_order)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
