@@ -69,7 +69,9 @@ typedef struct weft_config {
   /* sim */
   float step_us, row_us, key_us, rate, diffusion, shared, long_share, skew, target_ttft_ms, target_tpot_ms;
   uint32_t requests, burst, tenants, prompt_tokens, answer_tokens, shared_tokens, prefixes, longest_tokens;
-  uint32_t canvas_steps, canvas_steps_min;
+  float cancel, urgent, router_bound;
+  uint32_t canvas_steps, canvas_steps_min, cancel_ms, deadline_ms, replicas, router_blocks;
+  const char *profile, *plots, *router;
   bool csv, shared_cache;
   /* trace, top */
   const char *key_file;

@@ -4,6 +4,7 @@
 #include "api/cli/cli.h"
 
 int weft_cli_sim(const weft_config *config) {
+  weft_sim_profile profile;
   weft_sim_load load = {0};
   weft_sim_run run = {0};
   if (config->words.n > 0) {
@@ -13,9 +14,11 @@ int weft_cli_sim(const weft_config *config) {
   if (config->csv && config->json) {
     return weft_cli_fail(WEFT_EXIT_USAGE, "sim: --csv and --json exclude each other");
   }
-  int code = weft_sim_load_open(config, &load);
-  if (code == 0) code = weft_sim_run_load(config, &load, &run);
+  int code = weft_sim_profile_open(config, &profile);
+  if (code == 0) code = weft_sim_load_open(config, &profile, &load);
+  if (code == 0) code = weft_sim_run_load(config, &profile, &load, &run);
   if (code == 0) code = weft_sim_report(config, &load, &run);
+  if (code == 0 && config->plots != NULL) code = weft_sim_figures(config, &load, &run);
   weft_sim_run_close(&run);
   weft_sim_load_close(&load);
   return code;

@@ -17,7 +17,7 @@
 
 enum { LINE = 2048, OUTPUT = 65536 };
 
-static char trace[] = "/tmp/weft-sim-XXXXXX";
+static char trace[] = "/tmp/weft-sim-XXXXXX", folder[] = "/tmp/weft-sim-plots-XXXXXX";
 
 /* Runs it; the exit code. */
 static int sim(const char *options, char *out) {
@@ -152,8 +152,9 @@ static void memory_limits_show(void **state) {
   json_decref(root);
   assert_int_equal(sim("--requests 60 --rate 1000 --long 0 --kv-mib 700 --queue 100 --csv", out),
                    0);
-  assert_non_null(strstr(out, "requests,finished,"));
-  assert_non_null(strstr(out, "\n60,"));
+  assert_non_null(strstr(out, "scope,requests,finished,"));
+  assert_non_null(strstr(out, "\nall,60,"));
+  assert_non_null(strstr(out, "\ntenant 3,"));
 }
 
 /* One tenant asks for more than half; while all wait, all get the same. */
@@ -175,6 +176,177 @@ static void tenants_are_served_alike(void **state) {
   root = json_loads(out, 0, NULL);
   assert_true(json_is_null(json_object_get(root, "fairness_max_over_min")));
   json_decref(root);
+}
+
+static void write_file(const char *name, const char *text) {
+  FILE *file = fopen(name, "w");
+  assert_non_null(file);
+  assert_true(fputs(text, file) >= 0);
+  assert_int_equal(fclose(file), 0);
+}
+
+static char *read_file(const char *name) {
+  FILE *file = fopen(name, "r");
+  assert_non_null(file);
+  char *text = calloc(1, OUTPUT);
+  assert_true(fread(text, 1, OUTPUT - 1, file) > 0);
+  assert_int_equal(fclose(file), 0);
+  return text;
+}
+
+/* Two models on one pool and one device: a step belongs to one of them and takes its time. */
+static void models_take_turns(void **state) {
+  static const char profile[] =
+      "{\"page_kib\": 64, \"models\": ["
+      "{\"name\": \"small\", \"step_us\": 1000, \"row_us\": 10, \"output_us\": 100,"
+      " \"groups\": [{\"block_tokens\": 16}]},"
+      "{\"name\": \"canvas\", \"autoregressive\": false, \"canvas\": 8, \"step_us\": 3000,"
+      " \"row_us\": 0, \"expert_us\": 10, \"experts\": 4, \"experts_per_row\": 4}]}";
+  static const char ar[] = "{\"timestamp\":0,\"input_length\":10,\"output_length\":3}\n";
+  static const char both[] =
+      "{\"timestamp\":0,\"input_length\":10,\"output_length\":3,\"model\":\"small\"}\n"
+      "{\"timestamp\":0,\"input_length\":10,\"output_length\":8,\"kind\":\"diffusion\"}\n";
+  char options[LINE / 2], path[64];
+  (void)state;
+  (void)snprintf(path, sizeof path, "%s.json", trace);
+  write_file(path, profile);
+  (void)snprintf(options, sizeof options,
+                 "--profile %s --canvas-steps 2 --canvas-steps-min 0", path);
+  static char out[OUTPUT];
+  char all[LINE];
+  write_file(trace, ar);
+  (void)snprintf(all, sizeof all, "--json --trace %s %s", trace, options);
+  assert_int_equal(sim(all, out), 0);
+  json_t *root = json_loads(out, 0, NULL);
+  assert_number(root, "ttft_p50_ms", 1.2);     /* 10 rows and an output */
+  assert_number(root, "e2e_p50_ms", 1.2 + 2 * 1.11);
+  json_decref(root);
+  write_file(trace, both);
+  assert_int_equal(sim(all, out), 0);
+  root = json_loads(out, 0, NULL);
+  assert_number(root, "finished", 2);
+  assert_number(root, "steps", 5);
+  assert_number(root, "switches", 4);
+  assert_number(root, "seconds", (1.2 + 2 * 1.11 + 2 * 3.04) / 1000); /* all four experts */
+  json_decref(root);
+  write_file(trace, "{\"timestamp\":0,\"input_length\":1,\"output_length\":1,"
+                    "\"model\":\"canvas\"}\n");
+  assert_int_equal(sim(all, out), 3);
+  assert_non_null(strstr(out, "no model named canvas"));
+  write_file(path, "{\"models\": [{\"row_us\": 1}]}");
+  assert_int_equal(sim(options, out), 3);
+  assert_non_null(strstr(out, "\"step_us\" must be a number"));
+  assert_int_equal(unlink(path), 0);
+}
+
+static void requests_end_early(void **state) {
+  static const char lines[] =
+      "{\"timestamp\":0,\"input_length\":9,\"output_length\":500,\"cancel_after\":10.5}\n"
+      "{\"timestamp\":0,\"input_length\":9,\"output_length\":500,\"deadline\":5,"
+      "\"tenant\":1}\n"
+      "{\"timestamp\":0,\"input_length\":9,\"output_length\":2,\"cancel_after\":90}\n";
+  static const char ranks[] =
+      "{\"timestamp\":0,\"input_length\":9,\"output_length\":5}\n"
+      "{\"timestamp\":0,\"input_length\":9,\"output_length\":5,\"tenant\":1,"
+      "\"priority\":2}\n";
+  (void)state;
+  json_t *root = sim_numbers(lines, "--no-overlap");
+  assert_number(root, "cancelled", 1);
+  assert_number(root, "expired", 1);
+  assert_number(root, "finished", 1);
+  assert_number(root, "seconds", 0.011); /* the cancel is known after the step in which it came */
+  json_decref(root);
+  root = sim_numbers(ranks, "--running 1 --no-overlap");
+  json_t *tenants = json_object_get(root, "by_tenant");
+  assert_number(json_array_get(tenants, 1), "ttft_p50_ms", 1);
+  assert_number(json_array_get(tenants, 0), "ttft_p50_ms", 6);
+  json_decref(root);
+}
+
+/* 7 prompts, 9 times each, one after the other, on 4 replicas. */
+static void equal_prefixes_meet(void **state) {
+  static char lines[16384];
+  size_t n = 0;
+  (void)state;
+  for (uint32_t i = 0; i < 63; i++) {
+    n += (size_t)snprintf(lines + n, sizeof lines - n,
+                          "{\"timestamp\":%u,\"input_length\":1024,\"output_length\":2,"
+                          "\"hash_ids\":[%u,1]}\n",
+                          i * 100, i % 7);
+  }
+  const double each = 100.0 * 992 / 1024 / 63;
+  json_t *root = sim_numbers(lines, "--replicas 4");
+  assert_number(root, "hit_percent", each * 56);
+  assert_number(root, "spilled", 0);
+  double requests = 0, steps = 0;
+  for (size_t i = 0; i < 4; i++) {
+    const json_t *row = json_array_get(json_object_get(root, "by_replica"), i);
+    requests += json_number_value(json_object_get(row, "requests"));
+    steps += json_number_value(json_object_get(row, "steps"));
+  }
+  assert_number(root, "requests", requests);
+  assert_number(root, "steps", steps);
+  json_decref(root);
+  root = sim_numbers(lines, "--replicas 4 --router round-robin"); /* each replica sees each prompt */
+  assert_number(root, "hit_percent", each * 35);
+  json_decref(root);
+}
+
+/* 40 of one prompt at once: nobody gets more than 1.25 times the mean, rounded up. */
+static void popular_prefixes_overflow(void **state) {
+  static char lines[16384];
+  size_t n = 0;
+  (void)state;
+  for (uint32_t i = 0; i < 40; i++) {
+    n += (size_t)snprintf(lines + n, sizeof lines - n,
+                          "{\"timestamp\":0,\"input_length\":1024,\"output_length\":2,"
+                          "\"hash_ids\":[8,9]}\n");
+  }
+  json_t *root = sim_numbers(lines, "--replicas 4");
+  double most = json_number_value(json_object_get(root, "requests_max_over_mean"));
+  assert_true(most >= 1.0 && most <= 13.0 / 10.0);
+  assert_true(json_number_value(json_object_get(root, "spilled")) >= 27);
+  json_decref(root);
+}
+
+static void a_written_trace_gives_the_same_numbers(void **state) {
+  static char drawn[OUTPUT], read[OUTPUT];
+  char options[LINE];
+  (void)state;
+  (void)snprintf(options, sizeof options,
+                 "--json --requests 80 --rate 40 --seed 3 --cancel 0.2 --cancel-ms 300 --deadline-ms "
+                 "4000 --urgent 0.2 --replicas 3 -o %s",
+                 trace);
+  assert_int_equal(sim(options, drawn), 0);
+  (void)snprintf(options, sizeof options, "--json --seed 3 --replicas 3 --trace %s", trace);
+  assert_int_equal(sim(options, read), 0);
+  assert_string_equal(drawn, read);
+  json_t *root = json_loads(drawn, 0, NULL);
+  assert_true(json_number_value(json_object_get(root, "cancelled")) > 0);
+  json_decref(root);
+}
+
+static void plots_are_drawn(void **state) {
+  static const char *const names[] = {"ttft", "each", "pool", "queue", "tenants"};
+  static char out[OUTPUT];
+  char options[LINE], path[256];
+  (void)state;
+  (void)snprintf(options, sizeof options, "--requests 60 --seed 4 --plots %s", folder);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    assert_int_equal(sim(options, out), 0);
+    (void)snprintf(path, sizeof path, "%s/%s.svg", folder, names[i]);
+    char *first = read_file(path);
+    assert_int_equal(sim(options, out), 0);
+    char *second = read_file(path);
+    assert_string_equal(first, second);
+    assert_non_null(strstr(first, "</svg>"));
+    assert_non_null(strstr(first, "stroke=\"#1f77b4\" d=\"M")); /* a line with points */
+    assert_null(strstr(first, " nan"));
+    free(first);
+    free(second);
+    assert_int_equal(unlink(path), 0);
+  }
+  assert_int_equal(sim("--requests 5 --plots /proc/nowhere", out), 2);
 }
 
 static void bad_traces_are_named(void **state) {
@@ -200,6 +372,7 @@ static void bad_traces_are_named(void **state) {
   }
   assert_int_equal(sim("--trace /nowhere.jsonl", out), 3);
   assert_int_equal(sim("--csv --json", out), 2);
+  assert_int_equal(sim("--router random", out), 2);
   assert_int_equal(sim("--rows 100", out), 2);
   assert_non_null(strstr(out, "raise rows per step to 256"));
 }
@@ -207,12 +380,12 @@ static void bad_traces_are_named(void **state) {
 static int open_trace(void **state) {
   (void)state;
   int file = mkstemp(trace);
-  return file < 0 || close(file) != 0 || access(WEFT_BINARY_DIR "/weft", X_OK) != 0;
+  return file < 0 || close(file) != 0 || mkdtemp(folder) == NULL || access(WEFT_BINARY_DIR "/weft", X_OK) != 0;
 }
 
 static int close_trace(void **state) {
   (void)state;
-  return unlink(trace);
+  return unlink(trace) != 0 || rmdir(folder) != 0;
 }
 
 int main(void) {
@@ -220,7 +393,10 @@ int main(void) {
       cmocka_unit_test(same_seed_same_numbers),    cmocka_unit_test(time_is_the_profile),
       cmocka_unit_test(canvases_take_their_steps), cmocka_unit_test(prefixes_are_found),
       cmocka_unit_test(memory_limits_show),        cmocka_unit_test(tenants_are_served_alike),
-      cmocka_unit_test(bad_traces_are_named),
+      cmocka_unit_test(bad_traces_are_named),      cmocka_unit_test(models_take_turns),
+      cmocka_unit_test(requests_end_early),        cmocka_unit_test(equal_prefixes_meet),
+      cmocka_unit_test(popular_prefixes_overflow), cmocka_unit_test(plots_are_drawn),
+      cmocka_unit_test(a_written_trace_gives_the_same_numbers),
   };
   return cmocka_run_group_tests(tests, open_trace, close_trace);
 }
