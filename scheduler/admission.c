@@ -7,7 +7,9 @@
  * does not fit is passed only by who is due before it, on no lane by anybody else: those have used
  * less, and stop passing when they have not, so it starts when enough has come free. A request whose prefix is being computed by another one leaves the queue and follows
  * that sequence; it comes back when the sequence has advanced or ended, and others pass it
- * meanwhile. */
+ * meanwhile. A sibling of a running request forks its sequence where the prompt ends; where one
+ * of both will write there, it copies the last block at once, so that no block is written to that
+ * another reads, and a shared block never costs a page later. */
 #include "base/check.h"
 #include "scheduler/engine_internal.h"
 
@@ -18,16 +20,15 @@ typedef enum outcome { ADMITTED, FOLLOWS, NO_ROOM, ENDED, LOST } outcome;
 
 /* ---- followers ------------------------------------------------------------------------------- */
 
-/* Looks again when the leader has twice as many tokens as now: few tries, at most twice the wait.
- */
-static void follow(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq leader) {
+/* Comes back when the leader has wake_at tokens. */
+static void follow(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq leader,
+                   uint32_t wake_at) {
   weft_lifecycle_dequeue(e, r);
   lane->n_waiting += 1; /* it still waits */
   e->stats.n_waiting += 1;
   weft_followers *f = &e->followers[leader];
-  uint32_t n_valid = weft_pager_n_valid(e->pager, leader);
   r->follows = leader;
-  r->wake_at = n_valid == 0 ? 1 : 2 * n_valid;
+  r->wake_at = wake_at;
   if (weft_list_empty(&f->list) || r->wake_at < f->wake_at) f->wake_at = r->wake_at;
   weft_list_push_back(&f->list, &r->link);
 }
@@ -106,7 +107,14 @@ static outcome enter(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq 
   return ADMITTED;
 }
 
-static outcome try_admit(weft_engine *e, weft_lane *lane, weft_request *r) {
+static outcome no_room(weft_engine *e, weft_request *r, weft_seq seq, uint32_t wanted) {
+  weft_pager_release(e->pager, seq);
+  r->need_pages = wanted;
+  r->retry_step = e->n_plans + RETRY_STEPS;
+  return NO_ROOM;
+}
+
+static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
   weft_admit args = {.space = lane->index,
                      .domain = r->asked.domain,
                      .tokens = r->tokens,
@@ -118,18 +126,41 @@ static outcome try_admit(weft_engine *e, weft_lane *lane, weft_request *r) {
   uint32_t n_cached = 0;
   weft_status status = weft_pager_admit(e->pager, &args, &seq, &n_cached, &leader);
   if (status == WEFT_AGAIN) {
-    follow(e, lane, r, leader);
+    /* when the leader has twice as many tokens as now: few tries, at most twice the wait */
+    uint32_t n_valid = weft_pager_n_valid(e->pager, leader);
+    follow(e, lane, r, leader, n_valid == 0 ? 1 : 2 * n_valid);
     return FOLLOWS;
   }
   WEFT_CHECK(status == WEFT_OK); /* sequences were counted, lengths checked at submit */
   uint32_t wanted = pages_wanted(e, r, seq);
-  if (e->n_running > 0 && wanted > weft_pager_headroom(e->pager)) {
-    weft_pager_release(e->pager, seq);
-    r->need_pages = wanted;
-    r->retry_step = e->n_plans + RETRY_STEPS;
-    return NO_ROOM;
-  }
+  if (e->n_running > 0 && wanted > weft_pager_headroom(e->pager)) return no_room(e, r, seq, wanted);
   return enter(e, lane, r, seq, n_cached);
+}
+
+/* An autoregressive answer needs the last row of the prompt itself, a canvas none. */
+static outcome fork_prompt(weft_engine *e, weft_lane *lane, weft_request *r,
+                           const weft_request *trunk) {
+  uint32_t n = r->n_prompt - (r->canvas ? 0 : 1);
+  /* the last canvas is never committed */
+  bool writes = !r->canvas || r->size.n_blocks > 1 || trunk->size.n_blocks > 1;
+  if (weft_pager_n_valid(e->pager, trunk->seq) < n) {
+    follow(e, lane, r, trunk->seq, n);
+    return FOLLOWS;
+  }
+  weft_seq seq;
+  weft_status status = weft_pager_fork(e->pager, trunk->seq, n, &seq);
+  if (status == WEFT_E_NOT_FOUND) return admit_prompt(e, lane, r); /* a window has passed */
+  WEFT_CHECK(status == WEFT_OK);
+  uint32_t wanted = pages_wanted(e, r, seq) + lane->info->n_groups; /* and the copies */
+  bool room = wanted <= weft_pager_headroom(e->pager);
+  if (room && writes) room = weft_pager_reserve(e->pager, seq, 1) == WEFT_OK;
+  return room ? enter(e, lane, r, seq, n) : no_room(e, r, seq, wanted);
+}
+
+static outcome try_admit(weft_engine *e, weft_lane *lane, weft_request *r) {
+  const weft_request *trunk = r->head->trunk;
+  bool forks = trunk != NULL && !r->admitted_once && r->n_prompt > 1;
+  return forks ? fork_prompt(e, lane, r, trunk) : admit_prompt(e, lane, r);
 }
 
 /* ---- the queue of a lane --------------------------------------------------------------------- */

@@ -88,6 +88,9 @@ typedef struct weft_request_params {
   uint64_t deadline_us;   /* absolute, engine time; 0: none */
   int32_t priority;       /* higher first; 0 usual; orders the requests of one tenant */
   bool no_cache;
+  /* A request of the same prompt, not released yet: the prompt is computed once and forked. Model, kind, tenant, domain
+   * and no_cache must be the same. Each request of such a group has its own answer, end and limits. */
+  weft_request *sibling;
   bool canvas_events;     /* keep every denoise step's canvas for poll */
   bool trace;             /* ... with all arrays of the sampler */
 } weft_request_params;

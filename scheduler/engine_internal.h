@@ -162,6 +162,8 @@ void weft_lifecycle_finish(weft_engine *engine, weft_request *request, weft_fini
 bool weft_lifecycle_preempt(weft_engine *engine, weft_request *request);
 /* Tells the pager of all positions that have landed. */
 void weft_lifecycle_commit(weft_engine *engine, weft_request *request);
+/* Also of a last row of the prompt that was held back for siblings. False: there was nothing. */
+bool weft_lifecycle_commit_all(weft_engine *engine, weft_request *request);
 /* A segment of the request landed. */
 void weft_lifecycle_landed(weft_engine *engine, weft_request *request);
 /* Every request of the lane ends with an error; its plans in flight are dropped. */

@@ -39,9 +39,20 @@ void weft_lifecycle_accept(weft_engine *e, weft_request *r) {
   if (r->asked.deadline_us > 0) {
     weft_deadlines_add(&e->deadlines, r->asked.deadline_us, r, &r->deadline_at);
   }
+  if (r->head != r) {
+    r->expected = true;
+    r->head->n_expected += 1;
+  }
   weft_lifecycle_enqueue(e, r);
   weft_lane *lane = &e->lane[r->lane];
   if (lane->broken) weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, lane->reason);
+}
+
+/* It started, or ended without. */
+static void expect_no_more(weft_request *r) {
+  if (!r->expected) return;
+  r->expected = false;
+  r->head->n_expected -= 1;
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -64,6 +75,8 @@ void weft_lifecycle_make_ready(weft_engine *e, weft_request *r) {
 void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
   weft_lane *lane = &e->lane[r->lane];
   if (!r->admitted_once) count_start(e, r);
+  expect_no_more(r);
+  if (r->head->trunk == NULL) r->head->trunk = r;
   weft_inbox_count_waiting(&e->inbox, -1);
   e->n_changes += 1;
   r->state = WEFT_REQUEST_RUNNING;
@@ -95,12 +108,26 @@ static void unrank(weft_engine *e, weft_request *r) {
   e->n_busy = last;
 }
 
+/* While others wait to fork its prompt, the pager is told of the last row later: until then the
+ * windows have all that this row of theirs will see. */
+static bool holds_last_row(const weft_request *r) {
+  return r->head->n_expected > 0 && r->head->trunk == r && !r->canvas && r->n_valid == r->n_prompt;
+}
+
+static bool commit_to(weft_engine *e, weft_request *r, uint32_t end) {
+  if (end <= r->n_committed) return false;
+  weft_pager_commit(e->pager, r->seq, r->tokens + r->n_committed, end - r->n_committed);
+  r->n_committed = end;
+  weft_admission_wake(e, r->seq, end);
+  return true;
+}
+
 void weft_lifecycle_commit(weft_engine *e, weft_request *r) {
-  uint32_t n = r->n_valid - r->n_committed;
-  if (n == 0) return;
-  weft_pager_commit(e->pager, r->seq, r->tokens + r->n_committed, n);
-  r->n_committed = r->n_valid;
-  weft_admission_wake(e, r->seq, r->n_valid);
+  (void)commit_to(e, r, holds_last_row(r) ? r->n_valid - 1 : r->n_valid);
+}
+
+bool weft_lifecycle_commit_all(weft_engine *e, weft_request *r) {
+  return commit_to(e, r, r->n_valid);
 }
 
 static void leave(weft_engine *e, weft_request *r) {
@@ -133,6 +160,7 @@ static void leave(weft_engine *e, weft_request *r) {
 
 static void start_leaving(weft_engine *e, weft_request *r) {
   if (e->starved == r) e->starved = NULL;
+  if (r->head->trunk == r) r->head->trunk = NULL;
   if (r->state == WEFT_REQUEST_LEAVING) return;
   e->n_changes += 1;
   r->state = WEFT_REQUEST_LEAVING;
@@ -209,6 +237,7 @@ void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish,
   r->finish = finish;
   if (reason != NULL) (void)snprintf(r->error, sizeof r->error, "%s", reason);
   weft_deadlines_remove(&e->deadlines, &r->deadline_at);
+  expect_no_more(r);
   count_finish(e, r);
   record_request(e, r);
   bool waited = r->state == WEFT_REQUEST_WAITING;

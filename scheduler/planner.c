@@ -52,6 +52,7 @@ static uint32_t reserve_slow(weft_engine *e, weft_request *r, uint32_t n, bool s
       if (e->starved == r) e->starved = NULL;
       return got;
     }
+    if (weft_lifecycle_commit_all(e, r)) continue; /* its windows may hold less then */
     weft_rank rank = weft_tenants_rank(&e->tenants, r);
     uint32_t victim = WEFT_POLICY_NONE;
     if (e->n_leaving == 0) victim = weft_policy_victim(e->rank, e->n_running, &rank);

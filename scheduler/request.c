@@ -115,6 +115,12 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   r->stop_tokens = r->asked.stop_tokens;
   r->n_stop_tokens = params->ignore_eos ? 0 : params->n_stop_tokens;
   r->usage.n_prompt = params->n_tokens;
+  r->head = r;
+  if (params->sibling != NULL) {
+    r->head = params->sibling->head;
+    (void)atomic_fetch_add_explicit(&r->head->n_references, 1, memory_order_relaxed);
+    r->asked.sibling = NULL; /* the caller's */
+  }
   atomic_store_explicit(&r->n_references, 2, memory_order_relaxed);
   *out = r;
   return WEFT_OK;
@@ -124,10 +130,12 @@ void weft_request_unref(weft_request *request) {
   uint32_t before = atomic_fetch_sub_explicit(&request->n_references, 1, memory_order_acq_rel);
   WEFT_CHECK(before > 0);
   if (before > 1) return;
+  weft_request *head = request->head;
   (void)pthread_mutex_destroy(&request->callback_mutex);
   (void)pthread_mutex_destroy(&request->mutex);
   (void)pthread_cond_destroy(&request->changed);
   weft_free(request);
+  if (head != request) weft_request_unref(head); /* which is its own */
 }
 
 void weft_request_detach(weft_request *request) {

@@ -101,6 +101,11 @@ struct weft_request {
   uint64_t retry_step;
   uint32_t wake_at; /* the leader's n_valid that makes another try worth it */
   weft_seq follows; /* whose prefix it waits for, WEFT_SEQ_NONE */
+  /* Requests of one prompt. Engine thread only, but for head, which is set at submit. */
+  struct weft_request *head;  /* the first of them, itself when alone; a reference unless itself */
+  struct weft_request *trunk; /* of a head: the running one whose prompt the others fork */
+  uint32_t n_expected;        /* of a head: others that have not started */
+  bool expected;              /* counted there */
   weft_usage usage;
   char error[320];
 

@@ -5,6 +5,8 @@
  * Law: what passes can be finished by the engine with the pool as it is, alone if need be. A limit
  * that only shortens the answer (context) shortens it; a limit that no schedule can keep (pool)
  * refuses, and the line says the largest length that would fit. */
+#include <string.h>
+
 #include "scheduler/engine_internal.h"
 
 enum { STOP_TOKENS_MAX = 1024 };
@@ -92,6 +94,19 @@ static weft_status size_canvas(const weft_engine *e, const weft_lane *lane,
       p->n_tokens, size->n_blocks, n, e->config.n_pages, p->n_tokens + n_fit * n);
 }
 
+/* What was asked never changes, so another thread may read it while its request runs. */
+static weft_status check_sibling(const weft_request_params *p, weft_error *error) {
+  if (p->sibling == NULL) return WEFT_OK;
+  const weft_request_params *q = &p->sibling->asked;
+  bool same = p->runner == q->runner && p->canvas == q->canvas && p->tenant == q->tenant &&
+              p->domain.low == q->domain.low && p->domain.high == q->domain.high &&
+              p->no_cache == q->no_cache && p->n_tokens == q->n_tokens &&
+              memcmp(p->tokens, q->tokens, p->n_tokens * sizeof *p->tokens) == 0;
+  if (same) return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID,
+                   "a sibling must have the same prompt, model, kind, tenant and cache");
+}
+
 static weft_status judge(const weft_engine *e, const weft_request_params *p,
                          weft_request_size *size, weft_error *error) {
   if (p->runner >= e->n_lanes) {
@@ -105,6 +120,7 @@ static weft_status judge(const weft_engine *e, const weft_request_params *p,
   if (lane->broken) return weft_fail(error, WEFT_E_DEVICE, "%s", lane->reason);
   weft_status status = check_tokens(p, lane->info->n_vocab, error);
   if (status == WEFT_OK) status = check_kind(p, lane->info, error);
+  if (status == WEFT_OK) status = check_sibling(p, error);
   if (status != WEFT_OK) return status;
   uint32_t context = lane->info->context_length;
   if (e->config.seq_tokens_max < context) context = e->config.seq_tokens_max;

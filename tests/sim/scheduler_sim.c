@@ -32,6 +32,8 @@ typedef struct sim_request {
   weft_request *handle;
   int32_t prompt[PROMPT_MAX];
   sim_rule rule;
+  struct sim_request *elder; /* a request of the same prompt, to fork when it is still there */
+  bool grouped;
   solo_answer solo;
   uint32_t submit_step, cancel_step, release_step; /* UINT32_MAX: never */
   uint32_t cancelled_in;                           /* step after which it must be over */
@@ -60,7 +62,7 @@ typedef struct sim {
 
 typedef struct sim_totals {
   uint64_t n_steps, n_requests, n_finished[6], n_refused, n_preemptions, n_mixed, n_switches,
-      n_hits, n_void, n_waits, n_broken;
+      n_hits, n_void, n_waits, n_broken, n_forks;
 } sim_totals;
 
 static sim_totals totals;
@@ -183,6 +185,23 @@ static void make_request(sim *s, sim_request *r) {
   if (chance(s, 8)) p->deadline_us = 1 + draw(s, 0, 60000);
 }
 
+/* Asks for the prompt of another request again: another choice of it. */
+static void make_sibling(sim *s, sim_request *r, sim_request *elder) {
+  weft_request_params *p = &r->params, *q = &elder->params;
+  r->elder = elder;
+  r->grouped = elder->grouped = true;
+  p->runner = q->runner;
+  p->canvas = q->canvas;
+  p->tenant = q->tenant;
+  p->domain = q->domain;
+  p->no_cache = q->no_cache;
+  p->n_tokens = q->n_tokens;
+  memcpy(r->prompt, elder->prompt, sizeof r->prompt);
+  if (p->canvas) p->sampling.logprobs = false;
+  p->entropy_bound.choice = draw(s, 0, 5);
+  r->submit_step = elder->submit_step + (chance(s, 60) ? 0 : draw(s, 0, 20));
+}
+
 static uint32_t context_of(const sim *s, uint32_t runner) {
   uint32_t context = s->fake[runner].context_length;
   return s->config.seq_tokens_max < context ? s->config.seq_tokens_max : context;
@@ -201,9 +220,11 @@ static void open_world(sim *s) {
   s->config.runner = s->runner;
   if (weft_engine_open(&s->config, &s->engine, &error) != WEFT_OK) FAIL(s, "%s", error.text);
   s->n_requests = draw(s, 4, REQUESTS_MAX);
+  uint32_t siblings = chance(s, 50) ? 0 : draw(s, 10, 80);
   s->n_steps_max = 2000;
   for (uint32_t i = 0; i < s->n_requests; i++) {
     make_request(s, &s->request[i]);
+    if (i > 0 && chance(s, siblings)) make_sibling(s, &s->request[i], &s->request[i - 1]);
     const weft_request_params *p = &s->request[i].params;
     uint64_t n_work = p->n_tokens + p->max_tokens;
     if (p->canvas) n_work += (uint64_t)p->max_tokens * p->entropy_bound.max_steps;
@@ -285,11 +306,12 @@ static void check_domains(sim *s) {
     for (uint32_t k = 0; k < s->n_requests; k++) {
       const sim_request *other = &s->request[k];
       if (k == i || other->refused || other->params.runner != r->params.runner) continue;
-      if (other->params.domain.low != r->params.domain.low || other->params.no_cache) continue;
+      if (other->params.domain.low != r->params.domain.low) continue;
+      if (other->params.no_cache && !r->params.no_cache) continue;
       uint32_t n = common_prefix(r, other);
       if (n > longest) longest = n;
     }
-    if (r->end.usage.n_cached > longest || r->params.no_cache) {
+    if (r->end.usage.n_cached > longest || (r->params.no_cache && !r->grouped)) {
       FAIL(s, "request %u: %u cached tokens, its domain knows %u", i, r->end.usage.n_cached,
            longest);
     }
@@ -366,6 +388,7 @@ static void poll_all(sim *s) {
 static void submit_one(sim *s, sim_request *r, uint32_t index) {
   weft_error error = {{0}};
   if (r->params.deadline_us > 0) r->params.deadline_us += s->now_us;
+  if (r->elder != NULL) r->params.sibling = r->elder->handle; /* NULL once it was released */
   weft_status status = weft_engine_submit(s->engine, &r->params, s->now_us, &r->handle, &error);
   if (status == WEFT_FULL) { /* comes again */
     if (r->params.deadline_us > 0) r->params.deadline_us -= s->now_us;
@@ -426,6 +449,7 @@ static void add_totals(sim *s) {
   totals.n_switches += stats.n_switches;
   totals.n_void += stats.n_void_rows;
   totals.n_hits += stats.pager.n_hits;
+  totals.n_forks += stats.pager.n_forks;
   totals.n_waits += stats.pager.n_waits;
   totals.n_broken += (uint64_t)__builtin_popcountll(stats.broken_runners);
   if (!s->verbose) return;
@@ -478,13 +502,14 @@ int main(int argc, char **argv) {
   const uint64_t *f = totals.n_finished;
   printf(
       "%llu seeds: %llu requests (%llu refused), %llu steps, %llu mixed, %llu switches, %llu "
-      "preemptions, %llu hits, "
+      "preemptions, %llu hits, %llu forks, "
       "%llu waits, %llu void rows, %llu broken runners; stop %llu, length %llu, cancelled %llu, "
       "deadline %llu, error %llu\n",
       last - first + 1, (unsigned long long)totals.n_requests, (unsigned long long)totals.n_refused,
       (unsigned long long)totals.n_steps, (unsigned long long)totals.n_mixed,
       (unsigned long long)totals.n_switches, (unsigned long long)totals.n_preemptions,
-      (unsigned long long)totals.n_hits, (unsigned long long)totals.n_waits,
+      (unsigned long long)totals.n_hits, (unsigned long long)totals.n_forks,
+      (unsigned long long)totals.n_waits,
       (unsigned long long)totals.n_void, (unsigned long long)totals.n_broken,
       (unsigned long long)f[1], (unsigned long long)f[2], (unsigned long long)f[3],
       (unsigned long long)f[4], (unsigned long long)f[5]);
