@@ -110,6 +110,19 @@ static void make_prompt(weft_request_params *p, uint32_t index, uint32_t n_vocab
   }
 }
 
+/* The other request of the same prompt: i and i + 4 are choices of one. */
+static uint32_t partner(uint32_t i) {
+  return i % 8 < 4 ? i + 4 : i - 4;
+}
+
+static void take_prompt(weft_request_params *p, const weft_request_params *from) {
+  p->tenant = from->tenant;
+  p->domain = from->domain;
+  p->no_cache = from->no_cache;
+  p->tokens = from->tokens;
+  p->n_tokens = from->n_tokens;
+}
+
 static void make_requests(const rig *r, uint64_t seed) {
   static const int32_t stop_tokens[] = {1, 40, 77};
   uint64_t state = seed * 1000003;
@@ -133,6 +146,7 @@ static void make_requests(const rig *r, uint64_t seed) {
     p->stop_self = &stop_lengths[i];
     if (i % 11 == 10) p->max_tokens = 4096; /* to the context limit, inside a canvas */
     if (i % 11 == 10) p->ignore_eos = true;
+    if (i % 8 >= 4) take_prompt(p, &requests[partner(i)]);
   }
 }
 
@@ -183,7 +197,9 @@ static void play(rig *r, const variant *v) {
   memset(answers, 0, sizeof answers);
   for (uint32_t i = 0; i < show->n_requests; i++) {
     uint32_t at = arrival(v->order, i);
-    weft_status status = weft_engine_submit(r->engine, &requests[at], r->now, &handle[at], &error);
+    weft_request_params p = requests[at];
+    if (partner(at) < show->n_requests) p.sibling = handle[partner(at)];
+    weft_status status = weft_engine_submit(r->engine, &p, r->now, &handle[at], &error);
     rig_need(status == WEFT_OK, label, error.text);
     if (i % 7 == 6 && v->order == 2) turn(r, handle); /* they arrive in waves */
     while (v->one_by_one && !weft_engine_idle(r->engine)) turn(r, handle);
@@ -281,7 +297,7 @@ static uint32_t tight_pages(const variant *v, const char *backend, const char *i
 static void play_variant(const variant *chosen, const char *backend, const char *isa) {
   rig r;
   weft_engine_stats s;
-  char all[128], what[220];
+  char all[160], what[220];
   variant sized = *chosen;
   const variant *v = &sized;
   if (v->tight) sized.n_pages = tight_pages(v, backend, isa);
@@ -292,13 +308,15 @@ static void play_variant(const variant *chosen, const char *backend, const char 
   (void)snprintf(what, sizeof what, "%s: %s", label, v->name);
   bool many = show->n_requests == REQUESTS_MAX;
   if (v->tight) rig_need(s.n_preemptions > 0, what, "nobody was preempted");
+  if (many && v->running > 8 && !v->tight) rig_need(s.pager.n_forks > 0 && s.pager.n_copies > 0, what, "nobody forked");
   if (v->no_cache) rig_need(s.pager.n_hits == 0, what, "hits without a cache");
   if (many && !v->no_cache && !v->tight && v->block <= 8) rig_need(s.n_cached_tokens > 0, what, "no prefix was found");
   if (many) rig_need(s.n_mixed_steps > 0, what, "no step was mixed");
   rig_need(s.n_switches > 0, what, "one model never had its turn");
-  (void)snprintf(all, sizeof all, "%llu steps, %llu mixed, %llu preemptions, %llu of %llu prompt tokens cached, %llu void",
+  (void)snprintf(all, sizeof all,
+                 "%llu steps, %llu mixed, %llu preemptions, %llu forks, %llu of %llu prompt tokens cached, %llu void",
                  (unsigned long long)s.n_steps, (unsigned long long)s.n_mixed_steps,
-                 (unsigned long long)s.n_preemptions, (unsigned long long)s.n_cached_tokens,
+                 (unsigned long long)s.n_preemptions, (unsigned long long)s.pager.n_forks, (unsigned long long)s.n_cached_tokens,
                  (unsigned long long)s.n_prompt_tokens, (unsigned long long)s.n_void_rows);
   (void)printf("  %-28s %s\n", v->name, all);
   rig_close(&r);
