@@ -18,6 +18,8 @@ struct weft_generation {
   const weft_served_model *model;
   weft_request *request;
   weft_tokens prompt;
+  const weft_chat *chat; /* NULL: a plain prompt */
+  bool thinks;           /* the answer begins in the thinking channel */
   bool whole_tokens, logprobs, ended;
   weft_stops stops; /* copies of the stop strings */
 
@@ -92,16 +94,23 @@ static void notify(void *self) {
 
 /* ---- submit ------------------------------------------------------------------------------------------------- */
 
+static weft_status copy_tokens(weft_generation *g, const int32_t *tokens, uint32_t n, weft_error *error) {
+  for (uint32_t i = 0; i < n; i++) {
+    weft_status status = weft_tokens_push(&g->prompt, tokens[i]);
+    if (status != WEFT_OK) return weft_fail(error, status, "no memory for the prompt");
+  }
+  return WEFT_OK;
+}
+
 static weft_status make_prompt(weft_generation *g, const weft_generate_params *p, weft_error *error) {
   const weft_served_model *m = g->model;
-  int n_kinds = (p->turns != NULL) + (p->text != NULL) + (p->tokens != NULL);
-  if (n_kinds != 1) return weft_fail(error, WEFT_E_INVALID, "give exactly one of messages, text and tokens");
-  if (p->tokens != NULL) {
-    for (uint32_t i = 0; i < p->n_tokens; i++) {
-      weft_status status = weft_tokens_push(&g->prompt, p->tokens[i]);
-      if (status != WEFT_OK) return weft_fail(error, status, "no memory for the prompt");
-    }
-    return WEFT_OK;
+  int n_kinds = (p->turns != NULL) + (p->text != NULL) + (p->tokens != NULL) + (p->sibling != NULL);
+  if (n_kinds != 1) return weft_fail(error, WEFT_E_INVALID, "give exactly one of messages, text, tokens and a sibling");
+  if (p->tokens != NULL) return copy_tokens(g, p->tokens, p->n_tokens, error);
+  if (p->sibling != NULL) {
+    g->chat = p->sibling->chat;
+    g->thinks = p->sibling->thinks;
+    return copy_tokens(g, p->sibling->prompt.ids, p->sibling->prompt.n, error);
   }
   if (p->text != NULL) {
     return weft_tokenizer_encode(m->tokenizer, p->text, p->n_text, WEFT_ENCODE_ADD_SPECIAL, &g->prompt, error);
@@ -123,6 +132,8 @@ static weft_status make_prompt(weft_generation *g, const weft_generate_params *p
   weft_chat_options options = {.thinking = p->thinking, .add_generation_prompt = true};
   weft_status status = weft_chat_render(m->chat, list, p->n_turns, &options, &g->prompt, error);
   weft_free(list);
+  g->chat = m->chat;
+  g->thinks = weft_chat_starts_thinking(m->chat, &options);
   return status;
 }
 
@@ -226,13 +237,10 @@ static weft_status submit(weft_generation *g, const weft_generate_params *p, uin
     status = weft_fail(error, WEFT_E_INVALID, "logit_bias has %u entries without tokens or values", p->n_bias);
   }
   if (status != WEFT_OK) return status;
-  weft_chat_options options = {.thinking = p->thinking, .add_generation_prompt = true};
-  const weft_chat *chat = p->turns != NULL ? g->model->chat : NULL;
-  bool thinks = chat != NULL && weft_chat_starts_thinking(chat, &options);
   unsigned flags = (p->with_special ? (unsigned)WEFT_DETOK_WITH_SPECIAL : 0u) |
                    (p->whole_tokens ? (unsigned)WEFT_DETOK_WHOLE_TOKENS : 0u);
-  weft_chat_stream_open(&g->stream, chat, g->model->tokenizer, flags, thinks);
-  weft_chat_stream_open(&g->stop_stream, chat, g->model->tokenizer, flags, thinks);
+  weft_chat_stream_open(&g->stream, g->chat, g->model->tokenizer, flags, g->thinks);
+  weft_chat_stream_open(&g->stop_stream, g->chat, g->model->tokenizer, flags, g->thinks);
   g->whole_tokens = p->whole_tokens;
   g->logprobs = p->logprobs && !canvas;
   uint64_t now = weft_clock_us(), seed = p->has_seed ? p->seed : fresh_seed();
@@ -252,6 +260,7 @@ static weft_status submit(weft_generation *g, const weft_generate_params *p, uin
                                 .deadline_us = p->timeout_ms > 0 ? now + (uint64_t)p->timeout_ms * 1000u : 0,
                                 .priority = p->priority,
                                 .no_cache = p->no_cache,
+                                .sibling = p->sibling == NULL ? NULL : p->sibling->request,
                                 .canvas_events = canvas && p->canvas_deltas,
                                 .trace = canvas && p->trace};
   params.stop_tokens = weft_tokenizer_eog(g->model->tokenizer, &params.n_stop_tokens);

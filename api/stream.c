@@ -319,6 +319,12 @@ static weft_status submit_all(weft_answer *a, const weft_answer_config *config, 
       char line[512];
       weft_choice *c = &a->choice[a->n];
       params.choice = k;
+      if (k > 0) { /* the prompt of the first choice, computed once */
+        params.turns = NULL;
+        params.text = NULL;
+        params.tokens = NULL;
+      }
+      params.sibling = k == 0 ? NULL : a->choice[a->n - k].generation;
       int status = weft_submit(config->runtime, &params, &c->generation, line, sizeof line);
       if (status != 0) return weft_refuse_status(why, status, line, config->draining);
       c->index = a->n++;

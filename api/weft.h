@@ -58,7 +58,7 @@ typedef struct weft_chat_turn {
   const char *content;
 } weft_chat_turn;
 
-/* One request. Exactly one of turns, text, tokens. weft_generate_defaults fills the neutral values. */
+/* One request. Exactly one of turns, text, tokens, sibling. weft_generate_defaults fills the neutral values. */
 typedef struct weft_generate_params {
   const char *model;            /* NULL: the first; with several models an unknown name is an error */
   uint32_t tenant;              /* < options.tenants; decides what cached prefixes are visible */
@@ -70,6 +70,8 @@ typedef struct weft_generate_params {
   size_t n_text;
   const int32_t *tokens;        /* a prompt as token ids */
   uint32_t n_tokens;
+  const weft_generation *sibling; /* not freed yet: its prompt again, computed once for both. Model, tenant, mode and
+                                     no_cache must be the same; choice should differ */
   uint32_t max_tokens;          /* 0: to the context limit, at most 1024 */
   float temperature;            /* < 0: the model's default */
   int32_t top_k;                /* < 0: the model's default; 0: off */
