@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT */
+/* The records of the pager, which its files and its tests share, and nobody else includes.
+ *
+ * Law. Three kinds of record, all in arrays that open() sizes:
+ *   page   one per page of the pool: state, references or list links, the node it is indexed at
+ *   node   one per base block of a prefix (base block: the smallest block of any space). A node is
+ *          (space, domain, parent node, tokens): two nodes never agree in all of them, so by
+ *          induction from the root a node stands for exactly one prefix. It has one slot per layer
+ *          group for the block that ends there
+ *   seq    one per running sequence: counts, the node its valid tokens end at (tail), its table
+ *
+ *   root(space, domain) <- node(tokens 0..15) <- node(tokens 16..31) <- ...      (links go upwards)
+ *                            slot: [page 7]        slot: [page 9 | page 2]
+ *
+ * A node lives while something refers to it: a child, a page in a slot, or a sequence. */
+#ifndef WEFT_PAGER_RECORDS_H
+#define WEFT_PAGER_RECORDS_H
+
+#include "base/check.h"
+#include "pager/pager.h"
+
+enum {
+  PAGER_LINE_WORDS = 16, /* one cache line of the index: 15 entries, then the overflow count */
+  PAGER_LINE_ENTRIES = 15,
+  PAGER_LINE_LOAD = 13, /* entries per line when every node is in use */
+  PAGER_MATCH_BATCH = 32,
+  PAGER_ALLOCATIONS_MAX = 16,
+  PAGER_NODE_EVICTIONS_MAX = 64 /* evictions that one new node may cost before we give up on it */
+};
+
+#define PAGER_NODE_NONE 0xFFFFFFu
+#define PAGER_NODES_MAX 0xFFFFFEu
+#define PAGER_DEPTH_MAX 0xFFFFFFu
+
+/* A slot of a node is a page, or nothing, or the promise of a running sequence to compute it. */
+#define PAGER_SLOT_NONE    UINT32_MAX
+#define PAGER_SLOT_PROMISE 0x80000000u
+
+typedef enum pager_state {
+  PAGER_FREE = 0, /* zero, so that untouched memory is a free page */
+  PAGER_CACHED = 1,
+  PAGER_PINNED = 2
+} pager_state;
+
+/* CACHED pages wait in two lists; COLD is evicted before WARM, the oldest first in each. */
+typedef enum pager_list {
+  PAGER_COLD = 0, /* a window passed over it and no boundary needs it */
+  PAGER_WARM = 1,
+  PAGER_N_LISTS = 2
+} pager_list;
+
+typedef struct pager_page {
+  uint32_t next;      /* FREE: next free page; CACHED: next newer page */
+  uint32_t link;      /* CACHED: next older page; PINNED: references */
+  uint32_t node : 24; /* where it is published, PAGER_NODE_NONE: nowhere */
+  uint32_t group : 4;
+  uint32_t state : 2;
+  uint32_t keep : 1; /* some boundary needs it: WARM when nobody holds it any more */
+  uint32_t copy : 1; /* target of a copy that was not taken yet */
+} pager_page;
+
+/* 96 of the 128 bits of XXH3: they find a node, its tokens and parent prove it. */
+typedef struct pager_hash {
+  uint64_t low;
+  uint32_t high;
+} pager_hash;
+
+typedef struct pager_node {
+  uint32_t hash[3];
+  uint32_t parent; /* free node: the next free one */
+  uint32_t refs;
+  uint32_t depth : 24; /* base blocks from the root to the end of this one */
+  uint32_t space : 4;
+  uint32_t root : 1;
+  uint32_t boundary : 1; /* prefixes part here: sequences that pass keep the window before it */
+  uint32_t live : 1;
+} pager_node;
+
+typedef struct pager_group {
+  uint32_t block_tokens;
+  uint32_t shift; /* log2 of block_tokens */
+  uint32_t span;  /* base blocks per block */
+  uint32_t window;
+  uint32_t table_offset;
+} pager_group;
+
+typedef struct pager_space {
+  weft_key128 fingerprint;
+  uint32_t n_groups;
+  uint32_t block_max; /* the grain of hits and boundaries */
+  uint32_t n_global, n_windowed;
+  uint8_t global[WEFT_GROUPS_MAX], windowed[WEFT_GROUPS_MAX]; /* group numbers */
+  pager_group group[WEFT_GROUPS_MAX];
+} pager_space;
+
+typedef struct pager_seq {
+  uint32_t live; /* 0: the slot is free */
+  uint32_t next_free;
+  uint32_t space;
+  uint32_t n_valid, n_reserved;
+  uint32_t tail;           /* node of the last whole base block; NONE: publishes nothing */
+  uint32_t announced_tail; /* deepest node it promised; NONE: no promise is open */
+  uint32_t announced_from, announced_end; /* base blocks */
+  weft_page *table;                       /* the tables of its groups, one after another */
+  uint32_t first[WEFT_GROUPS_MAX];        /* first block that the table still holds, */
+  uint32_t end[WEFT_GROUPS_MAX];          /* and how many entries it has: n_reserved in blocks */
+} pager_seq;
+
+struct weft_pager {
+  uint32_t n_pages, n_seqs_max, seq_tokens_max, n_spaces;
+  uint32_t base_tokens, base_shift;
+  bool cache;
+  pager_space space[WEFT_SPACES_MAX];
+
+  pager_page *page; /* [n_pages + PAGER_N_LISTS]; the last ones are the heads of the lists */
+  uint32_t free_page, n_pages_touched; /* pages from n_pages_touched on were never used */
+  weft_pager_stats stats;
+
+  uint32_t n_nodes, n_nodes_touched, n_nodes_live, free_node, n_slots;
+  pager_node *node;
+  uint32_t *slot;       /* [n_nodes][n_slots] */
+  int32_t *node_tokens; /* [n_nodes][node_stride] */
+  uint32_t node_stride; /* >= 4: a root keeps its domain there */
+  uint32_t *line;       /* [n_lines][PAGER_LINE_WORDS] */
+  uint32_t n_lines;
+  pager_hash hash_mask; /* all ones; tests weaken it */
+
+  pager_seq *seq;
+  uint32_t free_seq, n_seqs_touched;
+  weft_page *table; /* [n_seqs][table_stride] */
+  uint64_t table_stride;
+  int32_t *pending;   /* [n_seqs][base_tokens]: tokens of the base block being filled */
+  uint64_t *boundary; /* [n_seqs][boundary_words]: bit i: keep the windows before i * block_max */
+  uint32_t boundary_words;
+
+  weft_page_copy *copy; /* [copy_capacity], in the order they must run */
+  uint32_t copy_capacity, n_copies_waiting;
+
+  weft_journal_event *journal;
+  uint64_t journal_mask, journal_next;
+
+  uint32_t *path; /* scratch of admit: nodes of the prompt */
+  pager_hash *path_hash;
+
+  void *allocation[PAGER_ALLOCATIONS_MAX];
+  uint32_t n_allocations;
+};
+
+#endif
