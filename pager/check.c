@@ -10,12 +10,30 @@
 typedef struct recount {
   const pager_space *space;
   uint32_t *page_refs; /* from the tables */
+  uint32_t n_pinned[WEFT_OWNERS_MAX], n_cached[WEFT_OWNERS_MAX];
   uint32_t *rank;      /* 0: in no list; else 1 + how many pages are evicted sooner */
   uint32_t *node_refs;
+  uint32_t *root_of; /* 1 + the root its domain begins with; 0: not looked up yet */
   uint64_t n_promises; /* found by walking the sequences */
 } recount;
 
 #define BROKEN(...) (weft_fail(error, WEFT_E_INVALID, "pager check: " __VA_ARGS__), false)
+
+/* The root above a node, itself included. */
+static uint32_t root_of(const weft_pager *pager, recount *now, uint32_t node) {
+  uint32_t root = node;
+  while (now->root_of[root] == 0 && !pager->node[root].root &&
+         pager->node[root].parent < pager->n_nodes_touched)
+    root = pager->node[root].parent;
+  if (now->root_of[root] != 0) root = now->root_of[root] - 1;
+  for (; node != root && now->root_of[node] == 0; node = pager->node[node].parent)
+    now->root_of[node] = root + 1;
+  return root;
+}
+
+static bool domain_is(const weft_pager *pager, uint32_t root, weft_key128 domain) {
+  return memcmp(pager_tokens(pager, root), &domain, sizeof domain) == 0;
+}
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
@@ -40,7 +58,7 @@ static bool lists_check(const weft_pager *pager, recount *now, weft_error *error
   if (n_cached != pager->stats.n_cached)
     return BROKEN("%u pages in the cached lists, counted %u", n_cached, pager->stats.n_cached);
   uint32_t n_free = pager->n_pages - pager->n_pages_touched;
-  for (weft_page page = pager->free_page; page != WEFT_PAGE_NONE; page = pager->page[page].next) {
+  for (weft_page page = pager->free_page; page != PAGER_LINK_NONE; page = pager->page[page].next) {
     if (page >= pager->n_pages_touched || pager->page[page].state != PAGER_FREE)
       return BROKEN("page %u is in the free list and not free", page);
     if (++n_free > pager->n_pages) return BROKEN("the free list has a loop");
@@ -50,7 +68,7 @@ static bool lists_check(const weft_pager *pager, recount *now, weft_error *error
   return true;
 }
 
-static bool page_check(const weft_pager *pager, const recount *now, weft_page page,
+static bool page_check(const weft_pager *pager, recount *now, weft_page page,
                        weft_error *error) {
   const pager_page *record = &pager->page[page];
   uint32_t refs = now->page_refs[page];
@@ -61,6 +79,8 @@ static bool page_check(const weft_pager *pager, const recount *now, weft_page pa
   if (refs != 0 && record->link != refs)
     return BROKEN("page %u has %u references, counted %u", page, refs, record->link);
   if (record->state == PAGER_FREE) return true;
+  now->n_pinned[record->owner] += refs != 0;
+  now->n_cached[record->owner] += cached;
   if (record->node == PAGER_NODE_NONE) {
     if (cached || record->keep) return BROKEN("page %u is cached and published nowhere", page);
     return true;
@@ -68,6 +88,18 @@ static bool page_check(const weft_pager *pager, const recount *now, weft_page pa
   if (record->node >= pager->n_nodes_touched || !pager->node[record->node].live ||
       pager_slots(pager, record->node)[record->group] != page)
     return BROKEN("page %u names node %u, which does not name it", page, record->node);
+  if (domain_is(pager, root_of(pager, now, record->node), WEFT_DOMAIN_PUBLIC) &&
+      record->owner != WEFT_OWNER_OPERATOR)
+    return BROKEN("page %u is public and owner %u pays for it", page, record->owner);
+  return true;
+}
+
+static bool owners_check(const weft_pager *pager, const recount *now, weft_error *error) {
+  for (uint32_t i = 0; i < WEFT_OWNERS_MAX; i++)
+    if (now->n_pinned[i] != pager->owner[i].n_pinned || now->n_cached[i] != pager->owner[i].n_cached)
+      return BROKEN("owner %u pays for %u pages and has %u cached, counted %u and %u", i,
+                    now->n_pinned[i], now->n_cached[i], pager->owner[i].n_pinned,
+                    pager->owner[i].n_cached);
   return true;
 }
 
@@ -81,6 +113,7 @@ static bool order_check(const weft_pager *pager, const recount *now, weft_page p
   if (group->window != 0 || pager->node[record->node].depth == group->span) return true;
   uint32_t before = record->node;
   for (uint32_t i = 0; i < group->span; i++) before = pager->node[before].parent;
+  if (pager->node[before].root) before = pager->node[before].parent; /* the public prefix */
   uint32_t slot = pager_slots(pager, before)[record->group];
   if (!pager_slot_is_page(slot))
     return BROKEN("page %u of group %u has no block before it", page, record->group);
@@ -92,7 +125,7 @@ static bool order_check(const weft_pager *pager, const recount *now, weft_page p
   return true;
 }
 
-static bool pages_check(const weft_pager *pager, const recount *now, weft_error *error) {
+static bool pages_check(const weft_pager *pager, recount *now, weft_error *error) {
   uint32_t n_pinned = 0, n_targets = 0;
   for (weft_page page = 0; page < pager->n_pages_touched; page++) {
     if (!page_check(pager, now, page, error)) return false;
@@ -146,7 +179,8 @@ static bool table_check(const weft_pager *pager, recount *now, weft_seq seq, uin
   return true;
 }
 
-/* From the tail to the root: the table names the pages that the nodes name. */
+/* From the tail to the root: the table names the pages that the nodes name, of its domain and of
+ * the public prefix that it asked for. */
 static bool chain_check(const weft_pager *pager, recount *now, weft_seq seq, weft_error *error) {
   const pager_seq *s = &pager->seq[seq];
   const pager_space *space = &now->space[s->space];
@@ -155,9 +189,13 @@ static bool chain_check(const weft_pager *pager, recount *now, weft_seq seq, wef
   if (pager->node[s->tail].depth != s->n_valid >> pager->base_shift)
     return BROKEN("sequence %u has %u valid tokens and a tail at depth %u", seq, s->n_valid,
                   pager->node[s->tail].depth);
-  for (uint32_t node = s->tail; !pager->node[node].root; node = pager->node[node].parent) {
+  for (uint32_t node = s->tail; node != PAGER_NODE_NONE; node = pager->node[node].parent) {
     if (node >= pager->n_nodes_touched || !pager->node[node].live)
       return BROKEN("sequence %u stands on node %u, which is not live", seq, node);
+    if (pager->node[node].root) continue;
+    bool in_public = pager->node[node].depth <= s->public_end;
+    if (!domain_is(pager, root_of(pager, now, node), in_public ? WEFT_DOMAIN_PUBLIC : s->domain))
+      return BROKEN("sequence %u reaches node %u of another domain", seq, node);
     for (uint32_t g = 0; g < space->n_groups; g++) {
       uint32_t span = space->group[g].span, depth = pager->node[node].depth;
       if ((depth & (span - 1)) != 0 || depth / span - 1 < s->first[g]) continue;
@@ -206,14 +244,16 @@ static bool seqs_check(const weft_pager *pager, recount *now, weft_error *error)
 static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uint64_t *n_promises,
                        weft_error *error) {
   const pager_node *record = &pager->node[node];
-  if (record->root != (record->depth == 0))
-    return BROKEN("node %u is a root at depth %u, or none at 0", node, record->depth);
-  if (!record->root) {
+  if ((record->parent == PAGER_NODE_NONE) != (record->depth == 0))
+    return BROKEN("node %u begins a chain at depth %u, or none at 0", node, record->depth);
+  if (record->parent != PAGER_NODE_NONE) {
     const pager_node *parent = &pager->node[record->parent];
     if (record->parent >= pager->n_nodes_touched || !parent->live ||
-        parent->depth + 1 != record->depth || parent->space != record->space)
+        parent->depth + !record->root != record->depth || parent->space != record->space)
       return BROKEN("node %u does not follow its parent %u", node, record->parent);
     now->node_refs[record->parent] += 1;
+  }
+  if (!record->root) {
     pager_hash hash =
         pager_hash_next(pager, pager_hash_of(pager, record->parent), pager_tokens(pager, node));
     if (pager_node_find(pager, hash, record->parent, pager_tokens(pager, node)) != node)
@@ -221,8 +261,11 @@ static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uin
   } else {
     weft_key128 domain;
     memcpy(&domain, pager_tokens(pager, node), sizeof domain);
-    if (pager_root_find(pager, record->space, domain) != node)
+    if (pager_root_find(pager, record->parent, record->space, domain) != node)
       return BROKEN("node %u is not the root that its domain finds", node);
+    if (record->parent != PAGER_NODE_NONE &&
+        !domain_is(pager, root_of(pager, now, record->parent), WEFT_DOMAIN_PUBLIC))
+      return BROKEN("node %u begins a domain below a prefix that is not public", node);
   }
   const pager_space *space = &now->space[record->space];
   for (uint32_t g = 0; g < pager->n_slots; g++) {
@@ -264,14 +307,18 @@ bool weft_pager_check(const weft_pager *pager, weft_error *error) {
   recount now = {.space = pager->space,
                  .page_refs = weft_alloc(pager->n_pages, sizeof(uint32_t)),
                  .rank = weft_alloc(pager->n_pages, sizeof(uint32_t)),
-                 .node_refs = weft_alloc(pager->n_nodes, sizeof(uint32_t))};
-  bool good = now.page_refs != NULL && now.rank != NULL && now.node_refs != NULL;
+                 .node_refs = weft_alloc(pager->n_nodes, sizeof(uint32_t)),
+                 .root_of = weft_alloc(pager->n_nodes, sizeof(uint32_t))};
+  bool good = now.page_refs != NULL && now.rank != NULL && now.node_refs != NULL &&
+              now.root_of != NULL;
   if (!good) weft_fail(error, WEFT_E_NO_MEMORY, "pager check: no memory to count again");
   good = good && lists_check(pager, &now, error) && seqs_check(pager, &now, error) &&
-         pages_check(pager, &now, error) && nodes_check(pager, &now, error) &&
+         pages_check(pager, &now, error) && owners_check(pager, &now, error) &&
+         nodes_check(pager, &now, error) &&
          pager_index_check(pager, error);
   weft_free(now.page_refs);
   weft_free(now.rank);
   weft_free(now.node_refs);
+  weft_free(now.root_of);
   return good;
 }

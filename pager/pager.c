@@ -30,11 +30,11 @@ static weft_status space_check(const weft_space_config *space, uint32_t index, w
 }
 
 static weft_status config_check(const weft_pager_config *config, weft_error *error) {
-  if (config->n_pages == 0 || config->n_pages >= PAGER_SLOT_PROMISE - PAGER_N_LISTS)
-    return weft_fail(error, WEFT_E_INVALID, "pager: n_pages is %u; give 1 to 2^31 - 3",
+  if (config->n_pages == 0 || config->n_pages > PAGER_PAGES_MAX)
+    return weft_fail(error, WEFT_E_INVALID, "pager: n_pages is %u; give 1 to 2^28 - 256",
                      config->n_pages);
-  if (config->n_seqs == 0 || config->n_seqs >= PAGER_SLOT_PROMISE - 1)
-    return weft_fail(error, WEFT_E_INVALID, "pager: n_seqs is %u; give 1 to 2^31 - 2",
+  if (config->n_seqs == 0 || config->n_seqs > PAGER_PAGES_MAX)
+    return weft_fail(error, WEFT_E_INVALID, "pager: n_seqs is %u; give 1 to 2^28 - 256",
                      config->n_seqs);
   if (config->seq_tokens_max == 0 || config->seq_tokens_max > PAGER_DEPTH_MAX)
     return weft_fail(error, WEFT_E_INVALID, "pager: seq_tokens_max is %u; give 1 to 2^24 - 1",
@@ -96,7 +96,7 @@ static void size_nodes(weft_pager *pager) {
     if (space->block_max / pager->base_tokens > span_max)
       span_max = space->block_max / pager->base_tokens;
   }
-  uint64_t n_nodes = pager->n_pages * span_max + 2 * (uint64_t)pager->n_seqs_max + 16;
+  uint64_t n_nodes = pager->n_pages * span_max + 3 * (uint64_t)pager->n_seqs_max + 16;
   if (!pager->cache) n_nodes = 0;
   pager->n_nodes = n_nodes > PAGER_NODES_MAX ? PAGER_NODES_MAX : (uint32_t)n_nodes;
   pager->node_stride = pager->base_tokens < 4 ? 4 : pager->base_tokens;
@@ -149,7 +149,7 @@ weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, w
   pager->base_shift = (uint32_t)__builtin_ctz(pager->base_tokens);
   pager->journal_mask = (config->journal_capacity ? config->journal_capacity : JOURNAL_DEFAULT) - 1;
   pager->hash_mask = (pager_hash){.low = UINT64_MAX, .high = UINT32_MAX};
-  pager->free_page = WEFT_PAGE_NONE;
+  pager->free_page = PAGER_LINK_NONE;
   pager->free_node = PAGER_NODE_NONE;
   pager->free_seq = WEFT_SEQ_NONE;
   pager->stats = (weft_pager_stats){
@@ -188,6 +188,7 @@ static void forget_seq(weft_pager *pager, weft_seq seq) {
     }
   }
   s->tail = s->announced_tail = PAGER_NODE_NONE;
+  s->public_end = 0;
 }
 
 void weft_pager_reset_cache(weft_pager *pager) {
@@ -205,6 +206,7 @@ void weft_pager_reset_cache(weft_pager *pager) {
   }
   pager->stats.n_free += pager->stats.n_cached;
   pager->stats.n_cached = 0;
+  for (uint32_t owner = 0; owner < WEFT_OWNERS_MAX; owner++) pager->owner[owner].n_cached = 0;
   pager_lists_reset(pager);
   pager_index_reset(pager);
   pager_journal_cleared(pager);
@@ -235,6 +237,16 @@ uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t space, uint32_t 
     n_pages += group->window != 0 && n_seen < n_blocks ? n_seen : n_blocks;
   }
   return n_pages > UINT32_MAX ? UINT32_MAX : (uint32_t)n_pages;
+}
+
+weft_owner_usage weft_pager_owner_usage(const weft_pager *pager, uint32_t owner) {
+  WEFT_CHECK(owner < WEFT_OWNERS_MAX);
+  return pager->owner[owner];
+}
+
+void weft_pager_set_owner_limit(weft_pager *pager, uint32_t owner, uint32_t n_pages_max) {
+  WEFT_CHECK(owner < WEFT_OWNER_OPERATOR);
+  pager->owner[owner].limit = n_pages_max;
 }
 
 weft_pager_stats weft_pager_get_stats(const weft_pager *pager) {

@@ -11,6 +11,12 @@
  * table at commit. Two sequences share a block only through the prefix index (same space, domain, parent
  * chain and tokens, all compared, hashes only find) or through fork. A refused call changes nothing.
  *
+ * Who pays. Every page that somebody holds is paid for once, by one owner. A block of a public prefix is paid
+ * for by the operator. Any other by the owner of the sequence that took it: that computed it, or that found it
+ * CACHED; others who hold it too pay nothing. The payer stays until nobody holds the block, also where its own
+ * sequence ended before (only possible where owners share a domain). A CACHED page costs nothing against the
+ * limit of an owner; it is counted for the owner who paid last.
+ *
  * Positions of one sequence, oldest first:
  *   [0, n_cached)           found in the prefix index at admit; read-only
  *   [n_cached, n_valid)     computed by this sequence; keys and values are written, tokens are known
@@ -32,7 +38,9 @@ extern "C" {
 enum {
   WEFT_GROUPS_MAX = 16,       /* layer groups of one space */
   WEFT_SPACES_MAX = 16,       /* weight sets that share one pool */
-  WEFT_BLOCK_TOKENS_MAX = 256 /* and the least is 1; powers of two */
+  WEFT_BLOCK_TOKENS_MAX = 256, /* and the least is 1; powers of two */
+  WEFT_OWNERS_MAX = 256,       /* tenants are owners 0 .. 254, */
+  WEFT_OWNER_OPERATOR = 255    /* and this one pays for public prefixes */
 };
 
 #define WEFT_PAGE_NONE UINT32_MAX
@@ -45,6 +53,9 @@ typedef uint32_t weft_seq;  /* a sequence of the pager, < n_seqs */
 typedef struct weft_key128 {
   uint64_t low, high;
 } weft_key128;
+
+/* The domain of public prefixes, which no tenant can have. */
+#define WEFT_DOMAIN_PUBLIC ((weft_key128){UINT64_MAX, UINT64_MAX})
 
 typedef struct weft_group_config {
   uint32_t block_tokens; /* power of two */
@@ -76,10 +87,14 @@ void weft_pager_close(weft_pager *pager); /* NULL is fine */
 
 typedef struct weft_admit {
   uint32_t space;
-  weft_key128 domain;    /* from the authenticated tenant, never from the request body */
+  weft_key128 domain;    /* from the authenticated tenant, never from the request body; not WEFT_DOMAIN_PUBLIC */
   const int32_t *tokens; /* the prompt (and, after preemption, all tokens so far); read during the call */
   uint32_t n_tokens;     /* >= 1 */
   uint32_t n_prompt;     /* tokens[0, n_prompt) end a prompt: windows are kept there; <= n_tokens */
+  uint32_t n_public;     /* tokens[0, n_public) begin a prefix that the operator declared public; <= n_tokens.
+                            Rounded down to the largest block of the space; found and published in the one
+                            public domain, which all share; what follows it in `domain`, as ever */
+  uint32_t owner;        /* who pays, < WEFT_OWNERS_MAX */
   uint32_t n_keep_rows;  /* this many last tokens are always computed (1 for an autoregressive request,
                             0 when no row's output is wanted, as for a canvas request) */
   bool no_cache;         /* neither find nor publish nor wait for others */
@@ -90,19 +105,22 @@ typedef struct weft_admit {
  * space, <= n_tokens - n_keep_rows.
  * WEFT_AGAIN: another running sequence is computing a longer part of this prefix; try again after it
  * committed (*waits_for is that sequence, which from now on keeps the windows where the prefixes part).
- * WEFT_FULL: no sequence slot is free. INVALID: a field is out of range. TOO_LARGE: beyond seq_tokens_max. */
+ * WEFT_FULL: no sequence slot is free. WEFT_QUOTA: the blocks found would bring the owner over its limit.
+ * INVALID: a field is out of range. TOO_LARGE: beyond seq_tokens_max. */
 weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq *out,
                              uint32_t *n_cached, weft_seq *waits_for);
 
 /* Makes blocks exist for positions [n_valid, n_valid + n_rows) in every group. All or nothing.
  * Evicts CACHED blocks as needed, least recently used first, tails of chains before their heads.
+ * WEFT_QUOTA: the owner would pay for more pages than its limit; nothing changed; asked before all others.
  * WEFT_NO_BLOCKS: not enough; nothing changed. TOO_LARGE: beyond seq_tokens_max. Copies must be taken between
  * steps: while one per sequence and group waits, a reserve that needs one more says NO_BLOCKS too. */
 weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows);
 
 /* The n next positions are written and their tokens are known: they become valid, full blocks are published
  * (content hash -> block) and windowed groups drop what no later row can see. n <= reserved. Where a full
- * block was published by another sequence meanwhile, the table changes over to that page. */
+ * block was published by another sequence meanwhile, the table changes over to that page. Within the public
+ * prefix the tokens must be those that admit was given. */
 void weft_pager_commit(weft_pager *pager, weft_seq seq, const int32_t *tokens, uint32_t n);
 
 /* Marks the present end of the sequence as a boundary worth keeping (end of a prompt, of a turn): the windows
@@ -119,7 +137,8 @@ typedef struct weft_page_copy {
 
 /* A second sequence with the first n_tokens valid tokens of seq; blocks are shared; a shared partly filled block is
  * copied when one side reserves into it (copies come out of weft_pager_take_copies). WEFT_FULL: no slot. NOT_FOUND: a
- * window passed over what a row at n_tokens sees. INVALID: n_tokens > n_valid. */
+ * window passed over what a row at n_tokens sees. INVALID: n_tokens > n_valid. A fork of less than the public prefix
+ * publishes nothing. */
 weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, weft_seq *out);
 
 /* Moves out the copies that must run before rows reserved so far are written. Returns how many; call until
@@ -163,6 +182,15 @@ typedef struct weft_pager_stats {
   uint64_t host_bytes;
 } weft_pager_stats;
 weft_pager_stats weft_pager_get_stats(const weft_pager *pager);
+
+/* What one owner has and had. limit is the most pages it may pay for at a time; 0: no limit. */
+typedef struct weft_owner_usage {
+  uint32_t limit, n_pinned, n_cached;
+  uint64_t n_admits, n_hits, n_hit_tokens, n_prompt_tokens, n_evicted;
+} weft_owner_usage;
+weft_owner_usage weft_pager_owner_usage(const weft_pager *pager, uint32_t owner); /* O(1) */
+/* Nothing is taken away from an owner that is over its new limit. Not for the operator. */
+void weft_pager_set_owner_limit(weft_pager *pager, uint32_t owner, uint32_t n_pages_max);
 
 /* The journal: numbered, bounded; a reader that fell behind is told how many it missed. */
 typedef enum weft_journal_kind {

@@ -23,16 +23,18 @@ static inline void pager_page_free(weft_pager *pager, weft_page page) {
   pager->stats.n_free += 1;
 }
 
-/* A page with one reference and no meaning. There must be headroom. */
-static inline weft_page pager_page_take(weft_pager *pager) {
+/* A page with one reference and no meaning, for which the owner pays. There must be headroom. */
+static inline weft_page pager_page_take(weft_pager *pager, uint32_t owner) {
   weft_page page = pager->free_page;
-  if (page != WEFT_PAGE_NONE) {
+  if (page != PAGER_LINK_NONE) {
     pager->free_page = pager->page[page].next;
     pager->stats.n_free -= 1;
   } else {
     page = pager_page_find(pager);
   }
-  pager->page[page] = (pager_page){.link = 1, .node = PAGER_NODE_NONE, .state = PAGER_PINNED};
+  pager->page[page] =
+      (pager_page){.link = 1, .node = PAGER_NODE_NONE, .state = PAGER_PINNED, .owner = owner & 0xFF};
+  pager->owner[owner].n_pinned += 1;
   pager->stats.n_pinned += 1;
   pager->stats.n_taken += 1;
   return page;
@@ -43,6 +45,7 @@ static inline void pager_page_unpin(weft_pager *pager, weft_page page, pager_lis
   pager_page *record = &pager->page[page];
   WEFT_CHECK(record->state == PAGER_PINNED);
   if (--record->link != 0) return;
+  pager->owner[record->owner].n_pinned -= 1;
   pager->stats.n_pinned -= 1;
   if (record->node != PAGER_NODE_NONE)
     pager_page_cache(pager, page, list);
@@ -50,7 +53,8 @@ static inline void pager_page_unpin(weft_pager *pager, weft_page page, pager_lis
     pager_page_free(pager, page);
 }
 
-void pager_page_pin(weft_pager *pager, weft_page page);
+/* One reference more. If nobody held the page, the owner pays from now on. */
+void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner);
 /* A CACHED page becomes the newest of the WARM list. */
 void pager_page_touch(weft_pager *pager, weft_page page);
 /* Evicts the oldest page of the coldest list to FREE; false: nothing is CACHED. */
@@ -60,6 +64,7 @@ void pager_lists_reset(weft_pager *pager);
 /* ---- prefix.c: nodes and the index ----------------------------------------------------------- */
 
 typedef struct pager_match {
+  uint32_t public_end;
   uint32_t root;
   uint32_t n_nodes;    /* base blocks of the prompt that have a node: path[0, n_nodes) */
   uint32_t n_hashed;   /* path_hash[0, n_hashed) are known */
@@ -70,15 +75,26 @@ typedef struct pager_match {
 
 pager_hash pager_hash_next(const weft_pager *pager, pager_hash parent, const int32_t *tokens);
 pager_hash pager_hash_of(const weft_pager *pager, uint32_t node);
-uint32_t pager_root_find(const weft_pager *pager, uint32_t space, weft_key128 domain);
-uint32_t pager_root_create(weft_pager *pager, uint32_t space, weft_key128 domain);
+/* Where a domain begins: at the start of a space (parent NONE) or below a public prefix. */
+uint32_t pager_root_find(const weft_pager *pager, uint32_t parent, uint32_t space,
+                         weft_key128 domain);
+uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain);
 uint32_t pager_node_find(const weft_pager *pager, pager_hash hash, uint32_t parent,
                          const int32_t *tokens);
+/* The root, found or created, at the cost of some evictions if it must be; NONE: no node is left. */
+uint32_t pager_root_make(weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain);
 /* A node that pager_node_find does not know, without references; NONE: none is left. */
 uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent,
                            const int32_t *tokens);
 void pager_node_unref(weft_pager *pager, uint32_t node);
-/* Fills the path and the rest of *match for a prompt below match->root. */
+/* The last node of a public prefix of public_end base blocks is not where the next block is found. */
+static inline bool pager_domain_changes(const weft_pager *pager, uint32_t node,
+                                        uint32_t public_end) {
+  return public_end != 0 && pager->node[node].depth == public_end && !pager->node[node].root;
+}
+
+/* Fills the path and the rest of *match for a prompt below match->root, whose first
+ * match->public_end base blocks are public. */
 void pager_match_prompt(weft_pager *pager, const weft_admit *args, pager_match *match);
 /* True: index, live nodes and counts agree. */
 bool pager_index_check(const weft_pager *pager, weft_error *error);
@@ -123,6 +139,23 @@ void pager_boundary_set(weft_pager *pager, weft_seq seq, uint32_t position);
 void pager_window_drop(weft_pager *pager, weft_seq seq);
 /* The windows before the present end stay WARM, also those parts that already left the table. */
 void pager_window_keep(weft_pager *pager, weft_seq seq);
+
+/* ---- who pays -------------------------------------------------------------------------------- */
+
+/* Blocks of the group that the operator pays for: those of the public prefix. */
+static inline uint32_t pager_public_blocks(const pager_seq *s, const pager_group *group) {
+  return s->public_end / group->span;
+}
+
+static inline uint32_t pager_payer(const pager_seq *s, const pager_group *group, uint32_t block) {
+  return block < pager_public_blocks(s, group) ? WEFT_OWNER_OPERATOR : s->owner;
+}
+
+static inline bool pager_over_limit(const weft_pager *pager, uint32_t owner, uint32_t n_more) {
+  const weft_owner_usage *usage = &pager->owner[owner];
+  if (usage->limit == 0 || n_more == 0) return false;
+  return (uint64_t)usage->n_pinned + n_more > usage->limit;
+}
 
 /* ---- journal.c, tables ----------------------------------------------------------------------- */
 

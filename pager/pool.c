@@ -67,6 +67,9 @@ static weft_page evict(weft_pager *pager) {
   WEFT_CHECK(page < pager->n_pages && pager->page[page].state == PAGER_CACHED);
   prefetch_victims(pager, pager->page[page].next);
   list_remove(pager, page);
+  weft_owner_usage *payer = &pager->owner[pager->page[page].owner];
+  payer->n_cached -= 1;
+  payer->n_evicted += 1;
   pager->stats.n_cached -= 1;
   pager->stats.n_evicted += 1;
   pager_unpublish(pager, page);
@@ -86,7 +89,7 @@ weft_page pager_page_find(weft_pager *pager) {
   return pager->n_pages_touched++;
 }
 
-void pager_page_pin(weft_pager *pager, weft_page page) {
+void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner) {
   pager_page *record = &pager->page[page];
   if (record->state == PAGER_PINNED) {
     record->link += 1;
@@ -94,8 +97,11 @@ void pager_page_pin(weft_pager *pager, weft_page page) {
   }
   WEFT_CHECK(record->state == PAGER_CACHED);
   list_remove(pager, page);
+  pager->owner[record->owner].n_cached -= 1;
+  pager->owner[owner].n_pinned += 1;
   record->state = PAGER_PINNED;
   record->link = 1;
+  record->owner = owner & 0xFF;
   pager->stats.n_cached -= 1;
   pager->stats.n_pinned += 1;
 }
@@ -104,6 +110,7 @@ void pager_page_cache(weft_pager *pager, weft_page page, pager_list list) {
   pager_page *record = &pager->page[page];
   WEFT_CHECK(record->node != PAGER_NODE_NONE);
   record->state = PAGER_CACHED;
+  pager->owner[record->owner].n_cached += 1;
   pager->stats.n_cached += 1;
   list_append(pager, page, record->keep ? PAGER_WARM : list);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Law: a hash only finds; the parent and the tokens prove. The root of a chain is proven by its
- * space and its whole domain, so what a node stands for is exact, whatever the hash does.
+ * parent, its space and its whole domain, so what a node stands for is exact, whatever the hash
+ * does.
  *
  * The index is an open hash table of lines. A line is one cache line:
  *   entry[15]  tag (8 bits of the hash, never 0) and node number + 1; 0: empty
@@ -38,9 +39,14 @@ pager_hash pager_hash_next(const weft_pager *pager, pager_hash parent, const int
   return chain_hash(pager, parent, tokens, pager->base_tokens);
 }
 
-static pager_hash root_hash(const weft_pager *pager, uint32_t space, weft_key128 domain) {
-  weft_key128 fingerprint = pager->space[space].fingerprint;
-  uint64_t key[4] = {fingerprint.low, fingerprint.high, domain.low, domain.high};
+static pager_hash root_hash(const weft_pager *pager, uint32_t parent, uint32_t space,
+                            weft_key128 domain) {
+  weft_key128 from = pager->space[space].fingerprint;
+  if (parent != PAGER_NODE_NONE) {
+    pager_hash hash = pager_hash_of(pager, parent);
+    from = (weft_key128){hash.low, hash.high};
+  }
+  uint64_t key[4] = {from.low, from.high, domain.low, domain.high};
   return hash_bytes(pager, key, sizeof key);
 }
 
@@ -142,15 +148,16 @@ uint32_t pager_node_find(const weft_pager *pager, pager_hash hash, uint32_t pare
   return PAGER_NODE_NONE;
 }
 
-uint32_t pager_root_find(const weft_pager *pager, uint32_t space, weft_key128 domain) {
-  pager_hash hash = root_hash(pager, space, domain);
+uint32_t pager_root_find(const weft_pager *pager, uint32_t parent, uint32_t space,
+                         weft_key128 domain) {
+  pager_hash hash = root_hash(pager, parent, space, domain);
   uint32_t at = home_line(pager, hash);
   for (uint32_t i = 0; i < pager->n_lines; i++, at = line_after(pager, at)) {
     const uint32_t *line = line_at(pager, at);
     for (uint32_t hits = line_matches(line, tag_of(hash)); hits != 0; hits &= hits - 1) {
       uint32_t node = entry_node(line[__builtin_ctz(hits)]);
       const pager_node *record = &pager->node[node];
-      if (!record->root || record->space != space) continue;
+      if (!record->root || record->space != space || record->parent != parent) continue;
       if (memcmp(pager_tokens(pager, node), &domain, sizeof domain) == 0) return node;
     }
     if (line[PAGER_LINE_ENTRIES] == 0) break;
@@ -180,12 +187,29 @@ static uint32_t node_take(weft_pager *pager, pager_hash hash) {
   return node;
 }
 
-uint32_t pager_root_create(weft_pager *pager, uint32_t space, weft_key128 domain) {
-  uint32_t node = node_take(pager, root_hash(pager, space, domain));
+uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain) {
+  uint32_t node = node_take(pager, root_hash(pager, parent, space, domain));
   if (node == PAGER_NODE_NONE) return node;
-  pager->node[node].space = space & (WEFT_SPACES_MAX - 1);
-  pager->node[node].root = 1;
+  pager_node *record = &pager->node[node];
+  record->space = space & (WEFT_SPACES_MAX - 1);
+  record->root = 1;
+  record->parent = parent;
+  if (parent != PAGER_NODE_NONE) {
+    record->depth = pager->node[parent].depth;
+    pager->node[parent].refs += 1;
+  }
   memcpy(pager->node_tokens + (uint64_t)node * pager->node_stride, &domain, sizeof domain);
+  return node;
+}
+
+uint32_t pager_root_make(weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain) {
+  uint32_t node = pager_root_find(pager, parent, space, domain);
+  if (node != PAGER_NODE_NONE) return node;
+  node = pager_root_create(pager, parent, space, domain);
+  for (uint32_t i = 0; node == PAGER_NODE_NONE && i < PAGER_NODE_EVICTIONS_MAX; i++) {
+    if (!pager_evict_one(pager)) break;
+    node = pager_root_create(pager, parent, space, domain);
+  }
   return node;
 }
 
@@ -234,14 +258,13 @@ static uint32_t guess(const weft_pager *pager, pager_hash hash) {
   return hits == 0 ? PAGER_NODE_NONE : entry_node(line[__builtin_ctz(hits)]);
 }
 
-/* Follows the prompt down from the root. The hashes of a batch do not wait for memory, so the
- * lines, then the nodes, of a whole batch are on their way at once. */
-static void match_nodes(weft_pager *pager, const int32_t *tokens, uint32_t n_blocks,
+/* Follows the prompt down from a root, from base block n_nodes on. The hashes of a batch do not wait
+ * for memory, so the lines, then the nodes, of a whole batch are on their way at once. */
+static void match_nodes(weft_pager *pager, uint32_t root, const int32_t *tokens, uint32_t n_blocks,
                         pager_match *match) {
-  pager_hash hash = pager_hash_of(pager, match->root);
-  uint32_t parent = match->root, step = pager->base_tokens, found[PAGER_MATCH_BATCH];
-  match->n_nodes = match->n_hashed = 0;
-  for (uint32_t start = 0; start < n_blocks; start += PAGER_MATCH_BATCH) {
+  pager_hash hash = pager_hash_of(pager, root);
+  uint32_t parent = root, step = pager->base_tokens, found[PAGER_MATCH_BATCH];
+  for (uint32_t start = match->n_nodes; start < n_blocks; start += PAGER_MATCH_BATCH) {
     uint32_t n = n_blocks - start < PAGER_MATCH_BATCH ? n_blocks - start : PAGER_MATCH_BATCH;
     const int32_t *batch = tokens + (uint64_t)start * step;
     for (uint32_t i = 0; i < n; i++) {
@@ -329,7 +352,14 @@ static weft_seq last_promiser(const weft_pager *pager, const pager_space *space,
 
 void pager_match_prompt(weft_pager *pager, const weft_admit *args, pager_match *match) {
   const pager_space *space = &pager->space[args->space];
-  match_nodes(pager, args->tokens, args->n_tokens >> pager->base_shift, match);
+  uint32_t n_blocks = args->n_tokens >> pager->base_shift, n_public = match->public_end;
+  match->n_nodes = match->n_hashed = 0;
+  match_nodes(pager, match->root, args->tokens, n_public != 0 ? n_public : n_blocks, match);
+  if (n_public != 0 && match->n_nodes == n_public) {
+    uint32_t root =
+        pager_root_find(pager, pager->path[n_public - 1], args->space, args->domain);
+    if (root != PAGER_NODE_NONE) match_nodes(pager, root, args->tokens, n_blocks, match);
+  }
   match_groups(pager, space, args->n_tokens - args->n_keep_rows, match);
   match->promiser = WEFT_SEQ_NONE;
   if (match->n_promised > match->n_hit)

@@ -28,10 +28,19 @@ void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args,
   pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
   uint32_t n_blocks = args->n_tokens >> pager->base_shift, first = s->n_valid >> pager->base_shift;
-  uint32_t parent = s->tail;
+  uint32_t parent = s->tail, root = PAGER_NODE_NONE;
   pager_hash hash = pager_hash_of(pager, parent);
   s->announced_from = s->announced_end = first;
   for (uint32_t i = first; i < n_blocks; i++) {
+    if (pager_domain_changes(pager, parent, s->public_end)) {
+      root = pager_root_find(pager, parent, s->space, s->domain);
+      if (root == PAGER_NODE_NONE)
+        root = pager_root_create(pager, parent, s->space, s->domain);
+      if (root == PAGER_NODE_NONE) break;
+      pager->node[root].refs += 1; /* until something follows it */
+      parent = root;
+      hash = pager_hash_of(pager, root);
+    }
     const int32_t *tokens = args->tokens + ((uint64_t)i << pager->base_shift);
     if (i < match->n_hashed)
       hash = pager->path_hash[i];
@@ -49,6 +58,7 @@ void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args,
     s->announced_end = i + 1;
   }
   if (s->announced_tail != PAGER_NODE_NONE) pager->node[s->announced_tail].refs += 1;
+  pager_node_unref(pager, root);
 }
 
 static void withdraw(weft_pager *pager, weft_seq seq) {
@@ -70,6 +80,7 @@ void pager_detach(weft_pager *pager, weft_seq seq) {
   withdraw(pager, seq);
   if (s->tail != PAGER_NODE_NONE) pager_node_unref(pager, s->tail);
   s->tail = PAGER_NODE_NONE;
+  s->public_end = 0; /* what it computes now, nobody shares */
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
@@ -81,7 +92,7 @@ static void publish_page(weft_pager *pager, weft_seq seq, uint32_t node, uint32_
   weft_page *entry = &pager_table(pager, seq, group)[block];
   if (pager_slot_is_page(*slot)) {
     WEFT_CHECK(*slot != *entry);
-    pager_page_pin(pager, *slot);
+    pager_page_pin(pager, *slot, pager_payer(s, &pager->space[s->space].group[group], block));
     pager_page_unpin(pager, *entry, PAGER_WARM);
     *entry = *slot;
     pager->stats.n_duplicates += 1;
@@ -109,19 +120,28 @@ static uint32_t find_or_create(weft_pager *pager, uint32_t parent, const int32_t
   return node;
 }
 
+static void move_tail(weft_pager *pager, pager_seq *s, uint32_t node) {
+  pager->node[node].refs += 1;
+  pager_node_unref(pager, s->tail);
+  s->tail = node;
+}
+
 /* One more base block of the sequence is valid. False: no node is left, the sequence left the
  * index. */
 static bool publish_block(weft_pager *pager, weft_seq seq, const int32_t *tokens) {
   pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
-  uint32_t node = find_or_create(pager, s->tail, tokens);
+  uint32_t node = s->tail;
+  if (pager_domain_changes(pager, node, s->public_end)) {
+    node = pager_root_make(pager, node, s->space, s->domain);
+    if (node != PAGER_NODE_NONE) move_tail(pager, s, node);
+  }
+  if (node != PAGER_NODE_NONE) node = find_or_create(pager, node, tokens);
   if (node == PAGER_NODE_NONE) {
     pager_detach(pager, seq);
     return false;
   }
-  pager->node[node].refs += 1;
-  pager_node_unref(pager, s->tail);
-  s->tail = node;
+  move_tail(pager, s, node);
   uint32_t depth = pager->node[node].depth;
   for (uint32_t g = 0; g < space->n_groups; g++)
     if ((depth & (space->group[g].span - 1)) == 0) publish_page(pager, seq, node, g);

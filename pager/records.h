@@ -12,6 +12,9 @@
  *   root(space, domain) <- node(tokens 0..15) <- node(tokens 16..31) <- ...      (links go upwards)
  *                            slot: [page 7]        slot: [page 9 | page 2]
  *
+ * Below a public prefix each domain begins with a root of its own, which has the last public node as
+ * its parent and the same depth.
+ *
  * A node lives while something refers to it: a child, a page in a slot, or a sequence. */
 #ifndef WEFT_PAGER_RECORDS_H
 #define WEFT_PAGER_RECORDS_H
@@ -31,6 +34,8 @@ enum {
 #define PAGER_NODE_NONE 0xFFFFFFu
 #define PAGER_NODES_MAX 0xFFFFFEu
 #define PAGER_DEPTH_MAX 0xFFFFFFu
+#define PAGER_LINK_NONE 0xFFFFFFFu /* of 28 bits: pages, list heads and references stay below */
+#define PAGER_PAGES_MAX 0xFFFFF00u
 
 /* A slot of a node is a page, or nothing, or the promise of a running sequence to compute it. */
 #define PAGER_SLOT_NONE    UINT32_MAX
@@ -50,13 +55,14 @@ typedef enum pager_list {
 } pager_list;
 
 typedef struct pager_page {
-  uint32_t next;      /* FREE: next free page; CACHED: next newer page */
-  uint32_t link;      /* CACHED: next older page; PINNED: references */
-  uint32_t node : 24; /* where it is published, PAGER_NODE_NONE: nowhere */
+  uint32_t next : 28; /* FREE: next free page, or PAGER_LINK_NONE; CACHED: next newer page */
   uint32_t group : 4;
+  uint32_t link : 28; /* CACHED: next older page; PINNED: references */
   uint32_t state : 2;
-  uint32_t keep : 1; /* some boundary needs it: WARM when nobody holds it any more */
-  uint32_t copy : 1; /* target of a copy that was not taken yet */
+  uint32_t keep : 1;   /* some boundary needs it: WARM when nobody holds it any more */
+  uint32_t copy : 1;   /* target of a copy that was not taken yet */
+  uint32_t node : 24;  /* where it is published, PAGER_NODE_NONE: nowhere */
+  uint32_t owner : 8;  /* PINNED: who pays; CACHED: who paid last */
 } pager_page;
 
 /* 96 of the 128 bits of XXH3: they find a node, its tokens and parent prove it. */
@@ -71,7 +77,7 @@ typedef struct pager_node {
   uint32_t refs;
   uint32_t depth : 24; /* base blocks from the root to the end of this one */
   uint32_t space : 4;
-  uint32_t root : 1;
+  uint32_t root : 1; /* a domain begins here; a parent is the end of the public prefix before it */
   uint32_t boundary : 1; /* prefixes part here: sequences that pass keep the window before it */
   uint32_t live : 1;
 } pager_node;
@@ -96,7 +102,9 @@ typedef struct pager_space {
 typedef struct pager_seq {
   uint32_t live; /* 0: the slot is free */
   uint32_t next_free;
-  uint32_t space;
+  uint32_t space, owner;
+  weft_key128 domain;
+  uint32_t public_end; /* base blocks of its public prefix; 0: none, or it publishes nothing */
   uint32_t n_valid, n_reserved;
   uint32_t tail;           /* node of the last whole base block; NONE: publishes nothing */
   uint32_t announced_tail; /* deepest node it promised; NONE: no promise is open */
@@ -115,6 +123,7 @@ struct weft_pager {
   pager_page *page; /* [n_pages + PAGER_N_LISTS]; the last ones are the heads of the lists */
   uint32_t free_page, n_pages_touched; /* pages from n_pages_touched on were never used */
   weft_pager_stats stats;
+  weft_owner_usage owner[WEFT_OWNERS_MAX];
 
   uint32_t n_nodes, n_nodes_touched, n_nodes_live, free_node, n_slots;
   pager_node *node;

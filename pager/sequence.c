@@ -28,10 +28,15 @@ static weft_seq seq_take(weft_pager *pager) {
 
 /* ---- admit ----------------------------------------------------------------------------------- */
 
+static bool is_public(weft_key128 domain) {
+  return domain.low == WEFT_DOMAIN_PUBLIC.low && domain.high == WEFT_DOMAIN_PUBLIC.high;
+}
+
 static weft_status admit_refusal(const weft_pager *pager, const weft_admit *args) {
   if (args->space >= pager->n_spaces || args->tokens == NULL) return WEFT_E_INVALID;
   if (args->n_tokens == 0 || args->n_prompt > args->n_tokens) return WEFT_E_INVALID;
-  if (args->n_keep_rows > args->n_tokens) return WEFT_E_INVALID;
+  if (args->n_keep_rows > args->n_tokens || args->n_public > args->n_tokens) return WEFT_E_INVALID;
+  if (args->owner >= WEFT_OWNERS_MAX || is_public(args->domain)) return WEFT_E_INVALID;
   if (args->n_tokens > pager->seq_tokens_max) return WEFT_E_TOO_LARGE;
   if (pager->stats.n_seqs == pager->n_seqs_max) return WEFT_FULL;
   return WEFT_OK;
@@ -49,9 +54,27 @@ static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit)
     table[block] = pager_slots(pager, node)[g];
     __builtin_prefetch(&pager->page[table[block]], 1);
   }
-  for (uint32_t block = first; block < end; block++) pager_page_pin(pager, table[block]);
+  for (uint32_t block = first; block < end; block++)
+    pager_page_pin(pager, table[block], pager_payer(s, group, block));
   s->first[g] = first;
   s->end[g] = end;
+}
+
+/* The blocks of the hit that nobody holds, and that the owner would have to pay for. */
+static uint32_t count_own(const weft_pager *pager, const weft_admit *args,
+                          const pager_match *match) {
+  const pager_space *space = &pager->space[args->space];
+  uint32_t n_own = 0;
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    const pager_group *group = &space->group[g];
+    uint32_t block = pager_window_first(group, match->n_hit);
+    if (block < match->public_end / group->span) block = match->public_end / group->span;
+    for (; block < match->n_hit >> group->shift; block++) {
+      uint32_t node = pager->path[(block + 1) * group->span - 1];
+      n_own += pager->page[pager_slots(pager, node)[g]].state == PAGER_CACHED;
+    }
+  }
+  return n_own;
 }
 
 /* Boundaries that this sequence will keep windows for when it passes them. */
@@ -60,6 +83,7 @@ static void set_boundaries(weft_pager *pager, weft_seq seq, const weft_admit *ar
   const pager_space *space = &pager->space[args->space];
   if (space->n_windowed == 0) return;
   pager_boundary_set(pager, seq, match->n_hit);
+  pager_boundary_set(pager, seq, match->public_end << pager->base_shift);
   pager_boundary_set(pager, seq, pager_boundary_below(space, args->n_prompt));
   if (args->n_prompt > 0) /* the same prompt again must compute its last row */
     pager_boundary_set(pager, seq, pager_boundary_below(space, args->n_prompt - 1));
@@ -68,23 +92,32 @@ static void set_boundaries(weft_pager *pager, weft_seq seq, const weft_admit *ar
     pager->node[pager->path[(parting >> pager->base_shift) - 1]].boundary = 1;
 }
 
+static weft_key128 first_domain(const weft_admit *args, const pager_match *match) {
+  return match->public_end != 0 ? WEFT_DOMAIN_PUBLIC : args->domain;
+}
+
 static void begin_cached(weft_pager *pager, weft_seq seq, const weft_admit *args,
                          pager_match *match) {
   pager_seq *s = &pager->seq[seq];
-  if (match->root == PAGER_NODE_NONE) {
-    match->root = pager_root_create(pager, args->space, args->domain);
-    for (uint32_t i = 0; match->root == PAGER_NODE_NONE && i < PAGER_NODE_EVICTIONS_MAX; i++) {
-      if (!pager_evict_one(pager)) break;
-      match->root = pager_root_create(pager, args->space, args->domain);
-    }
-    if (match->root == PAGER_NODE_NONE)
-      return; /* no node left: it computes and publishes nothing */
+  if (match->root == PAGER_NODE_NONE)
+    match->root = pager_root_make(pager, PAGER_NODE_NONE, args->space, first_domain(args, match));
+  if (match->root == PAGER_NODE_NONE) { /* no node left: it computes and publishes nothing */
+    s->public_end = 0;
+    return;
   }
   uint32_t n_nodes_hit = match->n_hit >> pager->base_shift;
   s->tail = n_nodes_hit == 0 ? match->root : pager->path[n_nodes_hit - 1];
   pager->node[s->tail].refs += 1;
   set_boundaries(pager, seq, args, match);
   pager_announce(pager, seq, args, match);
+}
+
+static void count_admit(weft_pager_stats *all, weft_owner_usage *own, uint32_t n_tokens,
+                        uint32_t n_hit) {
+  all->n_admits += 1, own->n_admits += 1;
+  all->n_hits += n_hit > 0, own->n_hits += n_hit > 0;
+  all->n_hit_tokens += n_hit, own->n_hit_tokens += n_hit;
+  all->n_prompt_tokens += n_tokens, own->n_prompt_tokens += n_tokens;
 }
 
 weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq *out,
@@ -94,7 +127,11 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
   const pager_space *space = &pager->space[args->space];
   bool cache = pager->cache && !args->no_cache;
   pager_match match = {.root = PAGER_NODE_NONE};
-  if (cache) match.root = pager_root_find(pager, args->space, args->domain);
+  if (cache) {
+    match.public_end = pager_boundary_below(space, args->n_public) >> pager->base_shift;
+    match.root =
+        pager_root_find(pager, PAGER_NODE_NONE, args->space, first_domain(args, &match));
+  }
   if (match.root != PAGER_NODE_NONE) pager_match_prompt(pager, args, &match);
   if (match.n_promised > match.n_hit) {
     WEFT_CHECK(match.promiser < pager->n_seqs_touched);
@@ -104,16 +141,19 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
     *waits_for = match.promiser;
     return WEFT_AGAIN;
   }
+  weft_owner_usage *usage = &pager->owner[args->owner];
+  if (usage->limit != 0 && pager_over_limit(pager, args->owner, count_own(pager, args, &match)))
+    return WEFT_QUOTA;
   weft_seq seq = seq_take(pager);
   pager_seq *s = &pager->seq[seq];
   s->space = args->space;
+  s->owner = args->owner;
+  s->domain = args->domain;
+  s->public_end = match.public_end;
   s->n_valid = s->n_reserved = match.n_hit;
   for (uint32_t g = 0; g < space->n_groups; g++) pin_hit(pager, seq, g, match.n_hit);
   if (cache) begin_cached(pager, seq, args, &match);
-  pager->stats.n_admits += 1;
-  pager->stats.n_hits += match.n_hit > 0;
-  pager->stats.n_hit_tokens += match.n_hit;
-  pager->stats.n_prompt_tokens += args->n_tokens;
+  count_admit(&pager->stats, usage, args->n_tokens, match.n_hit);
   *out = seq;
   *n_cached = match.n_hit;
   return WEFT_OK;
@@ -131,10 +171,15 @@ static bool sees_all(const weft_pager *pager, const pager_seq *s, uint32_t n) {
   return true;
 }
 
-/* Where the first n_tokens end: the node of their last whole base block, and the tokens after it. */
+/* Where the first n_tokens end: the node of their last whole base block, and the tokens after it. A
+ * fork of less than the public prefix publishes nothing. */
 static void fork_chain(weft_pager *pager, weft_seq fork, weft_seq seq, uint32_t n_tokens) {
   uint32_t tail = pager->seq[seq].tail, depth = n_tokens >> pager->base_shift;
   const int32_t *rest = pager->pending + (uint64_t)seq * pager->base_tokens;
+  if (depth < pager->seq[fork].public_end) { /* what follows may be no longer what is public */
+    pager->seq[fork].public_end = 0;
+    return;
+  }
   pager->seq[fork].tail = tail;
   if (tail == PAGER_NODE_NONE) return;
   for (; pager->node[tail].depth > depth; tail = pager->node[tail].parent)
@@ -154,13 +199,17 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
   if (fork == WEFT_SEQ_NONE) return WEFT_FULL;
   pager_seq *s = &pager->seq[fork];
   s->space = parent->space;
+  s->owner = parent->owner;
+  s->domain = parent->domain;
+  s->public_end = parent->public_end;
   s->n_valid = s->n_reserved = n_tokens;
   for (uint32_t g = 0; g < space->n_groups; g++) {
     uint32_t first = pager_window_first(&space->group[g], n_tokens);
     uint32_t end = pager_blocks(&space->group[g], n_tokens);
     weft_page *table = pager_table(pager, fork, g);
     memcpy(table, pager_table(pager, seq, g), end * sizeof *table);
-    for (uint32_t block = first; block < end; block++) pager_page_pin(pager, table[block]);
+    for (uint32_t block = first; block < end; block++)
+      pager_page_pin(pager, table[block], s->owner); /* held: its payer stays */
     s->first[g] = first;
     s->end[g] = end;
   }

@@ -51,8 +51,8 @@ static inline weft_page *shared_entry(const weft_pager *pager, const pager_seq *
   return record->link > 1 || record->node != PAGER_NODE_NONE ? entry : NULL;
 }
 
-static void copy_on_write(weft_pager *pager, weft_page *entry) {
-  weft_page to = pager_page_take(pager);
+static void copy_on_write(weft_pager *pager, weft_page *entry, uint32_t owner) {
+  weft_page to = pager_page_take(pager, owner);
   pager->copy[pager->n_copies_waiting++] = (weft_page_copy){.from = *entry, .to = to};
   pager->page[to].copy = 1;
   if (pager->page[*entry].node != PAGER_NODE_NONE) pager->page[*entry].keep = 1;
@@ -69,21 +69,29 @@ weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows)
   if (n_rows == 0) return WEFT_OK;
   if (n_rows > pager->seq_tokens_max - s->n_valid) return WEFT_E_TOO_LARGE;
   uint32_t end = s->n_valid + n_rows > s->n_reserved ? s->n_valid + n_rows : s->n_reserved;
-  uint32_t n_new = 0, n_copies = 0;
+  uint32_t n_new = 0, n_copies = 0, n_own = 0; /* own: besides what the operator pays for */
   for (uint32_t g = 0; g < space->n_groups; g++) {
-    n_new += pager_blocks(&space->group[g], end) - s->end[g];
-    n_copies += shared_entry(pager, s, &space->group[g]) != NULL;
+    const pager_group *group = &space->group[g];
+    uint32_t n_blocks = pager_blocks(group, end), n_public = pager_public_blocks(s, group);
+    bool copy = shared_entry(pager, s, group) != NULL;
+    n_new += n_blocks - s->end[g];
+    n_copies += copy;
+    n_own += copy && s->n_valid >> group->shift >= n_public;
+    if (n_blocks > n_public) n_own += n_blocks - (s->end[g] > n_public ? s->end[g] : n_public);
   }
+  if (pager_over_limit(pager, s->owner, n_own)) return WEFT_QUOTA;
   if ((uint64_t)n_new + n_copies > pager->stats.n_free + pager->stats.n_cached)
     return WEFT_NO_BLOCKS;
   if (n_copies > pager->copy_capacity - pager->n_copies_waiting) return WEFT_NO_BLOCKS;
   for (uint32_t g = 0; g < space->n_groups; g++) {
     const pager_group *group = &space->group[g];
     weft_page *entry = n_copies == 0 ? NULL : shared_entry(pager, s, group);
-    if (entry != NULL) copy_on_write(pager, entry);
+    if (entry != NULL)
+      copy_on_write(pager, entry, pager_payer(s, group, s->n_valid >> group->shift));
     weft_page *table = s->table + group->table_offset;
     uint32_t block = s->end[g], n_blocks = pager_blocks(group, end);
-    for (; block < n_blocks; block++) table[block] = pager_page_take(pager);
+    for (; block < n_blocks; block++)
+      table[block] = pager_page_take(pager, pager_payer(s, group, block));
     s->end[g] = n_blocks;
   }
   s->n_reserved = end;

@@ -6,7 +6,7 @@
  * table must be the numbers of its own tokens; so wrong sharing, stale content, a lost copy, a
  * block of another tenant or a block dropped too early is a wrong number. Which blocks are indexed
  * is known from the journal alone; from that the model computes by brute force how long a hit must
- * be, what reserve must answer, and how many pages are free, cached and pinned.
+ * be, what reserve must answer, how many pages are free, cached and pinned, and who pays for them.
  *
  * Usage: test_prop_pager_model [operations [seed]]   A failing episode prints the command that
  * replays it. */
@@ -28,17 +28,18 @@ enum {
   SPACES = 3,
   GROUPS = 4,
   HISTORIES = 12, /* token sequences that new prompts continue */
-  DOMAINS = 2
+  DOMAINS = 2,
+  OWNERS = 3 /* two in the first domain, one in the second; then the operator */
 };
 
 typedef struct history {
-  uint32_t n, space, domain;
+  uint32_t n, space, domain, n_public;
   int32_t token[TOKENS_MAX];
 } history;
 
 typedef struct model_seq {
   bool live, cache; /* cache: it finds, publishes and promises */
-  uint32_t space, domain, n_prompt_tokens, n_valid, n_reserved, n_written;
+  uint32_t space, domain, owner, n_public, n_prompt_tokens, n_valid, n_reserved, n_written;
   int32_t token[TOKENS_MAX];
   uint64_t digest[TOKENS_MAX]; /* of [0, i]; without the group */
 } model_seq;
@@ -57,8 +58,11 @@ typedef struct model {
   bool indexed[PAGES_MAX];
   uint32_t space_of[PAGES_MAX], group_of[PAGES_MAX], position_of[PAGES_MAX];
   uint64_t before[PAGES_MAX]; /* last cell of the block before it in the chain; 0 at the start */
+  uint32_t limit[OWNERS], payer[PAGES_MAX];
+  weft_page shadow[SEQS_MAX][GROUPS][TOKENS_MAX]; /* the tables as they were */
+  uint32_t shadow_n[SEQS_MAX][GROUPS], shadow_held[PAGES_MAX];
   uint64_t journal_next;
-  uint64_t n_admits, n_hits, n_waits, n_refused, n_copies, n_evicted, n_forks;
+  uint64_t n_admits, n_hits, n_waits, n_refused, n_copies, n_evicted, n_forks, n_quota, n_public;
 } model;
 
 static void fail(const model *m, int line, const char *format, ...) __attribute__((noreturn))
@@ -88,15 +92,18 @@ static uint32_t least(uint32_t a, uint32_t b) {
 
 /* ---- what the model knows -------------------------------------------------------------------- */
 
-static uint64_t start_digest(uint32_t space, uint32_t domain) {
-  return weft_mix64(0x5eed + space * 64 + domain);
+static uint64_t start_digest(uint32_t space) {
+  return weft_mix64(0x5eed + space * 64);
 }
 
+/* The domain begins behind the public prefix. */
 static void digests(uint64_t *out, const int32_t *tokens, uint32_t from, uint32_t to,
-                    uint32_t space, uint32_t domain) {
-  uint64_t d = from == 0 ? start_digest(space, domain) : out[from - 1];
-  for (uint32_t i = from; i < to; i++)
+                    const model_seq *s) {
+  uint64_t d = from == 0 ? start_digest(s->space) : out[from - 1];
+  for (uint32_t i = from; i < to; i++) {
+    if (i == s->n_public) d = weft_mix64(d + 1 + s->domain);
     out[i] = d = weft_mix64(d * 0x9E3779B97F4A7C15ull + (uint32_t)tokens[i] + 1);
+  }
 }
 
 /* What a row of this digest writes in a group; never 0. */
@@ -160,6 +167,73 @@ static void read_journal(model *m) {
   }
 }
 
+/* ---- who pays -------------------------------------------------------------------------------- */
+
+static uint32_t payer_of(const model *m, const model_seq *s, uint32_t g, uint32_t block) {
+  uint32_t position = block * m->space[s->space].group[g].block_tokens;
+  return s->cache && position < s->n_public ? WEFT_OWNER_OPERATOR : s->owner;
+}
+
+/* Whoever comes to hold a page that nobody else held pays for it from then on. Tables that changed
+ * are compared with how they were. */
+static void follow_payers(model *m) {
+  for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
+    const model_seq *s = &m->seq[seq];
+    for (uint32_t g = 0; g < GROUPS; g++) {
+      uint32_t n = 0;
+      bool live = s->live && g < m->space[s->space].n_groups;
+      const weft_page *table = live ? table_of(m, seq, g, &n) : NULL;
+      for (uint32_t i = 0; i < n; i++) {
+        weft_page was = i < m->shadow_n[seq][g] ? m->shadow[seq][g][i] : WEFT_PAGE_NONE;
+        if (table[i] == was || table[i] == WEFT_PAGE_NONE) continue;
+        if (m->shadow_held[table[i]] == 0) m->payer[table[i]] = payer_of(m, s, g, i);
+      }
+    }
+  }
+  memset(m->shadow_held, 0, sizeof m->shadow_held);
+  for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
+    const model_seq *s = &m->seq[seq];
+    for (uint32_t g = 0; g < GROUPS; g++) {
+      uint32_t n = 0;
+      bool live = s->live && g < m->space[s->space].n_groups;
+      const weft_page *table = live ? table_of(m, seq, g, &n) : NULL;
+      for (uint32_t i = 0; i < n; i++) {
+        m->shadow[seq][g][i] = table[i];
+        if (table[i] != WEFT_PAGE_NONE) m->shadow_held[table[i]] += 1;
+      }
+      m->shadow_n[seq][g] = n;
+    }
+  }
+}
+
+static uint32_t n_paid(const model *m, uint32_t owner, bool held) {
+  uint32_t n = 0;
+  for (weft_page page = 0; page < m->config.n_pages; page++)
+    if (m->payer[page] == owner)
+      n += held ? m->shadow_held[page] != 0 : m->shadow_held[page] == 0 && m->indexed[page];
+  return n;
+}
+
+static void require_owners(const model *m) {
+  for (uint32_t i = 0; i <= OWNERS; i++) {
+    uint32_t owner = i == OWNERS ? WEFT_OWNER_OPERATOR : i;
+    weft_owner_usage usage = weft_pager_owner_usage(m->pager, owner);
+    REQUIRE(usage.n_pinned == n_paid(m, owner, true) && usage.n_cached == n_paid(m, owner, false),
+            "owner %u pays for %u and has %u cached; the model has %u, %u", owner, usage.n_pinned,
+            usage.n_cached, n_paid(m, owner, true), n_paid(m, owner, false));
+  }
+}
+
+static bool over_limit(const model *m, uint32_t owner, uint32_t n_more) {
+  return m->limit[owner] != 0 && n_more != 0 && n_paid(m, owner, true) + n_more > m->limit[owner];
+}
+
+static void op_limit(model *m) {
+  uint32_t owner = below(m, OWNERS);
+  m->limit[owner] = below(m, 3) == 0 ? 0 : 1 + below(m, m->config.n_pages);
+  weft_pager_set_owner_limit(m->pager, owner, m->limit[owner]);
+}
+
 /* ---- invariants ------------------------------------------------------------------------------ */
 
 static void require_seq(const model *m, weft_seq seq) {
@@ -213,13 +287,18 @@ static void require_counts(const model *m) {
   REQUIRE(weft_pager_headroom(m->pager) == m->config.n_pages - n_pinned, "headroom");
 }
 
-static bool has_cell(const model *m, uint32_t space, uint32_t g, uint64_t cell) {
+/* The indexed page of a group that ends with the cell. */
+static weft_page page_with(const model *m, uint32_t space, uint32_t g, uint64_t cell) {
   uint32_t last = m->space[space].group[g].block_tokens - 1;
   for (weft_page page = 0; page < m->config.n_pages; page++)
     if (m->indexed[page] && m->space_of[page] == space && m->group_of[page] == g &&
         m->cell[source_of(m, page)][last] == cell)
-      return true;
-  return false;
+      return page;
+  return WEFT_PAGE_NONE;
+}
+
+static bool has_cell(const model *m, uint32_t space, uint32_t g, uint64_t cell) {
+  return page_with(m, space, g, cell) != WEFT_PAGE_NONE;
 }
 
 /* Every indexed block of a group that keeps all tokens can be reached from the start of its chain.
@@ -261,6 +340,7 @@ static void make_prompt(model *m, weft_admit *args, uint32_t *domain, int32_t *t
     const model_seq *s = &m->seq[running];
     args->space = s->space;
     *domain = s->domain;
+    args->n_public = s->n_public;
     n = 1 + below(m, s->n_prompt_tokens);
     memcpy(tokens, s->token, n * sizeof *tokens);
   } else if (below(m, 8) != 0) {
@@ -268,6 +348,7 @@ static void make_prompt(model *m, weft_admit *args, uint32_t *domain, int32_t *t
     if (h->n != 0 && below(m, 8) != 0) {
       args->space = h->space;
       *domain = h->domain;
+      args->n_public = h->n_public;
     }
     n = h->n == 0 ? 0 : 1 + below(m, h->n);
     if (below(m, 3) == 0) n = h->n;
@@ -276,9 +357,13 @@ static void make_prompt(model *m, weft_admit *args, uint32_t *domain, int32_t *t
   uint32_t n_more = below(m, 4) == 0 ? below(m, 40) : below(m, 6);
   for (uint32_t i = 0; i < n_more && n < m->config.seq_tokens_max; i++)
     tokens[n++] = (int32_t)below(m, 3) - 1;
+  if (below(m, 8) == 0) *domain = below(m, DOMAINS);
+  if (below(m, 8) == 0) args->n_public = below(m, 4) == 0 ? n : below(m, n + 1);
   if (n == 0) tokens[n++] = 7; /* a token that nothing else begins with */
   args->tokens = tokens;
   args->n_tokens = n;
+  args->n_public = least(args->n_public, n);
+  args->owner = *domain == 0 ? below(m, 2) : 2;
   args->n_prompt = below(m, 4) == 0 ? below(m, n + 1) : n;
   args->n_keep_rows = below(m, 3) == 0 ? 0 : below(m, 5) == 0 ? below(m, n + 1) : 1;
 }
@@ -305,14 +390,29 @@ static uint32_t expected_hit(const model *m, const weft_admit *args, const uint6
   return hit;
 }
 
+/* What the owner would have to pay for a hit. */
+static uint32_t expected_cost(const model *m, const weft_admit *args, const model_seq *s,
+                              uint32_t hit) {
+  uint32_t n = 0;
+  for (uint32_t g = 0; g < m->space[args->space].n_groups; g++) {
+    const weft_group_config *group = &m->space[args->space].group[g];
+    for (uint32_t i = window_first(group, hit); i < hit / group->block_tokens; i++) {
+      uint64_t cell = cell_of(s->digest[(i + 1) * group->block_tokens - 1], g);
+      weft_page page = page_with(m, args->space, g, cell);
+      n += m->shadow_held[page] == 0 && payer_of(m, s, g, i) == args->owner;
+    }
+  }
+  return n;
+}
+
 /* How far a running sequence, if it kept its promise, would serve this prompt, in units of grain.
  */
-static uint32_t shared_prompt(const model *m, const weft_admit *args, const model_seq *s,
-                              uint32_t domain, uint32_t grain) {
-  if (!s->live || !s->cache || s->space != args->space || s->domain != domain) return 0;
+static uint32_t shared_prompt(const model *m, const weft_admit *args, const uint64_t *digest,
+                              const model_seq *s, uint32_t grain) {
+  if (!s->live || !s->cache || s->space != args->space) return 0;
   if (s->n_valid / m->pager->base_tokens >= s->n_prompt_tokens / m->pager->base_tokens) return 0;
   uint32_t n = 0, max = least(args->n_tokens - args->n_keep_rows, s->n_prompt_tokens);
-  while (n < max && args->tokens[n] == s->token[n]) n++;
+  while (n < max && digest[n] == s->digest[n]) n++;
   n = n / grain * grain;
   return n > s->n_valid ? n : 0;
 }
@@ -324,8 +424,9 @@ static bool promised_until(const model *m, weft_seq seq, uint32_t n) {
   const pager_seq *s = &m->pager->seq[seq];
   if (s->announced_tail == PAGER_NODE_NONE || s->announced_end * m->pager->base_tokens < n)
     return false;
-  for (uint32_t node = s->announced_tail; !m->pager->node[node].root;
+  for (uint32_t node = s->announced_tail; node != PAGER_NODE_NONE;
        node = m->pager->node[node].parent) {
+    if (m->pager->node[node].root) continue;
     if (m->pager->node[node].depth * m->pager->base_tokens > n) continue;
     for (uint32_t g = 0; g < m->space[m->seq[seq].space].n_groups; g++)
       if (pager_slots(m->pager, node)[g] == PAGER_SLOT_NONE &&
@@ -336,10 +437,10 @@ static bool promised_until(const model *m, weft_seq seq, uint32_t n) {
 }
 
 /* The longest prefix that a wait would give. */
-static uint32_t expected_wait(const model *m, const weft_admit *args, uint32_t domain) {
+static uint32_t expected_wait(const model *m, const weft_admit *args, const uint64_t *digest) {
   uint32_t longest = 0;
   for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
-    uint32_t n = shared_prompt(m, args, &m->seq[seq], domain, m->block_max[args->space]);
+    uint32_t n = shared_prompt(m, args, digest, &m->seq[seq], m->block_max[args->space]);
     if (n > longest && promised_until(m, seq, n)) longest = n;
   }
   return longest;
@@ -348,6 +449,7 @@ static uint32_t expected_wait(const model *m, const weft_admit *args, uint32_t d
 static void require_begun(const model *m, weft_seq seq, const weft_admit *args) {
   const pager_seq *inside = &m->pager->seq[seq];
   if (inside->tail == PAGER_NODE_NONE || m->pager->free_node == PAGER_NODE_NONE) return;
+  if (inside->announced_end == inside->public_end) return; /* the last node began its domain */
   REQUIRE(inside->announced_end == args->n_tokens / m->pager->base_tokens,
           "promises only %u base blocks", inside->announced_end);
 }
@@ -359,21 +461,35 @@ static void op_admit(model *m) {
   weft_seq seq = WEFT_SEQ_NONE, waits_for = WEFT_SEQ_NONE;
   make_prompt(m, &args, &domain, tokens);
   args.domain = (weft_key128){domain, domain == 0 ? 5 : 4};
-  uint64_t digest[TOKENS_MAX];
-  digests(digest, tokens, 0, args.n_tokens, args.space, domain);
   bool cache = !args.no_cache && !m->config.no_prefix_cache;
+  model_seq begun = {.live = true,
+                     .cache = cache,
+                     .space = args.space,
+                     .domain = domain,
+                     .owner = args.owner,
+                     .n_public = args.n_public / m->block_max[args.space] * m->block_max[args.space],
+                     .n_prompt_tokens = args.n_tokens};
+  const uint64_t *digest = begun.digest;
+  memcpy(begun.token, tokens, args.n_tokens * sizeof *tokens);
+  digests(begun.digest, tokens, 0, args.n_tokens, &begun);
   uint32_t hit = cache ? expected_hit(m, &args, digest) : 0, n_live = 0;
-  uint32_t wait = cache ? expected_wait(m, &args, domain) : 0;
+  uint32_t wait = cache ? expected_wait(m, &args, digest) : 0;
   for (uint32_t i = 0; i < m->config.n_seqs; i++) n_live += m->seq[i].live;
   weft_status status = weft_pager_admit(m->pager, &args, &seq, &n_cached, &waits_for);
   if (n_live == m->config.n_seqs) {
     REQUIRE(status == WEFT_FULL, "no sequence is free and admit says %d", status);
     return;
   }
-  REQUIRE(status == WEFT_OK || (status == WEFT_AGAIN && cache), "admit says %d", status);
+  bool quota = status != WEFT_AGAIN && over_limit(m, args.owner, expected_cost(m, &args, &begun, hit));
+  REQUIRE(quota ? status == WEFT_QUOTA : status == WEFT_OK || (status == WEFT_AGAIN && cache),
+          "admit says %d", status);
+  if (quota) {
+    m->n_quota += 1;
+    return;
+  }
   if (status == WEFT_AGAIN) {
     REQUIRE(waits_for < m->config.n_seqs && m->seq[waits_for].live, "waits for nobody");
-    REQUIRE(shared_prompt(m, &args, &m->seq[waits_for], domain, m->pager->base_tokens) > 0,
+    REQUIRE(shared_prompt(m, &args, digest, &m->seq[waits_for], m->pager->base_tokens) > 0,
             "waits for sequence %u, which computes nothing for it", waits_for);
     m->n_waits += 1;
     return;
@@ -383,17 +499,10 @@ static void op_admit(model *m) {
   REQUIRE(n_cached == hit, "hit of %u tokens, expected %u", n_cached, hit);
   REQUIRE(seq < m->config.n_seqs && !m->seq[seq].live, "sequence %u is taken", seq);
   model_seq *s = &m->seq[seq];
-  *s = (model_seq){.live = true,
-                   .cache = cache,
-                   .space = args.space,
-                   .domain = domain,
-                   .n_prompt_tokens = args.n_tokens,
-                   .n_valid = hit,
-                   .n_reserved = hit,
-                   .n_written = hit};
-  memcpy(s->token, tokens, args.n_tokens * sizeof *tokens);
-  memcpy(s->digest, digest, args.n_tokens * sizeof *digest);
+  *s = begun;
+  s->n_valid = s->n_reserved = s->n_written = hit;
   m->n_admits += 1;
+  m->n_public += cache && s->n_public != 0 && hit > s->n_public;
   m->n_hits += hit > 0;
   if (cache) require_begun(m, seq, &args);
   if (cache && m->pager->seq[seq].tail == PAGER_NODE_NONE) s->cache = false; /* no node was left */
@@ -401,16 +510,22 @@ static void op_admit(model *m) {
 
 /* ---- the other operations -------------------------------------------------------------------- */
 
-static uint32_t pages_needed(const model *m, weft_seq seq, uint32_t end, uint32_t *n_copies) {
+/* *n_own: those among them that its owner pays for. */
+static uint32_t pages_needed(const model *m, weft_seq seq, uint32_t end, uint32_t *n_copies,
+                             uint32_t *n_own) {
   const model_seq *s = &m->seq[seq];
   uint32_t n = 0;
   for (uint32_t g = 0; g < m->space[s->space].n_groups; g++) {
     uint32_t block = m->space[s->space].group[g].block_tokens, n_entries;
     const weft_page *table = table_of(m, seq, g, &n_entries);
     n += (end + block - 1) / block - n_entries;
+    for (uint32_t i = n_entries; i < (end + block - 1) / block; i++)
+      *n_own += payer_of(m, s, g, i) == s->owner;
     if (s->n_valid % block == 0) continue;
     weft_page last = table[s->n_valid / block];
-    *n_copies += m->indexed[last] || holders(m, last) > 1;
+    bool copy = m->indexed[last] || holders(m, last) > 1;
+    *n_copies += copy;
+    *n_own += copy && payer_of(m, s, g, s->n_valid / block) == s->owner;
   }
   return n + *n_copies;
 }
@@ -423,7 +538,7 @@ static void op_reserve(model *m) {
   if (below(m, 3) == 0 && s->n_prompt_tokens > s->n_valid) n_rows = s->n_prompt_tokens - s->n_valid;
   uint32_t end = s->n_valid + n_rows > s->n_reserved ? s->n_valid + n_rows : s->n_reserved;
   bool fits = s->n_valid + n_rows <= m->config.seq_tokens_max;
-  uint32_t n_copies = 0, need = fits ? pages_needed(m, seq, end, &n_copies) : 0;
+  uint32_t n_copies = 0, n_own = 0, need = fits ? pages_needed(m, seq, end, &n_copies, &n_own) : 0;
   bool queue_full = n_copies > m->pager->copy_capacity - m->pager->n_copies_waiting;
   weft_pager_stats before = weft_pager_get_stats(m->pager);
   weft_status status = weft_pager_reserve(m->pager, seq, n_rows);
@@ -431,12 +546,15 @@ static void op_reserve(model *m) {
   weft_status expected = WEFT_OK;
   if (!fits)
     expected = WEFT_E_TOO_LARGE;
+  else if (over_limit(m, s->owner, n_own))
+    expected = WEFT_QUOTA;
   else if (queue_full || need > before.n_free + before.n_cached)
     expected = WEFT_NO_BLOCKS;
   REQUIRE(status == expected, "reserve of %u pages says %d", need, status);
   if (status != WEFT_OK) {
     REQUIRE(memcmp(&before, &after, sizeof before) == 0, "a refused reserve changed a counter");
     m->n_refused += 1;
+    m->n_quota += status == WEFT_QUOTA;
     return;
   }
   REQUIRE(after.n_taken - before.n_taken == need, "took %llu pages for %u",
@@ -465,7 +583,7 @@ static void op_device(model *m) {
     if (!s->live) continue;
     for (uint32_t i = s->n_written; i < s->n_reserved; i++)
       if (i >= s->n_prompt_tokens) s->token[i] = (int32_t)below(m, 3) - 1;
-    digests(s->digest, s->token, s->n_written, s->n_reserved, s->space, s->domain);
+    digests(s->digest, s->token, s->n_written, s->n_reserved, s);
     for (uint32_t g = 0; g < m->space[s->space].n_groups; g++) {
       uint32_t n_entries, block = m->space[s->space].group[g].block_tokens;
       const weft_page *table = table_of(m, seq, g, &n_entries);
@@ -479,12 +597,26 @@ static void op_device(model *m) {
   }
 }
 
+/* Who computes a block that is CACHED holds that page from then on, if only until a window drops it
+ * in the same commit. */
+static void find_computed_twice(model *m, const model_seq *s, uint32_t n) {
+  for (uint32_t g = 0; s->cache && g < m->space[s->space].n_groups; g++) {
+    uint32_t block = m->space[s->space].group[g].block_tokens;
+    for (uint32_t i = s->n_valid / block; i < (s->n_valid + n) / block; i++) {
+      weft_page page = page_with(m, s->space, g, cell_of(s->digest[(i + 1) * block - 1], g));
+      if (page != WEFT_PAGE_NONE && m->shadow_held[page] == 0)
+        m->payer[page] = payer_of(m, s, g, i);
+    }
+  }
+}
+
 static void op_commit(model *m) {
   weft_seq seq = pick(m);
   if (seq == WEFT_SEQ_NONE) return;
   model_seq *s = &m->seq[seq];
   uint32_t n = s->n_written - s->n_valid;
   if (below(m, 4) == 0) n = below(m, n + 1);
+  find_computed_twice(m, s, n);
   weft_pager_commit(m->pager, seq, s->token + s->n_valid, n);
   s->n_valid += n;
   if (m->pager->seq[seq].tail == PAGER_NODE_NONE) s->cache = false;
@@ -525,6 +657,8 @@ static void op_fork(model *m) {
   REQUIRE(fork < m->config.n_seqs && !m->seq[fork].live, "sequence %u is taken", fork);
   m->seq[fork] = m->seq[seq];
   m->seq[fork].n_valid = m->seq[fork].n_reserved = m->seq[fork].n_written = n;
+  m->seq[fork].cache = m->pager->seq[fork].tail != PAGER_NODE_NONE;
+  REQUIRE(m->seq[fork].cache == (m->seq[seq].cache && n / m->pager->base_tokens * m->pager->base_tokens >= m->seq[seq].n_public), "fork at %u", n);
   m->n_forks += 1;
 }
 
@@ -536,6 +670,7 @@ static void op_release(model *m) {
   h->n = below(m, 2) == 0 || s->n_prompt_tokens < s->n_valid ? s->n_valid : s->n_prompt_tokens;
   h->space = s->space;
   h->domain = s->domain;
+  h->n_public = s->n_public;
   memcpy(h->token, s->token, h->n * sizeof *h->token);
   weft_pager_release(m->pager, seq);
   s->live = false;
@@ -567,6 +702,8 @@ static void operate(model *m) {
     op_release(m);
   else if (below(m, 16) == 0)
     op_reset(m);
+  else if (below(m, 8) == 0)
+    op_limit(m);
 }
 
 /* ---- episodes -------------------------------------------------------------------------------- */
@@ -603,7 +740,9 @@ static void drain(model *m) {
     if (m->seq[seq].live) weft_pager_release(m->pager, seq);
   memset(m->seq, 0, sizeof m->seq);
   read_journal(m);
+  follow_payers(m);
   require_counts(m);
+  require_owners(m);
   require_all(m);
   weft_pager_stats stats = weft_pager_get_stats(m->pager);
   REQUIRE(stats.n_pinned == 0 && stats.n_seqs == 0, "%u pages pinned after drain", stats.n_pinned);
@@ -623,7 +762,9 @@ static void episode(model *m, uint64_t seed, uint32_t n_ops) {
                .n_refused = m->n_refused,
                .n_copies = m->n_copies,
                .n_evicted = m->n_evicted,
-               .n_forks = m->n_forks};
+               .n_forks = m->n_forks,
+               .n_quota = m->n_quota,
+               .n_public = m->n_public};
   weft_error error;
   make_config(m);
   REQUIRE(weft_pager_open(&m->config, &m->pager, &error) == WEFT_OK, "%s", error.text);
@@ -631,7 +772,9 @@ static void episode(model *m, uint64_t seed, uint32_t n_ops) {
   for (m->op = 0; m->op < n_ops; m->op++) {
     operate(m);
     read_journal(m);
+    follow_payers(m);
     require_counts(m);
+    require_owners(m);
     weft_seq seq = pick(m);
     if (seq != WEFT_SEQ_NONE) require_seq(m, seq);
     if (m->op % 16 == 0) require_all(m);
@@ -649,15 +792,15 @@ int main(int argc, char **argv) {
     episode(&m, seed, n_ops - n_done < EPISODE ? (uint32_t)(n_ops - n_done) : EPISODE);
   printf(
       "%llu operations: %llu admits, %llu hits, %llu waits, %llu refusals, %llu evictions, %llu "
-      "forks, "
-      "%llu copies\n",
+      "forks, %llu copies, %llu quotas, %llu hits beyond a public prefix\n",
       (unsigned long long)n_done, (unsigned long long)m.n_admits, (unsigned long long)m.n_hits,
       (unsigned long long)m.n_waits, (unsigned long long)m.n_refused,
       (unsigned long long)m.n_evicted, (unsigned long long)m.n_forks,
-      (unsigned long long)m.n_copies);
+      (unsigned long long)m.n_copies, (unsigned long long)m.n_quota,
+      (unsigned long long)m.n_public);
   if (argc <= 2 && n_ops >= 100000 &&
       (m.n_hits == 0 || m.n_waits == 0 || m.n_refused == 0 || m.n_copies == 0 ||
-       m.n_evicted == 0)) {
+       m.n_evicted == 0 || m.n_quota == 0 || m.n_public == 0)) {
     fprintf(stderr, "an outcome never happened: the test tests less than it says\n");
     return 1;
   }

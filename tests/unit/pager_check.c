@@ -39,7 +39,7 @@ static scene make_scene(void) {
   s.cached = s.pager->page[s.pager->n_pages + PAGER_WARM].next;
   s.tail = s.running->tail;
   s.promised = s.running->announced_tail;
-  s.root = pager_root_find(s.pager, 0, (weft_key128){1, 2});
+  s.root = pager_root_find(s.pager, PAGER_NODE_NONE, 0, (weft_key128){1, 2});
   weft_page given_back = kit_hold(s.pager, 1);
   s.free = kit_page(s.pager, given_back, 0, 0);
   weft_pager_release(s.pager, given_back);
@@ -99,6 +99,13 @@ static bool corrupt(const scene *s, uint32_t which) {
     case 41: p->page[s->free].next = s->free; return true;
     case 42: p->node_tokens[(uint64_t)s->root * p->node_stride] ^= 1; return true;
     case 43: p->node[s->root].depth = 1; return true;
+    case 44: p->page[s->own].owner = 9; return true;
+    case 45: p->page[s->cached].owner = 9; return true;
+    case 46: p->owner[0].n_cached += 1; return true;
+    case 47: p->owner[9].n_pinned += 1; return true;
+    case 48: s->running->domain.low += 1; return true;
+    case 49: s->running->public_end = 1; return true;
+    case 50: memset(p->node_tokens + (uint64_t)s->root * p->node_stride, 0xFF, 16); return true;
     default: return false;
   }
 }

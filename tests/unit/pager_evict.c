@@ -87,7 +87,7 @@ static void shared_head_outlives_its_tails(void **state) {
       uint32_t n_left = (uint32_t)seed * 3 <= i + 1 ? 0 : (uint32_t)seed * 3 - (i + 1);
       weft_admit args = {
           .domain = {1, 2}, .tokens = kit_tokens(tokens, 96, 48, seed), .n_tokens = 96};
-      pager_match match = {.root = pager_root_find(pager, 0, args.domain)};
+      pager_match match = {.root = pager_root_find(pager, PAGER_NODE_NONE, 0, args.domain)};
       pager_match_prompt(pager, &args, &match); /* looks without using */
       assert_int_equal(match.n_hit, 48 + 16 * (n_left < 3 ? n_left : 3));
     }
