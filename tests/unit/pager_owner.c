@@ -259,6 +259,31 @@ static void a_public_domain_is_nobodys(void **state) {
   kit_close(pager);
 }
 
+/* A fork of less than the public prefix could go on with other tokens: it publishes nothing. */
+static void a_fork_within_the_prefix_is_private(void **state) {
+  (void)state;
+  int32_t a[100], b[100];
+  kit_tokens(a, 100, 0, 1);
+  kit_tokens(b, 100, 50, 2);
+  for (uint32_t n = 0; n < 90; n += 7) {
+    weft_pager *pager = kit_open(32, 2, 1, (kit_group[]){{16, 0}});
+    kit_result r = begin_as(pager, 1, 1, a, 100, 70);
+    kit_compute(pager, r.seq, a, 100);
+    weft_seq fork;
+    assert_int_equal(weft_pager_fork(pager, r.seq, n, &fork), WEFT_OK);
+    uint64_t n_published = weft_pager_get_stats(pager).n_published;
+    kit_compute(pager, fork, b + n, 100 - n);
+    kit_check(pager);
+    n_published = weft_pager_get_stats(pager).n_published - n_published;
+    assert_int_equal(n_published, n < 64 ? 0 : (100 - n + n % 16) / 16);
+    assert_int_equal(weft_pager_owner_usage(pager, WEFT_OWNER_OPERATOR).n_pinned, 4);
+    weft_pager_release(pager, fork);
+    weft_pager_release(pager, r.seq);
+    assert_int_equal(run_as(pager, 2, b, 100, 70), 0);
+    kit_close(pager);
+  }
+}
+
 /* What is not published is not public: the sequence's owner pays. */
 static void without_a_cache_the_owner_pays(void **state) {
   (void)state;
@@ -365,6 +390,7 @@ int main(void) {
       cmocka_unit_test(admit_stops_at_the_limit),
       cmocka_unit_test(only_the_public_prefix_is_shared),
       cmocka_unit_test(a_public_domain_is_nobodys),
+      cmocka_unit_test(a_fork_within_the_prefix_is_private),
       cmocka_unit_test(without_a_cache_the_owner_pays),
       cmocka_unit_test(waits_cross_the_switch),
       cmocka_unit_test(windows_reach_across_the_switch),
