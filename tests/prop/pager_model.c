@@ -1,238 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Random operations on a pager, against a model that knows what every page holds.
- *
- * Law of the model: a page is an array of cells; a row writes to a cell one number that stands for
- * (space, group, domain, all tokens up to its position). Whatever a sequence can see through its
- * table must be the numbers of its own tokens; so wrong sharing, stale content, a lost copy, a
- * block of another tenant or a block dropped too early is a wrong number. Which blocks are indexed
- * is known from the journal alone; from that the model computes by brute force how long a hit must
- * be, what reserve must answer, how many pages are free, cached and pinned, and who pays for them.
+/* Random operations on a pager, against the model of pager_world.h.
  *
  * Usage: test_prop_pager_model [operations [seed]]   A failing episode prints the command that
  * replays it. */
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "base/random.h"
-#include "pager/pager_internal.h"
+#include "tests/support/pager_world.h"
 
 enum {
   OPS_DEFAULT = 3000000,
-  EPISODE = 2500, /* operations with one pager */
-  PAGES_MAX = 96,
-  SEQS_MAX = 8,
-  TOKENS_MAX = 160,
-  BLOCK_MAX = 16,
-  SPACES = 3,
-  GROUPS = 4,
-  HISTORIES = 12, /* token sequences that new prompts continue */
-  DOMAINS = 2,
-  OWNERS = 3 /* two in the first domain, one in the second; then the operator */
+  EPISODE = 2500 /* operations with one pager */
 };
-
-typedef struct history {
-  uint32_t n, space, domain, n_public;
-  int32_t token[TOKENS_MAX];
-} history;
-
-typedef struct model_seq {
-  bool live, cache; /* cache: it finds, publishes and promises */
-  uint32_t space, domain, owner, n_public, n_prompt_tokens, n_valid, n_reserved, n_written;
-  int32_t token[TOKENS_MAX];
-  uint64_t digest[TOKENS_MAX]; /* of [0, i]; without the group */
-} model_seq;
-
-typedef struct model {
-  uint64_t seed, random;
-  uint32_t op, n_ops;
-  weft_pager *pager;
-  weft_pager_config config;
-  weft_space_config space[SPACES];
-  uint32_t block_max[SPACES];
-  bool weak, windows[SPACES];
-  model_seq seq[SEQS_MAX];
-  history history[HISTORIES];
-  uint64_t cell[PAGES_MAX][BLOCK_MAX];
-  bool indexed[PAGES_MAX];
-  uint32_t space_of[PAGES_MAX], group_of[PAGES_MAX], position_of[PAGES_MAX];
-  uint64_t before[PAGES_MAX]; /* last cell of the block before it in the chain; 0 at the start */
-  uint32_t limit[OWNERS], payer[PAGES_MAX];
-  weft_page shadow[SEQS_MAX][GROUPS][TOKENS_MAX]; /* the tables as they were */
-  uint32_t shadow_n[SEQS_MAX][GROUPS], shadow_held[PAGES_MAX];
-  uint64_t journal_next;
-  uint64_t n_admits, n_hits, n_waits, n_refused, n_copies, n_evicted, n_forks, n_quota, n_public;
-} model;
-
-static void fail(const model *m, int line, const char *format, ...) __attribute__((noreturn))
-__attribute__((format(printf, 3, 4)));
-
-static void fail(const model *m, int line, const char *format, ...) {
-  va_list list;
-  va_start(list, format);
-  fprintf(stderr, "pager_model.c:%d: operation %u: ", line, m->op);
-  (void)vfprintf(stderr, format, list); /* to standard error; nobody reads the count */
-  va_end(list);
-  fprintf(stderr, "\nreplay: test_prop_pager_model %u %llu\n", m->n_ops,
-          (unsigned long long)m->seed);
-  exit(1);
-}
-
-#define REQUIRE(condition, ...) ((condition) ? (void)0 : fail(m, __LINE__, __VA_ARGS__))
-
-static uint32_t below(model *m, uint32_t n) {
-  m->random += 0x9E3779B97F4A7C15ull;
-  return (uint32_t)(weft_mix64(m->random) >> 32) % n;
-}
-
-static uint32_t least(uint32_t a, uint32_t b) {
-  return a < b ? a : b;
-}
-
-/* ---- what the model knows -------------------------------------------------------------------- */
-
-static uint64_t start_digest(uint32_t space) {
-  return weft_mix64(0x5eed + space * 64);
-}
-
-/* The domain begins behind the public prefix. */
-static void digests(uint64_t *out, const int32_t *tokens, uint32_t from, uint32_t to,
-                    const model_seq *s) {
-  uint64_t d = from == 0 ? start_digest(s->space) : out[from - 1];
-  for (uint32_t i = from; i < to; i++) {
-    if (i == s->n_public) d = weft_mix64(d + 1 + s->domain);
-    out[i] = d = weft_mix64(d * 0x9E3779B97F4A7C15ull + (uint32_t)tokens[i] + 1);
-  }
-}
-
-/* What a row of this digest writes in a group; never 0. */
-static uint64_t cell_of(uint64_t digest, uint32_t group) {
-  return weft_mix64(digest ^ ((uint64_t)group + 1) * 0xA0761D6478BD642Full) | 1;
-}
-
-static const weft_page *table_of(const model *m, weft_seq seq, uint32_t g, uint32_t *n) {
-  return weft_pager_table(m->pager, seq, g, n);
-}
-
-/* Where the content of a page is now: a copy that nobody took yet has still to bring it. */
-static weft_page source_of(const model *m, weft_page page) {
-  for (uint32_t i = m->pager->n_copies_waiting; i-- > 0;)
-    if (m->pager->copy[i].to == page) page = m->pager->copy[i].from;
-  return page;
-}
-
-static uint32_t holders(const model *m, weft_page page) {
-  uint32_t n_holders = 0;
-  for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
-    if (!m->seq[seq].live) continue;
-    for (uint32_t g = 0; g < m->space[m->seq[seq].space].n_groups; g++) {
-      uint32_t n;
-      const weft_page *table = table_of(m, seq, g, &n);
-      for (uint32_t i = 0; i < n; i++) n_holders += table[i] == page;
-    }
-  }
-  return n_holders;
-}
-
-static uint32_t window_first(const weft_group_config *group, uint32_t position) {
-  if (group->window == 0 || position < group->window) return 0;
-  return (position - group->window + 1) / group->block_tokens;
-}
-
-static void read_journal(model *m) {
-  weft_journal_event event;
-  uint64_t n_missed;
-  while (weft_pager_journal_read(m->pager, &m->journal_next, &event, 1, &n_missed) == 1) {
-    REQUIRE(n_missed == 0, "the journal lost %llu events", (unsigned long long)n_missed);
-    if (event.kind == WEFT_JOURNAL_CLEARED) {
-      memset(m->indexed, 0, sizeof m->indexed);
-      continue;
-    }
-    weft_page page = event.page;
-    uint32_t block = m->space[event.space].group[event.group].block_tokens;
-    REQUIRE(page < m->config.n_pages && event.n_tokens == block, "journal: page %u", page);
-    if (event.kind == WEFT_JOURNAL_REMOVED) {
-      REQUIRE(m->indexed[page] && m->space_of[page] == event.space &&
-                  m->group_of[page] == event.group && m->position_of[page] == event.first_position,
-              "page %u left the index, where it was not", page);
-      m->indexed[page] = false;
-      continue;
-    }
-    REQUIRE(!m->indexed[page], "page %u came into the index twice", page);
-    m->indexed[page] = true;
-    m->space_of[page] = event.space;
-    m->group_of[page] = event.group;
-    m->position_of[page] = event.first_position;
-  }
-}
-
-/* ---- who pays -------------------------------------------------------------------------------- */
-
-static uint32_t payer_of(const model *m, const model_seq *s, uint32_t g, uint32_t block) {
-  uint32_t position = block * m->space[s->space].group[g].block_tokens;
-  return s->cache && position < s->n_public ? WEFT_OWNER_OPERATOR : s->owner;
-}
-
-/* Whoever comes to hold a page that nobody else held pays for it from then on. Tables that changed
- * are compared with how they were. */
-static void follow_payers(model *m) {
-  for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
-    const model_seq *s = &m->seq[seq];
-    for (uint32_t g = 0; g < GROUPS; g++) {
-      uint32_t n = 0;
-      bool live = s->live && g < m->space[s->space].n_groups;
-      const weft_page *table = live ? table_of(m, seq, g, &n) : NULL;
-      for (uint32_t i = 0; i < n; i++) {
-        weft_page was = i < m->shadow_n[seq][g] ? m->shadow[seq][g][i] : WEFT_PAGE_NONE;
-        if (table[i] == was || table[i] == WEFT_PAGE_NONE) continue;
-        if (m->shadow_held[table[i]] == 0) m->payer[table[i]] = payer_of(m, s, g, i);
-      }
-    }
-  }
-  memset(m->shadow_held, 0, sizeof m->shadow_held);
-  for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
-    const model_seq *s = &m->seq[seq];
-    for (uint32_t g = 0; g < GROUPS; g++) {
-      uint32_t n = 0;
-      bool live = s->live && g < m->space[s->space].n_groups;
-      const weft_page *table = live ? table_of(m, seq, g, &n) : NULL;
-      for (uint32_t i = 0; i < n; i++) {
-        m->shadow[seq][g][i] = table[i];
-        if (table[i] != WEFT_PAGE_NONE) m->shadow_held[table[i]] += 1;
-      }
-      m->shadow_n[seq][g] = n;
-    }
-  }
-}
-
-static uint32_t n_paid(const model *m, uint32_t owner, bool held) {
-  uint32_t n = 0;
-  for (weft_page page = 0; page < m->config.n_pages; page++)
-    if (m->payer[page] == owner)
-      n += held ? m->shadow_held[page] != 0 : m->shadow_held[page] == 0 && m->indexed[page];
-  return n;
-}
-
-static void require_owners(const model *m) {
-  for (uint32_t i = 0; i <= OWNERS; i++) {
-    uint32_t owner = i == OWNERS ? WEFT_OWNER_OPERATOR : i;
-    weft_owner_usage usage = weft_pager_owner_usage(m->pager, owner);
-    REQUIRE(usage.n_pinned == n_paid(m, owner, true) && usage.n_cached == n_paid(m, owner, false),
-            "owner %u pays for %u and has %u cached; the model has %u, %u", owner, usage.n_pinned,
-            usage.n_cached, n_paid(m, owner, true), n_paid(m, owner, false));
-  }
-}
-
-static bool over_limit(const model *m, uint32_t owner, uint32_t n_more) {
-  return m->limit[owner] != 0 && n_more != 0 && n_paid(m, owner, true) + n_more > m->limit[owner];
-}
-
-static void op_limit(model *m) {
-  uint32_t owner = below(m, OWNERS);
-  m->limit[owner] = below(m, 3) == 0 ? 0 : 1 + below(m, m->config.n_pages);
-  weft_pager_set_owner_limit(m->pager, owner, m->limit[owner]);
-}
 
 /* ---- invariants ------------------------------------------------------------------------------ */
 
@@ -674,6 +452,12 @@ static void op_release(model *m) {
   memcpy(h->token, s->token, h->n * sizeof *h->token);
   weft_pager_release(m->pager, seq);
   s->live = false;
+}
+
+static void op_limit(model *m) {
+  uint32_t owner = below(m, OWNERS);
+  m->limit[owner] = below(m, 3) == 0 ? 0 : 1 + below(m, m->config.n_pages);
+  weft_pager_set_owner_limit(m->pager, owner, m->limit[owner]);
 }
 
 static void op_reset(model *m) {
