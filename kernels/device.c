@@ -77,29 +77,77 @@ void weft_device_free_host(weft_device *device, void *memory) {
   if (memory != NULL) device->calls->free_host(device, memory);
 }
 
+/* Calls outside ops that may be part of a graph: their numbers follow those of the ops. */
+enum { CALL_COPY = 1 << 16, CALL_ZERO, CALL_UPLOAD };
+
+static weft_graphs_mode note(weft_device *device, uint32_t call, const void *to, const void *from, uint64_t n_bytes) {
+  const struct {
+    const void *to, *from;
+    uint64_t n_bytes;
+  } args = {to, from, n_bytes};
+  if (device->graphs == NULL || device->graphs->mode == WEFT_GRAPHS_RUN) return WEFT_GRAPHS_RUN;
+  weft_graphs_note(device->graphs, call, &args, sizeof args);
+  return device->graphs->mode;
+}
+
+/* Uploads are no part of a graph: they go through when the step is walked, and not again. */
 weft_status weft_device_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
-  return n_bytes == 0 ? WEFT_OK : device->calls->upload(device, to, from, n_bytes);
+  if (n_bytes == 0 || note(device, CALL_UPLOAD, to, NULL, 0) == WEFT_GRAPHS_CAPTURE) return WEFT_OK;
+  return device->calls->upload(device, to, from, n_bytes);
 }
 
 weft_status weft_device_download(weft_device *device, void *to, const void *from,
                                  uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
+  if (device->graphs != NULL && device->graphs->mode != WEFT_GRAPHS_RUN) return WEFT_E_INVALID;
   return n_bytes == 0 ? WEFT_OK : device->calls->download(device, to, from, n_bytes);
 }
 
 weft_status weft_device_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
-  return n_bytes == 0 ? WEFT_OK : device->calls->copy(device, to, from, n_bytes);
+  if (n_bytes == 0 || note(device, CALL_COPY, to, from, n_bytes) == WEFT_GRAPHS_WALK) return WEFT_OK;
+  return device->calls->copy(device, to, from, n_bytes);
 }
 
 weft_status weft_device_zero(weft_device *device, void *to, uint64_t n_bytes) {
   if (device == NULL || (to == NULL && n_bytes > 0)) return WEFT_E_INVALID;
-  return n_bytes == 0 ? WEFT_OK : device->calls->zero(device, to, n_bytes);
+  if (n_bytes == 0 || note(device, CALL_ZERO, to, NULL, n_bytes) == WEFT_GRAPHS_WALK) return WEFT_OK;
+  return device->calls->zero(device, to, n_bytes);
 }
 
 weft_status weft_device_sync(weft_device *device) {
   return device == NULL ? WEFT_E_INVALID : device->calls->sync(device);
+}
+
+weft_status weft_device_mark(weft_device *device, uint32_t mark) {
+  if (device == NULL || mark >= WEFT_MARKS_MAX) return WEFT_E_INVALID;
+  return device->calls->mark == NULL ? WEFT_OK : device->calls->mark(device, mark);
+}
+
+weft_status weft_device_wait(weft_device *device, uint32_t mark) {
+  if (device == NULL || mark >= WEFT_MARKS_MAX) return WEFT_E_INVALID;
+  return device->calls->wait == NULL ? WEFT_OK : device->calls->wait(device, mark);
+}
+
+/* ---- graphs ---- */
+
+void weft_device_graph_begin(weft_device *device, uint64_t key) {
+  if (device->graphs != NULL) weft_graphs_begin(device->graphs, key);
+}
+
+bool weft_device_graph_end(weft_device *device, weft_status *status) {
+  return device->graphs != NULL && weft_graphs_end(device->graphs, status);
+}
+
+weft_graph_counters weft_device_graph_counters(const weft_device *device) {
+  return device->graphs == NULL ? (weft_graph_counters){0} : device->graphs->n;
+}
+
+uint32_t weft_device_bucket(uint32_t n) {
+  uint32_t step = 1;
+  while (n / step >= 16) step *= 2;
+  return n > UINT32_MAX - step ? n : (n + step - 1) / step * step;
 }
 
 /* ---- weights ---- */

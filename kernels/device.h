@@ -44,7 +44,19 @@ typedef struct weft_device_config {
   const char *backend; /* "ref", "cpu", "cuda"; NULL: the best there is */
   uint32_t n_threads;  /* 0: all cores this process may use */
   const char *isa;     /* cpu: NULL best, or "portable", "avx2", "avx512": for tests; refused if absent */
+  bool no_graphs;      /* cuda: every step call by call; the same bits */
 } weft_device_config;
+
+/* Steps between graph_begin and graph_end, by what became of them. */
+typedef struct weft_graph_counters {
+  uint64_t eager;           /* ran call by call: seen for the first time */
+  uint64_t captures;        /* recorded, then launched */
+  uint64_t updates;         /* of the captures: put into an older graph in place */
+  uint64_t updates_refused; /* the older graph had another shape */
+  uint64_t launches;        /* graphs launched, */
+  uint64_t patched;         /* of these by new tables alone */
+  uint64_t refused;         /* 1: the device gave up on graphs */
+} weft_graph_counters;
 
 typedef struct weft_device_info {
   const char *backend; /* "ref" | "cpu" | "cuda" */
@@ -76,6 +88,24 @@ weft_status weft_device_copy(weft_device *device, void *to, const void *from, ui
 weft_status weft_device_zero(weft_device *device, void *to, uint64_t n_bytes);
 /* Waits until everything enqueued has run. */
 weft_status weft_device_sync(weft_device *device);
+
+/* Marks 0 .. WEFT_MARKS_MAX - 1: set in the order of enqueued work; wait returns when the work before it has run. */
+enum { WEFT_MARKS_MAX = 8 };
+weft_status weft_device_mark(weft_device *device, uint32_t mark);
+weft_status weft_device_wait(weft_device *device, uint32_t mark);
+
+/* A step that comes again and again with the same calls: a device that has graphs records it and repeats it with
+ * one launch (kernels/graphs.h). Enqueue the step as often as end says:
+ *   weft_device_graph_begin(device, key);
+ *   do status = enqueue(); while (weft_device_graph_end(device, &status));
+ * In between: ops, copies, zeroing and uploads; what the calls are given may only depend on memory that stays
+ * where it is. Steps of one key are variants of one another. Elsewhere the step just runs. */
+void weft_device_graph_begin(weft_device *device, uint64_t key);
+bool weft_device_graph_end(weft_device *device, weft_status *status);
+/* All zero without graphs. */
+weft_graph_counters weft_device_graph_counters(const weft_device *device);
+/* The smallest size of a bucket that holds n: at most an eighth more; up to 15 n itself. */
+uint32_t weft_device_bucket(uint32_t n);
 
 /* Places a stored matrix on the device in the layout best for its use. file bytes are only read during the
  * call. weight->type, n_in, n_out, n_mats are set by the caller. Free with weft_device_weight_free. */

@@ -8,6 +8,7 @@
 #define WEFT_KERNELS_DEVICE_INTERNAL_H
 
 #include "kernels/device.h"
+#include "kernels/graphs.h"
 #include "kernels/ops.h"
 
 typedef struct weft_device_calls {
@@ -21,6 +22,8 @@ typedef struct weft_device_calls {
   weft_status (*copy)(weft_device *device, void *to, const void *from, uint64_t n_bytes);
   weft_status (*zero)(weft_device *device, void *to, uint64_t n_bytes);
   weft_status (*sync)(weft_device *device);
+  weft_status (*mark)(weft_device *device, uint32_t mark); /* NULL, as wait: nothing runs behind a call */
+  weft_status (*wait)(weft_device *device, uint32_t mark);
   weft_status (*weight)(weft_device *device, weft_weight *weight, const void *file_bytes,
                         unsigned uses, weft_error *error);
   void (*weight_free)(weft_device *device, weft_weight *weight);
@@ -31,7 +34,13 @@ struct weft_device {
   const weft_device_calls *calls;
   const weft_kernels *kernels;
   weft_device_info info;
+  weft_graphs *graphs; /* NULL: steps always run call by call */
 };
+
+/* How a call that may be part of a graph goes on: it has been noted. */
+static inline bool weft_device_walks(const weft_device *device) {
+  return device->graphs != NULL && device->graphs->mode == WEFT_GRAPHS_WALK;
+}
 
 /* Backends. Each fills *out or an error line; config->backend has been judged already. */
 weft_status weft_device_open_ref(const weft_device_config *config, weft_device **out,

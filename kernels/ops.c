@@ -265,13 +265,29 @@ static weft_status check_soft(weft_device *device, const weft_soft_args *args) {
   return check_scratch("soft", weft_soft_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
+/* ---- dispatch ---- */
+
+enum {
+#define X(op) OP_##op,
+  WEFT_OPS(X)
+#undef X
+};
+
 /* A call without rows has nothing to do, whatever else its arguments say. */
 #define X(op)                                                                              \
+  static weft_status run_##op(weft_device *device, const weft_##op##_args *args) {         \
+    const weft_kernels *kernels = device->kernels;                                         \
+    weft_graphs *graphs = device->graphs;                                                  \
+    if (graphs == NULL || graphs->mode == WEFT_GRAPHS_RUN) return kernels->op(device, args); \
+    weft_graphs_note(graphs, OP_##op, args, sizeof *args);                                 \
+    if (graphs->mode == WEFT_GRAPHS_CAPTURE) return kernels->op(device, args);             \
+    return kernels->op##_walk == NULL ? WEFT_OK : kernels->op##_walk(device, args);        \
+  }                                                                                        \
   weft_status weft_##op(weft_device *device, const weft_##op##_args *args) {               \
     if (device == NULL || args == NULL) return invalid(#op, "device or args is NULL");     \
     if (args->n_rows == 0) return WEFT_OK;                                                 \
     weft_status status = check_##op(device, args);                                         \
-    return status == WEFT_OK ? device->kernels->op(device, args) : status;                 \
+    return status == WEFT_OK ? run_##op(device, args) : status;                            \
   }                                                                                        \
   uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args) {        \
     if (device == NULL || args == NULL || device->kernels->op##_scratch == NULL) return 0; \

@@ -241,12 +241,14 @@ typedef struct weft_soft_args {
   X(head_rows)      \
   X(soft)
 
-/* What a backend fills. scratch gives the bytes a call of this shape needs (pure; pointers may be NULL, counts
+/* What a backend fills. walk, where a backend has graphs, makes the tables of a call and nothing else (NULL: it
+ * has none; kernels/graphs.h). scratch gives the bytes a call of this shape needs (pure; pointers may be NULL, counts
  * must be set); NULL: none. supports says whether the op can run with this weight type. */
 typedef struct weft_kernels {
   const char *backend;
 #define X(op)                                                                 \
   weft_status (*op)(weft_device * device, const weft_##op##_args *args);      \
+  weft_status (*op##_walk)(weft_device * device, const weft_##op##_args *args); \
   uint64_t (*op##_scratch)(weft_device * device, const weft_##op##_args *args);
   WEFT_OPS(X)
 #undef X

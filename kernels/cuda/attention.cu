@@ -48,11 +48,15 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
       if (end - chunk > 1) cut.n_merges += 1, cut.n_part_rows += (uint64_t)n * (end - chunk);
     }
   }
+  /* Steps that differ little have one shape: void items and merges (n 0) and free partial rows fill it up. */
+  if (cut.n_part_rows <= PART_FLOATS_MAX) cut.n_part_rows = weft_device_bucket((uint32_t)cut.n_part_rows);
   uint64_t n_floats = cut.n_part_rows * (args->kv.head_dim + 2) * args->kv.n_kv_heads;
   cut.split = cut.tiled && cut.n_merges > 0 && n_tiles * args->kv.n_kv_heads < d->n_multiprocessors &&
               n_split <= SPLIT_ITEMS_MAX && n_floats <= PART_FLOATS_MAX;
   cut.n_items = (uint32_t)(cut.split ? n_split : n_tiles);
   if (!cut.split) cut.n_merges = 0, cut.n_part_rows = 0;
+  cut.n_items = weft_device_bucket(cut.n_items);
+  cut.n_merges = weft_device_bucket(cut.n_merges);
   return cut;
 }
 
@@ -76,10 +80,9 @@ static void fill_tile(const weft_attention_args *args, const attention_cut *cut,
   *part += n * n_chunks;
 }
 
-weft_status weft_cuda_attention(weft_device *device, const weft_attention_args *args) {
-  cuda_device *d = cuda_of(device);
-  if (d->lost) return WEFT_E_DEVICE;
-  if (args->n_segments == 0) return WEFT_OK;
+/* The tables of a call, and what its kernels get. tiled: queries of an item, 0 for the simple kernel. */
+static weft_status make_tables(cuda_device *d, const weft_attention_args *args, attention_kernel_args *k,
+                               uint32_t *tiled) {
   attention_cut cut = count_cut(d, args);
   uint64_t segments_bytes = cuda_align((uint64_t)args->n_segments * sizeof *args->segment);
   uint64_t items_bytes = cuda_align((uint64_t)cut.n_items * sizeof(attention_item));
@@ -105,19 +108,38 @@ weft_status weft_cuda_attention(weft_device *device, const weft_attention_args *
   }
   const uint8_t *on_device = NULL;
   weft_status status = cuda_plan_end(d, n_bytes, &on_device);
-  if (status != WEFT_OK) return status;
+  memset(k, 0, sizeof *k);
+  k->op = *args;
+  k->op.segment = (const weft_attention_segment *)(const void *)on_device;
+  k->items = (const attention_item *)(const void *)(on_device + segments_bytes);
+  k->merges = (const attention_merge *)(const void *)(on_device + segments_bytes + items_bytes);
+  k->n_items = cut.n_items;
+  k->n_merges = cut.n_merges;
+  k->group = cut.group;
+  k->part = (float *)args->scratch;
+  k->part_stride = cut.n_part_rows * (args->kv.head_dim + 2);
+  *tiled = cut.tiled ? cut.queries : 0;
+  const uint64_t shape[] = {k->n_items, k->n_merges, k->part_stride, *tiled};
+  if (d->base.graphs != NULL) weft_graphs_note(d->base.graphs, UINT32_MAX, shape, sizeof shape);
+  return status;
+}
+
+weft_status weft_cuda_attention_walk(weft_device *device, const weft_attention_args *args) {
   attention_kernel_args k;
-  memset(&k, 0, sizeof k);
-  k.op = *args;
-  k.op.segment = (const weft_attention_segment *)(const void *)on_device;
-  k.items = (const attention_item *)(const void *)(on_device + segments_bytes);
-  k.merges = (const attention_merge *)(const void *)(on_device + segments_bytes + items_bytes);
-  k.n_items = cut.n_items;
-  k.n_merges = cut.n_merges;
-  k.group = cut.group;
-  k.part = (float *)args->scratch;
-  k.part_stride = cut.n_part_rows * (args->kv.head_dim + 2);
-  return cut.tiled ? attention_tiled(d, &k, cut.queries) : attention_simple(d, &k);
+  uint32_t tiled;
+  if (args->n_segments == 0) return WEFT_OK;
+  return make_tables(cuda_of(device), args, &k, &tiled);
+}
+
+weft_status weft_cuda_attention(weft_device *device, const weft_attention_args *args) {
+  cuda_device *d = cuda_of(device);
+  attention_kernel_args k;
+  uint32_t tiled;
+  if (d->lost) return WEFT_E_DEVICE;
+  if (args->n_segments == 0) return WEFT_OK;
+  weft_status status = make_tables(d, args, &k, &tiled);
+  if (status != WEFT_OK) return status;
+  return tiled > 0 ? attention_tiled(d, &k, tiled) : attention_simple(d, &k);
 }
 
 weft_status cuda_attention_setup(cuda_device *d) {

@@ -13,7 +13,7 @@ enum { CHUNK = WEFT_ATTENTION_CHUNK };
 
 /* Some queries of a segment against chunks [chunk, chunk_end) of key positions. */
 typedef struct attention_item {
-  uint32_t segment, first, n; /* queries f in [first, first + n) */
+  uint32_t segment, first, n; /* n 0: void; queries f in [first, first + n) */
   uint32_t chunk, chunk_end;
   /* part_step > 0: one chunk, whose result for query first + i goes to partial row part + i * part_step */
   uint32_t part, part_step;

@@ -268,6 +268,7 @@ static __global__ void __launch_bounds__(TILED_THREADS, 1) tiled_kernel(const __
   constexpr int n_sums = shape::dims / 8;
   extern __shared__ __align__(128) uint8_t memory[];
   tiled_block<D, Q> b;
+  if (k.items[blockIdx.x].n == 0) return; /* void */
   open_block<D, Q>(k, memory, b);
   load_queries<D, Q>(k, b);
   tile_cursor at = {b.item.chunk, 0, 0, false, false}, ask;

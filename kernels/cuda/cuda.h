@@ -37,6 +37,8 @@ typedef struct cuda_device {
   cudaEvent_t ring_free[CUDA_RING_PARTS]; /* recorded when a part was left */
   uint8_t *staging; /* device memory: file bytes on their way into packed form */
   cuda_plans plans;
+  weft_graphs graphs; /* base.graphs points here unless they are off */
+  cudaEvent_t mark[WEFT_MARKS_MAX];
   uint32_t n_multiprocessors;
   bool lost;
   char isa[16];
@@ -52,7 +54,8 @@ weft_status cuda_judge(cuda_device *device, cudaError_t error, const char *what)
 weft_status cuda_launched(cuda_device *device, const char *what);
 /* n bytes of host memory to device memory, in stream order; from may be reused at once. */
 weft_status cuda_push(cuda_device *device, void *to, const void *from, uint64_t n_bytes);
-/* Host memory for a plan of n bytes, NULL if it is too large; then its copy on the device, which may be
+/* Tables of an op go through here and nowhere else: within a step that may be replayed they are its tables.
+ * Host memory for a plan of n bytes, NULL if it is too large; then its copy on the device, which may be
  * an older one with the same bytes. Valid until CUDA_PLANS other plans were made. */
 uint8_t *cuda_plan_begin(cuda_device *device, uint64_t n_bytes);
 weft_status cuda_plan_end(cuda_device *device, uint64_t n_bytes, const uint8_t **out);
@@ -68,6 +71,10 @@ weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, v
   uint64_t weft_cuda_##op##_scratch(weft_device *device, const weft_##op##_args *args);
 WEFT_OPS(X)
 #undef X
+
+/* Ops with tables: make them, launch nothing. */
+weft_status weft_cuda_attention_walk(weft_device *device, const weft_attention_args *args);
+weft_status weft_cuda_head_stats_walk(weft_device *device, const weft_head_stats_args *args);
 
 /* Kernels that need more than 48 KiB of shared memory ask for it once, at open. */
 weft_status cuda_attention_setup(cuda_device *device);

@@ -82,12 +82,21 @@ weft_status cuda_push(cuda_device *d, void *to, const void *from, uint64_t n_byt
   return WEFT_OK;
 }
 
+static bool in_graph(const cuda_device *d) {
+  return d->base.graphs != NULL && d->base.graphs->mode != WEFT_GRAPHS_RUN;
+}
+
 uint8_t *cuda_plan_begin(cuda_device *d, uint64_t n_bytes) {
+  if (in_graph(d)) return weft_graphs_table(&d->graphs, n_bytes);
   return n_bytes > CUDA_PLAN_BYTES ? NULL : d->plans.host + (uint64_t)CUDA_PLANS * CUDA_PLAN_BYTES;
 }
 
 weft_status cuda_plan_end(cuda_device *d, uint64_t n_bytes, const uint8_t **out) {
   cuda_plans *p = &d->plans;
+  if (in_graph(d)) {
+    *out = weft_graphs_table_end(&d->graphs, n_bytes);
+    return WEFT_OK;
+  }
   const uint8_t *made = p->host + (uint64_t)CUDA_PLANS * CUDA_PLAN_BYTES;
   for (uint32_t i = 0; i < CUDA_PLANS; i++) {
     if (p->n_bytes[i] != n_bytes || memcmp(p->host + (uint64_t)i * CUDA_PLAN_BYTES, made, n_bytes) != 0)
@@ -135,6 +144,81 @@ static weft_status device_zero(weft_device *device, void *to, uint64_t n_bytes) 
   return cuda_judge(d, cudaMemsetAsync(to, 0, n_bytes, d->stream), "zeroing memory");
 }
 
+static weft_status device_mark(weft_device *device, uint32_t mark) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  return cuda_judge(d, cudaEventRecord(d->mark[mark], d->stream), "a mark");
+}
+
+static weft_status device_wait(weft_device *device, uint32_t mark) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  return cuda_judge(d, cudaEventSynchronize(d->mark[mark]), "the work of a step");
+}
+
+/* ---- graphs --------------------------------------------------------------------------------------------- */
+
+/* What a card or driver may refuse without being broken. */
+static weft_status judge_graph(cuda_device *d, cudaError_t error, const char *what) {
+  switch (error) {
+    case cudaErrorNotSupported:
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorGraphExecUpdateFailure:
+      (void)cudaGetLastError();
+      return WEFT_E_UNSUPPORTED;
+    default:
+      return cuda_judge(d, error, what);
+  }
+}
+
+static weft_status graph_capture(weft_device *device) {
+  cuda_device *d = cuda_of(device);
+  return judge_graph(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal), "a capture");
+}
+
+static weft_status graph_capture_end(weft_device *device, void **graph) {
+  cuda_device *d = cuda_of(device);
+  cudaGraph_t captured = NULL;
+  weft_status status = judge_graph(d, cudaStreamEndCapture(d->stream, &captured), "the end of a capture");
+  *graph = captured;
+  return status;
+}
+
+static weft_status graph_instantiate(weft_device *device, void *graph, void **exec) {
+  cudaGraphExec_t made = NULL;
+  cudaError_t error = cudaGraphInstantiate(&made, (cudaGraph_t)graph, 0);
+  *exec = made;
+  return judge_graph(cuda_of(device), error, "a graph");
+}
+
+static bool graph_update(weft_device *device, void *exec, void *graph) {
+  cudaGraphExecUpdateResultInfo info;
+  memset(&info, 0, sizeof info);
+  cudaError_t error = cudaGraphExecUpdate((cudaGraphExec_t)exec, (cudaGraph_t)graph, &info);
+  return judge_graph(cuda_of(device), error, "updating a graph") == WEFT_OK;
+}
+
+static weft_status graph_launch(weft_device *device, void *exec) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  return cuda_judge(d, cudaGraphLaunch((cudaGraphExec_t)exec, d->stream), "launching a graph");
+}
+
+static void free_graph(weft_device *device, void *graph) {
+  (void)cuda_judge(cuda_of(device), cudaGraphDestroy((cudaGraph_t)graph), "freeing a graph");
+}
+
+/* It may still run. */
+static void free_exec(weft_device *device, void *exec) {
+  cuda_device *d = cuda_of(device);
+  if (!d->lost) (void)cudaStreamSynchronize(d->stream);
+  (void)cuda_judge(d, cudaGraphExecDestroy((cudaGraphExec_t)exec), "freeing a graph");
+}
+
+static const weft_graphs_calls graph_calls = {graph_capture, graph_capture_end, graph_instantiate, graph_update,
+                                              graph_launch,  free_graph,        free_exec};
+
 /* ---- tables --------------------------------------------------------------------------------------------- */
 
 static bool device_supports(const weft_device *device, weft_type weight_type) {
@@ -154,6 +238,10 @@ static const char *device_numerics(const weft_device *device, weft_type weight_t
 static void device_close(weft_device *device) {
   cuda_device *d = cuda_of(device);
   if (d->stream != NULL) (void)cudaStreamSynchronize(d->stream);
+  if (d->graphs.device != NULL) weft_graphs_close(&d->graphs);
+  for (uint32_t i = 0; i < WEFT_MARKS_MAX; i++) {
+    if (d->mark[i] != NULL) (void)cudaEventDestroy(d->mark[i]);
+  }
   for (uint32_t i = 0; i < CUDA_RING_PARTS; i++) {
     if (d->ring_free[i] != NULL) (void)cudaEventDestroy(d->ring_free[i]);
   }
@@ -178,6 +266,8 @@ static weft_device_calls make_calls(void) {
   calls.copy = device_copy;
   calls.zero = device_zero;
   calls.sync = device_sync;
+  calls.mark = device_mark;
+  calls.wait = device_wait;
   calls.weight = cuda_weight_place;
   calls.weight_free = cuda_weight_free;
   calls.weight_unpack = cuda_weight_unpack;
@@ -194,12 +284,14 @@ static weft_kernels make_kernels(void) {
   k.matmul_scratch = weft_cuda_matmul_scratch;
   k.qkv = weft_cuda_qkv;
   k.attention = weft_cuda_attention;
+  k.attention_walk = weft_cuda_attention_walk;
   k.attention_scratch = weft_cuda_attention_scratch;
   k.gate = weft_cuda_gate;
   k.route = weft_cuda_route;
   k.experts = weft_cuda_experts;
   k.experts_scratch = weft_cuda_experts_scratch;
   k.head_stats = weft_cuda_head_stats;
+  k.head_stats_walk = weft_cuda_head_stats_walk;
   k.head_stats_scratch = weft_cuda_head_stats_scratch;
   k.head_rows = weft_cuda_head_rows;
   k.head_rows_scratch = weft_cuda_head_rows_scratch;
@@ -244,6 +336,9 @@ static weft_status take_memory(cuda_device *d) {
     status = cuda_judge(d, cudaEventCreateWithFlags(&d->ring_free[i], cudaEventDisableTiming),
                         "making an event");
   }
+  for (uint32_t i = 0; i < WEFT_MARKS_MAX && status == WEFT_OK; i++) {
+    status = cuda_judge(d, cudaEventCreateWithFlags(&d->mark[i], cudaEventDisableTiming), "making an event");
+  }
   if (status == WEFT_OK) {
     uint64_t n_bytes = (uint64_t)CUDA_RING_PARTS * CUDA_RING_PART_BYTES;
     status = cuda_judge(d, cudaHostAlloc((void **)&d->ring, n_bytes, cudaHostAllocDefault),
@@ -277,7 +372,6 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   static const weft_device_calls calls = make_calls();
   static const weft_kernels kernels = make_kernels();
   weft_cuda_module_terms ours = weft_cuda_module_our_terms();
-  (void)config; /* one card, no threads of its own */
   if (memcmp(terms, &ours, sizeof ours) != 0) {
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "backend 'cuda': libweft-cuda.so was built for another version of weft");
@@ -293,6 +387,11 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   if (status == WEFT_OK) {
     status = take_memory(d);
     if (status != WEFT_OK) (void)weft_fail(error, status, "backend 'cuda': %s", weft_status_text(status));
+  }
+  if (status == WEFT_OK && !config->no_graphs) {
+    status = weft_graphs_open(&d->graphs, &d->base, &graph_calls);
+    d->base.graphs = &d->graphs;
+    if (status != WEFT_OK) (void)weft_fail(error, status, "backend 'cuda': no memory for the tables of graphs");
   }
   if (status == WEFT_OK) {
     status = set_up_kernels(d);

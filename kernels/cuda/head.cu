@@ -255,8 +255,8 @@ void head_cut(cuda_cutter *cutter, const weft_weight *weight, uint32_t n_rows, b
 typedef struct stats_plan {
   head_group group;
   void *x;
-  const uint32_t **allowed;
-  uint8_t *want;
+  const uint32_t *const *allowed; /* device, as want: NULL where the op has none */
+  const uint8_t *want;
   uint64_t n_bytes;
 } stats_plan;
 
@@ -269,8 +269,6 @@ static stats_plan plan_stats(const weft_head_stats_args *args, void *scratch) {
   p.group.logits = (float *)cuda_cut(&cutter, 4ull * n * args->weight->n_out);
   p.group.logits_stride = args->weight->n_out;
   p.group.writes_back = true;
-  p.allowed = (const uint32_t **)cuda_cut(&cutter, 8ull * args->n_rows);
-  p.want = (uint8_t *)cuda_cut(&cutter, args->n_rows);
   head_cut(&cutter, args->weight, n, args->soft != NULL, &p.group);
   p.n_bytes = cutter.at;
   return p;
@@ -281,17 +279,41 @@ uint64_t weft_cuda_head_stats_scratch(weft_device *device, const weft_head_stats
   return plan_stats(args, NULL).n_bytes;
 }
 
-static bool any_wanted(const weft_head_stats_args *args, uint32_t first, uint32_t n) {
+/* A step that may be replayed makes soft rows whether one is wanted now or not. */
+static bool any_wanted(const cuda_device *d, const weft_head_stats_args *args, uint32_t first, uint32_t n) {
   if (args->soft == NULL) return false;
+  if (d->base.graphs != NULL && d->base.graphs->mode != WEFT_GRAPHS_RUN) return true;
   for (uint32_t r = first; r < first + n; r++)
     if (args->want_soft == NULL || args->want_soft[r] != 0) return true;
   return false;
 }
 
+/* The host arrays of the op, as tables. */
+static weft_status place_tables(cuda_device *d, const weft_head_stats_args *args, stats_plan *p) {
+  uint64_t allowed_bytes = args->allowed == NULL ? 0 : 8ull * args->n_rows;
+  uint64_t n_bytes = allowed_bytes + (args->want_soft == NULL ? 0 : args->n_rows);
+  const uint8_t *on_device = NULL;
+  if (n_bytes == 0) return WEFT_OK;
+  uint8_t *plan = cuda_plan_begin(d, n_bytes);
+  if (plan == NULL) return WEFT_E_TOO_LARGE;
+  if (args->allowed != NULL) memcpy(plan, args->allowed, allowed_bytes);
+  if (args->want_soft != NULL) memcpy(plan + allowed_bytes, args->want_soft, args->n_rows);
+  weft_status status = cuda_plan_end(d, n_bytes, &on_device);
+  if (args->allowed != NULL) p->allowed = (const uint32_t *const *)(const void *)on_device;
+  if (args->want_soft != NULL) p->want = on_device + allowed_bytes;
+  return status;
+}
+
+weft_status weft_cuda_head_stats_walk(weft_device *device, const weft_head_stats_args *args) {
+  stats_plan p;
+  memset(&p, 0, sizeof p);
+  return place_tables(cuda_of(device), args, &p);
+}
+
 static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args, const stats_plan *p, uint32_t first,
                                uint32_t n) {
   head_group g = p->group;
-  bool soft = any_wanted(args, first, n);
+  bool soft = any_wanted(d, args, first, n);
   g.n_rows = n;
   g.cap = args->cap;
   g.temperature = args->temperature + first;
@@ -313,9 +335,7 @@ weft_status weft_cuda_head_stats(weft_device *device, const weft_head_stats_args
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   stats_plan p = plan_stats(args, args->scratch);
-  weft_status status = WEFT_OK;
-  if (args->allowed != NULL) status = cuda_push(d, p.allowed, args->allowed, 8ull * args->n_rows);
-  if (status == WEFT_OK && args->want_soft != NULL) status = cuda_push(d, p.want, args->want_soft, args->n_rows);
+  weft_status status = place_tables(d, args, &p);
   for (uint32_t first = 0; status == WEFT_OK && first < args->n_rows; first += HEAD_ROWS) {
     uint32_t left = args->n_rows - first;
     status = stats_group(d, args, &p, first, left < HEAD_ROWS ? left : HEAD_ROWS);
