@@ -106,7 +106,7 @@ static void play(const way *w, const char *first, const char *second, bool overl
 }
 
 static bool has_way(const way *w) {
-  weft_device_config config = {w->backend, 1, w->isa};
+  weft_device_config config = {.backend = w->backend, .n_threads = 1, .isa = w->isa};
   weft_device *device;
   if (weft_device_open(&config, &device, NULL) != WEFT_OK) return false;
   weft_device_close(device);

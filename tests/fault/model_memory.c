@@ -30,7 +30,7 @@ static const weft_model_limits limits = {16, 16, 4};
 static const char *const tiny = WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf";
 
 static void world_open(world *w) {
-  weft_device_config config = {"cpu", 1, NULL};
+  weft_device_config config = {.backend = "cpu", .n_threads = 1, .isa = NULL};
   weft_error error = {{0}};
   assert_int_equal(weft_gguf_open(tiny, &w->gguf, &error), WEFT_OK);
   assert_int_equal(weft_device_open(&config, &w->device, &error), WEFT_OK);

@@ -428,7 +428,7 @@ int main(void) {
                {"dg-base", WEFT_TYPE_Q8_0},  {"dg-underscore", WEFT_TYPE_Q4_0},
                {"ar-dense", WEFT_TYPE_Q5_0}};
   for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-    weft_device_config config = {ways[w].backend, 1, ways[w].isa};
+    weft_device_config config = {.backend = ways[w].backend, .n_threads = 1, .isa = ways[w].isa};
     weft_device *device;
     weft_error error = {{0}};
     weft_status status = weft_device_open(&config, &device, &error);

@@ -244,7 +244,7 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
   (void)fclose(file);
   read_floats(&g);
   for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-    weft_device_config config = {ways[i].backend, 1, ways[i].isa};
+    weft_device_config config = {.backend = ways[i].backend, .n_threads = 1, .isa = ways[i].isa};
     weft_device *device;
     weft_error error = {{0}};
     weft_status status = weft_device_open(&config, &device, &error);

@@ -388,7 +388,7 @@ static void run_subject(const subject *s, uint32_t n_rounds, uint64_t seed) {
 }
 
 static bool has_way(const way *w) {
-  weft_device_config config = {w->backend, 1, w->isa};
+  weft_device_config config = {.backend = w->backend, .n_threads = 1, .isa = w->isa};
   weft_device *device;
   weft_error error = {{0}};
   weft_status status = weft_device_open(&config, &device, &error);

@@ -353,7 +353,7 @@ static void run(const cast *c, const char *backend, const char *isa, uint64_t se
 }
 
 static bool has_isa(const char *isa) {
-  weft_device_config config = {"cpu", 1, isa};
+  weft_device_config config = {.backend = "cpu", .n_threads = 1, .isa = isa};
   weft_device *device;
   weft_error error = {{0}};
   bool opens = weft_device_open(&config, &device, &error) == WEFT_OK;

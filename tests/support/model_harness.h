@@ -147,7 +147,7 @@ static inline void harness_open_scratch(harness *h, uint32_t rows_max) {
 static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *name,
                                      const harness_options *options) {
   weft_error error = {{0}};
-  weft_device_config config = {options->backend, options->n_threads, options->isa};
+  weft_device_config config = {.backend = options->backend, .n_threads = options->n_threads, .isa = options->isa};
   weft_model_limits limits = {options->rows_max, options->rows_max, options->rows_max};
   memset(h, 0, sizeof *h);
   h->gguf = gguf;

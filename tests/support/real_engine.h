@@ -54,7 +54,7 @@ static inline void rig_forget_keys(rig *r) {
 static inline void rig_open_models(rig *r, const rig_options *o, const weft_model_limits *limits) {
   weft_error error = {{0}};
   const weft_kv_geometry *geometry[RIG_MODELS_MAX];
-  weft_device_config device = {o->backend, o->n_threads == 0 ? 1 : o->n_threads, o->isa};
+  weft_device_config device = {.backend = o->backend, .n_threads = o->n_threads == 0 ? 1 : o->n_threads, .isa = o->isa};
   rig_need(weft_device_open(&device, &r->device, &error) == WEFT_OK, "device", error.text);
   for (uint32_t i = 0; i < o->n_models; i++) {
     rig_need(weft_gguf_open(o->path[i], &r->gguf[i], &error) == WEFT_OK, "gguf", error.text);

@@ -184,7 +184,7 @@ static void test_store(void **state) {
   weft_device *device;
   weft_kv_store *store;
   weft_error error;
-  weft_device_config config = {"ref", 1, NULL};
+  weft_device_config config = {.backend = "ref", .n_threads = 1, .isa = NULL};
   assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, NULL), WEFT_OK);
   assert_int_equal(weft_device_open(&config, &device, NULL), WEFT_OK);
   assert_int_equal(weft_kv_store_open(device, layout.page_bytes, 0, &store, &error),

@@ -89,7 +89,7 @@ static weft_gguf *open_edited(const char *name, const edit *e, gguf_writer *w) {
 
 static weft_device *open_ref(void) {
   weft_device *device;
-  weft_device_config config = {"ref", 1, NULL};
+  weft_device_config config = {.backend = "ref", .n_threads = 1, .isa = NULL};
   assert_int_equal(weft_device_open(&config, &device, NULL), WEFT_OK);
   return device;
 }
