@@ -31,6 +31,21 @@ typedef struct limit {
   uint32_t value, low, high;
 } limit;
 
+static weft_status check_tenants(const weft_engine_config *c, weft_error *error) {
+  for (uint32_t i = 0; c->tenant != NULL && i < c->n_tenants; i++) {
+    const weft_tenant_config *t = &c->tenant[i];
+    if (t->weight > WEFT_WEIGHT_MAX) {
+      return weft_fail(error, WEFT_E_INVALID, "engine: weight of tenant %u is %u; at most %d", i,
+                       t->weight, WEFT_WEIGHT_MAX);
+    }
+    if (t->priority_class < WEFT_CLASS_LOW || t->priority_class > WEFT_CLASS_HIGH) {
+      return weft_fail(error, WEFT_E_INVALID, "engine: class of tenant %u is %d; it must be -1, 0 or 1",
+                       i, t->priority_class);
+    }
+  }
+  return WEFT_OK;
+}
+
 static weft_status check_limits(const weft_engine_config *c, weft_error *error) {
   const limit rows[] = {
       {"n_runners", c->n_runners, 1, WEFT_LANES_MAX},
@@ -163,6 +178,11 @@ static weft_status take_memory(weft_engine *e) {
   if (status != WEFT_OK) return status;
   status = weft_recorder_open(&e->recorder);
   if (status != WEFT_OK) return status;
+  e->account = weft_alloc(c->n_tenants, sizeof *e->account);
+  if (e->account == NULL) return WEFT_E_NO_MEMORY;
+  for (uint32_t i = 0; i < c->n_tenants; i++) {
+    weft_account_open(&e->account[i], &e->tenants.tenant[i].config);
+  }
   status = weft_deadlines_open(&e->deadlines, c->running_max + c->waiting_max);
   if (status != WEFT_OK) return status;
   return weft_batcher_open(&e->batcher, rows_max, 2 * n_works, groups_max,
@@ -178,6 +198,7 @@ static void free_engine(weft_engine *e) {
   weft_batcher_close(&e->batcher);
   weft_deadlines_close(&e->deadlines);
   weft_tenants_close(&e->tenants);
+  weft_free(e->account);
   weft_recorder_close(&e->recorder);
   weft_free(e->rank);
   weft_free(e->ranked);
@@ -190,6 +211,7 @@ weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out
                              weft_error *error) {
   *out = NULL;
   weft_status status = check_limits(config, error);
+  if (status == WEFT_OK) status = check_tenants(config, error);
   for (uint32_t i = 0; status == WEFT_OK && i < config->n_runners; i++) {
     status = check_runner(config, i, error);
   }
@@ -213,7 +235,8 @@ weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out
                   "engine: no memory for %u running and %u waiting requests; lower one of them",
                   config->running_max, config->waiting_max);
   }
-  if (status == WEFT_OK && weft_inbox_open(&e->inbox, config->waiting_max, config->running_max)) {
+  if (status == WEFT_OK &&
+      weft_inbox_open(&e->inbox, config->waiting_max, config->running_max, e->account)) {
     status = weft_fail(error, WEFT_E_NO_MEMORY, "engine: the system refused a lock");
   }
   if (status != WEFT_OK) {
@@ -288,6 +311,15 @@ uint32_t weft_engine_get_steps(weft_engine *engine, weft_step_record *out, uint3
 
 uint32_t weft_engine_get_requests(weft_engine *engine, weft_request_record *out, uint32_t max) {
   return weft_recorder_requests(&engine->recorder, out, max);
+}
+
+void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_tenant_stats *out) {
+  weft_account account = weft_inbox_account(&engine->inbox, tenant);
+  (void)pthread_mutex_lock(&engine->stats_mutex);
+  *out = engine->tenants.shared[tenant].stats;
+  (void)pthread_mutex_unlock(&engine->stats_mutex);
+  out->n_waiting = account.n_waiting;
+  memcpy(out->n_refused, account.n_refused, sizeof out->n_refused);
 }
 
 weft_pager *weft_engine_pager(weft_engine *engine) {

@@ -29,6 +29,9 @@ enum { WEFT_WEIGHT_MAX = 1000 };
 typedef struct weft_tenant_config {
   uint32_t weight;           /* [1] its share of the device against other tenants; <= WEFT_WEIGHT_MAX */
   int32_t priority_class;    /* [normal] who starts first: -1 low, 0 normal, 1 high */
+  uint32_t running_max;      /* [no limit] requests running at once */
+  uint32_t waiting_max;      /* [no limit] requests waiting; beyond it submit gives WEFT_FULL */
+  uint32_t tokens_per_minute; /* [no limit] prompt tokens computed and answer tokens; beyond it submit gives WEFT_FULL */
 } weft_tenant_config;
 
 typedef struct weft_engine_config {
@@ -93,6 +96,8 @@ typedef struct weft_request_params {
   weft_request *sibling;
   bool canvas_events;     /* keep every denoise step's canvas for poll */
   bool trace;             /* ... with all arrays of the sampler */
+  uint64_t *retry_us;     /* optional; written by a submit that says FULL: an estimate of when a place or the tokens
+                             are there, 0: never */
 } weft_request_params;
 
 /* Copies of what happened; see weft_engine_poll. */
@@ -135,8 +140,9 @@ weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out
 /* All requests must have been released. */
 void weft_engine_close(weft_engine *engine);
 
-/* Checks the request against what could ever fit (pool, context, vocabulary, parameters): INVALID or TOO_LARGE with
- * one line, FULL when the queue is full. On WEFT_OK the caller owns *out until release. */
+/* Checks the request against what could ever fit (pool, context, vocabulary, parameters, limits of the tenant): INVALID
+ * or TOO_LARGE with one line; FULL when the queue is full or a limit of the tenant is reached for now. On WEFT_OK the
+ * caller owns *out until release. */
 weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *params, uint64_t now_us,
                                weft_request **out, weft_error *error);
 void weft_engine_cancel(weft_engine *engine, weft_request *request); /* any time, any thread, any number of times */
@@ -184,9 +190,28 @@ typedef struct weft_engine_stats {
   weft_lane_stats lane[WEFT_SPACES_MAX]; /* [n_lanes], by runner */
   weft_pager_stats pager;
 } weft_engine_stats;
+/* Why submit said WEFT_FULL. */
+typedef enum weft_refused {
+  WEFT_REFUSED_QUEUE = 0,        /* of all tenants */
+  WEFT_REFUSED_TENANT_QUEUE = 1,
+  WEFT_REFUSED_TOKENS = 2,       /* of this minute */
+  WEFT_REFUSED_NONE = 3          /* the engine drains or has stopped: nobody's limit */
+} weft_refused;
+enum { WEFT_REFUSED_KINDS = 3 };
+
+/* One tenant's part. */
+typedef struct weft_tenant_stats {
+  uint32_t n_running, n_waiting;
+  uint64_t n_submitted, n_finished, n_preemptions;
+  uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens;
+  uint64_t n_rows, cost;         /* planned for it; cost: what fair share charged, before the weight */
+  uint64_t n_refused[WEFT_REFUSED_KINDS];
+  uint64_t queue[20], queue_us;  /* as in weft_engine_stats */
+} weft_tenant_stats;
 extern const uint64_t weft_latency_bounds_us[19];
 /* A consistent copy, taken by the engine between steps; any thread. */
 void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out);
+void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_tenant_stats *out);
 
 /* Copies the newest at most max records of steps, of requests that ended, oldest first; any thread. */
 uint32_t weft_engine_get_steps(weft_engine *engine, weft_step_record *out, uint32_t max);

@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "scheduler/batcher.h"
+#include "scheduler/forecast.h"
 #include "scheduler/inbox.h"
 #include "scheduler/plan.h"
 #include "scheduler/ready.h"
@@ -68,6 +69,8 @@ struct weft_engine {
   weft_deadlines deadlines;
   weft_batcher batcher;
   weft_inbox inbox; /* any thread */
+  weft_account *account; /* [n_tenants], under the inbox's mutex */
+  weft_forecast forecast;
 
   /* running requests, dense: rank[i] belongs to ranked[i] */
   weft_rank *rank;
@@ -98,6 +101,7 @@ struct weft_engine {
   weft_recorder recorder; /* any thread */
   pthread_mutex_t stats_mutex;
   weft_engine_stats shared_stats; /* under stats_mutex */
+  weft_forecast shared_forecast;  /* under stats_mutex */
   pthread_t thread;
   bool has_thread; /* start and stop: the caller's thread */
 };
@@ -119,6 +123,7 @@ typedef struct weft_planner {
   weft_lane *lane;
   weft_plan *plan;
   uint32_t rows_left;
+  uint64_t cost; /* of what is planned */
 } weft_planner;
 void weft_planner_run(weft_planner *planner);
 /* Plans what this running request can use of the rows left. False: it wanted rows and got none. */

@@ -4,7 +4,8 @@
 #include <string.h>
 #include <time.h>
 
-weft_status weft_inbox_open(weft_inbox *inbox, uint32_t waiting_max, uint32_t running_max) {
+weft_status weft_inbox_open(weft_inbox *inbox, uint32_t waiting_max, uint32_t running_max,
+                            weft_account *account) {
   memset(inbox, 0, sizeof *inbox);
   pthread_condattr_t attributes;
   if (pthread_condattr_init(&attributes) != 0) return WEFT_E_NO_MEMORY;
@@ -17,6 +18,7 @@ weft_status weft_inbox_open(weft_inbox *inbox, uint32_t waiting_max, uint32_t ru
     return WEFT_E_NO_MEMORY;
   }
   inbox->last = &inbox->first;
+  inbox->account = account;
   inbox->waiting_max = waiting_max;
   inbox->live_max = waiting_max + running_max;
   return WEFT_OK;
@@ -40,19 +42,34 @@ static void note_and_unlock(weft_inbox *inbox) {
   unlock(inbox);
 }
 
-weft_status weft_inbox_put(weft_inbox *inbox, weft_request *request, weft_error *error) {
-  lock(inbox);
-  const char *refusal = NULL;
-  if (inbox->closed) refusal = "the engine has stopped and takes no new requests";
-  if (inbox->draining) refusal = "the engine is draining and takes no new requests";
-  if (refusal != NULL) {
-    unlock(inbox);
-    return weft_fail(error, WEFT_FULL, "%s", refusal);
+/* Under the mutex. */
+static weft_status judge(weft_inbox *inbox, const weft_request *request, uint64_t now_us,
+                         weft_refused *why, weft_error *error) {
+  *why = WEFT_REFUSED_NONE;
+  if (inbox->closed) {
+    return weft_fail(error, WEFT_FULL, "the engine has stopped and takes no new requests");
   }
+  if (inbox->draining) {
+    return weft_fail(error, WEFT_FULL, "the engine is draining and takes no new requests");
+  }
+  weft_account *account = &inbox->account[request->tenant];
   if (inbox->n_waiting >= inbox->waiting_max || inbox->n_live >= inbox->live_max) {
-    unlock(inbox);
+    *why = WEFT_REFUSED_QUEUE;
+    account->n_refused[*why] += 1;
     return weft_fail(error, WEFT_FULL, "the queue is full: %u requests wait; come again later",
                      inbox->waiting_max);
+  }
+  return weft_account_take(account, request->n_prompt + request->size.answer_max, now_us, why,
+                           error);
+}
+
+weft_status weft_inbox_put(weft_inbox *inbox, weft_request *request, uint64_t now_us,
+                           weft_refused *why, weft_error *error) {
+  lock(inbox);
+  weft_status status = judge(inbox, request, now_us, why, error);
+  if (status != WEFT_OK) {
+    unlock(inbox);
+    return status;
   }
   inbox->n_waiting += 1;
   inbox->n_live += 1;
@@ -115,16 +132,27 @@ weft_inbox_notes weft_inbox_take(weft_inbox *inbox) {
   return notes;
 }
 
-void weft_inbox_count_waiting(weft_inbox *inbox, int32_t change) {
+void weft_inbox_count_waiting(weft_inbox *inbox, uint32_t tenant, int32_t change) {
   lock(inbox);
+  uint32_t *own = &inbox->account[tenant].n_waiting;
   inbox->n_waiting = (uint32_t)((int32_t)inbox->n_waiting + change);
+  *own = (uint32_t)((int32_t)*own + change);
   unlock(inbox);
 }
 
-void weft_inbox_count_finished(weft_inbox *inbox) {
+void weft_inbox_count_finished(weft_inbox *inbox, uint32_t tenant, uint32_t n_unused,
+                               uint64_t now_us) {
   lock(inbox);
   inbox->n_live -= 1;
+  weft_account_give_back(&inbox->account[tenant], n_unused, now_us);
   unlock(inbox);
+}
+
+weft_account weft_inbox_account(weft_inbox *inbox, uint32_t tenant) {
+  lock(inbox);
+  weft_account account = inbox->account[tenant];
+  unlock(inbox);
+  return account;
 }
 
 bool weft_inbox_sleep(weft_inbox *inbox, uint64_t until_us) {

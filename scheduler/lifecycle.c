@@ -9,8 +9,15 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "scheduler/cost.h"
 #include "scheduler/engine_internal.h"
 #include "scheduler/latency.h"
+
+static weft_tenant_stats *tenant_stats(weft_engine *e, const weft_request *r) {
+  weft_tenant *tenant = &e->tenants.tenant[r->tenant];
+  tenant->changed = true;
+  return &tenant->stats;
+}
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
@@ -36,6 +43,7 @@ void weft_lifecycle_dequeue(weft_engine *e, weft_request *r) {
 void weft_lifecycle_accept(weft_engine *e, weft_request *r) {
   r->arrival = e->n_arrivals++;
   e->stats.n_submitted += 1;
+  tenant_stats(e, r)->n_submitted += 1;
   if (r->asked.deadline_us > 0) {
     weft_deadlines_add(&e->deadlines, r->asked.deadline_us, r, &r->deadline_at);
   }
@@ -64,6 +72,11 @@ static void count_start(weft_engine *e, weft_request *r) {
   e->stats.queue_us += waited;
   weft_latency_count(e->stats.queue, waited);
   e->stats.n_prompt_tokens += r->asked.n_tokens;
+  weft_tenant_stats *own = tenant_stats(e, r);
+  own->queue_us += waited;
+  weft_latency_count(own->queue, waited);
+  own->n_prompt_tokens += r->asked.n_tokens;
+  own->n_cached_tokens += r->usage.n_cached;
 }
 
 void weft_lifecycle_make_ready(weft_engine *e, weft_request *r) {
@@ -77,7 +90,7 @@ void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
   if (!r->admitted_once) count_start(e, r);
   expect_no_more(r);
   if (r->head->trunk == NULL) r->head->trunk = r;
-  weft_inbox_count_waiting(&e->inbox, -1);
+  weft_inbox_count_waiting(&e->inbox, r->tenant, -1);
   e->n_changes += 1;
   r->state = WEFT_REQUEST_RUNNING;
   r->need_pages = 0;
@@ -96,7 +109,7 @@ void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
   e->n_running += 1;
   e->n_busy = e->n_running;
   lane->n_running += 1;
-  e->tenants.tenant[r->tenant].n_running += 1;
+  tenant_stats(e, r)->n_running += 1;
 }
 
 static void unrank(weft_engine *e, weft_request *r) {
@@ -146,7 +159,7 @@ static void leave(weft_engine *e, weft_request *r) {
   lane->runner->ops->slot_close(lane->runner, r->slot);
   lane->free_slot[lane->n_free_slots++] = r->slot;
   lane->n_running -= 1;
-  e->tenants.tenant[r->tenant].n_running -= 1;
+  tenant_stats(e, r)->n_running -= 1;
   unrank(e, r);
   if (r->finish == WEFT_FINISH_NONE) {
     r->state = WEFT_REQUEST_WAITING;
@@ -184,7 +197,8 @@ bool weft_lifecycle_preempt(weft_engine *e, weft_request *r) {
   e->preempted = true;
   e->stats.n_preemptions += 1;
   r->usage.n_preemptions += 1;
-  weft_inbox_count_waiting(&e->inbox, 1);
+  tenant_stats(e, r)->n_preemptions += 1;
+  weft_inbox_count_waiting(&e->inbox, r->tenant, 1);
   start_leaving(e, r);
   return try_leave(e, r);
 }
@@ -197,6 +211,17 @@ void weft_lifecycle_landed(weft_engine *e, weft_request *r) {
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
+/* Of the tokens that its tenant's account gave for it. */
+static uint32_t tokens_unused(const weft_request *r) {
+  if (!r->admitted_once) return r->n_prompt + r->size.answer_max;
+  return r->usage.n_cached + r->size.answer_max - r->n_answer;
+}
+
+static uint64_t cost_of_answer(const weft_request *r) {
+  uint32_t n_rows = r->canvas ? r->usage.n_denoise_steps * r->size.n_canvas : r->n_answer;
+  return weft_cost_of_segment(n_rows, r->n_tokens);
+}
+
 static void count_finish(weft_engine *e, weft_request *r) {
   weft_usage *u = &r->usage;
   u->n_answer = r->n_answer;
@@ -204,6 +229,9 @@ static void count_finish(weft_engine *e, weft_request *r) {
   e->stats.n_finished[r->finish] += 1;
   uint64_t e2e = u->finished_us > u->submitted_us ? u->finished_us - u->submitted_us : 0;
   e->stats.e2e_sum_us += e2e;
+  tenant_stats(e, r)->n_finished += 1;
+  tenant_stats(e, r)->n_answer_tokens += r->n_answer;
+  if (r->admitted_once) weft_forecast_answer(&e->forecast, cost_of_answer(r));
   weft_latency_count(e->stats.e2e, e2e);
   if (r->n_answer < 2) return;
   uint64_t tpot = (u->finished_us - u->first_token_us) / (r->n_answer - 1);
@@ -243,8 +271,8 @@ void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish,
   bool waited = r->state == WEFT_REQUEST_WAITING;
   bool preempted = r->state == WEFT_REQUEST_LEAVING; /* it was counted as waiting already */
   if (waited) weft_lifecycle_dequeue(e, r);
-  if (waited || preempted) weft_inbox_count_waiting(&e->inbox, -1);
-  weft_inbox_count_finished(&e->inbox);
+  if (waited || preempted) weft_inbox_count_waiting(&e->inbox, r->tenant, -1);
+  weft_inbox_count_finished(&e->inbox, r->tenant, tokens_unused(r), e->now_us);
   weft_request_publish_end(r);
   weft_request_tell(r);
   if (waited) {

@@ -80,7 +80,9 @@ static inline weft_work *add_work(weft_planner *p, weft_request *r, weft_work_ki
   p->rows_left -= n_rows;
   r->n_in_flight += 1;
   r->planned_in = p->plan->number;
-  weft_tenants_charge(&p->engine->tenants, r->tenant, weft_cost_of_segment(n_rows, r->n_planned));
+  uint64_t cost = weft_cost_of_segment(n_rows, r->n_planned);
+  p->cost += cost;
+  weft_tenants_charge(&p->engine->tenants, r->tenant, n_rows, cost);
   return work;
 }
 

@@ -115,7 +115,10 @@ bool weft_engine_launch(weft_engine *e) {
       weft_lifecycle_break(e, lane, WEFT_E_DEVICE, "the start of a request");
       continue;
     }
-    if (plan->n_rows > 0 && submit(e, lane, plan)) return true;
+    if (plan->n_rows > 0 && submit(e, lane, plan)) {
+      weft_forecast_step(&e->forecast, planner.cost, e->now_us);
+      return true;
+    }
   }
   return false;
 }
@@ -197,6 +200,8 @@ void weft_engine_share_stats(weft_engine *e) {
   }
   (void)pthread_mutex_lock(&e->stats_mutex);
   e->shared_stats = e->stats;
+  e->shared_forecast = e->forecast;
+  weft_tenants_share(&e->tenants);
   (void)pthread_mutex_unlock(&e->stats_mutex);
 }
 
@@ -217,6 +222,7 @@ weft_status weft_engine_turn(weft_engine *e, uint64_t now_us) {
     e->step_ns += turn_ns;
     e->plan_ns += turn_ns - e->runner_ns;
   }
+  if (!launched) weft_forecast_idle(&e->forecast);
   if (!launched && !landed && e->n_changes == n_changes) return WEFT_AGAIN;
   weft_engine_share_stats(e);
   return WEFT_OK;

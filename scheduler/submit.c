@@ -107,6 +107,16 @@ static weft_status check_sibling(const weft_request_params *p, weft_error *error
                    "a sibling must have the same prompt, model, kind, tenant and cache");
 }
 
+static weft_status check_tokens_per_minute(const weft_engine *e, const weft_request_params *p,
+                                           const weft_request_size *size, weft_error *error) {
+  uint32_t limit = e->account[p->tenant].tokens_per_minute; /* never changes */
+  if (limit == 0 || p->n_tokens + size->answer_max <= limit) return WEFT_OK;
+  return weft_fail(error, WEFT_E_TOO_LARGE,
+                   "%u prompt tokens and %u answer tokens are more than this tenant's %u a minute; "
+                   "prompt and max_tokens together may be as many",
+                   p->n_tokens, size->answer_max, limit);
+}
+
 static weft_status judge(const weft_engine *e, const weft_request_params *p,
                          weft_request_size *size, weft_error *error) {
   if (p->runner >= e->n_lanes) {
@@ -131,8 +141,35 @@ static weft_status judge(const weft_engine *e, const weft_request_params *p,
         "have %u",
         p->n_tokens, context, context - 1);
   }
-  return p->canvas ? size_canvas(e, lane, p, context, size, error)
-                   : size_autoregressive(e, lane, p, context, size, error);
+  status = p->canvas ? size_canvas(e, lane, p, context, size, error)
+                     : size_autoregressive(e, lane, p, context, size, error);
+  return status == WEFT_OK ? check_tokens_per_minute(e, p, size, error) : status;
+}
+
+/* When the tokens are there; when a place comes free. */
+static uint64_t estimate_retry_us(weft_engine *e, const weft_request_params *p,
+                                  const weft_request_size *size, weft_refused why) {
+  uint32_t tenant = p->tenant;
+  if (why == WEFT_REFUSED_NONE) return 0;
+  if (why == WEFT_REFUSED_TOKENS) {
+    weft_account account = weft_inbox_account(&e->inbox, tenant);
+    return weft_account_retry_us(&account, p->n_tokens + size->answer_max);
+  }
+  (void)pthread_mutex_lock(&e->stats_mutex);
+  const weft_tenant_view *view = e->tenants.shared;
+  uint64_t cost = view[tenant].queued_cost;
+  uint32_t n = view[tenant].n_queued;
+  double share = weft_tenants_share_of(&e->tenants, tenant);
+  if (why == WEFT_REFUSED_QUEUE) {
+    cost = 0, n = 0, share = 1.0;
+    for (uint32_t i = 0; i < e->config.n_tenants; i++) {
+      cost += view[i].queued_cost;
+      n += view[i].n_queued;
+    }
+  }
+  uint64_t us = weft_forecast_us(&e->shared_forecast, cost, n, share);
+  (void)pthread_mutex_unlock(&e->stats_mutex);
+  return us;
 }
 
 weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *params,
@@ -147,10 +184,12 @@ weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *p
                      params->n_tokens);
   }
   request->usage.submitted_us = now_us;
-  status = weft_inbox_put(&engine->inbox, request, error);
+  weft_refused why;
+  status = weft_inbox_put(&engine->inbox, request, now_us, &why, error);
   if (status != WEFT_OK) {
     weft_request_unref(request); /* the engine's */
     weft_request_unref(request);
+    if (params->retry_us != NULL) *params->retry_us = estimate_retry_us(engine, params, &size, why);
     return status;
   }
   *out = request;

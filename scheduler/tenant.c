@@ -4,6 +4,9 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "scheduler/cost.h"
+
+#define CLOCK_MAX (UINT64_C(1) << 62)
 
 weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *config,
                               uint32_t n_tenants, uint32_t n_lanes) {
@@ -12,7 +15,8 @@ weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *c
   tenants->queue = weft_alloc((size_t)n_tenants * n_lanes, sizeof *tenants->queue);
   tenants->n_ready = weft_alloc((size_t)n_tenants * n_lanes, sizeof *tenants->n_ready);
   tenants->contender = weft_alloc(n_tenants, sizeof *tenants->contender);
-  if (tenants->tenant == NULL || tenants->queue == NULL || tenants->n_ready == NULL ||
+  tenants->shared = weft_alloc(n_tenants, sizeof *tenants->shared);
+  if (tenants->shared == NULL || tenants->tenant == NULL || tenants->queue == NULL || tenants->n_ready == NULL ||
       tenants->contender == NULL) {
     weft_tenants_close(tenants);
     return WEFT_E_NO_MEMORY;
@@ -22,6 +26,7 @@ weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *c
     weft_tenant *t = &tenants->tenant[i];
     if (config != NULL) t->config = config[i];
     if (t->config.weight == 0) t->config.weight = 1;
+    t->ticks = WEFT_CLOCK_UNIT / t->config.weight;
     weft_list_init(&t->works);
   }
   return WEFT_OK;
@@ -32,6 +37,7 @@ void weft_tenants_close(weft_tenants *tenants) {
   weft_free(tenants->queue);
   weft_free(tenants->n_ready);
   weft_free(tenants->contender);
+  weft_free(tenants->shared);
   memset(tenants, 0, sizeof *tenants);
 }
 
@@ -52,9 +58,11 @@ bool weft_tenants_queued_before(const weft_request *a, const weft_request *b) {
  * one walk from the end that is closer by arrival. */
 void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request) {
   weft_tenant *tenant = &tenants->tenant[request->tenant];
-  bool idle = tenant->n_waiting == 0 && tenant->n_running == 0;
+  bool idle = tenant->n_queued == 0 && tenant->stats.n_running == 0;
   if (idle && tenant->clock < tenants->now) tenant->clock = tenants->now;
-  tenant->n_waiting += 1;
+  tenant->n_queued += 1;
+  tenant->queued_cost += weft_cost_of_segment(request->n_tokens, 0);
+  tenant->changed = true;
   weft_link *queue = queue_of(tenants, request->lane, request->tenant), *at;
   if (request->admitted_once || request->retry_step > 0) {
     for (at = queue->next; at != queue; at = at->next) {
@@ -69,20 +77,29 @@ void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request) {
 }
 
 void weft_tenants_dequeued(weft_tenants *tenants, const weft_request *request) {
-  tenants->tenant[request->tenant].n_waiting -= 1;
+  weft_tenant *tenant = &tenants->tenant[request->tenant];
+  tenant->n_queued -= 1;
+  tenant->queued_cost -= weft_cost_of_segment(request->n_tokens, 0);
+  tenant->changed = true;
+}
+
+bool weft_tenants_may_start(const weft_tenants *tenants, uint32_t tenant) {
+  const weft_tenant *t = &tenants->tenant[tenant];
+  return t->config.running_max == 0 || t->stats.n_running < t->config.running_max;
 }
 
 weft_request *weft_tenants_first(const weft_tenants *tenants, uint32_t lane, uint32_t tenant) {
   weft_link *queue = queue_of(tenants, lane, tenant);
-  return weft_list_empty(queue) ? NULL : WEFT_OF_LINK(queue->next, weft_request, link);
+  if (weft_list_empty(queue) || !weft_tenants_may_start(tenants, tenant)) return NULL;
+  return WEFT_OF_LINK(queue->next, weft_request, link);
 }
 
 weft_request *weft_tenants_any(const weft_tenants *tenants, uint32_t lane) {
-  weft_request *first = NULL;
-  for (uint32_t i = 0; i < tenants->n_tenants && first == NULL; i++) {
-    first = weft_tenants_first(tenants, lane, i);
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) {
+    weft_link *queue = queue_of(tenants, lane, i);
+    if (!weft_list_empty(queue)) return WEFT_OF_LINK(queue->next, weft_request, link);
   }
-  return first;
+  return NULL;
 }
 
 /* ---- order ----------------------------------------------------------------------------------- */
@@ -103,11 +120,20 @@ weft_rank weft_tenants_rank(const weft_tenants *tenants, const weft_request *req
                                        : tenants->tenant[request->tenant].config.priority_class};
 }
 
+/* Clocks are only compared, so all may be turned back by as much. */
+static void turn_back(weft_tenants *tenants) {
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) {
+    uint64_t *clock = &tenants->tenant[i].clock;
+    *clock = *clock > tenants->now ? *clock - tenants->now : 0;
+  }
+  tenants->now = 0;
+}
+
 void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work) {
   uint64_t least = UINT64_MAX, most = 0;
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {
     weft_tenant *t = &tenants->tenant[i];
-    bool idle = t->n_waiting == 0 && t->n_running == 0;
+    bool idle = t->n_queued == 0 && t->stats.n_running == 0;
     t->wants &= idle ? 0 : lanes_with_work;
     if (t->wants != 0 && t->clock < least) least = t->clock;
     if (t->clock > most) most = t->clock;
@@ -118,4 +144,27 @@ void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work) {
     weft_tenant *t = &tenants->tenant[i];
     if (t->wants == 0 && t->clock < tenants->now) t->clock = tenants->now;
   }
+  if (tenants->now >= CLOCK_MAX) turn_back(tenants);
+}
+
+/* ---- what others see --------------------------------------------------------------------------- */
+
+void weft_tenants_share(weft_tenants *tenants) {
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) {
+    weft_tenant *t = &tenants->tenant[i];
+    if (!t->changed && t->stats.n_running == 0) continue;
+    t->changed = false;
+    tenants->shared[i] = (weft_tenant_view){.stats = t->stats,
+                                            .n_queued = t->n_queued,
+                                            .queued_cost = t->queued_cost,
+                                            .active = t->n_queued + t->stats.n_running > 0};
+  }
+}
+
+double weft_tenants_share_of(const weft_tenants *tenants, uint32_t tenant) {
+  double sum = 0, own = tenants->tenant[tenant].config.weight;
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) {
+    if (tenants->shared[i].active || i == tenant) sum += tenants->tenant[i].config.weight;
+  }
+  return own / sum;
 }

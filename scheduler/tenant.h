@@ -13,15 +13,27 @@
 #include "scheduler/policy.h"
 #include "scheduler/request.h"
 
-enum { WEFT_CLOCK_UNIT = 1000 }; /* clock ticks of one unit of cost at weight 1 */
+enum { WEFT_CLOCK_UNIT = 720720 }; /* clock ticks of one unit of cost at weight 1; 1 to 16 divide it */
 
 typedef struct weft_tenant {
   weft_tenant_config config; /* defaults filled in */
+  uint32_t ticks; /* of one unit of cost */
   uint64_t clock;
   uint64_t wants; /* one bit per lane: the last plan left something undone */
-  uint32_t n_waiting, n_running;
+  uint32_t n_queued;
   weft_link works; /* what share.c may still plan for it in the present plan */
+  uint64_t queued_cost; /* of the prompts in its queues */
+  bool changed;         /* stats, since they were last shared */
+  weft_tenant_stats stats; /* n_waiting and n_refused are the inbox's */
 } weft_tenant;
+
+/* What other threads may see of it. */
+typedef struct weft_tenant_view {
+  weft_tenant_stats stats;
+  uint64_t queued_cost;
+  uint32_t n_queued;
+  bool active;
+} weft_tenant_view;
 
 typedef struct weft_tenants {
   uint32_t n_tenants, n_lanes;
@@ -30,6 +42,7 @@ typedef struct weft_tenants {
   weft_link *queue;     /* [n_lanes][n_tenants] */
   uint32_t *n_ready;    /* [n_lanes][n_tenants] requests that decode or denoise */
   uint32_t *contender;  /* [n_tenants], scratch of share.c */
+  weft_tenant_view *shared; /* [n_tenants], under the engine's stats_mutex */
 } weft_tenants;
 
 /* config: [n_tenants] or NULL. */
@@ -42,7 +55,10 @@ void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request);
 void weft_tenants_dequeued(weft_tenants *tenants, const weft_request *request);
 /* The order of one tenant's requests in its queue. */
 bool weft_tenants_queued_before(const weft_request *a, const weft_request *b);
-/* The first waiting request of a tenant on a lane; NULL when none waits. It stays queued. */
+/* Its limits let one more request start. */
+bool weft_tenants_may_start(const weft_tenants *tenants, uint32_t tenant);
+/* The first waiting request of a tenant on a lane that its limits let start; NULL when there is none.
+ * It stays queued. */
 weft_request *weft_tenants_first(const weft_tenants *tenants, uint32_t lane, uint32_t tenant);
 /* Any request in the lane's queues; NULL when empty. */
 weft_request *weft_tenants_any(const weft_tenants *tenants, uint32_t lane);
@@ -54,13 +70,22 @@ weft_rank weft_tenants_rank(const weft_tenants *tenants, const weft_request *req
 /* A plan is complete, and `wants` says who has something left undone: draws the clocks level. */
 void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work);
 
+/* Both under the engine's stats_mutex; share_of by any thread. */
+void weft_tenants_share(weft_tenants *tenants);
+/* The part of the device that the tenant would have among those that are active now, (0 .. 1]. */
+double weft_tenants_share_of(const weft_tenants *tenants, uint32_t tenant);
+
 static inline uint64_t weft_tenants_ticks(const weft_tenants *tenants, uint32_t tenant,
                                           uint64_t cost) {
-  return cost * WEFT_CLOCK_UNIT / tenants->tenant[tenant].config.weight;
+  return cost * tenants->tenant[tenant].ticks;
 }
 
-static inline void weft_tenants_charge(weft_tenants *tenants, uint32_t tenant, uint64_t cost) {
-  tenants->tenant[tenant].clock += weft_tenants_ticks(tenants, tenant, cost);
+static inline void weft_tenants_charge(weft_tenants *tenants, uint32_t tenant, uint32_t n_rows,
+                                       uint64_t cost) {
+  weft_tenant *t = &tenants->tenant[tenant];
+  t->clock += cost * t->ticks;
+  t->stats.n_rows += n_rows;
+  t->stats.cost += cost;
 }
 
 static inline uint32_t *weft_tenants_n_ready(weft_tenants *tenants, const weft_request *r) {

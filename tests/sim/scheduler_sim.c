@@ -8,7 +8,7 @@
  *
  * Oracles: one final event each; an answer equals that of the same request alone (or is a prefix of
  * it when the request was ended from outside); everything free after drain; laws of the pager every
- * few steps; bounded number of steps; cancel within one step; cached tokens only from the same
+ * few steps; bounded number of steps; limits of tenants never exceeded; cancel within one step; cached tokens only from the same
  * sharing domain; the runner's contract kept. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 #include "scheduler/fake_runner.h"
 #include "tests/support/fake_solo.h"
 
-enum { RUNNERS_MAX = 3, REQUESTS_MAX = 48, BASES = 4, PROMPT_MAX = 96, DEFAULT_SEEDS = 10000 };
+enum { TENANTS_MAX = 4, RUNNERS_MAX = 3, REQUESTS_MAX = 48, BASES = 4, PROMPT_MAX = 96, DEFAULT_SEEDS = 10000 };
 
 typedef struct sim_rule {
   int32_t modulus, rest;
@@ -44,6 +44,12 @@ typedef struct sim_request {
   weft_event end;
 } sim_request;
 
+/* Tokens that a tenant took and has not given back, and the least that this less its allowance was:
+ * from there on the law of its account counts. */
+typedef struct sim_tokens {
+  double net, least;
+} sim_tokens;
+
 typedef struct sim {
   uint64_t seed, draws;
   bool verbose;
@@ -51,6 +57,8 @@ typedef struct sim {
   weft_fake_config fake[RUNNERS_MAX];
   weft_runner *runner[RUNNERS_MAX];
   weft_engine_config config;
+  weft_tenant_config tenant[TENANTS_MAX];
+  sim_tokens tokens[TENANTS_MAX];
   weft_engine *engine;
   sim_request request[REQUESTS_MAX];
   uint32_t n_requests, step, n_steps_max;
@@ -61,7 +69,7 @@ typedef struct sim {
 } sim;
 
 typedef struct sim_totals {
-  uint64_t n_steps, n_requests, n_finished[6], n_refused, n_preemptions, n_mixed, n_switches,
+  uint64_t n_steps, n_requests, n_finished[6], n_refused, n_full, n_preemptions, n_mixed, n_switches,
       n_hits, n_void, n_waits, n_broken, n_forks;
 } sim_totals;
 
@@ -119,6 +127,19 @@ static void make_runner(sim *s, uint32_t i) {
   if (f->fail_submit_at + f->fail_collect_at + f->fail_slot_at > 0) s->faulty = true;
 }
 
+static void make_tenants(sim *s) {
+  if (chance(s, 40)) return;
+  s->config.tenant = s->tenant;
+  for (uint32_t i = 0; i < s->config.n_tenants; i++) {
+    weft_tenant_config *t = &s->tenant[i];
+    t->weight = draw(s, 0, 8);
+    t->priority_class = (int32_t)draw(s, 0, 2) - 1;
+    if (chance(s, 30)) t->running_max = draw(s, 1, 4);
+    if (chance(s, 30)) t->waiting_max = draw(s, 1, 6);
+    if (chance(s, 20)) t->tokens_per_minute = draw(s, 100, 100000);
+  }
+}
+
 static void make_config(sim *s) {
   weft_engine_config *c = &s->config;
   c->n_runners = chance(s, 50) ? 1 : draw(s, 2, RUNNERS_MAX);
@@ -127,7 +148,8 @@ static void make_config(sim *s) {
   c->prefill_chunk = chance(s, 30) ? 0 : draw(s, 1, 24);
   c->running_max = draw(s, 1, 16);
   c->waiting_max = draw(s, 3, 40);
-  c->n_tenants = draw(s, 1, 4);
+  c->n_tenants = draw(s, 1, TENANTS_MAX);
+  make_tenants(s);
   c->seq_tokens_max = draw(s, 40, 160);
   c->overlap = chance(s, 60);
   c->no_prefix_cache = chance(s, 20);
@@ -339,6 +361,33 @@ static void check_drained(sim *s) {
 
 /* ---- what the clients do --------------------------------------------------------------------- */
 
+/* In any span of time: taken less given back <= limit x (1 + minutes). */
+static void check_tokens(sim *s, const sim_request *r, uint32_t index, double taken) {
+  uint32_t limit = s->tenant[r->params.tenant].tokens_per_minute;
+  sim_tokens *t = &s->tokens[r->params.tenant];
+  double allowed = (double)limit / 60e6 * (double)s->now_us;
+  if (limit == 0) return;
+  if (t->net - allowed < t->least) t->least = t->net - allowed;
+  t->net += taken;
+  if (t->net - allowed > t->least + limit + 1e-3)
+    FAIL(s, "request %u: its tenant took more than %u tokens a minute", index, limit);
+}
+
+static uint32_t longest_answer(const sim *s, const weft_request_params *p) {
+  uint32_t room = context_of(s, p->runner) - p->n_tokens;
+  if (p->canvas) room -= room % s->fake[p->runner].model.n_canvas;
+  return p->max_tokens < room ? p->max_tokens : room;
+}
+
+/* What a request did not use goes back when it ends. */
+static void give_back_tokens(sim *s, const sim_request *r) {
+  const weft_usage *u = &r->end.usage;
+  uint32_t taken = r->params.n_tokens + longest_answer(s, &r->params);
+  bool started = u->started_us > 0;
+  uint32_t used = started ? r->params.n_tokens - u->n_cached + u->n_answer : 0;
+  check_tokens(s, r, 0, -(double)(taken - used));
+}
+
 static void take_event(sim *s, sim_request *r, uint32_t index, const weft_event *event) {
   if (r->finished) FAIL(s, "request %u: an event after the final one", index);
   if (event->kind == WEFT_EVENT_TOKENS) {
@@ -365,6 +414,7 @@ static void take_event(sim *s, sim_request *r, uint32_t index, const weft_event 
   } else {
     r->finished = true;
     r->end = *event;
+    give_back_tokens(s, r);
     totals.n_finished[event->finish] += 1;
     check_end(s, r, index);
   }
@@ -385,17 +435,44 @@ static void poll_all(sim *s) {
   }
 }
 
+/* A refusal by a limit is counted for its tenant and says when to come again. */
+static void check_refusal(sim *s, const sim_request *r, uint32_t index, uint64_t retry_us) {
+  weft_tenant_stats stats;
+  weft_engine_get_tenant_stats(s->engine, r->params.tenant, &stats);
+  const uint64_t *n = stats.n_refused;
+  if (n[0] + n[1] + n[2] == 0) FAIL(s, "request %u: refused by nothing", index);
+  if (retry_us == UINT64_MAX) FAIL(s, "request %u: refused without an estimate", index);
+  totals.n_full += 1;
+}
+
+/* No tenant runs more than its limit; a submission brings none above its queue's. */
+static void check_limits(sim *s) {
+  for (uint32_t i = 0; i < s->config.n_tenants; i++) {
+    const weft_tenant_config *t = &s->tenant[i];
+    weft_tenant_stats stats;
+    weft_engine_get_tenant_stats(s->engine, i, &stats);
+    if (t->running_max > 0 && stats.n_running > t->running_max)
+      FAIL(s, "tenant %u: %u requests run, its limit is %u", i, stats.n_running, t->running_max);
+    if (t->waiting_max > 0 && stats.n_waiting > t->waiting_max + stats.n_preemptions)
+      FAIL(s, "tenant %u: %u requests wait, its limit is %u", i, stats.n_waiting, t->waiting_max);
+  }
+}
+
 static void submit_one(sim *s, sim_request *r, uint32_t index) {
   weft_error error = {{0}};
   if (r->params.deadline_us > 0) r->params.deadline_us += s->now_us;
   if (r->elder != NULL) r->params.sibling = r->elder->handle; /* NULL once it was released */
+  uint64_t retry_us = UINT64_MAX;
+  r->params.retry_us = &retry_us;
   weft_status status = weft_engine_submit(s->engine, &r->params, s->now_us, &r->handle, &error);
   if (status == WEFT_FULL) { /* comes again */
+    check_refusal(s, r, index, retry_us);
     if (r->params.deadline_us > 0) r->params.deadline_us -= s->now_us;
     r->submit_step = s->step + 5;
     return;
   }
   totals.n_requests += 1;
+  if (status == WEFT_OK) check_tokens(s, r, index, r->params.n_tokens + longest_answer(s, &r->params));
   if (status != WEFT_OK) {
     if (status != WEFT_E_TOO_LARGE && status != WEFT_E_DEVICE)
       FAIL(s, "request %u: %s", index, error.text);
@@ -421,6 +498,7 @@ static void act(sim *s) {
       weft_engine_release(s->engine, r->handle);
       r->handle = NULL;
       r->released = true;
+      check_tokens(s, r, i, -(double)(r->params.n_tokens + longest_answer(s, &r->params)));
     }
   }
   if (chance(s, 1)) weft_engine_reset_cache(s->engine);
@@ -467,9 +545,10 @@ static void run_seed(uint64_t seed, bool verbose) {
   bool again = false;
   while (!all_over(s) || !weft_engine_idle(s->engine)) {
     act(s);
-    s->now_us += draw(s, 100, 1500);
+    s->now_us += again ? draw(s, 10000, 300000) : draw(s, 100, 1500); /* tokens of a minute come back */
     again = weft_engine_step(s->engine, s->now_us) == WEFT_AGAIN;
     poll_all(s);
+    check_limits(s);
     if (again && one_waits(s)) FAIL(s, "nothing to do, and a request waits");
     for (uint32_t i = 0; i < s->config.n_runners; i++) {
       const char *violation = weft_fake_runner_violation(s->runner[i]);
@@ -501,11 +580,11 @@ int main(int argc, char **argv) {
   for (unsigned long long seed = first; seed <= last; seed++) run_seed(seed, one);
   const uint64_t *f = totals.n_finished;
   printf(
-      "%llu seeds: %llu requests (%llu refused), %llu steps, %llu mixed, %llu switches, %llu "
-      "preemptions, %llu hits, %llu forks, "
+      "%llu seeds: %llu requests (%llu refused, %llu times full), %llu steps, %llu mixed, %llu "
+      "switches, %llu preemptions, %llu hits, %llu forks, "
       "%llu waits, %llu void rows, %llu broken runners; stop %llu, length %llu, cancelled %llu, "
       "deadline %llu, error %llu\n",
-      last - first + 1, (unsigned long long)totals.n_requests, (unsigned long long)totals.n_refused,
+      last - first + 1, (unsigned long long)totals.n_requests, (unsigned long long)totals.n_refused, (unsigned long long)totals.n_full,
       (unsigned long long)totals.n_steps, (unsigned long long)totals.n_mixed,
       (unsigned long long)totals.n_switches, (unsigned long long)totals.n_preemptions,
       (unsigned long long)totals.n_hits, (unsigned long long)totals.n_forks,

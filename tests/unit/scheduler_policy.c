@@ -198,7 +198,7 @@ static weft_request *next(weft_tenants *t) {
   if (r == NULL) return NULL;
   weft_list_remove(&r->link);
   weft_tenants_dequeued(t, r);
-  t->tenant[r->tenant].n_running += 1;
+  t->tenant[r->tenant].stats.n_running += 1;
   return r;
 }
 
@@ -212,11 +212,11 @@ static void clocks(void **state) {
     r[i] = waiting(i, i, 0);
     weft_tenants_enqueue(&t, &r[i]);
   }
-  for (uint32_t i = 0; i < 3; i++) weft_tenants_charge(&t, i, 100); /* by weight; 0 means 1 */
+  for (uint32_t i = 0; i < 3; i++) weft_tenants_charge(&t, i, 1, 100); /* by weight; 0 means 1 */
   assert_int_equal(t.tenant[0].clock, 4 * t.tenant[1].clock);
   assert_int_equal(t.tenant[2].clock, t.tenant[0].clock);
   /* Two want more and keep what they are owed; who wants nothing is raised to the least of them. */
-  weft_tenants_charge(&t, 0, 900);
+  weft_tenants_charge(&t, 0, 1, 900);
   t.tenant[0].wants = t.tenant[2].wants = 1;
   weft_tenants_level(&t, 1);
   assert_int_equal(t.now, t.tenant[2].clock);
@@ -231,7 +231,7 @@ static void clocks(void **state) {
     weft_list_remove(&r[i].link);
     weft_tenants_dequeued(&t, &r[i]);
   }
-  weft_tenants_charge(&t, 0, 5000);
+  weft_tenants_charge(&t, 0, 1, 5000);
   weft_tenants_level(&t, 1);
   weft_tenants_enqueue(&t, &r[1]);
   assert_int_equal(t.tenant[1].clock, t.tenant[0].clock);
