@@ -26,7 +26,9 @@ typedef struct weft_gen_prompt {
 typedef struct weft_gen {
   weft_generate_params params; /* without prompt, choice and tenant */
   weft_gen_prompt *prompt;
-  uint32_t n_prompts, n_choices; /* choices of each prompt */
+  uint32_t n_prompts;
+  uint32_t n_choices; /* made of each prompt */
+  uint32_t n_given;   /* of them, the most likely ones; n_choices: all */
   bool stream, include_usage, token_ids, canvas_events;
   void *blocks; /* all memory of this request, linked */
   void *json;   /* the parsed body: strings above point into it */

@@ -2,6 +2,7 @@
 /* One generation: parameters in, deltas out. The engine deals in tokens; here they become text, thinking is parted from
  * the answer, and stop strings end it. Two streams run over the same tokens: one on the engine thread, which decides when
  * to stop, one on the reader's, which gives the text; both are pure functions of the tokens, so they agree. */
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +21,7 @@ struct weft_generation {
   weft_tokens prompt;
   const weft_chat *chat; /* NULL: a plain prompt */
   bool thinks;           /* the answer begins in the thinking channel */
-  bool whole_tokens, logprobs, ended;
+  bool whole_tokens, logprobs, score, ended;
   weft_stops stops; /* copies of the stop strings */
 
   /* engine thread */
@@ -35,6 +36,7 @@ struct weft_generation {
   bool has_event, finishing;
   uint32_t next;        /* token of event to take next */
   uint64_t n_waiting;   /* tokens taken and not released */
+  double logprob_sum;   /* with score */
   weft_text limbo;      /* text made and not given */
   bool limbo_thinking, stopped;
   weft_status lost;     /* why the reader's text broke off: what is left is thrown away until the end */
@@ -156,7 +158,7 @@ static void fill_sampling(const weft_generation *g, const weft_generate_params *
   s->frequency_penalty = p->frequency_penalty;
   s->seed = seed;
   s->choice = p->choice;
-  s->logprobs = p->logprobs;
+  s->logprobs = p->logprobs || p->score;
   s->n_top_logprobs = p->top_logprobs;
   for (uint32_t i = 0; i < p->n_bias; i++) bias[i] = (weft_logit_bias){p->bias_tokens[i], p->bias[i]};
   s->bias = bias;
@@ -179,7 +181,8 @@ static void fill_entropy_bound(const weft_generation *g, const weft_generate_par
 
 /* What a moving canvas cannot do is refused, not ignored. */
 static weft_status check_canvas(const weft_generation *g, const weft_generate_params *p, weft_error *error) {
-  const char *what = p->logprobs ? "logprobs"
+  const char *what = p->score ? "choosing by logprobs (best_of)"
+                     : p->logprobs ? "logprobs"
                      : p->n_bias > 0 ? "logit_bias"
                      : p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f
                          ? "penalties"
@@ -243,6 +246,7 @@ static weft_status submit(weft_generation *g, const weft_generate_params *p, uin
   weft_chat_stream_open(&g->stop_stream, g->chat, g->model->tokenizer, flags, g->thinks);
   g->whole_tokens = p->whole_tokens;
   g->logprobs = p->logprobs && !canvas;
+  g->score = p->score && !canvas;
   uint64_t now = weft_clock_us(), seed = p->has_seed ? p->seed : fresh_seed();
   weft_logit_bias bias[WEFT_LOGIT_BIAS_MAX];
   weft_request_params params = {.runner = index,
@@ -388,6 +392,7 @@ static weft_status take_tokens(weft_generation *g, bool *thinking) {
     weft_status status = weft_chat_stream_push(&g->stream, g->event.tokens[i], &g->limbo, &channel, &n_ids);
     if (status == WEFT_OK) status = keep_token(g, g->event.tokens[i], g->logprobs ? &g->event.sampled[i] : NULL);
     if (status != WEFT_OK) return status;
+    if (g->score) g->logprob_sum += (double)g->event.sampled[i].logprob;
     g->next += 1;
     g->n_waiting = n_ids > 0 ? 0 : g->n_waiting + 1;
     bool grew = g->limbo.n > before;
@@ -510,6 +515,7 @@ static weft_status give_end(weft_generation *g, weft_delta *out) {
                       .text = "",
                       .finish = weft_finish_text(g->event.finish),
                       .error = g->event.finish == WEFT_FINISH_ERROR ? g->error : NULL,
+                      .mean_logprob = u->n_answer == 0 ? -INFINITY : g->logprob_sum / u->n_answer,
                       .usage = {.prompt_tokens = u->n_prompt,
                                 .cached_tokens = u->n_cached,
                                 .completion_tokens = u->n_answer,

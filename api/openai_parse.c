@@ -57,7 +57,7 @@ static const field_row diffusion_fields[] = {
 
 /* What would change the answer and is not done. The value of each that asks for nothing is let
  * through. */
-typedef enum harmless { NOTHING, FALSE, EMPTY, ZERO, NONE_WORD, ONE } harmless;
+typedef enum harmless { NOTHING, FALSE, EMPTY, ZERO, NONE_WORD } harmless;
 
 typedef struct refused_row {
   const char *name;
@@ -77,7 +77,6 @@ static const refused_row refused[] = {
     {"grammar", NOTHING, "constrained output is not supported"},
     {"echo", FALSE, "the prompt cannot be sent back: put it in front yourself"},
     {"suffix", EMPTY, "filling in before a suffix is not supported"},
-    {"best_of", ONE, "ask for n answers and choose among them"},
     {"use_beam_search", FALSE, "beam search is not supported"},
     {"prompt_logprobs", NOTHING, "logprobs of the prompt are not supported"},
     {"min_tokens", ZERO,
@@ -523,7 +522,7 @@ static weft_status read_stream(weft_gen *gen, const json_t *root, weft_refusal *
   return WEFT_OK;
 }
 
-static bool is_harmless(const json_t *value, harmless how, const json_t *root) {
+static bool is_harmless(const json_t *value, harmless how) {
   switch (how) {
     case FALSE:
       return json_is_false(value);
@@ -534,11 +533,6 @@ static bool is_harmless(const json_t *value, harmless how, const json_t *root) {
       return json_is_number(value) && json_number_value(value) == 0;
     case NONE_WORD:
       return json_is_string(value) && strcmp(json_string_value(value), "none") == 0;
-    case ONE: { /* best_of of n means nothing more than n */
-      const json_t *n = get(root, "n");
-      return json_is_number(value) &&
-             json_number_value(value) == (n == NULL ? 1 : json_number_value(n));
-    }
     default:
       return false;
   }
@@ -548,7 +542,7 @@ static weft_status check_refused(const json_t *root, weft_refusal *why) {
   for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
     const refused_row *r = &refused[i];
     const json_t *value = get(root, r->name);
-    if (value == NULL || is_harmless(value, r->harmless, root)) continue;
+    if (value == NULL || is_harmless(value, r->harmless)) continue;
     return weft_refuse(why, 400, "unsupported", r->name, "%s: %s", r->name, r->instead);
   }
   const json_t *format = get(root, "response_format");
@@ -567,6 +561,32 @@ static weft_status check_refused(const json_t *root, weft_refusal *why) {
     return weft_refuse(why, 400, "unsupported", "tool_choice",
                        "tool_choice: tool calls are not supported");
   }
+  return WEFT_OK;
+}
+
+/* How many answers are made of each prompt, and how many of them are given. */
+static weft_status read_choices(weft_gen *gen, weft_openai_kind kind, const json_t *root,
+                                weft_refusal *why) {
+  gen->n_given = 1;
+  weft_status status = get_count(root, "n", 1, WEFT_ANSWERS_MAX, &gen->n_given, NULL, why);
+  gen->n_choices = gen->n_given;
+  if (status == WEFT_OK)
+    status = get_count(root, "best_of", 1, WEFT_ANSWERS_MAX, &gen->n_choices, NULL, why);
+  if (status != WEFT_OK || gen->n_choices == gen->n_given) return status;
+  if (kind != WEFT_OPENAI_COMPLETIONS) {
+    return weft_refuse(why, 400, "unsupported", "best_of",
+                       "best_of belongs to /v1/completions: ask for n answers and choose");
+  }
+  if (gen->n_choices < gen->n_given) {
+    return weft_refuse(why, 400, "invalid_value", "best_of",
+                       "best_of is %u; it must be at least n, which is %u", gen->n_choices,
+                       gen->n_given);
+  }
+  if (json_is_true(get(root, "stream"))) {
+    return weft_refuse(why, 400, "invalid_value", "best_of",
+                       "best_of above n cannot be streamed: which answers are best is known at the end");
+  }
+  gen->params.score = true;
   return WEFT_OK;
 }
 
@@ -590,10 +610,8 @@ static weft_status read_fields(weft_gen *gen, weft_openai_kind kind, const json_
 static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t *root,
                              weft_refusal *why) {
   weft_status status = check_refused(root, why);
-  gen->n_choices = 1;
   if (status == WEFT_OK) status = read_fields(gen, kind, root, why);
-  if (status == WEFT_OK)
-    status = get_count(root, "n", 1, WEFT_ANSWERS_MAX, &gen->n_choices, NULL, why);
+  if (status == WEFT_OK) status = read_choices(gen, kind, root, why);
   if (status == WEFT_OK) status = read_mode(gen, get(root, "mode"), why);
   if (status == WEFT_OK) status = read_diffusion(gen, get(root, "diffusion"), why);
   if (status == WEFT_OK) status = read_stop(gen, get(root, "stop"), why);
@@ -612,8 +630,8 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
   }
   if (status == WEFT_OK && gen->n_prompts * gen->n_choices > WEFT_ANSWERS_MAX) {
     return weft_refuse(why, 400, "invalid_value", "n",
-                       "%u prompts times n = %u are more than %d answers", gen->n_prompts,
-                       gen->n_choices, WEFT_ANSWERS_MAX);
+                       "%u prompts times %s = %u are more than %d answers", gen->n_prompts,
+                       gen->params.score ? "best_of" : "n", gen->n_choices, WEFT_ANSWERS_MAX);
   }
   return status;
 }

@@ -138,14 +138,37 @@ static void put_last(const weft_answer *a, weft_text *out) {
   weft_sse_done(out);
 }
 
+/* Numbers the choices that are given: of each prompt the most likely ones, the earlier of equals. */
+static void choose(weft_answer *a) {
+  for (uint32_t i = 0; i < a->n; i++) a->choice[i].index = UINT32_MAX;
+  for (uint32_t first = 0, index = 0; first < a->n; first += a->n_per_prompt) {
+    for (uint32_t k = 0; k < a->n_given; k++) {
+      weft_choice *best = NULL;
+      for (uint32_t i = 0; i < a->n_per_prompt; i++) {
+        weft_choice *c = &a->choice[first + i];
+        if (c->index != UINT32_MAX) continue;
+        if (best == NULL || c->mean_logprob > best->mean_logprob) best = c;
+      }
+      best->index = index++;
+    }
+  }
+}
+
+static const weft_choice *choice_at(const weft_answer *a, uint32_t index) {
+  const weft_choice *c = a->choice;
+  while (c->index != index) c++;
+  return c;
+}
+
 static void put_whole(const weft_answer *a, weft_text *out) {
   put_head(a, a->dialect->object, out);
   if (a->token_ids && !a->dialect->prompt_ids_in_choice) put_prompt_ids(&a->choice[0], out);
   weft_text_puts(out, ",\"choices\":[");
-  for (uint32_t i = 0; i < a->n; i++) {
+  for (uint32_t i = 0; i < a->n / a->n_per_prompt * a->n_given; i++) {
+    const weft_choice *c = choice_at(a, i);
     if (i > 0) weft_text_puts(out, ",");
-    a->dialect->whole(a, &a->choice[i], out);
-    if (a->token_ids && a->dialect->prompt_ids_in_choice) put_prompt_ids(&a->choice[i], out);
+    a->dialect->whole(a, c, out);
+    if (a->token_ids && a->dialect->prompt_ids_in_choice) put_prompt_ids(c, out);
     weft_text_puts(out, "}");
   }
   weft_text_puts(out, "],\"usage\":");
@@ -182,6 +205,7 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
   c->ended = true;
   c->finish = d->finish;
   c->usage = d->usage;
+  c->mean_logprob = d->mean_logprob;
   a->n_ended += 1;
   if (a->answered != NULL) a->answered(a->answered_self, a->tenant, d);
   weft_status status = refuse_end(d, why);
@@ -260,6 +284,7 @@ static weft_pull pull_whole(void *self, weft_exchange *x, weft_text *out) {
     return WEFT_PULL_END;
   }
   if (a->n_ended < a->n) return WEFT_PULL_MORE;
+  if (a->n_given < a->n_per_prompt) choose(a);
   put_whole(a, &body);
   weft_exchange_answer(x, 200, "application/json", &body);
   return WEFT_PULL_END;
@@ -294,6 +319,7 @@ static weft_answer *open_answer(const weft_answer_config *config, weft_exchange 
                      .canvas_events = gen->canvas_events,
                      .logprobs = gen->params.logprobs,
                      .n_per_prompt = gen->n_choices,
+                     .n_given = gen->n_given,
                      .tenant = config->tenant,
                      .answered = config->answered,
                      .answered_self = config->answered_self};

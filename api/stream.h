@@ -5,7 +5,8 @@
  * Law: the answer is one source of its exchange (api/http.h): it takes deltas only in pull, so a
  * slow reader holds up nobody but itself, and closing it frees every generation. A fault of one
  * choice ends the whole request: with a refusal before anything was sent, else with an error event.
- * What a dialect writes is one choice at a time; the envelope around it is written here. */
+ * What a dialect writes is one choice at a time; the envelope around it is written here. Where fewer
+ * choices are given than made (best_of), they are the most likely ones per token, in that order. */
 #ifndef WEFT_API_STREAM_H
 #define WEFT_API_STREAM_H
 
@@ -24,7 +25,8 @@ typedef struct weft_choice {
   uint32_t n_ids, n_logprobs;
   uint64_t text_offset; /* of the next token's text, in bytes */
   uint32_t n_thinking_tokens;
-  const char *finish; /* once ended */
+  const char *finish;  /* once ended */
+  double mean_logprob; /* once ended */
   weft_usage_counts usage;
 } weft_choice;
 
@@ -54,6 +56,7 @@ struct weft_answer {
   bool stream, include_usage, token_ids, canvas_events, logprobs;
   weft_choice *choice;
   uint32_t n, n_per_prompt, n_ended, turn;
+  uint32_t n_given; /* of n_per_prompt */
   uint32_t tenant;
   weft_answered answered;
   void *answered_self;

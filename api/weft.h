@@ -85,6 +85,7 @@ typedef struct weft_generate_params {
   uint32_t choice;              /* parallel answers of one request draw differently */
   bool logprobs;
   uint32_t top_logprobs;
+  bool score;                   /* WEFT_DELTA_END says how likely the answer was; not defined for a canvas */
   const char *const *stop;      /* stop strings: generation ends before them */
   uint32_t n_stop;
   bool ignore_eos;
@@ -143,6 +144,7 @@ typedef struct weft_delta {
   const uint8_t *accepted_mask;
   const char *finish;    /* END: "stop", "length", "cancelled", "deadline", "error" */
   const char *error;     /* END with "error": one line */
+  double mean_logprob;     /* END with score: per token of the answer; -INFINITY without tokens */
   weft_usage_counts usage; /* END */
 } weft_delta;
 

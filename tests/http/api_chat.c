@@ -268,6 +268,43 @@ static void test_choices_and_prompts(void **state) {
   json_decref(second);
 }
 
+/* Of five answers the two most likely per token, in that order; all are paid for. */
+static void test_best_of(void **state) {
+  static const char body[] =
+      "{\"prompt\":\"a frog\",\"max_tokens\":12,\"temperature\":1.3,\"seed\":11,"
+      "\"mode\":\"autoregressive\",%s}";
+  char line[512];
+  double mean[5];
+  (void)state;
+  (void)snprintf(line, sizeof line, body, "\"n\":5,\"logprobs\":0");
+  json_t *all = talk_json(server.port, COMPLETIONS, line);
+  for (size_t i = 0; i < 5; i++) {
+    json_t *list = at(json_array_get(at(all, "choices"), i), "logprobs.token_logprobs");
+    mean[i] = 0;
+    for (size_t k = 0; k < json_array_size(list); k++)
+      mean[i] += json_number_value(json_array_get(list, k)) / (double)json_array_size(list);
+  }
+  (void)snprintf(line, sizeof line, body, "\"n\":2,\"best_of\":5");
+  json_t *best = talk_json(server.port, COMPLETIONS, line);
+  assert_int_equal(json_array_size(at(best, "choices")), 2);
+  for (size_t rank = 0; rank < 2; rank++) {
+    size_t likeliest = 0;
+    for (size_t i = 1; i < 5; i++) likeliest = mean[i] > mean[likeliest] ? i : likeliest;
+    mean[likeliest] = -1e9;
+    json_t *choice = json_array_get(at(best, "choices"), rank);
+    assert_int_equal(int_at(choice, "index"), rank);
+    assert_true(json_is_null(at(choice, "logprobs")));
+    assert_string_equal(text_at(choice, "text"),
+                        text_at(json_array_get(at(all, "choices"), likeliest), "text"));
+  }
+  assert_int_equal(int_at(best, "usage.completion_tokens"),
+                   int_at(all, "usage.completion_tokens"));
+  (void)snprintf(line, sizeof line, body, "\"n\":2,\"best_of\":2,\"stream\":true");
+  json_decref(talk_stream(server.port, COMPLETIONS, line)); /* nothing to choose */
+  json_decref(best);
+  json_decref(all);
+}
+
 static void test_logprobs(void **state) {
   (void)state;
   json_t *chat = talk_json(server.port, CHAT,
@@ -499,6 +536,7 @@ int main(void) {
       cmocka_unit_test(test_token_ids_keep_characters_whole),
       cmocka_unit_test(test_replace_events),
       cmocka_unit_test(test_choices_and_prompts),
+      cmocka_unit_test(test_best_of),
       cmocka_unit_test(test_logprobs),
       cmocka_unit_test(test_stop_strings),
       cmocka_unit_test(test_cached_tokens),
