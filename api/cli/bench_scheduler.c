@@ -5,18 +5,18 @@
  * Law: measured on the real engine and pager; the runner is the fake one without memory, and the
  * time spent inside it is not counted. All requests decode, one row each per step, at 26B geometry
  * (six groups, blocks of 16 and 32 tokens), with some hundred tokens of context; every step crosses
- * block boundaries for its share of the requests. The number is the median over steps, since the
- * machine may be shared; the best step stands beside it. */
-#include <getopt.h>
+ * block boundaries for its share of the requests. --n-parallel takes one number of requests,
+ * --n-generate times --repeat is the number of steps. The result is the median over steps, since
+ * the machine may be shared; the best step stands beside it. bench/instructions.sh counts the
+ * instructions of the same work. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/cli/bench.h"
 #include "base/memory.h"
 #include "scheduler/engine.h"
 #include "scheduler/fake_runner.h"
-
-int weft_bench_scheduler(int argc, char **argv);
 
 enum {
   N_SIZES = 3,
@@ -24,16 +24,19 @@ enum {
   PROMPT = 128,
   ANSWER = 1024,
   WARM_STEPS = 64,
-  STEPS = 256,
+  STEPS_MAX = 896,
   CONTEXT = 2048,
   PAGES_PER_REQUEST = 6 * (PROMPT + ANSWER) / 16
 };
 
-static const uint32_t sizes[N_SIZES] = {256, 1024, 4096};
-
 typedef struct bench_result {
   double median_us, best_us;
 } bench_result;
+
+typedef struct bench_task {
+  uint32_t n_sizes, size[N_SIZES], n_steps;
+  bool overlap;
+} bench_task;
 
 typedef struct bench_world {
   weft_runner *runner;
@@ -110,11 +113,13 @@ static double step_us(bench_world *w, uint64_t now_us) {
   return (double)(after.plan_us - before.plan_us);
 }
 
-static weft_status measure(uint32_t n, bool overlap, bench_result *out, weft_error *error) {
+static weft_status measure(const bench_task *task, uint32_t n, bench_result *out,
+                           weft_error *error) {
   bench_world w = {0};
-  double times[STEPS];
+  double times[STEPS_MAX];
+  uint32_t n_steps = task->n_steps;
   uint64_t now_us = 1;
-  weft_status status = open_world(&w, n, overlap, error);
+  weft_status status = open_world(&w, n, task->overlap, error);
   if (status == WEFT_OK) status = submit_all(&w, error);
   weft_engine_stats stats = {0};
   /* Prompts first, then some steps of decoding so that every structure is warm. */
@@ -123,66 +128,61 @@ static weft_status measure(uint32_t n, bool overlap, bench_result *out, weft_err
     weft_engine_get_stats(w.engine, &stats);
   }
   uint64_t n_rows = stats.n_decode_rows;
-  for (uint32_t i = 0; status == WEFT_OK && i < STEPS; i++) times[i] = step_us(&w, now_us++);
+  for (uint32_t i = 0; status == WEFT_OK && i < n_steps; i++) times[i] = step_us(&w, now_us++);
   if (status == WEFT_OK) {
     weft_engine_get_stats(w.engine, &stats);
-    if (stats.n_decode_rows - n_rows != (uint64_t)n * STEPS) {
-      status = weft_fail(error, WEFT_E_INVALID, "%llu rows in %d steps of %u requests",
-                         (unsigned long long)(stats.n_decode_rows - n_rows), STEPS, n);
+    if (stats.n_decode_rows - n_rows != (uint64_t)n * n_steps) {
+      status = weft_fail(error, WEFT_E_INVALID, "%llu rows in %u steps of %u requests",
+                         (unsigned long long)(stats.n_decode_rows - n_rows), n_steps, n);
     }
-    qsort(times, STEPS, sizeof *times, by_value);
-    *out = (bench_result){.median_us = times[STEPS / 2], .best_us = times[0]};
+    qsort(times, n_steps, sizeof *times, by_value);
+    *out = (bench_result){.median_us = times[n_steps / 2], .best_us = times[0]};
   }
   close_world(&w);
   return status;
 }
 
-static int usage(const char *name) {
-  (void)fprintf(stderr, "usage: %s scheduler [--json] [--overlap]\n", name);
-  return 2;
+static void print_json(const bench_task *task, const bench_result *results) {
+  (void)printf("{\"step_us\":{");
+  for (uint32_t i = 0; i < task->n_sizes; i++) {
+    (void)printf("%s\"%u\":%.1f", i == 0 ? "" : ",", task->size[i], results[i].median_us);
+  }
+  (void)printf("},\"best_us\":{");
+  for (uint32_t i = 0; i < task->n_sizes; i++) {
+    (void)printf("%s\"%u\":%.1f", i == 0 ? "" : ",", task->size[i], results[i].best_us);
+  }
+  (void)printf("}}\n");
 }
 
-static void print(const bench_result *results, bool json) {
-  if (json) {
-    (void)printf("{\"step_us\":{");
-    for (uint32_t i = 0; i < N_SIZES; i++) {
-      (void)printf("%s\"%u\":%.1f", i == 0 ? "" : ",", sizes[i], results[i].median_us);
-    }
-    (void)printf("},\"best_us\":{");
-    for (uint32_t i = 0; i < N_SIZES; i++) {
-      (void)printf("%s\"%u\":%.1f", i == 0 ? "" : ",", sizes[i], results[i].best_us);
-    }
-    (void)printf("}}\n");
-    return;
-  }
+static void print_table(const bench_task *task, const bench_result *results) {
   (void)printf("%8s %12s %12s %14s\n", "running", "step us", "best us", "ns per row");
-  for (uint32_t i = 0; i < N_SIZES; i++) {
-    (void)printf("%8u %12.1f %12.1f %14.1f\n", sizes[i], results[i].median_us, results[i].best_us,
-                 results[i].median_us * 1e3 / sizes[i]);
+  for (uint32_t i = 0; i < task->n_sizes; i++) {
+    (void)printf("%8u %12.1f %12.1f %14.1f\n", task->size[i], results[i].median_us,
+                 results[i].best_us, results[i].median_us * 1e3 / task->size[i]);
   }
 }
 
-int weft_bench_scheduler(int argc, char **argv) {
-  static const struct option options[] = {
-      {"json", no_argument, NULL, 'j'}, {"overlap", no_argument, NULL, 'o'}, {NULL, 0, NULL, 0}};
-  bool json = false, overlap = false;
-  int option;
-  optind = 1;
-  while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-    if (option == 'j')
-      json = true;
-    else if (option == 'o')
-      overlap = true;
-    else
-      return usage(argv[0]);
+int weft_bench_scheduler(const weft_config *config) {
+  bench_task task = {.n_sizes = N_SIZES,
+                     .size = {256, 1024, 4096},
+                     .n_steps = config->n_generate * config->repeat,
+                     .overlap = !config->no_overlap};
+  if (task.n_steps > STEPS_MAX) task.n_steps = STEPS_MAX;
+  if (config->n_parallel > 0) {
+    task.n_sizes = 1;
+    task.size[0] = config->n_parallel;
   }
   bench_result results[N_SIZES];
-  for (uint32_t i = 0; i < N_SIZES; i++) {
+  for (uint32_t i = 0; i < task.n_sizes; i++) {
     weft_error error = {{0}};
-    if (measure(sizes[i], overlap, &results[i], &error) == WEFT_OK) continue;
+    if (measure(&task, task.size[i], &results[i], &error) == WEFT_OK) continue;
     (void)fprintf(stderr, "weft bench scheduler: %s\n", error.text);
     return 1;
   }
-  print(results, json);
+  if (config->json) {
+    print_json(&task, results);
+  } else {
+    print_table(&task, results);
+  }
   return 0;
 }
