@@ -123,6 +123,9 @@ weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows)
  * prefix the tokens must be those that admit was given. */
 void weft_pager_commit(weft_pager *pager, weft_seq seq, const int32_t *tokens, uint32_t n);
 
+/* A wish: the sequence will soon be reserved or committed; what that touches first should be near. */
+void weft_pager_prefetch(const weft_pager *pager, weft_seq seq);
+
 /* Marks the present end of the sequence as a boundary worth keeping (end of a prompt, of a turn): the windows
  * before it stay cached when they leave the table, so that a later admit can end its hit here. */
 void weft_pager_mark(weft_pager *pager, weft_seq seq);

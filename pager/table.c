@@ -118,6 +118,11 @@ void weft_pager_commit(weft_pager *pager, weft_seq seq, const int32_t *tokens, u
   if (pager->space[s->space].n_windowed != 0) pager_window_drop(pager, seq);
 }
 
+void weft_pager_prefetch(const weft_pager *pager, weft_seq seq) {
+  const char *s = (const char *)&pager->seq[seq];
+  for (uint32_t at = 0; at < sizeof(pager_seq); at += 64) __builtin_prefetch(s + at, 1);
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 uint32_t weft_pager_n_valid(const weft_pager *pager, weft_seq seq) {

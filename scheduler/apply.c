@@ -13,22 +13,36 @@
 
 /* ---- the answer grows ------------------------------------------------------------------------ */
 
+/* Readers are told when the whole step is applied: one barrier for all of them. A request that goes
+ * on is not freed before. */
+static inline void tell_later(weft_engine *e, weft_request *r) {
+  e->told[e->n_told++] = r;
+}
+
+static void tell_all(weft_engine *e) {
+  weft_request_published();
+  for (uint32_t i = 0; i < e->n_told; i++) weft_request_tell(e->told[i]);
+  e->n_told = 0;
+}
+
+static void count_first_token(weft_engine *e, weft_request *r) {
+  r->usage.first_token_us = e->now_us;
+  uint64_t ttft = e->now_us > r->usage.submitted_us ? e->now_us - r->usage.submitted_us : 0;
+  e->stats.ttft_sum_us += ttft;
+  weft_latency_count(e->stats.ttft, ttft);
+}
+
 /* n_answer tokens are in place; the stop rule may cut them, never below what was published. */
 static void publish(weft_engine *e, weft_request *r, uint32_t n_answer, weft_finish finish) {
   uint32_t before = r->n_answer;
-  if (n_answer > before) {
+  if (n_answer > before && r->has_rule) {
     bool stop;
-    uint32_t keep = weft_request_keep(r, n_answer, &stop);
+    uint32_t keep = weft_request_ask_rule(r, n_answer, &stop);
     if (stop) finish = WEFT_FINISH_STOP;
     n_answer = keep > before ? keep : before;
   }
   if (n_answer > before) {
-    if (before == 0) {
-      r->usage.first_token_us = e->now_us;
-      uint64_t ttft = e->now_us > r->usage.submitted_us ? e->now_us - r->usage.submitted_us : 0;
-      e->stats.ttft_sum_us += ttft;
-      weft_latency_count(e->stats.ttft, ttft);
-    }
+    if (before == 0) count_first_token(e, r);
     e->stats.n_answer_tokens += n_answer - before;
     r->n_answer = n_answer;
     weft_request_publish(r, n_answer);
@@ -36,7 +50,7 @@ static void publish(weft_engine *e, weft_request *r, uint32_t n_answer, weft_fin
   if (finish != WEFT_FINISH_NONE) {
     weft_lifecycle_finish(e, r, finish, NULL); /* tells the reader, too */
   } else if (n_answer > before) {
-    weft_request_tell(r);
+    tell_later(e, r);
   }
 }
 
@@ -53,10 +67,10 @@ static void apply_token(weft_engine *e, weft_request *r, const weft_segment_resu
     publish(e, r, r->n_answer, WEFT_FINISH_STOP);
     return;
   }
-  WEFT_CHECK(r->n_answer < r->size.answer_max);
+  WEFT_CHECK(r->n_tokens < r->n_end);
   r->tokens[r->n_tokens++] = token;
   if (r->sampled != NULL) r->sampled[r->n_answer] = result->sampled;
-  bool full = r->n_answer + 1 == r->size.answer_max;
+  bool full = r->n_tokens == r->n_end;
   publish(e, r, r->n_answer + 1, full ? WEFT_FINISH_LENGTH : WEFT_FINISH_NONE);
 }
 
@@ -119,7 +133,7 @@ static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work,
     weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR,
                           "the runner did not end a canvas at its last denoise step");
   } else {
-    weft_request_tell(r);
+    tell_later(e, r);
   }
 }
 
@@ -136,14 +150,25 @@ static void land_rows(weft_engine *e, weft_request *r, const weft_work *work) {
   if (full || work->kind != WEFT_WORK_DECODE) weft_lifecycle_commit(e, r);
 }
 
-static void apply_work(weft_engine *e, const weft_work *work, const weft_segment_result *result) {
+static inline void apply_causal(weft_engine *e, const weft_work *work,
+                                const weft_segment_result *result) {
   weft_request *r = work->request;
   if (r->finish != WEFT_FINISH_NONE) {
     e->stats.n_void_rows += work->n_rows;
   } else {
-    if (work->kind != WEFT_WORK_DENOISE) land_rows(e, r, work);
+    land_rows(e, r, work);
     if (work->output == WEFT_OUTPUT_TOKEN) apply_token(e, r, result);
-    if (work->output == WEFT_OUTPUT_CANVAS) apply_canvas(e, r, work, result);
+  }
+  weft_lifecycle_landed(e, r);
+}
+
+static void apply_denoise(weft_engine *e, const weft_work *work,
+                          const weft_segment_result *result) {
+  weft_request *r = work->request;
+  if (r->finish != WEFT_FINISH_NONE) {
+    e->stats.n_void_rows += work->n_rows;
+  } else {
+    apply_canvas(e, r, work, result);
   }
   weft_lifecycle_landed(e, r);
 }
@@ -156,28 +181,36 @@ static bool take_result(const weft_step_result *result, uint32_t segment, uint32
   return true;
 }
 
-enum { AHEAD = 6 }; /* works between a prefetch and its use */
+enum { FAR_AHEAD = 16, AHEAD = 8 }; /* works between a prefetch and its use */
 
-static inline void prefetch_work(const weft_work *work) {
-  const char *r = (const char *)work->request;
-  __builtin_prefetch(r, 1);
-  __builtin_prefetch(r + 64, 1);
+/* First the request; later the place of its next token, and what a commit touches if it comes. */
+static inline void prefetch_works(const weft_engine *e, const weft_plan *plan, uint32_t i) {
+  if (i + FAR_AHEAD < plan->n_causal) __builtin_prefetch(plan->causal[i + FAR_AHEAD].request, 1);
+  if (i + AHEAD >= plan->n_causal) return;
+  const weft_request *r = plan->causal[i + AHEAD].request;
+  __builtin_prefetch(r->tokens + r->n_tokens, 1);
+  if (((r->n_valid + 1) & (e->lane[plan->lane].block_min - 1)) == 0 && r->seq != WEFT_SEQ_NONE) {
+    weft_pager_prefetch(e->pager, r->seq);
+    __builtin_prefetch(&e->followers[r->seq]);
+  }
 }
 
 bool weft_apply_step(weft_engine *engine, weft_plan *plan, const weft_step_result *result) {
   uint32_t next = 0, segment = 0;
+  engine->n_told = 0;
   for (uint32_t i = 0; i < plan->n_causal; i++, segment++) {
     const weft_work *work = &plan->causal[i];
     const weft_segment_result *own = NULL;
-    if (i + AHEAD < plan->n_causal) prefetch_work(work + AHEAD);
+    prefetch_works(engine, plan, i);
     if (work->output != WEFT_OUTPUT_NONE && !take_result(result, segment, &next, &own))
       return false;
-    apply_work(engine, work, own);
+    apply_causal(engine, work, own);
   }
   for (uint32_t i = 0; i < plan->n_canvas; i++, segment++) {
     const weft_segment_result *own = NULL;
     if (!take_result(result, segment, &next, &own)) return false;
-    apply_work(engine, &plan->canvas[i], own);
+    apply_denoise(engine, &plan->canvas[i], own);
   }
+  tell_all(engine);
   return next == result->n_results;
 }

@@ -55,16 +55,16 @@ static void pack_kv_slots(int64_t *slot, const weft_page *table, uint32_t block_
   }
 }
 
-static void pack_segment(weft_segment *segment, const weft_work *work, uint32_t first_row) {
-  *segment = (weft_segment){.slot = work->slot,
-                            .first_row = first_row,
-                            .n_rows = work->n_rows,
-                            .kv_len = work->kv_len,
-                            .canvas = work->kind == WEFT_WORK_DENOISE,
-                            .token_source = work->source,
-                            .output = work->output,
-                            .block = work->block,
-                            .step = work->step};
+static inline void pack_segment(weft_segment *segment, const weft_work *work, uint32_t first_row) {
+  segment->slot = work->slot;
+  segment->first_row = first_row;
+  segment->n_rows = work->n_rows;
+  segment->kv_len = work->kv_len;
+  segment->canvas = work->kind == WEFT_WORK_DENOISE;
+  segment->token_source = (weft_token_source)work->source;
+  segment->output = (weft_output)work->output;
+  segment->block = work->block;
+  segment->step = work->step;
 }
 
 static void pack_rows(weft_batcher *b, const weft_work *work, uint32_t first_row) {
@@ -78,52 +78,37 @@ static void pack_rows(weft_batcher *b, const weft_work *work, uint32_t first_row
   pack_positions(b->position + first_row, work->kv_len, n);
 }
 
-/* Offsets of the request's tables and the pages of the smallest block that holds `position`. Such a
+/* Offsets of the request's tables and where the smallest block that holds `position` lies. Such a
  * block lies in one page of every group, and a page that is being written stays where it is. */
 static void place(weft_placement *placement, uint32_t block, weft_seq seq, uint32_t position,
-                  const weft_pager *pager, const weft_runner_info *info) {
+                  const weft_batcher *b, const weft_pager *pager, const weft_runner_info *info) {
   const weft_page *tables = weft_pager_tables(pager);
   placement->block = block;
   for (uint32_t g = 0; g < info->n_groups; g++) {
-    uint32_t n_entries, at = position >> __builtin_ctz(info->group[g].block_tokens);
+    uint32_t n_entries, shift = (uint32_t)__builtin_ctz(info->group[g].block_tokens);
     const weft_page *table = weft_pager_table(pager, seq, g, &n_entries);
+    weft_page page = position >> shift < n_entries ? table[position >> shift] : 0;
+    uint32_t within = (position & (info->group[g].block_tokens - 1)) >> b->block_shift;
     placement->group[g].table_at = (uint32_t)(table - tables);
-    placement->group[g].page = at < n_entries ? table[at] : WEFT_PAGE_NONE;
+    placement->group[g].unit = (page << (shift - b->block_shift)) + within;
   }
 }
 
-/* What one row needs of a group, side by side. */
-typedef struct row_group {
-  int64_t *kv_slot;
-  uint32_t shift, mask;
-} row_group;
-
-static void pack_decode(weft_batcher *b, const row_group *groups, const weft_work *work,
-                        uint32_t segment, uint32_t row, const weft_pager *pager,
-                        const weft_runner_info *info) {
+static void pack_decode(weft_batcher *b, const weft_work *work, uint32_t segment, uint32_t row,
+                        const weft_pager *pager, const weft_runner_info *info) {
   weft_placement *placement = &work->request->placement;
-  uint32_t position = work->kv_len, block = position >> b->block_shift;
+  uint32_t position = work->kv_len, shift = b->block_shift;
   b->token[row] = work->source == WEFT_TOKENS_HOST ? work->request->tokens[position] : 0;
   b->position[row] = (int32_t)position;
-  if (placement->block != block) {
-    place(placement, block, work->request->seq, position, pager, info);
+  if (placement->block != position >> shift) {
+    place(placement, position >> shift, work->request->seq, position, b, pager, info);
   }
-  uint32_t n_groups = info->n_groups;
+  uint32_t n_groups = info->n_groups, within = position & ((1u << shift) - 1);
   uint32_t *restrict at = b->table_at + (size_t)segment * n_groups;
+  int64_t *const *kv_slot = b->kv_slot;
   for (uint32_t g = 0; g < n_groups; g++) {
     at[g] = placement->group[g].table_at;
-    groups[g].kv_slot[row] =
-        ((int64_t)placement->group[g].page << groups[g].shift) | (position & groups[g].mask);
-  }
-}
-
-static void fill_row_groups(const weft_batcher *b, const weft_runner_info *info,
-                            row_group *groups) {
-  for (uint32_t g = 0; g < info->n_groups; g++) {
-    uint32_t block_tokens = info->group[g].block_tokens;
-    groups[g] = (row_group){.kv_slot = b->kv_slot[g],
-                            .shift = (uint32_t)__builtin_ctz(block_tokens),
-                            .mask = block_tokens - 1};
+    kv_slot[g][row] = ((int64_t)placement->group[g].unit << shift) + within;
   }
 }
 
@@ -165,25 +150,29 @@ static inline void prefetch(const weft_work *work) {
 
 weft_batch weft_batcher_build(weft_batcher *b, const weft_plan *plan, weft_pager *pager,
                               const weft_runner_info *info, uint64_t number) {
-  uint32_t n_segments = plan->n_causal + plan->n_canvas, row = 0, n_causal_rows = 0;
+  uint32_t n_segments = plan->n_causal + plan->n_canvas, row = 0;
   WEFT_CHECK(n_segments <= b->segments_max);
   WEFT_CHECK(plan->n_rows <= b->rows_max);
   b->block_shift = smallest_block_shift(info);
-  row_group groups[WEFT_BATCH_GROUPS_MAX];
-  fill_row_groups(b, info, groups);
-  for (uint32_t s = 0; s < n_segments; s++) {
-    bool causal = s < plan->n_causal;
-    const weft_work *work = causal ? &plan->causal[s] : &plan->canvas[s - plan->n_causal];
+  for (uint32_t s = 0; s < plan->n_causal; s++) {
+    const weft_work *work = &plan->causal[s];
     if (s + AHEAD < plan->n_causal) prefetch(&work[AHEAD]);
     pack_segment(&b->segment[s], work, row);
     if (work->kind == WEFT_WORK_DECODE) {
-      pack_decode(b, groups, work, s, row, pager, info);
+      pack_decode(b, work, s, row, pager, info);
     } else {
       pack_rows(b, work, row);
       pack_tables(b, work, s, row, pager, info);
     }
     row += work->n_rows;
-    if (causal) n_causal_rows = row;
+  }
+  uint32_t n_causal_rows = row;
+  for (uint32_t s = plan->n_causal; s < n_segments; s++) {
+    const weft_work *work = &plan->canvas[s - plan->n_causal];
+    pack_segment(&b->segment[s], work, row);
+    pack_rows(b, work, row);
+    pack_tables(b, work, s, row, pager, info);
+    row += work->n_rows;
   }
   weft_batch batch = {.number = number,
                       .n_rows = row,

@@ -80,8 +80,17 @@ static weft_status check_runner(const weft_engine_config *c, uint32_t index, wef
                      info->name, info->n_slots, info->depth, budget, info->n_groups);
   }
   uint64_t n_entries = 0;
+  uint32_t block_min = WEFT_BLOCK_TOKENS_MAX, block_max = 1;
   for (uint32_t g = 0; g < info->n_groups; g++) {
-    n_entries += c->seq_tokens_max / info->group[g].block_tokens + 1;
+    uint32_t block_tokens = info->group[g].block_tokens;
+    n_entries += c->seq_tokens_max / block_tokens + 1;
+    if (block_tokens < block_min) block_min = block_tokens;
+    if (block_tokens > block_max) block_max = block_tokens;
+  }
+  if ((uint64_t)c->n_pages * (block_max / block_min) > UINT32_MAX) {
+    return weft_fail(error, WEFT_E_TOO_LARGE,
+                     "%s: %u pages have more than 2^32 blocks of %u tokens; lower their number",
+                     info->name, c->n_pages, block_min);
   }
   if (n_entries * c->running_max > UINT32_MAX) {
     return weft_fail(error, WEFT_E_TOO_LARGE,
@@ -168,7 +177,9 @@ static weft_status take_memory(weft_engine *e) {
   e->rank = weft_alloc(c->running_max, sizeof *e->rank);
   e->ranked = weft_alloc(c->running_max, sizeof *e->ranked);
   e->followers = weft_alloc(c->running_max, sizeof *e->followers);
-  if (e->rank == NULL || e->ranked == NULL || e->followers == NULL) return WEFT_E_NO_MEMORY;
+  e->told = weft_alloc(2 * (size_t)n_works, sizeof *e->told);
+  if (e->rank == NULL || e->ranked == NULL || e->followers == NULL || e->told == NULL)
+    return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < c->running_max; i++) weft_list_init(&e->followers[i].list);
   for (uint32_t i = 0; i < WEFT_FLIGHT_MAX; i++) {
     weft_status status = weft_plan_open(&e->plan[i], n_works);
@@ -203,6 +214,7 @@ static void free_engine(weft_engine *e) {
   weft_free(e->rank);
   weft_free(e->ranked);
   weft_free(e->followers);
+  weft_free(e->told);
   weft_pager_close(e->pager);
   weft_free(e);
 }

@@ -79,6 +79,9 @@ struct weft_engine {
   _Atomic uint32_t n_busy;   /* == n_running, for other threads */
   weft_followers *followers; /* [running_max], by sequence */
 
+  weft_request **told; /* while a step is applied: whose answer grew */
+  uint32_t n_told;
+
   weft_plan plan[WEFT_FLIGHT_MAX];
   uint32_t first_flight, n_flight;
   uint64_t n_plans, n_arrivals;

@@ -204,9 +204,11 @@ bool weft_lifecycle_preempt(weft_engine *e, weft_request *r) {
 }
 
 void weft_lifecycle_landed(weft_engine *e, weft_request *r) {
-  WEFT_CHECK(r->n_in_flight > 0);
-  r->n_in_flight -= 1;
-  (void)try_leave(e, r);
+  uint32_t n_in_flight = r->n_in_flight;
+  WEFT_CHECK(n_in_flight > 0);
+  bool leaves = r->state == WEFT_REQUEST_LEAVING && n_in_flight == 1;
+  r->n_in_flight = (uint8_t)(n_in_flight - 1);
+  if (leaves) (void)try_leave(e, r);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
@@ -262,7 +264,7 @@ void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish,
   WEFT_CHECK(r->finish == WEFT_FINISH_NONE);
   WEFT_CHECK(finish != WEFT_FINISH_NONE);
   e->n_changes += 1;
-  r->finish = finish;
+  r->finish = (uint8_t)finish;
   if (reason != NULL) (void)snprintf(r->error, sizeof r->error, "%s", reason);
   weft_deadlines_remove(&e->deadlines, &r->deadline_at);
   expect_no_more(r);
@@ -274,6 +276,7 @@ void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish,
   if (waited || preempted) weft_inbox_count_waiting(&e->inbox, r->tenant, -1);
   weft_inbox_count_finished(&e->inbox, r->tenant, tokens_unused(r), e->now_us);
   weft_request_publish_end(r);
+  weft_request_published();
   weft_request_tell(r);
   if (waited) {
     r->state = WEFT_REQUEST_DONE;

@@ -24,9 +24,9 @@ typedef struct weft_work {
   uint32_t kv_len; /* keys before the rows; position of the first row */
   uint32_t n_rows;
   uint32_t block, step; /* denoise */
-  weft_work_kind kind;
-  weft_token_source source;
-  weft_output output;
+  uint8_t kind;         /* weft_work_kind */
+  uint8_t source;       /* weft_token_source */
+  uint8_t output;       /* weft_output */
 } weft_work;
 
 typedef struct weft_plan {
@@ -53,7 +53,7 @@ static inline weft_work *weft_plan_add(weft_plan *plan, weft_work_kind kind, uin
       kind == WEFT_WORK_DENOISE ? &plan->canvas[plan->n_canvas++] : &plan->causal[plan->n_causal++];
   plan->n_rows += n_rows;
   plan->n_rows_of[kind] += n_rows;
-  work->kind = kind;
+  work->kind = (uint8_t)kind;
   work->n_rows = n_rows;
   return work;
 }

@@ -15,7 +15,7 @@
 #include "scheduler/cost.h"
 #include "scheduler/engine_internal.h"
 
-enum { AHEAD = 8 }; /* requests between a prefetch and its use */
+enum { FAR_AHEAD = 16, AHEAD = 8 }; /* requests between a prefetch and its use */
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -79,7 +79,7 @@ static inline weft_work *add_work(weft_planner *p, weft_request *r, weft_work_ki
   work->block = work->step = 0;
   p->rows_left -= n_rows;
   r->n_in_flight += 1;
-  r->planned_in = p->plan->number;
+  r->planned_in = (uint32_t)p->plan->number;
   uint64_t cost = weft_cost_of_segment(n_rows, r->n_planned);
   p->cost += cost;
   weft_tenants_charge(&p->engine->tenants, r->tenant, n_rows, cost);
@@ -127,7 +127,7 @@ static bool serve_canvas(weft_planner *p, weft_request *r) {
 
 static bool serve_decode(weft_planner *p, weft_request *r) {
   uint32_t n_virtual = r->n_tokens + r->n_pending;
-  if (n_virtual == r->n_prompt + r->size.answer_max) return true; /* its last token is in flight */
+  if (n_virtual == r->n_end) return true; /* its last token is in flight */
   if (p->rows_left == 0 || weft_plan_is_full(p->plan)) return false;
   WEFT_CHECK(r->n_planned + 1 == n_virtual);
   if (reserve(p->engine, r, 1, false) == 0) return true;
@@ -161,24 +161,36 @@ static bool serve_prefill(weft_planner *p, weft_request *r) {
   return true;
 }
 
-bool weft_planner_serve(weft_planner *p, weft_request *r) {
-  if (r->planned_in == p->plan->number) return true; /* served before: starved, or squeezed */
+static inline bool serve(weft_planner *p, weft_request *r) {
+  if (r->planned_in == (uint32_t)p->plan->number) return true; /* served before */
   if (!r->prefilling) return r->canvas ? serve_canvas(p, r) : serve_decode(p, r);
   bool served = serve_prefill(p, r);
   if (!r->prefilling) weft_lifecycle_make_ready(p->engine, r);
   return served;
 }
 
+bool weft_planner_serve(weft_planner *p, weft_request *r) {
+  return serve(p, r);
+}
+
 /* ---- one lane -------------------------------------------------------------------------------- */
+
+/* First the request; later, when it is about to ask for blocks, what the pager knows of it. */
+static inline void prefetch_ready(const weft_planner *p, uint32_t i) {
+  const weft_ready *ready = &p->lane->ready;
+  __builtin_prefetch(weft_ready_at(ready, i + FAR_AHEAD), 1);
+  const weft_request *r = weft_ready_at(ready, i + AHEAD);
+  if (r != NULL && r->n_planned == r->n_reserved) weft_pager_prefetch(p->engine->pager, r->seq);
+}
 
 static void serve_ready(weft_planner *p) {
   weft_ready *ready = &p->lane->ready;
   weft_ready_pack(ready);
   uint32_t i = 0;
   for (; i < ready->n && p->rows_left > 0; i++) {
-    weft_ready_prefetch(ready, i + AHEAD);
+    prefetch_ready(p, i);
     weft_request *r = ready->at[i];
-    if (r != NULL && !weft_planner_serve(p, r)) weft_ready_skip(ready, i);
+    if (r != NULL && !serve(p, r)) weft_ready_skip(ready, i);
   }
   weft_ready_turn(ready, i);
 }

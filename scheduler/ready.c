@@ -100,7 +100,7 @@ void weft_ready_settle(weft_ready *ready, uint64_t plan_number) {
   for (int planned = 0; planned < 2; planned++) {
     for (uint32_t i = 0; i < ready->n; i++) {
       weft_request *r = ready->at[i];
-      if (r != NULL && (r->planned_in == plan_number) == planned) ready->scratch[n++] = r;
+      if (r != NULL && (r->planned_in == (uint32_t)plan_number) == planned) ready->scratch[n++] = r;
     }
   }
   weft_request **old = ready->at;

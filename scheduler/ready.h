@@ -39,10 +39,9 @@ void weft_ready_turn(weft_ready *ready, uint32_t end);
  * first. */
 void weft_ready_settle(weft_ready *ready, uint64_t plan_number);
 
-static inline void weft_ready_prefetch(const weft_ready *ready, uint32_t i) {
-  if (i >= ready->n || ready->at[i] == NULL) return;
-  __builtin_prefetch(ready->at[i], 1);
-  __builtin_prefetch((const char *)ready->at[i] + 64, 1);
+/* Place i, NULL: a hole or beyond the end. */
+static inline weft_request *weft_ready_at(const weft_ready *ready, uint32_t i) {
+  return i < ready->n ? ready->at[i] : NULL;
 }
 
 #endif

@@ -8,8 +8,6 @@
 #include "base/check.h"
 #include "base/memory.h"
 
-enum { CACHE_LINE = 64 };
-
 /* ---- memory: one allocation per request ------------------------------------------------------ */
 
 typedef struct request_layout {
@@ -45,6 +43,15 @@ static request_layout layout_of(const weft_request_params *params, const weft_re
   }
   l.n_bytes = at;
   return l;
+}
+
+/* Requests of one size lie at equal distances, so that the lines a step touches of each would meet
+ * in few sets of the caches: each starts some lines further on, by a hash of where it lies. */
+enum { COLOURS = 16 };
+
+static char *coloured(char *memory) {
+  uint64_t hash = (uint64_t)(uintptr_t)memory * UINT64_C(0x9E3779B97F4A7C15);
+  return memory + (hash >> 32) % COLOURS * WEFT_REQUEST_LINE;
 }
 
 static void copy_asked(weft_request *r, const weft_request_params *params, char *base,
@@ -91,29 +98,34 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
                               weft_request **out) {
   *out = NULL;
   request_layout l = layout_of(params, size);
-  char *base = weft_alloc_aligned(l.n_bytes, CACHE_LINE);
-  if (base == NULL) return WEFT_E_NO_MEMORY;
+  size_t n_bytes = l.n_bytes + (COLOURS - 1) * WEFT_REQUEST_LINE;
+  char *memory = weft_alloc_aligned(n_bytes, WEFT_REQUEST_LINE);
+  if (memory == NULL) return WEFT_E_NO_MEMORY;
+  char *base = coloured(memory);
   memset(base, 0, l.n_bytes);
   weft_request *r = (weft_request *)(void *)base;
   if (open_locks(r) != WEFT_OK) {
-    weft_free(base);
+    weft_free(memory);
     return WEFT_E_NO_MEMORY;
   }
+  r->memory = memory;
   r->size = *size;
   copy_asked(r, params, base, &l);
   weft_list_init(&r->link);
   r->state = WEFT_REQUEST_WAITING;
-  r->lane = params->runner;
+  r->lane = (uint8_t)params->runner;
   r->seq = r->follows = WEFT_SEQ_NONE;
   r->ready_at = UINT32_MAX;
   r->deadline_at = WEFT_DEADLINE_NONE;
   r->n_tokens = r->n_prompt = params->n_tokens;
+  r->n_end = params->n_tokens + size->answer_max;
   r->canvas = params->canvas;
-  r->tenant = params->tenant;
+  r->tenant = (uint16_t)params->tenant;
   r->has_rule = params->stop_rule != NULL;
   r->has_notify = params->notify != NULL;
   r->stop_tokens = r->asked.stop_tokens;
   r->n_stop_tokens = params->ignore_eos ? 0 : params->n_stop_tokens;
+  r->has_stop_tokens = r->n_stop_tokens > 0;
   r->usage.n_prompt = params->n_tokens;
   r->head = r;
   if (params->sibling != NULL) {
@@ -134,7 +146,7 @@ void weft_request_unref(weft_request *request) {
   (void)pthread_mutex_destroy(&request->callback_mutex);
   (void)pthread_mutex_destroy(&request->mutex);
   (void)pthread_cond_destroy(&request->changed);
-  weft_free(request);
+  weft_free(request->memory);
   if (head != request) weft_request_unref(head); /* which is its own */
 }
 

@@ -50,46 +50,52 @@ typedef struct weft_request_size {
   uint32_t n_blocks;   /* most canvases */
 } weft_request_size;
 
-/* Where a running request's keys and values go: offsets of its block tables, and the pages that
- * hold the block of positions it writes now, so that a decode row looks into no table. */
+/* Where a running request's keys and values go: offsets of its block tables, and where in the pool
+ * the block of positions it writes now lies, so that a decode row looks into no table. */
 typedef struct weft_placement {
   uint32_t block; /* position >> shift of the smallest block; UINT32_MAX: not known */
   struct {
     uint32_t table_at;
-    weft_page page;
+    uint32_t unit; /* counted in smallest blocks */
   } group[WEFT_BATCH_GROUPS_MAX];
 } weft_placement;
 
+enum { WEFT_REQUEST_LINE = 64 }; /* bytes of a cache line */
+
 struct weft_request {
-  /* ---- engine: what every step of a decoding request touches, in as few cache lines as it goes -
+  /* ---- engine: the first cache line is all that planning and applying a decode row touch --------
    */
-  weft_link link;      /* in a queue, or in a list of its lane; in none while it is ready */
-  uint64_t planned_in; /* number of the plan that holds it last */
-  int32_t *tokens;     /* [n_prompt + room] */
+  _Alignas(WEFT_REQUEST_LINE) int32_t *tokens; /* [n_prompt + room] */
   uint32_t n_tokens, n_valid, n_planned;
-  uint32_t
-      n_committed; /* of n_valid, what the pager knows: decoded positions are told block by block */
   uint32_t n_reserved;  /* positions that have blocks */
-  uint32_t n_in_flight; /* segments planned and not landed */
-  uint32_t n_pending;   /* sampled tokens among them */
-  uint32_t
-      n_answer; /* == n_tokens - n_prompt when autoregressive; the cut answer of a canvas request */
-  weft_request_state state;
-  weft_finish finish;
-  uint32_t lane, slot;
+  uint32_t n_committed; /* of n_valid, what the pager knows: decoded positions are told by blocks */
+  uint32_t n_answer;   /* == n_tokens - n_prompt when autoregressive; the cut answer of a canvas
+                          request */
+  uint32_t n_end;      /* asked: tokens at which the answer is cut, with the prompt */
+  uint32_t planned_in; /* number of the plan that holds it last, its low half */
+  uint32_t slot;
   weft_seq seq;
-  uint32_t ready_at;                        /* place among the ready ones of the lane */
   _Atomic uint32_t n_published, n_sleepers; /* answer */
-  weft_request_size size;                   /* asked */
-  uint32_t n_prompt, tenant;
-  bool prefilling; /* tokens the host knows have no rows yet */
-  bool canvas, has_rule, has_notify;
-  uint32_t n_stop_tokens;
-  const int32_t *stop_tokens;
-  _Alignas(64) weft_placement placement;
+  uint16_t tenant;
+  uint8_t lane;
+  uint8_t n_in_flight;         /* segments planned and not landed */
+  uint8_t n_pending;           /* sampled tokens among them */
+  uint8_t state;               /* weft_request_state */
+  uint8_t finish;              /* weft_finish */
+  bool prefilling : 1;         /* tokens the host knows have no rows yet */
+  bool canvas : 1, has_stop_tokens : 1, has_rule : 1, has_notify : 1;
+
+  /* ---- engine: the second is what packing its row touches --------------------------------------
+   */
+  _Alignas(WEFT_REQUEST_LINE) weft_placement placement;
 
   /* ---- engine: the rest ------------------------------------------------------------------------
    */
+  weft_link link; /* in a queue, or in a list of its lane; in none while it is ready */
+  uint32_t ready_at; /* place among the ready ones of the lane */
+  weft_request_size size; /* asked */
+  uint32_t n_prompt, n_stop_tokens;
+  const int32_t *stop_tokens;
   uint32_t block;                         /* canvases that are final */
   uint32_t next_block, next_step;         /* the next denoise step to plan */
   uint32_t reported_block, reported_step; /* the next denoise step to count and report */
@@ -113,6 +119,7 @@ struct weft_request {
    */
   weft_request_params asked; /* pointers lead into this request's memory */
   struct weft_request *inbox_next, *cancel_next;
+  void *memory; /* of all of it */
 
   /* ---- answer ----------------------------------------------------------------------------------
    */
@@ -130,6 +137,8 @@ struct weft_request {
   bool detached;                  /* under callback_mutex */
 };
 
+_Static_assert(offsetof(weft_request, placement) == WEFT_REQUEST_LINE, "one cache line");
+
 /* Takes the memory and copies what was asked; two references. */
 weft_status weft_request_open(const weft_request_params *params, const weft_request_size *size,
                               weft_request **out);
@@ -144,13 +153,8 @@ uint32_t weft_request_ask_rule(weft_request *request, uint32_t n_answer, bool *s
 /* Wakes the reader, calls notify. */
 void weft_request_wake(weft_request *request);
 
-/* The same; without a rule all, and it goes on. */
-static inline uint32_t weft_request_keep(weft_request *request, uint32_t n_answer, bool *stop) {
-  *stop = false;
-  return request->has_rule ? weft_request_ask_rule(request, n_answer, stop) : n_answer;
-}
-
 static inline bool weft_request_is_stop_token(const weft_request *request, int32_t token) {
+  if (!request->has_stop_tokens) return false;
   for (uint32_t i = 0; i < request->n_stop_tokens; i++) {
     if (request->stop_tokens[i] == token) return true;
   }
@@ -159,11 +163,16 @@ static inline bool weft_request_is_stop_token(const weft_request *request, int32
 
 /* Makes n_answer tokens of the answer readable. */
 static inline void weft_request_publish(weft_request *request, uint32_t n_answer) {
-  atomic_store(&request->n_published, n_answer);
+  atomic_store_explicit(&request->n_published, n_answer, memory_order_release);
 }
 
-/* There is something to read. A reader counts itself before it looks and sleeps; we publish before
- * we look: one of both sees the other. */
+/* A reader counts itself before it looks and sleeps; we publish before we look: one of both sees
+ * the other. So what was published must be seen by all before readers are told. */
+static inline void weft_request_published(void) {
+  __sync_synchronize();
+}
+
+/* There is something to read, and weft_request_published was called since it was published. */
 static inline void weft_request_tell(weft_request *request) {
   if (request->has_notify || atomic_load(&request->n_sleepers) > 0) weft_request_wake(request);
 }
