@@ -81,7 +81,8 @@ void weft_device_free(weft_device *device, void *memory);
  * aligned; slow for the device. What the device wrote is there after a sync. */
 weft_status weft_device_alloc_host(weft_device *device, uint64_t n_bytes, void **out);
 void weft_device_free_host(weft_device *device, void *memory);
-/* from may be reused as soon as upload returns; download returns when the bytes are there. */
+/* from may be reused as soon as upload returns; download returns when the bytes are there; copy only enqueues, and
+ * either side may be memory of alloc_host. */
 weft_status weft_device_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes);
 weft_status weft_device_download(weft_device *device, void *to, const void *from, uint64_t n_bytes);
 weft_status weft_device_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes);

@@ -47,6 +47,26 @@ typedef struct weft_segment {
   uint32_t step;  /* canvas segments: denoise step of this canvas, from 0 */
 } weft_segment;
 
+/* From and to: pages of the pool, slots of host memory or slots of a file. What goes to or comes from the file may
+ * take any time; the rest runs in the device's order. */
+typedef enum weft_batch_copy_kind {
+  WEFT_COPY_PAGE = 0, /* copy-on-write */
+  WEFT_COPY_TO_HOST = 1,
+  WEFT_COPY_FROM_HOST = 2,
+  WEFT_COPY_TO_FILE = 3, /* from the host */
+  WEFT_COPY_FROM_FILE = 4
+} weft_batch_copy_kind;
+
+typedef struct weft_batch_copy {
+  uint32_t from, to, kind;
+} weft_batch_copy;
+
+/* A copy to or from the file that ended, or one to the host that could not be made. */
+typedef struct weft_copy_end {
+  weft_batch_copy copy;
+  bool ok;
+} weft_copy_end;
+
 typedef struct weft_batch {
   uint64_t number; /* +1 per step of this runner */
   uint32_t n_rows, n_causal, n_segments, n_groups;
@@ -59,8 +79,7 @@ typedef struct weft_batch {
    * for a causal segment, its own rows. Entries that no row can see may be any value. */
   const uint32_t *table;
   const uint32_t *table_at;
-  /* Whole pages to copy before anything else (copy-on-write). */
-  const struct weft_batch_copy { uint32_t from, to; } *copy;
+  const weft_batch_copy *copy; /* whole pages to copy before anything else, in this order */
   uint32_t n_copies;
 } weft_batch;
 

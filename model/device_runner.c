@@ -419,10 +419,7 @@ static weft_status run_forward(device_runner *r, const weft_batch *batch, const 
 }
 
 static weft_status compute(device_runner *r, const weft_batch *batch, result_set *set) {
-  weft_status status = WEFT_OK;
-  for (uint32_t i = 0; i < batch->n_copies && status == WEFT_OK; i++) {
-    status = weft_kv_store_copy_page(r->config.store, batch->copy[i].from, batch->copy[i].to);
-  }
+  weft_status status = weft_kv_store_copy(r->config.store, batch->copy, batch->n_copies);
   if (status != WEFT_OK) return status;
   start_results(r, batch, set);
   resolve_tokens(r, batch);

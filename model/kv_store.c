@@ -34,6 +34,7 @@ weft_status weft_kv_store_open(weft_device *device, uint64_t page_bytes, uint32_
 void weft_kv_store_close(weft_kv_store *store) {
   if (store == NULL) return;
   if (store->base != NULL) weft_device_free(store->device, store->base);
+  if (store->host != NULL) weft_device_free_host(store->device, store->host);
   weft_free(store);
 }
 
@@ -44,6 +45,51 @@ weft_status weft_kv_store_copy_page(const weft_kv_store *store, uint32_t from, u
   char *base = store->base;
   return weft_device_copy(store->device, base + to * store->page_bytes,
                           base + from * store->page_bytes, store->page_bytes);
+}
+
+weft_status weft_kv_store_add_host(weft_kv_store *store, uint32_t n_host, weft_error *error) {
+  if (n_host == 0) return WEFT_OK;
+  weft_status status = store->page_bytes > UINT64_MAX / n_host
+                           ? WEFT_E_NO_MEMORY
+                           : weft_device_alloc_host(store->device, store->page_bytes * n_host, &store->host);
+  if (status != WEFT_OK) {
+    return weft_fail(error, status,
+                     "KV store: the host has no room for %" PRIu32 " pages of %" PRIu64 " bytes; ask for fewer", n_host,
+                     store->page_bytes);
+  }
+  store->n_host = n_host;
+  return WEFT_OK;
+}
+
+static char *page_at(const weft_kv_store *store, uint32_t page) {
+  WEFT_CHECK(page < store->n_pages);
+  return (char *)store->base + page * store->page_bytes;
+}
+
+static char *host_at(const weft_kv_store *store, uint32_t slot) {
+  WEFT_CHECK(slot < store->n_host);
+  return (char *)store->host + slot * store->page_bytes;
+}
+
+static weft_status copy_one(const weft_kv_store *store, const weft_batch_copy *copy) {
+  switch ((weft_batch_copy_kind)copy->kind) {
+    case WEFT_COPY_PAGE:
+      return weft_kv_store_copy_page(store, copy->from, copy->to);
+    case WEFT_COPY_TO_HOST:
+      return weft_device_copy(store->device, host_at(store, copy->to), page_at(store, copy->from), store->page_bytes);
+    case WEFT_COPY_FROM_HOST:
+      return weft_device_copy(store->device, page_at(store, copy->to), host_at(store, copy->from), store->page_bytes);
+    case WEFT_COPY_TO_FILE:
+    case WEFT_COPY_FROM_FILE:
+      break;
+  }
+  return WEFT_E_INVALID;
+}
+
+weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_batch_copy *copy, uint32_t n) {
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) status = copy_one(store, &copy[i]);
+  return status;
 }
 
 weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout,

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* The bytes of the pool: n_pages * page_bytes on one device, shared by all models there.
+/* The bytes of the pool: n_pages * page_bytes on one device, shared by all models there; behind them slots of host
+ * memory of the same size.
  *
  * Law: the pager decides, the store performs: it never chooses a page. Copies run in the device's order, before the
- * rows that depend on them. */
+ * rows that depend on them; none waits for the device. */
 #ifndef WEFT_MODEL_KV_STORE_H
 #define WEFT_MODEL_KV_STORE_H
 
 #include "kernels/ops.h"
+#include "model/batch.h"
 #include "model/kv_layout.h"
 
 #ifdef __cplusplus
@@ -18,11 +20,17 @@ typedef struct weft_kv_store {
   void *base; /* device memory */
   uint64_t page_bytes;
   uint32_t n_pages;
+  void *host; /* [n_host] slots that the device reaches, NULL: none */
+  uint32_t n_host;
 } weft_kv_store;
 
 weft_status weft_kv_store_open(weft_device *device, uint64_t page_bytes, uint32_t n_pages, weft_kv_store **out,
                                weft_error *error);
 void weft_kv_store_close(weft_kv_store *store);
+/* Takes memory for n_host slots: pinned where the device is not the host. Once, after open. */
+weft_status weft_kv_store_add_host(weft_kv_store *store, uint32_t n_host, weft_error *error);
+/* Performs the copies of a batch, in order. */
+weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_batch_copy *copy, uint32_t n);
 weft_status weft_kv_store_copy_page(const weft_kv_store *store, uint32_t from, uint32_t to);
 /* The view of one layer, for ops. */
 weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t layer);

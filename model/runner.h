@@ -6,7 +6,8 @@
  * results in order of submission. Runners whose blocks lie in one pool compute in the order in which batches were
  * submitted, over all of them: a page may be handed on between two submissions. A slot belongs to one request from slot_open to slot_close; slot_close may
  * come while a batch with the slot is in flight: its results are then ignored by the caller. A device error breaks
- * the runner: every later call gives WEFT_E_DEVICE; the process lives. One thread calls everything. */
+ * the runner: every later call gives WEFT_E_DEVICE; the process lives. The copies of a batch belong to the pool, not
+ * to the runner: they run even when its rows fail, unless the device is lost for all. One thread calls everything. */
 #ifndef WEFT_MODEL_RUNNER_H
 #define WEFT_MODEL_RUNNER_H
 
@@ -47,6 +48,10 @@ typedef struct weft_runner_ops {
   weft_status (*submit)(weft_runner *runner, const weft_batch *batch);
   /* WEFT_AGAIN: nothing was submitted. The result is valid until the next collect. */
   weft_status (*collect)(weft_runner *runner, weft_step_result *result);
+  /* What happened to copies of submitted batches since the last call, of all runners over the pool: copies to the
+   * host that could not be made (known when their submit returns), and copies to or from the file that ended. How
+   * many, at most max. NULL: there is no lower tier. */
+  uint32_t (*copies_ended)(weft_runner *runner, weft_copy_end *out, uint32_t max);
   void (*close)(weft_runner *runner);
 } weft_runner_ops;
 

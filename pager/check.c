@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "pager/pager_internal.h"
+#include "pager/spill.h"
 
 typedef struct recount {
   const pager_space *space;
@@ -125,6 +125,10 @@ static bool order_check(const weft_pager *pager, const recount *now, weft_page p
   return true;
 }
 
+static bool fills_page(const weft_page_copy *copy) {
+  return copy->kind == WEFT_PAGE_TO_PAGE || copy->kind == WEFT_HOST_TO_PAGE;
+}
+
 static bool pages_check(const weft_pager *pager, recount *now, weft_error *error) {
   uint32_t n_pinned = 0, n_targets = 0;
   for (weft_page page = 0; page < pager->n_pages_touched; page++) {
@@ -138,13 +142,18 @@ static bool pages_check(const weft_pager *pager, recount *now, weft_error *error
     return BROKEN("%u pages pinned, counted %u + %u free + %u cached of %u", n_pinned,
                   stats->n_pinned, stats->n_free, stats->n_cached, pager->n_pages);
   uint32_t n_named = 0;
+  uint32_t n_spills = 0;
   for (uint32_t i = 0; i < pager->n_copies_waiting; i++) {
     weft_page to = pager->copy[i].to;
+    n_spills += pager->copy[i].kind != WEFT_PAGE_TO_PAGE;
+    if (!fills_page(&pager->copy[i])) continue;
     bool last = true; /* a page taken again may be the target of two */
     for (uint32_t j = i + 1; j < pager->n_copies_waiting; j++)
-      last = last && pager->copy[j].to != to;
+      last = last && !(fills_page(&pager->copy[j]) && pager->copy[j].to == to);
     n_named += last && pager->page[to].copy;
   }
+  if (n_spills != pager->n_spills_waiting)
+    return BROKEN("%u copies of lower tiers wait, counted %u", n_spills, pager->n_spills_waiting);
   if (n_targets != n_named)
     return BROKEN("%u pages wait for a copy, copies go to %u of them", n_targets, n_named);
   return true;
@@ -273,9 +282,15 @@ static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uin
     if (slot == PAGER_SLOT_NONE) continue;
     if (record->root || g >= space->n_groups || (record->depth & (space->group[g].span - 1)) != 0)
       return BROKEN("node %u: no block of group %u ends there", node, g);
-    *n_promises += !pager_slot_is_page(slot);
-    if (!pager_slot_is_page(slot)) continue;
+    *n_promises += pager_slot_is_promise(slot);
+    if (pager_slot_is_promise(slot)) continue;
     now->node_refs[node] += 1;
+    if (pager_slot_is_spill(slot)) {
+      uint32_t s = slot & ~PAGER_SLOT_SPILL;
+      if (s >= pager->n_spill || pager->spill[s].node != node || pager->spill[s].group != g)
+        return BROKEN("node %u names spill slot %u, which does not name it", node, s);
+      continue;
+    }
     if (slot >= pager->n_pages_touched || pager->page[slot].state == PAGER_FREE ||
         pager->page[slot].node != node || pager->page[slot].group != g)
       return BROKEN("node %u names page %u, which does not name it", node, slot);
@@ -315,7 +330,7 @@ bool weft_pager_check(const weft_pager *pager, weft_error *error) {
   good = good && lists_check(pager, &now, error) && seqs_check(pager, &now, error) &&
          pages_check(pager, &now, error) && owners_check(pager, &now, error) &&
          nodes_check(pager, &now, error) &&
-         pager_index_check(pager, error);
+         pager_index_check(pager, error) && pager_spill_check(pager, error);
   weft_free(now.page_refs);
   weft_free(now.rank);
   weft_free(now.node_refs);

@@ -8,24 +8,29 @@ static weft_key128 key_of(const weft_pager *pager, uint32_t node) {
   return (weft_key128){.low = hash.low, .high = hash.high};
 }
 
-/* The page is still attached to its node. */
-void pager_journal_block(weft_pager *pager, weft_journal_kind kind, weft_page page) {
-  const pager_page *record = &pager->page[page];
-  uint32_t node = record->node;
+void pager_journal_content(weft_pager *pager, weft_journal_kind kind, weft_tier tier, uint32_t index, uint32_t node,
+                           uint32_t g) {
   uint32_t space = pager->node[node].space;
-  const pager_group *group = &pager->space[space].group[record->group];
+  const pager_group *group = &pager->space[space].group[g];
   uint32_t start = node;
   for (uint32_t i = 0; i < group->span; i++) start = pager->node[start].parent;
   weft_journal_event *event = &pager->journal[pager->journal_next & pager->journal_mask];
   event->number = pager->journal_next++;
   event->kind = kind;
   event->space = space;
-  event->group = record->group;
-  event->page = page;
+  event->group = g;
+  event->tier = tier;
+  event->page = index;
   event->hash = key_of(pager, node);
   event->parent = key_of(pager, start);
   event->first_position = pager->node[start].depth << pager->base_shift;
   event->n_tokens = group->block_tokens;
+}
+
+/* The page is still attached to its node. */
+void pager_journal_block(weft_pager *pager, weft_journal_kind kind, weft_page page) {
+  const pager_page *record = &pager->page[page];
+  pager_journal_content(pager, kind, WEFT_TIER_POOL, page, record->node, record->group);
 }
 
 void pager_journal_cleared(weft_pager *pager) {

@@ -4,9 +4,9 @@
 #include "pager/pager.h"
 
 #include "base/memory.h"
-#include "pager/pager_internal.h"
+#include "pager/spill.h"
 
-enum { CACHE_LINE = 64, JOURNAL_DEFAULT = 1024 };
+enum { CACHE_LINE = 64, JOURNAL_DEFAULT = 1024, SPILLS_MAX = 1 << 16 };
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
@@ -33,6 +33,13 @@ static weft_status config_check(const weft_pager_config *config, weft_error *err
   if (config->n_pages == 0 || config->n_pages > PAGER_PAGES_MAX)
     return weft_fail(error, WEFT_E_INVALID, "pager: n_pages is %u; give 1 to 2^28 - 256",
                      config->n_pages);
+  if (config->n_host_pages >= PAGER_NODES_MAX || config->n_file_pages >= PAGER_NODES_MAX)
+    return weft_fail(error, WEFT_E_INVALID,
+                     "pager: n_host_pages is %u, n_file_pages %u; give 0 to 2^24 - 3",
+                     config->n_host_pages, config->n_file_pages);
+  if (config->n_file_pages > 0 && config->n_host_pages == 0)
+    return weft_fail(error, WEFT_E_INVALID, "pager: n_file_pages is %u; a file needs n_host_pages",
+                     config->n_file_pages);
   if (config->n_seqs == 0 || config->n_seqs > PAGER_PAGES_MAX)
     return weft_fail(error, WEFT_E_INVALID, "pager: n_seqs is %u; give 1 to 2^28 - 256",
                      config->n_seqs);
@@ -86,7 +93,7 @@ static void *zeroed(weft_pager *pager, uint64_t n, size_t size) {
   return memory + (CACHE_LINE - (uintptr_t)memory % CACHE_LINE);
 }
 
-/* One node per base block that the pool can hold, and some for prefixes that have no page yet. */
+/* One node per base block that the pool and the tiers below it can hold, and some for prefixes that have no page yet. */
 static void size_nodes(weft_pager *pager) {
   uint64_t span_max = 1;
   for (uint32_t i = 0; i < pager->n_spaces; i++) {
@@ -96,7 +103,8 @@ static void size_nodes(weft_pager *pager) {
     if (space->block_max / pager->base_tokens > span_max)
       span_max = space->block_max / pager->base_tokens;
   }
-  uint64_t n_nodes = pager->n_pages * span_max + 3 * (uint64_t)pager->n_seqs_max + 16;
+  uint64_t n_blocks = (uint64_t)pager->n_pages + pager->n_spill;
+  uint64_t n_nodes = n_blocks * span_max + 3 * (uint64_t)pager->n_seqs_max + 16;
   if (!pager->cache) n_nodes = 0;
   pager->n_nodes = n_nodes > PAGER_NODES_MAX ? PAGER_NODES_MAX : (uint32_t)n_nodes;
   pager->node_stride = pager->base_tokens < 4 ? 4 : pager->base_tokens;
@@ -113,7 +121,9 @@ static bool take_memory(weft_pager *pager) {
   uint64_t n_seqs = pager->n_seqs_max, n_path = (pager->seq_tokens_max >> pager->base_shift) + 1;
   pager->boundary_words = windows ? pager->seq_tokens_max / block_max / 64 + 1 : 0;
   uint64_t n_copies = n_seqs * pager->n_slots; /* one for each sequence and group */
-  pager->copy_capacity = n_copies > UINT32_MAX ? UINT32_MAX : (uint32_t)n_copies;
+  pager->copy_capacity = n_copies > INT32_MAX ? INT32_MAX : (uint32_t)n_copies;
+  uint64_t n_spills = pager->n_spill == 0 ? 0 : (uint64_t)pager->n_pages + pager->n_host;
+  pager->spill_capacity = n_spills > SPILLS_MAX ? SPILLS_MAX : (uint32_t)n_spills;
   pager->page = zeroed(pager, (uint64_t)pager->n_pages + PAGER_N_LISTS, sizeof *pager->page);
   pager->node = zeroed(pager, pager->n_nodes, sizeof *pager->node);
   pager->slot = zeroed(pager, (uint64_t)pager->n_nodes * pager->n_slots, sizeof *pager->slot);
@@ -124,13 +134,15 @@ static bool take_memory(weft_pager *pager) {
   pager->table = zeroed(pager, n_seqs * pager->table_stride, sizeof *pager->table);
   pager->pending = zeroed(pager, n_seqs * pager->base_tokens, sizeof *pager->pending);
   pager->boundary = zeroed(pager, n_seqs * pager->boundary_words, sizeof *pager->boundary);
-  pager->copy = zeroed(pager, pager->copy_capacity, sizeof *pager->copy);
+  pager->copy =
+      zeroed(pager, (uint64_t)pager->copy_capacity + pager->spill_capacity, sizeof *pager->copy);
+  pager->spill = zeroed(pager, (uint64_t)pager->n_spill + 2, sizeof *pager->spill);
   pager->journal = zeroed(pager, pager->journal_mask + 1, sizeof *pager->journal);
   pager->path = zeroed(pager, n_path, sizeof *pager->path);
   pager->path_hash = zeroed(pager, n_path, sizeof *pager->path_hash);
   return pager->page && pager->node && pager->slot && pager->node_tokens && pager->line &&
          pager->seq && pager->table && pager->pending && pager->boundary && pager->copy &&
-         pager->journal && pager->path && pager->path_hash;
+         pager->spill && pager->journal && pager->path && pager->path_hash;
 }
 
 weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, weft_error *error) {
@@ -143,6 +155,8 @@ weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, w
   pager->seq_tokens_max = config->seq_tokens_max;
   pager->n_spaces = config->n_spaces;
   pager->cache = !config->no_prefix_cache;
+  pager->n_host = pager->cache ? config->n_host_pages : 0;
+  pager->n_spill = pager->cache ? config->n_host_pages + config->n_file_pages : 0;
   pager->base_tokens = WEFT_BLOCK_TOKENS_MAX;
   for (uint32_t i = 0; i < config->n_spaces; i++)
     space_open(pager, &pager->space[i], &config->space[i]);
@@ -153,7 +167,11 @@ weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, w
   pager->free_node = PAGER_NODE_NONE;
   pager->free_seq = WEFT_SEQ_NONE;
   pager->stats = (weft_pager_stats){
-      .n_pages = config->n_pages, .n_free = config->n_pages, .host_bytes = sizeof *pager};
+      .n_pages = config->n_pages,
+      .n_free = config->n_pages,
+      .host_bytes = sizeof *pager,
+      .n_host_pages = pager->n_host,
+      .n_file_pages = pager->n_spill - pager->n_host};
   size_nodes(pager);
   if (!take_memory(pager)) {
     weft_pager_close(pager);
@@ -163,6 +181,7 @@ weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, w
         config->n_pages, config->n_seqs, config->seq_tokens_max);
   }
   pager_lists_reset(pager);
+  pager_spill_reset(pager);
   *out = pager;
   return WEFT_OK;
 }
@@ -208,6 +227,7 @@ void weft_pager_reset_cache(weft_pager *pager) {
   pager->stats.n_cached = 0;
   for (uint32_t owner = 0; owner < WEFT_OWNERS_MAX; owner++) pager->owner[owner].n_cached = 0;
   pager_lists_reset(pager);
+  pager_spill_reset(pager);
   pager_index_reset(pager);
   pager_journal_cleared(pager);
 }

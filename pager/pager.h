@@ -10,6 +10,9 @@
  * with a window keeps only what the next row can see: positions > n_valid - window; older blocks leave the
  * table at commit. Two sequences share a block only through the prefix index (same space, domain, parent
  * chain and tokens, all compared, hashes only find) or through fork. A refused call changes nothing.
+ * Below the pool there may be two more tiers: n_host_pages slots of host memory, which take what is evicted and worth
+ * keeping, and n_file_pages slots of a file, which take what the host lets go. The pager moves nothing itself: it
+ * emits copies, in the order in which they must run.
  *
  * Who pays. Every page that somebody holds is paid for once, by one owner. A block of a public prefix is paid
  * for by the operator. Any other by the owner of the sequence that took it: that computed it, or that found it
@@ -71,6 +74,8 @@ typedef struct weft_space_config {
 
 typedef struct weft_pager_config {
   uint32_t n_pages;
+  uint32_t n_host_pages;  /* slots of host memory behind the pool; 0: evicted content is lost */
+  uint32_t n_file_pages;  /* slots of a file behind those; 0: none */
   uint32_t n_seqs;        /* most sequences alive at once */
   uint32_t seq_tokens_max; /* longest sequence: sizes the block tables */
   uint32_t n_spaces;
@@ -98,13 +103,20 @@ typedef struct weft_admit {
   uint32_t n_keep_rows;  /* this many last tokens are always computed (1 for an autoregressive request,
                             0 when no row's output is wanted, as for a canvas request) */
   bool no_cache;         /* neither find nor publish nor wait for others */
+  /* What lies in lower tiers is brought back when that is cheaper than computing it again: */
+  uint32_t restore_max_pages; /* most pages this admit may bring back; 0: none */
+  uint32_t restore_cost;      /* of one page, in 1/256 of computing one token */
+  bool restore_wait;          /* may say AGAIN while content comes up from the file */
 } weft_admit;
 
 /* Starts a sequence: finds the longest prefix that every group can serve, pins it, and announces the rest of
  * the prompt as being computed. *n_cached is where computing starts: a multiple of the largest block of the
  * space, <= n_tokens - n_keep_rows.
  * WEFT_AGAIN: another running sequence is computing a longer part of this prefix; try again after it
- * committed (*waits_for is that sequence, which from now on keeps the windows where the prefixes part).
+ * committed (*waits_for is that sequence, which from now on keeps the windows where the prefixes part). Or
+ * *waits_for is WEFT_SEQ_NONE: a longer part is coming up from the file; try again after weft_pager_moved.
+ * Blocks in host memory are brought back, pages are taken for them and they count as cached, if the sequence then
+ * starts later by more tokens than restore_cost says, and pages and copies last.
  * WEFT_FULL: no sequence slot is free. WEFT_QUOTA: the blocks found would bring the owner over its limit.
  * INVALID: a field is out of range. TOO_LARGE: beyond seq_tokens_max. */
 weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq *out,
@@ -133,9 +145,22 @@ void weft_pager_mark(weft_pager *pager, weft_seq seq);
 /* Gives back blocks reserved beyond n_valid (rows that turned out void). */
 void weft_pager_trim(weft_pager *pager, weft_seq seq);
 
-/* A copy to perform on the device before the next step: whole page from -> to. */
+/* Where content lies. */
+typedef enum weft_tier { WEFT_TIER_POOL = 0, WEFT_TIER_HOST = 1, WEFT_TIER_FILE = 2 } weft_tier;
+
+/* A copy of a whole page to perform before the next step, from -> to: a page of the pool, or a slot of a lower tier.
+ * Copies from and to the file are moves: they may take any time, and end with weft_pager_moved. */
+typedef enum weft_copy_kind {
+  WEFT_PAGE_TO_PAGE = 0,
+  WEFT_PAGE_TO_HOST = 1,
+  WEFT_HOST_TO_PAGE = 2,
+  WEFT_HOST_TO_FILE = 3,
+  WEFT_FILE_TO_HOST = 4
+} weft_copy_kind;
+
 typedef struct weft_page_copy {
   weft_page from, to;
+  uint32_t kind;
 } weft_page_copy;
 
 /* A second sequence with the first n_tokens valid tokens of seq; blocks are shared; a shared partly filled block is
@@ -144,9 +169,17 @@ typedef struct weft_page_copy {
  * publishes nothing. */
 weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, weft_seq *out);
 
-/* Moves out the copies that must run before rows reserved so far are written. Returns how many; call until
+/* Moves out the copies that must run before rows reserved so far are written, in their order: a page that was
+ * evicted to the host and handed on has its copy out before anything writes to it. Returns how many; call until
  * it returns less than max. */
 uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t max);
+uint32_t weft_pager_copies_max(const weft_pager *pager); /* the most that can wait */
+
+/* A copy to this host slot failed: what it was to hold is forgotten, nothing else changes. To be told before the
+ * next admit; until its copy was taken, a slot is not read. */
+void weft_pager_spill_lost(weft_pager *pager, uint32_t host_slot);
+/* A move from or to the file ended. Failed: the content is forgotten. */
+void weft_pager_moved(weft_pager *pager, const weft_page_copy *move, bool ok);
 
 /* Ends a sequence: references drop, published blocks become CACHED (if nobody else holds them), others FREE.
  * What it announced but did not compute is withdrawn. */
@@ -183,6 +216,10 @@ typedef struct weft_pager_stats {
   uint64_t n_forks, n_forked_tokens;
   uint64_t n_taken, n_evicted, n_published, n_duplicates, n_copies, n_window_dropped;
   uint64_t host_bytes;
+  /* lower tiers: slots, slots that hold content, copies out and back, moves from and to the file; content that the
+   * lowest tier let go, and content that a failed copy or move lost */
+  uint32_t n_host_pages, n_host_held, n_file_pages, n_file_held;
+  uint64_t n_spilled, n_restored, n_to_file, n_from_file, n_spill_dropped, n_spill_lost;
 } weft_pager_stats;
 weft_pager_stats weft_pager_get_stats(const weft_pager *pager);
 
@@ -197,8 +234,8 @@ void weft_pager_set_owner_limit(weft_pager *pager, uint32_t owner, uint32_t n_pa
 
 /* The journal: numbered, bounded; a reader that fell behind is told how many it missed. */
 typedef enum weft_journal_kind {
-  WEFT_JOURNAL_STORED = 1,  /* block published */
-  WEFT_JOURNAL_REMOVED = 2, /* block left the index (evicted, reset, replaced) */
+  WEFT_JOURNAL_STORED = 1,  /* block published, or its content came into a lower tier */
+  WEFT_JOURNAL_REMOVED = 2, /* block left the index (evicted, reset, replaced), or the tier */
   WEFT_JOURNAL_CLEARED = 3  /* everything left the index */
 } weft_journal_kind;
 
@@ -206,7 +243,8 @@ typedef struct weft_journal_event {
   uint64_t number; /* +1 per event, from 0 */
   weft_journal_kind kind;
   uint32_t space, group;
-  weft_page page;
+  weft_tier tier;
+  weft_page page; /* or the slot of the tier */
   weft_key128 hash, parent; /* chain hash at the end, and at the start, of the block */
   uint32_t first_position, n_tokens;
 } weft_journal_event;

@@ -8,6 +8,7 @@
 /* ---- pool.c: pages --------------------------------------------------------------------------- */
 
 void pager_copies_cancel(weft_pager *pager, weft_page to); /* table.c */
+void pager_copy_emit(weft_pager *pager, weft_copy_kind kind, uint32_t from, uint32_t to);
 
 /* A page for take when the free list is empty: a page never used, or one that is evicted now. */
 weft_page pager_page_find(weft_pager *pager);
@@ -69,7 +70,9 @@ typedef struct pager_match {
   uint32_t n_nodes;    /* base blocks of the prompt that have a node: path[0, n_nodes) */
   uint32_t n_hashed;   /* path_hash[0, n_hashed) are known */
   uint32_t n_hit;      /* tokens every group can serve now */
-  uint32_t n_promised; /* tokens every group could serve once the promises are kept */
+  uint32_t n_stored;   /* ... with what lies in host memory */
+  uint32_t n_filed;    /* ... and in the file */
+  uint32_t n_promised; /* ... and once the promises are kept */
   weft_seq promiser;
 } pager_match;
 
@@ -105,7 +108,15 @@ static inline uint32_t *pager_slots(const weft_pager *pager, uint32_t node) {
 }
 
 static inline bool pager_slot_is_page(uint32_t slot) {
-  return slot < PAGER_SLOT_PROMISE;
+  return slot < PAGER_SLOT_SPILL;
+}
+
+static inline bool pager_slot_is_spill(uint32_t slot) {
+  return (slot & (PAGER_SLOT_PROMISE | PAGER_SLOT_SPILL)) == PAGER_SLOT_SPILL;
+}
+
+static inline bool pager_slot_is_promise(uint32_t slot) {
+  return slot >= PAGER_SLOT_PROMISE && slot != PAGER_SLOT_NONE;
 }
 
 static inline const int32_t *pager_tokens(const weft_pager *pager, uint32_t node) {
@@ -160,6 +171,8 @@ static inline bool pager_over_limit(const weft_pager *pager, uint32_t owner, uin
 /* ---- journal.c, tables ----------------------------------------------------------------------- */
 
 void pager_journal_block(weft_pager *pager, weft_journal_kind kind, weft_page page);
+void pager_journal_content(weft_pager *pager, weft_journal_kind kind, weft_tier tier, uint32_t index, uint32_t node,
+                           uint32_t group);
 void pager_journal_cleared(weft_pager *pager);
 
 static inline weft_page *pager_table(const weft_pager *pager, weft_seq seq, uint32_t group) {

@@ -12,7 +12,7 @@
  * whole chains and unpins them tail first, so in a group that keeps all tokens a page is always
  * newer in its list than the pages after it in the chain: eviction from the old end takes tails
  * before heads. */
-#include "pager/pager_internal.h"
+#include "pager/spill.h"
 
 static uint32_t list_head(const weft_pager *pager, pager_list list) {
   return pager->n_pages + (uint32_t)list;
@@ -59,10 +59,12 @@ static void prefetch_victims(const weft_pager *pager, weft_page first) {
   __builtin_prefetch(&pager->node[record->parent], 1);
 }
 
-/* The oldest page of the coldest list that has one, out of its list and of the index. */
-static weft_page evict(weft_pager *pager) {
+/* The oldest page of the coldest list that has one, out of its list and of the index. What is worth
+ * keeping goes to the host, if there is one (spill). */
+static weft_page evict(weft_pager *pager, bool spill) {
   uint32_t head = list_head(pager, PAGER_COLD);
-  if (pager->page[head].next == head) head = list_head(pager, PAGER_WARM);
+  bool warm = pager->page[head].next == head;
+  if (warm) head = list_head(pager, PAGER_WARM);
   weft_page page = pager->page[head].next;
   WEFT_CHECK(page < pager->n_pages && pager->page[page].state == PAGER_CACHED);
   prefetch_victims(pager, pager->page[page].next);
@@ -72,19 +74,21 @@ static weft_page evict(weft_pager *pager) {
   payer->n_evicted += 1;
   pager->stats.n_cached -= 1;
   pager->stats.n_evicted += 1;
+  if (spill && warm && pager->n_host > 0 && pager_spill_out(pager, page)) return page;
   pager_unpublish(pager, page);
   if (pager->page[page].copy) pager_copies_cancel(pager, page);
   return page;
 }
 
 bool pager_evict_one(weft_pager *pager) {
+  if (pager_spill_forget_oldest(pager)) return true;
   if (pager->stats.n_cached == 0) return false;
-  pager_page_free(pager, evict(pager));
+  pager_page_free(pager, evict(pager, false));
   return true;
 }
 
 weft_page pager_page_find(weft_pager *pager) {
-  if (pager->n_pages_touched == pager->n_pages) return evict(pager);
+  if (pager->n_pages_touched == pager->n_pages) return evict(pager, true);
   pager->stats.n_free -= 1;
   return pager->n_pages_touched++;
 }

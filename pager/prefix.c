@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-#include "pager/pager_internal.h"
+#include "pager/spill.h"
 
 typedef uint32_t vec4 __attribute__((vector_size(16)));
 
@@ -293,38 +293,49 @@ static void match_nodes(weft_pager *pager, uint32_t root, const int32_t *tokens,
 
 /* Adjacent blocks of one group that end at the present node. */
 typedef struct run {
-  uint32_t pages;    /* all of them pages */
-  uint32_t promised; /* pages or promises */
+  uint32_t reach[PAGER_NOWHERE]; /* all of them in the pool; there or in the host's memory; ... */
+  uint32_t promised;             /* in any tier, or promised */
 } run;
 
-/* Moves the ends of the match to `position` if every group can serve it, now or once promises are
- * kept. */
+/* Moves the ends of the match to `position` if every group can serve it: from the pool, from lower
+ * tiers, once promises are kept. */
 static void extend(const pager_space *space, const run *runs, uint32_t position,
                    pager_match *match) {
-  bool now = true;
+  bool pool = true, host = true, file = true;
   for (uint32_t g = 0; g < space->n_groups; g++) {
     const pager_group *group = &space->group[g];
     uint32_t need = (position >> group->shift) - pager_window_first(group, position);
     if (runs[g].promised < need) return;
-    now = now && runs[g].pages >= need;
+    pool = pool && runs[g].reach[PAGER_IN_POOL] >= need;
+    host = host && runs[g].reach[PAGER_IN_HOST] >= need;
+    file = file && runs[g].reach[PAGER_IN_FILE] >= need;
   }
   match->n_promised = position;
-  if (now) match->n_hit = position;
+  if (file) match->n_filed = position;
+  if (host) match->n_stored = position;
+  if (pool) match->n_hit = position;
+}
+
+static inline pager_reach reach_of(const weft_pager *pager, uint32_t slot) {
+  if (pager_slot_is_page(slot)) return PAGER_IN_POOL;
+  return pager_slot_is_spill(slot) ? pager_spill_reach(pager, slot) : PAGER_NOWHERE;
 }
 
 /* The weakest group decides: a hit at `position` needs, of every group, all blocks that a row there
  * sees. */
 static void match_groups(const weft_pager *pager, const pager_space *space, uint32_t limit,
                          pager_match *match) {
-  run runs[WEFT_GROUPS_MAX] = {{0}};
-  match->n_hit = match->n_promised = 0;
+  run runs[WEFT_GROUPS_MAX] = {{{0}, 0}};
+  match->n_hit = match->n_stored = match->n_filed = match->n_promised = 0;
   for (uint32_t i = 0; i < match->n_nodes; i++) {
     const uint32_t *slots = pager_slots(pager, pager->path[i]);
     for (uint32_t g = 0; g < space->n_groups; g++) {
       if (((i + 1) & (space->group[g].span - 1)) != 0) continue;
-      bool page = pager_slot_is_page(slots[g]);
-      runs[g].pages = page ? runs[g].pages + 1 : 0;
-      runs[g].promised = slots[g] != PAGER_SLOT_NONE ? runs[g].promised + 1 : 0;
+      pager_reach reach = reach_of(pager, slots[g]);
+      bool any = reach != PAGER_NOWHERE || pager_slot_is_promise(slots[g]);
+      for (uint32_t tier = 0; tier < PAGER_NOWHERE; tier++)
+        runs[g].reach[tier] = reach <= tier ? runs[g].reach[tier] + 1 : 0;
+      runs[g].promised = any ? runs[g].promised + 1 : 0;
       if (runs[g].promised == 0 && space->group[g].window == 0) return;
     }
     uint32_t position = (i + 1) << pager->base_shift;
@@ -342,9 +353,9 @@ static weft_seq last_promiser(const weft_pager *pager, const pager_space *space,
     const uint32_t *slots = pager_slots(pager, pager->path[end - 1]);
     for (uint32_t g = 0; g < space->n_groups; g++) {
       const pager_group *group = &space->group[g];
-      if ((end & (group->span - 1)) != 0 || slots[g] == PAGER_SLOT_NONE) continue;
+      if ((end & (group->span - 1)) != 0 || !pager_slot_is_promise(slots[g])) continue;
       if (end / group->span - 1 < pager_window_first(group, position)) continue;
-      if (!pager_slot_is_page(slots[g])) return slots[g] & ~PAGER_SLOT_PROMISE;
+      return slots[g] & ~PAGER_SLOT_PROMISE;
     }
   }
   return WEFT_SEQ_NONE;
@@ -362,7 +373,7 @@ void pager_match_prompt(weft_pager *pager, const weft_admit *args, pager_match *
   }
   match_groups(pager, space, args->n_tokens - args->n_keep_rows, match);
   match->promiser = WEFT_SEQ_NONE;
-  if (match->n_promised > match->n_hit)
+  if (match->n_promised > match->n_filed)
     match->promiser = last_promiser(pager, space, match->n_promised);
 }
 

@@ -8,7 +8,7 @@
  * withdrawn when the sequence ends; it never outlives its sequence, so nobody can wait for ever. */
 #include <string.h>
 
-#include "pager/pager_internal.h"
+#include "pager/spill.h"
 
 void pager_unpublish(weft_pager *pager, weft_page page) {
   pager_page *record = &pager->page[page];
@@ -100,6 +100,7 @@ static void publish_page(weft_pager *pager, weft_seq seq, uint32_t node, uint32_
   }
   pager_page *record = &pager->page[*entry];
   WEFT_CHECK(record->state == PAGER_PINNED && record->node == PAGER_NODE_NONE);
+  if (pager_slot_is_spill(*slot)) pager_spill_forget(pager, *slot); /* the node is the tail: it stays */
   *slot = *entry;
   record->node = node & PAGER_NODE_NONE;
   record->group = group & (WEFT_GROUPS_MAX - 1);

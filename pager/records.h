@@ -37,9 +37,11 @@ enum {
 #define PAGER_LINK_NONE 0xFFFFFFFu /* of 28 bits: pages, list heads and references stay below */
 #define PAGER_PAGES_MAX 0xFFFFF00u
 
-/* A slot of a node is a page, or nothing, or the promise of a running sequence to compute it. */
+/* A slot of a node is a page, or nothing, or the promise of a running sequence to compute it, or the
+ * number of the spill slot where the content lies. */
 #define PAGER_SLOT_NONE    UINT32_MAX
 #define PAGER_SLOT_PROMISE 0x80000000u
+#define PAGER_SLOT_SPILL   0x40000000u
 
 typedef enum pager_state {
   PAGER_FREE = 0, /* zero, so that untouched memory is a free page */
@@ -142,8 +144,13 @@ struct weft_pager {
   uint64_t *boundary; /* [n_seqs][boundary_words]: bit i: keep the windows before i * block_max */
   uint32_t boundary_words;
 
-  weft_page_copy *copy; /* [copy_capacity], in the order they must run */
-  uint32_t copy_capacity, n_copies_waiting;
+  weft_page_copy *copy; /* [copy_capacity + spill_capacity], in the order they must run */
+  uint32_t copy_capacity, spill_capacity; /* of forks; of lower tiers */
+  uint32_t n_copies_waiting, n_spills_waiting; /* all; those of lower tiers */
+
+  struct pager_spill *spill; /* spill.h; [n_spill + 2]; the last ones head the lists of host and file */
+  uint32_t n_host, n_spill;
+  uint32_t free_spill[2], n_free_host, n_moves; /* moves under way */
 
   weft_journal_event *journal;
   uint64_t journal_mask, journal_next;

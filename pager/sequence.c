@@ -4,7 +4,7 @@
  * tails before heads, so that eviction meets them in that order. */
 #include <string.h>
 
-#include "pager/pager_internal.h"
+#include "pager/spill.h"
 
 static weft_seq seq_take(weft_pager *pager) {
   weft_seq seq = pager->free_seq;
@@ -42,7 +42,8 @@ static weft_status admit_refusal(const weft_pager *pager, const weft_admit *args
   return WEFT_OK;
 }
 
-/* The blocks of the hit that the next row sees come into the table, pinned. */
+/* The blocks of the hit that the next row sees come into the table, pinned; those in host memory by
+ * the number of their slot, for pager_restore. */
 static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit) {
   pager_seq *s = &pager->seq[seq];
   const pager_group *group = &pager->space[s->space].group[g];
@@ -52,15 +53,19 @@ static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit)
   for (uint32_t block = first; block < end; block++) {
     uint32_t node = pager->path[(block + 1) * group->span - 1];
     table[block] = pager_slots(pager, node)[g];
-    __builtin_prefetch(&pager->page[table[block]], 1);
+    if (pager_slot_is_page(table[block])) __builtin_prefetch(&pager->page[table[block]], 1);
   }
-  for (uint32_t block = first; block < end; block++)
-    pager_page_pin(pager, table[block], pager_payer(s, group, block));
+  for (uint32_t block = first; block < end; block++) {
+    if (pager_slot_is_page(table[block]))
+      pager_page_pin(pager, table[block], pager_payer(s, group, block));
+    else
+      pager_restore_pick(pager, table[block]);
+  }
   s->first[g] = first;
   s->end[g] = end;
 }
 
-/* The blocks of the hit that nobody holds, and that the owner would have to pay for. */
+/* The blocks of the hit that nobody holds, or that come back, and that the owner would have to pay for. */
 static uint32_t count_own(const weft_pager *pager, const weft_admit *args,
                           const pager_match *match) {
   const pager_space *space = &pager->space[args->space];
@@ -71,7 +76,8 @@ static uint32_t count_own(const weft_pager *pager, const weft_admit *args,
     if (block < match->public_end / group->span) block = match->public_end / group->span;
     for (; block < match->n_hit >> group->shift; block++) {
       uint32_t node = pager->path[(block + 1) * group->span - 1];
-      n_own += pager->page[pager_slots(pager, node)[g]].state == PAGER_CACHED;
+      uint32_t slot = pager_slots(pager, node)[g];
+      n_own += !pager_slot_is_page(slot) || pager->page[slot].state == PAGER_CACHED;
     }
   }
   return n_own;
@@ -133,7 +139,7 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
         pager_root_find(pager, PAGER_NODE_NONE, args->space, first_domain(args, &match));
   }
   if (match.root != PAGER_NODE_NONE) pager_match_prompt(pager, args, &match);
-  if (match.n_promised > match.n_hit) {
+  if (match.n_promised > match.n_filed) {
     WEFT_CHECK(match.promiser < pager->n_seqs_touched);
     /* Whoever computes it keeps the windows there, or the wait would be in vain. */
     pager->node[pager->path[(match.n_promised >> pager->base_shift) - 1]].boundary = 1;
@@ -141,6 +147,12 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
     *waits_for = match.promiser;
     return WEFT_AGAIN;
   }
+  if (pager_lift(pager, args, &match)) {
+    *waits_for = WEFT_SEQ_NONE;
+    return WEFT_AGAIN;
+  }
+  bool restore = pager_restore_pays(pager, args, &match);
+  if (restore) match.n_hit = match.n_stored;
   weft_owner_usage *usage = &pager->owner[args->owner];
   if (usage->limit != 0 && pager_over_limit(pager, args->owner, count_own(pager, args, &match)))
     return WEFT_QUOTA;
@@ -152,6 +164,11 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
   s->public_end = match.public_end;
   s->n_valid = s->n_reserved = match.n_hit;
   for (uint32_t g = 0; g < space->n_groups; g++) pin_hit(pager, seq, g, match.n_hit);
+  if (restore) {
+    pager_restore(pager, seq);
+    pager_match_prompt(pager, args, &match); /* what made room may be nodes beyond the hit */
+    match.n_hit = s->n_valid;
+  }
   if (cache) begin_cached(pager, seq, args, &match);
   count_admit(&pager->stats, usage, args->n_tokens, match.n_hit);
   *out = seq;

@@ -6,9 +6,17 @@
  *                                  0   first ^       n_valid ^    n_reserved ^ */
 #include <string.h>
 
-#include "pager/pager_internal.h"
+#include "pager/spill.h"
 
 /* ---- copies ---------------------------------------------------------------------------------- */
+
+static inline bool fills_page(const weft_page_copy *copy, weft_page page) {
+  return copy->to == page && (copy->kind == WEFT_PAGE_TO_PAGE || copy->kind == WEFT_HOST_TO_PAGE);
+}
+
+static inline bool reads_page(const weft_page_copy *copy, weft_page page) {
+  return copy->from == page && (copy->kind == WEFT_PAGE_TO_PAGE || copy->kind == WEFT_PAGE_TO_HOST);
+}
 
 /* The target goes away. Its copy stays where a later copy reads what it brings: then it runs for
  * nothing else, and harms nothing, since no page that was taken since can be written to before all
@@ -16,19 +24,35 @@
 void pager_copies_cancel(weft_pager *pager, weft_page to) {
   pager->page[to].copy = 0;
   uint32_t n = pager->n_copies_waiting, at = n;
-  while (at > 0 && pager->copy[at - 1].to != to) {
-    if (pager->copy[at - 1].from == to) return;
+  while (at > 0 && !fills_page(&pager->copy[at - 1], to)) {
+    if (reads_page(&pager->copy[at - 1], to)) return;
     at -= 1;
   }
   WEFT_CHECK(at > 0);
+  pager->n_spills_waiting -= pager->copy[at - 1].kind != WEFT_PAGE_TO_PAGE;
   memmove(pager->copy + at - 1, pager->copy + at, (n - at) * sizeof *pager->copy);
   pager->n_copies_waiting -= 1;
 }
 
-static bool targeted(const weft_pager *pager, weft_page to) {
-  for (uint32_t i = 0; i < pager->n_copies_waiting; i++)
-    if (pager->copy[i].to == to) return true;
-  return false;
+void pager_copy_emit(weft_pager *pager, weft_copy_kind kind, uint32_t from, uint32_t to) {
+  pager->copy[pager->n_copies_waiting++] = (weft_page_copy){.from = from, .to = to, .kind = kind};
+  pager->n_spills_waiting += kind != WEFT_PAGE_TO_PAGE;
+  if (kind == WEFT_PAGE_TO_PAGE || kind == WEFT_HOST_TO_PAGE) pager->page[to].copy = 1;
+}
+
+/* The copy was taken. Unless another one goes there too, its target waits no longer. */
+static void taken(weft_pager *pager, const weft_page_copy *copy) {
+  bool page = copy->kind == WEFT_PAGE_TO_PAGE || copy->kind == WEFT_HOST_TO_PAGE;
+  pager->n_spills_waiting -= copy->kind != WEFT_PAGE_TO_PAGE;
+  if (!page && copy->kind != WEFT_PAGE_TO_HOST) return;
+  for (uint32_t i = 0; i < pager->n_copies_waiting; i++) {
+    const weft_page_copy *other = &pager->copy[i];
+    if (page ? fills_page(other, copy->to) : other->kind == WEFT_PAGE_TO_HOST && other->to == copy->to) return;
+  }
+  if (page)
+    pager->page[copy->to].copy = 0;
+  else
+    pager->spill[copy->to].waiting = 0;
 }
 
 uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t max) {
@@ -37,9 +61,12 @@ uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t
   memcpy(out, pager->copy, n * sizeof *out);
   pager->n_copies_waiting -= n;
   memmove(pager->copy, pager->copy + n, pager->n_copies_waiting * sizeof *out);
-  for (uint32_t i = 0; i < n; i++)
-    if (!targeted(pager, out[i].to)) pager->page[out[i].to].copy = 0;
+  for (uint32_t i = 0; i < n; i++) taken(pager, &out[i]);
   return n;
+}
+
+uint32_t weft_pager_copies_max(const weft_pager *pager) {
+  return pager->copy_capacity + pager->spill_capacity;
 }
 
 /* The entry of the partly filled last block, if rows must not be written to it in place. */
@@ -53,8 +80,7 @@ static inline weft_page *shared_entry(const weft_pager *pager, const pager_seq *
 
 static void copy_on_write(weft_pager *pager, weft_page *entry, uint32_t owner) {
   weft_page to = pager_page_take(pager, owner);
-  pager->copy[pager->n_copies_waiting++] = (weft_page_copy){.from = *entry, .to = to};
-  pager->page[to].copy = 1;
+  pager_copy_emit(pager, WEFT_PAGE_TO_PAGE, *entry, to);
   if (pager->page[*entry].node != PAGER_NODE_NONE) pager->page[*entry].keep = 1;
   pager_page_unpin(pager, *entry, PAGER_WARM);
   *entry = to;
@@ -82,7 +108,8 @@ weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows)
   if (pager_over_limit(pager, s->owner, n_own)) return WEFT_QUOTA;
   if ((uint64_t)n_new + n_copies > pager->stats.n_free + pager->stats.n_cached)
     return WEFT_NO_BLOCKS;
-  if (n_copies > pager->copy_capacity - pager->n_copies_waiting) return WEFT_NO_BLOCKS;
+  uint32_t n_forked = pager->n_copies_waiting - pager->n_spills_waiting;
+  if (n_copies > pager->copy_capacity - n_forked) return WEFT_NO_BLOCKS;
   for (uint32_t g = 0; g < space->n_groups; g++) {
     const pager_group *group = &space->group[g];
     weft_page *entry = n_copies == 0 ? NULL : shared_entry(pager, s, group);

@@ -8,7 +8,8 @@
 
 enum { AHEAD = 6 }; /* works between a prefetch and its use */
 
-_Static_assert(sizeof(struct weft_batch_copy) == sizeof(weft_page_copy), "same pair of pages");
+_Static_assert(sizeof(weft_batch_copy) == sizeof(weft_page_copy), "the same copy");
+_Static_assert((int)WEFT_COPY_FROM_FILE == (int)WEFT_FILE_TO_HOST, "the same kinds");
 
 weft_status weft_batcher_open(weft_batcher *batcher, uint32_t rows_max, uint32_t segments_max,
                               uint32_t groups_max, uint32_t copies_max) {

@@ -17,7 +17,7 @@ typedef struct weft_batcher {
   weft_segment *segment;
   int64_t *kv_slot[WEFT_BATCH_GROUPS_MAX];
   uint32_t *table_at;
-  struct weft_batch_copy *copy;
+  weft_batch_copy *copy;
 } weft_batcher;
 
 weft_status weft_batcher_open(weft_batcher *batcher, uint32_t rows_max, uint32_t segments_max,

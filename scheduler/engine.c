@@ -197,7 +197,7 @@ static weft_status take_memory(weft_engine *e) {
   status = weft_deadlines_open(&e->deadlines, c->running_max + c->waiting_max);
   if (status != WEFT_OK) return status;
   return weft_batcher_open(&e->batcher, rows_max, 2 * n_works, groups_max,
-                           c->running_max * groups_max + 1);
+                           weft_pager_copies_max(e->pager) + 1);
 }
 
 static void free_engine(weft_engine *e) {

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
+#include "base/random.h"
 
 /* ---- the store: cells of all pages ----------------------------------------------------------- */
 
@@ -33,7 +34,11 @@ typedef struct pending {
 enum { PENDING_MAX = 64, COPIES_MAX = 4096 };
 
 struct weft_fake_store {
-  uint32_t n_pages, stride;
+  uint32_t n_pages, stride, n_host, n_file; /* cells of the host's slots and the file's follow the pages' */
+  uint64_t fail_seed, n_rolls;
+  uint32_t fail_one_in;
+  weft_copy_end ended[COPIES_MAX];
+  uint32_t n_ended;
   uint64_t n_batches;
   cell *cell;
   page_note *note;
@@ -55,6 +60,20 @@ weft_status weft_fake_store_open(uint32_t n_pages, uint32_t block_tokens_max,
     return WEFT_E_NO_MEMORY;
   }
   *out = store;
+  return WEFT_OK;
+}
+
+weft_status weft_fake_store_add_tiers(weft_fake_store *store, uint32_t n_host, uint32_t n_file,
+                                      uint64_t seed, uint32_t fail_one_in) {
+  size_t n = (size_t)store->n_pages + n_host + n_file;
+  cell *cells = weft_alloc(n * store->stride, sizeof *cells);
+  if (cells == NULL) return WEFT_E_NO_MEMORY;
+  weft_free(store->cell);
+  store->cell = cells;
+  store->n_host = n_host;
+  store->n_file = n_file;
+  store->fail_seed = seed;
+  store->fail_one_in = fail_one_in;
   return WEFT_OK;
 }
 
@@ -87,7 +106,7 @@ typedef struct fake_flight {
   int32_t *token;
   int64_t *kv_slot[WEFT_BATCH_GROUPS_MAX];
   uint32_t *table, *table_at;
-  struct weft_batch_copy *copy;
+  weft_batch_copy *copy;
   weft_segment_result *result;
   int32_t *canvas_rows; /* [4][rows_max]: argmax, in, drawn, out */
   float *entropy;
@@ -304,12 +323,47 @@ static void compute_canvas(fake_runner *f, fake_flight *b, uint32_t s,
 
 /* ---- a batch --------------------------------------------------------------------------------- */
 
-static void run_copies(fake_runner *f, const fake_flight *b) {
-  weft_fake_store *store = f->config.store;
-  for (uint32_t i = 0; i < b->n_copies; i++) {
-    memcpy(store->cell + (size_t)b->copy[i].to * store->stride,
-           store->cell + (size_t)b->copy[i].from * store->stride,
-           store->stride * sizeof *store->cell);
+static bool roll_failure(weft_fake_store *store) {
+  if (store->fail_one_in == 0) return false;
+  return weft_mix64(store->fail_seed ^ weft_mix64(++store->n_rolls)) % store->fail_one_in == 0;
+}
+
+static void end_copy(weft_fake_store *store, const weft_batch_copy *copy, bool ok) {
+  WEFT_CHECK(store->n_ended < COPIES_MAX);
+  store->ended[store->n_ended++] = (weft_copy_end){.copy = *copy, .ok = ok};
+}
+
+enum { COPY_FAILED = 16 }; /* added to the kind */
+
+/* Copies to the host that will fail are known at submit. */
+static void judge_copies(weft_fake_store *store, weft_batch_copy *copy, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    if (copy[i].kind != WEFT_COPY_TO_HOST || !roll_failure(store)) continue;
+    end_copy(store, &copy[i], false);
+    copy[i].kind += COPY_FAILED;
+  }
+}
+
+static void run_copies(weft_fake_store *store, const weft_batch_copy *copy, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    weft_batch_copy c = copy[i];
+    bool failed = c.kind >= COPY_FAILED;
+    if (failed) c.kind -= COPY_FAILED;
+    bool moves = c.kind == WEFT_COPY_TO_FILE || c.kind == WEFT_COPY_FROM_FILE;
+    if (moves) failed = roll_failure(store);
+    if (moves) end_copy(store, &c, !failed);
+    uint64_t host = store->n_pages, file = host + store->n_host;
+    uint64_t from = c.from, to = c.to;
+    if (c.kind == WEFT_COPY_FROM_HOST || c.kind == WEFT_COPY_TO_FILE) from += host;
+    if (c.kind == WEFT_COPY_FROM_FILE) from += file;
+    if (c.kind == WEFT_COPY_TO_HOST || c.kind == WEFT_COPY_FROM_FILE) to += host;
+    if (c.kind == WEFT_COPY_TO_FILE) to += file;
+    cell *target = store->cell + to * store->stride;
+    size_t n_bytes = store->stride * sizeof *target;
+    if (failed)
+      memset(target, 0, n_bytes); /* who reads this is a violation */
+    else
+      memcpy(target, store->cell + from * store->stride, n_bytes);
   }
 }
 
@@ -362,7 +416,8 @@ static void compute(fake_runner *f, fake_flight *b) {
     compute_light(f, b);
     return;
   }
-  run_copies(f, b);
+  run_copies(f->config.store, b->copy, b->n_copies);
+  if (f->broken) return; /* its copies belong to the pool */
   note_writes(f, b);
   for (uint32_t s = 0; s < b->n_segments; s++) {
     const weft_segment *segment = &b->segment[s];
@@ -391,12 +446,8 @@ static void compute_until(weft_fake_store *store, const fake_flight *last) {
   memmove(store->pending, store->pending + n, store->n_pending * sizeof *store->pending);
 }
 
-static void forget_pending(weft_fake_store *store, const fake_runner *f) {
-  uint32_t n = 0;
-  for (uint32_t i = 0; i < store->n_pending; i++) {
-    if (store->pending[i].runner != f) store->pending[n++] = store->pending[i];
-  }
-  store->n_pending = n;
+static void compute_all(weft_fake_store *store) {
+  if (store->n_pending > 0) compute_until(store, store->pending[store->n_pending - 1].flight);
 }
 
 /* ---- submit ---------------------------------------------------------------------------------- */
@@ -458,12 +509,17 @@ static void copy_batch(fake_runner *f, fake_flight *b, const weft_batch *batch) 
     b->n_copies = 0;
   }
   memcpy(b->copy, batch->copy, b->n_copies * sizeof *b->copy);
+  judge_copies(f->config.store, b->copy, b->n_copies);
 }
 
 static weft_status fake_submit(weft_runner *runner, const weft_batch *batch) {
   fake_runner *f = (fake_runner *)runner;
   f->n_submits += 1;
   if (f->n_submits == f->config.fail_submit_at) f->broken = true;
+  if (f->broken && f->config.store != NULL) {
+    compute_all(f->config.store);
+    run_copies(f->config.store, batch->copy, batch->n_copies);
+  }
   if (f->broken) return WEFT_E_DEVICE;
   if (f->n_flight == f->info.depth) {
     violate(f, "more than %u batches in flight", f->info.depth);
@@ -489,7 +545,6 @@ static weft_status fake_collect(weft_runner *runner, weft_step_result *result) {
   fake_runner *f = (fake_runner *)runner;
   f->n_collects += 1;
   if (f->n_collects == f->config.fail_collect_at) f->broken = true;
-  if (f->broken && f->config.store != NULL) forget_pending(f->config.store, f);
   if (f->broken) return WEFT_E_DEVICE;
   if (f->n_flight == 0) return WEFT_AGAIN;
   fake_flight *b = &f->flight[f->first];
@@ -502,6 +557,16 @@ static weft_status fake_collect(weft_runner *runner, weft_step_result *result) {
                                .result = b->result,
                                .device_us = 1000};
   return WEFT_OK;
+}
+
+static uint32_t fake_copies_ended(weft_runner *runner, weft_copy_end *out, uint32_t max) {
+  weft_fake_store *store = ((fake_runner *)runner)->config.store;
+  if (store == NULL) return 0;
+  uint32_t n = store->n_ended < max ? store->n_ended : max;
+  memcpy(out, store->ended, n * sizeof *out);
+  store->n_ended -= n;
+  memmove(store->ended, store->ended + n, store->n_ended * sizeof *out);
+  return n;
 }
 
 /* ---- slots ----------------------------------------------------------------------------------- */
@@ -576,7 +641,7 @@ static void close_flight(fake_flight *b) {
 
 static void fake_close(weft_runner *runner) {
   fake_runner *f = (fake_runner *)runner;
-  if (f->config.store != NULL) forget_pending(f->config.store, f);
+  if (f->config.store != NULL) compute_all(f->config.store);
   for (uint32_t i = 0; f->slot != NULL && i < f->info.n_slots; i++) {
     weft_free(f->slot[i].tokens);
     weft_free(f->slot[i].canvas_memory);
@@ -592,6 +657,7 @@ static const weft_runner_ops fake_ops = {.info = fake_info,
                                          .slot_close = fake_slot_close,
                                          .submit = fake_submit,
                                          .collect = fake_collect,
+                                         .copies_ended = fake_copies_ended,
                                          .close = fake_close};
 
 static bool open_flight(const fake_runner *f, fake_flight *b) {

@@ -19,6 +19,10 @@
 typedef struct weft_fake_store weft_fake_store;
 weft_status weft_fake_store_open(uint32_t n_pages, uint32_t block_tokens_max,
                                  weft_fake_store **out);
+/* Slots of lower tiers; of copies to the host and moves of the file about one in fail_one_in fails, by seed (0:
+ * none). Once, before any runner. */
+weft_status weft_fake_store_add_tiers(weft_fake_store *store, uint32_t n_host, uint32_t n_file,
+                                      uint64_t seed, uint32_t fail_one_in);
 void weft_fake_store_close(weft_fake_store *store);
 
 typedef struct weft_fake_config {

@@ -63,16 +63,29 @@ static void require_counts(const model *m) {
           "%u pinned, %u cached, %u free; the model has %u, %u", stats.n_pinned, stats.n_cached,
           stats.n_free, n_pinned, n_cached);
   REQUIRE(weft_pager_headroom(m->pager) == m->config.n_pages - n_pinned, "headroom");
+  uint32_t n_lower[2] = {0};
+  for (uint32_t place = PAGES_MAX; place < PLACES; place++)
+    n_lower[place >= PAGES_MAX + HOST_MAX] += m->indexed[place];
+  REQUIRE(stats.n_host_held == n_lower[0] && stats.n_file_held == n_lower[1],
+          "%u and %u held in lower tiers; the model has %u, %u", stats.n_host_held, stats.n_file_held,
+          n_lower[0], n_lower[1]);
+}
+
+/* Where the block of a group is that ends with the cell, down to a tier; PLACES: nowhere. */
+static uint32_t find_cell(const model *m, uint32_t space, uint32_t g, uint64_t cell, weft_tier lowest) {
+  uint32_t last = m->space[space].group[g].block_tokens - 1;
+  uint32_t n_places = lowest == WEFT_TIER_FILE ? PLACES : place_of(lowest + 1, 0);
+  for (uint32_t place = 0; place < n_places; place++)
+    if (m->indexed[place] && m->ready[place] && m->space_of[place] == space && m->group_of[place] == g &&
+        m->cell[place < PAGES_MAX ? source_of(m, place) : place][last] == cell)
+      return place;
+  return PLACES;
 }
 
 /* The indexed page of a group that ends with the cell. */
 static weft_page page_with(const model *m, uint32_t space, uint32_t g, uint64_t cell) {
-  uint32_t last = m->space[space].group[g].block_tokens - 1;
-  for (weft_page page = 0; page < m->config.n_pages; page++)
-    if (m->indexed[page] && m->space_of[page] == space && m->group_of[page] == g &&
-        m->cell[source_of(m, page)][last] == cell)
-      return page;
-  return WEFT_PAGE_NONE;
+  uint32_t place = find_cell(m, space, g, cell, WEFT_TIER_POOL);
+  return place < PLACES ? place : WEFT_PAGE_NONE;
 }
 
 static bool has_cell(const model *m, uint32_t space, uint32_t g, uint64_t cell) {
@@ -146,14 +159,14 @@ static void make_prompt(model *m, weft_admit *args, uint32_t *domain, int32_t *t
   args->n_keep_rows = below(m, 3) == 0 ? 0 : below(m, 5) == 0 ? below(m, n + 1) : 1;
 }
 
-/* The longest prefix that every group can serve, by trying all. */
-static uint32_t expected_hit(const model *m, const weft_admit *args, const uint64_t *digest) {
+/* The longest prefix that every group can serve down to a tier, by trying all. */
+static uint32_t expected_hit(const model *m, const weft_admit *args, const uint64_t *digest, weft_tier lowest) {
   const weft_space_config *space = &m->space[args->space];
   bool has[GROUPS][TOKENS_MAX];
   for (uint32_t g = 0; g < space->n_groups; g++) {
     uint32_t block = space->group[g].block_tokens;
     for (uint32_t i = 0; (i + 1) * block <= args->n_tokens; i++)
-      has[g][i] = has_cell(m, args->space, g, cell_of(digest[(i + 1) * block - 1], g));
+      has[g][i] = find_cell(m, args->space, g, cell_of(digest[(i + 1) * block - 1], g), lowest) < PLACES;
   }
   uint32_t grain = m->block_max[args->space];
   uint32_t hit = (args->n_tokens - args->n_keep_rows) / grain * grain;
@@ -177,10 +190,31 @@ static uint32_t expected_cost(const model *m, const weft_admit *args, const mode
     for (uint32_t i = window_first(group, hit); i < hit / group->block_tokens; i++) {
       uint64_t cell = cell_of(s->digest[(i + 1) * group->block_tokens - 1], g);
       weft_page page = page_with(m, args->space, g, cell);
-      n += m->shadow_held[page] == 0 && payer_of(m, s, g, i) == args->owner;
+      bool held = page != WEFT_PAGE_NONE && m->shadow_held[page] != 0; /* else cached, or to come back */
+      n += !held && payer_of(m, s, g, i) == args->owner;
     }
   }
   return n;
+}
+
+/* Whether the blocks in host memory up to `stored` are to come back: cost, pages, room among the copies. */
+static bool expected_restore(const model *m, const weft_admit *args, const uint64_t *digest, uint32_t hit,
+                             uint32_t stored) {
+  const weft_space_config *space = &m->space[args->space];
+  uint64_t n_host = 0, n_cached = 0;
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    uint32_t block = space->group[g].block_tokens;
+    for (uint32_t i = window_first(&space->group[g], stored); i < stored / block; i++) {
+      uint32_t place =
+          find_cell(m, args->space, g, cell_of(digest[(i + 1) * block - 1], g), WEFT_TIER_HOST);
+      n_host += place >= PAGES_MAX;
+      n_cached += place < PAGES_MAX && holders(m, place) == 0;
+    }
+  }
+  weft_pager_stats stats = weft_pager_get_stats(m->pager);
+  return n_host <= args->restore_max_pages && n_host <= stats.n_free + stats.n_cached - n_cached &&
+         n_host <= m->pager->spill_capacity - m->pager->n_spills_waiting &&
+         (uint64_t)(stored - hit) * 256 > n_host * args->restore_cost;
 }
 
 /* How far a running sequence, if it kept its promise, would serve this prompt, in units of grain.
@@ -206,10 +240,13 @@ static bool promised_until(const model *m, weft_seq seq, uint32_t n) {
        node = m->pager->node[node].parent) {
     if (m->pager->node[node].root) continue;
     if (m->pager->node[node].depth * m->pager->base_tokens > n) continue;
-    for (uint32_t g = 0; g < m->space[m->seq[seq].space].n_groups; g++)
-      if (pager_slots(m->pager, node)[g] == PAGER_SLOT_NONE &&
-          m->pager->node[node].depth % m->pager->space[m->seq[seq].space].group[g].span == 0)
+    for (uint32_t g = 0; g < m->space[m->seq[seq].space].n_groups; g++) {
+      uint32_t slot = pager_slots(m->pager, node)[g];
+      bool gone = slot == PAGER_SLOT_NONE ||
+                  (pager_slot_is_spill(slot) && pager_spill_reach(m->pager, slot) == PAGER_NOWHERE);
+      if (gone && m->pager->node[node].depth % m->pager->space[m->seq[seq].space].group[g].span == 0)
         return false;
+    }
   }
   return true;
 }
@@ -238,6 +275,9 @@ static void op_admit(model *m) {
   uint32_t domain, n_cached = 99;
   weft_seq seq = WEFT_SEQ_NONE, waits_for = WEFT_SEQ_NONE;
   make_prompt(m, &args, &domain, tokens);
+  if (below(m, 4) != 0) args.restore_max_pages = below(m, 3) == 0 ? below(m, 6) : PAGES_MAX;
+  args.restore_cost = below(m, 2) * 256 * below(m, 12);
+  args.restore_wait = below(m, 2) == 0;
   args.domain = (weft_key128){domain, domain == 0 ? 5 : 4};
   bool cache = !args.no_cache && !m->config.no_prefix_cache;
   model_seq begun = {.live = true,
@@ -250,7 +290,11 @@ static void op_admit(model *m) {
   const uint64_t *digest = begun.digest;
   memcpy(begun.token, tokens, args.n_tokens * sizeof *tokens);
   digests(begun.digest, tokens, 0, args.n_tokens, &begun);
-  uint32_t hit = cache ? expected_hit(m, &args, digest) : 0, n_live = 0;
+  uint32_t hit = cache ? expected_hit(m, &args, digest, WEFT_TIER_POOL) : 0, n_live = 0;
+  uint32_t stored = cache ? expected_hit(m, &args, digest, WEFT_TIER_HOST) : 0;
+  uint32_t filed = cache ? expected_hit(m, &args, digest, WEFT_TIER_FILE) : 0;
+  bool restore = stored > hit && expected_restore(m, &args, digest, hit, stored);
+  if (restore) hit = stored;
   uint32_t wait = cache ? expected_wait(m, &args, digest) : 0;
   for (uint32_t i = 0; i < m->config.n_seqs; i++) n_live += m->seq[i].live;
   weft_status status = weft_pager_admit(m->pager, &args, &seq, &n_cached, &waits_for);
@@ -265,6 +309,11 @@ static void op_admit(model *m) {
     m->n_quota += 1;
     return;
   }
+  if (status == WEFT_AGAIN && waits_for == WEFT_SEQ_NONE) {
+    REQUIRE(filed > stored && args.restore_wait && m->pager->n_moves > 0, "waits for no move");
+    m->n_lifts += 1;
+    return;
+  }
   if (status == WEFT_AGAIN) {
     REQUIRE(waits_for < m->config.n_seqs && m->seq[waits_for].live, "waits for nobody");
     REQUIRE(shared_prompt(m, &args, digest, &m->seq[waits_for], m->pager->base_tokens) > 0,
@@ -272,8 +321,9 @@ static void op_admit(model *m) {
     m->n_waits += 1;
     return;
   }
-  REQUIRE(wait <= hit || m->windows[args.space], /* a window may be gone: no use in waiting */
-          "computes [%u, %u), which a running sequence computes", hit, wait);
+  REQUIRE(wait <= filed || m->windows[args.space], /* a window may be gone: no use in waiting */
+          "computes [%u, %u), which a running sequence computes", filed, wait);
+  m->n_restored += restore;
   REQUIRE(n_cached == hit, "hit of %u tokens, expected %u", n_cached, hit);
   REQUIRE(seq < m->config.n_seqs && !m->seq[seq].live, "sequence %u is taken", seq);
   model_seq *s = &m->seq[seq];
@@ -317,7 +367,8 @@ static void op_reserve(model *m) {
   uint32_t end = s->n_valid + n_rows > s->n_reserved ? s->n_valid + n_rows : s->n_reserved;
   bool fits = s->n_valid + n_rows <= m->config.seq_tokens_max;
   uint32_t n_copies = 0, n_own = 0, need = fits ? pages_needed(m, seq, end, &n_copies, &n_own) : 0;
-  bool queue_full = n_copies > m->pager->copy_capacity - m->pager->n_copies_waiting;
+  uint32_t n_forked = m->pager->n_copies_waiting - m->pager->n_spills_waiting;
+  bool queue_full = n_copies > m->pager->copy_capacity - n_forked;
   weft_pager_stats before = weft_pager_get_stats(m->pager);
   weft_status status = weft_pager_reserve(m->pager, seq, n_rows);
   weft_pager_stats after = weft_pager_get_stats(m->pager);
@@ -343,19 +394,58 @@ static void op_reserve(model *m) {
   s->n_reserved = end;
 }
 
+static void copy_place(model *m, const weft_page_copy *copy, bool ok) {
+  uint32_t from = from_of(copy), to = to_of(copy);
+  memcpy(m->cell[to], m->cell[from], sizeof m->cell[0]);
+  m->before[to] = m->before[from];
+  if (!ok) memset(m->cell[to], 0, sizeof m->cell[0]);
+}
+
+/* One copy; true: it failed, and the pager must hear of it. */
+static bool perform(model *m, const weft_page_copy *copy) {
+  if (copy->kind == WEFT_HOST_TO_FILE || copy->kind == WEFT_FILE_TO_HOST) {
+    REQUIRE(m->n_moves < MOVES, "more than %u moves at once", m->n_moves);
+    m->copied[m->n_moves] = below(m, 2) == 0;
+    if (m->copied[m->n_moves]) copy_place(m, copy, true);
+    m->move[m->n_moves++] = *copy;
+    return false;
+  }
+  bool lost = copy->kind == WEFT_PAGE_TO_HOST && below(m, 20) == 0;
+  copy_place(m, copy, !lost);
+  m->ready[to_of(copy)] = true;
+  m->n_spilled += copy->kind == WEFT_PAGE_TO_HOST;
+  return lost;
+}
+
+/* A move ends: what it copies, it copies now or has copied when it was taken. */
+static void op_move(model *m) {
+  if (m->n_moves == 0) return;
+  uint32_t at = below(m, m->n_moves);
+  weft_page_copy move = m->move[at];
+  bool ok = below(m, 6) != 0;
+  if (!m->copied[at]) copy_place(m, &move, ok);
+  m->n_moves -= 1;
+  m->move[at] = m->move[m->n_moves];
+  m->copied[at] = m->copied[m->n_moves];
+  weft_pager_moved(m->pager, &move, ok);
+  read_journal(m);
+  if (ok) m->ready[to_of(&move)] = true;
+  m->n_moved += ok;
+}
+
 /* The device: copies first, then all rows reserved so far. Tokens beyond the prompt are made up
  * here. */
 static void op_device(model *m) {
   weft_page_copy copy[2];
-  uint32_t n;
+  uint32_t n, n_lost = 0, lost[PLACES];
   do {
     n = weft_pager_take_copies(m->pager, copy, 2);
-    for (uint32_t i = 0; i < n; i++) {
-      memcpy(m->cell[copy[i].to], m->cell[copy[i].from], sizeof m->cell[0]);
-      m->before[copy[i].to] = m->before[copy[i].from];
-    }
+    for (uint32_t i = 0; i < n; i++)
+      if (perform(m, &copy[i]) && n_lost < PLACES) lost[n_lost++] = copy[i].to;
     m->n_copies += n;
   } while (n == 2);
+  for (uint32_t i = 0; i < n_lost; i++) weft_pager_spill_lost(m->pager, lost[i]);
+  m->n_lost += n_lost;
   for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
     model_seq *s = &m->seq[seq];
     if (!s->live) continue;
@@ -482,8 +572,10 @@ static void operate(model *m) {
     op_fork(m);
   else if (what < 91 && pick(m) != WEFT_SEQ_NONE)
     weft_pager_mark(m->pager, pick(m));
-  else if (what < 99)
+  else if (what < 97)
     op_release(m);
+  else if (what < 99)
+    op_move(m);
   else if (below(m, 16) == 0)
     op_reset(m);
   else if (below(m, 8) == 0)
@@ -493,7 +585,11 @@ static void operate(model *m) {
 /* ---- episodes -------------------------------------------------------------------------------- */
 
 static void make_config(model *m) {
-  m->config = (weft_pager_config){.n_pages = 4 + below(m, PAGES_MAX - 3),
+  uint32_t n_host = below(m, 2) == 0 ? 0 : 1 + below(m, HOST_MAX);
+  uint32_t n_file = n_host == 0 || below(m, 2) == 0 ? 0 : 1 + below(m, FILE_MAX);
+  m->config = (weft_pager_config){.n_host_pages = n_host,
+                                  .n_file_pages = n_file,
+                                  .n_pages = 4 + below(m, PAGES_MAX - 3),
                                   .n_seqs = 1 + below(m, 1 + below(m, SEQS_MAX)),
                                   .seq_tokens_max = 40 + below(m, TOKENS_MAX - 39),
                                   .n_spaces = 1 + below(m, SPACES),
@@ -546,6 +642,11 @@ static void episode(model *m, uint64_t seed, uint32_t n_ops) {
                .n_refused = m->n_refused,
                .n_copies = m->n_copies,
                .n_evicted = m->n_evicted,
+               .n_spilled = m->n_spilled,
+               .n_restored = m->n_restored,
+               .n_moved = m->n_moved,
+               .n_lifts = m->n_lifts,
+               .n_lost = m->n_lost,
                .n_forks = m->n_forks,
                .n_quota = m->n_quota,
                .n_public = m->n_public};
@@ -576,15 +677,18 @@ int main(int argc, char **argv) {
     episode(&m, seed, n_ops - n_done < EPISODE ? (uint32_t)(n_ops - n_done) : EPISODE);
   printf(
       "%llu operations: %llu admits, %llu hits, %llu waits, %llu refusals, %llu evictions, %llu "
-      "forks, %llu copies, %llu quotas, %llu hits beyond a public prefix\n",
+      "forks, %llu copies, %llu quotas, %llu hits beyond a public prefix, %llu to the host, %llu admits that brought "
+      "back, %llu moves of the file, %llu waits for one, %llu lost\n",
       (unsigned long long)n_done, (unsigned long long)m.n_admits, (unsigned long long)m.n_hits,
       (unsigned long long)m.n_waits, (unsigned long long)m.n_refused,
       (unsigned long long)m.n_evicted, (unsigned long long)m.n_forks,
       (unsigned long long)m.n_copies, (unsigned long long)m.n_quota,
-      (unsigned long long)m.n_public);
+      (unsigned long long)m.n_public, (unsigned long long)m.n_spilled, (unsigned long long)m.n_restored,
+      (unsigned long long)m.n_moved, (unsigned long long)m.n_lifts, (unsigned long long)m.n_lost);
   if (argc <= 2 && n_ops >= 100000 &&
       (m.n_hits == 0 || m.n_waits == 0 || m.n_refused == 0 || m.n_copies == 0 ||
-       m.n_evicted == 0 || m.n_quota == 0 || m.n_public == 0)) {
+       m.n_evicted == 0 || m.n_quota == 0 || m.n_public == 0 || m.n_spilled == 0 || m.n_restored == 0 ||
+       m.n_moved == 0 || m.n_lifts == 0 || m.n_lost == 0)) {
     fprintf(stderr, "an outcome never happened: the test tests less than it says\n");
     return 1;
   }

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "pager/pager_internal.h"
+#include "pager/spill.h"
 
 enum {
   PAGES_MAX = 96,
@@ -27,6 +27,10 @@ enum {
   GROUPS = 4,
   HISTORIES = 12, /* token sequences that new prompts continue */
   DOMAINS = 2,
+  HOST_MAX = 40,
+  FILE_MAX = 24,
+  PLACES = PAGES_MAX + HOST_MAX + FILE_MAX, /* pages, then the host's slots, then the file's */
+  MOVES = 16,
   OWNERS = 3 /* two in the first domain, one in the second; then the operator */
 };
 
@@ -52,10 +56,15 @@ typedef struct model {
   bool weak, windows[SPACES];
   model_seq seq[SEQS_MAX];
   history history[HISTORIES];
-  uint64_t cell[PAGES_MAX][BLOCK_MAX];
-  bool indexed[PAGES_MAX];
-  uint32_t space_of[PAGES_MAX], group_of[PAGES_MAX], position_of[PAGES_MAX];
-  uint64_t before[PAGES_MAX]; /* last cell of the block before it in the chain; 0 at the start */
+  uint64_t cell[PLACES][BLOCK_MAX];
+  bool indexed[PLACES];
+  bool ready[PLACES]; /* the copy that fills the host's slot has run */
+  uint32_t space_of[PLACES], group_of[PLACES], position_of[PLACES];
+  uint64_t before[PLACES]; /* last cell of the block before it in the chain; 0 at the start */
+  weft_page_copy move[MOVES]; /* taken and not ended */
+  bool copied[MOVES];
+  uint32_t n_moves;
+  uint64_t n_spilled, n_restored, n_moved, n_lifts, n_lost;
   uint32_t limit[OWNERS], payer[PAGES_MAX];
   weft_page shadow[SEQS_MAX][GROUPS][TOKENS_MAX]; /* the tables as they were */
   uint32_t shadow_n[SEQS_MAX][GROUPS], shadow_held[PAGES_MAX];
@@ -113,11 +122,25 @@ static inline const weft_page *table_of(const model *m, weft_seq seq, uint32_t g
   return weft_pager_table(m->pager, seq, g, n);
 }
 
+static inline uint32_t place_of(weft_tier tier, uint32_t index) {
+  return index + (tier == WEFT_TIER_POOL ? 0 : tier == WEFT_TIER_HOST ? PAGES_MAX : PAGES_MAX + HOST_MAX);
+}
+
+static inline uint32_t from_of(const weft_page_copy *copy) {
+  static const weft_tier tier[] = {WEFT_TIER_POOL, WEFT_TIER_POOL, WEFT_TIER_HOST, WEFT_TIER_HOST, WEFT_TIER_FILE};
+  return place_of(tier[copy->kind], copy->from);
+}
+
+static inline uint32_t to_of(const weft_page_copy *copy) {
+  static const weft_tier tier[] = {WEFT_TIER_POOL, WEFT_TIER_HOST, WEFT_TIER_POOL, WEFT_TIER_FILE, WEFT_TIER_HOST};
+  return place_of(tier[copy->kind], copy->to);
+}
+
 /* Where the content of a page is now: a copy that nobody took yet has still to bring it. */
-static inline weft_page source_of(const model *m, weft_page page) {
+static inline uint32_t source_of(const model *m, uint32_t place) {
   for (uint32_t i = m->pager->n_copies_waiting; i-- > 0;)
-    if (m->pager->copy[i].to == page) page = m->pager->copy[i].from;
-  return page;
+    if (to_of(&m->pager->copy[i]) == place) place = from_of(&m->pager->copy[i]);
+  return place;
 }
 
 static inline uint32_t holders(const model *m, weft_page page) {
@@ -147,9 +170,10 @@ static inline void read_journal(model *m) {
       memset(m->indexed, 0, sizeof m->indexed);
       continue;
     }
-    weft_page page = event.page;
+    uint32_t page = place_of(event.tier, event.page);
+    const uint32_t n_of[] = {m->config.n_pages, m->config.n_host_pages, m->config.n_file_pages};
     uint32_t block = m->space[event.space].group[event.group].block_tokens;
-    REQUIRE(page < m->config.n_pages && event.n_tokens == block, "journal: page %u", page);
+    REQUIRE(event.page < n_of[event.tier] && event.n_tokens == block, "journal: page %u", page);
     if (event.kind == WEFT_JOURNAL_REMOVED) {
       REQUIRE(m->indexed[page] && m->space_of[page] == event.space &&
                   m->group_of[page] == event.group && m->position_of[page] == event.first_position,
@@ -159,6 +183,7 @@ static inline void read_journal(model *m) {
     }
     REQUIRE(!m->indexed[page], "page %u came into the index twice", page);
     m->indexed[page] = true;
+    m->ready[page] = event.tier != WEFT_TIER_HOST;
     m->space_of[page] = event.space;
     m->group_of[page] = event.group;
     m->position_of[page] = event.first_position;

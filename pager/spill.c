@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: MIT */
+/* Law: what a node names lies in one place: a page, or one slot of a lower tier. It goes down when its
+ * page is evicted and comes back within an admit; nothing is moved here, copies are emitted.
+ *
+ *                evict, WARM             few slots free
+ *    CACHED ---------------> HOST: HELD ---------------> MOVING ----> FILE: HELD
+ *       ^                     |    oldest first           (moved)       |
+ *       +---------------------+                                         |
+ *         admit: picked, PINNED   HOST <------------- MOVING <----------+
+ *                                         (moved)       admit: lifted
+ *
+ * Content comes down in the order of eviction, tails before heads, and each tier lets the oldest go
+ * first, so what is left of a chain is its head here too. A slot that a move uses at either end is
+ * not handed on before weft_pager_moved; a slot is read only after the copy that fills it was taken,
+ * so that a failed copy is known before anybody relies on it. */
+#include "pager/spill.h"
+
+enum {
+  MOVES_MAX = 8,      /* moves from and to the file under way at once */
+  LOW_WATER_PART = 8, /* content goes on to the file while fewer of the host's slots are free */
+  LIFT_PART = 2       /* at most this part of the host is filled for one prefix */
+};
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+static uint32_t tier_of(const weft_pager *pager, uint32_t s) {
+  return s >= pager->n_host;
+}
+
+static uint32_t number_of(const weft_pager *pager, uint32_t s) {
+  return s >= pager->n_host ? s - pager->n_host : s;
+}
+
+static void list_remove(weft_pager *pager, uint32_t s) {
+  pager_spill *record = &pager->spill[s];
+  pager->spill[record->link].next = record->next;
+  pager->spill[record->next].link = record->link;
+}
+
+/* The newest of its tier. */
+static void list_append(weft_pager *pager, uint32_t s) {
+  uint32_t head = pager->n_spill + tier_of(pager, s), newest = pager->spill[head].link;
+  pager->spill[s].state = PAGER_SPILL_HELD;
+  pager->spill[s].next = head;
+  pager->spill[s].link = newest;
+  pager->spill[newest].next = s;
+  pager->spill[head].link = s;
+}
+
+static void slot_free(weft_pager *pager, uint32_t s) {
+  uint32_t tier = tier_of(pager, s);
+  pager->spill[s] = (pager_spill){.next = pager->free_spill[tier],
+                                  .node = PAGER_NODE_NONE,
+                                  .state = PAGER_SPILL_FREE};
+  pager->free_spill[tier] = s;
+  pager->n_free_host += tier == 0;
+}
+
+void pager_spill_reset(weft_pager *pager) {
+  for (uint32_t tier = 0; tier < 2; tier++) {
+    uint32_t head = pager->n_spill + tier;
+    pager->spill[head].next = pager->spill[head].link = head;
+    pager->free_spill[tier] = UINT32_MAX;
+  }
+  pager->n_free_host = 0;
+  for (uint32_t s = pager->n_spill; s-- > 0;) {
+    pager->spill[s].node = PAGER_NODE_NONE;
+    if (pager->spill[s].state != PAGER_SPILL_MOVING) slot_free(pager, s);
+  }
+  pager->stats.n_host_held = pager->stats.n_file_held = 0;
+}
+
+static void journal(weft_pager *pager, weft_journal_kind kind, uint32_t s) {
+  const pager_spill *record = &pager->spill[s];
+  weft_tier tier = tier_of(pager, s) ? WEFT_TIER_FILE : WEFT_TIER_HOST;
+  pager_journal_content(pager, kind, tier, number_of(pager, s), record->node, record->group);
+}
+
+/* The node's slot names s from now on; the node is referred to already. */
+static void attach(weft_pager *pager, uint32_t s, uint32_t node, uint32_t group) {
+  pager->spill[s].node = node & PAGER_NODE_NONE;
+  pager->spill[s].group = group & (WEFT_GROUPS_MAX - 1);
+  pager_slots(pager, node)[group] = PAGER_SLOT_SPILL | s;
+  *(tier_of(pager, s) ? &pager->stats.n_file_held : &pager->stats.n_host_held) += 1;
+  journal(pager, WEFT_JOURNAL_STORED, s);
+}
+
+/* s holds nothing for the index any more, and is free unless a move uses it. */
+static void detach(weft_pager *pager, uint32_t s) {
+  pager_spill *record = &pager->spill[s];
+  journal(pager, WEFT_JOURNAL_REMOVED, s);
+  *(tier_of(pager, s) ? &pager->stats.n_file_held : &pager->stats.n_host_held) -= 1;
+  record->node = PAGER_NODE_NONE;
+  if (record->state == PAGER_SPILL_HELD) list_remove(pager, s);
+  if (record->state != PAGER_SPILL_MOVING) slot_free(pager, s);
+}
+
+void pager_spill_forget(weft_pager *pager, uint32_t slot) {
+  uint32_t s = slot & ~PAGER_SLOT_SPILL, node = pager->spill[s].node;
+  pager_slots(pager, node)[pager->spill[s].group] = PAGER_SLOT_NONE;
+  detach(pager, s);
+  pager_node_unref(pager, node);
+}
+
+static bool forget_oldest(weft_pager *pager, uint32_t tier) {
+  uint32_t head = pager->n_spill + tier, oldest = pager->spill[head].next;
+  if (oldest == head) return false;
+  pager_spill_forget(pager, PAGER_SLOT_SPILL | oldest);
+  pager->stats.n_spill_dropped += 1;
+  return true;
+}
+
+bool pager_spill_forget_oldest(weft_pager *pager) {
+  return forget_oldest(pager, 1) || forget_oldest(pager, 0);
+}
+
+/* A free slot of the tier, if need be the oldest one; UINT32_MAX: all are in use. */
+static uint32_t slot_take(weft_pager *pager, uint32_t tier) {
+  if (pager->free_spill[tier] == UINT32_MAX && !forget_oldest(pager, tier)) return UINT32_MAX;
+  uint32_t s = pager->free_spill[tier];
+  pager->free_spill[tier] = pager->spill[s].next;
+  pager->n_free_host -= tier == 0;
+  pager->spill[s].waiting = 0;
+  return s;
+}
+
+static bool queue_full(const weft_pager *pager) {
+  return pager->n_spills_waiting == pager->spill_capacity;
+}
+
+/* ---- moves between host and file ------------------------------------------------------------- */
+
+static bool move_begin(weft_pager *pager, uint32_t from) {
+  uint32_t tier = tier_of(pager, from);
+  if (pager->n_moves == MOVES_MAX || queue_full(pager)) return false;
+  list_remove(pager, from);
+  pager->spill[from].state = PAGER_SPILL_MOVING;
+  uint32_t to = slot_take(pager, !tier);
+  if (to == UINT32_MAX) {
+    list_append(pager, from);
+    return false;
+  }
+  pager->spill[to].state = PAGER_SPILL_MOVING;
+  pager->n_moves += 1;
+  pager_copy_emit(pager, tier ? WEFT_FILE_TO_HOST : WEFT_HOST_TO_FILE, number_of(pager, from),
+                  number_of(pager, to));
+  return true;
+}
+
+void weft_pager_moved(weft_pager *pager, const weft_page_copy *move, bool ok) {
+  bool up = move->kind == WEFT_FILE_TO_HOST;
+  WEFT_CHECK(pager->n_moves > 0 && (up || move->kind == WEFT_HOST_TO_FILE));
+  uint32_t from = move->from + (up ? pager->n_host : 0), to = move->to + (up ? 0 : pager->n_host);
+  pager_spill *record = &pager->spill[from];
+  WEFT_CHECK(record->state == PAGER_SPILL_MOVING && pager->spill[to].state == PAGER_SPILL_MOVING);
+  pager->n_moves -= 1;
+  uint32_t node = record->node, group = record->group;
+  record->state = PAGER_SPILL_PICKED; /* so that it is free once nothing names it */
+  pager->spill[to].state = PAGER_SPILL_PICKED;
+  if (!ok) pager->stats.n_spill_lost += 1;
+  if (!ok && node != PAGER_NODE_NONE) {
+    pager_spill_forget(pager, PAGER_SLOT_SPILL | from);
+  } else if (node != PAGER_NODE_NONE) {
+    detach(pager, from);
+    attach(pager, to, node, group);
+    list_append(pager, to);
+    *(up ? &pager->stats.n_from_file : &pager->stats.n_to_file) += 1;
+    return;
+  } else {
+    slot_free(pager, from);
+  }
+  slot_free(pager, to);
+}
+
+/* Down to the file before the host is full, at the pace of what comes in. */
+static void make_room(weft_pager *pager) {
+  uint32_t head = pager->n_spill, oldest = pager->spill[head].next;
+  if (pager->n_spill == pager->n_host || oldest == head) return;
+  if (pager->n_free_host + pager->n_moves > pager->n_host / LOW_WATER_PART) return;
+  (void)move_begin(pager, oldest);
+}
+
+/* ---- out of the pool ------------------------------------------------------------------------- */
+
+bool pager_spill_out(weft_pager *pager, weft_page page) {
+  pager_page *record = &pager->page[page];
+  if (queue_full(pager)) return false;
+  uint32_t s = slot_take(pager, 0);
+  if (s == UINT32_MAX) return false;
+  pager_copy_emit(pager, WEFT_PAGE_TO_HOST, page, s);
+  pager->spill[s].waiting = 1;
+  pager_journal_block(pager, WEFT_JOURNAL_REMOVED, page);
+  attach(pager, s, record->node, record->group);
+  list_append(pager, s);
+  record->node = PAGER_NODE_NONE;
+  record->keep = 0;
+  record->copy = 0; /* a copy that fills the page stays: this one reads it */
+  pager->stats.n_spilled += 1;
+  make_room(pager);
+  return true;
+}
+
+void weft_pager_spill_lost(weft_pager *pager, uint32_t host_slot) {
+  WEFT_CHECK(host_slot < pager->n_host);
+  if (pager->spill[host_slot].node == PAGER_NODE_NONE) return; /* forgotten meanwhile */
+  pager->stats.n_spill_lost += 1;
+  pager_spill_forget(pager, PAGER_SLOT_SPILL | host_slot);
+}
+
+/* ---- back into it ---------------------------------------------------------------------------- */
+
+pager_reach pager_spill_reach(const weft_pager *pager, uint32_t slot) {
+  uint32_t s = slot & ~PAGER_SLOT_SPILL;
+  if (tier_of(pager, s)) return PAGER_IN_FILE;
+  return pager->spill[s].waiting ? PAGER_NOWHERE : PAGER_IN_HOST;
+}
+
+/* The blocks that a hit at `position` needs, by where they are. */
+typedef struct needs {
+  uint32_t n_cached, n_host, n_file;
+} needs;
+
+typedef void (*visit)(weft_pager *pager, uint32_t slot, void *self);
+
+static void each_needed(weft_pager *pager, const weft_admit *args, uint32_t position, visit call,
+                        void *self) {
+  const pager_space *space = &pager->space[args->space];
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    const pager_group *group = &space->group[g];
+    for (uint32_t block = pager_window_first(group, position); block < position >> group->shift;
+         block++)
+      call(pager, pager_slots(pager, pager->path[(block + 1) * group->span - 1])[g], self);
+  }
+}
+
+static void count(weft_pager *pager, uint32_t slot, void *self) {
+  needs *n = (needs *)self;
+  if (pager_slot_is_page(slot))
+    n->n_cached += pager->page[slot].state == PAGER_CACHED;
+  else if (pager_slot_is_spill(slot))
+    *(tier_of(pager, slot & ~PAGER_SLOT_SPILL) ? &n->n_file : &n->n_host) += 1;
+}
+
+/* To start at `position` instead of the hit is worth n_pages copies, and there is room for them. */
+static bool pays(const weft_pager *pager, const weft_admit *args, const pager_match *match,
+                 uint32_t position, const needs *n) {
+  uint64_t n_pages = (uint64_t)n->n_host + n->n_file;
+  if (n_pages > args->restore_max_pages) return false;
+  if (n_pages > pager->spill_capacity - pager->n_spills_waiting) return false;
+  if (n_pages > pager->stats.n_free + pager->stats.n_cached - n->n_cached) return false;
+  return (uint64_t)(position - match->n_hit) * 256 > n_pages * args->restore_cost;
+}
+
+bool pager_restore_pays(weft_pager *pager, const weft_admit *args, const pager_match *match) {
+  needs n = {0};
+  if (args->restore_max_pages == 0 || match->n_stored <= match->n_hit) return false;
+  each_needed(pager, args, match->n_stored, count, &n);
+  return pays(pager, args, match, match->n_stored, &n);
+}
+
+void pager_restore_pick(weft_pager *pager, uint32_t slot) {
+  uint32_t s = slot & ~PAGER_SLOT_SPILL;
+  if (pager->spill[s].state != PAGER_SPILL_HELD) return; /* on its way to the file, and here still */
+  list_remove(pager, s);
+  pager->spill[s].state = PAGER_SPILL_PICKED;
+}
+
+/* The block comes back into a page of its own, published as before and held once. */
+static weft_page bring_back(weft_pager *pager, uint32_t s, uint32_t owner) {
+  uint32_t node = pager->spill[s].node, group = pager->spill[s].group;
+  weft_page page = pager_page_take(pager, owner);
+  pager_copy_emit(pager, WEFT_HOST_TO_PAGE, s, page);
+  pager->page[page].node = node & PAGER_NODE_NONE;
+  pager->page[page].group = group & (WEFT_GROUPS_MAX - 1);
+  pager_slots(pager, node)[group] = page;
+  detach(pager, s);
+  pager_journal_block(pager, WEFT_JOURNAL_STORED, page);
+  pager->stats.n_restored += 1;
+  return page;
+}
+
+void pager_restore(weft_pager *pager, weft_seq seq) {
+  const pager_seq *s = &pager->seq[seq];
+  for (uint32_t g = 0; g < pager->space[s->space].n_groups; g++) {
+    const pager_group *group = &pager->space[s->space].group[g];
+    weft_page *table = pager_table(pager, seq, g);
+    for (uint32_t block = s->first[g]; block < s->end[g]; block++)
+      if (!pager_slot_is_page(table[block]))
+        table[block] = bring_back(pager, table[block] & ~PAGER_SLOT_SPILL, pager_payer(s, group, block));
+  }
+}
+
+/* What the prefix has in the host's memory becomes the newest there: other content makes room. */
+static void touch(weft_pager *pager, uint32_t slot, void *self) {
+  uint32_t s = slot & ~PAGER_SLOT_SPILL;
+  (void)self;
+  if (!pager_slot_is_spill(slot) || tier_of(pager, s)) return;
+  if (pager->spill[s].state != PAGER_SPILL_HELD) return;
+  list_remove(pager, s);
+  list_append(pager, s);
+}
+
+static void lift(weft_pager *pager, uint32_t slot, void *self) {
+  uint32_t s = slot & ~PAGER_SLOT_SPILL, *n_moving = (uint32_t *)self;
+  if (!pager_slot_is_spill(slot) || !tier_of(pager, s)) return;
+  if (pager->spill[s].state == PAGER_SPILL_HELD) (void)move_begin(pager, s);
+  *n_moving += pager->spill[s].state == PAGER_SPILL_MOVING;
+}
+
+bool pager_lift(weft_pager *pager, const weft_admit *args, const pager_match *match) {
+  needs n = {0};
+  uint32_t n_moving = 0;
+  if (!args->restore_wait || match->n_filed <= match->n_stored) return false;
+  each_needed(pager, args, match->n_filed, count, &n);
+  if (n.n_host + n.n_file > pager->n_host / LIFT_PART) return false;
+  if (!pays(pager, args, match, match->n_filed, &n)) return false;
+  each_needed(pager, args, match->n_filed, touch, NULL);
+  each_needed(pager, args, match->n_filed, lift, &n_moving);
+  return n_moving > 0 || pager->n_moves == MOVES_MAX;
+}
+
+/* ---- check ----------------------------------------------------------------------------------- */
+
+#define BROKEN(...) (weft_fail(error, WEFT_E_INVALID, "pager check: " __VA_ARGS__), false)
+
+static bool slot_check(const weft_pager *pager, uint32_t s, weft_error *error) {
+  const pager_spill *record = &pager->spill[s];
+  bool held = record->state == PAGER_SPILL_HELD;
+  if (record->state == PAGER_SPILL_PICKED) return BROKEN("spill slot %u is still picked", s);
+  if (record->node == PAGER_NODE_NONE)
+    return held ? BROKEN("spill slot %u is held for no node", s) : true;
+  if (record->state == PAGER_SPILL_FREE) return BROKEN("spill slot %u is free and held", s);
+  if (record->node >= pager->n_nodes_touched || !pager->node[record->node].live ||
+      pager_slots(pager, record->node)[record->group] != (PAGER_SLOT_SPILL | s))
+    return BROKEN("spill slot %u names node %u, which does not name it", s, record->node);
+  return true;
+}
+
+bool pager_spill_check(const weft_pager *pager, weft_error *error) {
+  uint32_t n_of[2][4] = {{0}}, n_held[2] = {0};
+  for (uint32_t s = 0; s < pager->n_spill; s++) {
+    if (!slot_check(pager, s, error)) return false;
+    n_of[tier_of(pager, s)][pager->spill[s].state] += 1;
+    n_held[tier_of(pager, s)] += pager->spill[s].node != PAGER_NODE_NONE;
+  }
+  for (uint32_t tier = 0; tier < 2; tier++) {
+    uint32_t n = 0, head = pager->n_spill + tier, before = head;
+    for (uint32_t s = pager->spill[head].next; s != head; s = pager->spill[s].next) {
+      if (s >= pager->n_spill || tier_of(pager, s) != tier || pager->spill[s].link != before ||
+          pager->spill[s].state != PAGER_SPILL_HELD || ++n > pager->n_spill)
+        return BROKEN("the list of tier %u is broken at slot %u", tier, s);
+      before = s;
+    }
+    uint32_t n_free = 0;
+    for (uint32_t s = pager->free_spill[tier]; s != UINT32_MAX; s = pager->spill[s].next)
+      if (++n_free > pager->n_spill) return BROKEN("the free list of tier %u has a loop", tier);
+    if (n != n_of[tier][PAGER_SPILL_HELD] || n_free != n_of[tier][PAGER_SPILL_FREE])
+      return BROKEN("tier %u: %u slots listed, %u free", tier, n, n_free);
+  }
+  if (n_held[0] != pager->stats.n_host_held || n_held[1] != pager->stats.n_file_held ||
+      n_of[0][PAGER_SPILL_FREE] != pager->n_free_host)
+    return BROKEN("%u and %u slots hold content, counted %u and %u", n_held[0], n_held[1],
+                  pager->stats.n_host_held, pager->stats.n_file_held);
+  if (n_of[0][PAGER_SPILL_MOVING] != pager->n_moves || n_of[1][PAGER_SPILL_MOVING] != pager->n_moves)
+    return BROKEN("%u moves, %u and %u slots moving", pager->n_moves, n_of[0][PAGER_SPILL_MOVING],
+                  n_of[1][PAGER_SPILL_MOVING]);
+  return true;
+}
