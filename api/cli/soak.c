@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* weft soak: a server of our own under full load for a while: many clients, both kinds, shared and private prompts, clients
- * that hang up at random, a pool far smaller than the demand. At the end every block must be back, nothing may be stuck, and
- * the server's memory must have been flat after its first third. */
+/* weft soak: a server of our own under full load for a while: many clients of several tenants, both kinds, several answers
+ * to a prompt, shared and private prompts, deadlines, clients that hang up at random, and a pool of a twentieth of what
+ * they would hold at once.
+ *
+ * Law: it passes when nothing broke, no request was stuck, the server's memory was flat after the first third (the slope of
+ * its resident size), and after the drain every count agrees with every other: all pages free or cached, every request
+ * ended once, tenants and kinds add up. */
 #include <jansson.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -10,133 +14,296 @@
 
 #include "api/cli/cli.h"
 #include "api/cli/client.h"
-#include "api/runtime.h"
-#include "base/random.h"
+#include "api/cli/soak_client.h"
+#include "base/clock.h"
 
-enum { CLIENTS = 24, FLAT_KIB = 16 * 1024 };
+enum { CLIENTS = 64, FLAT_KIB = 4096, STUCK_S = 120, SAMPLES_MAX = 4096 };
+enum { DEMAND_S = 10, DEMAND_STEADY_US = 2000000, DEMAND_MIB = 256, DEMAND_PART = 20 };
 
-typedef struct soak_client {
-  uint16_t port;
-  uint64_t seed, until_us;
-  uint32_t index;
-  bool canvas_model;
-  uint64_t n_done, n_cancelled, n_refused, n_failed;
-} soak_client;
+typedef struct soak {
+  const weft_config *config;
+  char keys[64];
+  weft_child child;
+  weft_soak_server server;
+  pthread_t thread[CLIENTS];
+  weft_soak_client client[CLIENTS];
+  uint32_t n_clients, n_samples;
+  double seconds[SAMPLES_MAX], kib[SAMPLES_MAX]; /* of the server's resident memory */
+  double pages, demand_pages;
+  uint64_t stuck_us; /* the longest that a request was seen under way */
+} soak;
 
-static uint32_t pick(const soak_client *c, uint64_t turn, uint32_t what, uint32_t below) {
-  weft_draw_key key = {c->seed, c->index, WEFT_DRAW_TEST, turn, what};
-  return weft_draw_below(&key, below);
+/* ---- the server ---------------------------------------------------------------------------------------------- */
+
+static bool write_keys(soak *s) {
+  (void)snprintf(s->keys, sizeof s->keys, "/tmp/weft-soak-XXXXXX");
+  int fd = mkstemp(s->keys);
+  FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+  if (file == NULL) return false;
+  bool ok = fprintf(file, "soak-operator operator\n") > 0;
+  for (uint32_t i = 0; i < WEFT_SOAK_TENANTS; i++) ok = fprintf(file, "%s tenant-%u\n", weft_soak_key(i), i) > 0 && ok;
+  return fclose(file) == 0 && ok;
 }
 
-static char *make_body(const soak_client *c, uint64_t turn) {
-  weft_text prompt = {0};
-  uint32_t n_words = 4 + pick(c, turn, 0, 60);
-  if (pick(c, turn, 1, 2) == 0) weft_text_puts(&prompt, "The big key is near the red drum. The old cat sees the blue boat. ");
-  for (uint32_t i = 0; i < n_words; i++) weft_text_printf(&prompt, "%u ", 10 + pick(c, turn, 10 + i, 90));
-  bool diffusion = c->canvas_model && pick(c, turn, 2, 2) == 0;
-  json_t *root = json_pack("{s:s, s:[{s:s, s:s}], s:i, s:s, s:b, s:i, s:b}", "model", "any", "messages", "role", "user",
-                           "content", prompt.bytes, "max_tokens", (int)(1 + pick(c, turn, 3, 96)), "mode",
-                           diffusion ? "diffusion" : "autoregressive", "stream", (int)pick(c, turn, 4, 2), "seed",
-                           (int)pick(c, turn, 5, 1000), "ignore_eos", (int)pick(c, turn, 6, 2));
-  char *body = json_dumps(root, JSON_COMPACT);
+static int start_server(soak *s, uint32_t kv_mib, const char *queue, const char *drain_seconds) {
+  char mib[16];
+  const char *args[2 * WEFT_SOAK_MODELS + 16];
+  uint32_t n = 0;
+  (void)snprintf(mib, sizeof mib, "%u", kv_mib);
+  for (uint32_t i = 0; i < s->config->models.n; i++) {
+    args[n++] = "-m";
+    args[n++] = s->config->models.item[i];
+  }
+  const char *const rest[] = {"--kv-mib", mib, "--context", "448", "--running", "256", "--queue", queue,
+                              "--api-keys", s->keys, "--drain-seconds", drain_seconds, NULL};
+  memcpy(&args[n], rest, sizeof rest);
+  if (weft_child_start(&s->child, args) != 0) return WEFT_EXIT_RUNTIME;
+  s->server.port = s->child.port;
+  return 0;
+}
+
+static bool read_models(soak *s) {
+  weft_text text = {0};
+  int status = weft_client_request_as(s->child.port, weft_soak_key(0), "GET", "/v1/models", NULL, &text, 0);
+  json_t *root = status == 200 ? json_loads(text.bytes, 0, NULL) : NULL, *list = json_object_get(root, "data");
+  s->server.n_models = (uint32_t)json_array_size(list);
+  for (uint32_t i = 0; i < s->server.n_models; i++) {
+    const json_t *row = json_array_get(list, i);
+    weft_soak_model *model = &s->server.model[i];
+    const char *name = json_string_value(json_object_get(row, "id"));
+    (void)snprintf(model->name, sizeof model->name, "%s", name == NULL ? "" : name);
+    model->autoregressive = json_is_true(json_object_get(row, "autoregressive"));
+    model->diffusion = json_is_true(json_object_get(row, "diffusion"));
+  }
   json_decref(root);
-  weft_text_free(&prompt);
-  return body;
+  weft_text_free(&text);
+  return s->server.n_models > 0;
 }
 
-static void *run_client(void *self) {
-  soak_client *c = self;
-  for (uint64_t turn = 0; weft_clock_us() < c->until_us; turn++) {
-    char *body = make_body(c, turn);
-    weft_text answer = {0};
-    uint32_t cancel = pick(c, turn, 7, 3) == 0 ? 1 + pick(c, turn, 8, 200) : 0;
-    int status = body == NULL ? -1 : weft_client_request(c->port, "POST", "/v1/chat/completions", body, &answer, cancel);
-    if (status == 200) c->n_done += 1;
-    if (status == 0) c->n_cancelled += 1;
-    if (status == 429 || status == 503) {
-      c->n_refused += 1;
-      (void)usleep(50000); /* come again, but not at once */
+/* Prometheus text of the server; false: it gives none. */
+static bool read_metrics(const soak *s, weft_text *text) {
+  weft_text_clear(text);
+  int status = weft_client_request_as(s->child.port, "soak-operator", "GET", "/metrics", NULL, text, 0);
+  return status == 200 && text->bytes != NULL;
+}
+
+/* ---- under load ---------------------------------------------------------------------------------------------- */
+
+static void start_clients(soak *s, uint64_t length_us) {
+  s->server.until_us = weft_clock_us() + length_us;
+  for (s->n_clients = 0; s->n_clients < CLIENTS; s->n_clients++) {
+    weft_soak_client *c = &s->client[s->n_clients];
+    memset(c, 0, sizeof *c);
+    c->server = &s->server;
+    c->index = s->n_clients;
+    if (pthread_create(&s->thread[s->n_clients], NULL, weft_soak_run_client, c) != 0) break;
+  }
+}
+
+static void join_clients(soak *s) {
+  for (uint32_t i = 0; i < s->n_clients; i++) (void)pthread_join(s->thread[i], NULL); /* started above */
+}
+
+static void look_for_stuck(soak *s) {
+  uint64_t now = weft_clock_us();
+  for (uint32_t i = 0; i < s->n_clients; i++) {
+    uint64_t since = s->client[i].asked_us;
+    if (since > 0 && now > since && now - since > s->stuck_us) s->stuck_us = now - since;
+  }
+}
+
+/* Watches until the clients have their last answers, or somebody is stuck. */
+static void watch(soak *s, uint64_t length_us) {
+  uint64_t start = weft_clock_us(), every = length_us / SAMPLES_MAX;
+  if (every < 100000) every = 100000;
+  for (bool busy = true; busy && s->stuck_us < STUCK_S * 1000000ull;) {
+    (void)usleep((useconds_t)every); /* woken early is fine */
+    look_for_stuck(s);
+    uint64_t now = weft_clock_us();
+    if (now < s->server.until_us && now > start + length_us / 3 && s->n_samples < SAMPLES_MAX) {
+      s->seconds[s->n_samples] = (double)(now - start) * 1e-6;
+      s->kib[s->n_samples++] = (double)weft_child_kib(&s->child, "VmRSS");
     }
-    if (status < 0 || (status > 0 && status != 200 && status != 429 && status != 503)) c->n_failed += 1;
-    free(body);
-    weft_text_free(&answer);
+    busy = now < s->server.until_us;
+    for (uint32_t i = 0; i < s->n_clients; i++) busy = busy || s->client[i].asked_us > 0;
   }
-  return NULL;
 }
 
-/* Waits until nothing runs; the pinned pages left then, or -1. */
-static double settle(uint16_t port) {
-  double pinned = -1.0;
-  for (uint32_t i = 0; i < 200; i++) {
-    weft_text text = {0};
-    if (weft_client_request(port, "GET", "/metrics", NULL, &text, 0) == 200 && text.bytes != NULL) {
-      double running = weft_client_metric(text.bytes, "vllm:num_requests_running");
-      double waiting = weft_client_metric(text.bytes, "vllm:num_requests_waiting");
-      pinned = weft_client_metric(text.bytes, "weft_pool_pages_pinned");
-      if (running == 0.0 && waiting == 0.0 && pinned == 0.0) i = 1000;
+/* Watches the pages that requests hold until they rise no more. */
+static void watch_demand(soak *s, double *page_bytes) {
+  weft_text text = {0};
+  uint64_t rose_us = weft_clock_us();
+  while (weft_clock_us() < s->server.until_us && weft_clock_us() < rose_us + DEMAND_STEADY_US && read_metrics(s, &text)) {
+    double pinned = weft_client_metric(text.bytes, "weft_pool_pages_pinned");
+    *page_bytes = DEMAND_MIB * 1048576.0 / weft_client_metric(text.bytes, "weft_pool_pages");
+    if (pinned > s->demand_pages) {
+      s->demand_pages = pinned;
+      rose_us = weft_clock_us();
     }
-    weft_text_free(&text);
-    (void)usleep(50000); /* woken early is fine */
+    (void)usleep(20000); /* woken early is fine */
   }
-  return pinned;
+  weft_text_free(&text);
 }
 
-static int judge(const weft_config *config, const soak_client *c, uint32_t n, double pinned, uint64_t first_kib,
-                 uint64_t last_kib) {
-  uint64_t done = 0, cancelled = 0, refused = 0, failed = 0;
-  for (uint32_t i = 0; i < n; i++) {
-    done += c[i].n_done;
-    cancelled += c[i].n_cancelled;
-    refused += c[i].n_refused;
-    failed += c[i].n_failed;
+/* What the clients hold where there is room for all of them at once, and the MiB of a twentieth of it. */
+static int measure_demand(soak *s, uint32_t *kv_mib) {
+  double page_bytes = 0.0;
+  int code = start_server(s, DEMAND_MIB, "4096", "0");
+  if (code != 0) return code;
+  if (!read_models(s)) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "soak: the server names no models");
+  if (code == 0) {
+    start_clients(s, DEMAND_S * 1000000ull);
+    watch_demand(s, &page_bytes);
   }
-  bool flat = last_kib <= first_kib + FLAT_KIB;
-  if (config->json) {
-    (void)printf("{\"done\": %llu, \"cancelled\": %llu, \"refused\": %llu, \"failed\": %llu, \"pinned\": %.0f, "
-                 "\"first_kib\": %llu, \"last_kib\": %llu}\n",
-                 (unsigned long long)done, (unsigned long long)cancelled, (unsigned long long)refused,
-                 (unsigned long long)failed, pinned, (unsigned long long)first_kib, (unsigned long long)last_kib);
-  } else {
-    (void)printf("%llu answered, %llu hung up, %llu refused, %llu failed; %.0f pages pinned at the end; memory %.1f -> %.1f "
-                 "MiB\n", (unsigned long long)done, (unsigned long long)cancelled, (unsigned long long)refused,
-                 (unsigned long long)failed, pinned, (double)first_kib / 1024.0, (double)last_kib / 1024.0);
-  }
-  if (failed > 0) return weft_cli_fail(WEFT_EXIT_FAILED, "%llu requests broke off or got an unexpected status", (unsigned long long)failed);
-  if (pinned != 0.0) return weft_cli_fail(WEFT_EXIT_FAILED, "%.0f pages are still pinned after all requests ended", pinned);
-  if (!flat) return weft_cli_fail(WEFT_EXIT_FAILED, "the server's memory grew from %llu to %llu KiB", (unsigned long long)first_kib, (unsigned long long)last_kib);
-  return done > 0 ? 0 : weft_cli_fail(WEFT_EXIT_FAILED, "no request was answered");
+  s->server.until_us = 0;
+  if (weft_child_stop(&s->child) != 0 && code == 0) code = weft_cli_fail(WEFT_EXIT_FAILED, "the server did not end well");
+  join_clients(s);
+  s->n_clients = 0;
+  double mib = s->demand_pages * page_bytes / DEMAND_PART / 1048576.0;
+  *kv_mib = mib < 1.0 ? 1 : (uint32_t)mib;
+  return code;
 }
 
-static bool is_canvas_model(const char *path) {
-  weft_gguf *gguf;
-  if (weft_gguf_open(path, &gguf, NULL) != WEFT_OK) return false;
-  bool canvas = weft_gguf_find(gguf, "diffusion.canvas_length") >= 0;
-  weft_gguf_close(gguf);
-  return canvas;
+/* ---- the judgement ------------------------------------------------------------------------------------------- */
+
+/* Least squares over the samples: KiB by which the memory grew from the first to the last. */
+static double growth_kib(const soak *s) {
+  double n = s->n_samples, x = 0.0, y = 0.0, xx = 0.0, xy = 0.0;
+  if (s->n_samples < 2) return 0.0;
+  for (uint32_t i = 0; i < s->n_samples; i++) {
+    x += s->seconds[i] / n;
+    y += s->kib[i] / n;
+  }
+  for (uint32_t i = 0; i < s->n_samples; i++) {
+    xx += (s->seconds[i] - x) * (s->seconds[i] - x);
+    xy += (s->seconds[i] - x) * (s->kib[i] - y);
+  }
+  return xy / xx * (s->seconds[s->n_samples - 1] - s->seconds[0]);
+}
+
+typedef struct soak_sum {
+  const char *what, *all;
+  const char *part[6];
+} soak_sum;
+
+/* Counts that must add up when nothing runs. */
+static uint32_t check_sums(const char *metrics) {
+  static const soak_sum sums[] = {
+      {"pages", "weft_pool_pages", {"weft_pool_pages_free", "weft_pool_pages_cached"}},
+      {"requests", "weft_requests_submitted_total", {"vllm:request_success_total"}},
+      {"rows", "weft_rows_total",
+       {"weft_rows_prefill_total", "weft_rows_decode_total", "weft_rows_canvas_total", "weft_rows_commit_total"}},
+      {"rows of models", "weft_rows_total", {"weft_model_rows_total"}},
+      {"steps of models", "weft_steps_total", {"weft_model_steps_total"}},
+  };
+  uint32_t n_wrong = 0;
+  for (uint32_t i = 0; i < sizeof sums / sizeof *sums; i++) {
+    double all = weft_client_metric(metrics, sums[i].all), parts = 0.0;
+    for (uint32_t k = 0; sums[i].part[k] != NULL; k++) parts += weft_client_metric(metrics, sums[i].part[k]);
+    if (all == parts && all > 0.0) continue;
+    (void)weft_cli_fail(0, "%s do not add up: %.0f, their parts %.0f", sums[i].what, all, parts);
+    n_wrong += 1;
+  }
+  return n_wrong;
+}
+
+static uint32_t check_zeros(const char *metrics) {
+  static const char *const zeros[] = {"vllm:num_requests_running", "vllm:num_requests_waiting", "weft_pool_pages_pinned",
+                                      "weft_pool_sequences"};
+  uint32_t n_wrong = 0;
+  for (uint32_t i = 0; i < sizeof zeros / sizeof *zeros; i++) {
+    double value = weft_client_metric(metrics, zeros[i]);
+    if (value == 0.0) continue;
+    (void)weft_cli_fail(0, "%s is %.0f after all requests ended", zeros[i], value);
+    n_wrong += 1;
+  }
+  return n_wrong;
+}
+
+/* Waits until nothing runs: who hung up last may still be leaving. Then counts what is wrong. */
+static uint32_t check_idle(soak *s) {
+  weft_text text = {0};
+  bool idle = false;
+  for (uint32_t i = 0; i < 200 && !idle && read_metrics(s, &text); i++) {
+    idle = weft_client_metric(text.bytes, "vllm:num_requests_running") +
+               weft_client_metric(text.bytes, "vllm:num_requests_waiting") +
+               weft_client_metric(text.bytes, "weft_pool_pages_pinned") == 0.0;
+    if (!idle) (void)usleep(50000); /* woken early is fine */
+  }
+  uint32_t n_wrong = text.n == 0;
+  if (text.n > 0) {
+    s->pages = weft_client_metric(text.bytes, "weft_pool_pages");
+    n_wrong += check_zeros(text.bytes) + check_sums(text.bytes);
+  }
+  weft_text_free(&text);
+  return n_wrong;
+}
+
+static void print_result(const soak *s, const weft_soak_client *sum, double growth) {
+  uint32_t last = s->n_samples > 0 ? s->n_samples - 1 : 0;
+  double minutes = (s->seconds[last] - s->seconds[0]) / 60.0;
+  const char *format =
+      s->config->json
+          ? "{\"answered\": %llu, \"left\": %llu, \"refused\": %llu, \"expired\": %llu, \"failed\": %llu, \"pages\": %.0f, "
+            "\"demand_pages\": %.0f, \"longest_s\": %.1f, \"resident_kib\": %.0f, \"growth_kib\": %.0f, "
+            "\"growth_kib_per_minute\": %.1f}\n"
+          : "%llu answered, %llu hung up, %llu refused, %llu expired, %llu failed; pool of %.0f pages, all at once would hold "
+            "%.0f; longest wait %.1f s; %.0f KiB resident, %+.0f over the last two thirds (%+.1f a minute)\n";
+  (void)printf(format, (unsigned long long)sum->n_answered, (unsigned long long)sum->n_left,
+               (unsigned long long)sum->n_refused, (unsigned long long)sum->n_expired, (unsigned long long)sum->n_failed,
+               s->pages, s->demand_pages, (double)s->stuck_us * 1e-6, s->kib[last], growth,
+               minutes > 0.0 ? growth / minutes : 0.0);
+}
+
+static int judge(const soak *s, uint32_t n_wrong) {
+  weft_soak_client sum = {0};
+  double growth = growth_kib(s);
+  for (uint32_t i = 0; i < s->n_clients; i++) {
+    sum.n_answered += s->client[i].n_answered;
+    sum.n_left += s->client[i].n_left;
+    sum.n_refused += s->client[i].n_refused;
+    sum.n_expired += s->client[i].n_expired;
+    sum.n_failed += s->client[i].n_failed;
+  }
+  print_result(s, &sum, growth);
+  if (sum.n_failed > 0) {
+    return weft_cli_fail(WEFT_EXIT_FAILED, "%llu requests broke off or got an unexpected status",
+                         (unsigned long long)sum.n_failed);
+  }
+  if (n_wrong > 0) return weft_cli_fail(WEFT_EXIT_FAILED, "%u counts are wrong after the drain", n_wrong);
+  if (growth > FLAT_KIB) return weft_cli_fail(WEFT_EXIT_FAILED, "the server's memory grew by %.0f KiB", growth);
+  return sum.n_answered > 0 ? 0 : weft_cli_fail(WEFT_EXIT_FAILED, "no request was answered");
+}
+
+static int run(soak *s) {
+  uint64_t length_us = (uint64_t)s->config->seconds * 1000000u;
+  uint32_t kv_mib = 1;
+  int code = measure_demand(s, &kv_mib);
+  if (code == 0) code = start_server(s, kv_mib, "128", "30");
+  if (code != 0) return code;
+  start_clients(s, length_us);
+  watch(s, length_us);
+  if (s->stuck_us >= STUCK_S * 1000000ull) {
+    (void)weft_child_stop(&s->child); /* the clients' connections end with it */
+    join_clients(s);
+    return weft_cli_fail(WEFT_EXIT_FAILED, "a request was under way for %d s", STUCK_S);
+  }
+  join_clients(s);
+  uint32_t n_wrong = check_idle(s);
+  int stopped = weft_child_stop(&s->child);
+  if (stopped != 0) return weft_cli_fail(WEFT_EXIT_FAILED, "the server ended with code %d", stopped);
+  return judge(s, n_wrong);
 }
 
 int weft_cli_soak(const weft_config *config) {
-  if (config->models.n != 1) return weft_cli_fail(WEFT_EXIT_USAGE, "soak: name one GGUF file with -m FILE");
-  weft_child child;
-  pthread_t thread[CLIENTS];
-  soak_client client[CLIENTS];
-  uint32_t n = 0;
-  const char *args[] = {"-m", config->models.item[0], "--kv-mib", "2", "--context", "256", "--running", "16", "--queue", "16",
-                        NULL};
-  if (weft_child_start(&child, args) != 0) return WEFT_EXIT_RUNTIME;
-  uint64_t start = weft_clock_us(), length = (uint64_t)config->seconds * 1000000u, first_kib = 0;
-  bool canvas = is_canvas_model(config->models.item[0]);
-  for (; n < CLIENTS; n++) {
-    client[n] = (soak_client){.port = child.port, .seed = config->seed, .until_us = start + length, .index = n,
-                              .canvas_model = canvas};
-    if (pthread_create(&thread[n], NULL, run_client, &client[n]) != 0) break;
+  static soak s;
+  if (config->models.n == 0 || config->models.n > WEFT_SOAK_MODELS) {
+    return weft_cli_fail(WEFT_EXIT_USAGE, "soak: name 1 to %d GGUF files with -m FILE", WEFT_SOAK_MODELS);
   }
-  while (weft_clock_us() < start + length / 3) (void)usleep(20000); /* woken early is fine */
-  first_kib = weft_child_kib(&child, "VmRSS");
-  for (uint32_t i = 0; i < n; i++) (void)pthread_join(thread[i], NULL); /* started above */
-  double pinned = settle(child.port);
-  uint64_t last_kib = weft_child_kib(&child, "VmRSS");
-  int stopped = weft_child_stop(&child);
-  if (stopped != 0) return weft_cli_fail(WEFT_EXIT_FAILED, "the server ended with code %d", stopped);
-  return judge(config, client, n, pinned, first_kib, last_kib);
+  s.config = config;
+  s.server.seed = config->seed;
+  if (!write_keys(&s)) return weft_cli_fail(WEFT_EXIT_RUNTIME, "soak: no file for the keys in /tmp");
+  int code = run(&s);
+  (void)unlink(s.keys); /* in /tmp */
+  return code;
 }
