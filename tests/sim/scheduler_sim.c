@@ -6,10 +6,14 @@
  *   test_sim_scheduler_sim --seed N        one of them, with what happened
  *   test_sim_scheduler_sim --seeds A..B
  *
+ * One world in eight is a fair one: one model, memory and slots for everybody, no prefix cache, no
+ * faults, all requests at once, tenants of one class with weights; there the fairness bound holds.
+ *
  * Oracles: one final event each; an answer equals that of the same request alone (or is a prefix of
  * it when the request was ended from outside); everything free after drain; laws of the pager every
- * few steps; bounded number of steps; limits of tenants never exceeded; cancel within one step; cached tokens only from the same
- * sharing domain; the runner's contract kept. */
+ * few steps; bounded number of steps; limits of tenants never exceeded; cancel within one step;
+ * cached tokens only from the same sharing domain; the runner's contract kept; the fairness bound
+ * in fair worlds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +23,16 @@
 #include "scheduler/engine.h"
 #include "scheduler/fake_runner.h"
 #include "tests/support/fake_solo.h"
+#include "tests/support/service_watch.h"
 
-enum { TENANTS_MAX = 4, RUNNERS_MAX = 3, REQUESTS_MAX = 48, BASES = 4, PROMPT_MAX = 96, DEFAULT_SEEDS = 10000 };
+enum {
+  RUNNERS_MAX = 3,
+  REQUESTS_MAX = 48,
+  TENANTS_MAX = 4,
+  BASES = 4,
+  PROMPT_MAX = 96,
+  DEFAULT_SEEDS = 10000
+};
 
 typedef struct sim_rule {
   int32_t modulus, rest;
@@ -59,18 +71,19 @@ typedef struct sim {
   weft_engine_config config;
   weft_tenant_config tenant[TENANTS_MAX];
   sim_tokens tokens[TENANTS_MAX];
+  service_watch watch; /* fair worlds: around the only runner */
   weft_engine *engine;
   sim_request request[REQUESTS_MAX];
   uint32_t n_requests, step, n_steps_max;
   uint32_t length_max; /* of prompts and answers */
   int32_t base[BASES][PROMPT_MAX];
   uint64_t now_us;
-  bool faulty;
+  bool faulty, fair;
 } sim;
 
 typedef struct sim_totals {
   uint64_t n_steps, n_requests, n_finished[6], n_refused, n_full, n_preemptions, n_mixed, n_switches,
-      n_hits, n_void, n_waits, n_broken, n_forks;
+      n_hits, n_void, n_waits, n_broken, n_forks, n_watched;
 } sim_totals;
 
 static sim_totals totals;
@@ -158,6 +171,26 @@ static void make_config(sim *s) {
   c->n_pages = chance(s, 60) ? draw(s, 12, 80) : draw(s, 80, 400);
 }
 
+/* Nothing but rows is short. */
+static void make_fair(sim *s) {
+  weft_engine_config *c = &s->config;
+  weft_fake_config *f = &s->fake[0];
+  s->fair = true;
+  s->faulty = false;
+  c->n_runners = 1;
+  c->running_max = c->waiting_max = f->n_slots = REQUESTS_MAX;
+  c->n_pages = 20000;
+  c->n_tenants = draw(s, 2, TENANTS_MAX);
+  c->no_prefix_cache = true;
+  c->tenant = s->tenant;
+  f->fail_submit_at = f->fail_collect_at = f->fail_slot_at = f->model.bad_one_in = 0;
+  for (uint32_t i = 0; i < c->n_tenants; i++) {
+    s->tenant[i] = (weft_tenant_config){.weight = draw(s, 1, 4)};
+    s->watch.weight[i] = s->tenant[i].weight;
+  }
+  s->watch.n_tenants = c->n_tenants;
+}
+
 static void make_kind(sim *s, weft_request_params *p) {
   const weft_fake_config *f = &s->fake[p->runner];
   p->canvas = f->model.n_canvas > 0 && (!f->autoregressive || chance(s, 50));
@@ -205,6 +238,12 @@ static void make_request(sim *s, sim_request *r) {
   r->cancel_step = chance(s, 12) ? r->submit_step + draw(s, 0, 30) : UINT32_MAX;
   r->release_step = chance(s, 5) ? r->submit_step + draw(s, 0, 30) : UINT32_MAX;
   if (chance(s, 8)) p->deadline_us = 1 + draw(s, 0, 60000);
+  if (!s->fair) return;
+  r->submit_step = 0;
+  r->cancel_step = r->release_step = UINT32_MAX;
+  p->deadline_us = 0;
+  uint32_t number = (uint32_t)(r - s->request) + 1; /* by which the watch knows it */
+  p->sampling.seed = p->entropy_bound.seed = number << 8 | draw(s, 0, 5);
 }
 
 /* Asks for the prompt of another request again: another choice of it. */
@@ -231,6 +270,7 @@ static uint32_t context_of(const sim *s, uint32_t runner) {
 
 static void open_world(sim *s) {
   make_config(s);
+  if (chance(s, 12)) make_fair(s);
   for (uint32_t b = 0; b < BASES; b++)
     for (uint32_t i = 0; i < PROMPT_MAX; i++) s->base[b][i] = (int32_t)draw(s, 0, 10000);
   weft_error error = {{0}};
@@ -239,10 +279,15 @@ static void open_world(sim *s) {
     s->fake[i].store = s->store;
     if (weft_fake_runner_open(&s->fake[i], &s->runner[i]) != WEFT_OK) FAIL(s, "no memory");
   }
-  s->config.runner = s->runner;
+  weft_runner *outer[RUNNERS_MAX] = {s->runner[0], s->runner[1], s->runner[2]};
+  if (s->fair) {
+    watch_open(&s->watch, s->runner[0]);
+    outer[0] = &s->watch.head;
+  }
+  s->config.runner = outer;
   if (weft_engine_open(&s->config, &s->engine, &error) != WEFT_OK) FAIL(s, "%s", error.text);
-  s->n_requests = draw(s, 4, REQUESTS_MAX);
-  uint32_t siblings = chance(s, 50) ? 0 : draw(s, 10, 80);
+  s->n_requests = s->fair ? REQUESTS_MAX : draw(s, 4, REQUESTS_MAX);
+  uint32_t siblings = s->fair || chance(s, 50) ? 0 : draw(s, 10, 80);
   s->n_steps_max = 2000;
   for (uint32_t i = 0; i < s->n_requests; i++) {
     make_request(s, &s->request[i]);
@@ -415,6 +460,7 @@ static void take_event(sim *s, sim_request *r, uint32_t index, const weft_event 
     r->finished = true;
     r->end = *event;
     give_back_tokens(s, r);
+    if (s->fair) watch_ended(&s->watch, index);
     totals.n_finished[event->finish] += 1;
     check_end(s, r, index);
   }
@@ -480,6 +526,7 @@ static void submit_one(sim *s, sim_request *r, uint32_t index) {
     totals.n_refused += 1;
     return;
   }
+  if (s->fair) watch_submitted(&s->watch, index, r->params.tenant);
   r->solo = solo_run(&s->fake[r->params.runner].model, &r->params, context_of(s, r->params.runner));
 }
 
@@ -529,6 +576,7 @@ static void add_totals(sim *s) {
   totals.n_hits += stats.pager.n_hits;
   totals.n_forks += stats.pager.n_forks;
   totals.n_waits += stats.pager.n_waits;
+  totals.n_watched += s->watch.n_watched;
   totals.n_broken += (uint64_t)__builtin_popcountll(stats.broken_runners);
   if (!s->verbose) return;
   printf("steps %llu, preemptions %llu, mixed %llu, switches %llu, hits %llu, void rows %llu\n",
@@ -554,6 +602,7 @@ static void run_seed(uint64_t seed, bool verbose) {
       const char *violation = weft_fake_runner_violation(s->runner[i]);
       if (violation != NULL) FAIL(s, "runner %u: %s", i, violation);
     }
+    if (s->watch.violation[0] != 0) FAIL(s, "%s", s->watch.violation);
     weft_error error = {{0}};
     if (s->step % 7 == 0 && !weft_pager_check(weft_engine_pager(s->engine), &error))
       FAIL(s, "pager: %s", error.text);
@@ -565,10 +614,40 @@ static void run_seed(uint64_t seed, bool verbose) {
   free(s);
 }
 
+static void print_totals(unsigned long long n_seeds) {
+  const sim_totals *t = &totals;
+  const struct {
+    const char *name;
+    uint64_t n;
+  } row[] = {{"requests", t->n_requests},
+             {"refused", t->n_refused},
+             {"times full", t->n_full},
+             {"steps", t->n_steps},
+             {"mixed steps", t->n_mixed},
+             {"switches", t->n_switches},
+             {"preemptions", t->n_preemptions},
+             {"hits", t->n_hits},
+             {"forks", t->n_forks},
+             {"waits for a prefix", t->n_waits},
+             {"void rows", t->n_void},
+             {"broken runners", t->n_broken},
+             {"times that two tenants waited", t->n_watched},
+             {"stop", t->n_finished[WEFT_FINISH_STOP]},
+             {"length", t->n_finished[WEFT_FINISH_LENGTH]},
+             {"cancelled", t->n_finished[WEFT_FINISH_CANCELLED]},
+             {"deadline", t->n_finished[WEFT_FINISH_DEADLINE]},
+             {"error", t->n_finished[WEFT_FINISH_ERROR]}};
+  printf("%llu seeds:", n_seeds);
+  for (uint32_t i = 0; i < sizeof row / sizeof *row; i++) {
+    printf(" %llu %s%s", (unsigned long long)row[i].n, row[i].name,
+           i + 1 < sizeof row / sizeof *row ? "," : "\n");
+  }
+}
+
 int main(int argc, char **argv) {
   unsigned long long first = 1, last = DEFAULT_SEEDS;
   program = argv[0];
-  weft_log_set_level(WEFT_LOG_ERROR);
+  weft_log_set_level((weft_log_level)-1); /* devices are lost on purpose here */
   bool one = argc == 3 && strcmp(argv[1], "--seed") == 0 && sscanf(argv[2], "%llu", &first) == 1;
   bool range = argc == 3 && strcmp(argv[1], "--seeds") == 0 &&
                sscanf(argv[2], "%llu..%llu", &first, &last) == 2;
@@ -578,19 +657,6 @@ int main(int argc, char **argv) {
   }
   if (one) last = first;
   for (unsigned long long seed = first; seed <= last; seed++) run_seed(seed, one);
-  const uint64_t *f = totals.n_finished;
-  printf(
-      "%llu seeds: %llu requests (%llu refused, %llu times full), %llu steps, %llu mixed, %llu "
-      "switches, %llu preemptions, %llu hits, %llu forks, "
-      "%llu waits, %llu void rows, %llu broken runners; stop %llu, length %llu, cancelled %llu, "
-      "deadline %llu, error %llu\n",
-      last - first + 1, (unsigned long long)totals.n_requests, (unsigned long long)totals.n_refused, (unsigned long long)totals.n_full,
-      (unsigned long long)totals.n_steps, (unsigned long long)totals.n_mixed,
-      (unsigned long long)totals.n_switches, (unsigned long long)totals.n_preemptions,
-      (unsigned long long)totals.n_hits, (unsigned long long)totals.n_forks,
-      (unsigned long long)totals.n_waits,
-      (unsigned long long)totals.n_void, (unsigned long long)totals.n_broken,
-      (unsigned long long)f[1], (unsigned long long)f[2], (unsigned long long)f[3],
-      (unsigned long long)f[4], (unsigned long long)f[5]);
+  print_totals(last - first + 1);
   return 0;
 }
