@@ -34,6 +34,7 @@ static const option_row options[] = {
     {"backend", 0, TEXT, AT(backend), (size_t)NOTHING, 0, 0, 0, MODEL, "NAME", "ref, cpu or cuda [the best there is]"},
     {"threads", 't', U32, AT(threads), (size_t)NOTHING, 0, 0, 1024, MODEL, "N", "threads of the cpu backend [0: all cores]"},
     {"kv-mib", 0, U32, AT(kv_mib), (size_t)NOTHING, 0, 0, 1 << 24, OPENS, "N", "MiB of the KV pool [0: planned from free memory]"},
+    {"kv-8bit", 0, LIST, AT(kv_8bit), (size_t)NOTHING, 0, 0, 0, OPENS, "MODEL", "keep this model's keys and values in 8 bits, or those of `all`; may be repeated"},
     {"context", 'c', U32, AT(context), (size_t)NOTHING, 0, 0, 1 << 20, OPENS | WEFT_CMD_LOGITS, "N", "longest prompt plus answer [0: 8192 or the model's]"},
     {"running", 0, U32, AT(running), (size_t)NOTHING, 0, 0, 8192, OPENS | WEFT_CMD_SIM, "N", "requests running at once [0: 64]"},
     {"queue", 0, U32, AT(queue), (size_t)NOTHING, 0, 0, 65536, OPENS | WEFT_CMD_SIM, "N", "requests waiting at most [0: 256]"},
@@ -335,6 +336,8 @@ void weft_config_help(unsigned command, FILE *to) {
 weft_open_options weft_config_open(const weft_config *config) {
   return (weft_open_options){.models = config->models.item,
                              .n_models = config->models.n,
+                             .kv_8bit = config->kv_8bit.item,
+                             .n_kv_8bit = config->kv_8bit.n,
                              .backend = config->backend,
                              .threads = config->threads,
                              .kv_bytes = (uint64_t)config->kv_mib << 20,

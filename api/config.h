@@ -41,7 +41,7 @@ enum {
 
 typedef struct weft_config {
   /* what is served and how */
-  weft_text_list models;
+  weft_text_list models, kv_8bit;
   const char *backend, *config_file;
   uint32_t threads, kv_mib, context, running, queue, rows;
   bool no_prefix_cache, no_overlap, quiet, verbose, json, help;

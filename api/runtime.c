@@ -52,6 +52,13 @@ static weft_status open_chat(weft_served_model *m, weft_error *error) {
   return WEFT_OK;
 }
 
+static bool wants_8bit(const weft_open_options *o, const char *name) {
+  for (uint32_t i = 0; i < o->n_kv_8bit; i++) {
+    if (strcmp(o->kv_8bit[i], name) == 0 || strcmp(o->kv_8bit[i], "all") == 0) return true;
+  }
+  return false;
+}
+
 /* The largest step: every segment has a row, and a request has two at most (a commit and a canvas). */
 static weft_model_limits limits_of(const weft_open_options *o) {
   uint32_t n_segments = 2 * o->running;
@@ -69,6 +76,7 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
   if (status == WEFT_OK) status = open_chat(m, error);
   if (status != WEFT_OK) return status;
   weft_model_limits limits = limits_of(&rt->options);
+  limits.kv_8bit = wants_8bit(&rt->options, m->name);
   status = weft_model_open(m->gguf, rt->device, &limits, rt->options.quiet ? NULL : show_progress, m->name, &m->model,
                            error);
   if (status != WEFT_OK) return status;
@@ -96,6 +104,12 @@ static weft_status check_names(const weft_runtime *rt, weft_error *error) {
                          rt->model[j].path, rt->model[i].path, rt->model[i].name);
       }
     }
+  }
+  for (uint32_t i = 0; i < rt->options.n_kv_8bit; i++) {
+    const char *name = rt->options.kv_8bit[i];
+    bool known = strcmp(name, "all") == 0;
+    for (uint32_t j = 0; j < rt->n_models; j++) known |= strcmp(name, rt->model[j].name) == 0;
+    if (!known) return weft_fail(error, WEFT_E_INVALID, "--kv-8bit: no model is served as '%s'", name);
   }
   return WEFT_OK;
 }
@@ -171,6 +185,7 @@ static void write_plan(weft_runtime *rt) {
                      m->name, info->arch, mib(info->weight_bytes), mib(info->scratch_bytes), mib(m->runner_bytes),
                      m->context);
     if (info->canvas_length > 0) weft_text_printf(t, ", canvas %u", info->canvas_length);
+    weft_text_printf(t, ", keys and values %s", weft_type_name_of_id((int32_t)info->kv_type));
     weft_text_printf(t, "\n");
     for (uint32_t g = 0; g < m->layout.n_groups; g++) {
       const weft_kv_group *group = &m->layout.group[g];
@@ -290,6 +305,7 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
   /* strings of the caller are not kept */
   rt->options.models = NULL;
   rt->options.backend = NULL;
+  rt->options.kv_8bit = NULL;
   *out = rt;
   return 0;
 }

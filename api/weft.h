@@ -35,6 +35,8 @@ typedef struct weft_open_options {
   uint32_t queue;              /* [256] requests waiting */
   uint32_t rows;               /* [512] rows per step, at least the longest canvas */
   uint32_t tenants;            /* [1] */
+  const char *const *kv_8bit;  /* [n_kv_8bit] models whose keys and values are kept in 8 bits, by name; "all" */
+  uint32_t n_kv_8bit;
   bool no_prefix_cache;
   bool no_overlap;             /* apply each step before planning the next */
   bool quiet;                  /* no progress bars on standard error */

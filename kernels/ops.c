@@ -89,9 +89,11 @@ static weft_status check_matmul(weft_device *device, const weft_matmul_args *arg
 }
 
 static weft_status check_kv(const char *op, const weft_kv_view *kv) {
-  if (kv->type != WEFT_TYPE_F32 && kv->type != WEFT_TYPE_BF16) {
-    weft_log(WEFT_LOG_ERROR, "op %s: keys and values of type %s; F32 and BF16 are supported", op,
-             weft_type_name_of_id((int32_t)kv->type));
+  if (!weft_kv_row_fits(kv->type, kv->head_dim)) {
+    weft_log(WEFT_LOG_ERROR,
+             "op %s: keys and values of type %s with heads of %u; F32, BF16, and Q8_0 with "
+             "multiples of 32 are supported",
+             op, weft_type_name_of_id((int32_t)kv->type), kv->head_dim);
     return WEFT_E_UNSUPPORTED;
   }
   REQUIRE(op, kv->head_dim > 0 && kv->head_dim % 8 == 0 && kv->head_dim <= WEFT_HEAD_DIM_MAX,
@@ -99,8 +101,9 @@ static weft_status check_kv(const char *op, const weft_kv_view *kv) {
   REQUIRE(op, kv->n_kv_heads > 0 && kv->n_kv_heads <= 4096, "n_kv_heads");
   REQUIRE(op, kv->block_tokens > 0 && WEFT_ATTENTION_CHUNK % kv->block_tokens == 0,
           "block_tokens does not divide the attention chunk");
-  uint64_t size = kv->type == WEFT_TYPE_F32 ? 4 : 2;
-  uint64_t plane = (uint64_t)kv->n_kv_heads * kv->block_tokens * kv->head_dim * size;
+  uint64_t size = weft_kv_row_align(kv->type);
+  uint64_t plane = (uint64_t)kv->n_kv_heads * kv->block_tokens *
+                   weft_kv_row_bytes(kv->type, kv->head_dim);
   REQUIRE(op, kv->page_bytes % size == 0 && kv->k_offset % size == 0 && kv->v_offset % size == 0,
           "pages or planes are not aligned to their elements");
   REQUIRE(op,

@@ -18,6 +18,7 @@
 #define WEFT_KERNELS_OPS_H
 
 #include "kernels/device.h"
+#include "kernels/kv_row.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -72,10 +73,10 @@ typedef struct weft_matmul_args {
 /* ---- a view of keys and values in pages --------------------------------------------------------------------- *
  * Layer l of a group keeps, in each page, K then V, each [n_kv_heads][block_tokens][head_dim] of `type`:
  *   key(head, position) = base + page * page_bytes + k_offset
- *                       + ((head * block_tokens + position % block_tokens) * head_dim) * sizeof(type)          */
+ *                       + (head * block_tokens + position % block_tokens) * weft_kv_row_bytes(type, head_dim)  */
 typedef struct weft_kv_view {
   void *base;
-  weft_type type; /* F32 or BF16 (F16, Q8_0 later) */
+  weft_type type; /* F32, BF16, or Q8_0 with its integers first (kernels/kv_row.h) */
   uint64_t page_bytes, k_offset, v_offset;
   uint32_t block_tokens, n_kv_heads, head_dim;
 } weft_kv_view;

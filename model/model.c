@@ -52,9 +52,20 @@ static void fill_info(weft_model *model, const weft_gguf *gguf) {
   info->context_length = hyper->context_length;
   info->canvas_length = hyper->canvas_length;
   info->entropy_bound = hyper->entropy_bound;
-  info->kv_type = weft_gguf_kv_type(gguf);
+  info->kv_type = model->limits.kv_8bit ? WEFT_TYPE_Q8_0 : weft_gguf_kv_type(gguf);
   info->kv = weft_hyper_geometry(hyper, info->kv_type);
   weft_gguf_fingerprint(gguf, &info->fingerprint_low, &info->fingerprint_high);
+}
+
+static weft_status check_heads(const weft_model *model, const weft_gguf *gguf, weft_error *error) {
+  for (uint32_t l = 0; l < model->hyper.n_layers; l++) {
+    if (weft_kv_row_fits(model->info.kv_type, model->hyper.head_dim[l])) continue;
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "%s: layer %" PRIu32 " has heads of %" PRIu32
+                     "; keys and values in 8 bits need multiples of %d",
+                     weft_gguf_path(gguf), l, model->hyper.head_dim[l], WEFT_KV_Q8_BLOCK);
+  }
+  return WEFT_OK;
 }
 
 static weft_status take_memory(weft_model *model, const weft_gguf *gguf, weft_error *error) {
@@ -125,6 +136,7 @@ weft_status weft_model_open(const weft_gguf *gguf, weft_device *device,
   status = weft_hyper_read(gguf, &model->arch, &model->hyper, error);
   if (status == WEFT_OK) status = read_sampling(model, gguf, error);
   if (status == WEFT_OK) fill_info(model, gguf);
+  if (status == WEFT_OK) status = check_heads(model, gguf, error);
   if (status == WEFT_OK) status = take_memory(model, gguf, error);
   if (status == WEFT_OK) status = take_arrays(model, gguf, error);
   if (status == WEFT_OK) status = load_weights(model, &loader);

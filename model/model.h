@@ -23,6 +23,7 @@ typedef struct weft_model_limits {
   uint32_t rows_max;        /* rows of one step */
   uint32_t canvas_rows_max; /* of which canvas rows */
   uint32_t segments_max;
+  bool kv_8bit; /* keys and values in 8 bits (kernels/kv_row.h), not in the type that suits the file */
 } weft_model_limits;
 
 typedef struct weft_model_info {

@@ -81,7 +81,7 @@ static void lay_out(attention_run *run, uint32_t n_threads) {
   for (uint32_t i = 0; i < n_threads; i++) {
     weft_cpu_chunk *chunk = take(&scratch, sizeof(weft_cpu_chunk));
     chunk->dim = dim;
-    chunk->bf16 = args->kv.type == WEFT_TYPE_BF16;
+    chunk->type = args->kv.type;
     chunk->scale = args->scale;
     chunk->score = take(&scratch, sizeof(float) * WEFT_TILE * WEFT_TILE_SCORES);
     chunk->widened = take(&scratch, weft_cpu_chunk_widened(dim) * sizeof(float));
@@ -166,7 +166,7 @@ static void point(const attention_run *run, const attention_tile *tile, uint32_t
   const weft_attention_args *args = run->args;
   const weft_kv_view *kv = &args->kv;
   const weft_attention_segment *segment = tile->segment;
-  uint64_t vector = kv->head_dim * (chunk->bf16 ? 2ull : 4ull), step = vector;
+  uint64_t vector = weft_kv_row_bytes(kv->type, kv->head_dim), step = vector;
   const uint8_t *key, *value;
   if (segment->canvas && from >= segment->kv_len) {
     uint64_t own = (uint64_t)segment->first_row - args->own_first + (from - segment->kv_len);

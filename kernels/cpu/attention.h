@@ -24,14 +24,14 @@
 enum {
   WEFT_TILE = 32,                               /* queries */
   WEFT_TILE_SCORES = WEFT_ATTENTION_CHUNK + 16, /* scores of a query, padded for whole vectors */
-  WEFT_TILE_KEYS = 16,                          /* keys widened at a time */
+  WEFT_TILE_KEYS = 16,                          /* keys widened to f32 at a time */
   WEFT_TILE_VALUES = 64,                        /* values widened at a time ... */
   WEFT_TILE_SLAB = 64                           /* ... and this many of their columns */
 };
 
 typedef struct weft_cpu_chunk {
   uint32_t n_queries, dim;
-  bool bf16;
+  weft_type type; /* of keys and values */
   float scale;
   uint32_t begin, stop;
   const float *q[WEFT_TILE];

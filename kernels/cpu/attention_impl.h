@@ -8,7 +8,8 @@
 #include "kernels/cpu/simd.h"
 
 enum {
-  WIDEN_FROM = 16, /* queries from which bf16 is widened once per tile instead of at each use */
+  WIDEN_FROM = 16, /* queries from which bf16 is widened once per tile instead of at each use; q8
+                      always is */
   COLUMNS_1 = 8,   /* vectors of an output row kept in registers, for 1, 2, 4 queries at a time */
   COLUMNS_2 = VF_LANES == 16 ? 8 : 4,
   COLUMNS_4 = VF_LANES == 16 ? 4 : 2
@@ -24,8 +25,31 @@ WEFT_INLINE vf load_any_some(const uint8_t *row, uint32_t i, uint32_t n, bool bf
   return vf_load_some((const float *)(const void *)row + i, n);
 }
 
-static void widen(const uint8_t *const *row, uint32_t n_rows, uint32_t i, uint32_t n, float *out) {
+/* Whether keys and values become f32 before they are used. */
+static bool widens(const weft_cpu_chunk *chunk) {
+  return chunk->type == WEFT_TYPE_Q8_0 ||
+         (chunk->type == WEFT_TYPE_BF16 && chunk->n_queries >= WIDEN_FROM);
+}
+
+/* Columns [i, i + n) of one row, both multiples of a block. */
+static void widen_q8(const uint8_t *row, uint32_t dim, uint32_t i, uint32_t n, float *out) {
+  for (uint32_t at = i; at < i + n; at += WEFT_KV_Q8_BLOCK, out += WEFT_KV_Q8_BLOCK) {
+    uint16_t factor;
+    memcpy(&factor, row + dim + at / WEFT_KV_Q8_BLOCK * sizeof factor, sizeof factor);
+    const vf d = vf_set(weft_f16_to_f32(factor));
+    for (uint32_t j = 0; j < WEFT_KV_Q8_BLOCK; j += VF_LANES) {
+      vf_store(out + j, vf_load_i8((const int8_t *)row + at + j) * d);
+    }
+  }
+}
+
+static void widen(const weft_cpu_chunk *chunk, const uint8_t *const *row, uint32_t n_rows,
+                  uint32_t i, uint32_t n, float *out) {
   for (uint32_t r = 0; r < n_rows; r++, out += n) {
+    if (chunk->type == WEFT_TYPE_Q8_0) {
+      widen_q8(row[r], chunk->dim, i, n, out);
+      continue;
+    }
     uint32_t at = 0;
     for (; at + VF_LANES <= n; at += VF_LANES) vf_store(out + at, load_any(row[r], i + at, true));
     if (at < n) vf_store_some(out + at, load_any_some(row[r], i + at, n - at, true), n - at);
@@ -173,7 +197,7 @@ static void score_bf16(const weft_cpu_chunk *chunk, const uint8_t *const *key, u
  * for the keys that come next, and for the values of these keys, which are read after all scores.
  */
 static void fetch(const weft_cpu_chunk *chunk, uint32_t at) {
-  uint64_t n_bytes = chunk->dim * (chunk->bf16 ? 2ull : 4ull);
+  uint64_t n_bytes = weft_kv_row_bytes(chunk->type, chunk->dim);
   for (uint32_t j = at; j < at + WEFT_TILE_KEYS && j < chunk->stop; j++) {
     const uint8_t *key = chunk->key[j + WEFT_TILE_KEYS < chunk->stop ? j + WEFT_TILE_KEYS : j];
     for (uint64_t i = 0; i < n_bytes; i += 64) {
@@ -188,14 +212,14 @@ static void scores(const weft_cpu_chunk *chunk) {
     const uint8_t *key[WEFT_TILE_KEYS];
     if (chunk->n_queries < WIDEN_FROM) fetch(chunk, at);
     uint32_t n = chunk->stop - at < WEFT_TILE_KEYS ? chunk->stop - at : WEFT_TILE_KEYS;
-    bool widened = chunk->bf16 && chunk->n_queries >= WIDEN_FROM;
-    if (widened) widen(chunk->key + at, n, 0, chunk->dim, chunk->widened);
+    bool widened = widens(chunk);
+    if (widened) widen(chunk, chunk->key + at, n, 0, chunk->dim, chunk->widened);
     for (uint32_t j = 0; j < WEFT_TILE_KEYS; j++) {
       uint32_t i = j < n ? j : n - 1;
       key[j] = widened ? (const uint8_t *)(chunk->widened + (uint64_t)i * chunk->dim)
                        : chunk->key[at + i];
     }
-    if (chunk->bf16 && !widened)
+    if (chunk->type == WEFT_TYPE_BF16 && !widened)
       score_bf16(chunk, key, at, n);
     else
       score_f32(chunk, key, at, n);
@@ -366,7 +390,7 @@ static void add_widened(const weft_cpu_chunk *chunk) {
     for (uint32_t from = chunk->begin; from < chunk->stop; from += WEFT_TILE_VALUES) {
       uint32_t to = smaller(from + WEFT_TILE_VALUES, chunk->stop);
       value_rows values = {.row = row, .first_j = from, .first_d = d};
-      widen(chunk->value + from, to - from, d, d_end - d, chunk->widened);
+      widen(chunk, chunk->value + from, to - from, d, d_end - d, chunk->widened);
       add_all(chunk, &values, add_values_f32, from, to, d, d_end);
     }
   }
@@ -381,13 +405,13 @@ static void run_chunk(const weft_cpu_chunk *chunk) {
     weigh(chunk, query);
     memset(chunk->out + (uint64_t)query * chunk->dim, 0, chunk->dim * sizeof(float));
   }
-  if (chunk->bf16 && chunk->n_queries >= WIDEN_FROM) {
+  if (widens(chunk)) {
     add_widened(chunk);
     return;
   }
   value_rows values = {.row = chunk->value, .first_j = 0, .first_d = 0};
-  add_all(chunk, &values, chunk->bf16 ? add_values_bf16 : add_values_f32, chunk->begin, chunk->stop,
-          0, chunk->dim);
+  add_all(chunk, &values, chunk->type == WEFT_TYPE_BF16 ? add_values_bf16 : add_values_f32,
+          chunk->begin, chunk->stop, 0, chunk->dim);
 }
 
 static void merge(float *all, float keep, const float *chunk, float add, uint32_t dim) {

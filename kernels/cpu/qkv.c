@@ -12,7 +12,7 @@ typedef struct qkv_run {
 /* Where head 0 of row r's keys (or values) goes, and the bytes from one head to the next. */
 static uint8_t *place(const weft_qkv_args *args, uint64_t r, bool is_value, uint64_t *head_bytes) {
   const weft_kv_view *kv = &args->kv;
-  uint64_t vector = kv->head_dim * (kv->type == WEFT_TYPE_F32 ? 4ull : 2ull);
+  uint64_t vector = weft_kv_row_bytes(kv->type, kv->head_dim);
   int64_t slot = args->slot[r];
   if (slot < 0) {
     uint8_t *own = is_value ? args->own_v : args->own_k;
@@ -29,6 +29,8 @@ static void store(const qkv_run *run, const float *x, uint8_t *to) {
   uint32_t dim = run->args->kv.head_dim;
   if (run->args->kv.type == WEFT_TYPE_F32)
     memcpy(to, x, dim * sizeof(float));
+  else if (run->args->kv.type == WEFT_TYPE_Q8_0)
+    run->rows->to_q8(x, to, dim);
   else
     run->rows->to_bf16(x, (uint16_t *)(void *)to, dim);
 }

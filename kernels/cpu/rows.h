@@ -26,6 +26,8 @@ typedef struct weft_cpu_rows {
   void (*head)(const float *x, bool norm, const float *weight, float eps, uint32_t dim, float *y);
   void (*rotate)(const float *cosine, const float *sine, uint32_t dim, float *y);
   void (*to_bf16)(const float *x, uint16_t *y, uint32_t n);
+  /* as weft_kv_row_store of Q8_0 */
+  void (*to_q8)(const float *x, uint8_t *y, uint32_t n);
 } weft_cpu_rows;
 
 extern const weft_cpu_rows weft_cpu_rows_portable;

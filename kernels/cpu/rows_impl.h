@@ -146,6 +146,31 @@ static void to_bf16(const float *x, uint16_t *y, uint32_t n) {
   memcpy(y + i, &narrow, (n - i) * sizeof(uint16_t));
 }
 
+/* Half away from zero, for |x| < 2^22: the number below 1/2 keeps what lies below 1/2 there. */
+WEFT_INLINE vi round_away(vf x) {
+  vu sign = (vu)x & 0x80000000u;
+  return __builtin_convertvector(x + (vf)((vu)vf_set(0x1.fffffep-2f) | sign), vi);
+}
+
+static void to_q8(const float *x, uint8_t *y, uint32_t n) {
+  for (uint32_t i = 0; i < n; i += WEFT_KV_Q8_BLOCK) {
+    vf most = {0}, spoilt = {0};
+    for (uint32_t j = 0; j < WEFT_KV_Q8_BLOCK; j += VF_LANES) {
+      vf value = vf_load(x + i + j);
+      most = vf_max((vf)((vu)value & 0x7FFFFFFFu), most);
+      spoilt += value * vf_set(0.0f);
+    }
+    float d = vf_max_lane(most) / 127.0f + vf_sum(spoilt);
+    uint16_t factor = weft_f32_to_f16(d);
+    vf inverse = vf_set(d >= WEFT_KV_Q8_LEAST ? 1.0f / d : 0.0f);
+    for (uint32_t j = 0; j < WEFT_KV_Q8_BLOCK; j += VF_LANES) {
+      vb q = __builtin_convertvector(round_away(vf_load(x + i + j) * inverse), vb);
+      memcpy(y + i + j, &q, sizeof q);
+    }
+    memcpy(y + n + i / WEFT_KV_Q8_BLOCK * sizeof factor, &factor, sizeof factor);
+  }
+}
+
 const weft_cpu_rows ROWS_TABLE = {
     .norm = norm,
     .gate = gate,
@@ -154,4 +179,5 @@ const weft_cpu_rows ROWS_TABLE = {
     .head = head,
     .rotate = rotate,
     .to_bf16 = to_bf16,
+    .to_q8 = to_q8,
 };

@@ -30,6 +30,7 @@ typedef float vf __attribute__((vector_size(VF_LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(VF_LANES * 4)));
 typedef uint32_t vu __attribute__((vector_size(VF_LANES * 4)));
 typedef uint16_t vh __attribute__((vector_size(VF_LANES * 2)));
+typedef int8_t vb __attribute__((vector_size(VF_LANES)));
 
 /* ---- moving ---- */
 
@@ -81,6 +82,20 @@ WEFT_INLINE vf vf_load_bf16(const uint16_t *from) {
   vh x;
   memcpy(&x, from, sizeof x);
   return vf_widen_bf16(x);
+#endif
+}
+
+WEFT_INLINE vf vf_load_i8(const int8_t *from) {
+#if defined(__AVX512F__)
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from)));
+#elif defined(__AVX2__)
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)from)));
+#else
+  vb x;
+  memcpy(&x, from, sizeof x);
+  return __builtin_convertvector(__builtin_convertvector(x, vi), vf);
 #endif
 }
 

@@ -41,19 +41,19 @@ static __device__ __forceinline__ void visible(const weft_attention_segment &s, 
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
 }
 
-/* The stored key (or value) at a position that some row sees. */
+/* The stored key (or value) at a position that some row sees; vector: its bytes. */
 static __device__ __forceinline__ const uint8_t *key_at(const weft_attention_args &a,
                                                         const weft_attention_segment &s, uint32_t head,
-                                                        uint32_t position, bool is_value, uint64_t size) {
+                                                        uint32_t position, bool is_value, uint64_t vector) {
   if (s.canvas && position >= s.kv_len) {
     uint64_t own = (uint64_t)(s.first_row - a.own_first) + (position - s.kv_len);
     const uint8_t *base = (const uint8_t *)(is_value ? a.own_v : a.own_k);
-    return base + (own * a.kv.n_kv_heads + head) * a.kv.head_dim * size;
+    return base + (own * a.kv.n_kv_heads + head) * vector;
   }
   uint64_t page = s.table[position / a.kv.block_tokens];
   uint64_t offset = (uint64_t)head * a.kv.block_tokens + position % a.kv.block_tokens;
   return (const uint8_t *)a.kv.base + page * a.kv.page_bytes + (is_value ? a.kv.v_offset : a.kv.k_offset) +
-         offset * a.kv.head_dim * size;
+         offset * vector;
 }
 
 /* Joining a chunk (max_c, sum_c, out_c) to what there is: out = out * keep + out_c * add. One text for

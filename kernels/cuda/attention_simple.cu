@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention for any head size and for F32 keys: one warp per query, f32 throughout.
+/* Attention for any head size and for F32 and 8-bit keys: one warp per query, f32 throughout.
  *
  *   scores   lane l has keys l, l + 32, ... of the chunk; a score is four chains over the head dimension
  *   out      lane l has dimensions l, l + 32, ...; keys are added ascending */
@@ -13,28 +13,30 @@ typedef struct simple_memory {
   const uint8_t *value[CHUNK];
 } simple_memory;
 
-template <bool BF16>
-static __device__ __forceinline__ float element_at(const uint8_t *row, uint32_t i) {
-  if (BF16) return __uint_as_float((uint32_t)((const uint16_t *)(const void *)row)[i] << 16);
-  return ((const float *)(const void *)row)[i];
+template <weft_type T>
+static __device__ __forceinline__ float element_at(const uint8_t *row, uint32_t i, uint32_t dim) {
+  if (T == WEFT_TYPE_F32) return ((const float *)(const void *)row)[i];
+  if (T == WEFT_TYPE_BF16) return __uint_as_float((uint32_t)((const uint16_t *)(const void *)row)[i] << 16);
+  const __half *factor = (const __half *)(const void *)(row + dim) + i / WEFT_KV_Q8_BLOCK;
+  return __fmul_rn(__half2float(*factor), (float)(int8_t)row[i]);
 }
 
-template <bool BF16>
+template <weft_type T>
 static __device__ __forceinline__ float score_of(const float *q, const uint8_t *key, uint32_t dim) {
   float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
   for (uint32_t i = 0; i < dim; i += 4) {
 #pragma unroll
-    for (int e = 0; e < 4; e++) sum[e] = __fmaf_rn(q[i + e], element_at<BF16>(key, i + e), sum[e]);
+    for (int e = 0; e < 4; e++) sum[e] = __fmaf_rn(q[i + e], element_at<T>(key, i + e, dim), sum[e]);
   }
   return __fadd_rn(__fadd_rn(sum[0], sum[1]), __fadd_rn(sum[2], sum[3]));
 }
 
 /* Weights of the chunk's keys into memory->weight (0 where unseen); max and sum of the chunk. */
-template <bool BF16>
+template <weft_type T>
 static __device__ __forceinline__ void weigh_chunk(const weft_attention_args &a, const weft_attention_segment &s,
                                                    uint32_t kv_head, uint32_t base, uint32_t first, uint32_t end,
                                                    simple_memory *memory, float *chunk_max, float *chunk_sum) {
-  constexpr uint64_t size = BF16 ? 2 : 4;
+  const uint64_t vector = kv_row_bytes(T, a.kv.head_dim);
   uint32_t lane = threadIdx.x % 32;
   float score[CHUNK / 32], most = -INFINITY, sum = 0.0f;
 #pragma unroll
@@ -42,9 +44,9 @@ static __device__ __forceinline__ void weigh_chunk(const weft_attention_args &a,
     uint32_t position = base + lane + 32 * j;
     score[j] = -INFINITY;
     if (position >= first && position < end) {
-      const uint8_t *key = key_at(a, s, kv_head, position, false, size);
-      memory->value[lane + 32 * j] = key_at(a, s, kv_head, position, true, size);
-      score[j] = __fmul_rn(score_of<BF16>(memory->q, key, a.kv.head_dim), a.scale * 1.44269504088896f);
+      const uint8_t *key = key_at(a, s, kv_head, position, false, vector);
+      memory->value[lane + 32 * j] = key_at(a, s, kv_head, position, true, vector);
+      score[j] = __fmul_rn(score_of<T>(memory->q, key, a.kv.head_dim), a.scale * 1.44269504088896f);
     }
     most = fmaxf(most, score[j]);
   }
@@ -61,7 +63,7 @@ static __device__ __forceinline__ void weigh_chunk(const weft_attention_args &a,
   __syncwarp();
 }
 
-template <bool BF16>
+template <weft_type T>
 static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) simple_kernel(const __grid_constant__ attention_kernel_args k) {
   extern __shared__ __align__(16) uint8_t shared[];
   simple_memory *memory = (simple_memory *)(void *)shared + threadIdx.x / 32;
@@ -82,7 +84,7 @@ static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) simple_kernel(const 
   for (int t = 0; t < WEFT_HEAD_DIM_MAX / 32; t++) out[t] = 0.0f;
   for (uint32_t base = first / CHUNK * CHUNK; base < end; base += CHUNK) {
     float chunk_max, chunk_sum, keep, add;
-    weigh_chunk<BF16>(a, s, kv_head, base, first, end, memory, &chunk_max, &chunk_sum);
+    weigh_chunk<T>(a, s, kv_head, base, first, end, memory, &chunk_max, &chunk_sum);
     join_factors(all_max, chunk_max, &all_max, &keep, &add);
     all_sum = joined(all_sum, keep, chunk_sum, add);
     uint32_t low = base < first ? first - base : 0, high = end - base < CHUNK ? end - base : CHUNK;
@@ -92,7 +94,7 @@ static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) simple_kernel(const 
       if (d >= dim) continue;
       float sum = 0.0f;
       for (uint32_t key = low; key < high; key++)
-        sum = __fmaf_rn(memory->weight[key], element_at<BF16>(memory->value[key], d), sum);
+        sum = __fmaf_rn(memory->weight[key], element_at<T>(memory->value[key], d, dim), sum);
       out[t] = joined(out[t], keep, sum, add);
     }
     __syncwarp();
@@ -108,10 +110,13 @@ static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) simple_kernel(const 
 weft_status attention_simple(cuda_device *d, const attention_kernel_args *args) {
   size_t bytes = SIMPLE_WARPS * sizeof(simple_memory);
   dim3 grid(args->n_items, args->op.kv.n_kv_heads);
-  if (args->op.kv.type == WEFT_TYPE_BF16) {
-    simple_kernel<true><<<grid, 32 * SIMPLE_WARPS, bytes, d->stream>>>(*args);
+  weft_type type = args->op.kv.type;
+  if (type == WEFT_TYPE_BF16) {
+    simple_kernel<WEFT_TYPE_BF16><<<grid, 32 * SIMPLE_WARPS, bytes, d->stream>>>(*args);
+  } else if (type == WEFT_TYPE_Q8_0) {
+    simple_kernel<WEFT_TYPE_Q8_0><<<grid, 32 * SIMPLE_WARPS, bytes, d->stream>>>(*args);
   } else {
-    simple_kernel<false><<<grid, 32 * SIMPLE_WARPS, bytes, d->stream>>>(*args);
+    simple_kernel<WEFT_TYPE_F32><<<grid, 32 * SIMPLE_WARPS, bytes, d->stream>>>(*args);
   }
   return cuda_launched(d, "attention");
 }

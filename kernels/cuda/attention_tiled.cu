@@ -77,7 +77,7 @@ static __device__ __forceinline__ void copy_tile(const weft_attention_args &a, c
   uint32_t position = at.chunk * CHUNK + at.tile * TILE_KEYS + warp * 8 + lane % 8;
   bool ok = position >= b.first && position < b.end;
   uint64_t from = (uint64_t)(uintptr_t)a.kv.base;
-  if (ok) from = (uint64_t)(uintptr_t)key_at(a, b.segment, b.kv_head, position, at.is_value, 2);
+  if (ok) from = (uint64_t)(uintptr_t)key_at(a, b.segment, b.kv_head, position, at.is_value, 2ull * a.kv.head_dim);
   uint32_t base = shared_address(to + warp * 8 * tiled_shape<D, Q>::stride);
 #pragma unroll
   for (int step = 0; step < D / 32; step++) {

@@ -12,6 +12,11 @@
 
 #include "kernels/ops.h"
 
+/* weft_kv_row_bytes, on the device. */
+static __host__ __device__ __forceinline__ uint64_t kv_row_bytes(weft_type type, uint32_t dim) {
+  return type == WEFT_TYPE_F32 ? 4ull * dim : type == WEFT_TYPE_BF16 ? 2ull * dim : dim + dim / WEFT_KV_Q8_BLOCK * 2ull;
+}
+
 static __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, step);

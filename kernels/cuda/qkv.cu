@@ -70,19 +70,35 @@ static __device__ __forceinline__ void store_head(const float (&x)[2][PAIRS], we
   }
 }
 
+/* As weft_kv_row_store of Q8_0: 32 neighbours share a factor, so the pairs are laid out in line first. line: dim
+ * floats of the warp. */
+template <int PAIRS>
+static __device__ __forceinline__ void store_q8(const float (&x)[2][PAIRS], float *line, uint8_t *to, uint32_t dim) {
+  uint32_t lane = threadIdx.x % 32;
+  store_head<PAIRS>(x, WEFT_TYPE_F32, line, dim);
+  __syncwarp();
+  for (uint32_t i = lane; i < dim; i += WEFT_KV_Q8_BLOCK) {
+    float value = line[i];
+    float d = __fadd_rn(__fdiv_rn(warp_max(fabsf(value)), 127.0f), warp_sum(__fmul_rn(value, 0.0f)));
+    float inverse = d >= WEFT_KV_Q8_LEAST ? __fdiv_rn(1.0f, d) : 0.0f;
+    to[i] = inverse > 0.0f ? (uint8_t)(int8_t)roundf(__fmul_rn(value, inverse)) : 0;
+    if (lane == 0) ((__half *)(void *)(to + dim))[i / WEFT_KV_Q8_BLOCK] = __float2half_rn(d);
+  }
+}
+
 /* Where key (or value) `head` of row r goes; NULL where there is no place. */
 static __device__ void *place_of_head(const weft_qkv_args &a, uint32_t r, uint32_t head, bool is_value) {
-  uint64_t size = a.kv.type == WEFT_TYPE_F32 ? 4 : 2;
+  uint64_t vector = kv_row_bytes(a.kv.type, a.kv.head_dim);
   int64_t slot = a.slot[r];
   if (slot < 0) {
     uint8_t *own = (uint8_t *)(is_value ? a.own_v : a.own_k);
     if (own == NULL || r < a.own_first) return NULL;
-    return own + ((uint64_t)(r - a.own_first) * a.kv.n_kv_heads + head) * a.kv.head_dim * size;
+    return own + ((uint64_t)(r - a.own_first) * a.kv.n_kv_heads + head) * vector;
   }
   if (a.kv.base == NULL) return NULL;
   uint64_t page = (uint64_t)slot / a.kv.block_tokens, offset = (uint64_t)slot % a.kv.block_tokens;
   uint8_t *at = (uint8_t *)a.kv.base + page * a.kv.page_bytes + (is_value ? a.kv.v_offset : a.kv.k_offset);
-  return at + ((uint64_t)head * a.kv.block_tokens + offset) * a.kv.head_dim * size;
+  return at + ((uint64_t)head * a.kv.block_tokens + offset) * vector;
 }
 
 /* Heads of a row: the queries, then the keys, then the values. */
@@ -91,6 +107,7 @@ static __global__ void __launch_bounds__(32 * QKV_WARPS) qkv_kernel(const weft_q
   uint32_t n_heads = a.n_heads + 2 * a.kv.n_kv_heads, dim = a.kv.head_dim;
   uint32_t head = blockIdx.x * QKV_WARPS + threadIdx.x / 32, r = blockIdx.y;
   if (head >= n_heads) return;
+  __shared__ float line[QKV_WARPS][WEFT_HEAD_DIM_MAX];
   float x[2][PAIRS];
   if (head < a.n_heads) {
     float *q = a.q + (uint64_t)r * a.q_stride + (uint64_t)head * dim;
@@ -113,7 +130,11 @@ static __global__ void __launch_bounds__(32 * QKV_WARPS) qkv_kernel(const weft_q
     if (a.k_norm != NULL) norm_head<PAIRS>(x, a.k_norm, a.eps, dim);
     rotate_head<PAIRS>(x, a.inv_freq, a.position[r], dim);
   }
-  store_head<PAIRS>(x, a.kv.type, to, dim);
+  if (a.kv.type == WEFT_TYPE_Q8_0) {
+    store_q8<PAIRS>(x, line[threadIdx.x / 32], (uint8_t *)to, dim);
+  } else {
+    store_head<PAIRS>(x, a.kv.type, to, dim);
+  }
 }
 
 weft_status weft_cuda_qkv(weft_device *device, const weft_qkv_args *args) {
@@ -136,8 +157,7 @@ weft_status weft_cuda_qkv(weft_device *device, const weft_qkv_args *args) {
     if (a.own_first >= a.n_rows) {
       a.own_first -= a.n_rows;
     } else if (a.own_k != NULL) { /* row 0 of what is left lies n_rows - own_first own rows on */
-      uint64_t on = (uint64_t)(a.n_rows - a.own_first) * a.kv.n_kv_heads * a.kv.head_dim *
-                    (a.kv.type == WEFT_TYPE_F32 ? 4 : 2);
+      uint64_t on = (uint64_t)(a.n_rows - a.own_first) * a.kv.n_kv_heads * kv_row_bytes(a.kv.type, a.kv.head_dim);
       a.own_k = (uint8_t *)a.own_k + on;
       a.own_v = (uint8_t *)a.own_v + on;
       a.own_first = 0;

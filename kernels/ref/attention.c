@@ -24,7 +24,7 @@ uint64_t weft_ref_attention_scratch(weft_device *device, const weft_attention_ar
 static void load(const weft_attention_args *args, const weft_attention_segment *segment,
                  uint32_t head, uint32_t position, bool is_value, float *out) {
   const weft_kv_view *kv = &args->kv;
-  uint64_t head_bytes = weft_type_row_bytes(kv->type, kv->head_dim);
+  uint64_t head_bytes = weft_kv_row_bytes(kv->type, kv->head_dim);
   const uint8_t *at;
   if (segment->canvas && position >= segment->kv_len) {
     uint64_t own = (uint64_t)segment->first_row - args->own_first + (position - segment->kv_len);
@@ -37,7 +37,7 @@ static void load(const weft_attention_args *args, const weft_attention_segment *
          (is_value ? kv->v_offset : kv->k_offset) +
          ((uint64_t)head * kv->block_tokens + offset) * head_bytes;
   }
-  weft_dequantise_row(kv->type, at, out, kv->head_dim);
+  weft_kv_row_load(kv->type, at, kv->head_dim, out);
 }
 
 /* Positions [first, end) that row i of the segment sees. */

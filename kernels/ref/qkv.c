@@ -24,28 +24,19 @@ static void rotate_head(const float *inv_freq, int32_t position, uint32_t n, flo
   }
 }
 
-static void store_head(weft_type type, const float *x, uint32_t n, void *to) {
-  if (type == WEFT_TYPE_F32) {
-    memcpy(to, x, n * sizeof(float));
-    return;
-  }
-  uint16_t *half = to;
-  for (uint32_t i = 0; i < n; i++) half[i] = weft_f32_to_bf16(x[i]);
-}
-
 /* Where key (or value) `head` of row r goes. */
 static void *place(const weft_qkv_args *args, uint32_t r, uint32_t head, bool is_value) {
   const weft_kv_view *kv = &args->kv;
-  uint64_t size = kv->type == WEFT_TYPE_F32 ? 4 : 2;
+  uint64_t vector = weft_kv_row_bytes(kv->type, kv->head_dim);
   int64_t slot = args->slot[r];
   if (slot < 0) {
     uint8_t *own = is_value ? args->own_v : args->own_k;
-    return own + ((uint64_t)(r - args->own_first) * kv->n_kv_heads + head) * kv->head_dim * size;
+    return own + ((uint64_t)(r - args->own_first) * kv->n_kv_heads + head) * vector;
   }
   uint64_t page = (uint64_t)slot / kv->block_tokens, offset = (uint64_t)slot % kv->block_tokens;
   uint8_t *at =
       (uint8_t *)kv->base + page * kv->page_bytes + (is_value ? kv->v_offset : kv->k_offset);
-  return at + ((uint64_t)head * kv->block_tokens + offset) * kv->head_dim * size;
+  return at + ((uint64_t)head * kv->block_tokens + offset) * vector;
 }
 
 static void store_row(const weft_qkv_args *args, uint32_t r, float *work) {
@@ -56,10 +47,10 @@ static void store_row(const weft_qkv_args *args, uint32_t r, float *work) {
     memcpy(work, k, dim * sizeof(float));
     if (args->k_norm != NULL) norm_head(work, args->k_norm, args->eps, dim, work);
     rotate_head(args->inv_freq, args->position[r], dim, work);
-    store_head(args->kv.type, work, dim, place(args, r, head, false));
+    weft_kv_row_store(args->kv.type, work, dim, place(args, r, head, false));
     memcpy(work, v, dim * sizeof(float));
     if (args->v_norm) norm_head(work, NULL, args->eps, dim, work);
-    store_head(args->kv.type, work, dim, place(args, r, head, true));
+    weft_kv_row_store(args->kv.type, work, dim, place(args, r, head, true));
   }
 }
 

@@ -23,6 +23,7 @@ typedef struct attention_case {
 
 #define F      WEFT_TYPE_F32
 #define B      WEFT_TYPE_BF16
+#define Q      WEFT_TYPE_Q8_0
 #define CAUSAL false
 #define CANVAS true
 static const attention_case cases[] = {
@@ -80,6 +81,21 @@ static const attention_case cases[] = {
     {"canvas, no prompt", 4, 2, 64, 16, 0, F, 0, {{32, 0, CANVAS}}},
     {"canvas over a chunk edge", 4, 1, 64, 16, 0, B, 0, {{40, 240, CANVAS}, {32, 256, CANVAS}}},
     {"canvas longer than a chunk", 2, 1, 32, 16, 0, B, 0, {{300, 100, CANVAS}}},
+    {"8 bits, smallest head", 2, 1, 32, 16, 0, Q, 0, {{5, 3, CAUSAL}, {4, 6, CANVAS}}},
+    {"8 bits, dim 96", 3, 1, 96, 8, 0, Q, 0, {{1, 300, CAUSAL}, {9, 17, CANVAS}}},
+    {"8 bits, decode", 8, 2, 128, 16, 0, Q, 0, {{1, 700, CAUSAL}, {1, 255, CAUSAL}, {1, 256, CAUSAL}}},
+    {"8 bits, long decode", 4, 1, 256, 32, 0, Q, 0, {{1, 5000, CAUSAL}}},
+    {"8 bits, prefill chunk", 4, 2, 64, 16, 0, Q, 0, {{80, 230, CAUSAL}}},
+    {"8 bits, dim 512 canvas", 4, 1, 512, 16, 0, Q, 0, {{48, 250, CANVAS}}},
+    {"8 bits, mixed, window",
+     4,
+     2,
+     256,
+     16,
+     48,
+     Q,
+     0,
+     {{1, 100, CAUSAL}, {32, 77, CANVAS}, {20, 31, CAUSAL}, {32, 300, CANVAS}, {1, 0, CAUSAL}}},
     {"mixed",
      4,
      2,
@@ -101,6 +117,7 @@ static const attention_case cases[] = {
 };
 #undef F
 #undef B
+#undef Q
 #undef CAUSAL
 #undef CANVAS
 enum { N_CASES = sizeof cases / sizeof cases[0] };
@@ -116,10 +133,6 @@ typedef struct layout {
 
 enum { PAD = 24 /* elements between rows */ };
 
-static uint64_t type_size(weft_type type) {
-  return type == WEFT_TYPE_F32 ? 4 : 2;
-}
-
 /* The stored key (value) `position` of a segment: a function of its name alone, not of the layout.
  */
 static void write_vector(const attention_case *c, uint32_t segment, uint32_t head,
@@ -127,7 +140,7 @@ static void write_vector(const attention_case *c, uint32_t segment, uint32_t hea
   float x[WEFT_HEAD_DIM_MAX];
   uint64_t seed = 77 + segment * 2 + (is_value ? 1 : 0);
   fill_normal(x, c->dim, seed ^ ((uint64_t)position << 20) ^ ((uint64_t)head << 56));
-  assert_int_equal(weft_quantise_row(c->type, x, to, c->dim), WEFT_OK);
+  weft_kv_row_store(c->type, x, c->dim, to);
 }
 
 static uint32_t first_seen(const attention_case *c, const segment_case *segment) {
@@ -138,7 +151,7 @@ static uint32_t first_seen(const attention_case *c, const segment_case *segment)
 static void lay_out_segment(layout *l, uint32_t s, uint32_t *next_page) {
   const attention_case *c = l->of;
   const segment_case *segment = &c->segment[s];
-  uint64_t size = c->dim * type_size(c->type);
+  uint64_t size = weft_kv_row_bytes(c->type, c->dim);
   uint32_t n_keys = segment->kv_len + (segment->canvas ? 0 : segment->n_rows);
   uint32_t n_blocks = n_keys / l->block + 1, first = first_seen(c, segment);
   l->table[s] = buffer_new(n_blocks * sizeof(uint32_t));
@@ -164,7 +177,7 @@ static void lay_out_segment(layout *l, uint32_t s, uint32_t *next_page) {
 
 static void lay_out_view(layout *l, uint32_t n_pages) {
   const attention_case *c = l->of;
-  uint64_t plane = (uint64_t)c->n_kv_heads * l->block * c->dim * type_size(c->type);
+  uint64_t plane = (uint64_t)c->n_kv_heads * l->block * weft_kv_row_bytes(c->type, c->dim);
   l->args.kv = (weft_kv_view){
       .type = c->type,
       .page_bytes = 2 * plane + 192,
@@ -192,7 +205,7 @@ static void lay_out(const attention_case *c, uint32_t block, layout *l) {
     n_pages += (segment->kv_len + segment->n_rows) / block + 1;
   }
   uint64_t cols = (uint64_t)c->n_heads * c->dim, stride = cols + PAD;
-  uint64_t own_bytes = (uint64_t)l->n_rows * c->n_kv_heads * c->dim * type_size(c->type);
+  uint64_t own_bytes = (uint64_t)l->n_rows * c->n_kv_heads * weft_kv_row_bytes(c->type, c->dim);
   l->q = buffer_new(l->n_rows * stride * sizeof(float));
   for (uint64_t r = 0; r < l->n_rows; r++)
     fill_normal((float *)l->q.data + r * stride, cols, 1000 + r);

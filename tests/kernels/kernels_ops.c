@@ -259,6 +259,8 @@ static const qkv_case qkv_cases[] = {
     {"qkv dim 64", 4, 2, 64, 16, WEFT_TYPE_F32, true, true, false, false, 32, 1000},
     {"qkv dim 128, no norms", 4, 4, 128, 16, WEFT_TYPE_BF16, false, false, false, false, 64, 32760},
     {"qkv dim 256, K = V", 8, 2, 256, 16, WEFT_TYPE_BF16, true, true, true, true, 128, 131000},
+    {"qkv dim 32, 8 bits", 2, 1, 32, 4, WEFT_TYPE_Q8_0, true, true, true, false, 16, 77},
+    {"qkv dim 256, 8 bits", 8, 2, 256, 16, WEFT_TYPE_Q8_0, true, true, true, true, 128, 4000},
     {"qkv dim 512, partial", 4, 1, 512, 32, WEFT_TYPE_F32, true, true, true, true, 64, 999990},
 };
 
@@ -279,14 +281,14 @@ static void free_qkv(qkv_buffers *b) {
 
 static qkv_buffers qkv_inputs(const qkv_case *c) {
   uint64_t q_cols = (uint64_t)c->n_heads * c->dim, kv_cols = (uint64_t)c->n_kv_heads * c->dim;
-  uint64_t size = c->type == WEFT_TYPE_F32 ? 4 : 2;
+  uint64_t vector = weft_kv_row_bytes(c->type, c->dim);
   qkv_buffers b = {
       .q = buffer_new(ROWS * (q_cols + PAD) * sizeof(float)),
       .k = buffer_new(ROWS * (kv_cols + PAD) * sizeof(float)),
       .v = buffer_new(ROWS * (kv_cols + PAD) * sizeof(float)),
-      .pages = buffer_new(N_PAGES * (2 * kv_cols * c->block * size + 64)),
-      .own_k = buffer_new(ROWS * kv_cols * size),
-      .own_v = buffer_new(ROWS * kv_cols * size),
+      .pages = buffer_new(N_PAGES * (2ull * c->n_kv_heads * c->block * vector + 64)),
+      .own_k = buffer_new(ROWS * c->n_kv_heads * vector),
+      .own_v = buffer_new(ROWS * c->n_kv_heads * vector),
   };
   for (uint64_t r = 0; r < ROWS; r++) {
     fill_normal((float *)b.q.data + r * (q_cols + PAD), q_cols, 10 + r);
@@ -301,7 +303,7 @@ static qkv_buffers qkv_inputs(const qkv_case *c) {
 static void run_qkv(weft_device *device, const qkv_case *c, uint32_t first, uint32_t n,
                     qkv_buffers *b) {
   uint64_t q_cols = (uint64_t)c->n_heads * c->dim, kv_cols = (uint64_t)c->n_kv_heads * c->dim;
-  uint64_t size = c->type == WEFT_TYPE_F32 ? 4 : 2;
+  uint64_t vector = weft_kv_row_bytes(c->type, c->dim);
   float *inv_freq = memory_new(256 + 2 * 512, sizeof *inv_freq), *q_norm = inv_freq + 256;
   float *k_norm = q_norm + 512;
   int64_t *slot = memory_new(ROWS, sizeof *slot + sizeof(int32_t));
@@ -330,34 +332,46 @@ static void run_qkv(weft_device *device, const qkv_case *c, uint32_t first, uint
                            .type = c->type,
                            .page_bytes = b->pages.n_bytes / N_PAGES,
                            .k_offset = 64,
-                           .v_offset = 64 + kv_cols * c->block * size,
+                           .v_offset = 64 + (uint64_t)c->n_kv_heads * c->block * vector,
                            .block_tokens = c->block,
                            .n_kv_heads = c->n_kv_heads,
                            .head_dim = c->dim};
-  args.own_k = (uint8_t *)b->own_k.data + first * kv_cols * size;
-  args.own_v = (uint8_t *)b->own_v.data + first * kv_cols * size;
+  args.own_k = (uint8_t *)b->own_k.data + first * c->n_kv_heads * vector;
+  args.own_v = (uint8_t *)b->own_v.data + first * c->n_kv_heads * vector;
   assert_int_equal(done(device, weft_qkv(device, &args)), WEFT_OK);
   memory_free(inv_freq);
   memory_free(slot);
 }
 
-/* Stored vectors: equal where untouched, else within tolerance; bf16 may round the other way once.
- */
-static void assert_stored(const qkv_case *c, const char *device, const buffer *a, const buffer *b) {
-  size_t n = a->n_bytes / (c->type == WEFT_TYPE_F32 ? 4 : 2);
-  const uint16_t *a16 = a->data, *b16 = b->data;
-  const uint32_t *a32 = a->data, *b32 = b->data;
-  for (size_t i = 0; i < n; i++) {
-    bool bf16 = c->type == WEFT_TYPE_BF16;
-    uint32_t a_bits = bf16 ? (uint32_t)a16[i] << 16 : a32[i],
-             b_bits = bf16 ? (uint32_t)b16[i] << 16 : b32[i];
-    float x, y;
-    if (a_bits == b_bits) continue;
-    memcpy(&x, &a_bits, sizeof x);
-    memcpy(&y, &b_bits, sizeof y);
-    double allowed = 8 * ULP * 32 + (bf16 ? fabs((double)x) / 128 : 0);
-    assert_within(c->name, device, fabs((double)x - (double)y), allowed);
-    assert_false(isnan(x) || isnan(y));
+/* Stored vectors: equal where untouched, else within tolerance; bf16 may round the other way once,
+ * and so may an integer of 8 bits or its factor. */
+static void assert_stored(const qkv_case *c, const char *device, const uint8_t *a, const uint8_t *b,
+                          uint64_t n_bytes) {
+  float x[512], y[512];
+  uint64_t vector = weft_kv_row_bytes(c->type, c->dim);
+  for (uint64_t at = 0; at + vector <= n_bytes; at += vector) {
+    if (memcmp(a + at, b + at, vector) == 0) continue;
+    weft_kv_row_load(c->type, a + at, c->dim, x);
+    weft_kv_row_load(c->type, b + at, c->dim, y);
+    float most = 0;
+    for (uint32_t i = 0; i < c->dim; i++) most = fmaxf(most, fabsf(x[i]));
+    for (uint32_t i = 0; i < c->dim; i++) {
+      double allowed = 8 * ULP * 32;
+      if (c->type == WEFT_TYPE_BF16) allowed += fabs((double)x[i]) / 128;
+      if (c->type == WEFT_TYPE_Q8_0) allowed += (double)most / 100;
+      assert_false(isnan(x[i]) || isnan(y[i]));
+      assert_within(c->name, device, fabs((double)x[i] - (double)y[i]), allowed);
+    }
+  }
+}
+
+/* The planes of all pages, then what lies before and between them: that is never written. */
+static void assert_pages(const qkv_case *c, const char *device, const buffer *a, const buffer *b) {
+  uint64_t page = a->n_bytes / N_PAGES;
+  for (uint64_t p = 0; p < N_PAGES; p++) {
+    const uint8_t *x = (const uint8_t *)a->data + p * page, *y = (const uint8_t *)b->data + p * page;
+    assert_same(c->name, device, "before the keys", x, y, 64);
+    assert_stored(c, device, x + 64, y + 64, page - 64);
   }
 }
 
@@ -374,9 +388,9 @@ static void test_qkv(void **state) {
       /* Angles are equal; cosine and sine err by an ulp, the norm by 8; values reach 4 * 4 * 2. */
       double worst = distance(ref.q.data, out.q.data, ROWS, cols, stride);
       assert_within(c->name, all->name[d], worst, 8 * ULP * 32);
-      assert_stored(c, all->name[d], &ref.pages, &out.pages);
-      assert_stored(c, all->name[d], &ref.own_k, &out.own_k);
-      assert_stored(c, all->name[d], &ref.own_v, &out.own_v);
+      assert_pages(c, all->name[d], &ref.pages, &out.pages);
+      assert_stored(c, all->name[d], ref.own_k.data, out.own_k.data, ref.own_k.n_bytes);
+      assert_stored(c, all->name[d], ref.own_v.data, out.own_v.data, ref.own_v.n_bytes);
       for (uint32_t r = 0; r < ROWS; r++) run_qkv(all->cpu[d], c, r, 1, &one);
       assert_same(c->name, all->name[d], "q row by row", out.q.data, one.q.data, out.q.n_bytes);
       assert_same(c->name, all->name[d], "pages row by row", out.pages.data, one.pages.data,

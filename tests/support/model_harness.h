@@ -148,7 +148,7 @@ static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *na
                                      const harness_options *options) {
   weft_error error = {{0}};
   weft_device_config config = {.backend = options->backend, .n_threads = options->n_threads, .isa = options->isa};
-  weft_model_limits limits = {options->rows_max, options->rows_max, options->rows_max};
+  weft_model_limits limits = {options->rows_max, options->rows_max, options->rows_max, false};
   memset(h, 0, sizeof *h);
   h->gguf = gguf;
   weft_status status = weft_device_open(&config, &h->device, &error);

@@ -94,7 +94,7 @@ static weft_device *open_ref(void) {
   return device;
 }
 
-static const weft_model_limits limits = {8, 8, 4};
+static const weft_model_limits limits = {8, 8, 4, false};
 
 static weft_status try_open(const char *name, const edit *e, weft_model_info *info,
                             weft_error *error) {
@@ -300,7 +300,7 @@ static void test_limits(void **state) {
   weft_gguf *gguf = open_edited("ar-base", &(edit){0}, &w);
   weft_device *device = open_ref();
   static const weft_model_limits bad[] = {
-      {0, 0, 1}, {8, 9, 1}, {8, 0, 0}, {8, 0, 9}, {UINT32_MAX, 0, 1}};
+      {0, 0, 1, false}, {8, 9, 1, false}, {8, 0, 0, false}, {8, 0, 9, false}, {UINT32_MAX, 0, 1, false}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     weft_model *model;
     weft_error error = {{0}};

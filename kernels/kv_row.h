@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/* One head's key or value of one position, as it is stored.
+ *
+ *   F32, BF16   head_dim elements
+ *   Q8_0        head_dim int8, then head_dim / 32 f16 factors: value i = factor[i / 32] * q[i], with
+ *               factor = max|x| / 127 of its 32. The integers come first, so that they are aligned.
+ *
+ * Law: what is not finite stays so: 32 values with a NaN or an infinity among them get a factor that
+ * is NaN. Elsewhere the error of a value is at most half a factor, and the factor's rounding. */
+#ifndef WEFT_KERNELS_KV_ROW_H
+#define WEFT_KERNELS_KV_ROW_H
+
+#include "kernels/quant.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { WEFT_KV_Q8_BLOCK = 32 };
+#define WEFT_KV_Q8_LEAST 0x1p-25f /* smaller factors are 0 in f16 */
+
+/* F32, BF16 with any head_dim, Q8_0 with multiples of 32. */
+static inline bool weft_kv_row_fits(weft_type type, uint32_t head_dim) {
+  if (type == WEFT_TYPE_Q8_0) return head_dim % WEFT_KV_Q8_BLOCK == 0;
+  return type == WEFT_TYPE_F32 || type == WEFT_TYPE_BF16;
+}
+
+/* weft_type_row_bytes(type, head_dim), inline. */
+static inline uint64_t weft_kv_row_bytes(weft_type type, uint32_t head_dim) {
+  if (type == WEFT_TYPE_F32) return 4ull * head_dim;
+  if (type == WEFT_TYPE_BF16) return 2ull * head_dim;
+  return head_dim + head_dim / WEFT_KV_Q8_BLOCK * 2ull;
+}
+
+/* What pages and planes are aligned to. */
+static inline uint32_t weft_kv_row_align(weft_type type) {
+  return type == WEFT_TYPE_F32 ? 4 : 2;
+}
+
+/* n: head_dim, and n fits the type. */
+void weft_kv_row_store(weft_type type, const float *x, uint32_t n, void *to);
+void weft_kv_row_load(weft_type type, const void *from, uint32_t n, float *x);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
