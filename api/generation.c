@@ -249,9 +249,10 @@ static weft_status submit(weft_generation *g, const weft_generate_params *p, uin
   g->score = p->score && !canvas;
   uint64_t now = weft_clock_us(), seed = p->has_seed ? p->seed : fresh_seed();
   weft_logit_bias bias[WEFT_LOGIT_BIAS_MAX];
+  uint64_t retry_us = 0;
   weft_request_params params = {.runner = index,
                                 .tenant = p->tenant,
-                                .domain = {p->tenant + 1u, 0x7765667430303031ull},
+                                .domain = {g->runtime->options.shared_cache ? 0u : p->tenant + 1u, 0x7765667430303031ull},
                                 .canvas = canvas,
                                 .tokens = g->prompt.ids,
                                 .n_tokens = g->prompt.n,
@@ -270,7 +271,10 @@ static weft_status submit(weft_generation *g, const weft_generate_params *p, uin
   params.stop_tokens = weft_tokenizer_eog(g->model->tokenizer, &params.n_stop_tokens);
   fill_sampling(g, p, seed, bias, &params.sampling);
   fill_entropy_bound(g, p, seed, &params.entropy_bound);
-  return weft_engine_submit(g->runtime->engine, &params, now, &g->request, error);
+  params.retry_us = &retry_us;
+  status = weft_engine_submit(g->runtime->engine, &params, now, &g->request, error);
+  if (p->retry_ms != NULL) *p->retry_ms = retry_us < 1000000000 ? (uint32_t)((retry_us + 999) / 1000) : 1000000;
+  return status;
 }
 
 int weft_submit(weft_runtime *rt, const weft_generate_params *params, weft_generation **out, char *error,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* One request and its answer; see http.h and http_internal.h. */
 #include <arpa/inet.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -173,7 +174,9 @@ void weft_exchange_refuse(weft_exchange *x, const weft_refusal *why) {
   weft_text body = {0};
   weft_refusal_json(why, &body);
   if (why->http == 401) weft_exchange_set_header(x, "WWW-Authenticate", "Bearer");
-  if (why->http == 429) weft_exchange_set_header(x, "Retry-After", "1");
+  char seconds[16];
+  (void)snprintf(seconds, sizeof seconds, "%u", why->retry_s > 0 ? why->retry_s : 1);
+  if (why->http == 429) weft_exchange_set_header(x, "Retry-After", seconds);
   if (why->http == 503) weft_exchange_set_header(x, "Retry-After", "5");
   weft_log(WEFT_LOG_INFO, "%s %s: %d: %s", x->method, x->path, why->http, why->message);
   weft_exchange_answer(x, why->http, "application/json", &body);

@@ -2,7 +2,9 @@
 #include "api/keys.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -22,7 +24,11 @@ struct weft_keys {
   key_row *row;
   uint32_t n, capacity;
   char *tenant[WEFT_TENANTS_MAX];
+  weft_tenant_options option[WEFT_TENANTS_MAX];
+  uint32_t told_in[WEFT_TENANTS_MAX]; /* line of its options; 0: none yet */
   uint32_t n_tenants;
+  bool has_none;
+  uint32_t none; /* tenant of who sends no key */
 };
 
 static weft_status name_tenant(weft_keys *keys, const char *name, size_t n, uint32_t *index) {
@@ -36,6 +42,7 @@ static weft_status name_tenant(weft_keys *keys, const char *name, size_t n, uint
   char *copy = weft_strndup(name, n);
   if (copy == NULL) return WEFT_E_NO_MEMORY;
   *index = keys->n_tenants;
+  keys->option[keys->n_tenants].name = copy;
   keys->tenant[keys->n_tenants++] = copy;
   return WEFT_OK;
 }
@@ -63,13 +70,89 @@ static size_t word_at(const char *line, size_t n, size_t from, size_t *begin) {
   return from - *begin;
 }
 
-static weft_status add_line(weft_keys *keys, const char *line, size_t n, const char *file,
-                            uint32_t number, weft_error *error) {
-  size_t key, name, rest, tenant;
-  size_t n_key = word_at(line, n, 0, &key);
-  if (n_key == 0 || line[key] == '#') return WEFT_OK;
-  size_t n_name = word_at(line, n, key + n_key, &name);
-  if (n_name == 0 || word_at(line, n, name + n_name, &rest) != 0) {
+/* ---- what a tenant may do ---------------------------------------------------------------------- */
+
+typedef struct option_row {
+  const char *name;
+  size_t at;
+  uint32_t max;
+} option_row;
+
+static const option_row rows[] = {
+    {"weight", offsetof(weft_tenant_options, weight), 1000},
+    {"running", offsetof(weft_tenant_options, running), 8192},
+    {"queued", offsetof(weft_tenant_options, queued), 65536},
+    {"tokens-per-minute", offsetof(weft_tenant_options, tokens_per_minute), 1u << 30},
+};
+
+static bool set_class(weft_tenant_options *options, const char *value) {
+  static const char *const names[] = {"low", "normal", "high"};
+  for (int32_t i = 0; i < 3; i++) {
+    if (strcmp(value, names[i]) != 0) continue;
+    options->priority_class = i - 1;
+    return true;
+  }
+  return false;
+}
+
+static bool set_number(weft_tenant_options *options, const option_row *row, const char *value) {
+  char *end;
+  if (value[0] < '0' || value[0] > '9') return false;
+  unsigned long number = strtoul(value, &end, 10);
+  if (*end != 0 || number == 0 || number > row->max) return false;
+  uint32_t narrow = (uint32_t)number;
+  memcpy((char *)options + row->at, &narrow, sizeof narrow);
+  return true;
+}
+
+/* One `name=value`. */
+static weft_status set_option(weft_tenant_options *options, const char *word, size_t n,
+                              const char *file, uint32_t number, weft_error *error) {
+  char text[64];
+  if (n >= sizeof text) n = sizeof text - 1; /* then no name and no value fits */
+  memcpy(text, word, n);
+  text[n] = 0;
+  char *value = strchr(text, '=');
+  if (value != NULL) *value++ = 0;
+  if (value != NULL && strcmp(text, "class") == 0) {
+    if (set_class(options, value)) return WEFT_OK;
+    return weft_fail(error, WEFT_E_INVALID, "%s:%u: class is low, normal or high", file, number);
+  }
+  for (size_t i = 0; value != NULL && i < sizeof rows / sizeof *rows; i++) {
+    if (strcmp(text, rows[i].name) != 0) continue;
+    if (set_number(options, &rows[i], value)) return WEFT_OK;
+    return weft_fail(error, WEFT_E_INVALID, "%s:%u: %s is a number from 1 to %u", file, number,
+                     rows[i].name, rows[i].max);
+  }
+  return weft_fail(error, WEFT_E_FORMAT,
+                   "%s:%u: '%.40s' is none of weight, class, running, queued, tokens-per-minute "
+                   "with =VALUE",
+                   file, number, text);
+}
+
+static weft_status set_options(weft_keys *keys, uint32_t tenant, const char *line, size_t n,
+                               size_t at, const char *file, uint32_t number, weft_error *error) {
+  weft_tenant_options *options = &keys->option[tenant];
+  size_t word, n_word;
+  while ((n_word = word_at(line, n, at, &word)) > 0) {
+    if (keys->told_in[tenant] != 0 && keys->told_in[tenant] != number) {
+      return weft_fail(error, WEFT_E_INVALID,
+                       "%s:%u: what tenant %s may do is in line %u already", file, number,
+                       keys->tenant[tenant], keys->told_in[tenant]);
+    }
+    keys->told_in[tenant] = number;
+    weft_status status = set_option(options, line + word, n_word, file, number, error);
+    if (status != WEFT_OK) return status;
+    at = word + n_word;
+  }
+  return WEFT_OK;
+}
+
+/* ---- lines --------------------------------------------------------------------------------------- */
+
+static weft_status check_words(size_t n_key, const char *name, size_t n_name, const char *file,
+                               uint32_t number, weft_error *error) {
+  if (n_name == 0) {
     return weft_fail(error, WEFT_E_FORMAT, "%s:%u: a line is `KEY TENANT`", file, number);
   }
   if (n_key > WEFT_KEY_BYTES_MAX || n_name > NAME_BYTES_MAX) {
@@ -77,33 +160,61 @@ static weft_status add_line(weft_keys *keys, const char *line, size_t n, const c
                      "%s:%u: a key has at most %d bytes and a tenant's name at most %d", file,
                      number, WEFT_KEY_BYTES_MAX, NAME_BYTES_MAX);
   }
-  for (tenant = 0; tenant < n_name; tenant++) {
-    unsigned char c = (unsigned char)line[name + tenant];
+  for (size_t i = 0; i < n_name; i++) {
+    unsigned char c = (unsigned char)name[i];
     if (c <= ' ' || c >= 0x7F || c == '"' || c == '\\') {
       return weft_fail(error, WEFT_E_FORMAT,
                        "%s:%u: a tenant's name is made of printable ASCII without quotes", file,
                        number);
     }
   }
-  uint32_t index = 0;
-  if (weft_keys_find(keys, line + key, n_key, &index)) {
+  return WEFT_OK;
+}
+
+static weft_status add_key(weft_keys *keys, const char *key, size_t n_key, uint32_t tenant) {
+  if (n_key == 1 && key[0] == '-') {
+    keys->has_none = true;
+    keys->none = tenant;
+    return WEFT_OK;
+  }
+  weft_status status = grow(keys);
+  if (status != WEFT_OK) return status;
+  key_row *row = &keys->row[keys->n++];
+  memset(row, 0, sizeof *row);
+  memcpy(row->bytes, key, n_key);
+  row->n = (uint32_t)n_key;
+  row->tenant = tenant;
+  return WEFT_OK;
+}
+
+static weft_status add_line(weft_keys *keys, const char *line, size_t n, const char *file,
+                            uint32_t number, weft_error *error) {
+  size_t key, name;
+  size_t n_key = word_at(line, n, 0, &key);
+  if (n_key == 0 || line[key] == '#') return WEFT_OK;
+  size_t n_name = word_at(line, n, key + n_key, &name);
+  weft_status status = check_words(n_key, line + name, n_name, file, number, error);
+  if (status != WEFT_OK) return status;
+  uint32_t tenant = 0;
+  bool none_again = n_key == 1 && line[key] == '-' && keys->has_none;
+  if (none_again || weft_keys_find(keys, line + key, n_key, &tenant)) {
     return weft_fail(error, WEFT_E_INVALID, "%s:%u: this key is there twice", file, number);
+  }
+  if (n_key == 1 && line[key] == '-' && n_name == strlen(WEFT_OPERATOR) &&
+      memcmp(line + name, WEFT_OPERATOR, n_name) == 0) {
+    return weft_fail(error, WEFT_E_INVALID, "%s:%u: who sends no key cannot be the operator", file,
+                     number);
   }
   if (keys->n == WEFT_KEYS_MAX)
     return weft_fail(error, WEFT_E_TOO_LARGE, "%s has more than %d keys", file, WEFT_KEYS_MAX);
-  weft_status status = grow(keys);
-  if (status == WEFT_OK) status = name_tenant(keys, line + name, n_name, &index);
+  status = name_tenant(keys, line + name, n_name, &tenant);
+  if (status == WEFT_OK) status = add_key(keys, line + key, n_key, tenant);
   if (status == WEFT_FULL) {
     return weft_fail(error, WEFT_E_TOO_LARGE, "%s:%u: more than %d tenants", file, number,
                      WEFT_TENANTS_MAX);
   }
   if (status != WEFT_OK) return weft_fail(error, status, "%s: no memory for the keys", file);
-  key_row *row = &keys->row[keys->n++];
-  memset(row, 0, sizeof *row);
-  memcpy(row->bytes, line + key, n_key);
-  row->n = (uint32_t)n_key;
-  row->tenant = index;
-  return WEFT_OK;
+  return set_options(keys, tenant, line, n, name + n_name, file, number, error);
 }
 
 weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_keys **out,
@@ -120,7 +231,7 @@ weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_k
     status = add_line(keys, text + at, kept, name, number, error);
     at += length + 1;
   }
-  if (status == WEFT_OK && keys->n == 0) {
+  if (status == WEFT_OK && keys->n == 0 && !keys->has_none) {
     status = weft_fail(error, WEFT_E_FORMAT, "%s holds no key: write lines `KEY TENANT`", name);
   }
   if (status != WEFT_OK) {
@@ -172,6 +283,10 @@ uint32_t weft_keys_n_tenants(const weft_keys *keys) {
   return keys->n_tenants;
 }
 
+const weft_tenant_options *weft_keys_options(const weft_keys *keys) {
+  return keys->option;
+}
+
 const char *weft_keys_tenant(const weft_keys *keys, uint32_t tenant) {
   return tenant < keys->n_tenants ? keys->tenant[tenant] : "";
 }
@@ -197,4 +312,9 @@ bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *
   explicit_bzero(padded, sizeof padded);
   if (found != 0) *tenant = index;
   return found != 0;
+}
+
+bool weft_keys_find_none(const weft_keys *keys, uint32_t *tenant) {
+  if (keys->has_none) *tenant = keys->none;
+  return keys->has_none;
 }

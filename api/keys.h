@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /* API keys: who may ask, and as which tenant.
  *
- * The file has one `KEY TENANT` per line; empty lines and lines that begin with # are skipped.
- * Tenants are numbered in the order in which they first appear; several keys may name one tenant.
+ * The file has one `KEY TENANT` per line; empty lines and lines that begin with # are skipped. Who
+ * sends no key is the tenant of the key `-`, if there is one. Tenants are numbered in the order in
+ * which they first appear; several keys may name one tenant. What a tenant may do follows its name,
+ * on one of its lines:
+ *   KEY TENANT weight=2 class=high running=8 queued=32 tokens-per-minute=60000
  * The tenant named WEFT_OPERATOR may also do what only the operator may (router.h).
  * Law: whether and where a key matches does not show in the time that a look-up takes; keys are
  * wiped before their memory is given back. Immutable after open. */
 #ifndef WEFT_API_KEYS_H
 #define WEFT_API_KEYS_H
 
+#include "api/weft.h"
 #include "base/status.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { WEFT_KEY_BYTES_MAX = 128, WEFT_KEYS_MAX = 4096, WEFT_TENANTS_MAX = 256 };
+enum { WEFT_KEY_BYTES_MAX = 128, WEFT_KEYS_MAX = 4096, WEFT_TENANTS_MAX = 255 };
 
 #define WEFT_OPERATOR "operator"
 
@@ -26,10 +30,14 @@ weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_k
                             weft_error *error);
 void weft_keys_close(weft_keys *keys); /* NULL is fine */
 uint32_t weft_keys_n_tenants(const weft_keys *keys);
+/* [n_tenants], as weft_open wants them; borrowed until close. */
+const weft_tenant_options *weft_keys_options(const weft_keys *keys);
 /* Borrowed until close. */
 const char *weft_keys_tenant(const weft_keys *keys, uint32_t tenant);
 /* True: this tenant is the operator. */
 bool weft_keys_is_operator(const weft_keys *keys, uint32_t tenant);
 bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *tenant);
+/* The tenant of who sends no key. False: there is none. */
+bool weft_keys_find_none(const weft_keys *keys, uint32_t *tenant);
 
 #endif

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "api/json.h"
-#include "api/runtime.h"
+#include "api/tenants.h"
 
 /* jemalloc's own statistics; absent where another allocator serves (sanitizers, libweft without the
  * program). */
@@ -295,6 +295,7 @@ char *weft_metrics(weft_runtime *rt) {
     put_head(&out, "weft_well", "gauge", "1 while every model can run.");
     weft_text_printf(&out, "weft_well %d\n", stats.broken_runners == 0);
     put_memory(&out);
+    weft_tenants_metrics(rt, &out);
   }
   bool good = weft_text_status(&labels) == WEFT_OK && weft_text_status(&closed) == WEFT_OK &&
               weft_text_status(&out) == WEFT_OK;

@@ -4,15 +4,6 @@
 
 #include "api/router.h"
 
-static void count_answer(void *self, uint32_t tenant, const weft_delta *end) {
-  weft_server *s = self;
-  weft_tenant_count *count = &s->tenant[tenant];
-  atomic_fetch_add(&count->requests, 1);
-  atomic_fetch_add(&count->prompt_tokens, end->usage.prompt_tokens);
-  atomic_fetch_add(&count->cached_tokens, end->usage.cached_tokens);
-  atomic_fetch_add(&count->completion_tokens, end->usage.completion_tokens);
-}
-
 static void answer(weft_server *s, weft_exchange *x, weft_openai_kind kind,
                    const weft_dialect *dialect) {
   weft_refusal why;
@@ -32,9 +23,7 @@ static void answer(weft_server *s, weft_exchange *x, weft_openai_kind kind,
                                .dialect = dialect,
                                .gen = &gen,
                                .tenant = weft_exchange_note(x)->tenant,
-                               .draining = atomic_load(&s->draining),
-                               .answered = count_answer,
-                               .answered_self = s};
+                               .draining = atomic_load(&s->draining)};
   weft_answer_start(&config, x);
   weft_gen_close(&gen);
 }

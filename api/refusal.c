@@ -18,6 +18,7 @@ weft_status weft_refuse(weft_refusal *r, int http, const char *code, const char 
   va_list list;
   r->http = http;
   r->code = code;
+  r->retry_s = 0;
   (void)snprintf(r->param, sizeof r->param, "%s",
                  param == NULL ? "" : param); /* a cut name is still a hint */
   va_start(list, format);

@@ -15,6 +15,7 @@ typedef struct weft_refusal {
   const char *code; /* a word for programs; static; NULL: none */
   char param[64];   /* the field at fault, or empty */
   char message[512];
+  uint32_t retry_s; /* when to come again; 0: nobody knows */
 } weft_refusal;
 
 /* Fills all fields. param may be NULL. Always gives WEFT_E_INVALID, so that `return

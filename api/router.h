@@ -29,11 +29,6 @@ typedef struct weft_endpoint {
 
 enum { WEFT_ENDPOINTS_MAX = 32, WEFT_CODES_MAX = 16 };
 
-/* Counters of one tenant. */
-typedef struct weft_tenant_count {
-  atomic_uint_fast64_t requests, prompt_tokens, cached_tokens, completion_tokens;
-} weft_tenant_count;
-
 struct weft_server {
   weft_runtime *runtime;
   weft_http *http;
@@ -42,7 +37,6 @@ struct weft_server {
   atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1]
                                [WEFT_CODES_MAX]; /* by route and code; last route: none */
   atomic_uint_fast64_t left;
-  weft_tenant_count tenant[WEFT_TENANTS_MAX];
 };
 
 extern const weft_endpoint weft_endpoints[];

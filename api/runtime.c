@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Opening and closing: files, device, weights, the memory plan, the pool, runners, the engine thread. */
-#include "api/runtime.h"
+#include "api/tenants.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -215,10 +215,10 @@ static weft_status fill_options(weft_runtime *rt, const weft_open_options *optio
   if (o->queue == 0) o->queue = QUEUE_DEFAULT;
   if (o->rows == 0) o->rows = ROWS_DEFAULT;
   if (o->tenants == 0) o->tenants = 1;
-  if (o->running > 8192 || o->queue > 65536 || o->rows > 65536 || o->context > 1u << 20 || o->tenants > 256) {
+  if (o->running > 8192 || o->queue > 65536 || o->rows > 65536 || o->context > 1u << 20 || o->tenants > 255) {
     return weft_fail(error, WEFT_E_INVALID,
                      "an option is out of range: running <= 8192, queue <= 65536, rows <= 65536, context <= 1048576, "
-                     "tenants <= 256");
+                     "tenants <= 255");
   }
   return WEFT_OK;
 }
@@ -244,7 +244,7 @@ static weft_status open_runners(weft_runtime *rt, weft_error *error) {
   return WEFT_OK;
 }
 
-static weft_status open_engine(weft_runtime *rt, weft_error *error) {
+static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenant, weft_error *error) {
   weft_runner *runners[WEFT_SPACES_MAX];
   uint32_t context = 0;
   for (uint32_t i = 0; i < rt->n_models; i++) {
@@ -258,6 +258,7 @@ static weft_status open_engine(weft_runtime *rt, weft_error *error) {
                                .running_max = rt->options.running,
                                .waiting_max = rt->options.queue,
                                .n_tenants = rt->options.tenants,
+                               .tenant = tenant,
                                .seq_tokens_max = context,
                                /* ref and cpu compute inside submit: planning ahead would only add void rows */
                                .overlap = false,
@@ -267,6 +268,15 @@ static weft_status open_engine(weft_runtime *rt, weft_error *error) {
   weft_status status = weft_engine_open(&config, &rt->engine, error);
   if (status == WEFT_OK) status = weft_engine_start(rt->engine);
   if (status != WEFT_OK && error->text[0] == 0) (void)weft_fail(error, status, "the engine could not start: %s", weft_status_text(status));
+  return status;
+}
+
+static weft_status open_tenants_and_engine(weft_runtime *rt, weft_error *error) {
+  weft_tenant_config *tenant = weft_alloc(rt->options.tenants, sizeof *tenant);
+  if (tenant == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u tenants", rt->options.tenants);
+  weft_status status = weft_tenants_name(rt, tenant, error);
+  if (status == WEFT_OK) status = open_engine(rt, tenant, error);
+  weft_free(tenant);
   return status;
 }
 
@@ -287,7 +297,7 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   if (status == WEFT_OK) status = plan_pool(rt, error);
   if (status == WEFT_OK) status = weft_kv_store_open(rt->device, rt->page_bytes, rt->n_pages, &rt->store, error);
   if (status == WEFT_OK) status = open_runners(rt, error);
-  if (status == WEFT_OK) status = open_engine(rt, error);
+  if (status == WEFT_OK) status = open_tenants_and_engine(rt, error);
   if (status != WEFT_OK) return status;
   write_plan(rt);
   return weft_text_status(&rt->plan);
@@ -306,6 +316,7 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
   rt->options.models = NULL;
   rt->options.backend = NULL;
   rt->options.kv_8bit = NULL;
+  rt->options.tenant = NULL;
   *out = rt;
   return 0;
 }
@@ -329,6 +340,7 @@ void weft_close(weft_runtime *rt) {
   weft_kv_store_close(rt->store);
   if (rt->device != NULL) weft_device_close(rt->device);
   weft_free(rt->model);
+  weft_tenants_forget(rt);
   weft_text_free(&rt->plan);
   weft_free(rt);
 }

@@ -35,6 +35,7 @@ struct weft_runtime {
   uint32_t n_models;
   uint32_t n_pages;
   uint64_t page_bytes;
+  char **tenant_name; /* [options.tenants] */
   weft_text plan;
   char unwell[256];
 };

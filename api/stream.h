@@ -44,9 +44,6 @@ typedef struct weft_dialect {
   void (*whole)(const weft_answer *answer, const weft_choice *choice, weft_text *out);
 } weft_dialect;
 
-/* Told once per generation that came to its end. */
-typedef void (*weft_answered)(void *self, uint32_t tenant, const weft_delta *end);
-
 struct weft_answer {
   const weft_dialect *dialect;
   weft_exchange *exchange;
@@ -57,9 +54,6 @@ struct weft_answer {
   weft_choice *choice;
   uint32_t n, n_per_prompt, n_ended, turn;
   uint32_t n_given; /* of n_per_prompt */
-  uint32_t tenant;
-  weft_answered answered;
-  void *answered_self;
 };
 
 typedef struct weft_answer_config {
@@ -68,8 +62,6 @@ typedef struct weft_answer_config {
   const weft_gen *gen; /* copied from; may be closed afterwards */
   uint32_t tenant;
   bool draining;
-  weft_answered answered;
-  void *answered_self;
 } weft_answer_config;
 
 /* Submits every generation and hands the answer to the exchange; or refuses the exchange. */

@@ -139,9 +139,7 @@ static void put_names(trace *t, weft_runtime *rt) {
   }
   put_name(t, "process_name", REQUESTS, 0, "requests");
   for (uint32_t i = 0; i < rt->options.tenants; i++) {
-    char name[32];
-    (void)snprintf(name, sizeof name, "tenant %u", i);
-    put_name(t, "thread_name", REQUESTS, i, name);
+    put_name(t, "thread_name", REQUESTS, i, rt->tenant_name[i]);
   }
 }
 

@@ -23,6 +23,15 @@ extern "C" {
 typedef struct weft_runtime weft_runtime;
 typedef struct weft_generation weft_generation;
 
+/* One tenant. Zero-initialise; every zero means the default in brackets. */
+typedef struct weft_tenant_options {
+  const char *name;            /* [its number] in metrics */
+  uint32_t weight;             /* [1] share of the device against other tenants, at most 1000 */
+  int32_t priority_class;      /* [normal] who starts first: -1 low, 0 normal, 1 high */
+  uint32_t running, queued;    /* [no limit] requests */
+  uint32_t tokens_per_minute;  /* [no limit] prompt tokens computed and answer tokens */
+} weft_tenant_options;
+
 /* Zero-initialise; every zero means the default in brackets. */
 typedef struct weft_open_options {
   const char *const *models;   /* paths of GGUF files; split models by their first part */
@@ -34,7 +43,9 @@ typedef struct weft_open_options {
   uint32_t running;            /* [64] requests running at once */
   uint32_t queue;              /* [256] requests waiting */
   uint32_t rows;               /* [512] rows per step, at least the longest canvas */
-  uint32_t tenants;            /* [1] */
+  uint32_t tenants;            /* [1] at most 255 */
+  const weft_tenant_options *tenant; /* [tenants], or NULL: all default */
+  bool shared_cache;           /* tenants see each other's cached prefixes, and what they tell of each other */
   const char *const *kv_8bit;  /* [n_kv_8bit] models whose keys and values are kept in 8 bits, by name; "all" */
   uint32_t n_kv_8bit;
   bool no_prefix_cache;
@@ -102,7 +113,8 @@ typedef struct weft_generate_params {
   bool whole_tokens;            /* cut text deltas at token boundaries: decode(tokens) equals text */
   bool with_special;            /* print control tokens too */
   uint32_t timeout_ms;          /* 0: none; the request ends with "deadline" */
-  int32_t priority;
+  int32_t priority;             /* among requests of this tenant: each is worth 10 s of waiting */
+  uint32_t *retry_ms;           /* out, may be NULL: with a full queue or a tenant's limit, when to come again; 0: never */
   bool no_cache;
 } weft_generate_params;
 WEFT_API void weft_generate_defaults(weft_generate_params *params);
@@ -150,7 +162,8 @@ typedef struct weft_delta {
   weft_usage_counts usage; /* END */
 } weft_delta;
 
-/* Errors: invalid parameters, too long (both: the caller's fault), queue full (WEFT status 3: come again). */
+/* Errors: invalid parameters, too long (both: the caller's fault); a full queue or a limit of the tenant that is reached
+ * for now (status 3: come again). */
 WEFT_API int weft_submit(weft_runtime *runtime, const weft_generate_params *params, weft_generation **out,
                          char *error, size_t n_error);
 /* Waits up to timeout_ms (0: do not wait) for the next delta: 0 and *out, or 1 when there was none. Memory that runs out

@@ -8,7 +8,7 @@
 #include "scheduler/engine_internal.h"
 
 enum {
-  TENANTS_MAX = 256,
+  TENANTS_MAX = WEFT_OWNER_OPERATOR, /* tenants are owners of the pager below it */
   RUNNING_MAX = 1 << 20,
   WAITING_MAX = 1 << 24,
   ROWS_MAX = 1 << 20,

@@ -42,7 +42,7 @@ typedef struct weft_engine_config {
   uint32_t prefill_chunk;     /* most rows of one prompt in one step; 0: rows_per_step */
   uint32_t running_max;       /* requests running at once, all runners */
   uint32_t waiting_max;       /* queued requests; beyond it submit gives WEFT_FULL */
-  uint32_t n_tenants;         /* 1 .. 256 */
+  uint32_t n_tenants;         /* 1 .. 255 */
   const weft_tenant_config *tenant; /* [n_tenants], copied; NULL: all default */
   uint32_t seq_tokens_max;    /* longest request: prompt + answer */
   bool overlap;               /* plan step n+1 before the results of step n are applied */

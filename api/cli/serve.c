@@ -121,6 +121,8 @@ static void run(const weft_config *config, weft_server *server) {
   (void)wait_idle(server, CANCEL_MS);
 }
 
+static const weft_tenant_options everybody = {.name = "default"};
+
 static int serve(const weft_config *config, const weft_keys *keys, const workplace *place) {
   weft_open_options options = weft_config_open(config);
   weft_server_options where = {.host = config->host,
@@ -133,6 +135,7 @@ static int serve(const weft_config *config, const weft_keys *keys, const workpla
   weft_error error = {{0}};
   char line[512];
   options.tenants = keys == NULL ? 1 : weft_keys_n_tenants(keys);
+  options.tenant = keys == NULL ? &everybody : weft_keys_options(keys);
   int status = weft_open(&options, &rt, line, sizeof line);
   if (status != 0) return weft_cli_fail(weft_cli_code(status), "%s", line);
   if (config->verbose) (void)fputs(weft_plan(rt), stderr);

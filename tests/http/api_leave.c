@@ -149,7 +149,7 @@ static void test_full_queue(void **state) {
   }
   talk_answer a = talk_ask(server.port, "POST", COMPLETIONS, "{\"prompt\":\"a\"}");
   assert_int_equal(a.code, 429);
-  assert_string_equal(talk_header(&a, "Retry-After", retry, sizeof retry), "1");
+  assert_true(strtol(talk_header(&a, "Retry-After", retry, sizeof retry), NULL, 10) >= 1);
   assert_non_null(strstr(a.body.bytes, "queue_full"));
   talk_answer_free(&a);
   /* n answers at once that do not fit leave nothing behind */

@@ -43,6 +43,61 @@ static json_int_t cached_as(uint16_t port, const char *header, const char *body)
   return n;
 }
 
+static void await_words(uint16_t port, const char *header, const char *words) {
+  for (int i = 0; i < 200; i++) {
+    talk_answer a = talk_ask_as(port, "GET", "/metrics", header, "");
+    bool there = strstr(a.body.bytes, words) != NULL;
+    talk_answer_free(&a);
+    if (there) return;
+    (void)usleep(5000);
+  }
+  fail_msg("/metrics does not say '%s'", words);
+}
+
+/* Who sends no key is a tenant of its own, with 100 tokens a minute: the second request waits until
+ * the bucket holds enough again, and is told how long. */
+static void test_limits_of_a_tenant(void **state) {
+  static const char text[] = "sk-op operator weight=3\n- anybody class=low tokens-per-minute=100\n";
+  static const char ask[] =
+      "{\"prompt\":[5,6,7,8],\"max_tokens\":60,\"ignore_eos\":true,\"mode\":\"autoregressive\"}";
+  static const char operator_key[] = "Authorization: Bearer sk-op\r\n";
+  const char *models[] = {DEMO_MODEL};
+  weft_keys *keys;
+  talk server;
+  (void)state;
+  assert_int_equal(weft_keys_parse(text, strlen(text), "keys", &keys, NULL), WEFT_OK);
+  weft_server_options where = {.keys = keys};
+  weft_open_options options = {.models = models,
+                               .n_models = 1,
+                               .threads = 1,
+                               .kv_bytes = 8 << 20,
+                               .context = 512,
+                               .tenants = weft_keys_n_tenants(keys),
+                               .tenant = weft_keys_options(keys),
+                               .quiet = true};
+  talk_open(&server, &options, &where);
+  assert_int_equal(code_as(server.port, "", "POST", COMPLETIONS, ask), 200);
+  talk_answer a = talk_ask_as(server.port, "POST", COMPLETIONS, "", ask);
+  char retry[16];
+  assert_int_equal(a.code, 429);
+  long seconds = strtol(talk_header(&a, "Retry-After", retry, sizeof retry), NULL, 10);
+  assert_in_range(seconds, 10, 17); /* 28 of 64 tokens are missing, 100 come in 60 s */
+  assert_non_null(strstr(a.body.bytes, "100 tokens a minute"));
+  talk_answer_free(&a);
+  a = talk_ask_as(server.port, "POST", COMPLETIONS, "", "{\"prompt\":[5],\"max_tokens\":100}");
+  assert_int_equal(a.code, 400); /* never */
+  talk_answer_free(&a);
+  assert_int_equal(code_as(server.port, "", "GET", "/metrics", ""), 403);
+  assert_int_equal(code_as(server.port, operator_key, "POST", COMPLETIONS, ask), 200);
+  await_words(server.port, operator_key,
+              "weft_tenant_refused_total{tenant=\"anybody\",reason=\"tokens\"} 1\n");
+  await_words(server.port, operator_key, "weft_tenant_completion_tokens_total{tenant=\"anybody\"} 60\n");
+  await_words(server.port, operator_key, "weft_tenant_requests_running{tenant=\"operator\"} 0\n");
+  await_words(server.port, operator_key, "weft_tenant_queue_seconds_count{tenant=\"operator\"} 1\n");
+  talk_close(&server);
+  weft_keys_close(keys);
+}
+
 static void test_keys_and_tenants(void **state) {
   const char *models[] = {DEMO_MODEL};
   weft_open_options options = {.models = models,
@@ -50,7 +105,6 @@ static void test_keys_and_tenants(void **state) {
                                .threads = 1,
                                .kv_bytes = 8 << 20,
                                .context = 512,
-                               .tenants = 3,
                                .quiet = true};
   weft_server_options where = {0};
   weft_error error = {{0}};
@@ -59,6 +113,8 @@ static void test_keys_and_tenants(void **state) {
   (void)state;
   assert_int_equal(weft_keys_parse(keys_text, strlen(keys_text), "keys", &keys, &error), WEFT_OK);
   where.keys = keys;
+  options.tenants = weft_keys_n_tenants(keys);
+  options.tenant = weft_keys_options(keys);
   talk_open(&server, &options, &where);
   static const char *const bad[] = {"",
                                     "Authorization: Bearer \r\n",
@@ -93,10 +149,9 @@ static void test_keys_and_tenants(void **state) {
   assert_int_equal(code_as(server.port, good[0], "GET", "/metrics", ""), 403);
   assert_int_equal(code_as(server.port, good[0], "GET", "/admin/trace", ""), 403);
   assert_int_equal(code_as(server.port, operator_key, "GET", "/admin/trace", ""), 200);
-  talk_answer a = talk_ask_as(server.port, "GET", "/metrics", operator_key, "");
-  assert_non_null(strstr(a.body.bytes, "weft_tenant_requests_total{tenant=\"red\"} 4\n"));
-  assert_non_null(strstr(a.body.bytes, "weft_tenant_requests_total{tenant=\"blue\"} 2\n"));
-  talk_answer_free(&a);
+  /* counters of a step appear a moment after its answers */
+  await_words(server.port, operator_key, "weft_tenant_requests_total{tenant=\"red\"} 4\n");
+  await_words(server.port, operator_key, "weft_tenant_requests_total{tenant=\"blue\"} 2\n");
   talk_close(&server);
   weft_keys_close(keys);
 }
@@ -401,6 +456,7 @@ static void test_bad_command_lines(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_keys_and_tenants),
+      cmocka_unit_test(test_limits_of_a_tenant),
       cmocka_unit_test(test_two_models),
       cmocka_unit_test(test_model_without_template),
       cmocka_unit_test(test_signal_drains),

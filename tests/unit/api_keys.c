@@ -50,6 +50,32 @@ static void keys_name_tenants(void **state) {
   weft_keys_close(NULL);
 }
 
+static void lines_say_what_a_tenant_may_do(void **state) {
+  (void)state;
+  weft_keys *keys = parse(
+      "k1 red\nk2 blue weight=3 class=high\nk3 red running=8 queued=32 tokens-per-minute=60000\n"
+      "- anybody class=low\n");
+  const weft_tenant_options *o = weft_keys_options(keys);
+  uint32_t tenant = 99;
+  assert_string_equal(o[0].name, "red");
+  assert_int_equal(o[0].weight, 0); /* the default */
+  assert_int_equal(o[0].running, 8);
+  assert_int_equal(o[0].queued, 32);
+  assert_int_equal(o[0].tokens_per_minute, 60000);
+  assert_int_equal(o[0].priority_class, 0);
+  assert_int_equal(o[1].weight, 3);
+  assert_int_equal(o[1].priority_class, 1);
+  assert_int_equal(o[1].running, 0);
+  assert_int_equal(o[2].priority_class, -1);
+  assert_true(weft_keys_find_none(keys, &tenant));
+  assert_int_equal(tenant, 2);
+  assert_false(weft_keys_find(keys, "-", 1, &tenant)); /* sent, it is a key nobody has */
+  weft_keys_close(keys);
+  keys = parse("k1 red");
+  assert_false(weft_keys_find_none(keys, &tenant));
+  weft_keys_close(keys);
+}
+
 static void long_keys_compare_whole(void **state) {
   char text[400], key[200];
   uint32_t tenant;
@@ -92,7 +118,17 @@ static void bad_files_name_the_line(void **state) {
       {"", "holds no key"},
       {"# only\n", "holds no key"},
       {"k1 red\nk2\n", "file:2: a line is `KEY TENANT`"},
-      {"k1 red blue\n", "file:1: a line"},
+      {"k1 red blue\n", "file:1: 'blue' is none of weight"},
+      {"k1 red weight\n", "file:1: 'weight' is none of weight"},
+      {"k1 red\nk2 red weight=0\n", "file:2: weight is a number from 1 to 1000"},
+      {"k1 red weight=1001\n", "file:1: weight is"},
+      {"k1 red running=-1\n", "file:1: running is"},
+      {"k1 red running=4x\n", "file:1: running is"},
+      {"k1 red queued=99999999999999999999\n", "file:1: queued is"},
+      {"k1 red class=High\n", "file:1: class is low, normal or high"},
+      {"k1 red weight=2\nk2 blue\nk3 red class=low\n", "file:3: what tenant red may do is in line 1"},
+      {"- red\n- blue\n", "file:2: this key is there twice"},
+      {"- operator\n", "file:1: who sends no key cannot be the operator"},
       {"k1 red\nk1 blue\n", "file:2: this key is there twice"},
       {"k1 r\"ed\n", "file:1: a tenant's name"},
       {"k1 r\xC3\xA9\n", "file:1: a tenant's name"},
@@ -132,6 +168,7 @@ static void refused_memory_is_an_error(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(keys_name_tenants),
+                                     cmocka_unit_test(lines_say_what_a_tenant_may_do),
       cmocka_unit_test(long_keys_compare_whole),
       cmocka_unit_test(many_keys),
       cmocka_unit_test(bad_files_name_the_line),
