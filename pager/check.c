@@ -37,24 +37,48 @@ static bool domain_is(const weft_pager *pager, uint32_t root, weft_key128 domain
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
+/* The links of one list, oldest page first. */
+static bool list_check(const weft_pager *pager, recount *now, pager_list list, uint32_t *n_cached,
+                       weft_error *error) {
+  uint32_t head = pager->n_pages + (uint32_t)list, before = head, wait = 0;
+  for (weft_page page = pager->page[head].next; page != head; page = pager->page[page].next) {
+    if (page >= pager->n_pages_touched || now->rank[page] != 0)
+      return BROKEN("page %u is in the cached lists twice, or was never used", page);
+    const pager_page *record = &pager->page[page];
+    if (record->state != PAGER_CACHED || record->link != before)
+      return BROKEN("page %u is in a cached list with state %u, link %u", page, record->state,
+                    record->link);
+    if (list == PAGER_COLD && record->keep)
+      return BROKEN("page %u is worth keeping and COLD", page);
+    uint32_t due = (uint8_t)(record->due - pager->clock);
+    if (list != PAGER_COLD && (due < wait || due > 1u << (list - PAGER_WARM)))
+      return BROKEN("page %u of worth %u is due in %u", page, list - PAGER_WARM, due);
+    if (list != PAGER_COLD) wait = due;
+    now->rank[page] = UINT32_MAX;
+    *n_cached += 1;
+    before = page;
+  }
+  if (pager->page[head].link != before) return BROKEN("a cached list ends at the wrong page");
+  return true;
+}
+
+/* In which order the pages of all lists will go, if nothing else happens. */
+static void rank_pages(const weft_pager *pager, recount *now, uint32_t n_cached) {
+  weft_page oldest[PAGER_N_LISTS];
+  for (uint32_t list = 0; list < PAGER_N_LISTS; list++)
+    oldest[list] = pager->page[pager->n_pages + list].next;
+  for (uint32_t rank = 1; rank <= n_cached; rank++) {
+    pager_list list = pager_first_due(pager, oldest);
+    now->rank[oldest[list]] = rank;
+    oldest[list] = pager->page[oldest[list]].next;
+  }
+}
+
 static bool lists_check(const weft_pager *pager, recount *now, weft_error *error) {
   uint32_t n_cached = 0;
-  for (uint32_t head = pager->n_pages; head < pager->n_pages + PAGER_N_LISTS; head++) {
-    uint32_t before = head;
-    for (weft_page page = pager->page[head].next; page != head; page = pager->page[page].next) {
-      if (page >= pager->n_pages_touched || now->rank[page] != 0)
-        return BROKEN("page %u is in the cached lists twice, or was never used", page);
-      const pager_page *record = &pager->page[page];
-      if (record->state != PAGER_CACHED || record->link != before)
-        return BROKEN("page %u is in a cached list with state %u, link %u", page, record->state,
-                      record->link);
-      if (head == pager->n_pages + PAGER_COLD && record->keep)
-        return BROKEN("page %u is worth keeping and COLD", page);
-      now->rank[page] = ++n_cached;
-      before = page;
-    }
-    if (pager->page[head].link != before) return BROKEN("a cached list ends at the wrong page");
-  }
+  for (uint32_t list = 0; list < PAGER_N_LISTS; list++)
+    if (!list_check(pager, now, (pager_list)list, &n_cached, error)) return false;
+  rank_pages(pager, now, n_cached);
   if (n_cached != pager->stats.n_cached)
     return BROKEN("%u pages in the cached lists, counted %u", n_cached, pager->stats.n_cached);
   uint32_t n_free = pager->n_pages - pager->n_pages_touched;
@@ -260,6 +284,8 @@ static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uin
     if (record->parent >= pager->n_nodes_touched || !parent->live ||
         parent->depth + !record->root != record->depth || parent->space != record->space)
       return BROKEN("node %u does not follow its parent %u", node, record->parent);
+    if (record->worth > parent->worth || record->worth >= PAGER_N_WORTHS)
+      return BROKEN("node %u is worth more than its parent", node);
     now->node_refs[record->parent] += 1;
   }
   if (!record->root) {

@@ -31,7 +31,7 @@ static weft_status space_check(const weft_space_config *space, uint32_t index, w
 
 static weft_status config_check(const weft_pager_config *config, weft_error *error) {
   if (config->n_pages == 0 || config->n_pages > PAGER_PAGES_MAX)
-    return weft_fail(error, WEFT_E_INVALID, "pager: n_pages is %u; give 1 to 2^28 - 256",
+    return weft_fail(error, WEFT_E_INVALID, "pager: n_pages is %u; give 1 to 2^24 - 256",
                      config->n_pages);
   if (config->n_host_pages >= PAGER_NODES_MAX || config->n_file_pages >= PAGER_NODES_MAX)
     return weft_fail(error, WEFT_E_INVALID,
@@ -41,7 +41,7 @@ static weft_status config_check(const weft_pager_config *config, weft_error *err
     return weft_fail(error, WEFT_E_INVALID, "pager: n_file_pages is %u; a file needs n_host_pages",
                      config->n_file_pages);
   if (config->n_seqs == 0 || config->n_seqs > PAGER_PAGES_MAX)
-    return weft_fail(error, WEFT_E_INVALID, "pager: n_seqs is %u; give 1 to 2^28 - 256",
+    return weft_fail(error, WEFT_E_INVALID, "pager: n_seqs is %u; give 1 to 2^24 - 256",
                      config->n_seqs);
   if (config->seq_tokens_max == 0 || config->seq_tokens_max > PAGER_DEPTH_MAX)
     return weft_fail(error, WEFT_E_INVALID, "pager: seq_tokens_max is %u; give 1 to 2^24 - 1",
@@ -63,6 +63,8 @@ static void space_open(weft_pager *pager, pager_space *space, const weft_space_c
   uint32_t offset = 0;
   space->fingerprint = config->fingerprint;
   space->n_groups = config->n_groups;
+  space->token_cost = config->token_cost == 0 ? 1 : config->token_cost;
+  space->cost_doubles = config->cost_doubles;
   for (uint32_t g = 0; g < config->n_groups; g++) {
     pager_group *group = &space->group[g];
     group->block_tokens = config->group[g].block_tokens;

@@ -43,7 +43,8 @@ enum {
   WEFT_SPACES_MAX = 16,       /* weight sets that share one pool */
   WEFT_BLOCK_TOKENS_MAX = 256, /* and the least is 1; powers of two */
   WEFT_OWNERS_MAX = 256,       /* tenants are owners 0 .. 254, */
-  WEFT_OWNER_OPERATOR = 255    /* and this one pays for public prefixes */
+  WEFT_OWNER_OPERATOR = 255,   /* and this one pays for public prefixes */
+  WEFT_RETENTION_MAX = 3       /* each class is kept as if its blocks cost twice as much as in the one below */
 };
 
 #define WEFT_PAGE_NONE UINT32_MAX
@@ -70,6 +71,9 @@ typedef struct weft_space_config {
   weft_key128 fingerprint; /* model, weights, KV type and layout */
   uint32_t n_groups;
   weft_group_config group[WEFT_GROUPS_MAX];
+  uint32_t token_cost;  /* what a token costs to compute, beside the other spaces; 0: 1 */
+  uint32_t cost_doubles; /* a token at this position costs twice that, at three times this position four times; 0:
+                           all cost the same */
 } weft_space_config;
 
 typedef struct weft_pager_config {
@@ -100,6 +104,7 @@ typedef struct weft_admit {
                             Rounded down to the largest block of the space; found and published in the one
                             public domain, which all share; what follows it in `domain`, as ever */
   uint32_t owner;        /* who pays, < WEFT_OWNERS_MAX */
+  uint32_t retention;    /* how long its blocks stay CACHED: a class, 0 .. WEFT_RETENTION_MAX */
   uint32_t n_keep_rows;  /* this many last tokens are always computed (1 for an autoregressive request,
                             0 when no row's output is wanted, as for a canvas request) */
   bool no_cache;         /* neither find nor publish nor wait for others */
@@ -123,7 +128,8 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
                              uint32_t *n_cached, weft_seq *waits_for);
 
 /* Makes blocks exist for positions [n_valid, n_valid + n_rows) in every group. All or nothing.
- * Evicts CACHED blocks as needed, least recently used first, tails of chains before their heads.
+ * Evicts CACHED blocks as needed: what costs little to compute again and was not used for long first, tails of
+ * chains before their heads (docs/pager.md).
  * WEFT_QUOTA: the owner would pay for more pages than its limit; nothing changed; asked before all others.
  * WEFT_NO_BLOCKS: not enough; nothing changed. TOO_LARGE: beyond seq_tokens_max. Copies must be taken between
  * steps: while one per sequence and group waits, a reserve that needs one more says NO_BLOCKS too. */

@@ -12,7 +12,7 @@ void pager_copy_emit(weft_pager *pager, weft_copy_kind kind, uint32_t from, uint
 
 /* A page for take when the free list is empty: a page never used, or one that is evicted now. */
 weft_page pager_page_find(weft_pager *pager);
-/* An unreferenced published page waits in the list (keep: always WARM). */
+/* An unreferenced published page waits: COLD, or WARM by the worth of its node (keep: always). */
 void pager_page_cache(weft_pager *pager, weft_page page, pager_list list);
 
 /* The page, which nobody holds and no node names, is FREE. */
@@ -56,10 +56,12 @@ static inline void pager_page_unpin(weft_pager *pager, weft_page page, pager_lis
 
 /* One reference more. If nobody held the page, the owner pays from now on. */
 void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner);
-/* A CACHED page becomes the newest of the WARM list. */
+/* A CACHED page becomes the newest of its WARM list. */
 void pager_page_touch(weft_pager *pager, weft_page page);
-/* Evicts the oldest page of the coldest list to FREE; false: nothing is CACHED. */
+/* Evicts the page whose turn it is to FREE; false: nothing is CACHED. */
 bool pager_evict_one(weft_pager *pager);
+/* The one of these pages, each the oldest of its list or a list head, whose turn it is; its list. */
+pager_list pager_first_due(const weft_pager *pager, const weft_page oldest[PAGER_N_LISTS]);
 void pager_lists_reset(weft_pager *pager);
 
 /* ---- prefix.c: nodes and the index ----------------------------------------------------------- */
@@ -90,6 +92,8 @@ uint32_t pager_root_make(weft_pager *pager, uint32_t parent, uint32_t space, wef
 uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent,
                            const int32_t *tokens);
 void pager_node_unref(weft_pager *pager, uint32_t node);
+/* The chain down to the node is worth at least as much: what follows a block never outlives it. */
+void pager_node_raise(weft_pager *pager, uint32_t node, uint32_t worth);
 /* The last node of a public prefix of public_end base blocks is not where the next block is found. */
 static inline bool pager_domain_changes(const weft_pager *pager, uint32_t node,
                                         uint32_t public_end) {
@@ -147,9 +151,10 @@ static inline uint32_t pager_boundary_below(const pager_space *space, uint32_t p
 }
 
 void pager_boundary_set(weft_pager *pager, weft_seq seq, uint32_t position);
+bool pager_boundary_at(const weft_pager *pager, weft_seq seq, uint32_t position);
 void pager_window_drop(weft_pager *pager, weft_seq seq);
-/* The windows before the present end stay WARM, also those parts that already left the table. */
-void pager_window_keep(weft_pager *pager, weft_seq seq);
+/* A block before the table, of a window that is worth keeping. */
+void pager_slot_keep(weft_pager *pager, uint32_t slot);
 
 /* ---- who pays -------------------------------------------------------------------------------- */
 

@@ -2,16 +2,20 @@
 /* Law: every page is in one state, and this file makes all the changes between them.
  *
  *            take                       unpin, published
- *    FREE ----------> PINNED (refs) ------------------------> CACHED: COLD or WARM list
+ *    FREE ----------> PINNED (refs) ------------------------> CACHED: COLD or a WARM list
  *     ^                |        ^                               |   |
  *     +----------------+        +------------- pin -------------+   |
  *       unpin, not published                                        |
- *     ^------------------- evict (COLD first, oldest first) --------+
+ *     ^------------------- evict (COLD first, then who is due) -----+
  *
- * All of it is O(1): lists are threaded through the pages, nothing is searched. A sequence pins
- * whole chains and unpins them tail first, so in a group that keeps all tokens a page is always
- * newer in its list than the pages after it in the chain: eviction from the old end takes tails
- * before heads. */
+ * A WARM page of worth w is due when the clock has advanced by 2^w since it was let go; the clock
+ * is moved by eviction, to when the evicted page was due. So a page that is worth twice as much is
+ * kept about twice as long, and what nobody uses is evicted in the end whatever it is worth. Lists
+ * of one worth are in order by themselves: only their oldest pages are compared, O(1).
+ *
+ * A sequence pins whole chains and unpins them tail first, and no block is worth more than those
+ * before it. So in a group that keeps all tokens a page is due no later than the pages before it in
+ * the chain: tails go before heads. */
 #include "pager/spill.h"
 
 static uint32_t list_head(const weft_pager *pager, pager_list list) {
@@ -35,6 +39,7 @@ static void list_remove(weft_pager *pager, weft_page page) {
 static void list_append(weft_pager *pager, weft_page page, pager_list list) {
   uint32_t head = list_head(pager, list);
   uint32_t newest = pager->page[head].link;
+  if (list != PAGER_COLD) pager->page[page].due = pager->clock + (1u << (list - PAGER_WARM));
   pager->page[page].next = head;
   pager->page[page].link = newest;
   pager->page[newest].next = page;
@@ -59,13 +64,30 @@ static void prefetch_victims(const weft_pager *pager, weft_page first) {
   __builtin_prefetch(&pager->node[record->parent], 1);
 }
 
-/* The oldest page of the coldest list that has one, out of its list and of the index. What is worth
- * keeping goes to the host, if there is one (spill). */
+pager_list pager_first_due(const weft_pager *pager, const weft_page oldest[PAGER_N_LISTS]) {
+  if (oldest[PAGER_COLD] < pager->n_pages) return PAGER_COLD;
+  pager_list first = PAGER_WARM;
+  uint32_t soonest = UINT32_MAX;
+  for (uint32_t list = PAGER_WARM; list < PAGER_N_LISTS; list++) {
+    if (oldest[list] >= pager->n_pages) continue;
+    uint8_t wait = (uint8_t)(pager->page[oldest[list]].due - pager->clock);
+    if (wait >= soonest) continue;
+    soonest = wait;
+    first = (pager_list)list;
+  }
+  return first;
+}
+
+/* The page whose turn it is, out of its list and of the index. What is worth keeping goes to the host,
+ * if there is one (spill). */
 static weft_page evict(weft_pager *pager, bool spill) {
-  uint32_t head = list_head(pager, PAGER_COLD);
-  bool warm = pager->page[head].next == head;
-  if (warm) head = list_head(pager, PAGER_WARM);
-  weft_page page = pager->page[head].next;
+  weft_page oldest[PAGER_N_LISTS];
+  for (uint32_t list = 0; list < PAGER_N_LISTS; list++)
+    oldest[list] = pager->page[list_head(pager, (pager_list)list)].next;
+  pager_list first = pager_first_due(pager, oldest);
+  weft_page page = oldest[first];
+  bool warm = first != PAGER_COLD;
+  if (warm) pager->clock = pager->page[page].due;
   WEFT_CHECK(page < pager->n_pages && pager->page[page].state == PAGER_CACHED);
   prefetch_victims(pager, pager->page[page].next);
   list_remove(pager, page);
@@ -110,17 +132,21 @@ void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner) {
   pager->stats.n_pinned += 1;
 }
 
+static pager_list warm_list(const weft_pager *pager, weft_page page) {
+  return (pager_list)(PAGER_WARM + pager->node[pager->page[page].node].worth);
+}
+
 void pager_page_cache(weft_pager *pager, weft_page page, pager_list list) {
   pager_page *record = &pager->page[page];
   WEFT_CHECK(record->node != PAGER_NODE_NONE);
   record->state = PAGER_CACHED;
   pager->owner[record->owner].n_cached += 1;
   pager->stats.n_cached += 1;
-  list_append(pager, page, record->keep ? PAGER_WARM : list);
+  list_append(pager, page, record->keep || list != PAGER_COLD ? warm_list(pager, page) : list);
 }
 
 void pager_page_touch(weft_pager *pager, weft_page page) {
   WEFT_CHECK(pager->page[page].state == PAGER_CACHED);
   list_remove(pager, page);
-  list_append(pager, page, PAGER_WARM);
+  list_append(pager, page, warm_list(pager, page));
 }

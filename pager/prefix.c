@@ -242,6 +242,11 @@ void pager_node_unref(weft_pager *pager, uint32_t node) {
   }
 }
 
+void pager_node_raise(weft_pager *pager, uint32_t node, uint32_t worth) {
+  for (; node != PAGER_NODE_NONE && pager->node[node].worth < worth; node = pager->node[node].parent)
+    pager->node[node].worth = worth & 0xFF;
+}
+
 void pager_index_reset(weft_pager *pager) {
   memset(pager->line, 0, (uint64_t)pager->n_lines * PAGER_LINE_WORDS * sizeof *pager->line);
   memset(pager->node, 0, (uint64_t)pager->n_nodes_touched * sizeof *pager->node);

@@ -143,6 +143,7 @@ static bool publish_block(weft_pager *pager, weft_seq seq, const int32_t *tokens
     return false;
   }
   move_tail(pager, s, node);
+  pager_node_raise(pager, node, s->retention);
   uint32_t depth = pager->node[node].depth;
   for (uint32_t g = 0; g < space->n_groups; g++)
     if ((depth & (space->group[g].span - 1)) == 0) publish_page(pager, seq, node, g);

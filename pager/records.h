@@ -27,6 +27,7 @@ enum {
   PAGER_LINE_ENTRIES = 15,
   PAGER_LINE_LOAD = 13, /* entries per line when every node is in use */
   PAGER_MATCH_BATCH = 32,
+  PAGER_COST_LOG_MAX = 3,
   PAGER_ALLOCATIONS_MAX = 16,
   PAGER_NODE_EVICTIONS_MAX = 64 /* evictions that one new node may cost before we give up on it */
 };
@@ -34,8 +35,8 @@ enum {
 #define PAGER_NODE_NONE 0xFFFFFFu
 #define PAGER_NODES_MAX 0xFFFFFEu
 #define PAGER_DEPTH_MAX 0xFFFFFFu
-#define PAGER_LINK_NONE 0xFFFFFFFu /* of 28 bits: pages, list heads and references stay below */
-#define PAGER_PAGES_MAX 0xFFFFF00u
+#define PAGER_LINK_NONE 0xFFFFFFu /* of 24 bits: pages, list heads and references stay below */
+#define PAGER_PAGES_MAX 0xFFFF00u
 
 /* A slot of a node is a page, or nothing, or the promise of a running sequence to compute it, or the
  * number of the spill slot where the content lies. */
@@ -49,22 +50,25 @@ typedef enum pager_state {
   PAGER_PINNED = 2
 } pager_state;
 
-/* CACHED pages wait in two lists; COLD is evicted before WARM, the oldest first in each. */
+/* CACHED pages wait in lists; COLD is evicted before all others, the oldest first in each. WARM + k has
+ * what is worth 2^k. */
 typedef enum pager_list {
   PAGER_COLD = 0, /* a window passed over it and no boundary needs it */
   PAGER_WARM = 1,
-  PAGER_N_LISTS = 2
+  PAGER_N_WORTHS = 7, /* retention and cost, 0 .. 3 each */
+  PAGER_N_LISTS = PAGER_WARM + PAGER_N_WORTHS
 } pager_list;
 
 typedef struct pager_page {
-  uint32_t next : 28; /* FREE: next free page, or PAGER_LINK_NONE; CACHED: next newer page */
+  uint32_t next : 24; /* FREE: next free page, or PAGER_LINK_NONE; CACHED: next newer page */
+  uint32_t due : 8;   /* CACHED and WARM: evicted when the clock comes there */
+  uint32_t link : 24; /* CACHED: next older page; PINNED: references */
+  uint32_t owner : 8; /* PINNED: who pays; CACHED: who paid last */
+  uint32_t node : 24; /* where it is published, PAGER_NODE_NONE: nowhere */
   uint32_t group : 4;
-  uint32_t link : 28; /* CACHED: next older page; PINNED: references */
   uint32_t state : 2;
-  uint32_t keep : 1;   /* some boundary needs it: WARM when nobody holds it any more */
-  uint32_t copy : 1;   /* target of a copy that was not taken yet */
-  uint32_t node : 24;  /* where it is published, PAGER_NODE_NONE: nowhere */
-  uint32_t owner : 8;  /* PINNED: who pays; CACHED: who paid last */
+  uint32_t keep : 1; /* some boundary needs it: WARM when nobody holds it any more */
+  uint32_t copy : 1; /* target of a copy that was not taken yet */
 } pager_page;
 
 /* 96 of the 128 bits of XXH3: they find a node, its tokens and parent prove it. */
@@ -75,7 +79,8 @@ typedef struct pager_hash {
 
 typedef struct pager_node {
   uint32_t hash[3];
-  uint32_t parent; /* free node: the next free one */
+  uint32_t parent : 24; /* free node: the next free one */
+  uint32_t worth : 8;   /* class of the most precious sequence that had it; never more than the parent's */
   uint32_t refs;
   uint32_t depth : 24; /* base blocks from the root to the end of this one */
   uint32_t space : 4;
@@ -97,6 +102,7 @@ typedef struct pager_space {
   uint32_t n_groups;
   uint32_t block_max; /* the grain of hits and boundaries */
   uint32_t n_global, n_windowed;
+  uint32_t token_cost, cost_doubles;
   uint8_t global[WEFT_GROUPS_MAX], windowed[WEFT_GROUPS_MAX]; /* group numbers */
   pager_group group[WEFT_GROUPS_MAX];
 } pager_space;
@@ -104,7 +110,7 @@ typedef struct pager_space {
 typedef struct pager_seq {
   uint32_t live; /* 0: the slot is free */
   uint32_t next_free;
-  uint32_t space, owner;
+  uint32_t space, owner, retention;
   weft_key128 domain;
   uint32_t public_end; /* base blocks of its public prefix; 0: none, or it publishes nothing */
   uint32_t n_valid, n_reserved;
@@ -124,6 +130,7 @@ struct weft_pager {
 
   pager_page *page; /* [n_pages + PAGER_N_LISTS]; the last ones are the heads of the lists */
   uint32_t free_page, n_pages_touched; /* pages from n_pages_touched on were never used */
+  uint8_t clock;                       /* when the last WARM page was due */
   weft_pager_stats stats;
   weft_owner_usage owner[WEFT_OWNERS_MAX];
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Law: a sequence begins by admit (match and pin in one call) or by fork (all blocks shared), and
- * ends by release. It lets go of its windows first and of the chains that keep every token last,
- * tails before heads, so that eviction meets them in that order. */
+ * ends by release. It lets go of all its blocks, and of the windows it keeps, from its end to its
+ * start, so that eviction meets them in that order. */
 #include <string.h>
 
 #include "pager/spill.h"
@@ -36,6 +36,7 @@ static weft_status admit_refusal(const weft_pager *pager, const weft_admit *args
   if (args->space >= pager->n_spaces || args->tokens == NULL) return WEFT_E_INVALID;
   if (args->n_tokens == 0 || args->n_prompt > args->n_tokens) return WEFT_E_INVALID;
   if (args->n_keep_rows > args->n_tokens || args->n_public > args->n_tokens) return WEFT_E_INVALID;
+  if (args->retention > WEFT_RETENTION_MAX) return WEFT_E_INVALID;
   if (args->owner >= WEFT_OWNERS_MAX || is_public(args->domain)) return WEFT_E_INVALID;
   if (args->n_tokens > pager->seq_tokens_max) return WEFT_E_TOO_LARGE;
   if (pager->stats.n_seqs == pager->n_seqs_max) return WEFT_FULL;
@@ -114,6 +115,7 @@ static void begin_cached(weft_pager *pager, weft_seq seq, const weft_admit *args
   uint32_t n_nodes_hit = match->n_hit >> pager->base_shift;
   s->tail = n_nodes_hit == 0 ? match->root : pager->path[n_nodes_hit - 1];
   pager->node[s->tail].refs += 1;
+  pager_node_raise(pager, s->tail, s->retention);
   set_boundaries(pager, seq, args, match);
   pager_announce(pager, seq, args, match);
 }
@@ -160,6 +162,7 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
   pager_seq *s = &pager->seq[seq];
   s->space = args->space;
   s->owner = args->owner;
+  s->retention = args->retention;
   s->domain = args->domain;
   s->public_end = match.public_end;
   s->n_valid = s->n_reserved = match.n_hit;
@@ -217,6 +220,7 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
   pager_seq *s = &pager->seq[fork];
   s->space = parent->space;
   s->owner = parent->owner;
+  s->retention = parent->retention;
   s->domain = parent->domain;
   s->public_end = parent->public_end;
   s->n_valid = s->n_reserved = n_tokens;
@@ -243,35 +247,77 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
 
 /* ---- release --------------------------------------------------------------------------------- */
 
-/* Lets go of the tables of some groups, from the end backwards, position by position. */
-static void release_groups(weft_pager *pager, weft_seq seq, const uint8_t *groups, uint32_t n) {
+/* The class of the blocks of a sequence: retention, and the logarithm of what a token at its end
+ * costs to compute. */
+static uint32_t worth_of(const weft_pager *pager, const pager_seq *s) {
+  const pager_space *space = &pager->space[s->space];
+  uint64_t cost = space->token_cost;
+  if (space->cost_doubles != 0) cost += cost * s->n_valid / space->cost_doubles;
+  uint32_t log = 63 - (uint32_t)__builtin_clzll(cost);
+  return s->retention + (log < PAGER_COST_LOG_MAX ? log : PAGER_COST_LOG_MAX);
+}
+
+/* The blocks of all groups that end at base block `end`, or reach beyond it at the very end. */
+static void let_go_at(weft_pager *pager, weft_seq seq, uint32_t end, bool last) {
   const pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    uint32_t span = space->group[g].span, block = (end - 1) / span;
+    if (((end & (span - 1)) != 0 && !last) || block < s->first[g]) continue;
+    weft_page page = pager_table(pager, seq, g)[block];
+    if (pager->page[page].node != PAGER_NODE_NONE) pager->page[page].keep = 1;
+    pager_page_unpin(pager, page, PAGER_WARM);
+  }
+}
+
+/* Those that left the table and that a boundary after them needs are used again, too. */
+static void keep_at(weft_pager *pager, weft_seq seq, uint32_t node, const uint32_t *low) {
+  const pager_seq *s = &pager->seq[seq];
+  const pager_space *space = &pager->space[s->space];
+  uint32_t end = pager->node[node].depth;
+  for (uint32_t i = 0; i < space->n_windowed; i++) {
+    uint32_t g = space->windowed[i], span = space->group[g].span, block = end / span - 1;
+    if ((end & (span - 1)) != 0 || block >= s->first[g] || block < low[i]) continue;
+    pager_slot_keep(pager, pager_slots(pager, node)[g]);
+  }
+}
+
+/* Lets go of everything from the end backwards, position by position, so that what is evicted first
+ * is what a shorter hit can do without. */
+static void let_go(weft_pager *pager, weft_seq seq) {
+  const pager_seq *s = &pager->seq[seq];
+  const pager_space *space = &pager->space[s->space];
+  uint32_t low[WEFT_GROUPS_MAX], lowest = UINT32_MAX, node = s->tail;
   uint32_t last =
       (uint32_t)(((uint64_t)s->n_reserved + pager->base_tokens - 1) >> pager->base_shift);
-  uint32_t low = last;
-  for (uint32_t i = 0; i < n; i++) {
-    uint32_t first = s->first[groups[i]] * space->group[groups[i]].span;
-    if (first < low) low = first;
-  }
-  for (uint32_t end = last; end > low; end--) {
-    for (uint32_t i = 0; i < n; i++) {
-      uint32_t g = groups[i], span = space->group[g].span, block = (end - 1) / span;
-      if ((end & (span - 1)) != 0 && end != last) continue;
-      if (block < s->first[g]) continue;
-      weft_page page = pager_table(pager, seq, g)[block];
-      if (pager->page[page].node != PAGER_NODE_NONE) pager->page[page].keep = 1;
-      pager_page_unpin(pager, page, PAGER_WARM);
+  for (uint32_t end = last; end > 0; end--) {
+    let_go_at(pager, seq, end, end == last);
+    if (space->n_windowed == 0 || node == PAGER_NODE_NONE) continue;
+    uint32_t position = end << pager->base_shift;
+    if (pager_boundary_at(pager, seq, position)) {
+      for (uint32_t i = 0; i < space->n_windowed; i++) {
+        low[i] = pager_window_first(&space->group[space->windowed[i]], position);
+        uint32_t first = low[i] * space->group[space->windowed[i]].span;
+        if (i == 0 || first < lowest) lowest = first;
+      }
     }
+    while (pager->node[node].depth > end || pager->node[node].root) {
+      node = pager->node[node].parent;
+      if (node == PAGER_NODE_NONE) break;
+    }
+    if (node != PAGER_NODE_NONE && end > lowest && pager->node[node].depth == end)
+      keep_at(pager, seq, node, low);
   }
 }
 
 void weft_pager_release(weft_pager *pager, weft_seq seq) {
   pager_seq *s = pager_seq_of(pager, seq);
   const pager_space *space = &pager->space[s->space];
-  release_groups(pager, seq, space->windowed, space->n_windowed);
-  pager_window_keep(pager, seq);
-  release_groups(pager, seq, space->global, space->n_global);
+  if (s->tail != PAGER_NODE_NONE) {
+    pager_boundary_set(pager, seq, pager_boundary_below(space, s->n_valid));
+    pager_node_raise(pager, s->tail, worth_of(pager, s));
+  }
+  let_go(pager, seq);
   pager_detach(pager, seq);
   s->live = 0;
   s->next_free = pager->free_seq;

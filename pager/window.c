@@ -24,6 +24,12 @@ void pager_boundary_set(weft_pager *pager, weft_seq seq, uint32_t position) {
   boundaries(pager, seq)[index / 64] |= UINT64_C(1) << (index % 64);
 }
 
+bool pager_boundary_at(const weft_pager *pager, weft_seq seq, uint32_t position) {
+  uint32_t grain = pager->space[pager->seq[seq].space].block_max, index = position / grain;
+  if ((position & (grain - 1)) != 0 || index / 64 >= pager->boundary_words) return false;
+  return (boundaries(pager, seq)[index / 64] >> (index % 64) & 1) != 0;
+}
+
 /* True when a bit in [low, high] is set. */
 static bool any_boundary(const uint64_t *words, uint64_t low, uint64_t high) {
   for (uint64_t at = low / 64; low <= high && at <= high / 64; at++) {
@@ -67,14 +73,14 @@ void pager_window_drop(weft_pager *pager, weft_seq seq) {
   }
 }
 
-/* A block before the table, of a window that is worth keeping. */
-static void keep_slot(weft_pager *pager, uint32_t slot) {
+void pager_slot_keep(weft_pager *pager, uint32_t slot) {
   if (!pager_slot_is_page(slot)) return;
   pager->page[slot].keep = 1;
   if (pager->page[slot].state == PAGER_CACHED) pager_page_touch(pager, slot);
 }
 
-void pager_window_keep(weft_pager *pager, weft_seq seq) {
+/* The windows before the present end stay WARM, also those parts that already left the table. */
+static void window_keep(weft_pager *pager, weft_seq seq) {
   pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
   uint32_t end = pager_boundary_below(space, s->n_valid), low[WEFT_GROUPS_MAX], lowest = UINT32_MAX;
@@ -91,7 +97,7 @@ void pager_window_keep(weft_pager *pager, weft_seq seq) {
       uint32_t g = space->windowed[i], span = space->group[g].span;
       if ((depth & (span - 1)) != 0) continue;
       uint32_t block = depth / span - 1;
-      if (block < s->first[g] && block >= low[i]) keep_slot(pager, pager_slots(pager, node)[g]);
+      if (block < s->first[g] && block >= low[i]) pager_slot_keep(pager, pager_slots(pager, node)[g]);
     }
   }
 }
@@ -100,5 +106,5 @@ void weft_pager_mark(weft_pager *pager, weft_seq seq) {
   pager_seq *s = pager_seq_of(pager, seq);
   if (s->tail == PAGER_NODE_NONE) return;
   pager_boundary_set(pager, seq, pager_boundary_below(&pager->space[s->space], s->n_valid));
-  pager_window_keep(pager, seq);
+  window_keep(pager, seq);
 }

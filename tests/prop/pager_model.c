@@ -155,6 +155,7 @@ static void make_prompt(model *m, weft_admit *args, uint32_t *domain, int32_t *t
   args->n_tokens = n;
   args->n_public = least(args->n_public, n);
   args->owner = *domain == 0 ? below(m, 2) : 2;
+  args->retention = below(m, WEFT_RETENTION_MAX + 1);
   args->n_prompt = below(m, 4) == 0 ? below(m, n + 1) : n;
   args->n_keep_rows = below(m, 3) == 0 ? 0 : below(m, 5) == 0 ? below(m, n + 1) : 1;
 }
@@ -600,6 +601,8 @@ static void make_config(model *m) {
     weft_space_config *space = &m->space[i];
     *space = (weft_space_config){.fingerprint = {9, 9}, .n_groups = 1 + below(m, GROUPS)};
     if (below(m, 3) == 0) space->n_groups = 1;
+    space->token_cost = below(m, 10);
+    space->cost_doubles = below(m, 2) * below(m, 200);
     bool windows = below(m, 3) != 0;
     m->block_max[i] = 1;
     m->windows[i] = false;

@@ -105,6 +105,9 @@ static bool corrupt(const scene *s, uint32_t which) {
     case 47: p->owner[9].n_pinned += 1; return true;
     case 48: s->running->domain.low += 1; return true;
     case 49: s->running->public_end = 1; return true;
+    case 51: p->node[s->tail].worth = 1; return true;
+    case 52: p->page[s->cached].due += 3; return true;
+    case 53: p->clock += 2; return true;
     case 50: memset(p->node_tokens + (uint64_t)s->root * p->node_stride, 0xFF, 16); return true;
     default: return false;
   }
@@ -133,16 +136,16 @@ static void wrong_order_is_named(void **state) {
   weft_pager_release(s.pager, (weft_seq)(s.running - s.pager->seq));
   weft_pager_release(s.pager, (weft_seq)(s.fork - s.pager->seq));
   kit_check(s.pager);
-  uint32_t head = s.pager->n_pages + PAGER_WARM;
-  weft_page newest = s.pager->page[head].link; /* the head of a chain */
-  assert_int_equal(s.pager->page[newest].group, 0);
-  weft_page before = s.pager->page[newest].link, oldest = s.pager->page[head].next;
-  s.pager->page[before].next = head; /* moved to the end that is evicted first */
-  s.pager->page[head].link = before;
-  s.pager->page[newest].link = head;
-  s.pager->page[newest].next = oldest;
-  s.pager->page[oldest].link = newest;
-  s.pager->page[head].next = newest;
+  pager_page *page = s.pager->page;
+  uint32_t list = s.pager->n_pages + PAGER_WARM;
+  weft_page head = page[list].link; /* of a chain: the newest of its group */
+  while (page[head].group != 0) head = page[head].link;
+  page[page[head].link].next = page[head].next; /* moved to the end that is evicted first */
+  page[page[head].next].link = page[head].link;
+  weft_page oldest = page[list].next;
+  page[head].link = list;
+  page[head].next = oldest;
+  page[oldest].link = page[list].next = head;
   assert_false(weft_pager_check(s.pager, &error));
   assert_non_null(strstr(error.text, "evicted before"));
   weft_pager_close(s.pager);

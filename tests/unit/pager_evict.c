@@ -140,6 +140,145 @@ static void cold_goes_before_warm(void **state) {
   kit_close(pager);
 }
 
+/* ---- worth ----------------------------------------------------------------------------------- */
+
+/* A hit in the given space, without using it. */
+static uint32_t look(weft_pager *pager, uint32_t space, const int32_t *tokens, uint32_t n) {
+  weft_admit args = {.space = space, .domain = {1, 2}, .tokens = tokens, .n_tokens = n};
+  pager_match match = {.root = pager_root_find(pager, PAGER_NODE_NONE, space, args.domain)};
+  if (match.root == PAGER_NODE_NONE) return 0;
+  pager_match_prompt(pager, &args, &match);
+  return match.n_hit;
+}
+
+static void run_in(weft_pager *pager, uint32_t space, uint32_t retention, const int32_t *tokens,
+                   uint32_t n) {
+  weft_admit args = {.space = space,
+                     .domain = {1, 2},
+                     .tokens = tokens,
+                     .n_tokens = n,
+                     .n_prompt = n,
+                     .retention = retention};
+  weft_seq seq, waits_for;
+  uint32_t n_cached;
+  assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), WEFT_OK);
+  kit_compute(pager, seq, tokens + n_cached, n - n_cached);
+  weft_pager_release(pager, seq);
+  kit_check(pager);
+}
+
+/* How many times the rest of the pool must be filled with other prompts of one block until nothing
+ * is left of a prompt of four. Sixteen pages. */
+static uint32_t turnovers_until_gone(weft_pager *pager, uint32_t space, const int32_t *tokens) {
+  int32_t other[16];
+  for (uint32_t n_runs = 0;; n_runs++) {
+    assert_true(n_runs < 2000);
+    if (look(pager, space, tokens, 64) == 0) return n_runs / 12;
+    run_in(pager, 0, 0, kit_tokens(other, 16, 0, 100 + (int32_t)n_runs), 16);
+  }
+}
+
+/* Each class of retention is kept twice as long as the one below, and none for ever. */
+static void retention_is_a_matter_of_time(void **state) {
+  (void)state;
+  int32_t tokens[64];
+  kit_tokens(tokens, 64, 0, 1);
+  for (uint32_t retention = 0; retention <= WEFT_RETENTION_MAX; retention++) {
+    weft_pager *pager = kit_open(16, 2, 1, (kit_group[]){{16, 0}});
+    run_in(pager, 0, retention, tokens, 64);
+    uint32_t n = turnovers_until_gone(pager, 0, tokens), worth = 1u << retention;
+    assert_in_range(n, worth == 1 ? 1 : worth - 1, worth + 1);
+    kit_close(pager);
+  }
+  weft_pager *pager = kit_open(16, 2, 1, (kit_group[]){{16, 0}});
+  weft_admit args = {.tokens = tokens, .n_tokens = 64, .retention = WEFT_RETENTION_MAX + 1};
+  weft_seq seq, waits_for;
+  uint32_t n_cached;
+  assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), WEFT_E_INVALID);
+  kit_close(pager);
+}
+
+static weft_pager *open_costs(uint32_t n_pages, uint32_t token_cost, uint32_t cost_doubles) {
+  weft_space_config space[2] = {{.n_groups = 1, .group = {{16, 0}}, .cost_doubles = cost_doubles},
+                                {.n_groups = 1, .group = {{16, 0}}, .token_cost = token_cost}};
+  weft_pager_config config = {.n_pages = n_pages,
+                              .n_seqs = 2,
+                              .seq_tokens_max = KIT_TOKENS_MAX,
+                              .n_spaces = 2,
+                              .space = space};
+  weft_pager *pager = NULL;
+  assert_int_equal(weft_pager_open(&config, &pager, NULL), WEFT_OK);
+  return pager;
+}
+
+/* What costs more to compute again is kept longer: another space's tokens, or tokens further on. */
+static void cost_is_worth(void **state) {
+  (void)state;
+  int32_t tokens[256], other[64];
+  kit_tokens(tokens, 256, 0, 1);
+  for (uint32_t log = 0; log < 6; log++) {
+    weft_pager *pager = open_costs(16, 1u << log, 0);
+    run_in(pager, 1, 0, tokens, 64);
+    uint32_t n = turnovers_until_gone(pager, 1, tokens), worth = 1u << (log < 3 ? log : 3);
+    assert_in_range(n, worth == 1 ? 1 : worth - 1, worth + 1);
+    kit_close(pager);
+  }
+  weft_pager *pager = open_costs(20, 1, 128);
+  run_in(pager, 0, 0, tokens, 256); /* three times as much at its end */
+  run_in(pager, 0, 0, kit_tokens(other, 64, 0, 2), 64);
+  for (uint32_t i = 0; i < 4; i++) assert_true(pager_evict_one(pager));
+  assert_int_equal(look(pager, 0, other, 64), 0); /* younger, and gone first */
+  assert_int_equal(look(pager, 0, tokens, 256), 256);
+  kit_close(pager);
+}
+
+/* Whatever is worth more and whoever used it last: a chain never loses its head before its tail. */
+static void tails_go_first_whatever_they_are_worth(void **state) {
+  (void)state;
+  int32_t tokens[256];
+  weft_pager *pager = kit_open(64, 2, 1, (kit_group[]){{16, 0}});
+  run_in(pager, 0, 3, kit_tokens(tokens, 256, 96, 1), 256);
+  run_in(pager, 0, 0, kit_tokens(tokens, 256, 96, 2), 128); /* the head is worth little to it */
+  run_in(pager, 0, 1, kit_tokens(tokens, 256, 48, 3), 160);
+  while (pager_evict_one(pager)) {
+    kit_check(pager);
+    uint32_t n_nodes = 0;
+    for (int32_t seed = 1; seed <= 3; seed++) {
+      uint32_t own = seed == 3 ? 48 : 96, n = seed == 1 ? 256 : seed == 2 ? 128 : 160;
+      kit_tokens(tokens, 256, own, seed);
+      uint32_t hit = look(pager, 0, tokens, n);
+      n_nodes += hit > own ? (hit - own) / 16 : 0;
+      if (seed == 1) n_nodes += (hit < own ? hit : own) / 16;
+    }
+    assert_int_equal(n_nodes, weft_pager_get_stats(pager).n_cached); /* all can be reached */
+  }
+  kit_close(pager);
+}
+
+/* With windows, too, eviction shortens the hit from its end: the end of the prompt can be served
+ * until all that follows it is gone. */
+static void boundaries_go_from_the_end(void **state) {
+  (void)state;
+  int32_t tokens[320];
+  kit_tokens(tokens, 320, 0, 1);
+  weft_pager *pager = kit_open(128, 2, 2, (kit_group[]){{16, 0}, {16, 50}});
+  kit_result r = kit_begin(pager, tokens, 160);
+  for (uint32_t at = 160; at < 320; at += 16) kit_compute(pager, r.seq, tokens + at, 16);
+  weft_pager_release(pager, r.seq);
+  while (pager->page[pager->n_pages + PAGER_COLD].next != pager->n_pages + PAGER_COLD)
+    assert_true(pager_evict_one(pager));
+  uint32_t n_after = 10 + 4; /* blocks after the prompt: all global ones, and the last window */
+  assert_int_equal(look(pager, 0, tokens, 320), 320);
+  for (uint32_t i = 0; i < n_after; i++) {
+    assert_true(pager_evict_one(pager));
+    kit_check(pager);
+    assert_int_equal(look(pager, 0, tokens, 320), 160);
+  }
+  assert_true(pager_evict_one(pager));
+  assert_int_equal(look(pager, 0, tokens, 320), 144); /* for the same prompt again */
+  kit_close(pager);
+}
+
 /* ---- reset
  * --------------------------------------------------------------------------------------- */
 
@@ -259,6 +398,10 @@ int main(void) {
       cmocka_unit_test(shared_head_outlives_its_tails),
       cmocka_unit_test(pinned_blocks_stay),
       cmocka_unit_test(cold_goes_before_warm),
+      cmocka_unit_test(retention_is_a_matter_of_time),
+      cmocka_unit_test(cost_is_worth),
+      cmocka_unit_test(tails_go_first_whatever_they_are_worth),
+      cmocka_unit_test(boundaries_go_from_the_end),
       cmocka_unit_test(reset_while_running_is_complete),
       cmocka_unit_test(journal_names_the_chain),
       cmocka_unit_test(journal_tells_what_was_missed),

@@ -233,6 +233,36 @@ static void marked_turn_is_kept(void **state) {
   }
 }
 
+/* A conversation computes, turn by turn, only what is new since the last whole block, also when all
+ * COLD blocks are gone; wherever the turns end within blocks and windows. */
+static void a_turn_computes_only_what_is_new(void **state) {
+  (void)state;
+  static const uint32_t windows[] = {1, 2, 15, 16, 17, 31, 32, 33, 48, 64, 65, 200};
+  int32_t tokens[400];
+  kit_tokens(tokens, 400, 400, 1);
+  for (uint32_t i = 0; i < 12; i++) {
+    for (uint32_t turn = 33; turn < 100; turn++) { /* tokens of one turn: prompt and answer */
+      weft_pager *pager = kit_open(128, 2, 3, (kit_group[]){{32, 0}, {16, windows[i]}, {8, 20}});
+      uint32_t n_valid = 0;
+      for (uint32_t n = turn; n <= 300; n += turn) {
+        uint32_t n_prompt = n - turn / 2;
+        kit_result r = kit_admit(pager, tokens, n_prompt, 1);
+        assert_int_equal(r.status, WEFT_OK);
+        uint32_t most = (n_prompt - 1) / 32 * 32, end = n_valid / 32 * 32;
+        assert_int_equal(r.n_cached, end < most ? end : most);
+        kit_compute(pager, r.seq, tokens + r.n_cached, n_prompt - r.n_cached);
+        for (uint32_t at = n_prompt; at < n - 1; at++) kit_compute(pager, r.seq, tokens + at, 1);
+        n_valid = n - 1; /* the last token of an answer is never computed */
+        weft_pager_mark(pager, r.seq);
+        weft_pager_release(pager, r.seq);
+        drain_cold(pager);
+        kit_check(pager);
+      }
+      kit_close(pager);
+    }
+  }
+}
+
 /* Without pressure every boundary can be served, marked or not: COLD blocks are valid. */
 static void cold_blocks_serve_while_they_last(void **state) {
   (void)state;
@@ -290,6 +320,7 @@ int main(void) {
       cmocka_unit_test(prompt_end_is_kept),
       cmocka_unit_test(found_window_is_kept),
       cmocka_unit_test(marked_turn_is_kept),
+      cmocka_unit_test(a_turn_computes_only_what_is_new),
       cmocka_unit_test(cold_blocks_serve_while_they_last),
       cmocka_unit_test(wait_keeps_the_window),
       cmocka_unit_test(second_of_a_shared_prefix_keeps_the_window),
