@@ -40,7 +40,8 @@ typedef struct history {
 } history;
 
 typedef struct model_seq {
-  bool live, cache; /* cache: it finds, publishes and promises */
+  bool live, cache; /* cache: it finds, publishes and promises, */
+  bool did_cache;   /* and did when this operation began */
   uint32_t space, domain, owner, n_public, n_prompt_tokens, n_valid, n_reserved, n_written;
   int32_t token[TOKENS_MAX];
   uint64_t digest[TOKENS_MAX]; /* of [0, i]; without the group */
@@ -194,7 +195,8 @@ static inline void read_journal(model *m) {
 
 static inline uint32_t payer_of(const model *m, const model_seq *s, uint32_t g, uint32_t block) {
   uint32_t position = block * m->space[s->space].group[g].block_tokens;
-  return s->cache && position < s->n_public ? WEFT_OWNER_OPERATOR : s->owner;
+  bool shares = s->cache || s->did_cache;
+  return shares && position < s->n_public ? WEFT_OWNER_OPERATOR : s->owner;
 }
 
 /* Whoever comes to hold a page that nobody else held pays for it from then on. Tables that changed
@@ -209,13 +211,18 @@ static inline void follow_payers(model *m) {
       for (uint32_t i = 0; i < n; i++) {
         weft_page was = i < m->shadow_n[seq][g] ? m->shadow[seq][g][i] : WEFT_PAGE_NONE;
         if (table[i] == was || table[i] == WEFT_PAGE_NONE) continue;
-        if (m->shadow_held[table[i]] == 0) m->payer[table[i]] = payer_of(m, s, g, i);
+        uint32_t n_others = m->shadow_held[table[i]]; /* it may have let go of it to get it back */
+        for (uint32_t h = 0; h < GROUPS; h++)
+          for (uint32_t j = 0; j < m->shadow_n[seq][h]; j++)
+            n_others -= m->shadow[seq][h][j] == table[i];
+        if (n_others == 0) m->payer[table[i]] = payer_of(m, s, g, i);
       }
     }
   }
   memset(m->shadow_held, 0, sizeof m->shadow_held);
   for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
-    const model_seq *s = &m->seq[seq];
+    model_seq *s = &m->seq[seq];
+    s->did_cache = s->cache;
     for (uint32_t g = 0; g < GROUPS; g++) {
       uint32_t n = 0;
       bool live = s->live && g < m->space[s->space].n_groups;
