@@ -58,6 +58,8 @@ static const number_row weft_rows[] = {
     {"weft_step_microseconds_total", "counter", "Time in steps.", AT(step_us)},
     {"weft_plan_microseconds_total", "counter", "Part of it that planned and applied.",
      AT(plan_us)},
+    {"weft_plan_hidden_microseconds_total", "counter", "Part of that while the device had a step.",
+     AT(hidden_us)},
     {"weft_pool_pages", "gauge", "Pages of the KV pool.", AT(pager.n_pages)},
     {"weft_pool_pages_free", "gauge", "Pages that hold nothing.", AT(pager.n_free)},
     {"weft_pool_pages_cached", "gauge", "Pages with content that nobody holds.",
@@ -207,6 +209,12 @@ static void put_lane_rows(const weft_runtime *rt, weft_text *out, const weft_eng
       {"weft_model_rows_total", "counter", "Rows computed, by model.", LANE(n_rows)},
       {"weft_model_busy_microseconds_total", "counter", "Time of the device, by model.",
        LANE(busy_us)},
+      {"weft_model_step_measured_microseconds_total", "counter", "What the device took for steps.",
+       LANE(measured_us)},
+      {"weft_model_step_predicted_microseconds_total", "counter", "What it was thought to take.",
+       LANE(predicted_us)},
+      {"weft_model_step_error_microseconds_total", "counter", "Sum of the differences.",
+       LANE(error_us)},
       {"weft_model_requests_running", "gauge", "Requests running, by model.", LANE(n_running)},
       {"weft_model_requests_waiting", "gauge", "Requests waiting, by model.", LANE(n_waiting)},
 #undef LANE
@@ -218,6 +226,32 @@ static void put_lane_rows(const weft_runtime *rt, weft_text *out, const weft_eng
       put_label(out, rt->model[i].name);
       weft_text_printf(out, "} %llu\n", number_in(&stats->lane[i], rows[r].at, rows[r].n_bytes));
     }
+  }
+}
+
+/* How steps compare with what was predicted of them. */
+static void put_step_ratios(const weft_runtime *rt, weft_text *out,
+                            const weft_engine_stats *stats) {
+  static const char name[] = "weft_model_step_ratio";
+  put_head(out, name, "histogram", "Measured by predicted time of a step.");
+  for (uint32_t i = 0; i < stats->n_lanes; i++) {
+    const weft_lane_stats *lane = &stats->lane[i];
+    unsigned long long n = 0;
+    for (uint32_t k = 0; k < WEFT_STEP_RATIOS; k++) {
+      n += lane->ratio[k];
+      weft_text_printf(out, "%s_bucket{model_name=", name);
+      put_label(out, rt->model[i].name);
+      if (k + 1 < WEFT_STEP_RATIOS) {
+        weft_text_printf(out, ",le=\"%g\"} %llu\n", weft_step_ratio_bounds[k], n);
+      } else {
+        weft_text_printf(out, ",le=\"+Inf\"} %llu\n", n);
+      }
+    }
+    weft_text_printf(out, "%s_sum{model_name=", name);
+    put_label(out, rt->model[i].name);
+    weft_text_printf(out, "} %.3f\n%s_count{model_name=", lane->ratio_sum, name);
+    put_label(out, rt->model[i].name);
+    weft_text_printf(out, "} %llu\n", n);
   }
 }
 
@@ -292,6 +326,7 @@ char *weft_metrics(weft_runtime *rt) {
     put_histograms(&out, &stats, labels.bytes);
     put_rows(&out, &stats, weft_rows, N_WEFT, "");
     put_lane_rows(rt, &out, &stats);
+    put_step_ratios(rt, &out, &stats);
     put_head(&out, "weft_well", "gauge", "1 while every model can run.");
     weft_text_printf(&out, "weft_well %d\n", stats.broken_runners == 0);
     put_memory(&out);

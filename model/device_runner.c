@@ -649,6 +649,8 @@ static void fill_info(device_runner *r) {
   info->depth = DEPTH;
   info->page_bytes = r->config.layout->page_bytes;
   info->kv_bytes_per_token = weft_kv_bytes_per_token(&model->kv, false);
+  info->n_experts = model->n_experts;
+  info->n_experts_used = model->n_experts_used;
   info->entropy_bound = model->entropy_bound;
   info->n_groups = r->config.layout->n_groups;
   for (uint32_t g = 0; g < info->n_groups; g++) {

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "scheduler/cost.h"
 
+#include <math.h>
+#include <string.h>
+
 /* So many keys cost as much as the rest of a row. Gemma 4 26B: about 6.2 GFLOP per row without
  * attention, and 0.16 MFLOP per key in its five global layers (16 heads of 512, scores and sums):
  * 38 000, as a power of two. */
@@ -8,4 +11,109 @@ enum { KEYS_PER_ROW = 32768 };
 
 uint64_t weft_cost_of_segment(uint32_t n_rows, uint32_t kv_len) {
   return n_rows + (uint64_t)n_rows * kv_len / KEYS_PER_ROW;
+}
+
+/* ---- features -------------------------------------------------------------------------------- */
+
+enum { FIXED, ROWS, ROWS_KNEE, ROWS_MANY, READS, PRODUCTS, EXPERTS, OUTPUTS };
+enum { KNEE = 64, MANY = 256 }; /* rows where the line may bend */
+
+/* Units in which coefficients are of one size: the prior is a card of 2024 with a model of 26B. */
+static const double unit[WEFT_COST_FEATURES] = {1, 64, 64, 64, 65536, 1 << 24, 1, 64};
+static const double prior_us[WEFT_COST_FEATURES] = {2000, 200, 200, 200, 200, 200, 2000, 100};
+static const double COEFFICIENT_MAX = 1e9, LEAST_US = 1.0;
+
+static double beyond(uint32_t n, uint32_t knee) {
+  return n > knee ? (double)(n - knee) : 0.0;
+}
+
+static double experts_share(const weft_cost_layers *layers, uint32_t n_rows) {
+  if (layers->n_experts == 0) return 0.0;
+  double missed = 1.0 - (double)layers->n_used / (double)layers->n_experts;
+  return 1.0 - pow(missed, (double)n_rows);
+}
+
+static void features(const weft_cost_model *m, const weft_cost_shape *s, double *x) {
+  x[FIXED] = 1.0;
+  x[ROWS] = s->n_rows;
+  x[ROWS_KNEE] = beyond(s->n_rows, KNEE);
+  x[ROWS_MANY] = beyond(s->n_rows, MANY);
+  x[READS] = (double)s->n_reads;
+  x[PRODUCTS] = (double)s->n_products;
+  x[EXPERTS] = experts_share(&m->layers, s->n_rows);
+  x[OUTPUTS] = s->n_outputs;
+  for (uint32_t i = 0; i < WEFT_COST_FEATURES; i++) x[i] /= unit[i];
+}
+
+static double sum_of(const weft_cost_model *m, const double *x) {
+  double us = 0.0;
+  for (uint32_t i = 0; i < WEFT_COST_FEATURES; i++) us += m->us[i] * x[i];
+  return us > LEAST_US ? us : LEAST_US;
+}
+
+double weft_cost_step(const weft_cost_model *m, const weft_cost_shape *shape) {
+  double x[WEFT_COST_FEATURES];
+  features(m, shape, x);
+  return sum_of(m, x);
+}
+
+double weft_cost_row_us(const weft_cost_model *m) {
+  double us = m->us[ROWS] / unit[ROWS] + m->us[ROWS_KNEE] / unit[ROWS_KNEE] +
+              m->us[ROWS_MANY] / unit[ROWS_MANY];
+  return us;
+}
+
+void weft_cost_open(weft_cost_model *m, const weft_cost_layers *layers) {
+  *m = (weft_cost_model){.layers = *layers};
+  memcpy(m->us, prior_us, sizeof m->us);
+}
+
+/* ---- the fit --------------------------------------------------------------------------------- */
+
+static const double HOLD = 1e-3;       /* how hard a coefficient holds on to where it is */
+static const double LEAST_ERROR = 0.02; /* relative errors below this are all ordinary */
+enum {
+  ORDINARY = 3, /* errors beyond so many mean ones weigh less */
+  FORGET = 24,  /* a model that errs by a quarter forgets 7 times as fast: the law has changed */
+  SWEEPS = 2
+};
+
+/* One more equation: sum of us * x = 1, all divided by the larger of truth and prediction, so that
+ * neither a stall nor a step of nothing outweighs the others. */
+static void remember(weft_cost_model *m, const double *x, double us, double predicted) {
+  double scale = us > predicted ? us : predicted, error = fabs(us - predicted) / scale;
+  double ordinary = ORDINARY * (m->error > LEAST_ERROR ? m->error : LEAST_ERROR);
+  double weight = (error > ordinary ? ordinary / error : 1.0) / (scale * scale);
+  double keep = 1.0 - (1.0 + FORGET * m->error) / WEFT_COST_MEMORY;
+  for (uint32_t i = 0; i < WEFT_COST_FEATURES; i++) {
+    m->target[i] = keep * m->target[i] + weight * x[i] * us;
+    for (uint32_t k = 0; k < WEFT_COST_FEATURES; k++) {
+      m->product[i][k] = keep * m->product[i][k] + weight * x[i] * x[k];
+    }
+  }
+  m->error += (error - m->error) / 16.0;
+}
+
+static void sweep(weft_cost_model *m, const double *x, double scale) {
+  for (uint32_t i = 0; i < WEFT_COST_FEATURES; i++) {
+    if (x[i] <= 0.0) continue; /* this step tells nothing of it */
+    double rest = m->target[i];
+    for (uint32_t k = 0; k < WEFT_COST_FEATURES; k++) rest -= m->product[i][k] * m->us[k];
+    double hold = HOLD * x[i] * x[i] / (scale * scale);
+    double next = m->us[i] + rest / (m->product[i][i] + hold);
+    m->us[i] = next < 0.0 ? 0.0 : next > COEFFICIENT_MAX ? COEFFICIENT_MAX : next;
+  }
+}
+
+void weft_cost_learn(weft_cost_model *m, const weft_cost_shape *shape, double us) {
+  if (!(us > 0.0)) return;
+  double x[WEFT_COST_FEATURES];
+  features(m, shape, x);
+  double predicted = sum_of(m, x);
+  if (m->n_steps++ == 0) {
+    for (uint32_t i = 0; i < WEFT_COST_FEATURES; i++) m->us[i] *= us / predicted;
+    predicted = us;
+  }
+  remember(m, x, us, predicted);
+  for (uint32_t i = 0; i < SWEEPS; i++) sweep(m, x, us > predicted ? us : predicted);
 }

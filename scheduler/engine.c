@@ -137,6 +137,21 @@ static uint32_t longest_fit(const weft_engine *e, uint32_t lane, uint32_t n_rows
   return low;
 }
 
+static void open_cost(weft_lane *lane) {
+  const weft_runner_info *info = lane->info;
+  weft_cost_layers layers = {.n_experts = info->n_experts, .n_used = info->n_experts_used};
+  uint32_t n_full = 0, n_layers = 0;
+  for (uint32_t g = 0; g < info->n_groups; g++) {
+    const weft_runner_group *group = &info->group[g];
+    n_layers += group->n_layers;
+    if (group->window == 0) n_full += group->n_layers;
+    if (group->window > layers.window) layers.window = group->window;
+  }
+  layers.full = n_layers == 0 ? WEFT_COST_WHOLE
+                              : (uint32_t)((uint64_t)n_full * WEFT_COST_WHOLE / n_layers);
+  weft_cost_open(&lane->cost, &layers);
+}
+
 static weft_status open_lane(weft_engine *e, uint32_t index) {
   weft_lane *lane = &e->lane[index];
   uint32_t canvas = lane->info->canvas_length;
@@ -150,6 +165,7 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
   }
   lane->fit_tokens = longest_fit(e, index, 1);
   lane->fit_canvas = canvas == 0 ? 0 : longest_fit(e, index, canvas);
+  open_cost(lane);
   weft_list_init(&lane->prefilling);
   weft_list_init(&lane->leaving);
   lane->free_slot = weft_alloc(lane->info->n_slots, sizeof *lane->free_slot);

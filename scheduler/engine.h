@@ -166,10 +166,17 @@ bool weft_engine_idle(weft_engine *engine);
 /* Drops the prefix cache at the next step boundary. */
 void weft_engine_reset_cache(weft_engine *engine);
 
+enum { WEFT_STEP_RATIOS = 8 };
+extern const double weft_step_ratio_bounds[WEFT_STEP_RATIOS - 1];
+
 /* One weight set's share of it all. */
 typedef struct weft_lane_stats {
   uint64_t n_steps, n_rows;
   uint64_t busy_us; /* its steps were on the device; a step that waits for the one before is counted from its end */
+  /* Steps whose time the runner measured: how long they took, how long they were thought to take, and the sum of
+   * |difference|; how many took at most weft_step_ratio_bounds[i] times what was thought, last bucket open. */
+  uint64_t measured_us, predicted_us, error_us, ratio[WEFT_STEP_RATIOS];
+  double ratio_sum;
   uint32_t n_running, n_waiting;
 } weft_lane_stats;
 
@@ -182,7 +189,8 @@ typedef struct weft_engine_stats {
   uint32_t n_running, n_waiting;
   bool draining;
   uint64_t broken_runners; /* bit per runner */
-  uint64_t step_us, plan_us, queue_us; /* sums; plan_us: step_us without the time inside the runner */
+  /* sums; plan_us: step_us without the time inside the runner; hidden_us: of plan_us, while the device had a step */
+  uint64_t step_us, plan_us, hidden_us, queue_us;
   /* histograms with the bounds of weft_latency_bounds_us, last bucket open */
   uint64_t ttft[20], tpot[20], e2e[20], queue[20];
   uint64_t ttft_sum_us, tpot_sum_us, e2e_sum_us;

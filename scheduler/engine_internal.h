@@ -50,6 +50,7 @@ typedef struct weft_lane {
   uint32_t n_running;   /* slots taken, leaving ones included */
   uint32_t n_waiting;   /* queued or followers */
   uint32_t n_in_flight; /* plans */
+  weft_cost_model cost;
   uint32_t n_squeezed;  /* steps in a row in which prompts got no row */
   uint64_t n_batches;
 } weft_lane;
@@ -99,6 +100,7 @@ struct weft_engine {
   uint64_t device_free_us; /* when the last step was collected */
   uint64_t runner_ns;        /* spent in calls of the runner, this turn */
   uint64_t step_ns, plan_ns; /* sums over all turns with a step: all, without the runner */
+  uint64_t hidden_ns;        /* of plan_ns, while the device had a step */
   weft_engine_stats stats;
 
   weft_recorder recorder; /* any thread */

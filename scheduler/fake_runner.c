@@ -99,7 +99,7 @@ typedef struct fake_slot {
 
 /* One batch from submit until the collect after its own. */
 typedef struct fake_flight {
-  uint64_t number;
+  uint64_t number, device_us;
   bool computed;
   uint32_t n_segments, n_copies, n_results;
   weft_segment *segment;
@@ -529,6 +529,7 @@ static weft_status fake_submit(weft_runner *runner, const weft_batch *batch) {
   if (f->violation[0] != 0) return WEFT_E_INVALID;
   fake_flight *b = &f->flight[(f->first + f->n_flight) % (f->info.depth + 1)];
   copy_batch(f, b, batch);
+  b->device_us = f->config.law == NULL ? 1000 : f->config.law(f->config.law_self, batch);
   f->n_flight += 1;
   weft_fake_store *store = f->config.store;
   if (store == NULL) {
@@ -555,7 +556,7 @@ static weft_status fake_collect(weft_runner *runner, weft_step_result *result) {
                                .status = WEFT_OK,
                                .n_results = b->n_results,
                                .result = b->result,
-                               .device_us = 1000};
+                               .device_us = b->device_us};
   return WEFT_OK;
 }
 
@@ -707,6 +708,8 @@ static void fill_info(fake_runner *f) {
   info->n_slots = c->n_slots;
   info->rows_max = c->rows_max;
   info->depth = c->depth;
+  info->n_experts = c->n_experts;
+  info->n_experts_used = c->n_experts_used;
   info->n_groups = c->model.n_groups;
   for (uint32_t g = 0; g < info->n_groups; g++) {
     info->group[g] = c->model.group[g];

@@ -34,6 +34,9 @@ typedef struct weft_fake_config {
   weft_fake_store
       *store; /* NULL: a token is a hash of its position; no memory is read (for benchmarks) */
   bool lazy;
+  uint32_t n_experts, n_experts_used;
+  uint64_t (*law)(void *self, const weft_batch *batch); /* device time in us; NULL: always 1000 */
+  void *law_self;
   uint64_t fail_submit_at, fail_collect_at, fail_slot_at; /* 1-based call; 0: never */
 } weft_fake_config;
 

@@ -26,5 +26,6 @@ void weft_plan_begin(weft_plan *plan, uint64_t number, uint32_t lane) {
   plan->lane = lane;
   plan->dropped = false;
   plan->n_causal = plan->n_canvas = plan->n_rows = 0;
+  plan->shape = (weft_cost_shape){0};
   memset(plan->n_rows_of, 0, sizeof plan->n_rows_of);
 }

@@ -9,6 +9,7 @@
 #ifndef WEFT_SCHEDULER_PLAN_H
 #define WEFT_SCHEDULER_PLAN_H
 
+#include "scheduler/cost.h"
 #include "scheduler/request.h"
 
 typedef enum weft_work_kind {
@@ -37,6 +38,8 @@ typedef struct weft_plan {
   weft_work *causal, *canvas; /* [n_max] each */
   uint32_t n_causal, n_canvas, n_max;
   uint32_t n_rows, n_rows_of[4]; /* by kind */
+  weft_cost_shape shape;         /* of all works */
+  double predicted_us;           /* what the device is thought to need for it */
 } weft_plan;
 
 weft_status weft_plan_open(weft_plan *plan, uint32_t n_max);

@@ -71,18 +71,21 @@ static inline uint32_t reserve(weft_engine *e, weft_request *r, uint32_t n, bool
 /* ---- one request ----------------------------------------------------------------------------- */
 
 static inline weft_work *add_work(weft_planner *p, weft_request *r, weft_work_kind kind,
-                                  uint32_t n_rows) {
+                                  uint32_t n_rows, weft_output output) {
   weft_work *work = weft_plan_add(p->plan, kind, n_rows);
   work->request = r;
   work->slot = r->slot;
   work->kv_len = r->n_planned;
   work->block = work->step = 0;
+  work->output = (uint8_t)output;
   p->rows_left -= n_rows;
   r->n_in_flight += 1;
   r->planned_in = (uint32_t)p->plan->number;
   uint64_t cost = weft_cost_of_segment(n_rows, r->n_planned);
   p->cost += cost;
   weft_tenants_charge(&p->engine->tenants, r->tenant, n_rows, cost);
+  weft_cost_add(&p->lane->cost.layers, &p->plan->shape, n_rows, r->n_planned,
+                kind == WEFT_WORK_DENOISE, output == WEFT_OUTPUT_CANVAS ? n_rows : output);
   return work;
 }
 
@@ -92,11 +95,10 @@ static bool plan_denoise(weft_planner *p, weft_request *r) {
   if (r->next_block == r->size.n_blocks)
     return true; /* the last step of the last canvas is in flight */
   if (n > p->rows_left || weft_plan_is_full(p->plan)) return false;
-  weft_work *work = add_work(p, r, WEFT_WORK_DENOISE, n);
+  weft_work *work = add_work(p, r, WEFT_WORK_DENOISE, n, WEFT_OUTPUT_CANVAS);
   work->block = r->next_block;
   work->step = r->next_step;
   work->source = WEFT_TOKENS_CANVAS;
-  work->output = WEFT_OUTPUT_CANVAS;
   r->next_step += 1;
   if (r->next_step < r->asked.entropy_bound.max_steps) return true;
   r->next_block += 1; /* that step ends the canvas whatever it finds */
@@ -110,9 +112,8 @@ static bool plan_commit(weft_planner *p, weft_request *r) {
   uint32_t n = r->size.n_canvas;
   if (n > p->rows_left || weft_plan_is_full(p->plan)) return false;
   if (reserve(p->engine, r, n, false) == 0) return true; /* waits for memory, not for rows */
-  weft_work *work = add_work(p, r, WEFT_WORK_COMMIT, n);
+  weft_work *work = add_work(p, r, WEFT_WORK_COMMIT, n, WEFT_OUTPUT_NONE);
   work->source = WEFT_TOKENS_ARGMAX;
-  work->output = WEFT_OUTPUT_NONE;
   r->n_planned += n;
   return plan_denoise(p, r);
 }
@@ -131,9 +132,8 @@ static bool serve_decode(weft_planner *p, weft_request *r) {
   if (p->rows_left == 0 || weft_plan_is_full(p->plan)) return false;
   WEFT_CHECK(r->n_planned + 1 == n_virtual);
   if (reserve(p->engine, r, 1, false) == 0) return true;
-  weft_work *work = add_work(p, r, WEFT_WORK_DECODE, 1);
+  weft_work *work = add_work(p, r, WEFT_WORK_DECODE, 1, WEFT_OUTPUT_TOKEN);
   work->source = r->n_planned >= r->n_tokens ? WEFT_TOKENS_SAMPLED : WEFT_TOKENS_HOST;
-  work->output = WEFT_OUTPUT_TOKEN;
   r->n_planned += 1;
   r->n_pending += 1;
   return true;
@@ -150,9 +150,8 @@ static bool serve_prefill(weft_planner *p, weft_request *r) {
   n = reserve(e, r, n, true);
   if (n == 0) return true;
   bool token = n == want && !r->canvas;
-  weft_work *work = add_work(p, r, WEFT_WORK_PREFILL, n);
+  weft_work *work = add_work(p, r, WEFT_WORK_PREFILL, n, token ? WEFT_OUTPUT_TOKEN : WEFT_OUTPUT_NONE);
   work->source = WEFT_TOKENS_HOST;
-  work->output = token ? WEFT_OUTPUT_TOKEN : WEFT_OUTPUT_NONE;
   r->n_planned += n;
   if (n < want) return true;
   r->prefilling = false;

@@ -111,6 +111,7 @@ bool weft_engine_launch(weft_engine *e) {
     plan->began_us = present_us(e);
     weft_planner planner = {.engine = e, .lane = lane, .plan = plan, .rows_left = lane->rows_max};
     weft_planner_run(&planner);
+    plan->predicted_us = weft_cost_step(&lane->cost, &plan->shape);
     if (lane->lost) {
       weft_lifecycle_break(e, lane, WEFT_E_DEVICE, "the start of a request");
       continue;
@@ -132,6 +133,26 @@ static void count_lane(weft_engine *e, const weft_plan *plan) {
   lane->n_rows += plan->n_rows;
   if (e->now_us > from) lane->busy_us += e->now_us - from;
   e->device_free_us = e->now_us;
+}
+
+const double weft_step_ratio_bounds[WEFT_STEP_RATIOS - 1] = {0.5,  0.75, 0.9, 1.1,
+                                                             1.25, 1.5,  2.0};
+
+static void learn(weft_engine *e, const weft_plan *plan, uint64_t took_us) {
+  weft_lane_stats *s = &e->stats.lane[plan->lane];
+  if (took_us == 0) return;
+  weft_cost_learn(&e->lane[plan->lane].cost, &plan->shape, (double)took_us);
+  uint64_t predicted_us = (uint64_t)plan->predicted_us;
+  s->measured_us += took_us;
+  s->predicted_us += predicted_us;
+  s->error_us += took_us > predicted_us ? took_us - predicted_us : predicted_us - took_us;
+  uint32_t i = 0;
+  while (i < WEFT_STEP_RATIOS - 1 &&
+         (double)took_us > plan->predicted_us * weft_step_ratio_bounds[i]) {
+    i += 1;
+  }
+  s->ratio[i] += 1;
+  s->ratio_sum += (double)took_us / plan->predicted_us;
 }
 
 static void record_step(weft_engine *e, const weft_plan *plan, bool failed) {
@@ -177,6 +198,7 @@ void weft_engine_land(weft_engine *e) {
       weft_lifecycle_break(e, lane, status, "a step");
     } else {
       lane->n_in_flight -= 1;
+      learn(e, plan, result.device_us);
     }
     count_lane(e, plan);
     record_step(e, plan, status != WEFT_OK);
@@ -191,6 +213,7 @@ void weft_engine_share_stats(weft_engine *e) {
   e->stats.n_running = e->n_running;
   e->stats.step_us = e->step_ns / 1000;
   e->stats.plan_us = e->plan_ns / 1000;
+  e->stats.hidden_us = e->hidden_ns / 1000;
   e->stats.draining = weft_inbox_draining(&e->inbox);
   e->stats.pager = weft_pager_get_stats(e->pager);
   e->stats.n_lanes = e->n_lanes;
@@ -205,6 +228,26 @@ void weft_engine_share_stats(weft_engine *e) {
   (void)pthread_mutex_unlock(&e->stats_mutex);
 }
 
+/* The host's own time, which passes outside of the runner. */
+static uint64_t own_ns(const weft_engine *e) {
+  return weft_clock_ns() - e->runner_ns;
+}
+
+static bool launch_counted(weft_engine *e) {
+  bool hidden = e->n_flight > 0;
+  uint64_t start_ns = own_ns(e);
+  bool launched = weft_engine_launch(e);
+  if (hidden) e->hidden_ns += own_ns(e) - start_ns;
+  return launched;
+}
+
+static void land_counted(weft_engine *e) {
+  bool hidden = e->n_flight > 1;
+  uint64_t start_ns = own_ns(e);
+  weft_engine_land(e);
+  if (hidden) e->hidden_ns += own_ns(e) - start_ns;
+}
+
 weft_status weft_engine_turn(weft_engine *e, uint64_t now_us) {
   uint64_t start_ns = weft_clock_ns();
   e->now_us = now_us;
@@ -213,10 +256,10 @@ weft_status weft_engine_turn(weft_engine *e, uint64_t now_us) {
   take_inbox(e);
   expire(e);
   uint32_t depth = e->config.overlap ? WEFT_FLIGHT_MAX : 1;
-  bool launched = e->n_flight < depth && weft_engine_launch(e);
+  bool launched = e->n_flight < depth && launch_counted(e);
   uint32_t keep = launched ? depth - 1 : 0;
   bool landed = e->n_flight > keep;
-  while (e->n_flight > keep) weft_engine_land(e);
+  while (e->n_flight > keep) land_counted(e);
   if (launched || landed) {
     uint64_t turn_ns = weft_clock_ns() - start_ns;
     e->step_ns += turn_ns;

@@ -12,7 +12,7 @@ enum { DEPTH = 2, STUCK_TURNS = 100000, IDLE_US = 1000 };
 
 /* A batch submitted and not collected. */
 typedef struct sim_flight {
-  uint64_t ends_us;
+  uint64_t ends_us, takes_us;
   weft_segment *segment; /* [segments_max] */
   uint32_t *n_stop;      /* of canvas segments: steps after which the canvas stops */
 } sim_flight;
@@ -143,6 +143,7 @@ static weft_status layer_submit(weft_runner *runner, const weft_batch *batch) {
   double us = weft_sim_step_us(lane->model, &step);
   uint64_t takes_us = us < 1.0 ? 1 : (uint64_t)us;
   uint64_t starts_us = r->free_us > r->now_us ? r->free_us : r->now_us;
+  f->takes_us = takes_us;
   f->ends_us = r->free_us = starts_us + takes_us;
   r->counts->busy_us += takes_us;
   charge(lane, batch, takes_us, step.n_keys);
@@ -171,6 +172,7 @@ static weft_status layer_collect(weft_runner *runner, weft_step_result *result) 
     one->stopped = n_stop < r->world->config->canvas_steps;
   }
   result->result = lane->result;
+  result->device_us = f->takes_us;
   return WEFT_OK;
 }
 
@@ -195,6 +197,8 @@ static bool open_lane(weft_sim_replica *r, uint32_t index, uint32_t rows, uint32
   const weft_sim_model *model = &r->world->profile->model[index];
   sim_lane *lane = &r->lane[index];
   weft_fake_config fake = {.name = model->name,
+                           .n_experts = model->n_experts,
+                           .n_experts_used = model->n_top,
                            .id = index,
                            .autoregressive = model->autoregressive,
                            .n_slots = r->n_slots,
