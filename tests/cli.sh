@@ -75,6 +75,9 @@ expect 0 'step_us' "$weft" bench scheduler --json
 expect 0 'prompt tokens computed' "$weft" bench serving -m $demo --repeat 1
 expect 2 '--llama' "$weft" bench peer -m $demo
 expect 0 'goodput' "$weft" sim --requests 50 --seed 1
+"$weft" bench profile -m $demo --n-prompt 32 --n-generate 4 --repeat 1 -q >"$dir/machine.json"
+expect 0 'goodput' "$weft" sim --requests 50 --seed 1 --profile "$dir/machine.json"
+expect 2 'bench profile: name' "$weft" bench profile
 "$weft" serve -m $tiny --port 0 --json >"$dir/where" 2>/dev/null &
 server=$!
 for _ in 1 2 3 4 5 6 7 8 9 10; do grep -q port "$dir/where" && break; sleep 0.2; done

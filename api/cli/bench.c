@@ -104,5 +104,7 @@ int weft_cli_bench(const weft_config *config) {
   if (strcmp(what, "scheduler") == 0) return weft_bench_scheduler(config);
   if (strcmp(what, "peer") == 0) return weft_bench_peer(config);
   if (strcmp(what, "serving") == 0) return weft_bench_serving(config);
-  return weft_cli_fail(WEFT_EXIT_USAGE, "bench: '%s' must be model, kernels, pager, scheduler, peer or serving", what);
+  if (strcmp(what, "profile") == 0) return weft_bench_profile(config);
+  return weft_cli_fail(WEFT_EXIT_USAGE, "bench: '%s' must be model, kernels, pager, scheduler, peer, serving or profile",
+                       what);
 }
