@@ -49,6 +49,7 @@ static const option_row options[] = {
     {"frames", 0, U32, AT(frames), (size_t)NOTHING, 0, 0, 1 << 30, WEFT_CMD_TOP, "N", "end after N views [0: on a terminal never, else 1]"},
     {"interval", 0, F32, AT(interval), (size_t)NOTHING, 1, 0.05, 3600, WEFT_CMD_TOP, "S", "seconds between two views [1]"},
     {"api-keys", 0, TEXT, AT(api_keys), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SERVE, "FILE", "lines `KEY TENANT [LIMITS]`: only these keys may ask"},
+    {"api-keys", 0, TEXT, AT(api_keys), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SIM, "FILE", "a server's keys: weights, classes and limits of its tenants"},
     {"directory", 0, TEXT, AT(directory), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SERVE, "DIR", "work there once all files are open; the log goes to DIR/weft.log"},
     {"body-mib", 0, U32, AT(body_mib), (size_t)NOTHING, 8, 1, 1024, WEFT_CMD_SERVE, "N", "largest request body in MiB [8]"},
     {"connections", 0, U32, AT(connections), (size_t)NOTHING, 1024, 1, 65536, WEFT_CMD_SERVE, "N", "connections at once [1024]"},

@@ -18,6 +18,7 @@
 #include "api/cli/sim_profile.h"
 #include "api/cli/sim_series.h"
 #include "api/config.h"
+#include "scheduler/engine.h"
 
 enum {
   WEFT_SIM_BLOCK = 512,  /* tokens that one hash id of a trace stands for */
@@ -39,6 +40,7 @@ typedef struct weft_sim_load {
   uint64_t *id; /* blocks with the same id have the same tokens */
   uint64_t n_ids, ids_room;
   uint32_t n, room, n_tenants, longest; /* longest: prompt plus answer */
+  weft_tenant_config tenant[WEFT_SIM_TENANTS]; /* of --api-keys, in order; others by default */
 } weft_sim_load;
 
 /* From --trace, or drawn. 0, or an exit code after one line. */

@@ -4,6 +4,7 @@
 
 #include "api/cli/cli.h"
 #include "api/cli/sim.h"
+#include "api/keys.h"
 #include "base/memory.h"
 #include "base/random.h"
 
@@ -68,11 +69,31 @@ void weft_sim_load_prompt(const weft_sim_load *load, const weft_sim_item *item, 
   }
 }
 
+/* What the tenants of a server's key file may do. */
+static int read_tenants(const char *path, weft_sim_load *load) {
+  weft_error error = {{0}};
+  weft_keys *keys;
+  weft_status status = weft_keys_open(path, &keys, &error);
+  if (status != WEFT_OK) return weft_cli_fail(WEFT_EXIT_LOAD, "%s", error.text);
+  const weft_tenant_options *options = weft_keys_options(keys);
+  for (uint32_t i = 0; i < weft_keys_n_tenants(keys) && i < WEFT_SIM_TENANTS; i++) {
+    load->tenant[i] = (weft_tenant_config){.weight = options[i].weight,
+                                           .priority_class = options[i].priority_class,
+                                           .running_max = options[i].running,
+                                           .waiting_max = options[i].queued,
+                                           .tokens_per_minute = options[i].tokens_per_minute};
+  }
+  weft_keys_close(keys);
+  return 0;
+}
+
 int weft_sim_load_open(const weft_config *config, const weft_sim_profile *profile,
                        weft_sim_load *out) {
+  int code = config->api_keys == NULL ? 0 : read_tenants(config->api_keys, out);
+  if (code != 0) return code;
   uint64_t *id = weft_alloc(WEFT_SIM_IDS, sizeof *id);
   if (id == NULL) return weft_cli_fail(WEFT_EXIT_RUNTIME, "sim: no memory for the ids of a prompt");
-  int code = config->trace == NULL ? weft_sim_draw(config, profile, out, id)
+  code = config->trace == NULL ? weft_sim_draw(config, profile, out, id)
                                    : weft_sim_trace_read(config->trace, profile, out, id);
   weft_free(id);
   if (code == 0 && config->output != NULL) {

@@ -169,14 +169,15 @@ static void add_steps(collector *c, const weft_sim_counts *n, double recomputed)
   add(c, "preemptions", "", (double)n->n_preemptions);
 }
 
-/* Device time spent while every tenant had somebody waiting, the best served tenant over the worst
- * served one; all have the same weight. */
+/* Device time spent while every tenant had somebody waiting, divided by weight: the best served
+ * tenant over the worst served one. */
 static double fairness(const weft_sim_load *load, const weft_sim_counts *counts) {
   double most = 0.0, least = INFINITY;
   uint32_t n = 0;
   for (uint32_t t = 0; t < load->n_tenants; t++) {
     if (counts->rows[t] == 0) continue; /* not in this load */
-    double us = counts->service_backlog[t];
+    uint32_t weight = load->tenant[t].weight;
+    double us = counts->service_backlog[t] / (weight == 0 ? 1 : weight);
     if (us > most) most = us;
     if (us < least) least = us;
     n += 1;

@@ -251,6 +251,7 @@ weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_si
                                .running_max = r->n_slots,
                                .waiting_max = or_else(c->queue, 256),
                                .n_tenants = world->load->n_tenants,
+                               .tenant = world->load->tenant,
                                .seq_tokens_max = context,
                                .overlap = !c->no_overlap,
                                .no_prefix_cache = c->no_prefix_cache};
