@@ -3,9 +3,10 @@
  * down, and the sum per row in rank order.
  *
  *   few rows  no sorting: every pair is a job of its own, and products prepare their rows themselves
- *   group     counts, offsets and the list of jobs (some pairs of one expert each) stay on the device
- *   gate, up  [pair][2 n_ff] f32;  act(g) * u is prepared like any other input
- *   down      [pair][n_in] f32;    y[row] adds its ranks one after another
+ *   group     every pair gets a place; those of an expert lie side by side from a multiple of 8 on. Places and the
+ *             list of jobs (some places of one expert each) stay on the device
+ *   gate, up  rows are prepared at their places;  [place][2 n_ff] f32;  act(g) * u is prepared there again
+ *   down      [place][n_in] f32;  y[row] adds its ranks one after another
  *
  * An expert that does not exist makes its row NaN. */
 #include <string.h>
@@ -19,17 +20,17 @@ typedef struct group_args {
   const int32_t *ids;
   uint32_t n_pairs, k, n_experts, job_rows, jobs_max;
   uint32_t *count, *begin; /* [n_experts] */
-  int32_t *pair_at;        /* [n_pairs]: place among the sorted ones; -1: no such expert */
-  int32_t *row_of;         /* [n_pairs] of the sorted ones */
+  int32_t *pair_at;        /* [n_pairs] places; -1: no such expert */
+  int32_t *row_of;         /* [places] */
   multiply_job *jobs;
   uint32_t *n_jobs;
 } group_args;
 
 /* One block. Within an expert pairs come in any order: no result depends on it. */
 static __global__ void __launch_bounds__(GROUP_THREADS) group_kernel(const group_args a) {
-  __shared__ uint32_t n_sorted, n_jobs;
+  __shared__ uint32_t n_places, n_jobs;
   for (uint32_t e = threadIdx.x; e < a.n_experts; e += GROUP_THREADS) a.count[e] = 0;
-  if (threadIdx.x == 0) n_sorted = n_jobs = 0;
+  if (threadIdx.x == 0) n_places = n_jobs = 0;
   __syncthreads();
   for (uint32_t p = threadIdx.x; p < a.n_pairs; p += GROUP_THREADS) {
     int32_t e = a.ids[p];
@@ -40,7 +41,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS) group_kernel(const group
   for (uint32_t e = threadIdx.x; e < a.n_experts; e += GROUP_THREADS) {
     uint32_t n = a.count[e];
     if (n == 0) continue;
-    uint32_t first = atomicAdd(&n_sorted, n), n_own = (n + a.job_rows - 1) / a.job_rows;
+    uint32_t first = atomicAdd(&n_places, (n + 7) / 8 * 8), n_own = (n + a.job_rows - 1) / a.job_rows;
     uint32_t at = atomicAdd(&n_jobs, n_own);
     a.begin[e] = first;
     for (uint32_t j = 0; j < n_own && at + j < a.jobs_max; j++) {
@@ -58,13 +59,14 @@ static __global__ void __launch_bounds__(GROUP_THREADS) group_kernel(const group
   }
 }
 
-/* act(g) * u of sorted pairs, for F32 down weights. */
-static __global__ void pair_gate_kernel(const float *gu, float *h, uint64_t n, uint32_t n_ff,
+/* act(g) * u of all pairs, for F32 down weights. */
+static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t *pair_at, uint32_t n_ff,
                                         weft_activation activation) {
-  uint64_t at = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-  if (at >= n) return;
-  const float *row = gu + at / n_ff * 2 * n_ff + at % n_ff;
-  h[at] = gate_product(activation, row[0], row[n_ff]);
+  int64_t place = pair_at[blockIdx.y];
+  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n_ff || place < 0) return;
+  const float *row = gu + place * 2 * n_ff + i;
+  h[place * n_ff + i] = gate_product(activation, row[0], row[n_ff]);
 }
 
 static __global__ void combine_kernel(const weft_experts_args a, const float *down, const int32_t *pair_at,
@@ -86,7 +88,7 @@ static __global__ void combine_kernel(const weft_experts_args a, const float *do
 /* ---- host ----------------------------------------------------------------------------------------------- */
 
 typedef struct experts_plan {
-  uint32_t n_pairs, n_in, n_ff, n_experts, job_rows, jobs_max;
+  uint32_t n_pairs, n_places, n_in, n_ff, n_experts, job_rows, jobs_max; /* n_places: at most */
   uint32_t *count, *begin, *n_jobs;
   int32_t *pair_at, *row_of;
   multiply_job *jobs;
@@ -112,8 +114,8 @@ static void plan_inputs(experts_plan *p, const weft_experts_args *args, cuda_cut
   for (int i = 0; i < 2; i++) {
     int form = form_of_x(in[i]->type);
     if (form == 0 || p->x_back[form] != NULL) continue;
-    p->x[form] = cuda_cut(cutter, row_tiles_bytes(args->n_rows, p->n_in));
-    p->x_back[form] = (float *)cuda_cut(cutter, 4ull * args->n_rows);
+    p->x[form] = cuda_cut(cutter, row_tiles_bytes(p->n_places, p->n_in));
+    p->x_back[form] = (float *)cuda_cut(cutter, 4ull * p->n_places);
     if (cutter->base == NULL) p->x_back[form] = (float *)(uintptr_t)256; /* counted */
   }
 }
@@ -128,20 +130,22 @@ static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
   p.n_experts = args->down->n_mats;
   int type = (args->gate_up != NULL ? args->gate_up : args->gate)->type;
   p.job_rows = multiply_job_rows(type, p.n_pairs, p.n_experts);
-  p.jobs_max = p.n_pairs / p.job_rows + (p.n_experts < p.n_pairs ? p.n_experts : p.n_pairs) + 1;
+  uint32_t n_touched = p.n_experts < p.n_pairs ? p.n_experts : p.n_pairs;
+  p.n_places = p.n_pairs + 7 * n_touched;
+  p.jobs_max = p.n_pairs / p.job_rows + n_touched + 1;
   p.count = (uint32_t *)cuda_cut(&cutter, 4ull * p.n_experts);
   p.begin = (uint32_t *)cuda_cut(&cutter, 4ull * p.n_experts);
   p.n_jobs = (uint32_t *)cuda_cut(&cutter, 4);
   p.pair_at = (int32_t *)cuda_cut(&cutter, 4ull * p.n_pairs);
-  p.row_of = (int32_t *)cuda_cut(&cutter, 4ull * p.n_pairs);
+  p.row_of = (int32_t *)cuda_cut(&cutter, 4ull * p.n_places);
   p.jobs = (multiply_job *)cuda_cut(&cutter, (uint64_t)p.jobs_max * sizeof(multiply_job));
   plan_inputs(&p, args, &cutter);
   bool f32 = args->down->type == WEFT_TYPE_F32;
-  p.h = cuda_cut(&cutter, f32 ? 4ull * p.n_pairs * p.n_ff : row_tiles_bytes(p.n_pairs, p.n_ff));
-  p.h_back = (float *)cuda_cut(&cutter, 4ull * p.n_pairs);
+  p.h = cuda_cut(&cutter, f32 ? 4ull * p.n_places * p.n_ff : row_tiles_bytes(p.n_places, p.n_ff));
+  p.h_back = (float *)cuda_cut(&cutter, 4ull * p.n_places);
   /* gate_up has been read when down is written */
   uint64_t wide = 2ull * p.n_ff > p.n_in ? 2ull * p.n_ff : p.n_in;
-  p.gate_up = p.down = (float *)cuda_cut(&cutter, 4 * wide * p.n_pairs);
+  p.gate_up = p.down = (float *)cuda_cut(&cutter, 4 * wide * p.n_places);
   uint32_t n_few = args->n_rows < MULTIPLY_RAW_ROWS ? args->n_rows : MULTIPLY_RAW_ROWS;
   p.few_down = (float *)cuda_cut(&cutter, 4ull * n_few * args->k * p.n_in);
   p.n_bytes = cutter.at;
@@ -177,13 +181,33 @@ static multiply_args grouped(const experts_plan *p, const weft_weight *weight, f
   return a;
 }
 
+/* The rows at their places. */
+static weft_status prepare_input(cuda_device *d, const weft_experts_args *args, const experts_plan *p, int type,
+                                 int form) {
+  form_cut cut = form_cut_of(type, p->n_in, 16);
+  prepare_args a;
+  memset(&a, 0, sizeof a);
+  a.type = type;
+  a.x = args->x;
+  a.x_stride = args->x_stride;
+  a.n_rows = args->n_rows;
+  a.n_in = p->n_in;
+  a.n_units = cut.n_units;
+  a.is_tail = cut.is_tail;
+  a.as_matrices = true;
+  a.at = p->pair_at;
+  a.k = args->k;
+  a.out = (uint8_t *)p->x[form];
+  a.back = p->x_back[form];
+  return prepare_rows(d, &a);
+}
+
 /* x W^T for all pairs into columns [column, column + n_out) of gate_up. */
 static weft_status input_side(cuda_device *d, const weft_experts_args *args, experts_plan *p,
                               const weft_weight *weight, uint32_t column, bool *is_prepared) {
   int form = form_of_x(weight->type);
   if (form != 0 && !is_prepared[form]) {
-    weft_status status = multiply_prepare(d, weight->type, args->x, args->x_stride, args->n_rows, p->n_in,
-                                          p->x[form], p->x_back[form]);
+    weft_status status = prepare_input(d, args, p, weight->type, form);
     if (status != WEFT_OK) return status;
     is_prepared[form] = true;
   }
@@ -198,9 +222,11 @@ static weft_status input_side(cuda_device *d, const weft_experts_args *args, exp
 
 static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
   if (args->down->type == WEFT_TYPE_F32) {
-    uint64_t n = (uint64_t)p->n_pairs * p->n_ff;
-    pair_gate_kernel<<<(uint32_t)((n + 255) / 256), 256, 0, d->stream>>>(p->gate_up, (float *)p->h, n, p->n_ff,
-                                                                        args->activation);
+    for (uint32_t first = 0; first < p->n_pairs; first += 65535) {
+      uint32_t n = p->n_pairs - first < 65535 ? p->n_pairs - first : 65535;
+      pair_gate_kernel<<<dim3(cuda_ceil(p->n_ff, 256), n), 256, 0, d->stream>>>(
+          p->gate_up, (float *)p->h, p->pair_at + first, p->n_ff, args->activation);
+    }
     return cuda_launched(d, "gating experts");
   }
   form_cut cut = form_cut_of(args->down->type, p->n_ff, 16);
@@ -215,6 +241,10 @@ static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, 
   a.is_tail = cut.is_tail;
   a.gated = true;
   a.activation = args->activation;
+  a.as_matrices = true;
+  a.at = p->pair_at;
+  a.k = 1;
+  a.from_place = true;
   a.out = (uint8_t *)p->h;
   a.back = p->h_back;
   return prepare_rows(d, &a);

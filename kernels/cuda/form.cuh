@@ -190,10 +190,11 @@ static __device__ __forceinline__ void load_scales(const form_place &p, uint32_t
   }
 }
 
-/* The factors of the lane's elements: value = scale * code - least; both rows, rounded to 16 bits.
- * [1]: the second sixteen elements (Q6_K; the others have one scale for all 32). */
+/* The factors of the lane's elements: value = scale * code + least; both rows, rounded to 16 bits. A code is a
+ * subnormal f16 here, 2^-24 of itself, and the scale is 2^24 times as large: so codes need no conversion.
+ * scale[r][1]: the second sixteen elements (Q6_K; the others have one scale for all 32). */
 struct lane_factors {
-  uint32_t scale[2][2], least[2];
+  uint32_t scale[2][2], least[2][2];
 };
 
 static __device__ __forceinline__ uint32_t twice_f16(float v) {
@@ -217,25 +218,33 @@ static __device__ __forceinline__ void super_scale(const uint4 &row, uint32_t ha
   *least = half == 0 ? b & 63u : d >> 4 | b >> 6 << 4;
 }
 
-/* `raise` is a power of two that puts the weight's largest values near the top of f16's range. */
+/* Scale and least of codes that stand for code - offset. */
+static __device__ __forceinline__ void offset_factors(float step, float offset, uint32_t *scale, uint32_t *least) {
+  __half rounded = __float2half_rn(step);
+  *scale = twice_f16(__half2float(rounded));
+  *least = twice_f16(__half2float(rounded) * (-offset * 0x1p-24f));
+}
+
+/* `raise` is a power of two that puts the weight's largest scale near the top of f16's range (raise_exponent). */
 template <int T>
 static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, uint32_t half,
                                                     uint32_t c, float raise, lane_factors &out) {
+  float up = raise * 0x1p24f;
   if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       uint32_t scale, least;
       super_scale(in.row[r], half, c, &scale, &least);
-      out.scale[r][0] = twice_f16(half_bits(in.row[r].x & 0xFFFFu) * raise * (float)scale);
-      out.least[r] = twice_f16(-(half_bits(in.row[r].x >> 16) * raise * (float)least));
+      out.scale[r][0] = twice_f16(half_bits(in.row[r].x & 0xFFFFu) * up * (float)scale);
+      out.least[r][0] = twice_f16(-(half_bits(in.row[r].x >> 16) * raise * (float)least));
     }
   } else if constexpr (T == WEFT_TYPE_Q6_K) {
-    float d[2] = {half_bits(in.row[0].z) * raise, half_bits(in.row[0].w) * raise};
+    float d[2] = {half_bits(in.row[0].z) * up, half_bits(in.row[0].w) * up};
     uint32_t s[2] = {in.row[0].x, in.row[0].y};
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      out.scale[r][0] = twice_f16(d[r] * (float)(int8_t)(s[r] & 0xFFu));
-      out.scale[r][1] = twice_f16(d[r] * (float)(int8_t)(s[r] >> 8));
+      offset_factors(d[r] * (float)(int8_t)(s[r] & 0xFFu), 32.0f, &out.scale[r][0], &out.least[r][0]);
+      offset_factors(d[r] * (float)(int8_t)(s[r] >> 8), 32.0f, &out.scale[r][1], &out.least[r][1]);
     }
   } else if constexpr (T == WEFT_TYPE_MXFP4) {
 #pragma unroll
@@ -245,8 +254,9 @@ static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, ui
       out.scale[r][0] = bits | bits << 16;
     }
   } else if constexpr (form_bits(T) != 16) {
-    out.scale[0][0] = twice_f16(half_bits(in.row[0].x & 0xFFFFu) * raise);
-    out.scale[1][0] = twice_f16(half_bits(in.row[0].x >> 16) * raise);
+    constexpr float offset = T == WEFT_TYPE_Q4_0 ? 8.0f : T == WEFT_TYPE_Q5_0 ? 16.0f : 128.0f;
+    offset_factors(half_bits(in.row[0].x & 0xFFFFu) * up, offset, &out.scale[0][0], &out.least[0][0]);
+    offset_factors(half_bits(in.row[0].x >> 16) * up, offset, &out.scale[1][0], &out.least[1][0]);
   }
 }
 
@@ -272,20 +282,8 @@ static __device__ __forceinline__ uint32_t mx_pair(uint32_t code, uint32_t scale
   return of_bf162(__hmul2(raised, as_bf162(scale)));
 }
 
-/* f16 1024 + code -> scale * (code - offset) [+ least] */
-template <int T>
-static __device__ __forceinline__ uint32_t value_pair(uint32_t raised, uint32_t scale,
-                                                      uint32_t least) {
-  constexpr unsigned short offset = T == WEFT_TYPE_Q4_0   ? 0x6408  /* 1024 + 8 */
-                                    : T == WEFT_TYPE_Q5_0 ? 0x6410  /* 1024 + 16 */
-                                    : T == WEFT_TYPE_Q6_K ? 0x6420  /* 1024 + 32 */
-                                    : T == WEFT_TYPE_Q8_0 ? 0x6480  /* 1024 + 128 */
-                                                          : 0x6400; /* 1024 */
-  __half2 code = __hsub2(as_half2(raised), as_half2((uint32_t)offset << 16 | offset));
-  if (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
-    return of_half2(__hfma2(code, as_half2(scale), as_half2(least)));
-  }
-  return of_half2(__hmul2(code, as_half2(scale)));
+static __device__ __forceinline__ uint32_t value_pair(uint32_t codes, uint32_t scale, uint32_t least) {
+  return of_half2(__hfma2(as_half2(codes), as_half2(scale), as_half2(least)));
 }
 
 static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i) {
@@ -307,30 +305,35 @@ static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const 
     out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
     return;
   }
-  uint32_t scale = f.scale[r][T == WEFT_TYPE_Q6_K ? i / 2 : 0], least = f.least[r];
+  constexpr bool two = T == WEFT_TYPE_Q6_K;
+  uint32_t scale = f.scale[r][two ? i / 2 : 0], least = f.least[r][two ? i / 2 : 0];
   if (bits == 8) {
     const uint4 &v = in.code[i / 2 * 2 + r];
 #pragma unroll
     for (int w = 0; w < 2; w++) {
       uint32_t codes = word_of(v, i % 2 * 2 + w) ^ 0x80808080u;
-      out[2 * w] = value_pair<T>(__byte_perm(codes, 0x64646464u, 0x4140), scale, least);
-      out[2 * w + 1] = value_pair<T>(__byte_perm(codes, 0x64646464u, 0x4342), scale, least);
+      out[2 * w] = value_pair(__byte_perm(codes, 0, 0x4140), scale, least);
+      out[2 * w + 1] = value_pair(__byte_perm(codes, 0, 0x4342), scale, least);
     }
     return;
   }
   uint32_t word = word_of(in.code[r], i);
+  if (T == WEFT_TYPE_MXFP4) {
+#pragma unroll
+    for (int p = 0; p < 4; p++) out[p] = mx_pair(word >> (4 * p) & 0x000F000Fu, scale);
+    return;
+  }
+  /* odd pairs stay four bits up, for a sixteenth of the scale: one shift less */
+  uint32_t low_scale = of_half2(__hmul2(as_half2(scale), as_half2(0x2C002C00u)));
 #pragma unroll
   for (int p = 0; p < 4; p++) {
-    uint32_t code = word >> (4 * p) & 0x000F000Fu;
-    if (T == WEFT_TYPE_MXFP4) {
-      out[p] = mx_pair(code, scale);
-      continue;
-    }
+    const int up = p % 2 * 4;
+    uint32_t code = (p < 2 ? word : word >> 8) & 0x000F000Fu << up;
     if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K)
-      code |= moved(in.high[r], 4 - (4 * i + p)) & 0x00100010u;
+      code |= moved(in.high[r], 4 + up - (4 * i + p)) & 0x00100010u << up;
     if (T == WEFT_TYPE_Q6_K)
-      code |= moved(in.high[2 * r + i / 2], 4 - 2 * (4 * (i % 2) + p)) & 0x00300030u;
-    out[p] = value_pair<T>(code | 0x64006400u, scale, least);
+      code |= moved(in.high[2 * r + i / 2], 4 + up - 2 * (4 * (i % 2) + p)) & 0x00300030u << up;
+    out[p] = value_pair(code, p % 2 == 0 ? scale : low_scale, least);
   }
 }
 
@@ -366,21 +369,21 @@ static __device__ __forceinline__ int lift_of(uint32_t most_bits) {
   return max(-100, min(100, lift));
 }
 
-/* The power of two of a weight: its largest value becomes about 2^13. Exact in f32. */
+/* The power of two of a weight: 2^24 times its largest scale becomes about 2^14. Exact in f32. */
 static __device__ __forceinline__ int raise_exponent(int type, const form_header *header) {
   float most = __uint_as_float(header->most_scale), least = __uint_as_float(header->most_least);
   switch (type) {
-    case WEFT_TYPE_Q8_0: most *= 128.0f; break;
-    case WEFT_TYPE_Q4_0: most *= 8.0f; break;
-    case WEFT_TYPE_Q5_0: most *= 16.0f; break;
-    case WEFT_TYPE_Q4_K: most *= 63.0f * 15.0f; break;
-    case WEFT_TYPE_Q5_K: most *= 63.0f * 31.0f; break;
-    case WEFT_TYPE_Q6_K: most *= 128.0f * 32.0f; break;
+    case WEFT_TYPE_Q8_0:
+    case WEFT_TYPE_Q4_0:
+    case WEFT_TYPE_Q5_0: break;
+    case WEFT_TYPE_Q4_K:
+    case WEFT_TYPE_Q5_K: most *= 63.0f; break;
+    case WEFT_TYPE_Q6_K: most *= 128.0f; break;
     default: return 0;
   }
-  most = fmaxf(most, least * 63.0f);
+  most = fmaxf(most, least * 63.0f * 0x1p-24f);
   if (!(most > 0.0f) || isinf(most)) return 0;
-  return 12 - ilogbf(most);
+  return -10 - ilogbf(most);
 }
 
 #endif

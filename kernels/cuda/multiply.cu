@@ -8,12 +8,9 @@
 
 enum {
   SEGMENTS_MAX = 8,       /* part of the numerics: see multiply_shape */
-  FEW_ROWS_DENSE = 32,    /* up to here the kernel for few rows is taken, several times if need be */
-  STREAM_ROWS = 32,       /* and up to here, with many outputs, the one that keeps rows at hand */
-  STREAM_TILES = 2048,
+  FEW_ROWS = 8,           /* up to here the kernel for few rows is taken */
   RAW_TILES = 1536,       /* more blocks than this would each prepare the rows again */
-  MANY_ROWS_PER_JOB = 64, /* width of the kernel for many rows, of jobs */
-  JOBS_MAX = 65535
+  MANY_ROWS = 64          /* most rows of a job */
 };
 
 uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in) {
@@ -35,7 +32,7 @@ void multiply_shape(multiply_args *args, int type, uint32_t n_in, uint32_t n_out
 }
 
 weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t x_stride, uint32_t n_rows,
-                             uint32_t n_in, void *prepared, float *back) {
+                             uint32_t n_in, bool as_matrices, void *prepared, float *back) {
   form_cut cut = form_cut_of(type, n_in, 16);
   prepare_args args;
   memset(&args, 0, sizeof args);
@@ -46,16 +43,21 @@ weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t 
   args.n_in = n_in;
   args.n_units = cut.n_units;
   args.is_tail = n_in % 128 != 0 && n_in % 128 <= 64 ? 1 : 0;
+  args.as_matrices = as_matrices;
   args.out = (uint8_t *)prepared;
   args.back = back;
   return prepare_rows(d, &args);
 }
 
+bool multiply_as_matrices(uint32_t n_rows) {
+  return n_rows > FEW_ROWS;
+}
+
+/* A weight is turned into operands once per job: rather one job with room to spare than two. */
 uint32_t multiply_job_rows(int type, uint64_t n_rows, uint64_t n_matrices) {
   uint64_t mean = (n_rows + n_matrices - 1) / n_matrices;
-  uint32_t rows = mean <= 6 ? 8 : mean <= 24 ? 16 : mean <= 48 ? 32 : MANY_ROWS_PER_JOB;
+  uint32_t rows = mean <= 3 ? 8 : mean <= 8 ? 16 : mean <= 20 ? 32 : MANY_ROWS;
   if (type == WEFT_TYPE_F32) rows = mean <= 1 ? 1 : mean <= 14 ? 8 : 64;
-  while (n_rows / rows + n_matrices > JOBS_MAX) rows *= 2; /* refused by the kernels beyond their width */
   return rows;
 }
 
@@ -70,28 +72,16 @@ static uint32_t count_tiles(const multiply_args *args) {
   return n;
 }
 
-static weft_status multiply_dense_rows(cuda_device *d, const multiply_args *args) {
-  if (args->raw.x != NULL) return multiply_few(d, args, args->n_rows);
-  if (args->n_rows <= STREAM_ROWS && count_tiles(args) >= STREAM_TILES && multiply_stream_fits(args, args->n_rows))
-    return multiply_stream(d, args, args->n_rows);
-  if (args->n_rows <= FEW_ROWS_DENSE) return multiply_few(d, args, args->n_rows);
-  return multiply_many(d, args);
-}
-
 weft_status multiply(cuda_device *d, const multiply_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   if (args->type == WEFT_TYPE_F32) return multiply_f32(d, args);
-  if (args->ids != NULL) return multiply_few(d, args, 1);
-  if (args->jobs == NULL) return multiply_dense_rows(d, args);
-  if (args->job_rows > MANY_ROWS_PER_JOB) return WEFT_E_TOO_LARGE;
-  if (args->job_rows == MANY_ROWS_PER_JOB) return multiply_many(d, args);
-  if (multiply_stream_fits(args, args->job_rows)) return multiply_stream(d, args, args->job_rows);
-  return multiply_few(d, args, args->job_rows);
+  if (args->jobs != NULL) return multiply_many(d, args, args->job_rows);
+  if (args->ids != NULL || !multiply_as_matrices(args->n_rows)) return multiply_few(d, args);
+  return multiply_many(d, args, args->n_rows);
 }
 
 weft_status cuda_multiply_setup(cuda_device *d) {
-  weft_status status = multiply_many_setup(d);
-  return status == WEFT_OK ? multiply_stream_setup(d) : status;
+  return multiply_many_setup(d);
 }
 
 /* ---- dense products from f32 rows ----------------------------------------------------------------------- */
@@ -125,8 +115,8 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
     float *back = (float *)(void *)((uint8_t *)scratch + cuda_align(n_tiles * a.n_units * 2048));
     a.x = scratch;
     a.x_back = back;
-    weft_status status = multiply_prepare(d, weight->type, x, x_stride, n_rows,
-                                          weight->n_in, scratch, back);
+    weft_status status = multiply_prepare(d, weight->type, x, x_stride, n_rows, weight->n_in,
+                                          multiply_as_matrices(n_rows), scratch, back);
     if (status != WEFT_OK) return status;
   }
   return multiply(d, &a);
@@ -182,8 +172,8 @@ weft_status weft_cuda_matmul(weft_device *device, const weft_matmul_args *args) 
       if (prepared[form] == NULL) {
         prepared[form] = cuda_cut(&cutter, (uint64_t)cuda_ceil(args->n_rows, 8) * a.n_units * 2048);
         back[form] = (float *)cuda_cut(&cutter, 4ull * args->n_rows);
-        status = multiply_prepare(d, a.type, args->x, args->x_stride,
-                                  args->n_rows, n_in, prepared[form], back[form]);
+        status = multiply_prepare(d, a.type, args->x, args->x_stride, args->n_rows, n_in,
+                                  multiply_as_matrices(args->n_rows), prepared[form], back[form]);
       }
       a.x = prepared[form];
       a.x_back = back[form];

@@ -4,7 +4,8 @@
  * Rows are first prepared: rounded to 16 bits (bf16 where the weight is bf16 or MXFP4; else f16, times a
  * power of two that puts the row's largest number near the top of f16's range) and laid out for the
  * matrix units:
- *   [tile of 8 rows][128 inputs][i < 4][lane = 4 (row % 8) + c][8 numbers: inputs 32 c + 8 i ..]
+ *   few rows   [tile of 8 rows][128 inputs][i < 4][lane = 4 (row % 8) + c][8 numbers: inputs 32 c + 8 i ..]
+ *   matrices   [tile of 8 rows][128 inputs][i < 4][j < 4][row % 8][c < 4][2 numbers: inputs 32 c + 8 i + 2 j ..]
  * with the rule of form.cuh for a last 64.
  *
  * Numerics. Inputs are summed in segments (a function of the number of inputs): within one, products of
@@ -17,7 +18,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/form.cuh"
 
-/* Some rows of one expert: sorted pairs [first, first + n). */
+/* Some rows of one expert: places [first, first + n); first is a multiple of 8. */
 typedef struct multiply_job {
   uint32_t matrix, first, n;
 } multiply_job;
@@ -38,12 +39,13 @@ typedef struct multiply_raw {
 } multiply_raw;
 
 /* Up to three weights of one type and one n_in. Rows: without jobs and ids one matrix, rows 0 .. n_rows; with
- * ids every pair p is a job of its own, matrix ids[p], row p / pairs_per_row; with jobs as listed. */
+ * ids every pair p is a job of its own, matrix ids[p], row p / pairs_per_row; with jobs as listed, the row of a
+ * place prepared there (F32: row_of[place]). */
 typedef struct multiply_args {
   multiply_weight weight[WEFT_MATMUL_MAX];
   uint32_t n_weights;
   int type;
-  const void *x;       /* prepared; F32: the rows as they are */
+  const void *x;       /* prepared, in the form that multiply_as_matrices says; F32: the rows as they are */
   const float *x_back; /* [rows] powers of two that undo the preparation; F32: NULL */
   uint64_t x_stride;   /* F32 only */
   uint32_t n_in, n_rows;
@@ -53,7 +55,7 @@ typedef struct multiply_args {
   const uint32_t *n_jobs;   /* device */
   uint32_t jobs_max;
   uint32_t job_rows;        /* most rows of a job: how the list was made */
-  const int32_t *row_of;    /* device: x row of a sorted pair; NULL: the pair itself */
+  const int32_t *row_of;    /* device, F32 only: x row of a place; NULL: the place itself */
   const int32_t *ids;       /* device */
   uint32_t pairs_per_row, n_matrices;
   multiply_raw raw;
@@ -67,7 +69,9 @@ bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in);
 uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in);
 /* Rows of x in the form that weights of `type` want. */
 weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t x_stride, uint32_t n_rows,
-                             uint32_t n_in, void *prepared, float *back);
+                             uint32_t n_in, bool as_matrices, void *prepared, float *back);
+/* The form that so many rows of a dense product want; jobs want matrices. */
+bool multiply_as_matrices(uint32_t n_rows);
 /* Fills what depends on type and n_in. */
 void multiply_shape(multiply_args *args, int type, uint32_t n_in, uint32_t n_out);
 /* Rows per job that suit so many rows per matrix. */
@@ -79,16 +83,13 @@ uint64_t multiply_dense_bytes(const weft_weight *weight, uint32_t n_rows);
 weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const float *x, uint64_t x_stride,
                            uint32_t n_rows, float *y, uint64_t y_stride, void *scratch);
 
-/* The kernels' launchers. */
-weft_status multiply_few(cuda_device *d, const multiply_args *args, uint32_t rows);
-weft_status multiply_many(cuda_device *d, const multiply_args *args);
+/* The kernels' launchers. rows: most of a job. */
+weft_status multiply_few(cuda_device *d, const multiply_args *args);
+weft_status multiply_many(cuda_device *d, const multiply_args *args, uint32_t rows);
 weft_status multiply_many_setup(cuda_device *d);
-bool multiply_stream_fits(const multiply_args *args, uint32_t rows);
-weft_status multiply_stream(cuda_device *d, const multiply_args *args, uint32_t rows);
-weft_status multiply_stream_setup(cuda_device *d);
 weft_status multiply_f32(cuda_device *d, const multiply_args *args);
 
-/* Rows of the last 8 that a block of the given width starts at, and how many it has. */
+/* Job `index`; without jobs rows are cut into jobs of the given width. */
 static __device__ __forceinline__ bool job_of(const multiply_args &a, uint32_t index, uint32_t width,
                                               multiply_job *job) {
   if (a.ids != NULL) {

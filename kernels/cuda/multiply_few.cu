@@ -201,45 +201,29 @@ static __global__ void __launch_bounds__(256) few_kernel(const __grid_constant__
 
 template <int T, int NT, bool RAW>
 static weft_status launch(cuda_device *d, const multiply_args &a) {
-  uint32_t n_tiles = 0, n_slots = 8 / a.n_segments, width = 8 * NT;
+  uint32_t n_tiles = 0, n_slots = 8 / a.n_segments, n_warps = n_slots * a.n_segments;
   for (uint32_t w = 0; w < a.n_weights; w++) n_tiles += a.weight[w].n_tiles;
-  bool listed = a.jobs != NULL || a.ids != NULL;
-  uint32_t n_jobs = listed ? a.jobs_max : cuda_ceil(a.n_rows, width), n_warps = n_slots * a.n_segments;
-  uint32_t bytes = n_warps * NT * 512 + (RAW ? (listed ? 1 : a.n_rows) * a.n_units * 256 : 0);
-
-  multiply_args step = a;
-  for (uint32_t first = 0; first < n_jobs; first += 65535) {
-    uint32_t n = n_jobs - first < 65535 ? n_jobs - first : 65535;
-    few_kernel<T, NT, RAW><<<dim3(cuda_ceil(n_tiles, n_slots), n), 32 * n_warps, bytes, d->stream>>>(step);
-    if (listed) break; /* jobs_max stays below 65536 (multiply_job_rows) */
-    uint64_t rows = (uint64_t)n * width;
-    step.x = (const uint8_t *)step.x + rows / 8 * a.n_units * 2048;
-    step.x_back += rows;
-    step.n_rows -= rows < step.n_rows ? (uint32_t)rows : step.n_rows;
-    for (uint32_t w = 0; w < a.n_weights; w++) step.weight[w].y += rows * a.weight[w].y_stride;
-  }
+  uint32_t n_jobs = a.ids != NULL ? a.jobs_max : 1, bytes = n_warps * NT * 512 + (RAW ? a.n_units * 256 : 0);
+  few_kernel<T, NT, RAW><<<dim3(cuda_ceil(n_tiles, n_slots), n_jobs), 32 * n_warps, bytes, d->stream>>>(a);
   return cuda_launched(d, "a product of few rows");
 }
 
 template <int T>
-static weft_status launch_rows(cuda_device *d, const multiply_args &a, uint32_t rows) {
-  if (a.raw.x != NULL) return launch<T, 1, true>(d, a);
-  if (rows <= 8) return launch<T, 1, false>(d, a);
-  if (rows <= 16) return launch<T, 2, false>(d, a);
-  return launch<T, 4, false>(d, a);
+static weft_status launch_rows(cuda_device *d, const multiply_args &a) {
+  return a.raw.x != NULL ? launch<T, 1, true>(d, a) : launch<T, 1, false>(d, a);
 }
 
-weft_status multiply_few(cuda_device *d, const multiply_args *args, uint32_t rows) {
+weft_status multiply_few(cuda_device *d, const multiply_args *args) {
   switch (args->type) {
-    case WEFT_TYPE_F16: return launch_rows<WEFT_TYPE_F16>(d, *args, rows);
-    case WEFT_TYPE_BF16: return launch_rows<WEFT_TYPE_BF16>(d, *args, rows);
-    case WEFT_TYPE_Q8_0: return launch_rows<WEFT_TYPE_Q8_0>(d, *args, rows);
-    case WEFT_TYPE_Q4_0: return launch_rows<WEFT_TYPE_Q4_0>(d, *args, rows);
-    case WEFT_TYPE_Q5_0: return launch_rows<WEFT_TYPE_Q5_0>(d, *args, rows);
-    case WEFT_TYPE_MXFP4: return launch_rows<WEFT_TYPE_MXFP4>(d, *args, rows);
-    case WEFT_TYPE_Q4_K: return launch_rows<WEFT_TYPE_Q4_K>(d, *args, rows);
-    case WEFT_TYPE_Q5_K: return launch_rows<WEFT_TYPE_Q5_K>(d, *args, rows);
-    case WEFT_TYPE_Q6_K: return launch_rows<WEFT_TYPE_Q6_K>(d, *args, rows);
+    case WEFT_TYPE_F16: return launch_rows<WEFT_TYPE_F16>(d, *args);
+    case WEFT_TYPE_BF16: return launch_rows<WEFT_TYPE_BF16>(d, *args);
+    case WEFT_TYPE_Q8_0: return launch_rows<WEFT_TYPE_Q8_0>(d, *args);
+    case WEFT_TYPE_Q4_0: return launch_rows<WEFT_TYPE_Q4_0>(d, *args);
+    case WEFT_TYPE_Q5_0: return launch_rows<WEFT_TYPE_Q5_0>(d, *args);
+    case WEFT_TYPE_MXFP4: return launch_rows<WEFT_TYPE_MXFP4>(d, *args);
+    case WEFT_TYPE_Q4_K: return launch_rows<WEFT_TYPE_Q4_K>(d, *args);
+    case WEFT_TYPE_Q5_K: return launch_rows<WEFT_TYPE_Q5_K>(d, *args);
+    case WEFT_TYPE_Q6_K: return launch_rows<WEFT_TYPE_Q6_K>(d, *args);
     default: return WEFT_E_UNSUPPORTED;
   }
 }

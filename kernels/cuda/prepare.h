@@ -13,8 +13,14 @@ typedef struct prepare_args {
   uint32_t n_rows, n_in, n_units, is_tail;
   bool gated; /* an element is act(x[i]) * x[i + n_in] */
   weft_activation activation;
+  bool as_matrices; /* the second form of multiply.h */
+  /* Row r goes to places at[r k] .. at[r k + k - 1] (negative: nowhere); NULL: to r. from_place: it also comes from
+   * there, k = 1. */
+  const int32_t *at;
+  uint32_t k;
+  bool from_place;
   uint8_t *out;
-  float *back;
+  float *back; /* [places] */
 } prepare_args;
 
 weft_status prepare_rows(cuda_device *d, const prepare_args *args);
