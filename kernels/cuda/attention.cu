@@ -116,6 +116,8 @@ static weft_status make_tables(cuda_device *d, const weft_attention_args *args, 
   k->n_items = cut.n_items;
   k->n_merges = cut.n_merges;
   k->group = cut.group;
+  k->per_group = ((1ull << 32) + cut.group - 1) / cut.group;
+  k->wide = ((uintptr_t)args->q & 15u) == 0 && args->q_stride % 4 == 0;
   k->part = (float *)args->scratch;
   k->part_stride = cut.n_part_rows * (args->kv.head_dim + 2);
   *tiled = cut.tiled ? cut.queries : 0;

@@ -29,9 +29,16 @@ typedef struct attention_kernel_args {
   const attention_item *items;           /* device */
   const attention_merge *merges;
   uint32_t n_items, n_merges, group;
+  uint64_t per_group; /* f / group = f * per_group >> 32 */
+  bool wide;          /* queries may be read 16 bytes at a time */
   float *part; /* [kv head][rows][head_dim + 2]: out, max, sum; NULL: nothing is split */
   uint64_t part_stride; /* floats per kv head */
 } attention_kernel_args;
+
+/* The row of query f; exact while f * group stays below 2^32. */
+static __device__ __forceinline__ uint32_t row_of_query(const attention_kernel_args &k, uint32_t f) {
+  return (uint32_t)(f * k.per_group >> 32);
+}
 
 /* Positions [first, end) that row i of the segment sees. */
 static __device__ __forceinline__ void visible(const weft_attention_segment &s, uint32_t window, uint32_t i,
@@ -41,16 +48,27 @@ static __device__ __forceinline__ void visible(const weft_attention_segment &s, 
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
 }
 
+/* Where a key lies: in a page of the pool, or among the segment's own rows. The page is looked up apart from its use, so
+ * that nobody waits for it. */
+static __device__ __forceinline__ bool is_own_key(const weft_attention_segment &s, uint32_t position) {
+  return s.canvas && position >= s.kv_len;
+}
+
+static __device__ __forceinline__ uint32_t page_of_key(const weft_attention_args &a, const weft_attention_segment &s,
+                                                       uint32_t position) {
+  return is_own_key(s, position) ? 0 : s.table[position / a.kv.block_tokens];
+}
+
 /* The stored key (or value) at a position that some row sees; vector: its bytes. */
 static __device__ __forceinline__ const uint8_t *key_at(const weft_attention_args &a,
                                                         const weft_attention_segment &s, uint32_t head,
-                                                        uint32_t position, bool is_value, uint64_t vector) {
-  if (s.canvas && position >= s.kv_len) {
+                                                        uint32_t position, uint64_t page, bool is_value,
+                                                        uint64_t vector) {
+  if (is_own_key(s, position)) {
     uint64_t own = (uint64_t)(s.first_row - a.own_first) + (position - s.kv_len);
     const uint8_t *base = (const uint8_t *)(is_value ? a.own_v : a.own_k);
     return base + (own * a.kv.n_kv_heads + head) * vector;
   }
-  uint64_t page = s.table[position / a.kv.block_tokens];
   uint64_t offset = (uint64_t)head * a.kv.block_tokens + position % a.kv.block_tokens;
   return (const uint8_t *)a.kv.base + page * a.kv.page_bytes + (is_value ? a.kv.v_offset : a.kv.k_offset) +
          offset * vector;

@@ -44,8 +44,9 @@ static __device__ __forceinline__ void weigh_chunk(const weft_attention_args &a,
     uint32_t position = base + lane + 32 * j;
     score[j] = -INFINITY;
     if (position >= first && position < end) {
-      const uint8_t *key = key_at(a, s, kv_head, position, false, vector);
-      memory->value[lane + 32 * j] = key_at(a, s, kv_head, position, true, vector);
+      uint64_t page = page_of_key(a, s, position);
+      const uint8_t *key = key_at(a, s, kv_head, position, page, false, vector);
+      memory->value[lane + 32 * j] = key_at(a, s, kv_head, position, page, true, vector);
       score[j] = __fmul_rn(score_of<T>(memory->q, key, a.kv.head_dim), a.scale * 1.44269504088896f);
     }
     most = fmaxf(most, score[j]);

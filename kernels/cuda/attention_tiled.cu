@@ -39,9 +39,10 @@ struct tiled_block {
   float *all_max, *all_sum, *keep, *add, *chunk_max, *chunk_sum;
 };
 
-/* A tile of the sequence keys, keys, ..., values, values, ... of all chunks. */
+/* A tile of the sequence keys, keys, ..., values, values, ... of all chunks. Of the one that is asked for next the
+ * lane knows its key's page. */
 typedef struct tile_cursor {
-  uint32_t chunk, tile, last;
+  uint32_t chunk, tile, last, page;
   bool is_value, at_end;
 } tile_cursor;
 
@@ -69,15 +70,26 @@ static __device__ __forceinline__ void advance(const tiled_block<D, Q> &b, tile_
   if (!at.at_end) enter_chunk<D, Q>(b, at);
 }
 
+template <int D, int Q>
+static __device__ __forceinline__ uint32_t position_of(const tile_cursor &at) {
+  return at.chunk * CHUNK + at.tile * TILE_KEYS + threadIdx.x / 32 * 8 + threadIdx.x % 8;
+}
+
+template <int D, int Q>
+static __device__ __forceinline__ void look_up(const weft_attention_args &a, const tiled_block<D, Q> &b, tile_cursor &at) {
+  uint32_t position = position_of<D, Q>(at);
+  if (!at.at_end && position >= b.first && position < b.end) at.page = page_of_key(a, b.segment, position);
+}
+
 /* Eight keys (or values) per warp. */
 template <int D, int Q>
 static __device__ __forceinline__ void copy_tile(const weft_attention_args &a, const tiled_block<D, Q> &b,
                                                  const tile_cursor &at, __nv_bfloat16 *to) {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  uint32_t position = at.chunk * CHUNK + at.tile * TILE_KEYS + warp * 8 + lane % 8;
+  uint32_t position = position_of<D, Q>(at);
   bool ok = position >= b.first && position < b.end;
   uint64_t from = (uint64_t)(uintptr_t)a.kv.base;
-  if (ok) from = (uint64_t)(uintptr_t)key_at(a, b.segment, b.kv_head, position, at.is_value, 2ull * a.kv.head_dim);
+  if (ok) from = (uint64_t)(uintptr_t)key_at(a, b.segment, b.kv_head, position, at.page, at.is_value, 2ull * a.kv.head_dim);
   uint32_t base = shared_address(to + warp * 8 * tiled_shape<D, Q>::stride);
 #pragma unroll
   for (int step = 0; step < D / 32; step++) {
@@ -89,17 +101,23 @@ static __device__ __forceinline__ void copy_tile(const weft_attention_args &a, c
   }
 }
 
+/* Queries as bf16, eight numbers at a time. */
 template <int D, int Q>
 static __device__ __forceinline__ void load_queries(const attention_kernel_args &k, const tiled_block<D, Q> &b) {
-  for (uint32_t at = threadIdx.x; at < tiled_shape<D, Q>::queries * (D / 2); at += TILED_THREADS) {
-    uint32_t r = at / (D / 2), i = at % (D / 2) * 2, f = b.item.first + r;
-    float low = 0.0f, high = 0.0f;
+  constexpr int n = tiled_shape<D, Q>::queries * (D / 8) / TILED_THREADS;
+#pragma unroll(n < 8 ? n : 8)
+  for (int step = 0; step < n; step++) {
+    uint32_t at = step * TILED_THREADS + threadIdx.x, r = at / (D / 8), i = at % (D / 8) * 8, f = b.item.first + r;
+    float4 low = make_float4(0, 0, 0, 0), high = low;
     if (r < b.item.n) {
-      uint64_t row = (uint64_t)b.segment.first_row + f / k.group;
-      const float *q = k.op.q + row * k.op.q_stride + (uint64_t)(b.kv_head * k.group + f % k.group) * D;
-      low = q[i], high = q[i + 1];
+      uint32_t of = row_of_query(k, f);
+      const float *q = k.op.q + ((uint64_t)b.segment.first_row + of) * k.op.q_stride +
+                       (uint64_t)(b.kv_head * k.group + (f - of * k.group)) * D + i;
+      if (k.wide) low = ((const float4 *)(const void *)q)[0], high = ((const float4 *)(const void *)q)[1];
+      else low = make_float4(q[0], q[1], q[2], q[3]), high = make_float4(q[4], q[5], q[6], q[7]);
     }
-    *(uint32_t *)(void *)(b.q + r * tiled_shape<D, Q>::stride + i) = pair_bf16(low, high);
+    *(uint4 *)(void *)(b.q + r * tiled_shape<D, Q>::stride + i) =
+        make_uint4(pair_bf16(low.x, low.y), pair_bf16(low.z, low.w), pair_bf16(high.x, high.y), pair_bf16(high.z, high.w));
   }
 }
 
@@ -150,42 +168,58 @@ static __device__ __forceinline__ void score_tile(const tiled_block<D, Q> &b, co
   }
 }
 
-/* Weights of a chunk in place of its scores, a warp per query; what joins it to the chunks before. */
+/* Weights of a chunk in place of its scores, a warp for two queries at a time; what joins it to the chunks before. */
 template <int D, int Q>
 static __device__ __forceinline__ void weigh_chunk(const attention_kernel_args &k, const tiled_block<D, Q> &b,
                                                    uint32_t chunk) {
   using shape = tiled_shape<D, Q>;
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (uint32_t r = warp * (shape::queries / 8); r < (warp + 1) * (shape::queries / 8); r++) {
-    uint32_t first = 0, end = 0, base = chunk * CHUNK + lane * 8;
-    if (r < b.item.n) visible(b.segment, k.op.window, (b.item.first + r) / k.group, &first, &end);
-    float *row = b.scores + r * SCORE_STRIDE;
-    float score[8], most = -INFINITY, sum = 0.0f;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, base = chunk * CHUNK + lane * 8;
+#pragma unroll 1
+  for (uint32_t r = warp * (shape::queries / 8); r < (warp + 1) * (shape::queries / 8); r += 2) {
+    float score[2][8], most[2], sum[2];
+    uint4 bits[2];
 #pragma unroll
-    for (int e = 0; e < 8; e++) {
-      score[e] = base + e >= first && base + e < end ? row[lane * 8 + e] : -INFINITY;
-      most = fmaxf(most, score[e]);
-    }
-    most = warp_max(most);
-    __syncwarp();
-    uint32_t bits[4];
+    for (int q = 0; q < 2; q++) {
+      uint32_t first = 0, end = 0;
+      if (r + q < b.item.n) visible(b.segment, k.op.window, row_of_query(k, b.item.first + r + q), &first, &end);
+      const float4 *row = (const float4 *)(const void *)(b.scores + (r + q) * SCORE_STRIDE + lane * 8);
+      float4 low = row[0], high = row[1];
+      const float in[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      most[q] = -INFINITY;
 #pragma unroll
-    for (int e = 0; e < 8; e += 2) {
-      float low = score[e] == -INFINITY ? 0.0f : exp2f(score[e] - most);
-      float high = score[e + 1] == -INFINITY ? 0.0f : exp2f(score[e + 1] - most);
-      bits[e / 2] = pair_bf16(low, high);
-      sum = __fadd_rn(sum, __uint_as_float(bits[e / 2] << 16));
-      sum = __fadd_rn(sum, __uint_as_float(bits[e / 2] & 0xFFFF0000u));
+      for (int e = 0; e < 8; e++) {
+        score[q][e] = base + e >= first && base + e < end ? in[e] : -INFINITY;
+        most[q] = fmaxf(most[q], score[q][e]);
+      }
     }
-    *(uint4 *)(void *)((uint8_t *)(void *)row + lane * 16) = make_uint4(bits[0], bits[1], bits[2], bits[3]);
-    sum = warp_sum(sum);
-    if (lane == 0) {
-      float keep, add, all = b.all_max[r];
-      join_factors(all, most, &all, &keep, &add);
-      b.all_max[r] = all;
-      b.all_sum[r] = joined(b.all_sum[r], keep, sum, add);
-      b.keep[r] = keep, b.add[r] = add;
-      b.chunk_max[r] = most, b.chunk_sum[r] = sum;
+    most[0] = warp_max(most[0]), most[1] = warp_max(most[1]);
+#pragma unroll
+    for (int q = 0; q < 2; q++) {
+      uint32_t pair[4];
+      sum[q] = 0.0f;
+#pragma unroll
+      for (int e = 0; e < 8; e += 2) {
+        float low = score[q][e] == -INFINITY ? 0.0f : exp2f(score[q][e] - most[q]);
+        float high = score[q][e + 1] == -INFINITY ? 0.0f : exp2f(score[q][e + 1] - most[q]);
+        pair[e / 2] = pair_bf16(low, high);
+        sum[q] = __fadd_rn(sum[q], __uint_as_float(pair[e / 2] << 16));
+        sum[q] = __fadd_rn(sum[q], __uint_as_float(pair[e / 2] & 0xFFFF0000u));
+      }
+      bits[q] = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+    }
+    __syncwarp(); /* all have read */
+#pragma unroll
+    for (int q = 0; q < 2; q++)
+      *(uint4 *)(void *)((uint8_t *)(void *)(b.scores + (r + q) * SCORE_STRIDE) + lane * 16) = bits[q];
+    sum[0] = warp_sum(sum[0]), sum[1] = warp_sum(sum[1]);
+    if (lane < 2) {
+      uint32_t q = r + lane;
+      float keep, add, all = b.all_max[q], m = lane == 0 ? most[0] : most[1], l = lane == 0 ? sum[0] : sum[1];
+      join_factors(all, m, &all, &keep, &add);
+      b.all_max[q] = all;
+      b.all_sum[q] = joined(b.all_sum[q], keep, l, add);
+      b.keep[q] = keep, b.add[q] = add;
+      b.chunk_max[q] = m, b.chunk_sum[q] = l;
     }
   }
 }
@@ -226,8 +260,9 @@ static __device__ __forceinline__ void store_out(const attention_kernel_args &k,
     uint32_t r = warp / shape::warps_d * 16 + lane / 4 + 8 * h, f = b.item.first + r;
     if (r >= b.item.n) continue;
     bool split = b.item.part_step > 0;
-    uint64_t row = (uint64_t)b.segment.first_row + f / k.group;
-    float *to = k.op.out + row * k.op.out_stride + (uint64_t)(b.kv_head * k.group + f % k.group) * D;
+    uint32_t i = row_of_query(k, f);
+    float *to = k.op.out + ((uint64_t)b.segment.first_row + i) * k.op.out_stride +
+                (uint64_t)(b.kv_head * k.group + (f - i * k.group)) * D;
     if (split) {
       to = k.part + b.kv_head * k.part_stride + (uint64_t)(b.item.part + r * b.item.part_step) * (D + 2);
       if (dim == 0) to[D] = b.chunk_max[r], to[D + 1] = b.chunk_sum[r];
@@ -270,17 +305,19 @@ static __global__ void __launch_bounds__(TILED_THREADS, 1) tiled_kernel(const __
   tiled_block<D, Q> b;
   if (k.items[blockIdx.x].n == 0) return; /* void */
   open_block<D, Q>(k, memory, b);
-  load_queries<D, Q>(k, b);
-  tile_cursor at = {b.item.chunk, 0, 0, false, false}, ask;
+  tile_cursor at = {b.item.chunk, 0, 0, 0, false, false}, ask;
   enter_chunk<D, Q>(b, at);
   ask = at;
+  look_up<D, Q>(k.op, b, ask);
   for (int i = 0; i + 1 < shape::ring; i++) {
     if (!ask.at_end) {
       copy_tile<D, Q>(k.op, b, ask, b.ring + i * TILE_KEYS * shape::stride);
       advance<D, Q>(b, ask);
+      look_up<D, Q>(k.op, b, ask);
     }
     copies_commit();
   }
+  load_queries<D, Q>(k, b);
   float out[n_sums][4], all[n_sums][4];
 #pragma unroll
   for (int i = 0; i < 4 * n_sums; i++) out[i / 4][i % 4] = all[i / 4][i % 4] = 0.0f;
@@ -294,6 +331,7 @@ static __global__ void __launch_bounds__(TILED_THREADS, 1) tiled_kernel(const __
     if (!ask.at_end) {
       copy_tile<D, Q>(k.op, b, ask, b.ring + (turn + shape::ring - 1) % shape::ring * TILE_KEYS * shape::stride);
       advance<D, Q>(b, ask);
+      look_up<D, Q>(k.op, b, ask);
     }
     copies_commit();
     const __nv_bfloat16 *tile = b.ring + turn * TILE_KEYS * shape::stride;

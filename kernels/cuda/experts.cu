@@ -19,7 +19,6 @@ enum { GROUP_THREADS = 1024 };
 typedef struct group_args {
   const int32_t *ids;
   uint32_t n_pairs, k, n_experts, job_rows, jobs_max;
-  uint32_t *count, *begin; /* [n_experts] */
   int32_t *pair_at;        /* [n_pairs] places; -1: no such expert */
   int32_t *row_of;         /* [places] */
   multiply_job *jobs;
@@ -28,22 +27,24 @@ typedef struct group_args {
 
 /* One block. Within an expert pairs come in any order: no result depends on it. */
 static __global__ void __launch_bounds__(GROUP_THREADS) group_kernel(const group_args a) {
+  extern __shared__ uint32_t count[]; /* [n_experts], then where each begins */
   __shared__ uint32_t n_places, n_jobs;
-  for (uint32_t e = threadIdx.x; e < a.n_experts; e += GROUP_THREADS) a.count[e] = 0;
+  uint32_t *begin = count + a.n_experts;
+  for (uint32_t e = threadIdx.x; e < a.n_experts; e += GROUP_THREADS) count[e] = 0;
   if (threadIdx.x == 0) n_places = n_jobs = 0;
   __syncthreads();
   for (uint32_t p = threadIdx.x; p < a.n_pairs; p += GROUP_THREADS) {
     int32_t e = a.ids[p];
     bool exists = e >= 0 && (uint32_t)e < a.n_experts;
-    a.pair_at[p] = exists ? (int32_t)atomicAdd(&a.count[e], 1u) : -1;
+    a.pair_at[p] = exists ? (int32_t)atomicAdd(&count[e], 1u) : -1;
   }
   __syncthreads();
   for (uint32_t e = threadIdx.x; e < a.n_experts; e += GROUP_THREADS) {
-    uint32_t n = a.count[e];
+    uint32_t n = count[e];
     if (n == 0) continue;
     uint32_t first = atomicAdd(&n_places, (n + 7) / 8 * 8), n_own = (n + a.job_rows - 1) / a.job_rows;
     uint32_t at = atomicAdd(&n_jobs, n_own);
-    a.begin[e] = first;
+    begin[e] = first;
     for (uint32_t j = 0; j < n_own && at + j < a.jobs_max; j++) {
       multiply_job job = {e, first + j * a.job_rows, min(a.job_rows, n - j * a.job_rows)};
       a.jobs[at + j] = job;
@@ -53,7 +54,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS) group_kernel(const group
   if (threadIdx.x == 0) *a.n_jobs = min(n_jobs, a.jobs_max);
   for (uint32_t p = threadIdx.x; p < a.n_pairs; p += GROUP_THREADS) {
     if (a.pair_at[p] < 0) continue;
-    int32_t at = a.pair_at[p] + (int32_t)a.begin[a.ids[p]];
+    int32_t at = a.pair_at[p] + (int32_t)begin[a.ids[p]];
     a.pair_at[p] = at;
     a.row_of[at] = (int32_t)(p / a.k);
   }
@@ -69,27 +70,36 @@ static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t
   h[place * n_ff + i] = gate_product(activation, row[0], row[n_ff]);
 }
 
+/* A thread has four columns of a row. */
 static __global__ void combine_kernel(const weft_experts_args a, const float *down, const int32_t *pair_at,
                                       uint32_t n_in, uint32_t n_experts) {
-  uint32_t r = blockIdx.x;
-  for (uint32_t i = threadIdx.x; i < n_in; i += blockDim.x) {
-    float sum = 0.0f;
-    for (uint32_t j = 0; j < a.k; j++) {
-      int64_t pair = (int64_t)r * a.k + j, at = pair;
-      if (pair_at != NULL) at = pair_at[pair];
-      else if (a.ids[pair] < 0 || (uint32_t)a.ids[pair] >= n_experts) at = -1;
-      float value = at < 0 ? not_a_number() : down[(uint64_t)at * n_in + i];
-      sum = __fadd_rn(sum, __fmul_rn(a.weights[(uint64_t)r * a.k + j], value));
+  uint32_t r = blockIdx.y, i = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= n_in) return;
+  float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  bool wide = n_in % 4 == 0;
+#pragma unroll 8
+  for (uint32_t j = 0; j < a.k; j++) {
+    int64_t pair = (int64_t)r * a.k + j, at = pair;
+    if (pair_at != NULL) at = pair_at[pair];
+    else if (a.ids[pair] < 0 || (uint32_t)a.ids[pair] >= n_experts) at = -1;
+    float weight = a.weights[pair], value[4];
+    const float *from = down + (uint64_t)at * n_in + i;
+    if (at >= 0 && wide) *(float4 *)(void *)value = *(const float4 *)(const void *)from;
+#pragma unroll
+    for (uint32_t e = 0; e < 4; e++) {
+      if (at < 0) value[e] = not_a_number();
+      else if (!wide) value[e] = i + e < n_in ? from[e] : 0.0f;
+      sum[e] = __fadd_rn(sum[e], __fmul_rn(weight, value[e]));
     }
-    a.y[(uint64_t)r * a.y_stride + i] = sum;
   }
+  for (uint32_t e = 0; e < 4 && i + e < n_in; e++) a.y[(uint64_t)r * a.y_stride + i + e] = sum[e];
 }
 
 /* ---- host ----------------------------------------------------------------------------------------------- */
 
 typedef struct experts_plan {
   uint32_t n_pairs, n_places, n_in, n_ff, n_experts, job_rows, jobs_max; /* n_places: at most */
-  uint32_t *count, *begin, *n_jobs;
+  uint32_t *n_jobs;
   int32_t *pair_at, *row_of;
   multiply_job *jobs;
   void *x[3]; /* by form: 1 f16, 2 bf16 */
@@ -133,8 +143,6 @@ static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
   uint32_t n_touched = p.n_experts < p.n_pairs ? p.n_experts : p.n_pairs;
   p.n_places = p.n_pairs + 7 * n_touched;
   p.jobs_max = p.n_pairs / p.job_rows + n_touched + 1;
-  p.count = (uint32_t *)cuda_cut(&cutter, 4ull * p.n_experts);
-  p.begin = (uint32_t *)cuda_cut(&cutter, 4ull * p.n_experts);
   p.n_jobs = (uint32_t *)cuda_cut(&cutter, 4);
   p.pair_at = (int32_t *)cuda_cut(&cutter, 4ull * p.n_pairs);
   p.row_of = (int32_t *)cuda_cut(&cutter, 4ull * p.n_places);
@@ -158,9 +166,9 @@ uint64_t weft_cuda_experts_scratch(weft_device *device, const weft_experts_args 
 }
 
 static weft_status group(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
-  group_args a = {args->ids, p->n_pairs, args->k,   p->n_experts, p->job_rows, p->jobs_max,
-                  p->count,  p->begin,   p->pair_at, p->row_of,    p->jobs,     p->n_jobs};
-  group_kernel<<<1, GROUP_THREADS, 0, d->stream>>>(a);
+  group_args a = {args->ids,   p->n_pairs, args->k,  p->n_experts, p->job_rows,
+                  p->jobs_max, p->pair_at, p->row_of, p->jobs,      p->n_jobs};
+  group_kernel<<<1, GROUP_THREADS, 8 * p->n_experts, d->stream>>>(a);
   return cuda_launched(d, "grouping by expert");
 }
 
@@ -250,6 +258,20 @@ static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, 
   return prepare_rows(d, &a);
 }
 
+static weft_status combine(cuda_device *d, const weft_experts_args *args, const experts_plan *p, const float *down,
+                           const int32_t *pair_at) {
+  weft_experts_args a = *args;
+  for (uint32_t first = 0; first < args->n_rows; first += 65535) {
+    uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
+    combine_kernel<<<dim3(cuda_ceil(p->n_in, 1024), n), 256, 0, d->stream>>>(a, down, pair_at, p->n_in, p->n_experts);
+    a.ids += (uint64_t)n * a.k;
+    a.weights += (uint64_t)n * a.k;
+    a.y += n * a.y_stride;
+    if (pair_at != NULL) pair_at += (uint64_t)n * a.k;
+  }
+  return cuda_launched(d, "adding experts");
+}
+
 static weft_status output_side(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
   multiply_args a = grouped(p, args->down, p->down, p->n_in);
   a.x = p->h;
@@ -258,8 +280,7 @@ static weft_status output_side(cuda_device *d, const weft_experts_args *args, co
   a.n_rows = p->n_pairs;
   weft_status status = multiply(d, &a);
   if (status != WEFT_OK) return status;
-  combine_kernel<<<args->n_rows, 256, 0, d->stream>>>(*args, p->down, p->pair_at, p->n_in, p->n_experts);
-  return cuda_launched(d, "adding experts");
+  return combine(d, args, p, p->down, p->pair_at);
 }
 
 /* ---- few rows ------------------------------------------------------------------------------------------- */
@@ -299,8 +320,7 @@ static weft_status run_few(cuda_device *d, const weft_experts_args *args, const 
   a.raw.activation = args->activation;
   status = multiply(d, &a);
   if (status != WEFT_OK) return status;
-  combine_kernel<<<args->n_rows, 256, 0, d->stream>>>(*args, p->few_down, NULL, p->n_in, p->n_experts);
-  return cuda_launched(d, "adding experts");
+  return combine(d, args, p, p->few_down, NULL);
 }
 
 weft_status weft_cuda_experts(weft_device *device, const weft_experts_args *args) {

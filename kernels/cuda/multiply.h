@@ -30,11 +30,12 @@ typedef struct multiply_weight {
   uint32_t n_out, n_tiles; /* row tiles of a matrix */
 } multiply_weight;
 
-/* Rows that the kernel for few rows prepares itself, into shared memory. x NULL: they are prepared. */
+/* A row that the kernel for few rows prepares itself, into shared memory. x NULL: rows are prepared. */
 typedef struct multiply_raw {
   const float *x;
   uint64_t x_stride;
   bool gated; /* an element is act(x[i]) * x[i + n_in] */
+  bool wide;  /* set by multiply_few: four numbers may be read at once */
   weft_activation activation;
 } multiply_raw;
 

@@ -93,5 +93,6 @@ weft_status multiply_f32(cuda_device *d, const multiply_args *args) {
   uint64_t n_rows = args->jobs != NULL ? args->job_rows : args->n_rows;
   if (n_rows == 1) return launch<1, 1>(d, args, 2);
   if (args->jobs == NULL && args->weight[0].n_out <= 512 && n_rows <= 128) return launch<8, 1>(d, args, 2);
+  if (args->jobs == NULL && args->weight[0].n_out <= 512 && n_rows <= 1024) return launch<8, 2>(d, args, 4);
   return launch<8, F32_OUTS>(d, args, F32_WIDE_WARPS);
 }

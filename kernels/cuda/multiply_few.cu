@@ -7,6 +7,8 @@
  *           their way, which saves a kernel before this one */
 #include "kernels/cuda/multiply.h"
 
+enum { RAW_KEPT = 3 }; /* chunks of a row that a thread keeps between the row's maximum and their rounding */
+
 /* Units that are asked for at once. */
 template <int T>
 __host__ __device__ constexpr int batch_units() {
@@ -38,49 +40,71 @@ static __device__ __forceinline__ void load_batch(const multiply_args &a, const 
 
 /* ---- raw rows ------------------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ float raw_element(const multiply_args &a, const float *row, uint32_t i) {
-  return a.raw.gated ? gate_product(a.raw.activation, row[i], row[i + a.n_in]) : row[i];
-}
-
-/* The powers of two of the job's rows; the same rule as prepare_kernel. */
-template <int T>
-static __device__ __forceinline__ void lift_rows(const multiply_args &a, const multiply_job &job, int *lift,
-                                                 uint32_t *most_of) {
-  if constexpr (form_is_bf16(T)) {
-    if (threadIdx.x < MULTIPLY_RAW_ROWS) lift[threadIdx.x] = 0;
+/* Inputs 8 chunk .. of the row. */
+static __device__ __forceinline__ void load_chunk(const multiply_args &a, const float *row, uint32_t chunk, float (&v)[8]) {
+  uint32_t k = 8 * chunk;
+  float u[8];
+  if (a.raw.wide && k + 8 <= a.n_in) {
+    ((float4 *)(void *)v)[0] = ((const float4 *)(const void *)(row + k))[0];
+    ((float4 *)(void *)v)[1] = ((const float4 *)(const void *)(row + k))[1];
+    if (!a.raw.gated) return;
+    ((float4 *)(void *)u)[0] = ((const float4 *)(const void *)(row + k + a.n_in))[0];
+    ((float4 *)(void *)u)[1] = ((const float4 *)(const void *)(row + k + a.n_in))[1];
   } else {
-    for (uint32_t r = 0; r < job.n; r++) {
-      const float *row = a.raw.x + (uint64_t)x_row_of(a, job, r) * a.raw.x_stride;
-      uint32_t most = 0;
-      for (uint32_t i = threadIdx.x; i < a.n_in; i += blockDim.x)
-        most = max(most, __float_as_uint(raw_element(a, row, i)) & 0x7FFFFFFFu);
-      most = warp_max(most);
-      if (threadIdx.x % 32 == 0) most_of[r * 8 + threadIdx.x / 32] = most;
+#pragma unroll
+    for (uint32_t e = 0; e < 8; e++) {
+      v[e] = k + e < a.n_in ? row[k + e] : 0.0f;
+      u[e] = a.raw.gated && k + e < a.n_in ? row[k + e + a.n_in] : 0.0f;
     }
-    __syncthreads();
-    if (threadIdx.x < job.n) {
-      uint32_t most = 0;
-      for (uint32_t w = 0; w < blockDim.x / 32; w++) most = max(most, most_of[threadIdx.x * 8 + w]);
-      lift[threadIdx.x] = lift_of(most);
-    }
+    if (!a.raw.gated) return;
   }
-  __syncthreads();
+#pragma unroll
+  for (uint32_t e = 0; e < 8; e++) v[e] = gate_product(a.raw.activation, v[e], u[e]);
 }
 
-/* [row][8 inputs]: 16 bytes each, inputs ascending. */
+/* The row into shared memory, 16 bytes for 8 inputs, ascending; the power of two that it was multiplied by. The same
+ * rule as prepare_kernel. most_of: [8]. */
 template <int T>
-static __device__ __forceinline__ void prepare_raw(const multiply_args &a, const multiply_job &job, const int *lift,
-                                                   uint4 *rows) {
-  uint32_t n_chunks = a.n_units * 16;
-  for (uint32_t at = threadIdx.x; at < job.n * n_chunks; at += blockDim.x) {
-    uint32_t r = at / n_chunks, k0 = at % n_chunks * 8;
-    const float *row = a.raw.x + (uint64_t)x_row_of(a, job, r) * a.raw.x_stride;
-    float up = ldexpf(1.0f, lift[r]), v[8];
+static __device__ __forceinline__ int prepare_raw(const multiply_args &a, uint32_t r, uint32_t *most_of, uint4 *to) {
+  const float *row = a.raw.x + (uint64_t)r * a.raw.x_stride;
+  uint32_t n_chunks = a.n_units * 16, most = 0;
+  float kept[RAW_KEPT][8], v[8];
 #pragma unroll
-    for (uint32_t e = 0; e < 8; e++) v[e] = k0 + e < a.n_in ? __fmul_rn(raw_element(a, row, k0 + e), up) : 0.0f;
-    rows[at] = eight_16<form_is_bf16(T)>(v);
+  for (uint32_t t = 0; t < RAW_KEPT; t++)
+    if (threadIdx.x + t * blockDim.x < n_chunks) load_chunk(a, row, threadIdx.x + t * blockDim.x, kept[t]);
+  if (!form_is_bf16(T)) {
+#pragma unroll
+    for (uint32_t t = 0; t < RAW_KEPT; t++) {
+      if (threadIdx.x + t * blockDim.x >= n_chunks) continue;
+#pragma unroll
+      for (int e = 0; e < 8; e++) most = max(most, __float_as_uint(kept[t][e]) & 0x7FFFFFFFu);
+    }
+    for (uint32_t chunk = threadIdx.x + RAW_KEPT * blockDim.x; chunk < n_chunks; chunk += blockDim.x) {
+      load_chunk(a, row, chunk, v);
+      for (int e = 0; e < 8; e++) most = max(most, __float_as_uint(v[e]) & 0x7FFFFFFFu);
+    }
+    most = warp_max(most);
+    if (threadIdx.x % 32 == 0) most_of[threadIdx.x / 32] = most;
+    __syncthreads();
+    for (uint32_t w = 0; w < blockDim.x / 32; w++) most = max(most, most_of[w]);
+  }
+  int lift = form_is_bf16(T) ? 0 : lift_of(most);
+  float up = ldexpf(1.0f, lift);
+#pragma unroll
+  for (uint32_t t = 0; t < RAW_KEPT; t++) {
+    if (threadIdx.x + t * blockDim.x >= n_chunks) continue;
+#pragma unroll
+    for (int e = 0; e < 8; e++) kept[t][e] = __fmul_rn(kept[t][e], up);
+    to[threadIdx.x + t * blockDim.x] = eight_16<form_is_bf16(T)>(kept[t]);
+  }
+  for (uint32_t chunk = threadIdx.x + RAW_KEPT * blockDim.x; chunk < n_chunks; chunk += blockDim.x) {
+    load_chunk(a, row, chunk, v);
+#pragma unroll
+    for (int e = 0; e < 8; e++) v[e] = __fmul_rn(v[e], up);
+    to[chunk] = eight_16<form_is_bf16(T)>(v);
   }
   __syncthreads();
+  return lift;
 }
 
 /* ---- a segment ------------------------------------------------------------------------------------------ */
@@ -134,7 +158,7 @@ static __device__ __forceinline__ void multiply_batch(const multiply_args &a, co
 template <int NT, bool RAW>
 static __device__ __forceinline__ void finish_tile(const multiply_args &a, const multiply_job &job,
                                                    const multiply_weight &weight, uint32_t tile, const float *part,
-                                                   int raise, const int *lift) {
+                                                   int raise, int lift) {
   uint32_t lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   float down = ldexpf(1.0f, -raise);
 #pragma unroll
@@ -146,7 +170,7 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
         sum = __fadd_rn(sum, part[((s * NT + n) * 32 + lane) * 4 + e]);
       uint32_t column = 8 * n + 2 * c + e % 2, out = tile * 16 + g + e / 2 * 8;
       if (column >= job.n || out >= weight.n_out) continue;
-      float back = RAW ? ldexpf(1.0f, -lift[column]) : a.x_back[x_row_of(a, job, column)];
+      float back = RAW ? ldexpf(1.0f, -lift) : a.x_back[x_row_of(a, job, column)];
       weight.y[(uint64_t)(job.first + column) * weight.y_stride + out] = __fmul_rn(__fmul_rn(sum, back), down);
     }
   }
@@ -155,8 +179,8 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
 template <int T, int NT, bool RAW>
 static __global__ void __launch_bounds__(256) few_kernel(const __grid_constant__ multiply_args a) {
   extern __shared__ __align__(16) float part[]; /* [row tiles of the block][segments][NT][32][4], then raw rows */
-  __shared__ int lift[MULTIPLY_RAW_ROWS];
-  __shared__ uint32_t most_of[MULTIPLY_RAW_ROWS * 8];
+  __shared__ uint32_t most_of[8];
+  int lift = 0;
   multiply_job job;
   if (!job_of(a, blockIdx.y, 8 * NT, &job)) return;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, segment = warp % a.n_segments;
@@ -173,9 +197,8 @@ static __global__ void __launch_bounds__(256) few_kernel(const __grid_constant__
   x_source<NT> x;
   if (RAW) {
     uint4 *rows = (uint4 *)(void *)(part + blockDim.x / 32 * NT * 128);
-    lift_rows<T>(a, job, lift, most_of);
-    prepare_raw<T>(a, job, lift, rows);
-    x.raw = lane / 4 < job.n ? rows + lane / 4 * a.n_units * 16 : NULL;
+    lift = prepare_raw<T>(a, x_row_of(a, job, 0), most_of, rows);
+    x.raw = lane / 4 == 0 ? rows : NULL;
   } else {
 #pragma unroll
     for (int n = 0; n < NT; n++)
@@ -204,7 +227,9 @@ static weft_status launch(cuda_device *d, const multiply_args &a) {
   uint32_t n_tiles = 0, n_slots = 8 / a.n_segments, n_warps = n_slots * a.n_segments;
   for (uint32_t w = 0; w < a.n_weights; w++) n_tiles += a.weight[w].n_tiles;
   uint32_t n_jobs = a.ids != NULL ? a.jobs_max : 1, bytes = n_warps * NT * 512 + (RAW ? a.n_units * 256 : 0);
-  few_kernel<T, NT, RAW><<<dim3(cuda_ceil(n_tiles, n_slots), n_jobs), 32 * n_warps, bytes, d->stream>>>(a);
+  multiply_args k = a;
+  k.raw.wide = ((uintptr_t)a.raw.x & 15u) == 0 && a.raw.x_stride % 4 == 0 && a.n_in % 4 == 0;
+  few_kernel<T, NT, RAW><<<dim3(cuda_ceil(n_tiles, n_slots), n_jobs), 32 * n_warps, bytes, d->stream>>>(k);
   return cuda_launched(d, "a product of few rows");
 }
 

@@ -2,76 +2,107 @@
 /* Rows in 16 bits, laid out for the matrix units (multiply.h); and act(g) * u on the way into it. */
 #include "kernels/cuda/prepare.h"
 
-enum { PREPARE_THREADS = 256 };
+enum { PREPARE_THREADS = 256, KEPT = 2 };
 
-/* Element i of a row: as it is, or act(g) * u. */
-static __device__ __forceinline__ float element(const prepare_args &a, uint64_t r, uint32_t i) {
-  const float *x = a.x + r * a.x_stride;
-  if (!a.gated) return x[i];
-  return gate_product(a.activation, x[i], x[i + a.n_in]);
-}
-
-/* Eight numbers, inputs 8 in .. of a unit, of the row at a place. */
-static __device__ __forceinline__ void store_eight(const prepare_args &a, uint32_t place, uint32_t unit, uint32_t in,
-                                                   bool tail, const uint4 &v) {
-  uint32_t c = tail ? in / 2 : in / 4, i = tail ? in % 2 : in % 4;
-  uint8_t *to = a.out + (((uint64_t)(place / 8) * a.n_units + unit) * 4 + i) * 512;
-  if (!a.as_matrices) {
-    *(uint4 *)(void *)(to + (place % 8 * 4 + c) * 16) = v;
-    return;
+/* A piece: eight numbers that lie side by side once prepared. Of a unit, piece p < 16 (8 where the unit has 64 inputs):
+ *   few rows   inputs 8 p ..
+ *   matrices   p = 4 i + j: inputs step c + 8 i + 2 j, + 1, of c < 4; step is 32 (16) */
+static __device__ __forceinline__ void load_piece(const prepare_args &a, const float *x, uint32_t piece, float (&v)[8]) {
+  uint32_t unit = piece / 16, p = piece % 16, step = a.is_tail != 0 && unit + 1 == a.n_units ? 16 : 32;
+#pragma unroll
+  for (uint32_t e = 0; e < 8; e += 2) {
+    uint32_t k = 128 * unit + (a.as_matrices ? step * (e / 2) + 2 * p : 8 * p + e);
+    float g[2] = {0.0f, 0.0f}, u[2] = {0.0f, 0.0f};
+    if (a.wide && k < a.n_in) {
+      *(float2 *)(void *)g = *(const float2 *)(const void *)(x + k);
+      if (a.gated) *(float2 *)(void *)u = *(const float2 *)(const void *)(x + k + a.n_in);
+    } else {
+#pragma unroll
+      for (uint32_t i = 0; i < 2; i++) {
+        if (k + i < a.n_in) g[i] = x[k + i];
+        if (a.gated && k + i < a.n_in) u[i] = x[k + i + a.n_in];
+      }
+    }
+    v[e] = a.gated ? gate_product(a.activation, g[0], u[0]) : g[0];
+    v[e + 1] = a.gated ? gate_product(a.activation, g[1], u[1]) : g[1];
   }
-  to += place % 8 * 16 + c * 4;
-  *(uint32_t *)(void *)to = v.x;
-  *(uint32_t *)(void *)(to + 128) = v.y;
-  *(uint32_t *)(void *)(to + 256) = v.z;
-  *(uint32_t *)(void *)(to + 384) = v.w;
 }
 
+static __device__ __forceinline__ void store_piece(const prepare_args &a, uint32_t place, uint32_t piece, const uint4 &v) {
+  uint32_t unit = piece / 16, p = piece % 16, at = p % 4 * 128 + p / 4 * 512 + place % 8 * 16;
+  if (!a.as_matrices) {
+    bool tail = a.is_tail != 0 && unit + 1 == a.n_units;
+    uint32_t c = tail ? p / 2 : p / 4, i = tail ? p % 2 : p % 4;
+    at = i * 512 + (place % 8 * 4 + c) * 16;
+  }
+  *(uint4 *)(void *)(a.out + ((uint64_t)(place / 8) * a.n_units + unit) * 2048 + at) = v;
+}
+
+/* The first pieces of a thread stay in registers between the row's maximum and their rounding. */
 template <bool BF16>
 static __global__ void __launch_bounds__(PREPARE_THREADS) prepare_kernel(const __grid_constant__ prepare_args a) {
   __shared__ uint32_t shared[33];
   uint64_t r = blockIdx.x;
   const int32_t *at = a.at == NULL ? NULL : a.at + r * a.k;
-  uint32_t n_places = at == NULL ? 1 : a.k;
+  uint32_t n_places = at == NULL ? 1 : a.k, n_pieces = a.n_units * 16 - (a.is_tail != 0 ? 8 : 0), most = 0;
   if (a.from_place) {
     if (*at < 0) return;
     r = (uint64_t)*at;
   }
-  int lift = 0;
-  if (!BF16) {
-    uint32_t most = 0;
-    for (uint32_t i = threadIdx.x; i < a.n_in; i += PREPARE_THREADS)
-      most = max(most, __float_as_uint(element(a, r, i)) & 0x7FFFFFFFu);
-    lift = lift_of(block_max(most, shared));
+  const float *x = a.x + r * a.x_stride;
+  float kept[KEPT][8], v[8];
+#pragma unroll
+  for (uint32_t t = 0; t < KEPT; t++)
+    if (threadIdx.x + t * blockDim.x < n_pieces) load_piece(a, x, threadIdx.x + t * blockDim.x, kept[t]);
+#pragma unroll
+  for (uint32_t t = 0; t < KEPT; t++) {
+    if (threadIdx.x + t * blockDim.x >= n_pieces) continue;
+#pragma unroll
+    for (int e = 0; e < 8; e++) most = max(most, __float_as_uint(kept[t][e]) & 0x7FFFFFFFu);
   }
+#pragma unroll 1
+  for (uint32_t piece = BF16 ? n_pieces : threadIdx.x + KEPT * blockDim.x; piece < n_pieces; piece += blockDim.x) {
+    load_piece(a, x, piece, v);
+    for (int e = 0; e < 8; e++) most = max(most, __float_as_uint(v[e]) & 0x7FFFFFFFu);
+  }
+  int lift = BF16 ? 0 : lift_of(block_max(most, shared));
   float up = ldexpf(1.0f, lift);
-  for (uint32_t j = threadIdx.x; j < n_places; j += PREPARE_THREADS) {
+  for (uint32_t j = threadIdx.x; j < n_places; j += blockDim.x) {
     int64_t place = at == NULL ? (int64_t)r : at[j];
     if (place >= 0) a.back[place] = ldexpf(1.0f, -lift);
   }
-  uint32_t n_chunks = a.n_units * 16 - (a.is_tail != 0 ? 8 : 0);
-  for (uint32_t chunk = threadIdx.x; chunk < n_chunks; chunk += PREPARE_THREADS) {
-    uint32_t unit = chunk / 16, in = chunk % 16; /* 8 numbers from input 128 unit + 8 in on */
-    bool tail = a.is_tail != 0 && unit + 1 == a.n_units;
-    float v[8];
 #pragma unroll
-    for (uint32_t e = 0; e < 8; e++) {
-      uint32_t k = 128 * unit + 8 * in + e;
-      v[e] = k < a.n_in ? __fmul_rn(element(a, r, k), up) : 0.0f;
+  for (uint32_t t = 0; t < KEPT; t++) {
+    uint32_t piece = threadIdx.x + t * blockDim.x;
+    if (piece >= n_pieces) continue;
+#pragma unroll
+    for (int e = 0; e < 8; e++) kept[t][e] = __fmul_rn(kept[t][e], up);
+    uint4 bits = eight_16<BF16>(kept[t]);
+    for (uint32_t j = 0; j < n_places; j++) {
+      int64_t place = at == NULL ? (int64_t)r : at[j];
+      if (place >= 0) store_piece(a, (uint32_t)place, piece, bits);
     }
+  }
+  for (uint32_t piece = threadIdx.x + KEPT * blockDim.x; piece < n_pieces; piece += blockDim.x) {
+    load_piece(a, x, piece, v);
+#pragma unroll
+    for (int e = 0; e < 8; e++) v[e] = __fmul_rn(v[e], up);
     uint4 bits = eight_16<BF16>(v);
     for (uint32_t j = 0; j < n_places; j++) {
       int64_t place = at == NULL ? (int64_t)r : at[j];
-      if (place >= 0) store_eight(a, (uint32_t)place, unit, in, tail, bits);
+      if (place >= 0) store_piece(a, (uint32_t)place, piece, bits);
     }
   }
 }
 
 weft_status prepare_rows(cuda_device *d, const prepare_args *args) {
+  prepare_args a = *args;
+  a.wide = ((uintptr_t)a.x & 7u) == 0 && a.x_stride % 2 == 0 && a.n_in % 2 == 0;
+  uint32_t n_threads = a.n_units <= 4 ? 64 : a.n_units <= 8 ? 128 : PREPARE_THREADS;
   if (form_is_bf16(args->type)) {
-    prepare_kernel<true><<<args->n_rows, PREPARE_THREADS, 0, d->stream>>>(*args);
+    prepare_kernel<true><<<a.n_rows, n_threads, 0, d->stream>>>(a);
   } else {
-    prepare_kernel<false><<<args->n_rows, PREPARE_THREADS, 0, d->stream>>>(*args);
+    prepare_kernel<false><<<a.n_rows, n_threads, 0, d->stream>>>(a);
   }
   return cuda_launched(d, "preparing rows");
 }
