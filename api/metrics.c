@@ -85,6 +85,16 @@ static const number_row weft_rows[] = {
     {"weft_pool_window_dropped_total", "counter",
      "Pages given back because no window reaches them.", AT(pager.n_window_dropped)},
     {"weft_pool_host_bytes", "gauge", "Host memory of the pager.", AT(pager.host_bytes)},
+    {"weft_host_pages", "gauge", "Pages of host memory behind the pool.", AT(pager.n_host_pages)},
+    {"weft_host_pages_used", "gauge", "Those that hold evicted content.", AT(pager.n_host_held)},
+    {"weft_spill_pages_out_total", "counter", "Evicted pages copied to the host.",
+     AT(pager.n_spilled)},
+    {"weft_spill_pages_back_total", "counter", "Pages brought back from the host.",
+     AT(pager.n_restored)},
+    {"weft_spill_pages_dropped_total", "counter", "Pages that the host let go for newer ones.",
+     AT(pager.n_spill_dropped)},
+    {"weft_spill_pages_lost_total", "counter", "Pages lost by a failed copy.",
+     AT(pager.n_spill_lost)},
 };
 
 enum {

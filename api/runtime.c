@@ -121,6 +121,11 @@ static uint64_t host_free_bytes(void) {
   return pages < 0 || size < 0 ? 0 : (uint64_t)pages * (uint64_t)size;
 }
 
+static uint64_t host_bytes(void) {
+  long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
+  return pages < 0 || size < 0 ? 0 : (uint64_t)pages * (uint64_t)size;
+}
+
 /* Bytes of pages that the longest request of a model holds, with one step's rows in flight. */
 static uint64_t longest_bytes(const weft_served_model *m, uint32_t rows) {
   uint64_t n_pages = 0;
@@ -167,6 +172,14 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
                      mib(rt->options.kv_bytes), mib(memory));
   }
   rt->n_pages = (uint32_t)n_pages;
+  uint64_t n_host = rt->options.host_bytes / rt->page_bytes, host = host_bytes();
+  if (n_host >= 1u << 24 || (host > 0 && rt->options.host_bytes > host)) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "%.0f MiB of host memory behind the pool are more than 2^24 pages, or than there is (%.0f MiB): "
+                     "lower --host-mib",
+                     mib(rt->options.host_bytes), mib(host));
+  }
+  rt->n_host_pages = rt->options.no_prefix_cache ? 0 : (uint32_t)n_host;
   if (rt->n_pages == 0) {
     return weft_fail(error, WEFT_E_INVALID, "a pool of %.1f MiB holds no page of %.1f KiB: raise --kv-mib",
                      mib(rt->options.kv_bytes), (double)rt->page_bytes / 1024.0);
@@ -199,6 +212,10 @@ static void write_plan(weft_runtime *rt) {
   }
   weft_text_printf(t, "pool     %.1f MiB: %u pages of %.1f KiB, shared by all models\n",
                    mib((uint64_t)rt->n_pages * rt->page_bytes), rt->n_pages, (double)rt->page_bytes / 1024.0);
+  if (rt->n_host_pages > 0) {
+    weft_text_printf(t, "host     %.1f MiB behind the pool: %u pages\n", mib((uint64_t)rt->n_host_pages * rt->page_bytes),
+                     rt->n_host_pages);
+  }
 }
 
 /* ---- open and close ---------------------------------------------------------------------------------------- */
@@ -254,6 +271,7 @@ static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenan
   weft_engine_config config = {.n_runners = rt->n_models,
                                .runner = runners,
                                .n_pages = rt->n_pages,
+                               .n_host_pages = rt->n_host_pages,
                                .rows_per_step = rt->options.rows,
                                .running_max = rt->options.running,
                                .waiting_max = rt->options.queue,
@@ -296,6 +314,7 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   status = check_names(rt, error);
   if (status == WEFT_OK) status = plan_pool(rt, error);
   if (status == WEFT_OK) status = weft_kv_store_open(rt->device, rt->page_bytes, rt->n_pages, &rt->store, error);
+  if (status == WEFT_OK) status = weft_kv_store_add_host(rt->store, rt->n_host_pages, error);
   if (status == WEFT_OK) status = open_runners(rt, error);
   if (status == WEFT_OK) status = open_tenants_and_engine(rt, error);
   if (status != WEFT_OK) return status;

@@ -11,6 +11,7 @@
  * of both will write there, it copies the last block at once, so that no block is written to that
  * another reads, and a shared block never costs a page later. */
 #include "base/check.h"
+#include "scheduler/cost.h"
 #include "scheduler/engine_internal.h"
 
 /* A request that lacked pages is tried again after so many plans, even without more of them. */
@@ -114,6 +115,15 @@ static outcome no_room(weft_engine *e, weft_request *r, weft_seq seq, uint32_t w
   return NO_ROOM;
 }
 
+/* Content comes back from host memory only for a request that will find room for the rest, too. */
+static uint32_t restores_max(const weft_engine *e, const weft_request *r) {
+  if (e->config.n_host_pages == 0) return 0;
+  uint32_t rows = r->n_tokens < e->config.prefill_chunk ? r->n_tokens : e->config.prefill_chunk;
+  uint32_t n = weft_pager_pages_for(e->pager, r->lane, r->n_tokens, rows);
+  n += weft_policy_margin(e->n_running, e->config.n_pages);
+  return e->n_running > 0 && n > weft_pager_headroom(e->pager) ? 0 : e->config.n_pages;
+}
+
 static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
   weft_admit args = {.space = lane->index,
                      .domain = r->asked.domain,
@@ -121,6 +131,8 @@ static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
                      .n_tokens = r->n_tokens,
                      .n_prompt = r->asked.n_tokens,
                      .n_keep_rows = r->asked.canvas ? 0 : 1,
+                     .restore_max_pages = restores_max(e, r),
+                     .restore_cost = weft_cost_of_page(&lane->cost, lane->info->page_bytes),
                      .no_cache = r->asked.no_cache};
   weft_seq seq = WEFT_SEQ_NONE, leader = WEFT_SEQ_NONE;
   uint32_t n_cached = 0;
@@ -168,6 +180,8 @@ static outcome try_admit(weft_engine *e, weft_lane *lane, weft_request *r) {
 static bool may_admit(const weft_planner *p) {
   const weft_engine *e = p->engine;
   if (e->starved != NULL || e->preempted || p->rows_left == 0) return false;
+  bool restores = e->config.n_host_pages > 0;
+  if (restores && weft_pager_get_stats(e->pager).n_restored >= p->restores_end) return false;
   if (p->lane->n_waiting == 0 || p->lane->n_free_slots == 0 || p->lane->lost) return false;
   return e->n_running < e->config.running_max && !weft_plan_is_full(p->plan);
 }

@@ -82,5 +82,9 @@ static inline weft_cost_shape weft_cost_sum(const weft_cost_shape *a, const weft
                            .n_reads = a->n_reads + b->n_reads,
                            .n_products = a->n_products + b->n_products};
 }
+/* To bring one page back from host memory, in 1/256 of computing a row. */
+uint32_t weft_cost_of_page(const weft_cost_model *model, uint64_t page_bytes);
+/* Pages after which a step that brings them back admits nobody else: it must not start late. */
+uint32_t weft_cost_restores_max(uint64_t page_bytes);
 
 #endif

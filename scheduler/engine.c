@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
+#include "scheduler/cost.h"
 #include "scheduler/engine_internal.h"
 
 enum {
@@ -115,6 +116,7 @@ static weft_status open_pager(weft_engine *e, weft_error *error) {
     }
   }
   weft_pager_config config = {.n_pages = c->n_pages,
+                              .n_host_pages = c->n_host_pages,
                               .n_seqs = c->running_max,
                               .seq_tokens_max = c->seq_tokens_max,
                               .n_spaces = c->n_runners,
@@ -163,6 +165,7 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
     uint32_t block_tokens = lane->info->group[g].block_tokens;
     if (block_tokens < lane->block_min) lane->block_min = block_tokens;
   }
+  lane->restores_max = weft_cost_restores_max(lane->info->page_bytes);
   lane->fit_tokens = longest_fit(e, index, 1);
   lane->fit_canvas = canvas == 0 ? 0 : longest_fit(e, index, canvas);
   open_cost(lane);

@@ -38,6 +38,7 @@ typedef struct weft_engine_config {
   uint32_t n_runners;
   weft_runner *const *runner; /* [n_runners]; owned by the caller; runner i uses space i of the pager */
   uint32_t n_pages;           /* of the shared pool */
+  uint32_t n_host_pages;      /* slots of host memory that take what is evicted; the runners must have them; 0: none */
   uint32_t rows_per_step;     /* budget of rows; >= the longest canvas */
   uint32_t prefill_chunk;     /* most rows of one prompt in one step; 0: rows_per_step */
   uint32_t running_max;       /* requests running at once, all runners */

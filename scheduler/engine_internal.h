@@ -38,6 +38,7 @@ typedef struct weft_lane {
   uint32_t index;
   uint32_t rows_max;   /* budget of one step */
   uint32_t block_min;  /* tokens of the smallest block of its groups */
+  uint32_t restores_max; /* pages that one step may bring back before it admits nobody else */
   uint32_t fit_tokens; /* longest keys and values that fit the pool alone, row by row */
   uint32_t fit_canvas; /* ... with a whole canvas of rows in flight */
   _Atomic bool broken;
@@ -129,6 +130,7 @@ typedef struct weft_planner {
   weft_plan *plan;
   uint32_t rows_left;
   uint64_t cost; /* of what is planned */
+  uint64_t restores_end; /* of the pager's count: beyond it the step brings back too much to admit more */
 } weft_planner;
 void weft_planner_run(weft_planner *planner);
 /* Plans what this running request can use of the rows left. False: it wanted rows and got none. */

@@ -82,12 +82,33 @@ static void take_turn(weft_engine *e, uint32_t lane) {
   e->turn_steps_left -= 1;
 }
 
+/* What the pager must hear of copies that failed, or ended, before it plans again. */
+static void hear_copies(weft_engine *e, weft_lane *lane) {
+  enum { AT_ONCE = 32 };
+  weft_copy_end ended[AT_ONCE];
+  uint32_t n = AT_ONCE;
+  if (e->config.n_host_pages == 0 || lane->runner->ops->copies_ended == NULL) return;
+  while (n == AT_ONCE) {
+    n = lane->runner->ops->copies_ended(lane->runner, ended, AT_ONCE);
+    for (uint32_t i = 0; i < n; i++) {
+      const weft_batch_copy *copy = &ended[i].copy;
+      weft_page_copy move = {.from = copy->from, .to = copy->to, .kind = copy->kind};
+      if (copy->kind == WEFT_COPY_TO_HOST) {
+        if (!ended[i].ok) weft_pager_spill_lost(e->pager, copy->to);
+      } else {
+        weft_pager_moved(e->pager, &move, ended[i].ok);
+      }
+    }
+  }
+}
+
 static bool submit(weft_engine *e, weft_lane *lane, weft_plan *plan) {
   weft_batch batch = weft_batcher_build(&e->batcher, plan, e->pager, lane->info, lane->n_batches);
   uint64_t start_ns = weft_clock_ns();
   plan->launched_us = present_us(e);
   weft_status status = lane->runner->ops->submit(lane->runner, &batch);
   e->runner_ns += weft_clock_ns() - start_ns;
+  hear_copies(e, lane);
   if (status != WEFT_OK) {
     weft_lifecycle_break(e, lane, status, "the start of a step");
     return false;
@@ -110,6 +131,7 @@ bool weft_engine_launch(weft_engine *e) {
     weft_plan_begin(plan, ++e->n_plans, at);
     plan->began_us = present_us(e);
     weft_planner planner = {.engine = e, .lane = lane, .plan = plan, .rows_left = lane->rows_max};
+    planner.restores_end = weft_pager_get_stats(e->pager).n_restored + lane->restores_max;
     weft_planner_run(&planner);
     plan->predicted_us = weft_cost_step(&lane->cost, &plan->shape);
     if (lane->lost) {

@@ -27,7 +27,7 @@ typedef struct answer {
 
 typedef struct variant {
   const char *name;
-  uint32_t order, n_pages, chunk, rows, running, block, n_threads;
+  uint32_t order, n_pages, n_host, chunk, rows, running, block, n_threads;
   bool one_by_one, no_cache, overlap, tight;
 } variant;
 
@@ -212,7 +212,7 @@ static void play(rig *r, const variant *v) {
 
 static void open_variant(rig *r, const variant *v, const char *backend, const char *isa) {
   rig_options o = {.backend = backend, .isa = isa, .n_threads = v->n_threads, .path = {show->path[0], show->path[1]},
-                   .n_models = 2, .block = v->block, .n_pages = v->n_pages, .context = show->context,
+                   .n_models = 2, .block = v->block, .n_pages = v->n_pages, .n_host = v->n_host, .context = show->context,
                    .rows = v->rows, .chunk = v->chunk, .running = v->running, .overlap = v->overlap,
                    .no_cache = v->no_cache};
   rig_open(r, &o);
@@ -309,6 +309,7 @@ static void play_variant(const variant *chosen, const char *backend, const char 
   bool many = show->n_requests == REQUESTS_MAX;
   if (v->tight) rig_need(s.n_preemptions > 0, what, "nobody was preempted");
   if (many && v->running > 8 && !v->tight) rig_need(s.pager.n_forks > 0 && s.pager.n_copies > 0, what, "nobody forked");
+  if (v->n_host > 0) rig_need(s.pager.n_spilled > 0 && s.pager.n_restored > 0, what, "nothing came back from the host");
   if (v->no_cache) rig_need(s.pager.n_hits == 0, what, "hits without a cache");
   if (many && !v->no_cache && !v->tight && v->block <= 8) rig_need(s.n_cached_tokens > 0, what, "no prefix was found");
   if (many) rig_need(s.n_mixed_steps > 0, what, "no step was mixed");
@@ -338,6 +339,9 @@ static const variant variants[] = {
      .tight = true},
     {.name = "tight, waves, overlap", .order = 2, .chunk = 1, .rows = 24, .running = 40, .block = 4,
      .overlap = true, .tight = true},
+    {.name = "tight, host tier", .order = 2, .chunk = 16, .rows = 96, .running = 40, .block = 4, .overlap = true,
+     .tight = true, .n_host = 400},
+    {.name = "tight, small host tier", .order = 1, .rows = 64, .running = 40, .block = 4, .tight = true, .n_host = 40},
     {.name = "three at once", .order = 1, .n_pages = 400, .rows = 32, .running = 3, .block = 8, .overlap = true},
 };
 

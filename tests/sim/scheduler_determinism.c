@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The determinism contract: the same 200 mixed requests give the same tokens in three orders of
- * arrival, with three pool sizes and chunk sizes, with and without prefix cache, overlap and
- * preemption. */
+ * arrival, with three pool sizes and chunk sizes, with and without prefix cache, overlap,
+ * preemption and a host tier, also one whose copies fail. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,8 @@
 enum { N_REQUESTS = 200, PROMPT_MAX = 40, CONTEXT = 160 };
 
 typedef struct variant {
-  uint32_t order, n_pages, chunk, running;
+  uint32_t order, n_pages, chunk, running, n_host;
+  uint32_t fail_one_in; /* copies to the host; 0: none fails */
   bool no_cache, overlap;
   bool tight; /* the pool is too small for those who run: somebody must be preempted */
 } variant;
@@ -114,6 +115,7 @@ static void run(const variant *v, weft_engine_stats *stats) {
   weft_engine *engine;
   weft_error error = {{0}};
   assert_int_equal(weft_fake_store_open(v->n_pages, 16, &store), WEFT_OK);
+  assert_int_equal(weft_fake_store_add_tiers(store, v->n_host, 0, 7, v->fail_one_in), WEFT_OK);
   for (uint32_t i = 0; i < 2; i++) {
     weft_fake_config config = fakes[i];
     config.store = store;
@@ -122,6 +124,7 @@ static void run(const variant *v, weft_engine_stats *stats) {
   weft_engine_config config = {.n_runners = 2,
                                .runner = runner,
                                .n_pages = v->n_pages,
+                               .n_host_pages = v->n_host,
                                .rows_per_step = 96,
                                .prefill_chunk = v->chunk,
                                .running_max = v->running,
@@ -175,6 +178,12 @@ static void same_tokens_everywhere(void **state) {
       {.order = 2, .n_pages = 60, .chunk = 0, .running = 40, .overlap = true, .tight = true},
       {.order = 0, .n_pages = 60, .chunk = 1, .running = 3},
       {.order = 1, .n_pages = 400, .chunk = 96, .running = 1, .overlap = true},
+      {.order = 0, .n_pages = 75, .chunk = 5, .running = 40, .tight = true, .n_host = 400},
+      {.order = 1, .n_pages = 75, .chunk = 64, .running = 40, .overlap = true, .tight = true, .n_host = 60},
+      {.order = 2, .n_pages = 60, .chunk = 0, .running = 40, .overlap = true, .tight = true, .n_host = 9},
+      {.order = 2, .n_pages = 75, .chunk = 0, .running = 40, .overlap = true, .tight = true, .n_host = 300,
+       .fail_one_in = 3},
+      {.order = 1, .n_pages = 60, .chunk = 7, .running = 3, .n_host = 1000},
   };
   for (uint32_t i = 0; i < sizeof variants / sizeof *variants; i++) {
     weft_engine_stats stats;
@@ -184,10 +193,15 @@ static void same_tokens_everywhere(void **state) {
     assert_true(variants[i].no_cache ? stats.pager.n_hits == 0 : stats.pager.n_hits > 0);
     if (variants[i].running > 3) assert_true(stats.n_mixed_steps > 0);
     assert_true(stats.n_switches > 0);
-    printf("variant %u: %llu steps, %llu mixed, %llu preemptions, %llu hits, %llu void rows\n", i,
+    if (variants[i].n_host > 0) assert_true(stats.pager.n_spilled > 0 && stats.pager.n_restored > 0);
+    if (variants[i].fail_one_in > 0) assert_true(stats.pager.n_spill_lost > 0);
+    printf("variant %u: %llu steps, %llu mixed, %llu preemptions, %llu hits, %llu void rows, %llu pages out, %llu "
+           "back, %llu lost, %llu rows of prompts\n", i,
            (unsigned long long)stats.n_steps, (unsigned long long)stats.n_mixed_steps,
            (unsigned long long)stats.n_preemptions, (unsigned long long)stats.pager.n_hits,
-           (unsigned long long)stats.n_void_rows);
+           (unsigned long long)stats.n_void_rows, (unsigned long long)stats.pager.n_spilled,
+           (unsigned long long)stats.pager.n_restored, (unsigned long long)stats.pager.n_spill_lost,
+           (unsigned long long)stats.n_prefill_rows);
   }
 }
 

@@ -76,6 +76,7 @@ typedef struct sim {
   sim_request request[REQUESTS_MAX];
   uint32_t n_requests, step, n_steps_max;
   uint32_t length_max; /* of prompts and answers */
+  uint32_t copies_fail; /* one in so many copies to the host; 0: none */
   int32_t base[BASES][PROMPT_MAX];
   uint64_t now_us;
   bool faulty, fair;
@@ -169,6 +170,8 @@ static void make_config(sim *s) {
   c->steps_per_turn = draw(s, 0, 3);
   s->length_max = chance(s, 50) ? draw(s, 8, 30) : 70;
   c->n_pages = chance(s, 60) ? draw(s, 12, 80) : draw(s, 80, 400);
+  c->n_host_pages = chance(s, 50) ? 0 : draw(s, 1, 150);
+  s->copies_fail = chance(s, 70) ? 0 : draw(s, 2, 30);
 }
 
 /* Nothing but rows is short. */
@@ -275,6 +278,8 @@ static void open_world(sim *s) {
     for (uint32_t i = 0; i < PROMPT_MAX; i++) s->base[b][i] = (int32_t)draw(s, 0, 10000);
   weft_error error = {{0}};
   if (weft_fake_store_open(s->config.n_pages, 16, &s->store) != WEFT_OK) FAIL(s, "no memory");
+  if (weft_fake_store_add_tiers(s->store, s->config.n_host_pages, 0, s->seed, s->copies_fail) != WEFT_OK)
+    FAIL(s, "no memory");
   for (uint32_t i = 0; i < s->config.n_runners; i++) {
     s->fake[i].store = s->store;
     if (weft_fake_runner_open(&s->fake[i], &s->runner[i]) != WEFT_OK) FAIL(s, "no memory");

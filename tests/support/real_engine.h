@@ -21,7 +21,7 @@ typedef struct rig_options {
   const char *path[RIG_MODELS_MAX];
   uint32_t n_models;
   uint32_t block;   /* smallest block; 0: chosen */
-  uint32_t n_pages, context, rows, chunk, running, waiting;
+  uint32_t n_pages, n_host, context, rows, chunk, running, waiting;
   uint64_t logits_bytes_max;
   bool overlap, no_cache;
 } rig_options;
@@ -67,6 +67,7 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
            error.text);
   rig_need(weft_kv_store_open(r->device, r->layout[0].page_bytes, o->n_pages, &r->store, &error) == WEFT_OK,
            "pool", error.text);
+  rig_need(weft_kv_store_add_host(r->store, o->n_host, &error) == WEFT_OK, "host memory", error.text);
   rig_forget_keys(r);
 }
 
@@ -94,6 +95,7 @@ static inline void rig_open(rig *r, const rig_options *o) {
   weft_engine_config config = {.n_runners = o->n_models,
                                .runner = r->runner,
                                .n_pages = o->n_pages,
+                               .n_host_pages = o->n_host,
                                .rows_per_step = o->rows,
                                .prefill_chunk = o->chunk,
                                .running_max = o->running,

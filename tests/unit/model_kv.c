@@ -211,6 +211,19 @@ static void test_store(void **state) {
   assert_memory_equal((char *)store->base + layout.page_bytes,
                       (char *)store->base + 2 * layout.page_bytes, layout.page_bytes);
   assert_int_equal(weft_kv_store_copy_page(store, 1, 1), WEFT_OK);
+  assert_int_equal(weft_kv_store_add_host(store, 0, &error), WEFT_OK); /* none */
+  assert_int_equal(weft_kv_store_add_host(store, UINT32_MAX, &error), WEFT_E_NO_MEMORY);
+  assert_non_null(strstr(error.text, "ask for fewer"));
+  assert_int_equal(weft_kv_store_add_host(store, 2, &error), WEFT_OK);
+  const weft_batch_copy around[] = {
+      {1, 1, WEFT_COPY_TO_HOST}, {0, 1, WEFT_COPY_PAGE}, {1, 0, WEFT_COPY_FROM_HOST}};
+  memset(store->base, 0x11, layout.page_bytes); /* page 1 goes out, page 0 takes its place, and it comes back */
+  assert_int_equal(weft_kv_store_copy(store, around, 3), WEFT_OK);
+  assert_int_equal(((unsigned char *)store->base)[0], 0x5A);
+  assert_int_equal(((unsigned char *)store->base)[layout.page_bytes - 1], 0x5A);
+  assert_int_equal(((unsigned char *)store->base)[layout.page_bytes], 0x11);
+  const weft_batch_copy wrong = {0, 0, 9};
+  assert_int_equal(weft_kv_store_copy(store, &wrong, 1), WEFT_E_INVALID);
   weft_kv_store_close(store);
   weft_kv_store_close(NULL);
   weft_device_close(device);
