@@ -108,6 +108,15 @@ static outcome enter(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq 
   return ADMITTED;
 }
 
+/* Pins of lower priority count as room. */
+static bool has_room(weft_engine *e, const weft_request *r, uint32_t wanted) {
+  if (wanted > weft_pager_headroom(e->pager) + weft_pins_spare(e, r)) return false;
+  while (wanted > weft_pager_headroom(e->pager)) {
+    if (!weft_pins_give_way(e, r)) return false; /* their pages were in use elsewhere, too */
+  }
+  return true;
+}
+
 static outcome no_room(weft_engine *e, weft_request *r, weft_seq seq, uint32_t wanted) {
   weft_pager_release(e->pager, seq);
   r->need_pages = wanted;
@@ -130,6 +139,7 @@ static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
                      .tokens = r->tokens,
                      .n_tokens = r->n_tokens,
                      .n_prompt = r->asked.n_tokens,
+                     .n_public = weft_pins_n_public(e, r),
                      .n_keep_rows = r->asked.canvas ? 0 : 1,
                      .restore_max_pages = restores_max(e, r),
                      .restore_cost = weft_cost_of_page(&lane->cost, lane->info->page_bytes),
@@ -145,7 +155,7 @@ static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
   }
   WEFT_CHECK(status == WEFT_OK); /* sequences were counted, lengths checked at submit */
   uint32_t wanted = pages_wanted(e, r, seq);
-  if (e->n_running > 0 && wanted > weft_pager_headroom(e->pager)) return no_room(e, r, seq, wanted);
+  if (e->n_running > 0 && !has_room(e, r, wanted)) return no_room(e, r, seq, wanted);
   return enter(e, lane, r, seq, n_cached);
 }
 
@@ -164,7 +174,7 @@ static outcome fork_prompt(weft_engine *e, weft_lane *lane, weft_request *r,
   if (status == WEFT_E_NOT_FOUND) return admit_prompt(e, lane, r); /* a window has passed */
   WEFT_CHECK(status == WEFT_OK);
   uint32_t wanted = pages_wanted(e, r, seq) + lane->info->n_groups; /* and the copies */
-  bool room = wanted <= weft_pager_headroom(e->pager);
+  bool room = has_room(e, r, wanted);
   if (room && writes) room = weft_pager_reserve(e->pager, seq, 1) == WEFT_OK;
   return room ? enter(e, lane, r, seq, n) : no_room(e, r, seq, wanted);
 }

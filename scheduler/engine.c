@@ -10,6 +10,7 @@
 
 enum {
   TENANTS_MAX = WEFT_OWNER_OPERATOR, /* tenants are owners of the pager below it */
+  PINS_MAX = 4096,
   RUNNING_MAX = 1 << 20,
   WAITING_MAX = 1 << 24,
   ROWS_MAX = 1 << 20,
@@ -55,6 +56,7 @@ static weft_status check_limits(const weft_engine_config *c, weft_error *error) 
       {"running_max", c->running_max, 1, RUNNING_MAX},
       {"waiting_max", c->waiting_max, 1, WAITING_MAX},
       {"n_tenants", c->n_tenants, 1, TENANTS_MAX},
+      {"pins_max", c->pins_max, 0, PINS_MAX},
       {"seq_tokens_max", c->seq_tokens_max, 2, TOKENS_MAX},
   };
   for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -93,11 +95,12 @@ static weft_status check_runner(const weft_engine_config *c, uint32_t index, wef
                      "%s: %u pages have more than 2^32 blocks of %u tokens; lower their number",
                      info->name, c->n_pages, block_min);
   }
-  if (n_entries * c->running_max > UINT32_MAX) {
+  uint32_t n_seqs = c->running_max + c->pins_max;
+  if (n_entries * n_seqs > UINT32_MAX) {
     return weft_fail(error, WEFT_E_TOO_LARGE,
-                     "%s: block tables of %u requests of %u tokens have more than 2^32 entries; "
-                     "lower one of them",
-                     info->name, c->running_max, c->seq_tokens_max);
+                     "%s: block tables of %u requests and pins of %u tokens have more than 2^32 "
+                     "entries; lower one of them",
+                     info->name, n_seqs, c->seq_tokens_max);
   }
   return WEFT_OK;
 }
@@ -117,7 +120,7 @@ static weft_status open_pager(weft_engine *e, weft_error *error) {
   }
   weft_pager_config config = {.n_pages = c->n_pages,
                               .n_host_pages = c->n_host_pages,
-                              .n_seqs = c->running_max,
+                              .n_seqs = c->running_max + c->pins_max,
                               .seq_tokens_max = c->seq_tokens_max,
                               .n_spaces = c->n_runners,
                               .space = space,
@@ -195,11 +198,12 @@ static weft_status take_memory(weft_engine *e) {
   n_works += 1; /* so that a full plan is never the reason to stop */
   e->rank = weft_alloc(c->running_max, sizeof *e->rank);
   e->ranked = weft_alloc(c->running_max, sizeof *e->ranked);
-  e->followers = weft_alloc(c->running_max, sizeof *e->followers);
+  uint32_t n_seqs = c->running_max + c->pins_max;
+  e->followers = weft_alloc(n_seqs, sizeof *e->followers);
   e->told = weft_alloc(2 * (size_t)n_works, sizeof *e->told);
   if (e->rank == NULL || e->ranked == NULL || e->followers == NULL || e->told == NULL)
     return WEFT_E_NO_MEMORY;
-  for (uint32_t i = 0; i < c->running_max; i++) weft_list_init(&e->followers[i].list);
+  for (uint32_t i = 0; i < n_seqs; i++) weft_list_init(&e->followers[i].list);
   for (uint32_t i = 0; i < WEFT_FLIGHT_MAX; i++) {
     weft_status status = weft_plan_open(&e->plan[i], n_works);
     if (status != WEFT_OK) return status;
@@ -213,6 +217,9 @@ static weft_status take_memory(weft_engine *e) {
   for (uint32_t i = 0; i < c->n_tenants; i++) {
     weft_account_open(&e->account[i], &e->tenants.tenant[i].config);
   }
+  weft_pins_plan(e);
+  status = weft_pins_open(&e->pins, c->pins_max);
+  if (status != WEFT_OK) return status;
   status = weft_deadlines_open(&e->deadlines, c->running_max + c->waiting_max);
   if (status != WEFT_OK) return status;
   return weft_batcher_open(&e->batcher, rows_max, 2 * n_works, groups_max,
@@ -228,6 +235,7 @@ static void free_engine(weft_engine *e) {
   weft_batcher_close(&e->batcher);
   weft_deadlines_close(&e->deadlines);
   weft_tenants_close(&e->tenants);
+  weft_pins_close(&e->pins);
   weft_free(e->account);
   weft_recorder_close(&e->recorder);
   weft_free(e->rank);

@@ -48,6 +48,7 @@ typedef struct weft_engine_config {
   uint32_t seq_tokens_max;    /* longest request: prompt + answer */
   bool overlap;               /* plan step n+1 before the results of step n are applied */
   bool no_prefix_cache;
+  uint32_t pins_max;          /* prefixes the operator may pin; each has a sequence of the pager */
   uint32_t steps_per_turn;    /* steps one weight set runs before the next one with work gets its turn; 0: 1 */
 } weft_engine_config;
 
@@ -164,7 +165,7 @@ void weft_engine_stop(weft_engine *engine); /* ends the thread; running requests
 /* Refuses new requests (submit gives WEFT_FULL with a line that says so) and lets running ones end. */
 void weft_engine_drain(weft_engine *engine);
 bool weft_engine_idle(weft_engine *engine);
-/* Drops the prefix cache at the next step boundary. */
+/* Drops the prefix cache at the next step boundary. Pins stay declared, and are held when they are computed again. */
 void weft_engine_reset_cache(weft_engine *engine);
 
 enum { WEFT_STEP_RATIOS = 8 };
@@ -181,6 +182,36 @@ typedef struct weft_lane_stats {
   uint32_t n_running, n_waiting;
 } weft_lane_stats;
 
+/* ---- pins: prefixes that the operator keeps in the pool (pin.h) --------------------------------------------- */
+
+typedef struct weft_pin_params {
+  uint32_t runner;
+  uint32_t tenant;       /* whose requests find it; public: who computes it */
+  weft_key128 domain;    /* the tenant's */
+  bool is_public;        /* requests of all tenants that begin with it share its blocks */
+  const int32_t *tokens; /* copied; cut to whole blocks */
+  uint32_t n_tokens;
+  int32_t priority;      /* requests of tenants whose class is above it may take its blocks */
+  uint64_t expires_us;   /* absolute, engine time; 0: never */
+} weft_pin_params;
+
+typedef struct weft_pin_info {
+  uint32_t id; /* from 1, never used again */
+  uint32_t runner, tenant;
+  bool is_public;
+  bool held;   /* its blocks are in the pool now */
+  int32_t priority;
+  uint32_t n_tokens, n_pages;
+  uint64_t expires_us;
+} weft_pin_info;
+
+/* Declares a pin and submits what computes it. Any thread. INVALID, TOO_LARGE (too little of the pool would be left)
+ * or FULL (pins, or the queue) with one line. */
+weft_status weft_engine_pin(weft_engine *engine, const weft_pin_params *params, uint64_t now_us, uint32_t *id,
+                            weft_error *error);
+weft_status weft_engine_unpin(weft_engine *engine, uint32_t id); /* NOT_FOUND; gone at the next step */
+uint32_t weft_engine_list_pins(weft_engine *engine, weft_pin_info *out, uint32_t max); /* in order of declaration */
+
 typedef struct weft_engine_stats {
   uint64_t n_steps, n_mixed_steps; /* mixed: causal decode or prefill rows and canvas rows in one step */
   uint64_t n_switches;             /* steps that ran another weight set than the step before */
@@ -188,6 +219,8 @@ typedef struct weft_engine_stats {
   uint64_t n_submitted, n_finished[6], n_preemptions; /* by weft_finish */
   uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens, n_canvases, n_denoise_steps;
   uint32_t n_running, n_waiting;
+  uint32_t n_pins, n_pins_held, n_pin_pages; /* declared; of them in the pool, and their pages */
+  uint64_t n_pins_dropped;                   /* let go for a request that lacked blocks */
   bool draining;
   uint64_t broken_runners; /* bit per runner */
   /* sums; plan_us: step_us without the time inside the runner; hidden_us: of plan_us, while the device had a step */

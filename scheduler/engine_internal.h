@@ -23,6 +23,7 @@
 #include "scheduler/forecast.h"
 #include "scheduler/inbox.h"
 #include "scheduler/plan.h"
+#include "scheduler/pin.h"
 #include "scheduler/ready.h"
 #include "scheduler/tenant.h"
 
@@ -71,6 +72,7 @@ struct weft_engine {
   weft_deadlines deadlines;
   weft_batcher batcher;
   weft_inbox inbox; /* any thread */
+  weft_pins pins;   /* any thread */
   weft_account *account; /* [n_tenants], under the inbox's mutex */
   weft_forecast forecast;
 
@@ -79,7 +81,7 @@ struct weft_engine {
   weft_request **ranked;
   uint32_t n_running;
   _Atomic uint32_t n_busy;   /* == n_running, for other threads */
-  weft_followers *followers; /* [running_max], by sequence */
+  weft_followers *followers; /* [running_max + pins_max], by sequence */
 
   weft_request **told; /* while a step is applied: whose answer grew */
   uint32_t n_told;

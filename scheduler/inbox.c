@@ -99,6 +99,11 @@ void weft_inbox_reset_cache(weft_inbox *inbox) {
   note_and_unlock(inbox);
 }
 
+void weft_inbox_poke(weft_inbox *inbox) {
+  lock(inbox);
+  note_and_unlock(inbox);
+}
+
 void weft_inbox_stop(weft_inbox *inbox) {
   lock(inbox);
   inbox->stop = true;

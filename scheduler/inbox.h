@@ -43,6 +43,8 @@ weft_status weft_inbox_put(weft_inbox *inbox, weft_request *request, uint64_t no
 void weft_inbox_cancel(weft_inbox *inbox, weft_request *request);
 void weft_inbox_drain(weft_inbox *inbox);
 void weft_inbox_reset_cache(weft_inbox *inbox);
+/* Something elsewhere wants the engine's attention. */
+void weft_inbox_poke(weft_inbox *inbox);
 /* The engine thread shall end. */
 void weft_inbox_stop(weft_inbox *inbox);
 uint32_t weft_inbox_n_live(weft_inbox *inbox);

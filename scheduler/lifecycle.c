@@ -161,6 +161,7 @@ static void leave(weft_engine *e, weft_request *r) {
   lane->n_running -= 1;
   tenant_stats(e, r)->n_running -= 1;
   unrank(e, r);
+  weft_pins_hold(e, r);
   if (r->finish == WEFT_FINISH_NONE) {
     r->state = WEFT_REQUEST_WAITING;
     weft_lifecycle_enqueue(e, r);
@@ -311,6 +312,7 @@ void weft_lifecycle_break(weft_engine *e, weft_lane *lane, weft_status status, c
   lane->broken = true;
   weft_log(WEFT_LOG_ERROR, "%s", lane->reason);
   e->stats.broken_runners |= UINT64_C(1) << lane->index;
+  weft_pins_let_go(e, lane->index);
   weft_engine_share_stats(e); /* health is red before a client hears of it */
   for (uint32_t i = 0; i < e->n_flight; i++) {
     weft_plan *plan = &e->plan[(e->first_flight + i) % WEFT_FLIGHT_MAX];

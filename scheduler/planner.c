@@ -53,6 +53,7 @@ static uint32_t reserve_slow(weft_engine *e, weft_request *r, uint32_t n, bool s
       return got;
     }
     if (weft_lifecycle_commit_all(e, r)) continue; /* its windows may hold less then */
+    if (weft_pins_give_way(e, r)) continue;
     weft_rank rank = weft_tenants_rank(&e->tenants, r);
     uint32_t victim = WEFT_POLICY_NONE;
     if (e->n_leaving == 0) victim = weft_policy_victim(e->rank, e->n_running, &rank);

@@ -23,10 +23,14 @@ static void take_inbox(weft_engine *e) {
     if (r->finish == WEFT_FINISH_NONE) weft_lifecycle_finish(e, r, WEFT_FINISH_CANCELLED, NULL);
     weft_request_unref(r);
   }
-  if (notes.reset_cache) weft_pager_reset_cache(e->pager);
+  if (notes.reset_cache) {
+    weft_pins_let_go(e, UINT32_MAX);
+    weft_pager_reset_cache(e->pager);
+  }
 }
 
 static void expire(weft_engine *e) {
+  weft_pins_expire(e);
   weft_request *r;
   while ((r = weft_deadlines_expired(&e->deadlines, e->now_us)) != NULL) {
     weft_lifecycle_finish(e, r, WEFT_FINISH_DEADLINE, NULL);
@@ -311,5 +315,6 @@ void weft_engine_end_all(weft_engine *e) {
     }
     WEFT_CHECK(weft_list_empty(&lane->leaving));
   }
+  weft_pins_clear(e);
   weft_engine_share_stats(e);
 }

@@ -6,14 +6,18 @@
 #include "base/check.h"
 #include "scheduler/engine_internal.h"
 
+static uint64_t next_us(weft_engine *e) {
+  uint64_t deadline = weft_deadlines_next_us(&e->deadlines), pin = weft_pins_next_us(e);
+  return pin < deadline ? pin : deadline;
+}
+
 static void *loop(void *self) {
   weft_engine *e = self;
   bool go_on = true;
   while (go_on) {
     weft_status status = weft_engine_turn(e, weft_clock_us());
-    go_on = status == WEFT_AGAIN
-                ? weft_inbox_sleep(&e->inbox, weft_deadlines_next_us(&e->deadlines))
-                : !weft_inbox_stopping(&e->inbox);
+    go_on = status == WEFT_AGAIN ? weft_inbox_sleep(&e->inbox, next_us(e))
+                                 : !weft_inbox_stopping(&e->inbox);
   }
   return NULL;
 }

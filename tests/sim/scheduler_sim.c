@@ -84,7 +84,7 @@ typedef struct sim {
 
 typedef struct sim_totals {
   uint64_t n_steps, n_requests, n_finished[6], n_refused, n_full, n_preemptions, n_mixed, n_switches,
-      n_hits, n_void, n_waits, n_broken, n_forks, n_watched;
+      n_hits, n_void, n_waits, n_broken, n_forks, n_watched, n_pins, n_dropped_pins;
 } sim_totals;
 
 static sim_totals totals;
@@ -168,6 +168,7 @@ static void make_config(sim *s) {
   c->overlap = chance(s, 60);
   c->no_prefix_cache = chance(s, 20);
   c->steps_per_turn = draw(s, 0, 3);
+  c->pins_max = chance(s, 70) ? 0 : draw(s, 1, 4);
   s->length_max = chance(s, 50) ? draw(s, 8, 30) : 70;
   c->n_pages = chance(s, 60) ? draw(s, 12, 80) : draw(s, 80, 400);
   c->n_host_pages = chance(s, 50) ? 0 : draw(s, 1, 150);
@@ -406,7 +407,7 @@ static void check_drained(sim *s) {
   if (!s->config.overlap && engine_stats.n_void_rows > 0) {
     FAIL(s, "%llu void rows without overlap", (unsigned long long)engine_stats.n_void_rows);
   }
-  check_domains(s);
+  if (s->config.pins_max == 0) check_domains(s); /* pins compute prefixes, public ones for all */
 }
 
 /* ---- what the clients do --------------------------------------------------------------------- */
@@ -535,6 +536,37 @@ static void submit_one(sim *s, sim_request *r, uint32_t index) {
   r->solo = solo_run(&s->fake[r->params.runner].model, &r->params, context_of(s, r->params.runner));
 }
 
+/* The operator pins the beginning of some prompt, for its tenant or for all, or unpins. */
+static void act_pins(sim *s) {
+  weft_pin_info info;
+  uint32_t id;
+  weft_error error = {{0}};
+  if (s->config.pins_max == 0 || s->fair) return; /* the watch knows only requests */
+  if (chance(s, 3) && weft_engine_list_pins(s->engine, &info, 1) == 1 &&
+      weft_engine_unpin(s->engine, info.id) != WEFT_OK)
+    FAIL(s, "pin %u is listed and cannot be unpinned", info.id);
+  if (!chance(s, 8)) return;
+  const sim_request *r = &s->request[draw(s, 0, s->n_requests - 1)];
+  weft_pin_params p = {.runner = r->params.runner,
+                       .tenant = r->params.tenant,
+                       .domain = r->params.domain,
+                       .is_public = chance(s, 50),
+                       .tokens = r->prompt,
+                       .n_tokens = draw(s, 1, r->params.n_tokens),
+                       .priority = (int32_t)draw(s, 0, 2) - 1,
+                       .expires_us = chance(s, 50) ? 0 : s->now_us + draw(s, 1, 30000)};
+  weft_status status = weft_engine_pin(s->engine, &p, s->now_us, &id, &error);
+  if (status == WEFT_OK) totals.n_pins += 1;
+  if (status != WEFT_OK && error.text[0] == 0) FAIL(s, "a pin was refused without words");
+}
+
+static void unpin_all(sim *s) {
+  weft_pin_info info;
+  while (weft_engine_list_pins(s->engine, &info, 1) == 1)
+    (void)weft_engine_unpin(s->engine, info.id);
+  (void)weft_engine_step(s->engine, s->now_us);
+}
+
 static void act(sim *s) {
   for (uint32_t i = 0; i < s->n_requests; i++) {
     sim_request *r = &s->request[i];
@@ -554,6 +586,7 @@ static void act(sim *s) {
     }
   }
   if (chance(s, 1)) weft_engine_reset_cache(s->engine);
+  act_pins(s);
 }
 
 static bool all_over(const sim *s) {
@@ -580,6 +613,7 @@ static void add_totals(sim *s) {
   totals.n_void += stats.n_void_rows;
   totals.n_hits += stats.pager.n_hits;
   totals.n_forks += stats.pager.n_forks;
+  totals.n_dropped_pins += stats.n_pins_dropped;
   totals.n_waits += stats.pager.n_waits;
   totals.n_watched += s->watch.n_watched;
   totals.n_broken += (uint64_t)__builtin_popcountll(stats.broken_runners);
@@ -613,6 +647,7 @@ static void run_seed(uint64_t seed, bool verbose) {
       FAIL(s, "pager: %s", error.text);
     if (++s->step > s->n_steps_max) FAIL(s, "not over after %u steps", s->step);
   }
+  unpin_all(s);
   check_drained(s);
   add_totals(s);
   close_world(s);
@@ -633,6 +668,8 @@ static void print_totals(unsigned long long n_seeds) {
              {"preemptions", t->n_preemptions},
              {"hits", t->n_hits},
              {"forks", t->n_forks},
+             {"pins", t->n_pins},
+             {"pins that gave way", t->n_dropped_pins},
              {"waits for a prefix", t->n_waits},
              {"void rows", t->n_void},
              {"broken runners", t->n_broken},
