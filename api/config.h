@@ -43,10 +43,11 @@ typedef struct weft_config {
   /* what is served and how */
   weft_text_list models, kv_8bit;
   const char *backend, *config_file;
-  uint32_t threads, kv_mib, host_mib, context, running, queue, rows;
+  uint32_t threads, kv_mib, host_mib, context, running, queue, rows, pins;
   bool no_prefix_cache, no_overlap, quiet, verbose, json, help;
   /* the server */
   const char *host, *api_keys, *directory;
+  weft_text_list pin_files;
   uint32_t port, body_mib, connections, drain_seconds;
   /* one generation */
   const char *prompt, *input, *tokens, *system, *mode, *trace;

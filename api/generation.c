@@ -252,7 +252,7 @@ static weft_status submit(weft_generation *g, const weft_generate_params *p, uin
   uint64_t retry_us = 0;
   weft_request_params params = {.runner = index,
                                 .tenant = p->tenant,
-                                .domain = {g->runtime->options.shared_cache ? 0u : p->tenant + 1u, 0x7765667430303031ull},
+                                .domain = weft_runtime_domain(g->runtime, p->tenant),
                                 .canvas = canvas,
                                 .tokens = g->prompt.ids,
                                 .n_tokens = g->prompt.n,

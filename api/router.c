@@ -13,6 +13,9 @@ const weft_endpoint weft_endpoints[] = {
     {"GET", "/health", WEFT_ACCESS_OPEN, true, weft_handle_health},
     {"GET", "/metrics", WEFT_ACCESS_COUNTS, true, weft_handle_metrics},
     {"GET", "/version", WEFT_ACCESS_OPEN, true, weft_handle_version},
+    {"GET", "/admin/pins", WEFT_ACCESS_OPERATE, true, weft_handle_pins},
+    {"POST", "/admin/pins", WEFT_ACCESS_OPERATE, false, weft_handle_pin},
+    {"DELETE", "/admin/pins/*", WEFT_ACCESS_OPERATE, true, weft_handle_unpin},
     {"GET", "/admin/trace", WEFT_ACCESS_OPERATE, false, weft_handle_trace},
 };
 const uint32_t weft_n_endpoints = sizeof weft_endpoints / sizeof *weft_endpoints;
@@ -23,6 +26,19 @@ static bool path_fits(const char *pattern, const char *path) {
   size_t n = strlen(pattern);
   if (pattern[n - 1] == '*') return strncmp(pattern, path, n - 1) == 0;
   return strcmp(pattern, path) == 0;
+}
+
+/* The methods of a path, for a 405. */
+static const char *methods_of(const char *path) {
+  static const char *const lists[] = {NULL,     "GET, HEAD",         "POST",         "GET, HEAD, POST",
+                                      "DELETE", "GET, HEAD, DELETE", "POST, DELETE", "GET, HEAD, POST, DELETE"};
+  unsigned bits = 0;
+  for (uint32_t i = 0; i < weft_n_endpoints; i++) {
+    const char *method = weft_endpoints[i].method;
+    if (!path_fits(weft_endpoints[i].path, path)) continue;
+    bits |= strcmp(method, "GET") == 0 ? 1u : strcmp(method, "POST") == 0 ? 2u : 4u;
+  }
+  return lists[bits];
 }
 
 const weft_endpoint *weft_router_find(const char *method, const char *path, const char **allow,
@@ -39,7 +55,7 @@ const weft_endpoint *weft_router_find(const char *method, const char *path, cons
     (void)weft_refuse(why, 404, "unknown_url", NULL, "nothing is served at %.256s", path);
     return NULL;
   }
-  *allow = strcmp(other->method, "GET") == 0 ? "GET, HEAD" : other->method;
+  *allow = methods_of(path);
   (void)weft_refuse(why, 405, "method_not_allowed", NULL, "%s takes %s, not %.16s", other->path,
                     *allow, method);
   return NULL;

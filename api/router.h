@@ -17,7 +17,7 @@ typedef enum weft_access {
   WEFT_ACCESS_OPEN,   /* anybody */
   WEFT_ACCESS_TENANT, /* any key; else anybody */
   WEFT_ACCESS_COUNTS, /* the operator's key; else anybody: counts of all tenants */
-  WEFT_ACCESS_OPERATE /* the operator's key; else who asks from this machine */
+  WEFT_ACCESS_OPERATE /* the operator's key; else a program on this machine */
 } weft_access;
 
 typedef struct weft_endpoint {
@@ -58,6 +58,10 @@ void weft_handle_trace(weft_server *server, weft_exchange *x);
 void weft_handle_version(weft_server *server, weft_exchange *x);
 void weft_handle_tokenize(weft_server *server, weft_exchange *x);
 void weft_handle_detokenize(weft_server *server, weft_exchange *x);
+/* admin.c */
+void weft_handle_pin(weft_server *server, weft_exchange *x);
+void weft_handle_pins(weft_server *server, weft_exchange *x);
+void weft_handle_unpin(weft_server *server, weft_exchange *x);
 /* server.c: what it counted, as Prometheus text */
 void weft_server_metrics(weft_server *server, weft_text *out);
 

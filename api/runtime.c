@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 
-enum { CONTEXT_DEFAULT = 8192, RUNNING_DEFAULT = 64, QUEUE_DEFAULT = 256, ROWS_DEFAULT = 512 };
+enum { CONTEXT_DEFAULT = 8192, RUNNING_DEFAULT = 64, QUEUE_DEFAULT = 256, ROWS_DEFAULT = 512, PINS_DEFAULT = 16 };
 
 int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error) {
   if (error != NULL && n_error > 0) {
@@ -231,10 +231,11 @@ static weft_status fill_options(weft_runtime *rt, const weft_open_options *optio
   if (o->running == 0) o->running = RUNNING_DEFAULT;
   if (o->queue == 0) o->queue = QUEUE_DEFAULT;
   if (o->rows == 0) o->rows = ROWS_DEFAULT;
+  if (o->pins == 0) o->pins = PINS_DEFAULT;
   if (o->tenants == 0) o->tenants = 1;
-  if (o->running > 8192 || o->queue > 65536 || o->rows > 65536 || o->context > 1u << 20 || o->tenants > 255) {
+  if (o->pins > 4096 || o->running > 8192 || o->queue > 65536 || o->rows > 65536 || o->context > 1u << 20 || o->tenants > 255) {
     return weft_fail(error, WEFT_E_INVALID,
-                     "an option is out of range: running <= 8192, queue <= 65536, rows <= 65536, context <= 1048576, "
+                     "an option is out of range: pins <= 4096, running <= 8192, queue <= 65536, rows <= 65536, context <= 1048576, "
                      "tenants <= 255");
   }
   return WEFT_OK;
@@ -275,6 +276,7 @@ static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenan
                                .rows_per_step = rt->options.rows,
                                .running_max = rt->options.running,
                                .waiting_max = rt->options.queue,
+                               .pins_max = rt->options.pins,
                                .n_tenants = rt->options.tenants,
                                .tenant = tenant,
                                .seq_tokens_max = context,

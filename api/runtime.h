@@ -43,6 +43,10 @@ struct weft_runtime {
 /* NULL with a line when there is no such model; NULL name: the first; with one model any name is served. */
 const weft_served_model *weft_runtime_model(const weft_runtime *runtime, const char *name, uint32_t *index,
                                             weft_error *error);
+/* Who may see what a tenant has cached. */
+static inline weft_key128 weft_runtime_domain(const weft_runtime *runtime, uint32_t tenant) {
+  return (weft_key128){runtime->options.shared_cache ? 0u : tenant + 1u, 0x7765667430303031ull};
+}
 /* Writes a weft_error's line to a caller's buffer and gives the status as int. */
 int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error);
 

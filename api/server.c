@@ -39,13 +39,23 @@ static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access
                      "only the operator may do this: use a key of the tenant `%s`", WEFT_OPERATOR);
 }
 
+/* A page in a browser, or a proxy, asks for somebody else, and does so from this machine. */
+static bool came_through(weft_exchange *x) {
+  static const char *const headers[] = {"Origin", "Forwarded", "X-Forwarded-For", "Via"};
+  for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+    if (weft_exchange_header(x, headers[i]) != NULL) return true;
+  }
+  return false;
+}
+
 static weft_status check_access(const weft_server *s, weft_exchange *x, weft_access access,
                                 weft_refusal *why) {
   if (access == WEFT_ACCESS_OPEN) return WEFT_OK;
   if (s->keys != NULL) return check_key(s, x, access, why);
-  if (access != WEFT_ACCESS_OPERATE || weft_exchange_is_local(x)) return WEFT_OK;
+  if (access != WEFT_ACCESS_OPERATE) return WEFT_OK;
+  if (weft_exchange_is_local(x) && !came_through(x)) return WEFT_OK;
   return weft_refuse(why, 403, "operator_only", NULL,
-                     "without API keys only this machine itself may do this");
+                     "without API keys only a program on this machine itself may do this");
 }
 
 static bool begin(void *self, weft_exchange *x) {

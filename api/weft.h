@@ -49,6 +49,7 @@ typedef struct weft_open_options {
   bool shared_cache;           /* tenants see each other's cached prefixes, and what they tell of each other */
   const char *const *kv_8bit;  /* [n_kv_8bit] models whose keys and values are kept in 8 bits, by name; "all" */
   uint32_t n_kv_8bit;
+  uint32_t pins;               /* [16] prefixes that weft_pin may keep */
   bool no_prefix_cache;
   bool no_overlap;             /* apply each step before planning the next */
   bool quiet;                  /* no progress bars on standard error */
@@ -184,6 +185,39 @@ typedef struct weft_model_card {
 } weft_model_card;
 WEFT_API uint32_t weft_n_models(const weft_runtime *runtime);
 WEFT_API weft_model_card weft_model_at(const weft_runtime *runtime, uint32_t index);
+
+/* A prefix of prompts that is kept in the pool: it costs nothing to whoever begins with it. For the operator: no client
+ * should reach these calls. Exactly one of turns, text, tokens; what is pinned are the tokens that stay whatever follows,
+ * cut to whole blocks. */
+typedef struct weft_prefix {
+  const char *model;            /* NULL: the first */
+  uint32_t tenant;              /* whose requests find it; public: who computes it */
+  bool is_public;               /* requests of all tenants that begin with it share it */
+  const weft_chat_turn *turns;  /* the first turns of conversations, in the model's chat template */
+  uint32_t n_turns;
+  bool thinking;                /* of conversations that think */
+  const char *text;
+  size_t n_text;
+  const int32_t *tokens;
+  uint32_t n_tokens;
+  uint32_t ttl_seconds;         /* 0: until weft_unpin */
+  int32_t priority;             /* tenants of a class above it (-1, 0, 1) may take its memory when they lack some */
+} weft_prefix;
+
+typedef struct weft_pin_card {
+  uint32_t id;
+  const char *model;
+  uint32_t tenant;
+  bool is_public, held; /* held: it is in the pool now */
+  int32_t priority;
+  uint32_t tokens, pages, ttl_seconds; /* what is left of it; 0: no limit */
+} weft_pin_card;
+
+/* Declares a pin and starts to compute it. Errors: invalid, too long; WEFT status 3: too many pins, or the queue is full;
+ * -5 (too large) also when requests would have too little memory left. */
+WEFT_API int weft_pin(weft_runtime *runtime, const weft_prefix *prefix, uint32_t *id, char *error, size_t n_error);
+WEFT_API int weft_unpin(weft_runtime *runtime, uint32_t id); /* no such pin: negative */
+WEFT_API uint32_t weft_pins(weft_runtime *runtime, weft_pin_card *out, uint32_t max);
 
 /* Text of tokens and tokens of text, by the tokenizer of model (NULL: the first). The caller frees with weft_release. */
 WEFT_API int weft_tokenize(weft_runtime *runtime, const char *model, const char *text, size_t n_text, bool add_special,

@@ -8,6 +8,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "api/admin.h"
 #include "api/cli/cli.h"
 #include "api/json.h"
 #include "api/server.h"
@@ -140,7 +141,11 @@ static int serve(const weft_config *config, const weft_keys *keys, const workpla
   if (status != 0) return weft_cli_fail(weft_cli_code(status), "%s", line);
   if (config->verbose) (void)fputs(weft_plan(rt), stderr);
   int code = 0;
-  if (weft_server_open(&where, rt, &server, &error) != WEFT_OK)
+  for (uint32_t i = 0; code == 0 && i < config->pin_files.n; i++) {
+    if (weft_admin_pin_file(rt, keys, config->pin_files.item[i], &error) != WEFT_OK)
+      code = weft_cli_fail(WEFT_EXIT_USAGE, "--pin %s", error.text);
+  }
+  if (code == 0 && weft_server_open(&where, rt, &server, &error) != WEFT_OK)
     code = weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
   if (code == 0) code = catch_signals();
   if (code == 0) {

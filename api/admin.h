@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/* What only the operator may ask: pins, as JSON, over HTTP and from files.
+ *
+ *   {"model":"a","tenant":"red","ttl_seconds":3600,"priority":1,"messages":[{"role":"system",...}]}
+ *
+ * Law: exactly one of text, tokens and messages; "public": true instead of a tenant; an unknown field is
+ * a mistake and refused. A file holds one such object or a list of them. */
+#ifndef WEFT_API_ADMIN_H
+#define WEFT_API_ADMIN_H
+
+#include "api/keys.h"
+#include "api/refusal.h"
+#include "api/weft.h"
+
+/* Pins all that the file says. keys may be NULL. The line names the file and the entry. */
+weft_status weft_admin_pin_file(weft_runtime *runtime, const weft_keys *keys, const char *path,
+                                weft_error *error);
+
+#endif
