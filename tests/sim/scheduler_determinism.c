@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The determinism contract: the same 200 mixed requests give the same tokens in three orders of
- * arrival, with three pool sizes and chunk sizes, with and without prefix cache, overlap,
- * preemption and a host tier, also one whose copies fail. */
+/* The determinism contract: the same 200 mixed requests, some of them choices of one prompt, give
+ * the same tokens in three orders of arrival, with three pool sizes and three chunk sizes, each
+ * without prefix cache, with it, and with it and a host tier (also one whose copies fail); with and
+ * without preemption, overlap, forks, and tenants that differ. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,6 +23,8 @@ typedef struct variant {
   uint32_t order, n_pages, chunk, running, n_host;
   uint32_t fail_one_in; /* copies to the host; 0: none fails */
   bool no_cache, overlap;
+  bool forks;   /* choices of one prompt compute it once */
+  bool tenants; /* of different weight and class */
   bool tight; /* the pool is too small for those who run: somebody must be preempted */
 } variant;
 
@@ -34,6 +37,7 @@ typedef struct answer {
 static int32_t prompts[N_REQUESTS][PROMPT_MAX];
 static weft_request_params requests[N_REQUESTS];
 static answer answers[N_REQUESTS];
+static bool is_choice[N_REQUESTS]; /* of the prompt of the request before */
 
 static uint32_t draw(uint64_t *state, uint32_t n) {
   return (uint32_t)((weft_mix64(++*state * 0x9E3779B97F4A7C15ull) >> 32) % n);
@@ -63,6 +67,19 @@ static const weft_fake_config fakes[2] = {
      .model = {.salt = 12, .n_vocab = 70, .n_groups = 1, .group = {{.block_tokens = 16}}}},
 };
 
+/* Another choice of the prompt before. */
+static void make_choice(uint32_t i, uint64_t *state) {
+  weft_request_params *p = &requests[i];
+  const weft_request_params *q = &requests[i - 1];
+  is_choice[i] = true;
+  p->runner = q->runner;
+  p->canvas = q->canvas;
+  p->tenant = q->tenant;
+  p->n_tokens = q->n_tokens;
+  memcpy(prompts[i], prompts[i - 1], sizeof prompts[i]);
+  p->sampling.choice = p->entropy_bound.choice = 1 + draw(state, 4);
+}
+
 static void make_requests(void) {
   static const int32_t stop_tokens[] = {3};
   uint64_t state = 5;
@@ -84,7 +101,14 @@ static void make_requests(void) {
     p->entropy_bound.seed = draw(&state, 9);
     p->entropy_bound.max_steps = 1 + draw(&state, 9);
     p->n_stop_tokens = draw(&state, 2);
+    if (i % 2 == 1 && draw(&state, 2) == 0) make_choice(i, &state);
   }
+}
+
+/* A neighbour with the same prompt that still runs. */
+static weft_request *sibling_of(weft_request *const *handle, uint32_t i) {
+  if (is_choice[i] && handle[i - 1] != NULL) return handle[i - 1];
+  return i + 1 < N_REQUESTS && is_choice[i + 1] ? handle[i + 1] : NULL;
 }
 
 static void collect(weft_engine *engine, weft_request **handle, uint32_t index) {
@@ -106,7 +130,7 @@ static void collect(weft_engine *engine, weft_request **handle, uint32_t index) 
 static uint32_t arrival(uint32_t order, uint32_t i) {
   if (order == 0) return i;
   if (order == 1) return N_REQUESTS - 1 - i;
-  return (i * 73 + 19) % N_REQUESTS; /* 73 and 200 have no common factor */
+  return (i / 2 * 37 + 19) % (N_REQUESTS / 2) * 2 + i % 2; /* pairs; 37 and 100 have no common factor */
 }
 
 static void run(const variant *v, weft_engine_stats *stats) {
@@ -121,6 +145,8 @@ static void run(const variant *v, weft_engine_stats *stats) {
     config.store = store;
     assert_int_equal(weft_fake_runner_open(&config, &runner[i]), WEFT_OK);
   }
+  static const weft_tenant_config tenants[3] = {
+      {.weight = 5}, {.weight = 1, .priority_class = 1}, {.weight = 2, .priority_class = -1}};
   weft_engine_config config = {.n_runners = 2,
                                .runner = runner,
                                .n_pages = v->n_pages,
@@ -130,6 +156,7 @@ static void run(const variant *v, weft_engine_stats *stats) {
                                .running_max = v->running,
                                .waiting_max = 50,
                                .n_tenants = 3,
+                               .tenant = v->tenants ? tenants : NULL,
                                .seq_tokens_max = CONTEXT,
                                .overlap = v->overlap,
                                .no_prefix_cache = v->no_cache};
@@ -140,7 +167,9 @@ static void run(const variant *v, weft_engine_stats *stats) {
   for (uint64_t now = 1; n_submitted < N_REQUESTS || !weft_engine_idle(engine); now++) {
     while (n_submitted < N_REQUESTS) { /* as many as the queue takes */
       uint32_t at = arrival(v->order, n_submitted);
-      weft_status status = weft_engine_submit(engine, &requests[at], now, &handle[at], &error);
+      weft_request_params params = requests[at];
+      if (v->forks) params.sibling = sibling_of(handle, at);
+      weft_status status = weft_engine_submit(engine, &params, now, &handle[at], &error);
       if (status == WEFT_FULL) break;
       assert_int_equal(status, WEFT_OK);
       n_submitted += 1;
@@ -166,47 +195,72 @@ static void check_solo(void) {
   }
 }
 
-static void same_tokens_everywhere(void **state) {
+static void check_variant(const variant *v, const char *name) {
+  weft_engine_stats stats;
+  run(v, &stats);
+  check_solo();
+  const weft_pager_stats *p = &stats.pager;
+  printf("%s: %llu steps, %llu mixed, %llu void rows, %llu preemptions, %llu hits, %llu forks, "
+         "%llu pages out, %llu back, %llu lost\n",
+         name, (unsigned long long)stats.n_steps, (unsigned long long)stats.n_mixed_steps,
+         (unsigned long long)stats.n_void_rows, (unsigned long long)stats.n_preemptions,
+         (unsigned long long)p->n_hits, (unsigned long long)p->n_forks,
+         (unsigned long long)p->n_spilled, (unsigned long long)p->n_restored,
+         (unsigned long long)p->n_spill_lost);
+  if (v->tight) assert_true(stats.n_preemptions > 0);
+  if (v->n_pages == 900) assert_int_equal(stats.n_preemptions, 0);
+  assert_true(v->no_cache ? p->n_hits == 0 : p->n_hits > 0);
+  assert_true(v->forks ? p->n_forks > 0 : p->n_forks == 0);
+  if (v->n_host > 0 && v->n_pages < 900) assert_true(p->n_spilled > 0 && p->n_restored > 0);
+  if (v->fail_one_in > 0 && v->n_pages < 900) assert_true(p->n_spill_lost > 0);
+  if (v->running > 3) assert_true(stats.n_mixed_steps > 0);
+  assert_true(stats.n_switches > 0);
+}
+
+/* Every order with every pool, chunk and cache; the rest alternates. */
+static void same_tokens_in_every_combination(void **state) {
+  static const uint32_t pools[] = {900, 150, 60}, chunks[] = {0, 7, 33};
+  char name[120];
   (void)state;
+  for (uint32_t i = 0; i < 81; i++) {
+    uint32_t cache = i / 27; /* none, on the device, with a host tier */
+    variant v = {.order = i % 3,
+                 .n_pages = pools[i / 3 % 3],
+                 .chunk = chunks[i / 9 % 3],
+                 .running = 40,
+                 .no_cache = cache == 0,
+                 .n_host = cache < 2 ? 0 : i % 2 == 0 ? 60 : 400,
+                 .fail_one_in = cache == 2 && i % 3 == 0 ? 3 : 0,
+                 .overlap = i % 2 == 0,
+                 .forks = i % 4 < 2,
+                 .tenants = i % 5 < 2,
+                 .tight = i / 3 % 3 == 2};
+    (void)snprintf(name, sizeof name, "order %u, %u pages, %u on the host, chunk %u%s%s%s%s%s",
+                   v.order, v.n_pages, v.n_host, v.chunk, v.no_cache ? ", no cache" : "",
+                   v.fail_one_in > 0 ? ", copies fail" : "", v.overlap ? ", overlap" : "",
+                   v.forks ? ", forks" : "", v.tenants ? ", tenants" : "");
+    check_variant(&v, name);
+  }
+}
+
+static void same_tokens_one_at_a_time(void **state) {
   static const variant variants[] = {
-      {.order = 0, .n_pages = 900, .chunk = 0, .running = 40},
-      {.order = 1, .n_pages = 900, .chunk = 7, .running = 40, .overlap = true},
-      {.order = 2, .n_pages = 900, .chunk = 32, .running = 40, .overlap = true, .no_cache = true},
-      {.order = 0, .n_pages = 75, .chunk = 5, .running = 40, .tight = true},
-      {.order = 1, .n_pages = 75, .chunk = 64, .running = 40, .overlap = true, .tight = true},
-      {.order = 2, .n_pages = 75, .chunk = 16, .running = 40, .no_cache = true, .tight = true},
-      {.order = 2, .n_pages = 60, .chunk = 0, .running = 40, .overlap = true, .tight = true},
       {.order = 0, .n_pages = 60, .chunk = 1, .running = 3},
-      {.order = 1, .n_pages = 400, .chunk = 96, .running = 1, .overlap = true},
-      {.order = 0, .n_pages = 75, .chunk = 5, .running = 40, .tight = true, .n_host = 400},
-      {.order = 1, .n_pages = 75, .chunk = 64, .running = 40, .overlap = true, .tight = true, .n_host = 60},
-      {.order = 2, .n_pages = 60, .chunk = 0, .running = 40, .overlap = true, .tight = true, .n_host = 9},
-      {.order = 2, .n_pages = 75, .chunk = 0, .running = 40, .overlap = true, .tight = true, .n_host = 300,
-       .fail_one_in = 3},
       {.order = 1, .n_pages = 60, .chunk = 7, .running = 3, .n_host = 1000},
+      {.order = 2, .n_pages = 60, .chunk = 0, .running = 40, .n_host = 9, .overlap = true},
+      {.order = 1, .n_pages = 400, .chunk = 96, .running = 1, .overlap = true},
   };
+  static const char *const names[] = {"three at a time, row by row", "three at a time, large host",
+                                      "nine pages on the host", "one at a time"};
+  (void)state;
   for (uint32_t i = 0; i < sizeof variants / sizeof *variants; i++) {
-    weft_engine_stats stats;
-    run(&variants[i], &stats);
-    check_solo();
-    assert_true(variants[i].tight ? stats.n_preemptions > 0 : true);
-    assert_true(variants[i].no_cache ? stats.pager.n_hits == 0 : stats.pager.n_hits > 0);
-    if (variants[i].running > 3) assert_true(stats.n_mixed_steps > 0);
-    assert_true(stats.n_switches > 0);
-    if (variants[i].n_host > 0) assert_true(stats.pager.n_spilled > 0 && stats.pager.n_restored > 0);
-    if (variants[i].fail_one_in > 0) assert_true(stats.pager.n_spill_lost > 0);
-    printf("variant %u: %llu steps, %llu mixed, %llu preemptions, %llu hits, %llu void rows, %llu pages out, %llu "
-           "back, %llu lost, %llu rows of prompts\n", i,
-           (unsigned long long)stats.n_steps, (unsigned long long)stats.n_mixed_steps,
-           (unsigned long long)stats.n_preemptions, (unsigned long long)stats.pager.n_hits,
-           (unsigned long long)stats.n_void_rows, (unsigned long long)stats.pager.n_spilled,
-           (unsigned long long)stats.pager.n_restored, (unsigned long long)stats.pager.n_spill_lost,
-           (unsigned long long)stats.n_prefill_rows);
+    check_variant(&variants[i], names[i]);
   }
 }
 
 int main(void) {
   make_requests();
-  const struct CMUnitTest tests[] = {cmocka_unit_test(same_tokens_everywhere)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(same_tokens_in_every_combination),
+                                     cmocka_unit_test(same_tokens_one_at_a_time)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
