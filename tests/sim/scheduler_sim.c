@@ -84,7 +84,8 @@ typedef struct sim {
 
 typedef struct sim_totals {
   uint64_t n_steps, n_requests, n_finished[6], n_refused, n_full, n_preemptions, n_mixed, n_switches,
-      n_hits, n_void, n_waits, n_broken, n_forks, n_watched, n_pins, n_dropped_pins;
+      n_hits, n_void, n_waits, n_broken, n_forks, n_watched, n_pins, n_dropped_pins, n_out, n_back,
+      n_lost;
 } sim_totals;
 
 static sim_totals totals;
@@ -615,6 +616,9 @@ static void add_totals(sim *s) {
   totals.n_forks += stats.pager.n_forks;
   totals.n_dropped_pins += stats.n_pins_dropped;
   totals.n_waits += stats.pager.n_waits;
+  totals.n_out += stats.pager.n_spilled;
+  totals.n_back += stats.pager.n_restored;
+  totals.n_lost += stats.pager.n_spill_lost;
   totals.n_watched += s->watch.n_watched;
   totals.n_broken += (uint64_t)__builtin_popcountll(stats.broken_runners);
   if (!s->verbose) return;
@@ -673,6 +677,9 @@ static void print_totals(unsigned long long n_seeds) {
              {"waits for a prefix", t->n_waits},
              {"void rows", t->n_void},
              {"broken runners", t->n_broken},
+             {"pages to the host", t->n_out},
+             {"back", t->n_back},
+             {"lost", t->n_lost},
              {"times that two tenants waited", t->n_watched},
              {"stop", t->n_finished[WEFT_FINISH_STOP]},
              {"length", t->n_finished[WEFT_FINISH_LENGTH]},
