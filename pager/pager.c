@@ -95,7 +95,15 @@ static void *zeroed(weft_pager *pager, uint64_t n, size_t size) {
   return memory + (CACHE_LINE - (uintptr_t)memory % CACHE_LINE);
 }
 
-/* One node per base block that the pool and the tiers below it can hold, and some for prefixes that have no page yet. */
+/* True where some space keeps no token for good: its chains have nodes whose pages are gone. */
+static bool windows_alone(const weft_pager *pager) {
+  bool alone = false;
+  for (uint32_t i = 0; i < pager->n_spaces; i++) alone = alone || pager->space[i].n_global == 0;
+  return alone;
+}
+
+/* One node per base block that the pool and the tiers below it can hold, and some for prefixes that have no page yet;
+ * with windows alone, also for all sequences at their longest. */
 static void size_nodes(weft_pager *pager) {
   uint64_t span_max = 1;
   for (uint32_t i = 0; i < pager->n_spaces; i++) {
@@ -107,6 +115,8 @@ static void size_nodes(weft_pager *pager) {
   }
   uint64_t n_blocks = (uint64_t)pager->n_pages + pager->n_spill;
   uint64_t n_nodes = n_blocks * span_max + 3 * (uint64_t)pager->n_seqs_max + 16;
+  if (windows_alone(pager))
+    n_nodes += (uint64_t)pager->n_seqs_max * (pager->seq_tokens_max >> pager->base_shift);
   if (!pager->cache) n_nodes = 0;
   pager->n_nodes = n_nodes > PAGER_NODES_MAX ? PAGER_NODES_MAX : (uint32_t)n_nodes;
   pager->node_stride = pager->base_tokens < 4 ? 4 : pager->base_tokens;

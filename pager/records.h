@@ -29,7 +29,7 @@ enum {
   PAGER_MATCH_BATCH = 32,
   PAGER_COST_LOG_MAX = 3,
   PAGER_ALLOCATIONS_MAX = 16,
-  PAGER_NODE_EVICTIONS_MAX = 64 /* evictions that one new node may cost before we give up on it */
+  PAGER_NODE_EVICTIONS_MAX = 1024 /* evictions that one new node may cost before we give up on it */
 };
 
 #define PAGER_NODE_NONE 0xFFFFFFu

@@ -71,6 +71,7 @@ expect 1 'FAILED' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 4 
 expect 0 'answered' "$weft" soak -m $demo --seconds 3
 expect 0 'prefill 64' "$weft" bench model -m $demo --n-prompt 64 --n-generate 8 --repeat 1 --n-parallel 2 -q
 expect 0 'take_release_ns' "$weft" bench pager --json
+expect 0 'held at once' "$weft" bench capacity -m $demo --kv-mib 6
 expect 0 'step_us' "$weft" bench scheduler --json
 expect 0 'prompt tokens computed' "$weft" bench serving -m $demo --repeat 1
 expect 2 '--llama' "$weft" bench peer -m $demo

@@ -101,10 +101,11 @@ int weft_cli_bench(const weft_config *config) {
   if (strcmp(what, "model") == 0) return weft_bench_model(config);
   if (strcmp(what, "kernels") == 0) return run_part(weft_bench_kernels, config);
   if (strcmp(what, "pager") == 0) return run_part(weft_bench_pager, config);
+  if (strcmp(what, "capacity") == 0) return weft_bench_capacity(config);
   if (strcmp(what, "scheduler") == 0) return weft_bench_scheduler(config);
   if (strcmp(what, "peer") == 0) return weft_bench_peer(config);
   if (strcmp(what, "serving") == 0) return weft_bench_serving(config);
   if (strcmp(what, "profile") == 0) return weft_bench_profile(config);
-  return weft_cli_fail(WEFT_EXIT_USAGE, "bench: '%s' must be model, kernels, pager, scheduler, peer, serving or profile",
-                       what);
+  return weft_cli_fail(WEFT_EXIT_USAGE,
+                       "bench: '%s' must be model, kernels, pager, capacity, scheduler, peer, serving or profile", what);
 }

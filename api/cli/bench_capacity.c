@@ -200,11 +200,11 @@ static weft_status measure_sliding(weft_capacity *out, weft_error *error) {
   return WEFT_OK;
 }
 
-static weft_status measure_sharing(weft_capacity *out, weft_error *error) {
+static weft_status measure_sharing(bool keeps_windows, double *ratio, weft_error *error) {
   uint32_t n_pinned[2] = {0, 0};
   for (uint32_t alone = 0; alone < 2; alone++) {
     capacity_world w;
-    weft_status status = open_world(&w, false, error);
+    weft_status status = open_world(&w, keeps_windows, error);
     for (uint32_t t = 0; status == WEFT_OK && t < N_TENANTS; t++) {
       for (uint32_t i = 0; i < SHARED + OWN; i++) {
         uint64_t who = i < SHARED ? 0 : t + 1;
@@ -218,7 +218,7 @@ static weft_status measure_sharing(weft_capacity *out, weft_error *error) {
     close_world(&w);
     if (status != WEFT_OK) return status;
   }
-  out->ratio_sharing = (double)n_pinned[1] / n_pinned[0];
+  *ratio = (double)n_pinned[1] / n_pinned[0];
   return WEFT_OK;
 }
 
@@ -227,7 +227,8 @@ weft_status weft_capacity_measure(weft_capacity *out, weft_error *error) {
   weft_status status = measure_served(out, error);
   if (status == WEFT_OK) status = measure_waste(out, error);
   if (status == WEFT_OK) status = measure_sliding(out, error);
-  if (status == WEFT_OK) status = measure_sharing(out, error);
+  if (status == WEFT_OK) status = measure_sharing(false, &out->ratio_sharing, error);
+  if (status == WEFT_OK) status = measure_sharing(true, &out->ratio_sharing_kept, error);
   return status;
 }
 
@@ -243,4 +244,5 @@ void weft_capacity_print(const weft_capacity *c) {
          c->waste_percent, c->n_waste, c->mean_waste_tokens);
   printf("  %d tenants, %d tokens shared, %d own  %8.2f x less than without sharing\n", N_TENANTS,
          SHARED, OWN, c->ratio_sharing);
+  printf("    the same where windows are kept      %8.2f x\n", c->ratio_sharing_kept);
 }

@@ -13,6 +13,7 @@ typedef struct weft_capacity {
   double ratio_ring;       /* the same, where sliding layers reserve a ring of their window */
   double ratio_sliding;    /* long sequences held with sliding groups freed, against kept */
   double ratio_sharing;    /* pages of one shared prompt and own ends, unshared against shared */
+  double ratio_sharing_kept; /* the same, where sliding layers keep every token */
   uint32_t n_contiguous, n_freed, n_kept, n_waste; /* sequences that were held */
   double mean_tokens, mean_waste_tokens;           /* of the drawn lengths */
 } weft_capacity;

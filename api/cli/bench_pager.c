@@ -8,7 +8,7 @@
  *   match_32k_us         admit of a wholly cached 32 k-token prompt: hashing, comparing, pinning
  *   host_bytes_per_block all host memory of the pager for each 16-token block, index and tokens
  *                        included
- *   waste_percent, capacity_ratio_*, sharing_ratio: bench_capacity.h */
+ *   waste_percent, capacity_ratio_*: bench_capacity.h */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,9 +188,9 @@ static void print_json(const pager_result *r, const weft_capacity *c) {
       "{\"take_release_ns\": %.2f, \"take_evict_ns\": %.2f, \"match_32k_us\": %.2f, "
       "\"host_bytes_per_block\": %.2f, \"waste_percent\": %.3f, "
       "\"capacity_ratio_contiguous\": %.3f, \"capacity_ratio_ring\": %.3f, "
-      "\"capacity_ratio_sliding\": %.3f, \"sharing_ratio\": %.3f}\n",
+      "\"capacity_ratio_sliding\": %.3f}\n",
       r->take_release_ns, r->take_evict_ns, r->match_32k_us, r->host_bytes_per_block,
-      c->waste_percent, c->ratio_contiguous, c->ratio_ring, c->ratio_sliding, c->ratio_sharing);
+      c->waste_percent, c->ratio_contiguous, c->ratio_ring, c->ratio_sliding);
 }
 
 static void print(const pager_result *r, uint32_t n_pages) {

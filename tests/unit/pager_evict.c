@@ -279,6 +279,114 @@ static void boundaries_go_from_the_end(void **state) {
   kit_close(pager);
 }
 
+/* ---- one pool for all ------------------------------------------------------------------------ */
+
+/* An autoregressive space and one for diffusion, whose tokens cost more; other blocks, other windows. */
+static weft_pager *open_two_models(uint32_t n_pages) {
+  weft_space_config space[2] = {
+      {.n_groups = 2, .group = {{32, 0}, {16, 64}}},
+      {.fingerprint = {7, 7}, .n_groups = 3, .group = {{64, 0}, {16, 48}, {16, 48}}, .token_cost = 4}};
+  weft_pager_config config = {.n_pages = n_pages,
+                              .n_seqs = 8,
+                              .seq_tokens_max = KIT_TOKENS_MAX,
+                              .n_spaces = 2,
+                              .space = space};
+  weft_pager *pager = NULL;
+  assert_int_equal(weft_pager_open(&config, &pager, NULL), WEFT_OK);
+  return pager;
+}
+
+/* Sequences of 512 tokens in one space until the pool refuses; all are let go. How many fitted. */
+static uint32_t fill_space(weft_pager *pager, uint32_t space, int32_t seed) {
+  int32_t tokens[512];
+  weft_seq seq[8], waits_for;
+  uint32_t n = 0, n_cached;
+  for (weft_status status = WEFT_OK; n < 8; n++) {
+    kit_tokens(tokens, 512, 0, seed + (int32_t)n);
+    weft_admit args = {
+        .space = space, .domain = {1, 2}, .tokens = tokens, .n_tokens = 512, .n_prompt = 512};
+    assert_int_equal(weft_pager_admit(pager, &args, &seq[n], &n_cached, &waits_for), WEFT_OK);
+    for (uint32_t at = n_cached; at < 512 && status == WEFT_OK; at += 32) {
+      status = weft_pager_reserve(pager, seq[n], 32);
+      if (status == WEFT_OK) weft_pager_commit(pager, seq[n], tokens + at, 32);
+    }
+    if (status == WEFT_OK) continue;
+    assert_int_equal(status, WEFT_NO_BLOCKS);
+    weft_pager_release(pager, seq[n]);
+    break;
+  }
+  assert_true(n > 0 && n < 8);
+  kit_check(pager);
+  for (uint32_t i = 0; i < n; i++) weft_pager_release(pager, seq[i]);
+  kit_check(pager);
+  return n;
+}
+
+/* Each model can have the whole pool while the other is idle, whatever the other left in it, and
+ * again and again. */
+static void spaces_share_the_pool(void **state) {
+  (void)state;
+  for (uint32_t n_pages = 60; n_pages <= 100; n_pages += 20) {
+    uint32_t alone[2];
+    for (uint32_t space = 0; space < 2; space++) {
+      weft_pager *pager = open_two_models(n_pages);
+      alone[space] = fill_space(pager, space, 1);
+      kit_close(pager);
+    }
+    weft_pager *pager = open_two_models(n_pages);
+    for (int32_t round = 0; round < 6; round++)
+      assert_int_equal(fill_space(pager, round % 2, 100 * round), alone[round % 2]);
+    assert_int_equal(weft_pager_headroom(pager), n_pages);
+    kit_close(pager);
+  }
+}
+
+/* What one model left behind goes for the other by cost: what is dear to compute is kept longer. */
+static void another_space_is_evicted_by_cost(void **state) {
+  (void)state;
+  int32_t cheap[128], dear[128], more[128];
+  kit_tokens(cheap, 128, 0, 1);
+  kit_tokens(dear, 128, 0, 2);
+  weft_pager *pager = open_two_models(64);
+  run_in(pager, 1, 0, dear, 128);
+  run_in(pager, 0, 0, cheap, 128);
+  for (int32_t seed = 3; seed < 12; seed++) run_in(pager, 0, 0, kit_tokens(more, 128, 0, seed), 128);
+  assert_int_equal(look(pager, 0, cheap, 128), 0);
+  assert_int_equal(look(pager, 1, dear, 128), 128);
+  for (int32_t seed = 12; seed < 50; seed++)
+    run_in(pager, 0, 0, kit_tokens(more, 128, 0, seed), 128);
+  assert_int_equal(look(pager, 1, dear, 128), 0);
+  kit_close(pager);
+}
+
+/* A space of windows alone has more nodes than pages, since a chain keeps its nodes while it runs: there are
+ * enough for all sequences at their longest, so each goes on publishing to its end. */
+static void windows_alone_have_nodes_enough(void **state) {
+  (void)state;
+  int32_t tokens[KIT_TOKENS_MAX];
+  weft_pager *pager = kit_open(24, 4, 1, (kit_group[]){{8, 32}});
+  for (int32_t round = 0; round < 8; round++) {
+    weft_seq seq[4];
+    for (int32_t i = 0; i < 4; i++) {
+      kit_tokens(tokens, KIT_TOKENS_MAX, 0, 10 * round + i);
+      kit_result r = kit_admit(pager, tokens, 8, 1);
+      assert_int_equal(r.status, WEFT_OK);
+      seq[i] = r.seq;
+    }
+    for (uint32_t at = 0; at < KIT_TOKENS_MAX; at += 8) {
+      for (int32_t i = 0; i < 4; i++) {
+        kit_tokens(tokens, KIT_TOKENS_MAX, 0, 10 * round + i);
+        kit_compute(pager, seq[i], tokens + at, 8);
+        assert_int_not_equal(pager->seq[seq[i]].tail, PAGER_NODE_NONE);
+      }
+    }
+    kit_check(pager);
+    for (uint32_t i = 0; i < 4; i++) weft_pager_release(pager, seq[i]);
+    assert_int_equal(kit_hit(pager, tokens, KIT_TOKENS_MAX), KIT_TOKENS_MAX);
+  }
+  kit_close(pager);
+}
+
 /* ---- reset
  * --------------------------------------------------------------------------------------- */
 
@@ -402,6 +510,9 @@ int main(void) {
       cmocka_unit_test(cost_is_worth),
       cmocka_unit_test(tails_go_first_whatever_they_are_worth),
       cmocka_unit_test(boundaries_go_from_the_end),
+      cmocka_unit_test(spaces_share_the_pool),
+      cmocka_unit_test(another_space_is_evicted_by_cost),
+      cmocka_unit_test(windows_alone_have_nodes_enough),
       cmocka_unit_test(reset_while_running_is_complete),
       cmocka_unit_test(journal_names_the_chain),
       cmocka_unit_test(journal_tells_what_was_missed),
