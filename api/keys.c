@@ -83,6 +83,7 @@ static const option_row rows[] = {
     {"running", offsetof(weft_tenant_options, running), 8192},
     {"queued", offsetof(weft_tenant_options, queued), 65536},
     {"tokens-per-minute", offsetof(weft_tenant_options, tokens_per_minute), 1u << 30},
+    {"blocks", offsetof(weft_tenant_options, blocks), 1u << 30},
 };
 
 static bool set_class(weft_tenant_options *options, const char *value) {
@@ -125,8 +126,8 @@ static weft_status set_option(weft_tenant_options *options, const char *word, si
                      rows[i].name, rows[i].max);
   }
   return weft_fail(error, WEFT_E_FORMAT,
-                   "%s:%u: '%.40s' is none of weight, class, running, queued, tokens-per-minute "
-                   "with =VALUE",
+                   "%s:%u: '%.40s' is none of weight, class, running, queued, "
+                   "tokens-per-minute, blocks with =VALUE",
                    file, number, text);
 }
 

@@ -24,7 +24,8 @@ weft_status weft_tenants_name(weft_runtime *rt, weft_tenant_config *config, weft
                                      .priority_class = o.priority_class,
                                      .running_max = o.running,
                                      .waiting_max = o.queued,
-                                     .tokens_per_minute = o.tokens_per_minute};
+                                     .tokens_per_minute = o.tokens_per_minute,
+                                     .blocks_max = o.blocks};
   }
   return good ? WEFT_OK : weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u tenants", n);
 }
@@ -53,6 +54,9 @@ static const tenant_row rows[] = {
     {"weft_tenant_completion_tokens_total", "", "counter", "Answer tokens.", AT(n_answer_tokens)},
     {"weft_tenant_requests_running", "", "gauge", "Requests running.", AT(n_running)},
     {"weft_tenant_requests_waiting", "", "gauge", "Requests waiting.", AT(n_waiting)},
+    {"weft_tenant_blocks", "", "gauge", "Pages of the pool that it pays for.", AT(n_blocks)},
+    {"weft_tenant_blocks_cached", "", "gauge", "Cached pages that it paid for last.",
+     AT(n_blocks_cached)},
     {"weft_tenant_preemptions_total", "", "counter", "Preemptions.", AT(n_preemptions)},
     {"weft_tenant_rows_total", "", "counter", "Rows planned for it.", AT(n_rows)},
     {"weft_tenant_cost_total", "", "counter", "Predicted device time that fair share charged.",

@@ -30,6 +30,7 @@ typedef struct weft_tenant_options {
   int32_t priority_class;      /* [normal] who starts first: -1 low, 0 normal, 1 high */
   uint32_t running, queued;    /* [no limit] requests */
   uint32_t tokens_per_minute;  /* [no limit] prompt tokens computed and answer tokens */
+  uint32_t blocks;             /* [no limit] pages of the pool held at once */
 } weft_tenant_options;
 
 /* Zero-initialise; every zero means the default in brackets. */

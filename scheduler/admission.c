@@ -5,11 +5,14 @@
  * while a running request lacks memory or in a plan that preempted somebody. A request starts only
  * when the pages of all its tokens can be had besides a margin for those that run; the first that
  * does not fit is passed only by who is due before it, on no lane by anybody else: those have used
- * less, and stop passing when they have not, so it starts when enough has come free. A request whose prefix is being computed by another one leaves the queue and follows
- * that sequence; it comes back when the sequence has advanced or ended, and others pass it
- * meanwhile. A sibling of a running request forks its sequence where the prompt ends; where one
- * of both will write there, it copies the last block at once, so that no block is written to that
- * another reads, and a shared block never costs a page later. */
+ * less, and stop passing when they have not, so it starts when enough has come free. A tenant that
+ * has less than its share of places or pages, and whose clock is behind, does not wait until
+ * somebody ends: the last to come of a tenant beyond its share gives way. A request whose prefix is
+ * being computed by another one leaves the queue and follows that sequence; it comes back when the
+ * sequence has advanced or ended, and others pass it meanwhile. A sibling of a running request
+ * forks its sequence where the prompt ends; where one of both will write there, it copies the last
+ * block at once, so that no block is written to that another reads, and a shared block never costs
+ * a page later. */
 #include "base/check.h"
 #include "scheduler/cost.h"
 #include "scheduler/engine_internal.h"
@@ -17,7 +20,7 @@
 /* A request that lacked pages is tried again after so many plans, even without more of them. */
 enum { RETRY_STEPS = 16 };
 
-typedef enum outcome { ADMITTED, FOLLOWS, NO_ROOM, ENDED, LOST } outcome;
+typedef enum outcome { ADMITTED, FOLLOWS, NO_ROOM, LIMITED, ENDED, LOST } outcome;
 
 /* ---- followers ------------------------------------------------------------------------------- */
 
@@ -133,6 +136,20 @@ static uint32_t restores_max(const weft_engine *e, const weft_request *r) {
   return e->n_running > 0 && n > weft_pager_headroom(e->pager) ? 0 : e->config.n_pages;
 }
 
+/* The pages would bring its tenant over its limit; alone it is let in, since it fits. */
+static bool is_over_limit(const weft_engine *e, const weft_request *r, uint32_t wanted) {
+  weft_owner_usage usage = weft_pager_owner_usage(e->pager, r->tenant);
+  if (usage.limit == 0 || e->tenants.tenant[r->tenant].stats.n_running == 0) return false;
+  uint32_t margin = weft_policy_margin(e->n_running, e->config.n_pages);
+  return usage.n_pinned + wanted - margin > usage.limit;
+}
+
+/* Until one of its tenant's requests leaves, and some plans at most. */
+static outcome limited(weft_engine *e, const weft_request *r) {
+  e->tenants.tenant[r->tenant].limited = RETRY_STEPS;
+  return LIMITED;
+}
+
 static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
   weft_admit args = {.space = lane->index,
                      .domain = r->asked.domain,
@@ -140,6 +157,7 @@ static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
                      .n_tokens = r->n_tokens,
                      .n_prompt = r->asked.n_tokens,
                      .n_public = weft_pins_n_public(e, r),
+                     .owner = r->tenant,
                      .n_keep_rows = r->asked.canvas ? 0 : 1,
                      .restore_max_pages = restores_max(e, r),
                      .restore_cost = weft_cost_of_page(&lane->cost, lane->info->page_bytes),
@@ -153,8 +171,13 @@ static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
     follow(e, lane, r, leader, n_valid == 0 ? 1 : 2 * n_valid);
     return FOLLOWS;
   }
+  if (status == WEFT_QUOTA) return limited(e, r);
   WEFT_CHECK(status == WEFT_OK); /* sequences were counted, lengths checked at submit */
   uint32_t wanted = pages_wanted(e, r, seq);
+  if (is_over_limit(e, r, wanted)) {
+    weft_pager_release(e->pager, seq);
+    return limited(e, r);
+  }
   if (e->n_running > 0 && !has_room(e, r, wanted)) return no_room(e, r, seq, wanted);
   return enter(e, lane, r, seq, n_cached);
 }
@@ -174,8 +197,19 @@ static outcome fork_prompt(weft_engine *e, weft_lane *lane, weft_request *r,
   if (status == WEFT_E_NOT_FOUND) return admit_prompt(e, lane, r); /* a window has passed */
   WEFT_CHECK(status == WEFT_OK);
   uint32_t wanted = pages_wanted(e, r, seq) + lane->info->n_groups; /* and the copies */
+  if (is_over_limit(e, r, wanted)) {
+    weft_pager_release(e->pager, seq);
+    return limited(e, r);
+  }
   bool room = has_room(e, r, wanted);
-  if (room && writes) room = weft_pager_reserve(e->pager, seq, 1) == WEFT_OK;
+  if (room && writes) {
+    status = weft_pager_reserve(e->pager, seq, 1);
+    room = status == WEFT_OK;
+  }
+  if (status == WEFT_QUOTA) {
+    weft_pager_release(e->pager, seq);
+    return limited(e, r);
+  }
   return room ? enter(e, lane, r, seq, n) : no_room(e, r, seq, wanted);
 }
 
@@ -215,11 +249,67 @@ static weft_request *let_waiter_pass(const weft_engine *e, weft_request *r) {
   return waiter->lane == r->lane ? waiter : NULL;
 }
 
+/* ---- a place for a tenant that has less than its share ------------------------------------------- */
+
+/* What is short: places among the running, or pages. */
+typedef struct shortage {
+  bool pages;
+  uint32_t n;      /* there are */
+  uint32_t wanted; /* by the request */
+  uint64_t active_weight;
+} shortage;
+
+static uint32_t has(const weft_engine *e, const shortage *s, uint32_t tenant) {
+  return s->pages ? weft_pager_owner_usage(e->pager, tenant).n_pinned
+                  : e->tenants.tenant[tenant].stats.n_running;
+}
+
+/* Beyond its share, ahead in its clock, of no higher class, and it keeps running something. */
+static bool owes(const weft_engine *e, const shortage *s, uint32_t tenant, uint32_t to) {
+  const weft_tenant *a = &e->tenants.tenant[tenant], *b = &e->tenants.tenant[to];
+  return tenant != to && a->stats.n_running > 1 && a->clock > b->clock &&
+         a->config.priority_class <= b->config.priority_class &&
+         has(e, s, tenant) > weft_tenants_part(&e->tenants, tenant, s->n, s->active_weight);
+}
+
+/* Of the tenants that owe r's tenant a place, the last to come gives way. Nobody is brought below
+ * its share of places by it, and r's tenant not above: so it ends. */
+static void claim_share(weft_planner *p, const weft_request *r, bool pages) {
+  weft_engine *e = p->engine;
+  if (e->tenants.n_tenants == 1 || e->starved != NULL || e->preempted || e->n_leaving > 0) return;
+  uint32_t n_places = p->lane->info->n_slots;
+  if (e->config.running_max < n_places) n_places = e->config.running_max;
+  shortage s = {.pages = pages,
+                .n = pages ? e->config.n_pages : n_places,
+                .wanted = pages ? r->need_pages : 1,
+                .active_weight = weft_tenants_active_weight(&e->tenants)};
+  uint32_t part = weft_tenants_part(&e->tenants, r->tenant, s.n, s.active_weight);
+  if (has(e, &s, r->tenant) + s.wanted > part) return;
+  weft_request *last = NULL;
+  for (uint32_t i = 0; i < e->n_running; i++) {
+    weft_request *other = e->ranked[i];
+    bool helps = pages || p->lane->n_free_slots > 0 || other->lane == r->lane;
+    if (e->rank[i].excluded || !helps) continue;
+    if (last != NULL && other->arrival < last->arrival) continue;
+    if (owes(e, &s, other->tenant, r->tenant)) last = other;
+  }
+  if (last != NULL) (void)weft_lifecycle_preempt(e, last);
+}
+
+static bool lacks_place(const weft_planner *p) {
+  const weft_engine *e = p->engine;
+  return p->lane->n_free_slots == 0 || e->n_running == e->config.running_max;
+}
+
 bool weft_admission_try(weft_planner *p, weft_request *r) {
   weft_engine *e = p->engine;
-  if (!may_admit(p) || (r = let_waiter_pass(e, r)) == NULL) return false;
+  if ((r = let_waiter_pass(e, r)) == NULL) return false;
+  if (lacks_place(p)) claim_share(p, r, false);
+  if (!may_admit(p)) return false;
   outcome got = worth_a_try(e, r) ? try_admit(e, p->lane, r) : NO_ROOM;
   if (got == ADMITTED) (void)weft_planner_serve(p, r);
-  if (got == NO_ROOM) e->memory_waiter = r;
-  return got != NO_ROOM;
+  if (got != NO_ROOM) return true;
+  e->memory_waiter = r;
+  claim_share(p, r, true);
+  return false;
 }

@@ -129,11 +129,12 @@ static weft_status open_pager(weft_engine *e, weft_error *error) {
 }
 
 /* The longest sequence of the lane that fits the pool alone with n_rows rows in flight. */
-static uint32_t longest_fit(const weft_engine *e, uint32_t lane, uint32_t n_rows) {
+uint32_t weft_engine_longest_fit(const weft_engine *e, uint32_t lane, uint32_t n_rows,
+                                 uint32_t n_pages) {
   uint32_t low = 0, high = e->config.seq_tokens_max;
   while (low < high) {
     uint32_t middle = low + (high - low + 1) / 2;
-    if (weft_pager_pages_for(e->pager, lane, middle, n_rows) <= e->config.n_pages) {
+    if (weft_pager_pages_for(e->pager, lane, middle, n_rows) <= n_pages) {
       low = middle;
     } else {
       high = middle - 1;
@@ -169,8 +170,9 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
     if (block_tokens < lane->block_min) lane->block_min = block_tokens;
   }
   lane->restores_max = weft_cost_restores_max(lane->info->page_bytes);
-  lane->fit_tokens = longest_fit(e, index, 1);
-  lane->fit_canvas = canvas == 0 ? 0 : longest_fit(e, index, canvas);
+  lane->fit_tokens = weft_engine_longest_fit(e, index, 1, e->config.n_pages);
+  lane->fit_canvas =
+      canvas == 0 ? 0 : weft_engine_longest_fit(e, index, canvas, e->config.n_pages);
   open_cost(lane);
   weft_list_init(&lane->prefilling);
   weft_list_init(&lane->leaving);
@@ -215,7 +217,9 @@ static weft_status take_memory(weft_engine *e) {
   e->account = weft_alloc(c->n_tenants, sizeof *e->account);
   if (e->account == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < c->n_tenants; i++) {
-    weft_account_open(&e->account[i], &e->tenants.tenant[i].config);
+    const weft_tenant_config *config = &e->tenants.tenant[i].config;
+    weft_account_open(&e->account[i], config);
+    weft_pager_set_owner_limit(e->pager, i, config->blocks_max);
   }
   weft_pins_plan(e);
   status = weft_pins_open(&e->pins, c->pins_max);

@@ -32,6 +32,7 @@ typedef struct weft_tenant_config {
   uint32_t running_max;      /* [no limit] requests running at once */
   uint32_t waiting_max;      /* [no limit] requests waiting; beyond it submit gives WEFT_FULL */
   uint32_t tokens_per_minute; /* [no limit] prompt tokens computed and answer tokens; beyond it submit gives WEFT_FULL */
+  uint32_t blocks_max;       /* [no limit] pages of the pool that it pays for at once (pager.h says who pays) */
 } weft_tenant_config;
 
 typedef struct weft_engine_config {
@@ -246,6 +247,7 @@ typedef struct weft_tenant_stats {
   uint32_t n_running, n_waiting;
   uint64_t n_submitted, n_finished, n_preemptions;
   uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens;
+  uint32_t n_blocks, n_blocks_cached; /* pages of the pool that it pays for; cached ones it paid for last */
   uint64_t n_rows, cost;         /* planned for it; cost: what fair share charged, before the weight */
   uint64_t n_refused[WEFT_REFUSED_KINDS];
   uint64_t queue[20], queue_us;  /* as in weft_engine_stats */

@@ -125,6 +125,11 @@ void weft_engine_share_stats(weft_engine *engine);
 /* One bit per lane that has any request. */
 uint64_t weft_engine_lanes_with_requests(const weft_engine *engine);
 
+/* ---- engine.c -------------------------------------------------------------------------------- */
+/* The longest sequence of the lane that n_pages hold with n_rows rows in flight. Any thread. */
+uint32_t weft_engine_longest_fit(const weft_engine *engine, uint32_t lane, uint32_t n_rows,
+                                 uint32_t n_pages);
+
 /* ---- planner.c ------------------------------------------------------------------------------- */
 typedef struct weft_planner {
   weft_engine *engine;

@@ -160,6 +160,7 @@ static void leave(weft_engine *e, weft_request *r) {
   lane->free_slot[lane->n_free_slots++] = r->slot;
   lane->n_running -= 1;
   tenant_stats(e, r)->n_running -= 1;
+  e->tenants.tenant[r->tenant].limited = 0;
   unrank(e, r);
   weft_pins_hold(e, r);
   if (r->finish == WEFT_FINISH_NONE) {
@@ -174,6 +175,8 @@ static void leave(weft_engine *e, weft_request *r) {
 
 static void start_leaving(weft_engine *e, weft_request *r) {
   if (e->starved == r) e->starved = NULL;
+  weft_request **own = &e->tenants.tenant[r->tenant].starved;
+  if (*own == r) *own = NULL;
   if (r->head->trunk == r) r->head->trunk = NULL;
   if (r->state == WEFT_REQUEST_LEAVING) return;
   e->n_changes += 1;

@@ -20,45 +20,61 @@ enum { FAR_AHEAD = 16, AHEAD = 8 }; /* requests between a prefetch and its use *
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* The highest in rank that lacks memory is remembered: it is served first, and nobody is admitted
- * meanwhile. */
-static void starve(weft_engine *e, weft_request *r) {
+ * meanwhile. Where a tenant's own limit is the reason that holds within the tenant only. */
+static void starve(weft_engine *e, weft_request *r, weft_request **starved) {
   weft_rank rank = weft_tenants_rank(&e->tenants, r);
-  if (e->starved != NULL) {
-    weft_rank other = weft_tenants_rank(&e->tenants, e->starved);
+  if (*starved != NULL) {
+    weft_rank other = weft_tenants_rank(&e->tenants, *starved);
     if (!weft_policy_goes_before(&rank, &other)) return;
   }
-  e->starved = r;
+  *starved = r;
+}
+
+static uint32_t find_victim(weft_engine *e, const weft_request *r, bool own_only) {
+  weft_tenants *t = &e->tenants;
+  if (e->n_leaving > 0) return WEFT_POLICY_NONE; /* somebody's blocks are on their way */
+  uint64_t weight = weft_tenants_active_weight(t);
+  for (uint32_t i = 0; i < t->n_tenants; i++) {
+    uint32_t held = weft_pager_owner_usage(e->pager, i).n_pinned;
+    uint32_t part = weft_tenants_part(t, i, e->config.n_pages, weight);
+    t->excess[i] = held > part ? held - part : 0;
+  }
+  weft_rank rank = weft_tenants_rank(t, r);
+  return weft_policy_victim(e->rank, e->n_running, &rank, t->excess, own_only);
 }
 
 /* Blocks for the positions before `end`, and for the rest of the smallest block that `end` lies in:
  * that costs no page, since every group's block is a multiple of it. */
-static bool reserve_to(weft_engine *e, weft_request *r, uint32_t end) {
+static weft_status reserve_to(weft_engine *e, weft_request *r, uint32_t end) {
   uint32_t grain = e->lane[r->lane].block_min;
   uint32_t rounded = (end + grain - 1) & ~(grain - 1);
   if (rounded > e->config.seq_tokens_max) rounded = e->config.seq_tokens_max;
   weft_status status = weft_pager_reserve(e->pager, r->seq, rounded - r->n_committed);
-  WEFT_CHECK(status == WEFT_OK || status == WEFT_NO_BLOCKS); /* lengths were checked at submit */
-  if (status != WEFT_OK) return false;
-  r->n_reserved = rounded;
-  return true;
+  /* lengths were checked at submit */
+  WEFT_CHECK(status == WEFT_OK || status == WEFT_NO_BLOCKS || status == WEFT_QUOTA);
+  if (status == WEFT_OK) r->n_reserved = rounded;
+  return status;
 }
 
 /* Rows that may be planned: n, less when shrink allows it, 0 when memory has to come free first. */
 static uint32_t reserve_slow(weft_engine *e, weft_request *r, uint32_t n, bool shrink) {
+  weft_request **own = &e->tenants.tenant[r->tenant].starved;
+  weft_status status = WEFT_OK;
   weft_lifecycle_commit(e, r); /* windows let go of what they passed */
   for (;;) {
     for (uint32_t got = n; got > 0; got = shrink ? got / 2 : 0) {
-      if (!reserve_to(e, r, r->n_planned + got)) continue;
+      status = reserve_to(e, r, r->n_planned + got);
+      if (status != WEFT_OK) continue;
       if (e->starved == r) e->starved = NULL;
+      if (*own == r) *own = NULL;
       return got;
     }
     if (weft_lifecycle_commit_all(e, r)) continue; /* its windows may hold less then */
-    if (weft_pins_give_way(e, r)) continue;
-    weft_rank rank = weft_tenants_rank(&e->tenants, r);
-    uint32_t victim = WEFT_POLICY_NONE;
-    if (e->n_leaving == 0) victim = weft_policy_victim(e->rank, e->n_running, &rank);
+    bool limited = status == WEFT_QUOTA;
+    if (!limited && weft_pins_give_way(e, r)) continue;
+    uint32_t victim = find_victim(e, r, limited);
     if (victim == WEFT_POLICY_NONE || !weft_lifecycle_preempt(e, e->ranked[victim])) {
-      starve(e, r);
+      starve(e, r, limited ? own : &e->starved);
       return 0;
     }
   }

@@ -11,13 +11,23 @@ bool weft_policy_goes_before(const weft_rank *a, const weft_rank *b) {
   return a->arrival < b->arrival;
 }
 
-uint32_t weft_policy_victim(const weft_rank *running, uint32_t n, const weft_rank *needs) {
-  uint32_t last = WEFT_POLICY_NONE;
+static bool gives_way_before(const weft_rank *a, const weft_rank *b, const uint32_t *excess) {
+  if (a->priority != b->priority) return a->priority < b->priority;
+  if (excess[a->tenant] != excess[b->tenant]) return excess[a->tenant] > excess[b->tenant];
+  return a->arrival > b->arrival;
+}
+
+uint32_t weft_policy_victim(const weft_rank *running, uint32_t n, const weft_rank *needs,
+                            const uint32_t *excess, bool own_only) {
+  uint32_t first = WEFT_POLICY_NONE;
   for (uint32_t i = 0; i < n; i++) {
     if (running[i].excluded || !weft_policy_goes_before(needs, &running[i])) continue;
-    if (last == WEFT_POLICY_NONE || weft_policy_goes_before(&running[last], &running[i])) last = i;
+    if (own_only && running[i].tenant != needs->tenant) continue;
+    if (first == WEFT_POLICY_NONE || gives_way_before(&running[i], &running[first], excess)) {
+      first = i;
+    }
   }
-  return last;
+  return first;
 }
 
 int32_t weft_policy_level(int32_t priority_class, uint64_t age_us) {

@@ -16,15 +16,19 @@
 typedef struct weft_rank {
   uint64_t arrival; /* unique; smaller came earlier */
   int32_t priority; /* class of the tenant; of the request where there is one tenant */
+  uint32_t tenant;
   bool excluded;    /* already leaving: gains nothing */
 } weft_rank;
 
 /* True when a goes before b: higher priority, then earlier arrival. */
 bool weft_policy_goes_before(const weft_rank *a, const weft_rank *b);
 
-/* The running request that gives up its memory for `needs`: of those that rank below it, the last.
- * NONE: nobody. */
-uint32_t weft_policy_victim(const weft_rank *running, uint32_t n, const weft_rank *needs);
+/* The running request that gives up its memory for `needs`: of those that rank below it, and of its
+ * own tenant where own_only, one of the lowest class; among these of the tenant that is furthest
+ * beyond its share of the pool (excess, [tenants]; 0: not beyond it); among these the last. NONE:
+ * nobody. */
+uint32_t weft_policy_victim(const weft_rank *running, uint32_t n, const weft_rank *needs,
+                            const uint32_t *excess, bool own_only);
 
 /* The level of a request: the class of its tenant, and one more for every WEFT_AGE_US since it was
  * submitted, up to the highest class. */

@@ -250,7 +250,7 @@ void weft_engine_share_stats(weft_engine *e) {
   (void)pthread_mutex_lock(&e->stats_mutex);
   e->shared_stats = e->stats;
   e->shared_forecast = e->forecast;
-  weft_tenants_share(&e->tenants);
+  weft_tenants_share(&e->tenants, e->pager);
   (void)pthread_mutex_unlock(&e->stats_mutex);
 }
 

@@ -50,20 +50,40 @@ static weft_status check_kind(const weft_request_params *p, const weft_runner_in
                    : weft_sampling_check(&p->sampling, info->n_vocab, error);
 }
 
-static weft_status size_autoregressive(const weft_engine *e, const weft_lane *lane,
-                                       const weft_request_params *p, uint32_t context,
+/* What the request may hold: the pool, or less where its tenant has a limit. */
+typedef struct fit_within {
+  uint32_t n_pages, tokens, canvas; /* as in weft_lane */
+  const char *of;
+} fit_within;
+
+static fit_within fit_of(const weft_engine *e, const weft_lane *lane, uint32_t tenant) {
+  uint32_t limit = e->tenants.tenant[tenant].config.blocks_max; /* never changes */
+  if (limit == 0 || limit >= e->config.n_pages) {
+    return (fit_within){e->config.n_pages, lane->fit_tokens, lane->fit_canvas, "of the pool"};
+  }
+  uint32_t n_canvas = lane->info->canvas_length;
+  return (fit_within){.n_pages = limit,
+               .tokens = weft_engine_longest_fit(e, lane->index, 1, limit),
+               .canvas = n_canvas == 0
+                             ? 0
+                             : weft_engine_longest_fit(e, lane->index, n_canvas, limit),
+               .of = "that this tenant may hold"};
+}
+
+static weft_status size_autoregressive(const fit_within *fit, const weft_request_params *p,
+                                       uint32_t context,
                                        weft_request_size *size, weft_error *error) {
   uint32_t room = context - p->n_tokens;
   size->answer_max = p->max_tokens < room ? p->max_tokens : room;
   uint32_t n_keys = p->n_tokens + size->answer_max - 1; /* the last token needs no row */
-  if (n_keys <= lane->fit_tokens) return WEFT_OK;
+  if (n_keys <= fit->tokens) return WEFT_OK;
   return weft_fail(error, WEFT_E_TOO_LARGE,
-                   "%u prompt tokens and %u answer tokens need more than the %u pages of the pool; "
+                   "%u prompt tokens and %u answer tokens need more than the %u pages %s; "
                    "prompt and max_tokens together may be %u",
-                   p->n_tokens, size->answer_max, e->config.n_pages, lane->fit_tokens + 1);
+                   p->n_tokens, size->answer_max, fit->n_pages, fit->of, fit->tokens + 1);
 }
 
-static weft_status size_canvas(const weft_engine *e, const weft_lane *lane,
+static weft_status size_canvas(const fit_within *fit, const weft_lane *lane,
                                const weft_request_params *p, uint32_t context,
                                weft_request_size *size, weft_error *error) {
   uint32_t n = lane->info->canvas_length, room = (context - p->n_tokens) / n;
@@ -78,20 +98,20 @@ static weft_status size_canvas(const weft_engine *e, const weft_lane *lane,
   size->n_blocks = wanted < room ? wanted : room;
   uint64_t most = (uint64_t)size->n_blocks * n;
   size->answer_max = p->max_tokens < most ? p->max_tokens : (uint32_t)most;
-  if (p->n_tokens > lane->fit_tokens) {
+  if (p->n_tokens > fit->tokens) {
     return weft_fail(
         error, WEFT_E_TOO_LARGE,
-        "a prompt of %u tokens needs more than the %u pages of the pool; it may have %u",
-        p->n_tokens, e->config.n_pages, lane->fit_tokens);
+        "a prompt of %u tokens needs more than the %u pages %s; it may have %u",
+        p->n_tokens, fit->n_pages, fit->of, fit->tokens);
   }
   uint32_t n_fit = 1; /* canvases: the last one is never committed, so one needs no pages */
-  if (p->n_tokens < lane->fit_canvas) n_fit += (lane->fit_canvas - p->n_tokens) / n;
+  if (p->n_tokens < fit->canvas) n_fit += (fit->canvas - p->n_tokens) / n;
   if (size->n_blocks <= n_fit) return WEFT_OK;
   return weft_fail(
       error, WEFT_E_TOO_LARGE,
-      "%u prompt tokens and %u canvases of %u need more than the %u pages of the pool; "
+      "%u prompt tokens and %u canvases of %u need more than the %u pages %s; "
       "prompt and max_tokens together may be %u",
-      p->n_tokens, size->n_blocks, n, e->config.n_pages, p->n_tokens + n_fit * n);
+      p->n_tokens, size->n_blocks, n, fit->n_pages, fit->of, p->n_tokens + n_fit * n);
 }
 
 /* What was asked never changes, so another thread may read it while its request runs. */
@@ -141,8 +161,9 @@ static weft_status judge(const weft_engine *e, const weft_request_params *p,
         "have %u",
         p->n_tokens, context, context - 1);
   }
-  status = p->canvas ? size_canvas(e, lane, p, context, size, error)
-                     : size_autoregressive(e, lane, p, context, size, error);
+  fit_within fit = fit_of(e, lane, p->tenant);
+  status = p->canvas ? size_canvas(&fit, lane, p, context, size, error)
+                     : size_autoregressive(&fit, p, context, size, error);
   return status == WEFT_OK ? check_tokens_per_minute(e, p, size, error) : status;
 }
 

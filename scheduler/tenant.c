@@ -15,8 +15,9 @@ weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *c
   tenants->queue = weft_alloc((size_t)n_tenants * n_lanes, sizeof *tenants->queue);
   tenants->n_ready = weft_alloc((size_t)n_tenants * n_lanes, sizeof *tenants->n_ready);
   tenants->contender = weft_alloc(n_tenants, sizeof *tenants->contender);
+  tenants->excess = weft_alloc(n_tenants, sizeof *tenants->excess);
   tenants->shared = weft_alloc(n_tenants, sizeof *tenants->shared);
-  if (tenants->shared == NULL || tenants->tenant == NULL || tenants->queue == NULL || tenants->n_ready == NULL ||
+  if (tenants->excess == NULL || tenants->shared == NULL || tenants->tenant == NULL || tenants->queue == NULL || tenants->n_ready == NULL ||
       tenants->contender == NULL) {
     weft_tenants_close(tenants);
     return WEFT_E_NO_MEMORY;
@@ -37,6 +38,7 @@ void weft_tenants_close(weft_tenants *tenants) {
   weft_free(tenants->queue);
   weft_free(tenants->n_ready);
   weft_free(tenants->contender);
+  weft_free(tenants->excess);
   weft_free(tenants->shared);
   memset(tenants, 0, sizeof *tenants);
 }
@@ -85,6 +87,7 @@ void weft_tenants_dequeued(weft_tenants *tenants, const weft_request *request) {
 
 bool weft_tenants_may_start(const weft_tenants *tenants, uint32_t tenant) {
   const weft_tenant *t = &tenants->tenant[tenant];
+  if (t->starved != NULL || t->limited > 0) return false;
   return t->config.running_max == 0 || t->stats.n_running < t->config.running_max;
 }
 
@@ -116,8 +119,25 @@ weft_candidate weft_tenants_candidate(const weft_tenants *tenants, const weft_re
 weft_rank weft_tenants_rank(const weft_tenants *tenants, const weft_request *request) {
   bool alone = tenants->n_tenants == 1; /* then nobody's memory is taken by asking for it */
   return (weft_rank){.arrival = request->arrival,
+                     .tenant = request->tenant,
                      .priority = alone ? request->asked.priority
                                        : tenants->tenant[request->tenant].config.priority_class};
+}
+
+uint64_t weft_tenants_active_weight(const weft_tenants *tenants) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) {
+    const weft_tenant *t = &tenants->tenant[i];
+    if (t->n_queued + t->stats.n_running > 0) sum += t->config.weight;
+  }
+  return sum;
+}
+
+uint32_t weft_tenants_part(const weft_tenants *tenants, uint32_t tenant, uint32_t n,
+                           uint64_t active_weight) {
+  uint64_t own = tenants->tenant[tenant].config.weight;
+  uint64_t part = active_weight > own ? n * own / active_weight : n;
+  return part > 0 ? (uint32_t)part : 1;
 }
 
 /* Clocks are only compared, so all may be turned back by as much. */
@@ -135,6 +155,7 @@ void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work) {
     weft_tenant *t = &tenants->tenant[i];
     bool idle = t->n_queued == 0 && t->stats.n_running == 0;
     t->wants &= idle ? 0 : lanes_with_work;
+    if (t->limited > 0) t->limited -= 1;
     if (t->wants != 0 && t->clock < least) least = t->clock;
     if (t->clock > most) most = t->clock;
   }
@@ -149,11 +170,14 @@ void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work) {
 
 /* ---- what others see --------------------------------------------------------------------------- */
 
-void weft_tenants_share(weft_tenants *tenants) {
+void weft_tenants_share(weft_tenants *tenants, const weft_pager *pager) {
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {
     weft_tenant *t = &tenants->tenant[i];
     if (!t->changed && t->stats.n_running == 0) continue;
+    weft_owner_usage usage = weft_pager_owner_usage(pager, i);
     t->changed = false;
+    t->stats.n_blocks = usage.n_pinned;
+    t->stats.n_blocks_cached = usage.n_cached;
     tenants->shared[i] = (weft_tenant_view){.stats = t->stats,
                                             .n_queued = t->n_queued,
                                             .queued_cost = t->queued_cost,

@@ -21,6 +21,8 @@ typedef struct weft_tenant {
   uint64_t clock;
   uint64_t wants; /* one bit per lane: the last plan left something undone */
   uint32_t n_queued;
+  struct weft_request *starved; /* runs and lacks blocks that the tenant's limit denies: nobody starts */
+  uint32_t limited; /* plans for which nobody starts, since the blocks of the last one tried were too many */
   weft_link works; /* what share.c may still plan for it in the present plan */
   uint64_t queued_cost; /* of the prompts in its queues */
   bool changed;         /* stats, since they were last shared */
@@ -42,6 +44,7 @@ typedef struct weft_tenants {
   weft_link *queue;     /* [n_lanes][n_tenants] */
   uint32_t *n_ready;    /* [n_lanes][n_tenants] requests that decode or denoise */
   uint32_t *contender;  /* [n_tenants], scratch of share.c */
+  uint32_t *excess;     /* [n_tenants], scratch of victims */
   weft_tenant_view *shared; /* [n_tenants], under the engine's stats_mutex */
 } weft_tenants;
 
@@ -67,11 +70,16 @@ weft_candidate weft_tenants_candidate(const weft_tenants *tenants, const weft_re
                                       uint64_t now_us);
 /* How it stands when memory is short. */
 weft_rank weft_tenants_rank(const weft_tenants *tenants, const weft_request *request);
+/* Sum of the weights of those that have requests now. */
+uint64_t weft_tenants_active_weight(const weft_tenants *tenants);
+/* What a tenant, one of them, would have of n things; at least 1. */
+uint32_t weft_tenants_part(const weft_tenants *tenants, uint32_t tenant, uint32_t n,
+                           uint64_t active_weight);
 /* A plan is complete, and `wants` says who has something left undone: draws the clocks level. */
 void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work);
 
 /* Both under the engine's stats_mutex; share_of by any thread. */
-void weft_tenants_share(weft_tenants *tenants);
+void weft_tenants_share(weft_tenants *tenants, const weft_pager *pager);
 /* The part of the device that the tenant would have among those that are active now, (0 .. 1]. */
 double weft_tenants_share_of(const weft_tenants *tenants, uint32_t tenant);
 

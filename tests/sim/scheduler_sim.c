@@ -151,6 +151,7 @@ static void make_tenants(sim *s) {
     t->priority_class = (int32_t)draw(s, 0, 2) - 1;
     if (chance(s, 30)) t->running_max = draw(s, 1, 4);
     if (chance(s, 30)) t->waiting_max = draw(s, 1, 6);
+    if (chance(s, 30)) t->blocks_max = draw(s, 4, 60);
     if (chance(s, 20)) t->tokens_per_minute = draw(s, 100, 100000);
   }
 }
@@ -504,6 +505,9 @@ static void check_limits(sim *s) {
     const weft_tenant_config *t = &s->tenant[i];
     weft_tenant_stats stats;
     weft_engine_get_tenant_stats(s->engine, i, &stats);
+    uint32_t n_pinned = weft_pager_owner_usage(weft_engine_pager(s->engine), i).n_pinned;
+    if (t->blocks_max > 0 && n_pinned > t->blocks_max)
+      FAIL(s, "tenant %u: pays for %u pages, its limit is %u", i, n_pinned, t->blocks_max);
     if (t->running_max > 0 && stats.n_running > t->running_max)
       FAIL(s, "tenant %u: %u requests run, its limit is %u", i, stats.n_running, t->running_max);
     if (t->waiting_max > 0 && stats.n_waiting > t->waiting_max + stats.n_preemptions)

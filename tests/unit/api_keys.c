@@ -53,7 +53,7 @@ static void keys_name_tenants(void **state) {
 static void lines_say_what_a_tenant_may_do(void **state) {
   (void)state;
   weft_keys *keys = parse(
-      "k1 red\nk2 blue weight=3 class=high\nk3 red running=8 queued=32 tokens-per-minute=60000\n"
+      "k1 red\nk2 blue weight=3 class=high\nk3 red running=8 queued=32 tokens-per-minute=60000 blocks=99\n"
       "- anybody class=low\n");
   const weft_tenant_options *o = weft_keys_options(keys);
   uint32_t tenant = 99;
@@ -62,6 +62,7 @@ static void lines_say_what_a_tenant_may_do(void **state) {
   assert_int_equal(o[0].running, 8);
   assert_int_equal(o[0].queued, 32);
   assert_int_equal(o[0].tokens_per_minute, 60000);
+  assert_int_equal(o[0].blocks, 99);
   assert_int_equal(o[0].priority_class, 0);
   assert_int_equal(o[1].weight, 3);
   assert_int_equal(o[1].priority_class, 1);

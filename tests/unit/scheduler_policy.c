@@ -18,21 +18,43 @@
 #include "scheduler/tenant.h"
 
 static void victim_is_the_last_in_rank(void **state) {
+  static const uint32_t no_excess[1] = {0};
   (void)state;
   weft_rank running[] = {{.arrival = 4, .priority = 0},
                          {.arrival = 1, .priority = 0},
                          {.arrival = 9, .priority = 2},
                          {.arrival = 6, .priority = 0}};
-  assert_int_equal(weft_policy_victim(running, 4, &running[1]), 3);
-  assert_int_equal(weft_policy_victim(running, 4, &running[2]), 3);
-  assert_int_equal(weft_policy_victim(running, 4, &running[3]),
+  assert_int_equal(weft_policy_victim(running, 4, &running[1], no_excess, false), 3);
+  assert_int_equal(weft_policy_victim(running, 4, &running[2], no_excess, false), 3);
+  assert_int_equal(weft_policy_victim(running, 4, &running[3], no_excess, false),
                    WEFT_POLICY_NONE); /* never one above it, never itself */
   running[3].excluded = true;
-  assert_int_equal(weft_policy_victim(running, 4, &running[1]), 0);
-  assert_int_equal(weft_policy_victim(running, 4, &running[0]), WEFT_POLICY_NONE);
+  assert_int_equal(weft_policy_victim(running, 4, &running[1], no_excess, false), 0);
+  assert_int_equal(weft_policy_victim(running, 4, &running[0], no_excess, false), WEFT_POLICY_NONE);
   running[0].priority = 5;
-  assert_int_equal(weft_policy_victim(running, 4, &running[2]), 1);
-  assert_int_equal(weft_policy_victim(running, 0, &running[2]), WEFT_POLICY_NONE);
+  assert_int_equal(weft_policy_victim(running, 4, &running[2], no_excess, false), 1);
+  assert_int_equal(weft_policy_victim(running, 0, &running[2], no_excess, false), WEFT_POLICY_NONE);
+}
+
+/* Among those below in rank: the lowest class, the tenant furthest beyond its share, the last. */
+static void victims_by_class_share_arrival(void **state) {
+  (void)state;
+  const weft_rank running[] = {{.arrival = 1, .tenant = 0},
+                               {.arrival = 2, .tenant = 1},
+                               {.arrival = 3, .tenant = 1},
+                               {.arrival = 4, .tenant = 2},
+                               {.arrival = 5, .tenant = 0}};
+  const uint32_t excess[] = {0, 30, 20};
+  assert_int_equal(weft_policy_victim(running, 5, &running[0], excess, false), 2);
+  assert_int_equal(weft_policy_victim(running, 5, &running[2], excess, false), 3); /* never above it */
+  assert_int_equal(weft_policy_victim(running, 5, &running[3], excess, false), 4);
+  assert_int_equal(weft_policy_victim(running, 5, &running[0], excess, true), 4);
+  assert_int_equal(weft_policy_victim(running, 5, &running[1], excess, true), 2);
+  assert_int_equal(weft_policy_victim(running, 5, &running[3], excess, true), WEFT_POLICY_NONE);
+  weft_rank low[5];
+  memcpy(low, running, sizeof low);
+  low[4].priority = -1;
+  assert_int_equal(weft_policy_victim(low, 5, &low[0], excess, false), 4);
 }
 
 static void due_by_level_clock_arrival(void **state) {
@@ -270,6 +292,7 @@ static void queue_order(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(victim_is_the_last_in_rank),
+                                     cmocka_unit_test(victims_by_class_share_arrival),
                                      cmocka_unit_test(due_by_level_clock_arrival),
                                      cmocka_unit_test(levels_rise_with_age),
                                      cmocka_unit_test(turns),
