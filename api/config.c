@@ -110,6 +110,7 @@ static const option_row options[] = {
     {"router-bound", 0, F32, AT(router_bound), (size_t)NOTHING, 1.25, 1, 64, WEFT_CMD_SIM, "X", "hash: most load of a replica, times the mean [1.25]"},
     {"seed", 's', U64, AT(seed), AT(has_seed), 0, 0, 0, WEFT_CMD_SIM, "N", "the same seed gives the same numbers [0]"},
     {"kv-mib", 0, U32, AT(kv_mib), (size_t)NOTHING, 0, 0, 1 << 24, WEFT_CMD_SIM, "N", "MiB of the KV pool, at 26B geometry [0: 16384]"},
+    {"host-mib", 0, U32, AT(host_mib), (size_t)NOTHING, 0, 0, 1 << 24, WEFT_CMD_SIM, "N", "MiB of host memory behind the pool [0: none]"},
     {"context", 'c', U32, AT(context), (size_t)NOTHING, 0, 0, 1 << 20, WEFT_CMD_SIM, "N", "longest prompt plus answer [0: what the load needs]"},
     {"step-us", 0, F32, AT(step_us), (size_t)NOTHING, -1, 0, 1e9, WEFT_CMD_SIM, "X", "time of a step besides its rows and keys, in us [the profile's, 2000]"},
     {"row-us", 0, F32, AT(row_us), (size_t)NOTHING, -1, 0, 1e9, WEFT_CMD_SIM, "X", "time of a row, in us [the profile's, 32]"},

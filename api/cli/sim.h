@@ -83,6 +83,8 @@ typedef struct weft_sim_counts {
   uint64_t n_pages, n_pages_peak; /* of the pool; most pinned at once */
   uint64_t n_steps, n_mixed_steps, n_switches, n_rows, n_void_rows, n_preemptions;
   uint64_t n_prefill_rows, n_denoise_steps;
+  uint64_t n_pages_out, n_pages_back; /* to host memory, from there */
+  uint64_t measured_us, error_us;     /* of steps; |what the engine predicted - that| */
   uint64_t rows[WEFT_SIM_TENANTS];          /* computed for each tenant */
   double service_us[WEFT_SIM_TENANTS];      /* device time spent on them */
   double service_backlog[WEFT_SIM_TENANTS]; /* and in the steps of backlog_us */

@@ -167,6 +167,10 @@ static void add_steps(collector *c, const weft_sim_counts *n, double recomputed)
   add(c, "void_percent", "%", share(100.0 * (double)n->n_void_rows, rows));
   add(c, "waste_percent", "%", share(100.0 * ((double)n->n_void_rows + recomputed), rows));
   add(c, "preemptions", "", (double)n->n_preemptions);
+  add(c, "pages_to_host", "", (double)n->n_pages_out);
+  add(c, "pages_back", "", (double)n->n_pages_back);
+  add(c, "prediction_error_percent", "%",
+      share(100.0 * (double)n->error_us, (double)n->measured_us));
 }
 
 /* Device time spent while every tenant had somebody waiting, divided by weight: the best served

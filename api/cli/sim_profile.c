@@ -9,6 +9,8 @@
 #include "api/cli/json_fields.h"
 #include "base/memory.h"
 
+#define COPY_KIB_PER_US 50.0 /* of the order of a fast bus */
+
 /* The layout of the 26B models; times are round numbers of the order of a large device. */
 static weft_sim_model built_in(void) {
   weft_sim_model m = {.name = "26b",
@@ -78,6 +80,7 @@ static int read_profile(const char *path, const char *text, size_t n, weft_sim_p
                          path, WEFT_SIM_MODELS);
   }
   out->page_kib = (uint32_t)weft_json_number(&all, "page_kib", 1, 1 << 20, out->page_kib);
+  out->copy_us = weft_json_number(&all, "copy_us", 0, 1e9, out->page_kib / COPY_KIB_PER_US);
   out->n_models = (uint32_t)json_array_size(list);
   bool bad = all.bad;
   for (uint32_t i = 0; i < out->n_models; i++) {
@@ -95,7 +98,8 @@ static void replace(double *value, float given) {
 
 int weft_sim_profile_open(const weft_config *config, weft_sim_profile *out) {
   int code = 0;
-  *out = (weft_sim_profile){.page_kib = 640, .n_models = 1, .model = {built_in()}};
+  *out = (weft_sim_profile){.page_kib = 640, .copy_us = 640 / COPY_KIB_PER_US, .n_models = 1,
+                             .model = {built_in()}};
   if (config->profile != NULL) {
     size_t n;
     char *text = weft_cli_read(config->profile, &n);

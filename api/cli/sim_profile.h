@@ -4,10 +4,12 @@
  * Law. A step takes
  *
  *   step_us + row_us * rows + output_us * outputs + key_us / 1000 * keys + expert_us * experts
+ *           + copy_us * copies
  *
  * rows      of all segments
  * outputs   rows whose logits are wanted: one per decode row, all rows of a canvas step
  * keys      for each segment and layer group, those that it reads: before it and in it
+ * copies    pages copied before it, also to and from host memory
  * experts   of one layer, expected to be touched: E (1 - (1 - k / E)^rows) */
 #ifndef WEFT_API_CLI_SIM_PROFILE_H
 #define WEFT_API_CLI_SIM_PROFILE_H
@@ -30,6 +32,7 @@ typedef struct weft_sim_model {
 
 typedef struct weft_sim_profile {
   uint32_t page_kib;
+  double copy_us; /* of a page */
   uint32_t n_models;
   weft_sim_model model[WEFT_SIM_MODELS];
 } weft_sim_profile;

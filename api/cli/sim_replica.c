@@ -22,6 +22,7 @@ typedef struct sim_lane {
   weft_runner *inner;
   weft_sim_replica *replica;
   const weft_sim_model *model;
+  weft_runner_info info;
   uint32_t *item_of; /* [n_slots] */
   sim_flight flight[DEPTH + 1];
   uint32_t first, n_flight;
@@ -60,8 +61,7 @@ static void end_waiting(weft_sim_replica *r, uint32_t at) {
 /* ---- the layer around a runner --------------------------------------------------------------- */
 
 static const weft_runner_info *layer_info(const weft_runner *runner) {
-  const sim_lane *lane = (const sim_lane *)runner;
-  return lane->inner->ops->info(lane->inner);
+  return &((const sim_lane *)runner)->info;
 }
 
 static weft_status layer_slot_open(weft_runner *runner, uint32_t slot, const weft_slot_params *p) {
@@ -140,7 +140,8 @@ static weft_status layer_submit(weft_runner *runner, const weft_batch *batch) {
                                    : 0;
   }
   weft_sim_step step = measure(lane->model, batch);
-  double us = weft_sim_step_us(lane->model, &step);
+  double us = weft_sim_step_us(lane->model, &step) +
+              r->world->profile->copy_us * batch->n_copies;
   uint64_t takes_us = us < 1.0 ? 1 : (uint64_t)us;
   uint64_t starts_us = r->free_us > r->now_us ? r->free_us : r->now_us;
   f->takes_us = takes_us;
@@ -222,7 +223,10 @@ static bool open_lane(weft_sim_replica *r, uint32_t index, uint32_t rows, uint32
     lane->flight[i].n_stop = weft_alloc(segments_max, sizeof *lane->flight[i].n_stop);
     ok = lane->flight[i].segment != NULL && lane->flight[i].n_stop != NULL;
   }
-  return ok && weft_fake_runner_open(&fake, &lane->inner) == WEFT_OK;
+  if (!ok || weft_fake_runner_open(&fake, &lane->inner) != WEFT_OK) return false;
+  lane->info = *lane->inner->ops->info(lane->inner);
+  lane->info.page_bytes = (uint64_t)r->world->profile->page_kib * 1024;
+  return true;
 }
 
 weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_sim_replica **out,
@@ -247,6 +251,8 @@ weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_si
   weft_engine_config config = {.n_runners = world->profile->n_models,
                                .runner = runner,
                                .n_pages = (uint32_t)r->counts->n_pages,
+                               .n_host_pages = (uint32_t)((uint64_t)c->host_mib * 1024 /
+                                                          world->profile->page_kib),
                                .rows_per_step = rows,
                                .running_max = r->n_slots,
                                .waiting_max = or_else(c->queue, 256),
@@ -422,6 +428,12 @@ weft_status weft_sim_replica_finish(weft_sim_replica *r, uint64_t end_us, weft_e
   c->n_rows = stats.n_rows;
   c->n_void_rows = stats.n_void_rows;
   c->n_preemptions = stats.n_preemptions;
+  c->n_pages_out = stats.pager.n_spilled;
+  c->n_pages_back = stats.pager.n_restored;
+  for (uint32_t i = 0; i < r->world->profile->n_models; i++) {
+    c->measured_us += stats.lane[i].measured_us;
+    c->error_us += stats.lane[i].error_us;
+  }
   c->n_prefill_rows = stats.n_prefill_rows;
   c->n_denoise_steps = stats.n_denoise_steps;
   for (uint32_t i = 0; i < r->world->profile->n_models; i++) {

@@ -146,6 +146,10 @@ static void add_counts(weft_sim_counts *all, const weft_sim_counts *one) {
   all->n_rows += one->n_rows;
   all->n_void_rows += one->n_void_rows;
   all->n_preemptions += one->n_preemptions;
+  all->n_pages_out += one->n_pages_out;
+  all->n_pages_back += one->n_pages_back;
+  all->measured_us += one->measured_us;
+  all->error_us += one->error_us;
   all->n_prefill_rows += one->n_prefill_rows;
   all->n_denoise_steps += one->n_denoise_steps;
   for (uint32_t t = 0; t < WEFT_SIM_TENANTS; t++) {

@@ -140,6 +140,23 @@ static void prefixes_are_found(void **state) {
   json_decref(root);
 }
 
+/* The second prompt drives the first one out of the pool; host memory keeps it. */
+static void host_memory_keeps_prefixes(void **state) {
+  static const char lines[] =
+      "{\"timestamp\":0,\"input_length\":1024,\"output_length\":2,\"hash_ids\":[4,9]}\n"
+      "{\"timestamp\":1000,\"input_length\":1024,\"output_length\":2,\"hash_ids\":[5,9]}\n"
+      "{\"timestamp\":2000,\"input_length\":1024,\"output_length\":2,\"hash_ids\":[4,9]}\n";
+  (void)state;
+  json_t *root = sim_numbers(lines, "--row-us 100 --kv-mib 300");
+  assert_true(json_number_value(json_object_get(root, "hit_percent")) < 12.0); /* its head */
+  assert_number(root, "pages_to_host", 0);
+  json_decref(root);
+  root = sim_numbers(lines, "--row-us 100 --kv-mib 300 --host-mib 1024");
+  assert_number(root, "hit_percent", 100.0 * 992 / 3072);
+  assert_true(json_number_value(json_object_get(root, "pages_back")) > 0);
+  json_decref(root);
+}
+
 static void memory_limits_show(void **state) {
   static char out[OUTPUT];
   static const char lines[] =
@@ -418,7 +435,7 @@ int main(void) {
       cmocka_unit_test(memory_limits_show),        cmocka_unit_test(tenants_are_served_alike),
       cmocka_unit_test(bad_traces_are_named),      cmocka_unit_test(models_take_turns),
       cmocka_unit_test(requests_end_early),        cmocka_unit_test(equal_prefixes_meet),
-      cmocka_unit_test(tenants_are_served_by_weight),
+      cmocka_unit_test(tenants_are_served_by_weight), cmocka_unit_test(host_memory_keeps_prefixes),
       cmocka_unit_test(popular_prefixes_overflow), cmocka_unit_test(plots_are_drawn),
       cmocka_unit_test(a_written_trace_gives_the_same_numbers),
   };
