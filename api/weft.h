@@ -215,7 +215,7 @@ typedef struct weft_pin_card {
 } weft_pin_card;
 
 /* Declares a pin and starts to compute it. Errors: invalid, too long; WEFT status 3: too many pins, or the queue is full;
- * -5 (too large) also when requests would have too little memory left. */
+ * -8 (too large) also when requests would have too little memory left. */
 WEFT_API int weft_pin(weft_runtime *runtime, const weft_prefix *prefix, uint32_t *id, char *error, size_t n_error);
 WEFT_API int weft_unpin(weft_runtime *runtime, uint32_t id); /* no such pin: negative */
 WEFT_API uint32_t weft_pins(weft_runtime *runtime, weft_pin_card *out, uint32_t max);

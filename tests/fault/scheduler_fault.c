@@ -81,6 +81,7 @@ static weft_status open_world(const faults *f, weft_fake_store **store, weft_run
                                .running_max = 6,
                                .waiting_max = N_REQUESTS,
                                .n_tenants = 2,
+                               .pins_max = 2,
                                .seq_tokens_max = CONTEXT,
                                .overlap = f->overlap};
   weft_error error = {{0}};
@@ -103,6 +104,11 @@ static void serve(weft_engine *engine, outcome *out) {
     weft_request_params params;
     weft_error error = {{0}};
     fill(&params, prompt[i], i);
+    if (i == 3 || i == 4) { /* another choice of the prompt of 1 or 0 */
+      uint32_t elder = i == 3 ? 1 : 0;
+      params.n_tokens = 5 + 2 * elder;
+      params.sibling = handle[elder];
+    }
     weft_status status = weft_engine_submit(engine, &params, 1, &handle[i], &error);
     if (status == WEFT_OK)
       out->n_accepted += 1;
@@ -196,6 +202,31 @@ static void steps_allocate_nothing(void **state) {
   close_world(store, runner, engine);
 }
 
+static void a_pin_is_refused_whole(void **state) {
+  (void)state;
+  for (uint64_t at = 1; at <= 4; at++) {
+    faults f = {0};
+    weft_fake_store *store = NULL;
+    weft_runner *runner[2] = {NULL, NULL};
+    weft_engine *engine = NULL;
+    assert_int_equal(open_world(&f, &store, runner, &engine), WEFT_OK);
+    int32_t prompt[CONTEXT] = {0};
+    weft_pin_params p = {.tokens = prompt, .n_tokens = 17};
+    uint32_t id;
+    weft_error error = {{0}};
+    (void)weft_memory_fail_at(at);
+    weft_status status = weft_engine_pin(engine, &p, 1, &id, &error);
+    (void)weft_memory_fail_at(0);
+    assert_int_equal(status, at == 4 ? WEFT_OK : WEFT_E_NO_MEMORY); /* pin, tokens, request */
+    assert_true(at == 4 || error.text[0] != 0);
+    for (uint64_t now = 2; now < 40; now++) (void)weft_engine_step(engine, now);
+    weft_pin_info info;
+    assert_int_equal(weft_engine_list_pins(engine, &info, 1), at == 4);
+    assert_int_equal(weft_pager_get_stats(weft_engine_pager(engine)).n_pinned > 0, at == 4);
+    close_world(store, runner, engine);
+  }
+}
+
 static void device_fails(void **state) {
   (void)state;
   for (uint32_t overlap = 0; overlap < 2; overlap++) {
@@ -218,6 +249,7 @@ int main(void) {
   weft_log_set_level((weft_log_level)-1); /* broken runners are expected here */
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_allocation_fails_once),
                                      cmocka_unit_test(steps_allocate_nothing),
+                                     cmocka_unit_test(a_pin_is_refused_whole),
                                      cmocka_unit_test(device_fails)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,6 +68,7 @@ static void open_world(world *w, bool overlap, uint32_t waiting_max) {
                                .running_max = 12,
                                .waiting_max = waiting_max,
                                .n_tenants = N_CLIENTS,
+                               .pins_max = 2,
                                .seq_tokens_max = CONTEXT,
                                .overlap = overlap};
   weft_error error = {{0}};
@@ -159,6 +160,21 @@ static void *cancel_from_elsewhere(void *self) {
   return NULL;
 }
 
+/* Sometimes one more answer to the prompt, while the first runs, or waits, or has ended. */
+static void another_choice(client *c, const weft_request_params *first, weft_request *elder) {
+  if (draw(c, 3) != 0) return;
+  callback call = {.modulus = 11 + (int32_t)draw(c, 40)};
+  weft_request_params params = *first;
+  params.sibling = elder;
+  params.sampling.choice = params.entropy_bound.choice = 1;
+  params.deadline_us = 0;
+  params.stop_self = params.notify_self = &call;
+  weft_request *r = NULL;
+  if (weft_engine_submit(c->w->engine, &params, weft_engine_clock_us(), &r, NULL) != WEFT_OK) return;
+  if (draw(c, 4) != 0) expect(c, read_all(c, r, &params) != WEFT_FINISH_NONE);
+  weft_engine_release(c->w->engine, r);
+}
+
 static void one_request(client *c, uint32_t tenant) {
   int32_t prompt[48];
   weft_request_params params;
@@ -172,6 +188,7 @@ static void one_request(client *c, uint32_t tenant) {
     if (status == WEFT_FULL) sched_yield();
   }
   expect(c, status == WEFT_OK);
+  another_choice(c, &params, r);
   uint32_t how = draw(c, 8);
   pthread_t thread;
   canceller other = {.w = c->w, .request = r};
@@ -191,6 +208,20 @@ static void *client_loop(void *self) {
   return NULL;
 }
 
+/* The beginning of everybody's prompts, for a moment, or until it is ended. */
+static void pin_or_unpin(client *c) {
+  weft_pin_info info[2];
+  int32_t prompt[16];
+  uint32_t id, n = weft_engine_list_pins(c->w->engine, info, 2);
+  for (int32_t i = 0; i < 16; i++) prompt[i] = i;
+  weft_pin_params p = {.is_public = draw(c, 2) == 0,
+                       .tokens = prompt,
+                       .n_tokens = 16,
+                       .expires_us = weft_engine_clock_us() + draw(c, 3000)};
+  if (n > 0 && draw(c, 2) == 0) (void)weft_engine_unpin(c->w->engine, info[0].id);
+  (void)weft_engine_pin(c->w->engine, &p, weft_engine_clock_us(), &id, NULL);
+}
+
 static void *stats_loop(void *self) {
   client *c = self;
   while (!atomic_load(&c->w->over)) {
@@ -203,6 +234,7 @@ static void *stats_loop(void *self) {
            stats.pager.n_free + stats.pager.n_cached + stats.pager.n_pinned == stats.pager.n_pages);
     (void)weft_engine_idle(c->w->engine);
     if (draw(c, 200) == 0) weft_engine_reset_cache(c->w->engine);
+    if (draw(c, 50) == 0) pin_or_unpin(c);
     sched_yield();
   }
   return NULL;
