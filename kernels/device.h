@@ -66,6 +66,7 @@ typedef struct weft_device_info {
   uint64_t memory_bytes;      /* total */
   uint64_t memory_free_bytes; /* at open */
   bool host_memory;           /* device pointers are ordinary memory: nothing need be uploaded */
+  bool graphs;                /* steps that come again are recorded */
 } weft_device_info;
 
 /* Errors: UNSUPPORTED (no such backend here; the line says what is), NO_MEMORY, DEVICE. */

@@ -268,7 +268,23 @@ static weft_status check_soft(weft_device *device, const weft_soft_args *args) {
   return check_scratch("soft", weft_soft_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
+static weft_status check_move(weft_device *device, const weft_move_args *args) {
+  (void)device;
+  REQUIRE("move", args->to != NULL && args->from != NULL && args->from_at != NULL, "a pointer is NULL");
+  return WEFT_OK;
+}
+
 /* ---- dispatch ---- */
+
+/* Bytes between fields are anything; a signature must not see them. */
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+#define CLEAR_PADDING(pointer) __builtin_clear_padding(pointer)
+#endif
+#endif
+#ifndef CLEAR_PADDING
+#define CLEAR_PADDING(pointer) (void)(pointer)
+#endif
 
 enum {
 #define X(op) OP_##op,
@@ -282,7 +298,9 @@ enum {
     const weft_kernels *kernels = device->kernels;                                         \
     weft_graphs *graphs = device->graphs;                                                  \
     if (graphs == NULL || graphs->mode == WEFT_GRAPHS_RUN) return kernels->op(device, args); \
-    weft_graphs_note(graphs, OP_##op, args, sizeof *args);                                 \
+    weft_##op##_args noted = *args;                                                        \
+    CLEAR_PADDING(&noted);                                                                 \
+    weft_graphs_note(graphs, OP_##op, &noted, sizeof noted);                               \
     if (graphs->mode == WEFT_GRAPHS_CAPTURE) return kernels->op(device, args);             \
     return kernels->op##_walk == NULL ? WEFT_OK : kernels->op##_walk(device, args);        \
   }                                                                                        \

@@ -229,6 +229,16 @@ typedef struct weft_soft_args {
   uint64_t scratch_bytes;
 } weft_soft_args;
 
+/* ---- move: to[to_at[r]] = from[from_at[r]], words of 4 bytes ------------------------------------------------------ *
+ * Rows with a negative place are left out. No two rows go to one place; to and from do not overlap.              */
+typedef struct weft_move_args {
+  int32_t *to;
+  const int32_t *from;
+  const int32_t *to_at; /* [n_rows]; NULL: row r goes to r */
+  const int32_t *from_at; /* [n_rows] */
+  uint32_t n_rows;
+} weft_move_args;
+
 #define WEFT_OPS(X) \
   X(embed)          \
   X(norm)           \
@@ -240,7 +250,8 @@ typedef struct weft_soft_args {
   X(experts)        \
   X(head_stats)     \
   X(head_rows)      \
-  X(soft)
+  X(soft)           \
+  X(move)
 
 /* What a backend fills. walk, where a backend has graphs, makes the tables of a call and nothing else (NULL: it
  * has none; kernels/graphs.h). scratch gives the bytes a call of this shape needs (pure; pointers may be NULL, counts

@@ -293,7 +293,7 @@ weft_status layers__experts(weft_step *step, const weft_layer *layer, const floa
   args.x = u;
   args.y = out;
   args.n_rows = step->n_rows;
-  args.n_touched = &step->n_touched;
+  args.n_touched = model->arrays.in_place ? &step->n_touched : NULL;
   return weft_experts(model->device, &args);
 }
 

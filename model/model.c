@@ -221,7 +221,7 @@ weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
       .h = model->scratch.h,
       .a = model->scratch.a,
   };
-  weft_status status = weft_step_arrays_fill(&model->arrays, args->batch, args->token, args->layout);
+  weft_status status = weft_step_arrays_fill(&model->arrays, args);
   if (status == WEFT_OK) status = model->arch->embed(&step);
   probe(&step, 0);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {

@@ -52,6 +52,8 @@ const weft_model_info *weft_model_get_info(const weft_model *model);
 typedef struct weft_forward_args {
   const weft_batch *batch;
   const int32_t *token;      /* [n_rows], every source resolved */
+  const int32_t *cells;      /* device; with cell_of: row r's token is cells[cell_of[r]] where that is not negative. */
+  const int32_t *cell_of;    /* [n_rows] or NULL; only where the device does not read host memory */
   const weft_kv_store *kv;
   const weft_kv_layout *layout;
   const float *const *soft;  /* [n_segments]: soft embedding [n_rows of the segment, n_hidden] of a canvas segment,

@@ -4,11 +4,12 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "kernels/ops.h"
 
 enum { ENTRIES_PER_TABLE = 64 }; /* taken at open; longer tables make the memory grow once */
 
 static uint64_t row_bytes(uint32_t n_groups) {
-  return 2 * sizeof(int32_t) + n_groups * sizeof(int64_t);
+  return 3 * sizeof(int32_t) + n_groups * sizeof(int64_t);
 }
 
 static weft_status take(weft_step_arrays *a, uint64_t n_bytes) {
@@ -60,20 +61,28 @@ static uint64_t count_bytes(const weft_batch *batch, const weft_kv_layout *layou
   return batch->n_rows * row_bytes(batch->n_groups) + n_entries * sizeof(uint32_t);
 }
 
-/* staging: [group][row] slots, then tokens, positions, tables. */
-static void pack(weft_step_arrays *a, const weft_batch *batch, const int32_t *token, const weft_kv_layout *layout) {
+static uint8_t *pack_words(weft_step_arrays *a, const int32_t *words, uint64_t n, uint64_t *at) {
+  uint8_t *on_device = a->memory;
+  on_device += *at;
+  memcpy(a->staging + *at, words, n * sizeof *words);
+  *at += n * sizeof *words;
+  return on_device;
+}
+
+/* staging: [group][row] slots, then tokens, positions, cells, tables. */
+static void pack(weft_step_arrays *a, const weft_forward_args *args) {
+  const weft_batch *batch = args->batch;
+  const weft_kv_layout *layout = args->layout;
   uint64_t at = 0, n = batch->n_rows;
   uint8_t *on_device = a->memory;
   for (uint32_t g = 0; g < batch->n_groups; g++, at += n * sizeof(int64_t)) {
     memcpy(a->staging + at, batch->kv_slot[g], n * sizeof(int64_t));
     a->kv_slot[g] = (const int64_t *)(const void *)(on_device + at);
   }
-  memcpy(a->staging + at, token, n * sizeof(int32_t));
-  a->token = (const int32_t *)(const void *)(on_device + at);
-  at += n * sizeof(int32_t);
-  memcpy(a->staging + at, batch->position, n * sizeof(int32_t));
-  a->position = (const int32_t *)(const void *)(on_device + at);
-  at += n * sizeof(int32_t);
+  a->written = (int32_t *)(void *)pack_words(a, args->token, n, &at);
+  a->token = a->written;
+  a->position = (const int32_t *)(const void *)pack_words(a, batch->position, n, &at);
+  if (args->cell_of != NULL) a->cell_of = (const int32_t *)(const void *)pack_words(a, args->cell_of, n, &at);
   a->table = (const uint32_t *)(const void *)(on_device + at);
   uint64_t entry = 0;
   for (uint32_t s = 0; s < batch->n_segments; s++) {
@@ -88,22 +97,25 @@ static void pack(weft_step_arrays *a, const weft_batch *batch, const int32_t *to
   }
 }
 
-weft_status weft_step_arrays_fill(weft_step_arrays *a, const weft_batch *batch, const int32_t *token,
-                                  const weft_kv_layout *layout) {
+weft_status weft_step_arrays_fill(weft_step_arrays *a, const weft_forward_args *args) {
+  const weft_batch *batch = args->batch;
   a->batch = batch;
   if (a->in_place) {
-    a->token = token;
+    a->token = args->token;
     a->position = batch->position;
     for (uint32_t g = 0; g < batch->n_groups; g++) a->kv_slot[g] = batch->kv_slot[g];
     return WEFT_OK;
   }
-  uint64_t n_bytes = count_bytes(batch, layout);
+  uint64_t n_bytes = count_bytes(batch, args->layout);
   if (n_bytes > a->n_bytes) {
     weft_status status = take(a, 2 * n_bytes);
     if (status != WEFT_OK) return status;
   }
-  pack(a, batch, token, layout);
-  return weft_device_upload(a->device, a->memory, a->staging, n_bytes);
+  pack(a, args);
+  weft_status status = weft_device_upload(a->device, a->memory, a->staging, n_bytes);
+  if (status != WEFT_OK || args->cell_of == NULL) return status;
+  weft_move_args move = {.to = a->written, .from = args->cells, .from_at = a->cell_of, .n_rows = batch->n_rows};
+  return weft_move(a->device, &move);
 }
 
 const uint32_t *weft_step_arrays_table(const weft_step_arrays *a, uint32_t segment, uint32_t group) {

@@ -21,6 +21,8 @@ typedef struct weft_step_arrays {
   const weft_batch *batch;
   /* Of the step: device pointers. */
   const int32_t *token, *position;                /* [n_rows] */
+  const int32_t *cell_of;
+  int32_t *written;                               /* token, while cells are moved there */
   const int64_t *kv_slot[WEFT_BATCH_GROUPS_MAX]; /* [n_rows] each */
   const uint32_t *table;
   int64_t *table_at; /* [segments_max * groups]: from table to a segment's entry 0, which may lie before it */
@@ -29,9 +31,8 @@ typedef struct weft_step_arrays {
 weft_status weft_step_arrays_open(weft_step_arrays *arrays, weft_device *device,
                                   const weft_model_limits *limits);
 void weft_step_arrays_close(weft_step_arrays *arrays);
-/* token: every row's token, as the model will read it. */
-weft_status weft_step_arrays_fill(weft_step_arrays *arrays, const weft_batch *batch, const int32_t *token,
-                                  const weft_kv_layout *layout);
+/* Of a step's batch, its tokens and cells. */
+weft_status weft_step_arrays_fill(weft_step_arrays *arrays, const weft_forward_args *args);
 /* The block table of a segment in a group, for ops. */
 const uint32_t *weft_step_arrays_table(const weft_step_arrays *arrays, uint32_t segment, uint32_t group);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Opening the cpu device: what the processor can do, the pool, and the table of ops. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/ref/ref.h"
 
 #include <string.h>
 #if defined(__x86_64__)
@@ -100,6 +101,7 @@ static const weft_kernels cpu_kernels = {
     .head_rows_scratch = weft_cpu_head_rows_scratch,
     .soft = weft_cpu_soft,
     .soft_scratch = weft_cpu_soft_scratch,
+    .move = weft_ref_move,
     .supports = weft_cpu_supports,
     .numerics = weft_cpu_numerics,
 };

@@ -297,6 +297,7 @@ static weft_kernels make_kernels(void) {
   k.head_rows_scratch = weft_cuda_head_rows_scratch;
   k.soft = weft_cuda_soft;
   k.soft_scratch = weft_cuda_soft_scratch;
+  k.move = weft_cuda_move;
   k.supports = device_supports;
   k.numerics = device_numerics;
   return k;
@@ -391,6 +392,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   if (status == WEFT_OK && !config->no_graphs) {
     status = weft_graphs_open(&d->graphs, &d->base, &graph_calls);
     d->base.graphs = &d->graphs;
+    d->base.info.graphs = true;
     if (status != WEFT_OK) (void)weft_fail(error, status, "backend 'cuda': no memory for the tables of graphs");
   }
   if (status == WEFT_OK) {

@@ -222,3 +222,19 @@ weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
   route_kernel<<<cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, d->stream>>>(*args);
   return cuda_launched(d, "route");
 }
+
+/* ---- move ----------------------------------------------------------------------------------------------- */
+
+static __global__ void move_kernel(const weft_move_args a) {
+  uint32_t r = blockIdx.x * blockDim.x + threadIdx.x;
+  if (r >= a.n_rows) return;
+  int32_t from = a.from_at[r], to = a.to_at == NULL ? (int32_t)r : a.to_at[r];
+  if (from >= 0 && to >= 0) a.to[to] = a.from[from];
+}
+
+weft_status weft_cuda_move(weft_device *device, const weft_move_args *args) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  move_kernel<<<cuda_ceil(args->n_rows, ROW_THREADS), ROW_THREADS, 0, d->stream>>>(*args);
+  return cuda_launched(d, "move");
+}

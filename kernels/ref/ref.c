@@ -85,6 +85,7 @@ static const weft_kernels ref_kernels = {
     .head_rows_scratch = weft_ref_head_rows_scratch,
     .soft = weft_ref_soft,
     .soft_scratch = weft_ref_soft_scratch,
+    .move = weft_ref_move,
     .supports = ref_supports,
     .numerics = ref_numerics,
 };

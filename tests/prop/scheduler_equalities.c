@@ -8,6 +8,7 @@
  *   in any pool    large, small, and so small that somebody must be preempted
  *   in any step    chunks of 1, 3, 7, .. rows; 24 to 160 rows per step; blocks of several sizes; 1 to 3 threads
  *   with or without prefix cache, with or without overlap
+ *   on a device that works behind its calls, with or without graphs (tests/support/fake_card.h)
  *
  * on every backend and instruction set of this machine; and a few requests of the demo model.
  *
@@ -305,6 +306,7 @@ static void play_variant(const variant *chosen, const char *backend, const char 
   play(&r, v);
   weft_engine_get_stats(r.engine, &s);
   same_as_alone(v->name, answers);
+  weft_graph_counters graphs = weft_device_graph_counters(r.device);
   (void)snprintf(what, sizeof what, "%s: %s", label, v->name);
   bool many = show->n_requests == REQUESTS_MAX;
   if (v->tight) rig_need(s.n_preemptions > 0, what, "nobody was preempted");
@@ -320,6 +322,13 @@ static void play_variant(const variant *chosen, const char *backend, const char 
                  (unsigned long long)s.n_preemptions, (unsigned long long)s.pager.n_forks, (unsigned long long)s.n_cached_tokens,
                  (unsigned long long)s.n_prompt_tokens, (unsigned long long)s.n_void_rows);
   (void)printf("  %-28s %s\n", v->name, all);
+  if (graphs.launches > 0) {
+    (void)printf("  %-28s %llu launches, %llu patched, %llu captures, %llu updates, %llu call by call\n", "",
+                 (unsigned long long)graphs.launches, (unsigned long long)graphs.patched,
+                 (unsigned long long)graphs.captures, (unsigned long long)graphs.updates,
+                 (unsigned long long)graphs.eager);
+  }
+  rig_need(strcmp(backend, "fake graphs") != 0 || !many || graphs.patched > 0, what, "no graph was launched again");
   rig_close(&r);
 }
 
@@ -356,6 +365,17 @@ static void run(const cast *c, const char *backend, const char *isa, uint64_t se
   for (uint32_t i = seed % stride; i < n_variants; i += stride) play_variant(&variants[i], backend, isa);
 }
 
+/* What ref gave must come from a card that computes like ref, whose steps are recorded and repeated. */
+static void run_cards(const cast *c, uint64_t seed) {
+  show = c;
+  (void)snprintf(label, sizeof label, "the fake card");
+  play_alone("ref", NULL, seed);
+  for (uint32_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+    play_variant(&variants[i], "fake graphs", NULL);
+    if (i % 4 == 1) play_variant(&variants[i], "fake", NULL);
+  }
+}
+
 static bool has_isa(const char *isa) {
   weft_device_config config = {.backend = "cpu", .n_threads = 1, .isa = isa};
   weft_device *device;
@@ -390,6 +410,7 @@ int main(int argc, char **argv) {
       char *path[2] = {path_of(a), path_of(b)};
       const cast c = {{path[0], path[1]}, REQUESTS_MAX, 48, 96, 6, 30};
       run(&c, ways[w].backend, ways[w].isa, seed + w, sizeof variants / sizeof *variants, 1 + i);
+      if (w == 0 && i == 0) run_cards(&c, seed);
       free(path[0]);
       free(path[1]);
     }

@@ -12,6 +12,7 @@
 
 #include "model/device_runner.h"
 #include "scheduler/engine.h"
+#include "tests/support/fake_card.h"
 
 enum { RIG_MODELS_MAX = 2, RIG_TENANTS = 3 };
 
@@ -55,7 +56,11 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
   weft_error error = {{0}};
   const weft_kv_geometry *geometry[RIG_MODELS_MAX];
   weft_device_config device = {.backend = o->backend, .n_threads = o->n_threads == 0 ? 1 : o->n_threads, .isa = o->isa};
-  rig_need(weft_device_open(&device, &r->device, &error) == WEFT_OK, "device", error.text);
+  if (strncmp(o->backend, "fake", 4) == 0) { /* "fake": without graphs; "fake graphs" */
+    r->device = &fake_card_open(o->backend[4] != 0)->base;
+  } else {
+    rig_need(weft_device_open(&device, &r->device, &error) == WEFT_OK, "device", error.text);
+  }
   for (uint32_t i = 0; i < o->n_models; i++) {
     rig_need(weft_gguf_open(o->path[i], &r->gguf[i], &error) == WEFT_OK, "gguf", error.text);
     rig_need(weft_model_open(r->gguf[i], r->device, limits, NULL, NULL, &r->model[i], &error) == WEFT_OK,

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: MIT */
+/* Opening and closing a device runner: all its memory. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "model/runner_internal.h"
+
+static void close_slots(device_runner *r) {
+  if (r->slots == NULL) return;
+  for (uint32_t i = 0; i < r->config.n_slots; i++) {
+    runner_slot *s = &r->slots[i];
+    weft_free(s->bias);
+    weft_free(s->history);
+    weft_free(s->canvas);
+    weft_free(s->argmax);
+    weft_device_free(r->config.device, s->soft);
+  }
+  weft_free(r->slots);
+}
+
+void runner_close(weft_runner *base) {
+  device_runner *r = (device_runner *)base;
+  if (r == NULL) return;
+  weft_device *d = r->config.device;
+  (void)weft_device_sync(d); /* nothing of it may still run; an error has been told */
+  close_slots(r);
+  for (uint32_t i = 0; i <= WEFT_RUNNER_DEPTH; i++) {
+    runner_flight *f = &r->flight[i];
+    void *const host[] = {f->result,  f->argmax,     f->canvas_in,      f->drawn,       f->canvas_out, f->entropy, f->accepted,
+                          f->segment, f->generation, f->output_segment, f->temperature};
+    for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
+    weft_device_free_host(d, f->stats);
+  }
+  void *const host[] = {r->token,     r->cell_of,   r->segment, r->position, r->kv_slot,    r->table_at,   r->output_row,
+                        r->output_at, r->soft_of,   r->want_soft, r->inputs, r->renoise,    r->order,      r->allowed_of,
+                        r->logits_row, r->bad,      r->sample_scratch,       r->suppressed};
+  for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
+  void *const device[] = {r->allowed,  r->d_hidden, r->d_soft,  r->d_soft_in, r->d_logits,
+                          r->d_inputs, r->d_cells,  r->d_stats, r->d_bad,     r->d_scratch};
+  for (uint32_t k = 0; k < sizeof device / sizeof *device; k++) weft_device_free(d, device[k]);
+  weft_free(r);
+}
+
+/* Host memory; counts bytes, remembers a refusal. */
+static void *take(device_runner *r, uint64_t n, uint64_t size, weft_status *status) {
+  if (*status != WEFT_OK) return NULL;
+  void *memory = weft_alloc(n, size);
+  if (memory == NULL) *status = WEFT_E_NO_MEMORY;
+  r->n_bytes += n * size;
+  return memory;
+}
+
+static void *take_device(device_runner *r, uint64_t n, uint64_t size, weft_status *status) {
+  void *memory = NULL;
+  if (*status != WEFT_OK) return NULL;
+  *status = weft_device_alloc(r->config.device, n * size, &memory);
+  r->n_bytes += n * size;
+  return memory;
+}
+
+static weft_status open_slots(device_runner *r) {
+  weft_status status = WEFT_OK;
+  uint64_t c = r->canvas_length;
+  r->slots = take(r, r->config.n_slots, sizeof *r->slots, &status);
+  for (uint32_t i = 0; i < r->config.n_slots && status == WEFT_OK; i++) {
+    runner_slot *s = &r->slots[i];
+    s->history = take(r, r->config.seq_tokens_max, sizeof *s->history, &status);
+    s->bias = take(r, WEFT_LOGIT_BIAS_MAX, sizeof *s->bias, &status);
+    if (c == 0) continue;
+    s->canvas = take(r, c, sizeof *s->canvas, &status);
+    s->argmax = take(r, c * WEFT_STABILITY_MAX, sizeof *s->argmax, &status);
+    s->soft = take_device(r, c * r->n_hidden, sizeof(float), &status);
+  }
+  return status;
+}
+
+static weft_status open_flights(device_runner *r) {
+  weft_status status = WEFT_OK;
+  const weft_model_limits *limits = &r->config.limits;
+  uint64_t rows = limits->canvas_rows_max, n = r->output_max;
+  for (uint32_t i = 0; i <= WEFT_RUNNER_DEPTH; i++) {
+    runner_flight *f = &r->flight[i];
+    f->result = take(r, limits->segments_max, sizeof *f->result, &status);
+    f->argmax = take(r, rows, sizeof *f->argmax, &status);
+    f->canvas_in = take(r, rows, sizeof *f->canvas_in, &status);
+    f->drawn = take(r, rows, sizeof *f->drawn, &status);
+    f->canvas_out = take(r, rows, sizeof *f->canvas_out, &status);
+    f->entropy = take(r, rows, sizeof *f->entropy, &status);
+    f->accepted = take(r, rows, sizeof *f->accepted, &status);
+    f->segment = take(r, limits->segments_max, sizeof *f->segment, &status);
+    f->generation = take(r, limits->segments_max, sizeof *f->generation, &status);
+    f->output_segment = take(r, n, sizeof *f->output_segment, &status);
+    f->temperature = take(r, n, sizeof *f->temperature, &status);
+    if (status == WEFT_OK) status = weft_device_alloc_host(r->config.device, runner_stats_bytes(n), &f->stats);
+    r->n_bytes += runner_stats_bytes(n);
+  }
+  return status;
+}
+
+static weft_status open_host(device_runner *r) {
+  weft_status status = WEFT_OK;
+  const weft_model_limits *limits = &r->config.limits;
+  uint64_t n = r->output_max, n_groups = r->info.n_groups;
+  r->token = take(r, limits->rows_max, sizeof *r->token, &status);
+  r->cell_of = take(r, limits->rows_max, sizeof *r->cell_of, &status);
+  r->segment = take(r, limits->segments_max, sizeof *r->segment, &status);
+  r->position = take(r, limits->rows_max, sizeof *r->position, &status);
+  r->kv_slot = take(r, limits->rows_max * n_groups, sizeof *r->kv_slot, &status);
+  r->table_at = take(r, limits->segments_max * n_groups, sizeof *r->table_at, &status);
+  r->output_row = take(r, n, sizeof *r->output_row, &status);
+  r->output_at = take(r, n, sizeof *r->output_at, &status);
+  r->soft_of = take(r, limits->segments_max, sizeof *r->soft_of, &status);
+  r->want_soft = take(r, n, sizeof *r->want_soft, &status);
+  r->inputs = take(r, 4 * n, sizeof *r->inputs, &status);
+  r->renoise = take(r, r->canvas_length, sizeof *r->renoise, &status);
+  r->order = take(r, r->canvas_length, sizeof *r->order, &status);
+  r->allowed_of = take(r, n, sizeof *r->allowed_of, &status);
+  r->logits_row = take(r, r->info.n_vocab, sizeof *r->logits_row, &status);
+  r->bad = take(r, r->logit_rows_max, sizeof *r->bad, &status);
+  r->sample_scratch = take(r, r->info.n_vocab, 8, &status);
+  r->suppressed = take(r, r->config.n_suppressed, sizeof *r->suppressed, &status);
+  if (status != WEFT_OK) return status;
+  if (r->config.n_suppressed > 0) {
+    memcpy(r->suppressed, r->config.suppressed, r->config.n_suppressed * sizeof *r->suppressed);
+  }
+  return open_flights(r);
+}
+
+static weft_status open_allowed(device_runner *r) {
+  if (r->config.n_suppressed == 0) return WEFT_OK;
+  weft_status status = WEFT_OK;
+  uint32_t n_words = (r->info.n_vocab + 31) / 32;
+  uint32_t *mask = weft_alloc(n_words, sizeof *mask);
+  if (mask == NULL) return WEFT_E_NO_MEMORY;
+  memset(mask, 0xFF, n_words * sizeof *mask);
+  for (uint32_t i = 0; i < r->config.n_suppressed; i++) {
+    uint32_t token = (uint32_t)r->suppressed[i];
+    if (token < r->info.n_vocab) mask[token / 32] &= ~(1u << token % 32);
+  }
+  r->allowed = take_device(r, n_words, sizeof *mask, &status);
+  if (status == WEFT_OK) status = weft_device_upload(r->config.device, r->allowed, mask, n_words * sizeof *mask);
+  weft_free(mask);
+  return status;
+}
+
+static weft_status open_device(device_runner *r) {
+  weft_status status = WEFT_OK;
+  weft_device *d = r->config.device;
+  uint64_t n = r->output_max;
+  r->d_hidden = take_device(r, n * r->n_hidden, sizeof(float), &status);
+  if (r->canvas_length > 0) r->d_soft = take_device(r, n * r->n_hidden, sizeof(float), &status);
+  r->d_logits = take_device(r, (uint64_t)r->logit_rows_max * r->info.n_vocab, sizeof(float), &status);
+  r->d_inputs = take_device(r, 4 * n, sizeof *r->d_inputs, &status);
+  r->d_cells = take_device(r, r->config.n_slots, sizeof *r->d_cells, &status);
+  r->d_stats = take_device(r, runner_stats_bytes(n), 1, &status);
+  r->d_bad = take_device(r, r->logit_rows_max, 1, &status);
+  if (r->canvas_length > 0 && !r->in_place) {
+    r->d_soft_in = take_device(r, (uint64_t)r->config.limits.canvas_rows_max * r->n_hidden, sizeof(float), &status);
+  }
+  if (status != WEFT_OK) return status;
+  weft_head_stats_args stats = {.weight = r->head, .n_rows = (uint32_t)n, .h_stride = r->n_hidden,
+                                .soft = r->d_soft, .soft_stride = r->n_hidden};
+  weft_head_rows_args rows = {.weight = r->head, .n_rows = r->logit_rows_max, .h_stride = r->n_hidden,
+                              .logits_stride = r->info.n_vocab};
+  uint64_t a = weft_head_stats_scratch(d, &stats), b = weft_head_rows_scratch(d, &rows);
+  r->scratch_bytes = a > b ? a : b;
+  r->d_scratch = take_device(r, r->scratch_bytes, 1, &status);
+  return status == WEFT_OK ? open_allowed(r) : status;
+}
+
+static void fill_info(device_runner *r) {
+  const weft_model_info *model = weft_model_get_info(r->config.model);
+  weft_runner_info *info = &r->info;
+  (void)snprintf(info->name, sizeof info->name, "%s", r->config.name);
+  (void)snprintf(info->arch, sizeof info->arch, "%s", model->arch);
+  info->fingerprint_low = model->fingerprint_low;
+  info->fingerprint_high = model->fingerprint_high;
+  info->n_vocab = model->n_vocab;
+  info->context_length = model->context_length;
+  info->canvas_length = model->canvas_length;
+  info->autoregressive = true;
+  info->n_slots = r->config.n_slots;
+  info->rows_max = r->config.limits.rows_max;
+  info->depth = WEFT_RUNNER_DEPTH;
+  info->page_bytes = r->config.layout->page_bytes;
+  info->kv_bytes_per_token = weft_kv_bytes_per_token(&model->kv, false);
+  info->n_experts = model->n_experts;
+  info->n_experts_used = model->n_experts_used;
+  info->entropy_bound = model->entropy_bound;
+  info->n_groups = r->config.layout->n_groups;
+  for (uint32_t g = 0; g < info->n_groups; g++) {
+    const weft_kv_group *from = &r->config.layout->group[g];
+    info->group[g] = (weft_runner_group){from->block_tokens, from->window, from->n_layers};
+  }
+  r->n_hidden = model->n_hidden;
+  r->canvas_length = model->canvas_length;
+}
+
+weft_status weft_device_runner_open(const weft_device_runner_config *config, weft_runner **out, uint64_t *n_bytes,
+                                    weft_error *error) {
+  *out = NULL;
+  device_runner *r = weft_alloc(1, sizeof *r);
+  if (r == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the runner of %s", config->name);
+  r->base.ops = &runner_ops;
+  r->config = *config;
+  fill_info(r);
+  r->in_place = weft_device_get_info(config->device)->host_memory;
+  r->graphs = weft_device_get_info(config->device)->graphs;
+  r->head = weft_model_head(config->model, &r->cap, &r->embed_scale);
+  uint64_t logits_bytes = config->logits_bytes_max > 0 ? config->logits_bytes_max : (uint64_t)64 << 20;
+  uint64_t row_bytes = (uint64_t)r->info.n_vocab * sizeof(float);
+  r->logit_rows_max = logits_bytes < row_bytes ? 1 : (uint32_t)(logits_bytes / row_bytes);
+  if (r->logit_rows_max > config->n_slots) r->logit_rows_max = config->n_slots;
+  r->output_max = config->limits.segments_max + config->limits.canvas_rows_max;
+  weft_status status = open_slots(r);
+  if (status == WEFT_OK) status = open_host(r);
+  if (status == WEFT_OK) status = open_device(r);
+  if (status != WEFT_OK) {
+    runner_close(&r->base);
+    return weft_fail(error, status, "the runner of %s needs more memory than there is: lower --running or --rows",
+                     config->name);
+  }
+  if (n_bytes != NULL) *n_bytes = r->n_bytes;
+  *out = &r->base;
+  return WEFT_OK;
+}

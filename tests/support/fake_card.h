@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: MIT */
+/* A device that behaves like a card and computes like ref: its memory is not the program's (nothing is read in place),
+ * ops of a step can be recorded and launched again, and any allocation, capture, update or call can be made to fail.
+ *
+ * Law: launching a graph repeats the recorded calls with the arguments that they had; only device memory may have
+ * changed since. So what is equal with graphs and without them here depends on tables and arrays alone. */
+#ifndef WEFT_TESTS_FAKE_CARD_H
+#define WEFT_TESTS_FAKE_CARD_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/device_internal.h"
+
+enum { FAKE_NODES_MAX = 4096, FAKE_ARGS_MAX = 256 };
+
+typedef struct fake_node {
+  uint32_t call; /* an op's number, or one of below */
+  uint32_t n_bytes;
+  uint8_t args[FAKE_ARGS_MAX];
+} fake_node;
+
+enum {
+#define X(op) FAKE_##op,
+  WEFT_OPS(X)
+#undef X
+  FAKE_COPY,
+  FAKE_ZERO
+};
+
+typedef struct fake_graph {
+  uint32_t n;
+  fake_node node[];
+} fake_graph;
+
+typedef struct fake_move {
+  void *to;
+  const void *from;
+  uint64_t n_bytes;
+} fake_move;
+
+typedef struct fake_card {
+  weft_device base;
+  weft_device *ref;
+  weft_graphs graphs;
+  fake_node *node; /* [FAKE_NODES_MAX] being recorded */
+  uint32_t n_nodes;
+  /* counted, and made to fail when the count reaches: 0 is never */
+  uint64_t n_allocs, fail_alloc, n_calls, fail_call;
+  uint64_t n_alive, alive_bytes, n_syncs;
+  bool refuse_capture, refuse_update, lost;
+} fake_card;
+
+static inline fake_card *fake_of(weft_device *device) { return (fake_card *)(void *)device; }
+
+static inline weft_status fake_alloc(weft_device *device, uint64_t n_bytes, void **out) {
+  fake_card *card = fake_of(device);
+  if (card->lost) return WEFT_E_DEVICE;
+  if (++card->n_allocs == card->fail_alloc) return WEFT_E_NO_MEMORY;
+  weft_status status = weft_host_alloc(device, n_bytes == 0 ? 1 : n_bytes, out);
+  if (status == WEFT_OK) card->n_alive += 1;
+  return status;
+}
+
+static inline void fake_free(weft_device *device, void *memory) {
+  fake_of(device)->n_alive -= 1;
+  weft_host_free(device, memory);
+}
+
+/* Counts a call that a card may fail; after a failure it is lost. */
+static inline weft_status fake_call(fake_card *card) {
+  if (!card->lost && ++card->n_calls == card->fail_call) card->lost = true;
+  return card->lost ? WEFT_E_DEVICE : WEFT_OK;
+}
+
+static inline bool fake_records(fake_card *card, uint32_t call, const void *args, size_t n_bytes) {
+  if (card->graphs.mode != WEFT_GRAPHS_CAPTURE) return false;
+  if (card->n_nodes == FAKE_NODES_MAX || n_bytes > FAKE_ARGS_MAX) abort();
+  fake_node *node = &card->node[card->n_nodes++];
+  node->call = call;
+  node->n_bytes = (uint32_t)n_bytes;
+  memcpy(node->args, args, n_bytes);
+  return true;
+}
+
+static inline weft_status fake_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
+  const fake_move move = {to, from, n_bytes};
+  if (fake_records(fake_of(device), FAKE_COPY, &move, sizeof move)) return WEFT_OK;
+  weft_status status = fake_call(fake_of(device));
+  return status == WEFT_OK ? weft_host_copy(device, to, from, n_bytes) : status;
+}
+
+static inline weft_status fake_zero(weft_device *device, void *to, uint64_t n_bytes) {
+  const fake_move move = {to, NULL, n_bytes};
+  if (fake_records(fake_of(device), FAKE_ZERO, &move, sizeof move)) return WEFT_OK;
+  weft_status status = fake_call(fake_of(device));
+  return status == WEFT_OK ? weft_host_zero(device, to, n_bytes) : status;
+}
+
+static inline weft_status fake_sync(weft_device *device) {
+  fake_of(device)->n_syncs += 1;
+  return fake_call(fake_of(device));
+}
+
+static inline weft_status fake_mark(weft_device *device, uint32_t mark) {
+  (void)mark;
+  return fake_call(fake_of(device));
+}
+
+static inline weft_status fake_wait(weft_device *device, uint32_t mark) {
+  (void)mark;
+  return fake_sync(device);
+}
+
+static inline weft_status fake_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
+                                      weft_error *error) {
+  fake_card *card = fake_of(device);
+  if (++card->n_allocs == card->fail_alloc) return weft_fail(error, WEFT_E_NO_MEMORY, "the fake card is full");
+  weft_status status = card->ref->calls->weight(card->ref, weight, file_bytes, uses, error);
+  if (status == WEFT_OK) card->n_alive += 1;
+  return status;
+}
+
+static inline void fake_weight_free(weft_device *device, weft_weight *weight) {
+  fake_card *card = fake_of(device);
+  card->n_alive -= 1;
+  card->ref->calls->weight_free(card->ref, weight);
+}
+
+static inline weft_status fake_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes) {
+  fake_card *card = fake_of(device);
+  return card->ref->calls->weight_unpack(card->ref, weight, file_bytes);
+}
+
+/* ---- ops ---- */
+
+/* A host array that an op reads, as a table; the array itself outside of graphs. */
+static inline const void *fake_table(fake_card *card, const void *array, uint64_t n_bytes) {
+  if (array == NULL || card->graphs.mode == WEFT_GRAPHS_RUN) return array;
+  uint8_t *table = weft_graphs_table(&card->graphs, n_bytes);
+  if (table == NULL) return array;
+  memcpy(table, array, n_bytes);
+  return weft_graphs_table_end(&card->graphs, n_bytes);
+}
+
+static inline weft_attention_args fake_attention_args(fake_card *card, const weft_attention_args *args) {
+  weft_attention_args a = *args;
+  a.segment = fake_table(card, args->segment, args->n_segments * sizeof *args->segment);
+  return a;
+}
+
+static inline weft_head_stats_args fake_head_stats_args(fake_card *card, const weft_head_stats_args *args) {
+  weft_head_stats_args a = *args;
+  a.allowed = fake_table(card, args->allowed, args->n_rows * sizeof *args->allowed);
+  a.want_soft = fake_table(card, args->want_soft, args->n_rows);
+  return a;
+}
+
+#define X(op)                                                                                    \
+  static inline weft_status fake_run_##op(weft_device *device, const weft_##op##_args *args) {   \
+    fake_card *card = fake_of(device);                                                           \
+    if (fake_records(card, FAKE_##op, args, sizeof *args)) return WEFT_OK;                       \
+    weft_status status = fake_call(card);                                                        \
+    return status == WEFT_OK ? weft_device_kernels(card->ref)->op(card->ref, args) : status;     \
+  }                                                                                              \
+  static inline uint64_t fake_scratch_##op(weft_device *device, const weft_##op##_args *args) {  \
+    const weft_kernels *kernels = weft_device_kernels(fake_of(device)->ref);                     \
+    return kernels->op##_scratch == NULL ? 0 : kernels->op##_scratch(fake_of(device)->ref, args); \
+  }
+WEFT_OPS(X)
+#undef X
+
+static inline weft_status fake_attention(weft_device *device, const weft_attention_args *args) {
+  weft_attention_args a = fake_attention_args(fake_of(device), args);
+  return fake_run_attention(device, &a);
+}
+static inline weft_status fake_attention_walk(weft_device *device, const weft_attention_args *args) {
+  (void)fake_attention_args(fake_of(device), args);
+  return WEFT_OK;
+}
+static inline weft_status fake_head_stats(weft_device *device, const weft_head_stats_args *args) {
+  weft_head_stats_args a = fake_head_stats_args(fake_of(device), args);
+  return fake_run_head_stats(device, &a);
+}
+static inline weft_status fake_head_stats_walk(weft_device *device, const weft_head_stats_args *args) {
+  (void)fake_head_stats_args(fake_of(device), args);
+  return WEFT_OK;
+}
+/* The counter is host memory of one call. */
+static inline weft_status fake_experts(weft_device *device, const weft_experts_args *args) {
+  weft_experts_args a = *args;
+  a.n_touched = NULL;
+  return fake_run_experts(device, &a);
+}
+
+static inline bool fake_supports(const weft_device *device, weft_type type) {
+  const fake_card *card = (const fake_card *)(const void *)device;
+  return weft_device_kernels(card->ref)->supports(card->ref, type);
+}
+static inline const char *fake_numerics(const weft_device *device, weft_type type) {
+  (void)device;
+  (void)type;
+  return "f64";
+}
+
+/* ---- graphs ---- */
+
+static inline weft_status fake_capture(weft_device *device) {
+  fake_card *card = fake_of(device);
+  card->n_nodes = 0;
+  return card->refuse_capture ? WEFT_E_UNSUPPORTED : fake_call(card);
+}
+
+static inline fake_graph *fake_graph_of(const fake_node *node, uint32_t n) {
+  fake_graph *graph = malloc(sizeof *graph + n * sizeof *node);
+  if (graph == NULL) abort();
+  graph->n = n;
+  memcpy(graph->node, node, n * sizeof *node);
+  return graph;
+}
+
+static inline weft_status fake_capture_end(weft_device *device, void **out) {
+  fake_card *card = fake_of(device);
+  *out = fake_graph_of(card->node, card->n_nodes);
+  return WEFT_OK;
+}
+
+static inline weft_status fake_instantiate(weft_device *device, void *graph, void **out) {
+  const fake_graph *from = graph;
+  fake_card *card = fake_of(device);
+  if (++card->n_allocs == card->fail_alloc) return WEFT_E_NO_MEMORY;
+  *out = fake_graph_of(from->node, from->n);
+  return WEFT_OK;
+}
+
+/* As a card: the same calls in the same order. */
+static inline bool fake_update(weft_device *device, void *exec, void *graph) {
+  fake_graph *to = exec;
+  const fake_graph *from = graph;
+  if (fake_of(device)->refuse_update || to->n != from->n) return false;
+  for (uint32_t i = 0; i < to->n; i++) {
+    if (to->node[i].call != from->node[i].call) return false;
+  }
+  memcpy(to->node, from->node, to->n * sizeof *to->node);
+  return true;
+}
+
+static inline weft_status fake_repeat(fake_card *card, const fake_node *node) {
+  const weft_kernels *kernels = weft_device_kernels(card->ref);
+  fake_move move;
+  switch (node->call) {
+#define X(op)                                                   \
+  case FAKE_##op: {                                             \
+    weft_##op##_args args;                                      \
+    memcpy(&args, node->args, sizeof args);                     \
+    return kernels->op(card->ref, &args);                       \
+  }
+    WEFT_OPS(X)
+#undef X
+    case FAKE_COPY:
+      memcpy(&move, node->args, sizeof move);
+      return weft_host_copy(&card->base, move.to, move.from, move.n_bytes);
+    default:
+      memcpy(&move, node->args, sizeof move);
+      return weft_host_zero(&card->base, move.to, move.n_bytes);
+  }
+}
+
+static inline weft_status fake_launch(weft_device *device, void *exec) {
+  fake_card *card = fake_of(device);
+  const fake_graph *graph = exec;
+  weft_status status = fake_call(card);
+  for (uint32_t i = 0; i < graph->n && status == WEFT_OK; i++) status = fake_repeat(card, &graph->node[i]);
+  return status;
+}
+
+static inline void fake_free_graph(weft_device *device, void *graph) {
+  (void)device;
+  free(graph);
+}
+
+static inline void fake_close(weft_device *device) {
+  fake_card *card = fake_of(device);
+  if (card->graphs.device != NULL) weft_graphs_close(&card->graphs);
+  weft_device_close(card->ref);
+  free(card->node);
+  free(card);
+}
+
+/* ---- open ---- */
+
+static const weft_graphs_calls fake_graphs_calls = {fake_capture, fake_capture_end, fake_instantiate, fake_update,
+                                                    fake_launch,  fake_free_graph,  fake_free_graph};
+
+static const weft_device_calls fake_calls = {.close = fake_close,
+                                             .alloc = fake_alloc,
+                                             .free = fake_free,
+                                             .alloc_host = fake_alloc,
+                                             .free_host = fake_free,
+                                             .upload = fake_copy,
+                                             .download = fake_copy,
+                                             .copy = fake_copy,
+                                             .zero = fake_zero,
+                                             .sync = fake_sync,
+                                             .mark = fake_mark,
+                                             .wait = fake_wait,
+                                             .weight = fake_weight,
+                                             .weight_free = fake_weight_free,
+                                             .weight_unpack = fake_weight_unpack};
+
+static inline const weft_kernels *fake_kernels(void) {
+  static weft_kernels kernels = {.backend = "fake",
+#define X(op) .op = fake_run_##op, .op##_scratch = fake_scratch_##op,
+                                 WEFT_OPS(X)
+#undef X
+                                     .supports = fake_supports,
+                                 .numerics = fake_numerics};
+  kernels.attention = fake_attention;
+  kernels.attention_walk = fake_attention_walk;
+  kernels.head_stats = fake_head_stats;
+  kernels.head_stats_walk = fake_head_stats_walk;
+  kernels.experts = fake_experts;
+  return &kernels;
+}
+
+static inline fake_card *fake_card_open(bool graphs) {
+  fake_card *card = calloc(1, sizeof *card);
+  weft_device_config config = {.backend = "ref"};
+  if (card == NULL || weft_device_open(&config, &card->ref, NULL) != WEFT_OK) abort();
+  card->node = calloc(FAKE_NODES_MAX, sizeof *card->node);
+  if (card->node == NULL) abort();
+  card->base.calls = &fake_calls;
+  card->base.kernels = fake_kernels();
+  card->base.info = *weft_device_get_info(card->ref);
+  card->base.info.backend = "fake";
+  card->base.info.host_memory = false;
+  card->base.info.graphs = graphs;
+  if (graphs) {
+    if (weft_graphs_open(&card->graphs, &card->base, &fake_graphs_calls) != WEFT_OK) abort();
+    card->base.graphs = &card->graphs;
+  }
+  return card;
+}
+
+#endif
