@@ -42,6 +42,7 @@ static const option_row options[] = {
     {"rows", 0, U32, AT(rows), (size_t)NOTHING, 0, 0, 65536, OPENS | WEFT_CMD_SIM, "N", "rows of one step [0: 512]"},
     {"no-prefix-cache", 0, FLAG, AT(no_prefix_cache), (size_t)NOTHING, 0, 0, 0, OPENS | WEFT_CMD_SIM, NULL, "share no prefixes"},
     {"no-overlap", 0, FLAG, AT(no_overlap), (size_t)NOTHING, 0, 0, 0, OPENS | WEFT_CMD_SIM, NULL, "apply each step before planning the next"},
+    {"no-graphs", 0, FLAG, AT(no_graphs), (size_t)NOTHING, 0, 0, 0, OPENS, NULL, "on a GPU: launch each step call by call"},
     {"config", 0, TEXT, AT(config_file), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SERVE, "FILE", "read options from lines `name = value`"},
     {"host", 0, TEXT, AT(host), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SERVE, "ADDRESS", "address to listen on [127.0.0.1]"},
     {"port", 'p', U32, AT(port), (size_t)NOTHING, 8080, 0, 65535, WEFT_CMD_SERVE | WEFT_CMD_DEMO, "N", "port to listen on; 0 picks a free one [8080]"},
@@ -355,6 +356,7 @@ weft_open_options weft_config_open(const weft_config *config) {
                              .shared_cache = config->shared_cache,
                              .no_prefix_cache = config->no_prefix_cache,
                              .no_overlap = config->no_overlap,
+                             .no_graphs = config->no_graphs,
                              .quiet = config->quiet};
 }
 

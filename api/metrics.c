@@ -316,6 +316,46 @@ static void put_memory(weft_text *out) {
 
 /* ---- the public calls ---- */
 
+/* ---- graphs of a GPU ---- */
+
+typedef struct graph_row {
+  const char *name, *help;
+  size_t at;
+} graph_row;
+
+#define GRAPH(field) offsetof(weft_graph_counters, field)
+static const graph_row graph_rows[] = {
+    {"weft_graph_launches_total", "Steps that were one launch of a graph.", GRAPH(launches)},
+    {"weft_graph_patched_total", "Of these, by new tables alone.", GRAPH(patched)},
+    {"weft_graph_captures_total", "Steps that were recorded as a graph.", GRAPH(captures)},
+    {"weft_graph_updates_total", "Of these, put into an older graph in place.", GRAPH(updates)},
+    {"weft_graph_updates_refused_total", "Older graphs that had another shape.", GRAPH(updates_refused)},
+    {"weft_graph_eager_total", "Steps that may come again, seen for the first time.", GRAPH(eager)},
+    {"weft_graph_refused_total", "1: the device gave up on graphs.", GRAPH(refused)},
+};
+enum { N_GRAPH = sizeof graph_rows / sizeof *graph_rows };
+
+static unsigned long long graph_number(const weft_graph_counters *n, const graph_row *row) {
+  uint64_t value;
+  memcpy(&value, (const char *)n + row->at, sizeof value);
+  return value;
+}
+
+static void put_graphs(const weft_runtime *rt, weft_text *out) {
+  weft_graph_counters n = weft_device_graph_counters(rt->device);
+  for (uint32_t i = 0; i < N_GRAPH; i++) {
+    put_head(out, graph_rows[i].name, "counter", graph_rows[i].help);
+    weft_text_printf(out, "%s %llu\n", graph_rows[i].name, graph_number(&n, &graph_rows[i]));
+  }
+}
+
+static void put_graphs_json(const weft_runtime *rt, weft_text *out) {
+  weft_graph_counters n = weft_device_graph_counters(rt->device);
+  for (uint32_t i = 0; i < N_GRAPH; i++) {
+    weft_text_printf(out, ",\"%s\":%llu", graph_rows[i].name, graph_number(&n, &graph_rows[i]));
+  }
+}
+
 char *weft_metrics(weft_runtime *rt) {
   weft_engine_stats stats;
   weft_text out = {0}, labels = {0}, closed = {0};
@@ -341,6 +381,7 @@ char *weft_metrics(weft_runtime *rt) {
     put_rows(&out, &stats, weft_rows, N_WEFT, "");
     put_lane_rows(rt, &out, &stats);
     put_step_ratios(rt, &out, &stats);
+    put_graphs(rt, &out);
     put_head(&out, "weft_well", "gauge", "1 while every model can run.");
     weft_text_printf(&out, "weft_well %d\n", stats.broken_runners == 0);
     put_memory(&out);
@@ -371,6 +412,7 @@ char *weft_stats_json(weft_runtime *rt) {
   weft_text_puts(&out, "{");
   put_json_rows(&out, &stats, vllm_rows, N_VLLM);
   put_json_rows(&out, &stats, weft_rows, N_WEFT);
+  put_graphs_json(rt, &out);
   weft_text_printf(&out, ",\"kv_cache_usage\":%.6f,\"page_bytes\":%llu", pool_usage(&stats),
                    (unsigned long long)rt->page_bytes);
   weft_text_puts(&out, ",\"finished\":{");

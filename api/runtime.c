@@ -303,7 +303,8 @@ static weft_status open_tenants_and_engine(weft_runtime *rt, weft_error *error) 
 static weft_status open_all(weft_runtime *rt, const weft_open_options *options, weft_error *error) {
   weft_status status = fill_options(rt, options, error);
   if (status != WEFT_OK) return status;
-  weft_device_config device = {.backend = options->backend, .n_threads = options->threads};
+  weft_device_config device = {.backend = options->backend, .n_threads = options->threads,
+                               .no_graphs = options->no_graphs};
   status = weft_device_open(&device, &rt->device, error);
   if (status != WEFT_OK) return status;
   rt->model = weft_alloc(options->n_models, sizeof *rt->model);

@@ -53,6 +53,7 @@ typedef struct weft_open_options {
   uint32_t pins;               /* [16] prefixes that weft_pin may keep */
   bool no_prefix_cache;
   bool no_overlap;             /* apply each step before planning the next */
+  bool no_graphs;              /* on a GPU: every step call by call; the same answers */
   bool quiet;                  /* no progress bars on standard error */
 } weft_open_options;
 

@@ -141,7 +141,12 @@ bool weft_device_graph_end(weft_device *device, weft_status *status) {
 }
 
 weft_graph_counters weft_device_graph_counters(const weft_device *device) {
-  return device->graphs == NULL ? (weft_graph_counters){0} : device->graphs->n;
+  weft_graph_counters out = {0};
+  if (device->graphs == NULL) return out;
+  const uint64_t *from = (const uint64_t *)(const void *)&device->graphs->n;
+  uint64_t *to = (uint64_t *)(void *)&out;
+  for (size_t i = 0; i < sizeof out / sizeof *to; i++) to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+  return out;
 }
 
 uint32_t weft_device_bucket(uint32_t n) {

@@ -104,7 +104,7 @@ weft_status weft_device_wait(weft_device *device, uint32_t mark);
  * where it is. Steps of one key are variants of one another. Elsewhere the step just runs. */
 void weft_device_graph_begin(weft_device *device, uint64_t key);
 bool weft_device_graph_end(weft_device *device, weft_status *status);
-/* All zero without graphs. */
+/* All zero without graphs. Any thread. */
 weft_graph_counters weft_device_graph_counters(const weft_device *device);
 /* The smallest size of a bucket that holds n: at most an eighth more; up to 15 n itself. */
 uint32_t weft_device_bucket(uint32_t n);

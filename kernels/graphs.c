@@ -17,6 +17,11 @@ weft_status weft_graphs_open(weft_graphs *g, weft_device *device, const weft_gra
   return status;
 }
 
+/* One thread writes, any may read. */
+static void count(uint64_t *n) {
+  __atomic_store_n(n, *n + 1, __ATOMIC_RELAXED);
+}
+
 static void drop(weft_graphs *g, weft_graph *graph) {
   if (graph->exec != NULL) g->calls->free_exec(g->device, graph->exec);
   *graph = (weft_graph){.exec = NULL};
@@ -114,7 +119,7 @@ static bool seen_before(weft_graphs *g) {
 
 static weft_status launch(weft_graphs *g, weft_graph *graph) {
   graph->last = g->n_steps;
-  g->n.launches += 1;
+  count(&g->n.launches);
   return g->calls->launch(g->device, graph->exec);
 }
 
@@ -137,10 +142,10 @@ static weft_graph *place_of_next(weft_graphs *g) {
 static weft_status make_exec(weft_graphs *g, weft_graph *place, void *graph) {
   if (place->exec != NULL && place->key == g->key) {
     if (g->calls->update(g->device, place->exec, graph)) {
-      g->n.updates += 1;
+      count(&g->n.updates);
       return WEFT_OK;
     }
-    g->n.updates_refused += 1;
+    count(&g->n.updates_refused);
   }
   drop(g, place);
   weft_status status = g->calls->instantiate(g->device, graph, &place->exec);
@@ -159,7 +164,7 @@ static bool refuse(weft_graphs *g, weft_status why, weft_status *status) {
   if (why == WEFT_E_DEVICE) return false;
   weft_log(WEFT_LOG_WARN, "steps run without graphs from now on: %s", weft_status_text(why));
   g->refused = true;
-  g->n.refused += 1;
+  count(&g->n.refused);
   return true;
 }
 
@@ -171,12 +176,12 @@ static bool end_walk(weft_graphs *g, weft_status *status) {
   if (wanted && g->at > 0) *status = weft_device_upload(g->device, g->tables, g->staging, g->at);
   if (*status != WEFT_OK) return false;
   if (graph != NULL) {
-    g->n.patched += 1;
+    count(&g->n.patched);
     *status = launch(g, graph);
     return false;
   }
   if (!wanted) {
-    g->n.eager += 1;
+    count(&g->n.eager);
     return true;
   }
   weft_status began = g->calls->capture(g->device);
@@ -195,7 +200,7 @@ static bool end_capture(weft_graphs *g, weft_status *status) {
   if (captured == WEFT_OK) captured = make_exec(g, place, graph);
   if (graph != NULL) g->calls->free_graph(g->device, graph);
   if (captured != WEFT_OK) return refuse(g, captured, status);
-  g->n.captures += 1;
+  count(&g->n.captures);
   place->signature = g->walked;
   place->key = g->key;
   *status = launch(g, place);
