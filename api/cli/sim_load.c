@@ -81,7 +81,8 @@ static int read_tenants(const char *path, weft_sim_load *load) {
                                            .priority_class = options[i].priority_class,
                                            .running_max = options[i].running,
                                            .waiting_max = options[i].queued,
-                                           .tokens_per_minute = options[i].tokens_per_minute};
+                                           .tokens_per_minute = options[i].tokens_per_minute,
+                                           .blocks_max = options[i].blocks};
   }
   weft_keys_close(keys);
   return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* weft soak: a server of our own under full load for a while: many clients of several tenants, both kinds, several answers
  * to a prompt, shared and private prompts, deadlines, clients that hang up at random, and a pool of a twentieth of what
- * they would hold at once.
+ * they would hold at once, with a little host memory behind it.
  *
  * Law: it passes when nothing broke, no request was stuck, the server's memory was flat after the first third (the slope of
  * its resident size), and after the drain every count agrees with every other: all pages free or cached, every request
@@ -36,7 +36,7 @@ typedef struct soak {
 /* ---- the server ---------------------------------------------------------------------------------------------- */
 
 static bool write_keys(soak *s) {
-  static const char *const limits[WEFT_SOAK_TENANTS] = {"weight=3", "class=high running=24", "class=low queued=48",
+  static const char *const limits[WEFT_SOAK_TENANTS] = {"weight=3 blocks=28", "class=high running=24", "class=low queued=48",
                                                         "tokens-per-minute=40000"};
   (void)snprintf(s->keys, sizeof s->keys, "/tmp/weft-soak-XXXXXX");
   int fd = mkstemp(s->keys);
@@ -59,7 +59,7 @@ static int start_server(soak *s, uint32_t kv_mib, const char *queue, const char 
     args[n++] = s->config->models.item[i];
   }
   const char *const rest[] = {"--kv-mib", mib, "--context", "448", "--running", "256", "--queue", queue,
-                              "--api-keys", s->keys, "--drain-seconds", drain_seconds, NULL};
+                              "--api-keys", s->keys, "--host-mib", "4", "--drain-seconds", drain_seconds, NULL};
   memcpy(&args[n], rest, sizeof rest);
   if (weft_child_start(&s->child, args) != 0) return WEFT_EXIT_RUNTIME;
   s->server.port = s->child.port;

@@ -195,6 +195,8 @@ static void check_solo(void) {
   }
 }
 
+static uint32_t n_undisturbed; /* variants in which nobody was preempted */
+
 static void check_variant(const variant *v, const char *name) {
   weft_engine_stats stats;
   run(v, &stats);
@@ -207,6 +209,7 @@ static void check_variant(const variant *v, const char *name) {
          (unsigned long long)p->n_hits, (unsigned long long)p->n_forks,
          (unsigned long long)p->n_spilled, (unsigned long long)p->n_restored,
          (unsigned long long)p->n_spill_lost);
+  n_undisturbed += stats.n_preemptions == 0;
   if (v->tight) assert_true(stats.n_preemptions > 0);
   assert_true(v->no_cache ? p->n_hits == 0 : p->n_hits > 0);
   assert_true(v->forks ? p->n_forks > 0 : p->n_forks == 0);
@@ -240,6 +243,7 @@ static void same_tokens_in_every_combination(void **state) {
                    v.forks ? ", forks" : "", v.tenants ? ", tenants" : "");
     check_variant(&v, name);
   }
+  assert_true(n_undisturbed > 0);
 }
 
 static void same_tokens_one_at_a_time(void **state) {
