@@ -44,6 +44,8 @@ typedef struct weft_config {
   weft_text_list models, kv_8bit;
   const char *backend, *config_file;
   uint32_t threads, kv_mib, host_mib, context, running, queue, rows, pins;
+  uint32_t tpot_ms, slice_ms;
+  bool hold_tpot;
   bool no_prefix_cache, no_overlap, no_graphs, quiet, verbose, json, help;
   /* the server */
   const char *host, *api_keys, *directory;

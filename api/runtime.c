@@ -280,6 +280,8 @@ static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenan
                                .n_tenants = rt->options.tenants,
                                .tenant = tenant,
                                .seq_tokens_max = context,
+                               .slice_us = (uint64_t)rt->options.slice_ms * 1000,
+                               .target_tpot_us = (uint64_t)rt->options.target_tpot_ms * 1000,
                                /* ref and cpu compute inside submit: planning ahead would only add void rows */
                                .overlap = false,
                                .no_prefix_cache = rt->options.no_prefix_cache};

@@ -52,6 +52,8 @@ typedef struct weft_open_options {
   uint32_t n_kv_8bit;
   uint32_t pins;               /* [16] prefixes that weft_pin may keep */
   bool no_prefix_cache;
+  uint32_t target_tpot_ms;     /* [none] most time between two tokens of an answer; prompts and canvases fill the rest */
+  uint32_t slice_ms;           /* [a step] models in use take turns of so much time of the device */
   bool no_overlap;             /* apply each step before planning the next */
   bool no_graphs;              /* on a GPU: every step call by call; the same answers */
   bool quiet;                  /* no progress bars on standard error */

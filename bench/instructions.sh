@@ -14,6 +14,15 @@ count() { # prompt tokens, then options
     --threads 1 --kv-mib 8 --context 1024 --running 1 --temperature 0 --seed 1 --ignore-eos -q "$@" 2>&1 >/dev/null |
     sed -n 's/.*Collected : \([0-9]*\).*/\1/p'
 }
+# What the engine itself does for steps of 256 decode rows: plan, batch and apply, the pager's part of them included.
+steps() { # number of steps
+  valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no --toggle-collect=weft_planner_run \
+    --toggle-collect=weft_batcher_build --toggle-collect=weft_apply_step \
+    "$weft" bench scheduler --n-parallel 256 --repeat 1 --n-generate "$1" 2>&1 >/dev/null |
+    sed -n 's/.*Collected : \([0-9]*\).*/\1/p'
+}
+few=$(steps 1)
+many=$(steps 65)
 small=$(count 16 --mode ar -n 1)
 prefill=$(count 528 --mode ar -n 1)
 decode=$(count 16 --mode ar -n 65)
@@ -26,6 +35,7 @@ cat <<JSON
   "instructions_per_prefill_token": $(((prefill - small) / 512)),
   "instructions_per_decoded_token": $(((decode - small) / 64)),
   "instructions_per_denoise_step": $(((nine - one) / 8)),
+  "instructions_per_scheduled_row": $(((many - few) / (64 * 256))),
   "command": "bench/instructions.sh"
 }
 JSON

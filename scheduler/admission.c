@@ -224,6 +224,7 @@ static outcome try_admit(weft_engine *e, weft_lane *lane, weft_request *r) {
 static bool may_admit(const weft_planner *p) {
   const weft_engine *e = p->engine;
   if (e->starved != NULL || e->preempted || p->rows_left == 0) return false;
+  if (p->pace.prompt_held) return false;
   bool restores = e->config.n_host_pages > 0;
   if (restores && weft_pager_get_stats(e->pager).n_restored >= p->restores_end) return false;
   if (p->lane->n_waiting == 0 || p->lane->n_free_slots == 0 || p->lane->lost) return false;

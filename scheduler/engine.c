@@ -266,7 +266,6 @@ weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out
   if (e->config.prefill_chunk == 0 || e->config.prefill_chunk > config->rows_per_step) {
     e->config.prefill_chunk = config->rows_per_step;
   }
-  if (e->config.steps_per_turn == 0) e->config.steps_per_turn = 1;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     e->lane[i].runner = config->runner[i];
     e->lane[i].info = config->runner[i]->ops->info(config->runner[i]);
@@ -287,7 +286,6 @@ weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out
     return status;
   }
   (void)pthread_mutex_init(&e->stats_mutex, NULL);
-  e->turn_steps_left = e->config.steps_per_turn;
   weft_engine_share_stats(e);
   *out = e;
   return WEFT_OK;

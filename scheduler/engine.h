@@ -50,7 +50,8 @@ typedef struct weft_engine_config {
   bool overlap;               /* plan step n+1 before the results of step n are applied */
   bool no_prefix_cache;
   uint32_t pins_max;          /* prefixes the operator may pin; each has a sequence of the pager */
-  uint32_t steps_per_turn;    /* steps one weight set runs before the next one with work gets its turn; 0: 1 */
+  uint64_t slice_us;          /* a weight set keeps its turn until it used so much more of the device than others */
+  uint64_t target_tpot_us;    /* most time between tokens of decoding requests; 0: steps are as full as they can be */
 } weft_engine_config;
 
 typedef enum weft_finish {

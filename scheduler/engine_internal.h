@@ -22,6 +22,7 @@
 #include "scheduler/batcher.h"
 #include "scheduler/forecast.h"
 #include "scheduler/inbox.h"
+#include "scheduler/pace.h"
 #include "scheduler/plan.h"
 #include "scheduler/pin.h"
 #include "scheduler/ready.h"
@@ -53,7 +54,9 @@ typedef struct weft_lane {
   uint32_t n_waiting;   /* queued or followers */
   uint32_t n_in_flight; /* plans */
   weft_cost_model cost;
-  uint32_t n_squeezed;  /* steps in a row in which prompts got no row */
+  double used_us;         /* of the device; who had nothing to do is raised to turn_us */
+  uint32_t keys_per_decode; /* of the last plan with decode rows */
+  weft_pace_late late;
   uint64_t n_batches;
 } weft_lane;
 
@@ -89,7 +92,8 @@ struct weft_engine {
   weft_plan plan[WEFT_FLIGHT_MAX];
   uint32_t first_flight, n_flight;
   uint64_t n_plans, n_arrivals;
-  uint32_t turn, turn_steps_left, last_lane;
+  uint32_t turn, last_lane;
+  double turn_us; /* used_us of the lane that had the last turn; never falls */
 
   weft_request *starved; /* runs and lacks memory: served before anybody else */
   weft_request
@@ -136,6 +140,8 @@ typedef struct weft_planner {
   weft_lane *lane;
   weft_plan *plan;
   uint32_t rows_left;
+  weft_pace pace;
+  uint64_t n_decode_keys;
   uint64_t cost; /* of what is planned */
   uint64_t restores_end; /* of the pager's count: beyond it the step brings back too much to admit more */
 } weft_planner;

@@ -112,6 +112,8 @@ static bool plan_denoise(weft_planner *p, weft_request *r) {
   if (r->next_block == r->size.n_blocks)
     return true; /* the last step of the last canvas is in flight */
   if (n > p->rows_left || weft_plan_is_full(p->plan)) return false;
+  if (!weft_pace_canvas(&p->pace, n, r->n_planned, n)) return false;
+  weft_pace_spend(&p->pace, n, r->n_planned, true, n);
   weft_work *work = add_work(p, r, WEFT_WORK_DENOISE, n, WEFT_OUTPUT_CANVAS);
   work->block = r->next_block;
   work->step = r->next_step;
@@ -128,7 +130,9 @@ static bool plan_denoise(weft_planner *p, weft_request *r) {
 static bool plan_commit(weft_planner *p, weft_request *r) {
   uint32_t n = r->size.n_canvas;
   if (n > p->rows_left || weft_plan_is_full(p->plan)) return false;
+  if (!weft_pace_canvas(&p->pace, n, r->n_planned, 0)) return false;
   if (reserve(p->engine, r, n, false) == 0) return true; /* waits for memory, not for rows */
+  weft_pace_spend(&p->pace, n, r->n_planned, true, 0);
   weft_work *work = add_work(p, r, WEFT_WORK_COMMIT, n, WEFT_OUTPUT_NONE);
   work->source = WEFT_TOKENS_ARGMAX;
   r->n_planned += n;
@@ -151,6 +155,7 @@ static bool serve_decode(weft_planner *p, weft_request *r) {
   if (reserve(p->engine, r, 1, false) == 0) return true;
   weft_work *work = add_work(p, r, WEFT_WORK_DECODE, 1, WEFT_OUTPUT_TOKEN);
   work->source = r->n_planned >= r->n_tokens ? WEFT_TOKENS_SAMPLED : WEFT_TOKENS_HOST;
+  p->n_decode_keys += r->n_planned;
   r->n_planned += 1;
   r->n_pending += 1;
   return true;
@@ -164,9 +169,12 @@ static bool serve_prefill(weft_planner *p, weft_request *r) {
   uint32_t n = want < e->config.prefill_chunk ? want : e->config.prefill_chunk;
   if (n > p->rows_left) n = p->rows_left;
   if (n == 0 || weft_plan_is_full(p->plan)) return false;
+  n = weft_pace_chunk(&p->pace, n, r->n_planned, r->canvas ? 0 : 1);
+  if (n == 0) return false;
   n = reserve(e, r, n, true);
   if (n == 0) return true;
   bool token = n == want && !r->canvas;
+  weft_pace_spend(&p->pace, n, r->n_planned, false, token);
   weft_work *work = add_work(p, r, WEFT_WORK_PREFILL, n, token ? WEFT_OUTPUT_TOKEN : WEFT_OUTPUT_NONE);
   work->source = WEFT_TOKENS_HOST;
   r->n_planned += n;
@@ -225,16 +233,46 @@ static void serve_squeezed(weft_planner *p) {
   p->rows_left += kept;
 }
 
+/* Other lanes' steps come between the steps of this one: each has its part of the target. */
+static void open_pace(weft_planner *p) {
+  weft_lane *lane = p->lane;
+  uint64_t lanes = weft_engine_lanes_with_requests(p->engine);
+  double budget_us = (double)p->engine->config.target_tpot_us;
+  if (lane->ready.n_decode == 0) budget_us = 0.0;
+  if (lanes != 0) budget_us /= __builtin_popcountll(lanes);
+  weft_pace_open(&p->pace, &lane->cost, budget_us, lane->ready.n_decode, lane->keys_per_decode,
+                 &lane->late);
+}
+
+/* For the next plans: what got rows in this one, and what did not. */
+static void close_plan(weft_planner *p) {
+  weft_lane *lane = p->lane;
+  const uint32_t *rows = p->plan->n_rows_of;
+  if (rows[WEFT_WORK_DECODE] > 0) {
+    lane->keys_per_decode = (uint32_t)(p->n_decode_keys / rows[WEFT_WORK_DECODE]);
+  }
+  bool canvas = rows[WEFT_WORK_DENOISE] + rows[WEFT_WORK_COMMIT] > 0;
+  lane->late.n_canvases = p->pace.canvas_held && !canvas ? lane->late.n_canvases + 1 : 0;
+  bool prompts = !weft_list_empty(&lane->prefilling) || lane->n_waiting > 0;
+  bool squeezed = prompts && rows[WEFT_WORK_PREFILL] == 0 &&
+                  (p->rows_left == 0 || p->pace.prompt_held || p->pace.canvas_held);
+  lane->late.n_prompts = squeezed ? lane->late.n_prompts + 1 : 0;
+}
+
 void weft_planner_run(weft_planner *p) {
   weft_lane *lane = p->lane;
   p->engine->preempted = false;
+  open_pace(p);
   serve_starved(p);
-  if (weft_policy_prefill_first(lane->n_squeezed)) serve_squeezed(p);
+  if (weft_policy_prefill_first(lane->late.n_prompts)) serve_squeezed(p);
   bool contended = weft_share_is_contended(p);
   if (!contended) serve_ready(p);
   weft_share_run(p, contended);
+  if (p->plan->n_rows == 0 && (p->pace.prompt_held || p->pace.canvas_held)) {
+    p->pace.budget_us = 0.0; /* those that decode cannot, so nobody waits for a token */
+    serve_ready(p);
+    weft_share_run(p, false);
+  }
   weft_tenants_level(&p->engine->tenants, weft_engine_lanes_with_requests(p->engine));
-  bool prompts = !weft_list_empty(&lane->prefilling) || lane->n_waiting > 0;
-  bool squeezed = prompts && p->plan->n_rows_of[WEFT_WORK_PREFILL] == 0 && p->rows_left == 0;
-  lane->n_squeezed = squeezed ? lane->n_squeezed + 1 : 0;
+  close_plan(p);
 }

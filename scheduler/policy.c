@@ -47,14 +47,16 @@ uint32_t weft_policy_margin(uint32_t n_running, uint32_t n_pages) {
   return n_running < most ? n_running : most;
 }
 
-uint32_t weft_policy_turn(uint32_t current, uint32_t steps_left, uint64_t has_work,
-                          uint32_t n_lanes) {
-  uint32_t first = steps_left > 0 ? 0 : 1;
-  for (uint32_t i = 0; i < n_lanes; i++) {
-    uint32_t lane = (current + first + i) % n_lanes;
-    if ((has_work >> lane & 1) != 0) return lane;
+uint32_t weft_policy_turn(uint32_t current, const double *used_us, uint64_t has_work,
+                          uint32_t n_lanes, double slice_us) {
+  uint32_t least = WEFT_POLICY_NONE;
+  for (uint32_t i = 1; i <= n_lanes; i++) { /* the current one last */
+    uint32_t lane = (current + i) % n_lanes;
+    if ((has_work >> lane & 1) == 0) continue;
+    if (least == WEFT_POLICY_NONE || used_us[lane] < used_us[least]) least = lane;
   }
-  return WEFT_POLICY_NONE;
+  bool keeps = (has_work >> current & 1) != 0 && used_us[current] < used_us[least] + slice_us;
+  return keeps ? current : least;
 }
 
 bool weft_policy_prefill_first(uint32_t n_squeezed_steps) {

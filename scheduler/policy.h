@@ -51,10 +51,12 @@ bool weft_policy_is_due_before(const weft_candidate *a, const weft_candidate *b)
  * their next page without a preemption. */
 uint32_t weft_policy_margin(uint32_t n_running, uint32_t n_pages);
 
-/* Which lane's turn it is: `current` keeps it while it has work and steps left, else the next one
- * with work, in circular order. has_work: one bit per lane. NONE when no lane has work. */
-uint32_t weft_policy_turn(uint32_t current, uint32_t steps_left, uint64_t has_work,
-                          uint32_t n_lanes);
+/* Which lane's turn it is: the one with work that has used least of the device, the next one in
+ * circular order among equals; but `current` keeps it while it has work and is less than slice_us
+ * ahead of that one. has_work: one bit per lane. NONE when no lane has work. Two lanes with work
+ * differ by less than slice_us and one step of each. */
+uint32_t weft_policy_turn(uint32_t current, const double *used_us, uint64_t has_work,
+                          uint32_t n_lanes, double slice_us);
 
 /* True when prompts have been squeezed out of the steps for so long that they go first once. */
 bool weft_policy_prefill_first(uint32_t n_squeezed_steps);

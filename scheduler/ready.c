@@ -50,6 +50,7 @@ void weft_ready_append(weft_ready *ready, weft_request *request) {
   request->ready_at = ready->n;
   ready->at[ready->n++] = request;
   ready->n_rows += rows_of(request);
+  ready->n_decode += !request->canvas;
 }
 
 bool weft_ready_remove(weft_ready *ready, weft_request *request) {
@@ -58,6 +59,7 @@ bool weft_ready_remove(weft_ready *ready, weft_request *request) {
   ready->at[request->ready_at] = NULL;
   ready->n_holes += 1;
   ready->n_rows -= rows_of(request);
+  ready->n_decode -= !request->canvas;
   request->ready_at = WEFT_READY_NONE;
   return true;
 }

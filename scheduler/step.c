@@ -78,12 +78,22 @@ static void count_step(weft_engine *e, const weft_plan *plan) {
   e->last_lane = plan->lane;
 }
 
-static void take_turn(weft_engine *e, uint32_t lane) {
-  if (lane != e->turn || e->turn_steps_left == 0) {
-    e->turn = lane;
-    e->turn_steps_left = e->config.steps_per_turn;
+/* Who has nothing to do saves nothing up. */
+static uint32_t next_turn(weft_engine *e, uint64_t lanes) {
+  double used_us[WEFT_LANES_MAX];
+  for (uint32_t i = 0; i < e->n_lanes; i++) {
+    weft_lane *lane = &e->lane[i];
+    bool idle = lane->n_running + lane->n_waiting == 0;
+    if (idle && lane->used_us < e->turn_us) lane->used_us = e->turn_us;
+    used_us[i] = lane->used_us;
   }
-  e->turn_steps_left -= 1;
+  return weft_policy_turn(e->turn, used_us, lanes, e->n_lanes, (double)e->config.slice_us);
+}
+
+static void take_turn(weft_engine *e, weft_lane *lane, const weft_plan *plan) {
+  e->turn = lane->index;
+  if (e->turn_us < lane->used_us) e->turn_us = lane->used_us;
+  lane->used_us += plan->predicted_us; /* put right when it has landed */
 }
 
 /* What the pager must hear of copies that failed, or ended, before it plans again. */
@@ -121,14 +131,14 @@ static bool submit(weft_engine *e, weft_lane *lane, weft_plan *plan) {
   lane->n_in_flight += 1;
   e->n_flight += 1;
   count_step(e, plan);
-  take_turn(e, lane->index);
+  take_turn(e, lane, plan);
   return true;
 }
 
 bool weft_engine_launch(weft_engine *e) {
   uint64_t lanes = lanes_with_work(e);
   while (lanes != 0) {
-    uint32_t at = weft_policy_turn(e->turn, e->turn_steps_left, lanes, e->n_lanes);
+    uint32_t at = next_turn(e, lanes);
     lanes &= ~(UINT64_C(1) << at);
     weft_lane *lane = &e->lane[at];
     weft_plan *plan = &e->plan[(e->first_flight + e->n_flight) % WEFT_FLIGHT_MAX];
@@ -146,6 +156,7 @@ bool weft_engine_launch(weft_engine *e) {
       weft_forecast_step(&e->forecast, planner.cost, e->now_us);
       return true;
     }
+    if (lane->used_us < e->turn_us) lane->used_us = e->turn_us; /* it could not use its turn */
   }
   return false;
 }
@@ -168,6 +179,7 @@ static void learn(weft_engine *e, const weft_plan *plan, uint64_t took_us) {
   weft_lane_stats *s = &e->stats.lane[plan->lane];
   if (took_us == 0) return;
   weft_cost_learn(&e->lane[plan->lane].cost, &plan->shape, (double)took_us);
+  e->lane[plan->lane].used_us += (double)took_us - plan->predicted_us;
   uint64_t predicted_us = (uint64_t)plan->predicted_us;
   s->measured_us += took_us;
   s->predicted_us += predicted_us;

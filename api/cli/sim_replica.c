@@ -259,6 +259,8 @@ weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_si
                                .n_tenants = world->load->n_tenants,
                                .tenant = world->load->tenant,
                                .seq_tokens_max = context,
+                               .slice_us = (uint64_t)c->slice_ms * 1000,
+                               .target_tpot_us = c->hold_tpot ? (uint64_t)(c->target_tpot_ms * 1000.0f) : 0,
                                .overlap = !c->no_overlap,
                                .no_prefix_cache = c->no_prefix_cache};
   return weft_engine_open(&config, &r->engine, error);

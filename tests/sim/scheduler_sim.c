@@ -169,8 +169,9 @@ static void make_config(sim *s) {
   c->seq_tokens_max = draw(s, 40, 160);
   c->overlap = chance(s, 60);
   c->no_prefix_cache = chance(s, 20);
-  c->steps_per_turn = draw(s, 0, 3);
   c->pins_max = chance(s, 70) ? 0 : draw(s, 1, 4);
+  c->slice_us = 1000 * draw(s, 0, 3);
+  c->target_tpot_us = draw(s, 0, 3) > 0 ? 0 : 100 * draw(s, 1, 30);
   s->length_max = chance(s, 50) ? draw(s, 8, 30) : 70;
   c->n_pages = chance(s, 60) ? draw(s, 12, 80) : draw(s, 80, 400);
   c->n_host_pages = chance(s, 50) ? 0 : draw(s, 1, 150);

@@ -184,14 +184,14 @@ static void overlap_counts_void_rows(void **state) {
 static void lanes_take_turns(void **state) {
   (void)state;
   plan_world();
-  w.config.steps_per_turn = 3;
+  w.config.slice_us = 3000; /* three steps of the fake device */
   open_world();
   weft_request_params p = ask(false, 4, 40);
   weft_request *a = submit(&p);
   p.runner = 1;
   weft_request *b = submit(&p);
   step(24);
-  assert_int_equal(stats().n_switches, 7);
+  assert_int_equal(stats().n_switches, 4); /* after 3 steps, then after 6 each: from behind to ahead */
   run_out();
   assert_int_equal(end_and_release(a), WEFT_FINISH_LENGTH);
   assert_int_equal(end_and_release(b), WEFT_FINISH_LENGTH);

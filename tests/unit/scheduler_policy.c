@@ -82,13 +82,17 @@ static void levels_rise_with_age(void **state) {
 
 static void turns(void **state) {
   (void)state;
-  assert_int_equal(weft_policy_turn(0, 1, 0x7, 3), 0); /* steps left: goes on */
-  assert_int_equal(weft_policy_turn(0, 0, 0x7, 3), 1);
-  assert_int_equal(weft_policy_turn(2, 0, 0x7, 3), 0);
-  assert_int_equal(weft_policy_turn(0, 0, 0x5, 3), 2); /* no work on lane 1 */
-  assert_int_equal(weft_policy_turn(1, 4, 0x5, 3), 2); /* ... nor any more on the present one */
-  assert_int_equal(weft_policy_turn(1, 0, 0x2, 3), 1); /* alone: goes on */
-  assert_int_equal(weft_policy_turn(1, 3, 0x0, 3), WEFT_POLICY_NONE);
+  const double even[] = {5, 5, 5}, uneven[] = {9, 2, 7};
+  assert_int_equal(weft_policy_turn(0, even, 0x7, 3, 0), 1); /* equals take turns */
+  assert_int_equal(weft_policy_turn(2, even, 0x7, 3, 0), 0);
+  assert_int_equal(weft_policy_turn(0, even, 0x5, 3, 0), 2); /* no work on lane 1 */
+  assert_int_equal(weft_policy_turn(0, even, 0x7, 3, 1), 0); /* goes on within its slice */
+  assert_int_equal(weft_policy_turn(0, uneven, 0x7, 3, 7), 1);
+  assert_int_equal(weft_policy_turn(0, uneven, 0x7, 3, 8), 0);
+  assert_int_equal(weft_policy_turn(0, uneven, 0x6, 3, 8), 1); /* no work any more */
+  assert_int_equal(weft_policy_turn(2, uneven, 0x5, 3, 0), 2);
+  assert_int_equal(weft_policy_turn(1, uneven, 0x2, 3, 0), 1); /* alone: goes on */
+  assert_int_equal(weft_policy_turn(1, uneven, 0x0, 3, 9), WEFT_POLICY_NONE);
 }
 
 static void margins_and_squeeze(void **state) {

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+#include "scheduler/pace.h"
+
+void weft_pace_open(weft_pace *p, const weft_cost_model *model, double budget_us,
+                    uint32_t n_decode, uint32_t keys_per_decode, const weft_pace_late *late) {
+  weft_cost_shape one = {0};
+  weft_cost_add(&model->layers, &one, 1, keys_per_decode, false, 1);
+  *p = (weft_pace){.model = model,
+                   .budget_us = budget_us,
+                   .prompt_due = late->n_prompts >= WEFT_PACE_HELD,
+                   .canvas_due = late->n_canvases >= WEFT_PACE_HELD};
+  p->shape = (weft_cost_shape){.n_rows = n_decode,
+                               .n_outputs = n_decode,
+                               .n_reads = one.n_reads * n_decode,
+                               .n_products = one.n_products * n_decode};
+}
+
+static bool fits(const weft_pace *p, uint32_t n, uint32_t kv_len, bool canvas,
+                 uint32_t n_outputs) {
+  weft_cost_shape shape = p->shape;
+  weft_cost_add(&p->model->layers, &shape, n, kv_len, canvas, n_outputs);
+  return weft_cost_step(p->model, &shape) <= p->budget_us;
+}
+
+uint32_t weft_pace_chunk(weft_pace *p, uint32_t n, uint32_t kv_len, uint32_t n_outputs) {
+  if (p->budget_us <= 0.0 || fits(p, n, kv_len, false, n_outputs)) return n;
+  uint32_t low = 0, high = n - 1; /* low fits */
+  while (low < high) {
+    uint32_t middle = low + (high - low + 1) / 2;
+    if (fits(p, middle, kv_len, false, n_outputs)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  if (low >= WEFT_PACE_CHUNK) return low;
+  p->prompt_held = !p->prompt_due;
+  return p->prompt_held ? 0 : n < WEFT_PACE_CHUNK ? n : WEFT_PACE_CHUNK;
+}
+
+bool weft_pace_canvas(weft_pace *p, uint32_t n, uint32_t kv_len, uint32_t n_outputs) {
+  if (p->budget_us <= 0.0 || p->canvas_due || fits(p, n, kv_len, true, n_outputs)) return true;
+  p->canvas_held = true;
+  return false;
+}
+
+void weft_pace_spend(weft_pace *p, uint32_t n, uint32_t kv_len, bool canvas, uint32_t n_outputs) {
+  weft_cost_add(&p->model->layers, &p->shape, n, kv_len, canvas, n_outputs);
+  p->prompt_due = p->canvas_due = false;
+}

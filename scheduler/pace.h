@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/* Pace: how much of a step prompts and canvases may fill, so that the time between tokens of those
+ * that decode stays under a target.
+ *
+ * Law. Decode rows always run; prompts and canvases share what their predicted time leaves of the
+ * target: a prompt in chunks as long as fit, at least WEFT_PACE_CHUNK rows; a canvas whole or not at
+ * all, canvases in turns. What is held back is first in the next step. After WEFT_PACE_HELD steps in
+ * a row in which no canvas ran though one was held, one runs whatever it takes; after as many in
+ * which no prompt did, prompts go first, and one gets WEFT_PACE_CHUNK rows whatever they take; never
+ * both in one step. So a step exceeds the target only by an error of prediction or by one such
+ * piece, and of n canvases (prompts) each runs at least once in n * (WEFT_PACE_HELD + 2) steps. Where
+ * nobody decodes there is no target. */
+#ifndef WEFT_SCHEDULER_PACE_H
+#define WEFT_SCHEDULER_PACE_H
+
+#include "scheduler/cost.h"
+
+enum { WEFT_PACE_CHUNK = 16, WEFT_PACE_HELD = 4 };
+
+/* In a row, plans in which nothing of a kind ran, though something of it found no time. */
+typedef struct weft_pace_late {
+  uint32_t n_prompts, n_canvases;
+} weft_pace_late;
+
+typedef struct weft_pace {
+  const weft_cost_model *model;
+  double budget_us;      /* of the step; 0: no limit */
+  weft_cost_shape shape; /* decode rows as expected, and what else was planned */
+  bool prompt_due, canvas_due;   /* the next one runs whatever it takes */
+  bool prompt_held, canvas_held; /* one found no time */
+} weft_pace;
+
+/* With n_decode decode rows to come, over so many keys each. budget_us 0: everything fits. */
+void weft_pace_open(weft_pace *pace, const weft_cost_model *model, double budget_us,
+                    uint32_t n_decode, uint32_t keys_per_decode, const weft_pace_late *late);
+/* How many of the next n rows of a prompt, the last of them with n_outputs outputs; 0: none. */
+uint32_t weft_pace_chunk(weft_pace *pace, uint32_t n, uint32_t kv_len, uint32_t n_outputs);
+/* True when a canvas of n rows may run. */
+bool weft_pace_canvas(weft_pace *pace, uint32_t n, uint32_t kv_len, uint32_t n_outputs);
+/* They are planned. */
+void weft_pace_spend(weft_pace *pace, uint32_t n, uint32_t kv_len, bool canvas,
+                     uint32_t n_outputs);
+
+#endif
