@@ -28,6 +28,14 @@ prefill=$(count 528 --mode ar -n 1)
 decode=$(count 16 --mode ar -n 65)
 one=$(count 16 --mode diffusion -n 32 --diffusion-steps 1 --diffusion-confidence 0)
 nine=$(count 16 --mode diffusion -n 32 --diffusion-steps 9 --diffusion-confidence 0)
+parts=$(mktemp)
+trap 'rm -f "$parts"' EXIT
+valgrind --tool=callgrind --callgrind-out-file="$parts" --toggle-collect='take_*' --toggle-collect='match_whole*' \
+  "$weft" bench pager --n-parallel 8 --json >/dev/null 2>&1
+pager() { # a timed part of the bench, how many units it does
+  callgrind_annotate --inclusive=yes --threshold=100 "$parts" 2>/dev/null |
+    awk -v part=":$1" -v n="$2" '/^ *[0-9,]+ .*bench_pager.c:/ && index($0, part) { gsub(",", "", $1); printf "%.0f", $1 / n; exit }'
+}
 cat <<JSON
 {
   "model": "$(basename "$model")",
@@ -36,6 +44,10 @@ cat <<JSON
   "instructions_per_decoded_token": $(((decode - small) / 64)),
   "instructions_per_denoise_step": $(((nine - one) / 8)),
   "instructions_per_scheduled_row": $(((many - few) / (64 * 256))),
+  "instructions_per_take_and_release": $(pager take_one_by_one $((15 * 100000))),
+  "instructions_per_take_and_release_in_bulk": $(pager take_in_bulk $((15 * 50 * 2048))),
+  "instructions_per_take_that_evicts": $(pager take_evicting $((5 * 2 * 2048))),
+  "instructions_per_32k_match": $(pager match_whole 64),
   "command": "bench/instructions.sh"
 }
 JSON

@@ -24,8 +24,8 @@ static inline void pager_page_free(weft_pager *pager, weft_page page) {
   pager->stats.n_free += 1;
 }
 
-/* A page with one reference and no meaning, for which the owner pays. There must be headroom. */
-static inline weft_page pager_page_take(weft_pager *pager, uint32_t owner) {
+/* A page with one reference and no meaning, to be counted by the caller. There must be headroom. */
+static inline weft_page pager_page_next(weft_pager *pager, uint32_t owner) {
   weft_page page = pager->free_page;
   if (page != PAGER_LINK_NONE) {
     pager->free_page = pager->page[page].next;
@@ -35,10 +35,19 @@ static inline weft_page pager_page_take(weft_pager *pager, uint32_t owner) {
   }
   pager->page[page] =
       (pager_page){.link = 1, .node = PAGER_NODE_NONE, .state = PAGER_PINNED, .owner = owner & 0xFF};
-  pager->owner[owner].n_pinned += 1;
-  pager->stats.n_pinned += 1;
-  pager->stats.n_taken += 1;
   return page;
+}
+
+/* n pages were taken, for which the owner pays. */
+static inline void pager_count_taken(weft_pager *pager, uint32_t owner, uint32_t n) {
+  pager->owner[owner].n_pinned += n;
+  pager->stats.n_pinned += n;
+  pager->stats.n_taken += n;
+}
+
+static inline weft_page pager_page_take(weft_pager *pager, uint32_t owner) {
+  pager_count_taken(pager, owner, 1);
+  return pager_page_next(pager, owner);
 }
 
 /* One reference less; without any, a published page waits in the list and another is FREE. */
@@ -160,7 +169,7 @@ void pager_slot_keep(weft_pager *pager, uint32_t slot);
 
 /* Blocks of the group that the operator pays for: those of the public prefix. */
 static inline uint32_t pager_public_blocks(const pager_seq *s, const pager_group *group) {
-  return s->public_end / group->span;
+  return s->public_end == 0 ? 0 : s->public_end / group->span;
 }
 
 static inline uint32_t pager_payer(const pager_seq *s, const pager_group *group, uint32_t block) {

@@ -89,27 +89,45 @@ static void copy_on_write(weft_pager *pager, weft_page *entry, uint32_t owner) {
 
 /* ---- reserve, trim, commit ------------------------------------------------------------------- */
 
+static inline uint32_t take_blocks(weft_pager *pager, weft_page *table, uint32_t from, uint32_t to,
+                                   uint32_t owner) {
+  if (from >= to) return from;
+  for (uint32_t block = from; block < to; block++) table[block] = pager_page_next(pager, owner);
+  pager_count_taken(pager, owner, to - from);
+  return to;
+}
+
+/* Pages that a reserve up to `end` takes besides those that the operator pays for. */
+static uint32_t count_own(const weft_pager *pager, const pager_seq *s, uint32_t end) {
+  const pager_space *space = &pager->space[s->space];
+  uint32_t n_own = 0;
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    const pager_group *group = &space->group[g];
+    uint32_t n_blocks = pager_blocks(group, end), n_public = pager_public_blocks(s, group);
+    n_own += shared_entry(pager, s, group) != NULL && s->n_valid >> group->shift >= n_public;
+    if (n_blocks > n_public) n_own += n_blocks - (s->end[g] > n_public ? s->end[g] : n_public);
+  }
+  return n_own;
+}
+
 weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows) {
   pager_seq *s = pager_seq_of(pager, seq);
   const pager_space *space = &pager->space[s->space];
   if (n_rows == 0) return WEFT_OK;
   if (n_rows > pager->seq_tokens_max - s->n_valid) return WEFT_E_TOO_LARGE;
   uint32_t end = s->n_valid + n_rows > s->n_reserved ? s->n_valid + n_rows : s->n_reserved;
-  uint32_t n_new = 0, n_copies = 0, n_own = 0; /* own: besides what the operator pays for */
+  uint32_t n_new = 0, n_copies = 0;
   for (uint32_t g = 0; g < space->n_groups; g++) {
-    const pager_group *group = &space->group[g];
-    uint32_t n_blocks = pager_blocks(group, end), n_public = pager_public_blocks(s, group);
-    bool copy = shared_entry(pager, s, group) != NULL;
-    n_new += n_blocks - s->end[g];
-    n_copies += copy;
-    n_own += copy && s->n_valid >> group->shift >= n_public;
-    if (n_blocks > n_public) n_own += n_blocks - (s->end[g] > n_public ? s->end[g] : n_public);
+    n_new += pager_blocks(&space->group[g], end) - s->end[g];
+    n_copies += shared_entry(pager, s, &space->group[g]) != NULL;
   }
-  if (pager_over_limit(pager, s->owner, n_own)) return WEFT_QUOTA;
+  if (pager->owner[s->owner].limit != 0 &&
+      pager_over_limit(pager, s->owner, count_own(pager, s, end)))
+    return WEFT_QUOTA;
   if ((uint64_t)n_new + n_copies > pager->stats.n_free + pager->stats.n_cached)
     return WEFT_NO_BLOCKS;
   uint32_t n_forked = pager->n_copies_waiting - pager->n_spills_waiting;
-  if (n_copies > pager->copy_capacity - n_forked) return WEFT_NO_BLOCKS;
+  if (n_copies != 0 && n_copies > pager->copy_capacity - n_forked) return WEFT_NO_BLOCKS;
   for (uint32_t g = 0; g < space->n_groups; g++) {
     const pager_group *group = &space->group[g];
     weft_page *entry = n_copies == 0 ? NULL : shared_entry(pager, s, group);
@@ -117,9 +135,12 @@ weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows)
       copy_on_write(pager, entry, pager_payer(s, group, s->n_valid >> group->shift));
     weft_page *table = s->table + group->table_offset;
     uint32_t block = s->end[g], n_blocks = pager_blocks(group, end);
-    for (; block < n_blocks; block++)
-      table[block] = pager_page_take(pager, pager_payer(s, group, block));
-    s->end[g] = n_blocks;
+    if (s->public_end != 0) {
+      uint32_t n_public = pager_public_blocks(s, group);
+      uint32_t to = n_public < n_blocks ? n_public : n_blocks;
+      block = take_blocks(pager, table, block, to, WEFT_OWNER_OPERATOR);
+    }
+    s->end[g] = take_blocks(pager, table, block, n_blocks, s->owner);
   }
   s->n_reserved = end;
   return WEFT_OK;

@@ -100,7 +100,7 @@ int weft_cli_bench(const weft_config *config) {
   const char *what = config->words.n > 0 ? config->words.item[0] : "model";
   if (strcmp(what, "model") == 0) return weft_bench_model(config);
   if (strcmp(what, "kernels") == 0) return run_part(weft_bench_kernels, config);
-  if (strcmp(what, "pager") == 0) return run_part(weft_bench_pager, config);
+  if (strcmp(what, "pager") == 0) return weft_bench_pager(config);
   if (strcmp(what, "capacity") == 0) return weft_bench_capacity(config);
   if (strcmp(what, "scheduler") == 0) return weft_bench_scheduler(config);
   if (strcmp(what, "peer") == 0) return weft_bench_peer(config);

@@ -10,7 +10,7 @@ int weft_bench_peer(const weft_config *config);
 int weft_bench_profile(const weft_config *config);
 int weft_bench_serving(const weft_config *config);
 int weft_bench_kernels(int argc, char **argv);
-int weft_bench_pager(int argc, char **argv);
+int weft_bench_pager(const weft_config *config);
 int weft_bench_capacity(const weft_config *config);
 int weft_bench_scheduler(const weft_config *config);
 
