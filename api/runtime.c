@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 
-enum { CONTEXT_DEFAULT = 8192, RUNNING_DEFAULT = 64, QUEUE_DEFAULT = 256, ROWS_DEFAULT = 512, PINS_DEFAULT = 16 };
+enum { CONTEXT_DEFAULT = 8192, RUNNING_DEFAULT = 64, QUEUE_DEFAULT = 256, ROWS_DEFAULT = 512, PINS_DEFAULT = 16, SAVED_DEFAULT = 8 };
 
 int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error) {
   if (error != NULL && n_error > 0) {
@@ -232,6 +232,8 @@ static weft_status fill_options(weft_runtime *rt, const weft_open_options *optio
   if (o->queue == 0) o->queue = QUEUE_DEFAULT;
   if (o->rows == 0) o->rows = ROWS_DEFAULT;
   if (o->pins == 0) o->pins = PINS_DEFAULT;
+  if (o->saved_canvases == 0) o->saved_canvases = SAVED_DEFAULT;
+  if (o->saved_canvases > o->running) o->saved_canvases = o->running;
   if (o->tenants == 0) o->tenants = 1;
   if (o->pins > 4096 || o->running > 8192 || o->queue > 65536 || o->rows > 65536 || o->context > 1u << 20 || o->tenants > 255) {
     return weft_fail(error, WEFT_E_INVALID,
@@ -253,6 +255,7 @@ static weft_status open_runners(weft_runtime *rt, weft_error *error) {
                                         .name = m->name,
                                         .limits = limits_of(&rt->options),
                                         .n_slots = rt->options.running,
+                                        .n_saves = rt->options.saved_canvases,
                                         .seq_tokens_max = m->context,
                                         .suppressed = suppressed,
                                         .n_suppressed = n_suppressed};

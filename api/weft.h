@@ -41,6 +41,7 @@ typedef struct weft_open_options {
   uint32_t threads;            /* [all cores] of the cpu backend */
   uint64_t kv_bytes;           /* [a quarter of free memory, at most 4 GiB; on a GPU 85 % of what is left] the pool */
   uint64_t host_bytes;         /* [none] host memory behind the pool: evicted content waits there and comes back */
+  uint32_t saved_canvases;     /* [8] preempted canvases, per model, that resume at their step; others start again */
   uint32_t context;            /* [smallest of 8192 and the model's] longest prompt + answer */
   uint32_t running;            /* [64] requests running at once */
   uint32_t queue;              /* [256] requests waiting */

@@ -18,6 +18,7 @@ typedef struct weft_device_runner_config {
   const char *name;            /* as clients ask for it */
   weft_model_limits limits;    /* those the model was opened with */
   uint32_t n_slots;
+  uint32_t n_saves;            /* canvases whose state may be kept in host memory while they wait */
   uint32_t seq_tokens_max;     /* longest history of one slot */
   const int32_t *suppressed;   /* tokens that are never drawn; copied */
   uint32_t n_suppressed;

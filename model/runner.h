@@ -32,6 +32,7 @@ typedef struct weft_runner_info {
   uint32_t canvas_length; /* 0: cannot denoise */
   bool autoregressive;    /* can answer token by token */
   uint32_t n_slots, rows_max, depth;
+  uint32_t n_saves; /* canvases whose state may be kept outside their slots; 0: none */
   uint32_t n_groups;
   weft_runner_group group[WEFT_BATCH_GROUPS_MAX];
   uint64_t page_bytes, kv_bytes_per_token;
@@ -46,6 +47,11 @@ typedef struct weft_runner_ops {
   const weft_runner_info *(*info)(const weft_runner *runner);
   weft_status (*slot_open)(weft_runner *runner, uint32_t slot, const weft_slot_params *params);
   void (*slot_close)(weft_runner *runner, uint32_t slot);
+  /* The state of a canvas between two denoise steps (its tokens, argmax history, soft embedding), of a slot with
+   * nothing in flight: to place `save` < n_saves, and back into an open slot, whose next step then follows as if
+   * nothing had been. A place may be restored once. NULL when n_saves is 0. */
+  weft_status (*slot_save)(weft_runner *runner, uint32_t slot, uint32_t save);
+  weft_status (*slot_restore)(weft_runner *runner, uint32_t slot, uint32_t save);
   weft_status (*submit)(weft_runner *runner, const weft_batch *batch);
   /* WEFT_AGAIN: nothing was submitted. The result is valid until the next collect. */
   weft_status (*collect)(weft_runner *runner, weft_step_result *result);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: private to the files of the device runner (device_runner.c, runner_shape.c, runner_results.c, runner_open.c).
+/* Law: private to the files of the device runner (device_runner.c, runner_shape.c, runner_results.c, runner_saves.c, runner_open.c).
  * A step is a flight from submit to collect. Submit enqueues and returns; a flight is settled when the device has
  * done it and the host has applied what it found to the slots: at collect, or earlier where a later submit needs
  * what only the host knows then (a canvas). Tokens of rows that head_stats draws stay on the device, one cell per
@@ -27,6 +27,13 @@ typedef struct runner_slot {
   bool done;               /* the canvas of `block` has stopped */
   float *soft;             /* device [C, n_hidden] */
 } runner_slot;
+
+/* A canvas outside its slot, as there. */
+typedef struct runner_save {
+  int32_t *canvas, *argmax;
+  uint32_t n_argmax, block;
+  float *soft; /* host memory that the device reaches */
+} runner_save;
 
 /* Rows whose hidden state is wanted, in this order. */
 typedef struct runner_outputs {
@@ -69,6 +76,7 @@ typedef struct device_runner {
   bool in_place; /* the device computes inside its calls */
   bool graphs;
   runner_slot *slots;
+  runner_save *saves; /* [n_saves] */
   runner_flight flight[WEFT_RUNNER_DEPTH + 1];
   uint32_t first_flight, n_flights; /* ring of submitted, not collected */
   uint64_t last_done_us;
@@ -126,6 +134,12 @@ const weft_batch *runner_fill_up(device_runner *r, const weft_batch *batch, uint
 
 /* Waits for a flight and applies it. An error breaks the runner. */
 void runner_settle(device_runner *r, runner_flight *flight);
+
+/* runner_saves.c */
+weft_status runner_slot_save(weft_runner *base, uint32_t index, uint32_t save);
+weft_status runner_slot_restore(weft_runner *base, uint32_t index, uint32_t save);
+weft_status runner_open_saves(device_runner *r);
+void runner_close_saves(device_runner *r);
 
 extern const weft_runner_ops runner_ops;
 void runner_close(weft_runner *base);

@@ -25,6 +25,7 @@ void runner_close(weft_runner *base) {
   weft_device *d = r->config.device;
   (void)weft_device_sync(d); /* nothing of it may still run; an error has been told */
   close_slots(r);
+  runner_close_saves(r);
   for (uint32_t i = 0; i <= WEFT_RUNNER_DEPTH; i++) {
     runner_flight *f = &r->flight[i];
     void *const host[] = {f->result,  f->argmax,     f->canvas_in,      f->drawn,       f->canvas_out, f->entropy, f->accepted,
@@ -181,6 +182,7 @@ static void fill_info(device_runner *r) {
   info->canvas_length = model->canvas_length;
   info->autoregressive = true;
   info->n_slots = r->config.n_slots;
+  info->n_saves = model->canvas_length > 0 ? r->config.n_saves : 0;
   info->rows_max = r->config.limits.rows_max;
   info->depth = WEFT_RUNNER_DEPTH;
   info->page_bytes = r->config.layout->page_bytes;
@@ -214,6 +216,7 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   if (r->logit_rows_max > config->n_slots) r->logit_rows_max = config->n_slots;
   r->output_max = config->limits.segments_max + config->limits.canvas_rows_max;
   weft_status status = open_slots(r);
+  if (status == WEFT_OK) status = runner_open_saves(r);
   if (status == WEFT_OK) status = open_host(r);
   if (status == WEFT_OK) status = open_device(r);
   if (status != WEFT_OK) {

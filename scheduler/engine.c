@@ -182,6 +182,10 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
     lane->free_slot[i] = lane->info->n_slots - 1 - i;
   }
   lane->n_free_slots = lane->info->n_slots;
+  lane->free_save = weft_alloc(lane->info->n_saves, sizeof *lane->free_save);
+  if (lane->free_save == NULL) return WEFT_E_NO_MEMORY;
+  for (uint32_t i = 0; i < lane->info->n_saves; i++) lane->free_save[i] = i;
+  lane->n_free_saves = lane->info->n_saves;
   return weft_ready_open(&lane->ready, lane->info->n_slots);
 }
 
@@ -233,6 +237,7 @@ static weft_status take_memory(weft_engine *e) {
 static void free_engine(weft_engine *e) {
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_free(e->lane[i].free_slot);
+    weft_free(e->lane[i].free_save);
     weft_ready_close(&e->lane[i].ready);
   }
   for (uint32_t i = 0; i < WEFT_FLIGHT_MAX; i++) weft_plan_close(&e->plan[i]);

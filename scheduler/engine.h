@@ -219,6 +219,7 @@ typedef struct weft_engine_stats {
   uint64_t n_switches;             /* steps that ran another weight set than the step before */
   uint64_t n_rows, n_prefill_rows, n_decode_rows, n_canvas_rows, n_commit_rows, n_void_rows;
   uint64_t n_submitted, n_finished[6], n_preemptions; /* by weft_finish */
+  uint64_t n_canvases_saved, n_canvases_resumed; /* of preempted requests, in mid-canvas */
   uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens, n_canvases, n_denoise_steps;
   uint32_t n_running, n_waiting;
   uint32_t n_pins, n_pins_held, n_pin_pages; /* declared; of them in the pool, and their pages */

@@ -48,6 +48,8 @@ typedef struct weft_lane {
   char reason[320];    /* why it is broken */
   uint32_t *free_slot; /* stack */
   uint32_t n_free_slots;
+  uint32_t *free_save; /* stack: places for the canvases of preempted requests */
+  uint32_t n_free_saves;
   weft_ready ready;
   weft_link prefilling, leaving;
   uint32_t n_running;   /* slots taken, leaving ones included */

@@ -97,6 +97,14 @@ typedef struct fake_slot {
   void *canvas_memory;
 } fake_slot;
 
+/* A canvas outside its slot. */
+typedef struct fake_save {
+  bool full;
+  uint32_t block, next_step;
+  weft_fake_canvas canvas;
+  void *memory;
+} fake_save;
+
 /* One batch from submit until the collect after its own. */
 typedef struct fake_flight {
   uint64_t number, device_us;
@@ -118,6 +126,7 @@ typedef struct fake_runner {
   weft_runner_info info;
   weft_fake_config config;
   fake_slot *slot;
+  fake_save *save; /* [n_saves] */
   fake_flight *flight; /* [depth + 1] */
   uint32_t first, n_flight;
   uint32_t segments_max, table_stride;
@@ -345,25 +354,20 @@ static void judge_copies(weft_fake_store *store, weft_batch_copy *copy, uint32_t
 }
 
 static void run_copies(weft_fake_store *store, const weft_batch_copy *copy, uint32_t n) {
+  static const uint8_t from_tier[] = {0, 0, 1, 1, 2}, to_tier[] = {0, 1, 0, 2, 1};
+  const uint64_t base[] = {0, store->n_pages, (uint64_t)store->n_pages + store->n_host};
+  size_t n_bytes = store->stride * sizeof *store->cell;
   for (uint32_t i = 0; i < n; i++) {
-    weft_batch_copy c = copy[i];
-    bool failed = c.kind >= COPY_FAILED;
-    if (failed) c.kind -= COPY_FAILED;
-    bool moves = c.kind == WEFT_COPY_TO_FILE || c.kind == WEFT_COPY_FROM_FILE;
+    uint32_t kind = copy[i].kind % COPY_FAILED;
+    bool failed = copy[i].kind != kind, moves = kind >= WEFT_COPY_TO_FILE;
     if (moves) failed = roll_failure(store);
-    if (moves) end_copy(store, &c, !failed);
-    uint64_t host = store->n_pages, file = host + store->n_host;
-    uint64_t from = c.from, to = c.to;
-    if (c.kind == WEFT_COPY_FROM_HOST || c.kind == WEFT_COPY_TO_FILE) from += host;
-    if (c.kind == WEFT_COPY_FROM_FILE) from += file;
-    if (c.kind == WEFT_COPY_TO_HOST || c.kind == WEFT_COPY_FROM_FILE) to += host;
-    if (c.kind == WEFT_COPY_TO_FILE) to += file;
-    cell *target = store->cell + to * store->stride;
-    size_t n_bytes = store->stride * sizeof *target;
+    if (moves) end_copy(store, &copy[i], !failed);
+    cell *to = store->cell + (base[to_tier[kind]] + copy[i].to) * store->stride;
+    const cell *from = store->cell + (base[from_tier[kind]] + copy[i].from) * store->stride;
     if (failed)
-      memset(target, 0, n_bytes); /* who reads this is a violation */
+      memset(to, 0, n_bytes); /* who reads this is a violation */
     else
-      memcpy(target, store->cell + from * store->stride, n_bytes);
+      memcpy(to, from, n_bytes);
   }
 }
 
@@ -609,6 +613,47 @@ static void fake_slot_close(weft_runner *runner, uint32_t at) {
     f->slot[at].open = false;
 }
 
+/* The arrays of a canvas stay where they are: slot and place change theirs. */
+static void swap_memory(fake_slot *slot, fake_save *save) {
+  void *memory = slot->canvas_memory;
+  slot->canvas_memory = save->memory;
+  save->memory = memory;
+}
+
+static weft_status fake_slot_save(weft_runner *runner, uint32_t at, uint32_t where) {
+  fake_runner *f = (fake_runner *)runner;
+  if (f->broken) return WEFT_E_DEVICE;
+  if (where >= f->info.n_saves || !f->slot[at].open) {
+    violate(f, "slot %u is not open, or there is no place %u", at, where);
+    return WEFT_E_INVALID;
+  }
+  fake_slot *slot = &f->slot[at];
+  fake_save *save = &f->save[where];
+  swap_memory(slot, save);
+  save->canvas = slot->canvas;
+  save->block = slot->block;
+  save->next_step = slot->next_step;
+  save->full = true;
+  return WEFT_OK;
+}
+
+static weft_status fake_slot_restore(weft_runner *runner, uint32_t at, uint32_t where) {
+  fake_runner *f = (fake_runner *)runner;
+  if (f->broken) return WEFT_E_DEVICE;
+  if (where >= f->info.n_saves || !f->slot[at].open || !f->save[where].full) {
+    violate(f, "slot %u is not open, or place %u is empty", at, where);
+    return WEFT_E_INVALID;
+  }
+  fake_slot *slot = &f->slot[at];
+  fake_save *save = &f->save[where];
+  swap_memory(slot, save);
+  slot->canvas = save->canvas;
+  slot->block = save->block;
+  slot->next_step = save->next_step;
+  save->full = false;
+  return WEFT_OK;
+}
+
 uint32_t weft_fake_runner_open_slots(const weft_runner *runner) {
   const fake_runner *f = (const fake_runner *)runner;
   uint32_t n = 0;
@@ -648,6 +693,8 @@ static void fake_close(weft_runner *runner) {
     weft_free(f->slot[i].canvas_memory);
   }
   for (uint32_t i = 0; f->flight != NULL && i <= f->info.depth; i++) close_flight(&f->flight[i]);
+  for (uint32_t i = 0; f->save != NULL && i < f->info.n_saves; i++) weft_free(f->save[i].memory);
+  weft_free(f->save);
   weft_free(f->slot);
   weft_free(f->flight);
   weft_free(f);
@@ -656,6 +703,8 @@ static void fake_close(weft_runner *runner) {
 static const weft_runner_ops fake_ops = {.info = fake_info,
                                          .slot_open = fake_slot_open,
                                          .slot_close = fake_slot_close,
+                                         .slot_save = fake_slot_save,
+                                         .slot_restore = fake_slot_restore,
                                          .submit = fake_submit,
                                          .collect = fake_collect,
                                          .copies_ended = fake_copies_ended,
@@ -694,6 +743,15 @@ static bool open_slots(fake_runner *f) {
   return true;
 }
 
+static bool open_saves(fake_runner *f) {
+  f->save = weft_alloc(f->info.n_saves, sizeof *f->save);
+  for (uint32_t i = 0; f->save != NULL && i < f->info.n_saves; i++) {
+    f->save[i].memory = weft_alloc(1, weft_fake_canvas_bytes(f->info.canvas_length) + 16);
+    if (f->save[i].memory == NULL) return false;
+  }
+  return f->save != NULL;
+}
+
 static void fill_info(fake_runner *f) {
   const weft_fake_config *c = &f->config;
   weft_runner_info *info = &f->info;
@@ -706,6 +764,7 @@ static void fill_info(fake_runner *f) {
   info->canvas_length = c->model.n_canvas;
   info->autoregressive = c->autoregressive;
   info->n_slots = c->n_slots;
+  info->n_saves = c->store == NULL || c->model.n_canvas == 0 ? 0 : c->n_saves;
   info->rows_max = c->rows_max;
   info->depth = c->depth;
   info->n_experts = c->n_experts;
@@ -726,7 +785,7 @@ weft_status weft_fake_runner_open(const weft_fake_config *config, weft_runner **
   f->head.ops = &fake_ops;
   f->config = *config;
   fill_info(f);
-  bool ok = open_slots(f);
+  bool ok = open_slots(f) && open_saves(f);
   if (ok) f->flight = weft_alloc(config->depth + 1, sizeof *f->flight);
   ok = ok && f->flight != NULL;
   for (uint32_t i = 0; ok && i <= config->depth; i++) ok = open_flight(f, &f->flight[i]);

@@ -30,6 +30,7 @@ typedef struct weft_fake_config {
   weft_fake_model model;
   bool autoregressive;
   uint32_t n_slots, rows_max, depth, context_length;
+  uint32_t n_saves; /* canvases kept outside their slots; needs a store */
   uint32_t id; /* tells the runners of one store apart */
   weft_fake_store
       *store; /* NULL: a token is a hash of its position; no memory is read (for benchmarks) */

@@ -85,6 +85,38 @@ void weft_lifecycle_make_ready(weft_engine *e, weft_request *r) {
   *weft_tenants_n_ready(&e->tenants, r) += 1;
 }
 
+/* ---- canvases of preempted requests ---------------------------------------------------------- */
+
+/* A canvas between two steps waits in a place of its own, if one is free; else it starts again. */
+static void save_canvas(weft_engine *e, weft_lane *lane, weft_request *r) {
+  if (!r->canvas || r->next_step == 0 || lane->n_free_saves == 0 || lane->broken) return;
+  uint32_t save = lane->free_save[lane->n_free_saves - 1];
+  if (lane->runner->ops->slot_save(lane->runner, r->slot, save) != WEFT_OK) return;
+  lane->n_free_saves -= 1;
+  r->save = save;
+  r->saved_step = r->next_step;
+  e->stats.n_canvases_saved += 1;
+}
+
+static void drop_canvas(weft_engine *e, weft_request *r) {
+  weft_lane *lane = &e->lane[r->lane];
+  if (r->save == WEFT_SAVE_NONE) return;
+  lane->free_save[lane->n_free_saves++] = r->save;
+  r->save = WEFT_SAVE_NONE;
+}
+
+/* What cannot be restored starts again at step 0: the same numbers are drawn. */
+static void resume_canvas(weft_engine *e, weft_request *r) {
+  weft_runner *runner = e->lane[r->lane].runner;
+  r->next_step = 0;
+  if (r->save == WEFT_SAVE_NONE) return;
+  if (runner->ops->slot_restore(runner, r->slot, r->save) == WEFT_OK) {
+    r->next_step = r->saved_step;
+    e->stats.n_canvases_resumed += 1;
+  }
+  drop_canvas(e, r);
+}
+
 void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
   weft_lane *lane = &e->lane[r->lane];
   if (!r->admitted_once) count_start(e, r);
@@ -96,7 +128,7 @@ void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
   r->need_pages = 0;
   r->n_in_flight = r->n_pending = 0;
   r->next_block = r->block;
-  r->next_step = 0;
+  resume_canvas(e, r);
   r->prefilling = r->n_planned < r->n_tokens;
   if (r->prefilling) {
     weft_list_push_back(&lane->prefilling, &r->link);
@@ -153,6 +185,7 @@ static void leave(weft_engine *e, weft_request *r) {
   bool keep = r->finish == WEFT_FINISH_NONE || r->finish == WEFT_FINISH_STOP ||
               r->finish == WEFT_FINISH_LENGTH;
   if (keep && !r->asked.no_cache) weft_pager_mark(e->pager, r->seq);
+  if (r->finish == WEFT_FINISH_NONE) save_canvas(e, lane, r);
   weft_seq seq = r->seq;
   weft_pager_release(e->pager, seq);
   r->seq = WEFT_SEQ_NONE;
@@ -277,6 +310,7 @@ void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish,
   bool waited = r->state == WEFT_REQUEST_WAITING;
   bool preempted = r->state == WEFT_REQUEST_LEAVING; /* it was counted as waiting already */
   if (waited) weft_lifecycle_dequeue(e, r);
+  if (waited) drop_canvas(e, r);
   if (waited || preempted) weft_inbox_count_waiting(&e->inbox, r->tenant, -1);
   weft_inbox_count_finished(&e->inbox, r->tenant, tokens_unused(r), e->now_us);
   weft_request_publish_end(r);

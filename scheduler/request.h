@@ -43,6 +43,8 @@ typedef enum weft_request_state {
   WEFT_REQUEST_DONE = 3
 } weft_request_state;
 
+#define WEFT_SAVE_NONE UINT32_MAX
+
 /* What the engine found out at submit about how long the answer may become. */
 typedef struct weft_request_size {
   uint32_t answer_max; /* tokens after which the answer is cut */
@@ -98,6 +100,7 @@ struct weft_request {
   const int32_t *stop_tokens;
   uint32_t block;                         /* canvases that are final */
   uint32_t next_block, next_step;         /* the next denoise step to plan */
+  uint32_t save, saved_step; /* while it waits: where the state of its canvas is, WEFT_SAVE_NONE, and the next step */
   uint32_t reported_block, reported_step; /* the next denoise step to count and report */
   bool admitted_once;
   uint32_t rank_at; /* in the engine's table of running requests */

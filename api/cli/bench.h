@@ -7,6 +7,7 @@
 /* One row of `weft bench` each. */
 int weft_bench_model(const weft_config *config);
 int weft_bench_peer(const weft_config *config);
+int weft_bench_pressure(const weft_config *config);
 int weft_bench_profile(const weft_config *config);
 int weft_bench_serving(const weft_config *config);
 int weft_bench_kernels(int argc, char **argv);

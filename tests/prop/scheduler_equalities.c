@@ -28,7 +28,7 @@ typedef struct answer {
 
 typedef struct variant {
   const char *name;
-  uint32_t order, n_pages, n_host, chunk, rows, running, block, n_threads;
+  uint32_t order, n_pages, n_host, n_saves, chunk, rows, running, block, n_threads;
   bool one_by_one, no_cache, overlap, tight;
 } variant;
 
@@ -213,7 +213,7 @@ static void play(rig *r, const variant *v) {
 
 static void open_variant(rig *r, const variant *v, const char *backend, const char *isa) {
   rig_options o = {.backend = backend, .isa = isa, .n_threads = v->n_threads, .path = {show->path[0], show->path[1]},
-                   .n_models = 2, .block = v->block, .n_pages = v->n_pages, .n_host = v->n_host, .context = show->context,
+                   .n_models = 2, .block = v->block, .n_pages = v->n_pages, .n_host = v->n_host, .n_saves = v->n_saves, .context = show->context,
                    .rows = v->rows, .chunk = v->chunk, .running = v->running, .overlap = v->overlap,
                    .no_cache = v->no_cache};
   rig_open(r, &o);
@@ -349,8 +349,8 @@ static const variant variants[] = {
     {.name = "tight, waves, overlap", .order = 2, .chunk = 1, .rows = 24, .running = 40, .block = 4,
      .overlap = true, .tight = true},
     {.name = "tight, host tier", .order = 2, .chunk = 16, .rows = 96, .running = 40, .block = 4, .overlap = true,
-     .tight = true, .n_host = 400},
-    {.name = "tight, small host tier", .order = 1, .rows = 64, .running = 40, .block = 4, .tight = true, .n_host = 40},
+     .tight = true, .n_host = 400, .n_saves = 20},
+    {.name = "tight, small host tier", .order = 1, .rows = 64, .running = 40, .block = 4, .tight = true, .n_host = 40, .n_saves = 1},
     {.name = "three at once", .order = 1, .n_pages = 400, .rows = 32, .running = 3, .block = 8, .overlap = true},
 };
 

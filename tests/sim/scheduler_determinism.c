@@ -21,6 +21,7 @@ enum { N_REQUESTS = 200, PROMPT_MAX = 40, CONTEXT = 160 };
 
 typedef struct variant {
   uint32_t order, n_pages, chunk, running, n_host;
+  uint32_t n_saves;     /* canvases of preempted requests that resume */
   uint32_t fail_one_in; /* copies to the host; 0: none fails */
   bool no_cache, overlap;
   bool forks;   /* choices of one prompt compute it once */
@@ -143,6 +144,7 @@ static void run(const variant *v, weft_engine_stats *stats) {
   for (uint32_t i = 0; i < 2; i++) {
     weft_fake_config config = fakes[i];
     config.store = store;
+    config.n_saves = v->n_saves;
     assert_int_equal(weft_fake_runner_open(&config, &runner[i]), WEFT_OK);
   }
   static const weft_tenant_config tenants[3] = {
@@ -196,6 +198,7 @@ static void check_solo(void) {
 }
 
 static uint32_t n_undisturbed; /* variants in which nobody was preempted */
+static uint64_t n_resumed; /* canvases of preempted requests, in all variants */
 
 static void check_variant(const variant *v, const char *name) {
   weft_engine_stats stats;
@@ -215,6 +218,7 @@ static void check_variant(const variant *v, const char *name) {
   assert_true(v->forks ? p->n_forks > 0 : p->n_forks == 0);
   if (v->n_host > 0 && v->n_pages < 900) assert_true(p->n_spilled > 0 && p->n_restored > 0);
   if (v->fail_one_in > 0 && v->n_pages < 900) assert_true(p->n_spill_lost > 0);
+  n_resumed += stats.n_canvases_resumed;
   if (v->running > 3) assert_true(stats.n_mixed_steps > 0);
   assert_true(stats.n_switches > 0);
 }
@@ -233,6 +237,7 @@ static void same_tokens_in_every_combination(void **state) {
                  .no_cache = cache == 0,
                  .n_host = cache < 2 ? 0 : i % 2 == 0 ? 60 : 400,
                  .fail_one_in = cache == 2 && i % 3 == 0 ? 3 : 0,
+                 .n_saves = i % 3 * 4,
                  .overlap = i % 2 == 0,
                  .forks = i % 4 < 2,
                  .tenants = i % 5 < 2,
@@ -244,6 +249,7 @@ static void same_tokens_in_every_combination(void **state) {
     check_variant(&v, name);
   }
   assert_true(n_undisturbed > 0);
+  assert_true(n_resumed > 0);
 }
 
 static void same_tokens_one_at_a_time(void **state) {

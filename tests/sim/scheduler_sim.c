@@ -136,6 +136,7 @@ static void make_runner(sim *s, uint32_t i) {
   f->depth = draw(s, 1, 3);
   f->context_length = draw(s, 40, 160);
   f->lazy = chance(s, 60);
+  f->n_saves = chance(s, 50) ? 0 : draw(s, 1, 8);
   if (chance(s, 6)) f->fail_submit_at = draw(s, 1, 60);
   if (chance(s, 6)) f->fail_collect_at = draw(s, 1, 60);
   if (chance(s, 6)) f->fail_slot_at = draw(s, 1, 20);

@@ -22,7 +22,7 @@ typedef struct rig_options {
   const char *path[RIG_MODELS_MAX];
   uint32_t n_models;
   uint32_t block;   /* smallest block; 0: chosen */
-  uint32_t n_pages, n_host, context, rows, chunk, running, waiting;
+  uint32_t n_pages, n_host, n_saves, context, rows, chunk, running, waiting;
   uint64_t logits_bytes_max;
   bool overlap, no_cache;
 } rig_options;
@@ -91,6 +91,7 @@ static inline void rig_open(rig *r, const rig_options *o) {
                                         .name = r->info[i]->name,
                                         .limits = limits,
                                         .n_slots = o->running,
+                                        .n_saves = o->n_saves,
                                         .seq_tokens_max = o->context,
                                         .suppressed = rig_suppressed,
                                         .n_suppressed = 2,

@@ -56,6 +56,75 @@ static void preemption_loses_nothing(void **state) {
   for (uint32_t i = 0; i < 4; i++) check_equal_solo(r[i], &p[i]);
 }
 
+/* With places for their state preempted canvases take no step twice, without they start again. */
+static void a_preempted_canvas_resumes_at_its_step(void **state) {
+  (void)state;
+  for (uint32_t n_saves = 0; n_saves <= 8; n_saves += 8) {
+    plan_world();
+    w.config.n_pages = 26;
+    w.fake[0].n_saves = n_saves;
+    open_world();
+    weft_request *r[6];
+    weft_request_params p[6];
+    uint64_t n_reported = 0;
+    for (uint32_t i = 0; i < 6; i++) {
+      p[i] = ask(i % 3 != 0, 5, 70);
+      p[i].sampling.seed = p[i].entropy_bound.seed = i;
+      p[i].canvas_events = true;
+      p[i].no_cache = true;
+      r[i] = submit(&p[i]);
+    }
+    uint64_t until = w.now + 5000;
+    while (!weft_engine_idle(w.engine)) {
+      assert_int_equal(weft_engine_step(w.engine, ++w.now), WEFT_OK);
+      assert_true(w.now < until);
+    }
+    weft_engine_stats s = stats();
+    assert_true(s.n_preemptions > 0);
+    assert_int_equal(s.n_canvases_resumed > 0, n_saves > 0);
+    assert_int_equal(s.n_canvases_saved, s.n_canvases_resumed);
+    for (uint32_t i = 0; i < 6; i++) {
+      solo_answer alone = solo_run(&w.fake[0].model, &p[i], CONTEXT);
+      weft_event end = finish_of(r[i], NULL, NULL);
+      assert_int_equal(end.finish, alone.finish);
+      assert_int_equal(end.usage.n_answer, alone.n);
+      n_reported += end.usage.n_denoise_steps;
+      free(alone.tokens);
+      weft_engine_release(w.engine, r[i]);
+    }
+    if (n_saves > 0) assert_int_equal(s.n_denoise_steps, n_reported);
+    if (n_saves == 0) assert_true(s.n_denoise_steps > n_reported);
+    (void)close_world(NULL);
+  }
+}
+
+/* What a preempted request lost from the pool comes back from the host instead of being computed. */
+static void what_was_evicted_comes_back(void **state) {
+  (void)state;
+  uint64_t n_rows[2];
+  for (uint32_t tier = 0; tier < 2; tier++) {
+    plan_world();
+    w.config.n_pages = 26;
+    w.config.n_host_pages = tier * 100;
+    open_world();
+    weft_request *r[4];
+    weft_request_params p[4];
+    for (uint32_t i = 0; i < 4; i++) {
+      p[i] = ask(i % 2 == 1, 5, 70);
+      p[i].domain.low = i; /* each has its own blocks */
+      p[i].canvas_events = true;
+      r[i] = submit(&p[i]);
+    }
+    run_out();
+    assert_true(stats().n_preemptions > 0);
+    assert_int_equal(stats().pager.n_restored > 0, tier == 1);
+    n_rows[tier] = stats().n_prefill_rows;
+    for (uint32_t i = 0; i < 4; i++) check_equal_solo(r[i], &p[i]);
+    (void)close_world(NULL);
+  }
+  assert_true(n_rows[1] < n_rows[0]);
+}
+
 /* Where there is one tenant a request's priority keeps its memory; among tenants only their class
  * does, whatever their requests say. */
 static void the_higher_keeps_its_memory(void **state) {
@@ -192,6 +261,7 @@ int main(void) {
       TEST(the_edge_of_the_pool),      TEST(preemption_loses_nothing),
       TEST(the_higher_keeps_its_memory), TEST(a_large_request_is_not_overtaken),
       TEST(tenants_take_turns),        TEST(a_follower_waits_for_its_prefix),
-      TEST(domains_do_not_share)};
+      TEST(domains_do_not_share),      TEST(a_preempted_canvas_resumes_at_its_step),
+      TEST(what_was_evicted_comes_back)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

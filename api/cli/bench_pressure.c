@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/* weft bench pressure: 24 conversations of 4 turns, all at once, half of them answered by diffusion where the model can.
+ * First in a pool that evicts nothing; then in a tenth of what that one holds at the end, without and with host memory
+ * behind it. Prints the rows of prompts computed in each: what exceeds the first run was computed again. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/cli/bench.h"
+#include "api/cli/client.h"
+#include "api/runtime.h"
+#include "base/memory.h"
+#include "base/random.h"
+
+enum { TALKS = 24, TURNS = 4, FIRST = 160, MORE = 24, ANSWER = 16, TOKENS_MAX = FIRST + TURNS * (MORE + 64) };
+
+typedef struct talk {
+  int32_t tokens[TOKENS_MAX];
+  uint32_t n;
+  weft_generation *generation;
+} talk;
+
+typedef struct result {
+  double pages, rows, out, back, preemptions, resumed, seconds;
+} result;
+
+static void add_tokens(talk *t, uint32_t index, uint32_t n, uint32_t n_vocab) {
+  for (uint32_t i = 0; i < n; i++, t->n++) {
+    weft_draw_key key = {5, index + 1, WEFT_DRAW_TEST, t->n, 0};
+    t->tokens[t->n] = (int32_t)(n_vocab / 2 + weft_draw_below(&key, n_vocab / 2));
+  }
+}
+
+static int ask(weft_runtime *rt, talk *t, uint32_t index) {
+  weft_generate_params p;
+  char error[256];
+  weft_generate_defaults(&p);
+  p.tokens = t->tokens;
+  p.n_tokens = t->n;
+  p.max_tokens = ANSWER;
+  p.ignore_eos = true;
+  p.temperature = 0.0f;
+  p.has_seed = true;
+  p.mode = index % 2 == 0 ? WEFT_MODE_AUTO : WEFT_MODE_AUTOREGRESSIVE;
+  if (weft_submit(rt, &p, &t->generation, error, sizeof error) == 0) return 0;
+  return weft_cli_fail(WEFT_EXIT_RUNTIME, "bench pressure: %s", error);
+}
+
+/* The answer becomes part of the talk. */
+static void hear(talk *t) {
+  weft_delta d = {0};
+  while (d.kind != WEFT_DELTA_END) {
+    if (weft_next(t->generation, 1000, &d) != 0) continue;
+    for (uint32_t i = 0; d.kind == WEFT_DELTA_TEXT && i < d.n_tokens && t->n + MORE < TOKENS_MAX; i++) {
+      t->tokens[t->n++] = d.tokens[i];
+    }
+  }
+  weft_generation_free(t->generation);
+  t->generation = NULL;
+}
+
+static int take_turns(weft_runtime *rt, talk *talks) {
+  uint32_t n_vocab = weft_model_at(rt, 0).vocabulary;
+  int code = 0;
+  for (uint32_t turn = 0; turn < TURNS && code == 0; turn++) {
+    for (uint32_t i = 0; i < TALKS && code == 0; i++) {
+      add_tokens(&talks[i], i, turn == 0 ? FIRST : MORE, n_vocab);
+      code = ask(rt, &talks[i], i);
+    }
+    for (uint32_t i = 0; i < TALKS; i++) {
+      if (talks[i].generation != NULL) hear(&talks[i]);
+    }
+  }
+  return code;
+}
+
+static int run(const weft_config *config, uint64_t kv_bytes, uint64_t host_bytes, result *r, uint64_t *page_bytes) {
+  weft_config own = *config;
+  weft_open_options options = weft_config_open(&own);
+  weft_runtime *rt;
+  char error[512];
+  options.kv_bytes = kv_bytes;
+  options.host_bytes = host_bytes;
+  options.context = 2 * TOKENS_MAX;
+  int status = weft_open(&options, &rt, error, sizeof error);
+  if (status != 0) return weft_cli_fail(weft_cli_code(status), "%s", error);
+  talk *talks = weft_alloc(TALKS, sizeof *talks);
+  uint64_t start_us = weft_clock_us();
+  int code = talks == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "no memory for the talks") : take_turns(rt, talks);
+  r->seconds = (double)(weft_clock_us() - start_us) * 1e-6;
+  while (code == 0 && !weft_idle(rt)) continue; /* counters of the last step come a moment after its tokens */
+  char *metrics = weft_metrics(rt);
+  r->pages = weft_client_metric(metrics, "weft_pool_pages") - weft_client_metric(metrics, "weft_pool_pages_free");
+  r->rows = weft_client_metric(metrics, "weft_rows_prefill_total");
+  r->out = weft_client_metric(metrics, "weft_spill_pages_out_total");
+  r->back = weft_client_metric(metrics, "weft_spill_pages_back_total");
+  r->preemptions = weft_client_metric(metrics, "vllm:num_preemptions_total");
+  r->resumed = weft_client_metric(metrics, "weft_canvases_resumed_total");
+  *page_bytes = rt->page_bytes;
+  weft_release(metrics);
+  weft_free(talks);
+  weft_close(rt);
+  return code;
+}
+
+int weft_bench_pressure(const weft_config *config) {
+  static const char *const names[] = {"ample pool", "a tenth", "a tenth, host memory"};
+  result r[3] = {{0}};
+  uint64_t page_bytes = 0, ample = (uint64_t)256 << 20;
+  int code = config->models.n == 0 ? weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE")
+                                   : run(config, ample, 0, &r[0], &page_bytes);
+  uint64_t tenth = (uint64_t)(r[0].pages / 10.0) * page_bytes;
+  if (code == 0) code = run(config, tenth, 0, &r[1], &page_bytes);
+  if (code == 0) code = run(config, tenth, ample, &r[2], &page_bytes);
+  if (code != 0) return code;
+  for (uint32_t i = 0; i < 3; i++) {
+    const char *format =
+        config->json ? "%s{\"name\": \"%s\", \"prefill_rows\": %.0f, \"again\": %.0f, \"pages_out\": %.0f, \"pages_back\": "
+                       "%.0f, \"preemptions\": %.0f, \"canvases_resumed\": %.0f, \"seconds\": %.2f}%s\n"
+                     : "%s%-22s %6.0f rows of prompts, %6.0f again; %5.0f pages out, %5.0f back; %3.0f preemptions, %2.0f "
+                       "canvases resumed; %.2f s%s\n";
+    (void)printf(format, config->json ? (i == 0 ? "[" : " ") : "", names[i], r[i].rows, r[i].rows - r[0].rows, r[i].out,
+                 r[i].back, r[i].preemptions, r[i].resumed, r[i].seconds, config->json ? (i < 2 ? "," : "]") : "");
+  }
+  return 0;
+}
