@@ -549,6 +549,7 @@ static void act_pins(sim *s) {
   uint32_t id;
   weft_error error = {{0}};
   if (s->config.pins_max == 0 || s->fair) return; /* the watch knows only requests */
+  if (s->step > 300) return; /* prompts without end would keep a low class waiting until it is old */
   if (chance(s, 3) && weft_engine_list_pins(s->engine, &info, 1) == 1 &&
       weft_engine_unpin(s->engine, info.id) != WEFT_OK)
     FAIL(s, "pin %u is listed and cannot be unpinned", info.id);
