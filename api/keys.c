@@ -70,7 +70,7 @@ static size_t word_at(const char *line, size_t n, size_t from, size_t *begin) {
   return from - *begin;
 }
 
-/* ---- what a tenant may do ---------------------------------------------------------------------- */
+/* ---- what a tenant may do -------------------------------------------------------------------- */
 
 typedef struct option_row {
   const char *name;
@@ -149,7 +149,7 @@ static weft_status set_options(weft_keys *keys, uint32_t tenant, const char *lin
   return WEFT_OK;
 }
 
-/* ---- lines --------------------------------------------------------------------------------------- */
+/* ---- lines ----------------------------------------------------------------------------------- */
 
 static weft_status check_words(size_t n_key, const char *name, size_t n_name, const char *file,
                                uint32_t number, weft_error *error) {

@@ -11,7 +11,8 @@ weft_status weft_tenants_name(weft_runtime *rt, weft_tenant_config *config, weft
   rt->tenant_name = weft_alloc(n, sizeof *rt->tenant_name);
   bool good = rt->tenant_name != NULL;
   for (uint32_t i = 0; good && i < n; i++) {
-    weft_tenant_options o = rt->options.tenant == NULL ? (weft_tenant_options){0} : rt->options.tenant[i];
+    weft_tenant_options o = {0};
+    if (rt->options.tenant != NULL) o = rt->options.tenant[i];
     weft_text number = {0};
     weft_text_printf(&number, "%u", i);
     if (weft_text_status(&number) == WEFT_OK) {
@@ -38,7 +39,7 @@ void weft_tenants_forget(weft_runtime *rt) {
   rt->tenant_name = NULL;
 }
 
-/* ---- counters ---------------------------------------------------------------------------------- */
+/* ---- counters -------------------------------------------------------------------------------- */
 
 typedef struct tenant_row {
   const char *name, *label, *type, *help; /* help NULL: one more of the name before */
@@ -50,7 +51,8 @@ typedef struct tenant_row {
 static const tenant_row rows[] = {
     {"weft_tenant_requests_total", "", "counter", "Requests that ended.", AT(n_finished)},
     {"weft_tenant_prompt_tokens_total", "", "counter", "Prompt tokens.", AT(n_prompt_tokens)},
-    {"weft_tenant_cached_tokens_total", "", "counter", "Cached prompt tokens.", AT(n_cached_tokens)},
+    {"weft_tenant_cached_tokens_total", "", "counter", "Cached prompt tokens.",
+     AT(n_cached_tokens)},
     {"weft_tenant_completion_tokens_total", "", "counter", "Answer tokens.", AT(n_answer_tokens)},
     {"weft_tenant_requests_running", "", "gauge", "Requests running.", AT(n_running)},
     {"weft_tenant_requests_waiting", "", "gauge", "Requests waiting.", AT(n_waiting)},

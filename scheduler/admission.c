@@ -241,7 +241,8 @@ static bool worth_a_try(const weft_engine *e, const weft_request *r) {
  * place of anybody else. NULL: it waits on another lane. */
 static weft_request *let_waiter_pass(const weft_engine *e, weft_request *r) {
   weft_request *waiter = e->memory_waiter;
-  if (waiter == NULL || waiter == r || !weft_tenants_may_start(&e->tenants, waiter->tenant)) return r;
+  if (waiter == NULL || waiter == r) return r;
+  if (!weft_tenants_may_start(&e->tenants, waiter->tenant)) return r;
   weft_candidate a = weft_tenants_candidate(&e->tenants, r, e->now_us);
   weft_candidate b = weft_tenants_candidate(&e->tenants, waiter, e->now_us);
   bool before = r->tenant == waiter->tenant ? weft_tenants_queued_before(r, waiter)
@@ -250,7 +251,7 @@ static weft_request *let_waiter_pass(const weft_engine *e, weft_request *r) {
   return waiter->lane == r->lane ? waiter : NULL;
 }
 
-/* ---- a place for a tenant that has less than its share ------------------------------------------- */
+/* ---- a place for a tenant that has less than its share --------------------------------------- */
 
 /* What is short: places among the running, or pages. */
 typedef struct shortage {

@@ -41,8 +41,9 @@ static weft_status check_tenants(const weft_engine_config *c, weft_error *error)
                        t->weight, WEFT_WEIGHT_MAX);
     }
     if (t->priority_class < WEFT_CLASS_LOW || t->priority_class > WEFT_CLASS_HIGH) {
-      return weft_fail(error, WEFT_E_INVALID, "engine: class of tenant %u is %d; it must be -1, 0 or 1",
-                       i, t->priority_class);
+      return weft_fail(error, WEFT_E_INVALID,
+                       "engine: class of tenant %u is %d; it must be -1, 0 or 1", i,
+                       t->priority_class);
     }
   }
   return WEFT_OK;

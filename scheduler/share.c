@@ -19,7 +19,7 @@ typedef struct share_walk {
   weft_link served, skipped; /* prompts with rows left to compute */
 } share_walk;
 
-/* ---- is there anything to share? --------------------------------------------------------------- */
+/* ---- is there anything to share? ------------------------------------------------------------- */
 
 /* The smallest clock of a tenant with a prompt, running or waiting; UINT64_MAX: there is none. */
 static uint64_t least_prompt_clock(const weft_engine *e, const weft_lane *lane) {
@@ -51,7 +51,7 @@ bool weft_share_is_contended(const weft_planner *p) {
   return false;
 }
 
-/* ---- before the walk: the works of each tenant, after it: lists as they were -------------------- */
+/* ---- before the walk: the works of each tenant, after it: lists as they were ----------------- */
 
 static void gather(share_walk *w, bool with_ready) {
   weft_lane *lane = w->p->lane;
@@ -101,7 +101,7 @@ static void put_back(share_walk *w, bool with_ready) {
   if (with_ready) weft_ready_settle(&lane->ready, w->p->plan->number);
 }
 
-/* ---- the walk ---------------------------------------------------------------------------------- */
+/* ---- the walk -------------------------------------------------------------------------------- */
 
 static weft_request *first_of(share_walk *w, uint32_t tenant) {
   weft_tenant *t = &w->tenants->tenant[tenant];

@@ -62,17 +62,15 @@ static fit_within fit_of(const weft_engine *e, const weft_lane *lane, uint32_t t
     return (fit_within){e->config.n_pages, lane->fit_tokens, lane->fit_canvas, "of the pool"};
   }
   uint32_t n_canvas = lane->info->canvas_length;
-  return (fit_within){.n_pages = limit,
-               .tokens = weft_engine_longest_fit(e, lane->index, 1, limit),
-               .canvas = n_canvas == 0
-                             ? 0
-                             : weft_engine_longest_fit(e, lane->index, n_canvas, limit),
-               .of = "that this tenant may hold"};
+  fit_within fit = {.n_pages = limit, .of = "that this tenant may hold"};
+  fit.tokens = weft_engine_longest_fit(e, lane->index, 1, limit);
+  if (n_canvas > 0) fit.canvas = weft_engine_longest_fit(e, lane->index, n_canvas, limit);
+  return fit;
 }
 
 static weft_status size_autoregressive(const fit_within *fit, const weft_request_params *p,
-                                       uint32_t context,
-                                       weft_request_size *size, weft_error *error) {
+                                       uint32_t context, weft_request_size *size,
+                                       weft_error *error) {
   uint32_t room = context - p->n_tokens;
   size->answer_max = p->max_tokens < room ? p->max_tokens : room;
   uint32_t n_keys = p->n_tokens + size->answer_max - 1; /* the last token needs no row */

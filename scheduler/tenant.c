@@ -17,8 +17,8 @@ weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *c
   tenants->contender = weft_alloc(n_tenants, sizeof *tenants->contender);
   tenants->excess = weft_alloc(n_tenants, sizeof *tenants->excess);
   tenants->shared = weft_alloc(n_tenants, sizeof *tenants->shared);
-  if (tenants->excess == NULL || tenants->shared == NULL || tenants->tenant == NULL || tenants->queue == NULL || tenants->n_ready == NULL ||
-      tenants->contender == NULL) {
+  if (tenants->tenant == NULL || tenants->queue == NULL || tenants->n_ready == NULL ||
+      tenants->contender == NULL || tenants->excess == NULL || tenants->shared == NULL) {
     weft_tenants_close(tenants);
     return WEFT_E_NO_MEMORY;
   }
@@ -168,7 +168,7 @@ void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work) {
   if (tenants->now >= CLOCK_MAX) turn_back(tenants);
 }
 
-/* ---- what others see --------------------------------------------------------------------------- */
+/* ---- what others see ------------------------------------------------------------------------- */
 
 void weft_tenants_share(weft_tenants *tenants, const weft_pager *pager) {
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {

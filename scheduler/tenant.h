@@ -13,7 +13,8 @@
 #include "scheduler/policy.h"
 #include "scheduler/request.h"
 
-enum { WEFT_CLOCK_UNIT = 720720 }; /* clock ticks of one unit of cost at weight 1; 1 to 16 divide it */
+/* Clock ticks of one unit of cost at weight 1; 1 to 16 divide it. */
+enum { WEFT_CLOCK_UNIT = 720720 };
 
 typedef struct weft_tenant {
   weft_tenant_config config; /* defaults filled in */
@@ -21,8 +22,8 @@ typedef struct weft_tenant {
   uint64_t clock;
   uint64_t wants; /* one bit per lane: the last plan left something undone */
   uint32_t n_queued;
-  struct weft_request *starved; /* runs and lacks blocks that the tenant's limit denies: nobody starts */
-  uint32_t limited; /* plans for which nobody starts, since the blocks of the last one tried were too many */
+  weft_request *starved; /* runs, lacks blocks that the tenant's limit denies: nobody starts */
+  uint32_t limited;      /* plans for which nobody starts: the last one tried needed too many blocks */
   weft_link works; /* what share.c may still plan for it in the present plan */
   uint64_t queued_cost; /* of the prompts in its queues */
   bool changed;         /* stats, since they were last shared */
@@ -60,8 +61,8 @@ void weft_tenants_dequeued(weft_tenants *tenants, const weft_request *request);
 bool weft_tenants_queued_before(const weft_request *a, const weft_request *b);
 /* Its limits let one more request start. */
 bool weft_tenants_may_start(const weft_tenants *tenants, uint32_t tenant);
-/* The first waiting request of a tenant on a lane that its limits let start; NULL when there is none.
- * It stays queued. */
+/* The first waiting request of a tenant on a lane that its limits let start; NULL when there is
+ * none. It stays queued. */
 weft_request *weft_tenants_first(const weft_tenants *tenants, uint32_t lane, uint32_t tenant);
 /* Any request in the lane's queues; NULL when empty. */
 weft_request *weft_tenants_any(const weft_tenants *tenants, uint32_t lane);

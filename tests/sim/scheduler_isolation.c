@@ -109,7 +109,7 @@ static bool ended(world *w, weft_request *request, weft_usage *usage) {
   return false;
 }
 
-/* ---- attack ------------------------------------------------------------------------------------ */
+/* ---- attack ---------------------------------------------------------------------------------- */
 
 enum { N_PROBES = 2400, SECRET = 96, KNOWN = 80, N_FEATURES = 7 };
 
@@ -264,7 +264,7 @@ static void a_cache_tells_nothing_to_others(void **state) {
   assert_true(tree > 0.75);
 }
 
-/* ---- slowness ---------------------------------------------------------------------------------- */
+/* ---- slowness -------------------------------------------------------------------------------- */
 
 enum { N_LONG = 500, LONG = 160, LONG_ANSWER = 60, N_SHORT = 150, SHORT = 24, SHORT_ANSWER = 6, LIVE = 64 };
 
