@@ -158,6 +158,8 @@ static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
                      .n_prompt = r->asked.n_tokens,
                      .n_public = weft_pins_n_public(e, r),
                      .owner = r->tenant,
+                     .retention = (uint32_t)(e->tenants.tenant[r->tenant].config.priority_class -
+                                             WEFT_CLASS_LOW),
                      .n_keep_rows = r->asked.canvas ? 0 : 1,
                      .restore_max_pages = restores_max(e, r),
                      .restore_cost = weft_cost_of_page(&lane->cost, lane->info->page_bytes),

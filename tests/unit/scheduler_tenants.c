@@ -91,6 +91,41 @@ static void a_block_limit_holds_back_its_tenant(void **state) {
   for (uint32_t i = 0; i < 4; i++) check_equal_solo(mine[i], &p);
 }
 
+/* What the cache keeps of a prompt while another tenant sends n others. */
+static uint32_t cached_after(int32_t class, uint32_t n) {
+  int32_t tokens[64];
+  plan_world();
+  w.config.n_pages = 48;
+  open_tenants((weft_tenant_config){.priority_class = class}, (weft_tenant_config){0});
+  weft_request_params p = ask_as(0, 60, 1), q = ask_as(1, 60, 1);
+  p.no_cache = q.no_cache = false;
+  weft_request *first = submit(&p);
+  run_out();
+  assert_int_equal(end_and_release(first), WEFT_FINISH_LENGTH);
+  for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t k = 0; k < 60; k++) tokens[k] = (int32_t)((i * 7 + k * 3 + 5) % 40);
+    q.tokens = tokens;
+    weft_request *r = submit(&q);
+    run_out();
+    assert_int_equal(end_and_release(r), WEFT_FINISH_LENGTH);
+  }
+  weft_request *again = submit(&p);
+  run_out();
+  uint32_t n_cached = finish_of(again, NULL, NULL).usage.n_cached;
+  weft_engine_release(w.engine, again);
+  (void)close_world(NULL);
+  return n_cached;
+}
+
+/* The blocks of a higher class stay cached for longer. */
+static void a_class_is_kept_in_the_cache(void **state) {
+  (void)state;
+  assert_int_equal(cached_after(0, 3), 56);
+  assert_int_equal(cached_after(0, 6), 0);
+  assert_int_equal(cached_after(1, 6), 56);
+  assert_int_equal(cached_after(1, 12), 0); /* and not for ever */
+}
+
 /* All places are taken by one tenant: another one gets its share of them at once; the answers stay
  * what they are. */
 static void a_share_of_the_places(void **state) {
@@ -242,6 +277,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {TEST(prompts_take_turns),
                                      TEST(a_running_limit_holds_back_its_tenant),
                                      TEST(a_block_limit_holds_back_its_tenant),
+                                     TEST(a_class_is_kept_in_the_cache),
                                      TEST(a_share_of_the_places),
                                      TEST(a_share_of_the_pages),
                                      TEST(a_low_class_does_not_starve),
