@@ -14,7 +14,7 @@ typedef enum option_kind { FLAG, U32, U64, F32, TEXT, LIST } option_kind;
 
 enum { NOTHING = SIZE_MAX >> 1 };
 #define OPENS (WEFT_CMD_GENERATE | WEFT_CMD_CHAT | WEFT_CMD_SERVE | WEFT_CMD_BENCH | WEFT_CMD_EVAL | WEFT_CMD_DEMO | WEFT_CMD_SOAK)
-#define MODEL (OPENS | WEFT_CMD_INSPECT | WEFT_CMD_TOKENIZE | WEFT_CMD_LOGITS)
+#define MODEL (OPENS | WEFT_CMD_CHECK | WEFT_CMD_INSPECT | WEFT_CMD_TOKENIZE | WEFT_CMD_LOGITS)
 #define WRITES (WEFT_CMD_GENERATE | WEFT_CMD_CHAT)
 
 typedef struct option_row {
@@ -45,6 +45,7 @@ static const option_row options[] = {
     {"slice-ms", 0, U32, AT(slice_ms), (size_t)NOTHING, 0, 0, 60000, OPENS | WEFT_CMD_SIM, "N", "models in use take turns of N ms of the device [0: a step]"},
     {"no-prefix-cache", 0, FLAG, AT(no_prefix_cache), (size_t)NOTHING, 0, 0, 0, OPENS | WEFT_CMD_SIM, NULL, "share no prefixes"},
     {"no-overlap", 0, FLAG, AT(no_overlap), (size_t)NOTHING, 0, 0, 0, OPENS | WEFT_CMD_SIM, NULL, "apply each step before planning the next"},
+    {"device-mib", 0, U32, AT(device_mib), (size_t)NOTHING, 0, 0, 1 << 24, OPENS, "N", "most MiB of a GPU for weights; experts beyond it stay in host memory [0: 7/8 of what is free]"},
     {"no-graphs", 0, FLAG, AT(no_graphs), (size_t)NOTHING, 0, 0, 0, OPENS, NULL, "on a GPU: launch each step call by call"},
     {"config", 0, TEXT, AT(config_file), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SERVE, "FILE", "read options from lines `name = value`"},
     {"host", 0, TEXT, AT(host), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SERVE, "ADDRESS", "address to listen on [127.0.0.1]"},
@@ -63,7 +64,7 @@ static const option_row options[] = {
     {"drain-seconds", 0, U32, AT(drain_seconds), (size_t)NOTHING, 30, 0, 86400, WEFT_CMD_SERVE, "N", "how long SIGTERM waits for running requests [30]"},
     {"prompt", 'p', TEXT, AT(prompt), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_GENERATE | WEFT_CMD_TOKENIZE, "TEXT", "the prompt"},
     {"input", 'i', TEXT, AT(input), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_GENERATE | WEFT_CMD_TOKENIZE, "FILE", "read the prompt from a file; - is standard input"},
-    {"tokens", 0, TEXT, AT(tokens), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_GENERATE | WEFT_CMD_LOGITS | WEFT_CMD_TOKENIZE, "IDS", "token ids instead of text: 2,5,9"},
+    {"tokens", 0, TEXT, AT(tokens), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_CHECK | WEFT_CMD_GENERATE | WEFT_CMD_LOGITS | WEFT_CMD_TOKENIZE, "IDS", "token ids instead of text: 2,5,9"},
     {"chat", 0, FLAG, AT(chat), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_GENERATE, NULL, "wrap the prompt in the model's chat template"},
     {"system", 0, TEXT, AT(system), (size_t)NOTHING, 0, 0, 0, WRITES, "TEXT", "system text of the chat"},
     {"thinking", 0, FLAG, AT(thinking), (size_t)NOTHING, 0, 0, 0, WRITES, NULL, "let the model think before it answers"},
@@ -95,6 +96,7 @@ static const option_row options[] = {
     {"canvas", 0, TEXT, AT(canvas), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_LOGITS, "IDS", "canvas tokens: logits of a denoise pass"},
     {"self-cond", 0, TEXT, AT(self_cond), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_LOGITS, "FILE", "softcapped f32 logits of the step before"},
     {"self-cond-temperature", 0, F32, AT(self_cond_temperature), (size_t)NOTHING, 1, 1e-6, 100, WEFT_CMD_LOGITS, "T", "temperature of that step [1]"},
+    {"tolerance", 0, F32, AT(tolerance), (size_t)NOTHING, 0.1, 1e-9, 10, WEFT_CMD_CHECK, "T", "a row of an op may be off by T times its root mean square [0.1]"},
     {"output", 'o', TEXT, AT(output), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_LOGITS | WEFT_CMD_BENCH | WEFT_CMD_TRACE, "FILE", "where the result goes"},
     {"llama", 0, TEXT, AT(llama), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_BENCH, "DIR", "folder of an existing llama.cpp build, for `bench peer`"},
     {"n-prompt", 0, U32, AT(n_prompt), (size_t)NOTHING, 512, 1, 1 << 20, WEFT_CMD_BENCH, "N", "prompt tokens [512]"},
@@ -364,6 +366,7 @@ weft_open_options weft_config_open(const weft_config *config) {
                              .slice_ms = config->slice_ms,
                              .no_overlap = config->no_overlap,
                              .no_graphs = config->no_graphs,
+                             .device_bytes = (uint64_t)config->device_mib << 20,
                              .quiet = config->quiet};
 }
 

@@ -36,14 +36,15 @@ enum {
   WEFT_CMD_SOAK = 512,
   WEFT_CMD_SIM = 1024,
   WEFT_CMD_TRACE = 2048,
-  WEFT_CMD_TOP = 4096
+  WEFT_CMD_TOP = 4096,
+  WEFT_CMD_CHECK = 8192
 };
 
 typedef struct weft_config {
   /* what is served and how */
   weft_text_list models, kv_8bit;
   const char *backend, *config_file;
-  uint32_t threads, kv_mib, host_mib, context, running, queue, rows, pins;
+  uint32_t threads, kv_mib, device_mib, host_mib, context, running, queue, rows, pins;
   uint32_t tpot_ms, slice_ms;
   bool hold_tpot;
   uint32_t saved_canvases;
@@ -66,6 +67,7 @@ typedef struct weft_config {
   float diffusion_t_min, diffusion_t_max, diffusion_entropy_bound, diffusion_confidence;
   /* logits */
   const char *canvas, *self_cond, *output;
+  float tolerance;
   float self_cond_temperature;
   /* bench, eval, demo, soak */
   const char *llama, *cases;

@@ -210,6 +210,12 @@ static void write_plan(weft_runtime *rt) {
     }
     if (m->layout.padding > 0.001) weft_text_printf(t, "  padding  %.1f %% of each page\n", m->layout.padding * 100.0);
   }
+  weft_weights_report held = weft_device_weights(rt->device);
+  if (held.n_bytes_held > 0) {
+    weft_text_printf(t, "weights  %.1f MiB of device memory for %.1f MiB of weights", mib(held.n_bytes_held), mib(held.n_bytes));
+    if (held.n_bytes_host > 0) weft_text_printf(t, "; %.1f MiB of experts in host memory", mib(held.n_bytes_host));
+    weft_text_printf(t, "\n");
+  }
   weft_text_printf(t, "pool     %.1f MiB: %u pages of %.1f KiB, shared by all models\n",
                    mib((uint64_t)rt->n_pages * rt->page_bytes), rt->n_pages, (double)rt->page_bytes / 1024.0);
   if (rt->n_host_pages > 0) {
@@ -309,7 +315,7 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   weft_status status = fill_options(rt, options, error);
   if (status != WEFT_OK) return status;
   weft_device_config device = {.backend = options->backend, .n_threads = options->threads,
-                               .no_graphs = options->no_graphs};
+                               .no_graphs = options->no_graphs, .weights_bytes_max = options->device_bytes};
   status = weft_device_open(&device, &rt->device, error);
   if (status != WEFT_OK) return status;
   rt->model = weft_alloc(options->n_models, sizeof *rt->model);

@@ -204,6 +204,22 @@ weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *we
   return device->calls->weight_unpack(device, weight, file_bytes);
 }
 
+weft_weights_report weft_device_weights(const weft_device *device) {
+  return device->weights;
+}
+
+/* ---- watching ---- */
+
+void weft_device_watch(weft_device *device, weft_op_watch watch, void *self) {
+  device->watch = watch;
+  device->watch_self = self;
+  device->layer = 0;
+}
+
+void weft_device_at_layer(weft_device *device, uint32_t layer) {
+  device->layer = layer;
+}
+
 /* ---- host memory as device memory ---- */
 
 /* Large pieces (the pool of pages, above all) are mapped with huge pages where the system has them: their first

@@ -45,6 +45,8 @@ typedef struct weft_device_config {
   uint32_t n_threads;  /* 0: all cores this process may use */
   const char *isa;     /* cpu: NULL best, or "portable", "avx2", "avx512": for tests; refused if absent */
   bool no_graphs;      /* cuda: every step call by call; the same bits */
+  uint64_t weights_bytes_max; /* cuda: most of the card's memory for weights [0: 7/8 of what is free]; experts beyond
+                                 it stay in host memory and are copied over at each use: the same bits */
 } weft_device_config;
 
 /* Steps between graph_begin and graph_end, by what became of them. */
@@ -114,6 +116,19 @@ uint32_t weft_device_bucket(uint32_t n);
 weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes,
                                unsigned uses, weft_error *error);
 void weft_device_weight_free(weft_device *device, weft_weight *weight);
+/* Where the weights that are placed lie; all 0 on devices that do not count. */
+typedef struct weft_weights_report {
+  uint64_t n_bytes;      /* of weights on the device */
+  uint64_t n_bytes_held; /* of its memory for them */
+  uint64_t n_bytes_host; /* of experts in host memory */
+} weft_weights_report;
+weft_weights_report weft_device_weights(const weft_device *device);
+
+/* For checks: after each op that ran, watch is called with the layer that weft_device_at_layer named last, the op's
+ * name and its argument struct. NULL: nobody watches. */
+typedef void (*weft_op_watch)(void *self, uint32_t layer, const char *op, const void *args);
+void weft_device_watch(weft_device *device, weft_op_watch watch, void *self);
+void weft_device_at_layer(weft_device *device, uint32_t layer);
 /* The inverse, for tests: writes the file-form bytes again. */
 weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
 

@@ -35,6 +35,10 @@ struct weft_device {
   const weft_kernels *kernels;
   weft_device_info info;
   weft_graphs *graphs; /* NULL: steps always run call by call */
+  weft_weights_report weights;
+  weft_op_watch watch;
+  void *watch_self;
+  uint32_t layer;
 };
 
 /* How a call that may be part of a graph goes on: it has been noted. */

@@ -308,7 +308,10 @@ enum {
     if (device == NULL || args == NULL) return invalid(#op, "device or args is NULL");     \
     if (args->n_rows == 0) return WEFT_OK;                                                 \
     weft_status status = check_##op(device, args);                                         \
-    return status == WEFT_OK ? run_##op(device, args) : status;                            \
+    if (status == WEFT_OK) status = run_##op(device, args);                                \
+    if (device->watch != NULL && status == WEFT_OK)                                        \
+      device->watch(device->watch_self, device->layer, #op, args);                         \
+    return status;                                                                         \
   }                                                                                        \
   uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args) {        \
     if (device == NULL || args == NULL || device->kernels->op##_scratch == NULL) return 0; \

@@ -203,6 +203,12 @@ static const weft_tensor_row layer_rows[] = {
     ROW("pre_ffw_norm_2.weight", VECTOR, MOE, pre_ffw_norm_2, 0, HIDDEN),
     ROW("post_ffw_norm_2.weight", VECTOR, MOE, post_ffw_norm_2, 0, HIDDEN),
     ROW("ffn_gate_inp.weight", MATRIX, MOE, router, MATMUL, HIDDEN, WEFT_DIM_EXPERTS),
+    ROW("ffn_down_exps.scale", VECTOR, MOE_NEVER, expert_scale, 0, WEFT_DIM_EXPERTS),
+    ROW("layer_output_scale.weight", SCALAR, ALWAYS, scale, 0, WEFT_DIM_ONE),
+};
+
+/* After everything else: where memory ends, it ends here. */
+static const weft_tensor_row expert_rows[] = {
     ROW("ffn_gate_up_exps.weight", MATRIX, MOE_NEVER, gate_up_exps, EXPERTS, HIDDEN,
         WEFT_DIM_EXPERT_FF_TWICE, WEFT_DIM_EXPERTS),
     ROW("ffn_gate_exps.weight", MATRIX, MOE_NEVER, gate_exps, EXPERTS, HIDDEN, WEFT_DIM_EXPERT_FF,
@@ -211,8 +217,6 @@ static const weft_tensor_row layer_rows[] = {
         WEFT_DIM_EXPERTS),
     ROW("ffn_down_exps.weight", MATRIX, MOE, down_exps, EXPERTS, WEFT_DIM_EXPERT_FF, HIDDEN,
         WEFT_DIM_EXPERTS),
-    ROW("ffn_down_exps.scale", VECTOR, MOE_NEVER, expert_scale, 0, WEFT_DIM_EXPERTS),
-    ROW("layer_output_scale.weight", SCALAR, ALWAYS, scale, 0, WEFT_DIM_ONE),
 };
 
 static const weft_tensor_row global_rows[] = {
@@ -320,16 +324,21 @@ static weft_status load_rope(weft_loader *loader) {
 
 weft_status gemma4__load(weft_model *model, weft_loader *loader) {
   uint32_t n_global = sizeof global_rows / sizeof *global_rows,
-           n_layer = sizeof layer_rows / sizeof *layer_rows;
+           n_layer = sizeof layer_rows / sizeof *layer_rows,
+           n_expert = sizeof expert_rows / sizeof *expert_rows;
   weft_status status =
       weft_weights_load(loader, global_rows, n_global, UINT32_MAX, &model->globals);
   if (status == WEFT_OK) status = load_rope(loader);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     status = weft_weights_load(loader, layer_rows, n_layer, l, &model->layers[l]);
-    if (status == WEFT_OK) status = check_expert_forms(loader, l);
     if (status == WEFT_OK) status = load_router_scale(loader, l);
   }
-  return status == WEFT_OK ? load_row_scales(loader) : status;
+  if (status == WEFT_OK) status = load_row_scales(loader);
+  for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
+    status = weft_weights_load(loader, expert_rows, n_expert, l, &model->layers[l]);
+    if (status == WEFT_OK) status = check_expert_forms(loader, l);
+  }
+  return status;
 }
 
 /* ---- forward ---- */

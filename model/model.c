@@ -222,12 +222,15 @@ weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
       .a = model->scratch.a,
   };
   weft_status status = weft_step_arrays_fill(&model->arrays, args);
+  weft_device_at_layer(model->device, 0);
   if (status == WEFT_OK) status = model->arch->embed(&step);
   probe(&step, 0);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
+    weft_device_at_layer(model->device, l);
     status = model->arch->layer(&step, l);
     if (step.n_rows > 0) probe(&step, l + 1);
   }
+  weft_device_at_layer(model->device, UINT32_MAX);
   args->n_experts_touched = step.n_touched;
   if (status != WEFT_OK || args->n_output == 0) return status;
   layers_norm_args norm = {

@@ -22,6 +22,7 @@ int weft_cli_serve(const weft_config *config);
 int weft_cli_inspect(const weft_config *config);
 int weft_cli_tokenize(const weft_config *config);
 int weft_cli_logits(const weft_config *config);
+int weft_cli_check(const weft_config *config);
 int weft_cli_bench(const weft_config *config);
 int weft_cli_eval(const weft_config *config);
 int weft_cli_demo(const weft_config *config);

@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+#include "kernels/arena.h"
 #include "kernels/device_internal.h"
 
 enum {
@@ -29,6 +30,26 @@ typedef struct cuda_plans {
   uint32_t next;
 } cuda_plans;
 
+enum { CUDA_EXPERT_SLOTS = 4, CUDA_EXPERTS_MAX = 1024 };
+
+/* Experts in pinned host memory, in the order in which they are used (host_experts.cu). */
+typedef struct cuda_host_experts {
+  struct {
+    void *data;
+    uint64_t n_bytes;
+  } kept[CUDA_EXPERTS_MAX];
+  uint32_t n, next, last; /* next: slot tried first; last: weight used last */
+  uint8_t *staging;       /* device: CUDA_EXPERT_SLOTS times slot_bytes */
+  uint64_t slot_bytes;
+  struct {
+    const void *data; /* which weight is there, or on its way; NULL: none */
+    bool in_use;      /* by the products of this call */
+    bool released;    /* its free event stands after the products that read it */
+  } slot[CUDA_EXPERT_SLOTS];
+  cudaStream_t stream;
+  cudaEvent_t event[4 * CUDA_EXPERT_SLOTS + 1]; /* free, ready of each slot; the same of captures; follow */
+} cuda_host_experts;
+
 typedef struct cuda_device {
   weft_device base; /* first: one pointer serves both */
   cudaStream_t stream;
@@ -37,6 +58,8 @@ typedef struct cuda_device {
   cudaEvent_t ring_free[CUDA_RING_PARTS]; /* recorded when a part was left */
   uint8_t *staging; /* device memory: file bytes on their way into packed form */
   cuda_plans plans;
+  weft_arena arena; /* of weights */
+  cuda_host_experts experts;
   weft_graphs graphs; /* base.graphs points here unless they are off */
   cudaEvent_t mark[WEFT_MARKS_MAX];
   uint32_t n_multiprocessors;
@@ -71,6 +94,22 @@ weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, v
   uint64_t weft_cuda_##op##_scratch(weft_device *device, const weft_##op##_args *args);
 WEFT_OPS(X)
 #undef X
+
+/* Memory of weights (host_experts.cu). n_bytes_max: of the card; 0: its own choice. */
+void cuda_arena_open(cuda_device *device, uint64_t n_bytes_max);
+/* A packed weight from device memory into pinned host memory; *out stands for it from then on. */
+weft_status cuda_experts_keep(cuda_device *device, const void *packed, uint64_t n_bytes, void **out);
+/* Frees one; not found: nothing. */
+void cuda_experts_forget(cuda_device *device, void *data);
+void cuda_experts_close(cuda_device *device);
+/* If *weight lies in host memory: brings it over, and *weight is then *copy, whose data lies on the card. */
+weft_status cuda_experts_bring(cuda_device *device, const weft_weight **weight, weft_weight *copy);
+/* After the products of a call: its weights may be overwritten; the next ones set out. */
+weft_status cuda_experts_done(cuda_device *device);
+/* The main stream waits for all that is on its way; it is forgotten. follow: the copying stream goes on after the
+ * main stream. Around captures and launches of graphs. */
+weft_status cuda_experts_join(cuda_device *device);
+weft_status cuda_experts_follow(cuda_device *device);
 
 /* Ops with tables: make them, launch nothing. */
 weft_status weft_cuda_attention_walk(weft_device *device, const weft_attention_args *args);

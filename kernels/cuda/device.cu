@@ -174,12 +174,15 @@ static weft_status judge_graph(cuda_device *d, cudaError_t error, const char *wh
 
 static weft_status graph_capture(weft_device *device) {
   cuda_device *d = cuda_of(device);
+  weft_status status = cuda_experts_join(d);
+  if (status != WEFT_OK) return status;
   return judge_graph(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal), "a capture");
 }
 
 static weft_status graph_capture_end(weft_device *device, void **graph) {
   cuda_device *d = cuda_of(device);
   cudaGraph_t captured = NULL;
+  (void)cuda_experts_join(d); /* a capture ends where it began */
   weft_status status = judge_graph(d, cudaStreamEndCapture(d->stream, &captured), "the end of a capture");
   *graph = captured;
   return status;
@@ -201,8 +204,11 @@ static bool graph_update(weft_device *device, void *exec, void *graph) {
 
 static weft_status graph_launch(weft_device *device, void *exec) {
   cuda_device *d = cuda_of(device);
-  if (d->lost) return WEFT_E_DEVICE;
-  return cuda_judge(d, cudaGraphLaunch((cudaGraphExec_t)exec, d->stream), "launching a graph");
+  weft_status status = d->lost ? WEFT_E_DEVICE : cuda_experts_join(d);
+  if (status == WEFT_OK) {
+    status = cuda_judge(d, cudaGraphLaunch((cudaGraphExec_t)exec, d->stream), "launching a graph");
+  }
+  return status == WEFT_OK ? cuda_experts_follow(d) : status;
 }
 
 static void free_graph(weft_device *device, void *graph) {
@@ -239,6 +245,8 @@ static void device_close(weft_device *device) {
   cuda_device *d = cuda_of(device);
   if (d->stream != NULL) (void)cudaStreamSynchronize(d->stream);
   if (d->graphs.device != NULL) weft_graphs_close(&d->graphs);
+  cuda_experts_close(d);
+  if (d->arena.calls != NULL) weft_arena_close(&d->arena);
   for (uint32_t i = 0; i < WEFT_MARKS_MAX; i++) {
     if (d->mark[i] != NULL) (void)cudaEventDestroy(d->mark[i]);
   }
@@ -389,6 +397,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
     status = take_memory(d);
     if (status != WEFT_OK) (void)weft_fail(error, status, "backend 'cuda': %s", weft_status_text(status));
   }
+  if (status == WEFT_OK) cuda_arena_open(d, config->weights_bytes_max);
   if (status == WEFT_OK && !config->no_graphs) {
     status = weft_graphs_open(&d->graphs, &d->base, &graph_calls);
     d->base.graphs = &d->graphs;

@@ -323,11 +323,9 @@ static weft_status run_few(cuda_device *d, const weft_experts_args *args, const 
   return combine(d, args, p, p->few_down, NULL);
 }
 
-weft_status weft_cuda_experts(weft_device *device, const weft_experts_args *args) {
-  cuda_device *d = cuda_of(device);
+static weft_status run_experts(cuda_device *d, const weft_experts_args *args) {
   experts_plan p = plan_of(args, args->scratch);
   bool is_prepared[3] = {false, false, false};
-  if (d->lost) return WEFT_E_DEVICE;
   if (is_few(args, &p)) return run_few(d, args, &p);
   weft_status status = group(d, args, &p);
   if (status == WEFT_OK && args->gate_up != NULL)
@@ -338,4 +336,17 @@ weft_status weft_cuda_experts(weft_device *device, const weft_experts_args *args
   }
   if (status == WEFT_OK) status = prepare_gated(d, args, &p);
   return status == WEFT_OK ? output_side(d, args, &p) : status;
+}
+
+weft_status weft_cuda_experts(weft_device *device, const weft_experts_args *args) {
+  cuda_device *d = cuda_of(device);
+  weft_experts_args a = *args;
+  weft_weight copy[4]; /* of weights that come from host memory */
+  if (d->lost) return WEFT_E_DEVICE;
+  weft_status status = cuda_experts_bring(d, &a.gate_up, &copy[0]);
+  if (status == WEFT_OK) status = cuda_experts_bring(d, &a.gate, &copy[1]);
+  if (status == WEFT_OK) status = cuda_experts_bring(d, &a.up, &copy[2]);
+  if (status == WEFT_OK) status = cuda_experts_bring(d, &a.down, &copy[3]);
+  if (status == WEFT_OK) status = run_experts(d, &a);
+  return status == WEFT_OK ? cuda_experts_done(d) : status;
 }

@@ -317,9 +317,33 @@ static weft_status pack_all(cuda_device *d, const weft_weight *weight, const uin
   return WEFT_OK;
 }
 
+/* The packed form of file bytes at data. */
+static weft_status fill(cuda_device *d, const weft_weight *weight, const void *file_bytes, uint8_t *data) {
+  weft_status status = cuda_judge(d, cudaMemsetAsync(data, 0, FORM_HEADER_BYTES, d->stream), "a weight's header");
+  if (status != WEFT_OK) return status;
+  if (weight->type == WEFT_TYPE_F32) return cuda_push(d, data + FORM_HEADER_BYTES, file_bytes, file_bytes_of(weight));
+  return pack_all(d, weight, (const uint8_t *)file_bytes, data);
+}
+
+/* Experts for which the card has no room: packed in memory of a moment, then in host memory. */
+static weft_status place_on_host(cuda_device *d, const weft_weight *weight, const void *file_bytes, uint64_t n_bytes,
+                                 void **out) {
+  void *moment = NULL;
+  weft_status status = d->base.calls->alloc(&d->base, n_bytes, &moment);
+  if (status == WEFT_OK) status = fill(d, weight, file_bytes, (uint8_t *)moment);
+  if (status == WEFT_OK) status = cuda_experts_keep(d, moment, n_bytes, out);
+  if (moment != NULL) d->base.calls->free(&d->base, moment);
+  if (status == WEFT_OK) d->base.weights.n_bytes_host += n_bytes;
+  return status;
+}
+
+static void note_arena(cuda_device *d) {
+  d->base.weights.n_bytes = d->arena.n_asked;
+  d->base.weights.n_bytes_held = d->arena.n_taken;
+}
+
 weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const void *file_bytes,
                               unsigned uses, weft_error *error) {
-  (void)uses; /* one layout serves all */
   cuda_device *d = cuda_of(device);
   void *data = NULL;
   uint64_t n_bytes = packed_bytes(weight);
@@ -327,22 +351,19 @@ weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const vo
     return weft_fail(error, WEFT_E_UNSUPPORTED, "rows of %u elements are too long for the cuda backend",
                      weight->n_in);
   }
-  weft_status status = device->calls->alloc(device, n_bytes, &data);
-  if (status != WEFT_OK) {
+  weft_status status = d->lost ? WEFT_E_DEVICE : weft_arena_take(&d->arena, n_bytes, &data);
+  if (status == WEFT_OK) {
+    status = fill(d, weight, file_bytes, (uint8_t *)data);
+    if (status != WEFT_OK) weft_arena_give(&d->arena, data, n_bytes);
+  } else if (status == WEFT_E_NO_MEMORY && uses == WEFT_USE_EXPERTS) {
+    status = place_on_host(d, weight, file_bytes, n_bytes, &data);
+  }
+  note_arena(d);
+  if (status == WEFT_E_NO_MEMORY) {
     return weft_fail(error, status, "the device has no room for a weight of %llu MiB",
                      (unsigned long long)(n_bytes >> 20));
   }
-  status = cuda_judge(d, cudaMemsetAsync(data, 0, FORM_HEADER_BYTES, d->stream), "a weight's header");
-  uint8_t *bytes = (uint8_t *)data;
-  if (status == WEFT_OK && weight->type == WEFT_TYPE_F32) {
-    status = cuda_push(d, bytes + FORM_HEADER_BYTES, file_bytes, file_bytes_of(weight));
-  } else if (status == WEFT_OK) {
-    status = pack_all(d, weight, (const uint8_t *)file_bytes, bytes);
-  }
-  if (status != WEFT_OK) {
-    device->calls->free(device, data);
-    return weft_fail(error, status, "the device refused a weight: %s", weft_status_text(status));
-  }
+  if (status != WEFT_OK) return weft_fail(error, status, "the device refused a weight: %s", weft_status_text(status));
   weight->layout = weight->type == WEFT_TYPE_F32 ? 0 : 1;
   weight->data = data;
   weight->n_bytes = n_bytes;
@@ -350,7 +371,16 @@ weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const vo
 }
 
 void cuda_weight_free(weft_device *device, weft_weight *weight) {
-  device->calls->free(device, (void *)(uintptr_t)weight->data);
+  cuda_device *d = cuda_of(device);
+  void *data = (void *)(uintptr_t)weight->data;
+  uint32_t n = d->experts.n;
+  cuda_experts_forget(d, data);
+  if (d->experts.n < n) {
+    d->base.weights.n_bytes_host -= weight->n_bytes;
+  } else {
+    weft_arena_give(&d->arena, data, weight->n_bytes);
+  }
+  note_arena(d);
 }
 
 weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes) {

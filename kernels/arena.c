@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/arena.h"
+
+#include <string.h>
+
+#include "base/check.h"
+#include "base/memory.h"
+
+enum { ALIGN = 256 };
+
+void weft_arena_open(weft_arena *a, const weft_arena_calls *calls, void *self, uint64_t grain, uint64_t n_bytes_max) {
+  *a = (weft_arena){.calls = calls, .self = self, .grain = grain, .n_bytes_max = n_bytes_max, .plain = grain == 0};
+}
+
+static uint64_t round_up(uint64_t n, uint64_t to) {
+  return (n + to - 1) / to * to;
+}
+
+static void give_back(weft_arena *a, weft_arena_piece *piece) {
+  if (piece->mapped) {
+    a->calls->unmap(a->self, piece->address, piece->n_bytes);
+    a->calls->release(a->self, piece->address, piece->n_bytes);
+  } else {
+    a->calls->free(a->self, piece->address);
+  }
+  a->n_taken -= piece->n_bytes;
+}
+
+void weft_arena_close(weft_arena *a) {
+  for (uint32_t i = 0; i < a->n_pieces; i++) give_back(a, &a->piece[i]);
+  weft_free(a->piece);
+  *a = (weft_arena){.calls = NULL};
+}
+
+static weft_status make_room(weft_arena *a) {
+  if (a->n_pieces < a->pieces_max) return WEFT_OK;
+  uint32_t n = a->pieces_max == 0 ? 64 : 2 * a->pieces_max;
+  weft_arena_piece *more = weft_alloc(n, sizeof *more);
+  if (more == NULL) return WEFT_E_NO_MEMORY;
+  if (a->n_pieces > 0) memcpy(more, a->piece, a->n_pieces * sizeof *more);
+  weft_free(a->piece);
+  a->piece = more;
+  a->pieces_max = n;
+  return WEFT_OK;
+}
+
+static weft_status map_piece(weft_arena *a, uint64_t n_bytes, weft_arena_piece *piece) {
+  void *address = NULL;
+  weft_status status = a->calls->reserve(a->self, n_bytes, &address);
+  if (status != WEFT_OK) return status;
+  status = a->calls->map(a->self, address, n_bytes);
+  if (status != WEFT_OK) a->calls->release(a->self, address, n_bytes);
+  *piece = (weft_arena_piece){.address = address, .n_bytes = n_bytes, .mapped = true};
+  return status;
+}
+
+static weft_status plain_piece(weft_arena *a, uint64_t n_bytes, weft_arena_piece *piece) {
+  void *memory = NULL;
+  weft_status status = a->calls->alloc(a->self, n_bytes, &memory);
+  *piece = (weft_arena_piece){.address = memory, .n_bytes = n_bytes};
+  return status;
+}
+
+/* A new piece of n bytes or more; NULL and a status otherwise. */
+static weft_arena_piece *take_piece(weft_arena *a, uint64_t n_bytes, weft_status *status) {
+  weft_arena_piece piece;
+  *status = make_room(a);
+  if (*status != WEFT_OK) return NULL;
+  uint64_t n = round_up(n_bytes, a->plain ? ALIGN : a->grain);
+  if (a->n_bytes_max > 0 && (n > a->n_bytes_max || a->n_taken > a->n_bytes_max - n)) *status = WEFT_E_NO_MEMORY;
+  if (*status == WEFT_OK) *status = a->plain ? plain_piece(a, n, &piece) : map_piece(a, n, &piece);
+  if (*status == WEFT_E_UNSUPPORTED && !a->plain) {
+    a->plain = true;
+    *status = plain_piece(a, n, &piece);
+  }
+  if (*status != WEFT_OK) return NULL;
+  a->n_taken += piece.n_bytes;
+  a->piece[a->n_pieces] = piece;
+  return &a->piece[a->n_pieces++];
+}
+
+static weft_arena_piece *chunk_with_room(weft_arena *a, uint64_t n_bytes) {
+  for (uint32_t i = a->n_pieces; i-- > 0;) {
+    if (a->piece[i].n_bytes - a->piece[i].at >= n_bytes) return &a->piece[i];
+  }
+  return NULL;
+}
+
+weft_status weft_arena_take(weft_arena *a, uint64_t n_bytes, void **out) {
+  weft_status status = WEFT_OK;
+  weft_arena_piece *piece = NULL;
+  *out = NULL;
+  if (n_bytes > UINT64_MAX / 2) return WEFT_E_NO_MEMORY;
+  uint64_t n = round_up(n_bytes == 0 ? 1 : n_bytes, ALIGN);
+  bool own = !a->plain && n_bytes >= WEFT_ARENA_OWN;
+  if (!own) piece = chunk_with_room(a, n);
+  if (piece == NULL && !own) {
+    uint64_t chunk = a->plain ? WEFT_ARENA_PLAIN_CHUNK : WEFT_ARENA_CHUNK;
+    piece = take_piece(a, n > chunk ? n : chunk, &status);
+  }
+  if (piece == NULL) piece = take_piece(a, n, &status); /* of its own, or the smaller plan: no chunk around it */
+  if (piece == NULL) return status;
+  *out = piece->address + piece->at;
+  piece->at = own ? piece->n_bytes : piece->at + n; /* the rest of a piece of its own stays free */
+  piece->n_live += 1;
+  a->n_asked += n_bytes;
+  return WEFT_OK;
+}
+
+void weft_arena_give(weft_arena *a, void *memory, uint64_t n_bytes) {
+  uint32_t i = 0;
+  const uint8_t *at = memory;
+  while (i < a->n_pieces && (at < a->piece[i].address || at >= a->piece[i].address + a->piece[i].n_bytes)) i++;
+  WEFT_CHECK(i < a->n_pieces);
+  a->n_asked -= n_bytes;
+  if (--a->piece[i].n_live > 0) return;
+  give_back(a, &a->piece[i]);
+  a->piece[i] = a->piece[--a->n_pieces];
+}

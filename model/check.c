@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: MIT */
+#include "model/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/random.h"
+#include "kernels/ops.h"
+#include "model/logits.h"
+
+enum { OUTPUTS_MAX = WEFT_MATMUL_MAX, NOWHERE = -1 };
+static const float temperature_of_check = 0.8f;
+
+/* What one op gave: rows of floats (or of expert ids). */
+typedef struct output {
+  void *data;
+  uint64_t n_rows, n_cols, stride;
+  bool is_ids;
+} output;
+
+typedef struct record {
+  const char *op;
+  uint32_t layer, index, n_outputs;
+  uint64_t n[OUTPUTS_MAX];
+  float *values[OUTPUTS_MAX]; /* host, dense */
+} record;
+
+typedef struct check_run {
+  const weft_check_args *args;
+  weft_check_report *report;
+  weft_status status;
+  bool comparing; /* ref's turn */
+  bool nested;    /* an op of the check's own */
+  uint32_t layer, index;
+  record *record;
+  uint32_t n_records, records_max, at;
+  const weft_weight *head; /* of the device's model */
+  float cap, embed_scale;
+  float *host; /* [n_vocab] and more: what was downloaded */
+  uint64_t host_max;
+} check_run;
+
+/* ---- what ops write -------------------------------------------------------------------------------------- */
+
+#define IS(name) (strcmp(op, name) == 0)
+
+static uint32_t outputs_of(const char *op, const void *args, output out[OUTPUTS_MAX]) {
+  if (IS("embed")) {
+    const weft_embed_args *a = args;
+    out[0] = (output){a->y, a->n_rows, a->weight->n_in, a->y_stride, false};
+  } else if (IS("norm")) {
+    const weft_norm_args *a = args;
+    out[0] = (output){a->y, a->n_rows, a->n_cols, a->y_stride, false};
+  } else if (IS("matmul")) {
+    const weft_matmul_args *a = args;
+    for (uint32_t i = 0; i < a->n_weights; i++)
+      out[i] = (output){a->y[i], a->n_rows, a->weight[i]->n_out, a->y_stride[i], false};
+    return a->n_weights;
+  } else if (IS("qkv")) {
+    const weft_qkv_args *a = args;
+    out[0] = (output){a->q, a->n_rows, (uint64_t)a->n_heads * a->kv.head_dim, a->q_stride, false};
+  } else if (IS("attention")) {
+    const weft_attention_args *a = args;
+    out[0] = (output){a->out, a->n_rows, (uint64_t)a->n_heads * a->kv.head_dim, a->out_stride, false};
+  } else if (IS("gate")) {
+    const weft_gate_args *a = args;
+    out[0] = (output){a->y, a->n_rows, a->n_cols, a->y_stride, false};
+  } else if (IS("route")) {
+    const weft_route_args *a = args;
+    out[0] = (output){a->ids, a->n_rows, a->k, a->k, true};
+    out[1] = (output){a->weights, a->n_rows, a->k, a->k, false};
+    return 2;
+  } else if (IS("experts")) {
+    const weft_experts_args *a = args;
+    out[0] = (output){a->y, a->n_rows, a->down->n_out, a->y_stride, false};
+  } else if (IS("head_rows")) {
+    const weft_head_rows_args *a = args;
+    out[0] = (output){a->logits, a->n_rows, a->weight->n_out, a->logits_stride, false};
+  } else if (IS("soft")) {
+    const weft_soft_args *a = args;
+    out[0] = (output){a->soft, a->n_rows, a->weight->n_in, a->soft_stride, false};
+  } else {
+    return 0;
+  }
+  return 1;
+}
+
+/* Rows between a device and dense host memory. */
+static weft_status move_rows(weft_device *d, const output *o, float *host, bool download) {
+  weft_status status = WEFT_OK;
+  for (uint64_t r = 0; r < o->n_rows && status == WEFT_OK; r++) {
+    float *at = (float *)o->data + r * o->stride, *there = host + r * o->n_cols;
+    uint64_t n_bytes = o->n_cols * sizeof(float);
+    status = download ? weft_device_download(d, there, at, n_bytes) : weft_device_upload(d, at, there, n_bytes);
+  }
+  return status;
+}
+
+/* ---- judging --------------------------------------------------------------------------------------------- */
+
+/* The first difference stays; until then the closest call. */
+static void judge(check_run *run, const char *op, uint32_t layer, uint32_t index, uint32_t row, double error) {
+  weft_check_report *report = run->report;
+  if (!report->agrees || (error <= report->error && !isnan(error))) return;
+  (void)snprintf(report->op, sizeof report->op, "%s", op);
+  report->layer = layer;
+  report->index = index;
+  report->row = row;
+  report->error = isnan(error) ? INFINITY : error;
+  report->agrees = report->error <= 1.0;
+}
+
+static void compare(check_run *run, const record *r, const output *o, const float *device, const float *ref) {
+  for (uint64_t row = 0; row < o->n_rows; row++) {
+    const float *a = device + row * o->n_cols, *b = ref + row * o->n_cols;
+    double worst = 0.0, square = 0.0;
+    for (uint64_t i = 0; i < o->n_cols; i++) {
+      if (o->is_ids) {
+        if (memcmp(&a[i], &b[i], sizeof *a) != 0) worst = INFINITY;
+        continue;
+      }
+      double gap = fabs((double)a[i] - (double)b[i]);
+      square += (double)b[i] * (double)b[i];
+      if (gap > worst || isnan(gap)) worst = isnan(gap) ? INFINITY : gap;
+    }
+    double size = sqrt(square / (double)o->n_cols);
+    judge(run, r->op, r->layer, r->index, (uint32_t)row,
+          worst == 0.0 ? 0.0 : worst / ((double)run->args->tolerance * (size + 1e-6)));
+  }
+}
+
+/* ---- statistics against logits ---------------------------------------------------------------------------- */
+
+typedef struct row_stats {
+  int32_t argmax, drawn;
+  float top, log_total, entropy;
+  uint8_t bad;
+} row_stats;
+
+static void touch(check_run *run, const char *op, void *values, uint64_t n) {
+  if (run->args->touch != NULL) run->args->touch(run->args->touch_self, run->layer, op, values, n);
+}
+
+static void judge_stats(check_run *run, const float *logits, uint32_t n_vocab, float u, const row_stats *s) {
+  double total = 0.0, weighted = 0.0, before = 0.0, temperature = (double)temperature_of_check;
+  uint32_t row = run->report->n_rows, best = 0;
+  for (uint32_t v = 1; v < n_vocab; v++) best = logits[v] > logits[best] ? v : best;
+  for (uint32_t v = 0; v < n_vocab; v++) {
+    double t = ((double)logits[v] - (double)logits[best]) / temperature, e = exp(t);
+    total += e;
+    weighted += e * t;
+  }
+  bool known = s->argmax >= 0 && (uint32_t)s->argmax < n_vocab && s->drawn >= 0 && (uint32_t)s->drawn < n_vocab;
+  if (!known) {
+    judge(run, "argmax", run->layer, 0, row, INFINITY);
+    return;
+  }
+  judge(run, "argmax", run->layer, 0, row, fabs((double)logits[best] - (double)logits[s->argmax]) / 1e-4);
+  judge(run, "entropy", run->layer, 0, row, fabs(log(total) - weighted / total - (double)s->entropy) / 1e-2);
+  for (int32_t v = 0; v < s->drawn; v++) before += exp(((double)logits[v] - (double)logits[best]) / temperature);
+  double own = exp(((double)logits[s->drawn] - (double)logits[best]) / temperature), want = (double)u * total;
+  double off = want < before ? before - want : want > before + own ? want - before - own : 0.0;
+  judge(run, "drawn", run->layer, 0, row, off / (1e-4 * total));
+}
+
+/* The soft embedding of one row, from the matrix as the file has it. */
+static weft_status judge_soft(check_run *run, const float *logits, const weft_weight *head, const float *soft) {
+  const weft_gguf_tensor *tensor = weft_gguf_tensor_find(run->args->gguf, "output.weight");
+  if (tensor == NULL) tensor = weft_gguf_tensor_find(run->args->gguf, "token_embd.weight");
+  uint32_t n = head->n_in, n_vocab = head->n_out;
+  double *sum = weft_alloc(n, sizeof *sum), total = 0.0, square = 0.0, worst = 0.0;
+  float *row = weft_alloc(n, sizeof *row), top = logits[0];
+  if (tensor == NULL || sum == NULL || row == NULL) {
+    weft_free(sum);
+    weft_free(row);
+    return tensor == NULL ? WEFT_E_NOT_FOUND : WEFT_E_NO_MEMORY;
+  }
+  const uint8_t *bytes = tensor->data;
+  for (uint32_t v = 1; v < n_vocab; v++) top = logits[v] > top ? logits[v] : top;
+  for (uint32_t v = 0; v < n_vocab; v++) {
+    double weight = exp(((double)logits[v] - (double)top) / (double)temperature_of_check);
+    total += weight;
+    weft_dequantise_row(tensor->type, bytes + v * weft_type_row_bytes(tensor->type, n), row, n);
+    for (uint32_t i = 0; i < n; i++) sum[i] += weight * (double)row[i];
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    double want = (double)run->embed_scale * sum[i] / total, gap = fabs(want - (double)soft[i]);
+    square += want * want;
+    if (gap > worst || isnan(gap)) worst = isnan(gap) ? INFINITY : gap;
+  }
+  judge(run, "soft row", run->layer, 0, run->report->n_rows,
+        worst / ((double)run->args->tolerance * (sqrt(square / n) + 1e-6)));
+  weft_free(sum);
+  weft_free(row);
+  return WEFT_OK;
+}
+
+/* Device memory of the statistics of one row. */
+typedef struct stats_memory {
+  float *in; /* temperature, u */
+  row_stats *out;
+  float *soft;
+  void *scratch;
+} stats_memory;
+
+static weft_status run_stats(check_run *run, const weft_head_rows_args *rows, float u, row_stats *s, float *soft) {
+  weft_device *d = run->args->device;
+  const float in[2] = {temperature_of_check, u};
+  stats_memory m = {NULL, NULL, NULL, NULL};
+  weft_head_stats_args args = {.h = rows->h, .weight = rows->weight, .n_rows = 1, .h_stride = rows->h_stride,
+                               .soft_stride = rows->weight->n_in, .cap = rows->cap, .soft_scale = run->embed_scale};
+  weft_status status = weft_device_alloc(d, sizeof in, (void **)&m.in);
+  if (status == WEFT_OK) status = weft_device_alloc(d, sizeof *m.out, (void **)&m.out);
+  if (status == WEFT_OK) status = weft_device_alloc(d, rows->weight->n_in * sizeof(float), (void **)&m.soft);
+  args.soft = m.soft;
+  args.scratch_bytes = weft_head_stats_scratch(d, &args);
+  if (status == WEFT_OK && args.scratch_bytes > 0) status = weft_device_alloc(d, args.scratch_bytes, &m.scratch);
+  if (status == WEFT_OK) status = weft_device_upload(d, m.in, in, sizeof in);
+  if (status == WEFT_OK) {
+    args.temperature = m.in;
+    args.u = m.in + 1;
+    args.scratch = m.scratch;
+    args.argmax = &m.out->argmax;
+    args.drawn = &m.out->drawn;
+    args.top = &m.out->top;
+    args.log_total = &m.out->log_total;
+    args.entropy = &m.out->entropy;
+    args.bad = &m.out->bad;
+    status = weft_head_stats(d, &args);
+  }
+  if (status == WEFT_OK) status = weft_device_download(d, s, m.out, sizeof *s);
+  if (status == WEFT_OK) status = weft_device_download(d, soft, m.soft, rows->weight->n_in * sizeof(float));
+  weft_device_free(d, m.in);
+  weft_device_free(d, m.out);
+  weft_device_free(d, m.soft);
+  weft_device_free(d, m.scratch);
+  return status;
+}
+
+static weft_status check_statistics(check_run *run, const weft_head_rows_args *rows, const float *logits) {
+  weft_draw_key key = {1, 0, WEFT_DRAW_TEST, run->report->n_rows, 0};
+  float u = weft_draw_uniform(&key);
+  float *soft = weft_alloc(rows->weight->n_in, sizeof *soft);
+  row_stats s;
+  if (soft == NULL) return WEFT_E_NO_MEMORY;
+  run->nested = true;
+  weft_status status = run_stats(run, rows, u, &s, soft);
+  run->nested = false;
+  if (status == WEFT_OK) {
+    touch(run, "argmax", &s.argmax, 1);
+    touch(run, "drawn", &s.drawn, 1);
+    touch(run, "entropy", &s.entropy, 1);
+    touch(run, "soft row", soft, rows->weight->n_in);
+    judge_stats(run, logits, rows->weight->n_out, u, &s);
+    if (run->report->n_rows == 0) status = judge_soft(run, logits, rows->weight, soft);
+    run->report->n_rows += 1;
+  }
+  weft_free(soft);
+  return status;
+}
+
+/* ---- watching -------------------------------------------------------------------------------------------- */
+
+static record *add_record(check_run *run) {
+  if (run->n_records == run->records_max) {
+    uint32_t n = run->records_max == 0 ? 1024 : 2 * run->records_max;
+    record *more = weft_alloc(n, sizeof *more);
+    if (more == NULL) return NULL;
+    if (run->n_records > 0) memcpy(more, run->record, run->n_records * sizeof *more);
+    weft_free(run->record);
+    run->record = more;
+    run->records_max = n;
+  }
+  return &run->record[run->n_records++];
+}
+
+static weft_status keep(check_run *run, const char *op, const void *args) {
+  output out[OUTPUTS_MAX];
+  uint32_t n = outputs_of(op, args, out);
+  record *r = add_record(run);
+  if (r == NULL) return WEFT_E_NO_MEMORY;
+  *r = (record){.op = op, .layer = run->layer, .index = run->index++, .n_outputs = n};
+  for (uint32_t i = 0; i < n; i++) {
+    r->n[i] = out[i].n_rows * out[i].n_cols;
+    r->values[i] = weft_alloc((size_t)r->n[i], sizeof(float));
+    if (r->values[i] == NULL) return WEFT_E_NO_MEMORY;
+    weft_status status = move_rows(run->args->device, &out[i], r->values[i], true);
+    if (status != WEFT_OK) return status;
+    if (strcmp(op, "head_rows") == 0) status = check_statistics(run, args, r->values[i]);
+    if (status != WEFT_OK) return status;
+    if (!out[i].is_ids) touch(run, op, r->values[i], r->n[i]);
+  }
+  return WEFT_OK;
+}
+
+static weft_status hold_against(check_run *run, const char *op, const void *args) {
+  output out[OUTPUTS_MAX];
+  uint32_t n = outputs_of(op, args, out);
+  if (run->at == run->n_records) return WEFT_E_INVALID;
+  record *r = &run->record[run->at++];
+  if (strcmp(r->op, op) != 0 || r->n_outputs != n) return WEFT_E_INVALID;
+  for (uint32_t i = 0; i < n; i++) {
+    if (r->n[i] != out[i].n_rows * out[i].n_cols) return WEFT_E_INVALID;
+    float *ref = weft_alloc((size_t)r->n[i], sizeof *ref);
+    weft_status status = ref == NULL ? WEFT_E_NO_MEMORY : move_rows(run->args->ref, &out[i], ref, true);
+    if (status == WEFT_OK) compare(run, r, &out[i], r->values[i], ref);
+    weft_free(ref);
+    if (status == WEFT_OK) status = move_rows(run->args->ref, &out[i], r->values[i], false);
+    weft_free(r->values[i]);
+    r->values[i] = NULL;
+    if (status != WEFT_OK) return status;
+  }
+  run->report->n_ops += n > 0;
+  return WEFT_OK;
+}
+
+static void watch(void *self, uint32_t layer, const char *op, const void *args) {
+  check_run *run = self;
+  if (run->nested || run->status != WEFT_OK) return;
+  if (layer != run->layer) run->index = 0;
+  run->layer = layer;
+  run->status = run->comparing ? hold_against(run, op, args) : keep(run, op, args);
+}
+
+static int ignore_row(void *self, const float *logits, uint32_t n_vocab) {
+  (void)logits;
+  (void)n_vocab;
+  return ((check_run *)self)->status == WEFT_OK ? 0 : 1;
+}
+
+static weft_status run_on(check_run *run, weft_device *device, weft_error *error) {
+  const weft_check_args *a = run->args;
+  uint32_t rows = a->n_tokens > a->n_canvas ? a->n_tokens : a->n_canvas;
+  weft_model_limits limits = {.rows_max = rows, .canvas_rows_max = a->n_canvas > 0 ? a->n_canvas : 1, .segments_max = 1};
+  weft_model *model = NULL;
+  weft_status status = weft_model_open(a->gguf, device, &limits, NULL, NULL, &model, error);
+  if (status != WEFT_OK) return status;
+  weft_logits_args logits = {.device = device, .model = model, .limits = limits, .tokens = a->tokens,
+                             .n_tokens = a->n_tokens, .row = ignore_row, .self = run};
+  run->head = weft_model_head(model, &run->cap, &run->embed_scale);
+  weft_device_watch(device, watch, run);
+  status = weft_logits(&logits, error);
+  if (status == WEFT_OK && a->canvas != NULL) {
+    logits.canvas = a->canvas;
+    logits.n_canvas = a->n_canvas;
+    status = weft_logits(&logits, error);
+  }
+  weft_device_watch(device, NULL, NULL);
+  weft_model_close(model);
+  if (run->status != WEFT_OK) {
+    status = weft_fail(error, run->status, "the check could not go on: %s", weft_status_text(run->status));
+  }
+  return status;
+}
+
+weft_status weft_check(const weft_check_args *args, weft_check_report *report, weft_error *error) {
+  check_run run = {.args = args, .report = report};
+  *report = (weft_check_report){.agrees = true, .op = ""};
+  weft_status status = run_on(&run, args->device, error);
+  run.comparing = true;
+  run.layer = run.index = 0;
+  if (status == WEFT_OK) status = run_on(&run, args->ref, error);
+  for (uint32_t i = 0; i < run.n_records; i++) {
+    for (uint32_t k = 0; k < OUTPUTS_MAX; k++) weft_free(run.record[i].values[k]);
+  }
+  weft_free(run.record);
+  return status;
+}

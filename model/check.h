@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/* A device against ref, op by op, over a real model.
+ *
+ * Law: the same tokens run on both. Every op of ref gets the inputs that the device's op had, as the device computed
+ * them (keys and values of pages excepted), so an op that differs is where the fault lies. An output row may be off by
+ * `tolerance` times the root of its mean square. Then each row's statistics are held against the device's own logits
+ * on the host: the largest logit's token, the token drawn, the entropy, and per pass the soft embedding of one row. */
+#ifndef WEFT_MODEL_CHECK_H
+#define WEFT_MODEL_CHECK_H
+
+#include "model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_check_args {
+  const weft_gguf *gguf;
+  weft_device *device, *ref;
+  const int32_t *tokens;
+  uint32_t n_tokens;     /* >= 1 */
+  const int32_t *canvas; /* optional, of the model's canvas length: one denoise pass on top */
+  uint32_t n_canvas;
+  float tolerance;       /* > 0 */
+  /* For tests: what the device gave, before anybody looks at it. op: an op's name, or "argmax", "drawn", "entropy",
+   * "soft row"; values: f32, but i32 of "argmax" and "drawn". */
+  void (*touch)(void *self, uint32_t layer, const char *op, void *values, uint64_t n);
+  void *touch_self;
+} weft_check_args;
+
+typedef struct weft_check_report {
+  bool agrees;
+  uint32_t n_ops, n_rows; /* compared: ops, rows of statistics */
+  /* The first that differs, or where it came closest. layer: UINT32_MAX after the last one. */
+  char op[24];
+  uint32_t layer, index; /* index: which op of that layer, from 0 */
+  uint32_t row;
+  double error; /* in units of what is allowed */
+} weft_check_report;
+
+/* An error of the check itself (memory, files, a device): a status; a difference: report->agrees false. */
+weft_status weft_check(const weft_check_args *args, weft_check_report *report, weft_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+/* weft check: the cpu backend and the fake card agree with ref on tiny models; one corrupted value of any op, and of
+ * each statistic, is found and named. */
+#include "model/check.h"
+#include "tests/support/fake_card.h"
+#include "tests/support/model_harness.h"
+
+typedef struct fault {
+  const char *op; /* NULL: none */
+  uint32_t layer;
+  bool done;
+  uint32_t seen; /* how often the op was there */
+} fault;
+
+static void corrupt(void *self, uint32_t layer, const char *op, void *values, uint64_t n) {
+  fault *f = self;
+  if (f->op == NULL || f->done || strcmp(op, f->op) != 0 || (f->layer != UINT32_MAX && layer != f->layer)) return;
+  f->done = true;
+  if (strcmp(op, "argmax") == 0 || strcmp(op, "drawn") == 0) {
+    *(int32_t *)values = (*(int32_t *)values + 1) % 7;
+    return;
+  }
+  ((float *)values)[n / 2] += 1.0f + 2.0f * fabsf(((float *)values)[n / 2]);
+}
+
+static weft_check_report run(const char *name, weft_device *device, float tolerance, fault *f) {
+  char path[512];
+  weft_gguf *gguf;
+  weft_error error = {{0}};
+  weft_device_config config = {.backend = "ref"};
+  weft_device *ref;
+  weft_check_report report;
+  const int32_t tokens[] = {5, 9, 2, 14, 7, 30, 8, 21, 11};
+  int32_t canvas[64];
+  for (int32_t i = 0; i < 64; i++) canvas[i] = (i * 7 + 3) % 40;
+  (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, name);
+  if (weft_gguf_open(path, &gguf, &error) != WEFT_OK) harness_die(path, WEFT_E_IO, error.text);
+  if (weft_device_open(&config, &ref, &error) != WEFT_OK) harness_die("ref", WEFT_E_DEVICE, error.text);
+  harness_options options = {.backend = "ref", .rows_max = 8, .n_pages = 8};
+  harness h;
+  harness_open(&h, path, &options);
+  uint32_t n_canvas = h.info->canvas_length;
+  harness_close(&h);
+  weft_check_args args = {.gguf = gguf, .device = device, .ref = ref, .tokens = tokens, .n_tokens = 9,
+                          .canvas = n_canvas > 0 ? canvas : NULL, .n_canvas = n_canvas, .tolerance = tolerance,
+                          .touch = corrupt, .touch_self = f};
+  weft_status status = weft_check(&args, &report, &error);
+  if (status != WEFT_OK) harness_die(name, status, error.text);
+  weft_device_close(ref);
+  weft_device_close(device);
+  weft_gguf_close(gguf);
+  return report;
+}
+
+static weft_device *cpu(void) {
+  weft_device *device;
+  weft_device_config config = {.backend = "cpu", .n_threads = 1};
+  if (weft_device_open(&config, &device, NULL) != WEFT_OK) harness_die("cpu", WEFT_E_DEVICE, "open");
+  return device;
+}
+
+int main(void) {
+  static const char *const models[] = {"ar-base", "dg-base", "ar-dense-v", "dg-c16-w4"};
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    fault none = {.op = NULL};
+    weft_check_report r = run(models[i], cpu(), 1e-3f, &none);
+    (void)printf("%-12s cpu: %u ops, %u rows, closest %s of layer %d: %.3f\n", models[i], r.n_ops, r.n_rows, r.op,
+                 (int)r.layer, r.error);
+    if (!r.agrees || r.n_ops < 20 || r.n_rows < 9) harness_die(models[i], WEFT_E_INVALID, "they do not agree");
+    r = run(models[i], &fake_card_open(true)->base, 1e-6f, &none);
+    if (!r.agrees) harness_die(models[i], WEFT_E_INVALID, "the fake card does not agree with itself");
+  }
+  static const struct {
+    const char *op;
+    uint32_t layer;
+  } faults[] = {{"embed", 0},   {"norm", 1},      {"matmul", 1},           {"qkv", 0},
+                {"attention", 1}, {"gate", 0},    {"route", 1},            {"experts", 0},
+                {"head_rows", UINT32_MAX}, {"argmax", UINT32_MAX}, {"drawn", UINT32_MAX}, {"entropy", UINT32_MAX},
+                {"soft row", UINT32_MAX}};
+  for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+    fault f = {.op = faults[i].op, .layer = faults[i].layer};
+    weft_check_report r = run("dg-base", cpu(), 1e-3f, &f);
+    if (!f.done) harness_die(faults[i].op, WEFT_E_INVALID, "the op never ran");
+    if (r.agrees || strcmp(r.op, faults[i].op) != 0 || r.layer != faults[i].layer) {
+      (void)printf("FAILED: a corrupted %s of layer %d was called %s of layer %d\n", faults[i].op, (int)faults[i].layer,
+                   r.op, (int)r.layer);
+      return 1;
+    }
+  }
+  (void)printf("%zu corrupted values found and named\n", sizeof faults / sizeof *faults);
+  return 0;
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: MIT */
+/* The arena of weights on a card that only counts: addresses, chunks, caps, every refusal in turn. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/random.h"
+#include "kernels/arena.h"
+
+enum { GRAIN = 2 << 20, RANGES = 512 };
+
+typedef struct range {
+  uint64_t address, n_bytes;
+  bool mapped, plain;
+} range;
+
+typedef struct card {
+  range range[RANGES];
+  uint32_t n;
+  uint64_t next, n_calls, fail_at; /* fail_at: that call is refused; 0: none */
+  bool no_mapping;
+  uint64_t n_memory;
+} card;
+
+static range *range_of(card *c, const void *address) {
+  for (uint32_t i = 0; i < c->n; i++) {
+    if (c->range[i].address == (uint64_t)(uintptr_t)address) return &c->range[i];
+  }
+  fail_msg("an address nobody reserved");
+  return NULL;
+}
+
+static bool refuses(card *c) { return ++c->n_calls == c->fail_at; }
+
+static void *add(card *c, uint64_t n_bytes, bool plain) {
+  assert_true(c->n < RANGES);
+  c->next = (c->next + GRAIN - 1) / GRAIN * GRAIN + (plain ? 512 : 0);
+  c->range[c->n++] = (range){c->next, n_bytes, false, plain};
+  void *address = (void *)(uintptr_t)c->next;
+  c->next += n_bytes;
+  return address;
+}
+
+static void removed(card *c, void *address, uint64_t n_bytes, bool plain) {
+  range *r = range_of(c, address);
+  assert_true(!r->mapped && r->plain == plain && (plain || r->n_bytes == n_bytes));
+  *r = c->range[--c->n];
+}
+
+static weft_status reserve(void *self, uint64_t n_bytes, void **address) {
+  card *c = self;
+  if (c->no_mapping) return WEFT_E_UNSUPPORTED;
+  if (refuses(c)) return WEFT_E_NO_MEMORY;
+  assert_true(n_bytes % GRAIN == 0);
+  *address = add(c, n_bytes, false);
+  return WEFT_OK;
+}
+static void release(void *self, void *address, uint64_t n_bytes) { removed(self, address, n_bytes, false); }
+static weft_status map(void *self, void *address, uint64_t n_bytes) {
+  card *c = self;
+  if (refuses(c)) return WEFT_E_NO_MEMORY;
+  range_of(c, address)->mapped = true;
+  c->n_memory += n_bytes;
+  return WEFT_OK;
+}
+static void unmap(void *self, void *address, uint64_t n_bytes) {
+  card *c = self;
+  range *r = range_of(c, address);
+  assert_true(r->mapped && r->n_bytes == n_bytes);
+  r->mapped = false;
+  c->n_memory -= n_bytes;
+}
+static weft_status alloc(void *self, uint64_t n_bytes, void **out) {
+  card *c = self;
+  if (refuses(c)) return WEFT_E_NO_MEMORY;
+  *out = add(c, n_bytes, true);
+  c->n_memory += n_bytes;
+  return WEFT_OK;
+}
+static void free_plain(void *self, void *memory) {
+  card *c = self;
+  c->n_memory -= range_of(c, memory)->n_bytes;
+  removed(c, memory, 0, true);
+}
+
+static const weft_arena_calls calls = {reserve, release, map, unmap, alloc, free_plain};
+
+typedef struct weight {
+  uint64_t address, n_bytes;
+} weight;
+
+static uint64_t size_of(uint32_t i) {
+  weft_draw_key key = {7, 0, WEFT_DRAW_TEST, i, 0};
+  uint32_t bits = 4 + weft_draw_below(&key, 20);
+  key.position += 1000;
+  return 1 + weft_draw_below(&key, 1u << bits);
+}
+
+static void check_apart(const weight *w, uint32_t n, const weft_arena *a, const card *c) {
+  uint64_t all = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    all += w[i].n_bytes;
+    assert_true(w[i].address % (w[i].n_bytes >= WEFT_ARENA_OWN && !a->plain ? GRAIN : 256) == 0);
+    for (uint32_t k = 0; k < i; k++) {
+      assert_true(w[k].address + w[k].n_bytes <= w[i].address || w[i].address + w[i].n_bytes <= w[k].address);
+    }
+  }
+  assert_int_equal(a->n_asked, all);
+  assert_int_equal(a->n_taken, c->n_memory);
+  assert_true(a->n_taken >= all);
+}
+
+static void fill(bool no_mapping) {
+  card c = {.next = 1 << 24, .no_mapping = no_mapping};
+  weft_arena a;
+  weight w[200];
+  weft_arena_open(&a, &calls, &c, GRAIN, 0);
+  for (uint32_t i = 0; i < 200; i++) {
+    void *at;
+    w[i].n_bytes = size_of(i);
+    assert_int_equal(weft_arena_take(&a, w[i].n_bytes, &at), WEFT_OK);
+    w[i].address = (uint64_t)(uintptr_t)at;
+  }
+  assert_int_equal(a.plain, no_mapping);
+  check_apart(w, 200, &a, &c);
+  for (uint32_t i = 0; i < 200; i += 2) weft_arena_give(&a, (void *)(uintptr_t)w[i].address, w[i].n_bytes);
+  for (uint32_t i = 1; i < 200; i += 2) weft_arena_give(&a, (void *)(uintptr_t)w[i].address, w[i].n_bytes);
+  assert_int_equal(c.n_memory, 0);
+  assert_int_equal(c.n, 0);
+  assert_int_equal(a.n_asked, 0);
+  weft_arena_close(&a);
+}
+
+static void test_mapped(void **state) {
+  (void)state;
+  fill(false);
+}
+static void test_plain(void **state) {
+  (void)state;
+  fill(true);
+}
+
+/* Each call of the card refused once: an error, nothing lost, and the next take works. */
+static void test_refused(void **state) {
+  (void)state;
+  for (uint32_t no_mapping = 0; no_mapping < 2; no_mapping++) {
+    for (uint64_t site = 1;; site++) {
+      card c = {.next = 1 << 24, .no_mapping = no_mapping == 1, .fail_at = site};
+      weft_arena a;
+      void *at;
+      uint32_t n_refused = 0;
+      weft_arena_open(&a, &calls, &c, GRAIN, 0);
+      for (uint32_t i = 0; i < 40; i++) {
+        uint64_t before = c.n_memory, asked = a.n_asked;
+        weft_status status = weft_arena_take(&a, size_of(i) * 7, &at);
+        if (status == WEFT_OK) continue;
+        assert_int_equal(status, WEFT_E_NO_MEMORY);
+        assert_null(at);
+        assert_int_equal(c.n_memory, before);
+        assert_int_equal(a.n_asked, asked);
+        n_refused += 1;
+        assert_int_equal(weft_arena_take(&a, size_of(i) * 7, &at), WEFT_OK);
+      }
+      weft_arena_close(&a);
+      assert_int_equal(c.n, 0);
+      if (c.n_calls < site) break;
+      assert_true(n_refused <= 1); /* a chunk that is refused is tried smaller */
+    }
+  }
+}
+
+static void test_cap(void **state) {
+  (void)state;
+  card c = {.next = 1 << 24};
+  weft_arena a;
+  void *at;
+  weft_arena_open(&a, &calls, &c, GRAIN, 20 << 20);
+  assert_int_equal(weft_arena_take(&a, 9 << 20, &at), WEFT_OK); /* takes 10 */
+  assert_int_equal(weft_arena_take(&a, 11 << 20, &at), WEFT_E_NO_MEMORY);
+  assert_int_equal(weft_arena_take(&a, 1000, &at), WEFT_OK); /* no room for a whole chunk: a grain */
+  assert_int_equal(a.n_taken, 12 << 20);
+  assert_int_equal(weft_arena_take(&a, 8 << 20, &at), WEFT_OK);
+  assert_int_equal(weft_arena_take(&a, 1 << 20, &at), WEFT_E_NO_MEMORY);
+  assert_int_equal(weft_arena_take(&a, 1000, &at), WEFT_OK); /* in the chunk */
+  assert_int_equal(c.n_memory, 20 << 20);
+  weft_arena_close(&a);
+  assert_int_equal(c.n_memory, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mapped), cmocka_unit_test(test_plain),
+                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_cap)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
