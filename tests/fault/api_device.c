@@ -187,6 +187,11 @@ static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages)
   uint64_t stride = n_all / 90;
   for (uint64_t at = 1; at <= n_all; at += at < 60 ? 1 : stride) {
     play(&r, &o, at, got, &stats);
+    if (n_calls < at) { /* turns go by measured time: this run had fewer calls */
+      make_sound(r.device);
+      rig_close(&r);
+      break;
+    }
     if (stats.broken_runners != 1 && stats.broken_runners != 2) {
       fail_msg("call %llu of %llu fails: broken runners %llx", (unsigned long long)at, (unsigned long long)n_all,
                (unsigned long long)stats.broken_runners);
