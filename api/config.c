@@ -127,7 +127,7 @@ static const option_row options[] = {
     {"target-tpot-ms", 0, F32, AT(target_tpot_ms), (size_t)NOTHING, 100, 0, 1e9, WEFT_CMD_SIM, "X", "goodput: each further token within, in ms [100]"},
     {"hold-tpot", 0, FLAG, AT(hold_tpot), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SIM, NULL, "prompts and canvases fill steps only up to --target-tpot-ms"},
     {"shared-cache", 0, FLAG, AT(shared_cache), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SERVE | WEFT_CMD_SIM, NULL, "tenants see each other's cached prefixes"},
-    {"csv", 0, FLAG, AT(csv), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SIM, NULL, "print CSV"},
+    {"csv", 0, FLAG, AT(csv), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SIM | WEFT_CMD_BENCH, NULL, "print CSV"},
     {"requests", 0, U32, AT(requests), (size_t)NOTHING, 1000, 1, 1 << 22, WEFT_CMD_SIM, "N", "drawn: how many [1000]"},
     {"rate", 0, F32, AT(rate), (size_t)NOTHING, 4, 1e-3, 1e6, WEFT_CMD_SIM, "X", "drawn: arrivals per second, Poisson [4]"},
     {"burst", 0, U32, AT(burst), (size_t)NOTHING, 1, 1, 65536, WEFT_CMD_SIM, "N", "drawn: so many arrive at once, at the same rate [1]"},

@@ -48,15 +48,14 @@ static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, ui
   return status == 0 ? 0 : weft_cli_fail(weft_cli_code(status), "%s", error);
 }
 
-/* Reads one generation to its end; *first_us is when its first token (or step) came, counted from submit. */
-static int drain(weft_generation *g, bool diffusion, uint64_t *first_at, weft_usage_counts *usage) {
+/* Reads one generation to its end, or to its first denoise step. */
+static int drain(weft_generation *g, bool to_first_step, weft_usage_counts *usage) {
   weft_delta d;
-  *first_at = 0;
   for (;;) {
     int status = weft_next(g, 1000, &d);
     if (status == WEFT_AGAIN) continue;
     if (status != 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", weft_status_text((weft_status)status));
-    if (*first_at == 0 && diffusion && d.kind == WEFT_DELTA_CANVAS) *first_at = weft_clock_us();
+    if (to_first_step && d.kind == WEFT_DELTA_CANVAS) return 0;
     if (d.kind == WEFT_DELTA_END) break;
   }
   *usage = d.usage;
@@ -69,14 +68,15 @@ int weft_measure(weft_runtime *rt, const weft_load *load, uint64_t seed, weft_me
   int32_t *tokens = weft_alloc(load->n_prompt, sizeof *tokens);
   int code = list == NULL || tokens == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
   uint64_t start = weft_clock_us(), last_first = start, end = start;
+  weft_usage_counts usage = {0};
   memset(out, 0, sizeof *out);
   for (uint32_t i = 0; i < load->n_parallel && code == 0; i++) code = submit_one(rt, load, seed, i, tokens, &list[i]);
+  for (uint32_t i = 0; i < load->n_parallel && code == 0 && load->diffusion; i++) code = drain(list[i], true, &usage);
+  if (load->diffusion) last_first = weft_clock_us();
   for (uint32_t i = 0; i < load->n_parallel && code == 0; i++) {
-    weft_usage_counts usage = {0};
-    uint64_t first_at = 0;
-    code = drain(list[i], load->diffusion, &first_at, &usage);
-    uint64_t first = load->diffusion ? first_at : start + usage.first_token_us;
-    if (first > last_first) last_first = first;
+    code = drain(list[i], false, &usage);
+    uint64_t first = start + usage.first_token_us;
+    if (!load->diffusion && first > last_first) last_first = first;
     uint32_t n = load->diffusion ? usage.denoise_steps : usage.completion_tokens;
     out->n_tokens += n > 0 ? n - 1 : 0;
     if (start + usage.total_us > end) end = start + usage.total_us;
