@@ -66,6 +66,7 @@ static __device__ __forceinline__ void weigh_chunk(const weft_attention_args &a,
 
 template <weft_type T>
 static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) simple_kernel(const __grid_constant__ attention_kernel_args k) {
+  inputs_ready();
   extern __shared__ __align__(16) uint8_t shared[];
   simple_memory *memory = (simple_memory *)(void *)shared + threadIdx.x / 32;
   const weft_attention_args &a = k.op;
@@ -113,11 +114,11 @@ weft_status attention_simple(cuda_device *d, const attention_kernel_args *args) 
   dim3 grid(args->n_items, args->op.kv.n_kv_heads);
   weft_type type = args->op.kv.type;
   if (type == WEFT_TYPE_BF16) {
-    simple_kernel<WEFT_TYPE_BF16><<<grid, 32 * SIMPLE_WARPS, bytes, d->stream>>>(*args);
+    cuda_start(d, simple_kernel<WEFT_TYPE_BF16>, grid, 32 * SIMPLE_WARPS, bytes, *args);
   } else if (type == WEFT_TYPE_Q8_0) {
-    simple_kernel<WEFT_TYPE_Q8_0><<<grid, 32 * SIMPLE_WARPS, bytes, d->stream>>>(*args);
+    cuda_start(d, simple_kernel<WEFT_TYPE_Q8_0>, grid, 32 * SIMPLE_WARPS, bytes, *args);
   } else {
-    simple_kernel<WEFT_TYPE_F32><<<grid, 32 * SIMPLE_WARPS, bytes, d->stream>>>(*args);
+    cuda_start(d, simple_kernel<WEFT_TYPE_F32>, grid, 32 * SIMPLE_WARPS, bytes, *args);
   }
   return cuda_launched(d, "attention");
 }

@@ -299,6 +299,7 @@ static __device__ __forceinline__ void open_block(const attention_kernel_args &k
 
 template <int D, int Q>
 static __global__ void __launch_bounds__(TILED_THREADS, 1) tiled_kernel(const __grid_constant__ attention_kernel_args k) {
+  inputs_ready();
   using shape = tiled_shape<D, Q>;
   constexpr int n_sums = shape::dims / 8;
   extern __shared__ __align__(128) uint8_t memory[];
@@ -359,6 +360,7 @@ static __global__ void __launch_bounds__(TILED_THREADS, 1) tiled_kernel(const __
 }
 
 static __global__ void merge_kernel(const __grid_constant__ attention_kernel_args k) {
+  inputs_ready();
   attention_merge m = k.merges[blockIdx.x];
   if (blockIdx.z >= m.n) return;
   uint32_t f = m.first + blockIdx.z, kv_head = blockIdx.y, dim = k.op.kv.head_dim;
@@ -398,7 +400,7 @@ bool attention_tiled_fits(const weft_attention_args *args) {
 template <int D, int Q>
 static void launch(cuda_device *d, const attention_kernel_args *args) {
   dim3 grid(args->n_items, args->op.kv.n_kv_heads);
-  tiled_kernel<D, Q><<<grid, TILED_THREADS, tiled_shape<D, Q>::bytes, d->stream>>>(*args);
+  cuda_start(d, tiled_kernel<D, Q>, grid, TILED_THREADS, tiled_shape<D, Q>::bytes, *args);
 }
 
 weft_status attention_tiled(cuda_device *d, const attention_kernel_args *args, uint32_t queries) {
@@ -411,7 +413,7 @@ weft_status attention_tiled(cuda_device *d, const attention_kernel_args *args, u
   }
   weft_status status = cuda_launched(d, "attention");
   if (status != WEFT_OK || args->n_merges == 0) return status;
-  merge_kernel<<<dim3(args->n_merges, args->op.kv.n_kv_heads, queries), 128, 0, d->stream>>>(*args);
+  cuda_start(d, merge_kernel, dim3(args->n_merges, args->op.kv.n_kv_heads, queries), 128, 0, *args);
   return cuda_launched(d, "joining attention");
 }
 

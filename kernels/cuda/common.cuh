@@ -17,6 +17,15 @@ static __host__ __device__ __forceinline__ uint64_t kv_row_bytes(weft_type type,
   return type == WEFT_TYPE_F32 ? 4ull * dim : type == WEFT_TYPE_BF16 ? 2ull * dim : dim + dim / WEFT_KV_Q8_BLOCK * 2ull;
 }
 
+/* The first words of every kernel: the next one of the stream may be brought onto the card, and this one waits until
+ * those before it have ended. */
+static __device__ __forceinline__ void inputs_ready(void) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 static __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, step);

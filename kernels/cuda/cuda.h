@@ -75,6 +75,23 @@ static inline cuda_device *cuda_of(weft_device *device) {
 weft_status cuda_judge(cuda_device *device, cudaError_t error, const char *what);
 /* Call after a launch. */
 weft_status cuda_launched(cuda_device *device, const char *what);
+/* Launches a kernel whose first words are inputs_ready() (common.cuh): it may start before the one before it has
+ * ended. cuda_launched tells how it went. */
+template <typename... P, typename... A>
+static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 grid, uint32_t n_threads,
+                              uint64_t shared_bytes, const A &...args) {
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(n_threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = device->stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  (void)cudaLaunchKernelEx(&config, kernel, P(args)...);
+}
 /* n bytes of host memory to device memory, in stream order; from may be reused at once. */
 weft_status cuda_push(cuda_device *device, void *to, const void *from, uint64_t n_bytes);
 /* Tables of an op go through here and nowhere else: within a step that may be replayed they are its tables.

@@ -27,6 +27,7 @@ typedef struct group_args {
 
 /* One block. Within an expert pairs come in any order: no result depends on it. */
 static __global__ void __launch_bounds__(GROUP_THREADS) group_kernel(const group_args a) {
+  inputs_ready();
   extern __shared__ uint32_t count[]; /* [n_experts], then where each begins */
   __shared__ uint32_t n_places, n_jobs;
   uint32_t *begin = count + a.n_experts;
@@ -63,6 +64,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS) group_kernel(const group
 /* act(g) * u of all pairs, for F32 down weights. */
 static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t *pair_at, uint32_t n_ff,
                                         weft_activation activation) {
+  inputs_ready();
   int64_t place = pair_at[blockIdx.y];
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n_ff || place < 0) return;
@@ -73,6 +75,7 @@ static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t
 /* A thread has four columns of a row. */
 static __global__ void combine_kernel(const weft_experts_args a, const float *down, const int32_t *pair_at,
                                       uint32_t n_in, uint32_t n_experts) {
+  inputs_ready();
   uint32_t r = blockIdx.y, i = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= n_in) return;
   float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -168,7 +171,7 @@ uint64_t weft_cuda_experts_scratch(weft_device *device, const weft_experts_args 
 static weft_status group(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
   group_args a = {args->ids,   p->n_pairs, args->k,  p->n_experts, p->job_rows,
                   p->jobs_max, p->pair_at, p->row_of, p->jobs,      p->n_jobs};
-  group_kernel<<<1, GROUP_THREADS, 8 * p->n_experts, d->stream>>>(a);
+  cuda_start(d, group_kernel, 1, GROUP_THREADS, 8 * p->n_experts, a);
   return cuda_launched(d, "grouping by expert");
 }
 
@@ -232,8 +235,7 @@ static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, 
   if (args->down->type == WEFT_TYPE_F32) {
     for (uint32_t first = 0; first < p->n_pairs; first += 65535) {
       uint32_t n = p->n_pairs - first < 65535 ? p->n_pairs - first : 65535;
-      pair_gate_kernel<<<dim3(cuda_ceil(p->n_ff, 256), n), 256, 0, d->stream>>>(
-          p->gate_up, (float *)p->h, p->pair_at + first, p->n_ff, args->activation);
+      cuda_start(d, pair_gate_kernel, dim3(cuda_ceil(p->n_ff, 256), n), 256, 0, p->gate_up, (float *)p->h, p->pair_at + first, p->n_ff, args->activation);
     }
     return cuda_launched(d, "gating experts");
   }
@@ -263,7 +265,7 @@ static weft_status combine(cuda_device *d, const weft_experts_args *args, const 
   weft_experts_args a = *args;
   for (uint32_t first = 0; first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
-    combine_kernel<<<dim3(cuda_ceil(p->n_in, 1024), n), 256, 0, d->stream>>>(a, down, pair_at, p->n_in, p->n_experts);
+    cuda_start(d, combine_kernel, dim3(cuda_ceil(p->n_in, 1024), n), 256, 0, a, down, pair_at, p->n_in, p->n_experts);
     a.ids += (uint64_t)n * a.k;
     a.weights += (uint64_t)n * a.k;
     a.y += n * a.y_stride;

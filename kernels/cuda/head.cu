@@ -40,6 +40,7 @@ static __device__ void block_best(float *value, int32_t *index, float *values, i
 }
 
 static __global__ void __launch_bounds__(STAT_THREADS) stats_kernel(const __grid_constant__ head_group g, int type) {
+  inputs_ready();
   __shared__ float shared[33];
   __shared__ int32_t indices[STAT_THREADS / 32];
   uint32_t r = blockIdx.y, chunk = blockIdx.x, v0 = chunk * CHUNK + threadIdx.x * 4;
@@ -205,6 +206,7 @@ static __device__ int32_t draw_in_chunk(const head_group &g, uint32_t r, const r
 
 static __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(const __grid_constant__ head_group g,
                                                                        const head_outputs o) {
+  inputs_ready();
   uint32_t r = blockIdx.x;
   row_result row;
   float u = o.u == NULL ? 0.0f : o.u[r], inverse = __fdiv_rn(1.0f, g.temperature[r]);
@@ -230,10 +232,10 @@ static __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(const __g
 weft_status head_measure(cuda_device *d, const head_group *group, const head_outputs *outputs) {
   head_outputs none;
   memset(&none, 0, sizeof none);
-  stats_kernel<<<dim3(group->n_chunks, group->n_rows), STAT_THREADS, 0, d->stream>>>(*group, group->weight->type);
+  cuda_start(d, stats_kernel, dim3(group->n_chunks, group->n_rows), STAT_THREADS, 0, *group, group->weight->type);
   weft_status status = cuda_launched(d, "statistics of logits");
   if (status != WEFT_OK) return status;
-  finish_kernel<<<group->n_rows, FINISH_THREADS, 0, d->stream>>>(*group, outputs == NULL ? none : *outputs);
+  cuda_start(d, finish_kernel, group->n_rows, FINISH_THREADS, 0, *group, outputs == NULL ? none : *outputs);
   return cuda_launched(d, "statistics of rows");
 }
 
@@ -344,6 +346,7 @@ weft_status weft_cuda_head_stats(weft_device *device, const weft_head_stats_args
 }
 
 static __global__ void cap_kernel(float *logits, uint64_t stride, uint32_t n_vocab, float cap, uint8_t *bad) {
+  inputs_ready();
   uint32_t v = blockIdx.x * blockDim.x + threadIdx.x;
   if (v >= n_vocab) return;
   float *at = logits + (uint64_t)blockIdx.y * stride + v, raw = *at;
@@ -366,8 +369,7 @@ weft_status weft_cuda_head_rows(weft_device *device, const weft_head_rows_args *
   }
   for (uint32_t first = 0; status == WEFT_OK && first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
-    cap_kernel<<<dim3(cuda_ceil(args->weight->n_out, 256), n), 256, 0, d->stream>>>(
-        args->logits + (uint64_t)first * args->logits_stride, args->logits_stride, args->weight->n_out, args->cap,
+    cuda_start(d, cap_kernel, dim3(cuda_ceil(args->weight->n_out, 256), n), 256, 0, args->logits + (uint64_t)first * args->logits_stride, args->logits_stride, args->weight->n_out, args->cap,
         args->bad + first);
     status = cuda_launched(d, "capping logits");
   }

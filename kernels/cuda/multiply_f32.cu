@@ -19,6 +19,7 @@ static __device__ __forceinline__ float4 inputs4(const float *row, uint32_t k, u
 template <int ROWS, int OUTS>
 static __global__ void __launch_bounds__(32 * F32_WIDE_WARPS) f32_kernel(const __grid_constant__ multiply_args a,
                                                                     bool wide) {
+  inputs_ready();
   multiply_job job;
   if (!job_of(a, blockIdx.y, a.jobs != NULL ? a.job_rows : ROWS, &job)) return;
   uint32_t group = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32, w = 0;
@@ -78,7 +79,7 @@ static weft_status launch(cuda_device *d, const multiply_args *args, uint32_t n_
   multiply_args a = *args;
   for (uint32_t first = 0; first < n_jobs; first += 65535) {
     uint32_t n = n_jobs - first < 65535 ? n_jobs - first : 65535;
-    f32_kernel<ROWS, OUTS><<<dim3(n_blocks, n), 32 * n_warps, 0, d->stream>>>(a, wide);
+    cuda_start(d, f32_kernel<ROWS, OUTS>, dim3(n_blocks, n), 32 * n_warps, 0, a, wide);
     if (args->jobs != NULL) break;
     uint64_t rows = (uint64_t)n * ROWS;
     a.x = (const float *)a.x + rows * a.x_stride;

@@ -178,6 +178,7 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
 
 template <int T, int NT, bool RAW>
 static __global__ void __launch_bounds__(256) few_kernel(const __grid_constant__ multiply_args a) {
+  inputs_ready();
   extern __shared__ __align__(16) float part[]; /* [row tiles of the block][segments][NT][32][4], then raw rows */
   __shared__ uint32_t most_of[8];
   int lift = 0;
@@ -229,7 +230,7 @@ static weft_status launch(cuda_device *d, const multiply_args &a) {
   uint32_t n_jobs = a.ids != NULL ? a.jobs_max : 1, bytes = n_warps * NT * 512 + (RAW ? a.n_units * 256 : 0);
   multiply_args k = a;
   k.raw.wide = ((uintptr_t)a.raw.x & 15u) == 0 && a.raw.x_stride % 4 == 0 && a.n_in % 4 == 0;
-  few_kernel<T, NT, RAW><<<dim3(cuda_ceil(n_tiles, n_slots), n_jobs), 32 * n_warps, bytes, d->stream>>>(k);
+  cuda_start(d, few_kernel<T, NT, RAW>, dim3(cuda_ceil(n_tiles, n_slots), n_jobs), 32 * n_warps, bytes, k);
   return cuda_launched(d, "a product of few rows");
 }
 

@@ -112,6 +112,7 @@ static __device__ __forceinline__ void store_block(const multiply_args &a, const
 
 template <int T, int NT>
 static __global__ void __launch_bounds__(MANY_THREADS, 2) many_kernel(const __grid_constant__ multiply_args a) {
+  inputs_ready();
   using shape = many_shape<T, NT>;
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t filled[shape::stages];

@@ -41,6 +41,7 @@ static __device__ __forceinline__ void store_piece(const prepare_args &a, uint32
 /* The first pieces of a thread stay in registers between the row's maximum and their rounding. */
 template <bool BF16>
 static __global__ void __launch_bounds__(PREPARE_THREADS) prepare_kernel(const __grid_constant__ prepare_args a) {
+  inputs_ready();
   __shared__ uint32_t shared[33];
   uint64_t r = blockIdx.x;
   const int32_t *at = a.at == NULL ? NULL : a.at + r * a.k;
@@ -100,9 +101,9 @@ weft_status prepare_rows(cuda_device *d, const prepare_args *args) {
   a.wide = ((uintptr_t)a.x & 7u) == 0 && a.x_stride % 2 == 0 && a.n_in % 2 == 0;
   uint32_t n_threads = a.n_units <= 4 ? 64 : a.n_units <= 8 ? 128 : PREPARE_THREADS;
   if (form_is_bf16(args->type)) {
-    prepare_kernel<true><<<a.n_rows, n_threads, 0, d->stream>>>(a);
+    cuda_start(d, prepare_kernel<true>, a.n_rows, n_threads, 0, a);
   } else {
-    prepare_kernel<false><<<a.n_rows, n_threads, 0, d->stream>>>(a);
+    cuda_start(d, prepare_kernel<false>, a.n_rows, n_threads, 0, a);
   }
   return cuda_launched(d, "preparing rows");
 }

@@ -104,6 +104,7 @@ static __device__ void *place_of_head(const weft_qkv_args &a, uint32_t r, uint32
 /* Heads of a row: the queries, then the keys, then the values. */
 template <int PAIRS>
 static __global__ void __launch_bounds__(32 * QKV_WARPS) qkv_kernel(const weft_qkv_args a) {
+  inputs_ready();
   uint32_t n_heads = a.n_heads + 2 * a.kv.n_kv_heads, dim = a.kv.head_dim;
   uint32_t head = blockIdx.x * QKV_WARPS + threadIdx.x / 32, r = blockIdx.y;
   if (head >= n_heads) return;
@@ -146,9 +147,9 @@ weft_status weft_cuda_qkv(weft_device *device, const weft_qkv_args *args) {
   for (uint32_t first = 0; first < args->n_rows; first += a.n_rows) {
     a.n_rows = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
     dim3 grid(cuda_ceil(n_heads, QKV_WARPS), a.n_rows);
-    if (pairs <= 4) qkv_kernel<4><<<grid, 32 * QKV_WARPS, 0, d->stream>>>(a);
-    else if (pairs <= 8) qkv_kernel<8><<<grid, 32 * QKV_WARPS, 0, d->stream>>>(a);
-    else qkv_kernel<16><<<grid, 32 * QKV_WARPS, 0, d->stream>>>(a);
+    if (pairs <= 4) cuda_start(d, qkv_kernel<4>, grid, 32 * QKV_WARPS, 0, a);
+    else if (pairs <= 8) cuda_start(d, qkv_kernel<8>, grid, 32 * QKV_WARPS, 0, a);
+    else cuda_start(d, qkv_kernel<16>, grid, 32 * QKV_WARPS, 0, a);
     a.q += (uint64_t)a.n_rows * a.q_stride;
     a.k += (uint64_t)a.n_rows * a.k_stride;
     a.v += (uint64_t)a.n_rows * a.v_stride;

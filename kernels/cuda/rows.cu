@@ -27,6 +27,7 @@ typedef struct embed_kernel_args {
 } embed_kernel_args;
 
 static __global__ void embed_kernel(const embed_kernel_args a) {
+  inputs_ready();
   uint32_t r = blockIdx.y;
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= a.n_in) return;
@@ -59,7 +60,7 @@ weft_status weft_cuda_embed(weft_device *device, const weft_embed_args *args) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
     a.tokens = args->tokens + first;
     a.y = args->y + (uint64_t)first * args->y_stride;
-    embed_kernel<<<dim3(cuda_ceil(w->n_in, ROW_THREADS), n), ROW_THREADS, 0, d->stream>>>(a);
+    cuda_start(d, embed_kernel, dim3(cuda_ceil(w->n_in, ROW_THREADS), n), ROW_THREADS, 0, a);
   }
   return cuda_launched(d, "embed");
 }
@@ -95,6 +96,7 @@ static __device__ __forceinline__ float normed(float v, float factor, float weig
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(const norm_kernel_args a) {
+  inputs_ready();
   __shared__ float shared[33];
   uint64_t r = blockIdx.x;
   uint32_t n = a.op.n_cols;
@@ -136,13 +138,14 @@ weft_status weft_cuda_norm(weft_device *device, const weft_norm_args *args) {
            (args->x2 == NULL || is_wide(args->x2, args->x2_stride)) &&
            (args->add == NULL || is_wide(args->add, args->add_stride)) &&
            (args->weight == NULL || is_wide(args->weight, 0));
-  norm_kernel<<<args->n_rows, ROW_THREADS, 0, d->stream>>>(a);
+  cuda_start(d, norm_kernel, args->n_rows, ROW_THREADS, 0, a);
   return cuda_launched(d, "norm");
 }
 
 /* ---- gate ----------------------------------------------------------------------------------------------- */
 
 static __global__ void gate_kernel(const weft_gate_args a) {
+  inputs_ready();
   uint64_t n = (uint64_t)a.n_rows * a.n_cols;
   uint64_t step = (uint64_t)gridDim.x * blockDim.x;
   for (uint64_t at = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += step) {
@@ -158,7 +161,7 @@ weft_status weft_cuda_gate(weft_device *device, const weft_gate_args *args) {
   if (args->n_cols == 0) return WEFT_OK;
   uint64_t n_blocks = ((uint64_t)args->n_rows * args->n_cols + ROW_THREADS - 1) / ROW_THREADS;
   if (n_blocks > 16ull * d->n_multiprocessors) n_blocks = 16ull * d->n_multiprocessors;
-  gate_kernel<<<(uint32_t)n_blocks, ROW_THREADS, 0, d->stream>>>(*args);
+  cuda_start(d, gate_kernel, (uint32_t)n_blocks, ROW_THREADS, 0, *args);
   return cuda_launched(d, "gate");
 }
 
@@ -193,6 +196,7 @@ static __device__ void next_best(const float *logits, uint32_t n, bool first, fl
 }
 
 static __global__ void route_kernel(const weft_route_args a) {
+  inputs_ready();
   uint32_t r = blockIdx.x * ROUTE_WARPS + threadIdx.x / 32;
   if (r >= a.n_rows) return;
   const float *logits = a.logits + (uint64_t)r * a.logits_stride;
@@ -219,7 +223,7 @@ static __global__ void route_kernel(const weft_route_args a) {
 weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
-  route_kernel<<<cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, d->stream>>>(*args);
+  cuda_start(d, route_kernel, cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args);
   return cuda_launched(d, "route");
 }
 

@@ -99,6 +99,7 @@ static __device__ __forceinline__ void store_span(const soft_args &a, int raise,
 
 template <int T>
 static __global__ void __launch_bounds__(SOFT_THREADS, 1) soft_kernel(const __grid_constant__ soft_args a) {
+  inputs_ready();
   extern __shared__ __align__(128) uint8_t memory[];
   uint32_t chunk = blockIdx.z * SPAN_CHUNKS, end = min(chunk + SPAN_CHUNKS, a.group.n_chunks);
   uint32_t row = threadIdx.x / 64 * 32 + threadIdx.x % 32 / 4, turn = 0;
@@ -135,6 +136,7 @@ static __global__ void __launch_bounds__(SOFT_THREADS, 1) soft_kernel(const __gr
 
 /* F32: a thread per column, tokens ascending. */
 static __global__ void soft_f32_kernel(const __grid_constant__ soft_args a) {
+  inputs_ready();
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
   uint32_t chunk = blockIdx.z * SPAN_CHUNKS, end = min(chunk + SPAN_CHUNKS, a.group.n_chunks);
   if (i >= a.n_in) return;
@@ -152,6 +154,7 @@ static __global__ void soft_f32_kernel(const __grid_constant__ soft_args a) {
 
 /* Bad rows have factors of 0 but may have weights of NaN: they are zeros by name. */
 static __global__ void span_kernel(const __grid_constant__ soft_args a, uint32_t n_spans) {
+  inputs_ready();
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
   if (i >= a.n_in || (a.group.want != NULL && a.group.want[r] == 0)) return;
   float sum = 0.0f;
@@ -165,7 +168,7 @@ static __global__ void span_kernel(const __grid_constant__ soft_args a, uint32_t
 
 template <int T>
 static void launch(cuda_device *d, const soft_args &a, uint32_t n_spans) {
-  soft_kernel<T><<<dim3(a.cut.n_units, 1, n_spans), SOFT_THREADS, SOFT_BYTES, d->stream>>>(a);
+  cuda_start(d, soft_kernel<T>, dim3(a.cut.n_units, 1, n_spans), SOFT_THREADS, SOFT_BYTES, a);
 }
 
 weft_status head_soften(cuda_device *d, const head_group *group) {
@@ -187,12 +190,12 @@ weft_status head_soften(cuda_device *d, const head_group *group) {
     case WEFT_TYPE_Q5_K: launch<WEFT_TYPE_Q5_K>(d, a, n_spans); break;
     case WEFT_TYPE_Q6_K: launch<WEFT_TYPE_Q6_K>(d, a, n_spans); break;
     default:
-      soft_f32_kernel<<<dim3(cuda_ceil(w->n_in, 128), group->n_rows, n_spans), 128, 0, d->stream>>>(a);
+      cuda_start(d, soft_f32_kernel, dim3(cuda_ceil(w->n_in, 128), group->n_rows, n_spans), 128, 0, a);
       break;
   }
   weft_status status = cuda_launched(d, "soft embeddings");
   if (status != WEFT_OK) return status;
-  span_kernel<<<dim3(cuda_ceil(w->n_in, 256), group->n_rows), 256, 0, d->stream>>>(a, n_spans);
+  cuda_start(d, span_kernel, dim3(cuda_ceil(w->n_in, 256), group->n_rows), 256, 0, a, n_spans);
   return cuda_launched(d, "adding soft embeddings");
 }
 
