@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/* A card that refuses: every allocation of model, pool and runner in turn, and every call of a forward pass. Each time
+ * an error with a line comes back, and all memory. */
+#include <stdio.h>
+
+#include "model/check.h"
+#include "model/device_runner.h"
+#include "tests/support/fake_card.h"
+
+static void need(bool holds, const char *what, uint64_t site) {
+  if (holds) return;
+  (void)printf("FAILED: %s, site %llu\n", what, (unsigned long long)site);
+  exit(1);
+}
+
+/* Opens and closes everything; the first status that is not OK. */
+static weft_status open_all(const weft_gguf *gguf, weft_device *device, weft_error *error) {
+  weft_model_limits limits = {.rows_max = 64, .canvas_rows_max = 64, .segments_max = 8};
+  weft_model *model = NULL;
+  weft_kv_store *store = NULL;
+  weft_runner *runner = NULL;
+  weft_kv_layout layout;
+  weft_status status = weft_model_open(gguf, device, &limits, NULL, NULL, &model, error);
+  if (status == WEFT_OK) {
+    const weft_kv_geometry *geometry = &weft_model_get_info(model)->kv;
+    status = weft_kv_layout_choose(&geometry, 1, 0, &layout, error);
+  }
+  if (status == WEFT_OK) status = weft_kv_store_open(device, layout.page_bytes, 32, &store, error);
+  if (status == WEFT_OK) {
+    weft_device_runner_config config = {.device = device, .model = model, .store = store, .layout = &layout,
+                                        .name = "card", .limits = limits, .n_slots = 4, .seq_tokens_max = 64};
+    status = weft_device_runner_open(&config, &runner, NULL, error);
+  }
+  if (runner != NULL) runner->ops->close(runner);
+  weft_kv_store_close(store);
+  weft_model_close(model);
+  return status;
+}
+
+static uint64_t refuse_allocations(const weft_gguf *gguf) {
+  for (uint64_t site = 1;; site++) {
+    fake_card *card = fake_card_open(true);
+    weft_error error = {{0}};
+    uint64_t before = card->n_alive, first = card->n_allocs;
+    card->fail_alloc = first + site;
+    weft_status status = open_all(gguf, &card->base, &error);
+    need(card->n_alive == before, "memory did not come back", site);
+    bool reached = card->n_allocs >= card->fail_alloc;
+    need(!reached || (status == WEFT_E_NO_MEMORY && error.text[0] != 0), "no error came of a refused allocation", site);
+    need(reached || status == WEFT_OK, error.text, site);
+    weft_device_close(&card->base);
+    if (!reached) return site - 1;
+  }
+}
+
+/* Every stride-th call; the check runs the whole forward pass, the head and statistics. */
+static uint64_t refuse_calls(const weft_gguf *gguf, uint64_t stride) {
+  const int32_t tokens[] = {5, 9, 2, 14};
+  for (uint64_t site = 1, n = 0;; site += stride, n++) {
+    fake_card *card = fake_card_open(false);
+    weft_device_config config = {.backend = "ref"};
+    weft_device *ref;
+    weft_check_report report;
+    weft_error error = {{0}};
+    need(weft_device_open(&config, &ref, &error) == WEFT_OK, error.text, site);
+    card->fail_call = site;
+    weft_check_args args = {.gguf = gguf, .device = &card->base, .ref = ref, .tokens = tokens, .n_tokens = 4,
+                            .tolerance = 1e-3f};
+    weft_status status = weft_check(&args, &report, &error);
+    need(card->n_alive == 0, "memory did not come back after a lost device", site);
+    need(card->lost == (status != WEFT_OK), "a lost device was not told", site);
+    need(status == WEFT_OK || error.text[0] != 0, "an error without a line", site);
+    bool lost = card->lost;
+    weft_device_close(&card->base);
+    weft_device_close(ref);
+    if (!lost) return n;
+  }
+}
+
+int main(void) {
+  static const char *const names[] = {"ar-base", "dg-base"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char path[512];
+    weft_gguf *gguf;
+    weft_error error = {{0}};
+    (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, names[i]);
+    need(weft_gguf_open(path, &gguf, &error) == WEFT_OK, error.text, 0);
+    uint64_t n_allocs = refuse_allocations(gguf), n_calls = refuse_calls(gguf, 7);
+    (void)printf("%s: %llu allocations and %llu calls refused\n", names[i], (unsigned long long)n_allocs,
+                 (unsigned long long)n_calls);
+    need(n_allocs > 20 && n_calls > 10, "too few", 0);
+    weft_gguf_close(gguf);
+  }
+  return 0;
+}
