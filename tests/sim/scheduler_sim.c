@@ -188,6 +188,7 @@ static void make_fair(sim *s) {
   c->n_runners = 1;
   c->running_max = c->waiting_max = f->n_slots = REQUESTS_MAX;
   c->n_pages = 20000;
+  c->target_tpot_us = 0; /* with one, canvases and prompts also wait for each other */
   c->n_tenants = draw(s, 2, TENANTS_MAX);
   c->no_prefix_cache = true;
   c->tenant = s->tenant;

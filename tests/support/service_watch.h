@@ -74,7 +74,7 @@ static inline void watch_pair(service_watch *w, uint32_t i, uint32_t j, double b
   w->n_watched += 1;
   if (now < pair->low) pair->low = now;
   if (now > pair->high) pair->high = now;
-  double c = 2.0 * (double)w->step_cost + 1.0; /* rows are whole: the last one may reach beyond */
+  double c = 2.0 * (double)w->step_cost;
   double bound = c / w->weight[i] + c / w->weight[j] + 1e-6;
   if (pair->high - pair->low <= bound || w->violation[0] != 0) return;
   (void)snprintf(w->violation, sizeof w->violation,
