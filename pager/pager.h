@@ -17,7 +17,8 @@
  * Who pays. Every page that somebody holds is paid for once, by one owner. A block of a public prefix is paid
  * for by the operator. Any other by the owner of the sequence that took it: that computed it, or that found it
  * CACHED; others who hold it too pay nothing. The payer stays until nobody holds the block, also where its own
- * sequence ended before (only possible where owners share a domain). A CACHED page costs nothing against the
+ * sequence ended before (only possible where owners share a domain); only the operator takes over what it comes
+ * to hold. A CACHED page costs nothing against the
  * limit of an owner; it is counted for the owner who paid last.
  *
  * Positions of one sequence, oldest first:

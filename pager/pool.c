@@ -115,10 +115,18 @@ weft_page pager_page_find(weft_pager *pager) {
   return pager->n_pages_touched++;
 }
 
+/* What the operator holds counts against nobody's limit. */
+static void take_over(weft_pager *pager, pager_page *record) {
+  pager->owner[record->owner].n_pinned -= 1;
+  pager->owner[WEFT_OWNER_OPERATOR].n_pinned += 1;
+  record->owner = WEFT_OWNER_OPERATOR;
+}
+
 void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner) {
   pager_page *record = &pager->page[page];
   if (record->state == PAGER_PINNED) {
     record->link += 1;
+    if (owner == WEFT_OWNER_OPERATOR) take_over(pager, record);
     return;
   }
   WEFT_CHECK(record->state == PAGER_CACHED);

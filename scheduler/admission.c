@@ -144,7 +144,7 @@ static bool is_over_limit(const weft_engine *e, const weft_request *r, uint32_t 
   return usage.n_pinned + wanted - margin > usage.limit;
 }
 
-/* Until one of its tenant's requests leaves, and some plans at most. */
+/* Until a request leaves, and some plans at most. */
 static outcome limited(weft_engine *e, const weft_request *r) {
   e->tenants.tenant[r->tenant].limited = RETRY_STEPS;
   return LIMITED;

@@ -193,7 +193,7 @@ static void leave(weft_engine *e, weft_request *r) {
   lane->free_slot[lane->n_free_slots++] = r->slot;
   lane->n_running -= 1;
   tenant_stats(e, r)->n_running -= 1;
-  e->tenants.tenant[r->tenant].limited = 0;
+  weft_tenants_unlimit(&e->tenants);
   unrank(e, r);
   weft_pins_hold(e, r);
   if (r->finish == WEFT_FINISH_NONE) {

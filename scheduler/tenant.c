@@ -91,6 +91,10 @@ bool weft_tenants_may_start(const weft_tenants *tenants, uint32_t tenant) {
   return t->config.running_max == 0 || t->stats.n_running < t->config.running_max;
 }
 
+void weft_tenants_unlimit(weft_tenants *tenants) {
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) tenants->tenant[i].limited = 0;
+}
+
 weft_request *weft_tenants_first(const weft_tenants *tenants, uint32_t lane, uint32_t tenant) {
   weft_link *queue = queue_of(tenants, lane, tenant);
   if (weft_list_empty(queue) || !weft_tenants_may_start(tenants, tenant)) return NULL;
@@ -173,8 +177,9 @@ void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work) {
 void weft_tenants_share(weft_tenants *tenants, const weft_pager *pager) {
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {
     weft_tenant *t = &tenants->tenant[i];
-    if (!t->changed && t->stats.n_running == 0) continue;
     weft_owner_usage usage = weft_pager_owner_usage(pager, i);
+    bool evicted = t->stats.n_blocks_cached != usage.n_cached; /* by others, while it did nothing */
+    if (!t->changed && !evicted && t->stats.n_running == 0) continue;
     t->changed = false;
     t->stats.n_blocks = usage.n_pinned;
     t->stats.n_blocks_cached = usage.n_cached;

@@ -64,6 +64,9 @@ bool weft_tenants_may_start(const weft_tenants *tenants, uint32_t tenant);
 /* The first waiting request of a tenant on a lane that its limits let start; NULL when there is
  * none. It stays queued. */
 weft_request *weft_tenants_first(const weft_tenants *tenants, uint32_t lane, uint32_t tenant);
+/* Blocks came free: who found its own too many may try again. They may be another tenant's that shared
+ * them. */
+void weft_tenants_unlimit(weft_tenants *tenants);
 /* Any request in the lane's queues; NULL when empty. */
 weft_request *weft_tenants_any(const weft_tenants *tenants, uint32_t lane);
 /* How the request stands against those of other tenants. */

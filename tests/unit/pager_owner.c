@@ -102,6 +102,26 @@ static void a_shared_block_is_paid_for_once(void **state) {
   kit_close(pager);
 }
 
+/* The operator takes over what it comes to hold, so that it never counts against a limit. */
+static void the_operator_takes_over(void **state) {
+  (void)state;
+  int32_t a[64];
+  kit_tokens(a, 64, 0, 1);
+  weft_pager *pager = kit_open(16, 3, 1, (kit_group[]){{16, 0}});
+  kit_result first = begin_as(pager, 1, 1, a, 64, 0);
+  kit_compute(pager, first.seq, a, 64);
+  kit_result pin = begin_as(pager, WEFT_OWNER_OPERATOR, 1, a, 32, 0);
+  assert_int_equal(pin.n_cached, 32);
+  expect(pager, 1, 2, 0);
+  expect(pager, WEFT_OWNER_OPERATOR, 2, 0);
+  weft_pager_release(pager, first.seq);
+  expect(pager, 1, 0, 2);
+  expect(pager, WEFT_OWNER_OPERATOR, 2, 0);
+  weft_pager_release(pager, pin.seq);
+  expect(pager, WEFT_OWNER_OPERATOR, 0, 2);
+  kit_close(pager);
+}
+
 /* What two owners compute at the same time ends as one block, of whoever was first. */
 static void computed_twice_is_paid_for_once(void **state) {
   (void)state;
@@ -383,6 +403,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_state_has_a_payer),
       cmocka_unit_test(a_shared_block_is_paid_for_once),
+      cmocka_unit_test(the_operator_takes_over),
       cmocka_unit_test(computed_twice_is_paid_for_once),
       cmocka_unit_test(a_fork_shares_the_bill),
       cmocka_unit_test(reserve_stops_at_the_limit),

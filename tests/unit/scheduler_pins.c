@@ -262,6 +262,32 @@ static void pins_of_a_broken_lane_give_back_their_memory(void **state) {
   assert_int_equal(weft_pager_get_stats(weft_engine_pager(w.engine)).n_pinned, 0);
 }
 
+/* The operator pays for a pin also where a request of its tenant held the blocks before: so the tenant
+ * keeps all that its limit gives it. */
+static void a_pin_takes_nothing_of_a_tenants_limit(void **state) {
+  (void)state;
+  weft_tenant_config tenants[3] = {{.blocks_max = 20}, {0}, {0}};
+  plan_world();
+  w.config.pins_max = 2;
+  w.config.tenant = tenants;
+  open_world();
+  weft_request_params p = ask(false, 40, 20), large = ask(false, 72, 20);
+  weft_request *r = submit(&p);
+  step(3);
+  weft_pin_params held = prefix(40);
+  (void)pin(&held);
+  settle();
+  assert_true(only_pin().held);
+  weft_engine_release(w.engine, r);
+  step(2);
+  assert_int_equal(weft_pager_owner_usage(weft_engine_pager(w.engine), 0).n_pinned, 0);
+  large.no_cache = true;
+  r = submit(&large);
+  settle();
+  assert_int_equal(end_and_release(r), WEFT_FINISH_LENGTH);
+  check();
+}
+
 int main(void) {
   weft_log_set_level((weft_log_level)-1); /* broken runners are expected */
   const struct CMUnitTest tests[] = {TEST(a_pin_outlives_pressure),
@@ -271,6 +297,7 @@ int main(void) {
                                      TEST(the_longest_public_prefix_counts),
                                      TEST(what_cannot_be_pinned),
                                      TEST(pins_give_way_to_higher_classes),
+                                     TEST(a_pin_takes_nothing_of_a_tenants_limit),
                                      TEST(pins_of_a_broken_lane_give_back_their_memory)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -273,11 +273,64 @@ static void open_refuses_odd_tenants(void **state) {
   assert_non_null(strstr(error.text, "class of tenant 0 is 2"));
 }
 
+/* Who paid for a block pays as long as another tenant's request holds it. When that one leaves, what
+ * waited for room within the limit starts at once, although nothing else happens. */
+static void blocks_come_free_with_somebody_else(void **state) {
+  (void)state;
+  plan_world();
+  open_tenants((weft_tenant_config){.blocks_max = 16}, (weft_tenant_config){0});
+  weft_request_params first = ask_as(0, 40, 8), shares = ask_as(1, 40, 50), large = ask_as(0, 88, 4);
+  int32_t other[88];
+  for (uint32_t i = 0; i < 88; i++) other[i] = (int32_t)((i * 7 + 3) % VOCAB);
+  large.tokens = other;
+  first.domain.low = shares.domain.low = large.domain.low = 9;
+  first.no_cache = shares.no_cache = large.no_cache = false;
+  weft_request *r = submit(&large); /* is cached from now on: to find it may need too many blocks */
+  run_out();
+  check_equal_solo(r, &large);
+  for (uint32_t i = 0; i < 17; i++) { /* it waits for so many plans at most between two tries */
+    weft_request *payer = submit(&first);
+    step(3);
+    weft_request *holder = submit(&shares);
+    step(9 + i);
+    check_equal_solo(payer, &first);
+    r = submit(&large);
+    step(2);
+    assert_int_equal(tenant_stats(0).n_running, 0);
+    run_out();
+    check_equal_solo(holder, &shares);
+    check_equal_solo(r, &large);
+  }
+}
+
+/* What others evict is told of a tenant that does nothing. */
+static void what_is_cached_is_told_to_idle_tenants(void **state) {
+  (void)state;
+  plan_world();
+  w.config.n_pages = 24;
+  open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
+  weft_request_params p = ask_as(0, 40, 4), q = ask_as(1, 80, 8);
+  p.no_cache = false;
+  weft_request *r = submit(&p);
+  run_out();
+  assert_int_equal(end_and_release(r), WEFT_FINISH_LENGTH);
+  uint32_t n_before = tenant_stats(0).n_blocks_cached;
+  assert_true(n_before > 0);
+  r = submit(&q);
+  run_out();
+  assert_int_equal(end_and_release(r), WEFT_FINISH_LENGTH);
+  assert_true(tenant_stats(0).n_blocks_cached < n_before);
+  assert_int_equal(tenant_stats(0).n_blocks_cached,
+                   weft_pager_owner_usage(weft_engine_pager(w.engine), 0).n_cached);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {TEST(prompts_take_turns),
                                      TEST(a_running_limit_holds_back_its_tenant),
                                      TEST(a_block_limit_holds_back_its_tenant),
                                      TEST(a_class_is_kept_in_the_cache),
+                                     TEST(blocks_come_free_with_somebody_else),
+                                     TEST(what_is_cached_is_told_to_idle_tenants),
                                      TEST(a_share_of_the_places),
                                      TEST(a_share_of_the_pages),
                                      TEST(a_low_class_does_not_starve),
