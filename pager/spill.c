@@ -246,7 +246,7 @@ static bool pays(const weft_pager *pager, const weft_admit *args, const pager_ma
                  uint32_t position, const needs *n) {
   uint64_t n_pages = (uint64_t)n->n_host + n->n_file;
   if (n_pages > args->restore_max_pages) return false;
-  if (n_pages > pager->spill_capacity - pager->n_spills_waiting) return false;
+  if (2 * n_pages > pager->spill_capacity - pager->n_spills_waiting) return false; /* each may put one out */
   if (n_pages > pager->stats.n_free + pager->stats.n_cached - n->n_cached) return false;
   return (uint64_t)(position - match->n_hit) * 256 > n_pages * args->restore_cost;
 }

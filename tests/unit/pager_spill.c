@@ -360,6 +360,25 @@ static void wrong_tiers_are_refused(void **state) {
   assert_non_null(strstr(error.text, "n_host_pages"));
 }
 
+/* What comes back puts out what was there, again and again in one plan: the queue has room for both. */
+static void a_plan_full_of_copies(void **state) {
+  (void)state;
+  int32_t tokens[3][64];
+  weft_page_copy copy[64];
+  weft_pager *pager = open_tiers(8, 20, 0, 0);
+  for (int i = 0; i < 3; i++) {
+    (void)kit_run(pager, kit_tokens(tokens[i], 32, 0, i), 32);
+    if (i < 2) squeeze(pager);
+    drop_copies(pager);
+  }
+  for (int i = 0; i < 2; i++) weft_pager_release(pager, admit(pager, tokens[i], 32, 8, 0, false).seq);
+  assert_int_equal(stats_of(pager).n_restored, 8);
+  assert_true(take(pager, copy, 64) <= 8 + 20);
+  assert_int_equal(admit(pager, tokens[1], 32, 8, 0, false).n_cached, 32); /* in the next plan */
+  weft_pager_release(pager, 0);
+  kit_close(pager);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_evicted_comes_back),
@@ -375,6 +394,7 @@ int main(void) {
       cmocka_unit_test(moves_end_well_or_not),
       cmocka_unit_test(the_file_is_waited_for),
       cmocka_unit_test(nodes_are_found_for_new_prefixes),
+      cmocka_unit_test(a_plan_full_of_copies),
       cmocka_unit_test(wrong_tiers_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
