@@ -179,7 +179,15 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
                      "lower --host-mib",
                      mib(rt->options.host_bytes), mib(host));
   }
-  rt->n_host_pages = rt->options.no_prefix_cache ? 0 : (uint32_t)n_host;
+  if (n_host > 0 && rt->options.no_prefix_cache) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "host memory keeps cached prefixes and there are none: leave out --host-mib or --no-prefix-cache");
+  }
+  if (n_host == 0 && rt->options.host_bytes > 0) {
+    return weft_fail(error, WEFT_E_INVALID, "%.1f MiB of host memory hold no page of %.1f KiB: raise --host-mib",
+                     mib(rt->options.host_bytes), (double)rt->page_bytes / 1024.0);
+  }
+  rt->n_host_pages = (uint32_t)n_host;
   if (rt->n_pages == 0) {
     return weft_fail(error, WEFT_E_INVALID, "a pool of %.1f MiB holds no page of %.1f KiB: raise --kv-mib",
                      mib(rt->options.kv_bytes), (double)rt->page_bytes / 1024.0);

@@ -9,8 +9,9 @@
 enum { BODY_MIB = 8, CONNECTIONS = 1024, IDLE_SECONDS = 120, N_WORKERS = 2, BODIES_FACTOR = 16 };
 
 /* The codes that are counted each; others count as the last. */
-static const int codes[WEFT_CODES_MAX] = {200, 400, 401, 404, 405, 413, 429, 499, 500, 503, 504, 0};
-enum { N_CODES = 12 };
+static const int codes[WEFT_CODES_MAX] = {200, 400, 401, 403, 404, 405, 409,
+                                           413, 429, 499, 500, 503, 504, 0};
+enum { N_CODES = 14 };
 
 static uint32_t code_index(int code) {
   for (uint32_t i = 0; i < N_CODES - 1; i++) {
@@ -103,7 +104,8 @@ void weft_server_metrics(weft_server *s, weft_text *out) {
     for (uint32_t c = 0; c < N_CODES; c++) {
       unsigned long long n = read_count(&s->answered[r][c]);
       if (n == 0) continue;
-      weft_text_printf(out, "weft_http_requests_total{path=\"%s\",code=\"%d\"} %llu\n",
+      weft_text_printf(out, "weft_http_requests_total{method=\"%s\",path=\"%s\",code=\"%d\"} %llu\n",
+                       r < weft_n_endpoints ? weft_endpoints[r].method : "other",
                        r < weft_n_endpoints ? weft_endpoints[r].path : "other", codes[c], n);
     }
   }

@@ -219,12 +219,32 @@ static void without_keys_only_this_machine(void **state) {
   talk_answer_free(&a);
 }
 
+/* A series that comes twice makes a scraper refuse or drop what it read. */
+static void no_counter_comes_twice(void **state) {
+  (void)state;
+  talk_answer a = talk_ask(open_server.port, "GET", "/admin/pins", "");
+  assert_int_equal(a.code, 200);
+  talk_answer_free(&a);
+  a = talk_ask(open_server.port, "GET", "/metrics", "");
+  assert_non_null(strstr(a.body.bytes, "{method=\"GET\",path=\"/admin/pins\",code=\"200\"} 1\n"));
+  assert_non_null(strstr(a.body.bytes, "{method=\"POST\",path=\"/admin/pins\",code=\"200\"} 1\n"));
+  assert_non_null(strstr(a.body.bytes, "{method=\"POST\",path=\"/admin/pins\",code=\"403\"} 4\n"));
+  for (char *line = a.body.bytes, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+    char series[512];
+    const char *value = memrchr(line, ' ', (size_t)(end - line));
+    if (line[0] == '#' || value == NULL) continue;
+    (void)snprintf(series, sizeof series, "\n%.*s ", (int)(value - line), line);
+    if (strstr(end, series) != NULL) fail_msg("twice:%s", series);
+  }
+  talk_answer_free(&a);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(only_the_operator),    cmocka_unit_test(without_keys_only_this_machine),
       cmocka_unit_test(a_pin_is_its_tenants), cmocka_unit_test(a_public_pin_is_everybodys),
       cmocka_unit_test(texts_and_tokens_too), cmocka_unit_test(a_pin_ends_in_time),
-      cmocka_unit_test(what_is_refused),
+      cmocka_unit_test(what_is_refused),      cmocka_unit_test(no_counter_comes_twice),
   };
   return cmocka_run_group_tests(tests, open_servers, close_servers);
 }
