@@ -169,11 +169,12 @@ weft_status weft_admin_pin_file(weft_runtime *rt, const weft_keys *keys, const c
 
 void weft_handle_pin(weft_server *s, weft_exchange *x) {
   weft_refusal why;
-  json_t *root;
+  json_t *root = NULL;
   size_t n;
   uint32_t id = 0;
   const char *bytes = weft_exchange_body(x, &n);
-  weft_status status = weft_openai_load(bytes, n, &root, &why);
+  weft_status status = atomic_load(&s->draining) ? weft_refuse_status(&why, WEFT_FULL, "", true)
+                                                 : weft_openai_load(bytes, n, &root, &why);
   if (status == WEFT_OK)
     status = declare(s->runtime, s->keys, weft_exchange_note(x)->tenant, root, &id, &why);
   if (status == WEFT_OK) {

@@ -84,12 +84,15 @@ printf '{"public":true,"text":"abc","colour":1}' >"$dir/bad_pin"
 printf '[{"ttl_seconds":60,"tokens":[%s]}]' "$(seq -s, 10 60)" >"$dir/pin"
 expect 2 'colour is unknown' "$weft" serve -m $tiny --port 0 --pin "$dir/bad_pin"
 expect 2 'missing_pin' "$weft" serve -m $tiny --port 0 --pin "$dir/missing_pin"
-"$weft" serve -m $tiny --port 0 --json --pin "$dir/pin" >"$dir/where" 2>/dev/null &
+long=$(printf 'm%.0s' {1..100})
+ln -s "$PWD/$tiny" "$dir/$long.gguf"
+"$weft" serve -m "$dir/$long.gguf" --port 0 --json --pin "$dir/pin" >"$dir/where" 2>/dev/null &
 server=$!
 for _ in 1 2 3 4 5 6 7 8 9 10; do grep -q port "$dir/where" && break; sleep 0.2; done
 port=$(sed 's/.*"port":\([0-9]*\).*/\1/' "$dir/where")
 expect 0 '"id":1,' curl -s "127.0.0.1:$port/admin/pins"
 expect 0 'first token' "$weft" top --port "$port" --interval 0.1
+expect 0 "$long" "$weft" top --port "$port" --interval 0.1
 expect 0 '"traceEvents"' "$weft" trace --port "$port"
 expect 0 '' "$weft" trace --port "$port" -o "$dir/trace.json"
 expect 2 'holds no key' "$weft" top --port "$port" --key-file /dev/null

@@ -10,7 +10,7 @@
 #include "api/cli/cli.h"
 #include "api/cli/observe.h"
 
-enum { BAR = 40, NAME = 64 };
+enum { BAR = 40, NAME = 256 };
 
 static volatile sig_atomic_t stopped;
 

@@ -239,12 +239,23 @@ static void no_counter_comes_twice(void **state) {
   talk_answer_free(&a);
 }
 
+/* The last: this server takes nothing afterwards. */
+static void none_while_it_drains(void **state) {
+  (void)state;
+  weft_server_drain(open_server.server);
+  talk_answer a = talk_ask(open_server.port, "POST", "/admin/pins", "{\"messages\":[" SYSTEM "]}");
+  assert_int_equal(a.code, 503);
+  assert_non_null(strstr(a.body.bytes, "\"draining\""));
+  talk_answer_free(&a);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(only_the_operator),    cmocka_unit_test(without_keys_only_this_machine),
       cmocka_unit_test(a_pin_is_its_tenants), cmocka_unit_test(a_public_pin_is_everybodys),
       cmocka_unit_test(texts_and_tokens_too), cmocka_unit_test(a_pin_ends_in_time),
       cmocka_unit_test(what_is_refused),      cmocka_unit_test(no_counter_comes_twice),
+      cmocka_unit_test(none_while_it_drains),
   };
   return cmocka_run_group_tests(tests, open_servers, close_servers);
 }
