@@ -47,7 +47,8 @@ static uint64_t present_us(const weft_engine *e) {
 uint64_t weft_engine_lanes_with_requests(const weft_engine *e) {
   uint64_t bits = 0;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
-    bits |= (uint64_t)(e->lane[i].n_running + e->lane[i].n_waiting > 0) << i;
+    const weft_lane *lane = &e->lane[i];
+    if (lane->n_running + lane->n_waiting > 0) bits |= UINT64_C(1) << i;
   }
   return bits;
 }

@@ -102,7 +102,7 @@ static int draw_pool(sim_figures *f) {
 }
 
 static int draw_tenants(sim_figures *f) {
-  static char name[SHOWN_TENANTS][16];
+  static char name[SHOWN_TENANTS][24];
   const weft_sim_series *s = &f->run->series;
   uint32_t n = weft_sim_series_bins(s);
   weft_plot plot = {.title = "device time spent on each tenant", .x_name = "seconds",
