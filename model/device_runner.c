@@ -54,14 +54,19 @@ static void canvas_start(device_runner *r, runner_slot *s, const weft_segment *s
 
 /* ---- before the forward pass ---------------------------------------------------------------------------- */
 
+/* In the order of submission: a slot's tokens come one after another. */
+static void settle_all(device_runner *r) {
+  for (uint32_t f = 0; f < r->n_flights; f++) {
+    runner_settle(r, &r->flight[(r->first_flight + f) % (WEFT_RUNNER_DEPTH + 1)]);
+  }
+}
+
 /* The canvas of a slot, and what its next step needs, is known when the step before has been applied. */
 static void settle_what_is_needed(device_runner *r, const weft_batch *batch) {
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *s = &batch->segment[i];
     if (!s->canvas && s->token_source != WEFT_TOKENS_ARGMAX) continue;
-    for (uint32_t f = 0; f < r->n_flights; f++) {
-      runner_settle(r, &r->flight[(r->first_flight + f) % (WEFT_RUNNER_DEPTH + 1)]);
-    }
+    settle_all(r);
     return;
   }
 }
@@ -351,7 +356,7 @@ static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
     if (i != UINT32_MAX) r->slots[f->segment[i].slot].n_pending += 1;
   }
   /* Rows whose logits the host samples: their next token is known only here. */
-  if (r->in_place || r->broken || f->outputs.n_logits > 0) runner_settle(r, f);
+  if (r->in_place || r->broken || f->outputs.n_logits > 0) settle_all(r);
   return WEFT_OK;
 }
 

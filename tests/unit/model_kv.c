@@ -212,8 +212,10 @@ static void test_store(void **state) {
                       (char *)store->base + 2 * layout.page_bytes, layout.page_bytes);
   assert_int_equal(weft_kv_store_copy_page(store, 1, 1), WEFT_OK);
   assert_int_equal(weft_kv_store_add_host(store, 0, &error), WEFT_OK); /* none */
+#if !defined(__SANITIZE_ADDRESS__) /* it ends the program instead */
   assert_int_equal(weft_kv_store_add_host(store, UINT32_MAX, &error), WEFT_E_NO_MEMORY);
   assert_non_null(strstr(error.text, "ask for fewer"));
+#endif
   assert_int_equal(weft_kv_store_add_host(store, 2, &error), WEFT_OK);
   const weft_batch_copy around[] = {
       {1, 1, WEFT_COPY_TO_HOST}, {0, 1, WEFT_COPY_PAGE}, {1, 0, WEFT_COPY_FROM_HOST}};
