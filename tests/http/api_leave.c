@@ -179,6 +179,8 @@ static void test_slow_reader(void **state) {
   while (talk_ended(server.port, "length") == length)
     assert_true(weft_clock_us() < until); /* not one byte was read */
   json_decref(talk_json(server.port, COMPLETIONS, "{\"prompt\":\"a\",\"max_tokens\":2}"));
+  int large = 1 << 20;
+  assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &large, sizeof large), 0);
   talk_answer a = talk_receive(fd); /* and then all of it is there */
   assert_true(a.complete);
   json_t *events = talk_events(&a.body), *event;
