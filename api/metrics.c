@@ -5,12 +5,12 @@
  * One table of plain numbers serves both forms. Every number comes from one consistent copy of the
  * engine's statistics; host memory is asked of the allocator and the system at the moment of the
  * question. */
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "api/json.h"
+#include "api/prometheus.h"
 #include "api/tenants.h"
 
 /* jemalloc's own statistics; absent where another allocator serves (sanitizers, libweft without the
@@ -18,14 +18,9 @@
 extern int mallctl(const char *name, void *old, size_t *old_bytes, void *new_value,
                    size_t new_bytes) __attribute__((weak));
 
-typedef struct number_row {
-  const char *name, *type, *help;
-  size_t at, n_bytes;
-} number_row;
+#define AT(field) WEFT_COUNTER_AT(weft_engine_stats, field)
 
-#define AT(field) offsetof(weft_engine_stats, field), sizeof(((weft_engine_stats *)0)->field)
-
-static const number_row vllm_rows[] = {
+static const weft_counter_row vllm_rows[] = {
     {"vllm:num_requests_running", "gauge", "Requests running.", AT(n_running)},
     {"vllm:num_requests_waiting", "gauge", "Requests waiting for their turn.", AT(n_waiting)},
     {"vllm:num_preemptions_total", "counter", "Preemptions by recompute.", AT(n_preemptions)},
@@ -37,7 +32,7 @@ static const number_row vllm_rows[] = {
      AT(pager.n_hit_tokens)},
 };
 
-static const number_row weft_rows[] = {
+static const weft_counter_row weft_rows[] = {
     {"weft_steps_total", "counter", "Forward passes.", AT(n_steps)},
     {"weft_steps_mixed_total", "counter",
      "Forward passes with canvas rows and decode or prefill rows in them.", AT(n_mixed_steps)},
@@ -105,59 +100,45 @@ static const number_row weft_rows[] = {
      AT(pager.n_spill_lost)},
 };
 
-enum {
-  N_VLLM = sizeof vllm_rows / sizeof *vllm_rows,
-  N_WEFT = sizeof weft_rows / sizeof *weft_rows
+#define GRAPH(field) WEFT_COUNTER_AT(weft_graph_counters, field)
+
+static const weft_counter_row graph_rows[] = {
+    {"weft_graph_launches_total", "counter", "Steps that were one launch of a graph.",
+     GRAPH(launches)},
+    {"weft_graph_patched_total", "counter", "Of these, by new tables alone.", GRAPH(patched)},
+    {"weft_graph_captures_total", "counter", "Steps that were recorded as a graph.",
+     GRAPH(captures)},
+    {"weft_graph_updates_total", "counter", "Of these, put into an older graph in place.",
+     GRAPH(updates)},
+    {"weft_graph_updates_refused_total", "counter", "Older graphs that had another shape.",
+     GRAPH(updates_refused)},
+    {"weft_graph_eager_total", "counter", "Steps that may come again, seen for the first time.",
+     GRAPH(eager)},
+    {"weft_graph_refused_total", "counter", "1: the device gave up on graphs.", GRAPH(refused)},
 };
 
-static unsigned long long number_in(const void *structure, size_t at, size_t n_bytes) {
-  uint64_t wide = 0;
-  uint32_t narrow = 0;
-  if (n_bytes == sizeof wide) {
-    memcpy(&wide, (const char *)structure + at, sizeof wide);
-    return wide;
-  }
-  memcpy(&narrow, (const char *)structure + at, sizeof narrow);
-  return narrow;
-}
+enum {
+  N_VLLM = sizeof vllm_rows / sizeof *vllm_rows,
+  N_WEFT = sizeof weft_rows / sizeof *weft_rows,
+  N_GRAPH = sizeof graph_rows / sizeof *graph_rows
+};
 
-static unsigned long long number_at(const weft_engine_stats *stats, const number_row *row) {
-  return number_in(stats, row->at, row->n_bytes);
-}
-
-static void put_head(weft_text *out, const char *name, const char *type, const char *help) {
-  weft_text_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
-}
-
-static void put_rows(weft_text *out, const weft_engine_stats *stats, const number_row *rows,
-                     uint32_t n, const char *labels) {
+static void put_rows(weft_text *out, const void *stats, const weft_counter_row *rows, uint32_t n,
+                     const char *labels) {
   for (uint32_t i = 0; i < n; i++) {
-    put_head(out, rows[i].name, rows[i].type, rows[i].help);
-    weft_text_printf(out, "%s%s %llu\n", rows[i].name, labels, number_at(stats, &rows[i]));
+    weft_prometheus_head(out, rows[i].name, rows[i].type, rows[i].help);
+    weft_text_printf(out, "%s%s %llu\n", rows[i].name, labels, weft_counter_of(stats, &rows[i]));
   }
 }
 
 /* ---- what is not a plain number ---- */
-
-static void put_escaped(weft_text *out, const char *name) {
-  for (const char *c = name; *c != 0; c++) {
-    if (*c == '"' || *c == '\\') weft_text_puts(out, "\\");
-    weft_text_append(out, *c == '\n' ? " " : c, 1);
-  }
-}
-
-static void put_label(weft_text *out, const char *value) {
-  weft_text_puts(out, "\"");
-  put_escaped(out, value);
-  weft_text_puts(out, "\"");
-}
 
 /* {model_name="a,b" */
 static void put_labels(const weft_runtime *rt, weft_text *out) {
   weft_text_puts(out, "{model_name=\"");
   for (uint32_t i = 0; i < rt->n_models; i++) {
     if (i > 0) weft_text_puts(out, ",");
-    put_escaped(out, rt->model[i].name);
+    weft_prometheus_escaped(out, rt->model[i].name);
   }
   weft_text_puts(out, "\"");
 }
@@ -177,7 +158,8 @@ static void put_finished(weft_text *out, const weft_engine_stats *stats, const c
               {"abort", WEFT_FINISH_CANCELLED},
               {"deadline", WEFT_FINISH_DEADLINE},
               {"error", WEFT_FINISH_ERROR}};
-  put_head(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
+  weft_prometheus_head(out, "vllm:request_success_total", "counter",
+                       "Requests that ended, by reason.");
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     weft_text_printf(out, "vllm:request_success_total%s,finished_reason=\"%s\"} %llu\n", labels,
                      rows[i].reason, (unsigned long long)stats->n_finished[rows[i].finish]);
@@ -187,7 +169,7 @@ static void put_finished(weft_text *out, const weft_engine_stats *stats, const c
 static void put_histogram(weft_text *out, const char *name, const char *help, const char *labels,
                           const uint64_t buckets[20], uint64_t sum_us) {
   uint64_t n = 0;
-  put_head(out, name, "histogram", help);
+  weft_prometheus_head(out, name, "histogram", help);
   for (int i = 0; i < 19; i++) {
     n += buckets[i];
     weft_text_printf(out, "%s_bucket%s,le=\"%g\"} %llu\n", name, labels,
@@ -218,11 +200,8 @@ static void put_histograms(weft_text *out, const weft_engine_stats *s, const cha
 }
 
 static void put_lane_rows(const weft_runtime *rt, weft_text *out, const weft_engine_stats *stats) {
-  static const struct {
-    const char *name, *type, *help;
-    size_t at, n_bytes;
-  } rows[] = {
-#define LANE(field) offsetof(weft_lane_stats, field), sizeof(((weft_lane_stats *)0)->field)
+  static const weft_counter_row rows[] = {
+#define LANE(field) WEFT_COUNTER_AT(weft_lane_stats, field)
       {"weft_model_steps_total", "counter", "Forward passes, by model.", LANE(n_steps)},
       {"weft_model_rows_total", "counter", "Rows computed, by model.", LANE(n_rows)},
       {"weft_model_busy_microseconds_total", "counter", "Time of the device, by model.",
@@ -238,11 +217,11 @@ static void put_lane_rows(const weft_runtime *rt, weft_text *out, const weft_eng
 #undef LANE
   };
   for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-    put_head(out, rows[r].name, rows[r].type, rows[r].help);
+    weft_prometheus_head(out, rows[r].name, rows[r].type, rows[r].help);
     for (uint32_t i = 0; i < stats->n_lanes; i++) {
-      weft_text_printf(out, "%s{model_name=", rows[r].name);
-      put_label(out, rt->model[i].name);
-      weft_text_printf(out, "} %llu\n", number_in(&stats->lane[i], rows[r].at, rows[r].n_bytes));
+      weft_text_printf(out, "%s{", rows[r].name);
+      weft_prometheus_label(out, "model_name", rt->model[i].name);
+      weft_text_printf(out, "} %llu\n", weft_counter_of(&stats->lane[i], &rows[r]));
     }
   }
 }
@@ -251,24 +230,24 @@ static void put_lane_rows(const weft_runtime *rt, weft_text *out, const weft_eng
 static void put_step_ratios(const weft_runtime *rt, weft_text *out,
                             const weft_engine_stats *stats) {
   static const char name[] = "weft_model_step_ratio";
-  put_head(out, name, "histogram", "Measured by predicted time of a step.");
+  weft_prometheus_head(out, name, "histogram", "Measured by predicted time of a step.");
   for (uint32_t i = 0; i < stats->n_lanes; i++) {
     const weft_lane_stats *lane = &stats->lane[i];
     unsigned long long n = 0;
     for (uint32_t k = 0; k < WEFT_STEP_RATIOS; k++) {
       n += lane->ratio[k];
-      weft_text_printf(out, "%s_bucket{model_name=", name);
-      put_label(out, rt->model[i].name);
+      weft_text_printf(out, "%s_bucket{", name);
+      weft_prometheus_label(out, "model_name", rt->model[i].name);
       if (k + 1 < WEFT_STEP_RATIOS) {
         weft_text_printf(out, ",le=\"%g\"} %llu\n", weft_step_ratio_bounds[k], n);
       } else {
         weft_text_printf(out, ",le=\"+Inf\"} %llu\n", n);
       }
     }
-    weft_text_printf(out, "%s_sum{model_name=", name);
-    put_label(out, rt->model[i].name);
-    weft_text_printf(out, "} %.3f\n%s_count{model_name=", lane->ratio_sum, name);
-    put_label(out, rt->model[i].name);
+    weft_text_printf(out, "%s_sum{", name);
+    weft_prometheus_label(out, "model_name", rt->model[i].name);
+    weft_text_printf(out, "} %.3f\n%s_count{", lane->ratio_sum, name);
+    weft_prometheus_label(out, "model_name", rt->model[i].name);
     weft_text_printf(out, "} %llu\n", n);
   }
 }
@@ -313,55 +292,16 @@ static void put_memory(weft_text *out) {
       {"weft_host_mapped_bytes", "Host memory mapped by the allocator.", m.mapped}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     if (rows[i].value == 0) continue; /* not known here */
-    put_head(out, rows[i].name, "gauge", rows[i].help);
+    weft_prometheus_head(out, rows[i].name, "gauge", rows[i].help);
     weft_text_printf(out, "%s %llu\n", rows[i].name, rows[i].value);
   }
 }
 
 /* ---- the public calls ---- */
 
-/* ---- graphs of a GPU ---- */
-
-typedef struct graph_row {
-  const char *name, *help;
-  size_t at;
-} graph_row;
-
-#define GRAPH(field) offsetof(weft_graph_counters, field)
-static const graph_row graph_rows[] = {
-    {"weft_graph_launches_total", "Steps that were one launch of a graph.", GRAPH(launches)},
-    {"weft_graph_patched_total", "Of these, by new tables alone.", GRAPH(patched)},
-    {"weft_graph_captures_total", "Steps that were recorded as a graph.", GRAPH(captures)},
-    {"weft_graph_updates_total", "Of these, put into an older graph in place.", GRAPH(updates)},
-    {"weft_graph_updates_refused_total", "Older graphs that had another shape.", GRAPH(updates_refused)},
-    {"weft_graph_eager_total", "Steps that may come again, seen for the first time.", GRAPH(eager)},
-    {"weft_graph_refused_total", "1: the device gave up on graphs.", GRAPH(refused)},
-};
-enum { N_GRAPH = sizeof graph_rows / sizeof *graph_rows };
-
-static unsigned long long graph_number(const weft_graph_counters *n, const graph_row *row) {
-  uint64_t value;
-  memcpy(&value, (const char *)n + row->at, sizeof value);
-  return value;
-}
-
-static void put_graphs(const weft_runtime *rt, weft_text *out) {
-  weft_graph_counters n = weft_device_graph_counters(rt->device);
-  for (uint32_t i = 0; i < N_GRAPH; i++) {
-    put_head(out, graph_rows[i].name, "counter", graph_rows[i].help);
-    weft_text_printf(out, "%s %llu\n", graph_rows[i].name, graph_number(&n, &graph_rows[i]));
-  }
-}
-
-static void put_graphs_json(const weft_runtime *rt, weft_text *out) {
-  weft_graph_counters n = weft_device_graph_counters(rt->device);
-  for (uint32_t i = 0; i < N_GRAPH; i++) {
-    weft_text_printf(out, ",\"%s\":%llu", graph_rows[i].name, graph_number(&n, &graph_rows[i]));
-  }
-}
-
 char *weft_metrics(weft_runtime *rt) {
   weft_engine_stats stats;
+  weft_graph_counters graphs = weft_device_graph_counters(rt->device);
   weft_text out = {0}, labels = {0}, closed = {0};
   weft_engine_get_stats(rt->engine, &stats);
   put_labels(rt, &labels);
@@ -369,12 +309,13 @@ char *weft_metrics(weft_runtime *rt) {
   weft_text_puts(&closed, "}");
   if (weft_text_status(&labels) == WEFT_OK && weft_text_status(&closed) == WEFT_OK) {
     put_rows(&out, &stats, vllm_rows, N_VLLM, closed.bytes);
-    put_head(&out, "vllm:kv_cache_usage_perc", "gauge",
-             "Share of the KV pool that requests hold, 0 to 1.");
+    weft_prometheus_head(&out, "vllm:kv_cache_usage_perc", "gauge",
+                         "Share of the KV pool that requests hold, 0 to 1.");
     weft_text_printf(&out, "vllm:kv_cache_usage_perc%s %.6f\n", closed.bytes, pool_usage(&stats));
-    put_head(&out, "vllm:gpu_cache_usage_perc", "gauge", "The same under its older name.");
+    weft_prometheus_head(&out, "vllm:gpu_cache_usage_perc", "gauge",
+                         "The same under its older name.");
     weft_text_printf(&out, "vllm:gpu_cache_usage_perc%s %.6f\n", closed.bytes, pool_usage(&stats));
-    put_head(&out, "vllm:cache_config_info", "gauge", "How the KV pool is cut.");
+    weft_prometheus_head(&out, "vllm:cache_config_info", "gauge", "How the KV pool is cut.");
     weft_text_printf(
         &out,
         "vllm:cache_config_info%s,block_size=\"%u\",num_gpu_blocks=\"%u\",page_bytes=\"%llu\"} 1\n",
@@ -385,8 +326,8 @@ char *weft_metrics(weft_runtime *rt) {
     put_rows(&out, &stats, weft_rows, N_WEFT, "");
     put_lane_rows(rt, &out, &stats);
     put_step_ratios(rt, &out, &stats);
-    put_graphs(rt, &out);
-    put_head(&out, "weft_well", "gauge", "1 while every model can run.");
+    put_rows(&out, &graphs, graph_rows, N_GRAPH, "");
+    weft_prometheus_head(&out, "weft_well", "gauge", "1 while every model can run.");
     weft_text_printf(&out, "weft_well %d\n", stats.broken_runners == 0);
     put_memory(&out);
     weft_tenants_metrics(rt, &out);
@@ -400,23 +341,24 @@ char *weft_metrics(weft_runtime *rt) {
   return NULL;
 }
 
-static void put_json_rows(weft_text *out, const weft_engine_stats *stats, const number_row *rows,
+static void put_json_rows(weft_text *out, const void *stats, const weft_counter_row *rows,
                           uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     weft_text_printf(out, "%s\"%s\":%llu", out->n > 1 ? "," : "", rows[i].name,
-                     number_at(stats, &rows[i]));
+                     weft_counter_of(stats, &rows[i]));
   }
 }
 
 char *weft_stats_json(weft_runtime *rt) {
   weft_engine_stats stats;
+  weft_graph_counters graphs = weft_device_graph_counters(rt->device);
   weft_text out = {0};
   host_memory m = get_memory();
   weft_engine_get_stats(rt->engine, &stats);
   weft_text_puts(&out, "{");
   put_json_rows(&out, &stats, vllm_rows, N_VLLM);
   put_json_rows(&out, &stats, weft_rows, N_WEFT);
-  put_graphs_json(rt, &out);
+  put_json_rows(&out, &graphs, graph_rows, N_GRAPH);
   weft_text_printf(&out, ",\"kv_cache_usage\":%.6f,\"page_bytes\":%llu", pool_usage(&stats),
                    (unsigned long long)rt->page_bytes);
   weft_text_puts(&out, ",\"finished\":{");

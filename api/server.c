@@ -2,6 +2,7 @@
 /* Between HTTP and the endpoints: finds the route, checks the key, counts. */
 #include <string.h>
 
+#include "api/prometheus.h"
 #include "api/router.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -97,9 +98,7 @@ static unsigned long long read_count(atomic_uint_fast64_t *count) {
 }
 
 void weft_server_metrics(weft_server *s, weft_text *out) {
-  weft_text_puts(out,
-                 "# HELP weft_http_requests_total HTTP requests answered.\n# TYPE "
-                 "weft_http_requests_total counter\n");
+  weft_prometheus_head(out, "weft_http_requests_total", "counter", "HTTP requests answered.");
   for (uint32_t r = 0; r <= WEFT_ENDPOINTS_MAX; r++) {
     for (uint32_t c = 0; c < N_CODES; c++) {
       unsigned long long n = read_count(&s->answered[r][c]);
@@ -109,15 +108,12 @@ void weft_server_metrics(weft_server *s, weft_text *out) {
                        r < weft_n_endpoints ? weft_endpoints[r].path : "other", codes[c], n);
     }
   }
-  weft_text_printf(
-      out,
-      "# HELP weft_http_clients_left_total Clients that left before their answer was complete.\n"
-      "# TYPE weft_http_clients_left_total counter\nweft_http_clients_left_total %llu\n",
-      read_count(&s->left));
-  weft_text_printf(out,
-                   "# HELP weft_http_requests_active HTTP requests being read or answered.\n"
-                   "# TYPE weft_http_requests_active gauge\nweft_http_requests_active %u\n",
-                   weft_http_active(s->http));
+  weft_prometheus_head(out, "weft_http_clients_left_total", "counter",
+                       "Clients that left before their answer was complete.");
+  weft_text_printf(out, "weft_http_clients_left_total %llu\n", read_count(&s->left));
+  weft_prometheus_head(out, "weft_http_requests_active", "gauge",
+                       "HTTP requests being read or answered.");
+  weft_text_printf(out, "weft_http_requests_active %u\n", weft_http_active(s->http));
 }
 
 /* ---- opening and closing ---- */

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/prometheus.h"
+
+#include <stdint.h>
+#include <string.h>
+
+unsigned long long weft_counter_of(const void *structure, const weft_counter_row *row) {
+  const char *at = (const char *)structure + row->at;
+  uint64_t wide = 0;
+  uint32_t narrow = 0;
+  if (row->n_bytes == sizeof wide) {
+    memcpy(&wide, at, sizeof wide);
+    return wide;
+  }
+  memcpy(&narrow, at, sizeof narrow);
+  return narrow;
+}
+
+void weft_prometheus_head(weft_text *out, const char *name, const char *type, const char *help) {
+  weft_text_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+void weft_prometheus_escaped(weft_text *out, const char *value) {
+  for (const char *c = value; *c != 0; c++) {
+    if (*c == '"' || *c == '\\') weft_text_puts(out, "\\");
+    weft_text_append(out, *c == '\n' ? " " : c, 1);
+  }
+}
+
+void weft_prometheus_label(weft_text *out, const char *label, const char *value) {
+  weft_text_printf(out, "%s=\"", label);
+  weft_prometheus_escaped(out, value);
+  weft_text_puts(out, "\"");
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/* Prometheus text out: the pieces that /metrics is made of. For the files of api/ only. */
+#ifndef WEFT_API_PROMETHEUS_H
+#define WEFT_API_PROMETHEUS_H
+
+#include <stddef.h>
+
+#include "base/text.h"
+
+/* A counter that is one field, u32 or u64, of a structure of statistics. */
+typedef struct weft_counter_row {
+  const char *name, *type, *help;
+  size_t at, n_bytes;
+} weft_counter_row;
+
+#define WEFT_COUNTER_AT(structure, field) \
+  offsetof(structure, field), sizeof(((structure *)0)->field)
+
+unsigned long long weft_counter_of(const void *structure, const weft_counter_row *row);
+
+/* The lines # HELP and # TYPE. */
+void weft_prometheus_head(weft_text *out, const char *name, const char *type, const char *help);
+/* label="value", the value escaped. */
+void weft_prometheus_label(weft_text *out, const char *label, const char *value);
+/* The value of a label without its quotes. */
+void weft_prometheus_escaped(weft_text *out, const char *value);
+
+#endif
