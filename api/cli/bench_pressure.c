@@ -7,6 +7,7 @@
 
 #include "api/cli/bench.h"
 #include "api/cli/client.h"
+#include "api/cli/metric.h"
 #include "api/runtime.h"
 #include "base/memory.h"
 #include "base/random.h"
@@ -89,12 +90,12 @@ static int run(const weft_config *config, uint64_t kv_bytes, uint64_t host_bytes
   r->seconds = (double)(weft_clock_us() - start_us) * 1e-6;
   while (code == 0 && !weft_idle(rt)) continue; /* counters of the last step come a moment after its tokens */
   char *metrics = weft_metrics(rt);
-  r->pages = weft_client_metric(metrics, "weft_pool_pages") - weft_client_metric(metrics, "weft_pool_pages_free");
-  r->rows = weft_client_metric(metrics, "weft_rows_prefill_total");
-  r->out = weft_client_metric(metrics, "weft_spill_pages_out_total");
-  r->back = weft_client_metric(metrics, "weft_spill_pages_back_total");
-  r->preemptions = weft_client_metric(metrics, "vllm:num_preemptions_total");
-  r->resumed = weft_client_metric(metrics, "weft_canvases_resumed_total");
+  r->pages = weft_metric(metrics, "weft_pool_pages") - weft_metric(metrics, "weft_pool_pages_free");
+  r->rows = weft_metric(metrics, "weft_rows_prefill_total");
+  r->out = weft_metric(metrics, "weft_spill_pages_out_total");
+  r->back = weft_metric(metrics, "weft_spill_pages_back_total");
+  r->preemptions = weft_metric(metrics, "vllm:num_preemptions_total");
+  r->resumed = weft_metric(metrics, "weft_canvases_resumed_total");
   *page_bytes = rt->page_bytes;
   weft_release(metrics);
   weft_free(talks);

@@ -129,20 +129,6 @@ int weft_client_request_as(uint16_t port, const char *key, const char *method, c
   return status;
 }
 
-double weft_client_metric(const char *metrics, const char *name) {
-  double sum = 0.0;
-  size_t n = strlen(name);
-  for (const char *line = metrics; line != NULL && *line != 0; line = strchr(line, '\n'), line += line != NULL) {
-    if (strncmp(line, name, n) != 0 || (line[n] != ' ' && line[n] != '{')) continue;
-    const char *end = strchr(line, '\n'), *space = line + n;
-    for (const char *c = line; *c != 0 && c != end; c++) {
-      if (*c == ' ') space = c;
-    }
-    sum += strtod(space, NULL);
-  }
-  return sum;
-}
-
 /* ---- a server of our own ----------------------------------------------------------------------------------- */
 
 static int read_port(int fd, uint16_t *port) {

@@ -16,9 +16,6 @@ int weft_client_request(uint16_t port, const char *method, const char *path, con
 int weft_client_request_as(uint16_t port, const char *key, const char *method, const char *path, const char *body,
                            weft_text *out, uint32_t cancel_after_ms);
 
-/* The number after `name ` (or `name{...} `, summed) in Prometheus text; 0 when absent. */
-double weft_client_metric(const char *metrics, const char *name);
-
 typedef struct weft_child {
   pid_t pid;
   uint16_t port;

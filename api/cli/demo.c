@@ -10,6 +10,7 @@
 
 #include "api/cli/cli.h"
 #include "api/cli/client.h"
+#include "api/cli/metric.h"
 
 enum { WORKERS = 16, ROUNDS = 6 };
 
@@ -147,15 +148,15 @@ static int one_weight_set(const weft_config *config, const char *name) {
   }
   if (code == 0) code = metrics(child.port, &text);
   if (code == 0) {
-    double steps = weft_client_metric(text.bytes, "weft_steps_total");
-    double mixed = weft_client_metric(text.bytes, "weft_steps_mixed_total");
+    double steps = weft_metric(text.bytes, "weft_steps_total");
+    double mixed = weft_metric(text.bytes, "weft_steps_mixed_total");
     (void)printf("\n%.0f steps, %.0f of them mixed (%.0f %%): canvas rows and decode or prefill rows in one forward pass\n",
                  steps, mixed, steps > 0 ? 100.0 * mixed / steps : 0.0);
     (void)printf("%.0f canvases in %.0f denoise steps; %.0f prompt tokens, %.0f of them from the prefix cache\n",
-                 weft_client_metric(text.bytes, "weft_canvases_total"),
-                 weft_client_metric(text.bytes, "weft_denoise_steps_total"),
-                 weft_client_metric(text.bytes, "vllm:prompt_tokens_total"),
-                 weft_client_metric(text.bytes, "vllm:prefix_cache_hits_total"));
+                 weft_metric(text.bytes, "weft_canvases_total"),
+                 weft_metric(text.bytes, "weft_denoise_steps_total"),
+                 weft_metric(text.bytes, "vllm:prompt_tokens_total"),
+                 weft_metric(text.bytes, "vllm:prefix_cache_hits_total"));
     (void)printf("peak memory of the server: %.1f MiB\n", (double)weft_child_kib(&child, "VmHWM") / 1024.0);
     if (mixed * 2.0 < steps) code = weft_cli_fail(WEFT_EXIT_FAILED, "less than half of the steps were mixed");
   }
@@ -175,10 +176,10 @@ static int two_weight_sets(const weft_config *config, const char *const *names) 
   if (n_failed > 0) code = weft_cli_fail(WEFT_EXIT_FAILED, "%u requests failed", n_failed);
   if (code == 0) code = metrics(child.port, &text);
   if (code == 0) {
-    double switches = weft_client_metric(text.bytes, "weft_switches_total");
+    double switches = weft_metric(text.bytes, "weft_switches_total");
     (void)printf("\nTwo weight sets over one pool (%s by diffusion, %s token by token):\n"
                  "%.0f steps, the other weight set took its turn %.0f times\n",
-                 names[0], names[1], weft_client_metric(text.bytes, "weft_steps_total"), switches);
+                 names[0], names[1], weft_metric(text.bytes, "weft_steps_total"), switches);
     if (switches < 2.0) code = weft_cli_fail(WEFT_EXIT_FAILED, "the two weight sets did not alternate");
   }
   weft_text_free(&text);

@@ -6,6 +6,7 @@
 
 #include "api/cli/cli.h"
 #include "api/cli/client.h"
+#include "api/cli/metric.h"
 #include "base/clock.h"
 #include "base/memory.h"
 
@@ -57,65 +58,9 @@ int weft_reading_take(const weft_config *config, weft_reading *reading) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* One sample: name{labels} value. */
-typedef struct sample {
-  const char *labels; /* behind the brace; NULL: none */
-  size_t n_labels;
-  double value;
-} sample;
-
-/* The next sample of that name at or after *at; moves *at behind its line. */
-static bool next_sample(const char **at, const char *name, sample *out) {
-  size_t n = strlen(name);
-  while (*at != NULL && **at != 0) {
-    const char *line = *at, *end = strchr(line, '\n');
-    size_t length = end == NULL ? strlen(line) : (size_t)(end - line);
-    *at = end == NULL ? NULL : end + 1;
-    if (length <= n || strncmp(line, name, n) != 0) continue;
-    const char *value = line + n;
-    *out = (sample){0};
-    if (*value == '{') {
-      const char *close = memrchr(line, '}', length);
-      if (close == NULL) continue;
-      out->labels = value + 1;
-      out->n_labels = (size_t)(close - out->labels);
-      value = close + 1;
-    }
-    if (*value != ' ') continue;
-    out->value = strtod(value, NULL);
-    return true;
-  }
-  return false;
-}
-
-/* Where the value of a label begins, and its length; NULL: it has no such label. */
-static const char *label_of(const sample *s, const char *label, size_t *n) {
-  size_t length = strlen(label);
-  const char *end = s->labels + s->n_labels;
-  for (const char *at = s->labels; at != NULL && at + length + 2 < end; at++) {
-    if ((at != s->labels && at[-1] != ',') || strncmp(at, label, length) != 0 ||
-        at[length] != '=' || at[length + 1] != '"')
-      continue;
-    const char *value = at + length + 2, *c = value;
-    while (c < end && *c != '"') c += *c == '\\' ? 2 : 1;
-    *n = (size_t)(c - value);
-    return value;
-  }
-  return NULL;
-}
-
 double weft_reading_of(const weft_reading *reading, const char *name, const char *label,
                        const char *value) {
-  const char *at = reading->text.bytes;
-  double sum = 0.0;
-  sample s;
-  while (next_sample(&at, name, &s)) {
-    size_t n = 0;
-    const char *own = label == NULL ? NULL : label_of(&s, label, &n);
-    if (label == NULL || (own != NULL && n == strlen(value) && memcmp(own, value, n) == 0))
-      sum += s.value;
-  }
-  return sum;
+  return weft_metric_of(reading->text.bytes, name, label, value);
 }
 
 static double grown(double before, double after) {
@@ -132,16 +77,7 @@ double weft_reading_rate(const weft_reading *before, const weft_reading *after, 
 
 bool weft_reading_label(const weft_reading *reading, const char *name, const char *label,
                         uint32_t index, char *out, size_t n_out) {
-  const char *at = reading->text.bytes;
-  sample s;
-  while (next_sample(&at, name, &s)) {
-    size_t n = 0;
-    const char *value = label_of(&s, label, &n);
-    if (value == NULL || index-- > 0) continue;
-    (void)snprintf(out, n_out, "%.*s", (int)n, value);
-    return true;
-  }
-  return false;
+  return weft_metric_label(reading->text.bytes, name, label, index, out, n_out);
 }
 
 double weft_reading_quantile(const weft_reading *before, const weft_reading *after,

@@ -20,7 +20,7 @@ typedef struct weft_reading {
 
 /* 0, or an exit code after one line. */
 int weft_reading_take(const weft_config *config, weft_reading *reading);
-/* The value of name summed over its labels; with a label, of the lines that carry label="value". */
+/* See weft_metric_of. */
 double weft_reading_of(const weft_reading *reading, const char *name, const char *label,
                        const char *value);
 /* How much it grew per second. */

@@ -14,6 +14,7 @@
 
 #include "api/cli/cli.h"
 #include "api/cli/client.h"
+#include "api/cli/metric.h"
 #include "api/cli/soak_client.h"
 #include "base/clock.h"
 
@@ -138,8 +139,8 @@ static void watch_demand(soak *s, double *page_bytes) {
   weft_text text = {0};
   uint64_t rose_us = weft_clock_us();
   while (weft_clock_us() < s->server.until_us && weft_clock_us() < rose_us + DEMAND_STEADY_US && read_metrics(s, &text)) {
-    double pinned = weft_client_metric(text.bytes, "weft_pool_pages_pinned");
-    *page_bytes = DEMAND_MIB * 1048576.0 / weft_client_metric(text.bytes, "weft_pool_pages");
+    double pinned = weft_metric(text.bytes, "weft_pool_pages_pinned");
+    *page_bytes = DEMAND_MIB * 1048576.0 / weft_metric(text.bytes, "weft_pool_pages");
     if (pinned > s->demand_pages) {
       s->demand_pages = pinned;
       rose_us = weft_clock_us();
@@ -208,8 +209,8 @@ static uint32_t check_sums(const char *metrics) {
   };
   uint32_t n_wrong = 0;
   for (uint32_t i = 0; i < sizeof sums / sizeof *sums; i++) {
-    double all = weft_client_metric(metrics, sums[i].all), parts = 0.0;
-    for (uint32_t k = 0; sums[i].part[k] != NULL; k++) parts += weft_client_metric(metrics, sums[i].part[k]);
+    double all = weft_metric(metrics, sums[i].all), parts = 0.0;
+    for (uint32_t k = 0; sums[i].part[k] != NULL; k++) parts += weft_metric(metrics, sums[i].part[k]);
     if (all == parts) continue;
     (void)weft_cli_fail(0, "%s do not add up: %.0f, their parts %.0f", sums[i].what, all, parts);
     n_wrong += 1;
@@ -223,7 +224,7 @@ static uint32_t check_zeros(const char *metrics) {
                                       "weft_pool_pages_pinned",       "weft_pool_sequences"};
   uint32_t n_wrong = 0;
   for (uint32_t i = 0; i < sizeof zeros / sizeof *zeros; i++) {
-    double value = weft_client_metric(metrics, zeros[i]);
+    double value = weft_metric(metrics, zeros[i]);
     if (value == 0.0) continue;
     (void)weft_cli_fail(0, "%s is %.0f after all requests ended", zeros[i], value);
     n_wrong += 1;
@@ -236,14 +237,14 @@ static uint32_t check_idle(soak *s) {
   weft_text text = {0};
   bool idle = false;
   for (uint32_t i = 0; i < 200 && !idle && read_metrics(s, &text); i++) {
-    idle = weft_client_metric(text.bytes, "vllm:num_requests_running") +
-               weft_client_metric(text.bytes, "vllm:num_requests_waiting") +
-               weft_client_metric(text.bytes, "weft_pool_pages_pinned") == 0.0;
+    idle = weft_metric(text.bytes, "vllm:num_requests_running") +
+               weft_metric(text.bytes, "vllm:num_requests_waiting") +
+               weft_metric(text.bytes, "weft_pool_pages_pinned") == 0.0;
     if (!idle) (void)usleep(50000); /* woken early is fine */
   }
   uint32_t n_wrong = text.n == 0;
   if (text.n > 0) {
-    s->pages = weft_client_metric(text.bytes, "weft_pool_pages");
+    s->pages = weft_metric(text.bytes, "weft_pool_pages");
     n_wrong += check_zeros(text.bytes) + check_sums(text.bytes);
   }
   weft_text_free(&text);
