@@ -59,6 +59,10 @@ typedef struct weft_key128 {
   uint64_t low, high;
 } weft_key128;
 
+static inline bool weft_key128_equal(weft_key128 a, weft_key128 b) {
+  return a.low == b.low && a.high == b.high;
+}
+
 /* The domain of public prefixes, which no tenant can have. */
 #define WEFT_DOMAIN_PUBLIC ((weft_key128){UINT64_MAX, UINT64_MAX})
 

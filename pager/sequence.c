@@ -28,16 +28,13 @@ static weft_seq seq_take(weft_pager *pager) {
 
 /* ---- admit ----------------------------------------------------------------------------------- */
 
-static bool is_public(weft_key128 domain) {
-  return domain.low == WEFT_DOMAIN_PUBLIC.low && domain.high == WEFT_DOMAIN_PUBLIC.high;
-}
-
 static weft_status admit_refusal(const weft_pager *pager, const weft_admit *args) {
   if (args->space >= pager->n_spaces || args->tokens == NULL) return WEFT_E_INVALID;
   if (args->n_tokens == 0 || args->n_prompt > args->n_tokens) return WEFT_E_INVALID;
   if (args->n_keep_rows > args->n_tokens || args->n_public > args->n_tokens) return WEFT_E_INVALID;
   if (args->retention > WEFT_RETENTION_MAX) return WEFT_E_INVALID;
-  if (args->owner >= WEFT_OWNERS_MAX || is_public(args->domain)) return WEFT_E_INVALID;
+  if (args->owner >= WEFT_OWNERS_MAX) return WEFT_E_INVALID;
+  if (weft_key128_equal(args->domain, WEFT_DOMAIN_PUBLIC)) return WEFT_E_INVALID;
   if (args->n_tokens > pager->seq_tokens_max) return WEFT_E_TOO_LARGE;
   if (pager->stats.n_seqs == pager->n_seqs_max) return WEFT_FULL;
   return WEFT_OK;

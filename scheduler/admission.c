@@ -61,10 +61,14 @@ void weft_admission_wake(weft_engine *e, weft_seq seq, uint32_t n_valid) {
 
 /* ---- one request ----------------------------------------------------------------------------- */
 
+static uint32_t pages_of(const weft_engine *e, const weft_request *r) {
+  uint32_t rows = r->n_tokens < e->config.prefill_chunk ? r->n_tokens : e->config.prefill_chunk;
+  return weft_pager_pages_for(e->pager, r->lane, r->n_tokens, rows);
+}
+
 /* Pages the request will need soon beyond those its cached prefix already holds. */
 static uint32_t pages_wanted(const weft_engine *e, const weft_request *r, weft_seq seq) {
-  uint32_t rows = r->n_tokens < e->config.prefill_chunk ? r->n_tokens : e->config.prefill_chunk;
-  uint32_t n = weft_pager_pages_for(e->pager, r->lane, r->n_tokens, rows);
+  uint32_t n = pages_of(e, r);
   uint32_t held = weft_pager_n_blocks_held(e->pager, seq);
   uint32_t margin = weft_policy_margin(e->n_running, e->config.n_pages);
   return (n > held ? n - held : 0) + margin;
@@ -130,9 +134,7 @@ static outcome no_room(weft_engine *e, weft_request *r, weft_seq seq, uint32_t w
 /* Content comes back from host memory only for a request that will find room for the rest, too. */
 static uint32_t restores_max(const weft_engine *e, const weft_request *r) {
   if (e->config.n_host_pages == 0) return 0;
-  uint32_t rows = r->n_tokens < e->config.prefill_chunk ? r->n_tokens : e->config.prefill_chunk;
-  uint32_t n = weft_pager_pages_for(e->pager, r->lane, r->n_tokens, rows);
-  n += weft_policy_margin(e->n_running, e->config.n_pages);
+  uint32_t n = pages_of(e, r) + weft_policy_margin(e->n_running, e->config.n_pages);
   return e->n_running > 0 && n > weft_pager_headroom(e->pager) ? 0 : e->config.n_pages;
 }
 
@@ -145,7 +147,8 @@ static bool is_over_limit(const weft_engine *e, const weft_request *r, uint32_t 
 }
 
 /* Until a request leaves, and some plans at most. */
-static outcome limited(weft_engine *e, const weft_request *r) {
+static outcome limited(weft_engine *e, const weft_request *r, weft_seq seq) {
+  if (seq != WEFT_SEQ_NONE) weft_pager_release(e->pager, seq);
   e->tenants.tenant[r->tenant].limited = RETRY_STEPS;
   return LIMITED;
 }
@@ -173,13 +176,10 @@ static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
     follow(e, lane, r, leader, n_valid == 0 ? 1 : 2 * n_valid);
     return FOLLOWS;
   }
-  if (status == WEFT_QUOTA) return limited(e, r);
+  if (status == WEFT_QUOTA) return limited(e, r, WEFT_SEQ_NONE);
   WEFT_CHECK(status == WEFT_OK); /* sequences were counted, lengths checked at submit */
   uint32_t wanted = pages_wanted(e, r, seq);
-  if (is_over_limit(e, r, wanted)) {
-    weft_pager_release(e->pager, seq);
-    return limited(e, r);
-  }
+  if (is_over_limit(e, r, wanted)) return limited(e, r, seq);
   if (e->n_running > 0 && !has_room(e, r, wanted)) return no_room(e, r, seq, wanted);
   return enter(e, lane, r, seq, n_cached);
 }
@@ -199,20 +199,11 @@ static outcome fork_prompt(weft_engine *e, weft_lane *lane, weft_request *r,
   if (status == WEFT_E_NOT_FOUND) return admit_prompt(e, lane, r); /* a window has passed */
   WEFT_CHECK(status == WEFT_OK);
   uint32_t wanted = pages_wanted(e, r, seq) + lane->info->n_groups; /* and the copies */
-  if (is_over_limit(e, r, wanted)) {
-    weft_pager_release(e->pager, seq);
-    return limited(e, r);
-  }
-  bool room = has_room(e, r, wanted);
-  if (room && writes) {
-    status = weft_pager_reserve(e->pager, seq, 1);
-    room = status == WEFT_OK;
-  }
-  if (status == WEFT_QUOTA) {
-    weft_pager_release(e->pager, seq);
-    return limited(e, r);
-  }
-  return room ? enter(e, lane, r, seq, n) : no_room(e, r, seq, wanted);
+  if (is_over_limit(e, r, wanted)) return limited(e, r, seq);
+  if (!has_room(e, r, wanted)) return no_room(e, r, seq, wanted);
+  if (writes) status = weft_pager_reserve(e->pager, seq, 1);
+  if (status == WEFT_QUOTA) return limited(e, r, seq);
+  return status == WEFT_OK ? enter(e, lane, r, seq, n) : no_room(e, r, seq, wanted);
 }
 
 static outcome try_admit(weft_engine *e, weft_lane *lane, weft_request *r) {

@@ -76,12 +76,6 @@ static inline void weft_cost_add(const weft_cost_layers *layers, weft_cost_shape
   shape->n_products += keys * n_rows;
 }
 
-static inline weft_cost_shape weft_cost_sum(const weft_cost_shape *a, const weft_cost_shape *b) {
-  return (weft_cost_shape){.n_rows = a->n_rows + b->n_rows,
-                           .n_outputs = a->n_outputs + b->n_outputs,
-                           .n_reads = a->n_reads + b->n_reads,
-                           .n_products = a->n_products + b->n_products};
-}
 /* To bring one page back from host memory, in 1/256 of computing a row. */
 uint32_t weft_cost_of_page(const weft_cost_model *model, uint64_t page_bytes);
 /* Pages after which a step that brings them back admits nobody else: it must not start late. */

@@ -68,6 +68,16 @@ static weft_status check_limits(const weft_engine_config *c, weft_error *error) 
   return WEFT_OK;
 }
 
+static void range_of_blocks(const weft_runner_info *info, uint32_t *least, uint32_t *most) {
+  *least = WEFT_BLOCK_TOKENS_MAX;
+  *most = 1;
+  for (uint32_t g = 0; g < info->n_groups; g++) {
+    uint32_t n = info->group[g].block_tokens;
+    if (n < *least) *least = n;
+    if (n > *most) *most = n;
+  }
+}
+
 /* Block tables are addressed by 32-bit offsets into the pager's one array. */
 static weft_status check_runner(const weft_engine_config *c, uint32_t index, weft_error *error) {
   const weft_runner_info *info = c->runner[index]->ops->info(c->runner[index]);
@@ -84,13 +94,11 @@ static weft_status check_runner(const weft_engine_config *c, uint32_t index, wef
                      info->name, info->n_slots, info->depth, budget, info->n_groups);
   }
   uint64_t n_entries = 0;
-  uint32_t block_min = WEFT_BLOCK_TOKENS_MAX, block_max = 1;
   for (uint32_t g = 0; g < info->n_groups; g++) {
-    uint32_t block_tokens = info->group[g].block_tokens;
-    n_entries += c->seq_tokens_max / block_tokens + 1;
-    if (block_tokens < block_min) block_min = block_tokens;
-    if (block_tokens > block_max) block_max = block_tokens;
+    n_entries += c->seq_tokens_max / info->group[g].block_tokens + 1;
   }
+  uint32_t block_min, block_max;
+  range_of_blocks(info, &block_min, &block_max);
   if ((uint64_t)c->n_pages * (block_max / block_min) > UINT32_MAX) {
     return weft_fail(error, WEFT_E_TOO_LARGE,
                      "%s: %u pages have more than 2^32 blocks of %u tokens; lower their number",
@@ -165,11 +173,10 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
   lane->index = index;
   lane->rows_max = lane->info->rows_max < e->config.rows_per_step ? lane->info->rows_max
                                                                   : e->config.rows_per_step;
-  lane->block_min = WEFT_BLOCK_TOKENS_MAX;
-  for (uint32_t g = 0; g < lane->info->n_groups; g++) {
-    uint32_t block_tokens = lane->info->group[g].block_tokens;
-    if (block_tokens < lane->block_min) lane->block_min = block_tokens;
-  }
+  lane->context = lane->info->context_length < e->config.seq_tokens_max
+                      ? lane->info->context_length
+                      : e->config.seq_tokens_max;
+  range_of_blocks(lane->info, &lane->block_min, &lane->block_max);
   lane->restores_max = weft_cost_restores_max(lane->info->page_bytes);
   lane->fit_tokens = weft_engine_longest_fit(e, index, 1, e->config.n_pages);
   lane->fit_canvas =

@@ -39,7 +39,8 @@ typedef struct weft_lane {
   const weft_runner_info *info;
   uint32_t index;
   uint32_t rows_max;   /* budget of one step */
-  uint32_t block_min;  /* tokens of the smallest block of its groups */
+  uint32_t block_min, block_max; /* tokens of the smallest and the largest block of its groups */
+  uint32_t context;    /* most tokens of a request, prompt and answer */
   uint32_t restores_max; /* pages that one step may bring back before it admits nobody else */
   uint32_t fit_tokens; /* longest keys and values that fit the pool alone, row by row */
   uint32_t fit_canvas; /* ... with a whole canvas of rows in flight */

@@ -39,21 +39,12 @@ static bool is_empty(weft_pins *pins) {
 
 /* ---- any thread ------------------------------------------------------------------------------ */
 
-static uint32_t largest_block(const weft_lane *lane) {
-  uint32_t largest = 1;
-  for (uint32_t g = 0; g < lane->info->n_groups; g++) {
-    uint32_t n = lane->info->group[g].block_tokens;
-    if (n > largest) largest = n;
-  }
-  return largest;
-}
-
 static weft_status check_pin(const weft_engine *e, const weft_pin_params *p, weft_error *error) {
   if (e->config.no_prefix_cache)
     return weft_fail(error, WEFT_E_INVALID, "nothing can be pinned: the prefix cache is off");
   if (p->runner >= e->n_lanes)
     return weft_fail(error, WEFT_E_INVALID, "model number %u; there are %u", p->runner, e->n_lanes);
-  uint32_t block = largest_block(&e->lane[p->runner]);
+  uint32_t block = e->lane[p->runner].block_max;
   if (p->tokens != NULL && p->n_tokens >= block) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID,
                    "a pin holds whole blocks of %u tokens; this prefix has %u", block, p->n_tokens);
@@ -63,7 +54,7 @@ static weft_pin *make_pin(const weft_engine *e, const weft_pin_params *p) {
   const weft_lane *lane = &e->lane[p->runner];
   weft_pin *pin = weft_alloc(1, sizeof *pin);
   if (pin == NULL) return NULL;
-  uint32_t n = p->n_tokens & ~(largest_block(lane) - 1);
+  uint32_t n = p->n_tokens & ~(lane->block_max - 1);
   pin->info = (weft_pin_info){.runner = p->runner,
                               .tenant = p->tenant,
                               .is_public = p->is_public,
@@ -175,10 +166,9 @@ uint32_t weft_engine_list_pins(weft_engine *e, weft_pin_info *out, uint32_t max)
 void weft_pins_plan(weft_engine *e) {
   uint32_t most = 0, n_pages = e->config.n_pages;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
-    const weft_runner_info *info = e->lane[i].info;
-    uint32_t context = info->context_length, rows = info->canvas_length;
-    if (e->config.seq_tokens_max < context) context = e->config.seq_tokens_max;
-    uint32_t n = weft_pager_pages_for(e->pager, i, context, rows > 1 ? rows : 1);
+    const weft_lane *lane = &e->lane[i];
+    uint32_t rows = lane->info->canvas_length;
+    uint32_t n = weft_pager_pages_for(e->pager, i, lane->context, rows > 1 ? rows : 1);
     if (n > most) most = n;
   }
   e->pins.n_pages_max = most < n_pages ? n_pages - most : 0;
@@ -277,8 +267,7 @@ void weft_pins_hold(weft_engine *e, const weft_request *r) {
   lock(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
     weft_pin *pin = pins->pin[i];
-    bool same = pin->info.is_public ||
-                (pin->domain.low == r->asked.domain.low && pin->domain.high == r->asked.domain.high);
+    bool same = pin->info.is_public || weft_key128_equal(pin->domain, r->asked.domain);
     if (pin->seq == WEFT_SEQ_NONE && same && begins_with(r, r->n_valid, pin)) try_hold(e, pin);
   }
   unlock(pins);

@@ -117,8 +117,7 @@ static weft_status check_sibling(const weft_request_params *p, weft_error *error
   if (p->sibling == NULL) return WEFT_OK;
   const weft_request_params *q = &p->sibling->asked;
   bool same = p->runner == q->runner && p->canvas == q->canvas && p->tenant == q->tenant &&
-              p->domain.low == q->domain.low && p->domain.high == q->domain.high &&
-              p->no_cache == q->no_cache && p->n_tokens == q->n_tokens &&
+              weft_key128_equal(p->domain, q->domain) && p->no_cache == q->no_cache && p->n_tokens == q->n_tokens &&
               memcmp(p->tokens, q->tokens, p->n_tokens * sizeof *p->tokens) == 0;
   if (same) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID,
@@ -150,8 +149,7 @@ static weft_status judge(const weft_engine *e, const weft_request_params *p,
   if (status == WEFT_OK) status = check_kind(p, lane->info, error);
   if (status == WEFT_OK) status = check_sibling(p, error);
   if (status != WEFT_OK) return status;
-  uint32_t context = lane->info->context_length;
-  if (e->config.seq_tokens_max < context) context = e->config.seq_tokens_max;
+  uint32_t context = lane->context;
   if (p->n_tokens >= context) {
     return weft_fail(
         error, WEFT_E_TOO_LARGE,

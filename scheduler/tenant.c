@@ -56,12 +56,15 @@ bool weft_tenants_queued_before(const weft_request *a, const weft_request *b) {
   return a->arrival < b->arrival;
 }
 
+static bool is_active(const weft_tenant *tenant) {
+  return tenant->n_queued > 0 || tenant->stats.n_running > 0;
+}
+
 /* New requests belong near the tail, requests that come back (preempted, followers) near the head:
  * one walk from the end that is closer by arrival. */
 void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request) {
   weft_tenant *tenant = &tenants->tenant[request->tenant];
-  bool idle = tenant->n_queued == 0 && tenant->stats.n_running == 0;
-  if (idle && tenant->clock < tenants->now) tenant->clock = tenants->now;
+  if (!is_active(tenant) && tenant->clock < tenants->now) tenant->clock = tenants->now;
   tenant->n_queued += 1;
   tenant->queued_cost += weft_cost_of_segment(request->n_tokens, 0);
   tenant->changed = true;
@@ -132,7 +135,7 @@ uint64_t weft_tenants_active_weight(const weft_tenants *tenants) {
   uint64_t sum = 0;
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {
     const weft_tenant *t = &tenants->tenant[i];
-    if (t->n_queued + t->stats.n_running > 0) sum += t->config.weight;
+    if (is_active(t)) sum += t->config.weight;
   }
   return sum;
 }
@@ -157,8 +160,7 @@ void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work) {
   uint64_t least = UINT64_MAX, most = 0;
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {
     weft_tenant *t = &tenants->tenant[i];
-    bool idle = t->n_queued == 0 && t->stats.n_running == 0;
-    t->wants &= idle ? 0 : lanes_with_work;
+    t->wants &= is_active(t) ? lanes_with_work : 0;
     if (t->limited > 0) t->limited -= 1;
     if (t->wants != 0 && t->clock < least) least = t->clock;
     if (t->clock > most) most = t->clock;
@@ -186,7 +188,7 @@ void weft_tenants_share(weft_tenants *tenants, const weft_pager *pager) {
     tenants->shared[i] = (weft_tenant_view){.stats = t->stats,
                                             .n_queued = t->n_queued,
                                             .queued_cost = t->queued_cost,
-                                            .active = t->n_queued + t->stats.n_running > 0};
+                                            .active = is_active(t)};
   }
 }
 
