@@ -116,13 +116,9 @@ static weft_status check_names(const weft_runtime *rt, weft_error *error) {
 
 /* ---- the memory plan --------------------------------------------------------------------------------------- */
 
-static uint64_t host_free_bytes(void) {
-  long pages = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
-  return pages < 0 || size < 0 ? 0 : (uint64_t)pages * (uint64_t)size;
-}
-
-static uint64_t host_bytes(void) {
-  long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
+/* which: _SC_PHYS_PAGES or _SC_AVPHYS_PAGES. 0: the system does not say. */
+static uint64_t host_bytes(int which) {
+  long pages = sysconf(which), size = sysconf(_SC_PAGE_SIZE);
   return pages < 0 || size < 0 ? 0 : (uint64_t)pages * (uint64_t)size;
 }
 
@@ -144,7 +140,7 @@ static uint64_t default_kv_bytes(const weft_runtime *rt) {
     uint64_t bytes = longest_bytes(&rt->model[i], rt->options.rows);
     if (bytes > least) least = bytes;
   }
-  uint64_t wanted = host_free_bytes() / 4;
+  uint64_t wanted = host_bytes(_SC_AVPHYS_PAGES) / 4;
   if (wanted > (uint64_t)4 << 30) wanted = (uint64_t)4 << 30;
   uint64_t useful = least * rt->options.running; /* more could never be held at once */
   if (wanted > useful) wanted = useful;
@@ -172,7 +168,7 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
                      mib(rt->options.kv_bytes), mib(memory));
   }
   rt->n_pages = (uint32_t)n_pages;
-  uint64_t n_host = rt->options.host_bytes / rt->page_bytes, host = host_bytes();
+  uint64_t n_host = rt->options.host_bytes / rt->page_bytes, host = host_bytes(_SC_PHYS_PAGES);
   if (n_host >= 1u << 24 || (host > 0 && rt->options.host_bytes > host)) {
     return weft_fail(error, WEFT_E_INVALID,
                      "%.0f MiB of host memory behind the pool are more than 2^24 pages, or than there is (%.0f MiB): "

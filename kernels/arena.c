@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/arena.h"
 
-#include <string.h>
-
 #include "base/check.h"
 #include "base/memory.h"
 
@@ -35,10 +33,8 @@ void weft_arena_close(weft_arena *a) {
 static weft_status make_room(weft_arena *a) {
   if (a->n_pieces < a->pieces_max) return WEFT_OK;
   uint32_t n = a->pieces_max == 0 ? 64 : 2 * a->pieces_max;
-  weft_arena_piece *more = weft_alloc(n, sizeof *more);
+  weft_arena_piece *more = weft_realloc(a->piece, n, sizeof *more);
   if (more == NULL) return WEFT_E_NO_MEMORY;
-  if (a->n_pieces > 0) memcpy(more, a->piece, a->n_pieces * sizeof *more);
-  weft_free(a->piece);
   a->piece = more;
   a->pieces_max = n;
   return WEFT_OK;

@@ -266,10 +266,8 @@ static weft_status check_statistics(check_run *run, const weft_head_rows_args *r
 static record *add_record(check_run *run) {
   if (run->n_records == run->records_max) {
     uint32_t n = run->records_max == 0 ? 1024 : 2 * run->records_max;
-    record *more = weft_alloc(n, sizeof *more);
+    record *more = weft_realloc(run->record, n, sizeof *more);
     if (more == NULL) return NULL;
-    if (run->n_records > 0) memcpy(more, run->record, run->n_records * sizeof *more);
-    weft_free(run->record);
     run->record = more;
     run->records_max = n;
   }

@@ -4,6 +4,7 @@
  * behind it. Prints the rows of prompts computed in each: what exceeds the first run was computed again. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "api/cli/bench.h"
 #include "api/cli/client.h"
@@ -88,7 +89,8 @@ static int run(const weft_config *config, uint64_t kv_bytes, uint64_t host_bytes
   uint64_t start_us = weft_clock_us();
   int code = talks == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "no memory for the talks") : take_turns(rt, talks);
   r->seconds = (double)(weft_clock_us() - start_us) * 1e-6;
-  while (code == 0 && !weft_idle(rt)) continue; /* counters of the last step come a moment after its tokens */
+  /* counters of the last step come a moment after its tokens */
+  while (code == 0 && !weft_idle(rt)) (void)usleep(1000);
   char *metrics = weft_metrics(rt);
   r->pages = weft_metric(metrics, "weft_pool_pages") - weft_metric(metrics, "weft_pool_pages_free");
   r->rows = weft_metric(metrics, "weft_rows_prefill_total");
