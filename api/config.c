@@ -47,6 +47,7 @@ static const option_row options[] = {
     {"no-overlap", 0, FLAG, AT(no_overlap), (size_t)NOTHING, 0, 0, 0, OPENS | WEFT_CMD_SIM, NULL, "apply each step before planning the next"},
     {"device-mib", 0, U32, AT(device_mib), (size_t)NOTHING, 0, 0, 1 << 24, OPENS, "N", "most MiB of a GPU for weights; experts beyond it stay in host memory [0: 7/8 of what is free]"},
     {"no-graphs", 0, FLAG, AT(no_graphs), (size_t)NOTHING, 0, 0, 0, OPENS, NULL, "on a GPU: launch each step call by call"},
+    {"no-arena", 0, FLAG, AT(no_arena), (size_t)NOTHING, 0, 0, 0, OPENS, NULL, "on a GPU: weights in plain memory, not each at an aligned address"},
     {"config", 0, TEXT, AT(config_file), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SERVE, "FILE", "read options from lines `name = value`"},
     {"host", 0, TEXT, AT(host), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SERVE, "ADDRESS", "address to listen on [127.0.0.1]"},
     {"port", 'p', U32, AT(port), (size_t)NOTHING, 8080, 0, 65535, WEFT_CMD_SERVE | WEFT_CMD_DEMO, "N", "port to listen on; 0 picks a free one [8080]"},
@@ -366,6 +367,7 @@ weft_open_options weft_config_open(const weft_config *config) {
                              .slice_ms = config->slice_ms,
                              .no_overlap = config->no_overlap,
                              .no_graphs = config->no_graphs,
+                             .no_arena = config->no_arena,
                              .device_bytes = (uint64_t)config->device_mib << 20,
                              .quiet = config->quiet};
 }

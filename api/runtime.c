@@ -212,6 +212,13 @@ static void write_plan(weft_runtime *rt) {
       if (group->window > 0) weft_text_printf(t, " of %u", group->window);
       weft_text_printf(t, "\n");
     }
+    uint32_t room = weft_engine_room(rt->engine, i, m->context);
+    weft_text_printf(t, "  room     %u requests that grow to %u tokens", room, m->context);
+    if (info->canvas_length > 0 && info->canvas_length < m->context) {
+      uint32_t n_prompt = m->context - info->canvas_length;
+      weft_text_printf(t, ", or %u canvases over prompts of %u", weft_engine_room(rt->engine, i, n_prompt), n_prompt);
+    }
+    weft_text_printf(t, ", at once\n");
     if (m->layout.padding > 0.001) weft_text_printf(t, "  padding  %.1f %% of each page\n", m->layout.padding * 100.0);
   }
   weft_weights_report held = weft_device_weights(rt->device);
@@ -319,7 +326,8 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   weft_status status = fill_options(rt, options, error);
   if (status != WEFT_OK) return status;
   weft_device_config device = {.backend = options->backend, .n_threads = options->threads,
-                               .no_graphs = options->no_graphs, .weights_bytes_max = options->device_bytes};
+                               .no_graphs = options->no_graphs, .no_arena = options->no_arena,
+                               .weights_bytes_max = options->device_bytes};
   status = weft_device_open(&device, &rt->device, error);
   if (status != WEFT_OK) return status;
   rt->model = weft_alloc(options->n_models, sizeof *rt->model);

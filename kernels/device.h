@@ -45,6 +45,7 @@ typedef struct weft_device_config {
   uint32_t n_threads;  /* 0: all cores this process may use */
   const char *isa;     /* cpu: NULL best, or "portable", "avx2", "avx512": for tests; refused if absent */
   bool no_graphs;      /* cuda: every step call by call; the same bits */
+  bool no_arena;       /* cuda: weights in plain memory; the same bits */
   uint64_t weights_bytes_max; /* cuda: most of the card's memory for weights [0: 7/8 of what is free]; experts beyond
                                  it stay in host memory and are copied over at each use: the same bits */
 } weft_device_config;

@@ -89,6 +89,14 @@ static weft_status open_slot(weft_engine *e, weft_lane *lane, weft_request *r) {
   return status;
 }
 
+uint32_t weft_engine_room(const weft_engine *e, uint32_t lane, uint32_t n_tokens) {
+  uint32_t rows = n_tokens < e->config.prefill_chunk ? n_tokens : e->config.prefill_chunk, n = 0;
+  uint64_t each = weft_pager_pages_for(e->pager, lane, n_tokens, 1);
+  uint64_t last = weft_pager_pages_for(e->pager, lane, n_tokens, rows);
+  while (n < e->config.running_max && n * each + last + weft_policy_margin(n, e->config.n_pages) <= e->config.n_pages) n++;
+  return n;
+}
+
 /* Takes a slot and starts to run, or ends with the runner's reason. */
 static outcome enter(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq,
                      uint32_t n_cached) {

@@ -255,6 +255,10 @@ typedef struct weft_tenant_stats {
   uint64_t queue[20], queue_us;  /* as in weft_engine_stats */
 } weft_tenant_stats;
 extern const uint64_t weft_latency_bounds_us[19];
+/* How many requests of a lane, each growing to n tokens, run at once without preemption while nobody else does: what the
+ * pool holds under the rules of admission, at most running_max. Any thread. */
+uint32_t weft_engine_room(const weft_engine *engine, uint32_t lane, uint32_t n_tokens);
+
 /* A consistent copy, taken by the engine between steps; any thread. */
 void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out);
 void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_tenant_stats *out);

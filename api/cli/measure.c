@@ -23,6 +23,7 @@ double weft_median(double *values, uint32_t n) {
 static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, uint32_t index, int32_t *tokens,
                       weft_generation **out) {
   weft_model_card card = weft_model_at(rt, 0);
+  bool diffusion = load->diffusion || index >= load->n_parallel;
   for (uint32_t i = 0; i < load->n_prompt; i++) {
     weft_draw_key key = {seed, index, WEFT_DRAW_TEST, i, 0};
     tokens[i] = (int32_t)(card.vocabulary / 2 + weft_draw_below(&key, card.vocabulary / 2));
@@ -36,10 +37,10 @@ static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, ui
   p.has_seed = true;
   p.seed = seed;
   p.no_cache = true;
-  p.mode = load->diffusion ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
-  p.max_tokens = load->diffusion ? card.canvas : load->n_generate;
-  if (load->diffusion) {
-    p.diffusion_steps = load->n_generate;
+  p.mode = diffusion ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
+  p.max_tokens = diffusion ? card.canvas : load->n_generate;
+  if (diffusion) {
+    p.diffusion_steps = load->diffusion ? load->n_generate : load->n_steps;
     p.diffusion_confidence = 0.0f; /* never sure: every step is run */
     p.canvas_deltas = true;
   }
@@ -64,13 +65,14 @@ static int drain(weft_generation *g, bool to_first_step, weft_usage_counts *usag
 }
 
 int weft_measure(weft_runtime *rt, const weft_load *load, uint64_t seed, weft_measured *out) {
-  weft_generation **list = weft_alloc(load->n_parallel, sizeof *list);
+  uint32_t n_all = load->n_parallel + load->n_canvases;
+  weft_generation **list = weft_alloc(n_all, sizeof *list);
   int32_t *tokens = weft_alloc(load->n_prompt, sizeof *tokens);
   int code = list == NULL || tokens == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
   uint64_t start = weft_clock_us(), last_first = start, end = start;
   weft_usage_counts usage = {0};
   memset(out, 0, sizeof *out);
-  for (uint32_t i = 0; i < load->n_parallel && code == 0; i++) code = submit_one(rt, load, seed, i, tokens, &list[i]);
+  for (uint32_t i = 0; i < n_all && code == 0; i++) code = submit_one(rt, load, seed, i, tokens, &list[i]);
   for (uint32_t i = 0; i < load->n_parallel && code == 0 && load->diffusion; i++) code = drain(list[i], true, &usage);
   if (load->diffusion) last_first = weft_clock_us();
   for (uint32_t i = 0; i < load->n_parallel && code == 0; i++) {
@@ -81,10 +83,42 @@ int weft_measure(weft_runtime *rt, const weft_load *load, uint64_t seed, weft_me
     out->n_tokens += n > 0 ? n - 1 : 0;
     if (start + usage.total_us > end) end = start + usage.total_us;
   }
-  for (uint32_t i = 0; list != NULL && i < load->n_parallel; i++) weft_generation_free(list[i]);
+  for (uint32_t i = load->n_parallel; i < n_all && code == 0; i++) code = drain(list[i], false, &usage);
+  for (uint32_t i = 0; list != NULL && i < n_all; i++) weft_generation_free(list[i]);
   weft_free(list);
   weft_free(tokens);
   out->prefill_s = (double)(last_first - start) * 1e-6;
   out->generate_s = end > last_first ? (double)(end - last_first) * 1e-6 : 0.0;
+  return code;
+}
+
+static bool holds_all(const weft_step_record *r, const weft_load *load, uint32_t canvas) {
+  uint32_t n_canvases = load->diffusion ? load->n_parallel : load->n_canvases;
+  uint32_t n_decoding = load->diffusion ? 0 : load->n_parallel;
+  return r->n_canvas_rows == n_canvases * canvas && r->n_decode_rows == n_decoding &&
+         r->n_prefill_rows + r->n_commit_rows == 0;
+}
+
+int weft_measure_steps(weft_runtime *rt, const weft_load *load, uint64_t seed, double *step_ms, double *first_ms) {
+  weft_step_record *record = weft_alloc(WEFT_RECORDED_STEPS, sizeof *record);
+  double *times = weft_alloc(WEFT_RECORDED_STEPS, sizeof *times);
+  weft_measured unused;
+  uint64_t start = weft_clock_us(), first = 0;
+  int code = record == NULL || times == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
+  uint64_t after = code == 0 && weft_engine_get_steps(rt->engine, record, 1) == 1 ? record[0].number : 0;
+  if (code == 0) code = weft_measure(rt, load, seed, &unused);
+  uint32_t n = code == 0 ? weft_engine_get_steps(rt->engine, record, WEFT_RECORDED_STEPS) : 0, n_times = 0;
+  uint32_t canvas = weft_model_at(rt, 0).canvas;
+  for (uint32_t i = 1; i < n; i++) {
+    if (record[i - 1].number <= after || !holds_all(&record[i - 1], load, canvas) || !holds_all(&record[i], load, canvas)) continue;
+    if (n_times == 0) first = record[i - 1].launched_us;
+    times[n_times++] = (double)(record[i].collected_us - record[i - 1].collected_us) / 1000.0;
+  }
+  if (code == 0 && n_times == 0)
+    code = weft_cli_fail(WEFT_EXIT_FAILED, "bench: no two steps in a row held the whole load: raise --rows or --running");
+  *step_ms = weft_median(times, n_times);
+  *first_ms = first > start ? (double)(first - start) / 1000.0 : 0.0;
+  weft_free(record);
+  weft_free(times);
   return code;
 }

@@ -112,8 +112,8 @@ weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, v
 WEFT_OPS(X)
 #undef X
 
-/* Memory of weights (host_experts.cu). n_bytes_max: of the card; 0: its own choice. */
-void cuda_arena_open(cuda_device *device, uint64_t n_bytes_max);
+/* Memory of weights (host_experts.cu). n_bytes_max: of the card; 0: its own choice. plain: nothing is mapped. */
+void cuda_arena_open(cuda_device *device, uint64_t n_bytes_max, bool plain);
 /* A packed weight from device memory into pinned host memory; *out stands for it from then on. */
 weft_status cuda_experts_keep(cuda_device *device, const void *packed, uint64_t n_bytes, void **out);
 /* Frees one; not found: nothing. */

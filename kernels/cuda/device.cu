@@ -397,7 +397,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
     status = take_memory(d);
     if (status != WEFT_OK) (void)weft_fail(error, status, "backend 'cuda': %s", weft_status_text(status));
   }
-  if (status == WEFT_OK) cuda_arena_open(d, config->weights_bytes_max);
+  if (status == WEFT_OK) cuda_arena_open(d, config->weights_bytes_max, config->no_arena);
   if (status == WEFT_OK && !config->no_graphs) {
     status = weft_graphs_open(&d->graphs, &d->base, &graph_calls);
     d->base.graphs = &d->graphs;

@@ -111,11 +111,11 @@ static void arena_free(void *self, void *memory) {
 }
 
 /* Room that weights leave to the rest when nobody says how much they may take: an eighth of what is free. */
-void cuda_arena_open(cuda_device *d, uint64_t n_bytes_max) {
+void cuda_arena_open(cuda_device *d, uint64_t n_bytes_max, bool plain) {
   static const weft_arena_calls calls = {arena_reserve, arena_release, arena_map, arena_unmap, arena_alloc, arena_free};
   uint64_t free_bytes = d->base.info.memory_free_bytes;
   if (n_bytes_max == 0) n_bytes_max = free_bytes - free_bytes / 8;
-  weft_arena_open(&d->arena, &calls, d, find_grain(), n_bytes_max);
+  weft_arena_open(&d->arena, &calls, d, plain ? 0 : find_grain(), n_bytes_max);
 }
 
 /* ---- experts in host memory ----------------------------------------------------------------------------- */

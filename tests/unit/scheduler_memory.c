@@ -255,6 +255,34 @@ static void domains_do_not_share(void **state) {
   weft_engine_release(w.engine, d);
 }
 
+/* So many as predicted run at once to their end and nobody is preempted; with twice as many somebody is, or waits. */
+static void what_is_predicted_has_room(void **state) {
+  (void)state;
+  for (uint32_t n_pages = 26; n_pages < 80; n_pages += 9) {
+    for (uint32_t more = 0; more < 2; more++) {
+      plan_world();
+      w.config.n_pages = n_pages;
+      open_world();
+      uint32_t room = weft_engine_room(w.engine, 0, 75), n = more == 0 ? room : 2 * room + 1, most = 0;
+      assert_true(room >= 1 && room < w.config.running_max);
+      weft_request *r[128];
+      for (uint32_t i = 0; i < n; i++) {
+        weft_request_params p = ask(false, 5, 70);
+        p.domain.low = i; /* each has its own blocks */
+        r[i] = submit(&p);
+      }
+      while (!weft_engine_idle(w.engine)) {
+        assert_int_equal(weft_engine_step(w.engine, ++w.now), WEFT_OK);
+        if (stats().n_running > most) most = stats().n_running;
+      }
+      bool held = stats().n_preemptions == 0 && most == n;
+      assert_int_equal(held, more == 0);
+      for (uint32_t i = 0; i < n; i++) weft_engine_release(w.engine, r[i]);
+      (void)close_world(NULL);
+    }
+  }
+}
+
 int main(void) {
   weft_log_set_level((weft_log_level)-1); /* broken runners are expected */
   const struct CMUnitTest tests[] = {
@@ -262,6 +290,6 @@ int main(void) {
       TEST(the_higher_keeps_its_memory), TEST(a_large_request_is_not_overtaken),
       TEST(tenants_take_turns),        TEST(a_follower_waits_for_its_prefix),
       TEST(domains_do_not_share),      TEST(a_preempted_canvas_resumes_at_its_step),
-      TEST(what_was_evicted_comes_back)};
+      TEST(what_was_evicted_comes_back), TEST(what_is_predicted_has_room)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
