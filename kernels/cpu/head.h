@@ -9,7 +9,7 @@
  * weighs less than `least` of the row's largest token so far is left out. Weights are widened once
  * per chunk for all rows: F32, F16        to f32; e stays f32; products f32 other types     the
  * same, or, where the processor multiplies bf16: weights and e are rounded to bf16, their products
- * are exact and added in f32 (each e and each weight is off by 2^-9 of itself at most) least is
+ * are exact and added in f32 (each e and each weight is off by 2^-8 of itself at most) least is
  * 2^-40 with f32 (a vocabulary of 2^18 tokens could add 2^-22), 2^-30 with bf16 (2^-12). All of
  * this is a function of the row alone; numbers of threads and rows change nothing. */
 #ifndef WEFT_KERNELS_CPU_HEAD_H

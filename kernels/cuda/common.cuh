@@ -92,8 +92,21 @@ static __device__ __forceinline__ float gate_product(weft_activation activation,
   return __fmul_rn(activate(activation, g), u);
 }
 
+/* 2^x, off by 2^-22 of itself at most; below 2^-126 it is 0. */
+static __device__ __forceinline__ float power_of_2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/* cap tanh(logit / cap), off by 2^-22 of the cap at most: (e - 1) / (e + 1) of e = e^(2 |logit| / cap). */
 static __device__ __forceinline__ float capped(float logit, float cap) {
-  return cap != 0.0f ? __fmul_rn(cap, tanhf(__fdiv_rn(logit, cap))) : logit;
+  if (cap == 0.0f) return logit;
+  float x = __fmul_rn(fabsf(logit), __fdiv_rn(2.88539008f, cap)), most = 60.0f, inverse;
+  asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(most));
+  float e = power_of_2(x);
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(__fadd_rn(e, 1.0f)));
+  return copysignf(__fmul_rn(cap, __fmul_rn(__fsub_rn(e, 1.0f), inverse)), logit);
 }
 
 static __device__ __forceinline__ float not_a_number(void) {

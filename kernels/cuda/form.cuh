@@ -225,6 +225,11 @@ static __device__ __forceinline__ void offset_factors(float step, float offset, 
   *least = twice_f16(__half2float(rounded) * (-offset * 0x1p-24f));
 }
 
+/* bf16 2^(e - 127): e in its exponent; 0 is the subnormal 2^-127 */
+static __device__ __forceinline__ uint32_t mx_scale(uint32_t e) {
+  return e == 0 ? 0x0040u : e == 255 ? 0x7FC0u : e << 7;
+}
+
 /* `raise` is a power of two that puts the weight's largest scale near the top of f16's range (raise_exponent). */
 template <int T>
 static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, uint32_t half,
@@ -248,11 +253,7 @@ static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, ui
     }
   } else if constexpr (T == WEFT_TYPE_MXFP4) {
 #pragma unroll
-    for (int r = 0; r < 2; r++) { /* bf16 2^(e - 127): e in its exponent; 0 is the subnormal 2^-127 */
-      uint32_t e = in.row[0].x >> (8 * r) & 0xFFu;
-      uint32_t bits = e == 0 ? 0x0040u : e == 255 ? 0x7FC0u : e << 7;
-      out.scale[r][0] = bits | bits << 16;
-    }
+    for (int r = 0; r < 2; r++) out.scale[r][0] = mx_scale(in.row[0].x >> (8 * r) & 0xFFu) * 0x10001u;
   } else if constexpr (form_bits(T) != 16) {
     constexpr float offset = T == WEFT_TYPE_Q4_0 ? 8.0f : T == WEFT_TYPE_Q5_0 ? 16.0f : 128.0f;
     offset_factors(half_bits(in.row[0].x & 0xFFFFu) * up, offset, &out.scale[0][0], &out.least[0][0]);

@@ -2,6 +2,7 @@
 /* head_stats, head_rows, soft. */
 #include "kernels/cuda/head.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "kernels/cuda/multiply.h"
@@ -10,75 +11,71 @@ enum { STAT_THREADS = 128, FINISH_THREADS = 256, CHUNK = WEFT_VOCAB_CHUNK };
 
 /* ---- statistics of a chunk ------------------------------------------------------------------------------ */
 
-static __device__ __forceinline__ bool is_allowed(const uint32_t *mask, uint32_t token) {
-  return mask == NULL || (mask[token / 32] >> (token % 32) & 1u) != 0;
+/* The larger value, of equal ones the lower index; an index below 0 has none. */
+static __device__ __forceinline__ void take_best(float *value, int32_t *index, float v, int32_t i) {
+  if (i >= 0 && (*index < 0 || v > *value || (v == *value && i < *index))) *value = v, *index = i;
 }
 
-static __device__ __forceinline__ void store_weight(void *weights, int type, uint64_t at, float e) {
-  if (type == WEFT_TYPE_F32) ((float *)weights)[at] = e;
-  else if (form_is_bf16(type)) ((__nv_bfloat16 *)weights)[at] = __float2bfloat16_rn(e);
-  else ((__half *)weights)[at] = __float2half_rn(e);
-}
-
-/* Largest value and its lowest index over the block. */
-static __device__ void block_best(float *value, int32_t *index, float *values, int32_t *indices) {
+static __device__ __forceinline__ void warp_best(float *value, int32_t *index) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
     float v = __shfl_xor_sync(0xFFFFFFFFu, *value, step);
     int32_t i = __shfl_xor_sync(0xFFFFFFFFu, *index, step);
-    if (i >= 0 && (*index < 0 || v > *value || (v == *value && i < *index))) *value = v, *index = i;
+    take_best(value, index, v, i);
   }
+}
+
+/* Largest value and its lowest index over the block. */
+static __device__ void block_best(float *value, int32_t *index, float *values, int32_t *indices) {
+  warp_best(value, index);
   if (threadIdx.x % 32 == 0) values[threadIdx.x / 32] = *value, indices[threadIdx.x / 32] = *index;
   __syncthreads();
   *value = values[0], *index = indices[0];
-  for (uint32_t w = 1; w < blockDim.x / 32; w++) {
-    float v = values[w];
-    int32_t i = indices[w];
-    if (i >= 0 && (*index < 0 || v > *value || (v == *value && i < *index))) *value = v, *index = i;
-  }
+  for (uint32_t w = 1; w < blockDim.x / 32; w++) take_best(value, index, values[w], indices[w]);
   __syncthreads();
 }
 
-static __global__ void __launch_bounds__(STAT_THREADS) stats_kernel(const __grid_constant__ head_group g, int type) {
+/* A warp per chunk; a lane has four times four tokens. */
+static __global__ void __launch_bounds__(STAT_THREADS) stats_kernel(const __grid_constant__ head_group g) {
   inputs_ready();
-  __shared__ float shared[33];
-  __shared__ int32_t indices[STAT_THREADS / 32];
-  uint32_t r = blockIdx.y, chunk = blockIdx.x, v0 = chunk * CHUNK + threadIdx.x * 4;
+  uint32_t r = blockIdx.y, chunk = blockIdx.x * (STAT_THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (chunk >= g.n_chunks) return;
   const uint32_t *mask = g.allowed == NULL ? NULL : g.allowed[r];
-  float *row = g.logits + (uint64_t)r * g.logits_stride;
-  float logit[4], best = -INFINITY;
-  bool ok[4];
+  const float *row = g.logits + (uint64_t)r * g.logits_stride;
+  float logit[4][4], best = -INFINITY, zero = 0.0f, steep = steepness(g, r);
+  uint32_t bits[4], v0 = chunk * CHUNK + lane * 4;
   int32_t index = -1;
-  int bad = 0;
 #pragma unroll
-  for (int e = 0; e < 4; e++) {
-    uint32_t v = v0 + e;
-    ok[e] = false;
-    logit[e] = -INFINITY;
-    if (v >= g.n_vocab) continue;
-    float raw = row[v];
-    bad |= isfinite(raw) ? 0 : 1;
-    logit[e] = capped(raw, g.cap);
-    if (g.writes_back) row[v] = logit[e];
-    ok[e] = is_allowed(mask, v);
-    if (ok[e] && (index < 0 || logit[e] > best)) best = logit[e], index = (int32_t)v;
-  }
-  block_best(&best, &index, shared, indices);
-  bad = __syncthreads_or(bad);
-  float inverse = __fdiv_rn(1.0f, g.temperature[r]), sum = 0.0f, weighted = 0.0f;
+  for (int i = 0; i < 4; i++) load_logits(g, row, v0 + i * 128, logit[i]);
 #pragma unroll
-  for (int e = 0; e < 4; e++) {
-    float t = ok[e] ? __fmul_rn(logit[e] - best, inverse) : 0.0f, weight = ok[e] ? expf(t) : 0.0f;
-    sum = __fadd_rn(sum, weight);
-    weighted = __fmaf_rn(weight, t, weighted);
-    if (g.weights != NULL) store_weight(g.weights, type, (uint64_t)r * g.n_chunks * CHUNK + v0 + e, weight);
+  for (int i = 0; i < 4; i++) {
+    bits[i] = allowed_bits(g, mask, v0 + i * 128);
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      zero = __fmaf_rn(logit[i][e], 0.0f, zero); /* NaN from the first one that is not finite */
+      logit[i][e] = capped(logit[i][e], g.cap);
+      bool better = (bits[i] >> e & 1u) != 0 && (index < 0 || logit[i][e] > best);
+      best = better ? logit[i][e] : best;
+      index = better ? (int32_t)(v0 + i * 128 + e) : index;
+    }
   }
-  sum = block_sum(sum, shared);
-  weighted = block_sum(weighted, shared);
-  if (threadIdx.x == 0) {
-    chunk_stat s = {best, sum, weighted, index, (bad ? 1u : 0u) | (index >= 0 ? 2u : 0u)};
-    g.stats[(uint64_t)r * g.n_chunks + chunk] = s;
+  warp_best(&best, &index);
+  bool bad = __any_sync(0xFFFFFFFFu, zero != 0.0f);
+  float sum = 0.0f, weighted = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      float t = (bits[i] >> e & 1u) != 0 ? __fmul_rn(logit[i][e] - best, steep) : -1000.0f, weight = power_of_2(t);
+      sum = __fadd_rn(sum, weight);
+      weighted = __fmaf_rn(weight, t, weighted);
+    }
   }
+  sum = warp_sum(sum);
+  weighted = warp_sum(weighted);
+  if (lane != 0) return;
+  chunk_stat s = {best, sum, weighted, index, (bad ? 1u : 0u) | (index >= 0 ? 2u : 0u)};
+  g.stats[(uint64_t)r * g.n_chunks + chunk] = s;
 }
 
 /* ---- a row ---------------------------------------------------------------------------------------------- */
@@ -107,15 +104,15 @@ static __device__ double sums_before(double own, double *shared, double *all) {
 }
 
 /* What the chunk's sums are worth beside the row's largest logit. */
-static __device__ __forceinline__ double worth(const chunk_stat &s, float most, float inverse) {
-  return (s.flags & 2u) == 0 ? 0.0 : (double)expf(__fmul_rn(s.most - most, inverse));
+static __device__ __forceinline__ double worth(const chunk_stat &s, float most, float steep) {
+  return (s.flags & 2u) == 0 ? 0.0 : (double)power_of_2(__fmul_rn(s.most - most, steep));
 }
 
 typedef struct row_result {
   float most;
   int32_t argmax;
   bool bad;
-  double total, weighted;
+  double total, weighted;   /* in units of ln 2 */
   uint32_t chunk;        /* where the draw falls */
   double before;         /* sum of all chunks before it */
 } row_result;
@@ -130,20 +127,19 @@ static __device__ void measure_row(const head_group &g, uint32_t r, float u, row
   const chunk_stat *stats = g.stats + (uint64_t)r * g.n_chunks;
   uint32_t run = (g.n_chunks + FINISH_THREADS - 1) / FINISH_THREADS;
   uint32_t begin = min(threadIdx.x * run, g.n_chunks), end = min(begin + run, g.n_chunks);
-  float inverse = __fdiv_rn(1.0f, g.temperature[r]), best = -INFINITY;
+  float steep = steepness(g, r), best = -INFINITY;
   int32_t index = -1;
   int bad = 0;
   for (uint32_t c = begin; c < end; c++) {
     bad |= (int)(stats[c].flags & 1u);
-    if ((stats[c].flags & 2u) != 0 && (index < 0 || stats[c].most > best))
-      best = stats[c].most, index = stats[c].argmax;
+    take_best(&best, &index, stats[c].most, stats[c].argmax);
   }
   block_best(&best, &index, values, indices);
   if (threadIdx.x == 0) found = UINT32_MAX, last_allowed = 0;
   bad = __syncthreads_or(bad);
   double sum = 0.0, weighted = 0.0;
   for (uint32_t c = begin; c < end; c++) {
-    double f = worth(stats[c], best, inverse), shift = (double)(stats[c].most - best) * (double)inverse;
+    double f = worth(stats[c], best, steep), shift = (double)(stats[c].most - best) * (double)steep;
     if (f == 0.0) continue;
     sum += f * (double)stats[c].sum;
     weighted += f * ((double)stats[c].weighted + (double)stats[c].sum * shift);
@@ -153,7 +149,7 @@ static __device__ void measure_row(const head_group &g, uint32_t r, float u, row
   double threshold = (double)u * total, at = before, own_before = 0.0;
   uint32_t own_found = UINT32_MAX;
   for (uint32_t c = begin; c < end; c++) {
-    double next = at + worth(stats[c], best, inverse) * (double)stats[c].sum;
+    double next = at + worth(stats[c], best, steep) * (double)stats[c].sum;
     if ((stats[c].flags & 2u) != 0) atomicMax(&last_allowed, c);
     if (own_found == UINT32_MAX && next > threshold) own_found = c, own_before = at;
     at = next;
@@ -179,14 +175,14 @@ static __device__ int32_t draw_in_chunk(const head_group &g, uint32_t r, const r
   const chunk_stat s = g.stats[(uint64_t)r * g.n_chunks + row.chunk];
   const uint32_t *mask = g.allowed == NULL ? NULL : g.allowed[r];
   const float *logits = g.logits + (uint64_t)r * g.logits_stride;
-  float inverse = __fdiv_rn(1.0f, g.temperature[r]);
-  double f = worth(s, row.most, inverse), e[2], own = 0.0, unused;
+  float steep = steepness(g, r);
+  double f = worth(s, row.most, steep), e[2], own = 0.0, unused;
   if (threadIdx.x == 0) found = UINT32_MAX, last_allowed = 0;
   __syncthreads();
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t v = row.chunk * CHUNK + 2 * threadIdx.x + i;
-    bool ok = v < g.n_vocab && is_allowed(mask, v);
-    e[i] = ok ? f * (double)expf(__fmul_rn(logits[v] - s.most, inverse)) : 0.0;
+    bool ok = (allowed_bits(g, mask, v) & 1u) != 0;
+    e[i] = ok ? f * (double)power_of_2(__fmul_rn(capped(logits[v], g.cap) - s.most, steep)) : 0.0;
     if (ok) atomicMax(&last_allowed, v);
     own += e[i];
   }
@@ -209,7 +205,7 @@ static __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(const __g
   inputs_ready();
   uint32_t r = blockIdx.x;
   row_result row;
-  float u = o.u == NULL ? 0.0f : o.u[r], inverse = __fdiv_rn(1.0f, g.temperature[r]);
+  float u = o.u == NULL ? 0.0f : o.u[r];
   measure_row(g, r, u, &row);
   if (o.argmax != NULL) {
     int32_t drawn = draw_in_chunk(g, r, row, (double)u * row.total);
@@ -218,21 +214,20 @@ static __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(const __g
       o.argmax[r] = row.bad ? 0 : row.argmax;
       o.drawn[r] = row.bad ? 0 : drawn;
       o.top[r] = row.bad ? 0.0f : row.most;
-      o.log_total[r] = row.bad ? 0.0f : (float)((double)row.most * (double)inverse + log(row.total));
-      o.entropy[r] = row.bad ? 0.0f : (float)(log(row.total) - row.weighted / row.total);
+      o.log_total[r] = row.bad ? 0.0f : (float)((double)row.most / (double)g.temperature[r] + log(row.total));
+      o.entropy[r] = row.bad ? 0.0f : (float)(log(row.total) - row.weighted * M_LN2 / row.total);
     }
   }
-  if (g.factor == NULL) return;
-  for (uint32_t c = threadIdx.x; c < g.n_chunks; c += FINISH_THREADS) {
-    double f = worth(g.stats[(uint64_t)r * g.n_chunks + c], row.most, inverse);
-    g.factor[(uint64_t)r * g.n_chunks + c] = row.bad ? 0.0f : (float)(f * (double)g.soft_scale / row.total);
-  }
+  if (g.rows == NULL || threadIdx.x != 0) return;
+  row_stat out = {row.most, row.bad ? 0.0f : (float)((double)g.soft_scale / row.total)};
+  g.rows[r] = out;
 }
 
 weft_status head_measure(cuda_device *d, const head_group *group, const head_outputs *outputs) {
   head_outputs none;
   memset(&none, 0, sizeof none);
-  cuda_start(d, stats_kernel, dim3(group->n_chunks, group->n_rows), STAT_THREADS, 0, *group, group->weight->type);
+  cuda_start(d, stats_kernel, dim3(cuda_ceil(group->n_chunks, STAT_THREADS / 32), group->n_rows), STAT_THREADS, 0,
+             *group);
   weft_status status = cuda_launched(d, "statistics of logits");
   if (status != WEFT_OK) return status;
   cuda_start(d, finish_kernel, group->n_rows, FINISH_THREADS, 0, *group, outputs == NULL ? none : *outputs);
@@ -242,20 +237,19 @@ weft_status head_measure(cuda_device *d, const head_group *group, const head_out
 /* ---- the ops -------------------------------------------------------------------------------------------- */
 
 void head_cut(cuda_cutter *cutter, const weft_weight *weight, uint32_t n_rows, bool soft, head_group *group) {
-  uint64_t n_chunks = cuda_ceil(weight->n_out, CHUNK), n_spans = cuda_ceil((uint32_t)n_chunks, SPAN_CHUNKS);
   group->weight = weight;
   group->n_rows = n_rows;
   group->n_vocab = weight->n_out;
-  group->n_chunks = (uint32_t)n_chunks;
-  group->stats = (chunk_stat *)cuda_cut(cutter, n_rows * n_chunks * sizeof(chunk_stat));
+  group->n_chunks = cuda_ceil(weight->n_out, CHUNK);
+  group->stats = (chunk_stat *)cuda_cut(cutter, (uint64_t)n_rows * group->n_chunks * sizeof(chunk_stat));
   if (!soft) return;
-  group->weights = cuda_cut(cutter, n_rows * n_chunks * CHUNK * (weight->type == WEFT_TYPE_F32 ? 4 : 2));
-  group->factor = (float *)cuda_cut(cutter, n_rows * n_chunks * 4);
-  group->spans = (float *)cuda_cut(cutter, n_spans * n_rows * weight->n_in * 4);
+  group->rows = (row_stat *)cuda_cut(cutter, n_rows * sizeof(row_stat));
+  soft_cut(cutter, n_rows, group);
 }
 
 typedef struct stats_plan {
   head_group group;
+  float *logits;
   void *x;
   const uint32_t *const *allowed; /* device, as want: NULL where the op has none */
   const uint8_t *want;
@@ -268,9 +262,10 @@ static stats_plan plan_stats(const weft_head_stats_args *args, void *scratch) {
   cuda_cutter cutter = {(uint8_t *)scratch, 0};
   uint32_t n = args->n_rows < HEAD_ROWS ? args->n_rows : HEAD_ROWS;
   p.x = cuda_cut(&cutter, multiply_dense_bytes(args->weight, n));
-  p.group.logits = (float *)cuda_cut(&cutter, 4ull * n * args->weight->n_out);
-  p.group.logits_stride = args->weight->n_out;
-  p.group.writes_back = true;
+  p.group.logits_stride = ((uint64_t)args->weight->n_out + 3) / 4 * 4;
+  p.logits = (float *)cuda_cut(&cutter, 4 * n * p.group.logits_stride);
+  p.group.logits = p.logits;
+  p.group.wide = true;
   head_cut(&cutter, args->weight, n, args->soft != NULL, &p.group);
   p.n_bytes = cutter.at;
   return p;
@@ -324,11 +319,11 @@ static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args,
   g.soft = args->soft == NULL ? NULL : args->soft + (uint64_t)first * args->soft_stride;
   g.soft_stride = args->soft_stride;
   g.want = args->want_soft == NULL ? NULL : p->want + first;
-  if (!soft) g.weights = NULL, g.factor = NULL;
+  if (!soft) g.rows = NULL;
   head_outputs o = {args->u + first,   args->argmax + first,    args->drawn + first,  args->top + first,
                     args->log_total + first, args->entropy + first, args->bad + first};
   weft_status status = multiply_dense(d, args->weight, args->h + (uint64_t)first * args->h_stride, args->h_stride, n,
-                                      g.logits, g.logits_stride, p->x);
+                                      p->logits, g.logits_stride, p->x);
   if (status == WEFT_OK) status = head_measure(d, &g, &o);
   return status == WEFT_OK && soft ? head_soften(d, &g) : status;
 }
@@ -398,11 +393,12 @@ weft_status weft_cuda_soft(weft_device *device, const weft_soft_args *args) {
   head_group g = plan_soft(args, args->scratch, &n_bytes);
   weft_status status = d->lost ? WEFT_E_DEVICE : WEFT_OK;
   g.logits_stride = args->logits_stride;
+  g.wide = args->logits_stride % 4 == 0 && (uintptr_t)args->logits % 16 == 0;
   g.soft_scale = args->scale;
   g.soft_stride = args->soft_stride;
   for (uint32_t first = 0; status == WEFT_OK && first < args->n_rows; first += HEAD_ROWS) {
     g.n_rows = args->n_rows - first < HEAD_ROWS ? args->n_rows - first : HEAD_ROWS;
-    g.logits = (float *)(uintptr_t)(args->logits + (uint64_t)first * args->logits_stride); /* only read */
+    g.logits = args->logits + (uint64_t)first * args->logits_stride;
     g.temperature = args->temperature + first;
     g.soft = args->soft + (uint64_t)first * args->soft_stride;
     status = head_measure(d, &g, NULL);

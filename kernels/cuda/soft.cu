@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* Probabilities times the embedding: soft[r] = sum over chunks of factor * (sum over v of e_v W_v).
+/* Probabilities times the embedding: soft[r] = factor * sum over v of weight[r][v] W[v].
  *
- *   block   128 rows x 128 columns of the embedding x one span of chunks
- *   step    128 tokens: each warp turns one row tile of 16 tokens x 128 columns into 16-bit numbers in
- *           shared memory, once for all rows; weights of the tokens come beside them
+ *   weights_kernel   weights of the tokens in 16 bits, as the matrix units read them
+ *   soft_kernel      block: 256 columns of the embedding x 128 rows x a span of the vocabulary
+ *   span_kernel      spans ascending, then the row's factor
  *
- * A chunk's sum begins at 0, is multiplied by the row's factor and added to the span; spans are added by
- * span_kernel, ascending. */
-#include "kernels/cuda/head.h"
+ * A step is 64 tokens: one warp brings the rows' weights and four row tiles of the packed embedding, several steps
+ * ahead; eight warps make products with the embedding, turned, as the operand in registers. A warp has 32 columns,
+ * a block of 32 inputs of form.cuh: codes of 16 tokens are turned by ldmatrix, so that a lane holds one column and pairs of
+ * tokens; the tokens' scales go through a small table of the warp.
+ *
+ * Weights: [step of 64 tokens][16 tokens][8 rows][8 tokens][row % 8][8 numbers]; F32: [row][token]. */
+#include "kernels/cuda/soft.cuh"
 
 enum {
-  SOFT_THREADS = 256,
-  SOFT_TOKENS = 128,
-  SOFT_COLUMNS = 128,
-  SOFT_STRIDE = 136, /* 16-bit numbers per stored row: rows start four banks apart */
-  SOFT_TILE_BYTES = 128 * SOFT_STRIDE * 2,
-  SOFT_BYTES = 4 * SOFT_TILE_BYTES, /* two steps of tokens x columns and rows x tokens */
+  SOFT_THREADS = 384, /* two warp groups that multiply, one that brings */
+  SOFT_WARPS = 8,
+  SOFT_STAGES = 4,
+  SOFT_WEIGHT_BYTES = HEAD_ROWS * SOFT_TOKENS * 2,
+  SOFT_SUMS = 32, /* fours of sums of a thread */
   CHUNK = WEFT_VOCAB_CHUNK
 };
 
@@ -23,77 +26,126 @@ typedef struct soft_args {
   head_group group;
   const uint8_t *data; /* of the weight */
   form_cut cut;
-  uint32_t n_in;
+  uint32_t n_in, n_steps, span_steps, n_spans;
 } soft_args;
 
-/* The warp's 16 tokens x 128 columns, as 16-bit numbers. */
 template <int T>
-static __device__ __forceinline__ void spread(const soft_args &a, uint32_t token, float raise, uint8_t *to) {
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, unit = blockIdx.x;
-  uint32_t tile = token / 16 + warp;
-  bool tail = a.cut.is_tail != 0 && unit + 1 == a.cut.n_units, exists = tile < a.cut.n_tiles;
-  lane_codes<T> codes;
-  lane_scales<T> scales;
-  lane_factors factors;
-  form_place p = place_of<T>(a.data + FORM_HEADER_BYTES + (uint64_t)(exists ? tile : 0) * a.cut.tile_bytes, unit, tail);
-  load_codes<T>(p, lane, codes);
-  load_scales<T>(p, g, c, scales);
-  make_factors<T>(scales, p.half, c, raise, factors);
+struct soft_shape {
+  static constexpr form_shape f = form_of(T);
+  static constexpr uint32_t piece = f.unit == 256 ? form_unit_bytes(f) : 2 * form_unit_bytes(f);
+  static constexpr uint32_t stage = SOFT_WEIGHT_BYTES + SOFT_TILES * piece;
+  static constexpr uint32_t bytes = SOFT_STAGES * stage;
+};
+
+/* ---- weights of tokens ---------------------------------------------------------------------------------- */
+
+/* Eight tokens of a row: 2^15 e^..., 0 where the row may not take them. */
+static __device__ __forceinline__ void token_weights(const head_group &g, uint32_t r, uint32_t v, float (&weight)[8]) {
+  row_stat s = g.rows[r];
+  uint32_t bits = s.factor == 0.0f ? 0u : allowed_bits(g, g.allowed == NULL ? NULL : g.allowed[r], v);
+  const float *row = g.logits + (uint64_t)r * g.logits_stride;
+  float steep = steepness(g, r), logit[2][4];
+  load_logits(g, row, v, logit[0]);
+  load_logits(g, row, v + 4, logit[1]);
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
-    if (i >= 2 && p.tail) continue;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      uint32_t v[4] = {0, 0, 0, 0}, column = (p.tail ? 16 : 32) * c + 8 * i;
-      if (exists) values_of<T>(codes, factors, i, h, v);
-      *(uint4 *)(void *)(to + ((warp * 16 + g + 8 * h) * SOFT_STRIDE + column) * 2) = make_uint4(v[0], v[1], v[2], v[3]);
-    }
+  for (int e = 0; e < 8; e++) {
+    float t = __fmaf_rn(capped(logit[e / 4][e % 4], g.cap) - s.most, steep, (float)SOFT_LIFT);
+    weight[e] = (bits >> e & 1u) != 0 ? power_of_2(t) : 0.0f;
   }
 }
 
-static __device__ __forceinline__ void copy_weights(const soft_args &a, uint32_t token, uint8_t *to) {
-  const uint16_t *weights = (const uint16_t *)a.group.weights;
-  for (uint32_t at = threadIdx.x; at < 128 * (SOFT_TOKENS / 8); at += SOFT_THREADS) {
-    uint32_t r = at / (SOFT_TOKENS / 8), part = at % (SOFT_TOKENS / 8), row = min(r, a.group.n_rows - 1);
-    copy16(shared_address(to + (r * SOFT_STRIDE + part * 8) * 2),
-           weights + (uint64_t)row * a.group.n_chunks * CHUNK + token + part * 8);
-  }
-}
-
-/* Warps: 4 x 32 rows, 2 x 64 columns. */
+/* A block: 8 rows x 512 tokens. */
 template <bool BF16>
-static __device__ __forceinline__ void add_tokens(const uint8_t *columns, const uint8_t *rows, float (&sum)[2][8][4]) {
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  uint32_t row_at = shared_address(rows) + ((warp / 2 * 32 + lane % 16) * SOFT_STRIDE + lane / 16 * 8) * 2;
-  uint32_t column_at = shared_address(columns) + (lane % 16 * SOFT_STRIDE + warp % 2 * 64 + lane / 16 * 8) * 2;
-#pragma unroll 2
-  for (int k = 0; k < SOFT_TOKENS; k += 16) {
-    uint32_t w[2][4];
-    load_matrices(w[0], row_at + k * 2);
-    load_matrices(w[1], row_at + (16 * SOFT_STRIDE + k) * 2);
+static __global__ void __launch_bounds__(128) weights_kernel(const __grid_constant__ head_group g) {
+  inputs_ready();
+  uint32_t r = blockIdx.y * 8 + threadIdx.x % 8;
+  if (r >= g.n_rows || (g.want != NULL && g.want[r] == 0)) return;
 #pragma unroll
-    for (int n = 0; n < 4; n++) {
-      uint32_t v[4];
-      load_matrices_turned(v, column_at + (k * SOFT_STRIDE + n * 16) * 2);
-#pragma unroll
-      for (int m = 0; m < 2; m++) {
-        mma<BF16>(sum[m][2 * n], w[m], v[0], v[1]);
-        mma<BF16>(sum[m][2 * n + 1], w[m], v[2], v[3]);
-      }
+  for (uint32_t i = 0; i < 4; i++) {
+    uint32_t v = blockIdx.x * CHUNK + i * 128 + threadIdx.x / 8 * 8;
+    float weight[8];
+    token_weights(g, r, v, weight);
+    uint64_t at = (((uint64_t)(v / 16) * (HEAD_ROWS / 8) + r / 8) * 2 + v / 8 % 2) * 8 + r % 8;
+    ((uint4 *)g.weights)[at] = eight_16<BF16>(weight);
+  }
+}
+
+static __global__ void __launch_bounds__(128) weights_f32_kernel(const __grid_constant__ head_group g) {
+  inputs_ready();
+  uint32_t v = (blockIdx.x * 128 + threadIdx.x) * 8, r = blockIdx.y;
+  if (v >= g.n_chunks * CHUNK) return;
+  float weight[8];
+  token_weights(g, r, v, weight);
+  for (uint32_t e = 0; e < 8; e++) ((float *)g.weights)[(uint64_t)r * g.n_chunks * CHUNK + v + e] = weight[e];
+}
+
+/* ---- the product ---------------------------------------------------------------------------------------- */
+
+/* The warp that brings: one lane. A step's place is free again when all eight warps have said so. */
+template <int T>
+static __device__ void bring(const soft_args &a, uint32_t first, uint32_t n, uint8_t *memory, uint64_t *filled,
+                             uint64_t *spent) {
+  constexpr form_shape f = form_of(T);
+  uint32_t unit = 2 * blockIdx.x, n_units = min(2u, a.cut.n_units - unit), n_bytes = soft_shape<T>::piece;
+  bool tail = a.cut.is_tail != 0 && unit + n_units == a.cut.n_units;
+  if (f.unit == 128) n_bytes = n_units * form_unit_bytes(f) - (tail ? form_unit_bytes(f) / 2 : 0);
+  const uint8_t *tiles = place_of<T>(a.data + FORM_HEADER_BYTES, unit, false).codes;
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t slot = i % SOFT_STAGES, step = first + i;
+    uint8_t *stage = memory + slot * soft_shape<T>::stage;
+    if (i >= SOFT_STAGES) barrier_wait(&spent[slot], (i / SOFT_STAGES - 1) & 1u);
+    barrier_expect(&filled[slot], SOFT_WEIGHT_BYTES + SOFT_TILES * n_bytes);
+    copy_bulk(stage, (const uint8_t *)a.group.weights + (uint64_t)step * SOFT_WEIGHT_BYTES, SOFT_WEIGHT_BYTES,
+              &filled[slot]);
+    for (uint32_t t = 0; t < SOFT_TILES; t++) {
+      uint32_t tile = min(step * SOFT_TILES + t, a.cut.n_tiles - 1); /* beyond the last one weights are 0 */
+      copy_bulk(stage + SOFT_WEIGHT_BYTES + t * soft_shape<T>::piece, tiles + (uint64_t)tile * a.cut.tile_bytes, n_bytes,
+                &filled[slot]);
     }
   }
 }
 
-static __device__ __forceinline__ void store_span(const soft_args &a, int raise, const float (&all)[2][8][4]) {
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float down = ldexpf(1.0f, -raise);
-  float *span = a.group.spans + (uint64_t)blockIdx.z * a.group.n_rows * a.n_in;
+/* A warp: 32 columns x 128 rows, into its span. A step's place is given back once the first product after it has run. */
+template <int T>
+static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_t n, const uint8_t *memory,
+                                                     uint64_t *filled, uint64_t *spent, uint16_t *table) {
+  using shape = soft_shape<T>;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = 2 * blockIdx.x + warp / 4;
+  bool tail = a.cut.is_tail != 0 && unit + 1 == a.cut.n_units;
+  float raise = ldexpf(1.0f, raise_exponent(T, (const form_header *)(const void *)a.data));
+  turned_places at = turned_places_of<T>(warp / 4, warp % 4, lane, tail);
+  uint32_t w[2][2][4];
+  float sum[2][HEAD_ROWS / 8][4];
 #pragma unroll
-  for (int at = 0; at < 64; at++) {
-    int m = at / 32, n = at / 4 % 8, e = at % 4;
-    uint32_t r = warp / 2 * 32 + 16 * m + lane / 4 + e / 2 * 8;
-    uint32_t column = blockIdx.x * SOFT_COLUMNS + warp % 2 * 64 + 8 * n + lane % 4 * 2 + e % 2;
-    if (r < a.group.n_rows && column < a.n_in) span[(uint64_t)r * a.n_in + column] = __fmul_rn(all[m][n][e], down);
+  for (int at = 0; at < 4 * SOFT_SUMS; at++) sum[at / 64][at / 4 % 16][at % 4] = 0.0f;
+#pragma unroll 1
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t slot = i % SOFT_STAGES;
+    const uint8_t *stage = memory + slot * shape::stage, *tiles = stage + SOFT_WEIGHT_BYTES;
+    turned_codes<T> codes[SOFT_TILES];
+    turned_factors factors[SOFT_TILES];
+    barrier_wait(&filled[slot], i / SOFT_STAGES & 1u);
+    turn_codes<T>(tiles, shape::piece, at, codes);
+    turn_factors<T>(tiles, shape::piece, at, raise, table, factors);
+    uint64_t rows = wgmma_operand(stage, 256);
+#pragma unroll
+    for (int t = 0; t < SOFT_TILES; t++) {
+      wgmma_wait<1>(); /* what the products before the last read is free */
+      if (t == 1 && i > 0 && lane == 0) barrier_arrive(&spent[(i - 1) % SOFT_STAGES]);
+      turned_operands<T>(codes[t], factors[t], w[t % 2]);
+      wgmma_fence();
+#pragma unroll
+      for (int part = 0; part < 2; part++)
+        wgmma<HEAD_ROWS / 8, form_is_bf16(T)>(sum[part], w[t % 2][part], rows + (uint64_t)(t * HEAD_ROWS * 32 >> 4));
+      wgmma_commit();
+    }
+  }
+  wgmma_wait<0>();
+  float4 *out = (float4 *)a.group.spans + (uint64_t)(blockIdx.y * gridDim.x + blockIdx.x) * SOFT_SUMS * 256 + threadIdx.x;
+#pragma unroll
+  for (int at = 0; at < SOFT_SUMS; at++) {
+    const float(&four)[4] = sum[at / 16][at % 16];
+    if (at % 16 * 8 < a.group.n_rows) out[at * 256] = make_float4(four[0], four[1], four[2], four[3]);
   }
 }
 
@@ -101,109 +153,136 @@ template <int T>
 static __global__ void __launch_bounds__(SOFT_THREADS, 1) soft_kernel(const __grid_constant__ soft_args a) {
   inputs_ready();
   extern __shared__ __align__(128) uint8_t memory[];
-  uint32_t chunk = blockIdx.z * SPAN_CHUNKS, end = min(chunk + SPAN_CHUNKS, a.group.n_chunks);
-  uint32_t row = threadIdx.x / 64 * 32 + threadIdx.x % 32 / 4, turn = 0;
-  int raise = raise_exponent(T, (const form_header *)(const void *)a.data);
-  float raised = ldexpf(1.0f, raise), sum[2][8][4], all[2][8][4];
-#pragma unroll
-  for (int at = 0; at < 64; at++) sum[at / 32][at / 4 % 8][at % 4] = all[at / 32][at / 4 % 8][at % 4] = 0.0f;
-  for (; chunk < end; chunk++) {
-#pragma unroll 1
-    for (uint32_t token = chunk * CHUNK; token < (chunk + 1) * CHUNK; token += SOFT_TOKENS, turn ^= 1) {
-      uint8_t *columns = memory + turn * 2 * SOFT_TILE_BYTES, *rows = columns + SOFT_TILE_BYTES;
-      copy_weights(a, token, rows);
-      copies_commit();
-      spread<T>(a, token, raised, columns);
-      copies_wait<0>();
-      __syncthreads(); /* two buffers: who is still at the step before reads the other one */
-      add_tokens<form_is_bf16(T)>(columns, rows, sum);
-    }
-    float factor[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      uint32_t r = min(row + i / 2 * 16 + i % 2 * 8, a.group.n_rows - 1);
-      factor[i] = a.group.factor[(uint64_t)r * a.group.n_chunks + chunk];
-    }
-#pragma unroll
-    for (int at = 0; at < 64; at++) {
-      int m = at / 32, n = at / 4 % 8, e = at % 4;
-      all[m][n][e] = __fmaf_rn(sum[m][n][e], factor[2 * m + e / 2], all[m][n][e]);
-      sum[m][n][e] = 0.0f;
-    }
+  __shared__ __align__(16) uint16_t table[SOFT_WARPS][SOFT_TABLE];
+  __shared__ __align__(8) uint64_t filled[SOFT_STAGES], spent[SOFT_STAGES];
+  uint32_t first = blockIdx.y * a.span_steps, n = min(a.span_steps, a.n_steps - first), warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) {
+    for (uint32_t i = 0; i < SOFT_STAGES; i++) barrier_init(&filled[i], 1), barrier_init(&spent[i], SOFT_WARPS);
+    barriers_ready();
   }
-  store_span(a, raise, all);
+  __syncthreads();
+  if (warp >= SOFT_WARPS) {
+    registers_shrink<40>();
+    if (threadIdx.x == SOFT_WARPS * 32) bring<T>(a, first, n, memory, filled, spent);
+  } else {
+    registers_grow<232>();
+    multiply_span<T>(a, n, memory, filled, spent, table[warp]);
+  }
 }
 
-/* F32: a thread per column, tokens ascending. */
+/* ---- spans ---------------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void store_soft(const soft_args &a, uint32_t r, uint32_t column, float sum, float down) {
+  if (r >= a.group.n_rows || column >= a.n_in || (a.group.want != NULL && a.group.want[r] == 0)) return;
+  float factor = a.group.rows[r].factor;
+  a.group.soft[r * a.group.soft_stride + column] = factor == 0.0f ? 0.0f : __fmul_rn(__fmul_rn(sum, down), factor);
+}
+
+/* A thread: four sums of the thread of soft_kernel that made them. */
+template <int T>
+static __global__ void __launch_bounds__(256) span_kernel(const __grid_constant__ soft_args a) {
+  inputs_ready();
+  uint32_t at = blockIdx.y, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, r = at % 16 * 8 + threadIdx.x % 4 * 2;
+  const float4 *in = (const float4 *)a.group.spans + ((uint64_t)blockIdx.x * SOFT_SUMS + at) * 256 + threadIdx.x;
+  float down = ldexpf(1.0f, -SOFT_LIFT - raise_exponent(T, (const form_header *)(const void *)a.data));
+  float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  if (at % 16 * 8 >= a.group.n_rows) return;
+  for (uint32_t span = 0; span < a.n_spans; span++) {
+    float4 v = in[(uint64_t)span * gridDim.x * SOFT_SUMS * 256];
+    sum.x = __fadd_rn(sum.x, v.x);
+    sum.y = __fadd_rn(sum.y, v.y);
+    sum.z = __fadd_rn(sum.z, v.z);
+    sum.w = __fadd_rn(sum.w, v.w);
+  }
+  uint32_t block = blockIdx.x * 256 + warp * 32, low = block + turned_column<T>(at / 16, 0, g),
+           high = block + turned_column<T>(at / 16, 1, g);
+  store_soft(a, r, low, sum.x, down);
+  store_soft(a, r + 1, low, sum.y, down);
+  store_soft(a, r, high, sum.z, down);
+  store_soft(a, r + 1, high, sum.w, down);
+}
+
+/* F32: a thread per column; a chunk's tokens ascending from 0, chunks ascending. */
 static __global__ void soft_f32_kernel(const __grid_constant__ soft_args a) {
   inputs_ready();
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
-  uint32_t chunk = blockIdx.z * SPAN_CHUNKS, end = min(chunk + SPAN_CHUNKS, a.group.n_chunks);
   if (i >= a.n_in) return;
   const float *matrix = (const float *)(const void *)(a.data + FORM_HEADER_BYTES);
   const float *weights = (const float *)a.group.weights + (uint64_t)r * a.group.n_chunks * CHUNK;
   float all = 0.0f;
-  for (; chunk < end; chunk++) {
+  for (uint32_t chunk = 0; chunk < a.group.n_chunks; chunk++) {
     float sum = 0.0f;
     uint32_t last = min((chunk + 1) * CHUNK, a.group.n_vocab);
     for (uint32_t v = chunk * CHUNK; v < last; v++) sum = __fmaf_rn(weights[v], matrix[(uint64_t)v * a.n_in + i], sum);
-    all = __fmaf_rn(sum, a.group.factor[(uint64_t)r * a.group.n_chunks + chunk], all);
+    all = __fadd_rn(all, sum);
   }
-  a.group.spans[((uint64_t)blockIdx.z * a.group.n_rows + r) * a.n_in + i] = all;
+  store_soft(a, r, i, all, ldexpf(1.0f, -SOFT_LIFT));
 }
 
-/* Bad rows have factors of 0 but may have weights of NaN: they are zeros by name. */
-static __global__ void span_kernel(const __grid_constant__ soft_args a, uint32_t n_spans) {
-  inputs_ready();
-  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
-  if (i >= a.n_in || (a.group.want != NULL && a.group.want[r] == 0)) return;
-  float sum = 0.0f;
-  for (uint32_t s = 0; s < n_spans; s++)
-    sum = __fadd_rn(sum, a.group.spans[((uint64_t)s * a.group.n_rows + r) * a.n_in + i]);
-  const float *factor = a.group.factor + (uint64_t)r * a.group.n_chunks;
-  bool is_zero = true;
-  for (uint32_t c = 0; c < a.group.n_chunks && is_zero; c++) is_zero = factor[c] == 0.0f;
-  a.group.soft[(uint64_t)r * a.group.soft_stride + i] = is_zero ? 0.0f : sum;
+/* ---- launches ------------------------------------------------------------------------------------------- */
+
+void soft_cut(cuda_cutter *cutter, uint32_t n_rows, head_group *group) {
+  uint64_t n_tokens = (uint64_t)group->n_chunks * CHUNK, n_columns = cuda_ceil(group->weight->n_in, 256);
+  if (group->weight->type == WEFT_TYPE_F32) {
+    group->weights = cuda_cut(cutter, n_rows * n_tokens * 4);
+    return;
+  }
+  group->weights = cuda_cut(cutter, HEAD_ROWS * n_tokens * 2);
+  group->spans = (float *)cuda_cut(cutter, SPANS_MAX * n_columns * SOFT_SUMS * 256 * sizeof(float4));
 }
 
 template <int T>
-static void launch(cuda_device *d, const soft_args &a, uint32_t n_spans) {
-  cuda_start(d, soft_kernel<T>, dim3(a.cut.n_units, 1, n_spans), SOFT_THREADS, SOFT_BYTES, a);
+static weft_status launch(cuda_device *d, const soft_args &a) {
+  const head_group &g = a.group;
+  uint32_t n_columns = cuda_ceil(a.n_in, 256);
+  cuda_start(d, weights_kernel<form_is_bf16(T)>, dim3(g.n_chunks, cuda_ceil(g.n_rows, 8)), 128, 0, g);
+  weft_status status = cuda_launched(d, "weights of tokens");
+  if (status != WEFT_OK) return status;
+  cuda_start(d, soft_kernel<T>, dim3(n_columns, a.n_spans), SOFT_THREADS, soft_shape<T>::bytes, a);
+  status = cuda_launched(d, "soft embeddings");
+  if (status != WEFT_OK) return status;
+  cuda_start(d, span_kernel<T>, dim3(n_columns, SOFT_SUMS), 256, 0, a);
+  return cuda_launched(d, "adding soft embeddings");
+}
+
+static weft_status launch_f32(cuda_device *d, const soft_args &a) {
+  const head_group &g = a.group;
+  cuda_start(d, weights_f32_kernel, dim3(cuda_ceil(g.n_chunks * CHUNK, 1024), g.n_rows), 128, 0, g);
+  weft_status status = cuda_launched(d, "weights of tokens");
+  if (status != WEFT_OK) return status;
+  cuda_start(d, soft_f32_kernel, dim3(cuda_ceil(a.n_in, 128), g.n_rows), 128, 0, a);
+  return cuda_launched(d, "soft embeddings");
 }
 
 weft_status head_soften(cuda_device *d, const head_group *group) {
   const weft_weight *w = group->weight;
-  uint32_t n_spans = cuda_ceil(group->n_chunks, SPAN_CHUNKS);
+  uint32_t span_chunks = cuda_ceil(group->n_chunks, SPANS_MAX);
   soft_args a;
   a.group = *group;
   a.data = (const uint8_t *)w->data;
   a.cut = form_cut_of(w->type, w->n_in, w->n_out);
   a.n_in = w->n_in;
+  a.n_steps = cuda_ceil(w->n_out, SOFT_TOKENS);
+  a.span_steps = span_chunks * (CHUNK / SOFT_TOKENS);
+  a.n_spans = cuda_ceil(group->n_chunks, span_chunks);
   switch (w->type) {
-    case WEFT_TYPE_F16: launch<WEFT_TYPE_F16>(d, a, n_spans); break;
-    case WEFT_TYPE_BF16: launch<WEFT_TYPE_BF16>(d, a, n_spans); break;
-    case WEFT_TYPE_Q8_0: launch<WEFT_TYPE_Q8_0>(d, a, n_spans); break;
-    case WEFT_TYPE_Q4_0: launch<WEFT_TYPE_Q4_0>(d, a, n_spans); break;
-    case WEFT_TYPE_Q5_0: launch<WEFT_TYPE_Q5_0>(d, a, n_spans); break;
-    case WEFT_TYPE_MXFP4: launch<WEFT_TYPE_MXFP4>(d, a, n_spans); break;
-    case WEFT_TYPE_Q4_K: launch<WEFT_TYPE_Q4_K>(d, a, n_spans); break;
-    case WEFT_TYPE_Q5_K: launch<WEFT_TYPE_Q5_K>(d, a, n_spans); break;
-    case WEFT_TYPE_Q6_K: launch<WEFT_TYPE_Q6_K>(d, a, n_spans); break;
-    default:
-      cuda_start(d, soft_f32_kernel, dim3(cuda_ceil(w->n_in, 128), group->n_rows, n_spans), 128, 0, a);
-      break;
+    case WEFT_TYPE_F16: return launch<WEFT_TYPE_F16>(d, a);
+    case WEFT_TYPE_BF16: return launch<WEFT_TYPE_BF16>(d, a);
+    case WEFT_TYPE_Q8_0: return launch<WEFT_TYPE_Q8_0>(d, a);
+    case WEFT_TYPE_Q4_0: return launch<WEFT_TYPE_Q4_0>(d, a);
+    case WEFT_TYPE_Q5_0: return launch<WEFT_TYPE_Q5_0>(d, a);
+    case WEFT_TYPE_MXFP4: return launch<WEFT_TYPE_MXFP4>(d, a);
+    case WEFT_TYPE_Q4_K: return launch<WEFT_TYPE_Q4_K>(d, a);
+    case WEFT_TYPE_Q5_K: return launch<WEFT_TYPE_Q5_K>(d, a);
+    case WEFT_TYPE_Q6_K: return launch<WEFT_TYPE_Q6_K>(d, a);
+    default: return launch_f32(d, a);
   }
-  weft_status status = cuda_launched(d, "soft embeddings");
-  if (status != WEFT_OK) return status;
-  cuda_start(d, span_kernel, dim3(cuda_ceil(w->n_in, 256), group->n_rows), 256, 0, a, n_spans);
-  return cuda_launched(d, "adding soft embeddings");
 }
 
 template <int T>
 static weft_status set_up(cuda_device *d) {
-  return cuda_judge(
-      d, cudaFuncSetAttribute(soft_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, SOFT_BYTES),
-      "setting up soft embeddings");
+  return cuda_judge(d, cudaFuncSetAttribute(soft_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            (int)soft_shape<T>::bytes), "setting up soft embeddings");
 }
 
 weft_status cuda_soft_setup(cuda_device *d) {

@@ -36,6 +36,12 @@ static __device__ __forceinline__ void wgmma_wait(void) {
 #define WGMMA_16 WGMMA_8 ", %4, %5, %6, %7"
 #define WGMMA_32 WGMMA_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define WGMMA_64 WGMMA_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_128                                                                                              \
+  WGMMA_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
+           "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_SUMS_8 WGMMA_4(0), WGMMA_4(1), WGMMA_4(2), WGMMA_4(3), WGMMA_4(4), WGMMA_4(5), WGMMA_4(6), WGMMA_4(7)
+#define WGMMA_SUMS_16                                                                                        \
+  WGMMA_SUMS_8, WGMMA_4(8), WGMMA_4(9), WGMMA_4(10), WGMMA_4(11), WGMMA_4(12), WGMMA_4(13), WGMMA_4(14), WGMMA_4(15)
 
 /* NT: rows of b in eights. */
 template <int NT, bool BF16>
@@ -62,20 +68,29 @@ static __device__ __forceinline__ void wgmma(float (&d)[NT][4], const uint32_t (
                  : WGMMA_A, "l"(b));
   } else if constexpr (NT == 8 && BF16) {
     asm volatile(WGMMA_TEXT("m64n64k16", "bf16", WGMMA_64, "%32, %33, %34, %35", "%36")
-                 : WGMMA_4(0), WGMMA_4(1), WGMMA_4(2), WGMMA_4(3), WGMMA_4(4), WGMMA_4(5), WGMMA_4(6), WGMMA_4(7)
+                 : WGMMA_SUMS_8
+                 : WGMMA_A, "l"(b));
+  } else if constexpr (NT == 8) {
+    asm volatile(WGMMA_TEXT("m64n64k16", "f16", WGMMA_64, "%32, %33, %34, %35", "%36")
+                 : WGMMA_SUMS_8
+                 : WGMMA_A, "l"(b));
+  } else if constexpr (NT == 16 && BF16) {
+    asm volatile(WGMMA_TEXT("m64n128k16", "bf16", WGMMA_128, "%64, %65, %66, %67", "%68")
+                 : WGMMA_SUMS_16
                  : WGMMA_A, "l"(b));
   } else {
-    static_assert(NT == 8, "8, 16, 32 or 64 rows");
-    asm volatile(WGMMA_TEXT("m64n64k16", "f16", WGMMA_64, "%32, %33, %34, %35", "%36")
-                 : WGMMA_4(0), WGMMA_4(1), WGMMA_4(2), WGMMA_4(3), WGMMA_4(4), WGMMA_4(5), WGMMA_4(6), WGMMA_4(7)
+    static_assert(NT == 16, "8, 16, 32, 64 or 128 rows");
+    asm volatile(WGMMA_TEXT("m64n128k16", "f16", WGMMA_128, "%64, %65, %66, %67", "%68")
+                 : WGMMA_SUMS_16
                  : WGMMA_A, "l"(b));
   }
 }
 
 /* ---- bulk copies and the barriers that count their bytes ------------------------------------------------- */
 
-static __device__ __forceinline__ void barrier_init(uint64_t *barrier) {
-  asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
+/* A turn ends when so many have arrived, and all bytes that were told of have come. */
+static __device__ __forceinline__ void barrier_init(uint64_t *barrier, uint32_t n_arrivals = 1) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_arrivals) : "memory");
 }
 
 /* After barrier_init of all, before the first bulk copy. */
@@ -84,10 +99,23 @@ static __device__ __forceinline__ void barriers_ready(void) {
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-/* The turn ends when so many bytes have come. */
+/* Arrives, and tells of bytes to come. */
 static __device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t n_bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_bytes)
                : "memory");
+}
+
+static __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+/* At the same barrier of another block of the cluster. */
+static __device__ __forceinline__ void barrier_arrive_at(uint64_t *barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
 }
 
 static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity) {
@@ -104,6 +132,47 @@ static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uin
                    shared_address(to)),
                "l"(from), "r"(n_bytes), "r"(shared_address(barrier))
                : "memory");
+}
+
+/* To the same place of every block of the cluster in `mask`, each told at its own barrier. */
+static __device__ __forceinline__ void copy_bulk_to(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier,
+                                                    uint32_t mask) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
+          shared_address(to)),
+      "l"(from), "r"(n_bytes), "r"(shared_address(barrier)), "h"((uint16_t)mask)
+      : "memory");
+}
+
+/* ---- registers: a group of four warps gives some away, or takes what is free -------------------------------- */
+
+template <uint32_t N>
+static __device__ __forceinline__ void registers_shrink(void) {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <uint32_t N>
+static __device__ __forceinline__ void registers_grow(void) {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* ---- clusters of blocks ---------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ uint32_t cluster_size(void) {
+  uint32_t n;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
+  return n;
+}
+
+static __device__ __forceinline__ uint32_t cluster_rank(void) {
+  uint32_t r;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+
+/* All threads of all blocks. */
+static __device__ __forceinline__ void cluster_sync(void) {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
 #endif

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: MIT */
+/* The packed embedding, turned: operands whose rows are columns of the matrix and whose inputs are tokens.
+ *
+ * A warp has one block of 32 inputs of a row tile (of the last 64: of 16 + 16) and a step of four row tiles, each 16
+ * tokens. A lane 4 g + c has of each tile, after ldmatrix has turned 8 x 8 numbers of 16 bits, the tokens 2 c, 2 c + 1 and
+ * eight further; and columns that depend on g:
+ *   4 bits    8 (g / 2) + 2 p + g % 2 of pair p < 4     a number of 16 bits is every second element of eight
+ *   8 bits    16 q + 2 g + e of q < 2, e < 2            ... two elements
+ *   16 bits   8 i + g of i < 4
+ * Operand `part` has rows (half, g) as turned_column says. */
+#ifndef WEFT_KERNELS_CUDA_SOFT_CUH
+#define WEFT_KERNELS_CUDA_SOFT_CUH
+
+#include "kernels/cuda/head.h"
+#include "kernels/cuda/wgmma.cuh"
+
+enum {
+  SOFT_TOKENS = 64, /* of a step */
+  SOFT_TILES = SOFT_TOKENS / 16,
+  SOFT_TABLE = SOFT_TOKENS * 2 /* numbers: [tile][c][word][token]: tokens 2 c, 2 c + 1 of a tile, then eight further */
+};
+
+template <int T>
+static __device__ __forceinline__ uint32_t turned_column(uint32_t part, uint32_t half, uint32_t g) {
+  if (form_bits(T) == 16) return 16 * part + 8 * half + g;
+  if (form_bits(T) == 8) return 16 * part + 2 * g + half;
+  return 8 * (g / 2) + 4 * part + 2 * half + g % 2;
+}
+
+/* Offsets in a row tile of the step, from its first byte in shared memory on. */
+typedef struct turned_places {
+  uint32_t codes, codes_step; /* what the lane tells ldmatrix; 16 bits: from part to part */
+  uint32_t high, high_token, high_half, high_shift;
+  uint32_t scales, half; /* of the unit; which 128 of a super-block */
+  uint32_t block, lane;  /* of 32 inputs */
+  bool tail;
+} turned_places;
+
+template <int T>
+static __device__ __forceinline__ turned_places turned_places_of(uint32_t unit, uint32_t block, uint32_t lane, bool tail) {
+  constexpr int bits = form_bits(T);
+  form_place p = place_of<T>(NULL, unit, tail);
+  uint32_t row = lane % 8, matrix = lane / 8, h = matrix % 2, second = matrix / 2, i = lane / 8, e = lane / 4 % 2;
+  turned_places at;
+  at.tail = p.tail;
+  at.half = p.half;
+  at.block = block;
+  at.lane = lane;
+  at.codes = (uint32_t)(uintptr_t)p.codes;
+  at.codes_step = 2048;
+  if (bits == 4) at.codes += p.tail ? h * 256 + row * 32 + block * 16 : h * 512 + row * 64 + block * 16;
+  if (bits == 8) at.codes += h * 512 + row * 64 + (p.tail ? block * 32 + second * 16 : second * 1024 + block * 16);
+  if (bits == 16) {
+    at.codes += second * 1024 + h * 512 + row * 64 + (p.tail ? block * 32 : block * 16);
+    if (p.tail) at.codes_step = 16;
+  }
+  at.high = (uint32_t)(uintptr_t)p.high;
+  at.high_token = p.tail ? 16 : 32;
+  at.high_half = p.tail ? 2 : 4;
+  at.high_shift = 4 * (i % 2);
+  if (T == WEFT_TYPE_Q6_K) at.high += row * 64 + block * 16;
+  else at.high += p.tail ? (2 * block + i / 2) * 4 + e : block * 8 + e * 2 + i / 2;
+  at.scales = (uint32_t)(uintptr_t)p.scales;
+  return at;
+}
+
+/* ---- codes ---------------------------------------------------------------------------------------------- */
+
+/* Of a tile: 4 bits [row half]; 8 bits [q][row half]; 16 bits [i][row half]. high: [row half], second token 16 bits up. */
+template <int T>
+struct turned_codes {
+  static constexpr int N = form_bits(T) / 2;
+  uint32_t code[N], high[2];
+};
+
+static __device__ __forceinline__ void turn_two(uint32_t &a, uint32_t &b, uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(a), "=r"(b) : "r"(address) : "memory");
+}
+
+static __device__ __forceinline__ void turn_four(uint32_t *r, uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+/* Two bits of each element: the 16 bytes of tokens g and g + 8 are turned as [row half][8 elements' pair][g % 2]; the lane
+ * that has the wanted eight elements is another one. */
+template <int T>
+static __device__ __forceinline__ void turn_two_bits(const uint8_t *tiles, uint32_t piece, const turned_places &at,
+                                                     turned_codes<T> (&out)[SOFT_TILES]) {
+  uint32_t all[4], g = at.lane / 4;
+  turn_four(all, shared_address(tiles) + at.lane / 8 * piece + at.high);
+#pragma unroll
+  for (int t = 0; t < SOFT_TILES; t++) {
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+      uint32_t from = (h * 4 + g / 4 * 2 + g % 2) * 4 + at.lane % 4;
+      out[t].high[h] = __shfl_sync(0xFFFFFFFFu, all[t], (int)from) >> (8 * (g / 2 % 2));
+    }
+  }
+}
+
+template <int T>
+static __device__ __forceinline__ void turn_codes(const uint8_t *tiles, uint32_t piece, const turned_places &at,
+                                                  turned_codes<T> (&out)[SOFT_TILES]) {
+  constexpr int bits = form_bits(T);
+#pragma unroll
+  for (int t = 0; t < SOFT_TILES; t++) {
+    const uint8_t *tile = tiles + t * piece;
+    uint32_t codes = shared_address(tile) + at.codes;
+    if constexpr (bits == 4) turn_two(out[t].code[0], out[t].code[1], codes);
+    if constexpr (bits >= 8) turn_four(out[t].code, codes);
+    if constexpr (bits == 16) turn_four(out[t].code + 4, codes + at.codes_step);
+    if constexpr (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K) {
+      const uint8_t *high = tile + at.high + at.lane % 4 * 2 * at.high_token;
+#pragma unroll
+      for (uint32_t h = 0; h < 2; h++) {
+        uint32_t low = high[h * at.high_half], next = high[at.high_token + h * at.high_half];
+        out[t].high[h] = (low | next << 16) >> at.high_shift;
+      }
+    }
+  }
+  if constexpr (T == WEFT_TYPE_Q6_K) turn_two_bits<T>(tiles, piece, at, out);
+}
+
+/* ---- factors -------------------------------------------------------------------------------------------- */
+
+/* As lane_factors, of two tokens: [row half]. */
+typedef struct turned_factors {
+  uint32_t scale[2], least[2];
+} turned_factors;
+
+static __device__ __forceinline__ uint16_t bits_f16(float v) {
+  return __half_as_ushort(__float2half_rn(v));
+}
+
+/* The two numbers of token r < 16 of a tile: scale and least; or scale and scale of the second sixteen (Q6_K). */
+template <int T>
+static __device__ __forceinline__ void token_factors(const uint8_t *tile, const turned_places &at, uint32_t r, float raise,
+                                                     uint16_t (&out)[2]) {
+  const uint8_t *scales = tile + at.scales;
+  float up = raise * 0x1p24f;
+  out[1] = 0;
+  if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
+    uint4 row = *(const uint4 *)(const void *)(scales + r * 16);
+    uint32_t scale, least;
+    super_scale(row, at.half, at.block, &scale, &least);
+    out[0] = bits_f16(half_bits(row.x & 0xFFFFu) * up * (float)scale);
+    out[1] = bits_f16(-(half_bits(row.x >> 16) * raise * (float)least));
+  } else if constexpr (T == WEFT_TYPE_Q6_K) {
+    uint32_t two = *(const uint16_t *)(const void *)(scales + r * 16 + 8 * at.half + 2 * at.block);
+    float d = half_bits(*(const uint16_t *)(const void *)(scales + 256 + r * 2)) * up;
+    out[0] = bits_f16(d * (float)(int8_t)(two & 0xFFu));
+    out[1] = bits_f16(d * (float)(int8_t)(two >> 8));
+  } else if constexpr (T == WEFT_TYPE_MXFP4) {
+    uint32_t e = scales[(r % 8 * (at.tail ? 2 : 4) + at.block) * 2 + r / 8];
+    out[0] = (uint16_t)mx_scale(e);
+  } else {
+    const uint16_t *scale = (const uint16_t *)(const void *)scales;
+    out[0] = bits_f16(half_bits(scale[(r % 8 * (at.tail ? 2 : 4) + at.block) * 2 + r / 8]) * up);
+  }
+}
+
+/* 16 times 2^-24 and their like, exact in f16: what a code's offset is worth beside the scale. */
+template <int T>
+static __device__ __forceinline__ uint32_t offset_pair(void) {
+  constexpr uint32_t offset = T == WEFT_TYPE_Q6_K ? 32 : T == WEFT_TYPE_Q4_0 ? 8 : T == WEFT_TYPE_Q5_0 ? 16 : 128;
+  return (0x8000u | offset) * 0x10001u;
+}
+
+/* Every lane makes the factors of two tokens of the step; the warp's table hands them around. */
+template <int T>
+static __device__ __forceinline__ void turn_factors(const uint8_t *tiles, uint32_t piece, const turned_places &at,
+                                                    float raise, uint16_t *table, turned_factors (&out)[SOFT_TILES]) {
+  if constexpr (form_bits(T) == 16) return;
+  constexpr bool is_super = T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K;
+  uint32_t r = at.lane % 16, c = at.lane % 4, g = at.lane / 4;
+  __syncwarp();
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t t = 2 * i + at.lane / 16;
+    uint16_t two[2];
+    token_factors<T>(tiles + t * piece, at, r, raise, two);
+    uint16_t *to = table + (t * 4 + r % 8 / 2) * 8 + r / 8 * 2 + r % 2;
+    to[0] = two[0];
+    if (form_of(T).unit == 256) to[4] = two[1];
+  }
+  __syncwarp();
+#pragma unroll
+  for (int t = 0; t < SOFT_TILES; t++) {
+    const uint16_t *from = table + (t * 4 + c) * 8;
+    if constexpr (is_super) {
+      uint4 v = *(const uint4 *)(const void *)from;
+      out[t].scale[0] = v.x, out[t].scale[1] = v.y, out[t].least[0] = v.z, out[t].least[1] = v.w;
+    } else {
+      uint2 v = *(const uint2 *)(const void *)(from + (T == WEFT_TYPE_Q6_K ? g / 4 * 4 : 0));
+      out[t].scale[0] = v.x, out[t].scale[1] = v.y;
+#pragma unroll
+      for (int h = 0; h < 2; h++)
+        out[t].least[h] = of_half2(__hmul2(as_half2(out[t].scale[h]), as_half2(offset_pair<T>())));
+    }
+  }
+}
+
+/* ---- operands ------------------------------------------------------------------------------------------- */
+
+/* Both parts' operands of a tile: as values_of, for one element of two tokens. */
+template <int T>
+static __device__ __forceinline__ void turned_operands(const turned_codes<T> &in, const turned_factors &f,
+                                                       uint32_t (&out)[2][4]) {
+  constexpr int bits = form_bits(T);
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    uint32_t low = bits == 4 ? of_half2(__hmul2(as_half2(f.scale[h]), as_half2(0x2C002C00u))) : 0;
+#pragma unroll
+    for (int p = 0; p < 4; p++) { /* part p / 2, rows' half p % 2 */
+      uint32_t &to = out[p / 2][p % 2 + 2 * h];
+      if constexpr (bits == 16) {
+        to = in.code[2 * p + h];
+      } else if constexpr (bits == 8) {
+        to = value_pair(__byte_perm(in.code[p / 2 * 2 + h] ^ 0x80808080u, 0, p % 2 == 0 ? 0x4240 : 0x4341), f.scale[h],
+                        f.least[h]);
+      } else if constexpr (T == WEFT_TYPE_MXFP4) {
+        to = mx_pair(in.code[h] >> (4 * p) & 0x000F000Fu, f.scale[h]);
+      } else {
+        const int up = p % 2 * 4;
+        uint32_t code = (p < 2 ? in.code[h] : in.code[h] >> 8) & 0x000F000Fu << up;
+        if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K) code |= moved(in.high[h], 4 + up - p) & 0x00100010u << up;
+        if (T == WEFT_TYPE_Q6_K) code |= moved(in.high[h], 4 + up - 2 * p) & 0x00300030u << up;
+        to = value_pair(code, p % 2 == 0 ? f.scale[h] : low, f.least[h]);
+      }
+    }
+  }
+}
+
+#endif
