@@ -56,8 +56,8 @@ static const weft_counter_row rows[] = {
      AT(n_blocks_cached)},
     {"weft_tenant_preemptions_total", "counter", "Preemptions.", AT(n_preemptions)},
     {"weft_tenant_rows_total", "counter", "Rows planned for it.", AT(n_rows)},
-    {"weft_tenant_cost_total", "counter", "Predicted device time that fair share charged.",
-     AT(cost)},
+    {"weft_tenant_charged_microseconds_total", "counter",
+     "Predicted device time that fair share charged.", AT(charged_us)},
 };
 
 static void put_refused(weft_runtime *rt, const weft_tenant_stats *stats, weft_text *out) {

@@ -244,8 +244,8 @@ static weft_request *let_waiter_pass(const weft_engine *e, weft_request *r) {
   weft_request *waiter = e->memory_waiter;
   if (waiter == NULL || waiter == r) return r;
   if (!weft_tenants_may_start(&e->tenants, waiter->tenant)) return r;
-  weft_candidate a = weft_tenants_candidate(&e->tenants, r, e->now_us);
-  weft_candidate b = weft_tenants_candidate(&e->tenants, waiter, e->now_us);
+  weft_candidate a = weft_tenants_candidate(&e->tenants, r);
+  weft_candidate b = weft_tenants_candidate(&e->tenants, waiter);
   bool before = r->tenant == waiter->tenant ? weft_tenants_queued_before(r, waiter)
                                             : weft_policy_is_due_before(&a, &b);
   if (before) return r;

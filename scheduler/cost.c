@@ -9,8 +9,8 @@
  * 38 000, as a power of two. */
 enum { KEYS_PER_ROW = 32768 };
 
-uint64_t weft_cost_of_segment(uint32_t n_rows, uint32_t kv_len) {
-  return n_rows + (uint64_t)n_rows * kv_len / KEYS_PER_ROW;
+uint64_t weft_cost_in_rows(uint64_t n_rows, uint64_t n_products) {
+  return n_rows + n_products / KEYS_PER_ROW;
 }
 
 /* ---- features -------------------------------------------------------------------------------- */
@@ -55,6 +55,24 @@ double weft_cost_step(const weft_cost_model *m, const weft_cost_shape *shape) {
   double x[WEFT_COST_FEATURES];
   features(m, shape, x);
   return sum_of(m, x);
+}
+
+/* Beyond any step, so that sums of charges do not wrap. */
+static uint64_t whole_units(double us) {
+  const double most = 1e12;
+  return (uint64_t)((us < most ? us : most) * WEFT_COST_PER_US);
+}
+
+uint64_t weft_cost_of_part(const weft_cost_model *m, const weft_cost_shape *s) {
+  double us = m->us[ROWS] / unit[ROWS] * s->n_rows + m->us[OUTPUTS] / unit[OUTPUTS] * s->n_outputs +
+              m->us[READS] / unit[READS] * (double)s->n_reads +
+              m->us[PRODUCTS] / unit[PRODUCTS] * (double)s->n_products;
+  return whole_units(us > s->n_rows ? us : s->n_rows);
+}
+
+uint64_t weft_cost_charge(const weft_cost_model *m, const weft_cost_shape *shape) {
+  uint64_t least = weft_cost_of_part(m, shape), whole = whole_units(weft_cost_step(m, shape));
+  return whole > least ? whole : least;
 }
 
 double weft_cost_row_us(const weft_cost_model *m) {

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Cost: what rows cost, in two currencies.
  *
- * A charge (weft_cost_of_segment) is in units of one row over a short prefix. Law: it depends only
- * on the segment, is never less than its rows, and is what fair share charges: a canvas pays for its
- * rows at every step, a cached token is never a row and so is free.
+ * A charge is what fair share takes of a tenant for its part of a step, in whole 1/256 microseconds
+ * of predicted device time. Law: the parts of a step share its time as their rows, keys and outputs
+ * would cost alone (weft_cost_of_part), and a row is never less than a microsecond; so charges sum to
+ * the time of the step, or to its rows where that is more. A canvas pays for its rows at every step,
+ * a cached token is never a row and so is free.
  *
  * A cost model is one weight set on its device: the time of a step, learned from steps. Law: the
  * time is a sum of features, each times a coefficient that is never negative nor beyond a bound:
@@ -27,10 +29,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* n_rows new rows that attend over kv_len keys. */
-uint64_t weft_cost_of_segment(uint32_t n_rows, uint32_t kv_len);
+/* Rows with their keys counted as rows: the unit of forecasts. n_products: sum of rows times keys. */
+uint64_t weft_cost_in_rows(uint64_t n_rows, uint64_t n_products);
 
-enum { WEFT_COST_FEATURES = 8, WEFT_COST_MEMORY = 256 };
+enum { WEFT_COST_FEATURES = 8, WEFT_COST_MEMORY = 256, WEFT_COST_PER_US = 256 };
 
 /* One step, or a part of one: shapes add up. */
 typedef struct weft_cost_shape {
@@ -58,9 +60,21 @@ void weft_cost_open(weft_cost_model *model, const weft_cost_layers *layers);
 void weft_cost_learn(weft_cost_model *model, const weft_cost_shape *shape, double us);
 /* How long a step of this shape takes; > 0. */
 double weft_cost_step(const weft_cost_model *model, const weft_cost_shape *shape);
+/* What a part of a step costs by its rows, keys and outputs alone, in 1/256 us: the least that it is
+ * charged. */
+uint64_t weft_cost_of_part(const weft_cost_model *model, const weft_cost_shape *part);
+/* What a step of this shape is charged in all. */
+uint64_t weft_cost_charge(const weft_cost_model *model, const weft_cost_shape *shape);
 /* What one more row of a prompt costs in a step of many rows, without its keys: what recomputing
  * tokens costs, against copying their pages. */
 double weft_cost_row_us(const weft_cost_model *model);
+
+static inline void weft_cost_join(weft_cost_shape *shape, const weft_cost_shape *part) {
+  shape->n_rows += part->n_rows;
+  shape->n_outputs += part->n_outputs;
+  shape->n_reads += part->n_reads;
+  shape->n_products += part->n_products;
+}
 
 /* Adds a segment of n_rows rows, n_outputs of them through the head, after kv_len keys. A causal row
  * sees the rows before it, a canvas's row all of its canvas. */

@@ -250,7 +250,7 @@ typedef struct weft_tenant_stats {
   uint64_t n_submitted, n_finished, n_preemptions;
   uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens;
   uint32_t n_blocks, n_blocks_cached; /* pages of the pool that it pays for; cached ones it paid for last */
-  uint64_t n_rows, cost;         /* planned for it; cost: what fair share charged, before the weight */
+  uint64_t n_rows, charged_us;   /* planned for it; the predicted device time that fair share charged for them */
   uint64_t n_refused[WEFT_REFUSED_KINDS];
   uint64_t queue[20], queue_us;  /* as in weft_engine_stats */
 } weft_tenant_stats;

@@ -145,7 +145,9 @@ typedef struct weft_planner {
   uint32_t rows_left;
   weft_pace pace;
   uint64_t n_decode_keys;
-  uint64_t cost; /* of what is planned */
+  uint64_t step_charge;    /* of a step full of prompt rows */
+  uint32_t n_ahead;        /* decode rows of tenants far ahead of one that wants more */
+  weft_candidate held;     /* of those that found no time, the least in clock; level: the highest */
   uint64_t restores_end; /* of the pager's count: beyond it the step brings back too much to admit more */
 } weft_planner;
 void weft_planner_run(weft_planner *planner);
@@ -153,8 +155,14 @@ void weft_planner_run(weft_planner *planner);
 bool weft_planner_serve(weft_planner *planner, weft_request *request);
 
 /* ---- share.c --------------------------------------------------------------------------------- */
-/* True: rows are too few for all that run, or a tenant is far ahead of one with a prompt. */
+/* True: rows are too few for all that run, or a tenant is far ahead of one that wants more. */
 bool weft_share_is_contended(const weft_planner *planner);
+/* Before anything is planned. paced: there is a target for the time between tokens. */
+void weft_share_open(weft_planner *planner, bool paced);
+/* The request found no time in this plan. */
+void weft_share_hold(weft_planner *planner, const weft_request *request);
+/* False: its tenant is far ahead, and the target leaves no time for this decode row. */
+bool weft_share_has_time(weft_planner *planner, const weft_request *request);
 /* Gives the rows left to whoever is due first: prompts, waiting requests, and with_ready those that
  * decode or denoise. */
 void weft_share_run(weft_planner *planner, bool with_ready);

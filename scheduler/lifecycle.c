@@ -257,8 +257,8 @@ static uint32_t tokens_unused(const weft_request *r) {
 }
 
 static uint64_t cost_of_answer(const weft_request *r) {
-  uint32_t n_rows = r->canvas ? r->usage.n_denoise_steps * r->size.n_canvas : r->n_answer;
-  return weft_cost_of_segment(n_rows, r->n_tokens);
+  uint64_t n_rows = r->canvas ? (uint64_t)r->usage.n_denoise_steps * r->size.n_canvas : r->n_answer;
+  return weft_cost_in_rows(n_rows, n_rows * r->n_tokens);
 }
 
 static void count_finish(weft_engine *e, weft_request *r) {

@@ -44,6 +44,12 @@ bool weft_pace_canvas(weft_pace *p, uint32_t n, uint32_t kv_len, uint32_t n_outp
   return false;
 }
 
+bool weft_pace_decode(weft_pace *p, uint32_t kv_len) {
+  if (p->budget_us > 0.0 && !fits(p, 1, kv_len, false, 1)) return false;
+  weft_cost_add(&p->model->layers, &p->shape, 1, kv_len, false, 1);
+  return true;
+}
+
 void weft_pace_spend(weft_pace *p, uint32_t n, uint32_t kv_len, bool canvas, uint32_t n_outputs) {
   weft_cost_add(&p->model->layers, &p->shape, n, kv_len, canvas, n_outputs);
   p->prompt_due = p->canvas_due = false;

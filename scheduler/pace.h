@@ -16,6 +16,8 @@
 #include "scheduler/cost.h"
 
 enum { WEFT_PACE_CHUNK = 16, WEFT_PACE_HELD = 4 };
+/* A tenant so many full steps ahead of one that is held back waits for it (share.c). */
+enum { WEFT_PACE_AHEAD = 4 };
 
 /* In a row, plans in which nothing of a kind ran, though something of it found no time. */
 typedef struct weft_pace_late {
@@ -37,6 +39,8 @@ void weft_pace_open(weft_pace *pace, const weft_cost_model *model, double budget
 uint32_t weft_pace_chunk(weft_pace *pace, uint32_t n, uint32_t kv_len, uint32_t n_outputs);
 /* True when a canvas of n rows may run. */
 bool weft_pace_canvas(weft_pace *pace, uint32_t n, uint32_t kv_len, uint32_t n_outputs);
+/* True when a decode row that pace_open was not told of has time, and is planned. */
+bool weft_pace_decode(weft_pace *pace, uint32_t kv_len);
 /* They are planned. */
 void weft_pace_spend(weft_pace *pace, uint32_t n, uint32_t kv_len, bool canvas,
                      uint32_t n_outputs);

@@ -98,12 +98,16 @@ static inline weft_work *add_work(weft_planner *p, weft_request *r, weft_work_ki
   p->rows_left -= n_rows;
   r->n_in_flight += 1;
   r->planned_in = (uint32_t)p->plan->number;
-  uint64_t cost = weft_cost_of_segment(n_rows, r->n_planned);
-  p->cost += cost;
-  weft_tenants_charge(&p->engine->tenants, r->tenant, n_rows, cost);
-  weft_cost_add(&p->lane->cost.layers, &p->plan->shape, n_rows, r->n_planned,
-                kind == WEFT_WORK_DENOISE, output == WEFT_OUTPUT_CANVAS ? n_rows : output);
+  weft_cost_add(&p->lane->cost.layers, &p->engine->tenants.tenant[r->tenant].planned, n_rows,
+                r->n_planned, kind == WEFT_WORK_DENOISE,
+                output == WEFT_OUTPUT_CANVAS ? n_rows : output);
   return work;
+}
+
+static bool has_time(weft_planner *p, const weft_request *r, uint32_t n, uint32_t n_outputs) {
+  if (weft_pace_canvas(&p->pace, n, r->n_planned, n_outputs)) return true;
+  weft_share_hold(p, r);
+  return false;
 }
 
 /* The next denoise step on top of n_planned keys. */
@@ -112,7 +116,7 @@ static bool plan_denoise(weft_planner *p, weft_request *r) {
   if (r->next_block == r->size.n_blocks)
     return true; /* the last step of the last canvas is in flight */
   if (n > p->rows_left || weft_plan_is_full(p->plan)) return false;
-  if (!weft_pace_canvas(&p->pace, n, r->n_planned, n)) return false;
+  if (!has_time(p, r, n, n)) return false;
   weft_pace_spend(&p->pace, n, r->n_planned, true, n);
   weft_work *work = add_work(p, r, WEFT_WORK_DENOISE, n, WEFT_OUTPUT_CANVAS);
   work->block = r->next_block;
@@ -130,7 +134,7 @@ static bool plan_denoise(weft_planner *p, weft_request *r) {
 static bool plan_commit(weft_planner *p, weft_request *r) {
   uint32_t n = r->size.n_canvas;
   if (n > p->rows_left || weft_plan_is_full(p->plan)) return false;
-  if (!weft_pace_canvas(&p->pace, n, r->n_planned, 0)) return false;
+  if (!has_time(p, r, n, 0)) return false;
   if (reserve(p->engine, r, n, false) == 0) return true; /* waits for memory, not for rows */
   weft_pace_spend(&p->pace, n, r->n_planned, true, 0);
   weft_work *work = add_work(p, r, WEFT_WORK_COMMIT, n, WEFT_OUTPUT_NONE);
@@ -152,6 +156,7 @@ static bool serve_decode(weft_planner *p, weft_request *r) {
   if (n_virtual == r->n_end) return true; /* its last token is in flight */
   if (p->rows_left == 0 || weft_plan_is_full(p->plan)) return false;
   WEFT_CHECK(r->n_planned + 1 == n_virtual);
+  if (p->n_ahead > 0 && !weft_share_has_time(p, r)) return false;
   if (reserve(p->engine, r, 1, false) == 0) return true;
   weft_work *work = add_work(p, r, WEFT_WORK_DECODE, 1, WEFT_OUTPUT_TOKEN);
   work->source = r->n_planned >= r->n_tokens ? WEFT_TOKENS_SAMPLED : WEFT_TOKENS_HOST;
@@ -170,6 +175,7 @@ static bool serve_prefill(weft_planner *p, weft_request *r) {
   if (n > p->rows_left) n = p->rows_left;
   if (n == 0 || weft_plan_is_full(p->plan)) return false;
   n = weft_pace_chunk(&p->pace, n, r->n_planned, r->canvas ? 0 : 1);
+  if (n == 0) weft_share_hold(p, r);
   if (n == 0) return false;
   n = reserve(e, r, n, true);
   if (n == 0) return true;
@@ -194,7 +200,9 @@ static inline bool serve(weft_planner *p, weft_request *r) {
 }
 
 bool weft_planner_serve(weft_planner *p, weft_request *r) {
-  return serve(p, r);
+  bool served = serve(p, r);
+  weft_tenants_charge(&p->engine->tenants, r->tenant, &p->lane->cost);
+  return served;
 }
 
 /* ---- one lane -------------------------------------------------------------------------------- */
@@ -240,8 +248,9 @@ static void open_pace(weft_planner *p) {
   double budget_us = (double)p->engine->config.target_tpot_us;
   if (lane->ready.n_decode == 0) budget_us = 0.0;
   if (lanes != 0) budget_us /= __builtin_popcountll(lanes);
-  weft_pace_open(&p->pace, &lane->cost, budget_us, lane->ready.n_decode, lane->keys_per_decode,
-                 &lane->late);
+  weft_share_open(p, budget_us > 0.0);
+  weft_pace_open(&p->pace, &lane->cost, budget_us, lane->ready.n_decode - p->n_ahead,
+                 lane->keys_per_decode, &lane->late);
 }
 
 /* For the next plans: what got rows in this one, and what did not. */
@@ -257,6 +266,9 @@ static void close_plan(weft_planner *p) {
   bool squeezed = prompts && rows[WEFT_WORK_PREFILL] == 0 &&
                   (p->rows_left == 0 || p->pace.prompt_held || p->pace.canvas_held);
   lane->late.n_prompts = squeezed ? lane->late.n_prompts + 1 : 0;
+  p->plan->shape = weft_tenants_planned(&p->engine->tenants);
+  weft_tenants_settle(&p->engine->tenants, lane->index, &lane->cost, &p->plan->shape);
+  weft_tenants_level(&p->engine->tenants, weft_engine_lanes_with_requests(p->engine));
 }
 
 void weft_planner_run(weft_planner *p) {
@@ -268,11 +280,12 @@ void weft_planner_run(weft_planner *p) {
   bool contended = weft_share_is_contended(p);
   if (!contended) serve_ready(p);
   weft_share_run(p, contended);
-  if (p->plan->n_rows == 0 && (p->pace.prompt_held || p->pace.canvas_held)) {
-    p->pace.budget_us = 0.0; /* those that decode cannot, so nobody waits for a token */
-    serve_ready(p);
-    weft_share_run(p, false);
+  if (p->plan->n_rows == 0 && p->pace.budget_us > 0.0) {
+    p->pace.budget_us = 0.0; /* nobody who may decode can, so nobody waits for a token */
+    p->pace.prompt_held = p->pace.canvas_held = false;
+    weft_share_open(p, false);
+    if (!contended) serve_ready(p);
+    weft_share_run(p, contended);
   }
-  weft_tenants_level(&p->engine->tenants, weft_engine_lanes_with_requests(p->engine));
   close_plan(p);
 }

@@ -30,9 +30,9 @@ bool weft_policy_goes_before(const weft_rank *a, const weft_rank *b);
 uint32_t weft_policy_victim(const weft_rank *running, uint32_t n, const weft_rank *needs,
                             const uint32_t *excess, bool own_only);
 
-/* The level of a request: the class of its tenant, and one more for every WEFT_AGE_US since it was
- * submitted, up to the highest class. */
-enum { WEFT_CLASS_LOW = -1, WEFT_CLASS_HIGH = 1 };
+/* The level of a class: itself, and one more for every WEFT_AGE_US that its next requests are old,
+ * up to the highest class. */
+enum { WEFT_CLASS_LOW = -1, WEFT_CLASS_HIGH = 1, WEFT_CLASSES = 3 };
 #define WEFT_AGE_US UINT64_C(10000000)
 int32_t weft_policy_level(int32_t priority_class, uint64_t age_us);
 

@@ -154,7 +154,8 @@ bool weft_engine_launch(weft_engine *e) {
       continue;
     }
     if (plan->n_rows > 0 && submit(e, lane, plan)) {
-      weft_forecast_step(&e->forecast, planner.cost, e->now_us);
+      uint64_t cost = weft_cost_in_rows(plan->n_rows, plan->shape.n_products);
+      weft_forecast_step(&e->forecast, cost, e->now_us);
       return true;
     }
     if (lane->used_us < e->turn_us) lane->used_us = e->turn_us; /* it could not use its turn */

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "scheduler/cost.h"
 
 #define CLOCK_MAX (UINT64_C(1) << 62)
 
@@ -30,6 +29,7 @@ weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *c
     t->ticks = WEFT_CLOCK_UNIT / t->config.weight;
     weft_list_init(&t->works);
   }
+  weft_tenants_sink(tenants);
   return WEFT_OK;
 }
 
@@ -66,7 +66,7 @@ void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request) {
   weft_tenant *tenant = &tenants->tenant[request->tenant];
   if (!is_active(tenant) && tenant->clock < tenants->now) tenant->clock = tenants->now;
   tenant->n_queued += 1;
-  tenant->queued_cost += weft_cost_of_segment(request->n_tokens, 0);
+  tenant->queued_cost += request->n_tokens;
   tenant->changed = true;
   weft_link *queue = queue_of(tenants, request->lane, request->tenant), *at;
   if (request->admitted_once || request->retry_step > 0) {
@@ -84,7 +84,7 @@ void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request) {
 void weft_tenants_dequeued(weft_tenants *tenants, const weft_request *request) {
   weft_tenant *tenant = &tenants->tenant[request->tenant];
   tenant->n_queued -= 1;
-  tenant->queued_cost -= weft_cost_of_segment(request->n_tokens, 0);
+  tenant->queued_cost -= request->n_tokens;
   tenant->changed = true;
 }
 
@@ -114,13 +114,22 @@ weft_request *weft_tenants_any(const weft_tenants *tenants, uint32_t lane) {
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-weft_candidate weft_tenants_candidate(const weft_tenants *tenants, const weft_request *request,
-                                      uint64_t now_us) {
-  const weft_tenant *tenant = &tenants->tenant[request->tenant];
+void weft_tenants_sink(weft_tenants *tenants) {
+  for (int32_t i = 0; i < WEFT_CLASSES; i++) tenants->level[i] = i + WEFT_CLASS_LOW;
+}
+
+void weft_tenants_lift(weft_tenants *tenants, const weft_request *request, uint64_t now_us) {
+  int32_t class = tenants->tenant[request->tenant].config.priority_class;
   uint64_t since = request->usage.submitted_us, age = now_us > since ? now_us - since : 0;
+  int32_t level = weft_policy_level(class, age), *own = &tenants->level[class - WEFT_CLASS_LOW];
+  if (level > *own) *own = level;
+}
+
+weft_candidate weft_tenants_candidate(const weft_tenants *tenants, const weft_request *request) {
+  const weft_tenant *tenant = &tenants->tenant[request->tenant];
   return (weft_candidate){.tenant_clock = tenant->clock,
                           .arrival = request->arrival,
-                          .level = weft_policy_level(tenant->config.priority_class, age)};
+                          .level = tenants->level[tenant->config.priority_class - WEFT_CLASS_LOW]};
 }
 
 weft_rank weft_tenants_rank(const weft_tenants *tenants, const weft_request *request) {
@@ -145,6 +154,45 @@ uint32_t weft_tenants_part(const weft_tenants *tenants, uint32_t tenant, uint32_
   uint64_t own = tenants->tenant[tenant].config.weight;
   uint64_t part = active_weight > own ? n * own / active_weight : n;
   return part > 0 ? (uint32_t)part : 1;
+}
+
+/* ---- clocks ---------------------------------------------------------------------------------- */
+
+static void charge(weft_tenant *t, uint64_t cost) {
+  t->clock += (cost - t->charged) * t->ticks;
+  t->charged = cost;
+}
+
+void weft_tenants_charge(weft_tenants *tenants, uint32_t tenant, const weft_cost_model *model) {
+  weft_tenant *t = &tenants->tenant[tenant];
+  charge(t, weft_cost_of_part(model, &t->planned));
+}
+
+weft_cost_shape weft_tenants_planned(const weft_tenants *tenants) {
+  weft_cost_shape all = {0};
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) weft_cost_join(&all, &tenants->tenant[i].planned);
+  return all;
+}
+
+void weft_tenants_settle(weft_tenants *tenants, uint32_t lane, const weft_cost_model *model,
+                         const weft_cost_shape *step) {
+  uint64_t sum = 0, whole = weft_cost_charge(model, step);
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) {
+    weft_tenants_charge(tenants, i, model);
+    sum += tenants->tenant[i].charged;
+  }
+  double scale = whole > sum ? (double)whole / (double)sum : 1.0;
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) {
+    weft_tenant *t = &tenants->tenant[i];
+    if (t->held) t->wants |= UINT64_C(1) << lane;
+    t->held = false;
+    if (t->charged == 0) continue;
+    charge(t, (uint64_t)((double)t->charged * scale));
+    t->stats.n_rows += t->planned.n_rows;
+    t->charged_before += t->charged;
+    t->planned = (weft_cost_shape){0};
+    t->charged = 0;
+  }
 }
 
 /* Clocks are only compared, so all may be turned back by as much. */
@@ -183,6 +231,7 @@ void weft_tenants_share(weft_tenants *tenants, const weft_pager *pager) {
     bool evicted = t->stats.n_blocks_cached != usage.n_cached; /* by others, while it did nothing */
     if (!t->changed && !evicted && t->stats.n_running == 0) continue;
     t->changed = false;
+    t->stats.charged_us = t->charged_before / WEFT_COST_PER_US;
     t->stats.n_blocks = usage.n_pinned;
     t->stats.n_blocks_cached = usage.n_cached;
     tenants->shared[i] = (weft_tenant_view){.stats = t->stats,

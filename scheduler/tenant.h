@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Tenants: what each has used, and who of its requests waits for which lane.
  *
- * Law. clock is the tenant's virtual time: the cost of all rows planned for it, divided by its
- * weight. Among tenants with work the one with the smallest clock is served first (share.c). Nobody
+ * Law. clock is the tenant's virtual time: what it was charged (cost.h), divided by its weight.
+ * While a plan is made it runs ahead by what its rows, keys and outputs cost alone, and when the plan
+ * is complete by the tenant's part of the step. Among tenants with work the one with the smallest
+ * clock is served first (share.c). Nobody
  * saves up: whoever wanted nothing more at the end of a plan, or comes back from having nothing to
  * do, is raised to `now`, the smallest clock of those that still want rows. Nobody pays for a time
  * without rivals: while all get what they want, all clocks are drawn level. Each queue (tenant x
@@ -10,6 +12,7 @@
 #ifndef WEFT_SCHEDULER_TENANT_H
 #define WEFT_SCHEDULER_TENANT_H
 
+#include "scheduler/cost.h"
 #include "scheduler/policy.h"
 #include "scheduler/request.h"
 
@@ -20,7 +23,12 @@ typedef struct weft_tenant {
   weft_tenant_config config; /* defaults filled in */
   uint32_t ticks; /* of one unit of cost */
   uint64_t clock;
+  weft_cost_shape planned; /* for it in the present plan */
+  uint64_t charged;        /* for that, so far */
+  uint64_t charged_before; /* for all plans before */
   uint64_t wants; /* one bit per lane: the last plan left something undone */
+  bool held;      /* in the present plan: something of it found no time */
+  bool ahead;     /* ... it is far ahead of one that wants more, and nothing is set aside for it */
   uint32_t n_queued;
   weft_request *starved; /* runs, lacks blocks that the tenant's limit denies: nobody starts */
   uint32_t limited;      /* plans for which nobody starts: the last one tried needed too many blocks */
@@ -41,6 +49,7 @@ typedef struct weft_tenant_view {
 typedef struct weft_tenants {
   uint32_t n_tenants, n_lanes;
   uint64_t now;         /* virtual time; never falls */
+  int32_t level[WEFT_CLASSES]; /* of each class in this plan, the lowest class first */
   weft_tenant *tenant;  /* [n_tenants] */
   weft_link *queue;     /* [n_lanes][n_tenants] */
   uint32_t *n_ready;    /* [n_lanes][n_tenants] requests that decode or denoise */
@@ -69,9 +78,13 @@ weft_request *weft_tenants_first(const weft_tenants *tenants, uint32_t lane, uin
 void weft_tenants_unlimit(weft_tenants *tenants);
 /* Any request in the lane's queues; NULL when empty. */
 weft_request *weft_tenants_any(const weft_tenants *tenants, uint32_t lane);
+/* Classes stand where they are, until weft_tenants_lift. */
+void weft_tenants_sink(weft_tenants *tenants);
+/* The class of the request's tenant is lifted by its age: all tenants of a class stand together, so
+ * that whose requests grow old in its own queue gains nothing over others of its class. */
+void weft_tenants_lift(weft_tenants *tenants, const weft_request *request, uint64_t now_us);
 /* How the request stands against those of other tenants. */
-weft_candidate weft_tenants_candidate(const weft_tenants *tenants, const weft_request *request,
-                                      uint64_t now_us);
+weft_candidate weft_tenants_candidate(const weft_tenants *tenants, const weft_request *request);
 /* How it stands when memory is short. */
 weft_rank weft_tenants_rank(const weft_tenants *tenants, const weft_request *request);
 /* Sum of the weights of those that have requests now. */
@@ -79,7 +92,14 @@ uint64_t weft_tenants_active_weight(const weft_tenants *tenants);
 /* What a tenant, one of them, would have of n things; at least 1. */
 uint32_t weft_tenants_part(const weft_tenants *tenants, uint32_t tenant, uint32_t n,
                            uint64_t active_weight);
-/* A plan is complete, and `wants` says who has something left undone: draws the clocks level. */
+/* The tenant's clock, by what is planned for it so far. */
+void weft_tenants_charge(weft_tenants *tenants, uint32_t tenant, const weft_cost_model *model);
+/* What is planned for all. */
+weft_cost_shape weft_tenants_planned(const weft_tenants *tenants);
+/* The plan of a lane is complete: each tenant pays its part of the step. */
+void weft_tenants_settle(weft_tenants *tenants, uint32_t lane, const weft_cost_model *model,
+                         const weft_cost_shape *step);
+/* And `wants` says who has something left undone: draws the clocks level. */
 void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work);
 
 /* Both under the engine's stats_mutex; share_of by any thread. */
@@ -90,14 +110,6 @@ double weft_tenants_share_of(const weft_tenants *tenants, uint32_t tenant);
 static inline uint64_t weft_tenants_ticks(const weft_tenants *tenants, uint32_t tenant,
                                           uint64_t cost) {
   return cost * tenants->tenant[tenant].ticks;
-}
-
-static inline void weft_tenants_charge(weft_tenants *tenants, uint32_t tenant, uint32_t n_rows,
-                                       uint64_t cost) {
-  weft_tenant *t = &tenants->tenant[tenant];
-  t->clock += cost * t->ticks;
-  t->stats.n_rows += n_rows;
-  t->stats.cost += cost;
 }
 
 static inline uint32_t *weft_tenants_n_ready(weft_tenants *tenants, const weft_request *r) {

@@ -7,7 +7,8 @@
  *   test_sim_scheduler_sim --seeds A..B
  *
  * One world in eight is a fair one: one model, memory and slots for everybody, no prefix cache, no
- * faults, all requests at once, tenants of one class with weights; there the fairness bound holds.
+ * faults, half of them with all requests at once, tenants of one class with weights; there the fairness bound holds,
+ * with and without a target for the time between tokens, and however old requests grow.
  *
  * Oracles: one final event each; an answer equals that of the same request alone (or is a prefix of
  * it when the request was ended from outside); everything free after drain; laws of the pager every
@@ -39,6 +40,11 @@ typedef struct sim_rule {
   bool keep_match;
 } sim_rule;
 
+/* Times of a step of one runner, in us. */
+typedef struct sim_law {
+  uint32_t step, row, output, key;
+} sim_law;
+
 typedef struct sim_request {
   weft_request_params params;
   weft_request *handle;
@@ -67,6 +73,7 @@ typedef struct sim {
   bool verbose;
   weft_fake_store *store;
   weft_fake_config fake[RUNNERS_MAX];
+  sim_law law[RUNNERS_MAX];
   weft_runner *runner[RUNNERS_MAX];
   weft_engine_config config;
   weft_tenant_config tenant[TENANTS_MAX];
@@ -80,6 +87,8 @@ typedef struct sim {
   int32_t base[BASES][PROMPT_MAX];
   uint64_t now_us;
   bool faulty, fair;
+  bool slow;  /* requests grow old while they wait */
+  bool apart; /* every second tenant asks for canvases, the others for tokens */
 } sim;
 
 typedef struct sim_totals {
@@ -114,6 +123,18 @@ static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n) {
   return n;
 }
 
+/* More keys and outputs than rows, in places: what they cost is learned. */
+static uint64_t time_of(void *self, const weft_batch *batch) {
+  const sim_law *law = self;
+  uint64_t us = law->step + (uint64_t)law->row * batch->n_rows;
+  for (uint32_t i = 0; i < batch->n_segments; i++) {
+    const weft_segment *segment = &batch->segment[i];
+    us += (uint64_t)law->key * segment->kv_len * segment->n_rows / 16;
+    if (segment->output == WEFT_OUTPUT_CANVAS) us += (uint64_t)law->output * segment->n_rows;
+  }
+  return us;
+}
+
 /* ---- a random world -------------------------------------------------------------------------- */
 
 static void make_runner(sim *s, uint32_t i) {
@@ -136,6 +157,11 @@ static void make_runner(sim *s, uint32_t i) {
   f->depth = draw(s, 1, 3);
   f->context_length = draw(s, 40, 160);
   f->lazy = chance(s, 60);
+  if (chance(s, 70)) {
+    s->law[i] = (sim_law){.step = draw(s, 1, 1000), .row = draw(s, 0, 50), .output = draw(s, 0, 50), .key = draw(s, 0, 10)};
+    f->law = time_of;
+    f->law_self = &s->law[i];
+  }
   f->n_saves = chance(s, 50) ? 0 : draw(s, 1, 8);
   if (chance(s, 6)) f->fail_submit_at = draw(s, 1, 60);
   if (chance(s, 6)) f->fail_collect_at = draw(s, 1, 60);
@@ -188,7 +214,12 @@ static void make_fair(sim *s) {
   c->n_runners = 1;
   c->running_max = c->waiting_max = f->n_slots = REQUESTS_MAX;
   c->n_pages = 20000;
-  c->target_tpot_us = 0; /* with one, canvases and prompts also wait for each other */
+  s->law[0] = (sim_law){.step = draw(s, 1, 500), .row = draw(s, 1, 50), .output = draw(s, 0, 50)};
+  f->law = time_of;
+  f->law_self = &s->law[0];
+  c->target_tpot_us = chance(s, 50) ? 0 : s->law[0].step + s->law[0].row * draw(s, 2, 20);
+  s->watch.paced = c->target_tpot_us > 0;
+  s->apart = f->autoregressive && f->model.n_canvas > 0 && chance(s, 50);
   c->n_tenants = draw(s, 2, TENANTS_MAX);
   c->no_prefix_cache = true;
   c->tenant = s->tenant;
@@ -198,11 +229,13 @@ static void make_fair(sim *s) {
     s->watch.weight[i] = s->tenant[i].weight;
   }
   s->watch.n_tenants = c->n_tenants;
+  s->slow = chance(s, 50);
 }
 
 static void make_kind(sim *s, weft_request_params *p) {
   const weft_fake_config *f = &s->fake[p->runner];
   p->canvas = f->model.n_canvas > 0 && (!f->autoregressive || chance(s, 50));
+  if (s->apart) p->canvas = p->tenant % 2 == 1;
   p->sampling = weft_sampling_default();
   p->sampling.seed = draw(s, 0, 5);
   p->sampling.choice = draw(s, 0, 2);
@@ -248,7 +281,7 @@ static void make_request(sim *s, sim_request *r) {
   r->release_step = chance(s, 5) ? r->submit_step + draw(s, 0, 30) : UINT32_MAX;
   if (chance(s, 8)) p->deadline_us = 1 + draw(s, 0, 60000);
   if (!s->fair) return;
-  r->submit_step = 0;
+  if (!s->slow) r->submit_step = 0;
   r->cancel_step = r->release_step = UINT32_MAX;
   p->deadline_us = 0;
   uint32_t number = (uint32_t)(r - s->request) + 1; /* by which the watch knows it */
@@ -292,7 +325,9 @@ static void open_world(sim *s) {
   }
   weft_runner *outer[RUNNERS_MAX] = {s->runner[0], s->runner[1], s->runner[2]};
   if (s->fair) {
-    watch_open(&s->watch, s->runner[0]);
+    uint32_t rows_max = s->fake[0].rows_max;
+    if (s->config.rows_per_step < rows_max) rows_max = s->config.rows_per_step;
+    watch_open(&s->watch, s->runner[0], rows_max);
     outer[0] = &s->watch.head;
   }
   s->config.runner = outer;
@@ -413,6 +448,18 @@ static void check_drained(sim *s) {
     FAIL(s, "%llu void rows without overlap", (unsigned long long)engine_stats.n_void_rows);
   }
   if (s->config.pins_max == 0) check_domains(s); /* pins compute prefixes, public ones for all */
+}
+
+/* What the engine says that it charged is what was computed. */
+static void check_charges(sim *s) {
+  for (uint32_t i = 0; i < s->config.n_tenants; i++) {
+    weft_tenant_stats stats;
+    weft_engine_get_tenant_stats(s->engine, i, &stats);
+    double off = s->watch.charged_us[i] - (double)stats.charged_us;
+    if (off < -1.0 || off > 1.0 + s->step / 256.0)
+      FAIL(s, "tenant %u: was charged %llu us of %.1f", i, (unsigned long long)stats.charged_us,
+           s->watch.charged_us[i]);
+  }
 }
 
 /* ---- what the clients do --------------------------------------------------------------------- */
@@ -644,7 +691,8 @@ static void run_seed(uint64_t seed, bool verbose) {
   bool again = false;
   while (!all_over(s) || !weft_engine_idle(s->engine)) {
     act(s);
-    s->now_us += again ? draw(s, 10000, 300000) : draw(s, 100, 1500); /* tokens of a minute come back */
+    uint64_t passes_us = again ? draw(s, 10000, 300000) : draw(s, 100, 1500); /* tokens of a minute come back */
+    s->now_us += s->slow ? 1000 * passes_us : passes_us;
     again = weft_engine_step(s->engine, s->now_us) == WEFT_AGAIN;
     poll_all(s);
     check_limits(s);
@@ -661,6 +709,7 @@ static void run_seed(uint64_t seed, bool verbose) {
   }
   unpin_all(s);
   check_drained(s);
+  if (s->fair) check_charges(s);
   add_totals(s);
   close_world(s);
   free(s);

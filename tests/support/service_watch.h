@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* A layer around a runner that sees what each tenant is given, and holds the fairness bound of
  * docs/scheduler.md against it: while two tenants both have somebody waiting, their service divided
- * by weight differs over any interval by at most 2 C / w(i) + 2 C / w(j), C the highest cost of a
- * step.
+ * by weight differs over any interval by at most k C / w(i) + k C / w(j), C the highest charge of a
+ * step, k = 2, and with a target for the time between tokens 1 + WEFT_PACE_AHEAD. Service is
+ * predicted device time: a cost model of its own learns from the same steps as the engine's.
  *
  * A request is known by its seed: the low byte is free, the rest is its number plus one. */
 #ifndef WEFT_TESTS_SERVICE_WATCH_H
@@ -10,8 +11,8 @@
 
 #include <stdio.h>
 
-#include "scheduler/cost.h"
 #include "scheduler/engine.h"
+#include "scheduler/pace.h"
 
 enum { WATCH_TENANTS = 8, WATCH_SLOTS = 64, WATCH_REQUESTS = 64 };
 
@@ -27,8 +28,12 @@ typedef struct service_watch {
   uint32_t n_tenants, weight[WATCH_TENANTS], n_waiting[WATCH_TENANTS];
   uint32_t tenant_of[WATCH_REQUESTS], tenant_of_slot[WATCH_SLOTS];
   bool started[WATCH_REQUESTS];
-  uint64_t step_cost; /* the highest so far */
-  double served[WATCH_TENANTS]; /* cost divided by weight */
+  bool paced; /* there is a target */
+  weft_cost_model model;
+  weft_cost_shape flight[4]; /* steps submitted and not collected, by number */
+  uint32_t rows_max, n_submitted, n_collected;
+  double step_us; /* the highest charge so far */
+  double charged_us[WATCH_TENANTS], served[WATCH_TENANTS]; /* charged divided by weight */
   service_pair pair[WATCH_TENANTS][WATCH_TENANTS];
   uint64_t n_watched; /* steps in which two tenants waited */
   char violation[128];
@@ -74,28 +79,55 @@ static inline void watch_pair(service_watch *w, uint32_t i, uint32_t j, double b
   w->n_watched += 1;
   if (now < pair->low) pair->low = now;
   if (now > pair->high) pair->high = now;
-  double c = 2.0 * (double)w->step_cost;
-  double bound = c / w->weight[i] + c / w->weight[j] + 1e-6;
+  double c = (w->paced ? 1.0 + WEFT_PACE_AHEAD : 2.0) * w->step_us;
+  double bound = c / w->weight[i] + c / w->weight[j] + 1.0; /* charges are whole numbers */
   if (pair->high - pair->low <= bound || w->violation[0] != 0) return;
   (void)snprintf(w->violation, sizeof w->violation,
                  "tenants %u and %u (weights %u, %u): service differs by %.1f, the bound is %.1f", i,
                  j, w->weight[i], w->weight[j], pair->high - pair->low, bound);
 }
 
+/* What rows, keys and outputs cost, never less than a microsecond for a row. */
+static inline double watch_cost(const service_watch *w, const weft_cost_shape *shape) {
+  return (double)weft_cost_of_part(&w->model, shape) / WEFT_COST_PER_US;
+}
+
+static inline void watch_add(const service_watch *w, weft_cost_shape *shape,
+                             const weft_segment *segment) {
+  uint32_t n_outputs = segment->output == WEFT_OUTPUT_NONE    ? 0
+                       : segment->output == WEFT_OUTPUT_TOKEN ? 1
+                                                              : segment->n_rows;
+  weft_cost_add(&w->model.layers, shape, segment->n_rows, segment->kv_len, segment->canvas, n_outputs);
+}
+
+/* The time of the step goes to tenants as their parts would cost alone. */
+static inline void watch_serve(service_watch *w, const weft_cost_shape *step,
+                               const weft_cost_shape *part) {
+  weft_cost_shape full = {.n_rows = w->rows_max};
+  double sum = 0.0, us = weft_cost_step(&w->model, step), full_us = weft_cost_step(&w->model, &full);
+  for (uint32_t t = 0; t < w->n_tenants; t++) sum += watch_cost(w, &part[t]);
+  if (us < sum) us = sum;
+  for (uint32_t t = 0; t < w->n_tenants; t++) {
+    double charge = watch_cost(w, &part[t]) * us / sum;
+    w->charged_us[t] += charge;
+    w->served[t] += charge / w->weight[t];
+  }
+  if (full_us < w->rows_max) full_us = w->rows_max;
+  if (us > w->step_us) w->step_us = us;
+  if (full_us > w->step_us) w->step_us = full_us;
+}
+
 static inline weft_status watch_submit(weft_runner *runner, const weft_batch *batch) {
   service_watch *w = (service_watch *)runner;
   double before[WATCH_TENANTS];
-  uint64_t step = 0, rows = watch_info(runner)->rows_max;
+  weft_cost_shape part[WATCH_TENANTS] = {{0}}, *step = &w->flight[w->n_submitted++ % 4];
+  *step = (weft_cost_shape){0};
   for (uint32_t t = 0; t < w->n_tenants; t++) before[t] = w->served[t];
   for (uint32_t s = 0; s < batch->n_segments; s++) {
-    const weft_segment *segment = &batch->segment[s];
-    uint32_t tenant = w->tenant_of_slot[segment->slot];
-    uint64_t cost = weft_cost_of_segment(segment->n_rows, segment->kv_len);
-    step += cost;
-    w->served[tenant] += (double)cost / w->weight[tenant];
+    watch_add(w, step, &batch->segment[s]);
+    watch_add(w, &part[w->tenant_of_slot[batch->segment[s].slot]], &batch->segment[s]);
   }
-  if (step < rows) step = rows;
-  if (step > w->step_cost) w->step_cost = step;
+  watch_serve(w, step, part);
   for (uint32_t i = 0; i < w->n_tenants; i++) {
     for (uint32_t j = 0; j < i; j++) watch_pair(w, i, j, before[i] - before[j]);
   }
@@ -104,14 +136,31 @@ static inline weft_status watch_submit(weft_runner *runner, const weft_batch *ba
 
 static inline weft_status watch_collect(weft_runner *runner, weft_step_result *result) {
   service_watch *w = (service_watch *)runner;
-  return w->inner->ops->collect(w->inner, result);
+  weft_status status = w->inner->ops->collect(w->inner, result);
+  const weft_cost_shape *step = &w->flight[w->n_collected++ % 4];
+  if (status == WEFT_OK) weft_cost_learn(&w->model, step, (double)result->device_us);
+  return status;
 }
 
 static inline void watch_close(weft_runner *runner) {
   (void)runner; /* the test closes what is inside */
 }
 
-static inline void watch_open(service_watch *w, weft_runner *inner) {
+/* All layers of a group count alike. */
+static inline weft_cost_layers watch_layers(const weft_runner_info *info) {
+  weft_cost_layers layers = {.n_experts = info->n_experts, .n_used = info->n_experts_used};
+  uint64_t n_full = 0, n = 0;
+  for (uint32_t g = 0; g < info->n_groups; g++) {
+    n += info->group[g].n_layers;
+    if (info->group[g].window == 0) n_full += info->group[g].n_layers;
+    if (info->group[g].window > layers.window) layers.window = info->group[g].window;
+  }
+  layers.full = (uint32_t)(n_full * WEFT_COST_WHOLE / n);
+  return layers;
+}
+
+/* rows_max: of a step, as the engine is told. */
+static inline void watch_open(service_watch *w, weft_runner *inner, uint32_t rows_max) {
   static const weft_runner_ops ops = {.info = watch_info,
                                       .slot_open = watch_slot_open,
                                       .slot_close = watch_slot_close,
@@ -120,6 +169,9 @@ static inline void watch_open(service_watch *w, weft_runner *inner) {
                                       .close = watch_close};
   w->head.ops = &ops;
   w->inner = inner;
+  w->rows_max = rows_max;
+  const weft_cost_layers layers = watch_layers(inner->ops->info(inner));
+  weft_cost_open(&w->model, &layers);
 }
 
 #endif

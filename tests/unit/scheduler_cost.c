@@ -178,6 +178,32 @@ static void test_windows_bound_keys(void **test) {
   assert_int_equal(c.n_rows, 257);
 }
 
+/* Charges: the parts of a step share its time as they would cost alone, and a row is a microsecond
+ * at least. */
+static void test_parts_share_the_time_of_a_step(void **test) {
+  (void)test;
+  weft_cost_model m;
+  weft_cost_open(&m, &layers);
+  (void)run(&m, &card, 2000, 0.0);
+  for (uint32_t i = 0; i < 200; i++) {
+    weft_cost_shape a = a_step(), b = a_step(), both = a;
+    weft_cost_join(&both, &b);
+    uint64_t parts = weft_cost_of_part(&m, &a) + weft_cost_of_part(&m, &b);
+    uint64_t whole = weft_cost_charge(&m, &both);
+    assert_true(parts <= whole + 2);
+    assert_true(fabs((double)whole / WEFT_COST_PER_US - weft_cost_step(&m, &both)) < 1.0);
+    assert_true(weft_cost_of_part(&m, &a) >= (uint64_t)a.n_rows * WEFT_COST_PER_US);
+  }
+  weft_cost_shape rows = {.n_rows = 100}, far = {.n_rows = 1, .n_reads = 9000, .n_products = 9000};
+  assert_true(weft_cost_of_part(&m, &far) > 2 * weft_cost_of_part(&m, &(weft_cost_shape){.n_rows = 1}));
+  for (uint32_t i = 0; i < WEFT_COST_FEATURES; i++) m.us[i] = 0.0; /* a model that knows nothing */
+  assert_int_equal(weft_cost_of_part(&m, &rows), 100 * WEFT_COST_PER_US);
+  assert_int_equal(weft_cost_charge(&m, &rows), 100 * WEFT_COST_PER_US);
+  for (uint32_t i = 0; i < WEFT_COST_FEATURES; i++) m.us[i] = 1e9; /* nothing wraps */
+  rows = (weft_cost_shape){UINT32_MAX, UINT32_MAX, UINT64_MAX, UINT64_MAX};
+  assert_true(weft_cost_charge(&m, &rows) < UINT64_C(1) << 50);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_learns_a_law),
@@ -187,6 +213,7 @@ int main(void) {
       cmocka_unit_test(test_remembers_what_it_does_not_see),
       cmocka_unit_test(test_the_first_step_sets_the_scale),
       cmocka_unit_test(test_windows_bound_keys),
+      cmocka_unit_test(test_parts_share_the_time_of_a_step),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

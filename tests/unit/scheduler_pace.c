@@ -179,6 +179,46 @@ static void idle_time_is_not_saved_up(void **state) {
   assert_int_equal(end_and_release(b), WEFT_FINISH_LENGTH);
 }
 
+static uint64_t charged_us(uint32_t tenant) {
+  weft_tenant_stats s;
+  weft_engine_get_tenant_stats(w.engine, tenant, &s);
+  return s.charged_us;
+}
+
+/* One tenant decodes, for another one's canvases the target leaves no time: what they are given
+ * stays together. */
+static void a_target_is_not_paid_by_one_tenant(void **state) {
+  (void)state;
+  const uint64_t target_us = 700;
+  plan_paced(target_us);
+  open_world();
+  warm_up();
+  weft_request *r[12];
+  for (uint32_t i = 0; i < 6; i++) r[i] = ask_decode(0, 4, 90);
+  step(3);
+  for (uint32_t i = 6; i < 12; i++) {
+    weft_request_params p = ask(true, 4, 4 * CANVAS);
+    p.entropy_bound.confidence = 0.0f;
+    p.entropy_bound.max_steps = 12;
+    p.tenant = 1;
+    r[i] = submit(&p);
+  }
+  step(3);
+  uint64_t before[2] = {charged_us(0), charged_us(1)};
+  const uint64_t step_us = FIXED_US + 40 * ROW_US, bound_us = (1 + WEFT_PACE_AHEAD) * step_us;
+  int64_t low = 0, high = 0;
+  for (uint32_t i = 0; i < 100; i++) {
+    step(1);
+    int64_t apart = (int64_t)(charged_us(0) - before[0]) - (int64_t)(charged_us(1) - before[1]);
+    if (apart < low) low = apart;
+    if (apart > high) high = apart;
+  }
+  print_message("%lld us apart, bound %llu\n", (long long)(high - low), 2ull * bound_us);
+  assert_true((uint64_t)(high - low) <= 2 * bound_us);
+  run_out();
+  for (uint32_t i = 0; i < 12; i++) assert_int_equal(end_and_release(r[i]), WEFT_FINISH_LENGTH);
+}
+
 static void predictions_are_counted(void **state) {
   (void)state;
   plan_paced(0);
@@ -204,6 +244,7 @@ int main(void) {
       cmocka_unit_test_teardown(no_target_without_decoding, close_world),
       cmocka_unit_test_teardown(lanes_get_equal_time, close_world),
       cmocka_unit_test_teardown(idle_time_is_not_saved_up, close_world),
+      cmocka_unit_test_teardown(a_target_is_not_paid_by_one_tenant, close_world),
       cmocka_unit_test_teardown(predictions_are_counted, close_world),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

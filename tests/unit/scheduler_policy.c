@@ -104,12 +104,11 @@ static void margins_and_squeeze(void **state) {
   assert_true(weft_policy_prefill_first(4));
 }
 
-static void cost_is_never_less_than_rows(void **state) {
+static void forecasts_count_keys_as_rows(void **state) {
   (void)state;
-  assert_int_equal(weft_cost_of_segment(1, 0), 1);
-  assert_int_equal(weft_cost_of_segment(256, 0), 256);
-  assert_true(weft_cost_of_segment(256, 100000) > 256);
-  assert_true(weft_cost_of_segment(1u << 20, UINT32_MAX) > 1u << 20); /* no product wraps */
+  assert_int_equal(weft_cost_in_rows(1, 0), 1);
+  assert_int_equal(weft_cost_in_rows(256, 0), 256);
+  assert_true(weft_cost_in_rows(256, UINT64_C(256) * 100000) > 256);
 }
 
 static void latency_buckets(void **state) {
@@ -228,6 +227,16 @@ static weft_request *next(weft_tenants *t) {
   return r;
 }
 
+/* A plan of n rows of one tenant; a row is a microsecond. */
+static void plan_rows(weft_tenants *t, uint32_t tenant, uint32_t n) {
+  weft_cost_model model;
+  weft_cost_open(&model, &(weft_cost_layers){0});
+  memset(model.us, 0, sizeof model.us);
+  t->tenant[tenant].planned.n_rows = n;
+  weft_cost_shape step = weft_tenants_planned(t);
+  weft_tenants_settle(t, 0, &model, &step);
+}
+
 static void clocks(void **state) {
   (void)state;
   weft_tenants t;
@@ -238,11 +247,11 @@ static void clocks(void **state) {
     r[i] = waiting(i, i, 0);
     weft_tenants_enqueue(&t, &r[i]);
   }
-  for (uint32_t i = 0; i < 3; i++) weft_tenants_charge(&t, i, 1, 100); /* by weight; 0 means 1 */
+  for (uint32_t i = 0; i < 3; i++) plan_rows(&t, i, 100); /* by weight; 0 means 1 */
   assert_int_equal(t.tenant[0].clock, 4 * t.tenant[1].clock);
   assert_int_equal(t.tenant[2].clock, t.tenant[0].clock);
   /* Two want more and keep what they are owed; who wants nothing is raised to the least of them. */
-  weft_tenants_charge(&t, 0, 1, 900);
+  plan_rows(&t, 0, 900);
   t.tenant[0].wants = t.tenant[2].wants = 1;
   weft_tenants_level(&t, 1);
   assert_int_equal(t.now, t.tenant[2].clock);
@@ -257,7 +266,7 @@ static void clocks(void **state) {
     weft_list_remove(&r[i].link);
     weft_tenants_dequeued(&t, &r[i]);
   }
-  weft_tenants_charge(&t, 0, 1, 5000);
+  plan_rows(&t, 0, 5000);
   weft_tenants_level(&t, 1);
   weft_tenants_enqueue(&t, &r[1]);
   assert_int_equal(t.tenant[1].clock, t.tenant[0].clock);
@@ -301,7 +310,7 @@ int main(void) {
                                      cmocka_unit_test(levels_rise_with_age),
                                      cmocka_unit_test(turns),
                                      cmocka_unit_test(margins_and_squeeze),
-                                     cmocka_unit_test(cost_is_never_less_than_rows),
+                                     cmocka_unit_test(forecasts_count_keys_as_rows),
                                      cmocka_unit_test(latency_buckets),
                                      cmocka_unit_test(deadlines_like_a_naive_list),
                                      cmocka_unit_test(canvas_ring_drops_the_oldest),

@@ -193,6 +193,28 @@ static void a_low_class_does_not_starve(void **state) {
   for (uint32_t i = 0; i < 60; i++) weft_engine_release(w.engine, high[i]);
 }
 
+/* A tenant whose requests grow old because it has many gains nothing over others of its class. */
+static void a_flood_does_not_age_past_others(void **state) {
+  (void)state;
+  plan_world();
+  w.config.running_max = 1;
+  w.config.waiting_max = 100;
+  open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
+  weft_request_params p = ask_as(0, 4, 1), q = ask_as(1, 4, 1);
+  weft_request *many[90];
+  for (uint32_t i = 0; i < 90; i++) many[i] = submit(&p);
+  for (uint32_t i = 0; i < 30; i++) {
+    w.now += 1000000;
+    step(1);
+    if (i < 15) continue;
+    weft_request *one = submit(&q);
+    step(2);
+    assert_int_equal(end_and_release(one), WEFT_FINISH_LENGTH);
+  }
+  run_out();
+  for (uint32_t i = 0; i < 90; i++) weft_engine_release(w.engine, many[i]);
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void expect_full(weft_request_params *p, const char *words, uint64_t low_us,
@@ -334,6 +356,7 @@ int main(void) {
                                      TEST(a_share_of_the_places),
                                      TEST(a_share_of_the_pages),
                                      TEST(a_low_class_does_not_starve),
+                                     TEST(a_flood_does_not_age_past_others),
                                      TEST(tokens_come_back),
                                      TEST(a_full_queue_is_estimated),
                                      TEST(open_refuses_odd_tenants)};
