@@ -22,7 +22,7 @@ static const double BANDWIDTH = 4.2e12, RATE = 770e12; /* bytes/s, operations/s 
 enum { HIDDEN = 2816, VOCAB = 262144, EXPERTS = 128, TOP = 8, FF = 704, ROWS_MAX = 2048, COPIES_MAX = 8 };
 enum { CACHE_BYTES = 160 << 20, ITERATIONS_MAX = 200 };
 
-typedef enum work { WORK_MATMUL, WORK_EXPERTS, WORK_ATTENTION, WORK_HEAD, WORK_NORM } work;
+typedef enum work { WORK_MATMUL, WORK_EXPERTS, WORK_ATTENTION, WORK_HEAD, WORK_NORM, WORK_SAMPLE } work;
 
 typedef struct bench_case {
   const char *name;
@@ -38,6 +38,7 @@ typedef struct bench_case {
 #define MOE(name, type, down, rows) {name, WORK_EXPERTS, WEFT_TYPE_##type, WEFT_TYPE_##down, rows, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false}
 #define SLIDE(name, rows, kv, segments, canvas) {name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 8, 256, 1024, kv, segments, canvas}
 #define GLOBAL(name, rows, kv, segments, canvas) {name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 2, 512, 0, kv, segments, canvas}
+#define SAMPLE(name, rows) {name, WORK_SAMPLE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, 0, 0, 0, 0, 0, 0, 0, 0, false}
 #define HEAD(name, type, rows, soft) {name, WORK_HEAD, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, VOCAB, HIDDEN, 0, 0, 0, 0, 0, 0, soft}
 
 static const bench_case cases[] = {
@@ -62,6 +63,7 @@ static const bench_case cases[] = {
     HEAD("head_stats", Q4_K, 1, false),           HEAD("head_stats", Q4_K, 32, false),
     HEAD("head_stats with soft", Q4_K, 256, true), HEAD("head_stats with soft", Q6_K, 256, true),
     {"norm", WORK_NORM, WEFT_TYPE_F32, WEFT_TYPE_NONE, 1, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false},
+    SAMPLE("sample", 1), SAMPLE("sample", 32), SAMPLE("sample", 64),
     {"norm", WORK_NORM, WEFT_TYPE_F32, WEFT_TYPE_NONE, 256, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false},
 };
 
@@ -258,8 +260,47 @@ static weft_status run_norm(room *r, const bench_case *c, uint32_t i) {
   return weft_norm(r->device, &a);
 }
 
+/* Everything at once: penalties over 1000 tokens, top_k, top_p, min_p, logprobs of the five best. The first call penalises
+ * the logits, as later ones do again: the history's tokens sink, the others stay. */
+static weft_status run_sample(room *r, const bench_case *c, uint32_t i) {
+  (void)i;
+  enum { HISTORY = 1000 };
+  static weft_sample_row row[64];
+  uint32_t n = c->n_rows;
+  for (uint32_t j = 0; j < 64; j++) {
+    row[j] = (weft_sample_row){.temperature = 0.8f, .u = 0.01f * (float)j, .top_k = 40, .top_p = 0.95f, .min_log = -6.0f,
+                               .repetition = 1.1f, .frequency = 0.1f, .n_history = HISTORY, .n_prompt = HISTORY / 2,
+                               .cell = -1, .logprobs = 1, .n_top = 5};
+  }
+  weft_sample_args a = {.logits = r->y, .history = r->ids, .n_rows = n, .n_vocab = VOCAB, .logits_stride = VOCAB};
+  want_scratch(r, weft_sample_scratch(r->device, &a) + sizeof row + n * sizeof(weft_sample_result));
+  uint8_t *own = (uint8_t *)r->scratch;
+  a.row = (const weft_sample_row *)(const void *)own;
+  a.out = (weft_sample_result *)(void *)(own + sizeof row);
+  a.scratch = own + sizeof row + n * sizeof *a.out;
+  a.scratch_bytes = r->scratch_bytes - sizeof row - n * sizeof *a.out;
+  put(r, own, row, sizeof row);
+  r->bytes = 4.0 * n * VOCAB;
+  r->operations = 0.0;
+  return weft_sample(r->device, &a);
+}
+
+static void fill_logits(room *r) {
+  float *host = weft_alloc(VOCAB, sizeof *host);
+  if (host == NULL) die("logits", "out of memory");
+  for (uint32_t row = 0; row < 64; row++) {
+    for (uint32_t v = 0; v < VOCAB; v++) {
+      uint64_t x = bits((uint64_t)row * VOCAB + v);
+      float sum = (float)(x & 0xFFFF) + (float)(x >> 16 & 0xFFFF) + (float)(x >> 32 & 0xFFFF) + (float)(x >> 48);
+      host[v] = (sum * 0x1p-16f - 2.0f) * 5.0f; /* about normal, deviation 3 */
+    }
+    put(r, r->y + (uint64_t)row * VOCAB, host, VOCAB * sizeof *host);
+  }
+  weft_free(host);
+}
+
 typedef weft_status (*runner)(room *r, const bench_case *c, uint32_t i);
-static const runner runners[] = {run_matmul, run_experts, run_attention, run_head, run_norm};
+static const runner runners[] = {run_matmul, run_experts, run_attention, run_head, run_norm, run_sample};
 
 static double seconds_of(room *r, const bench_case *c, uint32_t n) {
   uint64_t start = weft_clock_us();
@@ -277,6 +318,7 @@ static void time_case(room *r, const bench_case *c) {
   double sample[5];
   bool has_weights = c->what == WORK_MATMUL || c->what == WORK_EXPERTS || c->what == WORK_HEAD;
   if (has_weights) place_weights(r, c);
+  if (c->what == WORK_SAMPLE) fill_logits(r);
   must(weft_device_sync(r->device), c->name);
   double first = seconds_of(r, c, 2) / 2.0;
   uint32_t n = first > 0.02 / ITERATIONS_MAX ? (uint32_t)(0.02 / first) + 2 : ITERATIONS_MAX;

@@ -268,6 +268,13 @@ static weft_status check_soft(weft_device *device, const weft_soft_args *args) {
   return check_scratch("soft", weft_soft_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
+static weft_status check_sample(weft_device *device, const weft_sample_args *args) {
+  REQUIRE("sample", args->logits != NULL && args->row != NULL && args->out != NULL, "logits, row or out is NULL");
+  REQUIRE("sample", args->n_vocab > 0 && args->n_vocab <= WEFT_SAMPLE_VOCAB_MAX, "n_vocab");
+  REQUIRE("sample", rows_fit(args->n_rows, args->logits_stride, args->n_vocab), "logits_stride");
+  return check_scratch("sample", weft_sample_scratch(device, args), args->scratch, args->scratch_bytes);
+}
+
 static weft_status check_move(weft_device *device, const weft_move_args *args) {
   (void)device;
   REQUIRE("move", args->to != NULL && args->from != NULL && args->from_at != NULL, "a pointer is NULL");

@@ -19,6 +19,7 @@
 
 #include "kernels/device.h"
 #include "kernels/kv_row.h"
+#include "kernels/sample.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -239,6 +240,8 @@ typedef struct weft_move_args {
   uint32_t n_rows;
 } weft_move_args;
 
+/* ---- sample: a token, and logprobs, of each row of stored logits: kernels/sample.h ------------------------------- */
+
 #define WEFT_OPS(X) \
   X(embed)          \
   X(norm)           \
@@ -251,6 +254,7 @@ typedef struct weft_move_args {
   X(head_stats)     \
   X(head_rows)      \
   X(soft)           \
+  X(sample)         \
   X(move)
 
 /* What a backend fills. walk, where a backend has graphs, makes the tables of a call and nothing else (NULL: it

@@ -115,13 +115,6 @@ static weft_status check_batch(const device_runner *r, const weft_batch *batch) 
   return WEFT_OK;
 }
 
-/* The step as it is computed: the batch that was given, or that batch with rows that fill it up. */
-typedef struct runner_step {
-  const weft_batch *batch;
-  uint32_t n_filled, first_filled; /* segments that fill up */
-  bool steady;
-} runner_step;
-
 static void push_output(device_runner *r, runner_flight *f, const runner_step *step, uint32_t at, uint32_t segment,
                         uint32_t row) {
   uint32_t given = segment;
@@ -293,6 +286,9 @@ static weft_status send_results(device_runner *r, runner_flight *f, const runner
   const runner_outputs *o = &f->outputs;
   uint32_t n = o->n_plain + o->n_canvas_rows, first = o->n_plain;
   weft_status status = n == 0 ? WEFT_OK : weft_device_copy(d, f->stats, r->d_stats, runner_stats_sent(n));
+  if (status == WEFT_OK && o->n_logits > 0) {
+    status = weft_device_copy(d, f->sampled, r->d_sampled, o->n_logits * sizeof *f->sampled);
+  }
   for (uint32_t i = 0; i < step->batch->n_segments && status == WEFT_OK; i++) {
     const weft_segment *segment = &step->batch->segment[i];
     if (segment->output != WEFT_OUTPUT_CANVAS) continue;
@@ -336,6 +332,7 @@ static weft_status enqueue(device_runner *r, const weft_batch *batch, runner_fli
   status = send_inputs(r, f, &step);
   if (status == WEFT_OK) status = place_soft(r, step.batch);
   if (status == WEFT_OK) status = run_step(r, f, &step);
+  if (status == WEFT_OK) status = runner_sample(r, f, &step);
   return status == WEFT_OK ? send_results(r, f, &step) : status;
 }
 
@@ -351,12 +348,11 @@ static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   r->n_flights += 1;
   if (!r->broken) f->step.status = enqueue(r, batch, f);
   if (f->step.status != WEFT_OK) r->broken = true;
-  for (uint32_t j = 0; j < f->outputs.n_plain && !r->broken; j++) {
-    uint32_t i = f->output_segment[f->outputs.n_logits + j];
+  for (uint32_t j = 0; j < f->outputs.n_logits + f->outputs.n_plain && !r->broken; j++) {
+    uint32_t i = f->output_segment[j];
     if (i != UINT32_MAX) r->slots[f->segment[i].slot].n_pending += 1;
   }
-  /* Rows whose logits the host samples: their next token is known only here. */
-  if (r->in_place || r->broken || f->outputs.n_logits > 0) settle_all(r);
+  if (r->in_place || r->broken) settle_all(r);
   return WEFT_OK;
 }
 

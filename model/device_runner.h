@@ -20,7 +20,7 @@ typedef struct weft_device_runner_config {
   uint32_t n_slots;
   uint32_t n_saves;            /* canvases whose state may be kept in host memory while they wait */
   uint32_t seq_tokens_max;     /* longest history of one slot */
-  const int32_t *suppressed;   /* tokens that are never drawn; copied */
+  const int32_t *suppressed;   /* tokens that are never drawn; read during open */
   uint32_t n_suppressed;
   uint64_t logits_bytes_max;   /* cap of head_rows' buffer; 0: 64 MiB; at least one row */
 } weft_device_runner_config;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: private to the files of the device runner (device_runner.c, runner_shape.c, runner_results.c, runner_saves.c, runner_open.c).
+/* Law: private to the files of the device runner (device_runner.c, runner_shape.c, runner_sample.c, runner_results.c, runner_saves.c, runner_open.c).
  * A step is a flight from submit to collect. Submit enqueues and returns; a flight is settled when the device has
  * done it and the host has applied what it found to the slots: at collect, or earlier where a later submit needs
- * what only the host knows then (a canvas). Tokens of rows that head_stats draws stay on the device, one cell per
- * slot, so that a decode step follows another without the host between them. */
+ * what only the host knows then (a canvas). Drawn tokens stay on the device, one cell per slot, so that a decode step
+ * follows another without the host between them. */
 #ifndef WEFT_MODEL_RUNNER_INTERNAL_H
 #define WEFT_MODEL_RUNNER_INTERNAL_H
 
@@ -63,6 +63,7 @@ typedef struct runner_flight {
   uint32_t *output_segment; /* [output_max]: in that batch; UINT32_MAX: a row that only fills up */
   float *temperature;       /* [output_max] of rows with statistics */
   void *stats;              /* host: what the device sends */
+  weft_sample_result *sampled; /* host [segments_max]: as stats, of rows that need their logits */
 } runner_flight;
 
 typedef struct device_runner {
@@ -98,18 +99,24 @@ typedef struct device_runner {
   uint32_t *order;          /* [C] */
   uint32_t *allowed;        /* device bitmask, NULL when nothing is suppressed */
   const uint32_t **allowed_of;
-  float *logits_row;        /* [n_vocab] host */
-  uint8_t *bad;             /* [logit_rows_max] */
-  void *sample_scratch;
-  int32_t *suppressed;
+  int32_t *asked;           /* [asked_words]: rows of weft_sample, then their biases and histories */
+  uint64_t asked_words;
   /* device arrays */
   float *d_hidden, *d_soft, *d_soft_in, *d_logits;
-  int32_t *d_inputs, *d_cells;
+  int32_t *d_inputs, *d_cells, *d_asked;
+  weft_sample_result *d_sampled; /* [segments_max] */
   void *d_stats;
   uint8_t *d_bad;
   void *d_scratch;
   uint64_t scratch_bytes, n_bytes;
 } device_runner;
+
+/* The step as it is computed: the batch that was given, or that batch with rows that fill it up. */
+typedef struct runner_step {
+  const weft_batch *batch;
+  uint32_t n_filled, first_filled; /* segments that fill up */
+  bool steady;
+} runner_step;
 
 /* Bytes of statistics: all, and those that the host wants. */
 static inline uint64_t runner_stats_bytes(uint64_t n) { return 12 * n + (n + 3) / 4 * 4 + 8 * n; }
@@ -131,6 +138,10 @@ bool runner_is_steady(const device_runner *r, const weft_batch *batch);
  * draws into the same places, so that nothing of it can be seen. token and cell_of are filled up with it. n_filled: rows that
  * were added, after the causal segments. */
 const weft_batch *runner_fill_up(device_runner *r, const weft_batch *batch, uint32_t *n_filled);
+
+/* Tokens and logprobs of the rows that need their logits (runner_sample.c). asked_words: what one call may need. */
+weft_status runner_sample(device_runner *r, runner_flight *f, const runner_step *step);
+uint64_t runner_asked_words(const device_runner *r);
 
 /* Waits for a flight and applies it. An error breaks the runner. */
 void runner_settle(device_runner *r, runner_flight *flight);

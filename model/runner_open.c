@@ -32,13 +32,14 @@ void runner_close(weft_runner *base) {
                           f->segment, f->generation, f->output_segment, f->temperature};
     for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
     weft_device_free_host(d, f->stats);
+    weft_device_free_host(d, f->sampled);
   }
   void *const host[] = {r->token,     r->cell_of,   r->segment, r->position, r->kv_slot,    r->table_at,   r->output_row,
                         r->output_at, r->soft_of,   r->want_soft, r->inputs, r->renoise,    r->order,      r->allowed_of,
-                        r->logits_row, r->bad,      r->sample_scratch,       r->suppressed};
+                        r->asked};
   for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
-  void *const device[] = {r->allowed,  r->d_hidden, r->d_soft,  r->d_soft_in, r->d_logits,
-                          r->d_inputs, r->d_cells,  r->d_stats, r->d_bad,     r->d_scratch};
+  void *const device[] = {r->allowed, r->d_hidden, r->d_soft,    r->d_soft_in, r->d_logits, r->d_inputs,
+                          r->d_cells, r->d_asked,  r->d_sampled, r->d_stats,   r->d_bad,    r->d_scratch};
   for (uint32_t k = 0; k < sizeof device / sizeof *device; k++) weft_device_free(d, device[k]);
   weft_free(r);
 }
@@ -57,6 +58,15 @@ static void *take_device(device_runner *r, uint64_t n, uint64_t size, weft_statu
   if (*status != WEFT_OK) return NULL;
   *status = weft_device_alloc(r->config.device, n * size, &memory);
   r->n_bytes += n * size;
+  return memory;
+}
+
+/* Host memory that the device reaches. */
+static void *take_pinned(device_runner *r, uint64_t n_bytes, weft_status *status) {
+  void *memory = NULL;
+  if (*status != WEFT_OK) return NULL;
+  *status = weft_device_alloc_host(r->config.device, n_bytes, &memory);
+  r->n_bytes += n_bytes;
   return memory;
 }
 
@@ -93,8 +103,8 @@ static weft_status open_flights(device_runner *r) {
     f->generation = take(r, limits->segments_max, sizeof *f->generation, &status);
     f->output_segment = take(r, n, sizeof *f->output_segment, &status);
     f->temperature = take(r, n, sizeof *f->temperature, &status);
-    if (status == WEFT_OK) status = weft_device_alloc_host(r->config.device, runner_stats_bytes(n), &f->stats);
-    r->n_bytes += runner_stats_bytes(n);
+    f->stats = take_pinned(r, runner_stats_bytes(n), &status);
+    f->sampled = take_pinned(r, limits->segments_max * sizeof *f->sampled, &status);
   }
   return status;
 }
@@ -117,14 +127,8 @@ static weft_status open_host(device_runner *r) {
   r->renoise = take(r, r->canvas_length, sizeof *r->renoise, &status);
   r->order = take(r, r->canvas_length, sizeof *r->order, &status);
   r->allowed_of = take(r, n, sizeof *r->allowed_of, &status);
-  r->logits_row = take(r, r->info.n_vocab, sizeof *r->logits_row, &status);
-  r->bad = take(r, r->logit_rows_max, sizeof *r->bad, &status);
-  r->sample_scratch = take(r, r->info.n_vocab, 8, &status);
-  r->suppressed = take(r, r->config.n_suppressed, sizeof *r->suppressed, &status);
+  r->asked = take(r, r->asked_words, sizeof *r->asked, &status);
   if (status != WEFT_OK) return status;
-  if (r->config.n_suppressed > 0) {
-    memcpy(r->suppressed, r->config.suppressed, r->config.n_suppressed * sizeof *r->suppressed);
-  }
   return open_flights(r);
 }
 
@@ -136,7 +140,7 @@ static weft_status open_allowed(device_runner *r) {
   if (mask == NULL) return WEFT_E_NO_MEMORY;
   memset(mask, 0xFF, n_words * sizeof *mask);
   for (uint32_t i = 0; i < r->config.n_suppressed; i++) {
-    uint32_t token = (uint32_t)r->suppressed[i];
+    uint32_t token = (uint32_t)r->config.suppressed[i];
     if (token < r->info.n_vocab) mask[token / 32] &= ~(1u << token % 32);
   }
   r->allowed = take_device(r, n_words, sizeof *mask, &status);
@@ -155,6 +159,8 @@ static weft_status open_device(device_runner *r) {
   r->d_inputs = take_device(r, 4 * n, sizeof *r->d_inputs, &status);
   r->d_cells = take_device(r, r->config.n_slots, sizeof *r->d_cells, &status);
   r->d_stats = take_device(r, runner_stats_bytes(n), 1, &status);
+  r->d_asked = take_device(r, r->asked_words, sizeof *r->d_asked, &status);
+  r->d_sampled = take_device(r, r->config.limits.segments_max, sizeof *r->d_sampled, &status);
   r->d_bad = take_device(r, r->logit_rows_max, 1, &status);
   if (r->canvas_length > 0 && !r->in_place) {
     r->d_soft_in = take_device(r, (uint64_t)r->config.limits.canvas_rows_max * r->n_hidden, sizeof(float), &status);
@@ -164,8 +170,12 @@ static weft_status open_device(device_runner *r) {
                                 .soft = r->d_soft, .soft_stride = r->n_hidden};
   weft_head_rows_args rows = {.weight = r->head, .n_rows = r->logit_rows_max, .h_stride = r->n_hidden,
                               .logits_stride = r->info.n_vocab};
-  uint64_t a = weft_head_stats_scratch(d, &stats), b = weft_head_rows_scratch(d, &rows);
-  r->scratch_bytes = a > b ? a : b;
+  weft_sample_args sample = {.n_rows = r->logit_rows_max, .n_vocab = r->info.n_vocab};
+  const uint64_t needs[] = {weft_head_stats_scratch(d, &stats), weft_head_rows_scratch(d, &rows),
+                            weft_sample_scratch(d, &sample)};
+  for (uint32_t i = 0; i < sizeof needs / sizeof *needs; i++) {
+    if (needs[i] > r->scratch_bytes) r->scratch_bytes = needs[i];
+  }
   r->d_scratch = take_device(r, r->scratch_bytes, 1, &status);
   return status == WEFT_OK ? open_allowed(r) : status;
 }
@@ -215,6 +225,7 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   r->logit_rows_max = logits_bytes < row_bytes ? 1 : (uint32_t)(logits_bytes / row_bytes);
   if (r->logit_rows_max > config->n_slots) r->logit_rows_max = config->n_slots;
   r->output_max = config->limits.segments_max + config->limits.canvas_rows_max;
+  r->asked_words = runner_asked_words(r);
   weft_status status = open_slots(r);
   if (status == WEFT_OK) status = runner_open_saves(r);
   if (status == WEFT_OK) status = open_host(r);

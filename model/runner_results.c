@@ -31,47 +31,17 @@ static void take_plain_rows(device_runner *r, runner_flight *f) {
   }
 }
 
-static weft_status sample_logits_rows(device_runner *r, runner_flight *f) {
-  weft_device *d = r->config.device;
-  const runner_outputs *o = &f->outputs;
-  for (uint32_t first = 0; first < o->n_logits; first += r->logit_rows_max) {
-    uint32_t n = o->n_logits - first < r->logit_rows_max ? o->n_logits - first : r->logit_rows_max;
-    weft_head_rows_args args = {.h = r->d_hidden + (uint64_t)first * r->n_hidden,
-                                .weight = r->head,
-                                .logits = r->d_logits,
-                                .bad = r->d_bad,
-                                .n_rows = n,
-                                .h_stride = r->n_hidden,
-                                .logits_stride = r->info.n_vocab,
-                                .cap = r->cap,
-                                .scratch = r->d_scratch,
-                                .scratch_bytes = r->scratch_bytes};
-    weft_status status = weft_head_rows(d, &args);
-    if (status == WEFT_OK) status = weft_device_download(d, r->bad, r->d_bad, n);
-    for (uint32_t j = 0; j < n && status == WEFT_OK; j++) {
-      uint32_t index = f->output_segment[first + j];
-      const weft_segment *segment = &f->segment[index];
-      runner_slot *s = &r->slots[segment->slot];
-      weft_segment_result *result = &f->result[index];
-      status = weft_device_download(d, r->logits_row, r->d_logits + (uint64_t)j * r->info.n_vocab,
-                                    (uint64_t)r->info.n_vocab * sizeof(float));
-      if (status != WEFT_OK) break;
-      weft_sample_args sample = {.sampling = &s->params.sampling,
-                                 .logits = r->logits_row,
-                                 .n_vocab = r->info.n_vocab,
-                                 .history = s->history,
-                                 .n_history = s->n_history,
-                                 .n_prompt = s->params.n_prompt,
-                                 .suppressed = r->suppressed,
-                                 .n_suppressed = r->config.n_suppressed,
-                                 .position = (uint64_t)segment->kv_len + segment->n_rows,
-                                 .scratch = r->sample_scratch};
-      result->bad = r->bad[j] != 0 || weft_sample_row(&sample, &result->sampled) != WEFT_OK;
-      if (!result->bad) slot_push(r, s, result->sampled.token);
-    }
-    if (status != WEFT_OK) return status;
+static void take_logits_rows(device_runner *r, runner_flight *f) {
+  for (uint32_t j = 0; j < f->outputs.n_logits; j++) {
+    uint32_t index = f->output_segment[j];
+    runner_slot *s = slot_of(r, f, index);
+    if (s == NULL) continue;
+    weft_segment_result *result = &f->result[index];
+    s->n_pending -= 1;
+    result->bad = f->sampled[j].bad != 0;
+    weft_sampling_take(&f->sampled[j], &result->sampled);
+    if (!result->bad) slot_push(r, s, result->sampled.token);
   }
-  return WEFT_OK;
 }
 
 /* One canvas: statistics of its rows at stats[first ..] become the next canvas of its slot. */
@@ -157,11 +127,11 @@ void runner_settle(device_runner *r, runner_flight *f) {
   f->settled = true;
   if (status == WEFT_OK) status = r->broken ? WEFT_E_DEVICE : weft_device_wait(r->config.device, (uint32_t)(f - r->flight));
   if (status == WEFT_OK) {
+    take_logits_rows(r, f);
     take_plain_rows(r, f);
     take_canvases(r, f);
-    status = sample_logits_rows(r, f);
+    pack_results(f);
   }
-  if (status == WEFT_OK) pack_results(f);
   time_step(r, f);
   if (status == WEFT_OK) return;
   f->step.status = WEFT_E_DEVICE;

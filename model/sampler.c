@@ -2,11 +2,15 @@
 #include "model/sampler.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/random.h"
+#include "kernels/sample.h"
+
+_Static_assert((int)WEFT_TOP_LOGPROBS_MAX == WEFT_SAMPLE_TOP_MAX && (int)WEFT_LOGIT_BIAS_MAX == WEFT_SAMPLE_BIAS_MAX,
+               "limits of requests are those of the op");
+_Static_assert(sizeof(weft_logit_bias) == sizeof(weft_sample_bias), "biases are handed on as they are");
 
 weft_sampling weft_sampling_default(void) {
   return (weft_sampling){.temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f};
@@ -97,157 +101,38 @@ bool weft_sampling_is_plain(const weft_sampling *s) {
 
 /* ---- autoregressive ------------------------------------------------------------------------------------- */
 
-typedef struct ranked {
-  float value;
-  int32_t token;
-} ranked;
-_Static_assert(sizeof(ranked) == 8, "scratch of weft_sample_args is 8 bytes per vocabulary entry");
-
-static int by_value(const void *a, const void *b) { /* largest first; ties: lower token first */
-  const ranked *x = a, *y = b;
-  if (x->value != y->value) return x->value > y->value ? -1 : 1;
-  return (x->token > y->token) - (x->token < y->token);
+void weft_sampling_ask(const weft_sampling *s, uint64_t position, weft_sample_row *row) {
+  weft_draw_key key = {s->seed, s->choice, WEFT_DRAW_TOKEN, position, 0};
+  *row = (weft_sample_row){.temperature = s->temperature,
+                           .u = weft_draw_uniform(&key),
+                           .top_k = s->top_k,
+                           .top_p = s->top_p,
+                           .min_log = s->min_p > 0.0f ? (float)log((double)s->min_p) : -INFINITY,
+                           .repetition = s->repetition_penalty,
+                           .presence = s->presence_penalty,
+                           .frequency = s->frequency_penalty,
+                           .n_bias = s->n_bias,
+                           .cell = -1,
+                           .logprobs = s->logprobs ? 1 : 0,
+                           .n_top = s->logprobs ? s->n_top_logprobs : 0};
 }
 
-static int by_token(const void *a, const void *b) {
-  const ranked *x = a, *y = b;
-  return (x->token > y->token) - (x->token < y->token);
+uint32_t weft_sampling_forgets(const weft_sampling *s, uint32_t n_history, uint32_t n_prompt) {
+  if (s->repetition_penalty != 1.0f) return 0;
+  if (s->presence_penalty == 0.0f && s->frequency_penalty == 0.0f) return UINT32_MAX;
+  return n_prompt < n_history ? n_prompt : n_history;
 }
 
-
-/* Each distinct token of the history once, with how often the answer holds it. */
-static void penalise(const weft_sample_args *args) {
-  const weft_sampling *s = args->sampling;
-  bool repeat = s->repetition_penalty != 1.0f;
-  bool count = s->presence_penalty != 0.0f || s->frequency_penalty != 0.0f;
-  uint32_t first = repeat ? 0 : args->n_prompt;
-  if ((!repeat && !count) || args->n_history <= first) return;
-  /* A count per vocabulary entry: [n_vocab] seen anywhere, [n_vocab] times in the answer. */
-  int32_t *seen = args->scratch, *times = seen + args->n_vocab;
-  memset(seen, 0, (size_t)args->n_vocab * 8);
-  for (uint32_t i = first; i < args->n_history; i++) {
-    int32_t token = args->history[i];
-    if (token < 0 || (uint32_t)token >= args->n_vocab) continue;
-    seen[token] = 1;
-    if (i >= args->n_prompt) times[token] += 1;
-  }
-  for (uint32_t v = 0; v < args->n_vocab; v++) {
-    if (seen[v] == 0) continue;
-    float logit = args->logits[v];
-    if (repeat) logit = logit > 0.0f ? logit / s->repetition_penalty : logit * s->repetition_penalty;
-    if (times[v] > 0) logit -= s->presence_penalty + s->frequency_penalty * (float)times[v];
-    args->logits[v] = logit;
-  }
-}
-
-static void suppress(const weft_sample_args *args) {
-  for (uint32_t i = 0; i < args->n_suppressed; i++) {
-    int32_t token = args->suppressed[i];
-    if (token >= 0 && (uint32_t)token < args->n_vocab) args->logits[token] = -INFINITY;
-  }
-  const weft_sampling *s = args->sampling;
-  for (uint32_t i = 0; i < s->n_bias; i++) args->logits[s->bias[i].token] += s->bias[i].bias;
-}
-
-static int32_t argmax(const float *logits, uint32_t n) {
-  int32_t best = -1;
-  for (uint32_t v = 0; v < n; v++) {
-    if (!isfinite(logits[v])) continue;
-    if (best < 0 || logits[v] > logits[best]) best = (int32_t)v;
-  }
-  return best;
-}
-
-static double log_total(const float *logits, uint32_t n, float max) {
-  double total = 0.0;
-  for (uint32_t v = 0; v < n; v++) {
-    if (isfinite(logits[v])) total += exp((double)logits[v] - (double)max);
-  }
-  return (double)max + log(total);
-}
-
-/* The n most likely tokens, by repeated selection: n is at most 20. */
-static void top_logprobs(const float *logits, uint32_t n_vocab, double lse, uint32_t n, weft_sampled *out) {
-  out->n_top = 0;
-  for (uint32_t v = 0; v < n_vocab; v++) {
-    if (!isfinite(logits[v])) continue;
-    float value = (float)((double)logits[v] - lse);
-    uint32_t at = out->n_top;
-    while (at > 0 && out->top[at - 1].logprob < value) at -= 1;
-    if (at >= n) continue;
-    uint32_t last = out->n_top < n ? out->n_top : n - 1;
-    for (uint32_t i = last; i > at; i--) out->top[i] = out->top[i - 1];
-    out->top[at] = (weft_logprob){(int32_t)v, value};
-    if (out->n_top < n) out->n_top += 1;
-  }
-}
-
-/* Keeps the best entries of list (sorted best first) by top-k, top-p, min-p; returns how many. */
-static uint32_t keep_best(const weft_sampling *s, ranked *list, uint32_t n, float max) {
-  if (s->top_k > 0 && s->top_k < n) n = s->top_k;
-  if (s->top_p < 1.0f) {
-    double total = 0.0, sum = 0.0;
-    for (uint32_t i = 0; i < n; i++) total += exp((double)list[i].value - (double)max);
-    for (uint32_t i = 0; i < n; i++) {
-      sum += exp((double)list[i].value - (double)max);
-      if (sum >= (double)s->top_p * total) {
-        n = i + 1;
-        break;
-      }
-    }
-  }
-  if (s->min_p > 0.0f) {
-    double least = (double)max + log((double)s->min_p);
-    while (n > 1 && (double)list[n - 1].value < least) n -= 1;
-  }
-  return n;
-}
-
-static int32_t draw(const ranked *list, uint32_t n, float max, float u) {
-  double total = 0.0, sum = 0.0;
-  for (uint32_t i = 0; i < n; i++) total += exp((double)list[i].value - (double)max);
-  for (uint32_t i = 0; i < n; i++) {
-    sum += exp((double)list[i].value - (double)max);
-    if (sum > (double)u * total) return list[i].token;
-  }
-  return list[n - 1].token;
-}
-
-static int32_t sample_tempered(const weft_sample_args *args, float max) {
-  const weft_sampling *s = args->sampling;
-  ranked *list = args->scratch;
-  uint32_t n = 0;
-  for (uint32_t v = 0; v < args->n_vocab; v++) {
-    if (!isfinite(args->logits[v])) continue;
-    list[n++] = (ranked){args->logits[v] / s->temperature, (int32_t)v};
-  }
-  bool cut = (s->top_k > 0 && s->top_k < n) || s->top_p < 1.0f || s->min_p > 0.0f;
-  max /= s->temperature;
-  if (cut) {
-    qsort(list, n, sizeof *list, by_value);
-    n = keep_best(s, list, n, max);
-    qsort(list, n, sizeof *list, by_token); /* the CDF runs in vocabulary order */
-  }
-  weft_draw_key key = {s->seed, s->choice, WEFT_DRAW_TOKEN, args->position, 0};
-  return draw(list, n, max, weft_draw_uniform(&key));
-}
-
-weft_status weft_sample_row(const weft_sample_args *args, weft_sampled *out) {
-  const weft_sampling *s = args->sampling;
-  suppress(args);
-  penalise(args);
-  int32_t best = argmax(args->logits, args->n_vocab);
-  if (best < 0) return WEFT_E_FORMAT;
-  float max = args->logits[best];
+void weft_sampling_take(const weft_sample_result *row, weft_sampled *out) {
   memset(out, 0, sizeof *out);
-  double lse = 0.0;
-  if (s->logprobs) {
-    lse = log_total(args->logits, args->n_vocab, max);
-    if (s->n_top_logprobs > 0) top_logprobs(args->logits, args->n_vocab, lse, s->n_top_logprobs, out);
+  out->token = row->token;
+  out->n_top = row->n_top;
+  if (row->total == 0) return;
+  double log_total = (double)row->most + log((double)row->total * 0x1p-40);
+  out->logprob = (float)((double)row->logit - log_total);
+  for (uint32_t i = 0; i < row->n_top; i++) {
+    out->top[i] = (weft_logprob){row->top[i].token, (float)((double)row->top[i].logit - log_total)};
   }
-  out->token = s->temperature == 0.0f ? best : sample_tempered(args, max);
-  if (s->logprobs) out->logprob = (float)((double)args->logits[out->token] - lse);
-  return WEFT_OK;
 }
 
 /* ---- entropy bound ---------------------------------------------------------------------------------------- */

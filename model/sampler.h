@@ -5,7 +5,7 @@
  *
  * Autoregressive order of operations: allowed tokens, logit bias, repetition, presence and frequency penalties,
  * then (temperature 0: argmax) temperature, top-k, top-p, min-p, draw. One uniform per token, through the CDF in
- * vocabulary order over what is left. Ties: the lower token id.
+ * vocabulary order over what is left. Ties: the lower token id. The device that has the logits does it (kernels/sample.h).
  *
  * Entropy-bound order (the rule of arXiv 2505.24857 as used by DiffusionGemma), for step s = 0 .. N-1 of a canvas:
  *   t = t_min + (t_max - t_min) * (N - s) / N; z = logits / t; argmax, one draw D and the entropy H (nats) of
@@ -73,7 +73,7 @@ weft_status weft_sampling_check(const weft_sampling *sampling, uint32_t n_vocab,
 weft_status weft_entropy_bound_check(const weft_entropy_bound *params, weft_error *error);
 
 /* True when the request never needs its whole row of logits: greedy or plain temperature without penalties,
- * bias, top-k, top-p, min-p or logprobs. Such rows go through head_stats. */
+ * bias, top-k, top-p, min-p or logprobs. Such rows go through head_stats, the others through head_rows and sample. */
 bool weft_sampling_is_plain(const weft_sampling *sampling);
 
 typedef struct weft_logprob {
@@ -88,22 +88,13 @@ typedef struct weft_sampled {
   weft_logprob top[WEFT_TOP_LOGPROBS_MAX];
 } weft_sampled;
 
-/* Samples one row. logits [n_vocab] is overwritten. history: prompt then answer tokens, the answer starting at
- * n_prompt. scratch: [n_vocab] of 8 bytes each. position: absolute position of the token being drawn.
- * suppressed tokens get probability zero. */
-typedef struct weft_sample_args {
-  const weft_sampling *sampling;
-  float *logits;
-  uint32_t n_vocab;
-  const int32_t *history;
-  uint32_t n_history, n_prompt;
-  const int32_t *suppressed;
-  uint32_t n_suppressed;
-  uint64_t position;
-  void *scratch;
-} weft_sample_args;
-/* WEFT_E_FORMAT when no token is left with a finite logit. */
-weft_status weft_sample_row(const weft_sample_args *args, weft_sampled *out);
+/* What the device is asked for, for the token at this absolute position: all but history, bias_at, cell and pending.
+ * Of a history the first so many tokens matter to no penalty; UINT32_MAX: there is none. What the row became. */
+struct weft_sample_row;
+struct weft_sample_result;
+void weft_sampling_ask(const weft_sampling *sampling, uint64_t position, struct weft_sample_row *row);
+uint32_t weft_sampling_forgets(const weft_sampling *sampling, uint32_t n_history, uint32_t n_prompt);
+void weft_sampling_take(const struct weft_sample_result *row, weft_sampled *out);
 
 /* The temperature of step s (0-based) in f32. */
 float weft_entropy_bound_temperature(const weft_entropy_bound *params, uint32_t step);

@@ -55,6 +55,8 @@ weft_status weft_cpu_head_stats(weft_device *device, const weft_head_stats_args 
 uint64_t weft_cpu_head_stats_scratch(weft_device *device, const weft_head_stats_args *args);
 weft_status weft_cpu_head_rows(weft_device *device, const weft_head_rows_args *args);
 uint64_t weft_cpu_head_rows_scratch(weft_device *device, const weft_head_rows_args *args);
+weft_status weft_cpu_sample(weft_device *device, const weft_sample_args *args);
+uint64_t weft_cpu_sample_scratch(weft_device *device, const weft_sample_args *args);
 bool weft_cpu_supports(const weft_device *device, weft_type weight_type);
 const char *weft_cpu_numerics(const weft_device *device, weft_type weight_type);
 

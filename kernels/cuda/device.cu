@@ -305,6 +305,8 @@ static weft_kernels make_kernels(void) {
   k.head_rows_scratch = weft_cuda_head_rows_scratch;
   k.soft = weft_cuda_soft;
   k.soft_scratch = weft_cuda_soft_scratch;
+  k.sample = weft_cuda_sample;
+  k.sample_scratch = weft_cuda_sample_scratch;
   k.move = weft_cuda_move;
   k.supports = device_supports;
   k.numerics = device_numerics;

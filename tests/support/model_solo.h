@@ -46,8 +46,7 @@ static inline void solo_add_event(solo_digest *d, const weft_event *e) {
 typedef struct solo {
   harness *h;
   const weft_request_params *p;
-  const int32_t *suppressed;
-  uint32_t n_suppressed, context;
+  uint32_t context;
   /* the answer */
   int32_t *tokens; /* [context], prompt and answer */
   uint32_t n_answer, n_steps, n_canvases;
@@ -68,6 +67,13 @@ static inline bool solo_is_stop(const weft_request_params *p, int32_t token) {
   return false;
 }
 
+static inline void solo_scratch(solo *s, uint64_t need) {
+  if (need <= s->scratch_bytes) return;
+  weft_device_free(s->h->device, s->scratch);
+  s->scratch_bytes = need;
+  if (weft_device_alloc(s->h->device, need, &s->scratch) != WEFT_OK) harness_die("scratch", WEFT_E_NO_MEMORY, "");
+}
+
 /* head_stats of n rows of the hidden state; u and temperature one per row. */
 static inline void solo_stats(solo *s, uint32_t n, const float *temperature, const float *u, bool soft,
                               weft_head_stats_args *out) {
@@ -86,12 +92,7 @@ static inline void solo_stats(solo *s, uint32_t n, const float *temperature, con
   args.cap = cap;
   args.soft_scale = scale;
   if (!soft) args.soft = NULL;
-  uint64_t need = weft_head_stats_scratch(h->device, &args);
-  if (need > s->scratch_bytes) {
-    weft_device_free(h->device, s->scratch);
-    s->scratch_bytes = need;
-    if (weft_device_alloc(h->device, need, &s->scratch) != WEFT_OK) harness_die("scratch", WEFT_E_NO_MEMORY, "");
-  }
+  solo_scratch(s, weft_head_stats_scratch(h->device, &args));
   args.scratch = s->scratch;
   args.scratch_bytes = s->scratch_bytes;
   weft_status status = weft_head_stats(h->device, &args);
@@ -124,21 +125,25 @@ static inline weft_sampled solo_draw(solo *s, uint32_t n_tokens) {
     sampled.token = p->temperature > 0.0f ? drawn : argmax;
     return sampled;
   }
-  uint32_t n_vocab = s->h->info->n_vocab;
-  void *scratch = harness_alloc(n_vocab, 8);
-  weft_sample_args args = {.sampling = p,
-                           .logits = s->logits,
-                           .n_vocab = n_vocab,
+  weft_sample_row row;
+  weft_sample_result result;
+  weft_sampling_ask(p, n_tokens, &row);
+  row.n_history = n_tokens;
+  row.n_prompt = s->p->n_tokens;
+  weft_sample_args args = {.logits = s->logits,
+                           .row = &row,
                            .history = s->tokens,
-                           .n_history = n_tokens,
-                           .n_prompt = s->p->n_tokens,
-                           .suppressed = s->suppressed,
-                           .n_suppressed = s->n_suppressed,
-                           .position = n_tokens,
-                           .scratch = scratch};
-  weft_status status = weft_sample_row(&args, &sampled);
-  if (status != WEFT_OK) harness_die("sample", status, "");
-  free(scratch);
+                           .bias = (const weft_sample_bias *)(const void *)p->bias,
+                           .allowed = s->allowed,
+                           .out = &result,
+                           .n_rows = 1,
+                           .n_vocab = s->h->info->n_vocab,
+                           .logits_stride = s->h->info->n_vocab};
+  solo_scratch(s, args.scratch_bytes = weft_sample_scratch(s->h->device, &args));
+  args.scratch = s->scratch;
+  weft_status status = weft_sample(s->h->device, &args);
+  if (status != WEFT_OK || result.bad != 0) harness_die("sample", status, "");
+  weft_sampling_take(&result, &sampled);
   return sampled;
 }
 
@@ -285,7 +290,7 @@ static inline void solo_run(solo *s, harness *h, const weft_request_params *p, u
                             const int32_t *suppressed, uint32_t n_suppressed) {
   uint32_t n_words = (h->info->n_vocab + 31) / 32;
   uint32_t n_rows = h->info->canvas_length > 1 ? h->info->canvas_length : 1;
-  *s = (solo){.h = h, .p = p, .context = context, .suppressed = suppressed, .n_suppressed = n_suppressed};
+  *s = (solo){.h = h, .p = p, .context = context};
   s->tokens = harness_alloc(context + h->info->canvas_length + 1, sizeof(int32_t));
   memcpy(s->tokens, p->tokens, p->n_tokens * sizeof(int32_t));
   s->logits = harness_alloc((size_t)n_rows * h->info->n_vocab, sizeof(float));

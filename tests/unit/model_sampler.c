@@ -9,20 +9,50 @@
 #include <cmocka.h>
 
 #include "base/random.h"
+#include "kernels/ops.h"
 #include "model/sampler.h"
 
 enum { V = 16 };
 
-static double scratch[V * 4];
+static weft_device *ref;
+static _Alignas(64) uint8_t scratch[V * 8];
+
+static int open_ref(void **state) {
+  (void)state;
+  weft_device_config config = {.backend = "ref"};
+  return weft_device_open(&config, &ref, NULL) == WEFT_OK ? 0 : 1;
+}
+
+static int close_ref(void **state) {
+  (void)state;
+  weft_device_close(ref);
+  return 0;
+}
+
+static weft_sample_result ask(weft_sampling s, const float *logits, const int32_t *history, uint32_t n, uint32_t n_prompt,
+                              uint64_t position, uint32_t allowed) {
+  float copy[V];
+  weft_sample_row row;
+  weft_sample_result result;
+  memcpy(copy, logits, sizeof copy);
+  weft_sampling_ask(&s, position, &row);
+  uint32_t skip = weft_sampling_forgets(&s, n, n_prompt);
+  row.n_history = skip == UINT32_MAX ? 0 : n - skip;
+  row.n_prompt = skip == UINT32_MAX ? 0 : n_prompt - skip;
+  weft_sample_args args = {.logits = copy, .row = &row, .history = skip == UINT32_MAX ? NULL : history + skip,
+                           .bias = (const weft_sample_bias *)(const void *)s.bias, .allowed = &allowed, .out = &result,
+                           .n_rows = 1, .n_vocab = V, .logits_stride = V, .scratch = scratch,
+                           .scratch_bytes = sizeof scratch};
+  assert_int_equal(weft_sample(ref, &args), WEFT_OK);
+  return result;
+}
 
 static weft_sampled sample(weft_sampling s, const float *logits, const int32_t *history, uint32_t n, uint32_t n_prompt,
                            uint64_t position) {
-  float copy[V];
   weft_sampled out;
-  memcpy(copy, logits, sizeof copy);
-  weft_sample_args args = {.sampling = &s, .logits = copy, .n_vocab = V, .history = history, .n_history = n,
-                           .n_prompt = n_prompt, .position = position, .scratch = scratch};
-  assert_int_equal(weft_sample_row(&args, &out), WEFT_OK);
+  weft_sample_result result = ask(s, logits, history, n, n_prompt, position, UINT32_MAX);
+  assert_int_equal(result.bad, 0);
+  weft_sampling_take(&result, &out);
   return out;
 }
 
@@ -147,16 +177,10 @@ static void logprobs_are_of_the_whole_distribution(void **state) {
 static void suppressed_and_nothing_left(void **state) {
   (void)state;
   weft_sampling s = weft_sampling_default();
-  float logits[V];
-  weft_sampled out;
-  const int32_t all[V] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  memcpy(logits, ramp, sizeof logits);
-  weft_sample_args args = {.sampling = &s, .logits = logits, .n_vocab = V, .suppressed = all, .n_suppressed = V - 1,
-                           .scratch = scratch};
-  assert_int_equal(weft_sample_row(&args, &out), WEFT_OK);
-  assert_int_equal(out.token, 15);
-  args.n_suppressed = V;
-  assert_int_equal(weft_sample_row(&args, &out), WEFT_E_FORMAT);
+  weft_sample_result result = ask(s, ramp, NULL, 0, 0, 0, 1u << 15);
+  assert_int_equal(result.bad, 0);
+  assert_int_equal(result.token, 15);
+  assert_int_equal(ask(s, ramp, NULL, 0, 0, 0, 0).bad, 1);
 }
 
 static void ranges_are_checked(void **state) {
@@ -190,5 +214,5 @@ int main(void) {
       cmocka_unit_test(same_key_same_draw), cmocka_unit_test(cuts_keep_what_they_should),
       cmocka_unit_test(penalties_and_bias), cmocka_unit_test(logprobs_are_of_the_whole_distribution),
       cmocka_unit_test(suppressed_and_nothing_left), cmocka_unit_test(ranges_are_checked)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return cmocka_run_group_tests(tests, open_ref, close_ref);
 }

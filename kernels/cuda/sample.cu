@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: MIT */
+/* sample: a row is the work of a cluster of eight blocks, which meet in each other's shared memory.
+ *
+ * Law: the vocabulary is cut into SPANS spans, dealt to the blocks in order, and a warp takes a span; sums are of
+ * integers, so nothing depends on who adds first. Cuts are found without sorting: values are counted by their distance
+ * from the largest, in steps of 1/64, then within one step by their bits, 2048 at a time, until one value is left;
+ * of tokens that share it the lower ones are kept. Every branch around a meeting is taken by the whole cluster. */
+#include <cooperative_groups.h>
+
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/cuda.h"
+
+namespace cg = cooperative_groups;
+
+enum { BLOCKS = 8, THREADS = 512, WARPS = THREADS / 32, SPANS = 2048, OWN_SPANS = SPANS / BLOCKS, STEPS = 2048 };
+enum { PART_BITS = 14, SEEN = 1u << 31 };
+
+typedef struct sample_shared {
+  uint32_t part[3][STEPS]; /* sums per step, 14 bits of each summand in each part: no part overflows */
+  uint64_t span[OWN_SPANS];
+  uint64_t warp[WARPS], mine;
+  uint64_t found_before, found_at;
+  uint32_t found;
+  uint32_t n_top;
+  uint64_t top[WEFT_SAMPLE_TOP_MAX];
+} sample_shared;
+
+/* One row as a thread sees it. Everything but `rank` is the same in the whole cluster. */
+typedef struct sample_work {
+  sample_shared *s;
+  uint32_t rank, n_vocab, span;
+  const float *values; /* what is compared: logits, then logits / temperature */
+  float most;          /* the largest of them */
+} sample_work;
+
+/* Where a sum crosses: the first place at which it reaches what is wanted. */
+typedef struct crossing {
+  uint32_t at;
+  uint64_t before, own, total;
+} crossing;
+
+/* What the cuts leave: keys above `key`, and those equal to it up to token `last`. */
+typedef struct sample_cut {
+  uint32_t key, last;
+  float min_log;
+} sample_cut;
+
+/* ---- numbers -------------------------------------------------------------------------------------------- */
+
+/* Orders as the value does, zeros equal; 0: not finite. */
+static __device__ __forceinline__ uint32_t key_of(float value) {
+  if (!isfinite(value)) return 0;
+  uint32_t bits = __float_as_uint(__fadd_rn(value, 0.0f));
+  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+static __device__ __forceinline__ float value_of(uint32_t key) {
+  return __uint_as_float((key >> 31) != 0 ? key & 0x7FFFFFFFu : ~key);
+}
+
+static __device__ __forceinline__ uint32_t step_of(float below) {
+  float steps = __fmul_rn(-below, 64.0f);
+  return steps < (float)STEPS - 1.0f ? (uint32_t)steps : STEPS - 1;
+}
+
+static __device__ __forceinline__ uint64_t weight_of(const sample_work &w, float value) {
+  return weft_sample_weight(__fadd_rn(value, -w.most));
+}
+
+static __device__ __forceinline__ bool is_kept(const sample_work &w, const sample_cut &cut, float value, uint32_t v) {
+  uint32_t key = key_of(value);
+  if (key == 0 || key < cut.key || (key == cut.key && v > cut.last)) return false;
+  return __fadd_rn(value, -w.most) >= cut.min_log;
+}
+
+/* ---- meetings ------------------------------------------------------------------------------------------- */
+
+template <typename F>
+static __device__ __forceinline__ void each_token(const sample_work &w, F f) {
+  for (uint32_t i = threadIdx.x / 32; i < OWN_SPANS; i += WARPS) {
+    uint32_t base = (w.rank * OWN_SPANS + i) * w.span;
+#pragma unroll 4
+    for (uint32_t k = threadIdx.x % 32; k < w.span; k += 32)
+      if (base + k < w.n_vocab) f(base + k);
+  }
+}
+
+static __device__ __forceinline__ uint64_t joined(uint64_t a, uint64_t b, bool largest) {
+  return largest ? (a > b ? a : b) : a + b;
+}
+
+/* Sum, or largest, over the cluster; every thread gets it. */
+static __device__ uint64_t meet(const sample_work &w, uint64_t v, bool largest) {
+  cg::cluster_group cluster = cg::this_cluster();
+  for (int step = 16; step > 0; step /= 2) v = joined(v, __shfl_xor_sync(0xFFFFFFFFu, v, step), largest);
+  if (threadIdx.x % 32 == 0) w.s->warp[threadIdx.x / 32] = v;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint64_t all = w.s->warp[0];
+    for (uint32_t i = 1; i < WARPS; i++) all = joined(all, w.s->warp[i], largest);
+    w.s->mine = all;
+  }
+  cluster.sync();
+  uint64_t all = 0;
+  for (uint32_t b = 0; b < BLOCKS; b++) all = joined(all, *cluster.map_shared_rank(&w.s->mine, b), largest);
+  cluster.sync();
+  return all;
+}
+
+/* Sums of step or span i over the cluster. */
+static __device__ __forceinline__ uint64_t sum_at(const sample_work &w, bool spans, uint32_t i) {
+  cg::cluster_group cluster = cg::this_cluster();
+  if (spans) return *cluster.map_shared_rank(&w.s->span[i % OWN_SPANS], i / OWN_SPANS);
+  uint64_t sum = 0;
+  for (uint32_t b = 0; b < BLOCKS; b++) {
+    const uint32_t *part = cluster.map_shared_rank(&w.s->part[0][0], b);
+    sum += (uint64_t)part[i] + ((uint64_t)part[STEPS + i] << PART_BITS) + ((uint64_t)part[2 * STEPS + i] << 2 * PART_BITS);
+  }
+  return sum;
+}
+
+/* The first of the 2048 steps or spans whose running sum reaches wanted(total); none: at is 2048. */
+template <typename F>
+static __device__ crossing cross(const sample_work &w, bool spans, F wanted) {
+  enum { EACH = SPANS / THREADS };
+  cg::cluster_group cluster = cg::this_cluster();
+  uint64_t own[EACH], upto = 0, before = 0, total = 0;
+  uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  cluster.sync();
+  for (uint32_t i = 0; i < EACH; i++) upto += own[i] = sum_at(w, spans, threadIdx.x * EACH + i);
+  uint64_t all = upto;
+  for (int step = 1; step < 32; step *= 2) {
+    uint64_t v = __shfl_up_sync(0xFFFFFFFFu, upto, step);
+    if (lane >= (uint32_t)step) upto += v;
+  }
+  if (lane == 31) w.s->warp[warp] = upto;
+  if (threadIdx.x == 0) w.s->found = SPANS, w.s->found_before = 0, w.s->found_at = 0;
+  __syncthreads();
+  for (uint32_t i = 0; i < WARPS; i++) {
+    if (i < warp) before += w.s->warp[i];
+    total += w.s->warp[i];
+  }
+  before += upto - all;
+  uint64_t want = wanted(total);
+  for (uint32_t i = 0; i < EACH; i++) {
+    if (before < want && before + own[i] >= want) { /* one thread, one i */
+      w.s->found = threadIdx.x * EACH + i;
+      w.s->found_before = before;
+      w.s->found_at = own[i];
+    }
+    before += own[i];
+  }
+  __syncthreads();
+  crossing c = {w.s->found, w.s->found_before, w.s->found_at, total};
+  cluster.sync();
+  return c;
+}
+
+/* ---- cuts ----------------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void clear_steps(const sample_work &w) {
+  for (uint32_t i = threadIdx.x; i < 3 * STEPS; i += THREADS) w.s->part[i / STEPS][i % STEPS] = 0;
+  __syncthreads();
+}
+
+static __device__ __forceinline__ void add_to_step(const sample_work &w, uint32_t step, uint64_t n) {
+  const uint32_t mask = (1u << PART_BITS) - 1;
+  uint32_t low = (uint32_t)n & mask, middle = (uint32_t)(n >> PART_BITS) & mask, high = (uint32_t)(n >> 2 * PART_BITS);
+  if (low != 0) atomicAdd(&w.s->part[0][step], low);
+  if (middle != 0) atomicAdd(&w.s->part[1][step], middle);
+  if (high != 0) atomicAdd(&w.s->part[2][step], high);
+}
+
+typedef struct selected {
+  uint32_t key;
+  uint64_t above, at; /* sums of all values above the key's, and of those equal to it */
+} selected;
+
+/* The keys of one step: lowest and highest. */
+static __device__ void bounds_of(const sample_work &w, uint32_t step, uint32_t *low, uint32_t *high) {
+  uint32_t least = UINT32_MAX, most = 0;
+  each_token(w, [&](uint32_t v) {
+    float value = w.values[v];
+    uint32_t key = key_of(value);
+    if (key == 0 || step_of(__fadd_rn(value, -w.most)) != step) return;
+    least = min(least, key);
+    most = max(most, key);
+  });
+  *high = (uint32_t)meet(w, most, true);
+  *low = ~(uint32_t)meet(w, ~least, true);
+}
+
+/* The largest value such that it and all above it add up to `wanted` at least: numbers of tokens, or their weights.
+ * n: all tokens with a value. */
+template <bool WEIGHTS>
+static __device__ selected select(const sample_work &w, uint64_t wanted, uint64_t n) {
+  auto worth = [&](float value) { return WEIGHTS ? weight_of(w, value) : (uint64_t)1; };
+  clear_steps(w);
+  each_token(w, [&](uint32_t v) {
+    float value = w.values[v];
+    uint32_t step = step_of(__fadd_rn(value, -w.most));
+    if (key_of(value) != 0 && step < STEPS - 1) add_to_step(w, step, worth(value));
+  });
+  crossing c = cross(w, false, [&](uint64_t) { return wanted; });
+  if (c.at == SPANS) c.at = STEPS - 1, c.before = c.total, c.own = n - c.total; /* far away nothing has weight */
+  uint32_t low, high;
+  bounds_of(w, c.at, &low, &high);
+  selected s = {high, c.before, c.own};
+  while (low < high) {
+    uint32_t width = 32 - __clz((int)(high - low)), shift = width > 11 ? width - 11 : 0;
+    clear_steps(w);
+    each_token(w, [&](uint32_t v) {
+      float value = w.values[v];
+      uint32_t key = key_of(value);
+      if (key >= low && key <= high) add_to_step(w, (high - key) >> shift, worth(value));
+    });
+    c = cross(w, false, [&](uint64_t) { return wanted - s.above; });
+    s.above += c.before;
+    s.at = c.own;
+    high -= c.at << shift;
+    if (high - low >= 1u << shift) low = high - (1u << shift) + 1;
+    s.key = high;
+  }
+  return s;
+}
+
+/* The last of the first n tokens whose key is this one. */
+static __device__ uint32_t last_of(const sample_work &w, uint32_t key, uint64_t n);
+
+/* Sums of f per span; the token at which they reach wanted(total). */
+template <typename F, typename G>
+static __device__ uint32_t token_at(const sample_work &w, F f, G wanted) {
+  for (uint32_t i = threadIdx.x / 32; i < OWN_SPANS; i += WARPS) {
+    uint32_t base = (w.rank * OWN_SPANS + i) * w.span;
+    uint64_t sum = 0;
+    for (uint32_t k = threadIdx.x % 32; k < w.span; k += 32)
+      if (base + k < w.n_vocab) sum += f(base + k);
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+    if (threadIdx.x % 32 == 0) w.s->span[i] = sum;
+  }
+  uint64_t want = 0;
+  crossing c = cross(w, true, [&](uint64_t total) { return want = wanted(total); });
+  if (threadIdx.x < 32) {
+    uint64_t before = c.before;
+    uint32_t token = 0, base = c.at * w.span;
+    for (uint32_t k = 0; c.at < SPANS && k < w.span; k += 32) {
+      uint32_t v = base + k + threadIdx.x;
+      uint64_t upto = v < w.n_vocab && k + threadIdx.x < w.span ? f(v) : 0;
+      for (int step = 1; step < 32; step *= 2) {
+        uint64_t other = __shfl_up_sync(0xFFFFFFFFu, upto, step);
+        if (threadIdx.x >= (uint32_t)step) upto += other;
+      }
+      uint32_t reached = __ballot_sync(0xFFFFFFFFu, before + upto >= want);
+      if (reached != 0) {
+        token = base + k + (uint32_t)__ffs((int)reached) - 1;
+        break;
+      }
+      before += __shfl_sync(0xFFFFFFFFu, upto, 31);
+    }
+    if (threadIdx.x == 0) w.s->found = token;
+  }
+  __syncthreads();
+  uint32_t token = w.s->found;
+  __syncthreads();
+  return token;
+}
+
+static __device__ uint32_t last_of(const sample_work &w, uint32_t key, uint64_t n) {
+  auto is_key = [&](uint32_t v) { return (uint64_t)(key_of(w.values[v]) == key ? 1 : 0); };
+  return token_at(w, is_key, [&](uint64_t) { return n; });
+}
+
+static __device__ sample_cut keep_first(const sample_work &w, uint32_t key, uint64_t n, uint64_t n_ties) {
+  sample_cut cut = {key, n < n_ties ? last_of(w, key, n) : UINT32_MAX, -INFINITY};
+  return cut;
+}
+
+static __device__ sample_cut keep_count(const sample_work &w, uint64_t n, uint64_t n_all) {
+  selected s = select<false>(w, n, n_all);
+  return keep_first(w, s.key, n - s.above, s.at);
+}
+
+/* Of what a cut leaves, the best whose weights reach top_p of the total. */
+static __device__ sample_cut keep_share(const sample_work &w, const sample_cut &cut, float top_p, uint64_t n_all) {
+  uint64_t total = 0;
+  each_token(w, [&](uint32_t v) {
+    float value = w.values[v];
+    if (is_kept(w, cut, value, v)) total += weight_of(w, value);
+  });
+  uint64_t wanted = weft_sample_wanted(top_p, meet(w, total, false));
+  selected s = select<true>(w, wanted, n_all);
+  uint64_t each = weight_of(w, value_of(s.key));
+  return keep_first(w, s.key, (wanted - s.above + each - 1) / each, s.at / each);
+}
+
+/* ---- the row -------------------------------------------------------------------------------------------- */
+
+typedef struct sample_kernel_args {
+  weft_sample_args op;
+  uint32_t *counts; /* [n_rows][n_vocab]: of history; then, as floats, logits / temperature */
+} sample_kernel_args;
+
+/* Each block adds to the tokens that are its own; of a token's biases the first one's thread adds all. */
+static __device__ void add_biases(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row, float *logits) {
+  const weft_sample_bias *bias = a.bias + row.bias_at;
+  for (uint32_t i = threadIdx.x; i < row.n_bias; i += THREADS) {
+    int32_t token = bias[i].token;
+    bool first = token >= 0 && (uint32_t)token < w.n_vocab && (uint32_t)token / w.span / OWN_SPANS == w.rank;
+    for (uint32_t k = 0; first && k < i; k++) first = bias[k].token != token;
+    if (!first) continue;
+    float logit = logits[token];
+    for (uint32_t k = i; k < row.n_bias; k++)
+      if (bias[k].token == token) logit = __fadd_rn(logit, bias[k].bias);
+    logits[token] = logit;
+  }
+  __syncthreads();
+}
+
+/* Counts of the history's tokens: SEEN, and how often the answer has them. */
+static __device__ void count_history(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row,
+                                     uint32_t *counts) {
+  cg::cluster_group cluster = cg::this_cluster();
+  uint32_t n = row.n_history + (row.pending != 0 ? 1 : 0);
+  each_token(w, [&](uint32_t v) { counts[v] = 0; });
+  cluster.sync();
+  for (uint32_t i = w.rank * THREADS + threadIdx.x; i < n; i += BLOCKS * THREADS) {
+    int32_t token = i < row.n_history ? a.history[row.history_at + i] : a.cells[row.cell];
+    if (token < 0 || (uint32_t)token >= w.n_vocab) continue;
+    atomicOr(&counts[token], (uint32_t)SEEN);
+    if (i >= row.n_prompt) atomicAdd(&counts[token], 1u);
+  }
+  cluster.sync();
+}
+
+/* Logits as they are asked for, in place. Returns the best: its key, then ~token; *n: how many are finite. */
+static __device__ uint64_t prepare(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row,
+                                   float *logits, uint32_t *counts, uint64_t *n) {
+  bool counted = row.n_history > 0 || row.pending != 0;
+  uint64_t best = 0, n_finite = 0;
+  add_biases(w, a, row, logits);
+  if (counted) count_history(w, a, row, counts);
+  each_token(w, [&](uint32_t v) {
+    float logit = logits[v];
+    uint32_t count = counted ? __ldcg(&counts[v]) : 0;
+    bool allowed = a.allowed == NULL || (a.allowed[v / 32] >> (v % 32) & 1u) != 0;
+    if (!allowed) logit = -INFINITY;
+    if (count != 0) logit = weft_sample_penalised(logit, &row, count & ~(uint32_t)SEEN);
+    if (!allowed || count != 0) logits[v] = logit;
+    uint64_t key = key_of(logit);
+    if (key == 0) return;
+    n_finite += 1;
+    key = key << 32 | (uint32_t)~v;
+    best = best > key ? best : key;
+  });
+  *n = meet(w, n_finite, false);
+  return meet(w, best, true);
+}
+
+static __device__ void take_logprobs(const sample_work &w, uint32_t n_top, uint64_t n_all, weft_sample_result *out) {
+  cg::cluster_group cluster = cg::this_cluster();
+  uint64_t total = 0;
+  each_token(w, [&](uint32_t v) {
+    float value = w.values[v];
+    if (isfinite(value)) total += weight_of(w, value);
+  });
+  total = meet(w, total, false);
+  if (n_top > n_all) n_top = (uint32_t)n_all;
+  if (n_top > 0) {
+    sample_cut cut = keep_count(w, n_top, n_all);
+    uint32_t *at = cluster.map_shared_rank(&w.s->n_top, 0);
+    uint64_t *top = cluster.map_shared_rank(&w.s->top[0], 0);
+    if (threadIdx.x == 0) w.s->n_top = 0;
+    cluster.sync();
+    each_token(w, [&](uint32_t v) {
+      if (!is_kept(w, cut, w.values[v], v)) return;
+      uint32_t i = atomicAdd(at, 1u);
+      if (i < WEFT_SAMPLE_TOP_MAX) top[i] = (uint64_t)key_of(w.values[v]) << 32 | (uint32_t)~v;
+    });
+    cluster.sync();
+  }
+  if (w.rank != 0 || threadIdx.x >= 32) return;
+  uint64_t own = threadIdx.x < n_top ? w.s->top[threadIdx.x] : 0;
+  uint32_t place = 0;
+  for (uint32_t i = 0; i < n_top; i++) place += w.s->top[i] > own ? 1 : 0;
+  if (threadIdx.x == 0) out->total = total, out->n_top = n_top;
+  if (threadIdx.x < n_top) {
+    uint32_t token = ~(uint32_t)own;
+    out->top[place].token = (int32_t)token;
+    out->top[place].logit = value_of((uint32_t)(own >> 32));
+  }
+}
+
+/* The token drawn from logits / temperature, which go to `values`. */
+static __device__ uint32_t draw(sample_work w, const weft_sample_row &row, float *values) {
+  uint64_t n = 0;
+  const float *logits = w.values;
+  each_token(w, [&](uint32_t v) {
+    float value = __fdiv_rn(logits[v], row.temperature);
+    values[v] = value;
+    n += isfinite(value) ? 1 : 0;
+  });
+  n = meet(w, n, false);
+  w.values = values;
+  w.most = __fdiv_rn(w.most, row.temperature);
+  sample_cut cut = {1, UINT32_MAX, -INFINITY};
+  if (row.top_k > 0 && row.top_k < n) cut = keep_count(w, row.top_k, n);
+  if (row.top_p < 1.0f) cut = keep_share(w, cut, row.top_p, n);
+  cut.min_log = row.min_log;
+  auto weight = [&](uint32_t v) {
+    float value = w.values[v];
+    return is_kept(w, cut, value, v) ? weight_of(w, value) : (uint64_t)0;
+  };
+  return token_at(w, weight, [&](uint64_t total) { return weft_sample_threshold(row.u, total) + 1; });
+}
+
+static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS)
+    sample_kernel(const __grid_constant__ sample_kernel_args a) {
+  __shared__ sample_shared shared;
+  cg::cluster_group cluster = cg::this_cluster();
+  uint32_t r = blockIdx.x / BLOCKS;
+  const weft_sample_row row = a.op.row[r];
+  weft_sample_result *out = &a.op.out[r];
+  float *logits = a.op.logits + (uint64_t)r * a.op.logits_stride;
+  uint32_t *counts = a.counts + (uint64_t)r * a.op.n_vocab, token = 0;
+  uint32_t span = (a.op.n_vocab + SPANS - 1) / SPANS;
+  sample_work w = {&shared, cluster.block_rank(), a.op.n_vocab, (span + 31) / 32 * 32, logits, 0.0f};
+  bool writes = w.rank == 0 && threadIdx.x == 0;
+  if (writes) memset(out, 0, sizeof *out);
+  uint64_t n, best = prepare(w, a.op, row, logits, counts, &n);
+  bool bad = n == 0 || (a.op.bad != NULL && a.op.bad[r] != 0);
+  if (!bad) {
+    token = ~(uint32_t)best;
+    w.most = value_of((uint32_t)(best >> 32));
+    if (row.logprobs != 0) take_logprobs(w, row.n_top, n, out);
+    if (row.temperature != 0.0f && isfinite(__fdiv_rn(w.most, row.temperature))) token = draw(w, row, (float *)counts);
+  }
+  if (writes) {
+    out->bad = bad ? 1 : 0;
+    out->token = (int32_t)token;
+    out->most = w.most;
+    out->logit = bad ? 0.0f : __ldcg(&logits[token]);
+    if (row.cell >= 0) a.op.cells[row.cell] = (int32_t)token;
+  }
+  cluster.sync(); /* nobody leaves while others look into its memory */
+}
+
+uint64_t weft_cuda_sample_scratch(weft_device *device, const weft_sample_args *args) {
+  (void)device;
+  return 4ull * args->n_rows * args->n_vocab;
+}
+
+weft_status weft_cuda_sample(weft_device *device, const weft_sample_args *args) {
+  cuda_device *d = cuda_of(device);
+  if (d->lost) return WEFT_E_DEVICE;
+  sample_kernel_args a;
+  a.op = *args;
+  a.counts = (uint32_t *)args->scratch;
+  sample_kernel<<<args->n_rows * BLOCKS, THREADS, 0, d->stream>>>(a);
+  return cuda_launched(d, "sample");
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+/* Sampling: what a row of logits is asked for, what becomes of it, and the numbers that every backend shares.
+ *
+ * Law, in this order: tokens that are not allowed, and logits that are not finite, are out; bias; repetition penalty;
+ * presence and frequency penalties. Of what is left the largest is the argmax (ties: the lower token). Then
+ * value = logit / temperature, rounded to f32, and of the finite values: the top_k best (ties: the lower token); of
+ * these the best whose weights reach top_p of the total; of these the ones with value - largest >= min_log; one draw: the
+ * first token in vocabulary order whose running sum of weights exceeds u * total.
+ * A weight is an integer, 2^40 e^(value - largest) without its fraction, by the one text below, each of whose operations is
+ * exact or rounded once. So sums are exact in any order, and from the same logits every backend draws the same token. */
+#ifndef WEFT_KERNELS_SAMPLE_H
+#define WEFT_KERNELS_SAMPLE_H
+
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  WEFT_SAMPLE_TOP_MAX = 20,
+  WEFT_SAMPLE_BIAS_MAX = 1024,
+  WEFT_SAMPLE_VOCAB_MAX = 1 << 20
+};
+
+typedef struct weft_sample_bias {
+  int32_t token; /* < n_vocab; a token may occur twice */
+  float bias;
+} weft_sample_bias;
+
+/* What a row is asked for. Tokens of the history beyond the vocabulary are left out. */
+typedef struct weft_sample_row {
+  float temperature; /* 0, or so small that the largest value is not finite: the argmax */
+  float u;           /* uniform in [0, 1) */
+  uint32_t top_k;    /* 0: all */
+  float top_p;       /* 1: all */
+  float min_log;     /* log(min_p); -INFINITY: all */
+  float repetition;  /* 1: none; over the history */
+  float presence, frequency;                /* 0: none; over the history from n_prompt on */
+  uint32_t history_at, n_history, n_prompt; /* tokens of args.history */
+  uint32_t bias_at, n_bias;                 /* entries of args.bias; at most WEFT_SAMPLE_BIAS_MAX */
+  int32_t cell;     /* args.cells[cell]: where the token goes; -1: nowhere */
+  uint32_t pending; /* 1: that cell's token so far is one more of the history, its last */
+  uint32_t logprobs, n_top; /* whether total and top are wanted; n_top <= WEFT_SAMPLE_TOP_MAX */
+} weft_sample_row;
+
+typedef struct weft_sample_top {
+  int32_t token;
+  float logit;
+} weft_sample_top;
+
+/* Logits are those after bias and penalties. A logprob is logit - most - log(total / 2^40). */
+typedef struct weft_sample_result {
+  int32_t token;
+  uint32_t bad;      /* 1: no token was left, or the row was bad before; everything else is 0 */
+  float logit, most; /* of the token; the largest */
+  uint64_t total;    /* logprobs: sum of weights at temperature 1, before top_k and what follows; else 0 */
+  uint32_t n_top, unused;
+  weft_sample_top top[WEFT_SAMPLE_TOP_MAX]; /* best first; ties: the lower token */
+} weft_sample_result;
+
+typedef struct weft_sample_args {
+  float *logits;              /* [n_rows, n_vocab]; overwritten */
+  const uint8_t *bad;         /* optional [n_rows]: rows that are given up */
+  const weft_sample_row *row; /* [n_rows] */
+  const int32_t *history;     /* optional */
+  const weft_sample_bias *bias;
+  int32_t *cells;          /* optional; no two rows have one cell */
+  const uint32_t *allowed; /* optional bitmask, of all rows */
+  weft_sample_result *out; /* [n_rows] */
+  uint32_t n_rows, n_vocab;
+  uint64_t logits_stride;
+  void *scratch;
+  uint64_t scratch_bytes;
+} weft_sample_args;
+
+#ifdef __CUDA_ARCH__
+#define WEFT_SAMPLE_FN static __device__ __forceinline__
+#define WEFT_SAMPLE_MUL(a, b) __fmul_rn(a, b)
+#define WEFT_SAMPLE_ADD(a, b) __fadd_rn(a, b)
+#define WEFT_SAMPLE_DIV(a, b) __fdiv_rn(a, b)
+#else
+#define WEFT_SAMPLE_FN static inline
+#define WEFT_SAMPLE_MUL(a, b) ((a) * (b))
+#define WEFT_SAMPLE_ADD(a, b) ((a) + (b))
+#define WEFT_SAMPLE_DIV(a, b) ((a) / (b))
+#endif
+
+/* 2^40 e^below for below <= 0, relative error below 2^-20; 0 below 2^-1 or so, and for NaN. 2^t is split into 2^n, n whole, and 2^f,
+ * |f| <= 1/2, a polynomial. */
+WEFT_SAMPLE_FN uint64_t weft_sample_weight(float below) {
+  float t = WEFT_SAMPLE_MUL(below, 1.44269504f);
+  if (!(t > -41.0f)) return 0;
+  float n = WEFT_SAMPLE_ADD(WEFT_SAMPLE_ADD(t, 12582912.0f), -12582912.0f), f = WEFT_SAMPLE_ADD(t, -n);
+  float p = WEFT_SAMPLE_ADD(WEFT_SAMPLE_MUL(1.5461447e-4f, f), 1.3390867e-3f);
+  p = WEFT_SAMPLE_ADD(WEFT_SAMPLE_MUL(p, f), 9.618057e-3f);
+  p = WEFT_SAMPLE_ADD(WEFT_SAMPLE_MUL(p, f), 5.550357e-2f);
+  p = WEFT_SAMPLE_ADD(WEFT_SAMPLE_MUL(p, f), 2.402265e-1f);
+  p = WEFT_SAMPLE_ADD(WEFT_SAMPLE_MUL(p, f), 6.931472e-1f);
+  p = WEFT_SAMPLE_ADD(WEFT_SAMPLE_MUL(p, f), 1.0f);
+  uint32_t bits;
+  memcpy(&bits, &p, sizeof bits);
+  bits += (uint32_t)((int32_t)n + 40) << 23;
+  memcpy(&p, &bits, sizeof p);
+  return (uint64_t)p;
+}
+
+/* The logit of a token that the history has, times of them in the answer. */
+WEFT_SAMPLE_FN float weft_sample_penalised(float logit, const weft_sample_row *row, uint32_t times) {
+  if (row->repetition != 1.0f)
+    logit = logit > 0.0f ? WEFT_SAMPLE_DIV(logit, row->repetition) : WEFT_SAMPLE_MUL(logit, row->repetition);
+  if (times == 0) return logit;
+  return WEFT_SAMPLE_ADD(logit, -WEFT_SAMPLE_ADD(row->presence, WEFT_SAMPLE_MUL(row->frequency, (float)times)));
+}
+
+/* The sum of weights that a prefix must reach: top_p of the total, at least 1. The sum that a draw must exceed. */
+WEFT_SAMPLE_FN uint64_t weft_sample_wanted(float top_p, uint64_t total) {
+  double wanted = (double)top_p * (double)total;
+  uint64_t whole = (uint64_t)wanted;
+  whole += (double)whole < wanted ? 1 : 0;
+  return whole > 0 ? whole : 1;
+}
+WEFT_SAMPLE_FN uint64_t weft_sample_threshold(float u, uint64_t total) { return (uint64_t)((double)u * (double)total); }
+
+#ifdef __cplusplus
+}
+#endif
+#endif

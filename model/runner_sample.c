@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/* Rows that need their logits: penalties, biases, cuts and logprobs. What is asked for goes to the device, tokens go to
+ * the slots' cells, and results wait there to be sent. A token that the host does not know yet is taken from its cell. */
+#include <string.h>
+
+#include "model/runner_internal.h"
+
+enum { HEAP_WORDS = 1 << 16, ROW_WORDS = sizeof(weft_sample_row) / 4, BIAS_WORDS = sizeof(weft_sample_bias) / 4 };
+
+static uint64_t rows_words(const device_runner *r) {
+  return ((uint64_t)r->logit_rows_max * ROW_WORDS + 63) / 64 * 64;
+}
+
+uint64_t runner_asked_words(const device_runner *r) {
+  uint64_t one = WEFT_LOGIT_BIAS_MAX * BIAS_WORDS + (uint64_t)r->config.seq_tokens_max + 1;
+  return rows_words(r) + (one > HEAP_WORDS ? one : HEAP_WORDS);
+}
+
+/* One row: its biases and history go to the heap from *at on. false: there is no room, and nothing was done. */
+static bool ask_row(device_runner *r, const runner_slot *s, const weft_segment *segment, uint32_t j, uint64_t *at) {
+  const weft_sampling *p = &s->params.sampling;
+  weft_sample_row *row = (weft_sample_row *)(void *)(r->asked + (uint64_t)j * ROW_WORDS);
+  int32_t *heap = r->asked + rows_words(r);
+  uint32_t skip = weft_sampling_forgets(p, s->n_history, s->params.n_prompt);
+  uint32_t n_history = skip == UINT32_MAX ? 0 : s->n_history - skip;
+  uint64_t need = (uint64_t)p->n_bias * BIAS_WORDS + n_history, bias_at = (*at + 1) / 2 * 2;
+  if (bias_at + need > r->asked_words - rows_words(r)) return false;
+  weft_sampling_ask(p, (uint64_t)segment->kv_len + segment->n_rows, row);
+  row->cell = (int32_t)segment->slot;
+  row->pending = skip != UINT32_MAX && s->n_pending > 0 ? 1 : 0;
+  row->bias_at = (uint32_t)(bias_at / BIAS_WORDS);
+  row->history_at = (uint32_t)(bias_at + (uint64_t)p->n_bias * BIAS_WORDS);
+  row->n_history = n_history;
+  row->n_prompt = skip == UINT32_MAX ? 0 : s->params.n_prompt - skip;
+  if (p->n_bias > 0) memcpy(heap + bias_at, p->bias, p->n_bias * sizeof *p->bias);
+  if (n_history > 0) memcpy(heap + row->history_at, s->history + skip, n_history * sizeof *heap);
+  *at = bias_at + need;
+  return true;
+}
+
+static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, uint64_t n_words) {
+  weft_device *d = r->config.device;
+  const int32_t *heap = r->d_asked + rows_words(r);
+  weft_head_rows_args rows = {.h = r->d_hidden + (uint64_t)first * r->n_hidden,
+                              .weight = r->head,
+                              .logits = r->d_logits,
+                              .bad = r->d_bad,
+                              .n_rows = n,
+                              .h_stride = r->n_hidden,
+                              .logits_stride = r->info.n_vocab,
+                              .cap = r->cap,
+                              .scratch = r->d_scratch,
+                              .scratch_bytes = r->scratch_bytes};
+  weft_sample_args sample = {.logits = r->d_logits,
+                             .bad = r->d_bad,
+                             .row = (const weft_sample_row *)(const void *)r->d_asked,
+                             .history = heap,
+                             .bias = (const weft_sample_bias *)(const void *)heap,
+                             .cells = r->d_cells,
+                             .allowed = r->allowed,
+                             .out = r->d_sampled + first,
+                             .n_rows = n,
+                             .n_vocab = r->info.n_vocab,
+                             .logits_stride = r->info.n_vocab,
+                             .scratch = r->d_scratch,
+                             .scratch_bytes = r->scratch_bytes};
+  weft_status status = weft_device_upload(d, r->d_asked, r->asked, (rows_words(r) + n_words) * sizeof *r->asked);
+  if (status == WEFT_OK) status = weft_head_rows(d, &rows);
+  return status == WEFT_OK ? weft_sample(d, &sample) : status;
+}
+
+weft_status runner_sample(device_runner *r, runner_flight *f, const runner_step *step) {
+  weft_status status = WEFT_OK;
+  for (uint32_t first = 0, n; first < f->outputs.n_logits && status == WEFT_OK; first += n) {
+    uint64_t at = 0;
+    for (n = 0; n < r->logit_rows_max && first + n < f->outputs.n_logits; n++) {
+      const weft_segment *segment = &step->batch->segment[r->output_at[first + n]];
+      if (!ask_row(r, &r->slots[segment->slot], segment, n, &at)) break;
+    }
+    status = sample_rows(r, first, n, at);
+  }
+  return status;
+}
