@@ -3,24 +3,34 @@
 # Everything on a bare GPU machine in one go: build (or take a folder of prebuilt programs), test, measure, and write one
 # JSON record per row of the targets.
 #
-#   bench/device.sh [-p PREBUILT] [-m MODEL.gguf] [-o OUT] [-c COMMIT] [-q]
+#   bench/device.sh [-p PREBUILT] [-m MODEL.gguf] [-o OUT] [-c COMMIT] [-q] [-s] [-t] [-e SECONDS] [-w PART]...
 #     -p  folder with weft, libweft-cuda.so, bench_device_ops, test_kernels_* and test_golden_* (and lib/ with shared
 #         libraries that the machine lacks); without it the tree is built here, which needs cmake and nvcc
 #     -m  a 26B mixture of experts as a diffusion-gemma file; without it only tests and single ops are run
 #     -o  folder of the results [bench/results/device]
 #     -q  measure only, no tests
+#     -s  memcheck and racecheck of compute-sanitizer over the kernel tests, all at once, for 150 s at most
+#     -t  transformers as a peer (bench/peer_transformers.py), about a minute
+#     -e  begin no part of the model after so many seconds [420]
+#     -w  only this part of the model: load, canvases, sequences, context, many, graphs, arena, room; may be repeated
 # Files: ops.jsonl (every case of bench_device_ops beside its floor), model.json (records {work, device, date, commit, command,
-# median, spread, unit, floor, ratio, experts_expected}), one log per test.
+# median, spread, unit, floor, ratio, experts_touched, experts_expected}), room.json, load.json, peer.jsonl, one log per test.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+here=$(realpath "$(dirname "$0")")
+cd "$here/.."
 prebuilt='' model='' out=bench/results/device commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown) tests=yes
-while getopts 'p:m:o:c:q' option; do
+sanitize=no peer=no seconds=420 parts=''
+while getopts 'p:m:o:c:e:w:qst' option; do
   case $option in
     p) prebuilt=$(realpath "$OPTARG") ;;
     m) model=$(realpath "$OPTARG") ;;
     o) out=$OPTARG ;;
     c) commit=$OPTARG ;;
     q) tests=no ;;
+    s) sanitize=yes ;;
+    t) peer=yes ;;
+    e) seconds=$OPTARG ;;
+    w) parts="$parts $OPTARG" ;;
     *) exit 2 ;;
   esac
 done
@@ -30,14 +40,14 @@ if [ -z "$prebuilt" ]; then
   cmake --build build -j"$(nproc)" >>"$out/build.log"
   prebuilt=$PWD/build
 fi
-[ -d "$prebuilt/lib" ] && export LD_LIBRARY_PATH=$prebuilt/lib
+[ -d "$prebuilt/lib" ] && export LD_LIBRARY_PATH=$prebuilt/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 device=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)
 echo "$device, commit $commit"
+kernel_tests='kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops kernels_kernels_experts kernels_kernels_attention'
 
 failed=0
 if [ $tests = yes ]; then
-  for name in kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops kernels_kernels_experts kernels_kernels_attention \
-    golden_model_parity golden_model_laws; do
+  for name in $kernel_tests golden_model_parity golden_model_laws; do
     if timeout 300 "$prebuilt/test_$name" >"$out/$name.log" 2>&1; then echo "passed  $name"; else
       echo "FAILED  $name"
       grep -E 'ERROR|FAILED' "$out/$name.log" | head -5
@@ -45,41 +55,88 @@ if [ $tests = yes ]; then
     fi
   done
 fi
+
+# A test that is still running after its time counts by what was found until then.
+check_with() { # tool, test
+  local log=$out/$1-$2.log
+  timeout 150 compute-sanitizer --tool "$1" --print-limit 5 "$prebuilt/test_$2" >"$log" 2>&1 || true
+  local found
+  found=$(grep -cE '^========= (Invalid|Error: Race|Warning: Race|Program hit|Uninit|Barrier)' "$log" || true)
+  echo "$1 $2: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$log" || echo "stopped after 150 s, $found findings until then")"
+}
+if [ $sanitize = yes ]; then
+  for name in $kernel_tests; do
+    for tool in memcheck racecheck; do check_with $tool "$name" & done
+  done
+  wait
+fi
 [ $failed = 0 ] || exit 1
 
-"$prebuilt/bench_device_ops" cuda >"$out/ops.jsonl"
+[ -n "$parts" ] || "$prebuilt/bench_device_ops" cuda >"$out/ops.jsonl"
+[ $peer = no ] || timeout 150 python3 "$here/peer_transformers.py" --canvases 1 --canvases 4 | tee "$out/peer.jsonl" || true
 [ -n "$model" ] || exit 0
 
-# weft bench model, once per prompt length and number of sequences; the rows it prints are kept beside the command.
-measure() { # name of the part, options
-  local part=$1
-  shift
-  echo "weft bench model --backend cuda $*" >"$out/$part.command"
-  "$prebuilt/weft" bench model -m "$model" --backend cuda -q --json "$@" >"$out/$part.rows" || echo "[]" >"$out/$part.rows"
+# One run of weft bench; the rows it prints are kept beside the command.
+SECONDS=0
+bench() { # part, name of the run, what and options
+  local run=$2 start=$SECONDS
+  [[ -z $parts || " $parts " == *" $1 "* ]] || return 0
+  [ $SECONDS -lt "$seconds" ] || { echo "left out $run: $SECONDS s are over"; return 0; }
+  shift 2
+  echo "weft bench $* --backend cuda" >"$out/$run.command"
+  timeout 150 "$prebuilt/weft" bench "$@" -m "$model" --backend cuda -q --json >"$out/$run.rows" 2>"$out/$run.log" ||
+    echo "stopped: $run: $(tail -1 "$out/$run.log")"
+  echo "$run: $((SECONDS - start)) s"
 }
-measure short --rows 2048 -c 4096 --n-prompt 512 --n-generate 32
-measure chunk --rows 2048 -c 4096 --n-prompt 2048 --n-generate 32 --n-parallel 32 --running 128
-measure many --rows 2048 -c 1024 --n-prompt 64 --n-generate 32 --n-parallel 128 --running 128
-measure long --rows 2048 -c 20480 --n-prompt 16384 --n-generate 8 --n-parallel 1
+one='--n-prompt 512 --kv-mib 32768 -c 1024'
+if [[ -z $parts || $parts == *load* ]]; then # from the page cache, if it is there
+  "$prebuilt/weft" generate -m "$model" --backend cuda -c 512 --running 1 --kv-mib 512 -p x -n 1 -q -v 2>&1 >/dev/null |
+    tee "$out/load.log" | grep -E 'GB/s' || true
+fi
+bench canvases canvases model canvases mix $one --rows 8192 --running 160
+bench sequences sequences model sequences $one --rows 2048 --running 128 --n-generate 32
+bench context context model context --kv-mib 8192 -c 66048 --rows 2048 --running 4 --n-generate 32 --repeat 2
+bench graphs canvases-no-graphs model canvases $one --rows 2048 --running 8 --no-graphs
+bench graphs sequences-no-graphs model sequences $one --rows 2048 --running 32 --n-generate 32 --no-graphs
+bench arena canvases-no-arena model canvases $one --rows 2048 --running 8 --no-arena
+bench arena sequences-no-arena model sequences $one --rows 2048 --running 32 --n-generate 32 --no-arena
+bench many many model sequences --n-prompt 64 --kv-mib 32768 -c 256 --rows 2048 --running 1024 --n-generate 32 --repeat 2
+bench room room-small room --kv-mib 8192 -c 2304 --rows 8192 --running 64
+bench room room-large room --kv-mib 81920 -c 2304 --rows 16384 --running 256
+
 python3 - "$out" "$device" "$commit" <<'PY'
-import datetime, json, os, sys
+import datetime, glob, json, os, sys
 out, device, commit = sys.argv[1:4]
-# floors on one H200: sums over the ops of max(bytes / 4.2 TB/s, operations / 770 TFLOP/s)
-floors = {('short', 'canvas'): 5.7, ('long', 'canvas'): 6.6, ('short', 'decode, 1 '): 1800.0, ('short', 'decode, 32 '): 7000.0,
-          ('many', 'decode, 128 '): 15500.0, ('chunk', 'prefill'): 121000.0}
-experts = lambda rows: round(128 * (1 - (1 - 8 / 128) ** rows), 1)  # of 128 in a layer, expected
-records = []
-for part in ('short', 'chunk', 'many', 'long'):
-    command = open(f'{out}/{part}.command').read().strip()
-    for row in json.load(open(f'{out}/{part}.rows')):
-        name, value = row['work'], row['median']
-        floor = next((f for (p, start), f in floors.items() if p == part and name.startswith(start)), None)
-        rows = 256 if name.startswith('canvas') else min(2048, row['n_prompt']) if name.startswith('prefill') else row['n_parallel']
+# floors on one H200, prompts of 512 tokens: sums over the ops of max(bytes / 4.2 TB/s, operations / 770 TFLOP/s)
+floors = {'canvas step, 1 at once, after 512': 5.7, 'canvas step, 1 at once, after 16384': 6.6, 'canvas step, 8 at once, after 512': 25.0,
+          'canvas step, 32 at once, after 512': 101.0, 'decode, 1 at once, after 512': 1800.0,
+          'decode, 32 at once, after 512': 7000.0, 'decode, 128 at once, after 512': 15500.0, 'prefill 2048': 121000.0}
+model, room = [], []
+for path in sorted(glob.glob(f'{out}/*.command')):
+    run, command = os.path.basename(path)[:-8], open(path).read().strip()
+    try:
+        rows = json.load(open(f'{out}/{run}.rows'))
+    except (OSError, ValueError):
+        rows = []
+    facts = dict(device=device, date=datetime.date.today().isoformat(), commit=commit, command=command)
+    for row in rows:
+        if 'predicted' in row:
+            room.append(dict(row, **facts))
+            print(f"{row['work']:36s} {row['measured']:6d} run to the end, {row['predicted']} predicted")
+            continue
+        name, value, floor = row['work'], row['median'], floors.get(row['work'])
         ratio = None if floor is None else round(value / floor if row['unit'].startswith('ms') else floor / value, 2)
-        records.append(dict(work=name, device=device, date=datetime.date.today().isoformat(), commit=commit, command=command,
-                            median=round(value, 2), spread=round(row['spread'], 2), unit=row['unit'], floor=floor, ratio=ratio,
-                            experts_expected=experts(rows)))
-        print(f"{name:28s} {value:12.2f} {row['unit']:8s} floor {floor}  {ratio} x floor")
-    os.remove(f'{out}/{part}.command'), os.remove(f'{out}/{part}.rows')
-json.dump(records, open(f'{out}/model.json', 'w'), indent=1)
+        touched, expected = row.get('experts_touched'), row.get('experts_expected')
+        model.append(dict(work=name, **facts, median=round(value, 2), spread=round(row['spread'], 2), unit=row['unit'], floor=floor,
+                          ratio=ratio, experts_touched=None if touched is None else round(touched, 1),
+                          experts_expected=None if expected is None else round(expected, 1),
+                          first_ms=round(row['first_ms'], 1), kv_mib=round(row['kv_mib'], 1)))
+        print(f"{run:20s} {name:36s} {value:10.2f} {row['unit']:8s} floor {floor}  {ratio} x floor, experts {touched}")
+    for end in ('command', 'rows', 'log'):
+        if os.path.exists(f'{out}/{run}.{end}'):
+            os.remove(f'{out}/{run}.{end}')
+if model:
+    json.dump(model, open(f'{out}/model.json', 'w'), indent=1)
+if room:
+    json.dump(room, open(f'{out}/room.json', 'w'), indent=1)
 PY

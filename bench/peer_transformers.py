@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """transformers as a peer: a random DiffusionGemma of the 26B-A4B shapes in bf16 on the card. One JSON object per work:
 canvas steps over a prompt of 512 tokens (forward pass with self-conditioning, then argmax, entropy and a draw of every
-row) and decoding of one sequence through the encoder, which is the Gemma 4 of the same weights.
+row) and decoding of one sequence by a Gemma 4 of the same shapes.
 
 usage: peer_transformers.py [--tiny] [--experts eager|batched_mm|grouped_mm] [--canvases N]...
 """
@@ -14,6 +14,7 @@ import time
 import torch
 import transformers
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DynamicCache
+from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 from transformers.models.diffusion_gemma.configuration_diffusion_gemma import DiffusionGemmaTextConfig
 from transformers.models.gemma4.configuration_gemma4 import Gemma4VisionConfig
 
@@ -25,25 +26,38 @@ TINY = dict(BIG, vocab_size=1024, hidden_size=256, intermediate_size=256, moe_in
 PROMPT = 512
 
 
-def open_model(sizes, experts):
+def text_options(sizes):
     kinds = ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(sizes["num_hidden_layers"])]
     rope = {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
             "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}}
-    text = DiffusionGemmaTextConfig(**sizes, layer_types=kinds, rope_parameters=rope, final_logit_softcapping=30.0,
-                                    max_position_embeddings=262144, rms_norm_eps=1e-6)
+    return dict(sizes, layer_types=kinds, rope_parameters=rope, final_logit_softcapping=30.0, rms_norm_eps=1e-6,
+                max_position_embeddings=262144)
+
+
+def open_model(kind, config, experts):
+    if experts:
+        config._experts_implementation = getattr(config, "text_config", config)._experts_implementation = experts
+    with torch.device("cuda"):
+        model = kind(config).eval()
+    model.tie_weights()
+    for module in model.modules():  # so that tokens spread over the experts
+        if hasattr(module, "router"):
+            torch.nn.init.normal_(module.router.proj.weight, std=1.0)
+    return model
+
+
+def open_diffusion(sizes, experts):
     vision = Gemma4VisionConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1,
                                 num_key_value_heads=1, head_dim=16, position_embedding_size=16)
-    config = DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=256)
-    for c in (config, config.text_config):
-        if experts:
-            c._experts_implementation = experts
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        model = DiffusionGemmaForBlockDiffusion(config).eval()
-    model.tie_weights()
-    for layer in model.model.decoder.layers:  # so that tokens spread over the experts
-        torch.nn.init.normal_(layer.router.proj.weight, std=1.0)
-    return model
+    config = DiffusionGemmaConfig(text_config=DiffusionGemmaTextConfig(**text_options(sizes)), vision_config=vision,
+                                  canvas_length=256)
+    return open_model(DiffusionGemmaForBlockDiffusion, config, experts)
+
+
+def open_gemma(sizes, experts):
+    config = Gemma4TextConfig(**text_options(sizes), hidden_size_per_layer_input=0, attention_k_eq_v=True,
+                              enable_moe_block=True, tie_word_embeddings=True)
+    return open_model(Gemma4ForCausalLM, config, experts)
 
 
 class Touched:
@@ -95,16 +109,32 @@ def canvas_step(model, n, vocabulary, canvas=256):
 
 
 def decode_step(model, vocabulary):
-    cache = DynamicCache(config=model.config.text_config)
-    encoder = model.model.encoder
-    state = dict(token=torch.randint(5, vocabulary, (1, 1), device="cuda"))
-    encoder(input_ids=torch.randint(5, vocabulary, (1, PROMPT), device="cuda"), past_key_values=cache)
+    cache = DynamicCache(config=model.config)
+    prompt = torch.randint(5, vocabulary, (1, PROMPT), device="cuda")
+    state = dict(token=prompt[:, -1:])
+    model(input_ids=prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
     def step():
-        hidden = encoder(input_ids=state["token"], past_key_values=cache).last_hidden_state
-        state["token"] = torch.tanh(model.lm_head(hidden[:, -1:]) / 30.0).argmax(-1)
+        logits = model(input_ids=state["token"], past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+        state["token"] = logits[:, -1:].argmax(-1)
 
     return step
+
+
+def report(work, model, layers, step, unit):
+    step()
+    touched = Touched(layers)
+    step()
+    n_touched = touched.mean()
+    median, spread = timed(step, 15)
+    if unit == "tok/s":
+        median, spread = 1000 / median, 1000 / median * spread / median
+    config = getattr(model.config, "text_config", model.config)
+    by = f"transformers {transformers.__version__}, bf16, experts {config._experts_implementation}, " \
+         f"attention {config._attn_implementation}"
+    print(json.dumps(dict(work=work, peer=by, device=torch.cuda.get_device_name(), median=round(median, 2),
+                          spread=round(spread, 2), unit=unit, n_prompt=PROMPT, experts_touched=n_touched,
+                          peak_gib=round(torch.cuda.max_memory_allocated() / 2**30, 1))), flush=True)
 
 
 @torch.no_grad()
@@ -116,24 +146,15 @@ def main():
     args = parser.parse_args()
     sizes = TINY if args.tiny else BIG
     torch.manual_seed(1)
-    model = open_model(sizes, args.experts)
-    used = model.config.text_config._experts_implementation
-    by = f"transformers {transformers.__version__}, bf16, experts {used}, attention {model.config._attn_implementation}"
-    works = [(f"canvas step, {n} at once", "ms/step", lambda n=n: canvas_step(model, n, sizes["vocab_size"]))
-             for n in args.canvases or [1]]
-    works.append(("decode, 1 at once", "tok/s", lambda: decode_step(model, sizes["vocab_size"])))
-    for work, unit, make in works:
-        step = make()
-        step()
-        touched = Touched(model.model.decoder.layers if unit == "ms/step" else model.model.encoder.language_model.layers)
-        step()
-        n_touched = touched.mean()
-        median, spread = timed(step, 15)
-        if unit == "tok/s":
-            median, spread = 1000 / median, 1000 / median * spread / median
-        print(json.dumps(dict(work=work, peer=by, device=torch.cuda.get_device_name(), median=round(median, 2),
-                              spread=round(spread, 2), unit=unit, n_prompt=PROMPT, experts_touched=n_touched,
-                              peak_gib=round(torch.cuda.max_memory_allocated() / 2**30, 1))), flush=True)
+    torch.set_default_dtype(torch.bfloat16)
+    model = open_diffusion(sizes, args.experts)
+    for n in args.canvases or [1]:
+        step = canvas_step(model, n, sizes["vocab_size"])
+        report(f"canvas step, {n} at once", model, model.model.decoder.layers, step, "ms/step")
+    del model, step
+    torch.cuda.empty_cache()
+    model = open_gemma(sizes, args.experts)
+    report("decode, 1 at once", model, model.model.layers, decode_step(model, sizes["vocab_size"]), "tok/s")
 
 
 main()

@@ -165,11 +165,7 @@ uint64_t weft_weight_file_bytes(const weft_weight *weight) {
   return n_bytes;
 }
 
-weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes,
-                               unsigned uses, weft_error *error) {
-  if (device == NULL || weight == NULL || file_bytes == NULL) {
-    return weft_fail(error, WEFT_E_INVALID, "weft_device_weight: an argument is NULL");
-  }
+static weft_status check_weight(weft_device *device, weft_weight *weight, weft_error *error) {
   const weft_type_info *type = weft_type_find((int32_t)weight->type);
   if (type == NULL || !device->kernels->supports(device, weight->type)) {
     return weft_fail(error, WEFT_E_UNSUPPORTED,
@@ -187,7 +183,25 @@ weft_status weft_device_weight(weft_device *device, weft_weight *weight, const v
   }
   weight->data = NULL;
   weight->n_bytes = 0;
-  return device->calls->weight(device, weight, file_bytes, uses, error);
+  return WEFT_OK;
+}
+
+weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes,
+                               unsigned uses, weft_error *error) {
+  if (device == NULL || weight == NULL || file_bytes == NULL) {
+    return weft_fail(error, WEFT_E_INVALID, "weft_device_weight: an argument is NULL");
+  }
+  weft_status status = check_weight(device, weight, error);
+  return status == WEFT_OK ? device->calls->weight(device, weight, file_bytes, uses, error) : status;
+}
+
+weft_status weft_device_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source, unsigned uses,
+                                    weft_error *error) {
+  if (source == NULL || source->read == NULL || device == NULL || device->calls->weight_read == NULL)
+    return weft_device_weight(device, weight, source == NULL ? NULL : source->bytes, uses, error);
+  if (weight == NULL) return weft_fail(error, WEFT_E_INVALID, "weft_device_weight_read: weight is NULL");
+  weft_status status = check_weight(device, weight, error);
+  return status == WEFT_OK ? device->calls->weight_read(device, weight, source, uses, error) : status;
 }
 
 void weft_device_weight_free(weft_device *device, weft_weight *weight) {

@@ -26,6 +26,9 @@ typedef struct weft_device_calls {
   weft_status (*wait)(weft_device *device, uint32_t mark);
   weft_status (*weight)(weft_device *device, weft_weight *weight, const void *file_bytes,
                         unsigned uses, weft_error *error);
+  /* NULL: the device takes the bytes */
+  weft_status (*weight_read)(weft_device *device, weft_weight *weight, const weft_weight_source *source, unsigned uses,
+                             weft_error *error);
   void (*weight_free)(weft_device *device, weft_weight *weight);
   weft_status (*weight_unpack)(weft_device *device, const weft_weight *weight, void *file_bytes);
 } weft_device_calls;

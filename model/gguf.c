@@ -41,6 +41,8 @@ static weft_status map_file(gguf_part *part, int file, weft_error *error) {
   }
   part->bytes = bytes;
   part->mapped = true;
+  part->device = (uint64_t)about.st_dev;
+  part->inode = (uint64_t)about.st_ino;
   return WEFT_OK;
 }
 

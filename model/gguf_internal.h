@@ -38,6 +38,7 @@ typedef struct gguf_part {
   const uint8_t *bytes;
   uint64_t n_bytes;
   bool mapped;
+  uint64_t device, inode; /* of the file, when it was mapped */
   uint64_t alignment;
   uint64_t data_at; /* offset of the data section */
   gguf_key *keys;

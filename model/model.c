@@ -96,8 +96,13 @@ static weft_status load_weights(weft_model *model, weft_loader *loader) {
   }
   for (uint32_t i = 0; i < n; i++)
     loader->n_bytes_all += weft_gguf_tensor_at(loader->gguf, i)->n_bytes;
-  weft_status status = model->arch->load(model, loader);
+  weft_status status = WEFT_OK;
+  if (!weft_device_get_info(model->device)->host_memory)
+    status = weft_gguf_reader_open(loader->gguf, &loader->reader, loader->error);
+  if (status == WEFT_OK) status = model->arch->load(model, loader);
+  if (status == WEFT_OK) status = weft_device_sync(model->device); /* what was enqueued has been read by the card */
   if (status == WEFT_OK) weft_weights_tell_unused(loader);
+  weft_gguf_reader_close(loader->reader);
   weft_free(loader->used);
   return status;
 }

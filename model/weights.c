@@ -76,7 +76,10 @@ static weft_status place_matrix(weft_loader *loader, const weft_gguf_tensor *ten
                      weft_device_get_info(device)->backend);
   }
   weft_error inner = {{0}};
-  weft_status status = weft_device_weight(device, &weight, tensor->data, uses, &inner);
+  weft_weight_source source = weft_gguf_reader_source(loader->reader, tensor);
+  weft_status status = weft_device_weight_read(device, &weight, &source, uses, &inner);
+  const char *why = weft_gguf_reader_error(loader->reader);
+  if (status == WEFT_E_IO && why[0] != 0) return weft_fail(loader->error, status, "%s", why);
   if (status != WEFT_OK) {
     return weft_fail(loader->error, status, "%s: tensor '%s': %.200s", weft_gguf_path(loader->gguf),
                      tensor->name, inner.text[0] != 0 ? inner.text : weft_status_text(status));

@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 
+#include "model/gguf_reader.h"
 #include "model/model_internal.h"
 
 typedef enum weft_dim {
@@ -55,6 +56,7 @@ typedef struct weft_tensor_row {
 
 typedef struct weft_loader {
   const weft_gguf *gguf;
+  weft_gguf_reader *reader; /* NULL: through the mapping */
   weft_model *model;
   uint8_t *used; /* per tensor of the file */
   uint64_t n_bytes_done, n_bytes_all;

@@ -94,6 +94,9 @@ static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 gr
 }
 /* n bytes of host memory to device memory, in stream order; from may be reused at once. */
 weft_status cuda_push(cuda_device *device, void *to, const void *from, uint64_t n_bytes);
+/* The same with bytes [at, at + n) of a source, which are read into the ring; on to the next part of it while the card takes
+ * this one. */
+weft_status cuda_push_source(cuda_device *device, void *to, const weft_weight_source *source, uint64_t at, uint64_t n_bytes);
 /* Tables of an op go through here and nowhere else: within a step that may be replayed they are its tables.
  * Host memory for a plan of n bytes, NULL if it is too large; then its copy on the device, which may be
  * an older one with the same bytes. Valid until CUDA_PLANS other plans were made. */
@@ -103,6 +106,8 @@ weft_status cuda_plan_end(cuda_device *device, uint64_t n_bytes, const uint8_t *
 /* Weights (pack.cu). */
 weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const void *file_bytes,
                               unsigned uses, weft_error *error);
+weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source, unsigned uses,
+                             weft_error *error);
 void cuda_weight_free(weft_device *device, weft_weight *weight);
 weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
 

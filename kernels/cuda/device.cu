@@ -82,6 +82,25 @@ weft_status cuda_push(cuda_device *d, void *to, const void *from, uint64_t n_byt
   return WEFT_OK;
 }
 
+weft_status cuda_push_source(cuda_device *d, void *to, const weft_weight_source *source, uint64_t at, uint64_t n_bytes) {
+  if (source->read == NULL) return cuda_push(d, to, (const uint8_t *)source->bytes + at, n_bytes);
+  uint8_t *target = (uint8_t *)to;
+  weft_status status = d->lost ? WEFT_E_DEVICE : WEFT_OK;
+  for (uint64_t done = 0, take; done < n_bytes && status == WEFT_OK; done += take) {
+    uint64_t room = CUDA_RING_PART_BYTES - 2 * WEFT_READ_ALIGN;
+    take = n_bytes - done < room ? n_bytes - done : room;
+    if (d->ring_at > 0) status = turn_ring(d);
+    if (status != WEFT_OK) return status;
+    uint8_t *part = d->ring + (uint64_t)d->ring_part * CUDA_RING_PART_BYTES;
+    uint32_t skip = 0;
+    status = source->read(source->self, at + done, take, part, &skip);
+    if (status != WEFT_OK) return status;
+    status = cuda_judge(d, cudaMemcpyAsync(target + done, part + skip, take, cudaMemcpyDefault, d->stream), "an upload");
+    d->ring_at = CUDA_RING_PART_BYTES;
+  }
+  return status;
+}
+
 static bool in_graph(const cuda_device *d) {
   return d->base.graphs != NULL && d->base.graphs->mode != WEFT_GRAPHS_RUN;
 }
@@ -277,6 +296,7 @@ static weft_device_calls make_calls(void) {
   calls.mark = device_mark;
   calls.wait = device_wait;
   calls.weight = cuda_weight_place;
+  calls.weight_read = cuda_weight_read;
   calls.weight_free = cuda_weight_free;
   calls.weight_unpack = cuda_weight_unpack;
   return calls;

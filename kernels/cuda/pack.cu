@@ -294,7 +294,7 @@ static uint64_t packed_bytes(const weft_weight *weight) {
 }
 
 /* File bytes to the staging buffer and from there into row tiles, as many tiles at a time as fit. */
-static weft_status pack_all(cuda_device *d, const weft_weight *weight, const uint8_t *file,
+static weft_status pack_all(cuda_device *d, const weft_weight *weight, const weft_weight_source *source,
                             uint8_t *data) {
   pack_args a = args_of(weight, data);
   uint64_t n_tiles = (uint64_t)weight->n_mats * a.cut.n_tiles;
@@ -307,8 +307,8 @@ static weft_status pack_all(cuda_device *d, const weft_weight *weight, const uin
     a.first_tile = tile;
     a.first_row = tile / a.cut.n_tiles * a.n_out + tile % a.cut.n_tiles * 16;
     a.file = d->staging;
-    weft_status status = cuda_push(d, d->staging, file + a.first_row * a.row_bytes,
-                                   (end - a.first_row) * a.row_bytes);
+    weft_status status = cuda_push_source(d, d->staging, source, a.first_row * a.row_bytes,
+                                          (end - a.first_row) * a.row_bytes);
     if (status != WEFT_OK) return status;
     pack_kernel<<<(uint32_t)(last + 1 - tile), 256, 0, d->stream>>>(a);
     status = cuda_launched(d, "packing a weight");
@@ -318,19 +318,19 @@ static weft_status pack_all(cuda_device *d, const weft_weight *weight, const uin
 }
 
 /* The packed form of file bytes at data. */
-static weft_status fill(cuda_device *d, const weft_weight *weight, const void *file_bytes, uint8_t *data) {
+static weft_status fill(cuda_device *d, const weft_weight *weight, const weft_weight_source *source, uint8_t *data) {
   weft_status status = cuda_judge(d, cudaMemsetAsync(data, 0, FORM_HEADER_BYTES, d->stream), "a weight's header");
   if (status != WEFT_OK) return status;
-  if (weight->type == WEFT_TYPE_F32) return cuda_push(d, data + FORM_HEADER_BYTES, file_bytes, file_bytes_of(weight));
-  return pack_all(d, weight, (const uint8_t *)file_bytes, data);
+  if (weight->type == WEFT_TYPE_F32) return cuda_push_source(d, data + FORM_HEADER_BYTES, source, 0, file_bytes_of(weight));
+  return pack_all(d, weight, source, data);
 }
 
 /* Experts for which the card has no room: packed in memory of a moment, then in host memory. */
-static weft_status place_on_host(cuda_device *d, const weft_weight *weight, const void *file_bytes, uint64_t n_bytes,
+static weft_status place_on_host(cuda_device *d, const weft_weight *weight, const weft_weight_source *source, uint64_t n_bytes,
                                  void **out) {
   void *moment = NULL;
   weft_status status = d->base.calls->alloc(&d->base, n_bytes, &moment);
-  if (status == WEFT_OK) status = fill(d, weight, file_bytes, (uint8_t *)moment);
+  if (status == WEFT_OK) status = fill(d, weight, source, (uint8_t *)moment);
   if (status == WEFT_OK) status = cuda_experts_keep(d, moment, n_bytes, out);
   if (moment != NULL) d->base.calls->free(&d->base, moment);
   if (status == WEFT_OK) d->base.weights.n_bytes_host += n_bytes;
@@ -342,8 +342,8 @@ static void note_arena(cuda_device *d) {
   d->base.weights.n_bytes_held = d->arena.n_taken;
 }
 
-weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const void *file_bytes,
-                              unsigned uses, weft_error *error) {
+weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source, unsigned uses,
+                             weft_error *error) {
   cuda_device *d = cuda_of(device);
   void *data = NULL;
   uint64_t n_bytes = packed_bytes(weight);
@@ -353,10 +353,10 @@ weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const vo
   }
   weft_status status = d->lost ? WEFT_E_DEVICE : weft_arena_take(&d->arena, n_bytes, &data);
   if (status == WEFT_OK) {
-    status = fill(d, weight, file_bytes, (uint8_t *)data);
+    status = fill(d, weight, source, (uint8_t *)data);
     if (status != WEFT_OK) weft_arena_give(&d->arena, data, n_bytes);
   } else if (status == WEFT_E_NO_MEMORY && uses == WEFT_USE_EXPERTS) {
-    status = place_on_host(d, weight, file_bytes, n_bytes, &data);
+    status = place_on_host(d, weight, source, n_bytes, &data);
   }
   note_arena(d);
   if (status == WEFT_E_NO_MEMORY) {
@@ -368,6 +368,12 @@ weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const vo
   weight->data = data;
   weight->n_bytes = n_bytes;
   return WEFT_OK;
+}
+
+weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const void *file_bytes,
+                              unsigned uses, weft_error *error) {
+  const weft_weight_source source = {file_bytes, NULL, NULL};
+  return cuda_weight_read(device, weight, &source, uses, error);
 }
 
 void cuda_weight_free(weft_device *device, weft_weight *weight) {

@@ -53,6 +53,23 @@ static uint64_t refuse_allocations(const weft_gguf *gguf) {
   }
 }
 
+/* Every stride-th read of a weight from its file. */
+static uint64_t refuse_reads(const weft_gguf *gguf, uint64_t stride) {
+  for (uint64_t site = 1, n = 0;; site += stride, n++) {
+    fake_card *card = fake_card_open(true);
+    weft_error error = {{0}};
+    uint64_t before = card->n_alive;
+    card->fail_read = site;
+    weft_status status = open_all(gguf, &card->base, &error);
+    bool reached = card->n_reads >= site;
+    need(card->n_alive == before, "memory did not come back after a read failed", site);
+    need(status == (reached ? WEFT_E_IO : WEFT_OK), "no error came of a failed read", site);
+    need(!reached || error.text[0] != 0, "an error without a line", site);
+    weft_device_close(&card->base);
+    if (!reached) return n;
+  }
+}
+
 /* Every stride-th call; the check runs the whole forward pass, the head and statistics. */
 static uint64_t refuse_calls(const weft_gguf *gguf, uint64_t stride) {
   const int32_t tokens[] = {5, 9, 2, 14};
@@ -85,10 +102,10 @@ int main(void) {
     weft_error error = {{0}};
     (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, names[i]);
     need(weft_gguf_open(path, &gguf, &error) == WEFT_OK, error.text, 0);
-    uint64_t n_allocs = refuse_allocations(gguf), n_calls = refuse_calls(gguf, 7);
-    (void)printf("%s: %llu allocations and %llu calls refused\n", names[i], (unsigned long long)n_allocs,
-                 (unsigned long long)n_calls);
-    need(n_allocs > 20 && n_calls > 10, "too few", 0);
+    uint64_t n_allocs = refuse_allocations(gguf), n_calls = refuse_calls(gguf, 7), n_reads = refuse_reads(gguf, 5);
+    (void)printf("%s: %llu allocations, %llu calls and %llu reads refused\n", names[i], (unsigned long long)n_allocs,
+                 (unsigned long long)n_calls, (unsigned long long)n_reads);
+    need(n_allocs > 20 && n_calls > 10 && n_reads > 5, "too few", 0);
     weft_gguf_close(gguf);
   }
   return 0;

@@ -46,7 +46,7 @@ typedef struct fake_card {
   fake_node *node; /* [FAKE_NODES_MAX] being recorded */
   uint32_t n_nodes;
   /* counted, and made to fail when the count reaches: 0 is never */
-  uint64_t n_allocs, fail_alloc, n_calls, fail_call;
+  uint64_t n_allocs, fail_alloc, n_calls, fail_call, n_reads, fail_read;
   uint64_t n_alive, alive_bytes, n_syncs;
   bool refuse_capture, refuse_update, lost;
 } fake_card;
@@ -118,6 +118,28 @@ static inline weft_status fake_weight(weft_device *device, weft_weight *weight, 
   if (++card->n_allocs == card->fail_alloc) return weft_fail(error, WEFT_E_NO_MEMORY, "the fake card is full");
   weft_status status = card->ref->calls->weight(card->ref, weight, file_bytes, uses, error);
   if (status == WEFT_OK) card->n_alive += 1;
+  return status;
+}
+
+/* As a card does it: piece by piece into memory of its own. */
+static inline weft_status fake_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source,
+                                           unsigned uses, weft_error *error) {
+  enum { PIECE = 3000 };
+  fake_card *card = fake_of(device);
+  uint64_t n_bytes = weft_weight_file_bytes(weight);
+  uint8_t *bytes = malloc(n_bytes), *part = aligned_alloc(WEFT_READ_ALIGN, 3 * WEFT_READ_ALIGN);
+  if (bytes == NULL || part == NULL) abort();
+  weft_status status = WEFT_OK;
+  for (uint64_t at = 0; at < n_bytes && status == WEFT_OK; at += PIECE) {
+    uint64_t n = n_bytes - at < PIECE ? n_bytes - at : PIECE;
+    uint32_t skip = 0;
+    status = ++card->n_reads == card->fail_read ? WEFT_E_IO : source->read(source->self, at, n, part, &skip);
+    if (status == WEFT_OK) memcpy(bytes + at, part + skip, n);
+  }
+  if (status == WEFT_OK && memcmp(bytes, source->bytes, n_bytes) != 0) abort();
+  if (status == WEFT_OK) status = fake_weight(device, weight, bytes, uses, error);
+  free(bytes);
+  free(part);
   return status;
 }
 
@@ -305,6 +327,7 @@ static const weft_device_calls fake_calls = {.close = fake_close,
                                              .mark = fake_mark,
                                              .wait = fake_wait,
                                              .weight = fake_weight,
+                                             .weight_read = fake_weight_read,
                                              .weight_free = fake_weight_free,
                                              .weight_unpack = fake_weight_unpack};
 
