@@ -134,14 +134,27 @@ static uint64_t longest_bytes(const weft_served_model *m, uint32_t rows) {
   return n_pages * m->layout.page_bytes;
 }
 
-static uint64_t default_kv_bytes(const weft_runtime *rt) {
+static uint64_t least_kv_bytes(const weft_runtime *rt) {
   uint64_t least = 0;
   for (uint32_t i = 0; i < rt->n_models; i++) {
     uint64_t bytes = longest_bytes(&rt->model[i], rt->options.rows);
     if (bytes > least) least = bytes;
   }
-  uint64_t wanted = host_bytes(_SC_AVPHYS_PAGES) / 4;
-  if (wanted > (uint64_t)4 << 30) wanted = (uint64_t)4 << 30;
+  return least;
+}
+
+/* 85 % of what weights and activations leave of a GPU: slots, head scratch and graphs are not there yet. */
+static uint64_t free_kv_bytes(const weft_runtime *rt) {
+  uint64_t wanted = host_bytes(_SC_AVPHYS_PAGES) / 4, most = (uint64_t)4 << 30;
+  const weft_device_info *device = weft_device_get_info(rt->device);
+  if (device->host_memory) return wanted < most ? wanted : most;
+  uint64_t used = weft_device_weights(rt->device).n_bytes_held;
+  for (uint32_t i = 0; i < rt->n_models; i++) used += weft_model_get_info(rt->model[i].model)->scratch_bytes;
+  return used < device->memory_free_bytes ? (device->memory_free_bytes - used) / 100 * 85 : 0;
+}
+
+static uint64_t default_kv_bytes(const weft_runtime *rt) {
+  uint64_t least = least_kv_bytes(rt), wanted = free_kv_bytes(rt);
   uint64_t useful = least * rt->options.running; /* more could never be held at once */
   if (wanted > useful) wanted = useful;
   return wanted < least ? least : wanted;
@@ -189,6 +202,18 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
                      mib(rt->options.kv_bytes), (double)rt->page_bytes / 1024.0);
   }
   return WEFT_OK;
+}
+
+/* A size that nobody asked for is halved while the device refuses it. */
+static weft_status open_pool(weft_runtime *rt, bool may_shrink, weft_error *error) {
+  uint64_t least = least_kv_bytes(rt);
+  weft_status status = weft_kv_store_open(rt->device, rt->page_bytes, rt->n_pages, &rt->store, error);
+  while (status == WEFT_E_NO_MEMORY && may_shrink && rt->options.kv_bytes / 2 >= least) {
+    rt->options.kv_bytes /= 2;
+    rt->n_pages = (uint32_t)(rt->options.kv_bytes / rt->page_bytes);
+    status = weft_kv_store_open(rt->device, rt->page_bytes, rt->n_pages, &rt->store, error);
+  }
+  return status;
 }
 
 static void write_plan(weft_runtime *rt) {
@@ -339,7 +364,7 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   }
   status = check_names(rt, error);
   if (status == WEFT_OK) status = plan_pool(rt, error);
-  if (status == WEFT_OK) status = weft_kv_store_open(rt->device, rt->page_bytes, rt->n_pages, &rt->store, error);
+  if (status == WEFT_OK) status = open_pool(rt, options->kv_bytes == 0, error);
   if (status == WEFT_OK) status = weft_kv_store_add_host(rt->store, rt->n_host_pages, error);
   if (status == WEFT_OK) status = open_runners(rt, error);
   if (status == WEFT_OK) status = open_tenants_and_engine(rt, error);
