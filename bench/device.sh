@@ -11,15 +11,15 @@
 #     -q  measure only, no tests
 #     -s  memcheck and racecheck of compute-sanitizer over the kernel tests, all at once, for 150 s at most
 #     -t  transformers as a peer (bench/peer_transformers.py), about a minute
-#     -e  begin no part of the model after so many seconds [420]
-#     -w  only this part of the model: load, canvases, sequences, context, many, graphs, arena, room; may be repeated
+#     -e  begin no part of the model after so many seconds of measuring [400]
+#     -w  only this part of the model: load, canvases, sequences, context, room, mix, graphs, arena, many; may be repeated
 # Files: ops.jsonl (every case of bench_device_ops beside its floor), model.json (records {work, device, date, commit, command,
-# median, spread, unit, floor, ratio, experts_touched, experts_expected}), room.json, load.json, peer.jsonl, one log per test.
+# median, spread, unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")
 cd "$here/.."
 prebuilt='' model='' out=bench/results/device commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown) tests=yes
-sanitize=no peer=no seconds=420 parts=''
+sanitize=no peer=no seconds=400 parts=''
 while getopts 'p:m:o:c:e:w:qst' option; do
   case $option in
     p) prebuilt=$(realpath "$OPTARG") ;;
@@ -72,12 +72,12 @@ if [ $sanitize = yes ]; then
 fi
 [ $failed = 0 ] || exit 1
 
+SECONDS=0
 [ -n "$parts" ] || "$prebuilt/bench_device_ops" cuda >"$out/ops.jsonl"
 [ $peer = no ] || timeout 150 python3 "$here/peer_transformers.py" --canvases 1 --canvases 4 | tee "$out/peer.jsonl" || true
 [ -n "$model" ] || exit 0
 
 # One run of weft bench; the rows it prints are kept beside the command.
-SECONDS=0
 bench() { # part, name of the run, what and options
   local run=$2 start=$SECONDS
   [[ -z $parts || " $parts " == *" $1 "* ]] || return 0
@@ -88,24 +88,30 @@ bench() { # part, name of the run, what and options
     echo "stopped: $run: $(tail -1 "$out/$run.log")"
   echo "$run: $((SECONDS - start)) s"
 }
+load() { # from the page cache, if the file is there
+  [[ -z $parts || " $parts " == *" load "* ]] || return 0
+  echo "weft generate -c 512 --running 1 --kv-mib 512 -p x -n 1 -v --backend cuda" >"$out/load.command"
+  "$prebuilt/weft" generate -m "$model" --backend cuda -c 512 --running 1 --kv-mib 512 -p x -n 1 -v 2>"$out/load.rows" >"$out/load.log" || true
+}
+load
 one='--n-prompt 512 --kv-mib 32768 -c 1024'
-if [[ -z $parts || $parts == *load* ]]; then # from the page cache, if it is there
-  "$prebuilt/weft" generate -m "$model" --backend cuda -c 512 --running 1 --kv-mib 512 -p x -n 1 -q -v 2>&1 >/dev/null |
-    tee "$out/load.log" | grep -E 'GB/s' || true
-fi
-bench canvases canvases model canvases mix $one --rows 8192 --running 160
-bench sequences sequences model sequences $one --rows 2048 --running 128 --n-generate 32
-bench context context model context --kv-mib 8192 -c 66048 --rows 2048 --running 4 --n-generate 32 --repeat 2
-bench graphs canvases-no-graphs model canvases $one --rows 2048 --running 8 --no-graphs
-bench graphs sequences-no-graphs model sequences $one --rows 2048 --running 32 --n-generate 32 --no-graphs
-bench arena canvases-no-arena model canvases $one --rows 2048 --running 8 --no-arena
-bench arena sequences-no-arena model sequences $one --rows 2048 --running 32 --n-generate 32 --no-arena
-bench many many model sequences --n-prompt 64 --kv-mib 32768 -c 256 --rows 2048 --running 1024 --n-generate 32 --repeat 2
-bench room room-small room --kv-mib 8192 -c 2304 --rows 8192 --running 64
-bench room room-large room --kv-mib 81920 -c 2304 --rows 16384 --running 256
+# shellcheck disable=SC2086 # a list of options
+{
+  bench canvases canvases model canvases $one --rows 8192 --running 32 --repeat 2
+  bench sequences sequences model sequences $one --rows 2048 --running 128 --n-generate 32
+  bench context context model context --kv-mib 8192 -c 66048 --rows 2048 --running 4 --n-generate 32 --repeat 2
+  bench room room-small room --kv-mib 8192 -c 2304 --rows 16384 --running 64
+  bench mix mix model mix --n-prompt 128 --kv-mib 32768 -c 512 --rows 8192 --running 160 --repeat 2
+  bench graphs canvases-no-graphs model canvases $one --rows 2048 --running 8 --no-graphs --repeat 2
+  bench graphs sequences-no-graphs model sequences $one --rows 2048 --running 32 --n-generate 32 --no-graphs
+  bench arena canvases-no-arena model canvases $one --rows 2048 --running 8 --no-arena --repeat 2
+  bench arena sequences-no-arena model sequences $one --rows 2048 --running 32 --n-generate 32 --no-arena
+  bench many many model sequences --n-prompt 64 --kv-mib 32768 -c 256 --rows 2048 --running 1024 --n-generate 32 --repeat 2
+  bench room room-large room --kv-mib 69632 -c 2304 --rows 65536 --running 256
+}
 
 python3 - "$out" "$device" "$commit" <<'PY'
-import datetime, glob, json, os, sys
+import datetime, glob, json, os, re, sys
 out, device, commit = sys.argv[1:4]
 # floors on one H200, prompts of 512 tokens: sums over the ops of max(bytes / 4.2 TB/s, operations / 770 TFLOP/s)
 floors = {'canvas step, 1 at once, after 512': 5.7, 'canvas step, 1 at once, after 16384': 6.6, 'canvas step, 8 at once, after 512': 25.0,
@@ -115,7 +121,9 @@ model, room = [], []
 for path in sorted(glob.glob(f'{out}/*.command')):
     run, command = os.path.basename(path)[:-8], open(path).read().strip()
     try:
-        rows = json.load(open(f'{out}/{run}.rows'))
+        text = open(f'{out}/{run}.rows').read()
+        rate = re.search(r'([0-9.]+) GB/s', text)
+        rows = [dict(work='load weights', median=float(rate[1]), spread=0.0, unit='GB/s')] if rate else json.loads(text)
     except (OSError, ValueError):
         rows = []
     facts = dict(device=device, date=datetime.date.today().isoformat(), commit=commit, command=command)
@@ -130,7 +138,7 @@ for path in sorted(glob.glob(f'{out}/*.command')):
         model.append(dict(work=name, **facts, median=round(value, 2), spread=round(row['spread'], 2), unit=row['unit'], floor=floor,
                           ratio=ratio, experts_touched=None if touched is None else round(touched, 1),
                           experts_expected=None if expected is None else round(expected, 1),
-                          first_ms=round(row['first_ms'], 1), kv_mib=round(row['kv_mib'], 1)))
+                          first_ms=round(row.get('first_ms', 0.0), 1), kv_mib=round(row.get('kv_mib', 0.0), 1)))
         print(f"{run:20s} {name:36s} {value:10.2f} {row['unit']:8s} floor {floor}  {ratio} x floor, experts {touched}")
     for end in ('command', 'rows', 'log'):
         if os.path.exists(f'{out}/{run}.{end}'):

@@ -30,19 +30,32 @@ typedef struct bench_list {
   weft_touched touched;
   bench_row row[ROWS_MAX];
   uint32_t n;
+  weft_load load; /* of the runs below; a row of the same load measures nothing again */
+  double values[REPEAT_MAX], rates[REPEAT_MAX], firsts[REPEAT_MAX]; /* values: of decode or steps; rates: of prefill */
 } bench_list;
 
 /* ---- one row ---- */
 
 static const char *unit_of(const bench_row *row) { return row->what == STEPS ? "ms/step" : "tok/s"; }
 
-static int run_once(weft_runtime *rt, const bench_row *row, uint64_t seed, double *value, double *first_ms) {
+static int run_once(bench_list *list, const bench_row *row, uint64_t seed, uint32_t i) {
+  const weft_load *l = &row->load;
   weft_measured m = {0};
-  if (row->what == STEPS) return weft_measure_steps(rt, &row->load, seed, value, first_ms);
-  int code = weft_measure(rt, &row->load, seed, &m);
-  *first_ms = 1000.0 * m.prefill_s;
-  *value = m.generate_s > 0.0 ? (double)m.n_tokens / m.generate_s : 0.0;
-  if (row->what == PREFILL && code == 0) *value = row->load.n_parallel * (double)row->load.n_prompt / m.prefill_s;
+  if (row->what == STEPS) return weft_measure_steps(list->rt, l, seed, &list->values[i], &list->firsts[i]);
+  int code = weft_measure(list->rt, l, seed, &m);
+  list->firsts[i] = 1000.0 * m.prefill_s;
+  list->values[i] = m.generate_s > 0.0 ? (double)m.n_tokens / m.generate_s : 0.0;
+  list->rates[i] = m.prefill_s > 0.0 ? l->n_parallel * (double)l->n_prompt / m.prefill_s : 0.0;
+  return code;
+}
+
+static int run_all(bench_list *list, const bench_row *row, uint32_t n) {
+  if (memcmp(&list->load, &row->load, sizeof list->load) == 0) return 0;
+  list->load = row->load;
+  weft_touched_count(&list->touched, true);
+  int code = run_once(list, row, 1000, 0);
+  weft_touched_count(&list->touched, false);
+  for (uint32_t i = 0; i < n && code == 0; i++) code = run_once(list, row, 1001u + i, i);
   return code;
 }
 
@@ -95,13 +108,12 @@ static void print_row(const bench_list *list, const bench_row *row, const json_t
 }
 
 static int run_row(bench_list *list, const bench_row *row, json_t *out) {
-  double values[REPEAT_MAX], firsts[REPEAT_MAX], unused;
   uint32_t n = list->config->repeat < REPEAT_MAX ? list->config->repeat : REPEAT_MAX;
-  weft_touched_count(&list->touched, true);
-  int code = run_once(list->rt, row, 1000, values, &unused);
-  weft_touched_count(&list->touched, false);
-  for (uint32_t i = 0; i < n && code == 0; i++) code = run_once(list->rt, row, 1001u + i, &values[i], &firsts[i]);
+  double values[REPEAT_MAX], firsts[REPEAT_MAX];
+  int code = run_all(list, row, n);
   if (code != 0) return code;
+  memcpy(values, row->what == PREFILL ? list->rates : list->values, n * sizeof *values);
+  memcpy(firsts, list->firsts, n * sizeof *firsts);
   double median = weft_median(values, n), spread = values[n - 1] - values[0];
   json_t *record = record_of(list, row, median, spread, weft_median(firsts, n));
   print_row(list, row, record);
@@ -117,8 +129,8 @@ static bench_row *add(bench_list *list, bench_what what, weft_load load) {
   return row;
 }
 
-static void add_prefill(bench_list *list, uint32_t n_prompt) {
-  bench_row *row = add(list, PREFILL, (weft_load){.n_prompt = n_prompt, .n_generate = 1, .n_parallel = 1});
+static void add_prefill(bench_list *list, uint32_t n_prompt, uint32_t n_generate) {
+  bench_row *row = add(list, PREFILL, (weft_load){.n_prompt = n_prompt, .n_generate = n_generate, .n_parallel = 1});
   (void)snprintf(row->name, sizeof row->name, "prefill %u", n_prompt);
 }
 
@@ -149,7 +161,7 @@ static uint32_t next_size(uint32_t size, uint32_t to) { return size > to / 2 ? t
 static void list_usual(bench_list *list, bool canvases) {
   static const uint32_t usual[] = {1, 4, 16, 32};
   uint32_t n_prompt = list->config->n_prompt, n_parallel = list->config->n_parallel;
-  add_prefill(list, n_prompt);
+  add_prefill(list, n_prompt, 1);
   for (uint32_t i = 0; i < 4 && n_parallel == 0; i++) add_decode(list, 16, usual[i]);
   if (n_parallel > 0) add_decode(list, n_prompt, n_parallel);
   if (canvases) add_canvas(list, n_prompt, 1);
@@ -161,7 +173,7 @@ static int list_sweep(bench_list *list, const char *sweep, bool canvases) {
   if (strcmp(sweep, "context") == 0) {
     uint32_t room = list->config->n_generate > canvas ? list->config->n_generate : canvas;
     for (uint32_t n = 512; n + room <= context; n = next_size(n, context)) {
-      add_prefill(list, n);
+      add_prefill(list, n, list->config->n_generate);
       add_decode(list, n, 1);
       if (canvases) add_canvas(list, n, 1);
     }
@@ -170,7 +182,7 @@ static int list_sweep(bench_list *list, const char *sweep, bool canvases) {
   } else if (strcmp(sweep, "canvases") == 0 && canvases) {
     for (uint32_t n = 1; n <= running && n * canvas <= rows; n = next_size(n, running)) add_canvas(list, n_prompt, n);
   } else if (strcmp(sweep, "mix") == 0 && canvases) {
-    for (uint32_t n = 1; 8 * n <= running && n * canvas < rows; n = next_size(n, running))
+    for (uint32_t n = 1; n < running && n * canvas < rows; n *= 4)
       for (uint32_t d = 8; d <= 128 && d + n <= running && d + n * canvas <= rows; d *= 4) add_mix(list, n_prompt, d, n);
   } else {
     return weft_cli_fail(WEFT_EXIT_USAGE,
