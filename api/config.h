@@ -43,8 +43,8 @@ enum {
 typedef struct weft_config {
   /* what is served and how */
   weft_text_list models, kv_8bit;
-  const char *backend, *config_file;
-  uint32_t threads, kv_mib, device_mib, host_mib, context, running, queue, rows, pins;
+  const char *backend, *config_file, *spill_file;
+  uint32_t threads, kv_mib, device_mib, host_mib, spill_mib, context, running, queue, rows, pins;
   uint32_t tpot_ms, slice_ms;
   bool hold_tpot;
   uint32_t saved_canvases;

@@ -96,8 +96,36 @@ static const weft_counter_row weft_rows[] = {
      AT(pager.n_restored)},
     {"weft_spill_pages_dropped_total", "counter", "Pages that the host let go for newer ones.",
      AT(pager.n_spill_dropped)},
-    {"weft_spill_pages_lost_total", "counter", "Pages lost by a failed copy.",
+    {"weft_spill_pages_lost_total", "counter", "Pages lost by a failed copy to the host.",
      AT(pager.n_spill_lost)},
+    {"weft_file_pages", "gauge", "Pages of the file behind the host memory.",
+     AT(pager.n_file_pages)},
+    {"weft_file_pages_used", "gauge", "Those that hold evicted content.", AT(pager.n_file_held)},
+    {"weft_file_pages_out_total", "counter", "Pages moved from the host to the file.",
+     AT(pager.n_to_file)},
+    {"weft_file_pages_back_total", "counter", "Pages moved from the file to the host.",
+     AT(pager.n_from_file)},
+    {"weft_file_pages_dropped_total", "counter", "Pages that the file let go for newer ones.",
+     AT(pager.n_file_dropped)},
+    {"weft_file_pages_lost_total", "counter", "Pages lost by a failed move.",
+     AT(pager.n_file_lost)},
+    {"weft_file_waits_total", "counter", "Times a prompt waited for the file.", AT(n_file_waits)},
+    {"weft_file_waits_in_vain_total", "counter", "Those after which it was computed.",
+     AT(n_file_waits_in_vain)},
+};
+
+#define FILE_AT(field) WEFT_COUNTER_AT(weft_kv_file_counters, field)
+
+static const weft_counter_row file_rows[] = {
+    {"weft_file_bytes_written_total", "counter", "Bytes moved to the file.",
+     FILE_AT(n_bytes_written)},
+    {"weft_file_bytes_read_total", "counter", "Bytes moved from the file.", FILE_AT(n_bytes_read)},
+    {"weft_file_write_errors_total", "counter", "Pages that could not be written.",
+     FILE_AT(n_write_failed)},
+    {"weft_file_read_errors_total", "counter", "Pages that could not be read.",
+     FILE_AT(n_read_failed)},
+    {"weft_file_damaged_total", "counter", "Pages that came back with another checksum.",
+     FILE_AT(n_damaged)},
 };
 
 #define GRAPH(field) WEFT_COUNTER_AT(weft_graph_counters, field)
@@ -120,7 +148,8 @@ static const weft_counter_row graph_rows[] = {
 enum {
   N_VLLM = sizeof vllm_rows / sizeof *vllm_rows,
   N_WEFT = sizeof weft_rows / sizeof *weft_rows,
-  N_GRAPH = sizeof graph_rows / sizeof *graph_rows
+  N_GRAPH = sizeof graph_rows / sizeof *graph_rows,
+  N_FILE = sizeof file_rows / sizeof *file_rows
 };
 
 static void put_rows(weft_text *out, const void *stats, const weft_counter_row *rows, uint32_t n,
@@ -297,6 +326,22 @@ static void put_memory(weft_text *out) {
   }
 }
 
+/* Of the tiers behind the pool. */
+static void put_spill_bytes(const weft_runtime *rt, weft_text *out, const weft_engine_stats *stats) {
+  const struct {
+    const char *name, *help;
+    uint64_t n_pages;
+  } rows[] = {{"weft_spill_bytes_out_total", "Bytes copied to the host.", stats->pager.n_spilled},
+              {"weft_spill_bytes_back_total", "Bytes brought back from it.", stats->pager.n_restored}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    weft_prometheus_head(out, rows[i].name, "counter", rows[i].help);
+    weft_text_printf(out, "%s %llu\n", rows[i].name, (unsigned long long)(rows[i].n_pages * rt->page_bytes));
+  }
+  if (rt->store->file == NULL) return;
+  weft_kv_file_counters counters = weft_kv_file_get_counters(rt->store->file);
+  put_rows(out, &counters, file_rows, N_FILE, "");
+}
+
 /* ---- the public calls ---- */
 
 char *weft_metrics(weft_runtime *rt) {
@@ -327,6 +372,7 @@ char *weft_metrics(weft_runtime *rt) {
     put_lane_rows(rt, &out, &stats);
     put_step_ratios(rt, &out, &stats);
     put_rows(&out, &graphs, graph_rows, N_GRAPH, "");
+    put_spill_bytes(rt, &out, &stats);
     weft_prometheus_head(&out, "weft_well", "gauge", "1 while every model can run.");
     weft_text_printf(&out, "weft_well %d\n", stats.broken_runners == 0);
     put_memory(&out);

@@ -2,6 +2,7 @@
 /* Opening and closing: files, device, weights, the memory plan, the pool, runners, the engine thread. */
 #include "api/tenants.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +10,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 
-enum { CONTEXT_DEFAULT = 8192, RUNNING_DEFAULT = 64, QUEUE_DEFAULT = 256, ROWS_DEFAULT = 512, PINS_DEFAULT = 16, SAVED_DEFAULT = 8 };
+enum { CONTEXT_DEFAULT = 8192, RUNNING_DEFAULT = 64, QUEUE_DEFAULT = 256, ROWS_DEFAULT = 512, PINS_DEFAULT = 16, SAVED_DEFAULT = 8, SPILL_PAGES_MAX = (1 << 24) - 4 };
 
 int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error) {
   if (error != NULL && n_error > 0) {
@@ -216,6 +217,32 @@ static weft_status open_pool(weft_runtime *rt, bool may_shrink, weft_error *erro
   return status;
 }
 
+/* Slots of the file behind host memory. */
+static weft_status plan_file(weft_runtime *rt, weft_error *error) {
+  const weft_open_options *o = &rt->options;
+  uint64_t n_file = o->spill_bytes / rt->page_bytes;
+  if ((o->spill_file != NULL) != (o->spill_bytes > 0)) {
+    return weft_fail(error, WEFT_E_INVALID, "a file behind the host memory has a name and a size: give --spill-file and --spill-mib");
+  }
+  if (o->spill_file == NULL) return WEFT_OK;
+  if (rt->n_host_pages == 0) {
+    return weft_fail(error, WEFT_E_INVALID, "the spill file lies behind host memory and there is none: give --host-mib, too");
+  }
+  if (n_file == 0 || n_file > SPILL_PAGES_MAX) {
+    return weft_fail(error, WEFT_E_INVALID, "a spill file of %.0f MiB holds %" PRIu64 " pages of %.1f KiB; give 1 to 2^24 - 4: change --spill-mib",
+                     mib(o->spill_bytes), n_file, (double)rt->page_bytes / 1024.0);
+  }
+  rt->n_file_pages = (uint32_t)n_file;
+  return WEFT_OK;
+}
+
+static weft_status open_store(weft_runtime *rt, bool may_shrink, weft_error *error) {
+  const weft_kv_file_config file = {.path = rt->options.spill_file, .n_slots = rt->n_file_pages, .moves_max = WEFT_MOVES_MAX};
+  weft_status status = open_pool(rt, may_shrink, error);
+  if (status == WEFT_OK) status = weft_kv_store_add_host(rt->store, rt->n_host_pages, error);
+  return status == WEFT_OK ? weft_kv_store_add_file(rt->store, &file, error) : status;
+}
+
 static void write_plan(weft_runtime *rt) {
   const weft_device_info *d = weft_device_get_info(rt->device);
   weft_text *t = &rt->plan;
@@ -257,6 +284,10 @@ static void write_plan(weft_runtime *rt) {
   if (rt->n_host_pages > 0) {
     weft_text_printf(t, "host     %.1f MiB behind the pool: %u pages\n", mib((uint64_t)rt->n_host_pages * rt->page_bytes),
                      rt->n_host_pages);
+  }
+  if (rt->n_file_pages > 0) {
+    weft_text_printf(t, "file     %.1f MiB behind the host memory: %u pages in %s (unlinked)\n",
+                     mib((uint64_t)rt->n_file_pages * rt->page_bytes), rt->n_file_pages, rt->options.spill_file);
   }
 }
 
@@ -307,6 +338,8 @@ static weft_status open_runners(weft_runtime *rt, weft_error *error) {
   return WEFT_OK;
 }
 
+static void wake(void *engine) { weft_engine_wake(engine); }
+
 static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenant, weft_error *error) {
   weft_runner *runners[WEFT_SPACES_MAX];
   uint32_t context = 0;
@@ -318,6 +351,7 @@ static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenan
                                .runner = runners,
                                .n_pages = rt->n_pages,
                                .n_host_pages = rt->n_host_pages,
+                               .n_file_pages = rt->n_file_pages,
                                .rows_per_step = rt->options.rows,
                                .running_max = rt->options.running,
                                .waiting_max = rt->options.queue,
@@ -333,6 +367,7 @@ static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenan
   const char *backend = weft_device_get_info(rt->device)->backend;
   if (strcmp(backend, "cuda") == 0) config.overlap = !rt->options.no_overlap;
   weft_status status = weft_engine_open(&config, &rt->engine, error);
+  if (status == WEFT_OK && rt->store->file != NULL) weft_kv_file_watch(rt->store->file, wake, rt->engine);
   if (status == WEFT_OK) status = weft_engine_start(rt->engine);
   if (status != WEFT_OK && error->text[0] == 0) (void)weft_fail(error, status, "the engine could not start: %s", weft_status_text(status));
   return status;
@@ -364,8 +399,8 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   }
   status = check_names(rt, error);
   if (status == WEFT_OK) status = plan_pool(rt, error);
-  if (status == WEFT_OK) status = open_pool(rt, options->kv_bytes == 0, error);
-  if (status == WEFT_OK) status = weft_kv_store_add_host(rt->store, rt->n_host_pages, error);
+  if (status == WEFT_OK) status = plan_file(rt, error);
+  if (status == WEFT_OK) status = open_store(rt, options->kv_bytes == 0, error);
   if (status == WEFT_OK) status = open_runners(rt, error);
   if (status == WEFT_OK) status = open_tenants_and_engine(rt, error);
   if (status != WEFT_OK) return status;
@@ -385,6 +420,7 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
   /* strings of the caller are not kept */
   rt->options.models = NULL;
   rt->options.backend = NULL;
+  rt->options.spill_file = NULL;
   rt->options.kv_8bit = NULL;
   rt->options.tenant = NULL;
   *out = rt;
@@ -393,6 +429,7 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
 
 void weft_close(weft_runtime *rt) {
   if (rt == NULL) return;
+  if (rt->store != NULL && rt->store->file != NULL) weft_kv_file_watch(rt->store->file, NULL, NULL);
   if (rt->engine != NULL) {
     weft_engine_stop(rt->engine);
     weft_engine_close(rt->engine);

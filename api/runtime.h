@@ -33,7 +33,7 @@ struct weft_runtime {
   weft_engine *engine;
   weft_served_model *model;
   uint32_t n_models;
-  uint32_t n_pages, n_host_pages;
+  uint32_t n_pages, n_host_pages, n_file_pages;
   uint64_t page_bytes;
   char **tenant_name; /* [options.tenants] */
   weft_text plan;

@@ -41,6 +41,8 @@ typedef struct weft_open_options {
   uint32_t threads;            /* [all cores] of the cpu backend */
   uint64_t kv_bytes;           /* [a quarter of free memory, at most 4 GiB; on a GPU 85 % of what is left] the pool */
   uint64_t host_bytes;         /* [none] host memory behind the pool: evicted content waits there and comes back */
+  const char *spill_file;      /* [none] path of a file behind the host memory; must not exist; made, and unlinked at once */
+  uint64_t spill_bytes;        /* [none] its size */
   uint32_t saved_canvases;     /* [8] preempted canvases, per model, that resume at their step; others start again */
   uint32_t context;            /* [smallest of 8192 and the model's] longest prompt + answer */
   uint32_t running;            /* [64] requests running at once */

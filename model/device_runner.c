@@ -319,8 +319,10 @@ static void start_flight(device_runner *r, const weft_batch *batch, runner_fligh
 }
 
 static weft_status enqueue(device_runner *r, const weft_batch *batch, runner_flight *f) {
-  weft_status status = weft_kv_store_copy(r->config.store, batch->copy, batch->n_copies);
+  f->outputs = (runner_outputs){0};
+  weft_status status = weft_kv_store_copy(r->config.store, batch->copy, batch->n_copies, &f->n_moves);
   if (status != WEFT_OK) return status;
+  if (batch->n_rows == 0) return weft_device_mark(r->config.device, (uint32_t)(f - r->flight));
   resolve_tokens(r, batch);
   runner_step step = {.batch = batch, .first_filled = UINT32_MAX, .steady = runner_is_steady(r, batch)};
   if (step.steady) {
@@ -336,9 +338,17 @@ static weft_status enqueue(device_runner *r, const weft_batch *batch, runner_fli
   return status == WEFT_OK ? send_results(r, f, &step) : status;
 }
 
+/* The copies of a batch whose rows will not be computed belong to the pool all the same. */
+static weft_status only_copies(device_runner *r, const weft_batch *batch) {
+  uint64_t n_moves;
+  (void)weft_kv_store_copy(r->config.store, batch->copy, batch->n_copies, &n_moves);
+  weft_kv_store_ran(r->config.store, n_moves, true);
+  return WEFT_E_DEVICE;
+}
+
 static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   device_runner *r = (device_runner *)base;
-  if (r->broken) return WEFT_E_DEVICE;
+  if (r->broken) return only_copies(r, batch);
   if (r->n_flights >= WEFT_RUNNER_DEPTH) return WEFT_FULL;
   weft_status status = check_batch(r, batch);
   if (status != WEFT_OK) return status;
@@ -346,7 +356,7 @@ static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (WEFT_RUNNER_DEPTH + 1)];
   start_flight(r, batch, f);
   r->n_flights += 1;
-  if (!r->broken) f->step.status = enqueue(r, batch, f);
+  f->step.status = r->broken ? only_copies(r, batch) : enqueue(r, batch, f);
   if (f->step.status != WEFT_OK) r->broken = true;
   for (uint32_t j = 0; j < f->outputs.n_logits + f->outputs.n_plain && !r->broken; j++) {
     uint32_t i = f->output_segment[j];
@@ -367,6 +377,11 @@ static weft_status runner_collect(weft_runner *base, weft_step_result *result) {
   return WEFT_OK;
 }
 
+static uint32_t runner_copies_ended(weft_runner *base, weft_copy_end *out, uint32_t max) {
+  const weft_kv_store *store = ((device_runner *)base)->config.store;
+  return store->file == NULL ? 0 : weft_kv_file_ended(store->file, out, max);
+}
+
 static const weft_runner_info *runner_info(const weft_runner *base) {
   return &((const device_runner *)base)->info;
 }
@@ -378,4 +393,5 @@ const weft_runner_ops runner_ops = {.info = runner_info,
                                     .slot_restore = runner_slot_restore,
                                     .submit = runner_submit,
                                     .collect = runner_collect,
+                                    .copies_ended = runner_copies_ended,
                                     .close = runner_close};

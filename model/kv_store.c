@@ -33,6 +33,7 @@ weft_status weft_kv_store_open(weft_device *device, uint64_t page_bytes, uint32_
 
 void weft_kv_store_close(weft_kv_store *store) {
   if (store == NULL) return;
+  weft_kv_file_close(store->file);
   if (store->base != NULL) weft_device_free(store->device, store->base);
   if (store->host != NULL) weft_device_free_host(store->device, store->host);
   weft_free(store);
@@ -61,6 +62,16 @@ weft_status weft_kv_store_add_host(weft_kv_store *store, uint32_t n_host, weft_e
   return WEFT_OK;
 }
 
+weft_status weft_kv_store_add_file(weft_kv_store *store, const weft_kv_file_config *config, weft_error *error) {
+  weft_kv_file_config own = *config;
+  if (config->n_slots == 0) return WEFT_OK;
+  WEFT_CHECK(store->host != NULL);
+  own.page_bytes = store->page_bytes;
+  own.host = store->host;
+  own.n_host = store->n_host;
+  return weft_kv_file_open(&own, &store->file, error);
+}
+
 static char *page_at(const weft_kv_store *store, uint32_t page) {
   WEFT_CHECK(page < store->n_pages);
   return (char *)store->base + page * store->page_bytes;
@@ -86,10 +97,22 @@ static weft_status copy_one(const weft_kv_store *store, const weft_batch_copy *c
   return WEFT_E_INVALID;
 }
 
-weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_batch_copy *copy, uint32_t n) {
+/* A move is added whatever happened before it, so that it ends. */
+weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_batch_copy *copy, uint32_t n, uint64_t *n_moves) {
   weft_status status = WEFT_OK;
-  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) status = copy_one(store, &copy[i]);
+  for (uint32_t i = 0; i < n; i++) {
+    bool moves = copy[i].kind == WEFT_COPY_TO_FILE || copy[i].kind == WEFT_COPY_FROM_FILE;
+    if (moves && store->file != NULL)
+      weft_kv_file_add(store->file, &copy[i]);
+    else if (status == WEFT_OK)
+      status = copy_one(store, &copy[i]);
+  }
+  *n_moves = store->file == NULL ? 0 : weft_kv_file_n_added(store->file);
   return status;
+}
+
+void weft_kv_store_ran(const weft_kv_store *store, uint64_t n_moves, bool lost) {
+  if (store->file != NULL) weft_kv_file_start(store->file, n_moves, lost);
 }
 
 weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout,

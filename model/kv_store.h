@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* The bytes of the pool: n_pages * page_bytes on one device, shared by all models there; behind them slots of host
- * memory of the same size.
+ * memory of the same size, and behind those slots of a file.
  *
  * Law: the pager decides, the store performs: it never chooses a page. Copies run in the device's order, before the
- * rows that depend on them; none waits for the device. */
+ * rows that depend on them; none waits for the device. What goes to or comes from the file begins when the device has
+ * done what was enqueued before it, on the file's own thread, and ends whenever it does. */
 #ifndef WEFT_MODEL_KV_STORE_H
 #define WEFT_MODEL_KV_STORE_H
 
 #include "kernels/ops.h"
 #include "model/batch.h"
+#include "model/kv_file.h"
 #include "model/kv_layout.h"
 
 #ifdef __cplusplus
@@ -22,6 +24,7 @@ typedef struct weft_kv_store {
   uint32_t n_pages;
   void *host; /* [n_host] slots that the device reaches, NULL: none */
   uint32_t n_host;
+  weft_kv_file *file; /* NULL: none */
 } weft_kv_store;
 
 weft_status weft_kv_store_open(weft_device *device, uint64_t page_bytes, uint32_t n_pages, weft_kv_store **out,
@@ -29,8 +32,14 @@ weft_status weft_kv_store_open(weft_device *device, uint64_t page_bytes, uint32_
 void weft_kv_store_close(weft_kv_store *store);
 /* Takes memory for n_host slots: pinned where the device is not the host. Once, after open. */
 weft_status weft_kv_store_add_host(weft_kv_store *store, uint32_t n_host, weft_error *error);
-/* Performs the copies of a batch, in order. */
-weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_batch_copy *copy, uint32_t n);
+/* Makes the file of config->n_slots slots; path, moves_max and io as there, the rest is the store's. Once, after the
+ * host's memory; nothing is done for 0 slots. */
+weft_status weft_kv_store_add_file(weft_kv_store *store, const weft_kv_file_config *config, weft_error *error);
+/* Performs the copies of a batch, in order. Those of the file wait for weft_kv_store_ran. Returns in *n_moves how many
+ * of them there were so far. */
+weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_batch_copy *copy, uint32_t n, uint64_t *n_moves);
+/* The device has done the batch whose copy gave n_moves, or (lost) will never do it. */
+void weft_kv_store_ran(const weft_kv_store *store, uint64_t n_moves, bool lost);
 weft_status weft_kv_store_copy_page(const weft_kv_store *store, uint32_t from, uint32_t to);
 /* The view of one layer, for ops. */
 weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t layer);

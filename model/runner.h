@@ -56,8 +56,8 @@ typedef struct weft_runner_ops {
   /* WEFT_AGAIN: nothing was submitted. The result is valid until the next collect. */
   weft_status (*collect)(weft_runner *runner, weft_step_result *result);
   /* What happened to copies of submitted batches since the last call, of all runners over the pool: copies to the
-   * host that could not be made (known when their submit returns), and copies to or from the file that ended. How
-   * many, at most max. NULL: there is no lower tier. */
+   * host that could not be made (known when their submit returns), and copies to or from the file that ended: each
+   * does, though maybe long after its batch was collected. How many, at most max. NULL: there is no lower tier. */
   uint32_t (*copies_ended)(weft_runner *runner, weft_copy_end *out, uint32_t max);
   void (*close)(weft_runner *runner);
 } weft_runner_ops;

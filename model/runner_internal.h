@@ -55,6 +55,7 @@ typedef struct runner_flight {
   float *entropy;
   uint8_t *accepted;
   bool settled;
+  uint64_t n_moves; /* of the store, when its copies were enqueued */
   uint64_t start_us;
   uint32_t n_segments;
   weft_segment *segment; /* [segments_max] of the batch as it was given */

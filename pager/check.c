@@ -165,19 +165,20 @@ static bool pages_check(const weft_pager *pager, recount *now, weft_error *error
   if (n_pinned != stats->n_pinned || n_pinned + stats->n_free + stats->n_cached != pager->n_pages)
     return BROKEN("%u pages pinned, counted %u + %u free + %u cached of %u", n_pinned,
                   stats->n_pinned, stats->n_free, stats->n_cached, pager->n_pages);
-  uint32_t n_named = 0;
-  uint32_t n_spills = 0;
+  uint32_t n_named = 0, n_spills = 0, n_moves = 0;
   for (uint32_t i = 0; i < pager->n_copies_waiting; i++) {
     weft_page to = pager->copy[i].to;
     n_spills += pager->copy[i].kind != WEFT_PAGE_TO_PAGE;
+    n_moves += pager->copy[i].kind == WEFT_HOST_TO_FILE || pager->copy[i].kind == WEFT_FILE_TO_HOST;
     if (!fills_page(&pager->copy[i])) continue;
     bool last = true; /* a page taken again may be the target of two */
     for (uint32_t j = i + 1; j < pager->n_copies_waiting; j++)
       last = last && !(fills_page(&pager->copy[j]) && pager->copy[j].to == to);
     n_named += last && pager->page[to].copy;
   }
-  if (n_spills != pager->n_spills_waiting)
-    return BROKEN("%u copies of lower tiers wait, counted %u", n_spills, pager->n_spills_waiting);
+  if (n_spills != pager->n_spills_waiting || n_moves != pager->n_moves_waiting)
+    return BROKEN("%u copies of lower tiers wait, %u of them moves, counted %u and %u", n_spills, n_moves,
+                  pager->n_spills_waiting, pager->n_moves_waiting);
   if (n_targets != n_named)
     return BROKEN("%u pages wait for a copy, copies go to %u of them", n_targets, n_named);
   return true;

@@ -45,7 +45,8 @@ enum {
   WEFT_BLOCK_TOKENS_MAX = 256, /* and the least is 1; powers of two */
   WEFT_OWNERS_MAX = 256,       /* tenants are owners 0 .. 254, */
   WEFT_OWNER_OPERATOR = 255,   /* and this one pays for public prefixes */
-  WEFT_RETENTION_MAX = 3       /* each class is kept as if its blocks cost twice as much as in the one below */
+  WEFT_RETENTION_MAX = 3,      /* each class is kept as if its blocks cost twice as much as in the one below */
+  WEFT_MOVES_MAX = 1024        /* moves from and to the file under way at once */
 };
 
 #define WEFT_PAGE_NONE UINT32_MAX
@@ -115,8 +116,10 @@ typedef struct weft_admit {
   bool no_cache;         /* neither find nor publish nor wait for others */
   /* What lies in lower tiers is brought back when that is cheaper than computing it again: */
   uint32_t restore_max_pages; /* most pages this admit may bring back; 0: none */
-  uint32_t restore_cost;      /* of one page, in 1/256 of computing one token */
-  bool restore_wait;          /* may say AGAIN while content comes up from the file */
+  uint32_t restore_cost;      /* of one page, in 1/256 of computing one token, */
+  uint32_t lift_cost;         /* and what it costs besides that when it lies in the file */
+  bool restore_wait;          /* may say AGAIN while content comes up from the file, */
+  bool lift_none;             /* but only while other content does: nothing of its own begins to */
 } weft_admit;
 
 /* Starts a sequence: finds the longest prefix that every group can serve, pins it, and announces the rest of
@@ -124,7 +127,8 @@ typedef struct weft_admit {
  * space, <= n_tokens - n_keep_rows.
  * WEFT_AGAIN: another running sequence is computing a longer part of this prefix; try again after it
  * committed (*waits_for is that sequence, which from now on keeps the windows where the prefixes part). Or
- * *waits_for is WEFT_SEQ_NONE: a longer part is coming up from the file; try again after weft_pager_moved.
+ * *waits_for is WEFT_SEQ_NONE: a longer part is coming up from the file; n_lifting is not 0; try again when it is.
+ * *n_cached is then how many of its pages are not on their way yet.
  * Blocks in host memory are brought back, pages are taken for them and they count as cached, if the sequence then
  * starts later by more tokens than restore_cost says, and pages and copies last.
  * WEFT_FULL: no sequence slot is free. WEFT_QUOTA: the blocks found would bring the owner over its limit.
@@ -185,6 +189,7 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
  * it returns less than max. */
 uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t max);
 uint32_t weft_pager_copies_max(const weft_pager *pager); /* the most that can wait */
+uint32_t weft_pager_moves_waiting(const weft_pager *pager); /* moves among those that wait to be taken */
 
 /* A copy to this host slot failed: what it was to hold is forgotten, nothing else changes. To be told before the
  * next admit; until its copy was taken, a slot is not read. */
@@ -227,10 +232,11 @@ typedef struct weft_pager_stats {
   uint64_t n_forks, n_forked_tokens;
   uint64_t n_taken, n_evicted, n_published, n_duplicates, n_copies, n_window_dropped;
   uint64_t host_bytes;
-  /* lower tiers: slots, slots that hold content, copies out and back, moves from and to the file; content that the
-   * lowest tier let go, and content that a failed copy or move lost */
-  uint32_t n_host_pages, n_host_held, n_file_pages, n_file_held;
-  uint64_t n_spilled, n_restored, n_to_file, n_from_file, n_spill_dropped, n_spill_lost;
+  /* lower tiers: slots, slots that hold content, moves up and down under way; copies out and back, moves that went
+   * well; content that a tier let go, and content that a failed copy to the host, or a failed move, lost */
+  uint32_t n_host_pages, n_host_held, n_file_pages, n_file_held, n_lifting, n_sinking;
+  uint64_t n_spilled, n_restored, n_to_file, n_from_file;
+  uint64_t n_spill_dropped, n_spill_lost, n_file_dropped, n_file_lost;
 } weft_pager_stats;
 weft_pager_stats weft_pager_get_stats(const weft_pager *pager);
 

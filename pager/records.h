@@ -157,7 +157,8 @@ struct weft_pager {
 
   struct pager_spill *spill; /* spill.h; [n_spill + 2]; the last ones head the lists of host and file */
   uint32_t n_host, n_spill;
-  uint32_t free_spill[2], n_free_host, n_moves; /* moves under way */
+  uint32_t free_spill[2], n_free_host;
+  uint32_t n_moves_waiting; /* of the copies that wait, moves */
 
   weft_journal_event *journal;
   uint64_t journal_mask, journal_next;

@@ -147,7 +147,7 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
     *waits_for = match.promiser;
     return WEFT_AGAIN;
   }
-  if (pager_lift(pager, args, &match)) {
+  if (pager_lift(pager, args, &match, n_cached)) {
     *waits_for = WEFT_SEQ_NONE;
     return WEFT_AGAIN;
   }

@@ -16,9 +16,10 @@
 #include "pager/spill.h"
 
 enum {
-  MOVES_MAX = 8,      /* moves from and to the file under way at once */
-  LOW_WATER_PART = 8, /* content goes on to the file while fewer of the host's slots are free */
-  LIFT_PART = 2       /* at most this part of the host is filled for one prefix */
+  SINKING_MAX = WEFT_MOVES_MAX / 2, /* moves to the file at once */
+  LOW_WATER_PART = 8,  /* content goes on to the file while fewer of the host's slots are free; of a small host */
+  LOW_WATER_LEAST = 256, /* so many, at most half: what a step evicts comes all at once */
+  LIFT_PART = 2       /* at most this part of the host is filled at once */
 };
 
 /* ---- slots ----------------------------------------------------------------------------------- */
@@ -106,7 +107,7 @@ static bool forget_oldest(weft_pager *pager, uint32_t tier) {
   uint32_t head = pager->n_spill + tier, oldest = pager->spill[head].next;
   if (oldest == head) return false;
   pager_spill_forget(pager, PAGER_SLOT_SPILL | oldest);
-  pager->stats.n_spill_dropped += 1;
+  *(tier ? &pager->stats.n_file_dropped : &pager->stats.n_spill_dropped) += 1;
   return true;
 }
 
@@ -130,9 +131,13 @@ static bool queue_full(const weft_pager *pager) {
 
 /* ---- moves between host and file ------------------------------------------------------------- */
 
+static bool moves_full(const weft_pager *pager) {
+  return pager->stats.n_lifting + pager->stats.n_sinking == WEFT_MOVES_MAX;
+}
+
 static bool move_begin(weft_pager *pager, uint32_t from) {
   uint32_t tier = tier_of(pager, from);
-  if (pager->n_moves == MOVES_MAX || queue_full(pager)) return false;
+  if (moves_full(pager) || queue_full(pager)) return false;
   list_remove(pager, from);
   pager->spill[from].state = PAGER_SPILL_MOVING;
   uint32_t to = slot_take(pager, !tier);
@@ -141,7 +146,8 @@ static bool move_begin(weft_pager *pager, uint32_t from) {
     return false;
   }
   pager->spill[to].state = PAGER_SPILL_MOVING;
-  pager->n_moves += 1;
+  *(tier ? &pager->stats.n_lifting : &pager->stats.n_sinking) += 1;
+  pager->n_moves_waiting += 1;
   pager_copy_emit(pager, tier ? WEFT_FILE_TO_HOST : WEFT_HOST_TO_FILE, number_of(pager, from),
                   number_of(pager, to));
   return true;
@@ -149,15 +155,16 @@ static bool move_begin(weft_pager *pager, uint32_t from) {
 
 void weft_pager_moved(weft_pager *pager, const weft_page_copy *move, bool ok) {
   bool up = move->kind == WEFT_FILE_TO_HOST;
-  WEFT_CHECK(pager->n_moves > 0 && (up || move->kind == WEFT_HOST_TO_FILE));
+  uint32_t *n_moving = up ? &pager->stats.n_lifting : &pager->stats.n_sinking;
+  WEFT_CHECK(*n_moving > 0 && (up || move->kind == WEFT_HOST_TO_FILE));
   uint32_t from = move->from + (up ? pager->n_host : 0), to = move->to + (up ? 0 : pager->n_host);
   pager_spill *record = &pager->spill[from];
   WEFT_CHECK(record->state == PAGER_SPILL_MOVING && pager->spill[to].state == PAGER_SPILL_MOVING);
-  pager->n_moves -= 1;
+  *n_moving -= 1;
   uint32_t node = record->node, group = record->group;
   record->state = PAGER_SPILL_PICKED; /* so that it is free once nothing names it */
   pager->spill[to].state = PAGER_SPILL_PICKED;
-  if (!ok) pager->stats.n_spill_lost += 1;
+  if (!ok) pager->stats.n_file_lost += 1;
   if (!ok && node != PAGER_NODE_NONE) {
     pager_spill_forget(pager, PAGER_SLOT_SPILL | from);
   } else if (node != PAGER_NODE_NONE) {
@@ -172,12 +179,21 @@ void weft_pager_moved(weft_pager *pager, const weft_page_copy *move, bool ok) {
   slot_free(pager, to);
 }
 
-/* Down to the file before the host is full, at the pace of what comes in. */
+static uint32_t low_water(const weft_pager *pager) {
+  uint32_t low = pager->n_host / LOW_WATER_PART;
+  if (low < LOW_WATER_LEAST) low = LOW_WATER_LEAST;
+  return low < pager->n_host / 2 ? low : pager->n_host / 2;
+}
+
+/* Down to the file before the host is full. */
 static void make_room(weft_pager *pager) {
-  uint32_t head = pager->n_spill, oldest = pager->spill[head].next;
-  if (pager->n_spill == pager->n_host || oldest == head) return;
-  if (pager->n_free_host + pager->n_moves > pager->n_host / LOW_WATER_PART) return;
-  (void)move_begin(pager, oldest);
+  const weft_pager_stats *stats = &pager->stats;
+  uint32_t head = pager->n_spill, low = low_water(pager);
+  if (pager->n_spill == pager->n_host) return;
+  while (stats->n_sinking < SINKING_MAX && pager->n_free_host + stats->n_sinking <= low) {
+    uint32_t oldest = pager->spill[head].next;
+    if (oldest == head || !move_begin(pager, oldest)) return;
+  }
 }
 
 /* ---- out of the pool ------------------------------------------------------------------------- */
@@ -248,7 +264,8 @@ static bool pays(const weft_pager *pager, const weft_admit *args, const pager_ma
   if (n_pages > args->restore_max_pages) return false;
   if (2 * n_pages > pager->spill_capacity - pager->n_spills_waiting) return false; /* each may put one out */
   if (n_pages > pager->stats.n_free + pager->stats.n_cached - n->n_cached) return false;
-  return (uint64_t)(position - match->n_hit) * 256 > n_pages * args->restore_cost;
+  uint64_t cost = n_pages * args->restore_cost + (uint64_t)n->n_file * args->lift_cost;
+  return (uint64_t)(position - match->n_hit) * 256 > cost;
 }
 
 bool pager_restore_pays(weft_pager *pager, const weft_admit *args, const pager_match *match) {
@@ -300,6 +317,12 @@ static void touch(weft_pager *pager, uint32_t slot, void *self) {
   list_append(pager, s);
 }
 
+static void count_held(weft_pager *pager, uint32_t slot, void *self) {
+  uint32_t s = slot & ~PAGER_SLOT_SPILL;
+  if (!pager_slot_is_spill(slot) || !tier_of(pager, s)) return;
+  *(uint32_t *)self += pager->spill[s].state == PAGER_SPILL_HELD;
+}
+
 static void lift(weft_pager *pager, uint32_t slot, void *self) {
   uint32_t s = slot & ~PAGER_SLOT_SPILL, *n_moving = (uint32_t *)self;
   if (!pager_slot_is_spill(slot) || !tier_of(pager, s)) return;
@@ -307,16 +330,21 @@ static void lift(weft_pager *pager, uint32_t slot, void *self) {
   *n_moving += pager->spill[s].state == PAGER_SPILL_MOVING;
 }
 
-bool pager_lift(weft_pager *pager, const weft_admit *args, const pager_match *match) {
+bool pager_lift(weft_pager *pager, const weft_admit *args, const pager_match *match, uint32_t *n_left) {
   needs n = {0};
-  uint32_t n_moving = 0;
+  uint32_t n_moving = 0, n_held = 0, n_lifting = pager->stats.n_lifting;
   if (!args->restore_wait || match->n_filed <= match->n_stored) return false;
   each_needed(pager, args, match->n_filed, count, &n);
   if (n.n_host + n.n_file > pager->n_host / LIFT_PART) return false;
   if (!pays(pager, args, match, match->n_filed, &n)) return false;
   each_needed(pager, args, match->n_filed, touch, NULL);
+  each_needed(pager, args, match->n_filed, count_held, &n_held);
+  *n_left = n_held;
+  bool full = n_lifting > 0 && n_lifting + n_held > pager->n_host / LIFT_PART;
+  if (full || args->lift_none) return n_lifting > 0; /* after those */
   each_needed(pager, args, match->n_filed, lift, &n_moving);
-  return n_moving > 0 || pager->n_moves == MOVES_MAX;
+  *n_left = n.n_file - n_moving;
+  return n_moving > 0 || n_lifting > 0;
 }
 
 /* ---- check ----------------------------------------------------------------------------------- */
@@ -361,8 +389,9 @@ bool pager_spill_check(const weft_pager *pager, weft_error *error) {
       n_of[0][PAGER_SPILL_FREE] != pager->n_free_host)
     return BROKEN("%u and %u slots hold content, counted %u and %u", n_held[0], n_held[1],
                   pager->stats.n_host_held, pager->stats.n_file_held);
-  if (n_of[0][PAGER_SPILL_MOVING] != pager->n_moves || n_of[1][PAGER_SPILL_MOVING] != pager->n_moves)
-    return BROKEN("%u moves, %u and %u slots moving", pager->n_moves, n_of[0][PAGER_SPILL_MOVING],
+  uint32_t n_moves = pager->stats.n_lifting + pager->stats.n_sinking;
+  if (n_of[0][PAGER_SPILL_MOVING] != n_moves || n_of[1][PAGER_SPILL_MOVING] != n_moves)
+    return BROKEN("%u moves, %u and %u slots moving", n_moves, n_of[0][PAGER_SPILL_MOVING],
                   n_of[1][PAGER_SPILL_MOVING]);
   return true;
 }

@@ -35,8 +35,8 @@ bool pager_spill_forget_oldest(weft_pager *pager);
 pager_reach pager_spill_reach(const weft_pager *pager, uint32_t slot);
 /* True: the blocks of match->n_stored that lie in host memory are to be brought back, and can be. */
 bool pager_restore_pays(weft_pager *pager, const weft_admit *args, const pager_match *match);
-/* True: blocks of match->n_filed are on their way up. */
-bool pager_lift(weft_pager *pager, const weft_admit *args, const pager_match *match);
+/* True: blocks of match->n_filed are on their way up, or wait for others that are; *n_left: how many are not yet. */
+bool pager_lift(weft_pager *pager, const weft_admit *args, const pager_match *match, uint32_t *n_left);
 /* Holds the spilled block until pager_restore, which turns all spilled entries of the table into pages. */
 void pager_restore_pick(weft_pager *pager, uint32_t slot);
 void pager_restore(weft_pager *pager, weft_seq seq);

@@ -43,8 +43,10 @@ void pager_copy_emit(weft_pager *pager, weft_copy_kind kind, uint32_t from, uint
 /* The copy was taken. Unless another one goes there too, its target waits no longer. */
 static void taken(weft_pager *pager, const weft_page_copy *copy) {
   bool page = copy->kind == WEFT_PAGE_TO_PAGE || copy->kind == WEFT_HOST_TO_PAGE;
+  bool move = copy->kind == WEFT_HOST_TO_FILE || copy->kind == WEFT_FILE_TO_HOST;
   pager->n_spills_waiting -= copy->kind != WEFT_PAGE_TO_PAGE;
-  if (!page && copy->kind != WEFT_PAGE_TO_HOST) return;
+  pager->n_moves_waiting -= move;
+  if (move) return;
   for (uint32_t i = 0; i < pager->n_copies_waiting; i++) {
     const weft_page_copy *other = &pager->copy[i];
     if (page ? fills_page(other, copy->to) : other->kind == WEFT_PAGE_TO_HOST && other->to == copy->to) return;
@@ -67,6 +69,10 @@ uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t
 
 uint32_t weft_pager_copies_max(const weft_pager *pager) {
   return pager->copy_capacity + pager->spill_capacity;
+}
+
+uint32_t weft_pager_moves_waiting(const weft_pager *pager) {
+  return pager->n_moves_waiting;
 }
 
 /* The entry of the partly filled last block, if rows must not be written to it in place. */

@@ -9,7 +9,8 @@
  * has less than its share of places or pages, and whose clock is behind, does not wait until
  * somebody ends: the last to come of a tenant beyond its share gives way. A request whose prefix is
  * being computed by another one leaves the queue and follows that sequence; it comes back when the
- * sequence has advanced or ended, and others pass it meanwhile. A sibling of a running request
+ * sequence has advanced or ended, and others pass it meanwhile; likewise one whose prefix comes up
+ * from the file (lift.h). A sibling of a running request
  * forks its sequence where the prompt ends; where one of both will write there, it copies the last
  * block at once, so that no block is written to that another reads, and a shared block never costs
  * a page later. */
@@ -140,10 +141,9 @@ static outcome no_room(weft_engine *e, weft_request *r, weft_seq seq, uint32_t w
 }
 
 /* Content comes back from host memory only for a request that will find room for the rest, too. */
-static uint32_t restores_max(const weft_engine *e, const weft_request *r) {
+static uint32_t restores_max(const weft_engine *e, uint32_t n_pages) {
   if (e->config.n_host_pages == 0) return 0;
-  uint32_t n = pages_of(e, r) + weft_policy_margin(e->n_running, e->config.n_pages);
-  return e->n_running > 0 && n > weft_pager_headroom(e->pager) ? 0 : e->config.n_pages;
+  return e->n_running > 0 && n_pages > weft_pager_headroom(e->pager) ? 0 : e->config.n_pages;
 }
 
 /* The pages would bring its tenant over its limit; alone it is let in, since it fits. */
@@ -162,6 +162,7 @@ static outcome limited(weft_engine *e, const weft_request *r, weft_seq seq) {
 }
 
 static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
+  uint32_t n_pages = pages_of(e, r) + weft_policy_margin(e->n_running, e->config.n_pages);
   weft_admit args = {.space = lane->index,
                      .domain = r->asked.domain,
                      .tokens = r->tokens,
@@ -172,12 +173,19 @@ static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
                      .retention = (uint32_t)(e->tenants.tenant[r->tenant].config.priority_class -
                                              WEFT_CLASS_LOW),
                      .n_keep_rows = r->asked.canvas ? 0 : 1,
-                     .restore_max_pages = restores_max(e, r),
+                     .restore_max_pages = restores_max(e, n_pages),
                      .restore_cost = weft_cost_of_page(&lane->cost, lane->info->page_bytes),
+                     .lift_cost = weft_cost_of_us(&lane->cost, e->lifts.page_us),
+                     .restore_wait = weft_lifts_may_wait(e, r),
+                     .lift_none = n_pages + e->lifts.n_pages > weft_pager_headroom(e->pager),
                      .no_cache = r->asked.no_cache};
   weft_seq seq = WEFT_SEQ_NONE, leader = WEFT_SEQ_NONE;
   uint32_t n_cached = 0;
   weft_status status = weft_pager_admit(e->pager, &args, &seq, &n_cached, &leader);
+  if (status == WEFT_AGAIN && leader == WEFT_SEQ_NONE) {
+    weft_lifts_wait(e, lane, r, n_cached == 0 ? n_pages : 0);
+    return FOLLOWS;
+  }
   if (status == WEFT_AGAIN) {
     /* when the leader has twice as many tokens as now: few tries, at most twice the wait */
     uint32_t n_valid = weft_pager_n_valid(e->pager, leader);

@@ -141,11 +141,14 @@ void weft_cost_learn(weft_cost_model *m, const weft_cost_shape *shape, double us
 /* A processor copies 8 GB/s and more, a card 20 to 50. */
 enum { COPY_BYTES_PER_US = 8192, COPY_BYTES_PER_STEP = 256 << 20 };
 
-uint32_t weft_cost_of_page(const weft_cost_model *m, uint64_t page_bytes) {
+uint32_t weft_cost_of_us(const weft_cost_model *m, double us) {
   double row_us = weft_cost_row_us(m);
-  double us = (double)page_bytes / COPY_BYTES_PER_US;
   double cost = 256.0 * us / (row_us > LEAST_US ? row_us : LEAST_US);
   return cost < (double)UINT32_MAX ? (uint32_t)cost : UINT32_MAX;
+}
+
+uint32_t weft_cost_of_page(const weft_cost_model *m, uint64_t page_bytes) {
+  return weft_cost_of_us(m, (double)page_bytes / COPY_BYTES_PER_US);
 }
 
 uint32_t weft_cost_restores_max(uint64_t page_bytes) {

@@ -90,6 +90,8 @@ static inline void weft_cost_add(const weft_cost_layers *layers, weft_cost_shape
   shape->n_products += keys * n_rows;
 }
 
+/* A time, in 1/256 of computing a row. */
+uint32_t weft_cost_of_us(const weft_cost_model *model, double us);
 /* To bring one page back from host memory, in 1/256 of computing a row. */
 uint32_t weft_cost_of_page(const weft_cost_model *model, uint64_t page_bytes);
 /* Pages after which a step that brings them back admits nobody else: it must not start late. */

@@ -129,6 +129,7 @@ static weft_status open_pager(weft_engine *e, weft_error *error) {
   }
   weft_pager_config config = {.n_pages = c->n_pages,
                               .n_host_pages = c->n_host_pages,
+                              .n_file_pages = c->n_file_pages,
                               .n_seqs = c->running_max + c->pins_max,
                               .seq_tokens_max = c->seq_tokens_max,
                               .n_spaces = c->n_runners,
@@ -238,6 +239,8 @@ static weft_status take_memory(weft_engine *e) {
   if (status != WEFT_OK) return status;
   status = weft_deadlines_open(&e->deadlines, c->running_max + c->waiting_max);
   if (status != WEFT_OK) return status;
+  status = weft_lifts_open(&e->lifts, c->running_max + c->waiting_max, e->lane[0].info->page_bytes);
+  if (status != WEFT_OK) return status;
   return weft_batcher_open(&e->batcher, rows_max, 2 * n_works, groups_max,
                            weft_pager_copies_max(e->pager) + 1);
 }
@@ -251,6 +254,7 @@ static void free_engine(weft_engine *e) {
   for (uint32_t i = 0; i < WEFT_FLIGHT_MAX; i++) weft_plan_close(&e->plan[i]);
   weft_batcher_close(&e->batcher);
   weft_deadlines_close(&e->deadlines);
+  weft_lifts_close(&e->lifts);
   weft_tenants_close(&e->tenants);
   weft_pins_close(&e->pins);
   weft_free(e->account);
@@ -335,6 +339,10 @@ void weft_engine_release(weft_engine *engine, weft_request *request) {
   weft_request_detach(request);
   weft_engine_cancel(engine, request);
   weft_request_unref(request);
+}
+
+void weft_engine_wake(weft_engine *engine) {
+  weft_inbox_poke(&engine->inbox);
 }
 
 weft_status weft_engine_step(weft_engine *engine, uint64_t now_us) {

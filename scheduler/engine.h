@@ -40,6 +40,7 @@ typedef struct weft_engine_config {
   weft_runner *const *runner; /* [n_runners]; owned by the caller; runner i uses space i of the pager */
   uint32_t n_pages;           /* of the shared pool */
   uint32_t n_host_pages;      /* slots of host memory that take what is evicted; the runners must have them; 0: none */
+  uint32_t n_file_pages;      /* slots of a file behind them, likewise */
   uint32_t rows_per_step;     /* budget of rows; >= the longest canvas */
   uint32_t prefill_chunk;     /* most rows of one prompt in one step; 0: rows_per_step */
   uint32_t running_max;       /* requests running at once, all runners */
@@ -161,6 +162,8 @@ void weft_engine_release(weft_engine *engine, weft_request *request);
 uint64_t weft_engine_clock_us(void);
 /* One turn of the loop: WEFT_AGAIN when there was nothing to do. */
 weft_status weft_engine_step(weft_engine *engine, uint64_t now_us);
+/* Something that the engine waits for has ended: a copy of the file. Any thread, any time before close. */
+void weft_engine_wake(weft_engine *engine);
 /* The loop on a thread of its own, sleeping when there is nothing to do. */
 weft_status weft_engine_start(weft_engine *engine);
 void weft_engine_stop(weft_engine *engine); /* ends the thread; running requests finish with CANCELLED */
@@ -220,6 +223,7 @@ typedef struct weft_engine_stats {
   uint64_t n_rows, n_prefill_rows, n_decode_rows, n_canvas_rows, n_commit_rows, n_void_rows;
   uint64_t n_submitted, n_finished[6], n_preemptions; /* by weft_finish */
   uint64_t n_canvases_saved, n_canvases_resumed; /* of preempted requests, in mid-canvas */
+  uint64_t n_file_waits, n_file_waits_in_vain; /* of requests for the file; those that then computed */
   uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens, n_canvases, n_denoise_steps;
   uint32_t n_running, n_waiting;
   uint32_t n_pins, n_pins_held, n_pin_pages; /* declared; of them in the pool, and their pages */

@@ -7,6 +7,7 @@
  *   planner.c      running requests -> rows of a plan; memory, victims
  *   share.c        whose rows are next, tenant by tenant
  *   admission.c    waiting requests -> running
+ *   lift.c         requests that wait for the file
  *   apply.c        results -> tokens, events, commits
  *   lifecycle.c    how a request changes state: enter, finish, preempt, leave, break
  *   thread.c       the loop on a thread of its own
@@ -22,6 +23,7 @@
 #include "scheduler/batcher.h"
 #include "scheduler/forecast.h"
 #include "scheduler/inbox.h"
+#include "scheduler/lift.h"
 #include "scheduler/pace.h"
 #include "scheduler/plan.h"
 #include "scheduler/pin.h"
@@ -32,6 +34,9 @@ enum {
   WEFT_LANES_MAX = WEFT_SPACES_MAX,
   WEFT_FLIGHT_MAX = 2 /* plans submitted and not landed: one without overlap, two with */
 };
+
+/* What a request follows that waits for the file. */
+#define WEFT_FOLLOWS_FILE (WEFT_SEQ_NONE - 1)
 
 /* One runner as the engine sees it. */
 typedef struct weft_lane {
@@ -76,6 +81,7 @@ struct weft_engine {
   weft_pager *pager;
   weft_tenants tenants;
   weft_deadlines deadlines;
+  weft_lifts lifts;
   weft_batcher batcher;
   weft_inbox inbox; /* any thread */
   weft_pins pins;   /* any thread */
@@ -103,7 +109,7 @@ struct weft_engine {
       *memory_waiter; /* waits and lacks memory: nobody of its priority or less passes it */
   uint32_t n_leaving; /* requests that give back their memory when their rows have landed */
   bool preempted;     /* in this plan: no admissions */
-  uint64_t n_changes; /* of state, of any request: a turn with one was not idle */
+  uint64_t n_changes; /* of state, of any request, and moves that ended: a turn with one was not idle */
 
   bool real_clock; /* time is read from the clock, not only taken from step's argument */
   uint64_t now_us;

@@ -7,82 +7,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
-#include "base/random.h"
-
-/* ---- the store: cells of all pages ----------------------------------------------------------- */
-
-typedef struct cell {
-  uint64_t value;
-  uint32_t position;
-  uint16_t group, runner; /* runner + 1; 0: never written */
-} cell;
-
-typedef struct page_note {
-  uint64_t batch; /* serial of the batch that last wrote the page */
-  uint32_t slot, runner;
-} page_note;
-
-struct fake_runner;
-struct fake_flight;
-
-/* Submitted and not computed, over all runners, in order. */
-typedef struct pending {
-  struct fake_runner *runner;
-  struct fake_flight *flight;
-} pending;
-
-enum { PENDING_MAX = 64, COPIES_MAX = 4096 };
-
-struct weft_fake_store {
-  uint32_t n_pages, stride, n_host, n_file; /* cells of the host's slots and the file's follow the pages' */
-  uint64_t fail_seed, n_rolls;
-  uint32_t fail_one_in;
-  weft_copy_end ended[COPIES_MAX];
-  uint32_t n_ended;
-  uint64_t n_batches;
-  cell *cell;
-  page_note *note;
-  pending pending[PENDING_MAX];
-  uint32_t n_pending;
-};
-
-weft_status weft_fake_store_open(uint32_t n_pages, uint32_t block_tokens_max,
-                                 weft_fake_store **out) {
-  *out = NULL;
-  weft_fake_store *store = weft_alloc(1, sizeof *store);
-  if (store == NULL) return WEFT_E_NO_MEMORY;
-  store->n_pages = n_pages;
-  store->stride = block_tokens_max;
-  store->cell = weft_alloc((size_t)n_pages * block_tokens_max, sizeof *store->cell);
-  store->note = weft_alloc(n_pages, sizeof *store->note);
-  if (store->cell == NULL || store->note == NULL) {
-    weft_fake_store_close(store);
-    return WEFT_E_NO_MEMORY;
-  }
-  *out = store;
-  return WEFT_OK;
-}
-
-weft_status weft_fake_store_add_tiers(weft_fake_store *store, uint32_t n_host, uint32_t n_file,
-                                      uint64_t seed, uint32_t fail_one_in) {
-  size_t n = (size_t)store->n_pages + n_host + n_file;
-  cell *cells = weft_alloc(n * store->stride, sizeof *cells);
-  if (cells == NULL) return WEFT_E_NO_MEMORY;
-  weft_free(store->cell);
-  store->cell = cells;
-  store->n_host = n_host;
-  store->n_file = n_file;
-  store->fail_seed = seed;
-  store->fail_one_in = fail_one_in;
-  return WEFT_OK;
-}
-
-void weft_fake_store_close(weft_fake_store *store) {
-  if (store == NULL) return;
-  weft_free(store->cell);
-  weft_free(store->note);
-  weft_free(store);
-}
+#include "scheduler/fake_store.h"
 
 /* ---- the runner ------------------------------------------------------------------------------ */
 
@@ -332,45 +257,6 @@ static void compute_canvas(fake_runner *f, fake_flight *b, uint32_t s,
 
 /* ---- a batch --------------------------------------------------------------------------------- */
 
-static bool roll_failure(weft_fake_store *store) {
-  if (store->fail_one_in == 0) return false;
-  return weft_mix64(store->fail_seed ^ weft_mix64(++store->n_rolls)) % store->fail_one_in == 0;
-}
-
-static void end_copy(weft_fake_store *store, const weft_batch_copy *copy, bool ok) {
-  WEFT_CHECK(store->n_ended < COPIES_MAX);
-  store->ended[store->n_ended++] = (weft_copy_end){.copy = *copy, .ok = ok};
-}
-
-enum { COPY_FAILED = 16 }; /* added to the kind */
-
-/* Copies to the host that will fail are known at submit. */
-static void judge_copies(weft_fake_store *store, weft_batch_copy *copy, uint32_t n) {
-  for (uint32_t i = 0; i < n; i++) {
-    if (copy[i].kind != WEFT_COPY_TO_HOST || !roll_failure(store)) continue;
-    end_copy(store, &copy[i], false);
-    copy[i].kind += COPY_FAILED;
-  }
-}
-
-static void run_copies(weft_fake_store *store, const weft_batch_copy *copy, uint32_t n) {
-  static const uint8_t from_tier[] = {0, 0, 1, 1, 2}, to_tier[] = {0, 1, 0, 2, 1};
-  const uint64_t base[] = {0, store->n_pages, (uint64_t)store->n_pages + store->n_host};
-  size_t n_bytes = store->stride * sizeof *store->cell;
-  for (uint32_t i = 0; i < n; i++) {
-    uint32_t kind = copy[i].kind % COPY_FAILED;
-    bool failed = copy[i].kind != kind, moves = kind >= WEFT_COPY_TO_FILE;
-    if (moves) failed = roll_failure(store);
-    if (moves) end_copy(store, &copy[i], !failed);
-    cell *to = store->cell + (base[to_tier[kind]] + copy[i].to) * store->stride;
-    const cell *from = store->cell + (base[from_tier[kind]] + copy[i].from) * store->stride;
-    if (failed)
-      memset(to, 0, n_bytes); /* who reads this is a violation */
-    else
-      memcpy(to, from, n_bytes);
-  }
-}
-
 /* Notes which request writes which page, so that reads by others show. */
 static void note_writes(fake_runner *f, const fake_flight *b) {
   weft_fake_store *store = f->config.store;
@@ -420,7 +306,7 @@ static void compute(fake_runner *f, fake_flight *b) {
     compute_light(f, b);
     return;
   }
-  run_copies(f->config.store, b->copy, b->n_copies);
+  weft_fake_store_run_copies(f->config.store, b->copy, b->n_copies);
   if (f->broken) return; /* its copies belong to the pool */
   note_writes(f, b);
   for (uint32_t s = 0; s < b->n_segments; s++) {
@@ -513,7 +399,7 @@ static void copy_batch(fake_runner *f, fake_flight *b, const weft_batch *batch) 
     b->n_copies = 0;
   }
   memcpy(b->copy, batch->copy, b->n_copies * sizeof *b->copy);
-  judge_copies(f->config.store, b->copy, b->n_copies);
+  weft_fake_store_judge_copies(f->config.store, b->copy, b->n_copies);
 }
 
 static weft_status fake_submit(weft_runner *runner, const weft_batch *batch) {
@@ -522,7 +408,7 @@ static weft_status fake_submit(weft_runner *runner, const weft_batch *batch) {
   if (f->n_submits == f->config.fail_submit_at) f->broken = true;
   if (f->broken && f->config.store != NULL) {
     compute_all(f->config.store);
-    run_copies(f->config.store, batch->copy, batch->n_copies);
+    weft_fake_store_run_copies(f->config.store, batch->copy, batch->n_copies);
   }
   if (f->broken) return WEFT_E_DEVICE;
   if (f->n_flight == f->info.depth) {
@@ -566,12 +452,7 @@ static weft_status fake_collect(weft_runner *runner, weft_step_result *result) {
 
 static uint32_t fake_copies_ended(weft_runner *runner, weft_copy_end *out, uint32_t max) {
   weft_fake_store *store = ((fake_runner *)runner)->config.store;
-  if (store == NULL) return 0;
-  uint32_t n = store->n_ended < max ? store->n_ended : max;
-  memcpy(out, store->ended, n * sizeof *out);
-  store->n_ended -= n;
-  memmove(store->ended, store->ended + n, store->n_ended * sizeof *out);
-  return n;
+  return store == NULL ? 0 : weft_fake_store_copies_ended(store, out, max);
 }
 
 /* ---- slots ----------------------------------------------------------------------------------- */
@@ -659,6 +540,10 @@ uint32_t weft_fake_runner_open_slots(const weft_runner *runner) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < f->info.n_slots; i++) n += f->slot[i].open;
   return n;
+}
+
+void weft_fake_runner_break(weft_runner *runner) {
+  ((fake_runner *)runner)->broken = true;
 }
 
 const char *weft_fake_runner_violation(const weft_runner *runner) {

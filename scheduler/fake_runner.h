@@ -23,6 +23,11 @@ weft_status weft_fake_store_open(uint32_t n_pages, uint32_t block_tokens_max,
  * none). Once, before any runner. */
 weft_status weft_fake_store_add_tiers(weft_fake_store *store, uint32_t n_host, uint32_t n_file,
                                       uint64_t seed, uint32_t fail_one_in);
+/* A move of the file ends after up to `looks` calls of copies_ended [0: at the first]; UINT32_MAX: some never do. */
+void weft_fake_store_slow_moves(weft_fake_store *store, uint32_t looks);
+uint32_t weft_fake_store_n_moving(const weft_fake_store *store);
+void weft_fake_store_end_moves(weft_fake_store *store); /* all, at the next call */
+void weft_fake_store_fail(weft_fake_store *store, uint32_t one_in); /* from now on */
 void weft_fake_store_close(weft_fake_store *store);
 
 typedef struct weft_fake_config {
@@ -45,5 +50,6 @@ weft_status weft_fake_runner_open(const weft_fake_config *config, weft_runner **
 /* The first violation of the contract, NULL when there was none. */
 const char *weft_fake_runner_violation(const weft_runner *runner);
 uint32_t weft_fake_runner_open_slots(const weft_runner *runner);
+void weft_fake_runner_break(weft_runner *runner); /* its device is lost */
 
 #endif

@@ -33,6 +33,7 @@ void weft_lifecycle_dequeue(weft_engine *e, weft_request *r) {
   e->lane[r->lane].n_waiting -= 1;
   e->stats.n_waiting -= 1;
   if (e->memory_waiter == r) e->memory_waiter = NULL;
+  weft_lifts_left(e, r);
   if (r->follows == WEFT_SEQ_NONE) {
     weft_tenants_dequeued(&e->tenants, r);
   } else {
@@ -126,6 +127,7 @@ void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
   e->n_changes += 1;
   r->state = WEFT_REQUEST_RUNNING;
   r->need_pages = 0;
+  r->n_lifts = 0;
   r->n_in_flight = r->n_pending = 0;
   r->next_block = r->block;
   resume_canvas(e, r);
@@ -361,6 +363,7 @@ void weft_lifecycle_break(weft_engine *e, weft_lane *lane, weft_status status, c
   weft_request *r;
   while ((r = weft_ready_any(&lane->ready)) != NULL) end_one(e, r, lane->reason);
   /* With the last sequence of the lane its followers went back to their queues. */
+  weft_lifts_end(e, lane->index);
   while ((r = weft_tenants_any(&e->tenants, lane->index)) != NULL) {
     weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, lane->reason);
   }

@@ -117,7 +117,7 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   r->seq = r->follows = WEFT_SEQ_NONE;
   r->ready_at = UINT32_MAX;
   r->save = WEFT_SAVE_NONE;
-  r->deadline_at = WEFT_DEADLINE_NONE;
+  r->deadline_at = r->lift_at = WEFT_DEADLINE_NONE;
   r->n_tokens = r->n_prompt = params->n_tokens;
   r->n_end = params->n_tokens + size->answer_max;
   r->canvas = params->canvas;

@@ -109,7 +109,8 @@ struct weft_request {
   uint32_t need_pages;  /* what the last try to admit it lacked */
   uint64_t retry_step;
   uint32_t wake_at; /* the leader's n_valid that makes another try worth it */
-  weft_seq follows; /* whose prefix it waits for, WEFT_SEQ_NONE */
+  weft_seq follows; /* whose prefix it waits for, WEFT_FOLLOWS_FILE, WEFT_SEQ_NONE */
+  uint32_t lift_at, n_lifts, lift_pages; /* in the heap of those that wait for the file; times it waited; lift.h */
   /* Requests of one prompt. Engine thread only, but for head, which is set at submit. */
   struct weft_request *head;  /* the first of them, itself when alone; a reference unless itself */
   struct weft_request *trunk; /* of a head: the running one whose prompt the others fork */

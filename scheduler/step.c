@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* One turn of the loop:
  *
- *   inbox ─► expire ─► launch: plan, batch, submit ─► land: collect, apply
+ *   inbox ─► expire, hear of copies ─► launch: plan, batch, submit ─► land: collect, apply
  *
  * Law. Without overlap a turn lands the step that it launched. With overlap it lands the step of
  * the turn before, so the device has the next step already while results are applied; when there
@@ -97,33 +97,13 @@ static void take_turn(weft_engine *e, weft_lane *lane, const weft_plan *plan) {
   lane->used_us += plan->predicted_us; /* put right when it has landed */
 }
 
-/* What the pager must hear of copies that failed, or ended, before it plans again. */
-static void hear_copies(weft_engine *e, weft_lane *lane) {
-  enum { AT_ONCE = 32 };
-  weft_copy_end ended[AT_ONCE];
-  uint32_t n = AT_ONCE;
-  if (e->config.n_host_pages == 0 || lane->runner->ops->copies_ended == NULL) return;
-  while (n == AT_ONCE) {
-    n = lane->runner->ops->copies_ended(lane->runner, ended, AT_ONCE);
-    for (uint32_t i = 0; i < n; i++) {
-      const weft_batch_copy *copy = &ended[i].copy;
-      weft_page_copy move = {.from = copy->from, .to = copy->to, .kind = copy->kind};
-      if (copy->kind == WEFT_COPY_TO_HOST) {
-        if (!ended[i].ok) weft_pager_spill_lost(e->pager, copy->to);
-      } else {
-        weft_pager_moved(e->pager, &move, ended[i].ok);
-      }
-    }
-  }
-}
-
 static bool submit(weft_engine *e, weft_lane *lane, weft_plan *plan) {
   weft_batch batch = weft_batcher_build(&e->batcher, plan, e->pager, lane->info, lane->n_batches);
   uint64_t start_ns = weft_clock_ns();
   plan->launched_us = present_us(e);
   weft_status status = lane->runner->ops->submit(lane->runner, &batch);
   e->runner_ns += weft_clock_ns() - start_ns;
-  hear_copies(e, lane);
+  weft_lifts_hear(e);
   if (status != WEFT_OK) {
     weft_lifecycle_break(e, lane, status, "the start of a step");
     return false;
@@ -131,9 +111,23 @@ static bool submit(weft_engine *e, weft_lane *lane, weft_plan *plan) {
   lane->n_batches += 1;
   lane->n_in_flight += 1;
   e->n_flight += 1;
+  if (plan->n_rows == 0) return true;
   count_step(e, plan);
   take_turn(e, lane, plan);
   return true;
+}
+
+/* A step without rows, that copies of the file begin: who waits for them may be all there is. */
+static bool launch_moves(weft_engine *e) {
+  if (weft_pager_moves_waiting(e->pager) == 0) return false;
+  for (uint32_t i = 0; i < e->n_lanes; i++) {
+    weft_lane *lane = &e->lane[i];
+    if (lane->broken || lane->n_in_flight == lane->info->depth) continue;
+    weft_plan *plan = &e->plan[(e->first_flight + e->n_flight) % WEFT_FLIGHT_MAX];
+    weft_plan_begin(plan, ++e->n_plans, i);
+    if (submit(e, lane, plan)) return true;
+  }
+  return false;
 }
 
 bool weft_engine_launch(weft_engine *e) {
@@ -160,7 +154,7 @@ bool weft_engine_launch(weft_engine *e) {
     }
     if (lane->used_us < e->turn_us) lane->used_us = e->turn_us; /* it could not use its turn */
   }
-  return false;
+  return launch_moves(e);
 }
 
 /* ---- land ------------------------------------------------------------------------------------ */
@@ -238,10 +232,10 @@ void weft_engine_land(weft_engine *e) {
       weft_lifecycle_break(e, lane, status, "a step");
     } else {
       lane->n_in_flight -= 1;
-      learn(e, plan, result.device_us);
+      if (plan->n_rows > 0) learn(e, plan, result.device_us);
     }
-    count_lane(e, plan);
-    record_step(e, plan, status != WEFT_OK);
+    if (plan->n_rows > 0) count_lane(e, plan);
+    if (plan->n_rows > 0) record_step(e, plan, status != WEFT_OK);
   }
   e->first_flight = (e->first_flight + 1) % WEFT_FLIGHT_MAX;
   e->n_flight -= 1;
@@ -295,6 +289,8 @@ weft_status weft_engine_turn(weft_engine *e, uint64_t now_us) {
   uint64_t n_changes = e->n_changes;
   take_inbox(e);
   expire(e);
+  weft_lifts_hear(e);
+  weft_lifts_wake(e);
   uint32_t depth = e->config.overlap ? WEFT_FLIGHT_MAX : 1;
   bool launched = e->n_flight < depth && launch_counted(e);
   uint32_t keep = launched ? depth - 1 : 0;
@@ -317,6 +313,7 @@ void weft_engine_end_all(weft_engine *e) {
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_lane *lane = &e->lane[i];
     weft_request *r;
+    weft_lifts_end(e, i);
     while ((r = weft_ready_any(&lane->ready)) != NULL) {
       weft_lifecycle_finish(e, r, WEFT_FINISH_CANCELLED, NULL);
     }

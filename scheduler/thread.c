@@ -8,6 +8,8 @@
 
 static uint64_t next_us(weft_engine *e) {
   uint64_t deadline = weft_deadlines_next_us(&e->deadlines), pin = weft_pins_next_us(e);
+  uint64_t lift = weft_deadlines_next_us(&e->lifts.until);
+  if (lift < deadline) deadline = lift;
   return pin < deadline ? pin : deadline;
 }
 

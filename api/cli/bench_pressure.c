@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* weft bench pressure: 24 conversations of 4 turns, all at once, half of them answered by diffusion where the model can.
- * First in a pool that evicts nothing; then in a tenth of what that one holds at the end, without and with host memory
- * behind it. Prints the rows of prompts computed in each: what exceeds the first run was computed again. */
+ * First in a pool that evicts nothing; then in a tenth of what that one holds at the end: alone, with host memory behind
+ * it, and with a fifth as much host memory and a file behind that (--spill-file PATH [weft-bench.spill]). Prints the rows of
+ * prompts computed in each: what exceeds the first run was computed again. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@ typedef struct talk {
 } talk;
 
 typedef struct result {
-  double pages, rows, out, back, preemptions, resumed, seconds;
+  double pages, rows, out, back, to_file, from_file, waits, preemptions, resumed, seconds;
 } result;
 
 static void add_tokens(talk *t, uint32_t index, uint32_t n, uint32_t n_vocab) {
@@ -75,13 +76,20 @@ static int take_turns(weft_runtime *rt, talk *talks) {
   return code;
 }
 
-static int run(const weft_config *config, uint64_t kv_bytes, uint64_t host_bytes, result *r, uint64_t *page_bytes) {
+/* Bytes of each tier. */
+typedef struct tiers {
+  uint64_t pool, host, file;
+} tiers;
+
+static int run(const weft_config *config, const tiers *n_bytes, result *r, uint64_t *page_bytes) {
   weft_config own = *config;
   weft_open_options options = weft_config_open(&own);
   weft_runtime *rt;
   char error[512];
-  options.kv_bytes = kv_bytes;
-  options.host_bytes = host_bytes;
+  options.kv_bytes = n_bytes->pool;
+  options.host_bytes = n_bytes->host;
+  options.spill_bytes = n_bytes->file;
+  options.spill_file = n_bytes->file == 0 ? NULL : config->spill_file != NULL ? config->spill_file : "weft-bench.spill";
   options.context = 2 * TOKENS_MAX;
   int status = weft_open(&options, &rt, error, sizeof error);
   if (status != 0) return weft_cli_fail(weft_cli_code(status), "%s", error);
@@ -96,6 +104,9 @@ static int run(const weft_config *config, uint64_t kv_bytes, uint64_t host_bytes
   r->rows = weft_metric(metrics, "weft_rows_prefill_total");
   r->out = weft_metric(metrics, "weft_spill_pages_out_total");
   r->back = weft_metric(metrics, "weft_spill_pages_back_total");
+  r->to_file = weft_metric(metrics, "weft_file_pages_out_total");
+  r->from_file = weft_metric(metrics, "weft_file_pages_back_total");
+  r->waits = weft_metric(metrics, "weft_file_waits_total");
   r->preemptions = weft_metric(metrics, "vllm:num_preemptions_total");
   r->resumed = weft_metric(metrics, "weft_canvases_resumed_total");
   *page_bytes = rt->page_bytes;
@@ -106,23 +117,26 @@ static int run(const weft_config *config, uint64_t kv_bytes, uint64_t host_bytes
 }
 
 int weft_bench_pressure(const weft_config *config) {
-  static const char *const names[] = {"ample pool", "a tenth", "a tenth, host memory"};
-  result r[3] = {{0}};
+  static const char *const names[] = {"ample pool", "a tenth", "a tenth, host memory", "a tenth, host, file"};
+  enum { RUNS = 4, FIFTH = 5 };
+  result r[RUNS] = {{0}};
   uint64_t page_bytes = 0, ample = (uint64_t)256 << 20;
   int code = config->models.n == 0 ? weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE")
-                                   : run(config, ample, 0, &r[0], &page_bytes);
-  uint64_t tenth = (uint64_t)(r[0].pages / 10.0) * page_bytes;
-  if (code == 0) code = run(config, tenth, 0, &r[1], &page_bytes);
-  if (code == 0) code = run(config, tenth, ample, &r[2], &page_bytes);
+                                   : run(config, &(tiers){.pool = ample}, &r[0], &page_bytes);
+  uint64_t all = (uint64_t)r[0].pages * page_bytes, tenth = (uint64_t)(r[0].pages / 10.0) * page_bytes;
+  const tiers small[] = {{.pool = tenth}, {.pool = tenth, .host = ample}, {.pool = tenth, .host = all / FIFTH, .file = ample}};
+  for (uint32_t i = 1; i < RUNS && code == 0; i++) code = run(config, &small[i - 1], &r[i], &page_bytes);
   if (code != 0) return code;
-  for (uint32_t i = 0; i < 3; i++) {
+  for (uint32_t i = 0; i < RUNS; i++) {
     const char *format =
         config->json ? "%s{\"name\": \"%s\", \"prefill_rows\": %.0f, \"again\": %.0f, \"pages_out\": %.0f, \"pages_back\": "
-                       "%.0f, \"preemptions\": %.0f, \"canvases_resumed\": %.0f, \"seconds\": %.2f}%s\n"
-                     : "%s%-22s %6.0f rows of prompts, %6.0f again; %5.0f pages out, %5.0f back; %3.0f preemptions, %2.0f "
-                       "canvases resumed; %.2f s%s\n";
+                       "%.0f, \"file_pages_out\": %.0f, \"file_pages_back\": %.0f, \"file_waits\": %.0f, "
+                       "\"preemptions\": %.0f, \"canvases_resumed\": %.0f, \"seconds\": %.2f}%s\n"
+                     : "%s%-22s %6.0f rows of prompts, %6.0f again; %5.0f pages out, %5.0f back; file %5.0f out, %5.0f "
+                       "back, %4.0f waits; %3.0f preemptions, %2.0f canvases resumed; %.2f s%s\n";
     (void)printf(format, config->json ? (i == 0 ? "[" : " ") : "", names[i], r[i].rows, r[i].rows - r[0].rows, r[i].out,
-                 r[i].back, r[i].preemptions, r[i].resumed, r[i].seconds, config->json ? (i < 2 ? "," : "]") : "");
+                 r[i].back, r[i].to_file, r[i].from_file, r[i].waits, r[i].preemptions, r[i].resumed, r[i].seconds,
+                 config->json ? (i + 1 < RUNS ? "," : "]") : "");
   }
   return 0;
 }

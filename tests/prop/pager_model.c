@@ -278,7 +278,9 @@ static void op_admit(model *m) {
   make_prompt(m, &args, &domain, tokens);
   if (below(m, 4) != 0) args.restore_max_pages = below(m, 3) == 0 ? below(m, 6) : PAGES_MAX;
   args.restore_cost = below(m, 2) * 256 * below(m, 12);
+  args.lift_cost = below(m, 2) * 256 * below(m, 4);
   args.restore_wait = below(m, 2) == 0;
+  args.lift_none = below(m, 4) == 0;
   args.domain = (weft_key128){domain, domain == 0 ? 5 : 4};
   bool cache = !args.no_cache && !m->config.no_prefix_cache;
   model_seq begun = {.live = true,
@@ -311,7 +313,8 @@ static void op_admit(model *m) {
     return;
   }
   if (status == WEFT_AGAIN && waits_for == WEFT_SEQ_NONE) {
-    REQUIRE(filed > stored && args.restore_wait && m->pager->n_moves > 0, "waits for no move");
+    REQUIRE(filed > stored && args.restore_wait && weft_pager_get_stats(m->pager).n_lifting > 0,
+            "waits for no move");
     m->n_lifts += 1;
     return;
   }

@@ -20,7 +20,7 @@
 enum { N_REQUESTS = 200, PROMPT_MAX = 40, CONTEXT = 160 };
 
 typedef struct variant {
-  uint32_t order, n_pages, chunk, running, n_host;
+  uint32_t order, n_pages, chunk, running, n_host, n_file;
   uint32_t n_saves;     /* canvases of preempted requests that resume */
   uint32_t fail_one_in; /* copies to the host; 0: none fails */
   bool no_cache, overlap;
@@ -140,7 +140,8 @@ static void run(const variant *v, weft_engine_stats *stats) {
   weft_engine *engine;
   weft_error error = {{0}};
   assert_int_equal(weft_fake_store_open(v->n_pages, 16, &store), WEFT_OK);
-  assert_int_equal(weft_fake_store_add_tiers(store, v->n_host, 0, 7, v->fail_one_in), WEFT_OK);
+  assert_int_equal(weft_fake_store_add_tiers(store, v->n_host, v->n_file, 7, v->fail_one_in), WEFT_OK);
+  weft_fake_store_slow_moves(store, 5);
   for (uint32_t i = 0; i < 2; i++) {
     weft_fake_config config = fakes[i];
     config.store = store;
@@ -153,6 +154,7 @@ static void run(const variant *v, weft_engine_stats *stats) {
                                .runner = runner,
                                .n_pages = v->n_pages,
                                .n_host_pages = v->n_host,
+                               .n_file_pages = v->n_file,
                                .rows_per_step = 96,
                                .prefill_chunk = v->chunk,
                                .running_max = v->running,
@@ -176,7 +178,8 @@ static void run(const variant *v, weft_engine_stats *stats) {
       assert_int_equal(status, WEFT_OK);
       n_submitted += 1;
     }
-    assert_int_equal(weft_engine_step(engine, now), WEFT_OK);
+    weft_status status = weft_engine_step(engine, now);
+    assert_true(status == WEFT_OK || weft_fake_store_n_moving(store) > 0);
     for (uint32_t i = 0; i < N_REQUESTS; i++) collect(engine, &handle[i], i);
     assert_true(now < 100000);
   }
@@ -198,6 +201,7 @@ static void check_solo(void) {
 }
 
 static uint32_t n_undisturbed; /* variants in which nobody was preempted */
+static uint64_t n_lifted;  /* pages from the file, in all variants */
 static uint64_t n_resumed; /* canvases of preempted requests, in all variants */
 
 static void check_variant(const variant *v, const char *name) {
@@ -206,12 +210,13 @@ static void check_variant(const variant *v, const char *name) {
   check_solo();
   const weft_pager_stats *p = &stats.pager;
   printf("%s: %llu steps, %llu mixed, %llu void rows, %llu preemptions, %llu hits, %llu forks, "
-         "%llu pages out, %llu back, %llu lost\n",
+         "%llu pages out, %llu back, %llu lost; file: %llu out, %llu back, %llu lost\n",
          name, (unsigned long long)stats.n_steps, (unsigned long long)stats.n_mixed_steps,
          (unsigned long long)stats.n_void_rows, (unsigned long long)stats.n_preemptions,
          (unsigned long long)p->n_hits, (unsigned long long)p->n_forks,
          (unsigned long long)p->n_spilled, (unsigned long long)p->n_restored,
-         (unsigned long long)p->n_spill_lost);
+         (unsigned long long)p->n_spill_lost, (unsigned long long)p->n_to_file,
+         (unsigned long long)p->n_from_file, (unsigned long long)p->n_file_lost);
   n_undisturbed += stats.n_preemptions == 0;
   if (v->tight) assert_true(stats.n_preemptions > 0);
   assert_true(v->no_cache ? p->n_hits == 0 : p->n_hits > 0);
@@ -219,6 +224,8 @@ static void check_variant(const variant *v, const char *name) {
   if (v->n_host > 0 && v->n_pages < 900) assert_true(p->n_spilled > 0 && p->n_restored > 0);
   if (v->fail_one_in > 0 && v->n_pages < 900) assert_true(p->n_spill_lost > 0);
   n_resumed += stats.n_canvases_resumed;
+  n_lifted += p->n_from_file;
+  if (v->n_file > 0 && v->n_pages < 900) assert_true(p->n_to_file > 0);
   if (v->running > 3) assert_true(stats.n_mixed_steps > 0);
   assert_true(stats.n_switches > 0);
 }
@@ -228,28 +235,30 @@ static void same_tokens_in_every_combination(void **state) {
   static const uint32_t pools[] = {900, 150, 60}, chunks[] = {0, 7, 33};
   char name[120];
   (void)state;
-  for (uint32_t i = 0; i < 81; i++) {
-    uint32_t cache = i / 27; /* none, on the device, with a host tier */
+  for (uint32_t i = 0; i < 108; i++) {
+    uint32_t cache = i / 27; /* none, on the device, with a host tier, with a file behind that */
     variant v = {.order = i % 3,
                  .n_pages = pools[i / 3 % 3],
                  .chunk = chunks[i / 9 % 3],
                  .running = 40,
                  .no_cache = cache == 0,
-                 .n_host = cache < 2 ? 0 : i % 2 == 0 ? 60 : 400,
-                 .fail_one_in = cache == 2 && i % 3 == 0 ? 3 : 0,
+                 .n_host = cache < 2 ? 0 : i % 2 == 0 ? 60 : cache == 2 ? 400 : 100,
+                 .n_file = cache == 3 ? 600 : 0,
+                 .fail_one_in = cache >= 2 && i % 3 == 0 ? 3 : 0,
                  .n_saves = i % 3 * 4,
                  .overlap = i % 2 == 0,
                  .forks = i % 4 < 2,
                  .tenants = i % 5 < 2,
                  .tight = i / 3 % 3 == 2};
-    (void)snprintf(name, sizeof name, "order %u, %u pages, %u on the host, chunk %u%s%s%s%s%s",
-                   v.order, v.n_pages, v.n_host, v.chunk, v.no_cache ? ", no cache" : "",
+    (void)snprintf(name, sizeof name, "order %u, %u pages, %u on the host, %u in the file, chunk %u%s%s%s%s%s",
+                   v.order, v.n_pages, v.n_host, v.n_file, v.chunk, v.no_cache ? ", no cache" : "",
                    v.fail_one_in > 0 ? ", copies fail" : "", v.overlap ? ", overlap" : "",
                    v.forks ? ", forks" : "", v.tenants ? ", tenants" : "");
     check_variant(&v, name);
   }
   assert_true(n_undisturbed > 0);
   assert_true(n_resumed > 0);
+  assert_true(n_lifted > 0);
 }
 
 static void same_tokens_one_at_a_time(void **state) {

@@ -6,6 +6,7 @@
  *   test_sim_scheduler_sim --seed N        one of them, with what happened
  *   test_sim_scheduler_sim --seeds A..B
  *
+ * One world in six is a filed one: a few prompts come again and again, and their blocks go through all tiers.
  * One world in eight is a fair one: one model, memory and slots for everybody, no prefix cache, no
  * faults, half of them with all requests at once, tenants of one class with weights; there the fairness bound holds,
  * with and without a target for the time between tokens, and however old requests grow.
@@ -25,12 +26,14 @@
 #include "scheduler/fake_runner.h"
 #include "tests/support/fake_solo.h"
 #include "tests/support/service_watch.h"
+#include "tests/support/sim_totals.h"
 
 enum {
   RUNNERS_MAX = 3,
   REQUESTS_MAX = 48,
   TENANTS_MAX = 4,
   BASES = 4,
+  FILED = 95, /* percent of the requests of a filed world that repeat a prompt */
   PROMPT_MAX = 96,
   DEFAULT_SEEDS = 10000
 };
@@ -83,7 +86,10 @@ typedef struct sim {
   sim_request request[REQUESTS_MAX];
   uint32_t n_requests, step, n_steps_max;
   uint32_t length_max; /* of prompts and answers */
-  uint32_t copies_fail; /* one in so many copies to the host; 0: none */
+  uint32_t copies_fail; /* one in so many copies to the host and moves of the file; 0: none */
+  uint32_t slow_moves;  /* of the file */
+  uint32_t repeats;     /* percent of the requests that ask an earlier prompt again, later, */
+  uint32_t n_originals; /* one of so many first ones */
   int32_t base[BASES][PROMPT_MAX];
   uint64_t now_us;
   bool faulty, fair;
@@ -91,13 +97,6 @@ typedef struct sim {
   bool apart; /* every second tenant asks for canvases, the others for tokens */
 } sim;
 
-typedef struct sim_totals {
-  uint64_t n_steps, n_requests, n_finished[6], n_refused, n_full, n_preemptions, n_mixed, n_switches,
-      n_hits, n_void, n_waits, n_broken, n_forks, n_watched, n_pins, n_dropped_pins, n_out, n_back,
-      n_lost;
-} sim_totals;
-
-static sim_totals totals;
 static const char *program;
 
 #define FAIL(s, ...)                                                                  \
@@ -183,6 +182,19 @@ static void make_tenants(sim *s) {
   }
 }
 
+static void make_tiers(sim *s) {
+  weft_engine_config *c = &s->config;
+  c->n_host_pages = chance(s, 50) ? 0 : draw(s, 1, 150);
+  s->copies_fail = chance(s, 70) ? 0 : draw(s, 2, 30);
+  if (c->n_host_pages == 0) return;
+  if (chance(s, 40)) return;
+  if (chance(s, 60)) c->n_host_pages = draw(s, 4, 40);
+  c->n_file_pages = draw(s, 1, 300);
+  s->slow_moves = chance(s, 30) ? 0 : chance(s, 15) ? UINT32_MAX : draw(s, 1, 40);
+  s->repeats = draw(s, 0, 90);
+  s->n_originals = REQUESTS_MAX;
+}
+
 static void make_config(sim *s) {
   weft_engine_config *c = &s->config;
   c->n_runners = chance(s, 50) ? 1 : draw(s, 2, RUNNERS_MAX);
@@ -201,8 +213,31 @@ static void make_config(sim *s) {
   c->target_tpot_us = draw(s, 0, 3) > 0 ? 0 : 100 * draw(s, 1, 30);
   s->length_max = chance(s, 50) ? draw(s, 8, 30) : 70;
   c->n_pages = chance(s, 60) ? draw(s, 12, 80) : draw(s, 80, 400);
-  c->n_host_pages = chance(s, 50) ? 0 : draw(s, 1, 150);
-  s->copies_fail = chance(s, 70) ? 0 : draw(s, 2, 30);
+  make_tiers(s);
+}
+
+static void make_filed(sim *s) {
+  weft_engine_config *c = &s->config;
+  if (c->n_runners > 2) c->n_runners = 2;
+  for (uint32_t i = 0; i < c->n_runners; i++) {
+    weft_fake_config *f = &s->fake[i];
+    s->law[i] = (sim_law){.step = 200, .row = 50}; /* else nothing is worth bringing back */
+    f->law = time_of;
+    f->law_self = &s->law[i];
+    for (uint32_t g = 0; g < f->model.n_groups; g++)
+      if (f->model.group[g].block_tokens > 4) f->model.group[g].block_tokens = 4;
+    f->context_length = 160;
+  }
+  c->seq_tokens_max = 160;
+  s->length_max = 70;
+  c->no_prefix_cache = false;
+  c->running_max = draw(s, 1, 4);
+  c->n_pages = draw(s, 60, 160);
+  c->n_host_pages = draw(s, 60, 120);
+  c->n_file_pages = draw(s, 200, 900);
+  s->slow_moves = chance(s, 30) ? 0 : chance(s, 15) ? UINT32_MAX : draw(s, 1, 20);
+  s->repeats = FILED;
+  s->n_originals = draw(s, 3, 10);
 }
 
 /* Nothing but rows is short. */
@@ -257,6 +292,7 @@ static void make_request(sim *s, sim_request *r) {
   make_kind(s, p);
   uint32_t n_vocab = s->fake[p->runner].model.n_vocab, base = draw(s, 0, BASES - 1);
   p->n_tokens = chance(s, 20) ? draw(s, 1, 4) : draw(s, 1, s->length_max);
+  if (s->repeats == FILED) p->n_tokens = draw(s, 40, s->length_max);
   uint32_t shared = draw(s, 0, p->n_tokens);
   for (uint32_t i = 0; i < p->n_tokens; i++) {
     uint32_t token = i < shared ? (uint32_t)s->base[base][i] : draw(s, 0, 10000);
@@ -288,6 +324,22 @@ static void make_request(sim *s, sim_request *r) {
   p->sampling.seed = p->entropy_bound.seed = number << 8 | draw(s, 0, 5);
 }
 
+/* Begins with the prompt of an earlier request, whose blocks may be anywhere by now. */
+static void make_again(sim *s, sim_request *r, const sim_request *before) {
+  weft_request_params *p = &r->params;
+  const weft_request_params *q = &before->params;
+  uint32_t n = chance(s, 50) ? q->n_tokens : draw(s, 1, q->n_tokens);
+  if (p->runner != q->runner) return;
+  memcpy(r->prompt, before->prompt, n * sizeof *r->prompt);
+  if (p->n_tokens < n) p->n_tokens = n;
+  p->tenant = q->tenant;
+  p->domain = q->domain;
+  uint32_t later = before->submit_step + draw(s, 10, 200) - r->submit_step;
+  r->submit_step += later;
+  if (r->cancel_step != UINT32_MAX) r->cancel_step += later;
+  if (r->release_step != UINT32_MAX) r->release_step += later;
+}
+
 /* Asks for the prompt of another request again: another choice of it. */
 static void make_sibling(sim *s, sim_request *r, sim_request *elder) {
   weft_request_params *p = &r->params, *q = &elder->params;
@@ -312,13 +364,16 @@ static uint32_t context_of(const sim *s, uint32_t runner) {
 
 static void open_world(sim *s) {
   make_config(s);
-  if (chance(s, 12)) make_fair(s);
+  uint32_t kind = draw(s, 0, 99);
+  if (kind < 12) make_fair(s);
+  if (kind >= 12 && kind < 28) make_filed(s);
   for (uint32_t b = 0; b < BASES; b++)
     for (uint32_t i = 0; i < PROMPT_MAX; i++) s->base[b][i] = (int32_t)draw(s, 0, 10000);
   weft_error error = {{0}};
   if (weft_fake_store_open(s->config.n_pages, 16, &s->store) != WEFT_OK) FAIL(s, "no memory");
-  if (weft_fake_store_add_tiers(s->store, s->config.n_host_pages, 0, s->seed, s->copies_fail) != WEFT_OK)
-    FAIL(s, "no memory");
+  const weft_engine_config *c = &s->config;
+  if (weft_fake_store_add_tiers(s->store, c->n_host_pages, c->n_file_pages, s->seed, s->copies_fail)) FAIL(s, "no memory");
+  weft_fake_store_slow_moves(s->store, s->slow_moves);
   for (uint32_t i = 0; i < s->config.n_runners; i++) {
     s->fake[i].store = s->store;
     if (weft_fake_runner_open(&s->fake[i], &s->runner[i]) != WEFT_OK) FAIL(s, "no memory");
@@ -337,6 +392,10 @@ static void open_world(sim *s) {
   s->n_steps_max = 2000;
   for (uint32_t i = 0; i < s->n_requests; i++) {
     make_request(s, &s->request[i]);
+    if (i > 0 && chance(s, s->repeats)) {
+      uint32_t n = i < s->n_originals ? i : s->n_originals;
+      make_again(s, &s->request[i], &s->request[draw(s, 0, n - 1)]);
+    }
     if (i > 0 && chance(s, siblings)) make_sibling(s, &s->request[i], &s->request[i - 1]);
     const weft_request_params *p = &s->request[i].params;
     uint64_t n_work = p->n_tokens + p->max_tokens;
@@ -674,6 +733,9 @@ static void add_totals(sim *s) {
   totals.n_out += stats.pager.n_spilled;
   totals.n_back += stats.pager.n_restored;
   totals.n_lost += stats.pager.n_spill_lost;
+  totals.n_to_file += stats.pager.n_to_file, totals.n_from_file += stats.pager.n_from_file;
+  totals.n_file_lost += stats.pager.n_file_lost;
+  totals.n_file_waits += stats.n_file_waits, totals.n_in_vain += stats.n_file_waits_in_vain;
   totals.n_watched += s->watch.n_watched;
   totals.n_broken += (uint64_t)__builtin_popcountll(stats.broken_runners);
   if (!s->verbose) return;
@@ -689,14 +751,19 @@ static void run_seed(uint64_t seed, bool verbose) {
   s->verbose = verbose;
   open_world(s);
   bool again = false;
+  uint32_t n_still = 0; /* steps without anything to do, while the file works */
   while (!all_over(s) || !weft_engine_idle(s->engine)) {
     act(s);
-    uint64_t passes_us = again ? draw(s, 10000, 300000) : draw(s, 100, 1500); /* tokens of a minute come back */
+    bool moves = weft_fake_store_n_moving(s->store) > 0 && n_still < 100;
+    uint32_t least = moves ? 10 : again ? 10000 : 100; /* so that tokens of a minute come back */
+    uint64_t passes_us = draw(s, least, moves ? 200 : again ? 300000 : 1500);
     s->now_us += s->slow ? 1000 * passes_us : passes_us;
     again = weft_engine_step(s->engine, s->now_us) == WEFT_AGAIN;
+    n_still = again ? n_still + 1 : 0;
     poll_all(s);
     check_limits(s);
-    if (again && one_waits(s)) FAIL(s, "nothing to do, and a request waits");
+    moves = weft_fake_store_n_moving(s->store) > 0;
+    if (again && !moves && one_waits(s)) FAIL(s, "nothing to do, and a request waits");
     for (uint32_t i = 0; i < s->config.n_runners; i++) {
       const char *violation = weft_fake_runner_violation(s->runner[i]);
       if (violation != NULL) FAIL(s, "runner %u: %s", i, violation);
@@ -713,41 +780,6 @@ static void run_seed(uint64_t seed, bool verbose) {
   add_totals(s);
   close_world(s);
   free(s);
-}
-
-static void print_totals(unsigned long long n_seeds) {
-  const sim_totals *t = &totals;
-  const struct {
-    const char *name;
-    uint64_t n;
-  } row[] = {{"requests", t->n_requests},
-             {"refused", t->n_refused},
-             {"times full", t->n_full},
-             {"steps", t->n_steps},
-             {"mixed steps", t->n_mixed},
-             {"switches", t->n_switches},
-             {"preemptions", t->n_preemptions},
-             {"hits", t->n_hits},
-             {"forks", t->n_forks},
-             {"pins", t->n_pins},
-             {"pins that gave way", t->n_dropped_pins},
-             {"waits for a prefix", t->n_waits},
-             {"void rows", t->n_void},
-             {"broken runners", t->n_broken},
-             {"pages to the host", t->n_out},
-             {"back", t->n_back},
-             {"lost", t->n_lost},
-             {"times that two tenants waited", t->n_watched},
-             {"stop", t->n_finished[WEFT_FINISH_STOP]},
-             {"length", t->n_finished[WEFT_FINISH_LENGTH]},
-             {"cancelled", t->n_finished[WEFT_FINISH_CANCELLED]},
-             {"deadline", t->n_finished[WEFT_FINISH_DEADLINE]},
-             {"error", t->n_finished[WEFT_FINISH_ERROR]}};
-  printf("%llu seeds:", n_seeds);
-  for (uint32_t i = 0; i < sizeof row / sizeof *row; i++) {
-    printf(" %llu %s%s", (unsigned long long)row[i].n, row[i].name,
-           i + 1 < sizeof row / sizeof *row ? "," : "\n");
-  }
 }
 
 int main(int argc, char **argv) {

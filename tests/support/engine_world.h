@@ -63,7 +63,7 @@ static inline void plan_world(void) {
 static inline void open_world(void) {
   weft_error error = {{0}};
   assert_int_equal(weft_fake_store_open(w.config.n_pages, 8, &w.store), WEFT_OK);
-  assert_int_equal(weft_fake_store_add_tiers(w.store, w.config.n_host_pages, 0, 1, 0), WEFT_OK);
+  assert_int_equal(weft_fake_store_add_tiers(w.store, w.config.n_host_pages, w.config.n_file_pages, 1, 0), WEFT_OK);
   for (uint32_t i = 0; i < 2; i++) {
     w.fake[i].store = w.store;
     assert_int_equal(weft_fake_runner_open(&w.fake[i], &w.runner[i]), WEFT_OK);

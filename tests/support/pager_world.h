@@ -30,7 +30,7 @@ enum {
   HOST_MAX = 40,
   FILE_MAX = 24,
   PLACES = PAGES_MAX + HOST_MAX + FILE_MAX, /* pages, then the host's slots, then the file's */
-  MOVES = 16,
+  MOVES = WEFT_MOVES_MAX,
   OWNERS = 3 /* two in the first domain, one in the second; then the operator */
 };
 

@@ -192,7 +192,7 @@ static void test_store(void **state) {
   assert_int_equal(weft_kv_store_open(device, UINT64_MAX / 2, 3, &store, &error), WEFT_E_INVALID);
   assert_null(store);
   assert_int_equal(weft_kv_store_open(device, layout.page_bytes, 3, &store, &error), WEFT_OK);
-  uint64_t end = 0;
+  uint64_t end = 0, n_moves = 9;
   for (uint32_t l = 0; l < g.n_layers; l++) { /* layers 2 and 5 are global */
     weft_kv_view view = weft_kv_store_view(store, &layout, l);
     uint64_t plane = weft_type_row_bytes(
@@ -220,12 +220,13 @@ static void test_store(void **state) {
   const weft_batch_copy around[] = {
       {1, 1, WEFT_COPY_TO_HOST}, {0, 1, WEFT_COPY_PAGE}, {1, 0, WEFT_COPY_FROM_HOST}};
   memset(store->base, 0x11, layout.page_bytes); /* page 1 goes out, page 0 takes its place, and it comes back */
-  assert_int_equal(weft_kv_store_copy(store, around, 3), WEFT_OK);
+  assert_int_equal(weft_kv_store_copy(store, around, 3, &n_moves), WEFT_OK);
+  assert_int_equal(n_moves, 0);
   assert_int_equal(((unsigned char *)store->base)[0], 0x5A);
   assert_int_equal(((unsigned char *)store->base)[layout.page_bytes - 1], 0x5A);
   assert_int_equal(((unsigned char *)store->base)[layout.page_bytes], 0x11);
   const weft_batch_copy wrong = {0, 0, 9};
-  assert_int_equal(weft_kv_store_copy(store, &wrong, 1), WEFT_E_INVALID);
+  assert_int_equal(weft_kv_store_copy(store, &wrong, 1, &n_moves), WEFT_E_INVALID);
   weft_kv_store_close(store);
   weft_kv_store_close(NULL);
   weft_device_close(device);

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: MIT */
+/* Two rings of moves, up and down, with four marks each, which only rise:
+ *
+ *   told <= ended <= started <= added          added - told <= moves_max
+ *
+ * [ended, started) is the file's thread's, the rest the engine thread's; marks but `added` are under the mutex. */
+#include "model/kv_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory.h"
+
+/* How a move ends. */
+typedef enum outcome { DONE, WRITE_FAILED, READ_FAILED, DAMAGED, LOST, N_OUTCOMES } outcome;
+
+typedef struct move {
+  weft_copy_end end;
+  uint64_t number; /* from 0, of both kinds */
+  bool lost;       /* its host memory is not what it should be */
+} move;
+
+typedef struct ring {
+  move *move; /* [moves_max] */
+  uint64_t n_added, n_started, n_ended, n_told;
+} ring;
+
+struct weft_kv_file {
+  weft_kv_file_config config;
+  weft_kv_file_io io;
+  int fd;
+  uint64_t *checksum; /* [n_slots]; the file's thread's */
+  bool *filled;       /* [n_slots] */
+  bool told[N_OUTCOMES]; /* of an outcome, in the log */
+  uint64_t n_added;   /* engine thread */
+  pthread_t thread;
+  bool has_thread;
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  /* under the mutex */
+  ring up, down;
+  bool stop;
+  void (*notify)(void *self);
+  void *notify_self;
+  uint64_t n_outcomes[N_OUTCOMES], n_bytes_written, n_bytes_read;
+};
+
+/* ---- open ------------------------------------------------------------------------------------------------ */
+
+static int64_t system_write(void *self, int fd, const void *from, uint64_t n_bytes, uint64_t at) {
+  (void)self;
+  return pwrite(fd, from, n_bytes, (off_t)at);
+}
+
+static int64_t system_read(void *self, int fd, void *to, uint64_t n_bytes, uint64_t at) {
+  (void)self;
+  return pread(fd, to, n_bytes, (off_t)at);
+}
+
+/* All of its room is taken now, where the file system can; elsewhere a write may find none. */
+static weft_status reserve_room(weft_kv_file *f, uint64_t n_bytes, weft_error *error) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < n_bytes) {
+    return weft_fail(error, WEFT_E_IO, "%s: %" PRIu64 " MiB are more than this process may write (ulimit -f)",
+                     f->config.path, n_bytes >> 20);
+  }
+  int bad = fallocate(f->fd, 0, 0, (off_t)n_bytes);
+  if (bad != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) bad = ftruncate(f->fd, (off_t)n_bytes);
+  if (bad == 0) return WEFT_OK;
+  return weft_fail(error, WEFT_E_IO, "%s: there is no room for %" PRIu64 " MiB: %s", f->config.path, n_bytes >> 20,
+                   strerror(errno));
+}
+
+static weft_status make_file(weft_kv_file *f, weft_error *error) {
+  const char *path = f->config.path;
+  f->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (f->fd < 0 && errno == EEXIST) {
+    return weft_fail(error, WEFT_E_IO, "%s exists: name a file that does not, it is made and removed again", path);
+  }
+  if (f->fd < 0) return weft_fail(error, WEFT_E_IO, "%s: the file cannot be made: %s", path, strerror(errno));
+  if (unlink(path) != 0) {
+    return weft_fail(error, WEFT_E_IO, "%s: the file cannot be unlinked: %s", path, strerror(errno));
+  }
+  return reserve_room(f, f->config.page_bytes * f->config.n_slots, error);
+}
+
+static void *loop(void *self);
+
+weft_status weft_kv_file_open(const weft_kv_file_config *config, weft_kv_file **out, weft_error *error) {
+  *out = NULL;
+  weft_kv_file *f = weft_alloc(1, sizeof *f);
+  if (f == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: no memory", config->path);
+  f->config = *config;
+  f->io = config->io != NULL ? *config->io : (weft_kv_file_io){.write = system_write, .read = system_read};
+  f->fd = -1;
+  (void)pthread_mutex_init(&f->mutex, NULL);
+  (void)pthread_cond_init(&f->changed, NULL);
+  f->checksum = weft_alloc(config->n_slots, sizeof *f->checksum);
+  f->filled = weft_alloc(config->n_slots, sizeof *f->filled);
+  f->up.move = weft_alloc(config->moves_max, sizeof(move));
+  f->down.move = weft_alloc(config->moves_max, sizeof(move));
+  weft_status status = f->checksum == NULL || f->filled == NULL || f->up.move == NULL || f->down.move == NULL
+                           ? weft_fail(error, WEFT_E_NO_MEMORY, "%s: no memory for %u slots", config->path, config->n_slots)
+                           : make_file(f, error);
+  f->config.path = NULL;
+  if (status == WEFT_OK) {
+    f->has_thread = pthread_create(&f->thread, NULL, loop, f) == 0;
+    if (!f->has_thread) status = weft_fail(error, WEFT_E_NO_MEMORY, "%s: the system refused a thread", config->path);
+  }
+  if (status != WEFT_OK) {
+    weft_kv_file_close(f);
+    return status;
+  }
+  *out = f;
+  return WEFT_OK;
+}
+
+void weft_kv_file_close(weft_kv_file *f) {
+  if (f == NULL) return;
+  (void)pthread_mutex_lock(&f->mutex);
+  f->stop = true;
+  (void)pthread_cond_signal(&f->changed);
+  (void)pthread_mutex_unlock(&f->mutex);
+  if (f->has_thread) (void)pthread_join(f->thread, NULL);
+  if (f->fd >= 0) (void)close(f->fd);
+  (void)pthread_mutex_destroy(&f->mutex);
+  (void)pthread_cond_destroy(&f->changed);
+  weft_free(f->checksum);
+  weft_free(f->filled);
+  weft_free(f->up.move);
+  weft_free(f->down.move);
+  weft_free(f);
+}
+
+/* ---- the file's thread ----------------------------------------------------------------------------------- */
+
+/* All bytes, however many calls it takes. A call that moves nothing is the end. */
+static bool write_all(weft_kv_file *f, const char *from, uint64_t n_bytes, uint64_t at) {
+  while (n_bytes > 0) {
+    int64_t n = f->io.write(f->io.self, f->fd, from, n_bytes, at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) errno = EIO;
+    if (n <= 0) return false;
+    from += n, at += (uint64_t)n, n_bytes -= (uint64_t)n;
+  }
+  return true;
+}
+
+static bool read_all(weft_kv_file *f, char *to, uint64_t n_bytes, uint64_t at) {
+  while (n_bytes > 0) {
+    int64_t n = f->io.read(f->io.self, f->fd, to, n_bytes, at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) errno = EIO; /* the file is shorter than it was made */
+    if (n <= 0) return false;
+    to += n, at += (uint64_t)n, n_bytes -= (uint64_t)n;
+  }
+  return true;
+}
+
+/* The slot's number is part of it: a page of another slot is none of this one. */
+static uint64_t checksum_of(const weft_kv_file *f, const char *page, uint32_t slot) {
+  return XXH3_64bits_withSeed(page, f->config.page_bytes, slot);
+}
+
+static outcome sink(weft_kv_file *f, uint32_t from, uint32_t slot) {
+  const char *page = f->config.host + from * f->config.page_bytes;
+  f->checksum[slot] = checksum_of(f, page, slot);
+  f->filled[slot] = write_all(f, page, f->config.page_bytes, slot * f->config.page_bytes);
+  return f->filled[slot] ? DONE : WRITE_FAILED;
+}
+
+static outcome lift(weft_kv_file *f, uint32_t slot, uint32_t to) {
+  char *page = f->config.host + to * f->config.page_bytes;
+  WEFT_CHECK(f->filled[slot]);
+  if (!read_all(f, page, f->config.page_bytes, slot * f->config.page_bytes)) return READ_FAILED;
+  return checksum_of(f, page, slot) == f->checksum[slot] ? DONE : DAMAGED;
+}
+
+/* Once for each way to fail; how often is counted. */
+static void tell_of(weft_kv_file *f, outcome how) {
+  static const char *const what[N_OUTCOMES] = {[WRITE_FAILED] = "cannot be written", [READ_FAILED] = "cannot be read",
+                                               [DAMAGED] = "gives back other bytes than it was given"};
+  int why = errno;
+  if (what[how] == NULL || f->told[how]) return;
+  f->told[how] = true;
+  weft_log(WEFT_LOG_WARN, "the spill file %s%s%s; what it loses is computed again, and counted from now on", what[how],
+           how == DAMAGED ? "" : ": ", how == DAMAGED ? "" : strerror(why));
+}
+
+/* The mutex is held before and after. */
+static void make_move(weft_kv_file *f, ring *q) {
+  move *m = &q->move[q->n_ended % f->config.moves_max];
+  const weft_batch_copy *copy = &m->end.copy;
+  bool up = q == &f->up;
+  (void)pthread_mutex_unlock(&f->mutex);
+  uint64_t start_us = weft_clock_us();
+  outcome how = m->lost ? LOST : up ? lift(f, copy->from, copy->to) : sink(f, copy->from, copy->to);
+  tell_of(f, how);
+  m->end.ok = how == DONE;
+  m->end.us = weft_clock_us() - start_us;
+  (void)pthread_mutex_lock(&f->mutex);
+  f->n_outcomes[how] += 1;
+  if (how == DONE) *(up ? &f->n_bytes_read : &f->n_bytes_written) += f->config.page_bytes;
+  q->n_ended += 1;
+  if (f->notify != NULL) f->notify(f->notify_self);
+}
+
+static void *loop(void *self) {
+  weft_kv_file *f = self;
+  (void)pthread_mutex_lock(&f->mutex);
+  while (!f->stop) {
+    if (f->up.n_ended < f->up.n_started)
+      make_move(f, &f->up);
+    else if (f->down.n_ended < f->down.n_started)
+      make_move(f, &f->down);
+    else
+      (void)pthread_cond_wait(&f->changed, &f->mutex);
+  }
+  (void)pthread_mutex_unlock(&f->mutex);
+  return NULL;
+}
+
+/* ---- the engine's thread --------------------------------------------------------------------------------- */
+
+void weft_kv_file_add(weft_kv_file *f, const weft_batch_copy *copy) {
+  bool up = copy->kind == WEFT_COPY_FROM_FILE;
+  WEFT_CHECK(up || copy->kind == WEFT_COPY_TO_FILE);
+  WEFT_CHECK((up ? copy->from : copy->to) < f->config.n_slots && (up ? copy->to : copy->from) < f->config.n_host);
+  ring *q = up ? &f->up : &f->down;
+  WEFT_CHECK(q->n_added - q->n_told < f->config.moves_max); /* n_told is written by this thread only */
+  q->move[q->n_added++ % f->config.moves_max] = (move){.end.copy = *copy, .number = f->n_added++};
+}
+
+uint64_t weft_kv_file_n_added(const weft_kv_file *f) {
+  return f->n_added;
+}
+
+static void start(const weft_kv_file *f, ring *q, uint64_t n_added, bool lost) {
+  for (; q->n_started < q->n_added; q->n_started++) {
+    move *m = &q->move[q->n_started % f->config.moves_max];
+    if (m->number >= n_added) return;
+    m->lost = lost;
+  }
+}
+
+void weft_kv_file_start(weft_kv_file *f, uint64_t n_added, bool lost) {
+  WEFT_CHECK(n_added <= f->n_added);
+  (void)pthread_mutex_lock(&f->mutex);
+  start(f, &f->up, n_added, lost);
+  start(f, &f->down, n_added, lost);
+  (void)pthread_cond_signal(&f->changed);
+  (void)pthread_mutex_unlock(&f->mutex);
+}
+
+static uint32_t tell_ended(const weft_kv_file *f, ring *q, weft_copy_end *out, uint32_t max) {
+  uint32_t n = 0;
+  for (; n < max && q->n_told < q->n_ended; q->n_told++) out[n++] = q->move[q->n_told % f->config.moves_max].end;
+  return n;
+}
+
+uint32_t weft_kv_file_ended(weft_kv_file *f, weft_copy_end *out, uint32_t max) {
+  (void)pthread_mutex_lock(&f->mutex);
+  uint32_t n = tell_ended(f, &f->up, out, max);
+  n += tell_ended(f, &f->down, out + n, max - n);
+  (void)pthread_mutex_unlock(&f->mutex);
+  return n;
+}
+
+/* ---- any thread ------------------------------------------------------------------------------------------ */
+
+void weft_kv_file_watch(weft_kv_file *f, void (*notify)(void *self), void *self) {
+  (void)pthread_mutex_lock(&f->mutex);
+  f->notify = notify;
+  f->notify_self = self;
+  (void)pthread_mutex_unlock(&f->mutex);
+}
+
+weft_kv_file_counters weft_kv_file_get_counters(weft_kv_file *f) {
+  (void)pthread_mutex_lock(&f->mutex);
+  weft_kv_file_counters counters = {.n_bytes_written = f->n_bytes_written,
+                                    .n_bytes_read = f->n_bytes_read,
+                                    .n_write_failed = f->n_outcomes[WRITE_FAILED],
+                                    .n_read_failed = f->n_outcomes[READ_FAILED],
+                                    .n_damaged = f->n_outcomes[DAMAGED]};
+  (void)pthread_mutex_unlock(&f->mutex);
+  return counters;
+}

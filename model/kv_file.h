@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/* The file behind host memory: slots of one page each, and the thread that reads and writes them.
+ *
+ * Law: the file is made, given its room and unlinked at open: nobody else can open it, and nothing of it is left when
+ * the process ends, however it ends. Who adds a move never waits for the disk; moves run one after another, those from
+ * the file first, else in the order in which they were added, and each ends exactly once. The checksum of a slot stays in memory: what cannot be
+ * written or read in full, or comes back as something else, is a move that failed, nothing more. Nothing is allocated
+ * after open. */
+#ifndef WEFT_MODEL_KV_FILE_H
+#define WEFT_MODEL_KV_FILE_H
+
+#include "base/status.h"
+#include "model/batch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_kv_file weft_kv_file;
+
+/* How bytes go to the disk and come back: as pwrite and pread. */
+typedef struct weft_kv_file_io {
+  void *self;
+  int64_t (*write)(void *self, int fd, const void *from, uint64_t n_bytes, uint64_t at);
+  int64_t (*read)(void *self, int fd, void *to, uint64_t n_bytes, uint64_t at);
+} weft_kv_file_io;
+
+typedef struct weft_kv_file_config {
+  const char *path; /* of a file that does not exist; read during open */
+  uint64_t page_bytes;
+  uint32_t n_slots;
+  uint32_t moves_max; /* of each kind, added and not taken by `ended` */
+  char *host;         /* page_bytes * n_host, the caller's */
+  uint32_t n_host;
+  const weft_kv_file_io *io; /* NULL: the system's; for tests, copied */
+} weft_kv_file_config;
+
+/* Errors name the file: IO (it exists, it cannot be made, there is no room for it), NO_MEMORY. */
+weft_status weft_kv_file_open(const weft_kv_file_config *config, weft_kv_file **out, weft_error *error);
+/* Waits for the move that is being made; those behind it are not. NULL is fine. */
+void weft_kv_file_close(weft_kv_file *file);
+
+/* ---- one thread, the engine's ---- */
+
+/* WEFT_COPY_TO_FILE or WEFT_COPY_FROM_FILE; it may begin when weft_kv_file_start says so. */
+void weft_kv_file_add(weft_kv_file *file, const weft_batch_copy *move);
+uint64_t weft_kv_file_n_added(const weft_kv_file *file);
+/* The first n_added moves may begin: what fills and reads their slots of host memory has run. With lost they fail. */
+void weft_kv_file_start(weft_kv_file *file, uint64_t n_added, bool lost);
+/* Moves that ended and were not told yet: how many, at most max. */
+uint32_t weft_kv_file_ended(weft_kv_file *file, weft_copy_end *out, uint32_t max);
+
+/* ---- any thread ---- */
+
+/* Called by the file's thread after each move, and not any more when this returns. NULL: nobody. It must not wait. */
+void weft_kv_file_watch(weft_kv_file *file, void (*notify)(void *self), void *self);
+
+typedef struct weft_kv_file_counters {
+  uint64_t n_bytes_written, n_bytes_read;
+  uint64_t n_write_failed, n_read_failed, n_damaged; /* moves */
+} weft_kv_file_counters;
+weft_kv_file_counters weft_kv_file_get_counters(weft_kv_file *file);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
