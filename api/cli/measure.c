@@ -111,7 +111,7 @@ int weft_measure_steps(weft_runtime *rt, const weft_load *load, uint64_t seed, d
   uint32_t canvas = weft_model_at(rt, 0).canvas;
   for (uint32_t i = 1; i < n; i++) {
     if (record[i - 1].number <= after || !holds_all(&record[i - 1], load, canvas) || !holds_all(&record[i], load, canvas)) continue;
-    if (n_times == 0) first = record[i - 1].launched_us;
+    if (n_times == 0) first = record[i - 1].collected_us;
     times[n_times++] = (double)(record[i].collected_us - record[i - 1].collected_us) / 1000.0;
   }
   if (code == 0 && n_times == 0)
