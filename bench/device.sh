@@ -10,8 +10,8 @@
 #     -o  folder of the results [bench/results/device]
 #     -q  measure only, no tests
 #     -s  memcheck and racecheck of compute-sanitizer over the kernel tests, all at once, for 150 s at most
-#     -t  transformers as a peer (bench/peer_transformers.py), about a minute
-#     -e  begin no part of the model after so many seconds of measuring [400]
+#     -t  transformers as a peer (bench/peer_transformers.py), about a minute; with -m
+#     -e  begin no part of the model after so many seconds of measuring [300]
 #     -w  only this part of the model: load, canvases, sequences, context, room, mix, graphs, arena, many; may be repeated
 # Files: ops.jsonl (every case of bench_device_ops beside its floor), model.json (records {work, device, date, commit, command,
 # median, spread, unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
@@ -19,7 +19,7 @@ set -euo pipefail
 here=$(realpath "$(dirname "$0")")
 cd "$here/.."
 prebuilt='' model='' out=bench/results/device commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown) tests=yes
-sanitize=no peer=no seconds=400 parts=''
+sanitize=no peer=no seconds=300 parts=''
 while getopts 'p:m:o:c:e:w:qst' option; do
   case $option in
     p) prebuilt=$(realpath "$OPTARG") ;;
@@ -47,8 +47,12 @@ kernel_tests='kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops ke
 
 failed=0
 if [ $tests = yes ]; then
+  for name in $kernel_tests golden_model_parity golden_model_laws; do # at once: nothing is timed
+    (timeout 300 "$prebuilt/test_$name" >"$out/$name.log" 2>&1 || echo "FAILED $name: exit code $?" >>"$out/$name.log") &
+  done
+  wait
   for name in $kernel_tests golden_model_parity golden_model_laws; do
-    if timeout 300 "$prebuilt/test_$name" >"$out/$name.log" 2>&1; then echo "passed  $name"; else
+    if ! grep -q "^FAILED $name: exit code" "$out/$name.log"; then echo "passed  $name"; else
       echo "FAILED  $name"
       grep -E 'ERROR|FAILED' "$out/$name.log" | head -5
       failed=1
@@ -74,7 +78,6 @@ fi
 
 SECONDS=0
 [ -n "$parts" ] || "$prebuilt/bench_device_ops" cuda >"$out/ops.jsonl"
-[ $peer = no ] || timeout 150 python3 "$here/peer_transformers.py" --canvases 1 --canvases 4 | tee "$out/peer.jsonl" || true
 [ -n "$model" ] || exit 0
 
 # One run of weft bench; the rows it prints are kept beside the command.
@@ -84,7 +87,7 @@ bench() { # part, name of the run, what and options
   [ $SECONDS -lt "$seconds" ] || { echo "left out $run: $SECONDS s are over"; return 0; }
   shift 2
   echo "weft bench $* --backend cuda" >"$out/$run.command"
-  timeout 150 "$prebuilt/weft" bench "$@" -m "$model" --backend cuda -q --json >"$out/$run.rows" 2>"$out/$run.log" ||
+  timeout 110 "$prebuilt/weft" bench "$@" -m "$model" --backend cuda -q --json >"$out/$run.rows" 2>"$out/$run.log" ||
     echo "stopped: $run: $(tail -1 "$out/$run.log")"
   echo "$run: $((SECONDS - start)) s"
 }
@@ -98,17 +101,18 @@ one='--n-prompt 512 --kv-mib 32768 -c 1024'
 # shellcheck disable=SC2086 # a list of options
 {
   bench canvases canvases model canvases $one --rows 8192 --running 32 --repeat 2
-  bench sequences sequences model sequences $one --rows 2048 --running 128 --n-generate 32
-  bench context context model context --kv-mib 8192 -c 66048 --rows 2048 --running 4 --n-generate 32 --repeat 2
+  bench sequences sequences model sequences $one --rows 2048 --running 128 --n-generate 32 --repeat 2
+  bench context context model context --kv-mib 8192 -c 66048 --rows 2048 --running 4 --n-generate 32 --repeat 1
   bench room room-small room --kv-mib 8192 -c 2304 --rows 16384 --running 64
-  bench mix mix model mix --n-prompt 128 --kv-mib 32768 -c 512 --rows 8192 --running 160 --repeat 2
-  bench graphs canvases-no-graphs model canvases $one --rows 2048 --running 8 --no-graphs --repeat 2
-  bench graphs sequences-no-graphs model sequences $one --rows 2048 --running 32 --n-generate 32 --no-graphs
-  bench arena canvases-no-arena model canvases $one --rows 2048 --running 8 --no-arena --repeat 2
-  bench arena sequences-no-arena model sequences $one --rows 2048 --running 32 --n-generate 32 --no-arena
-  bench many many model sequences --n-prompt 64 --kv-mib 32768 -c 256 --rows 2048 --running 1024 --n-generate 32 --repeat 2
-  bench room room-large room --kv-mib 69632 -c 2304 --rows 65536 --running 256
+  bench graphs no-graphs model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-graphs --repeat 1
+  bench mix mix model mix --n-prompt 128 --kv-mib 32768 -c 512 --rows 4096 --running 160 --repeat 1
+  bench many many model sequences --n-prompt 64 --kv-mib 32768 -c 256 --rows 2048 --running 1024 --n-generate 32 --repeat 1
+  bench arena no-arena model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-arena --repeat 1
 }
+if [ $peer = yes ] && [ $SECONDS -lt "$seconds" ]; then
+  timeout 100 python3 "$here/peer_transformers.py" | tee "$out/peer.jsonl" || true
+fi
+bench room room-large room --kv-mib 69632 -c 2304 --rows 65536 --running 256
 
 python3 - "$out" "$device" "$commit" <<'PY'
 import datetime, glob, json, os, re, sys
