@@ -28,6 +28,10 @@ static bool rows_fit(uint32_t n_rows, uint64_t stride, uint64_t n_cols) {
   return last < (1ull << 60) && n_cols < (1ull << 32);
 }
 
+static bool is_activation(weft_activation activation) {
+  return activation == WEFT_GELU_TANH || activation == WEFT_SILU;
+}
+
 static weft_status check_weight(weft_device *device, const char *op, const weft_weight *weight) {
   REQUIRE(op, weight != NULL && weight->data != NULL, "a weight is absent");
   REQUIRE(op, weight->n_in > 0 && weight->n_out > 0 && weight->n_mats > 0,
@@ -68,6 +72,9 @@ static weft_status check_norm(weft_device *device, const weft_norm_args *args) {
           "x2_stride");
   REQUIRE("norm", args->add == NULL || rows_fit(args->n_rows, args->add_stride, args->n_cols),
           "add_stride");
+  REQUIRE("norm", args->n_then <= WEFT_NORM_THEN_MAX, "n_then");
+  for (uint32_t i = 0; i < args->n_then; i++)
+    REQUIRE("norm", args->then[i] != NULL && args->then_weight[i] != NULL, "a norm that follows is NULL");
   return WEFT_OK;
 }
 
@@ -84,6 +91,9 @@ static weft_status check_matmul(weft_device *device, const weft_matmul_args *arg
             "y_stride");
   }
   REQUIRE("matmul", rows_fit(args->n_rows, args->x_stride, args->weight[0]->n_in), "x_stride");
+  REQUIRE("matmul", args->activation == 0 || is_activation(args->activation), "activation");
+  REQUIRE("matmul", args->activation == 0 || (args->n_weights == 2 && args->weight[0]->n_out == args->weight[1]->n_out),
+          "an activation wants two weights of one shape");
   return check_scratch("matmul", weft_matmul_scratch(device, args), args->scratch,
                        args->scratch_bytes);
 }
@@ -167,10 +177,6 @@ static weft_status check_attention(weft_device *device, const weft_attention_arg
                        args->scratch_bytes);
 }
 
-static bool is_activation(weft_activation activation) {
-  return activation == WEFT_GELU_TANH || activation == WEFT_SILU;
-}
-
 static weft_status check_gate(weft_device *device, const weft_gate_args *args) {
   (void)device;
   REQUIRE("gate", args->g != NULL && args->u != NULL && args->y != NULL, "g, u or y is NULL");
@@ -181,14 +187,21 @@ static weft_status check_gate(weft_device *device, const weft_gate_args *args) {
   return WEFT_OK;
 }
 
+static weft_status check_router(weft_device *device, const weft_route_args *args) {
+  weft_status status = check_weight(device, "route", args->router);
+  if (status != WEFT_OK) return status;
+  REQUIRE("route", args->router->n_mats == 1 && args->router->n_out == args->n_experts, "the router's shape");
+  REQUIRE("route", args->x != NULL && rows_fit(args->n_rows, args->x_stride, args->router->n_in), "x or x_stride");
+  return check_scratch("route", weft_route_scratch(device, args), args->scratch, args->scratch_bytes);
+}
+
 static weft_status check_route(weft_device *device, const weft_route_args *args) {
-  (void)device;
   REQUIRE("route", args->logits != NULL && args->ids != NULL && args->weights != NULL,
           "logits, ids or weights is NULL");
   REQUIRE("route", args->k > 0 && args->k <= args->n_experts, "k");
   REQUIRE("route", args->n_experts <= 65536, "n_experts");
   REQUIRE("route", rows_fit(args->n_rows, args->logits_stride, args->n_experts), "logits_stride");
-  return WEFT_OK;
+  return args->router != NULL ? check_router(device, args) : WEFT_OK;
 }
 
 static weft_status check_expert_stack(weft_device *device, const weft_experts_args *args,

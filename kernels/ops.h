@@ -29,6 +29,7 @@ enum {
   WEFT_ATTENTION_CHUNK = 256, /* key positions merged at a time; a multiple of every block_tokens */
   WEFT_VOCAB_CHUNK = 512,     /* vocabulary rows per head chunk */
   WEFT_MATMUL_MAX = 3,        /* weights that share one input */
+  WEFT_NORM_THEN_MAX = 3,     /* norms of one result */
   WEFT_HEAD_DIM_MAX = 1024    /* head_dim: a multiple of 8 up to this */
 };
 
@@ -43,20 +44,28 @@ typedef struct weft_embed_args {
 } weft_embed_args;
 
 /* ---- norm: n = rms(x + x2) * weight; y = ((add ? add : 0) + n) * (row_scale ? row_scale[r] : 1) --------- *
- * rms(v) = v / sqrt(mean(v^2) + eps). Every optional pointer may be NULL. y may equal x, x2 or add.         */
+ * rms(v) = v / sqrt(mean(v^2) + eps). Every optional pointer may be NULL. y may equal x, x2 or add.
+ * Norms in a row, the same as one call each: with x_weight (x2_weight) x (x2) is first rms(x) * x_weight, and its memory
+ * may be written; then[i] = rms(y) * then_weight[i] follows, in memory that nothing else of the call uses.  */
 typedef struct weft_norm_args {
-  const float *x;
-  const float *x2;        /* optional second summand before the norm */
+  float *x;
+  float *x2;              /* optional second summand before the norm */
+  const float *x_weight, *x2_weight; /* optional [n_cols] */
   const float *weight;    /* optional [n_cols]: plain factor, not 1 + w */
   const float *add;       /* optional residual, added after the norm */
   const float *row_scale; /* optional [n_rows] */
   float *y;
-  uint32_t n_rows, n_cols;
+  uint32_t n_rows, n_cols, n_then;
+  const float *then_weight[WEFT_NORM_THEN_MAX]; /* [n_cols] */
+  float *then[WEFT_NORM_THEN_MAX];              /* rows with y_stride */
   uint64_t x_stride, x2_stride, add_stride, y_stride;
   float eps;
 } weft_norm_args;
 
+typedef enum weft_activation { WEFT_GELU_TANH = 1, WEFT_SILU = 2 } weft_activation;
+
 /* ---- matmul: y[i] = x W[i]^T for up to three weights of one input ------------------------------------------ *
+ * With an activation there are two weights of one shape, and y[0] = act(x W[0]^T) * (x W[1]^T); y[1] is scratch.
  * Quantised weights: the input row is quantised to 8 bits per 32 (scale = max|x| / 127) once, products are
  * exact integers per sub-block, sub-blocks are added in ascending order in f32. F32 weights: f32 products.
  * F16, BF16 weights: f32 input, weight widened.                                                             */
@@ -67,6 +76,7 @@ typedef struct weft_matmul_args {
   const weft_weight *weight[WEFT_MATMUL_MAX]; /* all with the same n_in, n_mats == 1 */
   float *y[WEFT_MATMUL_MAX];                  /* [n_rows, weight[i]->n_out] */
   uint64_t x_stride, y_stride[WEFT_MATMUL_MAX];
+  weft_activation activation; /* 0: none */
   void *scratch;
   uint64_t scratch_bytes;
 } weft_matmul_args;
@@ -136,7 +146,6 @@ typedef struct weft_attention_args {
 } weft_attention_args;
 
 /* ---- gate: y = act(g) * u --------------------------------------------------------------------------------- */
-typedef enum weft_activation { WEFT_GELU_TANH = 1, WEFT_SILU = 2 } weft_activation;
 typedef struct weft_gate_args {
   const float *g, *u;
   float *y; /* may equal g */
@@ -146,14 +155,19 @@ typedef struct weft_gate_args {
 } weft_gate_args;
 
 /* ---- route: softmax over all experts, the k largest (ties: lower index first), renormalised over the k,
- * then times expert_scale[e] (not renormalised again). ids and weights in rank order, largest first.         */
+ * then times expert_scale[e] (not renormalised again). ids and weights in rank order, largest first.
+ * With a router, logits are first x W^T, as matmul makes them.                                                */
 typedef struct weft_route_args {
-  const float *logits;       /* [n_rows, n_experts] */
+  const float *x;            /* [n_rows, router->n_in] */
+  const weft_weight *router; /* optional [n_experts, n_in] */
+  float *logits;             /* [n_rows, n_experts]; without a router only read */
   const float *expert_scale; /* optional [n_experts] */
   int32_t *ids;              /* [n_rows, k] */
   float *weights;            /* [n_rows, k] */
   uint32_t n_rows, n_experts, k;
-  uint64_t logits_stride;
+  uint64_t x_stride, logits_stride;
+  void *scratch; /* only with a router */
+  uint64_t scratch_bytes;
 } weft_route_args;
 
 /* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)) ------------------- *

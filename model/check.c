@@ -10,7 +10,7 @@
 #include "kernels/ops.h"
 #include "model/logits.h"
 
-enum { OUTPUTS_MAX = WEFT_MATMUL_MAX, NOWHERE = -1 };
+enum { OUTPUTS_MAX = 1 + WEFT_NORM_THEN_MAX, NOWHERE = -1 };
 static const float temperature_of_check = 0.8f;
 
 /* What one op gave: rows of floats (or of expert ids). */
@@ -53,11 +53,14 @@ static uint32_t outputs_of(const char *op, const void *args, output out[OUTPUTS_
   } else if (IS("norm")) {
     const weft_norm_args *a = args;
     out[0] = (output){a->y, a->n_rows, a->n_cols, a->y_stride, false};
+    for (uint32_t i = 0; i < a->n_then; i++)
+      out[1 + i] = (output){a->then[i], a->n_rows, a->n_cols, a->y_stride, false};
+    return 1 + a->n_then;
   } else if (IS("matmul")) {
     const weft_matmul_args *a = args;
     for (uint32_t i = 0; i < a->n_weights; i++)
       out[i] = (output){a->y[i], a->n_rows, a->weight[i]->n_out, a->y_stride[i], false};
-    return a->n_weights;
+    return a->activation != 0 ? 1 : a->n_weights;
   } else if (IS("qkv")) {
     const weft_qkv_args *a = args;
     out[0] = (output){a->q, a->n_rows, (uint64_t)a->n_heads * a->kv.head_dim, a->q_stride, false};

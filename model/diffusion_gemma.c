@@ -97,7 +97,7 @@ static weft_status self_condition(weft_step *step) {
   for (uint32_t i = 0; i < args->batch->n_segments; i++) {
     const weft_segment *segment = &args->batch->segment[i];
     if (!segment->canvas || args->soft[i] == NULL) continue;
-    layers_norm_args norm = {.x = args->soft[i],
+    layers_norm_args norm = {.x = (float *)(uintptr_t)args->soft[i], /* only read */
                              .weight = globals->self_cond_norm,
                              .y = step->h + n * n_hidden,
                              .n_rows = segment->n_rows};
@@ -125,7 +125,7 @@ weft_status diffusion_gemma__embed(weft_step *step) {
     const weft_segment *segment = &args->batch->segment[i];
     if (!segment->canvas) continue;
     float *x = step->x + segment->first_row * n_hidden;
-    const float *signal = args->soft[i] != NULL ? step->model->scratch.t + n * n_hidden : NULL;
+    float *signal = args->soft[i] != NULL ? step->model->scratch.t + n * n_hidden : NULL;
     if (signal != NULL) n += segment->n_rows;
     layers_norm_args norm = {.x = x, .x2 = signal, .y = x, .n_rows = segment->n_rows};
     status = layers__norm(step, &norm);

@@ -356,60 +356,51 @@ weft_status gemma4__embed(weft_step *step) {
   return weft_embed(model->device, &args);
 }
 
-/* The norm of dense rows under one weight. */
-static weft_status norm_rows(weft_step *step, const float *x, const float *weight, float *y) {
-  layers_norm_args norm = {.x = x, .weight = weight, .y = y, .n_rows = step->n_rows};
-  return layers__norm(step, &norm);
-}
-
-/* The routed branch: router and experts read the residual stream through norms of their own. out:
- * its normed sum. */
-static weft_status routed_branch(weft_step *step, const weft_layer *layer, float *out) {
-  float *r = out, *u = step->h; /* the router's product has read r before the experts write out */
-  weft_status status = norm_rows(step, step->x, layer->router_scale, r);
-  if (status == WEFT_OK) status = norm_rows(step, step->x, layer->pre_ffw_norm_2, u);
-  if (status == WEFT_OK) status = layers__experts(step, layer, r, u, out);
-  return status == WEFT_OK ? norm_rows(step, out, layer->post_ffw_norm_2, out) : status;
-}
-
-static weft_status feed_forward(weft_step *step, const weft_layer *layer, bool moe) {
+/* Router and experts read the residual stream through norms of their own: s->r and s->y. */
+static weft_status feed_forward(weft_step *step, const weft_layer *layer, uint32_t l) {
   weft_scratch *s = &step->model->scratch;
+  bool moe = step->model->hyper.moe[l];
   layers_mlp_args mlp = {.x = step->h,
                          .gate = &layer->gate,
                          .up = &layer->up,
                          .down = &layer->down,
                          .out = s->t,
                          .n_rows = step->n_rows};
-  weft_status status = norm_rows(step, step->x, layer->ffn_norm, step->h);
-  if (status == WEFT_OK) status = layers__mlp(step, &mlp);
-  if (status == WEFT_OK && moe) status = norm_rows(step, s->t, layer->post_ffw_norm_1, s->t);
-  if (status == WEFT_OK && moe) status = routed_branch(step, layer, s->y);
+  weft_status status = layers__mlp(step, &mlp);
+  /* the router's product has read s->y before the experts write it */
+  if (status == WEFT_OK && moe) status = layers__experts(step, layer, s->y, s->r, s->y);
   if (status != WEFT_OK) return status;
   layers_norm_args sum = {
       .x = s->t,
       .x2 = moe ? s->y : NULL,
+      .x_weight = moe ? layer->post_ffw_norm_1 : NULL,
+      .x2_weight = moe ? layer->post_ffw_norm_2 : NULL,
       .weight = layer->post_ffw_norm,
       .add = step->x,
       .row_scale = layer->row_scale + (step->model->limits.rows_max - step->n_causal),
       .y = step->x,
       .n_rows = step->n_rows};
+  layers__then_next(step, l, &sum);
   return layers__norm(step, &sum);
 }
 
 weft_status gemma4__layer(weft_step *step, uint32_t l) {
   weft_model *model = step->model;
+  weft_scratch *s = &model->scratch;
   const weft_layer *layer = &model->layers[l];
-  weft_status status = norm_rows(step, step->x, layer->attn_norm, step->h);
-  if (status == WEFT_OK) status = layers__attention(step, l);
+  weft_status status = layers__attention(step, l);
   if (status != WEFT_OK || step->n_rows == 0) return status;
   const weft_weight *o = &layer->o;
-  status = layers__matmul(step, step->a, step->n_rows, 1, &o, &model->scratch.t);
+  status = layers__matmul(step, step->a, step->n_rows, 1, &o, &s->t);
   if (status != WEFT_OK) return status;
-  layers_norm_args sum = {.x = model->scratch.t,
+  layers_norm_args sum = {.x = s->t,
                           .weight = layer->post_attn_norm,
                           .add = step->x,
                           .y = step->x,
-                          .n_rows = step->n_rows};
+                          .n_rows = step->n_rows,
+                          .n_then = model->hyper.moe[l] ? 3 : 1,
+                          .then_weight = {layer->ffn_norm, layer->router_scale, layer->pre_ffw_norm_2},
+                          .then = {step->h, s->y, s->r}};
   status = layers__norm(step, &sum);
-  return status == WEFT_OK ? feed_forward(step, layer, model->hyper.moe[l]) : status;
+  return status == WEFT_OK ? feed_forward(step, layer, l) : status;
 }

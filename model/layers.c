@@ -27,19 +27,34 @@ weft_status layers__norm(weft_step *step, const layers_norm_args *args) {
   weft_norm_args norm = {
       .x = args->x,
       .x2 = args->x2,
+      .x_weight = args->x_weight,
+      .x2_weight = args->x2_weight,
       .weight = args->weight,
       .add = args->add,
       .row_scale = args->row_scale,
       .y = args->y,
       .n_rows = args->n_rows,
       .n_cols = n,
+      .n_then = args->n_then,
       .x_stride = n,
       .x2_stride = n,
       .add_stride = n,
       .y_stride = n,
       .eps = step->model->hyper.eps,
   };
+  for (uint32_t i = 0; i < args->n_then; i++) {
+    norm.then_weight[i] = args->then_weight[i];
+    norm.then[i] = args->then[i];
+  }
   return weft_norm(step->model->device, &norm);
+}
+
+void layers__then_next(weft_step *step, uint32_t l, layers_norm_args *norm) {
+  const weft_model *model = step->model;
+  bool is_last = l + 1 == model->hyper.n_layers;
+  norm->then_weight[norm->n_then] = is_last ? model->globals.output_norm : model->layers[l + 1].attn_norm;
+  norm->then[norm->n_then] = is_last ? step->args->hidden : step->h;
+  norm->n_then += 1;
 }
 
 /* ---- attention ---- */
@@ -227,23 +242,19 @@ weft_status layers__attention(weft_step *step, uint32_t l) {
 
 weft_status layers__mlp(weft_step *step, const layers_mlp_args *args) {
   weft_scratch *s = &step->model->scratch;
-  uint32_t n = args->gate->n_out;
-  weft_status status = layers__matmul(step, args->x, args->n_rows, 2,
-                                      (const weft_weight *const[]){args->gate, args->up},
-                                      (float *const[]){s->g, s->u});
-  if (status != WEFT_OK) return status;
-  weft_gate_args gate = {
-      .g = s->g,
-      .u = s->u,
-      .y = s->g,
+  weft_matmul_args gated = {
+      .x = args->x,
       .n_rows = args->n_rows,
-      .n_cols = n,
-      .g_stride = n,
-      .u_stride = n,
-      .y_stride = n,
+      .n_weights = 2,
+      .weight = {args->gate, args->up},
+      .y = {s->g, s->u},
+      .x_stride = args->gate->n_in,
+      .y_stride = {args->gate->n_out, args->up->n_out},
       .activation = WEFT_GELU_TANH,
+      .scratch = s->work,
+      .scratch_bytes = s->work_bytes,
   };
-  status = weft_gate(step->model->device, &gate);
+  weft_status status = weft_matmul(step->model->device, &gated);
   if (status != WEFT_OK) return status;
   return layers__matmul(step, s->g, args->n_rows, 1, &args->down, &args->out);
 }
@@ -274,10 +285,9 @@ weft_status layers__experts(weft_step *step, const weft_layer *layer, const floa
                             const float *u, float *out) {
   weft_model *model = step->model;
   weft_scratch *s = &model->scratch;
-  const weft_weight *router = &layer->router;
-  weft_status status = layers__matmul(step, r, step->n_rows, 1, &router, &s->logits);
-  if (status != WEFT_OK) return status;
   weft_route_args route = {
+      .x = r,
+      .router = &layer->router,
       .logits = s->logits,
       .expert_scale = layer->expert_scale,
       .ids = s->ids,
@@ -285,9 +295,12 @@ weft_status layers__experts(weft_step *step, const weft_layer *layer, const floa
       .n_rows = step->n_rows,
       .n_experts = model->hyper.n_experts,
       .k = model->hyper.n_experts_used,
+      .x_stride = model->hyper.n_hidden,
       .logits_stride = model->hyper.n_experts,
+      .scratch = s->work,
+      .scratch_bytes = s->work_bytes,
   };
-  status = weft_route(model->device, &route);
+  weft_status status = weft_route(model->device, &route);
   if (status != WEFT_OK) return status;
   weft_experts_args args = experts_args(model, layer);
   args.x = u;
@@ -382,6 +395,7 @@ enum {
   ROW_OWN_K,
   ROW_OWN_V,
   ROW_Y,
+  ROW_R,
   ROW_G,
   ROW_U,
   ROW_LOGITS,
@@ -410,6 +424,7 @@ weft_status layers__plan(weft_model *model) {
   (void)weft_scratch_plan_add(plan, "canvas values", model->limits.canvas_rows_max, own);
   weft_scratch_plan_rewind(plan, shared);
   (void)weft_scratch_plan_add(plan, "experts", n, hyper->n_hidden * f);
+  (void)weft_scratch_plan_add(plan, "routed", n, hyper->n_hidden * f);
   (void)weft_scratch_plan_add(plan, "gate", n, w.ff * f);
   (void)weft_scratch_plan_add(plan, "up", n, w.ff * f);
   (void)weft_scratch_plan_add(plan, "router", n, hyper->n_experts * f);
@@ -434,6 +449,7 @@ void layers__place(weft_model *model) {
   s->own_k = base + row[ROW_OWN_K].offset;
   s->own_v = base + row[ROW_OWN_V].offset;
   s->y = (float *)(void *)(base + row[ROW_Y].offset);
+  s->r = (float *)(void *)(base + row[ROW_R].offset);
   s->g = (float *)(void *)(base + row[ROW_G].offset);
   s->u = (float *)(void *)(base + row[ROW_U].offset);
   s->logits = (float *)(void *)(base + row[ROW_LOGITS].offset);

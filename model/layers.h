@@ -10,13 +10,19 @@
 /* y = x W^T for up to three weights of one input. Rows are dense. */
 weft_status layers__matmul(weft_step *step, const float *x, uint32_t n_rows, uint32_t n_weights,
                            const weft_weight *const *weight, float *const *y);
-/* y = (add + norm(x + x2) * weight) * row_scale, rows dense; all but x and y may be NULL. */
+/* y = (add + norm(x + x2) * weight) * row_scale, rows dense; all but x and y may be NULL. x and x2 are normed by themselves
+ * first where they have a weight, and norms of y follow (weft_norm). */
 typedef struct layers_norm_args {
-  const float *x, *x2, *weight, *add, *row_scale;
+  float *x, *x2;
+  const float *x_weight, *x2_weight, *weight, *add, *row_scale;
   float *y;
-  uint32_t n_rows;
+  uint32_t n_rows, n_then;
+  const float *then_weight[WEFT_NORM_THEN_MAX];
+  float *then[WEFT_NORM_THEN_MAX];
 } layers_norm_args;
 weft_status layers__norm(weft_step *step, const layers_norm_args *args);
+/* Adds the norm of y that follows a layer: what the next layer reads, in step->h, or the hidden rows of the last. */
+void layers__then_next(weft_step *step, uint32_t layer, layers_norm_args *norm);
 /* step->h -> keys and values in their place, attention output in step->a. In the last layer the
  * step then goes on with the output rows only; when there are none, step->n_rows is 0. */
 weft_status layers__attention(weft_step *step, uint32_t layer);

@@ -230,6 +230,9 @@ weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
   weft_device_at_layer(model->device, 0);
   if (status == WEFT_OK) status = model->arch->embed(&step);
   probe(&step, 0);
+  layers_norm_args norm = {
+      .x = step.x, .weight = model->layers[0].attn_norm, .y = step.h, .n_rows = step.n_rows};
+  if (status == WEFT_OK) status = layers__norm(&step, &norm);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     weft_device_at_layer(model->device, l);
     status = model->arch->layer(&step, l);
@@ -237,8 +240,5 @@ weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
   }
   weft_device_at_layer(model->device, UINT32_MAX);
   args->n_experts_touched = step.n_touched;
-  if (status != WEFT_OK || args->n_output == 0) return status;
-  layers_norm_args norm = {
-      .x = step.x, .weight = model->globals.output_norm, .y = args->hidden, .n_rows = step.n_rows};
-  return layers__norm(&step, &norm);
+  return status;
 }

@@ -51,7 +51,7 @@ typedef struct weft_globals {
 
 typedef struct weft_scratch {
   float *x, *h;        /* [rows, n_hidden] residual stream; normed input */
-  float *t, *y;        /* [rows, n_hidden] branch outputs */
+  float *t, *y, *r;    /* [rows, n_hidden] branch outputs; input of the experts */
   float *q, *a;        /* [rows, heads * head_dim] */
   float *k, *v;        /* [rows, kv heads * head_dim] */
   void *own_k, *own_v; /* [canvas rows, kv heads * head_dim] in the KV type */

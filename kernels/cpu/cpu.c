@@ -93,6 +93,7 @@ static const weft_kernels cpu_kernels = {
     .attention_scratch = weft_cpu_attention_scratch,
     .gate = weft_cpu_gate,
     .route = weft_cpu_route,
+    .route_scratch = weft_cpu_route_scratch,
     .experts = weft_cpu_experts,
     .experts_scratch = weft_cpu_experts_scratch,
     .head_stats = weft_cpu_head_stats,

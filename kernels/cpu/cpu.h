@@ -43,6 +43,7 @@ weft_status weft_cpu_attention(weft_device *device, const weft_attention_args *a
 uint64_t weft_cpu_attention_scratch(weft_device *device, const weft_attention_args *args);
 weft_status weft_cpu_gate(weft_device *device, const weft_gate_args *args);
 weft_status weft_cpu_route(weft_device *device, const weft_route_args *args);
+uint64_t weft_cpu_route_scratch(weft_device *device, const weft_route_args *args);
 weft_status weft_cpu_soft(weft_device *device, const weft_soft_args *args);
 uint64_t weft_cpu_soft_scratch(weft_device *device, const weft_soft_args *args);
 

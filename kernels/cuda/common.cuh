@@ -18,12 +18,22 @@ static __host__ __device__ __forceinline__ uint64_t kv_row_bytes(weft_type type,
 }
 
 /* The first words of every kernel: the next one of the stream may be brought onto the card, and this one waits until
- * those before it have ended. */
-static __device__ __forceinline__ void inputs_ready(void) {
+ * those before it have ended. What no kernel writes (weights) may be read between the two. */
+static __device__ __forceinline__ void next_may_start(void) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void inputs_wait(void) {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+static __device__ __forceinline__ void inputs_ready(void) {
+  next_may_start();
+  inputs_wait();
 }
 
 static __device__ __forceinline__ float warp_sum(float v) {

@@ -2,7 +2,8 @@
 /* experts: the pairs (row, rank) sorted by expert, one product over all experts for gate and up, one for
  * down, and the sum per row in rank order.
  *
- *   few rows  no sorting: every pair is a job of its own, and products prepare their rows themselves
+ *   few rows  no sorting: every pair is a job of its own, gate and up leave it as act(g) * u; then down and the sum
+ *             over ranks are one kernel (experts_few.cu). Products prepare their rows themselves
  *   group     every pair gets a place; those of an expert lie side by side from a multiple of 8 on. Places and the
  *             list of jobs (some places of one expert each) stay on the device
  *   gate, up  rows are prepared at their places;  [place][2 n_ff] f32;  act(g) * u is prepared there again
@@ -11,10 +12,10 @@
  * An expert that does not exist makes its row NaN. */
 #include <string.h>
 
-#include "kernels/cuda/multiply.h"
+#include "kernels/cuda/experts.h"
 #include "kernels/cuda/prepare.h"
 
-enum { GROUP_THREADS = 1024 };
+enum { GROUP_THREADS = 1024, EXPERTS_FEW_ROWS = 4 };
 
 typedef struct group_args {
   const int32_t *ids;
@@ -74,7 +75,7 @@ static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t
 
 /* A thread has four columns of a row. */
 static __global__ void combine_kernel(const weft_experts_args a, const float *down, const int32_t *pair_at,
-                                      uint32_t n_in, uint32_t n_experts) {
+                                      uint32_t n_in) {
   inputs_ready();
   uint32_t r = blockIdx.y, i = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= n_in) return;
@@ -82,9 +83,7 @@ static __global__ void combine_kernel(const weft_experts_args a, const float *do
   bool wide = n_in % 4 == 0;
 #pragma unroll 8
   for (uint32_t j = 0; j < a.k; j++) {
-    int64_t pair = (int64_t)r * a.k + j, at = pair;
-    if (pair_at != NULL) at = pair_at[pair];
-    else if (a.ids[pair] < 0 || (uint32_t)a.ids[pair] >= n_experts) at = -1;
+    int64_t pair = (int64_t)r * a.k + j, at = pair_at[pair];
     float weight = a.weights[pair], value[4];
     const float *from = down + (uint64_t)at * n_in + i;
     if (at >= 0 && wide) *(float4 *)(void *)value = *(const float4 *)(const void *)from;
@@ -108,7 +107,6 @@ typedef struct experts_plan {
   void *x[3]; /* by form: 1 f16, 2 bf16 */
   float *x_back[3];
   float *gate_up, *h_back, *down;
-  float *few_down; /* [MULTIPLY_RAW_ROWS * k][n_in], beside gate_up */
   void *h;
   uint64_t n_bytes;
 } experts_plan;
@@ -157,8 +155,6 @@ static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
   /* gate_up has been read when down is written */
   uint64_t wide = 2ull * p.n_ff > p.n_in ? 2ull * p.n_ff : p.n_in;
   p.gate_up = p.down = (float *)cuda_cut(&cutter, 4 * wide * p.n_places);
-  uint32_t n_few = args->n_rows < MULTIPLY_RAW_ROWS ? args->n_rows : MULTIPLY_RAW_ROWS;
-  p.few_down = (float *)cuda_cut(&cutter, 4ull * n_few * args->k * p.n_in);
   p.n_bytes = cutter.at;
   return p;
 }
@@ -260,16 +256,15 @@ static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, 
   return prepare_rows(d, &a);
 }
 
-static weft_status combine(cuda_device *d, const weft_experts_args *args, const experts_plan *p, const float *down,
-                           const int32_t *pair_at) {
+static weft_status combine(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
   weft_experts_args a = *args;
+  const int32_t *pair_at = p->pair_at;
   for (uint32_t first = 0; first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
-    cuda_start(d, combine_kernel, dim3(cuda_ceil(p->n_in, 1024), n), 256, 0, a, down, pair_at, p->n_in, p->n_experts);
-    a.ids += (uint64_t)n * a.k;
+    cuda_start(d, combine_kernel, dim3(cuda_ceil(p->n_in, 1024), n), 256, 0, a, p->down, pair_at, p->n_in);
     a.weights += (uint64_t)n * a.k;
     a.y += n * a.y_stride;
-    if (pair_at != NULL) pair_at += (uint64_t)n * a.k;
+    pair_at += (uint64_t)n * a.k;
   }
   return cuda_launched(d, "adding experts");
 }
@@ -282,47 +277,48 @@ static weft_status output_side(cuda_device *d, const weft_experts_args *args, co
   a.n_rows = p->n_pairs;
   weft_status status = multiply(d, &a);
   if (status != WEFT_OK) return status;
-  return combine(d, args, p, p->down, p->pair_at);
+  return combine(d, args, p);
 }
 
 /* ---- few rows ------------------------------------------------------------------------------------------- */
 
+/* Gate and up must lie in whole tiles, side by side. */
 static bool is_few(const weft_experts_args *args, const experts_plan *p) {
-  const weft_weight *gate = args->gate_up != NULL ? args->gate_up : args->gate;
-  const weft_weight *up = args->gate_up != NULL ? args->gate_up : args->up;
-  return args->n_rows <= MULTIPLY_RAW_ROWS && multiply_takes_raw(gate->type, 1, p->n_in) &&
-         multiply_takes_raw(up->type, 1, p->n_in) && multiply_takes_raw(args->down->type, 1, p->n_ff);
+  int type = args->gate_up != NULL ? args->gate_up->type : args->gate->type;
+  if (args->gate_up != NULL ? p->n_ff % 16 != 0 : args->up->type != type) return false;
+  return args->n_rows <= EXPERTS_FEW_ROWS && args->down->type != WEFT_TYPE_F32 &&
+         multiply_takes_raw(type, 1, p->n_in) && experts_down_fits(p->n_ff, args->k);
 }
 
 static multiply_args by_pair(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight, float *y,
-                             uint64_t y_stride, uint32_t pairs_per_row) {
+                             uint64_t y_stride) {
   multiply_args a = grouped(p, weight, y, y_stride);
   a.jobs = NULL;
   a.ids = args->ids;
   a.n_matrices = p->n_experts;
-  a.pairs_per_row = pairs_per_row;
+  a.pairs_per_row = args->k;
   a.jobs_max = p->n_pairs;
   return a;
 }
 
 static weft_status run_few(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
-  const weft_weight *in[2] = {args->gate_up != NULL ? args->gate_up : args->gate, args->up};
-  weft_status status = WEFT_OK;
-  for (uint32_t i = 0; i < (args->gate_up != NULL ? 1u : 2u) && status == WEFT_OK; i++) {
-    multiply_args a = by_pair(args, p, in[i], p->gate_up + i * p->n_ff, 2ull * p->n_ff, args->k);
-    a.raw.x = args->x;
-    a.raw.x_stride = args->x_stride;
-    status = multiply(d, &a);
+  multiply_args a = by_pair(args, p, args->gate_up != NULL ? args->gate_up : args->gate, p->gate_up, p->n_ff);
+  a.raw.x = args->x;
+  a.raw.x_stride = args->x_stride;
+  a.gated = true;
+  a.activation = args->activation;
+  if (args->gate_up == NULL) {
+    a.weight[1] = a.weight[0];
+    a.weight[1].data = (const uint8_t *)args->up->data;
+    a.n_weights = 2;
   }
+  weft_status status = multiply(d, &a);
   if (status != WEFT_OK) return status;
-  multiply_args a = by_pair(args, p, args->down, p->few_down, p->n_in, 1);
+  a = by_pair(args, p, args->down, args->y, args->y_stride);
+  a.n_rows = args->n_rows;
   a.raw.x = p->gate_up;
-  a.raw.x_stride = 2ull * p->n_ff;
-  a.raw.gated = true;
-  a.raw.activation = args->activation;
-  status = multiply(d, &a);
-  if (status != WEFT_OK) return status;
-  return combine(d, args, p, p->few_down, NULL);
+  a.raw.x_stride = p->n_ff;
+  return experts_down_few(d, &a, args->weights, args->k);
 }
 
 static weft_status run_experts(cuda_device *d, const weft_experts_args *args) {

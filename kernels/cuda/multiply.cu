@@ -4,12 +4,14 @@
 
 #include <string.h>
 
+#include "kernels/cuda/experts.h"
 #include "kernels/cuda/prepare.h"
 
 enum {
   SEGMENTS_MAX = 8,       /* part of the numerics: see multiply_shape */
-  FEW_ROWS = 8,           /* up to here the kernel for few rows is taken */
-  RAW_TILES = 1536,       /* more blocks than this would each prepare the rows again */
+  FEW_ROWS = 8,           /* up to here the kernel for few rows is taken, */
+  FEW_ROWS_NARROW = 16,   /* up to here where so few row tiles would leave the other kernel's blocks alone on the card */
+  FEW_TILES = 1024,
   MANY_ROWS = 64          /* most rows of a job */
 };
 
@@ -49,8 +51,8 @@ weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t 
   return prepare_rows(d, &args);
 }
 
-bool multiply_as_matrices(uint32_t n_rows) {
-  return n_rows > FEW_ROWS;
+bool multiply_as_matrices(uint32_t n_rows, uint32_t n_tiles) {
+  return n_rows > (n_tiles <= FEW_TILES ? FEW_ROWS_NARROW : FEW_ROWS);
 }
 
 /* A weight is turned into operands once per job: rather one job with room to spare than two. */
@@ -66,22 +68,18 @@ bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in) {
          (uint64_t)n_rows * cuda_ceil(n_in, 128) * 256 <= MULTIPLY_RAW_BYTES;
 }
 
-static uint32_t count_tiles(const multiply_args *args) {
-  uint32_t n = 0;
-  for (uint32_t w = 0; w < args->n_weights; w++) n += args->weight[w].n_tiles;
-  return n;
-}
-
 weft_status multiply(cuda_device *d, const multiply_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   if (args->type == WEFT_TYPE_F32) return multiply_f32(d, args);
   if (args->jobs != NULL) return multiply_many(d, args, args->job_rows);
-  if (args->ids != NULL || !multiply_as_matrices(args->n_rows)) return multiply_few(d, args);
+  if (args->ids != NULL || !args->as_matrices) return multiply_few(d, args);
   return multiply_many(d, args, args->n_rows);
 }
 
 weft_status cuda_multiply_setup(cuda_device *d) {
-  return multiply_many_setup(d);
+  weft_status status = multiply_few_setup(d);
+  if (status == WEFT_OK) status = experts_few_setup(d);
+  return status == WEFT_OK ? multiply_many_setup(d) : status;
 }
 
 /* ---- dense products from f32 rows ----------------------------------------------------------------------- */
@@ -110,13 +108,17 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
   a.n_rows = n_rows;
   a.x = x;
   a.x_stride = x_stride;
-  if (weight->type != WEFT_TYPE_F32) {
+  if (multiply_takes_raw(weight->type, n_rows, weight->n_in)) {
+    a.raw.x = x;
+    a.raw.x_stride = x_stride;
+  } else if (weight->type != WEFT_TYPE_F32) {
     uint64_t n_tiles = cuda_ceil(n_rows, 8);
     float *back = (float *)(void *)((uint8_t *)scratch + cuda_align(n_tiles * a.n_units * 2048));
     a.x = scratch;
     a.x_back = back;
-    weft_status status = multiply_prepare(d, weight->type, x, x_stride, n_rows, weight->n_in,
-                                          multiply_as_matrices(n_rows), scratch, back);
+    a.as_matrices = multiply_as_matrices(n_rows, a.weight[0].n_tiles);
+    weft_status status =
+        multiply_prepare(d, weight->type, x, x_stride, n_rows, weight->n_in, a.as_matrices, scratch, back);
     if (status != WEFT_OK) return status;
   }
   return multiply(d, &a);
@@ -140,46 +142,66 @@ uint64_t weft_cuda_matmul_scratch(weft_device *device, const weft_matmul_args *a
 }
 
 /* Weights [*w, end) of one type go together; *w moves on. */
-static multiply_args args_of_run(const weft_matmul_args *args, uint32_t *w) {
+static multiply_args args_of_run(const weft_matmul_args *args, bool as_matrices, uint32_t *w) {
   multiply_args a;
   memset(&a, 0, sizeof a);
   int type = args->weight[*w]->type;
   multiply_shape(&a, type, args->weight[*w]->n_in, args->weight[*w]->n_out);
   a.n_rows = args->n_rows;
+  a.as_matrices = as_matrices;
   for (; *w < args->n_weights && args->weight[*w]->type == type; *w += 1)
     a.weight[a.n_weights++] = weight_of(args->weight[*w], args->y[*w], args->y_stride[*w]);
   return a;
 }
 
+/* act(y[0]) * y[1] after products that could not do it. */
+static weft_status gate_after(weft_device *device, const weft_matmul_args *args) {
+  weft_gate_args gate;
+  memset(&gate, 0, sizeof gate);
+  gate.g = gate.y = args->y[0];
+  gate.u = args->y[1];
+  gate.n_rows = args->n_rows;
+  gate.n_cols = args->weight[0]->n_out;
+  gate.g_stride = gate.y_stride = args->y_stride[0];
+  gate.u_stride = args->y_stride[1];
+  gate.activation = args->activation;
+  return weft_cuda_gate(device, &gate);
+}
+
 weft_status weft_cuda_matmul(weft_device *device, const weft_matmul_args *args) {
   cuda_device *d = cuda_of(device);
-  uint32_t n_in = args->weight[0]->n_in;
+  uint32_t n_in = args->weight[0]->n_in, n_tiles = 0;
   cuda_cutter cutter = {(uint8_t *)args->scratch, 0};
   void *prepared[3] = {NULL, NULL, NULL};
   float *back[3] = {NULL, NULL, NULL};
+  bool gated = false;
   if (d->lost) return WEFT_E_DEVICE;
+  for (uint32_t w = 0; w < args->n_weights; w++) n_tiles += cuda_ceil(args->weight[w]->n_out, 16);
+  bool as_matrices = multiply_as_matrices(args->n_rows, n_tiles);
   for (uint32_t w = 0; w < args->n_weights;) {
-    multiply_args a = args_of_run(args, &w);
+    multiply_args a = args_of_run(args, as_matrices, &w);
     int form = form_of_x(a.type);
     weft_status status = WEFT_OK;
     if (form == 0) {
       a.x = args->x;
       a.x_stride = args->x_stride;
-    } else if (multiply_takes_raw(a.type, args->n_rows, n_in) && count_tiles(&a) <= RAW_TILES) {
+    } else if (multiply_takes_raw(a.type, args->n_rows, n_in)) {
       a.raw.x = args->x;
       a.raw.x_stride = args->x_stride;
     } else {
       if (prepared[form] == NULL) {
         prepared[form] = cuda_cut(&cutter, (uint64_t)cuda_ceil(args->n_rows, 8) * a.n_units * 2048);
         back[form] = (float *)cuda_cut(&cutter, 4ull * args->n_rows);
-        status = multiply_prepare(d, a.type, args->x, args->x_stride, args->n_rows, n_in,
-                                  multiply_as_matrices(args->n_rows), prepared[form], back[form]);
+        status = multiply_prepare(d, a.type, args->x, args->x_stride, args->n_rows, n_in, as_matrices, prepared[form],
+                                  back[form]);
       }
       a.x = prepared[form];
       a.x_back = back[form];
     }
+    a.activation = args->activation;
+    a.gated = gated = args->activation != 0 && a.n_weights == 2 && form != 0 && !as_matrices;
     if (status == WEFT_OK) status = multiply(d, &a);
     if (status != WEFT_OK) return status;
   }
-  return WEFT_OK;
+  return args->activation != 0 && !gated ? gate_after(device, args) : WEFT_OK;
 }

@@ -34,9 +34,7 @@ typedef struct multiply_weight {
 typedef struct multiply_raw {
   const float *x;
   uint64_t x_stride;
-  bool gated; /* an element is act(x[i]) * x[i + n_in] */
-  bool wide;  /* set by multiply_few: four numbers may be read at once */
-  weft_activation activation;
+  bool wide; /* set by multiply_few: four numbers may be read at once */
 } multiply_raw;
 
 /* Up to three weights of one type and one n_in. Rows: without jobs and ids one matrix, rows 0 .. n_rows; with
@@ -46,7 +44,8 @@ typedef struct multiply_args {
   multiply_weight weight[WEFT_MATMUL_MAX];
   uint32_t n_weights;
   int type;
-  const void *x;       /* prepared, in the form that multiply_as_matrices says; F32: the rows as they are */
+  const void *x;       /* prepared; F32: the rows as they are */
+  bool as_matrices;    /* its form, which says what multiplies */
   const float *x_back; /* [rows] powers of two that undo the preparation; F32: NULL */
   uint64_t x_stride;   /* F32 only */
   uint32_t n_in, n_rows;
@@ -60,9 +59,13 @@ typedef struct multiply_args {
   const int32_t *ids;       /* device */
   uint32_t pairs_per_row, n_matrices;
   multiply_raw raw;
+  /* Few rows only: y[0] = act(x W[0]^T) * (x W[1]^T), of two weights of one shape or of the halves of one weight, which
+   * then has an even number of whole tiles. */
+  bool gated;
+  weft_activation activation;
 } multiply_args;
 
-enum { MULTIPLY_RAW_ROWS = 1, MULTIPLY_RAW_BYTES = 40 << 10 };
+enum { MULTIPLY_RAW_ROWS = 1, MULTIPLY_RAW_BYTES = 32 << 10 };
 /* Whether so many rows may be given raw. */
 bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in);
 
@@ -71,8 +74,8 @@ uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in);
 /* Rows of x in the form that weights of `type` want. */
 weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t x_stride, uint32_t n_rows,
                              uint32_t n_in, bool as_matrices, void *prepared, float *back);
-/* The form that so many rows of a dense product want; jobs want matrices. */
-bool multiply_as_matrices(uint32_t n_rows);
+/* The form that so many rows of a dense product want, of so many row tiles in all; jobs want matrices. */
+bool multiply_as_matrices(uint32_t n_rows, uint32_t n_tiles);
 /* Fills what depends on type and n_in. */
 void multiply_shape(multiply_args *args, int type, uint32_t n_in, uint32_t n_out);
 /* Rows per job that suit so many rows per matrix. */
@@ -87,6 +90,7 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
 /* The kernels' launchers. rows: most of a job. */
 weft_status multiply_few(cuda_device *d, const multiply_args *args);
 weft_status multiply_many(cuda_device *d, const multiply_args *args, uint32_t rows);
+weft_status multiply_few_setup(cuda_device *d);
 weft_status multiply_many_setup(cuda_device *d);
 weft_status multiply_f32(cuda_device *d, const multiply_args *args);
 

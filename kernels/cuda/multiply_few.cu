@@ -1,69 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* Products for few rows: a warp takes 16 outputs and one segment of the inputs, and reads its weights
- * straight from memory into the registers of the matrix units; segments meet in shared memory.
+/* Products for few rows: a warp takes 16 outputs and one segment of the inputs; segments meet in shared memory.
  *
- *   block   up to 8 warps = row tiles x segments, for one job (8 NT rows of x)
- *   raw     one row of f32: every block prepares it for itself while its first weights are on
- *           their way, which saves a kernel before this one */
-#include "kernels/cuda/multiply.h"
+ *   weights  every warp has places for a few pieces of a tile and asks for the next ones by bulk copies
+ *   block    up to 16 warps = row tiles x segments, for one job (8 NT rows of x). It goes on to the tiles that are a grid
+ *            further; their first weights are on their way while these tiles are finished
+ *   raw      one row of f32: every block prepares it for itself while its first weights are on their way, which saves a
+ *            kernel before this one
+ *   gated    a tile of the gate and its tile of up lie in one block: act(g) * u leaves it */
+#include "kernels/cuda/few.cuh"
 
-enum { RAW_KEPT = 3 }; /* chunks of a row that a thread keeps between the row's maximum and their rounding */
-
-/* Units that are asked for at once. */
-template <int T>
-__host__ __device__ constexpr int batch_units() {
-  return form_bits(T) == 16 ? 2 : 4;
-}
-
-template <int T>
-struct unit_batch {
-  lane_codes<T> codes[batch_units<T>()];
-  lane_scales<T> scales[batch_units<T>()];
-};
-
-static __device__ __forceinline__ bool is_tail_unit(const multiply_args &a, uint32_t unit) {
-  return a.is_tail != 0 && unit + 1 == a.n_units;
-}
-
-template <int T>
-static __device__ __forceinline__ void load_batch(const multiply_args &a, const uint8_t *row_tile, uint32_t unit,
-                                                  uint32_t end, unit_batch<T> &out) {
-  uint32_t lane = threadIdx.x % 32;
-#pragma unroll
-  for (int b = 0; b < batch_units<T>(); b++) {
-    if (unit + b >= end) continue;
-    form_place place = place_of<T>(row_tile, unit + b, is_tail_unit(a, unit + b));
-    load_codes<T>(place, lane, out.codes[b]);
-    load_scales<T>(place, lane / 4, lane % 4, out.scales[b]);
-  }
-}
-
-/* ---- raw rows ------------------------------------------------------------------------------------------- */
-
-/* Inputs 8 chunk .. of the row. */
-static __device__ __forceinline__ void load_chunk(const multiply_args &a, const float *row, uint32_t chunk, float (&v)[8]) {
-  uint32_t k = 8 * chunk;
-  float u[8];
-  if (a.raw.wide && k + 8 <= a.n_in) {
-    ((float4 *)(void *)v)[0] = ((const float4 *)(const void *)(row + k))[0];
-    ((float4 *)(void *)v)[1] = ((const float4 *)(const void *)(row + k))[1];
-    if (!a.raw.gated) return;
-    ((float4 *)(void *)u)[0] = ((const float4 *)(const void *)(row + k + a.n_in))[0];
-    ((float4 *)(void *)u)[1] = ((const float4 *)(const void *)(row + k + a.n_in))[1];
-  } else {
-#pragma unroll
-    for (uint32_t e = 0; e < 8; e++) {
-      v[e] = k + e < a.n_in ? row[k + e] : 0.0f;
-      u[e] = a.raw.gated && k + e < a.n_in ? row[k + e + a.n_in] : 0.0f;
-    }
-    if (!a.raw.gated) return;
-  }
-#pragma unroll
-  for (uint32_t e = 0; e < 8; e++) v[e] = gate_product(a.raw.activation, v[e], u[e]);
-}
+enum { WARPS_MAX = 16, RAW_KEPT = 2, RESIDENT_WARPS = 24, PLACES = 2, SHARED_BYTES_MAX = 220 << 10 };
 
 /* The row into shared memory, 16 bytes for 8 inputs, ascending; the power of two that it was multiplied by. The same
- * rule as prepare_kernel. most_of: [8]. */
+ * rule as prepare_kernel. most_of: [WARPS_MAX]. */
 template <int T>
 static __device__ __forceinline__ int prepare_raw(const multiply_args &a, uint32_t r, uint32_t *most_of, uint4 *to) {
   const float *row = a.raw.x + (uint64_t)r * a.raw.x_stride;
@@ -71,19 +20,17 @@ static __device__ __forceinline__ int prepare_raw(const multiply_args &a, uint32
   float kept[RAW_KEPT][8], v[8];
 #pragma unroll
   for (uint32_t t = 0; t < RAW_KEPT; t++)
-    if (threadIdx.x + t * blockDim.x < n_chunks) load_chunk(a, row, threadIdx.x + t * blockDim.x, kept[t]);
+    if (threadIdx.x + t * blockDim.x < n_chunks) load_chunk(row, threadIdx.x + t * blockDim.x, a.n_in, a.raw.wide, kept[t]);
   if (!form_is_bf16(T)) {
 #pragma unroll
-    for (uint32_t t = 0; t < RAW_KEPT; t++) {
-      if (threadIdx.x + t * blockDim.x >= n_chunks) continue;
-#pragma unroll
-      for (int e = 0; e < 8; e++) most = max(most, __float_as_uint(kept[t][e]) & 0x7FFFFFFFu);
-    }
+    for (uint32_t t = 0; t < RAW_KEPT; t++)
+      if (threadIdx.x + t * blockDim.x < n_chunks) most = max(most, most_of_chunk(kept[t]));
+#pragma unroll 1
     for (uint32_t chunk = threadIdx.x + RAW_KEPT * blockDim.x; chunk < n_chunks; chunk += blockDim.x) {
-      load_chunk(a, row, chunk, v);
-      for (int e = 0; e < 8; e++) most = max(most, __float_as_uint(v[e]) & 0x7FFFFFFFu);
+      load_chunk(row, chunk, a.n_in, a.raw.wide, v);
+      most = max(most, most_of_chunk(v));
     }
-    most = warp_max(most);
+    most = __reduce_max_sync(0xFFFFFFFFu, most);
     if (threadIdx.x % 32 == 0) most_of[threadIdx.x / 32] = most;
     __syncthreads();
     for (uint32_t w = 0; w < blockDim.x / 32; w++) most = max(most, most_of[w]);
@@ -91,165 +38,239 @@ static __device__ __forceinline__ int prepare_raw(const multiply_args &a, uint32
   int lift = form_is_bf16(T) ? 0 : lift_of(most);
   float up = ldexpf(1.0f, lift);
 #pragma unroll
-  for (uint32_t t = 0; t < RAW_KEPT; t++) {
-    if (threadIdx.x + t * blockDim.x >= n_chunks) continue;
-#pragma unroll
-    for (int e = 0; e < 8; e++) kept[t][e] = __fmul_rn(kept[t][e], up);
-    to[threadIdx.x + t * blockDim.x] = eight_16<form_is_bf16(T)>(kept[t]);
-  }
+  for (uint32_t t = 0; t < RAW_KEPT; t++)
+    if (threadIdx.x + t * blockDim.x < n_chunks) to[threadIdx.x + t * blockDim.x] = chunk_16<form_is_bf16(T)>(kept[t], up);
+#pragma unroll 1
   for (uint32_t chunk = threadIdx.x + RAW_KEPT * blockDim.x; chunk < n_chunks; chunk += blockDim.x) {
-    load_chunk(a, row, chunk, v);
-#pragma unroll
-    for (int e = 0; e < 8; e++) v[e] = __fmul_rn(v[e], up);
-    to[chunk] = eight_16<form_is_bf16(T)>(v);
+    load_chunk(row, chunk, a.n_in, a.raw.wide, v);
+    to[chunk] = chunk_16<form_is_bf16(T)>(v, up);
   }
   __syncthreads();
   return lift;
 }
 
-/* ---- a segment ------------------------------------------------------------------------------------------ */
+/* Row tiles of a job that blocks deal out: pairs of them where they are gated. */
+static __host__ __device__ __forceinline__ uint32_t few_tiles(const multiply_args &a) {
+  if (a.gated) return a.n_weights == 2 ? a.weight[0].n_tiles : a.weight[0].n_tiles / 2;
+  uint32_t n = 0;
+  for (uint32_t w = 0; w < a.n_weights; w++) n += a.weight[w].n_tiles;
+  return n;
+}
 
-/* Where the lane's share of x lies: prepared rows in memory, or the block's own in shared memory. */
+/* What a warp does of item `index`: a tile of a weight. False: nothing. */
+typedef struct few_tile {
+  uint32_t weight, tile;
+} few_tile;
+
+static __device__ __forceinline__ bool find_tile(const multiply_args &a, uint32_t group, uint32_t slot, few_tile *out) {
+  uint32_t n_slots = blockDim.x / 32 / a.n_segments, n_tiles = few_tiles(a);
+  uint32_t at = a.gated ? group * (n_slots / 2) + slot / 2 : group * n_slots + slot, w = 0;
+  if (at >= n_tiles) return false;
+  if (!a.gated) {
+    while (at >= a.weight[w].n_tiles) at -= a.weight[w++].n_tiles;
+  } else if (slot % 2 != 0) {
+    if (a.n_weights == 2) w = 1;
+    else at += n_tiles;
+  }
+  out->weight = w;
+  out->tile = at;
+  return true;
+}
+
+/* The next piece that a warp asks for. */
+typedef struct few_cursor {
+  uint32_t index, unit;
+  const uint8_t *row_tile; /* NULL: there is no more */
+} few_cursor;
+
+/* Moves on to item `index` or the first one after it that has work for the warp. */
 template <int NT>
-struct x_source {
-  const uint8_t *prepared[NT];
-  const uint4 *raw; /* of row g; NULL where there is none: zeros */
-};
-
-template <int NT, bool RAW>
-static __device__ __forceinline__ void load_x(const multiply_args &a, const x_source<NT> &x, uint32_t unit, int i,
-                                              uint4 (&b)[NT]) {
-  if constexpr (RAW) {
-    uint32_t c = threadIdx.x % 4, in = is_tail_unit(a, unit) ? 2 * c + i : 4 * c + i;
-    b[0] = x.raw == NULL ? make_uint4(0, 0, 0, 0) : x.raw[unit * 16 + in];
-  } else {
-#pragma unroll
-    for (int n = 0; n < NT; n++)
-      b[n] = __ldg((const uint4 *)(const void *)(x.prepared[n] + ((uint64_t)unit * 4 + i) * 512));
+static __device__ __forceinline__ void enter_item(const multiply_args &a, uint32_t n_items, uint32_t n_groups, uint32_t slot,
+                                                  uint32_t first, few_cursor *at) {
+  multiply_job job;
+  few_tile tile;
+  at->row_tile = NULL;
+  at->unit = first;
+  for (; at->index < n_items; at->index += gridDim.x) {
+    if (!job_of(a, at->index / n_groups, 8 * NT, &job) || !find_tile(a, at->index % n_groups, slot, &tile)) continue;
+    const multiply_weight &weight = a.weight[tile.weight];
+    at->row_tile = weight.data + FORM_HEADER_BYTES + ((uint64_t)job.matrix * weight.n_tiles + tile.tile) * a.tile_bytes;
+    return;
   }
 }
 
+template <int T, int NT>
+static __device__ __forceinline__ void ask_next(const multiply_args &a, uint32_t n_items, uint32_t n_groups, uint32_t slot,
+                                                uint32_t first, uint32_t end, few_ring &ring, uint32_t place, few_cursor *at) {
+  if (at->row_tile == NULL) return;
+  ring_ask<T>(a, ring, place, at->row_tile, at->unit);
+  at->unit += few_units(T);
+  if (at->unit < end) return;
+  at->index += gridDim.x;
+  enter_item<NT>(a, n_items, n_groups, slot, first, at);
+}
+
+/* Segments ascending, from 0. part: of the tile, [segments][NT][lane][4]. */
+template <int NT>
+static __device__ __forceinline__ float joined(const multiply_args &a, const float *part, int n, int e, float back, int raise) {
+  float sum = 0.0f;
+  for (uint32_t s = 0; s < a.n_segments; s++)
+    sum = __fadd_rn(sum, part[((s * NT + n) * 32 + threadIdx.x % 32) * 4 + e]);
+  return __fmul_rn(__fmul_rn(sum, back), ldexpf(1.0f, -raise));
+}
+
+/* raise: of this tile and of the one it is gated with. */
 template <int T, int NT, bool RAW>
-static __device__ __forceinline__ void multiply_batch(const multiply_args &a, const unit_batch<T> &batch,
-                                                      uint32_t unit, uint32_t end, const x_source<NT> &x, float raise,
-                                                      float (&sum)[NT][4]) {
-#pragma unroll
-  for (int u = 0; u < batch_units<T>(); u++) {
-    if (unit + u >= end) continue;
-    lane_factors factors;
-    make_factors<T>(batch.scales[u], form_of(T).unit == 256 ? (unit + u) & 1u : 0u, threadIdx.x % 4, raise, factors);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      if (i >= 2 && is_tail_unit(a, unit + u)) continue;
-      uint4 b[NT];
-      load_x<NT, RAW>(a, x, unit + u, i, b);
-      uint32_t w[2][4];
-      operands_of<T>(batch.codes[u], factors, i, w);
-#pragma unroll
-      for (int n = 0; n < NT; n++) {
-        mma<form_is_bf16(T)>(sum[n], w[0], b[n].x, b[n].y);
-        mma<form_is_bf16(T)>(sum[n], w[1], b[n].z, b[n].w);
-      }
-    }
-  }
-}
-
-/* Segments ascending, from 0; then out. part: [segments][NT][lane][4]. */
-template <int NT, bool RAW>
-static __device__ __forceinline__ void finish_tile(const multiply_args &a, const multiply_job &job,
-                                                   const multiply_weight &weight, uint32_t tile, const float *part,
-                                                   int raise, int lift) {
+static __device__ __forceinline__ void finish_tile(const multiply_args &a, const multiply_job &job, few_tile tile,
+                                                   const float *part, const int *raise, int lift) {
   uint32_t lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  float down = ldexpf(1.0f, -raise);
+  const multiply_weight &weight = a.weight[tile.weight];
+  uint32_t n_out = a.gated && a.n_weights == 1 ? weight.n_out / 2 : weight.n_out;
 #pragma unroll
   for (int n = 0; n < NT; n++) {
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-      float sum = 0.0f;
-      for (uint32_t s = 0; s < a.n_segments; s++)
-        sum = __fadd_rn(sum, part[((s * NT + n) * 32 + lane) * 4 + e]);
-      uint32_t column = 8 * n + 2 * c + e % 2, out = tile * 16 + g + e / 2 * 8;
-      if (column >= job.n || out >= weight.n_out) continue;
+      uint32_t column = 8 * n + 2 * c + e % 2, out = tile.tile * 16 + g + e / 2 * 8;
+      if (column >= job.n || out >= n_out) continue;
       float back = RAW ? ldexpf(1.0f, -lift) : a.x_back[x_row_of(a, job, column)];
-      weight.y[(uint64_t)(job.first + column) * weight.y_stride + out] = __fmul_rn(__fmul_rn(sum, back), down);
+      float value = joined<NT>(a, part, n, e, back, raise[0]);
+      if (a.gated) {
+        float up = joined<NT>(a, part + a.n_segments * NT * 128, n, e, back, raise[1]);
+        value = gate_product(a.activation, value, up);
+      }
+      weight.y[(uint64_t)(job.first + column) * weight.y_stride + out] = value;
     }
   }
 }
 
 template <int T, int NT, bool RAW>
-static __global__ void __launch_bounds__(256) few_kernel(const __grid_constant__ multiply_args a) {
-  inputs_ready();
-  extern __shared__ __align__(16) float part[]; /* [row tiles of the block][segments][NT][32][4], then raw rows */
-  __shared__ uint32_t most_of[8];
+static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 96 : 128) few_kernel(const __grid_constant__ multiply_args a, uint32_t n_items,
+                                                                                       uint32_t n_groups) {
+  /* Places of the warps, then [row tiles of the block][segments][NT][32][4], then a raw row. */
+  extern __shared__ __align__(128) uint8_t memory[];
+  __shared__ __align__(8) uint64_t filled[WARPS_MAX * PLACES];
+  __shared__ uint32_t most_of[WARPS_MAX];
+  __shared__ int raise_of[WARPS_MAX]; /* of row tiles */
+  uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint32_t segment = warp % a.n_segments, slot = warp / a.n_segments;
+  uint32_t first = segment * a.segment_units, end = min(a.n_units, first + a.segment_units), row_of_raw = UINT32_MAX;
+  few_ring ring = {memory + warp * PLACES * few_piece_bytes(T), filled + warp * PLACES, PLACES, 0, 0};
+  float *part = (float *)(void *)(memory + n_warps * PLACES * few_piece_bytes(T));
+  uint4 *raw = (uint4 *)(void *)(part + n_warps * NT * 128);
   int lift = 0;
-  multiply_job job;
-  if (!job_of(a, blockIdx.y, 8 * NT, &job)) return;
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, segment = warp % a.n_segments;
-  uint32_t n_slots = blockDim.x / 32 / a.n_segments, w = 0;
-  uint32_t tile = blockIdx.x * n_slots + warp / a.n_segments;
-  while (w < a.n_weights && tile >= a.weight[w].n_tiles) tile -= a.weight[w++].n_tiles;
-  bool active = w < a.n_weights;
-  const multiply_weight &weight = a.weight[active ? w : 0];
-  const uint8_t *row_tile =
-      weight.data + FORM_HEADER_BYTES + ((uint64_t)job.matrix * weight.n_tiles + (active ? tile : 0)) * a.tile_bytes;
-  uint32_t unit = segment * a.segment_units, end = min(a.n_units, unit + a.segment_units);
-  unit_batch<T> batch;
-  load_batch<T>(a, row_tile, unit, end, batch);
-  x_source<NT> x;
-  if (RAW) {
-    uint4 *rows = (uint4 *)(void *)(part + blockDim.x / 32 * NT * 128);
-    lift = prepare_raw<T>(a, x_row_of(a, job, 0), most_of, rows);
-    x.raw = lane / 4 == 0 ? rows : NULL;
-  } else {
+  ring_open(&ring);
+  if (a.ids != NULL) inputs_wait();
+  next_may_start();
+  few_cursor ahead = {blockIdx.x, 0, NULL};
+  enter_item<NT>(a, n_items, n_groups, slot, first, &ahead);
+  for (uint32_t place = 0; place < PLACES; place++)
+    ask_next<T, NT>(a, n_items, n_groups, slot, first, end, ring, place, &ahead);
+  uint32_t header_of = 0;
+  form_header header = *(const form_header *)(const void *)a.weight[0].data;
+  if (a.ids == NULL) inputs_wait();
+  for (uint32_t index = blockIdx.x; index < n_items; index += gridDim.x) {
+    multiply_job job;
+    few_tile tile = {0, 0};
+    bool exists = job_of(a, index / n_groups, 8 * NT, &job), active = exists && find_tile(a, index % n_groups, slot, &tile);
+    if (tile.weight != header_of) header = *(const form_header *)(const void *)a.weight[header_of = tile.weight].data;
+    int raise = raise_exponent(T, &header);
+    float raised = ldexpf(1.0f, raise), sum[NT][4];
+    x_source<NT> x;
+#pragma unroll
+    for (int at = 0; at < 4 * NT; at++) sum[at / 4][at % 4] = 0.0f;
+    if (index != blockIdx.x) __syncthreads(); /* the raw row and the sums of before have been read */
+    if (!exists) continue;
+    if constexpr (RAW) {
+      uint32_t row = x_row_of(a, job, 0);
+      if (row != row_of_raw) lift = prepare_raw<T>(a, row, most_of, raw);
+      row_of_raw = row;
+      x.raw = lane / 4 == 0 ? raw : NULL;
+    } else {
+#pragma unroll
+      for (int n = 0; n < NT; n++)
+        x.prepared[n] = (const uint8_t *)a.x + x_at(a, x_row_of(a, job, 8 * n + lane / 4), lane % 4);
+    }
+    if (lane == 0 && segment == 0) raise_of[slot] = raise;
+    for (uint32_t unit = active ? first : end; unit < end; unit += few_units(T)) {
+      ring_wait(ring);
+      multiply_piece<T, NT, RAW>(a, ring, unit, end, x, raised, sum);
+      uint32_t place = ring.at;
+      ring_next(ring);
+      ask_next<T, NT>(a, n_items, n_groups, slot, first, end, ring, place, &ahead);
+    }
 #pragma unroll
     for (int n = 0; n < NT; n++)
-      x.prepared[n] = (const uint8_t *)a.x + x_at(a, x_row_of(a, job, 8 * n + lane / 4), lane % 4);
+      ((float4 *)(void *)part)[(warp * NT + n) * 32 + lane] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
+    __syncthreads();
+    if (active && segment == 0 && (!a.gated || slot % 2 == 0))
+      finish_tile<T, NT, RAW>(a, job, tile, part + (uint64_t)warp * NT * 128, raise_of + slot, lift);
   }
-  int raise = raise_exponent(T, (const form_header *)(const void *)weight.data);
-  float raised = ldexpf(1.0f, raise), sum[NT][4];
-#pragma unroll
-  for (int at = 0; at < 4 * NT; at++) sum[at / 4][at % 4] = 0.0f;
-  for (;;) {
-    multiply_batch<T, NT, RAW>(a, batch, unit, end, x, raised, sum);
-    unit += batch_units<T>();
-    if (unit >= end) break;
-    load_batch<T>(a, row_tile, unit, end, batch);
-  }
-#pragma unroll
-  for (int n = 0; n < NT; n++)
-    ((float4 *)(void *)part)[(warp * NT + n) * 32 + lane] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
-  __syncthreads();
-  if (!active || segment != 0) return;
-  finish_tile<NT, RAW>(a, job, weight, tile, part + (uint64_t)warp * NT * 128, raise, lift);
+}
+
+template <int T>
+static uint32_t bytes_of(uint32_t n_warps, uint32_t nt, uint32_t raw_units) {
+  return n_warps * (PLACES * few_piece_bytes(T) + nt * 512) + raw_units * 256;
 }
 
 template <int T, int NT, bool RAW>
 static weft_status launch(cuda_device *d, const multiply_args &a) {
-  uint32_t n_tiles = 0, n_slots = 8 / a.n_segments, n_warps = n_slots * a.n_segments;
-  for (uint32_t w = 0; w < a.n_weights; w++) n_tiles += a.weight[w].n_tiles;
-  uint32_t n_jobs = a.ids != NULL ? a.jobs_max : 1, bytes = n_warps * NT * 512 + (RAW ? a.n_units * 256 : 0);
+  uint32_t n_slots = a.gated ? 2 : 8 / a.n_segments, n_warps = n_slots * a.n_segments;
+  uint32_t n_jobs = a.ids != NULL ? a.jobs_max : 1, n_groups = cuda_ceil(few_tiles(a), a.gated ? 1 : n_slots);
+  uint32_t bytes = bytes_of<T>(n_warps, NT, RAW ? a.n_units : 0), n_items = n_groups * n_jobs;
+  uint32_t per = SHARED_BYTES_MAX / bytes < RESIDENT_WARPS / n_warps ? SHARED_BYTES_MAX / bytes : RESIDENT_WARPS / n_warps;
+  uint32_t n_blocks = d->n_multiprocessors * per;
   multiply_args k = a;
-  k.raw.wide = ((uintptr_t)a.raw.x & 15u) == 0 && a.raw.x_stride % 4 == 0 && a.n_in % 4 == 0;
-  cuda_start(d, few_kernel<T, NT, RAW>, dim3(cuda_ceil(n_tiles, n_slots), n_jobs), 32 * n_warps, bytes, k);
+  k.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride);
+  cuda_start(d, few_kernel<T, NT, RAW>, n_items < n_blocks ? n_items : n_blocks, 32 * n_warps, bytes, k, n_items, n_groups);
   return cuda_launched(d, "a product of few rows");
 }
 
+template <int T, int NT, bool RAW>
+static weft_status set_up(cuda_device *d) {
+  static_assert(WARPS_MAX * (PLACES * few_piece_bytes(T) + NT * 512) + MULTIPLY_RAW_BYTES <= SHARED_BYTES_MAX, "shared memory");
+  uint32_t bytes = bytes_of<T>(WARPS_MAX, NT, RAW ? MULTIPLY_RAW_BYTES / 256 : 0);
+  cudaError_t error = cudaFuncSetAttribute(few_kernel<T, NT, RAW>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+  return cuda_judge(d, error, "setting up products");
+}
+
+/* a NULL: sets the kernels of the type up. */
 template <int T>
-static weft_status launch_rows(cuda_device *d, const multiply_args &a) {
-  return a.raw.x != NULL ? launch<T, 1, true>(d, a) : launch<T, 1, false>(d, a);
+static weft_status of_rows(cuda_device *d, const multiply_args *args) {
+  if (args == NULL) {
+    weft_status status = set_up<T, 1, true>(d);
+    if (status == WEFT_OK) status = set_up<T, 1, false>(d);
+    if (status == WEFT_OK) status = set_up<T, 2, false>(d);
+    return status == WEFT_OK ? set_up<T, 4, false>(d) : status;
+  }
+  const multiply_args &a = *args;
+  if (a.raw.x != NULL) return launch<T, 1, true>(d, a);
+  if (a.ids != NULL || a.n_rows <= 8) return launch<T, 1, false>(d, a);
+  return a.n_rows <= 16 ? launch<T, 2, false>(d, a) : launch<T, 4, false>(d, a);
+}
+
+static weft_status of_type(cuda_device *d, int type, const multiply_args *a) {
+  switch (type) {
+    case WEFT_TYPE_F16: return of_rows<WEFT_TYPE_F16>(d, a);
+    case WEFT_TYPE_BF16: return of_rows<WEFT_TYPE_BF16>(d, a);
+    case WEFT_TYPE_Q8_0: return of_rows<WEFT_TYPE_Q8_0>(d, a);
+    case WEFT_TYPE_Q4_0: return of_rows<WEFT_TYPE_Q4_0>(d, a);
+    case WEFT_TYPE_Q5_0: return of_rows<WEFT_TYPE_Q5_0>(d, a);
+    case WEFT_TYPE_MXFP4: return of_rows<WEFT_TYPE_MXFP4>(d, a);
+    case WEFT_TYPE_Q4_K: return of_rows<WEFT_TYPE_Q4_K>(d, a);
+    case WEFT_TYPE_Q5_K: return of_rows<WEFT_TYPE_Q5_K>(d, a);
+    case WEFT_TYPE_Q6_K: return of_rows<WEFT_TYPE_Q6_K>(d, a);
+    default: return WEFT_E_UNSUPPORTED;
+  }
 }
 
 weft_status multiply_few(cuda_device *d, const multiply_args *args) {
-  switch (args->type) {
-    case WEFT_TYPE_F16: return launch_rows<WEFT_TYPE_F16>(d, *args);
-    case WEFT_TYPE_BF16: return launch_rows<WEFT_TYPE_BF16>(d, *args);
-    case WEFT_TYPE_Q8_0: return launch_rows<WEFT_TYPE_Q8_0>(d, *args);
-    case WEFT_TYPE_Q4_0: return launch_rows<WEFT_TYPE_Q4_0>(d, *args);
-    case WEFT_TYPE_Q5_0: return launch_rows<WEFT_TYPE_Q5_0>(d, *args);
-    case WEFT_TYPE_MXFP4: return launch_rows<WEFT_TYPE_MXFP4>(d, *args);
-    case WEFT_TYPE_Q4_K: return launch_rows<WEFT_TYPE_Q4_K>(d, *args);
-    case WEFT_TYPE_Q5_K: return launch_rows<WEFT_TYPE_Q5_K>(d, *args);
-    case WEFT_TYPE_Q6_K: return launch_rows<WEFT_TYPE_Q6_K>(d, *args);
-    default: return WEFT_E_UNSUPPORTED;
-  }
+  return of_type(d, args->type, args);
+}
+
+weft_status multiply_few_setup(cuda_device *d) {
+  static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
+                              WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++) status = of_type(d, types[i], NULL);
+  return status;
 }

@@ -347,6 +347,7 @@ weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const wef
   cuda_device *d = cuda_of(device);
   void *data = NULL;
   uint64_t n_bytes = packed_bytes(weight);
+  d->fresh = true;
   if (16 * weft_type_row_bytes(weight->type, weight->n_in) > CUDA_STAGING_BYTES) {
     return weft_fail(error, WEFT_E_UNSUPPORTED, "rows of %u elements are too long for the cuda backend",
                      weight->n_in);

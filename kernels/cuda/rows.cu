@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The ops of a row: embed, norm, gate, route.
+/* The ops of a row: embed, norm, gate, move.
  *
  * Law: an element's thread, and so the order of every sum, depends on the row's length only. Loads of
  * 16 bytes and of 4 give the same numbers to the same thread. What lies in device memory cannot be
@@ -82,12 +82,15 @@ static __device__ __forceinline__ float4 row4(const float *row, uint32_t i, uint
   return v;
 }
 
-static __device__ __forceinline__ float4 summand4(const norm_kernel_args &a, uint64_t r, uint32_t i) {
-  float4 v = row4(a.op.x + r * a.op.x_stride, i, a.op.n_cols, a.wide);
-  if (a.op.x2 == NULL) return v;
-  float4 w = row4(a.op.x2 + r * a.op.x2_stride, i, a.op.n_cols, a.wide);
-  return make_float4(__fadd_rn(v.x, w.x), __fadd_rn(v.y, w.y), __fadd_rn(v.z, w.z),
-                     __fadd_rn(v.w, w.w));
+static __device__ __forceinline__ void put4(float *row, uint32_t i, uint32_t n, bool wide, const float4 &v) {
+  if (wide && i + 4 <= n) {
+    *(float4 *)(void *)(row + i) = v;
+    return;
+  }
+  if (i < n) row[i] = v.x;
+  if (i + 1 < n) row[i + 1] = v.y;
+  if (i + 2 < n) row[i + 2] = v.z;
+  if (i + 3 < n) row[i + 3] = v.w;
 }
 
 static __device__ __forceinline__ float normed(float v, float factor, float weight, float add,
@@ -95,37 +98,117 @@ static __device__ __forceinline__ float normed(float v, float factor, float weig
   return __fmul_rn(__fmaf_rn(__fmul_rn(v, factor), weight, add), scale);
 }
 
-static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(const norm_kernel_args a) {
-  inputs_ready();
-  __shared__ float shared[33];
-  uint64_t r = blockIdx.x;
-  uint32_t n = a.op.n_cols;
-  float sum = 0.0f;
-  for (uint32_t i = 4 * threadIdx.x; i < n; i += 4 * ROW_THREADS) {
-    float4 v = summand4(a, r, i);
-    sum = fmaf(v.x, v.x, sum);
-    sum = fmaf(v.y, v.y, sum);
-    sum = fmaf(v.z, v.z, sum);
-    sum = fmaf(v.w, v.w, sum);
+static __device__ __forceinline__ float4 normed4(const float4 &v, float factor, const float4 &w, const float4 &add,
+                                                 float scale) {
+  return make_float4(normed(v.x, factor, w.x, add.x, scale), normed(v.y, factor, w.y, add.y, scale),
+                     normed(v.z, factor, w.z, add.z, scale), normed(v.w, factor, w.w, add.w, scale));
+}
+
+/* A thread's part of a row: numbers 4 (t THREADS + thread) .. + 3 of t < SLOTS. */
+template <int THREADS, int SLOTS>
+struct row_part {
+  float4 at[SLOTS];
+};
+
+template <int THREADS, int SLOTS>
+static __device__ __forceinline__ void get_part(const float *row, uint32_t n, bool wide, row_part<THREADS, SLOTS> &out) {
+#pragma unroll
+  for (uint32_t t = 0; t < SLOTS; t++) out.at[t] = row4(row, 4 * (t * THREADS + threadIdx.x), n, wide);
+}
+
+/* 1 / rms of one or two rows; the sums meet in one step. shared: [2][32], used by nobody else. */
+template <int THREADS, int SLOTS>
+static __device__ __forceinline__ float2 factors_of(const row_part<THREADS, SLOTS> &x, const row_part<THREADS, SLOTS> &x2,
+                                                    bool two, uint32_t n, float eps, float (*shared)[32]) {
+  float sum[2] = {0.0f, 0.0f};
+#pragma unroll
+  for (uint32_t t = 0; t < SLOTS; t++) {
+    sum[0] = fmaf(x.at[t].x, x.at[t].x, sum[0]);
+    sum[0] = fmaf(x.at[t].y, x.at[t].y, sum[0]);
+    sum[0] = fmaf(x.at[t].z, x.at[t].z, sum[0]);
+    sum[0] = fmaf(x.at[t].w, x.at[t].w, sum[0]);
+    if (!two) continue;
+    sum[1] = fmaf(x2.at[t].x, x2.at[t].x, sum[1]);
+    sum[1] = fmaf(x2.at[t].y, x2.at[t].y, sum[1]);
+    sum[1] = fmaf(x2.at[t].z, x2.at[t].z, sum[1]);
+    sum[1] = fmaf(x2.at[t].w, x2.at[t].w, sum[1]);
   }
-  sum = block_sum(sum, shared);
-  float factor = __fdiv_rn(1.0f, sqrtf(__fdiv_rn(sum, (float)n) + a.op.eps));
-  float scale = a.op.row_scale == NULL ? 1.0f : a.op.row_scale[r];
-  float *y = a.op.y + r * a.op.y_stride;
-  for (uint32_t i = 4 * threadIdx.x; i < n; i += 4 * ROW_THREADS) {
-    float4 v = summand4(a, r, i), w = make_float4(1, 1, 1, 1), add = make_float4(0, 0, 0, 0);
-    if (a.op.weight != NULL) w = row4(a.op.weight, i, n, a.wide);
-    if (a.op.add != NULL) add = row4(a.op.add + r * a.op.add_stride, i, n, a.wide);
-    float4 out = make_float4(normed(v.x, factor, w.x, add.x, scale), normed(v.y, factor, w.y, add.y, scale),
-                             normed(v.z, factor, w.z, add.z, scale), normed(v.w, factor, w.w, add.w, scale));
-    if (a.wide && i + 4 <= n) {
-      *(float4 *)(void *)(y + i) = out;
-      continue;
+  uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    if (i == 1 && !two) continue;
+    sum[i] = warp_sum(sum[i]);
+    if (lane == 0) shared[i][threadIdx.x / 32] = sum[i];
+  }
+  __syncthreads();
+  float factor[2] = {0.0f, 0.0f};
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    if (i == 1 && !two) continue;
+    float all = warp_sum(lane < THREADS / 32 ? shared[i][lane] : 0.0f);
+    factor[i] = __fdiv_rn(1.0f, sqrtf(__fdiv_rn(all, (float)n) + eps));
+  }
+  return make_float2(factor[0], factor[1]);
+}
+
+template <int THREADS, int SLOTS>
+static __device__ __forceinline__ void scale_part(row_part<THREADS, SLOTS> &x, float factor, const row_part<THREADS, SLOTS> &w) {
+#pragma unroll
+  for (uint32_t t = 0; t < SLOTS; t++) x.at[t] = normed4(x.at[t], factor, w.at[t], make_float4(0, 0, 0, 0), 1.0f);
+}
+
+template <int THREADS, int SLOTS>
+static __global__ void __launch_bounds__(THREADS, 1) norm_kernel(const __grid_constant__ norm_kernel_args a) {
+  using part = row_part<THREADS, SLOTS>;
+  __shared__ float shared[3][2][32];
+  next_may_start();
+  const weft_norm_args &op = a.op;
+  uint64_t r = blockIdx.x;
+  uint32_t n = op.n_cols;
+  part weight;
+  if (op.weight != NULL) get_part(op.weight, n, a.wide, weight);
+  inputs_wait();
+  part x, x2, add;
+  get_part(op.x + r * op.x_stride, n, a.wide, x);
+  if (op.x2 != NULL) get_part(op.x2 + r * op.x2_stride, n, a.wide, x2);
+  if (op.add != NULL) get_part(op.add + r * op.add_stride, n, a.wide, add);
+  if (op.x_weight != NULL || (op.x2 != NULL && op.x2_weight != NULL)) {
+    part w;
+    float2 factor = factors_of<THREADS, SLOTS>(x, x2, op.x2 != NULL, n, op.eps, shared[0]);
+    if (op.x_weight != NULL) {
+      get_part(op.x_weight, n, a.wide, w);
+      scale_part(x, factor.x, w);
     }
-    y[i] = out.x;
-    if (i + 1 < n) y[i + 1] = out.y;
-    if (i + 2 < n) y[i + 2] = out.z;
-    if (i + 3 < n) y[i + 3] = out.w;
+    if (op.x2 != NULL && op.x2_weight != NULL) {
+      get_part(op.x2_weight, n, a.wide, w);
+      scale_part(x2, factor.y, w);
+    }
+  }
+#pragma unroll
+  for (uint32_t t = 0; t < SLOTS; t++) {
+    if (op.x2 == NULL) continue;
+    x.at[t] = make_float4(__fadd_rn(x.at[t].x, x2.at[t].x), __fadd_rn(x.at[t].y, x2.at[t].y),
+                          __fadd_rn(x.at[t].z, x2.at[t].z), __fadd_rn(x.at[t].w, x2.at[t].w));
+  }
+  float factor = factors_of<THREADS, SLOTS>(x, x, false, n, op.eps, shared[1]).x;
+  float scale = op.row_scale == NULL ? 1.0f : op.row_scale[r];
+#pragma unroll
+  for (uint32_t t = 0; t < SLOTS; t++) {
+    float4 w = op.weight != NULL ? weight.at[t] : make_float4(1, 1, 1, 1);
+    x.at[t] = normed4(x.at[t], factor, w, op.add != NULL ? add.at[t] : make_float4(0, 0, 0, 0), scale);
+    put4(op.y + r * op.y_stride, 4 * (t * THREADS + threadIdx.x), n, a.wide, x.at[t]);
+  }
+  if (op.n_then == 0) return;
+  factor = factors_of<THREADS, SLOTS>(x, x, false, n, op.eps, shared[2]).x;
+#pragma unroll
+  for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++) {
+    if (i >= op.n_then) continue;
+    get_part(op.then_weight[i], n, a.wide, weight);
+    float *then = op.then[i] + r * op.y_stride;
+#pragma unroll
+    for (uint32_t t = 0; t < SLOTS; t++)
+      put4(then, 4 * (t * THREADS + threadIdx.x), n, a.wide,
+           normed4(x.at[t], factor, weight.at[t], make_float4(0, 0, 0, 0), 1.0f));
   }
 }
 
@@ -136,9 +219,14 @@ weft_status weft_cuda_norm(weft_device *device, const weft_norm_args *args) {
   a.op = *args;
   a.wide = is_wide(args->x, args->x_stride) && is_wide(args->y, args->y_stride) &&
            (args->x2 == NULL || is_wide(args->x2, args->x2_stride)) &&
-           (args->add == NULL || is_wide(args->add, args->add_stride)) &&
-           (args->weight == NULL || is_wide(args->weight, 0));
-  cuda_start(d, norm_kernel, args->n_rows, ROW_THREADS, 0, a);
+           (args->add == NULL || is_wide(args->add, args->add_stride)) && is_wide(args->weight, 0) &&
+           is_wide(args->x_weight, 0) && is_wide(args->x2_weight, 0);
+  for (uint32_t i = 0; i < args->n_then; i++)
+    a.wide = a.wide && is_wide(args->then[i], args->y_stride) && is_wide(args->then_weight[i], 0);
+  if (args->n_cols <= 4096) cuda_start(d, norm_kernel<256, 4>, args->n_rows, 256, 0, a);
+  else if (args->n_cols <= 32768) cuda_start(d, norm_kernel<1024, 8>, args->n_rows, 1024, 0, a);
+  else if (args->n_cols <= 131072) cuda_start(d, norm_kernel<1024, 32>, args->n_rows, 1024, 0, a);
+  else return WEFT_E_UNSUPPORTED;
   return cuda_launched(d, "norm");
 }
 
@@ -163,68 +251,6 @@ weft_status weft_cuda_gate(weft_device *device, const weft_gate_args *args) {
   if (n_blocks > 16ull * d->n_multiprocessors) n_blocks = 16ull * d->n_multiprocessors;
   cuda_start(d, gate_kernel, (uint32_t)n_blocks, ROW_THREADS, 0, *args);
   return cuda_launched(d, "gate");
-}
-
-/* ---- route ---------------------------------------------------------------------------------------------- */
-
-enum { ROUTE_WARPS = 4 };
-
-/* A logit as a number that orders: NaN below everything. Larger is better; of equal ones the lower index. */
-static __device__ __forceinline__ float order_of(float logit) {
-  return isnan(logit) ? -INFINITY : logit;
-}
-
-/* The best expert after (last, last_index) in that order; whole warp. */
-static __device__ void next_best(const float *logits, uint32_t n, bool first, float last,
-                                 uint32_t last_index, float *best, uint32_t *best_index) {
-  float value = -INFINITY;
-  uint32_t index = UINT32_MAX;
-  for (uint32_t e = threadIdx.x % 32; e < n; e += 32) {
-    float v = order_of(logits[e]);
-    if (!first && !(v < last || (v == last && e > last_index))) continue;
-    if (index == UINT32_MAX || v > value) value = v, index = e; /* e ascends: ties keep the first */
-  }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    float v = __shfl_xor_sync(0xFFFFFFFFu, value, step);
-    uint32_t i = __shfl_xor_sync(0xFFFFFFFFu, index, step);
-    bool better = i != UINT32_MAX && (index == UINT32_MAX || v > value || (v == value && i < index));
-    if (better) value = v, index = i;
-  }
-  *best = value;
-  *best_index = index;
-}
-
-static __global__ void route_kernel(const weft_route_args a) {
-  inputs_ready();
-  uint32_t r = blockIdx.x * ROUTE_WARPS + threadIdx.x / 32;
-  if (r >= a.n_rows) return;
-  const float *logits = a.logits + (uint64_t)r * a.logits_stride;
-  int32_t *ids = a.ids + (uint64_t)r * a.k;
-  float *weights = a.weights + (uint64_t)r * a.k;
-  float last = 0.0f, top = 0.0f, total = 0.0f;
-  uint32_t index = 0;
-  for (uint32_t j = 0; j < a.k; j++) {
-    next_best(logits, a.n_experts, j == 0, last, index, &last, &index);
-    float logit = logits[index];
-    if (j == 0) top = logit;
-    float e = expf(logit - top);
-    total = __fadd_rn(total, e);
-    if (threadIdx.x % 32 == 0) ids[j] = (int32_t)index, weights[j] = e;
-  }
-  __syncwarp();
-  for (uint32_t j = threadIdx.x % 32; j < a.k; j += 32) {
-    float weight = __fdiv_rn(weights[j], total);
-    if (a.expert_scale != NULL) weight = __fmul_rn(weight, a.expert_scale[ids[j]]);
-    weights[j] = weight;
-  }
-}
-
-weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
-  cuda_device *d = cuda_of(device);
-  if (d->lost) return WEFT_E_DEVICE;
-  cuda_start(d, route_kernel, cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args);
-  return cuda_launched(d, "route");
 }
 
 /* ---- move ----------------------------------------------------------------------------------------------- */

@@ -8,7 +8,6 @@ uint64_t weft_ref_matmul_scratch(weft_device *device, const weft_matmul_args *ar
 }
 
 weft_status weft_ref_matmul(weft_device *device, const weft_matmul_args *args) {
-  (void)device;
   float *row = args->scratch;
   for (uint32_t w = 0; w < args->n_weights; w++) {
     const weft_weight *weight = args->weight[w];
@@ -20,5 +19,9 @@ weft_status weft_ref_matmul(weft_device *device, const weft_matmul_args *args) {
       }
     }
   }
-  return WEFT_OK;
+  if (args->activation == 0) return WEFT_OK;
+  weft_gate_args gate = {.g = args->y[0], .u = args->y[1], .y = args->y[0], .n_rows = args->n_rows,
+                         .n_cols = args->weight[0]->n_out, .g_stride = args->y_stride[0], .u_stride = args->y_stride[1],
+                         .y_stride = args->y_stride[0], .activation = args->activation};
+  return weft_ref_gate(device, &gate);
 }

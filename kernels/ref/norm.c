@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* norm: y = (add + rms(x + x2) * weight) * row_scale. x + x2 is an f32 sum; the rest is double
- * until y. */
+ * until y. Norms before and after it are calls of their own. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -9,8 +9,7 @@ static float summand(const float *x, const float *x2, uint32_t i) {
   return x2 == NULL ? x[i] : x[i] + x2[i];
 }
 
-weft_status weft_ref_norm(weft_device *device, const weft_norm_args *args) {
-  (void)device;
+static void norm(const weft_norm_args *args) {
   uint32_t n = args->n_cols;
   for (uint32_t r = 0; r < args->n_rows; r++) {
     const float *x = args->x + r * args->x_stride;
@@ -28,5 +27,21 @@ weft_status weft_ref_norm(weft_device *device, const weft_norm_args *args) {
       y[i] = (float)(value * row_scale);
     }
   }
+}
+
+static void plain(const weft_norm_args *of, float *x, uint64_t x_stride, const float *weight, float *y, uint64_t y_stride) {
+  weft_norm_args args = {.x = x, .weight = weight, .y = y, .n_rows = of->n_rows, .n_cols = of->n_cols,
+                         .x_stride = x_stride, .y_stride = y_stride, .eps = of->eps};
+  norm(&args);
+}
+
+weft_status weft_ref_norm(weft_device *device, const weft_norm_args *args) {
+  (void)device;
+  if (args->x_weight != NULL) plain(args, args->x, args->x_stride, args->x_weight, args->x, args->x_stride);
+  if (args->x2 != NULL && args->x2_weight != NULL)
+    plain(args, args->x2, args->x2_stride, args->x2_weight, args->x2, args->x2_stride);
+  norm(args);
+  for (uint32_t i = 0; i < args->n_then; i++)
+    plain(args, args->y, args->y_stride, args->then_weight[i], args->then[i], args->y_stride);
   return WEFT_OK;
 }

@@ -77,6 +77,7 @@ static const weft_kernels ref_kernels = {
     .attention_scratch = weft_ref_attention_scratch,
     .gate = weft_ref_gate,
     .route = weft_ref_route,
+    .route_scratch = weft_ref_route_scratch,
     .experts = weft_ref_experts,
     .experts_scratch = weft_ref_experts_scratch,
     .head_stats = weft_ref_head_stats,

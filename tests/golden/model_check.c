@@ -74,7 +74,7 @@ int main(void) {
     const char *op;
     uint32_t layer;
   } faults[] = {{"embed", 0},   {"norm", 1},      {"matmul", 1},           {"qkv", 0},
-                {"attention", 1}, {"gate", 0},    {"route", 1},            {"experts", 0},
+                {"attention", 1}, {"route", 1},   {"experts", 0},
                 {"head_rows", UINT32_MAX}, {"argmax", UINT32_MAX}, {"drawn", UINT32_MAX}, {"entropy", UINT32_MAX},
                 {"soft row", UINT32_MAX}};
   for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {

@@ -47,8 +47,8 @@ static void run_norm(weft_device *device, const norm_case *c, uint32_t first, ui
   fill_normal(row_scale.data, ROWS, 80);
   weft_norm_args args = {.n_rows = n, .n_cols = c->n_cols, .eps = 1e-6f};
   args.x_stride = args.x2_stride = args.add_stride = args.y_stride = stride;
-  args.x = (const float *)x.data + first * stride;
-  if (c->x2) args.x2 = (const float *)x2.data + first * stride;
+  args.x = (float *)x.data + first * stride;
+  if (c->x2) args.x2 = (float *)x2.data + first * stride;
   if (c->add) args.add = (const float *)add.data + first * stride;
   if (c->weight) args.weight = weight.data;
   if (c->row_scale) args.row_scale = (const float *)row_scale.data + first;
@@ -172,7 +172,7 @@ static void run_route(weft_device *device, const route_case *c, uint32_t first, 
       row[i] = c->quantum > 0 ? roundf(row[i] / c->quantum) * c->quantum : row[i] * 3.0f;
     }
   }
-  weft_route_args args = {.logits = (const float *)logits.data + first * stride,
+  weft_route_args args = {.logits = (float *)logits.data + first * stride,
                           .logits_stride = stride};
   args.n_rows = n;
   args.n_experts = c->n_experts;

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+/* The down side of experts for few rows, ranks added: a block takes 16 outputs of one row, a warp one rank after
+ * another; it prepares that rank's row of act(g) * u for itself. The first weights are on their way before that row is
+ * there: the choice of experts is older than the kernel before this one (experts.h). */
+#include "kernels/cuda/experts.h"
+
+#include <string.h>
+
+#include "kernels/cuda/few.cuh"
+
+enum { DOWN_WARPS = 8, PLACES = 2, SHARED_BYTES_MAX = 220 << 10 };
+
+/* A row of act(g) * u into the warp's shared memory; the power of two that it was multiplied by. */
+template <int T>
+static __device__ __forceinline__ int prepare_rank(const multiply_args &a, const float *row, uint4 *to) {
+  uint32_t lane = threadIdx.x % 32, n_chunks = a.n_units * 16, most = 0;
+  float v[8];
+  __syncwarp();
+  if (!form_is_bf16(T)) {
+#pragma unroll 3
+    for (uint32_t chunk = lane; chunk < n_chunks; chunk += 32) {
+      load_chunk(row, chunk, a.n_in, a.raw.wide, v);
+      most = max(most, most_of_chunk(v));
+    }
+    most = __reduce_max_sync(0xFFFFFFFFu, most);
+  }
+  int lift = form_is_bf16(T) ? 0 : lift_of(most);
+  float up = ldexpf(1.0f, lift);
+#pragma unroll 3
+  for (uint32_t chunk = lane; chunk < n_chunks; chunk += 32) {
+    load_chunk(row, chunk, a.n_in, a.raw.wide, v);
+    to[chunk] = chunk_16<form_is_bf16(T)>(v, up);
+  }
+  __syncwarp();
+  return lift;
+}
+
+/* The next piece that a warp asks for: of its ranks, one after another. An expert that does not exist is the first. */
+typedef struct down_cursor {
+  const int32_t *ids;
+  const uint8_t *tiles; /* the block's row tile of matrix 0 */
+  uint32_t rank, k, unit;
+} down_cursor;
+
+template <int T>
+static __device__ __forceinline__ void ask_next(const multiply_args &a, few_ring &ring, uint32_t place, down_cursor &at) {
+  if (at.rank >= at.k) return;
+  uint32_t id = (uint32_t)__ldcg(at.ids + at.rank);
+  uint64_t matrix = id < a.n_matrices ? id : 0;
+  ring_ask<T>(a, ring, place, at.tiles + matrix * a.weight[0].n_tiles * a.tile_bytes, at.unit);
+  at.unit += few_units(T);
+  if (at.unit < a.n_units) return;
+  at.unit = 0;
+  at.rank += DOWN_WARPS;
+}
+
+/* 16 outputs of one rank. done: [16]. Segments ascending, from 0, as everywhere. */
+template <int T>
+static __device__ __forceinline__ void multiply_rank(const multiply_args &a, const uint4 *row, int raise, int lift,
+                                                     few_ring &ring, down_cursor &ahead, float *done) {
+  uint32_t lane = threadIdx.x % 32;
+  float raised = ldexpf(1.0f, raise), sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}}, all[2] = {0.0f, 0.0f};
+  x_source<1> x;
+  x.raw = lane / 4 == 0 ? row : NULL;
+  for (uint32_t unit = 0, left = a.segment_units; unit < a.n_units;) {
+    ring_wait(ring);
+    multiply_piece<T, 1, true>(a, ring, unit, a.n_units, x, raised, sum);
+    uint32_t place = ring.at;
+    ring_next(ring);
+    ask_next<T>(a, ring, place, ahead);
+    unit += few_units(T);
+    left -= few_units(T);
+    if (left != 0 && unit < a.n_units) continue;
+    all[0] = __fadd_rn(all[0], sum[0][0]);
+    all[1] = __fadd_rn(all[1], sum[0][2]);
+    sum[0][0] = sum[0][1] = sum[0][2] = sum[0][3] = 0.0f;
+    left = a.segment_units;
+  }
+  if (lane % 4 != 0) return; /* column 0 */
+  float back = ldexpf(1.0f, -lift), down = ldexpf(1.0f, -raise);
+#pragma unroll
+  for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(__fmul_rn(all[h], back), down);
+}
+
+template <int T>
+static __global__ void __launch_bounds__(32 * DOWN_WARPS) down_kernel(const __grid_constant__ multiply_args a,
+                                                                      const float *weights, uint32_t k) {
+  extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, their rows, [k][16] results */
+  __shared__ __align__(8) uint64_t filled[DOWN_WARPS * PLACES];
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint64_t r = blockIdx.y;
+  few_ring ring = {memory + warp * PLACES * few_piece_bytes(T), filled + warp * PLACES, PLACES, 0, 0};
+  uint4 *rows = (uint4 *)(void *)(memory + DOWN_WARPS * PLACES * few_piece_bytes(T)), *row = rows + warp * a.n_units * 16;
+  float *done = (float *)(void *)(rows + DOWN_WARPS * a.n_units * 16);
+  ring_open(&ring);
+  next_may_start();
+  down_cursor ahead = {a.ids + r * k, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)blockIdx.x * a.tile_bytes, warp, k, 0};
+  for (uint32_t place = 0; place < PLACES; place++) ask_next<T>(a, ring, place, ahead);
+  form_header header = *(const form_header *)(const void *)a.weight[0].data;
+  inputs_wait();
+  for (uint32_t j = warp; j < k; j += DOWN_WARPS) {
+    int lift = prepare_rank<T>(a, a.raw.x + (r * k + j) * a.raw.x_stride, row);
+    multiply_rank<T>(a, row, raise_exponent(T, &header), lift, ring, ahead, done + 16 * j);
+    bool exists = (uint32_t)a.ids[r * k + j] < a.n_matrices;
+    __syncwarp();
+    if (!exists && lane < 16) done[16 * j + lane] = not_a_number();
+  }
+  __syncthreads();
+  uint32_t out = blockIdx.x * 16 + threadIdx.x;
+  if (threadIdx.x >= 16 || out >= a.weight[0].n_out) return;
+  float sum = 0.0f;
+  for (uint32_t j = 0; j < k; j++) sum = __fadd_rn(sum, __fmul_rn(weights[r * k + j], done[16 * j + threadIdx.x]));
+  a.weight[0].y[r * a.weight[0].y_stride + out] = sum;
+}
+
+template <int T>
+static uint32_t bytes_of(uint32_t n_units, uint32_t k) {
+  return DOWN_WARPS * (PLACES * few_piece_bytes(T) + n_units * 256) + 64 * k;
+}
+
+template <int T>
+static weft_status launch(cuda_device *d, const multiply_args &a, const float *weights, uint32_t k) {
+  cuda_start(d, down_kernel<T>, dim3(a.weight[0].n_tiles, a.n_rows), 32 * DOWN_WARPS, bytes_of<T>(a.n_units, k), a, weights, k);
+  return cuda_launched(d, "the down side of experts");
+}
+
+template <int T>
+static weft_status set_up(cuda_device *d) {
+  cudaError_t error = cudaFuncSetAttribute(down_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES_MAX);
+  return cuda_judge(d, error, "setting up experts");
+}
+
+bool experts_down_fits(uint32_t n_in, uint32_t k) {
+  return bytes_of<WEFT_TYPE_Q8_0>(cuda_ceil(n_in, 128), k) <= SHARED_BYTES_MAX; /* the largest pieces */
+}
+
+/* a NULL: sets the kernel of the type up. */
+static weft_status of_type(cuda_device *d, int type, const multiply_args *a, const float *weights, uint32_t k) {
+  switch (type) {
+    case WEFT_TYPE_F16: return a == NULL ? set_up<WEFT_TYPE_F16>(d) : launch<WEFT_TYPE_F16>(d, *a, weights, k);
+    case WEFT_TYPE_BF16: return a == NULL ? set_up<WEFT_TYPE_BF16>(d) : launch<WEFT_TYPE_BF16>(d, *a, weights, k);
+    case WEFT_TYPE_Q8_0: return a == NULL ? set_up<WEFT_TYPE_Q8_0>(d) : launch<WEFT_TYPE_Q8_0>(d, *a, weights, k);
+    case WEFT_TYPE_Q4_0: return a == NULL ? set_up<WEFT_TYPE_Q4_0>(d) : launch<WEFT_TYPE_Q4_0>(d, *a, weights, k);
+    case WEFT_TYPE_Q5_0: return a == NULL ? set_up<WEFT_TYPE_Q5_0>(d) : launch<WEFT_TYPE_Q5_0>(d, *a, weights, k);
+    case WEFT_TYPE_MXFP4: return a == NULL ? set_up<WEFT_TYPE_MXFP4>(d) : launch<WEFT_TYPE_MXFP4>(d, *a, weights, k);
+    case WEFT_TYPE_Q4_K: return a == NULL ? set_up<WEFT_TYPE_Q4_K>(d) : launch<WEFT_TYPE_Q4_K>(d, *a, weights, k);
+    case WEFT_TYPE_Q5_K: return a == NULL ? set_up<WEFT_TYPE_Q5_K>(d) : launch<WEFT_TYPE_Q5_K>(d, *a, weights, k);
+    case WEFT_TYPE_Q6_K: return a == NULL ? set_up<WEFT_TYPE_Q6_K>(d) : launch<WEFT_TYPE_Q6_K>(d, *a, weights, k);
+    default: return WEFT_E_UNSUPPORTED;
+  }
+}
+
+weft_status experts_down_few(cuda_device *d, const multiply_args *args, const float *weights, uint32_t k) {
+  multiply_args a = *args;
+  a.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride);
+  return of_type(d, a.type, &a, weights, k);
+}
+
+weft_status experts_few_setup(cuda_device *d) {
+  static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
+                              WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++) status = of_type(d, types[i], NULL, NULL, 0);
+  return status;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+/* What the kernels for few rows share: a warp's own stream of packed weights through shared memory, and its products
+ * with rows of x.
+ *
+ * Weights depend on no kernel before: a block asks for its first ones, then waits for its inputs. So the next kernel's
+ * weights come while this one ends. */
+#ifndef WEFT_KERNELS_CUDA_FEW_CUH
+#define WEFT_KERNELS_CUDA_FEW_CUH
+
+#include "kernels/cuda/multiply.h"
+#include "kernels/cuda/wgmma.cuh"
+
+/* Units that are copied at once, a piece; segments are whole pairs of units. */
+__host__ __device__ constexpr uint32_t few_units(int type) {
+  return form_bits(type) == 16 ? 1 : 2;
+}
+
+__host__ __device__ constexpr uint32_t few_piece_bytes(int type) {
+  return few_units(type) * 128 * form_unit_bytes(form_of(type)) / form_of(type).unit;
+}
+
+/* A warp's places for pieces, used one after another. */
+typedef struct few_ring {
+  uint8_t *memory;
+  uint64_t *filled; /* a barrier per place */
+  uint32_t n, at, turn;
+} few_ring;
+
+static __device__ __forceinline__ void ring_open(few_ring *ring) {
+  if (threadIdx.x % 32 == 0) {
+    for (uint32_t i = 0; i < ring->n; i++) barrier_init(&ring->filled[i]);
+    barriers_ready();
+  }
+  ring->at = ring->turn = 0;
+  __syncwarp();
+}
+
+/* Asks for the piece that begins at `unit`, into a place whose old one all lanes have read. */
+template <int T>
+static __device__ __forceinline__ void ring_ask(const multiply_args &a, few_ring &ring, uint32_t place,
+                                                const uint8_t *row_tile, uint32_t unit) {
+  constexpr uint32_t size = few_piece_bytes(T);
+  uint32_t from = unit / few_units(T) * size, n_bytes = min(size, a.tile_bytes - from);
+  if (threadIdx.x % 32 != 0) return;
+  barrier_expect(&ring.filled[place], n_bytes);
+  copy_bulk(ring.memory + place * size, row_tile + from, n_bytes, &ring.filled[place]);
+}
+
+static __device__ __forceinline__ bool is_tail_unit(const multiply_args &a, uint32_t unit) {
+  return a.is_tail != 0 && unit + 1 == a.n_units;
+}
+
+/* Where the lane's share of x lies: prepared rows in memory, or one row in shared memory. */
+template <int NT>
+struct x_source {
+  const uint8_t *prepared[NT];
+  const uint4 *raw; /* of row g; NULL where there is none: zeros */
+};
+
+template <int NT, bool RAW>
+static __device__ __forceinline__ void load_x(const x_source<NT> &x, uint32_t unit, int i, bool tail, uint4 (&b)[NT]) {
+  if constexpr (RAW) {
+    uint32_t c = threadIdx.x % 4, in = tail ? 2 * c + i : 4 * c + i;
+    b[0] = x.raw == NULL ? make_uint4(0, 0, 0, 0) : x.raw[unit * 16 + in];
+  } else {
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+      b[n] = __ldg((const uint4 *)(const void *)(x.prepared[n] + ((uint64_t)unit * 4 + i) * 512));
+  }
+}
+
+/* sum += the piece at the ring's place, which holds units [unit, end). */
+template <int T, int NT, bool RAW>
+static __device__ __forceinline__ void multiply_piece(const multiply_args &a, const few_ring &ring, uint32_t unit,
+                                                     uint32_t end, const x_source<NT> &x, float raise, float (&sum)[NT][4]) {
+  uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (uint32_t u = 0; u < few_units(T); u++) {
+    if (unit + u >= end) continue;
+    bool tail = is_tail_unit(a, unit + u);
+    form_place place = place_of<T>(ring.memory + ring.at * few_piece_bytes(T), u, tail);
+    lane_codes<T> codes;
+    lane_scales<T> scales;
+    lane_factors factors;
+    load_codes<T>(place, lane, codes);
+    load_scales<T>(place, lane / 4, lane % 4, scales);
+    make_factors<T>(scales, place.half, lane % 4, raise, factors);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      if (i >= 2 && place.tail) continue;
+      uint4 b[NT];
+      load_x<NT, RAW>(x, unit + u, i, place.tail, b);
+      uint32_t w[2][4];
+      operands_of<T>(codes, factors, i, w);
+#pragma unroll
+      for (int n = 0; n < NT; n++) {
+        mma<form_is_bf16(T)>(sum[n], w[0], b[n].x, b[n].y);
+        mma<form_is_bf16(T)>(sum[n], w[1], b[n].z, b[n].w);
+      }
+    }
+  }
+}
+
+/* The piece at the ring's place is there; ring_next: it has been read by all lanes. */
+static __device__ __forceinline__ void ring_wait(const few_ring &ring) {
+  barrier_wait(&ring.filled[ring.at], ring.turn);
+}
+
+static __device__ __forceinline__ void ring_next(few_ring &ring) {
+  __syncwarp();
+  if (++ring.at == ring.n) ring.at = 0, ring.turn ^= 1;
+}
+
+/* Inputs 8 chunk .. of a row. */
+static __device__ __forceinline__ void load_chunk(const float *row, uint32_t chunk, uint32_t n_in, bool wide, float (&v)[8]) {
+  uint32_t k = 8 * chunk;
+  if (wide && k + 8 <= n_in) {
+    ((float4 *)(void *)v)[0] = ((const float4 *)(const void *)(row + k))[0];
+    ((float4 *)(void *)v)[1] = ((const float4 *)(const void *)(row + k))[1];
+    return;
+  }
+#pragma unroll
+  for (uint32_t e = 0; e < 8; e++) v[e] = k + e < n_in ? row[k + e] : 0.0f;
+}
+
+static __device__ __forceinline__ uint32_t most_of_chunk(const float (&v)[8]) {
+  uint32_t most = 0;
+#pragma unroll
+  for (int e = 0; e < 8; e++) most = max(most, __float_as_uint(v[e]) & 0x7FFFFFFFu);
+  return most;
+}
+
+template <bool BF16>
+static __device__ __forceinline__ uint4 chunk_16(const float (&v)[8], float up) {
+  float raised[8];
+#pragma unroll
+  for (int e = 0; e < 8; e++) raised[e] = __fmul_rn(v[e], up);
+  return eight_16<BF16>(raised);
+}
+
+/* Whether load_chunk may read four numbers at once. */
+static inline bool few_is_wide(const float *x, uint64_t stride) {
+  return ((uintptr_t)x & 15u) == 0 && stride % 4 == 0;
+}
+
+#endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT */
+/* Ops that stand for several: norms in a row, a gated product, a router with its choice. On every device they give the
+ * bits of their parts, called one after another, for one row and for many. */
+#include "tests/kernels/harness.h"
+#include "tests/kernels/weights.h"
+
+static const uint32_t row_counts[] = {1, 2, 4, 5, 9, 17, 33};
+enum { N_COUNTS = sizeof row_counts / sizeof row_counts[0], ROWS = 33, THEN = WEFT_NORM_THEN_MAX };
+
+static float *rows_new(uint64_t n, uint32_t seed) {
+  float *out = memory_new(n, sizeof *out);
+  fill_normal(out, n, seed);
+  return out;
+}
+
+/* ---- norms ---- */
+
+typedef struct norms {
+  float *x, *x2, *y, *then[THEN], *weight[4 + THEN];
+  uint32_t n;
+} norms;
+
+static norms norms_new(uint32_t n, const norms *weights) {
+  norms s = {.n = n};
+  s.x = rows_new((uint64_t)ROWS * n, 1);
+  s.x2 = rows_new((uint64_t)ROWS * n, 2);
+  s.y = rows_new((uint64_t)ROWS * n, 3); /* the residual, in place */
+  for (uint32_t i = 0; i < THEN; i++) s.then[i] = rows_new((uint64_t)ROWS * n, 4);
+  for (uint32_t i = 0; i < 4 + THEN; i++) s.weight[i] = weights != NULL ? weights->weight[i] : rows_new(n + ROWS, 10 + i);
+  return s;
+}
+
+static void norms_free(norms *s, bool weights) {
+  memory_free(s->x);
+  memory_free(s->x2);
+  memory_free(s->y);
+  for (uint32_t i = 0; i < THEN; i++) memory_free(s->then[i]);
+  for (uint32_t i = 0; i < 4 + THEN && weights; i++) memory_free(s->weight[i]);
+}
+
+static weft_norm_args norm_of(const norms *s, uint32_t n_rows, float *x, const float *weight, float *y) {
+  weft_norm_args a = {.x = x, .weight = weight, .y = y, .n_rows = n_rows, .n_cols = s->n, .eps = 1e-6f};
+  a.x_stride = a.x2_stride = a.add_stride = a.y_stride = s->n;
+  return a;
+}
+
+static void run_norms(weft_device *device, const norms *s, uint32_t n_rows, bool fused, bool two, uint32_t n_then) {
+  weft_norm_args all = norm_of(s, n_rows, s->x, s->weight[2], s->y), part;
+  all.x2 = two ? s->x2 : NULL;
+  all.add = s->y;
+  all.row_scale = s->weight[3];
+  if (fused) {
+    all.x_weight = s->weight[0];
+    all.x2_weight = two ? s->weight[1] : NULL;
+    all.n_then = n_then;
+    for (uint32_t i = 0; i < n_then; i++) all.then[i] = s->then[i], all.then_weight[i] = s->weight[4 + i];
+    assert_int_equal(done(device, weft_norm(device, &all)), WEFT_OK);
+    return;
+  }
+  part = norm_of(s, n_rows, s->x, s->weight[0], s->x);
+  assert_int_equal(done(device, weft_norm(device, &part)), WEFT_OK);
+  part = norm_of(s, n_rows, s->x2, s->weight[1], s->x2);
+  if (two) assert_int_equal(done(device, weft_norm(device, &part)), WEFT_OK);
+  assert_int_equal(done(device, weft_norm(device, &all)), WEFT_OK);
+  for (uint32_t i = 0; i < n_then; i++) {
+    part = norm_of(s, n_rows, s->y, s->weight[4 + i], s->then[i]);
+    assert_int_equal(done(device, weft_norm(device, &part)), WEFT_OK);
+  }
+}
+
+static void test_norms(void **state) {
+  const devices *all = *state;
+  static const uint32_t widths[] = {8, 37, 200, 2816, 5000};
+  for (uint32_t i = 0; i < 5 * (all->n + 1); i++) {
+    weft_device *device = i / 5 == 0 ? all->ref : all->cpu[i / 5 - 1];
+    const char *name = i / 5 == 0 ? "ref" : all->name[i / 5 - 1];
+    for (uint32_t c = 0; c < N_COUNTS; c++) {
+      norms a = norms_new(widths[i % 5], NULL), b = norms_new(widths[i % 5], &a);
+      run_norms(device, &a, row_counts[c], true, c % 2 == 0, c % (THEN + 1));
+      run_norms(device, &b, row_counts[c], false, c % 2 == 0, c % (THEN + 1));
+      size_t n_bytes = (size_t)ROWS * a.n * sizeof(float);
+      assert_same("norms", name, "the sum", b.y, a.y, n_bytes);
+      for (uint32_t k = 0; k < THEN; k++) assert_same("norms", name, "a norm that follows", b.then[k], a.then[k], n_bytes);
+      norms_free(&b, false);
+      norms_free(&a, true);
+    }
+  }
+}
+
+/* ---- products ---- */
+
+static weft_weight matrix(weft_device *device, weft_type type, uint32_t n_out, uint32_t n_in, uint32_t seed) {
+  stored s = stored_new(type, 1, n_out, n_in, seed);
+  weft_weight weight = upload(device, &s);
+  stored_free(&s);
+  return weight;
+}
+
+static void *scratch_of(uint64_t n_bytes) {
+  return n_bytes == 0 ? NULL : memory_new(n_bytes, 1);
+}
+
+static void gated_once(weft_device *device, const char *name, const weft_weight *g, const weft_weight *u, uint32_t n_rows) {
+  uint64_t n_out = g->n_out, n = ROWS * n_out;
+  float *x = rows_new((uint64_t)ROWS * g->n_in, 5), *y[2][2];
+  for (uint32_t i = 0; i < 4; i++) y[i / 2][i % 2] = rows_new(n, 6);
+  weft_matmul_args m = {.x = x, .n_rows = n_rows, .n_weights = 2, .weight = {g, u}, .x_stride = g->n_in};
+  m.y_stride[0] = m.y_stride[1] = n_out;
+  m.scratch = scratch_of(m.scratch_bytes = weft_matmul_scratch(device, &m));
+  for (uint32_t way = 0; way < 2; way++) {
+    m.y[0] = y[way][0];
+    m.y[1] = y[way][1];
+    m.activation = way == 0 ? WEFT_GELU_TANH : 0;
+    assert_int_equal(done(device, weft_matmul(device, &m)), WEFT_OK);
+  }
+  weft_gate_args gate = {.g = y[1][0], .u = y[1][1], .y = y[1][0], .n_rows = n_rows, .n_cols = g->n_out,
+                         .g_stride = n_out, .u_stride = n_out, .y_stride = n_out, .activation = WEFT_GELU_TANH};
+  assert_int_equal(done(device, weft_gate(device, &gate)), WEFT_OK);
+  assert_same("a gated product", name, weft_type_find((int32_t)g->type)->name, y[1][0], y[0][0], n * sizeof(float));
+  for (uint32_t i = 0; i < 4; i++) memory_free(y[i / 2][i % 2]);
+  if (m.scratch != NULL) memory_free(m.scratch);
+  memory_free(x);
+}
+
+static void test_gated(void **state) {
+  const devices *all = *state;
+  static const weft_type types[][2] = {{WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K}, {WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0},
+                                       {WEFT_TYPE_F16, WEFT_TYPE_F16},   {WEFT_TYPE_F32, WEFT_TYPE_F32},
+                                       {WEFT_TYPE_BF16, WEFT_TYPE_BF16}, {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0}};
+  for (uint32_t d = 0; d < all->n; d++) {
+    for (uint32_t t = 0; t < sizeof types / sizeof types[0]; t++) {
+      weft_weight g = matrix(all->cpu[d], types[t][0], 72, 1536, 100), u = matrix(all->cpu[d], types[t][1], 72, 1536, 900);
+      for (uint32_t c = 0; c < N_COUNTS; c++) gated_once(all->cpu[d], all->name[d], &g, &u, row_counts[c]);
+      weft_device_weight_free(all->cpu[d], &g);
+      weft_device_weight_free(all->cpu[d], &u);
+    }
+  }
+}
+
+/* ---- the router ---- */
+
+static void route_once(weft_device *device, const char *name, const weft_weight *router, uint32_t n_rows) {
+  enum { K = 4 };
+  uint64_t n = (uint64_t)ROWS * router->n_out;
+  float *x = rows_new((uint64_t)ROWS * router->n_in, 7), *logits[2], *weights[2], *scale = rows_new(router->n_out, 8);
+  int32_t *ids[2];
+  for (uint32_t way = 0; way < 2; way++) {
+    logits[way] = rows_new(n, 9);
+    weights[way] = rows_new((uint64_t)ROWS * K, 9);
+    ids[way] = memory_new((size_t)ROWS * K, sizeof **ids);
+    weft_route_args route = {.x = x, .router = router, .logits = logits[way], .expert_scale = scale, .ids = ids[way],
+                             .weights = weights[way], .n_rows = n_rows, .n_experts = router->n_out, .k = K,
+                             .x_stride = router->n_in, .logits_stride = router->n_out};
+    route.scratch = scratch_of(route.scratch_bytes = weft_route_scratch(device, &route));
+    if (way == 1) {
+      weft_matmul_args m = {.x = x, .n_rows = n_rows, .n_weights = 1, .weight = {router}, .y = {logits[1]},
+                            .x_stride = router->n_in, .y_stride = {router->n_out}, .scratch = route.scratch,
+                            .scratch_bytes = route.scratch_bytes};
+      assert_int_equal(done(device, weft_matmul(device, &m)), WEFT_OK);
+      route.router = NULL;
+    }
+    assert_int_equal(done(device, weft_route(device, &route)), WEFT_OK);
+    if (route.scratch != NULL) memory_free(route.scratch);
+  }
+  assert_same("a router", name, "logits", logits[1], logits[0], n * sizeof(float));
+  assert_same("a router", name, "the choice", ids[1], ids[0], (size_t)ROWS * K * sizeof **ids);
+  assert_same("a router", name, "weights", weights[1], weights[0], (size_t)ROWS * K * sizeof **weights);
+  for (uint32_t way = 0; way < 2; way++) {
+    memory_free(logits[way]);
+    memory_free(weights[way]);
+    memory_free(ids[way]);
+  }
+  memory_free(scale);
+  memory_free(x);
+}
+
+static void test_router(void **state) {
+  const devices *all = *state;
+  static const struct {
+    weft_type type;
+    uint32_t n_experts, n_in;
+  } cases[] = {{WEFT_TYPE_F32, 128, 2816}, {WEFT_TYPE_F32, 9, 32}, {WEFT_TYPE_F32, 300, 512}, {WEFT_TYPE_Q8_0, 16, 256},
+               {WEFT_TYPE_F32, 64, 4096}};
+  for (uint32_t d = 0; d < all->n; d++) {
+    for (uint32_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+      weft_weight router = matrix(all->cpu[d], cases[c].type, cases[c].n_experts, cases[c].n_in, 300);
+      for (uint32_t r = 0; r < N_COUNTS; r++) route_once(all->cpu[d], all->name[d], &router, row_counts[r]);
+      weft_device_weight_free(all->cpu[d], &router);
+    }
+  }
+}
+
+static int setup(void **state) {
+  static devices all;
+  all = open_devices(3);
+  *state = &all;
+  return 0;
+}
+
+static int teardown(void **state) {
+  close_devices(*state);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_gated),
+                                     cmocka_unit_test(test_router)};
+  return cmocka_run_group_tests_name("kernels/fused", tests, setup, teardown);
+}
