@@ -32,7 +32,7 @@ typedef struct answer {
 
 typedef struct variant {
   const char *name, *backend;
-  uint64_t kv_bytes, host_bytes;
+  uint64_t kv_bytes, host_bytes, spill_bytes;
   uint32_t rows, running, threads, order;
   bool no_cache, one_by_one, late, readers, cancels, hits;
 } variant;
@@ -260,7 +260,8 @@ static weft_runtime *open_runtime(const variant *v) {
   weft_runtime *rt;
   char error[512] = "";
   weft_open_options options = {.models = models, .n_models = 1, .backend = v->backend, .threads = v->threads,
-                               .kv_bytes = v->kv_bytes, .host_bytes = v->host_bytes, .context = 400, .running = v->running, .queue = 64,
+                               .kv_bytes = v->kv_bytes, .host_bytes = v->host_bytes, .spill_bytes = v->spill_bytes,
+                               .spill_file = v->spill_bytes == 0 ? NULL : WEFT_BINARY_DIR "/api_equalities.spill", .context = 400, .running = v->running, .queue = 64,
                                .rows = v->rows, .no_prefix_cache = v->no_cache, .quiet = true};
   need(weft_open(&options, &rt, error, sizeof error) == 0, "open", error);
   has_chat = weft_model_at(rt, 0).chat;
@@ -325,6 +326,8 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
        .order = 2},
       {.name = "a small pool, host memory behind it", .backend = backend, .kv_bytes = small_bytes,
        .host_bytes = 8 << 20, .rows = 64, .running = 20, .threads = 2, .order = 1},
+      {.name = "a small pool, little memory, a file", .backend = backend, .kv_bytes = small_bytes,
+       .host_bytes = 512 << 10, .spill_bytes = 16 << 20, .rows = 64, .running = 20, .threads = 2, .order = 1},
       {.name = "others come and go", .backend = backend, .kv_bytes = 8 << 20, .rows = 80, .running = 12, .threads = 2,
        .cancels = true, .readers = true},
   };

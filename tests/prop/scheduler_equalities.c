@@ -7,12 +7,16 @@
  *   together       in three orders of arrival, all at once or one after the other
  *   in any pool    large, small, and so small that somebody must be preempted
  *   in any step    chunks of 1, 3, 7, .. rows; 24 to 160 rows per step; blocks of several sizes; 1 to 3 threads
- *   with or without prefix cache, with or without overlap
+ *   with or without prefix cache, with or without overlap, with host memory and a file behind the pool, good or bad
  *   on a device that works behind its calls, with or without graphs (tests/support/fake_card.h)
  *
  * on every backend and instruction set of this machine; and a few requests of the demo model.
  *
  *   scheduler_equalities [SEED]    other requests */
+#include <errno.h>
+#include <stdatomic.h>
+
+#include "base/log.h"
 #include "tests/support/model_solo.h"
 #include "tests/support/real_engine.h"
 
@@ -28,9 +32,29 @@ typedef struct answer {
 
 typedef struct variant {
   const char *name;
-  uint32_t order, n_pages, n_host, n_saves, chunk, rows, running, block, n_threads;
-  bool one_by_one, no_cache, overlap, tight;
+  uint32_t order, n_pages, n_host, n_file, n_saves, chunk, rows, running, block, n_threads;
+  bool one_by_one, no_cache, overlap, tight, bad_disk;
 } variant;
+
+/* A disk that one call in seven refuses what it is asked, or gives back another byte. */
+static _Atomic uint32_t n_calls;
+
+static int64_t bad_write(void *self, int fd, const void *from, uint64_t n, uint64_t at) {
+  (void)self;
+  if (++n_calls % 7 != 0) return pwrite(fd, from, n, (off_t)at);
+  errno = ENOSPC;
+  return -1;
+}
+
+static int64_t bad_read(void *self, int fd, void *to, uint64_t n, uint64_t at) {
+  (void)self;
+  int64_t got = pread(fd, to, n, (off_t)at);
+  if (++n_calls % 7 == 0 && got > 0) ((char *)to)[got / 2] ^= 0x10;
+  return got;
+}
+
+static const weft_kv_file_io bad_disk = {.write = bad_write, .read = bad_read};
+static uint64_t n_from_file, n_file_lost;
 
 typedef struct cast {
   const char *path[2];
@@ -187,7 +211,11 @@ static uint32_t arrival(uint32_t order, uint32_t i) {
 
 static void turn(rig *r, weft_request **handle) {
   r->now += 1;
-  rig_need(weft_engine_step(r->engine, r->now) == WEFT_OK, label, "the engine is stuck");
+  weft_status status = weft_engine_step(r->engine, r->now);
+  if (status == WEFT_AGAIN && weft_pager_get_stats(weft_engine_pager(r->engine)).n_lifting > 0)
+    (void)usleep(100); /* the file's thread has its time */
+  else
+    rig_need(status == WEFT_OK, label, "the engine is stuck");
   for (uint32_t i = 0; i < show->n_requests; i++) collect(r, &handle[i], &answers[i]);
   if (r->now % 16 == 0) rig_check_pager(r);
 }
@@ -213,7 +241,8 @@ static void play(rig *r, const variant *v) {
 
 static void open_variant(rig *r, const variant *v, const char *backend, const char *isa) {
   rig_options o = {.backend = backend, .isa = isa, .n_threads = v->n_threads, .path = {show->path[0], show->path[1]},
-                   .n_models = 2, .block = v->block, .n_pages = v->n_pages, .n_host = v->n_host, .n_saves = v->n_saves, .context = show->context,
+                   .n_models = 2, .block = v->block, .n_pages = v->n_pages, .n_host = v->n_host, .n_file = v->n_file, .disk = v->bad_disk ? &bad_disk : NULL,
+                   .n_saves = v->n_saves, .context = show->context,
                    .rows = v->rows, .chunk = v->chunk, .running = v->running, .overlap = v->overlap,
                    .no_cache = v->no_cache};
   rig_open(r, &o);
@@ -312,6 +341,9 @@ static void play_variant(const variant *chosen, const char *backend, const char 
   if (v->tight) rig_need(s.n_preemptions > 0, what, "nobody was preempted");
   if (many && v->running > 8 && !v->tight) rig_need(s.pager.n_forks > 0 && s.pager.n_copies > 0, what, "nobody forked");
   if (v->n_host > 0) rig_need(s.pager.n_spilled > 0 && s.pager.n_restored > 0, what, "nothing came back from the host");
+  if (v->n_file > 0) rig_need(s.pager.n_to_file > 0, what, "nothing went to the file");
+  n_from_file += s.pager.n_from_file;
+  n_file_lost += s.pager.n_file_lost;
   if (v->no_cache) rig_need(s.pager.n_hits == 0, what, "hits without a cache");
   if (many && !v->no_cache && !v->tight && v->block <= 8) rig_need(s.n_cached_tokens > 0, what, "no prefix was found");
   if (many) rig_need(s.n_mixed_steps > 0, what, "no step was mixed");
@@ -351,6 +383,9 @@ static const variant variants[] = {
     {.name = "tight, host tier", .order = 2, .chunk = 16, .rows = 96, .running = 40, .block = 4, .overlap = true,
      .tight = true, .n_host = 400, .n_saves = 20},
     {.name = "tight, small host tier", .order = 1, .rows = 64, .running = 40, .block = 4, .tight = true, .n_host = 40, .n_saves = 1},
+    {.name = "tight, a file", .order = 1, .rows = 64, .running = 40, .block = 4, .overlap = true, .tight = true, .n_host = 100, .n_file = 800},
+    {.name = "tight, a bad file", .order = 2, .rows = 96, .running = 40, .block = 4, .tight = true, .n_host = 100, .n_file = 800,
+     .bad_disk = true},
     {.name = "three at once", .order = 1, .n_pages = 400, .rows = 32, .running = 3, .block = 8, .overlap = true},
 };
 
@@ -393,6 +428,7 @@ static char *path_of(const char *where) {
 }
 
 int main(int argc, char **argv) {
+  weft_log_set_level(WEFT_LOG_ERROR); /* of the bad disk */
   uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
   static const struct {
     const char *backend, *isa;
@@ -420,5 +456,7 @@ int main(int argc, char **argv) {
   }
   free(demo[0]);
   free(demo[1]);
+  rig_need(n_from_file > 0 && n_file_lost > 0, "the file", "nothing came back, or nothing was lost");
+  (void)printf("%llu pages came from files, %llu were lost there\n", (unsigned long long)n_from_file, (unsigned long long)n_file_lost);
   return 0;
 }

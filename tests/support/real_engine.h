@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <unistd.h>
+
 #include "model/device_runner.h"
 #include "scheduler/engine.h"
 #include "tests/support/fake_card.h"
@@ -22,7 +24,8 @@ typedef struct rig_options {
   const char *path[RIG_MODELS_MAX];
   uint32_t n_models;
   uint32_t block;   /* smallest block; 0: chosen */
-  uint32_t n_pages, n_host, n_saves, context, rows, chunk, running, waiting;
+  uint32_t n_pages, n_host, n_file, n_saves, context, rows, chunk, running, waiting;
+  const weft_kv_file_io *disk; /* of the file; NULL: the system's */
   uint64_t logits_bytes_max;
   bool overlap, no_cache;
 } rig_options;
@@ -46,6 +49,14 @@ static inline void rig_need(bool holds, const char *what, const char *text) {
   if (holds) return;
   (void)printf("FAILED: %s: %s\n", what, text);
   exit(1);
+}
+
+static inline void rig_add_file(rig *r, const rig_options *o) {
+  char path[256];
+  weft_error error = {{0}};
+  (void)snprintf(path, sizeof path, "%s/rig-%d.spill", WEFT_BINARY_DIR, (int)getpid());
+  const weft_kv_file_config file = {.path = path, .n_slots = o->n_file, .moves_max = WEFT_MOVES_MAX, .io = o->disk};
+  rig_need(weft_kv_store_add_file(r->store, &file, &error) == WEFT_OK, "file", error.text);
 }
 
 static inline void rig_forget_keys(rig *r) {
@@ -73,6 +84,7 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
   rig_need(weft_kv_store_open(r->device, r->layout[0].page_bytes, o->n_pages, &r->store, &error) == WEFT_OK,
            "pool", error.text);
   rig_need(weft_kv_store_add_host(r->store, o->n_host, &error) == WEFT_OK, "host memory", error.text);
+  rig_add_file(r, o);
   rig_forget_keys(r);
 }
 
@@ -102,6 +114,7 @@ static inline void rig_open(rig *r, const rig_options *o) {
                                .runner = r->runner,
                                .n_pages = o->n_pages,
                                .n_host_pages = o->n_host,
+                               .n_file_pages = o->n_file,
                                .rows_per_step = o->rows,
                                .prefill_chunk = o->chunk,
                                .running_max = o->running,

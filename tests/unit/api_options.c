@@ -81,6 +81,11 @@ static void options_of_the_command_line(void **state) {
   assert_int_equal(c.port, 8080);
   assert_true(c.no_overlap);
   assert_int_equal(c.words.n, 1);
+  const char *spill[] = {"--host-mib", "8", "--spill-file", "a.spill", "--spill-mib", "100"};
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 6, spill, &error), WEFT_OK);
+  weft_open_options open = weft_config_open(&c);
+  assert_string_equal(open.spill_file, "a.spill");
+  assert_int_equal(open.spill_bytes, 100 << 20);
   const char *unknown[] = {"--rowz", "1"}, *range[] = {"--port", "70000"}, *number[] = {"--rows", "12x"},
              *missing[] = {"--rows"}, *other[] = {"--canvas", "1"}, *negative[] = {"--rows", "-1"};
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, unknown, &error), WEFT_E_INVALID);
