@@ -238,6 +238,8 @@ void weft_pager_reset_cache(weft_pager *pager) {
   pager->stats.n_free += pager->stats.n_cached;
   pager->stats.n_cached = 0;
   for (uint32_t owner = 0; owner < WEFT_OWNERS_MAX; owner++) pager->owner[owner].n_cached = 0;
+  for (uint32_t kind = 0; kind < WEFT_SPACES_MAX * WEFT_GROUPS_MAX; kind++)
+    pager->usage[kind].n_cached = pager->usage[kind].n_host = pager->usage[kind].n_file = 0;
   pager_lists_reset(pager);
   pager_spill_reset(pager);
   pager_index_reset(pager);
@@ -274,6 +276,11 @@ uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t space, uint32_t 
 weft_owner_usage weft_pager_owner_usage(const weft_pager *pager, uint32_t owner) {
   WEFT_CHECK(owner < WEFT_OWNERS_MAX);
   return pager->owner[owner];
+}
+
+weft_group_usage weft_pager_group_usage(const weft_pager *pager, uint32_t space, uint32_t group) {
+  WEFT_CHECK(space < pager->n_spaces && group < WEFT_GROUPS_MAX);
+  return pager->usage[pager_kind(space, group)];
 }
 
 void weft_pager_set_owner_limit(weft_pager *pager, uint32_t owner, uint32_t n_pages_max) {

@@ -249,6 +249,13 @@ weft_owner_usage weft_pager_owner_usage(const weft_pager *pager, uint32_t owner)
 /* Nothing is taken away from an owner that is over its new limit. Not for the operator. */
 void weft_pager_set_owner_limit(weft_pager *pager, uint32_t owner, uint32_t n_pages_max);
 
+/* What one layer group of a space has now, by state (free pages are nobody's), and how many of its blocks hits found. */
+typedef struct weft_group_usage {
+  uint32_t n_pinned, n_cached, n_host, n_file;
+  uint64_t n_hits;
+} weft_group_usage;
+weft_group_usage weft_pager_group_usage(const weft_pager *pager, uint32_t space, uint32_t group); /* O(1) */
+
 /* The journal: numbered, bounded; a reader that fell behind is told how many it missed. */
 typedef enum weft_journal_kind {
   WEFT_JOURNAL_STORED = 1,  /* block published, or its content came into a lower tier */

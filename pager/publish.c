@@ -92,7 +92,8 @@ static void publish_page(weft_pager *pager, weft_seq seq, uint32_t node, uint32_
   weft_page *entry = &pager_table(pager, seq, group)[block];
   if (pager_slot_is_page(*slot)) {
     WEFT_CHECK(*slot != *entry);
-    pager_page_pin(pager, *slot, pager_payer(s, &pager->space[s->space].group[group], block));
+    pager_page_pin(pager, *slot, pager_payer(s, &pager->space[s->space].group[group], block),
+                   pager_kind(s->space, group));
     pager_page_unpin(pager, *entry, PAGER_WARM);
     *entry = *slot;
     pager->stats.n_duplicates += 1;

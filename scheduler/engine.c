@@ -228,7 +228,8 @@ static weft_status take_memory(weft_engine *e) {
   status = weft_recorder_open(&e->recorder);
   if (status != WEFT_OK) return status;
   e->account = weft_alloc(c->n_tenants, sizeof *e->account);
-  if (e->account == NULL) return WEFT_E_NO_MEMORY;
+  e->shared_usage = weft_alloc((size_t)e->n_lanes * WEFT_BATCH_GROUPS_MAX, sizeof *e->shared_usage);
+  if (e->account == NULL || e->shared_usage == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < c->n_tenants; i++) {
     const weft_tenant_config *config = &e->tenants.tenant[i].config;
     weft_account_open(&e->account[i], config);
@@ -258,6 +259,7 @@ static void free_engine(weft_engine *e) {
   weft_tenants_close(&e->tenants);
   weft_pins_close(&e->pins);
   weft_free(e->account);
+  weft_free(e->shared_usage);
   weft_recorder_close(&e->recorder);
   weft_free(e->rank);
   weft_free(e->ranked);
@@ -382,6 +384,13 @@ void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_ten
   (void)pthread_mutex_unlock(&engine->stats_mutex);
   out->n_waiting = account.n_waiting;
   memcpy(out->n_refused, account.n_refused, sizeof out->n_refused);
+}
+
+weft_group_usage weft_engine_group_usage(weft_engine *engine, uint32_t runner, uint32_t group) {
+  (void)pthread_mutex_lock(&engine->stats_mutex);
+  weft_group_usage usage = engine->shared_usage[runner * WEFT_BATCH_GROUPS_MAX + group];
+  (void)pthread_mutex_unlock(&engine->stats_mutex);
+  return usage;
 }
 
 weft_pager *weft_engine_pager(weft_engine *engine) {

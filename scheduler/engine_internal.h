@@ -123,6 +123,7 @@ struct weft_engine {
   pthread_mutex_t stats_mutex;
   weft_engine_stats shared_stats; /* under stats_mutex */
   weft_forecast shared_forecast;  /* under stats_mutex */
+  weft_group_usage *shared_usage; /* [n_lanes][WEFT_BATCH_GROUPS_MAX], under stats_mutex */
   pthread_t thread;
   bool has_thread; /* start and stop: the caller's thread */
 };

@@ -197,6 +197,8 @@ typedef struct soak_sum {
 static uint32_t check_sums(const char *metrics) {
   static const soak_sum sums[] = {
       {"pages", "weft_pool_pages", {"weft_pool_pages_free", "weft_pool_pages_cached"}},
+      {"cached pages of groups", "weft_pool_pages_cached", {"weft_group_blocks_cached"}},
+      {"host pages of groups", "weft_host_pages_used", {"weft_group_blocks_host"}},
       {"requests", "weft_requests_submitted_total", {"vllm:request_success_total"}},
       {"rows", "weft_rows_total",
        {"weft_rows_prefill_total", "weft_rows_decode_total", "weft_rows_canvas_total", "weft_rows_commit_total"}},
