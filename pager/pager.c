@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "pager/spill.h"
 
-enum { CACHE_LINE = 64, JOURNAL_DEFAULT = 1024, SPILLS_MAX = 1 << 16 };
+enum { CACHE_LINE = 64, SPILLS_MAX = 1 << 16 };
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
@@ -149,12 +149,13 @@ static bool take_memory(weft_pager *pager) {
   pager->copy =
       zeroed(pager, (uint64_t)pager->copy_capacity + pager->spill_capacity, sizeof *pager->copy);
   pager->spill = zeroed(pager, (uint64_t)pager->n_spill + 2, sizeof *pager->spill);
-  pager->journal = zeroed(pager, pager->journal_mask + 1, sizeof *pager->journal);
+  bool wants_journal = pager->journal_mask != UINT64_MAX;
+  if (wants_journal) pager->journal = zeroed(pager, pager->journal_mask + 1, sizeof *pager->journal);
   pager->path = zeroed(pager, n_path, sizeof *pager->path);
   pager->path_hash = zeroed(pager, n_path, sizeof *pager->path_hash);
   return pager->page && pager->node && pager->slot && pager->node_tokens && pager->line &&
          pager->seq && pager->table && pager->pending && pager->boundary && pager->copy &&
-         pager->spill && pager->journal && pager->path && pager->path_hash;
+         pager->spill && (pager->journal || !wants_journal) && pager->path && pager->path_hash;
 }
 
 weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, weft_error *error) {
@@ -173,7 +174,7 @@ weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, w
   for (uint32_t i = 0; i < config->n_spaces; i++)
     space_open(pager, &pager->space[i], &config->space[i]);
   pager->base_shift = (uint32_t)__builtin_ctz(pager->base_tokens);
-  pager->journal_mask = (config->journal_capacity ? config->journal_capacity : JOURNAL_DEFAULT) - 1;
+  pager->journal_mask = (uint64_t)config->journal_capacity - 1;
   pager->hash_mask = (pager_hash){.low = UINT64_MAX, .high = UINT32_MAX};
   pager->free_page = PAGER_LINK_NONE;
   pager->free_node = PAGER_NODE_NONE;

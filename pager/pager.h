@@ -90,7 +90,7 @@ typedef struct weft_pager_config {
   uint32_t seq_tokens_max; /* longest sequence: sizes the block tables */
   uint32_t n_spaces;
   const weft_space_config *space; /* [n_spaces], copied */
-  uint32_t journal_capacity;      /* events kept; power of two; 0: 1024 */
+  uint32_t journal_capacity;      /* events kept; power of two; 0: no journal */
   bool no_prefix_cache;           /* nothing is published, nothing is found */
 } weft_pager_config;
 

@@ -78,7 +78,7 @@ static void journal(weft_pager *pager, weft_journal_kind kind, uint32_t s) {
 }
 
 /* Slots of the tier that hold content of the node and group: one more, or (n all ones) less. */
-static void count_held(weft_pager *pager, uint32_t s, uint32_t node, uint32_t group, uint32_t n) {
+static void count_content(weft_pager *pager, uint32_t s, uint32_t node, uint32_t group, uint32_t n) {
   weft_group_usage *usage = &pager->usage[pager_kind_at(pager, node, group)];
   *(tier_of(pager, s) ? &pager->stats.n_file_held : &pager->stats.n_host_held) += n;
   *(tier_of(pager, s) ? &usage->n_file : &usage->n_host) += n;
@@ -89,7 +89,7 @@ static void attach(weft_pager *pager, uint32_t s, uint32_t node, uint32_t group)
   pager->spill[s].node = node & PAGER_NODE_NONE;
   pager->spill[s].group = group & (WEFT_GROUPS_MAX - 1);
   pager_slots(pager, node)[group] = PAGER_SLOT_SPILL | s;
-  count_held(pager, s, node, group, 1);
+  count_content(pager, s, node, group, 1);
   journal(pager, WEFT_JOURNAL_STORED, s);
 }
 
@@ -97,7 +97,7 @@ static void attach(weft_pager *pager, uint32_t s, uint32_t node, uint32_t group)
 static void detach(weft_pager *pager, uint32_t s) {
   pager_spill *record = &pager->spill[s];
   journal(pager, WEFT_JOURNAL_REMOVED, s);
-  count_held(pager, s, record->node, record->group, UINT32_MAX);
+  count_content(pager, s, record->node, record->group, UINT32_MAX);
   record->node = PAGER_NODE_NONE;
   if (record->state == PAGER_SPILL_HELD) list_remove(pager, s);
   if (record->state != PAGER_SPILL_MOVING) slot_free(pager, s);

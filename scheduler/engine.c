@@ -198,14 +198,23 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
   return weft_ready_open(&lane->ready, lane->info->n_slots);
 }
 
+static weft_status open_batchers(weft_engine *e, uint32_t segments_max) {
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < e->n_lanes && status == WEFT_OK; i++) {
+    weft_lane *lane = &e->lane[i];
+    status = weft_batcher_open(&lane->batcher, lane->info, lane->rows_max, segments_max,
+                               weft_pager_copies_max(e->pager) + 1);
+  }
+  return status;
+}
+
 static weft_status take_memory(weft_engine *e) {
   const weft_engine_config *c = &e->config;
-  uint32_t rows_max = 1, groups_max = 1, n_slots = 0;
+  uint32_t rows_max = 1, n_slots = 0;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_status status = open_lane(e, i);
     if (status != WEFT_OK) return status;
     if (e->lane[i].rows_max > rows_max) rows_max = e->lane[i].rows_max;
-    if (e->lane[i].info->n_groups > groups_max) groups_max = e->lane[i].info->n_groups;
     if (e->lane[i].info->n_slots > n_slots) n_slots = e->lane[i].info->n_slots;
   }
   uint32_t n_works = c->running_max < n_slots ? c->running_max : n_slots;
@@ -242,8 +251,7 @@ static weft_status take_memory(weft_engine *e) {
   if (status != WEFT_OK) return status;
   status = weft_lifts_open(&e->lifts, c->running_max + c->waiting_max, e->lane[0].info->page_bytes);
   if (status != WEFT_OK) return status;
-  return weft_batcher_open(&e->batcher, rows_max, 2 * n_works, groups_max,
-                           weft_pager_copies_max(e->pager) + 1);
+  return open_batchers(e, 2 * n_works);
 }
 
 static void free_engine(weft_engine *e) {
@@ -251,9 +259,9 @@ static void free_engine(weft_engine *e) {
     weft_free(e->lane[i].free_slot);
     weft_free(e->lane[i].free_save);
     weft_ready_close(&e->lane[i].ready);
+    weft_batcher_close(&e->lane[i].batcher);
   }
   for (uint32_t i = 0; i < WEFT_FLIGHT_MAX; i++) weft_plan_close(&e->plan[i]);
-  weft_batcher_close(&e->batcher);
   weft_deadlines_close(&e->deadlines);
   weft_lifts_close(&e->lifts);
   weft_tenants_close(&e->tenants);

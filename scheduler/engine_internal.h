@@ -57,6 +57,7 @@ typedef struct weft_lane {
   uint32_t *free_save; /* stack: places for the canvases of preempted requests */
   uint32_t n_free_saves;
   weft_ready ready;
+  weft_batcher batcher;
   weft_link prefilling, leaving;
   uint32_t n_running;   /* slots taken, leaving ones included */
   uint32_t n_waiting;   /* queued or followers */
@@ -82,7 +83,6 @@ struct weft_engine {
   weft_tenants tenants;
   weft_deadlines deadlines;
   weft_lifts lifts;
-  weft_batcher batcher;
   weft_inbox inbox; /* any thread */
   weft_pins pins;   /* any thread */
   weft_account *account; /* [n_tenants], under the inbox's mutex */

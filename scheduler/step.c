@@ -98,7 +98,7 @@ static void take_turn(weft_engine *e, weft_lane *lane, const weft_plan *plan) {
 }
 
 static bool submit(weft_engine *e, weft_lane *lane, weft_plan *plan) {
-  weft_batch batch = weft_batcher_build(&e->batcher, plan, e->pager, lane->info, lane->n_batches);
+  weft_batch batch = weft_batcher_build(&lane->batcher, plan, e->pager, lane->info, lane->n_batches);
   uint64_t start_ns = weft_clock_ns();
   plan->launched_us = present_us(e);
   weft_status status = lane->runner->ops->submit(lane->runner, &batch);
