@@ -94,13 +94,15 @@ static void pack_rows(weft_batcher *b, const weft_work *work, uint32_t first_row
 static void place(weft_placement *placement, uint32_t block, weft_seq seq, uint32_t position,
                   const weft_batcher *b, const weft_pager *pager, const weft_runner_info *info) {
   const weft_page *tables = weft_pager_tables(pager);
+  bool known = placement->block != UINT32_MAX; /* then its tables lie where they did */
   placement->block = block;
   for (uint32_t g = 0; g < info->n_groups; g++) {
     uint32_t n_entries, shift = (uint32_t)__builtin_ctz(info->group[g].block_tokens);
-    const weft_page *table = weft_pager_table(pager, seq, g, &n_entries);
-    weft_page page = position >> shift < n_entries ? table[position >> shift] : 0;
+    if (!known) {
+      placement->group[g].table_at = (uint32_t)(weft_pager_table(pager, seq, g, &n_entries) - tables);
+    }
+    weft_page page = tables[placement->group[g].table_at + (position >> shift)];
     uint32_t within = (position & (info->group[g].block_tokens - 1)) >> b->block_shift;
-    placement->group[g].table_at = (uint32_t)(table - tables);
     placement->group[g].unit = (page << (shift - b->block_shift)) + within;
   }
 }

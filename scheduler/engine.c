@@ -122,6 +122,7 @@ static weft_status open_pager(weft_engine *e, weft_error *error) {
     space[i].fingerprint =
         (weft_key128){.low = info->fingerprint_low, .high = info->fingerprint_high};
     space[i].n_groups = info->n_groups;
+    space[i].cost_doubles = WEFT_COST_KEYS_PER_ROW; /* to compute a token again: its row and its keys */
     for (uint32_t g = 0; g < info->n_groups; g++) {
       space[i].group[g] = (weft_group_config){.block_tokens = info->group[g].block_tokens,
                                               .window = info->group[g].window};

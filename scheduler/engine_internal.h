@@ -19,6 +19,7 @@
 #ifndef WEFT_SCHEDULER_ENGINE_INTERNAL_H
 #define WEFT_SCHEDULER_ENGINE_INTERNAL_H
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "scheduler/batcher.h"
 #include "scheduler/forecast.h"
@@ -207,8 +208,17 @@ bool weft_lifecycle_preempt(weft_engine *engine, weft_request *request);
 void weft_lifecycle_commit(weft_engine *engine, weft_request *request);
 /* Also of a last row of the prompt that was held back for siblings. False: there was nothing. */
 bool weft_lifecycle_commit_all(weft_engine *engine, weft_request *request);
+/* Nothing of a leaving request is in flight any more: it leaves. */
+void weft_lifecycle_landed_last(weft_engine *engine, weft_request *request);
 /* A segment of the request landed. */
-void weft_lifecycle_landed(weft_engine *engine, weft_request *request);
+static inline void weft_lifecycle_landed(weft_engine *engine, weft_request *request) {
+  WEFT_CHECK(request->n_in_flight > 0);
+  uint8_t left = (uint8_t)(request->n_in_flight - 1);
+  request->n_in_flight = left;
+  if (request->state == WEFT_REQUEST_LEAVING && left == 0) {
+    weft_lifecycle_landed_last(engine, request);
+  }
+}
 /* Every request of the lane ends with an error; its plans in flight are dropped. */
 void weft_lifecycle_break(weft_engine *engine, weft_lane *lane, weft_status status,
                           const char *where);

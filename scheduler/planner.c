@@ -151,7 +151,7 @@ static bool serve_canvas(weft_planner *p, weft_request *r) {
   return plan_commit(p, r);
 }
 
-static bool serve_decode(weft_planner *p, weft_request *r) {
+static inline bool serve_decode(weft_planner *p, weft_request *r) {
   uint32_t n_virtual = r->n_tokens + r->n_pending;
   if (n_virtual == r->n_end) return true; /* its last token is in flight */
   if (p->rows_left == 0 || weft_plan_is_full(p->plan)) return false;
