@@ -253,7 +253,10 @@ static void write_plan(weft_runtime *rt) {
     weft_text_printf(t, "model    %s: %s, weights %.1f MiB, activations %.1f MiB, slots and head %.1f MiB, context %u",
                      m->name, info->arch, mib(info->weight_bytes), mib(info->scratch_bytes), mib(m->runner_bytes),
                      m->context);
-    if (info->canvas_length > 0) weft_text_printf(t, ", canvas %u", info->canvas_length);
+    if (info->canvas_length > 0) {
+      weft_text_printf(t, ", canvas %u with %.2f MiB of state", info->canvas_length,
+                       mib((uint64_t)info->canvas_length * info->n_hidden * sizeof(float)));
+    }
     weft_text_printf(t, ", keys and values %s", weft_type_name_of_id((int32_t)info->kv_type));
     weft_text_printf(t, "\n");
     for (uint32_t g = 0; g < m->layout.n_groups; g++) {

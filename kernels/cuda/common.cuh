@@ -109,10 +109,13 @@ static __device__ __forceinline__ float power_of_2(float x) {
   return y;
 }
 
-/* cap tanh(logit / cap), off by 2^-22 of the cap at most: (e - 1) / (e + 1) of e = e^(2 |logit| / cap). */
-static __device__ __forceinline__ float capped(float logit, float cap) {
-  if (cap == 0.0f) return logit;
-  float x = __fmul_rn(fabsf(logit), __fdiv_rn(2.88539008f, cap)), most = 60.0f, inverse;
+/* cap tanh(logit / cap), off by 2^-22 of the cap at most: (e - 1) / (e + 1) of e = 2^(slope |logit|) = e^(2 |logit| / cap). */
+static inline float cap_slope(float cap) {
+  return cap == 0.0f ? 0.0f : 2.88539008f / cap;
+}
+
+static __device__ __forceinline__ float capped(float logit, float cap, float slope) {
+  float x = __fmul_rn(fabsf(logit), slope), most = 60.0f, inverse;
   asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(most));
   float e = power_of_2(x);
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(__fadd_rn(e, 1.0f)));

@@ -35,47 +35,48 @@ static __device__ void block_best(float *value, int32_t *index, float *values, i
   __syncthreads();
 }
 
-/* A warp per chunk; a lane has four times four tokens. */
-static __global__ void __launch_bounds__(STAT_THREADS) stats_kernel(const __grid_constant__ head_group g) {
-  inputs_ready();
-  uint32_t r = blockIdx.y, chunk = blockIdx.x * (STAT_THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (chunk >= g.n_chunks) return;
-  const uint32_t *mask = g.allowed == NULL ? NULL : g.allowed[r];
+/* A warp; a lane has four times four tokens. */
+template <bool WHOLE>
+static __device__ __forceinline__ void measure_chunk(const head_group &g, uint32_t r, uint32_t chunk, const uint32_t *mask) {
   const float *row = g.logits + (uint64_t)r * g.logits_stride;
-  float logit[4][4], best = -INFINITY, zero = 0.0f, steep = steepness(g, r);
-  uint32_t bits[4], v0 = chunk * CHUNK + lane * 4;
+  float logit[16], best = -INFINITY, zero = 0.0f, sum = 0.0f, weighted = 0.0f, steep = steepness(g, r);
+  uint32_t bits[4], lane = threadIdx.x % 32, v0 = chunk * CHUNK + lane * 4;
   int32_t index = -1;
 #pragma unroll
-  for (int i = 0; i < 4; i++) load_logits(g, row, v0 + i * 128, logit[i]);
+  for (int i = 0; i < 4; i++) load_logits<WHOLE, 4>(g, row, v0 + i * 128, logit + 4 * i);
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
-    bits[i] = allowed_bits(g, mask, v0 + i * 128);
+  for (int i = 0; i < 4; i++) bits[i] = allowed_bits<WHOLE>(g, mask, v0 + i * 128);
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-      zero = __fmaf_rn(logit[i][e], 0.0f, zero); /* NaN from the first one that is not finite */
-      logit[i][e] = capped(logit[i][e], g.cap);
-      bool better = (bits[i] >> e & 1u) != 0 && (index < 0 || logit[i][e] > best);
-      best = better ? logit[i][e] : best;
-      index = better ? (int32_t)(v0 + i * 128 + e) : index;
-    }
+  for (int i = 0; i < 16; i++) zero = __fmaf_rn(logit[i], 0.0f, zero); /* NaN from the first that is not finite on */
+  cap_logits(g, logit);
+#pragma unroll
+  for (int i = 0; i < 16; i++) {
+    bool better = (bits[i / 4] >> i % 4 & 1u) != 0 && (index < 0 || logit[i] > best);
+    best = better ? logit[i] : best;
+    index = better ? (int32_t)(v0 + i / 4 * 128 + i % 4) : index;
   }
   warp_best(&best, &index);
   bool bad = __any_sync(0xFFFFFFFFu, zero != 0.0f);
-  float sum = 0.0f, weighted = 0.0f;
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      float t = (bits[i] >> e & 1u) != 0 ? __fmul_rn(logit[i][e] - best, steep) : -1000.0f, weight = power_of_2(t);
-      sum = __fadd_rn(sum, weight);
-      weighted = __fmaf_rn(weight, t, weighted);
-    }
+  for (int i = 0; i < 16; i++) {
+    float t = (bits[i / 4] >> i % 4 & 1u) != 0 ? __fmul_rn(logit[i] - best, steep) : -1000.0f, weight = power_of_2(t);
+    sum = __fadd_rn(sum, weight);
+    weighted = __fmaf_rn(weight, t, weighted);
   }
   sum = warp_sum(sum);
   weighted = warp_sum(weighted);
   if (lane != 0) return;
   chunk_stat s = {best, sum, weighted, index, (bad ? 1u : 0u) | (index >= 0 ? 2u : 0u)};
   g.stats[(uint64_t)r * g.n_chunks + chunk] = s;
+}
+
+static __global__ void __launch_bounds__(STAT_THREADS) stats_kernel(const __grid_constant__ head_group g) {
+  inputs_ready();
+  uint32_t r = blockIdx.y, chunk = blockIdx.x * (STAT_THREADS / 32) + threadIdx.x / 32;
+  if (chunk >= g.n_chunks) return;
+  const uint32_t *mask = mask_of(g, r);
+  if (is_whole(g, mask, chunk)) measure_chunk<true>(g, r, chunk, mask);
+  else measure_chunk<false>(g, r, chunk, mask);
 }
 
 /* ---- a row ---------------------------------------------------------------------------------------------- */
@@ -181,8 +182,9 @@ static __device__ int32_t draw_in_chunk(const head_group &g, uint32_t r, const r
   __syncthreads();
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t v = row.chunk * CHUNK + 2 * threadIdx.x + i;
-    bool ok = (allowed_bits(g, mask, v) & 1u) != 0;
-    e[i] = ok ? f * (double)power_of_2(__fmul_rn(capped(logits[v], g.cap) - s.most, steep)) : 0.0;
+    bool ok = (allowed_bits<false>(g, mask, v) & 1u) != 0;
+    float logit = !ok ? 0.0f : g.cap != 0.0f ? capped(logits[v], g.cap, g.slope) : logits[v];
+    e[i] = ok ? f * (double)power_of_2(__fmul_rn(logit - s.most, steep)) : 0.0;
     if (ok) atomicMax(&last_allowed, v);
     own += e[i];
   }
@@ -313,6 +315,7 @@ static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args,
   bool soft = any_wanted(d, args, first, n);
   g.n_rows = n;
   g.cap = args->cap;
+  g.slope = cap_slope(args->cap);
   g.temperature = args->temperature + first;
   g.allowed = args->allowed == NULL ? NULL : p->allowed + first;
   g.soft_scale = args->soft_scale;
@@ -340,13 +343,14 @@ weft_status weft_cuda_head_stats(weft_device *device, const weft_head_stats_args
   return status;
 }
 
-static __global__ void cap_kernel(float *logits, uint64_t stride, uint32_t n_vocab, float cap, uint8_t *bad) {
+static __global__ void cap_kernel(float *logits, uint64_t stride, uint32_t n_vocab, float cap, float slope,
+                                  uint8_t *bad) {
   inputs_ready();
   uint32_t v = blockIdx.x * blockDim.x + threadIdx.x;
   if (v >= n_vocab) return;
   float *at = logits + (uint64_t)blockIdx.y * stride + v, raw = *at;
   if (!isfinite(raw)) bad[blockIdx.y] = 1;
-  if (cap != 0.0f) *at = capped(raw, cap);
+  if (cap != 0.0f) *at = capped(raw, cap, slope);
 }
 
 uint64_t weft_cuda_head_rows_scratch(weft_device *device, const weft_head_rows_args *args) {
@@ -364,8 +368,9 @@ weft_status weft_cuda_head_rows(weft_device *device, const weft_head_rows_args *
   }
   for (uint32_t first = 0; status == WEFT_OK && first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
-    cuda_start(d, cap_kernel, dim3(cuda_ceil(args->weight->n_out, 256), n), 256, 0, args->logits + (uint64_t)first * args->logits_stride, args->logits_stride, args->weight->n_out, args->cap,
-        args->bad + first);
+    cuda_start(d, cap_kernel, dim3(cuda_ceil(args->weight->n_out, 256), n), 256, 0,
+               args->logits + (uint64_t)first * args->logits_stride, args->logits_stride, args->weight->n_out, args->cap,
+               cap_slope(args->cap), args->bad + first);
     status = cuda_launched(d, "capping logits");
   }
   return status;

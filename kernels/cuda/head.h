@@ -34,7 +34,7 @@ typedef struct head_group {
   const float *logits; /* not capped yet */
   uint64_t logits_stride;
   bool wide; /* four logits may be read at once */
-  float cap; /* of the logits; 0: none, or done already */
+  float cap, slope; /* of the logits (cap_slope); 0: none, or done already */
   const float *temperature;
   const uint32_t *const *allowed; /* device array of device masks, or NULL */
   uint32_t n_rows, n_vocab, n_chunks;
@@ -70,23 +70,45 @@ static __device__ __forceinline__ float steepness(const head_group &g, uint32_t 
   return __fdiv_rn(1.44269504f, g.temperature[r]);
 }
 
-/* Logits [v, v + 4) of a row, capped; 0 beyond the vocabulary. */
-static __device__ __forceinline__ void load_logits(const head_group &g, const float *row, uint32_t v, float (&raw)[4]) {
-  if (g.wide && v + 4 <= g.n_vocab) {
+/* The row's mask, or NULL: all tokens. */
+static __device__ __forceinline__ const uint32_t *mask_of(const head_group &g, uint32_t r) {
+  return g.allowed == NULL ? NULL : g.allowed[r];
+}
+
+/* Whether the row may take every token of a chunk, and all 512 exist and may be read several at once. */
+static __device__ __forceinline__ bool is_whole(const head_group &g, const uint32_t *mask, uint32_t chunk) {
+  return mask == NULL && g.wide && (chunk + 1) * WEFT_VOCAB_CHUNK <= g.n_vocab;
+}
+
+/* Logits [v, v + N) of a row, N 2 or 4; 0 beyond the vocabulary. */
+template <bool WHOLE, int N>
+static __device__ __forceinline__ void load_logits(const head_group &g, const float *row, uint32_t v, float *raw) {
+  if constexpr (!WHOLE) {
+#pragma unroll
+    for (uint32_t e = 0; e < N; e++) raw[e] = v + e < g.n_vocab ? row[v + e] : 0.0f;
+  } else if constexpr (N == 4) {
     float4 four = *(const float4 *)(const void *)(row + v);
     raw[0] = four.x, raw[1] = four.y, raw[2] = four.z, raw[3] = four.w;
   } else {
-#pragma unroll
-    for (uint32_t e = 0; e < 4; e++) raw[e] = v + e < g.n_vocab ? row[v + e] : 0.0f;
+    float2 two = *(const float2 *)(const void *)(row + v);
+    raw[0] = two.x, raw[1] = two.y;
   }
 }
 
-/* Which of the tokens [v, v + 8) the row may take, as bits; v is a multiple of 4. */
+template <int N>
+static __device__ __forceinline__ void cap_logits(const head_group &g, float (&logit)[N]) {
+  if (g.cap == 0.0f) return;
+#pragma unroll
+  for (int i = 0; i < N; i++) logit[i] = capped(logit[i], g.cap, g.slope);
+}
+
+/* Which of the tokens from v on the row may take, as bits; those up to the next multiple of 32 count. */
+template <bool WHOLE>
 static __device__ __forceinline__ uint32_t allowed_bits(const head_group &g, const uint32_t *mask, uint32_t v) {
-  uint32_t bits = 0xFFu;
+  if (WHOLE) return 0xFFFFFFFFu;
   if (v >= g.n_vocab) return 0;
-  if (mask != NULL) bits = mask[v / 32] >> (v % 32);
-  return g.n_vocab - v >= 8 ? bits : bits & ((1u << (g.n_vocab - v)) - 1u);
+  uint32_t bits = mask == NULL ? 0xFFFFFFFFu : mask[v / 32] >> (v % 32), left = g.n_vocab - v;
+  return left >= 32 ? bits : bits & ((1u << left) - 1u);
 }
 
 #endif

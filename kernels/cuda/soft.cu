@@ -10,7 +10,9 @@
  * a block of 32 inputs of form.cuh: codes of 16 tokens are turned by ldmatrix, so that a lane holds one column and pairs of
  * tokens; the tokens' scales go through a small table of the warp.
  *
- * Weights: [step of 64 tokens][16 tokens][8 rows][8 tokens][row % 8][8 numbers]; F32: [row][token]. */
+ * A product of 16 tokens takes two neighbours and those eight further of each of the step's four row tiles: so the rows that
+ * ldmatrix turns together lie in different banks. Weights:
+ *   [step of 64 tokens][x < 4][8 rows][h < 2][row % 8][tile < 4][tokens 8 h + 2 x, + 1];  F32: [row][token] */
 #include "kernels/cuda/soft.cuh"
 
 enum {
@@ -32,51 +34,69 @@ typedef struct soft_args {
 template <int T>
 struct soft_shape {
   static constexpr form_shape f = form_of(T);
-  static constexpr uint32_t piece = f.unit == 256 ? form_unit_bytes(f) : 2 * form_unit_bytes(f);
-  static constexpr uint32_t stage = SOFT_WEIGHT_BYTES + SOFT_TILES * piece;
+  static constexpr uint32_t bytes_of_tile = f.unit == 256 ? form_unit_bytes(f) : 2 * form_unit_bytes(f);
+  static constexpr uint32_t tile = bytes_of_tile + 16; /* to the next row tile: 16 or 48 of 64 */
+  static constexpr uint32_t stage = SOFT_WEIGHT_BYTES + (SOFT_TILES * tile + 127) / 128 * 128;
   static constexpr uint32_t bytes = SOFT_STAGES * stage;
+  static_assert(tile % 64 == 16 || tile % 64 == 48, "row tiles of a step begin in different banks");
 };
 
 /* ---- weights of tokens ---------------------------------------------------------------------------------- */
 
-/* Eight tokens of a row: 2^15 e^..., 0 where the row may not take them. */
-static __device__ __forceinline__ void token_weights(const head_group &g, uint32_t r, uint32_t v, float (&weight)[8]) {
+/* Logits of a row become weights: 2^15 e^..., 0 where the row may not take the token. Two by two tokens: v[i], v[i] + 1. */
+template <bool WHOLE, int N>
+static __device__ __forceinline__ void weigh(const head_group &g, uint32_t r, const uint32_t *mask, const uint32_t *v,
+                                             float (&weight)[N]) {
   row_stat s = g.rows[r];
-  uint32_t bits = s.factor == 0.0f ? 0u : allowed_bits(g, g.allowed == NULL ? NULL : g.allowed[r], v);
-  const float *row = g.logits + (uint64_t)r * g.logits_stride;
-  float steep = steepness(g, r), logit[2][4];
-  load_logits(g, row, v, logit[0]);
-  load_logits(g, row, v + 4, logit[1]);
+  float steep = steepness(g, r);
+  cap_logits(g, weight);
 #pragma unroll
-  for (int e = 0; e < 8; e++) {
-    float t = __fmaf_rn(capped(logit[e / 4][e % 4], g.cap) - s.most, steep, (float)SOFT_LIFT);
-    weight[e] = (bits >> e & 1u) != 0 ? power_of_2(t) : 0.0f;
+  for (int i = 0; i < N; i++) {
+    bool ok = s.factor != 0.0f && (allowed_bits<WHOLE>(g, mask, v[i / 2]) >> i % 2 & 1u) != 0;
+    float w = power_of_2(__fmaf_rn(weight[i] - s.most, steep, (float)SOFT_LIFT));
+    weight[i] = ok ? w : 0.0f;
+  }
+}
+
+/* A warp: 8 rows x 32 tokens, the two halves of a step; a lane a row and the tokens 2 x, 2 x + 1 of eights of four row tiles. */
+template <bool BF16, bool WHOLE>
+static __device__ __forceinline__ void weigh_step(const head_group &g, uint32_t r, const uint32_t *mask, uint32_t step) {
+  uint32_t x = threadIdx.x % 32 / 8, v[2][SOFT_TILES];
+  float weight[2][2 * SOFT_TILES];
+#pragma unroll
+  for (uint32_t i = 0; i < 2 * SOFT_TILES; i++) {
+    uint32_t h = i / SOFT_TILES, t = i % SOFT_TILES;
+    v[h][t] = step * SOFT_TOKENS + t * 16 + h * 8 + 2 * x;
+    load_logits<WHOLE, 2>(g, g.logits + (uint64_t)r * g.logits_stride, v[h][t], weight[h] + 2 * t);
+  }
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    weigh<WHOLE>(g, r, mask, v[h], weight[h]);
+    uint64_t at = ((((uint64_t)step * 4 + x) * (HEAD_ROWS / 8) + r / 8) * 2 + h) * 8 + r % 8;
+    ((uint4 *)g.weights)[at] = eight_16<BF16>(weight[h]);
   }
 }
 
 /* A block: 8 rows x 512 tokens. */
 template <bool BF16>
-static __global__ void __launch_bounds__(128) weights_kernel(const __grid_constant__ head_group g) {
+static __global__ void __launch_bounds__(256) weights_kernel(const __grid_constant__ head_group g) {
   inputs_ready();
-  uint32_t r = blockIdx.y * 8 + threadIdx.x % 8;
+  uint32_t r = blockIdx.y * 8 + threadIdx.x % 8, step = blockIdx.x * (CHUNK / SOFT_TOKENS) + threadIdx.x / 32;
   if (r >= g.n_rows || (g.want != NULL && g.want[r] == 0)) return;
-#pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
-    uint32_t v = blockIdx.x * CHUNK + i * 128 + threadIdx.x / 8 * 8;
-    float weight[8];
-    token_weights(g, r, v, weight);
-    uint64_t at = (((uint64_t)(v / 16) * (HEAD_ROWS / 8) + r / 8) * 2 + v / 8 % 2) * 8 + r % 8;
-    ((uint4 *)g.weights)[at] = eight_16<BF16>(weight);
-  }
+  const uint32_t *mask = mask_of(g, r);
+  if (is_whole(g, mask, blockIdx.x)) weigh_step<BF16, true>(g, r, mask, step);
+  else weigh_step<BF16, false>(g, r, mask, step);
 }
 
 static __global__ void __launch_bounds__(128) weights_f32_kernel(const __grid_constant__ head_group g) {
   inputs_ready();
-  uint32_t v = (blockIdx.x * 128 + threadIdx.x) * 8, r = blockIdx.y;
+  uint32_t v = (blockIdx.x * 128 + threadIdx.x) * 2, r = blockIdx.y;
   if (v >= g.n_chunks * CHUNK) return;
-  float weight[8];
-  token_weights(g, r, v, weight);
-  for (uint32_t e = 0; e < 8; e++) ((float *)g.weights)[(uint64_t)r * g.n_chunks * CHUNK + v + e] = weight[e];
+  float weight[2];
+  load_logits<false, 2>(g, g.logits + (uint64_t)r * g.logits_stride, v, weight);
+  weigh<false>(g, r, mask_of(g, r), &v, weight);
+  float *out = (float *)g.weights + (uint64_t)r * g.n_chunks * CHUNK + v;
+  out[0] = weight[0], out[1] = weight[1];
 }
 
 /* ---- the product ---------------------------------------------------------------------------------------- */
@@ -86,7 +106,7 @@ template <int T>
 static __device__ void bring(const soft_args &a, uint32_t first, uint32_t n, uint8_t *memory, uint64_t *filled,
                              uint64_t *spent) {
   constexpr form_shape f = form_of(T);
-  uint32_t unit = 2 * blockIdx.x, n_units = min(2u, a.cut.n_units - unit), n_bytes = soft_shape<T>::piece;
+  uint32_t unit = 2 * blockIdx.x, n_units = min(2u, a.cut.n_units - unit), n_bytes = soft_shape<T>::bytes_of_tile;
   bool tail = a.cut.is_tail != 0 && unit + n_units == a.cut.n_units;
   if (f.unit == 128) n_bytes = n_units * form_unit_bytes(f) - (tail ? form_unit_bytes(f) / 2 : 0);
   const uint8_t *tiles = place_of<T>(a.data + FORM_HEADER_BYTES, unit, false).codes;
@@ -99,7 +119,7 @@ static __device__ void bring(const soft_args &a, uint32_t first, uint32_t n, uin
               &filled[slot]);
     for (uint32_t t = 0; t < SOFT_TILES; t++) {
       uint32_t tile = min(step * SOFT_TILES + t, a.cut.n_tiles - 1); /* beyond the last one weights are 0 */
-      copy_bulk(stage + SOFT_WEIGHT_BYTES + t * soft_shape<T>::piece, tiles + (uint64_t)tile * a.cut.tile_bytes, n_bytes,
+      copy_bulk(stage + SOFT_WEIGHT_BYTES + t * soft_shape<T>::tile, tiles + (uint64_t)tile * a.cut.tile_bytes, n_bytes,
                 &filled[slot]);
     }
   }
@@ -113,7 +133,7 @@ static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = 2 * blockIdx.x + warp / 4;
   bool tail = a.cut.is_tail != 0 && unit + 1 == a.cut.n_units;
   float raise = ldexpf(1.0f, raise_exponent(T, (const form_header *)(const void *)a.data));
-  turned_places at = turned_places_of<T>(warp / 4, warp % 4, lane, tail);
+  turned_places at = turned_places_of<T>(warp / 4, warp % 4, lane, shape::tile, tail);
   uint32_t w[2][2][4];
   float sum[2][HEAD_ROWS / 8][4];
 #pragma unroll
@@ -122,21 +142,22 @@ static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_
   for (uint32_t i = 0; i < n; i++) {
     uint32_t slot = i % SOFT_STAGES;
     const uint8_t *stage = memory + slot * shape::stage, *tiles = stage + SOFT_WEIGHT_BYTES;
-    turned_codes<T> codes[SOFT_TILES];
-    turned_factors factors[SOFT_TILES];
+    turned_codes<T> codes[4];
+    turned_factors factors[4];
     barrier_wait(&filled[slot], i / SOFT_STAGES & 1u);
-    turn_codes<T>(tiles, shape::piece, at, codes);
-    turn_factors<T>(tiles, shape::piece, at, raise, table, factors);
+    turn_codes<T>(tiles, at, codes);
+    turn_factors<T>(tiles, at, raise, table, factors);
     uint64_t rows = wgmma_operand(stage, 256);
 #pragma unroll
-    for (int t = 0; t < SOFT_TILES; t++) {
+    for (int x = 0; x < 4; x++) {
       wgmma_wait<1>(); /* what the products before the last read is free */
-      if (t == 1 && i > 0 && lane == 0) barrier_arrive(&spent[(i - 1) % SOFT_STAGES]);
-      turned_operands<T>(codes[t], factors[t], w[t % 2]);
+      if (x == 1 && i > 0 && lane == 0) barrier_arrive(&spent[(i - 1) % SOFT_STAGES]);
+      if constexpr (form_bits(T) == 16) turn_codes_of<T>(tiles, at, x, codes[x]);
+      turned_operands<T>(codes[x], factors[x], w[x % 2]);
       wgmma_fence();
 #pragma unroll
       for (int part = 0; part < 2; part++)
-        wgmma<HEAD_ROWS / 8, form_is_bf16(T)>(sum[part], w[t % 2][part], rows + (uint64_t)(t * HEAD_ROWS * 32 >> 4));
+        wgmma<HEAD_ROWS / 8, form_is_bf16(T)>(sum[part], w[x % 2][part], rows + (uint64_t)(x * HEAD_ROWS * 32 >> 4));
       wgmma_commit();
     }
   }
@@ -235,7 +256,7 @@ template <int T>
 static weft_status launch(cuda_device *d, const soft_args &a) {
   const head_group &g = a.group;
   uint32_t n_columns = cuda_ceil(a.n_in, 256);
-  cuda_start(d, weights_kernel<form_is_bf16(T)>, dim3(g.n_chunks, cuda_ceil(g.n_rows, 8)), 128, 0, g);
+  cuda_start(d, weights_kernel<form_is_bf16(T)>, dim3(g.n_chunks, cuda_ceil(g.n_rows, 8)), 256, 0, g);
   weft_status status = cuda_launched(d, "weights of tokens");
   if (status != WEFT_OK) return status;
   cuda_start(d, soft_kernel<T>, dim3(n_columns, a.n_spans), SOFT_THREADS, soft_shape<T>::bytes, a);
@@ -247,7 +268,7 @@ static weft_status launch(cuda_device *d, const soft_args &a) {
 
 static weft_status launch_f32(cuda_device *d, const soft_args &a) {
   const head_group &g = a.group;
-  cuda_start(d, weights_f32_kernel, dim3(cuda_ceil(g.n_chunks * CHUNK, 1024), g.n_rows), 128, 0, g);
+  cuda_start(d, weights_f32_kernel, dim3(cuda_ceil(g.n_chunks * CHUNK, 256), g.n_rows), 128, 0, g);
   weft_status status = cuda_launched(d, "weights of tokens");
   if (status != WEFT_OK) return status;
   cuda_start(d, soft_f32_kernel, dim3(cuda_ceil(a.n_in, 128), g.n_rows), 128, 0, a);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The packed embedding, turned: operands whose rows are columns of the matrix and whose inputs are tokens.
  *
- * A warp has one block of 32 inputs of a row tile (of the last 64: of 16 + 16) and a step of four row tiles, each 16
- * tokens. A lane 4 g + c has of each tile, after ldmatrix has turned 8 x 8 numbers of 16 bits, the tokens 2 c, 2 c + 1 and
- * eight further; and columns that depend on g:
+ * A warp has one block of 32 inputs (of the last 64: of 16 + 16) of the four row tiles of a step, each 16 tokens. Product
+ * x < 4 takes of every tile the tokens 2 x, 2 x + 1 (row half h 0) and eight further (h 1). A lane 4 g + c has, after
+ * ldmatrix has turned 8 x 8 numbers of 16 bits, those of tile c; and columns that depend on g:
  *   4 bits    8 (g / 2) + 2 p + g % 2 of pair p < 4     a number of 16 bits is every second element of eight
  *   8 bits    16 q + 2 g + e of q < 2, e < 2            ... two elements
  *   16 bits   8 i + g of i < 4
@@ -17,7 +17,7 @@
 enum {
   SOFT_TOKENS = 64, /* of a step */
   SOFT_TILES = SOFT_TOKENS / 16,
-  SOFT_TABLE = SOFT_TOKENS * 2 /* numbers: [tile][c][word][token]: tokens 2 c, 2 c + 1 of a tile, then eight further */
+  SOFT_TABLE = SOFT_TOKENS * 2 /* numbers: [tile][x][word][token % 2] */
 };
 
 template <int T>
@@ -29,7 +29,8 @@ static __device__ __forceinline__ uint32_t turned_column(uint32_t part, uint32_t
 
 /* Offsets in a row tile of the step, from its first byte in shared memory on. */
 typedef struct turned_places {
-  uint32_t codes, codes_step; /* what the lane tells ldmatrix; 16 bits: from part to part */
+  uint32_t tile;                         /* bytes from one to the next */
+  uint32_t codes, codes_x, codes_part;   /* what the lane tells ldmatrix; from x to x, and (16 bits) part to part */
   uint32_t high, high_token, high_half, high_shift;
   uint32_t scales, half; /* of the unit; which 128 of a super-block */
   uint32_t block, lane;  /* of 32 inputs */
@@ -37,36 +38,36 @@ typedef struct turned_places {
 } turned_places;
 
 template <int T>
-static __device__ __forceinline__ turned_places turned_places_of(uint32_t unit, uint32_t block, uint32_t lane, bool tail) {
+static __device__ __forceinline__ turned_places turned_places_of(uint32_t unit, uint32_t block, uint32_t lane,
+                                                                 uint32_t tile, bool tail) {
   constexpr int bits = form_bits(T);
   form_place p = place_of<T>(NULL, unit, tail);
-  uint32_t row = lane % 8, matrix = lane / 8, h = matrix % 2, second = matrix / 2, i = lane / 8, e = lane / 4 % 2;
+uint32_t row = lane % 2, matrix = lane / 8, h = matrix % 2, second = matrix / 2, i = lane / 8, e = lane / 4 % 2;
   turned_places at;
   at.tail = p.tail;
   at.half = p.half;
   at.block = block;
   at.lane = lane;
-  at.codes = (uint32_t)(uintptr_t)p.codes;
-  at.codes_step = 2048;
+  at.tile = tile;
+  at.codes = (uint32_t)(uintptr_t)p.codes + lane % 8 / 2 * tile;
+  at.codes_x = bits == 4 && p.tail ? 64 : 128;
+  at.codes_part = bits == 16 && p.tail ? 16 : 2048;
   if (bits == 4) at.codes += p.tail ? h * 256 + row * 32 + block * 16 : h * 512 + row * 64 + block * 16;
   if (bits == 8) at.codes += h * 512 + row * 64 + (p.tail ? block * 32 + second * 16 : second * 1024 + block * 16);
-  if (bits == 16) {
-    at.codes += second * 1024 + h * 512 + row * 64 + (p.tail ? block * 32 : block * 16);
-    if (p.tail) at.codes_step = 16;
-  }
+  if (bits == 16) at.codes += second * 1024 + h * 512 + row * 64 + (p.tail ? block * 32 : block * 16);
   at.high = (uint32_t)(uintptr_t)p.high;
   at.high_token = p.tail ? 16 : 32;
   at.high_half = p.tail ? 2 : 4;
   at.high_shift = 4 * (i % 2);
-  if (T == WEFT_TYPE_Q6_K) at.high += row * 64 + block * 16;
-  else at.high += p.tail ? (2 * block + i / 2) * 4 + e : block * 8 + e * 2 + i / 2;
+  if (T == WEFT_TYPE_Q6_K) at.high += lane % 8 / 2 * tile + (2 * matrix + row) * 64 + block * 16;
+  else at.high += lane % 4 * tile + (p.tail ? (2 * block + i / 2) * 4 + e : block * 8 + e * 2 + i / 2);
   at.scales = (uint32_t)(uintptr_t)p.scales;
   return at;
 }
 
 /* ---- codes ---------------------------------------------------------------------------------------------- */
 
-/* Of a tile: 4 bits [row half]; 8 bits [q][row half]; 16 bits [i][row half]. high: [row half], second token 16 bits up. */
+/* Of a product: 4 bits [row half]; 8 bits [q][row half]; 16 bits [i][row half]. high: [row half], second token 16 bits up. */
 template <int T>
 struct turned_codes {
   static constexpr int N = form_bits(T) / 2;
@@ -87,41 +88,48 @@ static __device__ __forceinline__ void turn_four(uint32_t *r, uint32_t address) 
 /* Two bits of each element: the 16 bytes of tokens g and g + 8 are turned as [row half][8 elements' pair][g % 2]; the lane
  * that has the wanted eight elements is another one. */
 template <int T>
-static __device__ __forceinline__ void turn_two_bits(const uint8_t *tiles, uint32_t piece, const turned_places &at,
-                                                     turned_codes<T> (&out)[SOFT_TILES]) {
+static __device__ __forceinline__ void turn_two_bits(const uint8_t *tiles, const turned_places &at,
+                                                     turned_codes<T> (&out)[4]) {
   uint32_t all[4], g = at.lane / 4;
-  turn_four(all, shared_address(tiles) + at.lane / 8 * piece + at.high);
+  turn_four(all, shared_address(tiles) + at.high);
 #pragma unroll
-  for (int t = 0; t < SOFT_TILES; t++) {
+  for (int x = 0; x < 4; x++) {
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
       uint32_t from = (h * 4 + g / 4 * 2 + g % 2) * 4 + at.lane % 4;
-      out[t].high[h] = __shfl_sync(0xFFFFFFFFu, all[t], (int)from) >> (8 * (g / 2 % 2));
+      out[x].high[h] = __shfl_sync(0xFFFFFFFFu, all[x], (int)from) >> (8 * (g / 2 % 2));
     }
   }
 }
 
+/* Of product x. */
 template <int T>
-static __device__ __forceinline__ void turn_codes(const uint8_t *tiles, uint32_t piece, const turned_places &at,
-                                                  turned_codes<T> (&out)[SOFT_TILES]) {
+static __device__ __forceinline__ void turn_codes_of(const uint8_t *tiles, const turned_places &at, uint32_t x,
+                                                     turned_codes<T> &out) {
   constexpr int bits = form_bits(T);
+  uint32_t codes = shared_address(tiles) + at.codes + x * at.codes_x;
+  if constexpr (bits == 4) turn_two(out.code[0], out.code[1], codes);
+  if constexpr (bits >= 8) turn_four(out.code, codes);
+  if constexpr (bits == 16) turn_four(out.code + 4, codes + at.codes_part);
+  if constexpr (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K) {
+    const uint8_t *high = tiles + at.high + 2 * x * at.high_token;
 #pragma unroll
-  for (int t = 0; t < SOFT_TILES; t++) {
-    const uint8_t *tile = tiles + t * piece;
-    uint32_t codes = shared_address(tile) + at.codes;
-    if constexpr (bits == 4) turn_two(out[t].code[0], out[t].code[1], codes);
-    if constexpr (bits >= 8) turn_four(out[t].code, codes);
-    if constexpr (bits == 16) turn_four(out[t].code + 4, codes + at.codes_step);
-    if constexpr (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K) {
-      const uint8_t *high = tile + at.high + at.lane % 4 * 2 * at.high_token;
-#pragma unroll
-      for (uint32_t h = 0; h < 2; h++) {
-        uint32_t low = high[h * at.high_half], next = high[at.high_token + h * at.high_half];
-        out[t].high[h] = (low | next << 16) >> at.high_shift;
-      }
+    for (uint32_t h = 0; h < 2; h++) {
+      uint32_t low = high[h * at.high_half], next = high[at.high_token + h * at.high_half];
+      out.high[h] = (low | next << 16) >> at.high_shift;
     }
   }
-  if constexpr (T == WEFT_TYPE_Q6_K) turn_two_bits<T>(tiles, piece, at, out);
+}
+
+/* Of all four. Not for 16 bits: those codes are operands as they are, and may be overwritten only after the products that
+ * read them. */
+template <int T>
+static __device__ __forceinline__ void turn_codes(const uint8_t *tiles, const turned_places &at, turned_codes<T> (&out)[4]) {
+  if constexpr (form_bits(T) < 16) {
+#pragma unroll
+    for (uint32_t x = 0; x < 4; x++) turn_codes_of<T>(tiles, at, x, out[x]);
+  }
+  if constexpr (T == WEFT_TYPE_Q6_K) turn_two_bits<T>(tiles, at, out);
 }
 
 /* ---- factors -------------------------------------------------------------------------------------------- */
@@ -171,8 +179,8 @@ static __device__ __forceinline__ uint32_t offset_pair(void) {
 
 /* Every lane makes the factors of two tokens of the step; the warp's table hands them around. */
 template <int T>
-static __device__ __forceinline__ void turn_factors(const uint8_t *tiles, uint32_t piece, const turned_places &at,
-                                                    float raise, uint16_t *table, turned_factors (&out)[SOFT_TILES]) {
+static __device__ __forceinline__ void turn_factors(const uint8_t *tiles, const turned_places &at, float raise,
+                                                    uint16_t *table, turned_factors (&out)[4]) {
   if constexpr (form_bits(T) == 16) return;
   constexpr bool is_super = T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K;
   uint32_t r = at.lane % 16, c = at.lane % 4, g = at.lane / 4;
@@ -181,31 +189,31 @@ static __device__ __forceinline__ void turn_factors(const uint8_t *tiles, uint32
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t t = 2 * i + at.lane / 16;
     uint16_t two[2];
-    token_factors<T>(tiles + t * piece, at, r, raise, two);
+    token_factors<T>(tiles + t * at.tile, at, r, raise, two);
     uint16_t *to = table + (t * 4 + r % 8 / 2) * 8 + r / 8 * 2 + r % 2;
     to[0] = two[0];
     if (form_of(T).unit == 256) to[4] = two[1];
   }
   __syncwarp();
 #pragma unroll
-  for (int t = 0; t < SOFT_TILES; t++) {
-    const uint16_t *from = table + (t * 4 + c) * 8;
+  for (int x = 0; x < 4; x++) {
+    const uint16_t *from = table + (c * 4 + x) * 8;
     if constexpr (is_super) {
       uint4 v = *(const uint4 *)(const void *)from;
-      out[t].scale[0] = v.x, out[t].scale[1] = v.y, out[t].least[0] = v.z, out[t].least[1] = v.w;
+      out[x].scale[0] = v.x, out[x].scale[1] = v.y, out[x].least[0] = v.z, out[x].least[1] = v.w;
     } else {
       uint2 v = *(const uint2 *)(const void *)(from + (T == WEFT_TYPE_Q6_K ? g / 4 * 4 : 0));
-      out[t].scale[0] = v.x, out[t].scale[1] = v.y;
+      out[x].scale[0] = v.x, out[x].scale[1] = v.y;
 #pragma unroll
       for (int h = 0; h < 2; h++)
-        out[t].least[h] = of_half2(__hmul2(as_half2(out[t].scale[h]), as_half2(offset_pair<T>())));
+        out[x].least[h] = of_half2(__hmul2(as_half2(out[x].scale[h]), as_half2(offset_pair<T>())));
     }
   }
 }
 
 /* ---- operands ------------------------------------------------------------------------------------------- */
 
-/* Both parts' operands of a tile: as values_of, for one element of two tokens. */
+/* Both parts' operands of a product: as values_of, for one element of two tokens. */
 template <int T>
 static __device__ __forceinline__ void turned_operands(const turned_codes<T> &in, const turned_factors &f,
                                                        uint32_t (&out)[2][4]) {
