@@ -185,6 +185,7 @@ static multiply_args grouped(const experts_plan *p, const weft_weight *weight, f
   a.n_jobs = p->n_jobs;
   a.jobs_max = p->jobs_max;
   a.job_rows = p->job_rows;
+  a.x_tiles = cuda_ceil(p->n_places, 8);
   return a;
 }
 
@@ -202,6 +203,7 @@ static weft_status prepare_input(cuda_device *d, const weft_experts_args *args, 
   a.n_units = cut.n_units;
   a.is_tail = cut.is_tail;
   a.as_matrices = true;
+  a.n_tiles = cuda_ceil(p->n_places, 8);
   a.at = p->pair_at;
   a.k = args->k;
   a.out = (uint8_t *)p->x[form];
@@ -248,6 +250,7 @@ static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, 
   a.gated = true;
   a.activation = args->activation;
   a.as_matrices = true;
+  a.n_tiles = cuda_ceil(p->n_places, 8);
   a.at = p->pair_at;
   a.k = 1;
   a.from_place = true;

@@ -12,7 +12,7 @@ enum {
   FEW_ROWS = 8,           /* up to here the kernel for few rows is taken, */
   FEW_ROWS_NARROW = 16,   /* up to here where so few row tiles would leave the other kernel's blocks alone on the card */
   FEW_TILES = 1024,
-  MANY_ROWS = 64          /* most rows of a job */
+  MANY_ROWS = 128         /* most rows of a job */
 };
 
 uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in) {
@@ -46,6 +46,7 @@ weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t 
   args.n_units = cut.n_units;
   args.is_tail = n_in % 128 != 0 && n_in % 128 <= 64 ? 1 : 0;
   args.as_matrices = as_matrices;
+  args.n_tiles = cuda_ceil(n_rows, 8);
   args.out = (uint8_t *)prepared;
   args.back = back;
   return prepare_rows(d, &args);
@@ -116,6 +117,7 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
     float *back = (float *)(void *)((uint8_t *)scratch + cuda_align(n_tiles * a.n_units * 2048));
     a.x = scratch;
     a.x_back = back;
+    a.x_tiles = (uint32_t)n_tiles;
     a.as_matrices = multiply_as_matrices(n_rows, a.weight[0].n_tiles);
     weft_status status =
         multiply_prepare(d, weight->type, x, x_stride, n_rows, weight->n_in, a.as_matrices, scratch, back);
@@ -197,6 +199,7 @@ weft_status weft_cuda_matmul(weft_device *device, const weft_matmul_args *args) 
       }
       a.x = prepared[form];
       a.x_back = back[form];
+      a.x_tiles = cuda_ceil(args->n_rows, 8);
     }
     a.activation = args->activation;
     a.gated = gated = args->activation != 0 && a.n_weights == 2 && form != 0 && !as_matrices;

@@ -5,7 +5,8 @@
  * power of two that puts the row's largest number near the top of f16's range) and laid out for the
  * matrix units:
  *   few rows   [tile of 8 rows][128 inputs][i < 4][lane = 4 (row % 8) + c][8 numbers: inputs 32 c + 8 i ..]
- *   matrices   [tile of 8 rows][128 inputs][i < 4][j < 4][row % 8][c < 4][2 numbers: inputs 32 c + 8 i + 2 j ..]
+ *   matrices   [128 inputs][tile of 8 rows][i / 2][row % 8][(4 i + j) % 8, xor row % 8][c < 4][2 numbers: inputs
+ *              32 c + 8 i + 2 j ..], i < 4, j < 4: rows of 128 bytes, their eighths where no two rows' meet in a bank
  * with the rule of form.cuh for a last 64.
  *
  * Numerics. Inputs are summed in segments (a function of the number of inputs): within one, products of
@@ -48,6 +49,7 @@ typedef struct multiply_args {
   bool as_matrices;    /* its form, which says what multiplies */
   const float *x_back; /* [rows] powers of two that undo the preparation; F32: NULL */
   uint64_t x_stride;   /* F32 only */
+  uint32_t x_tiles;    /* matrices only: tiles of 8 rows that were prepared */
   uint32_t n_in, n_rows;
   uint32_t n_units, is_tail, tile_bytes;   /* form_cut */
   uint32_t n_segments, segment_units;

@@ -2,7 +2,7 @@
 /* Rows in 16 bits, laid out for the matrix units (multiply.h); and act(g) * u on the way into it. */
 #include "kernels/cuda/prepare.h"
 
-enum { PREPARE_THREADS = 256, KEPT = 2 };
+enum { PREPARE_THREADS = 256, SHORT_PIECES = 96 };
 
 /* A piece: eight numbers that lie side by side once prepared. Of a unit, piece p < 16 (8 where the unit has 64 inputs):
  *   few rows   inputs 8 p ..
@@ -29,21 +29,27 @@ static __device__ __forceinline__ void load_piece(const prepare_args &a, const f
 }
 
 static __device__ __forceinline__ void store_piece(const prepare_args &a, uint32_t place, uint32_t piece, const uint4 &v) {
-  uint32_t unit = piece / 16, p = piece % 16, at = p % 4 * 128 + p / 4 * 512 + place % 8 * 16;
+  uint32_t unit = piece / 16, p = piece % 16, row = place % 8, at = p / 8 * 1024 + row * 128 + (p % 8 ^ row) * 16;
+  uint64_t tile = (uint64_t)unit * a.n_tiles + place / 8;
   if (!a.as_matrices) {
     bool tail = a.is_tail != 0 && unit + 1 == a.n_units;
     uint32_t c = tail ? p / 2 : p / 4, i = tail ? p % 2 : p % 4;
-    at = i * 512 + (place % 8 * 4 + c) * 16;
+    at = i * 512 + (row * 4 + c) * 16;
+    tile = (uint64_t)(place / 8) * a.n_units + unit;
   }
-  *(uint4 *)(void *)(a.out + ((uint64_t)(place / 8) * a.n_units + unit) * 2048 + at) = v;
+  *(uint4 *)(void *)(a.out + tile * 2048 + at) = v;
 }
 
-/* The first pieces of a thread stay in registers between the row's maximum and their rounding. */
-template <bool BF16>
+/* A block takes a row; of short ones a warp does. The first pieces of a thread stay in registers between the row's
+ * maximum and their rounding. */
+template <bool BF16, bool SHORT>
 static __global__ void __launch_bounds__(PREPARE_THREADS) prepare_kernel(const __grid_constant__ prepare_args a) {
   inputs_ready();
+  constexpr uint32_t KEPT = SHORT ? SHORT_PIECES / 32 : 2;
   __shared__ uint32_t shared[33];
-  uint64_t r = blockIdx.x;
+  uint64_t r = SHORT ? blockIdx.x * (PREPARE_THREADS / 32) + threadIdx.x / 32 : blockIdx.x;
+  uint32_t own = SHORT ? threadIdx.x % 32 : threadIdx.x, step = SHORT ? 32 : blockDim.x;
+  if (SHORT && r >= a.n_rows) return;
   const int32_t *at = a.at == NULL ? NULL : a.at + r * a.k;
   uint32_t n_places = at == NULL ? 1 : a.k, n_pieces = a.n_units * 16 - (a.is_tail != 0 ? 8 : 0), most = 0;
   if (a.from_place) {
@@ -54,27 +60,27 @@ static __global__ void __launch_bounds__(PREPARE_THREADS) prepare_kernel(const _
   float kept[KEPT][8], v[8];
 #pragma unroll
   for (uint32_t t = 0; t < KEPT; t++)
-    if (threadIdx.x + t * blockDim.x < n_pieces) load_piece(a, x, threadIdx.x + t * blockDim.x, kept[t]);
+    if (own + t * step < n_pieces) load_piece(a, x, own + t * step, kept[t]);
 #pragma unroll
   for (uint32_t t = 0; t < KEPT; t++) {
-    if (threadIdx.x + t * blockDim.x >= n_pieces) continue;
+    if (own + t * step >= n_pieces) continue;
 #pragma unroll
     for (int e = 0; e < 8; e++) most = max(most, __float_as_uint(kept[t][e]) & 0x7FFFFFFFu);
   }
 #pragma unroll 1
-  for (uint32_t piece = BF16 ? n_pieces : threadIdx.x + KEPT * blockDim.x; piece < n_pieces; piece += blockDim.x) {
+  for (uint32_t piece = BF16 ? n_pieces : own + KEPT * step; piece < n_pieces; piece += step) {
     load_piece(a, x, piece, v);
     for (int e = 0; e < 8; e++) most = max(most, __float_as_uint(v[e]) & 0x7FFFFFFFu);
   }
-  int lift = BF16 ? 0 : lift_of(block_max(most, shared));
+  int lift = BF16 ? 0 : lift_of(SHORT ? warp_max(most) : block_max(most, shared));
   float up = ldexpf(1.0f, lift);
-  for (uint32_t j = threadIdx.x; j < n_places; j += blockDim.x) {
+  for (uint32_t j = own; j < n_places; j += step) {
     int64_t place = at == NULL ? (int64_t)r : at[j];
     if (place >= 0) a.back[place] = ldexpf(1.0f, -lift);
   }
 #pragma unroll
   for (uint32_t t = 0; t < KEPT; t++) {
-    uint32_t piece = threadIdx.x + t * blockDim.x;
+    uint32_t piece = own + t * step;
     if (piece >= n_pieces) continue;
 #pragma unroll
     for (int e = 0; e < 8; e++) kept[t][e] = __fmul_rn(kept[t][e], up);
@@ -84,7 +90,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS) prepare_kernel(const _
       if (place >= 0) store_piece(a, (uint32_t)place, piece, bits);
     }
   }
-  for (uint32_t piece = threadIdx.x + KEPT * blockDim.x; piece < n_pieces; piece += blockDim.x) {
+  for (uint32_t piece = own + KEPT * step; piece < n_pieces; piece += step) {
     load_piece(a, x, piece, v);
 #pragma unroll
     for (int e = 0; e < 8; e++) v[e] = __fmul_rn(v[e], up);
@@ -100,10 +106,10 @@ weft_status prepare_rows(cuda_device *d, const prepare_args *args) {
   prepare_args a = *args;
   a.wide = ((uintptr_t)a.x & 7u) == 0 && a.x_stride % 2 == 0 && a.n_in % 2 == 0;
   uint32_t n_threads = a.n_units <= 4 ? 64 : a.n_units <= 8 ? 128 : PREPARE_THREADS;
-  if (form_is_bf16(args->type)) {
-    cuda_start(d, prepare_kernel<true>, a.n_rows, n_threads, 0, a);
-  } else {
-    cuda_start(d, prepare_kernel<false>, a.n_rows, n_threads, 0, a);
-  }
+  bool is_short = a.n_units * 16 <= SHORT_PIECES;
+  uint32_t n_blocks = is_short ? cuda_ceil(a.n_rows, PREPARE_THREADS / 32) : a.n_rows;
+  auto kernel = form_is_bf16(args->type) ? (is_short ? prepare_kernel<true, true> : prepare_kernel<true, false>)
+                                         : (is_short ? prepare_kernel<false, true> : prepare_kernel<false, false>);
+  cuda_start(d, kernel, n_blocks, is_short ? (uint32_t)PREPARE_THREADS : n_threads, 0, a);
   return cuda_launched(d, "preparing rows");
 }

@@ -13,7 +13,8 @@ typedef struct prepare_args {
   uint32_t n_rows, n_in, n_units, is_tail;
   bool gated; /* an element is act(x[i]) * x[i + n_in] */
   weft_activation activation;
-  bool as_matrices; /* the second form of multiply.h */
+  bool as_matrices; /* the second form of multiply.h, of n_tiles tiles */
+  uint32_t n_tiles;
   bool wide;        /* set by prepare_rows: two numbers may be read at once */
   /* Row r goes to places at[r k] .. at[r k + k - 1] (negative: nowhere); NULL: to r. from_place: it also comes from
    * there, k = 1. */

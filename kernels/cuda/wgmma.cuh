@@ -14,6 +14,13 @@ static __device__ __forceinline__ uint64_t wgmma_operand(const void *b, uint32_t
   return (uint64_t)((shared_address(b) & 0x3FFFFu) >> 4) | (uint64_t)(128 >> 4) << 16 | (uint64_t)(rows_step >> 4) << 32;
 }
 
+/* b in rows of 64 numbers, 128 bytes, from a multiple of 1024 on; eighth e of row r lies at e xor r % 8. The next 16
+ * inputs are 32 bytes on. */
+static __device__ __forceinline__ uint64_t wgmma_operand_mixed(const void *b, uint32_t rows_step) {
+  return (uint64_t)((shared_address(b) & 0x3FFFFu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(rows_step >> 4) << 32 |
+         (uint64_t)1 << 62;
+}
+
 static __device__ __forceinline__ void wgmma_fence(void) {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -109,15 +116,6 @@ static __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-/* At the same barrier of another block of the cluster. */
-static __device__ __forceinline__ void barrier_arrive_at(uint64_t *barrier, uint32_t rank) {
-  asm volatile(
-      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(shared_address(barrier)),
-      "r"(rank)
-      : "memory");
-}
-
 static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra done;\nbra wait;\ndone:\n}\n" ::"r"(
@@ -134,16 +132,6 @@ static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uin
                : "memory");
 }
 
-/* To the same place of every block of the cluster in `mask`, each told at its own barrier. */
-static __device__ __forceinline__ void copy_bulk_to(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier,
-                                                    uint32_t mask) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
-          shared_address(to)),
-      "l"(from), "r"(n_bytes), "r"(shared_address(barrier)), "h"((uint16_t)mask)
-      : "memory");
-}
-
 /* ---- registers: a group of four warps gives some away, or takes what is free -------------------------------- */
 
 template <uint32_t N>
@@ -154,25 +142,6 @@ static __device__ __forceinline__ void registers_shrink(void) {
 template <uint32_t N>
 static __device__ __forceinline__ void registers_grow(void) {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-}
-
-/* ---- clusters of blocks ---------------------------------------------------------------------------------- */
-
-static __device__ __forceinline__ uint32_t cluster_size(void) {
-  uint32_t n;
-  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
-  return n;
-}
-
-static __device__ __forceinline__ uint32_t cluster_rank(void) {
-  uint32_t r;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-  return r;
-}
-
-/* All threads of all blocks. */
-static __device__ __forceinline__ void cluster_sync(void) {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
 #endif
