@@ -255,6 +255,35 @@ static void put_lane_rows(const weft_runtime *rt, weft_text *out, const weft_eng
   }
 }
 
+/* Blocks by model, layer group and state; free pages are of no group. */
+static void put_group_rows(const weft_runtime *rt, weft_text *out, uint32_t n_models) {
+  static const weft_counter_row rows[] = {
+#define GROUP(field) WEFT_COUNTER_AT(weft_group_usage, field)
+      {"weft_group_blocks_pinned", "gauge", "Pages that requests hold, by model and layer group.",
+       GROUP(n_pinned)},
+      {"weft_group_blocks_cached", "gauge", "Pages with content that nobody holds.",
+       GROUP(n_cached)},
+      {"weft_group_blocks_host", "gauge", "Blocks in host memory.", GROUP(n_host)},
+      {"weft_group_blocks_file", "gauge", "Blocks in the file.", GROUP(n_file)},
+      {"weft_group_hit_blocks_total", "counter", "Blocks that prompts found cached.",
+       GROUP(n_hits)},
+#undef GROUP
+  };
+  for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+    weft_prometheus_head(out, rows[r].name, rows[r].type, rows[r].help);
+    for (uint32_t i = 0; i < n_models; i++) {
+      const weft_kv_layout *layout = &rt->model[i].layout;
+      for (uint32_t g = 0; g < layout->n_groups; g++) {
+        weft_group_usage usage = weft_engine_group_usage(rt->engine, i, g);
+        weft_text_printf(out, "%s{", rows[r].name);
+        weft_prometheus_label(out, "model_name", rt->model[i].name);
+        weft_text_printf(out, ",group=\"%u\",window=\"%u\"} %llu\n", g, layout->group[g].window,
+                         weft_counter_of(&usage, &rows[r]));
+      }
+    }
+  }
+}
+
 /* How steps compare with what was predicted of them. */
 static void put_step_ratios(const weft_runtime *rt, weft_text *out,
                             const weft_engine_stats *stats) {
@@ -370,6 +399,7 @@ char *weft_metrics(weft_runtime *rt) {
     put_histograms(&out, &stats, labels.bytes);
     put_rows(&out, &stats, weft_rows, N_WEFT, "");
     put_lane_rows(rt, &out, &stats);
+    put_group_rows(rt, &out, stats.n_lanes);
     put_step_ratios(rt, &out, &stats);
     put_rows(&out, &graphs, graph_rows, N_GRAPH, "");
     put_spill_bytes(rt, &out, &stats);

@@ -41,7 +41,7 @@ struct weft_kv_file {
   uint64_t *checksum; /* [n_slots]; the file's thread's */
   bool *filled;       /* [n_slots] */
   bool told[N_OUTCOMES]; /* of an outcome, in the log */
-  uint64_t n_added;   /* engine thread */
+  uint64_t n_added, n_allowed; /* engine thread */
   pthread_t thread;
   bool has_thread;
   pthread_mutex_t mutex;
@@ -254,6 +254,8 @@ static void start(const weft_kv_file *f, ring *q, uint64_t n_added, bool lost) {
 
 void weft_kv_file_start(weft_kv_file *f, uint64_t n_added, bool lost) {
   WEFT_CHECK(n_added <= f->n_added);
+  if (n_added <= f->n_allowed) return;
+  f->n_allowed = n_added;
   (void)pthread_mutex_lock(&f->mutex);
   start(f, &f->up, n_added, lost);
   start(f, &f->down, n_added, lost);

@@ -11,6 +11,7 @@ typedef struct recount {
   const pager_space *space;
   uint32_t *page_refs; /* from the tables */
   uint32_t n_pinned[WEFT_OWNERS_MAX], n_cached[WEFT_OWNERS_MAX];
+  weft_group_usage *usage; /* by kind */
   uint32_t *rank;      /* 0: in no list; else 1 + how many pages are evicted sooner */
   uint32_t *node_refs;
   uint32_t *root_of; /* 1 + the root its domain begins with; 0: not looked up yet */
@@ -105,6 +106,8 @@ static bool page_check(const weft_pager *pager, recount *now, weft_page page,
   if (record->state == PAGER_FREE) return true;
   now->n_pinned[record->owner] += refs != 0;
   now->n_cached[record->owner] += cached;
+  if (cached && record->node < pager->n_nodes_touched)
+    now->usage[pager_kind_at(pager, record->node, record->group)].n_cached += 1;
   if (record->node == PAGER_NODE_NONE) {
     if (cached || record->keep) return BROKEN("page %u is cached and published nowhere", page);
     return true;
@@ -124,6 +127,18 @@ static bool owners_check(const weft_pager *pager, const recount *now, weft_error
       return BROKEN("owner %u pays for %u pages and has %u cached, counted %u and %u", i,
                     now->n_pinned[i], now->n_cached[i], pager->owner[i].n_pinned,
                     pager->owner[i].n_cached);
+  return true;
+}
+
+static bool groups_check(const weft_pager *pager, const recount *now, weft_error *error) {
+  for (uint32_t i = 0; i < WEFT_SPACES_MAX * WEFT_GROUPS_MAX; i++) {
+    const weft_group_usage *a = &now->usage[i], *b = &pager->usage[i];
+    if (a->n_pinned != b->n_pinned || a->n_cached != b->n_cached || a->n_host != b->n_host ||
+        a->n_file != b->n_file)
+      return BROKEN("space %u, group %u: %u pinned, %u cached, %u and %u below, counted %u, %u, %u and %u",
+                    i / WEFT_GROUPS_MAX, i % WEFT_GROUPS_MAX, a->n_pinned, a->n_cached, a->n_host,
+                    a->n_file, b->n_pinned, b->n_cached, b->n_host, b->n_file);
+  }
   return true;
 }
 
@@ -204,6 +219,10 @@ static bool table_check(const weft_pager *pager, recount *now, weft_seq seq, uin
     if (block < s->first[g]) continue;
     if (table[block] >= pager->n_pages_touched)
       return BROKEN("sequence %u, group %u: block %u has no page", seq, g, block);
+    if (pager->page[table[block]].due != pager_kind(s->space, g))
+      return BROKEN("sequence %u, group %u: page %u is of kind %u", seq, g, table[block],
+                    pager->page[table[block]].due);
+    now->usage[pager_kind(s->space, g)].n_pinned += now->page_refs[table[block]] == 0;
     now->page_refs[table[block]] += 1;
     if (block < pager_blocks(group, s->n_valid)) continue;
     const pager_page *record = &pager->page[table[block]];
@@ -316,6 +335,8 @@ static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uin
       uint32_t s = slot & ~PAGER_SLOT_SPILL;
       if (s >= pager->n_spill || pager->spill[s].node != node || pager->spill[s].group != g)
         return BROKEN("node %u names spill slot %u, which does not name it", node, s);
+      weft_group_usage *usage = &now->usage[pager_kind(record->space, g)];
+      *(s < pager->n_host ? &usage->n_host : &usage->n_file) += 1;
       continue;
     }
     if (slot >= pager->n_pages_touched || pager->page[slot].state == PAGER_FREE ||
@@ -350,17 +371,19 @@ bool weft_pager_check(const weft_pager *pager, weft_error *error) {
                  .page_refs = weft_alloc(pager->n_pages, sizeof(uint32_t)),
                  .rank = weft_alloc(pager->n_pages, sizeof(uint32_t)),
                  .node_refs = weft_alloc(pager->n_nodes, sizeof(uint32_t)),
-                 .root_of = weft_alloc(pager->n_nodes, sizeof(uint32_t))};
+                 .root_of = weft_alloc(pager->n_nodes, sizeof(uint32_t)),
+                 .usage = weft_alloc(WEFT_SPACES_MAX * WEFT_GROUPS_MAX, sizeof *now.usage)};
   bool good = now.page_refs != NULL && now.rank != NULL && now.node_refs != NULL &&
-              now.root_of != NULL;
+              now.root_of != NULL && now.usage != NULL;
   if (!good) weft_fail(error, WEFT_E_NO_MEMORY, "pager check: no memory to count again");
   good = good && lists_check(pager, &now, error) && seqs_check(pager, &now, error) &&
          pages_check(pager, &now, error) && owners_check(pager, &now, error) &&
-         nodes_check(pager, &now, error) &&
+         nodes_check(pager, &now, error) && groups_check(pager, &now, error) &&
          pager_index_check(pager, error) && pager_spill_check(pager, error);
   weft_free(now.page_refs);
   weft_free(now.rank);
   weft_free(now.node_refs);
   weft_free(now.root_of);
+  weft_free(now.usage);
   return good;
 }

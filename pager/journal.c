@@ -10,6 +10,7 @@ static weft_key128 key_of(const weft_pager *pager, uint32_t node) {
 
 void pager_journal_content(weft_pager *pager, weft_journal_kind kind, weft_tier tier, uint32_t index, uint32_t node,
                            uint32_t g) {
+  if (pager->journal == NULL) return;
   uint32_t space = pager->node[node].space;
   const pager_group *group = &pager->space[space].group[g];
   uint32_t start = node;
@@ -29,11 +30,13 @@ void pager_journal_content(weft_pager *pager, weft_journal_kind kind, weft_tier 
 
 /* The page is still attached to its node. */
 void pager_journal_block(weft_pager *pager, weft_journal_kind kind, weft_page page) {
+  if (pager->journal == NULL) return;
   const pager_page *record = &pager->page[page];
   pager_journal_content(pager, kind, WEFT_TIER_POOL, page, record->node, record->group);
 }
 
 void pager_journal_cleared(weft_pager *pager) {
+  if (pager->journal == NULL) return;
   pager->journal[pager->journal_next & pager->journal_mask] = (weft_journal_event){
       .number = pager->journal_next, .kind = WEFT_JOURNAL_CLEARED, .page = WEFT_PAGE_NONE};
   pager->journal_next += 1;
@@ -41,7 +44,7 @@ void pager_journal_cleared(weft_pager *pager) {
 
 uint32_t weft_pager_journal_read(const weft_pager *pager, uint64_t *next, weft_journal_event *out,
                                  uint32_t max, uint64_t *n_missed) {
-  uint64_t capacity = pager->journal_mask + 1;
+  uint64_t capacity = pager->journal == NULL ? 0 : pager->journal_mask + 1;
   uint64_t oldest = pager->journal_next > capacity ? pager->journal_next - capacity : 0;
   *n_missed = 0;
   if (*next < oldest) {

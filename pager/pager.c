@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "pager/spill.h"
 
-enum { CACHE_LINE = 64, JOURNAL_DEFAULT = 1024, SPILLS_MAX = 1 << 16 };
+enum { CACHE_LINE = 64, SPILLS_MAX = 1 << 16 };
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
@@ -149,12 +149,13 @@ static bool take_memory(weft_pager *pager) {
   pager->copy =
       zeroed(pager, (uint64_t)pager->copy_capacity + pager->spill_capacity, sizeof *pager->copy);
   pager->spill = zeroed(pager, (uint64_t)pager->n_spill + 2, sizeof *pager->spill);
-  pager->journal = zeroed(pager, pager->journal_mask + 1, sizeof *pager->journal);
+  bool wants_journal = pager->journal_mask != UINT64_MAX;
+  if (wants_journal) pager->journal = zeroed(pager, pager->journal_mask + 1, sizeof *pager->journal);
   pager->path = zeroed(pager, n_path, sizeof *pager->path);
   pager->path_hash = zeroed(pager, n_path, sizeof *pager->path_hash);
   return pager->page && pager->node && pager->slot && pager->node_tokens && pager->line &&
          pager->seq && pager->table && pager->pending && pager->boundary && pager->copy &&
-         pager->spill && pager->journal && pager->path && pager->path_hash;
+         pager->spill && (pager->journal || !wants_journal) && pager->path && pager->path_hash;
 }
 
 weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, weft_error *error) {
@@ -173,7 +174,7 @@ weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, w
   for (uint32_t i = 0; i < config->n_spaces; i++)
     space_open(pager, &pager->space[i], &config->space[i]);
   pager->base_shift = (uint32_t)__builtin_ctz(pager->base_tokens);
-  pager->journal_mask = (config->journal_capacity ? config->journal_capacity : JOURNAL_DEFAULT) - 1;
+  pager->journal_mask = (uint64_t)config->journal_capacity - 1;
   pager->hash_mask = (pager_hash){.low = UINT64_MAX, .high = UINT32_MAX};
   pager->free_page = PAGER_LINK_NONE;
   pager->free_node = PAGER_NODE_NONE;
@@ -238,6 +239,8 @@ void weft_pager_reset_cache(weft_pager *pager) {
   pager->stats.n_free += pager->stats.n_cached;
   pager->stats.n_cached = 0;
   for (uint32_t owner = 0; owner < WEFT_OWNERS_MAX; owner++) pager->owner[owner].n_cached = 0;
+  for (uint32_t kind = 0; kind < WEFT_SPACES_MAX * WEFT_GROUPS_MAX; kind++)
+    pager->usage[kind].n_cached = pager->usage[kind].n_host = pager->usage[kind].n_file = 0;
   pager_lists_reset(pager);
   pager_spill_reset(pager);
   pager_index_reset(pager);
@@ -274,6 +277,11 @@ uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t space, uint32_t 
 weft_owner_usage weft_pager_owner_usage(const weft_pager *pager, uint32_t owner) {
   WEFT_CHECK(owner < WEFT_OWNERS_MAX);
   return pager->owner[owner];
+}
+
+weft_group_usage weft_pager_group_usage(const weft_pager *pager, uint32_t space, uint32_t group) {
+  WEFT_CHECK(space < pager->n_spaces && group < WEFT_GROUPS_MAX);
+  return pager->usage[pager_kind(space, group)];
 }
 
 void weft_pager_set_owner_limit(weft_pager *pager, uint32_t owner, uint32_t n_pages_max) {

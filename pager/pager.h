@@ -90,7 +90,7 @@ typedef struct weft_pager_config {
   uint32_t seq_tokens_max; /* longest sequence: sizes the block tables */
   uint32_t n_spaces;
   const weft_space_config *space; /* [n_spaces], copied */
-  uint32_t journal_capacity;      /* events kept; power of two; 0: 1024 */
+  uint32_t journal_capacity;      /* events kept; power of two; 0: no journal */
   bool no_prefix_cache;           /* nothing is published, nothing is found */
 } weft_pager_config;
 
@@ -248,6 +248,13 @@ typedef struct weft_owner_usage {
 weft_owner_usage weft_pager_owner_usage(const weft_pager *pager, uint32_t owner); /* O(1) */
 /* Nothing is taken away from an owner that is over its new limit. Not for the operator. */
 void weft_pager_set_owner_limit(weft_pager *pager, uint32_t owner, uint32_t n_pages_max);
+
+/* What one layer group of a space has now, by state (free pages are nobody's), and how many of its blocks hits found. */
+typedef struct weft_group_usage {
+  uint32_t n_pinned, n_cached, n_host, n_file;
+  uint64_t n_hits;
+} weft_group_usage;
+weft_group_usage weft_pager_group_usage(const weft_pager *pager, uint32_t space, uint32_t group); /* O(1) */
 
 /* The journal: numbered, bounded; a reader that fell behind is told how many it missed. */
 typedef enum weft_journal_kind {

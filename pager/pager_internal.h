@@ -25,7 +25,7 @@ static inline void pager_page_free(weft_pager *pager, weft_page page) {
 }
 
 /* A page with one reference and no meaning, to be counted by the caller. There must be headroom. */
-static inline weft_page pager_page_next(weft_pager *pager, uint32_t owner) {
+static inline weft_page pager_page_next(weft_pager *pager, uint32_t owner, uint32_t kind) {
   weft_page page = pager->free_page;
   if (page != PAGER_LINK_NONE) {
     pager->free_page = pager->page[page].next;
@@ -33,21 +33,25 @@ static inline weft_page pager_page_next(weft_pager *pager, uint32_t owner) {
   } else {
     page = pager_page_find(pager);
   }
-  pager->page[page] =
-      (pager_page){.link = 1, .node = PAGER_NODE_NONE, .state = PAGER_PINNED, .owner = owner & 0xFF};
+  pager->page[page] = (pager_page){.link = 1,
+                                   .node = PAGER_NODE_NONE,
+                                   .state = PAGER_PINNED,
+                                   .owner = owner & 0xFF,
+                                   .due = kind & 0xFF};
   return page;
 }
 
 /* n pages were taken, for which the owner pays. */
-static inline void pager_count_taken(weft_pager *pager, uint32_t owner, uint32_t n) {
+static inline void pager_count_taken(weft_pager *pager, uint32_t owner, uint32_t kind, uint32_t n) {
   pager->owner[owner].n_pinned += n;
+  pager->usage[kind].n_pinned += n;
   pager->stats.n_pinned += n;
   pager->stats.n_taken += n;
 }
 
-static inline weft_page pager_page_take(weft_pager *pager, uint32_t owner) {
-  pager_count_taken(pager, owner, 1);
-  return pager_page_next(pager, owner);
+static inline weft_page pager_page_take(weft_pager *pager, uint32_t owner, uint32_t kind) {
+  pager_count_taken(pager, owner, kind, 1);
+  return pager_page_next(pager, owner, kind);
 }
 
 /* One reference less; without any, a published page waits in the list and another is FREE. */
@@ -55,6 +59,7 @@ static inline void pager_page_unpin(weft_pager *pager, weft_page page, pager_lis
   pager_page *record = &pager->page[page];
   WEFT_CHECK(record->state == PAGER_PINNED);
   if (--record->link != 0) return;
+  pager->usage[record->due].n_pinned -= 1;
   pager->owner[record->owner].n_pinned -= 1;
   pager->stats.n_pinned -= 1;
   if (record->node != PAGER_NODE_NONE)
@@ -63,8 +68,8 @@ static inline void pager_page_unpin(weft_pager *pager, weft_page page, pager_lis
     pager_page_free(pager, page);
 }
 
-/* One reference more. If nobody held the page, the owner pays from now on. */
-void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner);
+/* One reference more to a page of that kind. If nobody held it, the owner pays from now on. */
+void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner, uint32_t kind);
 /* A CACHED page becomes the newest of its WARM list. */
 void pager_page_touch(weft_pager *pager, weft_page page);
 /* Evicts the page whose turn it is to FREE; false: nothing is CACHED. */
@@ -118,6 +123,10 @@ void pager_index_reset(weft_pager *pager);
 
 static inline uint32_t *pager_slots(const weft_pager *pager, uint32_t node) {
   return pager->slot + (uint64_t)node * pager->n_slots;
+}
+
+static inline uint32_t pager_kind_at(const weft_pager *pager, uint32_t node, uint32_t group) {
+  return pager_kind(pager->node[node].space, group);
 }
 
 static inline bool pager_slot_is_page(uint32_t slot) {

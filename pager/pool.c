@@ -94,6 +94,7 @@ static weft_page evict(weft_pager *pager, bool spill) {
   weft_owner_usage *payer = &pager->owner[pager->page[page].owner];
   payer->n_cached -= 1;
   payer->n_evicted += 1;
+  pager->usage[pager_kind_at(pager, pager->page[page].node, pager->page[page].group)].n_cached -= 1;
   pager->stats.n_cached -= 1;
   pager->stats.n_evicted += 1;
   if (spill && warm && pager->n_host > 0 && pager_spill_out(pager, page)) return page;
@@ -122,7 +123,7 @@ static void take_over(weft_pager *pager, pager_page *record) {
   record->owner = WEFT_OWNER_OPERATOR;
 }
 
-void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner) {
+void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner, uint32_t kind) {
   pager_page *record = &pager->page[page];
   if (record->state == PAGER_PINNED) {
     record->link += 1;
@@ -131,6 +132,9 @@ void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner) {
   }
   WEFT_CHECK(record->state == PAGER_CACHED);
   list_remove(pager, page);
+  record->due = kind & 0xFF;
+  pager->usage[kind].n_cached -= 1;
+  pager->usage[kind].n_pinned += 1;
   pager->owner[record->owner].n_cached -= 1;
   pager->owner[owner].n_pinned += 1;
   record->state = PAGER_PINNED;
@@ -148,6 +152,7 @@ void pager_page_cache(weft_pager *pager, weft_page page, pager_list list) {
   pager_page *record = &pager->page[page];
   WEFT_CHECK(record->node != PAGER_NODE_NONE);
   record->state = PAGER_CACHED;
+  pager->usage[record->due].n_cached += 1;
   pager->owner[record->owner].n_cached += 1;
   pager->stats.n_cached += 1;
   list_append(pager, page, record->keep || list != PAGER_COLD ? warm_list(pager, page) : list);

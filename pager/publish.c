@@ -85,14 +85,14 @@ void pager_detach(weft_pager *pager, weft_seq seq) {
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-static void publish_page(weft_pager *pager, weft_seq seq, uint32_t node, uint32_t group) {
-  pager_seq *s = &pager->seq[seq];
-  uint32_t block = pager->node[node].depth / pager->space[s->space].group[group].span - 1;
+static inline void publish_page(weft_pager *pager, const pager_seq *s, uint32_t node, uint32_t group,
+                                uint32_t block) {
   uint32_t *slot = &pager_slots(pager, node)[group];
-  weft_page *entry = &pager_table(pager, seq, group)[block];
+  weft_page *entry = &s->table[pager->space[s->space].group[group].table_offset + block];
   if (pager_slot_is_page(*slot)) {
     WEFT_CHECK(*slot != *entry);
-    pager_page_pin(pager, *slot, pager_payer(s, &pager->space[s->space].group[group], block));
+    pager_page_pin(pager, *slot, pager_payer(s, &pager->space[s->space].group[group], block),
+                   pager_kind(s->space, group));
     pager_page_unpin(pager, *entry, PAGER_WARM);
     *entry = *slot;
     pager->stats.n_duplicates += 1;
@@ -145,8 +145,10 @@ static bool publish_block(weft_pager *pager, weft_seq seq, const int32_t *tokens
   move_tail(pager, s, node);
   pager_node_raise(pager, node, s->retention);
   uint32_t depth = pager->node[node].depth;
-  for (uint32_t g = 0; g < space->n_groups; g++)
-    if ((depth & (space->group[g].span - 1)) == 0) publish_page(pager, seq, node, g);
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    if ((depth & (space->group[g].span - 1)) != 0) continue;
+    publish_page(pager, s, node, g, (depth >> (space->group[g].shift - pager->base_shift)) - 1);
+  }
   if (pager->node[node].boundary) pager_boundary_set(pager, seq, depth << pager->base_shift);
   if (s->announced_tail == node) { /* every promise was kept: nothing to search for */
     s->announced_tail = PAGER_NODE_NONE;

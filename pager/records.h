@@ -61,7 +61,7 @@ typedef enum pager_list {
 
 typedef struct pager_page {
   uint32_t next : 24; /* FREE: next free page, or PAGER_LINK_NONE; CACHED: next newer page */
-  uint32_t due : 8;   /* CACHED and WARM: evicted when the clock comes there */
+  uint32_t due : 8;   /* PINNED: its kind; CACHED and WARM: evicted when the clock comes there */
   uint32_t link : 24; /* CACHED: next older page; PINNED: references */
   uint32_t owner : 8; /* PINNED: who pays; CACHED: who paid last */
   uint32_t node : 24; /* where it is published, PAGER_NODE_NONE: nowhere */
@@ -96,6 +96,12 @@ typedef struct pager_group {
   uint32_t window;
   uint32_t table_offset;
 } pager_group;
+
+/* The kind of a block: its space and group. */
+static inline uint32_t pager_kind(uint32_t space, uint32_t group) {
+  return space * WEFT_GROUPS_MAX + group;
+}
+_Static_assert(WEFT_SPACES_MAX * WEFT_GROUPS_MAX <= 256, "a kind has 8 bits");
 
 typedef struct pager_space {
   weft_key128 fingerprint;
@@ -133,6 +139,7 @@ struct weft_pager {
   uint8_t clock;                       /* when the last WARM page was due */
   weft_pager_stats stats;
   weft_owner_usage owner[WEFT_OWNERS_MAX];
+  weft_group_usage usage[WEFT_SPACES_MAX * WEFT_GROUPS_MAX]; /* by kind */
 
   uint32_t n_nodes, n_nodes_touched, n_nodes_live, free_node, n_slots;
   pager_node *node;

@@ -47,7 +47,7 @@ static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit)
   const pager_group *group = &pager->space[s->space].group[g];
   weft_page *table = pager_table(pager, seq, g);
   uint32_t first = pager_window_first(group, n_hit), end = n_hit >> group->shift;
-  uint32_t n_public = pager_public_blocks(s, group);
+  uint32_t n_public = pager_public_blocks(s, group), kind = pager_kind(s->space, g);
   for (uint32_t block = 0; block < first; block++) table[block] = WEFT_PAGE_NONE;
   for (uint32_t block = first; block < end; block++) {
     uint32_t node = pager->path[(block + 1) * group->span - 1];
@@ -56,10 +56,11 @@ static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit)
   }
   for (uint32_t block = first; block < end; block++) {
     if (pager_slot_is_page(table[block]))
-      pager_page_pin(pager, table[block], block < n_public ? WEFT_OWNER_OPERATOR : s->owner);
+      pager_page_pin(pager, table[block], block < n_public ? WEFT_OWNER_OPERATOR : s->owner, kind);
     else
       pager_restore_pick(pager, table[block]);
   }
+  pager->usage[kind].n_hits += end - first;
   s->first[g] = first;
   s->end[g] = end;
 }
@@ -228,7 +229,7 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
     weft_page *table = pager_table(pager, fork, g);
     memcpy(table, pager_table(pager, seq, g), end * sizeof *table);
     for (uint32_t block = first; block < end; block++)
-      pager_page_pin(pager, table[block], s->owner); /* held: its payer stays */
+      pager_page_pin(pager, table[block], s->owner, pager_kind(s->space, g)); /* held: its payer stays */
     s->first[g] = first;
     s->end[g] = end;
   }

@@ -77,12 +77,19 @@ static void journal(weft_pager *pager, weft_journal_kind kind, uint32_t s) {
   pager_journal_content(pager, kind, tier, number_of(pager, s), record->node, record->group);
 }
 
+/* Slots of the tier that hold content of the node and group: one more, or (n all ones) less. */
+static void count_content(weft_pager *pager, uint32_t s, uint32_t node, uint32_t group, uint32_t n) {
+  weft_group_usage *usage = &pager->usage[pager_kind_at(pager, node, group)];
+  *(tier_of(pager, s) ? &pager->stats.n_file_held : &pager->stats.n_host_held) += n;
+  *(tier_of(pager, s) ? &usage->n_file : &usage->n_host) += n;
+}
+
 /* The node's slot names s from now on; the node is referred to already. */
 static void attach(weft_pager *pager, uint32_t s, uint32_t node, uint32_t group) {
   pager->spill[s].node = node & PAGER_NODE_NONE;
   pager->spill[s].group = group & (WEFT_GROUPS_MAX - 1);
   pager_slots(pager, node)[group] = PAGER_SLOT_SPILL | s;
-  *(tier_of(pager, s) ? &pager->stats.n_file_held : &pager->stats.n_host_held) += 1;
+  count_content(pager, s, node, group, 1);
   journal(pager, WEFT_JOURNAL_STORED, s);
 }
 
@@ -90,7 +97,7 @@ static void attach(weft_pager *pager, uint32_t s, uint32_t node, uint32_t group)
 static void detach(weft_pager *pager, uint32_t s) {
   pager_spill *record = &pager->spill[s];
   journal(pager, WEFT_JOURNAL_REMOVED, s);
-  *(tier_of(pager, s) ? &pager->stats.n_file_held : &pager->stats.n_host_held) -= 1;
+  count_content(pager, s, record->node, record->group, UINT32_MAX);
   record->node = PAGER_NODE_NONE;
   if (record->state == PAGER_SPILL_HELD) list_remove(pager, s);
   if (record->state != PAGER_SPILL_MOVING) slot_free(pager, s);
@@ -285,7 +292,7 @@ void pager_restore_pick(weft_pager *pager, uint32_t slot) {
 /* The block comes back into a page of its own, published as before and held once. */
 static weft_page bring_back(weft_pager *pager, uint32_t s, uint32_t owner) {
   uint32_t node = pager->spill[s].node, group = pager->spill[s].group;
-  weft_page page = pager_page_take(pager, owner);
+  weft_page page = pager_page_take(pager, owner, pager_kind_at(pager, node, group));
   pager_copy_emit(pager, WEFT_HOST_TO_PAGE, s, page);
   pager->page[page].node = node & PAGER_NODE_NONE;
   pager->page[page].group = group & (WEFT_GROUPS_MAX - 1);

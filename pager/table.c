@@ -85,7 +85,7 @@ static inline weft_page *shared_entry(const weft_pager *pager, const pager_seq *
 }
 
 static void copy_on_write(weft_pager *pager, weft_page *entry, uint32_t owner) {
-  weft_page to = pager_page_take(pager, owner);
+  weft_page to = pager_page_take(pager, owner, pager->page[*entry].due);
   pager_copy_emit(pager, WEFT_PAGE_TO_PAGE, *entry, to);
   if (pager->page[*entry].node != PAGER_NODE_NONE) pager->page[*entry].keep = 1;
   pager_page_unpin(pager, *entry, PAGER_WARM);
@@ -96,10 +96,11 @@ static void copy_on_write(weft_pager *pager, weft_page *entry, uint32_t owner) {
 /* ---- reserve, trim, commit ------------------------------------------------------------------- */
 
 static inline uint32_t take_blocks(weft_pager *pager, weft_page *table, uint32_t from, uint32_t to,
-                                   uint32_t owner) {
+                                   uint32_t owner, uint32_t kind) {
   if (from >= to) return from;
-  for (uint32_t block = from; block < to; block++) table[block] = pager_page_next(pager, owner);
-  pager_count_taken(pager, owner, to - from);
+  for (uint32_t block = from; block < to; block++)
+    table[block] = pager_page_next(pager, owner, kind);
+  pager_count_taken(pager, owner, kind, to - from);
   return to;
 }
 
@@ -140,13 +141,13 @@ weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows)
     if (entry != NULL)
       copy_on_write(pager, entry, pager_payer(s, group, s->n_valid >> group->shift));
     weft_page *table = s->table + group->table_offset;
-    uint32_t block = s->end[g], n_blocks = pager_blocks(group, end);
+    uint32_t block = s->end[g], n_blocks = pager_blocks(group, end), kind = pager_kind(s->space, g);
     if (s->public_end != 0) {
       uint32_t n_public = pager_public_blocks(s, group);
       uint32_t to = n_public < n_blocks ? n_public : n_blocks;
-      block = take_blocks(pager, table, block, to, WEFT_OWNER_OPERATOR);
+      block = take_blocks(pager, table, block, to, WEFT_OWNER_OPERATOR, kind);
     }
-    s->end[g] = take_blocks(pager, table, block, n_blocks, s->owner);
+    s->end[g] = take_blocks(pager, table, block, n_blocks, s->owner, kind);
   }
   s->n_reserved = end;
   return WEFT_OK;

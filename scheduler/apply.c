@@ -11,6 +11,8 @@
 #include "scheduler/engine_internal.h"
 #include "scheduler/latency.h"
 
+enum { FAR_AHEAD = 16, AHEAD = 8 }; /* works between a prefetch and its use */
+
 /* ---- the answer grows ------------------------------------------------------------------------ */
 
 /* Readers are told when the whole step is applied: one barrier for all of them. A request that goes
@@ -21,7 +23,10 @@ static inline void tell_later(weft_engine *e, weft_request *r) {
 
 static void tell_all(weft_engine *e) {
   weft_request_published();
-  for (uint32_t i = 0; i < e->n_told; i++) weft_request_tell(e->told[i]);
+  for (uint32_t i = 0; i < e->n_told; i++) {
+    if (i + AHEAD < e->n_told) __builtin_prefetch(e->told[i + AHEAD]);
+    weft_request_tell(e->told[i]);
+  }
   e->n_told = 0;
 }
 
@@ -54,7 +59,7 @@ static void publish(weft_engine *e, weft_request *r, uint32_t n_answer, weft_fin
   }
 }
 
-static void apply_token(weft_engine *e, weft_request *r, const weft_segment_result *result) {
+static inline void apply_token(weft_engine *e, weft_request *r, const weft_segment_result *result) {
   WEFT_CHECK(r->n_pending > 0);
   r->n_pending -= 1;
   if (result->bad) {
@@ -68,10 +73,17 @@ static void apply_token(weft_engine *e, weft_request *r, const weft_segment_resu
     return;
   }
   WEFT_CHECK(r->n_tokens < r->n_end);
-  r->tokens[r->n_tokens++] = token;
-  if (r->sampled != NULL) r->sampled[r->n_answer] = result->sampled;
+  r->tokens[r->n_tokens++] = r->last_token = token;
+  if (r->has_sampled) r->sampled[r->n_answer] = result->sampled;
   bool full = r->n_tokens == r->n_end;
-  publish(e, r, r->n_answer + 1, full ? WEFT_FINISH_LENGTH : WEFT_FINISH_NONE);
+  if (full || r->n_answer == 0 || r->has_rule) {
+    publish(e, r, r->n_answer + 1, full ? WEFT_FINISH_LENGTH : WEFT_FINISH_NONE);
+    return;
+  }
+  e->stats.n_answer_tokens += 1;
+  r->n_answer += 1;
+  weft_request_publish(r, r->n_answer);
+  tell_later(e, r);
 }
 
 /* ---- canvases -------------------------------------------------------------------------------- */
@@ -141,22 +153,23 @@ static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work,
 
 /* The rows are valid. The pager hears of decoded ones when they fill a block: before, it could do
  * nothing with them. */
-static void land_rows(weft_engine *e, weft_request *r, const weft_work *work) {
+static inline void land_rows(weft_engine *e, weft_request *r, const weft_work *work,
+                             uint32_t block_min) {
   WEFT_CHECK(r->n_valid == work->kv_len);
   WEFT_CHECK(work->kv_len + work->n_rows <= r->n_tokens);
   r->n_valid += work->n_rows;
   if (work->kind == WEFT_WORK_PREFILL) r->usage.n_computed_rows += work->n_rows;
-  bool full = (r->n_valid & (e->lane[r->lane].block_min - 1)) == 0;
+  bool full = (r->n_valid & (block_min - 1)) == 0;
   if (full || work->kind != WEFT_WORK_DECODE) weft_lifecycle_commit(e, r);
 }
 
 static inline void apply_causal(weft_engine *e, const weft_work *work,
-                                const weft_segment_result *result) {
+                                const weft_segment_result *result, uint32_t block_min) {
   weft_request *r = work->request;
   if (r->finish != WEFT_FINISH_NONE) {
     e->stats.n_void_rows += work->n_rows;
   } else {
-    land_rows(e, r, work);
+    land_rows(e, r, work, block_min);
     if (work->output == WEFT_OUTPUT_TOKEN) apply_token(e, r, result);
   }
   weft_lifecycle_landed(e, r);
@@ -173,44 +186,45 @@ static void apply_denoise(weft_engine *e, const weft_work *work,
   weft_lifecycle_landed(e, r);
 }
 
-/* Results come in order, one per segment with an output. False: this is not the segment's. */
-static bool take_result(const weft_step_result *result, uint32_t segment, uint32_t *next,
-                        const weft_segment_result **out) {
-  if (*next == result->n_results || result->result[*next].segment != segment) return false;
-  *out = &result->result[(*next)++];
-  return true;
+/* Results come in order, one per segment with an output. NULL: the next is not the segment's. */
+static inline const weft_segment_result *take_result(const weft_segment_result **next,
+                                                     const weft_segment_result *end,
+                                                     uint32_t segment) {
+  const weft_segment_result *own = *next;
+  if (own == end || own->segment != segment) return NULL;
+  __builtin_prefetch(own + AHEAD);
+  *next = own + 1;
+  return own;
 }
 
-enum { FAR_AHEAD = 16, AHEAD = 8 }; /* works between a prefetch and its use */
-
-/* First the request; later the place of its next token, and what a commit touches if it comes. */
-static inline void prefetch_works(const weft_engine *e, const weft_plan *plan, uint32_t i) {
-  if (i + FAR_AHEAD < plan->n_causal) __builtin_prefetch(plan->causal[i + FAR_AHEAD].request, 1);
-  if (i + AHEAD >= plan->n_causal) return;
-  const weft_request *r = plan->causal[i + AHEAD].request;
+/* First the request; later the place of its next token, and what a commit touches if it comes. The
+ * last few were asked for as what is far ahead of those before them. */
+static inline void prefetch_works(const weft_engine *e, const weft_work *work, uint32_t block_min) {
+  __builtin_prefetch(work[FAR_AHEAD].request, 1);
+  const weft_request *r = work[AHEAD].request;
   __builtin_prefetch(r->tokens + r->n_tokens, 1);
-  if (((r->n_valid + 1) & (e->lane[plan->lane].block_min - 1)) == 0 && r->seq != WEFT_SEQ_NONE) {
+  if (((work[AHEAD].kv_len + 1) & (block_min - 1)) == 0 && r->seq != WEFT_SEQ_NONE) {
     weft_pager_prefetch(e->pager, r->seq);
     __builtin_prefetch(&e->followers[r->seq]);
   }
 }
 
 bool weft_apply_step(weft_engine *engine, weft_plan *plan, const weft_step_result *result) {
-  uint32_t next = 0, segment = 0;
+  const weft_segment_result *next = result->result, *end = next + result->n_results;
+  uint32_t n_causal = plan->n_causal, block_min = engine->lane[plan->lane].block_min;
   engine->n_told = 0;
-  for (uint32_t i = 0; i < plan->n_causal; i++, segment++) {
+  for (uint32_t i = 0; i < n_causal; i++) {
     const weft_work *work = &plan->causal[i];
     const weft_segment_result *own = NULL;
-    prefetch_works(engine, plan, i);
-    if (work->output != WEFT_OUTPUT_NONE && !take_result(result, segment, &next, &own))
-      return false;
-    apply_causal(engine, work, own);
+    if (i + FAR_AHEAD < n_causal) prefetch_works(engine, work, block_min);
+    if (work->output != WEFT_OUTPUT_NONE && (own = take_result(&next, end, i)) == NULL) return false;
+    apply_causal(engine, work, own, block_min);
   }
-  for (uint32_t i = 0; i < plan->n_canvas; i++, segment++) {
-    const weft_segment_result *own = NULL;
-    if (!take_result(result, segment, &next, &own)) return false;
+  for (uint32_t i = 0; i < plan->n_canvas; i++) {
+    const weft_segment_result *own = take_result(&next, end, n_causal + i);
+    if (own == NULL) return false;
     apply_denoise(engine, &plan->canvas[i], own);
   }
   tell_all(engine);
-  return next == result->n_results;
+  return next == end;
 }

@@ -11,12 +11,22 @@ enum { AHEAD = 6 }; /* works between a prefetch and its use */
 _Static_assert(sizeof(weft_batch_copy) == sizeof(weft_page_copy), "the same copy");
 _Static_assert((int)WEFT_COPY_FROM_FILE == (int)WEFT_FILE_TO_HOST, "the same kinds");
 
-weft_status weft_batcher_open(weft_batcher *batcher, uint32_t rows_max, uint32_t segments_max,
-                              uint32_t groups_max, uint32_t copies_max) {
+static uint32_t smallest_block_shift(const weft_runner_info *info) {
+  uint32_t smallest = info->group[0].block_tokens;
+  for (uint32_t g = 1; g < info->n_groups; g++) {
+    if (info->group[g].block_tokens < smallest) smallest = info->group[g].block_tokens;
+  }
+  return (uint32_t)__builtin_ctz(smallest);
+}
+
+weft_status weft_batcher_open(weft_batcher *batcher, const weft_runner_info *info, uint32_t rows_max,
+                              uint32_t segments_max, uint32_t copies_max) {
+  uint32_t groups_max = info->n_groups;
   *batcher = (weft_batcher){.rows_max = rows_max,
                             .segments_max = segments_max,
                             .groups_max = groups_max,
-                            .copies_max = copies_max};
+                            .copies_max = copies_max,
+                            .block_shift = smallest_block_shift(info)};
   batcher->token = weft_alloc(rows_max, sizeof *batcher->token);
   batcher->position = weft_alloc(rows_max, sizeof *batcher->position);
   batcher->segment = weft_alloc(segments_max, sizeof *batcher->segment);
@@ -64,7 +74,7 @@ static inline void pack_segment(weft_segment *segment, const weft_work *work, ui
   segment->canvas = work->kind == WEFT_WORK_DENOISE;
   segment->token_source = (weft_token_source)work->source;
   segment->output = (weft_output)work->output;
-  segment->block = work->block;
+  segment->block = segment->canvas ? work->block : 0;
   segment->step = work->step;
 }
 
@@ -84,22 +94,25 @@ static void pack_rows(weft_batcher *b, const weft_work *work, uint32_t first_row
 static void place(weft_placement *placement, uint32_t block, weft_seq seq, uint32_t position,
                   const weft_batcher *b, const weft_pager *pager, const weft_runner_info *info) {
   const weft_page *tables = weft_pager_tables(pager);
+  bool known = placement->block != UINT32_MAX; /* then its tables lie where they did */
   placement->block = block;
   for (uint32_t g = 0; g < info->n_groups; g++) {
     uint32_t n_entries, shift = (uint32_t)__builtin_ctz(info->group[g].block_tokens);
-    const weft_page *table = weft_pager_table(pager, seq, g, &n_entries);
-    weft_page page = position >> shift < n_entries ? table[position >> shift] : 0;
+    if (!known) {
+      placement->group[g].table_at = (uint32_t)(weft_pager_table(pager, seq, g, &n_entries) - tables);
+    }
+    weft_page page = tables[placement->group[g].table_at + (position >> shift)];
     uint32_t within = (position & (info->group[g].block_tokens - 1)) >> b->block_shift;
-    placement->group[g].table_at = (uint32_t)(table - tables);
     placement->group[g].unit = (page << (shift - b->block_shift)) + within;
   }
 }
 
+/* back: 1 where the row will be moved on with those around it. */
 static void pack_decode(weft_batcher *b, const weft_work *work, uint32_t segment, uint32_t row,
-                        const weft_pager *pager, const weft_runner_info *info) {
+                        uint32_t back, const weft_pager *pager, const weft_runner_info *info) {
   weft_placement *placement = &work->request->placement;
   uint32_t position = work->kv_len, shift = b->block_shift;
-  b->token[row] = work->source == WEFT_TOKENS_HOST ? work->request->tokens[position] : 0;
+  b->token[row] = work->token;
   b->position[row] = (int32_t)position;
   if (placement->block != position >> shift) {
     place(placement, position >> shift, work->request->seq, position, b, pager, info);
@@ -109,7 +122,7 @@ static void pack_decode(weft_batcher *b, const weft_work *work, uint32_t segment
   int64_t *const *kv_slot = b->kv_slot;
   for (uint32_t g = 0; g < n_groups; g++) {
     at[g] = placement->group[g].table_at;
-    kv_slot[g][row] = ((int64_t)placement->group[g].unit << shift) + within;
+    kv_slot[g][row] = ((int64_t)placement->group[g].unit << shift) + within - back;
   }
 }
 
@@ -136,31 +149,99 @@ static uint32_t pack_copies(weft_batcher *b, weft_pager *pager) {
   return n;
 }
 
-static uint32_t smallest_block_shift(const weft_runner_info *info) {
-  uint32_t smallest = info->group[0].block_tokens;
-  for (uint32_t g = 1; g < info->n_groups; g++) {
-    if (info->group[g].block_tokens < smallest) smallest = info->group[g].block_tokens;
+/* ---- rows that go on -------------------------------------------------------------------------- */
+
+typedef int64_t pair_of_slots __attribute__((vector_size(16), aligned(8), may_alias));
+
+/* Rows [first, end) of the batch are the rows `shift` further on in the last one, a position later. */
+static void move_on(weft_batcher *b, uint32_t first, uint32_t end, uint32_t shift, uint32_t n_groups) {
+  if (first == end) return;
+  for (uint32_t g = 0; g < n_groups; g++) {
+    int64_t *slot = b->kv_slot[g];
+    uint32_t i = first;
+    for (; i + 4 <= end; i += 4) {
+      pair_of_slots a = *(const pair_of_slots *)&slot[i + shift];
+      pair_of_slots c = *(const pair_of_slots *)&slot[i + shift + 2];
+      *(pair_of_slots *)&slot[i] = a + 1;
+      *(pair_of_slots *)&slot[i + 2] = c + 1;
+    }
+    for (; i < end; i++) slot[i] = slot[i + shift] + 1;
   }
-  return (uint32_t)__builtin_ctz(smallest);
+  if (shift == 0) return;
+  memmove(b->table_at + (size_t)first * n_groups, b->table_at + (size_t)(first + shift) * n_groups,
+          (size_t)(end - first) * n_groups * sizeof *b->table_at);
 }
 
-static inline void prefetch(const weft_work *work) {
-  __builtin_prefetch(&work->request->placement);
-  if (work->source == WEFT_TOKENS_HOST) __builtin_prefetch(work->request->tokens + work->kv_len);
+/* Where the slot was in the last batch, when a few of those before it have left. */
+static uint32_t find_last(const weft_batcher *b, const weft_work *work, uint32_t from) {
+  enum { LEFT_MAX = 8 };
+  for (uint32_t i = from; i < b->n_lead && i < from + LEFT_MAX; i++) {
+    if (b->segment[i].slot == work->slot) return i;
+  }
+  return from;
+}
+
+/* Row `from` of the last batch was the one before in the same smallest block. A sequence has other
+ * rows than decode rows in the step in which it takes a slot: so it is the same sequence. */
+static inline bool goes_on(const weft_batcher *b, const weft_work *work, uint32_t from) {
+  const weft_segment *last = &b->segment[from];
+  return last->slot == work->slot && last->kv_len + 1 == work->kv_len &&
+         (work->kv_len & ((1u << b->block_shift) - 1)) != 0;
+}
+
+static inline void prefetch(const weft_batcher *b, const weft_work *work) {
+  bool new_block = (work->kv_len & ((1u << b->block_shift) - 1)) == 0;
+  if (work->kind != WEFT_WORK_DECODE || new_block) __builtin_prefetch(&work->request->placement);
+}
+
+/* The decode rows that the batch begins with; returns how many. */
+static uint32_t pack_lead(weft_batcher *b, const weft_plan *plan, const weft_pager *pager,
+                          const weft_runner_info *info) {
+  uint32_t s = 0, first = 0, shift = 0;
+  for (; s < plan->n_causal && plan->causal[s].kind == WEFT_WORK_DECODE; s++) {
+    const weft_work *work = &plan->causal[s];
+    uint32_t from = s + shift;
+    if (s + AHEAD < plan->n_causal) prefetch(b, &work[AHEAD]);
+    if (from < b->n_lead && b->segment[from].slot != work->slot) {
+      from = find_last(b, work, from);
+      if (from != s + shift) {
+        move_on(b, first, s, shift, info->n_groups);
+        first = s;
+        shift = from - s;
+      }
+    }
+    if (from < b->n_lead && goes_on(b, work, from)) {
+      b->segment[s].slot = work->slot;
+      b->segment[s].kv_len = work->kv_len;
+      b->segment[s].token_source = (weft_token_source)work->source;
+      b->position[s] = (int32_t)work->kv_len;
+      b->token[s] = work->token;
+      continue;
+    }
+    if (shift > 0) {
+      move_on(b, first, s, shift, info->n_groups);
+      first = s + 1;
+    }
+    pack_segment(&b->segment[s], work, s);
+    pack_decode(b, work, s, s, shift == 0, pager, info);
+  }
+  move_on(b, first, s, shift, info->n_groups);
+  return s;
 }
 
 weft_batch weft_batcher_build(weft_batcher *b, const weft_plan *plan, weft_pager *pager,
                               const weft_runner_info *info, uint64_t number) {
-  uint32_t n_segments = plan->n_causal + plan->n_canvas, row = 0;
+  uint32_t n_segments = plan->n_causal + plan->n_canvas;
   WEFT_CHECK(n_segments <= b->segments_max);
   WEFT_CHECK(plan->n_rows <= b->rows_max);
-  b->block_shift = smallest_block_shift(info);
-  for (uint32_t s = 0; s < plan->n_causal; s++) {
+  b->n_lead = pack_lead(b, plan, pager, info);
+  uint32_t row = b->n_lead;
+  for (uint32_t s = b->n_lead; s < plan->n_causal; s++) {
     const weft_work *work = &plan->causal[s];
-    if (s + AHEAD < plan->n_causal) prefetch(&work[AHEAD]);
+    if (s + AHEAD < plan->n_causal) prefetch(b, &work[AHEAD]);
     pack_segment(&b->segment[s], work, row);
     if (work->kind == WEFT_WORK_DECODE) {
-      pack_decode(b, work, s, row, pager, info);
+      pack_decode(b, work, s, row, 0, pager, info);
     } else {
       pack_rows(b, work, row);
       pack_tables(b, work, s, row, pager, info);

@@ -122,6 +122,7 @@ static weft_status open_pager(weft_engine *e, weft_error *error) {
     space[i].fingerprint =
         (weft_key128){.low = info->fingerprint_low, .high = info->fingerprint_high};
     space[i].n_groups = info->n_groups;
+    space[i].cost_doubles = WEFT_COST_KEYS_PER_ROW; /* to compute a token again: its row and its keys */
     for (uint32_t g = 0; g < info->n_groups; g++) {
       space[i].group[g] = (weft_group_config){.block_tokens = info->group[g].block_tokens,
                                               .window = info->group[g].window};
@@ -198,14 +199,23 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
   return weft_ready_open(&lane->ready, lane->info->n_slots);
 }
 
+static weft_status open_batchers(weft_engine *e, uint32_t segments_max) {
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < e->n_lanes && status == WEFT_OK; i++) {
+    weft_lane *lane = &e->lane[i];
+    status = weft_batcher_open(&lane->batcher, lane->info, lane->rows_max, segments_max,
+                               weft_pager_copies_max(e->pager) + 1);
+  }
+  return status;
+}
+
 static weft_status take_memory(weft_engine *e) {
   const weft_engine_config *c = &e->config;
-  uint32_t rows_max = 1, groups_max = 1, n_slots = 0;
+  uint32_t rows_max = 1, n_slots = 0;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_status status = open_lane(e, i);
     if (status != WEFT_OK) return status;
     if (e->lane[i].rows_max > rows_max) rows_max = e->lane[i].rows_max;
-    if (e->lane[i].info->n_groups > groups_max) groups_max = e->lane[i].info->n_groups;
     if (e->lane[i].info->n_slots > n_slots) n_slots = e->lane[i].info->n_slots;
   }
   uint32_t n_works = c->running_max < n_slots ? c->running_max : n_slots;
@@ -228,7 +238,8 @@ static weft_status take_memory(weft_engine *e) {
   status = weft_recorder_open(&e->recorder);
   if (status != WEFT_OK) return status;
   e->account = weft_alloc(c->n_tenants, sizeof *e->account);
-  if (e->account == NULL) return WEFT_E_NO_MEMORY;
+  e->shared_usage = weft_alloc((size_t)e->n_lanes * WEFT_BATCH_GROUPS_MAX, sizeof *e->shared_usage);
+  if (e->account == NULL || e->shared_usage == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < c->n_tenants; i++) {
     const weft_tenant_config *config = &e->tenants.tenant[i].config;
     weft_account_open(&e->account[i], config);
@@ -241,8 +252,7 @@ static weft_status take_memory(weft_engine *e) {
   if (status != WEFT_OK) return status;
   status = weft_lifts_open(&e->lifts, c->running_max + c->waiting_max, e->lane[0].info->page_bytes);
   if (status != WEFT_OK) return status;
-  return weft_batcher_open(&e->batcher, rows_max, 2 * n_works, groups_max,
-                           weft_pager_copies_max(e->pager) + 1);
+  return open_batchers(e, 2 * n_works);
 }
 
 static void free_engine(weft_engine *e) {
@@ -250,14 +260,15 @@ static void free_engine(weft_engine *e) {
     weft_free(e->lane[i].free_slot);
     weft_free(e->lane[i].free_save);
     weft_ready_close(&e->lane[i].ready);
+    weft_batcher_close(&e->lane[i].batcher);
   }
   for (uint32_t i = 0; i < WEFT_FLIGHT_MAX; i++) weft_plan_close(&e->plan[i]);
-  weft_batcher_close(&e->batcher);
   weft_deadlines_close(&e->deadlines);
   weft_lifts_close(&e->lifts);
   weft_tenants_close(&e->tenants);
   weft_pins_close(&e->pins);
   weft_free(e->account);
+  weft_free(e->shared_usage);
   weft_recorder_close(&e->recorder);
   weft_free(e->rank);
   weft_free(e->ranked);
@@ -382,6 +393,13 @@ void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_ten
   (void)pthread_mutex_unlock(&engine->stats_mutex);
   out->n_waiting = account.n_waiting;
   memcpy(out->n_refused, account.n_refused, sizeof out->n_refused);
+}
+
+weft_group_usage weft_engine_group_usage(weft_engine *engine, uint32_t runner, uint32_t group) {
+  (void)pthread_mutex_lock(&engine->stats_mutex);
+  weft_group_usage usage = engine->shared_usage[runner * WEFT_BATCH_GROUPS_MAX + group];
+  (void)pthread_mutex_unlock(&engine->stats_mutex);
+  return usage;
 }
 
 weft_pager *weft_engine_pager(weft_engine *engine) {

@@ -267,6 +267,9 @@ uint32_t weft_engine_room(const weft_engine *engine, uint32_t lane, uint32_t n_t
 void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out);
 void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_tenant_stats *out);
 
+/* The blocks of one layer group of a runner. */
+weft_group_usage weft_engine_group_usage(weft_engine *engine, uint32_t runner, uint32_t group);
+
 /* Copies the newest at most max records of steps, of requests that ended, oldest first; any thread. */
 uint32_t weft_engine_get_steps(weft_engine *engine, weft_step_record *out, uint32_t max);
 uint32_t weft_engine_get_requests(weft_engine *engine, weft_request_record *out, uint32_t max);

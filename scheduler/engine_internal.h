@@ -19,6 +19,7 @@
 #ifndef WEFT_SCHEDULER_ENGINE_INTERNAL_H
 #define WEFT_SCHEDULER_ENGINE_INTERNAL_H
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "scheduler/batcher.h"
 #include "scheduler/forecast.h"
@@ -57,6 +58,7 @@ typedef struct weft_lane {
   uint32_t *free_save; /* stack: places for the canvases of preempted requests */
   uint32_t n_free_saves;
   weft_ready ready;
+  weft_batcher batcher;
   weft_link prefilling, leaving;
   uint32_t n_running;   /* slots taken, leaving ones included */
   uint32_t n_waiting;   /* queued or followers */
@@ -82,7 +84,6 @@ struct weft_engine {
   weft_tenants tenants;
   weft_deadlines deadlines;
   weft_lifts lifts;
-  weft_batcher batcher;
   weft_inbox inbox; /* any thread */
   weft_pins pins;   /* any thread */
   weft_account *account; /* [n_tenants], under the inbox's mutex */
@@ -123,6 +124,7 @@ struct weft_engine {
   pthread_mutex_t stats_mutex;
   weft_engine_stats shared_stats; /* under stats_mutex */
   weft_forecast shared_forecast;  /* under stats_mutex */
+  weft_group_usage *shared_usage; /* [n_lanes][WEFT_BATCH_GROUPS_MAX], under stats_mutex */
   pthread_t thread;
   bool has_thread; /* start and stop: the caller's thread */
 };
@@ -206,8 +208,17 @@ bool weft_lifecycle_preempt(weft_engine *engine, weft_request *request);
 void weft_lifecycle_commit(weft_engine *engine, weft_request *request);
 /* Also of a last row of the prompt that was held back for siblings. False: there was nothing. */
 bool weft_lifecycle_commit_all(weft_engine *engine, weft_request *request);
+/* Nothing of a leaving request is in flight any more: it leaves. */
+void weft_lifecycle_landed_last(weft_engine *engine, weft_request *request);
 /* A segment of the request landed. */
-void weft_lifecycle_landed(weft_engine *engine, weft_request *request);
+static inline void weft_lifecycle_landed(weft_engine *engine, weft_request *request) {
+  WEFT_CHECK(request->n_in_flight > 0);
+  uint8_t left = (uint8_t)(request->n_in_flight - 1);
+  request->n_in_flight = left;
+  if (request->state == WEFT_REQUEST_LEAVING && left == 0) {
+    weft_lifecycle_landed_last(engine, request);
+  }
+}
 /* Every request of the lane ends with an error; its plans in flight are dropped. */
 void weft_lifecycle_break(weft_engine *engine, weft_lane *lane, weft_status status,
                           const char *where);

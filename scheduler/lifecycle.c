@@ -242,12 +242,8 @@ bool weft_lifecycle_preempt(weft_engine *e, weft_request *r) {
   return try_leave(e, r);
 }
 
-void weft_lifecycle_landed(weft_engine *e, weft_request *r) {
-  uint32_t n_in_flight = r->n_in_flight;
-  WEFT_CHECK(n_in_flight > 0);
-  bool leaves = r->state == WEFT_REQUEST_LEAVING && n_in_flight == 1;
-  r->n_in_flight = (uint8_t)(n_in_flight - 1);
-  if (leaves) (void)try_leave(e, r);
+void weft_lifecycle_landed_last(weft_engine *e, weft_request *r) {
+  (void)try_leave(e, r);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
 /* Pace: how much of a step prompts and canvases may fill, so that the time between tokens of those
  * that decode stays under a target.
  *
- * Law. Decode rows always run; prompts and canvases share what their predicted time leaves of the
+ * Law. Decode rows always run, but for tenants far ahead of one held back (share.c); prompts and canvases share what their predicted time leaves of the
  * target: a prompt in chunks as long as fit, at least WEFT_PACE_CHUNK rows; a canvas whole or not at
  * all, canvases in turns. What is held back is first in the next step. After WEFT_PACE_HELD steps in
  * a row in which no canvas ran though one was held, one runs whatever it takes; after as many in

@@ -24,7 +24,11 @@ typedef struct weft_work {
   uint32_t slot;
   uint32_t kv_len; /* keys before the rows; position of the first row */
   uint32_t n_rows;
-  uint32_t block, step; /* denoise */
+  union {
+    uint32_t block; /* denoise */
+    int32_t token;  /* decode, when the host knows it */
+  };
+  uint32_t step; /* denoise */
   uint8_t kind;         /* weft_work_kind */
   uint8_t source;       /* weft_token_source */
   uint8_t output;       /* weft_output */

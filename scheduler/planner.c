@@ -151,7 +151,7 @@ static bool serve_canvas(weft_planner *p, weft_request *r) {
   return plan_commit(p, r);
 }
 
-static bool serve_decode(weft_planner *p, weft_request *r) {
+static inline bool serve_decode(weft_planner *p, weft_request *r) {
   uint32_t n_virtual = r->n_tokens + r->n_pending;
   if (n_virtual == r->n_end) return true; /* its last token is in flight */
   if (p->rows_left == 0 || weft_plan_is_full(p->plan)) return false;
@@ -159,7 +159,9 @@ static bool serve_decode(weft_planner *p, weft_request *r) {
   if (p->n_ahead > 0 && !weft_share_has_time(p, r)) return false;
   if (reserve(p->engine, r, 1, false) == 0) return true;
   weft_work *work = add_work(p, r, WEFT_WORK_DECODE, 1, WEFT_OUTPUT_TOKEN);
-  work->source = r->n_planned >= r->n_tokens ? WEFT_TOKENS_SAMPLED : WEFT_TOKENS_HOST;
+  bool known = r->n_planned < r->n_tokens;
+  work->source = known ? WEFT_TOKENS_HOST : WEFT_TOKENS_SAMPLED;
+  work->token = known ? r->last_token : 0;
   p->n_decode_keys += r->n_planned;
   r->n_planned += 1;
   r->n_pending += 1;
@@ -210,8 +212,9 @@ bool weft_planner_serve(weft_planner *p, weft_request *r) {
 /* First the request; later, when it is about to ask for blocks, what the pager knows of it. */
 static inline void prefetch_ready(const weft_planner *p, uint32_t i) {
   const weft_ready *ready = &p->lane->ready;
-  __builtin_prefetch(weft_ready_at(ready, i + FAR_AHEAD), 1);
-  const weft_request *r = weft_ready_at(ready, i + AHEAD);
+  if (i + FAR_AHEAD >= ready->n) return;
+  __builtin_prefetch(ready->at[i + FAR_AHEAD], 1);
+  const weft_request *r = ready->at[i + AHEAD];
   if (r != NULL && r->n_planned == r->n_reserved) weft_pager_prefetch(p->engine->pager, r->seq);
 }
 

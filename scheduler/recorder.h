@@ -21,6 +21,7 @@ typedef struct weft_step_record {
   bool failed;     /* the device broke during it */
   /* planning began, the device got it, its results were there, they were applied */
   uint64_t began_us, launched_us, collected_us, applied_us;
+  uint64_t predicted_us, measured_us; /* of the device; measured 0: it was not */
   uint32_t n_segments;
   uint32_t n_prefill_rows, n_decode_rows, n_commit_rows, n_canvas_rows;
   /* when it was applied */

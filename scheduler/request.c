@@ -119,6 +119,8 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   r->save = WEFT_SAVE_NONE;
   r->deadline_at = r->lift_at = WEFT_DEADLINE_NONE;
   r->n_tokens = r->n_prompt = params->n_tokens;
+  r->last_token = params->tokens[params->n_tokens - 1];
+  r->has_sampled = r->sampled != NULL;
   r->n_end = params->n_tokens + size->answer_max;
   r->canvas = params->canvas;
   r->tenant = (uint16_t)params->tenant;

@@ -70,7 +70,7 @@ struct weft_request {
   _Alignas(WEFT_REQUEST_LINE) int32_t *tokens; /* [n_prompt + room] */
   uint32_t n_tokens, n_valid, n_planned;
   uint32_t n_reserved;  /* positions that have blocks */
-  uint32_t n_committed; /* of n_valid, what the pager knows: decoded positions are told by blocks */
+  int32_t last_token;   /* of n_tokens */
   uint32_t n_answer;   /* == n_tokens - n_prompt when autoregressive; the cut answer of a canvas
                           request */
   uint32_t n_end;      /* asked: tokens at which the answer is cut, with the prompt */
@@ -85,7 +85,7 @@ struct weft_request {
   uint8_t state;               /* weft_request_state */
   uint8_t finish;              /* weft_finish */
   bool prefilling : 1;         /* tokens the host knows have no rows yet */
-  bool canvas : 1, has_stop_tokens : 1, has_rule : 1, has_notify : 1;
+  bool canvas : 1, has_stop_tokens : 1, has_rule : 1, has_notify : 1, has_sampled : 1;
 
   /* ---- engine: the second is what packing its row touches --------------------------------------
    */
@@ -95,6 +95,7 @@ struct weft_request {
    */
   weft_link link; /* in a queue, or in a list of its lane; in none while it is ready */
   uint32_t ready_at; /* place among the ready ones of the lane */
+  uint32_t n_committed; /* of n_valid, what the pager knows: decoded positions are told by blocks */
   weft_request_size size; /* asked */
   uint32_t n_prompt, n_stop_tokens;
   const int32_t *stop_tokens;

@@ -98,7 +98,7 @@ static void take_turn(weft_engine *e, weft_lane *lane, const weft_plan *plan) {
 }
 
 static bool submit(weft_engine *e, weft_lane *lane, weft_plan *plan) {
-  weft_batch batch = weft_batcher_build(&e->batcher, plan, e->pager, lane->info, lane->n_batches);
+  weft_batch batch = weft_batcher_build(&lane->batcher, plan, e->pager, lane->info, lane->n_batches);
   uint64_t start_ns = weft_clock_ns();
   plan->launched_us = present_us(e);
   weft_status status = lane->runner->ops->submit(lane->runner, &batch);
@@ -189,7 +189,7 @@ static void learn(weft_engine *e, const weft_plan *plan, uint64_t took_us) {
   s->ratio_sum += (double)took_us / plan->predicted_us;
 }
 
-static void record_step(weft_engine *e, const weft_plan *plan, bool failed) {
+static void record_step(weft_engine *e, const weft_plan *plan, uint64_t took_us, bool failed) {
   const weft_pager_stats pager = weft_pager_get_stats(e->pager);
   const weft_step_record record = {.number = e->recorder.n_steps + 1,
                                    .lane = plan->lane,
@@ -198,6 +198,8 @@ static void record_step(weft_engine *e, const weft_plan *plan, bool failed) {
                                    .launched_us = plan->launched_us,
                                    .collected_us = e->now_us,
                                    .applied_us = present_us(e),
+                                   .predicted_us = (uint64_t)plan->predicted_us,
+                                   .measured_us = took_us,
                                    .n_segments = plan->n_causal + plan->n_canvas,
                                    .n_prefill_rows = plan->n_rows_of[WEFT_WORK_PREFILL],
                                    .n_decode_rows = plan->n_rows_of[WEFT_WORK_DECODE],
@@ -235,7 +237,7 @@ void weft_engine_land(weft_engine *e) {
       if (plan->n_rows > 0) learn(e, plan, result.device_us);
     }
     if (plan->n_rows > 0) count_lane(e, plan);
-    if (plan->n_rows > 0) record_step(e, plan, status != WEFT_OK);
+    if (plan->n_rows > 0) record_step(e, plan, result.device_us, status != WEFT_OK);
   }
   e->first_flight = (e->first_flight + 1) % WEFT_FLIGHT_MAX;
   e->n_flight -= 1;
@@ -258,6 +260,11 @@ void weft_engine_share_stats(weft_engine *e) {
   (void)pthread_mutex_lock(&e->stats_mutex);
   e->shared_stats = e->stats;
   e->shared_forecast = e->forecast;
+  for (uint32_t i = 0; i < e->n_lanes; i++) {
+    weft_group_usage *usage = &e->shared_usage[i * WEFT_BATCH_GROUPS_MAX];
+    for (uint32_t g = 0; g < e->lane[i].info->n_groups; g++)
+      usage[g] = weft_pager_group_usage(e->pager, i, g);
+  }
   weft_tenants_share(&e->tenants, e->pager);
   (void)pthread_mutex_unlock(&e->stats_mutex);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* weft soak: a server of our own under full load for a while: many clients of several tenants, both kinds, several answers
  * to a prompt, shared and private prompts, deadlines, clients that hang up at random, and a pool of a twentieth of what
- * they would hold at once, with a little host memory behind it.
+ * they would hold at once, with a little host memory behind it, and a file behind that.
  *
  * Law: it passes when nothing broke, no request was stuck, the server's memory was flat after the first third (the slope of
  * its resident size), and after the drain every count agrees with every other: all pages free or cached, every request
@@ -51,16 +51,18 @@ static bool write_keys(soak *s) {
 }
 
 static int start_server(soak *s, uint32_t kv_mib, const char *queue, const char *drain_seconds) {
-  char mib[16];
-  const char *args[2 * WEFT_SOAK_MODELS + 16];
+  char mib[16], spill[sizeof s->keys + 8];
+  const char *args[2 * WEFT_SOAK_MODELS + 20];
   uint32_t n = 0;
   (void)snprintf(mib, sizeof mib, "%u", kv_mib);
+  (void)snprintf(spill, sizeof spill, "%s.spill", s->keys);
   for (uint32_t i = 0; i < s->config->models.n; i++) {
     args[n++] = "-m";
     args[n++] = s->config->models.item[i];
   }
   const char *const rest[] = {"--kv-mib", mib, "--context", "448", "--running", "256", "--queue", queue,
-                              "--api-keys", s->keys, "--host-mib", "4", "--drain-seconds", drain_seconds, NULL};
+                              "--api-keys", s->keys, "--host-mib", "4", "--spill-file", spill, "--spill-mib", "32",
+                              "--drain-seconds", drain_seconds, NULL};
   memcpy(&args[n], rest, sizeof rest);
   if (weft_child_start(&s->child, args) != 0) return WEFT_EXIT_RUNTIME;
   s->server.port = s->child.port;
@@ -195,6 +197,8 @@ typedef struct soak_sum {
 static uint32_t check_sums(const char *metrics) {
   static const soak_sum sums[] = {
       {"pages", "weft_pool_pages", {"weft_pool_pages_free", "weft_pool_pages_cached"}},
+      {"cached pages of groups", "weft_pool_pages_cached", {"weft_group_blocks_cached"}},
+      {"host pages of groups", "weft_host_pages_used", {"weft_group_blocks_host"}},
       {"requests", "weft_requests_submitted_total", {"vllm:request_success_total"}},
       {"rows", "weft_rows_total",
        {"weft_rows_prefill_total", "weft_rows_decode_total", "weft_rows_canvas_total", "weft_rows_commit_total"}},

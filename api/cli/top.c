@@ -74,6 +74,11 @@ static void put_pool(const view *v) {
   (void)printf("pool      [%s]  # held %.0f %%  = cached %.0f %%  of %.0f pages  evicted %.1f/s\n", bar,
                percent(pinned, pages), percent(cached, pages), pages,
                rate(v, "weft_pool_evicted_total"));
+  double host = now(v, "weft_host_pages");
+  if (host == 0.0) return;
+  (void)printf("host      %.0f %% of %.0f pages  out %.1f/s  back %.1f/s\n",
+               percent(now(v, "weft_host_pages_used"), host), host,
+               rate(v, "weft_spill_pages_out_total"), rate(v, "weft_spill_pages_back_total"));
 }
 
 static void put_quantiles(const view *v, const char *words, const char *histogram) {
@@ -97,17 +102,20 @@ static void put_latencies(const view *v) {
 
 static void put_models(const view *v) {
   char name[NAME];
-  (void)printf("\n%-32s %8s %8s %10s %10s %8s\n", "MODEL", "running", "waiting", "steps/s", "rows/s",
-               "device");
+  (void)printf("\n%-32s %8s %8s %10s %10s %8s %8s\n", "MODEL", "running", "waiting", "steps/s",
+               "rows/s", "device", "error");
   for (uint32_t i = 0;
        weft_reading_label(v->after, "weft_model_steps_total", "model_name", i, name, sizeof name); i++) {
     const char *label = "model_name";
-    (void)printf("%-32s %8.0f %8.0f %10.1f %10.0f %7.0f%%\n", name,
+    double took = weft_reading_rate(v->before, v->after, "weft_model_step_measured_microseconds_total", label, name);
+    double error = weft_reading_rate(v->before, v->after, "weft_model_step_error_microseconds_total", label, name);
+    (void)printf("%-32s %8.0f %8.0f %10.1f %10.0f %7.0f%% %7.0f%%\n", name,
                  weft_reading_of(v->after, "weft_model_requests_running", label, name),
                  weft_reading_of(v->after, "weft_model_requests_waiting", label, name),
                  weft_reading_rate(v->before, v->after, "weft_model_steps_total", label, name),
                  weft_reading_rate(v->before, v->after, "weft_model_rows_total", label, name),
-                 weft_reading_rate(v->before, v->after, "weft_model_busy_microseconds_total", label, name) / 1e4);
+                 weft_reading_rate(v->before, v->after, "weft_model_busy_microseconds_total", label, name) / 1e4,
+                 percent(error, took));
   }
 }
 

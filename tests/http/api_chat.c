@@ -506,6 +506,9 @@ static void test_metrics(void **state) {
                                       "process_resident_memory_bytes",
                                       "weft_tenant_requests_total",
                                       "weft_model_busy_microseconds_total",
+                                      "weft_group_blocks_cached",
+                                      "weft_group_hit_blocks_total",
+                                      "weft_tenant_charged_microseconds_total",
                                       "weft_http_requests_total"};
   (void)state;
   json_decref(talk_json(server.port, CHAT, "{\"max_tokens\":8," ASK "}"));
@@ -516,6 +519,7 @@ static void test_metrics(void **state) {
     if (talk_metric_of(a.body.bytes, names[i]) < 0) fail_msg("/metrics has no %s", names[i]);
   }
   assert_true(talk_metric_of(a.body.bytes, "weft_steps_total") > 0);
+  assert_true(talk_metric_of(a.body.bytes, "weft_tenant_charged_microseconds_total") > 0);
   assert_true(talk_metric_of(a.body.bytes, "weft_canvases_total") > 0);
   assert_true(talk_metric_of(a.body.bytes, "vllm:generation_tokens_total") > 0);
   talk_answer_free(&a);

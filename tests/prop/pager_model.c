@@ -579,7 +579,7 @@ static void operate(model *m) {
   else if (what < 97)
     op_release(m);
   else if (what < 99)
-    op_move(m);
+    for (uint32_t n = below(m, 4); n-- > 0;) op_move(m);
   else if (below(m, 16) == 0)
     op_reset(m);
   else if (below(m, 8) == 0)
@@ -593,7 +593,7 @@ static void make_config(model *m) {
   uint32_t n_file = n_host == 0 || below(m, 2) == 0 ? 0 : 1 + below(m, FILE_MAX);
   m->config = (weft_pager_config){.n_host_pages = n_host,
                                   .n_file_pages = n_file,
-                                  .n_pages = 4 + below(m, PAGES_MAX - 3),
+                                  .n_pages = 4 + below(m, n_file > 0 ? 24 : PAGES_MAX - 3),
                                   .n_seqs = 1 + below(m, 1 + below(m, SEQS_MAX)),
                                   .seq_tokens_max = 40 + below(m, TOKENS_MAX - 39),
                                   .n_spaces = 1 + below(m, SPACES),

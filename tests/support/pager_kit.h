@@ -24,7 +24,8 @@ static inline weft_pager *kit_open_spaces(uint32_t n_pages, uint32_t n_seqs, uin
                               .n_seqs = n_seqs,
                               .seq_tokens_max = KIT_TOKENS_MAX,
                               .n_spaces = n_spaces,
-                              .space = space};
+                              .space = space,
+                              .journal_capacity = 1024};
   weft_pager *pager = NULL;
   weft_error error;
   assert_int_equal(weft_pager_open(&config, &pager, &error), WEFT_OK);

@@ -109,6 +109,11 @@ static bool corrupt(const scene *s, uint32_t which) {
     case 52: p->page[s->cached].due += 3; return true;
     case 53: p->clock += 2; return true;
     case 50: memset(p->node_tokens + (uint64_t)s->root * p->node_stride, 0xFF, 16); return true;
+    case 54: p->page[s->own].due += 1; return true;
+    case 55: p->usage[0].n_pinned += 1; return true;
+    case 56: p->usage[1].n_cached -= 1; return true;
+    case 57: p->usage[0].n_host += 1; return true;
+    case 58: p->usage[WEFT_GROUPS_MAX].n_file += 1; return true;
     default: return false;
   }
 }

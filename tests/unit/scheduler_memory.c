@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The engine short of memory: the exact edge of what fits, preemption, priority, order of
  * admission, shared prefixes. */
+#include "pager/records.h"
+#include "scheduler/cost.h"
 #include "scheduler/policy.h"
 #include "tests/support/engine_world.h"
 
@@ -283,10 +285,20 @@ static void what_is_predicted_has_room(void **state) {
   }
 }
 
+/* The pager keeps what is far from the start of its sequence for longer: it costs more keys. */
+static void tokens_cost_their_keys(void **state) {
+  (void)state;
+  plan_world();
+  open_world();
+  for (uint32_t i = 0; i < 2; i++) {
+    assert_int_equal(weft_engine_pager(w.engine)->space[i].cost_doubles, WEFT_COST_KEYS_PER_ROW);
+  }
+}
+
 int main(void) {
   weft_log_set_level((weft_log_level)-1); /* broken runners are expected */
-  const struct CMUnitTest tests[] = {
-      TEST(the_edge_of_the_pool),      TEST(preemption_loses_nothing),
+  const struct CMUnitTest tests[] = {TEST(tokens_cost_their_keys),
+                                     TEST(the_edge_of_the_pool),      TEST(preemption_loses_nothing),
       TEST(the_higher_keeps_its_memory), TEST(a_large_request_is_not_overtaken),
       TEST(tenants_take_turns),        TEST(a_follower_waits_for_its_prefix),
       TEST(domains_do_not_share),      TEST(a_preempted_canvas_resumes_at_its_step),
