@@ -11,9 +11,9 @@
  * Numerics contract (determinism). The result of a row depends on that row's inputs only: never on the other
  * rows of the call, their number, or the row's place. Sums over the contiguous dimension run in segments whose
  * bounds depend on the length only, merged ascending. Attention runs in chunks of WEFT_ATTENTION_CHUNK absolute
- * key positions, each from fresh (max, sum, out), merged ascending. Experts are added in rank order. Vocabulary
- * chunks of WEFT_VOCAB_CHUNK ascend. Variants of an op that give other bits carry another numerics tag, and a
- * device uses one tag per weight type for all row counts. The harness asserts all of this bit for bit. */
+ * key positions, or a fixed multiple of it, each from fresh (max, sum, out), merged ascending. Experts are added in
+ * rank order. Vocabulary chunks of WEFT_VOCAB_CHUNK ascend. Variants of an op that give other bits carry another
+ * numerics tag, and a device uses one tag per weight type for all row counts. The harness asserts all of this. */
 #ifndef WEFT_KERNELS_OPS_H
 #define WEFT_KERNELS_OPS_H
 

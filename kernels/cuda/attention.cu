@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: which kernel, and how the queries of a call are cut into blocks.
+/* attention: which kernels, and how the queries of a call are cut into items.
  *
  * The cut (segments, items, merges) is made on the host from the segments alone and goes to the device's
  * plan memory; layers of one group ask for the same cut again and find it there. */
@@ -7,14 +7,26 @@
 
 #include "kernels/cuda/attention.cuh"
 
-enum { PART_FLOATS_MAX = 12 << 20, SPLIT_ITEMS_MAX = 16384 };
+enum { PART_FLOATS_MAX = 12 << 20, SPLIT_ITEMS_MAX = 16384, TURNS_MAX = 8 };
 
+/* Items of a call: few and many for bf16 keys, simple for all others. */
 typedef struct attention_cut {
-  bool tiled, split;
-  uint32_t group, queries; /* of an item */
-  uint32_t n_items, n_merges;
+  bool fast, split; /* split: every chunk of a few item is an item */
+  bool stream;      /* few items are for attention_stream */
+  uint32_t group, n_few, n_many, n_simple, n_merges;
+  uint32_t n_groups, turns; /* of attention_many */
   uint64_t n_part_rows;
 } attention_cut;
+
+/* What attention_few and attention_many can read; any other call is for attention_simple. */
+static bool is_fast(const weft_attention_args *args) {
+  const weft_kv_view *kv = &args->kv;
+  uint64_t all = (uint64_t)(uintptr_t)kv->base | kv->page_bytes | kv->k_offset | kv->v_offset |
+                 (uint64_t)(uintptr_t)args->own_k | (uint64_t)(uintptr_t)args->own_v;
+  bool known = kv->head_dim == 64 || kv->head_dim == 128 || kv->head_dim == 256 || kv->head_dim == 512;
+  bool in_pairs = ((uintptr_t)args->out & 7u) == 0 && args->out_stride % 2 == 0;
+  return kv->type == WEFT_TYPE_BF16 && known && all % 16 == 0 && in_pairs && args->scale > 0.0f;
+}
 
 /* Chunks that queries [first, first + n) of a segment see: [*chunk, *end). */
 static void chunks_of(const weft_attention_segment *s, uint32_t window, uint32_t group, uint32_t first,
@@ -31,61 +43,137 @@ static uint32_t tile_size(uint32_t n_all, uint32_t first, uint32_t most) {
   return n_all - first < most ? n_all - first : most;
 }
 
-/* Counts items, and partial rows if every tile of more than one chunk is split. */
+/* Large items where they fill the card, with chunks in turns if need be; else small ones. */
+static void cut_many(const cuda_device *d, const weft_attention_args *args, uint32_t n_large, uint32_t n_small,
+                     uint32_t most_chunks, attention_cut *cut) {
+  uint64_t across = (uint64_t)args->kv.n_kv_heads * attention_slices(args->kv.head_dim);
+  uint32_t turns_max = most_chunks < TURNS_MAX ? most_chunks : TURNS_MAX;
+  cut->n_groups = n_large * across * turns_max >= d->n_multiprocessors ? 2 : 1;
+  cut->n_many = cut->n_groups == 2 ? n_large : n_small;
+  uint64_t turns = cut->n_many > 0 ? d->n_multiprocessors / (cut->n_many * across) : 1;
+  cut->turns = turns > turns_max ? turns_max : turns > 1 ? (uint32_t)turns : 1;
+}
+
+/* Counts items, and partial rows if every few item of more than one chunk is split. */
 static attention_cut count_cut(const cuda_device *d, const weft_attention_args *args) {
   attention_cut cut;
   memset(&cut, 0, sizeof cut);
-  cut.tiled = attention_tiled_fits(args);
+  cut.fast = is_fast(args);
   cut.group = args->n_heads / args->kv.n_kv_heads;
-  cut.queries = cut.tiled ? attention_tiled_queries(args) : SIMPLE_QUERIES;
-  uint64_t n_tiles = 0, n_split = 0;
+  uint32_t n_large = 0, n_small = 0, most_chunks = 0, chunk, end;
+  uint64_t n_split = 0;
   for (uint32_t s = 0; s < args->n_segments && args->segment != NULL; s++) {
-    uint32_t n_all = args->segment[s].n_rows * cut.group, chunk, end;
-    for (uint32_t first = 0; first < n_all; first += cut.queries, n_tiles++) {
-      uint32_t n = tile_size(n_all, first, cut.queries);
-      chunks_of(&args->segment[s], args->window, cut.group, first, n, &chunk, &end);
-      n_split += end - chunk;
-      if (end - chunk > 1) cut.n_merges += 1, cut.n_part_rows += (uint64_t)n * (end - chunk);
+    uint32_t n_all = args->segment[s].n_rows * cut.group;
+    if (n_all == 0) continue;
+    if (!cut.fast) {
+      cut.n_simple += cuda_ceil(n_all, SIMPLE_QUERIES);
+    } else if (n_all <= FEW_QUERIES) {
+      chunks_of(&args->segment[s], args->window, cut.group, 0, n_all, &chunk, &end);
+      cut.n_few += 1, n_split += end - chunk;
+      if (end - chunk > 1) cut.n_merges += 1, cut.n_part_rows += (uint64_t)n_all * (end - chunk);
+    } else {
+      n_large += cuda_ceil(n_all, 2 * MANY_QUERIES), n_small += cuda_ceil(n_all, MANY_QUERIES);
+      for (uint32_t first = 0; first < n_all; first += MANY_QUERIES) {
+        chunks_of(&args->segment[s], args->window, cut.group, first, tile_size(n_all, first, MANY_QUERIES), &chunk, &end);
+        if (end - chunk > most_chunks) most_chunks = end - chunk;
+      }
     }
   }
+  cut_many(d, args, n_large, n_small, most_chunks, &cut);
   /* Steps that differ little have one shape: void items and merges (n 0) and free partial rows fill it up. */
   if (cut.n_part_rows <= PART_FLOATS_MAX) cut.n_part_rows = weft_device_bucket((uint32_t)cut.n_part_rows);
   uint64_t n_floats = cut.n_part_rows * (args->kv.head_dim + 2) * args->kv.n_kv_heads;
-  cut.split = cut.tiled && cut.n_merges > 0 && n_tiles * args->kv.n_kv_heads < d->n_multiprocessors &&
-              n_split <= SPLIT_ITEMS_MAX && n_floats <= PART_FLOATS_MAX;
-  cut.n_items = (uint32_t)(cut.split ? n_split : n_tiles);
-  if (!cut.split) cut.n_merges = 0, cut.n_part_rows = 0;
-  cut.n_items = weft_device_bucket(cut.n_items);
+  uint64_t across = (uint64_t)args->kv.n_kv_heads * attention_slices(args->kv.head_dim), enough = d->n_multiprocessors / 2;
+  cut.split = cut.n_merges > 0 && cut.n_few * across < enough && n_split <= SPLIT_ITEMS_MAX && n_floats <= PART_FLOATS_MAX;
+  cut.stream = (cut.split ? n_split : cut.n_few) * across >= enough;
+  if (cut.split) cut.n_few = (uint32_t)n_split;
+  else cut.n_merges = 0, cut.n_part_rows = 0;
+  cut.n_few = weft_device_bucket(cut.n_few);
+  cut.n_many = weft_device_bucket(cut.n_many);
+  cut.n_simple = weft_device_bucket(cut.n_simple);
   cut.n_merges = weft_device_bucket(cut.n_merges);
   return cut;
 }
 
 uint64_t weft_cuda_attention_scratch(weft_device *device, const weft_attention_args *args) {
-  if (args->segment == NULL) return attention_tiled_fits(args) ? 4ull * PART_FLOATS_MAX : 0;
+  if (args->segment == NULL) return is_fast(args) ? 4ull * PART_FLOATS_MAX : 0;
   attention_cut cut = count_cut(cuda_of(device), args);
   return 4 * cut.n_part_rows * (args->kv.head_dim + 2) * args->kv.n_kv_heads;
 }
 
-static void fill_tile(const weft_attention_args *args, const attention_cut *cut, uint32_t s, uint32_t first,
-                      uint32_t n, attention_item **item, attention_merge **merge, uint32_t *part) {
-  uint32_t chunk, end;
-  chunks_of(&args->segment[s], args->window, cut->group, first, n, &chunk, &end);
-  if (!cut->split || end - chunk == 1) {
-    *(*item)++ = {s, first, n, chunk, end, 0, 0};
+/* Where the tables of a call are made. */
+typedef struct attention_tables {
+  attention_item *few, *many, *simple;
+  attention_merge *merge;
+  uint32_t part;
+} attention_tables;
+
+static void fill_few(const weft_attention_args *args, const attention_cut *cut, uint32_t s, attention_tables *to) {
+  uint32_t chunk, end, n = args->segment[s].n_rows * cut->group;
+  chunks_of(&args->segment[s], args->window, cut->group, 0, n, &chunk, &end);
+  uint32_t n_chunks = end - chunk;
+  if (!cut->split || n_chunks == 1) {
+    *to->few++ = {s, 0, n, chunk, end, 0, 0};
     return;
   }
-  uint32_t n_chunks = end - chunk;
-  *(*merge)++ = {s, first, n, n_chunks, *part};
-  for (uint32_t c = 0; c < n_chunks; c++) *(*item)++ = {s, first, n, chunk + c, chunk + c + 1, *part + c, n_chunks};
-  *part += n * n_chunks;
+  *to->merge++ = {s, 0, n, n_chunks, to->part};
+  for (uint32_t c = 0; c < n_chunks; c++) *to->few++ = {s, 0, n, chunk + c, chunk + c + 1, to->part + c, n_chunks};
+  to->part += n * n_chunks;
 }
 
-/* The tables of a call, and what its kernels get. tiled: queries of an item, 0 for the simple kernel. */
-static weft_status make_tables(cuda_device *d, const weft_attention_args *args, attention_kernel_args *k,
-                               uint32_t *tiled) {
+/* Items of `queries` queries, the last ones first: in a causal segment they take longest. */
+static attention_item *fill_items(const weft_attention_args *args, const attention_cut *cut, uint32_t s, uint32_t queries,
+                                  attention_item *to) {
+  uint32_t chunk, end, n_all = args->segment[s].n_rows * cut->group;
+  for (uint32_t i = cuda_ceil(n_all, queries); i-- > 0;) {
+    uint32_t n = tile_size(n_all, i * queries, queries);
+    chunks_of(&args->segment[s], args->window, cut->group, i * queries, n, &chunk, &end);
+    *to++ = {s, i * queries, n, chunk, end, 0, 0};
+  }
+  return to;
+}
+
+static void fill_tables(const weft_attention_args *args, const attention_cut *cut, attention_tables to) {
+  for (uint32_t s = 0; s < args->n_segments; s++) {
+    if (args->segment[s].n_rows == 0) continue;
+    if (!cut->fast) to.simple = fill_items(args, cut, s, SIMPLE_QUERIES, to.simple);
+    else if (args->segment[s].n_rows * cut->group <= FEW_QUERIES) fill_few(args, cut, s, &to);
+    else to.many = fill_items(args, cut, s, cut->n_groups * MANY_QUERIES, to.many);
+  }
+}
+
+static uint32_t log2_of(uint32_t n) {
+  uint32_t log = 0;
+  while (n >> log > 1) log++;
+  return log;
+}
+
+/* What the kernels of a call have in common. */
+static attention_kernel_args common_args(const weft_attention_args *args, const attention_cut *cut) {
+  attention_kernel_args k;
+  memset(&k, 0, sizeof k);
+  k.op = *args;
+  k.group = cut->group;
+  k.block_shift = log2_of(args->kv.block_tokens);
+  k.per_group = ((1ull << 32) + cut->group - 1) / cut->group;
+  k.wide = ((uintptr_t)args->q & 15u) == 0 && args->q_stride % 4 == 0;
+  k.turns = cut->turns;
+  k.part = (float *)args->scratch;
+  k.part_stride = cut->n_part_rows * (args->kv.head_dim + 2);
+  return k;
+}
+
+typedef struct attention_kernels {
+  attention_cut cut;
+  attention_kernel_args few, many, simple;
+} attention_kernels;
+
+/* The tables of a call, and what its kernels get. */
+static weft_status make_tables(cuda_device *d, const weft_attention_args *args, attention_kernels *k) {
   attention_cut cut = count_cut(d, args);
   uint64_t segments_bytes = cuda_align((uint64_t)args->n_segments * sizeof *args->segment);
-  uint64_t items_bytes = cuda_align((uint64_t)cut.n_items * sizeof(attention_item));
+  uint64_t n_items = (uint64_t)cut.n_few + cut.n_many + cut.n_simple;
+  uint64_t items_bytes = cuda_align(n_items * sizeof(attention_item));
   uint64_t n_bytes = segments_bytes + items_bytes + (uint64_t)cut.n_merges * sizeof(attention_merge);
   uint8_t *plan = cuda_plan_begin(d, n_bytes);
   if (plan == NULL) return WEFT_E_TOO_LARGE;
@@ -98,52 +186,47 @@ static weft_status make_tables(cuda_device *d, const weft_attention_args *args, 
     to[s].canvas = args->segment[s].canvas;
     to[s].table = args->segment[s].table;
   }
-  attention_item *item = (attention_item *)(void *)(plan + segments_bytes);
-  attention_merge *merge = (attention_merge *)(void *)(plan + segments_bytes + items_bytes);
-  uint32_t part = 0;
-  for (uint32_t s = 0; s < args->n_segments; s++) {
-    uint32_t n_all = args->segment[s].n_rows * cut.group;
-    for (uint32_t first = 0; first < n_all; first += cut.queries)
-      fill_tile(args, &cut, s, first, tile_size(n_all, first, cut.queries), &item, &merge, &part);
-  }
+  attention_item *items = (attention_item *)(void *)(plan + segments_bytes);
+  attention_merge *merges = (attention_merge *)(void *)(plan + segments_bytes + items_bytes);
+  fill_tables(args, &cut, {items, items + cut.n_few, items + cut.n_few + cut.n_many, merges, 0});
   const uint8_t *on_device = NULL;
   weft_status status = cuda_plan_end(d, n_bytes, &on_device);
-  memset(k, 0, sizeof *k);
-  k->op = *args;
-  k->op.segment = (const weft_attention_segment *)(const void *)on_device;
-  k->items = (const attention_item *)(const void *)(on_device + segments_bytes);
-  k->merges = (const attention_merge *)(const void *)(on_device + segments_bytes + items_bytes);
-  k->n_items = cut.n_items;
-  k->n_merges = cut.n_merges;
-  k->group = cut.group;
-  k->per_group = ((1ull << 32) + cut.group - 1) / cut.group;
-  k->wide = ((uintptr_t)args->q & 15u) == 0 && args->q_stride % 4 == 0;
-  k->part = (float *)args->scratch;
-  k->part_stride = cut.n_part_rows * (args->kv.head_dim + 2);
-  *tiled = cut.tiled ? cut.queries : 0;
-  const uint64_t shape[] = {k->n_items, k->n_merges, k->part_stride, *tiled};
+  attention_kernel_args common = common_args(args, &cut);
+  common.op.segment = (const weft_attention_segment *)(const void *)on_device;
+  common.items = (const attention_item *)(const void *)(on_device + segments_bytes);
+  common.merges = (const attention_merge *)(const void *)(on_device + segments_bytes + items_bytes);
+  k->cut = cut;
+  k->few = k->many = k->simple = common;
+  k->few.n_items = cut.n_few, k->few.n_merges = cut.n_merges;
+  k->many.n_items = cut.n_many, k->many.items += cut.n_few;
+  k->simple.n_items = cut.n_simple, k->simple.items += cut.n_few + cut.n_many;
+  const uint64_t shape[] = {cut.n_few, cut.n_many, cut.n_simple, cut.n_merges, common.part_stride, cut.n_groups, cut.turns,
+                            cut.stream};
   if (d->base.graphs != NULL) weft_graphs_note(d->base.graphs, UINT32_MAX, shape, sizeof shape);
   return status;
 }
 
 weft_status weft_cuda_attention_walk(weft_device *device, const weft_attention_args *args) {
-  attention_kernel_args k;
-  uint32_t tiled;
+  attention_kernels k;
   if (args->n_segments == 0) return WEFT_OK;
-  return make_tables(cuda_of(device), args, &k, &tiled);
+  return make_tables(cuda_of(device), args, &k);
 }
 
 weft_status weft_cuda_attention(weft_device *device, const weft_attention_args *args) {
   cuda_device *d = cuda_of(device);
-  attention_kernel_args k;
-  uint32_t tiled;
+  attention_kernels k;
   if (d->lost) return WEFT_E_DEVICE;
   if (args->n_segments == 0) return WEFT_OK;
-  weft_status status = make_tables(d, args, &k, &tiled);
-  if (status != WEFT_OK) return status;
-  return tiled > 0 ? attention_tiled(d, &k, tiled) : attention_simple(d, &k);
+  weft_status status = make_tables(d, args, &k);
+  if (status == WEFT_OK && k.cut.n_many > 0) status = attention_many(d, &k.many, k.cut.n_groups);
+  if (status == WEFT_OK && k.cut.n_few > 0) status = k.cut.stream ? attention_stream(d, &k.few) : attention_few(d, &k.few);
+  if (status == WEFT_OK && k.cut.n_merges > 0) status = attention_merges(d, &k.few);
+  if (status == WEFT_OK && k.cut.n_simple > 0) status = attention_simple(d, &k.simple);
+  return status;
 }
 
 weft_status cuda_attention_setup(cuda_device *d) {
-  return attention_tiled_setup(d);
+  weft_status status = attention_many_setup(d);
+  if (status == WEFT_OK) status = attention_few_setup(d);
+  return status == WEFT_OK ? attention_stream_setup(d) : status;
 }

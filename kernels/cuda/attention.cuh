@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* What the two attention kernels share: segments on the device, what a row sees, where a key lies.
+/* What the attention kernels share: segments on the device, what a row sees, where a key lies, how numbers join.
  *
  * A query is one head of one row. The queries of a segment that read the same kv head are numbered
- * f = row * group + (head % group), group = heads per kv head. */
+ * f = row * group + (head % group), group = heads per kv head.
+ *
+ * Law: attention_many and attention_few give the same bits. Scores are products over the head dimension in
+ * sixteens, ascending. Within a chunk of 1024 key positions, tiles of 128 ascend: (max, sum, out) of the chunk so
+ * far is scaled to the new maximum, weights are 2^(score - maximum) as bf16, and out adds keys in sixteens,
+ * ascending; the sum is one more column, of values that are 1. Chunks join ascending, each from fresh. Keys that a
+ * row does not see weigh 0, which changes no bit: so bits depend on absolute positions alone. */
 #ifndef WEFT_KERNELS_CUDA_ATTENTION_CUH
 #define WEFT_KERNELS_CUDA_ATTENTION_CUH
 
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda.h"
 
-enum { CHUNK = WEFT_ATTENTION_CHUNK };
+enum { CHUNK = 1024, TILE = 128, FEW_QUERIES = 16, MANY_QUERIES = 64, SIMPLE_QUERIES = 4 };
 
 /* Some queries of a segment against chunks [chunk, chunk_end) of key positions. */
 typedef struct attention_item {
@@ -25,13 +31,15 @@ typedef struct attention_merge {
 } attention_merge;
 
 typedef struct attention_kernel_args {
-  weft_attention_args op;                /* segment: device copy */
-  const attention_item *items;           /* device */
+  weft_attention_args op;      /* segment: device copy */
+  const attention_item *items; /* device; of the kernel that is launched */
   const attention_merge *merges;
   uint32_t n_items, n_merges, group;
-  uint64_t per_group; /* f / group = f * per_group >> 32 */
-  bool wide;          /* queries may be read 16 bytes at a time */
-  float *part; /* [kv head][rows][head_dim + 2]: out, max, sum; NULL: nothing is split */
+  uint32_t block_shift; /* log2 of the tokens of a block */
+  uint32_t turns;       /* blocks that take the chunks of an item in turn */
+  uint64_t per_group;   /* f / group = f * per_group >> 32 */
+  bool wide;            /* queries may be read 16 bytes at a time */
+  float *part;          /* [kv head][rows][head_dim + 2]: out, max, sum; NULL: nothing is split */
   uint64_t part_stride; /* floats per kv head */
 } attention_kernel_args;
 
@@ -54,9 +62,9 @@ static __device__ __forceinline__ bool is_own_key(const weft_attention_segment &
   return s.canvas && position >= s.kv_len;
 }
 
-static __device__ __forceinline__ uint32_t page_of_key(const weft_attention_args &a, const weft_attention_segment &s,
+static __device__ __forceinline__ uint32_t page_of_key(const weft_attention_segment &s, uint32_t shift,
                                                        uint32_t position) {
-  return is_own_key(s, position) ? 0 : s.table[position / a.kv.block_tokens];
+  return is_own_key(s, position) ? 0 : s.table[position >> shift];
 }
 
 /* The stored key (or value) at a position that some row sees; vector: its bytes. */
@@ -88,12 +96,131 @@ static __device__ __forceinline__ float joined(float all, float keep, float chun
   return __fmaf_rn(all, keep, __fmul_rn(chunk, add));
 }
 
-enum { SIMPLE_QUERIES = 4 }; /* of an item of attention_simple */
+/* What weights are relative to; -inf (nothing seen yet) would give NaN. */
+static __device__ __forceinline__ float anchor_of(float most) {
+  return most == -INFINITY ? 0.0f : most;
+}
+
+static __device__ __forceinline__ float weight_of(float score, float scale, float anchor) {
+  return power_of_2(__fmaf_rn(score, scale, -anchor));
+}
+
+/* Queries as bf16, four numbers at a time: piece i of `n_pieces` (a row's head_dim / 4) goes to put(row, piece of the row,
+ * bits). Rows beyond the item repeat its last one: what they see is nobody's. Many loads are on their way at once. */
+template <bool WIDE, int N_THREADS, int N_PIECES, int ROW_PIECES, class put_query>
+static __device__ __forceinline__ void convert_queries(const attention_kernel_args &k, const attention_item &item,
+                                                       const weft_attention_segment &s, uint32_t kv_head, uint32_t first,
+                                                       put_query put) {
+  constexpr int steps = N_PIECES / N_THREADS, batch = steps < 16 ? steps : 16;
+#pragma unroll 1
+  for (int step = 0; step < steps; step += batch) {
+    float4 x[batch];
+#pragma unroll
+    for (int i = 0; i < batch; i++) {
+      uint32_t at = (step + i) * N_THREADS + threadIdx.x % N_THREADS, f = item.first + min(first + at / ROW_PIECES, item.n - 1);
+      uint32_t row = row_of_query(k, f);
+      const float *q = k.op.q + ((uint64_t)s.first_row + row) * k.op.q_stride +
+                       (uint64_t)(kv_head * k.group + (f - row * k.group)) * (4 * ROW_PIECES) + at % ROW_PIECES * 4;
+      x[i] = WIDE ? *(const float4 *)(const void *)q : make_float4(q[0], q[1], q[2], q[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < batch; i++) {
+      uint32_t at = (step + i) * N_THREADS + threadIdx.x % N_THREADS;
+      put(at / ROW_PIECES, at % ROW_PIECES, make_uint2(pair_bf16(x[i].x, x[i].y), pair_bf16(x[i].z, x[i].w)));
+    }
+  }
+}
+
+/* ROWS queries from item.first + first on, by N_THREADS threads. */
+template <int D, int ROWS, int N_THREADS, class put_query>
+static __device__ __forceinline__ void load_queries(const attention_kernel_args &k, const attention_item &item,
+                                                    const weft_attention_segment &s, uint32_t kv_head, uint32_t first,
+                                                    put_query put) {
+  if (k.wide) convert_queries<true, N_THREADS, ROWS * D / 4, D / 4>(k, item, s, kv_head, first, put);
+  else convert_queries<false, N_THREADS, ROWS * D / 4, D / 4>(k, item, s, kv_head, first, put);
+}
+
+/* Where query first + r of a few item goes: out, or its row of partial results. */
+static __device__ __forceinline__ float *few_row(const attention_kernel_args &k, const attention_item &item,
+                                                 const weft_attention_segment &s, uint32_t kv_head, uint32_t r) {
+  uint32_t dim = k.op.kv.head_dim, f = item.first + r, i = row_of_query(k, f);
+  if (item.part_step > 0) return k.part + kv_head * k.part_stride + (uint64_t)(item.part + r * item.part_step) * (dim + 2);
+  return k.op.out + ((uint64_t)s.first_row + i) * k.op.out_stride + (uint64_t)(kv_head * k.group + (f - i * k.group)) * dim;
+}
+
+/* ---- clusters ---- */
+
+static __device__ __forceinline__ void cluster_arrive(void) {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+/* Nothing was written that others read; barriers were made ready (barriers_ready). */
+static __device__ __forceinline__ void cluster_arrive_first(void) {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void cluster_wait(void) {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* The address that shared memory of this block has in another block of the cluster. */
+static __device__ __forceinline__ uint32_t address_in(const void *mine, uint32_t rank) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(mine)), "r"(rank));
+  return there;
+}
+
+/* Numbers to where this block has `mine`, in another block; its barrier, which expects them, counts their bytes. */
+static __device__ __forceinline__ void send4(const void *mine, uint32_t rank, uint32_t x, const uint64_t *barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address_in(mine, rank)),
+               "r"(x), "r"(address_in(barrier, rank))
+               : "memory");
+}
+
+static __device__ __forceinline__ void send16(const void *mine, uint32_t rank, uint4 x, const uint64_t *barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                   address_in(mine, rank)),
+               "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(address_in(barrier, rank))
+               : "memory");
+}
+
+/* cuda_start with `cluster` neighbouring blocks brought onto the card together. */
+static inline void attention_start(cuda_device *device, void (*kernel)(attention_kernel_args), uint32_t n_blocks,
+                                   uint32_t cluster, uint32_t n_threads, uint32_t shared_bytes,
+                                   const attention_kernel_args &args) {
+  cudaLaunchAttribute how[2];
+  how[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  how[0].val.programmaticStreamSerializationAllowed = 1;
+  how[1].id = cudaLaunchAttributeClusterDimension;
+  how[1].val.clusterDim.x = cluster;
+  how[1].val.clusterDim.y = how[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(n_blocks);
+  config.blockDim = dim3(n_threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = device->stream;
+  config.attrs = how;
+  config.numAttrs = cluster > 1 ? 2 : 1;
+  (void)cudaLaunchKernelEx(&config, kernel, args);
+}
+
 weft_status attention_simple(cuda_device *d, const attention_kernel_args *args);
-bool attention_tiled_fits(const weft_attention_args *args);
-/* Queries of an item: depends on the segments only for speed. */
-uint32_t attention_tiled_queries(const weft_attention_args *args);
-weft_status attention_tiled(cuda_device *d, const attention_kernel_args *args, uint32_t queries);
-weft_status attention_tiled_setup(cuda_device *d);
+/* Queries of segments with up to FEW_QUERIES per kv head. part_step is 0 or that of the item's merge. */
+weft_status attention_few(cuda_device *d, const attention_kernel_args *args);
+/* Blocks of a cluster that share an item. */
+uint32_t attention_few_blocks(uint32_t head_dim);
+weft_status attention_few_setup(cuda_device *d);
+/* The same queries where there are many items. */
+weft_status attention_stream(cuda_device *d, const attention_kernel_args *args);
+weft_status attention_stream_setup(cuda_device *d);
+/* Joins the partial rows of both. */
+weft_status attention_merges(cuda_device *d, const attention_kernel_args *args);
+/* Queries of an item: MANY_QUERIES, or twice as many with two groups of warps. */
+weft_status attention_many(cuda_device *d, const attention_kernel_args *args, uint32_t n_groups);
+/* Blocks that share the head dimension of an item's out, in many and stream. */
+static inline uint32_t attention_slices(uint32_t head_dim) {
+  return head_dim > 256 ? head_dim / 256 : 1;
+}
+weft_status attention_many_setup(cuda_device *d);
 
 #endif

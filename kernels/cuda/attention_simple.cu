@@ -5,12 +5,12 @@
  *   out      lane l has dimensions l, l + 32, ...; keys are added ascending */
 #include "kernels/cuda/attention.cuh"
 
-enum { SIMPLE_WARPS = SIMPLE_QUERIES };
+enum { SIMPLE_WARPS = SIMPLE_QUERIES, SIMPLE_CHUNK = WEFT_ATTENTION_CHUNK };
 
 typedef struct simple_memory {
   float q[WEFT_HEAD_DIM_MAX];
-  float weight[CHUNK];
-  const uint8_t *value[CHUNK];
+  float weight[SIMPLE_CHUNK];
+  const uint8_t *value[SIMPLE_CHUNK];
 } simple_memory;
 
 template <weft_type T>
@@ -34,17 +34,17 @@ static __device__ __forceinline__ float score_of(const float *q, const uint8_t *
 /* Weights of the chunk's keys into memory->weight (0 where unseen); max and sum of the chunk. */
 template <weft_type T>
 static __device__ __forceinline__ void weigh_chunk(const weft_attention_args &a, const weft_attention_segment &s,
-                                                   uint32_t kv_head, uint32_t base, uint32_t first, uint32_t end,
+                                                   uint32_t shift, uint32_t kv_head, uint32_t base, uint32_t first, uint32_t end,
                                                    simple_memory *memory, float *chunk_max, float *chunk_sum) {
   const uint64_t vector = kv_row_bytes(T, a.kv.head_dim);
   uint32_t lane = threadIdx.x % 32;
-  float score[CHUNK / 32], most = -INFINITY, sum = 0.0f;
+  float score[SIMPLE_CHUNK / 32], most = -INFINITY, sum = 0.0f;
 #pragma unroll
-  for (int j = 0; j < CHUNK / 32; j++) {
+  for (int j = 0; j < SIMPLE_CHUNK / 32; j++) {
     uint32_t position = base + lane + 32 * j;
     score[j] = -INFINITY;
     if (position >= first && position < end) {
-      uint64_t page = page_of_key(a, s, position);
+      uint64_t page = page_of_key(s, shift, position);
       const uint8_t *key = key_at(a, s, kv_head, position, page, false, vector);
       memory->value[lane + 32 * j] = key_at(a, s, kv_head, position, page, true, vector);
       score[j] = __fmul_rn(score_of<T>(memory->q, key, a.kv.head_dim), a.scale * 1.44269504088896f);
@@ -53,7 +53,7 @@ static __device__ __forceinline__ void weigh_chunk(const weft_attention_args &a,
   }
   most = warp_max(most);
 #pragma unroll
-  for (int j = 0; j < CHUNK / 32; j++) {
+  for (int j = 0; j < SIMPLE_CHUNK / 32; j++) {
     float weight = score[j] == -INFINITY ? 0.0f : exp2f(score[j] - most);
     if (isnan(score[j])) weight = score[j];
     memory->weight[lane + 32 * j] = weight;
@@ -84,12 +84,12 @@ static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) simple_kernel(const 
   float all_max = -INFINITY, all_sum = 0.0f, out[WEFT_HEAD_DIM_MAX / 32];
 #pragma unroll
   for (int t = 0; t < WEFT_HEAD_DIM_MAX / 32; t++) out[t] = 0.0f;
-  for (uint32_t base = first / CHUNK * CHUNK; base < end; base += CHUNK) {
+  for (uint32_t base = first / SIMPLE_CHUNK * SIMPLE_CHUNK; base < end; base += SIMPLE_CHUNK) {
     float chunk_max, chunk_sum, keep, add;
-    weigh_chunk<T>(a, s, kv_head, base, first, end, memory, &chunk_max, &chunk_sum);
+    weigh_chunk<T>(a, s, k.block_shift, kv_head, base, first, end, memory, &chunk_max, &chunk_sum);
     join_factors(all_max, chunk_max, &all_max, &keep, &add);
     all_sum = joined(all_sum, keep, chunk_sum, add);
-    uint32_t low = base < first ? first - base : 0, high = end - base < CHUNK ? end - base : CHUNK;
+    uint32_t low = base < first ? first - base : 0, high = end - base < SIMPLE_CHUNK ? end - base : SIMPLE_CHUNK;
 #pragma unroll
     for (int t = 0; t < WEFT_HEAD_DIM_MAX / 32; t++) {
       uint32_t d = lane + 32 * t;

@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: MIT */
+/* Attention of up to sixteen queries (decode) over bf16 keys, for heads of 64, 128, 256 and 512.
+ *
+ * The blocks of a cluster share a chunk of 1024 positions: each scores some of its keys, then each adds the values of
+ * all of them in some of the dimensions. Between, through one another's shared memory:
+ *
+ *   scores    of the block's keys (registers); largest of each tile -> all blocks
+ *   weights   relative to the largest so far, as bf16 -> all blocks
+ *   values    out (registers) += weights x values, tiles ascending
+ *
+ * Keys, then values come in units through a ring. With few blocks every chunk is a cluster of its own, and
+ * attention_merges joins the chunks with the same text. Positions that no query sees are not read. */
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_wgmma.cuh"
+
+enum { FEW_THREADS = 256, FEW_WARPS = 8, N_TILES = CHUNK / TILE, WEIGHT_STRIDE = CHUNK + 8, KEY_UNIT = 64, FEW_BLOCKS_MAX = 8 };
+
+template <int D, int RING>
+struct few_shape {
+  static constexpr int blocks = D >= 256 ? 8 : D == 128 ? 4 : 2; /* of a cluster */
+  static constexpr int keys = CHUNK / blocks;                    /* scored by a block */
+  static constexpr int tiles = keys / TILE;
+  static constexpr int key_units = keys / KEY_UNIT;
+  static constexpr int dims = D / blocks; /* of out, in a block */
+  static constexpr int warps = dims / 8;  /* that add values */
+  static constexpr int value_unit = D == 512 ? 512 : D == 256 ? 256 : 128; /* keys */
+  static constexpr int value_units = CHUNK / value_unit;
+  static constexpr int key_stride = D + 8, value_stride = dims + 8; /* bf16 per row */
+  static constexpr int key_bytes = KEY_UNIT * key_stride * 2, value_bytes = value_unit * value_stride * 2;
+  static constexpr int slot = key_bytes > value_bytes ? key_bytes : value_bytes;
+};
+
+template <int D, int RING>
+struct few_memory {
+  __nv_bfloat16 q[FEW_QUERIES * few_shape<D, RING>::key_stride];
+  __nv_bfloat16 weight[FEW_QUERIES * WEIGHT_STRIDE];
+  uint8_t ring[RING][few_shape<D, RING>::slot];
+  float tile_max[N_TILES][FEW_QUERIES];
+  float warp_max[few_shape<D, RING>::tiles][FEW_WARPS][FEW_QUERIES];
+  uint32_t page[CHUNK];
+  uint64_t has_maxima, has_weights; /* of all blocks */
+};
+
+template <int D, int RING>
+struct few_block {
+  attention_item item;
+  weft_attention_segment segment;
+  uint32_t kv_head, rank, first, end; /* positions that some query sees */
+  uint32_t base, low, high;           /* of the chunk; what is seen of it, [low, high) */
+  few_memory<D, RING> *m;
+};
+
+/* Scores of a warp: eight keys of every unit, 16 queries. */
+template <int D, int RING>
+struct few_scores {
+  float of[few_shape<D, RING>::key_units][4];
+};
+
+/* The pages of the chunk's blocks, side by side. */
+template <int D, int RING>
+static __device__ __forceinline__ void load_pages(const attention_kernel_args &k, const few_block<D, RING> &b) {
+  uint32_t end = b.segment.canvas ? min(b.base + b.high, b.segment.kv_len) : b.base + b.high, low = b.base + b.low;
+  if (low >= end) return;
+  uint32_t block = low >> k.block_shift, last = (end - 1) >> k.block_shift, base = b.base >> k.block_shift;
+  for (uint32_t i = block + threadIdx.x; i <= last; i += FEW_THREADS) b.m->page[i - base] = b.segment.table[i];
+}
+
+/* N bytes of each of COUNT keys of the chunk, from first_key on: a warp copies an eighth of them, and its lanes know where
+ * they lie. Zeros for those that nobody sees. */
+template <int D, int RING, int COUNT, int N>
+static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k, const few_block<D, RING> &b, uint32_t first_key,
+                                                 bool is_value, uint64_t offset, uint8_t *to) {
+  constexpr int own = COUNT / FEW_WARPS, steps = own * N / 512, known = own > 32 ? own / 32 : 1;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint64_t at[known];
+  uint32_t seen[known];
+#pragma unroll
+  for (int i = 0; i < known; i++) {
+    uint32_t key = first_key + warp * own + i * 32 + lane % (own < 32 ? own : 32);
+    bool ok = key >= b.low && key < b.high;
+    at[i] = (uint64_t)(uintptr_t)k.op.kv.base;
+    if (ok) {
+      uint32_t page = is_own_key(b.segment, b.base + key) ? 0 : b.m->page[key >> k.block_shift];
+      at[i] = (uint64_t)(uintptr_t)key_at(k.op, b.segment, b.kv_head, b.base + key, page, is_value, 2ull * D) + offset;
+    }
+    seen[i] = __ballot_sync(0xFFFFFFFFu, ok);
+  }
+  uint32_t base = shared_address(to) + warp * own * (N + 16);
+#pragma unroll
+  for (int step = 0; step < steps; step++) {
+    constexpr int rows = N < 512 ? 512 / N : 1; /* of a step */
+    uint32_t part = (step * 32 + lane) % (N / 16), row = rows == 1 ? step / (N / 512 > 0 ? N / 512 : 1) : step * rows + lane / (N / 16);
+    int i = step * rows / (N < 512 ? 32 : 32 * (N / 512));
+    uint64_t from = __shfl_sync(0xFFFFFFFFu, at[i], row % 32);
+    copy16_if(base + row * (N + 16) + part * 16, (const uint8_t *)(uintptr_t)from + part * 16, (seen[i] >> row % 32 & 1) != 0);
+  }
+}
+
+/* Unit `unit` of the chunk: the block's keys, then values of all. One group of copies, empty if nobody sees it. */
+template <int D, int RING>
+static __device__ __forceinline__ void copy_unit(const attention_kernel_args &k, const few_block<D, RING> &b, uint32_t unit) {
+  using shape = few_shape<D, RING>;
+  uint8_t *to = b.m->ring[unit % RING];
+  if (unit < shape::key_units) {
+    uint32_t key = b.rank * shape::keys + unit * KEY_UNIT;
+    if (key < b.high && key + KEY_UNIT > b.low) copy_keys<D, RING, KEY_UNIT, D * 2>(k, b, key, false, 0, to);
+  } else if (unit < shape::key_units + shape::value_units) {
+    uint32_t key = (unit - shape::key_units) * shape::value_unit;
+    if (key < b.high && key + shape::value_unit > b.low)
+      copy_keys<D, RING, shape::value_unit, shape::dims * 2>(k, b, key, true, (uint64_t)b.rank * shape::dims * 2, to);
+  }
+  copies_commit();
+}
+
+/* Scores of the warp's eight keys of a unit: one chain over the head dimension. */
+template <int D, int RING>
+static __device__ __forceinline__ void score_unit(const few_block<D, RING> &b, uint32_t slot, float (&sum)[4]) {
+  using shape = few_shape<D, RING>;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint32_t q_at = shared_address(b.m->q + lane % 16 * shape::key_stride + lane / 16 * 8);
+  uint32_t k_at = shared_address(b.m->ring[slot]) + ((warp * 8 + lane % 8) * shape::key_stride + lane / 8 * 8) * 2;
+  sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
+#pragma unroll 4
+  for (int d = 0; d < D; d += 32) {
+    uint32_t w[2][4], v[4];
+    load_matrices(w[0], q_at + d * 2);
+    load_matrices(w[1], q_at + d * 2 + 32);
+    load_matrices(v, k_at + d * 2);
+    mma_bf16(sum, w[0], v[0], v[1]);
+    mma_bf16(sum, w[1], v[2], v[3]);
+  }
+}
+
+/* Key of score e of a unit, in the chunk. */
+template <int D, int RING>
+static __device__ __forceinline__ uint32_t key_of(const few_block<D, RING> &b, uint32_t unit, uint32_t e) {
+  return b.rank * few_shape<D, RING>::keys + unit * KEY_UNIT + threadIdx.x / 32 * 8 + threadIdx.x % 4 * 2 + e % 2;
+}
+
+/* What a row does not see scores -inf; then the largest of each of the block's tiles, to all blocks. */
+template <int D, int RING>
+static __device__ __forceinline__ void spread_maxima(const attention_kernel_args &k, const few_block<D, RING> &b,
+                                                     few_scores<D, RING> &score) {
+  using shape = few_shape<D, RING>;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    uint32_t r = lane / 4 + 8 * h, first = 0, end = 0;
+    if (r < b.item.n) visible(b.segment, k.op.window, row_of_query(k, b.item.first + r), &first, &end);
+#pragma unroll
+    for (int t = 0; t < shape::tiles; t++) {
+      float most = -INFINITY;
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        int unit = 2 * t + i / 2, e = 2 * h + i % 2;
+        uint32_t position = b.base + key_of<D, RING>(b, unit, e);
+        if (position < first || position >= end) score.of[unit][e] = -INFINITY;
+        most = fmaxf(most, score.of[unit][e]);
+      }
+      most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
+      if (lane % 4 == 0) b.m->warp_max[t][warp][r] = most;
+    }
+  }
+  __syncthreads();
+  cluster_wait(); /* the others are there, and done with what is overwritten now */
+  constexpr uint32_t n = shape::tiles * FEW_QUERIES;
+  for (uint32_t i = threadIdx.x; i < shape::blocks * n; i += FEW_THREADS) {
+    uint32_t t = i % n / FEW_QUERIES, r = i % FEW_QUERIES;
+    float most = -INFINITY;
+#pragma unroll
+    for (int w = 0; w < FEW_WARPS; w++) most = fmaxf(most, b.m->warp_max[t][w][r]);
+    send4(&b.m->tile_max[b.rank * shape::tiles + t][r], i / n, __float_as_uint(most), &b.m->has_maxima);
+  }
+}
+
+/* Weights of the block's keys into its own memory, then to the others', 16 bytes at a time. */
+template <int D, int RING>
+static __device__ __forceinline__ void spread_weights(float scale, const few_block<D, RING> &b, const few_scores<D, RING> &score) {
+  using shape = few_shape<D, RING>;
+  uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    uint32_t r = lane / 4 + 8 * h;
+    float most = -INFINITY;
+    for (uint32_t t = 0; t < b.rank * shape::tiles; t++) most = fmaxf(most, b.m->tile_max[t][r]);
+#pragma unroll
+    for (int t = 0; t < shape::tiles; t++) {
+      most = fmaxf(most, b.m->tile_max[b.rank * shape::tiles + t][r]);
+      float anchor = anchor_of(__fmul_rn(most, scale));
+#pragma unroll
+      for (int unit = 2 * t; unit < 2 * t + 2; unit++) {
+        *(uint32_t *)(void *)(b.m->weight + r * WEIGHT_STRIDE + key_of<D, RING>(b, unit, 0)) = pair_bf16(
+            weight_of(score.of[unit][2 * h], scale, anchor), weight_of(score.of[unit][2 * h + 1], scale, anchor));
+      }
+    }
+  }
+  __syncthreads();
+  constexpr uint32_t n = shape::keys / 8; /* pieces of a row */
+  for (uint32_t i = threadIdx.x; i < b.item.n * n; i += FEW_THREADS) {
+    const __nv_bfloat16 *piece = b.m->weight + i / n * WEIGHT_STRIDE + b.rank * shape::keys + i % n * 8;
+    uint4 bits = *(const uint4 *)(const void *)piece;
+#pragma unroll
+    for (uint32_t step = 1; step < shape::blocks; step++)
+      send16(piece, (b.rank + step) % shape::blocks, bits, &b.m->has_weights);
+  }
+}
+
+/* (max, sum, out) of a warp's eight dimensions, rows g and g + 8. */
+typedef struct few_sums {
+  float most[2], out[4], sum[4];
+} few_sums;
+
+/* A tile of values, from row `row` of a slot on. */
+template <int D, int RING>
+static __device__ __forceinline__ void add_tile(float scale, const few_block<D, RING> &b, uint32_t tile, uint32_t slot, uint32_t row,
+                                                few_sums &s) {
+  using shape = few_shape<D, RING>;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint32_t p_at = shared_address(b.m->weight + lane % 16 * WEIGHT_STRIDE + tile * TILE + lane / 16 * 8);
+  uint32_t v_at = shared_address(b.m->ring[slot]) + ((row + lane) * shape::value_stride + warp * 8) * 2;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    float most = fmaxf(s.most[h], __fmul_rn(b.m->tile_max[tile][lane / 4 + 8 * h], scale));
+    float keep = power_of_2(__fadd_rn(s.most[h], -anchor_of(most)));
+    s.most[h] = most;
+    s.out[2 * h] = __fmul_rn(s.out[2 * h], keep), s.out[2 * h + 1] = __fmul_rn(s.out[2 * h + 1], keep);
+    s.sum[2 * h] = __fmul_rn(s.sum[2 * h], keep), s.sum[2 * h + 1] = __fmul_rn(s.sum[2 * h + 1], keep);
+  }
+  const uint32_t ones = 0x3F803F80u;
+#pragma unroll
+  for (int key = 0; key < TILE; key += 32) {
+    uint32_t w[2][4], v[4];
+    load_matrices(w[0], p_at + key * 2);
+    load_matrices(w[1], p_at + key * 2 + 32);
+    load_matrices_turned(v, v_at + key * shape::value_stride * 2);
+    mma_bf16(s.out, w[0], v[0], v[1]);
+    mma_bf16(s.sum, w[0], ones, ones);
+    mma_bf16(s.out, w[1], v[2], v[3]);
+    mma_bf16(s.sum, w[1], ones, ones);
+  }
+}
+
+/* What a thread knows of its two rows over the chunks. */
+typedef struct few_rows {
+  float all_max[2], all_sum[2], all[4];
+} few_rows;
+
+static __device__ __forceinline__ void join_chunk(const few_sums &s, few_rows &rows) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    float keep, add;
+    join_factors(rows.all_max[h], s.most[h], &rows.all_max[h], &keep, &add);
+    rows.all_sum[h] = joined(rows.all_sum[h], keep, s.sum[2 * h], add);
+    rows.all[2 * h] = joined(rows.all[2 * h], keep, s.out[2 * h], add);
+    rows.all[2 * h + 1] = joined(rows.all[2 * h + 1], keep, s.out[2 * h + 1], add);
+  }
+}
+
+/* Final rows, or the one chunk's for attention_merges. */
+template <int D, int RING>
+static __device__ __forceinline__ void store_rows(const attention_kernel_args &k, const few_block<D, RING> &b, const few_rows &rows) {
+  using shape = few_shape<D, RING>;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = b.rank * shape::dims + warp * 8 + lane % 4 * 2;
+  if (warp >= shape::warps) return;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    uint32_t r = lane / 4 + 8 * h;
+    if (r >= b.item.n) continue;
+    float *to = few_row(k, b.item, b.segment, b.kv_head, r), times = b.item.part_step > 0 ? 1.0f : __frcp_rn(rows.all_sum[h]);
+    if (b.item.part_step > 0 && dim == 0) to[D] = rows.all_max[h], to[D + 1] = rows.all_sum[h];
+    *(float2 *)(void *)(to + dim) = make_float2(__fmul_rn(rows.all[2 * h], times), __fmul_rn(rows.all[2 * h + 1], times));
+  }
+}
+
+/* One chunk: before it a cluster_arrive of all blocks, which says that the one before is done with. */
+template <int D, int RING>
+static __device__ __forceinline__ void do_chunk(const attention_kernel_args &k, few_block<D, RING> &b, uint32_t chunk, few_sums &s) {
+  using shape = few_shape<D, RING>;
+  float scale = k.op.scale * 1.44269504088896f;
+  b.base = chunk * CHUNK;
+  b.low = max(b.first, b.base) - b.base, b.high = min(b.end, b.base + CHUNK) - b.base;
+  load_pages<D, RING>(k, b);
+  if (threadIdx.x == 0) {
+    barrier_expect(&b.m->has_maxima, N_TILES * FEW_QUERIES * 4);
+    barrier_expect(&b.m->has_weights, b.item.n * (CHUNK - shape::keys) * 2);
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int unit = 0; unit < RING; unit++) copy_unit<D, RING>(k, b, unit);
+  if (chunk == b.item.chunk) {
+    load_queries<D, FEW_QUERIES, FEW_THREADS>(k, b.item, b.segment, b.kv_head, 0, [&](uint32_t row, uint32_t piece, uint2 x) {
+      *(uint2 *)(void *)(b.m->q + row * shape::key_stride + piece * 4) = x;
+    });
+  }
+  few_scores<D, RING> score;
+#pragma unroll
+  for (int unit = 0; unit < shape::key_units; unit++) {
+    copies_wait<RING - 1>();
+    __syncthreads();
+    score_unit<D, RING>(b, unit % RING, score.of[unit]);
+    __syncthreads();
+    copy_unit<D, RING>(k, b, unit + RING);
+  }
+  uint32_t parity = (chunk - b.item.chunk) & 1;
+  spread_maxima<D, RING>(k, b, score);
+  barrier_wait_cluster(&b.m->has_maxima, parity);
+  spread_weights<D, RING>(scale, b, score);
+  barrier_wait_cluster(&b.m->has_weights, parity);
+#pragma unroll 1
+  for (int unit = shape::key_units; unit < shape::key_units + shape::value_units; unit++) {
+    copies_wait<RING - 1>();
+    __syncthreads();
+    uint32_t first = (unit - shape::key_units) * (shape::value_unit / TILE);
+    for (uint32_t t = 0; t < shape::value_unit / TILE && threadIdx.x / 32 < shape::warps; t++) {
+      uint32_t key = (first + t) * TILE;
+      if (key < b.high && key + TILE > b.low) add_tile<D, RING>(scale, b, first + t, unit % RING, t * TILE, s);
+    }
+    __syncthreads();
+    copy_unit<D, RING>(k, b, unit + RING);
+  }
+}
+
+template <int D, int RING>
+static __global__ void __launch_bounds__(FEW_THREADS, 1) few_kernel(const __grid_constant__ attention_kernel_args k) {
+  using shape = few_shape<D, RING>;
+  extern __shared__ __align__(128) uint8_t memory[];
+  few_block<D, RING> b;
+  b.m = (few_memory<D, RING> *)(void *)memory;
+  if (threadIdx.x == 0) {
+    barrier_init(&b.m->has_maxima), barrier_init(&b.m->has_weights);
+    barriers_ready();
+  }
+  __syncwarp();
+  inputs_ready();
+  uint32_t at = blockIdx.x / shape::blocks;
+  b.item = k.items[at / k.op.kv.n_kv_heads];
+  if (b.item.n == 0) return; /* void: all blocks of the cluster */
+  b.segment = k.op.segment[k.op.n_segments == 1 ? 0 : b.item.segment]; /* one does not wait for the item */
+  b.kv_head = at % k.op.kv.n_kv_heads;
+  b.rank = blockIdx.x % shape::blocks;
+  uint32_t unused;
+  visible(b.segment, k.op.window, row_of_query(k, b.item.first), &b.first, &unused);
+  visible(b.segment, k.op.window, row_of_query(k, b.item.first + b.item.n - 1), &unused, &b.end);
+  few_rows rows;
+  rows.all_max[0] = rows.all_max[1] = -INFINITY;
+  rows.all_sum[0] = rows.all_sum[1] = rows.all[0] = rows.all[1] = rows.all[2] = rows.all[3] = 0.0f;
+#pragma unroll 1
+  for (uint32_t chunk = b.item.chunk; chunk < b.item.chunk_end; chunk++) {
+    few_sums s;
+    s.most[0] = s.most[1] = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 4; i++) s.out[i] = s.sum[i] = 0.0f;
+    if (chunk == b.item.chunk) cluster_arrive_first();
+    else cluster_arrive();
+    do_chunk<D, RING>(k, b, chunk, s);
+    join_chunk(s, rows);
+  }
+  store_rows<D, RING>(k, b, rows);
+}
+
+static __global__ void merge_kernel(const __grid_constant__ attention_kernel_args k) {
+  inputs_ready();
+  attention_merge m = k.merges[blockIdx.x];
+  if (blockIdx.z >= m.n) return;
+  uint32_t f = m.first + blockIdx.z, kv_head = blockIdx.y, dim = k.op.kv.head_dim;
+  const float *part = k.part + kv_head * k.part_stride + (uint64_t)(m.part + blockIdx.z * m.n_chunks) * (dim + 2);
+  uint64_t row = (uint64_t)k.op.segment[m.segment].first_row + f / k.group;
+  float *out = k.op.out + row * k.op.out_stride + (uint64_t)(kv_head * k.group + f % k.group) * dim;
+  for (uint32_t d = threadIdx.x; d < dim; d += blockDim.x) {
+    float most = -INFINITY, sum = 0.0f, value = 0.0f;
+#pragma unroll 8
+    for (uint32_t c = 0; c < m.n_chunks; c++) {
+      const float *one = part + (uint64_t)c * (dim + 2);
+      float keep, add;
+      join_factors(most, one[dim], &most, &keep, &add);
+      sum = joined(sum, keep, one[dim + 1], add);
+      value = joined(value, keep, one[d], add);
+    }
+    out[d] = __fmul_rn(value, __frcp_rn(sum));
+  }
+}
+
+uint32_t attention_few_blocks(uint32_t head_dim) {
+  return head_dim == 64 ? few_shape<64, 4>::blocks : head_dim == 128 ? few_shape<128, 4>::blocks : few_shape<256, 2>::blocks;
+}
+
+template <int D, int RING>
+static void start(cuda_device *d, const attention_kernel_args *args) {
+  uint32_t n = args->n_items * args->op.kv.n_kv_heads * few_shape<D, RING>::blocks;
+  attention_start(d, few_kernel<D, RING>, n, few_shape<D, RING>::blocks, FEW_THREADS, sizeof(few_memory<D, RING>), *args);
+}
+
+weft_status attention_few(cuda_device *d, const attention_kernel_args *args) {
+  /* a block to a multiprocessor, with more on its way; or two */
+  bool deep = args->n_items * args->op.kv.n_kv_heads * attention_few_blocks(256) <= d->n_multiprocessors;
+  switch (args->op.kv.head_dim) {
+    case 64: start<64, 4>(d, args); break;
+    case 128: start<128, 4>(d, args); break;
+    case 256: deep ? start<256, 4>(d, args) : start<256, 2>(d, args); break;
+    default: start<512, 2>(d, args); break;
+  }
+  return cuda_launched(d, "attention");
+}
+
+weft_status attention_merges(cuda_device *d, const attention_kernel_args *args) {
+  cuda_start(d, merge_kernel, dim3(args->n_merges, args->op.kv.n_kv_heads, FEW_QUERIES), 128, 0, *args);
+  return cuda_launched(d, "joining attention");
+}
+
+template <int D, int RING>
+static weft_status set_up(cuda_device *d) {
+  cudaError_t error = cudaFuncSetAttribute(few_kernel<D, RING>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           sizeof(few_memory<D, RING>));
+  return cuda_judge(d, error, "setting up attention");
+}
+
+weft_status attention_few_setup(cuda_device *d) {
+  weft_status status = set_up<64, 4>(d);
+  if (status == WEFT_OK) status = set_up<128, 4>(d);
+  if (status == WEFT_OK) status = set_up<256, 2>(d);
+  if (status == WEFT_OK) status = set_up<256, 4>(d);
+  return status == WEFT_OK ? set_up<512, 2>(d) : status;
+}
