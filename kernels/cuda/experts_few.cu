@@ -25,7 +25,7 @@ static __device__ __forceinline__ int prepare_rank(const multiply_args &a, const
     most = __reduce_max_sync(0xFFFFFFFFu, most);
   }
   int lift = form_is_bf16(T) ? 0 : lift_of(most);
-  float up = ldexpf(1.0f, lift);
+  float up = power_of_two(lift);
 #pragma unroll 3
   for (uint32_t chunk = lane; chunk < n_chunks; chunk += 32) {
     load_chunk(row, chunk, a.n_in, a.raw.wide, v);
@@ -59,9 +59,9 @@ template <int T>
 static __device__ __forceinline__ void multiply_rank(const multiply_args &a, const uint4 *row, int raise, int lift,
                                                      few_ring &ring, down_cursor &ahead, float *done) {
   uint32_t lane = threadIdx.x % 32;
-  float raised = ldexpf(1.0f, raise), sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}}, all[2] = {0.0f, 0.0f};
+  float raised = power_of_two(raise), sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}}, all[2] = {0.0f, 0.0f};
   x_source<1> x;
-  x.raw = lane / 4 == 0 ? row : NULL;
+  x.raw = row;
   for (uint32_t unit = 0, left = a.segment_units; unit < a.n_units;) {
     ring_wait(ring);
     multiply_piece<T, 1, true>(a, ring, unit, a.n_units, x, raised, sum);
@@ -77,7 +77,7 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
     left = a.segment_units;
   }
   if (lane % 4 != 0) return; /* column 0 */
-  float back = ldexpf(1.0f, -lift), down = ldexpf(1.0f, -raise);
+  float back = power_of_two(-lift), down = power_of_two(-raise);
 #pragma unroll
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(__fmul_rn(all[h], back), down);
 }

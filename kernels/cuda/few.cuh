@@ -54,14 +54,14 @@ static __device__ __forceinline__ bool is_tail_unit(const multiply_args &a, uint
 template <int NT>
 struct x_source {
   const uint8_t *prepared[NT];
-  const uint4 *raw; /* of row g; NULL where there is none: zeros */
+  const uint4 *raw; /* stands for all eight: the results of the others are not looked at */
 };
 
 template <int NT, bool RAW>
 static __device__ __forceinline__ void load_x(const x_source<NT> &x, uint32_t unit, int i, bool tail, uint4 (&b)[NT]) {
   if constexpr (RAW) {
     uint32_t c = threadIdx.x % 4, in = tail ? 2 * c + i : 4 * c + i;
-    b[0] = x.raw == NULL ? make_uint4(0, 0, 0, 0) : x.raw[unit * 16 + in];
+    b[0] = x.raw[unit * 16 + in];
   } else {
 #pragma unroll
     for (int n = 0; n < NT; n++)
@@ -74,28 +74,34 @@ template <int T, int NT, bool RAW>
 static __device__ __forceinline__ void multiply_piece(const multiply_args &a, const few_ring &ring, uint32_t unit,
                                                      uint32_t end, const x_source<NT> &x, float raise, float (&sum)[NT][4]) {
   uint32_t lane = threadIdx.x % 32;
+  constexpr bool early = NT <= 2; /* x is asked for before it is needed; more rows want the registers */
 #pragma unroll
   for (uint32_t u = 0; u < few_units(T); u++) {
-    if (unit + u >= end) continue;
+    if (form_of(T).unit == 128 && unit + u >= end) continue;
     bool tail = is_tail_unit(a, unit + u);
     form_place place = place_of<T>(ring.memory + ring.at * few_piece_bytes(T), u, tail);
     lane_codes<T> codes;
     lane_scales<T> scales;
     lane_factors factors;
+    uint4 b[early ? 4 : 1][NT];
+    if constexpr (early) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) load_x<NT, RAW>(x, unit + u, place.tail ? i % 2 : i, place.tail, b[i]);
+    }
     load_codes<T>(place, lane, codes);
     load_scales<T>(place, lane / 4, lane % 4, scales);
     make_factors<T>(scales, place.half, lane % 4, raise, factors);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       if (i >= 2 && place.tail) continue;
-      uint4 b[NT];
-      load_x<NT, RAW>(x, unit + u, i, place.tail, b);
+      const int at = early ? i : 0;
+      if constexpr (!early) load_x<NT, RAW>(x, unit + u, i, place.tail, b[0]);
       uint32_t w[2][4];
       operands_of<T>(codes, factors, i, w);
 #pragma unroll
       for (int n = 0; n < NT; n++) {
-        mma<form_is_bf16(T)>(sum[n], w[0], b[n].x, b[n].y);
-        mma<form_is_bf16(T)>(sum[n], w[1], b[n].z, b[n].w);
+        mma<form_is_bf16(T)>(sum[n], w[0], b[at][n].x, b[at][n].y);
+        mma<form_is_bf16(T)>(sum[n], w[1], b[at][n].z, b[at][n].w);
       }
     }
   }
@@ -109,6 +115,11 @@ static __device__ __forceinline__ void ring_wait(const few_ring &ring) {
 static __device__ __forceinline__ void ring_next(few_ring &ring) {
   __syncwarp();
   if (++ring.at == ring.n) ring.at = 0, ring.turn ^= 1;
+}
+
+/* 2^n of a normal number. */
+static __device__ __forceinline__ float power_of_two(int n) {
+  return __int_as_float((n + 127) << 23);
 }
 
 /* Inputs 8 chunk .. of a row. */

@@ -9,7 +9,7 @@
  *   gated    a tile of the gate and its tile of up lie in one block: act(g) * u leaves it */
 #include "kernels/cuda/few.cuh"
 
-enum { WARPS_MAX = 16, RAW_KEPT = 2, RESIDENT_WARPS = 24, PLACES = 2, SHARED_BYTES_MAX = 220 << 10 };
+enum { WARPS_MAX = 16, SEGMENTS = 8, RAW_KEPT = 2, RESIDENT_WARPS = 24, PLACES = 2, SHARED_BYTES_MAX = 220 << 10 };
 
 /* The row into shared memory, 16 bytes for 8 inputs, ascending; the power of two that it was multiplied by. The same
  * rule as prepare_kernel. most_of: [WARPS_MAX]. */
@@ -33,10 +33,10 @@ static __device__ __forceinline__ int prepare_raw(const multiply_args &a, uint32
     most = __reduce_max_sync(0xFFFFFFFFu, most);
     if (threadIdx.x % 32 == 0) most_of[threadIdx.x / 32] = most;
     __syncthreads();
-    for (uint32_t w = 0; w < blockDim.x / 32; w++) most = max(most, most_of[w]);
+    most = __reduce_max_sync(0xFFFFFFFFu, most_of[min(threadIdx.x % 32, blockDim.x / 32 - 1)]);
   }
   int lift = form_is_bf16(T) ? 0 : lift_of(most);
-  float up = ldexpf(1.0f, lift);
+  float up = power_of_two(lift);
 #pragma unroll
   for (uint32_t t = 0; t < RAW_KEPT; t++)
     if (threadIdx.x + t * blockDim.x < n_chunks) to[threadIdx.x + t * blockDim.x] = chunk_16<form_is_bf16(T)>(kept[t], up);
@@ -113,10 +113,14 @@ static __device__ __forceinline__ void ask_next(const multiply_args &a, uint32_t
 /* Segments ascending, from 0. part: of the tile, [segments][NT][lane][4]. */
 template <int NT>
 static __device__ __forceinline__ float joined(const multiply_args &a, const float *part, int n, int e, float back, int raise) {
-  float sum = 0.0f;
-  for (uint32_t s = 0; s < a.n_segments; s++)
-    sum = __fadd_rn(sum, part[((s * NT + n) * 32 + threadIdx.x % 32) * 4 + e]);
-  return __fmul_rn(__fmul_rn(sum, back), ldexpf(1.0f, -raise));
+  float sum = 0.0f, of[SEGMENTS];
+#pragma unroll
+  for (uint32_t s = 0; s < SEGMENTS; s++)
+    of[s] = s < a.n_segments ? part[((s * NT + n) * 32 + threadIdx.x % 32) * 4 + e] : 0.0f;
+#pragma unroll
+  for (uint32_t s = 0; s < SEGMENTS; s++)
+    if (s < a.n_segments) sum = __fadd_rn(sum, of[s]);
+  return __fmul_rn(__fmul_rn(sum, back), power_of_two(-raise));
 }
 
 /* raise: of this tile and of the one it is gated with. */
@@ -132,7 +136,7 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
     for (int e = 0; e < 4; e++) {
       uint32_t column = 8 * n + 2 * c + e % 2, out = tile.tile * 16 + g + e / 2 * 8;
       if (column >= job.n || out >= n_out) continue;
-      float back = RAW ? ldexpf(1.0f, -lift) : a.x_back[x_row_of(a, job, column)];
+      float back = RAW ? power_of_two(-lift) : a.x_back[x_row_of(a, job, column)];
       float value = joined<NT>(a, part, n, e, back, raise[0]);
       if (a.gated) {
         float up = joined<NT>(a, part + a.n_segments * NT * 128, n, e, back, raise[1]);
@@ -144,7 +148,7 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
 }
 
 template <int T, int NT, bool RAW>
-static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 96 : 128) few_kernel(const __grid_constant__ multiply_args a, uint32_t n_items,
+static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kernel(const __grid_constant__ multiply_args a, uint32_t n_items,
                                                                                        uint32_t n_groups) {
   /* Places of the warps, then [row tiles of the block][segments][NT][32][4], then a raw row. */
   extern __shared__ __align__(128) uint8_t memory[];
@@ -165,16 +169,23 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 96 : 128) few_kernel
   enter_item<NT>(a, n_items, n_groups, slot, first, &ahead);
   for (uint32_t place = 0; place < PLACES; place++)
     ask_next<T, NT>(a, n_items, n_groups, slot, first, end, ring, place, &ahead);
-  uint32_t header_of = 0;
-  form_header header = *(const form_header *)(const void *)a.weight[0].data;
+  multiply_job job;
+  few_tile tile = {0, 0};
+  bool exists = job_of(a, blockIdx.x / n_groups, 8 * NT, &job);
+  bool active = exists && find_tile(a, blockIdx.x % n_groups, slot, &tile);
+  uint32_t header_of = tile.weight;
+  form_header header = *(const form_header *)(const void *)a.weight[tile.weight].data;
+  int raise = raise_exponent(T, &header);
   if (a.ids == NULL) inputs_wait();
   for (uint32_t index = blockIdx.x; index < n_items; index += gridDim.x) {
-    multiply_job job;
-    few_tile tile = {0, 0};
-    bool exists = job_of(a, index / n_groups, 8 * NT, &job), active = exists && find_tile(a, index % n_groups, slot, &tile);
-    if (tile.weight != header_of) header = *(const form_header *)(const void *)a.weight[header_of = tile.weight].data;
-    int raise = raise_exponent(T, &header);
-    float raised = ldexpf(1.0f, raise), sum[NT][4];
+    if (index != blockIdx.x) {
+      tile.weight = tile.tile = 0;
+      exists = job_of(a, index / n_groups, 8 * NT, &job);
+      active = exists && find_tile(a, index % n_groups, slot, &tile);
+      if (tile.weight != header_of) header = *(const form_header *)(const void *)a.weight[header_of = tile.weight].data;
+      raise = raise_exponent(T, &header);
+    }
+    float raised = power_of_two(raise), sum[NT][4];
     x_source<NT> x;
 #pragma unroll
     for (int at = 0; at < 4 * NT; at++) sum[at / 4][at % 4] = 0.0f;
@@ -184,7 +195,7 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 96 : 128) few_kernel
       uint32_t row = x_row_of(a, job, 0);
       if (row != row_of_raw) lift = prepare_raw<T>(a, row, most_of, raw);
       row_of_raw = row;
-      x.raw = lane / 4 == 0 ? raw : NULL;
+      x.raw = raw;
     } else {
 #pragma unroll
       for (int n = 0; n < NT; n++)
