@@ -288,6 +288,16 @@ static weft_status check_sample(weft_device *device, const weft_sample_args *arg
   return check_scratch("sample", weft_sample_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
+static weft_status check_canvas(weft_device *device, const weft_canvas_args *args) {
+  REQUIRE("canvas", args->row != NULL && args->state != NULL && args->out != NULL, "row, state or out is NULL");
+  REQUIRE("canvas", args->argmax != NULL && args->drawn != NULL && args->entropy != NULL && args->bad != NULL,
+          "a statistic is NULL");
+  REQUIRE("canvas", args->fresh != NULL && args->next != NULL && args->accepted != NULL,
+          "fresh, next or accepted is NULL");
+  REQUIRE("canvas", args->n > 0 && args->n <= WEFT_CANVAS_POSITIONS_MAX, "n");
+  return check_scratch("canvas", weft_canvas_scratch(device, args), args->scratch, args->scratch_bytes);
+}
+
 static weft_status check_move(weft_device *device, const weft_move_args *args) {
   (void)device;
   REQUIRE("move", args->to != NULL && args->from != NULL && args->from_at != NULL, "a pointer is NULL");

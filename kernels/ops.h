@@ -17,6 +17,7 @@
 #ifndef WEFT_KERNELS_OPS_H
 #define WEFT_KERNELS_OPS_H
 
+#include "kernels/canvas.h"
 #include "kernels/device.h"
 #include "kernels/kv_row.h"
 #include "kernels/sample.h"
@@ -255,6 +256,7 @@ typedef struct weft_move_args {
 } weft_move_args;
 
 /* ---- sample: a token, and logprobs, of each row of stored logits: kernels/sample.h ------------------------------- */
+/* ---- canvas: the next tokens of canvases, from statistics: kernels/canvas.h -------------------------------------- */
 
 #define WEFT_OPS(X) \
   X(embed)          \
@@ -269,6 +271,7 @@ typedef struct weft_move_args {
   X(head_rows)      \
   X(soft)           \
   X(sample)         \
+  X(canvas)         \
   X(move)
 
 /* What a backend fills. walk, where a backend has graphs, makes the tables of a call and nothing else (NULL: it

@@ -97,7 +97,7 @@ typedef struct weft_slot_params {
 
 typedef struct weft_segment_result {
   uint32_t segment;     /* index in the batch */
-  bool is_void;         /* the slot's canvas was done before this step: nothing was computed for it */
+  bool is_void;         /* the slot's canvas was done before this step: nothing of it counts */
   bool bad;             /* a logit was not finite: the request must end with an error */
   weft_sampled sampled; /* output TOKEN */
   /* output CANVAS; arrays of canvas length, valid until the next collect */

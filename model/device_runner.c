@@ -26,9 +26,6 @@ static weft_status runner_slot_open(weft_runner *base, uint32_t index, const wef
   }
   memcpy(s->history, params->tokens, params->n_tokens * sizeof *s->history);
   s->n_history = params->n_tokens;
-  s->n_argmax = 0;
-  s->block = 0;
-  s->done = false;
   s->n_pending = 0;
   s->generation += 1;
   s->open = true;
@@ -41,17 +38,6 @@ static void runner_slot_close(weft_runner *base, uint32_t index) {
   r->slots[index].open = false;
 }
 
-static void canvas_start(device_runner *r, runner_slot *s, const weft_segment *segment) {
-  const weft_entropy_bound *p = &s->params.entropy_bound;
-  for (uint32_t i = 0; i < r->canvas_length; i++) {
-    weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_INIT, segment->kv_len + i, 0};
-    s->canvas[i] = (int32_t)weft_draw_below(&key, r->info.n_vocab);
-  }
-  s->n_argmax = 0;
-  s->block = segment->block;
-  s->done = false;
-}
-
 /* ---- before the forward pass ---------------------------------------------------------------------------- */
 
 /* In the order of submission: a slot's tokens come one after another. */
@@ -61,14 +47,26 @@ static void settle_all(device_runner *r) {
   }
 }
 
-/* The canvas of a slot, and what its next step needs, is known when the step before has been applied. */
-static void settle_what_is_needed(device_runner *r, const weft_batch *batch) {
-  for (uint32_t i = 0; i < batch->n_segments; i++) {
-    const weft_segment *s = &batch->segment[i];
-    if (!s->canvas && s->token_source != WEFT_TOKENS_ARGMAX) continue;
-    settle_all(r);
+void runner_start_canvas(const device_runner *r, const runner_slot *s, const weft_segment *segment, int32_t *tokens) {
+  const weft_entropy_bound *p = &s->params.entropy_bound;
+  for (uint32_t i = 0; i < segment->n_rows; i++) {
+    weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_INIT, segment->kv_len + i, 0};
+    tokens[i] = (int32_t)weft_draw_below(&key, r->info.n_vocab);
+  }
+}
+
+/* Tokens that the device has; where it is the host's own memory, they are read at once. */
+static void from_cells(device_runner *r, const weft_segment *segment, uint64_t cell) {
+  uint32_t row = segment->first_row;
+  if (r->in_place) {
+    memcpy(r->token + row, r->d_cells + cell, segment->n_rows * sizeof *r->token);
     return;
   }
+  for (uint32_t i = 0; i < segment->n_rows; i++) {
+    r->token[row + i] = 0;
+    r->cell_of[row + i] = (int32_t)(cell + i);
+  }
+  r->any_cell = true;
 }
 
 static void resolve_tokens(device_runner *r, const weft_batch *batch) {
@@ -83,16 +81,21 @@ static void resolve_tokens(device_runner *r, const weft_batch *batch) {
         memcpy(token, batch->token + segment->first_row, segment->n_rows * sizeof *token);
         break;
       case WEFT_TOKENS_SAMPLED:
-        token[0] = s->n_pending > 0 ? 0 : s->history[s->n_history - 1];
-        if (s->n_pending > 0) r->cell_of[segment->first_row] = (int32_t)segment->slot;
-        r->any_cell |= s->n_pending > 0;
+        if (s->n_pending > 0) {
+          from_cells(r, segment, segment->slot);
+        } else {
+          token[0] = s->history[s->n_history - 1];
+        }
         break;
       case WEFT_TOKENS_CANVAS:
-        if (segment->step == 0) canvas_start(r, s, segment);
-        memcpy(token, s->canvas, segment->n_rows * sizeof *token);
+        if (segment->step == 0) {
+          runner_start_canvas(r, s, segment, token);
+        } else {
+          from_cells(r, segment, runner_canvas_cell(r, segment->slot));
+        }
         break;
       case WEFT_TOKENS_ARGMAX:
-        memcpy(token, s->argmax, segment->n_rows * sizeof *token);
+        from_cells(r, segment, runner_canvas_cell(r, segment->slot) + r->canvas_length);
         break;
     }
   }
@@ -109,7 +112,8 @@ static weft_status check_batch(const device_runner *r, const weft_batch *batch) 
     if (s->first_row > batch->n_rows || s->n_rows > batch->n_rows - s->first_row) return WEFT_E_INVALID;
     bool canvas_rows = s->first_row >= batch->n_causal;
     if (s->canvas != canvas_rows) return WEFT_E_INVALID;
-    if (s->canvas && s->n_rows != r->canvas_length) return WEFT_E_INVALID;
+    bool whole = s->canvas || s->token_source == WEFT_TOKENS_ARGMAX;
+    if (whole && s->n_rows != r->canvas_length) return WEFT_E_INVALID;
     if (s->token_source == WEFT_TOKENS_SAMPLED && s->n_rows != 1) return WEFT_E_INVALID;
   }
   return WEFT_OK;
@@ -150,42 +154,79 @@ static void list_outputs(device_runner *r, runner_flight *f, const runner_step *
     if (s->output != WEFT_OUTPUT_CANVAS) continue;
     for (uint32_t row = 0; row < s->n_rows; row++) push_output(r, f, step, at++, i, row);
     o->n_canvas_rows += s->n_rows;
+    o->n_canvases += 1;
   }
 }
 
-/* What head_stats and the choice of tokens read, of the rows that go through them: temperatures and uniforms, then
- * where the token is found among the statistics and which cell it goes to. */
+/* What the rows with statistics are given, as it lies in `inputs`: n of each, then a row per canvas. */
+typedef struct runner_inputs {
+  float *temperature, *u;
+  int32_t *from, *to, *fresh;
+  weft_canvas_row *canvas;
+  uint64_t n_words;
+} runner_inputs;
+
+static runner_inputs inputs_at(int32_t *memory, const runner_outputs *o) {
+  uint64_t n = o->n_plain + o->n_canvas_rows;
+  return (runner_inputs){.temperature = (float *)(void *)memory,
+                         .u = (float *)(void *)(memory + n),
+                         .from = memory + 2 * n,
+                         .to = memory + 3 * n,
+                         .fresh = memory + 4 * n,
+                         .canvas = (weft_canvas_row *)(void *)(memory + 5 * n),
+                         .n_words = 5 * n + (uint64_t)o->n_canvases * RUNNER_CANVAS_WORDS};
+}
+
+/* A row of a canvas; j: its place among the statistics. */
+static void ask_canvas_row(device_runner *r, const runner_inputs *in, uint32_t j, const weft_segment *segment,
+                           uint64_t position) {
+  const weft_entropy_bound *p = &r->slots[segment->slot].params.entropy_bound;
+  weft_draw_key draw = {p->seed, p->choice, WEFT_DRAW_CANVAS, position, segment->step};
+  weft_draw_key fresh = {p->seed, p->choice, WEFT_DRAW_RENOISE, position, segment->step};
+  in->temperature[j] = weft_entropy_bound_temperature(p, segment->step);
+  in->u[j] = weft_draw_uniform(&draw);
+  in->fresh[j] = (int32_t)weft_draw_below(&fresh, r->info.n_vocab);
+  r->want_soft[j] = !p->no_self_conditioning && segment->step + 1 < p->max_steps;
+}
+
+/* A plain row: its token is found among the statistics and goes to its slot's cell, unless it only fills up. */
+static void ask_plain_row(device_runner *r, const runner_inputs *in, uint32_t j, const weft_segment *segment,
+                          uint64_t position, const runner_flight *f) {
+  const weft_sampling *p = &r->slots[segment->slot].params.sampling;
+  weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_TOKEN, position + 1, 0};
+  uint32_t n = f->outputs.n_plain + f->outputs.n_canvas_rows;
+  in->temperature[j] = p->temperature > 0.0f ? p->temperature : 1.0f;
+  in->u[j] = weft_draw_uniform(&key);
+  in->fresh[j] = 0;
+  r->want_soft[j] = 0;
+  if (f->output_segment[f->outputs.n_logits + j] == UINT32_MAX) return;
+  in->from[j] = (int32_t)(p->temperature > 0.0f ? n + j : j);
+  in->to[j] = (int32_t)segment->slot;
+}
+
 static weft_status send_inputs(device_runner *r, runner_flight *f, const runner_step *step) {
   const runner_outputs *o = &f->outputs;
-  uint32_t n = o->n_plain + o->n_canvas_rows;
-  float *temperature = (float *)(void *)r->inputs, *u = temperature + n;
-  int32_t *from = r->inputs + 2 * (uint64_t)n, *to = from + n;
+  runner_inputs in = inputs_at(r->inputs, o);
+  uint32_t n = o->n_plain + o->n_canvas_rows, n_canvases = 0;
   for (uint32_t j = 0; j < n; j++) {
     uint32_t at = o->n_logits + j;
     const weft_segment *segment = &step->batch->segment[r->output_at[at]];
-    const runner_slot *s = &r->slots[segment->slot];
     uint64_t position = segment->kv_len + (r->output_row[at] - segment->first_row);
     r->allowed_of[j] = r->allowed;
-    from[j] = to[j] = -1;
-    if (segment->canvas) {
-      const weft_entropy_bound *p = &s->params.entropy_bound;
-      weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_CANVAS, position, segment->step};
-      temperature[j] = weft_entropy_bound_temperature(p, segment->step);
-      u[j] = weft_draw_uniform(&key);
-      r->want_soft[j] = !p->no_self_conditioning && segment->step + 1 < p->max_steps;
-    } else {
-      const weft_sampling *p = &s->params.sampling;
-      weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_TOKEN, position + 1, 0};
-      temperature[j] = p->temperature > 0.0f ? p->temperature : 1.0f;
-      u[j] = weft_draw_uniform(&key);
-      r->want_soft[j] = 0;
-      if (f->output_segment[at] == UINT32_MAX) continue;
-      from[j] = (int32_t)(p->temperature > 0.0f ? n + j : j);
-      to[j] = (int32_t)segment->slot;
+    in.from[j] = in.to[j] = -1;
+    if (!segment->canvas) {
+      ask_plain_row(r, &in, j, segment, position, f);
+      continue;
     }
+    ask_canvas_row(r, &in, j, segment, position);
+    if (r->output_row[at] != segment->first_row) continue;
+    weft_canvas_row *canvas = &in.canvas[n_canvases++];
+    weft_entropy_bound_rule(&r->slots[segment->slot].params.entropy_bound, segment->step, &canvas->rule);
+    canvas->slot = segment->slot;
+    canvas->first = j;
   }
-  memcpy(f->temperature, temperature, n * sizeof *temperature);
-  return weft_device_upload(r->config.device, r->d_inputs, r->inputs, 4 * (uint64_t)n * sizeof *r->inputs);
+  memcpy(f->temperature, in.temperature, n * sizeof *in.temperature);
+  return weft_device_upload(r->config.device, r->d_inputs, r->inputs, in.n_words * sizeof *r->inputs);
 }
 
 /* Where the soft embeddings of canvas segments lie. A device that works behind its calls gets them, or zeros, in one
@@ -228,16 +269,41 @@ static weft_status run_forward(device_runner *r, runner_flight *f, const runner_
   return status;
 }
 
+/* Tokens of plain rows to their cells, canvases to those of their next step. */
+static weft_status take_tokens(device_runner *r, const runner_outputs *o, const runner_stats *stats) {
+  weft_device *d = r->config.device;
+  runner_inputs in = inputs_at(r->d_inputs, o);
+  weft_move_args move = {
+      .to = r->d_cells, .from = stats->argmax, .to_at = in.to, .from_at = in.from, .n_rows = o->n_plain};
+  weft_canvas_args canvas = {.row = in.canvas,
+                             .state = r->d_cells + r->config.n_slots,
+                             .argmax = stats->argmax,
+                             .drawn = stats->drawn,
+                             .entropy = stats->entropy,
+                             .bad = stats->bad,
+                             .fresh = in.fresh,
+                             .next = stats->next,
+                             .accepted = stats->accepted,
+                             .out = r->d_canvas,
+                             .n_rows = o->n_canvases,
+                             .n = r->canvas_length,
+                             .scratch = r->d_scratch,
+                             .scratch_bytes = r->scratch_bytes};
+  weft_status status = weft_move(d, &move);
+  return status == WEFT_OK ? weft_canvas(d, &canvas) : status;
+}
+
 static weft_status run_head_stats(device_runner *r, const runner_outputs *o) {
   uint32_t n = o->n_plain + o->n_canvas_rows;
   if (n == 0) return WEFT_OK;
   bool canvases = o->n_canvas_rows > 0;
   runner_stats out = runner_stats_at(r->d_stats, n);
+  runner_inputs in = inputs_at(r->d_inputs, o);
   weft_head_stats_args args = {
       .h = r->d_hidden + (uint64_t)o->n_logits * r->n_hidden,
       .weight = r->head,
-      .temperature = (const float *)(const void *)r->d_inputs,
-      .u = (const float *)(const void *)r->d_inputs + n,
+      .temperature = in.temperature,
+      .u = in.u,
       .allowed = r->allowed != NULL ? r->allowed_of : NULL,
       .soft = canvases ? r->d_soft : NULL,
       .want_soft = canvases ? r->want_soft : NULL,
@@ -256,13 +322,7 @@ static weft_status run_head_stats(device_runner *r, const runner_outputs *o) {
       .scratch_bytes = r->scratch_bytes,
   };
   weft_status status = weft_head_stats(r->config.device, &args);
-  if (status != WEFT_OK || o->n_plain == 0) return status;
-  weft_move_args move = {.to = r->d_cells,
-                         .from = out.argmax,
-                         .to_at = r->d_inputs + 3 * (uint64_t)n,
-                         .from_at = r->d_inputs + 2 * (uint64_t)n,
-                         .n_rows = o->n_plain};
-  return weft_move(r->config.device, &move);
+  return status == WEFT_OK ? take_tokens(r, o, &out) : status;
 }
 
 /* A step that comes again is recorded by devices that can, and repeated with one launch. */
@@ -289,6 +349,9 @@ static weft_status send_results(device_runner *r, runner_flight *f, const runner
   if (status == WEFT_OK && o->n_logits > 0) {
     status = weft_device_copy(d, f->sampled, r->d_sampled, o->n_logits * sizeof *f->sampled);
   }
+  if (status == WEFT_OK && o->n_canvases > 0) {
+    status = weft_device_copy(d, f->canvas, r->d_canvas, o->n_canvases * sizeof *f->canvas);
+  }
   for (uint32_t i = 0; i < step->batch->n_segments && status == WEFT_OK; i++) {
     const weft_segment *segment = &step->batch->segment[i];
     if (segment->output != WEFT_OUTPUT_CANVAS) continue;
@@ -311,10 +374,8 @@ static void start_flight(device_runner *r, const weft_batch *batch, runner_fligh
   memcpy(f->segment, batch->segment, batch->n_segments * sizeof *f->segment);
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *segment = &batch->segment[i];
-    const runner_slot *s = &r->slots[segment->slot];
-    bool done = segment->output == WEFT_OUTPUT_CANVAS && segment->step > 0 && s->done && s->block == segment->block;
-    f->result[i] = (weft_segment_result){.segment = i, .is_void = done};
-    f->generation[i] = s->generation;
+    f->result[i] = (weft_segment_result){.segment = i};
+    f->generation[i] = r->slots[segment->slot].generation;
   }
 }
 
@@ -352,7 +413,6 @@ static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   if (r->n_flights >= WEFT_RUNNER_DEPTH) return WEFT_FULL;
   weft_status status = check_batch(r, batch);
   if (status != WEFT_OK) return status;
-  settle_what_is_needed(r, batch);
   runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (WEFT_RUNNER_DEPTH + 1)];
   start_flight(r, batch, f);
   r->n_flights += 1;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Law: private to the files of the device runner (device_runner.c, runner_shape.c, runner_sample.c, runner_results.c, runner_saves.c, runner_open.c).
  * A step is a flight from submit to collect. Submit enqueues and returns; a flight is settled when the device has
- * done it and the host has applied what it found to the slots: at collect, or earlier where a later submit needs
- * what only the host knows then (a canvas). Drawn tokens stay on the device, one cell per slot, so that a decode step
- * follows another without the host between them. */
+ * done it and the host has applied what it found to the slots. Drawn tokens and canvases stay on the device, in cells
+ * per slot, so that a step follows another without the host between them. */
 #ifndef WEFT_MODEL_RUNNER_INTERNAL_H
 #define WEFT_MODEL_RUNNER_INTERNAL_H
 
@@ -11,6 +10,7 @@
 #include "model/device_runner.h"
 
 enum { WEFT_RUNNER_DEPTH = 2 }; /* batches submitted and not collected */
+enum { RUNNER_CANVAS_WORDS = sizeof(weft_canvas_row) / 4 };
 
 typedef struct runner_slot {
   bool open;
@@ -20,31 +20,28 @@ typedef struct runner_slot {
   weft_logit_bias *bias;   /* [WEFT_LOGIT_BIAS_MAX] */
   int32_t *history;        /* [seq_tokens_max] prompt, then answer */
   uint32_t n_history;
-  int32_t *canvas;         /* [C] tokens of the next denoise step */
-  int32_t *argmax;         /* [WEFT_STABILITY_MAX][C], newest first */
-  uint32_t n_argmax;
-  uint32_t block;
-  bool done;               /* the canvas of `block` has stopped */
+  int32_t *canvas;         /* [C] tokens of the denoise step after the last one that is settled */
   float *soft;             /* device [C, n_hidden] */
 } runner_slot;
 
 /* A canvas outside its slot, as there. */
 typedef struct runner_save {
-  int32_t *canvas, *argmax;
-  uint32_t n_argmax, block;
-  float *soft; /* host memory that the device reaches */
+  int32_t *canvas;
+  int32_t *state; /* as the device keeps it: host memory that the device reaches */
+  float *soft;    /* the same */
 } runner_save;
 
 /* Rows whose hidden state is wanted, in this order. */
 typedef struct runner_outputs {
-  uint32_t n_logits, n_plain, n_canvas_rows;
+  uint32_t n_logits, n_plain, n_canvas_rows, n_canvases;
 } runner_outputs;
 
 /* Statistics of n rows as one piece of memory. */
 typedef struct runner_stats {
   int32_t *argmax, *drawn; /* [n] each, one behind the other */
   float *entropy;
-  uint8_t *bad;
+  int32_t *next; /* of canvases, as accepted */
+  uint8_t *bad, *accepted;
   float *top, *log_total; /* stay on the device */
 } runner_stats;
 
@@ -65,6 +62,7 @@ typedef struct runner_flight {
   float *temperature;       /* [output_max] of rows with statistics */
   void *stats;              /* host: what the device sends */
   weft_sample_result *sampled; /* host [segments_max]: as stats, of rows that need their logits */
+  weft_canvas_result *canvas;  /* host [segments_max]: as stats, of canvases */
 } runner_flight;
 
 typedef struct device_runner {
@@ -95,9 +93,7 @@ typedef struct device_runner {
   uint32_t *output_at;      /* [output_max]: segment in the batch that is computed */
   const float **soft_of;    /* [segments_max] */
   uint8_t *want_soft;       /* [output_max] */
-  int32_t *inputs;          /* [4 * output_max]: temperature, u, from, to of rows with statistics */
-  int32_t *renoise;         /* [C] */
-  uint32_t *order;          /* [C] */
+  int32_t *inputs;          /* temperature, u, from, to, fresh of rows with statistics; rows of weft_canvas */
   uint32_t *allowed;        /* device bitmask, NULL when nothing is suppressed */
   const uint32_t **allowed_of;
   int32_t *asked;           /* [asked_words]: rows of weft_sample, then their biases and histories */
@@ -106,6 +102,7 @@ typedef struct device_runner {
   float *d_hidden, *d_soft, *d_soft_in, *d_logits;
   int32_t *d_inputs, *d_cells, *d_asked;
   weft_sample_result *d_sampled; /* [segments_max] */
+  weft_canvas_result *d_canvas;  /* [segments_max] */
   void *d_stats;
   uint8_t *d_bad;
   void *d_scratch;
@@ -120,17 +117,25 @@ typedef struct runner_step {
 } runner_step;
 
 /* Bytes of statistics: all, and those that the host wants. */
-static inline uint64_t runner_stats_bytes(uint64_t n) { return 12 * n + (n + 3) / 4 * 4 + 8 * n; }
-static inline uint64_t runner_stats_sent(uint64_t n) { return 13 * n; }
+static inline uint64_t runner_stats_bytes(uint64_t n) { return 16 * n + (2 * n + 3) / 4 * 4 + 8 * n; }
+static inline uint64_t runner_stats_sent(uint64_t n) { return 18 * n; }
 
 static inline runner_stats runner_stats_at(void *memory, uint64_t n) {
-  uint8_t *at = memory;
+  uint8_t *at = memory, *kept = at + 16 * n + (2 * n + 3) / 4 * 4;
   return (runner_stats){.argmax = (int32_t *)(void *)at,
                         .drawn = (int32_t *)(void *)(at + 4 * n),
                         .entropy = (float *)(void *)(at + 8 * n),
-                        .bad = at + 12 * n,
-                        .top = (float *)(void *)(at + 12 * n + (n + 3) / 4 * 4),
-                        .log_total = (float *)(void *)(at + 16 * n + (n + 3) / 4 * 4)};
+                        .next = (int32_t *)(void *)(at + 12 * n),
+                        .bad = at + 16 * n,
+                        .accepted = at + 17 * n,
+                        .top = (float *)(void *)kept,
+                        .log_total = (float *)(void *)(kept + 4 * n)};
+}
+
+/* d_cells: a drawn token per slot, then the canvas of each (kernels/canvas.h): tokens of the next step, then the argmax
+ * canvas of the last one. */
+static inline uint64_t runner_canvas_cell(const device_runner *r, uint32_t slot) {
+  return r->config.n_slots + slot * weft_canvas_state_words(r->canvas_length);
 }
 
 /* Whether the step is one that comes again: decode rows, canvases, commits. */
@@ -139,6 +144,9 @@ bool runner_is_steady(const device_runner *r, const weft_batch *batch);
  * draws into the same places, so that nothing of it can be seen. token and cell_of are filled up with it. n_filled: rows that
  * were added, after the causal segments. */
 const weft_batch *runner_fill_up(device_runner *r, const weft_batch *batch, uint32_t *n_filled);
+
+/* The tokens that a canvas begins with. */
+void runner_start_canvas(const device_runner *r, const runner_slot *s, const weft_segment *segment, int32_t *tokens);
 
 /* Tokens and logprobs of the rows that need their logits (runner_sample.c). asked_words: what one call may need. */
 weft_status runner_sample(device_runner *r, runner_flight *f, const runner_step *step);

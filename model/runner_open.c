@@ -13,7 +13,6 @@ static void close_slots(device_runner *r) {
     weft_free(s->bias);
     weft_free(s->history);
     weft_free(s->canvas);
-    weft_free(s->argmax);
     weft_device_free(r->config.device, s->soft);
   }
   weft_free(r->slots);
@@ -33,13 +32,14 @@ void runner_close(weft_runner *base) {
     for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
     weft_device_free_host(d, f->stats);
     weft_device_free_host(d, f->sampled);
+    weft_device_free_host(d, f->canvas);
   }
   void *const host[] = {r->token,     r->cell_of,   r->segment, r->position, r->kv_slot,    r->table_at,   r->output_row,
-                        r->output_at, r->soft_of,   r->want_soft, r->inputs, r->renoise,    r->order,      r->allowed_of,
-                        r->asked};
+                        r->output_at, r->soft_of,   r->want_soft, r->inputs, r->allowed_of, r->asked};
   for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
   void *const device[] = {r->allowed, r->d_hidden, r->d_soft,    r->d_soft_in, r->d_logits, r->d_inputs,
-                          r->d_cells, r->d_asked,  r->d_sampled, r->d_stats,   r->d_bad,    r->d_scratch};
+                          r->d_cells, r->d_asked,  r->d_sampled, r->d_canvas,  r->d_stats,  r->d_bad,
+                          r->d_scratch};
   for (uint32_t k = 0; k < sizeof device / sizeof *device; k++) weft_device_free(d, device[k]);
   weft_free(r);
 }
@@ -80,7 +80,6 @@ static weft_status open_slots(device_runner *r) {
     s->bias = take(r, WEFT_LOGIT_BIAS_MAX, sizeof *s->bias, &status);
     if (c == 0) continue;
     s->canvas = take(r, c, sizeof *s->canvas, &status);
-    s->argmax = take(r, c * WEFT_STABILITY_MAX, sizeof *s->argmax, &status);
     s->soft = take_device(r, c * r->n_hidden, sizeof(float), &status);
   }
   return status;
@@ -105,8 +104,13 @@ static weft_status open_flights(device_runner *r) {
     f->temperature = take(r, n, sizeof *f->temperature, &status);
     f->stats = take_pinned(r, runner_stats_bytes(n), &status);
     f->sampled = take_pinned(r, limits->segments_max * sizeof *f->sampled, &status);
+    f->canvas = take_pinned(r, limits->segments_max * sizeof *f->canvas, &status);
   }
   return status;
+}
+
+static uint64_t inputs_words(const device_runner *r) {
+  return 5 * (uint64_t)r->output_max + (uint64_t)r->config.limits.segments_max * RUNNER_CANVAS_WORDS;
 }
 
 static weft_status open_host(device_runner *r) {
@@ -123,9 +127,7 @@ static weft_status open_host(device_runner *r) {
   r->output_at = take(r, n, sizeof *r->output_at, &status);
   r->soft_of = take(r, limits->segments_max, sizeof *r->soft_of, &status);
   r->want_soft = take(r, n, sizeof *r->want_soft, &status);
-  r->inputs = take(r, 4 * n, sizeof *r->inputs, &status);
-  r->renoise = take(r, r->canvas_length, sizeof *r->renoise, &status);
-  r->order = take(r, r->canvas_length, sizeof *r->order, &status);
+  r->inputs = take(r, inputs_words(r), sizeof *r->inputs, &status);
   r->allowed_of = take(r, n, sizeof *r->allowed_of, &status);
   r->asked = take(r, r->asked_words, sizeof *r->asked, &status);
   if (status != WEFT_OK) return status;
@@ -156,11 +158,13 @@ static weft_status open_device(device_runner *r) {
   r->d_hidden = take_device(r, n * r->n_hidden, sizeof(float), &status);
   if (r->canvas_length > 0) r->d_soft = take_device(r, n * r->n_hidden, sizeof(float), &status);
   r->d_logits = take_device(r, (uint64_t)r->logit_rows_max * r->info.n_vocab, sizeof(float), &status);
-  r->d_inputs = take_device(r, 4 * n, sizeof *r->d_inputs, &status);
-  r->d_cells = take_device(r, r->config.n_slots, sizeof *r->d_cells, &status);
+  uint64_t n_cells = r->canvas_length == 0 ? r->config.n_slots : runner_canvas_cell(r, r->config.n_slots);
+  r->d_inputs = take_device(r, inputs_words(r), sizeof *r->d_inputs, &status);
+  r->d_cells = take_device(r, n_cells, sizeof *r->d_cells, &status);
   r->d_stats = take_device(r, runner_stats_bytes(n), 1, &status);
   r->d_asked = take_device(r, r->asked_words, sizeof *r->d_asked, &status);
   r->d_sampled = take_device(r, r->config.limits.segments_max, sizeof *r->d_sampled, &status);
+  r->d_canvas = take_device(r, r->config.limits.segments_max, sizeof *r->d_canvas, &status);
   r->d_bad = take_device(r, r->logit_rows_max, 1, &status);
   if (r->canvas_length > 0 && !r->in_place) {
     r->d_soft_in = take_device(r, (uint64_t)r->config.limits.canvas_rows_max * r->n_hidden, sizeof(float), &status);
@@ -171,8 +175,9 @@ static weft_status open_device(device_runner *r) {
   weft_head_rows_args rows = {.weight = r->head, .n_rows = r->logit_rows_max, .h_stride = r->n_hidden,
                               .logits_stride = r->info.n_vocab};
   weft_sample_args sample = {.n_rows = r->logit_rows_max, .n_vocab = r->info.n_vocab};
+  weft_canvas_args canvas = {.n_rows = r->config.limits.segments_max, .n = r->canvas_length};
   const uint64_t needs[] = {weft_head_stats_scratch(d, &stats), weft_head_rows_scratch(d, &rows),
-                            weft_sample_scratch(d, &sample)};
+                            weft_sample_scratch(d, &sample), weft_canvas_scratch(d, &canvas)};
   for (uint32_t i = 0; i < sizeof needs / sizeof *needs; i++) {
     if (needs[i] > r->scratch_bytes) r->scratch_bytes = needs[i];
   }

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/random.h"
 #include "model/runner_internal.h"
 
 /* NULL: the request that the segment belonged to has left its slot. */
@@ -44,62 +43,48 @@ static void take_logits_rows(device_runner *r, runner_flight *f) {
   }
 }
 
-/* One canvas: statistics of its rows at stats[first ..] become the next canvas of its slot. */
-static void step_canvas(device_runner *r, runner_flight *f, uint32_t index, uint32_t first, uint32_t place) {
+/* One canvas: statistics of its rows at stats[first ..], and what the rule made of them. */
+static void take_canvas(device_runner *r, runner_flight *f, uint32_t index, uint32_t first, uint32_t place,
+                        const weft_canvas_result *found) {
   const weft_segment *segment = &f->segment[index];
   weft_segment_result *result = &f->result[index];
   runner_slot *s = &r->slots[segment->slot];
   runner_stats stats = runner_stats_at(f->stats, f->outputs.n_plain + f->outputs.n_canvas_rows);
-  uint32_t n = segment->n_rows;
-  const weft_entropy_bound *p = &s->params.entropy_bound;
-  for (uint32_t i = 0; i < n; i++) result->bad |= stats.bad[first + i] != 0;
-  for (uint32_t i = 0; i < n; i++) {
-    weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_RENOISE, segment->kv_len + i, segment->step};
-    r->renoise[i] = (int32_t)weft_draw_below(&key, r->info.n_vocab);
+  size_t n_bytes = segment->n_rows * sizeof(int32_t);
+  if (segment->step == 0) {
+    runner_start_canvas(r, s, segment, f->canvas_in + place);
+  } else {
+    memcpy(f->canvas_in + place, s->canvas, n_bytes);
   }
-  memcpy(f->canvas_in + place, s->canvas, n * sizeof(int32_t));
-  memcpy(f->argmax + place, stats.argmax + first, n * sizeof(int32_t));
-  memcpy(f->drawn + place, stats.drawn + first, n * sizeof(int32_t));
-  memcpy(f->entropy + place, stats.entropy + first, n * sizeof(float));
-  weft_canvas_step step = {.params = p,
-                           .step = segment->step,
-                           .n = n,
-                           .argmax = f->argmax + place,
-                           .drawn = f->drawn + place,
-                           .renoise = r->renoise,
-                           .entropy = f->entropy + place,
-                           .history = s->argmax,
-                           .n_history = s->n_argmax,
-                           .order = r->order,
-                           .next = f->canvas_out + place,
-                           .accepted = f->accepted + place};
-  weft_entropy_bound_step(&step);
-  memcpy(s->canvas, step.next, n * sizeof(int32_t));
-  memmove(s->argmax + n, s->argmax, (size_t)(WEFT_STABILITY_MAX - 1) * n * sizeof(int32_t));
-  memcpy(s->argmax, step.argmax, n * sizeof(int32_t));
-  if (s->n_argmax < WEFT_STABILITY_MAX) s->n_argmax += 1;
-  s->done = step.done;
-  result->done = step.done;
-  result->stopped = step.stopped;
-  result->n_accepted = step.n_accepted;
-  result->mean_entropy = step.mean_entropy;
+  memcpy(f->argmax + place, stats.argmax + first, n_bytes);
+  memcpy(f->drawn + place, stats.drawn + first, n_bytes);
+  memcpy(f->canvas_out + place, stats.next + first, n_bytes);
+  memcpy(f->entropy + place, stats.entropy + first, n_bytes);
+  memcpy(f->accepted + place, stats.accepted + first, segment->n_rows);
+  memcpy(s->canvas, stats.next + first, n_bytes);
+  result->bad = found->bad != 0;
+  result->done = found->done != 0;
+  result->stopped = found->stopped != 0;
+  result->n_accepted = found->n_accepted;
+  result->mean_entropy = found->mean_entropy;
   result->temperature = f->temperature[first];
   result->argmax = f->argmax + place;
-  if (s->params.trace) {
-    result->canvas_in = f->canvas_in + place;
-    result->drawn = f->drawn + place;
-    result->canvas_out = f->canvas_out + place;
-    result->entropy = f->entropy + place;
-    result->accepted = f->accepted + place;
-  }
+  if (!s->params.trace) return;
+  result->canvas_in = f->canvas_in + place;
+  result->drawn = f->drawn + place;
+  result->canvas_out = f->canvas_out + place;
+  result->entropy = f->entropy + place;
+  result->accepted = f->accepted + place;
 }
 
 static void take_canvases(device_runner *r, runner_flight *f) {
-  uint32_t first = f->outputs.n_plain, place = 0;
+  uint32_t first = f->outputs.n_plain, place = 0, canvas = 0;
   for (uint32_t i = 0; i < f->n_segments; i++) {
     const weft_segment *segment = &f->segment[i];
     if (segment->output != WEFT_OUTPUT_CANVAS) continue;
-    if (!f->result[i].is_void && slot_of(r, f, i) != NULL) step_canvas(r, f, i, first, place);
+    const weft_canvas_result *found = &f->canvas[canvas++];
+    f->result[i].is_void = found->is_void != 0;
+    if (found->is_void == 0 && slot_of(r, f, i) != NULL) take_canvas(r, f, i, first, place, found);
     first += segment->n_rows;
     place += segment->n_rows;
   }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Canvases of preempted requests: what a slot keeps between two denoise steps, in host memory. Copies of soft
- * embeddings run in the device's order, so a slot or a place may be used again at once. */
+ * embeddings and of what the device keeps run in its order, so a slot or a place may be used again at once. */
 #include <string.h>
 
 #include "base/check.h"
@@ -11,8 +11,8 @@ static uint64_t soft_bytes(const device_runner *r) {
   return (uint64_t)r->canvas_length * r->n_hidden * sizeof(float);
 }
 
-static size_t argmax_bytes(const device_runner *r) {
-  return (size_t)WEFT_STABILITY_MAX * r->canvas_length * sizeof(int32_t);
+static uint64_t state_bytes(const device_runner *r) {
+  return weft_canvas_state_words(r->canvas_length) * sizeof(int32_t);
 }
 
 weft_status runner_slot_save(weft_runner *base, uint32_t index, uint32_t save) {
@@ -23,10 +23,9 @@ weft_status runner_slot_save(weft_runner *base, uint32_t index, uint32_t save) {
   runner_save *to = &r->saves[save];
   WEFT_CHECK(s->open && s->params.canvas);
   memcpy(to->canvas, s->canvas, r->canvas_length * sizeof *to->canvas);
-  memcpy(to->argmax, s->argmax, argmax_bytes(r));
-  to->n_argmax = s->n_argmax;
-  to->block = s->block;
-  return weft_device_copy(r->config.device, to->soft, s->soft, soft_bytes(r));
+  weft_device *d = r->config.device;
+  weft_status status = weft_device_copy(d, to->state, r->d_cells + runner_canvas_cell(r, index), state_bytes(r));
+  return status == WEFT_OK ? weft_device_copy(d, to->soft, s->soft, soft_bytes(r)) : status;
 }
 
 weft_status runner_slot_restore(weft_runner *base, uint32_t index, uint32_t save) {
@@ -37,11 +36,9 @@ weft_status runner_slot_restore(weft_runner *base, uint32_t index, uint32_t save
   const runner_save *from = &r->saves[save];
   WEFT_CHECK(s->open && s->params.canvas);
   memcpy(s->canvas, from->canvas, r->canvas_length * sizeof *s->canvas);
-  memcpy(s->argmax, from->argmax, argmax_bytes(r));
-  s->n_argmax = from->n_argmax;
-  s->block = from->block;
-  s->done = false;
-  return weft_device_copy(r->config.device, s->soft, from->soft, soft_bytes(r));
+  weft_device *d = r->config.device;
+  weft_status status = weft_device_copy(d, r->d_cells + runner_canvas_cell(r, index), from->state, state_bytes(r));
+  return status == WEFT_OK ? weft_device_copy(d, s->soft, from->soft, soft_bytes(r)) : status;
 }
 
 weft_status runner_open_saves(device_runner *r) {
@@ -50,14 +47,15 @@ weft_status runner_open_saves(device_runner *r) {
   if (r->saves == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < r->info.n_saves; i++) {
     runner_save *save = &r->saves[i];
-    void *soft = NULL;
+    void *soft = NULL, *state = NULL;
     save->canvas = weft_alloc(r->canvas_length, sizeof *save->canvas);
-    save->argmax = weft_alloc(1, argmax_bytes(r));
-    if (save->canvas == NULL || save->argmax == NULL) return WEFT_E_NO_MEMORY;
+    if (save->canvas == NULL) return WEFT_E_NO_MEMORY;
     weft_status status = weft_device_alloc_host(r->config.device, soft_bytes(r), &soft);
-    if (status != WEFT_OK) return status;
     save->soft = soft;
-    r->n_bytes += soft_bytes(r) + argmax_bytes(r) + r->canvas_length * sizeof *save->canvas;
+    if (status == WEFT_OK) status = weft_device_alloc_host(r->config.device, state_bytes(r), &state);
+    save->state = state;
+    if (status != WEFT_OK) return status;
+    r->n_bytes += soft_bytes(r) + state_bytes(r) + r->canvas_length * sizeof *save->canvas;
   }
   return WEFT_OK;
 }
@@ -66,7 +64,7 @@ void runner_close_saves(device_runner *r) {
   if (r->saves == NULL) return;
   for (uint32_t i = 0; i < r->info.n_saves; i++) {
     weft_free(r->saves[i].canvas);
-    weft_free(r->saves[i].argmax);
+    weft_device_free_host(r->config.device, r->saves[i].state);
     weft_device_free_host(r->config.device, r->saves[i].soft);
   }
   weft_free(r->saves);

@@ -4,12 +4,14 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/random.h"
+#include "kernels/canvas.h"
 #include "kernels/sample.h"
 
 _Static_assert((int)WEFT_TOP_LOGPROBS_MAX == WEFT_SAMPLE_TOP_MAX && (int)WEFT_LOGIT_BIAS_MAX == WEFT_SAMPLE_BIAS_MAX,
                "limits of requests are those of the op");
+_Static_assert((int)WEFT_STABILITY_MAX == WEFT_CANVAS_HISTORY_MAX && (int)WEFT_CANVAS_MAX == WEFT_CANVAS_POSITIONS_MAX,
+               "and those of canvases");
 _Static_assert(sizeof(weft_logit_bias) == sizeof(weft_sample_bias), "biases are handed on as they are");
 
 weft_sampling weft_sampling_default(void) {
@@ -142,45 +144,18 @@ float weft_entropy_bound_temperature(const weft_entropy_bound *p, uint32_t step)
   return p->t_min + (p->t_max - p->t_min) * left;
 }
 
-/* Positions by entropy ascending, ties by position: a stable merge sort without allocation would need a second
- * array; canvases are short, so binary insertion does. */
-static void order_by_entropy(const float *entropy, uint32_t n, uint32_t *order) {
-  for (uint32_t i = 0; i < n; i++) {
-    uint32_t low = 0, high = i;
-    while (low < high) {
-      uint32_t middle = (low + high) / 2;
-      if (entropy[order[middle]] <= entropy[i]) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    memmove(order + low + 1, order + low, (i - low) * sizeof *order);
-    order[low] = i;
-  }
+void weft_entropy_bound_rule(const weft_entropy_bound *p, uint32_t step, weft_canvas_rule *rule) {
+  *rule = (weft_canvas_rule){step, p->max_steps, p->stability, p->entropy_bound, p->confidence};
 }
 
 void weft_entropy_bound_step(weft_canvas_step *s) {
-  WEFT_CHECK(s->n >= 1);
-  order_by_entropy(s->entropy, s->n, s->order);
-  float sum = 0.0f; /* f32 and inclusive minus own, as the reference sums */
-  s->n_accepted = 0;
-  for (uint32_t r = 0; r < s->n; r++) {
-    uint32_t i = s->order[r];
-    sum += s->entropy[i];
-    bool accepted = sum - s->entropy[i] <= s->params->entropy_bound;
-    s->accepted[i] = accepted;
-    s->n_accepted += accepted;
-    s->next[i] = accepted ? s->drawn[i] : s->renoise[i];
-  }
-  bool stable = s->n_history >= s->params->stability;
-  for (uint32_t h = 0; stable && h < s->params->stability; h++) {
-    stable = memcmp(s->argmax, s->history + (size_t)h * s->n, s->n * sizeof *s->argmax) == 0;
-  }
-  float total = 0.0f;
-  for (uint32_t i = 0; i < s->n; i++) total += s->entropy[i];
-  s->mean_entropy = total / (float)s->n;
-  bool confident = s->mean_entropy < s->params->confidence;
-  s->stopped = stable && confident;
-  s->done = s->stopped || s->step + 1 >= s->params->max_steps;
+  weft_canvas_trial trial = {.n = s->n, .n_history = s->n_history, .argmax = s->argmax, .drawn = s->drawn,
+                             .fresh = s->renoise, .history = s->history, .entropy = s->entropy, .order = s->order,
+                             .next = s->next, .accepted = s->accepted};
+  weft_entropy_bound_rule(s->params, s->step, &trial.rule);
+  weft_canvas_judge(&trial);
+  s->n_accepted = trial.result.n_accepted;
+  s->mean_entropy = trial.result.mean_entropy;
+  s->stopped = trial.result.stopped != 0;
+  s->done = trial.result.done != 0;
 }

@@ -99,6 +99,10 @@ void weft_sampling_take(const struct weft_sample_result *row, weft_sampled *out)
 /* The temperature of step s (0-based) in f32. */
 float weft_entropy_bound_temperature(const weft_entropy_bound *params, uint32_t step);
 
+/* The rule as the device is asked for it (kernels/canvas.h). */
+struct weft_canvas_rule;
+void weft_entropy_bound_rule(const weft_entropy_bound *params, uint32_t step, struct weft_canvas_rule *rule);
+
 /* One step of the rule, from statistics to the next canvas. history: the last `stability` argmax canvases,
  * newest first, [stability][n]; n_history: how many there are so far. order: scratch [n]. */
 typedef struct weft_canvas_step {

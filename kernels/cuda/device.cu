@@ -329,6 +329,7 @@ static weft_kernels make_kernels(void) {
   k.soft_scratch = weft_cuda_soft_scratch;
   k.sample = weft_cuda_sample;
   k.sample_scratch = weft_cuda_sample_scratch;
+  k.canvas = weft_cuda_canvas;
   k.move = weft_cuda_move;
   k.supports = device_supports;
   k.numerics = device_numerics;

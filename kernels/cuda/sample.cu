@@ -2,9 +2,10 @@
 /* sample: a row is the work of a cluster of eight blocks, which meet in each other's shared memory.
  *
  * Law: the vocabulary is cut into SPANS spans, dealt to the blocks in order, and a warp takes a span; sums are of
- * integers, so nothing depends on who adds first. Cuts are found without sorting: values are counted by their distance
- * from the largest, in steps of 1/64, then within one step by their bits, 2048 at a time, until one value is left;
- * of tokens that share it the lower ones are kept. Every branch around a meeting is taken by the whole cluster. */
+ * integers, so nothing depends on who adds first. Values are counted by their distance from the largest, in steps of
+ * 1/64, up to the step where a cut falls. The tokens up to there, if few, are gathered in the first block and sorted. If
+ * they are many, the values of that step are counted by their bits, 2048 at a time, until one value is left; of tokens
+ * that share it the lower ones are kept. Every branch around a meeting is taken by the whole cluster. */
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/common.cuh"
@@ -13,16 +14,22 @@
 namespace cg = cooperative_groups;
 
 enum { BLOCKS = 8, THREADS = 512, WARPS = THREADS / 32, SPANS = 2048, OWN_SPANS = SPANS / BLOCKS, STEPS = 2048 };
-enum { PART_BITS = 14, SEEN = 1u << 31 };
+enum { PART_BITS = 14, SEEN = 1u << 31, NEAR_MAX = 1024 };
 
 typedef struct sample_shared {
-  uint32_t part[3][STEPS]; /* sums per step, 14 bits of each summand in each part: no part overflows */
+  union {
+    struct {
+      uint32_t part[3][STEPS]; /* sums per step, 14 bits of each summand in each part: no part overflows */
+      uint32_t n[STEPS];       /* tokens */
+    };
+    uint64_t sorted[NEAR_MAX]; /* of the first block: what was gathered, best first: key, then ~token */
+  };
+  uint64_t near_by[NEAR_MAX]; /* of the first block: what is gathered; then weights of what is sorted */
+  uint32_t n_near;
   uint64_t span[OWN_SPANS];
   uint64_t warp[WARPS], mine;
   uint64_t found_before, found_at;
   uint32_t found;
-  uint32_t n_top;
-  uint64_t top[WEFT_SAMPLE_TOP_MAX];
 } sample_shared;
 
 /* One row as a thread sees it. Everything but `rank` is the same in the whole cluster. */
@@ -89,6 +96,22 @@ static __device__ __forceinline__ uint64_t joined(uint64_t a, uint64_t b, bool l
   return largest ? (a > b ? a : b) : a + b;
 }
 
+static __device__ __forceinline__ uint64_t warp_sum(uint64_t v) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, step);
+  return v;
+}
+
+/* Sum of the lanes up to this one. */
+static __device__ __forceinline__ uint64_t warp_upto(uint64_t v) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    uint64_t other = __shfl_up_sync(0xFFFFFFFFu, v, step);
+    if (threadIdx.x % 32 >= (uint32_t)step) v += other;
+  }
+  return v;
+}
+
 /* Sum, or largest, over the cluster; every thread gets it. */
 static __device__ uint64_t meet(const sample_work &w, uint64_t v, bool largest) {
   cg::cluster_group cluster = cg::this_cluster();
@@ -107,32 +130,18 @@ static __device__ uint64_t meet(const sample_work &w, uint64_t v, bool largest) 
   return all;
 }
 
-/* Sums of step or span i over the cluster. */
-static __device__ __forceinline__ uint64_t sum_at(const sample_work &w, bool spans, uint32_t i) {
-  cg::cluster_group cluster = cg::this_cluster();
-  if (spans) return *cluster.map_shared_rank(&w.s->span[i % OWN_SPANS], i / OWN_SPANS);
-  uint64_t sum = 0;
-  for (uint32_t b = 0; b < BLOCKS; b++) {
-    const uint32_t *part = cluster.map_shared_rank(&w.s->part[0][0], b);
-    sum += (uint64_t)part[i] + ((uint64_t)part[STEPS + i] << PART_BITS) + ((uint64_t)part[2 * STEPS + i] << 2 * PART_BITS);
-  }
-  return sum;
-}
-
-/* The first of the 2048 steps or spans whose running sum reaches wanted(total); none: at is 2048. */
+/* The first of the spans of the cluster whose running sum reaches wanted(total); none: at is SPANS. */
 template <typename F>
-static __device__ crossing cross(const sample_work &w, bool spans, F wanted) {
+static __device__ crossing cross(const sample_work &w, F wanted) {
   enum { EACH = SPANS / THREADS };
   cg::cluster_group cluster = cg::this_cluster();
   uint64_t own[EACH], upto = 0, before = 0, total = 0;
   uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   cluster.sync();
-  for (uint32_t i = 0; i < EACH; i++) upto += own[i] = sum_at(w, spans, threadIdx.x * EACH + i);
+  const uint64_t *from = cluster.map_shared_rank(w.s->span, threadIdx.x * EACH / OWN_SPANS);
+  for (uint32_t i = 0; i < EACH; i++) upto += own[i] = from[(threadIdx.x * EACH + i) % OWN_SPANS];
   uint64_t all = upto;
-  for (int step = 1; step < 32; step *= 2) {
-    uint64_t v = __shfl_up_sync(0xFFFFFFFFu, upto, step);
-    if (lane >= (uint32_t)step) upto += v;
-  }
+  upto = warp_upto(upto);
   if (lane == 31) w.s->warp[warp] = upto;
   if (threadIdx.x == 0) w.s->found = SPANS, w.s->found_before = 0, w.s->found_at = 0;
   __syncthreads();
@@ -156,10 +165,27 @@ static __device__ crossing cross(const sample_work &w, bool spans, F wanted) {
   return c;
 }
 
+/* The same of steps: each block first adds up as many of them as it has spans. */
+template <typename F>
+static __device__ crossing cross_steps(const sample_work &w, F wanted) {
+  cg::cluster_group cluster = cg::this_cluster();
+  cluster.sync();
+  for (uint32_t i = threadIdx.x; i < OWN_SPANS; i += THREADS) {
+    uint64_t sum = 0;
+#pragma unroll
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+      const uint32_t *part = cluster.map_shared_rank(&w.s->part[0][w.rank * OWN_SPANS + i], b);
+      sum += (uint64_t)part[0] + ((uint64_t)part[STEPS] << PART_BITS) + ((uint64_t)part[2 * STEPS] << 2 * PART_BITS);
+    }
+    w.s->span[i] = sum;
+  }
+  return cross(w, wanted);
+}
+
 /* ---- cuts ----------------------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ void clear_steps(const sample_work &w) {
-  for (uint32_t i = threadIdx.x; i < 3 * STEPS; i += THREADS) w.s->part[i / STEPS][i % STEPS] = 0;
+  for (uint32_t i = threadIdx.x; i < 4 * STEPS; i += THREADS) (&w.s->part[0][0])[i] = 0;
   __syncthreads();
 }
 
@@ -169,6 +195,65 @@ static __device__ __forceinline__ void add_to_step(const sample_work &w, uint32_
   if (low != 0) atomicAdd(&w.s->part[0][step], low);
   if (middle != 0) atomicAdd(&w.s->part[1][step], middle);
   if (high != 0) atomicAdd(&w.s->part[2][step], high);
+}
+
+/* What a value is worth where tokens, or their weights, are added up. */
+template <bool WEIGHTS>
+static __device__ __forceinline__ uint64_t worth(const sample_work &w, float value) {
+  return WEIGHTS ? weight_of(w, value) : (uint64_t)1;
+}
+
+/* Adds a finite value to its step. What is far away has no weight, and its tokens need no counting. */
+template <bool WEIGHTS>
+static __device__ __forceinline__ void note(const sample_work &w, float value) {
+  uint32_t step = step_of(__fadd_rn(value, -w.most));
+  if (step == STEPS - 1) return;
+  add_to_step(w, step, worth<WEIGHTS>(w, value));
+  if (WEIGHTS) atomicAdd(&w.s->n[step], 1u);
+}
+
+/* After every finite value was noted: the step where the sum reaches wanted(total). *n_near: tokens up to there. */
+template <bool WEIGHTS, typename F>
+static __device__ crossing find_step(const sample_work &w, F wanted, uint64_t *n_near) {
+  crossing c = cross_steps(w, wanted);
+  uint64_t n = c.before + c.own;
+  if (WEIGHTS) {
+    n = 0;
+    for (uint32_t i = threadIdx.x; i < STEPS && i <= c.at; i += THREADS) n += w.s->n[i];
+    n = meet(w, n, false);
+  }
+  *n_near = c.at == SPANS ? UINT64_MAX : n;
+  return c;
+}
+
+/* The tokens that belong, sorted in the first block. n_near: how many they are. */
+template <typename F>
+static __device__ void gather(const sample_work &w, uint32_t n_near, F belongs) {
+  cg::cluster_group cluster = cg::this_cluster();
+  uint32_t *at = cluster.map_shared_rank(&w.s->n_near, 0);
+  uint64_t *to = cluster.map_shared_rank(w.s->near_by, 0);
+  if (threadIdx.x == 0) w.s->n_near = 0;
+  cluster.sync();
+  each_token(w, [&](uint32_t v) {
+    float value = w.values[v];
+    uint32_t key = key_of(value);
+    if (key == 0 || !belongs(value, v)) return;
+    uint32_t i = atomicAdd(at, 1u);
+    if (i < n_near) to[i] = (uint64_t)key << 32 | (uint32_t)~v;
+  });
+  cluster.sync();
+  if (w.rank != 0) return;
+  for (uint32_t i = threadIdx.x; i < n_near; i += THREADS) {
+    uint64_t own = w.s->near_by[i];
+    uint32_t place = 0;
+    for (uint32_t k = 0; k < n_near; k++) place += w.s->near_by[k] > own ? 1 : 0;
+    w.s->sorted[place] = own;
+  }
+  __syncthreads();
+}
+
+static __device__ void gather_near(const sample_work &w, uint32_t step, uint64_t n_near) {
+  gather(w, (uint32_t)n_near, [&](float value, uint32_t) { return step_of(__fadd_rn(value, -w.most)) <= step; });
 }
 
 typedef struct selected {
@@ -190,19 +275,11 @@ static __device__ void bounds_of(const sample_work &w, uint32_t step, uint32_t *
   *low = ~(uint32_t)meet(w, ~least, true);
 }
 
-/* The largest value such that it and all above it add up to `wanted` at least: numbers of tokens, or their weights.
- * n: all tokens with a value. */
+/* The largest value such that it and all above it add up to `wanted` at least: numbers of tokens, or their weights. c: the
+ * step where that is so, n: all tokens with a value. */
 template <bool WEIGHTS>
-static __device__ selected select(const sample_work &w, uint64_t wanted, uint64_t n) {
-  auto worth = [&](float value) { return WEIGHTS ? weight_of(w, value) : (uint64_t)1; };
-  clear_steps(w);
-  each_token(w, [&](uint32_t v) {
-    float value = w.values[v];
-    uint32_t step = step_of(__fadd_rn(value, -w.most));
-    if (key_of(value) != 0 && step < STEPS - 1) add_to_step(w, step, worth(value));
-  });
-  crossing c = cross(w, false, [&](uint64_t) { return wanted; });
-  if (c.at == SPANS) c.at = STEPS - 1, c.before = c.total, c.own = n - c.total; /* far away nothing has weight */
+static __device__ selected select(const sample_work &w, crossing c, uint64_t wanted, uint64_t n) {
+  if (c.at == SPANS) c.at = STEPS - 1, c.before = c.total, c.own = n - c.total;
   uint32_t low, high;
   bounds_of(w, c.at, &low, &high);
   selected s = {high, c.before, c.own};
@@ -212,9 +289,9 @@ static __device__ selected select(const sample_work &w, uint64_t wanted, uint64_
     each_token(w, [&](uint32_t v) {
       float value = w.values[v];
       uint32_t key = key_of(value);
-      if (key >= low && key <= high) add_to_step(w, (high - key) >> shift, worth(value));
+      if (key >= low && key <= high) add_to_step(w, (high - key) >> shift, worth<WEIGHTS>(w, value));
     });
-    c = cross(w, false, [&](uint64_t) { return wanted - s.above; });
+    c = cross_steps(w, [&](uint64_t) { return wanted - s.above; });
     s.above += c.before;
     s.at = c.own;
     high -= c.at << shift;
@@ -224,9 +301,6 @@ static __device__ selected select(const sample_work &w, uint64_t wanted, uint64_
   return s;
 }
 
-/* The last of the first n tokens whose key is this one. */
-static __device__ uint32_t last_of(const sample_work &w, uint32_t key, uint64_t n);
-
 /* Sums of f per span; the token at which they reach wanted(total). */
 template <typename F, typename G>
 static __device__ uint32_t token_at(const sample_work &w, F f, G wanted) {
@@ -235,21 +309,17 @@ static __device__ uint32_t token_at(const sample_work &w, F f, G wanted) {
     uint64_t sum = 0;
     for (uint32_t k = threadIdx.x % 32; k < w.span; k += 32)
       if (base + k < w.n_vocab) sum += f(base + k);
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+    sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0) w.s->span[i] = sum;
   }
   uint64_t want = 0;
-  crossing c = cross(w, true, [&](uint64_t total) { return want = wanted(total); });
+  crossing c = cross(w, [&](uint64_t total) { return want = wanted(total); });
   if (threadIdx.x < 32) {
     uint64_t before = c.before;
     uint32_t token = 0, base = c.at * w.span;
     for (uint32_t k = 0; c.at < SPANS && k < w.span; k += 32) {
       uint32_t v = base + k + threadIdx.x;
-      uint64_t upto = v < w.n_vocab && k + threadIdx.x < w.span ? f(v) : 0;
-      for (int step = 1; step < 32; step *= 2) {
-        uint64_t other = __shfl_up_sync(0xFFFFFFFFu, upto, step);
-        if (threadIdx.x >= (uint32_t)step) upto += other;
-      }
+      uint64_t upto = warp_upto(v < w.n_vocab ? f(v) : 0); /* spans are whole warps */
       uint32_t reached = __ballot_sync(0xFFFFFFFFu, before + upto >= want);
       if (reached != 0) {
         token = base + k + (uint32_t)__ffs((int)reached) - 1;
@@ -265,30 +335,31 @@ static __device__ uint32_t token_at(const sample_work &w, F f, G wanted) {
   return token;
 }
 
-static __device__ uint32_t last_of(const sample_work &w, uint32_t key, uint64_t n) {
-  auto is_key = [&](uint32_t v) { return (uint64_t)(key_of(w.values[v]) == key ? 1 : 0); };
-  return token_at(w, is_key, [&](uint64_t) { return n; });
-}
-
 static __device__ sample_cut keep_first(const sample_work &w, uint32_t key, uint64_t n, uint64_t n_ties) {
-  sample_cut cut = {key, n < n_ties ? last_of(w, key, n) : UINT32_MAX, -INFINITY};
+  sample_cut cut = {key, UINT32_MAX, -INFINITY};
+  if (n >= n_ties) return cut;
+  auto is_key = [&](uint32_t v) { return (uint64_t)(key_of(w.values[v]) == key ? 1 : 0); };
+  cut.last = token_at(w, is_key, [&](uint64_t) { return n; });
   return cut;
 }
 
-static __device__ sample_cut keep_count(const sample_work &w, uint64_t n, uint64_t n_all) {
-  selected s = select<false>(w, n, n_all);
+static __device__ sample_cut keep_count(const sample_work &w, const crossing &c, uint64_t n, uint64_t n_all) {
+  selected s = select<false>(w, c, n, n_all);
   return keep_first(w, s.key, n - s.above, s.at);
 }
 
 /* Of what a cut leaves, the best whose weights reach top_p of the total. */
 static __device__ sample_cut keep_share(const sample_work &w, const sample_cut &cut, float top_p, uint64_t n_all) {
-  uint64_t total = 0;
+  uint64_t total = 0, n_near;
+  clear_steps(w);
   each_token(w, [&](uint32_t v) {
     float value = w.values[v];
+    if (key_of(value) != 0) note<true>(w, value);
     if (is_kept(w, cut, value, v)) total += weight_of(w, value);
   });
   uint64_t wanted = weft_sample_wanted(top_p, meet(w, total, false));
-  selected s = select<true>(w, wanted, n_all);
+  crossing c = find_step<true>(w, [&](uint64_t) { return wanted; }, &n_near);
+  selected s = select<true>(w, c, wanted, n_all);
   uint64_t each = weight_of(w, value_of(s.key));
   return keep_first(w, s.key, (wanted - s.above + each - 1) / each, s.at / each);
 }
@@ -356,54 +427,106 @@ static __device__ uint64_t prepare(const sample_work &w, const weft_sample_args 
   return meet(w, best, true);
 }
 
-static __device__ void take_logprobs(const sample_work &w, uint32_t n_top, uint64_t n_all, weft_sample_result *out) {
-  cg::cluster_group cluster = cg::this_cluster();
-  uint64_t total = 0;
-  each_token(w, [&](uint32_t v) {
-    float value = w.values[v];
-    if (isfinite(value)) total += weight_of(w, value);
-  });
-  total = meet(w, total, false);
-  if (n_top > n_all) n_top = (uint32_t)n_all;
-  if (n_top > 0) {
-    sample_cut cut = keep_count(w, n_top, n_all);
-    uint32_t *at = cluster.map_shared_rank(&w.s->n_top, 0);
-    uint64_t *top = cluster.map_shared_rank(&w.s->top[0], 0);
-    if (threadIdx.x == 0) w.s->n_top = 0;
-    cluster.sync();
-    each_token(w, [&](uint32_t v) {
-      if (!is_kept(w, cut, w.values[v], v)) return;
-      uint32_t i = atomicAdd(at, 1u);
-      if (i < WEFT_SAMPLE_TOP_MAX) top[i] = (uint64_t)key_of(w.values[v]) << 32 | (uint32_t)~v;
-    });
-    cluster.sync();
-  }
-  if (w.rank != 0 || threadIdx.x >= 32) return;
-  uint64_t own = threadIdx.x < n_top ? w.s->top[threadIdx.x] : 0;
-  uint32_t place = 0;
-  for (uint32_t i = 0; i < n_top; i++) place += w.s->top[i] > own ? 1 : 0;
-  if (threadIdx.x == 0) out->total = total, out->n_top = n_top;
-  if (threadIdx.x < n_top) {
-    uint32_t token = ~(uint32_t)own;
-    out->top[place].token = (int32_t)token;
-    out->top[place].logit = value_of((uint32_t)(own >> 32));
-  }
+static __device__ void put_top(weft_sample_result *out, uint32_t i, uint64_t entry) {
+  out->top[i].token = (int32_t) ~(uint32_t)entry;
+  out->top[i].logit = value_of((uint32_t)(entry >> 32));
 }
 
-/* The token drawn from logits / temperature, which go to `values`. */
-static __device__ uint32_t draw(sample_work w, const weft_sample_row &row, float *values) {
-  uint64_t n = 0;
+static __device__ void take_logprobs(const sample_work &w, uint32_t n_top, uint64_t n_all, weft_sample_result *out) {
+  uint64_t total = 0, n_near;
+  if (n_top > n_all) n_top = (uint32_t)n_all;
+  clear_steps(w);
+  each_token(w, [&](uint32_t v) {
+    float value = w.values[v];
+    if (key_of(value) == 0) return;
+    total += weight_of(w, value);
+    if (n_top > 0) note<false>(w, value);
+  });
+  total = meet(w, total, false);
+  if (w.rank == 0 && threadIdx.x == 0) out->total = total, out->n_top = n_top;
+  if (n_top == 0) return;
+  crossing c = find_step<false>(w, [&](uint64_t) { return (uint64_t)n_top; }, &n_near);
+  if (n_near <= NEAR_MAX) {
+    gather_near(w, c.at, n_near);
+  } else { /* many in one step: first the cut, then what it leaves */
+    sample_cut cut = keep_count(w, c, n_top, n_all);
+    gather(w, n_top, [&](float value, uint32_t v) { return is_kept(w, cut, value, v); });
+  }
+  if (w.rank == 0 && threadIdx.x < n_top) put_top(out, threadIdx.x, w.s->sorted[threadIdx.x]);
+  __syncthreads();
+}
+
+/* What is gathered, cut and drawn from: the first block alone. has_total: top_p is of this total. */
+static __device__ uint32_t draw_near(const sample_work &w, const weft_sample_row &row, uint32_t n, bool has_total, uint64_t total) {
+  uint64_t *weight = w.s->near_by;
+  uint32_t lane = threadIdx.x % 32;
+  for (uint32_t i = threadIdx.x; i < n; i += THREADS) weight[i] = weight_of(w, value_of((uint32_t)(w.s->sorted[i] >> 32)));
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    if (row.top_p < 1.0f) {
+      uint64_t own = 0, before = 0;
+      for (uint32_t i = lane; i < n; i += 32) own += weight[i];
+      uint64_t wanted = weft_sample_wanted(row.top_p, has_total ? total : warp_sum(own));
+      for (uint32_t k = 0; k < n; k += 32) {
+        uint64_t upto = warp_upto(k + lane < n ? weight[k + lane] : 0);
+        uint32_t reached = __ballot_sync(0xFFFFFFFFu, before + upto >= wanted);
+        if (reached != 0) {
+          n = min(n, k + (uint32_t)__ffs((int)reached));
+          break;
+        }
+        before += __shfl_sync(0xFFFFFFFFu, upto, 31);
+      }
+    }
+    uint32_t n_kept = 0;
+    uint64_t sum = 0;
+    for (uint32_t i = lane; i < n; i += 32) {
+      bool kept = __fadd_rn(value_of((uint32_t)(w.s->sorted[i] >> 32)), -w.most) >= row.min_log;
+      n_kept += kept ? 1 : 0;
+      sum += kept ? weight[i] : 0;
+    }
+    sum = warp_sum(sum);
+    n_kept = __reduce_add_sync(0xFFFFFFFFu, n_kept);
+    if (threadIdx.x == 0) w.s->n_near = n_kept, w.s->found_at = weft_sample_threshold(row.u, sum) + 1;
+  }
+  __syncthreads();
+  n = w.s->n_near;
+  for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+    uint32_t other = (uint32_t)w.s->sorted[i]; /* ~token: larger is before */
+    uint64_t before = 0;
+    for (uint32_t k = 0; k < n; k++) before += (uint32_t)w.s->sorted[k] > other ? weight[k] : 0;
+    if (before < w.s->found_at && before + weight[i] >= w.s->found_at) w.s->found = ~other;
+  }
+  __syncthreads();
+  return w.s->found;
+}
+
+/* The token drawn from logits / temperature, which go to `values`; in the first block. */
+static __device__ uint32_t draw(sample_work w, const weft_sample_row &row, float *values, uint64_t n_all) {
+  uint64_t n = 0, n_near = UINT64_MAX;
   const float *logits = w.values;
+  bool by_count = row.top_k > 0 && row.top_k < n_all, by_weight = !by_count && row.top_p < 1.0f;
+  w.most = __fdiv_rn(w.most, row.temperature);
+  clear_steps(w);
   each_token(w, [&](uint32_t v) {
     float value = __fdiv_rn(logits[v], row.temperature);
     values[v] = value;
-    n += isfinite(value) ? 1 : 0;
+    if (!isfinite(value)) return;
+    n += 1;
+    if (by_count) note<false>(w, value);
+    if (by_weight) note<true>(w, value);
   });
   n = meet(w, n, false);
   w.values = values;
-  w.most = __fdiv_rn(w.most, row.temperature);
   sample_cut cut = {1, UINT32_MAX, -INFINITY};
-  if (row.top_k > 0 && row.top_k < n) cut = keep_count(w, row.top_k, n);
+  crossing c = {SPANS, 0, 0, 0};
+  if (by_count) c = find_step<false>(w, [&](uint64_t) { return (uint64_t)row.top_k; }, &n_near);
+  if (by_weight) c = find_step<true>(w, [&](uint64_t total) { return weft_sample_wanted(row.top_p, total); }, &n_near);
+  if (n_near <= NEAR_MAX) {
+    gather_near(w, c.at, n_near);
+    if (w.rank != 0) return 0;
+    return draw_near(w, row, by_count ? row.top_k : (uint32_t)n_near, by_weight, c.total);
+  }
+  if (by_count && row.top_k < n) cut = keep_count(w, c, row.top_k, n);
   if (row.top_p < 1.0f) cut = keep_share(w, cut, row.top_p, n);
   cut.min_log = row.min_log;
   auto weight = [&](uint32_t v) {
@@ -413,7 +536,7 @@ static __device__ uint32_t draw(sample_work w, const weft_sample_row &row, float
   return token_at(w, weight, [&](uint64_t total) { return weft_sample_threshold(row.u, total) + 1; });
 }
 
-static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS)
+static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 1)
     sample_kernel(const __grid_constant__ sample_kernel_args a) {
   __shared__ sample_shared shared;
   cg::cluster_group cluster = cg::this_cluster();
@@ -432,7 +555,7 @@ static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS)
     token = ~(uint32_t)best;
     w.most = value_of((uint32_t)(best >> 32));
     if (row.logprobs != 0) take_logprobs(w, row.n_top, n, out);
-    if (row.temperature != 0.0f && isfinite(__fdiv_rn(w.most, row.temperature))) token = draw(w, row, (float *)counts);
+    if (row.temperature != 0.0f && isfinite(__fdiv_rn(w.most, row.temperature))) token = draw(w, row, (float *)counts, n);
   }
   if (writes) {
     out->bad = bad ? 1 : 0;

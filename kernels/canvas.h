@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/* The entropy-bound rule of a denoise step, where the statistics are: which positions of a canvas keep the token drawn,
+ * which get a fresh one, and whether the canvas is done.
+ *
+ * Law: positions in the order of entropy (ties: the lower position); a position is accepted when the f32 sum of entropies
+ * up to it, less its own, is at most entropy_bound. Done: the argmax canvas equals the last `stability` ones and the mean entropy
+ * is below confidence, or no step is left. All sums are of f32, one after the other. A slot keeps its canvas between
+ * steps; of a canvas that is done further steps are void and change nothing, until a step 0 begins the next. */
+#ifndef WEFT_KERNELS_CANVAS_H
+#define WEFT_KERNELS_CANVAS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { WEFT_CANVAS_HISTORY_MAX = 8, WEFT_CANVAS_POSITIONS_MAX = 1024 };
+
+#ifdef __CUDACC__
+#define WEFT_CANVAS_FN static __host__ __device__ inline
+#else
+#define WEFT_CANVAS_FN static inline
+#endif
+
+typedef struct weft_canvas_rule {
+  uint32_t step, max_steps; /* step from 0 */
+  uint32_t stability;       /* <= WEFT_CANVAS_HISTORY_MAX */
+  float entropy_bound, confidence;
+} weft_canvas_rule;
+
+/* State of a slot: [n] tokens of the next step, [WEFT_CANVAS_HISTORY_MAX][n] argmax canvases, newest first, then how many
+ * of them there are, and whether it is done. */
+WEFT_CANVAS_FN uint64_t weft_canvas_state_words(uint64_t n) { return n * (1 + WEFT_CANVAS_HISTORY_MAX) + 2; }
+
+typedef struct weft_canvas_row {
+  weft_canvas_rule rule;
+  uint32_t slot;  /* its state is at state + slot * state_words(n) */
+  uint32_t first; /* of its rows in the statistics */
+} weft_canvas_row;
+
+typedef struct weft_canvas_result {
+  uint32_t is_void, bad; /* bad: a row of it is */
+  uint32_t done, stopped; /* stopped: stable and confident */
+  uint32_t n_accepted;
+  float mean_entropy;
+} weft_canvas_result;
+
+typedef struct weft_canvas_args {
+  const weft_canvas_row *row; /* [n_rows], a canvas each; no two of one slot */
+  int32_t *state;
+  const int32_t *argmax, *drawn; /* statistics, a row per position, as are those below */
+  const float *entropy;
+  const uint8_t *bad;
+  const int32_t *fresh; /* tokens for positions that are not accepted */
+  int32_t *next;        /* out, as accepted: of void canvases anything */
+  uint8_t *accepted;
+  weft_canvas_result *out; /* [n_rows] */
+  uint32_t n_rows, n;      /* canvases; positions of each, <= WEFT_CANVAS_POSITIONS_MAX */
+  void *scratch;
+  uint64_t scratch_bytes;
+} weft_canvas_args;
+
+/* The rule itself, on the host. history: [n_history][n]; order: scratch [n]. */
+typedef struct weft_canvas_trial {
+  weft_canvas_rule rule;
+  uint32_t n, n_history;
+  const int32_t *argmax, *drawn, *fresh, *history;
+  const float *entropy;
+  uint32_t *order;
+  int32_t *next;
+  uint8_t *accepted;
+  weft_canvas_result result; /* out: all but is_void and bad */
+} weft_canvas_trial;
+void weft_canvas_judge(weft_canvas_trial *trial);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
