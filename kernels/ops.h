@@ -259,20 +259,8 @@ typedef struct weft_move_args {
 /* ---- canvas: the next tokens of canvases, from statistics: kernels/canvas.h -------------------------------------- */
 
 #define WEFT_OPS(X) \
-  X(embed)          \
-  X(norm)           \
-  X(matmul)         \
-  X(qkv)            \
-  X(attention)      \
-  X(gate)           \
-  X(route)          \
-  X(experts)        \
-  X(head_stats)     \
-  X(head_rows)      \
-  X(soft)           \
-  X(sample)         \
-  X(canvas)         \
-  X(move)
+  X(embed) X(norm) X(matmul) X(qkv) X(attention) X(gate) X(route) \
+  X(experts) X(head_stats) X(head_rows) X(soft) X(sample) X(canvas) X(move)
 
 /* What a backend fills. walk, where a backend has graphs, makes the tables of a call and nothing else (NULL: it
  * has none; kernels/graphs.h). scratch gives the bytes a call of this shape needs (pure; pointers may be NULL, counts
