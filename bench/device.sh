@@ -43,7 +43,8 @@ fi
 [ -d "$prebuilt/lib" ] && export LD_LIBRARY_PATH=$prebuilt/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 device=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)
 echo "$device, commit $commit"
-kernel_tests='kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops kernels_kernels_experts kernels_kernels_attention'
+kernel_tests='kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops kernels_kernels_experts kernels_kernels_attention \
+  kernels_kernels_fused kernels_kernels_canvas kernels_kernels_sample'
 
 failed=0
 if [ $tests = yes ]; then
@@ -106,13 +107,13 @@ one='--n-prompt 512 --kv-mib 32768 -c 1024'
   bench room room-small room --kv-mib 8192 -c 2304 --rows 16384 --running 64
   bench graphs no-graphs model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-graphs --repeat 1
   bench mix mix model mix --n-prompt 128 --kv-mib 32768 -c 512 --rows 4096 --running 160 --repeat 1
-  bench many many model sequences --n-prompt 64 --kv-mib 32768 -c 256 --rows 2048 --running 1024 --n-generate 32 --repeat 1
+  bench many many model sequences --n-prompt 64 --kv-mib 32768 -c 256 --rows 2048 --running 1024 --queue 1024 --n-generate 32 --repeat 1
   bench arena no-arena model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-arena --repeat 1
 }
 if [ $peer = yes ] && [ $SECONDS -lt "$seconds" ]; then
   timeout 100 python3 "$here/peer_transformers.py" | tee "$out/peer.jsonl" || true
 fi
-bench room room-large room --kv-mib 69632 -c 2304 --rows 65536 --running 256
+bench room room-large room --kv-mib 17600 -c 2304 --rows 17920 --running 70
 
 python3 - "$out" "$device" "$commit" <<'PY'
 import datetime, glob, json, os, re, sys
