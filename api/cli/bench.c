@@ -21,9 +21,10 @@ int weft_cli_bench(const weft_config *config) {
   if (strcmp(what, "peer") == 0) return weft_bench_peer(config);
   if (strcmp(what, "serving") == 0) return weft_bench_serving(config);
   if (strcmp(what, "pressure") == 0) return weft_bench_pressure(config);
+  if (strcmp(what, "tenants") == 0) return weft_bench_tenants(config);
   if (strcmp(what, "room") == 0) return weft_bench_room(config);
   if (strcmp(what, "profile") == 0) return weft_bench_profile(config);
   return weft_cli_fail(WEFT_EXIT_USAGE,
-                       "bench: '%s' must be model, room, kernels, pager, capacity, scheduler, peer, serving, pressure or profile",
+                       "bench: '%s' must be model, room, kernels, pager, capacity, scheduler, peer, serving, pressure, tenants or profile",
                        what);
 }

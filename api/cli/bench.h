@@ -11,6 +11,7 @@ int weft_bench_pressure(const weft_config *config);
 int weft_bench_profile(const weft_config *config);
 int weft_bench_room(const weft_config *config);
 int weft_bench_serving(const weft_config *config);
+int weft_bench_tenants(const weft_config *config);
 int weft_bench_kernels(int argc, char **argv);
 int weft_bench_pager(const weft_config *config);
 int weft_bench_capacity(const weft_config *config);

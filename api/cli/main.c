@@ -25,7 +25,7 @@ static const command_row commands[] = {
     {"tokenize", WEFT_CMD_TOKENIZE, weft_cli_tokenize, "-m FILE -p TEXT", "text to token ids, or ids to text"},
     {"logits", WEFT_CMD_LOGITS, weft_cli_logits, "-m FILE --tokens IDS -o FILE", "write raw f32 logits"},
     {"check", WEFT_CMD_CHECK, weft_cli_check, "-m FILE [--backend NAME]", "a backend against ref, op by op, over a model"},
-    {"bench", WEFT_CMD_BENCH, weft_cli_bench, "[model [context|sequences|canvases|mix]|room|kernels|pager|capacity|scheduler|peer|serving|pressure|profile] -m FILE", "measure"},
+    {"bench", WEFT_CMD_BENCH, weft_cli_bench, "[model [context|sequences|canvases|mix]|room|kernels|pager|capacity|scheduler|peer|serving|pressure|tenants|profile] -m FILE", "measure"},
     {"eval", WEFT_CMD_EVAL, weft_cli_eval, "-m FILE --cases FILE", "answer examples with known answers, both ways"},
     {"demo", WEFT_CMD_DEMO, weft_cli_demo, "-m FILE -m FILE", "serve the demo model and show what happens"},
     {"soak", WEFT_CMD_SOAK, weft_cli_soak, "-m FILE", "full load with random cancels for a while"},
