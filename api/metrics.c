@@ -269,16 +269,17 @@ static void put_group_rows(const weft_runtime *rt, weft_text *out, uint32_t n_mo
        GROUP(n_hits)},
 #undef GROUP
   };
+  weft_group_usage usage[WEFT_SPACES_MAX][WEFT_GROUPS_MAX];
+  for (uint32_t i = 0; i < n_models; i++) weft_engine_get_group_usage(rt->engine, i, usage[i]);
   for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
     weft_prometheus_head(out, rows[r].name, rows[r].type, rows[r].help);
     for (uint32_t i = 0; i < n_models; i++) {
       const weft_kv_layout *layout = &rt->model[i].layout;
       for (uint32_t g = 0; g < layout->n_groups; g++) {
-        weft_group_usage usage = weft_engine_group_usage(rt->engine, i, g);
         weft_text_printf(out, "%s{", rows[r].name);
         weft_prometheus_label(out, "model_name", rt->model[i].name);
         weft_text_printf(out, ",group=\"%u\",window=\"%u\"} %llu\n", g, layout->group[g].window,
-                         weft_counter_of(&usage, &rows[r]));
+                         weft_counter_of(&usage[i][g], &rows[r]));
       }
     }
   }

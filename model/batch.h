@@ -61,6 +61,10 @@ typedef struct weft_batch_copy {
   uint32_t from, to, kind;
 } weft_batch_copy;
 
+static inline bool weft_batch_copy_is_move(uint32_t kind) {
+  return kind == WEFT_COPY_TO_FILE || kind == WEFT_COPY_FROM_FILE;
+}
+
 /* A copy to or from the file that ended, or one to the host that could not be made. */
 typedef struct weft_copy_end {
   weft_batch_copy copy;

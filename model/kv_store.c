@@ -101,8 +101,7 @@ static weft_status copy_one(const weft_kv_store *store, const weft_batch_copy *c
 weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_batch_copy *copy, uint32_t n, uint64_t *n_moves) {
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < n; i++) {
-    bool moves = copy[i].kind == WEFT_COPY_TO_FILE || copy[i].kind == WEFT_COPY_FROM_FILE;
-    if (moves && store->file != NULL)
+    if (weft_batch_copy_is_move(copy[i].kind) && store->file != NULL)
       weft_kv_file_add(store->file, &copy[i]);
     else if (status == WEFT_OK)
       status = copy_one(store, &copy[i]);

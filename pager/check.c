@@ -164,10 +164,6 @@ static bool order_check(const weft_pager *pager, const recount *now, weft_page p
   return true;
 }
 
-static bool fills_page(const weft_page_copy *copy) {
-  return copy->kind == WEFT_PAGE_TO_PAGE || copy->kind == WEFT_HOST_TO_PAGE;
-}
-
 static bool pages_check(const weft_pager *pager, recount *now, weft_error *error) {
   uint32_t n_pinned = 0, n_targets = 0;
   for (weft_page page = 0; page < pager->n_pages_touched; page++) {
@@ -184,11 +180,11 @@ static bool pages_check(const weft_pager *pager, recount *now, weft_error *error
   for (uint32_t i = 0; i < pager->n_copies_waiting; i++) {
     weft_page to = pager->copy[i].to;
     n_spills += pager->copy[i].kind != WEFT_PAGE_TO_PAGE;
-    n_moves += pager->copy[i].kind == WEFT_HOST_TO_FILE || pager->copy[i].kind == WEFT_FILE_TO_HOST;
-    if (!fills_page(&pager->copy[i])) continue;
+    n_moves += pager_copy_is_move(pager->copy[i].kind);
+    if (!pager_copy_fills_page(pager->copy[i].kind)) continue;
     bool last = true; /* a page taken again may be the target of two */
     for (uint32_t j = i + 1; j < pager->n_copies_waiting; j++)
-      last = last && !(fills_page(&pager->copy[j]) && pager->copy[j].to == to);
+      last = last && !(pager_copy_fills_page(pager->copy[j].kind) && pager->copy[j].to == to);
     n_named += last && pager->page[to].copy;
   }
   if (n_spills != pager->n_spills_waiting || n_moves != pager->n_moves_waiting)

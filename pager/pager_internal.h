@@ -10,6 +10,14 @@
 void pager_copies_cancel(weft_pager *pager, weft_page to); /* table.c */
 void pager_copy_emit(weft_pager *pager, weft_copy_kind kind, uint32_t from, uint32_t to);
 
+/* Into a page of the pool; between host memory and the file. */
+static inline bool pager_copy_fills_page(uint32_t kind) {
+  return kind == WEFT_PAGE_TO_PAGE || kind == WEFT_HOST_TO_PAGE;
+}
+static inline bool pager_copy_is_move(uint32_t kind) {
+  return kind == WEFT_HOST_TO_FILE || kind == WEFT_FILE_TO_HOST;
+}
+
 /* A page for take when the free list is empty: a page never used, or one that is evicted now. */
 weft_page pager_page_find(weft_pager *pager);
 /* An unreferenced published page waits: COLD, or WARM by the worth of its node (keep: always). */

@@ -154,7 +154,6 @@ static bool move_begin(weft_pager *pager, uint32_t from) {
   }
   pager->spill[to].state = PAGER_SPILL_MOVING;
   *(tier ? &pager->stats.n_lifting : &pager->stats.n_sinking) += 1;
-  pager->n_moves_waiting += 1;
   pager_copy_emit(pager, tier ? WEFT_FILE_TO_HOST : WEFT_HOST_TO_FILE, number_of(pager, from),
                   number_of(pager, to));
   return true;

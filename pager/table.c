@@ -11,7 +11,7 @@
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 static inline bool fills_page(const weft_page_copy *copy, weft_page page) {
-  return copy->to == page && (copy->kind == WEFT_PAGE_TO_PAGE || copy->kind == WEFT_HOST_TO_PAGE);
+  return copy->to == page && pager_copy_fills_page(copy->kind);
 }
 
 static inline bool reads_page(const weft_page_copy *copy, weft_page page) {
@@ -37,13 +37,13 @@ void pager_copies_cancel(weft_pager *pager, weft_page to) {
 void pager_copy_emit(weft_pager *pager, weft_copy_kind kind, uint32_t from, uint32_t to) {
   pager->copy[pager->n_copies_waiting++] = (weft_page_copy){.from = from, .to = to, .kind = kind};
   pager->n_spills_waiting += kind != WEFT_PAGE_TO_PAGE;
-  if (kind == WEFT_PAGE_TO_PAGE || kind == WEFT_HOST_TO_PAGE) pager->page[to].copy = 1;
+  pager->n_moves_waiting += pager_copy_is_move(kind);
+  if (pager_copy_fills_page(kind)) pager->page[to].copy = 1;
 }
 
 /* The copy was taken. Unless another one goes there too, its target waits no longer. */
 static void taken(weft_pager *pager, const weft_page_copy *copy) {
-  bool page = copy->kind == WEFT_PAGE_TO_PAGE || copy->kind == WEFT_HOST_TO_PAGE;
-  bool move = copy->kind == WEFT_HOST_TO_FILE || copy->kind == WEFT_FILE_TO_HOST;
+  bool page = pager_copy_fills_page(copy->kind), move = pager_copy_is_move(copy->kind);
   pager->n_spills_waiting -= copy->kind != WEFT_PAGE_TO_PAGE;
   pager->n_moves_waiting -= move;
   if (move) return;

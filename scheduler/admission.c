@@ -62,14 +62,15 @@ void weft_admission_wake(weft_engine *e, weft_seq seq, uint32_t n_valid) {
 
 /* ---- one request ----------------------------------------------------------------------------- */
 
-static uint32_t pages_of(const weft_engine *e, const weft_request *r) {
-  uint32_t rows = r->n_tokens < e->config.prefill_chunk ? r->n_tokens : e->config.prefill_chunk;
-  return weft_pager_pages_for(e->pager, r->lane, r->n_tokens, rows);
+/* Pages of n tokens that come in as a prompt does. */
+static uint32_t pages_of(const weft_engine *e, uint32_t lane, uint32_t n_tokens) {
+  uint32_t rows = n_tokens < e->config.prefill_chunk ? n_tokens : e->config.prefill_chunk;
+  return weft_pager_pages_for(e->pager, lane, n_tokens, rows);
 }
 
 /* Pages the request will need soon beyond those its cached prefix already holds. */
 static uint32_t pages_wanted(const weft_engine *e, const weft_request *r, weft_seq seq) {
-  uint32_t n = pages_of(e, r);
+  uint32_t n = pages_of(e, r->lane, r->n_tokens);
   uint32_t held = weft_pager_n_blocks_held(e->pager, seq);
   uint32_t margin = weft_policy_margin(e->n_running, e->config.n_pages);
   return (n > held ? n - held : 0) + margin;
@@ -91,9 +92,8 @@ static weft_status open_slot(weft_engine *e, weft_lane *lane, weft_request *r) {
 }
 
 uint32_t weft_engine_room(const weft_engine *e, uint32_t lane, uint32_t n_tokens) {
-  uint32_t rows = n_tokens < e->config.prefill_chunk ? n_tokens : e->config.prefill_chunk, n = 0;
-  uint64_t each = weft_pager_pages_for(e->pager, lane, n_tokens, 1);
-  uint64_t last = weft_pager_pages_for(e->pager, lane, n_tokens, rows);
+  uint64_t each = weft_pager_pages_for(e->pager, lane, n_tokens, 1), last = pages_of(e, lane, n_tokens);
+  uint32_t n = 0;
   while (n < e->config.running_max && n * each + last + weft_policy_margin(n, e->config.n_pages) <= e->config.n_pages) n++;
   return n;
 }
@@ -162,7 +162,7 @@ static outcome limited(weft_engine *e, const weft_request *r, weft_seq seq) {
 }
 
 static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
-  uint32_t n_pages = pages_of(e, r) + weft_policy_margin(e->n_running, e->config.n_pages);
+  uint32_t n_pages = pages_of(e, r->lane, r->n_tokens) + weft_policy_margin(e->n_running, e->config.n_pages);
   weft_admit args = {.space = lane->index,
                      .domain = r->asked.domain,
                      .tokens = r->tokens,

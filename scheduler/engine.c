@@ -395,11 +395,11 @@ void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_ten
   memcpy(out->n_refused, account.n_refused, sizeof out->n_refused);
 }
 
-weft_group_usage weft_engine_group_usage(weft_engine *engine, uint32_t runner, uint32_t group) {
+void weft_engine_get_group_usage(weft_engine *engine, uint32_t runner, weft_group_usage *out) {
+  const weft_group_usage *usage = &engine->shared_usage[runner * WEFT_BATCH_GROUPS_MAX];
   (void)pthread_mutex_lock(&engine->stats_mutex);
-  weft_group_usage usage = engine->shared_usage[runner * WEFT_BATCH_GROUPS_MAX + group];
+  memcpy(out, usage, engine->lane[runner].info->n_groups * sizeof *out);
   (void)pthread_mutex_unlock(&engine->stats_mutex);
-  return usage;
 }
 
 weft_pager *weft_engine_pager(weft_engine *engine) {

@@ -259,6 +259,7 @@ typedef struct weft_tenant_stats {
   uint64_t queue[20], queue_us;  /* as in weft_engine_stats */
 } weft_tenant_stats;
 extern const uint64_t weft_latency_bounds_us[19];
+
 /* How many requests of a lane, each growing to n tokens, run at once without preemption while nobody else does: what the
  * pool holds under the rules of admission, at most running_max. Any thread. */
 uint32_t weft_engine_room(const weft_engine *engine, uint32_t lane, uint32_t n_tokens);
@@ -267,8 +268,8 @@ uint32_t weft_engine_room(const weft_engine *engine, uint32_t lane, uint32_t n_t
 void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out);
 void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_tenant_stats *out);
 
-/* The blocks of one layer group of a runner. */
-weft_group_usage weft_engine_group_usage(weft_engine *engine, uint32_t runner, uint32_t group);
+/* The blocks of each layer group of a runner, as one copy; out: [n_groups]. */
+void weft_engine_get_group_usage(weft_engine *engine, uint32_t runner, weft_group_usage *out);
 
 /* Copies the newest at most max records of steps, of requests that ended, oldest first; any thread. */
 uint32_t weft_engine_get_steps(weft_engine *engine, weft_step_record *out, uint32_t max);

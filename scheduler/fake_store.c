@@ -127,7 +127,7 @@ static void end_moves(weft_fake_store *store) {
 void weft_fake_store_run_copies(weft_fake_store *store, const weft_batch_copy *copy, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     uint32_t kind = copy[i].kind % COPY_FAILED;
-    if (kind == WEFT_COPY_TO_FILE || kind == WEFT_COPY_FROM_FILE)
+    if (weft_batch_copy_is_move(kind))
       begin_move(store, &copy[i]);
     else
       copy_cells(store, &copy[i], kind, copy[i].kind != kind);

@@ -177,8 +177,10 @@ static bool serve_prefill(weft_planner *p, weft_request *r) {
   if (n > p->rows_left) n = p->rows_left;
   if (n == 0 || weft_plan_is_full(p->plan)) return false;
   n = weft_pace_chunk(&p->pace, n, r->n_planned, r->canvas ? 0 : 1);
-  if (n == 0) weft_share_hold(p, r);
-  if (n == 0) return false;
+  if (n == 0) {
+    weft_share_hold(p, r);
+    return false;
+  }
   n = reserve(e, r, n, true);
   if (n == 0) return true;
   bool token = n == want && !r->canvas;
