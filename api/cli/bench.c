@@ -2,6 +2,7 @@
 /* weft bench: which part is measured. */
 #include "api/cli/bench.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* The parts take words of their own; only --json goes along. */
@@ -9,6 +10,12 @@ static int run_part(int (*part)(int, char **), const weft_config *config) {
   char name[] = "bench", json[] = "--json";
   char *argv[] = {name, json, NULL};
   return part(config->json ? 2 : 1, argv);
+}
+
+void weft_bench_print(const json_t *records) {
+  char *text = json_dumps(records, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+  (void)printf("%s\n", text == NULL ? "[]" : text);
+  free(text); /* of jansson */
 }
 
 int weft_cli_bench(const weft_config *config) {

@@ -2,6 +2,8 @@
 #ifndef WEFT_API_CLI_BENCH_H
 #define WEFT_API_CLI_BENCH_H
 
+#include <jansson.h>
+
 #include "api/cli/cli.h"
 
 /* One row of `weft bench` each. */
@@ -16,5 +18,8 @@ int weft_bench_kernels(int argc, char **argv);
 int weft_bench_pager(const weft_config *config);
 int weft_bench_capacity(const weft_config *config);
 int weft_bench_scheduler(const weft_config *config);
+
+/* Records as they are printed with --json; an empty list where there is no memory for the text. */
+void weft_bench_print(const json_t *records);
 
 #endif

@@ -6,7 +6,6 @@
  * with decoding sequences, is that from one step to the next of those that hold the whole load. The first run of a row
  * warms up, and there the experts it touches are counted. */
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "api/cli/bench.h"
@@ -215,11 +214,7 @@ int weft_bench_model(const weft_config *config) {
   if (!weft_touched_open(&list.touched, list.rt)) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
   if (!config->json && !config->csv) (void)printf("%s", weft_plan(list.rt));
   if (code == 0) code = run_rows(&list, out);
-  if (config->json) { /* what was measured before an error, too */
-    char *text = json_dumps(out, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    (void)printf("%s\n", text == NULL ? "[]" : text);
-    free(text); /* of jansson */
-  }
+  if (config->json) weft_bench_print(out); /* what was measured before an error, too */
   json_decref(out);
   weft_close(list.rt);
   weft_touched_close(&list.touched);

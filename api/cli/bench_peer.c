@@ -230,11 +230,7 @@ int weft_bench_peer(const weft_config *config) {
   if (code != 0) return code;
   json_t *list = report(config, rows, n);
   code = compare_serving(config, list);
-  if (config->json) {
-    char *text = json_dumps(list, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    (void)printf("%s\n", text == NULL ? "[]" : text);
-    free(text);
-  }
+  if (config->json) weft_bench_print(list);
   json_decref(list);
   return code;
 }

@@ -9,10 +9,10 @@
 
 #include "api/cli/bench.h"
 #include "api/cli/client.h"
+#include "api/cli/measure.h"
 #include "api/cli/metric.h"
 #include "api/runtime.h"
 #include "base/memory.h"
-#include "base/random.h"
 
 enum { TALKS = 24, TURNS = 4, FIRST = 160, MORE = 24, ANSWER = 16, TOKENS_MAX = FIRST + TURNS * (MORE + 64) };
 
@@ -27,10 +27,7 @@ typedef struct result {
 } result;
 
 static void add_tokens(talk *t, uint32_t index, uint32_t n, uint32_t n_vocab) {
-  for (uint32_t i = 0; i < n; i++, t->n++) {
-    weft_draw_key key = {5, index + 1, WEFT_DRAW_TEST, t->n, 0};
-    t->tokens[t->n] = (int32_t)(n_vocab / 2 + weft_draw_below(&key, n_vocab / 2));
-  }
+  for (uint32_t i = 0; i < n; i++, t->n++) t->tokens[t->n] = weft_prompt_token(5, index + 1, t->n, n_vocab);
 }
 
 static int ask(weft_runtime *rt, talk *t, uint32_t index) {

@@ -6,7 +6,6 @@
  * had ended. Each fills the context: prompt and answer, or prompt and one canvas. Counts grow from what was predicted by a
  * 32nd until a run does not hold; if the first does not, they shrink until one does. */
 #include <jansson.h>
-#include <stdlib.h>
 
 #include "api/cli/bench.h"
 #include "api/cli/measure.h"
@@ -93,11 +92,7 @@ int weft_bench_room(const weft_config *config) {
   if (code == 0) code = measure(config, &run, out);
   run.diffusion = true;
   if (code == 0 && run.canvas > 0 && run.canvas < run.context) code = measure(config, &run, out);
-  if (code == 0 && config->json) {
-    char *text = json_dumps(out, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    (void)printf("%s\n", text == NULL ? "[]" : text);
-    free(text); /* of jansson */
-  }
+  if (code == 0 && config->json) weft_bench_print(out);
   json_decref(out);
   weft_free(run.record);
   weft_close(run.rt);

@@ -13,7 +13,6 @@
 #include "api/cli/client.h"
 #include "api/cli/measure.h"
 #include "api/runtime.h"
-#include "base/random.h"
 
 enum { REQUESTS = 32, SHARED = 800, OWN = 40, GENERATE = 32 };
 
@@ -27,8 +26,7 @@ typedef struct serving_worker {
 static json_t *prompt_of(const weft_serving *s, uint32_t index) {
   json_t *list = json_array();
   for (uint32_t i = 0; i < SHARED + OWN; i++) {
-    weft_draw_key key = {s->seed, i < SHARED ? 0 : index + 1, WEFT_DRAW_TEST, i, 0};
-    int token = (int)(s->n_vocab / 2 + weft_draw_below(&key, s->n_vocab / 2));
+    int32_t token = weft_prompt_token(s->seed, i < SHARED ? 0 : index + 1, i, s->n_vocab);
     (void)json_array_append_new(list, json_integer(token));
   }
   return list;

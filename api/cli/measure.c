@@ -20,14 +20,16 @@ double weft_median(double *values, uint32_t n) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2.0;
 }
 
+int32_t weft_prompt_token(uint64_t seed, uint64_t prompt, uint64_t position, uint32_t n_vocab) {
+  weft_draw_key key = {seed, prompt, WEFT_DRAW_TEST, position, 0};
+  return (int32_t)(n_vocab / 2 + weft_draw_below(&key, n_vocab / 2));
+}
+
 static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, uint32_t index, int32_t *tokens,
                       weft_generation **out) {
   weft_model_card card = weft_model_at(rt, 0);
   bool diffusion = load->diffusion || index >= load->n_parallel;
-  for (uint32_t i = 0; i < load->n_prompt; i++) {
-    weft_draw_key key = {seed, index, WEFT_DRAW_TEST, i, 0};
-    tokens[i] = (int32_t)(card.vocabulary / 2 + weft_draw_below(&key, card.vocabulary / 2));
-  }
+  for (uint32_t i = 0; i < load->n_prompt; i++) tokens[i] = weft_prompt_token(seed, index, i, card.vocabulary);
   weft_generate_params p;
   weft_generate_defaults(&p);
   p.tokens = tokens;

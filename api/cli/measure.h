@@ -28,5 +28,7 @@ int weft_measure_steps(weft_runtime *runtime, const weft_load *load, uint64_t se
 
 /* Sorts in place. */
 double weft_median(double *values, uint32_t n);
+/* A token of a random prompt: one of the upper half of the vocabulary. */
+int32_t weft_prompt_token(uint64_t seed, uint64_t prompt, uint64_t position, uint32_t n_vocab);
 
 #endif
