@@ -114,6 +114,22 @@ WEFT_SAMPLE_FN float weft_sample_penalised(float logit, const weft_sample_row *r
   return WEFT_SAMPLE_ADD(logit, -WEFT_SAMPLE_ADD(row->presence, WEFT_SAMPLE_MUL(row->frequency, (float)times)));
 }
 
+/* Candidates as they are sorted; comparisons for qsort: the order of the cuts, and that of the draw. */
+typedef struct weft_sample_ranked {
+  float value;
+  int32_t token;
+} weft_sample_ranked;
+
+static inline int weft_sample_by_token(const void *a, const void *b) {
+  int32_t x = ((const weft_sample_ranked *)a)->token, y = ((const weft_sample_ranked *)b)->token;
+  return (x > y) - (x < y);
+}
+
+static inline int weft_sample_by_value(const void *a, const void *b) { /* largest first; ties: lower token first */
+  float x = ((const weft_sample_ranked *)a)->value, y = ((const weft_sample_ranked *)b)->value;
+  return x != y ? (x > y ? -1 : 1) : weft_sample_by_token(a, b);
+}
+
 /* The sum of weights that a prefix must reach: top_p of the total, at least 1. The sum that a draw must exceed. */
 WEFT_SAMPLE_FN uint64_t weft_sample_wanted(float top_p, uint64_t total) {
   double wanted = (double)top_p * (double)total;

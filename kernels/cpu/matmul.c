@@ -3,6 +3,7 @@
 #include "kernels/cpu/matmul.h"
 
 #include "base/check.h"
+#include "kernels/parts.h"
 
 enum {
   ROWS_PER_TASK = 256, /* their packed form stays in the second-level cache */
@@ -191,8 +192,6 @@ weft_status weft_cpu_matmul(weft_device *device, const weft_matmul_args *args) {
   uint32_t n_blocks = (args->n_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
   weft_pool_run(pool, matmul_task, &run, n_blocks * run.n_parts_all);
   if (args->activation == 0) return WEFT_OK;
-  const weft_gate_args gate = {.g = args->y[0], .u = args->y[1], .y = args->y[0], .n_rows = args->n_rows,
-                               .n_cols = args->weight[0]->n_out, .g_stride = args->y_stride[0],
-                               .u_stride = args->y_stride[1], .y_stride = args->y_stride[0], .activation = args->activation};
+  const weft_gate_args gate = weft_matmul_gate(args);
   return weft_cpu_gate(device, &gate);
 }

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "kernels/cpu/rows.h"
+#include "kernels/parts.h"
 
 /* Keeps ids[0..k) sorted by logit, largest first; an equal logit goes after those already there, so
  * of equal experts the first wins. */
@@ -37,20 +38,13 @@ static void route_rows(void *arg, uint32_t first, uint32_t end) {
   }
 }
 
-/* The router's product, by itself. */
-static weft_matmul_args product(const weft_route_args *args) {
-  return (weft_matmul_args){.x = args->x, .n_rows = args->n_rows, .n_weights = 1, .weight = {args->router},
-                            .y = {args->logits}, .x_stride = args->x_stride, .y_stride = {args->logits_stride},
-                            .scratch = args->scratch, .scratch_bytes = args->scratch_bytes};
-}
-
 uint64_t weft_cpu_route_scratch(weft_device *device, const weft_route_args *args) {
-  weft_matmul_args matmul = product(args);
+  weft_matmul_args matmul = weft_route_product(args);
   return args->router == NULL ? 0 : weft_cpu_matmul_scratch(device, &matmul);
 }
 
 weft_status weft_cpu_route(weft_device *device, const weft_route_args *args) {
-  weft_matmul_args matmul = product(args);
+  weft_matmul_args matmul = weft_route_product(args);
   weft_status status = args->router == NULL ? WEFT_OK : weft_cpu_matmul(device, &matmul);
   if (status != WEFT_OK) return status;
   weft_route_args copy = *args;

@@ -11,10 +11,7 @@
 
 enum { STEPS = 2048 };
 
-typedef struct ranked {
-  float value;
-  int32_t token;
-} ranked;
+typedef weft_sample_ranked ranked;
 
 typedef struct sample_run {
   const weft_sample_args *args;
@@ -24,17 +21,6 @@ typedef struct sample_run {
 /* Of a thread: counts of tokens, then candidates. */
 uint64_t weft_cpu_sample_scratch(weft_device *device, const weft_sample_args *args) {
   return weft_pool_size(weft_cpu_pool(device)) * (uint64_t)args->n_vocab * sizeof(ranked);
-}
-
-static int by_value(const void *a, const void *b) {
-  const ranked *x = a, *y = b;
-  if (x->value != y->value) return x->value > y->value ? -1 : 1;
-  return (x->token > y->token) - (x->token < y->token);
-}
-
-static int by_token(const void *a, const void *b) {
-  const ranked *x = a, *y = b;
-  return (x->token > y->token) - (x->token < y->token);
 }
 
 /* ---- logits as they are asked for ---- */
@@ -125,7 +111,7 @@ static uint32_t keep_best(const weft_sample_row *row, ranked *list, uint32_t n, 
   for (uint32_t i = 0; i < n; i++) {
     if (step_of(list[i].value - most) <= step) list[n_near++] = list[i];
   }
-  qsort(list, n_near, sizeof *list, by_value);
+  qsort(list, n_near, sizeof *list, weft_sample_by_value);
   n = has_k ? row->top_k : n_near;
   if (row->top_p >= 1.0f) return n;
   if (has_k) total = total_of(list, n, most);
@@ -143,7 +129,7 @@ static int32_t draw(const weft_sample_row *row, const float *logits, uint32_t n_
   }
   if ((row->top_k > 0 && row->top_k < n) || row->top_p < 1.0f) {
     n = keep_best(row, list, n, most);
-    qsort(list, n, sizeof *list, by_token);
+    qsort(list, n, sizeof *list, weft_sample_by_token);
   }
   for (uint32_t k = 0; k < n; k++) {
     if (list[k].value - most >= row->min_log) list[n_kept++] = list[k];

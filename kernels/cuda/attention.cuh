@@ -4,7 +4,7 @@
  * A query is one head of one row. The queries of a segment that read the same kv head are numbered
  * f = row * group + (head % group), group = heads per kv head.
  *
- * Law: attention_many and attention_few give the same bits. Scores are products over the head dimension in
+ * Law: attention_many, attention_stream and attention_few give the same bits. Scores are products over the head dimension in
  * sixteens, ascending. Within a chunk of 1024 key positions, tiles of 128 ascend: (max, sum, out) of the chunk so
  * far is scaled to the new maximum, weights are 2^(score - maximum) as bf16, and out adds keys in sixteens,
  * ascending; the sum is one more column, of values that are 1. Chunks join ascending, each from fresh. Keys that a
@@ -161,13 +161,6 @@ static __device__ __forceinline__ void cluster_arrive_first(void) {
 
 static __device__ __forceinline__ void cluster_wait(void) {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-/* The address that shared memory of this block has in another block of the cluster. */
-static __device__ __forceinline__ uint32_t address_in(const void *mine, uint32_t rank) {
-  uint32_t there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(mine)), "r"(rank));
-  return there;
 }
 
 /* Numbers to where this block has `mine`, in another block; its barrier, which expects them, counts their bytes. */

@@ -58,9 +58,7 @@ static __device__ __forceinline__ void barrier_arrive_copied(uint64_t *barrier) 
 
 /* The barrier of another block of the cluster; what this thread wrote before is seen after the wait. */
 static __device__ __forceinline__ void barrier_arrive_in(uint64_t *mine, uint32_t rank) {
-  uint32_t there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(mine)), "r"(rank));
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(mine, rank)) : "memory");
 }
 
 static __device__ __forceinline__ void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) {

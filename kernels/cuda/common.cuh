@@ -36,13 +36,8 @@ static __device__ __forceinline__ void inputs_ready(void) {
   inputs_wait();
 }
 
-static __device__ __forceinline__ float warp_sum(float v) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, step);
-  return v;
-}
-
-static __device__ __forceinline__ double warp_sum(double v) {
+template <typename T>
+static __device__ __forceinline__ T warp_sum(T v) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, step);
   return v;
@@ -130,6 +125,13 @@ static __device__ __forceinline__ float not_a_number(void) {
 
 static __device__ __forceinline__ uint32_t shared_address(const void *p) {
   return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* The address that shared memory of this block has in another block of the cluster. */
+static __device__ __forceinline__ uint32_t address_in(const void *mine, uint32_t rank) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(mine)), "r"(rank));
+  return there;
 }
 
 static __device__ __forceinline__ void copy16(uint32_t to, const void *from) {

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/prepare.h"
+#include "kernels/parts.h"
 
 enum {
   SEGMENTS_MAX = 8,       /* part of the numerics: see multiply_shape */
@@ -156,20 +157,6 @@ static multiply_args args_of_run(const weft_matmul_args *args, bool as_matrices,
   return a;
 }
 
-/* act(y[0]) * y[1] after products that could not do it. */
-static weft_status gate_after(weft_device *device, const weft_matmul_args *args) {
-  weft_gate_args gate;
-  memset(&gate, 0, sizeof gate);
-  gate.g = gate.y = args->y[0];
-  gate.u = args->y[1];
-  gate.n_rows = args->n_rows;
-  gate.n_cols = args->weight[0]->n_out;
-  gate.g_stride = gate.y_stride = args->y_stride[0];
-  gate.u_stride = args->y_stride[1];
-  gate.activation = args->activation;
-  return weft_cuda_gate(device, &gate);
-}
-
 weft_status weft_cuda_matmul(weft_device *device, const weft_matmul_args *args) {
   cuda_device *d = cuda_of(device);
   uint32_t n_in = args->weight[0]->n_in, n_tiles = 0;
@@ -206,5 +193,7 @@ weft_status weft_cuda_matmul(weft_device *device, const weft_matmul_args *args) 
     if (status == WEFT_OK) status = multiply(d, &a);
     if (status != WEFT_OK) return status;
   }
-  return args->activation != 0 && !gated ? gate_after(device, args) : WEFT_OK;
+  if (args->activation == 0 || gated) return WEFT_OK;
+  weft_gate_args gate = weft_matmul_gate(args);
+  return weft_cuda_gate(device, &gate);
 }

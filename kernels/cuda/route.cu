@@ -3,10 +3,9 @@
  *
  * With a router of F32 weights and few rows one kernel does both: a warp has one expert's weights in registers before
  * its inputs are there, and the block that ends last chooses. The product's order is that of multiply_f32.cu. */
-#include <string.h>
-
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/form.cuh"
+#include "kernels/parts.h"
 
 enum {
   ROUTE_WARPS = 4,
@@ -148,24 +147,8 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) router_kernel(const _
 
 /* ---- the op --------------------------------------------------------------------------------------------- */
 
-/* The router's product, by itself. */
-static weft_matmul_args product(const weft_route_args *args) {
-  weft_matmul_args m;
-  memset(&m, 0, sizeof m);
-  m.x = args->x;
-  m.n_rows = args->n_rows;
-  m.n_weights = 1;
-  m.weight[0] = args->router;
-  m.y[0] = args->logits;
-  m.x_stride = args->x_stride;
-  m.y_stride[0] = args->logits_stride;
-  m.scratch = args->scratch;
-  m.scratch_bytes = args->scratch_bytes;
-  return m;
-}
-
 uint64_t weft_cuda_route_scratch(weft_device *device, const weft_route_args *args) {
-  weft_matmul_args m = product(args);
+  weft_matmul_args m = weft_route_product(args);
   return args->router == NULL ? 0 : weft_cuda_matmul_scratch(device, &m);
 }
 
@@ -185,7 +168,7 @@ weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
     return cuda_launched(d, "router");
   }
   if (args->router != NULL) {
-    weft_matmul_args m = product(args);
+    weft_matmul_args m = weft_route_product(args);
     weft_status status = weft_cuda_matmul(device, &m);
     if (status != WEFT_OK) return status;
   }

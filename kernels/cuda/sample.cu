@@ -96,12 +96,6 @@ static __device__ __forceinline__ uint64_t joined(uint64_t a, uint64_t b, bool l
   return largest ? (a > b ? a : b) : a + b;
 }
 
-static __device__ __forceinline__ uint64_t warp_sum(uint64_t v) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, step);
-  return v;
-}
-
 /* Sum of the lanes up to this one. */
 static __device__ __forceinline__ uint64_t warp_upto(uint64_t v) {
 #pragma unroll

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* matmul: y[i] = x W[i]^T with the dequantised weight and the f32 input, summed in double. */
 #include "kernels/ref/ref.h"
+#include "kernels/parts.h"
 
 uint64_t weft_ref_matmul_scratch(weft_device *device, const weft_matmul_args *args) {
   (void)device;
@@ -20,8 +21,6 @@ weft_status weft_ref_matmul(weft_device *device, const weft_matmul_args *args) {
     }
   }
   if (args->activation == 0) return WEFT_OK;
-  weft_gate_args gate = {.g = args->y[0], .u = args->y[1], .y = args->y[0], .n_rows = args->n_rows,
-                         .n_cols = args->weight[0]->n_out, .g_stride = args->y_stride[0], .u_stride = args->y_stride[1],
-                         .y_stride = args->y_stride[0], .activation = args->activation};
+  const weft_gate_args gate = weft_matmul_gate(args);
   return weft_ref_gate(device, &gate);
 }

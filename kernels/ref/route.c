@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+#include "kernels/parts.h"
+
 static bool is_taken(const int32_t *ids, uint32_t n_taken, uint32_t expert) {
   for (uint32_t j = 0; j < n_taken; j++) {
     if (ids[j] == (int32_t)expert) return true;
@@ -25,20 +27,13 @@ static uint32_t best_left(const float *logits, uint32_t n_experts, const int32_t
   return best;
 }
 
-/* The router's product, by itself. */
-static weft_matmul_args product(const weft_route_args *args) {
-  return (weft_matmul_args){.x = args->x, .n_rows = args->n_rows, .n_weights = 1, .weight = {args->router},
-                            .y = {args->logits}, .x_stride = args->x_stride, .y_stride = {args->logits_stride},
-                            .scratch = args->scratch, .scratch_bytes = args->scratch_bytes};
-}
-
 uint64_t weft_ref_route_scratch(weft_device *device, const weft_route_args *args) {
-  weft_matmul_args matmul = product(args);
+  weft_matmul_args matmul = weft_route_product(args);
   return args->router == NULL ? 0 : weft_ref_matmul_scratch(device, &matmul);
 }
 
 weft_status weft_ref_route(weft_device *device, const weft_route_args *args) {
-  weft_matmul_args matmul = product(args);
+  weft_matmul_args matmul = weft_route_product(args);
   weft_status status = args->router == NULL ? WEFT_OK : weft_ref_matmul(device, &matmul);
   if (status != WEFT_OK) return status;
   for (uint32_t r = 0; r < args->n_rows; r++) {

@@ -6,25 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct ranked {
-  float value;
-  int32_t token;
-} ranked;
+typedef weft_sample_ranked ranked;
 
 uint64_t weft_ref_sample_scratch(weft_device *device, const weft_sample_args *args) {
   (void)device;
   return (uint64_t)args->n_vocab * sizeof(ranked);
-}
-
-static int by_value(const void *a, const void *b) { /* largest first; ties: lower token first */
-  const ranked *x = a, *y = b;
-  if (x->value != y->value) return x->value > y->value ? -1 : 1;
-  return (x->token > y->token) - (x->token < y->token);
-}
-
-static int by_token(const void *a, const void *b) {
-  const ranked *x = a, *y = b;
-  return (x->token > y->token) - (x->token < y->token);
 }
 
 /* Each distinct token of the history once, with how often the answer holds it. */
@@ -49,7 +35,7 @@ static uint32_t rank(const float *logits, float temperature, uint32_t n_vocab, r
     float value = logits[v] / temperature;
     if (isfinite(logits[v]) && isfinite(value)) list[n++] = (ranked){value, (int32_t)v};
   }
-  qsort(list, n, sizeof *list, by_value);
+  qsort(list, n, sizeof *list, weft_sample_by_value);
   return n;
 }
 
@@ -81,7 +67,7 @@ static int32_t draw(const weft_sample_row *row, ranked *list, uint32_t n) {
   float most = list[0].value;
   uint64_t threshold = weft_sample_threshold(row->u, total_of(list, n, most)), sum = 0;
   uint32_t i = 0;
-  qsort(list, n, sizeof *list, by_token);
+  qsort(list, n, sizeof *list, weft_sample_by_token);
   while ((sum += weight_of(list, i, most)) <= threshold) i += 1;
   return list[i].token;
 }
