@@ -184,53 +184,48 @@ static __device__ __forceinline__ void release(const many_block &b, uint32_t slo
   if (threadIdx.x % 32 == 0) barrier_arrive(&b.small->empty[slot]);
 }
 
-template <class shape>
-static __device__ __forceinline__ void score_tile(const many_block &b, uint32_t q_at, ring_place &at, float (&score)[16][4]) {
+/* Products of N slots one after another, issued by multiply(index, address of the slot); a slot is given back when the
+ * products of the next one are on their way and its own have ended. */
+template <int RING, int N, class multiply_slot>
+static __device__ __forceinline__ void each_slot(const many_block &b, ring_place &at, multiply_slot multiply) {
   uint32_t last = 0;
 #pragma unroll
-  for (int panel = 0; panel < shape::key_slots; panel++) {
+  for (int i = 0; i < N; i++) {
     barrier_wait(&b.small->full[at.slot], at.parity);
     fence_async();
-    uint64_t q = swizzled_operand(q_at + panel * MANY_QUERIES * 128, 16);
-    uint64_t keys = swizzled_operand(shared_address(b.ring + at.slot * SLOT_BYTES), 16);
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < 4; i++) wgmma_scores(score, q + 2 * i, keys + 2 * i, panel == 0 && i == 0);
+    multiply(i, shared_address(b.ring + at.slot * SLOT_BYTES));
     wgmma_commit();
-    if (panel > 0) {
+    if (i > 0) {
       wgmma_wait<1>();
       release(b, last);
     }
     last = at.slot;
-    next_slot<shape::ring>(at);
+    next_slot<RING>(at);
   }
   wgmma_wait<0>();
   release(b, last);
 }
 
 template <class shape>
+static __device__ __forceinline__ void score_tile(const many_block &b, uint32_t q_at, ring_place &at, float (&score)[16][4]) {
+  each_slot<shape::ring, shape::key_slots>(b, at, [&](int panel, uint32_t slot) {
+    uint64_t q = swizzled_operand(q_at + panel * MANY_QUERIES * 128, 16), keys = swizzled_operand(slot, 16);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 4; i++) wgmma_scores(score, q + 2 * i, keys + 2 * i, panel == 0 && i == 0);
+  });
+}
+
+template <class shape>
 static __device__ __forceinline__ void add_values(const many_block &b, const uint32_t (&weight)[8][4], ring_place &at,
                                                   float (&out)[shape::n_sums][4]) {
-  uint32_t last = 0;
-#pragma unroll
-  for (int part = 0; part < shape::value_slots; part++) {
-    barrier_wait(&b.small->full[at.slot], at.parity);
-    fence_async();
-    uint64_t values = swizzled_operand(shared_address(b.ring + at.slot * SLOT_BYTES), shape::value_keys * 128);
+  each_slot<shape::ring, shape::value_slots>(b, at, [&](int part, uint32_t slot) {
+    uint64_t values = swizzled_operand(slot, shape::value_keys * 128);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < shape::value_keys / 16; i++)
       wgmma_values<shape::n_sums>(out, weight[part * (shape::value_keys / 16) + i], values + i * (2048 >> 4));
-    wgmma_commit();
-    if (part > 0) {
-      wgmma_wait<1>();
-      release(b, last);
-    }
-    last = at.slot;
-    next_slot<shape::ring>(at);
-  }
-  wgmma_wait<0>();
-  release(b, last);
+  });
 }
 
 /* Positions that a row does not see score -inf. */

@@ -193,6 +193,19 @@ static inline void close_devices(devices *all) {
   for (uint32_t i = 0; i < all->n; i++) weft_device_close(all->cpu[i]);
 }
 
+/* For groups of tests whose state is the devices. */
+static inline int setup_devices(void **state) {
+  static devices all;
+  all = open_devices(3);
+  *state = &all;
+  return 0;
+}
+
+static inline int teardown_devices(void **state) {
+  close_devices(*state);
+  return 0;
+}
+
 /* ---- comparisons ---- */
 
 /* Largest |a - b| over rows of n_cols; NaN anywhere counts as infinite. */

@@ -578,23 +578,11 @@ static void test_refusals(void **state) {
   lay_out_free(&l);
 }
 
-static int setup(void **state) {
-  static devices all;
-  all = open_devices(3);
-  *state = &all;
-  return 0;
-}
-
-static int teardown(void **state) {
-  close_devices(*state);
-  return 0;
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_parity),      cmocka_unit_test(test_bits),
       cmocka_unit_test(test_bits_of_ref), cmocka_unit_test(test_huge_strides),
       cmocka_unit_test(test_refusals),
   };
-  return cmocka_run_group_tests_name("kernels/attention", tests, setup, teardown);
+  return cmocka_run_group_tests_name("kernels/attention", tests, setup_devices, teardown_devices);
 }

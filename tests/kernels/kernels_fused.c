@@ -190,20 +190,8 @@ static void test_router(void **state) {
   }
 }
 
-static int setup(void **state) {
-  static devices all;
-  all = open_devices(3);
-  *state = &all;
-  return 0;
-}
-
-static int teardown(void **state) {
-  close_devices(*state);
-  return 0;
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_gated),
                                      cmocka_unit_test(test_router)};
-  return cmocka_run_group_tests_name("kernels/fused", tests, setup, teardown);
+  return cmocka_run_group_tests_name("kernels/fused", tests, setup_devices, teardown_devices);
 }

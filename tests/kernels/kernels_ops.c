@@ -623,18 +623,6 @@ static void test_memory(void **state) {
   }
 }
 
-static int setup(void **state) {
-  static devices all;
-  all = open_devices(3);
-  *state = &all;
-  return 0;
-}
-
-static int teardown(void **state) {
-  close_devices(*state);
-  return 0;
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_norm),   cmocka_unit_test(test_gate),
@@ -644,5 +632,5 @@ int main(void) {
       cmocka_unit_test(test_open),   cmocka_unit_test(test_open_without_memory),
       cmocka_unit_test(test_memory),
   };
-  return cmocka_run_group_tests_name("kernels/ops", tests, setup, teardown);
+  return cmocka_run_group_tests_name("kernels/ops", tests, setup_devices, teardown_devices);
 }
