@@ -148,6 +148,25 @@ static __device__ __forceinline__ float *few_row(const attention_kernel_args &k,
   return k.op.out + ((uint64_t)s.first_row + i) * k.op.out_stride + (uint64_t)(kv_head * k.group + (f - i * k.group)) * dim;
 }
 
+/* Rows g and g + 8 of a few item, 8 N dimensions of the warp from `dim` on (the lane's first): final ones, or the one
+ * chunk's for attention_merges. */
+template <int D, int N>
+static __device__ __forceinline__ void store_few(const attention_kernel_args &k, const attention_item &item,
+                                                 const weft_attention_segment &s, uint32_t kv_head, uint32_t dim,
+                                                 const float (&all)[N][4], const float (&all_max)[2],
+                                                 const float (&all_sum)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    uint32_t r = threadIdx.x % 32 / 4 + 8 * h;
+    if (r >= item.n) continue;
+    float *to = few_row(k, item, s, kv_head, r), times = item.part_step > 0 ? 1.0f : __frcp_rn(all_sum[h]);
+    if (item.part_step > 0 && dim == 0) to[D] = all_max[h], to[D + 1] = all_sum[h];
+#pragma unroll
+    for (int n = 0; n < N; n++)
+      *(float2 *)(void *)(to + dim + 8 * n) = make_float2(__fmul_rn(all[n][2 * h], times), __fmul_rn(all[n][2 * h + 1], times));
+  }
+}
+
 /* ---- clusters ---- */
 
 static __device__ __forceinline__ void cluster_arrive(void) {

@@ -243,7 +243,7 @@ static __device__ __forceinline__ void add_tile(float scale, const few_block<D, 
 
 /* What a thread knows of its two rows over the chunks. */
 typedef struct few_rows {
-  float all_max[2], all_sum[2], all[4];
+  float all_max[2], all_sum[2], all[1][4];
 } few_rows;
 
 static __device__ __forceinline__ void join_chunk(const few_sums &s, few_rows &rows) {
@@ -252,25 +252,18 @@ static __device__ __forceinline__ void join_chunk(const few_sums &s, few_rows &r
     float keep, add;
     join_factors(rows.all_max[h], s.most[h], &rows.all_max[h], &keep, &add);
     rows.all_sum[h] = joined(rows.all_sum[h], keep, s.sum[2 * h], add);
-    rows.all[2 * h] = joined(rows.all[2 * h], keep, s.out[2 * h], add);
-    rows.all[2 * h + 1] = joined(rows.all[2 * h + 1], keep, s.out[2 * h + 1], add);
+    float *all = &rows.all[0][2 * h];
+    all[0] = joined(all[0], keep, s.out[2 * h], add);
+    all[1] = joined(all[1], keep, s.out[2 * h + 1], add);
   }
 }
 
-/* Final rows, or the one chunk's for attention_merges. */
 template <int D, int RING>
 static __device__ __forceinline__ void store_rows(const attention_kernel_args &k, const few_block<D, RING> &b, const few_rows &rows) {
   using shape = few_shape<D, RING>;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = b.rank * shape::dims + warp * 8 + lane % 4 * 2;
   if (warp >= shape::warps) return;
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-    uint32_t r = lane / 4 + 8 * h;
-    if (r >= b.item.n) continue;
-    float *to = few_row(k, b.item, b.segment, b.kv_head, r), times = b.item.part_step > 0 ? 1.0f : __frcp_rn(rows.all_sum[h]);
-    if (b.item.part_step > 0 && dim == 0) to[D] = rows.all_max[h], to[D + 1] = rows.all_sum[h];
-    *(float2 *)(void *)(to + dim) = make_float2(__fmul_rn(rows.all[2 * h], times), __fmul_rn(rows.all[2 * h + 1], times));
-  }
+  store_few<D, 1>(k, b.item, b.segment, b.kv_head, dim, rows.all, rows.all_max, rows.all_sum);
 }
 
 /* One chunk: before it a cluster_arrive of all blocks, which says that the one before is done with. */
@@ -344,7 +337,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 1) few_kernel(const __grid
   visible(b.segment, k.op.window, row_of_query(k, b.item.first + b.item.n - 1), &unused, &b.end);
   few_rows rows;
   rows.all_max[0] = rows.all_max[1] = -INFINITY;
-  rows.all_sum[0] = rows.all_sum[1] = rows.all[0] = rows.all[1] = rows.all[2] = rows.all[3] = 0.0f;
+  rows.all_sum[0] = rows.all_sum[1] = rows.all[0][0] = rows.all[0][1] = rows.all[0][2] = rows.all[0][3] = 0.0f;
 #pragma unroll 1
   for (uint32_t chunk = b.item.chunk; chunk < b.item.chunk_end; chunk++) {
     few_sums s;

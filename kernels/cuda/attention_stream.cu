@@ -177,21 +177,11 @@ static __device__ __forceinline__ void join_chunk(stream_sums<N> &s) {
   }
 }
 
-/* Final rows, or the one chunk's for attention_merge. */
 template <int D, int N>
 static __device__ __forceinline__ void store_rows(const attention_kernel_args &k, const stream_block<D> &b, const stream_sums<N> &s) {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint32_t dim = b.slice * stream_shape<D>::dims + warp * N * 8 + lane % 4 * 2;
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-    uint32_t r = lane / 4 + 8 * h;
-    if (r >= b.item.n) continue;
-    float *to = few_row(k, b.item, b.segment, b.kv_head, r), times = b.item.part_step > 0 ? 1.0f : __frcp_rn(s.all_sum[h]);
-    if (b.item.part_step > 0 && dim == 0) to[D] = s.all_max[h], to[D + 1] = s.all_sum[h];
-#pragma unroll
-    for (int n = 0; n < N; n++)
-      *(float2 *)(void *)(to + dim + 8 * n) = make_float2(__fmul_rn(s.all[n][2 * h], times), __fmul_rn(s.all[n][2 * h + 1], times));
-  }
+  store_few<D, N>(k, b.item, b.segment, b.kv_head, dim, s.all, s.all_max, s.all_sum);
 }
 
 template <int D>
