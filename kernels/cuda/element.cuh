@@ -112,10 +112,9 @@ static __device__ __forceinline__ float element_value(int type, const element_pl
     }
     default: { /* Q4_K, Q5_K */
       uint4 row = *(const uint4 *)(const void *)(p.scales + (p.g + 8 * p.half_row) * 16);
-      uint32_t scale, least;
-      super_scale(row, p.half, p.c, &scale, &least);
-      float step = __fmul_rn(half_bits(row.x & 0xFFFFu), (float)scale);
-      float offset = __fmul_rn(half_bits(row.x >> 16), (float)least);
+      uint32_t six = super_scale(row, p.half, p.c);
+      float step = __fmul_rn(half_bits(row.x & 0xFFFFu), half_bits(six & 0xFFFFu));
+      float offset = __fmul_rn(half_bits(row.x >> 16), half_bits(six >> 16) * 0x1p10f);
       return __fsub_rn(__fmul_rn(step, (float)code), offset);
     }
   }

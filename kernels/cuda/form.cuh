@@ -160,6 +160,19 @@ static __device__ __forceinline__ void load_codes(const form_place &p, uint32_t 
   }
 }
 
+static __device__ __forceinline__ __half2 as_half2(uint32_t v) {
+  return *reinterpret_cast<__half2 *>(&v);
+}
+static __device__ __forceinline__ uint32_t of_half2(__half2 v) {
+  return *reinterpret_cast<uint32_t *>(&v);
+}
+static __device__ __forceinline__ __nv_bfloat162 as_bf162(uint32_t v) {
+  return *reinterpret_cast<__nv_bfloat162 *>(&v);
+}
+static __device__ __forceinline__ uint32_t of_bf162(__nv_bfloat162 v) {
+  return *reinterpret_cast<uint32_t *>(&v);
+}
+
 /* ---- scales --------------------------------------------------------------------------------------------- */
 
 /* The raw bytes of the scales that a lane needs: rows g and g + 8. */
@@ -190,39 +203,35 @@ static __device__ __forceinline__ void load_scales(const form_place &p, uint32_t
   }
 }
 
-/* The factors of the lane's elements: value = scale * code + least; both rows, rounded to 16 bits. A code is a
- * subnormal f16 here, 2^-24 of itself, and the scale is 2^24 times as large: so codes need no conversion.
- * scale[r][1]: the second sixteen elements (Q6_K; the others have one scale for all 32). */
+/* The factors of the lane's elements: value = scale * code + least; both rows, rounded to f16: scale | least << 16. A code
+ * is a subnormal f16 here, 2^-24 of itself, and the scale is 2^24 times as large: so codes need no conversion.
+ * of[r][1]: the second sixteen elements (Q6_K; the others have one pair for all 32). MXFP4: the scale twice, in bf16. */
 struct lane_factors {
-  uint32_t scale[2][2], least[2][2];
+  uint32_t of[2][2];
 };
-
-static __device__ __forceinline__ uint32_t twice_f16(float v) {
-  return pair_f16(v, v);
-}
 
 static __device__ __forceinline__ float half_bits(uint32_t bits) {
   return __half2float(__ushort_as_half((unsigned short)bits));
 }
 
-/* Byte `at` (0..3) of a word. */
-static __device__ __forceinline__ uint32_t byte_of(uint32_t word, uint32_t at) {
-  return word >> (8 * at) & 0xFFu;
+/* Scale and least of sub-block 4 half + c of a row, six bits each, in three words: as f16, the least 2^-10 of itself. */
+static __device__ __forceinline__ uint32_t super_scale(const uint4 &row, uint32_t half, uint32_t c) {
+  uint32_t pick = 0x0400u + 0x0101u * c, bytes = __byte_perm(row.y, row.z, pick), magic = 0x3C006400u; /* 1024; 1 */
+  uint32_t bits = (bytes & 0x003F003Fu) | magic;
+  if (half != 0) bits = (__byte_perm(row.w, row.w >> 4, pick) & 0x000F000Fu) | (bytes >> 2 & 0x00300030u) | magic;
+  return of_half2(__hsub2(as_half2(bits), as_half2(magic)));
 }
 
-/* Scale and least of sub-block 4 half + c of a row: six bits each, in three words. */
-static __device__ __forceinline__ void super_scale(const uint4 &row, uint32_t half, uint32_t c,
-                                                   uint32_t *scale, uint32_t *least) {
-  uint32_t a = byte_of(row.y, c), b = byte_of(row.z, c), d = byte_of(row.w, c);
-  *scale = half == 0 ? a & 63u : (d & 15u) | a >> 6 << 4;
-  *least = half == 0 ? b & 63u : d >> 4 | b >> 6 << 4;
+/* The factors of a row's sub-block; both steps are exact in f16 unless they are subnormal there. */
+static __device__ __forceinline__ uint32_t super_factors(const uint4 &row, uint32_t half, uint32_t c, float raise) {
+  uint32_t steps = pair_f16(half_bits(row.x & 0xFFFFu) * (raise * 0x1p24f), half_bits(row.x >> 16) * (raise * -0x1p10f));
+  return of_half2(__hmul2(as_half2(super_scale(row, half, c)), as_half2(steps)));
 }
 
-/* Scale and least of codes that stand for code - offset. */
-static __device__ __forceinline__ void offset_factors(float step, float offset, uint32_t *scale, uint32_t *least) {
-  __half rounded = __float2half_rn(step);
-  *scale = twice_f16(__half2float(rounded));
-  *least = twice_f16(__half2float(rounded) * (-offset * 0x1p-24f));
+/* The factors of codes that stand for code - offset. */
+static __device__ __forceinline__ uint32_t offset_factors(float step, float offset) {
+  float rounded = __half2float(__float2half_rn(step));
+  return pair_f16(rounded, rounded * (-offset * 0x1p-24f));
 }
 
 /* bf16 2^(e - 127): e in its exponent; 0 is the subnormal 2^-127 */
@@ -237,44 +246,26 @@ static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, ui
   float up = raise * 0x1p24f;
   if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-      uint32_t scale, least;
-      super_scale(in.row[r], half, c, &scale, &least);
-      out.scale[r][0] = twice_f16(half_bits(in.row[r].x & 0xFFFFu) * up * (float)scale);
-      out.least[r][0] = twice_f16(-(half_bits(in.row[r].x >> 16) * raise * (float)least));
-    }
+    for (int r = 0; r < 2; r++) out.of[r][0] = super_factors(in.row[r], half, c, raise);
   } else if constexpr (T == WEFT_TYPE_Q6_K) {
     float d[2] = {half_bits(in.row[0].z) * up, half_bits(in.row[0].w) * up};
     uint32_t s[2] = {in.row[0].x, in.row[0].y};
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      offset_factors(d[r] * (float)(int8_t)(s[r] & 0xFFu), 32.0f, &out.scale[r][0], &out.least[r][0]);
-      offset_factors(d[r] * (float)(int8_t)(s[r] >> 8), 32.0f, &out.scale[r][1], &out.least[r][1]);
+      out.of[r][0] = offset_factors(d[r] * (float)(int8_t)(s[r] & 0xFFu), 32.0f);
+      out.of[r][1] = offset_factors(d[r] * (float)(int8_t)(s[r] >> 8), 32.0f);
     }
   } else if constexpr (T == WEFT_TYPE_MXFP4) {
 #pragma unroll
-    for (int r = 0; r < 2; r++) out.scale[r][0] = mx_scale(in.row[0].x >> (8 * r) & 0xFFu) * 0x10001u;
+    for (int r = 0; r < 2; r++) out.of[r][0] = mx_scale(in.row[0].x >> (8 * r) & 0xFFu) * 0x10001u;
   } else if constexpr (form_bits(T) != 16) {
     constexpr float offset = T == WEFT_TYPE_Q4_0 ? 8.0f : T == WEFT_TYPE_Q5_0 ? 16.0f : 128.0f;
-    offset_factors(half_bits(in.row[0].x & 0xFFFFu) * up, offset, &out.scale[0][0], &out.least[0][0]);
-    offset_factors(half_bits(in.row[0].x >> 16) * up, offset, &out.scale[1][0], &out.least[1][0]);
+    out.of[0][0] = offset_factors(half_bits(in.row[0].x & 0xFFFFu) * up, offset);
+    out.of[1][0] = offset_factors(half_bits(in.row[0].x >> 16) * up, offset);
   }
 }
 
 /* ---- values --------------------------------------------------------------------------------------------- */
-
-static __device__ __forceinline__ __half2 as_half2(uint32_t v) {
-  return *reinterpret_cast<__half2 *>(&v);
-}
-static __device__ __forceinline__ uint32_t of_half2(__half2 v) {
-  return *reinterpret_cast<uint32_t *>(&v);
-}
-static __device__ __forceinline__ __nv_bfloat162 as_bf162(uint32_t v) {
-  return *reinterpret_cast<__nv_bfloat162 *>(&v);
-}
-static __device__ __forceinline__ uint32_t of_bf162(__nv_bfloat162 v) {
-  return *reinterpret_cast<uint32_t *>(&v);
-}
 
 /* Four bits twice -> bf16 2 (-1)^s 2^e m of e2m1, times scale: both products are exact. */
 static __device__ __forceinline__ uint32_t mx_pair(uint32_t code, uint32_t scale) {
@@ -283,8 +274,8 @@ static __device__ __forceinline__ uint32_t mx_pair(uint32_t code, uint32_t scale
   return of_bf162(__hmul2(raised, as_bf162(scale)));
 }
 
-static __device__ __forceinline__ uint32_t value_pair(uint32_t codes, uint32_t scale, uint32_t least) {
-  return of_half2(__hfma2(as_half2(codes), as_half2(scale), as_half2(least)));
+static __device__ __forceinline__ uint32_t value_pair(uint32_t codes, uint32_t scale, uint32_t factors) {
+  return of_half2(__hfma2(as_half2(codes), __low2half2(as_half2(scale)), __high2half2(as_half2(factors))));
 }
 
 static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i) {
@@ -307,25 +298,25 @@ static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const 
     return;
   }
   constexpr bool two = T == WEFT_TYPE_Q6_K;
-  uint32_t scale = f.scale[r][two ? i / 2 : 0], least = f.least[r][two ? i / 2 : 0];
+  uint32_t factors = f.of[r][two ? i / 2 : 0];
   if (bits == 8) {
     const uint4 &v = in.code[i / 2 * 2 + r];
 #pragma unroll
     for (int w = 0; w < 2; w++) {
       uint32_t codes = word_of(v, i % 2 * 2 + w) ^ 0x80808080u;
-      out[2 * w] = value_pair(__byte_perm(codes, 0, 0x4140), scale, least);
-      out[2 * w + 1] = value_pair(__byte_perm(codes, 0, 0x4342), scale, least);
+      out[2 * w] = value_pair(__byte_perm(codes, 0, 0x4140), factors, factors);
+      out[2 * w + 1] = value_pair(__byte_perm(codes, 0, 0x4342), factors, factors);
     }
     return;
   }
   uint32_t word = word_of(in.code[r], i);
   if (T == WEFT_TYPE_MXFP4) {
 #pragma unroll
-    for (int p = 0; p < 4; p++) out[p] = mx_pair(word >> (4 * p) & 0x000F000Fu, scale);
+    for (int p = 0; p < 4; p++) out[p] = mx_pair(word >> (4 * p) & 0x000F000Fu, factors);
     return;
   }
   /* odd pairs stay four bits up, for a sixteenth of the scale: one shift less */
-  uint32_t low_scale = of_half2(__hmul2(as_half2(scale), as_half2(0x2C002C00u)));
+  uint32_t low_scale = of_half2(__hmul2(as_half2(factors), as_half2(0x2C002C00u)));
 #pragma unroll
   for (int p = 0; p < 4; p++) {
     const int up = p % 2 * 4;
@@ -334,7 +325,7 @@ static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const 
       code |= moved(in.high[r], 4 + up - (4 * i + p)) & 0x00100010u << up;
     if (T == WEFT_TYPE_Q6_K)
       code |= moved(in.high[2 * r + i / 2], 4 + up - 2 * (4 * (i % 2) + p)) & 0x00300030u << up;
-    out[p] = value_pair(code, p % 2 == 0 ? scale : low_scale, least);
+    out[p] = value_pair(code, p % 2 == 0 ? factors : low_scale, factors);
   }
 }
 
@@ -382,7 +373,7 @@ static __device__ __forceinline__ int raise_exponent(int type, const form_header
     case WEFT_TYPE_Q6_K: most *= 128.0f; break;
     default: return 0;
   }
-  most = fmaxf(most, least * 63.0f * 0x1p-24f);
+  most = fmaxf(most, least * 0x1p-14f); /* super_factors: 2^10 raise least stays below 2^15 */
   if (!(most > 0.0f) || isinf(most)) return 0;
   return -10 - ilogbf(most);
 }

@@ -152,10 +152,8 @@ static __device__ __forceinline__ void token_factors(const uint8_t *tile, const 
   out[1] = 0;
   if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
     uint4 row = *(const uint4 *)(const void *)(scales + r * 16);
-    uint32_t scale, least;
-    super_scale(row, at.half, at.block, &scale, &least);
-    out[0] = bits_f16(half_bits(row.x & 0xFFFFu) * up * (float)scale);
-    out[1] = bits_f16(-(half_bits(row.x >> 16) * raise * (float)least));
+    uint32_t factors = super_factors(row, at.half, at.block, raise);
+    out[0] = (uint16_t)factors, out[1] = (uint16_t)(factors >> 16);
   } else if constexpr (T == WEFT_TYPE_Q6_K) {
     uint32_t two = *(const uint16_t *)(const void *)(scales + r * 16 + 8 * at.half + 2 * at.block);
     float d = half_bits(*(const uint16_t *)(const void *)(scales + 256 + r * 2)) * up;
