@@ -22,7 +22,7 @@ static const double BANDWIDTH = 4.2e12, RATE = 770e12; /* bytes/s, operations/s 
 enum { HIDDEN = 2816, VOCAB = 262144, EXPERTS = 128, TOP = 8, FF = 704, ROWS_MAX = 2048, COPIES_MAX = 8 };
 enum { CACHE_BYTES = 160 << 20, ITERATIONS_MAX = 200 };
 
-typedef enum work { WORK_MATMUL, WORK_EXPERTS, WORK_ATTENTION, WORK_HEAD, WORK_NORM, WORK_SAMPLE } work;
+typedef enum work { WORK_MATMUL, WORK_EXPERTS, WORK_ATTENTION, WORK_HEAD, WORK_NORM, WORK_SAMPLE, WORK_ROUTE } work;
 
 typedef struct bench_case {
   const char *name;
@@ -36,6 +36,7 @@ typedef struct bench_case {
 
 #define MATMUL(name, type, rows, out, in) {name, WORK_MATMUL, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, out, in, 0, 0, 0, 0, 0, 0, false}
 #define MOE(name, type, down, rows) {name, WORK_EXPERTS, WEFT_TYPE_##type, WEFT_TYPE_##down, rows, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false}
+#define ROUTE(name, rows) {name, WORK_ROUTE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, EXPERTS, HIDDEN, 0, 0, 0, 0, 0, 0, false}
 #define SLIDE(name, rows, kv, segments, canvas) {name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 8, 256, 1024, kv, segments, canvas}
 #define GLOBAL(name, rows, kv, segments, canvas) {name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 2, 512, 0, kv, segments, canvas}
 #define SAMPLE(name, rows) {name, WORK_SAMPLE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, 0, 0, 0, 0, 0, 0, 0, 0, false}
@@ -50,7 +51,7 @@ static const bench_case cases[] = {
     MATMUL("q", BF16, 1, 4096, HIDDEN),      MATMUL("q", BF16, 2048, 4096, HIDDEN),
     MATMUL("o", Q4_K, 1, HIDDEN, 4096),      MATMUL("o", Q4_K, 256, HIDDEN, 4096),
     MATMUL("down", Q8_0, 1, HIDDEN, 2112),   MATMUL("down", Q8_0, 256, HIDDEN, 2112),
-    MATMUL("router", F32, 1, EXPERTS, HIDDEN), MATMUL("router", F32, 256, EXPERTS, HIDDEN),
+    ROUTE("router", 1), ROUTE("router", 8), ROUTE("router", 32), ROUTE("router", 256), ROUTE("router", 2048),
     MATMUL("head", Q6_K, 1, VOCAB, HIDDEN),  MATMUL("head", Q4_K, 128, VOCAB, HIDDEN),
     MOE("experts", Q4_K, Q8_0, 1),           MOE("experts", Q4_K, Q8_0, 8),
     MOE("experts", Q4_K, Q8_0, 32),          MOE("experts", Q4_K, Q8_0, 128),
@@ -72,7 +73,7 @@ typedef struct room {
   weft_weight weight[2][COPIES_MAX];
   uint32_t n_copies;
   float *x, *y, *numbers;
-  int32_t *ids, *tokens;
+  int32_t *ids, *chosen, *tokens;
   float *soft;
   uint8_t *flags;
   uint8_t *pages;
@@ -184,6 +185,22 @@ static weft_status run_matmul(room *r, const bench_case *c, uint32_t i) {
   r->bytes = (double)w->n_bytes + 4.0 * c->n_rows * (c->n_in + c->n_out);
   r->operations = 2.0 * c->n_rows * c->n_in * c->n_out;
   return weft_matmul(r->device, &a);
+}
+
+static weft_status run_route(room *r, const bench_case *c, uint32_t i) {
+  const weft_weight *w = &r->weight[0][i % r->n_copies];
+  weft_route_args a = {.x = r->x, .router = w, .logits = r->y, .ids = r->chosen, .weights = r->y + ROWS_MAX * EXPERTS};
+  a.n_rows = c->n_rows;
+  a.n_experts = EXPERTS;
+  a.k = TOP;
+  a.x_stride = HIDDEN;
+  a.logits_stride = EXPERTS;
+  want_scratch(r, weft_route_scratch(r->device, &a));
+  a.scratch = r->scratch;
+  a.scratch_bytes = r->scratch_bytes;
+  r->bytes = (double)w->n_bytes + 4.0 * c->n_rows * (c->n_in + c->n_out);
+  r->operations = 2.0 * c->n_rows * c->n_in * c->n_out;
+  return weft_route(r->device, &a);
 }
 
 static weft_status run_experts(room *r, const bench_case *c, uint32_t i) {
@@ -300,7 +317,7 @@ static void fill_logits(room *r) {
 }
 
 typedef weft_status (*runner)(room *r, const bench_case *c, uint32_t i);
-static const runner runners[] = {run_matmul, run_experts, run_attention, run_head, run_norm, run_sample};
+static const runner runners[] = {run_matmul, run_experts, run_attention, run_head, run_norm, run_sample, run_route};
 
 static double seconds_of(room *r, const bench_case *c, uint32_t n) {
   uint64_t start = weft_clock_us();
@@ -316,7 +333,8 @@ static int by_value(const void *a, const void *b) {
 
 static void time_case(room *r, const bench_case *c) {
   double sample[5];
-  bool has_weights = c->what == WORK_MATMUL || c->what == WORK_EXPERTS || c->what == WORK_HEAD;
+  bool has_weights = c->what == WORK_MATMUL || c->what == WORK_EXPERTS || c->what == WORK_HEAD ||
+                     c->what == WORK_ROUTE;
   if (has_weights) place_weights(r, c);
   if (c->what == WORK_SAMPLE) fill_logits(r);
   must(weft_device_sync(r->device), c->name);
@@ -375,6 +393,7 @@ int main(int argc, char **argv) {
   r.soft = take(&r, (uint64_t)ROWS_MAX * HIDDEN * sizeof(float));
   r.numbers = take(&r, ROWS_MAX * TOP * sizeof(float));
   r.ids = take(&r, ROWS_MAX * TOP * sizeof(int32_t));
+  r.chosen = take(&r, ROWS_MAX * TOP * sizeof(int32_t));
   r.tokens = take(&r, 2 * ROWS_MAX * sizeof(int32_t));
   r.flags = take(&r, ROWS_MAX);
   r.pages = take(&r, pages_bytes);

@@ -281,18 +281,15 @@ static weft_experts_args experts_args(weft_model *model, const weft_layer *layer
   };
 }
 
-weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *r,
-                            const float *u, float *out) {
-  weft_model *model = step->model;
-  weft_scratch *s = &model->scratch;
-  weft_route_args route = {
-      .x = r,
+static weft_route_args route_args(weft_model *model, const weft_layer *layer, uint32_t n_rows) {
+  const weft_scratch *s = &model->scratch;
+  return (weft_route_args){
       .router = &layer->router,
       .logits = s->logits,
       .expert_scale = layer->expert_scale,
       .ids = s->ids,
       .weights = s->weights,
-      .n_rows = step->n_rows,
+      .n_rows = n_rows,
       .n_experts = model->hyper.n_experts,
       .k = model->hyper.n_experts_used,
       .x_stride = model->hyper.n_hidden,
@@ -300,6 +297,13 @@ weft_status layers__experts(weft_step *step, const weft_layer *layer, const floa
       .scratch = s->work,
       .scratch_bytes = s->work_bytes,
   };
+}
+
+weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *r,
+                            const float *u, float *out) {
+  weft_model *model = step->model;
+  weft_route_args route = route_args(model, layer, step->n_rows);
+  route.x = r;
   weft_status status = weft_route(model->device, &route);
   if (status != WEFT_OK) return status;
   weft_experts_args args = experts_args(model, layer);
@@ -355,7 +359,8 @@ static uint64_t work_bytes(weft_model *model) {
     at_least(&most, matmul_work(model, &layer->down, NULL, NULL));
     at_least(&most, attention_work(model, l));
     if (!model->hyper.moe[l]) continue;
-    at_least(&most, matmul_work(model, &layer->router, NULL, NULL));
+    weft_route_args route = route_args(model, layer, model->limits.rows_max);
+    at_least(&most, weft_route_scratch(model->device, &route));
     weft_experts_args args = experts_args(model, layer);
     args.n_rows = model->limits.rows_max;
     at_least(&most, weft_experts_scratch(model->device, &args));

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/module.h"
+#include "kernels/cuda/route.h"
 
 weft_status cuda_judge(cuda_device *d, cudaError_t error, const char *what) {
   if (error == cudaSuccess) return WEFT_OK;
@@ -401,7 +402,7 @@ static weft_status set_up_kernels(cuda_device *d) {
   weft_status status = cuda_multiply_setup(d);
   if (status == WEFT_OK) status = cuda_attention_setup(d);
   if (status == WEFT_OK) status = cuda_soft_setup(d);
-  return status;
+  return status == WEFT_OK ? route_setup(d) : status;
 }
 
 extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_open(

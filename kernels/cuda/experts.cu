@@ -4,61 +4,112 @@
  *
  *   few rows  no sorting: every pair is a job of its own, gate and up leave it as act(g) * u; then down and the sum
  *             over ranks are one kernel (experts_few.cu). Products prepare their rows themselves
- *   group     every pair gets a place; those of an expert lie side by side from a multiple of 8 on. Places and the
- *             list of jobs (some places of one expert each) stay on the device
- *   gate, up  rows are prepared at their places;  [place][2 n_ff] f32;  act(g) * u is prepared there again
+ *   place     every pair gets a place; those of an expert lie side by side from a multiple of 8 on. Places and the
+ *             list of jobs (some places of one expert each) stay on the device. Rows are prepared at their places
+ *   gate, up  [place][2 n_ff] f32;  act(g) * u is prepared at its place
  *   down      [place][n_in] f32;  y[row] adds its ranks one after another
  *
  * An expert that does not exist makes its row NaN. */
 #include <string.h>
 
 #include "kernels/cuda/experts.h"
-#include "kernels/cuda/prepare.h"
+#include "kernels/cuda/prepare.cuh"
 
-enum { GROUP_THREADS = 1024, EXPERTS_FEW_ROWS = 4 };
+enum { PLACE_BLOCKS = 4, EXPERTS_FEW_ROWS = 4 }; /* to a multiprocessor */
 
 typedef struct group_args {
   const int32_t *ids;
-  uint32_t n_pairs, k, n_experts, job_rows, jobs_max;
+  uint32_t n_pairs, k, n_experts, job_rows, jobs_max, rows_per_block;
   int32_t *pair_at;        /* [n_pairs] places; -1: no such expert */
   int32_t *row_of;         /* [places] */
   multiply_job *jobs;
   uint32_t *n_jobs;
 } group_args;
 
-/* One block. Within an expert pairs come in any order: no result depends on it. */
-static __global__ void __launch_bounds__(GROUP_THREADS) group_kernel(const group_args a) {
-  inputs_ready();
-  extern __shared__ uint32_t count[]; /* [n_experts], then where each begins */
-  __shared__ uint32_t n_places, n_jobs;
-  uint32_t *begin = count + a.n_experts;
-  for (uint32_t e = threadIdx.x; e < a.n_experts; e += GROUP_THREADS) count[e] = 0;
-  if (threadIdx.x == 0) n_places = n_jobs = 0;
-  __syncthreads();
-  for (uint32_t p = threadIdx.x; p < a.n_pairs; p += GROUP_THREADS) {
-    int32_t e = a.ids[p];
-    bool exists = e >= 0 && (uint32_t)e < a.n_experts;
-    a.pair_at[p] = exists ? (int32_t)atomicAdd(&count[e], 1u) : -1;
+/* From counts to where each expert's places begin, and their end: a warp. */
+static __device__ __forceinline__ void begin_places(const group_args &g, const uint32_t *count, uint32_t *begin) {
+  uint32_t lane = threadIdx.x, per = (g.n_experts + 31) / 32, places = 0, jobs = 0;
+  uint32_t first = min(lane * per, g.n_experts), end = min(first + per, g.n_experts);
+  for (uint32_t e = first; e < end; e++) places += (count[e] + 7) / 8 * 8, jobs += (count[e] + g.job_rows - 1) / g.job_rows;
+  uint32_t at = places, job = jobs;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    uint32_t p = __shfl_up_sync(0xFFFFFFFFu, at, step), j = __shfl_up_sync(0xFFFFFFFFu, job, step);
+    if (lane >= step) at += p, job += j;
   }
-  __syncthreads();
-  for (uint32_t e = threadIdx.x; e < a.n_experts; e += GROUP_THREADS) {
+  if (blockIdx.x == 0 && lane == 31) *g.n_jobs = min(job, g.jobs_max);
+  at -= places, job -= jobs;
+  for (uint32_t e = first; e < end; e++) {
     uint32_t n = count[e];
-    if (n == 0) continue;
-    uint32_t first = atomicAdd(&n_places, (n + 7) / 8 * 8), n_own = (n + a.job_rows - 1) / a.job_rows;
-    uint32_t at = atomicAdd(&n_jobs, n_own);
-    begin[e] = first;
-    for (uint32_t j = 0; j < n_own && at + j < a.jobs_max; j++) {
-      multiply_job job = {e, first + j * a.job_rows, min(a.job_rows, n - j * a.job_rows)};
-      a.jobs[at + j] = job;
-    }
+    begin[e] += at; /* after those of rows before the block's */
+    for (uint32_t j = 0; blockIdx.x == 0 && j < n && job < g.jobs_max; j += g.job_rows)
+      g.jobs[job++] = {e, at + j, min(g.job_rows, n - j)};
+    at += (n + 7) / 8 * 8;
   }
+}
+
+/* A block has some rows: it counts all pairs, and those before its own, and finds places for its own while the first row
+ * is on its way. Within an expert pairs of a block come in any order: no result depends on it. a.out NULL: places only. */
+template <bool BF16>
+static __global__ void __launch_bounds__(PREPARE_THREADS) place_kernel(const __grid_constant__ group_args g,
+                                                                       const __grid_constant__ prepare_args a) {
+  constexpr uint32_t KEPT = 2;
+  extern __shared__ uint32_t count[]; /* [n_experts], then where the next pair of each goes, then a row's places */
+  __shared__ uint32_t shared[33];
+  uint32_t *begin = count + g.n_experts, first_row = blockIdx.x * g.rows_per_block;
+  int32_t *at = (int32_t *)(begin + g.n_experts);
+  uint32_t end_row = min(first_row + g.rows_per_block, g.n_pairs / g.k), n_pieces = a.out != NULL ? pieces_of(a) : 0;
+  next_may_start();
+  for (uint32_t e = threadIdx.x; e < 2 * g.n_experts; e += PREPARE_THREADS) count[e] = 0;
   __syncthreads();
-  if (threadIdx.x == 0) *a.n_jobs = min(n_jobs, a.jobs_max);
-  for (uint32_t p = threadIdx.x; p < a.n_pairs; p += GROUP_THREADS) {
-    if (a.pair_at[p] < 0) continue;
-    int32_t at = a.pair_at[p] + (int32_t)begin[a.ids[p]];
-    a.pair_at[p] = at;
-    a.row_of[at] = (int32_t)(p / a.k);
+  inputs_wait();
+  for (uint32_t r = first_row; r < end_row; r++) {
+    const float *x = a.x + r * a.x_stride;
+    float kept[KEPT][8], v[8];
+#pragma unroll
+    for (uint32_t t = 0; t < KEPT; t++)
+      if (threadIdx.x + t * PREPARE_THREADS < n_pieces) load_piece(a, x, threadIdx.x + t * PREPARE_THREADS, kept[t]);
+    if (r == first_row) {
+#pragma unroll 8
+      for (uint32_t p = threadIdx.x; p < g.n_pairs; p += PREPARE_THREADS) {
+        uint32_t e = (uint32_t)g.ids[p];
+        if (e >= g.n_experts) continue;
+        atomicAdd(&count[e], 1u);
+        if (p < first_row * g.k) atomicAdd(&begin[e], 1u);
+      }
+      __syncthreads();
+      if (threadIdx.x < 32) begin_places(g, count, begin);
+      __syncthreads();
+    }
+    for (uint32_t j = threadIdx.x; j < g.k; j += PREPARE_THREADS) {
+      uint32_t e = (uint32_t)g.ids[r * g.k + j];
+      at[j] = e < g.n_experts ? (int32_t)atomicAdd(&begin[e], 1u) : -1;
+      g.pair_at[r * g.k + j] = at[j];
+      if (at[j] >= 0) g.row_of[at[j]] = (int32_t)r;
+    }
+    uint32_t most = 0;
+#pragma unroll
+    for (uint32_t t = 0; t < KEPT; t++)
+      if (threadIdx.x + t * PREPARE_THREADS < n_pieces) most = max(most, most_of_chunk(kept[t]));
+#pragma unroll 1
+    for (uint32_t piece = threadIdx.x + KEPT * PREPARE_THREADS; piece < n_pieces; piece += PREPARE_THREADS) {
+      load_piece(a, x, piece, v);
+      most = max(most, most_of_chunk(v));
+    }
+    most = block_max(most, shared); /* places are there, too */
+    int lift = BF16 ? 0 : lift_of(most);
+    float up = power_of_two(lift);
+    for (uint32_t j = threadIdx.x; n_pieces > 0 && j < g.k; j += PREPARE_THREADS)
+      if (at[j] >= 0) a.back[at[j]] = power_of_two(-lift);
+#pragma unroll
+    for (uint32_t t = 0; t < KEPT; t++)
+      if (threadIdx.x + t * PREPARE_THREADS < n_pieces)
+        put_piece<BF16>(a, threadIdx.x + t * PREPARE_THREADS, kept[t], up, at, g.k, 0);
+    for (uint32_t piece = threadIdx.x + KEPT * PREPARE_THREADS; piece < n_pieces; piece += PREPARE_THREADS) {
+      load_piece(a, x, piece, v);
+      put_piece<BF16>(a, piece, v, up, at, g.k, 0);
+    }
+    __syncthreads();
   }
 }
 
@@ -164,13 +215,6 @@ uint64_t weft_cuda_experts_scratch(weft_device *device, const weft_experts_args 
   return plan_of(args, NULL).n_bytes;
 }
 
-static weft_status group(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
-  group_args a = {args->ids,   p->n_pairs, args->k,  p->n_experts, p->job_rows,
-                  p->jobs_max, p->pair_at, p->row_of, p->jobs,      p->n_jobs};
-  cuda_start(d, group_kernel, 1, GROUP_THREADS, 8 * p->n_experts, a);
-  return cuda_launched(d, "grouping by expert");
-}
-
 static multiply_args grouped(const experts_plan *p, const weft_weight *weight, float *y, uint64_t y_stride) {
   multiply_args a;
   memset(&a, 0, sizeof a);
@@ -189,9 +233,9 @@ static multiply_args grouped(const experts_plan *p, const weft_weight *weight, f
   return a;
 }
 
-/* The rows at their places. */
-static weft_status prepare_input(cuda_device *d, const weft_experts_args *args, const experts_plan *p, int type,
-                                 int form) {
+/* How rows are prepared at their places for weights of `type`. */
+static prepare_args at_places(const weft_experts_args *args, const experts_plan *p, int type) {
+  int form = form_of_x(type);
   form_cut cut = form_cut_of(type, p->n_in, 16);
   prepare_args a;
   memset(&a, 0, sizeof a);
@@ -208,17 +252,29 @@ static weft_status prepare_input(cuda_device *d, const weft_experts_args *args, 
   a.k = args->k;
   a.out = (uint8_t *)p->x[form];
   a.back = p->x_back[form];
-  return prepare_rows(d, &a);
+  return a;
+}
+
+/* Pairs to their places, rows prepared there. */
+static weft_status place(cuda_device *d, const weft_experts_args *args, const experts_plan *p, int type) {
+  prepare_args a = at_places(args, p, type);
+  uint32_t rows_per_block = cuda_ceil(args->n_rows, PLACE_BLOCKS * d->n_multiprocessors);
+  group_args g = {args->ids,      p->n_pairs, args->k,   p->n_experts, p->job_rows, p->jobs_max,
+                  rows_per_block, p->pair_at, p->row_of, p->jobs,      p->n_jobs};
+  a.wide = prepare_is_wide(&a);
+  cuda_start(d, form_is_bf16(type) ? place_kernel<true> : place_kernel<false>, cuda_ceil(args->n_rows, rows_per_block),
+             PREPARE_THREADS, 4ull * (2 * p->n_experts + args->k), g, a);
+  return cuda_launched(d, "placing rows");
 }
 
 /* x W^T for all pairs into columns [column, column + n_out) of gate_up. */
 static weft_status input_side(cuda_device *d, const weft_experts_args *args, experts_plan *p,
-                              const weft_weight *weight, uint32_t column, bool *is_prepared) {
+                              const weft_weight *weight, uint32_t column, bool is_prepared) {
   int form = form_of_x(weight->type);
-  if (form != 0 && !is_prepared[form]) {
-    weft_status status = prepare_input(d, args, p, weight->type, form);
+  if (form != 0 && !is_prepared) {
+    prepare_args rows = at_places(args, p, weight->type);
+    weft_status status = prepare_rows(d, &rows);
     if (status != WEFT_OK) return status;
-    is_prepared[form] = true;
   }
   multiply_args a = grouped(p, weight, p->gate_up + column, 2ull * p->n_ff);
   a.x = form == 0 ? (const void *)args->x : p->x[form];
@@ -326,15 +382,12 @@ static weft_status run_few(cuda_device *d, const weft_experts_args *args, const 
 
 static weft_status run_experts(cuda_device *d, const weft_experts_args *args) {
   experts_plan p = plan_of(args, args->scratch);
-  bool is_prepared[3] = {false, false, false};
   if (is_few(args, &p)) return run_few(d, args, &p);
-  weft_status status = group(d, args, &p);
-  if (status == WEFT_OK && args->gate_up != NULL)
-    status = input_side(d, args, &p, args->gate_up, 0, is_prepared);
-  if (status == WEFT_OK && args->gate_up == NULL) {
-    status = input_side(d, args, &p, args->gate, 0, is_prepared);
-    if (status == WEFT_OK) status = input_side(d, args, &p, args->up, p.n_ff, is_prepared);
-  }
+  const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
+  weft_status status = place(d, args, &p, first->type);
+  if (status == WEFT_OK) status = input_side(d, args, &p, first, 0, true);
+  if (status == WEFT_OK && args->gate_up == NULL)
+    status = input_side(d, args, &p, args->up, p.n_ff, form_of_x(args->up->type) == form_of_x(first->type));
   if (status == WEFT_OK) status = prepare_gated(d, args, &p);
   return status == WEFT_OK ? output_side(d, args, &p) : status;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Products with F32 weights in f32. A warp takes 4 outputs for ROWS rows; lane l adds inputs
- * 128 j + 4 l .. + 3, ascending, into one chain per result; then one tree over the lanes. So a result
+ * 128 j + 4 l .. + 3, ascending, into one chain per result; then one tree over the lanes, neighbours first. So a result
  * depends on its row and its weight row alone, whatever ROWS is and however the loads are made. */
 #include "kernels/cuda/multiply.h"
+#include "kernels/cuda/route.h"
 
 enum { F32_OUTS = 4, F32_WIDE_WARPS = 8 };
 
@@ -60,7 +61,7 @@ static __global__ void __launch_bounds__(32 * F32_WIDE_WARPS) f32_kernel(const _
     for (int o = 0; o < OUTS; o++) {
 #pragma unroll
       for (int r = 0; r < ROWS; r++) {
-        float all = warp_sum(sum[o][r]);
+        float all = sum_of_chains(sum[o][r]);
         uint32_t out = group * OUTS + o;
         if (lane == 0 && out < weight.n_out && first + r < job.n)
           weight.y[(uint64_t)(job.first + first + r) * weight.y_stride + out] = all;

@@ -1,17 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /* route. A warp chooses for a row; the largest k of the logits one after another, each the largest of those left.
  *
- * With a router of F32 weights and few rows one kernel does both: a warp has one expert's weights in registers before
- * its inputs are there, and the block that ends last chooses. The product's order is that of multiply_f32.cu. */
+ * A router of F32 weights is multiplied here, in the order of multiply_f32.cu: 32 chains of inputs, and their tree.
+ *   few rows   one kernel does both: a warp has one expert's weights in registers before its inputs are there, and the
+ *              block that ends last chooses
+ *   more       a block has two neighbouring chains of 64 rows x 64 experts in shared memory, its weights before its
+ *              inputs are there, and leaves their sums; the kernel that chooses makes the rest of the tree */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/form.cuh"
+#include "kernels/cuda/route.h"
 #include "kernels/parts.h"
 
 enum {
   ROUTE_WARPS = 4,
   ROUTE_SLOTS = 8,   /* experts of a lane */
   ROUTER_SLOTS = 24, /* float4 of a lane */
-  ROUTER_ROWS = ROUTE_WARPS
+  ROUTER_ROWS = ROUTE_WARPS,
+  PART_TILE = 64,    /* rows, and experts, of a block */
+  PART_THREADS = 128,
+  PART_BYTES = 224 << 10,
+  PARTS = 16,        /* pairs of chains */
+  PART_STAGES = 4
 };
 
 /* Larger is better, as unsigned; NaN as the least number; 0 is none at all. */
@@ -20,15 +29,30 @@ static __device__ __forceinline__ uint32_t order_of(float logit) {
   return bits ^ ((bits & 0x80000000u) != 0 ? 0xFFFFFFFFu : 0x80000000u);
 }
 
-/* A row's choice; whole warp. k <= 32, n_experts <= 32 ROUTE_SLOTS. */
-static __device__ __forceinline__ void choose(const weft_route_args &a, uint64_t r) {
+/* A logit from the sums of its chains; it is left where it belongs. */
+static __device__ __forceinline__ float join_parts(const weft_route_args &a, const float *parts, uint64_t r, uint32_t e) {
+  uint64_t stride = (uint64_t)a.n_rows * a.n_experts;
+  float sum[PARTS];
+#pragma unroll
+  for (uint32_t p = 0; p < PARTS; p++) sum[p] = __ldcg(parts + p * stride + r * a.n_experts + e);
+#pragma unroll
+  for (uint32_t step = 1; step < PARTS; step *= 2) {
+#pragma unroll
+    for (uint32_t p = 0; p < PARTS; p += 2 * step) sum[p] = __fadd_rn(sum[p], sum[p + step]);
+  }
+  a.logits[r * a.logits_stride + e] = sum[0];
+  return sum[0];
+}
+
+/* A row's choice; whole warp. k <= 32, n_experts <= 32 ROUTE_SLOTS. parts NULL: the logits are there. */
+static __device__ __forceinline__ void choose(const weft_route_args &a, const float *parts, uint64_t r) {
   const float *logits = a.logits + r * a.logits_stride;
   uint32_t lane = threadIdx.x % 32, order[ROUTE_SLOTS], index = 0;
   float logit[ROUTE_SLOTS], own = 0.0f;
 #pragma unroll
   for (uint32_t s = 0; s < ROUTE_SLOTS; s++) {
     uint32_t e = 32 * s + lane;
-    logit[s] = e < a.n_experts ? __ldcg(logits + e) : 0.0f;
+    logit[s] = e >= a.n_experts ? 0.0f : parts == NULL ? __ldcg(logits + e) : join_parts(a, parts, r, e);
     order[s] = e < a.n_experts ? order_of(logit[s]) : 0;
   }
   for (uint32_t j = 0; j < a.k; j++) {
@@ -97,11 +121,11 @@ static bool is_small(const weft_route_args *args) {
   return args->n_experts <= 32 * ROUTE_SLOTS && args->k <= 32;
 }
 
-static __global__ void route_kernel(const __grid_constant__ weft_route_args a, bool small) {
+static __global__ void route_kernel(const __grid_constant__ weft_route_args a, const float *parts, bool small) {
   inputs_ready();
   uint32_t r = blockIdx.x * ROUTE_WARPS + threadIdx.x / 32;
   if (r >= a.n_rows) return;
-  if (small) choose(a, r);
+  if (small) choose(a, parts, r);
   else choose_of_many(a, r);
 }
 
@@ -132,7 +156,7 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) router_kernel(const _
       sum = __fmaf_rn(w[t].z, in.z, sum);
       sum = __fmaf_rn(w[t].w, in.w, sum);
     }
-    sum = warp_sum(sum);
+    sum = sum_of_chains(sum);
     if (lane == 0 && e < a.n_experts) a.logits[r * a.logits_stride + e] = sum;
   }
   __threadfence();
@@ -141,37 +165,131 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) router_kernel(const _
   __syncthreads();
   if (!is_last) return;
   __threadfence();
-  if (warp < a.n_rows) choose(a, warp);
+  if (warp < a.n_rows) choose(a, NULL, warp);
   if (threadIdx.x == 0) *ticket = 0;
+}
+
+/* Asks for the block's two chains of a row, steps [begin, end) of 128 inputs. */
+static __device__ __forceinline__ void bring_part(float4 *to, const float *row, bool exists, uint32_t n_in, uint32_t begin,
+                                                  uint32_t end) {
+  uint32_t chain = threadIdx.x % 2;
+  for (uint32_t j = begin; j < end; j++) {
+    uint32_t k = 128 * j + 8 * blockIdx.x + 4 * chain;
+    bool ok = exists && k < n_in;
+    copy16_if(shared_address(to + 2 * j + chain), ok ? row + k : row, ok);
+  }
+}
+
+/* Lane: bit 0 the chain, then two of rows, two of experts; a thread has every fourth of 32 rows x 32 experts. */
+static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_constant__ weft_route_args a,
+                                                                   const float *weights, uint32_t n_in, float *parts) {
+  extern __shared__ float4 memory[]; /* rows of x, of weights: [step][chain], so long that four lie in other banks */
+  next_may_start();
+  uint32_t n_steps = (n_in + 127) / 128, stride = 2 * (n_steps | 1);
+  uint32_t first_row = blockIdx.z * PART_TILE, first_expert = blockIdx.y * PART_TILE, own = threadIdx.x / 2;
+  uint32_t row = first_row + own, expert = first_expert + own;
+  float4 *x = memory, *w = memory + PART_TILE * stride;
+  bring_part(w + own * stride, weights + (uint64_t)min(expert, a.n_experts - 1) * n_in, expert < a.n_experts, n_in, 0, n_steps);
+  inputs_wait();
+#pragma unroll
+  for (uint32_t stage = 0; stage < PART_STAGES; stage++) {
+    bring_part(x + own * stride, a.x + (uint64_t)min(row, a.n_rows - 1) * a.x_stride, row < a.n_rows, n_in,
+               n_steps * stage / PART_STAGES, n_steps * (stage + 1) / PART_STAGES);
+    copies_commit();
+  }
+  uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, chain = lane % 2;
+  uint32_t at_row = warp / 2 * 32 + lane / 2 % 4, at_expert = warp % 2 * 32 + lane / 8;
+  x += at_row * stride + chain;
+  w += at_expert * stride + chain;
+  float sum[8][8];
+#pragma unroll
+  for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = 0.0f;
+#pragma unroll
+  for (uint32_t stage = 0; stage < PART_STAGES; stage++) {
+    if (stage == 0) copies_wait<3>();
+    else if (stage == 1) copies_wait<2>();
+    else if (stage == 2) copies_wait<1>();
+    else copies_wait<0>();
+    __syncthreads();
+#pragma unroll 1
+    for (uint32_t j = n_steps * stage / PART_STAGES; j < n_steps * (stage + 1) / PART_STAGES; j++) {
+      float4 in[8], by[8];
+#pragma unroll
+      for (int i = 0; i < 8; i++) in[i] = x[4 * i * stride + 2 * j], by[i] = w[4 * i * stride + 2 * j];
+#pragma unroll
+      for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(by[i % 8].x, in[i / 8].x, sum[i / 8][i % 8]);
+#pragma unroll
+      for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(by[i % 8].y, in[i / 8].y, sum[i / 8][i % 8]);
+#pragma unroll
+      for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(by[i % 8].z, in[i / 8].z, sum[i / 8][i % 8]);
+#pragma unroll
+      for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(by[i % 8].w, in[i / 8].w, sum[i / 8][i % 8]);
+    }
+  }
+  /* the two chains are added; each of the two threads keeps half of the rows */
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    uint32_t r = first_row + at_row + 4 * (i + 4 * chain);
+#pragma unroll
+    for (int o = 0; o < 8; o++) {
+      float kept = chain == 0 ? sum[i][o] : sum[i + 4][o], other = chain == 0 ? sum[i + 4][o] : sum[i][o];
+      kept = __fadd_rn(kept, __shfl_xor_sync(0xFFFFFFFFu, other, 1));
+      uint32_t e = first_expert + at_expert + 4 * o;
+      if (r < a.n_rows && e < a.n_experts) parts[((uint64_t)blockIdx.x * a.n_rows + r) * a.n_experts + e] = kept;
+    }
+  }
 }
 
 /* ---- the op --------------------------------------------------------------------------------------------- */
 
-uint64_t weft_cuda_route_scratch(weft_device *device, const weft_route_args *args) {
-  weft_matmul_args m = weft_route_product(args);
-  return args->router == NULL ? 0 : weft_cuda_matmul_scratch(device, &m);
+static bool is_simple(const weft_route_args *args) {
+  const weft_weight *w = args->router;
+  return w != NULL && w->type == WEFT_TYPE_F32 && is_small(args) && w->n_in % 4 == 0;
 }
 
-static bool is_one_kernel(const weft_route_args *args) {
-  const weft_weight *w = args->router;
-  return w->type == WEFT_TYPE_F32 && args->n_rows <= ROUTER_ROWS && is_small(args) && w->n_in % 4 == 0 &&
-         w->n_in <= 128 * ROUTER_SLOTS && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
+static uint64_t part_bytes(const weft_route_args *args) {
+  return 2ull * PART_TILE * 2 * (cuda_ceil(args->router->n_in, 128) | 1u) * sizeof(float4);
+}
+
+static bool takes_parts(const weft_route_args *args) {
+  return is_simple(args) && part_bytes(args) <= PART_BYTES;
+}
+
+uint64_t weft_cuda_route_scratch(weft_device *device, const weft_route_args *args) {
+  if (args->router == NULL) return 0;
+  weft_matmul_args m = weft_route_product(args);
+  uint64_t n_bytes = weft_cuda_matmul_scratch(device, &m);
+  return takes_parts(args) ? 4ull * PARTS * args->n_rows * args->n_experts : n_bytes;
+}
+
+weft_status route_setup(cuda_device *d) {
+  return cuda_judge(d, cudaFuncSetAttribute(part_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, PART_BYTES),
+                    "setting up routers");
+}
+
+static weft_status choose_rows(cuda_device *d, const weft_route_args *args, const float *parts) {
+  cuda_start(d, route_kernel, cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, parts, is_small(args));
+  return cuda_launched(d, "route");
 }
 
 weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
   cuda_device *d = cuda_of(device);
+  const weft_weight *router = args->router;
   if (d->lost) return WEFT_E_DEVICE;
-  if (args->router != NULL && is_one_kernel(args)) {
-    const float *weights = (const float *)(const void *)((const uint8_t *)args->router->data + FORM_HEADER_BYTES);
-    cuda_start(d, router_kernel, cuda_ceil(args->n_experts, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, weights,
-               args->router->n_in, d->ticket);
+  if (router == NULL) return choose_rows(d, args, NULL);
+  bool simple = is_simple(args) && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
+  const float *weights = (const float *)(const void *)((const uint8_t *)router->data + FORM_HEADER_BYTES);
+  if (simple && args->n_rows <= ROUTER_ROWS && router->n_in <= 128 * ROUTER_SLOTS) {
+    cuda_start(d, router_kernel, cuda_ceil(args->n_experts, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, weights, router->n_in,
+               d->ticket);
     return cuda_launched(d, "router");
   }
-  if (args->router != NULL) {
-    weft_matmul_args m = weft_route_product(args);
-    weft_status status = weft_cuda_matmul(device, &m);
-    if (status != WEFT_OK) return status;
+  if (simple && takes_parts(args)) {
+    dim3 grid(PARTS, cuda_ceil(args->n_experts, PART_TILE), cuda_ceil(args->n_rows, PART_TILE));
+    cuda_start(d, part_kernel, grid, PART_THREADS, part_bytes(args), *args, weights, router->n_in, (float *)args->scratch);
+    return choose_rows(d, args, (const float *)args->scratch);
   }
-  cuda_start(d, route_kernel, cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, is_small(args));
-  return cuda_launched(d, "route");
+  weft_matmul_args m = weft_route_product(args);
+  weft_status status = weft_cuda_matmul(device, &m);
+  return status == WEFT_OK ? choose_rows(d, args, NULL) : status;
 }

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+/* A row of f32 on its way into 16 bits: its pieces, and where they go. */
+#ifndef WEFT_KERNELS_CUDA_PREPARE_CUH
+#define WEFT_KERNELS_CUDA_PREPARE_CUH
+
+#include "kernels/cuda/few.cuh"
+#include "kernels/cuda/prepare.h"
+
+enum { PREPARE_THREADS = 256 };
+
+/* A piece: eight numbers that lie side by side once prepared. Of a unit, piece p < 16 (8 where the unit has 64 inputs):
+ *   few rows   inputs 8 p ..
+ *   matrices   p = 4 i + j: inputs step c + 8 i + 2 j, + 1, of c < 4; step is 32 (16)
+ * Gated: eight of g and eight of u, to be made eight by gate_piece when all loads are on their way. */
+template <bool GATED>
+struct row_piece {
+  float v[GATED ? 16 : 8];
+};
+
+static __device__ __forceinline__ float2 load_pair(const prepare_args &a, const float *x, uint32_t k) {
+  if (a.wide) return k < a.n_in ? *(const float2 *)(const void *)(x + k) : make_float2(0.0f, 0.0f);
+  return make_float2(k < a.n_in ? x[k] : 0.0f, k + 1 < a.n_in ? x[k + 1] : 0.0f);
+}
+
+template <bool GATED>
+static __device__ __forceinline__ void load_piece(const prepare_args &a, const float *x, uint32_t piece, row_piece<GATED> &to) {
+  uint32_t unit = piece / 16, p = piece % 16, step = a.is_tail != 0 && unit + 1 == a.n_units ? 16 : 32;
+#pragma unroll
+  for (uint32_t e = 0; e < 8; e += 2) {
+    uint32_t k = 128 * unit + (a.as_matrices ? step * (e / 2) + 2 * p : 8 * p + e);
+    *(float2 *)(void *)(to.v + e) = load_pair(a, x, k);
+    if (GATED) *(float2 *)(void *)(to.v + 8 + e) = load_pair(a, x + a.n_in, k);
+  }
+}
+
+template <bool GATED>
+static __device__ __forceinline__ void gate_piece(const prepare_args &a, const row_piece<GATED> &from, float (&v)[8]) {
+#pragma unroll
+  for (int e = 0; e < 8; e++) v[e] = GATED ? gate_product(a.activation, from.v[e], from.v[8 + e]) : from.v[e];
+}
+
+static __device__ __forceinline__ void store_piece(const prepare_args &a, uint32_t place, uint32_t piece, const uint4 &v) {
+  uint32_t unit = piece / 16, p = piece % 16, row = place % 8, at = p / 8 * 1024 + row * 128 + (p % 8 ^ row) * 16;
+  uint64_t tile = (uint64_t)unit * a.n_tiles + place / 8;
+  if (!a.as_matrices) {
+    bool tail = a.is_tail != 0 && unit + 1 == a.n_units;
+    uint32_t c = tail ? p / 2 : p / 4, i = tail ? p % 2 : p % 4;
+    at = i * 512 + (row * 4 + c) * 16;
+    tile = (uint64_t)(place / 8) * a.n_units + unit;
+  }
+  *(uint4 *)(void *)(a.out + tile * 2048 + at) = v;
+}
+
+static __device__ __forceinline__ uint32_t pieces_of(const prepare_args &a) {
+  return a.n_units * 16 - (a.is_tail != 0 ? 8 : 0);
+}
+
+/* A piece, times up, to places at[0 .. n); at NULL: to r. */
+template <bool BF16>
+static __device__ __forceinline__ void put_piece(const prepare_args &a, uint32_t piece, const float (&v)[8], float up,
+                                                 const int32_t *at, uint32_t n, int64_t r) {
+  uint4 bits = chunk_16<BF16>(v, up);
+#pragma unroll 4
+  for (uint32_t j = 0; j < n; j++) {
+    int64_t place = at == NULL ? r : at[j];
+    if (place >= 0) store_piece(a, (uint32_t)place, piece, bits);
+  }
+}
+
+#endif

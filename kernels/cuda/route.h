@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT */
+/* What products in f32 share: a result is 32 chains of inputs, 128 j + 4 l .. + 3 of chain l, and their tree. */
+#ifndef WEFT_KERNELS_CUDA_ROUTE_H
+#define WEFT_KERNELS_CUDA_ROUTE_H
+
+#include "kernels/cuda/cuda.h"
+
+weft_status route_setup(cuda_device *d);
+
+/* The tree, over the lanes of a warp: neighbours first. */
+static __device__ __forceinline__ float sum_of_chains(float v) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) v = __fadd_rn(v, __shfl_xor_sync(0xFFFFFFFFu, v, step));
+  return v;
+}
+
+#endif
