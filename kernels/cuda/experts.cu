@@ -48,67 +48,52 @@ static __device__ __forceinline__ void begin_places(const group_args &g, const u
   }
 }
 
+/* count: pairs of each expert; begin: where the next pair of each goes, of those from `first` on. */
+static __device__ __forceinline__ void count_pairs(const group_args &g, uint32_t first, uint32_t *count, uint32_t *begin) {
+  for (uint32_t p = threadIdx.x; p < g.n_pairs; p += 8 * PREPARE_THREADS) {
+    uint32_t e[8];
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) e[i] = p + i * PREPARE_THREADS < g.n_pairs ? (uint32_t)g.ids[p + i * PREPARE_THREADS] : UINT32_MAX;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+      if (e[i] >= g.n_experts) continue;
+      atomicAdd(&count[e[i]], 1u);
+      if (p + i * PREPARE_THREADS < first) atomicAdd(&begin[e[i]], 1u);
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) begin_places(g, count, begin);
+  __syncthreads();
+}
+
 /* A block has some rows: it counts all pairs, and those before its own, and finds places for its own while the first row
  * is on its way. Within an expert pairs of a block come in any order: no result depends on it. a.out NULL: places only. */
 template <bool BF16>
 static __global__ void __launch_bounds__(PREPARE_THREADS) place_kernel(const __grid_constant__ group_args g,
                                                                        const __grid_constant__ prepare_args a) {
-  constexpr uint32_t KEPT = 2;
   extern __shared__ uint32_t count[]; /* [n_experts], then where the next pair of each goes, then a row's places */
   __shared__ uint32_t shared[33];
   uint32_t *begin = count + g.n_experts, first_row = blockIdx.x * g.rows_per_block;
   int32_t *at = (int32_t *)(begin + g.n_experts);
-  uint32_t end_row = min(first_row + g.rows_per_block, g.n_pairs / g.k), n_pieces = a.out != NULL ? pieces_of(a) : 0;
+  uint32_t end_row = min(first_row + g.rows_per_block, g.n_pairs / g.k);
   next_may_start();
   for (uint32_t e = threadIdx.x; e < 2 * g.n_experts; e += PREPARE_THREADS) count[e] = 0;
   __syncthreads();
   inputs_wait();
   for (uint32_t r = first_row; r < end_row; r++) {
     const float *x = a.x + r * a.x_stride;
-    float kept[KEPT][8], v[8];
-#pragma unroll
-    for (uint32_t t = 0; t < KEPT; t++)
-      if (threadIdx.x + t * PREPARE_THREADS < n_pieces) load_piece(a, x, threadIdx.x + t * PREPARE_THREADS, kept[t]);
-    if (r == first_row) {
-#pragma unroll 8
-      for (uint32_t p = threadIdx.x; p < g.n_pairs; p += PREPARE_THREADS) {
-        uint32_t e = (uint32_t)g.ids[p];
-        if (e >= g.n_experts) continue;
-        atomicAdd(&count[e], 1u);
-        if (p < first_row * g.k) atomicAdd(&begin[e], 1u);
-      }
-      __syncthreads();
-      if (threadIdx.x < 32) begin_places(g, count, begin);
-      __syncthreads();
-    }
+    row_pieces<BF16, false, 2> row;
+    if (a.out != NULL) load_row(a, x, threadIdx.x, PREPARE_THREADS, row);
+    if (r == first_row) count_pairs(g, first_row * g.k, count, begin);
     for (uint32_t j = threadIdx.x; j < g.k; j += PREPARE_THREADS) {
       uint32_t e = (uint32_t)g.ids[r * g.k + j];
       at[j] = e < g.n_experts ? (int32_t)atomicAdd(&begin[e], 1u) : -1;
       g.pair_at[r * g.k + j] = at[j];
       if (at[j] >= 0) g.row_of[at[j]] = (int32_t)r;
     }
-    uint32_t most = 0;
-#pragma unroll
-    for (uint32_t t = 0; t < KEPT; t++)
-      if (threadIdx.x + t * PREPARE_THREADS < n_pieces) most = max(most, most_of_chunk(kept[t]));
-#pragma unroll 1
-    for (uint32_t piece = threadIdx.x + KEPT * PREPARE_THREADS; piece < n_pieces; piece += PREPARE_THREADS) {
-      load_piece(a, x, piece, v);
-      most = max(most, most_of_chunk(v));
-    }
-    most = block_max(most, shared); /* places are there, too */
-    int lift = BF16 ? 0 : lift_of(most);
-    float up = power_of_two(lift);
-    for (uint32_t j = threadIdx.x; n_pieces > 0 && j < g.k; j += PREPARE_THREADS)
-      if (at[j] >= 0) a.back[at[j]] = power_of_two(-lift);
-#pragma unroll
-    for (uint32_t t = 0; t < KEPT; t++)
-      if (threadIdx.x + t * PREPARE_THREADS < n_pieces)
-        put_piece<BF16>(a, threadIdx.x + t * PREPARE_THREADS, kept[t], up, at, g.k, 0);
-    for (uint32_t piece = threadIdx.x + KEPT * PREPARE_THREADS; piece < n_pieces; piece += PREPARE_THREADS) {
-      load_piece(a, x, piece, v);
-      put_piece<BF16>(a, piece, v, up, at, g.k, 0);
-    }
+    uint32_t most = a.out != NULL ? finish_row(a, x, threadIdx.x, PREPARE_THREADS, row) : 0;
+    most = block_max(most, shared); /* and the row's places are there */
+    if (a.out != NULL) put_row(a, x, threadIdx.x, PREPARE_THREADS, row, BF16 ? 0 : lift_of(most), at, g.k, 0);
     __syncthreads();
   }
 }

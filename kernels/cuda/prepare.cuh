@@ -17,19 +17,25 @@ struct row_piece {
   float v[GATED ? 16 : 8];
 };
 
-static __device__ __forceinline__ float2 load_pair(const prepare_args &a, const float *x, uint32_t k) {
-  if (a.wide) return k < a.n_in ? *(const float2 *)(const void *)(x + k) : make_float2(0.0f, 0.0f);
-  return make_float2(k < a.n_in ? x[k] : 0.0f, k + 1 < a.n_in ? x[k + 1] : 0.0f);
-}
-
 template <bool GATED>
 static __device__ __forceinline__ void load_piece(const prepare_args &a, const float *x, uint32_t piece, row_piece<GATED> &to) {
   uint32_t unit = piece / 16, p = piece % 16, step = a.is_tail != 0 && unit + 1 == a.n_units ? 16 : 32;
+  uint32_t k = 128 * unit + (a.as_matrices ? 2 * p : 8 * p);
+  if (!a.as_matrices) step = 2;
+  x += k;
+  if (a.wide) {
 #pragma unroll
-  for (uint32_t e = 0; e < 8; e += 2) {
-    uint32_t k = 128 * unit + (a.as_matrices ? step * (e / 2) + 2 * p : 8 * p + e);
-    *(float2 *)(void *)(to.v + e) = load_pair(a, x, k);
-    if (GATED) *(float2 *)(void *)(to.v + 8 + e) = load_pair(a, x + a.n_in, k);
+    for (uint32_t i = 0; i < 4; i++) {
+      *(float2 *)(void *)(to.v + 2 * i) = *(const float2 *)(const void *)(x + i * step);
+      if (GATED) *(float2 *)(void *)(to.v + 8 + 2 * i) = *(const float2 *)(const void *)(x + a.n_in + i * step);
+    }
+    return;
+  }
+#pragma unroll
+  for (uint32_t e = 0; e < 8; e++) {
+    uint32_t at = e / 2 * step + e % 2;
+    to.v[e] = k + at < a.n_in ? x[at] : 0.0f;
+    if (GATED) to.v[8 + e] = k + at < a.n_in ? x[a.n_in + at] : 0.0f;
   }
 }
 
@@ -64,6 +70,65 @@ static __device__ __forceinline__ void put_piece(const prepare_args &a, uint32_t
   for (uint32_t j = 0; j < n; j++) {
     int64_t place = at == NULL ? r : at[j];
     if (place >= 0) store_piece(a, (uint32_t)place, piece, bits);
+  }
+}
+
+/* A thread's pieces of a row, own + t step: the first KEPT stay in registers. */
+template <bool BF16, bool GATED, uint32_t KEPT>
+struct row_pieces {
+  row_piece<GATED> raw[KEPT];
+  float v[KEPT][8];
+};
+
+template <bool BF16, bool GATED, uint32_t KEPT>
+static __device__ __forceinline__ void load_row(const prepare_args &a, const float *x, uint32_t own, uint32_t step,
+                                                row_pieces<BF16, GATED, KEPT> &row) {
+#pragma unroll
+  for (uint32_t t = 0; t < KEPT; t++)
+    if (own + t * step < pieces_of(a)) load_piece(a, x, own + t * step, row.raw[t]);
+}
+
+/* The largest magnitude of the thread's pieces, as bits; bf16 does not ask. */
+template <bool BF16, bool GATED, uint32_t KEPT>
+static __device__ __forceinline__ uint32_t finish_row(const prepare_args &a, const float *x, uint32_t own, uint32_t step,
+                                                      row_pieces<BF16, GATED, KEPT> &row) {
+  uint32_t most = 0;
+#pragma unroll
+  for (uint32_t t = 0; t < KEPT; t++) {
+    if (own + t * step >= pieces_of(a)) continue;
+    gate_piece(a, row.raw[t], row.v[t]);
+    most = max(most, most_of_chunk(row.v[t]));
+  }
+#pragma unroll 1
+  for (uint32_t piece = own + KEPT * step; !BF16 && piece < pieces_of(a); piece += step) {
+    row_piece<GATED> raw;
+    float v[8];
+    load_piece(a, x, piece, raw);
+    gate_piece(a, raw, v);
+    most = max(most, most_of_chunk(v));
+  }
+  return most;
+}
+
+template <bool BF16, bool GATED, uint32_t KEPT>
+static __device__ __forceinline__ void put_row(const prepare_args &a, const float *x, uint32_t own, uint32_t step,
+                                               const row_pieces<BF16, GATED, KEPT> &row, int lift, const int32_t *at,
+                                               uint32_t n, int64_t r) {
+  float up = power_of_two(lift);
+  for (uint32_t j = own; j < n; j += step) {
+    int64_t place = at == NULL ? r : at[j];
+    if (place >= 0) a.back[place] = power_of_two(-lift);
+  }
+#pragma unroll
+  for (uint32_t t = 0; t < KEPT; t++)
+    if (own + t * step < pieces_of(a)) put_piece<BF16>(a, own + t * step, row.v[t], up, at, n, r);
+#pragma unroll 1
+  for (uint32_t piece = own + KEPT * step; piece < pieces_of(a); piece += step) {
+    row_piece<GATED> raw;
+    float v[8];
+    load_piece(a, x, piece, raw);
+    gate_piece(a, raw, v);
+    put_piece<BF16>(a, piece, v, up, at, n, r);
   }
 }
 

@@ -25,9 +25,9 @@ typedef struct prepare_args {
   float *back; /* [places] */
 } prepare_args;
 
-/* Whether two numbers may be read at once. */
+/* Whether pairs of numbers may be read at once: they are aligned, and the last unit is full. */
 static inline bool prepare_is_wide(const prepare_args *a) {
-  return ((uintptr_t)a->x & 7u) == 0 && a->x_stride % 2 == 0 && a->n_in % 2 == 0;
+  return ((uintptr_t)a->x & 7u) == 0 && a->x_stride % 2 == 0 && (a->n_in % 128 == 0 || (a->n_in % 128 == 64 && a->is_tail != 0));
 }
 
 weft_status prepare_rows(cuda_device *d, const prepare_args *args);

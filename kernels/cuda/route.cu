@@ -29,30 +29,14 @@ static __device__ __forceinline__ uint32_t order_of(float logit) {
   return bits ^ ((bits & 0x80000000u) != 0 ? 0xFFFFFFFFu : 0x80000000u);
 }
 
-/* A logit from the sums of its chains; it is left where it belongs. */
-static __device__ __forceinline__ float join_parts(const weft_route_args &a, const float *parts, uint64_t r, uint32_t e) {
-  uint64_t stride = (uint64_t)a.n_rows * a.n_experts;
-  float sum[PARTS];
-#pragma unroll
-  for (uint32_t p = 0; p < PARTS; p++) sum[p] = __ldcg(parts + p * stride + r * a.n_experts + e);
-#pragma unroll
-  for (uint32_t step = 1; step < PARTS; step *= 2) {
-#pragma unroll
-    for (uint32_t p = 0; p < PARTS; p += 2 * step) sum[p] = __fadd_rn(sum[p], sum[p + step]);
-  }
-  a.logits[r * a.logits_stride + e] = sum[0];
-  return sum[0];
-}
-
-/* A row's choice; whole warp. k <= 32, n_experts <= 32 ROUTE_SLOTS. parts NULL: the logits are there. */
-static __device__ __forceinline__ void choose(const weft_route_args &a, const float *parts, uint64_t r) {
-  const float *logits = a.logits + r * a.logits_stride;
+/* A row's choice; whole warp. k <= 32, n_experts <= 32 ROUTE_SLOTS. */
+static __device__ __forceinline__ void choose(const weft_route_args &a, const float *logits, uint64_t r) {
   uint32_t lane = threadIdx.x % 32, order[ROUTE_SLOTS], index = 0;
   float logit[ROUTE_SLOTS], own = 0.0f;
 #pragma unroll
   for (uint32_t s = 0; s < ROUTE_SLOTS; s++) {
     uint32_t e = 32 * s + lane;
-    logit[s] = e >= a.n_experts ? 0.0f : parts == NULL ? __ldcg(logits + e) : join_parts(a, parts, r, e);
+    logit[s] = e < a.n_experts ? logits[e] : 0.0f;
     order[s] = e < a.n_experts ? order_of(logit[s]) : 0;
   }
   for (uint32_t j = 0; j < a.k; j++) {
@@ -121,11 +105,11 @@ static bool is_small(const weft_route_args *args) {
   return args->n_experts <= 32 * ROUTE_SLOTS && args->k <= 32;
 }
 
-static __global__ void route_kernel(const __grid_constant__ weft_route_args a, const float *parts, bool small) {
+static __global__ void route_kernel(const __grid_constant__ weft_route_args a, bool small) {
   inputs_ready();
   uint32_t r = blockIdx.x * ROUTE_WARPS + threadIdx.x / 32;
   if (r >= a.n_rows) return;
-  if (small) choose(a, parts, r);
+  if (small) choose(a, a.logits + r * a.logits_stride, r);
   else choose_of_many(a, r);
 }
 
@@ -165,7 +149,7 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) router_kernel(const _
   __syncthreads();
   if (!is_last) return;
   __threadfence();
-  if (warp < a.n_rows) choose(a, NULL, warp);
+  if (warp < a.n_rows) choose(a, a.logits + warp * a.logits_stride, warp);
   if (threadIdx.x == 0) *ticket = 0;
 }
 
@@ -178,6 +162,27 @@ static __device__ __forceinline__ void bring_part(float4 *to, const float *row, 
     bool ok = exists && k < n_in;
     copy16_if(shared_address(to + 2 * j + chain), ok ? row + k : row, ok);
   }
+}
+
+/* A thread's eight rows and eight experts: four inputs of its chain. */
+typedef struct part_step {
+  float4 x[8], w[8];
+} part_step;
+
+static __device__ __forceinline__ void load_step(const float4 *x, const float4 *w, uint32_t stride, uint32_t j, part_step &to) {
+#pragma unroll
+  for (int i = 0; i < 8; i++) to.x[i] = x[4 * i * stride + 2 * j], to.w[i] = w[4 * i * stride + 2 * j];
+}
+
+static __device__ __forceinline__ void add_step(const part_step &in, float (&sum)[8][8]) {
+#pragma unroll
+  for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(in.w[i % 8].x, in.x[i / 8].x, sum[i / 8][i % 8]);
+#pragma unroll
+  for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(in.w[i % 8].y, in.x[i / 8].y, sum[i / 8][i % 8]);
+#pragma unroll
+  for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(in.w[i % 8].z, in.x[i / 8].z, sum[i / 8][i % 8]);
+#pragma unroll
+  for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(in.w[i % 8].w, in.x[i / 8].w, sum[i / 8][i % 8]);
 }
 
 /* Lane: bit 0 the chain, then two of rows, two of experts; a thread has every fourth of 32 rows x 32 experts. */
@@ -211,20 +216,18 @@ static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_
     else if (stage == 2) copies_wait<1>();
     else copies_wait<0>();
     __syncthreads();
+    uint32_t j = n_steps * stage / PART_STAGES, end = n_steps * (stage + 1) / PART_STAGES;
+    if (j == end) continue;
+    part_step own, next;
+    load_step(x, w, stride, j, own);
 #pragma unroll 1
-    for (uint32_t j = n_steps * stage / PART_STAGES; j < n_steps * (stage + 1) / PART_STAGES; j++) {
-      float4 in[8], by[8];
-#pragma unroll
-      for (int i = 0; i < 8; i++) in[i] = x[4 * i * stride + 2 * j], by[i] = w[4 * i * stride + 2 * j];
-#pragma unroll
-      for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(by[i % 8].x, in[i / 8].x, sum[i / 8][i % 8]);
-#pragma unroll
-      for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(by[i % 8].y, in[i / 8].y, sum[i / 8][i % 8]);
-#pragma unroll
-      for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(by[i % 8].z, in[i / 8].z, sum[i / 8][i % 8]);
-#pragma unroll
-      for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(by[i % 8].w, in[i / 8].w, sum[i / 8][i % 8]);
+    for (; j + 1 < end; j += 2) { /* one is loaded while the other is added */
+      load_step(x, w, stride, j + 1, next);
+      add_step(own, sum);
+      load_step(x, w, stride, min(j + 2, end - 1), own);
+      add_step(next, sum);
     }
+    if (j < end) add_step(own, sum);
   }
   /* the two chains are added; each of the two threads keeps half of the rows */
 #pragma unroll
@@ -238,6 +241,27 @@ static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_
       if (r < a.n_rows && e < a.n_experts) parts[((uint64_t)blockIdx.x * a.n_rows + r) * a.n_experts + e] = kept;
     }
   }
+}
+
+/* A block has a row: a thread makes a logit from the sums of its chains, one warp chooses. */
+static __global__ void __launch_bounds__(PART_THREADS) join_kernel(const __grid_constant__ weft_route_args a,
+                                                                   const float *parts) {
+  __shared__ float logits[32 * ROUTE_SLOTS];
+  inputs_ready();
+  uint64_t r = blockIdx.x, stride = (uint64_t)a.n_rows * a.n_experts;
+  for (uint32_t e = threadIdx.x; e < a.n_experts; e += PART_THREADS) {
+    float sum[PARTS];
+#pragma unroll
+    for (uint32_t p = 0; p < PARTS; p++) sum[p] = parts[p * stride + r * a.n_experts + e];
+#pragma unroll
+    for (uint32_t step = 1; step < PARTS; step *= 2) {
+#pragma unroll
+      for (uint32_t p = 0; p < PARTS; p += 2 * step) sum[p] = __fadd_rn(sum[p], sum[p + step]);
+    }
+    a.logits[r * a.logits_stride + e] = logits[e] = sum[0];
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) choose(a, logits, r);
 }
 
 /* ---- the op --------------------------------------------------------------------------------------------- */
@@ -267,29 +291,30 @@ weft_status route_setup(cuda_device *d) {
                     "setting up routers");
 }
 
-static weft_status choose_rows(cuda_device *d, const weft_route_args *args, const float *parts) {
-  cuda_start(d, route_kernel, cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, parts, is_small(args));
-  return cuda_launched(d, "route");
-}
-
 weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
   cuda_device *d = cuda_of(device);
   const weft_weight *router = args->router;
   if (d->lost) return WEFT_E_DEVICE;
-  if (router == NULL) return choose_rows(d, args, NULL);
-  bool simple = is_simple(args) && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
-  const float *weights = (const float *)(const void *)((const uint8_t *)router->data + FORM_HEADER_BYTES);
-  if (simple && args->n_rows <= ROUTER_ROWS && router->n_in <= 128 * ROUTER_SLOTS) {
-    cuda_start(d, router_kernel, cuda_ceil(args->n_experts, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, weights, router->n_in,
-               d->ticket);
-    return cuda_launched(d, "router");
+  if (router != NULL && is_simple(args) && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0) {
+    const float *weights = (const float *)(const void *)((const uint8_t *)router->data + FORM_HEADER_BYTES);
+    if (args->n_rows <= ROUTER_ROWS && router->n_in <= 128 * ROUTER_SLOTS) {
+      cuda_start(d, router_kernel, cuda_ceil(args->n_experts, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, weights,
+                 router->n_in, d->ticket);
+      return cuda_launched(d, "router");
+    }
+    if (takes_parts(args)) {
+      dim3 grid(PARTS, cuda_ceil(args->n_experts, PART_TILE), cuda_ceil(args->n_rows, PART_TILE));
+      float *parts = (float *)args->scratch;
+      cuda_start(d, part_kernel, grid, PART_THREADS, part_bytes(args), *args, weights, router->n_in, parts);
+      cuda_start(d, join_kernel, args->n_rows, PART_THREADS, 0, *args, parts);
+      return cuda_launched(d, "a router of many rows");
+    }
   }
-  if (simple && takes_parts(args)) {
-    dim3 grid(PARTS, cuda_ceil(args->n_experts, PART_TILE), cuda_ceil(args->n_rows, PART_TILE));
-    cuda_start(d, part_kernel, grid, PART_THREADS, part_bytes(args), *args, weights, router->n_in, (float *)args->scratch);
-    return choose_rows(d, args, (const float *)args->scratch);
+  if (router != NULL) {
+    weft_matmul_args m = weft_route_product(args);
+    weft_status status = weft_cuda_matmul(device, &m);
+    if (status != WEFT_OK) return status;
   }
-  weft_matmul_args m = weft_route_product(args);
-  weft_status status = weft_cuda_matmul(device, &m);
-  return status == WEFT_OK ? choose_rows(d, args, NULL) : status;
+  cuda_start(d, route_kernel, cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, is_small(args));
+  return cuda_launched(d, "route");
 }
