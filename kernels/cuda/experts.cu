@@ -15,7 +15,7 @@
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/prepare.cuh"
 
-enum { PLACE_BLOCKS = 4, EXPERTS_FEW_ROWS = 4 }; /* to a multiprocessor */
+enum { PLACE_BLOCKS = 4 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE_RANKS = 8, COMBINE_THREADS = 256 };
 
 typedef struct group_args {
   const int32_t *ids;
@@ -72,7 +72,7 @@ template <bool BF16>
 static __global__ void __launch_bounds__(PREPARE_THREADS) place_kernel(const __grid_constant__ group_args g,
                                                                        const __grid_constant__ prepare_args a) {
   extern __shared__ uint32_t count[]; /* [n_experts], then where the next pair of each goes, then a row's places */
-  __shared__ uint32_t shared[33];
+  __shared__ uint32_t shared[32];
   uint32_t *begin = count + g.n_experts, first_row = blockIdx.x * g.rows_per_block;
   int32_t *at = (int32_t *)(begin + g.n_experts);
   uint32_t end_row = min(first_row + g.rows_per_block, g.n_pairs / g.k);
@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS) place_kernel(const __g
       if (at[j] >= 0) g.row_of[at[j]] = (int32_t)r;
     }
     uint32_t most = a.out != NULL ? finish_row(a, x, threadIdx.x, PREPARE_THREADS, row) : 0;
-    most = block_max(most, shared); /* and the row's places are there */
+    most = most_of_block(most, shared); /* and the row's places are there */
     if (a.out != NULL) put_row(a, x, threadIdx.x, PREPARE_THREADS, row, BF16 ? 0 : lift_of(most), at, g.k, 0);
     __syncthreads();
   }
@@ -109,28 +109,35 @@ static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t
   h[place * n_ff + i] = gate_product(activation, row[0], row[n_ff]);
 }
 
-/* A thread has four columns of a row. */
-static __global__ void combine_kernel(const weft_experts_args a, const float *down, const int32_t *pair_at,
-                                      uint32_t n_in) {
+/* A thread has some columns of a row, four that may be read at once or one; COMBINE_RANKS of them are on their way at once. */
+template <class T>
+static __global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(const __grid_constant__ weft_experts_args a, const float *down,
+                                                                         const int32_t *pair_at, uint32_t n_in) {
   inputs_ready();
-  uint32_t r = blockIdx.y, i = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
-  if (i >= n_in) return;
-  float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-  bool wide = n_in % 4 == 0;
-#pragma unroll 8
-  for (uint32_t j = 0; j < a.k; j++) {
-    int64_t pair = (int64_t)r * a.k + j, at = pair_at[pair];
-    float weight = a.weights[pair], value[4];
-    const float *from = down + (uint64_t)at * n_in + i;
-    if (at >= 0 && wide) *(float4 *)(void *)value = *(const float4 *)(const void *)from;
+  constexpr uint32_t n = sizeof(T) / sizeof(float);
+  uint32_t r = blockIdx.y, i = n * (blockIdx.x * COMBINE_THREADS + threadIdx.x), lane = threadIdx.x % 32;
+  float sum[n] = {};
+  for (uint32_t first = 0; first < a.k; first += COMBINE_RANKS) {
+    uint64_t pair = (uint64_t)r * a.k + first + lane;
+    bool exists = lane < COMBINE_RANKS && first + lane < a.k;
+    int32_t places = exists ? pair_at[pair] : -1;
+    float weights = exists ? a.weights[pair] : 0.0f, value[COMBINE_RANKS][n];
 #pragma unroll
-    for (uint32_t e = 0; e < 4; e++) {
-      if (at < 0) value[e] = not_a_number();
-      else if (!wide) value[e] = i + e < n_in ? from[e] : 0.0f;
-      sum[e] = __fadd_rn(sum[e], __fmul_rn(weight, value[e]));
+    for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
+      int32_t at = __shfl_sync(0xFFFFFFFFu, places, j);
+#pragma unroll
+      for (uint32_t e = 0; e < n; e++) value[j][e] = not_a_number();
+      if (at >= 0 && i < n_in) *(T *)(void *)value[j] = *(const T *)(const void *)(down + (uint64_t)at * n_in + i);
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
+      float weight = __shfl_sync(0xFFFFFFFFu, weights, j);
+#pragma unroll
+      for (uint32_t e = 0; e < n; e++)
+        if (first + j < a.k) sum[e] = __fadd_rn(sum[e], __fmul_rn(weight, value[j][e]));
     }
   }
-  for (uint32_t e = 0; e < 4 && i + e < n_in; e++) a.y[(uint64_t)r * a.y_stride + i + e] = sum[e];
+  if (i < n_in) *(T *)(void *)(a.y + (uint64_t)r * a.y_stride + i) = *(const T *)(const void *)sum;
 }
 
 /* ---- host ----------------------------------------------------------------------------------------------- */
@@ -303,9 +310,11 @@ static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, 
 static weft_status combine(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
   weft_experts_args a = *args;
   const int32_t *pair_at = p->pair_at;
+  bool wide = p->n_in % 4 == 0 && args->y_stride % 4 == 0 && ((uintptr_t)args->y & 15u) == 0;
   for (uint32_t first = 0; first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
-    cuda_start(d, combine_kernel, dim3(cuda_ceil(p->n_in, 1024), n), 256, 0, a, p->down, pair_at, p->n_in);
+    dim3 grid(cuda_ceil(p->n_in, (wide ? 4 : 1) * COMBINE_THREADS), n);
+    cuda_start(d, wide ? combine_kernel<float4> : combine_kernel<float>, grid, COMBINE_THREADS, 0, a, p->down, pair_at, p->n_in);
     a.weights += (uint64_t)n * a.k;
     a.y += n * a.y_stride;
     pair_at += (uint64_t)n * a.k;

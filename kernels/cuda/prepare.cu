@@ -10,7 +10,7 @@ template <bool BF16, bool GATED, bool SHORT>
 static __global__ void __launch_bounds__(PREPARE_THREADS) prepare_kernel(const __grid_constant__ prepare_args a) {
   inputs_ready();
   constexpr uint32_t KEPT = SHORT ? SHORT_PIECES / 32 : 2;
-  __shared__ uint32_t shared[33];
+  __shared__ uint32_t shared[32];
   uint64_t r = SHORT ? blockIdx.x * (PREPARE_THREADS / 32) + threadIdx.x / 32 : blockIdx.x;
   uint32_t own = SHORT ? threadIdx.x % 32 : threadIdx.x, step = SHORT ? 32 : blockDim.x;
   if (SHORT && r >= a.n_rows) return;
@@ -23,7 +23,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS) prepare_kernel(const _
   row_pieces<BF16, GATED, KEPT> row;
   load_row(a, a.x + r * a.x_stride, own, step, row);
   uint32_t most = finish_row(a, a.x + r * a.x_stride, own, step, row);
-  if (!BF16) most = SHORT ? warp_max(most) : block_max(most, shared);
+  if (!BF16) most = SHORT ? __reduce_max_sync(0xFFFFFFFFu, most) : most_of_block(most, shared);
   put_row(a, a.x + r * a.x_stride, own, step, row, BF16 ? 0 : lift_of(most), at, n_places, (int64_t)r);
 }
 

@@ -61,6 +61,14 @@ static __device__ __forceinline__ uint32_t pieces_of(const prepare_args &a) {
   return a.n_units * 16 - (a.is_tail != 0 ? 8 : 0);
 }
 
+/* The largest of a block of up to 32 warps. shared: [32], free again after the next barrier. */
+static __device__ __forceinline__ uint32_t most_of_block(uint32_t most, uint32_t *shared) {
+  most = __reduce_max_sync(0xFFFFFFFFu, most);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = most;
+  __syncthreads();
+  return __reduce_max_sync(0xFFFFFFFFu, threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : 0u);
+}
+
 /* A piece, times up, to places at[0 .. n); at NULL: to r. */
 template <bool BF16>
 static __device__ __forceinline__ void put_piece(const prepare_args &a, uint32_t piece, const float (&v)[8], float up,

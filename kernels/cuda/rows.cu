@@ -232,14 +232,18 @@ weft_status weft_cuda_norm(weft_device *device, const weft_norm_args *args) {
 
 /* ---- gate ----------------------------------------------------------------------------------------------- */
 
-static __global__ void gate_kernel(const weft_gate_args a) {
+/* A thread has some columns of a row: four that may be read at once, or one. */
+template <class T>
+static __global__ void __launch_bounds__(ROW_THREADS) gate_kernel(const __grid_constant__ weft_gate_args a) {
   inputs_ready();
-  uint64_t n = (uint64_t)a.n_rows * a.n_cols;
-  uint64_t step = (uint64_t)gridDim.x * blockDim.x;
-  for (uint64_t at = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += step) {
-    uint64_t r = at / a.n_cols, i = at % a.n_cols;
-    a.y[r * a.y_stride + i] =
-        gate_product(a.activation, a.g[r * a.g_stride + i], a.u[r * a.u_stride + i]);
+  constexpr uint32_t n = sizeof(T) / sizeof(float);
+  uint32_t i = n * (blockIdx.x * ROW_THREADS + threadIdx.x);
+  for (uint64_t r = blockIdx.y; r < a.n_rows && i < a.n_cols; r += gridDim.y) {
+    T g = *(const T *)(const void *)(a.g + r * a.g_stride + i), u = *(const T *)(const void *)(a.u + r * a.u_stride + i), y;
+#pragma unroll
+    for (uint32_t e = 0; e < n; e++)
+      ((float *)&y)[e] = gate_product(a.activation, ((const float *)&g)[e], ((const float *)&u)[e]);
+    *(T *)(void *)(a.y + r * a.y_stride + i) = y;
   }
 }
 
@@ -247,9 +251,10 @@ weft_status weft_cuda_gate(weft_device *device, const weft_gate_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   if (args->n_cols == 0) return WEFT_OK;
-  uint64_t n_blocks = ((uint64_t)args->n_rows * args->n_cols + ROW_THREADS - 1) / ROW_THREADS;
-  if (n_blocks > 16ull * d->n_multiprocessors) n_blocks = 16ull * d->n_multiprocessors;
-  cuda_start(d, gate_kernel, (uint32_t)n_blocks, ROW_THREADS, 0, *args);
+  bool wide = args->n_cols % 4 == 0 && is_wide(args->g, args->g_stride) && is_wide(args->u, args->u_stride) &&
+              is_wide(args->y, args->y_stride);
+  dim3 grid(cuda_ceil(args->n_cols, (wide ? 4 : 1) * ROW_THREADS), args->n_rows < 65535 ? args->n_rows : 65535);
+  cuda_start(d, wide ? gate_kernel<float4> : gate_kernel<float>, grid, ROW_THREADS, 0, *args);
   return cuda_launched(d, "gate");
 }
 
