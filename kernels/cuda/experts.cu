@@ -15,7 +15,7 @@
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/prepare.cuh"
 
-enum { PLACE_BLOCKS = 4 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE_RANKS = 8, COMBINE_THREADS = 256 };
+enum { PLACE_BLOCKS = 2 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE_RANKS = 8, COMBINE_THREADS = 256 };
 
 typedef struct group_args {
   const int32_t *ids;
@@ -80,11 +80,11 @@ static __global__ void __launch_bounds__(PREPARE_THREADS) place_kernel(const __g
   for (uint32_t e = threadIdx.x; e < 2 * g.n_experts; e += PREPARE_THREADS) count[e] = 0;
   __syncthreads();
   inputs_wait();
-  for (uint32_t r = first_row; r < end_row; r++) {
-    const float *x = a.x + r * a.x_stride;
-    row_pieces<BF16, false, 2> row;
-    if (a.out != NULL) load_row(a, x, threadIdx.x, PREPARE_THREADS, row);
-    if (r == first_row) count_pairs(g, first_row * g.k, count, begin);
+  const float *x = a.x + first_row * a.x_stride;
+  row_pieces<BF16, false, 2> row;
+  if (a.out != NULL) load_row(a, x, threadIdx.x, PREPARE_THREADS, row);
+  count_pairs(g, first_row * g.k, count, begin);
+  for (uint32_t r = first_row; r < end_row; r++, x += a.x_stride) {
     for (uint32_t j = threadIdx.x; j < g.k; j += PREPARE_THREADS) {
       uint32_t e = (uint32_t)g.ids[r * g.k + j];
       at[j] = e < g.n_experts ? (int32_t)atomicAdd(&begin[e], 1u) : -1;
@@ -93,7 +93,10 @@ static __global__ void __launch_bounds__(PREPARE_THREADS) place_kernel(const __g
     }
     uint32_t most = a.out != NULL ? finish_row(a, x, threadIdx.x, PREPARE_THREADS, row) : 0;
     most = most_of_block(most, shared); /* and the row's places are there */
-    if (a.out != NULL) put_row(a, x, threadIdx.x, PREPARE_THREADS, row, BF16 ? 0 : lift_of(most), at, g.k, 0);
+    if (a.out != NULL) {
+      if (r + 1 < end_row) load_row(a, x + a.x_stride, threadIdx.x, PREPARE_THREADS, row);
+      put_row(a, x, threadIdx.x, PREPARE_THREADS, row, BF16 ? 0 : lift_of(most), at, g.k, 0);
+    }
     __syncthreads();
   }
 }

@@ -16,11 +16,12 @@ enum {
   ROUTE_SLOTS = 8,   /* experts of a lane */
   ROUTER_SLOTS = 24, /* float4 of a lane */
   ROUTER_ROWS = ROUTE_WARPS,
-  PART_TILE = 64,    /* rows, and experts, of a block */
+  PART_TILE = 64,      /* most rows, and experts, of a block */
   PART_THREADS = 128,
-  PART_BYTES = 224 << 10,
-  PARTS = 16,        /* pairs of chains */
-  PART_STAGES = 4
+  PART_BYTES = 226 << 10,
+  PART_ALONE = 116 << 10, /* with so much a block is alone on its multiprocessor */
+  PARTS = 16,          /* pairs of chains */
+  PART_STAGES = 3
 };
 
 /* Larger is better, as unsigned; NaN as the least number; 0 is none at all. */
@@ -153,89 +154,79 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) router_kernel(const _
   if (threadIdx.x == 0) *ticket = 0;
 }
 
-/* Asks for the block's two chains of a row, steps [begin, end) of 128 inputs. */
-static __device__ __forceinline__ void bring_part(float4 *to, const float *row, bool exists, uint32_t n_in, uint32_t begin,
-                                                  uint32_t end) {
-  uint32_t chain = threadIdx.x % 2;
-  for (uint32_t j = begin; j < end; j++) {
-    uint32_t k = 128 * j + 8 * blockIdx.x + 4 * chain;
-    bool ok = exists && k < n_in;
-    copy16_if(shared_address(to + 2 * j + chain), ok ? row + k : row, ok);
+static __host__ __device__ constexpr uint32_t part_stride(uint32_t n_in) {
+  return 2 * ((n_in + 127) / 128 | 1);
+}
+
+/* Asks for one chain of a row, steps [begin, end) of 128 inputs. Zeros where there is no row. */
+static __device__ __forceinline__ void bring_chain(float4 *to, const float *row, bool exists, uint32_t n_in, uint32_t begin,
+                                                   uint32_t end) {
+  uint32_t first = 8 * blockIdx.x + 4 * (threadIdx.x % 2), whole = min(end, n_in / 128), at = shared_address(to + threadIdx.x % 2);
+#pragma unroll 8
+  for (uint32_t j = begin; j < whole; j++) copy16_if(at + 32 * j, row + first + 128 * j, exists);
+  if (whole < end) { /* the last step is not whole */
+    bool ok = exists && first + 128 * whole < n_in;
+    copy16_if(at + 32 * whole, ok ? row + first + 128 * whole : row, ok);
   }
 }
 
-/* A thread's eight rows and eight experts: four inputs of its chain. */
-typedef struct part_step {
-  float4 x[8], w[8];
-} part_step;
-
-static __device__ __forceinline__ void load_step(const float4 *x, const float4 *w, uint32_t stride, uint32_t j, part_step &to) {
-#pragma unroll
-  for (int i = 0; i < 8; i++) to.x[i] = x[4 * i * stride + 2 * j], to.w[i] = w[4 * i * stride + 2 * j];
-}
-
-static __device__ __forceinline__ void add_step(const part_step &in, float (&sum)[8][8]) {
-#pragma unroll
-  for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(in.w[i % 8].x, in.x[i / 8].x, sum[i / 8][i % 8]);
-#pragma unroll
-  for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(in.w[i % 8].y, in.x[i / 8].y, sum[i / 8][i % 8]);
-#pragma unroll
-  for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(in.w[i % 8].z, in.x[i / 8].z, sum[i / 8][i % 8]);
-#pragma unroll
-  for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = __fmaf_rn(in.w[i % 8].w, in.x[i / 8].w, sum[i / 8][i % 8]);
-}
-
-/* Lane: bit 0 the chain, then two of rows, two of experts; a thread has every fourth of 32 rows x 32 experts. */
+/* Lane: bit 0 the chain, then two of rows, two of experts; of 4 R rows x 4 E experts a thread has every fourth. */
+template <int R, int E>
 static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_constant__ weft_route_args a,
                                                                    const float *weights, uint32_t n_in, float *parts) {
   extern __shared__ float4 memory[]; /* rows of x, of weights: [step][chain], so long that four lie in other banks */
   next_may_start();
-  uint32_t n_steps = (n_in + 127) / 128, stride = 2 * (n_steps | 1);
-  uint32_t first_row = blockIdx.z * PART_TILE, first_expert = blockIdx.y * PART_TILE, own = threadIdx.x / 2;
-  uint32_t row = first_row + own, expert = first_expert + own;
-  float4 *x = memory, *w = memory + PART_TILE * stride;
-  bring_part(w + own * stride, weights + (uint64_t)min(expert, a.n_experts - 1) * n_in, expert < a.n_experts, n_in, 0, n_steps);
+  uint32_t n_steps = (n_in + 127) / 128, stride = part_stride(n_in), own = threadIdx.x / 2;
+  uint32_t first_row = blockIdx.z * 8 * R, first_expert = blockIdx.y * 8 * E;
+  float4 *x = memory, *w = memory + 8 * R * stride;
+  if (own < 8 * E)
+    bring_chain(w + own * stride, weights + (uint64_t)min(first_expert + own, a.n_experts - 1) * n_in,
+                first_expert + own < a.n_experts, n_in, 0, n_steps);
   inputs_wait();
 #pragma unroll
   for (uint32_t stage = 0; stage < PART_STAGES; stage++) {
-    bring_part(x + own * stride, a.x + (uint64_t)min(row, a.n_rows - 1) * a.x_stride, row < a.n_rows, n_in,
-               n_steps * stage / PART_STAGES, n_steps * (stage + 1) / PART_STAGES);
+    if (own < 8 * R)
+      bring_chain(x + own * stride, a.x + (uint64_t)min(first_row + own, a.n_rows - 1) * a.x_stride,
+                  first_row + own < a.n_rows, n_in, n_steps * stage / PART_STAGES, n_steps * (stage + 1) / PART_STAGES);
     copies_commit();
   }
   uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, chain = lane % 2;
-  uint32_t at_row = warp / 2 * 32 + lane / 2 % 4, at_expert = warp % 2 * 32 + lane / 8;
+  uint32_t at_row = warp / 2 * 4 * R + lane / 2 % 4, at_expert = warp % 2 * 4 * E + lane / 8;
   x += at_row * stride + chain;
   w += at_expert * stride + chain;
-  float sum[8][8];
+  float sum[R][E];
 #pragma unroll
-  for (int i = 0; i < 64; i++) sum[i / 8][i % 8] = 0.0f;
-#pragma unroll
+  for (int i = 0; i < R * E; i++) sum[i / E][i % E] = 0.0f;
+#pragma unroll 1
   for (uint32_t stage = 0; stage < PART_STAGES; stage++) {
-    if (stage == 0) copies_wait<3>();
-    else if (stage == 1) copies_wait<2>();
-    else if (stage == 2) copies_wait<1>();
+    if (stage == 0) copies_wait<PART_STAGES - 1>();
+    else if (stage == 1) copies_wait<PART_STAGES - 2>();
     else copies_wait<0>();
     __syncthreads();
-    uint32_t j = n_steps * stage / PART_STAGES, end = n_steps * (stage + 1) / PART_STAGES;
-    if (j == end) continue;
-    part_step own, next;
-    load_step(x, w, stride, j, own);
 #pragma unroll 1
-    for (; j + 1 < end; j += 2) { /* one is loaded while the other is added */
-      load_step(x, w, stride, j + 1, next);
-      add_step(own, sum);
-      load_step(x, w, stride, min(j + 2, end - 1), own);
-      add_step(next, sum);
+    for (uint32_t j = n_steps * stage / PART_STAGES; j < n_steps * (stage + 1) / PART_STAGES; j++) {
+      float4 in[R], by[E];
+#pragma unroll
+      for (int i = 0; i < R; i++) in[i] = x[4 * i * stride + 2 * j];
+#pragma unroll
+      for (int i = 0; i < E; i++) by[i] = w[4 * i * stride + 2 * j];
+#pragma unroll
+      for (int i = 0; i < R * E; i++) sum[i / E][i % E] = __fmaf_rn(by[i % E].x, in[i / E].x, sum[i / E][i % E]);
+#pragma unroll
+      for (int i = 0; i < R * E; i++) sum[i / E][i % E] = __fmaf_rn(by[i % E].y, in[i / E].y, sum[i / E][i % E]);
+#pragma unroll
+      for (int i = 0; i < R * E; i++) sum[i / E][i % E] = __fmaf_rn(by[i % E].z, in[i / E].z, sum[i / E][i % E]);
+#pragma unroll
+      for (int i = 0; i < R * E; i++) sum[i / E][i % E] = __fmaf_rn(by[i % E].w, in[i / E].w, sum[i / E][i % E]);
     }
-    if (j < end) add_step(own, sum);
   }
   /* the two chains are added; each of the two threads keeps half of the rows */
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
-    uint32_t r = first_row + at_row + 4 * (i + 4 * chain);
+  for (int i = 0; i < R / 2; i++) {
+    uint32_t r = first_row + at_row + 4 * (i + R / 2 * chain);
 #pragma unroll
-    for (int o = 0; o < 8; o++) {
-      float kept = chain == 0 ? sum[i][o] : sum[i + 4][o], other = chain == 0 ? sum[i + 4][o] : sum[i][o];
+    for (int o = 0; o < E; o++) {
+      float kept = chain == 0 ? sum[i][o] : sum[i + R / 2][o], other = chain == 0 ? sum[i + R / 2][o] : sum[i][o];
       kept = __fadd_rn(kept, __shfl_xor_sync(0xFFFFFFFFu, other, 1));
       uint32_t e = first_expert + at_expert + 4 * o;
       if (r < a.n_rows && e < a.n_experts) parts[((uint64_t)blockIdx.x * a.n_rows + r) * a.n_experts + e] = kept;
@@ -271,12 +262,12 @@ static bool is_simple(const weft_route_args *args) {
   return w != NULL && w->type == WEFT_TYPE_F32 && is_small(args) && w->n_in % 4 == 0;
 }
 
-static uint64_t part_bytes(const weft_route_args *args) {
-  return 2ull * PART_TILE * 2 * (cuda_ceil(args->router->n_in, 128) | 1u) * sizeof(float4);
+static uint64_t part_bytes(uint32_t n_in, uint32_t n_rows) {
+  return (uint64_t)n_rows * part_stride(n_in) * sizeof(float4);
 }
 
 static bool takes_parts(const weft_route_args *args) {
-  return is_simple(args) && part_bytes(args) <= PART_BYTES;
+  return is_simple(args) && part_bytes(args->router->n_in, 2 * PART_TILE) <= PART_BYTES;
 }
 
 uint64_t weft_cuda_route_scratch(weft_device *device, const weft_route_args *args) {
@@ -286,9 +277,35 @@ uint64_t weft_cuda_route_scratch(weft_device *device, const weft_route_args *arg
   return takes_parts(args) ? 4ull * PARTS * args->n_rows * args->n_experts : n_bytes;
 }
 
+/* args NULL: sets the kernel up. Blocks that all fit at once get a multiprocessor each. */
+template <int R, int E>
+static weft_status start_parts(cuda_device *d, const weft_route_args *args) {
+  if (args == NULL)
+    return cuda_judge(d, cudaFuncSetAttribute(part_kernel<R, E>, cudaFuncAttributeMaxDynamicSharedMemorySize, PART_BYTES),
+                      "setting up routers");
+  const float *weights = (const float *)(const void *)((const uint8_t *)args->router->data + FORM_HEADER_BYTES);
+  dim3 grid(PARTS, cuda_ceil(args->n_experts, 8 * E), cuda_ceil(args->n_rows, 8 * R));
+  uint64_t n_bytes = part_bytes(args->router->n_in, 8 * R + 8 * E);
+  if (n_bytes < PART_ALONE && grid.x * grid.y * grid.z <= d->n_multiprocessors) n_bytes = PART_ALONE;
+  cuda_start(d, part_kernel<R, E>, grid, PART_THREADS, n_bytes, *args, weights, args->router->n_in, (float *)args->scratch);
+  return WEFT_OK;
+}
+
 weft_status route_setup(cuda_device *d) {
-  return cuda_judge(d, cudaFuncSetAttribute(part_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, PART_BYTES),
-                    "setting up routers");
+  weft_status status = start_parts<4, 2>(d, NULL);
+  if (status == WEFT_OK) status = start_parts<4, 4>(d, NULL);
+  if (status == WEFT_OK) status = start_parts<8, 4>(d, NULL);
+  return status == WEFT_OK ? start_parts<8, 8>(d, NULL) : status;
+}
+
+/* 128 experts make 128 blocks, or more. */
+static weft_status route_parts(cuda_device *d, const weft_route_args *args) {
+  if (args->n_rows <= 32) (void)start_parts<4, 2>(d, args);
+  else if (args->n_rows <= 64) (void)start_parts<4, 4>(d, args);
+  else if (args->n_rows <= 128) (void)start_parts<8, 4>(d, args);
+  else (void)start_parts<8, 8>(d, args);
+  cuda_start(d, join_kernel, args->n_rows, PART_THREADS, 0, *args, (const float *)args->scratch);
+  return cuda_launched(d, "a router of many rows");
 }
 
 weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
@@ -302,13 +319,7 @@ weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
                  router->n_in, d->ticket);
       return cuda_launched(d, "router");
     }
-    if (takes_parts(args)) {
-      dim3 grid(PARTS, cuda_ceil(args->n_experts, PART_TILE), cuda_ceil(args->n_rows, PART_TILE));
-      float *parts = (float *)args->scratch;
-      cuda_start(d, part_kernel, grid, PART_THREADS, part_bytes(args), *args, weights, router->n_in, parts);
-      cuda_start(d, join_kernel, args->n_rows, PART_THREADS, 0, *args, parts);
-      return cuda_launched(d, "a router of many rows");
-    }
+    if (takes_parts(args)) return route_parts(d, args);
   }
   if (router != NULL) {
     weft_matmul_args m = weft_route_product(args);
