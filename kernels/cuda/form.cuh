@@ -274,8 +274,16 @@ static __device__ __forceinline__ uint32_t mx_pair(uint32_t code, uint32_t scale
   return of_bf162(__hmul2(raised, as_bf162(scale)));
 }
 
-static __device__ __forceinline__ uint32_t value_pair(uint32_t codes, uint32_t scale, uint32_t factors) {
-  return of_half2(__hfma2(as_half2(codes), __low2half2(as_half2(scale)), __high2half2(as_half2(factors))));
+static __device__ __forceinline__ uint32_t value_pair(uint32_t codes, uint32_t scale, uint32_t least) {
+  return of_half2(__hfma2(as_half2(codes), as_half2(scale), as_half2(least)));
+}
+
+/* The low or the high half twice: an instruction that reads it does so for nothing. */
+static __device__ __forceinline__ uint32_t low_twice(uint32_t pair) {
+  return of_half2(__low2half2(as_half2(pair)));
+}
+static __device__ __forceinline__ uint32_t high_twice(uint32_t pair) {
+  return of_half2(__high2half2(as_half2(pair)));
 }
 
 static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i) {
@@ -298,14 +306,14 @@ static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const 
     return;
   }
   constexpr bool two = T == WEFT_TYPE_Q6_K;
-  uint32_t factors = f.of[r][two ? i / 2 : 0];
+  uint32_t factors = f.of[r][two ? i / 2 : 0], scale = low_twice(factors), least = high_twice(factors);
   if (bits == 8) {
     const uint4 &v = in.code[i / 2 * 2 + r];
 #pragma unroll
     for (int w = 0; w < 2; w++) {
       uint32_t codes = word_of(v, i % 2 * 2 + w) ^ 0x80808080u;
-      out[2 * w] = value_pair(__byte_perm(codes, 0, 0x4140), factors, factors);
-      out[2 * w + 1] = value_pair(__byte_perm(codes, 0, 0x4342), factors, factors);
+      out[2 * w] = value_pair(__byte_perm(codes, 0, 0x4140), scale, least);
+      out[2 * w + 1] = value_pair(__byte_perm(codes, 0, 0x4342), scale, least);
     }
     return;
   }
@@ -316,7 +324,7 @@ static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const 
     return;
   }
   /* odd pairs stay four bits up, for a sixteenth of the scale: one shift less */
-  uint32_t low_scale = of_half2(__hmul2(as_half2(factors), as_half2(0x2C002C00u)));
+  uint32_t low_scale = of_half2(__hmul2(as_half2(scale), as_half2(0x2C002C00u)));
 #pragma unroll
   for (int p = 0; p < 4; p++) {
     const int up = p % 2 * 4;
@@ -325,7 +333,7 @@ static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const 
       code |= moved(in.high[r], 4 + up - (4 * i + p)) & 0x00100010u << up;
     if (T == WEFT_TYPE_Q6_K)
       code |= moved(in.high[2 * r + i / 2], 4 + up - 2 * (4 * (i % 2) + p)) & 0x00300030u << up;
-    out[p] = value_pair(code, p % 2 == 0 ? factors : low_scale, factors);
+    out[p] = value_pair(code, p % 2 == 0 ? scale : low_scale, least);
   }
 }
 
