@@ -49,59 +49,23 @@ static __device__ __forceinline__ float warp_max(float v) {
   return v;
 }
 
-static __device__ __forceinline__ uint32_t warp_max(uint32_t v) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) v = max(v, __shfl_xor_sync(0xFFFFFFFFu, v, step));
-  return v;
-}
-
-/* Sum over a block of up to 32 warps; every thread gets it. shared: 33 floats. */
-static __device__ __forceinline__ float block_sum(float v, float *shared) {
-  v = warp_sum(v);
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    float part = threadIdx.x < (blockDim.x + 31) / 32 ? shared[threadIdx.x] : 0.0f;
-    part = warp_sum(part);
-    if (threadIdx.x == 0) shared[32] = part;
-  }
-  __syncthreads();
-  float sum = shared[32];
-  __syncthreads();
-  return sum;
-}
-
-static __device__ __forceinline__ uint32_t block_max(uint32_t v, uint32_t *shared) {
-  v = warp_max(v);
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    uint32_t part = threadIdx.x < (blockDim.x + 31) / 32 ? shared[threadIdx.x] : 0u;
-    part = warp_max(part);
-    if (threadIdx.x == 0) shared[32] = part;
-  }
-  __syncthreads();
-  uint32_t most = shared[32];
-  __syncthreads();
-  return most;
-}
-
-static __device__ __forceinline__ float activate(weft_activation activation, float x) {
-  if (activation == WEFT_SILU) return x / (1.0f + expf(-x));
-  float inner = 0.797884560802865f * fmaf(0.044715f * x * x, x, x);
-  return 0.5f * x * (1.0f + tanhf(inner));
-}
-
-/* act(g) * u: one function, so that the gate op and the experts agree in their bits. */
-static __device__ __forceinline__ float gate_product(weft_activation activation, float g, float u) {
-  return __fmul_rn(activate(activation, g), u);
-}
-
 /* 2^x, off by 2^-22 of itself at most; below 2^-126 it is 0. */
 static __device__ __forceinline__ float power_of_2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+/* x / (1 + e^-y) with y = x, or 2 sqrt(2 / pi) (x + 0.044715 x^3), which is x (1 + tanh(y / 2)) / 2. */
+static __device__ __forceinline__ float activate(weft_activation activation, float x) {
+  float y = activation == WEFT_SILU ? x : __fmul_rn(1.59576912160573f, fmaf(0.044715f * x * x, x, x)), part;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(__fadd_rn(1.0f, power_of_2(__fmul_rn(-1.44269504f, y)))));
+  return __fmul_rn(x, part);
+}
+
+/* act(g) * u: one function, so that the gate op and the experts agree in their bits. */
+static __device__ __forceinline__ float gate_product(weft_activation activation, float g, float u) {
+  return __fmul_rn(activate(activation, g), u);
 }
 
 /* cap tanh(logit / cap), off by 2^-22 of the cap at most: (e - 1) / (e + 1) of e = 2^(slope |logit|) = e^(2 |logit| / cap). */

@@ -15,7 +15,7 @@
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/prepare.cuh"
 
-enum { PLACE_BLOCKS = 2 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE_RANKS = 8, COMBINE_THREADS = 256 };
+enum { PLACE_BLOCKS = 4 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE_RANKS = 8, COMBINE_THREADS = 256 };
 
 typedef struct group_args {
   const int32_t *ids;

@@ -30,8 +30,8 @@ static __device__ __forceinline__ uint32_t order_of(float logit) {
   return bits ^ ((bits & 0x80000000u) != 0 ? 0xFFFFFFFFu : 0x80000000u);
 }
 
-/* A row's choice; whole warp. k <= 32, n_experts <= 32 ROUTE_SLOTS. */
-static __device__ __forceinline__ void choose(const weft_route_args &a, const float *logits, uint64_t r) {
+/* A row's choice; whole warp. scale: as expert_scale. k <= 32, n_experts <= 32 ROUTE_SLOTS. */
+static __device__ __forceinline__ void choose(const weft_route_args &a, const float *logits, const float *scale, uint64_t r) {
   uint32_t lane = threadIdx.x % 32, order[ROUTE_SLOTS], index = 0;
   float logit[ROUTE_SLOTS], own = 0.0f;
 #pragma unroll
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void choose(const weft_route_args &a, const fl
   for (uint32_t j = 0; j < a.k; j++) total = __fadd_rn(total, __shfl_sync(0xFFFFFFFFu, e, j));
   if (lane >= a.k) return;
   float weight = __fdiv_rn(e, total);
-  if (a.expert_scale != NULL) weight = __fmul_rn(weight, a.expert_scale[index]);
+  if (scale != NULL) weight = __fmul_rn(weight, scale[index]);
   a.ids[r * a.k + lane] = (int32_t)index;
   a.weights[r * a.k + lane] = weight;
 }
@@ -110,7 +110,7 @@ static __global__ void route_kernel(const __grid_constant__ weft_route_args a, b
   inputs_ready();
   uint32_t r = blockIdx.x * ROUTE_WARPS + threadIdx.x / 32;
   if (r >= a.n_rows) return;
-  if (small) choose(a, a.logits + r * a.logits_stride, r);
+  if (small) choose(a, a.logits + r * a.logits_stride, a.expert_scale, r);
   else choose_of_many(a, r);
 }
 
@@ -150,7 +150,7 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) router_kernel(const _
   __syncthreads();
   if (!is_last) return;
   __threadfence();
-  if (warp < a.n_rows) choose(a, a.logits + warp * a.logits_stride, warp);
+  if (warp < a.n_rows) choose(a, a.logits + warp * a.logits_stride, a.expert_scale, warp);
   if (threadIdx.x == 0) *ticket = 0;
 }
 
@@ -171,15 +171,15 @@ static __device__ __forceinline__ void bring_chain(float4 *to, const float *row,
 }
 
 /* Lane: bit 0 the chain, then two of rows, two of experts; of 4 R rows x 4 E experts a thread has every fourth. */
-template <int R, int E>
-static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_constant__ weft_route_args a,
+template <int R, int E, int W>
+static __global__ void __launch_bounds__(64 * W) part_kernel(const __grid_constant__ weft_route_args a,
                                                                    const float *weights, uint32_t n_in, float *parts) {
   extern __shared__ float4 memory[]; /* rows of x, of weights: [step][chain], so long that four lie in other banks */
   next_may_start();
   uint32_t n_steps = (n_in + 127) / 128, stride = part_stride(n_in), own = threadIdx.x / 2;
-  uint32_t first_row = blockIdx.z * 8 * R, first_expert = blockIdx.y * 8 * E;
+  uint32_t first_row = blockIdx.z * 8 * R, first_expert = blockIdx.y * 4 * E * W;
   float4 *x = memory, *w = memory + 8 * R * stride;
-  if (own < 8 * E)
+  if (own < 4 * E * W)
     bring_chain(w + own * stride, weights + (uint64_t)min(first_expert + own, a.n_experts - 1) * n_in,
                 first_expert + own < a.n_experts, n_in, 0, n_steps);
   inputs_wait();
@@ -191,7 +191,7 @@ static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_
     copies_commit();
   }
   uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, chain = lane % 2;
-  uint32_t at_row = warp / 2 * 4 * R + lane / 2 % 4, at_expert = warp % 2 * 4 * E + lane / 8;
+  uint32_t at_row = warp / W * 4 * R + lane / 2 % 4, at_expert = warp % W * 4 * E + lane / 8;
   x += at_row * stride + chain;
   w += at_expert * stride + chain;
   float sum[R][E];
@@ -211,13 +211,10 @@ static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_
 #pragma unroll
       for (int i = 0; i < E; i++) by[i] = w[4 * i * stride + 2 * j];
 #pragma unroll
-      for (int i = 0; i < R * E; i++) sum[i / E][i % E] = __fmaf_rn(by[i % E].x, in[i / E].x, sum[i / E][i % E]);
-#pragma unroll
-      for (int i = 0; i < R * E; i++) sum[i / E][i % E] = __fmaf_rn(by[i % E].y, in[i / E].y, sum[i / E][i % E]);
-#pragma unroll
-      for (int i = 0; i < R * E; i++) sum[i / E][i % E] = __fmaf_rn(by[i % E].z, in[i / E].z, sum[i / E][i % E]);
-#pragma unroll
-      for (int i = 0; i < R * E; i++) sum[i / E][i % E] = __fmaf_rn(by[i % E].w, in[i / E].w, sum[i / E][i % E]);
+      for (int i = 0; i < 4 * R * E; i++) {
+        int c = i / (R * E), r = i / E % R, e = i % E;
+        sum[r][e] = __fmaf_rn(((const float *)&by[e])[c], ((const float *)&in[r])[c], sum[r][e]);
+      }
     }
   }
   /* the two chains are added; each of the two threads keeps half of the rows */
@@ -237,8 +234,10 @@ static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_
 /* A block has a row: a thread makes a logit from the sums of its chains, one warp chooses. */
 static __global__ void __launch_bounds__(PART_THREADS) join_kernel(const __grid_constant__ weft_route_args a,
                                                                    const float *parts) {
-  __shared__ float logits[32 * ROUTE_SLOTS];
-  inputs_ready();
+  __shared__ float logits[32 * ROUTE_SLOTS], scale[32 * ROUTE_SLOTS];
+  next_may_start();
+  for (uint32_t e = threadIdx.x; e < a.n_experts && a.expert_scale != NULL; e += PART_THREADS) scale[e] = a.expert_scale[e];
+  inputs_wait();
   uint64_t r = blockIdx.x, stride = (uint64_t)a.n_rows * a.n_experts;
   for (uint32_t e = threadIdx.x; e < a.n_experts; e += PART_THREADS) {
     float sum[PARTS];
@@ -252,7 +251,7 @@ static __global__ void __launch_bounds__(PART_THREADS) join_kernel(const __grid_
     a.logits[r * a.logits_stride + e] = logits[e] = sum[0];
   }
   __syncthreads();
-  if (threadIdx.x < 32) choose(a, logits, r);
+  if (threadIdx.x < 32) choose(a, logits, a.expert_scale != NULL ? scale : NULL, r);
 }
 
 /* ---- the op --------------------------------------------------------------------------------------------- */
@@ -278,34 +277,31 @@ uint64_t weft_cuda_route_scratch(weft_device *device, const weft_route_args *arg
 }
 
 /* args NULL: sets the kernel up. Blocks that all fit at once get a multiprocessor each. */
-template <int R, int E>
+template <int R, int E, int W>
 static weft_status start_parts(cuda_device *d, const weft_route_args *args) {
   if (args == NULL)
-    return cuda_judge(d, cudaFuncSetAttribute(part_kernel<R, E>, cudaFuncAttributeMaxDynamicSharedMemorySize, PART_BYTES),
+    return cuda_judge(d, cudaFuncSetAttribute(part_kernel<R, E, W>, cudaFuncAttributeMaxDynamicSharedMemorySize, PART_BYTES),
                       "setting up routers");
   const float *weights = (const float *)(const void *)((const uint8_t *)args->router->data + FORM_HEADER_BYTES);
-  dim3 grid(PARTS, cuda_ceil(args->n_experts, 8 * E), cuda_ceil(args->n_rows, 8 * R));
-  uint64_t n_bytes = part_bytes(args->router->n_in, 8 * R + 8 * E);
+  dim3 grid(PARTS, cuda_ceil(args->n_experts, 4 * E * W), cuda_ceil(args->n_rows, 8 * R));
+  uint64_t n_bytes = part_bytes(args->router->n_in, 8 * R + 4 * E * W);
   if (n_bytes < PART_ALONE && grid.x * grid.y * grid.z <= d->n_multiprocessors) n_bytes = PART_ALONE;
-  cuda_start(d, part_kernel<R, E>, grid, PART_THREADS, n_bytes, *args, weights, args->router->n_in, (float *)args->scratch);
+  cuda_start(d, part_kernel<R, E, W>, grid, 64 * W, n_bytes, *args, weights, args->router->n_in, (float *)args->scratch);
   return WEFT_OK;
 }
 
-weft_status route_setup(cuda_device *d) {
-  weft_status status = start_parts<4, 2>(d, NULL);
-  if (status == WEFT_OK) status = start_parts<4, 4>(d, NULL);
-  if (status == WEFT_OK) status = start_parts<8, 4>(d, NULL);
-  return status == WEFT_OK ? start_parts<8, 8>(d, NULL) : status;
+/* 128 experts make 128 blocks, or more. n_rows 0: all kernels. */
+static weft_status start_parts_of(cuda_device *d, const weft_route_args *args, uint32_t n_rows) {
+  weft_status status = WEFT_OK;
+  if (n_rows <= 32) status = start_parts<4, 2, 2>(d, args);
+  if (status == WEFT_OK && (args == NULL || (n_rows > 32 && n_rows <= 64))) status = start_parts<4, 4, 2>(d, args);
+  if (status == WEFT_OK && (args == NULL || (n_rows > 64 && n_rows <= 128))) status = start_parts<8, 4, 2>(d, args);
+  if (status == WEFT_OK && (args == NULL || n_rows > 128)) status = start_parts<8, 8, 2>(d, args);
+  return status;
 }
 
-/* 128 experts make 128 blocks, or more. */
-static weft_status route_parts(cuda_device *d, const weft_route_args *args) {
-  if (args->n_rows <= 32) (void)start_parts<4, 2>(d, args);
-  else if (args->n_rows <= 64) (void)start_parts<4, 4>(d, args);
-  else if (args->n_rows <= 128) (void)start_parts<8, 4>(d, args);
-  else (void)start_parts<8, 8>(d, args);
-  cuda_start(d, join_kernel, args->n_rows, PART_THREADS, 0, *args, (const float *)args->scratch);
-  return cuda_launched(d, "a router of many rows");
+weft_status route_setup(cuda_device *d) {
+  return start_parts_of(d, NULL, 0);
 }
 
 weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
@@ -319,7 +315,11 @@ weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
                  router->n_in, d->ticket);
       return cuda_launched(d, "router");
     }
-    if (takes_parts(args)) return route_parts(d, args);
+    if (takes_parts(args)) {
+      (void)start_parts_of(d, args, args->n_rows);
+      cuda_start(d, join_kernel, args->n_rows, PART_THREADS, 0, *args, (const float *)args->scratch);
+      return cuda_launched(d, "a router of many rows");
+    }
   }
   if (router != NULL) {
     weft_matmul_args m = weft_route_product(args);
