@@ -281,15 +281,18 @@ static weft_experts_args experts_args(weft_model *model, const weft_layer *layer
   };
 }
 
-static weft_route_args route_args(weft_model *model, const weft_layer *layer, uint32_t n_rows) {
-  const weft_scratch *s = &model->scratch;
-  return (weft_route_args){
+weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *r,
+                            const float *u, float *out) {
+  weft_model *model = step->model;
+  weft_scratch *s = &model->scratch;
+  weft_route_args route = {
+      .x = r,
       .router = &layer->router,
       .logits = s->logits,
       .expert_scale = layer->expert_scale,
       .ids = s->ids,
       .weights = s->weights,
-      .n_rows = n_rows,
+      .n_rows = step->n_rows,
       .n_experts = model->hyper.n_experts,
       .k = model->hyper.n_experts_used,
       .x_stride = model->hyper.n_hidden,
@@ -297,13 +300,6 @@ static weft_route_args route_args(weft_model *model, const weft_layer *layer, ui
       .scratch = s->work,
       .scratch_bytes = s->work_bytes,
   };
-}
-
-weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *r,
-                            const float *u, float *out) {
-  weft_model *model = step->model;
-  weft_route_args route = route_args(model, layer, step->n_rows);
-  route.x = r;
   weft_status status = weft_route(model->device, &route);
   if (status != WEFT_OK) return status;
   weft_experts_args args = experts_args(model, layer);
@@ -328,6 +324,15 @@ static uint64_t matmul_work(weft_model *model, const weft_weight *a, const weft_
   for (uint32_t i = 0; i < args.n_weights; i++) args.y_stride[i] = args.weight[i]->n_out;
   args.x_stride = a->n_in;
   return weft_matmul_scratch(model->device, &args);
+}
+
+static uint64_t route_work(weft_model *model, const weft_layer *layer) {
+  weft_route_args args = {.router = &layer->router,
+                          .n_rows = model->limits.rows_max,
+                          .n_experts = model->hyper.n_experts,
+                          .k = model->hyper.n_experts_used,
+                          .x_stride = model->hyper.n_hidden};
+  return weft_route_scratch(model->device, &args);
 }
 
 static uint64_t attention_work(weft_model *model, uint32_t l) {
@@ -359,8 +364,7 @@ static uint64_t work_bytes(weft_model *model) {
     at_least(&most, matmul_work(model, &layer->down, NULL, NULL));
     at_least(&most, attention_work(model, l));
     if (!model->hyper.moe[l]) continue;
-    weft_route_args route = route_args(model, layer, model->limits.rows_max);
-    at_least(&most, weft_route_scratch(model->device, &route));
+    at_least(&most, route_work(model, layer));
     weft_experts_args args = experts_args(model, layer);
     args.n_rows = model->limits.rows_max;
     at_least(&most, weft_experts_scratch(model->device, &args));

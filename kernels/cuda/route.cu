@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* route. A warp chooses for a row; the largest k of the logits one after another, each the largest of those left.
  *
- * A router of F32 weights is multiplied here, in the order of multiply_f32.cu: 32 chains of inputs, and their tree.
- *   few rows   one kernel does both: a warp has one expert's weights in registers before its inputs are there, and the
- *              block that ends last chooses
- *   more       a block has two neighbouring chains of 64 rows x 64 experts in shared memory, its weights before its
- *              inputs are there, and leaves their sums; the kernel that chooses makes the rest of the tree */
+ * With a router of F32 weights and few rows one kernel does both: a warp has one expert's weights in registers before
+ * its inputs are there, and the block that ends last chooses. The product's order is that of multiply_f32.cu.
+ *
+ * More rows: a block has two neighbouring chains of some rows x experts in shared memory, its weights before its inputs
+ * are there, and leaves their sums; the kernel that chooses makes the rest of the tree. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/form.cuh"
 #include "kernels/cuda/route.h"
@@ -16,12 +16,13 @@ enum {
   ROUTE_SLOTS = 8,   /* experts of a lane */
   ROUTER_SLOTS = 24, /* float4 of a lane */
   ROUTER_ROWS = ROUTE_WARPS,
-  PART_TILE = 64,      /* most rows, and experts, of a block */
-  PART_THREADS = 128,
+  PARTS = 16,               /* pairs of chains */
+  PART_STAGES = 3,
   PART_BYTES = 226 << 10,
-  PART_ALONE = 116 << 10, /* with so much a block is alone on its multiprocessor */
-  PARTS = 16,          /* pairs of chains */
-  PART_STAGES = 3
+  PART_ALONE = 116 << 10,   /* with so much a block is alone on its multiprocessor */
+  PART_ROWS = 128,          /* at most, of x and of weights */
+  PART_THREADS = 128,
+  JOIN_THREADS = 128
 };
 
 /* Larger is better, as unsigned; NaN as the least number; 0 is none at all. */
@@ -30,12 +31,24 @@ static __device__ __forceinline__ uint32_t order_of(float logit) {
   return bits ^ ((bits & 0x80000000u) != 0 ? 0xFFFFFFFFu : 0x80000000u);
 }
 
-/* A row's choice; whole warp. scale: as expert_scale. k <= 32, n_experts <= 32 ROUTE_SLOTS. */
-static __device__ __forceinline__ void choose(const weft_route_args &a, const float *logits, const float *scale, uint64_t r) {
-  uint32_t lane = threadIdx.x % 32, order[ROUTE_SLOTS], index = 0;
-  float logit[ROUTE_SLOTS], own = 0.0f;
+/* Factors of the lane's experts, which no kernel writes. */
+template <int SLOTS>
+static __device__ __forceinline__ void get_scales(const weft_route_args &a, float (&scale)[SLOTS]) {
 #pragma unroll
-  for (uint32_t s = 0; s < ROUTE_SLOTS; s++) {
+  for (uint32_t s = 0; s < SLOTS; s++) {
+    uint32_t e = 32 * s + threadIdx.x % 32;
+    scale[s] = a.expert_scale != NULL && e < a.n_experts ? a.expert_scale[e] : 0.0f;
+  }
+}
+
+/* A row's choice; whole warp. k <= 32, n_experts <= 32 SLOTS. */
+template <int SLOTS>
+static __device__ __forceinline__ void choose(const weft_route_args &a, uint64_t r, const float *logits,
+                                              const float (&scale)[SLOTS]) {
+  uint32_t lane = threadIdx.x % 32, order[SLOTS], index = 0;
+  float logit[SLOTS], own = 0.0f;
+#pragma unroll
+  for (uint32_t s = 0; s < SLOTS; s++) {
     uint32_t e = 32 * s + lane;
     logit[s] = e < a.n_experts ? logits[e] : 0.0f;
     order[s] = e < a.n_experts ? order_of(logit[s]) : 0;
@@ -43,15 +56,15 @@ static __device__ __forceinline__ void choose(const weft_route_args &a, const fl
   for (uint32_t j = 0; j < a.k; j++) {
     uint32_t best = 0, at = UINT32_MAX;
 #pragma unroll
-    for (uint32_t s = 0; s < ROUTE_SLOTS; s++) best = max(best, order[s]);
+    for (uint32_t s = 0; s < SLOTS; s++) best = max(best, order[s]);
     best = __reduce_max_sync(0xFFFFFFFFu, best);
 #pragma unroll
-    for (uint32_t s = 0; s < ROUTE_SLOTS; s++)
+    for (uint32_t s = 0; s < SLOTS; s++)
       if (order[s] == best) at = min(at, 32 * s + lane);
     at = __reduce_min_sync(0xFFFFFFFFu, at);
     float value = 0.0f;
 #pragma unroll
-    for (uint32_t s = 0; s < ROUTE_SLOTS; s++) {
+    for (uint32_t s = 0; s < SLOTS; s++) {
       if (s != at / 32) continue;
       value = logit[s];
       if (lane == at % 32) order[s] = 0;
@@ -59,11 +72,16 @@ static __device__ __forceinline__ void choose(const weft_route_args &a, const fl
     value = __shfl_sync(0xFFFFFFFFu, value, at % 32);
     if (lane == j) own = value, index = at;
   }
-  float e = expf(own - __shfl_sync(0xFFFFFFFFu, own, 0)), total = 0.0f;
+  float e = expf(own - __shfl_sync(0xFFFFFFFFu, own, 0)), total = 0.0f, times = 1.0f;
+#pragma unroll
+  for (uint32_t s = 0; s < SLOTS; s++) {
+    float there = __shfl_sync(0xFFFFFFFFu, scale[s], index % 32);
+    if (s == index / 32) times = there;
+  }
   for (uint32_t j = 0; j < a.k; j++) total = __fadd_rn(total, __shfl_sync(0xFFFFFFFFu, e, j));
   if (lane >= a.k) return;
   float weight = __fdiv_rn(e, total);
-  if (scale != NULL) weight = __fmul_rn(weight, scale[index]);
+  if (a.expert_scale != NULL) weight = __fmul_rn(weight, times);
   a.ids[r * a.k + lane] = (int32_t)index;
   a.weights[r * a.k + lane] = weight;
 }
@@ -107,10 +125,13 @@ static bool is_small(const weft_route_args *args) {
 }
 
 static __global__ void route_kernel(const __grid_constant__ weft_route_args a, bool small) {
-  inputs_ready();
+  next_may_start();
+  float scale[ROUTE_SLOTS];
+  if (small) get_scales(a, scale);
+  inputs_wait();
   uint32_t r = blockIdx.x * ROUTE_WARPS + threadIdx.x / 32;
   if (r >= a.n_rows) return;
-  if (small) choose(a, a.logits + r * a.logits_stride, a.expert_scale, r);
+  if (small) choose(a, r, a.logits + r * a.logits_stride, scale);
   else choose_of_many(a, r);
 }
 
@@ -150,7 +171,11 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) router_kernel(const _
   __syncthreads();
   if (!is_last) return;
   __threadfence();
-  if (warp < a.n_rows) choose(a, a.logits + warp * a.logits_stride, a.expert_scale, warp);
+  if (warp < a.n_rows) {
+    float scale[ROUTE_SLOTS];
+    get_scales(a, scale);
+    choose(a, warp, a.logits + warp * a.logits_stride, scale);
+  }
   if (threadIdx.x == 0) *ticket = 0;
 }
 
@@ -171,15 +196,15 @@ static __device__ __forceinline__ void bring_chain(float4 *to, const float *row,
 }
 
 /* Lane: bit 0 the chain, then two of rows, two of experts; of 4 R rows x 4 E experts a thread has every fourth. */
-template <int R, int E, int W>
-static __global__ void __launch_bounds__(64 * W) part_kernel(const __grid_constant__ weft_route_args a,
+template <int R, int E>
+static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_constant__ weft_route_args a,
                                                                    const float *weights, uint32_t n_in, float *parts) {
   extern __shared__ float4 memory[]; /* rows of x, of weights: [step][chain], so long that four lie in other banks */
   next_may_start();
   uint32_t n_steps = (n_in + 127) / 128, stride = part_stride(n_in), own = threadIdx.x / 2;
-  uint32_t first_row = blockIdx.z * 8 * R, first_expert = blockIdx.y * 4 * E * W;
+  uint32_t first_row = blockIdx.z * 8 * R, first_expert = blockIdx.y * 8 * E;
   float4 *x = memory, *w = memory + 8 * R * stride;
-  if (own < 4 * E * W)
+  if (own < 8 * E)
     bring_chain(w + own * stride, weights + (uint64_t)min(first_expert + own, a.n_experts - 1) * n_in,
                 first_expert + own < a.n_experts, n_in, 0, n_steps);
   inputs_wait();
@@ -191,7 +216,7 @@ static __global__ void __launch_bounds__(64 * W) part_kernel(const __grid_consta
     copies_commit();
   }
   uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, chain = lane % 2;
-  uint32_t at_row = warp / W * 4 * R + lane / 2 % 4, at_expert = warp % W * 4 * E + lane / 8;
+  uint32_t at_row = warp / 2 * 4 * R + lane / 2 % 4, at_expert = warp % 2 * 4 * E + lane / 8;
   x += at_row * stride + chain;
   w += at_expert * stride + chain;
   float sum[R][E];
@@ -232,14 +257,15 @@ static __global__ void __launch_bounds__(64 * W) part_kernel(const __grid_consta
 }
 
 /* A block has a row: a thread makes a logit from the sums of its chains, one warp chooses. */
-static __global__ void __launch_bounds__(PART_THREADS) join_kernel(const __grid_constant__ weft_route_args a,
+static __global__ void __launch_bounds__(JOIN_THREADS) join_kernel(const __grid_constant__ weft_route_args a,
                                                                    const float *parts) {
-  __shared__ float logits[32 * ROUTE_SLOTS], scale[32 * ROUTE_SLOTS];
+  __shared__ float logits[32 * ROUTE_SLOTS];
   next_may_start();
-  for (uint32_t e = threadIdx.x; e < a.n_experts && a.expert_scale != NULL; e += PART_THREADS) scale[e] = a.expert_scale[e];
+  float scale[ROUTE_SLOTS];
+  if (threadIdx.x < 32) get_scales(a, scale);
   inputs_wait();
   uint64_t r = blockIdx.x, stride = (uint64_t)a.n_rows * a.n_experts;
-  for (uint32_t e = threadIdx.x; e < a.n_experts; e += PART_THREADS) {
+  for (uint32_t e = threadIdx.x; e < a.n_experts; e += JOIN_THREADS) {
     float sum[PARTS];
 #pragma unroll
     for (uint32_t p = 0; p < PARTS; p++) sum[p] = parts[p * stride + r * a.n_experts + e];
@@ -251,77 +277,78 @@ static __global__ void __launch_bounds__(PART_THREADS) join_kernel(const __grid_
     a.logits[r * a.logits_stride + e] = logits[e] = sum[0];
   }
   __syncthreads();
-  if (threadIdx.x < 32) choose(a, logits, a.expert_scale != NULL ? scale : NULL, r);
+  if (threadIdx.x < 32) choose(a, r, logits, scale);
 }
 
 /* ---- the op --------------------------------------------------------------------------------------------- */
-
-static bool is_simple(const weft_route_args *args) {
-  const weft_weight *w = args->router;
-  return w != NULL && w->type == WEFT_TYPE_F32 && is_small(args) && w->n_in % 4 == 0;
-}
 
 static uint64_t part_bytes(uint32_t n_in, uint32_t n_rows) {
   return (uint64_t)n_rows * part_stride(n_in) * sizeof(float4);
 }
 
 static bool takes_parts(const weft_route_args *args) {
-  return is_simple(args) && part_bytes(args->router->n_in, 2 * PART_TILE) <= PART_BYTES;
+  const weft_weight *w = args->router;
+  return w->type == WEFT_TYPE_F32 && is_small(args) && part_bytes(w->n_in, PART_ROWS) <= PART_BYTES && w->n_in % 4 == 0 &&
+         args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
 }
 
 uint64_t weft_cuda_route_scratch(weft_device *device, const weft_route_args *args) {
   if (args->router == NULL) return 0;
   weft_matmul_args m = weft_route_product(args);
-  uint64_t n_bytes = weft_cuda_matmul_scratch(device, &m);
-  return takes_parts(args) ? 4ull * PARTS * args->n_rows * args->n_experts : n_bytes;
+  return takes_parts(args) ? 4ull * PARTS * args->n_rows * args->n_experts : weft_cuda_matmul_scratch(device, &m);
 }
 
-/* args NULL: sets the kernel up. Blocks that all fit at once get a multiprocessor each. */
-template <int R, int E, int W>
+/* args NULL: sets the kernel up. Blocks that all fit at once get a multiprocessor each: brought early, two would meet on
+ * the first that is free. */
+template <int R, int E>
 static weft_status start_parts(cuda_device *d, const weft_route_args *args) {
   if (args == NULL)
-    return cuda_judge(d, cudaFuncSetAttribute(part_kernel<R, E, W>, cudaFuncAttributeMaxDynamicSharedMemorySize, PART_BYTES),
+    return cuda_judge(d, cudaFuncSetAttribute(part_kernel<R, E>, cudaFuncAttributeMaxDynamicSharedMemorySize, PART_BYTES),
                       "setting up routers");
-  const float *weights = (const float *)(const void *)((const uint8_t *)args->router->data + FORM_HEADER_BYTES);
-  dim3 grid(PARTS, cuda_ceil(args->n_experts, 4 * E * W), cuda_ceil(args->n_rows, 8 * R));
-  uint64_t n_bytes = part_bytes(args->router->n_in, 8 * R + 4 * E * W);
+  const weft_weight *w = args->router;
+  const float *weights = (const float *)(const void *)((const uint8_t *)w->data + FORM_HEADER_BYTES);
+  dim3 grid(PARTS, cuda_ceil(args->n_experts, 8 * E), cuda_ceil(args->n_rows, 8 * R));
+  uint64_t n_bytes = part_bytes(w->n_in, 8 * (R + E));
   if (n_bytes < PART_ALONE && grid.x * grid.y * grid.z <= d->n_multiprocessors) n_bytes = PART_ALONE;
-  cuda_start(d, part_kernel<R, E, W>, grid, 64 * W, n_bytes, *args, weights, args->router->n_in, (float *)args->scratch);
-  return WEFT_OK;
+  cuda_start(d, part_kernel<R, E>, grid, PART_THREADS, n_bytes, *args, weights, w->n_in, (float *)args->scratch);
+  return cuda_launched(d, "a router of many rows");
 }
 
-/* 128 experts make 128 blocks, or more. n_rows 0: all kernels. */
-static weft_status start_parts_of(cuda_device *d, const weft_route_args *args, uint32_t n_rows) {
-  weft_status status = WEFT_OK;
-  if (n_rows <= 32) status = start_parts<4, 2, 2>(d, args);
-  if (status == WEFT_OK && (args == NULL || (n_rows > 32 && n_rows <= 64))) status = start_parts<4, 4, 2>(d, args);
-  if (status == WEFT_OK && (args == NULL || (n_rows > 64 && n_rows <= 128))) status = start_parts<8, 4, 2>(d, args);
-  if (status == WEFT_OK && (args == NULL || n_rows > 128)) status = start_parts<8, 8, 2>(d, args);
-  return status;
+/* 128 experts make 128 blocks, or more. */
+static weft_status route_parts(cuda_device *d, const weft_route_args *args) {
+  weft_status status = args->n_rows <= 32    ? start_parts<4, 2>(d, args)
+                       : args->n_rows <= 64  ? start_parts<4, 4>(d, args)
+                       : args->n_rows <= 128 ? start_parts<8, 4>(d, args)
+                                             : start_parts<8, 8>(d, args);
+  if (status != WEFT_OK) return status;
+  cuda_start(d, join_kernel, args->n_rows, JOIN_THREADS, 0, *args, (const float *)args->scratch);
+  return cuda_launched(d, "joining a router's sums");
 }
 
 weft_status route_setup(cuda_device *d) {
-  return start_parts_of(d, NULL, 0);
+  weft_status status = start_parts<4, 2>(d, NULL);
+  if (status == WEFT_OK) status = start_parts<4, 4>(d, NULL);
+  if (status == WEFT_OK) status = start_parts<8, 4>(d, NULL);
+  return status == WEFT_OK ? start_parts<8, 8>(d, NULL) : status;
+}
+
+static bool is_one_kernel(const weft_route_args *args) {
+  const weft_weight *w = args->router;
+  return w->type == WEFT_TYPE_F32 && args->n_rows <= ROUTER_ROWS && is_small(args) && w->n_in % 4 == 0 &&
+         w->n_in <= 128 * ROUTER_SLOTS && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
 }
 
 weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
   cuda_device *d = cuda_of(device);
-  const weft_weight *router = args->router;
   if (d->lost) return WEFT_E_DEVICE;
-  if (router != NULL && is_simple(args) && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0) {
-    const float *weights = (const float *)(const void *)((const uint8_t *)router->data + FORM_HEADER_BYTES);
-    if (args->n_rows <= ROUTER_ROWS && router->n_in <= 128 * ROUTER_SLOTS) {
-      cuda_start(d, router_kernel, cuda_ceil(args->n_experts, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, weights,
-                 router->n_in, d->ticket);
-      return cuda_launched(d, "router");
-    }
-    if (takes_parts(args)) {
-      (void)start_parts_of(d, args, args->n_rows);
-      cuda_start(d, join_kernel, args->n_rows, PART_THREADS, 0, *args, (const float *)args->scratch);
-      return cuda_launched(d, "a router of many rows");
-    }
+  if (args->router != NULL && is_one_kernel(args)) {
+    const float *weights = (const float *)(const void *)((const uint8_t *)args->router->data + FORM_HEADER_BYTES);
+    cuda_start(d, router_kernel, cuda_ceil(args->n_experts, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, weights,
+               args->router->n_in, d->ticket);
+    return cuda_launched(d, "router");
   }
-  if (router != NULL) {
+  if (args->router != NULL && takes_parts(args)) return route_parts(d, args);
+  if (args->router != NULL) {
     weft_matmul_args m = weft_route_product(args);
     weft_status status = weft_cuda_matmul(device, &m);
     if (status != WEFT_OK) return status;
