@@ -21,7 +21,7 @@ enum {
   PART_BYTES = 226 << 10,
   PART_ALONE = 116 << 10,   /* with so much a block is alone on its multiprocessor */
   PART_ROWS = 128,          /* at most, of x and of weights */
-  PART_THREADS = 128,
+  PART_THREADS = 256,
   JOIN_THREADS = 128
 };
 
@@ -195,28 +195,30 @@ static __device__ __forceinline__ void bring_chain(float4 *to, const float *row,
   }
 }
 
-/* Lane: bit 0 the chain, then two of rows, two of experts; of 4 R rows x 4 E experts a thread has every fourth. */
+/* Two x four warps, 4 R rows x 4 E experts each. Lane: bit 0 the chain, then two of rows, two of experts: a thread has every
+ * fourth. */
 template <int R, int E>
 static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_constant__ weft_route_args a,
                                                                    const float *weights, uint32_t n_in, float *parts) {
   extern __shared__ float4 memory[]; /* rows of x, of weights: [step][chain], so long that four lie in other banks */
   next_may_start();
-  uint32_t n_steps = (n_in + 127) / 128, stride = part_stride(n_in), own = threadIdx.x / 2;
-  uint32_t first_row = blockIdx.z * 8 * R, first_expert = blockIdx.y * 8 * E;
+  uint32_t n_steps = (n_in + 127) / 128, stride = part_stride(n_in);
+  uint32_t first_row = blockIdx.z * 8 * R, first_expert = blockIdx.y * 16 * E;
+  uint32_t expert = threadIdx.x / 2, row = PART_THREADS / 2 - 1 - expert; /* that the thread brings */
   float4 *x = memory, *w = memory + 8 * R * stride;
-  if (own < 8 * E)
-    bring_chain(w + own * stride, weights + (uint64_t)min(first_expert + own, a.n_experts - 1) * n_in,
-                first_expert + own < a.n_experts, n_in, 0, n_steps);
+  if (expert < 16 * E)
+    bring_chain(w + expert * stride, weights + (uint64_t)min(first_expert + expert, a.n_experts - 1) * n_in,
+                first_expert + expert < a.n_experts, n_in, 0, n_steps);
   inputs_wait();
 #pragma unroll
   for (uint32_t stage = 0; stage < PART_STAGES; stage++) {
-    if (own < 8 * R)
-      bring_chain(x + own * stride, a.x + (uint64_t)min(first_row + own, a.n_rows - 1) * a.x_stride,
-                  first_row + own < a.n_rows, n_in, n_steps * stage / PART_STAGES, n_steps * (stage + 1) / PART_STAGES);
+    if (row < 8 * R)
+      bring_chain(x + row * stride, a.x + (uint64_t)min(first_row + row, a.n_rows - 1) * a.x_stride,
+                  first_row + row < a.n_rows, n_in, n_steps * stage / PART_STAGES, n_steps * (stage + 1) / PART_STAGES);
     copies_commit();
   }
   uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, chain = lane % 2;
-  uint32_t at_row = warp / 2 * 4 * R + lane / 2 % 4, at_expert = warp % 2 * 4 * E + lane / 8;
+  uint32_t at_row = warp / 4 * 4 * R + lane / 2 % 4, at_expert = warp % 4 * 4 * E + lane / 8;
   x += at_row * stride + chain;
   w += at_expert * stride + chain;
   float sum[R][E];
@@ -307,8 +309,8 @@ static weft_status start_parts(cuda_device *d, const weft_route_args *args) {
                       "setting up routers");
   const weft_weight *w = args->router;
   const float *weights = (const float *)(const void *)((const uint8_t *)w->data + FORM_HEADER_BYTES);
-  dim3 grid(PARTS, cuda_ceil(args->n_experts, 8 * E), cuda_ceil(args->n_rows, 8 * R));
-  uint64_t n_bytes = part_bytes(w->n_in, 8 * (R + E));
+  dim3 grid(PARTS, cuda_ceil(args->n_experts, 16 * E), cuda_ceil(args->n_rows, 8 * R));
+  uint64_t n_bytes = part_bytes(w->n_in, 8 * R + 16 * E);
   if (n_bytes < PART_ALONE && grid.x * grid.y * grid.z <= d->n_multiprocessors) n_bytes = PART_ALONE;
   cuda_start(d, part_kernel<R, E>, grid, PART_THREADS, n_bytes, *args, weights, w->n_in, (float *)args->scratch);
   return cuda_launched(d, "a router of many rows");
@@ -316,20 +318,20 @@ static weft_status start_parts(cuda_device *d, const weft_route_args *args) {
 
 /* 128 experts make 128 blocks, or more. */
 static weft_status route_parts(cuda_device *d, const weft_route_args *args) {
-  weft_status status = args->n_rows <= 32    ? start_parts<4, 2>(d, args)
-                       : args->n_rows <= 64  ? start_parts<4, 4>(d, args)
-                       : args->n_rows <= 128 ? start_parts<8, 4>(d, args)
-                                             : start_parts<8, 8>(d, args);
+  weft_status status = args->n_rows <= 32    ? start_parts<4, 1>(d, args)
+                       : args->n_rows <= 64  ? start_parts<4, 2>(d, args)
+                       : args->n_rows <= 128 ? start_parts<8, 2>(d, args)
+                                             : start_parts<8, 4>(d, args);
   if (status != WEFT_OK) return status;
   cuda_start(d, join_kernel, args->n_rows, JOIN_THREADS, 0, *args, (const float *)args->scratch);
   return cuda_launched(d, "joining a router's sums");
 }
 
 weft_status route_setup(cuda_device *d) {
-  weft_status status = start_parts<4, 2>(d, NULL);
-  if (status == WEFT_OK) status = start_parts<4, 4>(d, NULL);
-  if (status == WEFT_OK) status = start_parts<8, 4>(d, NULL);
-  return status == WEFT_OK ? start_parts<8, 8>(d, NULL) : status;
+  weft_status status = start_parts<4, 1>(d, NULL);
+  if (status == WEFT_OK) status = start_parts<4, 2>(d, NULL);
+  if (status == WEFT_OK) status = start_parts<8, 2>(d, NULL);
+  return status == WEFT_OK ? start_parts<8, 4>(d, NULL) : status;
 }
 
 static bool is_one_kernel(const weft_route_args *args) {
