@@ -17,17 +17,18 @@
 
 enum { PLACE_BLOCKS = 4 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE_RANKS = 8, COMBINE_THREADS = 256 };
 
-typedef struct group_args {
+typedef struct place_args {
   const int32_t *ids;
   uint32_t n_pairs, k, n_experts, job_rows, jobs_max, rows_per_block;
   int32_t *pair_at;        /* [n_pairs] places; -1: no such expert */
   int32_t *row_of;         /* [places] */
   multiply_job *jobs;
   uint32_t *n_jobs;
-} group_args;
+} place_args;
 
-/* From counts to where each expert's places begin, and their end: a warp. */
-static __device__ __forceinline__ void begin_places(const group_args &g, const uint32_t *count, uint32_t *begin) {
+/* One warp: begin[e], so far how many pairs of e the rows before the block's have, becomes the place of the block's first.
+ * The first block makes the jobs. */
+static __device__ __forceinline__ void begin_places(const place_args &g, const uint32_t *count, uint32_t *begin) {
   uint32_t lane = threadIdx.x, per = (g.n_experts + 31) / 32, places = 0, jobs = 0;
   uint32_t first = min(lane * per, g.n_experts), end = min(first + per, g.n_experts);
   for (uint32_t e = first; e < end; e++) places += (count[e] + 7) / 8 * 8, jobs += (count[e] + g.job_rows - 1) / g.job_rows;
@@ -48,8 +49,8 @@ static __device__ __forceinline__ void begin_places(const group_args &g, const u
   }
 }
 
-/* count: pairs of each expert; begin: where the next pair of each goes, of those from `first` on. */
-static __device__ __forceinline__ void count_pairs(const group_args &g, uint32_t first, uint32_t *count, uint32_t *begin) {
+/* count: all pairs of each expert; begin: where the next one goes, of pairs from `first` on. */
+static __device__ __forceinline__ void count_pairs(const place_args &g, uint32_t first, uint32_t *count, uint32_t *begin) {
   for (uint32_t p = threadIdx.x; p < g.n_pairs; p += 8 * PREPARE_THREADS) {
     uint32_t e[8];
 #pragma unroll
@@ -69,7 +70,7 @@ static __device__ __forceinline__ void count_pairs(const group_args &g, uint32_t
 /* A block has some rows: it counts all pairs, and those before its own, and finds places for its own while the first row
  * is on its way. Within an expert pairs of a block come in any order: no result depends on it. a.out NULL: places only. */
 template <bool BF16>
-static __global__ void __launch_bounds__(PREPARE_THREADS) place_kernel(const __grid_constant__ group_args g,
+static __global__ void __launch_bounds__(PREPARE_THREADS) place_kernel(const __grid_constant__ place_args g,
                                                                        const __grid_constant__ prepare_args a) {
   extern __shared__ uint32_t count[]; /* [n_experts], then where the next pair of each goes, then a row's places */
   __shared__ uint32_t shared[32];
@@ -81,7 +82,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS) place_kernel(const __g
   __syncthreads();
   inputs_wait();
   const float *x = a.x + first_row * a.x_stride;
-  row_pieces<BF16, false, 2> row;
+  row_pieces<false, 2> row;
   if (a.out != NULL) load_row(a, x, threadIdx.x, PREPARE_THREADS, row);
   count_pairs(g, first_row * g.k, count, begin);
   for (uint32_t r = first_row; r < end_row; r++, x += a.x_stride) {
@@ -91,11 +92,11 @@ static __global__ void __launch_bounds__(PREPARE_THREADS) place_kernel(const __g
       g.pair_at[r * g.k + j] = at[j];
       if (at[j] >= 0) g.row_of[at[j]] = (int32_t)r;
     }
-    uint32_t most = a.out != NULL ? finish_row(a, x, threadIdx.x, PREPARE_THREADS, row) : 0;
+    uint32_t most = a.out != NULL ? finish_row<BF16>(a, x, threadIdx.x, PREPARE_THREADS, row) : 0;
     most = most_of_block(most, shared); /* and the row's places are there */
     if (a.out != NULL) {
       if (r + 1 < end_row) load_row(a, x + a.x_stride, threadIdx.x, PREPARE_THREADS, row);
-      put_row(a, x, threadIdx.x, PREPARE_THREADS, row, BF16 ? 0 : lift_of(most), at, g.k, 0);
+      put_row<BF16>(a, x, threadIdx.x, PREPARE_THREADS, row, BF16 ? 0 : lift_of(most), at, g.k, 0);
     }
     __syncthreads();
   }
@@ -254,7 +255,7 @@ static prepare_args at_places(const weft_experts_args *args, const experts_plan 
 static weft_status place(cuda_device *d, const weft_experts_args *args, const experts_plan *p, int type) {
   prepare_args a = at_places(args, p, type);
   uint32_t rows_per_block = cuda_ceil(args->n_rows, PLACE_BLOCKS * d->n_multiprocessors);
-  group_args g = {args->ids,      p->n_pairs, args->k,   p->n_experts, p->job_rows, p->jobs_max,
+  place_args g = {args->ids,      p->n_pairs, args->k,   p->n_experts, p->job_rows, p->jobs_max,
                   rows_per_block, p->pair_at, p->row_of, p->jobs,      p->n_jobs};
   a.wide = prepare_is_wide(&a);
   cuda_start(d, form_is_bf16(type) ? place_kernel<true> : place_kernel<false>, cuda_ceil(args->n_rows, rows_per_block),

@@ -15,16 +15,16 @@ static __global__ void __launch_bounds__(PREPARE_THREADS) prepare_kernel(const _
   uint32_t own = SHORT ? threadIdx.x % 32 : threadIdx.x, step = SHORT ? 32 : blockDim.x;
   if (SHORT && r >= a.n_rows) return;
   const int32_t *at = a.at == NULL ? NULL : a.at + r * a.k;
-  uint32_t n_places = at == NULL ? 1 : a.k, n_pieces = pieces_of(a);
   if (a.from_place) {
     if (*at < 0) return;
     r = (uint64_t)*at;
   }
-  row_pieces<BF16, GATED, KEPT> row;
-  load_row(a, a.x + r * a.x_stride, own, step, row);
-  uint32_t most = finish_row(a, a.x + r * a.x_stride, own, step, row);
+  const float *x = a.x + r * a.x_stride;
+  row_pieces<GATED, KEPT> row;
+  load_row(a, x, own, step, row);
+  uint32_t most = finish_row<BF16>(a, x, own, step, row);
   if (!BF16) most = SHORT ? __reduce_max_sync(0xFFFFFFFFu, most) : most_of_block(most, shared);
-  put_row(a, a.x + r * a.x_stride, own, step, row, BF16 ? 0 : lift_of(most), at, n_places, (int64_t)r);
+  put_row<BF16>(a, x, own, step, row, BF16 ? 0 : lift_of(most), at, at == NULL ? 1 : a.k, (int64_t)r);
 }
 
 template <bool BF16>

@@ -69,7 +69,6 @@ static __device__ __forceinline__ uint32_t most_of_block(uint32_t most, uint32_t
   return __reduce_max_sync(0xFFFFFFFFu, threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : 0u);
 }
 
-/* A piece, times up, to places at[0 .. n); at NULL: to r. */
 template <bool BF16>
 static __device__ __forceinline__ void put_piece(const prepare_args &a, uint32_t piece, const float (&v)[8], float up,
                                                  const int32_t *at, uint32_t n, int64_t r) {
@@ -81,25 +80,25 @@ static __device__ __forceinline__ void put_piece(const prepare_args &a, uint32_t
   }
 }
 
-/* A thread's pieces of a row, own + t step: the first KEPT stay in registers. */
-template <bool BF16, bool GATED, uint32_t KEPT>
+/* A thread's pieces of a row, own + t step: the first KEPT stay in registers, as they came and as eight numbers. */
+template <bool GATED, uint32_t KEPT>
 struct row_pieces {
   row_piece<GATED> raw[KEPT];
   float v[KEPT][8];
 };
 
-template <bool BF16, bool GATED, uint32_t KEPT>
+template <bool GATED, uint32_t KEPT>
 static __device__ __forceinline__ void load_row(const prepare_args &a, const float *x, uint32_t own, uint32_t step,
-                                                row_pieces<BF16, GATED, KEPT> &row) {
+                                                row_pieces<GATED, KEPT> &row) {
 #pragma unroll
   for (uint32_t t = 0; t < KEPT; t++)
     if (own + t * step < pieces_of(a)) load_piece(a, x, own + t * step, row.raw[t]);
 }
 
-/* The largest magnitude of the thread's pieces, as bits; bf16 does not ask. */
+/* Makes the kept pieces eight numbers; the largest magnitude of the thread's pieces, as bits, for which bf16 does not ask. */
 template <bool BF16, bool GATED, uint32_t KEPT>
 static __device__ __forceinline__ uint32_t finish_row(const prepare_args &a, const float *x, uint32_t own, uint32_t step,
-                                                      row_pieces<BF16, GATED, KEPT> &row) {
+                                                      row_pieces<GATED, KEPT> &row) {
   uint32_t most = 0;
 #pragma unroll
   for (uint32_t t = 0; t < KEPT; t++) {
@@ -118,9 +117,10 @@ static __device__ __forceinline__ uint32_t finish_row(const prepare_args &a, con
   return most;
 }
 
+/* The row, times 2^lift, to places at[0 .. n); at NULL: to r. */
 template <bool BF16, bool GATED, uint32_t KEPT>
 static __device__ __forceinline__ void put_row(const prepare_args &a, const float *x, uint32_t own, uint32_t step,
-                                               const row_pieces<BF16, GATED, KEPT> &row, int lift, const int32_t *at,
+                                               const row_pieces<GATED, KEPT> &row, int lift, const int32_t *at,
                                                uint32_t n, int64_t r) {
   float up = power_of_two(lift);
   for (uint32_t j = own; j < n; j += step) {
