@@ -3,7 +3,10 @@
  *
  * Law: memory that an op sees comes from memory_new or buffer_new. A buffer begins full of NaN, so that a value nobody wrote shows, and is fenced by guard
  * bytes, so that a write next to it shows. A device that this machine lacks is left out with a line
- * on standard error. */
+ * on standard error.
+ *
+ * A test program takes two arguments, for slow tools: "quick", for the best of the cpu's instruction sets alone, and a pattern
+ * ('*' and '?') of the tests to run. */
 #ifndef WEFT_TESTS_KERNELS_HARNESS_H
 #define WEFT_TESTS_KERNELS_HARNESS_H
 
@@ -139,6 +142,13 @@ typedef struct devices {
   const char *name[DEVICES_MAX];
 } devices;
 
+static bool quick;
+
+static inline void take_arguments(int argc, char **argv) {
+  quick = argc > 1 && strcmp(argv[1], "quick") == 0;
+  if (argc > 2) cmocka_set_test_filter(argv[2]);
+}
+
 static inline bool is_cuda(const weft_device *device) {
   return strcmp(weft_device_get_info(device)->backend, "cuda") == 0;
 }
@@ -175,6 +185,7 @@ static inline devices open_devices(uint32_t n_threads) {
   for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
     weft_device *device = open_cpu(isas[i], n_threads);
     if (device == NULL) continue;
+    if (quick && all.n > 0) weft_device_close(all.cpu[--all.n]);
     all.name[all.n] = isas[i];
     all.cpu[all.n++] = device;
   }

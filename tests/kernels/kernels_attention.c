@@ -578,7 +578,8 @@ static void test_refusals(void **state) {
   lay_out_free(&l);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_parity),      cmocka_unit_test(test_bits),
       cmocka_unit_test(test_bits_of_ref), cmocka_unit_test(test_huge_strides),

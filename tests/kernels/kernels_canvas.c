@@ -175,7 +175,8 @@ static void test_done_is_kept(void **state) {
   }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_equals_ref), cmocka_unit_test(test_done_is_kept)};
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

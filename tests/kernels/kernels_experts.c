@@ -310,7 +310,8 @@ static void test_bad_ids(void **state) {
   for (uint32_t d = f->all.n_cpu; d < f->all.n; d++) bad_ids(f->all.cpu[d]);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_parts),
       cmocka_unit_test(test_rows_and_threads),

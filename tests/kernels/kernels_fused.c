@@ -194,7 +194,8 @@ static void test_router(void **state) {
   }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_gated),
                                      cmocka_unit_test(test_router)};
   return cmocka_run_group_tests_name("kernels/fused", tests, setup_devices, teardown_devices);

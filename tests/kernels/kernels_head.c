@@ -449,7 +449,8 @@ static void test_bad_rows(void **state) {
   }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_meaning),          cmocka_unit_test(test_logits),
       cmocka_unit_test(test_rows_and_threads), cmocka_unit_test(test_many_rows),

@@ -358,7 +358,8 @@ static void test_hostile_rows(void **state) {
   }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_products),      cmocka_unit_test(test_against_ref),
       cmocka_unit_test(test_three_weights), cmocka_unit_test(test_packing),

@@ -623,7 +623,8 @@ static void test_memory(void **state) {
   }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_norm),   cmocka_unit_test(test_gate),
       cmocka_unit_test(test_route),  cmocka_unit_test(test_route_nan),

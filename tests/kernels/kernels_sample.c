@@ -216,7 +216,8 @@ static void test_weights(void **state) {
   }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_weights),
       cmocka_unit_test(test_equals_ref),
