@@ -32,7 +32,16 @@ static inline weft_type requantise_type(const weft_gguf_tensor *tensor, weft_typ
   return tensor->ne[0] % 32 == 0 ? WEFT_TYPE_Q8_0 : WEFT_TYPE_F32;
 }
 
-/* Fills w; the file is gguf_writer_finish(w). Tensors of the source must be F32. */
+/* The values of a tensor, whatever it is stored as; the caller frees. */
+static inline float *requantise_values(const weft_gguf_tensor *tensor, uint64_t *n) {
+  const weft_type_info *info = weft_type_find((int32_t)tensor->type);
+  *n = tensor->n_bytes / info->n_bytes * info->n_elements;
+  float *values = malloc(*n * sizeof *values);
+  if (values != NULL) weft_dequantise_row(tensor->type, tensor->data, values, *n);
+  return values;
+}
+
+/* Fills w; the file is gguf_writer_finish(w). */
 static inline void requantise(const weft_gguf *from, weft_type wanted, gguf_writer *w) {
   for (uint32_t i = 0; i < from->parts[0].n_keys; i++) {
     const gguf_key *key = &from->parts[0].keys[i];
@@ -42,17 +51,19 @@ static inline void requantise(const weft_gguf *from, weft_type wanted, gguf_writ
   }
   for (uint32_t i = 0; i < from->n_tensors; i++) {
     const weft_gguf_tensor *tensor = &from->tensors[i];
-    uint64_t n = tensor->n_bytes / sizeof(float);
+    uint64_t n;
+    float *values = requantise_values(tensor, &n);
     weft_type type = requantise_type(tensor, wanted);
     size_t n_bytes = weft_type_row_bytes(type, n);
     void *stored = malloc(n_bytes);
-    if (stored == NULL || weft_quantise_row(type, tensor->data, stored, n) != WEFT_OK) {
+    if (stored == NULL || values == NULL || weft_quantise_row(type, values, stored, n) != WEFT_OK) {
       (void)printf("FAILED: cannot store '%s' as %s\n", tensor->name,
                    weft_type_find((int32_t)type)->name);
       exit(1);
     }
     gguf_writer_tensor(w, tensor->name, (int32_t)type, tensor->n_dims, tensor->ne, stored, n_bytes);
     free(stored);
+    free(values);
   }
 }
 
