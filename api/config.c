@@ -50,6 +50,7 @@ static const option_row options[] = {
     {"device-mib", 0, U32, AT(device_mib), (size_t)NOTHING, 0, 0, 1 << 24, OPENS, "N", "most MiB of a GPU for weights; experts beyond it stay in host memory [0: 7/8 of what is free]"},
     {"no-graphs", 0, FLAG, AT(no_graphs), (size_t)NOTHING, 0, 0, 0, OPENS, NULL, "on a GPU: launch each step call by call"},
     {"no-arena", 0, FLAG, AT(no_arena), (size_t)NOTHING, 0, 0, 0, OPENS, NULL, "on a GPU: weights in plain memory, not each at an aligned address"},
+    {"no-deterministic", 0, FLAG, AT(no_deterministic), (size_t)NOTHING, 0, 0, 0, OPENS, NULL, "on a GPU: an answer may depend on what is computed beside it"},
     {"config", 0, TEXT, AT(config_file), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SERVE, "FILE", "read options from lines `name = value`"},
     {"host", 0, TEXT, AT(host), (size_t)NOTHING, 0, 0, 0, WEFT_CMD_SERVE, "ADDRESS", "address to listen on [127.0.0.1]"},
     {"port", 'p', U32, AT(port), (size_t)NOTHING, 8080, 0, 65535, WEFT_CMD_SERVE | WEFT_CMD_DEMO, "N", "port to listen on; 0 picks a free one [8080]"},
@@ -372,6 +373,7 @@ weft_open_options weft_config_open(const weft_config *config) {
                              .no_overlap = config->no_overlap,
                              .no_graphs = config->no_graphs,
                              .no_arena = config->no_arena,
+                             .no_deterministic = config->no_deterministic,
                              .device_bytes = (uint64_t)config->device_mib << 20,
                              .quiet = config->quiet};
 }

@@ -48,7 +48,7 @@ typedef struct weft_config {
   uint32_t tpot_ms, slice_ms;
   bool hold_tpot;
   uint32_t saved_canvases;
-  bool no_prefix_cache, no_overlap, no_graphs, no_arena, quiet, verbose, json, help;
+  bool no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, quiet, verbose, json, help;
   /* the server */
   const char *host, *api_keys, *directory;
   weft_text_list pin_files;

@@ -60,6 +60,7 @@ typedef struct weft_open_options {
   bool no_overlap;             /* apply each step before planning the next */
   bool no_graphs;              /* on a GPU: every step call by call; the same answers */
   bool no_arena;               /* on a GPU: weights in plain memory, not each at an aligned address; the same answers */
+  bool no_deterministic;       /* on a GPU: sums are cut as suits a step, so an answer may depend on what is computed beside it */
   uint64_t device_bytes;       /* [7/8 of what is free] most memory of a GPU for weights; experts beyond it stay in host memory */
   bool quiet;                  /* no progress bars on standard error */
 } weft_open_options;

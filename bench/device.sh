@@ -12,7 +12,7 @@
 #     -s  memcheck and racecheck of compute-sanitizer over the kernel tests, all at once, for 150 s at most
 #     -t  transformers as a peer (bench/peer_transformers.py), about a minute; with -m
 #     -e  begin no part of the model after so many seconds of measuring [300]
-#     -w  only this part of the model: load, canvases, sequences, context, room, mix, graphs, arena, many; may be repeated
+#     -w  only this part of the model: load, canvases, sequences, context, room, mix, graphs, arena, determinism, many; may be repeated
 # Files: ops.jsonl (every case of bench_device_ops beside its floor), model.json (records {work, device, date, commit, command,
 # median, spread, unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
 set -euo pipefail
@@ -106,6 +106,8 @@ one='--n-prompt 512 --kv-mib 32768 -c 1024'
   bench context context model context --kv-mib 8192 -c 66048 --rows 2048 --running 4 --n-generate 32 --repeat 1
   bench room room-small room --kv-mib 8192 -c 2304 --rows 16384 --running 64
   bench graphs no-graphs model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-graphs --repeat 1
+  bench determinism deterministic model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --repeat 1
+  bench determinism no-deterministic model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-deterministic --repeat 1
   bench mix mix model mix --n-prompt 128 --kv-mib 32768 -c 512 --rows 4096 --running 160 --repeat 1
   bench many many model sequences --n-prompt 64 --kv-mib 32768 -c 256 --rows 2048 --running 1024 --queue 1024 --n-generate 32 --repeat 1
   bench arena no-arena model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-arena --repeat 1
@@ -122,7 +124,7 @@ out, device, commit = sys.argv[1:4]
 floors = {'canvas step, 1 at once, after 512': 5.7, 'canvas step, 1 at once, after 16384': 6.6, 'canvas step, 8 at once, after 512': 25.0,
           'canvas step, 32 at once, after 512': 101.0, 'decode, 1 at once, after 512': 1800.0,
           'decode, 32 at once, after 512': 7000.0, 'decode, 128 at once, after 512': 15500.0, 'prefill 2048': 121000.0}
-model, room = [], []
+model, room, by_run = [], [], {}
 for path in sorted(glob.glob(f'{out}/*.command')):
     run, command = os.path.basename(path)[:-8], open(path).read().strip()
     try:
@@ -138,6 +140,7 @@ for path in sorted(glob.glob(f'{out}/*.command')):
             print(f"{row['work']:36s} {row['measured']:6d} run to the end, {row['predicted']} predicted")
             continue
         name, value, floor = row['work'], row['median'], floors.get(row['work'])
+        by_run.setdefault(run, {})[name] = (value, row['spread'], row['unit'])
         ratio = None if floor is None else round(value / floor if row['unit'].startswith('ms') else floor / value, 2)
         touched, expected = row.get('experts_touched'), row.get('experts_expected')
         model.append(dict(work=name, **facts, median=round(value, 2), spread=round(row['spread'], 2), unit=row['unit'], floor=floor,
@@ -148,6 +151,17 @@ for path in sorted(glob.glob(f'{out}/*.command')):
     for end in ('command', 'rows', 'log'):
         if os.path.exists(f'{out}/{run}.{end}'):
             os.remove(f'{out}/{run}.{end}')
+# what the contract of determinism costs: time with it over time without it
+for name, (on, spread, unit) in by_run.get('deterministic', {}).items():
+    off = by_run.get('no-deterministic', {}).get(name)
+    if off is None or on == 0 or off[0] == 0:
+        continue
+    cost = 100 * ((on / off[0] if unit.startswith('ms') else off[0] / on) - 1)
+    noise = 100 * (spread / on + off[1] / off[0])
+    model.append(dict(work=f'cost of determinism, {name}', device=device, date=datetime.date.today().isoformat(), commit=commit,
+                      command='bench/device.sh -w determinism', median=round(cost, 2), spread=round(noise, 2), unit='%',
+                      floor=None, ratio=None, experts_touched=None, experts_expected=None))
+    print(f"{'cost of determinism':20s} {name:36s} {cost:10.2f} %  (spreads of the two runs: {noise:.2f} %)")
 if model:
     json.dump(model, open(f'{out}/model.json', 'w'), indent=1)
 if room:

@@ -46,6 +46,7 @@ typedef struct weft_device_config {
   const char *isa;     /* cpu: NULL best, or "portable", "avx2", "avx512": for tests; refused if absent */
   bool no_graphs;      /* cuda: every step call by call; the same bits */
   bool no_arena;       /* cuda: weights in plain memory; the same bits */
+  bool no_deterministic; /* cuda: sums are cut as suits the number of rows, so a row's bits may depend on the others */
   uint64_t weights_bytes_max; /* cuda: most of the card's memory for weights [0: 7/8 of what is free]; experts beyond
                                  it stay in host memory and are copied over at each use: the same bits */
 } weft_device_config;

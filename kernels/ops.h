@@ -274,7 +274,8 @@ typedef struct weft_kernels {
   WEFT_OPS(X)
 #undef X
   bool (*supports)(const weft_device *device, weft_type weight_type);
-  /* Name of the numerics of products with this weight type on this device, e.g. "q8x32-i32". */
+  /* Name of the numerics of products with this weight type on this device, e.g. "q8x32-i32". One that ends in "-free" has no
+   * order of its own: a row's bits may depend on the rows beside it (weft_device_config.no_deterministic). */
   const char *(*numerics)(const weft_device *device, weft_type weight_type);
 } weft_kernels;
 

@@ -65,6 +65,7 @@ typedef struct cuda_device {
   cudaEvent_t mark[WEFT_MARKS_MAX];
   uint32_t n_multiprocessors;
   bool lost;
+  bool deterministic; /* a row's bits depend on that row alone */
   bool fresh; /* a weight was placed: the next kernel starts in the ordinary way, for it may read weights early */
   char isa[16];
 } cuda_device;

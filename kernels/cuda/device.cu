@@ -255,10 +255,10 @@ static bool device_supports(const weft_device *device, weft_type weight_type) {
 /* Products of 16 bits are 16 x 8 x 16 matrix operations with f32 sums, in segments of the inputs.
  * f16: activations times a power of two per row, weights times one per matrix. */
 static const char *device_numerics(const weft_device *device, weft_type weight_type) {
-  (void)device;
+  bool deterministic = ((const cuda_device *)(const void *)device)->deterministic;
   if (weight_type == WEFT_TYPE_F32) return "f32-lanes";
-  if (weight_type == WEFT_TYPE_BF16 || weight_type == WEFT_TYPE_MXFP4) return "bf16-k16";
-  return "f16-k16";
+  if (weight_type == WEFT_TYPE_BF16 || weight_type == WEFT_TYPE_MXFP4) return deterministic ? "bf16-k16" : "bf16-k16-free";
+  return deterministic ? "f16-k16" : "f16-k16-free";
 }
 
 static void device_close(weft_device *device) {
@@ -422,6 +422,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   d->base.info.backend = "cuda";
   d->base.info.isa = d->isa;
   d->base.info.n_threads = 1;
+  d->deterministic = !config->no_deterministic;
   weft_status status = find_card(d, error);
   if (status == WEFT_OK) {
     status = take_memory(d);

@@ -21,17 +21,20 @@ uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in) {
   return cuda_align(n_tiles * cuda_ceil(n_in, 128) * 2048) + cuda_align(4ull * n_rows);
 }
 
-/* At most eight segments, of whole 256 inputs. */
+/* Segments are of whole 256 inputs. */
+void multiply_cut(multiply_args *args, uint32_t n_segments) {
+  args->segment_units = 2 * cuda_ceil(cuda_ceil(args->n_units, 2), n_segments);
+  args->n_segments = cuda_ceil(args->n_units, args->segment_units);
+}
+
 void multiply_shape(multiply_args *args, int type, uint32_t n_in, uint32_t n_out) {
   form_cut cut = form_cut_of(type, n_in, n_out);
-  uint32_t pairs = cuda_ceil(cut.n_units, 2);
   args->type = type;
   args->n_in = n_in;
   args->n_units = cut.n_units;
   args->is_tail = cut.is_tail;
   args->tile_bytes = cut.tile_bytes;
-  args->segment_units = 2 * cuda_ceil(pairs, SEGMENTS_MAX);
-  args->n_segments = cuda_ceil(cut.n_units, args->segment_units);
+  multiply_cut(args, SEGMENTS_MAX);
 }
 
 weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t x_stride, uint32_t n_rows,

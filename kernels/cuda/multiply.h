@@ -80,6 +80,8 @@ weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t 
 bool multiply_as_matrices(uint32_t n_rows, uint32_t n_tiles);
 /* Fills what depends on type and n_in. */
 void multiply_shape(multiply_args *args, int type, uint32_t n_in, uint32_t n_out);
+/* Cuts the inputs into at most so many segments. Part of the numerics: without determinism alone may a kernel do so. */
+void multiply_cut(multiply_args *args, uint32_t n_segments);
 /* Rows per job that suit so many rows per matrix. */
 uint32_t multiply_job_rows(int type, uint64_t n_rows, uint64_t n_matrices);
 weft_status multiply(cuda_device *d, const multiply_args *args);

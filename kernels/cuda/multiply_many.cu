@@ -468,10 +468,12 @@ static weft_status launch(cuda_device *d, const multiply_args *a) {
   uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, 8 * NT);
   uint64_t n_items = n_jobs * count_blocks(*a, 4 * MW), n_fit = d->n_multiprocessors * S::blocks;
   uint32_t n = (uint32_t)(n_items < n_fit ? n_items : n_fit);
+  multiply_args own = *a;
+  if (!d->deterministic) multiply_cut(&own, TEAMS);
   if (a->jobs == NULL) {
-    cuda_start(d, many_kernel<T, NT, MW, TEAMS>, n, S::threads, S::bytes, *a);
+    cuda_start(d, many_kernel<T, NT, MW, TEAMS>, n, S::threads, S::bytes, own);
   } else { /* experts crowd one another if they are brought early */
-    many_kernel<T, NT, MW, TEAMS><<<n, S::threads, S::bytes, d->stream>>>(*a);
+    many_kernel<T, NT, MW, TEAMS><<<n, S::threads, S::bytes, d->stream>>>(own);
   }
   return cuda_launched(d, "a product of many rows");
 }

@@ -153,8 +153,9 @@ static inline bool is_cuda(const weft_device *device) {
   return strcmp(weft_device_get_info(device)->backend, "cuda") == 0;
 }
 
-static inline weft_device *open_cuda(void) {
-  weft_device_config config = {.backend = "cuda"};
+/* free_sums: without the contract of determinism. */
+static inline weft_device *open_cuda(bool free_sums) {
+  weft_device_config config = {.backend = "cuda", .no_deterministic = free_sums};
   weft_device *device = NULL;
   weft_error error = {{0}};
   weft_status status = weft_device_open(&config, &device, &error);
@@ -190,7 +191,7 @@ static inline devices open_devices(uint32_t n_threads) {
     all.cpu[all.n++] = device;
   }
   all.n_cpu = all.n;
-  memory_home = open_cuda();
+  memory_home = open_cuda(false);
   if (memory_home == NULL) return all;
   all.name[all.n] = "cuda";
   all.cpu[all.n++] = memory_home;

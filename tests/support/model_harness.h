@@ -37,6 +37,7 @@ typedef struct harness_options {
   uint32_t block_tokens; /* smallest block; 0: chosen */
   uint32_t rows_max, n_pages;
   bool in_order; /* pages ascending instead of scrambled */
+  bool free_sums; /* without the contract of determinism, where a backend has such a way */
 } harness_options;
 
 typedef struct harness_seq {
@@ -147,7 +148,8 @@ static inline void harness_open_scratch(harness *h, uint32_t rows_max) {
 static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *name,
                                      const harness_options *options) {
   weft_error error = {{0}};
-  weft_device_config config = {.backend = options->backend, .n_threads = options->n_threads, .isa = options->isa};
+  weft_device_config config = {.backend = options->backend, .n_threads = options->n_threads, .isa = options->isa,
+                               .no_deterministic = options->free_sums};
   weft_model_limits limits = {options->rows_max, options->rows_max, options->rows_max, false};
   memset(h, 0, sizeof *h);
   h->gguf = gguf;
