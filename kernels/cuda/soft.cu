@@ -151,7 +151,10 @@ static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_
 #pragma unroll
     for (int x = 0; x < 4; x++) {
       wgmma_wait<1>(); /* what the products before the last read is free */
-      if (x == 1 && i > 0 && lane == 0) barrier_arrive(&spent[(i - 1) % SOFT_STAGES]);
+      if (x == 1 && i > 0) { /* all lanes have */
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&spent[(i - 1) % SOFT_STAGES]);
+      }
       if constexpr (form_bits(T) == 16) turn_codes_of<T>(tiles, at, x, codes[x]);
       turned_operands<T>(codes[x], factors[x], w[x % 2]);
       wgmma_fence();

@@ -2,14 +2,14 @@
 /* Whole answers of F32 files on cpu and on every other backend of this machine: token by token, greedy and drawn, and by
  * diffusion with every array of every denoise step.
  *
- *   trained   the demo model with its matrices stored in F32 answers model/demo/eval.jsonl: every token and every canvas must be
- *             the same, and entropies within 1e-4 nats
- *   random    tiny models, whose entropies and logits nearly tie, and whose soft embeddings enlarge a difference about five times in
- *             each step: entropies within 1e-4 nats in the first step of a canvas, 1e-2 in later ones, and the answers may
- *             part at a step whose statistics agree so; how many do is printed
+ *   trained   the demo model with its matrices stored in F32 answers model/demo/eval.jsonl: every token and every array of every
+ *             canvas must be the same, and entropies within 1e-4 nats. Of a step's argmax a position may differ where two tokens tie
+ *             (both logits at the softcap, to the last bit): then each has at most half of the row, so its entropy is ln 2 or more
  *   spoiled   the trained file with one weight changed must be told apart
  *
- * ref is slow: it gets a few questions. golden/model_devices looks at each step by itself.
+ * ref is slow: it gets a few questions. Random models are no subject here: their soft embeddings enlarge a difference about five times in
+ * each step, so that two backends, each within 1e-5 nats in the first step, are 5e-2 apart in the fifth. golden/model_devices
+ * holds every step of them to what it began with.
  *
  *   api_devices [QUESTIONS]    of each family; all on cuda unless said */
 #include <jansson.h>
@@ -21,11 +21,10 @@
 
 #include "api/weft.h"
 #include "base/log.h"
-#include "base/random.h"
 #include "tests/support/gguf_requantise.h"
 
 enum { CANVAS_MAX = 32, STEPS_MAX = 400, TOKENS_MAX = 256, IN_FLIGHT = 32, FLIGHTS_MAX = 2048, TURNS_MAX = 16 };
-static const float nats = 1e-4f, nats_fed_back = 1e-2f;
+static const float nats = 1e-4f;
 
 typedef enum way { GREEDY, DRAWN, DIFFUSION, WAYS } way;
 static const char *const way_names[] = {"greedy", "drawn", "by diffusion"};
@@ -48,19 +47,16 @@ typedef struct answer {
 
 typedef struct question {
   weft_chat_turn turns[TURNS_MAX];
-  uint32_t n_turns, max_tokens, family;
-  int32_t tokens[24]; /* without turns: the prompt */
+  uint32_t n_turns, max_tokens;
 } question;
 
 typedef struct subject {
-  char label[120];
   const question *question;
-  uint32_t n_questions, n_ways;
-  bool trained;
+  uint32_t n_questions;
 } subject;
 
 typedef struct tally {
-  uint32_t n_answers, n_tokens, n_steps, n_parted;
+  uint32_t n_answers, n_tokens, n_steps, n_ties;
   float worst;
 } tally;
 
@@ -82,10 +78,8 @@ static weft_generation *submit(weft_runtime *rt, const question *q, way w) {
   weft_generation *g = NULL;
   char error[512] = "";
   weft_generate_defaults(&p);
-  p.turns = q->n_turns > 0 ? q->turns : NULL;
+  p.turns = q->turns;
   p.n_turns = q->n_turns;
-  p.tokens = q->n_turns > 0 ? NULL : q->tokens;
-  p.n_tokens = q->n_turns > 0 ? 0 : 24;
   p.mode = w == DIFFUSION ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
   p.max_tokens = q->max_tokens;
   p.temperature = w == DRAWN ? 1.0f : 0.0f;
@@ -143,8 +137,7 @@ static answer *ask_all(const char *path, const char *backend, const subject *s) 
   answer *answers = take(n, sizeof *answers);
   if (n > FLIGHTS_MAX) die("room", "too many questions");
   while (first < n) {
-    for (; next < n && next - first < IN_FLIGHT; next++)
-      if (next % WAYS >= WAYS - s->n_ways) g[next] = submit(rt, &s->question[next / WAYS], next % WAYS);
+    for (; next < n && next - first < IN_FLIGHT; next++) g[next] = submit(rt, &s->question[next / WAYS], next % WAYS);
     for (uint32_t i = first; i < next; i++) {
       if (g[i] == NULL || !listen(g[i], i == first ? 5 : 0, &answers[i])) continue;
       weft_generation_free(g[i]);
@@ -163,28 +156,40 @@ static void free_answers(answer *answers, const subject *s) {
 
 /* ---- comparing ----------------------------------------------------------------------------------------- */
 
-typedef enum verdict { SAME, TIED, APART } verdict;
+/* Positions with another argmax; UINT32_MAX: one of them is no tie. */
+static uint32_t count_ties(const denoise *a, const denoise *b) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < a->n; i++) {
+    if (a->argmax[i] == b->argmax[i]) continue;
+    if (a->entropy[i] < logf(2.0f) - nats) return UINT32_MAX;
+    n += 1;
+  }
+  return n;
+}
 
-static verdict compare_step(const denoise *a, const denoise *b, bool trained, tally *t, char *why, size_t n_why) {
+static bool same_step(const denoise *a, const denoise *b, tally *t, char *why, size_t n_why) {
   size_t n = a->n * sizeof(int32_t);
-  float worst = 0.0f, allowed = trained || a->step == 0 ? nats : nats_fed_back;
+  float worst = 0.0f;
   const char *what = NULL;
+  uint32_t n_ties = count_ties(a, b);
   for (uint32_t i = 0; i < a->n; i++) worst = fmaxf(worst, fabsf(a->entropy[i] - b->entropy[i]));
   if (a->n != b->n || memcmp(a->in, b->in, n) != 0) what = "canvas before it";
-  else if (memcmp(a->argmax, b->argmax, n) != 0) what = "argmax";
+  else if (n_ties == UINT32_MAX) what = "argmax";
   else if (memcmp(a->drawn, b->drawn, n) != 0) what = "tokens drawn";
   else if (memcmp(a->accepted, b->accepted, a->n) != 0) what = "positions accepted";
   else if (a->stopped != b->stopped) what = "end";
   else if (memcmp(a->out, b->out, n) != 0) what = "canvas after it";
+  else if (!(worst <= nats)) what = "entropy";
   t->worst = fmaxf(t->worst, worst);
-  if (what == NULL && worst <= allowed) return SAME;
-  (void)snprintf(why, n_why, "canvas %u, step %u: another %s; entropies differ by %.2e nats", a->block, a->step,
-                 what == NULL ? "entropy" : what, (double)worst);
-  return what != NULL && worst <= allowed && strcmp(what, "canvas before it") != 0 ? TIED : APART;
+  if (what == NULL) t->n_ties += n_ties;
+  if (what == NULL) return true;
+  (void)snprintf(why, n_why, "canvas %u, step %u: another %s; entropies differ by %.2e nats", a->block, a->step, what,
+                 (double)worst);
+  return false;
 }
 
 /* Steps that one of the two readers missed are left out. */
-static verdict compare_answers(const answer *a, const answer *b, way w, bool trained, tally *t, char *why, size_t n_why) {
+static bool same_answer(const answer *a, const answer *b, tally *t, char *why, size_t n_why) {
   for (uint32_t i = 0, j = 0; i < a->n_shown && j < b->n_shown;) {
     const denoise *x = &a->step[i], *y = &b->step[j];
     if (x->block != y->block || x->step != y->step) {
@@ -192,27 +197,22 @@ static verdict compare_answers(const answer *a, const answer *b, way w, bool tra
       i += x_first, j += !x_first;
       continue;
     }
-    verdict v = compare_step(x, y, trained, t, why, n_why);
-    if (v != SAME) return v;
+    if (!same_step(x, y, t, why, n_why)) return false;
     i += 1, j += 1;
     t->n_steps += 1;
   }
   (void)snprintf(why, n_why, "%u tokens, %u steps, %s against %u, %u, %s, or other tokens", a->n_tokens, a->n_steps, a->finish,
                  b->n_tokens, b->n_steps, b->finish);
-  bool same = a->n_tokens == b->n_tokens && memcmp(a->tokens, b->tokens, a->n_tokens * sizeof *a->tokens) == 0 &&
-              strcmp(a->finish, b->finish) == 0 && a->n_steps == b->n_steps;
-  if (same) t->n_tokens += a->n_tokens;
-  return same ? SAME : w == DIFFUSION ? APART : TIED; /* logits of a token are not seen here */
+  t->n_tokens += a->n_tokens;
+  return a->n_tokens == b->n_tokens && memcmp(a->tokens, b->tokens, a->n_tokens * sizeof *a->tokens) == 0 &&
+         strcmp(a->finish, b->finish) == 0 && a->n_steps == b->n_steps;
 }
 
-/* True when every answer is the same, or, of a random model, parts at a tie. */
-static bool compare_all(const answer *a, const answer *b, const subject *s, tally *t, char *why, size_t n_why) {
+static bool same_answers(const answer *a, const answer *b, const subject *s, tally *t, char *why, size_t n_why) {
   for (uint32_t i = 0; i < s->n_questions * WAYS; i++) {
     char text[200];
-    verdict v = compare_answers(&a[i], &b[i], i % WAYS, s->trained, t, text, sizeof text);
-    t->n_answers += i % WAYS >= WAYS - s->n_ways;
-    t->n_parted += v != SAME;
-    if (v == SAME || (v == TIED && !s->trained)) continue;
+    t->n_answers += 1;
+    if (same_answer(&a[i], &b[i], t, text, sizeof text)) continue;
     (void)snprintf(why, n_why, "question %u, %s: %s", i / WAYS, way_names[i % WAYS], text);
     return false;
   }
@@ -291,7 +291,7 @@ static bool hold_against(const char *path, const char *other_path, const char *o
     return true;
   }
   wanted = ask_all(path, "cpu", s);
-  bool same = compare_all(wanted, got, s, t, why, n_why);
+  bool same = same_answers(wanted, got, s, t, why, n_why);
   free_answers(wanted, s);
   free_answers(got, s);
   return same;
@@ -301,22 +301,21 @@ static void run(const char *path, const char *other, const subject *s) {
   char why[320];
   tally t = {0};
   if (!hold_against(path, path, other, s, &t, why, sizeof why)) {
-    (void)printf("FAILED: %s: cpu and %s: %s\n", s->label, other, why);
+    (void)printf("FAILED: cpu and %s: %s\n", other, why);
     exit(1);
   }
   if (t.n_answers == 0) return;
-  (void)printf("%-28s cpu and %-5s %4u answers, %5u tokens and %5u denoise steps equal, entropies within %.1e nats, %u part at a tie\n",
-               s->label, other, t.n_answers, t.n_tokens, t.n_steps, (double)t.worst, t.n_parted);
-  if (s->trained ? t.n_parted > 0 : 2 * t.n_parted > t.n_answers) die(s->label, "too many part");
+  (void)printf("cpu and %-5s %4u answers, %5u tokens and %5u denoise steps equal; entropies within %.1e nats, %u argmax tied\n", other,
+               t.n_answers, t.n_tokens, t.n_steps, (double)t.worst, t.n_ties);
 }
 
-static void run_trained(uint32_t per_family) {
+static void run_demo(uint32_t per_family) {
   static question all[FLIGHTS_MAX / WAYS], few[16];
   json_t *document, *few_document;
   char path[64], spoiled[64], why[320];
   tally t = {0};
   uint32_t n = read_questions(WEFT_SOURCE_DIR "/model/demo/eval.jsonl", per_family, all, FLIGHTS_MAX / WAYS, &document);
-  subject s = {.label = "demo model in F32", .question = all, .n_questions = n, .n_ways = WAYS, .trained = true};
+  subject s = {all, n};
   write_f32(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", false, path, sizeof path);
   write_f32(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", true, spoiled, sizeof spoiled);
   run(path, "cuda", &s);
@@ -331,27 +330,8 @@ static void run_trained(uint32_t per_family) {
   json_decref(few_document);
 }
 
-static void run_random(const char *name, uint32_t n_ways) {
-  static question all[16];
-  char path[512];
-  subject s = {.question = all, .n_questions = 16, .n_ways = n_ways};
-  (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, name);
-  (void)snprintf(s.label, sizeof s.label, "random, %s", name);
-  for (uint32_t i = 0; i < 16; i++) {
-    all[i] = (question){.max_tokens = 20 + i};
-    for (uint64_t k = 0; k < 24; k++) all[i].tokens[k] = (int32_t)(5 + weft_mix64(i * 100 + k) % 80);
-  }
-  run(path, "ref", &s);
-  run(path, "cuda", &s);
-}
-
 int main(int argc, char **argv) {
-  uint32_t per_family = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 0;
   weft_log_set_level(WEFT_LOG_ERROR);
-  run_trained(per_family);
-  run_random("dg-base", WAYS);
-  run_random("dg-c16-w4", WAYS);
-  run_random("dg-deep", WAYS);
-  run_random("dg-top1", WAYS);
+  run_demo(argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 0);
   return 0;
 }

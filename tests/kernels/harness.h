@@ -5,8 +5,8 @@
  * bytes, so that a write next to it shows. A device that this machine lacks is left out with a line
  * on standard error.
  *
- * A test program takes two arguments, for slow tools: "quick", for the best of the cpu's instruction sets alone, and a pattern
- * ('*' and '?') of the tests to run. */
+ * A test program takes arguments, for slow tools: "quick" for the best of the cpu's instruction sets alone and fewer numbers of
+ * rows, a pattern ('*' and '?') of the tests to run, and K/N for every Nth case from case K on. */
 #ifndef WEFT_TESTS_KERNELS_HARNESS_H
 #define WEFT_TESTS_KERNELS_HARNESS_H
 
@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -143,10 +144,16 @@ typedef struct devices {
 } devices;
 
 static bool quick;
+static uint32_t case_first = 0, case_step = 1;
 
 static inline void take_arguments(int argc, char **argv) {
+  char *rest = NULL;
   quick = argc > 1 && strcmp(argv[1], "quick") == 0;
   if (argc > 2) cmocka_set_test_filter(argv[2]);
+  if (argc <= 3) return;
+  case_first = (uint32_t)strtoul(argv[3], &rest, 10);
+  if (*rest == '/') case_step = (uint32_t)strtoul(rest + 1, NULL, 10);
+  if (case_step == 0) case_step = 1;
 }
 
 static inline bool is_cuda(const weft_device *device) {

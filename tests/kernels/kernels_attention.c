@@ -313,7 +313,7 @@ static double tolerance_on(const layout *l, const weft_device *device) {
 static void test_parity(void **state) {
   const devices *all = *state;
   double used[DEVICES_MAX] = {0};
-  for (uint32_t i = 0; i < N_CASES; i++) {
+  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
     layout l;
     lay_out(&cases[i], cases[i].block, &l);
     buffer ref = run(all->ref, &l, l.segment, l.n_segments);
@@ -397,7 +397,7 @@ static void check_blocks(weft_device *device, const char *name, const layout *l,
 
 static void test_bits(void **state) {
   const devices *all = *state;
-  for (uint32_t i = 0; i < N_CASES; i++) {
+  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
     layout l;
     lay_out(&cases[i], cases[i].block, &l);
     for (uint32_t d = 0; d < all->n; d++) {
@@ -421,7 +421,7 @@ static void test_bits(void **state) {
 /* ref is slow: the small cases only. */
 static void test_bits_of_ref(void **state) {
   const devices *all = *state;
-  for (uint32_t i = 0; i < N_CASES; i++) {
+  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
     layout l;
     lay_out(&cases[i], cases[i].block, &l);
     if ((uint64_t)l.n_rows * l.of->n_heads * l.of->dim <= 4096) {

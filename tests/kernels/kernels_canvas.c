@@ -123,7 +123,7 @@ static void test_equals_ref(void **state) {
   (void)state;
   static const uint32_t sizes[] = {1, 2, 8, 31, 256, 300, POSITIONS};
   uint32_t n_void = 0, n_stopped = 0, n_bad = 0;
-  for (uint32_t i = 0; i < 7 * 8; i++) {
+  for (uint32_t i = case_first; i < 7 * 8; i += case_step) {
     uint32_t n = sizes[i % 7];
     run want = run_new(n);
     run got[DEVICES_MAX];
@@ -146,7 +146,7 @@ static void test_equals_ref(void **state) {
     for (uint32_t d = 0; d < all.n; d++) run_free(&got[d]);
     run_free(&want);
   }
-  assert_true(n_void > 20 && n_stopped > 20 && n_bad > 5);
+  assert_true(case_step > 1 || (n_void > 20 && n_stopped > 20 && n_bad > 5));
 }
 
 /* A void step changes nothing; a step 0 begins anew. */

@@ -168,7 +168,7 @@ static void free_inputs(routed *in) {
 
 static void test_parts(void **state) {
   fixture *f = *state;
-  for (uint32_t i = 0; i < N_CASES; i++) {
+  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
     const experts_case *c = &cases[i];
     weights w = make_weights(c, 500 + 10 * i);
     routed in = make_inputs(c, 600 + i);
@@ -208,7 +208,7 @@ static buffer rows_are_their_own(weft_device *device, const char *name, const ex
 
 static void test_rows_and_threads(void **state) {
   fixture *f = *state;
-  for (uint32_t i = 0; i < N_CASES; i++) {
+  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
     const experts_case *c = &cases[i];
     weights w = make_weights(c, 700 + 10 * i);
     routed in = make_inputs(c, 800 + i);
@@ -233,7 +233,7 @@ static void test_rows_and_threads(void **state) {
  * 0.9 % of the largest output; 3 % is allowed. */
 static void test_against_ref(void **state) {
   fixture *f = *state;
-  for (uint32_t i = 0; i < N_CASES; i++) {
+  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
     const experts_case *c = &cases[i];
     weights w = make_weights(c, 900 + 10 * i);
     routed in = make_inputs(c, 1000 + i);
