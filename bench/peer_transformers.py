@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""transformers as a peer: a random DiffusionGemma of the 26B-A4B shapes in bf16 on the card. One JSON object per work:
-canvas steps over a prompt of 512 tokens (forward pass with self-conditioning, then argmax, entropy and a draw of every
-row) and decoding of one sequence by a Gemma 4 of the same shapes.
+"""transformers as a peer: random weights of the 26B-A4B shapes in bf16 on the card. One JSON object per work: canvas steps
+of a DiffusionGemma over prompts of 512 tokens (forward pass with self-conditioning, then argmax, entropy and a draw of every
+row); decoding of 1, 8 and 32 sequences, and a prompt of 2048, by a Gemma 4 of the same shapes. What would begin after --seconds is
+left out.
 
-usage: peer_transformers.py [--tiny] [--experts eager|batched_mm|grouped_mm] [--canvases N]...
+usage: peer_transformers.py [--tiny] [--device cuda|cpu] [--experts eager|batched_mm|grouped_mm] [--canvases N]...
+                            [--sequences N]... [--seconds S]
 """
 import argparse
+import gc
 import json
 import statistics
 import time
@@ -23,7 +26,9 @@ BIG = dict(vocab_size=262144, hidden_size=2816, intermediate_size=2112, moe_inte
            num_global_key_value_heads=2, global_head_dim=512, sliding_window=1024)
 TINY = dict(BIG, vocab_size=1024, hidden_size=256, intermediate_size=256, moe_intermediate_size=64, num_experts=16,
             num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2, head_dim=64, global_head_dim=128)
-PROMPT = 512
+PROMPT, LONG_PROMPT = 512, 2048
+DEVICE = "cuda"
+BEGAN = time.perf_counter()
 
 
 def text_options(sizes):
@@ -37,7 +42,7 @@ def text_options(sizes):
 def open_model(kind, config, experts):
     if experts:
         config._experts_implementation = getattr(config, "text_config", config)._experts_implementation = experts
-    with torch.device("cuda"):
+    with torch.device(DEVICE):
         model = kind(config).eval()
     model.tie_weights()
     for module in model.modules():  # so that tokens spread over the experts
@@ -77,13 +82,19 @@ class Touched:
         return round(statistics.mean(self.counts), 1)
 
 
-def timed(step, n, warm=3):
-    times = []
-    for i in range(n + warm):
+def settle():
+    if DEVICE == "cuda":
         torch.cuda.synchronize()
+
+
+def timed(step, n_most=15, seconds=6.0, warm=2):
+    """Median and spread in ms of up to n_most steps, fewer when they take longer than so many seconds."""
+    times, began = [], time.perf_counter()
+    while len(times) < n_most + warm and (len(times) < warm + 3 or time.perf_counter() - began < seconds):
+        settle()
         start = time.perf_counter()
         step()
-        torch.cuda.synchronize()
+        settle()
         times.append(1000 * (time.perf_counter() - start))
     times = sorted(times[warm:])
     return statistics.median(times), times[-1] - times[0]
@@ -91,9 +102,9 @@ def timed(step, n, warm=3):
 
 def canvas_step(model, n, vocabulary, canvas=256):
     cache = DynamicCache(config=model.config.text_config)
-    model.model.encoder(input_ids=torch.randint(5, vocabulary, (n, PROMPT), device="cuda"), past_key_values=cache)
-    state = dict(tokens=torch.randint(5, vocabulary, (n, canvas), device="cuda"), logits=None)
-    mask = torch.ones(n, PROMPT + canvas, dtype=torch.bool, device="cuda")
+    model.model.encoder(input_ids=torch.randint(5, vocabulary, (n, PROMPT), device=DEVICE), past_key_values=cache)
+    state = dict(tokens=torch.randint(5, vocabulary, (n, canvas), device=DEVICE), logits=None)
+    mask = torch.ones(n, PROMPT + canvas, dtype=torch.bool, device=DEVICE)
 
     def step():
         logits = model(decoder_input_ids=state["tokens"], past_key_values=cache, decoder_attention_mask=mask,
@@ -108,53 +119,81 @@ def canvas_step(model, n, vocabulary, canvas=256):
     return step
 
 
-def decode_step(model, vocabulary):
+def decode_step(model, n, vocabulary):
     cache = DynamicCache(config=model.config)
-    prompt = torch.randint(5, vocabulary, (1, PROMPT), device="cuda")
-    state = dict(token=prompt[:, -1:])
+    prompt = torch.randint(5, vocabulary, (n, PROMPT), device=DEVICE)
+    state = dict(tokens=prompt[:, -1:])
     model(input_ids=prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
     def step():
-        logits = model(input_ids=state["token"], past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-        state["token"] = logits[:, -1:].argmax(-1)
+        logits = model(input_ids=state["tokens"], past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+        state["tokens"] = logits[:, -1:].argmax(-1)
 
     return step
 
 
-def report(work, model, layers, step, unit):
+def prefill_step(model, vocabulary):
+    prompt = torch.randint(5, vocabulary, (1, LONG_PROMPT), device=DEVICE)
+
+    def step():
+        model(input_ids=prompt, past_key_values=DynamicCache(config=model.config), use_cache=True,
+              logits_to_keep=1).logits.argmax(-1)
+
+    return step
+
+
+def report(work, model, layers, make_step, n_tokens, n_prompt, seconds):
+    """n_tokens 0: ms per step; else tokens of a step, and their rate."""
+    if time.perf_counter() - BEGAN > seconds:
+        print(json.dumps(dict(work=work, left_out=f"{seconds} s are over")), flush=True)
+        return
+    step = make_step()
     step()
     touched = Touched(layers)
     step()
     n_touched = touched.mean()
-    median, spread = timed(step, 15)
-    if unit == "tok/s":
-        median, spread = 1000 / median, 1000 / median * spread / median
+    median, spread = timed(step)
+    unit = "ms/step"
+    if n_tokens > 0:
+        median, spread, unit = 1000 * n_tokens / median, 1000 * n_tokens / median * spread / median, "tok/s"
     config = getattr(model.config, "text_config", model.config)
     by = f"transformers {transformers.__version__}, bf16, experts {config._experts_implementation}, " \
          f"attention {config._attn_implementation}"
-    print(json.dumps(dict(work=work, peer=by, device=torch.cuda.get_device_name(), median=round(median, 2),
-                          spread=round(spread, 2), unit=unit, n_prompt=PROMPT, experts_touched=n_touched,
-                          peak_gib=round(torch.cuda.max_memory_allocated() / 2**30, 1))), flush=True)
+    cuda = DEVICE == "cuda"
+    print(json.dumps(dict(work=work, peer=by, device=torch.cuda.get_device_name() if cuda else DEVICE, median=round(median, 2),
+                          spread=round(spread, 2), unit=unit, n_prompt=n_prompt, experts_touched=n_touched,
+                          peak_gib=round(torch.cuda.max_memory_allocated() / 2**30, 1) if cuda else None)), flush=True)
 
 
 @torch.no_grad()
 def main():
+    global DEVICE
     parser = argparse.ArgumentParser()
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--device", default="cuda")
     parser.add_argument("--experts")
     parser.add_argument("--canvases", type=int, action="append")
+    parser.add_argument("--sequences", type=int, action="append")
+    parser.add_argument("--seconds", type=float, default=85.0)
     args = parser.parse_args()
-    sizes = TINY if args.tiny else BIG
+    DEVICE, sizes = args.device, TINY if args.tiny else BIG
+    vocabulary, seconds = sizes["vocab_size"], args.seconds
     torch.manual_seed(1)
     torch.set_default_dtype(torch.bfloat16)
     model = open_diffusion(sizes, args.experts)
     for n in args.canvases or [1]:
-        step = canvas_step(model, n, sizes["vocab_size"])
-        report(f"canvas step, {n} at once", model, model.model.decoder.layers, step, "ms/step")
-    del model, step
-    torch.cuda.empty_cache()
+        report(f"canvas step, {n} at once", model, model.model.decoder.layers,
+               lambda n=n: canvas_step(model, n, vocabulary), 0, PROMPT, seconds)
+    del model
+    gc.collect()
+    if DEVICE == "cuda":
+        torch.cuda.empty_cache()
     model = open_gemma(sizes, args.experts)
-    report("decode, 1 at once", model, model.model.layers, decode_step(model, sizes["vocab_size"]), "tok/s")
+    for n in args.sequences or [1, 8, 32]:
+        report(f"decode, {n} at once", model, model.model.layers, lambda n=n: decode_step(model, n, vocabulary), n, PROMPT,
+               seconds)
+    report(f"prefill {LONG_PROMPT}", model, model.model.layers, lambda: prefill_step(model, vocabulary), LONG_PROMPT,
+           LONG_PROMPT, seconds)
 
 
 main()
