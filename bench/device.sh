@@ -5,14 +5,15 @@
 #
 #   bench/device.sh [-p PREBUILT] [-m MODEL.gguf] [-o OUT] [-c COMMIT] [-q] [-s] [-t] [-e SECONDS] [-w PART]...
 #     -p  folder with weft, libweft-cuda.so, bench_device_ops, test_kernels_* and test_golden_* (and lib/ with shared
-#         libraries that the machine lacks); without it the tree is built here, which needs cmake and nvcc
+#         libraries that the machine lacks, and racecheck/libweft-cuda.so, compiled with -DWEFT_RACECHECK -lineinfo); without
+#         it the tree is built here, which needs cmake and nvcc
 #     -m  a 26B mixture of experts as a diffusion-gemma file; without it only tests and single ops are run
 #     -o  folder of the results [bench/results/device]
 #     -q  measure only, no tests
-#     -s  memcheck and racecheck of compute-sanitizer over the kernel tests, all at once, for 150 s at most
-#     -t  transformers as a peer (bench/peer_transformers.py), about a minute; with -m
+#     -s  memcheck and racecheck of compute-sanitizer over the kernel tests, many at once
+#     -t  transformers as a peer (bench/peer_transformers.py), 100 s at most; with -m
 #     -e  begin no part of the model after so many seconds of measuring [300]
-#     -w  only this part of the model: load, canvases, sequences, context, room, mix, graphs, arena, determinism, many; may be repeated
+#     -w  only this part of the model: load, canvases, sequences, context, room, mix, graphs, arena, determinism, gaps, many; may be repeated
 # Files: ops.jsonl (every case of bench_device_ops beside its floor), model.json (records {work, device, date, commit, command,
 # median, spread, unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
 set -euo pipefail
@@ -46,13 +47,14 @@ echo "$device, commit $commit"
 kernel_tests='kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops kernels_kernels_experts kernels_kernels_attention \
   kernels_kernels_fused kernels_kernels_canvas kernels_kernels_sample'
 
+golden_tests='golden_model_parity golden_model_laws golden_model_devices golden_api_devices'
 failed=0
 if [ $tests = yes ]; then
-  for name in $kernel_tests golden_model_parity golden_model_laws; do # at once: nothing is timed
+  for name in $kernel_tests $golden_tests; do # at once: nothing is timed
     (timeout 300 "$prebuilt/test_$name" >"$out/$name.log" 2>&1 || echo "FAILED $name: exit code $?" >>"$out/$name.log") &
   done
   wait
-  for name in $kernel_tests golden_model_parity golden_model_laws; do
+  for name in $kernel_tests $golden_tests; do
     if ! grep -q "^FAILED $name: exit code" "$out/$name.log"; then echo "passed  $name"; else
       echo "FAILED  $name"
       grep -E 'ERROR|FAILED' "$out/$name.log" | head -5
@@ -60,6 +62,28 @@ if [ $tests = yes ]; then
     fi
   done
 fi
+
+# The demo model's answers, judged, on both backends: within one point.
+evaluate() {
+  local on
+  for on in cpu cuda; do
+    timeout 300 "$prebuilt/weft" eval -m model/demo/weft-demo.gguf --cases model/demo/eval.jsonl --backend $on -q --json \
+      >"$out/eval-$on.json" 2>"$out/eval-$on.log" || echo "weft eval on $on: exit code $?"
+  done
+  python3 - "$out/eval-cpu.json" "$out/eval-cuda.json" <<'PY'
+import json, sys
+cpu, cuda = (json.load(open(path)) for path in sys.argv[1:])
+worst = 0.0
+for kind, name in ('exact', 'one right answer'), ('many', 'many right answers'):
+    for way in 'ar', 'diffusion':
+        a, b = 100 * cpu[kind][way], 100 * cuda[kind][way]
+        worst = max(worst, abs(a - b))
+        print(f'evaluation, {name:18s} {way:9s} n {cpu[kind]["n"]}: cpu {a:5.1f} %, cuda {b:5.1f} %')
+print('passed  evaluation' if worst <= 1.0 and cpu['passed'] and cuda['passed'] else f'FAILED  evaluation: {worst:.2f} points apart')
+sys.exit(worst > 1.0 or not cpu['passed'] or not cuda['passed'])
+PY
+}
+[ $tests = no ] || evaluate || failed=1
 
 # A test that is still running after its time counts by what was found until then.
 check_with() { # tool, test
@@ -97,7 +121,22 @@ load() { # from the page cache, if the file is there
   echo "weft generate -c 512 --running 1 --kv-mib 512 -p x -n 1 -v --backend cuda" >"$out/load.command"
   "$prebuilt/weft" generate -m "$model" --backend cuda -c 512 --running 1 --kv-mib 512 -p x -n 1 -v 2>"$out/load.rows" >"$out/load.log" || true
 }
+# One decode step: its time, and its kernels one by one.
+gaps() {
+  local what='model sequences --n-prompt 512 --kv-mib 4096 -c 1024 --rows 2048 --running 1 --repeat 1 --backend cuda -q --json'
+  [[ -z $parts || " $parts " == *" gaps "* ]] || return 0
+  [ $SECONDS -lt "$seconds" ] && command -v ncu >/dev/null || { echo 'left out gaps'; return 0; }
+  # shellcheck disable=SC2086 # a list of options
+  {
+    timeout 60 "$prebuilt/weft" bench $what -m "$model" --n-generate 32 >"$out/gaps.rows" 2>"$out/gaps.log" &&
+      timeout 110 ncu --csv --clock-control none --cache-control none --metrics gpu__time_duration.sum \
+        "$prebuilt/weft" bench $what -m "$model" --n-generate 4 --no-graphs >"$out/gaps.csv" 2>>"$out/gaps.log" &&
+      python3 "$here/launch_gaps.py" "$out/gaps.rows" "$out/gaps.csv" 2>"$out/gaps.kernels" | tee "$out/gaps.record"
+  } || echo "stopped: gaps: $(tail -1 "$out/gaps.log")"
+  rm -f "$out/gaps.csv" "$out/gaps.rows"
+}
 load
+gaps
 one='--n-prompt 512 --kv-mib 32768 -c 1024'
 # shellcheck disable=SC2086 # a list of options
 {
@@ -162,6 +201,10 @@ for name, (on, spread, unit) in by_run.get('deterministic', {}).items():
                       command='bench/device.sh -w determinism', median=round(cost, 2), spread=round(noise, 2), unit='%',
                       floor=None, ratio=None, experts_touched=None, experts_expected=None))
     print(f"{'cost of determinism':20s} {name:36s} {cost:10.2f} %  (spreads of the two runs: {noise:.2f} %)")
+if os.path.exists(f'{out}/gaps.record') and os.path.getsize(f'{out}/gaps.record') > 0:
+    model.append(dict(json.load(open(f'{out}/gaps.record')), device=device, date=datetime.date.today().isoformat(), commit=commit,
+                      command='bench/device.sh -w gaps', spread=None, floor=None, ratio=None, experts_touched=None,
+                      experts_expected=None))
 if model:
     json.dump(model, open(f'{out}/model.json', 'w'), indent=1)
 if room:
