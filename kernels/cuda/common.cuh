@@ -12,18 +12,6 @@
 
 #include "kernels/ops.h"
 
-/* For compute-sanitizer's racecheck. Where the lanes of a warp are together anyway __syncwarp() becomes no instruction, and the tool then
- * does not see what it orders: one that stays, for its mask is not known before the kernel runs. */
-#ifdef WEFT_RACECHECK
-static __device__ __forceinline__ void seen_syncwarp(void) {
-  uint32_t below, others;
-  asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(below));
-  asm volatile("mov.u32 %0, %%lanemask_ge;" : "=r"(others));
-  __syncwarp(below | others);
-}
-#define __syncwarp seen_syncwarp
-#endif
-
 /* weft_kv_row_bytes, on the device. */
 static __host__ __device__ __forceinline__ uint64_t kv_row_bytes(weft_type type, uint32_t dim) {
   return type == WEFT_TYPE_F32 ? 4ull * dim : type == WEFT_TYPE_BF16 ? 2ull * dim : dim + dim / WEFT_KV_Q8_BLOCK * 2ull;

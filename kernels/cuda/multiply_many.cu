@@ -180,7 +180,7 @@ static __device__ __forceinline__ void ask_of_item(const multiply_args &a, const
 /* Asks for the next weights, for stage `slot`, which all lanes have read; the only team has the producer ask. */
 template <int T, int NT, int MW, int TEAMS, class S>
 static __device__ __forceinline__ void ask_weights(const multiply_args &a, const many_list &list, many_warp &at, uint32_t slot) {
-  if (TEAMS == 1 && threadIdx.x % 32 == 0) barrier_arrive(&at.w_empty[slot]);
+  if (TEAMS == 1) barrier_arrive_warp(&at.w_empty[slot]);
   if (TEAMS == 1 || at.from == NULL) return;
   if (threadIdx.x % 32 == 0) {
     uint32_t n_bytes = weight_bytes<T, S>(a, at.unit);
@@ -236,11 +236,10 @@ static __device__ __forceinline__ void multiply_unit(many_warp &at, const lane_c
   for (int i = 0; i < STEPS; i++) {
     uint32_t(&own)[2][4] = w[i / EACH % 2][i % EACH];
     operands_of<T>(codes, factors, i, own);
-    if constexpr (form_bits(T) == 16) { /* registers of their own: codes are overwritten while products run */
-#pragma unroll
-      for (int k = 0; k < 8; k++) asm volatile("mov.b32 %0, %0;" : "+r"(own[k / 4][k % 4]));
+    if (i == STEPS - 1) {
+      if constexpr (form_bits(T) == 16) wgmma_wait<0>(); /* codes are operands as they are: products that read them end first */
+      load_next();
     }
-    if (i == STEPS - 1) load_next();
     if (i % EACH < EACH - 1) continue;
     wgmma_fence();
 #pragma unroll
@@ -253,7 +252,7 @@ static __device__ __forceinline__ void multiply_unit(many_warp &at, const lane_c
     wgmma_wait<1>();
     if (i == EACH - 1) release_rows(at);
   }
-  if (threadIdx.x % 32 == 0) at.rows_done = shared_address(&at.x_empty[at.x_at.slot]);
+  if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) at.rows_done = shared_address(&at.x_empty[at.x_at.slot]);
   step_on(at.x_at, S::x_stages);
 }
 
@@ -336,7 +335,7 @@ static __device__ __forceinline__ void join_segment(const multiply_args &a, many
   }
   if (is_last && !wraps) return;
   __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(&barriers.token[is_last ? 0 : (at.team + 1) % TEAMS][at.warp]);
+  barrier_arrive_warp(&barriers.token[is_last ? 0 : (at.team + 1) % TEAMS][at.warp]);
 }
 
 /* N: at most NT, enough for the job. */
@@ -386,10 +385,10 @@ static __global__ void __launch_bounds__(many_shape<T, NT, MW, TEAMS>::threads, 
   uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
     for (uint32_t i = 0; i < TEAMS * 4 * MW * S::w_stages; i++) barrier_init(&barriers.w_full[0][0][0] + i, TEAMS == 1 ? 4 * MW : 1);
-    for (uint32_t i = 0; i < S::w_stages; i++) barrier_init(&barriers.w_empty[i], 4 * MW);
+    for (uint32_t i = 0; i < S::w_stages; i++) barrier_init(&barriers.w_empty[i], 4 * MW * WARP_ARRIVALS);
     for (uint32_t i = 0; i < TEAMS * S::x_stages; i++) barrier_init(&barriers.x_full[0][0] + i, 1);
-    for (uint32_t i = 0; i < TEAMS * S::x_stages; i++) barrier_init(&barriers.x_empty[0][0] + i, 4 * MW);
-    for (uint32_t i = 0; i < TEAMS * 4 * MW; i++) barrier_init(&barriers.token[0][0] + i, 1);
+    for (uint32_t i = 0; i < TEAMS * S::x_stages; i++) barrier_init(&barriers.x_empty[0][0] + i, 4 * MW * WARP_ARRIVALS);
+    for (uint32_t i = 0; i < TEAMS * 4 * MW; i++) barrier_init(&barriers.token[0][0] + i, WARP_ARRIVALS);
     barriers_ready();
   }
   __syncthreads();

@@ -151,10 +151,7 @@ static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_
 #pragma unroll
     for (int x = 0; x < 4; x++) {
       wgmma_wait<1>(); /* what the products before the last read is free */
-      if (x == 1 && i > 0) { /* all lanes have */
-        __syncwarp();
-        if (lane == 0) barrier_arrive(&spent[(i - 1) % SOFT_STAGES]);
-      }
+      if (x == 1 && i > 0) barrier_arrive_warp(&spent[(i - 1) % SOFT_STAGES]);
       if constexpr (form_bits(T) == 16) turn_codes_of<T>(tiles, at, x, codes[x]);
       turned_operands<T>(codes[x], factors[x], w[x % 2]);
       wgmma_fence();
@@ -181,7 +178,7 @@ static __global__ void __launch_bounds__(SOFT_THREADS, 1) soft_kernel(const __gr
   __shared__ __align__(8) uint64_t filled[SOFT_STAGES], spent[SOFT_STAGES];
   uint32_t first = blockIdx.y * a.span_steps, n = min(a.span_steps, a.n_steps - first), warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
-    for (uint32_t i = 0; i < SOFT_STAGES; i++) barrier_init(&filled[i], 1), barrier_init(&spent[i], SOFT_WARPS);
+    for (uint32_t i = 0; i < SOFT_STAGES; i++) barrier_init(&filled[i], 1), barrier_init(&spent[i], SOFT_WARPS * WARP_ARRIVALS);
     barriers_ready();
   }
   __syncthreads();

@@ -130,6 +130,18 @@ static __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
   barrier_arrive(shared_address(barrier));
 }
 
+/* A warp arrives as one, once all its lanes have read or written what they had to. racecheck does not see what __syncwarp() orders (where
+ * lanes are together anyway it is no instruction), so for it every lane arrives; barriers count WARP_ARRIVALS per warp. */
+#ifdef WEFT_RACECHECK
+enum { WARP_ARRIVALS = 32 };
+#else
+enum { WARP_ARRIVALS = 1 };
+#endif
+static __device__ __forceinline__ void barrier_arrive_warp(uint64_t *barrier) {
+  __syncwarp();
+  if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) barrier_arrive(barrier);
+}
+
 static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra done;\nbra wait;\ndone:\n}\n" ::"r"(
