@@ -130,15 +130,15 @@ static __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
   barrier_arrive(shared_address(barrier));
 }
 
-/* A warp arrives as one, once all its lanes have read or written what they had to. racecheck does not see what __syncwarp() orders (where
- * lanes are together anyway it is no instruction), so for it every lane arrives; barriers count WARP_ARRIVALS per warp. */
+/* A warp arrives as one. What its lanes had to read or write lies behind them: because of a __syncwarp(), or because products that used
+ * it have ended (a __syncwarp() between products makes the compiler run them one by one). racecheck sees neither, so for it every lane
+ * arrives; barriers count WARP_ARRIVALS per warp. */
 #ifdef WEFT_RACECHECK
 enum { WARP_ARRIVALS = 32 };
 #else
 enum { WARP_ARRIVALS = 1 };
 #endif
 static __device__ __forceinline__ void barrier_arrive_warp(uint64_t *barrier) {
-  __syncwarp();
   if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) barrier_arrive(barrier);
 }
 
