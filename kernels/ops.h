@@ -78,6 +78,7 @@ typedef struct weft_matmul_args {
   float *y[WEFT_MATMUL_MAX];                  /* [n_rows, weight[i]->n_out] */
   uint64_t x_stride, y_stride[WEFT_MATMUL_MAX];
   weft_activation activation; /* 0: none */
+  bool beside; /* scratch aside, neither this op nor the one before it touches what the other writes: both may run at once */
   void *scratch;
   uint64_t scratch_bytes;
 } weft_matmul_args;
@@ -127,7 +128,8 @@ typedef struct weft_attention_segment {
   uint32_t kv_len;
   bool canvas;
   const uint32_t *table; /* page of logical block i; entries no row can see may be anything.
-                            Device memory; the segment itself is host memory */
+                            Device memory, which no op writes; the segment itself is host memory */
+  uint32_t n_old; /* positions below it were stored before the ops of this step; 0 if unknown */
 } weft_attention_segment;
 
 typedef struct weft_attention_args {
@@ -186,6 +188,7 @@ typedef struct weft_experts_args {
   uint32_t n_rows, k;
   uint64_t x_stride, y_stride;
   weft_activation activation;
+  bool beside; /* as in matmul */
   void *scratch;
   uint64_t scratch_bytes;
   uint32_t *n_touched; /* optional host counter: distinct experts of this call are added (cpu, ref) */

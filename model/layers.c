@@ -148,6 +148,7 @@ static uint32_t make_segments(const weft_step *step, uint32_t l, bool is_last) {
         .kv_len = from->kv_len,
         .canvas = from->canvas,
         .table = weft_step_arrays_table(&step->model->arrays, i, group),
+        .n_old = batch->n_segments == 1 ? from->kv_len : 0, /* another segment may store them now */
     };
   }
   if (!is_last) return batch->n_segments;
@@ -240,7 +241,7 @@ weft_status layers__attention(weft_step *step, uint32_t l) {
 
 /* ---- feed-forward ---- */
 
-weft_status layers__mlp(weft_step *step, const layers_mlp_args *args) {
+weft_status layers__mlp_in(weft_step *step, const layers_mlp_args *args) {
   weft_scratch *s = &step->model->scratch;
   weft_matmul_args gated = {
       .x = args->x,
@@ -251,12 +252,15 @@ weft_status layers__mlp(weft_step *step, const layers_mlp_args *args) {
       .x_stride = args->gate->n_in,
       .y_stride = {args->gate->n_out, args->up->n_out},
       .activation = WEFT_GELU_TANH,
+      .beside = args->beside,
       .scratch = s->work,
       .scratch_bytes = s->work_bytes,
   };
-  weft_status status = weft_matmul(step->model->device, &gated);
-  if (status != WEFT_OK) return status;
-  return layers__matmul(step, s->g, args->n_rows, 1, &args->down, &args->out);
+  return weft_matmul(step->model->device, &gated);
+}
+
+weft_status layers__mlp_out(weft_step *step, const layers_mlp_args *args) {
+  return layers__matmul(step, step->model->scratch.g, args->n_rows, 1, &args->down, &args->out);
 }
 
 static const weft_weight *present(const weft_weight *weight) {
@@ -281,8 +285,7 @@ static weft_experts_args experts_args(weft_model *model, const weft_layer *layer
   };
 }
 
-weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *r,
-                            const float *u, float *out) {
+weft_status layers__route(weft_step *step, const weft_layer *layer, const float *r) {
   weft_model *model = step->model;
   weft_scratch *s = &model->scratch;
   weft_route_args route = {
@@ -300,12 +303,16 @@ weft_status layers__experts(weft_step *step, const weft_layer *layer, const floa
       .scratch = s->work,
       .scratch_bytes = s->work_bytes,
   };
-  weft_status status = weft_route(model->device, &route);
-  if (status != WEFT_OK) return status;
+  return weft_route(model->device, &route);
+}
+
+weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *u, float *out) {
+  weft_model *model = step->model;
   weft_experts_args args = experts_args(model, layer);
   args.x = u;
   args.y = out;
   args.n_rows = step->n_rows;
+  args.beside = true;
   args.n_touched = model->arrays.in_place ? &step->n_touched : NULL;
   return weft_experts(model->device, &args);
 }

@@ -185,6 +185,7 @@ static weft_status make_tables(cuda_device *d, const weft_attention_args *args, 
     to[s].kv_len = args->segment[s].kv_len;
     to[s].canvas = args->segment[s].canvas;
     to[s].table = args->segment[s].table;
+    to[s].n_old = args->segment[s].n_old;
   }
   attention_item *items = (attention_item *)(void *)(plan + segments_bytes);
   attention_merge *merges = (attention_merge *)(void *)(plan + segments_bytes + items_bytes);

@@ -169,19 +169,6 @@ static __device__ __forceinline__ void store_few(const attention_kernel_args &k,
 
 /* ---- clusters ---- */
 
-static __device__ __forceinline__ void cluster_arrive(void) {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-
-/* Nothing was written that others read; barriers were made ready (barriers_ready). */
-static __device__ __forceinline__ void cluster_arrive_first(void) {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-
-static __device__ __forceinline__ void cluster_wait(void) {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
 /* Numbers to where this block has `mine`, in another block; its barrier, which expects them, counts their bytes. */
 static __device__ __forceinline__ void send4(const void *mine, uint32_t rank, uint32_t x, const uint64_t *barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address_in(mine, rank)),
@@ -213,6 +200,7 @@ static inline void attention_start(cuda_device *device, void (*kernel)(attention
   config.stream = device->stream;
   config.attrs = how;
   config.numAttrs = cluster > 1 ? 2 : 1;
+  device->orderly = false;
   (void)cudaLaunchKernelEx(&config, kernel, args);
 }
 

@@ -47,6 +47,7 @@ struct few_block {
   weft_attention_segment segment;
   uint32_t kv_head, rank, first, end; /* positions that some query sees */
   uint32_t base, low, high;           /* of the chunk; what is seen of it, [low, high) */
+  uint32_t fresh;                     /* keys of the chunk from here on are not there before the inputs are */
   few_memory<D, RING> *m;
 };
 
@@ -66,14 +67,14 @@ static __device__ __forceinline__ void load_pages(const attention_kernel_args &k
 }
 
 /* N bytes of each of COUNT keys of the chunk, from first_key on: a warp copies an eighth of them, and its lanes know where
- * they lie. Zeros for those that nobody sees. */
+ * they lie. Zeros for those that nobody sees. Either the fresh ones or all others. */
 template <int D, int RING, int COUNT, int N>
 static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k, const few_block<D, RING> &b, uint32_t first_key,
-                                                 bool is_value, uint64_t offset, uint8_t *to) {
+                                                 bool is_value, uint64_t offset, uint8_t *to, bool fresh) {
   constexpr int own = COUNT / FEW_WARPS, steps = own * N / 512, known = own > 32 ? own / 32 : 1;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint64_t at[known];
-  uint32_t seen[known];
+  uint32_t seen[known], wanted[known];
 #pragma unroll
   for (int i = 0; i < known; i++) {
     uint32_t key = first_key + warp * own + i * 32 + lane % (own < 32 ? own : 32);
@@ -84,6 +85,7 @@ static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k,
       at[i] = (uint64_t)(uintptr_t)key_at(k.op, b.segment, b.kv_head, b.base + key, page, is_value, 2ull * D) + offset;
     }
     seen[i] = __ballot_sync(0xFFFFFFFFu, ok);
+    wanted[i] = __ballot_sync(0xFFFFFFFFu, (ok && key >= b.fresh) == fresh);
   }
   uint32_t base = shared_address(to) + warp * own * (N + 16);
 #pragma unroll
@@ -92,24 +94,48 @@ static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k,
     uint32_t part = (step * 32 + lane) % (N / 16), row = rows == 1 ? step / (N / 512 > 0 ? N / 512 : 1) : step * rows + lane / (N / 16);
     int i = step * rows / (N < 512 ? 32 : 32 * (N / 512));
     uint64_t from = __shfl_sync(0xFFFFFFFFu, at[i], row % 32);
+    if ((wanted[i] >> row % 32 & 1) == 0) continue;
     copy16_if(base + row * (N + 16) + part * 16, (const uint8_t *)(uintptr_t)from + part * 16, (seen[i] >> row % 32 & 1) != 0);
   }
 }
 
-/* Unit `unit` of the chunk: the block's keys, then values of all. One group of copies, empty if nobody sees it. */
+/* Unit `unit` of the chunk: the block's keys, then values of all. Nothing if nobody sees it. */
 template <int D, int RING>
-static __device__ __forceinline__ void copy_unit(const attention_kernel_args &k, const few_block<D, RING> &b, uint32_t unit) {
+static __device__ __forceinline__ void copy_unit(const attention_kernel_args &k, const few_block<D, RING> &b, uint32_t unit,
+                                                 bool fresh) {
   using shape = few_shape<D, RING>;
   uint8_t *to = b.m->ring[unit % RING];
+  uint32_t low = fresh ? max(b.low, b.fresh) : b.low;
   if (unit < shape::key_units) {
     uint32_t key = b.rank * shape::keys + unit * KEY_UNIT;
-    if (key < b.high && key + KEY_UNIT > b.low) copy_keys<D, RING, KEY_UNIT, D * 2>(k, b, key, false, 0, to);
+    if (key < b.high && key + KEY_UNIT > low) copy_keys<D, RING, KEY_UNIT, D * 2>(k, b, key, false, 0, to, fresh);
   } else if (unit < shape::key_units + shape::value_units) {
     uint32_t key = (unit - shape::key_units) * shape::value_unit;
-    if (key < b.high && key + shape::value_unit > b.low)
-      copy_keys<D, RING, shape::value_unit, shape::dims * 2>(k, b, key, true, (uint64_t)b.rank * shape::dims * 2, to);
+    if (key < b.high && key + shape::value_unit > low)
+      copy_keys<D, RING, shape::value_unit, shape::dims * 2>(k, b, key, true, (uint64_t)b.rank * shape::dims * 2, to, fresh);
   }
+}
+
+/* The same as a group of copies. */
+template <int D, int RING>
+static __device__ __forceinline__ void copy_next(const attention_kernel_args &k, const few_block<D, RING> &b, uint32_t unit) {
+  copy_unit<D, RING>(k, b, unit, false);
   copies_commit();
+}
+
+/* The first units of the first chunk: what is older than the step before the inputs are there, the rest after that. */
+template <int D, int RING>
+static __device__ __forceinline__ void copy_first(const attention_kernel_args &k, few_block<D, RING> &b) {
+  b.fresh = max(b.segment.n_old, b.base) - b.base;
+#pragma unroll 1
+  for (int unit = 0; unit < RING; unit++) copy_unit<D, RING>(k, b, unit, false);
+  inputs_wait();
+#pragma unroll 1
+  for (int unit = 0; unit < RING; unit++) {
+    copy_unit<D, RING>(k, b, unit, true);
+    copies_commit();
+  }
+  b.fresh = UINT32_MAX;
 }
 
 /* Scores of the warp's eight keys of a unit: one chain over the head dimension. */
@@ -279,12 +305,14 @@ static __device__ __forceinline__ void do_chunk(const attention_kernel_args &k, 
     barrier_expect(&b.m->has_weights, b.item.n * (CHUNK - shape::keys) * 2);
   }
   __syncthreads();
-#pragma unroll 1
-  for (int unit = 0; unit < RING; unit++) copy_unit<D, RING>(k, b, unit);
   if (chunk == b.item.chunk) {
+    copy_first<D, RING>(k, b);
     load_queries<D, FEW_QUERIES, FEW_THREADS>(k, b.item, b.segment, b.kv_head, 0, [&](uint32_t row, uint32_t piece, uint2 x) {
       *(uint2 *)(void *)(b.m->q + row * shape::key_stride + piece * 4) = x;
     });
+  } else {
+#pragma unroll 1
+    for (int unit = 0; unit < RING; unit++) copy_next<D, RING>(k, b, unit);
   }
   few_scores<D, RING> score;
 #pragma unroll
@@ -293,7 +321,7 @@ static __device__ __forceinline__ void do_chunk(const attention_kernel_args &k, 
     __syncthreads();
     score_unit<D, RING>(b, unit % RING, score.of[unit]);
     __syncthreads();
-    copy_unit<D, RING>(k, b, unit + RING);
+    copy_next<D, RING>(k, b, unit + RING);
   }
   uint32_t parity = (chunk - b.item.chunk) & 1;
   spread_maxima<D, RING>(k, b, score);
@@ -310,7 +338,7 @@ static __device__ __forceinline__ void do_chunk(const attention_kernel_args &k, 
       if (key < b.high && key + TILE > b.low) add_tile<D, RING>(scale, b, first + t, unit % RING, t * TILE, s);
     }
     __syncthreads();
-    copy_unit<D, RING>(k, b, unit + RING);
+    copy_next<D, RING>(k, b, unit + RING);
   }
 }
 
@@ -325,13 +353,14 @@ static __global__ void __launch_bounds__(FEW_THREADS, 1) few_kernel(const __grid
     barriers_ready();
   }
   __syncwarp();
-  inputs_ready();
+  next_may_start();
   uint32_t at = blockIdx.x / shape::blocks;
   b.item = k.items[at / k.op.kv.n_kv_heads];
   if (b.item.n == 0) return; /* void: all blocks of the cluster */
   b.segment = k.op.segment[k.op.n_segments == 1 ? 0 : b.item.segment]; /* one does not wait for the item */
   b.kv_head = at % k.op.kv.n_kv_heads;
   b.rank = blockIdx.x % shape::blocks;
+  b.fresh = UINT32_MAX;
   uint32_t unused;
   visible(b.segment, k.op.window, row_of_query(k, b.item.first), &b.first, &unused);
   visible(b.segment, k.op.window, row_of_query(k, b.item.first + b.item.n - 1), &unused, &b.end);

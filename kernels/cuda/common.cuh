@@ -18,7 +18,7 @@ static __host__ __device__ __forceinline__ uint64_t kv_row_bytes(weft_type type,
 }
 
 /* The first words of every kernel: the next one of the stream may be brought onto the card, and this one waits until
- * those before it have ended. What no kernel writes (weights) may be read between the two. */
+ * those before it have ended. What no kernel writes (weights, what was uploaded) may be read between the two. */
 static __device__ __forceinline__ void next_may_start(void) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -96,6 +96,23 @@ static __device__ __forceinline__ uint32_t address_in(const void *mine, uint32_t
   uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(mine)), "r"(rank));
   return there;
+}
+
+static __device__ __forceinline__ void cluster_arrive(void) {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+/* Nothing was written that others read; barriers were made ready (barriers_ready). */
+static __device__ __forceinline__ void cluster_arrive_first(void) {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void cluster_wait(void) {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void store_in(const float *mine, uint32_t rank, float x) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address_in(mine, rank)), "f"(x) : "memory");
 }
 
 static __device__ __forceinline__ void copy16(uint32_t to, const void *from) {

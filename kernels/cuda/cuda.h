@@ -58,7 +58,6 @@ typedef struct cuda_device {
   cudaEvent_t ring_free[CUDA_RING_PARTS]; /* recorded when a part was left */
   uint8_t *staging; /* device memory: file bytes on their way into packed form */
   cuda_plans plans;
-  uint32_t *ticket;  /* device: counts the blocks of a kernel that has a last one; 0 between kernels */
   weft_arena arena; /* of weights */
   cuda_host_experts experts;
   weft_graphs graphs; /* base.graphs points here unless they are off */
@@ -66,7 +65,8 @@ typedef struct cuda_device {
   uint32_t n_multiprocessors;
   bool lost;
   bool deterministic; /* a row's bits depend on that row alone */
-  bool fresh; /* a weight was placed: the next kernel starts in the ordinary way, for it may read weights early */
+  bool orderly; /* the kernel started last lets the next one start only when those before it have ended; no scratch is in use */
+  bool fresh;   /* a weight was placed: the next kernel starts in the ordinary way, for it may read weights early */
   char isa[16];
 } cuda_device;
 
@@ -93,7 +93,7 @@ static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 gr
   config.stream = device->stream;
   config.attrs = &early;
   config.numAttrs = device->fresh ? 0 : 1;
-  device->fresh = false;
+  device->fresh = device->orderly = false;
   (void)cudaLaunchKernelEx(&config, kernel, P(args)...);
 }
 /* n bytes of host memory to device memory, in stream order; from may be reused at once. */

@@ -275,7 +275,6 @@ static void device_close(weft_device *device) {
   }
   if (d->ring != NULL) (void)cudaFreeHost(d->ring);
   if (d->staging != NULL) (void)cudaFree(d->staging);
-  if (d->ticket != NULL) (void)cudaFree(d->ticket);
   if (d->plans.device != NULL) (void)cudaFree(d->plans.device);
   weft_free(d->plans.host);
   if (d->stream != NULL) (void)cudaStreamDestroy(d->stream);
@@ -381,10 +380,6 @@ static weft_status take_memory(cuda_device *d) {
   }
   if (status == WEFT_OK) {
     status = cuda_judge(d, cudaMalloc((void **)&d->staging, CUDA_STAGING_BYTES), "staging memory");
-  }
-  if (status == WEFT_OK) status = cuda_judge(d, cudaMalloc((void **)&d->ticket, sizeof *d->ticket), "a ticket");
-  if (status == WEFT_OK) {
-    status = cuda_judge(d, cudaMemsetAsync(d->ticket, 0, sizeof *d->ticket, d->stream), "a ticket");
   }
   if (status == WEFT_OK) {
     uint64_t n_bytes = (uint64_t)CUDA_PLANS * CUDA_PLAN_BYTES;

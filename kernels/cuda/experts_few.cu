@@ -8,17 +8,23 @@
 
 #include "kernels/cuda/few.cuh"
 
-enum { DOWN_WARPS = 8, PLACES = 2, SHARED_BYTES_MAX = 220 << 10 };
+enum { DOWN_WARPS = 8, PLACES_MAX = 8, KEPT = 3, SHARED_BYTES_MAX = 220 << 10, SHARED_BYTES_OF_TWO = 112 << 10 };
 
 /* A row of act(g) * u into the warp's shared memory; the power of two that it was multiplied by. */
 template <int T>
 static __device__ __forceinline__ int prepare_rank(const multiply_args &a, const float *row, uint4 *to) {
   uint32_t lane = threadIdx.x % 32, n_chunks = a.n_units * 16, most = 0;
-  float v[8];
+  float kept[KEPT][8], v[8];
   __syncwarp();
+#pragma unroll
+  for (uint32_t t = 0; t < KEPT; t++)
+    if (lane + 32 * t < n_chunks) load_chunk(row, lane + 32 * t, a.n_in, a.raw.wide, kept[t]);
   if (!form_is_bf16(T)) {
-#pragma unroll 3
-    for (uint32_t chunk = lane; chunk < n_chunks; chunk += 32) {
+#pragma unroll
+    for (uint32_t t = 0; t < KEPT; t++)
+      if (lane + 32 * t < n_chunks) most = max(most, most_of_chunk(kept[t]));
+#pragma unroll 1
+    for (uint32_t chunk = lane + 32 * KEPT; chunk < n_chunks; chunk += 32) {
       load_chunk(row, chunk, a.n_in, a.raw.wide, v);
       most = max(most, most_of_chunk(v));
     }
@@ -26,13 +32,23 @@ static __device__ __forceinline__ int prepare_rank(const multiply_args &a, const
   }
   int lift = form_is_bf16(T) ? 0 : lift_of(most);
   float up = power_of_two(lift);
-#pragma unroll 3
-  for (uint32_t chunk = lane; chunk < n_chunks; chunk += 32) {
+#pragma unroll
+  for (uint32_t t = 0; t < KEPT; t++)
+    if (lane + 32 * t < n_chunks) to[lane + 32 * t] = chunk_16<form_is_bf16(T)>(kept[t], up);
+#pragma unroll 1
+  for (uint32_t chunk = lane + 32 * KEPT; chunk < n_chunks; chunk += 32) {
     load_chunk(row, chunk, a.n_in, a.raw.wide, v);
     to[chunk] = chunk_16<form_is_bf16(T)>(v, up);
   }
   __syncwarp();
   return lift;
+}
+
+/* Bytes of a warp's places; those of a whole tile lie close together. */
+template <int T>
+static __host__ __device__ __forceinline__ uint32_t bytes_of_places(uint32_t tile_bytes, uint32_t n_places) {
+  bool whole = n_places == tile_bytes / few_piece_bytes(T) + (tile_bytes % few_piece_bytes(T) != 0 ? 1 : 0);
+  return whole ? (tile_bytes + 127) / 128 * 128 : n_places * few_piece_bytes(T);
 }
 
 /* The next piece that a warp asks for: of its ranks, one after another. An expert that does not exist is the first. */
@@ -84,20 +100,22 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
 
 template <int T>
 static __global__ void __launch_bounds__(32 * DOWN_WARPS) down_kernel(const __grid_constant__ multiply_args a,
-                                                                      const float *weights, uint32_t k) {
+                                                                      const float *weights, uint32_t k,
+                                                                      uint32_t n_places) {
   extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, their rows, [k][16] results */
-  __shared__ __align__(8) uint64_t filled[DOWN_WARPS * PLACES];
+  __shared__ __align__(8) uint64_t filled[DOWN_WARPS * PLACES_MAX];
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint64_t r = blockIdx.y;
-  few_ring ring = {memory + warp * PLACES * few_piece_bytes(T), filled + warp * PLACES, PLACES, 0, 0};
-  uint4 *rows = (uint4 *)(void *)(memory + DOWN_WARPS * PLACES * few_piece_bytes(T)), *row = rows + warp * a.n_units * 16;
+  uint32_t ring_bytes = bytes_of_places<T>(a.tile_bytes, n_places);
+  few_ring ring = {memory + warp * ring_bytes, filled + warp * PLACES_MAX, n_places, 0, 0};
+  uint4 *rows = (uint4 *)(void *)(memory + DOWN_WARPS * ring_bytes), *row = rows + warp * a.n_units * 16;
   float *done = (float *)(void *)(rows + DOWN_WARPS * a.n_units * 16);
   ring_open(&ring);
-  next_may_start();
   down_cursor ahead = {a.ids + r * k, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)blockIdx.x * a.tile_bytes, warp, k, 0};
-  for (uint32_t place = 0; place < PLACES; place++) ask_next<T>(a, ring, place, ahead);
+  for (uint32_t place = 0; place < n_places; place++) ask_next<T>(a, ring, place, ahead);
   form_header header = *(const form_header *)(const void *)a.weight[0].data;
   inputs_wait();
+  next_may_start();
   for (uint32_t j = warp; j < k; j += DOWN_WARPS) {
     int lift = prepare_rank<T>(a, a.raw.x + (r * k + j) * a.raw.x_stride, row);
     multiply_rank<T>(a, row, raise_exponent(T, &header), lift, ring, ahead, done + 16 * j);
@@ -114,13 +132,22 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS) down_kernel(const __gr
 }
 
 template <int T>
-static uint32_t bytes_of(uint32_t n_units, uint32_t k) {
-  return DOWN_WARPS * (PLACES * few_piece_bytes(T) + n_units * 256) + 64 * k;
+static uint32_t bytes_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k, uint32_t n_places) {
+  return DOWN_WARPS * (bytes_of_places<T>(tile_bytes, n_places) + n_units * 256) + 64 * k;
+}
+
+/* As many as there are pieces, while two blocks share a multiprocessor. */
+template <int T>
+static uint32_t places_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k) {
+  uint32_t n = 2, n_pieces = cuda_ceil(n_units, few_units(T));
+  while (n < n_pieces && n < PLACES_MAX && bytes_of<T>(n_units, tile_bytes, k, n + 1) <= SHARED_BYTES_OF_TWO) n++;
+  return n;
 }
 
 template <int T>
 static weft_status launch(cuda_device *d, const multiply_args &a, const float *weights, uint32_t k) {
-  cuda_start(d, down_kernel<T>, dim3(a.weight[0].n_tiles, a.n_rows), 32 * DOWN_WARPS, bytes_of<T>(a.n_units, k), a, weights, k);
+  uint32_t n_places = places_of<T>(a.n_units, a.tile_bytes, k), bytes = bytes_of<T>(a.n_units, a.tile_bytes, k, n_places);
+  cuda_start(d, down_kernel<T>, dim3(a.weight[0].n_tiles, a.n_rows), 32 * DOWN_WARPS, bytes, a, weights, k, n_places);
   return cuda_launched(d, "the down side of experts");
 }
 
@@ -131,7 +158,7 @@ static weft_status set_up(cuda_device *d) {
 }
 
 bool experts_down_fits(uint32_t n_in, uint32_t k) {
-  return bytes_of<WEFT_TYPE_Q8_0>(cuda_ceil(n_in, 128), k) <= SHARED_BYTES_MAX; /* the largest pieces */
+  return bytes_of<WEFT_TYPE_Q8_0>(cuda_ceil(n_in, 128), UINT32_MAX, k, 2) <= SHARED_BYTES_MAX; /* the largest pieces */
 }
 
 /* a NULL: sets the kernel of the type up. */

@@ -126,12 +126,12 @@ static __device__ __forceinline__ float power_of_two(int n) {
 static __device__ __forceinline__ void load_chunk(const float *row, uint32_t chunk, uint32_t n_in, bool wide, float (&v)[8]) {
   uint32_t k = 8 * chunk;
   if (wide && k + 8 <= n_in) {
-    ((float4 *)(void *)v)[0] = ((const float4 *)(const void *)(row + k))[0];
-    ((float4 *)(void *)v)[1] = ((const float4 *)(const void *)(row + k))[1];
+    ((float4 *)(void *)v)[0] = __ldcg((const float4 *)(const void *)(row + k));
+    ((float4 *)(void *)v)[1] = __ldcg((const float4 *)(const void *)(row + k) + 1);
     return;
   }
 #pragma unroll
-  for (uint32_t e = 0; e < 8; e++) v[e] = k + e < n_in ? row[k + e] : 0.0f;
+  for (uint32_t e = 0; e < 8; e++) v[e] = k + e < n_in ? __ldcg(row + k + e) : 0.0f;
 }
 
 static __device__ __forceinline__ uint32_t most_of_chunk(const float (&v)[8]) {

@@ -180,6 +180,7 @@ weft_status weft_cuda_matmul(weft_device *device, const weft_matmul_args *args) 
     } else if (multiply_takes_raw(a.type, args->n_rows, n_in)) {
       a.raw.x = args->x;
       a.raw.x_stride = args->x_stride;
+      a.beside = args->beside && d->orderly;
     } else {
       if (prepared[form] == NULL) {
         prepared[form] = cuda_cut(&cutter, (uint64_t)cuda_ceil(args->n_rows, 8) * a.n_units * 2048);

@@ -65,6 +65,7 @@ typedef struct multiply_args {
    * then has an even number of whole tiles. */
   bool gated;
   weft_activation activation;
+  bool beside; /* few rows only: does not wait for the kernel before it, but ends after it */
 } multiply_args;
 
 enum { MULTIPLY_RAW_ROWS = 1, MULTIPLY_RAW_BYTES = 32 << 10 };
@@ -102,7 +103,7 @@ weft_status multiply_f32(cuda_device *d, const multiply_args *args);
 static __device__ __forceinline__ bool job_of(const multiply_args &a, uint32_t index, uint32_t width,
                                               multiply_job *job) {
   if (a.ids != NULL) {
-    int32_t id = a.ids[index];
+    int32_t id = __ldcg(a.ids + index);
     job->matrix = (uint32_t)id;
     job->first = index;
     job->n = 1;

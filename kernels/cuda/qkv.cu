@@ -8,10 +8,29 @@
 
 enum { QKV_WARPS = 4 };
 
+/* What the lane's numbers are multiplied with, known before they are there: weights of the norm; sine and cosine. */
+template <int PAIRS>
+struct head_factors {
+  float weight[2][PAIRS], sine[PAIRS], cosine[PAIRS];
+};
+
+/* weight NULL: all 1. inv_freq NULL: no rotation follows. */
+template <int PAIRS>
+static __device__ __forceinline__ void find_factors(const float *weight, const float *inv_freq, int32_t position, uint32_t dim,
+                                                    head_factors<PAIRS> &f) {
+#pragma unroll
+  for (int t = 0; t < PAIRS; t++) {
+    uint32_t i = threadIdx.x % 32 + 32 * t;
+    if (i >= dim / 2) continue;
+    f.weight[0][t] = weight == NULL ? 1.0f : weight[i];
+    f.weight[1][t] = weight == NULL ? 1.0f : weight[i + dim / 2];
+    if (inv_freq != NULL) sincosf(__fmul_rn((float)position, inv_freq[i]), &f.sine[t], &f.cosine[t]);
+  }
+}
+
 /* x[0], x[1]: the pairs' halves. y = x / rms(x) * weight. */
 template <int PAIRS>
-static __device__ __forceinline__ void norm_head(float (&x)[2][PAIRS], const float *weight, float eps,
-                                                 uint32_t dim) {
+static __device__ __forceinline__ void norm_head(float (&x)[2][PAIRS], const head_factors<PAIRS> &f, float eps, uint32_t dim) {
   float sum = 0.0f;
 #pragma unroll
   for (int t = 0; t < PAIRS; t++) sum = fmaf(x[0][t], x[0][t], fmaf(x[1][t], x[1][t], sum));
@@ -19,25 +38,18 @@ static __device__ __forceinline__ void norm_head(float (&x)[2][PAIRS], const flo
   float factor = __fdiv_rn(1.0f, sqrtf(__fdiv_rn(sum, (float)dim) + eps));
 #pragma unroll
   for (int t = 0; t < PAIRS; t++) {
-    uint32_t i = threadIdx.x % 32 + 32 * t;
-    if (i >= dim / 2) continue;
-    float low = weight == NULL ? 1.0f : weight[i];
-    float high = weight == NULL ? 1.0f : weight[i + dim / 2];
-    x[0][t] = __fmul_rn(__fmul_rn(x[0][t], factor), low);
-    x[1][t] = __fmul_rn(__fmul_rn(x[1][t], factor), high);
+    if (threadIdx.x % 32 + 32 * t >= dim / 2) continue;
+    x[0][t] = __fmul_rn(__fmul_rn(x[0][t], factor), f.weight[0][t]);
+    x[1][t] = __fmul_rn(__fmul_rn(x[1][t], factor), f.weight[1][t]);
   }
 }
 
 template <int PAIRS>
-static __device__ __forceinline__ void rotate_head(float (&x)[2][PAIRS], const float *inv_freq,
-                                                   int32_t position, uint32_t dim) {
+static __device__ __forceinline__ void rotate_head(float (&x)[2][PAIRS], const head_factors<PAIRS> &f, uint32_t dim) {
 #pragma unroll
   for (int t = 0; t < PAIRS; t++) {
-    uint32_t i = threadIdx.x % 32 + 32 * t;
-    if (i >= dim / 2) continue;
-    float s, c, angle = __fmul_rn((float)position, inv_freq[i]);
-    sincosf(angle, &s, &c);
-    float a = x[0][t], b = x[1][t];
+    if (threadIdx.x % 32 + 32 * t >= dim / 2) continue;
+    float a = x[0][t], b = x[1][t], s = f.sine[t], c = f.cosine[t];
     x[0][t] = __fmaf_rn(a, c, -__fmul_rn(b, s));
     x[1][t] = __fmaf_rn(a, s, __fmul_rn(b, c));
   }
@@ -104,38 +116,27 @@ static __device__ void *place_of_head(const weft_qkv_args &a, uint32_t r, uint32
 /* Heads of a row: the queries, then the keys, then the values. */
 template <int PAIRS>
 static __global__ void __launch_bounds__(32 * QKV_WARPS) qkv_kernel(const weft_qkv_args a) {
-  inputs_ready();
+  next_may_start();
   uint32_t n_heads = a.n_heads + 2 * a.kv.n_kv_heads, dim = a.kv.head_dim;
   uint32_t head = blockIdx.x * QKV_WARPS + threadIdx.x / 32, r = blockIdx.y;
   if (head >= n_heads) return;
   __shared__ float line[QKV_WARPS][WEFT_HEAD_DIM_MAX];
+  bool is_query = head < a.n_heads, is_value = head >= a.n_heads + a.kv.n_kv_heads;
+  uint32_t at = is_query ? head : is_value ? head - a.n_heads - a.kv.n_kv_heads : head - a.n_heads;
+  void *to = is_query ? a.q + (uint64_t)r * a.q_stride + (uint64_t)at * dim : place_of_head(a, r, at, is_value);
+  const float *weight = is_query ? a.q_norm : is_value ? NULL : a.k_norm, *from = (const float *)to;
+  bool has_norm = is_value ? a.v_norm : weight != NULL;
+  if (!is_query) from = (is_value ? a.v + (uint64_t)r * a.v_stride : a.k + (uint64_t)r * a.k_stride) + (uint64_t)at * dim;
   float x[2][PAIRS];
-  if (head < a.n_heads) {
-    float *q = a.q + (uint64_t)r * a.q_stride + (uint64_t)head * dim;
-    load_head<PAIRS>(x, q, dim);
-    if (a.q_norm != NULL) norm_head<PAIRS>(x, a.q_norm, a.eps, dim);
-    rotate_head<PAIRS>(x, a.inv_freq, a.position[r], dim);
-    store_head<PAIRS>(x, WEFT_TYPE_F32, q, dim);
-    return;
-  }
-  head -= a.n_heads;
-  bool is_value = head >= a.kv.n_kv_heads;
-  if (is_value) head -= a.kv.n_kv_heads;
-  void *to = place_of_head(a, r, head, is_value);
+  head_factors<PAIRS> factors;
+  find_factors<PAIRS>(weight, is_value ? NULL : a.inv_freq, a.position[r], dim, factors);
+  inputs_wait();
   if (to == NULL) return;
-  const float *from = is_value ? a.v + (uint64_t)r * a.v_stride : a.k + (uint64_t)r * a.k_stride;
-  load_head<PAIRS>(x, from + (uint64_t)head * dim, dim);
-  if (is_value) {
-    if (a.v_norm) norm_head<PAIRS>(x, NULL, a.eps, dim);
-  } else {
-    if (a.k_norm != NULL) norm_head<PAIRS>(x, a.k_norm, a.eps, dim);
-    rotate_head<PAIRS>(x, a.inv_freq, a.position[r], dim);
-  }
-  if (a.kv.type == WEFT_TYPE_Q8_0) {
-    store_q8<PAIRS>(x, line[threadIdx.x / 32], (uint8_t *)to, dim);
-  } else {
-    store_head<PAIRS>(x, a.kv.type, to, dim);
-  }
+  load_head<PAIRS>(x, from, dim);
+  if (has_norm) norm_head<PAIRS>(x, factors, a.eps, dim);
+  if (!is_value) rotate_head<PAIRS>(x, factors, dim);
+  if (!is_query && a.kv.type == WEFT_TYPE_Q8_0) store_q8<PAIRS>(x, line[threadIdx.x / 32], (uint8_t *)to, dim);
+  else store_head<PAIRS>(x, is_query ? WEFT_TYPE_F32 : a.kv.type, to, dim);
 }
 
 weft_status weft_cuda_qkv(weft_device *device, const weft_qkv_args *args) {

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* route. A warp chooses for a row; the largest k of the logits one after another, each the largest of those left.
  *
- * With a router of F32 weights and few rows one kernel does both: a warp has one expert's weights in registers before
- * its inputs are there, and the block that ends last chooses. The product's order is that of multiply_f32.cu.
+ * With a router of F32 weights and few rows one kernel does both: the blocks of a cluster have one expert's weights in the
+ * registers of each warp before the inputs are there, and the first block chooses. The product's order is that of
+ * multiply_f32.cu.
  *
  * More rows: a block has two neighbouring chains of some rows x experts in shared memory, its weights before its inputs
  * are there, and leaves their sums; the kernel that chooses makes the rest of the tree. */
+#include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/form.cuh"
 #include "kernels/cuda/route.h"
@@ -14,8 +16,11 @@
 enum {
   ROUTE_WARPS = 4,
   ROUTE_SLOTS = 8,   /* experts of a lane */
+  ROUTER_BLOCKS = 8,
+  ROUTER_WARPS = 16,
+  ROUTER_EXPERTS = ROUTER_BLOCKS * ROUTER_WARPS,
   ROUTER_SLOTS = 24, /* float4 of a lane */
-  ROUTER_ROWS = ROUTE_WARPS,
+  ROUTER_ROWS = 4,
   PARTS = 16,               /* pairs of chains */
   PART_STAGES = 3,
   PART_BYTES = 226 << 10,
@@ -135,21 +140,23 @@ static __global__ void route_kernel(const __grid_constant__ weft_route_args a, b
   else choose_of_many(a, r);
 }
 
-/* ticket: 0 between kernels. */
-static __global__ void __launch_bounds__(32 * ROUTE_WARPS) router_kernel(const __grid_constant__ weft_route_args a,
-                                                                         const float *weights, uint32_t n_in,
-                                                                         uint32_t *ticket) {
-  __shared__ bool is_last;
-  next_may_start();
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, e = blockIdx.x * ROUTE_WARPS + warp;
+static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(32 * ROUTER_WARPS, 1)
+    router_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in) {
+  __shared__ float logits[ROUTER_ROWS][ROUTER_EXPERTS]; /* of the first block */
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, e = blockIdx.x * ROUTER_WARPS + warp;
   float4 w[ROUTER_SLOTS];
+  float scale[ROUTER_EXPERTS / 32];
+  cluster_arrive_first();
 #pragma unroll
   for (uint32_t t = 0; t < ROUTER_SLOTS; t++) {
     uint32_t k = 128 * t + 4 * lane;
     w[t] = make_float4(0, 0, 0, 0);
     if (e < a.n_experts && k < n_in) w[t] = *(const float4 *)(const void *)(weights + (uint64_t)e * n_in + k);
   }
+  get_scales(a, scale);
+  cluster_wait(); /* all blocks are there */
   inputs_wait();
+  next_may_start();
   for (uint32_t r = 0; r < a.n_rows; r++) {
     const float *x = a.x + r * a.x_stride;
     float sum = 0.0f;
@@ -163,20 +170,15 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) router_kernel(const _
       sum = __fmaf_rn(w[t].w, in.w, sum);
     }
     sum = sum_of_chains(sum);
-    if (lane == 0 && e < a.n_experts) a.logits[r * a.logits_stride + e] = sum;
+    if (lane == 0 && e < a.n_experts) {
+      a.logits[r * a.logits_stride + e] = sum;
+      store_in(&logits[r][e], 0, sum);
+    }
+    __syncwarp();
   }
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) is_last = atomicAdd(ticket, 1u) == gridDim.x - 1;
-  __syncthreads();
-  if (!is_last) return;
-  __threadfence();
-  if (warp < a.n_rows) {
-    float scale[ROUTE_SLOTS];
-    get_scales(a, scale);
-    choose(a, warp, a.logits + warp * a.logits_stride, scale);
-  }
-  if (threadIdx.x == 0) *ticket = 0;
+  cluster_arrive();
+  cluster_wait();
+  if (blockIdx.x == 0 && warp < a.n_rows) choose(a, warp, logits[warp], scale);
 }
 
 static __host__ __device__ constexpr uint32_t part_stride(uint32_t n_in) {
@@ -336,8 +338,8 @@ weft_status route_setup(cuda_device *d) {
 
 static bool is_one_kernel(const weft_route_args *args) {
   const weft_weight *w = args->router;
-  return w->type == WEFT_TYPE_F32 && args->n_rows <= ROUTER_ROWS && is_small(args) && w->n_in % 4 == 0 &&
-         w->n_in <= 128 * ROUTER_SLOTS && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
+  return w->type == WEFT_TYPE_F32 && args->n_rows <= ROUTER_ROWS && args->n_experts <= ROUTER_EXPERTS && args->k <= 32 &&
+         w->n_in % 4 == 0 && w->n_in <= 128 * ROUTER_SLOTS && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
 }
 
 weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
@@ -345,8 +347,8 @@ weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   if (args->router != NULL && is_one_kernel(args)) {
     const float *weights = (const float *)(const void *)((const uint8_t *)args->router->data + FORM_HEADER_BYTES);
-    cuda_start(d, router_kernel, cuda_ceil(args->n_experts, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, weights,
-               args->router->n_in, d->ticket);
+    cuda_start(d, router_kernel, ROUTER_BLOCKS, 32 * ROUTER_WARPS, 0, *args, weights, args->router->n_in);
+    d->orderly = true;
     return cuda_launched(d, "router");
   }
   if (args->router != NULL && takes_parts(args)) return route_parts(d, args);

@@ -116,6 +116,12 @@ static __device__ __forceinline__ void get_part(const float *row, uint32_t n, bo
   for (uint32_t t = 0; t < SLOTS; t++) out.at[t] = row4(row, 4 * (t * THREADS + threadIdx.x), n, wide);
 }
 
+/* A weight of a norm, if it is to be read now. */
+template <bool NOW, int THREADS, int SLOTS>
+static __device__ __forceinline__ void get_weight(const float *row, uint32_t n, bool wide, row_part<THREADS, SLOTS> &out) {
+  if (NOW && row != NULL) get_part(row, n, wide, out);
+}
+
 /* 1 / rms of one or two rows; the sums meet in one step. shared: [2][32], used by nobody else. */
 template <int THREADS, int SLOTS>
 static __device__ __forceinline__ float2 factors_of(const row_part<THREADS, SLOTS> &x, const row_part<THREADS, SLOTS> &x2,
@@ -157,7 +163,9 @@ static __device__ __forceinline__ void scale_part(row_part<THREADS, SLOTS> &x, f
   for (uint32_t t = 0; t < SLOTS; t++) x.at[t] = normed4(x.at[t], factor, w.at[t], make_float4(0, 0, 0, 0), 1.0f);
 }
 
-template <int THREADS, int SLOTS>
+/* EARLY: weights, which no kernel writes, are read before the inputs are there; else when they are needed, which takes
+ * fewer registers. */
+template <int THREADS, int SLOTS, bool EARLY>
 static __global__ void __launch_bounds__(THREADS, 1) norm_kernel(const __grid_constant__ norm_kernel_args a) {
   using part = row_part<THREADS, SLOTS>;
   __shared__ float shared[3][2][32];
@@ -165,23 +173,28 @@ static __global__ void __launch_bounds__(THREADS, 1) norm_kernel(const __grid_co
   const weft_norm_args &op = a.op;
   uint64_t r = blockIdx.x;
   uint32_t n = op.n_cols;
-  part weight;
-  if (op.weight != NULL) get_part(op.weight, n, a.wide, weight);
+  part weight, x_weight, x2_weight, then_weight[WEFT_NORM_THEN_MAX];
+  get_weight<EARLY>(op.x_weight, n, a.wide, x_weight);
+  get_weight<EARLY>(op.x2_weight, n, a.wide, x2_weight);
+  get_weight<EARLY>(op.weight, n, a.wide, weight);
+#pragma unroll
+  for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++)
+    if (i < op.n_then) get_weight<EARLY>(op.then_weight[i], n, a.wide, then_weight[i]);
+  float scale = op.row_scale == NULL ? 1.0f : op.row_scale[r];
   inputs_wait();
   part x, x2, add;
   get_part(op.x + r * op.x_stride, n, a.wide, x);
   if (op.x2 != NULL) get_part(op.x2 + r * op.x2_stride, n, a.wide, x2);
   if (op.add != NULL) get_part(op.add + r * op.add_stride, n, a.wide, add);
   if (op.x_weight != NULL || (op.x2 != NULL && op.x2_weight != NULL)) {
-    part w;
     float2 factor = factors_of<THREADS, SLOTS>(x, x2, op.x2 != NULL, n, op.eps, shared[0]);
     if (op.x_weight != NULL) {
-      get_part(op.x_weight, n, a.wide, w);
-      scale_part(x, factor.x, w);
+      get_weight<!EARLY>(op.x_weight, n, a.wide, x_weight);
+      scale_part(x, factor.x, x_weight);
     }
     if (op.x2 != NULL && op.x2_weight != NULL) {
-      get_part(op.x2_weight, n, a.wide, w);
-      scale_part(x2, factor.y, w);
+      get_weight<!EARLY>(op.x2_weight, n, a.wide, x2_weight);
+      scale_part(x2, factor.y, x2_weight);
     }
   }
 #pragma unroll
@@ -191,7 +204,7 @@ static __global__ void __launch_bounds__(THREADS, 1) norm_kernel(const __grid_co
                           __fadd_rn(x.at[t].z, x2.at[t].z), __fadd_rn(x.at[t].w, x2.at[t].w));
   }
   float factor = factors_of<THREADS, SLOTS>(x, x, false, n, op.eps, shared[1]).x;
-  float scale = op.row_scale == NULL ? 1.0f : op.row_scale[r];
+  get_weight<!EARLY>(op.weight, n, a.wide, weight);
 #pragma unroll
   for (uint32_t t = 0; t < SLOTS; t++) {
     float4 w = op.weight != NULL ? weight.at[t] : make_float4(1, 1, 1, 1);
@@ -203,12 +216,12 @@ static __global__ void __launch_bounds__(THREADS, 1) norm_kernel(const __grid_co
 #pragma unroll
   for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++) {
     if (i >= op.n_then) continue;
-    get_part(op.then_weight[i], n, a.wide, weight);
+    get_weight<!EARLY>(op.then_weight[i], n, a.wide, then_weight[i]);
     float *then = op.then[i] + r * op.y_stride;
 #pragma unroll
     for (uint32_t t = 0; t < SLOTS; t++)
       put4(then, 4 * (t * THREADS + threadIdx.x), n, a.wide,
-           normed4(x.at[t], factor, weight.at[t], make_float4(0, 0, 0, 0), 1.0f));
+           normed4(x.at[t], factor, then_weight[i].at[t], make_float4(0, 0, 0, 0), 1.0f));
   }
 }
 
@@ -223,9 +236,11 @@ weft_status weft_cuda_norm(weft_device *device, const weft_norm_args *args) {
            is_wide(args->x_weight, 0) && is_wide(args->x2_weight, 0);
   for (uint32_t i = 0; i < args->n_then; i++)
     a.wide = a.wide && is_wide(args->then[i], args->y_stride) && is_wide(args->then_weight[i], 0);
-  if (args->n_cols <= 4096) cuda_start(d, norm_kernel<256, 4>, args->n_rows, 256, 0, a);
-  else if (args->n_cols <= 32768) cuda_start(d, norm_kernel<1024, 8>, args->n_rows, 1024, 0, a);
-  else if (args->n_cols <= 131072) cuda_start(d, norm_kernel<1024, 32>, args->n_rows, 1024, 0, a);
+  bool early = args->n_rows <= d->n_multiprocessors;
+  if (args->n_cols <= 4096 && early) cuda_start(d, norm_kernel<256, 4, true>, args->n_rows, 256, 0, a);
+  else if (args->n_cols <= 4096) cuda_start(d, norm_kernel<256, 4, false>, args->n_rows, 256, 0, a);
+  else if (args->n_cols <= 32768) cuda_start(d, norm_kernel<1024, 8, false>, args->n_rows, 1024, 0, a);
+  else if (args->n_cols <= 131072) cuda_start(d, norm_kernel<1024, 32, false>, args->n_rows, 1024, 0, a);
   else return WEFT_E_UNSUPPORTED;
   return cuda_launched(d, "norm");
 }

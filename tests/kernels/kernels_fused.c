@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Ops that stand for several: norms in a row, a gated product, a router with its choice. On every device they give the
- * bits of their parts, called one after another, for one row and for many. */
+ * bits of their parts, called one after another, for one row and for many. And ops that may run beside one another give the
+ * bits that they give in turn. */
 #include "tests/kernels/harness.h"
 #include "tests/kernels/weights.h"
 
@@ -194,9 +195,102 @@ static void test_router(void **state) {
   }
 }
 
+/* ---- ops beside one another ---- */
+
+enum { LAYERS = 6, WIDTH = 256, FF = 512, EXPERTS = 16, TOP = 4 };
+
+typedef struct layer {
+  weft_weight router, gate, up, down, experts_in, experts_out;
+} layer;
+
+typedef struct layer_rows {
+  float *x, *h, *g, *u, *t, *y, *logits, *weights;
+  int32_t *ids;
+  void *scratch[4];
+} layer_rows;
+
+static layer layer_new(weft_device *device) {
+  stored in = stored_new(WEFT_TYPE_Q4_K, EXPERTS, 2 * FF, WIDTH, 500), out = stored_new(WEFT_TYPE_Q8_0, EXPERTS, WIDTH, FF, 600);
+  layer l = {.router = matrix(device, WEFT_TYPE_F32, EXPERTS, WIDTH, 700),
+             .gate = matrix(device, WEFT_TYPE_Q4_K, FF, WIDTH, 800),
+             .up = matrix(device, WEFT_TYPE_Q4_K, FF, WIDTH, 900),
+             .down = matrix(device, WEFT_TYPE_Q8_0, WIDTH, FF, 1000),
+             .experts_in = upload(device, &in),
+             .experts_out = upload(device, &out)};
+  stored_free(&in);
+  stored_free(&out);
+  return l;
+}
+
+/* A layer's feed-forward half as the model calls it, without a wait: r.x = r.x + norm(dense + experts). */
+static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32_t n_rows, bool beside) {
+  weft_norm_args norm = {.x = r->x, .y = r->h, .n_rows = n_rows, .n_cols = WIDTH, .x_stride = WIDTH, .x2_stride = WIDTH,
+                         .add_stride = WIDTH, .y_stride = WIDTH, .eps = 1e-6f};
+  weft_route_args route = {.x = r->h, .router = &l->router, .logits = r->logits, .ids = r->ids, .weights = r->weights,
+                           .n_rows = n_rows, .n_experts = EXPERTS, .k = TOP, .x_stride = WIDTH, .logits_stride = EXPERTS};
+  weft_matmul_args in = {.x = r->h, .n_rows = n_rows, .n_weights = 2, .weight = {&l->gate, &l->up}, .y = {r->g, r->u},
+                         .x_stride = WIDTH, .y_stride = {FF, FF}, .activation = WEFT_GELU_TANH, .beside = beside};
+  weft_matmul_args out = {.x = r->g, .n_rows = n_rows, .n_weights = 1, .weight = {&l->down}, .y = {r->t}, .x_stride = FF,
+                          .y_stride = {WIDTH}};
+  weft_experts_args experts = {.x = r->h, .ids = r->ids, .weights = r->weights, .gate_up = &l->experts_in, .down = &l->experts_out,
+                               .y = r->y, .n_rows = n_rows, .k = TOP, .x_stride = WIDTH, .y_stride = WIDTH,
+                               .activation = WEFT_GELU_TANH, .beside = beside};
+  route.scratch_bytes = weft_route_scratch(device, &route);
+  in.scratch_bytes = weft_matmul_scratch(device, &in);
+  out.scratch_bytes = weft_matmul_scratch(device, &out);
+  experts.scratch_bytes = weft_experts_scratch(device, &experts);
+  if (r->scratch[3] == NULL) {
+    r->scratch[0] = scratch_of(route.scratch_bytes);
+    r->scratch[1] = scratch_of(in.scratch_bytes);
+    r->scratch[2] = scratch_of(out.scratch_bytes);
+    r->scratch[3] = scratch_of(experts.scratch_bytes);
+  }
+  route.scratch = r->scratch[0], in.scratch = r->scratch[1], out.scratch = r->scratch[2], experts.scratch = r->scratch[3];
+  assert_int_equal(weft_norm(device, &norm), WEFT_OK);
+  assert_int_equal(weft_route(device, &route), WEFT_OK);
+  assert_int_equal(weft_matmul(device, &in), WEFT_OK);
+  assert_int_equal(weft_matmul(device, &out), WEFT_OK);
+  assert_int_equal(weft_experts(device, &experts), WEFT_OK);
+  norm.x = r->t, norm.x2 = r->y, norm.add = norm.y = r->x;
+  assert_int_equal(weft_norm(device, &norm), WEFT_OK);
+}
+
+static void run_layers(weft_device *device, const layer *l, uint32_t n_rows, bool beside, float *result) {
+  uint64_t n = (uint64_t)n_rows * WIDTH;
+  layer_rows r = {.x = rows_new(n, 20), .h = rows_new(n, 21), .t = rows_new(n, 22), .y = rows_new(n, 23)};
+  r.g = rows_new((uint64_t)n_rows * FF, 24);
+  r.u = rows_new((uint64_t)n_rows * FF, 25);
+  r.logits = rows_new((uint64_t)n_rows * EXPERTS, 26);
+  r.weights = rows_new((uint64_t)n_rows * TOP, 27);
+  r.ids = memory_new((size_t)n_rows * TOP, sizeof *r.ids);
+  for (uint32_t i = 0; i < LAYERS; i++) run_layer(device, l, &r, n_rows, beside);
+  assert_int_equal(weft_device_sync(device), WEFT_OK);
+  memcpy(result, r.x, n * sizeof(float));
+  float *const rows[] = {r.x, r.h, r.t, r.y, r.g, r.u, r.logits, r.weights};
+  for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) memory_free(rows[i]);
+  memory_free(r.ids);
+  for (uint32_t i = 0; i < 4; i++)
+    if (r.scratch[i] != NULL) memory_free(r.scratch[i]);
+}
+
+static void test_beside(void **state) {
+  const devices *all = *state;
+  static float one[ROWS * WIDTH], two[ROWS * WIDTH];
+  for (uint32_t d = 0; d < all->n; d++) {
+    layer l = layer_new(all->cpu[d]);
+    for (uint32_t c = 0; c < N_COUNTS; c++) {
+      run_layers(all->cpu[d], &l, row_counts[c], false, one);
+      run_layers(all->cpu[d], &l, row_counts[c], true, two);
+      assert_same("ops beside one another", all->name[d], "the rows", one, two, (size_t)row_counts[c] * WIDTH * sizeof(float));
+    }
+    weft_weight *const weights[] = {&l.router, &l.gate, &l.up, &l.down, &l.experts_in, &l.experts_out};
+    for (uint32_t i = 0; i < sizeof weights / sizeof weights[0]; i++) weft_device_weight_free(all->cpu[d], weights[i]);
+  }
+}
+
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_gated),
-                                     cmocka_unit_test(test_router)};
+                                     cmocka_unit_test(test_router), cmocka_unit_test(test_beside)};
   return cmocka_run_group_tests_name("kernels/fused", tests, setup_devices, teardown_devices);
 }
