@@ -84,6 +84,10 @@ sys.exit(worst > 1.0 or not cpu['passed'] or not cuda['passed'])
 PY
 }
 [ $tests = no ] || evaluate || failed=1
+if [ $tests = yes ] && command -v cuobjdump >/dev/null; then
+  cuobjdump -sass "$prebuilt/libweft-cuda.so" | python3 "$here/in_flight.py" >"$out/in_flight.log" || failed=1
+  tail -1 "$out/in_flight.log"
+fi
 
 # compute-sanitizer over the kernel tests, many at once. memcheck runs all of them. racecheck is slow: it runs a fixed part of
 # the cases, at least one of every kernel, on a module in which it can see what orders things (WEFT_RACECHECK in kernels/cuda).
@@ -119,7 +123,7 @@ sanitize() {
   for part in test_meaning test_many_rows test_soft_op; do sanitized "$checked" racecheck kernels_head $part 0/1 & done
   for part in test_products test_many_rows test_three_weights; do sanitized "$checked" racecheck kernels_matmul $part 0/1 & done
   sanitized "$checked" racecheck kernels_ops 'test_*' 0/1 &
-  for part in 3/20 8/54; do sanitized "$checked" racecheck kernels_sample test_equals_ref $part & done
+  for part in 3/54 5/54 8/54; do sanitized "$checked" racecheck kernels_sample test_equals_ref $part & done
   wait
 }
 [ $sanitize = no ] || sanitize
