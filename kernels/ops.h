@@ -188,7 +188,6 @@ typedef struct weft_experts_args {
   uint32_t n_rows, k;
   uint64_t x_stride, y_stride;
   weft_activation activation;
-  bool beside; /* as in matmul */
   void *scratch;
   uint64_t scratch_bytes;
   uint32_t *n_touched; /* optional host counter: distinct experts of this call are added (cpu, ref) */

@@ -357,7 +357,7 @@ weft_status gemma4__embed(weft_step *step) {
 }
 
 /* Router and experts read the residual stream through norms of their own: s->y and s->r. The dense MLP has nothing to do
- * with them: its first half goes beside the router, the experts beside its second half. */
+ * with them: its halves go beside the router and beside the experts. */
 static weft_status feed_forward(weft_step *step, const weft_layer *layer, uint32_t l) {
   weft_scratch *s = &step->model->scratch;
   bool moe = step->model->hyper.moe[l];
@@ -371,8 +371,8 @@ static weft_status feed_forward(weft_step *step, const weft_layer *layer, uint32
   weft_status status = moe ? layers__route(step, layer, s->y) : WEFT_OK;
   if (status == WEFT_OK) status = layers__mlp_in(step, &mlp);
   /* the router's product has read s->y before the experts write it */
-  if (status == WEFT_OK) status = layers__mlp_out(step, &mlp);
   if (status == WEFT_OK && moe) status = layers__experts(step, layer, s->r, s->y);
+  if (status == WEFT_OK) status = layers__mlp_out(step, &mlp);
   if (status != WEFT_OK) return status;
   layers_norm_args sum = {
       .x = s->t,

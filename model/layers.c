@@ -260,7 +260,20 @@ weft_status layers__mlp_in(weft_step *step, const layers_mlp_args *args) {
 }
 
 weft_status layers__mlp_out(weft_step *step, const layers_mlp_args *args) {
-  return layers__matmul(step, step->model->scratch.g, args->n_rows, 1, &args->down, &args->out);
+  weft_scratch *s = &step->model->scratch;
+  weft_matmul_args down = {
+      .x = s->g,
+      .n_rows = args->n_rows,
+      .n_weights = 1,
+      .weight = {args->down},
+      .y = {args->out},
+      .x_stride = args->down->n_in,
+      .y_stride = {args->down->n_out},
+      .beside = args->beside,
+      .scratch = s->work,
+      .scratch_bytes = s->work_bytes,
+  };
+  return weft_matmul(step->model->device, &down);
 }
 
 static const weft_weight *present(const weft_weight *weight) {
@@ -312,7 +325,6 @@ weft_status layers__experts(weft_step *step, const weft_layer *layer, const floa
   args.x = u;
   args.y = out;
   args.n_rows = step->n_rows;
-  args.beside = true;
   args.n_touched = model->arrays.in_place ? &step->n_touched : NULL;
   return weft_experts(model->device, &args);
 }

@@ -65,7 +65,7 @@ typedef struct cuda_device {
   uint32_t n_multiprocessors;
   bool lost;
   bool deterministic; /* a row's bits depend on that row alone */
-  bool orderly; /* the kernel started last lets the next one start only when those before it have ended; no scratch is in use */
+  bool orderly; /* the kernel started last lets the next one start only when those before it have ended */
   bool fresh;   /* a weight was placed: the next kernel starts in the ordinary way, for it may read weights early */
   char isa[16];
 } cuda_device;

@@ -364,7 +364,6 @@ static weft_status run_few(cuda_device *d, const weft_experts_args *args, const 
   a.raw.x_stride = args->x_stride;
   a.gated = true;
   a.activation = args->activation;
-  a.beside = args->beside && d->orderly;
   if (args->gate_up == NULL) {
     a.weight[1] = a.weight[0];
     a.weight[1].data = (const uint8_t *)args->up->data;

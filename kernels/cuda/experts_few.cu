@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/few.cuh"
 
-enum { DOWN_WARPS = 8, PLACES_MAX = 8, KEPT = 3, SHARED_BYTES_MAX = 220 << 10, SHARED_BYTES_OF_TWO = 112 << 10 };
+enum { DOWN_WARPS = 8, PLACES_MAX = 8, KEPT = 3, SHARED_BYTES_MAX = 220 << 10, SHARED_BYTES_OF_TWO = 86 << 10 };
 
 /* A row of act(g) * u into the warp's shared memory; the power of two that it was multiplied by. */
 template <int T>
@@ -136,7 +136,7 @@ static uint32_t bytes_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k, uint
   return DOWN_WARPS * (bytes_of_places<T>(tile_bytes, n_places) + n_units * 256) + 64 * k;
 }
 
-/* As many as there are pieces, while two blocks share a multiprocessor. */
+/* As many as there are pieces, while two blocks share a multiprocessor, with room for a product beside them. */
 template <int T>
 static uint32_t places_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k) {
   uint32_t n = 2, n_pieces = cuda_ceil(n_units, few_units(T));
@@ -148,6 +148,7 @@ template <int T>
 static weft_status launch(cuda_device *d, const multiply_args &a, const float *weights, uint32_t k) {
   uint32_t n_places = places_of<T>(a.n_units, a.tile_bytes, k), bytes = bytes_of<T>(a.n_units, a.tile_bytes, k, n_places);
   cuda_start(d, down_kernel<T>, dim3(a.weight[0].n_tiles, a.n_rows), 32 * DOWN_WARPS, bytes, a, weights, k, n_places);
+  d->orderly = true;
   return cuda_launched(d, "the down side of experts");
 }
 

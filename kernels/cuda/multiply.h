@@ -103,7 +103,7 @@ weft_status multiply_f32(cuda_device *d, const multiply_args *args);
 static __device__ __forceinline__ bool job_of(const multiply_args &a, uint32_t index, uint32_t width,
                                               multiply_job *job) {
   if (a.ids != NULL) {
-    int32_t id = __ldcg(a.ids + index);
+    int32_t id = a.ids[index];
     job->matrix = (uint32_t)id;
     job->first = index;
     job->n = 1;

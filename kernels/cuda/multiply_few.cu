@@ -6,10 +6,10 @@
  *            further; their first weights are on their way while these tiles are finished
  *   raw      one row of f32: every block prepares it for itself while its first weights are on their way, which saves a
  *            kernel before this one
- *   gated    a block takes a tile of the gate, then its tile of up: act(g) * u leaves it */
+ *   gated    a tile of the gate and its tile of up lie in one block: act(g) * u leaves it */
 #include "kernels/cuda/few.cuh"
 
-enum { WARPS_MAX = 8, SEGMENTS = 8, RAW_KEPT = 2, RESIDENT_WARPS = 24, PLACES = 2, PLACES_GATED = 4, SHARED_BYTES_MAX = 220 << 10 };
+enum { WARPS_MAX = 16, SEGMENTS = 8, RAW_KEPT = 2, RESIDENT_WARPS = 24, PLACES = 2, SHARED_BYTES_MAX = 220 << 10 };
 
 /* The row into shared memory, 16 bytes for 8 inputs, ascending; the power of two that it was multiplied by. The same
  * rule as prepare_kernel. most_of: [WARPS_MAX]. */
@@ -57,27 +57,18 @@ static __host__ __device__ __forceinline__ uint32_t few_tiles(const multiply_arg
   return n;
 }
 
-/* An item, and which of its tiles: 0, and 1 (up) where it is gated. */
-typedef struct few_step {
-  uint32_t index, half;
-} few_step;
-
-static __device__ __forceinline__ void next_step(const multiply_args &a, few_step *at) {
-  at->half = a.gated ? at->half ^ 1 : 0;
-  if (at->half == 0) at->index += gridDim.x;
-}
-
-/* What a warp does in a step: a tile of a weight. False: nothing. */
+/* What a warp does of item `index`: a tile of a weight. False: nothing. */
 typedef struct few_tile {
   uint32_t weight, tile;
 } few_tile;
 
-static __device__ __forceinline__ bool find_tile(const multiply_args &a, uint32_t group, uint32_t half, uint32_t slot, few_tile *out) {
-  uint32_t at = group * (blockDim.x / 32 / a.n_segments) + slot, n_tiles = few_tiles(a), w = 0;
+static __device__ __forceinline__ bool find_tile(const multiply_args &a, uint32_t group, uint32_t slot, few_tile *out) {
+  uint32_t n_slots = blockDim.x / 32 / a.n_segments, n_tiles = few_tiles(a);
+  uint32_t at = a.gated ? group * (n_slots / 2) + slot / 2 : group * n_slots + slot, w = 0;
   if (at >= n_tiles) return false;
   if (!a.gated) {
     while (at >= a.weight[w].n_tiles) at -= a.weight[w++].n_tiles;
-  } else if (half != 0) {
+  } else if (slot % 2 != 0) {
     if (a.n_weights == 2) w = 1;
     else at += n_tiles;
   }
@@ -88,12 +79,11 @@ static __device__ __forceinline__ bool find_tile(const multiply_args &a, uint32_
 
 /* The next piece that a warp asks for. */
 typedef struct few_cursor {
-  few_step step;
-  uint32_t unit;
+  uint32_t index, unit;
   const uint8_t *row_tile; /* NULL: there is no more */
 } few_cursor;
 
-/* Moves on to the cursor's step or the first one after it that has work for the warp. */
+/* Moves on to item `index` or the first one after it that has work for the warp. */
 template <int NT>
 static __device__ __forceinline__ void enter_item(const multiply_args &a, uint32_t n_items, uint32_t n_groups, uint32_t slot,
                                                   uint32_t first, few_cursor *at) {
@@ -101,9 +91,8 @@ static __device__ __forceinline__ void enter_item(const multiply_args &a, uint32
   few_tile tile;
   at->row_tile = NULL;
   at->unit = first;
-  for (; at->step.index < n_items; next_step(a, &at->step)) {
-    if (!job_of(a, at->step.index / n_groups, 8 * NT, &job)) continue;
-    if (!find_tile(a, at->step.index % n_groups, at->step.half, slot, &tile)) continue;
+  for (; at->index < n_items; at->index += gridDim.x) {
+    if (!job_of(a, at->index / n_groups, 8 * NT, &job) || !find_tile(a, at->index % n_groups, slot, &tile)) continue;
     const multiply_weight &weight = a.weight[tile.weight];
     at->row_tile = weight.data + FORM_HEADER_BYTES + ((uint64_t)job.matrix * weight.n_tiles + tile.tile) * a.tile_bytes;
     return;
@@ -117,7 +106,7 @@ static __device__ __forceinline__ void ask_next(const multiply_args &a, uint32_t
   ring_ask<T>(a, ring, place, at->row_tile, at->unit);
   at->unit += few_units(T);
   if (at->unit < end) return;
-  next_step(a, &at->step);
+  at->index += gridDim.x;
   enter_item<NT>(a, n_items, n_groups, slot, first, at);
 }
 
@@ -134,10 +123,10 @@ static __device__ __forceinline__ float joined(const multiply_args &a, const flo
   return __fmul_rn(__fmul_rn(sum, back), power_of_two(-raise));
 }
 
-/* part, raise: of the tile; where it is gated, before: of the gate's. */
+/* raise: of this tile and of the one it is gated with. */
 template <int T, int NT, bool RAW>
-static __device__ __forceinline__ void finish_tile(const multiply_args &a, const multiply_job &job, few_tile tile, const float *part,
-                                                   int raise, const float *part_before, int raise_before, int lift) {
+static __device__ __forceinline__ void finish_tile(const multiply_args &a, const multiply_job &job, few_tile tile,
+                                                   const float *part, const int *raise, int lift) {
   uint32_t lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   const multiply_weight &weight = a.weight[tile.weight];
   uint32_t n_out = a.gated && a.n_weights == 1 ? weight.n_out / 2 : weight.n_out;
@@ -148,8 +137,11 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
       uint32_t column = 8 * n + 2 * c + e % 2, out = tile.tile * 16 + g + e / 2 * 8;
       if (column >= job.n || out >= n_out) continue;
       float back = RAW ? power_of_two(-lift) : a.x_back[x_row_of(a, job, column)];
-      float value = joined<NT>(a, part, n, e, back, raise);
-      if (a.gated) value = gate_product(a.activation, joined<NT>(a, part_before, n, e, back, raise_before), value);
+      float value = joined<NT>(a, part, n, e, back, raise[0]);
+      if (a.gated) {
+        float up = joined<NT>(a, part + a.n_segments * NT * 128, n, e, back, raise[1]);
+        value = gate_product(a.activation, value, up);
+      }
       weight.y[(uint64_t)(job.first + column) * weight.y_stride + out] = value;
     }
   }
@@ -157,38 +149,40 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
 
 template <int T, int NT, bool RAW>
 static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kernel(const __grid_constant__ multiply_args a, uint32_t n_items,
-                                                                                       uint32_t n_groups, uint32_t n_places) {
-  /* Places of the warps, then [2][row tiles of the block][segments][NT][32][4] of steps in turn, then a raw row. */
+                                                                                       uint32_t n_groups) {
+  /* Places of the warps, then [row tiles of the block][segments][NT][32][4], then a raw row. */
   extern __shared__ __align__(128) uint8_t memory[];
-  __shared__ __align__(8) uint64_t filled[WARPS_MAX * PLACES_GATED];
+  __shared__ __align__(8) uint64_t filled[WARPS_MAX * PLACES];
   __shared__ uint32_t most_of[WARPS_MAX];
-  __shared__ int raise_of[2][WARPS_MAX]; /* of row tiles */
+  __shared__ int raise_of[WARPS_MAX]; /* of row tiles */
   uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint32_t segment = warp % a.n_segments, slot = warp / a.n_segments;
-  uint32_t first = segment * a.segment_units, end = min(a.n_units, first + a.segment_units), row_of_raw = UINT32_MAX, turn = 0;
-  few_ring ring = {memory + warp * n_places * few_piece_bytes(T), filled + warp * PLACES_GATED, n_places, 0, 0};
-  float *parts = (float *)(void *)(memory + n_warps * n_places * few_piece_bytes(T));
-  uint4 *raw = (uint4 *)(void *)(parts + 2 * n_warps * NT * 128);
+  uint32_t first = segment * a.segment_units, end = min(a.n_units, first + a.segment_units), row_of_raw = UINT32_MAX;
+  few_ring ring = {memory + warp * PLACES * few_piece_bytes(T), filled + warp * PLACES, PLACES, 0, 0};
+  float *part = (float *)(void *)(memory + n_warps * PLACES * few_piece_bytes(T));
+  uint4 *raw = (uint4 *)(void *)(part + n_warps * NT * 128);
   int lift = 0;
   ring_open(&ring);
   few_tile tile = {0, 0};
-  bool active = find_tile(a, blockIdx.x % n_groups, 0, slot, &tile);
+  bool active = find_tile(a, blockIdx.x % n_groups, slot, &tile);
   uint32_t header_of = tile.weight;
   form_header header = *(const form_header *)(const void *)a.weight[tile.weight].data;
-  int raise = raise_exponent(T, &header);
-  if (a.ids != NULL && !a.beside) inputs_wait();
-  few_cursor ahead = {{blockIdx.x, 0}, 0, NULL};
+  if (a.ids != NULL) inputs_wait();
+  few_cursor ahead = {blockIdx.x, 0, NULL};
   enter_item<NT>(a, n_items, n_groups, slot, first, &ahead);
-  for (uint32_t place = 0; place < n_places; place++)
+  for (uint32_t place = 0; place < PLACES; place++)
     ask_next<T, NT>(a, n_items, n_groups, slot, first, end, ring, place, &ahead);
+  multiply_job job;
+  bool exists = job_of(a, blockIdx.x / n_groups, 8 * NT, &job);
+  active = exists && active;
+  int raise = raise_exponent(T, &header);
   if (a.ids == NULL && !a.beside) inputs_wait();
   next_may_start();
-  for (few_step at = {blockIdx.x, 0}; at.index < n_items; next_step(a, &at)) {
-    multiply_job job;
-    if (!job_of(a, at.index / n_groups, 8 * NT, &job)) continue;
-    if (at.index != blockIdx.x || at.half != 0) {
+  for (uint32_t index = blockIdx.x; index < n_items; index += gridDim.x) {
+    if (index != blockIdx.x) {
       tile.weight = tile.tile = 0;
-      active = find_tile(a, at.index % n_groups, at.half, slot, &tile);
+      exists = job_of(a, index / n_groups, 8 * NT, &job);
+      active = exists && find_tile(a, index % n_groups, slot, &tile);
       if (tile.weight != header_of) header = *(const form_header *)(const void *)a.weight[header_of = tile.weight].data;
       raise = raise_exponent(T, &header);
     }
@@ -196,19 +190,19 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
     x_source<NT> x;
 #pragma unroll
     for (int at = 0; at < 4 * NT; at++) sum[at / 4][at % 4] = 0.0f;
+    if (index != blockIdx.x) __syncthreads(); /* the raw row and the sums of before have been read */
+    if (!exists) continue;
     if constexpr (RAW) {
       uint32_t row = x_row_of(a, job, 0);
-      if (row != row_of_raw) {
-        if (row_of_raw != UINT32_MAX) __syncthreads(); /* the row of before has been read */
-        lift = prepare_raw<T>(a, row, most_of, raw);
-        row_of_raw = row;
-      }
+      if (row != row_of_raw) lift = prepare_raw<T>(a, row, most_of, raw);
+      row_of_raw = row;
       x.raw = raw;
     } else {
 #pragma unroll
       for (int n = 0; n < NT; n++)
         x.prepared[n] = (const uint8_t *)a.x + x_at(a, x_row_of(a, job, 8 * n + lane / 4), lane % 4);
     }
+    if (lane == 0 && segment == 0) raise_of[slot] = raise;
     for (uint32_t unit = active ? first : end; unit < end; unit += few_units(T)) {
       ring_wait(ring);
       multiply_piece<T, NT, RAW>(a, ring, unit, end, x, raised, sum);
@@ -216,48 +210,39 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
       ring_next(ring);
       ask_next<T, NT>(a, n_items, n_groups, slot, first, end, ring, place, &ahead);
     }
-    if (a.gated && at.half == 0 && at.index != blockIdx.x) __syncthreads(); /* both turns have been read */
-    float *part = parts + turn * n_warps * NT * 128;
-    if (lane == 0 && segment == 0) raise_of[turn][slot] = raise;
 #pragma unroll
     for (int n = 0; n < NT; n++)
       ((float4 *)(void *)part)[(warp * NT + n) * 32 + lane] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
     __syncthreads();
-    if (active && segment == 0 && (!a.gated || at.half != 0)) {
-      const float *of_warp = parts + (uint64_t)warp * NT * 128;
-      if (a.gated) tile = {0, at.index % n_groups * (n_warps / a.n_segments) + slot};
-      finish_tile<T, NT, RAW>(a, job, tile, of_warp + turn * n_warps * NT * 128, raise_of[turn][slot],
-                              of_warp + (turn ^ 1) * n_warps * NT * 128, raise_of[turn ^ 1][slot], lift);
-    }
-    turn ^= 1; /* what was just finished is read until the block meets again */
+    if (active && segment == 0 && (!a.gated || slot % 2 == 0))
+      finish_tile<T, NT, RAW>(a, job, tile, part + (uint64_t)warp * NT * 128, raise_of + slot, lift);
   }
   if (a.beside) inputs_wait();
 }
 
 template <int T>
-static uint32_t bytes_of(uint32_t n_warps, uint32_t n_places, uint32_t nt, uint32_t raw_units) {
-  return n_warps * (n_places * few_piece_bytes(T) + nt * 1024) + raw_units * 256;
+static uint32_t bytes_of(uint32_t n_warps, uint32_t nt, uint32_t raw_units) {
+  return n_warps * (PLACES * few_piece_bytes(T) + nt * 512) + raw_units * 256;
 }
 
 template <int T, int NT, bool RAW>
 static weft_status launch(cuda_device *d, const multiply_args &a) {
-  uint32_t n_slots = WARPS_MAX / a.n_segments, n_warps = n_slots * a.n_segments, n_raw = RAW ? a.n_units : 0;
-  uint32_t n_jobs = a.ids != NULL ? a.jobs_max : 1, n_groups = cuda_ceil(few_tiles(a), n_slots), n_items = n_groups * n_jobs;
-  bool deep = a.gated && 3 * bytes_of<T>(n_warps, PLACES_GATED, NT, n_raw) <= SHARED_BYTES_MAX;
-  uint32_t n_places = deep ? PLACES_GATED : PLACES, bytes = bytes_of<T>(n_warps, n_places, NT, n_raw);
+  uint32_t n_slots = a.gated ? 2 : 8 / a.n_segments, n_warps = n_slots * a.n_segments;
+  uint32_t n_jobs = a.ids != NULL ? a.jobs_max : 1, n_groups = cuda_ceil(few_tiles(a), a.gated ? 1 : n_slots);
+  uint32_t bytes = bytes_of<T>(n_warps, NT, RAW ? a.n_units : 0), n_items = n_groups * n_jobs;
   uint32_t per = SHARED_BYTES_MAX / bytes < RESIDENT_WARPS / n_warps ? SHARED_BYTES_MAX / bytes : RESIDENT_WARPS / n_warps;
   uint32_t n_blocks = d->n_multiprocessors * per;
   multiply_args k = a;
   k.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride);
-  cuda_start(d, few_kernel<T, NT, RAW>, n_items < n_blocks ? n_items : n_blocks, 32 * n_warps, bytes, k, n_items, n_groups, n_places);
-  d->orderly = RAW && a.ids == NULL && !a.beside;
+  cuda_start(d, few_kernel<T, NT, RAW>, n_items < n_blocks ? n_items : n_blocks, 32 * n_warps, bytes, k, n_items, n_groups);
+  d->orderly = !a.beside;
   return cuda_launched(d, "a product of few rows");
 }
 
 template <int T, int NT, bool RAW>
 static weft_status set_up(cuda_device *d) {
-  static_assert(WARPS_MAX * (PLACES_GATED * few_piece_bytes(T) + NT * 1024) + MULTIPLY_RAW_BYTES <= SHARED_BYTES_MAX, "shared memory");
-  uint32_t bytes = bytes_of<T>(WARPS_MAX, PLACES_GATED, NT, RAW ? MULTIPLY_RAW_BYTES / 256 : 0);
+  static_assert(WARPS_MAX * (PLACES * few_piece_bytes(T) + NT * 512) + MULTIPLY_RAW_BYTES <= SHARED_BYTES_MAX, "shared memory");
+  uint32_t bytes = bytes_of<T>(WARPS_MAX, NT, RAW ? MULTIPLY_RAW_BYTES / 256 : 0);
   cudaError_t error = cudaFuncSetAttribute(few_kernel<T, NT, RAW>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
   return cuda_judge(d, error, "setting up products");
 }

@@ -231,10 +231,10 @@ static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32
   weft_matmul_args in = {.x = r->h, .n_rows = n_rows, .n_weights = 2, .weight = {&l->gate, &l->up}, .y = {r->g, r->u},
                          .x_stride = WIDTH, .y_stride = {FF, FF}, .activation = WEFT_GELU_TANH, .beside = beside};
   weft_matmul_args out = {.x = r->g, .n_rows = n_rows, .n_weights = 1, .weight = {&l->down}, .y = {r->t}, .x_stride = FF,
-                          .y_stride = {WIDTH}};
+                          .y_stride = {WIDTH}, .beside = beside};
   weft_experts_args experts = {.x = r->h, .ids = r->ids, .weights = r->weights, .gate_up = &l->experts_in, .down = &l->experts_out,
                                .y = r->y, .n_rows = n_rows, .k = TOP, .x_stride = WIDTH, .y_stride = WIDTH,
-                               .activation = WEFT_GELU_TANH, .beside = beside};
+                               .activation = WEFT_GELU_TANH};
   route.scratch_bytes = weft_route_scratch(device, &route);
   in.scratch_bytes = weft_matmul_scratch(device, &in);
   out.scratch_bytes = weft_matmul_scratch(device, &out);
@@ -249,8 +249,8 @@ static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32
   assert_int_equal(weft_norm(device, &norm), WEFT_OK);
   assert_int_equal(weft_route(device, &route), WEFT_OK);
   assert_int_equal(weft_matmul(device, &in), WEFT_OK);
-  assert_int_equal(weft_matmul(device, &out), WEFT_OK);
   assert_int_equal(weft_experts(device, &experts), WEFT_OK);
+  assert_int_equal(weft_matmul(device, &out), WEFT_OK);
   norm.x = r->t, norm.x2 = r->y, norm.add = norm.y = r->x;
   assert_int_equal(weft_norm(device, &norm), WEFT_OK);
 }
