@@ -44,7 +44,7 @@ fi
 [ -d "$prebuilt/lib" ] && export LD_LIBRARY_PATH=$prebuilt/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 device=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)
 echo "$device, commit $commit"
-kernel_tests='kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops kernels_kernels_experts kernels_kernels_attention \
+kernel_tests='kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops kernels_kernels_experts kernels_kernels_attention
   kernels_kernels_fused kernels_kernels_canvas kernels_kernels_sample'
 
 golden_tests='golden_model_parity golden_model_laws golden_model_devices golden_api_devices'
@@ -115,7 +115,7 @@ sanitize() {
     mkdir -p "$checked" && cp build-racecheck/libweft-cuda.so "$checked/"
   fi
   cp "$prebuilt"/test_kernels_* "$checked/" # they open the module beside them
-  for part in $kernel_tests; do sanitized "$prebuilt" memcheck "$part" 'test_*' 0/1 & done
+  for part in $kernel_tests; do sanitized "$prebuilt" memcheck "${part#kernels_}" 'test_*' 0/1 & done
   for part in 0/4 1/4 2/4 3/4; do sanitized "$checked" racecheck kernels_attention test_parity $part & done
   sanitized "$checked" racecheck kernels_canvas 'test_*' 0/9 &
   sanitized "$checked" racecheck kernels_experts test_parts 0/1 &

@@ -229,6 +229,7 @@ template <int T, int N, int STEPS, class S, class F>
 static __device__ __forceinline__ void multiply_unit(many_warp &at, const lane_codes<T> &codes, const lane_factors &factors,
                                                      float (&sum)[N][4], F &&load_next) {
   constexpr int EACH = S::groups == 2 && N <= 4 && form_bits(T) == 4 ? 2 : 1; /* steps of two products that start together: as registers allow */
+  constexpr bool as_they_are = form_bits(T) == 16; /* codes are operands: products that read them end before they are overwritten */
   barrier_wait(&at.x_full[at.x_at.slot], at.x_at.turn);
   uint64_t rows = wgmma_operand_mixed(at.x + at.x_at.slot * S::x_stage, 2048);
   uint32_t w[2][EACH][2][4];
@@ -236,10 +237,7 @@ static __device__ __forceinline__ void multiply_unit(many_warp &at, const lane_c
   for (int i = 0; i < STEPS; i++) {
     uint32_t(&own)[2][4] = w[i / EACH % 2][i % EACH];
     operands_of<T>(codes, factors, i, own);
-    if (i == STEPS - 1) {
-      if constexpr (form_bits(T) == 16) wgmma_wait<0>(); /* codes are operands as they are: products that read them end first */
-      load_next();
-    }
+    if (i == STEPS - 1 && !as_they_are) load_next();
     if (i % EACH < EACH - 1) continue;
     wgmma_fence();
 #pragma unroll
@@ -249,9 +247,11 @@ static __device__ __forceinline__ void multiply_unit(many_warp &at, const lane_c
       wgmma<N, form_is_bf16(T)>(sum, w[i / EACH % 2][e % EACH][1], b + (32 >> 4));
     }
     wgmma_commit();
-    wgmma_wait<1>();
+    if (as_they_are && i == STEPS - 1) wgmma_wait<0>();
+    else wgmma_wait<1>();
     if (i == EACH - 1) release_rows(at);
   }
+  if (as_they_are) load_next();
   if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) at.rows_done = shared_address(&at.x_empty[at.x_at.slot]);
   step_on(at.x_at, S::x_stages);
 }

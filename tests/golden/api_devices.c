@@ -3,7 +3,7 @@
  * diffusion with every array of every denoise step.
  *
  *   trained   the demo model with its matrices stored in F32 answers model/demo/eval.jsonl: every token and every array of every
- *             canvas must be the same, and entropies within 1e-4 nats. Of a step's argmax a position may differ where two tokens tie
+ *             canvas must be the same, and entropies within 1e-3 nats. Of a step's argmax a position may differ where two tokens tie
  *             (both logits at the softcap, to the last bit): then each has at most half of the row, so its entropy is ln 2 or more
  *   spoiled   the trained file with one weight changed must be told apart
  *
@@ -24,7 +24,7 @@
 #include "tests/support/gguf_requantise.h"
 
 enum { CANVAS_MAX = 32, STEPS_MAX = 400, TOKENS_MAX = 256, IN_FLIGHT = 32, FLIGHTS_MAX = 2048, TURNS_MAX = 16 };
-static const float nats = 1e-4f;
+static const float nats = 1e-3f;
 
 typedef enum way { GREEDY, DRAWN, DIFFUSION, WAYS } way;
 static const char *const way_names[] = {"greedy", "drawn", "by diffusion"};
