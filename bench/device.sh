@@ -170,20 +170,20 @@ one='--n-prompt 512 --kv-mib 32768 -c 1024'
 # shellcheck disable=SC2086 # a list of options
 {
   bench canvases canvases model canvases $one --rows 8192 --running 32 --repeat 2
-  bench sequences sequences model sequences $one --rows 2048 --running 128 --n-generate 32 --repeat 2
+  bench sequences sequences model sequences $one --rows 2048 --running 128 --n-generate 64 --repeat 2
   bench context context model context --kv-mib 8192 -c 66048 --rows 2048 --running 4 --n-generate 32 --repeat 1
   bench room room-small room --kv-mib 8192 -c 2304 --rows 16384 --running 64
   bench graphs no-graphs model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-graphs --repeat 1
   bench determinism deterministic model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --repeat 1
   bench determinism no-deterministic model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-deterministic --repeat 1
   bench mix mix model mix --n-prompt 128 --kv-mib 32768 -c 512 --rows 4096 --running 160 --repeat 1
-  bench many many model sequences --n-prompt 64 --kv-mib 32768 -c 256 --rows 2048 --running 1024 --queue 1024 --n-generate 32 --repeat 1
+  bench many many model sequences --n-prompt 64 --kv-mib 32768 -c 256 --rows 2048 --running 1024 --queue 1024 --n-generate 96 --repeat 1
   bench arena no-arena model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-arena --repeat 1
 }
 if [ $peer = yes ] && [ $SECONDS -lt "$seconds" ]; then
   timeout 100 python3 "$here/peer_transformers.py" | tee "$out/peer.jsonl" || true
 fi
-bench room room-large room --kv-mib 17600 -c 2304 --rows 17920 --running 70
+bench room room-large room --kv-mib 17600 -c 2304 --rows 20480 --running 70
 
 python3 - "$out" "$device" "$commit" <<'PY'
 import datetime, glob, json, os, re, sys

@@ -2,9 +2,10 @@
 /* weft bench model: measures a GGUF file the way people compare engines: prefill, decode, batched decode and canvas
  * steps; or sweeps, each named by a word: context, sequences, canvases, mix.
  *
- * Law: rates of tokens are tokens over the time from the last first token to the end; the time of a canvas step, alone or
- * with decoding sequences, is that from one step to the next of those that hold the whole load. The first run of a row
- * warms up, and there the experts it touches are counted. */
+ * Law: the rate of one sequence is its tokens over the time from the first one to the end. Steps of several sequences, of canvases
+ * and of both are timed from one to the next of those that hold the whole load and nothing else: what runs while the last
+ * prompts are still computed, and after the first answer has ended, does not count. The first run of a row warms up, and there
+ * the experts it touches are counted. */
 #include <jansson.h>
 #include <string.h>
 
@@ -40,7 +41,13 @@ static const char *unit_of(const bench_row *row) { return row->what == STEPS ? "
 static int run_once(bench_list *list, const bench_row *row, uint64_t seed, uint32_t i) {
   const weft_load *l = &row->load;
   weft_measured m = {0};
-  if (row->what == STEPS) return weft_measure_steps(list->rt, l, seed, &list->values[i], &list->firsts[i]);
+  bool is_decode = row->what == DECODE && l->n_parallel > 1;
+  if (row->what == STEPS || is_decode) {
+    double *value = &list->values[i];
+    int code = weft_measure_steps(list->rt, l, seed, value, &list->firsts[i]);
+    if (is_decode && code == 0) *value = *value > 0.0 ? 1000.0 * l->n_parallel / *value : 0.0;
+    return code;
+  }
   int code = weft_measure(list->rt, l, seed, &m);
   list->firsts[i] = 1000.0 * m.prefill_s;
   list->values[i] = m.generate_s > 0.0 ? (double)m.n_tokens / m.generate_s : 0.0;

@@ -117,7 +117,7 @@ int weft_measure_steps(weft_runtime *rt, const weft_load *load, uint64_t seed, d
     times[n_times++] = (double)(record[i].collected_us - record[i - 1].collected_us) / 1000.0;
   }
   if (code == 0 && n_times == 0)
-    code = weft_cli_fail(WEFT_EXIT_FAILED, "bench: no two steps in a row held the whole load: raise --rows or --running");
+    code = weft_cli_fail(WEFT_EXIT_FAILED, "bench: no two steps in a row held the whole load: raise --rows, --running or --n-generate");
   *step_ms = weft_median(times, n_times);
   *first_ms = first > start ? (double)(first - start) / 1000.0 : 0.0;
   weft_free(record);
