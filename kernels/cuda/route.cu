@@ -197,8 +197,8 @@ static __device__ __forceinline__ void bring_chain(float4 *to, const float *row,
   }
 }
 
-/* Two x four warps, 4 R rows x 4 E experts each. Lane: bit 0 the chain, then two of rows, two of experts: a thread has every
- * fourth. */
+/* Two x four warps, 4 R rows x 4 E experts each, of which a thread has every fourth. A lane's bits are expert, row, chain, row,
+ * expert: neighbours read the same rows, neighbours of those the same weights, and shared memory serves half a warp at once. */
 template <int R, int E>
 static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_constant__ weft_route_args a,
                                                                    const float *weights, uint32_t n_in, float *parts) {
@@ -219,8 +219,8 @@ static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_
                   first_row + row < a.n_rows, n_in, n_steps * stage / PART_STAGES, n_steps * (stage + 1) / PART_STAGES);
     copies_commit();
   }
-  uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, chain = lane % 2;
-  uint32_t at_row = warp / 4 * 4 * R + lane / 2 % 4, at_expert = warp % 4 * 4 * E + lane / 8;
+  uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, chain = lane / 4 % 2;
+  uint32_t at_row = warp / 4 * 4 * R + lane / 8 % 2 * 2 + lane / 2 % 2, at_expert = warp % 4 * 4 * E + lane / 16 * 2 + lane % 2;
   x += at_row * stride + chain;
   w += at_expert * stride + chain;
   float sum[R][E];
@@ -253,7 +253,7 @@ static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_
 #pragma unroll
     for (int o = 0; o < E; o++) {
       float kept = chain == 0 ? sum[i][o] : sum[i + R / 2][o], other = chain == 0 ? sum[i + R / 2][o] : sum[i][o];
-      kept = __fadd_rn(kept, __shfl_xor_sync(0xFFFFFFFFu, other, 1));
+      kept = __fadd_rn(kept, __shfl_xor_sync(0xFFFFFFFFu, other, 4));
       uint32_t e = first_expert + at_expert + 4 * o;
       if (r < a.n_rows && e < a.n_experts) parts[((uint64_t)blockIdx.x * a.n_rows + r) * a.n_experts + e] = kept;
     }
@@ -261,11 +261,12 @@ static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_
 }
 
 /* A block has a row: a thread makes a logit from the sums of its chains, one warp chooses. */
+template <int SLOTS>
 static __global__ void __launch_bounds__(JOIN_THREADS) join_kernel(const __grid_constant__ weft_route_args a,
                                                                    const float *parts) {
-  __shared__ float logits[32 * ROUTE_SLOTS];
+  __shared__ float logits[32 * SLOTS];
   next_may_start();
-  float scale[ROUTE_SLOTS];
+  float scale[SLOTS];
   if (threadIdx.x < 32) get_scales(a, scale);
   inputs_wait();
   uint64_t r = blockIdx.x, stride = (uint64_t)a.n_rows * a.n_experts;
@@ -325,7 +326,8 @@ static weft_status route_parts(cuda_device *d, const weft_route_args *args) {
                        : args->n_rows <= 128 ? start_parts<8, 2>(d, args)
                                              : start_parts<8, 4>(d, args);
   if (status != WEFT_OK) return status;
-  cuda_start(d, join_kernel, args->n_rows, JOIN_THREADS, 0, *args, (const float *)args->scratch);
+  auto join = args->n_experts <= 128 ? join_kernel<4> : join_kernel<ROUTE_SLOTS>;
+  cuda_start(d, join, args->n_rows, JOIN_THREADS, 0, *args, (const float *)args->scratch);
   return cuda_launched(d, "joining a router's sums");
 }
 
