@@ -164,9 +164,9 @@ static __device__ __forceinline__ void scale_part(row_part<THREADS, SLOTS> &x, f
 }
 
 /* EARLY: weights, which no kernel writes, are read before the inputs are there; else when they are needed, which takes
- * fewer registers. */
+ * fewer registers. Three slots leave room for two blocks with all weights. */
 template <int THREADS, int SLOTS, bool EARLY>
-static __global__ void __launch_bounds__(THREADS, 1) norm_kernel(const __grid_constant__ norm_kernel_args a) {
+static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1) norm_kernel(const __grid_constant__ norm_kernel_args a) {
   using part = row_part<THREADS, SLOTS>;
   __shared__ float shared[3][2][32];
   next_may_start();
@@ -237,7 +237,8 @@ weft_status weft_cuda_norm(weft_device *device, const weft_norm_args *args) {
   for (uint32_t i = 0; i < args->n_then; i++)
     a.wide = a.wide && is_wide(args->then[i], args->y_stride) && is_wide(args->then_weight[i], 0);
   bool early = args->n_rows <= d->n_multiprocessors;
-  if (args->n_cols <= 4096 && early) cuda_start(d, norm_kernel<256, 4, true>, args->n_rows, 256, 0, a);
+  if (args->n_cols <= 3072) cuda_start(d, norm_kernel<256, 3, true>, args->n_rows, 256, 0, a);
+  else if (args->n_cols <= 4096 && early) cuda_start(d, norm_kernel<256, 4, true>, args->n_rows, 256, 0, a);
   else if (args->n_cols <= 4096) cuda_start(d, norm_kernel<256, 4, false>, args->n_rows, 256, 0, a);
   else if (args->n_cols <= 32768) cuda_start(d, norm_kernel<1024, 8, false>, args->n_rows, 1024, 0, a);
   else if (args->n_cols <= 131072) cuda_start(d, norm_kernel<1024, 32, false>, args->n_rows, 1024, 0, a);
