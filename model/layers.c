@@ -3,9 +3,8 @@
 
 #include "base/check.h"
 
-weft_status layers__matmul(weft_step *step, const float *x, uint32_t n_rows, uint32_t n_weights,
-                           const weft_weight *const *weight, float *const *y) {
-  weft_model *model = step->model;
+static weft_matmul_args matmul_args(const weft_model *model, const float *x, uint32_t n_rows, uint32_t n_weights,
+                                    const weft_weight *const *weight, float *const *y) {
   weft_matmul_args args = {
       .x = x,
       .n_rows = n_rows,
@@ -19,7 +18,13 @@ weft_status layers__matmul(weft_step *step, const float *x, uint32_t n_rows, uin
     args.y[i] = y[i];
     args.y_stride[i] = weight[i]->n_out;
   }
-  return weft_matmul(model->device, &args);
+  return args;
+}
+
+weft_status layers__matmul(weft_step *step, const float *x, uint32_t n_rows, uint32_t n_weights,
+                           const weft_weight *const *weight, float *const *y) {
+  weft_matmul_args args = matmul_args(step->model, x, n_rows, n_weights, weight, y);
+  return weft_matmul(step->model->device, &args);
 }
 
 weft_status layers__norm(weft_step *step, const layers_norm_args *args) {
@@ -242,37 +247,18 @@ weft_status layers__attention(weft_step *step, uint32_t l) {
 /* ---- feed-forward ---- */
 
 weft_status layers__mlp_in(weft_step *step, const layers_mlp_args *args) {
-  weft_scratch *s = &step->model->scratch;
-  weft_matmul_args gated = {
-      .x = args->x,
-      .n_rows = args->n_rows,
-      .n_weights = 2,
-      .weight = {args->gate, args->up},
-      .y = {s->g, s->u},
-      .x_stride = args->gate->n_in,
-      .y_stride = {args->gate->n_out, args->up->n_out},
-      .activation = WEFT_GELU_TANH,
-      .beside = args->beside,
-      .scratch = s->work,
-      .scratch_bytes = s->work_bytes,
-  };
+  const weft_scratch *s = &step->model->scratch;
+  const weft_weight *const weight[2] = {args->gate, args->up};
+  float *const y[2] = {s->g, s->u};
+  weft_matmul_args gated = matmul_args(step->model, args->x, args->n_rows, 2, weight, y);
+  gated.activation = WEFT_GELU_TANH;
+  gated.beside = args->beside;
   return weft_matmul(step->model->device, &gated);
 }
 
 weft_status layers__mlp_out(weft_step *step, const layers_mlp_args *args) {
-  weft_scratch *s = &step->model->scratch;
-  weft_matmul_args down = {
-      .x = s->g,
-      .n_rows = args->n_rows,
-      .n_weights = 1,
-      .weight = {args->down},
-      .y = {args->out},
-      .x_stride = args->down->n_in,
-      .y_stride = {args->down->n_out},
-      .beside = args->beside,
-      .scratch = s->work,
-      .scratch_bytes = s->work_bytes,
-  };
+  weft_matmul_args down = matmul_args(step->model, step->model->scratch.g, args->n_rows, 1, &args->down, &args->out);
+  down.beside = args->beside;
   return weft_matmul(step->model->device, &down);
 }
 
@@ -298,17 +284,15 @@ static weft_experts_args experts_args(weft_model *model, const weft_layer *layer
   };
 }
 
-weft_status layers__route(weft_step *step, const weft_layer *layer, const float *r) {
-  weft_model *model = step->model;
-  weft_scratch *s = &model->scratch;
-  weft_route_args route = {
-      .x = r,
+static weft_route_args route_args(const weft_model *model, const weft_layer *layer, uint32_t n_rows) {
+  const weft_scratch *s = &model->scratch;
+  return (weft_route_args){
       .router = &layer->router,
       .logits = s->logits,
       .expert_scale = layer->expert_scale,
       .ids = s->ids,
       .weights = s->weights,
-      .n_rows = step->n_rows,
+      .n_rows = n_rows,
       .n_experts = model->hyper.n_experts,
       .k = model->hyper.n_experts_used,
       .x_stride = model->hyper.n_hidden,
@@ -316,7 +300,12 @@ weft_status layers__route(weft_step *step, const weft_layer *layer, const float 
       .scratch = s->work,
       .scratch_bytes = s->work_bytes,
   };
-  return weft_route(model->device, &route);
+}
+
+weft_status layers__route(weft_step *step, const weft_layer *layer, const float *r) {
+  weft_route_args args = route_args(step->model, layer, step->n_rows);
+  args.x = r;
+  return weft_route(step->model->device, &args);
 }
 
 weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *u, float *out) {
@@ -337,20 +326,15 @@ static void at_least(uint64_t *most, uint64_t n) {
 
 static uint64_t matmul_work(weft_model *model, const weft_weight *a, const weft_weight *b,
                             const weft_weight *c) {
-  weft_matmul_args args = {.n_rows = model->limits.rows_max, .weight = {a, b, c}};
-  args.n_weights = b == NULL ? 1 : c == NULL ? 2 : 3;
+  const weft_weight *const weight[3] = {a, b, c};
+  float *const y[3] = {NULL, NULL, NULL};
   if (a == NULL) return 0;
-  for (uint32_t i = 0; i < args.n_weights; i++) args.y_stride[i] = args.weight[i]->n_out;
-  args.x_stride = a->n_in;
+  weft_matmul_args args = matmul_args(model, NULL, model->limits.rows_max, b == NULL ? 1 : c == NULL ? 2 : 3, weight, y);
   return weft_matmul_scratch(model->device, &args);
 }
 
 static uint64_t route_work(weft_model *model, const weft_layer *layer) {
-  weft_route_args args = {.router = &layer->router,
-                          .n_rows = model->limits.rows_max,
-                          .n_experts = model->hyper.n_experts,
-                          .k = model->hyper.n_experts_used,
-                          .x_stride = model->hyper.n_hidden};
+  weft_route_args args = route_args(model, layer, model->limits.rows_max);
   return weft_route_scratch(model->device, &args);
 }
 

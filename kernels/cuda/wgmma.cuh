@@ -43,63 +43,40 @@ static __device__ __forceinline__ void wgmma_wait(void) {
 #define WGMMA_16 WGMMA_8 ", %4, %5, %6, %7"
 #define WGMMA_32 WGMMA_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define WGMMA_48 WGMMA_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define WGMMA_64 WGMMA_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_64 WGMMA_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define WGMMA_128                                                                                              \
   WGMMA_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
            "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define WGMMA_SUMS_6 WGMMA_4(0), WGMMA_4(1), WGMMA_4(2), WGMMA_4(3), WGMMA_4(4), WGMMA_4(5)
+#define WGMMA_SUMS_2 WGMMA_4(0), WGMMA_4(1)
+#define WGMMA_SUMS_4 WGMMA_SUMS_2, WGMMA_4(2), WGMMA_4(3)
+#define WGMMA_SUMS_6 WGMMA_SUMS_4, WGMMA_4(4), WGMMA_4(5)
 #define WGMMA_SUMS_8 WGMMA_SUMS_6, WGMMA_4(6), WGMMA_4(7)
 #define WGMMA_SUMS_16                                                                                        \
   WGMMA_SUMS_8, WGMMA_4(8), WGMMA_4(9), WGMMA_4(10), WGMMA_4(11), WGMMA_4(12), WGMMA_4(13), WGMMA_4(14), WGMMA_4(15)
 
+#define WGMMA_TYPED(shape, sums, inputs, operand, ...)                                                            \
+  if constexpr (BF16) {                                                                                           \
+    asm volatile(WGMMA_TEXT(shape, "bf16", sums, inputs, operand) : __VA_ARGS__ : WGMMA_A, "l"(b));                \
+  } else {                                                                                                        \
+    asm volatile(WGMMA_TEXT(shape, "f16", sums, inputs, operand) : __VA_ARGS__ : WGMMA_A, "l"(b));                 \
+  }
+
 /* NT: rows of b in eights. */
 template <int NT, bool BF16>
 static __device__ __forceinline__ void wgmma(float (&d)[NT][4], const uint32_t (&a)[4], uint64_t b) {
-  if constexpr (NT == 1 && BF16) {
-    asm volatile(WGMMA_TEXT("m64n8k16", "bf16", WGMMA_8, "%4, %5, %6, %7", "%8") : WGMMA_4(0) : WGMMA_A, "l"(b));
-  } else if constexpr (NT == 1) {
-    asm volatile(WGMMA_TEXT("m64n8k16", "f16", WGMMA_8, "%4, %5, %6, %7", "%8") : WGMMA_4(0) : WGMMA_A, "l"(b));
-  } else if constexpr (NT == 2 && BF16) {
-    asm volatile(WGMMA_TEXT("m64n16k16", "bf16", WGMMA_16, "%8, %9, %10, %11", "%12")
-                 : WGMMA_4(0), WGMMA_4(1)
-                 : WGMMA_A, "l"(b));
+  if constexpr (NT == 1) {
+    WGMMA_TYPED("m64n8k16", WGMMA_8, "%4, %5, %6, %7", "%8", WGMMA_4(0))
   } else if constexpr (NT == 2) {
-    asm volatile(WGMMA_TEXT("m64n16k16", "f16", WGMMA_16, "%8, %9, %10, %11", "%12")
-                 : WGMMA_4(0), WGMMA_4(1)
-                 : WGMMA_A, "l"(b));
-  } else if constexpr (NT == 4 && BF16) {
-    asm volatile(WGMMA_TEXT("m64n32k16", "bf16", WGMMA_32, "%16, %17, %18, %19", "%20")
-                 : WGMMA_4(0), WGMMA_4(1), WGMMA_4(2), WGMMA_4(3)
-                 : WGMMA_A, "l"(b));
+    WGMMA_TYPED("m64n16k16", WGMMA_16, "%8, %9, %10, %11", "%12", WGMMA_SUMS_2)
   } else if constexpr (NT == 4) {
-    asm volatile(WGMMA_TEXT("m64n32k16", "f16", WGMMA_32, "%16, %17, %18, %19", "%20")
-                 : WGMMA_4(0), WGMMA_4(1), WGMMA_4(2), WGMMA_4(3)
-                 : WGMMA_A, "l"(b));
-  } else if constexpr (NT == 6 && BF16) {
-    asm volatile(WGMMA_TEXT("m64n48k16", "bf16", WGMMA_48, "%24, %25, %26, %27", "%28")
-                 : WGMMA_SUMS_6
-                 : WGMMA_A, "l"(b));
+    WGMMA_TYPED("m64n32k16", WGMMA_32, "%16, %17, %18, %19", "%20", WGMMA_SUMS_4)
   } else if constexpr (NT == 6) {
-    asm volatile(WGMMA_TEXT("m64n48k16", "f16", WGMMA_48, "%24, %25, %26, %27", "%28")
-                 : WGMMA_SUMS_6
-                 : WGMMA_A, "l"(b));
-  } else if constexpr (NT == 8 && BF16) {
-    asm volatile(WGMMA_TEXT("m64n64k16", "bf16", WGMMA_64, "%32, %33, %34, %35", "%36")
-                 : WGMMA_SUMS_8
-                 : WGMMA_A, "l"(b));
+    WGMMA_TYPED("m64n48k16", WGMMA_48, "%24, %25, %26, %27", "%28", WGMMA_SUMS_6)
   } else if constexpr (NT == 8) {
-    asm volatile(WGMMA_TEXT("m64n64k16", "f16", WGMMA_64, "%32, %33, %34, %35", "%36")
-                 : WGMMA_SUMS_8
-                 : WGMMA_A, "l"(b));
-  } else if constexpr (NT == 16 && BF16) {
-    asm volatile(WGMMA_TEXT("m64n128k16", "bf16", WGMMA_128, "%64, %65, %66, %67", "%68")
-                 : WGMMA_SUMS_16
-                 : WGMMA_A, "l"(b));
+    WGMMA_TYPED("m64n64k16", WGMMA_64, "%32, %33, %34, %35", "%36", WGMMA_SUMS_8)
   } else {
     static_assert(NT == 16, "8, 16, 32, 48, 64 or 128 rows");
-    asm volatile(WGMMA_TEXT("m64n128k16", "f16", WGMMA_128, "%64, %65, %66, %67", "%68")
-                 : WGMMA_SUMS_16
-                 : WGMMA_A, "l"(b));
+    WGMMA_TYPED("m64n128k16", WGMMA_128, "%64, %65, %66, %67", "%68", WGMMA_SUMS_16)
   }
 }
 
