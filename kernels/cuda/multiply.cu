@@ -63,7 +63,7 @@ bool multiply_as_matrices(uint32_t n_rows, uint32_t n_tiles) {
 /* A weight is turned into operands once per job: rather one job with room to spare than two. */
 uint32_t multiply_job_rows(int type, uint64_t n_rows, uint64_t n_matrices) {
   uint64_t mean = (n_rows + n_matrices - 1) / n_matrices;
-  uint32_t rows = mean <= 3 ? 8 : mean <= 8 ? 16 : mean <= 20 ? 32 : MANY_ROWS;
+  uint32_t rows = mean <= 8 ? 16 : mean <= 20 ? 24 : MANY_ROWS;
   if (type == WEFT_TYPE_F32) rows = mean <= 1 ? 1 : mean <= 14 ? 8 : 64;
   return rows;
 }
@@ -76,7 +76,7 @@ bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in) {
 weft_status multiply(cuda_device *d, const multiply_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   if (args->type == WEFT_TYPE_F32) return multiply_f32(d, args);
-  if (args->jobs != NULL) return multiply_many(d, args, args->job_rows);
+  if (args->jobs != NULL) return multiply_grouped(d, args, args->job_rows);
   if (args->ids != NULL || !args->as_matrices) return multiply_few(d, args);
   return multiply_many(d, args, args->n_rows);
 }
@@ -84,6 +84,7 @@ weft_status multiply(cuda_device *d, const multiply_args *args) {
 weft_status cuda_multiply_setup(cuda_device *d) {
   weft_status status = multiply_few_setup(d);
   if (status == WEFT_OK) status = experts_few_setup(d);
+  if (status == WEFT_OK) status = multiply_grouped_setup(d);
   return status == WEFT_OK ? multiply_many_setup(d) : status;
 }
 

@@ -481,26 +481,17 @@ static weft_status launch(cuda_device *d, const multiply_args *a) {
 template <int T>
 static weft_status of_rows(cuda_device *d, const multiply_args *a, uint32_t rows) {
   if (a == NULL) {
-    weft_status status = launch<T, 1, 2, 1>(d, NULL);
-    if (status == WEFT_OK) status = launch<T, 2, 2, 1>(d, NULL);
-    if (status == WEFT_OK) status = launch<T, 4, 2, 1>(d, NULL);
-    if (status == WEFT_OK) status = launch<T, 16, 2, 1>(d, NULL);
-    if (status == WEFT_OK) status = launch<T, 2, 1, 4>(d, NULL);
+    weft_status status = launch<T, 2, 1, 4>(d, NULL);
     if (status == WEFT_OK) status = launch<T, 4, 1, 4>(d, NULL);
     if (status == WEFT_OK) status = launch<T, 8, 1, 4>(d, NULL);
     if (status == WEFT_OK) status = launch<T, 6, 2, 2>(d, NULL);
     return status == WEFT_OK ? launch<T, 8, 2, 2>(d, NULL) : status;
   }
-  if (a->jobs != NULL) {
-    if (rows <= 8) return launch<T, 1, 2, 1>(d, a);
-    if (rows <= 16) return launch<T, 2, 2, 1>(d, a);
-    return rows <= 32 ? launch<T, 4, 2, 1>(d, a) : launch<T, 16, 2, 1>(d, a);
-  }
   if (rows <= 16) return launch<T, 2, 1, 4>(d, a);
   if (rows <= 32) return launch<T, 4, 1, 4>(d, a);
   if ((uint64_t)count_blocks(*a, 4) * cuda_ceil(rows, 64) <= d->n_multiprocessors) return launch<T, 8, 1, 4>(d, a);
   uint64_t wide = turns_of(d, *a, rows, 64), narrow = turns_of(d, *a, rows, 48);
-  if (wide > 4) return launch<T, 16, 2, 1>(d, a);
+  if (wide > 4) return multiply_grouped(d, a, rows);
   return 48 * narrow < 64 * wide ? launch<T, 6, 2, 2>(d, a) : launch<T, 8, 2, 2>(d, a);
 }
 

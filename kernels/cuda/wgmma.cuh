@@ -16,9 +16,12 @@ static __device__ __forceinline__ uint64_t wgmma_operand(const void *b, uint32_t
 
 /* b in rows of 64 numbers, 128 bytes, from a multiple of 1024 on; eighth e of row r lies at e xor r % 8. The next 16
  * inputs are 32 bytes on. */
+static __device__ __forceinline__ uint64_t wgmma_operand_mixed_at(uint32_t b, uint32_t rows_step) {
+  return (uint64_t)((b & 0x3FFFFu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(rows_step >> 4) << 32 | (uint64_t)1 << 62;
+}
+
 static __device__ __forceinline__ uint64_t wgmma_operand_mixed(const void *b, uint32_t rows_step) {
-  return (uint64_t)((shared_address(b) & 0x3FFFFu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(rows_step >> 4) << 32 |
-         (uint64_t)1 << 62;
+  return wgmma_operand_mixed_at(shared_address(b), rows_step);
 }
 
 static __device__ __forceinline__ void wgmma_fence(void) {
@@ -41,14 +44,16 @@ static __device__ __forceinline__ void wgmma_wait(void) {
   " {" sums "}, {" inputs "}, " operand ", p, 1, 1, 0;\n}\n"
 #define WGMMA_8 "%0, %1, %2, %3"
 #define WGMMA_16 WGMMA_8 ", %4, %5, %6, %7"
-#define WGMMA_32 WGMMA_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define WGMMA_24 WGMMA_16 ", %8, %9, %10, %11"
+#define WGMMA_32 WGMMA_24 ", %12, %13, %14, %15"
 #define WGMMA_48 WGMMA_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define WGMMA_64 WGMMA_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define WGMMA_128                                                                                              \
   WGMMA_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
            "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define WGMMA_SUMS_2 WGMMA_4(0), WGMMA_4(1)
-#define WGMMA_SUMS_4 WGMMA_SUMS_2, WGMMA_4(2), WGMMA_4(3)
+#define WGMMA_SUMS_3 WGMMA_SUMS_2, WGMMA_4(2)
+#define WGMMA_SUMS_4 WGMMA_SUMS_3, WGMMA_4(3)
 #define WGMMA_SUMS_6 WGMMA_SUMS_4, WGMMA_4(4), WGMMA_4(5)
 #define WGMMA_SUMS_8 WGMMA_SUMS_6, WGMMA_4(6), WGMMA_4(7)
 #define WGMMA_SUMS_16                                                                                        \
@@ -61,13 +66,16 @@ static __device__ __forceinline__ void wgmma_wait(void) {
     asm volatile(WGMMA_TEXT(shape, "f16", sums, inputs, operand) : __VA_ARGS__ : WGMMA_A, "l"(b));                 \
   }
 
-/* NT: rows of b in eights. */
-template <int NT, bool BF16>
-static __device__ __forceinline__ void wgmma(float (&d)[NT][4], const uint32_t (&a)[4], uint64_t b) {
+/* NT: rows of b in eights; d has room for more. */
+template <int NT, bool BF16, int N>
+static __device__ __forceinline__ void wgmma(float (&d)[N][4], const uint32_t (&a)[4], uint64_t b) {
+  static_assert(N >= NT, "room for the sums");
   if constexpr (NT == 1) {
     WGMMA_TYPED("m64n8k16", WGMMA_8, "%4, %5, %6, %7", "%8", WGMMA_4(0))
   } else if constexpr (NT == 2) {
     WGMMA_TYPED("m64n16k16", WGMMA_16, "%8, %9, %10, %11", "%12", WGMMA_SUMS_2)
+  } else if constexpr (NT == 3) {
+    WGMMA_TYPED("m64n24k16", WGMMA_24, "%12, %13, %14, %15", "%16", WGMMA_SUMS_3)
   } else if constexpr (NT == 4) {
     WGMMA_TYPED("m64n32k16", WGMMA_32, "%16, %17, %18, %19", "%20", WGMMA_SUMS_4)
   } else if constexpr (NT == 6) {
@@ -75,7 +83,7 @@ static __device__ __forceinline__ void wgmma(float (&d)[NT][4], const uint32_t (
   } else if constexpr (NT == 8) {
     WGMMA_TYPED("m64n64k16", WGMMA_64, "%32, %33, %34, %35", "%36", WGMMA_SUMS_8)
   } else {
-    static_assert(NT == 16, "8, 16, 32, 48, 64 or 128 rows");
+    static_assert(NT == 16, "8, 16, 24, 32, 48, 64 or 128 rows");
     WGMMA_TYPED("m64n128k16", WGMMA_128, "%64, %65, %66, %67", "%68", WGMMA_SUMS_16)
   }
 }
@@ -119,12 +127,15 @@ static __device__ __forceinline__ void barrier_arrive_warp(uint64_t *barrier) {
   if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) barrier_arrive(barrier);
 }
 
-static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity) {
+static __device__ __forceinline__ void barrier_wait(uint32_t address, uint32_t parity) {
   asm volatile(
-      "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra done;\nbra wait;\ndone:\n}\n" ::"r"(
-          shared_address(barrier)),
+      "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra done;\nbra wait;\ndone:\n}\n" ::"r"(address),
       "r"(parity)
       : "memory");
+}
+
+static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity) {
+  barrier_wait(shared_address(barrier), parity);
 }
 
 /* n_bytes: a multiple of 16, as both addresses. */

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: MIT */
+/* Products for experts, and for many rows of one matrix. Blocks stay on the card and take one item after another: 128
+ * outputs x 8 NT rows of x.
+ *
+ *   group     four warps: 64 outputs; two to a block
+ *   warp      a row tile: it turns codes into operands once, in registers, for all rows; four warps make one product
+ *             of the matrix units of 64 outputs x 8 N rows, N as the job needs it
+ *   bringer   four warps after the groups: one lane says which items the block works on, one brings their rows, eight
+ *             bring the weights of a warp each, by bulk copies, as far ahead as their rings go, beyond the end of an
+ *             item. A stage is full when its bytes have come, and empty when all warps have done with it */
+#include "kernels/cuda/multiply.h"
+#include "kernels/cuda/wgmma.cuh"
+
+enum : uint32_t { GROUPED_NONE = 0xFFFFFFFFu };
+enum { GROUPED_TILES = 8, GROUPED_WARPS = 8, GROUPED_TURN = 20, GROUPED_ITEMS = 4, GROUPED_THREADS = 384 };
+
+/* Stages: one of weights is a unit of their form (128 or 256 inputs), one of rows as many inputs, or 128 where rows are many. */
+template <int T, int NT>
+struct grouped_shape {
+  static constexpr uint32_t blocks = NT <= 8 ? 2 : 1; /* to a multiprocessor */
+  static constexpr uint32_t regs = blocks == 2 ? 96 : 232, regs_bringer = blocks == 2 ? 48 : 40;
+  static constexpr uint32_t turn = GROUPED_WARPS * 4 * 8 * GROUPED_TURN;
+  static constexpr uint32_t budget = (blocks == 2 ? 112 << 10 : 226 << 10) - turn;
+  static constexpr uint32_t w_units = form_of(T).unit / 128, w_tile = form_unit_bytes(form_of(T)), w_stage = GROUPED_TILES * w_tile;
+  static constexpr uint32_t x_units = NT <= 8 ? w_units : 1, x_unit = NT * 2048, x_stage = x_units * x_unit;
+  static constexpr uint32_t fit = budget / (w_stage + w_units * x_unit), most = 12 / w_units;
+  static constexpr uint32_t w_stages = fit > most ? most : fit;
+  static constexpr uint32_t x_fit = (budget - w_stages * w_stage) / x_stage, x_most = w_stages * w_units / x_units;
+  static constexpr uint32_t x_stages = x_fit > x_most ? x_most : x_fit;
+  static constexpr uint32_t bytes = turn + x_stages * x_stage + w_stages * w_stage;
+  static_assert(w_stages >= 2 && x_stages >= 2, "two stages at least");
+};
+
+/* What a block works on: rows of a job, 128 outputs from a row tile on. No rows: there are no more. */
+typedef struct grouped_item {
+  multiply_job job;
+  uint32_t w, first_tile;
+} grouped_item;
+
+template <class S>
+struct grouped_memory {
+  uint64_t w_full[S::w_stages], w_empty[S::w_stages];
+  uint64_t x_full[S::x_stages], x_empty[S::x_stages];
+  uint64_t item_full[GROUPED_ITEMS], item_empty[GROUPED_ITEMS];
+  grouped_item item[GROUPED_ITEMS];
+};
+
+/* Where one is in a ring of n stages. */
+typedef struct grouped_cursor {
+  uint32_t slot, turn;
+} grouped_cursor;
+
+static __device__ __forceinline__ void step_on(grouped_cursor &c, uint32_t n) {
+  if (++c.slot == n) c.slot = 0, c.turn ^= 1;
+}
+
+/* ---- what is brought ------------------------------------------------------------------------------------- */
+
+template <int NT>
+static __device__ __forceinline__ grouped_item item_of(const multiply_args &a, uint32_t n_blocks, uint32_t n_items, uint32_t index) {
+  grouped_item item = {{0, 0, 0}, 0, 0};
+  if (index >= n_items) return item;
+  uint32_t j = index / n_blocks, block = index - j * n_blocks, n;
+  item.job = {0, j * 8 * NT, min(8 * NT, a.n_rows - j * 8 * NT)};
+  if (a.jobs != NULL) item.job = a.jobs[j];
+  for (; (n = (a.weight[item.w].n_tiles + GROUPED_TILES - 1) / GROUPED_TILES) <= block; item.w++) block -= n;
+  item.first_tile = block * GROUPED_TILES;
+  return item;
+}
+
+/* The block's items. */
+template <int NT, class M>
+static __device__ void bring_items(const multiply_args &a, M &m) {
+  grouped_cursor at = {0, 1};
+  uint32_t n_blocks = 0, n_jobs = a.jobs != NULL ? *a.n_jobs : (a.n_rows + 8 * NT - 1) / (8 * NT);
+  for (uint32_t w = 0; w < a.n_weights; w++) n_blocks += (a.weight[w].n_tiles + GROUPED_TILES - 1) / GROUPED_TILES;
+  for (uint32_t index = blockIdx.x;; index += gridDim.x) {
+    grouped_item item = item_of<NT>(a, n_blocks, n_blocks * n_jobs, index);
+    barrier_wait(&m.item_empty[at.slot], at.turn);
+    m.item[at.slot] = item;
+    barrier_arrive(&m.item_full[at.slot]);
+    if (item.job.n == 0) return;
+    step_on(at, GROUPED_ITEMS);
+  }
+}
+
+/* The next item, for one lane or, with all lanes of it, a warp. */
+template <class M>
+static __device__ __forceinline__ grouped_item take_item(M &m, grouped_cursor &at, bool is_warp) {
+  barrier_wait(&m.item_full[at.slot], at.turn);
+  grouped_item item = m.item[at.slot];
+  if (is_warp) item.job.n = __shfl_sync(0xFFFFFFFFu, item.job.n, 0); /* so the compiler sees that lanes stay together */
+  if (is_warp) barrier_arrive_warp(&m.item_empty[at.slot]);
+  else barrier_arrive(&m.item_empty[at.slot]);
+  step_on(at, GROUPED_ITEMS);
+  return item;
+}
+
+/* The rows of the block's items. */
+template <class S, class M>
+static __device__ void bring_rows(const multiply_args &a, uint8_t *ring, M &m) {
+  grouped_cursor at = {0, 1}, item_at = {0, 0};
+  for (grouped_item item; (item = take_item(m, item_at, false)).job.n > 0;) {
+    uint32_t n_bytes = (item.job.n + 7) / 8 * 2048;
+    const uint8_t *from = (const uint8_t *)a.x + (uint64_t)item.job.first / 8 * 2048;
+    for (uint32_t unit = 0; unit < a.n_units; unit += S::x_units) {
+      uint32_t n = min(S::x_units, a.n_units - unit);
+      barrier_wait(&m.x_empty[at.slot], at.turn);
+      barrier_expect(&m.x_full[at.slot], n * n_bytes);
+      for (uint32_t u = 0; u < n; u++, from += (uint64_t)a.x_tiles * 2048)
+        copy_bulk(ring + at.slot * S::x_stage + u * S::x_unit, from, n_bytes, &m.x_full[at.slot]);
+      step_on(at, S::x_stages);
+    }
+  }
+}
+
+/* The weights of one warp, by one lane. A last unit of 64 inputs has half the bytes. */
+template <int T, class S, class M>
+static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m, uint32_t warp) {
+  grouped_cursor at = {0, 1}, item_at = {0, 0};
+  for (grouped_item item; (item = take_item(m, item_at, false)).job.n > 0;) {
+    const multiply_weight &weight = a.weight[item.w];
+    uint64_t tile = (uint64_t)item.job.matrix * weight.n_tiles + min(item.first_tile + warp, weight.n_tiles - 1);
+    const uint8_t *from = weight.data + FORM_HEADER_BYTES + tile * a.tile_bytes;
+    for (uint32_t unit = 0; unit < a.n_units; unit += S::w_units, from += S::w_tile) {
+      bool tail = form_of(T).unit == 128 && a.is_tail != 0 && unit + 1 == a.n_units;
+      uint32_t n_bytes = tail ? S::w_tile / 2 : S::w_tile;
+      barrier_wait(&m.w_empty[at.slot], at.turn);
+      barrier_expect(&m.w_full[at.slot], n_bytes);
+      copy_bulk(ring + at.slot * S::w_stage + warp * S::w_tile, from, n_bytes, &m.w_full[at.slot]);
+      step_on(at, S::w_stages);
+    }
+  }
+}
+
+/* ---- the groups ------------------------------------------------------------------------------------------ */
+
+/* A warp of a group: the rings, of weights its own piece of a stage, and its place in both. rows_done: the stage of rows to give
+ * back when the products with it have ended (GROUPED_NONE: none). */
+template <class S>
+struct grouped_warp {
+  grouped_memory<S> &m;
+  const uint8_t *w, *x;
+  grouped_cursor w_at, x_at;
+  uint32_t rows_done;
+};
+
+/* All lanes of a warp have done with a stage. */
+static __device__ __forceinline__ void give_back(uint64_t *empty) {
+  if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) barrier_arrive(empty);
+}
+
+/* What a lane holds of a stage of weights: codes of 128 inputs, and scales: of all, or of these (Q6_K). */
+template <int T>
+struct lane_unit {
+  lane_codes<T> codes;
+  lane_scales<T> scales;
+};
+
+/* The stage's 128 inputs `u`. */
+template <int T, class S>
+static __device__ __forceinline__ void load_half(const grouped_warp<S> &at, uint32_t u, bool tail, lane_unit<T> &own) {
+  form_place p = place_of<T>(at.w + at.w_at.slot * S::w_stage, u, tail);
+  uint32_t lane = threadIdx.x % 32;
+  load_codes<T>(p, lane, own.codes);
+  if (u == 0 || T == WEFT_TYPE_Q6_K) load_scales<T>(p, lane / 4, lane % 4, own.scales);
+}
+
+template <int T, class S>
+static __device__ __forceinline__ void load_stage(const grouped_warp<S> &at, bool tail, lane_unit<T> &own) {
+  barrier_wait(&at.m.w_full[at.w_at.slot], at.w_at.turn);
+  load_half<T, S>(at, 0, tail, own);
+}
+
+/* Products of steps whose operands are in w, with the rows from b on. */
+template <int NT, bool BF16, int EACH, int N>
+static __device__ __forceinline__ void multiply_steps(const uint32_t (&w)[EACH][2][4], uint64_t b, float (&sum)[N][4]) {
+  wgmma_fence();
+#pragma unroll
+  for (int e = 0; e < EACH; e++) {
+    wgmma<NT, BF16>(sum, w[e][0], b + (e * 64 >> 4));
+    wgmma<NT, BF16>(sum, w[e][1], b + ((e * 64 + 32) >> 4));
+  }
+  wgmma_commit();
+}
+
+/* Issues the products of 128 inputs with the rows that `rows` describes; the last ones may still run. STEPS: 4, or 2 for 64 inputs.
+ * When the codes have become operands, load_next brings the next ones. */
+template <int T, int N, int STEPS, class S, class F>
+static __device__ __forceinline__ void multiply_unit(grouped_warp<S> &at, uint64_t rows, const lane_codes<T> &codes,
+                                                     const lane_factors &factors, float (&sum)[N][4], F &&load_next) {
+  constexpr int EACH = N <= 4 && form_bits(T) == 4 ? 2 : 1; /* steps of two products that start together: as registers allow */
+  constexpr bool as_they_are = form_bits(T) == 16; /* codes are operands: products that read them end before they are overwritten */
+  uint32_t w[2][EACH][2][4];
+#pragma unroll
+  for (int i = 0; i < STEPS; i++) {
+    uint32_t(&own)[2][4] = w[i / EACH % 2][i % EACH];
+    operands_of<T>(codes, factors, i, own);
+    if (i == STEPS - 1 && !as_they_are) load_next();
+    if (i % EACH < EACH - 1) continue;
+    uint64_t b = rows + (uint64_t)(((i + 1 - EACH) / 2 * 1024 + (i + 1 - EACH) % 2 * 64) >> 4);
+    multiply_steps<N, form_is_bf16(T)>(w[i / EACH % 2], b, sum);
+    if (as_they_are && i == STEPS - 1) wgmma_wait<0>();
+    else wgmma_wait<1>();
+    if (i == EACH - 1 && at.rows_done != GROUPED_NONE) give_back(&at.m.x_empty[at.rows_done]), at.rows_done = GROUPED_NONE;
+  }
+  if (as_they_are) load_next();
+}
+
+/* The products of a stage of weights, whose first codes are in `own`; then those of the next stage are, if there is one. */
+template <int T, int N, int STEPS, class S>
+static __device__ __forceinline__ void multiply_stage(grouped_warp<S> &at, float raise, bool is_next, bool is_next_tail,
+                                                      lane_unit<T> &own, float (&sum)[N][4]) {
+  uint64_t rows;
+#pragma unroll
+  for (uint32_t u = 0; u < S::w_units; u++) {
+    lane_factors factors;
+    make_factors<T>(own.scales, u, threadIdx.x % 4, raise, factors);
+    if (u % S::x_units == 0) {
+      barrier_wait(&at.m.x_full[at.x_at.slot], at.x_at.turn);
+      rows = wgmma_operand_mixed(at.x + at.x_at.slot * S::x_stage, 2048);
+    }
+    multiply_unit<T, N, STEPS, S>(at, rows + (u % S::x_units * S::x_unit >> 4), own.codes, factors, sum, [&]() {
+      if (u + 1 < S::w_units) {
+        load_half<T, S>(at, u + 1, false, own);
+        return;
+      }
+      __syncwarp();
+      give_back(&at.m.w_empty[at.w_at.slot]);
+      step_on(at.w_at, S::w_stages);
+      if (is_next) load_stage<T, S>(at, is_next_tail, own);
+    });
+    if ((u + 1) % S::x_units != 0) continue;
+    at.rows_done = at.x_at.slot;
+    step_on(at.x_at, S::x_stages);
+  }
+}
+
+/* What undoes the preparation of the lane's rows: asked for long before it is needed. */
+template <int N>
+static __device__ __forceinline__ void load_back(const multiply_args &a, const grouped_item &item, float (&back)[N]) {
+#pragma unroll
+  for (uint32_t n = 0; n < N; n++) back[n] = a.x_back[item.job.first + min(8 * n + threadIdx.x % 32 / 4, item.job.n - 1)];
+}
+
+/* 8 rows x 16 outputs at a time are turned in the warp's piece of shared memory: then a thread has four outputs of one
+ * row. */
+template <int N>
+static __device__ __forceinline__ void store_item(const grouped_item &item, const multiply_weight &weight, uint32_t tile, int raise,
+                                                  float *turn, const float (&back)[N], const float (&all)[N][4]) {
+  uint32_t lane = threadIdx.x % 32, row = lane / 4, out = tile * 16 + lane % 4 * 4;
+  bool wide = weight.n_out % 4 == 0 && weight.y_stride % 4 == 0 && ((uintptr_t)weight.y & 15u) == 0;
+  float down = ldexpf(1.0f, -raise), *to = turn + lane % 4 * 2 * GROUPED_TURN + row;
+  float *y = weight.y + (uint64_t)(item.job.first + row) * weight.y_stride + out;
+#pragma unroll
+  for (int n = 0; n < N; n++, y += 8 * weight.y_stride) {
+    if (8 * n >= item.job.n) break;
+    to[0] = all[n][0], to[GROUPED_TURN] = all[n][1], to[8] = all[n][2], to[GROUPED_TURN + 8] = all[n][3];
+    __syncwarp();
+    float4 v = *(const float4 *)(const void *)(turn + row * GROUPED_TURN + lane % 4 * 4);
+    __syncwarp();
+    if (8 * n + row >= item.job.n || out >= weight.n_out) continue;
+    v.x = __fmul_rn(__fmul_rn(v.x, back[n]), down);
+    v.y = __fmul_rn(__fmul_rn(v.y, back[n]), down);
+    v.z = __fmul_rn(__fmul_rn(v.z, back[n]), down);
+    v.w = __fmul_rn(__fmul_rn(v.w, back[n]), down);
+    if (wide) {
+      *(float4 *)(void *)y = v;
+    } else {
+      y[0] = v.x;
+      if (out + 1 < weight.n_out) y[1] = v.y;
+      if (out + 2 < weight.n_out) y[2] = v.z;
+      if (out + 3 < weight.n_out) y[3] = v.w;
+    }
+  }
+}
+
+/* N: rows in eights, enough for the job. */
+template <int T, int N, class S>
+static __device__ __forceinline__ void multiply_item(const multiply_args &a, const grouped_item &item, int raise, grouped_warp<S> &at,
+                                                     float *turn) {
+  float raised = ldexpf(1.0f, raise), all[N][4], back[N];
+  bool has_tail = form_of(T).unit == 128 && a.is_tail != 0;
+  uint32_t n_whole = a.n_units - (has_tail ? 1 : 0);
+  lane_unit<T> own;
+  load_back<N>(a, item, back);
+  load_stage<T, S>(at, has_tail && n_whole == 0, own);
+#pragma unroll
+  for (int n = 0; n < N; n++) all[n][0] = all[n][1] = all[n][2] = all[n][3] = 0.0f;
+  for (uint32_t unit = 0; unit < a.n_units;) {
+    uint32_t end = min(unit + a.segment_units, a.n_units);
+    float sum[N][4];
+#pragma unroll
+    for (int n = 0; n < N; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
+    for (; unit < min(end, n_whole); unit += S::w_units)
+      multiply_stage<T, N, 4, S>(at, raised, unit + S::w_units < a.n_units, unit + 1 == n_whole, own, sum);
+    if (form_of(T).unit == 128 && unit < end) multiply_stage<T, N, 2, S>(at, raised, false, false, own, sum), unit++;
+    wgmma_wait<0>();
+#pragma unroll
+    for (int k = 0; k < 4 * N; k++) all[k / 4][k % 4] = __fadd_rn(all[k / 4][k % 4], sum[k / 4][k % 4]);
+  }
+  store_item<N>(item, a.weight[item.w], item.first_tile + threadIdx.x / 32, raise, turn, back, all);
+}
+
+template <int T, int NT>
+static __global__ void __launch_bounds__(GROUPED_THREADS, grouped_shape<T, NT>::blocks)
+    grouped_kernel(const __grid_constant__ multiply_args a) {
+  using S = grouped_shape<T, NT>;
+  extern __shared__ __align__(1024) uint8_t memory[]; /* results being turned; rows; weights */
+  __shared__ grouped_memory<S> m;
+  uint8_t *x_ring = memory + S::turn, *w_ring = x_ring + S::x_stages * S::x_stage;
+  uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) {
+    for (uint32_t i = 0; i < S::w_stages; i++) barrier_init(&m.w_full[i], GROUPED_WARPS), barrier_init(&m.w_empty[i], GROUPED_WARPS * WARP_ARRIVALS);
+    for (uint32_t i = 0; i < S::x_stages; i++) barrier_init(&m.x_full[i], 1), barrier_init(&m.x_empty[i], GROUPED_WARPS * WARP_ARRIVALS);
+    for (uint32_t i = 0; i < GROUPED_ITEMS; i++)
+      barrier_init(&m.item_full[i], 1), barrier_init(&m.item_empty[i], GROUPED_WARPS * WARP_ARRIVALS + GROUPED_WARPS + 1);
+    barriers_ready();
+  }
+  __syncthreads();
+  if (group == GROUPED_WARPS / 4) {
+    registers_shrink<S::regs_bringer>();
+    inputs_ready();
+    uint32_t warp = threadIdx.x / 32 - GROUPED_WARPS, lane = threadIdx.x % 32;
+    if (warp == 0 && lane == 0) bring_items<NT>(a, m);
+    if (warp == 1 && lane == 0) bring_rows<S>(a, x_ring, m);
+    if (warp >= 2 && lane < GROUPED_WARPS / 2) bring_weights<T, S>(a, w_ring, m, GROUPED_WARPS / 2 * (warp - 2) + lane);
+  } else {
+    registers_grow<S::regs>();
+    uint32_t warp = threadIdx.x / 32, w = 0;
+    grouped_cursor item_at = {0, 0};
+    grouped_warp<S> at = {m, w_ring + warp * S::w_tile, x_ring, {0, 0}, {0, 0}, GROUPED_NONE};
+    int raise = raise_exponent(T, (const form_header *)(const void *)a.weight[w].data);
+    float *turn = (float *)(void *)memory + warp * 8 * GROUPED_TURN;
+    inputs_ready();
+    for (grouped_item item; (item = take_item(m, item_at, true)).job.n > 0;) {
+      if (item.w != w) raise = raise_exponent(T, (const form_header *)(const void *)a.weight[item.w].data);
+      w = item.w;
+      if constexpr (NT == 16) {
+        if (item.job.n > 64) multiply_item<T, 16, S>(a, item, raise, at, turn);
+        else if (item.job.n > 32) multiply_item<T, 8, S>(a, item, raise, at, turn);
+        else multiply_item<T, 4, S>(a, item, raise, at, turn);
+      } else {
+        multiply_item<T, NT, S>(a, item, raise, at, turn);
+      }
+    }
+  }
+}
+
+/* ---- host ------------------------------------------------------------------------------------------------ */
+
+/* a NULL: sets the kernel up. */
+template <int T, int NT>
+static weft_status launch(cuda_device *d, const multiply_args *a) {
+  using S = grouped_shape<T, NT>;
+  if (a == NULL) {
+    cudaError_t error = cudaFuncSetAttribute(grouped_kernel<T, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
+    return cuda_judge(d, error, "setting up grouped products");
+  }
+  uint64_t n_items = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, 8 * NT), n_blocks = 0, n_fit = d->n_multiprocessors * S::blocks;
+  for (uint32_t w = 0; w < a->n_weights; w++) n_blocks += cuda_ceil(a->weight[w].n_tiles, GROUPED_TILES);
+  n_items *= n_blocks;
+  uint32_t n = (uint32_t)(n_items < n_fit ? n_items : n_fit);
+  multiply_args own = *a;
+  if (!d->deterministic) multiply_cut(&own, 1);
+  if (a->jobs == NULL) {
+    cuda_start(d, grouped_kernel<T, NT>, n, GROUPED_THREADS, S::bytes, own);
+  } else { /* experts crowd one another if they are brought early */
+    grouped_kernel<T, NT><<<n, GROUPED_THREADS, S::bytes, d->stream>>>(own);
+  }
+  return cuda_launched(d, "a grouped product");
+}
+
+/* a NULL: sets the kernels of the type up. */
+template <int T>
+static weft_status of_rows(cuda_device *d, const multiply_args *a, uint32_t rows) {
+  if (a == NULL) {
+    weft_status status = launch<T, 2>(d, NULL);
+    if (status == WEFT_OK) status = launch<T, 3>(d, NULL);
+    return status == WEFT_OK ? launch<T, 16>(d, NULL) : status;
+  }
+  return rows <= 16 ? launch<T, 2>(d, a) : rows <= 24 ? launch<T, 3>(d, a) : launch<T, 16>(d, a);
+}
+
+static weft_status of_type(cuda_device *d, int type, const multiply_args *a, uint32_t rows) {
+  switch (type) {
+    case WEFT_TYPE_F16: return of_rows<WEFT_TYPE_F16>(d, a, rows);
+    case WEFT_TYPE_BF16: return of_rows<WEFT_TYPE_BF16>(d, a, rows);
+    case WEFT_TYPE_Q8_0: return of_rows<WEFT_TYPE_Q8_0>(d, a, rows);
+    case WEFT_TYPE_Q4_0: return of_rows<WEFT_TYPE_Q4_0>(d, a, rows);
+    case WEFT_TYPE_Q5_0: return of_rows<WEFT_TYPE_Q5_0>(d, a, rows);
+    case WEFT_TYPE_MXFP4: return of_rows<WEFT_TYPE_MXFP4>(d, a, rows);
+    case WEFT_TYPE_Q4_K: return of_rows<WEFT_TYPE_Q4_K>(d, a, rows);
+    case WEFT_TYPE_Q5_K: return of_rows<WEFT_TYPE_Q5_K>(d, a, rows);
+    case WEFT_TYPE_Q6_K: return of_rows<WEFT_TYPE_Q6_K>(d, a, rows);
+    default: return WEFT_E_UNSUPPORTED;
+  }
+}
+
+weft_status multiply_grouped(cuda_device *d, const multiply_args *args, uint32_t rows) {
+  return of_type(d, args->type, args, rows);
+}
+
+weft_status multiply_grouped_setup(cuda_device *d) {
+  static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
+                              WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++)
+    status = of_type(d, types[i], NULL, 0);
+  return status;
+}
