@@ -50,6 +50,8 @@ static const bench_case cases[] = {
     MATMUL("q", Q8_0, 256, 4096, HIDDEN),    MATMUL("q", Q6_K, 1, 4096, HIDDEN),
     MATMUL("q", BF16, 1, 4096, HIDDEN),      MATMUL("q", BF16, 2048, 4096, HIDDEN),
     MATMUL("o", Q4_K, 1, HIDDEN, 4096),      MATMUL("o", Q4_K, 256, HIDDEN, 4096),
+    MATMUL("qkv", Q4_K, 256, 8192, HIDDEN),  MATMUL("global qkv", Q4_K, 256, 9216, HIDDEN),
+    MATMUL("mlp", Q4_K, 256, 4224, HIDDEN),  MATMUL("global o", Q4_K, 256, HIDDEN, 8192),
     MATMUL("down", Q8_0, 1, HIDDEN, 2112),   MATMUL("down", Q8_0, 256, HIDDEN, 2112),
     ROUTE("router", 1), ROUTE("router", 8), ROUTE("router", 32), ROUTE("router", 256), ROUTE("router", 2048),
     MATMUL("head", Q6_K, 1, VOCAB, HIDDEN),  MATMUL("head", Q4_K, 128, VOCAB, HIDDEN),

@@ -73,9 +73,4 @@ static __device__ __forceinline__ void fence_async(void) {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* A barrier of one warp group. */
-static __device__ __forceinline__ void group_sync(uint32_t id) {
-  asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
-}
-
 #endif

@@ -84,8 +84,9 @@ weft_status multiply(cuda_device *d, const multiply_args *args) {
 weft_status cuda_multiply_setup(cuda_device *d) {
   weft_status status = multiply_few_setup(d);
   if (status == WEFT_OK) status = experts_few_setup(d);
+  if (status == WEFT_OK) status = multiply_many_setup(d);
   if (status == WEFT_OK) status = multiply_grouped_setup(d);
-  return status == WEFT_OK ? multiply_many_setup(d) : status;
+  return status == WEFT_OK ? multiply_many_dense_setup(d) : status;
 }
 
 /* ---- dense products from f32 rows ----------------------------------------------------------------------- */

@@ -95,9 +95,11 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
 /* The kernels' launchers. rows: most of a job. */
 weft_status multiply_few(cuda_device *d, const multiply_args *args);
 weft_status multiply_many(cuda_device *d, const multiply_args *args, uint32_t rows);
-weft_status multiply_grouped(cuda_device *d, const multiply_args *args, uint32_t rows);
+weft_status multiply_many_dense(cuda_device *d, const multiply_args *args); /* without jobs */
+weft_status multiply_grouped(cuda_device *d, const multiply_args *args, uint32_t rows); /* with jobs */
 weft_status multiply_few_setup(cuda_device *d);
 weft_status multiply_many_setup(cuda_device *d);
+weft_status multiply_many_dense_setup(cuda_device *d);
 weft_status multiply_grouped_setup(cuda_device *d);
 weft_status multiply_f32(cuda_device *d, const multiply_args *args);
 

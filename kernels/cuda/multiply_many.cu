@@ -450,11 +450,6 @@ static uint32_t count_blocks(const multiply_args &a, uint32_t tiles) {
   return n;
 }
 
-/* Items of 128 outputs and so many rows that a block does one after another. */
-static uint64_t turns_of(const cuda_device *d, const multiply_args &a, uint32_t rows, uint32_t width) {
-  return ((uint64_t)count_blocks(a, 8) * cuda_ceil(rows, width) + d->n_multiprocessors - 1) / d->n_multiprocessors;
-}
-
 /* a NULL: sets the kernel up. */
 template <int T, int NT, int MW, int TEAMS>
 static weft_status launch(cuda_device *d, const multiply_args *a) {
@@ -483,16 +478,12 @@ static weft_status of_rows(cuda_device *d, const multiply_args *a, uint32_t rows
   if (a == NULL) {
     weft_status status = launch<T, 2, 1, 4>(d, NULL);
     if (status == WEFT_OK) status = launch<T, 4, 1, 4>(d, NULL);
-    if (status == WEFT_OK) status = launch<T, 8, 1, 4>(d, NULL);
-    if (status == WEFT_OK) status = launch<T, 6, 2, 2>(d, NULL);
-    return status == WEFT_OK ? launch<T, 8, 2, 2>(d, NULL) : status;
+    return status == WEFT_OK ? launch<T, 8, 1, 4>(d, NULL) : status;
   }
   if (rows <= 16) return launch<T, 2, 1, 4>(d, a);
   if (rows <= 32) return launch<T, 4, 1, 4>(d, a);
   if ((uint64_t)count_blocks(*a, 4) * cuda_ceil(rows, 64) <= d->n_multiprocessors) return launch<T, 8, 1, 4>(d, a);
-  uint64_t wide = turns_of(d, *a, rows, 64), narrow = turns_of(d, *a, rows, 48);
-  if (wide > 4) return multiply_grouped(d, a, rows);
-  return 48 * narrow < 64 * wide ? launch<T, 6, 2, 2>(d, a) : launch<T, 8, 2, 2>(d, a);
+  return multiply_many_dense(d, a);
 }
 
 static weft_status of_type(cuda_device *d, int type, const multiply_args *a, uint32_t rows) {

@@ -46,16 +46,17 @@ static __device__ __forceinline__ void wgmma_wait(void) {
 #define WGMMA_16 WGMMA_8 ", %4, %5, %6, %7"
 #define WGMMA_24 WGMMA_16 ", %8, %9, %10, %11"
 #define WGMMA_32 WGMMA_24 ", %12, %13, %14, %15"
-#define WGMMA_48 WGMMA_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define WGMMA_64 WGMMA_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_64 WGMMA_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_88                                                                                                  \
+  WGMMA_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43"
 #define WGMMA_128                                                                                              \
   WGMMA_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
            "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define WGMMA_SUMS_2 WGMMA_4(0), WGMMA_4(1)
 #define WGMMA_SUMS_3 WGMMA_SUMS_2, WGMMA_4(2)
 #define WGMMA_SUMS_4 WGMMA_SUMS_3, WGMMA_4(3)
-#define WGMMA_SUMS_6 WGMMA_SUMS_4, WGMMA_4(4), WGMMA_4(5)
-#define WGMMA_SUMS_8 WGMMA_SUMS_6, WGMMA_4(6), WGMMA_4(7)
+#define WGMMA_SUMS_8 WGMMA_SUMS_4, WGMMA_4(4), WGMMA_4(5), WGMMA_4(6), WGMMA_4(7)
+#define WGMMA_SUMS_11 WGMMA_SUMS_8, WGMMA_4(8), WGMMA_4(9), WGMMA_4(10)
 #define WGMMA_SUMS_16                                                                                        \
   WGMMA_SUMS_8, WGMMA_4(8), WGMMA_4(9), WGMMA_4(10), WGMMA_4(11), WGMMA_4(12), WGMMA_4(13), WGMMA_4(14), WGMMA_4(15)
 
@@ -78,12 +79,12 @@ static __device__ __forceinline__ void wgmma(float (&d)[N][4], const uint32_t (&
     WGMMA_TYPED("m64n24k16", WGMMA_24, "%12, %13, %14, %15", "%16", WGMMA_SUMS_3)
   } else if constexpr (NT == 4) {
     WGMMA_TYPED("m64n32k16", WGMMA_32, "%16, %17, %18, %19", "%20", WGMMA_SUMS_4)
-  } else if constexpr (NT == 6) {
-    WGMMA_TYPED("m64n48k16", WGMMA_48, "%24, %25, %26, %27", "%28", WGMMA_SUMS_6)
   } else if constexpr (NT == 8) {
     WGMMA_TYPED("m64n64k16", WGMMA_64, "%32, %33, %34, %35", "%36", WGMMA_SUMS_8)
+  } else if constexpr (NT == 11) {
+    WGMMA_TYPED("m64n88k16", WGMMA_88, "%44, %45, %46, %47", "%48", WGMMA_SUMS_11)
   } else {
-    static_assert(NT == 16, "8, 16, 24, 32, 48, 64 or 128 rows");
+    static_assert(NT == 16, "8, 16, 24, 32, 64, 88 or 128 rows");
     WGMMA_TYPED("m64n128k16", WGMMA_128, "%64, %65, %66, %67", "%68", WGMMA_SUMS_16)
   }
 }
@@ -144,6 +145,11 @@ static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uin
                    shared_address(to)),
                "l"(from), "r"(n_bytes), "r"(shared_address(barrier))
                : "memory");
+}
+
+/* A barrier of one warp group; 0 is that of the whole block. */
+static __device__ __forceinline__ void group_sync(uint32_t id) {
+  asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
 }
 
 /* ---- registers: a group of four warps gives some away, or takes what is free -------------------------------- */

@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: MIT */
+/* Dense products of many rows. Blocks stay on the card and take one item after another: some row tiles, whatever weight
+ * they are of, x 8 NT rows.
+ *
+ *   team      MW groups of four warps: 4 MW row tiles. Two teams of a block share an item: one takes the segments 0, 2, ..,
+ *             the other one 1, 3, ..; a segment's sums are added to those before it in shared memory, in order
+ *   warp      a row tile: it turns codes into operands once, in registers, for all rows; four warps make one product
+ *             of the matrix units of 64 outputs x 8 NT rows
+ *   producer  warps after the teams: one for each team's rows, two for the weights, still packed, which no kernel writes, so
+ *             they are asked for before the rows are there. A stage is full when its bytes have come, and empty when all
+ *             warps have done with it */
+#include "kernels/cuda/multiply.h"
+#include "kernels/cuda/wgmma.cuh"
+
+#include <string.h>
+
+enum : uint32_t { DENSE_NONE = 0xFFFFFFFFu };
+enum { DENSE_BYTES = 226 << 10, DENSE_STAGES = 12, DENSE_TURN = 68, DENSE_GROUPS = 2 };
+
+__host__ __device__ constexpr uint32_t least_of(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
+
+/* A stage of weights is a unit of their form (of 128 or 256 inputs), one of rows 128 inputs. */
+template <int T, int NT, int TEAMS>
+struct dense_shape {
+  static constexpr uint32_t tiles = 4 * DENSE_GROUPS / TEAMS, rows = 8 * NT; /* of an item; of a team: a warp's each */
+  static constexpr uint32_t w_units = form_of(T).unit / 128, w_tile = form_unit_bytes(form_of(T));
+  static constexpr uint32_t w_stage = tiles * w_tile, x_stage = NT * 2048;
+  static constexpr uint32_t threads = 128 * (DENSE_GROUPS + 1); /* registers are given to groups of four warps */
+  static constexpr uint32_t regs = 232, regs_producer = 40;
+  static constexpr uint32_t sums = TEAMS == 1 ? 0 : 16 * tiles * rows * 4;
+  static constexpr uint32_t all = (sums + DENSE_GROUPS * 16 * DENSE_TURN * 4 + 1023) / 1024 * 1024;
+  static constexpr uint32_t budget = (DENSE_BYTES - all) / TEAMS / 1024 * 1024;
+  /* as many inputs of weights as of rows, or nearly */
+  static constexpr uint32_t fit = budget / (w_stage + w_units * x_stage);
+  static constexpr uint32_t w_least = fit > 1 ? fit : 2 * (w_stage + x_stage) > budget ? 1 : 2;
+  static constexpr uint32_t x_stages = least_of((budget - w_least * w_stage) / x_stage, DENSE_STAGES), x_ring = x_stages * x_stage;
+  static constexpr uint32_t w_stages = least_of((budget - x_ring) / w_stage, DENSE_STAGES);
+  static constexpr uint32_t team = (x_ring + w_stages * w_stage + 1023) / 1024 * 1024, bytes = all + TEAMS * team;
+  static_assert(x_stages >= 2, "two stages of rows at least");
+};
+
+/* What a block works on: rows [row, row + n), row tiles from `tile` on, counted through all weights. */
+typedef struct dense_item {
+  uint32_t row, n, tile;
+} dense_item;
+
+/* The items of a call: for each S::rows rows, all blocks of row tiles. */
+typedef struct dense_list {
+  uint32_t n_blocks, n_items;
+} dense_list;
+
+static __host__ __device__ __forceinline__ uint32_t tiles_of(const multiply_args &a) {
+  uint32_t n = 0;
+  for (uint32_t w = 0; w < a.n_weights; w++) n += a.weight[w].n_tiles;
+  return n;
+}
+
+static __host__ __device__ __forceinline__ dense_list list_of(const multiply_args &a, uint32_t tiles, uint32_t rows) {
+  uint32_t n = (tiles_of(a) + tiles - 1) / tiles;
+  return {n, n * ((a.n_rows + rows - 1) / rows)};
+}
+
+template <class S>
+static __device__ __forceinline__ bool item_of(const multiply_args &a, const dense_list &list, uint32_t index, dense_item *item) {
+  if (index >= list.n_items) return false;
+  uint32_t j = index / list.n_blocks;
+  *item = {j * S::rows, min(S::rows, a.n_rows - j * S::rows), (index - j * list.n_blocks) * S::tiles};
+  return true;
+}
+
+/* Weight w, its row tile `tile`; behind the last weight's there is nothing, for which its last one stands in. */
+typedef struct dense_tile {
+  uint32_t w, tile;
+} dense_tile;
+
+static __device__ __forceinline__ dense_tile find_tile(const multiply_args &a, uint32_t tile) {
+  uint32_t w = 0;
+  for (; w + 1 < a.n_weights && tile >= a.weight[w].n_tiles; w++) tile -= a.weight[w].n_tiles;
+  return {w, tile};
+}
+
+template <class S, int TEAMS>
+struct dense_barriers {
+  uint64_t w_full[TEAMS][S::w_stages], w_empty[TEAMS][S::w_stages];
+  uint64_t x_full[TEAMS][S::x_stages], x_empty[TEAMS][S::x_stages];
+  uint64_t token[TEAMS][S::tiles]; /* a warp's turn to add its segment's sums */
+};
+
+/* Where one is in a ring of n stages. */
+typedef struct dense_cursor {
+  uint32_t slot, turn;
+} dense_cursor;
+
+static __device__ __forceinline__ void step_on(dense_cursor &c, uint32_t n) {
+  if (++c.slot == n) c.slot = 0, c.turn ^= 1;
+}
+
+/* ---- the producer ---------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void bring_rows(const multiply_args &a, const dense_item &item, uint32_t unit, uint8_t *to, uint64_t *full) {
+  uint32_t n_bytes = (item.n + 7) / 8 * 2048;
+  barrier_expect(full, n_bytes);
+  copy_bulk(to, (const uint8_t *)a.x + ((uint64_t)unit * a.x_tiles + item.row / 8) * 2048, n_bytes, full);
+}
+
+/* Bytes of a row tile's weights from `unit` on that make a stage. */
+template <int T, class S>
+static __device__ __forceinline__ uint32_t weight_bytes(const multiply_args &a, uint32_t unit) {
+  return form_of(T).unit == 128 && a.is_tail != 0 && unit + 1 == a.n_units ? S::w_tile / 2 : S::w_tile;
+}
+
+/* The rows of a team's items. */
+template <int TEAMS, class S, class B>
+static __device__ void produce_rows(const multiply_args &a, uint8_t *ring, B &barriers, const dense_list &list, uint32_t team) {
+  dense_cursor at = {0, 1};
+  dense_item item;
+  for (uint32_t index = blockIdx.x; item_of<S>(a, list, index, &item); index += gridDim.x) {
+    for (uint32_t first = team * a.segment_units; first < a.n_units; first += TEAMS * a.segment_units) {
+      for (uint32_t unit = first; unit < min(first + a.segment_units, a.n_units); unit++) {
+        barrier_wait(&barriers.x_empty[team][at.slot], at.turn);
+        bring_rows(a, item, unit, ring + at.slot * S::x_stage, &barriers.x_full[team][at.slot]);
+        step_on(at, S::x_stages);
+      }
+    }
+  }
+}
+
+/* The weights of row tile `own` of a team's items. */
+template <int T, int TEAMS, class S, class B>
+static __device__ void produce_weights(const multiply_args &a, uint8_t *ring, B &barriers, const dense_list &list, uint32_t team,
+                                       uint32_t own) {
+  dense_cursor at = {0, 1};
+  dense_item item;
+  for (uint32_t index = blockIdx.x; item_of<S>(a, list, index, &item); index += gridDim.x) {
+    dense_tile t = find_tile(a, item.tile + own);
+    const multiply_weight &weight = a.weight[t.w];
+    const uint8_t *from = weight.data + FORM_HEADER_BYTES + (uint64_t)min(t.tile, weight.n_tiles - 1) * a.tile_bytes;
+    for (uint32_t first = team * a.segment_units; first < a.n_units; first += TEAMS * a.segment_units) {
+      for (uint32_t unit = first; unit < min(first + a.segment_units, a.n_units); unit += S::w_units) {
+        uint32_t n_bytes = weight_bytes<T, S>(a, unit);
+        barrier_wait(&barriers.w_empty[team][at.slot], at.turn);
+        barrier_expect(&barriers.w_full[team][at.slot], n_bytes);
+        copy_bulk(ring + at.slot * S::w_stage + own * S::w_tile, from + (uint64_t)(unit / S::w_units) * S::w_tile, n_bytes,
+                  &barriers.w_full[team][at.slot]);
+        step_on(at, S::w_stages);
+      }
+    }
+  }
+}
+
+/* ---- the teams ------------------------------------------------------------------------------------------- */
+
+/* A warp of a team: its place in the team's rings of weights and of rows; rows_done: the barrier to tell when the products
+ * with the rows before have ended (0: none); held: operands of products that may still run. */
+typedef struct dense_warp {
+  uint8_t *w, *x;
+  uint64_t *w_full, *w_empty, *x_full, *x_empty;
+  dense_cursor w_at, x_at;
+  uint32_t team, warp, n_tokens, rows_done, held[2][4];
+} dense_warp;
+
+/* What a lane holds of a stage of weights: codes of 128 inputs, and scales: of all, or of these (Q6_K). */
+template <int T>
+struct lane_unit {
+  lane_codes<T> codes;
+  lane_scales<T> scales;
+};
+
+/* The stage's 128 inputs `u`. */
+template <int T, class S>
+static __device__ __forceinline__ void load_half(const multiply_args &a, const dense_warp &at, uint32_t unit, uint32_t u, lane_unit<T> &own) {
+  bool tail = form_of(T).unit == 128 && a.is_tail != 0 && unit + 1 == a.n_units;
+  form_place p = place_of<T>(at.w + at.w_at.slot * S::w_stage, u, tail);
+  uint32_t lane = threadIdx.x % 32;
+  load_codes<T>(p, lane, own.codes);
+  if (u == 0 || T == WEFT_TYPE_Q6_K) load_scales<T>(p, lane / 4, lane % 4, own.scales);
+}
+
+/* The stage that begins at `unit`. */
+template <int T, class S>
+static __device__ __forceinline__ void load_stage(const multiply_args &a, const dense_warp &at, uint32_t unit, lane_unit<T> &own) {
+  barrier_wait(&at.w_full[at.w_at.slot], at.w_at.turn);
+  load_half<T, S>(a, at, unit, 0, own);
+}
+
+static __device__ __forceinline__ void release_rows(const dense_warp &at) {
+  if (at.rows_done != 0) barrier_arrive(at.rows_done);
+}
+
+/* After the wait that ends the products which read them: the compiler does not see that their registers were taken till then. */
+static __device__ __forceinline__ void let_go(const uint32_t (&w)[2][4]) {
+  asm volatile("" ::"r"(w[0][0]), "r"(w[0][1]), "r"(w[0][2]), "r"(w[0][3]), "r"(w[1][0]), "r"(w[1][1]), "r"(w[1][2]), "r"(w[1][3]));
+}
+
+/* Issues the products of 128 inputs; the last ones may still run. STEPS: 4, or 2 for 64 inputs. When the codes have
+ * become operands, load_next brings the next ones. */
+template <int T, int N, int STEPS, class S, class F>
+static __device__ __forceinline__ void multiply_unit(dense_warp &at, const lane_codes<T> &codes, const lane_factors &factors,
+                                                     float (&sum)[N][4], F &&load_next) {
+  constexpr bool as_they_are = form_bits(T) == 16; /* codes are operands: products that read them end before they are overwritten */
+  uint64_t rows = wgmma_operand_mixed(at.x + at.x_at.slot * S::x_stage, 2048);
+#pragma unroll
+  for (int i = 0; i < STEPS; i++) {
+    uint32_t own[2][4];
+    operands_of<T>(codes, factors, i, own);
+    if (i == 0) barrier_wait(&at.x_full[at.x_at.slot], at.x_at.turn);
+    if (i == STEPS - 1 && !as_they_are) load_next();
+    wgmma_fence();
+    uint64_t b = rows + (uint64_t)((i / 2 * 1024 + i % 2 * 64) >> 4);
+    wgmma<N, form_is_bf16(T)>(sum, own[0], b);
+    wgmma<N, form_is_bf16(T)>(sum, own[1], b + (32 >> 4));
+    wgmma_commit();
+    wgmma_wait<1>();
+    let_go(at.held);
+    if (i == 0) release_rows(at);
+    memcpy(at.held, own, sizeof own);
+  }
+  if (as_they_are) {
+    wgmma_wait<0>();
+    let_go(at.held);
+    load_next();
+  }
+  if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) at.rows_done = shared_address(&at.x_empty[at.x_at.slot]);
+  step_on(at.x_at, S::x_stages);
+}
+
+/* The products of the stage at `unit`, whose first codes are in `own`; then those of `next` are (DENSE_NONE: none). */
+template <int T, int N, int STEPS, class S>
+static __device__ __forceinline__ void multiply_stage(const multiply_args &a, dense_warp &at, uint32_t unit, uint32_t next,
+                                                      float raise, lane_unit<T> &own, float (&sum)[N][4]) {
+#pragma unroll
+  for (uint32_t u = 0; u < S::w_units; u++) {
+    lane_factors factors;
+    make_factors<T>(own.scales, u, threadIdx.x % 4, raise, factors);
+    multiply_unit<T, N, STEPS, S>(at, own.codes, factors, sum, [&]() {
+      if (u + 1 < S::w_units) {
+        load_half<T, S>(a, at, unit, u + 1, own);
+        return;
+      }
+      __syncwarp();
+      barrier_arrive_warp(&at.w_empty[at.w_at.slot]);
+      step_on(at.w_at, S::w_stages);
+      if (next != DENSE_NONE) load_stage<T, S>(a, at, next, own);
+    });
+  }
+}
+
+/* What undoes the preparation of the rows that the thread stores: asked for long before it is needed. */
+template <int N>
+static __device__ __forceinline__ void load_back(const multiply_args &a, const dense_item &item, float (&back)[N]) {
+#pragma unroll
+  for (uint32_t n = 0; n < N; n++) back[n] = a.x_back[item.row + min(8 * n + threadIdx.x % 128 / 16, item.n - 1)];
+}
+
+/* 8 rows x 64 outputs at a time are turned in the group's piece of shared memory, which has room for two times that: then a
+ * thread has four outputs of one row, and sixteen threads its 256 bytes: whole lines of memory. first: the group's row tile. */
+template <int T, int N>
+static __device__ __forceinline__ void store_item(const multiply_args &a, const dense_item &item, uint32_t first, float *turn,
+                                                  const float (&back)[N], const float (&all)[N][4]) {
+  uint32_t thread = threadIdx.x % 128, lane = thread % 32, row = thread / 16, group = 1 + threadIdx.x / 128;
+  dense_tile to = find_tile(a, first + thread % 16 / 4);
+  const multiply_weight &weight = a.weight[to.w];
+  uint32_t out = to.tile * 16 + thread % 4 * 4, from = lane % 4 * 2 * DENSE_TURN + thread / 32 * 16 + lane / 4;
+  bool wide = weight.n_out % 4 == 0 && weight.y_stride % 4 == 0 && ((uintptr_t)weight.y & 15u) == 0;
+  float down = ldexpf(1.0f, -raise_exponent(T, (const form_header *)(const void *)weight.data));
+  float *y = weight.y + (uint64_t)(item.row + row) * weight.y_stride + out;
+  group_sync(group);
+#pragma unroll
+  for (int n = 0; n < N; n++, y += 8 * weight.y_stride) {
+    if (8 * n >= item.n) break;
+    float *page = turn + n % 2 * 8 * DENSE_TURN, *put = page + from;
+    put[0] = all[n][0], put[DENSE_TURN] = all[n][1], put[8] = all[n][2], put[DENSE_TURN + 8] = all[n][3];
+    group_sync(group);
+    float4 v = *(const float4 *)(const void *)(page + row * DENSE_TURN + thread % 16 * 4);
+    if (8 * n + row >= item.n || out >= weight.n_out) continue;
+    v.x = __fmul_rn(__fmul_rn(v.x, back[n]), down);
+    v.y = __fmul_rn(__fmul_rn(v.y, back[n]), down);
+    v.z = __fmul_rn(__fmul_rn(v.z, back[n]), down);
+    v.w = __fmul_rn(__fmul_rn(v.w, back[n]), down);
+    if (wide) {
+      *(float4 *)(void *)y = v;
+    } else {
+      y[0] = v.x;
+      if (out + 1 < weight.n_out) y[1] = v.y;
+      if (out + 2 < weight.n_out) y[2] = v.z;
+      if (out + 3 < weight.n_out) y[3] = v.w;
+    }
+  }
+}
+
+/* Several teams: the segment's sums join those of the segments before it. Afterwards sum is the whole of it if the
+ * segment is the last one. all: the warp's own place. */
+template <int N, int TEAMS, class B>
+static __device__ __forceinline__ void join_segment(const multiply_args &a, dense_warp &at, B &barriers, uint32_t segment,
+                                                    bool is_first, float4 *all, uint32_t stride, float (&sum)[N][4]) {
+  bool wraps = (a.n_segments - 1) % TEAMS != 0, is_last = segment + 1 == a.n_segments; /* the next item is another's turn */
+  if (segment > 0 || (wraps && !is_first)) barrier_wait(&barriers.token[at.team][at.warp], at.n_tokens++ & 1);
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    float4 before = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (segment > 0) before = all[n * stride];
+    sum[n][0] = __fadd_rn(before.x, sum[n][0]);
+    sum[n][1] = __fadd_rn(before.y, sum[n][1]);
+    sum[n][2] = __fadd_rn(before.z, sum[n][2]);
+    sum[n][3] = __fadd_rn(before.w, sum[n][3]);
+    if (!is_last) all[n * stride] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
+  }
+  if (is_last && !wraps) return;
+  __syncwarp();
+  barrier_arrive_warp(&barriers.token[is_last ? 0 : (at.team + 1) % TEAMS][at.warp]);
+}
+
+template <int T, int N, int TEAMS, class S, class B>
+static __device__ __forceinline__ void multiply_item(const multiply_args &a, const dense_item &item, float raise,
+                                                     dense_warp &at, B &barriers, uint8_t *memory, bool is_first) {
+  constexpr uint32_t lanes = 32 * S::tiles;
+  uint32_t first = item.tile + at.warp / 4 * 4;
+  float4 *joined = (float4 *)(void *)memory + threadIdx.x % lanes;
+  float *turn = (float *)(void *)(memory + S::sums) + threadIdx.x / 128 * 16 * DENSE_TURN;
+  float all[TEAMS == 1 ? N : 1][4], back[N];
+  lane_unit<T> own;
+  if (at.team >= a.n_segments) return;
+  if (TEAMS == 1) load_back<N>(a, item, back);
+  load_stage<T, S>(a, at, at.team * a.segment_units, own);
+#pragma unroll
+  for (int n = 0; n < (TEAMS == 1 ? N : 1); n++) all[n][0] = all[n][1] = all[n][2] = all[n][3] = 0.0f;
+  for (uint32_t segment = at.team; segment < a.n_segments; segment += TEAMS) {
+    uint32_t unit = segment * a.segment_units, end = min(unit + a.segment_units, a.n_units);
+    uint32_t after = segment + TEAMS < a.n_segments ? unit + TEAMS * a.segment_units : DENSE_NONE;
+    bool tail = form_of(T).unit == 128 && a.is_tail != 0 && end == a.n_units;
+    float sum[N][4];
+#pragma unroll
+    for (int n = 0; n < N; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
+    for (; unit < end - (tail ? 1 : 0); unit += S::w_units)
+      multiply_stage<T, N, 4, S>(a, at, unit, unit + S::w_units < end ? unit + S::w_units : after, raise, own, sum);
+    if (form_of(T).unit == 128 && tail) multiply_stage<T, N, 2, S>(a, at, unit, DENSE_NONE, raise, own, sum);
+    wgmma_wait<0>();
+    let_go(at.held);
+    release_rows(at);
+    at.rows_done = 0;
+    if constexpr (TEAMS == 1) {
+#pragma unroll
+      for (int k = 0; k < 4 * N; k++) all[k / 4][k % 4] = __fadd_rn(all[k / 4][k % 4], sum[k / 4][k % 4]);
+    } else {
+      bool is_last = segment + 1 == a.n_segments;
+      if (is_last) load_back<N>(a, item, back);
+      join_segment<N, TEAMS>(a, at, barriers, segment, is_first, joined, lanes, sum);
+      if (is_last) store_item<T>(a, item, first, turn, back, sum);
+    }
+  }
+  if constexpr (TEAMS == 1) store_item<T>(a, item, first, turn, back, all);
+}
+
+template <class S, int TEAMS>
+static __device__ __forceinline__ void make_barriers(dense_barriers<S, TEAMS> &b) {
+  for (uint32_t t = 0; t < TEAMS; t++) {
+    for (uint32_t i = 0; i < S::w_stages; i++) barrier_init(&b.w_full[t][i], S::tiles);
+    for (uint32_t i = 0; i < S::w_stages; i++) barrier_init(&b.w_empty[t][i], S::tiles * WARP_ARRIVALS);
+    for (uint32_t i = 0; i < S::x_stages; i++) barrier_init(&b.x_full[t][i]);
+    for (uint32_t i = 0; i < S::x_stages; i++) barrier_init(&b.x_empty[t][i], S::tiles * WARP_ARRIVALS);
+    for (uint32_t i = 0; i < S::tiles; i++) barrier_init(&b.token[t][i], WARP_ARRIVALS);
+  }
+  barriers_ready();
+}
+
+template <int T, int NT, int TEAMS>
+static __global__ void __launch_bounds__(dense_shape<T, NT, TEAMS>::threads, 1) dense_kernel(const __grid_constant__ multiply_args a) {
+  using S = dense_shape<T, NT, TEAMS>;
+  extern __shared__ __align__(1024) uint8_t memory[]; /* sums of segments, results being turned; by team: rows, weights */
+  __shared__ dense_barriers<S, TEAMS> barriers;
+  uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) make_barriers<S, TEAMS>(barriers);
+  next_may_start();
+  __syncthreads();
+  dense_list list = list_of(a, S::tiles, S::rows);
+  if (group == DENSE_GROUPS) {
+    registers_shrink<S::regs_producer>();
+    uint32_t warp = threadIdx.x / 32 - 4 * DENSE_GROUPS, lane = threadIdx.x % 32;
+    uint32_t team = TEAMS == 1 ? 0 : warp % 2, tile = TEAMS == 1 ? warp % 2 * 4 + lane : lane;
+    uint8_t *ring = memory + S::all + team * S::team;
+    if (warp >= 2 && lane < 4) produce_weights<T, TEAMS, S>(a, ring + S::x_ring, barriers, list, team, tile);
+    if (warp < TEAMS && lane == 0) {
+      inputs_wait();
+      produce_rows<TEAMS, S>(a, ring, barriers, list, team);
+    }
+    return;
+  }
+  registers_grow<S::regs>();
+  dense_warp at;
+  memset(&at, 0, sizeof at);
+  at.team = TEAMS == 1 ? 0 : group;
+  at.warp = threadIdx.x / 32 % S::tiles;
+  at.x = memory + S::all + at.team * S::team;
+  at.w = at.x + S::x_ring + at.warp * S::w_tile;
+  at.w_full = barriers.w_full[at.team];
+  at.w_empty = barriers.w_empty[at.team];
+  at.x_full = barriers.x_full[at.team];
+  at.x_empty = barriers.x_empty[at.team];
+  dense_item item;
+  for (uint32_t index = blockIdx.x; item_of<S>(a, list, index, &item); index += gridDim.x) {
+    const multiply_weight &weight = a.weight[find_tile(a, item.tile + at.warp).w];
+    float raise = ldexpf(1.0f, raise_exponent(T, (const form_header *)(const void *)weight.data));
+    if (index == blockIdx.x) inputs_wait();
+    multiply_item<T, NT, TEAMS, S>(a, item, raise, at, barriers, memory, index == blockIdx.x);
+  }
+}
+
+/* ---- host ------------------------------------------------------------------------------------------------ */
+
+/* a NULL: sets the kernel up. */
+template <int T, int NT, int TEAMS>
+static weft_status launch(cuda_device *d, const multiply_args *a) {
+  using S = dense_shape<T, NT, TEAMS>;
+  if (a == NULL) {
+    cudaError_t error = cudaFuncSetAttribute(dense_kernel<T, NT, TEAMS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
+    return cuda_judge(d, error, "setting up dense products");
+  }
+  multiply_args own = *a;
+  if (!d->deterministic) multiply_cut(&own, TEAMS);
+  uint32_t n_items = list_of(*a, S::tiles, S::rows).n_items;
+  cuda_start(d, dense_kernel<T, NT, TEAMS>, least_of(n_items, d->n_multiprocessors), S::threads, S::bytes, own);
+  return cuda_launched(d, "a dense product");
+}
+
+/* What it takes if a block does one item after another; `item`: what one does, as measured. */
+static uint32_t work_of(const cuda_device *d, const multiply_args &a, uint32_t tiles, uint32_t rows, uint32_t item) {
+  return cuda_ceil(list_of(a, tiles, rows).n_items, d->n_multiprocessors) * item;
+}
+
+/* a NULL: sets the kernels of the type up. */
+template <int T>
+static weft_status of_rows(cuda_device *d, const multiply_args *a) {
+  if (a == NULL) {
+    weft_status status = launch<T, 16, 1>(d, NULL);
+    if (status == WEFT_OK) status = launch<T, 8, 1>(d, NULL);
+    return status == WEFT_OK ? launch<T, 11, 2>(d, NULL) : status;
+  }
+  uint32_t large = work_of(d, *a, 8, 128, 16), flat = work_of(d, *a, 8, 64, 12), small = work_of(d, *a, 4, 88, 9);
+  if (large <= flat && large <= small) return launch<T, 16, 1>(d, a);
+  return flat <= small ? launch<T, 8, 1>(d, a) : launch<T, 11, 2>(d, a);
+}
+
+static weft_status of_type(cuda_device *d, int type, const multiply_args *a) {
+  switch (type) {
+    case WEFT_TYPE_F16: return of_rows<WEFT_TYPE_F16>(d, a);
+    case WEFT_TYPE_BF16: return of_rows<WEFT_TYPE_BF16>(d, a);
+    case WEFT_TYPE_Q8_0: return of_rows<WEFT_TYPE_Q8_0>(d, a);
+    case WEFT_TYPE_Q4_0: return of_rows<WEFT_TYPE_Q4_0>(d, a);
+    case WEFT_TYPE_Q5_0: return of_rows<WEFT_TYPE_Q5_0>(d, a);
+    case WEFT_TYPE_MXFP4: return of_rows<WEFT_TYPE_MXFP4>(d, a);
+    case WEFT_TYPE_Q4_K: return of_rows<WEFT_TYPE_Q4_K>(d, a);
+    case WEFT_TYPE_Q5_K: return of_rows<WEFT_TYPE_Q5_K>(d, a);
+    case WEFT_TYPE_Q6_K: return of_rows<WEFT_TYPE_Q6_K>(d, a);
+    default: return WEFT_E_UNSUPPORTED;
+  }
+}
+
+weft_status multiply_many_dense(cuda_device *d, const multiply_args *args) {
+  return of_type(d, args->type, args);
+}
+
+weft_status multiply_many_dense_setup(cuda_device *d) {
+  static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
+                              WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++) status = of_type(d, types[i], NULL);
+  return status;
+}
