@@ -63,6 +63,7 @@ typedef struct cuda_device {
   weft_graphs graphs; /* base.graphs points here unless they are off */
   cudaEvent_t mark[WEFT_MARKS_MAX];
   uint32_t n_multiprocessors;
+  uint32_t n_router_clusters; /* that are on the card at once */
   bool lost;
   bool deterministic; /* a row's bits depend on that row alone */
   bool orderly; /* the kernel started last lets the next one start only when those before it have ended */

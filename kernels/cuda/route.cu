@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* route. A warp chooses for a row; the largest k of the logits one after another, each the largest of those left.
  *
- * With a router of F32 weights and few rows one kernel does both: the blocks of a cluster have one expert's weights in the
- * registers of each warp before the inputs are there, and the first block chooses. The product's order is that of
- * multiply_f32.cu.
+ * With a router of F32 weights one kernel does both, in the product's order of multiply_f32.cu. Few rows: the blocks of a cluster
+ * have one expert's weights in the registers of each warp before the inputs are there, and the first block chooses.
  *
- * More rows: a block has two neighbouring chains of some rows x experts in shared memory, its weights before its inputs
- * are there, and leaves their sums; the kernel that chooses makes the rest of the tree. */
+ * More rows: a block of a cluster has four neighbouring chains of all experts' weights in shared memory before its inputs are there.
+ * It leaves their sums to the block that has the row, which makes the rest of the tree and chooses. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/form.cuh"
@@ -21,13 +20,11 @@ enum {
   ROUTER_EXPERTS = ROUTER_BLOCKS * ROUTER_WARPS,
   ROUTER_SLOTS = 24, /* float4 of a lane */
   ROUTER_ROWS = 4,
-  PARTS = 16,               /* pairs of chains */
-  PART_STAGES = 3,
-  PART_BYTES = 226 << 10,
-  PART_ALONE = 116 << 10,   /* with so much a block is alone on its multiprocessor */
-  PART_ROWS = 128,          /* at most, of x and of weights */
-  PART_THREADS = 256,
-  JOIN_THREADS = 128
+  PART_CHAINS = 4,  /* of a block */
+  PART_EXPERTS = 4, /* of a thread */
+  PART_ROWS = 9,    /* of a thread, at most; of a cluster twice as many */
+  PART_BYTES = 213 << 10,
+  PART_THREADS = 256
 };
 
 /* Larger is better, as unsigned; NaN as the least number; 0 is none at all. */
@@ -51,13 +48,8 @@ template <int SLOTS>
 static __device__ __forceinline__ void choose(const weft_route_args &a, uint64_t r, const float *logits,
                                               const float (&scale)[SLOTS]) {
   uint32_t lane = threadIdx.x % 32, order[SLOTS], index = 0;
-  float logit[SLOTS], own = 0.0f;
 #pragma unroll
-  for (uint32_t s = 0; s < SLOTS; s++) {
-    uint32_t e = 32 * s + lane;
-    logit[s] = e < a.n_experts ? logits[e] : 0.0f;
-    order[s] = e < a.n_experts ? order_of(logit[s]) : 0;
-  }
+  for (uint32_t s = 0; s < SLOTS; s++) order[s] = 32 * s + lane < a.n_experts ? order_of(logits[32 * s + lane]) : 0;
   for (uint32_t j = 0; j < a.k; j++) {
     uint32_t best = 0, at = UINT32_MAX;
 #pragma unroll
@@ -67,16 +59,12 @@ static __device__ __forceinline__ void choose(const weft_route_args &a, uint64_t
     for (uint32_t s = 0; s < SLOTS; s++)
       if (order[s] == best) at = min(at, 32 * s + lane);
     at = __reduce_min_sync(0xFFFFFFFFu, at);
-    float value = 0.0f;
 #pragma unroll
-    for (uint32_t s = 0; s < SLOTS; s++) {
-      if (s != at / 32) continue;
-      value = logit[s];
-      if (lane == at % 32) order[s] = 0;
-    }
-    value = __shfl_sync(0xFFFFFFFFu, value, at % 32);
-    if (lane == j) own = value, index = at;
+    for (uint32_t s = 0; s < SLOTS; s++)
+      if (32 * s + lane == at) order[s] = 0;
+    if (lane == j) index = at;
   }
+  float own = logits[index];
   float e = expf(own - __shfl_sync(0xFFFFFFFFu, own, 0)), total = 0.0f, times = 1.0f;
 #pragma unroll
   for (uint32_t s = 0; s < SLOTS; s++) {
@@ -182,160 +170,171 @@ static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(32 * RO
 }
 
 static __host__ __device__ constexpr uint32_t part_stride(uint32_t n_in) {
-  return 2 * ((n_in + 127) / 128 | 1);
+  return PART_CHAINS * ((n_in + 127) / 128 | 1);
 }
 
-/* Asks for one chain of a row, steps [begin, end) of 128 inputs. Zeros where there is no row. */
-static __device__ __forceinline__ void bring_chain(float4 *to, const float *row, bool exists, uint32_t n_in, uint32_t begin,
-                                                   uint32_t end) {
-  uint32_t first = 8 * blockIdx.x + 4 * (threadIdx.x % 2), whole = min(end, n_in / 128), at = shared_address(to + threadIdx.x % 2);
-#pragma unroll 8
-  for (uint32_t j = begin; j < whole; j++) copy16_if(at + 32 * j, row + first + 128 * j, exists);
-  if (whole < end) { /* the last step is not whole */
-    bool ok = exists && first + 128 * whole < n_in;
-    copy16_if(at + 32 * whole, ok ? row + first + 128 * whole : row, ok);
+/* Asks for the block's chains of some rows. Zeros where there is no row. */
+static __device__ __forceinline__ void bring_chains(float4 *to, const float *from, uint64_t from_stride, uint32_t n_rows,
+                                                    uint32_t first_row, uint32_t end_row, uint32_t n_in) {
+  uint32_t n_steps = (n_in + 127) / 128, chain = threadIdx.x % PART_CHAINS;
+  uint32_t first = 4 * (PART_CHAINS * (blockIdx.x % ROUTER_BLOCKS) + chain);
+  for (uint32_t at = threadIdx.x / PART_CHAINS; at < n_rows * n_steps; at += PART_THREADS / PART_CHAINS) {
+    uint32_t row = at % n_rows, step = at / n_rows, k = 128 * step + first;
+    bool ok = first_row + row < end_row && k < n_in;
+    copy16_if(shared_address(to + row * part_stride(n_in) + PART_CHAINS * step + chain),
+              ok ? from + (uint64_t)(first_row + row) * from_stride + k : from, ok);
   }
 }
 
-/* Two x four warps, 4 R rows x 4 E experts each, of which a thread has every fourth. A lane's bits are expert, row, chain, row,
- * expert: neighbours read the same rows, neighbours of those the same weights, and shared memory serves half a warp at once. */
-template <int R, int E>
-static __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_constant__ weft_route_args a,
-                                                                   const float *weights, uint32_t n_in, float *parts) {
-  extern __shared__ float4 memory[]; /* rows of x, of weights: [step][chain], so long that four lie in other banks */
-  next_may_start();
+/* Results of the block's four chains: thread and neighbours have 2 R rows x 4 E experts, a thread every second, every fourth. A lane's
+ * bits are expert, row, chain, chain, expert: shared memory serves half a warp at once. */
+template <int R>
+static __device__ __forceinline__ void add_chains(const float4 *x, const float4 *w, uint32_t n_in, float (&sum)[R][PART_EXPERTS]) {
   uint32_t n_steps = (n_in + 127) / 128, stride = part_stride(n_in);
-  uint32_t first_row = blockIdx.z * 8 * R, first_expert = blockIdx.y * 16 * E;
-  uint32_t expert = threadIdx.x / 2, row = PART_THREADS / 2 - 1 - expert; /* that the thread brings */
-  float4 *x = memory, *w = memory + 8 * R * stride;
-  if (expert < 16 * E)
-    bring_chain(w + expert * stride, weights + (uint64_t)min(first_expert + expert, a.n_experts - 1) * n_in,
-                first_expert + expert < a.n_experts, n_in, 0, n_steps);
-  inputs_wait();
 #pragma unroll
-  for (uint32_t stage = 0; stage < PART_STAGES; stage++) {
-    if (row < 8 * R)
-      bring_chain(x + row * stride, a.x + (uint64_t)min(first_row + row, a.n_rows - 1) * a.x_stride,
-                  first_row + row < a.n_rows, n_in, n_steps * stage / PART_STAGES, n_steps * (stage + 1) / PART_STAGES);
-    copies_commit();
-  }
-  uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, chain = lane / 4 % 2;
-  uint32_t at_row = warp / 4 * 4 * R + lane / 8 % 2 * 2 + lane / 2 % 2, at_expert = warp % 4 * 4 * E + lane / 16 * 2 + lane % 2;
-  x += at_row * stride + chain;
-  w += at_expert * stride + chain;
-  float sum[R][E];
+  for (int i = 0; i < R * PART_EXPERTS; i++) sum[i / PART_EXPERTS][i % PART_EXPERTS] = 0.0f;
+#pragma unroll 2
+  for (uint32_t j = 0; j < n_steps; j++) {
+    float4 in[R], by[PART_EXPERTS];
 #pragma unroll
-  for (int i = 0; i < R * E; i++) sum[i / E][i % E] = 0.0f;
-#pragma unroll 1
-  for (uint32_t stage = 0; stage < PART_STAGES; stage++) {
-    if (stage == 0) copies_wait<PART_STAGES - 1>();
-    else if (stage == 1) copies_wait<PART_STAGES - 2>();
-    else copies_wait<0>();
-    __syncthreads();
-#pragma unroll 1
-    for (uint32_t j = n_steps * stage / PART_STAGES; j < n_steps * (stage + 1) / PART_STAGES; j++) {
-      float4 in[R], by[E];
+    for (int i = 0; i < R; i++) in[i] = x[2 * i * stride + PART_CHAINS * j];
 #pragma unroll
-      for (int i = 0; i < R; i++) in[i] = x[4 * i * stride + 2 * j];
+    for (int i = 0; i < PART_EXPERTS; i++) by[i] = w[4 * i * stride + PART_CHAINS * j];
 #pragma unroll
-      for (int i = 0; i < E; i++) by[i] = w[4 * i * stride + 2 * j];
-#pragma unroll
-      for (int i = 0; i < 4 * R * E; i++) {
-        int c = i / (R * E), r = i / E % R, e = i % E;
-        sum[r][e] = __fmaf_rn(((const float *)&by[e])[c], ((const float *)&in[r])[c], sum[r][e]);
-      }
-    }
-  }
-  /* the two chains are added; each of the two threads keeps half of the rows */
-#pragma unroll
-  for (int i = 0; i < R / 2; i++) {
-    uint32_t r = first_row + at_row + 4 * (i + R / 2 * chain);
-#pragma unroll
-    for (int o = 0; o < E; o++) {
-      float kept = chain == 0 ? sum[i][o] : sum[i + R / 2][o], other = chain == 0 ? sum[i + R / 2][o] : sum[i][o];
-      kept = __fadd_rn(kept, __shfl_xor_sync(0xFFFFFFFFu, other, 4));
-      uint32_t e = first_expert + at_expert + 4 * o;
-      if (r < a.n_rows && e < a.n_experts) parts[((uint64_t)blockIdx.x * a.n_rows + r) * a.n_experts + e] = kept;
+    for (int i = 0; i < 4 * R * PART_EXPERTS; i++) {
+      int c = i / (R * PART_EXPERTS), r = i / PART_EXPERTS % R, e = i % PART_EXPERTS;
+      sum[r][e] = __fmaf_rn(((const float *)&by[e])[c], ((const float *)&in[r])[c], sum[r][e]);
     }
   }
 }
 
-/* A block has a row: a thread makes a logit from the sums of its chains, one warp chooses. */
-template <int SLOTS>
-static __global__ void __launch_bounds__(JOIN_THREADS) join_kernel(const __grid_constant__ weft_route_args a,
-                                                                   const float *parts) {
-  __shared__ float logits[32 * SLOTS];
+/* The sum of four neighbouring chains; of a thread's four experts it keeps one. */
+static __device__ __forceinline__ float sum_of_four(const float (&sum)[PART_EXPERTS], uint32_t chain) {
+  float two[2];
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    float kept = chain % 2 == 0 ? sum[i] : sum[2 + i], other = chain % 2 == 0 ? sum[2 + i] : sum[i];
+    two[i] = __fadd_rn(kept, __shfl_xor_sync(0xFFFFFFFFu, other, 4));
+  }
+  float kept = chain / 2 == 0 ? two[0] : two[1], other = chain / 2 == 0 ? two[1] : two[0];
+  return __fadd_rn(kept, __shfl_xor_sync(0xFFFFFFFFu, other, 8));
+}
+
+template <int R>
+static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(PART_THREADS, 1)
+    part_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in) {
+  constexpr uint32_t n_rows = 2 * R, n_own = (n_rows + ROUTER_BLOCKS - 1) / ROUTER_BLOCKS; /* of the cluster; that a block joins */
+  extern __shared__ float4 memory[]; /* rows of weights, of x: [step][chain], so long that neighbours lie in other banks */
+  __shared__ float part[ROUTER_BLOCKS][n_own][ROUTER_EXPERTS], logits[n_own][ROUTER_EXPERTS];
+  float4 *w = memory, *x = memory + ROUTER_EXPERTS * part_stride(n_in);
+  uint32_t rank = blockIdx.x % ROUTER_BLOCKS, lane = threadIdx.x % 32, chain = lane / 4 % 4, row = lane / 2 % 2;
+  uint32_t expert = threadIdx.x / 32 * 16 + lane / 16 * 2 + lane % 2;
+  float scale[ROUTER_EXPERTS / 32];
+  cluster_arrive_first();
   next_may_start();
-  float scale[SLOTS];
-  if (threadIdx.x < 32) get_scales(a, scale);
+  bring_chains(w, weights, n_in, ROUTER_EXPERTS, 0, a.n_experts, n_in);
+  get_scales(a, scale);
+  cluster_wait(); /* all blocks are there */
   inputs_wait();
-  uint64_t r = blockIdx.x, stride = (uint64_t)a.n_rows * a.n_experts;
-  for (uint32_t e = threadIdx.x; e < a.n_experts; e += JOIN_THREADS) {
-    float sum[PARTS];
+  bring_chains(x, a.x, a.x_stride, n_rows, blockIdx.x / ROUTER_BLOCKS * n_rows, a.n_rows, n_in);
+  for (uint32_t first = blockIdx.x / ROUTER_BLOCKS * n_rows, next = first; first < a.n_rows; first = next) {
+    copies_commit();
+    copies_wait<0>();
+    __syncthreads();
+    float sum[R][PART_EXPERTS];
+    add_chains<R>(x + row * part_stride(n_in) + chain, w + expert * part_stride(n_in) + chain, n_in, sum);
+    if (first >= gridDim.x / ROUTER_BLOCKS * n_rows) cluster_wait(); /* all have joined the rows before */
 #pragma unroll
-    for (uint32_t p = 0; p < PARTS; p++) sum[p] = parts[p * stride + r * a.n_experts + e];
-#pragma unroll
-    for (uint32_t step = 1; step < PARTS; step *= 2) {
-#pragma unroll
-      for (uint32_t p = 0; p < PARTS; p += 2 * step) sum[p] = __fadd_rn(sum[p], sum[p + step]);
+    for (uint32_t i = 0; i < R; i++) {
+      uint32_t r = row + 2 * i;
+      float mine = sum_of_four(sum[i], chain);
+      store_in(&part[rank][r % n_own][expert + 4 * (chain % 2 * 2 + chain / 2)], r / n_own, mine);
     }
-    a.logits[r * a.logits_stride + e] = logits[e] = sum[0];
+    cluster_arrive();
+    next = first + gridDim.x / ROUTER_BLOCKS * n_rows;
+    __syncthreads();
+    if (next < a.n_rows) bring_chains(x, a.x, a.x_stride, n_rows, next, a.n_rows, n_in);
+    cluster_wait();
+    for (uint32_t i = threadIdx.x; i < n_own * ROUTER_EXPERTS; i += PART_THREADS) {
+      uint32_t own = i / ROUTER_EXPERTS, e = i % ROUTER_EXPERTS, r = rank * n_own + own;
+      if (r >= n_rows || first + r >= a.n_rows) break;
+      float all[ROUTER_BLOCKS];
+#pragma unroll
+      for (uint32_t p = 0; p < ROUTER_BLOCKS; p++) all[p] = part[p][own][e];
+#pragma unroll
+      for (uint32_t step = 1; step < ROUTER_BLOCKS; step *= 2) {
+#pragma unroll
+        for (uint32_t p = 0; p < ROUTER_BLOCKS; p += 2 * step) all[p] = __fadd_rn(all[p], all[p + step]);
+      }
+      logits[own][e] = all[0];
+      if (e < a.n_experts) a.logits[(uint64_t)(first + r) * a.logits_stride + e] = all[0];
+    }
+    __syncthreads();
+    if (next < a.n_rows) cluster_arrive();
+    uint32_t own = threadIdx.x / 32, r = rank * n_own + own;
+    if (own < n_own && r < n_rows && first + r < a.n_rows) choose(a, first + r, logits[own], scale);
   }
-  __syncthreads();
-  if (threadIdx.x < 32) choose(a, r, logits, scale);
 }
 
-/* ---- the op --------------------------------------------------------------------------------------------- */
-
-static uint64_t part_bytes(uint32_t n_in, uint32_t n_rows) {
-  return (uint64_t)n_rows * part_stride(n_in) * sizeof(float4);
+static uint64_t part_bytes(uint32_t n_in, uint32_t rows) {
+  return (uint64_t)(ROUTER_EXPERTS + 2 * rows) * part_stride(n_in) * sizeof(float4);
 }
 
 static bool takes_parts(const weft_route_args *args) {
   const weft_weight *w = args->router;
-  return w->type == WEFT_TYPE_F32 && is_small(args) && part_bytes(w->n_in, PART_ROWS) <= PART_BYTES && w->n_in % 4 == 0 &&
-         args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
+  return w->type == WEFT_TYPE_F32 && args->n_experts <= ROUTER_EXPERTS && args->k <= 32 &&
+         part_bytes(w->n_in, PART_ROWS) <= PART_BYTES && w->n_in % 4 == 0 && args->x_stride % 4 == 0 &&
+         ((uintptr_t)args->x & 15u) == 0;
 }
 
 uint64_t weft_cuda_route_scratch(weft_device *device, const weft_route_args *args) {
-  if (args->router == NULL) return 0;
+  if (args->router == NULL || takes_parts(args)) return 0;
   weft_matmul_args m = weft_route_product(args);
-  return takes_parts(args) ? 4ull * PARTS * args->n_rows * args->n_experts : weft_cuda_matmul_scratch(device, &m);
+  return weft_cuda_matmul_scratch(device, &m);
 }
 
-/* args NULL: sets the kernel up. Blocks that all fit at once get a multiprocessor each: brought early, two would meet on
- * the first that is free. */
-template <int R, int E>
+/* args NULL: sets the kernel up. */
+template <int R>
 static weft_status start_parts(cuda_device *d, const weft_route_args *args) {
   if (args == NULL)
-    return cuda_judge(d, cudaFuncSetAttribute(part_kernel<R, E>, cudaFuncAttributeMaxDynamicSharedMemorySize, PART_BYTES),
+    return cuda_judge(d, cudaFuncSetAttribute(part_kernel<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, PART_BYTES),
                       "setting up routers");
   const weft_weight *w = args->router;
   const float *weights = (const float *)(const void *)((const uint8_t *)w->data + FORM_HEADER_BYTES);
-  dim3 grid(PARTS, cuda_ceil(args->n_experts, 16 * E), cuda_ceil(args->n_rows, 8 * R));
-  uint64_t n_bytes = part_bytes(w->n_in, 8 * R + 16 * E);
-  if (n_bytes < PART_ALONE && grid.x * grid.y * grid.z <= d->n_multiprocessors) n_bytes = PART_ALONE;
-  cuda_start(d, part_kernel<R, E>, grid, PART_THREADS, n_bytes, *args, weights, w->n_in, (float *)args->scratch);
+  uint32_t n = cuda_ceil(args->n_rows, 2 * R), n_clusters = n < d->n_router_clusters ? n : d->n_router_clusters;
+  cuda_start(d, part_kernel<R>, ROUTER_BLOCKS * n_clusters, PART_THREADS, part_bytes(w->n_in, R), *args, weights, w->n_in);
   return cuda_launched(d, "a router of many rows");
 }
 
-/* 128 experts make 128 blocks, or more. */
+/* Rows are spread over all clusters that the card holds at once. */
 static weft_status route_parts(cuda_device *d, const weft_route_args *args) {
-  weft_status status = args->n_rows <= 32    ? start_parts<4, 1>(d, args)
-                       : args->n_rows <= 64  ? start_parts<4, 2>(d, args)
-                       : args->n_rows <= 128 ? start_parts<8, 2>(d, args)
-                                             : start_parts<8, 4>(d, args);
-  if (status != WEFT_OK) return status;
-  auto join = args->n_experts <= 128 ? join_kernel<4> : join_kernel<ROUTE_SLOTS>;
-  cuda_start(d, join, args->n_rows, JOIN_THREADS, 0, *args, (const float *)args->scratch);
-  return cuda_launched(d, "joining a router's sums");
+  uint32_t each = cuda_ceil(args->n_rows, d->n_router_clusters);
+  return each <= 2    ? start_parts<1>(d, args)
+         : each <= 4  ? start_parts<2>(d, args)
+         : each <= 6  ? start_parts<3>(d, args)
+         : each <= 10 ? start_parts<5>(d, args)
+                      : start_parts<PART_ROWS>(d, args);
+}
+
+/* Fewer clusters than blocks: where a group of multiprocessors is not a multiple of them, some stay free. */
+static weft_status count_clusters(cuda_device *d) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(ROUTER_BLOCKS);
+  config.blockDim = dim3(PART_THREADS);
+  config.dynamicSmemBytes = PART_BYTES;
+  int n = 0;
+  cudaError_t error = cudaOccupancyMaxActiveClusters(&n, part_kernel<PART_ROWS>, &config);
+  d->n_router_clusters = n > 0 ? (uint32_t)n : 1;
+  return cuda_judge(d, error, "setting up routers");
 }
 
 weft_status route_setup(cuda_device *d) {
-  weft_status status = start_parts<4, 1>(d, NULL);
-  if (status == WEFT_OK) status = start_parts<4, 2>(d, NULL);
-  if (status == WEFT_OK) status = start_parts<8, 2>(d, NULL);
-  return status == WEFT_OK ? start_parts<8, 4>(d, NULL) : status;
+  weft_status status = start_parts<1>(d, NULL);
+  if (status == WEFT_OK) status = start_parts<2>(d, NULL);
+  if (status == WEFT_OK) status = start_parts<3>(d, NULL);
+  if (status == WEFT_OK) status = start_parts<5>(d, NULL);
+  if (status == WEFT_OK) status = start_parts<PART_ROWS>(d, NULL);
+  return status == WEFT_OK ? count_clusters(d) : status;
 }
 
 static bool is_one_kernel(const weft_route_args *args) {
