@@ -76,17 +76,16 @@ bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in) {
 weft_status multiply(cuda_device *d, const multiply_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   if (args->type == WEFT_TYPE_F32) return multiply_f32(d, args);
-  if (args->jobs != NULL) return multiply_grouped(d, args, args->job_rows);
+  if (args->jobs != NULL) return multiply_grouped(d, args);
   if (args->ids != NULL || !args->as_matrices) return multiply_few(d, args);
-  return multiply_many(d, args, args->n_rows);
+  return multiply_many(d, args);
 }
 
 weft_status cuda_multiply_setup(cuda_device *d) {
   weft_status status = multiply_few_setup(d);
   if (status == WEFT_OK) status = experts_few_setup(d);
-  if (status == WEFT_OK) status = multiply_many_setup(d);
   if (status == WEFT_OK) status = multiply_grouped_setup(d);
-  return status == WEFT_OK ? multiply_many_dense_setup(d) : status;
+  return status == WEFT_OK ? multiply_many_setup(d) : status;
 }
 
 /* ---- dense products from f32 rows ----------------------------------------------------------------------- */

@@ -92,14 +92,12 @@ uint64_t multiply_dense_bytes(const weft_weight *weight, uint32_t n_rows);
 weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const float *x, uint64_t x_stride,
                            uint32_t n_rows, float *y, uint64_t y_stride, void *scratch);
 
-/* The kernels' launchers. rows: most of a job. */
+/* The kernels' launchers. */
 weft_status multiply_few(cuda_device *d, const multiply_args *args);
-weft_status multiply_many(cuda_device *d, const multiply_args *args, uint32_t rows);
-weft_status multiply_many_dense(cuda_device *d, const multiply_args *args); /* without jobs */
-weft_status multiply_grouped(cuda_device *d, const multiply_args *args, uint32_t rows); /* with jobs */
+weft_status multiply_many(cuda_device *d, const multiply_args *args);
+weft_status multiply_grouped(cuda_device *d, const multiply_args *args); /* with jobs */
 weft_status multiply_few_setup(cuda_device *d);
 weft_status multiply_many_setup(cuda_device *d);
-weft_status multiply_many_dense_setup(cuda_device *d);
 weft_status multiply_grouped_setup(cuda_device *d);
 weft_status multiply_f32(cuda_device *d, const multiply_args *args);
 

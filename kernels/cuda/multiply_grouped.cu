@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Products for experts, and for many rows of one matrix. Blocks stay on the card and take one item after another: 128
+/* Products for experts. Blocks stay on the card and take one item after another: 128
  * outputs x 8 NT rows of x.
  *
  *   group     four warps: 64 outputs; two to a block
@@ -8,8 +8,7 @@
  *   bringer   four warps after the groups: one lane says which items the block works on, one brings their rows, eight
  *             bring the weights of a warp each, by bulk copies, as far ahead as their rings go, beyond the end of an
  *             item. A stage is full when its bytes have come, and empty when all warps have done with it */
-#include "kernels/cuda/multiply.h"
-#include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/rings.cuh"
 
 enum : uint32_t { GROUPED_NONE = 0xFFFFFFFFu };
 enum { GROUPED_TILES = 8, GROUPED_WARPS = 8, GROUPED_TURN = 20, GROUPED_ITEMS = 4, GROUPED_THREADS = 384 };
@@ -34,7 +33,7 @@ struct grouped_shape {
 /* What a block works on: rows of a job, 128 outputs from a row tile on. No rows: there are no more. */
 typedef struct grouped_item {
   multiply_job job;
-  uint32_t w, first_tile;
+  uint32_t first_tile;
 } grouped_item;
 
 template <class S>
@@ -45,37 +44,16 @@ struct grouped_memory {
   grouped_item item[GROUPED_ITEMS];
 };
 
-/* Where one is in a ring of n stages. */
-typedef struct grouped_cursor {
-  uint32_t slot, turn;
-} grouped_cursor;
-
-static __device__ __forceinline__ void step_on(grouped_cursor &c, uint32_t n) {
-  if (++c.slot == n) c.slot = 0, c.turn ^= 1;
-}
-
 /* ---- what is brought ------------------------------------------------------------------------------------- */
 
-template <int NT>
-static __device__ __forceinline__ grouped_item item_of(const multiply_args &a, uint32_t n_blocks, uint32_t n_items, uint32_t index) {
-  grouped_item item = {{0, 0, 0}, 0, 0};
-  if (index >= n_items) return item;
-  uint32_t j = index / n_blocks, block = index - j * n_blocks, n;
-  item.job = {0, j * 8 * NT, min(8 * NT, a.n_rows - j * 8 * NT)};
-  if (a.jobs != NULL) item.job = a.jobs[j];
-  for (; (n = (a.weight[item.w].n_tiles + GROUPED_TILES - 1) / GROUPED_TILES) <= block; item.w++) block -= n;
-  item.first_tile = block * GROUPED_TILES;
-  return item;
-}
-
-/* The block's items. */
-template <int NT, class M>
+/* The block's items: all blocks of outputs of each job. */
+template <class M>
 static __device__ void bring_items(const multiply_args &a, M &m) {
-  grouped_cursor at = {0, 1};
-  uint32_t n_blocks = 0, n_jobs = a.jobs != NULL ? *a.n_jobs : (a.n_rows + 8 * NT - 1) / (8 * NT);
-  for (uint32_t w = 0; w < a.n_weights; w++) n_blocks += (a.weight[w].n_tiles + GROUPED_TILES - 1) / GROUPED_TILES;
+  ring_cursor at = {0, 1};
+  uint32_t n_blocks = (a.weight[0].n_tiles + GROUPED_TILES - 1) / GROUPED_TILES, n_items = n_blocks * *a.n_jobs;
   for (uint32_t index = blockIdx.x;; index += gridDim.x) {
-    grouped_item item = item_of<NT>(a, n_blocks, n_blocks * n_jobs, index);
+    grouped_item item = {{0, 0, 0}, 0};
+    if (index < n_items) item = {a.jobs[index / n_blocks], index % n_blocks * GROUPED_TILES};
     barrier_wait(&m.item_empty[at.slot], at.turn);
     m.item[at.slot] = item;
     barrier_arrive(&m.item_full[at.slot]);
@@ -86,7 +64,7 @@ static __device__ void bring_items(const multiply_args &a, M &m) {
 
 /* The next item, for one lane or, with all lanes of it, a warp. */
 template <class M>
-static __device__ __forceinline__ grouped_item take_item(M &m, grouped_cursor &at, bool is_warp) {
+static __device__ __forceinline__ grouped_item take_item(M &m, ring_cursor &at, bool is_warp) {
   barrier_wait(&m.item_full[at.slot], at.turn);
   grouped_item item = m.item[at.slot];
   if (is_warp) item.job.n = __shfl_sync(0xFFFFFFFFu, item.job.n, 0); /* so the compiler sees that lanes stay together */
@@ -99,7 +77,7 @@ static __device__ __forceinline__ grouped_item take_item(M &m, grouped_cursor &a
 /* The rows of the block's items. */
 template <class S, class M>
 static __device__ void bring_rows(const multiply_args &a, uint8_t *ring, M &m) {
-  grouped_cursor at = {0, 1}, item_at = {0, 0};
+  ring_cursor at = {0, 1}, item_at = {0, 0};
   for (grouped_item item; (item = take_item(m, item_at, false)).job.n > 0;) {
     uint32_t n_bytes = (item.job.n + 7) / 8 * 2048;
     const uint8_t *from = (const uint8_t *)a.x + (uint64_t)item.job.first / 8 * 2048;
@@ -117,14 +95,13 @@ static __device__ void bring_rows(const multiply_args &a, uint8_t *ring, M &m) {
 /* The weights of one warp, by one lane. A last unit of 64 inputs has half the bytes. */
 template <int T, class S, class M>
 static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m, uint32_t warp) {
-  grouped_cursor at = {0, 1}, item_at = {0, 0};
+  ring_cursor at = {0, 1}, item_at = {0, 0};
   for (grouped_item item; (item = take_item(m, item_at, false)).job.n > 0;) {
-    const multiply_weight &weight = a.weight[item.w];
+    const multiply_weight &weight = a.weight[0];
     uint64_t tile = (uint64_t)item.job.matrix * weight.n_tiles + min(item.first_tile + warp, weight.n_tiles - 1);
     const uint8_t *from = weight.data + FORM_HEADER_BYTES + tile * a.tile_bytes;
     for (uint32_t unit = 0; unit < a.n_units; unit += S::w_units, from += S::w_tile) {
-      bool tail = form_of(T).unit == 128 && a.is_tail != 0 && unit + 1 == a.n_units;
-      uint32_t n_bytes = tail ? S::w_tile / 2 : S::w_tile;
+      uint32_t n_bytes = stage_bytes<T>(a, unit);
       barrier_wait(&m.w_empty[at.slot], at.turn);
       barrier_expect(&m.w_full[at.slot], n_bytes);
       copy_bulk(ring + at.slot * S::w_stage + warp * S::w_tile, from, n_bytes, &m.w_full[at.slot]);
@@ -141,7 +118,7 @@ template <class S>
 struct grouped_warp {
   grouped_memory<S> &m;
   const uint8_t *w, *x;
-  grouped_cursor w_at, x_at;
+  ring_cursor w_at, x_at;
   uint32_t rows_done;
 };
 
@@ -150,26 +127,10 @@ static __device__ __forceinline__ void give_back(uint64_t *empty) {
   if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) barrier_arrive(empty);
 }
 
-/* What a lane holds of a stage of weights: codes of 128 inputs, and scales: of all, or of these (Q6_K). */
-template <int T>
-struct lane_unit {
-  lane_codes<T> codes;
-  lane_scales<T> scales;
-};
-
-/* The stage's 128 inputs `u`. */
-template <int T, class S>
-static __device__ __forceinline__ void load_half(const grouped_warp<S> &at, uint32_t u, bool tail, lane_unit<T> &own) {
-  form_place p = place_of<T>(at.w + at.w_at.slot * S::w_stage, u, tail);
-  uint32_t lane = threadIdx.x % 32;
-  load_codes<T>(p, lane, own.codes);
-  if (u == 0 || T == WEFT_TYPE_Q6_K) load_scales<T>(p, lane / 4, lane % 4, own.scales);
-}
-
 template <int T, class S>
 static __device__ __forceinline__ void load_stage(const grouped_warp<S> &at, bool tail, lane_unit<T> &own) {
   barrier_wait(&at.m.w_full[at.w_at.slot], at.w_at.turn);
-  load_half<T, S>(at, 0, tail, own);
+  load_unit<T>(at.w + at.w_at.slot * S::w_stage, 0, tail, own);
 }
 
 /* Products of steps whose operands are in w, with the rows from b on. */
@@ -222,7 +183,7 @@ static __device__ __forceinline__ void multiply_stage(grouped_warp<S> &at, float
     }
     multiply_unit<T, N, STEPS, S>(at, rows + (u % S::x_units * S::x_unit >> 4), own.codes, factors, sum, [&]() {
       if (u + 1 < S::w_units) {
-        load_half<T, S>(at, u + 1, false, own);
+        load_unit<T>(at.w + at.w_at.slot * S::w_stage, u + 1, false, own);
         return;
       }
       __syncwarp();
@@ -236,34 +197,34 @@ static __device__ __forceinline__ void multiply_stage(grouped_warp<S> &at, float
   }
 }
 
-/* What undoes the preparation of the lane's rows: asked for long before it is needed. */
+/* Of rows [first, first + n), what undoes the preparation of the lane's: asked for long before it is needed. */
 template <int N>
-static __device__ __forceinline__ void load_back(const multiply_args &a, const grouped_item &item, float (&back)[N]) {
+static __device__ __forceinline__ void load_back(const multiply_args &a, uint32_t first, uint32_t n, float (&back)[N]) {
 #pragma unroll
-  for (uint32_t n = 0; n < N; n++) back[n] = a.x_back[item.job.first + min(8 * n + threadIdx.x % 32 / 4, item.job.n - 1)];
+  for (uint32_t i = 0; i < N; i++) back[i] = a.x_back[first + min(8 * i + threadIdx.x % 32 / 4, n - 1)];
 }
 
-/* 8 rows x 16 outputs at a time are turned in the warp's piece of shared memory: then a thread has four outputs of one
- * row. */
+/* A warp's sums of row tile `tile` and rows [first, first + n): 8 rows x 16 outputs at a time are turned in its piece of shared
+ * memory: then a thread has four outputs of one row. */
 template <int N>
-static __device__ __forceinline__ void store_item(const grouped_item &item, const multiply_weight &weight, uint32_t tile, int raise,
-                                                  float *turn, const float (&back)[N], const float (&all)[N][4]) {
+static __device__ __forceinline__ void store_sums(const multiply_weight &weight, uint32_t tile, uint32_t first, uint32_t n, int raise,
+                                                  float *turn, const float (&back)[N], const float (&sum)[N][4]) {
   uint32_t lane = threadIdx.x % 32, row = lane / 4, out = tile * 16 + lane % 4 * 4;
   bool wide = weight.n_out % 4 == 0 && weight.y_stride % 4 == 0 && ((uintptr_t)weight.y & 15u) == 0;
   float down = ldexpf(1.0f, -raise), *to = turn + lane % 4 * 2 * GROUPED_TURN + row;
-  float *y = weight.y + (uint64_t)(item.job.first + row) * weight.y_stride + out;
+  float *y = weight.y + (uint64_t)(first + row) * weight.y_stride + out;
 #pragma unroll
-  for (int n = 0; n < N; n++, y += 8 * weight.y_stride) {
-    if (8 * n >= item.job.n) break;
-    to[0] = all[n][0], to[GROUPED_TURN] = all[n][1], to[8] = all[n][2], to[GROUPED_TURN + 8] = all[n][3];
+  for (int i = 0; i < N; i++, y += 8 * weight.y_stride) {
+    if (8 * i >= n) break;
+    to[0] = sum[i][0], to[GROUPED_TURN] = sum[i][1], to[8] = sum[i][2], to[GROUPED_TURN + 8] = sum[i][3];
     __syncwarp();
     float4 v = *(const float4 *)(const void *)(turn + row * GROUPED_TURN + lane % 4 * 4);
     __syncwarp();
-    if (8 * n + row >= item.job.n || out >= weight.n_out) continue;
-    v.x = __fmul_rn(__fmul_rn(v.x, back[n]), down);
-    v.y = __fmul_rn(__fmul_rn(v.y, back[n]), down);
-    v.z = __fmul_rn(__fmul_rn(v.z, back[n]), down);
-    v.w = __fmul_rn(__fmul_rn(v.w, back[n]), down);
+    if (8 * i + row >= n || out >= weight.n_out) continue;
+    v.x = __fmul_rn(__fmul_rn(v.x, back[i]), down);
+    v.y = __fmul_rn(__fmul_rn(v.y, back[i]), down);
+    v.z = __fmul_rn(__fmul_rn(v.z, back[i]), down);
+    v.w = __fmul_rn(__fmul_rn(v.w, back[i]), down);
     if (wide) {
       *(float4 *)(void *)y = v;
     } else {
@@ -283,7 +244,7 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
   bool has_tail = form_of(T).unit == 128 && a.is_tail != 0;
   uint32_t n_whole = a.n_units - (has_tail ? 1 : 0);
   lane_unit<T> own;
-  load_back<N>(a, item, back);
+  load_back(a, item.job.first, item.job.n, back);
   load_stage<T, S>(at, has_tail && n_whole == 0, own);
 #pragma unroll
   for (int n = 0; n < N; n++) all[n][0] = all[n][1] = all[n][2] = all[n][3] = 0.0f;
@@ -299,7 +260,7 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
 #pragma unroll
     for (int k = 0; k < 4 * N; k++) all[k / 4][k % 4] = __fadd_rn(all[k / 4][k % 4], sum[k / 4][k % 4]);
   }
-  store_item<N>(item, a.weight[item.w], item.first_tile + threadIdx.x / 32, raise, turn, back, all);
+  store_sums(a.weight[0], item.first_tile + threadIdx.x / 32, item.job.first, item.job.n, raise, turn, back, all);
 }
 
 template <int T, int NT>
@@ -322,20 +283,18 @@ static __global__ void __launch_bounds__(GROUPED_THREADS, grouped_shape<T, NT>::
     registers_shrink<S::regs_bringer>();
     inputs_ready();
     uint32_t warp = threadIdx.x / 32 - GROUPED_WARPS, lane = threadIdx.x % 32;
-    if (warp == 0 && lane == 0) bring_items<NT>(a, m);
+    if (warp == 0 && lane == 0) bring_items(a, m);
     if (warp == 1 && lane == 0) bring_rows<S>(a, x_ring, m);
     if (warp >= 2 && lane < GROUPED_WARPS / 2) bring_weights<T, S>(a, w_ring, m, GROUPED_WARPS / 2 * (warp - 2) + lane);
   } else {
     registers_grow<S::regs>();
-    uint32_t warp = threadIdx.x / 32, w = 0;
-    grouped_cursor item_at = {0, 0};
+    uint32_t warp = threadIdx.x / 32;
+    ring_cursor item_at = {0, 0};
     grouped_warp<S> at = {m, w_ring + warp * S::w_tile, x_ring, {0, 0}, {0, 0}, GROUPED_NONE};
-    int raise = raise_exponent(T, (const form_header *)(const void *)a.weight[w].data);
+    int raise = raise_exponent(T, (const form_header *)(const void *)a.weight[0].data);
     float *turn = (float *)(void *)memory + warp * 8 * GROUPED_TURN;
     inputs_ready();
     for (grouped_item item; (item = take_item(m, item_at, true)).job.n > 0;) {
-      if (item.w != w) raise = raise_exponent(T, (const form_header *)(const void *)a.weight[item.w].data);
-      w = item.w;
       if constexpr (NT == 16) {
         if (item.job.n > 64) multiply_item<T, 16, S>(a, item, raise, at, turn);
         else if (item.job.n > 32) multiply_item<T, 8, S>(a, item, raise, at, turn);
@@ -357,48 +316,42 @@ static weft_status launch(cuda_device *d, const multiply_args *a) {
     cudaError_t error = cudaFuncSetAttribute(grouped_kernel<T, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
     return cuda_judge(d, error, "setting up grouped products");
   }
-  uint64_t n_items = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, 8 * NT), n_blocks = 0, n_fit = d->n_multiprocessors * S::blocks;
-  for (uint32_t w = 0; w < a->n_weights; w++) n_blocks += cuda_ceil(a->weight[w].n_tiles, GROUPED_TILES);
-  n_items *= n_blocks;
-  uint32_t n = (uint32_t)(n_items < n_fit ? n_items : n_fit);
+  uint64_t n_items = (uint64_t)a->jobs_max * cuda_ceil(a->weight[0].n_tiles, GROUPED_TILES), n_fit = d->n_multiprocessors * S::blocks;
   multiply_args own = *a;
   if (!d->deterministic) multiply_cut(&own, 1);
-  if (a->jobs == NULL) {
-    cuda_start(d, grouped_kernel<T, NT>, n, GROUPED_THREADS, S::bytes, own);
-  } else { /* experts crowd one another if they are brought early */
-    grouped_kernel<T, NT><<<n, GROUPED_THREADS, S::bytes, d->stream>>>(own);
-  }
+  /* in the ordinary way: brought early, blocks crowd one another */
+  grouped_kernel<T, NT><<<(uint32_t)(n_items < n_fit ? n_items : n_fit), GROUPED_THREADS, S::bytes, d->stream>>>(own);
   return cuda_launched(d, "a grouped product");
 }
 
 /* a NULL: sets the kernels of the type up. */
 template <int T>
-static weft_status of_rows(cuda_device *d, const multiply_args *a, uint32_t rows) {
+static weft_status of_rows(cuda_device *d, const multiply_args *a) {
   if (a == NULL) {
     weft_status status = launch<T, 2>(d, NULL);
     if (status == WEFT_OK) status = launch<T, 3>(d, NULL);
     return status == WEFT_OK ? launch<T, 16>(d, NULL) : status;
   }
-  return rows <= 16 ? launch<T, 2>(d, a) : rows <= 24 ? launch<T, 3>(d, a) : launch<T, 16>(d, a);
+  return a->job_rows <= 16 ? launch<T, 2>(d, a) : a->job_rows <= 24 ? launch<T, 3>(d, a) : launch<T, 16>(d, a);
 }
 
-static weft_status of_type(cuda_device *d, int type, const multiply_args *a, uint32_t rows) {
+static weft_status of_type(cuda_device *d, int type, const multiply_args *a) {
   switch (type) {
-    case WEFT_TYPE_F16: return of_rows<WEFT_TYPE_F16>(d, a, rows);
-    case WEFT_TYPE_BF16: return of_rows<WEFT_TYPE_BF16>(d, a, rows);
-    case WEFT_TYPE_Q8_0: return of_rows<WEFT_TYPE_Q8_0>(d, a, rows);
-    case WEFT_TYPE_Q4_0: return of_rows<WEFT_TYPE_Q4_0>(d, a, rows);
-    case WEFT_TYPE_Q5_0: return of_rows<WEFT_TYPE_Q5_0>(d, a, rows);
-    case WEFT_TYPE_MXFP4: return of_rows<WEFT_TYPE_MXFP4>(d, a, rows);
-    case WEFT_TYPE_Q4_K: return of_rows<WEFT_TYPE_Q4_K>(d, a, rows);
-    case WEFT_TYPE_Q5_K: return of_rows<WEFT_TYPE_Q5_K>(d, a, rows);
-    case WEFT_TYPE_Q6_K: return of_rows<WEFT_TYPE_Q6_K>(d, a, rows);
+    case WEFT_TYPE_F16: return of_rows<WEFT_TYPE_F16>(d, a);
+    case WEFT_TYPE_BF16: return of_rows<WEFT_TYPE_BF16>(d, a);
+    case WEFT_TYPE_Q8_0: return of_rows<WEFT_TYPE_Q8_0>(d, a);
+    case WEFT_TYPE_Q4_0: return of_rows<WEFT_TYPE_Q4_0>(d, a);
+    case WEFT_TYPE_Q5_0: return of_rows<WEFT_TYPE_Q5_0>(d, a);
+    case WEFT_TYPE_MXFP4: return of_rows<WEFT_TYPE_MXFP4>(d, a);
+    case WEFT_TYPE_Q4_K: return of_rows<WEFT_TYPE_Q4_K>(d, a);
+    case WEFT_TYPE_Q5_K: return of_rows<WEFT_TYPE_Q5_K>(d, a);
+    case WEFT_TYPE_Q6_K: return of_rows<WEFT_TYPE_Q6_K>(d, a);
     default: return WEFT_E_UNSUPPORTED;
   }
 }
 
-weft_status multiply_grouped(cuda_device *d, const multiply_args *args, uint32_t rows) {
-  return of_type(d, args->type, args, rows);
+weft_status multiply_grouped(cuda_device *d, const multiply_args *args) {
+  return of_type(d, args->type, args);
 }
 
 weft_status multiply_grouped_setup(cuda_device *d) {
@@ -406,6 +359,6 @@ weft_status multiply_grouped_setup(cuda_device *d) {
                               WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++)
-    status = of_type(d, types[i], NULL, 0);
+    status = of_type(d, types[i], NULL);
   return status;
 }

@@ -1,226 +1,170 @@
 /* SPDX-License-Identifier: MIT */
-/* Products for more rows than a few, and for experts. Blocks stay on the card and take one item after another: some
- * outputs x 8 NT rows of x.
+/* Dense products of many rows. Blocks stay on the card and take one item after another: some row tiles, whatever weight
+ * they are of, x 8 NT rows.
  *
- *   team      MW groups of four warps: 64 MW outputs. Teams of a block share an item: team t takes segments t,
- *             t + TEAMS, ..; a segment's sums are added to those before it in shared memory, in order
+ *   team      MW groups of four warps: 4 MW row tiles. Two teams of a block share an item: one takes the segments 0, 2, ..,
+ *             the other one 1, 3, ..; a segment's sums are added to those before it in shared memory, in order
  *   warp      a row tile: it turns codes into operands once, in registers, for all rows; four warps make one product
  *             of the matrix units of 64 outputs x 8 NT rows
- *             and, with several teams, brings its weights, still packed, into a ring of its own by bulk copies, as far
- *             ahead as the ring goes, beyond the end of an item: a copy takes its lane some fifty cycles, and one warp
- *             cannot bring those of all teams
- *   producer  warps after the teams: one for each team's rows; and for an only team one for the weights of each group. A
- *             stage is full when its bytes have come, and empty when all warps have done with it */
-#include "kernels/cuda/multiply.h"
-#include "kernels/cuda/wgmma.cuh"
+ *   producer  warps after the teams: one for each team's rows, two for the weights, still packed, which no kernel writes, so
+ *             they are asked for before the rows are there. A stage is full when its bytes have come, and empty when all
+ *             warps have done with it */
+#include <string.h>
+
+#include "kernels/cuda/rings.cuh"
 
 enum : uint32_t { MANY_NONE = 0xFFFFFFFFu };
-enum { MANY_BYTES_1 = 226 << 10, MANY_BYTES_2 = 112 << 10, MANY_STAGES = 12, MANY_TURN = 20 };
+enum { MANY_BYTES = 226 << 10, MANY_STAGES = 12, MANY_TURN = 68, MANY_GROUPS = 2 };
+
+__host__ __device__ constexpr uint32_t least_of(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
 
 /* A stage of weights is a unit of their form (of 128 or 256 inputs), one of rows 128 inputs. */
-template <int T, int NT, int MW, int TEAMS>
+template <int T, int NT, int TEAMS>
 struct many_shape {
+  static constexpr uint32_t tiles = 4 * MANY_GROUPS / TEAMS, rows = 8 * NT; /* of an item; of a team: a warp's each */
   static constexpr uint32_t w_units = form_of(T).unit / 128, w_tile = form_unit_bytes(form_of(T));
-  static constexpr uint32_t w_stage = 4 * MW * w_tile, x_stage = NT * 2048;
-  static constexpr uint32_t threads = 128 * (MW * TEAMS + 1);       /* registers are given to groups of four warps */
-  static constexpr uint32_t groups = MW * TEAMS, blocks = groups == 2 && NT <= 8 ? 2 : 1; /* to a multiprocessor */
-  static constexpr uint32_t regs = blocks == 2 ? 96 : groups == 2 ? 232 : 104;
-  static constexpr uint32_t regs_producer = blocks == 2 ? 48 : groups == 2 ? 40 : 64;
-  static constexpr uint32_t sums = TEAMS == 1 ? 0 : 64 * MW * 8 * NT * 4, all = sums + MW * TEAMS * 4 * 8 * MANY_TURN * 4;
-  static constexpr uint32_t budget = ((blocks == 2 ? MANY_BYTES_2 : MANY_BYTES_1) - all) / TEAMS / 1024 * 1024;
+  static constexpr uint32_t w_stage = tiles * w_tile, x_stage = NT * 2048;
+  static constexpr uint32_t threads = 128 * (MANY_GROUPS + 1); /* registers are given to groups of four warps */
+  static constexpr uint32_t regs = 232, regs_producer = 40;
+  static constexpr uint32_t sums = TEAMS == 1 ? 0 : 16 * tiles * rows * 4;
+  static constexpr uint32_t all = (sums + MANY_GROUPS * 16 * MANY_TURN * 4 + 1023) / 1024 * 1024;
+  static constexpr uint32_t budget = (MANY_BYTES - all) / TEAMS / 1024 * 1024;
   /* as many inputs of weights as of rows, or nearly */
   static constexpr uint32_t fit = budget / (w_stage + w_units * x_stage);
-  static constexpr uint32_t least = 2 * w_stage + 2 * x_stage > budget ? 1 : 2;
-  static constexpr uint32_t w_stages = fit < 2 ? least : fit > MANY_STAGES / w_units ? MANY_STAGES / w_units : fit;
-  static constexpr uint32_t x_fit = (budget - w_stages * w_stage) / x_stage;
-  static constexpr uint32_t x_most = w_stages * w_units > 2 ? w_stages * w_units : 2;
-  static constexpr uint32_t x_stages = x_fit > x_most ? x_most : x_fit;
-  static constexpr uint32_t x_ring = x_stages * x_stage, team = (x_ring + w_stages * w_stage + 1023) / 1024 * 1024;
-  static constexpr uint32_t bytes = all + TEAMS * team;
+  static constexpr uint32_t w_least = fit > 1 ? fit : 2 * (w_stage + x_stage) > budget ? 1 : 2;
+  static constexpr uint32_t x_stages = least_of((budget - w_least * w_stage) / x_stage, MANY_STAGES), x_ring = x_stages * x_stage;
+  static constexpr uint32_t w_stages = least_of((budget - x_ring) / w_stage, MANY_STAGES);
+  static constexpr uint32_t team = (x_ring + w_stages * w_stage + 1023) / 1024 * 1024, bytes = all + TEAMS * team;
   static_assert(x_stages >= 2, "two stages of rows at least");
 };
 
-/* What a block works on: rows of a job, outputs from a row tile on. */
+/* What a block works on: rows [row, row + n), row tiles from `tile` on, counted through all weights. */
 typedef struct many_item {
-  multiply_job job;
-  uint32_t w, first_tile;
+  uint32_t row, n, tile;
 } many_item;
 
-template <int MW>
-static __device__ __forceinline__ uint32_t blocks_of(const multiply_args &a) {
-  uint32_t n = 0;
-  for (uint32_t w = 0; w < a.n_weights; w++) n += (a.weight[w].n_tiles + 4 * MW - 1) / (4 * MW);
-  return n;
-}
-
-/* The items of a call: of each job, all blocks of outputs. */
+/* The items of a call: for each S::rows rows, all blocks of row tiles. */
 typedef struct many_list {
   uint32_t n_blocks, n_items;
 } many_list;
 
-template <int NT, int MW>
-static __device__ __forceinline__ many_list list_of(const multiply_args &a) {
-  uint32_t n_blocks = blocks_of<MW>(a), n_jobs = a.jobs != NULL ? *a.n_jobs : (a.n_rows + 8 * NT - 1) / (8 * NT);
-  return {n_blocks, n_blocks * n_jobs};
+static __host__ __device__ __forceinline__ uint32_t tiles_of(const multiply_args &a) {
+  uint32_t n = 0;
+  for (uint32_t w = 0; w < a.n_weights; w++) n += a.weight[w].n_tiles;
+  return n;
 }
 
-template <int NT, int MW>
+static __host__ __device__ __forceinline__ many_list list_of(const multiply_args &a, uint32_t tiles, uint32_t rows) {
+  uint32_t n = (tiles_of(a) + tiles - 1) / tiles;
+  return {n, n * ((a.n_rows + rows - 1) / rows)};
+}
+
+template <class S>
 static __device__ __forceinline__ bool item_of(const multiply_args &a, const many_list &list, uint32_t index, many_item *item) {
   if (index >= list.n_items) return false;
-  uint32_t j = index / list.n_blocks, block = index - j * list.n_blocks, w = 0, n;
-  item->job = {0, j * 8 * NT, min(8 * NT, a.n_rows - j * 8 * NT)};
-  if (a.jobs != NULL) item->job = a.jobs[j];
-  for (; (n = (a.weight[w].n_tiles + 4 * MW - 1) / (4 * MW)) <= block; w++) block -= n;
-  item->w = w;
-  item->first_tile = block * 4 * MW;
+  uint32_t j = index / list.n_blocks;
+  *item = {j * S::rows, min(S::rows, a.n_rows - j * S::rows), (index - j * list.n_blocks) * S::tiles};
   return true;
 }
 
-/* Nothing of the item's job is looked at before this. */
-static __device__ __forceinline__ void hold_job(many_item &item) {
-  asm volatile("" : "+r"(item.job.matrix), "+r"(item.job.first), "+r"(item.job.n));
+/* Weight w, its row tile `tile`; behind the last weight's there is nothing, for which its last one stands in. */
+typedef struct many_tile {
+  uint32_t w, tile;
+} many_tile;
+
+static __device__ __forceinline__ many_tile find_tile(const multiply_args &a, uint32_t tile) {
+  uint32_t w = 0;
+  for (; w + 1 < a.n_weights && tile >= a.weight[w].n_tiles; w++) tile -= a.weight[w].n_tiles;
+  return {w, tile};
 }
 
-template <class S, int MW, int TEAMS>
+/* raise_exponent of the weight that a row tile is of. */
+template <int T>
+static __device__ __forceinline__ int raise_of(const multiply_args &a, uint32_t tile) {
+  return raise_exponent(T, (const form_header *)(const void *)a.weight[find_tile(a, tile).w].data);
+}
+
+template <class S, int TEAMS>
 struct many_barriers {
-  uint64_t w_full[TEAMS][4 * MW][S::w_stages];
-  uint64_t w_empty[S::w_stages]; /* of the only team */
+  uint64_t w_full[TEAMS][S::w_stages], w_empty[TEAMS][S::w_stages];
   uint64_t x_full[TEAMS][S::x_stages], x_empty[TEAMS][S::x_stages];
-  uint64_t token[TEAMS][4 * MW]; /* a warp's turn to add its segment's sums */
+  uint64_t token[TEAMS][S::tiles]; /* a warp's turn to add its segment's sums */
 };
-
-/* Where one is in a ring of n stages. */
-typedef struct many_cursor {
-  uint32_t slot, turn;
-} many_cursor;
-
-static __device__ __forceinline__ void step_on(many_cursor &c, uint32_t n) {
-  if (++c.slot == n) c.slot = 0, c.turn ^= 1;
-}
 
 /* ---- the producer ---------------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void bring_rows(const multiply_args &a, const multiply_job &job, uint32_t unit,
-                                                  uint8_t *to, uint64_t *full) {
-  uint32_t n_bytes = (job.n + 7) / 8 * 2048;
+static __device__ __forceinline__ void bring_rows(const multiply_args &a, const many_item &item, uint32_t unit, uint8_t *to, uint64_t *full) {
+  uint32_t n_bytes = (item.n + 7) / 8 * 2048;
   barrier_expect(full, n_bytes);
-  copy_bulk(to, (const uint8_t *)a.x + ((uint64_t)unit * a.x_tiles + job.first / 8) * 2048, n_bytes, full);
-}
-
-/* Row tile `tile` of an item. */
-static __device__ __forceinline__ const uint8_t *row_tile_of(const multiply_args &a, const many_item &item, uint32_t tile) {
-  const multiply_weight &weight = a.weight[item.w];
-  uint64_t at = (uint64_t)item.job.matrix * weight.n_tiles + min(item.first_tile + tile, weight.n_tiles - 1);
-  return weight.data + FORM_HEADER_BYTES + at * a.tile_bytes;
-}
-
-/* Bytes of a row tile's weights from `unit` on that make a stage. */
-template <int T, class S>
-static __device__ __forceinline__ uint32_t weight_bytes(const multiply_args &a, uint32_t unit) {
-  return form_of(T).unit == 128 && a.is_tail != 0 && unit + 1 == a.n_units ? S::w_tile / 2 : S::w_tile;
+  copy_bulk(to, (const uint8_t *)a.x + ((uint64_t)unit * a.x_tiles + item.row / 8) * 2048, n_bytes, full);
 }
 
 /* The rows of a team's items. */
-template <int T, int NT, int MW, int TEAMS, class S, class B>
-static __device__ void produce_rows(const multiply_args &a, uint8_t *memory, B &barriers, const many_list &list, uint32_t team) {
-  many_cursor at = {0, 1};
+template <int TEAMS, class S, class B>
+static __device__ void produce_rows(const multiply_args &a, uint8_t *ring, B &barriers, const many_list &list, uint32_t team) {
+  ring_cursor at = {0, 1};
   many_item item;
-  for (uint32_t index = blockIdx.x; item_of<NT, MW>(a, list, index, &item); index += gridDim.x) {
+  for (uint32_t index = blockIdx.x; item_of<S>(a, list, index, &item); index += gridDim.x) {
     for (uint32_t first = team * a.segment_units; first < a.n_units; first += TEAMS * a.segment_units) {
       for (uint32_t unit = first; unit < min(first + a.segment_units, a.n_units); unit++) {
         barrier_wait(&barriers.x_empty[team][at.slot], at.turn);
-        bring_rows(a, item.job, unit, memory + S::all + team * S::team + at.slot * S::x_stage, &barriers.x_full[team][at.slot]);
+        bring_rows(a, item, unit, ring + at.slot * S::x_stage, &barriers.x_full[team][at.slot]);
         step_on(at, S::x_stages);
       }
     }
   }
 }
 
-/* The weights of four warps of the only team, by as many lanes. */
-template <int T, int NT, int MW, class S, class B>
-static __device__ void produce_weights(const multiply_args &a, uint8_t *memory, B &barriers, const many_list &list, uint32_t warp) {
-  many_cursor at = {0, 1};
+/* The weights of row tile `own` of a team's items. */
+template <int T, int TEAMS, class S, class B>
+static __device__ void produce_weights(const multiply_args &a, uint8_t *ring, B &barriers, const many_list &list, uint32_t team,
+                                       uint32_t own) {
+  ring_cursor at = {0, 1};
   many_item item;
-  uint8_t *ring = memory + S::all + S::x_ring + warp * S::w_stages * S::w_tile;
-  for (uint32_t index = blockIdx.x; item_of<NT, MW>(a, list, index, &item); index += gridDim.x) {
-    const uint8_t *from = row_tile_of(a, item, warp);
-    for (uint32_t unit = 0; unit < a.n_units; unit += S::w_units, from += S::w_tile) {
-      uint32_t n_bytes = weight_bytes<T, S>(a, unit);
-      barrier_wait(&barriers.w_empty[at.slot], at.turn);
-      barrier_expect(&barriers.w_full[0][0][at.slot], n_bytes);
-      copy_bulk(ring + at.slot * S::w_tile, from, n_bytes, &barriers.w_full[0][0][at.slot]);
-      step_on(at, S::w_stages);
+  for (uint32_t index = blockIdx.x; item_of<S>(a, list, index, &item); index += gridDim.x) {
+    many_tile t = find_tile(a, item.tile + own);
+    const multiply_weight &weight = a.weight[t.w];
+    const uint8_t *from = weight.data + FORM_HEADER_BYTES + (uint64_t)min(t.tile, weight.n_tiles - 1) * a.tile_bytes;
+    for (uint32_t first = team * a.segment_units; first < a.n_units; first += TEAMS * a.segment_units) {
+      for (uint32_t unit = first; unit < min(first + a.segment_units, a.n_units); unit += S::w_units) {
+        uint32_t n_bytes = stage_bytes<T>(a, unit);
+        barrier_wait(&barriers.w_empty[team][at.slot], at.turn);
+        barrier_expect(&barriers.w_full[team][at.slot], n_bytes);
+        copy_bulk(ring + at.slot * S::w_stage + own * S::w_tile, from + (uint64_t)(unit / S::w_units) * S::w_tile, n_bytes,
+                  &barriers.w_full[team][at.slot]);
+        step_on(at, S::w_stages);
+      }
     }
   }
 }
 
 /* ---- the teams ------------------------------------------------------------------------------------------- */
 
-/* A warp of a team: its own ring of weights, the team's of rows, its place in both; rows_done: the barrier to tell
- * when the products with the rows before have ended (0: none). With several teams, which weights it asks for next: those
- * of `unit` of the row tile at `from`, of item `index`. from NULL: there are no more. */
+/* A warp of a team: its place in the team's rings of weights and of rows; rows_done: the barrier to tell when the products
+ * with the rows before have ended (0: none); held: operands of products that may still run. */
 typedef struct many_warp {
   uint8_t *w, *x;
   uint64_t *w_full, *w_empty, *x_full, *x_empty;
-  many_cursor w_at, x_at;
-  uint32_t team, warp, n_tokens, rows_done;
-  const uint8_t *from;
-  uint32_t unit, index;
+  ring_cursor w_at, x_at;
+  uint32_t team, warp, n_tokens, rows_done, held[2][4];
 } many_warp;
-
-template <int NT, int MW>
-static __device__ __forceinline__ void ask_of_item(const multiply_args &a, const many_list &list, many_warp &at) {
-  many_item item;
-  at.from = NULL;
-  at.unit = at.team * a.segment_units;
-  if (at.unit >= a.n_units || !item_of<NT, MW>(a, list, at.index, &item)) return;
-  at.from = row_tile_of(a, item, at.warp);
-}
-
-/* Asks for the next weights, for stage `slot`, which all lanes have read; the only team has the producer ask. */
-template <int T, int NT, int MW, int TEAMS, class S>
-static __device__ __forceinline__ void ask_weights(const multiply_args &a, const many_list &list, many_warp &at, uint32_t slot) {
-  if (TEAMS == 1) barrier_arrive_warp(&at.w_empty[slot]);
-  if (TEAMS == 1 || at.from == NULL) return;
-  if (threadIdx.x % 32 == 0) {
-    uint32_t n_bytes = weight_bytes<T, S>(a, at.unit);
-    barrier_expect(&at.w_full[slot], n_bytes);
-    copy_bulk(at.w + slot * S::w_tile, at.from + (uint64_t)(at.unit / S::w_units) * S::w_tile, n_bytes, &at.w_full[slot]);
-  }
-  at.unit += S::w_units;
-  if (at.unit % a.segment_units == 0) at.unit += (TEAMS - 1) * a.segment_units;
-  if (at.unit < a.n_units) return;
-  at.index += gridDim.x;
-  ask_of_item<NT, MW>(a, list, at);
-}
-
-/* What a lane holds of a stage of weights: codes of 128 inputs, and scales: of all, or of these (Q6_K). */
-template <int T>
-struct lane_unit {
-  lane_codes<T> codes;
-  lane_scales<T> scales;
-};
-
-/* The stage's 128 inputs `u`. */
-template <int T, class S>
-static __device__ __forceinline__ void load_half(const multiply_args &a, const many_warp &at, uint32_t unit, uint32_t u,
-                                                       lane_unit<T> &own) {
-  bool tail = form_of(T).unit == 128 && a.is_tail != 0 && unit + 1 == a.n_units;
-  form_place p = place_of<T>(at.w + at.w_at.slot * S::w_tile, u, tail);
-  uint32_t lane = threadIdx.x % 32;
-  load_codes<T>(p, lane, own.codes);
-  if (u == 0 || T == WEFT_TYPE_Q6_K) load_scales<T>(p, lane / 4, lane % 4, own.scales);
-}
 
 /* The stage that begins at `unit`. */
 template <int T, class S>
 static __device__ __forceinline__ void load_stage(const multiply_args &a, const many_warp &at, uint32_t unit, lane_unit<T> &own) {
   barrier_wait(&at.w_full[at.w_at.slot], at.w_at.turn);
-  load_half<T, S>(a, at, unit, 0, own);
+  load_unit<T>(at.w + at.w_at.slot * S::w_stage, 0, is_tail_of<T>(a, unit), own);
 }
 
 static __device__ __forceinline__ void release_rows(const many_warp &at) {
   if (at.rows_done != 0) barrier_arrive(at.rows_done);
+}
+
+/* After the wait that ends the products which read them: the compiler does not see that their registers were taken till then. */
+static __device__ __forceinline__ void let_go(const uint32_t (&w)[2][4]) {
+  asm volatile("" ::"r"(w[0][0]), "r"(w[0][1]), "r"(w[0][2]), "r"(w[0][3]), "r"(w[1][0]), "r"(w[1][1]), "r"(w[1][2]), "r"(w[1][3]));
 }
 
 /* Issues the products of 128 inputs; the last ones may still run. STEPS: 4, or 2 for 64 inputs. When the codes have
@@ -228,83 +172,94 @@ static __device__ __forceinline__ void release_rows(const many_warp &at) {
 template <int T, int N, int STEPS, class S, class F>
 static __device__ __forceinline__ void multiply_unit(many_warp &at, const lane_codes<T> &codes, const lane_factors &factors,
                                                      float (&sum)[N][4], F &&load_next) {
-  constexpr int EACH = S::groups == 2 && N <= 4 && form_bits(T) == 4 ? 2 : 1; /* steps of two products that start together: as registers allow */
   constexpr bool as_they_are = form_bits(T) == 16; /* codes are operands: products that read them end before they are overwritten */
-  barrier_wait(&at.x_full[at.x_at.slot], at.x_at.turn);
   uint64_t rows = wgmma_operand_mixed(at.x + at.x_at.slot * S::x_stage, 2048);
-  uint32_t w[2][EACH][2][4];
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
-    uint32_t(&own)[2][4] = w[i / EACH % 2][i % EACH];
+    uint32_t own[2][4];
     operands_of<T>(codes, factors, i, own);
+    if (i == 0) barrier_wait(&at.x_full[at.x_at.slot], at.x_at.turn);
     if (i == STEPS - 1 && !as_they_are) load_next();
-    if (i % EACH < EACH - 1) continue;
     wgmma_fence();
-#pragma unroll
-    for (int e = i + 1 - EACH; e <= i; e++) {
-      uint64_t b = rows + (uint64_t)((e / 2 * 1024 + e % 2 * 64) >> 4);
-      wgmma<N, form_is_bf16(T)>(sum, w[i / EACH % 2][e % EACH][0], b);
-      wgmma<N, form_is_bf16(T)>(sum, w[i / EACH % 2][e % EACH][1], b + (32 >> 4));
-    }
+    uint64_t b = rows + (uint64_t)((i / 2 * 1024 + i % 2 * 64) >> 4);
+    wgmma<N, form_is_bf16(T)>(sum, own[0], b);
+    wgmma<N, form_is_bf16(T)>(sum, own[1], b + (32 >> 4));
     wgmma_commit();
-    if (as_they_are && i == STEPS - 1) wgmma_wait<0>();
-    else wgmma_wait<1>();
-    if (i == EACH - 1) release_rows(at);
+    wgmma_wait<1>();
+    let_go(at.held);
+    if (i == 0) release_rows(at);
+    memcpy(at.held, own, sizeof own);
   }
-  if (as_they_are) load_next();
+  if (as_they_are) {
+    wgmma_wait<0>();
+    let_go(at.held);
+    load_next();
+  }
   if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) at.rows_done = shared_address(&at.x_empty[at.x_at.slot]);
   step_on(at.x_at, S::x_stages);
 }
 
 /* The products of the stage at `unit`, whose first codes are in `own`; then those of `next` are (MANY_NONE: none). */
-template <int T, int NT, int N, int MW, int TEAMS, int STEPS, class S>
-static __device__ __forceinline__ void multiply_stage(const multiply_args &a, const many_list &list, many_warp &at, uint32_t unit,
-                                                      uint32_t next, float raise, lane_unit<T> &own, float (&sum)[N][4]) {
+template <int T, int N, int STEPS, class S>
+static __device__ __forceinline__ void multiply_stage(const multiply_args &a, many_warp &at, uint32_t unit, uint32_t next,
+                                                      float raise, lane_unit<T> &own, float (&sum)[N][4]) {
 #pragma unroll
   for (uint32_t u = 0; u < S::w_units; u++) {
     lane_factors factors;
     make_factors<T>(own.scales, u, threadIdx.x % 4, raise, factors);
     multiply_unit<T, N, STEPS, S>(at, own.codes, factors, sum, [&]() {
       if (u + 1 < S::w_units) {
-        load_half<T, S>(a, at, unit, u + 1, own);
+        load_unit<T>(at.w + at.w_at.slot * S::w_stage, u + 1, false, own);
         return;
       }
       __syncwarp();
-      ask_weights<T, NT, MW, TEAMS, S>(a, list, at, at.w_at.slot);
+      barrier_arrive_warp(&at.w_empty[at.w_at.slot]);
       step_on(at.w_at, S::w_stages);
       if (next != MANY_NONE) load_stage<T, S>(a, at, next, own);
     });
   }
 }
 
-/* What undoes the preparation of the lane's rows: asked for long before it is needed. */
+/* What undoes the raising of the weight and the preparation of the rows that the thread stores: asked for long before it is
+ * needed. */
 template <int N>
-static __device__ __forceinline__ void load_back(const multiply_args &a, const many_item &item, float (&back)[N]) {
+struct many_powers {
+  float down, back[N];
+};
+
+template <int T, int N>
+static __device__ __forceinline__ many_powers<N> load_powers(const multiply_args &a, const many_item &item, uint32_t first) {
+  many_powers<N> powers;
+  powers.down = ldexpf(1.0f, -raise_of<T>(a, first + threadIdx.x % 16 / 4));
 #pragma unroll
-  for (uint32_t n = 0; n < N; n++) back[n] = a.x_back[item.job.first + min(8 * n + threadIdx.x % 32 / 4, item.job.n - 1)];
+  for (uint32_t n = 0; n < N; n++) powers.back[n] = a.x_back[item.row + min(8 * n + threadIdx.x % 128 / 16, item.n - 1)];
+  return powers;
 }
 
-/* 8 rows x 16 outputs at a time are turned in the warp's piece of shared memory: then a thread has four outputs of one
- * row. */
+/* 8 rows x 64 outputs at a time are turned in the group's piece of shared memory, which has room for two times that: then a
+ * thread has four outputs of one row, and sixteen threads its 256 bytes: whole lines of memory. first: the group's row tile. */
 template <int N>
-static __device__ __forceinline__ void store_item(const many_item &item, const multiply_weight &weight, uint32_t tile, int raise,
-                                                  float *turn, const float (&back)[N], const float (&all)[N][4]) {
-  uint32_t lane = threadIdx.x % 32, row = lane / 4, out = tile * 16 + lane % 4 * 4;
+static __device__ __forceinline__ void store_item(const multiply_args &a, const many_item &item, uint32_t first, float *turn,
+                                                  const many_powers<N> &powers, const float (&all)[N][4]) {
+  uint32_t thread = threadIdx.x % 128, lane = thread % 32, row = thread / 16, group = 1 + threadIdx.x / 128;
+  many_tile to = find_tile(a, first + thread % 16 / 4);
+  const multiply_weight &weight = a.weight[to.w];
+  uint32_t out = to.tile * 16 + thread % 4 * 4, from = lane % 4 * 2 * MANY_TURN + thread / 32 * 16 + lane / 4;
   bool wide = weight.n_out % 4 == 0 && weight.y_stride % 4 == 0 && ((uintptr_t)weight.y & 15u) == 0;
-  float down = ldexpf(1.0f, -raise), *to = turn + lane % 4 * 2 * MANY_TURN + row;
-  float *y = weight.y + (uint64_t)(item.job.first + row) * weight.y_stride + out;
+  float *y = weight.y + (uint64_t)(item.row + row) * weight.y_stride + out;
+  group_sync(group);
 #pragma unroll
   for (int n = 0; n < N; n++, y += 8 * weight.y_stride) {
-    if (8 * n >= item.job.n) break;
-    to[0] = all[n][0], to[MANY_TURN] = all[n][1], to[8] = all[n][2], to[MANY_TURN + 8] = all[n][3];
-    __syncwarp();
-    float4 v = *(const float4 *)(const void *)(turn + row * MANY_TURN + lane % 4 * 4);
-    __syncwarp();
-    if (8 * n + row >= item.job.n || out >= weight.n_out) continue;
-    v.x = __fmul_rn(__fmul_rn(v.x, back[n]), down);
-    v.y = __fmul_rn(__fmul_rn(v.y, back[n]), down);
-    v.z = __fmul_rn(__fmul_rn(v.z, back[n]), down);
-    v.w = __fmul_rn(__fmul_rn(v.w, back[n]), down);
+    if (8 * n >= item.n) break;
+    float *page = turn + n % 2 * 8 * MANY_TURN, *put = page + from;
+    put[0] = all[n][0], put[MANY_TURN] = all[n][1], put[8] = all[n][2], put[MANY_TURN + 8] = all[n][3];
+    group_sync(group);
+    float4 v = *(const float4 *)(const void *)(page + row * MANY_TURN + thread % 16 * 4);
+    if (8 * n + row >= item.n || out >= weight.n_out) continue;
+    v.x = __fmul_rn(__fmul_rn(v.x, powers.back[n]), powers.down);
+    v.y = __fmul_rn(__fmul_rn(v.y, powers.back[n]), powers.down);
+    v.z = __fmul_rn(__fmul_rn(v.z, powers.back[n]), powers.down);
+    v.w = __fmul_rn(__fmul_rn(v.w, powers.back[n]), powers.down);
     if (wide) {
       *(float4 *)(void *)y = v;
     } else {
@@ -338,21 +293,21 @@ static __device__ __forceinline__ void join_segment(const multiply_args &a, many
   barrier_arrive_warp(&barriers.token[is_last ? 0 : (at.team + 1) % TEAMS][at.warp]);
 }
 
-/* N: at most NT, enough for the job. */
-template <int T, int NT, int N, int MW, int TEAMS, class S, class B>
-static __device__ __forceinline__ void multiply_item(const multiply_args &a, const many_list &list, const many_item &item, int raise,
+template <int T, int N, int TEAMS, class S, class B>
+static __device__ __forceinline__ void multiply_item(const multiply_args &a, const many_item &item, float raise,
                                                      many_warp &at, B &barriers, uint8_t *memory, bool is_first) {
-  uint32_t team = at.team, tile = item.first_tile + at.warp;
-  float4 *joined = (float4 *)(void *)memory + threadIdx.x % (128 * MW);
-  float *turn = (float *)(void *)(memory + S::sums) + threadIdx.x / 32 * 8 * MANY_TURN;
-  float raised = ldexpf(1.0f, raise), all[TEAMS == 1 ? N : 1][4], back[N];
+  constexpr uint32_t lanes = 32 * S::tiles;
+  uint32_t first = item.tile + at.warp / 4 * 4;
+  float4 *joined = (float4 *)(void *)memory + threadIdx.x % lanes;
+  float *turn = (float *)(void *)(memory + S::sums) + threadIdx.x / 128 * 16 * MANY_TURN;
+  many_powers<N> powers = load_powers<T, N>(a, item, first);
+  float all[TEAMS == 1 ? N : 1][4];
   lane_unit<T> own;
-  if (team >= a.n_segments) return;
-  if (TEAMS == 1) load_back<N>(a, item, back);
-  load_stage<T, S>(a, at, team * a.segment_units, own);
+  if (at.team >= a.n_segments) return;
+  load_stage<T, S>(a, at, at.team * a.segment_units, own);
 #pragma unroll
   for (int n = 0; n < (TEAMS == 1 ? N : 1); n++) all[n][0] = all[n][1] = all[n][2] = all[n][3] = 0.0f;
-  for (uint32_t segment = team; segment < a.n_segments; segment += TEAMS) {
+  for (uint32_t segment = at.team; segment < a.n_segments; segment += TEAMS) {
     uint32_t unit = segment * a.segment_units, end = min(unit + a.segment_units, a.n_units);
     uint32_t after = segment + TEAMS < a.n_segments ? unit + TEAMS * a.segment_units : MANY_NONE;
     bool tail = form_of(T).unit == 128 && a.is_tail != 0 && end == a.n_units;
@@ -360,156 +315,144 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
 #pragma unroll
     for (int n = 0; n < N; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
     for (; unit < end - (tail ? 1 : 0); unit += S::w_units)
-      multiply_stage<T, NT, N, MW, TEAMS, 4, S>(a, list, at, unit, unit + S::w_units < end ? unit + S::w_units : after, raised, own, sum);
-    if (form_of(T).unit == 128 && tail) multiply_stage<T, NT, N, MW, TEAMS, 2, S>(a, list, at, unit, MANY_NONE, raised, own, sum);
+      multiply_stage<T, N, 4, S>(a, at, unit, unit + S::w_units < end ? unit + S::w_units : after, raise, own, sum);
+    if (form_of(T).unit == 128 && tail) multiply_stage<T, N, 2, S>(a, at, unit, MANY_NONE, raise, own, sum);
     wgmma_wait<0>();
+    let_go(at.held);
+    release_rows(at);
+    at.rows_done = 0;
     if constexpr (TEAMS == 1) {
 #pragma unroll
       for (int k = 0; k < 4 * N; k++) all[k / 4][k % 4] = __fadd_rn(all[k / 4][k % 4], sum[k / 4][k % 4]);
     } else {
       bool is_last = segment + 1 == a.n_segments;
-      if (is_last) load_back<N>(a, item, back);
-      join_segment<N, TEAMS>(a, at, barriers, segment, is_first, joined, 128 * MW, sum);
-      if (is_last) store_item<N>(item, a.weight[item.w], tile, raise, turn, back, sum);
+      join_segment<N, TEAMS>(a, at, barriers, segment, is_first, joined, lanes, sum);
+      if (is_last) store_item(a, item, first, turn, powers, sum);
     }
   }
-  if constexpr (TEAMS == 1) store_item<N>(item, a.weight[item.w], tile, raise, turn, back, all);
+  if constexpr (TEAMS == 1) store_item(a, item, first, turn, powers, all);
 }
 
-template <int T, int NT, int MW, int TEAMS>
-static __global__ void __launch_bounds__(many_shape<T, NT, MW, TEAMS>::threads, many_shape<T, NT, MW, TEAMS>::blocks)
-    many_kernel(const __grid_constant__ multiply_args a) {
-  using S = many_shape<T, NT, MW, TEAMS>;
-  extern __shared__ __align__(1024) uint8_t memory[]; /* sums of segments, results being turned; by team: rows, weights */
-  __shared__ many_barriers<S, MW, TEAMS> barriers;
-  uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
-  if (threadIdx.x == 0) {
-    for (uint32_t i = 0; i < TEAMS * 4 * MW * S::w_stages; i++) barrier_init(&barriers.w_full[0][0][0] + i, TEAMS == 1 ? 4 * MW : 1);
-    for (uint32_t i = 0; i < S::w_stages; i++) barrier_init(&barriers.w_empty[i], 4 * MW * WARP_ARRIVALS);
-    for (uint32_t i = 0; i < TEAMS * S::x_stages; i++) barrier_init(&barriers.x_full[0][0] + i, 1);
-    for (uint32_t i = 0; i < TEAMS * S::x_stages; i++) barrier_init(&barriers.x_empty[0][0] + i, 4 * MW * WARP_ARRIVALS);
-    for (uint32_t i = 0; i < TEAMS * 4 * MW; i++) barrier_init(&barriers.token[0][0] + i, WARP_ARRIVALS);
-    barriers_ready();
+template <class S, int TEAMS>
+static __device__ __forceinline__ void make_barriers(many_barriers<S, TEAMS> &b) {
+  for (uint32_t t = 0; t < TEAMS; t++) {
+    for (uint32_t i = 0; i < S::w_stages; i++) barrier_init(&b.w_full[t][i], S::tiles);
+    for (uint32_t i = 0; i < S::w_stages; i++) barrier_init(&b.w_empty[t][i], S::tiles * WARP_ARRIVALS);
+    for (uint32_t i = 0; i < S::x_stages; i++) barrier_init(&b.x_full[t][i]);
+    for (uint32_t i = 0; i < S::x_stages; i++) barrier_init(&b.x_empty[t][i], S::tiles * WARP_ARRIVALS);
+    for (uint32_t i = 0; i < S::tiles; i++) barrier_init(&b.token[t][i], WARP_ARRIVALS);
   }
+  barriers_ready();
+}
+
+template <int T, int NT, int TEAMS>
+static __global__ void __launch_bounds__(many_shape<T, NT, TEAMS>::threads, 1) many_kernel(const __grid_constant__ multiply_args a) {
+  using S = many_shape<T, NT, TEAMS>;
+  extern __shared__ __align__(1024) uint8_t memory[]; /* sums of segments, results being turned; by team: rows, weights */
+  __shared__ many_barriers<S, TEAMS> barriers;
+  uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) make_barriers<S, TEAMS>(barriers);
+  next_may_start();
   __syncthreads();
-  if (group == MW * TEAMS) {
+  many_list list = list_of(a, S::tiles, S::rows);
+  if (group == MANY_GROUPS) {
     registers_shrink<S::regs_producer>();
-    inputs_ready();
-    many_list list = list_of<NT, MW>(a);
-    uint32_t warp = threadIdx.x / 32 - 4 * MW * TEAMS, lane = threadIdx.x % 32;
-    if (warp < TEAMS && lane == 0) produce_rows<T, NT, MW, TEAMS, S>(a, memory, barriers, list, warp);
-    if (TEAMS == 1 && (warp == 1 || warp == 2) && lane < 2 * MW) produce_weights<T, NT, MW, S>(a, memory, barriers, list, 2 * MW * (warp - 1) + lane);
-  } else {
-    registers_grow<S::regs>();
-    many_warp at;
-    at.team = TEAMS == 1 ? 0 : group / MW;
-    at.warp = threadIdx.x % (128 * MW) / 32;
-    at.x = memory + S::all + at.team * S::team;
-    at.w = at.x + S::x_ring + at.warp * S::w_stages * S::w_tile;
-    at.w_full = barriers.w_full[at.team][TEAMS == 1 ? 0 : at.warp];
-    at.w_empty = barriers.w_empty;
-    at.x_full = barriers.x_full[at.team];
-    at.x_empty = barriers.x_empty[at.team];
-    at.w_at.slot = at.w_at.turn = at.x_at.slot = at.x_at.turn = at.n_tokens = at.rows_done = 0;
-    at.index = blockIdx.x;
-    many_list list;
-    if (TEAMS > 1) { /* weights are asked for before the rows are there: no jobs here */
-      list = list_of<NT, MW>(a);
-      ask_of_item<NT, MW>(a, list, at);
-      for (uint32_t i = 0; i < S::w_stages; i++) ask_weights<T, NT, MW, TEAMS, S>(a, list, at, i);
+    uint32_t warp = threadIdx.x / 32 - 4 * MANY_GROUPS, lane = threadIdx.x % 32;
+    uint32_t team = TEAMS == 1 ? 0 : warp % 2, tile = TEAMS == 1 ? warp % 2 * 4 + lane : lane;
+    uint8_t *ring = memory + S::all + team * S::team;
+    if (warp >= 2 && lane < 4) produce_weights<T, TEAMS, S>(a, ring + S::x_ring, barriers, list, team, tile);
+    if (warp < TEAMS && lane == 0) {
+      inputs_wait();
+      produce_rows<TEAMS, S>(a, ring, barriers, list, team);
     }
-    uint32_t index = blockIdx.x, w = 0;
-    int raise = raise_exponent(T, (const form_header *)(const void *)a.weight[w].data);
-    inputs_ready();
-    if (TEAMS == 1) list = list_of<NT, MW>(a);
-    many_item item, next;
-    bool is_there = item_of<NT, MW>(a, list, index, &item), is_next = false;
-    for (bool is_first = true; is_there; is_first = false) {
-      index += gridDim.x;
-      if (TEAMS == 1) is_next = item_of<NT, MW>(a, list, index, &next); /* its job comes while this one is worked on */
-      if (item.w != w) raise = raise_exponent(T, (const form_header *)(const void *)a.weight[item.w].data);
-      w = item.w;
-      if constexpr (NT == 16) {
-        if (item.job.n <= 32) multiply_item<T, NT, 4, MW, TEAMS, S>(a, list, item, raise, at, barriers, memory, is_first);
-        else if (item.job.n <= 64) multiply_item<T, NT, 8, MW, TEAMS, S>(a, list, item, raise, at, barriers, memory, is_first);
-        else multiply_item<T, NT, 16, MW, TEAMS, S>(a, list, item, raise, at, barriers, memory, is_first);
-      } else {
-        multiply_item<T, NT, NT, MW, TEAMS, S>(a, list, item, raise, at, barriers, memory, is_first);
-      }
-      if (TEAMS == 1) hold_job(next), item = next, is_there = is_next;
-      else is_there = item_of<NT, MW>(a, list, index, &item);
-    }
+    return;
+  }
+  registers_grow<S::regs>();
+  many_warp at;
+  memset(&at, 0, sizeof at);
+  at.team = TEAMS == 1 ? 0 : group;
+  at.warp = threadIdx.x / 32 % S::tiles;
+  at.x = memory + S::all + at.team * S::team;
+  at.w = at.x + S::x_ring + at.warp * S::w_tile;
+  at.w_full = barriers.w_full[at.team];
+  at.w_empty = barriers.w_empty[at.team];
+  at.x_full = barriers.x_full[at.team];
+  at.x_empty = barriers.x_empty[at.team];
+  many_item item;
+  for (uint32_t index = blockIdx.x; item_of<S>(a, list, index, &item); index += gridDim.x) {
+    float raise = ldexpf(1.0f, raise_of<T>(a, item.tile + at.warp));
+    if (index == blockIdx.x) inputs_wait();
+    multiply_item<T, NT, TEAMS, S>(a, item, raise, at, barriers, memory, index == blockIdx.x);
   }
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
 
-static uint32_t count_blocks(const multiply_args &a, uint32_t tiles) {
-  uint32_t n = 0;
-  for (uint32_t w = 0; w < a.n_weights; w++) n += cuda_ceil(a.weight[w].n_tiles, tiles);
-  return n;
-}
-
 /* a NULL: sets the kernel up. */
-template <int T, int NT, int MW, int TEAMS>
+template <int T, int NT, int TEAMS>
 static weft_status launch(cuda_device *d, const multiply_args *a) {
-  using S = many_shape<T, NT, MW, TEAMS>;
+  using S = many_shape<T, NT, TEAMS>;
   if (a == NULL) {
-    cudaError_t error = cudaFuncSetAttribute(many_kernel<T, NT, MW, TEAMS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             (int)S::bytes);
-    return cuda_judge(d, error, "setting up products");
+    cudaError_t error = cudaFuncSetAttribute(many_kernel<T, NT, TEAMS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
+    return cuda_judge(d, error, "setting up dense products");
   }
-  uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, 8 * NT);
-  uint64_t n_items = n_jobs * count_blocks(*a, 4 * MW), n_fit = d->n_multiprocessors * S::blocks;
-  uint32_t n = (uint32_t)(n_items < n_fit ? n_items : n_fit);
   multiply_args own = *a;
   if (!d->deterministic) multiply_cut(&own, TEAMS);
-  if (a->jobs == NULL) {
-    cuda_start(d, many_kernel<T, NT, MW, TEAMS>, n, S::threads, S::bytes, own);
-  } else { /* experts crowd one another if they are brought early */
-    many_kernel<T, NT, MW, TEAMS><<<n, S::threads, S::bytes, d->stream>>>(own);
+  uint32_t n_items = list_of(*a, S::tiles, S::rows).n_items;
+  cuda_start(d, many_kernel<T, NT, TEAMS>, least_of(n_items, d->n_multiprocessors), S::threads, S::bytes, own);
+  return cuda_launched(d, "a dense product");
+}
+
+/* The items that there are kernels for, and how long one takes beside others, as measured. */
+static const struct {
+  uint32_t tiles, rows, work;
+} items[] = {{8, 128, 16}, {8, 64, 12}, {4, 88, 9}, {4, 64, 7}, {4, 32, 5}, {4, 16, 4}};
+enum { N_ITEMS = sizeof items / sizeof items[0] };
+
+/* Those with which the multiprocessors are done first, if each does one item after another. */
+static uint32_t best_items(const cuda_device *d, const multiply_args &a) {
+  uint32_t best = 0, least = UINT32_MAX;
+  for (uint32_t i = 0; i < N_ITEMS; i++) {
+    uint32_t work = cuda_ceil(list_of(a, items[i].tiles, items[i].rows).n_items, d->n_multiprocessors) * items[i].work;
+    if (work < least) best = i, least = work;
   }
-  return cuda_launched(d, "a product of many rows");
+  return best;
 }
 
 /* a NULL: sets the kernels of the type up. */
 template <int T>
-static weft_status of_rows(cuda_device *d, const multiply_args *a, uint32_t rows) {
-  if (a == NULL) {
-    weft_status status = launch<T, 2, 1, 4>(d, NULL);
-    if (status == WEFT_OK) status = launch<T, 4, 1, 4>(d, NULL);
-    return status == WEFT_OK ? launch<T, 8, 1, 4>(d, NULL) : status;
-  }
-  if (rows <= 16) return launch<T, 2, 1, 4>(d, a);
-  if (rows <= 32) return launch<T, 4, 1, 4>(d, a);
-  if ((uint64_t)count_blocks(*a, 4) * cuda_ceil(rows, 64) <= d->n_multiprocessors) return launch<T, 8, 1, 4>(d, a);
-  return multiply_many_dense(d, a);
+static weft_status of_rows(cuda_device *d, const multiply_args *a) {
+  static weft_status (*const launches[N_ITEMS])(cuda_device *, const multiply_args *) = {
+      launch<T, 16, 1>, launch<T, 8, 1>, launch<T, 11, 2>, launch<T, 8, 2>, launch<T, 4, 2>, launch<T, 2, 2>};
+  if (a != NULL) return launches[best_items(d, *a)](d, a);
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < N_ITEMS && status == WEFT_OK; i++) status = launches[i](d, NULL);
+  return status;
 }
 
-static weft_status of_type(cuda_device *d, int type, const multiply_args *a, uint32_t rows) {
+static weft_status of_type(cuda_device *d, int type, const multiply_args *a) {
   switch (type) {
-    case WEFT_TYPE_F16: return of_rows<WEFT_TYPE_F16>(d, a, rows);
-    case WEFT_TYPE_BF16: return of_rows<WEFT_TYPE_BF16>(d, a, rows);
-    case WEFT_TYPE_Q8_0: return of_rows<WEFT_TYPE_Q8_0>(d, a, rows);
-    case WEFT_TYPE_Q4_0: return of_rows<WEFT_TYPE_Q4_0>(d, a, rows);
-    case WEFT_TYPE_Q5_0: return of_rows<WEFT_TYPE_Q5_0>(d, a, rows);
-    case WEFT_TYPE_MXFP4: return of_rows<WEFT_TYPE_MXFP4>(d, a, rows);
-    case WEFT_TYPE_Q4_K: return of_rows<WEFT_TYPE_Q4_K>(d, a, rows);
-    case WEFT_TYPE_Q5_K: return of_rows<WEFT_TYPE_Q5_K>(d, a, rows);
-    case WEFT_TYPE_Q6_K: return of_rows<WEFT_TYPE_Q6_K>(d, a, rows);
+    case WEFT_TYPE_F16: return of_rows<WEFT_TYPE_F16>(d, a);
+    case WEFT_TYPE_BF16: return of_rows<WEFT_TYPE_BF16>(d, a);
+    case WEFT_TYPE_Q8_0: return of_rows<WEFT_TYPE_Q8_0>(d, a);
+    case WEFT_TYPE_Q4_0: return of_rows<WEFT_TYPE_Q4_0>(d, a);
+    case WEFT_TYPE_Q5_0: return of_rows<WEFT_TYPE_Q5_0>(d, a);
+    case WEFT_TYPE_MXFP4: return of_rows<WEFT_TYPE_MXFP4>(d, a);
+    case WEFT_TYPE_Q4_K: return of_rows<WEFT_TYPE_Q4_K>(d, a);
+    case WEFT_TYPE_Q5_K: return of_rows<WEFT_TYPE_Q5_K>(d, a);
+    case WEFT_TYPE_Q6_K: return of_rows<WEFT_TYPE_Q6_K>(d, a);
     default: return WEFT_E_UNSUPPORTED;
   }
 }
 
-weft_status multiply_many(cuda_device *d, const multiply_args *args, uint32_t rows) {
-  return of_type(d, args->type, args, rows);
+weft_status multiply_many(cuda_device *d, const multiply_args *args) {
+  return of_type(d, args->type, args);
 }
 
 weft_status multiply_many_setup(cuda_device *d) {
   static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
                               WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
   weft_status status = WEFT_OK;
-  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++)
-    status = of_type(d, types[i], NULL, 0);
+  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++) status = of_type(d, types[i], NULL);
   return status;
 }

@@ -71,9 +71,7 @@ static __device__ __forceinline__ void wgmma_wait(void) {
 template <int NT, bool BF16, int N>
 static __device__ __forceinline__ void wgmma(float (&d)[N][4], const uint32_t (&a)[4], uint64_t b) {
   static_assert(N >= NT, "room for the sums");
-  if constexpr (NT == 1) {
-    WGMMA_TYPED("m64n8k16", WGMMA_8, "%4, %5, %6, %7", "%8", WGMMA_4(0))
-  } else if constexpr (NT == 2) {
+  if constexpr (NT == 2) {
     WGMMA_TYPED("m64n16k16", WGMMA_16, "%8, %9, %10, %11", "%12", WGMMA_SUMS_2)
   } else if constexpr (NT == 3) {
     WGMMA_TYPED("m64n24k16", WGMMA_24, "%12, %13, %14, %15", "%16", WGMMA_SUMS_3)
@@ -84,7 +82,7 @@ static __device__ __forceinline__ void wgmma(float (&d)[N][4], const uint32_t (&
   } else if constexpr (NT == 11) {
     WGMMA_TYPED("m64n88k16", WGMMA_88, "%44, %45, %46, %47", "%48", WGMMA_SUMS_11)
   } else {
-    static_assert(NT == 16, "8, 16, 24, 32, 64, 88 or 128 rows");
+    static_assert(NT == 16, "16, 24, 32, 64, 88 or 128 rows");
     WGMMA_TYPED("m64n128k16", WGMMA_128, "%64, %65, %66, %67", "%68", WGMMA_SUMS_16)
   }
 }
