@@ -9,7 +9,8 @@
  *   turns     with few blocks, those of a cluster take an item's chunks in turn: each joins its own to the rows in
  *             memory when its turn has come, so the order is that of one block
  *
- * Positions that no query of the block sees are zeros and are not read. */
+ * Positions that no query of the block sees are zeros and are not read. Keys that are older than the step are asked for before
+ * the inputs are there. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
 
@@ -137,6 +138,7 @@ static __device__ __forceinline__ void copy_all(const attention_kernel_args &k, 
     tiles_of(b, chunk, &tile, &tile_end);
     uint32_t position = position_of(chunk, tile), page = look_up(k, b, position);
     for (; tile < tile_end; tile++) {
+      if (chunk * CHUNK + (tile + 1) * TILE > b.segment.n_old) inputs_wait();
       tile_keys t = keys_of(k, b, position, page, 2ull * D);
       position += TILE;
       if (tile + 1 < tile_end) page = look_up(k, b, position); /* a tile ahead of its use */
@@ -343,6 +345,7 @@ static __device__ __forceinline__ void multiply_all(const attention_kernel_args 
   using shape = many_shape<D, GROUPS>;
   queries += threadIdx.x / GROUP_THREADS * shape::q_bytes;
   uint32_t group = threadIdx.x / GROUP_THREADS;
+  inputs_wait();
   load_queries<D, MANY_QUERIES, GROUP_THREADS>(k, b.item, b.segment, b.kv_head, group * MANY_QUERIES,
                                                [&](uint32_t row, uint32_t piece, uint2 x) {
     uint8_t *to = queries + piece / 16 * (MANY_QUERIES * 128) + row * 128 + ((piece / 2 ^ row) & 7) * 16 + piece % 2 * 8;
@@ -408,7 +411,7 @@ static __device__ __forceinline__ bool open_block(const attention_kernel_args &k
 template <int D, int GROUPS>
 static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
     many_kernel(const __grid_constant__ attention_kernel_args k) {
-  inputs_ready();
+  next_may_start();
   extern __shared__ __align__(1024) uint8_t memory[];
   static_assert(sizeof(many_small) <= SMALL_BYTES, "room");
   many_block b;
