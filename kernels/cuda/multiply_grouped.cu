@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Products for experts. Blocks stay on the card and take one item after another: 128
- * outputs x 8 NT rows of x.
+/* Products for experts. Blocks stay on the card and take one item after another: 128 outputs x 8 NT rows of x.
  *
  *   group     four warps: 64 outputs; two to a block
- *   warp      a row tile: it turns codes into operands once, in registers, for all rows; four warps make one product
- *             of the matrix units of 64 outputs x 8 N rows, N as the job needs it
- *   bringer   four warps after the groups: one lane says which items the block works on, one brings their rows, eight
- *             bring the weights of a warp each, by bulk copies, as far ahead as their rings go, beyond the end of an
- *             item. A stage is full when its bytes have come, and empty when all warps have done with it */
+ *   warp      a row tile: it turns codes into operands once, in registers, for all rows; four warps make one product of the
+ *             matrix units of 64 outputs x 8 NT rows, or fewer where a job of many rows has few
+ *   bringer   four warps after the groups: one lane says which items the block works on, one brings their rows, eight bring
+ *             the weights of a row tile each, by bulk copies, as far ahead as their rings go, beyond the end of an item. A
+ *             stage is full when its bytes have come, and empty when all warps have done with it */
 #include "kernels/cuda/rings.cuh"
 
 enum : uint32_t { GROUPED_NONE = 0xFFFFFFFFu };
@@ -67,9 +66,13 @@ template <class M>
 static __device__ __forceinline__ grouped_item take_item(M &m, ring_cursor &at, bool is_warp) {
   barrier_wait(&m.item_full[at.slot], at.turn);
   grouped_item item = m.item[at.slot];
-  if (is_warp) item.job.n = __shfl_sync(0xFFFFFFFFu, item.job.n, 0); /* so the compiler sees that lanes stay together */
-  if (is_warp) barrier_arrive_warp(&m.item_empty[at.slot]);
-  else barrier_arrive(&m.item_empty[at.slot]);
+  if (is_warp) {
+    item.job.n = __shfl_sync(0xFFFFFFFFu, item.job.n, 0); /* so the compiler sees that lanes stay together */
+    __syncwarp();
+    barrier_arrive_warp(&m.item_empty[at.slot]);
+  } else {
+    barrier_arrive(&m.item_empty[at.slot]);
+  }
   step_on(at, GROUPED_ITEMS);
   return item;
 }
@@ -92,19 +95,19 @@ static __device__ void bring_rows(const multiply_args &a, uint8_t *ring, M &m) {
   }
 }
 
-/* The weights of one warp, by one lane. A last unit of 64 inputs has half the bytes. */
+/* The weights of one row tile, by one lane. */
 template <int T, class S, class M>
-static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m, uint32_t warp) {
+static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m, uint32_t own) {
   ring_cursor at = {0, 1}, item_at = {0, 0};
   for (grouped_item item; (item = take_item(m, item_at, false)).job.n > 0;) {
     const multiply_weight &weight = a.weight[0];
-    uint64_t tile = (uint64_t)item.job.matrix * weight.n_tiles + min(item.first_tile + warp, weight.n_tiles - 1);
+    uint64_t tile = (uint64_t)item.job.matrix * weight.n_tiles + min(item.first_tile + own, weight.n_tiles - 1);
     const uint8_t *from = weight.data + FORM_HEADER_BYTES + tile * a.tile_bytes;
     for (uint32_t unit = 0; unit < a.n_units; unit += S::w_units, from += S::w_tile) {
       uint32_t n_bytes = stage_bytes<T>(a, unit);
       barrier_wait(&m.w_empty[at.slot], at.turn);
       barrier_expect(&m.w_full[at.slot], n_bytes);
-      copy_bulk(ring + at.slot * S::w_stage + warp * S::w_tile, from, n_bytes, &m.w_full[at.slot]);
+      copy_bulk(ring + at.slot * S::w_stage + own * S::w_tile, from, n_bytes, &m.w_full[at.slot]);
       step_on(at, S::w_stages);
     }
   }
@@ -133,18 +136,6 @@ static __device__ __forceinline__ void load_stage(const grouped_warp<S> &at, boo
   load_unit<T>(at.w + at.w_at.slot * S::w_stage, 0, tail, own);
 }
 
-/* Products of steps whose operands are in w, with the rows from b on. */
-template <int NT, bool BF16, int EACH, int N>
-static __device__ __forceinline__ void multiply_steps(const uint32_t (&w)[EACH][2][4], uint64_t b, float (&sum)[N][4]) {
-  wgmma_fence();
-#pragma unroll
-  for (int e = 0; e < EACH; e++) {
-    wgmma<NT, BF16>(sum, w[e][0], b + (e * 64 >> 4));
-    wgmma<NT, BF16>(sum, w[e][1], b + ((e * 64 + 32) >> 4));
-  }
-  wgmma_commit();
-}
-
 /* Issues the products of 128 inputs with the rows that `rows` describes; the last ones may still run. STEPS: 4, or 2 for 64 inputs.
  * When the codes have become operands, load_next brings the next ones. */
 template <int T, int N, int STEPS, class S, class F>
@@ -159,8 +150,14 @@ static __device__ __forceinline__ void multiply_unit(grouped_warp<S> &at, uint64
     operands_of<T>(codes, factors, i, own);
     if (i == STEPS - 1 && !as_they_are) load_next();
     if (i % EACH < EACH - 1) continue;
-    uint64_t b = rows + (uint64_t)(((i + 1 - EACH) / 2 * 1024 + (i + 1 - EACH) % 2 * 64) >> 4);
-    multiply_steps<N, form_is_bf16(T)>(w[i / EACH % 2], b, sum);
+    wgmma_fence();
+#pragma unroll
+    for (int e = i + 1 - EACH; e <= i; e++) {
+      uint64_t b = rows + (uint64_t)((e / 2 * 1024 + e % 2 * 64) >> 4);
+      wgmma<N, form_is_bf16(T)>(sum, w[i / EACH % 2][e % EACH][0], b);
+      wgmma<N, form_is_bf16(T)>(sum, w[i / EACH % 2][e % EACH][1], b + (32 >> 4));
+    }
+    wgmma_commit();
     if (as_they_are && i == STEPS - 1) wgmma_wait<0>();
     else wgmma_wait<1>();
     if (i == EACH - 1 && at.rows_done != GROUPED_NONE) give_back(&at.m.x_empty[at.rows_done]), at.rows_done = GROUPED_NONE;

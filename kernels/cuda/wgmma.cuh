@@ -16,12 +16,9 @@ static __device__ __forceinline__ uint64_t wgmma_operand(const void *b, uint32_t
 
 /* b in rows of 64 numbers, 128 bytes, from a multiple of 1024 on; eighth e of row r lies at e xor r % 8. The next 16
  * inputs are 32 bytes on. */
-static __device__ __forceinline__ uint64_t wgmma_operand_mixed_at(uint32_t b, uint32_t rows_step) {
-  return (uint64_t)((b & 0x3FFFFu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(rows_step >> 4) << 32 | (uint64_t)1 << 62;
-}
-
 static __device__ __forceinline__ uint64_t wgmma_operand_mixed(const void *b, uint32_t rows_step) {
-  return wgmma_operand_mixed_at(shared_address(b), rows_step);
+  return (uint64_t)((shared_address(b) & 0x3FFFFu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(rows_step >> 4) << 32 |
+         (uint64_t)1 << 62;
 }
 
 static __device__ __forceinline__ void wgmma_fence(void) {
@@ -67,10 +64,9 @@ static __device__ __forceinline__ void wgmma_wait(void) {
     asm volatile(WGMMA_TEXT(shape, "f16", sums, inputs, operand) : __VA_ARGS__ : WGMMA_A, "l"(b));                 \
   }
 
-/* NT: rows of b in eights; d has room for more. */
-template <int NT, bool BF16, int N>
-static __device__ __forceinline__ void wgmma(float (&d)[N][4], const uint32_t (&a)[4], uint64_t b) {
-  static_assert(N >= NT, "room for the sums");
+/* NT: rows of b in eights. */
+template <int NT, bool BF16>
+static __device__ __forceinline__ void wgmma(float (&d)[NT][4], const uint32_t (&a)[4], uint64_t b) {
   if constexpr (NT == 2) {
     WGMMA_TYPED("m64n16k16", WGMMA_16, "%8, %9, %10, %11", "%12", WGMMA_SUMS_2)
   } else if constexpr (NT == 3) {
@@ -126,15 +122,12 @@ static __device__ __forceinline__ void barrier_arrive_warp(uint64_t *barrier) {
   if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) barrier_arrive(barrier);
 }
 
-static __device__ __forceinline__ void barrier_wait(uint32_t address, uint32_t parity) {
+static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity) {
   asm volatile(
-      "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra done;\nbra wait;\ndone:\n}\n" ::"r"(address),
+      "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra done;\nbra wait;\ndone:\n}\n" ::"r"(
+          shared_address(barrier)),
       "r"(parity)
       : "memory");
-}
-
-static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity) {
-  barrier_wait(shared_address(barrier), parity);
 }
 
 /* n_bytes: a multiple of 16, as both addresses. */
