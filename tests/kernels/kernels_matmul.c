@@ -265,6 +265,47 @@ static void test_many_rows(void **state) {
   memory_free(x);
 }
 
+/* So many outputs that a card of some hundred multiprocessors takes items of every kind, the larger the more rows: all rows have the bits that
+ * they have among fewer, and the last ones their plain meaning. */
+static void items_agree(weft_device *device, const stored *s, uint32_t n_rows, const float *x) {
+  static const uint32_t fewer[] = {1, 9, 16, 31, 64, 88, 100};
+  weft_weight weight = upload(device, s);
+  const char *name = weft_type_find((int32_t)weight.type)->name;
+  buffer whole = product(device, &weight, x, weight.n_in, n_rows);
+  for (uint32_t i = 0; i < sizeof fewer / sizeof fewer[0] && fewer[i] < n_rows; i++) {
+    buffer part = product(device, &weight, x, weight.n_in, fewer[i]);
+    assert_same(name, "cuda", "other items", part.data, whole.data, part.n_bytes);
+    buffer_free(&part);
+  }
+  for (uint32_t r = n_rows - 3; r < n_rows; r++) {
+    for (uint32_t o = r % 61; o < weight.n_out; o += 61) {
+      double size, want = dot_plain(s, o, x + (size_t)r * weight.n_in, NULL, &size);
+      double off = fabs(want - (double)((float *)whole.data)[(size_t)r * weight.n_out + o]);
+      assert_within(name, "cuda, large items", isnan(off) ? INFINITY : off, cuda_share(weight.type, weight.n_in) * size);
+    }
+  }
+  buffer_free(&whole);
+  weft_device_weight_free(device, &weight);
+}
+
+static void test_items(void **state) {
+  fixture *f = *state;
+  static const struct {
+    uint32_t n_out, n_rows, n_in;
+  } shapes[] = {{8190, 255, 1024}, {8190, 255, 704}, {16380, 31, 1024}};
+  for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0] && f->all.n > f->all.n_cpu; i++) {
+    float *x = memory_new((size_t)shapes[i].n_rows * shapes[i].n_in, sizeof *x);
+    fill_normal(x, (size_t)shapes[i].n_rows * shapes[i].n_in, 970 + i);
+    for (uint32_t t = 0; t < N_TYPES; t++) {
+      if (shapes[i].n_in % weft_type_find((int32_t)all_types[t])->n_elements != 0) continue;
+      stored s = stored_new(all_types[t], 1, shapes[i].n_out, shapes[i].n_in, 270 + t);
+      for (uint32_t d = f->all.n_cpu; d < f->all.n; d++) items_agree(f->all.cpu[d], &s, shapes[i].n_rows, x);
+      stored_free(&s);
+    }
+    memory_free(x);
+  }
+}
+
 /* cuda without the contract: rows may differ in their bits by how many there are, but are as good, and the same call gives
  * the same bits. */
 static void test_free_sums(void **state) {
@@ -399,7 +440,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_products),      cmocka_unit_test(test_against_ref),
       cmocka_unit_test(test_three_weights), cmocka_unit_test(test_packing),
       cmocka_unit_test(test_lookups),       cmocka_unit_test(test_hostile_rows),
-      cmocka_unit_test(test_many_rows),     cmocka_unit_test(test_free_sums),
+      cmocka_unit_test(test_many_rows),     cmocka_unit_test(test_items),
+      cmocka_unit_test(test_free_sums),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }
