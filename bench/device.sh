@@ -123,6 +123,7 @@ sanitize() {
   sanitized "$checked" racecheck kernels_fused 'test_*' 0/1 &
   for part in test_meaning test_many_rows test_soft_op; do sanitized "$checked" racecheck kernels_head $part 0/1 & done
   for part in test_products test_many_rows test_three_weights; do sanitized "$checked" racecheck kernels_matmul $part 0/1 & done
+  sanitized "$checked" racecheck kernels_matmul test_items 3/5 &
   sanitized "$checked" racecheck kernels_ops 'test_*' 0/1 &
   for part in 3/54 5/54 8/54; do sanitized "$checked" racecheck kernels_sample test_equals_ref $part & done
   wait
