@@ -146,17 +146,16 @@ static void row_of_parts(weft_device *device, const experts_case *c, const weigh
   memory_free(g);
 }
 
-/* Inputs of ROWS rows. */
 typedef struct routed {
   float *x, *rank_weights;
   int32_t *ids;
 } routed;
 
-static routed make_inputs(const experts_case *c, uint64_t seed) {
-  routed in = {memory_new(ROWS * 256, sizeof(float)), memory_new(ROWS * 8, sizeof(float)),
-               memory_new(ROWS * 8, sizeof(int32_t))};
-  fill_normal(in.x, (size_t)ROWS * c->n_in, seed);
-  make_routes(c, ROWS, in.ids, in.rank_weights);
+static routed make_inputs(const experts_case *c, uint32_t n_rows, uint64_t seed) {
+  routed in = {memory_new((size_t)n_rows * 256, sizeof(float)), memory_new((size_t)n_rows * 8, sizeof(float)),
+               memory_new((size_t)n_rows * 8, sizeof(int32_t))};
+  fill_normal(in.x, (size_t)n_rows * c->n_in, seed);
+  make_routes(c, n_rows, in.ids, in.rank_weights);
   return in;
 }
 
@@ -171,7 +170,7 @@ static void test_parts(void **state) {
   for (uint32_t i = case_first; i < N_CASES; i += case_step) {
     const experts_case *c = &cases[i];
     weights w = make_weights(c, 500 + 10 * i);
-    routed in = make_inputs(c, 600 + i);
+    routed in = make_inputs(c, ROWS, 600 + i);
     float want[256];
     for (uint32_t d = 0; d < f->all.n; d++) {
       weft_device *device = f->all.cpu[d];
@@ -211,7 +210,7 @@ static void test_rows_and_threads(void **state) {
   for (uint32_t i = case_first; i < N_CASES; i += case_step) {
     const experts_case *c = &cases[i];
     weights w = make_weights(c, 700 + 10 * i);
-    routed in = make_inputs(c, 800 + i);
+    routed in = make_inputs(c, ROWS, 800 + i);
     for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) {
       buffer whole = rows_are_their_own(f->all.cpu[d], f->all.name[d], c, &w, &in);
       for (uint32_t t = 0; t < 2 && d + 1 == f->all.n_cpu; t++) {
@@ -227,6 +226,38 @@ static void test_rows_and_threads(void **state) {
   }
 }
 
+/* More items than a card has room for at once, of jobs of every size: a row has the bits that it has alone, and among fewer. */
+static void items_agree(weft_device *device, const char *name, const experts_case *c, const weights *w, const routed *in) {
+  static const uint32_t n_rows[] = {256, 128, ROWS};
+  buffer all = run_experts(device, c, w, in->x, in->ids, in->rank_weights, n_rows[0], NULL);
+  for (uint32_t i = 1; i < sizeof n_rows / sizeof n_rows[0]; i++) {
+    buffer part = run_experts(device, c, w, in->x, in->ids, in->rank_weights, n_rows[i], NULL);
+    assert_same(c->name, name, "fewer rows", part.data, all.data, part.n_bytes);
+    buffer_free(&part);
+  }
+  for (uint32_t r = 0; r < n_rows[0]; r += 51) {
+    buffer alone = run_experts(device, c, w, in->x + (size_t)r * c->n_in, in->ids + (size_t)r * c->k,
+                               in->rank_weights + (size_t)r * c->k, 1, NULL);
+    assert_same(c->name, name, "a row alone", alone.data, (float *)all.data + (size_t)r * c->n_in, alone.n_bytes);
+    buffer_free(&alone);
+  }
+  buffer_free(&all);
+}
+
+static void test_many_items(void **state) {
+  fixture *f = *state;
+  static const experts_case many[] = {
+      {"many items of 4 bits", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 64, 8, 256, 704, WEFT_GELU_TANH},
+      {"many items of 16 bits", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_BF16, 64, 8, 256, 704, WEFT_GELU_TANH}};
+  for (uint32_t i = case_first; i < 2; i += case_step) {
+    weights w = make_weights(&many[i], 1100 + 10 * i);
+    routed in = make_inputs(&many[i], 256, 1150 + i);
+    for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) items_agree(f->all.cpu[d], f->all.name[d], &many[i], &w, &in);
+    free_inputs(&in);
+    free_weights(&w);
+  }
+}
+
 /* Against ref the only difference that counts is that activations are rounded to 8 bits, twice. One
  * rounding moves a product by about 1 / 250 of its own size (max / 254 at most, max / 440 on
  * average, where the mean square is max / 2.1); three products meet in the result. Measured: 0.3 to
@@ -236,7 +267,7 @@ static void test_against_ref(void **state) {
   for (uint32_t i = case_first; i < N_CASES; i += case_step) {
     const experts_case *c = &cases[i];
     weights w = make_weights(c, 900 + 10 * i);
-    routed in = make_inputs(c, 1000 + i);
+    routed in = make_inputs(c, ROWS, 1000 + i);
     uint32_t touched[2] = {100, 100};
     buffer want =
         run_experts(f->all.ref, c, &w, in.x, in.ids, in.rank_weights, ROWS, &touched[0]);
@@ -315,6 +346,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_parts),
       cmocka_unit_test(test_rows_and_threads),
+      cmocka_unit_test(test_many_items),
       cmocka_unit_test(test_against_ref),
       cmocka_unit_test(test_bad_ids),
   };
