@@ -16,21 +16,23 @@ NO_WRITE = ("ST", "SYNCS", "BRA", "ISETP", "RED", "R2UR", "UBLK", "FSETP", "BAR"
 
 def scan(code):
     """The products whose operands are written in flight: {address: the write}."""
-    groups, group, found = [], [], {}
+    groups, group, read, found = [], [], {}, {}  # read: by which product, a register
     for at, text in code:
         if text.startswith("HGMMA"):
             if left := re.match(r"R(\d+)", text.split(",")[1].strip()):
-                group.append((set(range(int(left[1]), int(left[1]) + 4)), at))
+                registers = range(int(left[1]), int(left[1]) + 4)
+                group.append((registers, at))
+                read |= {r: at for r in registers}
             if "gsb0" in text:
                 groups, group = groups + [group], []
         elif m := re.match(r"WARPGROUP.DEPBAR.LE gsb0, 0x(\d)", text):
             groups = groups[-int(m[1]):] if int(m[1]) else []
+            read = {r: product for registers, product in sum(groups, group) for r in registers}
         elif (m := re.match(r"(\S+)\s+R(\d+)\b", text)) and not m[1].startswith(NO_WRITE):
             n = 4 if ".128" in m[1] else 2 if ".64" in m[1] or "WIDE" in m[1] or m[1] == "CS2R" else 1
-            written = set(range(int(m[2]), int(m[2]) + n))
-            for registers, product in sum(groups, group):
-                if registers & written:
-                    found.setdefault(product, f"{at:x} {text}")
+            for register in range(int(m[2]), int(m[2]) + n):
+                if register in read:
+                    found.setdefault(read[register], f"{at:x} {text}")
     return found
 
 

@@ -162,32 +162,12 @@ bool experts_down_fits(uint32_t n_in, uint32_t k) {
   return bytes_of<WEFT_TYPE_Q8_0>(cuda_ceil(n_in, 128), UINT32_MAX, k, 2) <= SHARED_BYTES_MAX; /* the largest pieces */
 }
 
-/* a NULL: sets the kernel of the type up. */
-static weft_status of_type(cuda_device *d, int type, const multiply_args *a, const float *weights, uint32_t k) {
-  switch (type) {
-    case WEFT_TYPE_F16: return a == NULL ? set_up<WEFT_TYPE_F16>(d) : launch<WEFT_TYPE_F16>(d, *a, weights, k);
-    case WEFT_TYPE_BF16: return a == NULL ? set_up<WEFT_TYPE_BF16>(d) : launch<WEFT_TYPE_BF16>(d, *a, weights, k);
-    case WEFT_TYPE_Q8_0: return a == NULL ? set_up<WEFT_TYPE_Q8_0>(d) : launch<WEFT_TYPE_Q8_0>(d, *a, weights, k);
-    case WEFT_TYPE_Q4_0: return a == NULL ? set_up<WEFT_TYPE_Q4_0>(d) : launch<WEFT_TYPE_Q4_0>(d, *a, weights, k);
-    case WEFT_TYPE_Q5_0: return a == NULL ? set_up<WEFT_TYPE_Q5_0>(d) : launch<WEFT_TYPE_Q5_0>(d, *a, weights, k);
-    case WEFT_TYPE_MXFP4: return a == NULL ? set_up<WEFT_TYPE_MXFP4>(d) : launch<WEFT_TYPE_MXFP4>(d, *a, weights, k);
-    case WEFT_TYPE_Q4_K: return a == NULL ? set_up<WEFT_TYPE_Q4_K>(d) : launch<WEFT_TYPE_Q4_K>(d, *a, weights, k);
-    case WEFT_TYPE_Q5_K: return a == NULL ? set_up<WEFT_TYPE_Q5_K>(d) : launch<WEFT_TYPE_Q5_K>(d, *a, weights, k);
-    case WEFT_TYPE_Q6_K: return a == NULL ? set_up<WEFT_TYPE_Q6_K>(d) : launch<WEFT_TYPE_Q6_K>(d, *a, weights, k);
-    default: return WEFT_E_UNSUPPORTED;
-  }
-}
-
 weft_status experts_down_few(cuda_device *d, const multiply_args *args, const float *weights, uint32_t k) {
   multiply_args a = *args;
   a.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride);
-  return of_type(d, a.type, &a, weights, k);
+  return form_dispatch(a.type, [&](auto type) { return launch<decltype(type)::value>(d, a, weights, k); });
 }
 
 weft_status experts_few_setup(cuda_device *d) {
-  static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
-                              WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
-  weft_status status = WEFT_OK;
-  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++) status = of_type(d, types[i], NULL, NULL, 0);
-  return status;
+  return form_each([&](auto type) { return set_up<decltype(type)::value>(d); });
 }

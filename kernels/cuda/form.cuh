@@ -26,6 +26,8 @@
 #ifndef WEFT_KERNELS_CUDA_FORM_CUH
 #define WEFT_KERNELS_CUDA_FORM_CUH
 
+#include <type_traits>
+
 #include "kernels/cuda/common.cuh"
 
 enum { FORM_HEADER_BYTES = 256 };
@@ -384,6 +386,35 @@ static __device__ __forceinline__ int raise_exponent(int type, const form_header
   most = fmaxf(most, least * 0x1p-14f); /* super_factors: 2^10 raise least stays below 2^15 */
   if (!(most > 0.0f) || isinf(most)) return 0;
   return -10 - ilogbf(most);
+}
+
+/* ---- host: code for a type that is known when it runs ------------------------------------------------------ */
+
+/* run(c) with decltype(c)::value the type of packed weights that `type` is. */
+template <class F>
+static weft_status form_dispatch(int type, F &&run) {
+  switch (type) {
+    case WEFT_TYPE_F16: return run(std::integral_constant<int, WEFT_TYPE_F16>());
+    case WEFT_TYPE_BF16: return run(std::integral_constant<int, WEFT_TYPE_BF16>());
+    case WEFT_TYPE_Q8_0: return run(std::integral_constant<int, WEFT_TYPE_Q8_0>());
+    case WEFT_TYPE_Q4_0: return run(std::integral_constant<int, WEFT_TYPE_Q4_0>());
+    case WEFT_TYPE_Q5_0: return run(std::integral_constant<int, WEFT_TYPE_Q5_0>());
+    case WEFT_TYPE_MXFP4: return run(std::integral_constant<int, WEFT_TYPE_MXFP4>());
+    case WEFT_TYPE_Q4_K: return run(std::integral_constant<int, WEFT_TYPE_Q4_K>());
+    case WEFT_TYPE_Q5_K: return run(std::integral_constant<int, WEFT_TYPE_Q5_K>());
+    case WEFT_TYPE_Q6_K: return run(std::integral_constant<int, WEFT_TYPE_Q6_K>());
+    default: return WEFT_E_UNSUPPORTED;
+  }
+}
+
+/* The same for all of them, up to the first that fails. */
+template <class F>
+static weft_status form_each(F &&run) {
+  static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
+                              WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++) status = form_dispatch(types[i], run);
+  return status;
 }
 
 #endif

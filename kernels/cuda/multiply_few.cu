@@ -262,29 +262,10 @@ static weft_status of_rows(cuda_device *d, const multiply_args *args) {
   return a.n_rows <= 16 ? launch<T, 2, false>(d, a) : launch<T, 4, false>(d, a);
 }
 
-static weft_status of_type(cuda_device *d, int type, const multiply_args *a) {
-  switch (type) {
-    case WEFT_TYPE_F16: return of_rows<WEFT_TYPE_F16>(d, a);
-    case WEFT_TYPE_BF16: return of_rows<WEFT_TYPE_BF16>(d, a);
-    case WEFT_TYPE_Q8_0: return of_rows<WEFT_TYPE_Q8_0>(d, a);
-    case WEFT_TYPE_Q4_0: return of_rows<WEFT_TYPE_Q4_0>(d, a);
-    case WEFT_TYPE_Q5_0: return of_rows<WEFT_TYPE_Q5_0>(d, a);
-    case WEFT_TYPE_MXFP4: return of_rows<WEFT_TYPE_MXFP4>(d, a);
-    case WEFT_TYPE_Q4_K: return of_rows<WEFT_TYPE_Q4_K>(d, a);
-    case WEFT_TYPE_Q5_K: return of_rows<WEFT_TYPE_Q5_K>(d, a);
-    case WEFT_TYPE_Q6_K: return of_rows<WEFT_TYPE_Q6_K>(d, a);
-    default: return WEFT_E_UNSUPPORTED;
-  }
-}
-
 weft_status multiply_few(cuda_device *d, const multiply_args *args) {
-  return of_type(d, args->type, args);
+  return form_dispatch(args->type, [&](auto type) { return of_rows<decltype(type)::value>(d, args); });
 }
 
 weft_status multiply_few_setup(cuda_device *d) {
-  static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
-                              WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
-  weft_status status = WEFT_OK;
-  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++) status = of_type(d, types[i], NULL);
-  return status;
+  return form_each([&](auto type) { return of_rows<decltype(type)::value>(d, NULL); });
 }

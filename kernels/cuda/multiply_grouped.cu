@@ -125,11 +125,6 @@ struct grouped_warp {
   uint32_t rows_done;
 };
 
-/* All lanes of a warp have done with a stage. */
-static __device__ __forceinline__ void give_back(uint64_t *empty) {
-  if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) barrier_arrive(empty);
-}
-
 template <int T, class S>
 static __device__ __forceinline__ void load_stage(const grouped_warp<S> &at, bool tail, lane_unit<T> &own) {
   barrier_wait(&at.m.w_full[at.w_at.slot], at.w_at.turn);
@@ -160,7 +155,7 @@ static __device__ __forceinline__ void multiply_unit(grouped_warp<S> &at, uint64
     wgmma_commit();
     if (as_they_are && i == STEPS - 1) wgmma_wait<0>();
     else wgmma_wait<1>();
-    if (i == EACH - 1 && at.rows_done != GROUPED_NONE) give_back(&at.m.x_empty[at.rows_done]), at.rows_done = GROUPED_NONE;
+    if (i == EACH - 1 && at.rows_done != GROUPED_NONE) barrier_arrive_warp(&at.m.x_empty[at.rows_done]), at.rows_done = GROUPED_NONE;
   }
   if (as_they_are) load_next();
 }
@@ -184,7 +179,7 @@ static __device__ __forceinline__ void multiply_stage(grouped_warp<S> &at, float
         return;
       }
       __syncwarp();
-      give_back(&at.m.w_empty[at.w_at.slot]);
+      barrier_arrive_warp(&at.m.w_empty[at.w_at.slot]);
       step_on(at.w_at, S::w_stages);
       if (is_next) load_stage<T, S>(at, is_next_tail, own);
     });
@@ -207,7 +202,7 @@ template <int N>
 static __device__ __forceinline__ void store_sums(const multiply_weight &weight, uint32_t tile, uint32_t first, uint32_t n, int raise,
                                                   float *turn, const float (&back)[N], const float (&sum)[N][4]) {
   uint32_t lane = threadIdx.x % 32, row = lane / 4, out = tile * 16 + lane % 4 * 4;
-  bool wide = weight.n_out % 4 == 0 && weight.y_stride % 4 == 0 && ((uintptr_t)weight.y & 15u) == 0;
+  bool wide = takes_four(weight);
   float down = ldexpf(1.0f, -raise), *to = turn + lane % 4 * 2 * GROUPED_TURN + row;
   float *y = weight.y + (uint64_t)(first + row) * weight.y_stride + out;
 #pragma unroll
@@ -218,18 +213,7 @@ static __device__ __forceinline__ void store_sums(const multiply_weight &weight,
     float4 v = *(const float4 *)(const void *)(turn + row * GROUPED_TURN + lane % 4 * 4);
     __syncwarp();
     if (8 * i + row >= n || out >= weight.n_out) continue;
-    v.x = __fmul_rn(__fmul_rn(v.x, back[i]), down);
-    v.y = __fmul_rn(__fmul_rn(v.y, back[i]), down);
-    v.z = __fmul_rn(__fmul_rn(v.z, back[i]), down);
-    v.w = __fmul_rn(__fmul_rn(v.w, back[i]), down);
-    if (wide) {
-      *(float4 *)(void *)y = v;
-    } else {
-      y[0] = v.x;
-      if (out + 1 < weight.n_out) y[1] = v.y;
-      if (out + 2 < weight.n_out) y[2] = v.z;
-      if (out + 3 < weight.n_out) y[3] = v.w;
-    }
+    put_four(weight, y, out, wide, v, back[i], down);
   }
 }
 
@@ -332,30 +316,10 @@ static weft_status of_rows(cuda_device *d, const multiply_args *a) {
   return a->job_rows <= 16 ? launch<T, 2>(d, a) : a->job_rows <= 24 ? launch<T, 3>(d, a) : launch<T, 16>(d, a);
 }
 
-static weft_status of_type(cuda_device *d, int type, const multiply_args *a) {
-  switch (type) {
-    case WEFT_TYPE_F16: return of_rows<WEFT_TYPE_F16>(d, a);
-    case WEFT_TYPE_BF16: return of_rows<WEFT_TYPE_BF16>(d, a);
-    case WEFT_TYPE_Q8_0: return of_rows<WEFT_TYPE_Q8_0>(d, a);
-    case WEFT_TYPE_Q4_0: return of_rows<WEFT_TYPE_Q4_0>(d, a);
-    case WEFT_TYPE_Q5_0: return of_rows<WEFT_TYPE_Q5_0>(d, a);
-    case WEFT_TYPE_MXFP4: return of_rows<WEFT_TYPE_MXFP4>(d, a);
-    case WEFT_TYPE_Q4_K: return of_rows<WEFT_TYPE_Q4_K>(d, a);
-    case WEFT_TYPE_Q5_K: return of_rows<WEFT_TYPE_Q5_K>(d, a);
-    case WEFT_TYPE_Q6_K: return of_rows<WEFT_TYPE_Q6_K>(d, a);
-    default: return WEFT_E_UNSUPPORTED;
-  }
-}
-
 weft_status multiply_grouped(cuda_device *d, const multiply_args *args) {
-  return of_type(d, args->type, args);
+  return form_dispatch(args->type, [&](auto type) { return of_rows<decltype(type)::value>(d, args); });
 }
 
 weft_status multiply_grouped_setup(cuda_device *d) {
-  static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
-                              WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
-  weft_status status = WEFT_OK;
-  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++)
-    status = of_type(d, types[i], NULL);
-  return status;
+  return form_each([&](auto type) { return of_rows<decltype(type)::value>(d, NULL); });
 }

@@ -245,7 +245,7 @@ static __device__ __forceinline__ void store_item(const multiply_args &a, const 
   many_tile to = find_tile(a, first + thread % 16 / 4);
   const multiply_weight &weight = a.weight[to.w];
   uint32_t out = to.tile * 16 + thread % 4 * 4, from = lane % 4 * 2 * MANY_TURN + thread / 32 * 16 + lane / 4;
-  bool wide = weight.n_out % 4 == 0 && weight.y_stride % 4 == 0 && ((uintptr_t)weight.y & 15u) == 0;
+  bool wide = takes_four(weight);
   float *y = weight.y + (uint64_t)(item.row + row) * weight.y_stride + out;
   group_sync(group);
 #pragma unroll
@@ -256,18 +256,7 @@ static __device__ __forceinline__ void store_item(const multiply_args &a, const 
     group_sync(group);
     float4 v = *(const float4 *)(const void *)(page + row * MANY_TURN + thread % 16 * 4);
     if (8 * n + row >= item.n || out >= weight.n_out) continue;
-    v.x = __fmul_rn(__fmul_rn(v.x, powers.back[n]), powers.down);
-    v.y = __fmul_rn(__fmul_rn(v.y, powers.back[n]), powers.down);
-    v.z = __fmul_rn(__fmul_rn(v.z, powers.back[n]), powers.down);
-    v.w = __fmul_rn(__fmul_rn(v.w, powers.back[n]), powers.down);
-    if (wide) {
-      *(float4 *)(void *)y = v;
-    } else {
-      y[0] = v.x;
-      if (out + 1 < weight.n_out) y[1] = v.y;
-      if (out + 2 < weight.n_out) y[2] = v.z;
-      if (out + 3 < weight.n_out) y[3] = v.w;
-    }
+    put_four(weight, y, out, wide, v, powers.back[n], powers.down);
   }
 }
 
@@ -430,29 +419,10 @@ static weft_status of_rows(cuda_device *d, const multiply_args *a) {
   return status;
 }
 
-static weft_status of_type(cuda_device *d, int type, const multiply_args *a) {
-  switch (type) {
-    case WEFT_TYPE_F16: return of_rows<WEFT_TYPE_F16>(d, a);
-    case WEFT_TYPE_BF16: return of_rows<WEFT_TYPE_BF16>(d, a);
-    case WEFT_TYPE_Q8_0: return of_rows<WEFT_TYPE_Q8_0>(d, a);
-    case WEFT_TYPE_Q4_0: return of_rows<WEFT_TYPE_Q4_0>(d, a);
-    case WEFT_TYPE_Q5_0: return of_rows<WEFT_TYPE_Q5_0>(d, a);
-    case WEFT_TYPE_MXFP4: return of_rows<WEFT_TYPE_MXFP4>(d, a);
-    case WEFT_TYPE_Q4_K: return of_rows<WEFT_TYPE_Q4_K>(d, a);
-    case WEFT_TYPE_Q5_K: return of_rows<WEFT_TYPE_Q5_K>(d, a);
-    case WEFT_TYPE_Q6_K: return of_rows<WEFT_TYPE_Q6_K>(d, a);
-    default: return WEFT_E_UNSUPPORTED;
-  }
-}
-
 weft_status multiply_many(cuda_device *d, const multiply_args *args) {
-  return of_type(d, args->type, args);
+  return form_dispatch(args->type, [&](auto type) { return of_rows<decltype(type)::value>(d, args); });
 }
 
 weft_status multiply_many_setup(cuda_device *d) {
-  static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
-                              WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
-  weft_status status = WEFT_OK;
-  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++) status = of_type(d, types[i], NULL);
-  return status;
+  return form_each([&](auto type) { return of_rows<decltype(type)::value>(d, NULL); });
 }

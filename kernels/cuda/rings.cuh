@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the products of more than a few rows share: places in rings of shared memory, and what a lane holds of a stage of
- * weights. */
+/* What the products of more than a few rows share: places in rings of shared memory, what a lane holds of a stage of
+ * weights, and how results are written. */
 #ifndef WEFT_KERNELS_CUDA_RINGS_CUH
 #define WEFT_KERNELS_CUDA_RINGS_CUH
 
@@ -42,6 +42,28 @@ static __device__ __forceinline__ void load_unit(const uint8_t *stage, uint32_t 
   uint32_t lane = threadIdx.x % 32;
   load_codes<T>(p, lane, own.codes);
   if (u == 0 || T == WEFT_TYPE_Q6_K) load_scales<T>(p, lane / 4, lane % 4, own.scales);
+}
+
+/* Whether four results may be written at once. */
+static __device__ __forceinline__ bool takes_four(const multiply_weight &weight) {
+  return weight.n_out % 4 == 0 && weight.y_stride % 4 == 0 && ((uintptr_t)weight.y & 15u) == 0;
+}
+
+/* Results out .. out + 3, as far as they exist, to y: what was prepared and raised is undone. */
+static __device__ __forceinline__ void put_four(const multiply_weight &weight, float *y, uint32_t out, bool wide, float4 v, float back,
+                                                float down) {
+  v.x = __fmul_rn(__fmul_rn(v.x, back), down);
+  v.y = __fmul_rn(__fmul_rn(v.y, back), down);
+  v.z = __fmul_rn(__fmul_rn(v.z, back), down);
+  v.w = __fmul_rn(__fmul_rn(v.w, back), down);
+  if (wide) {
+    *(float4 *)(void *)y = v;
+  } else {
+    y[0] = v.x;
+    if (out + 1 < weight.n_out) y[1] = v.y;
+    if (out + 2 < weight.n_out) y[2] = v.z;
+    if (out + 3 < weight.n_out) y[3] = v.w;
+  }
 }
 
 #endif

@@ -280,11 +280,18 @@ static uint64_t part_bytes(uint32_t n_in, uint32_t rows) {
   return (uint64_t)(ROUTER_EXPERTS + 2 * rows) * part_stride(n_in) * sizeof(float4);
 }
 
+/* Whether a cluster's blocks can have all experts, and read four numbers at once. */
+static bool suits_cluster(const weft_route_args *args) {
+  return args->router->type == WEFT_TYPE_F32 && args->n_experts <= ROUTER_EXPERTS && args->k <= 32 && args->router->n_in % 4 == 0 &&
+         args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
+}
+
 static bool takes_parts(const weft_route_args *args) {
-  const weft_weight *w = args->router;
-  return w->type == WEFT_TYPE_F32 && args->n_experts <= ROUTER_EXPERTS && args->k <= 32 &&
-         part_bytes(w->n_in, PART_ROWS) <= PART_BYTES && w->n_in % 4 == 0 && args->x_stride % 4 == 0 &&
-         ((uintptr_t)args->x & 15u) == 0;
+  return suits_cluster(args) && part_bytes(args->router->n_in, PART_ROWS) <= PART_BYTES;
+}
+
+static const float *weights_of(const weft_weight *router) {
+  return (const float *)(const void *)((const uint8_t *)router->data + FORM_HEADER_BYTES);
 }
 
 uint64_t weft_cuda_route_scratch(weft_device *device, const weft_route_args *args) {
@@ -300,9 +307,8 @@ static weft_status start_parts(cuda_device *d, const weft_route_args *args) {
     return cuda_judge(d, cudaFuncSetAttribute(part_kernel<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, PART_BYTES),
                       "setting up routers");
   const weft_weight *w = args->router;
-  const float *weights = (const float *)(const void *)((const uint8_t *)w->data + FORM_HEADER_BYTES);
   uint32_t n = cuda_ceil(args->n_rows, 2 * R), n_clusters = n < d->n_router_clusters ? n : d->n_router_clusters;
-  cuda_start(d, part_kernel<R>, ROUTER_BLOCKS * n_clusters, PART_THREADS, part_bytes(w->n_in, R), *args, weights, w->n_in);
+  cuda_start(d, part_kernel<R>, ROUTER_BLOCKS * n_clusters, PART_THREADS, part_bytes(w->n_in, R), *args, weights_of(w), w->n_in);
   return cuda_launched(d, "a router of many rows");
 }
 
@@ -338,17 +344,14 @@ weft_status route_setup(cuda_device *d) {
 }
 
 static bool is_one_kernel(const weft_route_args *args) {
-  const weft_weight *w = args->router;
-  return w->type == WEFT_TYPE_F32 && args->n_rows <= ROUTER_ROWS && args->n_experts <= ROUTER_EXPERTS && args->k <= 32 &&
-         w->n_in % 4 == 0 && w->n_in <= 128 * ROUTER_SLOTS && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
+  return suits_cluster(args) && args->n_rows <= ROUTER_ROWS && args->router->n_in <= 128 * ROUTER_SLOTS;
 }
 
 weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   if (args->router != NULL && is_one_kernel(args)) {
-    const float *weights = (const float *)(const void *)((const uint8_t *)args->router->data + FORM_HEADER_BYTES);
-    cuda_start(d, router_kernel, ROUTER_BLOCKS, 32 * ROUTER_WARPS, 0, *args, weights, args->router->n_in);
+    cuda_start(d, router_kernel, ROUTER_BLOCKS, 32 * ROUTER_WARPS, 0, *args, weights_of(args->router), args->router->n_in);
     d->orderly = true;
     return cuda_launched(d, "router");
   }

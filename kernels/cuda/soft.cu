@@ -286,18 +286,8 @@ weft_status head_soften(cuda_device *d, const head_group *group) {
   a.n_steps = cuda_ceil(w->n_out, SOFT_TOKENS);
   a.span_steps = span_chunks * (CHUNK / SOFT_TOKENS);
   a.n_spans = cuda_ceil(group->n_chunks, span_chunks);
-  switch (w->type) {
-    case WEFT_TYPE_F16: return launch<WEFT_TYPE_F16>(d, a);
-    case WEFT_TYPE_BF16: return launch<WEFT_TYPE_BF16>(d, a);
-    case WEFT_TYPE_Q8_0: return launch<WEFT_TYPE_Q8_0>(d, a);
-    case WEFT_TYPE_Q4_0: return launch<WEFT_TYPE_Q4_0>(d, a);
-    case WEFT_TYPE_Q5_0: return launch<WEFT_TYPE_Q5_0>(d, a);
-    case WEFT_TYPE_MXFP4: return launch<WEFT_TYPE_MXFP4>(d, a);
-    case WEFT_TYPE_Q4_K: return launch<WEFT_TYPE_Q4_K>(d, a);
-    case WEFT_TYPE_Q5_K: return launch<WEFT_TYPE_Q5_K>(d, a);
-    case WEFT_TYPE_Q6_K: return launch<WEFT_TYPE_Q6_K>(d, a);
-    default: return launch_f32(d, a);
-  }
+  if (form_of(w->type).codes == 0) return launch_f32(d, a);
+  return form_dispatch(w->type, [&](auto type) { return launch<decltype(type)::value>(d, a); });
 }
 
 template <int T>
@@ -307,13 +297,5 @@ static weft_status set_up(cuda_device *d) {
 }
 
 weft_status cuda_soft_setup(cuda_device *d) {
-  weft_status status = set_up<WEFT_TYPE_F16>(d);
-  if (status == WEFT_OK) status = set_up<WEFT_TYPE_BF16>(d);
-  if (status == WEFT_OK) status = set_up<WEFT_TYPE_Q8_0>(d);
-  if (status == WEFT_OK) status = set_up<WEFT_TYPE_Q4_0>(d);
-  if (status == WEFT_OK) status = set_up<WEFT_TYPE_Q5_0>(d);
-  if (status == WEFT_OK) status = set_up<WEFT_TYPE_MXFP4>(d);
-  if (status == WEFT_OK) status = set_up<WEFT_TYPE_Q4_K>(d);
-  if (status == WEFT_OK) status = set_up<WEFT_TYPE_Q5_K>(d);
-  return status == WEFT_OK ? set_up<WEFT_TYPE_Q6_K>(d) : status;
+  return form_each([&](auto type) { return set_up<decltype(type)::value>(d); });
 }
