@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Times the ops of a model at the shapes of a 26B mixture of experts, on a device of choice.
  *
- * usage: bench_device_ops [BACKEND [WORD [ROWS]]]   cases whose name contains WORD, of so many rows; a JSON object each
+ * usage: bench_device_ops [BACKEND [WORD [ROWS [SECONDS]]]]   cases whose name contains WORD, of so many rows; a JSON object
+ *        each. With SECONDS each is run so long on, and the object says what it takes then: time, energy and clock.
  *
  * A case is enqueued many times between two syncs, so launches overlap with work as in a step. Weights rotate
  * among copies that together exceed the cache. floor_us: the larger of bytes over BANDWIDTH and operations over
@@ -15,6 +16,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "bench/energy.h"
 #include "kernels/ops.h"
 
 static const double BANDWIDTH = 4.2e12, RATE = 770e12; /* bytes/s, operations/s */
@@ -333,7 +335,21 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static void time_case(room *r, const bench_case *c) {
+/* Afterwards the card is as warm, and its clock as low, as under this work. */
+static void print_sustained(room *r, const bench_case *c, double each, double seconds) {
+  static energy_meter meter;
+  uint32_t n = (uint32_t)(0.1 / each) + 1, n_times = (uint32_t)(seconds / 0.1) + 1;
+  if (meter.gpu == NULL) meter = energy_open();
+  if (meter.gpu == NULL) die("energy", "no counter: needs NVML and an NVIDIA GPU");
+  for (uint32_t i = 0; i < n_times / 4 + 1; i++) (void)seconds_of(r, c, n);
+  double before = energy_joules(&meter), took = 0.0;
+  for (uint32_t i = 0; i < n_times; i++) took += seconds_of(r, c, n);
+  double joules = energy_joules(&meter) - before;
+  (void)printf(",\"sustained_us\":%.2f,\"mj\":%.2f,\"watt\":%.0f,\"mhz\":%u", took / n / n_times * 1e6, joules / n / n_times * 1e3,
+               joules / took, energy_mhz(&meter));
+}
+
+static void time_case(room *r, const bench_case *c, double seconds) {
   double sample[5];
   bool has_weights = c->what == WORK_MATMUL || c->what == WORK_EXPERTS || c->what == WORK_HEAD ||
                      c->what == WORK_ROUTE;
@@ -346,10 +362,12 @@ static void time_case(room *r, const bench_case *c) {
   qsort(sample, 5, sizeof *sample, by_value);
   double floor_s = fmax(r->bytes / BANDWIDTH, r->operations / RATE), median = sample[2];
   (void)printf("{\"op\":\"%s\",\"type\":\"%s\",\"rows\":%u,\"kv\":%u,\"us\":%.2f,\"spread_us\":%.2f,\"floor_us\":%.2f,"
-               "\"ratio\":%.2f,\"gb_s\":%.0f,\"tflop_s\":%.1f}\n",
+               "\"ratio\":%.2f,\"gb_s\":%.0f,\"tflop_s\":%.1f",
                c->name, weft_type_find((int32_t)c->type)->name, c->n_rows, c->kv_len, median * 1e6,
                (sample[4] - sample[0]) * 1e6, floor_s * 1e6, median / floor_s, r->bytes / median * 1e-9,
                r->operations / median * 1e-12);
+  if (seconds > 0.0) print_sustained(r, c, median, seconds);
+  (void)puts("}");
   (void)fflush(stdout);
   give_weights(r);
 }
@@ -407,7 +425,7 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     if (argc > 2 && strstr(cases[i].name, argv[2]) == NULL) continue;
     if (argc > 3 && cases[i].n_rows != (uint32_t)strtoul(argv[3], NULL, 10)) continue;
-    time_case(&r, &cases[i]);
+    time_case(&r, &cases[i], argc > 4 ? strtod(argv[4], NULL) : 0.0);
   }
   return 0;
 }

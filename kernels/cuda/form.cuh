@@ -224,9 +224,16 @@ static __device__ __forceinline__ uint32_t super_scale(const uint4 &row, uint32_
   return of_half2(__hsub2(as_half2(bits), as_half2(magic)));
 }
 
-/* The factors of a row's sub-block; both steps are exact in f16 unless they are subnormal there. */
+/* Both of a pair times a power of two up to 2^30, which f16 holds as two; rounded once, if the result is subnormal. */
+static __device__ __forceinline__ uint32_t times_powers(uint32_t pair, float low, float high) {
+  uint32_t first = pair_f16(fminf(low, 0x1p15f), fminf(high, 0x1p15f));
+  uint32_t second = pair_f16(fmaxf(low * 0x1p-15f, 1.0f), fmaxf(high * 0x1p-15f, 1.0f));
+  return of_half2(__hmul2(__hmul2(as_half2(pair), as_half2(first)), as_half2(second)));
+}
+
+/* The factors of a row's sub-block; exact in f16 unless they are subnormal there. */
 static __device__ __forceinline__ uint32_t super_factors(const uint4 &row, uint32_t half, uint32_t c, float raise) {
-  uint32_t steps = pair_f16(half_bits(row.x & 0xFFFFu) * (raise * 0x1p24f), half_bits(row.x >> 16) * (raise * -0x1p10f));
+  uint32_t steps = times_powers(row.x ^ 0x80000000u, raise * 0x1p24f, raise * 0x1p10f);
   return of_half2(__hmul2(as_half2(super_scale(row, half, c)), as_half2(steps)));
 }
 
@@ -261,9 +268,11 @@ static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, ui
 #pragma unroll
     for (int r = 0; r < 2; r++) out.of[r][0] = mx_scale(in.row[0].x >> (8 * r) & 0xFFu) * 0x10001u;
   } else if constexpr (form_bits(T) != 16) {
-    constexpr float offset = T == WEFT_TYPE_Q4_0 ? 8.0f : T == WEFT_TYPE_Q5_0 ? 16.0f : 128.0f;
-    out.of[0][0] = offset_factors(half_bits(in.row[0].x & 0xFFFFu) * up, offset);
-    out.of[1][0] = offset_factors(half_bits(in.row[0].x >> 16) * up, offset);
+    constexpr uint32_t offset = T == WEFT_TYPE_Q4_0 ? 8 : T == WEFT_TYPE_Q5_0 ? 16 : 128;
+    uint32_t steps = times_powers(in.row[0].x, up, up); /* of both rows */
+    uint32_t least = of_half2(__hmul2(as_half2(steps), as_half2(0x80008000u | offset * 0x10001u))); /* -offset, subnormal */
+    out.of[0][0] = __byte_perm(steps, least, 0x5410);
+    out.of[1][0] = __byte_perm(steps, least, 0x7632);
   }
 }
 
@@ -371,7 +380,7 @@ static __device__ __forceinline__ int lift_of(uint32_t most_bits) {
   return max(-100, min(100, lift));
 }
 
-/* The power of two of a weight: 2^24 times its largest scale becomes about 2^14. Exact in f32. */
+/* The power of two of a weight: 2^24 times its largest scale becomes about 2^14, but for times_powers at most 2^6. Exact in f32. */
 static __device__ __forceinline__ int raise_exponent(int type, const form_header *header) {
   float most = __uint_as_float(header->most_scale), least = __uint_as_float(header->most_least);
   switch (type) {
@@ -385,7 +394,7 @@ static __device__ __forceinline__ int raise_exponent(int type, const form_header
   }
   most = fmaxf(most, least * 0x1p-14f); /* super_factors: 2^10 raise least stays below 2^15 */
   if (!(most > 0.0f) || isinf(most)) return 0;
-  return -10 - ilogbf(most);
+  return min(-10 - ilogbf(most), 6);
 }
 
 /* ---- host: code for a type that is known when it runs ------------------------------------------------------ */

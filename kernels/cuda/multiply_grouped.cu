@@ -9,18 +9,18 @@
  *             stage is full when its bytes have come, and empty when all warps have done with it */
 #include "kernels/cuda/rings.cuh"
 
-enum : uint32_t { GROUPED_NONE = 0xFFFFFFFFu };
 enum { GROUPED_TILES = 8, GROUPED_WARPS = 8, GROUPED_TURN = 20, GROUPED_ITEMS = 4, GROUPED_THREADS = 384 };
 
 /* Stages: one of weights is a unit of their form (128 or 256 inputs), one of rows as many inputs, or 128 where rows are many. */
 template <int T, int NT>
 struct grouped_shape {
-  static constexpr uint32_t blocks = NT <= 8 ? 2 : 1; /* to a multiprocessor */
+  static constexpr bool few_rows = NT <= 8;
+  static constexpr uint32_t blocks = few_rows ? 2 : 1; /* to a multiprocessor */
   static constexpr uint32_t regs = blocks == 2 ? 96 : 232, regs_bringer = blocks == 2 ? 48 : 40;
   static constexpr uint32_t turn = GROUPED_WARPS * 4 * 8 * GROUPED_TURN;
   static constexpr uint32_t budget = (blocks == 2 ? 112 << 10 : 226 << 10) - turn;
   static constexpr uint32_t w_units = form_of(T).unit / 128, w_tile = form_unit_bytes(form_of(T)), w_stage = GROUPED_TILES * w_tile;
-  static constexpr uint32_t x_units = NT <= 8 ? w_units : 1, x_unit = NT * 2048, x_stage = x_units * x_unit;
+  static constexpr uint32_t x_units = few_rows ? w_units : 1, x_unit = NT * 2048, x_stage = x_units * x_unit;
   static constexpr uint32_t fit = budget / (w_stage + w_units * x_unit), most = 12 / w_units;
   static constexpr uint32_t w_stages = fit > most ? most : fit;
   static constexpr uint32_t x_fit = (budget - w_stages * w_stage) / x_stage, x_most = w_stages * w_units / x_units;
@@ -107,87 +107,15 @@ static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m
       uint32_t n_bytes = stage_bytes<T>(a, unit);
       barrier_wait(&m.w_empty[at.slot], at.turn);
       barrier_expect(&m.w_full[at.slot], n_bytes);
-      copy_bulk(ring + at.slot * S::w_stage + own * S::w_tile, from, n_bytes, &m.w_full[at.slot]);
+      uint8_t *to = ring + at.slot * S::w_stage + own * S::w_tile;
+      if (S::few_rows) copy_bulk_once(to, from, n_bytes, &m.w_full[at.slot]); /* an expert has one job, or nearly */
+      else copy_bulk(to, from, n_bytes, &m.w_full[at.slot]);
       step_on(at, S::w_stages);
     }
   }
 }
 
 /* ---- the groups ------------------------------------------------------------------------------------------ */
-
-/* A warp of a group: the rings, of weights its own piece of a stage, and its place in both. rows_done: the stage of rows to give
- * back when the products with it have ended (GROUPED_NONE: none). */
-template <class S>
-struct grouped_warp {
-  grouped_memory<S> &m;
-  const uint8_t *w, *x;
-  ring_cursor w_at, x_at;
-  uint32_t rows_done;
-};
-
-template <int T, class S>
-static __device__ __forceinline__ void load_stage(const grouped_warp<S> &at, bool tail, lane_unit<T> &own) {
-  barrier_wait(&at.m.w_full[at.w_at.slot], at.w_at.turn);
-  load_unit<T>(at.w + at.w_at.slot * S::w_stage, 0, tail, own);
-}
-
-/* Issues the products of 128 inputs with the rows that `rows` describes; the last ones may still run. STEPS: 4, or 2 for 64 inputs.
- * When the codes have become operands, load_next brings the next ones. */
-template <int T, int N, int STEPS, class S, class F>
-static __device__ __forceinline__ void multiply_unit(grouped_warp<S> &at, uint64_t rows, const lane_codes<T> &codes,
-                                                     const lane_factors &factors, float (&sum)[N][4], F &&load_next) {
-  constexpr int EACH = N <= 4 && form_bits(T) == 4 ? 2 : 1; /* steps of two products that start together: as registers allow */
-  constexpr bool as_they_are = form_bits(T) == 16; /* codes are operands: products that read them end before they are overwritten */
-  uint32_t w[2][EACH][2][4];
-#pragma unroll
-  for (int i = 0; i < STEPS; i++) {
-    uint32_t(&own)[2][4] = w[i / EACH % 2][i % EACH];
-    operands_of<T>(codes, factors, i, own);
-    if (i == STEPS - 1 && !as_they_are) load_next();
-    if (i % EACH < EACH - 1) continue;
-    wgmma_fence();
-#pragma unroll
-    for (int e = i + 1 - EACH; e <= i; e++) {
-      uint64_t b = rows + (uint64_t)((e / 2 * 1024 + e % 2 * 64) >> 4);
-      wgmma<N, form_is_bf16(T)>(sum, w[i / EACH % 2][e % EACH][0], b);
-      wgmma<N, form_is_bf16(T)>(sum, w[i / EACH % 2][e % EACH][1], b + (32 >> 4));
-    }
-    wgmma_commit();
-    if (as_they_are && i == STEPS - 1) wgmma_wait<0>();
-    else wgmma_wait<1>();
-    if (i == EACH - 1 && at.rows_done != GROUPED_NONE) barrier_arrive_warp(&at.m.x_empty[at.rows_done]), at.rows_done = GROUPED_NONE;
-  }
-  if (as_they_are) load_next();
-}
-
-/* The products of a stage of weights, whose first codes are in `own`; then those of the next stage are, if there is one. */
-template <int T, int N, int STEPS, class S>
-static __device__ __forceinline__ void multiply_stage(grouped_warp<S> &at, float raise, bool is_next, bool is_next_tail,
-                                                      lane_unit<T> &own, float (&sum)[N][4]) {
-  uint64_t rows;
-#pragma unroll
-  for (uint32_t u = 0; u < S::w_units; u++) {
-    lane_factors factors;
-    make_factors<T>(own.scales, u, threadIdx.x % 4, raise, factors);
-    if (u % S::x_units == 0) {
-      barrier_wait(&at.m.x_full[at.x_at.slot], at.x_at.turn);
-      rows = wgmma_operand_mixed(at.x + at.x_at.slot * S::x_stage, 2048);
-    }
-    multiply_unit<T, N, STEPS, S>(at, rows + (u % S::x_units * S::x_unit >> 4), own.codes, factors, sum, [&]() {
-      if (u + 1 < S::w_units) {
-        load_unit<T>(at.w + at.w_at.slot * S::w_stage, u + 1, false, own);
-        return;
-      }
-      __syncwarp();
-      barrier_arrive_warp(&at.m.w_empty[at.w_at.slot]);
-      step_on(at.w_at, S::w_stages);
-      if (is_next) load_stage<T, S>(at, is_next_tail, own);
-    });
-    if ((u + 1) % S::x_units != 0) continue;
-    at.rows_done = at.x_at.slot;
-    step_on(at.x_at, S::x_stages);
-  }
-}
 
 /* Of rows [first, first + n), what undoes the preparation of the lane's: asked for long before it is needed. */
 template <int N>
@@ -219,11 +147,12 @@ static __device__ __forceinline__ void store_sums(const multiply_weight &weight,
 
 /* N: rows in eights, enough for the job. */
 template <int T, int N, class S>
-static __device__ __forceinline__ void multiply_item(const multiply_args &a, const grouped_item &item, int raise, grouped_warp<S> &at,
+static __device__ __forceinline__ void multiply_item(const multiply_args &a, const grouped_item &item, int raise, ring_warp<S> &at,
                                                      float *turn) {
   float raised = ldexpf(1.0f, raise), all[N][4], back[N];
   bool has_tail = form_of(T).unit == 128 && a.is_tail != 0;
   uint32_t n_whole = a.n_units - (has_tail ? 1 : 0);
+  ring_operands<T, N> operands;
   lane_unit<T> own;
   load_back(a, item.job.first, item.job.n, back);
   load_stage<T, S>(at, has_tail && n_whole == 0, own);
@@ -235,9 +164,9 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
 #pragma unroll
     for (int n = 0; n < N; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
     for (; unit < min(end, n_whole); unit += S::w_units)
-      multiply_stage<T, N, 4, S>(at, raised, unit + S::w_units < a.n_units, unit + 1 == n_whole, own, sum);
-    if (form_of(T).unit == 128 && unit < end) multiply_stage<T, N, 2, S>(at, raised, false, false, own, sum), unit++;
-    wgmma_wait<0>();
+      multiply_stage<T, N, 4, S>(at, operands, raised, unit + S::w_units < a.n_units, unit + 1 == n_whole, own, sum);
+    if (form_of(T).unit == 128 && unit < end) multiply_stage<T, N, 2, S>(at, operands, raised, false, false, own, sum), unit++;
+    end_products<T, N, S>(at, operands);
 #pragma unroll
     for (int k = 0; k < 4 * N; k++) all[k / 4][k % 4] = __fadd_rn(all[k / 4][k % 4], sum[k / 4][k % 4]);
   }
@@ -271,7 +200,7 @@ static __global__ void __launch_bounds__(GROUPED_THREADS, grouped_shape<T, NT>::
     registers_grow<S::regs>();
     uint32_t warp = threadIdx.x / 32;
     ring_cursor item_at = {0, 0};
-    grouped_warp<S> at = {m, w_ring + warp * S::w_tile, x_ring, {0, 0}, {0, 0}, GROUPED_NONE};
+    ring_warp<S> at = {w_ring + warp * S::w_tile, x_ring, m.w_full, m.w_empty, m.x_full, m.x_empty, {0, 0}, {0, 0}, 0};
     int raise = raise_exponent(T, (const form_header *)(const void *)a.weight[0].data);
     float *turn = (float *)(void *)memory + warp * 8 * GROUPED_TURN;
     inputs_ready();

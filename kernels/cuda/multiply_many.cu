@@ -9,11 +9,8 @@
  *   producer  warps after the teams: one for each team's rows, two for the weights, still packed, which no kernel writes, so
  *             they are asked for before the rows are there. A stage is full when its bytes have come, and empty when all
  *             warps have done with it */
-#include <string.h>
-
 #include "kernels/cuda/rings.cuh"
 
-enum : uint32_t { MANY_NONE = 0xFFFFFFFFu };
 enum { MANY_BYTES = 226 << 10, MANY_STAGES = 12, MANY_TURN = 68, MANY_GROUPS = 2 };
 
 __host__ __device__ constexpr uint32_t least_of(uint32_t a, uint32_t b) {
@@ -25,7 +22,7 @@ template <int T, int NT, int TEAMS>
 struct many_shape {
   static constexpr uint32_t tiles = 4 * MANY_GROUPS / TEAMS, rows = 8 * NT; /* of an item; of a team: a warp's each */
   static constexpr uint32_t w_units = form_of(T).unit / 128, w_tile = form_unit_bytes(form_of(T));
-  static constexpr uint32_t w_stage = tiles * w_tile, x_stage = NT * 2048;
+  static constexpr uint32_t w_stage = tiles * w_tile, x_units = 1, x_unit = NT * 2048, x_stage = x_unit;
   static constexpr uint32_t threads = 128 * (MANY_GROUPS + 1); /* registers are given to groups of four warps */
   static constexpr uint32_t regs = 232, regs_producer = 40;
   static constexpr uint32_t sums = TEAMS == 1 ? 0 : 16 * tiles * rows * 4;
@@ -142,83 +139,12 @@ static __device__ void produce_weights(const multiply_args &a, uint8_t *ring, B 
 
 /* ---- the teams ------------------------------------------------------------------------------------------- */
 
-/* A warp of a team: its place in the team's rings of weights and of rows; rows_done: the barrier to tell when the products
- * with the rows before have ended (0: none); held: operands of products that may still run. */
-typedef struct many_warp {
-  uint8_t *w, *x;
-  uint64_t *w_full, *w_empty, *x_full, *x_empty;
-  ring_cursor w_at, x_at;
-  uint32_t team, warp, n_tokens, rows_done, held[2][4];
-} many_warp;
-
-/* The stage that begins at `unit`. */
-template <int T, class S>
-static __device__ __forceinline__ void load_stage(const multiply_args &a, const many_warp &at, uint32_t unit, lane_unit<T> &own) {
-  barrier_wait(&at.w_full[at.w_at.slot], at.w_at.turn);
-  load_unit<T>(at.w + at.w_at.slot * S::w_stage, 0, is_tail_of<T>(a, unit), own);
-}
-
-static __device__ __forceinline__ void release_rows(const many_warp &at) {
-  if (at.rows_done != 0) barrier_arrive(at.rows_done);
-}
-
-/* After the wait that ends the products which read them: the compiler does not see that their registers were taken till then. */
-static __device__ __forceinline__ void let_go(const uint32_t (&w)[2][4]) {
-  asm volatile("" ::"r"(w[0][0]), "r"(w[0][1]), "r"(w[0][2]), "r"(w[0][3]), "r"(w[1][0]), "r"(w[1][1]), "r"(w[1][2]), "r"(w[1][3]));
-}
-
-/* Issues the products of 128 inputs; the last ones may still run. STEPS: 4, or 2 for 64 inputs. When the codes have
- * become operands, load_next brings the next ones. */
-template <int T, int N, int STEPS, class S, class F>
-static __device__ __forceinline__ void multiply_unit(many_warp &at, const lane_codes<T> &codes, const lane_factors &factors,
-                                                     float (&sum)[N][4], F &&load_next) {
-  constexpr bool as_they_are = form_bits(T) == 16; /* codes are operands: products that read them end before they are overwritten */
-  uint64_t rows = wgmma_operand_mixed(at.x + at.x_at.slot * S::x_stage, 2048);
-#pragma unroll
-  for (int i = 0; i < STEPS; i++) {
-    uint32_t own[2][4];
-    operands_of<T>(codes, factors, i, own);
-    if (i == 0) barrier_wait(&at.x_full[at.x_at.slot], at.x_at.turn);
-    if (i == STEPS - 1 && !as_they_are) load_next();
-    wgmma_fence();
-    uint64_t b = rows + (uint64_t)((i / 2 * 1024 + i % 2 * 64) >> 4);
-    wgmma<N, form_is_bf16(T)>(sum, own[0], b);
-    wgmma<N, form_is_bf16(T)>(sum, own[1], b + (32 >> 4));
-    wgmma_commit();
-    wgmma_wait<1>();
-    let_go(at.held);
-    if (i == 0) release_rows(at);
-    memcpy(at.held, own, sizeof own);
-  }
-  if (as_they_are) {
-    wgmma_wait<0>();
-    let_go(at.held);
-    load_next();
-  }
-  if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) at.rows_done = shared_address(&at.x_empty[at.x_at.slot]);
-  step_on(at.x_at, S::x_stages);
-}
-
-/* The products of the stage at `unit`, whose first codes are in `own`; then those of `next` are (MANY_NONE: none). */
-template <int T, int N, int STEPS, class S>
-static __device__ __forceinline__ void multiply_stage(const multiply_args &a, many_warp &at, uint32_t unit, uint32_t next,
-                                                      float raise, lane_unit<T> &own, float (&sum)[N][4]) {
-#pragma unroll
-  for (uint32_t u = 0; u < S::w_units; u++) {
-    lane_factors factors;
-    make_factors<T>(own.scales, u, threadIdx.x % 4, raise, factors);
-    multiply_unit<T, N, STEPS, S>(at, own.codes, factors, sum, [&]() {
-      if (u + 1 < S::w_units) {
-        load_unit<T>(at.w + at.w_at.slot * S::w_stage, u + 1, false, own);
-        return;
-      }
-      __syncwarp();
-      barrier_arrive_warp(&at.w_empty[at.w_at.slot]);
-      step_on(at.w_at, S::w_stages);
-      if (next != MANY_NONE) load_stage<T, S>(a, at, next, own);
-    });
-  }
-}
+/* A warp of a team; token: the parity of its next turn. */
+template <class S>
+struct many_warp {
+  ring_warp<S> rings;
+  uint32_t team, warp, token;
+};
 
 /* What undoes the raising of the weight and the preparation of the rows that the thread stores: asked for long before it is
  * needed. */
@@ -260,13 +186,14 @@ static __device__ __forceinline__ void store_item(const multiply_args &a, const 
   }
 }
 
-/* Several teams: the segment's sums join those of the segments before it. Afterwards sum is the whole of it if the
- * segment is the last one. all: the warp's own place. */
-template <int N, int TEAMS, class B>
-static __device__ __forceinline__ void join_segment(const multiply_args &a, many_warp &at, B &barriers, uint32_t segment,
-                                                    bool is_first, float4 *all, uint32_t stride, float (&sum)[N][4]) {
-  bool wraps = (a.n_segments - 1) % TEAMS != 0, is_last = segment + 1 == a.n_segments; /* the next item is another's turn */
-  if (segment > 0 || (wraps && !is_first)) barrier_wait(&barriers.token[at.team][at.warp], at.n_tokens++ & 1);
+/* Several teams: the segment's sums join those of the segments before it; then it is the turn of the next segment's team, or of
+ * the next item's first. Afterwards sum is the whole of it if the segment is the last one. all: the warp's own place. */
+template <int N, int TEAMS, class S, class B>
+static __device__ __forceinline__ void join_segment(const multiply_args &a, many_warp<S> &at, B &barriers, uint32_t segment, float4 *all,
+                                                    uint32_t stride, float (&sum)[N][4]) {
+  bool is_last = segment + 1 == a.n_segments;
+  barrier_wait(&barriers.token[at.team][at.warp], at.token);
+  at.token ^= 1;
 #pragma unroll
   for (int n = 0; n < N; n++) {
     float4 before = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -277,49 +204,50 @@ static __device__ __forceinline__ void join_segment(const multiply_args &a, many
     sum[n][3] = __fadd_rn(before.w, sum[n][3]);
     if (!is_last) all[n * stride] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
   }
-  if (is_last && !wraps) return;
   __syncwarp();
   barrier_arrive_warp(&barriers.token[is_last ? 0 : (at.team + 1) % TEAMS][at.warp]);
 }
 
 template <int T, int N, int TEAMS, class S, class B>
 static __device__ __forceinline__ void multiply_item(const multiply_args &a, const many_item &item, float raise,
-                                                     many_warp &at, B &barriers, uint8_t *memory, bool is_first) {
+                                                     many_warp<S> &at, B &barriers, uint8_t *memory) {
   constexpr uint32_t lanes = 32 * S::tiles;
   uint32_t first = item.tile + at.warp / 4 * 4;
   float4 *joined = (float4 *)(void *)memory + threadIdx.x % lanes;
   float *turn = (float *)(void *)(memory + S::sums) + threadIdx.x / 128 * 16 * MANY_TURN;
   many_powers<N> powers = load_powers<T, N>(a, item, first);
-  float all[TEAMS == 1 ? N : 1][4];
+  float all[TEAMS == 1 ? N : 1][4], sum[N][4];
+  ring_operands<T, N> operands;
   lane_unit<T> own;
   if (at.team >= a.n_segments) return;
-  load_stage<T, S>(a, at, at.team * a.segment_units, own);
+  load_stage<T, S>(at.rings, is_tail_of<T>(a, at.team * a.segment_units), own);
 #pragma unroll
   for (int n = 0; n < (TEAMS == 1 ? N : 1); n++) all[n][0] = all[n][1] = all[n][2] = all[n][3] = 0.0f;
   for (uint32_t segment = at.team; segment < a.n_segments; segment += TEAMS) {
     uint32_t unit = segment * a.segment_units, end = min(unit + a.segment_units, a.n_units);
-    uint32_t after = segment + TEAMS < a.n_segments ? unit + TEAMS * a.segment_units : MANY_NONE;
+    uint32_t after = unit + TEAMS * a.segment_units; /* where the team goes on, if it does */
     bool tail = form_of(T).unit == 128 && a.is_tail != 0 && end == a.n_units;
-    float sum[N][4];
 #pragma unroll
     for (int n = 0; n < N; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
-    for (; unit < end - (tail ? 1 : 0); unit += S::w_units)
-      multiply_stage<T, N, 4, S>(a, at, unit, unit + S::w_units < end ? unit + S::w_units : after, raise, own, sum);
-    if (form_of(T).unit == 128 && tail) multiply_stage<T, N, 2, S>(a, at, unit, MANY_NONE, raise, own, sum);
-    wgmma_wait<0>();
-    let_go(at.held);
-    release_rows(at);
-    at.rows_done = 0;
+    for (uint32_t next; unit < end - (tail ? 1 : 0); unit = next) {
+      next = unit + S::w_units;
+      uint32_t then = next < end ? next : after;
+      multiply_stage<T, N, 4, S>(at.rings, operands, raise, then < a.n_units, is_tail_of<T>(a, then), own, sum);
+    }
+    if (form_of(T).unit == 128 && tail) multiply_stage<T, N, 2, S>(at.rings, operands, raise, false, false, own, sum);
+    end_products<T, N, S>(at.rings, operands);
     if constexpr (TEAMS == 1) {
 #pragma unroll
       for (int k = 0; k < 4 * N; k++) all[k / 4][k % 4] = __fadd_rn(all[k / 4][k % 4], sum[k / 4][k % 4]);
     } else {
-      bool is_last = segment + 1 == a.n_segments;
-      join_segment<N, TEAMS>(a, at, barriers, segment, is_first, joined, lanes, sum);
-      if (is_last) store_item(a, item, first, turn, powers, sum);
+      join_segment<N, TEAMS>(a, at, barriers, segment, joined, lanes, sum);
     }
   }
-  if constexpr (TEAMS == 1) store_item(a, item, first, turn, powers, all);
+  if constexpr (TEAMS == 1) {
+    store_item(a, item, first, turn, powers, all);
+  } else if ((a.n_segments - 1) % TEAMS == at.team) {
+    store_item(a, item, first, turn, powers, sum);
+  }
 }
 
 template <class S, int TEAMS>
@@ -357,21 +285,16 @@ static __global__ void __launch_bounds__(many_shape<T, NT, TEAMS>::threads, 1) m
     return;
   }
   registers_grow<S::regs>();
-  many_warp at;
-  memset(&at, 0, sizeof at);
-  at.team = TEAMS == 1 ? 0 : group;
-  at.warp = threadIdx.x / 32 % S::tiles;
-  at.x = memory + S::all + at.team * S::team;
-  at.w = at.x + S::x_ring + at.warp * S::w_tile;
-  at.w_full = barriers.w_full[at.team];
-  at.w_empty = barriers.w_empty[at.team];
-  at.x_full = barriers.x_full[at.team];
-  at.x_empty = barriers.x_empty[at.team];
+  uint32_t team = TEAMS == 1 ? 0 : group, warp = threadIdx.x / 32 % S::tiles;
+  uint8_t *x_ring = memory + S::all + team * S::team;
+  many_warp<S> at = {{x_ring + S::x_ring + warp * S::w_tile, x_ring, barriers.w_full[team], barriers.w_empty[team], barriers.x_full[team],
+                      barriers.x_empty[team], {0, 0}, {0, 0}, 0},
+                     team, warp, team == 0 ? 1u : 0u}; /* the first segment waits for none */
   many_item item;
   for (uint32_t index = blockIdx.x; item_of<S>(a, list, index, &item); index += gridDim.x) {
     float raise = ldexpf(1.0f, raise_of<T>(a, item.tile + at.warp));
     if (index == blockIdx.x) inputs_wait();
-    multiply_item<T, NT, TEAMS, S>(a, item, raise, at, barriers, memory, index == blockIdx.x);
+    multiply_item<T, NT, TEAMS, S>(a, item, raise, at, barriers, memory);
   }
 }
 
@@ -395,7 +318,7 @@ static weft_status launch(cuda_device *d, const multiply_args *a) {
 /* The items that there are kernels for, and how long one takes beside others, as measured. */
 static const struct {
   uint32_t tiles, rows, work;
-} items[] = {{8, 128, 16}, {8, 64, 12}, {4, 88, 9}, {4, 64, 7}, {4, 32, 5}, {4, 16, 4}};
+} items[] = {{8, 128, 16}, {8, 64, 12}, {4, 88, 9}, {4, 64, 7}, {4, 32, 5}};
 enum { N_ITEMS = sizeof items / sizeof items[0] };
 
 /* Those with which the multiprocessors are done first, if each does one item after another. */
@@ -412,7 +335,7 @@ static uint32_t best_items(const cuda_device *d, const multiply_args &a) {
 template <int T>
 static weft_status of_rows(cuda_device *d, const multiply_args *a) {
   static weft_status (*const launches[N_ITEMS])(cuda_device *, const multiply_args *) = {
-      launch<T, 16, 1>, launch<T, 8, 1>, launch<T, 11, 2>, launch<T, 8, 2>, launch<T, 4, 2>, launch<T, 2, 2>};
+      launch<T, 16, 1>, launch<T, 8, 1>, launch<T, 11, 2>, launch<T, 8, 2>, launch<T, 4, 2>};
   if (a != NULL) return launches[best_items(d, *a)](d, a);
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < N_ITEMS && status == WEFT_OK; i++) status = launches[i](d, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the products of more than a few rows share: places in rings of shared memory, what a lane holds of a stage of
- * weights, and how results are written. */
+/* What the products of more than a few rows share: rings of weights and rows in shared memory, a warp's products with them, and how
+ * results are written. Weights are an operand in registers: a warp makes them of its own row tile's codes, once for all rows. */
 #ifndef WEFT_KERNELS_CUDA_RINGS_CUH
 #define WEFT_KERNELS_CUDA_RINGS_CUH
 
@@ -42,6 +42,114 @@ static __device__ __forceinline__ void load_unit(const uint8_t *stage, uint32_t 
   uint32_t lane = threadIdx.x % 32;
   load_codes<T>(p, lane, own.codes);
   if (u == 0 || T == WEFT_TYPE_Q6_K) load_scales<T>(p, lane / 4, lane % 4, own.scales);
+}
+
+/* A warp's own piece of the stages of weights, and rows of all stages of these; its places in both rings; rows_done: the
+ * barrier to tell when the products with the rows before have ended (0: none). S: units of 128 inputs, bytes and number of stages. */
+template <class S>
+struct ring_warp {
+  const uint8_t *w, *x;
+  uint64_t *w_full, *w_empty, *x_full, *x_empty;
+  ring_cursor w_at, x_at;
+  uint32_t rows_done;
+};
+
+/* Operands of products that run, and of those being made. each: steps of 32 inputs whose products start together: as registers allow. */
+template <int T, int N>
+struct ring_operands {
+  static constexpr int each = N <= 4 && form_bits(T) == 4 ? 2 : 1;
+  uint32_t w[2][each][2][4] = {};
+};
+
+/* The stage of weights that is next. */
+template <int T, class S>
+static __device__ __forceinline__ void load_stage(const ring_warp<S> &at, bool tail, lane_unit<T> &own) {
+  barrier_wait(&at.w_full[at.w_at.slot], at.w_at.turn);
+  load_unit<T>(at.w + at.w_at.slot * S::w_stage, 0, tail, own);
+}
+
+static __device__ __forceinline__ void release_rows(uint32_t &rows_done) {
+  if (rows_done != 0) barrier_arrive(rows_done);
+  rows_done = 0;
+}
+
+/* After the wait that ends the products which read them: the compiler does not see that their registers were taken till then. */
+template <int EACH>
+static __device__ __forceinline__ void let_go(const uint32_t (&w)[EACH][2][4]) {
+#pragma unroll
+  for (int i = 0; i < 2 * EACH; i++) {
+    const uint32_t(&own)[4] = w[i / 2][i % 2];
+    asm volatile("" ::"r"(own[0]), "r"(own[1]), "r"(own[2]), "r"(own[3]));
+  }
+}
+
+/* Issues the products of 128 inputs with the rows that `rows` describes; the last ones may still run. STEPS: 4, or 2 for 64 inputs.
+ * When the codes have become operands, load_next brings the next ones. */
+template <int T, int N, int STEPS, class S, class F>
+static __device__ __forceinline__ void multiply_unit(ring_warp<S> &at, ring_operands<T, N> &operands, uint64_t rows,
+                                                     const lane_codes<T> &codes, const lane_factors &factors, float (&sum)[N][4],
+                                                     F &&load_next) {
+  constexpr int each = ring_operands<T, N>::each;
+  constexpr bool as_they_are = form_bits(T) == 16; /* codes are operands: products that read them end before they are overwritten */
+#pragma unroll
+  for (int i = 0; i < STEPS; i++) {
+    const int buffer = i / each % 2;
+    operands_of<T>(codes, factors, i, operands.w[buffer][i % each]);
+    if (i == STEPS - 1 && !as_they_are) load_next();
+    if (i % each < each - 1) continue;
+    wgmma_fence();
+#pragma unroll
+    for (int e = 0; e < each; e++) {
+      const int step = i + 1 - each + e;
+      uint64_t b = rows + (uint64_t)((step / 2 * 1024 + step % 2 * 64) >> 4);
+      wgmma<N, form_is_bf16(T)>(sum, operands.w[buffer][e][0], b);
+      wgmma<N, form_is_bf16(T)>(sum, operands.w[buffer][e][1], b + (32 >> 4));
+    }
+    wgmma_commit();
+    if (as_they_are && i == STEPS - 1) wgmma_wait<0>();
+    else wgmma_wait<1>();
+    let_go(operands.w[1 - buffer]);
+    if (i == each - 1) release_rows(at.rows_done);
+  }
+  if (as_they_are) load_next();
+}
+
+/* The products of a stage of weights, whose first codes are in `own`; then those of the next stage are, if there is one. */
+template <int T, int N, int STEPS, class S>
+static __device__ __forceinline__ void multiply_stage(ring_warp<S> &at, ring_operands<T, N> &operands, float raise, bool is_next,
+                                                      bool is_next_tail, lane_unit<T> &own, float (&sum)[N][4]) {
+  uint64_t rows;
+#pragma unroll
+  for (uint32_t u = 0; u < S::w_units; u++) {
+    lane_factors factors;
+    make_factors<T>(own.scales, u, threadIdx.x % 4, raise, factors);
+    if (u % S::x_units == 0) {
+      barrier_wait(&at.x_full[at.x_at.slot], at.x_at.turn);
+      rows = wgmma_operand_mixed(at.x + at.x_at.slot * S::x_stage, 2048);
+    }
+    multiply_unit<T, N, STEPS, S>(at, operands, rows + (u % S::x_units * S::x_unit >> 4), own.codes, factors, sum, [&]() {
+      if (u + 1 < S::w_units) {
+        load_unit<T>(at.w + at.w_at.slot * S::w_stage, u + 1, false, own);
+        return;
+      }
+      __syncwarp();
+      barrier_arrive_warp(&at.w_empty[at.w_at.slot]);
+      step_on(at.w_at, S::w_stages);
+      if (is_next) load_stage<T, S>(at, is_next_tail, own);
+    });
+    if ((u + 1) % S::x_units != 0) continue;
+    if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) at.rows_done = shared_address(&at.x_empty[at.x_at.slot]);
+    step_on(at.x_at, S::x_stages);
+  }
+}
+
+/* Ends the products that run. */
+template <int T, int N, class S>
+static __device__ __forceinline__ void end_products(ring_warp<S> &at, const ring_operands<T, N> &operands) {
+  wgmma_wait<0>();
+  let_go(operands.w[0]);
+  let_go(operands.w[1]);
+  release_rows(at.rows_done);
 }
 
 /* Whether four results may be written at once. */

@@ -138,6 +138,15 @@ static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uin
                : "memory");
 }
 
+/* The same of bytes that are read once: they are the first to leave the second cache. */
+static __device__ __forceinline__ void copy_bulk_once(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier) {
+  const uint64_t evict_first = 0x12F0000000000000ull; /* what createpolicy.fractional.L2::evict_first makes for all of them */
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(n_bytes), "r"(shared_address(barrier)), "l"(evict_first)
+               : "memory");
+}
+
 /* A barrier of one warp group; 0 is that of the whole block. */
 static __device__ __forceinline__ void group_sync(uint32_t id) {
   asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
