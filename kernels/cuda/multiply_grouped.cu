@@ -9,7 +9,7 @@
  *             stage is full when its bytes have come, and empty when all warps have done with it */
 #include "kernels/cuda/rings.cuh"
 
-enum { GROUPED_TILES = 8, GROUPED_WARPS = 8, GROUPED_TURN = 20, GROUPED_ITEMS = 4, GROUPED_THREADS = 384 };
+enum { GROUPED_TILES = 8, GROUPED_WARPS = 8, GROUPED_ITEMS = 4, GROUPED_THREADS = 384 };
 
 /* Stages: one of weights is a unit of their form (128 or 256 inputs), one of rows as many inputs, or 128 where rows are many. */
 template <int T, int NT>
@@ -17,15 +17,14 @@ struct grouped_shape {
   static constexpr bool few_rows = NT <= 8;
   static constexpr uint32_t blocks = few_rows ? 2 : 1; /* to a multiprocessor */
   static constexpr uint32_t regs = blocks == 2 ? 96 : 232, regs_bringer = blocks == 2 ? 48 : 40;
-  static constexpr uint32_t turn = GROUPED_WARPS * 4 * 8 * GROUPED_TURN;
-  static constexpr uint32_t budget = (blocks == 2 ? 112 << 10 : 226 << 10) - turn;
+  static constexpr uint32_t budget = blocks == 2 ? 112 << 10 : 226 << 10;
   static constexpr uint32_t w_units = form_of(T).unit / 128, w_tile = form_unit_bytes(form_of(T)), w_stage = GROUPED_TILES * w_tile;
   static constexpr uint32_t x_units = few_rows ? w_units : 1, x_unit = NT * 2048, x_stage = x_units * x_unit;
   static constexpr uint32_t fit = budget / (w_stage + w_units * x_unit), most = 12 / w_units;
   static constexpr uint32_t w_stages = fit > most ? most : fit;
   static constexpr uint32_t x_fit = (budget - w_stages * w_stage) / x_stage, x_most = w_stages * w_units / x_units;
   static constexpr uint32_t x_stages = x_fit > x_most ? x_most : x_fit;
-  static constexpr uint32_t bytes = turn + x_stages * x_stage + w_stages * w_stage;
+  static constexpr uint32_t bytes = x_stages * x_stage + w_stages * w_stage;
   static_assert(w_stages >= 2 && x_stages >= 2, "two stages at least");
 };
 
@@ -117,44 +116,15 @@ static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m
 
 /* ---- the groups ------------------------------------------------------------------------------------------ */
 
-/* Of rows [first, first + n), what undoes the preparation of the lane's: asked for long before it is needed. */
-template <int N>
-static __device__ __forceinline__ void load_back(const multiply_args &a, uint32_t first, uint32_t n, float (&back)[N]) {
-#pragma unroll
-  for (uint32_t i = 0; i < N; i++) back[i] = a.x_back[first + min(8 * i + threadIdx.x % 32 / 4, n - 1)];
-}
-
-/* A warp's sums of row tile `tile` and rows [first, first + n): 8 rows x 16 outputs at a time are turned in its piece of shared
- * memory: then a thread has four outputs of one row. */
-template <int N>
-static __device__ __forceinline__ void store_sums(const multiply_weight &weight, uint32_t tile, uint32_t first, uint32_t n, int raise,
-                                                  float *turn, const float (&back)[N], const float (&sum)[N][4]) {
-  uint32_t lane = threadIdx.x % 32, row = lane / 4, out = tile * 16 + lane % 4 * 4;
-  bool wide = takes_four(weight);
-  float down = ldexpf(1.0f, -raise), *to = turn + lane % 4 * 2 * GROUPED_TURN + row;
-  float *y = weight.y + (uint64_t)(first + row) * weight.y_stride + out;
-#pragma unroll
-  for (int i = 0; i < N; i++, y += 8 * weight.y_stride) {
-    if (8 * i >= n) break;
-    to[0] = sum[i][0], to[GROUPED_TURN] = sum[i][1], to[8] = sum[i][2], to[GROUPED_TURN + 8] = sum[i][3];
-    __syncwarp();
-    float4 v = *(const float4 *)(const void *)(turn + row * GROUPED_TURN + lane % 4 * 4);
-    __syncwarp();
-    if (8 * i + row >= n || out >= weight.n_out) continue;
-    put_four(weight, y, out, wide, v, back[i], down);
-  }
-}
-
 /* N: rows in eights, enough for the job. */
 template <int T, int N, class S>
-static __device__ __forceinline__ void multiply_item(const multiply_args &a, const grouped_item &item, int raise, ring_warp<S> &at,
-                                                     float *turn) {
-  float raised = ldexpf(1.0f, raise), all[N][4], back[N];
+static __device__ __forceinline__ void multiply_item(const multiply_args &a, const grouped_item &item, int raise, ring_warp<S> &at) {
+  float raised = ldexpf(1.0f, raise), all[N][4];
   bool has_tail = form_of(T).unit == 128 && a.is_tail != 0;
   uint32_t n_whole = a.n_units - (has_tail ? 1 : 0);
   ring_operands<T, N> operands;
   lane_unit<T> own;
-  load_back(a, item.job.first, item.job.n, back);
+  rows_back<N> back = load_back<N>(a, item.job.first, item.job.n);
   load_stage<T, S>(at, has_tail && n_whole == 0, own);
 #pragma unroll
   for (int n = 0; n < N; n++) all[n][0] = all[n][1] = all[n][2] = all[n][3] = 0.0f;
@@ -170,16 +140,16 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
 #pragma unroll
     for (int k = 0; k < 4 * N; k++) all[k / 4][k % 4] = __fadd_rn(all[k / 4][k % 4], sum[k / 4][k % 4]);
   }
-  store_sums(a.weight[0], item.first_tile + threadIdx.x / 32, item.job.first, item.job.n, raise, turn, back, all);
+  store_sums(a.weight[0], item.first_tile + threadIdx.x / 32, item.job.first, item.job.n, raise, back, all);
 }
 
 template <int T, int NT>
 static __global__ void __launch_bounds__(GROUPED_THREADS, grouped_shape<T, NT>::blocks)
     grouped_kernel(const __grid_constant__ multiply_args a) {
   using S = grouped_shape<T, NT>;
-  extern __shared__ __align__(1024) uint8_t memory[]; /* results being turned; rows; weights */
+  extern __shared__ __align__(1024) uint8_t memory[]; /* rows; weights */
   __shared__ grouped_memory<S> m;
-  uint8_t *x_ring = memory + S::turn, *w_ring = x_ring + S::x_stages * S::x_stage;
+  uint8_t *x_ring = memory, *w_ring = x_ring + S::x_stages * S::x_stage;
   uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
     for (uint32_t i = 0; i < S::w_stages; i++) barrier_init(&m.w_full[i], GROUPED_WARPS), barrier_init(&m.w_empty[i], GROUPED_WARPS * WARP_ARRIVALS);
@@ -202,15 +172,14 @@ static __global__ void __launch_bounds__(GROUPED_THREADS, grouped_shape<T, NT>::
     ring_cursor item_at = {0, 0};
     ring_warp<S> at = {w_ring + warp * S::w_tile, x_ring, m.w_full, m.w_empty, m.x_full, m.x_empty, {0, 0}, {0, 0}, 0};
     int raise = raise_exponent(T, (const form_header *)(const void *)a.weight[0].data);
-    float *turn = (float *)(void *)memory + warp * 8 * GROUPED_TURN;
     inputs_ready();
     for (grouped_item item; (item = take_item(m, item_at, true)).job.n > 0;) {
       if constexpr (NT == 16) {
-        if (item.job.n > 64) multiply_item<T, 16, S>(a, item, raise, at, turn);
-        else if (item.job.n > 32) multiply_item<T, 8, S>(a, item, raise, at, turn);
-        else multiply_item<T, 4, S>(a, item, raise, at, turn);
+        if (item.job.n > 64) multiply_item<T, 16, S>(a, item, raise, at);
+        else if (item.job.n > 32) multiply_item<T, 8, S>(a, item, raise, at);
+        else multiply_item<T, 4, S>(a, item, raise, at);
       } else {
-        multiply_item<T, NT, S>(a, item, raise, at, turn);
+        multiply_item<T, NT, S>(a, item, raise, at);
       }
     }
   }

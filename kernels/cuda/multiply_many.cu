@@ -11,7 +11,7 @@
  *             warps have done with it */
 #include "kernels/cuda/rings.cuh"
 
-enum { MANY_BYTES = 226 << 10, MANY_STAGES = 12, MANY_TURN = 68, MANY_GROUPS = 2 };
+enum { MANY_BYTES = 226 << 10, MANY_STAGES = 12, MANY_GROUPS = 2 };
 
 __host__ __device__ constexpr uint32_t least_of(uint32_t a, uint32_t b) {
   return a < b ? a : b;
@@ -26,14 +26,13 @@ struct many_shape {
   static constexpr uint32_t threads = 128 * (MANY_GROUPS + 1); /* registers are given to groups of four warps */
   static constexpr uint32_t regs = 232, regs_producer = 40;
   static constexpr uint32_t sums = TEAMS == 1 ? 0 : 16 * tiles * rows * 4;
-  static constexpr uint32_t all = (sums + MANY_GROUPS * 16 * MANY_TURN * 4 + 1023) / 1024 * 1024;
-  static constexpr uint32_t budget = (MANY_BYTES - all) / TEAMS / 1024 * 1024;
+  static constexpr uint32_t budget = (MANY_BYTES - sums) / TEAMS / 1024 * 1024;
   /* as many inputs of weights as of rows, or nearly */
   static constexpr uint32_t fit = budget / (w_stage + w_units * x_stage);
   static constexpr uint32_t w_least = fit > 1 ? fit : 2 * (w_stage + x_stage) > budget ? 1 : 2;
   static constexpr uint32_t x_stages = least_of((budget - w_least * w_stage) / x_stage, MANY_STAGES), x_ring = x_stages * x_stage;
   static constexpr uint32_t w_stages = least_of((budget - x_ring) / w_stage, MANY_STAGES);
-  static constexpr uint32_t team = (x_ring + w_stages * w_stage + 1023) / 1024 * 1024, bytes = all + TEAMS * team;
+  static constexpr uint32_t team = (x_ring + w_stages * w_stage + 1023) / 1024 * 1024, bytes = sums + TEAMS * team;
   static_assert(x_stages >= 2, "two stages of rows at least");
 };
 
@@ -146,46 +145,6 @@ struct many_warp {
   uint32_t team, warp, token;
 };
 
-/* What undoes the raising of the weight and the preparation of the rows that the thread stores: asked for long before it is
- * needed. */
-template <int N>
-struct many_powers {
-  float down, back[N];
-};
-
-template <int T, int N>
-static __device__ __forceinline__ many_powers<N> load_powers(const multiply_args &a, const many_item &item, uint32_t first) {
-  many_powers<N> powers;
-  powers.down = ldexpf(1.0f, -raise_of<T>(a, first + threadIdx.x % 16 / 4));
-#pragma unroll
-  for (uint32_t n = 0; n < N; n++) powers.back[n] = a.x_back[item.row + min(8 * n + threadIdx.x % 128 / 16, item.n - 1)];
-  return powers;
-}
-
-/* 8 rows x 64 outputs at a time are turned in the group's piece of shared memory, which has room for two times that: then a
- * thread has four outputs of one row, and sixteen threads its 256 bytes: whole lines of memory. first: the group's row tile. */
-template <int N>
-static __device__ __forceinline__ void store_item(const multiply_args &a, const many_item &item, uint32_t first, float *turn,
-                                                  const many_powers<N> &powers, const float (&all)[N][4]) {
-  uint32_t thread = threadIdx.x % 128, lane = thread % 32, row = thread / 16, group = 1 + threadIdx.x / 128;
-  many_tile to = find_tile(a, first + thread % 16 / 4);
-  const multiply_weight &weight = a.weight[to.w];
-  uint32_t out = to.tile * 16 + thread % 4 * 4, from = lane % 4 * 2 * MANY_TURN + thread / 32 * 16 + lane / 4;
-  bool wide = takes_four(weight);
-  float *y = weight.y + (uint64_t)(item.row + row) * weight.y_stride + out;
-  group_sync(group);
-#pragma unroll
-  for (int n = 0; n < N; n++, y += 8 * weight.y_stride) {
-    if (8 * n >= item.n) break;
-    float *page = turn + n % 2 * 8 * MANY_TURN, *put = page + from;
-    put[0] = all[n][0], put[MANY_TURN] = all[n][1], put[8] = all[n][2], put[MANY_TURN + 8] = all[n][3];
-    group_sync(group);
-    float4 v = *(const float4 *)(const void *)(page + row * MANY_TURN + thread % 16 * 4);
-    if (8 * n + row >= item.n || out >= weight.n_out) continue;
-    put_four(weight, y, out, wide, v, powers.back[n], powers.down);
-  }
-}
-
 /* Several teams: the segment's sums join those of the segments before it; then it is the turn of the next segment's team, or of
  * the next item's first. Afterwards sum is the whole of it if the segment is the last one. all: the warp's own place. */
 template <int N, int TEAMS, class S, class B>
@@ -209,17 +168,16 @@ static __device__ __forceinline__ void join_segment(const multiply_args &a, many
 }
 
 template <int T, int N, int TEAMS, class S, class B>
-static __device__ __forceinline__ void multiply_item(const multiply_args &a, const many_item &item, float raise,
+static __device__ __forceinline__ void multiply_item(const multiply_args &a, const many_item &item, int raise,
                                                      many_warp<S> &at, B &barriers, uint8_t *memory) {
   constexpr uint32_t lanes = 32 * S::tiles;
-  uint32_t first = item.tile + at.warp / 4 * 4;
   float4 *joined = (float4 *)(void *)memory + threadIdx.x % lanes;
-  float *turn = (float *)(void *)(memory + S::sums) + threadIdx.x / 128 * 16 * MANY_TURN;
-  many_powers<N> powers = load_powers<T, N>(a, item, first);
-  float all[TEAMS == 1 ? N : 1][4], sum[N][4];
+  many_tile to = find_tile(a, item.tile + at.warp);
+  float raised = ldexpf(1.0f, raise), all[TEAMS == 1 ? N : 1][4], sum[N][4];
   ring_operands<T, N> operands;
   lane_unit<T> own;
   if (at.team >= a.n_segments) return;
+  rows_back<N> back = load_back<N>(a, item.row, item.n);
   load_stage<T, S>(at.rings, is_tail_of<T>(a, at.team * a.segment_units), own);
 #pragma unroll
   for (int n = 0; n < (TEAMS == 1 ? N : 1); n++) all[n][0] = all[n][1] = all[n][2] = all[n][3] = 0.0f;
@@ -232,9 +190,9 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
     for (uint32_t next; unit < end - (tail ? 1 : 0); unit = next) {
       next = unit + S::w_units;
       uint32_t then = next < end ? next : after;
-      multiply_stage<T, N, 4, S>(at.rings, operands, raise, then < a.n_units, is_tail_of<T>(a, then), own, sum);
+      multiply_stage<T, N, 4, S>(at.rings, operands, raised, then < a.n_units, is_tail_of<T>(a, then), own, sum);
     }
-    if (form_of(T).unit == 128 && tail) multiply_stage<T, N, 2, S>(at.rings, operands, raise, false, false, own, sum);
+    if (form_of(T).unit == 128 && tail) multiply_stage<T, N, 2, S>(at.rings, operands, raised, false, false, own, sum);
     end_products<T, N, S>(at.rings, operands);
     if constexpr (TEAMS == 1) {
 #pragma unroll
@@ -244,9 +202,9 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
     }
   }
   if constexpr (TEAMS == 1) {
-    store_item(a, item, first, turn, powers, all);
+    store_sums(a.weight[to.w], to.tile, item.row, item.n, raise, back, all);
   } else if ((a.n_segments - 1) % TEAMS == at.team) {
-    store_item(a, item, first, turn, powers, sum);
+    store_sums(a.weight[to.w], to.tile, item.row, item.n, raise, back, sum);
   }
 }
 
@@ -265,7 +223,7 @@ static __device__ __forceinline__ void make_barriers(many_barriers<S, TEAMS> &b)
 template <int T, int NT, int TEAMS>
 static __global__ void __launch_bounds__(many_shape<T, NT, TEAMS>::threads, 1) many_kernel(const __grid_constant__ multiply_args a) {
   using S = many_shape<T, NT, TEAMS>;
-  extern __shared__ __align__(1024) uint8_t memory[]; /* sums of segments, results being turned; by team: rows, weights */
+  extern __shared__ __align__(1024) uint8_t memory[]; /* sums of segments; by team: rows, weights */
   __shared__ many_barriers<S, TEAMS> barriers;
   uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) make_barriers<S, TEAMS>(barriers);
@@ -276,7 +234,7 @@ static __global__ void __launch_bounds__(many_shape<T, NT, TEAMS>::threads, 1) m
     registers_shrink<S::regs_producer>();
     uint32_t warp = threadIdx.x / 32 - 4 * MANY_GROUPS, lane = threadIdx.x % 32;
     uint32_t team = TEAMS == 1 ? 0 : warp % 2, tile = TEAMS == 1 ? warp % 2 * 4 + lane : lane;
-    uint8_t *ring = memory + S::all + team * S::team;
+    uint8_t *ring = memory + S::sums + team * S::team;
     if (warp >= 2 && lane < 4) produce_weights<T, TEAMS, S>(a, ring + S::x_ring, barriers, list, team, tile);
     if (warp < TEAMS && lane == 0) {
       inputs_wait();
@@ -286,13 +244,13 @@ static __global__ void __launch_bounds__(many_shape<T, NT, TEAMS>::threads, 1) m
   }
   registers_grow<S::regs>();
   uint32_t team = TEAMS == 1 ? 0 : group, warp = threadIdx.x / 32 % S::tiles;
-  uint8_t *x_ring = memory + S::all + team * S::team;
+  uint8_t *x_ring = memory + S::sums + team * S::team;
   many_warp<S> at = {{x_ring + S::x_ring + warp * S::w_tile, x_ring, barriers.w_full[team], barriers.w_empty[team], barriers.x_full[team],
                       barriers.x_empty[team], {0, 0}, {0, 0}, 0},
                      team, warp, team == 0 ? 1u : 0u}; /* the first segment waits for none */
   many_item item;
   for (uint32_t index = blockIdx.x; item_of<S>(a, list, index, &item); index += gridDim.x) {
-    float raise = ldexpf(1.0f, raise_of<T>(a, item.tile + at.warp));
+    int raise = raise_of<T>(a, item.tile + at.warp);
     if (index == blockIdx.x) inputs_wait();
     multiply_item<T, NT, TEAMS, S>(a, item, raise, at, barriers, memory);
   }

@@ -152,25 +152,41 @@ static __device__ __forceinline__ void end_products(ring_warp<S> &at, const ring
   release_rows(at.rows_done);
 }
 
-/* Whether four results may be written at once. */
-static __device__ __forceinline__ bool takes_four(const multiply_weight &weight) {
-  return weight.n_out % 4 == 0 && weight.y_stride % 4 == 0 && ((uintptr_t)weight.y & 15u) == 0;
+/* ---- results --------------------------------------------------------------------------------------------- */
+
+/* What undoes the preparation of a job's rows: of each 32, a lane has one. */
+template <int N>
+struct rows_back {
+  float of[(N + 3) / 4];
+};
+
+/* Of rows [first, first + n): asked for long before it is needed. */
+template <int N>
+static __device__ __forceinline__ rows_back<N> load_back(const multiply_args &a, uint32_t first, uint32_t n) {
+  rows_back<N> back;
+#pragma unroll
+  for (uint32_t i = 0; i < (N + 3) / 4; i++) back.of[i] = a.x_back[first + min(32 * i + threadIdx.x % 32, n - 1)];
+  return back;
 }
 
-/* Results out .. out + 3, as far as they exist, to y: what was prepared and raised is undone. */
-static __device__ __forceinline__ void put_four(const multiply_weight &weight, float *y, uint32_t out, bool wide, float4 v, float back,
-                                                float down) {
-  v.x = __fmul_rn(__fmul_rn(v.x, back), down);
-  v.y = __fmul_rn(__fmul_rn(v.y, back), down);
-  v.z = __fmul_rn(__fmul_rn(v.z, back), down);
-  v.w = __fmul_rn(__fmul_rn(v.w, back), down);
-  if (wide) {
-    *(float4 *)(void *)y = v;
-  } else {
-    y[0] = v.x;
-    if (out + 1 < weight.n_out) y[1] = v.y;
-    if (out + 2 < weight.n_out) y[2] = v.z;
-    if (out + 3 < weight.n_out) y[3] = v.w;
+/* A warp's sums of row tile `tile` and rows [first, first + n), of which a lane 4 g + c has rows 2 c, 2 c + 1 of each eight, outputs g and
+ * g + 8: eight lanes write 32 bytes, and memory takes no less. */
+template <int N>
+static __device__ __forceinline__ void store_sums(const multiply_weight &weight, uint32_t tile, uint32_t first, uint32_t n, int raise,
+                                                  const rows_back<N> &back, const float (&sum)[N][4]) {
+  uint32_t lane = threadIdx.x % 32, out = tile * 16 + lane / 4;
+  float down = ldexpf(1.0f, -raise), *y = weight.y + (uint64_t)(first + lane % 4 * 2) * weight.y_stride + out;
+#pragma unroll
+  for (int i = 0; i < N; i++, y += 8 * weight.y_stride) {
+    if (8 * i >= n) break;
+#pragma unroll
+    for (uint32_t j = 0; j < 2; j++) {
+      uint32_t row = lane % 4 * 2 + j;
+      float undo = __shfl_sync(0xFFFFFFFFu, back.of[i / 4], (int)(i % 4 * 8 + row));
+      if (8 * i + row >= n) continue;
+      if (out < weight.n_out) y[j * weight.y_stride] = __fmul_rn(__fmul_rn(sum[i][j], undo), down);
+      if (out + 8 < weight.n_out) y[j * weight.y_stride + 8] = __fmul_rn(__fmul_rn(sum[i][j + 2], undo), down);
+    }
   }
 }
 
