@@ -14,7 +14,7 @@
 #     -t  transformers as a peer (bench/peer_transformers.py), 100 s at most; with -m
 #     -e  begin no part of the model after so many seconds of measuring [300]
 #     -w  only this part of the model: load, canvases, sequences, context, room, mix, graphs, arena, determinism, gaps, many; may be repeated
-# Files: ops.jsonl (every case of bench_device_ops beside its floor), model.json (records {work, device, date, commit, command,
+# Files: ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), model.json (records {work, device, date, commit, command,
 # median, spread, unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")
@@ -132,7 +132,10 @@ sanitize() {
 [ $failed = 0 ] || exit 1
 
 SECONDS=0
-[ -n "$parts" ] || "$prebuilt/bench_device_ops" cuda >"$out/ops.jsonl"
+if [ -z "$parts" ]; then
+  "$prebuilt/bench_device_ops" cuda >"$out/ops.jsonl"
+  "$prebuilt/bench_device_ops" cuda '' 256 1 >"$out/energy.jsonl"
+fi
 [ -n "$model" ] || exit 0
 
 # One run of weft bench; the rows it prints are kept beside the command.
