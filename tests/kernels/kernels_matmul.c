@@ -196,6 +196,44 @@ static void test_against_ref(void **state) {
   }
 }
 
+/* Weights whose scales are small or large all over: their products are as exact as others, and the same bits for every number of rows. */
+static void far_scales(fixture *f, const matmul_case *c, int power, const float *x) {
+  static const uint32_t fewer[] = {1, 3, 9, 17};
+  const char *name = weft_type_find((int32_t)c->type)->name;
+  stored s = stored_new(c->type, 1, c->n_out, c->n_in, 61);
+  stored_raise(&s, power);
+  weft_weight on_ref = upload(f->all.ref, &s);
+  buffer want = product(f->all.ref, &on_ref, x, c->n_in, 1);
+  for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) {
+    near_ref(c, f->all.cpu[d], &s, x, want.data);
+    weft_weight weight = upload(f->all.cpu[d], &s);
+    buffer whole = product(f->all.cpu[d], &weight, x, c->n_in, ROWS);
+    for (uint32_t i = 0; i < sizeof fewer / sizeof fewer[0]; i++) {
+      buffer part = product(f->all.cpu[d], &weight, x, c->n_in, fewer[i]);
+      assert_same(name, f->all.name[d], "far scales, fewer rows", part.data, whole.data, part.n_bytes);
+      buffer_free(&part);
+    }
+    buffer_free(&whole);
+    weft_device_weight_free(f->all.cpu[d], &weight);
+  }
+  buffer_free(&want);
+  weft_device_weight_free(f->all.ref, &on_ref);
+  stored_free(&s);
+}
+
+static void test_far_scales(void **state) {
+  static const weft_type types[] = {WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
+  static const int powers[] = {-14, -8, 8, 12};
+  enum { N_IN = 512, N_OUT = 40 };
+  float *x = memory_new(ROWS * N_IN, sizeof *x);
+  fill_normal(x, ROWS * N_IN, 940);
+  for (uint32_t t = 0; t < sizeof types / sizeof types[0]; t++) {
+    matmul_case c = {.type = types[t], .n_out = N_OUT, .n_in = N_IN};
+    for (uint32_t i = 0; i < sizeof powers / sizeof powers[0]; i++) far_scales(*state, &c, powers[i], x);
+  }
+  memory_free(x);
+}
+
 /* Three weights of three types, strides wider than rows: what lies between rows stays as it was. */
 static void three_weights(weft_device *device) {
   static const weft_type types[3] = {WEFT_TYPE_Q4_K, WEFT_TYPE_F16, WEFT_TYPE_Q6_K};
@@ -437,6 +475,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_three_weights), cmocka_unit_test(test_packing),
       cmocka_unit_test(test_lookups),       cmocka_unit_test(test_hostile_rows),
       cmocka_unit_test(test_many_rows),     cmocka_unit_test(test_items),
+      cmocka_unit_test(test_far_scales),
       cmocka_unit_test(test_free_sums),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);

@@ -89,6 +89,22 @@ static inline stored stored_new(weft_type type, uint32_t n_mats, uint32_t n_out,
   return s;
 }
 
+/* All scales, and the values with them, times 2^power, as far as f16 holds them. */
+static inline void stored_raise(stored *s, int power) {
+  const weft_type_info *info = weft_type_find((int32_t)s->shape.type);
+  bool is_super = s->shape.type == WEFT_TYPE_Q4_K || s->shape.type == WEFT_TYPE_Q5_K;
+  uint32_t at = s->shape.type == WEFT_TYPE_Q6_K ? 208 : 0;
+  for (uint8_t *block = s->bytes; block < s->bytes + s->n_bytes; block += info->n_bytes) {
+    for (uint32_t i = at; i < at + (is_super ? 4u : 2u); i += 2) {
+      uint16_t bits;
+      memcpy(&bits, block + i, sizeof bits);
+      put_f16(block + i, ldexpf(weft_f16_to_f32(bits), power));
+    }
+  }
+  for (uint64_t r = 0; r < s->n_bytes / s->row_bytes; r++)
+    weft_dequantise_row(s->shape.type, s->bytes + r * s->row_bytes, s->value + r * s->shape.n_in, s->shape.n_in);
+}
+
 static inline void stored_free(stored *s) {
   weft_free(s->bytes);
   weft_free(s->value);
