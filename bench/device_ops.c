@@ -335,7 +335,7 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Afterwards the card is as warm, and its clock as low, as under this work. */
+/* The case for so many seconds, after a quarter of that, when the card is as warm and its clock as low as the work makes them. */
 static void print_sustained(room *r, const bench_case *c, double each, double seconds) {
   static energy_meter meter;
   uint32_t n = (uint32_t)(0.1 / each) + 1, n_times = (uint32_t)(seconds / 0.1) + 1;

@@ -237,6 +237,13 @@ static __device__ __forceinline__ uint32_t super_factors(const uint4 &row, uint3
   return of_half2(__hmul2(as_half2(super_scale(row, half, c)), as_half2(steps)));
 }
 
+/* What a code's offset is worth beside the scale, twice: 16 times -2^-24 and their like, exact in f16. */
+template <int T>
+static __device__ __forceinline__ uint32_t offset_pair(void) {
+  constexpr uint32_t offset = T == WEFT_TYPE_Q6_K ? 32 : T == WEFT_TYPE_Q4_0 ? 8 : T == WEFT_TYPE_Q5_0 ? 16 : 128;
+  return (0x8000u | offset) * 0x10001u;
+}
+
 /* The factors of codes that stand for code - offset. */
 static __device__ __forceinline__ uint32_t offset_factors(float step, float offset) {
   float rounded = __half2float(__float2half_rn(step));
@@ -268,9 +275,8 @@ static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, ui
 #pragma unroll
     for (int r = 0; r < 2; r++) out.of[r][0] = mx_scale(in.row[0].x >> (8 * r) & 0xFFu) * 0x10001u;
   } else if constexpr (form_bits(T) != 16) {
-    constexpr uint32_t offset = T == WEFT_TYPE_Q4_0 ? 8 : T == WEFT_TYPE_Q5_0 ? 16 : 128;
     uint32_t steps = times_powers(in.row[0].x, up, up); /* of both rows */
-    uint32_t least = of_half2(__hmul2(as_half2(steps), as_half2(0x80008000u | offset * 0x10001u))); /* -offset, subnormal */
+    uint32_t least = of_half2(__hmul2(as_half2(steps), as_half2(offset_pair<T>())));
     out.of[0][0] = __byte_perm(steps, least, 0x5410);
     out.of[1][0] = __byte_perm(steps, least, 0x7632);
   }
@@ -380,7 +386,7 @@ static __device__ __forceinline__ int lift_of(uint32_t most_bits) {
   return max(-100, min(100, lift));
 }
 
-/* The power of two of a weight: 2^24 times its largest scale becomes about 2^14, but for times_powers at most 2^6. Exact in f32. */
+/* The power of two of a weight: 2^24 times its largest scale becomes about 2^14; at most 2^6, as times_powers wants. Exact in f32. */
 static __device__ __forceinline__ int raise_exponent(int type, const form_header *header) {
   float most = __uint_as_float(header->most_scale), least = __uint_as_float(header->most_least);
   switch (type) {

@@ -2,8 +2,8 @@
 /* Dense products of many rows. Blocks stay on the card and take one item after another: some row tiles, whatever weight
  * they are of, x 8 NT rows.
  *
- *   team      MW groups of four warps: 4 MW row tiles. Two teams of a block share an item: one takes the segments 0, 2, ..,
- *             the other one 1, 3, ..; a segment's sums are added to those before it in shared memory, in order
+ *   team      two groups of four warps: eight row tiles. Or two teams of one group share an item of four: one takes the segments
+ *             0, 2, .., the other one 1, 3, ..; a segment's sums are added to those before it in shared memory, in order
  *   warp      a row tile: it turns codes into operands once, in registers, for all rows; four warps make one product
  *             of the matrix units of 64 outputs x 8 NT rows
  *   producer  warps after the teams: one for each team's rows, two for the weights, still packed, which no kernel writes, so

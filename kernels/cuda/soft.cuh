@@ -168,13 +168,6 @@ static __device__ __forceinline__ void token_factors(const uint8_t *tile, const 
   }
 }
 
-/* 16 times 2^-24 and their like, exact in f16: what a code's offset is worth beside the scale. */
-template <int T>
-static __device__ __forceinline__ uint32_t offset_pair(void) {
-  constexpr uint32_t offset = T == WEFT_TYPE_Q6_K ? 32 : T == WEFT_TYPE_Q4_0 ? 8 : T == WEFT_TYPE_Q5_0 ? 16 : 128;
-  return (0x8000u | offset) * 0x10001u;
-}
-
 /* Every lane makes the factors of two tokens of the step; the warp's table hands them around. */
 template <int T>
 static __device__ __forceinline__ void turn_factors(const uint8_t *tiles, const turned_places &at, float raise,

@@ -105,6 +105,14 @@ static void check_values(const matmul_case *c, const char *device, const stored 
   }
 }
 
+/* The first n rows by themselves have the bits that they have among all. */
+static void assert_fewer(weft_device *device, const weft_weight *weight, const float *x, uint32_t n, const buffer *whole,
+                         const char *name, const char *on, const char *what) {
+  buffer part = product(device, weight, x, weight->n_in, n);
+  assert_same(name, on, what, part.data, whole->data, part.n_bytes);
+  buffer_free(&part);
+}
+
 /* Products with the plain meaning; every number of rows 1 .. 40 and every row alone give the same
  * bits. */
 static void rows_are_their_own(const matmul_case *c, const char *name, weft_device *device,
@@ -112,11 +120,7 @@ static void rows_are_their_own(const matmul_case *c, const char *name, weft_devi
   weft_weight weight = upload(device, s);
   *whole = product(device, &weight, x, c->n_in, ROWS);
   check_values(c, name, s, x, whole->data);
-  for (uint32_t n = 1; n < ROWS; n += quick ? 7 : 1) {
-    buffer part = product(device, &weight, x, c->n_in, n);
-    assert_same("matmul", name, "a smaller batch", part.data, whole->data, part.n_bytes);
-    buffer_free(&part);
-  }
+  for (uint32_t n = 1; n < ROWS; n += quick ? 7 : 1) assert_fewer(device, &weight, x, n, whole, "matmul", name, "a smaller batch");
   for (uint32_t r = 0; r < ROWS; r += quick ? 13 : 1) {
     buffer alone = product(device, &weight, x + (uint64_t)r * c->n_in, c->n_in, 1);
     const float *row = (const float *)whole->data + (uint64_t)r * c->n_out;
@@ -208,11 +212,8 @@ static void far_scales(fixture *f, const matmul_case *c, int power, const float 
     near_ref(c, f->all.cpu[d], &s, x, want.data);
     weft_weight weight = upload(f->all.cpu[d], &s);
     buffer whole = product(f->all.cpu[d], &weight, x, c->n_in, ROWS);
-    for (uint32_t i = 0; i < sizeof fewer / sizeof fewer[0]; i++) {
-      buffer part = product(f->all.cpu[d], &weight, x, c->n_in, fewer[i]);
-      assert_same(name, f->all.name[d], "far scales, fewer rows", part.data, whole.data, part.n_bytes);
-      buffer_free(&part);
-    }
+    for (uint32_t i = 0; i < sizeof fewer / sizeof fewer[0]; i++)
+      assert_fewer(f->all.cpu[d], &weight, x, fewer[i], &whole, name, f->all.name[d], "far scales, fewer rows");
     buffer_free(&whole);
     weft_device_weight_free(f->all.cpu[d], &weight);
   }
@@ -292,12 +293,8 @@ static void test_many_rows(void **state) {
       weft_device *device = f->all.cpu[d];
       weft_weight weight = upload(device, &s);
       buffer whole = product(device, &weight, x, N_IN, MANY);
-      for (uint32_t i = 0; i < sizeof fewer / sizeof fewer[0]; i++) {
-        buffer part = product(device, &weight, x, N_IN, fewer[i]);
-        assert_same(weft_type_find((int32_t)all_types[t])->name, f->all.name[d], "fewer rows",
-                    part.data, whole.data, part.n_bytes);
-        buffer_free(&part);
-      }
+      for (uint32_t i = 0; i < sizeof fewer / sizeof fewer[0]; i++)
+        assert_fewer(device, &weight, x, fewer[i], &whole, weft_type_find((int32_t)all_types[t])->name, f->all.name[d], "fewer rows");
       if (is_cuda(device))
         assert_plain_row("many rows", "cuda", &s, x + (size_t)(MANY - 1) * N_IN, (float *)whole.data + (MANY - 1) * N_OUT, 0, 1);
       buffer_free(&whole);
@@ -315,11 +312,8 @@ static void items_agree(weft_device *device, const stored *s, uint32_t n_rows, c
   weft_weight weight = upload(device, s);
   const char *name = weft_type_find((int32_t)weight.type)->name;
   buffer whole = product(device, &weight, x, weight.n_in, n_rows);
-  for (uint32_t i = 0; i < sizeof fewer / sizeof fewer[0] && fewer[i] < n_rows; i++) {
-    buffer part = product(device, &weight, x, weight.n_in, fewer[i]);
-    assert_same(name, "cuda", "other items", part.data, whole.data, part.n_bytes);
-    buffer_free(&part);
-  }
+  for (uint32_t i = 0; i < sizeof fewer / sizeof fewer[0] && fewer[i] < n_rows; i++)
+    assert_fewer(device, &weight, x, fewer[i], &whole, name, "cuda", "other items");
   for (uint32_t r = n_rows - 3; r < n_rows; r++)
     assert_plain_row(name, "cuda, large items", s, x + (size_t)r * weight.n_in, (float *)whole.data + (size_t)r * weight.n_out, r % 61, 61);
   buffer_free(&whole);
