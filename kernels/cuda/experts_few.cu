@@ -75,12 +75,13 @@ template <int T>
 static __device__ __forceinline__ void multiply_rank(const multiply_args &a, const uint4 *row, int raise, int lift,
                                                      few_ring &ring, down_cursor &ahead, float *done) {
   uint32_t lane = threadIdx.x % 32;
-  float raised = power_of_two(raise), sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}}, all[2] = {0.0f, 0.0f};
+  raise_powers powers = powers_of<T>(raise);
+  float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}}, all[2] = {0.0f, 0.0f};
   x_source<1> x;
   x.raw = row;
   for (uint32_t unit = 0, left = a.segment_units; unit < a.n_units;) {
     ring_wait(ring);
-    multiply_piece<T, 1, true>(a, ring, unit, a.n_units, x, raised, sum);
+    multiply_piece<T, 1, true>(a, ring, unit, a.n_units, x, powers, sum);
     uint32_t place = ring.at;
     ring_next(ring);
     ask_next<T>(a, ring, place, ahead);

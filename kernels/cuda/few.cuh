@@ -72,7 +72,7 @@ static __device__ __forceinline__ void load_x(const x_source<NT> &x, uint32_t un
 /* sum += the piece at the ring's place, which holds units [unit, end). */
 template <int T, int NT, bool RAW>
 static __device__ __forceinline__ void multiply_piece(const multiply_args &a, const few_ring &ring, uint32_t unit,
-                                                     uint32_t end, const x_source<NT> &x, float raise, float (&sum)[NT][4]) {
+                                                     uint32_t end, const x_source<NT> &x, const raise_powers &powers, float (&sum)[NT][4]) {
   uint32_t lane = threadIdx.x % 32;
   constexpr bool early = NT <= 2; /* x is asked for before it is needed; more rows want the registers */
 #pragma unroll
@@ -90,7 +90,7 @@ static __device__ __forceinline__ void multiply_piece(const multiply_args &a, co
     }
     load_codes<T>(place, lane, codes);
     load_scales<T>(place, lane / 4, lane % 4, scales);
-    make_factors<T>(scales, place.half, lane % 4, raise, factors);
+    make_factors<T>(scales, place.half, lane % 4, powers, factors);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       if (i >= 2 && place.tail) continue;
@@ -115,11 +115,6 @@ static __device__ __forceinline__ void ring_wait(const few_ring &ring) {
 static __device__ __forceinline__ void ring_next(few_ring &ring) {
   __syncwarp();
   if (++ring.at == ring.n) ring.at = 0, ring.turn ^= 1;
-}
-
-/* 2^n of a normal number. */
-static __device__ __forceinline__ float power_of_two(int n) {
-  return __int_as_float((n + 127) << 23);
 }
 
 /* Inputs 8 chunk .. of a row. */

@@ -224,17 +224,35 @@ static __device__ __forceinline__ uint32_t super_scale(const uint4 &row, uint32_
   return of_half2(__hsub2(as_half2(bits), as_half2(magic)));
 }
 
-/* Both of a pair times a power of two up to 2^30, which f16 holds as two; rounded once, if the result is subnormal. */
-static __device__ __forceinline__ uint32_t times_powers(uint32_t pair, float low, float high) {
-  uint32_t first = pair_f16(fminf(low, 0x1p15f), fminf(high, 0x1p15f));
-  uint32_t second = pair_f16(fmaxf(low * 0x1p-15f, 1.0f), fmaxf(high * 0x1p-15f, 1.0f));
-  return of_half2(__hmul2(__hmul2(as_half2(pair), as_half2(first)), as_half2(second)));
+/* 2^n of a normal number. */
+static __device__ __forceinline__ float power_of_two(int n) {
+  return __int_as_float((n + 127) << 23);
 }
 
-/* The factors of a row's sub-block; exact in f16 unless they are subnormal there. */
-static __device__ __forceinline__ uint32_t super_factors(const uint4 &row, uint32_t half, uint32_t c, float raise) {
-  uint32_t steps = times_powers(row.x ^ 0x80000000u, raise * 0x1p24f, raise * 0x1p10f);
-  return of_half2(__hmul2(as_half2(super_scale(row, half, c)), as_half2(steps)));
+/* What scales are multiplied by: 2^raise; and for pairs of f16, the step of scales and of leasts (or of the scales of two rows), 2^24
+ * times as much, of leasts -2^10 times: as two powers, since f16 ends at 2^15. */
+typedef struct raise_powers {
+  float raise;
+  uint32_t first, second;
+} raise_powers;
+
+template <int T>
+static __device__ __forceinline__ raise_powers powers_of(int raise) {
+  constexpr bool is_super = T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K;
+  int scale = raise + 24, least = is_super ? raise + 10 : scale;
+  float high = power_of_two(min(least, 15));
+  return {power_of_two(raise), pair_f16(power_of_two(min(scale, 15)), is_super ? -high : high),
+          pair_f16(power_of_two(max(scale - 15, 0)), power_of_two(max(least - 15, 0)))};
+}
+
+/* Rounded once, if the result is subnormal in f16; else exact. */
+static __device__ __forceinline__ uint32_t times_powers(uint32_t pair, const raise_powers &powers) {
+  return of_half2(__hmul2(__hmul2(as_half2(pair), as_half2(powers.first)), as_half2(powers.second)));
+}
+
+/* The factors of a row's sub-block. */
+static __device__ __forceinline__ uint32_t super_factors(const uint4 &row, uint32_t half, uint32_t c, const raise_powers &powers) {
+  return of_half2(__hmul2(as_half2(super_scale(row, half, c)), as_half2(times_powers(row.x, powers))));
 }
 
 /* What a code's offset is worth beside the scale, twice: 16 times -2^-24 and their like, exact in f16. */
@@ -255,16 +273,15 @@ static __device__ __forceinline__ uint32_t mx_scale(uint32_t e) {
   return e == 0 ? 0x0040u : e == 255 ? 0x7FC0u : e << 7;
 }
 
-/* `raise` is a power of two that puts the weight's largest scale near the top of f16's range (raise_exponent). */
+/* powers: of the raise that puts the weight's largest scale near the top of f16's range (raise_exponent). */
 template <int T>
 static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, uint32_t half,
-                                                    uint32_t c, float raise, lane_factors &out) {
-  float up = raise * 0x1p24f;
+                                                    uint32_t c, const raise_powers &powers, lane_factors &out) {
   if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
 #pragma unroll
-    for (int r = 0; r < 2; r++) out.of[r][0] = super_factors(in.row[r], half, c, raise);
+    for (int r = 0; r < 2; r++) out.of[r][0] = super_factors(in.row[r], half, c, powers);
   } else if constexpr (T == WEFT_TYPE_Q6_K) {
-    float d[2] = {half_bits(in.row[0].z) * up, half_bits(in.row[0].w) * up};
+    float up = powers.raise * 0x1p24f, d[2] = {half_bits(in.row[0].z) * up, half_bits(in.row[0].w) * up};
     uint32_t s[2] = {in.row[0].x, in.row[0].y};
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -275,7 +292,7 @@ static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, ui
 #pragma unroll
     for (int r = 0; r < 2; r++) out.of[r][0] = mx_scale(in.row[0].x >> (8 * r) & 0xFFu) * 0x10001u;
   } else if constexpr (form_bits(T) != 16) {
-    uint32_t steps = times_powers(in.row[0].x, up, up); /* of both rows */
+    uint32_t steps = times_powers(in.row[0].x, powers); /* of both rows */
     uint32_t least = of_half2(__hmul2(as_half2(steps), as_half2(offset_pair<T>())));
     out.of[0][0] = __byte_perm(steps, least, 0x5410);
     out.of[1][0] = __byte_perm(steps, least, 0x7632);

@@ -186,7 +186,8 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
       if (tile.weight != header_of) header = *(const form_header *)(const void *)a.weight[header_of = tile.weight].data;
       raise = raise_exponent(T, &header);
     }
-    float raised = power_of_two(raise), sum[NT][4];
+    raise_powers powers = powers_of<T>(raise);
+    float sum[NT][4];
     x_source<NT> x;
 #pragma unroll
     for (int at = 0; at < 4 * NT; at++) sum[at / 4][at % 4] = 0.0f;
@@ -205,7 +206,7 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
     if (lane == 0 && segment == 0) raise_of[slot] = raise;
     for (uint32_t unit = active ? first : end; unit < end; unit += few_units(T)) {
       ring_wait(ring);
-      multiply_piece<T, NT, RAW>(a, ring, unit, end, x, raised, sum);
+      multiply_piece<T, NT, RAW>(a, ring, unit, end, x, powers, sum);
       uint32_t place = ring.at;
       ring_next(ring);
       ask_next<T, NT>(a, n_items, n_groups, slot, first, end, ring, place, &ahead);

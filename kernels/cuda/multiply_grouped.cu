@@ -119,7 +119,8 @@ static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m
 /* N: rows in eights, enough for the job. */
 template <int T, int N, class S>
 static __device__ __forceinline__ void multiply_item(const multiply_args &a, const grouped_item &item, int raise, ring_warp<S> &at) {
-  float raised = ldexpf(1.0f, raise), all[N][4];
+  raise_powers powers = powers_of<T>(raise);
+  float all[N][4];
   bool has_tail = form_of(T).unit == 128 && a.is_tail != 0;
   uint32_t n_whole = a.n_units - (has_tail ? 1 : 0);
   ring_operands<T, N> operands;
@@ -134,8 +135,8 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
 #pragma unroll
     for (int n = 0; n < N; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
     for (; unit < min(end, n_whole); unit += S::w_units)
-      multiply_stage<T, N, 4, S>(at, operands, raised, unit + S::w_units < a.n_units, unit + 1 == n_whole, own, sum);
-    if (form_of(T).unit == 128 && unit < end) multiply_stage<T, N, 2, S>(at, operands, raised, false, false, own, sum), unit++;
+      multiply_stage<T, N, 4, S>(at, operands, powers, unit + S::w_units < a.n_units, unit + 1 == n_whole, own, sum);
+    if (form_of(T).unit == 128 && unit < end) multiply_stage<T, N, 2, S>(at, operands, powers, false, false, own, sum), unit++;
     end_products<T, N, S>(at, operands);
 #pragma unroll
     for (int k = 0; k < 4 * N; k++) all[k / 4][k % 4] = __fadd_rn(all[k / 4][k % 4], sum[k / 4][k % 4]);

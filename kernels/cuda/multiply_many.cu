@@ -173,7 +173,8 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
   constexpr uint32_t lanes = 32 * S::tiles;
   float4 *joined = (float4 *)(void *)memory + threadIdx.x % lanes;
   many_tile to = find_tile(a, item.tile + at.warp);
-  float raised = ldexpf(1.0f, raise), all[TEAMS == 1 ? N : 1][4], sum[N][4];
+  raise_powers powers = powers_of<T>(raise);
+  float all[TEAMS == 1 ? N : 1][4], sum[N][4];
   ring_operands<T, N> operands;
   lane_unit<T> own;
   if (at.team >= a.n_segments) return;
@@ -190,9 +191,9 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
     for (uint32_t next; unit < end - (tail ? 1 : 0); unit = next) {
       next = unit + S::w_units;
       uint32_t then = next < end ? next : after;
-      multiply_stage<T, N, 4, S>(at.rings, operands, raised, then < a.n_units, is_tail_of<T>(a, then), own, sum);
+      multiply_stage<T, N, 4, S>(at.rings, operands, powers, then < a.n_units, is_tail_of<T>(a, then), own, sum);
     }
-    if (form_of(T).unit == 128 && tail) multiply_stage<T, N, 2, S>(at.rings, operands, raised, false, false, own, sum);
+    if (form_of(T).unit == 128 && tail) multiply_stage<T, N, 2, S>(at.rings, operands, powers, false, false, own, sum);
     end_products<T, N, S>(at.rings, operands);
     if constexpr (TEAMS == 1) {
 #pragma unroll

@@ -116,13 +116,13 @@ static __device__ __forceinline__ void multiply_unit(ring_warp<S> &at, ring_oper
 
 /* The products of a stage of weights, whose first codes are in `own`; then those of the next stage are, if there is one. */
 template <int T, int N, int STEPS, class S>
-static __device__ __forceinline__ void multiply_stage(ring_warp<S> &at, ring_operands<T, N> &operands, float raise, bool is_next,
-                                                      bool is_next_tail, lane_unit<T> &own, float (&sum)[N][4]) {
+static __device__ __forceinline__ void multiply_stage(ring_warp<S> &at, ring_operands<T, N> &operands, const raise_powers &powers,
+                                                      bool is_next, bool is_next_tail, lane_unit<T> &own, float (&sum)[N][4]) {
   uint64_t rows;
 #pragma unroll
   for (uint32_t u = 0; u < S::w_units; u++) {
     lane_factors factors;
-    make_factors<T>(own.scales, u, threadIdx.x % 4, raise, factors);
+    make_factors<T>(own.scales, u, threadIdx.x % 4, powers, factors);
     if (u % S::x_units == 0) {
       barrier_wait(&at.x_full[at.x_at.slot], at.x_at.turn);
       rows = wgmma_operand_mixed(at.x + at.x_at.slot * S::x_stage, 2048);
@@ -175,7 +175,7 @@ template <int N>
 static __device__ __forceinline__ void store_sums(const multiply_weight &weight, uint32_t tile, uint32_t first, uint32_t n, int raise,
                                                   const rows_back<N> &back, const float (&sum)[N][4]) {
   uint32_t lane = threadIdx.x % 32, out = tile * 16 + lane / 4;
-  float down = ldexpf(1.0f, -raise), *y = weight.y + (uint64_t)(first + lane % 4 * 2) * weight.y_stride + out;
+  float down = power_of_two(-raise), *y = weight.y + (uint64_t)(first + lane % 4 * 2) * weight.y_stride + out;
 #pragma unroll
   for (int i = 0; i < N; i++, y += 8 * weight.y_stride) {
     if (8 * i >= n) break;

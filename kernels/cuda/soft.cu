@@ -132,7 +132,7 @@ static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_
   using shape = soft_shape<T>;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = 2 * blockIdx.x + warp / 4;
   bool tail = a.cut.is_tail != 0 && unit + 1 == a.cut.n_units;
-  float raise = ldexpf(1.0f, raise_exponent(T, (const form_header *)(const void *)a.data));
+  raise_powers powers = powers_of<T>(raise_exponent(T, (const form_header *)(const void *)a.data));
   turned_places at = turned_places_of<T>(warp / 4, warp % 4, lane, shape::tile, tail);
   uint32_t w[2][2][4];
   float sum[2][HEAD_ROWS / 8][4];
@@ -146,7 +146,7 @@ static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_
     turned_factors factors[4];
     barrier_wait(&filled[slot], i / SOFT_STAGES & 1u);
     turn_codes<T>(tiles, at, codes);
-    turn_factors<T>(tiles, at, raise, table, factors);
+    turn_factors<T>(tiles, at, powers, table, factors);
     uint64_t rows = wgmma_operand(stage, 256);
 #pragma unroll
     for (int x = 0; x < 4; x++) {

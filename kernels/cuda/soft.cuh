@@ -145,14 +145,14 @@ static __device__ __forceinline__ uint16_t bits_f16(float v) {
 
 /* The two numbers of token r < 16 of a tile: scale and least; or scale and scale of the second sixteen (Q6_K). */
 template <int T>
-static __device__ __forceinline__ void token_factors(const uint8_t *tile, const turned_places &at, uint32_t r, float raise,
-                                                     uint16_t (&out)[2]) {
+static __device__ __forceinline__ void token_factors(const uint8_t *tile, const turned_places &at, uint32_t r,
+                                                     const raise_powers &powers, uint16_t (&out)[2]) {
   const uint8_t *scales = tile + at.scales;
-  float up = raise * 0x1p24f;
+  float up = powers.raise * 0x1p24f;
   out[1] = 0;
   if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
     uint4 row = *(const uint4 *)(const void *)(scales + r * 16);
-    uint32_t factors = super_factors(row, at.half, at.block, raise);
+    uint32_t factors = super_factors(row, at.half, at.block, powers);
     out[0] = (uint16_t)factors, out[1] = (uint16_t)(factors >> 16);
   } else if constexpr (T == WEFT_TYPE_Q6_K) {
     uint32_t two = *(const uint16_t *)(const void *)(scales + r * 16 + 8 * at.half + 2 * at.block);
@@ -170,7 +170,7 @@ static __device__ __forceinline__ void token_factors(const uint8_t *tile, const 
 
 /* Every lane makes the factors of two tokens of the step; the warp's table hands them around. */
 template <int T>
-static __device__ __forceinline__ void turn_factors(const uint8_t *tiles, const turned_places &at, float raise,
+static __device__ __forceinline__ void turn_factors(const uint8_t *tiles, const turned_places &at, const raise_powers &powers,
                                                     uint16_t *table, turned_factors (&out)[4]) {
   if constexpr (form_bits(T) == 16) return;
   constexpr bool is_super = T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K;
@@ -180,7 +180,7 @@ static __device__ __forceinline__ void turn_factors(const uint8_t *tiles, const 
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t t = 2 * i + at.lane / 16;
     uint16_t two[2];
-    token_factors<T>(tiles + t * at.tile, at, r, raise, two);
+    token_factors<T>(tiles + t * at.tile, at, r, powers, two);
     uint16_t *to = table + (t * 4 + r % 8 / 2) * 8 + r / 8 * 2 + r % 2;
     to[0] = two[0];
     if (form_of(T).unit == 256) to[4] = two[1];
