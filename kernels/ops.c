@@ -215,6 +215,23 @@ static weft_status check_expert_stack(weft_device *device, const weft_experts_ar
   return WEFT_OK;
 }
 
+static weft_status check_shared(weft_device *device, const weft_experts_args *args) {
+  const weft_shared_args *shared = &args->shared;
+  const weft_weight *const weight[3] = {shared->gate, shared->up, shared->down};
+  for (uint32_t w = 0; w < 3; w++) {
+    weft_status status = check_weight(device, "experts", weight[w]);
+    if (status != WEFT_OK) return status;
+    REQUIRE("experts", weight[w]->n_mats == 1, "a weight of the shared MLP is a stack");
+  }
+  REQUIRE("experts", shared->gate->n_in == shared->up->n_in && shared->gate->n_out == shared->up->n_out &&
+          shared->down->n_in == shared->gate->n_out, "shapes of the shared MLP do not match");
+  REQUIRE("experts", shared->x != NULL && shared->y != NULL && shared->g != NULL && shared->u != NULL,
+          "x, y, g or u of the shared MLP is NULL");
+  REQUIRE("experts", rows_fit(args->n_rows, shared->x_stride, shared->gate->n_in), "x_stride of the shared MLP");
+  REQUIRE("experts", rows_fit(args->n_rows, shared->y_stride, shared->down->n_out), "y_stride of the shared MLP");
+  return WEFT_OK;
+}
+
 static weft_status check_experts(weft_device *device, const weft_experts_args *args) {
   weft_status status = check_weight(device, "experts", args->down);
   if (status != WEFT_OK) return status;
@@ -232,6 +249,8 @@ static weft_status check_experts(weft_device *device, const weft_experts_args *a
   REQUIRE("experts", is_activation(args->activation), "activation");
   REQUIRE("experts", rows_fit(args->n_rows, args->x_stride, args->down->n_out), "x_stride");
   REQUIRE("experts", rows_fit(args->n_rows, args->y_stride, args->down->n_out), "y_stride");
+  status = args->shared.gate != NULL ? check_shared(device, args) : WEFT_OK;
+  if (status != WEFT_OK) return status;
   return check_scratch("experts", weft_experts_scratch(device, args), args->scratch,
                        args->scratch_bytes);
 }

@@ -78,7 +78,6 @@ typedef struct weft_matmul_args {
   float *y[WEFT_MATMUL_MAX];                  /* [n_rows, weight[i]->n_out] */
   uint64_t x_stride, y_stride[WEFT_MATMUL_MAX];
   weft_activation activation; /* 0: none */
-  bool beside; /* scratch aside, neither this op nor the one before it touches what the other writes: both may run at once */
   void *scratch;
   uint64_t scratch_bytes;
 } weft_matmul_args;
@@ -176,7 +175,17 @@ typedef struct weft_route_args {
 /* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)) ------------------- *
  * Either gate_up (gate rows first, then up rows) or gate and up. Grouped by expert inside; each expert's
  * weights are read once per call whatever the number of rows. Quantised products as in matmul; the product
- * act * up is quantised again per 32 before down.                                                            */
+ * act * up is quantised again per 32 before down.
+ * With a shared MLP, which every row takes, in rows and results of its own: y = down(act(gate x) * (up x)), the same
+ * as two matmuls. It touches nothing that the experts write.                                                   */
+typedef struct weft_shared_args {
+  const float *x;                        /* [n_rows, n_in] */
+  const weft_weight *gate, *up, *down;   /* gate NULL: there is none */
+  float *g, *u;                          /* [n_rows, n_ff]: scratch; g becomes act(gate x) * (up x) */
+  float *y;                              /* [n_rows, down->n_out] */
+  uint64_t x_stride, y_stride;
+} weft_shared_args;
+
 typedef struct weft_experts_args {
   const float *x; /* [n_rows, n_in] */
   const int32_t *ids;
@@ -188,6 +197,7 @@ typedef struct weft_experts_args {
   uint32_t n_rows, k;
   uint64_t x_stride, y_stride;
   weft_activation activation;
+  weft_shared_args shared;
   void *scratch;
   uint64_t scratch_bytes;
   uint32_t *n_touched; /* optional host counter: distinct experts of this call are added (cpu, ref) */

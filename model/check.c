@@ -78,6 +78,9 @@ static uint32_t outputs_of(const char *op, const void *args, output out[OUTPUTS_
   } else if (IS("experts")) {
     const weft_experts_args *a = args;
     out[0] = (output){a->y, a->n_rows, a->down->n_out, a->y_stride, false};
+    if (a->shared.gate == NULL) return 1;
+    out[1] = (output){a->shared.y, a->n_rows, a->shared.down->n_out, a->shared.y_stride, false};
+    return 2;
   } else if (IS("head_rows")) {
     const weft_head_rows_args *a = args;
     out[0] = (output){a->logits, a->n_rows, a->weight->n_out, a->logits_stride, false};

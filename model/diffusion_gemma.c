@@ -112,8 +112,7 @@ static weft_status self_condition(weft_step *step) {
                          .down = &globals->self_cond_down,
                          .out = model->scratch.t,
                          .n_rows = n};
-  weft_status status = layers__mlp_in(step, &mlp);
-  return status == WEFT_OK ? layers__mlp_out(step, &mlp) : status;
+  return layers__mlp(step, &mlp);
 }
 
 weft_status diffusion_gemma__embed(weft_step *step) {

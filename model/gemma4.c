@@ -356,8 +356,7 @@ weft_status gemma4__embed(weft_step *step) {
   return weft_embed(model->device, &args);
 }
 
-/* Router and experts read the residual stream through norms of their own: s->y and s->r. The dense MLP has nothing to do
- * with them: its halves go beside the router and beside the experts. */
+/* Router and experts read the residual stream through norms of their own: s->y and s->r. */
 static weft_status feed_forward(weft_step *step, const weft_layer *layer, uint32_t l) {
   weft_scratch *s = &step->model->scratch;
   bool moe = step->model->hyper.moe[l];
@@ -366,13 +365,10 @@ static weft_status feed_forward(weft_step *step, const weft_layer *layer, uint32
                          .up = &layer->up,
                          .down = &layer->down,
                          .out = s->t,
-                         .n_rows = step->n_rows,
-                         .beside = moe};
-  weft_status status = moe ? layers__route(step, layer, s->y) : WEFT_OK;
-  if (status == WEFT_OK) status = layers__mlp_in(step, &mlp);
+                         .n_rows = step->n_rows};
+  weft_status status = moe ? layers__route(step, layer, s->y) : layers__mlp(step, &mlp);
   /* the router's product has read s->y before the experts write it */
-  if (status == WEFT_OK && moe) status = layers__experts(step, layer, s->r, s->y);
-  if (status == WEFT_OK) status = layers__mlp_out(step, &mlp);
+  if (status == WEFT_OK && moe) status = layers__experts(step, layer, s->r, s->y, &mlp);
   if (status != WEFT_OK) return status;
   layers_norm_args sum = {
       .x = s->t,

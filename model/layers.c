@@ -246,20 +246,14 @@ weft_status layers__attention(weft_step *step, uint32_t l) {
 
 /* ---- feed-forward ---- */
 
-weft_status layers__mlp_in(weft_step *step, const layers_mlp_args *args) {
+weft_status layers__mlp(weft_step *step, const layers_mlp_args *args) {
   const weft_scratch *s = &step->model->scratch;
   const weft_weight *const weight[2] = {args->gate, args->up};
   float *const y[2] = {s->g, s->u};
   weft_matmul_args gated = matmul_args(step->model, args->x, args->n_rows, 2, weight, y);
   gated.activation = WEFT_GELU_TANH;
-  gated.beside = args->beside;
-  return weft_matmul(step->model->device, &gated);
-}
-
-weft_status layers__mlp_out(weft_step *step, const layers_mlp_args *args) {
-  weft_matmul_args down = matmul_args(step->model, step->model->scratch.g, args->n_rows, 1, &args->down, &args->out);
-  down.beside = args->beside;
-  return weft_matmul(step->model->device, &down);
+  weft_status status = weft_matmul(step->model->device, &gated);
+  return status == WEFT_OK ? layers__matmul(step, s->g, args->n_rows, 1, &args->down, &args->out) : status;
 }
 
 static const weft_weight *present(const weft_weight *weight) {
@@ -308,11 +302,20 @@ weft_status layers__route(weft_step *step, const weft_layer *layer, const float 
   return weft_route(step->model->device, &args);
 }
 
-weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *u, float *out) {
+weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *u, float *out, const layers_mlp_args *shared) {
   weft_model *model = step->model;
   weft_experts_args args = experts_args(model, layer);
   args.x = u;
   args.y = out;
+  args.shared = (weft_shared_args){.x = shared->x,
+                                   .gate = shared->gate,
+                                   .up = shared->up,
+                                   .down = shared->down,
+                                   .g = model->scratch.g,
+                                   .u = model->scratch.u,
+                                   .y = shared->out,
+                                   .x_stride = model->hyper.n_hidden,
+                                   .y_stride = model->hyper.n_hidden};
   args.n_rows = step->n_rows;
   args.n_touched = model->arrays.in_place ? &step->n_touched : NULL;
   return weft_experts(model->device, &args);

@@ -26,19 +26,17 @@ void layers__then_next(weft_step *step, uint32_t layer, layers_norm_args *norm);
 /* step->h -> keys and values in their place, attention output in step->a. In the last layer the
  * step then goes on with the output rows only; when there are none, step->n_rows is 0. */
 weft_status layers__attention(weft_step *step, uint32_t layer);
-/* out = down(act(gate x) * (up x)), in two halves. beside: as in weft_matmul, of either half. */
+/* out = down(act(gate x) * (up x)). */
 typedef struct layers_mlp_args {
   const float *x;
   const weft_weight *gate, *up, *down;
   float *out;
   uint32_t n_rows;
-  bool beside;
 } layers_mlp_args;
-weft_status layers__mlp_in(weft_step *step, const layers_mlp_args *args);
-weft_status layers__mlp_out(weft_step *step, const layers_mlp_args *args);
-/* The router's product with r chooses experts; out = those experts of u. */
+weft_status layers__mlp(weft_step *step, const layers_mlp_args *args);
+/* The router's product with r chooses experts; out = those experts of u; and an MLP of all rows beside them. */
 weft_status layers__route(weft_step *step, const weft_layer *layer, const float *r);
-weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *u, float *out);
+weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *u, float *out, const layers_mlp_args *shared);
 
 /* The scratch of a model: plan fills model->plan, place the pointers once scratch_base is there. */
 weft_status layers__plan(weft_model *model);

@@ -10,6 +10,7 @@
  * that row where it was quantised. */
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/parts.h"
 
 enum {
   FF_BLOCK = 32,     /* of act(gate) * up: one block of activations for down */
@@ -86,7 +87,7 @@ static experts_run make_run(weft_device *device, const weft_experts_args *args) 
 uint64_t weft_cpu_experts_scratch(weft_device *device, const weft_experts_args *args) {
   weft_experts_args shape = *args;
   shape.scratch = NULL;
-  return make_run(device, &shape).scratch_bytes;
+  return weft_shared_scratch(device, args, make_run(device, &shape).scratch_bytes, weft_cpu_matmul_scratch);
 }
 
 /* ---- slots ---- */
@@ -271,7 +272,7 @@ static void down_task(void *arg, uint32_t task, uint32_t thread) {
   }
 }
 
-weft_status weft_cpu_experts(weft_device *device, const weft_experts_args *args) {
+static weft_status routed(weft_device *device, const weft_experts_args *args) {
   weft_pool *pool = weft_cpu_pool(device);
   uint32_t n_threads = weft_pool_size(pool);
   if ((uint64_t)args->n_rows * args->k > INT32_MAX) return WEFT_E_INVALID; /* slots are 32 bits */
@@ -298,4 +299,9 @@ weft_status weft_cpu_experts(weft_device *device, const weft_experts_args *args)
   uint32_t n_panels = weft_panel_count(run.n_in);
   weft_pool_run(pool, down_task, &run, (n_panels + run.column_panels - 1) / run.column_panels);
   return WEFT_OK;
+}
+
+weft_status weft_cpu_experts(weft_device *device, const weft_experts_args *args) {
+  weft_status status = routed(device, args);
+  return status == WEFT_OK ? weft_shared_run(device, args, weft_cpu_matmul) : status;
 }

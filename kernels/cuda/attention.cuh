@@ -200,7 +200,6 @@ static inline void attention_start(cuda_device *device, void (*kernel)(attention
   config.stream = device->stream;
   config.attrs = how;
   config.numAttrs = cluster > 1 ? 2 : 1;
-  device->orderly = false;
   (void)cudaLaunchKernelEx(&config, kernel, args);
 }
 

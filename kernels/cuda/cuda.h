@@ -66,7 +66,6 @@ typedef struct cuda_device {
   uint32_t n_router_clusters; /* that are on the card at once */
   bool lost;
   bool deterministic; /* a row's bits depend on that row alone */
-  bool orderly; /* the kernel started last lets the next one start only when those before it have ended */
   bool fresh;   /* a weight was placed: the next kernel starts in the ordinary way, for it may read weights early */
   char isa[16];
 } cuda_device;
@@ -94,7 +93,7 @@ static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 gr
   config.stream = device->stream;
   config.attrs = &early;
   config.numAttrs = device->fresh ? 0 : 1;
-  device->fresh = device->orderly = false;
+  device->fresh = false;
   (void)cudaLaunchKernelEx(&config, kernel, P(args)...);
 }
 /* n bytes of host memory to device memory, in stream order; from may be reused at once. */

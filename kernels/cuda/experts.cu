@@ -8,12 +8,14 @@
  *             list of jobs (some places of one expert each) stay on the device. Rows are prepared at their places
  *   gate, up  [place][2 n_ff] f32;  act(g) * u is prepared at its place
  *   down      [place][n_in] f32;  y[row] adds its ranks one after another
+ *   shared    its two products go before and after; of one row they are part of the kernels for few rows
  *
  * An expert that does not exist makes its row NaN. */
 #include <string.h>
 
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/prepare.cuh"
+#include "kernels/parts.h"
 
 enum { PLACE_BLOCKS = 4 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE_RANKS = 8, COMBINE_THREADS = 256 };
 
@@ -207,19 +209,14 @@ static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
 }
 
 uint64_t weft_cuda_experts_scratch(weft_device *device, const weft_experts_args *args) {
-  (void)device;
-  return plan_of(args, NULL).n_bytes;
+  return weft_shared_scratch(device, args, plan_of(args, NULL).n_bytes, weft_cuda_matmul_scratch);
 }
 
 static multiply_args grouped(const experts_plan *p, const weft_weight *weight, float *y, uint64_t y_stride) {
   multiply_args a;
   memset(&a, 0, sizeof a);
   multiply_shape(&a, weight->type, weight->n_in, weight->n_out);
-  a.weight[0].data = (const uint8_t *)weight->data;
-  a.weight[0].y = y;
-  a.weight[0].y_stride = y_stride;
-  a.weight[0].n_out = weight->n_out;
-  a.weight[0].n_tiles = cuda_ceil(weight->n_out, 16);
+  a.weight[0] = multiply_weight_of(weight, y, y_stride);
   a.n_weights = 1;
   a.jobs = p->jobs;
   a.n_jobs = p->n_jobs;
@@ -358,8 +355,17 @@ static multiply_args by_pair(const weft_experts_args *args, const experts_plan *
   return a;
 }
 
-static weft_status run_few(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
+/* The row of the shared MLP goes along with those of experts. */
+static bool takes_shared(const weft_experts_args *args, const multiply_args *experts) {
+  const weft_shared_args *shared = &args->shared;
+  return args->n_rows == 1 && shared->gate->type == experts->type && shared->up->type == experts->type &&
+         shared->gate->n_in == experts->n_in;
+}
+
+static weft_status few_in(weft_device *device, const weft_experts_args *args, const experts_plan *p) {
+  const weft_shared_args *shared = &args->shared;
   multiply_args a = by_pair(args, p, args->gate_up != NULL ? args->gate_up : args->gate, p->gate_up, p->n_ff);
+  a.weight[0].n_out = p->n_ff; /* of gate and up together */
   a.raw.x = args->x;
   a.raw.x_stride = args->x_stride;
   a.gated = true;
@@ -369,25 +375,59 @@ static weft_status run_few(cuda_device *d, const weft_experts_args *args, const 
     a.weight[1].data = (const uint8_t *)args->up->data;
     a.n_weights = 2;
   }
-  weft_status status = multiply(d, &a);
-  if (status != WEFT_OK) return status;
-  a = by_pair(args, p, args->down, args->y, args->y_stride);
+  if (shared->gate != NULL && takes_shared(args, &a)) {
+    a.weight[MULTIPLY_SHARED] = multiply_weight_of(shared->gate, shared->g, 0);
+    a.weight[MULTIPLY_SHARED + 1] = multiply_weight_of(shared->up, shared->g, 0);
+    a.n_shared = a.weight[MULTIPLY_SHARED].n_tiles;
+    a.shared_x = shared->x;
+  } else if (shared->gate != NULL) {
+    weft_matmul_args in = weft_shared_in(args);
+    weft_status status = weft_cuda_matmul(device, &in);
+    if (status != WEFT_OK) return status;
+  }
+  return multiply(cuda_of(device), &a);
+}
+
+static weft_status few_out(weft_device *device, const weft_experts_args *args, const experts_plan *p) {
+  const weft_shared_args *shared = &args->shared;
+  multiply_args a = by_pair(args, p, args->down, args->y, args->y_stride), b;
   a.n_rows = args->n_rows;
   a.raw.x = p->gate_up;
   a.raw.x_stride = p->n_ff;
-  return experts_down_few(d, &a, args->weights, args->k);
+  memset(&b, 0, sizeof b);
+  if (shared->gate != NULL) {
+    multiply_shape(&b, shared->down->type, shared->down->n_in, shared->down->n_out);
+    b.n_rows = args->n_rows;
+    b.raw.x = shared->g;
+  }
+  bool takes = shared->gate != NULL && experts_down_shares(&a, &b, args->k);
+  if (takes) b.weight[0] = multiply_weight_of(shared->down, shared->y, 0);
+  weft_status status = experts_down_few(cuda_of(device), &a, &b, args->weights, args->k);
+  if (takes || shared->gate == NULL || status != WEFT_OK) return status;
+  weft_matmul_args out = weft_shared_out(args);
+  return weft_cuda_matmul(device, &out);
 }
 
-static weft_status run_experts(cuda_device *d, const weft_experts_args *args) {
-  experts_plan p = plan_of(args, args->scratch);
-  if (is_few(args, &p)) return run_few(d, args, &p);
+/* ---- the op --------------------------------------------------------------------------------------------- */
+
+static weft_status run_many(cuda_device *d, const weft_experts_args *args, experts_plan *p) {
   const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
-  weft_status status = place(d, args, &p, first->type);
-  if (status == WEFT_OK) status = input_side(d, args, &p, first, 0, true);
+  weft_status status = place(d, args, p, first->type);
+  if (status == WEFT_OK) status = input_side(d, args, p, first, 0, true);
   if (status == WEFT_OK && args->gate_up == NULL)
-    status = input_side(d, args, &p, args->up, p.n_ff, form_of_x(args->up->type) == form_of_x(first->type));
-  if (status == WEFT_OK) status = prepare_gated(d, args, &p);
-  return status == WEFT_OK ? output_side(d, args, &p) : status;
+    status = input_side(d, args, p, args->up, p->n_ff, form_of_x(args->up->type) == form_of_x(first->type));
+  if (status == WEFT_OK) status = prepare_gated(d, args, p);
+  return status == WEFT_OK ? output_side(d, args, p) : status;
+}
+
+static weft_status run_experts(weft_device *device, const weft_experts_args *args) {
+  experts_plan p = plan_of(args, args->scratch);
+  if (is_few(args, &p)) {
+    weft_status status = few_in(device, args, &p);
+    return status == WEFT_OK ? few_out(device, args, &p) : status;
+  }
+  weft_status status = weft_shared_run(device, args, weft_cuda_matmul);
+  return status == WEFT_OK ? run_many(cuda_of(device), args, &p) : status;
 }
 
 weft_status weft_cuda_experts(weft_device *device, const weft_experts_args *args) {
@@ -399,6 +439,6 @@ weft_status weft_cuda_experts(weft_device *device, const weft_experts_args *args
   if (status == WEFT_OK) status = cuda_experts_bring(d, &a.gate, &copy[1]);
   if (status == WEFT_OK) status = cuda_experts_bring(d, &a.up, &copy[2]);
   if (status == WEFT_OK) status = cuda_experts_bring(d, &a.down, &copy[3]);
-  if (status == WEFT_OK) status = run_experts(d, &a);
+  if (status == WEFT_OK) status = run_experts(device, &a);
   return status == WEFT_OK ? cuda_experts_done(d) : status;
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The down side of experts for few rows, ranks added: a block takes 16 outputs of one row, a warp one rank after
  * another; it prepares that rank's row of act(g) * u for itself. The first weights are on their way before that row is
- * there: the choice of experts is older than the kernel before this one (experts.h). */
+ * there: the choice of experts is older than the kernel before this one (experts.h).
+ *
+ * Of one row also that of the shared MLP: further blocks take 16 of its outputs, a warp a segment of its inputs. */
 #include "kernels/cuda/experts.h"
 
 #include <string.h>
@@ -99,8 +101,44 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(__fmul_rn(all[h], back), down);
 }
 
+/* 16 outputs of the shared MLP. row: for all warps; done: [segments][16]. */
+template <int T>
+static __device__ __forceinline__ void shared_tile(const multiply_args &a, uint32_t tile, few_ring &ring, uint4 *row, float *done) {
+  __shared__ uint32_t most_of[DOWN_WARPS];
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = warp * a.segment_units;
+  uint32_t end = min(a.n_units, unit + a.segment_units), next = unit;
+  const uint8_t *row_tile = a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)tile * a.tile_bytes;
+  for (uint32_t place = 0; place < ring.n && next < end; place++, next += few_units(T)) ring_ask<T>(a, ring, place, row_tile, next);
+  form_header header = *(const form_header *)(const void *)a.weight[0].data;
+  inputs_wait();
+  next_may_start();
+  int lift = prepare_raw<T>(a, a.raw.x, most_of, row), raise = raise_exponent(T, &header);
+  raise_powers powers = powers_of<T>(raise);
+  float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
+  x_source<1> x;
+  x.raw = row;
+  for (; unit < end; unit += few_units(T)) {
+    ring_wait(ring);
+    multiply_piece<T, 1, true>(a, ring, unit, end, x, powers, sum);
+    uint32_t place = ring.at;
+    ring_next(ring);
+    if (next >= end) continue;
+    ring_ask<T>(a, ring, place, row_tile, next);
+    next += few_units(T);
+  }
+  if (lane % 4 == 0) done[16 * warp + lane / 4] = sum[0][0], done[16 * warp + lane / 4 + 8] = sum[0][2];
+  __syncthreads();
+  uint32_t out = tile * 16 + threadIdx.x;
+  if (threadIdx.x >= 16 || out >= a.weight[0].n_out) return;
+  float all = 0.0f;
+  for (uint32_t s = 0; s < a.n_segments; s++) all = __fadd_rn(all, done[16 * s + threadIdx.x]);
+  a.weight[0].y[out] = __fmul_rn(__fmul_rn(all, power_of_two(-lift)), power_of_two(-raise));
+}
+
+/* shared: of one row; without weights there is none. */
 template <int T>
 static __global__ void __launch_bounds__(32 * DOWN_WARPS) down_kernel(const __grid_constant__ multiply_args a,
+                                                                      const __grid_constant__ multiply_args shared,
                                                                       const float *weights, uint32_t k,
                                                                       uint32_t n_places) {
   extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, their rows, [k][16] results */
@@ -112,6 +150,10 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS) down_kernel(const __gr
   uint4 *rows = (uint4 *)(void *)(memory + DOWN_WARPS * ring_bytes), *row = rows + warp * a.n_units * 16;
   float *done = (float *)(void *)(rows + DOWN_WARPS * a.n_units * 16);
   ring_open(&ring);
+  if (blockIdx.x >= a.weight[0].n_tiles) {
+    ring.n = min(n_places, ring_bytes / few_piece_bytes(T));
+    return shared_tile<T>(shared, blockIdx.x - a.weight[0].n_tiles, ring, rows, done);
+  }
   down_cursor ahead = {a.ids + r * k, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)blockIdx.x * a.tile_bytes, warp, k, 0};
   for (uint32_t place = 0; place < n_places; place++) ask_next<T>(a, ring, place, ahead);
   form_header header = *(const form_header *)(const void *)a.weight[0].data;
@@ -146,10 +188,10 @@ static uint32_t places_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k) {
 }
 
 template <int T>
-static weft_status launch(cuda_device *d, const multiply_args &a, const float *weights, uint32_t k) {
+static weft_status launch(cuda_device *d, const multiply_args &a, const multiply_args &shared, const float *weights, uint32_t k) {
   uint32_t n_places = places_of<T>(a.n_units, a.tile_bytes, k), bytes = bytes_of<T>(a.n_units, a.tile_bytes, k, n_places);
-  cuda_start(d, down_kernel<T>, dim3(a.weight[0].n_tiles, a.n_rows), 32 * DOWN_WARPS, bytes, a, weights, k, n_places);
-  d->orderly = true;
+  dim3 grid(a.weight[0].n_tiles + shared.weight[0].n_tiles, a.n_rows);
+  cuda_start(d, down_kernel<T>, grid, 32 * DOWN_WARPS, bytes, a, shared, weights, k, n_places);
   return cuda_launched(d, "the down side of experts");
 }
 
@@ -163,10 +205,18 @@ bool experts_down_fits(uint32_t n_in, uint32_t k) {
   return bytes_of<WEFT_TYPE_Q8_0>(cuda_ceil(n_in, 128), UINT32_MAX, k, 2) <= SHARED_BYTES_MAX; /* the largest pieces */
 }
 
-weft_status experts_down_few(cuda_device *d, const multiply_args *args, const float *weights, uint32_t k) {
-  multiply_args a = *args;
+/* Of the shared row all of it in the memory of the warps' rows, its pieces in their places, its sums in those of ranks. */
+bool experts_down_shares(const multiply_args *args, const multiply_args *shared, uint32_t k) {
+  if (args->type != shared->type || args->n_rows != 1 || shared->n_rows != 1) return false;
+  return shared->n_units <= DOWN_WARPS * args->n_units && shared->n_segments <= k && shared->n_segments <= DOWN_WARPS &&
+         args->n_in >= 256; /* a tile has a whole piece */
+}
+
+weft_status experts_down_few(cuda_device *d, const multiply_args *args, const multiply_args *shared, const float *weights, uint32_t k) {
+  multiply_args a = *args, b = *shared;
   a.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride);
-  return form_dispatch(a.type, [&](auto type) { return launch<decltype(type)::value>(d, a, weights, k); });
+  b.raw.wide = few_is_wide(b.raw.x, b.raw.x_stride);
+  return form_dispatch(a.type, [&](auto type) { return launch<decltype(type)::value>(d, a, b, weights, k); });
 }
 
 weft_status experts_few_setup(cuda_device *d) {

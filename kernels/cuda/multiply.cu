@@ -90,7 +90,7 @@ weft_status cuda_multiply_setup(cuda_device *d) {
 
 /* ---- dense products from f32 rows ----------------------------------------------------------------------- */
 
-static multiply_weight weight_of(const weft_weight *w, float *y, uint64_t y_stride) {
+multiply_weight multiply_weight_of(const weft_weight *w, float *y, uint64_t y_stride) {
   multiply_weight out;
   out.data = (const uint8_t *)w->data;
   out.y = y;
@@ -109,7 +109,7 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
   multiply_args a;
   memset(&a, 0, sizeof a);
   multiply_shape(&a, weight->type, weight->n_in, weight->n_out);
-  a.weight[0] = weight_of(weight, y, y_stride);
+  a.weight[0] = multiply_weight_of(weight, y, y_stride);
   a.n_weights = 1;
   a.n_rows = n_rows;
   a.x = x;
@@ -157,7 +157,7 @@ static multiply_args args_of_run(const weft_matmul_args *args, bool as_matrices,
   a.n_rows = args->n_rows;
   a.as_matrices = as_matrices;
   for (; *w < args->n_weights && args->weight[*w]->type == type; *w += 1)
-    a.weight[a.n_weights++] = weight_of(args->weight[*w], args->y[*w], args->y_stride[*w]);
+    a.weight[a.n_weights++] = multiply_weight_of(args->weight[*w], args->y[*w], args->y_stride[*w]);
   return a;
 }
 
@@ -181,7 +181,6 @@ weft_status weft_cuda_matmul(weft_device *device, const weft_matmul_args *args) 
     } else if (multiply_takes_raw(a.type, args->n_rows, n_in)) {
       a.raw.x = args->x;
       a.raw.x_stride = args->x_stride;
-      a.beside = args->beside && d->orderly;
     } else {
       if (prepared[form] == NULL) {
         prepared[form] = cuda_cut(&cutter, (uint64_t)cuda_ceil(args->n_rows, 8) * a.n_units * 2048);

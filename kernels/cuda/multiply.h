@@ -28,7 +28,7 @@ typedef struct multiply_weight {
   const uint8_t *data; /* with header */
   float *y;
   uint64_t y_stride;
-  uint32_t n_out, n_tiles; /* row tiles of a matrix */
+  uint32_t n_out, n_tiles; /* results; row tiles of a matrix */
 } multiply_weight;
 
 /* A row that the kernel for few rows prepares itself, into shared memory. x NULL: rows are prepared. */
@@ -38,11 +38,13 @@ typedef struct multiply_raw {
   bool wide; /* set by multiply_few: four numbers may be read at once */
 } multiply_raw;
 
+enum { MULTIPLY_SHARED = WEFT_MATMUL_MAX, MULTIPLY_WEIGHTS_MAX = MULTIPLY_SHARED + 2 };
+
 /* Up to three weights of one type and one n_in. Rows: without jobs and ids one matrix, rows 0 .. n_rows; with
  * ids every pair p is a job of its own, matrix ids[p], row p / pairs_per_row; with jobs as listed, the row of a
  * place prepared there (F32: row_of[place]). */
 typedef struct multiply_args {
-  multiply_weight weight[WEFT_MATMUL_MAX];
+  multiply_weight weight[MULTIPLY_WEIGHTS_MAX];
   uint32_t n_weights;
   int type;
   const void *x;       /* prepared; F32: the rows as they are */
@@ -65,7 +67,10 @@ typedef struct multiply_args {
    * then has an even number of whole tiles. */
   bool gated;
   weft_activation activation;
-  bool beside; /* few rows only: does not wait for the kernel before it, but ends after it */
+  /* With ids, raw and gated: one row more of weights of its own, [MULTIPLY_SHARED] and the one after it, of the same type and
+   * n_in. They come first, since they wait for no choice. */
+  uint32_t n_shared; /* row tiles of each; 0: none */
+  const float *shared_x;
 } multiply_args;
 
 enum { MULTIPLY_RAW_ROWS = 1, MULTIPLY_RAW_BYTES = 32 << 10 };
@@ -79,6 +84,7 @@ weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t 
                              uint32_t n_in, bool as_matrices, void *prepared, float *back);
 /* The form that so many rows of a dense product want, of so many row tiles in all; jobs want matrices. */
 bool multiply_as_matrices(uint32_t n_rows, uint32_t n_tiles);
+multiply_weight multiply_weight_of(const weft_weight *weight, float *y, uint64_t y_stride);
 /* Fills what depends on type and n_in. */
 void multiply_shape(multiply_args *args, int type, uint32_t n_in, uint32_t n_out);
 /* Cuts the inputs into at most so many segments. Part of the numerics: without determinism alone may a kernel do so. */

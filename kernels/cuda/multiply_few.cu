@@ -6,48 +6,11 @@
  *            further; their first weights are on their way while these tiles are finished
  *   raw      one row of f32: every block prepares it for itself while its first weights are on their way, which saves a
  *            kernel before this one
- *   gated    a tile of the gate and its tile of up lie in one block: act(g) * u leaves it */
+ *   gated    a tile of the gate and its tile of up lie in one block: act(g) * u leaves it
+ *   shared   tiles of a shared MLP go before those of experts: their weights come while the choice is made */
 #include "kernels/cuda/few.cuh"
 
-enum { WARPS_MAX = 16, SEGMENTS = 8, RAW_KEPT = 2, RESIDENT_WARPS = 24, PLACES = 2, SHARED_BYTES_MAX = 220 << 10 };
-
-/* The row into shared memory, 16 bytes for 8 inputs, ascending; the power of two that it was multiplied by. The same
- * rule as prepare_kernel. most_of: [WARPS_MAX]. */
-template <int T>
-static __device__ __forceinline__ int prepare_raw(const multiply_args &a, uint32_t r, uint32_t *most_of, uint4 *to) {
-  const float *row = a.raw.x + (uint64_t)r * a.raw.x_stride;
-  uint32_t n_chunks = a.n_units * 16, most = 0;
-  float kept[RAW_KEPT][8], v[8];
-#pragma unroll
-  for (uint32_t t = 0; t < RAW_KEPT; t++)
-    if (threadIdx.x + t * blockDim.x < n_chunks) load_chunk(row, threadIdx.x + t * blockDim.x, a.n_in, a.raw.wide, kept[t]);
-  if (!form_is_bf16(T)) {
-#pragma unroll
-    for (uint32_t t = 0; t < RAW_KEPT; t++)
-      if (threadIdx.x + t * blockDim.x < n_chunks) most = max(most, most_of_chunk(kept[t]));
-#pragma unroll 1
-    for (uint32_t chunk = threadIdx.x + RAW_KEPT * blockDim.x; chunk < n_chunks; chunk += blockDim.x) {
-      load_chunk(row, chunk, a.n_in, a.raw.wide, v);
-      most = max(most, most_of_chunk(v));
-    }
-    most = __reduce_max_sync(0xFFFFFFFFu, most);
-    if (threadIdx.x % 32 == 0) most_of[threadIdx.x / 32] = most;
-    __syncthreads();
-    most = __reduce_max_sync(0xFFFFFFFFu, most_of[min(threadIdx.x % 32, blockDim.x / 32 - 1)]);
-  }
-  int lift = form_is_bf16(T) ? 0 : lift_of(most);
-  float up = power_of_two(lift);
-#pragma unroll
-  for (uint32_t t = 0; t < RAW_KEPT; t++)
-    if (threadIdx.x + t * blockDim.x < n_chunks) to[threadIdx.x + t * blockDim.x] = chunk_16<form_is_bf16(T)>(kept[t], up);
-#pragma unroll 1
-  for (uint32_t chunk = threadIdx.x + RAW_KEPT * blockDim.x; chunk < n_chunks; chunk += blockDim.x) {
-    load_chunk(row, chunk, a.n_in, a.raw.wide, v);
-    to[chunk] = chunk_16<form_is_bf16(T)>(v, up);
-  }
-  __syncthreads();
-  return lift;
-}
+enum { WARPS_MAX = 16, SEGMENTS = 8, RESIDENT_WARPS = 24, PLACES = 2, SHARED_BYTES_MAX = 220 << 10 };
 
 /* Row tiles of a job that blocks deal out: pairs of them where they are gated. */
 static __host__ __device__ __forceinline__ uint32_t few_tiles(const multiply_args &a) {
@@ -77,6 +40,18 @@ static __device__ __forceinline__ bool find_tile(const multiply_args &a, uint32_
   return true;
 }
 
+/* Item `index`: tiles of the shared MLP, then groups of tiles of jobs. The same for all warps of a block: */
+static __device__ __forceinline__ bool find_job(const multiply_args &a, uint32_t index, uint32_t n_groups, uint32_t width,
+                                                multiply_job *job) {
+  *job = {0, 0, 1};
+  return index < a.n_shared || job_of(a, (index - a.n_shared) / n_groups, width, job);
+}
+
+static __device__ __forceinline__ bool find_own(const multiply_args &a, uint32_t index, uint32_t n_groups, uint32_t slot, few_tile *out) {
+  *out = {MULTIPLY_SHARED + slot % 2, index};
+  return index < a.n_shared || find_tile(a, (index - a.n_shared) % n_groups, slot, out);
+}
+
 /* The next piece that a warp asks for. */
 typedef struct few_cursor {
   uint32_t index, unit;
@@ -92,7 +67,7 @@ static __device__ __forceinline__ void enter_item(const multiply_args &a, uint32
   at->row_tile = NULL;
   at->unit = first;
   for (; at->index < n_items; at->index += gridDim.x) {
-    if (!job_of(a, at->index / n_groups, 8 * NT, &job) || !find_tile(a, at->index % n_groups, slot, &tile)) continue;
+    if (!find_job(a, at->index, n_groups, 8 * NT, &job) || !find_own(a, at->index, n_groups, slot, &tile)) continue;
     const multiply_weight &weight = a.weight[tile.weight];
     at->row_tile = weight.data + FORM_HEADER_BYTES + ((uint64_t)job.matrix * weight.n_tiles + tile.tile) * a.tile_bytes;
     return;
@@ -102,12 +77,13 @@ static __device__ __forceinline__ void enter_item(const multiply_args &a, uint32
 template <int T, int NT>
 static __device__ __forceinline__ void ask_next(const multiply_args &a, uint32_t n_items, uint32_t n_groups, uint32_t slot,
                                                 uint32_t first, uint32_t end, few_ring &ring, uint32_t place, few_cursor *at) {
+  if (at->unit >= end) {
+    at->index += gridDim.x;
+    enter_item<NT>(a, n_items, n_groups, slot, first, at);
+  }
   if (at->row_tile == NULL) return;
   ring_ask<T>(a, ring, place, at->row_tile, at->unit);
   at->unit += few_units(T);
-  if (at->unit < end) return;
-  at->index += gridDim.x;
-  enter_item<NT>(a, n_items, n_groups, slot, first, at);
 }
 
 /* Segments ascending, from 0. part: of the tile, [segments][NT][lane][4]. */
@@ -129,13 +105,12 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
                                                    const float *part, const int *raise, int lift) {
   uint32_t lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   const multiply_weight &weight = a.weight[tile.weight];
-  uint32_t n_out = a.gated && a.n_weights == 1 ? weight.n_out / 2 : weight.n_out;
 #pragma unroll
   for (int n = 0; n < NT; n++) {
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       uint32_t column = 8 * n + 2 * c + e % 2, out = tile.tile * 16 + g + e / 2 * 8;
-      if (column >= job.n || out >= n_out) continue;
+      if (column >= job.n || out >= weight.n_out) continue;
       float back = RAW ? power_of_two(-lift) : a.x_back[x_row_of(a, job, column)];
       float value = joined<NT>(a, part, n, e, back, raise[0]);
       if (a.gated) {
@@ -157,33 +132,34 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
   __shared__ int raise_of[WARPS_MAX]; /* of row tiles */
   uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint32_t segment = warp % a.n_segments, slot = warp / a.n_segments;
-  uint32_t first = segment * a.segment_units, end = min(a.n_units, first + a.segment_units), row_of_raw = UINT32_MAX;
+  uint32_t first = segment * a.segment_units, end = min(a.n_units, first + a.segment_units);
+  const float *row_of_raw = NULL;
   few_ring ring = {memory + warp * PLACES * few_piece_bytes(T), filled + warp * PLACES, PLACES, 0, 0};
   float *part = (float *)(void *)(memory + n_warps * PLACES * few_piece_bytes(T));
   uint4 *raw = (uint4 *)(void *)(part + n_warps * NT * 128);
   int lift = 0;
   ring_open(&ring);
-  few_tile tile = {0, 0};
-  bool active = find_tile(a, blockIdx.x % n_groups, slot, &tile);
-  uint32_t header_of = tile.weight;
-  form_header header = *(const form_header *)(const void *)a.weight[tile.weight].data;
-  if (a.ids != NULL) inputs_wait();
+  few_tile tile;
+  bool of_choice = a.ids != NULL && blockIdx.x >= a.n_shared, active = find_own(a, blockIdx.x, n_groups, slot, &tile);
+  uint32_t header_of = active ? tile.weight : 0, place = 0;
+  form_header header = *(const form_header *)(const void *)a.weight[header_of].data;
+  if (of_choice) inputs_wait();
   few_cursor ahead = {blockIdx.x, 0, NULL};
   enter_item<NT>(a, n_items, n_groups, slot, first, &ahead);
-  for (uint32_t place = 0; place < PLACES; place++)
+  for (; place < PLACES && ahead.unit < end; place++)
     ask_next<T, NT>(a, n_items, n_groups, slot, first, end, ring, place, &ahead);
+  if (!of_choice) inputs_wait();
+  for (; place < PLACES; place++) ask_next<T, NT>(a, n_items, n_groups, slot, first, end, ring, place, &ahead);
   multiply_job job;
-  bool exists = job_of(a, blockIdx.x / n_groups, 8 * NT, &job);
+  bool exists = find_job(a, blockIdx.x, n_groups, 8 * NT, &job);
   active = exists && active;
   int raise = raise_exponent(T, &header);
-  if (a.ids == NULL && !a.beside) inputs_wait();
   next_may_start();
   for (uint32_t index = blockIdx.x; index < n_items; index += gridDim.x) {
     if (index != blockIdx.x) {
-      tile.weight = tile.tile = 0;
-      exists = job_of(a, index / n_groups, 8 * NT, &job);
-      active = exists && find_tile(a, index % n_groups, slot, &tile);
-      if (tile.weight != header_of) header = *(const form_header *)(const void *)a.weight[header_of = tile.weight].data;
+      exists = find_job(a, index, n_groups, 8 * NT, &job);
+      active = exists && find_own(a, index, n_groups, slot, &tile);
+      if (active && tile.weight != header_of) header = *(const form_header *)(const void *)a.weight[header_of = tile.weight].data;
       raise = raise_exponent(T, &header);
     }
     raise_powers powers = powers_of<T>(raise);
@@ -194,7 +170,7 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
     if (index != blockIdx.x) __syncthreads(); /* the raw row and the sums of before have been read */
     if (!exists) continue;
     if constexpr (RAW) {
-      uint32_t row = x_row_of(a, job, 0);
+      const float *row = index < a.n_shared ? a.shared_x : a.raw.x + x_row_of(a, job, 0) * a.raw.x_stride;
       if (row != row_of_raw) lift = prepare_raw<T>(a, row, most_of, raw);
       row_of_raw = row;
       x.raw = raw;
@@ -218,7 +194,6 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
     if (active && segment == 0 && (!a.gated || slot % 2 == 0))
       finish_tile<T, NT, RAW>(a, job, tile, part + (uint64_t)warp * NT * 128, raise_of + slot, lift);
   }
-  if (a.beside) inputs_wait();
 }
 
 template <int T>
@@ -230,13 +205,12 @@ template <int T, int NT, bool RAW>
 static weft_status launch(cuda_device *d, const multiply_args &a) {
   uint32_t n_slots = a.gated ? 2 : 8 / a.n_segments, n_warps = n_slots * a.n_segments;
   uint32_t n_jobs = a.ids != NULL ? a.jobs_max : 1, n_groups = cuda_ceil(few_tiles(a), a.gated ? 1 : n_slots);
-  uint32_t bytes = bytes_of<T>(n_warps, NT, RAW ? a.n_units : 0), n_items = n_groups * n_jobs;
+  uint32_t bytes = bytes_of<T>(n_warps, NT, RAW ? a.n_units : 0), n_items = a.n_shared + n_groups * n_jobs;
   uint32_t per = SHARED_BYTES_MAX / bytes < RESIDENT_WARPS / n_warps ? SHARED_BYTES_MAX / bytes : RESIDENT_WARPS / n_warps;
   uint32_t n_blocks = d->n_multiprocessors * per;
   multiply_args k = a;
-  k.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride);
+  k.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride) && few_is_wide(a.shared_x, 0);
   cuda_start(d, few_kernel<T, NT, RAW>, n_items < n_blocks ? n_items : n_blocks, 32 * n_warps, bytes, k, n_items, n_groups);
-  d->orderly = !a.beside;
   return cuda_launched(d, "a product of few rows");
 }
 

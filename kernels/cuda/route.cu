@@ -352,7 +352,6 @@ weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   if (args->router != NULL && is_one_kernel(args)) {
     cuda_start(d, router_kernel, ROUTER_BLOCKS, 32 * ROUTER_WARPS, 0, *args, weights_of(args->router), args->router->n_in);
-    d->orderly = true;
     return cuda_launched(d, "router");
   }
   if (args->router != NULL && takes_parts(args)) return route_parts(d, args);

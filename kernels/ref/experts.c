@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* experts: for every row, its experts one after another in rank order. */
+/* experts: for every row, its experts one after another in rank order; then the shared MLP. */
 #include "kernels/ref/ref.h"
 
 #include <string.h>
 
+#include "kernels/parts.h"
+
 /* scratch: [n_in] sum (double), [n_ff] act * up (float), [max(n_in, n_ff)] weight row (float),
  * [n_experts] seen */
 uint64_t weft_ref_experts_scratch(weft_device *device, const weft_experts_args *args) {
-  (void)device;
   uint64_t n_in = args->down->n_out, n_ff = args->down->n_in;
   uint64_t widest = n_in > n_ff ? n_in : n_ff;
-  return n_in * sizeof(double) + (n_ff + widest) * sizeof(float) + args->down->n_mats;
+  uint64_t own = n_in * sizeof(double) + (n_ff + widest) * sizeof(float) + args->down->n_mats;
+  return weft_shared_scratch(device, args, own, weft_ref_matmul_scratch);
 }
 
 static void gate_up(const weft_experts_args *args, uint32_t expert, const float *x, float *row,
@@ -28,8 +30,7 @@ static void gate_up(const weft_experts_args *args, uint32_t expert, const float 
   }
 }
 
-weft_status weft_ref_experts(weft_device *device, const weft_experts_args *args) {
-  (void)device;
+static weft_status routed(const weft_experts_args *args) {
   uint32_t n_in = args->down->n_out, n_ff = args->down->n_in;
   double *sum = args->scratch;
   float *h = (float *)(sum + n_in);
@@ -53,4 +54,9 @@ weft_status weft_ref_experts(weft_device *device, const weft_experts_args *args)
     for (uint32_t i = 0; i < n_in; i++) args->y[r * args->y_stride + i] = (float)sum[i];
   }
   return WEFT_OK;
+}
+
+weft_status weft_ref_experts(weft_device *device, const weft_experts_args *args) {
+  weft_status status = routed(args);
+  return status == WEFT_OK ? weft_shared_run(device, args, weft_ref_matmul) : status;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Ops that stand for several: norms in a row, a gated product, a router with its choice. On every device they give the
- * bits of their parts, called one after another, for one row and for many. And ops that may run beside one another give the
- * bits that they give in turn. */
+/* Ops that stand for several: norms in a row, a gated product, a router with its choice, experts with a shared MLP. On every
+ * device they give the bits of their parts, called one after another, for one row and for many. */
 #include "tests/kernels/harness.h"
 #include "tests/kernels/weights.h"
 
@@ -195,9 +194,25 @@ static void test_router(void **state) {
   }
 }
 
-/* ---- ops beside one another ---- */
+/* ---- experts with a shared MLP ---- */
 
-enum { LAYERS = 6, WIDTH = 256, FF = 512, EXPERTS = 16, TOP = 4 };
+enum { LAYERS = 4, WIDTH = 512, FF_MAX = 800, EXPERTS = 16, TOP = 8 };
+
+typedef struct layer_case {
+  weft_type in, out, shared_in, shared_out; /* of experts; of the shared MLP */
+  uint32_t n_ff, n_shared;
+} layer_case;
+
+/* Widths that are no whole tiles, pieces or segments; types that kernels for one row take together, and others. */
+static const layer_case layer_cases[] = {
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, 512, 736},
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, 256, 768},
+    {WEFT_TYPE_Q6_K, WEFT_TYPE_F16, WEFT_TYPE_Q6_K, WEFT_TYPE_F16, 256, 792},
+    {WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, 288, 800},
+    {WEFT_TYPE_Q8_0, WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_BF16, 32, 544},
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q5_K, WEFT_TYPE_Q4_0, 512, 736},
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_F32, WEFT_TYPE_F32, 512, 100},
+};
 
 typedef struct layer {
   weft_weight router, gate, up, down, experts_in, experts_out;
@@ -206,15 +221,14 @@ typedef struct layer {
 typedef struct layer_rows {
   float *x, *h, *g, *u, *t, *y, *logits, *weights;
   int32_t *ids;
-  void *scratch[4];
 } layer_rows;
 
-static layer layer_new(weft_device *device) {
-  stored in = stored_new(WEFT_TYPE_Q4_K, EXPERTS, 2 * FF, WIDTH, 500), out = stored_new(WEFT_TYPE_Q8_0, EXPERTS, WIDTH, FF, 600);
+static layer layer_new(weft_device *device, const layer_case *c) {
+  stored in = stored_new(c->in, EXPERTS, 2 * c->n_ff, WIDTH, 500), out = stored_new(c->out, EXPERTS, WIDTH, c->n_ff, 600);
   layer l = {.router = matrix(device, WEFT_TYPE_F32, EXPERTS, WIDTH, 700),
-             .gate = matrix(device, WEFT_TYPE_Q4_K, FF, WIDTH, 800),
-             .up = matrix(device, WEFT_TYPE_Q4_K, FF, WIDTH, 900),
-             .down = matrix(device, WEFT_TYPE_Q8_0, WIDTH, FF, 1000),
+             .gate = matrix(device, c->shared_in, c->n_shared, WIDTH, 800),
+             .up = matrix(device, c->shared_in, c->n_shared, WIDTH, 900),
+             .down = matrix(device, c->shared_out, WIDTH, c->n_shared, 1000),
              .experts_in = upload(device, &in),
              .experts_out = upload(device, &out)};
   stored_free(&in);
@@ -222,75 +236,97 @@ static layer layer_new(weft_device *device) {
   return l;
 }
 
-/* A layer's feed-forward half as the model calls it, without a wait: r.x = r.x + norm(dense + experts). */
-static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32_t n_rows, bool beside) {
+static void run_product(weft_device *device, weft_matmul_args *args) {
+  args->scratch_bytes = weft_matmul_scratch(device, args);
+  args->scratch = scratch_of(args->scratch_bytes);
+  assert_int_equal(done(device, weft_matmul(device, args)), WEFT_OK);
+  if (args->scratch != NULL) memory_free(args->scratch);
+}
+
+static void run_shared(weft_device *device, const weft_experts_args *experts) {
+  const weft_shared_args *s = &experts->shared;
+  uint32_t n_ff = s->gate->n_out;
+  weft_matmul_args in = {.x = s->x, .n_rows = experts->n_rows, .n_weights = 2, .weight = {s->gate, s->up}, .y = {s->g, s->u},
+                         .x_stride = s->x_stride, .y_stride = {n_ff, n_ff}, .activation = experts->activation};
+  weft_matmul_args out = {.x = s->g, .n_rows = experts->n_rows, .n_weights = 1, .weight = {s->down}, .y = {s->y},
+                          .x_stride = n_ff, .y_stride = {s->y_stride}};
+  run_product(device, &in);
+  run_product(device, &out);
+}
+
+/* A layer's feed-forward half, r.x = r.x + norm(shared + experts): as the model calls it, without a wait, or part by part. */
+static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32_t n_rows, void *const *scratch, bool whole) {
   weft_norm_args norm = {.x = r->x, .y = r->h, .n_rows = n_rows, .n_cols = WIDTH, .x_stride = WIDTH, .x2_stride = WIDTH,
                          .add_stride = WIDTH, .y_stride = WIDTH, .eps = 1e-6f};
   weft_route_args route = {.x = r->h, .router = &l->router, .logits = r->logits, .ids = r->ids, .weights = r->weights,
                            .n_rows = n_rows, .n_experts = EXPERTS, .k = TOP, .x_stride = WIDTH, .logits_stride = EXPERTS};
-  weft_matmul_args in = {.x = r->h, .n_rows = n_rows, .n_weights = 2, .weight = {&l->gate, &l->up}, .y = {r->g, r->u},
-                         .x_stride = WIDTH, .y_stride = {FF, FF}, .activation = WEFT_GELU_TANH, .beside = beside};
-  weft_matmul_args out = {.x = r->g, .n_rows = n_rows, .n_weights = 1, .weight = {&l->down}, .y = {r->t}, .x_stride = FF,
-                          .y_stride = {WIDTH}, .beside = beside};
   weft_experts_args experts = {.x = r->h, .ids = r->ids, .weights = r->weights, .gate_up = &l->experts_in, .down = &l->experts_out,
                                .y = r->y, .n_rows = n_rows, .k = TOP, .x_stride = WIDTH, .y_stride = WIDTH,
                                .activation = WEFT_GELU_TANH};
+  experts.shared = (weft_shared_args){.x = r->h, .gate = &l->gate, .up = &l->up, .down = &l->down, .g = r->g, .u = r->u, .y = r->t,
+                                      .x_stride = WIDTH, .y_stride = WIDTH};
+  route.scratch = scratch[0], experts.scratch = scratch[1];
   route.scratch_bytes = weft_route_scratch(device, &route);
-  in.scratch_bytes = weft_matmul_scratch(device, &in);
-  out.scratch_bytes = weft_matmul_scratch(device, &out);
   experts.scratch_bytes = weft_experts_scratch(device, &experts);
-  if (r->scratch[3] == NULL) {
-    r->scratch[0] = scratch_of(route.scratch_bytes);
-    r->scratch[1] = scratch_of(in.scratch_bytes);
-    r->scratch[2] = scratch_of(out.scratch_bytes);
-    r->scratch[3] = scratch_of(experts.scratch_bytes);
-  }
-  route.scratch = r->scratch[0], in.scratch = r->scratch[1], out.scratch = r->scratch[2], experts.scratch = r->scratch[3];
   assert_int_equal(weft_norm(device, &norm), WEFT_OK);
   assert_int_equal(weft_route(device, &route), WEFT_OK);
-  assert_int_equal(weft_matmul(device, &in), WEFT_OK);
+  if (!whole) run_shared(device, &experts), experts.shared.gate = NULL;
   assert_int_equal(weft_experts(device, &experts), WEFT_OK);
-  assert_int_equal(weft_matmul(device, &out), WEFT_OK);
   norm.x = r->t, norm.x2 = r->y, norm.add = norm.y = r->x;
   assert_int_equal(weft_norm(device, &norm), WEFT_OK);
 }
 
-static void run_layers(weft_device *device, const layer *l, uint32_t n_rows, bool beside, float *result) {
+/* Scratch of a route and of experts of at most ROWS rows. */
+static void scratch_new(weft_device *device, const layer *l, void **scratch) {
+  weft_route_args route = {.router = &l->router, .n_rows = ROWS, .n_experts = EXPERTS, .k = TOP, .x_stride = WIDTH, .logits_stride = EXPERTS};
+  weft_experts_args experts = {.gate_up = &l->experts_in, .down = &l->experts_out, .n_rows = ROWS, .k = TOP, .x_stride = WIDTH,
+                               .y_stride = WIDTH, .activation = WEFT_GELU_TANH,
+                               .shared = {.gate = &l->gate, .up = &l->up, .down = &l->down, .x_stride = WIDTH, .y_stride = WIDTH}};
+  scratch[0] = scratch_of(weft_route_scratch(device, &route));
+  scratch[1] = scratch_of(weft_experts_scratch(device, &experts));
+}
+
+static void run_layers(weft_device *device, const layer *l, uint32_t n_rows, bool whole, float *result) {
   uint64_t n = (uint64_t)n_rows * WIDTH;
   layer_rows r = {.x = rows_new(n, 20), .h = rows_new(n, 21), .t = rows_new(n, 22), .y = rows_new(n, 23)};
-  r.g = rows_new((uint64_t)n_rows * FF, 24);
-  r.u = rows_new((uint64_t)n_rows * FF, 25);
+  void *scratch[2];
+  r.g = rows_new((uint64_t)n_rows * FF_MAX, 24);
+  r.u = rows_new((uint64_t)n_rows * FF_MAX, 25);
   r.logits = rows_new((uint64_t)n_rows * EXPERTS, 26);
   r.weights = rows_new((uint64_t)n_rows * TOP, 27);
   r.ids = memory_new((size_t)n_rows * TOP, sizeof *r.ids);
-  for (uint32_t i = 0; i < LAYERS; i++) run_layer(device, l, &r, n_rows, beside);
+  scratch_new(device, l, scratch);
+  for (uint32_t i = 0; i < LAYERS; i++) run_layer(device, l, &r, n_rows, scratch, whole);
   assert_int_equal(weft_device_sync(device), WEFT_OK);
   memcpy(result, r.x, n * sizeof(float));
+  for (uint64_t i = 0; i < n; i++) assert_true(isfinite(result[i]));
   float *const rows[] = {r.x, r.h, r.t, r.y, r.g, r.u, r.logits, r.weights};
   for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) memory_free(rows[i]);
   memory_free(r.ids);
-  for (uint32_t i = 0; i < 4; i++)
-    if (r.scratch[i] != NULL) memory_free(r.scratch[i]);
+  for (uint32_t i = 0; i < 2; i++)
+    if (scratch[i] != NULL) memory_free(scratch[i]);
 }
 
-static void test_beside(void **state) {
+static void test_shared(void **state) {
   const devices *all = *state;
   static float one[ROWS * WIDTH], two[ROWS * WIDTH];
   for (uint32_t d = 0; d < all->n; d++) {
-    layer l = layer_new(all->cpu[d]);
-    for (uint32_t c = 0; c < N_COUNTS; c++) {
-      run_layers(all->cpu[d], &l, row_counts[c], false, one);
-      run_layers(all->cpu[d], &l, row_counts[c], true, two);
-      assert_same("ops beside one another", all->name[d], "the rows", one, two, (size_t)row_counts[c] * WIDTH * sizeof(float));
+    for (uint32_t i = 0; i < sizeof layer_cases / sizeof *layer_cases; i++) {
+      layer l = layer_new(all->cpu[d], &layer_cases[i]);
+      for (uint32_t c = 0; c < N_COUNTS; c++) {
+        run_layers(all->cpu[d], &l, row_counts[c], false, one);
+        run_layers(all->cpu[d], &l, row_counts[c], true, two);
+        assert_same("experts with a shared MLP", all->name[d], "the rows", one, two, (size_t)row_counts[c] * WIDTH * sizeof(float));
+      }
+      weft_weight *const weights[] = {&l.router, &l.gate, &l.up, &l.down, &l.experts_in, &l.experts_out};
+      for (uint32_t w = 0; w < sizeof weights / sizeof weights[0]; w++) weft_device_weight_free(all->cpu[d], weights[w]);
     }
-    weft_weight *const weights[] = {&l.router, &l.gate, &l.up, &l.down, &l.experts_in, &l.experts_out};
-    for (uint32_t i = 0; i < sizeof weights / sizeof weights[0]; i++) weft_device_weight_free(all->cpu[d], weights[i]);
   }
 }
 
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_gated),
-                                     cmocka_unit_test(test_router), cmocka_unit_test(test_beside)};
+                                     cmocka_unit_test(test_router), cmocka_unit_test(test_shared)};
   return cmocka_run_group_tests_name("kernels/fused", tests, setup_devices, teardown_devices);
 }
