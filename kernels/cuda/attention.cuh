@@ -106,7 +106,7 @@ static __device__ __forceinline__ float weight_of(float score, float scale, floa
 }
 
 /* Queries as bf16, four numbers at a time: piece i of `n_pieces` (a row's head_dim / 4) goes to put(row, piece of the row,
- * bits). Rows beyond the item repeat its last one: what they see is nobody's. Many loads are on their way at once. */
+ * bits). Rows beyond the item are zeros. Many loads are on their way at once. */
 template <bool WIDE, int N_THREADS, int N_PIECES, int ROW_PIECES, class put_query>
 static __device__ __forceinline__ void convert_queries(const attention_kernel_args &k, const attention_item &item,
                                                        const weft_attention_segment &s, uint32_t kv_head, uint32_t first,
@@ -117,8 +117,10 @@ static __device__ __forceinline__ void convert_queries(const attention_kernel_ar
     float4 x[batch];
 #pragma unroll
     for (int i = 0; i < batch; i++) {
-      uint32_t at = (step + i) * N_THREADS + threadIdx.x % N_THREADS, f = item.first + min(first + at / ROW_PIECES, item.n - 1);
+      uint32_t at = (step + i) * N_THREADS + threadIdx.x % N_THREADS, r = first + at / ROW_PIECES, f = item.first + r;
       uint32_t row = row_of_query(k, f);
+      x[i] = make_float4(0, 0, 0, 0);
+      if (r >= item.n) continue;
       const float *q = k.op.q + ((uint64_t)s.first_row + row) * k.op.q_stride +
                        (uint64_t)(kv_head * k.group + (f - row * k.group)) * (4 * ROW_PIECES) + at % ROW_PIECES * 4;
       x[i] = WIDE ? *(const float4 *)(const void *)q : make_float4(q[0], q[1], q[2], q[3]);

@@ -20,7 +20,7 @@ struct few_shape {
   static constexpr int blocks = D >= 256 ? 8 : D == 128 ? 4 : 2; /* of a cluster */
   static constexpr int keys = CHUNK / blocks;                    /* scored by a block */
   static constexpr int tiles = keys / TILE;
-  static constexpr int key_units = keys / KEY_UNIT;
+  static constexpr int key_units = keys / KEY_UNIT; /* even */
   static constexpr int dims = D / blocks; /* of out, in a block */
   static constexpr int warps = dims / 8;  /* that add values */
   static constexpr int value_unit = D == 512 ? 512 : D == 256 ? 256 : 128; /* keys */
@@ -138,22 +138,27 @@ static __device__ __forceinline__ void copy_first(const attention_kernel_args &k
   b.fresh = UINT32_MAX;
 }
 
-/* Scores of the warp's eight keys of a unit: one chain over the head dimension. */
+/* Scores of the warp's eight keys of two units: one chain over the head dimension each, side by side. */
 template <int D, int RING>
-static __device__ __forceinline__ void score_unit(const few_block<D, RING> &b, uint32_t slot, float (&sum)[4]) {
+static __device__ __forceinline__ void score_units(const few_block<D, RING> &b, uint32_t unit, few_scores<D, RING> &score) {
   using shape = few_shape<D, RING>;
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, k_at[2];
   uint32_t q_at = shared_address(b.m->q + lane % 16 * shape::key_stride + lane / 16 * 8);
-  uint32_t k_at = shared_address(b.m->ring[slot]) + ((warp * 8 + lane % 8) * shape::key_stride + lane / 8 * 8) * 2;
-  sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    k_at[i] = shared_address(b.m->ring[(unit + i) % RING]) + ((warp * 8 + lane % 8) * shape::key_stride + lane / 8 * 8) * 2;
+    score.of[unit + i][0] = score.of[unit + i][1] = score.of[unit + i][2] = score.of[unit + i][3] = 0.0f;
+  }
 #pragma unroll 4
   for (int d = 0; d < D; d += 32) {
-    uint32_t w[2][4], v[4];
-    load_matrices(w[0], q_at + d * 2);
-    load_matrices(w[1], q_at + d * 2 + 32);
-    load_matrices(v, k_at + d * 2);
-    mma_bf16(sum, w[0], v[0], v[1]);
-    mma_bf16(sum, w[1], v[2], v[3]);
+    uint32_t w[2][4], v[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      load_matrices(w[i], q_at + d * 2 + i * 32);
+      load_matrices(v[i], k_at[i] + d * 2);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) mma_bf16(score.of[unit + i % 2], w[i / 2], v[i % 2][i / 2 * 2], v[i % 2][i / 2 * 2 + 1]);
   }
 }
 
@@ -316,12 +321,13 @@ static __device__ __forceinline__ void do_chunk(const attention_kernel_args &k, 
   }
   few_scores<D, RING> score;
 #pragma unroll
-  for (int unit = 0; unit < shape::key_units; unit++) {
-    copies_wait<RING - 1>();
+  for (int unit = 0; unit < shape::key_units; unit += 2) {
+    copies_wait<RING - 2>();
     __syncthreads();
-    score_unit<D, RING>(b, unit % RING, score.of[unit]);
+    score_units<D, RING>(b, unit, score);
     __syncthreads();
     copy_next<D, RING>(k, b, unit + RING);
+    copy_next<D, RING>(k, b, unit + 1 + RING);
   }
   uint32_t parity = (chunk - b.item.chunk) & 1;
   spread_maxima<D, RING>(k, b, score);

@@ -400,7 +400,7 @@ static weft_status few_out(weft_device *device, const weft_experts_args *args, c
     b.n_rows = args->n_rows;
     b.raw.x = shared->g;
   }
-  bool takes = shared->gate != NULL && experts_down_shares(&a, &b, args->k);
+  bool takes = shared->gate != NULL && experts_down_shares(&a, &b);
   if (takes) b.weight[0] = multiply_weight_of(shared->down, shared->y, 0);
   weft_status status = experts_down_few(cuda_of(device), &a, &b, args->weights, args->k);
   if (takes || shared->gate == NULL || status != WEFT_OK) return status;

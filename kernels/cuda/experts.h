@@ -8,7 +8,7 @@
 /* Whether rows of so many inputs and k ranks fit into a block's memory. */
 bool experts_down_fits(uint32_t n_in, uint32_t k);
 /* Whether the kernel takes the product of a shared MLP along, of one row. */
-bool experts_down_shares(const multiply_args *args, const multiply_args *shared, uint32_t k);
+bool experts_down_shares(const multiply_args *args, const multiply_args *shared);
 /* y[r] = sum over ranks j of weights[r,j] * W[ids[r,j]] x[r k + j], for rows [0, n_rows); and shared, unless it has no
  * weight. The kernel before it must let the next one start only after it waited for its own inputs, ids among them
  * (multiply_few with ids does): ids are read before this one waits. */

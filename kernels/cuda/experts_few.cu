@@ -3,14 +3,14 @@
  * another; it prepares that rank's row of act(g) * u for itself. The first weights are on their way before that row is
  * there: the choice of experts is older than the kernel before this one (experts.h).
  *
- * Of one row also that of the shared MLP: further blocks take 16 of its outputs, a warp a segment of its inputs. */
+ * Of one row also that of the shared MLP: further blocks take 32 of its outputs, a warp some segments of its inputs. */
 #include "kernels/cuda/experts.h"
 
 #include <string.h>
 
 #include "kernels/cuda/few.cuh"
 
-enum { DOWN_WARPS = 8, PLACES_MAX = 8, KEPT = 3, SHARED_BYTES_MAX = 220 << 10, SHARED_BYTES_OF_TWO = 86 << 10 };
+enum { DOWN_WARPS = 8, SHARED_TILES = 2, SUMS_MAX = 8 * SHARED_TILES /* of 16 outputs, in a block */, PLACES_MAX = 8, KEPT = 3, SHARED_BYTES_MAX = 220 << 10, SHARED_BYTES_OF_TWO = 86 << 10 };
 
 /* A row of act(g) * u into the warp's shared memory; the power of two that it was multiplied by. */
 template <int T>
@@ -101,38 +101,66 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(__fmul_rn(all[h], back), down);
 }
 
-/* 16 outputs of the shared MLP. row: for all warps; done: [segments][16]. */
+/* What a warp does of a block's row tiles of the shared MLP: task t is segment t % n_segments of tile t / n_segments. */
+typedef struct shared_task {
+  uint32_t at, unit, end;
+  const uint8_t *row_tile; /* NULL: there is no more */
+} shared_task;
+
+static __device__ __forceinline__ void enter_task(const multiply_args &a, uint32_t first_tile, uint32_t at, shared_task *task) {
+  uint32_t tile = first_tile + at / a.n_segments, segment = at % a.n_segments;
+  bool exists = at < SHARED_TILES * a.n_segments && tile < a.weight[0].n_tiles;
+  task->at = at;
+  task->unit = segment * a.segment_units;
+  task->end = min(a.n_units, task->unit + a.segment_units);
+  task->row_tile = exists ? a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)tile * a.tile_bytes : NULL;
+}
+
 template <int T>
-static __device__ __forceinline__ void shared_tile(const multiply_args &a, uint32_t tile, few_ring &ring, uint4 *row, float *done) {
+static __device__ __forceinline__ void ask_task(const multiply_args &a, few_ring &ring, uint32_t place, uint32_t first_tile,
+                                                shared_task &task) {
+  if (task.row_tile == NULL) return;
+  ring_ask<T>(a, ring, place, task.row_tile, task.unit);
+  task.unit += few_units(T);
+  if (task.unit >= task.end) enter_task(a, first_tile, task.at + DOWN_WARPS, &task);
+}
+
+/* SHARED_TILES row tiles of the shared MLP. row: for all warps; done: [tiles][segments][16]. */
+template <int T>
+static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint32_t first_tile, few_ring &ring, uint4 *row, float *done) {
   __shared__ uint32_t most_of[DOWN_WARPS];
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = warp * a.segment_units;
-  uint32_t end = min(a.n_units, unit + a.segment_units), next = unit;
-  const uint8_t *row_tile = a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)tile * a.tile_bytes;
-  for (uint32_t place = 0; place < ring.n && next < end; place++, next += few_units(T)) ring_ask<T>(a, ring, place, row_tile, next);
+  uint32_t lane = threadIdx.x % 32;
+  shared_task task, ahead;
+  enter_task(a, first_tile, threadIdx.x / 32, &ahead);
+  task = ahead;
+  for (uint32_t place = 0; place < ring.n; place++) ask_task<T>(a, ring, place, first_tile, ahead);
   form_header header = *(const form_header *)(const void *)a.weight[0].data;
   inputs_wait();
   next_may_start();
-  int lift = prepare_raw<T>(a, a.raw.x, most_of, row), raise = raise_exponent(T, &header);
+  const float *rows[1] = {a.raw.x};
+  int lift[1], raise = raise_exponent(T, &header);
+  prepare_raw<T, 1>(a, rows, most_of, row, lift);
   raise_powers powers = powers_of<T>(raise);
-  float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
   x_source<1> x;
   x.raw = row;
-  for (; unit < end; unit += few_units(T)) {
-    ring_wait(ring);
-    multiply_piece<T, 1, true>(a, ring, unit, end, x, powers, sum);
-    uint32_t place = ring.at;
-    ring_next(ring);
-    if (next >= end) continue;
-    ring_ask<T>(a, ring, place, row_tile, next);
-    next += few_units(T);
+  for (; task.row_tile != NULL; enter_task(a, first_tile, task.at + DOWN_WARPS, &task)) {
+    float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
+    for (; task.unit < task.end; task.unit += few_units(T)) {
+      ring_wait(ring);
+      multiply_piece<T, 1, true>(a, ring, task.unit, task.end, x, powers, sum);
+      uint32_t place = ring.at;
+      ring_next(ring);
+      ask_task<T>(a, ring, place, first_tile, ahead);
+    }
+    if (lane % 4 == 0) done[16 * task.at + lane / 4] = sum[0][0], done[16 * task.at + lane / 4 + 8] = sum[0][2];
   }
-  if (lane % 4 == 0) done[16 * warp + lane / 4] = sum[0][0], done[16 * warp + lane / 4 + 8] = sum[0][2];
   __syncthreads();
-  uint32_t out = tile * 16 + threadIdx.x;
-  if (threadIdx.x >= 16 || out >= a.weight[0].n_out) return;
+  uint32_t out = first_tile * 16 + threadIdx.x;
+  if (threadIdx.x >= 16 * SHARED_TILES || out >= a.weight[0].n_out) return;
   float all = 0.0f;
-  for (uint32_t s = 0; s < a.n_segments; s++) all = __fadd_rn(all, done[16 * s + threadIdx.x]);
-  a.weight[0].y[out] = __fmul_rn(__fmul_rn(all, power_of_two(-lift)), power_of_two(-raise));
+  for (uint32_t i = 0; i < a.n_segments; i++)
+    all = __fadd_rn(all, done[16 * (threadIdx.x / 16 * a.n_segments + i) + threadIdx.x % 16]);
+  a.weight[0].y[out] = __fmul_rn(__fmul_rn(all, power_of_two(-lift[0])), power_of_two(-raise));
 }
 
 /* shared: of one row; without weights there is none. */
@@ -141,7 +169,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS) down_kernel(const __gr
                                                                       const __grid_constant__ multiply_args shared,
                                                                       const float *weights, uint32_t k,
                                                                       uint32_t n_places) {
-  extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, their rows, [k][16] results */
+  extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, their rows, 16 results of ranks or tasks */
   __shared__ __align__(8) uint64_t filled[DOWN_WARPS * PLACES_MAX];
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint64_t r = blockIdx.y;
@@ -152,7 +180,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS) down_kernel(const __gr
   ring_open(&ring);
   if (blockIdx.x >= a.weight[0].n_tiles) {
     ring.n = min(n_places, ring_bytes / few_piece_bytes(T));
-    return shared_tile<T>(shared, blockIdx.x - a.weight[0].n_tiles, ring, rows, done);
+    return shared_tiles<T>(shared, (blockIdx.x - a.weight[0].n_tiles) * SHARED_TILES, ring, rows, done);
   }
   down_cursor ahead = {a.ids + r * k, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)blockIdx.x * a.tile_bytes, warp, k, 0};
   for (uint32_t place = 0; place < n_places; place++) ask_next<T>(a, ring, place, ahead);
@@ -176,7 +204,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS) down_kernel(const __gr
 
 template <int T>
 static uint32_t bytes_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k, uint32_t n_places) {
-  return DOWN_WARPS * (bytes_of_places<T>(tile_bytes, n_places) + n_units * 256) + 64 * k;
+  return DOWN_WARPS * (bytes_of_places<T>(tile_bytes, n_places) + n_units * 256) + 64 * (k > SUMS_MAX ? k : SUMS_MAX);
 }
 
 /* As many as there are pieces, while two blocks share a multiprocessor, with room for a product beside them. */
@@ -190,7 +218,7 @@ static uint32_t places_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k) {
 template <int T>
 static weft_status launch(cuda_device *d, const multiply_args &a, const multiply_args &shared, const float *weights, uint32_t k) {
   uint32_t n_places = places_of<T>(a.n_units, a.tile_bytes, k), bytes = bytes_of<T>(a.n_units, a.tile_bytes, k, n_places);
-  dim3 grid(a.weight[0].n_tiles + shared.weight[0].n_tiles, a.n_rows);
+  dim3 grid(a.weight[0].n_tiles + cuda_ceil(shared.weight[0].n_tiles, SHARED_TILES), a.n_rows);
   cuda_start(d, down_kernel<T>, grid, 32 * DOWN_WARPS, bytes, a, shared, weights, k, n_places);
   return cuda_launched(d, "the down side of experts");
 }
@@ -205,11 +233,10 @@ bool experts_down_fits(uint32_t n_in, uint32_t k) {
   return bytes_of<WEFT_TYPE_Q8_0>(cuda_ceil(n_in, 128), UINT32_MAX, k, 2) <= SHARED_BYTES_MAX; /* the largest pieces */
 }
 
-/* Of the shared row all of it in the memory of the warps' rows, its pieces in their places, its sums in those of ranks. */
-bool experts_down_shares(const multiply_args *args, const multiply_args *shared, uint32_t k) {
-  if (args->type != shared->type || args->n_rows != 1 || shared->n_rows != 1) return false;
-  return shared->n_units <= DOWN_WARPS * args->n_units && shared->n_segments <= k && shared->n_segments <= DOWN_WARPS &&
-         args->n_in >= 256; /* a tile has a whole piece */
+/* The shared row lies where the warps' rows do, its pieces in their places, which are whole ones. */
+bool experts_down_shares(const multiply_args *args, const multiply_args *shared) {
+  return args->type == shared->type && args->n_rows == 1 && shared->n_rows == 1 && args->n_in >= 256 &&
+         shared->n_units <= DOWN_WARPS * args->n_units && SHARED_TILES * shared->n_segments <= SUMS_MAX;
 }
 
 weft_status experts_down_few(cuda_device *d, const multiply_args *args, const multiply_args *shared, const float *weights, uint32_t k) {

@@ -144,43 +144,51 @@ static __device__ __forceinline__ uint4 chunk_16(const float (&v)[8], float up) 
   return eight_16<BF16>(raised);
 }
 
-enum { RAW_KEPT = 2 }; /* eights of a thread that stay in registers */
+enum { RAW_KEPT = 2 }; /* eights of rows that stay in a thread's registers */
 
-/* The row into shared memory, 16 bytes for 8 inputs, ascending; the power of two that it was multiplied by. The same
- * rule as prepare_kernel. most_of: [warps of the block]. */
-template <int T>
-static __device__ __forceinline__ int prepare_raw(const multiply_args &a, const float *row, uint32_t *most_of, uint4 *to) {
-  uint32_t n_chunks = a.n_units * 16, most = 0;
-  float kept[RAW_KEPT][8], v[8];
+/* Rows into shared memory, one behind the other, 16 bytes for 8 inputs, ascending; lift: the powers of two that they were
+ * multiplied by. The same rule as prepare_kernel. most_of: [ROWS][warps of the block]. */
+template <int T, int ROWS>
+static __device__ __forceinline__ void prepare_raw(const multiply_args &a, const float *const (&row)[ROWS], uint32_t *most_of, uint4 *to,
+                                                   int *lift) {
+  uint32_t n_chunks = a.n_units * 16, n_warps = blockDim.x / 32, most[ROWS];
+  constexpr uint32_t n_kept = RAW_KEPT / ROWS;
+  float kept[ROWS][n_kept][8], v[8];
 #pragma unroll
-  for (uint32_t t = 0; t < RAW_KEPT; t++)
-    if (threadIdx.x + t * blockDim.x < n_chunks) load_chunk(row, threadIdx.x + t * blockDim.x, a.n_in, a.raw.wide, kept[t]);
-  if (!form_is_bf16(T)) {
-#pragma unroll
-    for (uint32_t t = 0; t < RAW_KEPT; t++)
-      if (threadIdx.x + t * blockDim.x < n_chunks) most = max(most, most_of_chunk(kept[t]));
-#pragma unroll 1
-    for (uint32_t chunk = threadIdx.x + RAW_KEPT * blockDim.x; chunk < n_chunks; chunk += blockDim.x) {
-      load_chunk(row, chunk, a.n_in, a.raw.wide, v);
-      most = max(most, most_of_chunk(v));
-    }
-    most = __reduce_max_sync(0xFFFFFFFFu, most);
-    if (threadIdx.x % 32 == 0) most_of[threadIdx.x / 32] = most;
-    __syncthreads();
-    most = __reduce_max_sync(0xFFFFFFFFu, most_of[min(threadIdx.x % 32, blockDim.x / 32 - 1)]);
+  for (uint32_t at = 0; at < ROWS * n_kept; at++) {
+    uint32_t r = at / n_kept, t = at % n_kept, chunk = threadIdx.x + t * blockDim.x;
+    if (chunk < n_chunks) load_chunk(row[r], chunk, a.n_in, a.raw.wide, kept[r][t]);
   }
-  int lift = form_is_bf16(T) ? 0 : lift_of(most);
-  float up = power_of_two(lift);
 #pragma unroll
-  for (uint32_t t = 0; t < RAW_KEPT; t++)
-    if (threadIdx.x + t * blockDim.x < n_chunks) to[threadIdx.x + t * blockDim.x] = chunk_16<form_is_bf16(T)>(kept[t], up);
+  for (uint32_t r = 0; r < ROWS && !form_is_bf16(T); r++) {
+    most[r] = 0;
+#pragma unroll
+    for (uint32_t t = 0; t < n_kept; t++)
+      if (threadIdx.x + t * blockDim.x < n_chunks) most[r] = max(most[r], most_of_chunk(kept[r][t]));
 #pragma unroll 1
-  for (uint32_t chunk = threadIdx.x + RAW_KEPT * blockDim.x; chunk < n_chunks; chunk += blockDim.x) {
-    load_chunk(row, chunk, a.n_in, a.raw.wide, v);
-    to[chunk] = chunk_16<form_is_bf16(T)>(v, up);
+    for (uint32_t chunk = threadIdx.x + n_kept * blockDim.x; chunk < n_chunks; chunk += blockDim.x) {
+      load_chunk(row[r], chunk, a.n_in, a.raw.wide, v);
+      most[r] = max(most[r], most_of_chunk(v));
+    }
+    most[r] = __reduce_max_sync(0xFFFFFFFFu, most[r]);
+    if (threadIdx.x % 32 == 0) most_of[r * n_warps + threadIdx.x / 32] = most[r];
+  }
+  if (!form_is_bf16(T)) __syncthreads();
+#pragma unroll
+  for (uint32_t r = 0; r < ROWS; r++) {
+    lift[r] = form_is_bf16(T) ? 0 : lift_of(__reduce_max_sync(0xFFFFFFFFu, most_of[r * n_warps + min(threadIdx.x % 32, n_warps - 1)]));
+    float up = power_of_two(lift[r]);
+#pragma unroll
+    for (uint32_t t = 0; t < n_kept; t++)
+      if (threadIdx.x + t * blockDim.x < n_chunks)
+        to[r * n_chunks + threadIdx.x + t * blockDim.x] = chunk_16<form_is_bf16(T)>(kept[r][t], up);
+#pragma unroll 1
+    for (uint32_t chunk = threadIdx.x + n_kept * blockDim.x; chunk < n_chunks; chunk += blockDim.x) {
+      load_chunk(row[r], chunk, a.n_in, a.raw.wide, v);
+      to[r * n_chunks + chunk] = chunk_16<form_is_bf16(T)>(v, up);
+    }
   }
   __syncthreads();
-  return lift;
 }
 
 /* Whether load_chunk may read four numbers at once. */

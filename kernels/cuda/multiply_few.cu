@@ -2,15 +2,15 @@
 /* Products for few rows: a warp takes 16 outputs and one segment of the inputs; segments meet in shared memory.
  *
  *   weights  every warp has places for a few pieces of a tile and asks for the next ones by bulk copies
- *   block    up to 16 warps = row tiles x segments, for one job (8 NT rows of x). It goes on to the tiles that are a grid
- *            further; their first weights are on their way while these tiles are finished
+ *   block    warps = row tiles x segments, for one job (8 NT rows of x). It goes on to the tiles that are a grid further;
+ *            their first weights are on their way, and most warps at work, while these tiles are finished
  *   raw      one row of f32: every block prepares it for itself while its first weights are on their way, which saves a
- *            kernel before this one
+ *            kernel before this one. Blocks then have as many tiles as a multiprocessor holds
  *   gated    a tile of the gate and its tile of up lie in one block: act(g) * u leaves it
  *   shared   tiles of a shared MLP go before those of experts: their weights come while the choice is made */
 #include "kernels/cuda/few.cuh"
 
-enum { WARPS_MAX = 16, SEGMENTS = 8, RESIDENT_WARPS = 24, PLACES = 2, SHARED_BYTES_MAX = 220 << 10 };
+enum { WARPS_MAX = 24 /* of a multiprocessor, too */, SEGMENTS = 8, PLACES = 2, SHARED_BYTES_MAX = 220 << 10 };
 
 /* Row tiles of a job that blocks deal out: pairs of them where they are gated. */
 static __host__ __device__ __forceinline__ uint32_t few_tiles(const multiply_args &a) {
@@ -40,16 +40,24 @@ static __device__ __forceinline__ bool find_tile(const multiply_args &a, uint32_
   return true;
 }
 
-/* Item `index`: tiles of the shared MLP, then groups of tiles of jobs. The same for all warps of a block: */
-static __device__ __forceinline__ bool find_job(const multiply_args &a, uint32_t index, uint32_t n_groups, uint32_t width,
+/* Items: of the shared MLP, then groups of row tiles, job by job. */
+typedef struct few_items {
+  uint32_t n, n_shared, n_groups;
+} few_items;
+
+/* The same for all warps of a block: */
+static __device__ __forceinline__ bool find_job(const multiply_args &a, const few_items &items, uint32_t index, uint32_t width,
                                                 multiply_job *job) {
   *job = {0, 0, 1};
-  return index < a.n_shared || job_of(a, (index - a.n_shared) / n_groups, width, job);
+  return index < items.n_shared || job_of(a, (index - items.n_shared) / items.n_groups, width, job);
 }
 
-static __device__ __forceinline__ bool find_own(const multiply_args &a, uint32_t index, uint32_t n_groups, uint32_t slot, few_tile *out) {
-  *out = {MULTIPLY_SHARED + slot % 2, index};
-  return index < a.n_shared || find_tile(a, (index - a.n_shared) % n_groups, slot, out);
+static __device__ __forceinline__ bool find_own(const multiply_args &a, const few_items &items, uint32_t index, uint32_t slot,
+                                                few_tile *out) {
+  if (index >= items.n_shared) return find_tile(a, (index - items.n_shared) % items.n_groups, slot, out);
+  uint32_t n_pairs = blockDim.x / 64 / a.n_segments;
+  *out = {MULTIPLY_SHARED + slot % 2, index * n_pairs + slot / 2};
+  return out->tile < a.n_shared;
 }
 
 /* The next piece that a warp asks for. */
@@ -60,14 +68,14 @@ typedef struct few_cursor {
 
 /* Moves on to item `index` or the first one after it that has work for the warp. */
 template <int NT>
-static __device__ __forceinline__ void enter_item(const multiply_args &a, uint32_t n_items, uint32_t n_groups, uint32_t slot,
-                                                  uint32_t first, few_cursor *at) {
+static __device__ __forceinline__ void enter_item(const multiply_args &a, const few_items &items, uint32_t slot, uint32_t first,
+                                                  few_cursor *at) {
   multiply_job job;
   few_tile tile;
   at->row_tile = NULL;
   at->unit = first;
-  for (; at->index < n_items; at->index += gridDim.x) {
-    if (!find_job(a, at->index, n_groups, 8 * NT, &job) || !find_own(a, at->index, n_groups, slot, &tile)) continue;
+  for (; at->index < items.n; at->index += gridDim.x) {
+    if (!find_job(a, items, at->index, 8 * NT, &job) || !find_own(a, items, at->index, slot, &tile)) continue;
     const multiply_weight &weight = a.weight[tile.weight];
     at->row_tile = weight.data + FORM_HEADER_BYTES + ((uint64_t)job.matrix * weight.n_tiles + tile.tile) * a.tile_bytes;
     return;
@@ -75,11 +83,11 @@ static __device__ __forceinline__ void enter_item(const multiply_args &a, uint32
 }
 
 template <int T, int NT>
-static __device__ __forceinline__ void ask_next(const multiply_args &a, uint32_t n_items, uint32_t n_groups, uint32_t slot,
-                                                uint32_t first, uint32_t end, few_ring &ring, uint32_t place, few_cursor *at) {
+static __device__ __forceinline__ void ask_next(const multiply_args &a, const few_items &items, uint32_t slot, uint32_t first, uint32_t end,
+                                                few_ring &ring, uint32_t place, few_cursor *at) {
   if (at->unit >= end) {
     at->index += gridDim.x;
-    enter_item<NT>(a, n_items, n_groups, slot, first, at);
+    enter_item<NT>(a, items, slot, first, at);
   }
   if (at->row_tile == NULL) return;
   ring_ask<T>(a, ring, place, at->row_tile, at->unit);
@@ -123,102 +131,125 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
 }
 
 template <int T, int NT, bool RAW>
-static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kernel(const __grid_constant__ multiply_args a, uint32_t n_items,
-                                                                                       uint32_t n_groups) {
-  /* Places of the warps, then [row tiles of the block][segments][NT][32][4], then a raw row. */
+static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kernel(const __grid_constant__ multiply_args a,
+                                                                                       const few_items items) {
+  /* Places of the warps, then sums, of items in turn: [2][row tiles of the block][segments][NT][32][4]; then two raw rows. */
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t filled[WARPS_MAX * PLACES];
-  __shared__ uint32_t most_of[WARPS_MAX];
-  __shared__ int raise_of[WARPS_MAX]; /* of row tiles */
-  uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  __shared__ uint32_t most_of[2 * WARPS_MAX];
+  __shared__ int raise_of[2][WARPS_MAX]; /* of row tiles */
+  uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, turn = 0;
   uint32_t segment = warp % a.n_segments, slot = warp / a.n_segments;
   uint32_t first = segment * a.segment_units, end = min(a.n_units, first + a.segment_units);
-  const float *row_of_raw = NULL;
   few_ring ring = {memory + warp * PLACES * few_piece_bytes(T), filled + warp * PLACES, PLACES, 0, 0};
   float *part = (float *)(void *)(memory + n_warps * PLACES * few_piece_bytes(T));
-  uint4 *raw = (uint4 *)(void *)(part + n_warps * NT * 128);
-  int lift = 0;
+  uint4 *raw = (uint4 *)(void *)(part + 2 * n_warps * NT * 128);
+  const float *row_of_raw = NULL;
+  int lift[2] = {0, 0}; /* of the job's row, of the shared MLP's */
   ring_open(&ring);
   few_tile tile;
-  bool of_choice = a.ids != NULL && blockIdx.x >= a.n_shared, active = find_own(a, blockIdx.x, n_groups, slot, &tile);
+  bool is_shared = blockIdx.x < items.n_shared, of_choice = a.ids != NULL && !is_shared;
+  bool active = find_own(a, items, blockIdx.x, slot, &tile);
   uint32_t header_of = active ? tile.weight : 0, place = 0;
   form_header header = *(const form_header *)(const void *)a.weight[header_of].data;
   if (of_choice) inputs_wait();
   few_cursor ahead = {blockIdx.x, 0, NULL};
-  enter_item<NT>(a, n_items, n_groups, slot, first, &ahead);
-  for (; place < PLACES && ahead.unit < end; place++)
-    ask_next<T, NT>(a, n_items, n_groups, slot, first, end, ring, place, &ahead);
+  enter_item<NT>(a, items, slot, first, &ahead);
+  for (; place < PLACES && ahead.unit < end; place++) ask_next<T, NT>(a, items, slot, first, end, ring, place, &ahead);
   if (!of_choice) inputs_wait();
-  for (; place < PLACES; place++) ask_next<T, NT>(a, n_items, n_groups, slot, first, end, ring, place, &ahead);
+  next_may_start();
+  if (RAW && is_shared) {
+    const float *rows[2] = {row_of_raw = a.raw.x, a.shared_x};
+    prepare_raw<T, 2>(a, rows, most_of, raw, lift);
+  }
+  for (; place < PLACES; place++) ask_next<T, NT>(a, items, slot, first, end, ring, place, &ahead);
   multiply_job job;
-  bool exists = find_job(a, blockIdx.x, n_groups, 8 * NT, &job);
+  bool exists = find_job(a, items, blockIdx.x, 8 * NT, &job);
   active = exists && active;
   int raise = raise_exponent(T, &header);
-  next_may_start();
-  for (uint32_t index = blockIdx.x; index < n_items; index += gridDim.x) {
+  for (uint32_t index = blockIdx.x; index < items.n; index += gridDim.x) {
     if (index != blockIdx.x) {
-      exists = find_job(a, index, n_groups, 8 * NT, &job);
-      active = exists && find_own(a, index, n_groups, slot, &tile);
+      exists = find_job(a, items, index, 8 * NT, &job);
+      active = exists && find_own(a, items, index, slot, &tile);
       if (active && tile.weight != header_of) header = *(const form_header *)(const void *)a.weight[header_of = tile.weight].data;
       raise = raise_exponent(T, &header);
     }
+    if (!exists) continue;
     raise_powers powers = powers_of<T>(raise);
     float sum[NT][4];
     x_source<NT> x;
 #pragma unroll
     for (int at = 0; at < 4 * NT; at++) sum[at / 4][at % 4] = 0.0f;
-    if (index != blockIdx.x) __syncthreads(); /* the raw row and the sums of before have been read */
-    if (!exists) continue;
+    is_shared = index < items.n_shared;
     if constexpr (RAW) {
-      const float *row = index < a.n_shared ? a.shared_x : a.raw.x + x_row_of(a, job, 0) * a.raw.x_stride;
-      if (row != row_of_raw) lift = prepare_raw<T>(a, row, most_of, raw);
-      row_of_raw = row;
-      x.raw = raw;
+      const float *row[1] = {a.raw.x + x_row_of(a, job, 0) * a.raw.x_stride};
+      if (!is_shared && row[0] != row_of_raw) {
+        __syncthreads(); /* the one before has been read */
+        prepare_raw<T, 1>(a, row, most_of, raw, lift);
+        row_of_raw = row[0];
+      }
+      x.raw = raw + (is_shared ? a.n_units * 16 : 0);
     } else {
 #pragma unroll
       for (int n = 0; n < NT; n++)
         x.prepared[n] = (const uint8_t *)a.x + x_at(a, x_row_of(a, job, 8 * n + lane / 4), lane % 4);
     }
-    if (lane == 0 && segment == 0) raise_of[slot] = raise;
+    if (lane == 0 && segment == 0) raise_of[turn][slot] = raise;
     for (uint32_t unit = active ? first : end; unit < end; unit += few_units(T)) {
       ring_wait(ring);
       multiply_piece<T, NT, RAW>(a, ring, unit, end, x, powers, sum);
-      uint32_t place = ring.at;
+      uint32_t at = ring.at;
       ring_next(ring);
-      ask_next<T, NT>(a, n_items, n_groups, slot, first, end, ring, place, &ahead);
+      ask_next<T, NT>(a, items, slot, first, end, ring, at, &ahead);
     }
+    float *own = part + (turn * n_warps + warp) * NT * 128;
 #pragma unroll
     for (int n = 0; n < NT; n++)
-      ((float4 *)(void *)part)[(warp * NT + n) * 32 + lane] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
-    __syncthreads();
+      ((float4 *)(void *)own)[n * 32 + lane] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
+    __syncthreads(); /* and the sums of the item before have been read */
     if (active && segment == 0 && (!a.gated || slot % 2 == 0))
-      finish_tile<T, NT, RAW>(a, job, tile, part + (uint64_t)warp * NT * 128, raise_of + slot, lift);
+      finish_tile<T, NT, RAW>(a, job, tile, own, &raise_of[turn][slot], lift[is_shared ? 1 : 0]);
+    turn ^= 1;
   }
 }
 
 template <int T>
 static uint32_t bytes_of(uint32_t n_warps, uint32_t nt, uint32_t raw_units) {
-  return n_warps * (PLACES * few_piece_bytes(T) + nt * 512) + raw_units * 256;
+  return n_warps * (PLACES * few_piece_bytes(T) + 2 * nt * 512) + raw_units * 256;
+}
+
+/* Row tiles of a block, pairs where they are gated: a few; where every block prepares its row, as many as a multiprocessor
+ * holds, if half of the card has some. */
+template <int T, int NT, bool RAW>
+static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t raw_units) {
+  uint32_t step = a.gated ? 2 : 1, n = a.gated ? 2 : 8 / a.n_segments;
+  uint64_t n_tiles = (uint64_t)step * (few_tiles(a) * (a.ids != NULL ? a.jobs_max : 1) + a.n_shared);
+  while (RAW && (n + step) * a.n_segments <= WARPS_MAX && n_tiles > (uint64_t)n * d->n_multiprocessors / 2 &&
+         bytes_of<T>((n + step) * a.n_segments, NT, raw_units) <= SHARED_BYTES_MAX)
+    n += step;
+  return n;
 }
 
 template <int T, int NT, bool RAW>
 static weft_status launch(cuda_device *d, const multiply_args &a) {
-  uint32_t n_slots = a.gated ? 2 : 8 / a.n_segments, n_warps = n_slots * a.n_segments;
-  uint32_t n_jobs = a.ids != NULL ? a.jobs_max : 1, n_groups = cuda_ceil(few_tiles(a), a.gated ? 1 : n_slots);
-  uint32_t bytes = bytes_of<T>(n_warps, NT, RAW ? a.n_units : 0), n_items = a.n_shared + n_groups * n_jobs;
-  uint32_t per = SHARED_BYTES_MAX / bytes < RESIDENT_WARPS / n_warps ? SHARED_BYTES_MAX / bytes : RESIDENT_WARPS / n_warps;
+  uint32_t raw_units = RAW ? a.n_units * (a.n_shared > 0 ? 2 : 1) : 0;
+  uint32_t n_slots = slots_of<T, NT, RAW>(d, a, raw_units), n_warps = n_slots * a.n_segments, each = a.gated ? n_slots / 2 : n_slots;
+  few_items items = {0, cuda_ceil(a.n_shared, each), cuda_ceil(few_tiles(a), each)};
+  items.n = items.n_shared + items.n_groups * (a.ids != NULL ? a.jobs_max : 1);
+  uint32_t bytes = bytes_of<T>(n_warps, NT, raw_units);
+  uint32_t per = SHARED_BYTES_MAX / bytes < WARPS_MAX / n_warps ? SHARED_BYTES_MAX / bytes : WARPS_MAX / n_warps;
   uint32_t n_blocks = d->n_multiprocessors * per;
   multiply_args k = a;
   k.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride) && few_is_wide(a.shared_x, 0);
-  cuda_start(d, few_kernel<T, NT, RAW>, n_items < n_blocks ? n_items : n_blocks, 32 * n_warps, bytes, k, n_items, n_groups);
+  cuda_start(d, few_kernel<T, NT, RAW>, items.n < n_blocks ? items.n : n_blocks, 32 * n_warps, bytes, k, items);
   return cuda_launched(d, "a product of few rows");
 }
 
 template <int T, int NT, bool RAW>
 static weft_status set_up(cuda_device *d) {
-  static_assert(WARPS_MAX * (PLACES * few_piece_bytes(T) + NT * 512) + MULTIPLY_RAW_BYTES <= SHARED_BYTES_MAX, "shared memory");
-  uint32_t bytes = bytes_of<T>(WARPS_MAX, NT, RAW ? MULTIPLY_RAW_BYTES / 256 : 0);
-  cudaError_t error = cudaFuncSetAttribute(few_kernel<T, NT, RAW>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+  constexpr uint32_t raw = RAW ? 2 * MULTIPLY_RAW_BYTES : 0; /* of a pair of tiles: */
+  static_assert(2 * SEGMENTS * (PLACES * few_piece_bytes(T) + 2 * NT * 512) + raw <= SHARED_BYTES_MAX, "shared memory");
+  cudaError_t error = cudaFuncSetAttribute(few_kernel<T, NT, RAW>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES_MAX);
   return cuda_judge(d, error, "setting up products");
 }
 
