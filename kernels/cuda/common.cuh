@@ -188,4 +188,14 @@ static __device__ __forceinline__ uint32_t pair_f16(float low, float high) {
   return *reinterpret_cast<uint32_t *>(&v);
 }
 
+/* Small things of weights that every step reads: they are the last to leave the second cache. */
+static __device__ __forceinline__ float4 load_kept(const float4 *from) {
+  const uint64_t evict_last = 0x14F0000000000000ull; /* what createpolicy.fractional.L2::evict_last makes for all of them */
+  float4 v;
+  asm volatile("ld.global.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(from), "l"(evict_last));
+  return v;
+}
+
 #endif

@@ -355,11 +355,11 @@ static multiply_args by_pair(const weft_experts_args *args, const experts_plan *
   return a;
 }
 
-/* The row of the shared MLP goes along with those of experts. */
+/* The row of the shared MLP goes along with that of experts; a block has memory for both. */
 static bool takes_shared(const weft_experts_args *args, const multiply_args *experts) {
   const weft_shared_args *shared = &args->shared;
   return args->n_rows == 1 && shared->gate->type == experts->type && shared->up->type == experts->type &&
-         shared->gate->n_in == experts->n_in;
+         shared->gate->n_in == experts->n_in && multiply_takes_raw(experts->type, 1, 2 * experts->n_in);
 }
 
 static weft_status few_in(weft_device *device, const weft_experts_args *args, const experts_plan *p) {

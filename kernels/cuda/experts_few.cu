@@ -72,31 +72,14 @@ static __device__ __forceinline__ void ask_next(const multiply_args &a, few_ring
   at.rank += DOWN_WARPS;
 }
 
-/* 16 outputs of one rank. done: [16]. Segments ascending, from 0, as everywhere. */
+/* 16 outputs of one rank. done: [16]. */
 template <int T>
 static __device__ __forceinline__ void multiply_rank(const multiply_args &a, const uint4 *row, int raise, int lift,
                                                      few_ring &ring, down_cursor &ahead, float *done) {
   uint32_t lane = threadIdx.x % 32;
-  raise_powers powers = powers_of<T>(raise);
-  float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}}, all[2] = {0.0f, 0.0f};
-  x_source<1> x;
-  x.raw = row;
-  for (uint32_t unit = 0, left = a.segment_units; unit < a.n_units;) {
-    ring_wait(ring);
-    multiply_piece<T, 1, true>(a, ring, unit, a.n_units, x, powers, sum);
-    uint32_t place = ring.at;
-    ring_next(ring);
-    ask_next<T>(a, ring, place, ahead);
-    unit += few_units(T);
-    left -= few_units(T);
-    if (left != 0 && unit < a.n_units) continue;
-    all[0] = __fadd_rn(all[0], sum[0][0]);
-    all[1] = __fadd_rn(all[1], sum[0][2]);
-    sum[0][0] = sum[0][1] = sum[0][2] = sum[0][3] = 0.0f;
-    left = a.segment_units;
-  }
+  float all[2], back = power_of_two(-lift), down = power_of_two(-raise);
+  multiply_tile<T>(a, row, powers_of<T>(raise), ring, [&](uint32_t place) { ask_next<T>(a, ring, place, ahead); }, all);
   if (lane % 4 != 0) return; /* column 0 */
-  float back = power_of_two(-lift), down = power_of_two(-raise);
 #pragma unroll
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(__fmul_rn(all[h], back), down);
 }
@@ -134,7 +117,7 @@ static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint
   enter_task(a, first_tile, threadIdx.x / 32, &ahead);
   task = ahead;
   for (uint32_t place = 0; place < ring.n; place++) ask_task<T>(a, ring, place, first_tile, ahead);
-  form_header header = *(const form_header *)(const void *)a.weight[0].data;
+  form_header header = header_of(a.weight[0].data);
   inputs_wait();
   next_may_start();
   const float *rows[1] = {a.raw.x};
@@ -184,7 +167,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS) down_kernel(const __gr
   }
   down_cursor ahead = {a.ids + r * k, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)blockIdx.x * a.tile_bytes, warp, k, 0};
   for (uint32_t place = 0; place < n_places; place++) ask_next<T>(a, ring, place, ahead);
-  form_header header = *(const form_header *)(const void *)a.weight[0].data;
+  form_header header = header_of(a.weight[0].data);
   inputs_wait();
   next_may_start();
   for (uint32_t j = warp; j < k; j += DOWN_WARPS) {
@@ -207,7 +190,7 @@ static uint32_t bytes_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k, uint
   return DOWN_WARPS * (bytes_of_places<T>(tile_bytes, n_places) + n_units * 256) + 64 * (k > SUMS_MAX ? k : SUMS_MAX);
 }
 
-/* As many as there are pieces, while two blocks share a multiprocessor, with room for a product beside them. */
+/* As many as there are pieces, while two blocks share a multiprocessor, with room for those of the next kernel. */
 template <int T>
 static uint32_t places_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k) {
   uint32_t n = 2, n_pieces = cuda_ceil(n_units, few_units(T));

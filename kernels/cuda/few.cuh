@@ -43,7 +43,7 @@ static __device__ __forceinline__ void ring_ask(const multiply_args &a, few_ring
   uint32_t from = unit / few_units(T) * size, n_bytes = min(size, a.tile_bytes - from);
   if (threadIdx.x % 32 != 0) return;
   barrier_expect(&ring.filled[place], n_bytes);
-  copy_bulk(ring.memory + place * size, row_tile + from, n_bytes, &ring.filled[place]);
+  copy_bulk_once(ring.memory + place * size, row_tile + from, n_bytes, &ring.filled[place]);
 }
 
 static __device__ __forceinline__ bool is_tail_unit(const multiply_args &a, uint32_t unit) {
@@ -189,6 +189,31 @@ static __device__ __forceinline__ void prepare_raw(const multiply_args &a, const
     }
   }
   __syncthreads();
+}
+
+/* A row tile with all its inputs times one row: a lane's outputs lane / 4 and + 8 (of lane % 4 == 0). Segments ascending, from 0,
+ * as everywhere. ask(place) asks for the next piece into a place that has been read. */
+template <int T, class F>
+static __device__ __forceinline__ void multiply_tile(const multiply_args &a, const uint4 *row, const raise_powers &powers, few_ring &ring,
+                                                     F &&ask, float (&all)[2]) {
+  float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
+  x_source<1> x;
+  x.raw = row;
+  all[0] = all[1] = 0.0f;
+  for (uint32_t unit = 0, left = a.segment_units; unit < a.n_units;) {
+    ring_wait(ring);
+    multiply_piece<T, 1, true>(a, ring, unit, a.n_units, x, powers, sum);
+    uint32_t place = ring.at;
+    ring_next(ring);
+    ask(place);
+    unit += few_units(T);
+    left -= few_units(T);
+    if (left != 0 && unit < a.n_units) continue;
+    all[0] = __fadd_rn(all[0], sum[0][0]);
+    all[1] = __fadd_rn(all[1], sum[0][2]);
+    sum[0][0] = sum[0][1] = sum[0][2] = sum[0][3] = 0.0f;
+    left = a.segment_units;
+  }
 }
 
 /* Whether load_chunk may read four numbers at once. */

@@ -37,6 +37,11 @@ typedef struct form_header {
   uint32_t most_scale, most_least;
 } form_header;
 
+static __device__ __forceinline__ form_header header_of(const uint8_t *data) {
+  float4 v = load_kept((const float4 *)(const void *)data);
+  return {__float_as_uint(v.x), __float_as_uint(v.y)};
+}
+
 typedef struct form_shape {
   uint32_t codes, high, scales; /* bytes: codes and high of 128 inputs, scales of a unit */
   uint32_t unit;                /* inputs */

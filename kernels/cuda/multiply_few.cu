@@ -7,10 +7,11 @@
  *   raw      one row of f32: every block prepares it for itself while its first weights are on their way, which saves a
  *            kernel before this one. Blocks then have as many tiles as a multiprocessor holds
  *   gated    a tile of the gate and its tile of up lie in one block: act(g) * u leaves it
+ *   tall     a product of one row that has many tiles for every warp of the card: a warp has a tile with all its segments
  *   shared   tiles of a shared MLP go before those of experts: their weights come while the choice is made */
 #include "kernels/cuda/few.cuh"
 
-enum { WARPS_MAX = 24 /* of a multiprocessor, too */, SEGMENTS = 8, PLACES = 2, SHARED_BYTES_MAX = 220 << 10 };
+enum { WARPS_MAX = 24 /* of a multiprocessor, too */, SEGMENTS = 8, PLACES = 2, TALL_WARPS = 8, SHARED_BYTES_MAX = 220 << 10 };
 
 /* Row tiles of a job that blocks deal out: pairs of them where they are gated. */
 static __host__ __device__ __forceinline__ uint32_t few_tiles(const multiply_args &a) {
@@ -141,6 +142,7 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
   uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, turn = 0;
   uint32_t segment = warp % a.n_segments, slot = warp / a.n_segments;
   uint32_t first = segment * a.segment_units, end = min(a.n_units, first + a.segment_units);
+  bool is_last = segment + 1 == a.n_segments; /* the shortest one's warp finishes tiles */
   few_ring ring = {memory + warp * PLACES * few_piece_bytes(T), filled + warp * PLACES, PLACES, 0, 0};
   float *part = (float *)(void *)(memory + n_warps * PLACES * few_piece_bytes(T));
   uint4 *raw = (uint4 *)(void *)(part + 2 * n_warps * NT * 128);
@@ -150,8 +152,9 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
   few_tile tile;
   bool is_shared = blockIdx.x < items.n_shared, of_choice = a.ids != NULL && !is_shared;
   bool active = find_own(a, items, blockIdx.x, slot, &tile);
-  uint32_t header_of = active ? tile.weight : 0, place = 0;
-  form_header header = *(const form_header *)(const void *)a.weight[header_of].data;
+  uint32_t known = is_shared ? a.n_weights == 2 ? slot % 2 : 0 : active ? tile.weight : 0, place = 0; /* whose header is there */
+  form_header header = header_of(a.weight[known].data), of_shared = header;
+  if (is_shared) of_shared = header_of(a.weight[MULTIPLY_SHARED + slot % 2].data);
   if (of_choice) inputs_wait();
   few_cursor ahead = {blockIdx.x, 0, NULL};
   enter_item<NT>(a, items, slot, first, &ahead);
@@ -166,21 +169,20 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
   multiply_job job;
   bool exists = find_job(a, items, blockIdx.x, 8 * NT, &job);
   active = exists && active;
-  int raise = raise_exponent(T, &header);
   for (uint32_t index = blockIdx.x; index < items.n; index += gridDim.x) {
     if (index != blockIdx.x) {
       exists = find_job(a, items, index, 8 * NT, &job);
       active = exists && find_own(a, items, index, slot, &tile);
-      if (active && tile.weight != header_of) header = *(const form_header *)(const void *)a.weight[header_of = tile.weight].data;
-      raise = raise_exponent(T, &header);
     }
     if (!exists) continue;
+    is_shared = index < items.n_shared;
+    if (active && !is_shared && tile.weight != known) header = header_of(a.weight[known = tile.weight].data);
+    int raise = raise_exponent(T, is_shared ? &of_shared : &header);
     raise_powers powers = powers_of<T>(raise);
     float sum[NT][4];
     x_source<NT> x;
 #pragma unroll
     for (int at = 0; at < 4 * NT; at++) sum[at / 4][at % 4] = 0.0f;
-    is_shared = index < items.n_shared;
     if constexpr (RAW) {
       const float *row[1] = {a.raw.x + x_row_of(a, job, 0) * a.raw.x_stride};
       if (!is_shared && row[0] != row_of_raw) {
@@ -194,7 +196,7 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
       for (int n = 0; n < NT; n++)
         x.prepared[n] = (const uint8_t *)a.x + x_at(a, x_row_of(a, job, 8 * n + lane / 4), lane % 4);
     }
-    if (lane == 0 && segment == 0) raise_of[turn][slot] = raise;
+    if (lane == 0 && is_last) raise_of[turn][slot] = raise;
     for (uint32_t unit = active ? first : end; unit < end; unit += few_units(T)) {
       ring_wait(ring);
       multiply_piece<T, NT, RAW>(a, ring, unit, end, x, powers, sum);
@@ -207,26 +209,90 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
     for (int n = 0; n < NT; n++)
       ((float4 *)(void *)own)[n * 32 + lane] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
     __syncthreads(); /* and the sums of the item before have been read */
-    if (active && segment == 0 && (!a.gated || slot % 2 == 0))
-      finish_tile<T, NT, RAW>(a, job, tile, own, &raise_of[turn][slot], lift[is_shared ? 1 : 0]);
+    if (active && is_last && (!a.gated || slot % 2 == 0))
+      finish_tile<T, NT, RAW>(a, job, tile, own - segment * NT * 128, &raise_of[turn][slot], lift[is_shared ? 1 : 0]);
     turn ^= 1;
   }
 }
 
-template <int T>
-static uint32_t bytes_of(uint32_t n_warps, uint32_t nt, uint32_t raw_units) {
-  return n_warps * (PLACES * few_piece_bytes(T) + 2 * nt * 512) + raw_units * 256;
+template <int T, int NT>
+static constexpr uint32_t bytes_of(uint32_t n_warps, uint32_t raw_units) {
+  return n_warps * (PLACES * few_piece_bytes(T) + 2 * NT * 512) + raw_units * 256;
 }
 
-/* Row tiles of a block, pairs where they are gated: a few; where every block prepares its row, as many as a multiprocessor
- * holds, if half of the card has some. */
+/* ---- one row, many row tiles: a warp has whole ones --------------------------------------------------------- */
+
+/* The next piece that a warp asks for. */
+typedef struct tall_cursor {
+  uint32_t tile, unit;
+} tall_cursor;
+
+template <int T>
+static __device__ __forceinline__ void ask_tall(const multiply_args &a, few_ring &ring, uint32_t place, tall_cursor &at) {
+  if (at.tile >= a.weight[0].n_tiles) return;
+  ring_ask<T>(a, ring, place, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)at.tile * a.tile_bytes, at.unit);
+  at.unit += few_units(T);
+  if (at.unit >= a.n_units) at.unit = 0, at.tile += gridDim.x * TALL_WARPS;
+}
+
+/* No warp waits for another. */
+template <int T>
+static __global__ void __launch_bounds__(32 * TALL_WARPS, WARPS_MAX / TALL_WARPS) tall_kernel(const __grid_constant__ multiply_args a) {
+  extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, the row */
+  __shared__ __align__(8) uint64_t filled[TALL_WARPS * PLACES];
+  __shared__ uint32_t most_of[TALL_WARPS];
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = blockIdx.x * TALL_WARPS + warp;
+  few_ring ring = {memory + warp * PLACES * few_piece_bytes(T), filled + warp * PLACES, PLACES, 0, 0};
+  uint4 *row = (uint4 *)(void *)(memory + TALL_WARPS * PLACES * few_piece_bytes(T));
+  ring_open(&ring);
+  tall_cursor ahead = {tile, 0};
+  for (uint32_t place = 0; place < PLACES; place++) ask_tall<T>(a, ring, place, ahead);
+  form_header header = header_of(a.weight[0].data);
+  inputs_wait();
+  next_may_start();
+  const float *rows[1] = {a.raw.x};
+  int lift[1], raise = raise_exponent(T, &header);
+  prepare_raw<T, 1>(a, rows, most_of, row, lift);
+  raise_powers powers = powers_of<T>(raise);
+  float back = power_of_two(-lift[0]), down = power_of_two(-raise);
+  for (; tile < a.weight[0].n_tiles; tile += gridDim.x * TALL_WARPS) {
+    float all[2];
+    multiply_tile<T>(a, row, powers, ring, [&](uint32_t place) { ask_tall<T>(a, ring, place, ahead); }, all);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      uint32_t out = tile * 16 + lane / 4 + 8 * h;
+      if (lane % 4 == 0 && out < a.weight[0].n_out) a.weight[0].y[out] = __fmul_rn(__fmul_rn(all[h], back), down);
+    }
+  }
+}
+
+static bool is_tall(cuda_device *d, const multiply_args &a) {
+  return a.n_rows == 1 && a.n_weights == 1 && a.ids == NULL && !a.gated && a.weight[0].n_tiles >= 2 * WARPS_MAX * d->n_multiprocessors;
+}
+
+/* a NULL: sets the kernel up. */
+template <int T>
+static weft_status tall(cuda_device *d, const multiply_args *args) {
+  uint32_t places = TALL_WARPS * PLACES * few_piece_bytes(T);
+  if (args == NULL)
+    return cuda_judge(d, cudaFuncSetAttribute(tall_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)places + MULTIPLY_RAW_BYTES),
+                      "setting up products");
+  multiply_args a = *args;
+  a.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride);
+  cuda_start(d, tall_kernel<T>, WARPS_MAX / TALL_WARPS * d->n_multiprocessors, 32 * TALL_WARPS, places + a.n_units * 256, a);
+  return cuda_launched(d, "a product of one row");
+}
+
+/* ---- launches ---------------------------------------------------------------------------------------------- */
+
+/* Row tiles of a block: a pair where they are gated; where every block prepares its row, as many as a multiprocessor holds, if
+ * half of the card has some. */
 template <int T, int NT, bool RAW>
 static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t raw_units) {
-  uint32_t step = a.gated ? 2 : 1, n = a.gated ? 2 : 8 / a.n_segments;
-  uint64_t n_tiles = (uint64_t)step * (few_tiles(a) * (a.ids != NULL ? a.jobs_max : 1) + a.n_shared);
-  while (RAW && (n + step) * a.n_segments <= WARPS_MAX && n_tiles > (uint64_t)n * d->n_multiprocessors / 2 &&
-         bytes_of<T>((n + step) * a.n_segments, NT, raw_units) <= SHARED_BYTES_MAX)
-    n += step;
+  uint32_t n = a.gated ? 2 : 8 / a.n_segments, n_tiles = few_tiles(a) * (a.ids != NULL ? a.jobs_max : 1);
+  while (RAW && !a.gated && (n + 1) * a.n_segments <= WARPS_MAX && n_tiles > n * d->n_multiprocessors / 2 &&
+         bytes_of<T, NT>((n + 1) * a.n_segments, raw_units) <= SHARED_BYTES_MAX)
+    n++;
   return n;
 }
 
@@ -236,7 +302,7 @@ static weft_status launch(cuda_device *d, const multiply_args &a) {
   uint32_t n_slots = slots_of<T, NT, RAW>(d, a, raw_units), n_warps = n_slots * a.n_segments, each = a.gated ? n_slots / 2 : n_slots;
   few_items items = {0, cuda_ceil(a.n_shared, each), cuda_ceil(few_tiles(a), each)};
   items.n = items.n_shared + items.n_groups * (a.ids != NULL ? a.jobs_max : 1);
-  uint32_t bytes = bytes_of<T>(n_warps, NT, raw_units);
+  uint32_t bytes = bytes_of<T, NT>(n_warps, raw_units);
   uint32_t per = SHARED_BYTES_MAX / bytes < WARPS_MAX / n_warps ? SHARED_BYTES_MAX / bytes : WARPS_MAX / n_warps;
   uint32_t n_blocks = d->n_multiprocessors * per;
   multiply_args k = a;
@@ -247,8 +313,7 @@ static weft_status launch(cuda_device *d, const multiply_args &a) {
 
 template <int T, int NT, bool RAW>
 static weft_status set_up(cuda_device *d) {
-  constexpr uint32_t raw = RAW ? 2 * MULTIPLY_RAW_BYTES : 0; /* of a pair of tiles: */
-  static_assert(2 * SEGMENTS * (PLACES * few_piece_bytes(T) + 2 * NT * 512) + raw <= SHARED_BYTES_MAX, "shared memory");
+  static_assert(bytes_of<T, NT>(2 * SEGMENTS, RAW ? MULTIPLY_RAW_BYTES / 256 : 0) <= SHARED_BYTES_MAX, "shared memory");
   cudaError_t error = cudaFuncSetAttribute(few_kernel<T, NT, RAW>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES_MAX);
   return cuda_judge(d, error, "setting up products");
 }
@@ -257,13 +322,14 @@ static weft_status set_up(cuda_device *d) {
 template <int T>
 static weft_status of_rows(cuda_device *d, const multiply_args *args) {
   if (args == NULL) {
-    weft_status status = set_up<T, 1, true>(d);
+    weft_status status = tall<T>(d, NULL);
+    if (status == WEFT_OK) status = set_up<T, 1, true>(d);
     if (status == WEFT_OK) status = set_up<T, 1, false>(d);
     if (status == WEFT_OK) status = set_up<T, 2, false>(d);
     return status == WEFT_OK ? set_up<T, 4, false>(d) : status;
   }
   const multiply_args &a = *args;
-  if (a.raw.x != NULL) return launch<T, 1, true>(d, a);
+  if (a.raw.x != NULL) return is_tall(d, a) ? tall<T>(d, args) : launch<T, 1, true>(d, a);
   if (a.ids != NULL || a.n_rows <= 8) return launch<T, 1, false>(d, a);
   return a.n_rows <= 16 ? launch<T, 2, false>(d, a) : launch<T, 4, false>(d, a);
 }

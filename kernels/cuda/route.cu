@@ -139,7 +139,7 @@ static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(32 * RO
   for (uint32_t t = 0; t < ROUTER_SLOTS; t++) {
     uint32_t k = 128 * t + 4 * lane;
     w[t] = make_float4(0, 0, 0, 0);
-    if (e < a.n_experts && k < n_in) w[t] = *(const float4 *)(const void *)(weights + (uint64_t)e * n_in + k);
+    if (e < a.n_experts && k < n_in) w[t] = __ldcs((const float4 *)(const void *)(weights + (uint64_t)e * n_in + k));
   }
   get_scales(a, scale);
   cluster_wait(); /* all blocks are there */

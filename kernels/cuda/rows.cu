@@ -119,7 +119,13 @@ static __device__ __forceinline__ void get_part(const float *row, uint32_t n, bo
 /* A weight of a norm, if it is to be read now. */
 template <bool NOW, int THREADS, int SLOTS>
 static __device__ __forceinline__ void get_weight(const float *row, uint32_t n, bool wide, row_part<THREADS, SLOTS> &out) {
-  if (NOW && row != NULL) get_part(row, n, wide, out);
+  if constexpr (NOW) {
+#pragma unroll
+    for (uint32_t t = 0; t < SLOTS; t++) {
+      uint32_t i = 4 * (t * THREADS + threadIdx.x);
+      if (row != NULL) out.at[t] = wide && i + 4 <= n ? load_kept((const float4 *)(const void *)(row + i)) : row4(row, i, n, wide);
+    }
+  }
 }
 
 /* 1 / rms of one or two rows; the sums meet in one step. shared: [2][32], used by nobody else. */

@@ -305,8 +305,8 @@ static void test_many_rows(void **state) {
   memory_free(x);
 }
 
-/* So many outputs that a card of some hundred multiprocessors takes items of every kind, the larger the more rows: all rows have the bits that
- * they have among fewer, and the last ones their plain meaning. */
+/* So many outputs that a card of some hundred multiprocessors takes items of every kind, the larger the more rows, and a warp for
+ * a tile of one row: all rows have the bits that they have among fewer, and the last ones their plain meaning. */
 static void items_agree(weft_device *device, const stored *s, uint32_t n_rows, const float *x) {
   static const uint32_t fewer[] = {1, 9, 16, 31, 64, 88, 100};
   weft_weight weight = upload(device, s);
@@ -324,7 +324,7 @@ static void test_items(void **state) {
   fixture *f = *state;
   static const struct {
     uint32_t n_out, n_rows, n_in;
-  } shapes[] = {{8190, 255, 1024}, {8190, 255, 704}, {16380, 31, 1024}};
+  } shapes[] = {{8190, 255, 1024}, {8190, 255, 704}, {16380, 31, 1024}, {101400, 10, 512}, {101400, 10, 288}};
   for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0] && f->all.n > f->all.n_cpu; i++) {
     float *x = memory_new((size_t)shapes[i].n_rows * shapes[i].n_in, sizeof *x);
     fill_normal(x, (size_t)shapes[i].n_rows * shapes[i].n_in, 970 + i);
