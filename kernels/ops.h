@@ -173,19 +173,15 @@ typedef struct weft_route_args {
 } weft_route_args;
 
 /* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)) ------------------- *
- * Either gate_up (gate rows first, then up rows) or gate and up. Grouped by expert inside; each expert's
- * weights are read once per call whatever the number of rows. Quantised products as in matmul; the product
- * act * up is quantised again per 32 before down.
- * With a shared MLP, which every row takes, in rows and results of its own: y = down(act(gate x) * (up x)), the same
- * as two matmuls. It touches nothing that the experts write.                                                   */
+ * Either gate_up (gate rows first, then up rows) or gate and up. Each expert's weights are read once per call. Quantised
+ * products as in matmul; the product act * up is quantised again per 32 before down.
+ * shared: an MLP that every row takes, of rows of its own: y = down(act(gate x) * (up x)), the same as two matmuls.   */
 typedef struct weft_shared_args {
-  const float *x;                        /* [n_rows, n_in] */
-  const weft_weight *gate, *up, *down;   /* gate NULL: there is none */
-  float *g, *u;                          /* [n_rows, n_ff]: scratch; g becomes act(gate x) * (up x) */
-  float *y;                              /* [n_rows, down->n_out] */
+  const float *x;                      /* [n_rows, n_in]; nothing that the experts write */
+  const weft_weight *gate, *up, *down; /* gate NULL: there is none */
+  float *g, *u, *y;                    /* g, u: [n_rows, n_ff], where the gated product is made; y: [n_rows, down->n_out] */
   uint64_t x_stride, y_stride;
 } weft_shared_args;
-
 typedef struct weft_experts_args {
   const float *x; /* [n_rows, n_in] */
   const int32_t *ids;
@@ -194,10 +190,10 @@ typedef struct weft_experts_args {
   const weft_weight *gate, *up;  /* [n_experts, n_ff, n_in] when gate_up is NULL */
   const weft_weight *down;       /* [n_experts, n_in, n_ff] */
   float *y;                      /* [n_rows, n_in] */
+  weft_shared_args shared;
   uint32_t n_rows, k;
   uint64_t x_stride, y_stride;
   weft_activation activation;
-  weft_shared_args shared;
   void *scratch;
   uint64_t scratch_bytes;
   uint32_t *n_touched; /* optional host counter: distinct experts of this call are added (cpu, ref) */

@@ -10,7 +10,15 @@
 
 #include "kernels/cuda/few.cuh"
 
-enum { DOWN_WARPS = 8, SHARED_TILES = 2, SUMS_MAX = 8 * SHARED_TILES /* of 16 outputs, in a block */, PLACES_MAX = 8, KEPT = 3, SHARED_BYTES_MAX = 220 << 10, SHARED_BYTES_OF_TWO = 86 << 10 };
+enum {
+  DOWN_WARPS = 8,
+  PLACES_MAX = 8,
+  KEPT = 3,                    /* eights of a row that stay in a lane's registers */
+  SHARED_TILES = 2,            /* row tiles of the shared MLP in a block */
+  SUMS_MAX = 8 * SHARED_TILES, /* of 16 outputs, of these */
+  SHARED_BYTES_MAX = 220 << 10,
+  SHARED_BYTES_OF_TWO = 86 << 10
+};
 
 /* A row of act(g) * u into the warp's shared memory; the power of two that it was multiplied by. */
 template <int T>
