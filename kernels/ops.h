@@ -173,13 +173,13 @@ typedef struct weft_route_args {
 } weft_route_args;
 
 /* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)) ------------------- *
- * Either gate_up (gate rows first, then up rows) or gate and up. Each expert's weights are read once per call. Quantised
- * products as in matmul; the product act * up is quantised again per 32 before down.
- * shared: an MLP that every row takes, of rows of its own: y = down(act(gate x) * (up x)), the same as two matmuls.   */
+ * Either gate_up (gate rows first, then up rows) or gate and up. Each expert's weights are read once per call (cuda: once for
+ * each of up to four rows). Products as in matmul; the product act * up is quantised again per 32 before down.
+ * shared: an MLP that every row takes, as two matmuls: y = down(act(gate x) * (up x)). No side writes what the other uses. */
 typedef struct weft_shared_args {
-  const float *x;                      /* [n_rows, n_in]; nothing that the experts write */
+  const float *x;                      /* [n_rows, n_in] */
   const weft_weight *gate, *up, *down; /* gate NULL: there is none */
-  float *g, *u, *y;                    /* g, u: [n_rows, n_ff], where the gated product is made; y: [n_rows, down->n_out] */
+  float *g, *u, *y; /* g, u: [n_rows, n_ff], where the gated product is made; y: [n_rows, down->n_out] */
   uint64_t x_stride, y_stride;
 } weft_shared_args;
 typedef struct weft_experts_args {

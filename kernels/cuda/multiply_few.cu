@@ -7,7 +7,7 @@
  *   raw      one row of f32: every block prepares it for itself while its first weights are on their way, which saves a
  *            kernel before this one. Blocks then have as many tiles as a multiprocessor holds
  *   gated    a tile of the gate and its tile of up lie in one block: act(g) * u leaves it
- *   tall     a product of one row that has many tiles for every warp of the card: a warp has a tile with all its segments
+ *   tall     a product of one row that has two tiles or more for every warp of the card: a warp has a tile with all its segments
  *   shared   tiles of a shared MLP go before those of experts: their weights come while the choice is made */
 #include "kernels/cuda/few.cuh"
 
@@ -21,18 +21,17 @@ static __host__ __device__ __forceinline__ uint32_t few_tiles(const multiply_arg
   return n;
 }
 
-/* What a warp does of item `index`: a tile of a weight. False: nothing. */
+/* What a warp does of an item: a tile of a weight. False: nothing. */
 typedef struct few_tile {
   uint32_t weight, tile;
 } few_tile;
 
 static __device__ __forceinline__ bool find_tile(const multiply_args &a, uint32_t group, uint32_t slot, few_tile *out) {
-  uint32_t n_slots = blockDim.x / 32 / a.n_segments, n_tiles = few_tiles(a);
-  uint32_t at = a.gated ? group * (n_slots / 2) + slot / 2 : group * n_slots + slot, w = 0;
+  uint32_t n_tiles = few_tiles(a), at = a.gated ? group : group * (blockDim.x / 32 / a.n_segments) + slot, w = 0;
   if (at >= n_tiles) return false;
   if (!a.gated) {
     while (at >= a.weight[w].n_tiles) at -= a.weight[w++].n_tiles;
-  } else if (slot % 2 != 0) {
+  } else if (slot != 0) {
     if (a.n_weights == 2) w = 1;
     else at += n_tiles;
   }
@@ -41,7 +40,7 @@ static __device__ __forceinline__ bool find_tile(const multiply_args &a, uint32_
   return true;
 }
 
-/* Items: of the shared MLP, then groups of row tiles, job by job. */
+/* Items: row tiles of the shared MLP, then groups of row tiles, job by job. Gated, a block has one tile of each weight. */
 typedef struct few_items {
   uint32_t n, n_shared, n_groups;
 } few_items;
@@ -56,9 +55,8 @@ static __device__ __forceinline__ bool find_job(const multiply_args &a, const fe
 static __device__ __forceinline__ bool find_own(const multiply_args &a, const few_items &items, uint32_t index, uint32_t slot,
                                                 few_tile *out) {
   if (index >= items.n_shared) return find_tile(a, (index - items.n_shared) % items.n_groups, slot, out);
-  uint32_t n_pairs = blockDim.x / 64 / a.n_segments;
-  *out = {MULTIPLY_SHARED + slot % 2, index * n_pairs + slot / 2};
-  return out->tile < a.n_shared;
+  *out = {MULTIPLY_SHARED + slot, index};
+  return true;
 }
 
 /* The next piece that a warp asks for. */
@@ -152,9 +150,9 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
   few_tile tile;
   bool is_shared = blockIdx.x < items.n_shared, of_choice = a.ids != NULL && !is_shared;
   bool active = find_own(a, items, blockIdx.x, slot, &tile);
-  uint32_t known = is_shared ? a.n_weights == 2 ? slot % 2 : 0 : active ? tile.weight : 0, place = 0; /* whose header is there */
+  uint32_t known = is_shared ? a.n_weights == 2 ? slot : 0 : active ? tile.weight : 0, place = 0; /* whose header is there */
   form_header header = header_of(a.weight[known].data), of_shared = header;
-  if (is_shared) of_shared = header_of(a.weight[MULTIPLY_SHARED + slot % 2].data);
+  if (is_shared) of_shared = header_of(a.weight[MULTIPLY_SHARED + slot].data);
   if (of_choice) inputs_wait();
   few_cursor ahead = {blockIdx.x, 0, NULL};
   enter_item<NT>(a, items, slot, first, &ahead);
@@ -209,7 +207,7 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
     for (int n = 0; n < NT; n++)
       ((float4 *)(void *)own)[n * 32 + lane] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
     __syncthreads(); /* and the sums of the item before have been read */
-    if (active && is_last && (!a.gated || slot % 2 == 0))
+    if (active && is_last && (!a.gated || slot == 0))
       finish_tile<T, NT, RAW>(a, job, tile, own - segment * NT * 128, &raise_of[turn][slot], lift[is_shared ? 1 : 0]);
     turn ^= 1;
   }
@@ -299,8 +297,8 @@ static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t raw_un
 template <int T, int NT, bool RAW>
 static weft_status launch(cuda_device *d, const multiply_args &a) {
   uint32_t raw_units = RAW ? a.n_units * (a.n_shared > 0 ? 2 : 1) : 0;
-  uint32_t n_slots = slots_of<T, NT, RAW>(d, a, raw_units), n_warps = n_slots * a.n_segments, each = a.gated ? n_slots / 2 : n_slots;
-  few_items items = {0, cuda_ceil(a.n_shared, each), cuda_ceil(few_tiles(a), each)};
+  uint32_t n_slots = slots_of<T, NT, RAW>(d, a, raw_units), n_warps = n_slots * a.n_segments;
+  few_items items = {0, a.n_shared, cuda_ceil(few_tiles(a), a.gated ? 1 : n_slots)};
   items.n = items.n_shared + items.n_groups * (a.ids != NULL ? a.jobs_max : 1);
   uint32_t bytes = bytes_of<T, NT>(n_warps, raw_units);
   uint32_t per = SHARED_BYTES_MAX / bytes < WARPS_MAX / n_warps ? SHARED_BYTES_MAX / bytes : WARPS_MAX / n_warps;

@@ -196,26 +196,28 @@ static void test_router(void **state) {
 
 /* ---- experts with a shared MLP ---- */
 
-enum { LAYERS = 4, WIDTH = 512, FF_MAX = 800, EXPERTS = 16, TOP = 8 };
+enum { LAYERS = 4, WIDTH = 512, FF_MAX = 5024, EXPERTS = 16, TOP = 8 };
 
 typedef struct layer_case {
   weft_type in, out, shared_in, shared_out; /* of experts; of the shared MLP */
   uint32_t n_ff, n_shared;
+  bool split; /* gate and up of the experts are stacks of their own */
 } layer_case;
 
 /* Widths that are no whole tiles, pieces or segments; types that kernels for one row take together, and others. */
 static const layer_case layer_cases[] = {
-    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, 512, 736},
-    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, 256, 768},
-    {WEFT_TYPE_Q6_K, WEFT_TYPE_F16, WEFT_TYPE_Q6_K, WEFT_TYPE_F16, 256, 792},
-    {WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, 288, 800},
-    {WEFT_TYPE_Q8_0, WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_BF16, 32, 544},
-    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q5_K, WEFT_TYPE_Q4_0, 512, 736},
-    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_F32, WEFT_TYPE_F32, 512, 100},
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, 512, 736, false},
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, 480, 5024, true}, /* more tiles than blocks on a card */
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, 256, 768, true},
+    {WEFT_TYPE_Q6_K, WEFT_TYPE_F16, WEFT_TYPE_Q6_K, WEFT_TYPE_F16, 256, 792, false},
+    {WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, 288, 800, true},
+    {WEFT_TYPE_Q8_0, WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_BF16, 32, 544, false},
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q5_K, WEFT_TYPE_Q4_0, 512, 736, false},
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_F32, WEFT_TYPE_F32, 512, 100, false},
 };
 
 typedef struct layer {
-  weft_weight router, gate, up, down, experts_in, experts_out;
+  weft_weight router, gate, up, down, experts_in, experts_up, experts_out; /* experts_up: if gate and up are split */
 } layer;
 
 typedef struct layer_rows {
@@ -224,14 +226,17 @@ typedef struct layer_rows {
 } layer_rows;
 
 static layer layer_new(weft_device *device, const layer_case *c) {
-  stored in = stored_new(c->in, EXPERTS, 2 * c->n_ff, WIDTH, 500), out = stored_new(c->out, EXPERTS, WIDTH, c->n_ff, 600);
+  stored in = stored_new(c->in, EXPERTS, (c->split ? 1 : 2) * c->n_ff, WIDTH, 500), out = stored_new(c->out, EXPERTS, WIDTH, c->n_ff, 600);
+  stored up = stored_new(c->in, EXPERTS, c->n_ff, WIDTH, 550);
   layer l = {.router = matrix(device, WEFT_TYPE_F32, EXPERTS, WIDTH, 700),
              .gate = matrix(device, c->shared_in, c->n_shared, WIDTH, 800),
              .up = matrix(device, c->shared_in, c->n_shared, WIDTH, 900),
              .down = matrix(device, c->shared_out, WIDTH, c->n_shared, 1000),
              .experts_in = upload(device, &in),
              .experts_out = upload(device, &out)};
+  if (c->split) l.experts_up = upload(device, &up);
   stored_free(&in);
+  stored_free(&up);
   stored_free(&out);
   return l;
 }
@@ -265,6 +270,7 @@ static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32
                                .activation = WEFT_GELU_TANH};
   experts.shared = (weft_shared_args){.x = r->h, .gate = &l->gate, .up = &l->up, .down = &l->down, .g = r->g, .u = r->u, .y = r->t,
                                       .x_stride = WIDTH, .y_stride = WIDTH};
+  if (l->experts_up.data != NULL) experts.gate_up = NULL, experts.gate = &l->experts_in, experts.up = &l->experts_up;
   route.scratch = scratch[0], experts.scratch = scratch[1];
   route.scratch_bytes = weft_route_scratch(device, &route);
   experts.scratch_bytes = weft_experts_scratch(device, &experts);
@@ -282,6 +288,7 @@ static void scratch_new(weft_device *device, const layer *l, void **scratch) {
   weft_experts_args experts = {.gate_up = &l->experts_in, .down = &l->experts_out, .n_rows = ROWS, .k = TOP, .x_stride = WIDTH,
                                .y_stride = WIDTH, .activation = WEFT_GELU_TANH,
                                .shared = {.gate = &l->gate, .up = &l->up, .down = &l->down, .x_stride = WIDTH, .y_stride = WIDTH}};
+  if (l->experts_up.data != NULL) experts.gate_up = NULL, experts.gate = &l->experts_in, experts.up = &l->experts_up;
   scratch[0] = scratch_of(weft_route_scratch(device, &route));
   scratch[1] = scratch_of(weft_experts_scratch(device, &experts));
 }
@@ -307,19 +314,45 @@ static void run_layers(weft_device *device, const layer *l, uint32_t n_rows, boo
     if (scratch[i] != NULL) memory_free(scratch[i]);
 }
 
+/* An expert that does not exist leaves the shared MLP's row alone: as it was alone. */
+static void bad_id(weft_device *device, const layer *l) {
+  float *x = rows_new(WIDTH, 30), *g = rows_new(2 * FF_MAX, 31), *y = rows_new(3 * WIDTH, 32), *weights = rows_new(TOP, 33);
+  int32_t *ids = memory_new(TOP, sizeof *ids);
+  for (int32_t i = 0; i < TOP; i++) ids[i] = i == 5 ? EXPERTS : i;
+  weft_experts_args experts = {.x = x, .ids = ids, .weights = weights, .gate_up = &l->experts_in, .down = &l->experts_out, .y = y,
+                               .n_rows = 1, .k = TOP, .x_stride = WIDTH, .y_stride = WIDTH, .activation = WEFT_GELU_TANH};
+  experts.shared = (weft_shared_args){.x = x, .gate = &l->gate, .up = &l->up, .down = &l->down, .g = g, .u = g + FF_MAX,
+                                      .y = y + 2 * WIDTH, .x_stride = WIDTH, .y_stride = WIDTH};
+  run_shared(device, &experts);
+  experts.shared.y = y + WIDTH;
+  experts.scratch = scratch_of(experts.scratch_bytes = weft_experts_scratch(device, &experts));
+  assert_int_equal(done(device, weft_experts(device, &experts)), WEFT_OK);
+  for (uint32_t i = 0; i < WIDTH; i++) assert_true(isnan(y[i]));
+  assert_same("a bad expert", "cuda", "the shared row", y + WIDTH, y + 2 * WIDTH, WIDTH * sizeof(float));
+  memory_free(experts.scratch);
+  memory_free(x);
+  memory_free(g);
+  memory_free(y);
+  memory_free(weights);
+  memory_free(ids);
+}
+
 static void test_shared(void **state) {
   const devices *all = *state;
   static float one[ROWS * WIDTH], two[ROWS * WIDTH];
   for (uint32_t d = 0; d < all->n; d++) {
     for (uint32_t i = 0; i < sizeof layer_cases / sizeof *layer_cases; i++) {
+      if (layer_cases[i].n_shared > 1000 && !is_cuda(all->cpu[d])) continue;
       layer l = layer_new(all->cpu[d], &layer_cases[i]);
       for (uint32_t c = 0; c < N_COUNTS; c++) {
         run_layers(all->cpu[d], &l, row_counts[c], false, one);
         run_layers(all->cpu[d], &l, row_counts[c], true, two);
         assert_same("experts with a shared MLP", all->name[d], "the rows", one, two, (size_t)row_counts[c] * WIDTH * sizeof(float));
       }
-      weft_weight *const weights[] = {&l.router, &l.gate, &l.up, &l.down, &l.experts_in, &l.experts_out};
-      for (uint32_t w = 0; w < sizeof weights / sizeof weights[0]; w++) weft_device_weight_free(all->cpu[d], weights[w]);
+      if (is_cuda(all->cpu[d]) && !layer_cases[i].split) bad_id(all->cpu[d], &l); /* others refuse the call */
+      weft_weight *const weights[] = {&l.router, &l.gate, &l.up, &l.down, &l.experts_in, &l.experts_out, &l.experts_up};
+      for (uint32_t w = 0; w < sizeof weights / sizeof weights[0]; w++)
+        if (weights[w]->data != NULL) weft_device_weight_free(all->cpu[d], weights[w]);
     }
   }
 }
