@@ -196,7 +196,7 @@ static void test_router(void **state) {
 
 /* ---- experts with a shared MLP ---- */
 
-enum { LAYERS = 4, WIDTH = 512, FF_MAX = 5024, EXPERTS = 16, TOP = 8 };
+enum { LAYERS = 2, WIDTH = 512, FF_MAX = 5024, EXPERTS = 9, TOP = 8 };
 
 typedef struct layer_case {
   weft_type in, out, shared_in, shared_out; /* of experts; of the shared MLP */
