@@ -146,8 +146,12 @@ static void add_decode(bench_list *list, uint32_t n_prompt, uint32_t n_parallel)
   (void)snprintf(row->name, sizeof row->name, "decode, %u at once, after %u", n_parallel, n_prompt);
 }
 
+/* The first canvas still runs when the last prompt is there: a step that is full of canvases leaves the prompt of the j-th but last
+ * only j canvases' rows. */
 static void add_canvas(bench_list *list, uint32_t n_prompt, uint32_t n_parallel) {
-  weft_load load = {.n_prompt = n_prompt, .n_generate = CANVAS_STEPS, .n_parallel = n_parallel, .diffusion = true};
+  uint32_t canvas = weft_model_at(list->rt, 0).canvas, n_steps = CANVAS_STEPS;
+  for (uint32_t n = n_parallel; n > 1; n = (n + 1) / 2) n_steps += (n_prompt + canvas - 1) / canvas;
+  weft_load load = {.n_prompt = n_prompt, .n_generate = n_steps, .n_parallel = n_parallel, .diffusion = true};
   bench_row *row = add(list, STEPS, load);
   (void)snprintf(row->name, sizeof row->name, "canvas step, %u at once, after %u", n_parallel, n_prompt);
 }
