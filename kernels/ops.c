@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "kernels/device_internal.h"
+#include "kernels/parts.h"
 
 static weft_status invalid(const char *op, const char *fact) {
   weft_log(WEFT_LOG_ERROR, "op %s: invalid arguments: %s", op, fact);
@@ -215,20 +216,13 @@ static weft_status check_expert_stack(weft_device *device, const weft_experts_ar
   return WEFT_OK;
 }
 
+/* Two products, the second of what the first makes. */
 static weft_status check_shared(weft_device *device, const weft_experts_args *args) {
-  const weft_shared_args *shared = &args->shared;
-  const weft_weight *const weight[3] = {shared->gate, shared->up, shared->down};
-  for (uint32_t w = 0; w < 3; w++) {
-    weft_status status = check_weight(device, "experts", weight[w]);
-    if (status != WEFT_OK) return status;
-    REQUIRE("experts", weight[w]->n_mats == 1, "a weight of the shared MLP is a stack");
-  }
-  REQUIRE("experts", shared->gate->n_in == shared->up->n_in && shared->gate->n_out == shared->up->n_out &&
-          shared->down->n_in == shared->gate->n_out, "shapes of the shared MLP do not match");
-  REQUIRE("experts", shared->x != NULL && shared->y != NULL && shared->g != NULL && shared->u != NULL,
-          "x, y, g or u of the shared MLP is NULL");
-  REQUIRE("experts", rows_fit(args->n_rows, shared->x_stride, shared->gate->n_in), "x_stride of the shared MLP");
-  REQUIRE("experts", rows_fit(args->n_rows, shared->y_stride, shared->down->n_out), "y_stride of the shared MLP");
+  weft_matmul_args in = weft_shared_in(args), out = weft_shared_out(args);
+  weft_status status = check_matmul(device, &in);
+  if (status == WEFT_OK) status = check_matmul(device, &out);
+  if (status != WEFT_OK) return status;
+  REQUIRE("experts", out.weight[0]->n_in == in.weight[0]->n_out, "shapes of the shared MLP do not match");
   return WEFT_OK;
 }
 

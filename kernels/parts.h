@@ -7,19 +7,29 @@
 
 #include "kernels/ops.h"
 
-/* The router's product of a route, which leaves its logits. */
-static inline weft_matmul_args weft_route_product(const weft_route_args *route) {
+/* A product of rows, without weights as yet. */
+static inline weft_matmul_args weft_product_of(const float *x, uint64_t x_stride, uint32_t n_rows, void *scratch, uint64_t scratch_bytes) {
   weft_matmul_args args;
   memset(&args, 0, sizeof args);
-  args.x = route->x;
-  args.n_rows = route->n_rows;
-  args.n_weights = 1;
-  args.weight[0] = route->router;
-  args.y[0] = route->logits;
-  args.x_stride = route->x_stride;
-  args.y_stride[0] = route->logits_stride;
-  args.scratch = route->scratch;
-  args.scratch_bytes = route->scratch_bytes;
+  args.x = x;
+  args.x_stride = x_stride;
+  args.n_rows = n_rows;
+  args.scratch = scratch;
+  args.scratch_bytes = scratch_bytes;
+  return args;
+}
+
+static inline void weft_product_add(weft_matmul_args *args, const weft_weight *weight, float *y, uint64_t y_stride) {
+  args->weight[args->n_weights] = weight;
+  args->y[args->n_weights] = y;
+  args->y_stride[args->n_weights] = y_stride;
+  args->n_weights += 1;
+}
+
+/* The router's product of a route, which leaves its logits. */
+static inline weft_matmul_args weft_route_product(const weft_route_args *route) {
+  weft_matmul_args args = weft_product_of(route->x, route->x_stride, route->n_rows, route->scratch, route->scratch_bytes);
+  weft_product_add(&args, route->router, route->logits, route->logits_stride);
   return args;
 }
 
@@ -41,36 +51,17 @@ static inline weft_gate_args weft_matmul_gate(const weft_matmul_args *matmul) {
 /* The products of experts' shared MLP, with their scratch: so they run before the experts or after them. */
 static inline weft_matmul_args weft_shared_in(const weft_experts_args *experts) {
   const weft_shared_args *shared = &experts->shared;
-  weft_matmul_args args;
-  memset(&args, 0, sizeof args);
-  args.x = shared->x;
-  args.n_rows = experts->n_rows;
-  args.n_weights = 2;
-  args.weight[0] = shared->gate;
-  args.weight[1] = shared->up;
-  args.y[0] = shared->g;
-  args.y[1] = shared->u;
-  args.x_stride = shared->x_stride;
-  args.y_stride[0] = args.y_stride[1] = shared->gate->n_out;
+  weft_matmul_args args = weft_product_of(shared->x, shared->x_stride, experts->n_rows, experts->scratch, experts->scratch_bytes);
+  weft_product_add(&args, shared->gate, shared->g, shared->gate->n_out);
+  weft_product_add(&args, shared->up, shared->u, shared->gate->n_out);
   args.activation = experts->activation;
-  args.scratch = experts->scratch;
-  args.scratch_bytes = experts->scratch_bytes;
   return args;
 }
 
 static inline weft_matmul_args weft_shared_out(const weft_experts_args *experts) {
   const weft_shared_args *shared = &experts->shared;
-  weft_matmul_args args;
-  memset(&args, 0, sizeof args);
-  args.x = shared->g;
-  args.n_rows = experts->n_rows;
-  args.n_weights = 1;
-  args.weight[0] = shared->down;
-  args.y[0] = shared->y;
-  args.x_stride = shared->gate->n_out;
-  args.y_stride[0] = shared->y_stride;
-  args.scratch = experts->scratch;
-  args.scratch_bytes = experts->scratch_bytes;
+  weft_matmul_args args = weft_product_of(shared->g, shared->gate->n_out, experts->n_rows, experts->scratch, experts->scratch_bytes);
+  weft_product_add(&args, shared->down, shared->y, shared->y_stride);
   return args;
 }
 

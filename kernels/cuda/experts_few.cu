@@ -125,20 +125,14 @@ static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint
   enter_task(a, first_tile, threadIdx.x / 32, &ahead);
   task = ahead;
   for (uint32_t place = 0; place < ring.n; place++) ask_task<T>(a, ring, place, first_tile, ahead);
-  form_header header = header_of(a.weight[0].data);
-  inputs_wait();
-  next_may_start();
-  const float *rows[1] = {a.raw.x};
-  int lift[1], raise = raise_exponent(T, &header);
-  prepare_raw<T, 1>(a, rows, most_of, row, lift);
-  raise_powers powers = powers_of<T>(raise);
+  opened_row opened = open_row<T>(a, most_of, row);
   x_source<1> x;
   x.raw = row;
   for (; task.row_tile != NULL; enter_task(a, first_tile, task.at + DOWN_WARPS, &task)) {
     float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
     for (; task.unit < task.end; task.unit += few_units(T)) {
       ring_wait(ring);
-      multiply_piece<T, 1, true>(a, ring, task.unit, task.end, x, powers, sum);
+      multiply_piece<T, 1, true>(a, ring, task.unit, task.end, x, opened.powers, sum);
       uint32_t place = ring.at;
       ring_next(ring);
       ask_task<T>(a, ring, place, first_tile, ahead);
@@ -151,7 +145,7 @@ static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint
   float all = 0.0f;
   for (uint32_t i = 0; i < a.n_segments; i++)
     all = __fadd_rn(all, done[16 * (threadIdx.x / 16 * a.n_segments + i) + threadIdx.x % 16]);
-  a.weight[0].y[out] = __fmul_rn(__fmul_rn(all, power_of_two(-lift[0])), power_of_two(-raise));
+  a.weight[0].y[out] = __fmul_rn(__fmul_rn(all, power_of_two(-opened.lift)), power_of_two(-opened.raise));
 }
 
 /* shared: of one row; without weights there is none. */

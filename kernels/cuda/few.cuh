@@ -191,6 +191,23 @@ static __device__ __forceinline__ void prepare_raw(const multiply_args &a, const
   __syncthreads();
 }
 
+/* Waits for a kernel's one row, to be multiplied with weight 0: prepares it, and says what undoes that in results. */
+typedef struct opened_row {
+  raise_powers powers;
+  int lift, raise;
+} opened_row;
+
+template <int T>
+static __device__ __forceinline__ opened_row open_row(const multiply_args &a, uint32_t *most_of, uint4 *to) {
+  form_header header = header_of(a.weight[0].data);
+  inputs_wait();
+  next_may_start();
+  const float *rows[1] = {a.raw.x};
+  int lift[1], raise = raise_exponent(T, &header);
+  prepare_raw<T, 1>(a, rows, most_of, to, lift);
+  return {powers_of<T>(raise), lift[0], raise};
+}
+
 /* A row tile with all its inputs times one row: a lane's outputs lane / 4 and + 8 (of lane % 4 == 0). Segments ascending, from 0,
  * as everywhere. ask(place) asks for the next piece into a place that has been read. */
 template <int T, class F>

@@ -245,17 +245,11 @@ static __global__ void __launch_bounds__(32 * TALL_WARPS, WARPS_MAX / TALL_WARPS
   ring_open(&ring);
   tall_cursor ahead = {tile, 0};
   for (uint32_t place = 0; place < PLACES; place++) ask_tall<T>(a, ring, place, ahead);
-  form_header header = header_of(a.weight[0].data);
-  inputs_wait();
-  next_may_start();
-  const float *rows[1] = {a.raw.x};
-  int lift[1], raise = raise_exponent(T, &header);
-  prepare_raw<T, 1>(a, rows, most_of, row, lift);
-  raise_powers powers = powers_of<T>(raise);
-  float back = power_of_two(-lift[0]), down = power_of_two(-raise);
+  opened_row opened = open_row<T>(a, most_of, row);
+  float back = power_of_two(-opened.lift), down = power_of_two(-opened.raise);
   for (; tile < a.weight[0].n_tiles; tile += gridDim.x * TALL_WARPS) {
     float all[2];
-    multiply_tile<T>(a, row, powers, ring, [&](uint32_t place) { ask_tall<T>(a, ring, place, ahead); }, all);
+    multiply_tile<T>(a, row, opened.powers, ring, [&](uint32_t place) { ask_tall<T>(a, ring, place, ahead); }, all);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       uint32_t out = tile * 16 + lane / 4 + 8 * h;
@@ -287,7 +281,7 @@ static weft_status tall(cuda_device *d, const multiply_args *args) {
  * half of the card has some. */
 template <int T, int NT, bool RAW>
 static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t raw_units) {
-  uint32_t n = a.gated ? 2 : 8 / a.n_segments, n_tiles = few_tiles(a) * (a.ids != NULL ? a.jobs_max : 1);
+  uint32_t n = a.gated ? 2 : 8 / a.n_segments, n_tiles = few_tiles(a);
   while (RAW && !a.gated && (n + 1) * a.n_segments <= WARPS_MAX && n_tiles > n * d->n_multiprocessors / 2 &&
          bytes_of<T, NT>((n + 1) * a.n_segments, raw_units) <= SHARED_BYTES_MAX)
     n++;

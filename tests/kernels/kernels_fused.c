@@ -241,6 +241,15 @@ static layer layer_new(weft_device *device, const layer_case *c) {
   return l;
 }
 
+/* The layer's experts, without rows as yet. */
+static weft_experts_args experts_of(const layer *l, uint32_t n_rows) {
+  weft_experts_args args = {.gate_up = &l->experts_in, .down = &l->experts_out, .n_rows = n_rows, .k = TOP, .x_stride = WIDTH,
+                            .y_stride = WIDTH, .activation = WEFT_GELU_TANH,
+                            .shared = {.gate = &l->gate, .up = &l->up, .down = &l->down, .x_stride = WIDTH, .y_stride = WIDTH}};
+  if (l->experts_up.data != NULL) args.gate_up = NULL, args.gate = &l->experts_in, args.up = &l->experts_up;
+  return args;
+}
+
 static void run_product(weft_device *device, weft_matmul_args *args) {
   args->scratch_bytes = weft_matmul_scratch(device, args);
   args->scratch = scratch_of(args->scratch_bytes);
@@ -265,12 +274,9 @@ static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32
                          .add_stride = WIDTH, .y_stride = WIDTH, .eps = 1e-6f};
   weft_route_args route = {.x = r->h, .router = &l->router, .logits = r->logits, .ids = r->ids, .weights = r->weights,
                            .n_rows = n_rows, .n_experts = EXPERTS, .k = TOP, .x_stride = WIDTH, .logits_stride = EXPERTS};
-  weft_experts_args experts = {.x = r->h, .ids = r->ids, .weights = r->weights, .gate_up = &l->experts_in, .down = &l->experts_out,
-                               .y = r->y, .n_rows = n_rows, .k = TOP, .x_stride = WIDTH, .y_stride = WIDTH,
-                               .activation = WEFT_GELU_TANH};
-  experts.shared = (weft_shared_args){.x = r->h, .gate = &l->gate, .up = &l->up, .down = &l->down, .g = r->g, .u = r->u, .y = r->t,
-                                      .x_stride = WIDTH, .y_stride = WIDTH};
-  if (l->experts_up.data != NULL) experts.gate_up = NULL, experts.gate = &l->experts_in, experts.up = &l->experts_up;
+  weft_experts_args experts = experts_of(l, n_rows);
+  experts.x = experts.shared.x = r->h, experts.ids = r->ids, experts.weights = r->weights, experts.y = r->y;
+  experts.shared.g = r->g, experts.shared.u = r->u, experts.shared.y = r->t;
   route.scratch = scratch[0], experts.scratch = scratch[1];
   route.scratch_bytes = weft_route_scratch(device, &route);
   experts.scratch_bytes = weft_experts_scratch(device, &experts);
@@ -285,10 +291,7 @@ static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32
 /* Scratch of a route and of experts of at most ROWS rows. */
 static void scratch_new(weft_device *device, const layer *l, void **scratch) {
   weft_route_args route = {.router = &l->router, .n_rows = ROWS, .n_experts = EXPERTS, .k = TOP, .x_stride = WIDTH, .logits_stride = EXPERTS};
-  weft_experts_args experts = {.gate_up = &l->experts_in, .down = &l->experts_out, .n_rows = ROWS, .k = TOP, .x_stride = WIDTH,
-                               .y_stride = WIDTH, .activation = WEFT_GELU_TANH,
-                               .shared = {.gate = &l->gate, .up = &l->up, .down = &l->down, .x_stride = WIDTH, .y_stride = WIDTH}};
-  if (l->experts_up.data != NULL) experts.gate_up = NULL, experts.gate = &l->experts_in, experts.up = &l->experts_up;
+  weft_experts_args experts = experts_of(l, ROWS);
   scratch[0] = scratch_of(weft_route_scratch(device, &route));
   scratch[1] = scratch_of(weft_experts_scratch(device, &experts));
 }
@@ -319,10 +322,9 @@ static void bad_id(weft_device *device, const layer *l) {
   float *x = rows_new(WIDTH, 30), *g = rows_new(2 * FF_MAX, 31), *y = rows_new(3 * WIDTH, 32), *weights = rows_new(TOP, 33);
   int32_t *ids = memory_new(TOP, sizeof *ids);
   for (int32_t i = 0; i < TOP; i++) ids[i] = i == 5 ? EXPERTS : i;
-  weft_experts_args experts = {.x = x, .ids = ids, .weights = weights, .gate_up = &l->experts_in, .down = &l->experts_out, .y = y,
-                               .n_rows = 1, .k = TOP, .x_stride = WIDTH, .y_stride = WIDTH, .activation = WEFT_GELU_TANH};
-  experts.shared = (weft_shared_args){.x = x, .gate = &l->gate, .up = &l->up, .down = &l->down, .g = g, .u = g + FF_MAX,
-                                      .y = y + 2 * WIDTH, .x_stride = WIDTH, .y_stride = WIDTH};
+  weft_experts_args experts = experts_of(l, 1);
+  experts.x = experts.shared.x = x, experts.ids = ids, experts.weights = weights, experts.y = y;
+  experts.shared.g = g, experts.shared.u = g + FF_MAX, experts.shared.y = y + 2 * WIDTH;
   run_shared(device, &experts);
   experts.shared.y = y + WIDTH;
   experts.scratch = scratch_of(experts.scratch_bytes = weft_experts_scratch(device, &experts));
