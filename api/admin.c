@@ -18,18 +18,16 @@ static weft_status wrong(weft_refusal *why, const char *field, const char *must_
   return weft_refuse(why, 400, "invalid_value", field, "%s must be %s", field, must_be);
 }
 
-static weft_status read_number(const json_t *value, const char *field, json_int_t low,
-                               json_int_t high, json_int_t *out, weft_refusal *why) {
+static weft_status read_number(const json_t *value, const char *field, json_int_t low, json_int_t high, json_int_t *out,
+                               weft_refusal *why) {
   *out = json_integer_value(value);
   if (json_is_integer(value) && *out >= low && *out <= high) return WEFT_OK;
   return weft_refuse(why, 400, "invalid_value", field,
-                     "%s must be a whole number from %" JSON_INTEGER_FORMAT
-                     " to %" JSON_INTEGER_FORMAT,
-                     field, low, high);
+                     "%s must be a whole number from %" JSON_INTEGER_FORMAT " to %" JSON_INTEGER_FORMAT, field, low,
+                     high);
 }
 
-static weft_status read_tenant(const weft_keys *keys, const json_t *value, uint32_t *out,
-                               weft_refusal *why) {
+static weft_status read_tenant(const weft_keys *keys, const json_t *value, uint32_t *out, weft_refusal *why) {
   const char *name = json_string_value(value);
   if (name == NULL) return wrong(why, "tenant", "a tenant's name");
   for (uint32_t i = 0; keys != NULL && i < weft_keys_n_tenants(keys); i++) {
@@ -41,9 +39,8 @@ static weft_status read_tenant(const weft_keys *keys, const json_t *value, uint3
 }
 
 /* One field. What a prompt names lives in gen. */
-static weft_status read_field(const weft_keys *keys, const char *key, const json_t *value,
-                              weft_prefix *p, weft_gen_prompt *prompt, weft_gen *gen,
-                              weft_refusal *why) {
+static weft_status read_field(const weft_keys *keys, const char *key, const json_t *value, weft_prefix *p,
+                              weft_gen_prompt *prompt, weft_gen *gen, weft_refusal *why) {
   json_int_t number = 0;
   weft_status status = WEFT_OK;
   if (strcmp(key, "model") == 0) {
@@ -89,8 +86,8 @@ static weft_status read_field(const weft_keys *keys, const char *key, const json
   return status;
 }
 
-static weft_status read_pin(const weft_keys *keys, const json_t *root, weft_prefix *p,
-                            weft_gen *gen, weft_refusal *why) {
+static weft_status read_pin(const weft_keys *keys, const json_t *root, weft_prefix *p, weft_gen *gen,
+                            weft_refusal *why) {
   const char *key;
   json_t *value;
   weft_gen_prompt prompt = {0};
@@ -102,8 +99,7 @@ static weft_status read_pin(const weft_keys *keys, const json_t *root, weft_pref
   }
   bool named = json_is_string(json_object_get(root, "tenant"));
   if (keys != NULL && named == p->is_public) {
-    return weft_refuse(why, 400, "invalid_value", "tenant",
-                       "name the tenant that finds it, or say \"public\": true");
+    return weft_refuse(why, 400, "invalid_value", "tenant", "name the tenant that finds it, or say \"public\": true");
   }
   p->turns = prompt.turns;
   p->n_turns = prompt.n_turns;
@@ -115,8 +111,8 @@ static weft_status read_pin(const weft_keys *keys, const json_t *root, weft_pref
 }
 
 /* operator: who computes what is public. */
-static weft_status declare(weft_runtime *rt, const weft_keys *keys, uint32_t operator,
-                           const json_t *root, uint32_t *id, weft_refusal *why) {
+static weft_status declare(weft_runtime *rt, const weft_keys *keys, uint32_t operator, const json_t * root,
+                           uint32_t *id, weft_refusal *why) {
   weft_gen gen = {0};
   weft_prefix p = {.tenant = operator};
   char line[512];
@@ -129,8 +125,7 @@ static weft_status declare(weft_runtime *rt, const weft_keys *keys, uint32_t ope
       status = weft_refuse_status(why, code, line, false);
     }
   }
-  if (status == WEFT_OK)
-    weft_log(WEFT_LOG_INFO, "pin %u: %s", *id, p.is_public ? "public" : "of one tenant");
+  if (status == WEFT_OK) weft_log(WEFT_LOG_INFO, "pin %u: %s", *id, p.is_public ? "public" : "of one tenant");
   weft_gen_close(&gen);
   return status;
 }
@@ -144,13 +139,11 @@ static uint32_t operator_of(const weft_keys *keys) {
   return 0;
 }
 
-weft_status weft_admin_pin_file(weft_runtime *rt, const weft_keys *keys, const char *path,
-                                weft_error *error) {
+weft_status weft_admin_pin_file(weft_runtime *rt, const weft_keys *keys, const char *path, weft_error *error) {
   json_error_t bad;
   json_t *root = json_load_file(path, 0, &bad);
   if (root == NULL) {
-    return weft_fail(error, WEFT_E_FORMAT, "%s:%d: %s", path, bad.line < 0 ? 0 : bad.line,
-                     bad.text);
+    return weft_fail(error, WEFT_E_FORMAT, "%s:%d: %s", path, bad.line < 0 ? 0 : bad.line, bad.text);
   }
   weft_status status = WEFT_OK;
   size_t n = json_is_array(root) ? json_array_size(root) : 1;
@@ -175,8 +168,7 @@ void weft_handle_pin(weft_server *s, weft_exchange *x) {
   const char *bytes = weft_exchange_body(x, &n);
   weft_status status = atomic_load(&s->draining) ? weft_refuse_status(&why, WEFT_FULL, "", true)
                                                  : weft_openai_load(bytes, n, &root, &why);
-  if (status == WEFT_OK)
-    status = declare(s->runtime, s->keys, weft_exchange_note(x)->tenant, root, &id, &why);
+  if (status == WEFT_OK) status = declare(s->runtime, s->keys, weft_exchange_note(x)->tenant, root, &id, &why);
   if (status == WEFT_OK) {
     weft_text body = {0};
     weft_text_printf(&body, "{\"id\":%u}", id);
@@ -197,8 +189,8 @@ static void put_pin(const weft_server *s, const weft_pin_card *pin, weft_text *o
     weft_json_words(out, weft_keys_tenant(s->keys, pin->tenant));
   }
   weft_text_printf(out, ",\"public\":%s,\"held\":%s,\"priority\":%d,\"tokens\":%u,\"pages\":%u",
-                   pin->is_public ? "true" : "false", pin->held ? "true" : "false", pin->priority,
-                   pin->tokens, pin->pages);
+                   pin->is_public ? "true" : "false", pin->held ? "true" : "false", pin->priority, pin->tokens,
+                   pin->pages);
   weft_text_puts(out, ",\"ttl_seconds\":");
   if (pin->ttl_seconds == 0) {
     weft_text_puts(out, "null}");
@@ -225,13 +217,12 @@ void weft_handle_pins(weft_server *s, weft_exchange *x) {
 void weft_handle_unpin(weft_server *s, weft_exchange *x) {
   const char *word = weft_exchange_path(x) + strlen("/admin/pins/");
   uint64_t id = 0;
-  for (const char *c = word; *c >= '0' && *c <= '9' && id <= UINT32_MAX; c++)
-    id = id * 10 + (uint64_t)(*c - '0');
+  for (const char *c = word; *c >= '0' && *c <= '9' && id <= UINT32_MAX; c++) id = id * 10 + (uint64_t)(*c - '0');
   bool number = word[0] != 0 && word[strspn(word, "0123456789")] == 0 && id <= UINT32_MAX;
   if (!number || weft_unpin(s->runtime, (uint32_t)id) != 0) {
     weft_refusal why;
-    (void)weft_refuse(&why, 404, "pin_not_found", NULL,
-                      "no pin has the number '%.32s': GET /admin/pins lists them", word);
+    (void)weft_refuse(&why, 404, "pin_not_found", NULL, "no pin has the number '%.32s': GET /admin/pins lists them",
+                      word);
     weft_exchange_refuse(x, &why);
     return;
   }

@@ -13,7 +13,6 @@
 #include "api/weft.h"
 
 /* Pins all that the file says. keys may be NULL. The line names the file and the entry. */
-weft_status weft_admin_pin_file(weft_runtime *runtime, const weft_keys *keys, const char *path,
-                                weft_error *error);
+weft_status weft_admin_pin_file(weft_runtime *runtime, const weft_keys *keys, const char *path, weft_error *error);
 
 #endif

@@ -27,23 +27,23 @@ struct weft_generation {
   /* engine thread */
   weft_chat_stream stop_stream;
   weft_text stop_text, stop_piece;
-  uint32_t n_stop_seen; /* tokens the stop stream has taken */
+  uint32_t n_stop_seen;  /* tokens the stop stream has taken */
   atomic_bool stop_lost; /* no memory to look for stop strings: the answer ended early */
 
   /* reader */
   weft_chat_stream stream;
-  weft_event event;     /* TOKENS being worked off, or FINISHED being held back */
+  weft_event event; /* TOKENS being worked off, or FINISHED being held back */
   bool has_event, finishing;
-  uint32_t next;        /* token of event to take next */
-  uint64_t n_waiting;   /* tokens taken and not released */
-  double logprob_sum;   /* with score */
-  weft_text limbo;      /* text made and not given */
+  uint32_t next;      /* token of event to take next */
+  uint64_t n_waiting; /* tokens taken and not released */
+  double logprob_sum; /* with score */
+  weft_text limbo;    /* text made and not given */
   bool limbo_thinking, stopped;
-  weft_status lost;     /* why the reader's text broke off: what is left is thrown away until the end */
-  int32_t *ids;         /* tokens taken, from first unreleased on */
+  weft_status lost; /* why the reader's text broke off: what is left is thrown away until the end */
+  int32_t *ids;     /* tokens taken, from first unreleased on */
   weft_sampled *sampled;
   uint32_t n_ids, n_released, capacity; /* of ids: all; given with the present delta */
-  weft_text text;       /* of the present delta */
+  weft_text text;                       /* of the present delta */
   weft_token_logprob *lp, *top;
   uint32_t lp_capacity, top_capacity;
   weft_text lp_bytes;
@@ -72,7 +72,8 @@ static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n_tokens) 
   while (g->n_stop_seen < n_tokens) {
     bool thinking;
     weft_text_clear(&g->stop_piece);
-    weft_status status = weft_chat_stream_push(&g->stop_stream, tokens[g->n_stop_seen], &g->stop_piece, &thinking, NULL);
+    weft_status status =
+        weft_chat_stream_push(&g->stop_stream, tokens[g->n_stop_seen], &g->stop_piece, &thinking, NULL);
     g->n_stop_seen += 1;
     if (status == WEFT_OK) weft_text_append(&g->stop_text, g->stop_piece.bytes, g->stop_piece.n);
     if (status != WEFT_OK || weft_text_status(&g->stop_text) != WEFT_OK) {
@@ -145,8 +146,8 @@ static uint64_t fresh_seed(void) {
   return seed;
 }
 
-static void fill_sampling(const weft_generation *g, const weft_generate_params *p, uint64_t seed,
-                          weft_logit_bias *bias, weft_sampling *s) {
+static void fill_sampling(const weft_generation *g, const weft_generate_params *p, uint64_t seed, weft_logit_bias *bias,
+                          weft_sampling *s) {
   const weft_model_info *info = weft_model_get_info(g->model->model);
   *s = weft_sampling_default();
   s->temperature = p->temperature < 0.0f ? info->temperature : p->temperature; /* what is no number is refused later */
@@ -181,8 +182,8 @@ static void fill_entropy_bound(const weft_generation *g, const weft_generate_par
 
 /* What a moving canvas cannot do is refused, not ignored. */
 static weft_status check_canvas(const weft_generation *g, const weft_generate_params *p, weft_error *error) {
-  const char *what = p->score ? "choosing by logprobs (best_of)"
-                     : p->logprobs ? "logprobs"
+  const char *what = p->score        ? "choosing by logprobs (best_of)"
+                     : p->logprobs   ? "logprobs"
                      : p->n_bias > 0 ? "logit_bias"
                      : p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f
                          ? "penalties"
@@ -195,7 +196,8 @@ static weft_status check_canvas(const weft_generation *g, const weft_generate_pa
                    what, g->model->name);
 }
 
-static weft_status choose_mode(const weft_generation *g, const weft_generate_params *p, bool *canvas, weft_error *error) {
+static weft_status choose_mode(const weft_generation *g, const weft_generate_params *p, bool *canvas,
+                               weft_error *error) {
   const weft_model_info *info = weft_model_get_info(g->model->model);
   *canvas = p->mode == WEFT_MODE_DIFFUSION || (p->mode == WEFT_MODE_AUTO && info->canvas_length > 0);
   if (*canvas && info->canvas_length == 0) {
@@ -283,7 +285,8 @@ int weft_submit(weft_runtime *rt, const weft_generate_params *params, weft_gener
   uint32_t index;
   *out = NULL;
   if (params->tenant >= rt->options.tenants) {
-    (void)weft_fail(&why, WEFT_E_INVALID, "tenant %u does not exist; there are %u", params->tenant, rt->options.tenants);
+    (void)weft_fail(&why, WEFT_E_INVALID, "tenant %u does not exist; there are %u", params->tenant,
+                    rt->options.tenants);
     return weft_tell(&why, WEFT_E_INVALID, error, n_error);
   }
   const weft_served_model *m = weft_runtime_model(rt, params->model, &index, &why);
@@ -312,7 +315,9 @@ uint32_t weft_prompt_tokens(const weft_generation *g, const int32_t **tokens) {
   return g->prompt.n;
 }
 
-void weft_cancel(weft_generation *g) { weft_engine_cancel(g->runtime->engine, g->request); }
+void weft_cancel(weft_generation *g) {
+  weft_engine_cancel(g->runtime->engine, g->request);
+}
 
 void weft_generation_free(weft_generation *g) {
   if (g == NULL) return;
@@ -455,7 +460,8 @@ static weft_status fill_logprobs(weft_generation *g, weft_delta *out) {
       g->lp[i] = (weft_token_logprob){s->token, s->logprob, g->lp_bytes.bytes + at, length};
       for (uint32_t k = 0; k < s->n_top && status == WEFT_OK; k++) {
         status = token_bytes(g, s->top[k].token, &at, &length);
-        g->top[i * n_top + k] = (weft_token_logprob){s->top[k].token, s->top[k].logprob, g->lp_bytes.bytes + at, length};
+        g->top[i * n_top + k] =
+            (weft_token_logprob){s->top[k].token, s->top[k].logprob, g->lp_bytes.bytes + at, length};
       }
     }
   }
@@ -515,21 +521,21 @@ static weft_status give_end(weft_generation *g, weft_delta *out) {
     g->event.finish = WEFT_FINISH_ERROR;
     (void)snprintf(g->error, sizeof g->error, "the text of the answer broke off: %s", weft_status_text(g->lost));
   }
-  *out = (weft_delta){.kind = WEFT_DELTA_END,
-                      .text = "",
-                      .finish = weft_finish_text(g->event.finish),
-                      .error = g->event.finish == WEFT_FINISH_ERROR ? g->error : NULL,
-                      .mean_logprob = u->n_answer == 0 ? -INFINITY : g->logprob_sum / u->n_answer,
-                      .usage = {.prompt_tokens = u->n_prompt,
-                                .cached_tokens = u->n_cached,
-                                .completion_tokens = u->n_answer,
-                                .canvases = u->n_canvases,
-                                .denoise_steps = u->n_denoise_steps,
-                                .preemptions = u->n_preemptions,
-                                .queue_us = u->started_us > u->submitted_us ? u->started_us - u->submitted_us : 0,
-                                .first_token_us =
-                                    u->first_token_us > u->submitted_us ? u->first_token_us - u->submitted_us : 0,
-                                .total_us = u->finished_us - u->submitted_us}};
+  *out = (weft_delta){
+      .kind = WEFT_DELTA_END,
+      .text = "",
+      .finish = weft_finish_text(g->event.finish),
+      .error = g->event.finish == WEFT_FINISH_ERROR ? g->error : NULL,
+      .mean_logprob = u->n_answer == 0 ? -INFINITY : g->logprob_sum / u->n_answer,
+      .usage = {.prompt_tokens = u->n_prompt,
+                .cached_tokens = u->n_cached,
+                .completion_tokens = u->n_answer,
+                .canvases = u->n_canvases,
+                .denoise_steps = u->n_denoise_steps,
+                .preemptions = u->n_preemptions,
+                .queue_us = u->started_us > u->submitted_us ? u->started_us - u->submitted_us : 0,
+                .first_token_us = u->first_token_us > u->submitted_us ? u->first_token_us - u->submitted_us : 0,
+                .total_us = u->finished_us - u->submitted_us}};
   g->ended = true;
   return WEFT_OK;
 }

@@ -28,8 +28,7 @@ static void *work(void *self) {
   weft_http *http = self;
   (void)pthread_mutex_lock(&http->lock);
   for (;;) {
-    while (http->first_job == NULL && !http->closing)
-      (void)pthread_cond_wait(&http->jobs_wait, &http->lock);
+    while (http->first_job == NULL && !http->closing) (void)pthread_cond_wait(&http->jobs_wait, &http->lock);
     weft_exchange *x = http->first_job;
     if (x == NULL) break; /* closing, and nothing is left to do */
     http->first_job = x->next_job;
@@ -63,10 +62,8 @@ static void gone(void *self) {
 
 /* Gives the exchange to a worker; its connection is suspended until the worker is done. */
 static bool hand_over(weft_http *http, weft_exchange *x) {
-  const union MHD_ConnectionInfo *info =
-      MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-  if (info == NULL || weft_watch_add(http->watch, info->connect_fd, gone, x, &x->ticket) != WEFT_OK)
-    return false;
+  const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+  if (info == NULL || weft_watch_add(http->watch, info->connect_fd, gone, x, &x->ticket) != WEFT_OK) return false;
   x->watched = true;
   (void)pthread_mutex_lock(&http->lock);
   bool open = !http->closing;
@@ -88,8 +85,7 @@ static bool hand_over(weft_http *http, weft_exchange *x) {
 
 /* ---- requests ---- */
 
-static void refuse_body(weft_exchange *x, int code, const char *word, const char *format,
-                        unsigned long long value) {
+static void refuse_body(weft_exchange *x, int code, const char *word, const char *format, unsigned long long value) {
   weft_refusal why;
   char line[256];
   (void)snprintf(line, sizeof line, format, value);
@@ -129,8 +125,7 @@ static enum MHD_Result take_body(weft_http *http, weft_exchange *x, const char *
     weft_text_append(&x->body, bytes, n);
     if (weft_text_status(&x->body) != WEFT_OK) {
       atomic_fetch_sub(&http->n_body_bytes, n);
-      refuse_body(x, 503, "no_memory", "no memory for a body of %llu bytes",
-                  (unsigned long long)x->n_read);
+      refuse_body(x, 503, "no_memory", "no memory for a body of %llu bytes", (unsigned long long)x->n_read);
     }
   }
   if (x->answer != ANSWER_NONE) {
@@ -149,8 +144,7 @@ static enum MHD_Result advance(weft_http *http, weft_exchange *x) {
       WEFT_CHECK(x->answer == ANSWER_WHOLE);
     } else if (x->answer == ANSWER_NONE) {
       if (hand_over(http, x)) return MHD_YES;
-      refuse_body(x, 503, "busy",
-                  "the server takes no more than %llu connections, or is shutting down",
+      refuse_body(x, 503, "busy", "the server takes no more than %llu connections, or is shutting down",
                   (unsigned long long)http->config.connections_max);
     }
   }
@@ -160,9 +154,8 @@ static enum MHD_Result advance(weft_http *http, weft_exchange *x) {
   return http__respond(x);
 }
 
-static enum MHD_Result on_request(void *self, struct MHD_Connection *connection, const char *path,
-                                  const char *method, const char *version, const char *bytes,
-                                  size_t *n_bytes, void **state) {
+static enum MHD_Result on_request(void *self, struct MHD_Connection *connection, const char *path, const char *method,
+                                  const char *version, const char *bytes, size_t *n_bytes, void **state) {
   weft_http *http = self;
   weft_exchange *x = *state;
   (void)version; /* the library answers in the version it was asked in */
@@ -225,8 +218,7 @@ static weft_status listen_at(weft_http *http, const char *host, weft_error *erro
   freeaddrinfo(list);
   if (http->listener >= 0) return WEFT_OK;
   if (fault == EADDRINUSE) {
-    return weft_fail(error, WEFT_E_IO,
-                     "port %u of %s is in use: stop what listens there, or choose another --port",
+    return weft_fail(error, WEFT_E_IO, "port %u of %s is in use: stop what listens there, or choose another --port",
                      http->config.port, host);
   }
   return weft_fail(error, WEFT_E_IO, "port %u of %s: %s", http->config.port, host, strerror(fault));
@@ -235,13 +227,11 @@ static weft_status listen_at(weft_http *http, const char *host, weft_error *erro
 static weft_status start_daemon(weft_http *http, weft_error *error) {
   const weft_http_config *c = &http->config;
   http->daemon = MHD_start_daemon(
-      MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-      on_request, http, MHD_OPTION_EXTERNAL_LOGGER, on_log, http, MHD_OPTION_LISTEN_SOCKET,
-      http->listener, MHD_OPTION_NOTIFY_COMPLETED, on_completed, http, MHD_OPTION_CONNECTION_LIMIT,
-      (unsigned)c->connections_max, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)c->idle_seconds,
-      MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES_MAX, MHD_OPTION_END);
-  if (http->daemon == NULL)
-    return weft_fail(error, WEFT_E_IO, "the HTTP library could not start: %s", strerror(errno));
+      MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, http,
+      MHD_OPTION_EXTERNAL_LOGGER, on_log, http, MHD_OPTION_LISTEN_SOCKET, http->listener, MHD_OPTION_NOTIFY_COMPLETED,
+      on_completed, http, MHD_OPTION_CONNECTION_LIMIT, (unsigned)c->connections_max, MHD_OPTION_CONNECTION_TIMEOUT,
+      (unsigned)c->idle_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES_MAX, MHD_OPTION_END);
+  if (http->daemon == NULL) return weft_fail(error, WEFT_E_IO, "the HTTP library could not start: %s", strerror(errno));
   http->listener = -1; /* the library closes it */
   const union MHD_DaemonInfo *info = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_BIND_PORT);
   http->port = info == NULL || info->port == 0 ? c->port : info->port;
@@ -252,8 +242,7 @@ static weft_status start_workers(weft_http *http, weft_error *error) {
   uint32_t n = http->config.n_workers;
   for (uint32_t i = 0; i < n && i < WORKERS_MAX; i++) {
     int code = pthread_create(&http->worker[i], NULL, work, http);
-    if (code != 0)
-      return weft_fail(error, WEFT_E_IO, "the system refused a thread: %s", strerror(code));
+    if (code != 0) return weft_fail(error, WEFT_E_IO, "the system refused a thread: %s", strerror(code));
     http->n_workers += 1;
   }
   return WEFT_OK;
@@ -266,8 +255,7 @@ weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft
   http->config = *config;
   http->config.host = NULL; /* not kept */
   http->listener = -1;
-  (void)pthread_mutex_init(&http->lock,
-                           NULL); /* these cannot fail with default attributes on this system */
+  (void)pthread_mutex_init(&http->lock, NULL); /* these cannot fail with default attributes on this system */
   (void)pthread_cond_init(&http->jobs_wait, NULL);
   (void)pthread_cond_init(&http->idle, NULL);
   weft_status status = listen_at(http, config->host == NULL ? "127.0.0.1" : config->host, error);
@@ -326,14 +314,12 @@ void weft_http_close(weft_http *http) {
   http->closing = true;
   (void)pthread_cond_broadcast(&http->jobs_wait);
   (void)pthread_mutex_unlock(&http->lock);
-  for (uint32_t i = 0; i < http->n_workers; i++)
-    (void)pthread_join(http->worker[i], NULL); /* ours, joined once */
+  for (uint32_t i = 0; i < http->n_workers; i++) (void)pthread_join(http->worker[i], NULL); /* ours, joined once */
   if (http->daemon != NULL) {
     weft_http_cancel(http);
     wait_idle(http, FLUSH_MS);
     atomic_store(&http->abort, true);
-    wake_all(
-        http); /* from here on nothing is suspended: the library may not be stopped otherwise */
+    wake_all(http); /* from here on nothing is suspended: the library may not be stopped otherwise */
     MHD_stop_daemon(http->daemon);
   }
   weft_watch_close(http->watch);

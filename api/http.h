@@ -52,11 +52,9 @@ typedef struct weft_http_config {
   uint32_t n_workers;
   uint32_t idle_seconds; /* a connection that neither sends nor takes for so long is closed */
   void *self;
-  bool (*begin)(void *self,
-                weft_exchange *exchange); /* true: handle is quick, run it on the network thread */
+  bool (*begin)(void *self, weft_exchange *exchange); /* true: handle is quick, run it on the network thread */
   void (*handle)(void *self, weft_exchange *exchange);
-  void (*done)(void *self, weft_exchange *exchange, int code,
-               bool left); /* code 0: no answer was sent */
+  void (*done)(void *self, weft_exchange *exchange, int code, bool left); /* code 0: no answer was sent */
 } weft_http_config;
 
 /* One line names the address and the reason (a port in use). *out is set before any callback runs.
@@ -72,8 +70,7 @@ void weft_http_close(weft_http *http);
 
 const char *weft_exchange_method(const weft_exchange *exchange);
 const char *weft_exchange_path(const weft_exchange *exchange);
-const char *weft_exchange_id(
-    const weft_exchange *exchange); /* X-Request-Id of the client, or a fresh one */
+const char *weft_exchange_id(const weft_exchange *exchange); /* X-Request-Id of the client, or a fresh one */
 /* A header of the request, or NULL. Only in begin. */
 const char *weft_exchange_header(const weft_exchange *exchange, const char *name);
 /* The client is on this machine. */

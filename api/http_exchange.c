@@ -19,8 +19,7 @@ static bool id_is_fit(const char *id) {
   if (n == 0 || n > ID_BYTES_MAX) return false;
   for (size_t i = 0; i < n; i++) {
     char c = id[i];
-    bool fit = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-               strchr("-_.:", c) != NULL;
+    bool fit = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || strchr("-_.:", c) != NULL;
     if (!fit) return false;
   }
   return true;
@@ -41,8 +40,8 @@ static void make_id(weft_exchange *x) {
   }
 }
 
-weft_exchange *http__exchange_open(weft_http *http, struct MHD_Connection *connection,
-                                   const char *path, const char *method) {
+weft_exchange *http__exchange_open(weft_http *http, struct MHD_Connection *connection, const char *path,
+                                   const char *method) {
   weft_exchange *x = weft_alloc(1, sizeof *x);
   if (x == NULL) return NULL;
   x->http = http;
@@ -236,8 +235,7 @@ static ssize_t read_stream(void *self, uint64_t position, char *to, size_t n_max
     x->sent = 0;
     if (begin_pull(x)) return MHD_CONTENT_READER_END_WITH_ERROR;
     weft_pull pull = x->source.pull(x->source.self, x, &x->text);
-    if (pull == WEFT_PULL_BROKEN || weft_text_status(&x->text) != WEFT_OK)
-      return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (pull == WEFT_PULL_BROKEN || weft_text_status(&x->text) != WEFT_OK) return MHD_CONTENT_READER_END_WITH_ERROR;
     if (pull == WEFT_PULL_END) x->ended = true;
     if (pull == WEFT_PULL_WAIT && x->text.n == 0 && http__suspend(x)) return 0;
   }
@@ -246,8 +244,7 @@ static ssize_t read_stream(void *self, uint64_t position, char *to, size_t n_max
 enum MHD_Result http__respond(weft_exchange *x) {
   struct MHD_Response *response;
   if (x->answer == ANSWER_STREAM) {
-    response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read_stream,
-                                                 x, NULL);
+    response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read_stream, x, NULL);
   } else {
     WEFT_CHECK(x->answer == ANSWER_WHOLE);
     /* the text outlives the response: both end with the exchange */
@@ -263,8 +260,7 @@ enum MHD_Result http__respond(weft_exchange *x) {
   for (uint32_t i = 0; i < x->n_headers && good; i++) {
     good = MHD_add_response_header(response, x->header[i].name, x->header[i].value) == MHD_YES;
   }
-  enum MHD_Result result =
-      good ? MHD_queue_response(x->connection, (unsigned)x->code, response) : MHD_NO;
+  enum MHD_Result result = good ? MHD_queue_response(x->connection, (unsigned)x->code, response) : MHD_NO;
   MHD_destroy_response(response); /* the connection holds its own reference */
   x->queued = result == MHD_YES;
   return result;
@@ -294,8 +290,7 @@ const char *weft_exchange_body(const weft_exchange *x, size_t *n) {
 }
 
 bool weft_exchange_is_local(const weft_exchange *x) {
-  const union MHD_ConnectionInfo *info =
-      MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+  const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
   if (info == NULL || info->client_addr == NULL) return false;
   if (info->client_addr->sa_family == AF_INET) {
     const struct sockaddr_in *v4 = (const void *)info->client_addr;

@@ -66,8 +66,8 @@ struct weft_http {
   weft_exchange *first, *first_job, *last_job;
 };
 
-weft_exchange *http__exchange_open(weft_http *http, struct MHD_Connection *connection,
-                                   const char *path, const char *method);
+weft_exchange *http__exchange_open(weft_http *http, struct MHD_Connection *connection, const char *path,
+                                   const char *method);
 void http__exchange_close(weft_exchange *x);
 /* Tells the source, once; by_client: the connection is of no use either. */
 void http__tell_left(weft_exchange *x, bool by_client);

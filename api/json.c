@@ -31,9 +31,7 @@ void weft_json_string(weft_text *out, const char *bytes, size_t n) {
     uint32_t c;
     char buffer[8];
     size_t length = weft_utf8_decode(bytes + at, n - at, &c);
-    const char *instead = length == 0   ? "\xEF\xBF\xBD"
-                          : length == 1 ? escape_of((unsigned char)c, buffer)
-                                        : NULL;
+    const char *instead = length == 0 ? "\xEF\xBF\xBD" : length == 1 ? escape_of((unsigned char)c, buffer) : NULL;
     if (length == 0) length = 1;
     if (instead != NULL) {
       weft_text_append(out, bytes + from, at - from);

@@ -50,8 +50,7 @@ static weft_status name_tenant(weft_keys *keys, const char *name, size_t n, uint
 static weft_status grow(weft_keys *keys) {
   if (keys->n < keys->capacity) return WEFT_OK;
   uint32_t capacity = keys->capacity == 0 ? 16 : 2 * keys->capacity;
-  key_row *row =
-      weft_alloc(capacity, sizeof *row); /* not grown in place: the old rows must be wiped */
+  key_row *row = weft_alloc(capacity, sizeof *row); /* not grown in place: the old rows must be wiped */
   if (row == NULL) return WEFT_E_NO_MEMORY;
   if (keys->n > 0) {
     memcpy(row, keys->row, keys->n * sizeof *row);
@@ -107,8 +106,8 @@ static bool set_number(weft_tenant_options *options, const option_row *row, cons
 }
 
 /* One `name=value`. */
-static weft_status set_option(weft_tenant_options *options, const char *word, size_t n,
-                              const char *file, uint32_t number, weft_error *error) {
+static weft_status set_option(weft_tenant_options *options, const char *word, size_t n, const char *file,
+                              uint32_t number, weft_error *error) {
   char text[64];
   if (n >= sizeof text) n = sizeof text - 1; /* then no name and no value fits */
   memcpy(text, word, n);
@@ -122,8 +121,8 @@ static weft_status set_option(weft_tenant_options *options, const char *word, si
   for (size_t i = 0; value != NULL && i < sizeof rows / sizeof *rows; i++) {
     if (strcmp(text, rows[i].name) != 0) continue;
     if (set_number(options, &rows[i], value)) return WEFT_OK;
-    return weft_fail(error, WEFT_E_INVALID, "%s:%u: %s is a number from 1 to %u", file, number,
-                     rows[i].name, rows[i].max);
+    return weft_fail(error, WEFT_E_INVALID, "%s:%u: %s is a number from 1 to %u", file, number, rows[i].name,
+                     rows[i].max);
   }
   return weft_fail(error, WEFT_E_FORMAT,
                    "%s:%u: '%.40s' is none of weight, class, running, queued, "
@@ -131,14 +130,13 @@ static weft_status set_option(weft_tenant_options *options, const char *word, si
                    file, number, text);
 }
 
-static weft_status set_options(weft_keys *keys, uint32_t tenant, const char *line, size_t n,
-                               size_t at, const char *file, uint32_t number, weft_error *error) {
+static weft_status set_options(weft_keys *keys, uint32_t tenant, const char *line, size_t n, size_t at,
+                               const char *file, uint32_t number, weft_error *error) {
   weft_tenant_options *options = &keys->option[tenant];
   size_t word, n_word;
   while ((n_word = word_at(line, n, at, &word)) > 0) {
     if (keys->told_in[tenant] != 0 && keys->told_in[tenant] != number) {
-      return weft_fail(error, WEFT_E_INVALID,
-                       "%s:%u: what tenant %s may do is in line %u already", file, number,
+      return weft_fail(error, WEFT_E_INVALID, "%s:%u: what tenant %s may do is in line %u already", file, number,
                        keys->tenant[tenant], keys->told_in[tenant]);
     }
     keys->told_in[tenant] = number;
@@ -151,21 +149,19 @@ static weft_status set_options(weft_keys *keys, uint32_t tenant, const char *lin
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-static weft_status check_words(size_t n_key, const char *name, size_t n_name, const char *file,
-                               uint32_t number, weft_error *error) {
+static weft_status check_words(size_t n_key, const char *name, size_t n_name, const char *file, uint32_t number,
+                               weft_error *error) {
   if (n_name == 0) {
     return weft_fail(error, WEFT_E_FORMAT, "%s:%u: a line is `KEY TENANT`", file, number);
   }
   if (n_key > WEFT_KEY_BYTES_MAX || n_name > NAME_BYTES_MAX) {
-    return weft_fail(error, WEFT_E_TOO_LARGE,
-                     "%s:%u: a key has at most %d bytes and a tenant's name at most %d", file,
+    return weft_fail(error, WEFT_E_TOO_LARGE, "%s:%u: a key has at most %d bytes and a tenant's name at most %d", file,
                      number, WEFT_KEY_BYTES_MAX, NAME_BYTES_MAX);
   }
   for (size_t i = 0; i < n_name; i++) {
     unsigned char c = (unsigned char)name[i];
     if (c <= ' ' || c >= 0x7F || c == '"' || c == '\\') {
-      return weft_fail(error, WEFT_E_FORMAT,
-                       "%s:%u: a tenant's name is made of printable ASCII without quotes", file,
+      return weft_fail(error, WEFT_E_FORMAT, "%s:%u: a tenant's name is made of printable ASCII without quotes", file,
                        number);
     }
   }
@@ -188,8 +184,8 @@ static weft_status add_key(weft_keys *keys, const char *key, size_t n_key, uint3
   return WEFT_OK;
 }
 
-static weft_status add_line(weft_keys *keys, const char *line, size_t n, const char *file,
-                            uint32_t number, weft_error *error) {
+static weft_status add_line(weft_keys *keys, const char *line, size_t n, const char *file, uint32_t number,
+                            weft_error *error) {
   size_t key, name;
   size_t n_key = word_at(line, n, 0, &key);
   if (n_key == 0 || line[key] == '#') return WEFT_OK;
@@ -203,23 +199,20 @@ static weft_status add_line(weft_keys *keys, const char *line, size_t n, const c
   }
   if (n_key == 1 && line[key] == '-' && n_name == strlen(WEFT_OPERATOR) &&
       memcmp(line + name, WEFT_OPERATOR, n_name) == 0) {
-    return weft_fail(error, WEFT_E_INVALID, "%s:%u: who sends no key cannot be the operator", file,
-                     number);
+    return weft_fail(error, WEFT_E_INVALID, "%s:%u: who sends no key cannot be the operator", file, number);
   }
   if (keys->n == WEFT_KEYS_MAX)
     return weft_fail(error, WEFT_E_TOO_LARGE, "%s has more than %d keys", file, WEFT_KEYS_MAX);
   status = name_tenant(keys, line + name, n_name, &tenant);
   if (status == WEFT_OK) status = add_key(keys, line + key, n_key, tenant);
   if (status == WEFT_FULL) {
-    return weft_fail(error, WEFT_E_TOO_LARGE, "%s:%u: more than %d tenants", file, number,
-                     WEFT_TENANTS_MAX);
+    return weft_fail(error, WEFT_E_TOO_LARGE, "%s:%u: more than %d tenants", file, number, WEFT_TENANTS_MAX);
   }
   if (status != WEFT_OK) return weft_fail(error, status, "%s: no memory for the keys", file);
   return set_options(keys, tenant, line, n, name + n_name, file, number, error);
 }
 
-weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_keys **out,
-                            weft_error *error) {
+weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_keys **out, weft_error *error) {
   *out = NULL;
   weft_keys *keys = weft_alloc(1, sizeof *keys);
   if (keys == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: no memory for the keys", name);
@@ -261,8 +254,7 @@ weft_status weft_keys_open(const char *path, weft_keys **out, weft_error *error)
   if (ferror(file) != 0) {
     status = weft_fail(error, WEFT_E_IO, "%s could not be read", path);
   } else if (n == FILE_BYTES_MAX) {
-    status =
-        weft_fail(error, WEFT_E_TOO_LARGE, "%s is larger than %d MiB", path, FILE_BYTES_MAX >> 20);
+    status = weft_fail(error, WEFT_E_TOO_LARGE, "%s is larger than %d MiB", path, FILE_BYTES_MAX >> 20);
   } else {
     status = weft_keys_parse(bytes, n, path, out, error);
   }
@@ -303,8 +295,7 @@ bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *
   for (uint32_t i = 0; i < keys->n; i++) {
     const key_row *row = &keys->row[i];
     uint64_t differs = row->n ^ n;
-    for (uint32_t k = 0; k < WEFT_KEY_BYTES_MAX; k++)
-      differs |= (uint64_t)(row->bytes[k] ^ padded[k]);
+    for (uint32_t k = 0; k < WEFT_KEY_BYTES_MAX; k++) differs |= (uint64_t)(row->bytes[k] ^ padded[k]);
     /* all ones where every byte is equal */
     uint32_t same = (uint32_t)0 - (uint32_t)(((differs | (0 - differs)) >> 63) ^ 1u);
     found |= same;

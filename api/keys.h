@@ -26,8 +26,7 @@ typedef struct weft_keys weft_keys;
 
 weft_status weft_keys_open(const char *path, weft_keys **out, weft_error *error);
 /* From text in memory; name stands for the file in messages. */
-weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_keys **out,
-                            weft_error *error);
+weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_keys **out, weft_error *error);
 void weft_keys_close(weft_keys *keys); /* NULL is fine */
 uint32_t weft_keys_n_tenants(const weft_keys *keys);
 /* [n_tenants], as weft_open wants them; borrowed until close. */

@@ -15,8 +15,8 @@
 
 /* jemalloc's own statistics; absent where another allocator serves (sanitizers, libweft without the
  * program). */
-extern int mallctl(const char *name, void *old, size_t *old_bytes, void *new_value,
-                   size_t new_bytes) __attribute__((weak));
+extern int mallctl(const char *name, void *old, size_t *old_bytes, void *new_value, size_t new_bytes)
+    __attribute__((weak));
 
 #define AT(field) WEFT_COUNTER_AT(weft_engine_stats, field)
 
@@ -28,120 +28,90 @@ static const weft_counter_row vllm_rows[] = {
     {"vllm:generation_tokens_total", "counter", "Answer tokens.", AT(n_answer_tokens)},
     {"vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
      AT(pager.n_prompt_tokens)},
-    {"vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.",
-     AT(pager.n_hit_tokens)},
+    {"vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", AT(pager.n_hit_tokens)},
 };
 
 static const weft_counter_row weft_rows[] = {
     {"weft_steps_total", "counter", "Forward passes.", AT(n_steps)},
-    {"weft_steps_mixed_total", "counter",
-     "Forward passes with canvas rows and decode or prefill rows in them.", AT(n_mixed_steps)},
-    {"weft_switches_total", "counter", "Forward passes on another weight set than the one before.",
-     AT(n_switches)},
+    {"weft_steps_mixed_total", "counter", "Forward passes with canvas rows and decode or prefill rows in them.",
+     AT(n_mixed_steps)},
+    {"weft_switches_total", "counter", "Forward passes on another weight set than the one before.", AT(n_switches)},
     {"weft_rows_total", "counter", "Rows computed.", AT(n_rows)},
     {"weft_rows_prefill_total", "counter", "Rows of prompts.", AT(n_prefill_rows)},
     {"weft_rows_decode_total", "counter", "Rows that decode token by token.", AT(n_decode_rows)},
     {"weft_rows_canvas_total", "counter", "Rows of denoise steps.", AT(n_canvas_rows)},
     {"weft_rows_commit_total", "counter", "Rows that commit finished canvases.", AT(n_commit_rows)},
-    {"weft_rows_void_total", "counter",
-     "Rows computed for requests that turned out to be finished.", AT(n_void_rows)},
+    {"weft_rows_void_total", "counter", "Rows computed for requests that turned out to be finished.", AT(n_void_rows)},
     {"weft_requests_submitted_total", "counter", "Requests taken.", AT(n_submitted)},
     {"weft_cached_tokens_total", "counter", "Prompt tokens not computed because they were cached.",
      AT(n_cached_tokens)},
     {"weft_canvases_total", "counter", "Canvases finished.", AT(n_canvases)},
     {"weft_denoise_steps_total", "counter", "Denoise steps.", AT(n_denoise_steps)},
     {"weft_step_microseconds_total", "counter", "Time in steps.", AT(step_us)},
-    {"weft_plan_microseconds_total", "counter", "Part of it that planned and applied.",
-     AT(plan_us)},
-    {"weft_plan_hidden_microseconds_total", "counter", "Part of that while the device had a step.",
-     AT(hidden_us)},
+    {"weft_plan_microseconds_total", "counter", "Part of it that planned and applied.", AT(plan_us)},
+    {"weft_plan_hidden_microseconds_total", "counter", "Part of that while the device had a step.", AT(hidden_us)},
     {"weft_pool_pages", "gauge", "Pages of the KV pool.", AT(pager.n_pages)},
     {"weft_pool_pages_free", "gauge", "Pages that hold nothing.", AT(pager.n_free)},
-    {"weft_pool_pages_cached", "gauge", "Pages with content that nobody holds.",
-     AT(pager.n_cached)},
+    {"weft_pool_pages_cached", "gauge", "Pages with content that nobody holds.", AT(pager.n_cached)},
     {"weft_pool_pages_pinned", "gauge", "Pages that requests hold.", AT(pager.n_pinned)},
     {"weft_pool_sequences", "gauge", "Sequences with pages.", AT(pager.n_seqs)},
     {"weft_pool_admits_total", "counter", "Prompts admitted.", AT(pager.n_admits)},
     {"weft_pool_hits_total", "counter", "Prompts that found a cached prefix.", AT(pager.n_hits)},
-    {"weft_pool_waits_total", "counter",
-     "Times a prompt waited for a prefix that another one computed.", AT(pager.n_waits)},
+    {"weft_pool_waits_total", "counter", "Times a prompt waited for a prefix that another one computed.",
+     AT(pager.n_waits)},
     {"weft_pool_taken_total", "counter", "Pages handed out.", AT(pager.n_taken)},
-    {"weft_pool_evicted_total", "counter", "Cached pages given up for new content.",
-     AT(pager.n_evicted)},
-    {"weft_pool_published_total", "counter", "Pages entered in the prefix index.",
-     AT(pager.n_published)},
-    {"weft_pool_duplicates_total", "counter", "Pages whose content was there already.",
-     AT(pager.n_duplicates)},
-    {"weft_pool_forks_total", "counter", "Choices that forked the prompt of another one.",
-     AT(pager.n_forks)},
-    {"weft_pool_forked_tokens_total", "counter", "Prompt tokens shared by forks.",
-     AT(pager.n_forked_tokens)},
+    {"weft_pool_evicted_total", "counter", "Cached pages given up for new content.", AT(pager.n_evicted)},
+    {"weft_pool_published_total", "counter", "Pages entered in the prefix index.", AT(pager.n_published)},
+    {"weft_pool_duplicates_total", "counter", "Pages whose content was there already.", AT(pager.n_duplicates)},
+    {"weft_pool_forks_total", "counter", "Choices that forked the prompt of another one.", AT(pager.n_forks)},
+    {"weft_pool_forked_tokens_total", "counter", "Prompt tokens shared by forks.", AT(pager.n_forked_tokens)},
     {"weft_pool_copies_total", "counter", "Pages copied on write.", AT(pager.n_copies)},
-    {"weft_pool_window_dropped_total", "counter",
-     "Pages given back because no window reaches them.", AT(pager.n_window_dropped)},
+    {"weft_pool_window_dropped_total", "counter", "Pages given back because no window reaches them.",
+     AT(pager.n_window_dropped)},
     {"weft_pins", "gauge", "Prefixes that the operator pinned.", AT(n_pins)},
     {"weft_pins_held", "gauge", "Pins whose pages are in the pool.", AT(n_pins_held)},
     {"weft_pin_pages", "gauge", "Pages of held pins; shared ones count for each.", AT(n_pin_pages)},
     {"weft_pins_dropped_total", "counter", "Times a pin gave way to a request.", AT(n_pins_dropped)},
     {"weft_pool_host_bytes", "gauge", "Host memory of the pager.", AT(pager.host_bytes)},
-    {"weft_canvases_saved_total", "counter", "Preempted canvases whose state was kept.",
-     AT(n_canvases_saved)},
-    {"weft_canvases_resumed_total", "counter", "Those that went on at their step.",
-     AT(n_canvases_resumed)},
+    {"weft_canvases_saved_total", "counter", "Preempted canvases whose state was kept.", AT(n_canvases_saved)},
+    {"weft_canvases_resumed_total", "counter", "Those that went on at their step.", AT(n_canvases_resumed)},
     {"weft_host_pages", "gauge", "Pages of host memory behind the pool.", AT(pager.n_host_pages)},
     {"weft_host_pages_used", "gauge", "Those that hold evicted content.", AT(pager.n_host_held)},
-    {"weft_spill_pages_out_total", "counter", "Evicted pages copied to the host.",
-     AT(pager.n_spilled)},
-    {"weft_spill_pages_back_total", "counter", "Pages brought back from the host.",
-     AT(pager.n_restored)},
+    {"weft_spill_pages_out_total", "counter", "Evicted pages copied to the host.", AT(pager.n_spilled)},
+    {"weft_spill_pages_back_total", "counter", "Pages brought back from the host.", AT(pager.n_restored)},
     {"weft_spill_pages_dropped_total", "counter", "Pages that the host let go for newer ones.",
      AT(pager.n_spill_dropped)},
-    {"weft_spill_pages_lost_total", "counter", "Pages lost by a failed copy to the host.",
-     AT(pager.n_spill_lost)},
-    {"weft_file_pages", "gauge", "Pages of the file behind the host memory.",
-     AT(pager.n_file_pages)},
+    {"weft_spill_pages_lost_total", "counter", "Pages lost by a failed copy to the host.", AT(pager.n_spill_lost)},
+    {"weft_file_pages", "gauge", "Pages of the file behind the host memory.", AT(pager.n_file_pages)},
     {"weft_file_pages_used", "gauge", "Those that hold evicted content.", AT(pager.n_file_held)},
-    {"weft_file_pages_out_total", "counter", "Pages moved from the host to the file.",
-     AT(pager.n_to_file)},
-    {"weft_file_pages_back_total", "counter", "Pages moved from the file to the host.",
-     AT(pager.n_from_file)},
+    {"weft_file_pages_out_total", "counter", "Pages moved from the host to the file.", AT(pager.n_to_file)},
+    {"weft_file_pages_back_total", "counter", "Pages moved from the file to the host.", AT(pager.n_from_file)},
     {"weft_file_pages_dropped_total", "counter", "Pages that the file let go for newer ones.",
      AT(pager.n_file_dropped)},
-    {"weft_file_pages_lost_total", "counter", "Pages lost by a failed move.",
-     AT(pager.n_file_lost)},
+    {"weft_file_pages_lost_total", "counter", "Pages lost by a failed move.", AT(pager.n_file_lost)},
     {"weft_file_waits_total", "counter", "Times a prompt waited for the file.", AT(n_file_waits)},
-    {"weft_file_waits_in_vain_total", "counter", "Those after which it was computed.",
-     AT(n_file_waits_in_vain)},
+    {"weft_file_waits_in_vain_total", "counter", "Those after which it was computed.", AT(n_file_waits_in_vain)},
 };
 
 #define FILE_AT(field) WEFT_COUNTER_AT(weft_kv_file_counters, field)
 
 static const weft_counter_row file_rows[] = {
-    {"weft_file_bytes_written_total", "counter", "Bytes moved to the file.",
-     FILE_AT(n_bytes_written)},
+    {"weft_file_bytes_written_total", "counter", "Bytes moved to the file.", FILE_AT(n_bytes_written)},
     {"weft_file_bytes_read_total", "counter", "Bytes moved from the file.", FILE_AT(n_bytes_read)},
-    {"weft_file_write_errors_total", "counter", "Pages that could not be written.",
-     FILE_AT(n_write_failed)},
-    {"weft_file_read_errors_total", "counter", "Pages that could not be read.",
-     FILE_AT(n_read_failed)},
-    {"weft_file_damaged_total", "counter", "Pages that came back with another checksum.",
-     FILE_AT(n_damaged)},
+    {"weft_file_write_errors_total", "counter", "Pages that could not be written.", FILE_AT(n_write_failed)},
+    {"weft_file_read_errors_total", "counter", "Pages that could not be read.", FILE_AT(n_read_failed)},
+    {"weft_file_damaged_total", "counter", "Pages that came back with another checksum.", FILE_AT(n_damaged)},
 };
 
 #define GRAPH(field) WEFT_COUNTER_AT(weft_graph_counters, field)
 
 static const weft_counter_row graph_rows[] = {
-    {"weft_graph_launches_total", "counter", "Steps that were one launch of a graph.",
-     GRAPH(launches)},
+    {"weft_graph_launches_total", "counter", "Steps that were one launch of a graph.", GRAPH(launches)},
     {"weft_graph_patched_total", "counter", "Of these, by new tables alone.", GRAPH(patched)},
-    {"weft_graph_captures_total", "counter", "Steps that were recorded as a graph.",
-     GRAPH(captures)},
-    {"weft_graph_updates_total", "counter", "Of these, put into an older graph in place.",
-     GRAPH(updates)},
-    {"weft_graph_updates_refused_total", "counter", "Older graphs that had another shape.",
-     GRAPH(updates_refused)},
-    {"weft_graph_eager_total", "counter", "Steps that may come again, seen for the first time.",
-     GRAPH(eager)},
+    {"weft_graph_captures_total", "counter", "Steps that were recorded as a graph.", GRAPH(captures)},
+    {"weft_graph_updates_total", "counter", "Of these, put into an older graph in place.", GRAPH(updates)},
+    {"weft_graph_updates_refused_total", "counter", "Older graphs that had another shape.", GRAPH(updates_refused)},
+    {"weft_graph_eager_total", "counter", "Steps that may come again, seen for the first time.", GRAPH(eager)},
     {"weft_graph_refused_total", "counter", "1: the device gave up on graphs.", GRAPH(refused)},
 };
 
@@ -152,8 +122,7 @@ enum {
   N_FILE = sizeof file_rows / sizeof *file_rows
 };
 
-static void put_rows(weft_text *out, const void *stats, const weft_counter_row *rows, uint32_t n,
-                     const char *labels) {
+static void put_rows(weft_text *out, const void *stats, const weft_counter_row *rows, uint32_t n, const char *labels) {
   for (uint32_t i = 0; i < n; i++) {
     weft_prometheus_head(out, rows[i].name, rows[i].type, rows[i].help);
     weft_text_printf(out, "%s%s %llu\n", rows[i].name, labels, weft_counter_of(stats, &rows[i]));
@@ -173,8 +142,7 @@ static void put_labels(const weft_runtime *rt, weft_text *out) {
 }
 
 static double pool_usage(const weft_engine_stats *stats) {
-  return stats->pager.n_pages == 0 ? 0.0
-                                   : (double)stats->pager.n_pinned / (double)stats->pager.n_pages;
+  return stats->pager.n_pages == 0 ? 0.0 : (double)stats->pager.n_pinned / (double)stats->pager.n_pages;
 }
 
 /* labels: begun, without its closing brace. */
@@ -187,11 +155,10 @@ static void put_finished(weft_text *out, const weft_engine_stats *stats, const c
               {"abort", WEFT_FINISH_CANCELLED},
               {"deadline", WEFT_FINISH_DEADLINE},
               {"error", WEFT_FINISH_ERROR}};
-  weft_prometheus_head(out, "vllm:request_success_total", "counter",
-                       "Requests that ended, by reason.");
+  weft_prometheus_head(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    weft_text_printf(out, "vllm:request_success_total%s,finished_reason=\"%s\"} %llu\n", labels,
-                     rows[i].reason, (unsigned long long)stats->n_finished[rows[i].finish]);
+    weft_text_printf(out, "vllm:request_success_total%s,finished_reason=\"%s\"} %llu\n", labels, rows[i].reason,
+                     (unsigned long long)stats->n_finished[rows[i].finish]);
   }
 }
 
@@ -201,31 +168,28 @@ static void put_histogram(weft_text *out, const char *name, const char *help, co
   weft_prometheus_head(out, name, "histogram", help);
   for (int i = 0; i < 19; i++) {
     n += buckets[i];
-    weft_text_printf(out, "%s_bucket%s,le=\"%g\"} %llu\n", name, labels,
-                     (double)weft_latency_bounds_us[i] / 1e6, (unsigned long long)n);
+    weft_text_printf(out, "%s_bucket%s,le=\"%g\"} %llu\n", name, labels, (double)weft_latency_bounds_us[i] / 1e6,
+                     (unsigned long long)n);
   }
   n += buckets[19];
   weft_text_printf(out, "%s_bucket%s,le=\"+Inf\"} %llu\n", name, labels, (unsigned long long)n);
-  weft_text_printf(out, "%s_sum%s} %.6f\n%s_count%s} %llu\n", name, labels, (double)sum_us / 1e6,
-                   name, labels, (unsigned long long)n);
+  weft_text_printf(out, "%s_sum%s} %.6f\n%s_count%s} %llu\n", name, labels, (double)sum_us / 1e6, name, labels,
+                   (unsigned long long)n);
 }
 
 static void put_histograms(weft_text *out, const weft_engine_stats *s, const char *labels) {
-  put_histogram(out, "vllm:time_to_first_token_seconds",
-                "From submission to the first final token.", labels, s->ttft, s->ttft_sum_us);
+  put_histogram(out, "vllm:time_to_first_token_seconds", "From submission to the first final token.", labels, s->ttft,
+                s->ttft_sum_us);
   /* one measurement, mean time per token of a request after its first, under the three names it has
    * had */
-  static const char *const tpot[] = {"vllm:inter_token_latency_seconds",
-                                     "vllm:time_per_output_token_seconds",
+  static const char *const tpot[] = {"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds",
                                      "vllm:request_time_per_output_token_seconds"};
   for (int i = 0; i < 3; i++) {
-    put_histogram(out, tpot[i], "Mean time per token of a request after its first.", labels,
-                  s->tpot, s->tpot_sum_us);
+    put_histogram(out, tpot[i], "Mean time per token of a request after its first.", labels, s->tpot, s->tpot_sum_us);
   }
-  put_histogram(out, "vllm:e2e_request_latency_seconds", "From submission to the end.", labels,
-                s->e2e, s->e2e_sum_us);
-  put_histogram(out, "vllm:request_queue_time_seconds", "From submission to the first step.",
-                labels, s->queue, s->queue_us);
+  put_histogram(out, "vllm:e2e_request_latency_seconds", "From submission to the end.", labels, s->e2e, s->e2e_sum_us);
+  put_histogram(out, "vllm:request_queue_time_seconds", "From submission to the first step.", labels, s->queue,
+                s->queue_us);
 }
 
 static void put_lane_rows(const weft_runtime *rt, weft_text *out, const weft_engine_stats *stats) {
@@ -233,14 +197,10 @@ static void put_lane_rows(const weft_runtime *rt, weft_text *out, const weft_eng
 #define LANE(field) WEFT_COUNTER_AT(weft_lane_stats, field)
       {"weft_model_steps_total", "counter", "Forward passes, by model.", LANE(n_steps)},
       {"weft_model_rows_total", "counter", "Rows computed, by model.", LANE(n_rows)},
-      {"weft_model_busy_microseconds_total", "counter", "Time of the device, by model.",
-       LANE(busy_us)},
-      {"weft_model_step_measured_microseconds_total", "counter", "What the device took for steps.",
-       LANE(measured_us)},
-      {"weft_model_step_predicted_microseconds_total", "counter", "What it was thought to take.",
-       LANE(predicted_us)},
-      {"weft_model_step_error_microseconds_total", "counter", "Sum of the differences.",
-       LANE(error_us)},
+      {"weft_model_busy_microseconds_total", "counter", "Time of the device, by model.", LANE(busy_us)},
+      {"weft_model_step_measured_microseconds_total", "counter", "What the device took for steps.", LANE(measured_us)},
+      {"weft_model_step_predicted_microseconds_total", "counter", "What it was thought to take.", LANE(predicted_us)},
+      {"weft_model_step_error_microseconds_total", "counter", "Sum of the differences.", LANE(error_us)},
       {"weft_model_requests_running", "gauge", "Requests running, by model.", LANE(n_running)},
       {"weft_model_requests_waiting", "gauge", "Requests waiting, by model.", LANE(n_waiting)},
 #undef LANE
@@ -259,14 +219,11 @@ static void put_lane_rows(const weft_runtime *rt, weft_text *out, const weft_eng
 static void put_group_rows(const weft_runtime *rt, weft_text *out, uint32_t n_models) {
   static const weft_counter_row rows[] = {
 #define GROUP(field) WEFT_COUNTER_AT(weft_group_usage, field)
-      {"weft_group_blocks_pinned", "gauge", "Pages that requests hold, by model and layer group.",
-       GROUP(n_pinned)},
-      {"weft_group_blocks_cached", "gauge", "Pages with content that nobody holds.",
-       GROUP(n_cached)},
+      {"weft_group_blocks_pinned", "gauge", "Pages that requests hold, by model and layer group.", GROUP(n_pinned)},
+      {"weft_group_blocks_cached", "gauge", "Pages with content that nobody holds.", GROUP(n_cached)},
       {"weft_group_blocks_host", "gauge", "Blocks in host memory.", GROUP(n_host)},
       {"weft_group_blocks_file", "gauge", "Blocks in the file.", GROUP(n_file)},
-      {"weft_group_hit_blocks_total", "counter", "Blocks that prompts found cached.",
-       GROUP(n_hits)},
+      {"weft_group_hit_blocks_total", "counter", "Blocks that prompts found cached.", GROUP(n_hits)},
 #undef GROUP
   };
   weft_group_usage usage[WEFT_SPACES_MAX][WEFT_GROUPS_MAX];
@@ -286,8 +243,7 @@ static void put_group_rows(const weft_runtime *rt, weft_text *out, uint32_t n_mo
 }
 
 /* How steps compare with what was predicted of them. */
-static void put_step_ratios(const weft_runtime *rt, weft_text *out,
-                            const weft_engine_stats *stats) {
+static void put_step_ratios(const weft_runtime *rt, weft_text *out, const weft_engine_stats *stats) {
   static const char name[] = "weft_model_step_ratio";
   weft_prometheus_head(out, name, "histogram", "Measured by predicted time of a step.");
   for (uint32_t i = 0; i < stats->n_lanes; i++) {
@@ -325,13 +281,11 @@ static host_memory get_memory(void) {
   FILE *file = fopen("/proc/self/statm", "r");
   unsigned long long pages = 0;
   if (file != NULL) {
-    if (fscanf(file, "%*u %llu", &pages) == 1)
-      m.resident = pages * (unsigned long long)sysconf(_SC_PAGESIZE);
+    if (fscanf(file, "%*u %llu", &pages) == 1) m.resident = pages * (unsigned long long)sysconf(_SC_PAGESIZE);
     (void)fclose(file); /* only read */
   }
   uint64_t epoch = 1;
-  if (mallctl != NULL)
-    (void)mallctl("epoch", NULL, NULL, &epoch, sizeof epoch); /* refreshes what follows */
+  if (mallctl != NULL) (void)mallctl("epoch", NULL, NULL, &epoch, sizeof epoch); /* refreshes what follows */
   m.allocated = ask_allocator("stats.allocated");
   m.active = ask_allocator("stats.active");
   m.mapped = ask_allocator("stats.mapped");
@@ -343,12 +297,10 @@ static void put_memory(weft_text *out) {
   const struct {
     const char *name, *help;
     unsigned long long value;
-  } rows[] = {
-      {"process_resident_memory_bytes", "Resident memory of the process.", m.resident},
-      {"weft_host_allocated_bytes", "Host memory handed out by the allocator.", m.allocated},
-      {"weft_host_active_bytes", "Host memory in pages of the allocator that are in use.",
-       m.active},
-      {"weft_host_mapped_bytes", "Host memory mapped by the allocator.", m.mapped}};
+  } rows[] = {{"process_resident_memory_bytes", "Resident memory of the process.", m.resident},
+              {"weft_host_allocated_bytes", "Host memory handed out by the allocator.", m.allocated},
+              {"weft_host_active_bytes", "Host memory in pages of the allocator that are in use.", m.active},
+              {"weft_host_mapped_bytes", "Host memory mapped by the allocator.", m.mapped}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     if (rows[i].value == 0) continue; /* not known here */
     weft_prometheus_head(out, rows[i].name, "gauge", rows[i].help);
@@ -384,18 +336,14 @@ char *weft_metrics(weft_runtime *rt) {
   weft_text_puts(&closed, "}");
   if (weft_text_status(&labels) == WEFT_OK && weft_text_status(&closed) == WEFT_OK) {
     put_rows(&out, &stats, vllm_rows, N_VLLM, closed.bytes);
-    weft_prometheus_head(&out, "vllm:kv_cache_usage_perc", "gauge",
-                         "Share of the KV pool that requests hold, 0 to 1.");
+    weft_prometheus_head(&out, "vllm:kv_cache_usage_perc", "gauge", "Share of the KV pool that requests hold, 0 to 1.");
     weft_text_printf(&out, "vllm:kv_cache_usage_perc%s %.6f\n", closed.bytes, pool_usage(&stats));
-    weft_prometheus_head(&out, "vllm:gpu_cache_usage_perc", "gauge",
-                         "The same under its older name.");
+    weft_prometheus_head(&out, "vllm:gpu_cache_usage_perc", "gauge", "The same under its older name.");
     weft_text_printf(&out, "vllm:gpu_cache_usage_perc%s %.6f\n", closed.bytes, pool_usage(&stats));
     weft_prometheus_head(&out, "vllm:cache_config_info", "gauge", "How the KV pool is cut.");
-    weft_text_printf(
-        &out,
-        "vllm:cache_config_info%s,block_size=\"%u\",num_gpu_blocks=\"%u\",page_bytes=\"%llu\"} 1\n",
-        labels.bytes, rt->model[0].layout.group[0].block_tokens, rt->n_pages,
-        (unsigned long long)rt->page_bytes);
+    weft_text_printf(&out, "vllm:cache_config_info%s,block_size=\"%u\",num_gpu_blocks=\"%u\",page_bytes=\"%llu\"} 1\n",
+                     labels.bytes, rt->model[0].layout.group[0].block_tokens, rt->n_pages,
+                     (unsigned long long)rt->page_bytes);
     put_finished(&out, &stats, labels.bytes);
     put_histograms(&out, &stats, labels.bytes);
     put_rows(&out, &stats, weft_rows, N_WEFT, "");
@@ -409,8 +357,8 @@ char *weft_metrics(weft_runtime *rt) {
     put_memory(&out);
     weft_tenants_metrics(rt, &out);
   }
-  bool good = weft_text_status(&labels) == WEFT_OK && weft_text_status(&closed) == WEFT_OK &&
-              weft_text_status(&out) == WEFT_OK;
+  bool good =
+      weft_text_status(&labels) == WEFT_OK && weft_text_status(&closed) == WEFT_OK && weft_text_status(&out) == WEFT_OK;
   weft_text_free(&labels);
   weft_text_free(&closed);
   if (good) return out.bytes;
@@ -418,11 +366,9 @@ char *weft_metrics(weft_runtime *rt) {
   return NULL;
 }
 
-static void put_json_rows(weft_text *out, const void *stats, const weft_counter_row *rows,
-                          uint32_t n) {
+static void put_json_rows(weft_text *out, const void *stats, const weft_counter_row *rows, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
-    weft_text_printf(out, "%s\"%s\":%llu", out->n > 1 ? "," : "", rows[i].name,
-                     weft_counter_of(stats, &rows[i]));
+    weft_text_printf(out, "%s\"%s\":%llu", out->n > 1 ? "," : "", rows[i].name, weft_counter_of(stats, &rows[i]));
   }
 }
 
@@ -447,10 +393,9 @@ char *weft_stats_json(weft_runtime *rt) {
   weft_text_printf(&out, "},\"ttft_us\":%llu,\"tpot_us\":%llu,\"e2e_us\":%llu,\"queue_us\":%llu",
                    (unsigned long long)stats.ttft_sum_us, (unsigned long long)stats.tpot_sum_us,
                    (unsigned long long)stats.e2e_sum_us, (unsigned long long)stats.queue_us);
-  weft_text_printf(&out,
-                   ",\"draining\":%s,\"well\":%s,\"resident_bytes\":%llu,\"allocated_bytes\":%llu}",
-                   stats.draining ? "true" : "false", stats.broken_runners == 0 ? "true" : "false",
-                   m.resident, m.allocated);
+  weft_text_printf(&out, ",\"draining\":%s,\"well\":%s,\"resident_bytes\":%llu,\"allocated_bytes\":%llu}",
+                   stats.draining ? "true" : "false", stats.broken_runners == 0 ? "true" : "false", m.resident,
+                   m.allocated);
   if (weft_text_status(&out) == WEFT_OK) return out.bytes;
   weft_text_free(&out);
   return NULL;
@@ -459,7 +404,6 @@ char *weft_stats_json(weft_runtime *rt) {
 const char *weft_unwell(const weft_runtime *rt) {
   weft_engine_stats stats;
   weft_engine_get_stats(rt->engine, &stats);
-  return stats.broken_runners == 0
-             ? NULL
-             : "the device of a model broke and its requests were ended: restart the server";
+  return stats.broken_runners == 0 ? NULL
+                                   : "the device of a model broke and its requests were ended: restart the server";
 }

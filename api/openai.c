@@ -4,8 +4,7 @@
 
 #include "api/router.h"
 
-static void answer(weft_server *s, weft_exchange *x, weft_openai_kind kind,
-                   const weft_dialect *dialect) {
+static void answer(weft_server *s, weft_exchange *x, weft_openai_kind kind, const weft_dialect *dialect) {
   weft_refusal why;
   weft_gen gen;
   size_t n;

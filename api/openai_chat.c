@@ -65,8 +65,7 @@ static void put_text(const char *name, const weft_text *text, weft_text *out) {
   weft_json_string(out, text->bytes, text->n);
 }
 
-static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish,
-                      weft_text *out) {
+static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
   weft_text_printf(out, "{\"index\":%u,\"delta\":{", c->index);
   if (!c->begun) {
     weft_text_puts(out, "\"role\":\"assistant\",\"content\":\"\"");

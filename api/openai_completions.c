@@ -39,8 +39,7 @@ static void put_list(const char *name, const weft_text *list, weft_text *out) {
   weft_text_puts(out, "]");
 }
 
-static void put_choice(const weft_answer *a, const weft_choice *c, const char *finish, bool whole,
-                       weft_text *out) {
+static void put_choice(const weft_answer *a, const weft_choice *c, const char *finish, bool whole, weft_text *out) {
   weft_text_printf(out, "{\"index\":%u,\"text\":", c->index);
   weft_json_string(out, c->text.bytes, c->text.n);
   if (a->logprobs && (whole || c->n_logprobs > 0)) {
@@ -68,8 +67,7 @@ static void put_choice(const weft_answer *a, const weft_choice *c, const char *f
   }
 }
 
-static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish,
-                      weft_text *out) {
+static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
   put_choice(a, c, finish, false, out);
 }
 

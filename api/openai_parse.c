@@ -35,8 +35,7 @@ static const field_row fields[] = {
     {"presence_penalty", REAL, AT(presence_penalty), -2, 2, BOTH},
     {"frequency_penalty", REAL, AT(frequency_penalty), -2, 2, BOTH},
     {"max_tokens", U32, AT(max_tokens), 1, UINT32_MAX, BOTH},
-    {"max_completion_tokens", U32, AT(max_tokens), 1, UINT32_MAX,
-     WEFT_OPENAI_CHAT}, /* the newer name wins */
+    {"max_completion_tokens", U32, AT(max_tokens), 1, UINT32_MAX, WEFT_OPENAI_CHAT}, /* the newer name wins */
     {"seed", SEED, AT(seed), 0, 0, BOTH},
     {"ignore_eos", BOOL, AT(ignore_eos), 0, 0, BOTH},
     {"priority", I32, AT(priority), INT_MIN, INT_MAX, BOTH},
@@ -79,8 +78,7 @@ static const refused_row refused[] = {
     {"suffix", EMPTY, "filling in before a suffix is not supported"},
     {"use_beam_search", FALSE, "beam search is not supported"},
     {"prompt_logprobs", NOTHING, "logprobs of the prompt are not supported"},
-    {"min_tokens", ZERO,
-     "a shortest answer is not supported; ignore_eos with max_tokens gives a fixed length"},
+    {"min_tokens", ZERO, "a shortest answer is not supported; ignore_eos with max_tokens gives a fixed length"},
     {"stop_token_ids", EMPTY, "stop tokens are the model's own; use stop strings"},
     {"logits_processors", EMPTY, "processors of logits are not supported"},
     {"cache_salt", EMPTY, "who shares cached prefixes follows from the API key"},
@@ -97,8 +95,7 @@ typedef struct gen_block {
 
 void *weft_gen_alloc(weft_gen *gen, size_t n, size_t size) {
   size_t n_bytes;
-  if (__builtin_mul_overflow(n, size, &n_bytes) || n_bytes > SIZE_MAX - sizeof(gen_block))
-    return NULL;
+  if (__builtin_mul_overflow(n, size, &n_bytes) || n_bytes > SIZE_MAX - sizeof(gen_block)) return NULL;
   gen_block *block = weft_alloc(1, sizeof *block + n_bytes);
   if (block == NULL) return NULL;
   block->next = gen->blocks;
@@ -125,17 +122,14 @@ weft_status weft_openai_load(const char *body, size_t n, json_t **out, weft_refu
   size_t bad_at;
   json_error_t error;
   *out = NULL;
-  if (n == 0)
-    return weft_refuse(why, 400, "invalid_json", NULL, "the body is empty: send a JSON object");
+  if (n == 0) return weft_refuse(why, 400, "invalid_json", NULL, "the body is empty: send a JSON object");
   if (!weft_utf8_valid(body, n, &bad_at)) {
-    return weft_refuse(why, 400, "invalid_json", NULL, "the body is not valid UTF-8 at byte %zu",
-                       bad_at);
+    return weft_refuse(why, 400, "invalid_json", NULL, "the body is not valid UTF-8 at byte %zu", bad_at);
   }
   json_t *root = json_loadb(body, n, 0, &error);
   if (root == NULL) {
-    return weft_refuse(why, 400, "invalid_json", NULL,
-                       "the body is not valid JSON at line %d, column %d (byte %d): %s", error.line,
-                       error.column, error.position, error.text);
+    return weft_refuse(why, 400, "invalid_json", NULL, "the body is not valid JSON at line %d, column %d (byte %d): %s",
+                       error.line, error.column, error.position, error.text);
   }
   if (!json_is_object(root)) {
     json_decref(root);
@@ -155,23 +149,22 @@ static weft_status wrong(weft_refusal *why, const char *field, const char *must_
   return weft_refuse(why, 400, "invalid_value", field, "%s must be %s", field, must_be);
 }
 
-static weft_status get_number(const json_t *value, const field_row *row, const char *name,
-                              double *out, weft_refusal *why) {
+static weft_status get_number(const json_t *value, const field_row *row, const char *name, double *out,
+                              weft_refusal *why) {
   bool whole = row->kind != REAL;
   if (!json_is_number(value)) return wrong(why, name, whole ? "a whole number" : "a number");
   double number = json_number_value(value);
   if (whole && number != floor(number)) return wrong(why, name, "a whole number");
   if (!(number >= row->low && number <= row->high)) {
-    return weft_refuse(why, 400, "invalid_value", name,
-                       "%s is %.12g; it must be from %.10g to %.10g", name, number, row->low,
-                       row->high);
+    return weft_refuse(why, 400, "invalid_value", name, "%s is %.12g; it must be from %.10g to %.10g", name, number,
+                       row->low, row->high);
   }
   *out = number;
   return WEFT_OK;
 }
 
-static weft_status set_field(weft_generate_params *params, const field_row *row, const char *name,
-                             const json_t *value, weft_refusal *why) {
+static weft_status set_field(weft_generate_params *params, const field_row *row, const char *name, const json_t *value,
+                             weft_refusal *why) {
   void *at = (char *)params + row->at;
   double number = 0;
   if (row->kind == BOOL) {
@@ -201,8 +194,8 @@ static weft_status get_bool(const json_t *object, const char *name, bool *out, w
   return WEFT_OK;
 }
 
-static weft_status get_count(const json_t *object, const char *name, double low, double high,
-                             uint32_t *out, bool *given, weft_refusal *why) {
+static weft_status get_count(const json_t *object, const char *name, double low, double high, uint32_t *out,
+                             bool *given, weft_refusal *why) {
   const json_t *value = get(object, name);
   const field_row row = {.name = name, .kind = U32, .low = low, .high = high};
   double number;
@@ -216,8 +209,8 @@ static weft_status get_count(const json_t *object, const char *name, double low,
 /* ---- prompts ---- */
 
 /* Text of a message: a string, or a list of {"type":"text","text":...}. */
-static weft_status content_text(weft_gen *gen, const json_t *content, const char *field,
-                                const char **out, weft_refusal *why) {
+static weft_status content_text(weft_gen *gen, const json_t *content, const char *field, const char **out,
+                                weft_refusal *why) {
   *out = json_string_value(content);
   if (*out != NULL) return WEFT_OK;
   if (!json_is_array(content)) return wrong(why, field, "a string or a list of parts");
@@ -230,11 +223,11 @@ static weft_status content_text(weft_gen *gen, const json_t *content, const char
       n += json_string_length(text);
     } else if (type != NULL && (strstr(type, "image") != NULL || strstr(type, "audio") != NULL ||
                                 strstr(type, "video") != NULL || strstr(type, "file") != NULL)) {
-      return weft_refuse(why, 400, "unsupported", field,
-                         "%s[%zu] is of type '%.32s'; only text is read", field, i, type);
+      return weft_refuse(why, 400, "unsupported", field, "%s[%zu] is of type '%.32s'; only text is read", field, i,
+                         type);
     } else {
-      return weft_refuse(why, 400, "invalid_value", field,
-                         "%s[%zu] must be {\"type\":\"text\",\"text\":\"...\"}", field, i);
+      return weft_refuse(why, 400, "invalid_value", field, "%s[%zu] must be {\"type\":\"text\",\"text\":\"...\"}",
+                         field, i);
     }
   }
   char *joined = weft_gen_alloc(gen, n, 1), *at = joined;
@@ -248,8 +241,7 @@ static weft_status content_text(weft_gen *gen, const json_t *content, const char
   return WEFT_OK;
 }
 
-static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn,
-                             weft_refusal *why) {
+static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
   static const char *const roles[] = {"system", "developer", "user", "assistant"};
   char field[64];
   (void)snprintf(field, sizeof field, "messages[%zu]", i);
@@ -258,16 +250,13 @@ static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, wef
   (void)snprintf(field, sizeof field, "messages[%zu].role", i);
   if (turn->role == NULL) return wrong(why, field, "a string");
   bool known = false;
-  for (size_t k = 0; k < sizeof roles / sizeof *roles; k++)
-    known = known || strcmp(turn->role, roles[k]) == 0;
+  for (size_t k = 0; k < sizeof roles / sizeof *roles; k++) known = known || strcmp(turn->role, roles[k]) == 0;
   if (strcmp(turn->role, "tool") == 0 || strcmp(turn->role, "function") == 0) {
-    return weft_refuse(why, 400, "unsupported", field, "%s is '%s': tool calls are not supported",
-                       field, turn->role);
+    return weft_refuse(why, 400, "unsupported", field, "%s is '%s': tool calls are not supported", field, turn->role);
   }
   if (!known) {
     return weft_refuse(why, 400, "invalid_value", field,
-                       "%s is '%.32s'; it must be system, developer, user or assistant", field,
-                       turn->role);
+                       "%s is '%.32s'; it must be system, developer, user or assistant", field, turn->role);
   }
   const json_t *calls = get(message, "tool_calls");
   if (calls != NULL && json_array_size(calls) > 0) {
@@ -277,19 +266,16 @@ static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, wef
   const json_t *content = get(message, "content");
   (void)snprintf(field, sizeof field, "messages[%zu].content", i);
   turn->content = "";
-  if (content == NULL && strcmp(turn->role, "assistant") != 0)
-    return wrong(why, field, "a string or a list of parts");
+  if (content == NULL && strcmp(turn->role, "assistant") != 0) return wrong(why, field, "a string or a list of parts");
   return content == NULL ? WEFT_OK : content_text(gen, content, field, &turn->content, why);
 }
 
-weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_gen_prompt *out,
-                                 weft_refusal *why) {
+weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_gen_prompt *out, weft_refusal *why) {
   size_t n = json_array_size(messages);
-  if (!json_is_array(messages) || n == 0)
-    return wrong(why, "messages", "a list of at least one message");
+  if (!json_is_array(messages) || n == 0) return wrong(why, "messages", "a list of at least one message");
   if (n > TURNS_MAX) {
-    return weft_refuse(why, 400, "invalid_value", "messages",
-                       "messages has %zu entries; at most %d are read", n, TURNS_MAX);
+    return weft_refuse(why, 400, "invalid_value", "messages", "messages has %zu entries; at most %d are read", n,
+                       TURNS_MAX);
   }
   weft_chat_turn *turns = weft_gen_alloc(gen, n, sizeof *turns);
   if (turns == NULL) return no_memory(why);
@@ -301,8 +287,8 @@ weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_gen
   return WEFT_OK;
 }
 
-weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field,
-                            weft_gen_prompt *out, weft_refusal *why) {
+weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_gen_prompt *out,
+                            weft_refusal *why) {
   size_t n = json_array_size(list);
   if (!json_is_array(list)) return wrong(why, field, "a list of token ids");
   if (n > UINT32_MAX / 2) return wrong(why, field, "shorter");
@@ -312,8 +298,8 @@ weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field
     const json_t *id = json_array_get(list, i);
     json_int_t value = json_integer_value(id);
     if (!json_is_integer(id) || value < 0 || value > INT32_MAX) {
-      return weft_refuse(why, 400, "invalid_value", field,
-                         "%s[%zu] is no token id: ids are whole numbers from 0", field, i);
+      return weft_refuse(why, 400, "invalid_value", field, "%s[%zu] is no token id: ids are whole numbers from 0",
+                         field, i);
     }
     ids[i] = (int32_t)value;
   }
@@ -321,8 +307,7 @@ weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field
   return WEFT_OK;
 }
 
-static weft_status one_prompt(weft_gen *gen, const json_t *value, weft_gen_prompt *out,
-                              weft_refusal *why) {
+static weft_status one_prompt(weft_gen *gen, const json_t *value, weft_gen_prompt *out, weft_refusal *why) {
   if (json_is_array(value)) return weft_openai_ids(gen, value, "prompt", out, why);
   if (!json_is_string(value)) return wrong(why, "prompt", "text, token ids, or a list of either");
   *out = (weft_gen_prompt){.text = json_string_value(value), .n_text = json_string_length(value)};
@@ -337,16 +322,14 @@ static weft_status read_prompts(weft_gen *gen, const json_t *prompt, weft_refusa
     return weft_refuse(why, 400, "invalid_value", "prompt", "prompt is empty");
   size_t n = several ? json_array_size(prompt) : 1;
   if (n > WEFT_ANSWERS_MAX) {
-    return weft_refuse(why, 400, "invalid_value", "prompt",
-                       "prompt has %zu entries; at most %d are answered at once", n,
-                       WEFT_ANSWERS_MAX);
+    return weft_refuse(why, 400, "invalid_value", "prompt", "prompt has %zu entries; at most %d are answered at once",
+                       n, WEFT_ANSWERS_MAX);
   }
   gen->prompt = weft_gen_alloc(gen, n, sizeof *gen->prompt);
   if (gen->prompt == NULL) return no_memory(why);
   gen->n_prompts = (uint32_t)n;
   for (size_t i = 0; i < n; i++) {
-    weft_status status =
-        one_prompt(gen, several ? json_array_get(prompt, i) : prompt, &gen->prompt[i], why);
+    weft_status status = one_prompt(gen, several ? json_array_get(prompt, i) : prompt, &gen->prompt[i], why);
     if (status != WEFT_OK) return status;
     if (gen->prompt[i].text != NULL ? gen->prompt[i].n_text == 0 : gen->prompt[i].n_tokens == 0) {
       return weft_refuse(why, 400, "invalid_value", "prompt", "prompt %zu is empty", i);
@@ -363,16 +346,14 @@ static weft_status read_stop(weft_gen *gen, const json_t *stop, weft_refusal *wh
   size_t n = one ? 1 : json_array_size(stop);
   if (!one && !json_is_array(stop)) return wrong(why, "stop", "a string or a list of strings");
   if (n > STOPS_MAX) {
-    return weft_refuse(why, 400, "invalid_value", "stop",
-                       "stop has %zu strings; at most %d are allowed", n, STOPS_MAX);
+    return weft_refuse(why, 400, "invalid_value", "stop", "stop has %zu strings; at most %d are allowed", n, STOPS_MAX);
   }
   const char **list = weft_gen_alloc(gen, n == 0 ? 1 : n, sizeof *list);
   if (list == NULL) return no_memory(why);
   for (size_t i = 0; i < n; i++) {
     const json_t *item = one ? stop : json_array_get(stop, i);
     list[i] = json_string_value(item);
-    if (list[i] == NULL || list[i][0] == 0)
-      return wrong(why, "stop", "made of strings that are not empty");
+    if (list[i] == NULL || list[i][0] == 0) return wrong(why, "stop", "made of strings that are not empty");
   }
   gen->params.stop = list;
   gen->params.n_stop = (uint32_t)n;
@@ -384,8 +365,7 @@ static weft_status read_bias(weft_gen *gen, const json_t *bias, weft_refusal *wh
   size_t n = json_object_size(bias), i = 0;
   if (!json_is_object(bias)) return wrong(why, "logit_bias", "an object from token ids to numbers");
   if (n > WEFT_LOGIT_BIAS_MAX) {
-    return weft_refuse(why, 400, "invalid_value", "logit_bias",
-                       "logit_bias has %zu entries; at most %d are allowed", n,
+    return weft_refuse(why, 400, "invalid_value", "logit_bias", "logit_bias has %zu entries; at most %d are allowed", n,
                        WEFT_LOGIT_BIAS_MAX);
   }
   int32_t *tokens = weft_gen_alloc(gen, n + 1, sizeof *tokens);
@@ -398,12 +378,11 @@ static weft_status read_bias(weft_gen *gen, const json_t *bias, weft_refusal *wh
     long id = strtol(key, &end, 10);
     double number = json_number_value(value);
     if (*key == 0 || *end != 0 || id < 0 || id > INT32_MAX) {
-      return weft_refuse(why, 400, "invalid_value", "logit_bias",
-                         "logit_bias: '%.32s' is no token id", key);
+      return weft_refuse(why, 400, "invalid_value", "logit_bias", "logit_bias: '%.32s' is no token id", key);
     }
     if (!json_is_number(value) || !(number >= -100 && number <= 100)) {
-      return weft_refuse(why, 400, "invalid_value", "logit_bias",
-                         "logit_bias of %ld must be a number from -100 to 100", id);
+      return weft_refuse(why, 400, "invalid_value", "logit_bias", "logit_bias of %ld must be a number from -100 to 100",
+                         id);
     }
     tokens[i] = (int32_t)id;
     values[i++] = (float)number;
@@ -414,13 +393,11 @@ static weft_status read_bias(weft_gen *gen, const json_t *bias, weft_refusal *wh
   return WEFT_OK;
 }
 
-static weft_status read_logprobs(weft_gen *gen, weft_openai_kind kind, const json_t *root,
-                                 weft_refusal *why) {
+static weft_status read_logprobs(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
   weft_generate_params *p = &gen->params;
   if (kind == WEFT_OPENAI_COMPLETIONS) {
     if (json_is_false(json_object_get(root, "logprobs"))) return WEFT_OK;
-    return get_count(root, "logprobs", 0, WEFT_TOP_LOGPROBS_MAX, &p->top_logprobs, &p->logprobs,
-                     why);
+    return get_count(root, "logprobs", 0, WEFT_TOP_LOGPROBS_MAX, &p->top_logprobs, &p->logprobs, why);
   }
   bool top = false;
   weft_status status = get_bool(root, "logprobs", &p->logprobs, why);
@@ -428,8 +405,7 @@ static weft_status read_logprobs(weft_gen *gen, weft_openai_kind kind, const jso
     status = get_count(root, "top_logprobs", 0, WEFT_TOP_LOGPROBS_MAX, &p->top_logprobs, &top, why);
   }
   if (status == WEFT_OK && p->top_logprobs > 0 && !p->logprobs) {
-    return weft_refuse(why, 400, "invalid_value", "top_logprobs",
-                       "top_logprobs needs \"logprobs\": true");
+    return weft_refuse(why, 400, "invalid_value", "top_logprobs", "top_logprobs needs \"logprobs\": true");
   }
   return status;
 }
@@ -487,8 +463,7 @@ weft_status weft_openai_thinking(const json_t *root, bool *thinking, weft_refusa
   if (!json_is_object(kwargs)) return wrong(why, "chat_template_kwargs", "an object");
   const json_t *value = get(kwargs, "enable_thinking");
   if (value == NULL) return WEFT_OK;
-  if (!json_is_boolean(value))
-    return wrong(why, "chat_template_kwargs.enable_thinking", "true or false");
+  if (!json_is_boolean(value)) return wrong(why, "chat_template_kwargs.enable_thinking", "true or false");
   *thinking = json_is_true(value);
   return WEFT_OK;
 }
@@ -504,17 +479,14 @@ static weft_status read_stream(weft_gen *gen, const json_t *root, weft_refusal *
   if (options != NULL) {
     if (!json_is_object(options)) return wrong(why, "stream_options", "an object");
     if (!gen->stream) {
-      return weft_refuse(why, 400, "invalid_value", "stream_options",
-                         "stream_options needs \"stream\": true");
+      return weft_refuse(why, 400, "invalid_value", "stream_options", "stream_options needs \"stream\": true");
     }
     const json_t *usage = get(options, "include_usage");
-    if (usage != NULL && !json_is_boolean(usage))
-      return wrong(why, "stream_options.include_usage", "true or false");
+    if (usage != NULL && !json_is_boolean(usage)) return wrong(why, "stream_options.include_usage", "true or false");
     gen->include_usage = json_is_true(usage);
   }
   if (gen->canvas_events && !gen->stream) {
-    return weft_refuse(why, 400, "invalid_value", "stream_canvas",
-                       "stream_canvas needs \"stream\": true");
+    return weft_refuse(why, 400, "invalid_value", "stream_canvas", "stream_canvas needs \"stream\": true");
   }
   gen->params.whole_tokens = gen->token_ids;
   gen->params.canvas_deltas = gen->canvas_events;
@@ -556,31 +528,26 @@ static weft_status check_refused(const json_t *root, weft_refusal *why) {
   }
   const json_t *choice = get(root, "tool_choice");
   const char *word = json_string_value(choice);
-  if (choice != NULL &&
-      (word == NULL || (strcmp(word, "none") != 0 && strcmp(word, "auto") != 0))) {
-    return weft_refuse(why, 400, "unsupported", "tool_choice",
-                       "tool_choice: tool calls are not supported");
+  if (choice != NULL && (word == NULL || (strcmp(word, "none") != 0 && strcmp(word, "auto") != 0))) {
+    return weft_refuse(why, 400, "unsupported", "tool_choice", "tool_choice: tool calls are not supported");
   }
   return WEFT_OK;
 }
 
 /* How many answers are made of each prompt, and how many of them are given. */
-static weft_status read_choices(weft_gen *gen, weft_openai_kind kind, const json_t *root,
-                                weft_refusal *why) {
+static weft_status read_choices(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
   gen->n_given = 1;
   weft_status status = get_count(root, "n", 1, WEFT_ANSWERS_MAX, &gen->n_given, NULL, why);
   gen->n_choices = gen->n_given;
-  if (status == WEFT_OK)
-    status = get_count(root, "best_of", 1, WEFT_ANSWERS_MAX, &gen->n_choices, NULL, why);
+  if (status == WEFT_OK) status = get_count(root, "best_of", 1, WEFT_ANSWERS_MAX, &gen->n_choices, NULL, why);
   if (status != WEFT_OK || gen->n_choices == gen->n_given) return status;
   if (kind != WEFT_OPENAI_COMPLETIONS) {
     return weft_refuse(why, 400, "unsupported", "best_of",
                        "best_of belongs to /v1/completions: ask for n answers and choose");
   }
   if (gen->n_choices < gen->n_given) {
-    return weft_refuse(why, 400, "invalid_value", "best_of",
-                       "best_of is %u; it must be at least n, which is %u", gen->n_choices,
-                       gen->n_given);
+    return weft_refuse(why, 400, "invalid_value", "best_of", "best_of is %u; it must be at least n, which is %u",
+                       gen->n_choices, gen->n_given);
   }
   if (json_is_true(get(root, "stream"))) {
     return weft_refuse(why, 400, "invalid_value", "best_of",
@@ -590,8 +557,7 @@ static weft_status read_choices(weft_gen *gen, weft_openai_kind kind, const json
   return WEFT_OK;
 }
 
-static weft_status read_fields(weft_gen *gen, weft_openai_kind kind, const json_t *root,
-                               weft_refusal *why) {
+static weft_status read_fields(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
     const field_row *row = &fields[i];
     const json_t *value = (row->kinds & (unsigned)kind) != 0 ? get(root, row->name) : NULL;
@@ -599,16 +565,14 @@ static weft_status read_fields(weft_gen *gen, weft_openai_kind kind, const json_
     weft_status status = set_field(&gen->params, row, row->name, value, why);
     if (status != WEFT_OK) return status;
   }
-  if (get(root, "top_k") != NULL && gen->params.top_k < 0)
-    gen->params.top_k = 0; /* -1 is the word for off */
+  if (get(root, "top_k") != NULL && gen->params.top_k < 0) gen->params.top_k = 0; /* -1 is the word for off */
   const json_t *model = get(root, "model");
   if (model != NULL && !json_is_string(model)) return wrong(why, "model", "a string");
   gen->params.model = json_string_value(model);
   return WEFT_OK;
 }
 
-static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t *root,
-                             weft_refusal *why) {
+static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
   weft_status status = check_refused(root, why);
   if (status == WEFT_OK) status = read_fields(gen, kind, root, why);
   if (status == WEFT_OK) status = read_choices(gen, kind, root, why);
@@ -629,15 +593,13 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
     if (status == WEFT_OK) status = weft_openai_thinking(root, &gen->params.thinking, why);
   }
   if (status == WEFT_OK && gen->n_prompts * gen->n_choices > WEFT_ANSWERS_MAX) {
-    return weft_refuse(why, 400, "invalid_value", "n",
-                       "%u prompts times %s = %u are more than %d answers", gen->n_prompts,
-                       gen->params.score ? "best_of" : "n", gen->n_choices, WEFT_ANSWERS_MAX);
+    return weft_refuse(why, 400, "invalid_value", "n", "%u prompts times %s = %u are more than %d answers",
+                       gen->n_prompts, gen->params.score ? "best_of" : "n", gen->n_choices, WEFT_ANSWERS_MAX);
   }
   return status;
 }
 
-weft_status weft_openai_parse(weft_openai_kind kind, const char *body, size_t n, weft_gen *gen,
-                              weft_refusal *why) {
+weft_status weft_openai_parse(weft_openai_kind kind, const char *body, size_t n, weft_gen *gen, weft_refusal *why) {
   json_t *root;
   memset(gen, 0, sizeof *gen);
   weft_status status = weft_openai_load(body, n, &root, why);

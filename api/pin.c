@@ -12,8 +12,8 @@
 static const char *const continuations[] = {"x", "0", " (", "\n\n"};
 enum { N_CONTINUATIONS = sizeof continuations / sizeof *continuations };
 
-static weft_status encode_text(const weft_served_model *m, const weft_prefix *p, const char *more,
-                               weft_tokens *out, weft_error *error) {
+static weft_status encode_text(const weft_served_model *m, const weft_prefix *p, const char *more, weft_tokens *out,
+                               weft_error *error) {
   weft_text text = {0};
   weft_text_append(&text, p->text, p->n_text);
   weft_text_puts(&text, more);
@@ -21,37 +21,33 @@ static weft_status encode_text(const weft_served_model *m, const weft_prefix *p,
   if (status != WEFT_OK) {
     (void)weft_fail(error, status, "no memory for the prefix");
   } else {
-    status = weft_tokenizer_encode(m->tokenizer, text.bytes, text.n, WEFT_ENCODE_ADD_SPECIAL, out,
-                                   error);
+    status = weft_tokenizer_encode(m->tokenizer, text.bytes, text.n, WEFT_ENCODE_ADD_SPECIAL, out, error);
   }
   weft_text_free(&text);
   return status;
 }
 
 /* The next turn is the user's; after one of the user, the assistant's. */
-static weft_status encode_turns(const weft_served_model *m, const weft_prefix *p, const char *more,
-                                weft_tokens *out, weft_error *error) {
+static weft_status encode_turns(const weft_served_model *m, const weft_prefix *p, const char *more, weft_tokens *out,
+                                weft_error *error) {
   weft_chat_message *list = weft_alloc((size_t)p->n_turns + 1, sizeof *list);
   if (list == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the prefix");
   for (uint32_t i = 0; i < p->n_turns; i++) {
     const weft_chat_turn *t = &p->turns[i];
-    list[i] = (weft_chat_message){
-        .role = t->role, .content = t->content, .n_content = strlen(t->content)};
+    list[i] = (weft_chat_message){.role = t->role, .content = t->content, .n_content = strlen(t->content)};
   }
   bool asked = strcmp(p->turns[p->n_turns - 1].role, "user") == 0;
-  list[p->n_turns] = (weft_chat_message){
-      .role = asked ? "assistant" : "user", .content = more, .n_content = strlen(more)};
+  list[p->n_turns] =
+      (weft_chat_message){.role = asked ? "assistant" : "user", .content = more, .n_content = strlen(more)};
   weft_chat_options options = {.thinking = p->thinking, .add_generation_prompt = true};
   weft_status status = weft_chat_render(m->chat, list, p->n_turns + 1, &options, out, error);
   weft_free(list);
   return status;
 }
 
-static weft_status check_turns(const weft_served_model *m, const weft_prefix *p,
-                               weft_error *error) {
+static weft_status check_turns(const weft_served_model *m, const weft_prefix *p, weft_error *error) {
   if (m->chat == NULL) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "%s has no chat template that weft knows: pin a text instead", m->name);
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "%s has no chat template that weft knows: pin a text instead", m->name);
   }
   for (uint32_t i = 0; i < p->n_turns; i++) {
     if (p->turns[i].role != NULL && p->turns[i].content != NULL) continue;
@@ -76,18 +72,17 @@ static weft_status common_tokens(const weft_served_model *m, const weft_prefix *
   return status;
 }
 
-static weft_status pin_tokens(weft_runtime *rt, const weft_prefix *p, uint32_t index,
-                              const int32_t *tokens, uint32_t n, uint32_t *id, weft_error *error) {
+static weft_status pin_tokens(weft_runtime *rt, const weft_prefix *p, uint32_t index, const int32_t *tokens, uint32_t n,
+                              uint32_t *id, weft_error *error) {
   uint64_t now = weft_clock_us();
-  weft_pin_params params = {
-      .runner = index,
-      .tenant = p->tenant,
-      .domain = weft_runtime_domain(rt, p->tenant),
-      .is_public = p->is_public,
-      .tokens = tokens,
-      .n_tokens = n,
-      .priority = p->priority,
-      .expires_us = p->ttl_seconds == 0 ? 0 : now + (uint64_t)p->ttl_seconds * 1000000u};
+  weft_pin_params params = {.runner = index,
+                            .tenant = p->tenant,
+                            .domain = weft_runtime_domain(rt, p->tenant),
+                            .is_public = p->is_public,
+                            .tokens = tokens,
+                            .n_tokens = n,
+                            .priority = p->priority,
+                            .expires_us = p->ttl_seconds == 0 ? 0 : now + (uint64_t)p->ttl_seconds * 1000000u};
   return weft_engine_pin(rt->engine, &params, now, id, error);
 }
 

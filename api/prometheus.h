@@ -13,8 +13,7 @@ typedef struct weft_counter_row {
   size_t at, n_bytes;
 } weft_counter_row;
 
-#define WEFT_COUNTER_AT(structure, field) \
-  offsetof(structure, field), sizeof(((structure *)0)->field)
+#define WEFT_COUNTER_AT(structure, field) offsetof(structure, field), sizeof(((structure *)0)->field)
 
 unsigned long long weft_counter_of(const void *structure, const weft_counter_row *row);
 

@@ -13,14 +13,12 @@ static void keep_one_line(char *text) {
   }
 }
 
-weft_status weft_refuse(weft_refusal *r, int http, const char *code, const char *param,
-                        const char *format, ...) {
+weft_status weft_refuse(weft_refusal *r, int http, const char *code, const char *param, const char *format, ...) {
   va_list list;
   r->http = http;
   r->code = code;
   r->retry_s = 0;
-  (void)snprintf(r->param, sizeof r->param, "%s",
-                 param == NULL ? "" : param); /* a cut name is still a hint */
+  (void)snprintf(r->param, sizeof r->param, "%s", param == NULL ? "" : param); /* a cut name is still a hint */
   va_start(list, format);
   (void)vsnprintf(r->message, sizeof r->message, format, list); /* a cut line is still a line */
   va_end(list);
@@ -43,8 +41,7 @@ weft_status weft_refuse_status(weft_refusal *r, int status, const char *line, bo
       return weft_refuse(r, 404, "model_not_found", "model", "%s", line);
     case WEFT_FULL:
       if (draining)
-        return weft_refuse(r, 503, "draining", NULL,
-                           "the server is shutting down and takes no new requests");
+        return weft_refuse(r, 503, "draining", NULL, "the server is shutting down and takes no new requests");
       return weft_refuse(r, 429, "queue_full", NULL, "%s", line);
     case WEFT_E_NO_MEMORY:
       return weft_refuse(r, 503, "no_memory", NULL, "%s", line);

@@ -20,8 +20,8 @@ typedef struct weft_refusal {
 
 /* Fills all fields. param may be NULL. Always gives WEFT_E_INVALID, so that `return
  * weft_refuse(...)` reads well. */
-weft_status weft_refuse(weft_refusal *refusal, int http, const char *code, const char *param,
-                        const char *format, ...) __attribute__((format(printf, 5, 6)));
+weft_status weft_refuse(weft_refusal *refusal, int http, const char *code, const char *param, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
 /* The same from the status and line of a weft_ call. draining: a full queue means that the server
  * is going away. */
 weft_status weft_refuse_status(weft_refusal *refusal, int status, const char *line, bool draining);

@@ -41,8 +41,7 @@ static const char *methods_of(const char *path) {
   return lists[bits];
 }
 
-const weft_endpoint *weft_router_find(const char *method, const char *path, const char **allow,
-                                      weft_refusal *why) {
+const weft_endpoint *weft_router_find(const char *method, const char *path, const char **allow, weft_refusal *why) {
   const weft_endpoint *other = NULL;
   if (strcmp(method, "HEAD") == 0) method = "GET"; /* the library leaves the body out */
   for (uint32_t i = 0; i < weft_n_endpoints; i++) {
@@ -56,7 +55,6 @@ const weft_endpoint *weft_router_find(const char *method, const char *path, cons
     return NULL;
   }
   *allow = methods_of(path);
-  (void)weft_refuse(why, 405, "method_not_allowed", NULL, "%s takes %s, not %.16s", other->path,
-                    *allow, method);
+  (void)weft_refuse(why, 405, "method_not_allowed", NULL, "%s takes %s, not %.16s", other->path, *allow, method);
   return NULL;
 }

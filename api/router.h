@@ -23,7 +23,7 @@ typedef enum weft_access {
 typedef struct weft_endpoint {
   const char *method, *path; /* a path that ends in * stands for all that begin so */
   weft_access access;
-  bool quick;                /* answers at once, without waiting for anything */
+  bool quick; /* answers at once, without waiting for anything */
   void (*handle)(weft_server *server, weft_exchange *exchange);
 } weft_endpoint;
 
@@ -34,8 +34,7 @@ struct weft_server {
   weft_http *http;
   const weft_keys *keys;
   atomic_bool draining;
-  atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1]
-                               [WEFT_CODES_MAX]; /* by route and code; last route: none */
+  atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1][WEFT_CODES_MAX]; /* by route and code; last route: none */
   atomic_uint_fast64_t left;
 };
 
@@ -43,8 +42,7 @@ extern const weft_endpoint weft_endpoints[];
 extern const uint32_t weft_n_endpoints;
 
 /* The row of a request, or NULL and why not; *allow: the methods that the path has, for a 405. */
-const weft_endpoint *weft_router_find(const char *method, const char *path, const char **allow,
-                                      weft_refusal *why);
+const weft_endpoint *weft_router_find(const char *method, const char *path, const char **allow, weft_refusal *why);
 
 /* openai.c */
 void weft_handle_chat(weft_server *server, weft_exchange *x);

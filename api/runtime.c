@@ -10,7 +10,15 @@
 #include "base/log.h"
 #include "base/memory.h"
 
-enum { CONTEXT_DEFAULT = 8192, RUNNING_DEFAULT = 64, QUEUE_DEFAULT = 256, ROWS_DEFAULT = 512, PINS_DEFAULT = 16, SAVED_DEFAULT = 8, SPILL_PAGES_MAX = (1 << 24) - 4 };
+enum {
+  CONTEXT_DEFAULT = 8192,
+  RUNNING_DEFAULT = 64,
+  QUEUE_DEFAULT = 256,
+  ROWS_DEFAULT = 512,
+  PINS_DEFAULT = 16,
+  SAVED_DEFAULT = 8,
+  SPILL_PAGES_MAX = (1 << 24) - 4
+};
 
 int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error) {
   if (error != NULL && n_error > 0) {
@@ -63,9 +71,8 @@ static bool wants_8bit(const weft_open_options *o, const char *name) {
 /* The largest step: every segment has a row, and a request has two at most (a commit and a canvas). */
 static weft_model_limits limits_of(const weft_open_options *o) {
   uint32_t n_segments = 2 * o->running;
-  return (weft_model_limits){.rows_max = o->rows,
-                             .canvas_rows_max = o->rows,
-                             .segments_max = n_segments < o->rows ? n_segments : o->rows};
+  return (weft_model_limits){
+      .rows_max = o->rows, .canvas_rows_max = o->rows, .segments_max = n_segments < o->rows ? n_segments : o->rows};
 }
 
 static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char *path, weft_error *error) {
@@ -92,7 +99,8 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
   }
   m->context = info->context_length < rt->options.context ? info->context_length : rt->options.context;
   if (m->context < 2) {
-    return weft_fail(error, WEFT_E_INVALID, "%s: a context of %u has no room for a prompt and an answer", path, m->context);
+    return weft_fail(error, WEFT_E_INVALID, "%s: a context of %u has no room for a prompt and an answer", path,
+                     m->context);
   }
   return WEFT_OK;
 }
@@ -101,8 +109,8 @@ static weft_status check_names(const weft_runtime *rt, weft_error *error) {
   for (uint32_t i = 0; i < rt->n_models; i++) {
     for (uint32_t j = 0; j < i; j++) {
       if (strcmp(rt->model[i].name, rt->model[j].name) == 0) {
-        return weft_fail(error, WEFT_E_INVALID, "%s and %s would both be served as '%s': rename one",
-                         rt->model[j].path, rt->model[i].path, rt->model[i].name);
+        return weft_fail(error, WEFT_E_INVALID, "%s and %s would both be served as '%s': rename one", rt->model[j].path,
+                         rt->model[i].path, rt->model[i].name);
       }
     }
   }
@@ -161,7 +169,9 @@ static uint64_t default_kv_bytes(const weft_runtime *rt) {
   return wanted < least ? least : wanted;
 }
 
-static double mib(uint64_t n_bytes) { return (double)n_bytes / (1024.0 * 1024.0); }
+static double mib(uint64_t n_bytes) {
+  return (double)n_bytes / (1024.0 * 1024.0);
+}
 
 static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
   const weft_kv_geometry *geometry[WEFT_SPACES_MAX];
@@ -178,7 +188,8 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
   if (rt->options.kv_bytes == 0) rt->options.kv_bytes = default_kv_bytes(rt);
   uint64_t n_pages = rt->options.kv_bytes / rt->page_bytes, memory = weft_device_get_info(rt->device)->memory_bytes;
   if (n_pages > INT32_MAX || (memory > 0 && rt->options.kv_bytes > memory)) {
-    return weft_fail(error, WEFT_E_INVALID, "a pool of %.0f MiB is more than this device has (%.0f MiB): lower --kv-mib",
+    return weft_fail(error, WEFT_E_INVALID,
+                     "a pool of %.0f MiB is more than this device has (%.0f MiB): lower --kv-mib",
                      mib(rt->options.kv_bytes), mib(memory));
   }
   rt->n_pages = (uint32_t)n_pages;
@@ -222,14 +233,18 @@ static weft_status plan_file(weft_runtime *rt, weft_error *error) {
   const weft_open_options *o = &rt->options;
   uint64_t n_file = o->spill_bytes / rt->page_bytes;
   if ((o->spill_file != NULL) != (o->spill_bytes > 0)) {
-    return weft_fail(error, WEFT_E_INVALID, "a file behind the host memory has a name and a size: give --spill-file and --spill-mib");
+    return weft_fail(error, WEFT_E_INVALID,
+                     "a file behind the host memory has a name and a size: give --spill-file and --spill-mib");
   }
   if (o->spill_file == NULL) return WEFT_OK;
   if (rt->n_host_pages == 0) {
-    return weft_fail(error, WEFT_E_INVALID, "the spill file lies behind host memory and there is none: give --host-mib, too");
+    return weft_fail(error, WEFT_E_INVALID,
+                     "the spill file lies behind host memory and there is none: give --host-mib, too");
   }
   if (n_file == 0 || n_file > SPILL_PAGES_MAX) {
-    return weft_fail(error, WEFT_E_INVALID, "a spill file of %.0f MiB holds %" PRIu64 " pages of %.1f KiB; give 1 to 2^24 - 4: change --spill-mib",
+    return weft_fail(error, WEFT_E_INVALID,
+                     "a spill file of %.0f MiB holds %" PRIu64
+                     " pages of %.1f KiB; give 1 to 2^24 - 4: change --spill-mib",
                      mib(o->spill_bytes), n_file, (double)rt->page_bytes / 1024.0);
   }
   rt->n_file_pages = (uint32_t)n_file;
@@ -237,7 +252,8 @@ static weft_status plan_file(weft_runtime *rt, weft_error *error) {
 }
 
 static weft_status open_store(weft_runtime *rt, bool may_shrink, weft_error *error) {
-  const weft_kv_file_config file = {.path = rt->options.spill_file, .n_slots = rt->n_file_pages, .moves_max = WEFT_MOVES_MAX};
+  const weft_kv_file_config file = {
+      .path = rt->options.spill_file, .n_slots = rt->n_file_pages, .moves_max = WEFT_MOVES_MAX};
   weft_status status = open_pool(rt, may_shrink, error);
   if (status == WEFT_OK) status = weft_kv_store_add_host(rt->store, rt->n_host_pages, error);
   return status == WEFT_OK ? weft_kv_store_add_file(rt->store, &file, error) : status;
@@ -278,15 +294,16 @@ static void write_plan(weft_runtime *rt) {
   }
   weft_weights_report held = weft_device_weights(rt->device);
   if (held.n_bytes_held > 0) {
-    weft_text_printf(t, "weights  %.1f MiB of device memory for %.1f MiB of weights", mib(held.n_bytes_held), mib(held.n_bytes));
+    weft_text_printf(t, "weights  %.1f MiB of device memory for %.1f MiB of weights", mib(held.n_bytes_held),
+                     mib(held.n_bytes));
     if (held.n_bytes_host > 0) weft_text_printf(t, "; %.1f MiB of experts in host memory", mib(held.n_bytes_host));
     weft_text_printf(t, "\n");
   }
   weft_text_printf(t, "pool     %.1f MiB: %u pages of %.1f KiB, shared by all models\n",
                    mib((uint64_t)rt->n_pages * rt->page_bytes), rt->n_pages, (double)rt->page_bytes / 1024.0);
   if (rt->n_host_pages > 0) {
-    weft_text_printf(t, "host     %.1f MiB behind the pool: %u pages\n", mib((uint64_t)rt->n_host_pages * rt->page_bytes),
-                     rt->n_host_pages);
+    weft_text_printf(t, "host     %.1f MiB behind the pool: %u pages\n",
+                     mib((uint64_t)rt->n_host_pages * rt->page_bytes), rt->n_host_pages);
   }
   if (rt->n_file_pages > 0) {
     weft_text_printf(t, "file     %.1f MiB behind the host memory: %u pages in %s (unlinked)\n",
@@ -299,9 +316,11 @@ static void write_plan(weft_runtime *rt) {
 static weft_status fill_options(weft_runtime *rt, const weft_open_options *options, weft_error *error) {
   rt->options = *options;
   weft_open_options *o = &rt->options;
-  if (o->n_models == 0 || o->models == NULL) return weft_fail(error, WEFT_E_INVALID, "no model was given: name a GGUF file");
+  if (o->n_models == 0 || o->models == NULL)
+    return weft_fail(error, WEFT_E_INVALID, "no model was given: name a GGUF file");
   if (o->n_models > WEFT_SPACES_MAX) {
-    return weft_fail(error, WEFT_E_INVALID, "%u models were given; at most %d share one pool", o->n_models, WEFT_SPACES_MAX);
+    return weft_fail(error, WEFT_E_INVALID, "%u models were given; at most %d share one pool", o->n_models,
+                     WEFT_SPACES_MAX);
   }
   if (o->context == 0) o->context = CONTEXT_DEFAULT;
   if (o->running == 0) o->running = RUNNING_DEFAULT;
@@ -311,10 +330,12 @@ static weft_status fill_options(weft_runtime *rt, const weft_open_options *optio
   if (o->saved_canvases == 0) o->saved_canvases = SAVED_DEFAULT;
   if (o->saved_canvases > o->running) o->saved_canvases = o->running;
   if (o->tenants == 0) o->tenants = 1;
-  if (o->pins > 4096 || o->running > 8192 || o->queue > 65536 || o->rows > 65536 || o->context > 1u << 20 || o->tenants > 255) {
-    return weft_fail(error, WEFT_E_INVALID,
-                     "an option is out of range: pins <= 4096, running <= 8192, queue <= 65536, rows <= 65536, context <= 1048576, "
-                     "tenants <= 255");
+  if (o->pins > 4096 || o->running > 8192 || o->queue > 65536 || o->rows > 65536 || o->context > 1u << 20 ||
+      o->tenants > 255) {
+    return weft_fail(
+        error, WEFT_E_INVALID,
+        "an option is out of range: pins <= 4096, running <= 8192, queue <= 65536, rows <= 65536, context <= 1048576, "
+        "tenants <= 255");
   }
   return WEFT_OK;
 }
@@ -341,7 +362,9 @@ static weft_status open_runners(weft_runtime *rt, weft_error *error) {
   return WEFT_OK;
 }
 
-static void wake(void *engine) { weft_engine_wake(engine); }
+static void wake(void *engine) {
+  weft_engine_wake(engine);
+}
 
 static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenant, weft_error *error) {
   weft_runner *runners[WEFT_SPACES_MAX];
@@ -372,7 +395,8 @@ static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenan
   weft_status status = weft_engine_open(&config, &rt->engine, error);
   if (status == WEFT_OK && rt->store->file != NULL) weft_kv_file_watch(rt->store->file, wake, rt->engine);
   if (status == WEFT_OK) status = weft_engine_start(rt->engine);
-  if (status != WEFT_OK && error->text[0] == 0) (void)weft_fail(error, status, "the engine could not start: %s", weft_status_text(status));
+  if (status != WEFT_OK && error->text[0] == 0)
+    (void)weft_fail(error, status, "the engine could not start: %s", weft_status_text(status));
   return status;
 }
 
@@ -388,8 +412,10 @@ static weft_status open_tenants_and_engine(weft_runtime *rt, weft_error *error) 
 static weft_status open_all(weft_runtime *rt, const weft_open_options *options, weft_error *error) {
   weft_status status = fill_options(rt, options, error);
   if (status != WEFT_OK) return status;
-  weft_device_config device = {.backend = options->backend, .n_threads = options->threads,
-                               .no_graphs = options->no_graphs, .no_arena = options->no_arena,
+  weft_device_config device = {.backend = options->backend,
+                               .n_threads = options->threads,
+                               .no_graphs = options->no_graphs,
+                               .no_arena = options->no_arena,
                                .no_deterministic = options->no_deterministic,
                                .weights_bytes_max = options->device_bytes};
   status = weft_device_open(&device, &rt->device, error);
@@ -456,9 +482,13 @@ void weft_close(weft_runtime *rt) {
   weft_free(rt);
 }
 
-void weft_drain(weft_runtime *rt) { weft_engine_drain(rt->engine); }
+void weft_drain(weft_runtime *rt) {
+  weft_engine_drain(rt->engine);
+}
 
-bool weft_idle(const weft_runtime *rt) { return weft_engine_idle(rt->engine); }
+bool weft_idle(const weft_runtime *rt) {
+  return weft_engine_idle(rt->engine);
+}
 
 /* ---- what it serves ------------------------------------------------------------------------------------------ */
 
@@ -475,7 +505,9 @@ const weft_served_model *weft_runtime_model(const weft_runtime *rt, const char *
   return NULL;
 }
 
-uint32_t weft_n_models(const weft_runtime *rt) { return rt->n_models; }
+uint32_t weft_n_models(const weft_runtime *rt) {
+  return rt->n_models;
+}
 
 weft_model_card weft_model_at(const weft_runtime *rt, uint32_t index) {
   if (index >= rt->n_models) return (weft_model_card){0};
@@ -493,9 +525,13 @@ weft_model_card weft_model_at(const weft_runtime *rt, uint32_t index) {
                            .weight_bytes = info->weight_bytes};
 }
 
-const char *weft_plan(const weft_runtime *rt) { return rt->plan.bytes; }
+const char *weft_plan(const weft_runtime *rt) {
+  return rt->plan.bytes;
+}
 
-const char *weft_version(void) { return WEFT_VERSION; }
+const char *weft_version(void) {
+  return WEFT_VERSION;
+}
 
 static int give_text(weft_text *text, char **out, size_t *n) {
   if (text->bytes == NULL) weft_text_append(text, "", 0);
@@ -544,4 +580,6 @@ int weft_detokenize(weft_runtime *rt, const char *model, const int32_t *tokens, 
   return weft_tell(&why, status, error, n_error);
 }
 
-void weft_release(void *memory) { weft_free(memory); }
+void weft_release(void *memory) {
+  weft_free(memory);
+}

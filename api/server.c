@@ -10,8 +10,7 @@
 enum { BODY_MIB = 8, CONNECTIONS = 1024, IDLE_SECONDS = 120, N_WORKERS = 2, BODIES_FACTOR = 16 };
 
 /* The codes that are counted each; others count as the last. */
-static const int codes[WEFT_CODES_MAX] = {200, 400, 401, 403, 404, 405, 409,
-                                           413, 429, 499, 500, 503, 504, 0};
+static const int codes[WEFT_CODES_MAX] = {200, 400, 401, 403, 404, 405, 409, 413, 429, 499, 500, 503, 504, 0};
 enum { N_CODES = 14 };
 
 static uint32_t code_index(int code) {
@@ -23,8 +22,7 @@ static uint32_t code_index(int code) {
 
 /* ---- requests ---- */
 
-static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access access,
-                             weft_refusal *why) {
+static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access access, weft_refusal *why) {
   static const char scheme[] = "Bearer ";
   const char *header = weft_exchange_header(x, "Authorization");
   weft_note *note = weft_exchange_note(x);
@@ -37,8 +35,8 @@ static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access
   if (!known && !weft_keys_find(s->keys, key, strlen(key), &note->tenant))
     return weft_refuse(why, 401, "invalid_api_key", NULL, "this API key is not known here");
   if (access == WEFT_ACCESS_TENANT || weft_keys_is_operator(s->keys, note->tenant)) return WEFT_OK;
-  return weft_refuse(why, 403, "operator_only", NULL,
-                     "only the operator may do this: use a key of the tenant `%s`", WEFT_OPERATOR);
+  return weft_refuse(why, 403, "operator_only", NULL, "only the operator may do this: use a key of the tenant `%s`",
+                     WEFT_OPERATOR);
 }
 
 /* A page in a browser, or a proxy, asks for somebody else, and does so from this machine. */
@@ -50,8 +48,7 @@ static bool came_through(weft_exchange *x) {
   return false;
 }
 
-static weft_status check_access(const weft_server *s, weft_exchange *x, weft_access access,
-                                weft_refusal *why) {
+static weft_status check_access(const weft_server *s, weft_exchange *x, weft_access access, weft_refusal *why) {
   if (access == WEFT_ACCESS_OPEN) return WEFT_OK;
   if (s->keys != NULL) return check_key(s, x, access, why);
   if (access != WEFT_ACCESS_OPERATE) return WEFT_OK;
@@ -64,8 +61,7 @@ static bool begin(void *self, weft_exchange *x) {
   weft_server *s = self;
   weft_refusal why;
   const char *allow;
-  const weft_endpoint *route =
-      weft_router_find(weft_exchange_method(x), weft_exchange_path(x), &allow, &why);
+  const weft_endpoint *route = weft_router_find(weft_exchange_method(x), weft_exchange_path(x), &allow, &why);
   weft_note *note = weft_exchange_note(x);
   note->route = route;
   note->index = route == NULL ? WEFT_ENDPOINTS_MAX : (uint32_t)(route - weft_endpoints);
@@ -87,8 +83,8 @@ static void done(void *self, weft_exchange *x, int code, bool left) {
   weft_server *s = self;
   if (code > 0) atomic_fetch_add(&s->answered[weft_exchange_note(x)->index][code_index(code)], 1);
   if (left) atomic_fetch_add(&s->left, 1);
-  weft_log(WEFT_LOG_INFO, "%s %s %s: %d%s", weft_exchange_id(x), weft_exchange_method(x),
-           weft_exchange_path(x), code, left ? ", the client left" : "");
+  weft_log(WEFT_LOG_INFO, "%s %s %s: %d%s", weft_exchange_id(x), weft_exchange_method(x), weft_exchange_path(x), code,
+           left ? ", the client left" : "");
 }
 
 /* ---- what it counted ---- */
@@ -111,8 +107,7 @@ void weft_server_metrics(weft_server *s, weft_text *out) {
   weft_prometheus_head(out, "weft_http_clients_left_total", "counter",
                        "Clients that left before their answer was complete.");
   weft_text_printf(out, "weft_http_clients_left_total %llu\n", read_count(&s->left));
-  weft_prometheus_head(out, "weft_http_requests_active", "gauge",
-                       "HTTP requests being read or answered.");
+  weft_prometheus_head(out, "weft_http_requests_active", "gauge", "HTTP requests being read or answered.");
   weft_text_printf(out, "weft_http_requests_active %u\n", weft_http_active(s->http));
 }
 

@@ -23,8 +23,8 @@ typedef struct weft_server_options {
   const weft_keys *keys; /* NULL: everybody may ask, as tenant 0 */
 } weft_server_options;
 
-weft_status weft_server_open(const weft_server_options *options, weft_runtime *runtime,
-                             weft_server **out, weft_error *error);
+weft_status weft_server_open(const weft_server_options *options, weft_runtime *runtime, weft_server **out,
+                             weft_error *error);
 uint32_t weft_server_port(const weft_server *server);
 void weft_server_drain(weft_server *server);
 /* Nothing is running and nothing is being answered. */

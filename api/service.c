@@ -28,9 +28,8 @@ static void put_model(const weft_model_card *card, weft_text *out) {
   weft_text_printf(out,
                    ",\"vocabulary\":%u,\"canvas\":%u,\"autoregressive\":%s,\"diffusion\":%s,"
                    "\"chat\":%s,\"weight_bytes\":%llu}",
-                   card->vocabulary, card->canvas, yes_no(card->autoregressive),
-                   yes_no(card->diffusion), yes_no(card->chat),
-                   (unsigned long long)card->weight_bytes);
+                   card->vocabulary, card->canvas, yes_no(card->autoregressive), yes_no(card->diffusion),
+                   yes_no(card->chat), (unsigned long long)card->weight_bytes);
 }
 
 void weft_handle_models(weft_server *s, weft_exchange *x) {
@@ -71,8 +70,7 @@ void weft_handle_health(weft_server *s, weft_exchange *x) {
     weft_json_words(&body, unwell);
     weft_text_puts(&body, "}");
   } else {
-    weft_text_puts(&body,
-                   atomic_load(&s->draining) ? "{\"status\":\"draining\"}" : "{\"status\":\"ok\"}");
+    weft_text_puts(&body, atomic_load(&s->draining) ? "{\"status\":\"draining\"}" : "{\"status\":\"ok\"}");
   }
   answer_json(x, unwell != NULL || atomic_load(&s->draining) ? 503 : 200, &body);
 }
@@ -118,14 +116,13 @@ typedef struct tokenize_body {
 static weft_status read_flag(const json_t *root, const char *name, bool *out, weft_refusal *why) {
   const json_t *value = json_object_get(root, name);
   if (value == NULL || json_is_null(value)) return WEFT_OK;
-  if (!json_is_boolean(value))
-    return weft_refuse(why, 400, "invalid_value", name, "%s must be true or false", name);
+  if (!json_is_boolean(value)) return weft_refuse(why, 400, "invalid_value", name, "%s must be true or false", name);
   *out = json_is_true(value);
   return WEFT_OK;
 }
 
-static weft_status find_model(const weft_server *s, const json_t *root,
-                              const weft_served_model **out, weft_refusal *why) {
+static weft_status find_model(const weft_server *s, const json_t *root, const weft_served_model **out,
+                              weft_refusal *why) {
   const json_t *name = json_object_get(root, "model");
   weft_error error = {{0}};
   uint32_t index;
@@ -136,8 +133,7 @@ static weft_status find_model(const weft_server *s, const json_t *root,
   return *out != NULL ? WEFT_OK : weft_refuse_status(why, WEFT_E_NOT_FOUND, error.text, false);
 }
 
-static weft_status read_tokenize(const weft_server *s, const json_t *root, tokenize_body *b,
-                                 weft_refusal *why) {
+static weft_status read_tokenize(const weft_server *s, const json_t *root, tokenize_body *b, weft_refusal *why) {
   *b = (tokenize_body){.add_special = true, .generation = true};
   weft_status status = find_model(s, root, &b->model, why);
   if (status == WEFT_OK) status = read_flag(root, "add_special_tokens", &b->add_special, why);
@@ -149,12 +145,10 @@ static weft_status read_tokenize(const weft_server *s, const json_t *root, token
   const json_t *prompt = json_object_get(root, "prompt");
   b->messages = json_object_get(root, "messages");
   if ((prompt != NULL) == (b->messages != NULL)) {
-    return weft_refuse(why, 400, "invalid_value", "prompt",
-                       "give exactly one of prompt and messages");
+    return weft_refuse(why, 400, "invalid_value", "prompt", "give exactly one of prompt and messages");
   }
   if (prompt == NULL) return WEFT_OK;
-  if (!json_is_string(prompt))
-    return weft_refuse(why, 400, "invalid_value", "prompt", "prompt must be a string");
+  if (!json_is_string(prompt)) return weft_refuse(why, 400, "invalid_value", "prompt", "prompt must be a string");
   b->prompt = json_string_value(prompt);
   b->n_prompt = json_string_length(prompt);
   return WEFT_OK;
@@ -165,19 +159,16 @@ static weft_status render(const tokenize_body *b, weft_tokens *out, weft_refusal
   weft_gen_prompt prompt;
   weft_error error = {{0}};
   if (b->model->chat == NULL) {
-    return weft_refuse(why, 400, "unsupported", "messages",
-                       "%s has no chat template that weft knows", b->model->name);
+    return weft_refuse(why, 400, "unsupported", "messages", "%s has no chat template that weft knows", b->model->name);
   }
   weft_status status = weft_openai_messages(&gen, b->messages, &prompt, why);
-  weft_chat_message *list =
-      status == WEFT_OK ? weft_gen_alloc(&gen, prompt.n_turns, sizeof *list) : NULL;
+  weft_chat_message *list = status == WEFT_OK ? weft_gen_alloc(&gen, prompt.n_turns, sizeof *list) : NULL;
   if (status == WEFT_OK && list == NULL)
     status = weft_refuse_status(why, WEFT_E_NO_MEMORY, "no memory for this request", false);
   if (status == WEFT_OK) {
     for (uint32_t i = 0; i < prompt.n_turns; i++) {
       const weft_chat_turn *t = &prompt.turns[i];
-      list[i] = (weft_chat_message){
-          .role = t->role, .content = t->content, .n_content = strlen(t->content)};
+      list[i] = (weft_chat_message){.role = t->role, .content = t->content, .n_content = strlen(t->content)};
     }
     weft_chat_options options = {.thinking = b->thinking, .add_generation_prompt = b->generation};
     status = weft_chat_render(b->model->chat, list, prompt.n_turns, &options, out, &error);
@@ -192,8 +183,7 @@ static weft_status encode(const tokenize_body *b, weft_tokens *out, weft_refusal
   if (b->prompt == NULL) return render(b, out, why);
   unsigned flags = (b->add_special ? (unsigned)WEFT_ENCODE_ADD_SPECIAL : 0u) |
                    (b->parse_special ? (unsigned)WEFT_ENCODE_PARSE_SPECIAL : 0u);
-  weft_status status =
-      weft_tokenizer_encode(b->model->tokenizer, b->prompt, b->n_prompt, flags, out, &error);
+  weft_status status = weft_tokenizer_encode(b->model->tokenizer, b->prompt, b->n_prompt, flags, out, &error);
   return status == WEFT_OK ? WEFT_OK : weft_refuse_status(why, status, error.text, false);
 }
 
@@ -202,8 +192,7 @@ static void put_words(const weft_tokenizer *tokenizer, const weft_tokens *tokens
   weft_text_puts(out, "[");
   for (uint32_t i = 0; i < tokens->n; i++) {
     weft_text_clear(&piece);
-    if (weft_tokenizer_piece(tokenizer, tokens->ids[i], true, &piece) != WEFT_OK)
-      out->refused = true;
+    if (weft_tokenizer_piece(tokenizer, tokens->ids[i], true, &piece) != WEFT_OK) out->refused = true;
     if (i > 0) weft_text_puts(out, ",");
     weft_json_string(out, piece.bytes, piece.n);
   }
@@ -223,8 +212,7 @@ void weft_handle_tokenize(weft_server *s, weft_exchange *x) {
   if (status == WEFT_OK) status = encode(&b, &tokens, &why);
   if (status == WEFT_OK) {
     weft_text body = {0};
-    weft_text_printf(&body, "{\"count\":%u,\"max_model_len\":%u,\"tokens\":", tokens.n,
-                     b.model->context);
+    weft_text_printf(&body, "{\"count\":%u,\"max_model_len\":%u,\"tokens\":", tokens.n, b.model->context);
     weft_json_ids(&body, tokens.ids, tokens.n);
     weft_text_puts(&body, ",\"token_strs\":");
     if (b.words) {
@@ -252,11 +240,10 @@ void weft_handle_detokenize(weft_server *s, weft_exchange *x) {
   const char *bytes = weft_exchange_body(x, &n);
   weft_status status = weft_openai_load(bytes, n, &root, &why);
   if (status == WEFT_OK) status = find_model(s, root, &model, &why);
-  if (status == WEFT_OK)
-    status = weft_openai_ids(&gen, json_object_get(root, "tokens"), "tokens", &prompt, &why);
+  if (status == WEFT_OK) status = weft_openai_ids(&gen, json_object_get(root, "tokens"), "tokens", &prompt, &why);
   if (status == WEFT_OK) {
-    int code = weft_detokenize(s->runtime, model->name, prompt.tokens, prompt.n_tokens, true, &text,
-                               &n_text, line, sizeof line);
+    int code = weft_detokenize(s->runtime, model->name, prompt.tokens, prompt.n_tokens, true, &text, &n_text, line,
+                               sizeof line);
     if (code != 0) status = weft_refuse_status(&why, code, line, false);
   }
   if (status == WEFT_OK) {

@@ -6,7 +6,8 @@
 #include "base/memory.h"
 
 weft_status weft_stops_set(weft_stops *stops, const char *const *list, uint32_t n, weft_error *error) {
-  if (n > WEFT_STOPS_MAX) return weft_fail(error, WEFT_E_INVALID, "%u stop strings; at most %d are allowed", n, WEFT_STOPS_MAX);
+  if (n > WEFT_STOPS_MAX)
+    return weft_fail(error, WEFT_E_INVALID, "%u stop strings; at most %d are allowed", n, WEFT_STOPS_MAX);
   for (uint32_t i = 0; i < n; i++) {
     size_t length = list == NULL || list[i] == NULL ? 0 : strlen(list[i]);
     if (length == 0 || length > WEFT_STOP_BYTES_MAX) {

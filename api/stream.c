@@ -60,8 +60,7 @@ static void put_prompt_ids(const weft_choice *c, weft_text *out) {
 static void put_head(const weft_answer *a, const char *object, weft_text *out) {
   weft_text_puts(out, "{\"id\":");
   weft_json_words(out, a->id);
-  weft_text_printf(out, ",\"object\":\"%s\",\"created\":%lld,\"model\":", object,
-                   (long long)a->created);
+  weft_text_printf(out, ",\"object\":\"%s\",\"created\":%lld,\"model\":", object, (long long)a->created);
   weft_json_words(out, a->model);
 }
 
@@ -81,13 +80,11 @@ static void put_usage(const weft_answer *a, weft_text *out) {
   weft_text_printf(out, "{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu",
                    (unsigned long long)prompt, (unsigned long long)completion,
                    (unsigned long long)(prompt + completion));
-  weft_text_printf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu}",
-                   (unsigned long long)cached);
+  weft_text_printf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu}", (unsigned long long)cached);
   weft_text_printf(out,
                    ",\"completion_tokens_details\":{\"reasoning_tokens\":%llu,\"canvases\":%llu,"
                    "\"denoise_steps\":%llu}}",
-                   (unsigned long long)thinking, (unsigned long long)canvases,
-                   (unsigned long long)steps);
+                   (unsigned long long)thinking, (unsigned long long)canvases, (unsigned long long)steps);
 }
 
 /* One event with one choice in it. */
@@ -104,17 +101,14 @@ static void put_chunk(const weft_answer *a, weft_choice *c, const char *finish, 
   clear_choice(c);
 }
 
-static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_delta *d,
-                       weft_text *out) {
+static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_delta *d, weft_text *out) {
   weft_sse_begin(out, "replace");
   weft_text_puts(out, "{\"id\":");
   weft_json_words(out, a->id);
-  weft_text_printf(out, ",\"index\":%u,\"block\":%u,\"step\":%u,\"text\":", c->index, d->block,
-                   d->step);
+  weft_text_printf(out, ",\"index\":%u,\"block\":%u,\"step\":%u,\"text\":", c->index, d->block, d->step);
   weft_json_string(out, d->text, d->n_text);
-  weft_text_printf(out,
-                   ",\"accepted\":%u,\"positions\":%u,\"stopped\":%s,\"temperature\":", d->accepted,
-                   d->n_tokens, d->stopped ? "true" : "false");
+  weft_text_printf(out, ",\"accepted\":%u,\"positions\":%u,\"stopped\":%s,\"temperature\":", d->accepted, d->n_tokens,
+                   d->stopped ? "true" : "false");
   weft_json_real(out, (double)d->step_temperature);
   weft_text_puts(out, ",\"mean_entropy\":");
   weft_json_real(out, (double)d->mean_entropy);
@@ -189,8 +183,7 @@ static void keep_text(const weft_answer *a, weft_choice *c, const weft_delta *d)
 }
 
 static weft_status refuse_end(const weft_delta *end, weft_refusal *why) {
-  if (strcmp(end->finish, "error") == 0)
-    return weft_refuse(why, 500, "generation_failed", NULL, "%s", end->error);
+  if (strcmp(end->finish, "error") == 0) return weft_refuse(why, 500, "generation_failed", NULL, "%s", end->error);
   if (strcmp(end->finish, "deadline") == 0) {
     return weft_refuse(why, 504, "timeout", "timeout_ms",
                        "the request's timeout_ms passed before its answer was complete");
@@ -200,8 +193,7 @@ static weft_status refuse_end(const weft_delta *end, weft_refusal *why) {
   return WEFT_OK;
 }
 
-static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why,
-                            weft_text *out) {
+static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why, weft_text *out) {
   c->ended = true;
   c->finish = d->finish;
   c->usage = d->usage;
@@ -214,8 +206,7 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
   return WEFT_OK;
 }
 
-static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why,
-                        weft_text *out) {
+static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why, weft_text *out) {
   if (d->kind == WEFT_DELTA_END) return take_end(a, c, d, why, out);
   if (d->kind == WEFT_DELTA_CANVAS) {
     if (a->stream && a->canvas_events) put_canvas(a, c, d, out);
@@ -223,8 +214,7 @@ static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, wef
   }
   if (a->stream && !c->begun && a->dialect->opens) put_chunk(a, c, NULL, out);
   keep_text(a, c, d);
-  if (choice_status(c) != WEFT_OK)
-    return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
+  if (choice_status(c) != WEFT_OK) return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
   bool says = c->text.n > 0 || c->thinking.n > 0 || c->n_ids > 0 || c->n_logprobs > 0;
   if (a->stream && says) put_chunk(a, c, NULL, out);
   return WEFT_OK;
@@ -242,8 +232,7 @@ static weft_status take_some(weft_answer *a, weft_refusal *why, weft_text *out) 
       if (++n_idle == a->n) return n == 0 ? WEFT_AGAIN : WEFT_OK;
       continue;
     }
-    if (status != 0)
-      return weft_refuse(why, 500, "internal", NULL, "%s", weft_status_text((weft_status)status));
+    if (status != 0) return weft_refuse(why, 500, "internal", NULL, "%s", weft_status_text((weft_status)status));
     if (take(a, c, &d, why, out) != WEFT_OK) return WEFT_E_INVALID;
     n_idle = 0;
     n += 1;
@@ -369,18 +358,16 @@ static void wake(void *self) {
 void weft_answer_start(const weft_answer_config *config, weft_exchange *x) {
   weft_refusal why;
   weft_answer *a = open_answer(config, x);
-  weft_status status = a == NULL ? weft_refuse(&why, 503, "no_memory", NULL,
-                                               "no memory for this request: try again later")
-                                 : submit_all(a, config, &why);
+  weft_status status = a == NULL
+                           ? weft_refuse(&why, 503, "no_memory", NULL, "no memory for this request: try again later")
+                           : submit_all(a, config, &why);
   if (status != WEFT_OK) {
     close_answer(a); /* what was submitted already is cancelled */
     weft_exchange_refuse(x, &why);
     return;
   }
-  weft_source source = {.pull = a->stream ? pull_stream : pull_whole,
-                        .left = cancel_all,
-                        .close = close_answer,
-                        .self = a};
+  weft_source source = {
+      .pull = a->stream ? pull_stream : pull_whole, .left = cancel_all, .close = close_answer, .self = a};
   if (a->stream) {
     weft_exchange_stream(x, WEFT_SSE_TYPE, &source);
   } else {

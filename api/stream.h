@@ -39,8 +39,7 @@ typedef struct weft_dialect {
   void (*logprobs)(weft_choice *choice, const weft_delta *delta);
   /* The object of one choice, without its closing brace: a chunk of what was not sent yet, with
    * finish the last one, or the whole. */
-  void (*chunk)(const weft_answer *answer, const weft_choice *choice, const char *finish,
-                weft_text *out);
+  void (*chunk)(const weft_answer *answer, const weft_choice *choice, const char *finish, weft_text *out);
   void (*whole)(const weft_answer *answer, const weft_choice *choice, weft_text *out);
 } weft_dialect;
 

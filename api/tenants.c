@@ -46,46 +46,40 @@ void weft_tenants_forget(weft_runtime *rt) {
 static const weft_counter_row rows[] = {
     {"weft_tenant_requests_total", "counter", "Requests that ended.", AT(n_finished)},
     {"weft_tenant_prompt_tokens_total", "counter", "Prompt tokens.", AT(n_prompt_tokens)},
-    {"weft_tenant_cached_tokens_total", "counter", "Cached prompt tokens.",
-     AT(n_cached_tokens)},
+    {"weft_tenant_cached_tokens_total", "counter", "Cached prompt tokens.", AT(n_cached_tokens)},
     {"weft_tenant_completion_tokens_total", "counter", "Answer tokens.", AT(n_answer_tokens)},
     {"weft_tenant_requests_running", "gauge", "Requests running.", AT(n_running)},
     {"weft_tenant_requests_waiting", "gauge", "Requests waiting.", AT(n_waiting)},
     {"weft_tenant_blocks", "gauge", "Pages of the pool that it pays for.", AT(n_blocks)},
-    {"weft_tenant_blocks_cached", "gauge", "Cached pages that it paid for last.",
-     AT(n_blocks_cached)},
+    {"weft_tenant_blocks_cached", "gauge", "Cached pages that it paid for last.", AT(n_blocks_cached)},
     {"weft_tenant_preemptions_total", "counter", "Preemptions.", AT(n_preemptions)},
     {"weft_tenant_rows_total", "counter", "Rows planned for it.", AT(n_rows)},
-    {"weft_tenant_charged_microseconds_total", "counter",
-     "Predicted device time that fair share charged.", AT(charged_us)},
+    {"weft_tenant_charged_microseconds_total", "counter", "Predicted device time that fair share charged.",
+     AT(charged_us)},
 };
 
 static void put_refused(weft_runtime *rt, const weft_tenant_stats *stats, weft_text *out) {
-  static const char *const reasons[] = {[WEFT_REFUSED_QUEUE] = "queue",
-                                        [WEFT_REFUSED_TENANT_QUEUE] = "tenant_queue",
-                                        [WEFT_REFUSED_TOKENS] = "tokens"};
+  static const char *const reasons[] = {
+      [WEFT_REFUSED_QUEUE] = "queue", [WEFT_REFUSED_TENANT_QUEUE] = "tenant_queue", [WEFT_REFUSED_TOKENS] = "tokens"};
   weft_prometheus_head(out, "weft_tenant_refused_total", "counter",
                        "Requests refused: the queue of all, its own queue, its tokens per minute.");
   for (uint32_t r = 0; r < WEFT_REFUSED_KINDS; r++) {
     for (uint32_t i = 0; i < rt->options.tenants; i++) {
       weft_text_puts(out, "weft_tenant_refused_total{");
       weft_prometheus_label(out, "tenant", rt->tenant_name[i]);
-      weft_text_printf(out, ",reason=\"%s\"} %llu\n", reasons[r],
-                       (unsigned long long)stats[i].n_refused[r]);
+      weft_text_printf(out, ",reason=\"%s\"} %llu\n", reasons[r], (unsigned long long)stats[i].n_refused[r]);
     }
   }
 }
 
 static void put_queue_time(weft_runtime *rt, const weft_tenant_stats *stats, weft_text *out) {
-  weft_prometheus_head(out, "weft_tenant_queue_seconds", "summary",
-                       "From submission to the first step.");
+  weft_prometheus_head(out, "weft_tenant_queue_seconds", "summary", "From submission to the first step.");
   for (uint32_t i = 0; i < rt->options.tenants; i++) {
     unsigned long long n = 0;
     for (uint32_t k = 0; k < 20; k++) n += stats[i].queue[k];
     weft_text_puts(out, "weft_tenant_queue_seconds_sum{");
     weft_prometheus_label(out, "tenant", rt->tenant_name[i]);
-    weft_text_printf(out, "} %.6f\nweft_tenant_queue_seconds_count{",
-                     (double)stats[i].queue_us / 1e6);
+    weft_text_printf(out, "} %.6f\nweft_tenant_queue_seconds_count{", (double)stats[i].queue_us / 1e6);
     weft_prometheus_label(out, "tenant", rt->tenant_name[i]);
     weft_text_printf(out, "} %llu\n", n);
   }

@@ -21,8 +21,7 @@ typedef struct trace {
 } trace;
 
 /* {"name":"...","ph":"X", ... up to the arguments; the caller closes with }. */
-static void put_event(trace *t, const char *name, const char *phase, uint32_t process, uint32_t row,
-                      uint64_t at_us) {
+static void put_event(trace *t, const char *name, const char *phase, uint32_t process, uint32_t row, uint64_t at_us) {
   weft_text_puts(t->out, t->any ? ",\n{\"name\":" : "\n{\"name\":");
   t->any = true;
   weft_json_words(t->out, name);
@@ -59,8 +58,8 @@ static const char *name_of_step(const weft_step_record *s) {
 
 static void put_counters(trace *t, const weft_step_record *s) {
   put_event(t, "pages", "C", LOOP, ENGINE_ROW, s->applied_us);
-  weft_text_printf(t->out, ",\"args\":{\"pinned\":%u,\"cached\":%u,\"free\":%u}}", s->n_pages_pinned,
-                   s->n_pages_cached, s->n_pages_free);
+  weft_text_printf(t->out, ",\"args\":{\"pinned\":%u,\"cached\":%u,\"free\":%u}}", s->n_pages_pinned, s->n_pages_cached,
+                   s->n_pages_free);
   put_event(t, "requests", "C", LOOP, ENGINE_ROW, s->applied_us);
   weft_text_printf(t->out, ",\"args\":{\"running\":%u,\"waiting\":%u}}", s->n_running, s->n_waiting);
 }
@@ -74,9 +73,8 @@ static void put_step(trace *t, const weft_step_record *s, uint64_t device_free_u
                    ",\"args\":{\"step\":%llu,\"segments\":%u,\"prefill\":%u,\"decode\":%u,"
                    "\"commit\":%u,\"canvas\":%u,\"predicted_us\":%llu,\"measured_us\":%llu,"
                    "\"preemptions\":%llu,\"evicted\":%llu}}",
-                   (unsigned long long)s->number, s->n_segments, s->n_prefill_rows,
-                   s->n_decode_rows, s->n_commit_rows, s->n_canvas_rows,
-                   (unsigned long long)s->predicted_us, (unsigned long long)s->measured_us,
+                   (unsigned long long)s->number, s->n_segments, s->n_prefill_rows, s->n_decode_rows, s->n_commit_rows,
+                   s->n_canvas_rows, (unsigned long long)s->predicted_us, (unsigned long long)s->measured_us,
                    (unsigned long long)s->n_preemptions, (unsigned long long)s->n_evicted);
   put_span(t, "apply", ENGINE_ROW, s->collected_us, s->applied_us);
   weft_text_printf(t->out, ",\"args\":{\"step\":%llu}}", (unsigned long long)s->number);
@@ -94,8 +92,7 @@ static bool put_steps(trace *t, weft_runtime *rt, uint32_t n_max) {
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void put_phase(trace *t, const weft_request_record *r, const char *name, uint64_t from,
-                      uint64_t to) {
+static void put_phase(trace *t, const weft_request_record *r, const char *name, uint64_t from, uint64_t to) {
   const char *const ends[] = {"b", "e"};
   const uint64_t at[] = {from, to};
   if (from == 0 || to < from) return; /* it never came so far */
@@ -106,9 +103,8 @@ static void put_phase(trace *t, const weft_request_record *r, const char *name, 
       weft_text_printf(t->out,
                        ",\"args\":{\"kind\":\"%s\",\"model\":%u,\"prompt\":%u,\"cached\":%u,"
                        "\"answer\":%u,\"preemptions\":%u,\"finish\":\"%s\"}",
-                       r->canvas ? "diffusion" : "autoregressive", r->lane, r->n_prompt,
-                       r->n_cached, r->n_answer, r->n_preemptions,
-                       weft_finish_text((weft_finish)r->finish));
+                       r->canvas ? "diffusion" : "autoregressive", r->lane, r->n_prompt, r->n_cached, r->n_answer,
+                       r->n_preemptions, weft_finish_text((weft_finish)r->finish));
     }
     weft_text_puts(t->out, "}");
   }

@@ -66,12 +66,10 @@ static weft_status start(weft_watch *w, weft_error *error) {
   w->epoll = epoll_create1(EPOLL_CLOEXEC);
   w->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (w->epoll < 0 || w->wake < 0 || epoll_ctl(w->epoll, EPOLL_CTL_ADD, w->wake, &event) != 0) {
-    return weft_fail(error, WEFT_E_IO, "the system refused a descriptor for watching clients: %s",
-                     strerror(errno));
+    return weft_fail(error, WEFT_E_IO, "the system refused a descriptor for watching clients: %s", strerror(errno));
   }
   int code = pthread_create(&w->thread, NULL, run, w);
-  if (code != 0)
-    return weft_fail(error, WEFT_E_IO, "the system refused a thread: %s", strerror(code));
+  if (code != 0) return weft_fail(error, WEFT_E_IO, "the system refused a thread: %s", strerror(code));
   w->running = true;
   return WEFT_OK;
 }
@@ -116,17 +114,14 @@ void weft_watch_close(weft_watch *w) {
   weft_free(w);
 }
 
-weft_status weft_watch_add(weft_watch *w, int fd, void (*gone)(void *self), void *self,
-                           uint64_t *ticket) {
+weft_status weft_watch_add(weft_watch *w, int fd, void (*gone)(void *self), void *self, uint64_t *ticket) {
   weft_status status = WEFT_FULL;
   (void)pthread_mutex_lock(&w->lock);
   if (w->n_free > 0) {
     uint32_t index = w->free_row[w->n_free - 1];
     watch_row *row = &w->row[index];
-    uint32_t age =
-        row->age + 1 == UINT32_MAX ? 0 : row->age + 1; /* UINT64_MAX stays the word for close */
-    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT,
-                                .data.u64 = ticket_of(index, age)};
+    uint32_t age = row->age + 1 == UINT32_MAX ? 0 : row->age + 1; /* UINT64_MAX stays the word for close */
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = ticket_of(index, age)};
     status = epoll_ctl(w->epoll, EPOLL_CTL_ADD, fd, &event) == 0 ? WEFT_OK : WEFT_E_IO;
     if (status == WEFT_OK) {
       w->n_free -= 1;
@@ -143,8 +138,7 @@ void weft_watch_remove(weft_watch *w, uint64_t ticket) {
   (void)pthread_mutex_lock(&w->lock);
   watch_row *row = &w->row[index];
   WEFT_CHECK(index < w->n_max && row->used && row->age == ticket >> 32);
-  (void)epoll_ctl(w->epoll, EPOLL_CTL_DEL, row->fd,
-                  NULL); /* a socket that broke may be gone from the set */
+  (void)epoll_ctl(w->epoll, EPOLL_CTL_DEL, row->fd, NULL); /* a socket that broke may be gone from the set */
   row->used = false;
   w->free_row[w->n_free++] = index;
   (void)pthread_mutex_unlock(&w->lock);

@@ -19,8 +19,7 @@ typedef struct weft_watch weft_watch;
 weft_status weft_watch_open(uint32_t n_max, weft_watch **out, weft_error *error);
 void weft_watch_close(weft_watch *watch); /* NULL is fine */
 /* FULL: n_max are watched already. */
-weft_status weft_watch_add(weft_watch *watch, int fd, void (*gone)(void *self), void *self,
-                           uint64_t *ticket);
+weft_status weft_watch_add(weft_watch *watch, int fd, void (*gone)(void *self), void *self, uint64_t *ticket);
 void weft_watch_remove(weft_watch *watch, uint64_t ticket); /* before the fd is closed */
 
 #endif

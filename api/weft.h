@@ -25,44 +25,46 @@ typedef struct weft_generation weft_generation;
 
 /* One tenant. Zero-initialise; every zero means the default in brackets. */
 typedef struct weft_tenant_options {
-  const char *name;            /* [its number] in metrics */
-  uint32_t weight;             /* [1] share of the device against other tenants, at most 1000 */
-  int32_t priority_class;      /* [normal] who starts first: -1 low, 0 normal, 1 high */
-  uint32_t running, queued;    /* [no limit] requests */
-  uint32_t tokens_per_minute;  /* [no limit] prompt tokens computed and answer tokens */
-  uint32_t blocks;             /* [no limit] pages of the pool held at once */
+  const char *name;           /* [its number] in metrics */
+  uint32_t weight;            /* [1] share of the device against other tenants, at most 1000 */
+  int32_t priority_class;     /* [normal] who starts first: -1 low, 0 normal, 1 high */
+  uint32_t running, queued;   /* [no limit] requests */
+  uint32_t tokens_per_minute; /* [no limit] prompt tokens computed and answer tokens */
+  uint32_t blocks;            /* [no limit] pages of the pool held at once */
 } weft_tenant_options;
 
 /* Zero-initialise; every zero means the default in brackets. */
 typedef struct weft_open_options {
-  const char *const *models;   /* paths of GGUF files; split models by their first part */
+  const char *const *models; /* paths of GGUF files; split models by their first part */
   uint32_t n_models;
-  const char *backend;         /* [best] "ref", "cpu", "cuda" */
-  uint32_t threads;            /* [all cores] of the cpu backend */
-  uint64_t kv_bytes;           /* [a quarter of free memory, at most 4 GiB; on a GPU 85 % of what is left] the pool */
-  uint64_t host_bytes;         /* [none] host memory behind the pool: evicted content waits there and comes back */
-  const char *spill_file;      /* [none] path of a file behind the host memory; must not exist; made, and unlinked at once */
-  uint64_t spill_bytes;        /* [none] its size */
-  uint32_t saved_canvases;     /* [8] preempted canvases, per model, that resume at their step; others start again */
-  uint32_t context;            /* [smallest of 8192 and the model's] longest prompt + answer */
-  uint32_t running;            /* [64] requests running at once */
-  uint32_t queue;              /* [256] requests waiting */
-  uint32_t rows;               /* [512] rows per step, at least the longest canvas */
-  uint32_t tenants;            /* [1] at most 255 */
+  const char *backend;    /* [best] "ref", "cpu", "cuda" */
+  uint32_t threads;       /* [all cores] of the cpu backend */
+  uint64_t kv_bytes;      /* [a quarter of free memory, at most 4 GiB; on a GPU 85 % of what is left] the pool */
+  uint64_t host_bytes;    /* [none] host memory behind the pool: evicted content waits there and comes back */
+  const char *spill_file; /* [none] path of a file behind the host memory; must not exist; made, and unlinked at once */
+  uint64_t spill_bytes;   /* [none] its size */
+  uint32_t saved_canvases; /* [8] preempted canvases, per model, that resume at their step; others start again */
+  uint32_t context;        /* [smallest of 8192 and the model's] longest prompt + answer */
+  uint32_t running;        /* [64] requests running at once */
+  uint32_t queue;          /* [256] requests waiting */
+  uint32_t rows;           /* [512] rows per step, at least the longest canvas */
+  uint32_t tenants;        /* [1] at most 255 */
   const weft_tenant_options *tenant; /* [tenants], or NULL: all default */
-  bool shared_cache;           /* tenants see each other's cached prefixes, and what they tell of each other */
-  const char *const *kv_8bit;  /* [n_kv_8bit] models whose keys and values are kept in 8 bits, by name; "all" */
+  bool shared_cache;                 /* tenants see each other's cached prefixes, and what they tell of each other */
+  const char *const *kv_8bit;        /* [n_kv_8bit] models whose keys and values are kept in 8 bits, by name; "all" */
   uint32_t n_kv_8bit;
-  uint32_t pins;               /* [16] prefixes that weft_pin may keep */
+  uint32_t pins; /* [16] prefixes that weft_pin may keep */
   bool no_prefix_cache;
-  uint32_t target_tpot_ms;     /* [none] most time between two tokens of an answer; prompts and canvases fill the rest */
-  uint32_t slice_ms;           /* [a step] models in use take turns of so much time of the device */
-  bool no_overlap;             /* apply each step before planning the next */
-  bool no_graphs;              /* on a GPU: every step call by call; the same answers */
-  bool no_arena;               /* on a GPU: weights in plain memory, not each at an aligned address; the same answers */
-  bool no_deterministic;       /* on a GPU: sums are cut as suits a step, so an answer may depend on what is computed beside it */
-  uint64_t device_bytes;       /* [7/8 of what is free] most memory of a GPU for weights; experts beyond it stay in host memory */
-  bool quiet;                  /* no progress bars on standard error */
+  uint32_t target_tpot_ms; /* [none] most time between two tokens of an answer; prompts and canvases fill the rest */
+  uint32_t slice_ms;       /* [a step] models in use take turns of so much time of the device */
+  bool no_overlap;         /* apply each step before planning the next */
+  bool no_graphs;          /* on a GPU: every step call by call; the same answers */
+  bool no_arena;           /* on a GPU: weights in plain memory, not each at an aligned address; the same answers */
+  bool
+      no_deterministic; /* on a GPU: sums are cut as suits a step, so an answer may depend on what is computed beside it */
+  uint64_t
+      device_bytes; /* [7/8 of what is free] most memory of a GPU for weights; experts beyond it stay in host memory */
+  bool quiet;       /* no progress bars on standard error */
 } weft_open_options;
 
 WEFT_API int weft_open(const weft_open_options *options, weft_runtime **out, char *error, size_t n_error);
@@ -73,7 +75,7 @@ WEFT_API void weft_drain(weft_runtime *runtime);
 WEFT_API bool weft_idle(const weft_runtime *runtime);
 
 typedef enum weft_mode {
-  WEFT_MODE_AUTO = 0,           /* by diffusion when the model can, else token by token */
+  WEFT_MODE_AUTO = 0, /* by diffusion when the model can, else token by token */
   WEFT_MODE_AUTOREGRESSIVE = 1,
   WEFT_MODE_DIFFUSION = 2
 } weft_mode;
@@ -85,48 +87,48 @@ typedef struct weft_chat_turn {
 
 /* One request. Exactly one of turns, text, tokens, sibling. weft_generate_defaults fills the neutral values. */
 typedef struct weft_generate_params {
-  const char *model;            /* NULL: the first; with several models an unknown name is an error */
-  uint32_t tenant;              /* < options.tenants; decides what cached prefixes are visible */
+  const char *model; /* NULL: the first; with several models an unknown name is an error */
+  uint32_t tenant;   /* < options.tenants; decides what cached prefixes are visible */
   weft_mode mode;
-  const weft_chat_turn *turns;  /* rendered by the model's chat template */
+  const weft_chat_turn *turns; /* rendered by the model's chat template */
   uint32_t n_turns;
   bool thinking;
-  const char *text;             /* a plain prompt; control tokens in it are text */
+  const char *text; /* a plain prompt; control tokens in it are text */
   size_t n_text;
-  const int32_t *tokens;        /* a prompt as token ids */
+  const int32_t *tokens; /* a prompt as token ids */
   uint32_t n_tokens;
   const weft_generation *sibling; /* not freed yet: its prompt again, computed once for both. Model, tenant, mode and
                                      no_cache must be the same; choice should differ */
-  uint32_t max_tokens;          /* 0: to the context limit, at most 1024 */
-  float temperature;            /* < 0: the model's default */
-  int32_t top_k;                /* < 0: the model's default; 0: off */
-  float top_p;                  /* < 0: the model's default */
+  uint32_t max_tokens;            /* 0: to the context limit, at most 1024 */
+  float temperature;              /* < 0: the model's default */
+  int32_t top_k;                  /* < 0: the model's default; 0: off */
+  float top_p;                    /* < 0: the model's default */
   float min_p, repetition_penalty, presence_penalty, frequency_penalty;
   const int32_t *bias_tokens;
   const float *bias;
   uint32_t n_bias;
-  bool has_seed;                /* false: a fresh seed */
+  bool has_seed; /* false: a fresh seed */
   uint64_t seed;
-  uint32_t choice;              /* parallel answers of one request draw differently */
+  uint32_t choice; /* parallel answers of one request draw differently */
   bool logprobs;
   uint32_t top_logprobs;
-  bool score;                   /* WEFT_DELTA_END says how likely the answer was; not defined for a canvas */
-  const char *const *stop;      /* stop strings: generation ends before them */
+  bool score;              /* WEFT_DELTA_END says how likely the answer was; not defined for a canvas */
+  const char *const *stop; /* stop strings: generation ends before them */
   uint32_t n_stop;
   bool ignore_eos;
   /* by diffusion; negative or zero: the model's default */
-  uint32_t diffusion_steps;     /* 0: default */
-  int32_t diffusion_stability;  /* < 0: default */
+  uint32_t diffusion_steps;                                                              /* 0: default */
+  int32_t diffusion_stability;                                                           /* < 0: default */
   float diffusion_t_min, diffusion_t_max, diffusion_entropy_bound, diffusion_confidence; /* < 0: default */
-  uint32_t diffusion_blocks;    /* most canvases; 0: from max_tokens */
+  uint32_t diffusion_blocks; /* most canvases; 0: from max_tokens */
   bool diffusion_no_self_conditioning;
-  bool canvas_deltas;           /* a WEFT_DELTA_CANVAS after every denoise step */
-  bool trace;                   /* with the sampler's arrays in them */
-  bool whole_tokens;            /* cut text deltas at token boundaries: decode(tokens) equals text */
-  bool with_special;            /* print control tokens too */
-  uint32_t timeout_ms;          /* 0: none; the request ends with "deadline" */
-  int32_t priority;             /* among requests of this tenant: each is worth 10 s of waiting */
-  uint32_t *retry_ms;           /* out, may be NULL: with a full queue or a tenant's limit, when to come again; 0: never */
+  bool canvas_deltas;  /* a WEFT_DELTA_CANVAS after every denoise step */
+  bool trace;          /* with the sampler's arrays in them */
+  bool whole_tokens;   /* cut text deltas at token boundaries: decode(tokens) equals text */
+  bool with_special;   /* print control tokens too */
+  uint32_t timeout_ms; /* 0: none; the request ends with "deadline" */
+  int32_t priority;    /* among requests of this tenant: each is worth 10 s of waiting */
+  uint32_t *retry_ms;  /* out, may be NULL: with a full queue or a tenant's limit, when to come again; 0: never */
   bool no_cache;
 } weft_generate_params;
 WEFT_API void weft_generate_defaults(weft_generate_params *params);
@@ -153,7 +155,7 @@ typedef struct weft_usage_counts {
 /* Valid until the next call of weft_next on the same generation. */
 typedef struct weft_delta {
   weft_delta_kind kind;
-  const char *text;      /* TEXT: what was added; CANVAS: the whole canvas; not ended by zero, always valid UTF-8 */
+  const char *text; /* TEXT: what was added; CANVAS: the whole canvas; not ended by zero, always valid UTF-8 */
   size_t n_text;
   bool thinking;         /* TEXT: belongs to the thinking channel */
   const int32_t *tokens; /* TEXT: ids that became final with this delta; CANVAS: argmax canvas */
@@ -161,23 +163,23 @@ typedef struct weft_delta {
   const weft_token_logprob *logprobs;     /* TEXT with logprobs: [n_tokens] */
   const weft_token_logprob *top_logprobs; /* [n_tokens * n_top] in order of likelihood */
   uint32_t n_top;
-  uint32_t block, step;  /* CANVAS */
+  uint32_t block, step; /* CANVAS */
   bool stopped;
   uint32_t accepted;
   float step_temperature, mean_entropy;
   const int32_t *canvas_in, *drawn, *canvas_out; /* CANVAS with trace: [n_tokens] */
   const float *entropy;
   const uint8_t *accepted_mask;
-  const char *finish;    /* END: "stop", "length", "cancelled", "deadline", "error" */
-  const char *error;     /* END with "error": one line */
+  const char *finish;      /* END: "stop", "length", "cancelled", "deadline", "error" */
+  const char *error;       /* END with "error": one line */
   double mean_logprob;     /* END with score: per token of the answer; -INFINITY without tokens */
   weft_usage_counts usage; /* END */
 } weft_delta;
 
 /* Errors: invalid parameters, too long (both: the caller's fault); a full queue or a limit of the tenant that is reached
  * for now (status 3: come again). */
-WEFT_API int weft_submit(weft_runtime *runtime, const weft_generate_params *params, weft_generation **out,
-                         char *error, size_t n_error);
+WEFT_API int weft_submit(weft_runtime *runtime, const weft_generate_params *params, weft_generation **out, char *error,
+                         size_t n_error);
 /* Waits up to timeout_ms (0: do not wait) for the next delta: 0 and *out, or 1 when there was none. Memory that runs out
  * while text is made ends the generation with "error". */
 WEFT_API int weft_next(weft_generation *generation, uint32_t timeout_ms, weft_delta *out);
@@ -200,18 +202,18 @@ WEFT_API weft_model_card weft_model_at(const weft_runtime *runtime, uint32_t ind
  * should reach these calls. Exactly one of turns, text, tokens; what is pinned are the tokens that stay whatever follows,
  * cut to whole blocks. */
 typedef struct weft_prefix {
-  const char *model;            /* NULL: the first */
-  uint32_t tenant;              /* whose requests find it; public: who computes it */
-  bool is_public;               /* requests of all tenants that begin with it share it */
-  const weft_chat_turn *turns;  /* the first turns of conversations, in the model's chat template */
+  const char *model;           /* NULL: the first */
+  uint32_t tenant;             /* whose requests find it; public: who computes it */
+  bool is_public;              /* requests of all tenants that begin with it share it */
+  const weft_chat_turn *turns; /* the first turns of conversations, in the model's chat template */
   uint32_t n_turns;
-  bool thinking;                /* of conversations that think */
+  bool thinking; /* of conversations that think */
   const char *text;
   size_t n_text;
   const int32_t *tokens;
   uint32_t n_tokens;
-  uint32_t ttl_seconds;         /* 0: until weft_unpin */
-  int32_t priority;             /* tenants of a class above it (-1, 0, 1) may take its memory when they lack some */
+  uint32_t ttl_seconds; /* 0: until weft_unpin */
+  int32_t priority;     /* tenants of a class above it (-1, 0, 1) may take its memory when they lack some */
 } weft_prefix;
 
 typedef struct weft_pin_card {

@@ -20,8 +20,7 @@ void weft_check_failed(const char *file, int line, const char *condition);
 }
 #endif
 
-#define WEFT_CHECK(condition) \
-  ((condition) ? (void)0 : weft_check_failed(__FILE__, __LINE__, #condition))
+#define WEFT_CHECK(condition) ((condition) ? (void)0 : weft_check_failed(__FILE__, __LINE__, #condition))
 
 #ifdef NDEBUG
 #define WEFT_DCHECK(condition) ((void)sizeof((condition) ? 1 : 0))

@@ -9,4 +9,6 @@ uint64_t weft_clock_ns(void) {
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-uint64_t weft_clock_us(void) { return weft_clock_ns() / 1000u; }
+uint64_t weft_clock_us(void) {
+  return weft_clock_ns() / 1000u;
+}

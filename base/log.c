@@ -7,7 +7,9 @@
 
 static _Atomic int max_level = WEFT_LOG_WARN;
 
-void weft_log_set_level(weft_log_level level) { atomic_store(&max_level, (int)level); }
+void weft_log_set_level(weft_log_level level) {
+  atomic_store(&max_level, (int)level);
+}
 
 void weft_log(weft_log_level level, const char *format, ...) {
   static const char *const names[] = {"error", "warning", "info", "debug"};

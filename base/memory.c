@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #endif
 
-static _Atomic uint64_t fail_at;  /* 0: off */
+static _Atomic uint64_t fail_at; /* 0: off */
 static _Atomic uint64_t n_counted;
 
 uint64_t weft_memory_fail_at(uint64_t n) {
@@ -44,7 +44,9 @@ void *weft_realloc(void *memory, size_t n, size_t size) {
   return realloc(memory, n_bytes == 0 ? 1 : n_bytes);
 }
 
-void weft_free(void *memory) { free(memory); }
+void weft_free(void *memory) {
+  free(memory);
+}
 
 void weft_memory_prefer_huge(void *memory, size_t n_bytes) {
 #if defined(__linux__)
@@ -63,4 +65,6 @@ char *weft_strndup(const char *text, size_t n_bytes) {
   return copy;
 }
 
-char *weft_strdup(const char *text) { return weft_strndup(text, strlen(text)); }
+char *weft_strdup(const char *text) {
+  return weft_strndup(text, strlen(text));
+}

@@ -20,10 +20,10 @@ typedef enum weft_draw_purpose {
 
 typedef struct weft_draw_key {
   uint64_t seed;
-  uint32_t choice;    /* which of n parallel answers */
-  uint32_t purpose;   /* weft_draw_purpose */
-  uint64_t position;  /* absolute token position */
-  uint32_t step;      /* denoise step, counted from 0; 0 where there is none */
+  uint32_t choice;   /* which of n parallel answers */
+  uint32_t purpose;  /* weft_draw_purpose */
+  uint64_t position; /* absolute token position */
+  uint32_t step;     /* denoise step, counted from 0; 0 where there is none */
 } weft_draw_key;
 
 static inline uint64_t weft_mix64(uint64_t x) {

@@ -12,19 +12,19 @@
 extern "C" {
 #endif
 
-#define WEFT_STATUS_MAP(X)                                             \
-  X(WEFT_OK, 0, "done")                                                \
-  X(WEFT_AGAIN, 1, "nothing to do now; call again later")              \
-  X(WEFT_NO_BLOCKS, 2, "no free or evictable KV block")                \
-  X(WEFT_FULL, 3, "the queue is full")                                 \
-  X(WEFT_QUOTA, 4, "the limit of KV blocks of this tenant is reached") \
-  X(WEFT_E_INVALID, -1, "the caller broke the contract")               \
-  X(WEFT_E_NO_MEMORY, -2, "out of memory")                             \
+#define WEFT_STATUS_MAP(X)                                               \
+  X(WEFT_OK, 0, "done")                                                  \
+  X(WEFT_AGAIN, 1, "nothing to do now; call again later")                \
+  X(WEFT_NO_BLOCKS, 2, "no free or evictable KV block")                  \
+  X(WEFT_FULL, 3, "the queue is full")                                   \
+  X(WEFT_QUOTA, 4, "the limit of KV blocks of this tenant is reached")   \
+  X(WEFT_E_INVALID, -1, "the caller broke the contract")                 \
+  X(WEFT_E_NO_MEMORY, -2, "out of memory")                               \
   X(WEFT_E_UNSUPPORTED, -3, "this build, model or backend cannot do it") \
-  X(WEFT_E_FORMAT, -4, "malformed input")                              \
-  X(WEFT_E_DEVICE, -5, "the device reported an error")                 \
-  X(WEFT_E_IO, -6, "the system refused an input or output operation")  \
-  X(WEFT_E_NOT_FOUND, -7, "no such thing")                             \
+  X(WEFT_E_FORMAT, -4, "malformed input")                                \
+  X(WEFT_E_DEVICE, -5, "the device reported an error")                   \
+  X(WEFT_E_IO, -6, "the system refused an input or output operation")    \
+  X(WEFT_E_NOT_FOUND, -7, "no such thing")                               \
   X(WEFT_E_TOO_LARGE, -8, "larger than a limit that was set")
 
 typedef enum weft_status {

@@ -71,7 +71,9 @@ weft_status weft_text_status(const weft_text *text) {
   return text->refused ? WEFT_E_NO_MEMORY : WEFT_OK;
 }
 
-static bool is_continuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
+static bool is_continuation(unsigned char byte) {
+  return (byte & 0xC0) == 0x80;
+}
 
 size_t weft_utf8_decode(const char *bytes, size_t n, uint32_t *code_point) {
   const unsigned char *b = (const unsigned char *)bytes;
@@ -80,8 +82,10 @@ size_t weft_utf8_decode(const char *bytes, size_t n, uint32_t *code_point) {
     *code_point = b[0];
     return 1;
   }
-  size_t length = b[0] >= 0xF0 && b[0] <= 0xF4 ? 4 : b[0] >= 0xE0 && b[0] < 0xF0 ? 3
-                  : b[0] >= 0xC2 && b[0] < 0xE0 ? 2 : 0;
+  size_t length = b[0] >= 0xF0 && b[0] <= 0xF4  ? 4
+                  : b[0] >= 0xE0 && b[0] < 0xF0 ? 3
+                  : b[0] >= 0xC2 && b[0] < 0xE0 ? 2
+                                                : 0;
   if (length == 0 || length > n) return 0;
   uint32_t value = b[0] & (0xFFu >> (length + 1));
   for (size_t i = 1; i < length; i++) {
@@ -137,8 +141,10 @@ size_t weft_utf8_complete(const char *bytes, size_t n) {
   for (size_t back = 1; back <= 3 && back <= n; back++) {
     unsigned char lead = b[n - back];
     if (is_continuation(lead)) continue;
-    size_t length = lead >= 0xF0 && lead <= 0xF4 ? 4 : lead >= 0xE0 && lead < 0xF0 ? 3
-                    : lead >= 0xC2 && lead < 0xE0 ? 2 : 1;
+    size_t length = lead >= 0xF0 && lead <= 0xF4  ? 4
+                    : lead >= 0xE0 && lead < 0xF0 ? 3
+                    : lead >= 0xC2 && lead < 0xE0 ? 2
+                                                  : 1;
     return length > back ? n - back : n;
   }
   return n;

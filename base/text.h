@@ -19,7 +19,7 @@ typedef struct weft_text {
   char *bytes; /* NULL until the first append */
   size_t n;
   size_t capacity;
-  size_t max;      /* most bytes; 0: 1 GiB */
+  size_t max; /* most bytes; 0: 1 GiB */
   bool refused;
 } weft_text;
 

@@ -36,39 +36,73 @@ typedef struct bench_case {
   bool canvas;
 } bench_case;
 
-#define MATMUL(name, type, rows, out, in) {name, WORK_MATMUL, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, out, in, 0, 0, 0, 0, 0, 0, false}
-#define MOE(name, type, down, rows) {name, WORK_EXPERTS, WEFT_TYPE_##type, WEFT_TYPE_##down, rows, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false}
-#define ROUTE(name, rows) {name, WORK_ROUTE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, EXPERTS, HIDDEN, 0, 0, 0, 0, 0, 0, false}
-#define SLIDE(name, rows, kv, segments, canvas) {name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 8, 256, 1024, kv, segments, canvas}
-#define GLOBAL(name, rows, kv, segments, canvas) {name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 2, 512, 0, kv, segments, canvas}
-#define SAMPLE(name, rows) {name, WORK_SAMPLE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, 0, 0, 0, 0, 0, 0, 0, 0, false}
-#define HEAD(name, type, rows, soft) {name, WORK_HEAD, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, VOCAB, HIDDEN, 0, 0, 0, 0, 0, 0, soft}
+#define MATMUL(name, type, rows, out, in) \
+  { name, WORK_MATMUL, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, out, in, 0, 0, 0, 0, 0, 0, false }
+#define MOE(name, type, down, rows) \
+  { name, WORK_EXPERTS, WEFT_TYPE_##type, WEFT_TYPE_##down, rows, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false }
+#define ROUTE(name, rows) \
+  { name, WORK_ROUTE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, EXPERTS, HIDDEN, 0, 0, 0, 0, 0, 0, false }
+#define SLIDE(name, rows, kv, segments, canvas) \
+  { name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 8, 256, 1024, kv, segments, canvas }
+#define GLOBAL(name, rows, kv, segments, canvas) \
+  { name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 2, 512, 0, kv, segments, canvas }
+#define SAMPLE(name, rows) \
+  { name, WORK_SAMPLE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, 0, 0, 0, 0, 0, 0, 0, 0, false }
+#define HEAD(name, type, rows, soft) \
+  { name, WORK_HEAD, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, VOCAB, HIDDEN, 0, 0, 0, 0, 0, 0, soft }
 
 static const bench_case cases[] = {
-    MATMUL("q", Q4_K, 1, 4096, HIDDEN),      MATMUL("q", Q4_K, 8, 4096, HIDDEN),
-    MATMUL("q", Q4_K, 32, 4096, HIDDEN),     MATMUL("q", Q4_K, 64, 4096, HIDDEN),
-    MATMUL("q", Q4_K, 128, 4096, HIDDEN),    MATMUL("q", Q4_K, 256, 4096, HIDDEN),
-    MATMUL("q", Q4_K, 2048, 4096, HIDDEN),   MATMUL("q", Q8_0, 1, 4096, HIDDEN),
-    MATMUL("q", Q8_0, 256, 4096, HIDDEN),    MATMUL("q", Q6_K, 1, 4096, HIDDEN),
-    MATMUL("q", BF16, 1, 4096, HIDDEN),      MATMUL("q", BF16, 2048, 4096, HIDDEN),
-    MATMUL("o", Q4_K, 1, HIDDEN, 4096),      MATMUL("o", Q4_K, 256, HIDDEN, 4096),
-    MATMUL("qkv", Q4_K, 256, 8192, HIDDEN),  MATMUL("global qkv", Q4_K, 256, 9216, HIDDEN),
-    MATMUL("mlp", Q4_K, 256, 4224, HIDDEN),  MATMUL("global o", Q4_K, 256, HIDDEN, 8192),
-    MATMUL("down", Q8_0, 1, HIDDEN, 2112),   MATMUL("down", Q8_0, 256, HIDDEN, 2112),
-    ROUTE("router", 1), ROUTE("router", 8), ROUTE("router", 32), ROUTE("router", 256), ROUTE("router", 2048),
-    MATMUL("head", Q6_K, 1, VOCAB, HIDDEN),  MATMUL("head", Q4_K, 128, VOCAB, HIDDEN),
-    MOE("experts", Q4_K, Q8_0, 1),           MOE("experts", Q4_K, Q8_0, 8),
-    MOE("experts", Q4_K, Q8_0, 32),          MOE("experts", Q4_K, Q8_0, 128),
-    MOE("experts", Q4_K, Q8_0, 256),         MOE("experts", Q4_K, Q8_0, 2048),
-    SLIDE("sliding decode", 1, 4096, 1, false),   SLIDE("sliding decode", 32, 1024, 32, false),
-    GLOBAL("global decode", 1, 4096, 1, false),   GLOBAL("global decode", 1, 16384, 1, false),
-    GLOBAL("global decode", 32, 1024, 32, false), SLIDE("sliding canvas", 256, 512, 1, true),
-    GLOBAL("global canvas", 256, 512, 1, true),   GLOBAL("global canvas", 256, 16384, 1, true),
-    SLIDE("sliding prefill", 2048, 0, 1, false),  GLOBAL("global prefill", 2048, 0, 1, false),
-    HEAD("head_stats", Q4_K, 1, false),           HEAD("head_stats", Q4_K, 32, false),
-    HEAD("head_stats with soft", Q4_K, 256, true), HEAD("head_stats with soft", Q6_K, 256, true),
+    MATMUL("q", Q4_K, 1, 4096, HIDDEN),
+    MATMUL("q", Q4_K, 8, 4096, HIDDEN),
+    MATMUL("q", Q4_K, 32, 4096, HIDDEN),
+    MATMUL("q", Q4_K, 64, 4096, HIDDEN),
+    MATMUL("q", Q4_K, 128, 4096, HIDDEN),
+    MATMUL("q", Q4_K, 256, 4096, HIDDEN),
+    MATMUL("q", Q4_K, 2048, 4096, HIDDEN),
+    MATMUL("q", Q8_0, 1, 4096, HIDDEN),
+    MATMUL("q", Q8_0, 256, 4096, HIDDEN),
+    MATMUL("q", Q6_K, 1, 4096, HIDDEN),
+    MATMUL("q", BF16, 1, 4096, HIDDEN),
+    MATMUL("q", BF16, 2048, 4096, HIDDEN),
+    MATMUL("o", Q4_K, 1, HIDDEN, 4096),
+    MATMUL("o", Q4_K, 256, HIDDEN, 4096),
+    MATMUL("qkv", Q4_K, 256, 8192, HIDDEN),
+    MATMUL("global qkv", Q4_K, 256, 9216, HIDDEN),
+    MATMUL("mlp", Q4_K, 256, 4224, HIDDEN),
+    MATMUL("global o", Q4_K, 256, HIDDEN, 8192),
+    MATMUL("down", Q8_0, 1, HIDDEN, 2112),
+    MATMUL("down", Q8_0, 256, HIDDEN, 2112),
+    ROUTE("router", 1),
+    ROUTE("router", 8),
+    ROUTE("router", 32),
+    ROUTE("router", 256),
+    ROUTE("router", 2048),
+    MATMUL("head", Q6_K, 1, VOCAB, HIDDEN),
+    MATMUL("head", Q4_K, 128, VOCAB, HIDDEN),
+    MOE("experts", Q4_K, Q8_0, 1),
+    MOE("experts", Q4_K, Q8_0, 8),
+    MOE("experts", Q4_K, Q8_0, 32),
+    MOE("experts", Q4_K, Q8_0, 128),
+    MOE("experts", Q4_K, Q8_0, 256),
+    MOE("experts", Q4_K, Q8_0, 2048),
+    SLIDE("sliding decode", 1, 4096, 1, false),
+    SLIDE("sliding decode", 32, 1024, 32, false),
+    GLOBAL("global decode", 1, 4096, 1, false),
+    GLOBAL("global decode", 1, 16384, 1, false),
+    GLOBAL("global decode", 32, 1024, 32, false),
+    SLIDE("sliding canvas", 256, 512, 1, true),
+    GLOBAL("global canvas", 256, 512, 1, true),
+    GLOBAL("global canvas", 256, 16384, 1, true),
+    SLIDE("sliding prefill", 2048, 0, 1, false),
+    GLOBAL("global prefill", 2048, 0, 1, false),
+    HEAD("head_stats", Q4_K, 1, false),
+    HEAD("head_stats", Q4_K, 32, false),
+    HEAD("head_stats with soft", Q4_K, 256, true),
+    HEAD("head_stats with soft", Q6_K, 256, true),
     {"norm", WORK_NORM, WEFT_TYPE_F32, WEFT_TYPE_NONE, 1, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false},
-    SAMPLE("sample", 1), SAMPLE("sample", 32), SAMPLE("sample", 64),
+    SAMPLE("sample", 1),
+    SAMPLE("sample", 32),
+    SAMPLE("sample", 64),
     {"norm", WORK_NORM, WEFT_TYPE_F32, WEFT_TYPE_NONE, 256, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false},
 };
 
@@ -129,7 +163,8 @@ static void fill_stored(weft_type type, uint8_t *bytes, uint64_t n_bytes) {
     if (type == WEFT_TYPE_BF16) memcpy(bytes + at, &b, 2);
     if (type == WEFT_TYPE_F16) memcpy(bytes + at, &h, 2);
     if (type == WEFT_TYPE_Q8_0 || type == WEFT_TYPE_Q4_0 || type == WEFT_TYPE_Q5_0) memcpy(bytes + at, &wide, 2);
-    if (type == WEFT_TYPE_Q4_K || type == WEFT_TYPE_Q5_K) memcpy(bytes + at, &small, 2), memcpy(bytes + at + 2, &least, 2);
+    if (type == WEFT_TYPE_Q4_K || type == WEFT_TYPE_Q5_K)
+      memcpy(bytes + at, &small, 2), memcpy(bytes + at + 2, &least, 2);
     if (type == WEFT_TYPE_Q6_K) memcpy(bytes + at + 208, &small, 2);
   }
 }
@@ -289,9 +324,18 @@ static weft_status run_sample(room *r, const bench_case *c, uint32_t i) {
   static weft_sample_row row[64];
   uint32_t n = c->n_rows;
   for (uint32_t j = 0; j < 64; j++) {
-    row[j] = (weft_sample_row){.temperature = 0.8f, .u = 0.01f * (float)j, .top_k = 40, .top_p = 0.95f, .min_log = -6.0f,
-                               .repetition = 1.1f, .frequency = 0.1f, .n_history = HISTORY, .n_prompt = HISTORY / 2,
-                               .cell = -1, .logprobs = 1, .n_top = 5};
+    row[j] = (weft_sample_row){.temperature = 0.8f,
+                               .u = 0.01f * (float)j,
+                               .top_k = 40,
+                               .top_p = 0.95f,
+                               .min_log = -6.0f,
+                               .repetition = 1.1f,
+                               .frequency = 0.1f,
+                               .n_history = HISTORY,
+                               .n_prompt = HISTORY / 2,
+                               .cell = -1,
+                               .logprobs = 1,
+                               .n_top = 5};
   }
   weft_sample_args a = {.logits = r->y, .history = r->ids, .n_rows = n, .n_vocab = VOCAB, .logits_stride = VOCAB};
   want_scratch(r, weft_sample_scratch(r->device, &a) + sizeof row + n * sizeof(weft_sample_result));
@@ -345,14 +389,13 @@ static void print_sustained(room *r, const bench_case *c, double each, double se
   double before = energy_joules(&meter), took = 0.0;
   for (uint32_t i = 0; i < n_times; i++) took += seconds_of(r, c, n);
   double joules = energy_joules(&meter) - before;
-  (void)printf(",\"sustained_us\":%.2f,\"mj\":%.2f,\"watt\":%.0f,\"mhz\":%u", took / n / n_times * 1e6, joules / n / n_times * 1e3,
-               joules / took, energy_mhz(&meter));
+  (void)printf(",\"sustained_us\":%.2f,\"mj\":%.2f,\"watt\":%.0f,\"mhz\":%u", took / n / n_times * 1e6,
+               joules / n / n_times * 1e3, joules / took, energy_mhz(&meter));
 }
 
 static void time_case(room *r, const bench_case *c, double seconds) {
   double sample[5];
-  bool has_weights = c->what == WORK_MATMUL || c->what == WORK_EXPERTS || c->what == WORK_HEAD ||
-                     c->what == WORK_ROUTE;
+  bool has_weights = c->what == WORK_MATMUL || c->what == WORK_EXPERTS || c->what == WORK_HEAD || c->what == WORK_ROUTE;
   if (has_weights) place_weights(r, c);
   if (c->what == WORK_SAMPLE) fill_logits(r);
   must(weft_device_sync(r->device), c->name);
@@ -361,11 +404,12 @@ static void time_case(room *r, const bench_case *c, double seconds) {
   for (uint32_t i = 0; i < 5; i++) sample[i] = seconds_of(r, c, n) / n;
   qsort(sample, 5, sizeof *sample, by_value);
   double floor_s = fmax(r->bytes / BANDWIDTH, r->operations / RATE), median = sample[2];
-  (void)printf("{\"op\":\"%s\",\"type\":\"%s\",\"rows\":%u,\"kv\":%u,\"us\":%.2f,\"spread_us\":%.2f,\"floor_us\":%.2f,"
-               "\"ratio\":%.2f,\"gb_s\":%.0f,\"tflop_s\":%.1f",
-               c->name, weft_type_find((int32_t)c->type)->name, c->n_rows, c->kv_len, median * 1e6,
-               (sample[4] - sample[0]) * 1e6, floor_s * 1e6, median / floor_s, r->bytes / median * 1e-9,
-               r->operations / median * 1e-12);
+  (void)printf(
+      "{\"op\":\"%s\",\"type\":\"%s\",\"rows\":%u,\"kv\":%u,\"us\":%.2f,\"spread_us\":%.2f,\"floor_us\":%.2f,"
+      "\"ratio\":%.2f,\"gb_s\":%.0f,\"tflop_s\":%.1f",
+      c->name, weft_type_find((int32_t)c->type)->name, c->n_rows, c->kv_len, median * 1e6,
+      (sample[4] - sample[0]) * 1e6, floor_s * 1e6, median / floor_s, r->bytes / median * 1e-9,
+      r->operations / median * 1e-12);
   if (seconds > 0.0) print_sustained(r, c, median, seconds);
   (void)puts("}");
   (void)fflush(stdout);

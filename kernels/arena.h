@@ -47,7 +47,8 @@ typedef struct weft_arena {
   uint64_t n_asked, n_taken; /* bytes of weights, and of the card's memory for them */
 } weft_arena;
 
-void weft_arena_open(weft_arena *arena, const weft_arena_calls *calls, void *self, uint64_t grain, uint64_t n_bytes_max);
+void weft_arena_open(weft_arena *arena, const weft_arena_calls *calls, void *self, uint64_t grain,
+                     uint64_t n_bytes_max);
 /* Gives back everything. */
 void weft_arena_close(weft_arena *arena);
 weft_status weft_arena_take(weft_arena *arena, uint64_t n_bytes, void **out);

@@ -32,7 +32,9 @@ typedef struct weft_canvas_rule {
 
 /* State of a slot: [n] tokens of the next step, [WEFT_CANVAS_HISTORY_MAX][n] argmax canvases, newest first, then how many
  * of them there are, and whether it is done. */
-WEFT_CANVAS_FN uint64_t weft_canvas_state_words(uint64_t n) { return n * (1 + WEFT_CANVAS_HISTORY_MAX) + 2; }
+WEFT_CANVAS_FN uint64_t weft_canvas_state_words(uint64_t n) {
+  return n * (1 + WEFT_CANVAS_HISTORY_MAX) + 2;
+}
 
 typedef struct weft_canvas_row {
   weft_canvas_rule rule;
@@ -41,7 +43,7 @@ typedef struct weft_canvas_row {
 } weft_canvas_row;
 
 typedef struct weft_canvas_result {
-  uint32_t is_void, bad; /* bad: a row of it is */
+  uint32_t is_void, bad;  /* bad: a row of it is */
   uint32_t done, stopped; /* stopped: stable and confident */
   uint32_t n_accepted;
   float mean_entropy;

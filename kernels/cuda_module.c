@@ -53,13 +53,11 @@ static void *open_module(weft_error *error) {
   return module;
 }
 
-weft_status weft_device_open_cuda(const weft_device_config *config, weft_device **out,
-                                  weft_error *error) {
+weft_status weft_device_open_cuda(const weft_device_config *config, weft_device **out, weft_error *error) {
   weft_cuda_module_open_fn open = NULL;
   weft_cuda_module_terms terms = weft_cuda_module_our_terms();
   if (!weft_cuda_has_driver()) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "backend 'cuda': this machine has no NVIDIA driver; use --backend cpu");
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': this machine has no NVIDIA driver; use --backend cpu");
   }
   void *module = open_module(error);
   if (module == NULL) return WEFT_E_UNSUPPORTED;

@@ -21,8 +21,7 @@ static const backend backends[] = {
 };
 
 /* A card serves a config without a name where there is one; if it cannot, a line says why. */
-static weft_status open_best(const weft_device_config *config, weft_device **out,
-                             weft_error *error) {
+static weft_status open_best(const weft_device_config *config, weft_device **out, weft_error *error) {
   weft_error why = {{0}};
   if (weft_cuda_has_driver()) {
     if (weft_device_open_cuda(config, out, &why) == WEFT_OK) return WEFT_OK;
@@ -31,8 +30,7 @@ static weft_status open_best(const weft_device_config *config, weft_device **out
   return weft_device_open_cpu(config, out, error);
 }
 
-weft_status weft_device_open(const weft_device_config *config, weft_device **out,
-                             weft_error *error) {
+weft_status weft_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
   if (out == NULL) return weft_fail(error, WEFT_E_INVALID, "weft_device_open: out is NULL");
   *out = NULL;
   static const weft_device_config best = {0};
@@ -97,8 +95,7 @@ weft_status weft_device_upload(weft_device *device, void *to, const void *from, 
   return device->calls->upload(device, to, from, n_bytes);
 }
 
-weft_status weft_device_download(weft_device *device, void *to, const void *from,
-                                 uint64_t n_bytes) {
+weft_status weft_device_download(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
   if (device->graphs != NULL && device->graphs->mode != WEFT_GRAPHS_RUN) return WEFT_E_INVALID;
   return n_bytes == 0 ? WEFT_OK : device->calls->download(device, to, from, n_bytes);
@@ -168,26 +165,24 @@ uint64_t weft_weight_file_bytes(const weft_weight *weight) {
 static weft_status check_weight(weft_device *device, weft_weight *weight, weft_error *error) {
   const weft_type_info *type = weft_type_find((int32_t)weight->type);
   if (type == NULL || !device->kernels->supports(device, weight->type)) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "weights of type %s cannot be used on the %s backend",
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "weights of type %s cannot be used on the %s backend",
                      weft_type_name_of_id((int32_t)weight->type), device->info.backend);
   }
   if (weight->n_in == 0 || weight->n_in % type->n_elements != 0) {
-    return weft_fail(error, WEFT_E_INVALID,
-                     "a weight row of %u elements is not whole %s blocks of %u", weight->n_in,
+    return weft_fail(error, WEFT_E_INVALID, "a weight row of %u elements is not whole %s blocks of %u", weight->n_in,
                      type->name, type->n_elements);
   }
   if (weft_weight_file_bytes(weight) == 0) {
-    return weft_fail(error, WEFT_E_INVALID, "a weight of %u x %u x %u has no elements or too many",
-                     weight->n_mats, weight->n_out, weight->n_in);
+    return weft_fail(error, WEFT_E_INVALID, "a weight of %u x %u x %u has no elements or too many", weight->n_mats,
+                     weight->n_out, weight->n_in);
   }
   weight->data = NULL;
   weight->n_bytes = 0;
   return WEFT_OK;
 }
 
-weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes,
-                               unsigned uses, weft_error *error) {
+weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
+                               weft_error *error) {
   if (device == NULL || weight == NULL || file_bytes == NULL) {
     return weft_fail(error, WEFT_E_INVALID, "weft_device_weight: an argument is NULL");
   }
@@ -195,8 +190,8 @@ weft_status weft_device_weight(weft_device *device, weft_weight *weight, const v
   return status == WEFT_OK ? device->calls->weight(device, weight, file_bytes, uses, error) : status;
 }
 
-weft_status weft_device_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source, unsigned uses,
-                                    weft_error *error) {
+weft_status weft_device_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source,
+                                    unsigned uses, weft_error *error) {
   if (source == NULL || source->read == NULL || device == NULL || device->calls->weight_read == NULL)
     return weft_device_weight(device, weight, source == NULL ? NULL : source->bytes, uses, error);
   if (weight == NULL) return weft_fail(error, WEFT_E_INVALID, "weft_device_weight_read: weight is NULL");
@@ -211,10 +206,8 @@ void weft_device_weight_free(weft_device *device, weft_weight *weight) {
   weight->n_bytes = 0;
 }
 
-weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *weight,
-                                      void *file_bytes) {
-  if (device == NULL || weight == NULL || weight->data == NULL || file_bytes == NULL)
-    return WEFT_E_INVALID;
+weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes) {
+  if (device == NULL || weight == NULL || weight->data == NULL || file_bytes == NULL) return WEFT_E_INVALID;
   return device->calls->weight_unpack(device, weight, file_bytes);
 }
 

@@ -26,10 +26,10 @@ struct weft_kernels;
 typedef struct weft_weight {
   weft_type type;
   uint32_t layout;
-  uint32_t n_in;   /* elements of a row: the contiguous dimension, summed over by a product */
-  uint32_t n_out;  /* rows of one matrix */
-  uint32_t n_mats; /* 1, or experts */
-  const void *data;  /* device memory, in `layout`; NULL: absent */
+  uint32_t n_in;    /* elements of a row: the contiguous dimension, summed over by a product */
+  uint32_t n_out;   /* rows of one matrix */
+  uint32_t n_mats;  /* 1, or experts */
+  const void *data; /* device memory, in `layout`; NULL: absent */
   uint64_t n_bytes;
 } weft_weight;
 
@@ -41,11 +41,11 @@ typedef enum weft_weight_use {
 } weft_weight_use;
 
 typedef struct weft_device_config {
-  const char *backend; /* "ref", "cpu", "cuda"; NULL: the best there is */
-  uint32_t n_threads;  /* 0: all cores this process may use */
-  const char *isa;     /* cpu: NULL best, or "portable", "avx2", "avx512": for tests; refused if absent */
-  bool no_graphs;      /* cuda: every step call by call; the same bits */
-  bool no_arena;       /* cuda: weights in plain memory; the same bits */
+  const char *backend;   /* "ref", "cpu", "cuda"; NULL: the best there is */
+  uint32_t n_threads;    /* 0: all cores this process may use */
+  const char *isa;       /* cpu: NULL best, or "portable", "avx2", "avx512": for tests; refused if absent */
+  bool no_graphs;        /* cuda: every step call by call; the same bits */
+  bool no_arena;         /* cuda: weights in plain memory; the same bits */
   bool no_deterministic; /* cuda: sums are cut as suits the number of rows, so a row's bits may depend on the others */
   uint64_t weights_bytes_max; /* cuda: most of the card's memory for weights [0: 7/8 of what is free]; experts beyond
                                  it stay in host memory and are copied over at each use: the same bits */
@@ -115,8 +115,8 @@ uint32_t weft_device_bucket(uint32_t n);
 
 /* Places a stored matrix on the device in the layout best for its use. file bytes are only read during the
  * call. weight->type, n_in, n_out, n_mats are set by the caller. Free with weft_device_weight_free. */
-weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes,
-                               unsigned uses, weft_error *error);
+weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
+                               weft_error *error);
 void weft_device_weight_free(weft_device *device, weft_weight *weight);
 /* The same from a file: the device reads what it needs into memory of its own, where it can; elsewhere it takes the bytes. */
 enum { WEFT_READ_ALIGN = 4096 };
@@ -127,8 +127,8 @@ typedef struct weft_weight_source {
   weft_status (*read)(void *self, uint64_t at, uint64_t n_bytes, uint8_t *to, uint32_t *skip);
   void *self;
 } weft_weight_source;
-weft_status weft_device_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source, unsigned uses,
-                                    weft_error *error);
+weft_status weft_device_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source,
+                                    unsigned uses, weft_error *error);
 /* Where the weights that are placed lie; all 0 on devices that do not count. */
 typedef struct weft_weights_report {
   uint64_t n_bytes;      /* of weights on the device */

@@ -24,8 +24,8 @@ typedef struct weft_device_calls {
   weft_status (*sync)(weft_device *device);
   weft_status (*mark)(weft_device *device, uint32_t mark); /* NULL, as wait: nothing runs behind a call */
   weft_status (*wait)(weft_device *device, uint32_t mark);
-  weft_status (*weight)(weft_device *device, weft_weight *weight, const void *file_bytes,
-                        unsigned uses, weft_error *error);
+  weft_status (*weight)(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
+                        weft_error *error);
   /* NULL: the device takes the bytes */
   weft_status (*weight_read)(weft_device *device, weft_weight *weight, const weft_weight_source *source, unsigned uses,
                              weft_error *error);
@@ -50,13 +50,10 @@ static inline bool weft_device_walks(const weft_device *device) {
 }
 
 /* Backends. Each fills *out or an error line; config->backend has been judged already. */
-weft_status weft_device_open_ref(const weft_device_config *config, weft_device **out,
-                                 weft_error *error);
-weft_status weft_device_open_cpu(const weft_device_config *config, weft_device **out,
-                                 weft_error *error);
+weft_status weft_device_open_ref(const weft_device_config *config, weft_device **out, weft_error *error);
+weft_status weft_device_open_cpu(const weft_device_config *config, weft_device **out, weft_error *error);
 /* Opens libweft-cuda.so (cuda_module.c). UNSUPPORTED where there is no module or no card. */
-weft_status weft_device_open_cuda(const weft_device_config *config, weft_device **out,
-                                  weft_error *error);
+weft_status weft_device_open_cuda(const weft_device_config *config, weft_device **out, weft_error *error);
 /* Whether a driver of NVIDIA cards is here at all; cheap. */
 bool weft_cuda_has_driver(void);
 

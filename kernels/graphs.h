@@ -19,9 +19,9 @@ extern "C" {
 
 enum {
   WEFT_GRAPHS_MAX = 48,
-  WEFT_GRAPHS_SEEN = 64,        /* signatures remembered without a graph */
-  WEFT_GRAPHS_STALE = 32,       /* steps without a launch after which a graph may be updated into another */
-  WEFT_GRAPHS_TABLES = 64,      /* different tables of one step */
+  WEFT_GRAPHS_SEEN = 64,   /* signatures remembered without a graph */
+  WEFT_GRAPHS_STALE = 32,  /* steps without a launch after which a graph may be updated into another */
+  WEFT_GRAPHS_TABLES = 64, /* different tables of one step */
   WEFT_GRAPHS_TABLE_BYTES = 4 << 20
 };
 

@@ -35,20 +35,17 @@ static bool is_activation(weft_activation activation) {
 
 static weft_status check_weight(weft_device *device, const char *op, const weft_weight *weight) {
   REQUIRE(op, weight != NULL && weight->data != NULL, "a weight is absent");
-  REQUIRE(op, weight->n_in > 0 && weight->n_out > 0 && weight->n_mats > 0,
-          "a weight has no elements");
-  REQUIRE(op, weft_type_row_bytes(weight->type, weight->n_in) > 0,
-          "a weight row is not whole blocks");
+  REQUIRE(op, weight->n_in > 0 && weight->n_out > 0 && weight->n_mats > 0, "a weight has no elements");
+  REQUIRE(op, weft_type_row_bytes(weight->type, weight->n_in) > 0, "a weight row is not whole blocks");
   if (!device->kernels->supports(device, weight->type)) {
-    weft_log(WEFT_LOG_ERROR, "op %s: the %s backend has no products for weights of type %s", op,
-             device->info.backend, weft_type_name_of_id((int32_t)weight->type));
+    weft_log(WEFT_LOG_ERROR, "op %s: the %s backend has no products for weights of type %s", op, device->info.backend,
+             weft_type_name_of_id((int32_t)weight->type));
     return WEFT_E_UNSUPPORTED;
   }
   return WEFT_OK;
 }
 
-static weft_status check_scratch(const char *op, uint64_t wanted, const void *scratch,
-                                 uint64_t given) {
+static weft_status check_scratch(const char *op, uint64_t wanted, const void *scratch, uint64_t given) {
   REQUIRE(op, wanted == 0 || (scratch != NULL && given >= wanted), "scratch is too small");
   REQUIRE(op, ((uintptr_t)scratch & 63u) == 0, "scratch is not 64-byte aligned");
   return WEFT_OK;
@@ -69,10 +66,8 @@ static weft_status check_norm(weft_device *device, const weft_norm_args *args) {
   REQUIRE("norm", args->eps >= 0.0f, "eps is negative");
   REQUIRE("norm", rows_fit(args->n_rows, args->x_stride, args->n_cols), "x_stride");
   REQUIRE("norm", rows_fit(args->n_rows, args->y_stride, args->n_cols), "y_stride");
-  REQUIRE("norm", args->x2 == NULL || rows_fit(args->n_rows, args->x2_stride, args->n_cols),
-          "x2_stride");
-  REQUIRE("norm", args->add == NULL || rows_fit(args->n_rows, args->add_stride, args->n_cols),
-          "add_stride");
+  REQUIRE("norm", args->x2 == NULL || rows_fit(args->n_rows, args->x2_stride, args->n_cols), "x2_stride");
+  REQUIRE("norm", args->add == NULL || rows_fit(args->n_rows, args->add_stride, args->n_cols), "add_stride");
   REQUIRE("norm", args->n_then <= WEFT_NORM_THEN_MAX, "n_then");
   for (uint32_t i = 0; i < args->n_then; i++)
     REQUIRE("norm", args->then[i] != NULL && args->then_weight[i] != NULL, "a norm that follows is NULL");
@@ -88,15 +83,13 @@ static weft_status check_matmul(weft_device *device, const weft_matmul_args *arg
     REQUIRE("matmul", args->weight[w]->n_in == args->weight[0]->n_in, "weights differ in n_in");
     REQUIRE("matmul", args->weight[w]->n_mats == 1, "a weight is a stack");
     REQUIRE("matmul", args->y[w] != NULL, "y is NULL");
-    REQUIRE("matmul", rows_fit(args->n_rows, args->y_stride[w], args->weight[w]->n_out),
-            "y_stride");
+    REQUIRE("matmul", rows_fit(args->n_rows, args->y_stride[w], args->weight[w]->n_out), "y_stride");
   }
   REQUIRE("matmul", rows_fit(args->n_rows, args->x_stride, args->weight[0]->n_in), "x_stride");
   REQUIRE("matmul", args->activation == 0 || is_activation(args->activation), "activation");
   REQUIRE("matmul", args->activation == 0 || (args->n_weights == 2 && args->weight[0]->n_out == args->weight[1]->n_out),
           "an activation wants two weights of one shape");
-  return check_scratch("matmul", weft_matmul_scratch(device, args), args->scratch,
-                       args->scratch_bytes);
+  return check_scratch("matmul", weft_matmul_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
 static weft_status check_kv(const char *op, const weft_kv_view *kv) {
@@ -113,13 +106,12 @@ static weft_status check_kv(const char *op, const weft_kv_view *kv) {
   REQUIRE(op, kv->block_tokens > 0 && WEFT_ATTENTION_CHUNK % kv->block_tokens == 0,
           "block_tokens does not divide the attention chunk");
   uint64_t size = weft_kv_row_align(kv->type);
-  uint64_t plane = (uint64_t)kv->n_kv_heads * kv->block_tokens *
-                   weft_kv_row_bytes(kv->type, kv->head_dim);
+  uint64_t plane = (uint64_t)kv->n_kv_heads * kv->block_tokens * weft_kv_row_bytes(kv->type, kv->head_dim);
   REQUIRE(op, kv->page_bytes % size == 0 && kv->k_offset % size == 0 && kv->v_offset % size == 0,
           "pages or planes are not aligned to their elements");
   REQUIRE(op,
-          kv->k_offset <= kv->page_bytes && kv->v_offset <= kv->page_bytes &&
-              plane <= kv->page_bytes - kv->k_offset && plane <= kv->page_bytes - kv->v_offset,
+          kv->k_offset <= kv->page_bytes && kv->v_offset <= kv->page_bytes && plane <= kv->page_bytes - kv->k_offset &&
+              plane <= kv->page_bytes - kv->v_offset,
           "a plane leaves its page");
   return WEFT_OK;
 }
@@ -151,11 +143,9 @@ static weft_status check_segments(const weft_attention_args *args) {
     end = (uint64_t)segment->first_row + segment->n_rows;
     REQUIRE("attention", segment->n_rows > 0 && end <= args->n_rows, "a segment leaves the rows");
     REQUIRE("attention", (uint64_t)segment->kv_len + segment->n_rows < (1u << 31), "kv_len");
-    REQUIRE("attention", segment->table != NULL || (segment->canvas && segment->kv_len == 0),
-            "a segment has no table");
+    REQUIRE("attention", segment->table != NULL || (segment->canvas && segment->kv_len == 0), "a segment has no table");
     REQUIRE("attention",
-            !segment->canvas || (args->own_k != NULL && args->own_v != NULL &&
-                                 segment->first_row >= args->own_first),
+            !segment->canvas || (args->own_k != NULL && args->own_v != NULL && segment->first_row >= args->own_first),
             "a canvas has no keys of its own");
   }
   return WEFT_OK;
@@ -174,8 +164,7 @@ static weft_status check_attention(weft_device *device, const weft_attention_arg
   REQUIRE("attention", rows_fit(args->n_rows, args->out_stride, cols), "out_stride");
   status = check_segments(args);
   if (status != WEFT_OK) return status;
-  return check_scratch("attention", weft_attention_scratch(device, args), args->scratch,
-                       args->scratch_bytes);
+  return check_scratch("attention", weft_attention_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
 static weft_status check_gate(weft_device *device, const weft_gate_args *args) {
@@ -205,14 +194,12 @@ static weft_status check_route(weft_device *device, const weft_route_args *args)
   return args->router != NULL ? check_router(device, args) : WEFT_OK;
 }
 
-static weft_status check_expert_stack(weft_device *device, const weft_experts_args *args,
-                                      const weft_weight *weight, uint64_t n_out) {
+static weft_status check_expert_stack(weft_device *device, const weft_experts_args *args, const weft_weight *weight,
+                                      uint64_t n_out) {
   weft_status status = check_weight(device, "experts", weight);
   if (status != WEFT_OK) return status;
-  REQUIRE("experts", weight->n_mats == args->down->n_mats,
-          "stacks differ in their number of experts");
-  REQUIRE("experts", weight->n_in == args->down->n_out && weight->n_out == n_out,
-          "shapes do not match");
+  REQUIRE("experts", weight->n_mats == args->down->n_mats, "stacks differ in their number of experts");
+  REQUIRE("experts", weight->n_in == args->down->n_out && weight->n_out == n_out, "shapes do not match");
   return WEFT_OK;
 }
 
@@ -245,41 +232,32 @@ static weft_status check_experts(weft_device *device, const weft_experts_args *a
   REQUIRE("experts", rows_fit(args->n_rows, args->y_stride, args->down->n_out), "y_stride");
   status = args->shared.gate != NULL ? check_shared(device, args) : WEFT_OK;
   if (status != WEFT_OK) return status;
-  return check_scratch("experts", weft_experts_scratch(device, args), args->scratch,
-                       args->scratch_bytes);
+  return check_scratch("experts", weft_experts_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
 static weft_status check_head_stats(weft_device *device, const weft_head_stats_args *args) {
   weft_status status = check_weight(device, "head_stats", args->weight);
   if (status != WEFT_OK) return status;
   REQUIRE("head_stats", args->weight->n_mats == 1, "the weight is a stack");
-  REQUIRE("head_stats", args->h != NULL && args->temperature != NULL && args->u != NULL,
-          "h, temperature or u is NULL");
-  REQUIRE("head_stats", args->argmax != NULL && args->drawn != NULL && args->top != NULL,
-          "an output is NULL");
-  REQUIRE("head_stats", args->log_total != NULL && args->entropy != NULL && args->bad != NULL,
-          "an output is NULL");
+  REQUIRE("head_stats", args->h != NULL && args->temperature != NULL && args->u != NULL, "h, temperature or u is NULL");
+  REQUIRE("head_stats", args->argmax != NULL && args->drawn != NULL && args->top != NULL, "an output is NULL");
+  REQUIRE("head_stats", args->log_total != NULL && args->entropy != NULL && args->bad != NULL, "an output is NULL");
   REQUIRE("head_stats", args->cap >= 0.0f && isfinite(args->cap), "cap");
   REQUIRE("head_stats", rows_fit(args->n_rows, args->h_stride, args->weight->n_in), "h_stride");
-  REQUIRE("head_stats",
-          args->soft == NULL || rows_fit(args->n_rows, args->soft_stride, args->weight->n_in),
+  REQUIRE("head_stats", args->soft == NULL || rows_fit(args->n_rows, args->soft_stride, args->weight->n_in),
           "soft_stride");
-  return check_scratch("head_stats", weft_head_stats_scratch(device, args), args->scratch,
-                       args->scratch_bytes);
+  return check_scratch("head_stats", weft_head_stats_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
 static weft_status check_head_rows(weft_device *device, const weft_head_rows_args *args) {
   weft_status status = check_weight(device, "head_rows", args->weight);
   if (status != WEFT_OK) return status;
   REQUIRE("head_rows", args->weight->n_mats == 1, "the weight is a stack");
-  REQUIRE("head_rows", args->h != NULL && args->logits != NULL && args->bad != NULL,
-          "h or an output is NULL");
+  REQUIRE("head_rows", args->h != NULL && args->logits != NULL && args->bad != NULL, "h or an output is NULL");
   REQUIRE("head_rows", args->cap >= 0.0f && isfinite(args->cap), "cap");
   REQUIRE("head_rows", rows_fit(args->n_rows, args->h_stride, args->weight->n_in), "h_stride");
-  REQUIRE("head_rows", rows_fit(args->n_rows, args->logits_stride, args->weight->n_out),
-          "logits_stride");
-  return check_scratch("head_rows", weft_head_rows_scratch(device, args), args->scratch,
-                       args->scratch_bytes);
+  REQUIRE("head_rows", rows_fit(args->n_rows, args->logits_stride, args->weight->n_out), "logits_stride");
+  return check_scratch("head_rows", weft_head_rows_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
 static weft_status check_soft(weft_device *device, const weft_soft_args *args) {
@@ -288,8 +266,7 @@ static weft_status check_soft(weft_device *device, const weft_soft_args *args) {
   REQUIRE("soft", args->weight->n_mats == 1, "the weight is a stack");
   REQUIRE("soft", args->logits != NULL && args->temperature != NULL && args->soft != NULL,
           "logits, temperature or soft is NULL");
-  REQUIRE("soft", rows_fit(args->n_rows, args->logits_stride, args->weight->n_out),
-          "logits_stride");
+  REQUIRE("soft", rows_fit(args->n_rows, args->logits_stride, args->weight->n_out), "logits_stride");
   REQUIRE("soft", rows_fit(args->n_rows, args->soft_stride, args->weight->n_in), "soft_stride");
   return check_scratch("soft", weft_soft_scratch(device, args), args->scratch, args->scratch_bytes);
 }
@@ -336,29 +313,28 @@ enum {
 };
 
 /* A call without rows has nothing to do, whatever else its arguments say. */
-#define X(op)                                                                              \
-  static weft_status run_##op(weft_device *device, const weft_##op##_args *args) {         \
-    const weft_kernels *kernels = device->kernels;                                         \
-    weft_graphs *graphs = device->graphs;                                                  \
-    if (graphs == NULL || graphs->mode == WEFT_GRAPHS_RUN) return kernels->op(device, args); \
-    weft_##op##_args noted = *args;                                                        \
-    CLEAR_PADDING(&noted);                                                                 \
-    weft_graphs_note(graphs, OP_##op, &noted, sizeof noted);                               \
-    if (graphs->mode == WEFT_GRAPHS_CAPTURE) return kernels->op(device, args);             \
-    return kernels->op##_walk == NULL ? WEFT_OK : kernels->op##_walk(device, args);        \
-  }                                                                                        \
-  weft_status weft_##op(weft_device *device, const weft_##op##_args *args) {               \
-    if (device == NULL || args == NULL) return invalid(#op, "device or args is NULL");     \
-    if (args->n_rows == 0) return WEFT_OK;                                                 \
-    weft_status status = check_##op(device, args);                                         \
-    if (status == WEFT_OK) status = run_##op(device, args);                                \
-    if (device->watch != NULL && status == WEFT_OK)                                        \
-      device->watch(device->watch_self, device->layer, #op, args);                         \
-    return status;                                                                         \
-  }                                                                                        \
-  uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args) {        \
-    if (device == NULL || args == NULL || device->kernels->op##_scratch == NULL) return 0; \
-    return device->kernels->op##_scratch(device, args);                                    \
+#define X(op)                                                                                                    \
+  static weft_status run_##op(weft_device *device, const weft_##op##_args *args) {                               \
+    const weft_kernels *kernels = device->kernels;                                                               \
+    weft_graphs *graphs = device->graphs;                                                                        \
+    if (graphs == NULL || graphs->mode == WEFT_GRAPHS_RUN) return kernels->op(device, args);                     \
+    weft_##op##_args noted = *args;                                                                              \
+    CLEAR_PADDING(&noted);                                                                                       \
+    weft_graphs_note(graphs, OP_##op, &noted, sizeof noted);                                                     \
+    if (graphs->mode == WEFT_GRAPHS_CAPTURE) return kernels->op(device, args);                                   \
+    return kernels->op##_walk == NULL ? WEFT_OK : kernels->op##_walk(device, args);                              \
+  }                                                                                                              \
+  weft_status weft_##op(weft_device *device, const weft_##op##_args *args) {                                     \
+    if (device == NULL || args == NULL) return invalid(#op, "device or args is NULL");                           \
+    if (args->n_rows == 0) return WEFT_OK;                                                                       \
+    weft_status status = check_##op(device, args);                                                               \
+    if (status == WEFT_OK) status = run_##op(device, args);                                                      \
+    if (device->watch != NULL && status == WEFT_OK) device->watch(device->watch_self, device->layer, #op, args); \
+    return status;                                                                                               \
+  }                                                                                                              \
+  uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args) {                              \
+    if (device == NULL || args == NULL || device->kernels->op##_scratch == NULL) return 0;                       \
+    return device->kernels->op##_scratch(device, args);                                                          \
   }
 WEFT_OPS(X)
 #undef X

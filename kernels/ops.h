@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* The ops: everything a model computes, each with one argument struct, one naive twin in ref/ (its definition)
- * and one implementation per backend.
+/* The ops: what a model computes. Each has one argument struct, one definition in ref/ and a twin per backend.
  *
- * Law: pointers are device memory, except argument structs themselves, attention's segments, and what is
- * marked host. Tables and masks that a host array points to are device memory.
- * An op reads its arguments before it returns, enqueues and returns; scratch comes from outside; it never
- * allocates, synchronises or reads the environment. Activations are f32, row-major. Row strides are counted
- * in elements, 64 bits. Scratch is 64-byte aligned, of the size that weft_<op>_scratch asks for.
+ * Law: pointers are device memory, except argument structs themselves, attention's segments, and what is marked host.
+ * Tables and masks that a host array points to are device memory. An op reads its arguments before it returns, enqueues
+ * and returns; scratch comes from outside (64-byte aligned, of the size that weft_<op>_scratch asks for); it never
+ * allocates, synchronises or reads the environment. Activations are f32, row-major; row strides count elements.
  *
- * Numerics contract (determinism). The result of a row depends on that row's inputs only: never on the other
- * rows of the call, their number, or the row's place. Sums over the contiguous dimension run in segments whose
- * bounds depend on the length only, merged ascending. Attention runs in chunks of WEFT_ATTENTION_CHUNK absolute
- * key positions, or a fixed multiple of it, each from fresh (max, sum, out), merged ascending. Experts are added in
- * rank order. Vocabulary chunks of WEFT_VOCAB_CHUNK ascend. Variants of an op that give other bits carry another
- * numerics tag, and a device uses one tag per weight type for all row counts. The harness asserts all of this. */
+ * Numerics contract (determinism). The result of a row depends on that row's inputs only: never on the other rows of
+ * the call, their number, or the row's place. Sums over the contiguous dimension run in segments whose bounds depend on
+ * the length only, merged ascending. Attention runs in chunks of WEFT_ATTENTION_CHUNK absolute key positions, or a fixed
+ * multiple of it, each from fresh (max, sum, out), merged ascending. Experts are added in rank order. Vocabulary chunks
+ * of WEFT_VOCAB_CHUNK ascend. Variants of an op that give other bits carry another numerics tag, and a device uses one
+ * tag per weight type for all row counts. The harness asserts all of this. */
 #ifndef WEFT_KERNELS_OPS_H
 #define WEFT_KERNELS_OPS_H
 
@@ -50,11 +48,11 @@ typedef struct weft_embed_args {
  * may be written; then[i] = rms(y) * then_weight[i] follows, in memory that nothing else of the call uses.  */
 typedef struct weft_norm_args {
   float *x;
-  float *x2;              /* optional second summand before the norm */
+  float *x2;                         /* optional second summand before the norm */
   const float *x_weight, *x2_weight; /* optional [n_cols] */
-  const float *weight;    /* optional [n_cols]: plain factor, not 1 + w */
-  const float *add;       /* optional residual, added after the norm */
-  const float *row_scale; /* optional [n_rows] */
+  const float *weight;               /* optional [n_cols]: plain factor, not 1 + w */
+  const float *add;                  /* optional residual, added after the norm */
+  const float *row_scale;            /* optional [n_rows] */
   float *y;
   uint32_t n_rows, n_cols, n_then;
   const float *then_weight[WEFT_NORM_THEN_MAX]; /* [n_cols] */
@@ -69,7 +67,7 @@ typedef enum weft_activation { WEFT_GELU_TANH = 1, WEFT_SILU = 2 } weft_activati
  * With an activation there are two weights of one shape, and y[0] = act(x W[0]^T) * (x W[1]^T); y[1] is scratch.
  * Quantised weights: the input row is quantised to 8 bits per 32 (scale = max|x| / 127) once, products are
  * exact integers per sub-block, sub-blocks are added in ascending order in f32. F32 weights: f32 products.
- * F16, BF16 weights: f32 input, weight widened.                                                             */
+ * F16, BF16 weights: f32 input, weight widened. */
 typedef struct weft_matmul_args {
   const float *x; /* [n_rows, n_in] */
   uint32_t n_rows;
@@ -100,9 +98,9 @@ typedef struct weft_kv_view {
  * NeoX pairs (i, i + head_dim / 2); angle = position * inv_freq[i], 0 means no rotation; computed as
  * (float)position * inv_freq[i] in f32, then cosf, sinf.                                                      */
 typedef struct weft_qkv_args {
-  float *q;        /* [n_rows, n_heads * head_dim], in place */
-  const float *k;  /* [n_rows, n_kv_heads * head_dim] raw */
-  const float *v;  /* raw; may equal k */
+  float *q;                     /* [n_rows, n_heads * head_dim], in place */
+  const float *k;               /* [n_rows, n_kv_heads * head_dim] raw */
+  const float *v;               /* raw; may equal k */
   const float *q_norm, *k_norm; /* optional [head_dim] */
   const float *inv_freq;        /* [head_dim / 2] */
   const int32_t *position;      /* [n_rows] */
@@ -128,7 +126,7 @@ typedef struct weft_attention_segment {
   bool canvas;
   const uint32_t *table; /* page of logical block i; entries no row can see may be anything.
                             Device memory, which no op writes; the segment itself is host memory */
-  uint32_t n_old; /* positions below it were stored before the ops of this step; 0 if unknown */
+  uint32_t n_old;        /* positions below it were stored before the ops of this step; 0 if unknown */
 } weft_attention_segment;
 
 typedef struct weft_attention_args {
@@ -186,10 +184,10 @@ typedef struct weft_experts_args {
   const float *x; /* [n_rows, n_in] */
   const int32_t *ids;
   const float *weights;
-  const weft_weight *gate_up;    /* [n_experts, 2 * n_ff, n_in], or NULL */
-  const weft_weight *gate, *up;  /* [n_experts, n_ff, n_in] when gate_up is NULL */
-  const weft_weight *down;       /* [n_experts, n_in, n_ff] */
-  float *y;                      /* [n_rows, n_in] */
+  const weft_weight *gate_up;   /* [n_experts, 2 * n_ff, n_in], or NULL */
+  const weft_weight *gate, *up; /* [n_experts, n_ff, n_in] when gate_up is NULL */
+  const weft_weight *down;      /* [n_experts, n_in, n_ff] */
+  float *y;                     /* [n_rows, n_in] */
   weft_shared_args shared;
   uint32_t n_rows, k;
   uint64_t x_stride, y_stride;
@@ -205,22 +203,22 @@ typedef struct weft_experts_args {
  * sum of exp(z - max) exceeds u * total (the last allowed token if none). soft = soft_scale * sum_v p_v W_v.
  * Vocabulary in chunks; logits never exist all at once. bad[r] = 1 when a logit was not finite before cap.    */
 typedef struct weft_head_stats_args {
-  const float *h;            /* [n_rows, n_in], after the final norm */
-  const weft_weight *weight; /* [n_vocab, n_in] */
-  const float *temperature;  /* [n_rows], > 0 */
-  const float *u;            /* [n_rows] uniforms in [0, 1) */
+  const float *h;                 /* [n_rows, n_in], after the final norm */
+  const weft_weight *weight;      /* [n_vocab, n_in] */
+  const float *temperature;       /* [n_rows], > 0 */
+  const float *u;                 /* [n_rows] uniforms in [0, 1) */
   const uint32_t *const *allowed; /* optional: host array of n_rows bitmasks (NULL entry: all) */
-  float *soft;               /* optional [n_rows, n_in]: rows with want_soft[r] */
-  const uint8_t *want_soft;  /* optional host [n_rows]; NULL with soft set: all rows */
-  int32_t *argmax;           /* [n_rows] */
-  int32_t *drawn;            /* [n_rows] */
-  float *top;                /* [n_rows]: logit of argmax, before temperature */
-  float *log_total;          /* [n_rows]: log sum exp(z) */
-  float *entropy;            /* [n_rows] */
-  uint8_t *bad;              /* [n_rows] */
+  float *soft;                    /* optional [n_rows, n_in]: rows with want_soft[r] */
+  const uint8_t *want_soft;       /* optional host [n_rows]; NULL with soft set: all rows */
+  int32_t *argmax;                /* [n_rows] */
+  int32_t *drawn;                 /* [n_rows] */
+  float *top;                     /* [n_rows]: logit of argmax, before temperature */
+  float *log_total;               /* [n_rows]: log sum exp(z) */
+  float *entropy;                 /* [n_rows] */
+  uint8_t *bad;                   /* [n_rows] */
   uint32_t n_rows;
   uint64_t h_stride, soft_stride;
-  float cap;                 /* 0: none */
+  float cap; /* 0: none */
   float soft_scale;
   void *scratch;
   uint64_t scratch_bytes;
@@ -258,7 +256,7 @@ typedef struct weft_soft_args {
 typedef struct weft_move_args {
   int32_t *to;
   const int32_t *from;
-  const int32_t *to_at; /* [n_rows]; NULL: row r goes to r */
+  const int32_t *to_at;   /* [n_rows]; NULL: row r goes to r */
   const int32_t *from_at; /* [n_rows] */
   uint32_t n_rows;
 } weft_move_args;
@@ -267,16 +265,18 @@ typedef struct weft_move_args {
 /* ---- canvas: the next tokens of canvases, from statistics: kernels/canvas.h -------------------------------------- */
 
 #define WEFT_OPS(X) \
-  X(embed) X(norm) X(matmul) X(qkv) X(attention) X(gate) X(route) \
-  X(experts) X(head_stats) X(head_rows) X(soft) X(sample) X(canvas) X(move)
+  X(embed)          \
+  X(norm)           \
+  X(matmul)         \
+  X(qkv) X(attention) X(gate) X(route) X(experts) X(head_stats) X(head_rows) X(soft) X(sample) X(canvas) X(move)
 
 /* What a backend fills. walk, where a backend has graphs, makes the tables of a call and nothing else (NULL: it
  * has none; kernels/graphs.h). scratch gives the bytes a call of this shape needs (pure; pointers may be NULL, counts
  * must be set); NULL: none. supports says whether the op can run with this weight type. */
 typedef struct weft_kernels {
   const char *backend;
-#define X(op)                                                                 \
-  weft_status (*op)(weft_device * device, const weft_##op##_args *args);      \
+#define X(op)                                                                   \
+  weft_status (*op)(weft_device * device, const weft_##op##_args *args);        \
   weft_status (*op##_walk)(weft_device * device, const weft_##op##_args *args); \
   uint64_t (*op##_scratch)(weft_device * device, const weft_##op##_args *args);
   WEFT_OPS(X)
@@ -288,8 +288,8 @@ typedef struct weft_kernels {
 } weft_kernels;
 
 /* What everybody calls: checks the arguments once for all backends, then dispatches. INVALID names the op. */
-#define X(op)                                                                             \
-  weft_status weft_##op(weft_device *device, const weft_##op##_args *args);               \
+#define X(op)                                                               \
+  weft_status weft_##op(weft_device *device, const weft_##op##_args *args); \
   uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args);
 WEFT_OPS(X)
 #undef X

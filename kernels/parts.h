@@ -8,7 +8,8 @@
 #include "kernels/ops.h"
 
 /* A product of rows, without weights as yet. */
-static inline weft_matmul_args weft_product_of(const float *x, uint64_t x_stride, uint32_t n_rows, void *scratch, uint64_t scratch_bytes) {
+static inline weft_matmul_args weft_product_of(const float *x, uint64_t x_stride, uint32_t n_rows, void *scratch,
+                                               uint64_t scratch_bytes) {
   weft_matmul_args args;
   memset(&args, 0, sizeof args);
   args.x = x;
@@ -28,7 +29,8 @@ static inline void weft_product_add(weft_matmul_args *args, const weft_weight *w
 
 /* The router's product of a route, which leaves its logits. */
 static inline weft_matmul_args weft_route_product(const weft_route_args *route) {
-  weft_matmul_args args = weft_product_of(route->x, route->x_stride, route->n_rows, route->scratch, route->scratch_bytes);
+  weft_matmul_args args =
+      weft_product_of(route->x, route->x_stride, route->n_rows, route->scratch, route->scratch_bytes);
   weft_product_add(&args, route->router, route->logits, route->logits_stride);
   return args;
 }
@@ -51,7 +53,8 @@ static inline weft_gate_args weft_matmul_gate(const weft_matmul_args *matmul) {
 /* The products of experts' shared MLP, with their scratch: so they run before the experts or after them. */
 static inline weft_matmul_args weft_shared_in(const weft_experts_args *experts) {
   const weft_shared_args *shared = &experts->shared;
-  weft_matmul_args args = weft_product_of(shared->x, shared->x_stride, experts->n_rows, experts->scratch, experts->scratch_bytes);
+  weft_matmul_args args =
+      weft_product_of(shared->x, shared->x_stride, experts->n_rows, experts->scratch, experts->scratch_bytes);
   weft_product_add(&args, shared->gate, shared->g, shared->gate->n_out);
   weft_product_add(&args, shared->up, shared->u, shared->gate->n_out);
   args.activation = experts->activation;
@@ -60,7 +63,8 @@ static inline weft_matmul_args weft_shared_in(const weft_experts_args *experts) 
 
 static inline weft_matmul_args weft_shared_out(const weft_experts_args *experts) {
   const weft_shared_args *shared = &experts->shared;
-  weft_matmul_args args = weft_product_of(shared->g, shared->gate->n_out, experts->n_rows, experts->scratch, experts->scratch_bytes);
+  weft_matmul_args args =
+      weft_product_of(shared->g, shared->gate->n_out, experts->n_rows, experts->scratch, experts->scratch_bytes);
   weft_product_add(&args, shared->down, shared->y, shared->y_stride);
   return args;
 }
@@ -69,7 +73,8 @@ typedef weft_status (*weft_matmul_call)(weft_device *device, const weft_matmul_a
 typedef uint64_t (*weft_matmul_measure)(weft_device *device, const weft_matmul_args *args);
 
 /* The whole of it; nothing where there is none. */
-static inline weft_status weft_shared_run(weft_device *device, const weft_experts_args *experts, weft_matmul_call matmul) {
+static inline weft_status weft_shared_run(weft_device *device, const weft_experts_args *experts,
+                                          weft_matmul_call matmul) {
   if (experts->shared.gate == NULL) return WEFT_OK;
   weft_matmul_args in = weft_shared_in(experts), out = weft_shared_out(experts);
   weft_status status = matmul(device, &in);

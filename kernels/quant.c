@@ -15,17 +15,16 @@ enum { BLOCK = 32, SUPER = 256 };
 
 static const weft_type_info type_table[] = {
 #define X(name, id, n_elements, n_bytes) {WEFT_TYPE_##name, #name, n_elements, n_bytes},
-  WEFT_TYPE_MAP(X)
+    WEFT_TYPE_MAP(X)
 #undef X
 };
 
 /* Every id the format has defined; "removed" ids once had a meaning and must never be read again. */
 static const char *const id_names[] = {
-  "F32",     "F16",     "Q4_0",    "Q4_1",    "removed", "removed", "Q5_0",    "Q5_1",    "Q8_0",
-  "Q8_1",    "Q2_K",    "Q3_K",    "Q4_K",    "Q5_K",    "Q6_K",    "Q8_K",    "IQ2_XXS", "IQ2_XS",
-  "IQ3_XXS", "IQ1_S",   "IQ4_NL",  "IQ3_S",   "IQ2_S",   "IQ4_XS",  "I8",      "I16",     "I32",
-  "I64",     "F64",     "IQ1_M",   "BF16",    "removed", "removed", "removed", "TQ1_0",   "TQ2_0",
-  "removed", "removed", "removed", "MXFP4",   "NVFP4",   "Q1_0",    "Q2_0",
+    "F32",     "F16",    "Q4_0",  "Q4_1",    "removed", "removed", "Q5_0",   "Q5_1",    "Q8_0",  "Q8_1",    "Q2_K",
+    "Q3_K",    "Q4_K",   "Q5_K",  "Q6_K",    "Q8_K",    "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL",  "IQ3_S",
+    "IQ2_S",   "IQ4_XS", "I8",    "I16",     "I32",     "I64",     "F64",    "IQ1_M",   "BF16",  "removed", "removed",
+    "removed", "TQ1_0",  "TQ2_0", "removed", "removed", "removed", "MXFP4",  "NVFP4",   "Q1_0",  "Q2_0",
 };
 
 const weft_type_info *weft_type_find(int32_t id) {
@@ -51,7 +50,10 @@ float weft_f16_to_f32(uint16_t bits) {
   uint32_t sign = (uint32_t)(bits & 0x8000u) << 16;
   uint32_t exponent = bits >> 10 & 31u;
   uint32_t mantissa = bits & 0x3FFu;
-  union { uint32_t u; float f; } v;
+  union {
+    uint32_t u;
+    float f;
+  } v;
   if (exponent == 31) {
     v.u = sign | 0x7F800000u | mantissa << 13;
   } else if (exponent != 0) {
@@ -64,13 +66,19 @@ float weft_f16_to_f32(uint16_t bits) {
 }
 
 uint16_t weft_f32_to_f16(float value) {
-  union { float f; uint32_t u; } v = {value};
+  union {
+    float f;
+    uint32_t u;
+  } v = {value};
   uint16_t sign = (uint16_t)(v.u >> 16 & 0x8000u);
   uint32_t magnitude = v.u & 0x7FFFFFFFu;
   if (magnitude > 0x7F800000u) return (uint16_t)(sign | 0x7E00u | (magnitude >> 13 & 0x1FFu));
   if (magnitude >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u); /* rounds past the largest finite */
   if (magnitude < 0x38800000u) { /* subnormal: count in units of 2^-24; the sum rounds to nearest even */
-    union { uint32_t u; float f; } m = {magnitude};
+    union {
+      uint32_t u;
+      float f;
+    } m = {magnitude};
     m.f += 0.5f;
     return (uint16_t)(sign | (uint16_t)(m.u - 0x3F000000u));
   }
@@ -143,8 +151,12 @@ static void k_block(const uint8_t *b, const uint8_t *high, const uint8_t *qs, fl
   }
 }
 
-static void q4_k_block(const uint8_t *b, float *out) { k_block(b, NULL, b + 16, out); }
-static void q5_k_block(const uint8_t *b, float *out) { k_block(b, b + 16, b + 48, out); }
+static void q4_k_block(const uint8_t *b, float *out) {
+  k_block(b, NULL, b + 16, out);
+}
+static void q5_k_block(const uint8_t *b, float *out) {
+  k_block(b, b + 16, b + 48, out);
+}
 
 static void q6_k_block(const uint8_t *b, float *out) {
   const uint8_t *low = b, *high = b + 128, *scales = b + 192;
@@ -160,7 +172,10 @@ static void q6_k_block(const uint8_t *b, float *out) {
 
 static void mxfp4_block(const uint8_t *b, float *out) {
   static const float doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-  union { uint32_t u; float f; } half; /* 2^(e - 128); 255 says not a number */
+  union {
+    uint32_t u;
+    float f;
+  } half; /* 2^(e - 128); 255 says not a number */
   half.u = b[0] < 2 ? 0x00200000u << b[0] : b[0] == 255 ? 0x7FC00000u : (uint32_t)(b[0] - 1) << 23;
   for (uint32_t i = 0; i < BLOCK; i++) out[i] = doubled[nibble(b + 1, i)] * half.f;
 }
@@ -181,17 +196,25 @@ typedef void (*block_reader)(const uint8_t *block, float *out);
 
 static block_reader find_block_reader(weft_type type) {
   switch (type) {
-    case WEFT_TYPE_Q4_0: return q4_0_block;
-    case WEFT_TYPE_Q5_0: return q5_0_block;
-    case WEFT_TYPE_Q8_0: return q8_0_block;
-    case WEFT_TYPE_Q4_K: return q4_k_block;
-    case WEFT_TYPE_Q5_K: return q5_k_block;
-    case WEFT_TYPE_Q6_K: return q6_k_block;
-    case WEFT_TYPE_MXFP4: return mxfp4_block;
+    case WEFT_TYPE_Q4_0:
+      return q4_0_block;
+    case WEFT_TYPE_Q5_0:
+      return q5_0_block;
+    case WEFT_TYPE_Q8_0:
+      return q8_0_block;
+    case WEFT_TYPE_Q4_K:
+      return q4_k_block;
+    case WEFT_TYPE_Q5_K:
+      return q5_k_block;
+    case WEFT_TYPE_Q6_K:
+      return q6_k_block;
+    case WEFT_TYPE_MXFP4:
+      return mxfp4_block;
     case WEFT_TYPE_F32:
     case WEFT_TYPE_F16:
     case WEFT_TYPE_BF16:
-    case WEFT_TYPE_NONE: break;
+    case WEFT_TYPE_NONE:
+      break;
   }
   return NULL;
 }

@@ -18,23 +18,23 @@ extern "C" {
 #endif
 
 /* name, id in the file, elements per block, bytes per block */
-#define WEFT_TYPE_MAP(X)    \
-  X(F32, 0, 1, 4)           \
-  X(F16, 1, 1, 2)           \
-  X(Q4_0, 2, 32, 18)        \
-  X(Q5_0, 6, 32, 22)        \
-  X(Q8_0, 8, 32, 34)        \
-  X(Q4_K, 12, 256, 144)     \
-  X(Q5_K, 13, 256, 176)     \
-  X(Q6_K, 14, 256, 210)     \
-  X(BF16, 30, 1, 2)         \
+#define WEFT_TYPE_MAP(X) \
+  X(F32, 0, 1, 4)        \
+  X(F16, 1, 1, 2)        \
+  X(Q4_0, 2, 32, 18)     \
+  X(Q5_0, 6, 32, 22)     \
+  X(Q8_0, 8, 32, 34)     \
+  X(Q4_K, 12, 256, 144)  \
+  X(Q5_K, 13, 256, 176)  \
+  X(Q6_K, 14, 256, 210)  \
+  X(BF16, 30, 1, 2)      \
   X(MXFP4, 39, 32, 17)
 
 typedef enum weft_type {
 #define X(name, id, n_elements, n_bytes) WEFT_TYPE_##name = id,
   WEFT_TYPE_MAP(X)
 #undef X
-  WEFT_TYPE_NONE = -1
+      WEFT_TYPE_NONE = -1
 } weft_type;
 
 typedef struct weft_type_info {
@@ -60,11 +60,17 @@ weft_status weft_quantise_row(weft_type type, const float *in, void *stored, uin
 float weft_f16_to_f32(uint16_t bits);
 uint16_t weft_f32_to_f16(float value); /* round to nearest even */
 static inline float weft_bf16_to_f32(uint16_t bits) {
-  union { uint32_t u; float f; } v = {(uint32_t)bits << 16};
+  union {
+    uint32_t u;
+    float f;
+  } v = {(uint32_t)bits << 16};
   return v.f;
 }
 static inline uint16_t weft_f32_to_bf16(float value) { /* round to nearest even; NaN stays NaN */
-  union { float f; uint32_t u; } v = {value};
+  union {
+    float f;
+    uint32_t u;
+  } v = {value};
   if ((v.u & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)((v.u >> 16) | 0x40u);
   return (uint16_t)((v.u + 0x7FFFu + ((v.u >> 16) & 1u)) >> 16);
 }

@@ -18,11 +18,7 @@
 extern "C" {
 #endif
 
-enum {
-  WEFT_SAMPLE_TOP_MAX = 20,
-  WEFT_SAMPLE_BIAS_MAX = 1024,
-  WEFT_SAMPLE_VOCAB_MAX = 1 << 20
-};
+enum { WEFT_SAMPLE_TOP_MAX = 20, WEFT_SAMPLE_BIAS_MAX = 1024, WEFT_SAMPLE_VOCAB_MAX = 1 << 20 };
 
 typedef struct weft_sample_bias {
   int32_t token; /* < n_vocab; a token may occur twice */
@@ -31,18 +27,18 @@ typedef struct weft_sample_bias {
 
 /* What a row is asked for. Tokens of the history beyond the vocabulary are left out. */
 typedef struct weft_sample_row {
-  float temperature; /* 0, or so small that the largest value is not finite: the argmax */
-  float u;           /* uniform in [0, 1) */
-  uint32_t top_k;    /* 0: all */
-  float top_p;       /* 1: all */
-  float min_log;     /* log(min_p); -INFINITY: all */
-  float repetition;  /* 1: none; over the history */
+  float temperature;                        /* 0, or so small that the largest value is not finite: the argmax */
+  float u;                                  /* uniform in [0, 1) */
+  uint32_t top_k;                           /* 0: all */
+  float top_p;                              /* 1: all */
+  float min_log;                            /* log(min_p); -INFINITY: all */
+  float repetition;                         /* 1: none; over the history */
   float presence, frequency;                /* 0: none; over the history from n_prompt on */
   uint32_t history_at, n_history, n_prompt; /* tokens of args.history */
   uint32_t bias_at, n_bias;                 /* entries of args.bias; at most WEFT_SAMPLE_BIAS_MAX */
-  int32_t cell;     /* args.cells[cell]: where the token goes; -1: nowhere */
-  uint32_t pending; /* 1: that cell's token so far is one more of the history, its last */
-  uint32_t logprobs, n_top; /* whether total and top are wanted; n_top <= WEFT_SAMPLE_TOP_MAX */
+  int32_t cell;                             /* args.cells[cell]: where the token goes; -1: nowhere */
+  uint32_t pending;                         /* 1: that cell's token so far is one more of the history, its last */
+  uint32_t logprobs, n_top;                 /* whether total and top are wanted; n_top <= WEFT_SAMPLE_TOP_MAX */
 } weft_sample_row;
 
 typedef struct weft_sample_top {
@@ -76,12 +72,12 @@ typedef struct weft_sample_args {
 } weft_sample_args;
 
 #ifdef __CUDA_ARCH__
-#define WEFT_SAMPLE_FN static __device__ __forceinline__
+#define WEFT_SAMPLE_FN        static __device__ __forceinline__
 #define WEFT_SAMPLE_MUL(a, b) __fmul_rn(a, b)
 #define WEFT_SAMPLE_ADD(a, b) __fadd_rn(a, b)
 #define WEFT_SAMPLE_DIV(a, b) __fdiv_rn(a, b)
 #else
-#define WEFT_SAMPLE_FN static inline
+#define WEFT_SAMPLE_FN        static inline
 #define WEFT_SAMPLE_MUL(a, b) ((a) * (b))
 #define WEFT_SAMPLE_ADD(a, b) ((a) + (b))
 #define WEFT_SAMPLE_DIV(a, b) ((a) / (b))
@@ -137,7 +133,9 @@ WEFT_SAMPLE_FN uint64_t weft_sample_wanted(float top_p, uint64_t total) {
   whole += (double)whole < wanted ? 1 : 0;
   return whole > 0 ? whole : 1;
 }
-WEFT_SAMPLE_FN uint64_t weft_sample_threshold(float u, uint64_t total) { return (uint64_t)((double)u * (double)total); }
+WEFT_SAMPLE_FN uint64_t weft_sample_threshold(float u, uint64_t total) {
+  return (uint64_t)((double)u * (double)total);
+}
 
 #ifdef __cplusplus
 }

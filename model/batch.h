@@ -90,13 +90,13 @@ typedef struct weft_batch {
 
 /* What a slot needs to know when a request takes it. Copied during slot_open except where said. */
 typedef struct weft_slot_params {
-  bool canvas;                 /* a diffusion request */
-  weft_sampling sampling;      /* bias is copied */
+  bool canvas;            /* a diffusion request */
+  weft_sampling sampling; /* bias is copied */
   weft_entropy_bound entropy_bound;
-  const int32_t *tokens;       /* all tokens so far: prompt, then answer (after preemption) */
+  const int32_t *tokens; /* all tokens so far: prompt, then answer (after preemption) */
   uint32_t n_tokens, n_prompt;
-  uint32_t max_tokens;         /* most tokens the answer may ever have: bounds the history */
-  bool trace;                  /* canvas results carry the arrays of the trace */
+  uint32_t max_tokens; /* most tokens the answer may ever have: bounds the history */
+  bool trace;          /* canvas results carry the arrays of the trace */
 } weft_slot_params;
 
 typedef struct weft_segment_result {

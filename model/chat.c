@@ -19,27 +19,23 @@ weft_chat_family weft_chat_family_of(weft_bytes t) {
   if (!has(t, "<|im_start|>") || !has(t, "<|im_end|>")) return WEFT_CHAT_NONE;
   /* The same markers with habits that are not Qwen 3's: a system text of its own, other parts,
    * other trimming. */
-  static const char *const others[] = {"created by Alibaba Cloud", "You are a helpful",
-                                       "render_content", "<|im_sep|>"};
+  static const char *const others[] = {"created by Alibaba Cloud", "You are a helpful", "render_content", "<|im_sep|>"};
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
     if (has(t, others[i])) return WEFT_CHAT_NONE;
   }
   return WEFT_CHAT_QWEN3;
 }
 
-static weft_status need(const weft_chat *chat, const char *text, int32_t *id, const char *path,
-                        weft_error *error) {
+static weft_status need(const weft_chat *chat, const char *text, int32_t *id, const char *path, weft_error *error) {
   *id = weft_tokenizer_find(chat->tokenizer, text);
   if (*id >= 0) return WEFT_OK;
-  return weft_fail(error, WEFT_E_FORMAT,
-                   "%s: the chat template needs the token %s, which the vocabulary lacks", path,
+  return weft_fail(error, WEFT_E_FORMAT, "%s: the chat template needs the token %s, which the vocabulary lacks", path,
                    text);
 }
 
 static weft_status read_gemma4(weft_chat *chat, weft_bytes t, const char *path, weft_error *error) {
   /* In a template's text a newline inside quotes is usually the two characters \n. */
-  chat->empty_thought =
-      has(t, "<|channel>thought\\n<channel|>") || has(t, "<|channel>thought\n<channel|>");
+  chat->empty_thought = has(t, "<|channel>thought\\n<channel|>") || has(t, "<|channel>thought\n<channel|>");
   chat->joins_turns = has(t, "continue_same_model_turn");
   chat->joins_ends = has(t, "elif continues_into_next");
   chat->keeps_thinking = has(t, "thinking_gate");
@@ -57,8 +53,7 @@ static weft_status read_qwen3(weft_chat *chat, weft_bytes t, const char *path, w
   bool thinks = has(t, "</think>");
   chat->keeps_thinking = thinks && has(t, "reasoning_content");
   chat->has_switch = thinks && has(t, "enable_thinking");
-  chat->always_thinks =
-      !chat->has_switch && (has(t, "assistant\\n<think>\\n'") || has(t, "assistant\n<think>\n"));
+  chat->always_thinks = !chat->has_switch && (has(t, "assistant\\n<think>\\n'") || has(t, "assistant\n<think>\n"));
   weft_status status = need(chat, "<|im_start|>", &chat->turn, path, error);
   if (status == WEFT_OK) status = need(chat, "<|im_end|>", &chat->turn_end, path, error);
   if (status != WEFT_OK || !thinks) return status;
@@ -67,25 +62,22 @@ static weft_status read_qwen3(weft_chat *chat, weft_bytes t, const char *path, w
   return status;
 }
 
-weft_status chat__open(weft_bytes chat_template, const weft_tokenizer *tokenizer, const char *path,
-                       weft_chat **out, weft_error *error) {
+weft_status chat__open(weft_bytes chat_template, const weft_tokenizer *tokenizer, const char *path, weft_chat **out,
+                       weft_error *error) {
   *out = NULL;
   weft_chat_family family = weft_chat_family_of(chat_template);
   if (family == WEFT_CHAT_NONE) {
-    return weft_fail(
-        error, WEFT_E_UNSUPPORTED,
-        "%s: the chat template is none that weft knows (Gemma 4, Qwen 3); use plain completions",
-        path);
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "%s: the chat template is none that weft knows (Gemma 4, Qwen 3); use plain completions", path);
   }
   weft_chat *chat = weft_alloc(1, sizeof *chat);
-  if (chat == NULL)
-    return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory while reading the chat template");
+  if (chat == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory while reading the chat template");
   chat->family = family;
   chat->tokenizer = tokenizer;
   chat->bos = chat->turn = chat->turn_end = chat->think_on = chat->thought = chat->thought_end = -1;
   bool gemma4 = family == WEFT_CHAT_GEMMA4;
-  weft_status status = gemma4 ? read_gemma4(chat, chat_template, path, error)
-                              : read_qwen3(chat, chat_template, path, error);
+  weft_status status =
+      gemma4 ? read_gemma4(chat, chat_template, path, error) : read_qwen3(chat, chat_template, path, error);
   if (status == WEFT_OK) {
     *out = chat;
   } else {
@@ -94,14 +86,12 @@ weft_status chat__open(weft_bytes chat_template, const weft_tokenizer *tokenizer
   return status;
 }
 
-weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_chat **out,
-                           weft_error *error) {
+weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_chat **out, weft_error *error) {
   weft_bytes text;
   *out = NULL;
   weft_status status = weft_gguf_string(gguf, "tokenizer.chat_template", &text, error);
   if (status == WEFT_E_NOT_FOUND) {
-    return weft_fail(error, status, "%s has no chat template; use plain completions",
-                     weft_gguf_path(gguf));
+    return weft_fail(error, status, "%s has no chat template; use plain completions", weft_gguf_path(gguf));
   }
   return status == WEFT_OK ? chat__open(text, tokenizer, weft_gguf_path(gguf), out, error) : status;
 }
@@ -155,8 +145,7 @@ static void draft_add(chat_draft *draft, int32_t token, const char *text, size_t
 void chat__token(chat_draft *draft, int32_t token) {
   weft_text text = {0};
   WEFT_CHECK(token >= 0);
-  if (weft_tokenizer_piece(draft->chat->tokenizer, token, true, &text) != WEFT_OK)
-    draft->refused = true;
+  if (weft_tokenizer_piece(draft->chat->tokenizer, token, true, &text) != WEFT_OK) draft->refused = true;
   draft_add(draft, token, text.bytes, text.n);
   weft_text_free(&text);
 }
@@ -169,34 +158,29 @@ void chat__puts(chat_draft *draft, const char *text) {
   chat__text(draft, text, strlen(text));
 }
 
-static weft_status check_messages(const weft_chat *chat, const weft_chat_message *messages,
-                                  uint32_t n, const weft_chat_options *options, weft_error *error) {
+static weft_status check_messages(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
+                                  const weft_chat_options *options, weft_error *error) {
   static const char *const roles[] = {"system", "developer", "user", "assistant"};
-  if (n == 0)
-    return weft_fail(error, WEFT_E_INVALID, "messages is empty; a conversation needs at least one");
+  if (n == 0) return weft_fail(error, WEFT_E_INVALID, "messages is empty; a conversation needs at least one");
   if (n > MESSAGES_MAX) {
-    return weft_fail(error, WEFT_E_TOO_LARGE, "%u messages; a conversation has at most %d", n,
-                     MESSAGES_MAX);
+    return weft_fail(error, WEFT_E_TOO_LARGE, "%u messages; a conversation has at most %d", n, MESSAGES_MAX);
   }
   for (uint32_t i = 0; i < n; i++) {
     bool known = false;
     for (size_t r = 0; r < 4; r++) known = known || strcmp(messages[i].role, roles[r]) == 0;
     if (known) continue;
-    return weft_fail(
-        error, WEFT_E_INVALID,
-        "messages[%u].role is '%.32s'; it must be system, developer, user or assistant", i,
-        messages[i].role);
+    return weft_fail(error, WEFT_E_INVALID,
+                     "messages[%u].role is '%.32s'; it must be system, developer, user or assistant", i,
+                     messages[i].role);
   }
   if (chat->family == WEFT_CHAT_GEMMA4 && options->thinking && chat->think_on < 0) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "this model cannot think: its vocabulary has no token <|think|>");
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "this model cannot think: its vocabulary has no token <|think|>");
   }
   return WEFT_OK;
 }
 
 weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
-                            const weft_chat_options *options, weft_chat_pieces *out,
-                            weft_error *error) {
+                            const weft_chat_options *options, weft_chat_pieces *out, weft_error *error) {
   *out = (weft_chat_pieces){0};
   weft_status status = check_messages(chat, messages, n, options, error);
   if (status != WEFT_OK) return status;
@@ -227,20 +211,17 @@ void weft_chat_pieces_close(weft_chat_pieces *pieces) {
 }
 
 weft_status weft_chat_render(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
-                             const weft_chat_options *options, weft_tokens *out,
-                             weft_error *error) {
+                             const weft_chat_options *options, weft_tokens *out, weft_error *error) {
   weft_chat_pieces pieces;
   weft_status status = weft_chat_split(chat, messages, n, options, &pieces, error);
   uint32_t before = out->n;
   for (uint32_t i = 0; i < pieces.n && status == WEFT_OK; i++) {
     const weft_chat_piece *piece = &pieces.pieces[i];
     if (piece->token < 0) {
-      status = weft_tokenizer_encode(chat->tokenizer, piece->text, piece->n, WEFT_ENCODE_PLAIN, out,
-                                     error);
+      status = weft_tokenizer_encode(chat->tokenizer, piece->text, piece->n, WEFT_ENCODE_PLAIN, out, error);
     } else {
       status = weft_tokens_push(out, piece->token);
-      if (status != WEFT_OK)
-        (void)weft_fail(error, status, "out of memory while writing the prompt");
+      if (status != WEFT_OK) (void)weft_fail(error, status, "out of memory while writing the prompt");
     }
   }
   weft_chat_pieces_close(&pieces);

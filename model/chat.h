@@ -56,8 +56,7 @@ weft_chat_family weft_chat_family_of(weft_bytes chat_template);
 
 /* The tokenizer is borrowed until close. NOT_FOUND: the file has no template. UNSUPPORTED: one that
  * is not ours. FORMAT: the vocabulary lacks a token that the template needs. One line each. */
-weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_chat **out,
-                           weft_error *error);
+weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_chat **out, weft_error *error);
 void weft_chat_close(weft_chat *chat); /* NULL is fine */
 weft_chat_family weft_chat_family_at(const weft_chat *chat);
 /* Whether options.thinking changes anything; and what the template itself does when nobody says. */
@@ -67,8 +66,7 @@ bool weft_chat_thinks_by_default(const weft_chat *chat);
 /* The prompt as pieces; close with weft_chat_pieces_close. INVALID: no messages, or a role that is
  * not ours. */
 weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
-                            const weft_chat_options *options, weft_chat_pieces *out,
-                            weft_error *error);
+                            const weft_chat_options *options, weft_chat_pieces *out, weft_error *error);
 void weft_chat_pieces_close(weft_chat_pieces *pieces);
 /* The prompt as tokens, appended to *out; the beginning token is among them when the template
  * prints one, so add none. On failure *out keeps what it had. */
@@ -91,16 +89,14 @@ typedef struct weft_chat_stream {
 } weft_chat_stream;
 
 /* starts_thinking as weft_chat_starts_thinking says. */
-void weft_chat_stream_open(weft_chat_stream *stream, const weft_chat *chat,
-                           const weft_tokenizer *tokenizer, unsigned detok_flags,
-                           bool starts_thinking);
+void weft_chat_stream_open(weft_chat_stream *stream, const weft_chat *chat, const weft_tokenizer *tokenizer,
+                           unsigned detok_flags, bool starts_thinking);
 void weft_chat_stream_close(weft_chat_stream *stream);
 /* Takes one token; appends what became certain to out and says which of the two it is: one call
  * gives text of one kind. *n_ids (may be NULL) as in weft_detok_push. */
-weft_status weft_chat_stream_push(weft_chat_stream *stream, int32_t id, weft_text *out,
-                                  bool *thinking, uint32_t *n_ids);
-weft_status weft_chat_stream_flush(weft_chat_stream *stream, weft_text *out, bool *thinking,
-                                   uint32_t *n_ids);
+weft_status weft_chat_stream_push(weft_chat_stream *stream, int32_t id, weft_text *out, bool *thinking,
+                                  uint32_t *n_ids);
+weft_status weft_chat_stream_flush(weft_chat_stream *stream, weft_text *out, bool *thinking, uint32_t *n_ids);
 
 #ifdef __cplusplus
 }

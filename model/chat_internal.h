@@ -33,8 +33,8 @@ typedef struct chat_draft {
 } chat_draft;
 
 /* weft_chat_open with the template's text; path is for messages. */
-weft_status chat__open(weft_bytes chat_template, const weft_tokenizer *tokenizer, const char *path,
-                       weft_chat **out, weft_error *error);
+weft_status chat__open(weft_bytes chat_template, const weft_tokenizer *tokenizer, const char *path, weft_chat **out,
+                       weft_error *error);
 
 void chat__token(chat_draft *draft, int32_t token);
 void chat__text(chat_draft *draft, const char *text, size_t n);
@@ -54,9 +54,7 @@ chat_span chat__trim_newlines_right(chat_span span);
 const char *chat__first(chat_span span, const char *word);
 const char *chat__last(chat_span span, const char *word);
 
-void chat__gemma4(chat_draft *draft, const weft_chat_message *messages, uint32_t n,
-                  const weft_chat_options *options);
-void chat__qwen3(chat_draft *draft, const weft_chat_message *messages, uint32_t n,
-                 const weft_chat_options *options);
+void chat__gemma4(chat_draft *draft, const weft_chat_message *messages, uint32_t n, const weft_chat_options *options);
+void chat__qwen3(chat_draft *draft, const weft_chat_message *messages, uint32_t n, const weft_chat_options *options);
 
 #endif

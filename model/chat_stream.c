@@ -7,9 +7,8 @@
 enum { IN_ANSWER, IN_NAME, IN_THINKING };
 enum { NAME_MAX_BYTES = 64 }; /* a channel's name longer than this was no name */
 
-void weft_chat_stream_open(weft_chat_stream *s, const weft_chat *chat,
-                           const weft_tokenizer *tokenizer, unsigned detok_flags,
-                           bool starts_thinking) {
+void weft_chat_stream_open(weft_chat_stream *s, const weft_chat *chat, const weft_tokenizer *tokenizer,
+                           unsigned detok_flags, bool starts_thinking) {
   memset(s, 0, sizeof *s);
   s->chat = chat;
   s->state = starts_thinking ? IN_THINKING : IN_ANSWER;
@@ -84,8 +83,7 @@ static weft_status stream_status(const weft_chat_stream *s, const weft_text *out
   return status == WEFT_OK ? weft_text_status(&s->text) : status;
 }
 
-static weft_status marker(weft_chat_stream *s, uint32_t next, weft_text *out, bool *thinking,
-                          uint32_t *n_ids) {
+static weft_status marker(weft_chat_stream *s, uint32_t next, weft_text *out, bool *thinking, uint32_t *n_ids) {
   uint32_t n = 0;
   weft_text_clear(&s->text);
   weft_status status = weft_detok_flush(&s->detok, &s->text, &n);
@@ -93,21 +91,17 @@ static weft_status marker(weft_chat_stream *s, uint32_t next, weft_text *out, bo
   weft_text_clear(&s->name);
   s->n_newlines = 0;
   s->state = next;
-  s->skip_newlines =
-      next == IN_THINKING || (next == IN_ANSWER && s->chat->family == WEFT_CHAT_QWEN3);
+  s->skip_newlines = next == IN_THINKING || (next == IN_ANSWER && s->chat->family == WEFT_CHAT_QWEN3);
   if (n_ids != NULL) *n_ids = n + 1;
   return status == WEFT_OK ? stream_status(s, out) : status;
 }
 
-weft_status weft_chat_stream_push(weft_chat_stream *s, int32_t id, weft_text *out, bool *thinking,
-                                  uint32_t *n_ids) {
+weft_status weft_chat_stream_push(weft_chat_stream *s, int32_t id, weft_text *out, bool *thinking, uint32_t *n_ids) {
   const weft_chat *chat = s->chat;
   if (chat != NULL && id >= 0 && id == chat->thought) {
-    return marker(s, chat->family == WEFT_CHAT_GEMMA4 ? IN_NAME : IN_THINKING, out, thinking,
-                  n_ids);
+    return marker(s, chat->family == WEFT_CHAT_GEMMA4 ? IN_NAME : IN_THINKING, out, thinking, n_ids);
   }
-  if (chat != NULL && id >= 0 && id == chat->thought_end)
-    return marker(s, IN_ANSWER, out, thinking, n_ids);
+  if (chat != NULL && id >= 0 && id == chat->thought_end) return marker(s, IN_ANSWER, out, thinking, n_ids);
   weft_text_clear(&s->text);
   weft_status status = weft_detok_push(&s->detok, id, &s->text, n_ids);
   if (status != WEFT_OK) return status;
@@ -115,8 +109,7 @@ weft_status weft_chat_stream_push(weft_chat_stream *s, int32_t id, weft_text *ou
   return stream_status(s, out);
 }
 
-weft_status weft_chat_stream_flush(weft_chat_stream *s, weft_text *out, bool *thinking,
-                                   uint32_t *n_ids) {
+weft_status weft_chat_stream_flush(weft_chat_stream *s, weft_text *out, bool *thinking, uint32_t *n_ids) {
   weft_text_clear(&s->text);
   weft_status status = weft_detok_flush(&s->detok, &s->text, n_ids);
   route(s, out, thinking);

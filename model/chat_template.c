@@ -12,8 +12,7 @@
 
 static bool is_space(uint32_t c) {
   return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
-         c == 0x3000;
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 chat_span chat__trim(chat_span s) {
@@ -26,8 +25,7 @@ chat_span chat__trim(chat_span s) {
   }
   while (s.n > 0) {
     size_t length = 1;
-    while (length < 3 && length < s.n && ((unsigned char)s.text[s.n - length] & 0xC0) == 0x80)
-      length += 1;
+    while (length < 3 && length < s.n && ((unsigned char)s.text[s.n - length] & 0xC0) == 0x80) length += 1;
     if (weft_utf8_decode(s.text + s.n - length, length, &c) != length || !is_space(c)) break;
     s.n -= length;
   }
@@ -103,8 +101,7 @@ static void gemma4_system(chat_draft *draft, const weft_chat_message *first, boo
 
 /* One message; whether there is one before it (behind the system text) and after it, and whether it
  * comes after the last question. */
-static void gemma4_turn(chat_draft *draft, const weft_chat_message *m, bool before, bool after,
-                        bool current) {
+static void gemma4_turn(chat_draft *draft, const weft_chat_message *m, bool before, bool after, bool current) {
   const weft_chat *chat = draft->chat;
   bool answer = is_role(m, "assistant");
   if (!answer || !chat->joins_turns || !before || !is_role(m - 1, "assistant")) {
@@ -129,13 +126,11 @@ static void gemma4_turn(chat_draft *draft, const weft_chat_message *m, bool befo
   chat__puts(draft, "\n");
 }
 
-void chat__gemma4(chat_draft *draft, const weft_chat_message *messages, uint32_t n,
-                  const weft_chat_options *options) {
+void chat__gemma4(chat_draft *draft, const weft_chat_message *messages, uint32_t n, const weft_chat_options *options) {
   const weft_chat *chat = draft->chat;
   bool system = is_role(&messages[0], "system") || is_role(&messages[0], "developer");
   if (chat->bos >= 0) chat__token(draft, chat->bos);
-  if (system || options->thinking)
-    gemma4_system(draft, system ? &messages[0] : NULL, options->thinking);
+  if (system || options->thinking) gemma4_system(draft, system ? &messages[0] : NULL, options->thinking);
   uint32_t question = 0; /* the last one */
   for (uint32_t i = 0; i < n; i++) question = is_role(&messages[i], "user") ? i + 1 : question;
   for (uint32_t i = system ? 1 : 0; i < n; i++) {
@@ -158,8 +153,7 @@ static uint32_t last_question(const weft_chat_message *messages, uint32_t n) {
     chat_span s = content_of(&messages[i]);
     if (!is_role(&messages[i], "user")) continue;
     bool starts = s.n >= sizeof open - 1 && memcmp(s.text, open, sizeof open - 1) == 0;
-    bool ends = s.n >= sizeof close - 1 &&
-                memcmp(s.text + s.n - (sizeof close - 1), close, sizeof close - 1) == 0;
+    bool ends = s.n >= sizeof close - 1 && memcmp(s.text + s.n - (sizeof close - 1), close, sizeof close - 1) == 0;
     if (!starts || !ends) return i;
   }
   return n - 1;
@@ -203,8 +197,7 @@ static void qwen3_answer(chat_draft *draft, const weft_chat_message *m, bool cur
   span(draft, answer);
 }
 
-void chat__qwen3(chat_draft *draft, const weft_chat_message *messages, uint32_t n,
-                 const weft_chat_options *options) {
+void chat__qwen3(chat_draft *draft, const weft_chat_message *messages, uint32_t n, const weft_chat_options *options) {
   const weft_chat *chat = draft->chat;
   uint32_t question = last_question(messages, n);
   for (uint32_t i = 0; i < n; i++) {

@@ -215,8 +215,13 @@ static weft_status run_stats(check_run *run, const weft_head_rows_args *rows, fl
   weft_device *d = run->args->device;
   const float in[2] = {temperature_of_check, u};
   stats_memory m = {NULL, NULL, NULL, NULL};
-  weft_head_stats_args args = {.h = rows->h, .weight = rows->weight, .n_rows = 1, .h_stride = rows->h_stride,
-                               .soft_stride = rows->weight->n_in, .cap = rows->cap, .soft_scale = run->embed_scale};
+  weft_head_stats_args args = {.h = rows->h,
+                               .weight = rows->weight,
+                               .n_rows = 1,
+                               .h_stride = rows->h_stride,
+                               .soft_stride = rows->weight->n_in,
+                               .cap = rows->cap,
+                               .soft_scale = run->embed_scale};
   weft_status status = weft_device_alloc(d, sizeof in, (void **)&m.in);
   if (status == WEFT_OK) status = weft_device_alloc(d, sizeof *m.out, (void **)&m.out);
   if (status == WEFT_OK) status = weft_device_alloc(d, rows->weight->n_in * sizeof(float), (void **)&m.soft);
@@ -337,12 +342,18 @@ static int ignore_row(void *self, const float *logits, uint32_t n_vocab) {
 static weft_status run_on(check_run *run, weft_device *device, weft_error *error) {
   const weft_check_args *a = run->args;
   uint32_t rows = a->n_tokens > a->n_canvas ? a->n_tokens : a->n_canvas;
-  weft_model_limits limits = {.rows_max = rows, .canvas_rows_max = a->n_canvas > 0 ? a->n_canvas : 1, .segments_max = 1};
+  weft_model_limits limits = {
+      .rows_max = rows, .canvas_rows_max = a->n_canvas > 0 ? a->n_canvas : 1, .segments_max = 1};
   weft_model *model = NULL;
   weft_status status = weft_model_open(a->gguf, device, &limits, NULL, NULL, &model, error);
   if (status != WEFT_OK) return status;
-  weft_logits_args logits = {.device = device, .model = model, .limits = limits, .tokens = a->tokens,
-                             .n_tokens = a->n_tokens, .row = ignore_row, .self = run};
+  weft_logits_args logits = {.device = device,
+                             .model = model,
+                             .limits = limits,
+                             .tokens = a->tokens,
+                             .n_tokens = a->n_tokens,
+                             .row = ignore_row,
+                             .self = run};
   run->head = weft_model_head(model, &run->cap, &run->embed_scale);
   weft_device_watch(device, watch, run);
   status = weft_logits(&logits, error);

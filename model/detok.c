@@ -98,8 +98,8 @@ weft_status weft_detok_flush(weft_detok *detok, weft_text *out, uint32_t *n_ids)
   return give(detok, detok->pending.n, out);
 }
 
-weft_status weft_tokenizer_decode(const weft_tokenizer *t, const int32_t *ids, uint32_t n,
-                                  bool with_special, weft_text *out) {
+weft_status weft_tokenizer_decode(const weft_tokenizer *t, const int32_t *ids, uint32_t n, bool with_special,
+                                  weft_text *out) {
   weft_detok detok;
   weft_text text = {0};
   weft_detok_open(&detok, t, with_special ? WEFT_DETOK_WITH_SPECIAL : 0);

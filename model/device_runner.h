@@ -12,17 +12,17 @@ extern "C" {
 
 typedef struct weft_device_runner_config {
   weft_device *device;
-  weft_model *model;           /* owned by the caller, outlives the runner */
-  const weft_kv_store *store;  /* the shared pool */
+  weft_model *model;          /* owned by the caller, outlives the runner */
+  const weft_kv_store *store; /* the shared pool */
   const weft_kv_layout *layout;
-  const char *name;            /* as clients ask for it */
-  weft_model_limits limits;    /* those the model was opened with */
+  const char *name;         /* as clients ask for it */
+  weft_model_limits limits; /* those the model was opened with */
   uint32_t n_slots;
-  uint32_t n_saves;            /* canvases whose state may be kept in host memory while they wait */
-  uint32_t seq_tokens_max;     /* longest history of one slot */
-  const int32_t *suppressed;   /* tokens that are never drawn; read during open */
+  uint32_t n_saves;          /* canvases whose state may be kept in host memory while they wait */
+  uint32_t seq_tokens_max;   /* longest history of one slot */
+  const int32_t *suppressed; /* tokens that are never drawn; read during open */
   uint32_t n_suppressed;
-  uint64_t logits_bytes_max;   /* cap of head_rows' buffer; 0: 64 MiB; at least one row */
+  uint64_t logits_bytes_max; /* cap of head_rows' buffer; 0: 64 MiB; at least one row */
 } weft_device_runner_config;
 
 /* All memory is taken here; *n_bytes (may be NULL) says how much. */

@@ -13,30 +13,25 @@ static weft_status read_entropy_bound(const weft_keys *keys, weft_hyper *hyper) 
   weft_entropy_bound *eb = &hyper->entropy_bound;
   weft_entropy_bound d = weft_entropy_bound_default();
   *eb = d;
-  weft_status status =
-      weft_keys_u32_or(keys, "diffusion.eb_max_steps", 1, 1 << 16, d.max_steps, &eb->max_steps);
-  if (status == WEFT_OK)
-    status = weft_keys_f32_or(keys, "diffusion.eb_t_min", 0, 1e6, d.t_min, &eb->t_min);
-  if (status == WEFT_OK)
-    status = weft_keys_f32_or(keys, "diffusion.eb_t_max", 0, 1e6, d.t_max, &eb->t_max);
+  weft_status status = weft_keys_u32_or(keys, "diffusion.eb_max_steps", 1, 1 << 16, d.max_steps, &eb->max_steps);
+  if (status == WEFT_OK) status = weft_keys_f32_or(keys, "diffusion.eb_t_min", 0, 1e6, d.t_min, &eb->t_min);
+  if (status == WEFT_OK) status = weft_keys_f32_or(keys, "diffusion.eb_t_max", 0, 1e6, d.t_max, &eb->t_max);
   if (status == WEFT_OK) {
-    status = weft_keys_f32_or(keys, "diffusion.eb_entropy_bound", 0, 1e9, d.entropy_bound,
-                              &eb->entropy_bound);
+    status = weft_keys_f32_or(keys, "diffusion.eb_entropy_bound", 0, 1e9, d.entropy_bound, &eb->entropy_bound);
   }
   if (status == WEFT_OK) {
-    status = weft_keys_u32_or(keys, "diffusion.eb_stability_threshold", 0, WEFT_STABILITY_MAX,
-                              d.stability, &eb->stability);
+    status =
+        weft_keys_u32_or(keys, "diffusion.eb_stability_threshold", 0, WEFT_STABILITY_MAX, d.stability, &eb->stability);
   }
   if (status == WEFT_OK) {
-    status = weft_keys_f32_or(keys, "diffusion.eb_confidence_threshold", 0, 1e9, d.confidence,
-                              &eb->confidence);
+    status = weft_keys_f32_or(keys, "diffusion.eb_confidence_threshold", 0, 1e9, d.confidence, &eb->confidence);
   }
   if (status != WEFT_OK) return status;
   weft_error inner = {{0}};
   status = weft_entropy_bound_check(eb, &inner);
   if (status == WEFT_OK) return WEFT_OK;
-  return weft_fail(keys->error, WEFT_E_FORMAT, "%s: keys 'diffusion.eb_*': %.300s",
-                   weft_gguf_path(keys->gguf), inner.text);
+  return weft_fail(keys->error, WEFT_E_FORMAT, "%s: keys 'diffusion.eb_*': %.300s", weft_gguf_path(keys->gguf),
+                   inner.text);
 }
 
 weft_status diffusion_gemma__read(const weft_gguf *gguf, weft_hyper *hyper, weft_error *error) {
@@ -44,15 +39,13 @@ weft_status diffusion_gemma__read(const weft_gguf *gguf, weft_hyper *hyper, weft
   hyper->diffusion = true;
   weft_status status = gemma4__read(gguf, hyper, error);
   if (status == WEFT_OK) {
-    status =
-        weft_keys_u32(&keys, "diffusion.canvas_length", 1, WEFT_CANVAS_MAX, &hyper->canvas_length);
+    status = weft_keys_u32(&keys, "diffusion.canvas_length", 1, WEFT_CANVAS_MAX, &hyper->canvas_length);
   }
   if (status == WEFT_OK) status = read_entropy_bound(&keys, hyper);
   if (status == WEFT_OK && weft_gguf_tensor_find(gguf, "output.weight") != NULL) {
     /* The soft embedding comes out of the head's pass over the matrix, so head and embedding must
      * be one. */
-    status = weft_fail(error, WEFT_E_UNSUPPORTED,
-                       "%s: tensor 'output.weight': a %s model must tie it to token_embd",
+    status = weft_fail(error, WEFT_E_UNSUPPORTED, "%s: tensor 'output.weight': a %s model must tie it to token_embd",
                        weft_gguf_path(gguf), hyper->arch);
   }
   return status;
@@ -65,8 +58,8 @@ weft_status diffusion_gemma__read(const weft_gguf *gguf, weft_hyper *hyper, weft
   WEFT_TENSOR_ROW(weft_globals, name, alias, kind, ALWAYS, field, uses, __VA_ARGS__)
 
 static const weft_tensor_row encoder_rows[] = {
-    WEFT_TENSOR_ROW(weft_layer, "blk.%u.enc_layer_output_scale.weight", NULL, SCALAR, ALWAYS,
-                    encoder_scale, 0, WEFT_DIM_ONE),
+    WEFT_TENSOR_ROW(weft_layer, "blk.%u.enc_layer_output_scale.weight", NULL, SCALAR, ALWAYS, encoder_scale, 0,
+                    WEFT_DIM_ONE),
 };
 
 static const weft_tensor_row self_cond_rows[] = {
@@ -77,9 +70,8 @@ static const weft_tensor_row self_cond_rows[] = {
 };
 
 weft_status diffusion_gemma__load(weft_model *model, weft_loader *loader) {
-  weft_status status =
-      weft_weights_load(loader, self_cond_rows, sizeof self_cond_rows / sizeof *self_cond_rows,
-                        UINT32_MAX, &model->globals);
+  weft_status status = weft_weights_load(loader, self_cond_rows, sizeof self_cond_rows / sizeof *self_cond_rows,
+                                         UINT32_MAX, &model->globals);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     status = weft_weights_load(loader, encoder_rows, 1, l, &model->layers[l]);
   }

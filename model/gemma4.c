@@ -13,13 +13,7 @@
 #include "model/layers.h"
 #include "model/models.h"
 
-enum {
-  HIDDEN_MAX = 1 << 17,
-  FF_MAX = 1 << 20,
-  HEADS_MAX = 4096,
-  HEAD_DIM_MAX = 1024,
-  EXPERTS_MAX = 4096
-};
+enum { HIDDEN_MAX = 1 << 17, FF_MAX = 1 << 20, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024, EXPERTS_MAX = 4096 };
 
 /* ---- keys ---- */
 
@@ -27,18 +21,15 @@ static weft_status refuse_if_set(const weft_keys *keys, const char *name, const 
   uint32_t value;
   weft_status status = weft_keys_u32_or(keys, name, 0, UINT32_MAX, 0, &value);
   if (status != WEFT_OK || value == 0) return status;
-  return weft_fail(keys->error, WEFT_E_UNSUPPORTED,
-                   "%s: key '%s%s' is %" PRIu32 ": %s are not supported",
+  return weft_fail(keys->error, WEFT_E_UNSUPPORTED, "%s: key '%s%s' is %" PRIu32 ": %s are not supported",
                    weft_gguf_path(keys->gguf), keys->arch, name, value, what);
 }
 
 /* A key that may be one number or one per layer. */
-static weft_status check_per_layer(const weft_keys *keys, const weft_hyper *hyper,
-                                   const char *name) {
+static weft_status check_per_layer(const weft_keys *keys, const weft_hyper *hyper, const char *name) {
   uint64_t n = weft_keys_count(keys, name);
   if (n <= 1 || n == hyper->n_layers) return WEFT_OK;
-  return weft_fail(keys->error, WEFT_E_FORMAT,
-                   "%s: key '%s%s' has %" PRIu64 " elements for %" PRIu32 " layers",
+  return weft_fail(keys->error, WEFT_E_FORMAT, "%s: key '%s%s' has %" PRIu64 " elements for %" PRIu32 " layers",
                    weft_gguf_path(keys->gguf), keys->arch, name, n, hyper->n_layers);
 }
 
@@ -75,8 +66,7 @@ static weft_status read_head_dim(const weft_keys *keys, bool windowed, uint32_t 
                        weft_gguf_path(keys->gguf), keys->arch, names[i][windowed], same, *out);
   }
   if (status == WEFT_OK && *out % 8 != 0) {
-    status = weft_fail(keys->error, WEFT_E_UNSUPPORTED,
-                       "%s: key '%s%s' is %" PRIu32 "; a multiple of 8 is needed",
+    status = weft_fail(keys->error, WEFT_E_UNSUPPORTED, "%s: key '%s%s' is %" PRIu32 "; a multiple of 8 is needed",
                        weft_gguf_path(keys->gguf), keys->arch, names[0][windowed], *out);
   }
   return status;
@@ -91,12 +81,10 @@ static weft_status read_heads(const weft_keys *keys, weft_hyper *hyper) {
     bool windowed = hyper->window[l] > 0;
     if (head_dim[windowed] == 0) status = read_head_dim(keys, windowed, &head_dim[windowed]);
     hyper->head_dim[l] = head_dim[windowed];
-    if (status == WEFT_OK)
-      status = weft_keys_u32_at(keys, kv_name, l, 1, HEADS_MAX, &hyper->n_kv_heads[l]);
+    if (status == WEFT_OK) status = weft_keys_u32_at(keys, kv_name, l, 1, HEADS_MAX, &hyper->n_kv_heads[l]);
     if (status == WEFT_OK && hyper->n_heads % hyper->n_kv_heads[l] != 0) {
       return weft_fail(keys->error, WEFT_E_FORMAT,
-                       "%s: layer %" PRIu32 ": %" PRIu32 " heads do not share %" PRIu32
-                       " key heads evenly",
+                       "%s: layer %" PRIu32 ": %" PRIu32 " heads do not share %" PRIu32 " key heads evenly",
                        weft_gguf_path(keys->gguf), l, hyper->n_heads, hyper->n_kv_heads[l]);
     }
   }
@@ -111,21 +99,18 @@ static bool layer_has(const weft_gguf *gguf, uint32_t layer, const char *rest) {
 
 /* A layer without a router is dense; a layer with experts and no router is a broken file. */
 static weft_status find_moe_layers(const weft_keys *keys, weft_hyper *hyper) {
-  static const char *const experts[] = {"ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps",
-                                        "ffn_down_exps"};
+  static const char *const experts[] = {"ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"};
   for (uint32_t l = 0; l < hyper->n_layers; l++) {
     hyper->moe[l] = layer_has(keys->gguf, l, "ffn_gate_inp");
     if (hyper->moe[l] && hyper->n_experts == 0) {
       return weft_fail(keys->error, WEFT_E_FORMAT,
-                       "%s: blk.%" PRIu32
-                       " has a router, but key '%s.expert_count' is missing or 0",
+                       "%s: blk.%" PRIu32 " has a router, but key '%s.expert_count' is missing or 0",
                        weft_gguf_path(keys->gguf), l, keys->arch);
     }
     for (uint32_t i = 0; !hyper->moe[l] && i < sizeof experts / sizeof *experts; i++) {
       if (!layer_has(keys->gguf, l, experts[i])) continue;
       return weft_fail(keys->error, WEFT_E_FORMAT,
-                       "%s: tensor 'blk.%" PRIu32
-                       ".ffn_gate_inp.weight' is missing; the layer's experts need it",
+                       "%s: tensor 'blk.%" PRIu32 ".ffn_gate_inp.weight' is missing; the layer's experts need it",
                        weft_gguf_path(keys->gguf), l);
     }
   }
@@ -138,8 +123,7 @@ static weft_status read_ffn(const weft_keys *keys, weft_hyper *hyper) {
   for (uint32_t l = 0; status == WEFT_OK && l < hyper->n_layers; l++) {
     status = weft_keys_u32_at(keys, name, l, 1, FF_MAX, &hyper->n_ff[l]);
   }
-  if (status == WEFT_OK)
-    status = weft_keys_u32_or(keys, ".expert_count", 0, EXPERTS_MAX, 0, &hyper->n_experts);
+  if (status == WEFT_OK) status = weft_keys_u32_or(keys, ".expert_count", 0, EXPERTS_MAX, 0, &hyper->n_experts);
   if (status == WEFT_OK) status = find_moe_layers(keys, hyper);
   if (status != WEFT_OK || hyper->n_experts == 0) return status;
   status = weft_keys_u32(keys, ".expert_used_count", 1, hyper->n_experts, &hyper->n_experts_used);
@@ -150,25 +134,17 @@ static weft_status read_ffn(const weft_keys *keys, weft_hyper *hyper) {
 weft_status gemma4__read(const weft_gguf *gguf, weft_hyper *hyper, weft_error *error) {
   weft_keys keys = {gguf, hyper->arch, error};
   weft_status status = weft_keys_u32(&keys, ".block_count", 1, WEFT_LAYERS_MAX, &hyper->n_layers);
-  if (status == WEFT_OK)
-    status = refuse_if_set(&keys, ".embedding_length_per_layer_input", "per-layer embeddings");
-  if (status == WEFT_OK)
-    status = refuse_if_set(&keys, ".attention.shared_kv_layers", "layers that share keys");
-  if (status == WEFT_OK)
-    status = weft_keys_u32(&keys, ".context_length", 1, 1 << 30, &hyper->context_length);
-  if (status == WEFT_OK)
-    status = weft_keys_u32(&keys, ".embedding_length", 1, HIDDEN_MAX, &hyper->n_hidden);
+  if (status == WEFT_OK) status = refuse_if_set(&keys, ".embedding_length_per_layer_input", "per-layer embeddings");
+  if (status == WEFT_OK) status = refuse_if_set(&keys, ".attention.shared_kv_layers", "layers that share keys");
+  if (status == WEFT_OK) status = weft_keys_u32(&keys, ".context_length", 1, 1 << 30, &hyper->context_length);
+  if (status == WEFT_OK) status = weft_keys_u32(&keys, ".embedding_length", 1, HIDDEN_MAX, &hyper->n_hidden);
   if (status == WEFT_OK) status = read_window(&keys, hyper);
   if (status == WEFT_OK) status = read_heads(&keys, hyper);
   if (status == WEFT_OK) status = read_ffn(&keys, hyper);
-  if (status == WEFT_OK)
-    status = weft_keys_f32(&keys, ".attention.layer_norm_rms_epsilon", 0, 1, &hyper->eps);
-  if (status == WEFT_OK)
-    status = weft_keys_f32(&keys, ".final_logit_softcapping", 0, 1e6, &hyper->cap);
-  if (status == WEFT_OK)
-    status = weft_keys_f32(&keys, ".rope.freq_base", 1, 1e12, &hyper->rope_base);
-  if (status == WEFT_OK)
-    status = weft_keys_f32(&keys, ".rope.freq_base_swa", 1, 1e12, &hyper->rope_base_window);
+  if (status == WEFT_OK) status = weft_keys_f32(&keys, ".attention.layer_norm_rms_epsilon", 0, 1, &hyper->eps);
+  if (status == WEFT_OK) status = weft_keys_f32(&keys, ".final_logit_softcapping", 0, 1e6, &hyper->cap);
+  if (status == WEFT_OK) status = weft_keys_f32(&keys, ".rope.freq_base", 1, 1e12, &hyper->rope_base);
+  if (status == WEFT_OK) status = weft_keys_f32(&keys, ".rope.freq_base_swa", 1, 1e12, &hyper->rope_base_window);
   hyper->embed_scale = sqrtf((float)hyper->n_hidden);
   hyper->attention_scale = 1.0f;
   return status;
@@ -209,14 +185,11 @@ static const weft_tensor_row layer_rows[] = {
 
 /* After everything else: where memory ends, it ends here. */
 static const weft_tensor_row expert_rows[] = {
-    ROW("ffn_gate_up_exps.weight", MATRIX, MOE_NEVER, gate_up_exps, EXPERTS, HIDDEN,
-        WEFT_DIM_EXPERT_FF_TWICE, WEFT_DIM_EXPERTS),
-    ROW("ffn_gate_exps.weight", MATRIX, MOE_NEVER, gate_exps, EXPERTS, HIDDEN, WEFT_DIM_EXPERT_FF,
+    ROW("ffn_gate_up_exps.weight", MATRIX, MOE_NEVER, gate_up_exps, EXPERTS, HIDDEN, WEFT_DIM_EXPERT_FF_TWICE,
         WEFT_DIM_EXPERTS),
-    ROW("ffn_up_exps.weight", MATRIX, MOE_NEVER, up_exps, EXPERTS, HIDDEN, WEFT_DIM_EXPERT_FF,
-        WEFT_DIM_EXPERTS),
-    ROW("ffn_down_exps.weight", MATRIX, MOE, down_exps, EXPERTS, WEFT_DIM_EXPERT_FF, HIDDEN,
-        WEFT_DIM_EXPERTS),
+    ROW("ffn_gate_exps.weight", MATRIX, MOE_NEVER, gate_exps, EXPERTS, HIDDEN, WEFT_DIM_EXPERT_FF, WEFT_DIM_EXPERTS),
+    ROW("ffn_up_exps.weight", MATRIX, MOE_NEVER, up_exps, EXPERTS, HIDDEN, WEFT_DIM_EXPERT_FF, WEFT_DIM_EXPERTS),
+    ROW("ffn_down_exps.weight", MATRIX, MOE, down_exps, EXPERTS, WEFT_DIM_EXPERT_FF, HIDDEN, WEFT_DIM_EXPERTS),
 };
 
 static const weft_tensor_row global_rows[] = {
@@ -230,11 +203,9 @@ static weft_status check_expert_forms(weft_loader *loader, uint32_t l) {
   const weft_layer *layer = &loader->model->layers[l];
   bool fused = layer->gate_up_exps.data != NULL;
   bool gate = layer->gate_exps.data != NULL, up = layer->up_exps.data != NULL;
-  if (!loader->model->hyper.moe[l] || (fused && !gate && !up) || (!fused && gate && up))
-    return WEFT_OK;
+  if (!loader->model->hyper.moe[l] || (fused && !gate && !up) || (!fused && gate && up)) return WEFT_OK;
   return weft_fail(loader->error, WEFT_E_FORMAT,
-                   "%s: blk.%" PRIu32
-                   " needs either ffn_gate_up_exps or both of ffn_gate_exps and ffn_up_exps",
+                   "%s: blk.%" PRIu32 " needs either ffn_gate_up_exps or both of ffn_gate_exps and ffn_up_exps",
                    weft_gguf_path(loader->gguf), l);
 }
 
@@ -247,18 +218,15 @@ static weft_status load_router_scale(weft_loader *loader, uint32_t l) {
   (void)snprintf(name, sizeof name, "blk.%" PRIu32 ".ffn_gate_inp.scale", l);
   float *values = weft_alloc(n, sizeof *values);
   if (values == NULL)
-    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: out of memory",
-                     weft_gguf_path(loader->gguf));
+    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(loader->gguf));
   weft_status status = weft_weights_read(loader, name, n, values);
   if (status == WEFT_E_NOT_FOUND) {
-    status =
-        weft_fail(loader->error, WEFT_E_FORMAT, "%s: tensor '%s' is missing; a %s model needs it",
-                  weft_gguf_path(loader->gguf), name, model->hyper.arch);
+    status = weft_fail(loader->error, WEFT_E_FORMAT, "%s: tensor '%s' is missing; a %s model needs it",
+                       weft_gguf_path(loader->gguf), name, model->hyper.arch);
   }
   float factor = 1.0f / sqrtf((float)n);
   for (uint32_t i = 0; i < n; i++) values[i] *= factor;
-  if (status == WEFT_OK)
-    status = weft_weights_vector(loader, values, n, &model->layers[l].router_scale);
+  if (status == WEFT_OK) status = weft_weights_vector(loader, values, n, &model->layers[l].router_scale);
   weft_free(values);
   return status;
 }
@@ -270,8 +238,7 @@ static weft_status load_row_scales(weft_loader *loader) {
   uint64_t n_causal = model->limits.rows_max, n = n_causal + model->limits.canvas_rows_max;
   float *values = weft_alloc((size_t)n, sizeof *values);
   if (values == NULL)
-    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: out of memory",
-                     weft_gguf_path(loader->gguf));
+    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(loader->gguf));
   weft_status status = WEFT_OK;
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     weft_layer *layer = &model->layers[l];
@@ -284,8 +251,8 @@ static weft_status load_row_scales(weft_loader *loader) {
 }
 
 /* NeoX frequencies in f32 steps; divisors (rope_freqs) of 1e29 and more mean no rotation. */
-static weft_status load_frequencies(weft_loader *loader, uint32_t head_dim, float base,
-                                    const float *divisor, const float **out) {
+static weft_status load_frequencies(weft_loader *loader, uint32_t head_dim, float base, const float *divisor,
+                                    const float **out) {
   float values[HEAD_DIM_MAX / 2];
   for (uint32_t i = 0; i < head_dim / 2; i++) {
     float exponent = (float)(2 * i) / (float)head_dim;
@@ -305,16 +272,14 @@ static weft_status load_rope(weft_loader *loader) {
     const float **out = windowed ? &model->globals.inv_freq_window : &model->globals.inv_freq;
     if (*out != NULL) continue;
     weft_status status = WEFT_OK;
-    if (!windowed)
-      status = weft_weights_read(loader, "rope_freqs.weight", hyper->head_dim[l] / 2, divisor);
+    if (!windowed) status = weft_weights_read(loader, "rope_freqs.weight", hyper->head_dim[l] / 2, divisor);
     if (status == WEFT_E_NOT_FOUND) {
-      status = weft_fail(loader->error, WEFT_E_FORMAT,
-                         "%s: tensor 'rope_freqs.weight' is missing; global layers need it",
-                         weft_gguf_path(loader->gguf));
+      status =
+          weft_fail(loader->error, WEFT_E_FORMAT, "%s: tensor 'rope_freqs.weight' is missing; global layers need it",
+                    weft_gguf_path(loader->gguf));
     }
     if (status == WEFT_OK) {
-      status = load_frequencies(loader, hyper->head_dim[l],
-                                windowed ? hyper->rope_base_window : hyper->rope_base,
+      status = load_frequencies(loader, hyper->head_dim[l], windowed ? hyper->rope_base_window : hyper->rope_base,
                                 windowed ? NULL : divisor, out);
     }
     if (status != WEFT_OK) return status;
@@ -323,11 +288,9 @@ static weft_status load_rope(weft_loader *loader) {
 }
 
 weft_status gemma4__load(weft_model *model, weft_loader *loader) {
-  uint32_t n_global = sizeof global_rows / sizeof *global_rows,
-           n_layer = sizeof layer_rows / sizeof *layer_rows,
+  uint32_t n_global = sizeof global_rows / sizeof *global_rows, n_layer = sizeof layer_rows / sizeof *layer_rows,
            n_expert = sizeof expert_rows / sizeof *expert_rows;
-  weft_status status =
-      weft_weights_load(loader, global_rows, n_global, UINT32_MAX, &model->globals);
+  weft_status status = weft_weights_load(loader, global_rows, n_global, UINT32_MAX, &model->globals);
   if (status == WEFT_OK) status = load_rope(loader);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     status = weft_weights_load(loader, layer_rows, n_layer, l, &model->layers[l]);
@@ -360,26 +323,21 @@ weft_status gemma4__embed(weft_step *step) {
 static weft_status feed_forward(weft_step *step, const weft_layer *layer, uint32_t l) {
   weft_scratch *s = &step->model->scratch;
   bool moe = step->model->hyper.moe[l];
-  layers_mlp_args mlp = {.x = step->h,
-                         .gate = &layer->gate,
-                         .up = &layer->up,
-                         .down = &layer->down,
-                         .out = s->t,
-                         .n_rows = step->n_rows};
+  layers_mlp_args mlp = {
+      .x = step->h, .gate = &layer->gate, .up = &layer->up, .down = &layer->down, .out = s->t, .n_rows = step->n_rows};
   weft_status status = moe ? layers__route(step, layer, s->y) : layers__mlp(step, &mlp);
   /* the router's product has read s->y before the experts write it */
   if (status == WEFT_OK && moe) status = layers__experts(step, layer, s->r, s->y, &mlp);
   if (status != WEFT_OK) return status;
-  layers_norm_args sum = {
-      .x = s->t,
-      .x2 = moe ? s->y : NULL,
-      .x_weight = moe ? layer->post_ffw_norm_1 : NULL,
-      .x2_weight = moe ? layer->post_ffw_norm_2 : NULL,
-      .weight = layer->post_ffw_norm,
-      .add = step->x,
-      .row_scale = layer->row_scale + (step->model->limits.rows_max - step->n_causal),
-      .y = step->x,
-      .n_rows = step->n_rows};
+  layers_norm_args sum = {.x = s->t,
+                          .x2 = moe ? s->y : NULL,
+                          .x_weight = moe ? layer->post_ffw_norm_1 : NULL,
+                          .x2_weight = moe ? layer->post_ffw_norm_2 : NULL,
+                          .weight = layer->post_ffw_norm,
+                          .add = step->x,
+                          .row_scale = layer->row_scale + (step->model->limits.rows_max - step->n_causal),
+                          .y = step->x,
+                          .n_rows = step->n_rows};
   layers__then_next(step, l, &sum);
   return layers__norm(step, &sum);
 }

@@ -32,12 +32,11 @@ static weft_status map_file(gguf_part *part, int file, weft_error *error) {
     return weft_fail(error, WEFT_E_IO, "%s: not a regular file; give a .gguf file", part->path);
   }
   part->n_bytes = (uint64_t)about.st_size;
-  if (part->n_bytes == 0)
-    return weft_fail(error, WEFT_E_FORMAT, "%s: the file is empty", part->path);
+  if (part->n_bytes == 0) return weft_fail(error, WEFT_E_FORMAT, "%s: the file is empty", part->path);
   void *bytes = mmap(NULL, part->n_bytes, PROT_READ, MAP_SHARED, file, 0);
   if (bytes == MAP_FAILED) {
-    return weft_fail(error, WEFT_E_IO, "%s: cannot map %" PRIu64 " bytes: %s", part->path,
-                     part->n_bytes, strerror(errno));
+    return weft_fail(error, WEFT_E_IO, "%s: cannot map %" PRIu64 " bytes: %s", part->path, part->n_bytes,
+                     strerror(errno));
   }
   part->bytes = bytes;
   part->mapped = true;
@@ -71,8 +70,7 @@ static bool tensor_names_add(weft_gguf *gguf, uint32_t index) {
 static weft_status merge_tensors(weft_gguf *gguf, weft_error *error) {
   uint64_t n = 0;
   for (uint32_t p = 0; p < gguf->n_parts; p++) n += gguf->parts[p].n_tensors;
-  if (n >= UINT32_MAX / 2)
-    return weft_fail(error, WEFT_E_TOO_LARGE, "%s: too many tensors", gguf->parts[0].path);
+  if (n >= UINT32_MAX / 2) return weft_fail(error, WEFT_E_TOO_LARGE, "%s: too many tensors", gguf->parts[0].path);
   gguf->tensors = weft_alloc((size_t)n, sizeof *gguf->tensors);
   if (gguf->tensors == NULL || gguf__names_open(&gguf->tensor_names, (uint32_t)n) != WEFT_OK) {
     return no_memory(error, gguf->parts[0].path);
@@ -89,15 +87,14 @@ static weft_status merge_tensors(weft_gguf *gguf, weft_error *error) {
 }
 
 /* An integer key, or initial when the key is absent. */
-static weft_status split_number(const weft_gguf *part, const char *key, uint64_t initial,
-                                uint64_t *out, weft_error *error) {
+static weft_status split_number(const weft_gguf *part, const char *key, uint64_t initial, uint64_t *out,
+                                weft_error *error) {
   *out = initial;
   weft_status status = weft_gguf_u64(part, key, out, error);
   return status == WEFT_E_NOT_FOUND ? WEFT_OK : status;
 }
 
-static weft_status check_part(const gguf_part *part, uint64_t number, uint64_t count,
-                              weft_error *error) {
+static weft_status check_part(const gguf_part *part, uint64_t number, uint64_t count, weft_error *error) {
   weft_gguf view = {.parts = (gguf_part *)(uintptr_t)part, .n_parts = 1};
   uint64_t no, n;
   weft_status status = split_number(&view, "split.no", UINT64_MAX, &no, error);
@@ -105,8 +102,8 @@ static weft_status check_part(const gguf_part *part, uint64_t number, uint64_t c
   if (status != WEFT_OK) return status;
   if (no != number || n != count) {
     return weft_fail(error, WEFT_E_FORMAT,
-                     "%s: split.no and split.count do not say that it is part %" PRIu64
-                     " of %" PRIu64 "; the parts are of different models",
+                     "%s: split.no and split.count do not say that it is part %" PRIu64 " of %" PRIu64
+                     "; the parts are of different models",
                      part->path, number + 1, count);
   }
   return WEFT_OK;
@@ -123,14 +120,13 @@ static weft_status open_more_parts(weft_gguf *gguf, uint32_t count, weft_error *
   size_t n_suffix = strlen(suffix); /* the same for every number: count has at most five digits */
   size_t n_path = strlen(first);
   if (n_path <= n_suffix || strcmp(first + n_path - n_suffix, suffix) != 0) {
-    return weft_fail(error, WEFT_E_FORMAT, "%s: part 1 of %" PRIu32 ", so its name must end in %s",
-                     first, count, suffix);
+    return weft_fail(error, WEFT_E_FORMAT, "%s: part 1 of %" PRIu32 ", so its name must end in %s", first, count,
+                     suffix);
   }
   gguf_part *parts = weft_realloc(gguf->parts, (size_t)count, sizeof *parts);
   char *path = weft_strdup(first);
   if (parts != NULL) gguf->parts = parts;
-  weft_status status =
-      parts == NULL || path == NULL ? no_memory(error, gguf->parts[0].path) : WEFT_OK;
+  weft_status status = parts == NULL || path == NULL ? no_memory(error, gguf->parts[0].path) : WEFT_OK;
   for (uint32_t i = 1; status == WEFT_OK && i < count; i++) {
     write_suffix(suffix, i + 1, count);
     memcpy(path + n_path - n_suffix, suffix, n_suffix);
@@ -150,18 +146,15 @@ static weft_status open_split(weft_gguf *gguf, weft_error *error) {
   if (status == WEFT_OK) status = split_number(gguf, "split.no", 0, &number, error);
   if (status != WEFT_OK || count <= 1) return status;
   if (number != 0) {
-    return weft_fail(error, WEFT_E_INVALID,
-                     "%s: part %" PRIu64 " of %" PRIu64 "; open part 1 instead", path, number + 1,
-                     count);
+    return weft_fail(error, WEFT_E_INVALID, "%s: part %" PRIu64 " of %" PRIu64 "; open part 1 instead", path,
+                     number + 1, count);
   }
   if (count > PARTS_MAX) {
-    return weft_fail(error, WEFT_E_FORMAT,
-                     "%s: split.count is %" PRIu64 "; at most %d parts are read", path, count,
+    return weft_fail(error, WEFT_E_FORMAT, "%s: split.count is %" PRIu64 "; at most %d parts are read", path, count,
                      PARTS_MAX);
   }
   if (!gguf->parts[0].mapped) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: a split model cannot be opened from memory",
-                     path);
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: a split model cannot be opened from memory", path);
   }
   return open_more_parts(gguf, (uint32_t)count, error);
 }
@@ -171,8 +164,7 @@ static weft_status check_split_total(const weft_gguf *gguf, weft_error *error) {
   uint64_t total;
   weft_status status = split_number(gguf, "split.tensors.count", gguf->n_tensors, &total, error);
   if (status != WEFT_OK || gguf->n_parts == 1 || total == gguf->n_tensors) return status;
-  return weft_fail(error, WEFT_E_FORMAT,
-                   "%s: split.tensors.count is %" PRIu64 ", but the parts have %" PRIu32,
+  return weft_fail(error, WEFT_E_FORMAT, "%s: split.tensors.count is %" PRIu64 ", but the parts have %" PRIu32,
                    gguf->parts[0].path, total, gguf->n_tensors);
 }
 
@@ -204,8 +196,8 @@ weft_status weft_gguf_open(const char *path, weft_gguf **out, weft_error *error)
   return status;
 }
 
-weft_status weft_gguf_open_memory(const void *data, size_t n_bytes, const char *name,
-                                  weft_gguf **out, weft_error *error) {
+weft_status weft_gguf_open_memory(const void *data, size_t n_bytes, const char *name, weft_gguf **out,
+                                  weft_error *error) {
   *out = NULL;
   weft_gguf *gguf = open_empty();
   if (gguf == NULL) return no_memory(error, name);
@@ -247,8 +239,7 @@ weft_bytes weft_gguf_key(const weft_gguf *gguf, uint32_t index) {
   return gguf->parts[0].keys[index].name;
 }
 
-weft_gguf_kind weft_gguf_kind_at(const weft_gguf *gguf, uint32_t index, weft_gguf_kind *element,
-                                 uint64_t *count) {
+weft_gguf_kind weft_gguf_kind_at(const weft_gguf *gguf, uint32_t index, weft_gguf_kind *element, uint64_t *count) {
   const gguf_key *key = &gguf->parts[0].keys[index];
   bool is_array = key->kind == WEFT_GGUF_ARRAY;
   if (element != NULL) *element = is_array ? key->element : key->kind;
@@ -279,12 +270,12 @@ uint64_t weft_gguf_count(const weft_gguf *gguf, const char *name) {
   return key->kind == WEFT_GGUF_ARRAY ? key->count : 1;
 }
 
-static weft_status wrong_kind(const weft_gguf *gguf, const char *name, const gguf_key *key,
-                              const char *wanted, weft_error *error) {
+static weft_status wrong_kind(const weft_gguf *gguf, const char *name, const gguf_key *key, const char *wanted,
+                              weft_error *error) {
   bool is_array = key->kind == WEFT_GGUF_ARRAY;
-  return weft_fail(error, WEFT_E_FORMAT, "%s: key '%s' has type %s%s%s; it must be %s",
-                   weft_gguf_path(gguf), name, gguf__kind_name(key->kind), is_array ? " of " : "",
-                   is_array ? gguf__kind_name(key->element) : "", wanted);
+  return weft_fail(error, WEFT_E_FORMAT, "%s: key '%s' has type %s%s%s; it must be %s", weft_gguf_path(gguf), name,
+                   gguf__kind_name(key->kind), is_array ? " of " : "", is_array ? gguf__kind_name(key->element) : "",
+                   wanted);
 }
 
 static uint64_t read_unsigned(weft_gguf_kind kind, const uint8_t *at) {
@@ -299,13 +290,12 @@ static int64_t read_signed(weft_gguf_kind kind, const uint8_t *at) {
 }
 
 static bool is_unsigned(weft_gguf_kind kind) {
-  return kind == WEFT_GGUF_U8 || kind == WEFT_GGUF_U16 || kind == WEFT_GGUF_U32 ||
-         kind == WEFT_GGUF_U64 || kind == WEFT_GGUF_BOOL;
+  return kind == WEFT_GGUF_U8 || kind == WEFT_GGUF_U16 || kind == WEFT_GGUF_U32 || kind == WEFT_GGUF_U64 ||
+         kind == WEFT_GGUF_BOOL;
 }
 
 static bool is_signed(weft_gguf_kind kind) {
-  return kind == WEFT_GGUF_I8 || kind == WEFT_GGUF_I16 || kind == WEFT_GGUF_I32 ||
-         kind == WEFT_GGUF_I64;
+  return kind == WEFT_GGUF_I8 || kind == WEFT_GGUF_I16 || kind == WEFT_GGUF_I32 || kind == WEFT_GGUF_I64;
 }
 
 static double read_real(weft_gguf_kind kind, const uint8_t *at) {
@@ -328,15 +318,13 @@ typedef struct element {
   const uint8_t *at;
 } element;
 
-static weft_status find_element(const weft_gguf *gguf, const char *name, uint64_t i, element *out,
-                                weft_error *error) {
+static weft_status find_element(const weft_gguf *gguf, const char *name, uint64_t i, element *out, weft_error *error) {
   const gguf_key *key = find_key(gguf, name);
   if (key == NULL) return WEFT_E_NOT_FOUND;
   *out = (element){key, key->kind, key->value};
   if (key->kind != WEFT_GGUF_ARRAY) return WEFT_OK;
   if (i >= key->count) {
-    return weft_fail(error, WEFT_E_FORMAT,
-                     "%s: key '%s' has %" PRIu64 " elements; number %" PRIu64 " is wanted",
+    return weft_fail(error, WEFT_E_FORMAT, "%s: key '%s' has %" PRIu64 " elements; number %" PRIu64 " is wanted",
                      weft_gguf_path(gguf), name, key->count, i);
   }
   out->kind = key->element;
@@ -344,8 +332,7 @@ static weft_status find_element(const weft_gguf *gguf, const char *name, uint64_
   return WEFT_OK;
 }
 
-weft_status weft_gguf_u64_at(const weft_gguf *gguf, const char *name, uint64_t i, uint64_t *out,
-                             weft_error *error) {
+weft_status weft_gguf_u64_at(const weft_gguf *gguf, const char *name, uint64_t i, uint64_t *out, weft_error *error) {
   element e;
   weft_status status = find_element(gguf, name, i, &e, error);
   if (status != WEFT_OK) return status;
@@ -356,15 +343,14 @@ weft_status weft_gguf_u64_at(const weft_gguf *gguf, const char *name, uint64_t i
   if (!is_signed(e.kind)) return wrong_kind(gguf, name, e.key, "an integer", error);
   int64_t value = read_signed(e.kind, e.at);
   if (value < 0) {
-    return weft_fail(error, WEFT_E_FORMAT, "%s: key '%s' is %" PRId64 "; it must not be negative",
-                     weft_gguf_path(gguf), name, value);
+    return weft_fail(error, WEFT_E_FORMAT, "%s: key '%s' is %" PRId64 "; it must not be negative", weft_gguf_path(gguf),
+                     name, value);
   }
   *out = (uint64_t)value;
   return WEFT_OK;
 }
 
-weft_status weft_gguf_f64_at(const weft_gguf *gguf, const char *name, uint64_t i, double *out,
-                             weft_error *error) {
+weft_status weft_gguf_f64_at(const weft_gguf *gguf, const char *name, uint64_t i, double *out, weft_error *error) {
   element e;
   weft_status status = find_element(gguf, name, i, &e, error);
   if (status != WEFT_OK) return status;
@@ -381,8 +367,7 @@ static weft_status refuse_array(const weft_gguf *gguf, const char *name, weft_er
   return wrong_kind(gguf, name, key, "one value", error);
 }
 
-weft_status weft_gguf_u64(const weft_gguf *gguf, const char *name, uint64_t *out,
-                          weft_error *error) {
+weft_status weft_gguf_u64(const weft_gguf *gguf, const char *name, uint64_t *out, weft_error *error) {
   weft_status status = refuse_array(gguf, name, error);
   return status == WEFT_OK ? weft_gguf_u64_at(gguf, name, 0, out, error) : status;
 }
@@ -397,15 +382,14 @@ weft_status weft_gguf_bool(const weft_gguf *gguf, const char *name, bool *out, w
   weft_status status = weft_gguf_u64(gguf, name, &value, error);
   if (status != WEFT_OK) return status;
   if (value > 1) {
-    return weft_fail(error, WEFT_E_FORMAT, "%s: key '%s' is %" PRIu64 "; it must be 0 or 1",
-                     weft_gguf_path(gguf), name, value);
+    return weft_fail(error, WEFT_E_FORMAT, "%s: key '%s' is %" PRIu64 "; it must be 0 or 1", weft_gguf_path(gguf), name,
+                     value);
   }
   *out = value == 1;
   return WEFT_OK;
 }
 
-weft_status weft_gguf_string(const weft_gguf *gguf, const char *name, weft_bytes *out,
-                             weft_error *error) {
+weft_status weft_gguf_string(const weft_gguf *gguf, const char *name, weft_bytes *out, weft_error *error) {
   const gguf_key *key = find_key(gguf, name);
   if (key == NULL) return WEFT_E_NOT_FOUND;
   if (key->kind != WEFT_GGUF_STRING) return wrong_kind(gguf, name, key, "a string", error);
@@ -413,8 +397,8 @@ weft_status weft_gguf_string(const weft_gguf *gguf, const char *name, weft_bytes
   return WEFT_OK;
 }
 
-weft_status weft_gguf_string_at(const weft_gguf *gguf, const char *name, uint64_t i,
-                                weft_bytes *out, weft_error *error) {
+weft_status weft_gguf_string_at(const weft_gguf *gguf, const char *name, uint64_t i, weft_bytes *out,
+                                weft_error *error) {
   const gguf_key *key = find_key(gguf, name);
   if (key == NULL) return WEFT_E_NOT_FOUND;
   if (key->kind != WEFT_GGUF_ARRAY || key->element != WEFT_GGUF_STRING) {

@@ -22,9 +22,19 @@ extern "C" {
 typedef struct weft_gguf weft_gguf;
 
 typedef enum weft_gguf_kind {
-  WEFT_GGUF_U8 = 0, WEFT_GGUF_I8 = 1, WEFT_GGUF_U16 = 2, WEFT_GGUF_I16 = 3, WEFT_GGUF_U32 = 4,
-  WEFT_GGUF_I32 = 5, WEFT_GGUF_F32 = 6, WEFT_GGUF_BOOL = 7, WEFT_GGUF_STRING = 8, WEFT_GGUF_ARRAY = 9,
-  WEFT_GGUF_U64 = 10, WEFT_GGUF_I64 = 11, WEFT_GGUF_F64 = 12
+  WEFT_GGUF_U8 = 0,
+  WEFT_GGUF_I8 = 1,
+  WEFT_GGUF_U16 = 2,
+  WEFT_GGUF_I16 = 3,
+  WEFT_GGUF_U32 = 4,
+  WEFT_GGUF_I32 = 5,
+  WEFT_GGUF_F32 = 6,
+  WEFT_GGUF_BOOL = 7,
+  WEFT_GGUF_STRING = 8,
+  WEFT_GGUF_ARRAY = 9,
+  WEFT_GGUF_U64 = 10,
+  WEFT_GGUF_I64 = 11,
+  WEFT_GGUF_F64 = 12
 } weft_gguf_kind;
 
 /* Bytes inside the mapping; not ended by a zero byte. */
@@ -37,7 +47,7 @@ typedef struct weft_gguf_tensor {
   const char *name; /* zero-ended copy */
   weft_type type;
   uint32_t n_dims;
-  uint64_t ne[4];   /* ne[0] is contiguous; missing trailing dims are 1 */
+  uint64_t ne[4]; /* ne[0] is contiguous; missing trailing dims are 1 */
   uint64_t n_bytes;
   const void *data; /* inside the mapping of its part */
 } weft_gguf_tensor;
@@ -55,8 +65,7 @@ uint64_t weft_gguf_file_bytes(const weft_gguf *gguf); /* all parts */
 uint32_t weft_gguf_n_keys(const weft_gguf *gguf);
 weft_bytes weft_gguf_key(const weft_gguf *gguf, uint32_t index);
 /* WEFT_GGUF_ARRAY gives the element kind and count through the pointers (may be NULL). */
-weft_gguf_kind weft_gguf_kind_at(const weft_gguf *gguf, uint32_t index, weft_gguf_kind *element,
-                                 uint64_t *count);
+weft_gguf_kind weft_gguf_kind_at(const weft_gguf *gguf, uint32_t index, weft_gguf_kind *element, uint64_t *count);
 /* -1 when absent. */
 int64_t weft_gguf_find(const weft_gguf *gguf, const char *key);
 
@@ -67,13 +76,10 @@ weft_status weft_gguf_f64(const weft_gguf *gguf, const char *key, double *out, w
 weft_status weft_gguf_bool(const weft_gguf *gguf, const char *key, bool *out, weft_error *error);
 weft_status weft_gguf_string(const weft_gguf *gguf, const char *key, weft_bytes *out, weft_error *error);
 /* Element i of the value: of an array, or of a scalar (then any i gives the scalar). */
-weft_status weft_gguf_u64_at(const weft_gguf *gguf, const char *key, uint64_t i, uint64_t *out,
-                             weft_error *error);
-weft_status weft_gguf_f64_at(const weft_gguf *gguf, const char *key, uint64_t i, double *out,
-                             weft_error *error);
+weft_status weft_gguf_u64_at(const weft_gguf *gguf, const char *key, uint64_t i, uint64_t *out, weft_error *error);
+weft_status weft_gguf_f64_at(const weft_gguf *gguf, const char *key, uint64_t i, double *out, weft_error *error);
 /* Element i of an array of strings; O(1) after the first call built an index at open. */
-weft_status weft_gguf_string_at(const weft_gguf *gguf, const char *key, uint64_t i, weft_bytes *out,
-                                weft_error *error);
+weft_status weft_gguf_string_at(const weft_gguf *gguf, const char *key, uint64_t i, weft_bytes *out, weft_error *error);
 /* Count of an array; 1 for a scalar; 0 when absent. */
 uint64_t weft_gguf_count(const weft_gguf *gguf, const char *key);
 

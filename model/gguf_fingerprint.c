@@ -28,8 +28,7 @@ static void add_samples(XXH128_hash_t *sum, const weft_gguf_tensor *tensor) {
 
 void weft_gguf_fingerprint(const weft_gguf *gguf, uint64_t *low, uint64_t *high) {
   XXH128_hash_t sum = {0, 0};
-  for (uint32_t p = 0; p < gguf->n_parts; p++)
-    add(&sum, gguf->parts[p].bytes, gguf->parts[p].data_at);
+  for (uint32_t p = 0; p < gguf->n_parts; p++) add(&sum, gguf->parts[p].bytes, gguf->parts[p].data_at);
   for (uint32_t i = 0; i < gguf->n_tensors; i++) add_samples(&sum, &gguf->tensors[i]);
   *low = sum.low64;
   *high = sum.high64;

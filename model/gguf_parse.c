@@ -31,12 +31,10 @@ static const struct {
   const char *name;
   uint32_t n_bytes;
 } kinds[] = {
-    [WEFT_GGUF_U8] = {"u8", 1},         [WEFT_GGUF_I8] = {"i8", 1},
-    [WEFT_GGUF_U16] = {"u16", 2},       [WEFT_GGUF_I16] = {"i16", 2},
-    [WEFT_GGUF_U32] = {"u32", 4},       [WEFT_GGUF_I32] = {"i32", 4},
-    [WEFT_GGUF_F32] = {"f32", 4},       [WEFT_GGUF_BOOL] = {"bool", 1},
-    [WEFT_GGUF_STRING] = {"string", 0}, [WEFT_GGUF_ARRAY] = {"array", 0},
-    [WEFT_GGUF_U64] = {"u64", 8},       [WEFT_GGUF_I64] = {"i64", 8},
+    [WEFT_GGUF_U8] = {"u8", 1},       [WEFT_GGUF_I8] = {"i8", 1},     [WEFT_GGUF_U16] = {"u16", 2},
+    [WEFT_GGUF_I16] = {"i16", 2},     [WEFT_GGUF_U32] = {"u32", 4},   [WEFT_GGUF_I32] = {"i32", 4},
+    [WEFT_GGUF_F32] = {"f32", 4},     [WEFT_GGUF_BOOL] = {"bool", 1}, [WEFT_GGUF_STRING] = {"string", 0},
+    [WEFT_GGUF_ARRAY] = {"array", 0}, [WEFT_GGUF_U64] = {"u64", 8},   [WEFT_GGUF_I64] = {"i64", 8},
     [WEFT_GGUF_F64] = {"f64", 8},
 };
 
@@ -64,8 +62,7 @@ weft_status gguf__names_open(gguf_names *names, uint32_t n) {
   names->slots = weft_alloc(size, sizeof *names->slots);
   if (names->slots == NULL) return WEFT_E_NO_MEMORY;
   names->mask = size - 1;
-  names->seed = (uint64_t)(uintptr_t)
-                    names->slots; /* differs from run to run: collisions cannot be prepared */
+  names->seed = (uint64_t)(uintptr_t)names->slots; /* differs from run to run: collisions cannot be prepared */
   return WEFT_OK;
 }
 
@@ -94,8 +91,8 @@ static bool key_names_add(gguf_part *part, uint32_t index) {
 /* ---- cursor ---- */
 
 static weft_status malformed(cursor *c, const char *what, uint64_t value, const char *rule) {
-  return weft_fail(c->error, WEFT_E_FORMAT, "%s: at byte %" PRIu64 ": %s is %" PRIu64 "; %s",
-                   c->part->path, c->at, what, value, rule);
+  return weft_fail(c->error, WEFT_E_FORMAT, "%s: at byte %" PRIu64 ": %s is %" PRIu64 "; %s", c->part->path, c->at,
+                   what, value, rule);
 }
 
 static uint64_t left(const cursor *c) {
@@ -105,8 +102,8 @@ static uint64_t left(const cursor *c) {
 static weft_status take(cursor *c, uint64_t n, const char *what, const uint8_t **bytes) {
   if (n > left(c)) {
     return weft_fail(c->error, WEFT_E_FORMAT,
-                     "%s: the file ends at byte %" PRIu64 ", inside %s (needs %" PRIu64
-                     " bytes from %" PRIu64 "); copy it again",
+                     "%s: the file ends at byte %" PRIu64 ", inside %s (needs %" PRIu64 " bytes from %" PRIu64
+                     "); copy it again",
                      c->part->path, c->part->n_bytes, what, n, c->at);
   }
   *bytes = c->part->bytes + c->at;
@@ -162,8 +159,7 @@ static weft_status take_strings(cursor *c, gguf_key *key) {
   key->value = c->part->bytes + c->at;
   key->offsets = weft_alloc((size_t)key->count, sizeof *key->offsets);
   if (key->offsets == NULL) {
-    return weft_fail(c->error, WEFT_E_NO_MEMORY,
-                     "%s: no memory for an index of %" PRIu64 " strings", c->part->path,
+    return weft_fail(c->error, WEFT_E_NO_MEMORY, "%s: no memory for an index of %" PRIu64 " strings", c->part->path,
                      key->count);
   }
   uint64_t start = c->at;
@@ -180,8 +176,7 @@ static weft_status take_array(cursor *c, gguf_key *key) {
   weft_status status = take_kind(c, "the element type of an array", &key->element);
   if (status != WEFT_OK) return status;
   if (key->element == WEFT_GGUF_ARRAY) {
-    return malformed(c, "the element type of an array", WEFT_GGUF_ARRAY,
-                     "arrays of arrays are not read");
+    return malformed(c, "the element type of an array", WEFT_GGUF_ARRAY, "arrays of arrays are not read");
   }
   status = take_u64(c, "the count of an array", &key->count);
   if (status != WEFT_OK) return status;
@@ -216,8 +211,7 @@ static weft_status take_value(cursor *c, gguf_key *key) {
 static bool is_plain_key(weft_bytes name) {
   for (size_t i = 0; i < name.n; i++) {
     char b = name.data[i];
-    bool plain =
-        (b >= 'a' && b <= 'z') || (b >= '0' && b <= '9') || b == '_' || b == '.' || b == '-';
+    bool plain = (b >= 'a' && b <= 'z') || (b >= '0' && b <= '9') || b == '_' || b == '.' || b == '-';
     if (!plain) return false;
   }
   return true;
@@ -233,8 +227,7 @@ static weft_status take_key(cursor *c, uint32_t index) {
   }
   if (!is_plain_key(key->name) && c->n_strange++ == 0) c->strange = key->name;
   if (!key_names_add(c->part, index)) {
-    return weft_fail(c->error, WEFT_E_FORMAT, "%s: key '%s' occurs twice", c->part->path,
-                     gguf__show(key->name, shown));
+    return weft_fail(c->error, WEFT_E_FORMAT, "%s: key '%s' occurs twice", c->part->path, gguf__show(key->name, shown));
   }
   status = take_kind(c, "the type of a key", &key->kind);
   if (status != WEFT_OK) return status;
@@ -242,18 +235,15 @@ static weft_status take_key(cursor *c, uint32_t index) {
   if (status == WEFT_OK || c->error == NULL) return status;
   weft_error inner = *c->error; /* say which key */
   size_t n_path = strlen(c->part->path);
-  const char *rest =
-      strncmp(inner.text, c->part->path, n_path) == 0 ? inner.text + n_path : inner.text;
-  return weft_fail(c->error, status, "%s: key '%s'%s", c->part->path, gguf__show(key->name, shown),
-                   rest);
+  const char *rest = strncmp(inner.text, c->part->path, n_path) == 0 ? inner.text + n_path : inner.text;
+  return weft_fail(c->error, status, "%s: key '%s'%s", c->part->path, gguf__show(key->name, shown), rest);
 }
 
 static weft_status take_keys(cursor *c, uint64_t n_keys) {
   gguf_part *part = c->part;
   part->keys = weft_alloc((size_t)n_keys, sizeof *part->keys);
   if (part->keys == NULL || gguf__names_open(&part->key_names, (uint32_t)n_keys) != WEFT_OK) {
-    return weft_fail(c->error, WEFT_E_NO_MEMORY, "%s: no memory for %" PRIu64 " keys", part->path,
-                     n_keys);
+    return weft_fail(c->error, WEFT_E_NO_MEMORY, "%s: no memory for %" PRIu64 " keys", part->path, n_keys);
   }
   for (uint32_t i = 0; i < n_keys; i++) {
     weft_status status = take_key(c, i);
@@ -271,8 +261,8 @@ static weft_status read_alignment(cursor *c) {
     static const char name[] = "general.alignment";
     if (key->name.n != sizeof name - 1 || memcmp(key->name.data, name, key->name.n) != 0) continue;
     if (key->kind != WEFT_GGUF_U32) {
-      return weft_fail(c->error, WEFT_E_FORMAT, "%s: general.alignment has type %s; it must be u32",
-                       part->path, kinds[key->kind].name);
+      return weft_fail(c->error, WEFT_E_FORMAT, "%s: general.alignment has type %s; it must be u32", part->path,
+                       kinds[key->kind].name);
     }
     uint32_t value;
     memcpy(&value, key->value, sizeof value);
@@ -286,8 +276,8 @@ static weft_status read_alignment(cursor *c) {
 
 /* ---- tensors ---- */
 
-static weft_status bad_tensor(cursor *c, const weft_gguf_tensor *tensor, const char *what,
-                              uint64_t value, const char *rule) {
+static weft_status bad_tensor(cursor *c, const weft_gguf_tensor *tensor, const char *what, uint64_t value,
+                              const char *rule) {
   char shown[GGUF_SHOWN];
   weft_bytes name = {tensor->name, strlen(tensor->name)};
   return weft_fail(c->error, WEFT_E_FORMAT, "%s: tensor '%s': %s is %" PRIu64 "; %s", c->part->path,
@@ -305,9 +295,8 @@ static weft_status take_name(cursor *c, weft_gguf_tensor *tensor) {
     return malformed(c, "a byte of a tensor's name", 0, "a name has no zero byte");
   }
   tensor->name = weft_strndup(name.data, name.n);
-  return tensor->name != NULL
-             ? WEFT_OK
-             : weft_fail(c->error, WEFT_E_NO_MEMORY, "%s: no memory for names", c->part->path);
+  return tensor->name != NULL ? WEFT_OK
+                              : weft_fail(c->error, WEFT_E_NO_MEMORY, "%s: no memory for names", c->part->path);
 }
 
 /* The product is grown step by step, each step checked: a product that wraps to zero cannot slip
@@ -328,8 +317,7 @@ static weft_status take_dims(cursor *c, weft_gguf_tensor *tensor, uint64_t *n_el
       return bad_tensor(c, tensor, "a dimension", tensor->ne[i], "it must be 1..2^63-1");
     }
     if (*n_elements > INT64_MAX / tensor->ne[i]) {
-      return bad_tensor(c, tensor, "a dimension", tensor->ne[i],
-                        "the number of elements passes 2^63-1");
+      return bad_tensor(c, tensor, "a dimension", tensor->ne[i], "the number of elements passes 2^63-1");
     }
     *n_elements *= tensor->ne[i];
   }
@@ -370,8 +358,7 @@ static weft_status take_tensor(cursor *c, uint32_t index, uint64_t *offset) {
   if (status == WEFT_OK) status = take_u64(c, "the offset of a tensor", offset);
   if (status != WEFT_OK) return status;
   if (*offset % c->part->alignment != 0) {
-    return bad_tensor(c, tensor, "the offset", *offset,
-                      "it must be a multiple of general.alignment");
+    return bad_tensor(c, tensor, "the offset", *offset, "it must be a multiple of general.alignment");
   }
   return WEFT_OK;
 }
@@ -397,8 +384,8 @@ static weft_status place_tensors(cursor *c, placed *places) {
     uint64_t offset = places[i].offset;
     if (offset > data_bytes || tensor->n_bytes > data_bytes - offset) {
       return weft_fail(c->error, WEFT_E_FORMAT,
-                       "%s: tensor '%s': %" PRIu64 " bytes at offset %" PRIu64
-                       " of the data, which has %" PRIu64 "; the file is cut, copy it again",
+                       "%s: tensor '%s': %" PRIu64 " bytes at offset %" PRIu64 " of the data, which has %" PRIu64
+                       "; the file is cut, copy it again",
                        part->path, tensor->name, tensor->n_bytes, offset, data_bytes);
     }
     if (i + 1 < part->n_tensors && places[i + 1].offset - offset < tensor->n_bytes) {
@@ -413,8 +400,7 @@ static weft_status find_data(cursor *c) {
   gguf_part *part = c->part;
   uint64_t padding = (part->alignment - c->at % part->alignment) % part->alignment;
   if (padding > left(c)) {
-    return weft_fail(c->error, WEFT_E_FORMAT,
-                     "%s: the file ends at byte %" PRIu64 ", before its data; copy it again",
+    return weft_fail(c->error, WEFT_E_FORMAT, "%s: the file ends at byte %" PRIu64 ", before its data; copy it again",
                      part->path, part->n_bytes);
   }
   part->data_at = c->at + padding;
@@ -427,8 +413,7 @@ static weft_status take_tensors(cursor *c, uint64_t n_tensors) {
   part->tensors = weft_alloc((size_t)n_tensors, sizeof *part->tensors);
   weft_status status = WEFT_OK;
   if (part->tensors == NULL || places == NULL) {
-    status = weft_fail(c->error, WEFT_E_NO_MEMORY, "%s: no memory for %" PRIu64 " tensors",
-                       part->path, n_tensors);
+    status = weft_fail(c->error, WEFT_E_NO_MEMORY, "%s: no memory for %" PRIu64 " tensors", part->path, n_tensors);
   }
   for (uint32_t i = 0; status == WEFT_OK && i < n_tensors; i++) {
     part->n_tensors = i + 1;
@@ -446,14 +431,12 @@ static weft_status take_tensors(cursor *c, uint64_t n_tensors) {
 static weft_status check_magic(cursor *c) {
   gguf_part *part = c->part;
   if (part->n_bytes < HEADER_BYTES) {
-    return weft_fail(c->error, WEFT_E_FORMAT,
-                     "%s: %" PRIu64 " bytes are too few for a GGUF file (24 at least)", part->path,
-                     part->n_bytes);
+    return weft_fail(c->error, WEFT_E_FORMAT, "%s: %" PRIu64 " bytes are too few for a GGUF file (24 at least)",
+                     part->path, part->n_bytes);
   }
   if (memcmp(part->bytes, "GGUF", 4) != 0) {
-    return weft_fail(c->error, WEFT_E_FORMAT,
-                     "%s: not a GGUF file: it starts with bytes %02x %02x %02x %02x", part->path,
-                     part->bytes[0], part->bytes[1], part->bytes[2], part->bytes[3]);
+    return weft_fail(c->error, WEFT_E_FORMAT, "%s: not a GGUF file: it starts with bytes %02x %02x %02x %02x",
+                     part->path, part->bytes[0], part->bytes[1], part->bytes[2], part->bytes[3]);
   }
   c->at = 4;
   uint32_t version = 0;
@@ -461,8 +444,7 @@ static weft_status check_magic(cursor *c) {
   if (version != 0 && (version & 0xFFFFu) == 0) {
     return malformed(c, "the version", version, "the file was written for the other byte order");
   }
-  if (version < 2 || version > 3)
-    return malformed(c, "the version", version, "versions 2 and 3 are read");
+  if (version < 2 || version > 3) return malformed(c, "the version", version, "versions 2 and 3 are read");
   return WEFT_OK;
 }
 
@@ -485,8 +467,8 @@ weft_status gguf__part_parse(gguf_part *part, weft_error *error) {
   part->data_at = c.at; /* of a file without tensors */
   if (c.n_strange > 0) {
     char shown[GGUF_SHOWN];
-    weft_log(WEFT_LOG_WARN, "%s: %" PRIu32 " keys have bytes outside of [a-z0-9_.-], first '%s'",
-             part->path, c.n_strange, gguf__show(c.strange, shown));
+    weft_log(WEFT_LOG_WARN, "%s: %" PRIu32 " keys have bytes outside of [a-z0-9_.-], first '%s'", part->path,
+             c.n_strange, gguf__show(c.strange, shown));
   }
   if (status == WEFT_OK && n_tensors > 0) status = take_tensors(&c, n_tensors);
   return status;
@@ -494,8 +476,7 @@ weft_status gguf__part_parse(gguf_part *part, weft_error *error) {
 
 void gguf__part_close(gguf_part *part) {
   for (uint32_t i = 0; i < part->n_keys; i++) weft_free(part->keys[i].offsets);
-  for (uint32_t i = 0; i < part->n_tensors; i++)
-    weft_free((char *)(uintptr_t)part->tensors[i].name);
+  for (uint32_t i = 0; i < part->n_tensors; i++) weft_free((char *)(uintptr_t)part->tensors[i].name);
   weft_free(part->keys);
   weft_free(part->tensors);
   gguf__names_close(&part->key_names);

@@ -55,7 +55,8 @@ static weft_status open_file(const gguf_part *part, reader_file *file, weft_erro
   struct stat about;
   file->plain = open(part->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file->plain < 0) return weft_fail(error, WEFT_E_IO, "%s: %s", part->path, strerror(errno));
-  if (fstat(file->plain, &about) != 0 || (uint64_t)about.st_ino != part->inode || (uint64_t)about.st_dev != part->device) {
+  if (fstat(file->plain, &about) != 0 || (uint64_t)about.st_ino != part->inode ||
+      (uint64_t)about.st_dev != part->device) {
     return weft_fail(error, WEFT_E_IO, "%s: the file was replaced while it was opened; open it again", part->path);
   }
   if (is_cached(part)) return WEFT_OK;
@@ -79,7 +80,8 @@ weft_status weft_gguf_reader_open(const weft_gguf *gguf, weft_gguf_reader **out,
   for (uint32_t i = 0; i < gguf->n_parts; i++) r->file[i] = (reader_file){-1, -1};
   uint32_t n_cores = weft_pool_cores();
   weft_status status = weft_pool_open(n_cores < READER_THREADS ? n_cores : READER_THREADS, &r->pool, error);
-  for (uint32_t i = 0; i < gguf->n_parts && status == WEFT_OK; i++) status = open_file(&gguf->parts[i], &r->file[i], error);
+  for (uint32_t i = 0; i < gguf->n_parts && status == WEFT_OK; i++)
+    status = open_file(&gguf->parts[i], &r->file[i], error);
   if (status != WEFT_OK) {
     weft_gguf_reader_close(r);
     return status;
@@ -93,8 +95,8 @@ void weft_gguf_reader_close(weft_gguf_reader *r) {
   double seconds = (double)(weft_clock_us() - r->opened_us) * 1e-6;
   if (r->n_bytes > 0) {
     weft_log(WEFT_LOG_INFO, "%s: %.1f MiB of weights in %.2f s, %.2f GB/s, %.0f %% of it by direct reads",
-             weft_gguf_path(r->gguf), (double)r->n_bytes / (1024.0 * 1024.0), seconds, (double)r->n_bytes * 1e-9 / seconds,
-             100.0 * (double)r->n_bytes_direct / (double)r->n_bytes);
+             weft_gguf_path(r->gguf), (double)r->n_bytes / (1024.0 * 1024.0), seconds,
+             (double)r->n_bytes * 1e-9 / seconds, 100.0 * (double)r->n_bytes_direct / (double)r->n_bytes);
   }
   for (uint32_t i = 0; i < r->gguf->n_parts; i++) {
     if (r->file[i].direct >= 0) (void)close(r->file[i].direct); /* nothing was written */
@@ -175,4 +177,6 @@ weft_weight_source weft_gguf_reader_source(weft_gguf_reader *r, const weft_gguf_
   return source;
 }
 
-const char *weft_gguf_reader_error(const weft_gguf_reader *r) { return r == NULL ? "" : r->error.text; }
+const char *weft_gguf_reader_error(const weft_gguf_reader *r) {
+  return r == NULL ? "" : r->error.text;
+}

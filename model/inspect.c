@@ -52,9 +52,8 @@ static uint64_t sequence_bytes(const report *r, uint64_t n_tokens) {
   for (uint32_t l = 0; l < r->geometry.n_layers; l++) {
     uint64_t window = r->geometry.window[l];
     uint64_t kept = window > 0 && window < n_tokens ? window : n_tokens;
-    n += kept * 2 *
-         weft_type_row_bytes(r->geometry.type,
-                             (uint64_t)r->geometry.n_kv_heads[l] * r->geometry.head_dim[l]);
+    n +=
+        kept * 2 * weft_type_row_bytes(r->geometry.type, (uint64_t)r->geometry.n_kv_heads[l] * r->geometry.head_dim[l]);
   }
   return n;
 }
@@ -103,8 +102,7 @@ static void put_real(weft_text *out, double value, bool is_double) {
   for (int n = 1; n <= 17; n++) {
     double back;
     (void)snprintf(digits, sizeof digits, "%.*g", n, value);
-    if (sscanf(digits, "%lf", &back) == 1 &&
-        (is_double ? back == value : (float)back == (float)value)) {
+    if (sscanf(digits, "%lf", &back) == 1 && (is_double ? back == value : (float)back == (float)value)) {
       break;
     }
   }
@@ -125,8 +123,7 @@ static void put_number(weft_text *out, weft_gguf_kind kind, const uint8_t *at) {
     double value;
     memcpy(&value, at, sizeof value);
     put_real(out, value, true);
-  } else if (kind == WEFT_GGUF_I8 || kind == WEFT_GGUF_I16 || kind == WEFT_GGUF_I32 ||
-             kind == WEFT_GGUF_I64) {
+  } else if (kind == WEFT_GGUF_I8 || kind == WEFT_GGUF_I16 || kind == WEFT_GGUF_I32 || kind == WEFT_GGUF_I64) {
     weft_text_printf(out, "%" PRId64, (int64_t)(raw << unused) >> unused);
   } else {
     weft_text_printf(out, "%" PRIu64, raw);
@@ -173,8 +170,7 @@ static void text_key(weft_text *out, const gguf_key *key) {
     put_string(out, (weft_bytes){(const char *)key->value, (size_t)key->count}, SHOWN_BYTES);
     if (key->count > SHOWN_BYTES) weft_text_printf(out, "... (%" PRIu64 " bytes)", key->count);
   } else if (key->kind == WEFT_GGUF_ARRAY) {
-    bool all =
-        key->count <= SHOWN_ELEMENTS || (key->element != WEFT_GGUF_STRING && key->count <= 64);
+    bool all = key->count <= SHOWN_ELEMENTS || (key->element != WEFT_GGUF_STRING && key->count <= 64);
     put_elements(out, key, all ? key->count : SHOWN_ELEMENTS, 32);
     if (!all) {
       weft_text_printf(out, "... (%" PRIu64 " of %s)", key->count, gguf__kind_name(key->element));
@@ -195,8 +191,7 @@ static void text_tensors(report *r) {
     for (uint32_t d = 1; d < tensor->n_dims; d++) {
       at += snprintf(shape + at, sizeof shape - (size_t)at, " x %" PRIu64, tensor->ne[d]);
     }
-    weft_text_printf(out, "  %-40s %-5s %-22s ",
-                     gguf__show((weft_bytes){tensor->name, strlen(tensor->name)}, shown),
+    weft_text_printf(out, "  %-40s %-5s %-22s ", gguf__show((weft_bytes){tensor->name, strlen(tensor->name)}, shown),
                      weft_type_name_of_id((int32_t)tensor->type), shape);
     put_bytes(out, tensor->n_bytes);
     weft_text_puts(out, "\n");
@@ -204,8 +199,7 @@ static void text_tensors(report *r) {
   weft_text_puts(out, "types\n");
   for (int32_t t = 0; t < TYPES_MAX; t++) {
     if (r->type_tensors[t] == 0) continue;
-    weft_text_printf(out, "  %-6s %5" PRIu64 " tensors  ", weft_type_name_of_id(t),
-                     r->type_tensors[t]);
+    weft_text_printf(out, "  %-6s %5" PRIu64 " tensors  ", weft_type_name_of_id(t), r->type_tensors[t]);
     put_bytes(out, r->type_bytes[t]);
     weft_text_puts(out, "\n");
   }
@@ -215,21 +209,19 @@ static void text_model(report *r) {
   const weft_hyper *h = &r->hyper;
   weft_text *out = r->out;
   weft_text_printf(out,
-                   "model\n  %s: %" PRIu32 " layers, hidden %" PRIu32 ", vocabulary %" PRIu32
-                   ", context %" PRIu32 "\n",
+                   "model\n  %s: %" PRIu32 " layers, hidden %" PRIu32 ", vocabulary %" PRIu32 ", context %" PRIu32 "\n",
                    h->arch, h->n_layers, h->n_hidden, h->n_vocab, h->context_length);
   if (h->n_experts > 0) {
-    weft_text_printf(out, "  experts: %" PRIu32 " of %" PRIu32 " per token, width %" PRIu32 "\n",
-                     h->n_experts_used, h->n_experts, h->n_expert_ff);
+    weft_text_printf(out, "  experts: %" PRIu32 " of %" PRIu32 " per token, width %" PRIu32 "\n", h->n_experts_used,
+                     h->n_experts, h->n_expert_ff);
   }
   if (h->canvas_length > 0) {
     const weft_entropy_bound *eb = &h->entropy_bound;
     weft_text_printf(out,
                      "  canvas: %" PRIu32 " tokens, at most %" PRIu32
-                     " steps, temperature %g to %g, entropy bound %g, stability %" PRIu32
-                     ", confidence %g\n",
-                     h->canvas_length, eb->max_steps, (double)eb->t_max, (double)eb->t_min,
-                     (double)eb->entropy_bound, eb->stability, (double)eb->confidence);
+                     " steps, temperature %g to %g, entropy bound %g, stability %" PRIu32 ", confidence %g\n",
+                     h->canvas_length, eb->max_steps, (double)eb->t_max, (double)eb->t_min, (double)eb->entropy_bound,
+                     eb->stability, (double)eb->confidence);
   }
 }
 
@@ -238,8 +230,7 @@ static void text_memory(report *r) {
   const uint64_t lengths[] = {1024, 4096, r->hyper.context_length};
   weft_text_puts(out, "memory\n  weights                      ");
   put_bytes(out, r->n_tensor_bytes);
-  weft_text_printf(out, "\n  KV per token (%s)          ",
-                   weft_type_name_of_id((int32_t)r->geometry.type));
+  weft_text_printf(out, "\n  KV per token (%s)          ", weft_type_name_of_id((int32_t)r->geometry.type));
   put_bytes(out, weft_kv_bytes_per_token(&r->geometry, false));
   weft_text_puts(out, ", once windows are full ");
   put_bytes(out, weft_kv_bytes_per_token(&r->geometry, true));
@@ -254,10 +245,9 @@ static void text_memory(report *r) {
   for (uint32_t g = 0; g < r->layout.n_groups; g++) {
     const weft_kv_group *group = &r->layout.group[g];
     weft_text_printf(out,
-                     "    group %-2" PRIu32 " %3" PRIu32 " layers x %3" PRIu32 " tokens, %" PRIu32
-                     " heads of %" PRIu32 ", window %" PRIu32 "\n",
-                     g, group->n_layers, group->block_tokens, group->n_kv_heads, group->head_dim,
-                     group->window);
+                     "    group %-2" PRIu32 " %3" PRIu32 " layers x %3" PRIu32 " tokens, %" PRIu32 " heads of %" PRIu32
+                     ", window %" PRIu32 "\n",
+                     g, group->n_layers, group->block_tokens, group->n_kv_heads, group->head_dim, group->window);
   }
 }
 
@@ -272,11 +262,10 @@ static void write_text(report *r) {
   weft_text_puts(out, "\n  file        ");
   put_bytes(out, weft_gguf_file_bytes(r->gguf));
   weft_text_printf(out,
-                   ", %" PRIu32 " part(s)\n  parameters  %" PRIu64 "\n  fingerprint %016" PRIx64
-                   "%016" PRIx64 "\nmetadata (%" PRIu32 ")\n",
+                   ", %" PRIu32 " part(s)\n  parameters  %" PRIu64 "\n  fingerprint %016" PRIx64 "%016" PRIx64
+                   "\nmetadata (%" PRIu32 ")\n",
                    r->gguf->n_parts, r->n_elements, high, low, weft_gguf_n_keys(r->gguf));
-  for (uint32_t i = 0; i < weft_gguf_n_keys(r->gguf); i++)
-    text_key(out, &r->gguf->parts[0].keys[i]);
+  for (uint32_t i = 0; i < weft_gguf_n_keys(r->gguf); i++) text_key(out, &r->gguf->parts[0].keys[i]);
   text_tensors(r);
   if (r->model_status == WEFT_OK) {
     text_model(r);
@@ -293,10 +282,9 @@ static void json_key(weft_text *out, const gguf_key *key) {
   put_string(out, key->name, SIZE_MAX);
   weft_text_printf(out, ", \"type\": \"%s\", ", gguf__kind_name(key->kind));
   if (key->kind == WEFT_GGUF_ARRAY) {
-    uint64_t n =
-        key->element == WEFT_GGUF_STRING || key->count > 1024 ? SHOWN_ELEMENTS : key->count;
-    weft_text_printf(out, "\"element\": \"%s\", \"count\": %" PRIu64 ", \"%s\": ",
-                     gguf__kind_name(key->element), key->count, n < key->count ? "first" : "value");
+    uint64_t n = key->element == WEFT_GGUF_STRING || key->count > 1024 ? SHOWN_ELEMENTS : key->count;
+    weft_text_printf(out, "\"element\": \"%s\", \"count\": %" PRIu64 ", \"%s\": ", gguf__kind_name(key->element),
+                     key->count, n < key->count ? "first" : "value");
     put_elements(out, key, n < key->count ? n : key->count, SIZE_MAX);
   } else {
     weft_text_puts(out, "\"value\": ");
@@ -316,8 +304,7 @@ static void json_tensors(report *r) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(r->gguf, i);
     weft_text_puts(out, i > 0 ? ",\n    {\"name\": " : "\n    {\"name\": ");
     put_zero_ended(out, tensor->name);
-    weft_text_printf(out, ", \"type\": \"%s\", \"shape\": [",
-                     weft_type_name_of_id((int32_t)tensor->type));
+    weft_text_printf(out, ", \"type\": \"%s\", \"shape\": [", weft_type_name_of_id((int32_t)tensor->type));
     for (uint32_t d = 0; d < tensor->n_dims; d++) {
       weft_text_printf(out, "%s%" PRIu64, d > 0 ? ", " : "", tensor->ne[d]);
     }
@@ -338,32 +325,28 @@ static void json_model(report *r) {
   const weft_hyper *h = &r->hyper;
   weft_text *out = r->out;
   weft_text_printf(out,
-                   "  \"model\": {\"architecture\": \"%s\", \"layers\": %" PRIu32
-                   ", \"hidden\": %" PRIu32 ", \"vocabulary\": %" PRIu32 ", \"context\": %" PRIu32
-                   ", \"experts\": %" PRIu32 ", \"experts_used\": %" PRIu32 ", \"canvas\": %" PRIu32
-                   "},\n",
-                   h->arch, h->n_layers, h->n_hidden, h->n_vocab, h->context_length, h->n_experts,
-                   h->n_experts_used, h->canvas_length);
-  weft_text_printf(
-      out,
-      "  \"kv\": {\"type\": \"%s\", \"bytes_per_token\": %" PRIu64
-      ", \"bytes_per_token_windows_full\": %" PRIu64 ", \"page_bytes\": %" PRIu64
-      ", \"padding\": %.6f, \"groups\": [",
-      weft_type_name_of_id((int32_t)r->geometry.type), weft_kv_bytes_per_token(&r->geometry, false),
-      weft_kv_bytes_per_token(&r->geometry, true), r->layout.page_bytes, r->layout.padding);
+                   "  \"model\": {\"architecture\": \"%s\", \"layers\": %" PRIu32 ", \"hidden\": %" PRIu32
+                   ", \"vocabulary\": %" PRIu32 ", \"context\": %" PRIu32 ", \"experts\": %" PRIu32
+                   ", \"experts_used\": %" PRIu32 ", \"canvas\": %" PRIu32 "},\n",
+                   h->arch, h->n_layers, h->n_hidden, h->n_vocab, h->context_length, h->n_experts, h->n_experts_used,
+                   h->canvas_length);
+  weft_text_printf(out,
+                   "  \"kv\": {\"type\": \"%s\", \"bytes_per_token\": %" PRIu64
+                   ", \"bytes_per_token_windows_full\": %" PRIu64 ", \"page_bytes\": %" PRIu64
+                   ", \"padding\": %.6f, \"groups\": [",
+                   weft_type_name_of_id((int32_t)r->geometry.type), weft_kv_bytes_per_token(&r->geometry, false),
+                   weft_kv_bytes_per_token(&r->geometry, true), r->layout.page_bytes, r->layout.padding);
   for (uint32_t g = 0; g < r->layout.n_groups; g++) {
     const weft_kv_group *group = &r->layout.group[g];
     weft_text_printf(out,
-                     "%s{\"layers\": %" PRIu32 ", \"block_tokens\": %" PRIu32
-                     ", \"window\": %" PRIu32 ", \"kv_heads\": %" PRIu32 ", \"head_dim\": %" PRIu32
-                     "}",
-                     g > 0 ? ", " : "", group->n_layers, group->block_tokens, group->window,
-                     group->n_kv_heads, group->head_dim);
+                     "%s{\"layers\": %" PRIu32 ", \"block_tokens\": %" PRIu32 ", \"window\": %" PRIu32
+                     ", \"kv_heads\": %" PRIu32 ", \"head_dim\": %" PRIu32 "}",
+                     g > 0 ? ", " : "", group->n_layers, group->block_tokens, group->window, group->n_kv_heads,
+                     group->head_dim);
   }
   weft_text_printf(out,
-                   "]},\n  \"memory\": {\"weights\": %" PRIu64 ", \"kv_1024\": %" PRIu64
-                   ", \"kv_4096\": %" PRIu64 ", \"kv_context\": %" PRIu64
-                   "},\n  \"refusal\": null\n}\n",
+                   "]},\n  \"memory\": {\"weights\": %" PRIu64 ", \"kv_1024\": %" PRIu64 ", \"kv_4096\": %" PRIu64
+                   ", \"kv_context\": %" PRIu64 "},\n  \"refusal\": null\n}\n",
                    r->n_tensor_bytes, sequence_bytes(r, 1024), sequence_bytes(r, 4096),
                    sequence_bytes(r, h->context_length));
 }
@@ -379,9 +362,8 @@ static void write_json(report *r) {
   weft_text_puts(out, ",\n  \"name\": ");
   put_zero_ended(out, name);
   weft_text_printf(out,
-                   ",\n  \"bytes\": %" PRIu64 ",\n  \"parts\": %" PRIu32
-                   ",\n  \"parameters\": %" PRIu64 ",\n  \"fingerprint\": \"%016" PRIx64
-                   "%016" PRIx64 "\",\n  \"metadata\": [",
+                   ",\n  \"bytes\": %" PRIu64 ",\n  \"parts\": %" PRIu32 ",\n  \"parameters\": %" PRIu64
+                   ",\n  \"fingerprint\": \"%016" PRIx64 "%016" PRIx64 "\",\n  \"metadata\": [",
                    weft_gguf_file_bytes(r->gguf), r->gguf->n_parts, r->n_elements, high, low);
   for (uint32_t i = 0; i < weft_gguf_n_keys(r->gguf); i++) {
     weft_text_puts(out, i > 0 ? ",\n    " : "\n    ");
@@ -400,8 +382,7 @@ static void write_json(report *r) {
 
 weft_status weft_inspect(const weft_gguf *gguf, bool json, weft_text *out, weft_error *error) {
   report *r = weft_alloc(1, sizeof *r);
-  if (r == NULL)
-    return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
+  if (r == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
   r->gguf = gguf;
   r->out = out;
   count_tensors(r);

@@ -21,19 +21,17 @@ static weft_status missing(const weft_keys *keys, const char *full) {
                    weft_gguf_path(keys->gguf), full, keys->arch);
 }
 
-static weft_status within(const weft_keys *keys, const char *full, uint64_t value, uint32_t low,
-                          uint32_t high, uint32_t *out) {
+static weft_status within(const weft_keys *keys, const char *full, uint64_t value, uint32_t low, uint32_t high,
+                          uint32_t *out) {
   if (value < low || value > high) {
-    return weft_fail(keys->error, WEFT_E_FORMAT,
-                     "%s: key '%s' is %" PRIu64 "; it must be %" PRIu32 "..%" PRIu32,
+    return weft_fail(keys->error, WEFT_E_FORMAT, "%s: key '%s' is %" PRIu64 "; it must be %" PRIu32 "..%" PRIu32,
                      weft_gguf_path(keys->gguf), full, value, low, high);
   }
   *out = (uint32_t)value;
   return WEFT_OK;
 }
 
-weft_status weft_keys_u32(const weft_keys *keys, const char *name, uint32_t low, uint32_t high,
-                          uint32_t *out) {
+weft_status weft_keys_u32(const weft_keys *keys, const char *name, uint32_t low, uint32_t high, uint32_t *out) {
   char full[NAME_MAX_BYTES];
   uint64_t value;
   full_name(keys, name, full);
@@ -42,15 +40,15 @@ weft_status weft_keys_u32(const weft_keys *keys, const char *name, uint32_t low,
   return status == WEFT_OK ? within(keys, full, value, low, high, out) : status;
 }
 
-weft_status weft_keys_u32_or(const weft_keys *keys, const char *name, uint32_t low, uint32_t high,
-                             uint32_t initial, uint32_t *out) {
+weft_status weft_keys_u32_or(const weft_keys *keys, const char *name, uint32_t low, uint32_t high, uint32_t initial,
+                             uint32_t *out) {
   if (is_present(keys, name)) return weft_keys_u32(keys, name, low, high, out);
   *out = initial;
   return WEFT_OK;
 }
 
-weft_status weft_keys_u32_at(const weft_keys *keys, const char *name, uint64_t i, uint32_t low,
-                             uint32_t high, uint32_t *out) {
+weft_status weft_keys_u32_at(const weft_keys *keys, const char *name, uint64_t i, uint32_t low, uint32_t high,
+                             uint32_t *out) {
   char full[NAME_MAX_BYTES];
   uint64_t value;
   full_name(keys, name, full);
@@ -59,8 +57,7 @@ weft_status weft_keys_u32_at(const weft_keys *keys, const char *name, uint64_t i
   return status == WEFT_OK ? within(keys, full, value, low, high, out) : status;
 }
 
-weft_status weft_keys_f32(const weft_keys *keys, const char *name, double low, double high,
-                          float *out) {
+weft_status weft_keys_f32(const weft_keys *keys, const char *name, double low, double high, float *out) {
   char full[NAME_MAX_BYTES];
   double value;
   full_name(keys, name, full);
@@ -68,15 +65,15 @@ weft_status weft_keys_f32(const weft_keys *keys, const char *name, double low, d
   if (status == WEFT_E_NOT_FOUND) return missing(keys, full);
   if (status != WEFT_OK) return status;
   if (!(value >= low && value <= high)) {
-    return weft_fail(keys->error, WEFT_E_FORMAT, "%s: key '%s' is %g; it must be %g..%g",
-                     weft_gguf_path(keys->gguf), full, value, low, high);
+    return weft_fail(keys->error, WEFT_E_FORMAT, "%s: key '%s' is %g; it must be %g..%g", weft_gguf_path(keys->gguf),
+                     full, value, low, high);
   }
   *out = (float)value;
   return WEFT_OK;
 }
 
-weft_status weft_keys_f32_or(const weft_keys *keys, const char *name, double low, double high,
-                             float initial, float *out) {
+weft_status weft_keys_f32_or(const weft_keys *keys, const char *name, double low, double high, float initial,
+                             float *out) {
   if (is_present(keys, name)) return weft_keys_f32(keys, name, low, high, out);
   *out = initial;
   return WEFT_OK;

@@ -38,9 +38,9 @@ struct weft_kv_file {
   weft_kv_file_config config;
   weft_kv_file_io io;
   int fd;
-  uint64_t *checksum; /* [n_slots]; the file's thread's */
-  bool *filled;       /* [n_slots] */
-  bool told[N_OUTCOMES]; /* of an outcome, in the log */
+  uint64_t *checksum;          /* [n_slots]; the file's thread's */
+  bool *filled;                /* [n_slots] */
+  bool told[N_OUTCOMES];       /* of an outcome, in the log */
   uint64_t n_added, n_allowed; /* engine thread */
   pthread_t thread;
   bool has_thread;
@@ -108,9 +108,10 @@ weft_status weft_kv_file_open(const weft_kv_file_config *config, weft_kv_file **
   f->filled = weft_alloc(config->n_slots, sizeof *f->filled);
   f->up.move = weft_alloc(config->moves_max, sizeof(move));
   f->down.move = weft_alloc(config->moves_max, sizeof(move));
-  weft_status status = f->checksum == NULL || f->filled == NULL || f->up.move == NULL || f->down.move == NULL
-                           ? weft_fail(error, WEFT_E_NO_MEMORY, "%s: no memory for %u slots", config->path, config->n_slots)
-                           : make_file(f, error);
+  weft_status status =
+      f->checksum == NULL || f->filled == NULL || f->up.move == NULL || f->down.move == NULL
+          ? weft_fail(error, WEFT_E_NO_MEMORY, "%s: no memory for %u slots", config->path, config->n_slots)
+          : make_file(f, error);
   f->config.path = NULL;
   if (status == WEFT_OK) {
     f->has_thread = pthread_create(&f->thread, NULL, loop, f) == 0;
@@ -187,7 +188,8 @@ static outcome lift(weft_kv_file *f, uint32_t slot, uint32_t to) {
 
 /* Once for each way to fail; how often is counted. */
 static void tell_of(weft_kv_file *f, outcome how) {
-  static const char *const what[N_OUTCOMES] = {[WRITE_FAILED] = "cannot be written", [READ_FAILED] = "cannot be read",
+  static const char *const what[N_OUTCOMES] = {[WRITE_FAILED] = "cannot be written",
+                                               [READ_FAILED] = "cannot be read",
                                                [DAMAGED] = "gives back other bytes than it was given"};
   int why = errno;
   if (what[how] == NULL || f->told[how]) return;

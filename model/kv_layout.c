@@ -41,27 +41,23 @@ static uint64_t token_bytes(const weft_kv_geometry *geometry, uint32_t layer) {
   return 2 * weft_type_row_bytes(geometry->type, n);
 }
 
-static weft_status find_classes(const weft_kv_geometry *geometry, model_classes *out,
-                                weft_error *error) {
+static weft_status find_classes(const weft_kv_geometry *geometry, model_classes *out, weft_error *error) {
   out->n = 0;
   for (uint32_t l = 0; l < geometry->n_layers; l++) {
     layer_class wanted = {1, geometry->n_kv_heads[l], geometry->head_dim[l], geometry->window[l],
                           token_bytes(geometry, l)};
     if (wanted.token_bytes == 0) {
-      return weft_fail(error, WEFT_E_UNSUPPORTED,
-                       "KV layout: layer %" PRIu32 " keeps no bytes per token", l);
+      return weft_fail(error, WEFT_E_UNSUPPORTED, "KV layout: layer %" PRIu32 " keeps no bytes per token", l);
     }
     uint32_t i = 0;
-    while (i < out->n &&
-           (out->class[i].n_kv_heads != wanted.n_kv_heads ||
-            out->class[i].head_dim != wanted.head_dim || out->class[i].window != wanted.window)) {
+    while (i < out->n && (out->class[i].n_kv_heads != wanted.n_kv_heads || out->class[i].head_dim != wanted.head_dim ||
+                          out->class[i].window != wanted.window)) {
       i++;
     }
     if (i < out->n) {
       out->class[i].n_layers++;
     } else if (out->n == CLASSES_MAX) {
-      return weft_fail(error, WEFT_E_UNSUPPORTED, "KV layout: more than %d kinds of layers",
-                       CLASSES_MAX);
+      return weft_fail(error, WEFT_E_UNSUPPORTED, "KV layout: more than %d kinds of layers", CLASSES_MAX);
     } else {
       out->class[out->n++] = wanted;
     }
@@ -71,8 +67,7 @@ static weft_status find_classes(const weft_kv_geometry *geometry, model_classes 
 
 /* Layers times the unused share of their page: the last group may have fewer layers than a page
  * holds. */
-static double cut_waste(const layer_class *class, uint32_t layers_per_group, uint32_t block_tokens,
-                        uint64_t page) {
+static double cut_waste(const layer_class *class, uint32_t layers_per_group, uint32_t block_tokens, uint64_t page) {
   double waste = 0;
   for (uint32_t left = class->n_layers; left > 0;) {
     uint32_t n = left < layers_per_group ? left : layers_per_group;
@@ -99,8 +94,7 @@ static bool is_better_cut(const cut *a, const cut *b) {
 }
 
 /* False when not even one layer of one smallest block fits a page. */
-static bool best_cut(const layer_class *class, uint64_t page, uint32_t block_least,
-                     uint32_t groups_max, cut *out) {
+static bool best_cut(const layer_class *class, uint64_t page, uint32_t block_least, uint32_t groups_max, cut *out) {
   *out = (cut){0};
   for (uint32_t block = block_least; block <= 128; block *= 2) {
     uint64_t fits = page / (block * class->token_bytes);
@@ -116,8 +110,7 @@ static bool best_cut(const layer_class *class, uint64_t page, uint32_t block_lea
 }
 
 /* Cuts all classes of one model; cuts may be NULL. */
-static bool cut_model(const model_classes *classes, uint64_t page, uint32_t block_least, cut *cuts,
-                      choice *sum) {
+static bool cut_model(const model_classes *classes, uint64_t page, uint32_t block_least, cut *cuts, choice *sum) {
   uint32_t n_groups = 0, n_layers = 0;
   double waste = 0;
   for (uint32_t c = 0; c < classes->n; c++) {
@@ -138,8 +131,7 @@ static bool cut_model(const model_classes *classes, uint64_t page, uint32_t bloc
   return true;
 }
 
-static choice judge(const model_classes *classes, uint32_t n_models, uint64_t page,
-                    uint32_t block_least) {
+static choice judge(const model_classes *classes, uint32_t n_models, uint64_t page, uint32_t block_least) {
   choice sum = {.page_bytes = page, .block_tokens_least = UINT32_MAX, .possible = true};
   for (uint32_t m = 0; sum.possible && m < n_models; m++) {
     sum.possible = cut_model(&classes[m], page, block_least, NULL, &sum);
@@ -183,8 +175,8 @@ static choice find_page(const model_classes *classes, uint32_t n_models, uint32_
 }
 
 /* Layers of a class take its groups in order, layers_per_group at a time. */
-static void fill_layout(const weft_kv_geometry *geometry, const model_classes *classes,
-                        const cut *cuts, uint64_t page, weft_kv_layout *layout) {
+static void fill_layout(const weft_kv_geometry *geometry, const model_classes *classes, const cut *cuts, uint64_t page,
+                        weft_kv_layout *layout) {
   uint32_t first[CLASSES_MAX], n_placed[CLASSES_MAX] = {0};
   double waste = 0;
   memset(layout, 0, sizeof *layout);
@@ -198,8 +190,7 @@ static void fill_layout(const weft_kv_geometry *geometry, const model_classes *c
   for (uint32_t l = 0; l < geometry->n_layers; l++) {
     uint32_t c = 0;
     while (classes->class[c].n_kv_heads != geometry->n_kv_heads[l] ||
-           classes->class[c].head_dim != geometry->head_dim[l] ||
-           classes->class[c].window != geometry->window[l]) {
+           classes->class[c].head_dim != geometry->head_dim[l] || classes->class[c].window != geometry->window[l]) {
       c++;
     }
     uint32_t g = first[c] + n_placed[c]++ / cuts[c].layers_per_group;
@@ -217,17 +208,14 @@ static void fill_layout(const weft_kv_geometry *geometry, const model_classes *c
 }
 
 weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint32_t n_models,
-                                  uint32_t fixed_block_tokens, weft_kv_layout *layouts,
-                                  weft_error *error) {
+                                  uint32_t fixed_block_tokens, weft_kv_layout *layouts, weft_error *error) {
   static const char *const where = "KV layout";
   uint32_t fixed = fixed_block_tokens;
   if (n_models == 0 || n_models > MODELS_MAX) {
-    return weft_fail(error, WEFT_E_INVALID, "%s: 1..%d models share a pool, not %" PRIu32, where,
-                     MODELS_MAX, n_models);
+    return weft_fail(error, WEFT_E_INVALID, "%s: 1..%d models share a pool, not %" PRIu32, where, MODELS_MAX, n_models);
   }
   if (fixed > 128 || (fixed & (fixed - 1)) != 0) {
-    return weft_fail(error, WEFT_E_INVALID,
-                     "%s: %" PRIu32 " tokens per block; give a power of two up to 128", where,
+    return weft_fail(error, WEFT_E_INVALID, "%s: %" PRIu32 " tokens per block; give a power of two up to 128", where,
                      fixed);
   }
   model_classes classes[MODELS_MAX];
@@ -241,9 +229,8 @@ weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint3
   }
   choice best = find_page(classes, n_models, fixed);
   if (!best.possible) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "%s: no page size serves these models with at most %d layer groups%s", where,
-                     WEFT_KV_GROUPS_MAX, fixed > 0 ? " and this block size" : "");
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: no page size serves these models with at most %d layer groups%s",
+                     where, WEFT_KV_GROUPS_MAX, fixed > 0 ? " and this block size" : "");
   }
   for (uint32_t m = 0; m < n_models; m++) {
     cut cuts[CLASSES_MAX];

@@ -6,12 +6,11 @@
 #include "base/check.h"
 #include "base/memory.h"
 
-weft_status weft_kv_store_open(weft_device *device, uint64_t page_bytes, uint32_t n_pages,
-                               weft_kv_store **out, weft_error *error) {
+weft_status weft_kv_store_open(weft_device *device, uint64_t page_bytes, uint32_t n_pages, weft_kv_store **out,
+                               weft_error *error) {
   *out = NULL;
   if (page_bytes == 0 || n_pages == 0 || page_bytes > UINT64_MAX / n_pages) {
-    return weft_fail(error, WEFT_E_INVALID,
-                     "KV store: %" PRIu32 " pages of %" PRIu64 " bytes are not a pool", n_pages,
+    return weft_fail(error, WEFT_E_INVALID, "KV store: %" PRIu32 " pages of %" PRIu64 " bytes are not a pool", n_pages,
                      page_bytes);
   }
   weft_kv_store *store = weft_alloc(1, sizeof *store);
@@ -23,8 +22,8 @@ weft_status weft_kv_store_open(weft_device *device, uint64_t page_bytes, uint32_
   if (status != WEFT_OK) {
     weft_kv_store_close(store);
     return weft_fail(error, status,
-                     "KV store: the device has no room for %" PRIu32 " pages of %" PRIu64
-                     " bytes (%" PRIu64 " MiB); ask for fewer",
+                     "KV store: the device has no room for %" PRIu32 " pages of %" PRIu64 " bytes (%" PRIu64
+                     " MiB); ask for fewer",
                      n_pages, page_bytes, page_bytes * n_pages >> 20);
   }
   *out = store;
@@ -44,8 +43,8 @@ weft_status weft_kv_store_copy_page(const weft_kv_store *store, uint32_t from, u
   WEFT_CHECK(to < store->n_pages);
   if (from == to) return WEFT_OK;
   char *base = store->base;
-  return weft_device_copy(store->device, base + to * store->page_bytes,
-                          base + from * store->page_bytes, store->page_bytes);
+  return weft_device_copy(store->device, base + to * store->page_bytes, base + from * store->page_bytes,
+                          store->page_bytes);
 }
 
 weft_status weft_kv_store_add_host(weft_kv_store *store, uint32_t n_host, weft_error *error) {
@@ -114,8 +113,7 @@ void weft_kv_store_ran(const weft_kv_store *store, uint64_t n_moves, bool lost) 
   if (store->file != NULL) weft_kv_file_start(store->file, n_moves, lost);
 }
 
-weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout,
-                                uint32_t layer) {
+weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t layer) {
   const weft_kv_group *group = &layout->group[layout->group_of[layer]];
   uint64_t at = layout->index_in[layer] * group->layer_bytes;
   return (weft_kv_view){

@@ -81,8 +81,7 @@ static weft_status store_keys(weft_step *step, uint32_t l, const weft_kv_view *v
   weft_qkv_args args = {
       .q = s->q,
       .k = s->k,
-      .v = layer->v.data != NULL ? s->v
-                                 : s->k, /* without a value matrix the raw keys are the values */
+      .v = layer->v.data != NULL ? s->v : s->k, /* without a value matrix the raw keys are the values */
       .q_norm = layer->q_norm,
       .k_norm = layer->k_norm,
       .inv_freq = hyper->window[l] > 0 ? model->globals.inv_freq_window : model->globals.inv_freq,
@@ -194,8 +193,8 @@ static weft_status move_rows(weft_step *step, float *to, const float *from, uint
   uint32_t n = step->args->n_output;
   for (uint32_t i = 0, run; i < n; i += run) {
     for (run = 1; i + run < n && row[i + run] == row[i] + run;) run++;
-    weft_status status = weft_device_copy(step->model->device, to + i * cols, from + row[i] * cols,
-                                          run * cols * sizeof *to);
+    weft_status status =
+        weft_device_copy(step->model->device, to + i * cols, from + row[i] * cols, run * cols * sizeof *to);
     if (status != WEFT_OK) return status;
   }
   return WEFT_OK;
@@ -215,8 +214,7 @@ static weft_status keep_output_rows(weft_step *step, uint32_t head_dim) {
   weft_forward_args *args = step->args;
   if (is_every_row(args, step->n_rows)) return WEFT_OK;
   weft_scratch *s = &step->model->scratch;
-  weft_status status =
-      move_rows(step, s->q, step->a, (uint64_t)step->model->hyper.n_heads * head_dim);
+  weft_status status = move_rows(step, s->q, step->a, (uint64_t)step->model->hyper.n_heads * head_dim);
   if (status == WEFT_OK) status = move_rows(step, step->h, step->x, step->model->hyper.n_hidden);
   float *x = step->x;
   step->x = step->h;
@@ -302,7 +300,8 @@ weft_status layers__route(weft_step *step, const weft_layer *layer, const float 
   return weft_route(step->model->device, &args);
 }
 
-weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *u, float *out, const layers_mlp_args *shared) {
+weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *u, float *out,
+                            const layers_mlp_args *shared) {
   weft_model *model = step->model;
   weft_experts_args args = experts_args(model, layer);
   args.x = u;
@@ -327,12 +326,15 @@ static void at_least(uint64_t *most, uint64_t n) {
   if (n > *most) *most = n;
 }
 
-static uint64_t matmul_work(weft_model *model, const weft_weight *a, const weft_weight *b,
-                            const weft_weight *c) {
+static uint64_t matmul_work(weft_model *model, const weft_weight *a, const weft_weight *b, const weft_weight *c) {
   const weft_weight *const weight[3] = {a, b, c};
   float *const y[3] = {NULL, NULL, NULL};
   if (a == NULL) return 0;
-  weft_matmul_args args = matmul_args(model, NULL, model->limits.rows_max, b == NULL ? 1 : c == NULL ? 2 : 3, weight, y);
+  weft_matmul_args args = matmul_args(model, NULL, model->limits.rows_max,
+                                      b == NULL   ? 1
+                                      : c == NULL ? 2
+                                                  : 3,
+                                      weight, y);
   return weft_matmul_scratch(model->device, &args);
 }
 
@@ -376,8 +378,7 @@ static uint64_t work_bytes(weft_model *model) {
     at_least(&most, weft_experts_scratch(model->device, &args));
   }
   const weft_globals *globals = &model->globals;
-  at_least(&most,
-           matmul_work(model, present(&globals->self_cond_gate), &globals->self_cond_up, NULL));
+  at_least(&most, matmul_work(model, present(&globals->self_cond_gate), &globals->self_cond_up, NULL));
   at_least(&most, matmul_work(model, present(&globals->self_cond_down), NULL, NULL));
   return most;
 }
@@ -428,8 +429,7 @@ weft_status layers__plan(weft_model *model) {
   (void)weft_scratch_plan_add(plan, "residual", n, hyper->n_hidden * f);
   (void)weft_scratch_plan_add(plan, "normed", n, hyper->n_hidden * f);
   (void)weft_scratch_plan_add(plan, "branch", n, hyper->n_hidden * f);
-  (void)weft_scratch_plan_add(plan, "work of ops", model->scratch.work_bytes = work_bytes(model),
-                              1);
+  (void)weft_scratch_plan_add(plan, "work of ops", model->scratch.work_bytes = work_bytes(model), 1);
   uint64_t shared = plan->at;
   (void)weft_scratch_plan_add(plan, "queries", n, w.q * f);
   (void)weft_scratch_plan_add(plan, "attention", n, w.q * f);

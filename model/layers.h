@@ -36,7 +36,8 @@ typedef struct layers_mlp_args {
 weft_status layers__mlp(weft_step *step, const layers_mlp_args *args);
 /* The router's product with r chooses experts; out = those experts of u; and an MLP of all rows beside them. */
 weft_status layers__route(weft_step *step, const weft_layer *layer, const float *r);
-weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *u, float *out, const layers_mlp_args *shared);
+weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *u, float *out,
+                            const layers_mlp_args *shared);
 
 /* The scratch of a model: plan fills model->plan, place the pointers once scratch_base is there. */
 weft_status layers__plan(weft_model *model);

@@ -121,14 +121,29 @@ static weft_status forward(logits_run *r, const int32_t *tokens, uint32_t first,
       r->kv_slot[g][i] = canvas ? -1 : page * block + (first + i) % block;
     }
   }
-  weft_segment segment = {.n_rows = n, .kv_len = first, .canvas = canvas,
-                          .output = canvas ? WEFT_OUTPUT_CANVAS : WEFT_OUTPUT_NONE, .step = soft != NULL};
-  weft_batch batch = {.n_rows = n, .n_causal = canvas ? 0 : n, .n_segments = 1, .n_groups = r->layout.n_groups,
-                      .token = tokens, .position = r->position, .segment = &segment, .table = r->table,
+  weft_segment segment = {.n_rows = n,
+                          .kv_len = first,
+                          .canvas = canvas,
+                          .output = canvas ? WEFT_OUTPUT_CANVAS : WEFT_OUTPUT_NONE,
+                          .step = soft != NULL};
+  weft_batch batch = {.n_rows = n,
+                      .n_causal = canvas ? 0 : n,
+                      .n_segments = 1,
+                      .n_groups = r->layout.n_groups,
+                      .token = tokens,
+                      .position = r->position,
+                      .segment = &segment,
+                      .table = r->table,
                       .table_at = r->table_at};
   for (uint32_t g = 0; g < r->layout.n_groups; g++) batch.kv_slot[g] = r->kv_slot[g];
-  weft_forward_args args = {.batch = &batch, .token = tokens, .kv = r->store, .layout = &r->layout, .soft = &soft,
-                            .output_row = r->output_row, .n_output = wanted ? n : 0, .hidden = r->d_hidden};
+  weft_forward_args args = {.batch = &batch,
+                            .token = tokens,
+                            .kv = r->store,
+                            .layout = &r->layout,
+                            .soft = &soft,
+                            .output_row = r->output_row,
+                            .n_output = wanted ? n : 0,
+                            .hidden = r->d_hidden};
   weft_status status = weft_model_forward(r->args->model, &args);
   if (status != WEFT_OK) return weft_fail(error, status, "the forward pass failed: %s", weft_status_text(status));
   return wanted ? give_rows(r, n, error) : WEFT_OK;
@@ -153,7 +168,8 @@ static weft_status make_soft(logits_run *r, weft_error *error) {
                            .scratch_bytes = r->scratch_bytes};
     if (status == WEFT_OK) status = weft_soft(d, &args);
   }
-  return status == WEFT_OK ? status : weft_fail(error, status, "the soft embedding failed: %s", weft_status_text(status));
+  return status == WEFT_OK ? status
+                           : weft_fail(error, status, "the soft embedding failed: %s", weft_status_text(status));
 }
 
 static weft_status check(const weft_logits_args *a, const weft_model_info *info, weft_error *error) {
@@ -166,7 +182,8 @@ static weft_status check(const weft_logits_args *a, const weft_model_info *info,
     return weft_fail(error, WEFT_E_UNSUPPORTED, "%s has no canvas pass: leave --canvas out", info->name);
   }
   if (a->canvas != NULL && a->n_canvas != info->canvas_length) {
-    return weft_fail(error, WEFT_E_INVALID, "the canvas has %u tokens; this model's has %u", a->n_canvas, info->canvas_length);
+    return weft_fail(error, WEFT_E_INVALID, "the canvas has %u tokens; this model's has %u", a->n_canvas,
+                     info->canvas_length);
   }
   for (uint32_t i = 0; i < a->n_tokens + a->n_canvas; i++) {
     int32_t token = i < a->n_tokens ? a->tokens[i] : a->canvas[i - a->n_tokens];

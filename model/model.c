@@ -16,9 +16,8 @@ enum { ROWS_MAX = 1 << 20, EXTRA_VECTORS = 2 + 2 * WEFT_LAYERS_MAX };
 /* ---- open ---- */
 
 static weft_status check_limits(const weft_model_limits *limits, weft_error *error) {
-  if (limits->rows_max >= 1 && limits->rows_max <= ROWS_MAX &&
-      limits->canvas_rows_max <= limits->rows_max && limits->segments_max >= 1 &&
-      limits->segments_max <= limits->rows_max) {
+  if (limits->rows_max >= 1 && limits->rows_max <= ROWS_MAX && limits->canvas_rows_max <= limits->rows_max &&
+      limits->segments_max >= 1 && limits->segments_max <= limits->rows_max) {
     return WEFT_OK;
   }
   return weft_fail(error, WEFT_E_INVALID,
@@ -30,12 +29,9 @@ static weft_status check_limits(const weft_model_limits *limits, weft_error *err
 static weft_status read_sampling(weft_model *model, const weft_gguf *gguf, weft_error *error) {
   weft_keys keys = {gguf, model->hyper.arch, error};
   weft_model_info *info = &model->info;
-  weft_status status =
-      weft_keys_f32_or(&keys, "general.sampling.temp", 0, 100, 1.0f, &info->temperature);
-  if (status == WEFT_OK)
-    status = weft_keys_f32_or(&keys, "general.sampling.top_p", 0, 1, 1.0f, &info->top_p);
-  if (status == WEFT_OK)
-    status = weft_keys_u32_or(&keys, "general.sampling.top_k", 0, INT32_MAX, 0, &info->top_k);
+  weft_status status = weft_keys_f32_or(&keys, "general.sampling.temp", 0, 100, 1.0f, &info->temperature);
+  if (status == WEFT_OK) status = weft_keys_f32_or(&keys, "general.sampling.top_p", 0, 1, 1.0f, &info->top_p);
+  if (status == WEFT_OK) status = weft_keys_u32_or(&keys, "general.sampling.top_k", 0, INT32_MAX, 0, &info->top_k);
   return status;
 }
 
@@ -61,8 +57,7 @@ static weft_status check_heads(const weft_model *model, const weft_gguf *gguf, w
   for (uint32_t l = 0; l < model->hyper.n_layers; l++) {
     if (weft_kv_row_fits(model->info.kv_type, model->hyper.head_dim[l])) continue;
     return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "%s: layer %" PRIu32 " has heads of %" PRIu32
-                     "; keys and values in 8 bits need multiples of %d",
+                     "%s: layer %" PRIu32 " has heads of %" PRIu32 "; keys and values in 8 bits need multiples of %d",
                      weft_gguf_path(gguf), l, model->hyper.head_dim[l], WEFT_KV_Q8_BLOCK);
   }
   return WEFT_OK;
@@ -74,8 +69,7 @@ static weft_status take_memory(weft_model *model, const weft_gguf *gguf, weft_er
   model->weights = weft_alloc(model->owned_max, sizeof *model->weights);
   model->layers = weft_alloc(model->hyper.n_layers, sizeof *model->layers);
   model->segments = weft_alloc(model->limits.segments_max, sizeof *model->segments);
-  if (model->owned == NULL || model->weights == NULL || model->layers == NULL ||
-      model->segments == NULL) {
+  if (model->owned == NULL || model->weights == NULL || model->layers == NULL || model->segments == NULL) {
     return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
   }
   return WEFT_OK;
@@ -91,11 +85,9 @@ static weft_status load_weights(weft_model *model, weft_loader *loader) {
   uint32_t n = weft_gguf_n_tensors(loader->gguf);
   loader->used = weft_alloc(n, 1);
   if (loader->used == NULL) {
-    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: out of memory",
-                     weft_gguf_path(loader->gguf));
+    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(loader->gguf));
   }
-  for (uint32_t i = 0; i < n; i++)
-    loader->n_bytes_all += weft_gguf_tensor_at(loader->gguf, i)->n_bytes;
+  for (uint32_t i = 0; i < n; i++) loader->n_bytes_all += weft_gguf_tensor_at(loader->gguf, i)->n_bytes;
   weft_status status = WEFT_OK;
   if (!weft_device_get_info(model->device)->host_memory)
     status = weft_gguf_reader_open(loader->gguf, &loader->reader, loader->error);
@@ -109,12 +101,10 @@ static weft_status load_weights(weft_model *model, weft_loader *loader) {
 
 static weft_status take_scratch(weft_model *model, const weft_gguf *gguf, weft_error *error) {
   weft_status status = layers__plan(model);
-  if (status == WEFT_OK)
-    status = weft_device_alloc(model->device, model->plan.n_bytes, &model->scratch_base);
+  if (status == WEFT_OK) status = weft_device_alloc(model->device, model->plan.n_bytes, &model->scratch_base);
   if (status != WEFT_OK) {
     return weft_fail(error, status,
-                     "%s: no room for the scratch of %" PRIu32 " rows (%" PRIu64
-                     " MiB); allow fewer rows per step",
+                     "%s: no room for the scratch of %" PRIu32 " rows (%" PRIu64 " MiB); allow fewer rows per step",
                      weft_gguf_path(gguf), model->limits.rows_max, model->plan.n_bytes >> 20);
   }
   layers__place(model);
@@ -122,20 +112,15 @@ static weft_status take_scratch(weft_model *model, const weft_gguf *gguf, weft_e
   return WEFT_OK;
 }
 
-weft_status weft_model_open(const weft_gguf *gguf, weft_device *device,
-                            const weft_model_limits *limits, weft_model_progress progress,
-                            void *progress_self, weft_model **out, weft_error *error) {
+weft_status weft_model_open(const weft_gguf *gguf, weft_device *device, const weft_model_limits *limits,
+                            weft_model_progress progress, void *progress_self, weft_model **out, weft_error *error) {
   *out = NULL;
   weft_status status = check_limits(limits, error);
   if (status != WEFT_OK) return status;
   weft_model *model = weft_alloc(1, sizeof *model);
-  if (model == NULL)
-    return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
-  weft_loader loader = {.gguf = gguf,
-                        .model = model,
-                        .progress = progress,
-                        .progress_self = progress_self,
-                        .error = error};
+  if (model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
+  weft_loader loader = {
+      .gguf = gguf, .model = model, .progress = progress, .progress_self = progress_self, .error = error};
   model->device = device;
   model->limits = *limits;
   status = weft_hyper_read(gguf, &model->arch, &model->hyper, error);
@@ -157,8 +142,7 @@ weft_status weft_model_open(const weft_gguf *gguf, weft_device *device,
 void weft_model_close(weft_model *model) {
   if (model == NULL) return;
   for (uint32_t i = 0; i < model->n_owned; i++) weft_device_free(model->device, model->owned[i]);
-  for (uint32_t i = 0; i < model->n_weights; i++)
-    weft_device_weight_free(model->device, &model->weights[i]);
+  for (uint32_t i = 0; i < model->n_weights; i++) weft_device_weight_free(model->device, &model->weights[i]);
   if (model->scratch_base != NULL) weft_device_free(model->device, model->scratch_base);
   weft_step_arrays_close(&model->arrays);
   weft_free(model->owned);
@@ -184,16 +168,13 @@ const weft_weight *weft_model_head(const weft_model *model, float *cap, float *e
 static bool batch_is_sound(const weft_model *model, const weft_forward_args *args) {
   const weft_batch *batch = args->batch;
   uint32_t row = 0;
-  if (batch->n_rows > model->limits.rows_max || batch->n_segments > model->limits.segments_max)
-    return false;
+  if (batch->n_rows > model->limits.rows_max || batch->n_segments > model->limits.segments_max) return false;
   if (batch->n_causal > batch->n_rows) return false;
   if (batch->n_rows - batch->n_causal > model->limits.canvas_rows_max) return false;
-  if (batch->n_groups != args->layout->n_groups || args->kv->page_bytes < args->layout->page_bytes)
-    return false;
+  if (batch->n_groups != args->layout->n_groups || args->kv->page_bytes < args->layout->page_bytes) return false;
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *segment = &batch->segment[i];
-    if (segment->first_row != row || segment->n_rows == 0 || segment->n_rows > batch->n_rows - row)
-      return false;
+    if (segment->first_row != row || segment->n_rows == 0 || segment->n_rows > batch->n_rows - row) return false;
     if (segment->canvas != (row >= batch->n_causal)) return false;
     if (segment->canvas && model->hyper.canvas_length == 0) return false;
     row += segment->n_rows;
@@ -230,8 +211,7 @@ weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
   weft_device_at_layer(model->device, 0);
   if (status == WEFT_OK) status = model->arch->embed(&step);
   probe(&step, 0);
-  layers_norm_args norm = {
-      .x = step.x, .weight = model->layers[0].attn_norm, .y = step.h, .n_rows = step.n_rows};
+  layers_norm_args norm = {.x = step.x, .weight = model->layers[0].attn_norm, .y = step.h, .n_rows = step.n_rows};
   if (status == WEFT_OK) status = layers__norm(&step, &norm);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     weft_device_at_layer(model->device, l);

@@ -27,40 +27,39 @@ typedef struct weft_model_limits {
 } weft_model_limits;
 
 typedef struct weft_model_info {
-  char arch[32];             /* as in the file: "gemma4", "diffusion-gemma", ... */
-  char name[128];            /* general.name, or the file's name without .gguf */
+  char arch[32];  /* as in the file: "gemma4", "diffusion-gemma", ... */
+  char name[128]; /* general.name, or the file's name without .gguf */
   uint32_t n_vocab, n_hidden, n_layers, n_experts, n_experts_used, context_length;
-  uint32_t canvas_length;    /* 0: no canvas pass */
+  uint32_t canvas_length;           /* 0: no canvas pass */
   weft_entropy_bound entropy_bound; /* file's values over the built-in defaults */
-  float temperature, top_p;  /* general.sampling.*, else 1, 1 */
-  uint32_t top_k;            /* else 0 */
+  float temperature, top_p;         /* general.sampling.*, else 1, 1 */
+  uint32_t top_k;                   /* else 0 */
   uint64_t fingerprint_low, fingerprint_high;
   uint64_t weight_bytes, scratch_bytes; /* on the device */
   weft_type kv_type;
-  weft_kv_geometry kv;       /* layers by geometry; input of weft_kv_layout_choose */
+  weft_kv_geometry kv; /* layers by geometry; input of weft_kv_layout_choose */
 } weft_model_info;
 
 /* Loads the weights. Errors name the file and the tensor or key. progress (may be NULL) is called with bytes done
  * and bytes in all. */
 typedef void (*weft_model_progress)(void *self, uint64_t done, uint64_t total);
 weft_status weft_model_open(const weft_gguf *gguf, weft_device *device, const weft_model_limits *limits,
-                            weft_model_progress progress, void *progress_self, weft_model **out,
-                            weft_error *error);
+                            weft_model_progress progress, void *progress_self, weft_model **out, weft_error *error);
 void weft_model_close(weft_model *model);
 const weft_model_info *weft_model_get_info(const weft_model *model);
 
 typedef struct weft_forward_args {
   const weft_batch *batch;
-  const int32_t *token;      /* [n_rows], every source resolved */
-  const int32_t *cells;      /* device; with cell_of: row r's token is cells[cell_of[r]] where that is not negative. */
-  const int32_t *cell_of;    /* [n_rows] or NULL; only where the device does not read host memory */
+  const int32_t *token;   /* [n_rows], every source resolved */
+  const int32_t *cells;   /* device; with cell_of: row r's token is cells[cell_of[r]] where that is not negative. */
+  const int32_t *cell_of; /* [n_rows] or NULL; only where the device does not read host memory */
   const weft_kv_store *kv;
   const weft_kv_layout *layout;
-  const float *const *soft;  /* [n_segments]: soft embedding [n_rows of the segment, n_hidden] of a canvas segment,
+  const float *const *soft;   /* [n_segments]: soft embedding [n_rows of the segment, n_hidden] of a canvas segment,
                                 NULL: zero (its first step) */
   const uint32_t *output_row; /* rows wanted: causal ones before canvas ones, else in any order */
   uint32_t n_output;
-  float *hidden;             /* [n_output, n_hidden] after the final norm; device memory */
+  float *hidden;              /* [n_output, n_hidden] after the final norm; device memory */
   uint64_t n_experts_touched; /* out */
   /* For tests, else NULL: the residual stream, as input of layer 0 (layer == 0), then as output of each layer
    * (layer + 1). Device memory; in the last layer only the output rows are left. */

@@ -9,10 +9,8 @@
 
 static const weft_arch archs[] = {
     {"gemma4", gemma4__read, gemma4__load, gemma4__embed, gemma4__layer},
-    {"diffusion-gemma", diffusion_gemma__read, diffusion_gemma__load, diffusion_gemma__embed,
-     gemma4__layer},
-    {"diffusion_gemma", diffusion_gemma__read, diffusion_gemma__load, diffusion_gemma__embed,
-     gemma4__layer},
+    {"diffusion-gemma", diffusion_gemma__read, diffusion_gemma__load, diffusion_gemma__embed, gemma4__layer},
+    {"diffusion_gemma", diffusion_gemma__read, diffusion_gemma__load, diffusion_gemma__embed, gemma4__layer},
 };
 
 const weft_arch *weft_arch_find(const char *name, size_t n) {
@@ -30,8 +28,7 @@ static weft_status find_arch(const weft_gguf *gguf, const weft_arch **arch, weft
   weft_bytes name;
   weft_status status = weft_gguf_string(gguf, "general.architecture", &name, error);
   if (status == WEFT_E_NOT_FOUND) {
-    return weft_fail(error, WEFT_E_FORMAT,
-                     "%s: key 'general.architecture' is missing; this is no model file",
+    return weft_fail(error, WEFT_E_FORMAT, "%s: key 'general.architecture' is missing; this is no model file",
                      weft_gguf_path(gguf));
   }
   if (status != WEFT_OK) return status;
@@ -43,8 +40,8 @@ static weft_status find_arch(const weft_gguf *gguf, const weft_arch **arch, weft
     shown[n] = name.data[n] >= 0x20 && name.data[n] < 0x7F ? name.data[n] : '?';
   }
   shown[n] = 0;
-  return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: architecture '%s' is not supported; known: %s",
-                   weft_gguf_path(gguf), shown, weft_arch_names());
+  return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: architecture '%s' is not supported; known: %s", weft_gguf_path(gguf),
+                   shown, weft_arch_names());
 }
 
 /* The embedding says how many tokens there are; keys and token list must agree. */
@@ -52,13 +49,11 @@ static weft_status read_vocab(const weft_gguf *gguf, weft_hyper *hyper, weft_err
   weft_keys keys = {gguf, hyper->arch, error};
   const weft_gguf_tensor *embed = weft_gguf_tensor_find(gguf, "token_embd.weight");
   if (embed == NULL) {
-    return weft_fail(error, WEFT_E_FORMAT,
-                     "%s: tensor 'token_embd.weight' is missing; a %s model needs it",
+    return weft_fail(error, WEFT_E_FORMAT, "%s: tensor 'token_embd.weight' is missing; a %s model needs it",
                      weft_gguf_path(gguf), hyper->arch);
   }
   if (embed->ne[1] > 1 << 24) {
-    return weft_fail(error, WEFT_E_FORMAT,
-                     "%s: tensor 'token_embd.weight' has %" PRIu64 " rows; at most 2^24",
+    return weft_fail(error, WEFT_E_FORMAT, "%s: tensor 'token_embd.weight' has %" PRIu64 " rows; at most 2^24",
                      weft_gguf_path(gguf), embed->ne[1]);
   }
   hyper->n_vocab = (uint32_t)embed->ne[1];
@@ -68,13 +63,12 @@ static weft_status read_vocab(const weft_gguf *gguf, weft_hyper *hyper, weft_err
   uint64_t n_tokens = weft_gguf_count(gguf, "tokenizer.ggml.tokens");
   if (told == hyper->n_vocab && (n_tokens == 0 || n_tokens == hyper->n_vocab)) return WEFT_OK;
   return weft_fail(error, WEFT_E_FORMAT,
-                   "%s: the vocabulary has %" PRIu32 " embeddings, %" PRIu64
-                   " tokens and vocab_size %" PRIu32 "; they must agree",
+                   "%s: the vocabulary has %" PRIu32 " embeddings, %" PRIu64 " tokens and vocab_size %" PRIu32
+                   "; they must agree",
                    weft_gguf_path(gguf), hyper->n_vocab, n_tokens, told);
 }
 
-weft_status weft_hyper_read(const weft_gguf *gguf, const weft_arch **arch, weft_hyper *hyper,
-                            weft_error *error) {
+weft_status weft_hyper_read(const weft_gguf *gguf, const weft_arch **arch, weft_hyper *hyper, weft_error *error) {
   memset(hyper, 0, sizeof *hyper);
   weft_status status = find_arch(gguf, arch, error);
   if (status != WEFT_OK) return status;

@@ -27,8 +27,7 @@ const weft_arch *weft_arch_find(const char *name, size_t n);
 const char *weft_arch_names(void);
 
 /* Reads general.architecture and the keys. Used by open and by inspect. */
-weft_status weft_hyper_read(const weft_gguf *gguf, const weft_arch **arch, weft_hyper *hyper,
-                            weft_error *error);
+weft_status weft_hyper_read(const weft_gguf *gguf, const weft_arch **arch, weft_hyper *hyper, weft_error *error);
 weft_kv_geometry weft_hyper_geometry(const weft_hyper *hyper, weft_type kv_type);
 /* F32 when every tensor of the file is F32, else BF16. */
 weft_type weft_gguf_kv_type(const weft_gguf *gguf);

@@ -37,7 +37,7 @@ typedef struct weft_runner_info {
   weft_runner_group group[WEFT_BATCH_GROUPS_MAX];
   uint64_t page_bytes, kv_bytes_per_token;
   uint32_t n_experts, n_experts_used; /* of a layer that routes; 0: none does */
-  weft_entropy_bound entropy_bound; /* defaults of the file */
+  weft_entropy_bound entropy_bound;   /* defaults of the file */
 } weft_runner_info;
 
 typedef struct weft_runner weft_runner;

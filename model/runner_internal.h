@@ -20,8 +20,8 @@ typedef struct runner_slot {
   weft_logit_bias *bias;   /* [WEFT_LOGIT_BIAS_MAX] */
   int32_t *history;        /* [seq_tokens_max] prompt, then answer */
   uint32_t n_history;
-  int32_t *canvas;         /* [C] tokens of the denoise step after the last one that is settled */
-  float *soft;             /* device [C, n_hidden] */
+  int32_t *canvas; /* [C] tokens of the denoise step after the last one that is settled */
+  float *soft;     /* device [C, n_hidden] */
 } runner_slot;
 
 /* A canvas outside its slot, as there. */
@@ -58,9 +58,9 @@ typedef struct runner_flight {
   weft_segment *segment; /* [segments_max] of the batch as it was given */
   uint32_t *generation;  /* [segments_max] of their slots */
   runner_outputs outputs;
-  uint32_t *output_segment; /* [output_max]: in that batch; UINT32_MAX: a row that only fills up */
-  float *temperature;       /* [output_max] of rows with statistics */
-  void *stats;              /* host: what the device sends */
+  uint32_t *output_segment;    /* [output_max]: in that batch; UINT32_MAX: a row that only fills up */
+  float *temperature;          /* [output_max] of rows with statistics */
+  void *stats;                 /* host: what the device sends */
   weft_sample_result *sampled; /* host [segments_max]: as stats, of rows that need their logits */
   weft_canvas_result *canvas;  /* host [segments_max]: as stats, of canvases */
 } runner_flight;
@@ -81,22 +81,22 @@ typedef struct device_runner {
   uint32_t first_flight, n_flights; /* ring of submitted, not collected */
   uint64_t last_done_us;
   /* host arrays of the step being submitted */
-  int32_t *token;           /* [rows_max] */
-  int32_t *cell_of;         /* [rows_max]: the cell that has the row's token, or -1 */
+  int32_t *token;   /* [rows_max] */
+  int32_t *cell_of; /* [rows_max]: the cell that has the row's token, or -1 */
   bool any_cell;
-  weft_batch filled;        /* the batch with rows that fill it up (runner_shape.c) */
-  weft_segment *segment;    /* [segments_max], as the arrays below of `filled` */
-  int32_t *position;        /* [rows_max] */
-  int64_t *kv_slot;         /* [groups][rows_max] */
-  uint32_t *table_at;       /* [segments_max * groups] */
-  uint32_t *output_row;     /* [output_max] */
-  uint32_t *output_at;      /* [output_max]: segment in the batch that is computed */
-  const float **soft_of;    /* [segments_max] */
-  uint8_t *want_soft;       /* [output_max] */
-  int32_t *inputs;          /* temperature, u, from, to, fresh of rows with statistics; rows of weft_canvas */
-  uint32_t *allowed;        /* device bitmask, NULL when nothing is suppressed */
+  weft_batch filled;     /* the batch with rows that fill it up (runner_shape.c) */
+  weft_segment *segment; /* [segments_max], as the arrays below of `filled` */
+  int32_t *position;     /* [rows_max] */
+  int64_t *kv_slot;      /* [groups][rows_max] */
+  uint32_t *table_at;    /* [segments_max * groups] */
+  uint32_t *output_row;  /* [output_max] */
+  uint32_t *output_at;   /* [output_max]: segment in the batch that is computed */
+  const float **soft_of; /* [segments_max] */
+  uint8_t *want_soft;    /* [output_max] */
+  int32_t *inputs;       /* temperature, u, from, to, fresh of rows with statistics; rows of weft_canvas */
+  uint32_t *allowed;     /* device bitmask, NULL when nothing is suppressed */
   const uint32_t **allowed_of;
-  int32_t *asked;           /* [asked_words]: rows of weft_sample, then their biases and histories */
+  int32_t *asked; /* [asked_words]: rows of weft_sample, then their biases and histories */
   uint64_t asked_words;
   /* device arrays */
   float *d_hidden, *d_soft, *d_soft_in, *d_logits;
@@ -117,8 +117,12 @@ typedef struct runner_step {
 } runner_step;
 
 /* Bytes of statistics: all, and those that the host wants. */
-static inline uint64_t runner_stats_bytes(uint64_t n) { return 16 * n + (2 * n + 3) / 4 * 4 + 8 * n; }
-static inline uint64_t runner_stats_sent(uint64_t n) { return 18 * n; }
+static inline uint64_t runner_stats_bytes(uint64_t n) {
+  return 16 * n + (2 * n + 3) / 4 * 4 + 8 * n;
+}
+static inline uint64_t runner_stats_sent(uint64_t n) {
+  return 18 * n;
+}
 
 static inline runner_stats runner_stats_at(void *memory, uint64_t n) {
   uint8_t *at = memory, *kept = at + 16 * n + (2 * n + 3) / 4 * 4;

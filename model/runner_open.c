@@ -27,19 +27,18 @@ void runner_close(weft_runner *base) {
   runner_close_saves(r);
   for (uint32_t i = 0; i <= WEFT_RUNNER_DEPTH; i++) {
     runner_flight *f = &r->flight[i];
-    void *const host[] = {f->result,  f->argmax,     f->canvas_in,      f->drawn,       f->canvas_out, f->entropy, f->accepted,
-                          f->segment, f->generation, f->output_segment, f->temperature};
+    void *const host[] = {f->result,   f->argmax,  f->canvas_in,  f->drawn,          f->canvas_out, f->entropy,
+                          f->accepted, f->segment, f->generation, f->output_segment, f->temperature};
     for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
     weft_device_free_host(d, f->stats);
     weft_device_free_host(d, f->sampled);
     weft_device_free_host(d, f->canvas);
   }
-  void *const host[] = {r->token,     r->cell_of,   r->segment, r->position, r->kv_slot,    r->table_at,   r->output_row,
-                        r->output_at, r->soft_of,   r->want_soft, r->inputs, r->allowed_of, r->asked};
+  void *const host[] = {r->token,     r->cell_of, r->segment,   r->position, r->kv_slot,    r->table_at, r->output_row,
+                        r->output_at, r->soft_of, r->want_soft, r->inputs,   r->allowed_of, r->asked};
   for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
-  void *const device[] = {r->allowed, r->d_hidden, r->d_soft,    r->d_soft_in, r->d_logits, r->d_inputs,
-                          r->d_cells, r->d_asked,  r->d_sampled, r->d_canvas,  r->d_stats,  r->d_bad,
-                          r->d_scratch};
+  void *const device[] = {r->allowed, r->d_hidden,  r->d_soft,   r->d_soft_in, r->d_logits, r->d_inputs, r->d_cells,
+                          r->d_asked, r->d_sampled, r->d_canvas, r->d_stats,   r->d_bad,    r->d_scratch};
   for (uint32_t k = 0; k < sizeof device / sizeof *device; k++) weft_device_free(d, device[k]);
   weft_free(r);
 }
@@ -170,10 +169,10 @@ static weft_status open_device(device_runner *r) {
     r->d_soft_in = take_device(r, (uint64_t)r->config.limits.canvas_rows_max * r->n_hidden, sizeof(float), &status);
   }
   if (status != WEFT_OK) return status;
-  weft_head_stats_args stats = {.weight = r->head, .n_rows = (uint32_t)n, .h_stride = r->n_hidden,
-                                .soft = r->d_soft, .soft_stride = r->n_hidden};
-  weft_head_rows_args rows = {.weight = r->head, .n_rows = r->logit_rows_max, .h_stride = r->n_hidden,
-                              .logits_stride = r->info.n_vocab};
+  weft_head_stats_args stats = {
+      .weight = r->head, .n_rows = (uint32_t)n, .h_stride = r->n_hidden, .soft = r->d_soft, .soft_stride = r->n_hidden};
+  weft_head_rows_args rows = {
+      .weight = r->head, .n_rows = r->logit_rows_max, .h_stride = r->n_hidden, .logits_stride = r->info.n_vocab};
   weft_sample_args sample = {.n_rows = r->logit_rows_max, .n_vocab = r->info.n_vocab};
   weft_canvas_args canvas = {.n_rows = r->config.limits.segments_max, .n = r->canvas_length};
   const uint64_t needs[] = {weft_head_stats_scratch(d, &stats), weft_head_rows_scratch(d, &rows),

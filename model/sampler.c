@@ -19,12 +19,8 @@ weft_sampling weft_sampling_default(void) {
 }
 
 weft_entropy_bound weft_entropy_bound_default(void) {
-  return (weft_entropy_bound){.max_steps = 48,
-                              .t_min = 0.4f,
-                              .t_max = 0.8f,
-                              .entropy_bound = 0.1f,
-                              .stability = 1,
-                              .confidence = 0.005f};
+  return (weft_entropy_bound){
+      .max_steps = 48, .t_min = 0.4f, .t_max = 0.8f, .entropy_bound = 0.1f, .stability = 1, .confidence = 0.005f};
 }
 
 typedef struct float_range {
@@ -36,8 +32,7 @@ typedef struct float_range {
 static weft_status check_ranges(const float_range *rows, uint32_t n, weft_error *error) {
   for (uint32_t i = 0; i < n; i++) {
     const float_range *r = &rows[i];
-    bool inside = isfinite(r->value) && r->value <= r->high &&
-                  (r->low_is_out ? r->value > r->low : r->value >= r->low);
+    bool inside = isfinite(r->value) && r->value <= r->high && (r->low_is_out ? r->value > r->low : r->value >= r->low);
     if (inside) continue;
     return weft_fail(error, WEFT_E_INVALID, "%s is %g; it must be %s %g and at most %g", r->name, (double)r->value,
                      r->low_is_out ? "greater than" : "at least", (double)r->low, (double)r->high);
@@ -149,9 +144,16 @@ void weft_entropy_bound_rule(const weft_entropy_bound *p, uint32_t step, weft_ca
 }
 
 void weft_entropy_bound_step(weft_canvas_step *s) {
-  weft_canvas_trial trial = {.n = s->n, .n_history = s->n_history, .argmax = s->argmax, .drawn = s->drawn,
-                             .fresh = s->renoise, .history = s->history, .entropy = s->entropy, .order = s->order,
-                             .next = s->next, .accepted = s->accepted};
+  weft_canvas_trial trial = {.n = s->n,
+                             .n_history = s->n_history,
+                             .argmax = s->argmax,
+                             .drawn = s->drawn,
+                             .fresh = s->renoise,
+                             .history = s->history,
+                             .entropy = s->entropy,
+                             .order = s->order,
+                             .next = s->next,
+                             .accepted = s->accepted};
   weft_entropy_bound_rule(s->params, s->step, &trial.rule);
   weft_canvas_judge(&trial);
   s->n_accepted = trial.result.n_accepted;

@@ -47,20 +47,20 @@ typedef struct weft_sampling {
   float presence_penalty;   /* [0] [-2, 2]; over the answer */
   float frequency_penalty;  /* [0] [-2, 2]; over the answer */
   uint64_t seed;
-  uint32_t choice;          /* which of n parallel answers */
-  bool logprobs;            /* report the logprob of each token (of the distribution before top-k ...) */
-  uint32_t n_top_logprobs;  /* and of the most likely ones; <= WEFT_TOP_LOGPROBS_MAX */
+  uint32_t choice;         /* which of n parallel answers */
+  bool logprobs;           /* report the logprob of each token (of the distribution before top-k ...) */
+  uint32_t n_top_logprobs; /* and of the most likely ones; <= WEFT_TOP_LOGPROBS_MAX */
   const weft_logit_bias *bias;
   uint32_t n_bias;
 } weft_sampling;
 
 /* Entropy-bound parameters; defaults come from the model file, else these. */
 typedef struct weft_entropy_bound {
-  uint32_t max_steps;   /* [48] >= 1 */
-  float t_min, t_max;   /* [0.4], [0.8]; 0 < t_min <= t_max */
-  float entropy_bound;  /* [0.1] >= 0 */
-  uint32_t stability;   /* [1] <= WEFT_STABILITY_MAX; 0: always stable */
-  float confidence;     /* [0.005] */
+  uint32_t max_steps;  /* [48] >= 1 */
+  float t_min, t_max;  /* [0.4], [0.8]; 0 < t_min <= t_max */
+  float entropy_bound; /* [0.1] >= 0 */
+  uint32_t stability;  /* [1] <= WEFT_STABILITY_MAX; 0: always stable */
+  float confidence;    /* [0.005] */
   uint64_t seed;
   uint32_t choice;
   bool no_self_conditioning; /* soft embedding stays zero; for comparison */
@@ -107,8 +107,8 @@ void weft_entropy_bound_rule(const weft_entropy_bound *params, uint32_t step, st
  * newest first, [stability][n]; n_history: how many there are so far. order: scratch [n]. */
 typedef struct weft_canvas_step {
   const weft_entropy_bound *params;
-  uint32_t step;      /* 0-based */
-  uint32_t n;         /* positions */
+  uint32_t step;                           /* 0-based */
+  uint32_t n;                              /* positions */
   const int32_t *argmax, *drawn, *renoise; /* [n] */
   const float *entropy;                    /* [n] */
   const int32_t *history;

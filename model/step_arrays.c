@@ -30,8 +30,7 @@ weft_status weft_step_arrays_open(weft_step_arrays *a, weft_device *device, cons
   uint64_t n_tables = (uint64_t)limits->segments_max * WEFT_BATCH_GROUPS_MAX;
   a->table_at = weft_alloc(n_tables, sizeof *a->table_at);
   if (a->table_at == NULL) return WEFT_E_NO_MEMORY;
-  return take(a, limits->rows_max * row_bytes(WEFT_BATCH_GROUPS_MAX) +
-                     n_tables * ENTRIES_PER_TABLE * sizeof(uint32_t));
+  return take(a, limits->rows_max * row_bytes(WEFT_BATCH_GROUPS_MAX) + n_tables * ENTRIES_PER_TABLE * sizeof(uint32_t));
 }
 
 void weft_step_arrays_close(weft_step_arrays *a) {

@@ -20,16 +20,15 @@ typedef struct weft_step_arrays {
   uint64_t n_bytes;
   const weft_batch *batch;
   /* Of the step: device pointers. */
-  const int32_t *token, *position;                /* [n_rows] */
+  const int32_t *token, *position; /* [n_rows] */
   const int32_t *cell_of;
-  int32_t *written;                               /* token, while cells are moved there */
+  int32_t *written;                              /* token, while cells are moved there */
   const int64_t *kv_slot[WEFT_BATCH_GROUPS_MAX]; /* [n_rows] each */
   const uint32_t *table;
   int64_t *table_at; /* [segments_max * groups]: from table to a segment's entry 0, which may lie before it */
 } weft_step_arrays;
 
-weft_status weft_step_arrays_open(weft_step_arrays *arrays, weft_device *device,
-                                  const weft_model_limits *limits);
+weft_status weft_step_arrays_open(weft_step_arrays *arrays, weft_device *device, const weft_model_limits *limits);
 void weft_step_arrays_close(weft_step_arrays *arrays);
 /* Of a step's batch, its tokens and cells. */
 weft_status weft_step_arrays_fill(weft_step_arrays *arrays, const weft_forward_args *args);

@@ -57,17 +57,15 @@ static weft_status read_kind(weft_tokenizer *t, const weft_gguf *gguf, weft_erro
     }
   }
   char shown[GGUF_SHOWN];
-  return weft_fail(error, WEFT_E_UNSUPPORTED,
-                   "%s: " KEY "model is '%s'; weft reads gpt2, llama and gemma4", t->path,
+  return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: " KEY "model is '%s'; weft reads gpt2, llama and gemma4", t->path,
                    gguf__show(model, shown));
 }
 
 static weft_status read_tokens(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
   uint64_t n = weft_gguf_count(gguf, KEY "tokens");
   if (n == 0 || n > TOKENS_MAX) {
-    return weft_fail(error, WEFT_E_FORMAT,
-                     "%s: " KEY "tokens has %" PRIu64 " entries; it must have 1 to %d", t->path, n,
-                     TOKENS_MAX);
+    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "tokens has %" PRIu64 " entries; it must have 1 to %d", t->path,
+                     n, TOKENS_MAX);
   }
   /* Parts and results of merges are tokens in nearly every file, so merges need no room of their
    * own. */
@@ -81,8 +79,8 @@ static weft_status read_tokens(weft_tokenizer *t, const weft_gguf *gguf, weft_er
     status = vocab__add(&t->vocab, text.data, text.n, &id, &found);
     if (status == WEFT_OK && found) {
       char shown[GGUF_SHOWN];
-      return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "tokens: entries %u and %u are both '%s'",
-                       t->path, id, i, gguf__show(text, shown));
+      return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "tokens: entries %u and %u are both '%s'", t->path, id, i,
+                       gguf__show(text, shown));
     }
   }
   t->vocab.n = t->vocab.n_strings;
@@ -94,8 +92,7 @@ static int32_t byte_of_text(const char *text, uint32_t n) {
   if (n != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') return -1;
   int32_t value = 0;
   for (uint32_t i = 3; i < 5; i++) {
-    const char *digits = "0123456789ABCDEF",
-               *digit = memchr(digits, text[i] & ~(text[i] >= 'a' ? 0x20 : 0), 16);
+    const char *digits = "0123456789ABCDEF", *digit = memchr(digits, text[i] & ~(text[i] >= 'a' ? 0x20 : 0), 16);
     if (digit == NULL) return -1;
     value = value * 16 + (int32_t)(digit - digits);
   }
@@ -110,25 +107,21 @@ static weft_status read_types(weft_tokenizer *t, const weft_gguf *gguf, weft_err
   memset(t->vocab.type, VOCAB_NORMAL, n);
   if (count == 0) return WEFT_OK;
   if (count != n) {
-    return weft_fail(error, WEFT_E_FORMAT,
-                     "%s: " KEY "token_type has %" PRIu64 " entries for %u tokens", t->path, count,
-                     n);
+    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "token_type has %" PRIu64 " entries for %u tokens", t->path,
+                     count, n);
   }
   for (uint32_t i = 0; i < n; i++) {
     uint64_t type;
     weft_status status = weft_gguf_u64_at(gguf, KEY "token_type", i, &type, error);
     if (status != WEFT_OK) return status;
     if (type > VOCAB_BYTE) {
-      return weft_fail(error, WEFT_E_FORMAT,
-                       "%s: " KEY "token_type[%u] is %" PRIu64 "; it must be 0 to 6", t->path, i,
+      return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "token_type[%u] is %" PRIu64 "; it must be 0 to 6", t->path, i,
                        type);
     }
-    if (type == VOCAB_BYTE &&
-        byte_of_text(vocab__text(&t->vocab, i), vocab__length(&t->vocab, i)) < 0) {
+    if (type == VOCAB_BYTE && byte_of_text(vocab__text(&t->vocab, i), vocab__length(&t->vocab, i)) < 0) {
       char shown[GGUF_SHOWN];
       weft_bytes text = {vocab__text(&t->vocab, i), vocab__length(&t->vocab, i)};
-      return weft_fail(error, WEFT_E_FORMAT,
-                       "%s: token %u is a byte token but reads '%s', not <0xXX>", t->path, i,
+      return weft_fail(error, WEFT_E_FORMAT, "%s: token %u is a byte token but reads '%s', not <0xXX>", t->path, i,
                        gguf__show(text, shown));
     }
     if (type != 0) t->vocab.type[i] = (uint8_t)type;
@@ -139,8 +132,7 @@ static weft_status read_types(weft_tokenizer *t, const weft_gguf *gguf, weft_err
 static weft_status read_scores(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
   uint64_t count = weft_gguf_count(gguf, KEY "scores");
   if (count != t->vocab.n) {
-    return weft_fail(error, WEFT_E_FORMAT,
-                     "%s: " KEY "scores has %" PRIu64 " entries for %u tokens", t->path, count,
+    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "scores has %" PRIu64 " entries for %u tokens", t->path, count,
                      t->vocab.n);
   }
   t->order = weft_alloc(t->vocab.n, sizeof *t->order);
@@ -162,13 +154,11 @@ static weft_status read_scores(weft_tokenizer *t, const weft_gguf *gguf, weft_er
 
 /* "left right": the space is the first one after the first byte, since a token may begin with a
  * space. */
-static weft_status read_merge(weft_tokenizer *t, weft_bytes line, uint32_t rank, weft_text *joined,
-                              weft_error *error) {
+static weft_status read_merge(weft_tokenizer *t, weft_bytes line, uint32_t rank, weft_text *joined, weft_error *error) {
   const char *space = line.n < 3 ? NULL : memchr(line.data + 1, ' ', line.n - 2);
   if (space == NULL) {
     char shown[GGUF_SHOWN];
-    return weft_fail(error, WEFT_E_FORMAT,
-                     "%s: " KEY "merges[%u] is '%s'; it must be two texts with a space between",
+    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "merges[%u] is '%s'; it must be two texts with a space between",
                      t->path, rank, gguf__show(line, shown));
   }
   size_t n_left = (size_t)(space - line.data), n_right = line.n - n_left - 1;
@@ -180,17 +170,14 @@ static weft_status read_merge(weft_tokenizer *t, weft_bytes line, uint32_t rank,
   weft_status status = weft_text_status(joined);
   if (status == WEFT_OK) status = vocab__add(&t->vocab, line.data, n_left, &rule.left, &found);
   if (status == WEFT_OK) status = vocab__add(&t->vocab, space + 1, n_right, &rule.right, &found);
-  if (status == WEFT_OK)
-    status = vocab__add(&t->vocab, joined->bytes, joined->n, &rule.result, &found);
+  if (status == WEFT_OK) status = vocab__add(&t->vocab, joined->bytes, joined->n, &rule.result, &found);
   if (status == WEFT_OK) merges__add(&t->merges, rule);
   return status;
 }
 
-static weft_status read_merges(weft_tokenizer *t, const weft_gguf *gguf, uint64_t n,
-                               weft_error *error) {
+static weft_status read_merges(weft_tokenizer *t, const weft_gguf *gguf, uint64_t n, weft_error *error) {
   if (weft_gguf_find(gguf, KEY "merges") < 0 || n > MERGES_MAX) {
-    return weft_fail(error, WEFT_E_FORMAT,
-                     "%s: " KEY "merges is missing or has more than %d entries", t->path,
+    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "merges is missing or has more than %d entries", t->path,
                      MERGES_MAX);
   }
   weft_text joined = {0};
@@ -210,14 +197,12 @@ static weft_status read_pre(weft_tokenizer *t, const weft_gguf *gguf, weft_error
   split_info info;
   weft_status status = weft_gguf_string(gguf, KEY "pre", &pre, error);
   if (status == WEFT_E_NOT_FOUND) {
-    weft_log(WEFT_LOG_WARN,
-             "%s names no pre-tokenizer (" KEY "pre); 'default' is used and may be wrong", t->path);
+    weft_log(WEFT_LOG_WARN, "%s names no pre-tokenizer (" KEY "pre); 'default' is used and may be wrong", t->path);
   } else if (status != WEFT_OK) {
     return status;
   }
   status = split__open(pre, &t->split, &info, &line);
-  if (status != WEFT_OK && line.text[0] != 0)
-    return weft_fail(error, status, "%s: %s", t->path, line.text);
+  if (status != WEFT_OK && line.text[0] != 0) return weft_fail(error, status, "%s: %s", t->path, line.text);
   if (status != WEFT_OK) return status;
   t->ignore_merges = info.ignore_merges;
   t->add_bos = info.add_bos;
@@ -249,8 +234,7 @@ static weft_status tokenizer_read(weft_tokenizer *t, const weft_gguf *gguf, weft
   if (status == WEFT_OK) status = read_tokens(t, gguf, error);
   if (status == WEFT_OK) status = read_types(t, gguf, error);
   if (status == WEFT_OK && t->kind == TOKENIZER_LLAMA) status = read_scores(t, gguf, error);
-  if (status == WEFT_OK && t->kind != TOKENIZER_LLAMA)
-    status = read_merges(t, gguf, n_merges, error);
+  if (status == WEFT_OK && t->kind != TOKENIZER_LLAMA) status = read_merges(t, gguf, n_merges, error);
   if (status == WEFT_OK) status = tokenizer__read_special(t, gguf, error);
   if (status == WEFT_OK) fill_tables(t);
   return status;
@@ -270,8 +254,7 @@ weft_status weft_tokenizer_open(const weft_gguf *gguf, weft_tokenizer **out, wef
   return WEFT_OK;
 fail:
   weft_tokenizer_close(t);
-  return weft_fail(error, status, "%s",
-                   line.text[0] != 0 ? line.text : "out of memory while reading the vocabulary");
+  return weft_fail(error, status, "%s", line.text[0] != 0 ? line.text : "out of memory while reading the vocabulary");
 }
 
 void weft_tokenizer_close(weft_tokenizer *t) {
@@ -287,8 +270,7 @@ void weft_tokenizer_close(weft_tokenizer *t) {
   weft_free(t);
 }
 
-weft_status weft_tokenizer_piece(const weft_tokenizer *t, int32_t id, bool with_special,
-                                 weft_text *out) {
+weft_status weft_tokenizer_piece(const weft_tokenizer *t, int32_t id, bool with_special, weft_text *out) {
   if (id < 0 || (uint32_t)id >= t->vocab.n) return WEFT_E_INVALID;
   const char *text = vocab__text(&t->vocab, (uint32_t)id);
   uint32_t n = vocab__length(&t->vocab, (uint32_t)id);

@@ -52,24 +52,23 @@ void weft_tokenizer_close(weft_tokenizer *tokenizer); /* NULL is fine */
 enum {
   WEFT_ENCODE_ADD_SPECIAL = 1,   /* the beginning (and end) tokens that the file asks for */
   WEFT_ENCODE_PARSE_SPECIAL = 2, /* control tokens in the text are tokens: for trusted text only */
-  WEFT_ENCODE_PLAIN = 4 /* not even user-defined tokens are: for text of users inside a template */
+  WEFT_ENCODE_PLAIN = 4          /* not even user-defined tokens are: for text of users inside a template */
 };
 
 /* Appends the tokens of text[0..n). On failure *out keeps what it had. Empty text gives at most the
  * tokens of ADD_SPECIAL. TOO_LARGE beyond WEFT_TOKENIZER_TEXT_MAX; INVALID when the vocabulary
  * cannot write some byte. */
-weft_status weft_tokenizer_encode(const weft_tokenizer *tokenizer, const char *text, size_t n,
-                                  unsigned flags, weft_tokens *out, weft_error *error);
+weft_status weft_tokenizer_encode(const weft_tokenizer *tokenizer, const char *text, size_t n, unsigned flags,
+                                  weft_tokens *out, weft_error *error);
 
 /* Appends the bytes of one token as printed. Control and unknown tokens print nothing unless
  * with_special. The bytes may be part of a character. INVALID when id is outside the vocabulary. */
-weft_status weft_tokenizer_piece(const weft_tokenizer *tokenizer, int32_t id, bool with_special,
-                                 weft_text *out);
+weft_status weft_tokenizer_piece(const weft_tokenizer *tokenizer, int32_t id, bool with_special, weft_text *out);
 
 /* Appends the text of all ids, valid UTF-8 (see model/detok.h). The single space that a `llama`
  * vocabulary puts before a text is taken off again. */
-weft_status weft_tokenizer_decode(const weft_tokenizer *tokenizer, const int32_t *ids, uint32_t n,
-                                  bool with_special, weft_text *out);
+weft_status weft_tokenizer_decode(const weft_tokenizer *tokenizer, const int32_t *ids, uint32_t n, bool with_special,
+                                  weft_text *out);
 
 uint32_t weft_tokenizer_n_vocab(const weft_tokenizer *tokenizer);
 /* The token whose text in the file is exactly this, or -1. */

@@ -36,8 +36,8 @@ bool tokenizer__is_text(const weft_tokenizer *t, uint32_t id) {
 
 /* Writes bytes that no token of text covers: byte tokens, else the unknown token once, else a
  * refusal. */
-static weft_status emit_bytes(const weft_tokenizer *t, const char *bytes, uint32_t n,
-                              weft_tokens *out, weft_error *error) {
+static weft_status emit_bytes(const weft_tokenizer *t, const char *bytes, uint32_t n, weft_tokens *out,
+                              weft_error *error) {
   uint32_t before = out->n;
   for (uint32_t i = 0; i < n; i++) {
     uint8_t byte = (uint8_t)bytes[i];
@@ -47,8 +47,7 @@ static weft_status emit_bytes(const weft_tokenizer *t, const char *bytes, uint32
     if (usable) {
       status = weft_tokens_push(out, (int32_t)id);
     } else if (t->unk < 0) {
-      return weft_fail(error, WEFT_E_INVALID,
-                       "the vocabulary of %s cannot write byte 0x%02X and has no unknown token",
+      return weft_fail(error, WEFT_E_INVALID, "the vocabulary of %s cannot write byte 0x%02X and has no unknown token",
                        t->path, byte);
     } else {
       out->n = before;
@@ -59,8 +58,8 @@ static weft_status emit_bytes(const weft_tokenizer *t, const char *bytes, uint32
   return WEFT_OK;
 }
 
-static weft_status emit_symbols(const weft_tokenizer *t, work *w, const char *text,
-                                weft_tokens *out, weft_error *error) {
+static weft_status emit_symbols(const weft_tokenizer *t, work *w, const char *text, weft_tokens *out,
+                                weft_error *error) {
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < w->n_symbols && status == WEFT_OK; i++) {
     const merge_symbol *symbol = &w->symbols[i];
@@ -75,8 +74,8 @@ static weft_status emit_symbols(const weft_tokenizer *t, work *w, const char *te
 }
 
 /* llama: an unused token that merging made is taken apart again, down to tokens that are in use. */
-static weft_status emit_apart(const weft_tokenizer *t, work *w, merge_symbol symbol,
-                              weft_tokens *out, weft_error *error) {
+static weft_status emit_apart(const weft_tokenizer *t, work *w, merge_symbol symbol, weft_tokens *out,
+                              weft_error *error) {
   w->n_heap = 0;
   weft_status status = work__push(w, (merge_offer){0, symbol.start, symbol.n, 0});
   while (w->n_heap > 0 && status == WEFT_OK) {
@@ -84,8 +83,7 @@ static weft_status emit_apart(const weft_tokenizer *t, work *w, merge_symbol sym
     const char *text = w->text.bytes + part.at;
     uint32_t id = vocab__find(&t->vocab, text, part.n);
     uint32_t left = 0;
-    if (id < t->vocab.n && t->vocab.type[id] == VOCAB_UNUSED && w->unused_at != NULL)
-      left = w->unused_at[id];
+    if (id < t->vocab.n && t->vocab.type[id] == VOCAB_UNUSED && w->unused_at != NULL) left = w->unused_at[id];
     if (left > 0 && left < part.n) {
       status = work__push(w, (merge_offer){0, part.at + left, part.n - left, 0});
       if (status == WEFT_OK) status = work__push(w, (merge_offer){0, part.at, left, 0});
@@ -98,8 +96,7 @@ static weft_status emit_apart(const weft_tokenizer *t, work *w, merge_symbol sym
   return status;
 }
 
-static weft_status emit_llama(const weft_tokenizer *t, work *w, weft_tokens *out,
-                              weft_error *error) {
+static weft_status emit_llama(const weft_tokenizer *t, work *w, weft_tokens *out, weft_error *error) {
   if (!t->has_unused) return emit_symbols(t, w, w->text.bytes, out, error);
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < w->n_symbols && status == WEFT_OK; i++) {
@@ -109,8 +106,7 @@ static weft_status emit_llama(const weft_tokenizer *t, work *w, weft_tokens *out
 }
 
 /* One symbol per character of w->text[from..to). */
-static weft_status symbols_of_characters(const weft_tokenizer *t, work *w, uint32_t from,
-                                         uint32_t to) {
+static weft_status symbols_of_characters(const weft_tokenizer *t, work *w, uint32_t from, uint32_t to) {
   const char *text = w->text.bytes;
   weft_status status = WEFT_OK;
   w->n_symbols = 0;
@@ -142,8 +138,8 @@ static weft_status text_with_spaces(work *w, const char *text, uint32_t n, bool 
   return weft_text_status(&w->text);
 }
 
-static weft_status encode_llama(const weft_tokenizer *t, work *w, const char *text, uint32_t n,
-                                weft_tokens *out, weft_error *error) {
+static weft_status encode_llama(const weft_tokenizer *t, work *w, const char *text, uint32_t n, weft_tokens *out,
+                                weft_error *error) {
   weft_status status = text_with_spaces(w, text, n, t->add_space_prefix);
   if (status == WEFT_OK) status = symbols_of_characters(t, w, 0, (uint32_t)w->text.n);
   if (status == WEFT_OK) status = merge__run(t, w);
@@ -151,16 +147,15 @@ static weft_status encode_llama(const weft_tokenizer *t, work *w, const char *te
 }
 
 /* Runs of newlines and runs of anything else; a newline run that is a token is taken whole. */
-static weft_status encode_gemma4(const weft_tokenizer *t, work *w, const char *text, uint32_t n,
-                                 weft_tokens *out, weft_error *error) {
+static weft_status encode_gemma4(const weft_tokenizer *t, work *w, const char *text, uint32_t n, weft_tokens *out,
+                                 weft_error *error) {
   weft_status status = text_with_spaces(w, text, n, false);
   uint32_t end = (uint32_t)w->text.n;
   for (uint32_t from = 0; from < end && status == WEFT_OK;) {
     bool newlines = w->text.bytes[from] == '\n';
     uint32_t to = from;
     while (to < end && (w->text.bytes[to] == '\n') == newlines) to += 1;
-    uint32_t whole =
-        newlines ? vocab__find(&t->vocab, w->text.bytes + from, to - from) : VOCAB_NONE;
+    uint32_t whole = newlines ? vocab__find(&t->vocab, w->text.bytes + from, to - from) : VOCAB_NONE;
     if (tokenizer__is_text(t, whole)) {
       status = weft_tokens_push(out, (int32_t)whole);
     } else {
@@ -175,8 +170,7 @@ static weft_status encode_gemma4(const weft_tokenizer *t, work *w, const char *t
 
 /* Writes the piece in gpt2's alphabet, 1 or 2 bytes per byte; 0 when it is longer than any token.
  */
-static uint32_t piece_in_alphabet(const weft_tokenizer *t, const char *piece, uint32_t n, char *to,
-                                  uint32_t room) {
+static uint32_t piece_in_alphabet(const weft_tokenizer *t, const char *piece, uint32_t n, char *to, uint32_t room) {
   uint32_t length = 0;
   if (n > t->vocab.longest) return 0;
   for (uint32_t i = 0; i < n; i++) {
@@ -186,8 +180,8 @@ static uint32_t piece_in_alphabet(const weft_tokenizer *t, const char *piece, ui
   return length;
 }
 
-static weft_status encode_piece(const weft_tokenizer *t, work *w, const char *piece, uint32_t n,
-                                weft_tokens *out, weft_error *error) {
+static weft_status encode_piece(const weft_tokenizer *t, work *w, const char *piece, uint32_t n, weft_tokens *out,
+                                weft_error *error) {
   if (t->ignore_merges) {
     char whole[512]; /* a longer token is reached by its merges */
     uint32_t length = piece_in_alphabet(t, piece, n, whole, sizeof whole);
@@ -203,8 +197,8 @@ static weft_status encode_piece(const weft_tokenizer *t, work *w, const char *pi
   return status == WEFT_OK ? emit_symbols(t, w, piece, out, error) : status;
 }
 
-static weft_status encode_gpt2(const weft_tokenizer *t, work *w, const char *text, uint32_t n,
-                               weft_tokens *out, weft_error *error) {
+static weft_status encode_gpt2(const weft_tokenizer *t, work *w, const char *text, uint32_t n, weft_tokens *out,
+                               weft_error *error) {
   const uint32_t *ends;
   uint32_t n_ends;
   weft_status status = split__run(t->split, text, n, w, &ends, &n_ends);
@@ -214,8 +208,8 @@ static weft_status encode_gpt2(const weft_tokenizer *t, work *w, const char *tex
   return status;
 }
 
-weft_status encode__text(const weft_tokenizer *t, work *w, const char *text, uint32_t n,
-                         weft_tokens *out, weft_error *error) {
+weft_status encode__text(const weft_tokenizer *t, work *w, const char *text, uint32_t n, weft_tokens *out,
+                         weft_error *error) {
   if (n == 0) return WEFT_OK;
   switch (t->kind) {
     case TOKENIZER_GPT2:
@@ -235,8 +229,7 @@ static bool special_allowed(const weft_tokenizer *t, uint32_t id, unsigned flags
 
 /* First of special[low..high) whose byte at `depth` is not below `byte`; all of them are longer
  * than depth. */
-static uint32_t special_bound(const weft_tokenizer *t, uint32_t low, uint32_t high, uint32_t depth,
-                              unsigned byte) {
+static uint32_t special_bound(const weft_tokenizer *t, uint32_t low, uint32_t high, uint32_t depth, unsigned byte) {
   while (low < high) {
     uint32_t middle = low + (high - low) / 2;
     if ((uint8_t)vocab__text(&t->vocab, t->special[middle])[depth] < byte) {
@@ -268,8 +261,8 @@ static uint32_t special_at(const weft_tokenizer *t, const char *text, uint32_t n
   return best;
 }
 
-static weft_status encode_all(const weft_tokenizer *t, work *w, const char *text, uint32_t n,
-                              unsigned flags, weft_tokens *out, weft_error *error) {
+static weft_status encode_all(const weft_tokenizer *t, work *w, const char *text, uint32_t n, unsigned flags,
+                              weft_tokens *out, weft_error *error) {
   weft_status status = WEFT_OK;
   uint32_t from = 0;
   for (uint32_t at = 0; at < n && status == WEFT_OK;) {
@@ -299,14 +292,13 @@ static weft_status text_repair(const char *text, size_t n, weft_text *out) {
   return weft_text_status(out);
 }
 
-weft_status weft_tokenizer_encode(const weft_tokenizer *t, const char *text, size_t n,
-                                  unsigned flags, weft_tokens *out, weft_error *error) {
+weft_status weft_tokenizer_encode(const weft_tokenizer *t, const char *text, size_t n, unsigned flags, weft_tokens *out,
+                                  weft_error *error) {
   if ((flags & WEFT_ENCODE_PLAIN) != 0 && (flags & WEFT_ENCODE_PARSE_SPECIAL) != 0) {
     return weft_fail(error, WEFT_E_INVALID, "encode: PLAIN and PARSE_SPECIAL exclude each other");
   }
   if (n > WEFT_TOKENIZER_TEXT_MAX) {
-    return weft_fail(error, WEFT_E_TOO_LARGE,
-                     "the text has %zu bytes; at most %d can be encoded at once", n,
+    return weft_fail(error, WEFT_E_TOO_LARGE, "the text has %zu bytes; at most %d can be encoded at once", n,
                      WEFT_TOKENIZER_TEXT_MAX);
   }
   uint32_t before = out->n;
@@ -327,6 +319,5 @@ weft_status weft_tokenizer_encode(const weft_tokenizer *t, const char *text, siz
   weft_text_free(&repaired);
   if (status == WEFT_OK) return WEFT_OK;
   out->n = before;
-  return weft_fail(error, status, "%s",
-                   line.text[0] != 0 ? line.text : "out of memory while encoding text");
+  return weft_fail(error, status, "%s", line.text[0] != 0 ? line.text : "out of memory while encoding text");
 }

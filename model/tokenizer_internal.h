@@ -81,10 +81,9 @@ typedef struct work {
   uint32_t n_symbols, symbols_capacity;
   merge_offer *heap;
   uint32_t n_heap, heap_capacity;
-  weft_text text; /* the piece in the vocab's alphabet */
-  uint32_t *
-      unused_at; /* llama: by token, length of the left part that last made it; NULL until wanted */
-  uint32_t *ends[2]; /* pre-tokenizer: where pieces end, before and after a pattern */
+  weft_text text;      /* the piece in the vocab's alphabet */
+  uint32_t *unused_at; /* llama: by token, length of the left part that last made it; NULL until wanted */
+  uint32_t *ends[2];   /* pre-tokenizer: where pieces end, before and after a pattern */
   uint32_t n_ends[2], ends_capacity[2];
   void *match; /* PCRE2's scratch */
 } work;
@@ -104,8 +103,7 @@ void split__match_close(void *match); /* of work; NULL is fine */
 const char *split__name(const split *s);
 /* Ends of the pieces of text[0..n), ascending, the last one n: borrowed from w until its next use.
  * The text is valid UTF-8. */
-weft_status split__run(const split *s, const char *text, uint32_t n, work *w, const uint32_t **ends,
-                       uint32_t *n_ends);
+weft_status split__run(const split *s, const char *text, uint32_t n, work *w, const uint32_t **ends, uint32_t *n_ends);
 
 typedef enum tokenizer_kind { TOKENIZER_GPT2, TOKENIZER_LLAMA, TOKENIZER_GEMMA4 } tokenizer_kind;
 
@@ -146,8 +144,8 @@ weft_status merge__run(const weft_tokenizer *t, work *w);
 /* A stack in the memory of the heap, which is empty after merge__run. */
 weft_status work__push(work *w, merge_offer offer);
 /* Appends the tokens of text, which has no special tokens in it. */
-weft_status encode__text(const weft_tokenizer *t, work *w, const char *text, uint32_t n,
-                         weft_tokens *out, weft_error *error);
+weft_status encode__text(const weft_tokenizer *t, work *w, const char *text, uint32_t n, weft_tokens *out,
+                         weft_error *error);
 /* Special ids, end-of-generation set and special list; open's second half. */
 weft_status tokenizer__read_special(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error);
 

@@ -78,8 +78,7 @@ static merge_offer heap_pop(work *w) {
 
 /* llama: any two neighbours that together are a token's text. An unused token may be a step on the
  * way; what is left of it in the end is taken apart again, where it was put together last. */
-static weft_status offer_by_score(const weft_tokenizer *t, work *w, uint32_t at,
-                                  merge_offer *offer) {
+static weft_status offer_by_score(const weft_tokenizer *t, work *w, uint32_t at, merge_offer *offer) {
   const merge_symbol *left = &w->symbols[at];
   const merge_symbol *right = &w->symbols[left->next];
   offer->result = VOCAB_NONE;

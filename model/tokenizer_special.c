@@ -15,8 +15,8 @@
 #define KEY "tokenizer.ggml."
 
 /* The id under key, -1 when absent or when the file says none (-1, or all bits set). */
-static weft_status read_id(const weft_tokenizer *t, const weft_gguf *gguf, const char *key,
-                           int32_t *id, weft_error *error) {
+static weft_status read_id(const weft_tokenizer *t, const weft_gguf *gguf, const char *key, int32_t *id,
+                           weft_error *error) {
   double value;
   weft_status status = weft_gguf_f64(gguf, key, &value, error);
   if (status == WEFT_E_NOT_FOUND) return WEFT_OK;
@@ -24,15 +24,14 @@ static weft_status read_id(const weft_tokenizer *t, const weft_gguf *gguf, const
   *id = -1;
   if (value == -1.0 || value == 4294967295.0) return WEFT_OK;
   if (!(value >= 0 && value < t->vocab.n) || value != floor(value)) {
-    return weft_fail(error, WEFT_E_FORMAT, "%s: %s is %g; it must be a token below %u", t->path,
-                     key, value, t->vocab.n);
+    return weft_fail(error, WEFT_E_FORMAT, "%s: %s is %g; it must be a token below %u", t->path, key, value,
+                     t->vocab.n);
   }
   *id = (int32_t)value;
   return WEFT_OK;
 }
 
-static weft_status read_flag(const weft_gguf *gguf, const char *key, bool *flag, bool *present,
-                             weft_error *error) {
+static weft_status read_flag(const weft_gguf *gguf, const char *key, bool *flag, bool *present, weft_error *error) {
   weft_status status = weft_gguf_bool(gguf, key, flag, error);
   *present = status == WEFT_OK;
   return status == WEFT_E_NOT_FOUND ? WEFT_OK : status;
@@ -56,23 +55,19 @@ static weft_status read_flags(weft_tokenizer *t, const weft_gguf *gguf, weft_err
   bool asked, asked_eos, present;
   if (t->kind == TOKENIZER_LLAMA) t->add_bos = t->add_space_prefix = true;
   weft_status status = read_flag(gguf, KEY "add_bos_token", &t->add_bos, &asked, error);
-  if (status == WEFT_OK)
-    status = read_flag(gguf, KEY "add_eos_token", &t->add_eos, &asked_eos, error);
-  if (status == WEFT_OK)
-    status = read_flag(gguf, KEY "add_space_prefix", &t->add_space_prefix, &present, error);
+  if (status == WEFT_OK) status = read_flag(gguf, KEY "add_eos_token", &t->add_eos, &asked_eos, error);
+  if (status == WEFT_OK) status = read_flag(gguf, KEY "add_space_prefix", &t->add_space_prefix, &present, error);
   if (status != WEFT_OK) return status;
-  if (t->kind == TOKENIZER_GEMMA4)
-    t->add_bos = asked = true; /* whatever the file says: old files are wrong */
+  if (t->kind == TOKENIZER_GEMMA4) t->add_bos = asked = true; /* whatever the file says: old files are wrong */
   if (t->add_bos && t->bos < 0) {
     if (asked)
-      return weft_fail(error, WEFT_E_FORMAT,
-                       "%s: texts begin with a token that " KEY "bos_token_id does not name",
+      return weft_fail(error, WEFT_E_FORMAT, "%s: texts begin with a token that " KEY "bos_token_id does not name",
                        t->path);
     t->add_bos = false;
   }
   if (t->add_eos && t->eos < 0) {
-    return weft_fail(error, WEFT_E_FORMAT,
-                     "%s: texts end with a token that " KEY "eos_token_id does not name", t->path);
+    return weft_fail(error, WEFT_E_FORMAT, "%s: texts end with a token that " KEY "eos_token_id does not name",
+                     t->path);
   }
   return WEFT_OK;
 }
@@ -129,10 +124,7 @@ static const char *const eog_texts[] = {
     "<|repo_name|>",
     "<|file_sep|>",
 };
-enum {
-  N_EOG_KEYS = sizeof eog_keys / sizeof *eog_keys,
-  N_EOG_TEXTS = sizeof eog_texts / sizeof *eog_texts
-};
+enum { N_EOG_KEYS = sizeof eog_keys / sizeof *eog_keys, N_EOG_TEXTS = sizeof eog_texts / sizeof *eog_texts };
 
 /* Families that use one of the texts for something else. */
 static bool eog_text_means_more(weft_tokenizer *t, const char *text) {
@@ -141,8 +133,7 @@ static bool eog_text_means_more(weft_tokenizer *t, const char *text) {
     return true;
   }
   if (strcmp(text, "<|end|>") != 0) return false;
-  bool channels =
-      find_text(t, "<|return|>") != VOCAB_NONE && find_text(t, "<|call|>") != VOCAB_NONE;
+  bool channels = find_text(t, "<|return|>") != VOCAB_NONE && find_text(t, "<|call|>") != VOCAB_NONE;
   if (channels) retype(t, text, VOCAB_USER_DEFINED);
   return channels;
 }
@@ -169,9 +160,8 @@ static weft_status read_eog(weft_tokenizer *t, const weft_gguf *gguf, weft_error
 static weft_status read_suppressed(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
   uint64_t n = weft_gguf_count(gguf, KEY "suppress_tokens");
   if (n > t->vocab.n) {
-    return weft_fail(error, WEFT_E_FORMAT,
-                     "%s: " KEY "suppress_tokens has %" PRIu64 " entries for %u tokens", t->path, n,
-                     t->vocab.n);
+    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "suppress_tokens has %" PRIu64 " entries for %u tokens", t->path,
+                     n, t->vocab.n);
   }
   t->suppressed = weft_alloc((size_t)n, sizeof *t->suppressed);
   if (t->suppressed == NULL) return WEFT_E_NO_MEMORY;
@@ -181,9 +171,8 @@ static weft_status read_suppressed(weft_tokenizer *t, const weft_gguf *gguf, wef
     if (status != WEFT_OK) return status;
     if (id >= t->vocab.n) {
       return weft_fail(error, WEFT_E_FORMAT,
-                       "%s: " KEY "suppress_tokens[%" PRIu64 "] is %" PRIu64
-                       "; there are %u tokens",
-                       t->path, i, id, t->vocab.n);
+                       "%s: " KEY "suppress_tokens[%" PRIu64 "] is %" PRIu64 "; there are %u tokens", t->path, i, id,
+                       t->vocab.n);
     }
     t->suppressed[t->n_suppressed++] = (int32_t)id;
   }
@@ -205,14 +194,12 @@ static weft_status sort_special(weft_tokenizer *t, weft_error *error) {
     n += 1;
     if (weft_utf8_valid(vocab__text(&t->vocab, i), vocab__length(&t->vocab, i), NULL)) continue;
     /* It would cut characters in two. */
-    return weft_fail(error, WEFT_E_FORMAT, "%s: token %u is special but its text is not UTF-8",
-                     t->path, i);
+    return weft_fail(error, WEFT_E_FORMAT, "%s: token %u is special but its text is not UTF-8", t->path, i);
   }
   t->special = weft_alloc(n, sizeof *t->special);
   if (t->special == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < t->vocab.n; i++) {
-    if (tokenizer__is_special(t, i) && vocab__length(&t->vocab, i) > 0)
-      t->special[t->n_special++] = i;
+    if (tokenizer__is_special(t, i) && vocab__length(&t->vocab, i) > 0) t->special[t->n_special++] = i;
   }
   qsort_r(t->special, n, sizeof *t->special, by_text, &t->vocab);
   for (uint32_t i = 0, b = 0; b <= 256; b++) {

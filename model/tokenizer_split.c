@@ -44,12 +44,12 @@ enum { SPLIT_PATTERNS_MAX = 6 };
   "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|" DIGIT "| ?[^" SPACES \
   "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*"                                \
   "|" SPACES_AT_LAST
-#define DEEPSEEK3_LINE                               \
-  ASCII_MARKS                                        \
-      "[A-Za-z]+"                                    \
-      "|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+" \
-      "| ?[\\p{P}\\p{S}]+[\\r\\n]*"                  \
-      "|" SPACES_AT_LAST
+#define DEEPSEEK3_LINE                           \
+  ASCII_MARKS                                    \
+  "[A-Za-z]+"                                    \
+  "|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+" \
+  "| ?[\\p{P}\\p{S}]+[\\r\\n]*"                  \
+  "|" SPACES_AT_LAST
 
 typedef struct split_group {
   const char *names; /* between spaces */
@@ -64,25 +64,17 @@ static const split_group groups[] = {
      {GPT2_LINE},
      false,
      false},
-    {" llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 ",
-     {MODERN_LINE("\\p{N}{1,3}")},
-     true,
-     true},
+    {" llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 ", {MODERN_LINE("\\p{N}{1,3}")}, true, true},
     {" dbrx smaug-bpe glm4 chatglm-bpe ", {MODERN_LINE("\\p{N}{1,3}")}, false, false},
     {" qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 ", {MODERN_LINE(DIGIT)}, false, false},
     {" qwen35 ", {QWEN35_LINE}, false, false},
-    {" starcoder refact command-r smollm codeshell exaone minerva-7b ",
-     {DIGIT, GPT2_LINE},
-     false,
-     false},
+    {" starcoder refact command-r smollm codeshell exaone minerva-7b ", {DIGIT, GPT2_LINE}, false, false},
     {" deepseek-coder ",
-     {"[\\r\\n]", S "?\\p{L}+", S "?\\p{P}+",
-      "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+", DIGIT},
+     {"[\\r\\n]", S "?\\p{L}+", S "?\\p{P}+", "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+", DIGIT},
      false,
      false},
     {" deepseek-v3 joyai-llm hunyuan-dense ",
-     {"\\p{N}{1,3}", "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+",
-      DEEPSEEK3_LINE},
+     {"\\p{N}{1,3}", "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+", DEEPSEEK3_LINE},
      false,
      false},
 };
@@ -123,8 +115,7 @@ static weft_status split_compile(split *s, const char *pattern) {
   PCRE2_SIZE at = 0;
   pcre2_compile_context *context = pcre2_compile_context_create(s->general);
   if (context == NULL) return WEFT_E_NO_MEMORY;
-  s->codes[s->n_codes] =
-      pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, context);
+  s->codes[s->n_codes] = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, context);
   pcre2_compile_context_free(context);
   if (s->codes[s->n_codes] == NULL) return WEFT_E_NO_MEMORY; /* the patterns are ours and compile */
   /* Without a just-in-time compiler the interpreter gives the same pieces, more slowly. */
@@ -152,8 +143,7 @@ weft_status split__open(weft_bytes pre, split **out, split_info *info, weft_erro
   if (s->general == NULL) goto fail;
   s->match = pcre2_match_context_create(s->general);
   if (s->match == NULL) goto fail;
-  (void)pcre2_set_match_limit(
-      s->match, UINT32_MAX); /* counts one per character given back; linear, see above */
+  (void)pcre2_set_match_limit(s->match, UINT32_MAX); /* counts one per character given back; linear, see above */
   for (uint32_t i = 0; i < SPLIT_PATTERNS_MAX && group->patterns[i] != NULL; i++) {
     status = split_compile(s, group->patterns[i]);
     if (status != WEFT_OK) goto fail;
@@ -194,16 +184,14 @@ static weft_status ends_push(work *w, uint32_t side, uint32_t end) {
 }
 
 /* Cuts text[from..to) with one pattern; ends go to `side`. */
-static weft_status split_piece(const split *s, const pcre2_code *code, const char *text,
-                               uint32_t from, uint32_t to, work *w, uint32_t side) {
+static weft_status split_piece(const split *s, const pcre2_code *code, const char *text, uint32_t from, uint32_t to,
+                               work *w, uint32_t side) {
   const PCRE2_SIZE *found = pcre2_get_ovector_pointer(w->match);
   uint32_t at = 0, n = to - from;
   while (at < n) {
-    int rc =
-        pcre2_match(code, (PCRE2_SPTR)text + from, n, at, PCRE2_NO_UTF_CHECK, w->match, s->match);
+    int rc = pcre2_match(code, (PCRE2_SPTR)text + from, n, at, PCRE2_NO_UTF_CHECK, w->match, s->match);
     if (rc == PCRE2_ERROR_NOMATCH) break;
-    if (rc < 0)
-      return WEFT_E_NO_MEMORY; /* the text is valid and the limits are off: only memory is left */
+    if (rc < 0) return WEFT_E_NO_MEMORY; /* the text is valid and the limits are off: only memory is left */
     WEFT_CHECK(found[1] > found[0]);
     WEFT_CHECK(found[0] >= at);
     weft_status status = found[0] > at ? ends_push(w, side, from + (uint32_t)found[0]) : WEFT_OK;
@@ -214,8 +202,7 @@ static weft_status split_piece(const split *s, const pcre2_code *code, const cha
   return at < n ? ends_push(w, side, to) : WEFT_OK;
 }
 
-weft_status split__run(const split *s, const char *text, uint32_t n, work *w, const uint32_t **ends,
-                       uint32_t *n_ends) {
+weft_status split__run(const split *s, const char *text, uint32_t n, work *w, const uint32_t **ends, uint32_t *n_ends) {
   if (w->match == NULL) w->match = pcre2_match_data_create(1, s->general);
   if (w->match == NULL) return WEFT_E_NO_MEMORY;
   uint32_t side = 0;

@@ -37,15 +37,14 @@ static uint64_t dim_value(const weft_hyper *hyper, weft_dim dim, uint32_t layer)
   return 0;
 }
 
-static weft_status check_shape(weft_loader *loader, const weft_gguf_tensor *tensor,
-                               const uint64_t wanted[3]) {
+static weft_status check_shape(weft_loader *loader, const weft_gguf_tensor *tensor, const uint64_t wanted[3]) {
   const uint64_t *ne = tensor->ne;
   if (ne[0] == wanted[0] && ne[1] == wanted[1] && ne[2] == wanted[2] && ne[3] == 1) return WEFT_OK;
   return weft_fail(loader->error, WEFT_E_FORMAT,
-                   "%s: tensor '%s' has shape %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64
-                   "; expected %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x 1",
-                   weft_gguf_path(loader->gguf), tensor->name, ne[0], ne[1], ne[2], ne[3],
-                   wanted[0], wanted[1], wanted[2]);
+                   "%s: tensor '%s' has shape %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64 "; expected %" PRIu64
+                   " x %" PRIu64 " x %" PRIu64 " x 1",
+                   weft_gguf_path(loader->gguf), tensor->name, ne[0], ne[1], ne[2], ne[3], wanted[0], wanted[1],
+                   wanted[2]);
 }
 
 static void mark_used(weft_loader *loader, const weft_gguf_tensor *tensor) {
@@ -58,8 +57,7 @@ static void mark_used(weft_loader *loader, const weft_gguf_tensor *tensor) {
 
 /* ---- placing ---- */
 
-static weft_status place_matrix(weft_loader *loader, const weft_gguf_tensor *tensor, unsigned uses,
-                                weft_weight *out) {
+static weft_status place_matrix(weft_loader *loader, const weft_gguf_tensor *tensor, unsigned uses, weft_weight *out) {
   weft_device *device = loader->model->device;
   weft_weight weight = {
       .type = tensor->type,
@@ -71,8 +69,7 @@ static weft_status place_matrix(weft_loader *loader, const weft_gguf_tensor *ten
     return weft_fail(loader->error, WEFT_E_UNSUPPORTED,
                      "%s: tensor '%s' has type %s, which the %s backend cannot multiply; use "
                      "another file or backend",
-                     weft_gguf_path(loader->gguf), tensor->name,
-                     weft_type_name_of_id((int32_t)tensor->type),
+                     weft_gguf_path(loader->gguf), tensor->name, weft_type_name_of_id((int32_t)tensor->type),
                      weft_device_get_info(device)->backend);
   }
   weft_error inner = {{0}};
@@ -81,8 +78,8 @@ static weft_status place_matrix(weft_loader *loader, const weft_gguf_tensor *ten
   const char *why = weft_gguf_reader_error(loader->reader);
   if (status == WEFT_E_IO && why[0] != 0) return weft_fail(loader->error, status, "%s", why);
   if (status != WEFT_OK) {
-    return weft_fail(loader->error, status, "%s: tensor '%s': %.200s", weft_gguf_path(loader->gguf),
-                     tensor->name, inner.text[0] != 0 ? inner.text : weft_status_text(status));
+    return weft_fail(loader->error, status, "%s: tensor '%s': %.200s", weft_gguf_path(loader->gguf), tensor->name,
+                     inner.text[0] != 0 ? inner.text : weft_status_text(status));
   }
   weft_model *model = loader->model;
   WEFT_CHECK(model->n_weights < model->owned_max);
@@ -92,38 +89,34 @@ static weft_status place_matrix(weft_loader *loader, const weft_gguf_tensor *ten
   return WEFT_OK;
 }
 
-static weft_status read_values(weft_loader *loader, const weft_gguf_tensor *tensor, uint64_t n,
-                               float **out) {
+static weft_status read_values(weft_loader *loader, const weft_gguf_tensor *tensor, uint64_t n, float **out) {
   *out = weft_alloc((size_t)n, sizeof **out);
   if (*out == NULL) {
-    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: tensor '%s': out of memory",
-                     weft_gguf_path(loader->gguf), tensor->name);
+    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: tensor '%s': out of memory", weft_gguf_path(loader->gguf),
+                     tensor->name);
   }
   weft_dequantise_row(tensor->type, tensor->data, *out, n);
   return WEFT_OK;
 }
 
-weft_status weft_weights_vector(weft_loader *loader, const float *values, uint64_t n,
-                                const float **out) {
+weft_status weft_weights_vector(weft_loader *loader, const float *values, uint64_t n, const float **out) {
   weft_model *model = loader->model;
   WEFT_CHECK(model->n_owned < model->owned_max);
   void *memory = NULL;
   weft_status status = weft_device_alloc(model->device, n * sizeof *values, &memory);
   if (status != WEFT_OK) {
-    return weft_fail(loader->error, status, "%s: the device has no room for the weights",
-                     weft_gguf_path(loader->gguf));
+    return weft_fail(loader->error, status, "%s: the device has no room for the weights", weft_gguf_path(loader->gguf));
   }
   model->owned[model->n_owned++] = memory;
   model->info.weight_bytes += n * sizeof *values;
   *out = memory;
   status = weft_device_upload(model->device, memory, values, n * sizeof *values);
-  return status == WEFT_OK ? WEFT_OK
-                           : weft_fail(loader->error, status, "%s: the device refused an upload",
-                                       weft_gguf_path(loader->gguf));
+  return status == WEFT_OK
+             ? WEFT_OK
+             : weft_fail(loader->error, status, "%s: the device refused an upload", weft_gguf_path(loader->gguf));
 }
 
-static weft_status place_vector(weft_loader *loader, const weft_gguf_tensor *tensor,
-                                const float **out) {
+static weft_status place_vector(weft_loader *loader, const weft_gguf_tensor *tensor, const float **out) {
   float *values = NULL;
   weft_status status = read_values(loader, tensor, tensor->ne[0], &values);
   if (status == WEFT_OK) status = weft_weights_vector(loader, values, tensor->ne[0], out);
@@ -131,8 +124,7 @@ static weft_status place_vector(weft_loader *loader, const weft_gguf_tensor *ten
   return status;
 }
 
-static weft_status place(weft_loader *loader, const weft_gguf_tensor *tensor,
-                         const weft_tensor_row *row, void *into) {
+static weft_status place(weft_loader *loader, const weft_gguf_tensor *tensor, const weft_tensor_row *row, void *into) {
   void *field = (char *)into + row->field;
   if (row->kind == WEFT_TENSOR_MATRIX) return place_matrix(loader, tensor, row->uses, field);
   if (row->kind == WEFT_TENSOR_VECTOR) return place_vector(loader, tensor, field);
@@ -151,8 +143,8 @@ static void row_name(const char *pattern, uint32_t layer, char *out, size_t size
   }
 }
 
-static const weft_gguf_tensor *find(const weft_loader *loader, const weft_tensor_row *row,
-                                    uint32_t layer, char *name, size_t size) {
+static const weft_gguf_tensor *find(const weft_loader *loader, const weft_tensor_row *row, uint32_t layer, char *name,
+                                    size_t size) {
   const weft_gguf_tensor *tensor = NULL;
   if (row->alias != NULL) {
     row_name(row->alias, layer, name, size);
@@ -183,16 +175,14 @@ static bool is_needed(const weft_hyper *hyper, weft_need need, uint32_t layer) {
   return false;
 }
 
-static weft_status load_row(weft_loader *loader, const weft_tensor_row *row, uint32_t layer,
-                            void *into) {
+static weft_status load_row(weft_loader *loader, const weft_tensor_row *row, uint32_t layer, void *into) {
   const weft_hyper *hyper = &loader->model->hyper;
   char name[128];
   if (!is_read(hyper, row->need, layer)) return WEFT_OK;
   const weft_gguf_tensor *tensor = find(loader, row, layer, name, sizeof name);
   if (tensor == NULL) {
     if (!is_needed(hyper, row->need, layer)) return WEFT_OK;
-    return weft_fail(loader->error, WEFT_E_FORMAT,
-                     "%s: tensor '%s' is missing; a %s model needs it",
+    return weft_fail(loader->error, WEFT_E_FORMAT, "%s: tensor '%s' is missing; a %s model needs it",
                      weft_gguf_path(loader->gguf), name, hyper->arch);
   }
   uint64_t wanted[3];
@@ -205,8 +195,8 @@ static weft_status load_row(weft_loader *loader, const weft_tensor_row *row, uin
   return WEFT_OK;
 }
 
-weft_status weft_weights_load(weft_loader *loader, const weft_tensor_row *rows, uint32_t n_rows,
-                              uint32_t layer, void *into) {
+weft_status weft_weights_load(weft_loader *loader, const weft_tensor_row *rows, uint32_t n_rows, uint32_t layer,
+                              void *into) {
   for (uint32_t i = 0; i < n_rows; i++) {
     weft_status status = load_row(loader, &rows[i], layer, into);
     if (status != WEFT_OK) return status;

@@ -66,11 +66,10 @@ typedef struct weft_loader {
 } weft_loader;
 
 /* Loads the rows of one layer (or of none: layer == UINT32_MAX) into the struct at `into`. */
-weft_status weft_weights_load(weft_loader *loader, const weft_tensor_row *rows, uint32_t n_rows,
-                              uint32_t layer, void *into);
+weft_status weft_weights_load(weft_loader *loader, const weft_tensor_row *rows, uint32_t n_rows, uint32_t layer,
+                              void *into);
 /* n floats to device memory that the model owns. */
-weft_status weft_weights_vector(weft_loader *loader, const float *values, uint64_t n,
-                                const float **out);
+weft_status weft_weights_vector(weft_loader *loader, const float *values, uint64_t n, const float **out);
 /* The n floats of a tensor, on the host; NOT_FOUND when absent. */
 weft_status weft_weights_read(weft_loader *loader, const char *name, uint64_t n, float *out);
 /* One warning when tensors of the file were not used. */

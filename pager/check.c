@@ -12,9 +12,9 @@ typedef struct recount {
   uint32_t *page_refs; /* from the tables */
   uint32_t n_pinned[WEFT_OWNERS_MAX], n_cached[WEFT_OWNERS_MAX];
   weft_group_usage *usage; /* by kind */
-  uint32_t *rank;      /* 0: in no list; else 1 + how many pages are evicted sooner */
+  uint32_t *rank;          /* 0: in no list; else 1 + how many pages are evicted sooner */
   uint32_t *node_refs;
-  uint32_t *root_of; /* 1 + the root its domain begins with; 0: not looked up yet */
+  uint32_t *root_of;   /* 1 + the root its domain begins with; 0: not looked up yet */
   uint64_t n_promises; /* found by walking the sequences */
 } recount;
 
@@ -23,12 +23,10 @@ typedef struct recount {
 /* The root above a node, itself included. */
 static uint32_t root_of(const weft_pager *pager, recount *now, uint32_t node) {
   uint32_t root = node;
-  while (now->root_of[root] == 0 && !pager->node[root].root &&
-         pager->node[root].parent < pager->n_nodes_touched)
+  while (now->root_of[root] == 0 && !pager->node[root].root && pager->node[root].parent < pager->n_nodes_touched)
     root = pager->node[root].parent;
   if (now->root_of[root] != 0) root = now->root_of[root] - 1;
-  for (; node != root && now->root_of[node] == 0; node = pager->node[node].parent)
-    now->root_of[node] = root + 1;
+  for (; node != root && now->root_of[node] == 0; node = pager->node[node].parent) now->root_of[node] = root + 1;
   return root;
 }
 
@@ -39,18 +37,15 @@ static bool domain_is(const weft_pager *pager, uint32_t root, weft_key128 domain
 /* ---- pages ----------------------------------------------------------------------------------- */
 
 /* The links of one list, oldest page first. */
-static bool list_check(const weft_pager *pager, recount *now, pager_list list, uint32_t *n_cached,
-                       weft_error *error) {
+static bool list_check(const weft_pager *pager, recount *now, pager_list list, uint32_t *n_cached, weft_error *error) {
   uint32_t head = pager->n_pages + (uint32_t)list, before = head, wait = 0;
   for (weft_page page = pager->page[head].next; page != head; page = pager->page[page].next) {
     if (page >= pager->n_pages_touched || now->rank[page] != 0)
       return BROKEN("page %u is in the cached lists twice, or was never used", page);
     const pager_page *record = &pager->page[page];
     if (record->state != PAGER_CACHED || record->link != before)
-      return BROKEN("page %u is in a cached list with state %u, link %u", page, record->state,
-                    record->link);
-    if (list == PAGER_COLD && record->keep)
-      return BROKEN("page %u is worth keeping and COLD", page);
+      return BROKEN("page %u is in a cached list with state %u, link %u", page, record->state, record->link);
+    if (list == PAGER_COLD && record->keep) return BROKEN("page %u is worth keeping and COLD", page);
     uint32_t due = (uint8_t)(record->due - pager->clock);
     if (list != PAGER_COLD && (due < wait || due > 1u << (list - PAGER_WARM)))
       return BROKEN("page %u of worth %u is due in %u", page, list - PAGER_WARM, due);
@@ -66,8 +61,7 @@ static bool list_check(const weft_pager *pager, recount *now, pager_list list, u
 /* In which order the pages of all lists will go, if nothing else happens. */
 static void rank_pages(const weft_pager *pager, recount *now, uint32_t n_cached) {
   weft_page oldest[PAGER_N_LISTS];
-  for (uint32_t list = 0; list < PAGER_N_LISTS; list++)
-    oldest[list] = pager->page[pager->n_pages + list].next;
+  for (uint32_t list = 0; list < PAGER_N_LISTS; list++) oldest[list] = pager->page[pager->n_pages + list].next;
   for (uint32_t rank = 1; rank <= n_cached; rank++) {
     pager_list list = pager_first_due(pager, oldest);
     now->rank[oldest[list]] = rank;
@@ -88,19 +82,16 @@ static bool lists_check(const weft_pager *pager, recount *now, weft_error *error
       return BROKEN("page %u is in the free list and not free", page);
     if (++n_free > pager->n_pages) return BROKEN("the free list has a loop");
   }
-  if (n_free != pager->stats.n_free)
-    return BROKEN("%u pages are free, counted %u", n_free, pager->stats.n_free);
+  if (n_free != pager->stats.n_free) return BROKEN("%u pages are free, counted %u", n_free, pager->stats.n_free);
   return true;
 }
 
-static bool page_check(const weft_pager *pager, recount *now, weft_page page,
-                       weft_error *error) {
+static bool page_check(const weft_pager *pager, recount *now, weft_page page, weft_error *error) {
   const pager_page *record = &pager->page[page];
   uint32_t refs = now->page_refs[page];
   bool cached = now->rank[page] != 0;
   if (cached != (record->state == PAGER_CACHED) || (refs != 0) != (record->state == PAGER_PINNED))
-    return BROKEN("page %u has state %u, %u references, rank %u", page, record->state, refs,
-                  now->rank[page]);
+    return BROKEN("page %u has state %u, %u references, rank %u", page, record->state, refs, now->rank[page]);
   if (refs != 0 && record->link != refs)
     return BROKEN("page %u has %u references, counted %u", page, refs, record->link);
   if (record->state == PAGER_FREE) return true;
@@ -115,8 +106,7 @@ static bool page_check(const weft_pager *pager, recount *now, weft_page page,
   if (record->node >= pager->n_nodes_touched || !pager->node[record->node].live ||
       pager_slots(pager, record->node)[record->group] != page)
     return BROKEN("page %u names node %u, which does not name it", page, record->node);
-  if (domain_is(pager, root_of(pager, now, record->node), WEFT_DOMAIN_PUBLIC) &&
-      record->owner != WEFT_OWNER_OPERATOR)
+  if (domain_is(pager, root_of(pager, now, record->node), WEFT_DOMAIN_PUBLIC) && record->owner != WEFT_OWNER_OPERATOR)
     return BROKEN("page %u is public and owner %u pays for it", page, record->owner);
   return true;
 }
@@ -124,28 +114,25 @@ static bool page_check(const weft_pager *pager, recount *now, weft_page page,
 static bool owners_check(const weft_pager *pager, const recount *now, weft_error *error) {
   for (uint32_t i = 0; i < WEFT_OWNERS_MAX; i++)
     if (now->n_pinned[i] != pager->owner[i].n_pinned || now->n_cached[i] != pager->owner[i].n_cached)
-      return BROKEN("owner %u pays for %u pages and has %u cached, counted %u and %u", i,
-                    now->n_pinned[i], now->n_cached[i], pager->owner[i].n_pinned,
-                    pager->owner[i].n_cached);
+      return BROKEN("owner %u pays for %u pages and has %u cached, counted %u and %u", i, now->n_pinned[i],
+                    now->n_cached[i], pager->owner[i].n_pinned, pager->owner[i].n_cached);
   return true;
 }
 
 static bool groups_check(const weft_pager *pager, const recount *now, weft_error *error) {
   for (uint32_t i = 0; i < WEFT_SPACES_MAX * WEFT_GROUPS_MAX; i++) {
     const weft_group_usage *a = &now->usage[i], *b = &pager->usage[i];
-    if (a->n_pinned != b->n_pinned || a->n_cached != b->n_cached || a->n_host != b->n_host ||
-        a->n_file != b->n_file)
+    if (a->n_pinned != b->n_pinned || a->n_cached != b->n_cached || a->n_host != b->n_host || a->n_file != b->n_file)
       return BROKEN("space %u, group %u: %u pinned, %u cached, %u and %u below, counted %u, %u, %u and %u",
-                    i / WEFT_GROUPS_MAX, i % WEFT_GROUPS_MAX, a->n_pinned, a->n_cached, a->n_host,
-                    a->n_file, b->n_pinned, b->n_cached, b->n_host, b->n_file);
+                    i / WEFT_GROUPS_MAX, i % WEFT_GROUPS_MAX, a->n_pinned, a->n_cached, a->n_host, a->n_file,
+                    b->n_pinned, b->n_cached, b->n_host, b->n_file);
   }
   return true;
 }
 
 /* In a group that keeps every token the block before a published block is published too, and is not
  * evicted sooner. */
-static bool order_check(const weft_pager *pager, const recount *now, weft_page page,
-                        weft_error *error) {
+static bool order_check(const weft_pager *pager, const recount *now, weft_page page, weft_error *error) {
   const pager_page *record = &pager->page[page];
   if (record->state == PAGER_FREE || record->node == PAGER_NODE_NONE) return true;
   const pager_group *group = &now->space[pager->node[record->node].space].group[record->group];
@@ -154,12 +141,10 @@ static bool order_check(const weft_pager *pager, const recount *now, weft_page p
   for (uint32_t i = 0; i < group->span; i++) before = pager->node[before].parent;
   if (pager->node[before].root) before = pager->node[before].parent; /* the public prefix */
   uint32_t slot = pager_slots(pager, before)[record->group];
-  if (!pager_slot_is_page(slot))
-    return BROKEN("page %u of group %u has no block before it", page, record->group);
+  if (!pager_slot_is_page(slot)) return BROKEN("page %u of group %u has no block before it", page, record->group);
   if (record->state == PAGER_PINNED && pager->page[slot].state != PAGER_PINNED)
     return BROKEN("page %u is pinned, page %u before it is not", page, slot);
-  if (record->state == PAGER_CACHED && pager->page[slot].state == PAGER_CACHED &&
-      now->rank[slot] < now->rank[page])
+  if (record->state == PAGER_CACHED && pager->page[slot].state == PAGER_CACHED && now->rank[slot] < now->rank[page])
     return BROKEN("page %u would be evicted before page %u, which follows it", slot, page);
   return true;
 }
@@ -174,8 +159,8 @@ static bool pages_check(const weft_pager *pager, recount *now, weft_error *error
   }
   const weft_pager_stats *stats = &pager->stats;
   if (n_pinned != stats->n_pinned || n_pinned + stats->n_free + stats->n_cached != pager->n_pages)
-    return BROKEN("%u pages pinned, counted %u + %u free + %u cached of %u", n_pinned,
-                  stats->n_pinned, stats->n_free, stats->n_cached, pager->n_pages);
+    return BROKEN("%u pages pinned, counted %u + %u free + %u cached of %u", n_pinned, stats->n_pinned, stats->n_free,
+                  stats->n_cached, pager->n_pages);
   uint32_t n_named = 0, n_spills = 0, n_moves = 0;
   for (uint32_t i = 0; i < pager->n_copies_waiting; i++) {
     weft_page to = pager->copy[i].to;
@@ -190,25 +175,22 @@ static bool pages_check(const weft_pager *pager, recount *now, weft_error *error
   if (n_spills != pager->n_spills_waiting || n_moves != pager->n_moves_waiting)
     return BROKEN("%u copies of lower tiers wait, %u of them moves, counted %u and %u", n_spills, n_moves,
                   pager->n_spills_waiting, pager->n_moves_waiting);
-  if (n_targets != n_named)
-    return BROKEN("%u pages wait for a copy, copies go to %u of them", n_targets, n_named);
+  if (n_targets != n_named) return BROKEN("%u pages wait for a copy, copies go to %u of them", n_targets, n_named);
   return true;
 }
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
-static bool table_check(const weft_pager *pager, recount *now, weft_seq seq, uint32_t g,
-                        weft_error *error) {
+static bool table_check(const weft_pager *pager, recount *now, weft_seq seq, uint32_t g, weft_error *error) {
   const pager_seq *s = &pager->seq[seq];
   const pager_group *group = &now->space[s->space].group[g];
   const weft_page *table = pager_table(pager, seq, g);
   uint32_t n_blocks = pager_blocks(group, s->n_reserved);
   if (s->end[g] != n_blocks)
-    return BROKEN("sequence %u, group %u: %u entries for %u tokens", seq, g, s->end[g],
-                  s->n_reserved);
+    return BROKEN("sequence %u, group %u: %u entries for %u tokens", seq, g, s->end[g], s->n_reserved);
   if (s->first[g] != pager_window_first(group, s->n_valid))
-    return BROKEN("sequence %u holds group %u from block %u, its window begins at %u", seq, g,
-                  s->first[g], pager_window_first(group, s->n_valid));
+    return BROKEN("sequence %u holds group %u from block %u, its window begins at %u", seq, g, s->first[g],
+                  pager_window_first(group, s->n_valid));
   for (uint32_t block = 0; block < n_blocks; block++) {
     if (block < s->first[g] && table[block] != WEFT_PAGE_NONE)
       return BROKEN("sequence %u, group %u: block %u is before the window and held", seq, g, block);
@@ -249,8 +231,7 @@ static bool chain_check(const weft_pager *pager, recount *now, weft_seq seq, wef
       uint32_t span = space->group[g].span, depth = pager->node[node].depth;
       if ((depth & (span - 1)) != 0 || depth / span - 1 < s->first[g]) continue;
       if (pager_slots(pager, node)[g] != pager_table(pager, seq, g)[depth / span - 1])
-        return BROKEN("sequence %u, group %u: its page at depth %u is not the node's", seq, g,
-                      depth);
+        return BROKEN("sequence %u, group %u: its page at depth %u is not the node's", seq, g, depth);
     }
   }
   return true;
@@ -283,30 +264,27 @@ static bool seqs_check(const weft_pager *pager, recount *now, weft_error *error)
     if (!chain_check(pager, now, seq, error)) return false;
     if (!promises_check(pager, now, seq, error)) return false;
   }
-  if (n_live != pager->stats.n_seqs)
-    return BROKEN("%u sequences live, counted %u", n_live, pager->stats.n_seqs);
+  if (n_live != pager->stats.n_seqs) return BROKEN("%u sequences live, counted %u", n_live, pager->stats.n_seqs);
   return true;
 }
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
-static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uint64_t *n_promises,
-                       weft_error *error) {
+static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uint64_t *n_promises, weft_error *error) {
   const pager_node *record = &pager->node[node];
   if ((record->parent == PAGER_NODE_NONE) != (record->depth == 0))
     return BROKEN("node %u begins a chain at depth %u, or none at 0", node, record->depth);
   if (record->parent != PAGER_NODE_NONE) {
     const pager_node *parent = &pager->node[record->parent];
-    if (record->parent >= pager->n_nodes_touched || !parent->live ||
-        parent->depth + !record->root != record->depth || parent->space != record->space)
+    if (record->parent >= pager->n_nodes_touched || !parent->live || parent->depth + !record->root != record->depth ||
+        parent->space != record->space)
       return BROKEN("node %u does not follow its parent %u", node, record->parent);
     if (record->worth > parent->worth || record->worth >= PAGER_N_WORTHS)
       return BROKEN("node %u is worth more than its parent", node);
     now->node_refs[record->parent] += 1;
   }
   if (!record->root) {
-    pager_hash hash =
-        pager_hash_next(pager, pager_hash_of(pager, record->parent), pager_tokens(pager, node));
+    pager_hash hash = pager_hash_next(pager, pager_hash_of(pager, record->parent), pager_tokens(pager, node));
     if (pager_node_find(pager, hash, record->parent, pager_tokens(pager, node)) != node)
       return BROKEN("node %u is not what its parent and tokens find", node);
   } else {
@@ -314,8 +292,7 @@ static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uin
     memcpy(&domain, pager_tokens(pager, node), sizeof domain);
     if (pager_root_find(pager, record->parent, record->space, domain) != node)
       return BROKEN("node %u is not the root that its domain finds", node);
-    if (record->parent != PAGER_NODE_NONE &&
-        !domain_is(pager, root_of(pager, now, record->parent), WEFT_DOMAIN_PUBLIC))
+    if (record->parent != PAGER_NODE_NONE && !domain_is(pager, root_of(pager, now, record->parent), WEFT_DOMAIN_PUBLIC))
       return BROKEN("node %u begins a domain below a prefix that is not public", node);
   }
   const pager_space *space = &now->space[record->space];
@@ -335,8 +312,8 @@ static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uin
       *(s < pager->n_host ? &usage->n_host : &usage->n_file) += 1;
       continue;
     }
-    if (slot >= pager->n_pages_touched || pager->page[slot].state == PAGER_FREE ||
-        pager->page[slot].node != node || pager->page[slot].group != g)
+    if (slot >= pager->n_pages_touched || pager->page[slot].state == PAGER_FREE || pager->page[slot].node != node ||
+        pager->page[slot].group != g)
       return BROKEN("node %u names page %u, which does not name it", node, slot);
   }
   return true;
@@ -350,15 +327,13 @@ static bool nodes_check(const weft_pager *pager, recount *now, weft_error *error
     n_live += 1;
     if (!node_check(pager, now, node, &n_promises, error)) return false;
   }
-  if (n_live != pager->n_nodes_live)
-    return BROKEN("%u nodes live, counted %u", n_live, pager->n_nodes_live);
+  if (n_live != pager->n_nodes_live) return BROKEN("%u nodes live, counted %u", n_live, pager->n_nodes_live);
   for (uint32_t node = 0; node < pager->n_nodes_touched; node++)
     if (pager->node[node].live && pager->node[node].refs != now->node_refs[node])
-      return BROKEN("node %u has %u references, counted %u", node, now->node_refs[node],
-                    pager->node[node].refs);
+      return BROKEN("node %u has %u references, counted %u", node, now->node_refs[node], pager->node[node].refs);
   if (n_promises != now->n_promises)
-    return BROKEN("%llu blocks promised, %llu of them by a running sequence",
-                  (unsigned long long)n_promises, (unsigned long long)now->n_promises);
+    return BROKEN("%llu blocks promised, %llu of them by a running sequence", (unsigned long long)n_promises,
+                  (unsigned long long)now->n_promises);
   return true;
 }
 
@@ -369,12 +344,11 @@ bool weft_pager_check(const weft_pager *pager, weft_error *error) {
                  .node_refs = weft_alloc(pager->n_nodes, sizeof(uint32_t)),
                  .root_of = weft_alloc(pager->n_nodes, sizeof(uint32_t)),
                  .usage = weft_alloc(WEFT_SPACES_MAX * WEFT_GROUPS_MAX, sizeof *now.usage)};
-  bool good = now.page_refs != NULL && now.rank != NULL && now.node_refs != NULL &&
-              now.root_of != NULL && now.usage != NULL;
+  bool good =
+      now.page_refs != NULL && now.rank != NULL && now.node_refs != NULL && now.root_of != NULL && now.usage != NULL;
   if (!good) weft_fail(error, WEFT_E_NO_MEMORY, "pager check: no memory to count again");
-  good = good && lists_check(pager, &now, error) && seqs_check(pager, &now, error) &&
-         pages_check(pager, &now, error) && owners_check(pager, &now, error) &&
-         nodes_check(pager, &now, error) && groups_check(pager, &now, error) &&
+  good = good && lists_check(pager, &now, error) && seqs_check(pager, &now, error) && pages_check(pager, &now, error) &&
+         owners_check(pager, &now, error) && nodes_check(pager, &now, error) && groups_check(pager, &now, error) &&
          pager_index_check(pager, error) && pager_spill_check(pager, error);
   weft_free(now.page_refs);
   weft_free(now.rank);

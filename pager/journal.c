@@ -37,13 +37,13 @@ void pager_journal_block(weft_pager *pager, weft_journal_kind kind, weft_page pa
 
 void pager_journal_cleared(weft_pager *pager) {
   if (pager->journal == NULL) return;
-  pager->journal[pager->journal_next & pager->journal_mask] = (weft_journal_event){
-      .number = pager->journal_next, .kind = WEFT_JOURNAL_CLEARED, .page = WEFT_PAGE_NONE};
+  pager->journal[pager->journal_next & pager->journal_mask] =
+      (weft_journal_event){.number = pager->journal_next, .kind = WEFT_JOURNAL_CLEARED, .page = WEFT_PAGE_NONE};
   pager->journal_next += 1;
 }
 
-uint32_t weft_pager_journal_read(const weft_pager *pager, uint64_t *next, weft_journal_event *out,
-                                 uint32_t max, uint64_t *n_missed) {
+uint32_t weft_pager_journal_read(const weft_pager *pager, uint64_t *next, weft_journal_event *out, uint32_t max,
+                                 uint64_t *n_missed) {
   uint64_t capacity = pager->journal == NULL ? 0 : pager->journal_mask + 1;
   uint64_t oldest = pager->journal_next > capacity ? pager->journal_next - capacity : 0;
   *n_missed = 0;

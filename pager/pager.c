@@ -16,39 +16,34 @@ static bool power_of_two(uint32_t n) {
 
 static weft_status space_check(const weft_space_config *space, uint32_t index, weft_error *error) {
   if (space->n_groups == 0 || space->n_groups > WEFT_GROUPS_MAX)
-    return weft_fail(error, WEFT_E_INVALID, "pager: space[%u].n_groups is %u; give 1 to %d", index,
-                     space->n_groups, WEFT_GROUPS_MAX);
+    return weft_fail(error, WEFT_E_INVALID, "pager: space[%u].n_groups is %u; give 1 to %d", index, space->n_groups,
+                     WEFT_GROUPS_MAX);
   for (uint32_t g = 0; g < space->n_groups; g++) {
     uint32_t tokens = space->group[g].block_tokens;
     if (!power_of_two(tokens) || tokens > WEFT_BLOCK_TOKENS_MAX)
-      return weft_fail(
-          error, WEFT_E_INVALID,
-          "pager: space[%u].group[%u].block_tokens is %u; give a power of two up to %d", index, g,
-          tokens, WEFT_BLOCK_TOKENS_MAX);
+      return weft_fail(error, WEFT_E_INVALID,
+                       "pager: space[%u].group[%u].block_tokens is %u; give a power of two up to %d", index, g, tokens,
+                       WEFT_BLOCK_TOKENS_MAX);
   }
   return WEFT_OK;
 }
 
 static weft_status config_check(const weft_pager_config *config, weft_error *error) {
   if (config->n_pages == 0 || config->n_pages > PAGER_PAGES_MAX)
-    return weft_fail(error, WEFT_E_INVALID, "pager: n_pages is %u; give 1 to 2^24 - 256",
-                     config->n_pages);
+    return weft_fail(error, WEFT_E_INVALID, "pager: n_pages is %u; give 1 to 2^24 - 256", config->n_pages);
   if (config->n_host_pages >= PAGER_NODES_MAX || config->n_file_pages >= PAGER_NODES_MAX)
-    return weft_fail(error, WEFT_E_INVALID,
-                     "pager: n_host_pages is %u, n_file_pages %u; give 0 to 2^24 - 3",
+    return weft_fail(error, WEFT_E_INVALID, "pager: n_host_pages is %u, n_file_pages %u; give 0 to 2^24 - 3",
                      config->n_host_pages, config->n_file_pages);
   if (config->n_file_pages > 0 && config->n_host_pages == 0)
     return weft_fail(error, WEFT_E_INVALID, "pager: n_file_pages is %u; a file needs n_host_pages",
                      config->n_file_pages);
   if (config->n_seqs == 0 || config->n_seqs > PAGER_PAGES_MAX)
-    return weft_fail(error, WEFT_E_INVALID, "pager: n_seqs is %u; give 1 to 2^24 - 256",
-                     config->n_seqs);
+    return weft_fail(error, WEFT_E_INVALID, "pager: n_seqs is %u; give 1 to 2^24 - 256", config->n_seqs);
   if (config->seq_tokens_max == 0 || config->seq_tokens_max > PAGER_DEPTH_MAX)
-    return weft_fail(error, WEFT_E_INVALID, "pager: seq_tokens_max is %u; give 1 to 2^24 - 1",
-                     config->seq_tokens_max);
+    return weft_fail(error, WEFT_E_INVALID, "pager: seq_tokens_max is %u; give 1 to 2^24 - 1", config->seq_tokens_max);
   if (config->n_spaces == 0 || config->n_spaces > WEFT_SPACES_MAX || config->space == NULL)
-    return weft_fail(error, WEFT_E_INVALID, "pager: n_spaces is %u; give 1 to %d spaces",
-                     config->n_spaces, WEFT_SPACES_MAX);
+    return weft_fail(error, WEFT_E_INVALID, "pager: n_spaces is %u; give 1 to %d spaces", config->n_spaces,
+                     WEFT_SPACES_MAX);
   if (config->journal_capacity != 0 && !power_of_two(config->journal_capacity))
     return weft_fail(error, WEFT_E_INVALID, "pager: journal_capacity is %u; give a power of two",
                      config->journal_capacity);
@@ -110,13 +105,11 @@ static void size_nodes(weft_pager *pager) {
     pager_space *space = &pager->space[i];
     for (uint32_t g = 0; g < space->n_groups; g++)
       space->group[g].span = space->group[g].block_tokens / pager->base_tokens;
-    if (space->block_max / pager->base_tokens > span_max)
-      span_max = space->block_max / pager->base_tokens;
+    if (space->block_max / pager->base_tokens > span_max) span_max = space->block_max / pager->base_tokens;
   }
   uint64_t n_blocks = (uint64_t)pager->n_pages + pager->n_spill;
   uint64_t n_nodes = n_blocks * span_max + 3 * (uint64_t)pager->n_seqs_max + 16;
-  if (windows_alone(pager))
-    n_nodes += (uint64_t)pager->n_seqs_max * (pager->seq_tokens_max >> pager->base_shift);
+  if (windows_alone(pager)) n_nodes += (uint64_t)pager->n_seqs_max * (pager->seq_tokens_max >> pager->base_shift);
   if (!pager->cache) n_nodes = 0;
   pager->n_nodes = n_nodes > PAGER_NODES_MAX ? PAGER_NODES_MAX : (uint32_t)n_nodes;
   pager->node_stride = pager->base_tokens < 4 ? 4 : pager->base_tokens;
@@ -139,23 +132,21 @@ static bool take_memory(weft_pager *pager) {
   pager->page = zeroed(pager, (uint64_t)pager->n_pages + PAGER_N_LISTS, sizeof *pager->page);
   pager->node = zeroed(pager, pager->n_nodes, sizeof *pager->node);
   pager->slot = zeroed(pager, (uint64_t)pager->n_nodes * pager->n_slots, sizeof *pager->slot);
-  pager->node_tokens =
-      zeroed(pager, (uint64_t)pager->n_nodes * pager->node_stride, sizeof *pager->node_tokens);
+  pager->node_tokens = zeroed(pager, (uint64_t)pager->n_nodes * pager->node_stride, sizeof *pager->node_tokens);
   pager->line = zeroed(pager, (uint64_t)pager->n_lines * PAGER_LINE_WORDS, sizeof *pager->line);
   pager->seq = zeroed(pager, n_seqs, sizeof *pager->seq);
   pager->table = zeroed(pager, n_seqs * pager->table_stride, sizeof *pager->table);
   pager->pending = zeroed(pager, n_seqs * pager->base_tokens, sizeof *pager->pending);
   pager->boundary = zeroed(pager, n_seqs * pager->boundary_words, sizeof *pager->boundary);
-  pager->copy =
-      zeroed(pager, (uint64_t)pager->copy_capacity + pager->spill_capacity, sizeof *pager->copy);
+  pager->copy = zeroed(pager, (uint64_t)pager->copy_capacity + pager->spill_capacity, sizeof *pager->copy);
   pager->spill = zeroed(pager, (uint64_t)pager->n_spill + 2, sizeof *pager->spill);
   bool wants_journal = pager->journal_mask != UINT64_MAX;
   if (wants_journal) pager->journal = zeroed(pager, pager->journal_mask + 1, sizeof *pager->journal);
   pager->path = zeroed(pager, n_path, sizeof *pager->path);
   pager->path_hash = zeroed(pager, n_path, sizeof *pager->path_hash);
-  return pager->page && pager->node && pager->slot && pager->node_tokens && pager->line &&
-         pager->seq && pager->table && pager->pending && pager->boundary && pager->copy &&
-         pager->spill && (pager->journal || !wants_journal) && pager->path && pager->path_hash;
+  return pager->page && pager->node && pager->slot && pager->node_tokens && pager->line && pager->seq && pager->table &&
+         pager->pending && pager->boundary && pager->copy && pager->spill && (pager->journal || !wants_journal) &&
+         pager->path && pager->path_hash;
 }
 
 weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, weft_error *error) {
@@ -171,27 +162,24 @@ weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, w
   pager->n_host = pager->cache ? config->n_host_pages : 0;
   pager->n_spill = pager->cache ? config->n_host_pages + config->n_file_pages : 0;
   pager->base_tokens = WEFT_BLOCK_TOKENS_MAX;
-  for (uint32_t i = 0; i < config->n_spaces; i++)
-    space_open(pager, &pager->space[i], &config->space[i]);
+  for (uint32_t i = 0; i < config->n_spaces; i++) space_open(pager, &pager->space[i], &config->space[i]);
   pager->base_shift = (uint32_t)__builtin_ctz(pager->base_tokens);
   pager->journal_mask = (uint64_t)config->journal_capacity - 1;
   pager->hash_mask = (pager_hash){.low = UINT64_MAX, .high = UINT32_MAX};
   pager->free_page = PAGER_LINK_NONE;
   pager->free_node = PAGER_NODE_NONE;
   pager->free_seq = WEFT_SEQ_NONE;
-  pager->stats = (weft_pager_stats){
-      .n_pages = config->n_pages,
-      .n_free = config->n_pages,
-      .host_bytes = sizeof *pager,
-      .n_host_pages = pager->n_host,
-      .n_file_pages = pager->n_spill - pager->n_host};
+  pager->stats = (weft_pager_stats){.n_pages = config->n_pages,
+                                    .n_free = config->n_pages,
+                                    .host_bytes = sizeof *pager,
+                                    .n_host_pages = pager->n_host,
+                                    .n_file_pages = pager->n_spill - pager->n_host};
   size_nodes(pager);
   if (!take_memory(pager)) {
     weft_pager_close(pager);
-    return weft_fail(
-        error, WEFT_E_NO_MEMORY,
-        "pager: no memory for %u pages and %u sequences of %u tokens; lower one of them",
-        config->n_pages, config->n_seqs, config->seq_tokens_max);
+    return weft_fail(error, WEFT_E_NO_MEMORY,
+                     "pager: no memory for %u pages and %u sequences of %u tokens; lower one of them", config->n_pages,
+                     config->n_seqs, config->seq_tokens_max);
   }
   pager_lists_reset(pager);
   pager_spill_reset(pager);
@@ -231,8 +219,7 @@ void weft_pager_reset_cache(weft_pager *pager) {
     for (; page != list; page = next) {
       next = pager->page[page].next;
       if (pager->page[page].copy) pager_copies_cancel(pager, page);
-      pager->page[page] =
-          (pager_page){.next = pager->free_page, .node = PAGER_NODE_NONE, .state = PAGER_FREE};
+      pager->page[page] = (pager_page){.next = pager->free_page, .node = PAGER_NODE_NONE, .state = PAGER_FREE};
       pager->free_page = page;
     }
   }
@@ -259,8 +246,7 @@ static uint64_t blocks_touched(const pager_group *group, uint64_t n_positions) {
   return ((n_positions + group->block_tokens - 2) >> group->shift) + 1;
 }
 
-uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t space, uint32_t n_tokens,
-                              uint32_t n_rows) {
+uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t space, uint32_t n_tokens, uint32_t n_rows) {
   WEFT_CHECK(space < pager->n_spaces);
   const pager_space *s = &pager->space[space];
   uint64_t n_pages = 0;

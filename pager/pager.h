@@ -40,8 +40,8 @@ extern "C" {
 #endif
 
 enum {
-  WEFT_GROUPS_MAX = 16,       /* layer groups of one space */
-  WEFT_SPACES_MAX = 16,       /* weight sets that share one pool */
+  WEFT_GROUPS_MAX = 16,        /* layer groups of one space */
+  WEFT_SPACES_MAX = 16,        /* weight sets that share one pool */
   WEFT_BLOCK_TOKENS_MAX = 256, /* and the least is 1; powers of two */
   WEFT_OWNERS_MAX = 256,       /* tenants are owners 0 .. 254, */
   WEFT_OWNER_OPERATOR = 255,   /* and this one pays for public prefixes */
@@ -50,7 +50,7 @@ enum {
 };
 
 #define WEFT_PAGE_NONE UINT32_MAX
-#define WEFT_SEQ_NONE UINT32_MAX
+#define WEFT_SEQ_NONE  UINT32_MAX
 
 typedef uint32_t weft_page; /* index of a page in the pool; the page's bytes start at page * page_bytes */
 typedef uint32_t weft_seq;  /* a sequence of the pager, < n_seqs */
@@ -77,16 +77,16 @@ typedef struct weft_space_config {
   weft_key128 fingerprint; /* model, weights, KV type and layout */
   uint32_t n_groups;
   weft_group_config group[WEFT_GROUPS_MAX];
-  uint32_t token_cost;  /* what a token costs to compute, beside the other spaces; 0: 1 */
+  uint32_t token_cost;   /* what a token costs to compute, beside the other spaces; 0: 1 */
   uint32_t cost_doubles; /* a token at this position costs twice that, at three times this position four times; 0:
                            all cost the same */
 } weft_space_config;
 
 typedef struct weft_pager_config {
   uint32_t n_pages;
-  uint32_t n_host_pages;  /* slots of host memory behind the pool; 0: evicted content is lost */
-  uint32_t n_file_pages;  /* slots of a file behind those; 0: none */
-  uint32_t n_seqs;        /* most sequences alive at once */
+  uint32_t n_host_pages;   /* slots of host memory behind the pool; 0: evicted content is lost */
+  uint32_t n_file_pages;   /* slots of a file behind those; 0: none */
+  uint32_t n_seqs;         /* most sequences alive at once */
   uint32_t seq_tokens_max; /* longest sequence: sizes the block tables */
   uint32_t n_spaces;
   const weft_space_config *space; /* [n_spaces], copied */
@@ -133,8 +133,8 @@ typedef struct weft_admit {
  * starts later by more tokens than restore_cost says, and pages and copies last.
  * WEFT_FULL: no sequence slot is free. WEFT_QUOTA: the blocks found would bring the owner over its limit.
  * INVALID: a field is out of range. TOO_LARGE: beyond seq_tokens_max. */
-weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq *out,
-                             uint32_t *n_cached, weft_seq *waits_for);
+weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq *out, uint32_t *n_cached,
+                             weft_seq *waits_for);
 
 /* Makes blocks exist for positions [n_valid, n_valid + n_rows) in every group. All or nothing.
  * Evicts CACHED blocks as needed: what costs little to compute again and was not used for long first, tails of
@@ -188,7 +188,7 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
  * evicted to the host and handed on has its copy out before anything writes to it. Returns how many; call until
  * it returns less than max. */
 uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t max);
-uint32_t weft_pager_copies_max(const weft_pager *pager); /* the most that can wait */
+uint32_t weft_pager_copies_max(const weft_pager *pager);    /* the most that can wait */
 uint32_t weft_pager_moves_waiting(const weft_pager *pager); /* moves among those that wait to be taken */
 
 /* A copy to this host slot failed: what it was to hold is forgotten, nothing else changes. To be told before the
@@ -212,8 +212,7 @@ uint32_t weft_pager_n_blocks_held(const weft_pager *pager, weft_seq seq); /* tab
 
 /* The block table of one group: table[i] is the page of positions [i * block_tokens, ...), WEFT_PAGE_NONE for
  * blocks a window dropped. Valid until the next call that changes the sequence. */
-const weft_page *weft_pager_table(const weft_pager *pager, weft_seq seq, uint32_t group,
-                                  uint32_t *n_entries);
+const weft_page *weft_pager_table(const weft_pager *pager, weft_seq seq, uint32_t group, uint32_t *n_entries);
 
 /* All block tables lie in one array that never moves; this is its start. A table's offset from it stays the same
  * from admit to release, so whoever passes many tables on passes offsets and copies nothing. */
@@ -222,8 +221,7 @@ const weft_page *weft_pager_tables(const weft_pager *pager);
 /* Pages that reserve could obtain now: FREE + CACHED. */
 uint32_t weft_pager_headroom(const weft_pager *pager);
 /* Pages that a sequence of n_tokens holds at its peak in the space, while n_rows rows are in flight. */
-uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t space, uint32_t n_tokens,
-                              uint32_t n_rows);
+uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t space, uint32_t n_tokens, uint32_t n_rows);
 
 typedef struct weft_pager_stats {
   uint32_t n_pages, n_free, n_cached, n_pinned;
@@ -268,14 +266,14 @@ typedef struct weft_journal_event {
   weft_journal_kind kind;
   uint32_t space, group;
   weft_tier tier;
-  weft_page page; /* or the slot of the tier */
+  weft_page page;           /* or the slot of the tier */
   weft_key128 hash, parent; /* chain hash at the end, and at the start, of the block */
   uint32_t first_position, n_tokens;
 } weft_journal_event;
 
 /* Copies events with number >= *next, oldest first; advances *next; *n_missed counts overwritten ones. */
-uint32_t weft_pager_journal_read(const weft_pager *pager, uint64_t *next, weft_journal_event *out,
-                                 uint32_t max, uint64_t *n_missed);
+uint32_t weft_pager_journal_read(const weft_pager *pager, uint64_t *next, weft_journal_event *out, uint32_t max,
+                                 uint64_t *n_missed);
 
 /* Recomputes every law from the tables and compares with the counters. False: *error names the law. Slow. */
 bool weft_pager_check(const weft_pager *pager, weft_error *error);

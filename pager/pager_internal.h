@@ -26,8 +26,7 @@ void pager_page_cache(weft_pager *pager, weft_page page, pager_list list);
 /* The page, which nobody holds and no node names, is FREE. */
 static inline void pager_page_free(weft_pager *pager, weft_page page) {
   if (pager->page[page].copy) pager_copies_cancel(pager, page);
-  pager->page[page] =
-      (pager_page){.next = pager->free_page, .node = PAGER_NODE_NONE, .state = PAGER_FREE};
+  pager->page[page] = (pager_page){.next = pager->free_page, .node = PAGER_NODE_NONE, .state = PAGER_FREE};
   pager->free_page = page;
   pager->stats.n_free += 1;
 }
@@ -41,11 +40,8 @@ static inline weft_page pager_page_next(weft_pager *pager, uint32_t owner, uint3
   } else {
     page = pager_page_find(pager);
   }
-  pager->page[page] = (pager_page){.link = 1,
-                                   .node = PAGER_NODE_NONE,
-                                   .state = PAGER_PINNED,
-                                   .owner = owner & 0xFF,
-                                   .due = kind & 0xFF};
+  pager->page[page] = (pager_page){
+      .link = 1, .node = PAGER_NODE_NONE, .state = PAGER_PINNED, .owner = owner & 0xFF, .due = kind & 0xFF};
   return page;
 }
 
@@ -103,22 +99,18 @@ typedef struct pager_match {
 pager_hash pager_hash_next(const weft_pager *pager, pager_hash parent, const int32_t *tokens);
 pager_hash pager_hash_of(const weft_pager *pager, uint32_t node);
 /* Where a domain begins: at the start of a space (parent NONE) or below a public prefix. */
-uint32_t pager_root_find(const weft_pager *pager, uint32_t parent, uint32_t space,
-                         weft_key128 domain);
+uint32_t pager_root_find(const weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain);
 uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain);
-uint32_t pager_node_find(const weft_pager *pager, pager_hash hash, uint32_t parent,
-                         const int32_t *tokens);
+uint32_t pager_node_find(const weft_pager *pager, pager_hash hash, uint32_t parent, const int32_t *tokens);
 /* The root, found or created, at the cost of some evictions if it must be; NONE: no node is left. */
 uint32_t pager_root_make(weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain);
 /* A node that pager_node_find does not know, without references; NONE: none is left. */
-uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent,
-                           const int32_t *tokens);
+uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent, const int32_t *tokens);
 void pager_node_unref(weft_pager *pager, uint32_t node);
 /* The chain down to the node is worth at least as much: what follows a block never outlives it. */
 void pager_node_raise(weft_pager *pager, uint32_t node, uint32_t worth);
 /* The last node of a public prefix of public_end base blocks is not where the next block is found. */
-static inline bool pager_domain_changes(const weft_pager *pager, uint32_t node,
-                                        uint32_t public_end) {
+static inline bool pager_domain_changes(const weft_pager *pager, uint32_t node, uint32_t public_end) {
   return public_end != 0 && pager->node[node].depth == public_end && !pager->node[node].root;
 }
 
@@ -157,8 +149,7 @@ static inline const int32_t *pager_tokens(const weft_pager *pager, uint32_t node
 
 void pager_publish(weft_pager *pager, weft_seq seq, const int32_t *tokens, uint32_t n);
 /* Promises the blocks of the prompt from base block `from` on; match is the one of this admit. */
-void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args,
-                    const pager_match *match);
+void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args, const pager_match *match);
 /* The sequence leaves the index: open promises are withdrawn, nothing more is published. */
 void pager_detach(weft_pager *pager, weft_seq seq);
 /* The page leaves its node (and the journal says so); the node may go with it. */

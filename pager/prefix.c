@@ -20,13 +20,12 @@ typedef uint32_t vec4 __attribute__((vector_size(16)));
 
 static pager_hash hash_bytes(const weft_pager *pager, const void *bytes, size_t n_bytes) {
   XXH128_hash_t full = XXH3_128bits(bytes, n_bytes);
-  return (pager_hash){.low = full.low64 & pager->hash_mask.low,
-                      .high = (uint32_t)full.high64 & pager->hash_mask.high};
+  return (pager_hash){.low = full.low64 & pager->hash_mask.low, .high = (uint32_t)full.high64 & pager->hash_mask.high};
 }
 
 /* The key of a block: the key of all that comes before it, then its tokens. */
-static inline pager_hash chain_hash(const weft_pager *pager, pager_hash parent,
-                                    const int32_t *tokens, uint32_t n_tokens) {
+static inline pager_hash chain_hash(const weft_pager *pager, pager_hash parent, const int32_t *tokens,
+                                    uint32_t n_tokens) {
   unsigned char bytes[12 + 4 * WEFT_BLOCK_TOKENS_MAX];
   memcpy(bytes, &parent.low, 8);
   memcpy(bytes + 8, &parent.high, 4);
@@ -39,8 +38,7 @@ pager_hash pager_hash_next(const weft_pager *pager, pager_hash parent, const int
   return chain_hash(pager, parent, tokens, pager->base_tokens);
 }
 
-static pager_hash root_hash(const weft_pager *pager, uint32_t parent, uint32_t space,
-                            weft_key128 domain) {
+static pager_hash root_hash(const weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain) {
   weft_key128 from = pager->space[space].fingerprint;
   if (parent != PAGER_NODE_NONE) {
     pager_hash hash = pager_hash_of(pager, parent);
@@ -125,8 +123,7 @@ static void index_erase(weft_pager *pager, pager_hash hash, uint32_t node) {
   WEFT_CHECK(!"a node was not in the index");
 }
 
-static bool node_is(const weft_pager *pager, uint32_t node, uint32_t parent,
-                    const int32_t *tokens) {
+static bool node_is(const weft_pager *pager, uint32_t node, uint32_t parent, const int32_t *tokens) {
   const pager_node *record = &pager->node[node];
   if (record->parent != parent || record->root) return false;
   size_t n_bytes = 4 * (size_t)pager->base_tokens;
@@ -134,8 +131,7 @@ static bool node_is(const weft_pager *pager, uint32_t node, uint32_t parent,
   return memcmp(pager_tokens(pager, node), tokens, n_bytes) == 0;
 }
 
-uint32_t pager_node_find(const weft_pager *pager, pager_hash hash, uint32_t parent,
-                         const int32_t *tokens) {
+uint32_t pager_node_find(const weft_pager *pager, pager_hash hash, uint32_t parent, const int32_t *tokens) {
   uint32_t at = home_line(pager, hash);
   for (uint32_t i = 0; i < pager->n_lines; i++, at = line_after(pager, at)) {
     const uint32_t *line = line_at(pager, at);
@@ -148,8 +144,7 @@ uint32_t pager_node_find(const weft_pager *pager, pager_hash hash, uint32_t pare
   return PAGER_NODE_NONE;
 }
 
-uint32_t pager_root_find(const weft_pager *pager, uint32_t parent, uint32_t space,
-                         weft_key128 domain) {
+uint32_t pager_root_find(const weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain) {
   pager_hash hash = root_hash(pager, parent, space, domain);
   uint32_t at = home_line(pager, hash);
   for (uint32_t i = 0; i < pager->n_lines; i++, at = line_after(pager, at)) {
@@ -177,10 +172,8 @@ static uint32_t node_take(weft_pager *pager, pager_hash hash) {
     return PAGER_NODE_NONE;
   }
   pager->n_nodes_live += 1;
-  pager->node[node] =
-      (pager_node){.hash = {(uint32_t)hash.low, (uint32_t)(hash.low >> 32), hash.high},
-                   .parent = PAGER_NODE_NONE,
-                   .live = 1};
+  pager->node[node] = (pager_node){
+      .hash = {(uint32_t)hash.low, (uint32_t)(hash.low >> 32), hash.high}, .parent = PAGER_NODE_NONE, .live = 1};
   uint32_t *slots = pager_slots(pager, node);
   for (uint32_t i = 0; i < pager->n_slots; i++) slots[i] = PAGER_SLOT_NONE;
   index_insert(pager, hash, node);
@@ -213,8 +206,7 @@ uint32_t pager_root_make(weft_pager *pager, uint32_t parent, uint32_t space, wef
   return node;
 }
 
-uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent,
-                           const int32_t *tokens) {
+uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent, const int32_t *tokens) {
   uint32_t node = node_take(pager, hash);
   if (node == PAGER_NODE_NONE) return node;
   pager_node *record = &pager->node[node];
@@ -222,8 +214,7 @@ uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent,
   record->space = pager->node[parent].space;
   record->depth = (pager->node[parent].depth + 1) & PAGER_DEPTH_MAX;
   pager->node[parent].refs += 1;
-  memcpy(pager->node_tokens + (uint64_t)node * pager->node_stride, tokens,
-         4 * (size_t)pager->base_tokens);
+  memcpy(pager->node_tokens + (uint64_t)node * pager->node_stride, tokens, 4 * (size_t)pager->base_tokens);
   return node;
 }
 
@@ -304,8 +295,7 @@ typedef struct run {
 
 /* Moves the ends of the match to `position` if every group can serve it: from the pool, from lower
  * tiers, once promises are kept. */
-static void extend(const pager_space *space, const run *runs, uint32_t position,
-                   pager_match *match) {
+static void extend(const pager_space *space, const run *runs, uint32_t position, pager_match *match) {
   bool pool = true, host = true, file = true;
   for (uint32_t g = 0; g < space->n_groups; g++) {
     const pager_group *group = &space->group[g];
@@ -328,8 +318,7 @@ static inline pager_reach reach_of(const weft_pager *pager, uint32_t slot) {
 
 /* The weakest group decides: a hit at `position` needs, of every group, all blocks that a row there
  * sees. */
-static void match_groups(const weft_pager *pager, const pager_space *space, uint32_t limit,
-                         pager_match *match) {
+static void match_groups(const weft_pager *pager, const pager_space *space, uint32_t limit, pager_match *match) {
   run runs[WEFT_GROUPS_MAX] = {{{0}, 0}};
   match->n_hit = match->n_stored = match->n_filed = match->n_promised = 0;
   for (uint32_t i = 0; i < match->n_nodes; i++) {
@@ -352,8 +341,7 @@ static void match_groups(const weft_pager *pager, const pager_space *space, uint
 
 /* Who computes the last block that the longer prefix still lacks: it computes all that comes
  * before, too. */
-static weft_seq last_promiser(const weft_pager *pager, const pager_space *space,
-                              uint32_t position) {
+static weft_seq last_promiser(const weft_pager *pager, const pager_space *space, uint32_t position) {
   for (uint32_t end = position >> pager->base_shift; end > 0; end--) {
     const uint32_t *slots = pager_slots(pager, pager->path[end - 1]);
     for (uint32_t g = 0; g < space->n_groups; g++) {
@@ -372,14 +360,12 @@ void pager_match_prompt(weft_pager *pager, const weft_admit *args, pager_match *
   match->n_nodes = match->n_hashed = 0;
   match_nodes(pager, match->root, args->tokens, n_public != 0 ? n_public : n_blocks, match);
   if (n_public != 0 && match->n_nodes == n_public) {
-    uint32_t root =
-        pager_root_find(pager, pager->path[n_public - 1], args->space, args->domain);
+    uint32_t root = pager_root_find(pager, pager->path[n_public - 1], args->space, args->domain);
     if (root != PAGER_NODE_NONE) match_nodes(pager, root, args->tokens, n_blocks, match);
   }
   match_groups(pager, space, args->n_tokens - args->n_keep_rows, match);
   match->promiser = WEFT_SEQ_NONE;
-  if (match->n_promised > match->n_filed)
-    match->promiser = last_promiser(pager, space, match->n_promised);
+  if (match->n_promised > match->n_filed) match->promiser = last_promiser(pager, space, match->n_promised);
 }
 
 /* ---- check ----------------------------------------------------------------------------------- */

@@ -23,8 +23,7 @@ void pager_unpublish(weft_pager *pager, weft_page page) {
 
 /* ---- promises -------------------------------------------------------------------------------- */
 
-void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args,
-                    const pager_match *match) {
+void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args, const pager_match *match) {
   pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
   uint32_t n_blocks = args->n_tokens >> pager->base_shift, first = s->n_valid >> pager->base_shift;
@@ -34,8 +33,7 @@ void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args,
   for (uint32_t i = first; i < n_blocks; i++) {
     if (pager_domain_changes(pager, parent, s->public_end)) {
       root = pager_root_find(pager, parent, s->space, s->domain);
-      if (root == PAGER_NODE_NONE)
-        root = pager_root_create(pager, parent, s->space, s->domain);
+      if (root == PAGER_NODE_NONE) root = pager_root_create(pager, parent, s->space, s->domain);
       if (root == PAGER_NODE_NONE) break;
       pager->node[root].refs += 1; /* until something follows it */
       parent = root;
@@ -46,8 +44,7 @@ void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args,
       hash = pager->path_hash[i];
     else
       hash = pager_hash_next(pager, hash, tokens);
-    uint32_t node =
-        i < match->n_nodes ? pager->path[i] : pager_node_create(pager, hash, parent, tokens);
+    uint32_t node = i < match->n_nodes ? pager->path[i] : pager_node_create(pager, hash, parent, tokens);
     if (node == PAGER_NODE_NONE) break; /* no node is free: fewer followers will wait */
     uint32_t *slots = pager_slots(pager, node);
     for (uint32_t g = 0; g < space->n_groups; g++) {
@@ -85,8 +82,7 @@ void pager_detach(weft_pager *pager, weft_seq seq) {
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-static inline void publish_page(weft_pager *pager, const pager_seq *s, uint32_t node, uint32_t group,
-                                uint32_t block) {
+static inline void publish_page(weft_pager *pager, const pager_seq *s, uint32_t node, uint32_t group, uint32_t block) {
   uint32_t *slot = &pager_slots(pager, node)[group];
   weft_page *entry = &s->table[pager->space[s->space].group[group].table_offset + block];
   if (pager_slot_is_page(*slot)) {

@@ -84,7 +84,7 @@ typedef struct pager_node {
   uint32_t refs;
   uint32_t depth : 24; /* base blocks from the root to the end of this one */
   uint32_t space : 4;
-  uint32_t root : 1; /* a domain begins here; a parent is the end of the public prefix before it */
+  uint32_t root : 1;     /* a domain begins here; a parent is the end of the public prefix before it */
   uint32_t boundary : 1; /* prefixes part here: sequences that pass keep the window before it */
   uint32_t live : 1;
 } pager_node;
@@ -101,7 +101,7 @@ typedef struct pager_group {
 static inline uint32_t pager_kind(uint32_t space, uint32_t group) {
   return space * WEFT_GROUPS_MAX + group;
 }
-_Static_assert(WEFT_SPACES_MAX * WEFT_GROUPS_MAX <= 256, "a kind has 8 bits");
+_Static_assert(WEFT_SPACES_MAX *WEFT_GROUPS_MAX <= 256, "a kind has 8 bits");
 
 typedef struct pager_space {
   weft_key128 fingerprint;
@@ -120,8 +120,8 @@ typedef struct pager_seq {
   weft_key128 domain;
   uint32_t public_end; /* base blocks of its public prefix; 0: none, or it publishes nothing */
   uint32_t n_valid, n_reserved;
-  uint32_t tail;           /* node of the last whole base block; NONE: publishes nothing */
-  uint32_t announced_tail; /* deepest node it promised; NONE: no promise is open */
+  uint32_t tail;                          /* node of the last whole base block; NONE: publishes nothing */
+  uint32_t announced_tail;                /* deepest node it promised; NONE: no promise is open */
   uint32_t announced_from, announced_end; /* base blocks */
   weft_page *table;                       /* the tables of its groups, one after another */
   uint32_t first[WEFT_GROUPS_MAX];        /* first block that the table still holds, */
@@ -134,7 +134,7 @@ struct weft_pager {
   bool cache;
   pager_space space[WEFT_SPACES_MAX];
 
-  pager_page *page; /* [n_pages + PAGER_N_LISTS]; the last ones are the heads of the lists */
+  pager_page *page;                    /* [n_pages + PAGER_N_LISTS]; the last ones are the heads of the lists */
   uint32_t free_page, n_pages_touched; /* pages from n_pages_touched on were never used */
   uint8_t clock;                       /* when the last WARM page was due */
   weft_pager_stats stats;
@@ -158,8 +158,8 @@ struct weft_pager {
   uint64_t *boundary; /* [n_seqs][boundary_words]: bit i: keep the windows before i * block_max */
   uint32_t boundary_words;
 
-  weft_page_copy *copy; /* [copy_capacity + spill_capacity], in the order they must run */
-  uint32_t copy_capacity, spill_capacity; /* of forks; of lower tiers */
+  weft_page_copy *copy;                        /* [copy_capacity + spill_capacity], in the order they must run */
+  uint32_t copy_capacity, spill_capacity;      /* of forks; of lower tiers */
   uint32_t n_copies_waiting, n_spills_waiting; /* all; those of lower tiers */
 
   struct pager_spill *spill; /* spill.h; [n_spill + 2]; the last ones head the lists of host and file */

@@ -21,8 +21,7 @@ static weft_seq seq_take(weft_pager *pager) {
                                 .table = pager->table + seq * pager->table_stride};
   pager->stats.n_seqs += 1;
   if (pager->boundary_words != 0)
-    memset(pager->boundary + (uint64_t)seq * pager->boundary_words, 0,
-           pager->boundary_words * sizeof *pager->boundary);
+    memset(pager->boundary + (uint64_t)seq * pager->boundary_words, 0, pager->boundary_words * sizeof *pager->boundary);
   return seq;
 }
 
@@ -66,8 +65,7 @@ static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit)
 }
 
 /* The blocks of the hit that nobody holds, or that come back, and that the owner would have to pay for. */
-static uint32_t count_own(const weft_pager *pager, const weft_admit *args,
-                          const pager_match *match) {
+static uint32_t count_own(const weft_pager *pager, const weft_admit *args, const pager_match *match) {
   const pager_space *space = &pager->space[args->space];
   uint32_t n_own = 0;
   for (uint32_t g = 0; g < space->n_groups; g++) {
@@ -84,8 +82,7 @@ static uint32_t count_own(const weft_pager *pager, const weft_admit *args,
 }
 
 /* Boundaries that this sequence will keep windows for when it passes them. */
-static void set_boundaries(weft_pager *pager, weft_seq seq, const weft_admit *args,
-                           const pager_match *match) {
+static void set_boundaries(weft_pager *pager, weft_seq seq, const weft_admit *args, const pager_match *match) {
   const pager_space *space = &pager->space[args->space];
   if (space->n_windowed == 0) return;
   pager_boundary_set(pager, seq, match->n_hit);
@@ -94,16 +91,14 @@ static void set_boundaries(weft_pager *pager, weft_seq seq, const weft_admit *ar
   if (args->n_prompt > 0) /* the same prompt again must compute its last row */
     pager_boundary_set(pager, seq, pager_boundary_below(space, args->n_prompt - 1));
   uint32_t parting = pager_boundary_below(space, match->n_nodes << pager->base_shift);
-  if (parting > match->n_hit)
-    pager->node[pager->path[(parting >> pager->base_shift) - 1]].boundary = 1;
+  if (parting > match->n_hit) pager->node[pager->path[(parting >> pager->base_shift) - 1]].boundary = 1;
 }
 
 static weft_key128 first_domain(const weft_admit *args, const pager_match *match) {
   return match->public_end != 0 ? WEFT_DOMAIN_PUBLIC : args->domain;
 }
 
-static void begin_cached(weft_pager *pager, weft_seq seq, const weft_admit *args,
-                         pager_match *match) {
+static void begin_cached(weft_pager *pager, weft_seq seq, const weft_admit *args, pager_match *match) {
   pager_seq *s = &pager->seq[seq];
   if (match->root == PAGER_NODE_NONE)
     match->root = pager_root_make(pager, PAGER_NODE_NONE, args->space, first_domain(args, match));
@@ -119,16 +114,15 @@ static void begin_cached(weft_pager *pager, weft_seq seq, const weft_admit *args
   pager_announce(pager, seq, args, match);
 }
 
-static void count_admit(weft_pager_stats *all, weft_owner_usage *own, uint32_t n_tokens,
-                        uint32_t n_hit) {
+static void count_admit(weft_pager_stats *all, weft_owner_usage *own, uint32_t n_tokens, uint32_t n_hit) {
   all->n_admits += 1, own->n_admits += 1;
   all->n_hits += n_hit > 0, own->n_hits += n_hit > 0;
   all->n_hit_tokens += n_hit, own->n_hit_tokens += n_hit;
   all->n_prompt_tokens += n_tokens, own->n_prompt_tokens += n_tokens;
 }
 
-weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq *out,
-                             uint32_t *n_cached, weft_seq *waits_for) {
+weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq *out, uint32_t *n_cached,
+                             weft_seq *waits_for) {
   weft_status refusal = admit_refusal(pager, args);
   if (refusal != WEFT_OK) return refusal;
   const pager_space *space = &pager->space[args->space];
@@ -136,8 +130,7 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
   pager_match match = {.root = PAGER_NODE_NONE};
   if (cache) {
     match.public_end = pager_boundary_below(space, args->n_public) >> pager->base_shift;
-    match.root =
-        pager_root_find(pager, PAGER_NODE_NONE, args->space, first_domain(args, &match));
+    match.root = pager_root_find(pager, PAGER_NODE_NONE, args->space, first_domain(args, &match));
   }
   if (match.root != PAGER_NODE_NONE) pager_match_prompt(pager, args, &match);
   if (match.n_promised > match.n_filed) {
@@ -155,8 +148,7 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
   bool restore = pager_restore_pays(pager, args, &match);
   if (restore) match.n_hit = match.n_stored;
   weft_owner_usage *usage = &pager->owner[args->owner];
-  if (usage->limit != 0 && pager_over_limit(pager, args->owner, count_own(pager, args, &match)))
-    return WEFT_QUOTA;
+  if (usage->limit != 0 && pager_over_limit(pager, args->owner, count_own(pager, args, &match))) return WEFT_QUOTA;
   weft_seq seq = seq_take(pager);
   pager_seq *s = &pager->seq[seq];
   s->space = args->space;
@@ -201,12 +193,10 @@ static void fork_chain(weft_pager *pager, weft_seq fork, weft_seq seq, uint32_t 
   }
   pager->seq[fork].tail = tail;
   if (tail == PAGER_NODE_NONE) return;
-  for (; pager->node[tail].depth > depth; tail = pager->node[tail].parent)
-    rest = pager_tokens(pager, tail);
+  for (; pager->node[tail].depth > depth; tail = pager->node[tail].parent) rest = pager_tokens(pager, tail);
   pager->seq[fork].tail = tail;
   pager->node[tail].refs += 1;
-  memcpy(pager->pending + (uint64_t)fork * pager->base_tokens, rest,
-         pager->base_tokens * sizeof *rest);
+  memcpy(pager->pending + (uint64_t)fork * pager->base_tokens, rest, pager->base_tokens * sizeof *rest);
 }
 
 weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, weft_seq *out) {
@@ -236,8 +226,7 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
   fork_chain(pager, fork, seq, n_tokens);
   if (pager->boundary_words != 0)
     memcpy(pager->boundary + (uint64_t)fork * pager->boundary_words,
-           pager->boundary + (uint64_t)seq * pager->boundary_words,
-           pager->boundary_words * sizeof *pager->boundary);
+           pager->boundary + (uint64_t)seq * pager->boundary_words, pager->boundary_words * sizeof *pager->boundary);
   pager->stats.n_forks += 1;
   pager->stats.n_forked_tokens += n_tokens;
   *out = fork;
@@ -287,8 +276,7 @@ static void let_go(weft_pager *pager, weft_seq seq) {
   const pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
   uint32_t low[WEFT_GROUPS_MAX], lowest = UINT32_MAX, node = s->tail;
-  uint32_t last =
-      (uint32_t)(((uint64_t)s->n_reserved + pager->base_tokens - 1) >> pager->base_shift);
+  uint32_t last = (uint32_t)(((uint64_t)s->n_reserved + pager->base_tokens - 1) >> pager->base_shift);
   for (uint32_t end = last; end > 0; end--) {
     let_go_at(pager, seq, end, end == last);
     if (space->n_windowed == 0 || node == PAGER_NODE_NONE) continue;
@@ -304,8 +292,7 @@ static void let_go(weft_pager *pager, weft_seq seq) {
       node = pager->node[node].parent;
       if (node == PAGER_NODE_NONE) break;
     }
-    if (node != PAGER_NODE_NONE && end > lowest && pager->node[node].depth == end)
-      keep_at(pager, seq, node, low);
+    if (node != PAGER_NODE_NONE && end > lowest && pager->node[node].depth == end) keep_at(pager, seq, node, low);
   }
 }
 

@@ -17,9 +17,9 @@
 
 enum {
   SINKING_MAX = WEFT_MOVES_MAX / 2, /* moves to the file at once */
-  LOW_WATER_PART = 8,  /* content goes on to the file while fewer of the host's slots are free; of a small host */
+  LOW_WATER_PART = 8,    /* content goes on to the file while fewer of the host's slots are free; of a small host */
   LOW_WATER_LEAST = 256, /* so many, at most half: what a step evicts comes all at once */
-  LIFT_PART = 2       /* at most this part of the host is filled at once */
+  LIFT_PART = 2          /* at most this part of the host is filled at once */
 };
 
 /* ---- slots ----------------------------------------------------------------------------------- */
@@ -50,9 +50,7 @@ static void list_append(weft_pager *pager, uint32_t s) {
 
 static void slot_free(weft_pager *pager, uint32_t s) {
   uint32_t tier = tier_of(pager, s);
-  pager->spill[s] = (pager_spill){.next = pager->free_spill[tier],
-                                  .node = PAGER_NODE_NONE,
-                                  .state = PAGER_SPILL_FREE};
+  pager->spill[s] = (pager_spill){.next = pager->free_spill[tier], .node = PAGER_NODE_NONE, .state = PAGER_SPILL_FREE};
   pager->free_spill[tier] = s;
   pager->n_free_host += tier == 0;
 }
@@ -154,8 +152,7 @@ static bool move_begin(weft_pager *pager, uint32_t from) {
   }
   pager->spill[to].state = PAGER_SPILL_MOVING;
   *(tier ? &pager->stats.n_lifting : &pager->stats.n_sinking) += 1;
-  pager_copy_emit(pager, tier ? WEFT_FILE_TO_HOST : WEFT_HOST_TO_FILE, number_of(pager, from),
-                  number_of(pager, to));
+  pager_copy_emit(pager, tier ? WEFT_FILE_TO_HOST : WEFT_HOST_TO_FILE, number_of(pager, from), number_of(pager, to));
   return true;
 }
 
@@ -244,13 +241,11 @@ typedef struct needs {
 
 typedef void (*visit)(weft_pager *pager, uint32_t slot, void *self);
 
-static void each_needed(weft_pager *pager, const weft_admit *args, uint32_t position, visit call,
-                        void *self) {
+static void each_needed(weft_pager *pager, const weft_admit *args, uint32_t position, visit call, void *self) {
   const pager_space *space = &pager->space[args->space];
   for (uint32_t g = 0; g < space->n_groups; g++) {
     const pager_group *group = &space->group[g];
-    for (uint32_t block = pager_window_first(group, position); block < position >> group->shift;
-         block++)
+    for (uint32_t block = pager_window_first(group, position); block < position >> group->shift; block++)
       call(pager, pager_slots(pager, pager->path[(block + 1) * group->span - 1])[g], self);
   }
 }
@@ -264,8 +259,8 @@ static void count(weft_pager *pager, uint32_t slot, void *self) {
 }
 
 /* To start at `position` instead of the hit is worth n_pages copies, and there is room for them. */
-static bool pays(const weft_pager *pager, const weft_admit *args, const pager_match *match,
-                 uint32_t position, const needs *n) {
+static bool pays(const weft_pager *pager, const weft_admit *args, const pager_match *match, uint32_t position,
+                 const needs *n) {
   uint64_t n_pages = (uint64_t)n->n_host + n->n_file;
   if (n_pages > args->restore_max_pages) return false;
   if (2 * n_pages > pager->spill_capacity - pager->n_spills_waiting) return false; /* each may put one out */
@@ -361,8 +356,7 @@ static bool slot_check(const weft_pager *pager, uint32_t s, weft_error *error) {
   const pager_spill *record = &pager->spill[s];
   bool held = record->state == PAGER_SPILL_HELD;
   if (record->state == PAGER_SPILL_PICKED) return BROKEN("spill slot %u is still picked", s);
-  if (record->node == PAGER_NODE_NONE)
-    return held ? BROKEN("spill slot %u is held for no node", s) : true;
+  if (record->node == PAGER_NODE_NONE) return held ? BROKEN("spill slot %u is held for no node", s) : true;
   if (record->state == PAGER_SPILL_FREE) return BROKEN("spill slot %u is free and held", s);
   if (record->node >= pager->n_nodes_touched || !pager->node[record->node].live ||
       pager_slots(pager, record->node)[record->group] != (PAGER_SLOT_SPILL | s))
@@ -393,8 +387,8 @@ bool pager_spill_check(const weft_pager *pager, weft_error *error) {
   }
   if (n_held[0] != pager->stats.n_host_held || n_held[1] != pager->stats.n_file_held ||
       n_of[0][PAGER_SPILL_FREE] != pager->n_free_host)
-    return BROKEN("%u and %u slots hold content, counted %u and %u", n_held[0], n_held[1],
-                  pager->stats.n_host_held, pager->stats.n_file_held);
+    return BROKEN("%u and %u slots hold content, counted %u and %u", n_held[0], n_held[1], pager->stats.n_host_held,
+                  pager->stats.n_file_held);
   uint32_t n_moves = pager->stats.n_lifting + pager->stats.n_sinking;
   if (n_of[0][PAGER_SPILL_MOVING] != n_moves || n_of[1][PAGER_SPILL_MOVING] != n_moves)
     return BROKEN("%u moves, %u and %u slots moving", n_moves, n_of[0][PAGER_SPILL_MOVING],

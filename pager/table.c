@@ -76,8 +76,7 @@ uint32_t weft_pager_moves_waiting(const weft_pager *pager) {
 }
 
 /* The entry of the partly filled last block, if rows must not be written to it in place. */
-static inline weft_page *shared_entry(const weft_pager *pager, const pager_seq *s,
-                                      const pager_group *group) {
+static inline weft_page *shared_entry(const weft_pager *pager, const pager_seq *s, const pager_group *group) {
   if ((s->n_valid & (group->block_tokens - 1)) == 0) return NULL;
   weft_page *entry = &s->table[group->table_offset + (s->n_valid >> group->shift)];
   const pager_page *record = &pager->page[*entry];
@@ -95,11 +94,10 @@ static void copy_on_write(weft_pager *pager, weft_page *entry, uint32_t owner) {
 
 /* ---- reserve, trim, commit ------------------------------------------------------------------- */
 
-static inline uint32_t take_blocks(weft_pager *pager, weft_page *table, uint32_t from, uint32_t to,
-                                   uint32_t owner, uint32_t kind) {
+static inline uint32_t take_blocks(weft_pager *pager, weft_page *table, uint32_t from, uint32_t to, uint32_t owner,
+                                   uint32_t kind) {
   if (from >= to) return from;
-  for (uint32_t block = from; block < to; block++)
-    table[block] = pager_page_next(pager, owner, kind);
+  for (uint32_t block = from; block < to; block++) table[block] = pager_page_next(pager, owner, kind);
   pager_count_taken(pager, owner, kind, to - from);
   return to;
 }
@@ -128,18 +126,15 @@ weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows)
     n_new += pager_blocks(&space->group[g], end) - s->end[g];
     n_copies += shared_entry(pager, s, &space->group[g]) != NULL;
   }
-  if (pager->owner[s->owner].limit != 0 &&
-      pager_over_limit(pager, s->owner, count_own(pager, s, end)))
+  if (pager->owner[s->owner].limit != 0 && pager_over_limit(pager, s->owner, count_own(pager, s, end)))
     return WEFT_QUOTA;
-  if ((uint64_t)n_new + n_copies > pager->stats.n_free + pager->stats.n_cached)
-    return WEFT_NO_BLOCKS;
+  if ((uint64_t)n_new + n_copies > pager->stats.n_free + pager->stats.n_cached) return WEFT_NO_BLOCKS;
   uint32_t n_forked = pager->n_copies_waiting - pager->n_spills_waiting;
   if (n_copies != 0 && n_copies > pager->copy_capacity - n_forked) return WEFT_NO_BLOCKS;
   for (uint32_t g = 0; g < space->n_groups; g++) {
     const pager_group *group = &space->group[g];
     weft_page *entry = n_copies == 0 ? NULL : shared_entry(pager, s, group);
-    if (entry != NULL)
-      copy_on_write(pager, entry, pager_payer(s, group, s->n_valid >> group->shift));
+    if (entry != NULL) copy_on_write(pager, entry, pager_payer(s, group, s->n_valid >> group->shift));
     weft_page *table = s->table + group->table_offset;
     uint32_t block = s->end[g], n_blocks = pager_blocks(group, end), kind = pager_kind(s->space, g);
     if (s->public_end != 0) {
@@ -195,8 +190,7 @@ uint32_t weft_pager_n_blocks_held(const weft_pager *pager, weft_seq seq) {
   return n_held;
 }
 
-const weft_page *weft_pager_table(const weft_pager *pager, weft_seq seq, uint32_t group,
-                                  uint32_t *n_entries) {
+const weft_page *weft_pager_table(const weft_pager *pager, weft_seq seq, uint32_t group, uint32_t *n_entries) {
   const pager_seq *s = pager_seq_of(pager, seq);
   WEFT_CHECK(group < pager->space[s->space].n_groups);
   *n_entries = s->end[group];

@@ -43,8 +43,7 @@ static bool any_boundary(const uint64_t *words, uint64_t low, uint64_t high) {
 
 /* The window before a boundary B holds the block iff  start < B  and  B - window < its last
  * position. */
-static bool needed(const weft_pager *pager, weft_seq seq, const pager_group *group,
-                   uint32_t block) {
+static bool needed(const weft_pager *pager, weft_seq seq, const pager_group *group, uint32_t block) {
   uint64_t grain = pager->space[pager->seq[seq].space].block_max;
   uint64_t start = (uint64_t)block << group->shift;
   uint64_t low = start / grain + 1;
@@ -64,8 +63,7 @@ void pager_window_drop(weft_pager *pager, weft_seq seq) {
     for (uint32_t block = s->first[g]; block < first; block++) {
       weft_page page = table[block];
       table[block] = WEFT_PAGE_NONE;
-      if (pager->page[page].node != PAGER_NODE_NONE && needed(pager, seq, group, block))
-        pager->page[page].keep = 1;
+      if (pager->page[page].node != PAGER_NODE_NONE && needed(pager, seq, group, block)) pager->page[page].keep = 1;
       pager_page_unpin(pager, page, PAGER_COLD);
       pager->stats.n_window_dropped += 1;
     }

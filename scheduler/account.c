@@ -27,8 +27,7 @@ uint64_t weft_account_retry_us(const weft_account *a, uint32_t n_tokens) {
   return (wanted - a->level + a->tokens_per_minute - 1) / a->tokens_per_minute;
 }
 
-static weft_status take_tokens(weft_account *a, uint32_t n_tokens, uint64_t now_us,
-                               weft_error *error) {
+static weft_status take_tokens(weft_account *a, uint32_t n_tokens, uint64_t now_us, weft_error *error) {
   uint64_t wanted = n_tokens * minute_us;
   refill(a, now_us);
   if (wanted <= a->level) {
@@ -41,14 +40,13 @@ static weft_status take_tokens(weft_account *a, uint32_t n_tokens, uint64_t now_
                    (uint32_t)(a->level / minute_us), a->tokens_per_minute, n_tokens);
 }
 
-weft_status weft_account_take(weft_account *a, uint32_t n_tokens, uint64_t now_us,
-                              weft_refused *why, weft_error *error) {
+weft_status weft_account_take(weft_account *a, uint32_t n_tokens, uint64_t now_us, weft_refused *why,
+                              weft_error *error) {
   weft_status status = WEFT_OK;
   if (a->waiting_max > 0 && a->n_waiting >= a->waiting_max) {
     *why = WEFT_REFUSED_TENANT_QUEUE;
-    status = weft_fail(error, WEFT_FULL,
-                       "this tenant's queue is full: %u requests wait; come again later",
-                       a->n_waiting);
+    status =
+        weft_fail(error, WEFT_FULL, "this tenant's queue is full: %u requests wait; come again later", a->n_waiting);
   } else if (a->tokens_per_minute > 0) {
     *why = WEFT_REFUSED_TOKENS;
     status = take_tokens(a, n_tokens, now_us, error);

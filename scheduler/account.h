@@ -22,8 +22,8 @@ typedef struct weft_account {
 
 void weft_account_open(weft_account *account, const weft_tenant_config *config);
 /* Takes n_tokens and a place in the queue, or says with a line what is short, and *why: FULL. */
-weft_status weft_account_take(weft_account *account, uint32_t n_tokens, uint64_t now_us,
-                              weft_refused *why, weft_error *error);
+weft_status weft_account_take(weft_account *account, uint32_t n_tokens, uint64_t now_us, weft_refused *why,
+                              weft_error *error);
 /* When the bucket will hold n_tokens, if nobody takes any. */
 uint64_t weft_account_retry_us(const weft_account *account, uint32_t n_tokens);
 void weft_account_give_back(weft_account *account, uint32_t n_tokens, uint64_t now_us);

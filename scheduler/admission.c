@@ -26,8 +26,7 @@ typedef enum outcome { ADMITTED, FOLLOWS, NO_ROOM, LIMITED, ENDED, LOST } outcom
 /* ---- followers ------------------------------------------------------------------------------- */
 
 /* Comes back when the leader has wake_at tokens. */
-static void follow(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq leader,
-                   uint32_t wake_at) {
+static void follow(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq leader, uint32_t wake_at) {
   weft_lifecycle_dequeue(e, r);
   lane->n_waiting += 1; /* it still waits */
   e->stats.n_waiting += 1;
@@ -94,13 +93,13 @@ static weft_status open_slot(weft_engine *e, weft_lane *lane, weft_request *r) {
 uint32_t weft_engine_room(const weft_engine *e, uint32_t lane, uint32_t n_tokens) {
   uint64_t each = weft_pager_pages_for(e->pager, lane, n_tokens, 1), last = pages_of(e, lane, n_tokens);
   uint32_t n = 0;
-  while (n < e->config.running_max && n * each + last + weft_policy_margin(n, e->config.n_pages) <= e->config.n_pages) n++;
+  while (n < e->config.running_max && n * each + last + weft_policy_margin(n, e->config.n_pages) <= e->config.n_pages)
+    n++;
   return n;
 }
 
 /* Takes a slot and starts to run, or ends with the runner's reason. */
-static outcome enter(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq,
-                     uint32_t n_cached) {
+static outcome enter(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq, uint32_t n_cached) {
   r->slot = lane->free_slot[lane->n_free_slots - 1];
   weft_status status = open_slot(e, lane, r);
   if (status != WEFT_OK) {
@@ -170,8 +169,7 @@ static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
                      .n_prompt = r->asked.n_tokens,
                      .n_public = weft_pins_n_public(e, r),
                      .owner = r->tenant,
-                     .retention = (uint32_t)(e->tenants.tenant[r->tenant].config.priority_class -
-                                             WEFT_CLASS_LOW),
+                     .retention = (uint32_t)(e->tenants.tenant[r->tenant].config.priority_class - WEFT_CLASS_LOW),
                      .n_keep_rows = r->asked.canvas ? 0 : 1,
                      .restore_max_pages = restores_max(e, n_pages),
                      .restore_cost = weft_cost_of_page(&lane->cost, lane->info->page_bytes),
@@ -201,8 +199,7 @@ static outcome admit_prompt(weft_engine *e, weft_lane *lane, weft_request *r) {
 }
 
 /* An autoregressive answer needs the last row of the prompt itself, a canvas none. */
-static outcome fork_prompt(weft_engine *e, weft_lane *lane, weft_request *r,
-                           const weft_request *trunk) {
+static outcome fork_prompt(weft_engine *e, weft_lane *lane, weft_request *r, const weft_request *trunk) {
   uint32_t n = r->n_prompt - (r->canvas ? 0 : 1);
   /* the last canvas is never committed */
   bool writes = !r->canvas || r->size.n_blocks > 1 || trunk->size.n_blocks > 1;
@@ -254,8 +251,7 @@ static weft_request *let_waiter_pass(const weft_engine *e, weft_request *r) {
   if (!weft_tenants_may_start(&e->tenants, waiter->tenant)) return r;
   weft_candidate a = weft_tenants_candidate(&e->tenants, r);
   weft_candidate b = weft_tenants_candidate(&e->tenants, waiter);
-  bool before = r->tenant == waiter->tenant ? weft_tenants_queued_before(r, waiter)
-                                            : weft_policy_is_due_before(&a, &b);
+  bool before = r->tenant == waiter->tenant ? weft_tenants_queued_before(r, waiter) : weft_policy_is_due_before(&a, &b);
   if (before) return r;
   return waiter->lane == r->lane ? waiter : NULL;
 }
@@ -271,8 +267,7 @@ typedef struct shortage {
 } shortage;
 
 static uint32_t has(const weft_engine *e, const shortage *s, uint32_t tenant) {
-  return s->pages ? weft_pager_owner_usage(e->pager, tenant).n_pinned
-                  : e->tenants.tenant[tenant].stats.n_running;
+  return s->pages ? weft_pager_owner_usage(e->pager, tenant).n_pinned : e->tenants.tenant[tenant].stats.n_running;
 }
 
 /* Beyond its share, ahead in its clock, of no higher class, and it keeps running something. */

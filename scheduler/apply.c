@@ -63,8 +63,7 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_segme
   WEFT_CHECK(r->n_pending > 0);
   r->n_pending -= 1;
   if (result->bad) {
-    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR,
-                          "the model gave a logit that is not finite for this request");
+    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the model gave a logit that is not finite for this request");
     return;
   }
   int32_t token = result->sampled.token;
@@ -123,27 +122,23 @@ static void report_step(weft_request *r, const weft_work *work, const weft_segme
   weft_request_publish_canvas(r, result, work->block, work->step);
 }
 
-static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work,
-                         const weft_segment_result *result) {
+static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work, const weft_segment_result *result) {
   if (result->is_void || work->block < r->block) {
     e->stats.n_void_rows += work->n_rows;
     if (work->block < r->block) return;
-    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR,
-                          "the runner skipped a denoise step of a canvas that was not done");
+    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the runner skipped a denoise step of a canvas that was not done");
     return;
   }
   e->stats.n_denoise_steps += 1;
   if (result->bad) {
-    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR,
-                          "the model gave a logit that is not finite for this request");
+    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the model gave a logit that is not finite for this request");
     return;
   }
   report_step(r, work, result);
   if (result->done) {
     finish_canvas(e, r, result->argmax);
   } else if (work->step + 1 == r->asked.entropy_bound.max_steps) {
-    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR,
-                          "the runner did not end a canvas at its last denoise step");
+    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the runner did not end a canvas at its last denoise step");
   } else {
     tell_later(e, r);
   }
@@ -153,8 +148,7 @@ static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work,
 
 /* The rows are valid. The pager hears of decoded ones when they fill a block: before, it could do
  * nothing with them. */
-static inline void land_rows(weft_engine *e, weft_request *r, const weft_work *work,
-                             uint32_t block_min) {
+static inline void land_rows(weft_engine *e, weft_request *r, const weft_work *work, uint32_t block_min) {
   WEFT_CHECK(r->n_valid == work->kv_len);
   WEFT_CHECK(work->kv_len + work->n_rows <= r->n_tokens);
   r->n_valid += work->n_rows;
@@ -163,8 +157,8 @@ static inline void land_rows(weft_engine *e, weft_request *r, const weft_work *w
   if (full || work->kind != WEFT_WORK_DECODE) weft_lifecycle_commit(e, r);
 }
 
-static inline void apply_causal(weft_engine *e, const weft_work *work,
-                                const weft_segment_result *result, uint32_t block_min) {
+static inline void apply_causal(weft_engine *e, const weft_work *work, const weft_segment_result *result,
+                                uint32_t block_min) {
   weft_request *r = work->request;
   if (r->finish != WEFT_FINISH_NONE) {
     e->stats.n_void_rows += work->n_rows;
@@ -175,8 +169,7 @@ static inline void apply_causal(weft_engine *e, const weft_work *work,
   weft_lifecycle_landed(e, r);
 }
 
-static void apply_denoise(weft_engine *e, const weft_work *work,
-                          const weft_segment_result *result) {
+static void apply_denoise(weft_engine *e, const weft_work *work, const weft_segment_result *result) {
   weft_request *r = work->request;
   if (r->finish != WEFT_FINISH_NONE) {
     e->stats.n_void_rows += work->n_rows;
@@ -187,8 +180,7 @@ static void apply_denoise(weft_engine *e, const weft_work *work,
 }
 
 /* Results come in order, one per segment with an output. NULL: the next is not the segment's. */
-static inline const weft_segment_result *take_result(const weft_segment_result **next,
-                                                     const weft_segment_result *end,
+static inline const weft_segment_result *take_result(const weft_segment_result **next, const weft_segment_result *end,
                                                      uint32_t segment) {
   const weft_segment_result *own = *next;
   if (own == end || own->segment != segment) return NULL;

@@ -57,8 +57,7 @@ static void pack_positions(int32_t *position, uint32_t first, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) position[i] = (int32_t)(first + i);
 }
 
-static void pack_kv_slots(int64_t *slot, const weft_page *table, uint32_t block_tokens,
-                          uint32_t first, uint32_t n) {
+static void pack_kv_slots(int64_t *slot, const weft_page *table, uint32_t block_tokens, uint32_t first, uint32_t n) {
   uint32_t shift = (uint32_t)__builtin_ctz(block_tokens);
   for (uint32_t i = 0; i < n; i++) {
     uint32_t position = first + i;
@@ -91,8 +90,8 @@ static void pack_rows(weft_batcher *b, const weft_work *work, uint32_t first_row
 
 /* Offsets of the request's tables and where the smallest block that holds `position` lies. Such a
  * block lies in one page of every group, and a page that is being written stays where it is. */
-static void place(weft_placement *placement, uint32_t block, weft_seq seq, uint32_t position,
-                  const weft_batcher *b, const weft_pager *pager, const weft_runner_info *info) {
+static void place(weft_placement *placement, uint32_t block, weft_seq seq, uint32_t position, const weft_batcher *b,
+                  const weft_pager *pager, const weft_runner_info *info) {
   const weft_page *tables = weft_pager_tables(pager);
   bool known = placement->block != UINT32_MAX; /* then its tables lie where they did */
   placement->block = block;
@@ -108,8 +107,8 @@ static void place(weft_placement *placement, uint32_t block, weft_seq seq, uint3
 }
 
 /* back: 1 where the row will be moved on with those around it. */
-static void pack_decode(weft_batcher *b, const weft_work *work, uint32_t segment, uint32_t row,
-                        uint32_t back, const weft_pager *pager, const weft_runner_info *info) {
+static void pack_decode(weft_batcher *b, const weft_work *work, uint32_t segment, uint32_t row, uint32_t back,
+                        const weft_pager *pager, const weft_runner_info *info) {
   weft_placement *placement = &work->request->placement;
   uint32_t position = work->kv_len, shift = b->block_shift;
   b->token[row] = work->token;
@@ -126,8 +125,8 @@ static void pack_decode(weft_batcher *b, const weft_work *work, uint32_t segment
   }
 }
 
-static void pack_tables(weft_batcher *b, const weft_work *work, uint32_t segment,
-                        uint32_t first_row, const weft_pager *pager, const weft_runner_info *info) {
+static void pack_tables(weft_batcher *b, const weft_work *work, uint32_t segment, uint32_t first_row,
+                        const weft_pager *pager, const weft_runner_info *info) {
   const weft_page *tables = weft_pager_tables(pager);
   uint32_t *at = b->table_at + (size_t)segment * info->n_groups;
   for (uint32_t g = 0; g < info->n_groups; g++) {
@@ -229,8 +228,8 @@ static uint32_t pack_lead(weft_batcher *b, const weft_plan *plan, const weft_pag
   return s;
 }
 
-weft_batch weft_batcher_build(weft_batcher *b, const weft_plan *plan, weft_pager *pager,
-                              const weft_runner_info *info, uint64_t number) {
+weft_batch weft_batcher_build(weft_batcher *b, const weft_plan *plan, weft_pager *pager, const weft_runner_info *info,
+                              uint64_t number) {
   uint32_t n_segments = plan->n_causal + plan->n_canvas;
   WEFT_CHECK(n_segments <= b->segments_max);
   WEFT_CHECK(plan->n_rows <= b->rows_max);

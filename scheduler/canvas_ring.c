@@ -31,8 +31,7 @@ size_t weft_canvas_ring_bytes(uint32_t n_canvas, uint32_t capacity, bool trace) 
   return round16(n * sizeof(weft_canvas_record)) + n * record_bytes(n_canvas, trace);
 }
 
-void weft_canvas_ring_open(weft_canvas_ring *ring, void *memory, uint32_t n_canvas,
-                           uint32_t capacity, bool trace) {
+void weft_canvas_ring_open(weft_canvas_ring *ring, void *memory, uint32_t n_canvas, uint32_t capacity, bool trace) {
   *ring = (weft_canvas_ring){.n_canvas = n_canvas, .capacity = capacity, .trace = trace};
   ring->record = memory;
   size_t n = (size_t)capacity + 1;
@@ -60,8 +59,8 @@ static void copy(void *to, const void *from, size_t n_bytes) {
   }
 }
 
-void weft_canvas_ring_push(weft_canvas_ring *ring, const weft_segment_result *result,
-                           uint32_t block, uint32_t step, uint32_t n_answer) {
+void weft_canvas_ring_push(weft_canvas_ring *ring, const weft_segment_result *result, uint32_t block, uint32_t step,
+                           uint32_t n_answer) {
   if (ring->n == ring->capacity) {
     ring->first = (ring->first + 1) % ring->capacity;
     ring->n -= 1;

@@ -33,11 +33,10 @@ typedef struct weft_canvas_ring {
 uint32_t weft_canvas_ring_capacity(uint32_t n_canvas, uint64_t n_steps, bool trace);
 /* Bytes for records and arrays; aligned to 16. */
 size_t weft_canvas_ring_bytes(uint32_t n_canvas, uint32_t capacity, bool trace);
-void weft_canvas_ring_open(weft_canvas_ring *ring, void *memory, uint32_t n_canvas,
-                           uint32_t capacity, bool trace);
+void weft_canvas_ring_open(weft_canvas_ring *ring, void *memory, uint32_t n_canvas, uint32_t capacity, bool trace);
 /* Copies the result in. */
-void weft_canvas_ring_push(weft_canvas_ring *ring, const weft_segment_result *result,
-                           uint32_t block, uint32_t step, uint32_t n_answer);
+void weft_canvas_ring_push(weft_canvas_ring *ring, const weft_segment_result *result, uint32_t block, uint32_t step,
+                           uint32_t n_answer);
 /* The oldest record, NULL when empty; it stays in the ring. */
 const weft_canvas_record *weft_canvas_ring_peek(const weft_canvas_ring *ring);
 /* Moves the oldest record to the reader: valid until the next take. *n_dropped: lost before it.

@@ -71,8 +71,7 @@ uint64_t weft_cost_charge(const weft_cost_model *m, const weft_cost_shape *shape
 }
 
 double weft_cost_row_us(const weft_cost_model *m) {
-  double us = m->us[ROWS] / unit[ROWS] + m->us[ROWS_KNEE] / unit[ROWS_KNEE] +
-              m->us[ROWS_MANY] / unit[ROWS_MANY];
+  double us = m->us[ROWS] / unit[ROWS] + m->us[ROWS_KNEE] / unit[ROWS_KNEE] + m->us[ROWS_MANY] / unit[ROWS_MANY];
   return us;
 }
 
@@ -83,7 +82,7 @@ void weft_cost_open(weft_cost_model *m, const weft_cost_layers *layers) {
 
 /* ---- the fit --------------------------------------------------------------------------------- */
 
-static const double HOLD = 1e-3;       /* how hard a coefficient holds on to where it is */
+static const double HOLD = 1e-3;        /* how hard a coefficient holds on to where it is */
 static const double LEAST_ERROR = 0.02; /* relative errors below this are all ordinary */
 enum {
   ORDINARY = 3, /* errors beyond so many mean ones weigh less */

@@ -53,7 +53,7 @@ typedef struct weft_cost_layers {
 
 typedef struct weft_cost_model {
   weft_cost_layers layers;
-  double us[WEFT_COST_FEATURES]; /* coefficients */
+  double us[WEFT_COST_FEATURES];                                                      /* coefficients */
   double product[WEFT_COST_FEATURES][WEFT_COST_FEATURES], target[WEFT_COST_FEATURES]; /* fading */
   double error; /* mean |relative error| of late */
   uint64_t n_steps;
@@ -82,9 +82,8 @@ static inline void weft_cost_join(weft_cost_shape *shape, const weft_cost_shape 
 
 /* Adds a segment of n_rows rows, n_outputs of them through the head, after kv_len keys. A causal row
  * sees the rows before it, a canvas's row all of its canvas. */
-static inline void weft_cost_add(const weft_cost_layers *layers, weft_cost_shape *shape,
-                                 uint32_t n_rows, uint32_t kv_len, bool canvas,
-                                 uint32_t n_outputs) {
+static inline void weft_cost_add(const weft_cost_layers *layers, weft_cost_shape *shape, uint32_t n_rows,
+                                 uint32_t kv_len, bool canvas, uint32_t n_outputs) {
   uint64_t own = canvas ? n_rows : (n_rows + 1) / 2;
   uint64_t keys = kv_len + own, seen = keys < layers->window ? keys : layers->window;
   keys = (keys * layers->full + seen * (WEFT_COST_WHOLE - layers->full)) / WEFT_COST_WHOLE;

@@ -37,12 +37,11 @@ static weft_status check_tenants(const weft_engine_config *c, weft_error *error)
   for (uint32_t i = 0; c->tenant != NULL && i < c->n_tenants; i++) {
     const weft_tenant_config *t = &c->tenant[i];
     if (t->weight > WEFT_WEIGHT_MAX) {
-      return weft_fail(error, WEFT_E_INVALID, "engine: weight of tenant %u is %u; at most %d", i,
-                       t->weight, WEFT_WEIGHT_MAX);
+      return weft_fail(error, WEFT_E_INVALID, "engine: weight of tenant %u is %u; at most %d", i, t->weight,
+                       WEFT_WEIGHT_MAX);
     }
     if (t->priority_class < WEFT_CLASS_LOW || t->priority_class > WEFT_CLASS_HIGH) {
-      return weft_fail(error, WEFT_E_INVALID,
-                       "engine: class of tenant %u is %d; it must be -1, 0 or 1", i,
+      return weft_fail(error, WEFT_E_INVALID, "engine: class of tenant %u is %d; it must be -1, 0 or 1", i,
                        t->priority_class);
     }
   }
@@ -51,19 +50,15 @@ static weft_status check_tenants(const weft_engine_config *c, weft_error *error)
 
 static weft_status check_limits(const weft_engine_config *c, weft_error *error) {
   const limit rows[] = {
-      {"n_runners", c->n_runners, 1, WEFT_LANES_MAX},
-      {"n_pages", c->n_pages, 1, INT32_MAX},
-      {"rows_per_step", c->rows_per_step, 1, ROWS_MAX},
-      {"running_max", c->running_max, 1, RUNNING_MAX},
-      {"waiting_max", c->waiting_max, 1, WAITING_MAX},
-      {"n_tenants", c->n_tenants, 1, TENANTS_MAX},
-      {"pins_max", c->pins_max, 0, PINS_MAX},
-      {"seq_tokens_max", c->seq_tokens_max, 2, TOKENS_MAX},
+      {"n_runners", c->n_runners, 1, WEFT_LANES_MAX},   {"n_pages", c->n_pages, 1, INT32_MAX},
+      {"rows_per_step", c->rows_per_step, 1, ROWS_MAX}, {"running_max", c->running_max, 1, RUNNING_MAX},
+      {"waiting_max", c->waiting_max, 1, WAITING_MAX},  {"n_tenants", c->n_tenants, 1, TENANTS_MAX},
+      {"pins_max", c->pins_max, 0, PINS_MAX},           {"seq_tokens_max", c->seq_tokens_max, 2, TOKENS_MAX},
   };
   for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     if (rows[i].value >= rows[i].low && rows[i].value <= rows[i].high) continue;
-    return weft_fail(error, WEFT_E_INVALID, "engine: %s is %u; it must be from %u to %u",
-                     rows[i].name, rows[i].value, rows[i].low, rows[i].high);
+    return weft_fail(error, WEFT_E_INVALID, "engine: %s is %u; it must be from %u to %u", rows[i].name, rows[i].value,
+                     rows[i].low, rows[i].high);
   }
   return WEFT_OK;
 }
@@ -83,14 +78,12 @@ static weft_status check_runner(const weft_engine_config *c, uint32_t index, wef
   const weft_runner_info *info = c->runner[index]->ops->info(c->runner[index]);
   uint32_t budget = info->rows_max < c->rows_per_step ? info->rows_max : c->rows_per_step;
   if (info->canvas_length > budget) {
-    return weft_fail(error, WEFT_E_INVALID,
-                     "%s: a canvas has %u rows, a step at most %u; raise rows per step to %u",
+    return weft_fail(error, WEFT_E_INVALID, "%s: a canvas has %u rows, a step at most %u; raise rows per step to %u",
                      info->name, info->canvas_length, budget, info->canvas_length);
   }
   if (info->n_slots == 0 || info->depth == 0 || budget == 0 || info->n_groups == 0 ||
       info->n_groups > WEFT_BATCH_GROUPS_MAX) {
-    return weft_fail(error, WEFT_E_INVALID,
-                     "%s: %u slots, depth %u, %u rows, %u layer groups; each must be at least 1",
+    return weft_fail(error, WEFT_E_INVALID, "%s: %u slots, depth %u, %u rows, %u layer groups; each must be at least 1",
                      info->name, info->n_slots, info->depth, budget, info->n_groups);
   }
   uint64_t n_entries = 0;
@@ -101,8 +94,8 @@ static weft_status check_runner(const weft_engine_config *c, uint32_t index, wef
   range_of_blocks(info, &block_min, &block_max);
   if ((uint64_t)c->n_pages * (block_max / block_min) > UINT32_MAX) {
     return weft_fail(error, WEFT_E_TOO_LARGE,
-                     "%s: %u pages have more than 2^32 blocks of %u tokens; lower their number",
-                     info->name, c->n_pages, block_min);
+                     "%s: %u pages have more than 2^32 blocks of %u tokens; lower their number", info->name, c->n_pages,
+                     block_min);
   }
   uint32_t n_seqs = c->running_max + c->pins_max;
   if (n_entries * n_seqs > UINT32_MAX) {
@@ -119,13 +112,12 @@ static weft_status open_pager(weft_engine *e, weft_error *error) {
   weft_space_config space[WEFT_SPACES_MAX] = {0};
   for (uint32_t i = 0; i < c->n_runners; i++) {
     const weft_runner_info *info = e->lane[i].info;
-    space[i].fingerprint =
-        (weft_key128){.low = info->fingerprint_low, .high = info->fingerprint_high};
+    space[i].fingerprint = (weft_key128){.low = info->fingerprint_low, .high = info->fingerprint_high};
     space[i].n_groups = info->n_groups;
     space[i].cost_doubles = WEFT_COST_KEYS_PER_ROW; /* to compute a token again: its row and its keys */
     for (uint32_t g = 0; g < info->n_groups; g++) {
-      space[i].group[g] = (weft_group_config){.block_tokens = info->group[g].block_tokens,
-                                              .window = info->group[g].window};
+      space[i].group[g] =
+          (weft_group_config){.block_tokens = info->group[g].block_tokens, .window = info->group[g].window};
     }
   }
   weft_pager_config config = {.n_pages = c->n_pages,
@@ -140,8 +132,7 @@ static weft_status open_pager(weft_engine *e, weft_error *error) {
 }
 
 /* The longest sequence of the lane that fits the pool alone with n_rows rows in flight. */
-uint32_t weft_engine_longest_fit(const weft_engine *e, uint32_t lane, uint32_t n_rows,
-                                 uint32_t n_pages) {
+uint32_t weft_engine_longest_fit(const weft_engine *e, uint32_t lane, uint32_t n_rows, uint32_t n_pages) {
   uint32_t low = 0, high = e->config.seq_tokens_max;
   while (low < high) {
     uint32_t middle = low + (high - low + 1) / 2;
@@ -164,8 +155,7 @@ static void open_cost(weft_lane *lane) {
     if (group->window == 0) n_full += group->n_layers;
     if (group->window > layers.window) layers.window = group->window;
   }
-  layers.full = n_layers == 0 ? WEFT_COST_WHOLE
-                              : (uint32_t)((uint64_t)n_full * WEFT_COST_WHOLE / n_layers);
+  layers.full = n_layers == 0 ? WEFT_COST_WHOLE : (uint32_t)((uint64_t)n_full * WEFT_COST_WHOLE / n_layers);
   weft_cost_open(&lane->cost, &layers);
 }
 
@@ -173,16 +163,13 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
   weft_lane *lane = &e->lane[index];
   uint32_t canvas = lane->info->canvas_length;
   lane->index = index;
-  lane->rows_max = lane->info->rows_max < e->config.rows_per_step ? lane->info->rows_max
-                                                                  : e->config.rows_per_step;
-  lane->context = lane->info->context_length < e->config.seq_tokens_max
-                      ? lane->info->context_length
-                      : e->config.seq_tokens_max;
+  lane->rows_max = lane->info->rows_max < e->config.rows_per_step ? lane->info->rows_max : e->config.rows_per_step;
+  lane->context =
+      lane->info->context_length < e->config.seq_tokens_max ? lane->info->context_length : e->config.seq_tokens_max;
   range_of_blocks(lane->info, &lane->block_min, &lane->block_max);
   lane->restores_max = weft_cost_restores_max(lane->info->page_bytes);
   lane->fit_tokens = weft_engine_longest_fit(e, index, 1, e->config.n_pages);
-  lane->fit_canvas =
-      canvas == 0 ? 0 : weft_engine_longest_fit(e, index, canvas, e->config.n_pages);
+  lane->fit_canvas = canvas == 0 ? 0 : weft_engine_longest_fit(e, index, canvas, e->config.n_pages);
   open_cost(lane);
   weft_list_init(&lane->prefilling);
   weft_list_init(&lane->leaving);
@@ -226,8 +213,7 @@ static weft_status take_memory(weft_engine *e) {
   uint32_t n_seqs = c->running_max + c->pins_max;
   e->followers = weft_alloc(n_seqs, sizeof *e->followers);
   e->told = weft_alloc(2 * (size_t)n_works, sizeof *e->told);
-  if (e->rank == NULL || e->ranked == NULL || e->followers == NULL || e->told == NULL)
-    return WEFT_E_NO_MEMORY;
+  if (e->rank == NULL || e->ranked == NULL || e->followers == NULL || e->told == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < n_seqs; i++) weft_list_init(&e->followers[i].list);
   for (uint32_t i = 0; i < WEFT_FLIGHT_MAX; i++) {
     weft_status status = weft_plan_open(&e->plan[i], n_works);
@@ -278,8 +264,7 @@ static void free_engine(weft_engine *e) {
   weft_free(e);
 }
 
-weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out,
-                             weft_error *error) {
+weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out, weft_error *error) {
   *out = NULL;
   weft_status status = check_limits(config, error);
   if (status == WEFT_OK) status = check_tenants(config, error);
@@ -300,13 +285,11 @@ weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out
   }
   status = open_pager(e, error);
   if (status == WEFT_OK && take_memory(e) != WEFT_OK) {
-    status =
-        weft_fail(error, WEFT_E_NO_MEMORY,
-                  "engine: no memory for %u running and %u waiting requests; lower one of them",
-                  config->running_max, config->waiting_max);
+    status = weft_fail(error, WEFT_E_NO_MEMORY,
+                       "engine: no memory for %u running and %u waiting requests; lower one of them",
+                       config->running_max, config->waiting_max);
   }
-  if (status == WEFT_OK &&
-      weft_inbox_open(&e->inbox, config->waiting_max, config->running_max, e->account)) {
+  if (status == WEFT_OK && weft_inbox_open(&e->inbox, config->waiting_max, config->running_max, e->account)) {
     status = weft_fail(error, WEFT_E_NO_MEMORY, "engine: the system refused a lock");
   }
   if (status != WEFT_OK) {

@@ -27,12 +27,13 @@ enum { WEFT_WEIGHT_MAX = 1000 };
 
 /* One tenant. Zero-initialise; every zero means the default in brackets. */
 typedef struct weft_tenant_config {
-  uint32_t weight;           /* [1] its share of the device against other tenants; <= WEFT_WEIGHT_MAX */
-  int32_t priority_class;    /* [normal] who starts first: -1 low, 0 normal, 1 high */
-  uint32_t running_max;      /* [no limit] requests running at once */
-  uint32_t waiting_max;      /* [no limit] requests waiting; beyond it submit gives WEFT_FULL */
-  uint32_t tokens_per_minute; /* [no limit] prompt tokens computed and answer tokens; beyond it submit gives WEFT_FULL */
-  uint32_t blocks_max;       /* [no limit] pages of the pool that it pays for at once (pager.h says who pays) */
+  uint32_t weight;        /* [1] its share of the device against other tenants; <= WEFT_WEIGHT_MAX */
+  int32_t priority_class; /* [normal] who starts first: -1 low, 0 normal, 1 high */
+  uint32_t running_max;   /* [no limit] requests running at once */
+  uint32_t waiting_max;   /* [no limit] requests waiting; beyond it submit gives WEFT_FULL */
+  uint32_t
+      tokens_per_minute; /* [no limit] prompt tokens computed and answer tokens; beyond it submit gives WEFT_FULL */
+  uint32_t blocks_max;   /* [no limit] pages of the pool that it pays for at once (pager.h says who pays) */
 } weft_tenant_config;
 
 typedef struct weft_engine_config {
@@ -47,21 +48,21 @@ typedef struct weft_engine_config {
   uint32_t waiting_max;       /* queued requests; beyond it submit gives WEFT_FULL */
   uint32_t n_tenants;         /* 1 .. 255 */
   const weft_tenant_config *tenant; /* [n_tenants], copied; NULL: all default */
-  uint32_t seq_tokens_max;    /* longest request: prompt + answer */
-  bool overlap;               /* plan step n+1 before the results of step n are applied */
+  uint32_t seq_tokens_max;          /* longest request: prompt + answer */
+  bool overlap;                     /* plan step n+1 before the results of step n are applied */
   bool no_prefix_cache;
-  uint32_t pins_max;          /* prefixes the operator may pin; each has a sequence of the pager */
-  uint64_t slice_us;          /* a weight set keeps its turn until it used so much more of the device than others */
-  uint64_t target_tpot_us;    /* most time between tokens of decoding requests; 0: steps are as full as they can be */
+  uint32_t pins_max;       /* prefixes the operator may pin; each has a sequence of the pager */
+  uint64_t slice_us;       /* a weight set keeps its turn until it used so much more of the device than others */
+  uint64_t target_tpot_us; /* most time between tokens of decoding requests; 0: steps are as full as they can be */
 } weft_engine_config;
 
 typedef enum weft_finish {
   WEFT_FINISH_NONE = 0,
-  WEFT_FINISH_STOP = 1,      /* end-of-generation token or stop rule */
-  WEFT_FINISH_LENGTH = 2,    /* max_tokens or context limit */
+  WEFT_FINISH_STOP = 1,   /* end-of-generation token or stop rule */
+  WEFT_FINISH_LENGTH = 2, /* max_tokens or context limit */
   WEFT_FINISH_CANCELLED = 3,
   WEFT_FINISH_DEADLINE = 4,
-  WEFT_FINISH_ERROR = 5      /* error text says why */
+  WEFT_FINISH_ERROR = 5 /* error text says why */
 } weft_finish;
 
 /* "stop", "length", ...; "" for NONE */
@@ -77,31 +78,31 @@ typedef uint32_t (*weft_stop_rule)(void *self, const int32_t *tokens, uint32_t n
 typedef void (*weft_notify)(void *self);
 
 typedef struct weft_request_params {
-  uint32_t runner;        /* index */
-  uint32_t tenant;        /* index */
-  weft_key128 domain;     /* sharing domain, from the authenticated tenant */
-  bool canvas;            /* answer by diffusion */
-  const int32_t *tokens;  /* prompt; copied */
+  uint32_t runner;       /* index */
+  uint32_t tenant;       /* index */
+  weft_key128 domain;    /* sharing domain, from the authenticated tenant */
+  bool canvas;           /* answer by diffusion */
+  const int32_t *tokens; /* prompt; copied */
   uint32_t n_tokens;
   uint32_t max_tokens;    /* >= 1; the answer is cut there */
   weft_sampling sampling; /* bias is copied */
   weft_entropy_bound entropy_bound;
   const int32_t *stop_tokens; /* end-of-generation set; copied; never part of the answer */
   uint32_t n_stop_tokens;
-  bool ignore_eos;        /* stop tokens do not stop, and are part of the answer */
+  bool ignore_eos;          /* stop tokens do not stop, and are part of the answer */
   weft_stop_rule stop_rule; /* optional */
   void *stop_self;
-  weft_notify notify;     /* optional */
+  weft_notify notify; /* optional */
   void *notify_self;
-  uint64_t deadline_us;   /* absolute, engine time; 0: none */
-  int32_t priority;       /* higher first; 0 usual; orders the requests of one tenant */
+  uint64_t deadline_us; /* absolute, engine time; 0: none */
+  int32_t priority;     /* higher first; 0 usual; orders the requests of one tenant */
   bool no_cache;
   /* A request of the same prompt, not released yet: the prompt is computed once and forked. Model, kind, tenant, domain
    * and no_cache must be the same. Each request of such a group has its own answer, end and limits. */
   weft_request *sibling;
-  bool canvas_events;     /* keep every denoise step's canvas for poll */
-  bool trace;             /* ... with all arrays of the sampler */
-  uint64_t *retry_us;     /* optional; written by a submit that says FULL: an estimate of when a place or the tokens
+  bool canvas_events; /* keep every denoise step's canvas for poll */
+  bool trace;         /* ... with all arrays of the sampler */
+  uint64_t *retry_us; /* optional; written by a submit that says FULL: an estimate of when a place or the tokens
                              are there, 0: never */
 } weft_request_params;
 
@@ -196,15 +197,15 @@ typedef struct weft_pin_params {
   bool is_public;        /* requests of all tenants that begin with it share its blocks */
   const int32_t *tokens; /* copied; cut to whole blocks */
   uint32_t n_tokens;
-  int32_t priority;      /* requests of tenants whose class is above it may take its blocks */
-  uint64_t expires_us;   /* absolute, engine time; 0: never */
+  int32_t priority;    /* requests of tenants whose class is above it may take its blocks */
+  uint64_t expires_us; /* absolute, engine time; 0: never */
 } weft_pin_params;
 
 typedef struct weft_pin_info {
   uint32_t id; /* from 1, never used again */
   uint32_t runner, tenant;
   bool is_public;
-  bool held;   /* its blocks are in the pool now */
+  bool held; /* its blocks are in the pool now */
   int32_t priority;
   uint32_t n_tokens, n_pages;
   uint64_t expires_us;
@@ -222,8 +223,8 @@ typedef struct weft_engine_stats {
   uint64_t n_switches;             /* steps that ran another weight set than the step before */
   uint64_t n_rows, n_prefill_rows, n_decode_rows, n_canvas_rows, n_commit_rows, n_void_rows;
   uint64_t n_submitted, n_finished[6], n_preemptions; /* by weft_finish */
-  uint64_t n_canvases_saved, n_canvases_resumed; /* of preempted requests, in mid-canvas */
-  uint64_t n_file_waits, n_file_waits_in_vain; /* of requests for the file; those that then computed */
+  uint64_t n_canvases_saved, n_canvases_resumed;      /* of preempted requests, in mid-canvas */
+  uint64_t n_file_waits, n_file_waits_in_vain;        /* of requests for the file; those that then computed */
   uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens, n_canvases, n_denoise_steps;
   uint32_t n_running, n_waiting;
   uint32_t n_pins, n_pins_held, n_pin_pages; /* declared; of them in the pool, and their pages */
@@ -241,10 +242,10 @@ typedef struct weft_engine_stats {
 } weft_engine_stats;
 /* Why submit said WEFT_FULL. */
 typedef enum weft_refused {
-  WEFT_REFUSED_QUEUE = 0,        /* of all tenants */
+  WEFT_REFUSED_QUEUE = 0, /* of all tenants */
   WEFT_REFUSED_TENANT_QUEUE = 1,
-  WEFT_REFUSED_TOKENS = 2,       /* of this minute */
-  WEFT_REFUSED_NONE = 3          /* the engine drains or has stopped: nobody's limit */
+  WEFT_REFUSED_TOKENS = 2, /* of this minute */
+  WEFT_REFUSED_NONE = 3    /* the engine drains or has stopped: nobody's limit */
 } weft_refused;
 enum { WEFT_REFUSED_KINDS = 3 };
 
@@ -254,9 +255,9 @@ typedef struct weft_tenant_stats {
   uint64_t n_submitted, n_finished, n_preemptions;
   uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens;
   uint32_t n_blocks, n_blocks_cached; /* pages of the pool that it pays for; cached ones it paid for last */
-  uint64_t n_rows, charged_us;   /* planned for it; the predicted device time that fair share charged for them */
+  uint64_t n_rows, charged_us;        /* planned for it; the predicted device time that fair share charged for them */
   uint64_t n_refused[WEFT_REFUSED_KINDS];
-  uint64_t queue[20], queue_us;  /* as in weft_engine_stats */
+  uint64_t queue[20], queue_us; /* as in weft_engine_stats */
 } weft_tenant_stats;
 extern const uint64_t weft_latency_bounds_us[19];
 

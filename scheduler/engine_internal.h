@@ -44,14 +44,14 @@ typedef struct weft_lane {
   weft_runner *runner;
   const weft_runner_info *info;
   uint32_t index;
-  uint32_t rows_max;   /* budget of one step */
+  uint32_t rows_max;             /* budget of one step */
   uint32_t block_min, block_max; /* tokens of the smallest and the largest block of its groups */
-  uint32_t context;    /* most tokens of a request, prompt and answer */
-  uint32_t restores_max; /* pages that one step may bring back before it admits nobody else */
-  uint32_t fit_tokens; /* longest keys and values that fit the pool alone, row by row */
-  uint32_t fit_canvas; /* ... with a whole canvas of rows in flight */
+  uint32_t context;              /* most tokens of a request, prompt and answer */
+  uint32_t restores_max;         /* pages that one step may bring back before it admits nobody else */
+  uint32_t fit_tokens;           /* longest keys and values that fit the pool alone, row by row */
+  uint32_t fit_canvas;           /* ... with a whole canvas of rows in flight */
   _Atomic bool broken;
-  bool lost;              /* its device failed while a plan was made: it breaks when the plan is laid aside */
+  bool lost;           /* its device failed while a plan was made: it breaks when the plan is laid aside */
   char reason[320];    /* why it is broken */
   uint32_t *free_slot; /* stack */
   uint32_t n_free_slots;
@@ -64,7 +64,7 @@ typedef struct weft_lane {
   uint32_t n_waiting;   /* queued or followers */
   uint32_t n_in_flight; /* plans */
   weft_cost_model cost;
-  double used_us;         /* of the device; who had nothing to do is raised to turn_us */
+  double used_us;           /* of the device; who had nothing to do is raised to turn_us */
   uint32_t keys_per_decode; /* of the last plan with decode rows */
   weft_pace_late late;
   uint64_t n_batches;
@@ -84,8 +84,8 @@ struct weft_engine {
   weft_tenants tenants;
   weft_deadlines deadlines;
   weft_lifts lifts;
-  weft_inbox inbox; /* any thread */
-  weft_pins pins;   /* any thread */
+  weft_inbox inbox;      /* any thread */
+  weft_pins pins;        /* any thread */
   weft_account *account; /* [n_tenants], under the inbox's mutex */
   weft_forecast forecast;
 
@@ -105,16 +105,15 @@ struct weft_engine {
   uint32_t turn, last_lane;
   double turn_us; /* used_us of the lane that had the last turn; never falls */
 
-  weft_request *starved; /* runs and lacks memory: served before anybody else */
-  weft_request
-      *memory_waiter; /* waits and lacks memory: nobody of its priority or less passes it */
-  uint32_t n_leaving; /* requests that give back their memory when their rows have landed */
-  bool preempted;     /* in this plan: no admissions */
-  uint64_t n_changes; /* of state, of any request, and moves that ended: a turn with one was not idle */
+  weft_request *starved;       /* runs and lacks memory: served before anybody else */
+  weft_request *memory_waiter; /* waits and lacks memory: nobody of its priority or less passes it */
+  uint32_t n_leaving;          /* requests that give back their memory when their rows have landed */
+  bool preempted;              /* in this plan: no admissions */
+  uint64_t n_changes;          /* of state, of any request, and moves that ended: a turn with one was not idle */
 
   bool real_clock; /* time is read from the clock, not only taken from step's argument */
   uint64_t now_us;
-  uint64_t device_free_us; /* when the last step was collected */
+  uint64_t device_free_us;   /* when the last step was collected */
   uint64_t runner_ns;        /* spent in calls of the runner, this turn */
   uint64_t step_ns, plan_ns; /* sums over all turns with a step: all, without the runner */
   uint64_t hidden_ns;        /* of plan_ns, while the device had a step */
@@ -142,8 +141,7 @@ uint64_t weft_engine_lanes_with_requests(const weft_engine *engine);
 
 /* ---- engine.c -------------------------------------------------------------------------------- */
 /* The longest sequence of the lane that n_pages hold with n_rows rows in flight. Any thread. */
-uint32_t weft_engine_longest_fit(const weft_engine *engine, uint32_t lane, uint32_t n_rows,
-                                 uint32_t n_pages);
+uint32_t weft_engine_longest_fit(const weft_engine *engine, uint32_t lane, uint32_t n_rows, uint32_t n_pages);
 
 /* ---- planner.c ------------------------------------------------------------------------------- */
 typedef struct weft_planner {
@@ -153,9 +151,9 @@ typedef struct weft_planner {
   uint32_t rows_left;
   weft_pace pace;
   uint64_t n_decode_keys;
-  uint64_t step_charge;    /* of a step full of prompt rows */
-  uint32_t n_ahead;        /* decode rows of tenants far ahead of one that wants more */
-  weft_candidate held;     /* of those that found no time, the least in clock; level: the highest */
+  uint64_t step_charge;  /* of a step full of prompt rows */
+  uint32_t n_ahead;      /* decode rows of tenants far ahead of one that wants more */
+  weft_candidate held;   /* of those that found no time, the least in clock; level: the highest */
   uint64_t restores_end; /* of the pager's count: beyond it the step brings back too much to admit more */
 } weft_planner;
 void weft_planner_run(weft_planner *planner);
@@ -199,8 +197,7 @@ void weft_lifecycle_dequeue(weft_engine *engine, weft_request *request);
 void weft_lifecycle_enter(weft_engine *engine, weft_request *request);
 /* The one final event. reason: FINISH_ERROR only. A running request leaves as soon as nothing is in
  * flight. */
-void weft_lifecycle_finish(weft_engine *engine, weft_request *request, weft_finish finish,
-                           const char *reason);
+void weft_lifecycle_finish(weft_engine *engine, weft_request *request, weft_finish finish, const char *reason);
 /* Gives up its memory and waits again. True: at once; false: when its rows in flight have landed.
  */
 bool weft_lifecycle_preempt(weft_engine *engine, weft_request *request);
@@ -220,7 +217,6 @@ static inline void weft_lifecycle_landed(weft_engine *engine, weft_request *requ
   }
 }
 /* Every request of the lane ends with an error; its plans in flight are dropped. */
-void weft_lifecycle_break(weft_engine *engine, weft_lane *lane, weft_status status,
-                          const char *where);
+void weft_lifecycle_break(weft_engine *engine, weft_lane *lane, weft_status status, const char *where);
 
 #endif

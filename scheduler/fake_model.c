@@ -5,9 +5,7 @@
 
 #include "base/random.h"
 
-enum {
-  SETTLE_STEPS_MAX = 7
-}; /* a position finds its token within so many steps, if nothing stops before */
+enum { SETTLE_STEPS_MAX = 7 }; /* a position finds its token within so many steps, if nothing stops before */
 
 uint32_t weft_fake_first_visible(const weft_runner_group *group, uint32_t position) {
   if (group->window == 0 || position < group->window) return 0;
@@ -30,13 +28,11 @@ uint64_t weft_fake_cell(const weft_fake_model *model, uint32_t g, int32_t token,
   return mix(h, (uint64_t)(uint32_t)token);
 }
 
-weft_sampled weft_fake_token(const weft_fake_model *model, const weft_fake_sums *seen,
-                             uint32_t position, uint64_t seed, uint32_t choice) {
-  weft_draw_key key = {
-      .seed = seed, .choice = choice, .purpose = WEFT_DRAW_TOKEN, .position = position};
+weft_sampled weft_fake_token(const weft_fake_model *model, const weft_fake_sums *seen, uint32_t position, uint64_t seed,
+                             uint32_t choice) {
+  weft_draw_key key = {.seed = seed, .choice = choice, .purpose = WEFT_DRAW_TOKEN, .position = position};
   uint64_t h = mix(digest(model, seen), weft_draw_bits(&key));
-  return (weft_sampled){.token = (int32_t)(h % model->n_vocab),
-                        .logprob = -(float)(h >> 48) * 0x1p-12f};
+  return (weft_sampled){.token = (int32_t)(h % model->n_vocab), .logprob = -(float)(h >> 48) * 0x1p-12f};
 }
 
 bool weft_fake_is_bad(const weft_fake_model *model, const weft_fake_sums *seen) {
@@ -71,13 +67,10 @@ static uint64_t hash_tokens(const int32_t *tokens, uint32_t n) {
   return h;
 }
 
-static weft_draw_key draw_key(const weft_entropy_bound *params, weft_draw_purpose purpose,
-                              uint32_t position, uint32_t step) {
-  return (weft_draw_key){.seed = params->seed,
-                         .choice = params->choice,
-                         .purpose = purpose,
-                         .position = position,
-                         .step = step};
+static weft_draw_key draw_key(const weft_entropy_bound *params, weft_draw_purpose purpose, uint32_t position,
+                              uint32_t step) {
+  return (weft_draw_key){
+      .seed = params->seed, .choice = params->choice, .purpose = purpose, .position = position, .step = step};
 }
 
 static void begin(const weft_fake_model *model, weft_fake_canvas *c, uint32_t position,
@@ -94,8 +87,8 @@ static void begin(const weft_fake_model *model, weft_fake_canvas *c, uint32_t po
 
 /* argmax, draw and entropy of every position: a position settles after a number of steps of its
  * own. */
-static void statistics(const weft_fake_model *model, weft_fake_canvas *c, uint64_t seen,
-                       uint32_t position, const weft_entropy_bound *params) {
+static void statistics(const weft_fake_model *model, weft_fake_canvas *c, uint64_t seen, uint32_t position,
+                       const weft_entropy_bound *params) {
   uint64_t state = mix(mix(seen, hash_tokens(c->current, model->n_canvas)), c->soft);
   for (uint32_t i = 0; i < model->n_canvas; i++) {
     uint64_t own = mix(mix(seen, c->first), position + i);
@@ -111,9 +104,8 @@ static void statistics(const weft_fake_model *model, weft_fake_canvas *c, uint64
   }
 }
 
-void weft_fake_canvas_step(const weft_fake_model *model, weft_fake_canvas *c,
-                           const weft_fake_sums *seen, uint32_t position,
-                           const weft_entropy_bound *params, uint32_t step) {
+void weft_fake_canvas_step(const weft_fake_model *model, weft_fake_canvas *c, const weft_fake_sums *seen,
+                           uint32_t position, const weft_entropy_bound *params, uint32_t step) {
   size_t n_bytes = (size_t)model->n_canvas * sizeof *c->current;
   if (step == 0) begin(model, c, position, params);
   c->step = step;

@@ -30,8 +30,8 @@ uint32_t weft_fake_first_visible(const weft_runner_group *group, uint32_t positi
 uint64_t weft_fake_cell(const weft_fake_model *model, uint32_t g, int32_t token, uint32_t position,
                         const weft_fake_sums *seen);
 /* The token after a row at position - 1; seen includes that row. */
-weft_sampled weft_fake_token(const weft_fake_model *model, const weft_fake_sums *seen,
-                             uint32_t position, uint64_t seed, uint32_t choice);
+weft_sampled weft_fake_token(const weft_fake_model *model, const weft_fake_sums *seen, uint32_t position, uint64_t seed,
+                             uint32_t choice);
 bool weft_fake_is_bad(const weft_fake_model *model, const weft_fake_sums *seen);
 
 /* A canvas between steps. All arrays [n_canvas] except history. */
@@ -53,8 +53,7 @@ size_t weft_fake_canvas_bytes(uint32_t n_canvas);
 void weft_fake_canvas_open(weft_fake_canvas *canvas, void *memory, uint32_t n_canvas);
 /* One denoise step over `position` keys, by the real rule of model/sampler; step 0 starts afresh.
  * current is the canvas that the step read, next the one after it. */
-void weft_fake_canvas_step(const weft_fake_model *model, weft_fake_canvas *canvas,
-                           const weft_fake_sums *seen, uint32_t position,
-                           const weft_entropy_bound *params, uint32_t step);
+void weft_fake_canvas_step(const weft_fake_model *model, weft_fake_canvas *canvas, const weft_fake_sums *seen,
+                           uint32_t position, const weft_entropy_bound *params, uint32_t step);
 
 #endif

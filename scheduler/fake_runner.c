@@ -51,7 +51,7 @@ typedef struct fake_runner {
   weft_runner_info info;
   weft_fake_config config;
   fake_slot *slot;
-  fake_save *save; /* [n_saves] */
+  fake_save *save;     /* [n_saves] */
   fake_flight *flight; /* [depth + 1] */
   uint32_t first, n_flight;
   uint32_t segments_max, table_stride;
@@ -82,8 +82,7 @@ static cell *cell_at(fake_runner *f, uint32_t g, int64_t kv_slot) {
   return &store->cell[page * store->stride + (uint64_t)kv_slot % block_tokens];
 }
 
-static uint64_t read_cell(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t g,
-                          uint32_t position) {
+static uint64_t read_cell(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t g, uint32_t position) {
   weft_fake_store *store = f->config.store;
   uint32_t block_tokens = f->info.group[g].block_tokens;
   uint32_t page = b->table[b->table_at[s * f->info.n_groups + g] + position / block_tokens];
@@ -92,16 +91,13 @@ static uint64_t read_cell(fake_runner *f, const fake_flight *b, uint32_t s, uint
     return 0;
   }
   const page_note *note = &store->note[page];
-  if (note->batch == store->n_batches &&
-      (note->slot != b->segment[s].slot || note->runner != f->config.id)) {
-    violate(f, "segment %u reads page %u, which slot %u writes in the same batch", s, page,
-            note->slot);
+  if (note->batch == store->n_batches && (note->slot != b->segment[s].slot || note->runner != f->config.id)) {
+    violate(f, "segment %u reads page %u, which slot %u writes in the same batch", s, page, note->slot);
   }
   const cell *c = cell_at(f, g, (int64_t)page * block_tokens + position % block_tokens);
   if (c->runner != f->config.id + 1 || c->group != g || c->position != position) {
-    violate(f,
-            "segment %u reads position %u of group %u and finds position %u, group %u, runner %d",
-            s, position, g, c->position, c->group, (int)c->runner - 1);
+    violate(f, "segment %u reads position %u of group %u and finds position %u, group %u, runner %d", s, position, g,
+            c->position, c->group, (int)c->runner - 1);
   }
   return c->value;
 }
@@ -132,8 +128,7 @@ static void write_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t
   }
 }
 
-static void forget_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t position,
-                       weft_fake_sums *sums) {
+static void forget_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t position, weft_fake_sums *sums) {
   for (uint32_t g = 0; g < f->info.n_groups; g++) {
     const weft_runner_group *group = &f->info.group[g];
     uint32_t now = weft_fake_first_visible(group, position);
@@ -144,21 +139,19 @@ static void forget_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
-static int32_t row_token(fake_runner *f, const fake_flight *b, const weft_segment *segment,
-                         const fake_slot *slot, uint32_t row) {
+static int32_t row_token(fake_runner *f, const fake_flight *b, const weft_segment *segment, const fake_slot *slot,
+                         uint32_t row) {
   uint32_t i = row - segment->first_row, position = segment->kv_len + i;
   switch (segment->token_source) {
     case WEFT_TOKENS_HOST:
-      if (!slot->params.canvas &&
-          (position >= slot->n_tokens || slot->tokens[position] != b->token[row])) {
-        violate(f, "slot %u: the host's token at position %u is not the one of its history",
-                segment->slot, position);
+      if (!slot->params.canvas && (position >= slot->n_tokens || slot->tokens[position] != b->token[row])) {
+        violate(f, "slot %u: the host's token at position %u is not the one of its history", segment->slot, position);
       }
       return b->token[row];
     case WEFT_TOKENS_SAMPLED:
       if (position + 1 != slot->n_tokens) {
-        violate(f, "slot %u: the sampled token belongs to position %u, the row is at %u",
-                segment->slot, slot->n_tokens - 1, position);
+        violate(f, "slot %u: the sampled token belongs to position %u, the row is at %u", segment->slot,
+                slot->n_tokens - 1, position);
       }
       return slot->last_token;
     case WEFT_TOKENS_ARGMAX:
@@ -170,23 +163,22 @@ static int32_t row_token(fake_runner *f, const fake_flight *b, const weft_segmen
   return 0;
 }
 
-static void output_token(fake_runner *f, const fake_flight *b, uint32_t s, fake_slot *slot,
-                         const weft_fake_sums *seen, weft_segment_result *result) {
+static void output_token(fake_runner *f, const fake_flight *b, uint32_t s, fake_slot *slot, const weft_fake_sums *seen,
+                         weft_segment_result *result) {
   uint32_t end = b->segment[s].kv_len + b->segment[s].n_rows;
   if (end != slot->n_tokens) {
-    violate(f, "slot %u: a token is wanted after %u tokens, its history has %u", b->segment[s].slot,
-            end, slot->n_tokens);
+    violate(f, "slot %u: a token is wanted after %u tokens, its history has %u", b->segment[s].slot, end,
+            slot->n_tokens);
   }
   result->bad = weft_fake_is_bad(&f->config.model, seen);
-  result->sampled = weft_fake_token(&f->config.model, seen, end, slot->params.sampling.seed,
-                                    slot->params.sampling.choice);
+  result->sampled =
+      weft_fake_token(&f->config.model, seen, end, slot->params.sampling.seed, slot->params.sampling.choice);
   slot->last_token = result->sampled.token;
   if (end < f->info.context_length) slot->tokens[end] = slot->last_token;
   slot->n_tokens = end + 1;
 }
 
-static void compute_causal(fake_runner *f, fake_flight *b, uint32_t s,
-                           weft_segment_result *result) {
+static void compute_causal(fake_runner *f, fake_flight *b, uint32_t s, weft_segment_result *result) {
   const weft_segment *segment = &b->segment[s];
   fake_slot *slot = &f->slot[segment->slot];
   weft_fake_sums sums = gather(f, b, s, segment->kv_len);
@@ -201,8 +193,8 @@ static void compute_causal(fake_runner *f, fake_flight *b, uint32_t s,
   if (segment->output == WEFT_OUTPUT_TOKEN) output_token(f, b, s, slot, &sums, result);
 }
 
-static void copy_canvas_result(fake_runner *f, fake_flight *b, const weft_segment *segment,
-                               const fake_slot *slot, weft_segment_result *result) {
+static void copy_canvas_result(fake_runner *f, fake_flight *b, const weft_segment *segment, const fake_slot *slot,
+                               weft_segment_result *result) {
   const weft_fake_canvas *c = &slot->canvas;
   uint32_t n = f->info.canvas_length;
   size_t n_bytes = (size_t)n * sizeof(int32_t);
@@ -225,8 +217,7 @@ static void copy_canvas_result(fake_runner *f, fake_flight *b, const weft_segmen
   result->accepted = b->accepted + segment->first_row;
 }
 
-static void compute_canvas(fake_runner *f, fake_flight *b, uint32_t s,
-                           weft_segment_result *result) {
+static void compute_canvas(fake_runner *f, fake_flight *b, uint32_t s, weft_segment_result *result) {
   const weft_segment *segment = &b->segment[s];
   fake_slot *slot = &f->slot[segment->slot];
   weft_fake_canvas *c = &slot->canvas;
@@ -238,14 +229,13 @@ static void compute_canvas(fake_runner *f, fake_flight *b, uint32_t s,
   bool next_block = segment->step == 0;
   bool next_step = segment->block == slot->block && segment->step == slot->next_step;
   if (!next_block && !next_step) {
-    violate(f, "slot %u: step %u of canvas %u comes after step %u of canvas %u", segment->slot,
-            segment->step, segment->block, slot->next_step - 1, slot->block);
+    violate(f, "slot %u: step %u of canvas %u comes after step %u of canvas %u", segment->slot, segment->step,
+            segment->block, slot->next_step - 1, slot->block);
   }
   slot->block = segment->block;
   slot->next_step = segment->step + 1;
   weft_fake_sums sums = gather(f, b, s, segment->kv_len);
-  weft_fake_canvas_step(&f->config.model, c, &sums, segment->kv_len, &slot->params.entropy_bound,
-                        segment->step);
+  weft_fake_canvas_step(&f->config.model, c, &sums, segment->kv_len, &slot->params.entropy_bound, segment->step);
   result->bad = weft_fake_is_bad(&f->config.model, &sums);
   result->done = c->done;
   result->stopped = c->stopped;
@@ -271,11 +261,9 @@ static void note_writes(fake_runner *f, const fake_flight *b) {
         if (kv_slot < 0 || page >= store->n_pages) continue; /* shows when it is written */
         page_note *note = &store->note[page];
         if (note->batch == store->n_batches && note->slot != segment->slot) {
-          violate(f, "slots %u and %u both write page %llu", note->slot, segment->slot,
-                  (unsigned long long)page);
+          violate(f, "slots %u and %u both write page %llu", note->slot, segment->slot, (unsigned long long)page);
         }
-        *note =
-            (page_note){.batch = store->n_batches, .slot = segment->slot, .runner = f->config.id};
+        *note = (page_note){.batch = store->n_batches, .slot = segment->slot, .runner = f->config.id};
       }
     }
   }
@@ -457,8 +445,7 @@ static uint32_t fake_copies_ended(weft_runner *runner, weft_copy_end *out, uint3
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-static weft_status fake_slot_open(weft_runner *runner, uint32_t at,
-                                  const weft_slot_params *params) {
+static weft_status fake_slot_open(weft_runner *runner, uint32_t at, const weft_slot_params *params) {
   fake_runner *f = (fake_runner *)runner;
   f->n_slot_opens += 1;
   if (f->n_slot_opens == f->config.fail_slot_at) return WEFT_E_NO_MEMORY;
@@ -475,8 +462,7 @@ static weft_status fake_slot_open(weft_runner *runner, uint32_t at,
   slot->next_step = 0;
   if (f->config.store == NULL) return WEFT_OK;
   if (params->n_tokens > f->info.context_length) {
-    violate(f, "slot %u: %u tokens in a context of %u", at, params->n_tokens,
-            f->info.context_length);
+    violate(f, "slot %u: %u tokens in a context of %u", at, params->n_tokens, f->info.context_length);
     return WEFT_E_INVALID;
   }
   memcpy(slot->tokens, params->tokens, params->n_tokens * sizeof *slot->tokens);
@@ -602,8 +588,8 @@ static bool open_flight(const fake_runner *f, fake_flight *b) {
   b->canvas_rows = weft_alloc(rows * 4, sizeof *b->canvas_rows);
   b->entropy = weft_alloc(rows, sizeof *b->entropy);
   b->accepted = weft_alloc(rows, 1);
-  bool ok = b->segment != NULL && b->result != NULL && b->canvas_rows != NULL &&
-            b->entropy != NULL && b->accepted != NULL;
+  bool ok =
+      b->segment != NULL && b->result != NULL && b->canvas_rows != NULL && b->entropy != NULL && b->accepted != NULL;
   if (!ok || f->config.store == NULL) return ok;
   b->token = weft_alloc(rows, sizeof *b->token);
   b->table = weft_alloc(segments * f->table_stride, sizeof *b->table);

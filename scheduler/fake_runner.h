@@ -17,16 +17,15 @@
 
 /* Keys and values of one pool. */
 typedef struct weft_fake_store weft_fake_store;
-weft_status weft_fake_store_open(uint32_t n_pages, uint32_t block_tokens_max,
-                                 weft_fake_store **out);
+weft_status weft_fake_store_open(uint32_t n_pages, uint32_t block_tokens_max, weft_fake_store **out);
 /* Slots of lower tiers; of copies to the host and moves of the file about one in fail_one_in fails, by seed (0:
  * none). Once, before any runner. */
-weft_status weft_fake_store_add_tiers(weft_fake_store *store, uint32_t n_host, uint32_t n_file,
-                                      uint64_t seed, uint32_t fail_one_in);
+weft_status weft_fake_store_add_tiers(weft_fake_store *store, uint32_t n_host, uint32_t n_file, uint64_t seed,
+                                      uint32_t fail_one_in);
 /* A move of the file ends after up to `looks` calls of copies_ended [0: at the first]; UINT32_MAX: some never do. */
 void weft_fake_store_slow_moves(weft_fake_store *store, uint32_t looks);
 uint32_t weft_fake_store_n_moving(const weft_fake_store *store);
-void weft_fake_store_end_moves(weft_fake_store *store); /* all, at the next call */
+void weft_fake_store_end_moves(weft_fake_store *store);             /* all, at the next call */
 void weft_fake_store_fail(weft_fake_store *store, uint32_t one_in); /* from now on */
 void weft_fake_store_close(weft_fake_store *store);
 
@@ -35,10 +34,9 @@ typedef struct weft_fake_config {
   weft_fake_model model;
   bool autoregressive;
   uint32_t n_slots, rows_max, depth, context_length;
-  uint32_t n_saves; /* canvases kept outside their slots; needs a store */
-  uint32_t id; /* tells the runners of one store apart */
-  weft_fake_store
-      *store; /* NULL: a token is a hash of its position; no memory is read (for benchmarks) */
+  uint32_t n_saves;       /* canvases kept outside their slots; needs a store */
+  uint32_t id;            /* tells the runners of one store apart */
+  weft_fake_store *store; /* NULL: a token is a hash of its position; no memory is read (for benchmarks) */
   bool lazy;
   uint32_t n_experts, n_experts_used;
   uint64_t (*law)(void *self, const weft_batch *batch); /* device time in us; NULL: always 1000 */

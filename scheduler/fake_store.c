@@ -7,8 +7,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 
-weft_status weft_fake_store_open(uint32_t n_pages, uint32_t block_tokens_max,
-                                 weft_fake_store **out) {
+weft_status weft_fake_store_open(uint32_t n_pages, uint32_t block_tokens_max, weft_fake_store **out) {
   *out = NULL;
   weft_fake_store *store = weft_alloc(1, sizeof *store);
   if (store == NULL) return WEFT_E_NO_MEMORY;
@@ -24,8 +23,8 @@ weft_status weft_fake_store_open(uint32_t n_pages, uint32_t block_tokens_max,
   return WEFT_OK;
 }
 
-weft_status weft_fake_store_add_tiers(weft_fake_store *store, uint32_t n_host, uint32_t n_file,
-                                      uint64_t seed, uint32_t fail_one_in) {
+weft_status weft_fake_store_add_tiers(weft_fake_store *store, uint32_t n_host, uint32_t n_file, uint64_t seed,
+                                      uint32_t fail_one_in) {
   size_t n = (size_t)store->n_pages + n_host + n_file;
   cell *cells = weft_alloc(n * store->stride, sizeof *cells);
   if (cells == NULL) return WEFT_E_NO_MEMORY;

@@ -20,8 +20,7 @@ void weft_forecast_answer(weft_forecast *f, uint64_t cost) {
   f->answer_cost += ((double)cost - f->answer_cost) / WEFT_FORECAST_MEMORY;
 }
 
-uint64_t weft_forecast_us(const weft_forecast *f, uint64_t prompt_cost, uint32_t n_requests,
-                          double share) {
+uint64_t weft_forecast_us(const weft_forecast *f, uint64_t prompt_cost, uint32_t n_requests, double share) {
   if (n_requests == 0) return 0;
   double us_per_cost = f->us > 0 && f->cost > 0 ? f->us / f->cost : 1.0;
   double cost = (double)prompt_cost / n_requests + f->answer_cost;

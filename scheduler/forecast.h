@@ -24,7 +24,6 @@ void weft_forecast_idle(weft_forecast *forecast);
 void weft_forecast_answer(weft_forecast *forecast, uint64_t cost);
 /* The time in which one of n_requests that wait, whose prompts cost this much, starts, on a device
  * of which they have `share` (0 .. 1]. */
-uint64_t weft_forecast_us(const weft_forecast *forecast, uint64_t prompt_cost, uint32_t n_requests,
-                          double share);
+uint64_t weft_forecast_us(const weft_forecast *forecast, uint64_t prompt_cost, uint32_t n_requests, double share);
 
 #endif

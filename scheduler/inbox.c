@@ -4,8 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-weft_status weft_inbox_open(weft_inbox *inbox, uint32_t waiting_max, uint32_t running_max,
-                            weft_account *account) {
+weft_status weft_inbox_open(weft_inbox *inbox, uint32_t waiting_max, uint32_t running_max, weft_account *account) {
   memset(inbox, 0, sizeof *inbox);
   pthread_condattr_t attributes;
   if (pthread_condattr_init(&attributes) != 0) return WEFT_E_NO_MEMORY;
@@ -43,8 +42,8 @@ static void note_and_unlock(weft_inbox *inbox) {
 }
 
 /* Under the mutex. */
-static weft_status judge(weft_inbox *inbox, const weft_request *request, uint64_t now_us,
-                         weft_refused *why, weft_error *error) {
+static weft_status judge(weft_inbox *inbox, const weft_request *request, uint64_t now_us, weft_refused *why,
+                         weft_error *error) {
   *why = WEFT_REFUSED_NONE;
   if (inbox->closed) {
     return weft_fail(error, WEFT_FULL, "the engine has stopped and takes no new requests");
@@ -56,15 +55,13 @@ static weft_status judge(weft_inbox *inbox, const weft_request *request, uint64_
   if (inbox->n_waiting >= inbox->waiting_max || inbox->n_live >= inbox->live_max) {
     *why = WEFT_REFUSED_QUEUE;
     account->n_refused[*why] += 1;
-    return weft_fail(error, WEFT_FULL, "the queue is full: %u requests wait; come again later",
-                     inbox->waiting_max);
+    return weft_fail(error, WEFT_FULL, "the queue is full: %u requests wait; come again later", inbox->waiting_max);
   }
-  return weft_account_take(account, request->n_prompt + request->size.answer_max, now_us, why,
-                           error);
+  return weft_account_take(account, request->n_prompt + request->size.answer_max, now_us, why, error);
 }
 
-weft_status weft_inbox_put(weft_inbox *inbox, weft_request *request, uint64_t now_us,
-                           weft_refused *why, weft_error *error) {
+weft_status weft_inbox_put(weft_inbox *inbox, weft_request *request, uint64_t now_us, weft_refused *why,
+                           weft_error *error) {
   lock(inbox);
   weft_status status = judge(inbox, request, now_us, why, error);
   if (status != WEFT_OK) {
@@ -145,8 +142,7 @@ void weft_inbox_count_waiting(weft_inbox *inbox, uint32_t tenant, int32_t change
   unlock(inbox);
 }
 
-void weft_inbox_count_finished(weft_inbox *inbox, uint32_t tenant, uint32_t n_unused,
-                               uint64_t now_us) {
+void weft_inbox_count_finished(weft_inbox *inbox, uint32_t tenant, uint32_t n_unused, uint64_t now_us) {
   lock(inbox);
   inbox->n_live -= 1;
   weft_account_give_back(&inbox->account[tenant], n_unused, now_us);
@@ -161,14 +157,12 @@ weft_account weft_inbox_account(weft_inbox *inbox, uint32_t tenant) {
 }
 
 bool weft_inbox_sleep(weft_inbox *inbox, uint64_t until_us) {
-  struct timespec until = {.tv_sec = (time_t)(until_us / 1000000),
-                           .tv_nsec = (long)(until_us % 1000000 * 1000)};
+  struct timespec until = {.tv_sec = (time_t)(until_us / 1000000), .tv_nsec = (long)(until_us % 1000000 * 1000)};
   int waited = 0;
   lock(inbox);
   while (inbox->n_notes == inbox->n_taken_notes && !inbox->stop && waited == 0) {
-    waited = until_us == UINT64_MAX
-                 ? pthread_cond_wait(&inbox->changed, &inbox->mutex)
-                 : pthread_cond_timedwait(&inbox->changed, &inbox->mutex, &until);
+    waited = until_us == UINT64_MAX ? pthread_cond_wait(&inbox->changed, &inbox->mutex)
+                                    : pthread_cond_timedwait(&inbox->changed, &inbox->mutex, &until);
   }
   bool go_on = !inbox->stop;
   unlock(inbox);

@@ -29,16 +29,15 @@ typedef struct weft_inbox_notes {
 } weft_inbox_notes;
 
 /* account: one per tenant, borrowed until close. */
-weft_status weft_inbox_open(weft_inbox *inbox, uint32_t waiting_max, uint32_t running_max,
-                            weft_account *account);
+weft_status weft_inbox_open(weft_inbox *inbox, uint32_t waiting_max, uint32_t running_max, weft_account *account);
 void weft_inbox_close(weft_inbox *inbox);
 
 /* ---- any thread ---- */
 
 /* FULL with a line when the queue or the tenant's account says no (*why says which), or when draining
  * or closed (*why is WEFT_REFUSED_NONE). */
-weft_status weft_inbox_put(weft_inbox *inbox, weft_request *request, uint64_t now_us,
-                           weft_refused *why, weft_error *error);
+weft_status weft_inbox_put(weft_inbox *inbox, weft_request *request, uint64_t now_us, weft_refused *why,
+                           weft_error *error);
 /* Takes over one reference, given by the caller. */
 void weft_inbox_cancel(weft_inbox *inbox, weft_request *request);
 void weft_inbox_drain(weft_inbox *inbox);
@@ -58,8 +57,7 @@ weft_inbox_notes weft_inbox_take(weft_inbox *inbox);
 /* A request began (-1) or ceased (+1) to run, or one that waited ended (-1). */
 void weft_inbox_count_waiting(weft_inbox *inbox, uint32_t tenant, int32_t change);
 /* A request ended and used less by so many tokens than it took. */
-void weft_inbox_count_finished(weft_inbox *inbox, uint32_t tenant, uint32_t n_unused,
-                               uint64_t now_us);
+void weft_inbox_count_finished(weft_inbox *inbox, uint32_t tenant, uint32_t n_unused, uint64_t now_us);
 /* Sleeps until there is a note, or until_us (UINT64_MAX: no limit) on the monotonic clock. False:
  * stop was asked. */
 bool weft_inbox_sleep(weft_inbox *inbox, uint64_t until_us);

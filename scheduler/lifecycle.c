@@ -184,8 +184,7 @@ static void leave(weft_engine *e, weft_request *r) {
   weft_lifecycle_commit(e, r);
   weft_pager_trim(e->pager, r->seq);
   /* The end of an answer, or of what a preempted request will ask for again, is worth keeping. */
-  bool keep = r->finish == WEFT_FINISH_NONE || r->finish == WEFT_FINISH_STOP ||
-              r->finish == WEFT_FINISH_LENGTH;
+  bool keep = r->finish == WEFT_FINISH_NONE || r->finish == WEFT_FINISH_STOP || r->finish == WEFT_FINISH_LENGTH;
   if (keep && !r->asked.no_cache) weft_pager_mark(e->pager, r->seq);
   if (r->finish == WEFT_FINISH_NONE) save_canvas(e, lane, r);
   weft_seq seq = r->seq;
@@ -294,8 +293,7 @@ static void record_request(weft_engine *e, const weft_request *r) {
   weft_recorder_add_request(&e->recorder, &record);
 }
 
-void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish,
-                           const char *reason) {
+void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish, const char *reason) {
   WEFT_CHECK(r->finish == WEFT_FINISH_NONE);
   WEFT_CHECK(finish != WEFT_FINISH_NONE);
   e->n_changes += 1;
@@ -342,8 +340,8 @@ static void end_list(weft_engine *e, weft_link *list, const char *reason) {
 
 void weft_lifecycle_break(weft_engine *e, weft_lane *lane, weft_status status, const char *where) {
   if (lane->broken) return;
-  (void)snprintf(lane->reason, sizeof lane->reason, "%s: %s during %s; restart to use it again",
-                 lane->info->name, weft_status_text(status), where);
+  (void)snprintf(lane->reason, sizeof lane->reason, "%s: %s during %s; restart to use it again", lane->info->name,
+                 weft_status_text(status), where);
   lane->broken = true;
   weft_log(WEFT_LOG_ERROR, "%s", lane->reason);
   e->stats.broken_runners |= UINT64_C(1) << lane->index;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "scheduler/pace.h"
 
-void weft_pace_open(weft_pace *p, const weft_cost_model *model, double budget_us,
-                    uint32_t n_decode, uint32_t keys_per_decode, const weft_pace_late *late) {
+void weft_pace_open(weft_pace *p, const weft_cost_model *model, double budget_us, uint32_t n_decode,
+                    uint32_t keys_per_decode, const weft_pace_late *late) {
   weft_cost_shape one = {0};
   weft_cost_add(&model->layers, &one, 1, keys_per_decode, false, 1);
   *p = (weft_pace){.model = model,
@@ -15,8 +15,7 @@ void weft_pace_open(weft_pace *p, const weft_cost_model *model, double budget_us
                                .n_products = one.n_products * n_decode};
 }
 
-static bool fits(const weft_pace *p, uint32_t n, uint32_t kv_len, bool canvas,
-                 uint32_t n_outputs) {
+static bool fits(const weft_pace *p, uint32_t n, uint32_t kv_len, bool canvas, uint32_t n_outputs) {
   weft_cost_shape shape = p->shape;
   weft_cost_add(&p->model->layers, &shape, n, kv_len, canvas, n_outputs);
   return weft_cost_step(p->model, &shape) <= p->budget_us;

@@ -26,15 +26,15 @@ typedef struct weft_pace_late {
 
 typedef struct weft_pace {
   const weft_cost_model *model;
-  double budget_us;      /* of the step; 0: no limit */
-  weft_cost_shape shape; /* decode rows as expected, and what else was planned */
+  double budget_us;              /* of the step; 0: no limit */
+  weft_cost_shape shape;         /* decode rows as expected, and what else was planned */
   bool prompt_due, canvas_due;   /* the next one runs whatever it takes */
   bool prompt_held, canvas_held; /* one found no time */
 } weft_pace;
 
 /* With n_decode decode rows to come, over so many keys each. budget_us 0: everything fits. */
-void weft_pace_open(weft_pace *pace, const weft_cost_model *model, double budget_us,
-                    uint32_t n_decode, uint32_t keys_per_decode, const weft_pace_late *late);
+void weft_pace_open(weft_pace *pace, const weft_cost_model *model, double budget_us, uint32_t n_decode,
+                    uint32_t keys_per_decode, const weft_pace_late *late);
 /* How many of the next n rows of a prompt, the last of them with n_outputs outputs; 0: none. */
 uint32_t weft_pace_chunk(weft_pace *pace, uint32_t n, uint32_t kv_len, uint32_t n_outputs);
 /* True when a canvas of n rows may run. */
@@ -42,7 +42,6 @@ bool weft_pace_canvas(weft_pace *pace, uint32_t n, uint32_t kv_len, uint32_t n_o
 /* True when a decode row that pace_open was not told of has time, and is planned. */
 bool weft_pace_decode(weft_pace *pace, uint32_t kv_len);
 /* They are planned. */
-void weft_pace_spend(weft_pace *pace, uint32_t n, uint32_t kv_len, bool canvas,
-                     uint32_t n_outputs);
+void weft_pace_spend(weft_pace *pace, uint32_t n, uint32_t kv_len, bool canvas, uint32_t n_outputs);
 
 #endif

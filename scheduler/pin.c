@@ -46,8 +46,8 @@ static weft_status check_pin(const weft_engine *e, const weft_pin_params *p, wef
     return weft_fail(error, WEFT_E_INVALID, "model number %u; there are %u", p->runner, e->n_lanes);
   uint32_t block = e->lane[p->runner].block_max;
   if (p->tokens != NULL && p->n_tokens >= block) return WEFT_OK;
-  return weft_fail(error, WEFT_E_INVALID,
-                   "a pin holds whole blocks of %u tokens; this prefix has %u", block, p->n_tokens);
+  return weft_fail(error, WEFT_E_INVALID, "a pin holds whole blocks of %u tokens; this prefix has %u", block,
+                   p->n_tokens);
 }
 
 static weft_pin *make_pin(const weft_engine *e, const weft_pin_params *p) {
@@ -78,8 +78,7 @@ static weft_status declare(weft_pins *pins, weft_pin *pin, uint32_t *id, weft_er
   weft_status status = WEFT_OK;
   lock(pins);
   if (pins->n == pins->n_max) {
-    status = weft_fail(error, WEFT_FULL, "there are %u pins, which is the limit: unpin one first",
-                       pins->n_max);
+    status = weft_fail(error, WEFT_FULL, "there are %u pins, which is the limit: unpin one first", pins->n_max);
   } else if (pin->info.n_pages > pins->n_pages_max - pins->n_pages) {
     status = weft_fail(error, WEFT_E_TOO_LARGE,
                        "%u tokens need %u pages; pins have %u and may have %u together, so that the "
@@ -96,8 +95,8 @@ static weft_status declare(weft_pins *pins, weft_pin *pin, uint32_t *id, weft_er
 }
 
 /* The prefix as a prompt, for one token: what computes it. */
-static weft_status warm_up(weft_engine *e, const weft_pin_params *p, uint32_t n_tokens,
-                           uint64_t now_us, weft_error *error) {
+static weft_status warm_up(weft_engine *e, const weft_pin_params *p, uint32_t n_tokens, uint64_t now_us,
+                           weft_error *error) {
   weft_request_params params = {.runner = p->runner,
                                 .tenant = p->tenant,
                                 .domain = p->domain,
@@ -113,14 +112,13 @@ static weft_status warm_up(weft_engine *e, const weft_pin_params *p, uint32_t n_
   return status;
 }
 
-weft_status weft_engine_pin(weft_engine *e, const weft_pin_params *params, uint64_t now_us,
-                            uint32_t *id, weft_error *error) {
+weft_status weft_engine_pin(weft_engine *e, const weft_pin_params *params, uint64_t now_us, uint32_t *id,
+                            weft_error *error) {
   weft_status status = check_pin(e, params, error);
   if (status != WEFT_OK) return status;
   weft_pin *pin = make_pin(e, params);
   if (pin == NULL) {
-    return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a pin of %u tokens",
-                     params->n_tokens);
+    return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a pin of %u tokens", params->n_tokens);
   }
   uint32_t n_tokens = pin->info.n_tokens;
   status = declare(&e->pins, pin, id, error);

@@ -56,6 +56,6 @@ bool weft_pins_give_way(weft_engine *engine, const weft_request *request);
 uint32_t weft_pins_spare(weft_engine *engine, const weft_request *request);
 /* Of all of the lane, or (UINT32_MAX) of all: the cache is reset. */
 void weft_pins_let_go(weft_engine *engine, uint32_t lane);
-void weft_pins_clear(weft_engine *engine);  /* ends all: the engine stops */
+void weft_pins_clear(weft_engine *engine); /* ends all: the engine stops */
 
 #endif

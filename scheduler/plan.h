@@ -28,18 +28,18 @@ typedef struct weft_work {
     uint32_t block; /* denoise */
     int32_t token;  /* decode, when the host knows it */
   };
-  uint32_t step; /* denoise */
-  uint8_t kind;         /* weft_work_kind */
-  uint8_t source;       /* weft_token_source */
-  uint8_t output;       /* weft_output */
+  uint32_t step;  /* denoise */
+  uint8_t kind;   /* weft_work_kind */
+  uint8_t source; /* weft_token_source */
+  uint8_t output; /* weft_output */
 } weft_work;
 
 typedef struct weft_plan {
   uint64_t number; /* counts plans of the engine, from 1 */
   uint32_t lane;
-  bool dropped;               /* the lane broke while it was in flight */
+  bool dropped;                   /* the lane broke while it was in flight */
   uint64_t began_us, launched_us; /* planning began; the runner has it */
-  weft_work *causal, *canvas; /* [n_max] each */
+  weft_work *causal, *canvas;     /* [n_max] each */
   uint32_t n_causal, n_canvas, n_max;
   uint32_t n_rows, n_rows_of[4]; /* by kind */
   weft_cost_shape shape;         /* of all works */
@@ -56,8 +56,7 @@ static inline bool weft_plan_is_full(const weft_plan *plan) {
 
 /* The next work of its list, to be filled in by the caller. The plan must not be full. */
 static inline weft_work *weft_plan_add(weft_plan *plan, weft_work_kind kind, uint32_t n_rows) {
-  weft_work *work =
-      kind == WEFT_WORK_DENOISE ? &plan->canvas[plan->n_canvas++] : &plan->causal[plan->n_causal++];
+  weft_work *work = kind == WEFT_WORK_DENOISE ? &plan->canvas[plan->n_canvas++] : &plan->causal[plan->n_causal++];
   plan->n_rows += n_rows;
   plan->n_rows_of[kind] += n_rows;
   work->kind = (uint8_t)kind;

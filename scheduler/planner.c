@@ -87,8 +87,8 @@ static inline uint32_t reserve(weft_engine *e, weft_request *r, uint32_t n, bool
 
 /* ---- one request ----------------------------------------------------------------------------- */
 
-static inline weft_work *add_work(weft_planner *p, weft_request *r, weft_work_kind kind,
-                                  uint32_t n_rows, weft_output output) {
+static inline weft_work *add_work(weft_planner *p, weft_request *r, weft_work_kind kind, uint32_t n_rows,
+                                  weft_output output) {
   weft_work *work = weft_plan_add(p->plan, kind, n_rows);
   work->request = r;
   work->slot = r->slot;
@@ -98,9 +98,8 @@ static inline weft_work *add_work(weft_planner *p, weft_request *r, weft_work_ki
   p->rows_left -= n_rows;
   r->n_in_flight += 1;
   r->planned_in = (uint32_t)p->plan->number;
-  weft_cost_add(&p->lane->cost.layers, &p->engine->tenants.tenant[r->tenant].planned, n_rows,
-                r->n_planned, kind == WEFT_WORK_DENOISE,
-                output == WEFT_OUTPUT_CANVAS ? n_rows : output);
+  weft_cost_add(&p->lane->cost.layers, &p->engine->tenants.tenant[r->tenant].planned, n_rows, r->n_planned,
+                kind == WEFT_WORK_DENOISE, output == WEFT_OUTPUT_CANVAS ? n_rows : output);
   return work;
 }
 
@@ -113,8 +112,7 @@ static bool has_time(weft_planner *p, const weft_request *r, uint32_t n, uint32_
 /* The next denoise step on top of n_planned keys. */
 static bool plan_denoise(weft_planner *p, weft_request *r) {
   uint32_t n = r->size.n_canvas;
-  if (r->next_block == r->size.n_blocks)
-    return true; /* the last step of the last canvas is in flight */
+  if (r->next_block == r->size.n_blocks) return true; /* the last step of the last canvas is in flight */
   if (n > p->rows_left || weft_plan_is_full(p->plan)) return false;
   if (!has_time(p, r, n, n)) return false;
   weft_pace_spend(&p->pace, n, r->n_planned, true, n);
@@ -254,8 +252,8 @@ static void open_pace(weft_planner *p) {
   if (lane->ready.n_decode == 0) budget_us = 0.0;
   if (lanes != 0) budget_us /= __builtin_popcountll(lanes);
   weft_share_open(p, budget_us > 0.0);
-  weft_pace_open(&p->pace, &lane->cost, budget_us, lane->ready.n_decode - p->n_ahead,
-                 lane->keys_per_decode, &lane->late);
+  weft_pace_open(&p->pace, &lane->cost, budget_us, lane->ready.n_decode - p->n_ahead, lane->keys_per_decode,
+                 &lane->late);
 }
 
 /* For the next plans: what got rows in this one, and what did not. */
@@ -268,8 +266,8 @@ static void close_plan(weft_planner *p) {
   bool canvas = rows[WEFT_WORK_DENOISE] + rows[WEFT_WORK_COMMIT] > 0;
   lane->late.n_canvases = p->pace.canvas_held && !canvas ? lane->late.n_canvases + 1 : 0;
   bool prompts = !weft_list_empty(&lane->prefilling) || lane->n_waiting > 0;
-  bool squeezed = prompts && rows[WEFT_WORK_PREFILL] == 0 &&
-                  (p->rows_left == 0 || p->pace.prompt_held || p->pace.canvas_held);
+  bool squeezed =
+      prompts && rows[WEFT_WORK_PREFILL] == 0 && (p->rows_left == 0 || p->pace.prompt_held || p->pace.canvas_held);
   lane->late.n_prompts = squeezed ? lane->late.n_prompts + 1 : 0;
   p->plan->shape = weft_tenants_planned(&p->engine->tenants);
   weft_tenants_settle(&p->engine->tenants, lane->index, &lane->cost, &p->plan->shape);

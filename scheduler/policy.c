@@ -17,8 +17,8 @@ static bool gives_way_before(const weft_rank *a, const weft_rank *b, const uint3
   return a->arrival > b->arrival;
 }
 
-uint32_t weft_policy_victim(const weft_rank *running, uint32_t n, const weft_rank *needs,
-                            const uint32_t *excess, bool own_only) {
+uint32_t weft_policy_victim(const weft_rank *running, uint32_t n, const weft_rank *needs, const uint32_t *excess,
+                            bool own_only) {
   uint32_t first = WEFT_POLICY_NONE;
   for (uint32_t i = 0; i < n; i++) {
     if (running[i].excluded || !weft_policy_goes_before(needs, &running[i])) continue;
@@ -47,8 +47,8 @@ uint32_t weft_policy_margin(uint32_t n_running, uint32_t n_pages) {
   return n_running < most ? n_running : most;
 }
 
-uint32_t weft_policy_turn(uint32_t current, const double *used_us, uint64_t has_work,
-                          uint32_t n_lanes, double slice_us) {
+uint32_t weft_policy_turn(uint32_t current, const double *used_us, uint64_t has_work, uint32_t n_lanes,
+                          double slice_us) {
   uint32_t least = WEFT_POLICY_NONE;
   for (uint32_t i = 1; i <= n_lanes; i++) { /* the current one last */
     uint32_t lane = (current + i) % n_lanes;

@@ -17,7 +17,7 @@ typedef struct weft_rank {
   uint64_t arrival; /* unique; smaller came earlier */
   int32_t priority; /* class of the tenant; of the request where there is one tenant */
   uint32_t tenant;
-  bool excluded;    /* already leaving: gains nothing */
+  bool excluded; /* already leaving: gains nothing */
 } weft_rank;
 
 /* True when a goes before b: higher priority, then earlier arrival. */
@@ -27,8 +27,8 @@ bool weft_policy_goes_before(const weft_rank *a, const weft_rank *b);
  * own tenant where own_only, one of the lowest class; among these of the tenant that is furthest
  * beyond its share of the pool (excess, [tenants]; 0: not beyond it); among these the last. NONE:
  * nobody. */
-uint32_t weft_policy_victim(const weft_rank *running, uint32_t n, const weft_rank *needs,
-                            const uint32_t *excess, bool own_only);
+uint32_t weft_policy_victim(const weft_rank *running, uint32_t n, const weft_rank *needs, const uint32_t *excess,
+                            bool own_only);
 
 /* The level of a class: itself, and one more for every WEFT_AGE_US that its next requests are old,
  * up to the highest class. */
@@ -55,8 +55,8 @@ uint32_t weft_policy_margin(uint32_t n_running, uint32_t n_pages);
  * circular order among equals; but `current` keeps it while it has work and is less than slice_us
  * ahead of that one. has_work: one bit per lane. NONE when no lane has work. Two lanes with work
  * differ by less than slice_us and one step of each. */
-uint32_t weft_policy_turn(uint32_t current, const double *used_us, uint64_t has_work,
-                          uint32_t n_lanes, double slice_us);
+uint32_t weft_policy_turn(uint32_t current, const double *used_us, uint64_t has_work, uint32_t n_lanes,
+                          double slice_us);
 
 /* True when prompts have been squeezed out of the steps for so long that they go first once. */
 bool weft_policy_prefill_first(uint32_t n_squeezed_steps);

@@ -17,7 +17,7 @@ typedef struct weft_ready {
   uint32_t *skipped; /* [n_max] */
   uint32_t n, n_holes, n_max, n_skipped;
   uint32_t n_decode; /* of them, those that decode token by token */
-  uint32_t n_rows; /* most rows that all of them can use in one step */
+  uint32_t n_rows;   /* most rows that all of them can use in one step */
 } weft_ready;
 
 /* n_slots: most requests at once. */

@@ -9,8 +9,7 @@ weft_status weft_recorder_open(weft_recorder *recorder) {
   *recorder = (weft_recorder){0};
   recorder->step = weft_alloc(WEFT_RECORDED_STEPS, sizeof *recorder->step);
   recorder->request = weft_alloc(WEFT_RECORDED_REQUESTS, sizeof *recorder->request);
-  if (recorder->step != NULL && recorder->request != NULL &&
-      pthread_mutex_init(&recorder->mutex, NULL) == 0) {
+  if (recorder->step != NULL && recorder->request != NULL && pthread_mutex_init(&recorder->mutex, NULL) == 0) {
     return WEFT_OK;
   }
   weft_free(recorder->step);

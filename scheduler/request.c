@@ -54,8 +54,7 @@ static char *coloured(char *memory) {
   return memory + (hash >> 32) % COLOURS * WEFT_REQUEST_LINE;
 }
 
-static void copy_asked(weft_request *r, const weft_request_params *params, char *base,
-                       const request_layout *l) {
+static void copy_asked(weft_request *r, const weft_request_params *params, char *base, const request_layout *l) {
   r->asked = *params;
   r->tokens = (int32_t *)(void *)(base + l->tokens);
   memcpy(r->tokens, params->tokens, (size_t)params->n_tokens * sizeof(int32_t));
@@ -74,8 +73,7 @@ static void copy_asked(weft_request *r, const weft_request_params *params, char 
     r->sampled = (weft_sampled *)(void *)(base + l->sampled);
   }
   if (wants_canvas_events(params)) {
-    weft_canvas_ring_open(&r->ring, base + l->ring, r->size.n_canvas, l->ring_capacity,
-                          params->trace);
+    weft_canvas_ring_open(&r->ring, base + l->ring, r->size.n_canvas, l->ring_capacity, params->trace);
   }
 }
 
@@ -94,8 +92,7 @@ fail:
   return WEFT_E_NO_MEMORY;
 }
 
-weft_status weft_request_open(const weft_request_params *params, const weft_request_size *size,
-                              weft_request **out) {
+weft_status weft_request_open(const weft_request_params *params, const weft_request_size *size, weft_request **out) {
   *out = NULL;
   request_layout l = layout_of(params, size);
   size_t n_bytes = l.n_bytes + (COLOURS - 1) * WEFT_REQUEST_LINE;
@@ -172,8 +169,7 @@ uint32_t weft_request_ask_rule(weft_request *r, uint32_t n_answer, bool *stop) {
   return keep < n_answer ? keep : n_answer;
 }
 
-void weft_request_publish_canvas(weft_request *r, const weft_segment_result *result, uint32_t block,
-                                 uint32_t step) {
+void weft_request_publish_canvas(weft_request *r, const weft_segment_result *result, uint32_t block, uint32_t step) {
   if (r->ring.record == NULL) return;
   uint32_t n_answer = atomic_load_explicit(&r->n_published, memory_order_relaxed);
   (void)pthread_mutex_lock(&r->mutex);

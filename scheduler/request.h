@@ -69,8 +69,8 @@ struct weft_request {
    */
   _Alignas(WEFT_REQUEST_LINE) int32_t *tokens; /* [n_prompt + room] */
   uint32_t n_tokens, n_valid, n_planned;
-  uint32_t n_reserved;  /* positions that have blocks */
-  int32_t last_token;   /* of n_tokens */
+  uint32_t n_reserved; /* positions that have blocks */
+  int32_t last_token;  /* of n_tokens */
   uint32_t n_answer;   /* == n_tokens - n_prompt when autoregressive; the cut answer of a canvas
                           request */
   uint32_t n_end;      /* asked: tokens at which the answer is cut, with the prompt */
@@ -80,11 +80,11 @@ struct weft_request {
   _Atomic uint32_t n_published, n_sleepers; /* answer */
   uint16_t tenant;
   uint8_t lane;
-  uint8_t n_in_flight;         /* segments planned and not landed */
-  uint8_t n_pending;           /* sampled tokens among them */
-  uint8_t state;               /* weft_request_state */
-  uint8_t finish;              /* weft_finish */
-  bool prefilling : 1;         /* tokens the host knows have no rows yet */
+  uint8_t n_in_flight; /* segments planned and not landed */
+  uint8_t n_pending;   /* sampled tokens among them */
+  uint8_t state;       /* weft_request_state */
+  uint8_t finish;      /* weft_finish */
+  bool prefilling : 1; /* tokens the host knows have no rows yet */
   bool canvas : 1, has_stop_tokens : 1, has_rule : 1, has_notify : 1, has_sampled : 1;
 
   /* ---- engine: the second is what packing its row touches --------------------------------------
@@ -93,14 +93,14 @@ struct weft_request {
 
   /* ---- engine: the rest ------------------------------------------------------------------------
    */
-  weft_link link; /* in a queue, or in a list of its lane; in none while it is ready */
-  uint32_t ready_at; /* place among the ready ones of the lane */
-  uint32_t n_committed; /* of n_valid, what the pager knows: decoded positions are told by blocks */
+  weft_link link;         /* in a queue, or in a list of its lane; in none while it is ready */
+  uint32_t ready_at;      /* place among the ready ones of the lane */
+  uint32_t n_committed;   /* of n_valid, what the pager knows: decoded positions are told by blocks */
   weft_request_size size; /* asked */
   uint32_t n_prompt, n_stop_tokens;
   const int32_t *stop_tokens;
-  uint32_t block;                         /* canvases that are final */
-  uint32_t next_block, next_step;         /* the next denoise step to plan */
+  uint32_t block;                 /* canvases that are final */
+  uint32_t next_block, next_step; /* the next denoise step to plan */
   uint32_t save, saved_step; /* while it waits: where the state of its canvas is, WEFT_SAVE_NONE, and the next step */
   uint32_t reported_block, reported_step; /* the next denoise step to count and report */
   bool admitted_once;
@@ -109,8 +109,8 @@ struct weft_request {
   uint32_t deadline_at; /* in the heap */
   uint32_t need_pages;  /* what the last try to admit it lacked */
   uint64_t retry_step;
-  uint32_t wake_at; /* the leader's n_valid that makes another try worth it */
-  weft_seq follows; /* whose prefix it waits for, WEFT_FOLLOWS_FILE, WEFT_SEQ_NONE */
+  uint32_t wake_at;                      /* the leader's n_valid that makes another try worth it */
+  weft_seq follows;                      /* whose prefix it waits for, WEFT_FOLLOWS_FILE, WEFT_SEQ_NONE */
   uint32_t lift_at, n_lifts, lift_pages; /* in the heap of those that wait for the file; times it waited; lift.h */
   /* Requests of one prompt. Engine thread only, but for head, which is set at submit. */
   struct weft_request *head;  /* the first of them, itself when alone; a reference unless itself */
@@ -145,8 +145,7 @@ struct weft_request {
 _Static_assert(offsetof(weft_request, placement) == WEFT_REQUEST_LINE, "one cache line");
 
 /* Takes the memory and copies what was asked; two references. */
-weft_status weft_request_open(const weft_request_params *params, const weft_request_size *size,
-                              weft_request **out);
+weft_status weft_request_open(const weft_request_params *params, const weft_request_size *size, weft_request **out);
 void weft_request_unref(weft_request *request);
 /* No callback afterwards; waits for one that runs. */
 void weft_request_detach(weft_request *request);
@@ -182,8 +181,8 @@ static inline void weft_request_tell(weft_request *request) {
   if (request->has_notify || atomic_load(&request->n_sleepers) > 0) weft_request_wake(request);
 }
 
-void weft_request_publish_canvas(weft_request *request, const weft_segment_result *result,
-                                 uint32_t block, uint32_t step);
+void weft_request_publish_canvas(weft_request *request, const weft_segment_result *result, uint32_t block,
+                                 uint32_t step);
 /* Makes the end readable: finish, usage and error are final. */
 void weft_request_publish_end(weft_request *request);
 

@@ -205,10 +205,7 @@ static void serve(share_walk *w, weft_request *r) {
 
 void weft_share_run(weft_planner *p, bool with_ready) {
   weft_engine *e = p->engine;
-  share_walk w = {.p = p,
-                  .tenants = &e->tenants,
-                  .lane_bit = UINT64_C(1) << p->lane->index,
-                  .admitting = true};
+  share_walk w = {.p = p, .tenants = &e->tenants, .lane_bit = UINT64_C(1) << p->lane->index, .admitting = true};
   weft_list_init(&w.served);
   weft_list_init(&w.skipped);
   gather(&w, with_ready);

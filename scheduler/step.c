@@ -57,8 +57,7 @@ static uint64_t lanes_with_work(const weft_engine *e) {
   uint64_t bits = 0;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     const weft_lane *lane = &e->lane[i];
-    bool work = !lane->broken && lane->n_in_flight < lane->info->depth &&
-                lane->n_running + lane->n_waiting > 0;
+    bool work = !lane->broken && lane->n_in_flight < lane->info->depth && lane->n_running + lane->n_waiting > 0;
     bits |= (uint64_t)work << i;
   }
   return bits;
@@ -168,8 +167,7 @@ static void count_lane(weft_engine *e, const weft_plan *plan) {
   e->device_free_us = e->now_us;
 }
 
-const double weft_step_ratio_bounds[WEFT_STEP_RATIOS - 1] = {0.5,  0.75, 0.9, 1.1,
-                                                             1.25, 1.5,  2.0};
+const double weft_step_ratio_bounds[WEFT_STEP_RATIOS - 1] = {0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.0};
 
 static void learn(weft_engine *e, const weft_plan *plan, uint64_t took_us) {
   weft_lane_stats *s = &e->stats.lane[plan->lane];
@@ -181,8 +179,7 @@ static void learn(weft_engine *e, const weft_plan *plan, uint64_t took_us) {
   s->predicted_us += predicted_us;
   s->error_us += took_us > predicted_us ? took_us - predicted_us : predicted_us - took_us;
   uint32_t i = 0;
-  while (i < WEFT_STEP_RATIOS - 1 &&
-         (double)took_us > plan->predicted_us * weft_step_ratio_bounds[i]) {
+  while (i < WEFT_STEP_RATIOS - 1 && (double)took_us > plan->predicted_us * weft_step_ratio_bounds[i]) {
     i += 1;
   }
   s->ratio[i] += 1;
@@ -262,8 +259,7 @@ void weft_engine_share_stats(weft_engine *e) {
   e->shared_forecast = e->forecast;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_group_usage *usage = &e->shared_usage[i * WEFT_BATCH_GROUPS_MAX];
-    for (uint32_t g = 0; g < e->lane[i].info->n_groups; g++)
-      usage[g] = weft_pager_group_usage(e->pager, i, g);
+    for (uint32_t g = 0; g < e->lane[i].info->n_groups; g++) usage[g] = weft_pager_group_usage(e->pager, i, g);
   }
   weft_tenants_share(&e->tenants, e->pager);
   (void)pthread_mutex_unlock(&e->stats_mutex);

@@ -17,29 +17,26 @@ static weft_status check_tokens(const weft_request_params *p, uint32_t n_vocab, 
   }
   for (uint32_t i = 0; i < p->n_tokens; i++) {
     if (p->tokens[i] >= 0 && (uint32_t)p->tokens[i] < n_vocab) continue;
-    return weft_fail(error, WEFT_E_INVALID,
-                     "prompt token %u is %d; the vocabulary has tokens 0 to %u", i, p->tokens[i],
+    return weft_fail(error, WEFT_E_INVALID, "prompt token %u is %d; the vocabulary has tokens 0 to %u", i, p->tokens[i],
                      n_vocab - 1);
   }
   if (p->max_tokens == 0) {
     return weft_fail(error, WEFT_E_INVALID, "max_tokens is 0; it must be at least 1");
   }
   if (p->n_stop_tokens > STOP_TOKENS_MAX) {
-    return weft_fail(error, WEFT_E_INVALID, "%u stop tokens; at most %d are allowed",
-                     p->n_stop_tokens, STOP_TOKENS_MAX);
+    return weft_fail(error, WEFT_E_INVALID, "%u stop tokens; at most %d are allowed", p->n_stop_tokens,
+                     STOP_TOKENS_MAX);
   }
   return WEFT_OK;
 }
 
-static weft_status check_kind(const weft_request_params *p, const weft_runner_info *info,
-                              weft_error *error) {
+static weft_status check_kind(const weft_request_params *p, const weft_runner_info *info, weft_error *error) {
   if (p->canvas && info->canvas_length == 0) {
-    return weft_fail(error, WEFT_E_INVALID,
-                     "%s cannot answer by diffusion; ask for autoregressive decoding", info->name);
+    return weft_fail(error, WEFT_E_INVALID, "%s cannot answer by diffusion; ask for autoregressive decoding",
+                     info->name);
   }
   if (!p->canvas && !info->autoregressive) {
-    return weft_fail(error, WEFT_E_INVALID, "%s cannot answer token by token; ask for diffusion",
-                     info->name);
+    return weft_fail(error, WEFT_E_INVALID, "%s cannot answer token by token; ask for diffusion", info->name);
   }
   if (p->canvas && p->sampling.logprobs) {
     return weft_fail(error, WEFT_E_INVALID,
@@ -68,9 +65,8 @@ static fit_within fit_of(const weft_engine *e, const weft_lane *lane, uint32_t t
   return fit;
 }
 
-static weft_status size_autoregressive(const fit_within *fit, const weft_request_params *p,
-                                       uint32_t context, weft_request_size *size,
-                                       weft_error *error) {
+static weft_status size_autoregressive(const fit_within *fit, const weft_request_params *p, uint32_t context,
+                                       weft_request_size *size, weft_error *error) {
   uint32_t room = context - p->n_tokens;
   size->answer_max = p->max_tokens < room ? p->max_tokens : room;
   uint32_t n_keys = p->n_tokens + size->answer_max - 1; /* the last token needs no row */
@@ -81,9 +77,8 @@ static weft_status size_autoregressive(const fit_within *fit, const weft_request
                    p->n_tokens, size->answer_max, fit->n_pages, fit->of, fit->tokens + 1);
 }
 
-static weft_status size_canvas(const fit_within *fit, const weft_lane *lane,
-                               const weft_request_params *p, uint32_t context,
-                               weft_request_size *size, weft_error *error) {
+static weft_status size_canvas(const fit_within *fit, const weft_lane *lane, const weft_request_params *p,
+                               uint32_t context, weft_request_size *size, weft_error *error) {
   uint32_t n = lane->info->canvas_length, room = (context - p->n_tokens) / n;
   if (room == 0) {
     return weft_fail(error, WEFT_E_TOO_LARGE,
@@ -97,19 +92,16 @@ static weft_status size_canvas(const fit_within *fit, const weft_lane *lane,
   uint64_t most = (uint64_t)size->n_blocks * n;
   size->answer_max = p->max_tokens < most ? p->max_tokens : (uint32_t)most;
   if (p->n_tokens > fit->tokens) {
-    return weft_fail(
-        error, WEFT_E_TOO_LARGE,
-        "a prompt of %u tokens needs more than the %u pages %s; it may have %u",
-        p->n_tokens, fit->n_pages, fit->of, fit->tokens);
+    return weft_fail(error, WEFT_E_TOO_LARGE, "a prompt of %u tokens needs more than the %u pages %s; it may have %u",
+                     p->n_tokens, fit->n_pages, fit->of, fit->tokens);
   }
   uint32_t n_fit = 1; /* canvases: the last one is never committed, so one needs no pages */
   if (p->n_tokens < fit->canvas) n_fit += (fit->canvas - p->n_tokens) / n;
   if (size->n_blocks <= n_fit) return WEFT_OK;
-  return weft_fail(
-      error, WEFT_E_TOO_LARGE,
-      "%u prompt tokens and %u canvases of %u need more than the %u pages %s; "
-      "prompt and max_tokens together may be %u",
-      p->n_tokens, size->n_blocks, n, fit->n_pages, fit->of, p->n_tokens + n_fit * n);
+  return weft_fail(error, WEFT_E_TOO_LARGE,
+                   "%u prompt tokens and %u canvases of %u need more than the %u pages %s; "
+                   "prompt and max_tokens together may be %u",
+                   p->n_tokens, size->n_blocks, n, fit->n_pages, fit->of, p->n_tokens + n_fit * n);
 }
 
 /* What was asked never changes, so another thread may read it while its request runs. */
@@ -120,8 +112,7 @@ static weft_status check_sibling(const weft_request_params *p, weft_error *error
               weft_key128_equal(p->domain, q->domain) && p->no_cache == q->no_cache && p->n_tokens == q->n_tokens &&
               memcmp(p->tokens, q->tokens, p->n_tokens * sizeof *p->tokens) == 0;
   if (same) return WEFT_OK;
-  return weft_fail(error, WEFT_E_INVALID,
-                   "a sibling must have the same prompt, model, kind, tenant and cache");
+  return weft_fail(error, WEFT_E_INVALID, "a sibling must have the same prompt, model, kind, tenant and cache");
 }
 
 static weft_status check_tokens_per_minute(const weft_engine *e, const weft_request_params *p,
@@ -134,14 +125,13 @@ static weft_status check_tokens_per_minute(const weft_engine *e, const weft_requ
                    p->n_tokens, size->answer_max, limit);
 }
 
-static weft_status judge(const weft_engine *e, const weft_request_params *p,
-                         weft_request_size *size, weft_error *error) {
+static weft_status judge(const weft_engine *e, const weft_request_params *p, weft_request_size *size,
+                         weft_error *error) {
   if (p->runner >= e->n_lanes) {
     return weft_fail(error, WEFT_E_INVALID, "model number %u; there are %u", p->runner, e->n_lanes);
   }
   if (p->tenant >= e->config.n_tenants) {
-    return weft_fail(error, WEFT_E_INVALID, "tenant number %u; there are %u", p->tenant,
-                     e->config.n_tenants);
+    return weft_fail(error, WEFT_E_INVALID, "tenant number %u; there are %u", p->tenant, e->config.n_tenants);
   }
   const weft_lane *lane = &e->lane[p->runner];
   if (lane->broken) return weft_fail(error, WEFT_E_DEVICE, "%s", lane->reason);
@@ -151,21 +141,20 @@ static weft_status judge(const weft_engine *e, const weft_request_params *p,
   if (status != WEFT_OK) return status;
   uint32_t context = lane->context;
   if (p->n_tokens >= context) {
-    return weft_fail(
-        error, WEFT_E_TOO_LARGE,
-        "a prompt of %u tokens leaves no room for an answer in a context of %u; it may "
-        "have %u",
-        p->n_tokens, context, context - 1);
+    return weft_fail(error, WEFT_E_TOO_LARGE,
+                     "a prompt of %u tokens leaves no room for an answer in a context of %u; it may "
+                     "have %u",
+                     p->n_tokens, context, context - 1);
   }
   fit_within fit = fit_of(e, lane, p->tenant);
-  status = p->canvas ? size_canvas(&fit, lane, p, context, size, error)
-                     : size_autoregressive(&fit, p, context, size, error);
+  status =
+      p->canvas ? size_canvas(&fit, lane, p, context, size, error) : size_autoregressive(&fit, p, context, size, error);
   return status == WEFT_OK ? check_tokens_per_minute(e, p, size, error) : status;
 }
 
 /* When the tokens are there; when a place comes free. */
-static uint64_t estimate_retry_us(weft_engine *e, const weft_request_params *p,
-                                  const weft_request_size *size, weft_refused why) {
+static uint64_t estimate_retry_us(weft_engine *e, const weft_request_params *p, const weft_request_size *size,
+                                  weft_refused why) {
   uint32_t tenant = p->tenant;
   if (why == WEFT_REFUSED_NONE) return 0;
   if (why == WEFT_REFUSED_TOKENS) {
@@ -189,16 +178,15 @@ static uint64_t estimate_retry_us(weft_engine *e, const weft_request_params *p,
   return us;
 }
 
-weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *params,
-                               uint64_t now_us, weft_request **out, weft_error *error) {
+weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *params, uint64_t now_us,
+                               weft_request **out, weft_error *error) {
   *out = NULL;
   weft_request_size size = {0};
   weft_status status = judge(engine, params, &size, error);
   if (status != WEFT_OK) return status;
   weft_request *request;
   if (weft_request_open(params, &size, &request) != WEFT_OK) {
-    return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a request of %u prompt tokens",
-                     params->n_tokens);
+    return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a request of %u prompt tokens", params->n_tokens);
   }
   request->usage.submitted_us = now_us;
   weft_refused why;

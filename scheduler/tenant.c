@@ -7,8 +7,8 @@
 
 #define CLOCK_MAX (UINT64_C(1) << 62)
 
-weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *config,
-                              uint32_t n_tenants, uint32_t n_lanes) {
+weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *config, uint32_t n_tenants,
+                              uint32_t n_lanes) {
   *tenants = (weft_tenants){.n_tenants = n_tenants, .n_lanes = n_lanes};
   tenants->tenant = weft_alloc(n_tenants, sizeof *tenants->tenant);
   tenants->queue = weft_alloc((size_t)n_tenants * n_lanes, sizeof *tenants->queue);
@@ -16,8 +16,8 @@ weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *c
   tenants->contender = weft_alloc(n_tenants, sizeof *tenants->contender);
   tenants->excess = weft_alloc(n_tenants, sizeof *tenants->excess);
   tenants->shared = weft_alloc(n_tenants, sizeof *tenants->shared);
-  if (tenants->tenant == NULL || tenants->queue == NULL || tenants->n_ready == NULL ||
-      tenants->contender == NULL || tenants->excess == NULL || tenants->shared == NULL) {
+  if (tenants->tenant == NULL || tenants->queue == NULL || tenants->n_ready == NULL || tenants->contender == NULL ||
+      tenants->excess == NULL || tenants->shared == NULL) {
     weft_tenants_close(tenants);
     return WEFT_E_NO_MEMORY;
   }
@@ -134,10 +134,10 @@ weft_candidate weft_tenants_candidate(const weft_tenants *tenants, const weft_re
 
 weft_rank weft_tenants_rank(const weft_tenants *tenants, const weft_request *request) {
   bool alone = tenants->n_tenants == 1; /* then nobody's memory is taken by asking for it */
-  return (weft_rank){.arrival = request->arrival,
-                     .tenant = request->tenant,
-                     .priority = alone ? request->asked.priority
-                                       : tenants->tenant[request->tenant].config.priority_class};
+  return (weft_rank){
+      .arrival = request->arrival,
+      .tenant = request->tenant,
+      .priority = alone ? request->asked.priority : tenants->tenant[request->tenant].config.priority_class};
 }
 
 uint64_t weft_tenants_active_weight(const weft_tenants *tenants) {
@@ -149,8 +149,7 @@ uint64_t weft_tenants_active_weight(const weft_tenants *tenants) {
   return sum;
 }
 
-uint32_t weft_tenants_part(const weft_tenants *tenants, uint32_t tenant, uint32_t n,
-                           uint64_t active_weight) {
+uint32_t weft_tenants_part(const weft_tenants *tenants, uint32_t tenant, uint32_t n, uint64_t active_weight) {
   uint64_t own = tenants->tenant[tenant].config.weight;
   uint64_t part = active_weight > own ? n * own / active_weight : n;
   return part > 0 ? (uint32_t)part : 1;
@@ -234,10 +233,8 @@ void weft_tenants_share(weft_tenants *tenants, const weft_pager *pager) {
     t->stats.charged_us = t->charged_before / WEFT_COST_PER_US;
     t->stats.n_blocks = usage.n_pinned;
     t->stats.n_blocks_cached = usage.n_cached;
-    tenants->shared[i] = (weft_tenant_view){.stats = t->stats,
-                                            .n_queued = t->n_queued,
-                                            .queued_cost = t->queued_cost,
-                                            .active = is_active(t)};
+    tenants->shared[i] = (weft_tenant_view){
+        .stats = t->stats, .n_queued = t->n_queued, .queued_cost = t->queued_cost, .active = is_active(t)};
   }
 }
 

@@ -21,20 +21,20 @@ enum { WEFT_CLOCK_UNIT = 720720 };
 
 typedef struct weft_tenant {
   weft_tenant_config config; /* defaults filled in */
-  uint32_t ticks; /* of one unit of cost */
+  uint32_t ticks;            /* of one unit of cost */
   uint64_t clock;
   weft_cost_shape planned; /* for it in the present plan */
   uint64_t charged;        /* for that, so far */
   uint64_t charged_before; /* for all plans before */
-  uint64_t wants; /* one bit per lane: the last plan left something undone */
-  bool held;      /* in the present plan: something of it found no time */
-  bool ahead;     /* ... it is far ahead of one that wants more, and nothing is set aside for it */
+  uint64_t wants;          /* one bit per lane: the last plan left something undone */
+  bool held;               /* in the present plan: something of it found no time */
+  bool ahead;              /* ... it is far ahead of one that wants more, and nothing is set aside for it */
   uint32_t n_queued;
-  weft_request *starved; /* runs, lacks blocks that the tenant's limit denies: nobody starts */
-  uint32_t limited;      /* plans for which nobody starts: the last one tried needed too many blocks */
-  weft_link works; /* what share.c may still plan for it in the present plan */
-  uint64_t queued_cost; /* of the prompts in its queues */
-  bool changed;         /* stats, since they were last shared */
+  weft_request *starved;   /* runs, lacks blocks that the tenant's limit denies: nobody starts */
+  uint32_t limited;        /* plans for which nobody starts: the last one tried needed too many blocks */
+  weft_link works;         /* what share.c may still plan for it in the present plan */
+  uint64_t queued_cost;    /* of the prompts in its queues */
+  bool changed;            /* stats, since they were last shared */
   weft_tenant_stats stats; /* n_waiting and n_refused are the inbox's */
 } weft_tenant;
 
@@ -48,19 +48,19 @@ typedef struct weft_tenant_view {
 
 typedef struct weft_tenants {
   uint32_t n_tenants, n_lanes;
-  uint64_t now;         /* virtual time; never falls */
+  uint64_t now;                /* virtual time; never falls */
   int32_t level[WEFT_CLASSES]; /* of each class in this plan, the lowest class first */
-  weft_tenant *tenant;  /* [n_tenants] */
-  weft_link *queue;     /* [n_lanes][n_tenants] */
-  uint32_t *n_ready;    /* [n_lanes][n_tenants] requests that decode or denoise */
-  uint32_t *contender;  /* [n_tenants], scratch of share.c */
-  uint32_t *excess;     /* [n_tenants], scratch of victims */
-  weft_tenant_view *shared; /* [n_tenants], under the engine's stats_mutex */
+  weft_tenant *tenant;         /* [n_tenants] */
+  weft_link *queue;            /* [n_lanes][n_tenants] */
+  uint32_t *n_ready;           /* [n_lanes][n_tenants] requests that decode or denoise */
+  uint32_t *contender;         /* [n_tenants], scratch of share.c */
+  uint32_t *excess;            /* [n_tenants], scratch of victims */
+  weft_tenant_view *shared;    /* [n_tenants], under the engine's stats_mutex */
 } weft_tenants;
 
 /* config: [n_tenants] or NULL. */
-weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *config,
-                              uint32_t n_tenants, uint32_t n_lanes);
+weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *config, uint32_t n_tenants,
+                              uint32_t n_lanes);
 void weft_tenants_close(weft_tenants *tenants);
 /* Puts a waiting request where its priority and arrival say. */
 void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request);
@@ -90,8 +90,7 @@ weft_rank weft_tenants_rank(const weft_tenants *tenants, const weft_request *req
 /* Sum of the weights of those that have requests now. */
 uint64_t weft_tenants_active_weight(const weft_tenants *tenants);
 /* What a tenant, one of them, would have of n things; at least 1. */
-uint32_t weft_tenants_part(const weft_tenants *tenants, uint32_t tenant, uint32_t n,
-                           uint64_t active_weight);
+uint32_t weft_tenants_part(const weft_tenants *tenants, uint32_t tenant, uint32_t n, uint64_t active_weight);
 /* The tenant's clock, by what is planned for it so far. */
 void weft_tenants_charge(weft_tenants *tenants, uint32_t tenant, const weft_cost_model *model);
 /* What is planned for all. */
@@ -107,8 +106,7 @@ void weft_tenants_share(weft_tenants *tenants, const weft_pager *pager);
 /* The part of the device that the tenant would have among those that are active now, (0 .. 1]. */
 double weft_tenants_share_of(const weft_tenants *tenants, uint32_t tenant);
 
-static inline uint64_t weft_tenants_ticks(const weft_tenants *tenants, uint32_t tenant,
-                                          uint64_t cost) {
+static inline uint64_t weft_tenants_ticks(const weft_tenants *tenants, uint32_t tenant, uint64_t cost) {
   return cost * tenants->tenant[tenant].ticks;
 }
 

@@ -18,8 +18,7 @@ static void *loop(void *self) {
   bool go_on = true;
   while (go_on) {
     weft_status status = weft_engine_turn(e, weft_clock_us());
-    go_on = status == WEFT_AGAIN ? weft_inbox_sleep(&e->inbox, next_us(e))
-                                 : !weft_inbox_stopping(&e->inbox);
+    go_on = status == WEFT_AGAIN ? weft_inbox_sleep(&e->inbox, next_us(e)) : !weft_inbox_stopping(&e->inbox);
   }
   return NULL;
 }

@@ -32,6 +32,7 @@ int weft_cli_bench(const weft_config *config) {
   if (strcmp(what, "room") == 0) return weft_bench_room(config);
   if (strcmp(what, "profile") == 0) return weft_bench_profile(config);
   return weft_cli_fail(WEFT_EXIT_USAGE,
-                       "bench: '%s' must be model, room, kernels, pager, capacity, scheduler, peer, serving, pressure, tenants or profile",
+                       "bench: '%s' must be model, room, kernels, pager, capacity, scheduler, peer, serving, pressure, "
+                       "tenants or profile",
                        what);
 }

@@ -74,14 +74,11 @@ static uint32_t draw_long(uint32_t index) {
 static weft_status open_world(capacity_world *w, bool keeps_windows, weft_error *error) {
   weft_space_config space = {.n_groups = N_GROUPS};
   for (uint32_t g = 0; g < N_GROUPS; g++) {
-    space.group[g] = (weft_group_config){.block_tokens = g == GLOBAL ? 32 : 16,
-                                         .window = g == GLOBAL || keeps_windows ? 0 : WINDOW};
+    space.group[g] =
+        (weft_group_config){.block_tokens = g == GLOBAL ? 32 : 16, .window = g == GLOBAL || keeps_windows ? 0 : WINDOW};
   }
-  weft_pager_config config = {.n_pages = N_PAGES,
-                              .n_seqs = N_SEQS,
-                              .seq_tokens_max = LONGEST,
-                              .n_spaces = 1,
-                              .space = &space};
+  weft_pager_config config = {
+      .n_pages = N_PAGES, .n_seqs = N_SEQS, .seq_tokens_max = LONGEST, .n_spaces = 1, .space = &space};
   *w = (capacity_world){.error = error};
   w->tokens = weft_alloc(LONGEST, sizeof *w->tokens);
   if (w->tokens == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a prompt");
@@ -94,8 +91,7 @@ static void close_world(capacity_world *w) {
 }
 
 /* WEFT_NO_BLOCKS: the pool is full; *n_valid tokens were held. */
-static weft_status fill_one(capacity_world *w, uint32_t n_tokens, bool no_cache, weft_seq *seq,
-                            uint32_t *n_valid) {
+static weft_status fill_one(capacity_world *w, uint32_t n_tokens, bool no_cache, weft_seq *seq, uint32_t *n_valid) {
   weft_admit args = {.domain = {1, 1},
                      .tokens = w->tokens,
                      .n_tokens = n_tokens,
@@ -234,15 +230,15 @@ weft_status weft_capacity_measure(weft_capacity *out, weft_error *error) {
 
 void weft_capacity_print(const weft_capacity *c) {
   printf("capacity: 26B geometry, %d pages of %d KiB\n", N_PAGES, PAGE_KIB);
-  printf("  sequences of 1024 + exponential tokens, mean %.0f, at most %d: %u held\n",
-         c->mean_tokens, LONGEST, c->n_contiguous);
+  printf("  sequences of 1024 + exponential tokens, mean %.0f, at most %d: %u held\n", c->mean_tokens, LONGEST,
+         c->n_contiguous);
   printf("    against contiguous reservation       %8.2f x\n", c->ratio_contiguous);
   printf("    against that with a ring of %d     %8.2f x\n", RING, c->ratio_ring);
-  printf("  32k contexts, windows freed or kept    %8.2f x (%u and %u held)\n", c->ratio_sliding,
-         c->n_freed, c->n_kept);
-  printf("  held without a token that can be seen  %8.2f %% (%u log-normal lengths, mean %.0f)\n",
-         c->waste_percent, c->n_waste, c->mean_waste_tokens);
-  printf("  %d tenants, %d tokens shared, %d own  %8.2f x less than without sharing\n", N_TENANTS,
-         SHARED, OWN, c->ratio_sharing);
+  printf("  32k contexts, windows freed or kept    %8.2f x (%u and %u held)\n", c->ratio_sliding, c->n_freed,
+         c->n_kept);
+  printf("  held without a token that can be seen  %8.2f %% (%u log-normal lengths, mean %.0f)\n", c->waste_percent,
+         c->n_waste, c->mean_waste_tokens);
+  printf("  %d tenants, %d tokens shared, %d own  %8.2f x less than without sharing\n", N_TENANTS, SHARED, OWN,
+         c->ratio_sharing);
   printf("    the same where windows are kept      %8.2f x\n", c->ratio_sharing_kept);
 }

@@ -8,11 +8,11 @@
 #include "base/status.h"
 
 typedef struct weft_capacity {
-  double waste_percent;    /* of the bytes held: slots without a token that a later row can see */
-  double ratio_contiguous; /* sequences held, against as many bytes reserved for the longest each */
-  double ratio_ring;       /* the same, where sliding layers reserve a ring of their window */
-  double ratio_sliding;    /* long sequences held with sliding groups freed, against kept */
-  double ratio_sharing;    /* pages of one shared prompt and own ends, unshared against shared */
+  double waste_percent;      /* of the bytes held: slots without a token that a later row can see */
+  double ratio_contiguous;   /* sequences held, against as many bytes reserved for the longest each */
+  double ratio_ring;         /* the same, where sliding layers reserve a ring of their window */
+  double ratio_sliding;      /* long sequences held with sliding groups freed, against kept */
+  double ratio_sharing;      /* pages of one shared prompt and own ends, unshared against shared */
   double ratio_sharing_kept; /* the same, where sliding layers keep every token */
   uint32_t n_contiguous, n_freed, n_kept, n_waste; /* sequences that were held */
   double mean_tokens, mean_waste_tokens;           /* of the drawn lengths */

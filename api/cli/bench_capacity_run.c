@@ -74,8 +74,7 @@ static uint32_t mixed_prompt(const weft_served_model *model, uint32_t index, int
 }
 
 static uint32_t shared_prompt(const weft_served_model *model, uint32_t index, int32_t *tokens) {
-  for (uint32_t i = 0; i < SHARED + OWN; i++)
-    tokens[i] = any_token(model, i < SHARED ? 0 : index + 1, i);
+  for (uint32_t i = 0; i < SHARED + OWN; i++) tokens[i] = any_token(model, i < SHARED ? 0 : index + 1, i);
   return SHARED + OWN;
 }
 
@@ -150,18 +149,18 @@ static weft_status fill(capacity_run *run, make_prompt make, bool no_cache, weft
     if (stats.n_prefill_rows > n_before) idle = 0;
     if (run->n_held == run->n_requests) break;
   }
-  if (status == WEFT_OK && stats.broken_runners != 0)
-    status = weft_fail(error, WEFT_E_DEVICE, "the runner broke");
+  if (status == WEFT_OK && stats.broken_runners != 0) status = weft_fail(error, WEFT_E_DEVICE, "the runner broke");
   for (uint32_t i = 0; i < run->n_requests && run->request[i] != NULL; i++)
     weft_engine_release(run->engine, run->request[i]);
-  while (run->engine != NULL && weft_engine_step(run->engine, now_us++) == WEFT_OK) {}
+  while (run->engine != NULL && weft_engine_step(run->engine, now_us++) == WEFT_OK) {
+  }
   weft_engine_close(run->engine);
   return status;
 }
 
 /* Runs in memory of its own: the arrays are large. */
-static weft_status run_one(const weft_runtime *rt, uint32_t n_requests, make_prompt make,
-                           bool no_cache, capacity_run **out, weft_error *error) {
+static weft_status run_one(const weft_runtime *rt, uint32_t n_requests, make_prompt make, bool no_cache,
+                           capacity_run **out, weft_error *error) {
   *out = weft_alloc(1, sizeof **out);
   if (*out == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a run");
   **out = (capacity_run){.runtime = rt, .model = &rt->model[0], .n_requests = n_requests};
@@ -175,20 +174,18 @@ static weft_status measure(const weft_runtime *rt, capacity_figures *out, weft_e
   capacity_run *mixed = NULL, *full[2] = {NULL}, *few[2] = {NULL};
   weft_status status = run_one(rt, N_REQUESTS, mixed_prompt, false, &mixed, error);
   for (uint32_t alone = 0; alone < 2; alone++) {
-    if (status == WEFT_OK)
-      status = run_one(rt, N_REQUESTS, shared_prompt, alone == 1, &full[alone], error);
-    if (status == WEFT_OK)
-      status = run_one(rt, N_TENANTS, shared_prompt, alone == 1, &few[alone], error);
+    if (status == WEFT_OK) status = run_one(rt, N_REQUESTS, shared_prompt, alone == 1, &full[alone], error);
+    if (status == WEFT_OK) status = run_one(rt, N_TENANTS, shared_prompt, alone == 1, &few[alone], error);
   }
   if (status == WEFT_OK) {
-    *out = (capacity_figures){.n_held = mixed->n_held,
-                              .contiguous = mixed->contiguous / rt->n_pages,
-                              .ring = mixed->ring / rt->n_pages,
-                              .sliding = mixed->kept / rt->n_pages,
-                              .n_shared = full[0]->n_held,
-                              .n_alone = full[1]->n_held,
-                              .kv_sharing = ((double)few[1]->n_pinned / few[1]->n_held) /
-                                            ((double)few[0]->n_pinned / few[0]->n_held)};
+    *out = (capacity_figures){
+        .n_held = mixed->n_held,
+        .contiguous = mixed->contiguous / rt->n_pages,
+        .ring = mixed->ring / rt->n_pages,
+        .sliding = mixed->kept / rt->n_pages,
+        .n_shared = full[0]->n_held,
+        .n_alone = full[1]->n_held,
+        .kv_sharing = ((double)few[1]->n_pinned / few[1]->n_held) / ((double)few[0]->n_pinned / few[0]->n_held)};
   }
   weft_free(mixed);
   for (uint32_t alone = 0; alone < 2; alone++) weft_free(full[alone]), weft_free(few[alone]);
@@ -196,32 +193,30 @@ static weft_status measure(const weft_runtime *rt, capacity_figures *out, weft_e
 }
 
 static void print_run(const weft_runtime *rt, const capacity_figures *f) {
-  (void)printf("real requests: %s, %u pages of %.1f KiB, context %d\n", rt->model[0].name,
-               rt->n_pages, (double)rt->page_bytes / 1024.0, CONTEXT);
+  (void)printf("real requests: %s, %u pages of %.1f KiB, context %d\n", rt->model[0].name, rt->n_pages,
+               (double)rt->page_bytes / 1024.0, CONTEXT);
   (void)printf("  own prompts, window + exponential      %8u held at once\n", f->n_held);
   (void)printf("    against contiguous reservation       %8.2f x\n", f->contiguous);
   (void)printf("    against that with a ring             %8.2f x\n", f->ring);
   (void)printf("    against paging that keeps windows    %8.2f x\n", f->sliding);
-  (void)printf("  %d tokens shared and %d own         %8u held at once, %u without sharing\n", SHARED,
-               OWN, f->n_shared, f->n_alone);
+  (void)printf("  %d tokens shared and %d own         %8u held at once, %u without sharing\n", SHARED, OWN, f->n_shared,
+               f->n_alone);
   (void)printf("    KV of %d such sequences              %8.2f x less\n", N_TENANTS, f->kv_sharing);
 }
 
 static json_t *geometry_json(const weft_capacity *c) {
   return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "capacity_ratio_contiguous", c->ratio_contiguous,
-                   "capacity_ratio_ring", c->ratio_ring, "capacity_ratio_sliding", c->ratio_sliding,
-                   "waste_percent", c->waste_percent, "sharing_ratio", c->ratio_sharing,
-                   "sharing_ratio_windows_kept", c->ratio_sharing_kept);
+                   "capacity_ratio_ring", c->ratio_ring, "capacity_ratio_sliding", c->ratio_sliding, "waste_percent",
+                   c->waste_percent, "sharing_ratio", c->ratio_sharing, "sharing_ratio_windows_kept",
+                   c->ratio_sharing_kept);
 }
 
 static json_t *run_json(const weft_runtime *rt, const capacity_figures *f) {
-  return json_pack("{s:s, s:i, s:I, s:i, s:i, s:f, s:f, s:f, s:i, s:i, s:f}", "model",
-                   rt->model[0].name, "n_pages", (int)rt->n_pages, "page_bytes",
-                   (json_int_t)rt->page_bytes, "context", CONTEXT, "sequences_held", (int)f->n_held,
-                   "capacity_ratio_contiguous", f->contiguous, "capacity_ratio_ring", f->ring,
-                   "capacity_ratio_sliding", f->sliding, "sequences_held_sharing",
-                   (int)f->n_shared, "sequences_held_alone", (int)f->n_alone, "sharing_ratio",
-                   f->kv_sharing);
+  return json_pack("{s:s, s:i, s:I, s:i, s:i, s:f, s:f, s:f, s:i, s:i, s:f}", "model", rt->model[0].name, "n_pages",
+                   (int)rt->n_pages, "page_bytes", (json_int_t)rt->page_bytes, "context", CONTEXT, "sequences_held",
+                   (int)f->n_held, "capacity_ratio_contiguous", f->contiguous, "capacity_ratio_ring", f->ring,
+                   "capacity_ratio_sliding", f->sliding, "sequences_held_sharing", (int)f->n_shared,
+                   "sequences_held_alone", (int)f->n_alone, "sharing_ratio", f->kv_sharing);
 }
 
 /* The model's part; *out is NULL without a model. */

@@ -94,8 +94,7 @@ static double clock_s(clockid_t clock) {
 }
 
 static double now_s(const bench_room *room) {
-  return room->cpu_time ? clock_s(CLOCK_PROCESS_CPUTIME_ID) / room->n_threads
-                        : clock_s(CLOCK_MONOTONIC);
+  return room->cpu_time ? clock_s(CLOCK_PROCESS_CPUTIME_ID) / room->n_threads : clock_s(CLOCK_MONOTONIC);
 }
 
 static uint64_t random_bits(uint64_t position) {
@@ -152,8 +151,8 @@ static double measure_reading(const bench_room *room) {
 /* ---- cases ---- */
 
 /* Random codes under small, sane scales. */
-static weft_status make_weight(bench_room *room, weft_weight *weight, weft_type type,
-                               uint32_t n_mats, uint32_t n_out, uint32_t n_in) {
+static weft_status make_weight(bench_room *room, weft_weight *weight, weft_type type, uint32_t n_mats, uint32_t n_out,
+                               uint32_t n_in) {
   const weft_type_info *info = weft_type_find((int32_t)type);
   *weight = (weft_weight){.type = type, .n_in = n_in, .n_out = n_out, .n_mats = n_mats};
   uint64_t n_bytes = (uint64_t)n_mats * n_out * weft_type_row_bytes(type, n_in);
@@ -183,8 +182,7 @@ static weft_status make_weights(bench_room *room, const kernel_case *c) {
   bool experts = c->work == WORK_EXPERTS;
   uint64_t used = 0;
   weft_status status = WEFT_OK;
-  for (room->n_copies = 0; room->n_copies < COPIES_MAX && used < COPIES_BYTES && status == WEFT_OK;
-       room->n_copies++) {
+  for (room->n_copies = 0; room->n_copies < COPIES_MAX && used < COPIES_BYTES && status == WEFT_OK; room->n_copies++) {
     uint32_t i = room->n_copies;
     uint32_t n_out = experts ? 2 * EXPERT_WIDTH : c->n_out;
     status = make_weight(room, &room->weight[i], c->type, experts ? EXPERTS : 1, n_out, c->n_in);
@@ -204,8 +202,7 @@ static void free_weights(bench_room *room) {
   room->n_copies = 0;
 }
 
-static weft_status run_matmul(bench_room *room, const kernel_case *c, uint32_t copy,
-                              uint64_t *scratch_bytes) {
+static weft_status run_matmul(bench_room *room, const kernel_case *c, uint32_t copy, uint64_t *scratch_bytes) {
   weft_matmul_args args = {.x = room->x, .n_rows = c->n_rows, .n_weights = 1, .x_stride = c->n_in};
   args.weight[0] = &room->weight[copy];
   args.y[0] = room->y;
@@ -217,8 +214,7 @@ static weft_status run_matmul(bench_room *room, const kernel_case *c, uint32_t c
   return WEFT_OK;
 }
 
-static weft_status run_experts(bench_room *room, const kernel_case *c, uint32_t copy,
-                               uint64_t *scratch_bytes) {
+static weft_status run_experts(bench_room *room, const kernel_case *c, uint32_t copy, uint64_t *scratch_bytes) {
   weft_experts_args args = {
       .x = room->x,
       .ids = room->ids,
@@ -241,8 +237,7 @@ static weft_status run_experts(bench_room *room, const kernel_case *c, uint32_t 
   return WEFT_OK;
 }
 
-static weft_status run_head(bench_room *room, const kernel_case *c, uint32_t copy,
-                            uint64_t *scratch_bytes) {
+static weft_status run_head(bench_room *room, const kernel_case *c, uint32_t copy, uint64_t *scratch_bytes) {
   weft_head_stats_args args = {
       .h = room->x,
       .weight = &room->weight[copy],
@@ -268,8 +263,7 @@ static weft_status run_head(bench_room *room, const kernel_case *c, uint32_t cop
   return WEFT_OK;
 }
 
-static weft_status run_once(bench_room *room, const kernel_case *c, uint32_t copy,
-                            uint64_t *scratch_bytes) {
+static weft_status run_once(bench_room *room, const kernel_case *c, uint32_t copy, uint64_t *scratch_bytes) {
   if (c->work == WORK_MATMUL) return run_matmul(room, c, copy, scratch_bytes);
   if (c->work == WORK_EXPERTS) return run_experts(room, c, copy, scratch_bytes);
   return run_head(room, c, copy, scratch_bytes);
@@ -289,8 +283,7 @@ static weft_status time_case(bench_room *room, const kernel_case *c, double *bes
   *best_s = 1e9;
   for (uint32_t repeat = 0; repeat <= REPEATS && status == WEFT_OK; repeat++) {
     double begin = now_s(room);
-    for (uint32_t i = 0; i < room->n_copies && status == WEFT_OK; i++)
-      status = run_once(room, c, i, NULL);
+    for (uint32_t i = 0; i < room->n_copies && status == WEFT_OK; i++) status = run_once(room, c, i, NULL);
     double each = (now_s(room) - begin) / room->n_copies;
     if (repeat > 0 && each < *best_s) *best_s = each; /* the first warms up */
   }
@@ -298,8 +291,7 @@ static weft_status time_case(bench_room *room, const kernel_case *c, double *bes
 }
 
 /* Bytes of weights read and products made by one call. */
-static void count_work(const bench_room *room, const kernel_case *c, double *n_bytes,
-                       double *n_products) {
+static void count_work(const bench_room *room, const kernel_case *c, double *n_bytes, double *n_products) {
   const weft_weight *weight = &room->weight[0], *down = &room->down[0];
   if (c->work == WORK_EXPERTS) {
     double part = (double)room->n_touched / EXPERTS;
@@ -325,13 +317,12 @@ static weft_status run_case(bench_room *room, const kernel_case *c, bool first) 
     (void)printf(
         "%s{\"case\":\"%s\",\"type\":\"%s\",\"rows\":%u,\"us\":%.2f,\"mb\":%.3f,\"gb_s\":%.2f,"
         "\"gmac_s\":%.1f,\"floor_us\":%.2f,\"ratio\":%.3f}",
-        first ? "" : ",\n", c->name, type, c->n_rows, 1e6 * best_s, n_bytes / 1e6,
-        n_bytes / best_s / 1e9, n_products / best_s / 1e9, 1e6 * floor_s, best_s / floor_s);
-  } else {
-    (void)printf(
-        "%-24s %-5s %4u rows %10.1f us %8.2f MB %7.1f GB/s %7.1f GMAC/s  floor %9.1f us  x %.2f\n",
-        c->name, type, c->n_rows, 1e6 * best_s, n_bytes / 1e6, n_bytes / best_s / 1e9,
+        first ? "" : ",\n", c->name, type, c->n_rows, 1e6 * best_s, n_bytes / 1e6, n_bytes / best_s / 1e9,
         n_products / best_s / 1e9, 1e6 * floor_s, best_s / floor_s);
+  } else {
+    (void)printf("%-24s %-5s %4u rows %10.1f us %8.2f MB %7.1f GB/s %7.1f GMAC/s  floor %9.1f us  x %.2f\n", c->name,
+                 type, c->n_rows, 1e6 * best_s, n_bytes / 1e6, n_bytes / best_s / 1e9, n_products / best_s / 1e9,
+                 1e6 * floor_s, best_s / floor_s);
   }
   (void)fflush(stdout);
   return WEFT_OK;
@@ -355,8 +346,8 @@ static weft_status open_room(bench_room *room) {
   room->ids = weft_alloc(ROWS_MAX * TOP, sizeof *room->ids);
   room->rank_weights = weft_alloc(ROWS_MAX * TOP, sizeof *room->rank_weights);
   room->flags = weft_alloc(ROWS_MAX, 1);
-  if (room->x == NULL || room->y == NULL || room->row_numbers == NULL || room->tokens == NULL ||
-      room->ids == NULL || room->rank_weights == NULL || room->flags == NULL) {
+  if (room->x == NULL || room->y == NULL || room->row_numbers == NULL || room->tokens == NULL || room->ids == NULL ||
+      room->rank_weights == NULL || room->flags == NULL) {
     return WEFT_E_NO_MEMORY;
   }
   for (uint32_t i = 0; i < ROWS_MAX * HIDDEN; i++) {
@@ -365,8 +356,7 @@ static weft_status open_room(bench_room *room) {
   for (uint32_t r = 0; r < ROWS_MAX; r++) {
     room->row_numbers[r] = 0.8f;
     room->row_numbers[ROWS_MAX + r] = (float)(random_bits(r) % 1000) * 0.001f;
-    uint32_t e = (uint32_t)(random_bits(r + 7) %
-                            EXPERTS); /* eight different experts: an odd step around the ring */
+    uint32_t e = (uint32_t)(random_bits(r + 7) % EXPERTS); /* eight different experts: an odd step around the ring */
     uint32_t step = 1 + 2 * (uint32_t)(random_bits(r + 9) % (EXPERTS / 2));
     for (uint32_t j = 0; j < TOP; j++, e = (e + step) % EXPERTS) {
       room->ids[r * TOP + j] = (int32_t)e;
@@ -377,9 +367,8 @@ static weft_status open_room(bench_room *room) {
 }
 
 static void close_room(bench_room *room) {
-  void *all[] = {room->x,      room->y,      room->row_numbers,
-                 room->tokens, room->ids,    room->rank_weights,
-                 room->flags,  room->scratch};
+  void *all[] = {room->x,     room->y,      room->row_numbers, room->tokens, room->ids, room->rank_weights,
+                 room->flags, room->scratch};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) weft_free(all[i]);
   weft_device_close(room->device);
 }
@@ -392,8 +381,7 @@ static weft_status measure_products(bench_room *room) {
   room->n_copies = 1;
   if (status == WEFT_OK) status = time_case(room, &small, &best_s);
   free_weights(room);
-  if (status == WEFT_OK)
-    room->product_rate = (double)small.n_rows * small.n_in * small.n_out / best_s;
+  if (status == WEFT_OK) room->product_rate = (double)small.n_rows * small.n_in * small.n_out / best_s;
   return status;
 }
 
@@ -408,8 +396,7 @@ static int read_words(bench_room *room, int argc, char **argv) {
     else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
       room->n_threads = (uint32_t)strtoul(argv[++i], NULL, 10);
     else
-      return weft_cli_fail(WEFT_EXIT_USAGE,
-                           "bench kernels: '%s' is not --json, --cpu-time, --case or --threads",
+      return weft_cli_fail(WEFT_EXIT_USAGE, "bench kernels: '%s' is not --json, --cpu-time, --case or --threads",
                            argv[i]);
   }
   return WEFT_EXIT_OK;
@@ -425,9 +412,8 @@ int weft_bench_kernels(int argc, char **argv) {
   if (status == WEFT_OK) {
     const weft_device_info *info = weft_device_get_info(room.device);
     room.read_rate = measure_reading(&room);
-    (void)fprintf(stderr, "%s, %s, %u threads: reads %.1f GB/s, multiplies %.1f GMAC/s\n",
-                  info->name, info->isa, info->n_threads, room.read_rate / 1e9,
-                  room.product_rate / 1e9);
+    (void)fprintf(stderr, "%s, %s, %u threads: reads %.1f GB/s, multiplies %.1f GMAC/s\n", info->name, info->isa,
+                  info->n_threads, room.read_rate / 1e9, room.product_rate / 1e9);
   }
   bool first = true;
   if (room.json) (void)printf("[");

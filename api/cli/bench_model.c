@@ -36,7 +36,9 @@ typedef struct bench_list {
 
 /* ---- one row ---- */
 
-static const char *unit_of(const bench_row *row) { return row->what == STEPS ? "ms/step" : "tok/s"; }
+static const char *unit_of(const bench_row *row) {
+  return row->what == STEPS ? "ms/step" : "tok/s";
+}
 
 static int run_once(bench_list *list, const bench_row *row, uint64_t seed, uint32_t i) {
   const weft_load *l = &row->load;
@@ -76,7 +78,8 @@ static double kv_mib_of(const weft_runtime *rt, const weft_load *load) {
 /* Rows of the steps that the row is about. */
 static uint32_t step_rows(const weft_runtime *rt, const bench_row *row) {
   const weft_load *l = &row->load;
-  uint32_t canvas = weft_model_at(rt, 0).canvas, n = l->n_parallel * (l->diffusion ? canvas : 1) + l->n_canvases * canvas;
+  uint32_t canvas = weft_model_at(rt, 0).canvas,
+           n = l->n_parallel * (l->diffusion ? canvas : 1) + l->n_canvases * canvas;
   if (row->what == PREFILL) n = l->n_parallel * l->n_prompt;
   return n < rt->options.rows ? n : rt->options.rows;
 }
@@ -84,26 +87,30 @@ static uint32_t step_rows(const weft_runtime *rt, const bench_row *row) {
 static json_t *record_of(bench_list *list, const bench_row *row, double median, double spread, double first_ms) {
   uint32_t n_rows = step_rows(list->rt, row);
   const weft_load *l = &row->load;
-  json_t *record = json_pack("{s:s, s:f, s:f, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:s}", "work", row->name, "median", median,
-                             "spread", spread, "unit", unit_of(row), "n_prompt", (int)l->n_prompt, "n_generate",
-                             (int)l->n_generate, "n_parallel", (int)l->n_parallel, "n_canvases", (int)l->n_canvases, "rows",
-                             (int)n_rows, "first_ms", first_ms, "kv_mib", kv_mib_of(list->rt, l), "device",
-                             weft_device_get_info(list->rt->device)->name);
+  json_t *record =
+      json_pack("{s:s, s:f, s:f, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:s}", "work", row->name, "median", median,
+                "spread", spread, "unit", unit_of(row), "n_prompt", (int)l->n_prompt, "n_generate", (int)l->n_generate,
+                "n_parallel", (int)l->n_parallel, "n_canvases", (int)l->n_canvases, "rows", (int)n_rows, "first_ms",
+                first_ms, "kv_mib", kv_mib_of(list->rt, l), "device", weft_device_get_info(list->rt->device)->name);
   double touched = weft_touched_mean(&list->touched, n_rows), expected = weft_touched_expected(&list->touched, n_rows);
   if (touched >= 0.0) (void)json_object_set_new(record, "experts_touched", json_real(touched));
   if (expected >= 0.0) (void)json_object_set_new(record, "experts_expected", json_real(expected));
   return record;
 }
 
-static double number_in(const json_t *record, const char *name) { return json_number_value(json_object_get(record, name)); }
+static double number_in(const json_t *record, const char *name) {
+  return json_number_value(json_object_get(record, name));
+}
 
 static void print_row(const bench_list *list, const bench_row *row, const json_t *record) {
   const weft_load *l = &row->load;
-  double median = number_in(record, "median"), spread = number_in(record, "spread"), first = number_in(record, "first_ms");
+  double median = number_in(record, "median"), spread = number_in(record, "spread"),
+         first = number_in(record, "first_ms");
   double touched = number_in(record, "experts_touched"), expected = number_in(record, "experts_expected");
   if (list->config->csv) {
-    (void)printf("\"%s\",%.6g,%.6g,%s,%u,%u,%u,%u,%.6g,%.6g,%.4g,%.4g\n", row->name, median, spread, unit_of(row), l->n_prompt,
-                 l->n_generate, l->n_parallel, l->n_canvases, first, number_in(record, "kv_mib"), touched, expected);
+    (void)printf("\"%s\",%.6g,%.6g,%s,%u,%u,%u,%u,%.6g,%.6g,%.4g,%.4g\n", row->name, median, spread, unit_of(row),
+                 l->n_prompt, l->n_generate, l->n_parallel, l->n_canvases, first, number_in(record, "kv_mib"), touched,
+                 expected);
   } else if (!list->config->json) {
     (void)printf("%-34s %10.2f %-8s spread %.2f over %u runs; first after %.2f ms; KV %.1f MiB", row->name, median,
                  unit_of(row), spread, list->config->repeat, first, number_in(record, "kv_mib"));
@@ -159,14 +166,19 @@ static void add_canvas(bench_list *list, uint32_t n_prompt, uint32_t n_parallel)
 /* Decoding goes on until the canvases, whose prompts come after all others, have run. */
 static void add_mix(bench_list *list, uint32_t n_prompt, uint32_t n_parallel, uint32_t n_canvases) {
   uint32_t n_steps = (n_parallel + n_canvases) * n_prompt / list->rt->options.rows + CANVAS_STEPS + 4;
-  weft_load load = {.n_prompt = n_prompt, .n_generate = 2 * n_steps, .n_parallel = n_parallel, .n_canvases = n_canvases,
+  weft_load load = {.n_prompt = n_prompt,
+                    .n_generate = 2 * n_steps,
+                    .n_parallel = n_parallel,
+                    .n_canvases = n_canvases,
                     .n_steps = CANVAS_STEPS};
   bench_row *row = add(list, STEPS, load);
   (void)snprintf(row->name, sizeof row->name, "step of %u canvases and %u decoding", n_canvases, n_parallel);
 }
 
 /* Doubling from `from` while at most `to`. */
-static uint32_t next_size(uint32_t size, uint32_t to) { return size > to / 2 ? to + 1 : 2 * size; }
+static uint32_t next_size(uint32_t size, uint32_t to) {
+  return size > to / 2 ? to + 1 : 2 * size;
+}
 
 static void list_usual(bench_list *list, bool canvases) {
   static const uint32_t usual[] = {1, 4, 16, 32};
@@ -193,11 +205,12 @@ static int list_sweep(bench_list *list, const char *sweep, bool canvases) {
     for (uint32_t n = 1; n <= running && n * canvas <= rows; n = next_size(n, running)) add_canvas(list, n_prompt, n);
   } else if (strcmp(sweep, "mix") == 0 && canvases) {
     for (uint32_t n = 1; n < running && n * canvas < rows; n *= 4)
-      for (uint32_t d = 8; d <= 128 && d + n <= running && d + n * canvas <= rows; d *= 4) add_mix(list, n_prompt, d, n);
+      for (uint32_t d = 8; d <= 128 && d + n <= running && d + n * canvas <= rows; d *= 4)
+        add_mix(list, n_prompt, d, n);
   } else {
-    return weft_cli_fail(WEFT_EXIT_USAGE,
-                         "bench model: '%s' must be context or sequences, or canvases or mix of a model that has canvases",
-                         sweep);
+    return weft_cli_fail(
+        WEFT_EXIT_USAGE,
+        "bench model: '%s' must be context or sequences, or canvases or mix of a model that has canvases", sweep);
   }
   return 0;
 }
@@ -209,8 +222,9 @@ static int run_rows(bench_list *list, json_t *out) {
   if (config->words.n <= 1) list_usual(list, canvases);
   for (uint32_t i = 1; i < config->words.n && code == 0; i++) code = list_sweep(list, config->words.item[i], canvases);
   if (code == 0 && config->csv) {
-    (void)printf("work,median,spread,unit,n_prompt,n_generate,n_parallel,n_canvases,first_ms,kv_mib,experts_touched,"
-                 "experts_expected\n");
+    (void)printf(
+        "work,median,spread,unit,n_prompt,n_generate,n_parallel,n_canvases,first_ms,kv_mib,experts_touched,"
+        "experts_expected\n");
   }
   for (uint32_t i = 0; i < list->n && code == 0; i++) code = run_row(list, &list->row[i], out);
   return code;

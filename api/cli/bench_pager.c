@@ -58,12 +58,10 @@ static double median(double *values, uint32_t n) {
 }
 
 static void make_prompt(int32_t *tokens, uint64_t chain) {
-  for (uint32_t i = 0; i < PROMPT; i++)
-    tokens[i] = (int32_t)(weft_mix64(chain * 0x9E3779B97F4A7C15ull + i) % N_VOCAB);
+  for (uint32_t i = 0; i < PROMPT; i++) tokens[i] = (int32_t)(weft_mix64(chain * 0x9E3779B97F4A7C15ull + i) % N_VOCAB);
 }
 
-static weft_status admit(const pager_bench *b, const int32_t *tokens, weft_seq *seq,
-                         uint32_t *hit) {
+static weft_status admit(const pager_bench *b, const int32_t *tokens, weft_seq *seq, uint32_t *hit) {
   weft_admit args = {.domain = {1, 1}, .tokens = tokens, .n_tokens = PROMPT, .n_prompt = PROMPT};
   weft_seq waits_for = WEFT_SEQ_NONE;
   return weft_pager_admit(b->pager, &args, seq, hit, &waits_for);
@@ -178,8 +176,7 @@ static bool bench_evict(const pager_bench *b, pager_result *result) {
       make_prompt(b->tokens, UINT32_MAX - (round * N_SEQS + i)); /* never cached */
       weft_admit args = {.tokens = b->tokens, .n_tokens = PROMPT, .no_cache = true};
       weft_seq waits_for;
-      if (weft_pager_admit(b->pager, &args, &seq[i], &n_cached, &waits_for) != WEFT_OK)
-        return false;
+      if (weft_pager_admit(b->pager, &args, &seq[i], &n_cached, &waits_for) != WEFT_OK) return false;
     }
     double start = now_ns();
     if (!take_evicting(b, seq, n_seqs)) return false;
@@ -210,25 +207,19 @@ static void print_json(const pager_result *r, const weft_capacity *c) {
       "\"host_bytes_per_block\": %.2f, \"waste_percent\": %.3f, "
       "\"capacity_ratio_contiguous\": %.3f, \"capacity_ratio_ring\": %.3f, "
       "\"capacity_ratio_sliding\": %.3f}\n",
-      r->take_release_ns, r->take_evict_ns, r->match_32k_us, r->host_bytes_per_block,
-      c->waste_percent, c->ratio_contiguous, c->ratio_ring, c->ratio_sliding);
+      r->take_release_ns, r->take_evict_ns, r->match_32k_us, r->host_bytes_per_block, c->waste_percent,
+      c->ratio_contiguous, c->ratio_ring, c->ratio_sliding);
 }
 
 static void print(const pager_result *r, uint32_t n_pages) {
-  printf("pager: %u pages of %d tokens, one group, %d sequences of up to %d tokens\n", n_pages,
-         BLOCK, N_SEQS, PROMPT);
+  printf("pager: %u pages of %d tokens, one group, %d sequences of up to %d tokens\n", n_pages, BLOCK, N_SEQS, PROMPT);
   printf("  take + release, one block per call     %8.2f ns\n", r->take_release_ns);
-  printf("  take + release, %d blocks per call   %8.2f ns per block\n", PROMPT / BLOCK,
-         r->take_release_bulk_ns);
+  printf("  take + release, %d blocks per call   %8.2f ns per block\n", PROMPT / BLOCK, r->take_release_bulk_ns);
   printf("  take that must evict an indexed block  %8.2f ns\n", r->take_evict_ns);
-  printf("  longest match of a cached 32k prompt   %8.2f us (best %.2f)\n", r->match_32k_us,
-         r->match_32k_best_us);
-  printf(
-      "  admit, announce, commit, release       %8.2f ns per new block (making prompts included)\n",
-      r->fill_ns);
+  printf("  longest match of a cached 32k prompt   %8.2f us (best %.2f)\n", r->match_32k_us, r->match_32k_best_us);
+  printf("  admit, announce, commit, release       %8.2f ns per new block (making prompts included)\n", r->fill_ns);
   printf("  release of a published block           %8.2f ns\n", r->release_ns);
-  printf("  host memory, all of it                 %8.2f bytes per block\n",
-         r->host_bytes_per_block);
+  printf("  host memory, all of it                 %8.2f bytes per block\n", r->host_bytes_per_block);
 }
 
 /* Capacity is measured here, when the memory of the timings is given back. */
@@ -254,11 +245,8 @@ int weft_bench_pager(const weft_config *config) {
     return weft_cli_fail(WEFT_EXIT_USAGE, "bench pager: --n-parallel must be a multiple of %d", N_TOGETHER);
   uint32_t n_pages = n_chains * (PROMPT / BLOCK);
   weft_space_config space = {.n_groups = 1, .group = {{.block_tokens = BLOCK}}};
-  weft_pager_config pager = {.n_pages = n_pages,
-                              .n_seqs = N_SEQS,
-                              .seq_tokens_max = PROMPT,
-                              .n_spaces = 1,
-                              .space = &space};
+  weft_pager_config pager = {
+      .n_pages = n_pages, .n_seqs = N_SEQS, .seq_tokens_max = PROMPT, .n_spaces = 1, .space = &space};
   pager_bench bench = {.n_chains = n_chains};
   pager_result result = {0};
   weft_error error = {{0}};

@@ -75,8 +75,8 @@ static int run_peer(const weft_config *config, peer_row *rows, uint32_t turn) {
   char command[2048];
   const char *dir = config->llama, *file = config->models.item[0];
   uint32_t threads = config->threads > 0 ? config->threads : (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
-  (void)snprintf(command, sizeof command, "'%s/llama-bench' -m '%s' -t %u -p %u -n %u -r 1 -o json 2>/dev/null", dir, file,
-                 threads, config->n_prompt, config->n_generate);
+  (void)snprintf(command, sizeof command, "'%s/llama-bench' -m '%s' -t %u -p %u -n %u -r 1 -o json 2>/dev/null", dir,
+                 file, threads, config->n_prompt, config->n_generate);
   int failed = run_command(command, &text);
   json_t *list = failed ? NULL : json_loads(text.bytes == NULL ? "" : text.bytes, 0, NULL);
   rows[0].theirs[turn] = rate_in(list, "n_prompt", (int)config->n_prompt, "avg_ts");
@@ -123,10 +123,11 @@ static json_t *report(const weft_config *config, peer_row *rows, uint32_t n_turn
   for (uint32_t i = 0; i < ROWS; i++) {
     peer_row *r = &rows[i];
     if (r->name == NULL) continue;
-    double ratio = weft_median(r->ratio, r->n), ours = weft_median(r->ours, n_turns), theirs = weft_median(r->theirs, n_turns);
+    double ratio = weft_median(r->ratio, r->n), ours = weft_median(r->ours, n_turns),
+           theirs = weft_median(r->theirs, n_turns);
     if (!config->json) {
-      (void)printf("%-22s weft %9.1f tok/s   llama.cpp %9.1f tok/s   median of ratios %.2f%s\n", r->name, ours, theirs, ratio,
-                   r->n == 0 ? " (the peer gave nothing)" : "");
+      (void)printf("%-22s weft %9.1f tok/s   llama.cpp %9.1f tok/s   median of ratios %.2f%s\n", r->name, ours, theirs,
+                   ratio, r->n == 0 ? " (the peer gave nothing)" : "");
     }
     (void)json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:f, s:s, s:i}", "work", r->name, "weft", ours, "peer",
                                                 theirs, "ratio", ratio, "unit", "tok/s", "turns", (int)r->n));
@@ -142,8 +143,9 @@ static pid_t start_llama_server(const weft_config *config, uint16_t port) {
   (void)snprintf(port_text, sizeof port_text, "%u", port);
   (void)snprintf(threads, sizeof threads, "%u",
                  config->threads > 0 ? config->threads : (uint32_t)sysconf(_SC_NPROCESSORS_ONLN));
-  const char *argv[] = {path, "-m", config->models.item[0], "-np", "16", "-c", "16384", "-t", threads, "--port", port_text,
-                        "--host", "127.0.0.1", "--log-disable", NULL};
+  const char *argv[] = {
+      path,     "-m",        config->models.item[0], "-np", "16", "-c", "16384", "-t", threads, "--port", port_text,
+      "--host", "127.0.0.1", "--log-disable",        NULL};
   pid_t pid = -1;
   if (access(path, X_OK) != 0) return -1;
   posix_spawn_file_actions_t actions;
@@ -162,7 +164,8 @@ static pid_t start_llama_server(const weft_config *config, uint16_t port) {
   return pid;
 }
 
-static int serve_both(const weft_config *config, uint32_t n_vocab, uint32_t turn, double seconds[2], uint64_t computed[2]) {
+static int serve_both(const weft_config *config, uint32_t n_vocab, uint32_t turn, double seconds[2],
+                      uint64_t computed[2]) {
   weft_child child;
   int code = weft_serving_start(config, &child);
   if (code != 0) return code;
@@ -175,7 +178,7 @@ static int serve_both(const weft_config *config, uint32_t n_vocab, uint32_t turn
   pid_t pid = start_llama_server(config, serving.port);
   if (pid < 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "%s/llama-server could not be started", config->llama);
   code = weft_serving_run(&serving, &seconds[1], &computed[1]);
-  (void)kill(pid, SIGTERM);       /* ours: started above */
+  (void)kill(pid, SIGTERM); /* ours: started above */
   (void)waitpid(pid, NULL, 0);
   return code;
 }
@@ -198,15 +201,16 @@ static int compare_serving(const weft_config *config, json_t *list) {
     (void)printf("%-22s weft %9.2f s (%llu prompt tokens computed)   llama.cpp %9.2f s (%llu)   times faster %.2f\n",
                  "shared system prompt", a, (unsigned long long)computed[0], b, (unsigned long long)computed[1], r);
   }
-  (void)json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:f, s:s, s:i, s:I, s:I}", "work", "shared system prompt",
-                                              "weft", a, "peer", b, "ratio", r, "unit", "s", "turns", (int)n,
-                                              "prompt_tokens_computed", (json_int_t)computed[0],
-                                              "peer_prompt_tokens_computed", (json_int_t)computed[1]));
+  (void)json_array_append_new(
+      list, json_pack("{s:s, s:f, s:f, s:f, s:s, s:i, s:I, s:I}", "work", "shared system prompt", "weft", a, "peer", b,
+                      "ratio", r, "unit", "s", "turns", (int)n, "prompt_tokens_computed", (json_int_t)computed[0],
+                      "peer_prompt_tokens_computed", (json_int_t)computed[1]));
   return 0;
 }
 
 int weft_bench_peer(const weft_config *config) {
-  if (config->llama == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "bench peer: name the build's bin folder with --llama DIR");
+  if (config->llama == NULL)
+    return weft_cli_fail(WEFT_EXIT_USAGE, "bench peer: name the build's bin folder with --llama DIR");
   if (config->models.n != 1) return weft_cli_fail(WEFT_EXIT_USAGE, "bench peer: name one GGUF file with -m FILE");
   static peer_row rows[ROWS];
   uint32_t np = config->n_prompt, ng = config->n_generate, n = config->repeat < TURNS_MAX ? config->repeat : TURNS_MAX;

@@ -121,16 +121,18 @@ int weft_bench_pressure(const weft_config *config) {
   int code = config->models.n == 0 ? weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE")
                                    : run(config, &(tiers){.pool = ample}, &r[0], &page_bytes);
   uint64_t all = (uint64_t)r[0].pages * page_bytes, tenth = (uint64_t)(r[0].pages / 10.0) * page_bytes;
-  const tiers small[] = {{.pool = tenth}, {.pool = tenth, .host = ample}, {.pool = tenth, .host = all / FIFTH, .file = ample}};
+  const tiers small[] = {
+      {.pool = tenth}, {.pool = tenth, .host = ample}, {.pool = tenth, .host = all / FIFTH, .file = ample}};
   for (uint32_t i = 1; i < RUNS && code == 0; i++) code = run(config, &small[i - 1], &r[i], &page_bytes);
   if (code != 0) return code;
   for (uint32_t i = 0; i < RUNS; i++) {
     const char *format =
-        config->json ? "%s{\"name\": \"%s\", \"prefill_rows\": %.0f, \"again\": %.0f, \"pages_out\": %.0f, \"pages_back\": "
-                       "%.0f, \"file_pages_out\": %.0f, \"file_pages_back\": %.0f, \"file_waits\": %.0f, "
-                       "\"preemptions\": %.0f, \"canvases_resumed\": %.0f, \"seconds\": %.2f}%s\n"
-                     : "%s%-22s %6.0f rows of prompts, %6.0f again; %5.0f pages out, %5.0f back; file %5.0f out, %5.0f "
-                       "back, %4.0f waits; %3.0f preemptions, %2.0f canvases resumed; %.2f s%s\n";
+        config->json
+            ? "%s{\"name\": \"%s\", \"prefill_rows\": %.0f, \"again\": %.0f, \"pages_out\": %.0f, \"pages_back\": "
+              "%.0f, \"file_pages_out\": %.0f, \"file_pages_back\": %.0f, \"file_waits\": %.0f, "
+              "\"preemptions\": %.0f, \"canvases_resumed\": %.0f, \"seconds\": %.2f}%s\n"
+            : "%s%-22s %6.0f rows of prompts, %6.0f again; %5.0f pages out, %5.0f back; file %5.0f out, %5.0f "
+              "back, %4.0f waits; %3.0f preemptions, %2.0f canvases resumed; %.2f s%s\n";
     (void)printf(format, config->json ? (i == 0 ? "[" : " ") : "", names[i], r[i].rows, r[i].rows - r[0].rows, r[i].out,
                  r[i].back, r[i].to_file, r[i].from_file, r[i].waits, r[i].preemptions, r[i].resumed, r[i].seconds,
                  config->json ? (i + 1 < RUNS ? "," : "]") : "");

@@ -119,7 +119,8 @@ static int run_loads(profile_run *p) {
     if (code == 0) code = run_load(p, (weft_load){.n_prompt = most, .n_generate = tokens, .n_parallel = at_once[i]});
   }
   for (uint32_t i = 0; p->model.canvas > 0 && i < 4 && code == 0; i++) {
-    weft_load load = {.n_prompt = i % 2 == 0 ? WARM_TOKENS : most, .n_generate = 8, .n_parallel = 1 + i / 2, .diffusion = true};
+    weft_load load = {
+        .n_prompt = i % 2 == 0 ? WARM_TOKENS : most, .n_generate = 8, .n_parallel = 1 + i / 2, .diffusion = true};
     code = run_load(p, load);
   }
   return code;
@@ -186,14 +187,15 @@ static json_t *as_json(const profile_run *p) {
   const weft_sim_model *m = &p->model;
   json_t *groups = json_array();
   for (uint32_t g = 0; g < m->n_groups; g++) {
-    (void)json_array_append_new(groups, json_pack("{s:i, s:i, s:i}", "block_tokens", (int)m->group[g].block_tokens, "window",
-                                                  (int)m->group[g].window, "layers", (int)m->group[g].n_layers));
+    (void)json_array_append_new(groups,
+                                json_pack("{s:i, s:i, s:i}", "block_tokens", (int)m->group[g].block_tokens, "window",
+                                          (int)m->group[g].window, "layers", (int)m->group[g].n_layers));
   }
-  return json_pack("{s:s, s:b, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:i, s:f, s:o}", "name", m->name, "autoregressive",
-                   m->autoregressive, "canvas", (int)m->canvas, "step_us", m->step_us, "row_us", m->row_us, "output_us",
-                   m->output_us, "key_us", m->key_us, "expert_us", m->expert_us, "experts", (int)m->n_experts,
-                   "experts_per_row", (int)m->n_top, "samples", (int)p->n_samples, "error_percent", error_percent(p),
-                   "groups", groups);
+  return json_pack("{s:s, s:b, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:i, s:f, s:o}", "name", m->name,
+                   "autoregressive", m->autoregressive, "canvas", (int)m->canvas, "step_us", m->step_us, "row_us",
+                   m->row_us, "output_us", m->output_us, "key_us", m->key_us, "expert_us", m->expert_us, "experts",
+                   (int)m->n_experts, "experts_per_row", (int)m->n_top, "samples", (int)p->n_samples, "error_percent",
+                   error_percent(p), "groups", groups);
 }
 
 static void describe(profile_run *p) {
@@ -201,7 +203,8 @@ static void describe(profile_run *p) {
   const weft_runner_info *info = served->runner->ops->info(served->runner);
   const weft_model_info *model = weft_model_get_info(served->model);
   weft_sim_model *m = &p->model;
-  *m = (weft_sim_model){.autoregressive = info->autoregressive, .canvas = info->canvas_length, .n_groups = info->n_groups};
+  *m = (weft_sim_model){
+      .autoregressive = info->autoregressive, .canvas = info->canvas_length, .n_groups = info->n_groups};
   (void)snprintf(m->name, sizeof m->name, "%.63s", info->name);
   m->n_experts = model->n_experts;
   m->n_top = model->n_experts_used;
@@ -231,9 +234,10 @@ static int profile_model(const weft_config *config, json_t *models, double *page
 int weft_bench_profile(const weft_config *config) {
   json_t *models = json_array();
   double page_kib = 0.0;
-  int code = config->models.n > 0 && config->models.n <= WEFT_SIM_MODELS
-                 ? 0
-                 : weft_cli_fail(WEFT_EXIT_USAGE, "bench profile: name 1 to %d GGUF files with -m FILE", WEFT_SIM_MODELS);
+  int code =
+      config->models.n > 0 && config->models.n <= WEFT_SIM_MODELS
+          ? 0
+          : weft_cli_fail(WEFT_EXIT_USAGE, "bench profile: name 1 to %d GGUF files with -m FILE", WEFT_SIM_MODELS);
   for (uint32_t i = 0; i < config->models.n && code == 0; i++) {
     weft_config one = *config;
     one.models = (weft_text_list){.item = {config->models.item[i]}, .n = 1};

@@ -69,13 +69,13 @@ static int measure(const weft_config *config, room_run *run, json_t *out) {
   const char *work = run->diffusion ? "canvases at once" : "sequences at once";
   double pool = (double)rt->n_pages * (double)rt->page_bytes / (1024.0 * 1024.0);
   if (!config->json) {
-    (void)printf("%-18s %6u run to the end, %u predicted; context %u, pool %.0f MiB, at most %u\n", work, most, predicted,
-                 run->context, pool, rt->options.running);
+    (void)printf("%-18s %6u run to the end, %u predicted; context %u, pool %.0f MiB, at most %u\n", work, most,
+                 predicted, run->context, pool, rt->options.running);
   }
-  (void)json_array_append_new(out, json_pack("{s:s, s:i, s:i, s:i, s:f, s:i, s:i, s:s}", "work", work, "measured", (int)most,
-                                             "predicted", (int)predicted, "context", (int)run->context, "pool_mib", pool,
-                                             "running_max", (int)rt->options.running, "rows", (int)rt->options.rows, "device",
-                                             weft_device_get_info(rt->device)->name));
+  (void)json_array_append_new(out, json_pack("{s:s, s:i, s:i, s:i, s:f, s:i, s:i, s:s}", "work", work, "measured",
+                                             (int)most, "predicted", (int)predicted, "context", (int)run->context,
+                                             "pool_mib", pool, "running_max", (int)rt->options.running, "rows",
+                                             (int)rt->options.rows, "device", weft_device_get_info(rt->device)->name));
   return 0;
 }
 

@@ -54,8 +54,8 @@ static weft_status open_world(bench_world *w, uint32_t n, bool overlap, weft_err
                            .context_length = CONTEXT,
                            .model = {.salt = 1, .n_vocab = 262144, .n_groups = N_GROUPS}};
   for (uint32_t g = 0; g < N_GROUPS; g++) {
-    fake.model.group[g] = (weft_runner_group){
-        .block_tokens = g == 0 ? 32 : 16, .window = g == 0 ? 0 : 1024, .n_layers = 5};
+    fake.model.group[g] =
+        (weft_runner_group){.block_tokens = g == 0 ? 32 : 16, .window = g == 0 ? 0 : 1024, .n_layers = 5};
   }
   w->n = n;
   w->request = weft_alloc(n, sizeof *w->request);
@@ -113,8 +113,7 @@ static double step_us(bench_world *w, uint64_t now_us) {
   return (double)(after.plan_us - before.plan_us);
 }
 
-static weft_status measure(const bench_task *task, uint32_t n, bench_result *out,
-                           weft_error *error) {
+static weft_status measure(const bench_task *task, uint32_t n, bench_result *out, weft_error *error) {
   bench_world w = {0};
   double times[STEPS_MAX];
   uint32_t n_steps = task->n_steps;
@@ -157,8 +156,8 @@ static void print_json(const bench_task *task, const bench_result *results) {
 static void print_table(const bench_task *task, const bench_result *results) {
   (void)printf("%8s %12s %12s %14s\n", "running", "step us", "best us", "ns per row");
   for (uint32_t i = 0; i < task->n_sizes; i++) {
-    (void)printf("%8u %12.1f %12.1f %14.1f\n", task->size[i], results[i].median_us,
-                 results[i].best_us, results[i].median_us * 1e3 / task->size[i]);
+    (void)printf("%8u %12.1f %12.1f %14.1f\n", task->size[i], results[i].median_us, results[i].best_us,
+                 results[i].median_us * 1e3 / task->size[i]);
   }
 }
 

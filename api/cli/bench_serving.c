@@ -35,8 +35,8 @@ static json_t *prompt_of(const weft_serving *s, uint32_t index) {
 static void *work(void *self) {
   serving_worker *w = self;
   const weft_serving *s = w->serving;
-  json_t *root = s->llama ? json_pack("{s:o, s:i, s:b, s:f, s:b}", "prompt", prompt_of(s, w->index), "n_predict", GENERATE,
-                                      "ignore_eos", 1, "temperature", 0.0, "cache_prompt", 1)
+  json_t *root = s->llama ? json_pack("{s:o, s:i, s:b, s:f, s:b}", "prompt", prompt_of(s, w->index), "n_predict",
+                                      GENERATE, "ignore_eos", 1, "temperature", 0.0, "cache_prompt", 1)
                           : json_pack("{s:o, s:i, s:b, s:f, s:s}", "prompt", prompt_of(s, w->index), "max_tokens",
                                       GENERATE, "ignore_eos", 1, "temperature", 0.0, "mode", "autoregressive");
   char *body = json_dumps(root, JSON_COMPACT);
@@ -75,15 +75,24 @@ int weft_serving_run(const weft_serving *serving, double *seconds, uint64_t *n_c
     *n_computed += w[i].n_computed;
   }
   *seconds = (double)(weft_clock_us() - start) * 1e-6;
-  if (n < REQUESTS || n_failed > 0) return weft_cli_fail(WEFT_EXIT_FAILED, "%u of %d requests failed", n_failed, REQUESTS);
+  if (n < REQUESTS || n_failed > 0)
+    return weft_cli_fail(WEFT_EXIT_FAILED, "%u of %d requests failed", n_failed, REQUESTS);
   return 0;
 }
 
 int weft_serving_start(const weft_config *config, weft_child *child) {
   char threads[16];
   (void)snprintf(threads, sizeof threads, "%u", config->threads);
-  const char *args[] = {"-m", config->models.item[0], "--running", "16", "--context", "2048", "--threads", threads,
-                        config->no_prefix_cache ? "--no-prefix-cache" : NULL, NULL};
+  const char *args[] = {"-m",
+                        config->models.item[0],
+                        "--running",
+                        "16",
+                        "--context",
+                        "2048",
+                        "--threads",
+                        threads,
+                        config->no_prefix_cache ? "--no-prefix-cache" : NULL,
+                        NULL};
   return weft_child_start(child, args) == 0 ? 0 : WEFT_EXIT_RUNTIME;
 }
 
@@ -103,8 +112,8 @@ int weft_bench_serving(const weft_config *config) {
     (void)weft_child_stop(&child); /* its code would not change the measurement */
     if (code != 0) break;
     if (config->json) {
-      (void)printf("{\"seconds\": %.3f, \"prompt_tokens_computed\": %llu, \"prompt_tokens\": %d, \"peak_mib\": %.1f}\n", seconds,
-                   (unsigned long long)n_computed, REQUESTS * (SHARED + OWN), (double)peak / 1024.0);
+      (void)printf("{\"seconds\": %.3f, \"prompt_tokens_computed\": %llu, \"prompt_tokens\": %d, \"peak_mib\": %.1f}\n",
+                   seconds, (unsigned long long)n_computed, REQUESTS * (SHARED + OWN), (double)peak / 1024.0);
     } else {
       (void)printf("%.2f s, %llu of %d prompt tokens computed, peak memory %.1f MiB\n", seconds,
                    (unsigned long long)n_computed, REQUESTS * (SHARED + OWN), (double)peak / 1024.0);

@@ -110,10 +110,11 @@ int weft_bench_tenants(const weft_config *config) {
   weft_close(rt);
   if (code != 0) return code;
   double p50[2] = {weft_median(alone, ASKED), weft_median(flooded, ASKED)}; /* and they are sorted */
-  (void)printf(config->json ? "{\"alone_p50_ms\": %.2f, \"alone_max_ms\": %.2f, \"flooded_p50_ms\": %.2f, "
-                              "\"flooded_max_ms\": %.2f, \"probes\": %d, \"told_apart_percent\": %.1f}\n"
-                            : "first token, alone    p50 %8.2f ms, most %8.2f ms\nfirst token, flooded  p50 %8.2f ms, most "
-                              "%8.2f ms\nprobes                %d, told apart %.1f %%\n",
+  (void)printf(config->json
+                   ? "{\"alone_p50_ms\": %.2f, \"alone_max_ms\": %.2f, \"flooded_p50_ms\": %.2f, "
+                     "\"flooded_max_ms\": %.2f, \"probes\": %d, \"told_apart_percent\": %.1f}\n"
+                   : "first token, alone    p50 %8.2f ms, most %8.2f ms\nfirst token, flooded  p50 %8.2f ms, most "
+                     "%8.2f ms\nprobes                %d, told apart %.1f %%\n",
                p50[0], alone[ASKED - 1], p50[1], flooded[ASKED - 1], PROBES, told_apart(probe));
   return 0;
 }

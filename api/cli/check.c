@@ -39,7 +39,8 @@ static weft_status find_sizes(const check_job *job, uint32_t *n_vocab, uint32_t 
 }
 
 static weft_status run(const weft_config *c, check_job *job, weft_check_report *report, weft_error *error) {
-  weft_device_config device = {.backend = c->backend, .n_threads = c->threads, .no_graphs = true}, ref = {.backend = "ref"};
+  weft_device_config device = {.backend = c->backend, .n_threads = c->threads, .no_graphs = true},
+                     ref = {.backend = "ref"};
   uint32_t n_tokens = TOKENS, n_vocab = 0, n_canvas = 0;
   weft_status status = weft_gguf_open(c->models.item[0], &job->gguf, error);
   if (status == WEFT_OK) status = weft_device_open(&device, &job->device, error);
@@ -53,8 +54,14 @@ static weft_status run(const weft_config *c, check_job *job, weft_check_report *
     status = weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the tokens");
   }
   if (status != WEFT_OK) return status;
-  weft_check_args args = {.gguf = job->gguf, .device = job->device, .ref = job->ref, .tokens = job->tokens,
-                          .n_tokens = n_tokens, .canvas = job->canvas, .n_canvas = n_canvas, .tolerance = c->tolerance};
+  weft_check_args args = {.gguf = job->gguf,
+                          .device = job->device,
+                          .ref = job->ref,
+                          .tokens = job->tokens,
+                          .n_tokens = n_tokens,
+                          .canvas = job->canvas,
+                          .n_canvas = n_canvas,
+                          .tolerance = c->tolerance};
   return weft_check(&args, report, error);
 }
 
@@ -68,8 +75,8 @@ static void say(const weft_config *c, const check_job *job, const weft_check_rep
                  r->agrees ? "true" : "false", d->backend, r->n_ops, r->n_rows, r->op,
                  r->layer == UINT32_MAX ? -1 : (int)r->layer, r->index, r->row, r->error < 1e30 ? r->error : 1e30);
   } else if (r->agrees) {
-    (void)printf("%s %s agrees with ref: %" PRIu32 " ops, statistics of %" PRIu32 " rows; closest at %s, %s (op %" PRIu32
-                 "): %.1f %% of what is allowed\n",
+    (void)printf("%s %s agrees with ref: %" PRIu32 " ops, statistics of %" PRIu32
+                 " rows; closest at %s, %s (op %" PRIu32 "): %.1f %% of what is allowed\n",
                  d->backend, d->isa, r->n_ops, r->n_rows, where, r->op, r->index, 100.0 * r->error);
   } else {
     (void)printf("%s %s differs from ref at %s, %s (op %" PRIu32 "), row %" PRIu32 ": %.3g times what is allowed\n",

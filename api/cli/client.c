@@ -110,8 +110,10 @@ int weft_client_request_as(uint16_t port, const char *key, const char *method, c
   int status = -1, fd = dial(port);
   if (fd < 0) return -1;
   size_t n = body == NULL ? 0 : strlen(body);
-  weft_text_printf(&head, "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\n"
-                          "Content-Length: %zu\r\n", method, path, n);
+  weft_text_printf(&head,
+                   "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                   "Content-Length: %zu\r\n",
+                   method, path, n);
   if (key != NULL) weft_text_printf(&head, "Authorization: Bearer %s\r\n", key);
   weft_text_puts(&head, "\r\n");
   bool left = false;

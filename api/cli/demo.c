@@ -38,10 +38,10 @@ typedef struct worker {
 } worker;
 
 static char *body_of(const char *model, const char *question, bool diffusion, bool stream) {
-  json_t *root = json_pack("{s:s, s:[{s:s, s:s}], s:i, s:f, s:i, s:s, s:b, s:b}", "model", model, "messages", "role",
-                           "user", "content", question, "max_tokens", 64, "temperature", 0.0, "seed", 7, "mode",
-                           diffusion ? "diffusion" : "autoregressive", "stream", (int)stream, "stream_canvas",
-                           (int)stream);
+  json_t *root =
+      json_pack("{s:s, s:[{s:s, s:s}], s:i, s:f, s:i, s:s, s:b, s:b}", "model", model, "messages", "role", "user",
+                "content", question, "max_tokens", 64, "temperature", 0.0, "seed", 7, "mode",
+                diffusion ? "diffusion" : "autoregressive", "stream", (int)stream, "stream_canvas", (int)stream);
   char *body = json_dumps(root, JSON_COMPACT);
   json_decref(root);
   return body;
@@ -89,7 +89,11 @@ static uint32_t run_load(uint16_t port, const char *const *models, uint32_t n_mo
   _Atomic uint32_t n_decoding = WORKERS / 2;
   for (uint32_t i = 0; i < WORKERS; i++) {
     bool canvas = i % 2 == 0;
-    w[i] = (worker){.port = port, .model = models[n_models == 1 ? 0 : i % n_models], .diffusion = canvas, .index = i / 2, .shown = shown && i < 6,
+    w[i] = (worker){.port = port,
+                    .model = models[n_models == 1 ? 0 : i % n_models],
+                    .diffusion = canvas,
+                    .index = i / 2,
+                    .shown = shown && i < 6,
                     .n_decoding = &n_decoding};
     if (pthread_create(&thread[i], NULL, work, &w[i]) != 0) break;
     n_started += 1;
@@ -113,7 +117,8 @@ static int show_canvas(uint16_t port, const char *model) {
   uint32_t n = 0;
   char *save = NULL;
   bool replace = false;
-  for (char *line = status == 200 ? strtok_r(answer.bytes, "\n", &save) : NULL; line != NULL; line = strtok_r(NULL, "\n", &save)) {
+  for (char *line = status == 200 ? strtok_r(answer.bytes, "\n", &save) : NULL; line != NULL;
+       line = strtok_r(NULL, "\n", &save)) {
     if (strncmp(line, "event: replace", 14) == 0) replace = true;
     if (strncmp(line, "data: ", 6) != 0 || !replace) continue;
     replace = false;
@@ -150,11 +155,11 @@ static int one_weight_set(const weft_config *config, const char *name) {
   if (code == 0) {
     double steps = weft_metric(text.bytes, "weft_steps_total");
     double mixed = weft_metric(text.bytes, "weft_steps_mixed_total");
-    (void)printf("\n%.0f steps, %.0f of them mixed (%.0f %%): canvas rows and decode or prefill rows in one forward pass\n",
-                 steps, mixed, steps > 0 ? 100.0 * mixed / steps : 0.0);
+    (void)printf(
+        "\n%.0f steps, %.0f of them mixed (%.0f %%): canvas rows and decode or prefill rows in one forward pass\n",
+        steps, mixed, steps > 0 ? 100.0 * mixed / steps : 0.0);
     (void)printf("%.0f canvases in %.0f denoise steps; %.0f prompt tokens, %.0f of them from the prefix cache\n",
-                 weft_metric(text.bytes, "weft_canvases_total"),
-                 weft_metric(text.bytes, "weft_denoise_steps_total"),
+                 weft_metric(text.bytes, "weft_canvases_total"), weft_metric(text.bytes, "weft_denoise_steps_total"),
                  weft_metric(text.bytes, "vllm:prompt_tokens_total"),
                  weft_metric(text.bytes, "vllm:prefix_cache_hits_total"));
     (void)printf("peak memory of the server: %.1f MiB\n", (double)weft_child_kib(&child, "VmHWM") / 1024.0);
@@ -167,8 +172,12 @@ static int one_weight_set(const weft_config *config, const char *name) {
 
 static int two_weight_sets(const weft_config *config, const char *const *names) {
   weft_child child;
-  const char *args[] = {"-m", config->models.item[0], "-m", config->models.item[1], "--kv-mib", "16", "--context",
-                        "1024", "--running", "16", NULL};
+  const char *args[] = {"-m",        config->models.item[0],
+                        "-m",        config->models.item[1],
+                        "--kv-mib",  "16",
+                        "--context", "1024",
+                        "--running", "16",
+                        NULL};
   if (weft_child_start(&child, args) != 0) return WEFT_EXIT_RUNTIME;
   weft_text text = {0};
   int code = 0;
@@ -177,9 +186,10 @@ static int two_weight_sets(const weft_config *config, const char *const *names) 
   if (code == 0) code = metrics(child.port, &text);
   if (code == 0) {
     double switches = weft_metric(text.bytes, "weft_switches_total");
-    (void)printf("\nTwo weight sets over one pool (%s by diffusion, %s token by token):\n"
-                 "%.0f steps, the other weight set took its turn %.0f times\n",
-                 names[0], names[1], weft_metric(text.bytes, "weft_steps_total"), switches);
+    (void)printf(
+        "\nTwo weight sets over one pool (%s by diffusion, %s token by token):\n"
+        "%.0f steps, the other weight set took its turn %.0f times\n",
+        names[0], names[1], weft_metric(text.bytes, "weft_steps_total"), switches);
     if (switches < 2.0) code = weft_cli_fail(WEFT_EXIT_FAILED, "the two weight sets did not alternate");
   }
   weft_text_free(&text);
@@ -195,13 +205,16 @@ static void stem_of(const char *path, char *out, size_t n) {
 }
 
 int weft_cli_demo(const weft_config *config) {
-  if (config->models.n != 2) return weft_cli_fail(WEFT_EXIT_USAGE, "demo: name the diffusion and the autoregressive demo model, -m FILE -m FILE");
+  if (config->models.n != 2)
+    return weft_cli_fail(WEFT_EXIT_USAGE,
+                         "demo: name the diffusion and the autoregressive demo model, -m FILE -m FILE");
   char name[2][128];
   for (uint32_t i = 0; i < 2; i++) stem_of(config->models.item[i], name[i], sizeof name[i]);
   const char *names[] = {name[0], name[1]};
   int code = one_weight_set(config, names[0]);
   if (code == 0) code = two_weight_sets(config, names);
-  if (code == 0) (void)printf("\nTry it:  build/weft chat -m %s\n         build/weft serve -m %s --port 8080\n",
-                              config->models.item[0], config->models.item[0]);
+  if (code == 0)
+    (void)printf("\nTry it:  build/weft chat -m %s\n         build/weft serve -m %s --port 8080\n",
+                 config->models.item[0], config->models.item[0]);
   return code;
 }

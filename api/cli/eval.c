@@ -66,7 +66,8 @@ static int launch(evaluation *e, flight *f, json_t *item, weft_mode mode) {
     json_t *m = json_array_get(messages, i);
     const char *role = json_string_value(json_object_get(m, "role"));
     const char *content = json_string_value(json_object_get(m, "content"));
-    if (role == NULL || content == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "--cases: a message lacks role or content");
+    if (role == NULL || content == NULL)
+      return weft_cli_fail(WEFT_EXIT_USAGE, "--cases: a message lacks role or content");
     f->turns[i] = (weft_chat_turn){role, content};
   }
   json_t *max_tokens = json_object_get(item, "max_tokens");
@@ -180,17 +181,25 @@ static uint32_t p90(const family *f) {
   return 0;
 }
 
-static double share(uint32_t good, uint32_t n) { return n == 0 ? 0.0 : (double)good / n; }
-static double mean_steps(const family *f) { return f->n_canvases == 0 ? 0.0 : (double)f->n_steps / f->n_canvases; }
+static double share(uint32_t good, uint32_t n) {
+  return n == 0 ? 0.0 : (double)good / n;
+}
+static double mean_steps(const family *f) {
+  return f->n_canvases == 0 ? 0.0 : (double)f->n_steps / f->n_canvases;
+}
 
-static bool under_bar(const family *f) { return share(f->good[0], f->n) < 0.85 || share(f->good[1], f->n) < 0.85; }
+static bool under_bar(const family *f) {
+  return share(f->good[0], f->n) < 0.85 || share(f->good[1], f->n) < 0.85;
+}
 
 typedef struct totals {
   uint32_t n, good[2], n_canvases;
   uint64_t n_steps;
 } totals;
 
-static double steps_of(const totals *t) { return t->n_canvases == 0 ? 0.0 : (double)t->n_steps / t->n_canvases; }
+static double steps_of(const totals *t) {
+  return t->n_canvases == 0 ? 0.0 : (double)t->n_steps / t->n_canvases;
+}
 
 static json_t *totals_json(const totals *t) {
   return json_pack("{s:i, s:f, s:f, s:f}", "n", (int)t->n, "ar", share(t->good[0], t->n), "diffusion",
@@ -208,10 +217,10 @@ static bool report(evaluation *e) {
   bool passed = true;
   for (uint32_t i = 0; i < e->n_families; i++) {
     const family *f = &e->families[i];
-    (void)json_object_set_new(
-        families, f->name,
-        json_pack("{s:i, s:f, s:f, s:f, s:i, s:b}", "n", (int)f->n, "ar", share(f->good[0], f->n), "diffusion",
-                  share(f->good[1], f->n), "mean_steps", mean_steps(f), "p90_steps", (int)p90(f), "exact", (int)f->exact));
+    (void)json_object_set_new(families, f->name,
+                              json_pack("{s:i, s:f, s:f, s:f, s:i, s:b}", "n", (int)f->n, "ar", share(f->good[0], f->n),
+                                        "diffusion", share(f->good[1], f->n), "mean_steps", mean_steps(f), "p90_steps",
+                                        (int)p90(f), "exact", (int)f->exact));
     if (!e->config->json) {
       (void)printf("%-12s n %3u   ar %5.1f %%   diffusion %5.1f %%   steps %5.2f, p90 %2u%s%s\n", f->name, f->n,
                    100.0 * share(f->good[0], f->n), 100.0 * share(f->good[1], f->n), mean_steps(f), p90(f),

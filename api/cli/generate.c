@@ -31,12 +31,12 @@ static void write_trace(FILE *to, const weft_delta *d) {
     (void)json_array_append_new(entropy, json_real((double)d->entropy[i]));
     (void)json_array_append_new(accepted, json_boolean(d->accepted_mask[i]));
   }
-  json_t *line = json_pack("{s:i, s:i, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:f}", "block", (int)d->block, "step",
-                           (int)d->step, "temperature", (double)d->step_temperature, "canvas_in",
-                           int_list(d->canvas_in, d->n_tokens), "argmax", int_list(d->tokens, d->n_tokens), "entropy",
-                           entropy, "accepted", accepted, "drawn", int_list(d->drawn, d->n_tokens), "canvas_out",
-                           int_list(d->canvas_out, d->n_tokens), "stopped", (int)d->stopped, "mean_entropy",
-                           (double)d->mean_entropy);
+  json_t *line =
+      json_pack("{s:i, s:i, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:f}", "block", (int)d->block, "step", (int)d->step,
+                "temperature", (double)d->step_temperature, "canvas_in", int_list(d->canvas_in, d->n_tokens), "argmax",
+                int_list(d->tokens, d->n_tokens), "entropy", entropy, "accepted", accepted, "drawn",
+                int_list(d->drawn, d->n_tokens), "canvas_out", int_list(d->canvas_out, d->n_tokens), "stopped",
+                (int)d->stopped, "mean_entropy", (double)d->mean_entropy);
   if (line == NULL) return;
   (void)json_dumpf(line, to, JSON_COMPACT); /* errors of the stream are seen at close */
   (void)fputc('\n', to);

@@ -19,8 +19,7 @@ void weft_json_complain(weft_json_fields *f, const char *format, ...) {
   (void)weft_cli_fail(0, "%s%s: %s", f->where, place, text);
 }
 
-double weft_json_number(weft_json_fields *f, const char *name, double low, double high,
-                        double other) {
+double weft_json_number(weft_json_fields *f, const char *name, double low, double high, double other) {
   const json_t *value = json_object_get(f->root, name);
   if (value == NULL && !isnan(other)) return other;
   double x = json_is_number(value) ? json_number_value(value) : NAN;

@@ -17,11 +17,9 @@ typedef struct weft_json_fields {
   bool bad;
 } weft_json_fields;
 
-void weft_json_complain(weft_json_fields *fields, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void weft_json_complain(weft_json_fields *fields, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* other: the value when it is absent; NAN: it must be there. */
-double weft_json_number(weft_json_fields *fields, const char *name, double low, double high,
-                        double other);
+double weft_json_number(weft_json_fields *fields, const char *name, double low, double high, double other);
 bool weft_json_flag(weft_json_fields *fields, const char *name, bool other);
 /* Valid as long as the object. */
 const char *weft_json_text(weft_json_fields *fields, const char *name, const char *other);

@@ -24,13 +24,19 @@ static const command_row commands[] = {
     {"inspect", WEFT_CMD_INSPECT, weft_cli_inspect, "FILE", "print what a GGUF file holds"},
     {"tokenize", WEFT_CMD_TOKENIZE, weft_cli_tokenize, "-m FILE -p TEXT", "text to token ids, or ids to text"},
     {"logits", WEFT_CMD_LOGITS, weft_cli_logits, "-m FILE --tokens IDS -o FILE", "write raw f32 logits"},
-    {"check", WEFT_CMD_CHECK, weft_cli_check, "-m FILE [--backend NAME]", "a backend against ref, op by op, over a model"},
-    {"bench", WEFT_CMD_BENCH, weft_cli_bench, "[model [context|sequences|canvases|mix]|room|kernels|pager|capacity|scheduler|peer|serving|pressure|tenants|profile] -m FILE", "measure"},
+    {"check", WEFT_CMD_CHECK, weft_cli_check, "-m FILE [--backend NAME]",
+     "a backend against ref, op by op, over a model"},
+    {"bench", WEFT_CMD_BENCH, weft_cli_bench,
+     "[model "
+     "[context|sequences|canvases|mix]|room|kernels|pager|capacity|scheduler|peer|serving|pressure|tenants|profile] -m "
+     "FILE",
+     "measure"},
     {"eval", WEFT_CMD_EVAL, weft_cli_eval, "-m FILE --cases FILE", "answer examples with known answers, both ways"},
     {"demo", WEFT_CMD_DEMO, weft_cli_demo, "-m FILE -m FILE", "serve the demo model and show what happens"},
     {"soak", WEFT_CMD_SOAK, weft_cli_soak, "-m FILE", "full load with random cancels for a while"},
     {"sim", WEFT_CMD_SIM, weft_cli_sim, "[--trace FILE]", "engine and pager under a virtual clock, without a model"},
-    {"trace", WEFT_CMD_TRACE, weft_cli_trace, "[--port N] [-o FILE]", "the last steps of a running server, for chrome://tracing"},
+    {"trace", WEFT_CMD_TRACE, weft_cli_trace, "[--port N] [-o FILE]",
+     "the last steps of a running server, for chrome://tracing"},
     {"top", WEFT_CMD_TOP, weft_cli_top, "[--port N]", "a running server, live: pool, models, tenants, latencies"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
@@ -152,7 +158,8 @@ static int usage(FILE *to, int code) {
 int main(int argc, char **argv) {
   (void)signal(SIGPIPE, SIG_IGN); /* a reader that left is an error of the write */
   if (argc < 2) return usage(stderr, WEFT_EXIT_USAGE);
-  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) return usage(stdout, 0);
+  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
+    return usage(stdout, 0);
   if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
     (void)printf("weft %s\n", weft_version());
     return 0;
@@ -176,7 +183,8 @@ int main(int argc, char **argv) {
     if (config.verbose) weft_log_set_level(WEFT_LOG_INFO);
     int code = c->run(&config);
     weft_config_free(&config);
-    if (fflush(stdout) != 0 && code == 0) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "standard output: %s", strerror(errno));
+    if (fflush(stdout) != 0 && code == 0)
+      code = weft_cli_fail(WEFT_EXIT_RUNTIME, "standard output: %s", strerror(errno));
     return code;
   }
   return weft_cli_fail(WEFT_EXIT_USAGE, "no command is named '%s': weft --help lists them", argv[1]);

@@ -112,12 +112,15 @@ int weft_measure_steps(weft_runtime *rt, const weft_load *load, uint64_t seed, d
   uint32_t n = code == 0 ? weft_engine_get_steps(rt->engine, record, WEFT_RECORDED_STEPS) : 0, n_times = 0;
   uint32_t canvas = weft_model_at(rt, 0).canvas;
   for (uint32_t i = 1; i < n; i++) {
-    if (record[i - 1].number <= after || !holds_all(&record[i - 1], load, canvas) || !holds_all(&record[i], load, canvas)) continue;
+    if (record[i - 1].number <= after || !holds_all(&record[i - 1], load, canvas) ||
+        !holds_all(&record[i], load, canvas))
+      continue;
     if (n_times == 0) first = record[i - 1].collected_us;
     times[n_times++] = (double)(record[i].collected_us - record[i - 1].collected_us) / 1000.0;
   }
   if (code == 0 && n_times == 0)
-    code = weft_cli_fail(WEFT_EXIT_FAILED, "bench: no two steps in a row held the whole load: raise --rows, --running or --n-generate");
+    code = weft_cli_fail(WEFT_EXIT_FAILED,
+                         "bench: no two steps in a row held the whole load: raise --rows, --running or --n-generate");
   *step_ms = weft_median(times, n_times);
   *first_ms = first > start ? (double)(first - start) / 1000.0 : 0.0;
   weft_free(record);

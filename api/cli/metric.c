@@ -41,8 +41,8 @@ static const char *label_of(const sample *s, const char *label, size_t *n) {
   size_t length = strlen(label);
   const char *end = s->labels + s->n_labels;
   for (const char *at = s->labels; at != NULL && at + length + 2 < end; at++) {
-    if ((at != s->labels && at[-1] != ',') || strncmp(at, label, length) != 0 ||
-        at[length] != '=' || at[length + 1] != '"')
+    if ((at != s->labels && at[-1] != ',') || strncmp(at, label, length) != 0 || at[length] != '=' ||
+        at[length + 1] != '"')
       continue;
     const char *value = at + length + 2, *c = value;
     while (c < end && *c != '"') c += *c == '\\' ? 2 : 1;
@@ -59,8 +59,7 @@ double weft_metric_of(const char *text, const char *name, const char *label, con
   while (next_sample(&at, name, &s)) {
     size_t n = 0;
     const char *own = label == NULL ? NULL : label_of(&s, label, &n);
-    if (label == NULL || (own != NULL && n == strlen(value) && memcmp(own, value, n) == 0))
-      sum += s.value;
+    if (label == NULL || (own != NULL && n == strlen(value) && memcmp(own, value, n) == 0)) sum += s.value;
   }
   return sum;
 }
@@ -69,8 +68,7 @@ double weft_metric(const char *text, const char *name) {
   return weft_metric_of(text, name, NULL, NULL);
 }
 
-bool weft_metric_label(const char *text, const char *name, const char *label, uint32_t index,
-                       char *out, size_t n_out) {
+bool weft_metric_label(const char *text, const char *name, const char *label, uint32_t index, char *out, size_t n_out) {
   const char *at = text;
   sample s;
   while (next_sample(&at, name, &s)) {

@@ -14,7 +14,6 @@ double weft_metric(const char *text, const char *name);
 /* Of the lines that carry label="value"; label NULL: of all. */
 double weft_metric_of(const char *text, const char *name, const char *label, const char *value);
 /* The index-th value of a label among the lines of name; false: there are no more. */
-bool weft_metric_label(const char *text, const char *name, const char *label, uint32_t index,
-                       char *out, size_t n_out);
+bool weft_metric_label(const char *text, const char *name, const char *label, uint32_t index, char *out, size_t n_out);
 
 #endif

@@ -33,8 +33,7 @@ int weft_observe_get(const weft_config *config, const char *path, weft_text *out
   char key[KEY_BYTES_MAX];
   int code = read_key(config, key);
   if (code != 0) return code;
-  int status = weft_client_request_as((uint16_t)config->port, key[0] == 0 ? NULL : key, "GET", path,
-                                      NULL, out, 0);
+  int status = weft_client_request_as((uint16_t)config->port, key[0] == 0 ? NULL : key, "GET", path, NULL, out, 0);
   explicit_bzero(key, sizeof key);
   if (status == 200 && weft_text_status(out) == WEFT_OK && out->bytes != NULL) return 0;
   if (status == 401 || status == 403) {
@@ -43,10 +42,9 @@ int weft_observe_get(const weft_config *config, const char *path, weft_text *out
                          "--key-file FILE",
                          config->port);
   }
-  if (status < 0)
-    return weft_cli_fail(WEFT_EXIT_RUNTIME, "no server answers at 127.0.0.1:%u", config->port);
-  return weft_cli_fail(WEFT_EXIT_RUNTIME, "the server at port %u gave HTTP status %d for %s",
-                       config->port, status, path);
+  if (status < 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "no server answers at 127.0.0.1:%u", config->port);
+  return weft_cli_fail(WEFT_EXIT_RUNTIME, "the server at port %u gave HTTP status %d for %s", config->port, status,
+                       path);
 }
 
 int weft_reading_take(const weft_config *config, weft_reading *reading) {
@@ -58,8 +56,7 @@ int weft_reading_take(const weft_config *config, weft_reading *reading) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-double weft_reading_of(const weft_reading *reading, const char *name, const char *label,
-                       const char *value) {
+double weft_reading_of(const weft_reading *reading, const char *name, const char *label, const char *value) {
   return weft_metric_of(reading->text.bytes, name, label, value);
 }
 
@@ -67,28 +64,25 @@ static double grown(double before, double after) {
   return after < before ? after : after - before;
 }
 
-double weft_reading_rate(const weft_reading *before, const weft_reading *after, const char *name,
-                         const char *label, const char *value) {
+double weft_reading_rate(const weft_reading *before, const weft_reading *after, const char *name, const char *label,
+                         const char *value) {
   double seconds = (double)(after->at_us - before->at_us) / 1e6;
-  double more = grown(weft_reading_of(before, name, label, value),
-                      weft_reading_of(after, name, label, value));
+  double more = grown(weft_reading_of(before, name, label, value), weft_reading_of(after, name, label, value));
   return seconds > 0.0 ? more / seconds : 0.0;
 }
 
-bool weft_reading_label(const weft_reading *reading, const char *name, const char *label,
-                        uint32_t index, char *out, size_t n_out) {
+bool weft_reading_label(const weft_reading *reading, const char *name, const char *label, uint32_t index, char *out,
+                        size_t n_out) {
   return weft_metric_label(reading->text.bytes, name, label, index, out, n_out);
 }
 
-double weft_reading_quantile(const weft_reading *before, const weft_reading *after,
-                             const char *histogram, double q) {
+double weft_reading_quantile(const weft_reading *before, const weft_reading *after, const char *histogram, double q) {
   char name[128], bound[BUCKETS_MAX][32];
   double count[BUCKETS_MAX], low = 0.0, below = 0.0;
   uint32_t n = 0;
   (void)snprintf(name, sizeof name, "%s_bucket", histogram);
   while (n < BUCKETS_MAX && weft_reading_label(after, name, "le", n, bound[n], sizeof bound[n])) {
-    count[n] = grown(weft_reading_of(before, name, "le", bound[n]),
-                     weft_reading_of(after, name, "le", bound[n]));
+    count[n] = grown(weft_reading_of(before, name, "le", bound[n]), weft_reading_of(after, name, "le", bound[n]));
     n += 1;
   }
   if (n == 0 || count[n - 1] <= 0.0) return -1.0;

@@ -21,16 +21,14 @@ typedef struct weft_reading {
 /* 0, or an exit code after one line. */
 int weft_reading_take(const weft_config *config, weft_reading *reading);
 /* See weft_metric_of. */
-double weft_reading_of(const weft_reading *reading, const char *name, const char *label,
-                       const char *value);
+double weft_reading_of(const weft_reading *reading, const char *name, const char *label, const char *value);
 /* How much it grew per second. */
-double weft_reading_rate(const weft_reading *before, const weft_reading *after, const char *name,
-                         const char *label, const char *value);
+double weft_reading_rate(const weft_reading *before, const weft_reading *after, const char *name, const char *label,
+                         const char *value);
 /* The quantile q, in seconds, of what a histogram counted between both; < 0: nothing was counted. */
-double weft_reading_quantile(const weft_reading *before, const weft_reading *after,
-                             const char *histogram, double q);
+double weft_reading_quantile(const weft_reading *before, const weft_reading *after, const char *histogram, double q);
 /* The index-th value of a label among the lines of name; false: there are no more. */
-bool weft_reading_label(const weft_reading *reading, const char *name, const char *label,
-                        uint32_t index, char *out, size_t n_out);
+bool weft_reading_label(const weft_reading *reading, const char *name, const char *label, uint32_t index, char *out,
+                        size_t n_out);
 
 #endif

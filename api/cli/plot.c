@@ -98,8 +98,7 @@ static void put_axes(weft_text *out, const weft_plot *plot, const axis *x, const
   weft_text_puts(out, "</g>\n");
 }
 
-static void put_line(weft_text *out, const weft_plot *plot, uint32_t at, const axis *x,
-                     const axis *y) {
+static void put_line(weft_text *out, const weft_plot *plot, uint32_t at, const axis *x, const axis *y) {
   const weft_plot_line *line = &plot->line[at];
   const char *pen = "M";
   weft_text_printf(out, "<path fill=\"none\" stroke-width=\"1.5\" stroke=\"%s\" d=\"", colors[at]);
@@ -111,8 +110,8 @@ static void put_line(weft_text *out, const weft_plot *plot, uint32_t at, const a
   }
   weft_text_puts(out, "\"/>\n");
   double top = TOP + 14 + 16.0 * at;
-  weft_text_printf(out, "<path d=\"M%d %.1fh18\" stroke-width=\"3\" stroke=\"%s\"/>\n",
-                   WIDTH - RIGHT + 14, top - 4, colors[at]);
+  weft_text_printf(out, "<path d=\"M%d %.1fh18\" stroke-width=\"3\" stroke=\"%s\"/>\n", WIDTH - RIGHT + 14, top - 4,
+                   colors[at]);
   put_text(out, WIDTH - RIGHT + 38, top, "start", line->name);
 }
 

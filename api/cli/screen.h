@@ -15,8 +15,8 @@
 typedef struct weft_screen {
   bool live;
   uint32_t n_columns;
-  uint32_t column;   /* where the final text ends */
-  uint32_t n_drawn;  /* lines of a drawn canvas below that point */
+  uint32_t column;  /* where the final text ends */
+  uint32_t n_drawn; /* lines of a drawn canvas below that point */
   bool ended_line;
   bool wrote;
 } weft_screen;

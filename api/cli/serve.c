@@ -31,8 +31,7 @@ static void on_signal(int number) {
 static int catch_signals(void) {
   struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
   signal_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
-  if (signal_fd < 0 || sigaction(SIGTERM, &action, NULL) != 0 ||
-      sigaction(SIGINT, &action, NULL) != 0) {
+  if (signal_fd < 0 || sigaction(SIGTERM, &action, NULL) != 0 || sigaction(SIGINT, &action, NULL) != 0) {
     return weft_cli_fail(WEFT_EXIT_RUNTIME, "serve: %s", strerror(errno));
   }
   return 0;
@@ -72,8 +71,7 @@ static void say_where(const weft_config *config, const weft_runtime *rt, uint32_
   }
   weft_text_puts(&line, "]}\n");
   if (weft_text_status(&names) == WEFT_OK && weft_text_status(&line) == WEFT_OK) {
-    (void)dprintf(to, "weft: serving %s on http://%s%s%s:%u\n", names.bytes, left, host, right,
-                  port);
+    (void)dprintf(to, "weft: serving %s on http://%s%s%s:%u\n", names.bytes, left, host, right, port);
     if (config->json) {
       (void)fputs(line.bytes, stdout);
       (void)fflush(stdout); /* a reader that left is no reason to stop */
@@ -93,8 +91,7 @@ static int open_workplace(const char *directory, workplace *w) {
   *w = (workplace){-1, -1};
   if (directory == NULL) return 0;
   w->folder = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (w->folder >= 0)
-    w->log = openat(w->folder, "weft.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (w->folder >= 0) w->log = openat(w->folder, "weft.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (w->log >= 0) return 0;
   return weft_cli_fail(WEFT_EXIT_USAGE, "--directory %s: %s", directory, strerror(errno));
 }
@@ -111,13 +108,11 @@ static int enter_workplace(const workplace *w) {
 
 static void run(const weft_config *config, weft_server *server) {
   while (!wait_signal(-1)) continue;
-  weft_log(WEFT_LOG_INFO, "draining: at most %u s; a second signal cancels what is running",
-           config->drain_seconds);
+  weft_log(WEFT_LOG_INFO, "draining: at most %u s; a second signal cancels what is running", config->drain_seconds);
   weft_server_drain(server);
   bool again = wait_idle(server, (uint64_t)config->drain_seconds * 1000u);
   if (weft_server_idle(server)) return;
-  weft_log(WEFT_LOG_WARN, again ? "cancelling what is running"
-                                : "the time to drain is up: cancelling what is running");
+  weft_log(WEFT_LOG_WARN, again ? "cancelling what is running" : "the time to drain is up: cancelling what is running");
   weft_server_cancel(server);
   (void)wait_idle(server, CANCEL_MS);
 }
@@ -163,10 +158,8 @@ static int serve(const weft_config *config, const weft_keys *keys, const workpla
 int weft_cli_serve(const weft_config *config) {
   weft_keys *keys = NULL;
   weft_error error = {{0}};
-  if (config->models.n == 0)
-    return weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE");
-  if (config->words.n > 0)
-    return weft_cli_fail(WEFT_EXIT_USAGE, "serve: '%s' is no option", config->words.item[0]);
+  if (config->models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE");
+  if (config->words.n > 0) return weft_cli_fail(WEFT_EXIT_USAGE, "serve: '%s' is no option", config->words.item[0]);
   if (config->api_keys != NULL) {
     weft_status status = weft_keys_open(config->api_keys, &keys, &error);
     if (status != WEFT_OK) return weft_cli_fail(WEFT_EXIT_USAGE, "--api-keys: %s", error.text);

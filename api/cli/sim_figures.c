@@ -40,8 +40,7 @@ static weft_plot_line *add_line(sim_figures *f, weft_plot *plot, const char *nam
 }
 
 /* The share of requests with at most this value; of the values, at most so many that show. */
-static void add_distribution(sim_figures *f, weft_plot *plot, const char *name,
-                             weft_sim_value value) {
+static void add_distribution(sim_figures *f, weft_plot *plot, const char *name, weft_sim_value value) {
   weft_sim_scope all = {WEFT_SIM_ALL, WEFT_SIM_ALL};
   double *x = f->x + f->used, *y = f->y + f->used;
   uint32_t n = weft_sim_sorted(f->load, f->run, all, value, x);
@@ -63,21 +62,20 @@ static double ttft_diffusion(const weft_sim_item *item, const weft_sim_outcome *
 }
 
 static int draw_times(sim_figures *f) {
-  weft_plot ttft = {.title = "time to the first token", .x_name = "ms", .log_x = true, .y_max = 100,
-                    .y_name = "requests, %"};
+  weft_plot ttft = {
+      .title = "time to the first token", .x_name = "ms", .log_x = true, .y_max = 100, .y_name = "requests, %"};
   add_distribution(f, &ttft, "token by token", ttft_ar);
   add_distribution(f, &ttft, "diffusion", ttft_diffusion);
   int code = write_figure(f, &ttft, "ttft.svg");
-  weft_plot each = {.title = "time of a token, of a canvas", .x_name = "ms", .log_x = true,
-                    .y_max = 100, .y_name = "requests, %"};
+  weft_plot each = {
+      .title = "time of a token, of a canvas", .x_name = "ms", .log_x = true, .y_max = 100, .y_name = "requests, %"};
   add_distribution(f, &each, "token", weft_sim_tpot);
   add_distribution(f, &each, "canvas", weft_sim_canvas);
   return code != 0 ? code : write_figure(f, &each, "each.svg");
 }
 
 /* The mean of a track in each bin, times scale. */
-static void add_track(sim_figures *f, weft_plot *plot, const char *name, weft_sim_track track,
-                      double scale) {
+static void add_track(sim_figures *f, weft_plot *plot, const char *name, weft_sim_track track, double scale) {
   const weft_sim_series *s = &f->run->series;
   uint32_t n = weft_sim_series_bins(s);
   double *x = f->x + f->used, *y = f->y + f->used;
@@ -105,8 +103,7 @@ static int draw_tenants(sim_figures *f) {
   static char name[SHOWN_TENANTS][24];
   const weft_sim_series *s = &f->run->series;
   uint32_t n = weft_sim_series_bins(s);
-  weft_plot plot = {.title = "device time spent on each tenant", .x_name = "seconds",
-                    .y_name = "seconds"};
+  weft_plot plot = {.title = "device time spent on each tenant", .x_name = "seconds", .y_name = "seconds"};
   for (uint32_t t = 0; t < s->n_tenants && plot.n_lines < SHOWN_TENANTS; t++) {
     double sum = 0.0, *x = f->x + f->used, *y = f->y + f->used;
     if (f->run->total.rows[t] == 0) continue;
@@ -121,8 +118,7 @@ static int draw_tenants(sim_figures *f) {
   return write_figure(f, &plot, "tenants.svg");
 }
 
-int weft_sim_figures(const weft_config *config, const weft_sim_load *load,
-                     const weft_sim_run *run) {
+int weft_sim_figures(const weft_config *config, const weft_sim_load *load, const weft_sim_run *run) {
   sim_figures f = {.config = config, .load = load, .run = run};
   f.room = (size_t)2 * load->n + (size_t)SHOWN_TENANTS * WEFT_SIM_BINS;
   if (mkdir(config->plots, 0777) != 0 && errno != EEXIST) {
@@ -130,9 +126,7 @@ int weft_sim_figures(const weft_config *config, const weft_sim_load *load,
   }
   f.x = weft_alloc(f.room, sizeof *f.x);
   f.y = weft_alloc(f.room, sizeof *f.y);
-  int code = f.x != NULL && f.y != NULL
-                 ? 0
-                 : weft_cli_fail(WEFT_EXIT_RUNTIME, "sim: no memory for the plots");
+  int code = f.x != NULL && f.y != NULL ? 0 : weft_cli_fail(WEFT_EXIT_RUNTIME, "sim: no memory for the plots");
   if (code == 0) code = draw_times(&f);
   if (code == 0) code = draw_pool(&f);
   if (code == 0) code = draw_tenants(&f);

@@ -36,8 +36,8 @@ static bool make_room(weft_sim_load *load, uint32_t n_ids) {
   return true;
 }
 
-int weft_sim_load_add(weft_sim_load *load, const weft_sim_profile *profile,
-                      const weft_sim_item *item, const uint64_t *id) {
+int weft_sim_load_add(weft_sim_load *load, const weft_sim_profile *profile, const weft_sim_item *item,
+                      const uint64_t *id) {
   uint32_t n_ids = weft_sim_blocks_of(item->n_prompt);
   if (!make_room(load, n_ids)) {
     return weft_cli_fail(WEFT_EXIT_RUNTIME, "sim: no memory for request %u", load->n);
@@ -88,14 +88,13 @@ static int read_tenants(const char *path, weft_sim_load *load) {
   return 0;
 }
 
-int weft_sim_load_open(const weft_config *config, const weft_sim_profile *profile,
-                       weft_sim_load *out) {
+int weft_sim_load_open(const weft_config *config, const weft_sim_profile *profile, weft_sim_load *out) {
   int code = config->api_keys == NULL ? 0 : read_tenants(config->api_keys, out);
   if (code != 0) return code;
   uint64_t *id = weft_alloc(WEFT_SIM_IDS, sizeof *id);
   if (id == NULL) return weft_cli_fail(WEFT_EXIT_RUNTIME, "sim: no memory for the ids of a prompt");
   code = config->trace == NULL ? weft_sim_draw(config, profile, out, id)
-                                   : weft_sim_trace_read(config->trace, profile, out, id);
+                               : weft_sim_trace_read(config->trace, profile, out, id);
   weft_free(id);
   if (code == 0 && config->output != NULL) {
     code = weft_sim_trace_write(config->output, profile, out);

@@ -50,8 +50,7 @@ static double queue_of(const weft_sim_item *item, const weft_sim_outcome *o) {
 
 /* ---- many ------------------------------------------------------------------------------------ */
 
-static bool in_scope(const weft_sim_load *load, const weft_sim_run *run, weft_sim_scope scope,
-                     uint32_t at) {
+static bool in_scope(const weft_sim_load *load, const weft_sim_run *run, weft_sim_scope scope, uint32_t at) {
   if (scope.tenant >= 0 && load->item[at].tenant != (uint32_t)scope.tenant) return false;
   return scope.replica < 0 || run->outcome[at].replica == (uint32_t)scope.replica;
 }
@@ -61,8 +60,8 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-uint32_t weft_sim_sorted(const weft_sim_load *load, const weft_sim_run *run, weft_sim_scope scope,
-                         weft_sim_value value, double *out) {
+uint32_t weft_sim_sorted(const weft_sim_load *load, const weft_sim_run *run, weft_sim_scope scope, weft_sim_value value,
+                         double *out) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < load->n; i++) {
     if (!in_scope(load, run, scope, i)) continue;
@@ -95,10 +94,8 @@ static void add_percentiles(collector *c, const char *const name[3], weft_sim_va
 /* Within both targets; for a canvas request, the time for each token counts from its start. */
 static bool meets(const weft_config *config, const weft_sim_item *item, const weft_sim_outcome *o) {
   if (!good(o)) return false;
-  double each = item->diffusion ? ms(o->started_us, o->finished_us) / (o->n_answer + 1e-9)
-                                : weft_sim_tpot(item, o);
-  return weft_sim_ttft(item, o) <= (double)config->target_ttft_ms &&
-         each <= (double)config->target_tpot_ms;
+  double each = item->diffusion ? ms(o->started_us, o->finished_us) / (o->n_answer + 1e-9) : weft_sim_tpot(item, o);
+  return weft_sim_ttft(item, o) <= (double)config->target_ttft_ms && each <= (double)config->target_tpot_ms;
 }
 
 /* ---- groups of numbers ----------------------------------------------------------------------- */
@@ -169,8 +166,7 @@ static void add_steps(collector *c, const weft_sim_counts *n, double recomputed)
   add(c, "preemptions", "", (double)n->n_preemptions);
   add(c, "pages_to_host", "", (double)n->n_pages_out);
   add(c, "pages_back", "", (double)n->n_pages_back);
-  add(c, "prediction_error_percent", "%",
-      share(100.0 * (double)n->error_us, (double)n->measured_us));
+  add(c, "prediction_error_percent", "%", share(100.0 * (double)n->error_us, (double)n->measured_us));
 }
 
 /* Device time spent while every tenant had somebody waiting, divided by weight: the best served
@@ -192,8 +188,7 @@ static double fairness(const weft_sim_load *load, const weft_sim_counts *counts)
 static void add_device(collector *c, const weft_sim_counts *n, uint32_t n_replicas) {
   double us = 1e6 * c->seconds * n_replicas;
   add(c, "busy_percent", "%", share(100.0 * (double)n->busy_us, us));
-  add(c, "pool_mean_percent", "%",
-      share(100.0 * n->pool_page_us, (double)n->n_pages / n_replicas * us));
+  add(c, "pool_mean_percent", "%", share(100.0 * n->pool_page_us, (double)n->n_pages / n_replicas * us));
   add(c, "pool_peak_percent", "%", share(100.0 * (double)n->n_pages_peak, (double)n->n_pages));
   add(c, "backlog_percent", "%", share(100.0 * (double)n->backlog_us, us));
   add(c, "fairness_max_over_min", "x", fairness(c->load, n));

@@ -37,7 +37,7 @@ double weft_sim_ttft(const weft_sim_item *item, const weft_sim_outcome *outcome)
 double weft_sim_tpot(const weft_sim_item *item, const weft_sim_outcome *outcome);
 double weft_sim_canvas(const weft_sim_item *item, const weft_sim_outcome *outcome);
 /* The values of the requests in scope, in order. Returns how many. */
-uint32_t weft_sim_sorted(const weft_sim_load *load, const weft_sim_run *run, weft_sim_scope scope,
-                         weft_sim_value value, double *out);
+uint32_t weft_sim_sorted(const weft_sim_load *load, const weft_sim_run *run, weft_sim_scope scope, weft_sim_value value,
+                         double *out);
 
 #endif

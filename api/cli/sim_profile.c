@@ -30,19 +30,16 @@ static weft_sim_model built_in(void) {
 
 static void read_groups(weft_json_fields *f, json_t *list, weft_sim_model *m) {
   if (list == NULL) return;
-  if (!json_is_array(list) || json_array_size(list) == 0 ||
-      json_array_size(list) > WEFT_BATCH_GROUPS_MAX) {
-    weft_json_complain(f, "\"groups\" must be a list of 1 to %d layer groups",
-                       WEFT_BATCH_GROUPS_MAX);
+  if (!json_is_array(list) || json_array_size(list) == 0 || json_array_size(list) > WEFT_BATCH_GROUPS_MAX) {
+    weft_json_complain(f, "\"groups\" must be a list of 1 to %d layer groups", WEFT_BATCH_GROUPS_MAX);
     return;
   }
   m->n_groups = (uint32_t)json_array_size(list);
   for (uint32_t g = 0; g < m->n_groups; g++) {
     weft_json_fields row = {.where = f->where, .root = json_array_get(list, g)};
-    m->group[g] = (weft_runner_group){
-        .block_tokens = (uint32_t)weft_json_number(&row, "block_tokens", 1, 256, NAN),
-        .window = (uint32_t)weft_json_number(&row, "window", 0, WEFT_SIM_VOCAB, 0),
-        .n_layers = (uint32_t)weft_json_number(&row, "layers", 1, 1024, 1)};
+    m->group[g] = (weft_runner_group){.block_tokens = (uint32_t)weft_json_number(&row, "block_tokens", 1, 256, NAN),
+                                      .window = (uint32_t)weft_json_number(&row, "window", 0, WEFT_SIM_VOCAB, 0),
+                                      .n_layers = (uint32_t)weft_json_number(&row, "layers", 1, 1024, 1)};
     f->bad = f->bad || row.bad;
   }
 }
@@ -76,8 +73,7 @@ static int read_profile(const char *path, const char *text, size_t n, weft_sim_p
   if (!json_is_object(root) || !json_is_array(list) || json_array_size(list) == 0 ||
       json_array_size(list) > WEFT_SIM_MODELS) {
     json_decref(root);
-    return weft_cli_fail(WEFT_EXIT_LOAD, "%s: a profile is an object with \"models\", 1 to %d",
-                         path, WEFT_SIM_MODELS);
+    return weft_cli_fail(WEFT_EXIT_LOAD, "%s: a profile is an object with \"models\", 1 to %d", path, WEFT_SIM_MODELS);
   }
   out->page_kib = (uint32_t)weft_json_number(&all, "page_kib", 1, 1 << 20, out->page_kib);
   out->copy_us = weft_json_number(&all, "copy_us", 0, 1e9, out->page_kib / COPY_KIB_PER_US);
@@ -98,8 +94,7 @@ static void replace(double *value, float given) {
 
 int weft_sim_profile_open(const weft_config *config, weft_sim_profile *out) {
   int code = 0;
-  *out = (weft_sim_profile){.page_kib = 640, .copy_us = 640 / COPY_KIB_PER_US, .n_models = 1,
-                             .model = {built_in()}};
+  *out = (weft_sim_profile){.page_kib = 640, .copy_us = 640 / COPY_KIB_PER_US, .n_models = 1, .model = {built_in()}};
   if (config->profile != NULL) {
     size_t n;
     char *text = weft_cli_read(config->profile, &n);

@@ -79,11 +79,8 @@ static void layer_slot_close(weft_runner *runner, uint32_t slot) {
 
 static uint32_t steps_of_canvas(const weft_config *c, uint32_t item, uint32_t block) {
   if (c->canvas_steps_min == 0 || c->canvas_steps_min >= c->canvas_steps) return c->canvas_steps;
-  weft_draw_key key = {.seed = c->seed,
-                       .choice = item,
-                       .purpose = WEFT_DRAW_TEST,
-                       .position = block,
-                       .step = UINT32_MAX};
+  weft_draw_key key = {
+      .seed = c->seed, .choice = item, .purpose = WEFT_DRAW_TEST, .position = block, .step = UINT32_MAX};
   return c->canvas_steps_min + weft_draw_below(&key, c->canvas_steps - c->canvas_steps_min + 1);
 }
 
@@ -117,8 +114,7 @@ static void charge(sim_lane *lane, const weft_batch *batch, uint64_t takes_us, u
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     const weft_segment *segment = &batch->segment[s];
     uint32_t tenant = tenant_of(r, lane->item_of[segment->slot]);
-    double us = rest_us * segment->n_rows / batch->n_rows +
-                key_us * (double)keys_of(lane->model, segment);
+    double us = rest_us * segment->n_rows / batch->n_rows + key_us * (double)keys_of(lane->model, segment);
     r->counts->rows[tenant] += segment->n_rows;
     r->counts->service_us[tenant] += us;
     if (backlog) r->counts->service_backlog[tenant] += us;
@@ -135,13 +131,11 @@ static weft_status layer_submit(weft_runner *runner, const weft_batch *batch) {
   memcpy(f->segment, batch->segment, batch->n_segments * sizeof *f->segment);
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     const weft_segment *segment = &batch->segment[s];
-    f->n_stop[s] = segment->canvas ? steps_of_canvas(r->world->config,
-                                                     lane->item_of[segment->slot], segment->block)
-                                   : 0;
+    f->n_stop[s] =
+        segment->canvas ? steps_of_canvas(r->world->config, lane->item_of[segment->slot], segment->block) : 0;
   }
   weft_sim_step step = measure(lane->model, batch);
-  double us = weft_sim_step_us(lane->model, &step) +
-              r->world->profile->copy_us * batch->n_copies;
+  double us = weft_sim_step_us(lane->model, &step) + r->world->profile->copy_us * batch->n_copies;
   uint64_t takes_us = us < 1.0 ? 1 : (uint64_t)us;
   uint64_t starts_us = r->free_us > r->now_us ? r->free_us : r->now_us;
   f->takes_us = takes_us;
@@ -197,19 +191,17 @@ static uint32_t or_else(uint32_t value, uint32_t other) {
 static bool open_lane(weft_sim_replica *r, uint32_t index, uint32_t rows, uint32_t context) {
   const weft_sim_model *model = &r->world->profile->model[index];
   sim_lane *lane = &r->lane[index];
-  weft_fake_config fake = {.name = model->name,
-                           .n_experts = model->n_experts,
-                           .n_experts_used = model->n_top,
-                           .id = index,
-                           .autoregressive = model->autoregressive,
-                           .n_slots = r->n_slots,
-                           .rows_max = rows,
-                           .depth = DEPTH,
-                           .context_length = context,
-                           .model = {.salt = 1 + index,
-                                     .n_vocab = WEFT_SIM_VOCAB,
-                                     .n_canvas = model->canvas,
-                                     .n_groups = model->n_groups}};
+  weft_fake_config fake = {
+      .name = model->name,
+      .n_experts = model->n_experts,
+      .n_experts_used = model->n_top,
+      .id = index,
+      .autoregressive = model->autoregressive,
+      .n_slots = r->n_slots,
+      .rows_max = rows,
+      .depth = DEPTH,
+      .context_length = context,
+      .model = {.salt = 1 + index, .n_vocab = WEFT_SIM_VOCAB, .n_canvas = model->canvas, .n_groups = model->n_groups}};
   memcpy(fake.model.group, model->group, sizeof model->group);
   lane->head.ops = &layer_ops;
   lane->replica = r;
@@ -229,8 +221,7 @@ static bool open_lane(weft_sim_replica *r, uint32_t index, uint32_t rows, uint32
   return true;
 }
 
-weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_sim_replica **out,
-                                  weft_error *error) {
+weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_sim_replica **out, weft_error *error) {
   const weft_config *c = world->config;
   uint32_t rows = or_else(c->rows, 512), context = or_else(c->context, world->load->longest + 1);
   weft_sim_replica *r = *out = weft_alloc(1, sizeof *r);
@@ -251,8 +242,7 @@ weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_si
   weft_engine_config config = {.n_runners = world->profile->n_models,
                                .runner = runner,
                                .n_pages = (uint32_t)r->counts->n_pages,
-                               .n_host_pages = (uint32_t)((uint64_t)c->host_mib * 1024 /
-                                                          world->profile->page_kib),
+                               .n_host_pages = (uint32_t)((uint64_t)c->host_mib * 1024 / world->profile->page_kib),
                                .rows_per_step = rows,
                                .running_max = r->n_slots,
                                .waiting_max = or_else(c->queue, 256),

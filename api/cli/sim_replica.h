@@ -34,8 +34,7 @@ typedef struct weft_sim_world {
   uint32_t n_present;        /* tenants of the load */
 } weft_sim_world;
 
-weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_sim_replica **out,
-                                  weft_error *error);
+weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_sim_replica **out, weft_error *error);
 void weft_sim_replica_close(weft_sim_replica *replica); /* NULL is fine */
 
 /* The time of its next turn; UINT64_MAX: it has nothing to do. */

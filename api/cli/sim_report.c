@@ -62,7 +62,7 @@ static void print_head(const char *what, const char *const *column) {
 static void print_table(sim_report *r) {
   static const char *const of_replica[] = {"requests",     "finished",    "steps", "preemptions",
                                            "busy_percent", "hit_percent", NULL};
-  static const char *const of_tenant[] = {"requests",    "finished",    "rows", "service_s",
+  static const char *const of_tenant[] = {"requests",    "finished",    "rows",        "service_s",
                                           "hit_percent", "ttft_p50_ms", "ttft_p99_ms", NULL};
   const weft_sim_metrics *all = collect(r, WEFT_SIM_ALL, WEFT_SIM_ALL);
   for (uint32_t i = 0; i < all->n; i++) {
@@ -83,8 +83,8 @@ static void print_table(sim_report *r) {
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
 /* The columns are those of everything together; what a scope does not have stays empty. */
-static void print_line(sim_report *r, const weft_sim_metrics *names, const char *scope,
-                       const char *index, int32_t replica, int32_t tenant) {
+static void print_line(sim_report *r, const weft_sim_metrics *names, const char *scope, const char *index,
+                       int32_t replica, int32_t tenant) {
   const weft_sim_metrics *metrics = collect(r, replica, tenant);
   (void)printf("%s%s", scope, index);
   for (uint32_t i = 0; i < names->n; i++) {
@@ -117,8 +117,7 @@ static void print_csv(sim_report *r) {
 static void set_all(json_t *to, const weft_sim_metrics *metrics) {
   for (uint32_t i = 0; i < metrics->n; i++) {
     double value = metrics->metric[i].value;
-    (void)json_object_set_new(to, metrics->metric[i].name,
-                              isnan(value) ? json_null() : json_real(value));
+    (void)json_object_set_new(to, metrics->metric[i].name, isnan(value) ? json_null() : json_real(value));
   }
 }
 
@@ -133,13 +132,11 @@ static int print_json(sim_report *r) {
   json_t *root = json_object(), *replicas = json_array(), *tenants = json_array();
   set_all(root, collect(r, WEFT_SIM_ALL, WEFT_SIM_ALL));
   for (uint32_t i = 0; r->run->n_replicas > 1 && i < r->run->n_replicas; i++) {
-    (void)json_array_append_new(replicas,
-                                numbered("replica", i, collect(r, (int32_t)i, WEFT_SIM_ALL)));
+    (void)json_array_append_new(replicas, numbered("replica", i, collect(r, (int32_t)i, WEFT_SIM_ALL)));
   }
   for (uint32_t i = 0; i < r->load->n_tenants; i++) {
     if (!is_present(r, i)) continue;
-    (void)json_array_append_new(tenants,
-                                numbered("tenant", i, collect(r, WEFT_SIM_ALL, (int32_t)i)));
+    (void)json_array_append_new(tenants, numbered("tenant", i, collect(r, WEFT_SIM_ALL, (int32_t)i)));
   }
   (void)json_object_set_new(root, "by_replica", replicas);
   (void)json_object_set_new(root, "by_tenant", tenants);

@@ -31,8 +31,7 @@ int weft_sim_router_open(const weft_config *config, weft_sim_router *out) {
   out->point = weft_alloc(out->n_points, sizeof *out->point);
   if (out->point == NULL) return weft_cli_fail(WEFT_EXIT_RUNTIME, "sim: no memory for the router");
   for (uint32_t i = 0; i < out->n_points; i++) {
-    out->point[i] = (weft_sim_point){.at = weft_mix64(weft_mix64(i / POINTS + 1) + i % POINTS),
-                                     .replica = i / POINTS};
+    out->point[i] = (weft_sim_point){.at = weft_mix64(weft_mix64(i / POINTS + 1) + i % POINTS), .replica = i / POINTS};
   }
   qsort(out->point, out->n_points, sizeof *out->point, by_place);
   return 0;
@@ -44,8 +43,7 @@ void weft_sim_router_close(weft_sim_router *router) {
 }
 
 /* The last block of a prompt may be partial: the next turn has another one there. */
-uint64_t weft_sim_router_key(const weft_sim_router *r, const weft_sim_load *load,
-                             const weft_sim_item *item) {
+uint64_t weft_sim_router_key(const weft_sim_router *r, const weft_sim_load *load, const weft_sim_item *item) {
   uint32_t n = item->n_prompt / WEFT_SIM_BLOCK;
   if (n > r->n_blocks) n = r->n_blocks;
   if (n == 0) n = 1;

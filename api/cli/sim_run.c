@@ -52,9 +52,8 @@ static weft_status open_clock(sim_clock *s, weft_error *error) {
   s->world.request = weft_alloc(load->n, sizeof *s->world.request);
   s->world.prompt = weft_alloc(load->longest, sizeof *s->world.prompt);
   s->cancel = weft_alloc(load->n, sizeof *s->cancel);
-  if (run->outcome == NULL || run->replica == NULL || s->world.request == NULL ||
-      s->world.prompt == NULL || s->cancel == NULL ||
-      !weft_sim_series_open(&run->series, load->n_tenants)) {
+  if (run->outcome == NULL || run->replica == NULL || s->world.request == NULL || s->world.prompt == NULL ||
+      s->cancel == NULL || !weft_sim_series_open(&run->series, load->n_tenants)) {
     return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u requests", load->n);
   }
   list_cancels(s);
@@ -175,10 +174,9 @@ static weft_status finish(sim_clock *s, weft_error *error) {
   return status;
 }
 
-int weft_sim_run_load(const weft_config *config, const weft_sim_profile *profile,
-                      const weft_sim_load *load, weft_sim_run *out) {
-  sim_clock s = {
-      .world = {.config = config, .profile = profile, .load = load, .run = out}};
+int weft_sim_run_load(const weft_config *config, const weft_sim_profile *profile, const weft_sim_load *load,
+                      weft_sim_run *out) {
+  sim_clock s = {.world = {.config = config, .profile = profile, .load = load, .run = out}};
   weft_error error = {{0}};
   out->n_replicas = config->replicas;
   int code = weft_sim_router_open(config, &s.router);

@@ -36,8 +36,7 @@ static void reach(weft_sim_series *s, uint64_t to_us) {
   if (to_us > s->end_us) s->end_us = to_us;
 }
 
-void weft_sim_series_add(weft_sim_series *s, uint64_t from_us, uint64_t to_us,
-                         const double value[WEFT_SIM_TRACKS]) {
+void weft_sim_series_add(weft_sim_series *s, uint64_t from_us, uint64_t to_us, const double value[WEFT_SIM_TRACKS]) {
   reach(s, to_us);
   while (from_us < to_us) {
     uint64_t bin = from_us / s->bin_us, until = (bin + 1) * s->bin_us;

@@ -21,8 +21,7 @@ static void read_ids(weft_json_fields *f, uint32_t n_ids, uint64_t *id) {
     return;
   }
   if (!json_is_array(list) || json_array_size(list) < n_ids) {
-    weft_json_complain(f, "\"hash_ids\" must be a list of %u ids, one for each %d tokens", n_ids,
-                       WEFT_SIM_BLOCK);
+    weft_json_complain(f, "\"hash_ids\" must be a list of %u ids, one for each %d tokens", n_ids, WEFT_SIM_BLOCK);
     return;
   }
   for (uint32_t i = 0; i < n_ids; i++) {
@@ -51,8 +50,7 @@ static uint32_t read_model(weft_json_fields *f, const weft_sim_profile *profile,
   return 0;
 }
 
-static void read_line(weft_json_fields *f, const weft_sim_profile *profile, weft_sim_item *item,
-                      uint64_t *id) {
+static void read_line(weft_json_fields *f, const weft_sim_profile *profile, weft_sim_item *item, uint64_t *id) {
   const char *kind = weft_json_text(f, "kind", "ar");
   item->diffusion = strcmp(kind, "diffusion") == 0;
   if (!item->diffusion && strcmp(kind, "ar") != 0) {
@@ -69,8 +67,8 @@ static void read_line(weft_json_fields *f, const weft_sim_profile *profile, weft
   if (!f->bad) read_ids(f, weft_sim_blocks_of(item->n_prompt), id);
 }
 
-static int take_line(const char *path, uint32_t number, const char *text, size_t n,
-                     const weft_sim_profile *profile, weft_sim_load *load, uint64_t *id) {
+static int take_line(const char *path, uint32_t number, const char *text, size_t n, const weft_sim_profile *profile,
+                     weft_sim_load *load, uint64_t *id) {
   json_error_t why;
   json_t *root = json_loadb(text, n, 0, &why);
   weft_json_fields f = {.where = path, .line = number, .root = root};
@@ -87,8 +85,7 @@ static int take_line(const char *path, uint32_t number, const char *text, size_t
   return f.bad ? WEFT_EXIT_LOAD : weft_sim_load_add(load, profile, &item, id);
 }
 
-int weft_sim_trace_read(const char *path, const weft_sim_profile *profile, weft_sim_load *load,
-                        uint64_t *id) {
+int weft_sim_trace_read(const char *path, const weft_sim_profile *profile, weft_sim_load *load, uint64_t *id) {
   size_t n;
   char *text = weft_cli_read(path, &n);
   if (text == NULL) return WEFT_EXIT_LOAD;
@@ -139,8 +136,7 @@ static bool write_line(FILE *file, const weft_sim_profile *profile, const weft_s
   return ok;
 }
 
-int weft_sim_trace_write(const char *path, const weft_sim_profile *profile,
-                         const weft_sim_load *load) {
+int weft_sim_trace_write(const char *path, const weft_sim_profile *profile, const weft_sim_load *load) {
   FILE *file = fopen(path, "w");
   if (file == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "-o %s: %s", path, strerror(errno));
   bool ok = true;

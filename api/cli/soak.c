@@ -37,8 +37,8 @@ typedef struct soak {
 /* ---- the server ---------------------------------------------------------------------------------------------- */
 
 static bool write_keys(soak *s) {
-  static const char *const limits[WEFT_SOAK_TENANTS] = {"weight=3 blocks=28", "class=high running=24", "class=low queued=48",
-                                                        "tokens-per-minute=40000"};
+  static const char *const limits[WEFT_SOAK_TENANTS] = {"weight=3 blocks=28", "class=high running=24",
+                                                        "class=low queued=48", "tokens-per-minute=40000"};
   (void)snprintf(s->keys, sizeof s->keys, "/tmp/weft-soak-XXXXXX");
   int fd = mkstemp(s->keys);
   FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
@@ -60,9 +60,10 @@ static int start_server(soak *s, uint32_t kv_mib, const char *queue, const char 
     args[n++] = "-m";
     args[n++] = s->config->models.item[i];
   }
-  const char *const rest[] = {"--kv-mib", mib, "--context", "448", "--running", "256", "--queue", queue,
-                              "--api-keys", s->keys, "--host-mib", "4", "--spill-file", spill, "--spill-mib", "32",
-                              "--drain-seconds", drain_seconds, NULL};
+  const char *const rest[] = {
+      "--kv-mib",    mib,          "--context",       "448",         "--running", "256",          "--queue",
+      queue,         "--api-keys", s->keys,           "--host-mib",  "4",         "--spill-file", spill,
+      "--spill-mib", "32",         "--drain-seconds", drain_seconds, NULL};
   memcpy(&args[n], rest, sizeof rest);
   if (weft_child_start(&s->child, args) != 0) return WEFT_EXIT_RUNTIME;
   s->server.port = s->child.port;
@@ -140,7 +141,8 @@ static void watch(soak *s, uint64_t length_us) {
 static void watch_demand(soak *s, double *page_bytes) {
   weft_text text = {0};
   uint64_t rose_us = weft_clock_us();
-  while (weft_clock_us() < s->server.until_us && weft_clock_us() < rose_us + DEMAND_STEADY_US && read_metrics(s, &text)) {
+  while (weft_clock_us() < s->server.until_us && weft_clock_us() < rose_us + DEMAND_STEADY_US &&
+         read_metrics(s, &text)) {
     double pinned = weft_metric(text.bytes, "weft_pool_pages_pinned");
     *page_bytes = DEMAND_MIB * 1048576.0 / weft_metric(text.bytes, "weft_pool_pages");
     if (pinned > s->demand_pages) {
@@ -163,7 +165,8 @@ static int measure_demand(soak *s, uint32_t *kv_mib) {
     watch_demand(s, &page_bytes);
   }
   s->server.until_us = 0;
-  if (weft_child_stop(&s->child) != 0 && code == 0) code = weft_cli_fail(WEFT_EXIT_FAILED, "the server did not end well");
+  if (weft_child_stop(&s->child) != 0 && code == 0)
+    code = weft_cli_fail(WEFT_EXIT_FAILED, "the server did not end well");
   join_clients(s);
   s->n_clients = 0;
   double mib = s->demand_pages * page_bytes / DEMAND_PART / 1048576.0;
@@ -200,7 +203,8 @@ static uint32_t check_sums(const char *metrics) {
       {"cached pages of groups", "weft_pool_pages_cached", {"weft_group_blocks_cached"}},
       {"host pages of groups", "weft_host_pages_used", {"weft_group_blocks_host"}},
       {"requests", "weft_requests_submitted_total", {"vllm:request_success_total"}},
-      {"rows", "weft_rows_total",
+      {"rows",
+       "weft_rows_total",
        {"weft_rows_prefill_total", "weft_rows_decode_total", "weft_rows_canvas_total", "weft_rows_commit_total"}},
       {"rows of models", "weft_rows_total", {"weft_model_rows_total"}},
       {"steps of models", "weft_steps_total", {"weft_model_steps_total"}},
@@ -241,9 +245,9 @@ static uint32_t check_idle(soak *s) {
   weft_text text = {0};
   bool idle = false;
   for (uint32_t i = 0; i < 200 && !idle && read_metrics(s, &text); i++) {
-    idle = weft_metric(text.bytes, "vllm:num_requests_running") +
-               weft_metric(text.bytes, "vllm:num_requests_waiting") +
-               weft_metric(text.bytes, "weft_pool_pages_pinned") == 0.0;
+    idle = weft_metric(text.bytes, "vllm:num_requests_running") + weft_metric(text.bytes, "vllm:num_requests_waiting") +
+               weft_metric(text.bytes, "weft_pool_pages_pinned") ==
+           0.0;
     if (!idle) (void)usleep(50000); /* woken early is fine */
   }
   uint32_t n_wrong = text.n == 0;
@@ -260,15 +264,17 @@ static void print_result(const soak *s, const weft_soak_client *sum, double grow
   double minutes = (s->seconds[last] - s->seconds[0]) / 60.0;
   const char *format =
       s->config->json
-          ? "{\"answered\": %llu, \"left\": %llu, \"refused\": %llu, \"expired\": %llu, \"failed\": %llu, \"pages\": %.0f, "
+          ? "{\"answered\": %llu, \"left\": %llu, \"refused\": %llu, \"expired\": %llu, \"failed\": %llu, \"pages\": "
+            "%.0f, "
             "\"demand_pages\": %.0f, \"longest_s\": %.1f, \"resident_kib\": %.0f, \"growth_kib\": %.0f, "
             "\"growth_kib_per_minute\": %.1f}\n"
-          : "%llu answered, %llu hung up, %llu refused, %llu expired, %llu failed; pool of %.0f pages, all at once would hold "
+          : "%llu answered, %llu hung up, %llu refused, %llu expired, %llu failed; pool of %.0f pages, all at once "
+            "would hold "
             "%.0f; longest wait %.1f s; %.0f KiB resident, %+.0f over the last two thirds (%+.1f a minute)\n";
   (void)printf(format, (unsigned long long)sum->n_answered, (unsigned long long)sum->n_left,
-               (unsigned long long)sum->n_refused, (unsigned long long)sum->n_expired, (unsigned long long)sum->n_failed,
-               s->pages, s->demand_pages, (double)s->stuck_us * 1e-6, s->kib[last], growth,
-               minutes > 0.0 ? growth / minutes : 0.0);
+               (unsigned long long)sum->n_refused, (unsigned long long)sum->n_expired,
+               (unsigned long long)sum->n_failed, s->pages, s->demand_pages, (double)s->stuck_us * 1e-6, s->kib[last],
+               growth, minutes > 0.0 ? growth / minutes : 0.0);
 }
 
 static int judge(const soak *s, uint32_t n_wrong) {

@@ -9,7 +9,23 @@
 #include "base/clock.h"
 #include "base/random.h"
 
-enum { MODEL, SHARED, WORDS, ANSWER, KIND, STREAM, SEED, EOS, CHOICES, PRIORITY, LIMITED, DEADLINE, LEAVES, LEAVES_AFTER, WORD };
+enum {
+  MODEL,
+  SHARED,
+  WORDS,
+  ANSWER,
+  KIND,
+  STREAM,
+  SEED,
+  EOS,
+  CHOICES,
+  PRIORITY,
+  LIMITED,
+  DEADLINE,
+  LEAVES,
+  LEAVES_AFTER,
+  WORD
+};
 
 static uint32_t pick(const weft_soak_client *c, uint64_t turn, uint32_t what, uint32_t below) {
   weft_draw_key key = {c->server->seed, c->index, WEFT_DRAW_TEST, turn, what};
@@ -77,8 +93,9 @@ void *weft_soak_run_client(void *self) {
     weft_text answer = {0};
     uint32_t leave_ms = pick(c, turn, LEAVES, 3) == 0 ? 1 + pick(c, turn, LEAVES_AFTER, 500) : 0;
     c->asked_us = weft_clock_us();
-    count(c, body == NULL ? -1 : weft_client_request_as(c->server->port, weft_soak_key(c->index), "POST",
-                                                        "/v1/chat/completions", body, &answer, leave_ms));
+    count(c, body == NULL ? -1
+                          : weft_client_request_as(c->server->port, weft_soak_key(c->index), "POST",
+                                                   "/v1/chat/completions", body, &answer, leave_ms));
     c->asked_us = 0;
     free(body); /* of jansson */
     weft_text_free(&answer);

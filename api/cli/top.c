@@ -43,23 +43,20 @@ static void put_requests(const view *v) {
                now(v, "vllm:num_requests_running"), now(v, "vllm:num_requests_waiting"),
                rate(v, "vllm:request_success_total"), rate(v, "vllm:num_preemptions_total"),
                rate(v, "weft_http_clients_left_total"));
-  (void)printf("tokens    prompt %.0f/s  answer %.0f/s  prefix cache %.0f %%\n",
-               rate(v, "vllm:prompt_tokens_total"), rate(v, "vllm:generation_tokens_total"),
-               percent(rate(v, "vllm:prefix_cache_hits_total"), prompts));
+  (void)printf("tokens    prompt %.0f/s  answer %.0f/s  prefix cache %.0f %%\n", rate(v, "vllm:prompt_tokens_total"),
+               rate(v, "vllm:generation_tokens_total"), percent(rate(v, "vllm:prefix_cache_hits_total"), prompts));
 }
 
 static void put_steps(const view *v) {
   double steps = rate(v, "weft_steps_total"), rows = rate(v, "weft_rows_total");
   double step_us = rate(v, "weft_step_microseconds_total");
-  (void)printf("steps     %.1f/s  %.2f ms each  planning %.1f %%  mixed %.0f %%  rows %.0f each: "
-               "prefill %.0f %%  decode %.0f %%  canvas %.0f %%  commit %.0f %%\n",
-               steps, steps > 0.0 ? step_us / steps / 1000.0 : 0.0,
-               percent(rate(v, "weft_plan_microseconds_total"), step_us),
-               percent(rate(v, "weft_steps_mixed_total"), steps), steps > 0.0 ? rows / steps : 0.0,
-               percent(rate(v, "weft_rows_prefill_total"), rows),
-               percent(rate(v, "weft_rows_decode_total"), rows),
-               percent(rate(v, "weft_rows_canvas_total"), rows),
-               percent(rate(v, "weft_rows_commit_total"), rows));
+  (void)printf(
+      "steps     %.1f/s  %.2f ms each  planning %.1f %%  mixed %.0f %%  rows %.0f each: "
+      "prefill %.0f %%  decode %.0f %%  canvas %.0f %%  commit %.0f %%\n",
+      steps, steps > 0.0 ? step_us / steps / 1000.0 : 0.0, percent(rate(v, "weft_plan_microseconds_total"), step_us),
+      percent(rate(v, "weft_steps_mixed_total"), steps), steps > 0.0 ? rows / steps : 0.0,
+      percent(rate(v, "weft_rows_prefill_total"), rows), percent(rate(v, "weft_rows_decode_total"), rows),
+      percent(rate(v, "weft_rows_canvas_total"), rows), percent(rate(v, "weft_rows_commit_total"), rows));
 }
 
 static void put_pool(const view *v) {
@@ -72,13 +69,12 @@ static void put_pool(const view *v) {
   }
   bar[BAR] = 0;
   (void)printf("pool      [%s]  # held %.0f %%  = cached %.0f %%  of %.0f pages  evicted %.1f/s\n", bar,
-               percent(pinned, pages), percent(cached, pages), pages,
-               rate(v, "weft_pool_evicted_total"));
+               percent(pinned, pages), percent(cached, pages), pages, rate(v, "weft_pool_evicted_total"));
   double host = now(v, "weft_host_pages");
   if (host == 0.0) return;
   (void)printf("host      %.0f %% of %.0f pages  out %.1f/s  back %.1f/s\n",
-               percent(now(v, "weft_host_pages_used"), host), host,
-               rate(v, "weft_spill_pages_out_total"), rate(v, "weft_spill_pages_back_total"));
+               percent(now(v, "weft_host_pages_used"), host), host, rate(v, "weft_spill_pages_out_total"),
+               rate(v, "weft_spill_pages_back_total"));
 }
 
 static void put_quantiles(const view *v, const char *words, const char *histogram) {
@@ -102,10 +98,10 @@ static void put_latencies(const view *v) {
 
 static void put_models(const view *v) {
   char name[NAME];
-  (void)printf("\n%-32s %8s %8s %10s %10s %8s %8s\n", "MODEL", "running", "waiting", "steps/s",
-               "rows/s", "device", "error");
-  for (uint32_t i = 0;
-       weft_reading_label(v->after, "weft_model_steps_total", "model_name", i, name, sizeof name); i++) {
+  (void)printf("\n%-32s %8s %8s %10s %10s %8s %8s\n", "MODEL", "running", "waiting", "steps/s", "rows/s", "device",
+               "error");
+  for (uint32_t i = 0; weft_reading_label(v->after, "weft_model_steps_total", "model_name", i, name, sizeof name);
+       i++) {
     const char *label = "model_name";
     double took = weft_reading_rate(v->before, v->after, "weft_model_step_measured_microseconds_total", label, name);
     double error = weft_reading_rate(v->before, v->after, "weft_model_step_error_microseconds_total", label, name);
@@ -122,8 +118,8 @@ static void put_models(const view *v) {
 static void put_tenants(const view *v) {
   char name[NAME];
   (void)printf("\n%-32s %10s %10s %10s %10s\n", "TENANT", "requests/s", "prompt/s", "cached/s", "answer/s");
-  for (uint32_t i = 0;
-       weft_reading_label(v->after, "weft_tenant_requests_total", "tenant", i, name, sizeof name); i++) {
+  for (uint32_t i = 0; weft_reading_label(v->after, "weft_tenant_requests_total", "tenant", i, name, sizeof name);
+       i++) {
     const char *label = "tenant";
     (void)printf("%-32s %10.1f %10.0f %10.0f %10.0f\n", name,
                  weft_reading_rate(v->before, v->after, "weft_tenant_requests_total", label, name),

@@ -61,7 +61,9 @@ void weft_touched_close(weft_touched *t) {
   (void)pthread_mutex_destroy(&t->mutex);
 }
 
-void weft_touched_count(weft_touched *t, bool on) { __atomic_store_n(&t->counting, on, __ATOMIC_RELEASE); }
+void weft_touched_count(weft_touched *t, bool on) {
+  __atomic_store_n(&t->counting, on, __ATOMIC_RELEASE);
+}
 
 double weft_touched_mean(weft_touched *t, uint32_t n_rows) {
   uint32_t best = UINT32_MAX, most = weft_device_bucket(n_rows);

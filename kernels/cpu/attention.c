@@ -54,12 +54,10 @@ static uint64_t slot_out_bytes(uint32_t dim) {
 }
 
 uint64_t weft_cpu_attention_scratch(weft_device *device, const weft_attention_args *args) {
-  uint64_t n_threads = weft_pool_size(weft_cpu_pool(device)),
-           n_slots = n_threads * SLOTS_PER_THREAD;
-  return round_up(((uint64_t)args->n_segments + 1) * sizeof(uint32_t)) +
-         round_up(n_slots * sizeof(attention_slot)) +
-         round_up(n_threads * sizeof(weft_cpu_chunk *)) +
-         n_slots * slot_out_bytes(args->kv.head_dim) + n_threads * chunk_bytes(args->kv.head_dim);
+  uint64_t n_threads = weft_pool_size(weft_cpu_pool(device)), n_slots = n_threads * SLOTS_PER_THREAD;
+  return round_up(((uint64_t)args->n_segments + 1) * sizeof(uint32_t)) + round_up(n_slots * sizeof(attention_slot)) +
+         round_up(n_threads * sizeof(weft_cpu_chunk *)) + n_slots * slot_out_bytes(args->kv.head_dim) +
+         n_threads * chunk_bytes(args->kv.head_dim);
 }
 
 static void *take(uint8_t **scratch, uint64_t n_bytes) {
@@ -76,8 +74,7 @@ static void lay_out(attention_run *run, uint32_t n_threads) {
   run->first_tile = take(&scratch, ((uint64_t)args->n_segments + 1) * sizeof(uint32_t));
   run->slot = take(&scratch, run->n_slots * sizeof(attention_slot));
   run->chunk = take(&scratch, n_threads * sizeof(weft_cpu_chunk *));
-  for (uint32_t i = 0; i < run->n_slots; i++)
-    run->slot[i].out = take(&scratch, slot_out_bytes(dim));
+  for (uint32_t i = 0; i < run->n_slots; i++) run->slot[i].out = take(&scratch, slot_out_bytes(dim));
   for (uint32_t i = 0; i < n_threads; i++) {
     weft_cpu_chunk *chunk = take(&scratch, sizeof(weft_cpu_chunk));
     chunk->dim = dim;
@@ -91,8 +88,7 @@ static void lay_out(attention_run *run, uint32_t n_threads) {
 
 /* ---- tiles ---- */
 
-static uint32_t tiles_of_head(const weft_attention_args *args,
-                              const weft_attention_segment *segment) {
+static uint32_t tiles_of_head(const weft_attention_args *args, const weft_attention_segment *segment) {
   uint32_t n_group = args->n_heads / args->kv.n_kv_heads;
   return (uint32_t)(((uint64_t)segment->n_rows * n_group + WEFT_TILE - 1) / WEFT_TILE);
 }
@@ -108,8 +104,7 @@ static void count_tiles(attention_run *run) {
   run->n_tiles = n;
 }
 
-static const weft_attention_segment *segment_of(const attention_run *run, uint32_t tile,
-                                                uint32_t *first_tile) {
+static const weft_attention_segment *segment_of(const attention_run *run, uint32_t tile, uint32_t *first_tile) {
   uint32_t low = 0, high = run->args->n_segments;
   while (high - low > 1) {
     uint32_t middle = low + (high - low) / 2;
@@ -122,8 +117,7 @@ static const weft_attention_segment *segment_of(const attention_run *run, uint32
   return &run->args->segment[low];
 }
 
-static void see(const weft_attention_segment *segment, uint32_t window, uint32_t i, uint32_t *first,
-                uint32_t *end) {
+static void see(const weft_attention_segment *segment, uint32_t window, uint32_t i, uint32_t *first, uint32_t *end) {
   uint32_t position = segment->canvas ? segment->kv_len : segment->kv_len + i;
   *end = segment->canvas ? segment->kv_len + segment->n_rows : position + 1;
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
@@ -153,8 +147,7 @@ static void find_tile(const attention_run *run, uint32_t index, attention_tile *
 
 static float *out_of(const attention_run *run, const attention_tile *tile, uint32_t query) {
   const weft_attention_args *args = run->args;
-  return args->out + tile->row[query] * args->out_stride +
-         (uint64_t)tile->head[query] * args->kv.head_dim;
+  return args->out + tile->row[query] * args->out_stride + (uint64_t)tile->head[query] * args->kv.head_dim;
 }
 
 /* ---- one chunk of one tile ---- */
@@ -176,8 +169,7 @@ static void point(const attention_run *run, const attention_tile *tile, uint32_t
     step = kv->n_kv_heads * vector;
   } else {
     uint64_t page = segment->table[from / kv->block_tokens];
-    uint64_t offset =
-        ((uint64_t)tile->kv_head * kv->block_tokens + from % kv->block_tokens) * vector;
+    uint64_t offset = ((uint64_t)tile->kv_head * kv->block_tokens + from % kv->block_tokens) * vector;
     key = (const uint8_t *)kv->base + page * kv->page_bytes + kv->k_offset + offset;
     value = (const uint8_t *)kv->base + page * kv->page_bytes + kv->v_offset + offset;
   }
@@ -187,8 +179,8 @@ static void point(const attention_run *run, const attention_tile *tile, uint32_t
   }
 }
 
-static void point_all(const attention_run *run, const attention_tile *tile, uint32_t from,
-                      uint32_t to, weft_cpu_chunk *chunk) {
+static void point_all(const attention_run *run, const attention_tile *tile, uint32_t from, uint32_t to,
+                      weft_cpu_chunk *chunk) {
   uint32_t block = run->args->kv.block_tokens, kv_len = tile->segment->kv_len;
   while (from < to) {
     uint32_t stop = to;
@@ -207,8 +199,7 @@ static uint32_t clamp(uint32_t x, uint32_t low, uint32_t high) {
 }
 
 /* chunk->out, max and sum have been set by the caller. */
-static void run_chunk(const attention_run *run, const attention_tile *tile, uint32_t index,
-                      weft_cpu_chunk *chunk) {
+static void run_chunk(const attention_run *run, const attention_tile *tile, uint32_t index, weft_cpu_chunk *chunk) {
   const weft_attention_args *args = run->args;
   uint32_t low = index * WEFT_ATTENTION_CHUNK, high = low + WEFT_ATTENTION_CHUNK;
   uint32_t from = clamp(tile->begin, low, high), to = clamp(tile->stop, low, high);
@@ -217,8 +208,7 @@ static void run_chunk(const attention_run *run, const attention_tile *tile, uint
   chunk->begin = from - low;
   chunk->stop = to - low;
   for (uint32_t i = 0; i < tile->n_queries; i++) {
-    chunk->q[i] =
-        args->q + tile->row[i] * args->q_stride + (uint64_t)tile->head[i] * args->kv.head_dim;
+    chunk->q[i] = args->q + tile->row[i] * args->q_stride + (uint64_t)tile->head[i] * args->kv.head_dim;
     chunk->first[i] = clamp(tile->first[i], low, high) - low;
     chunk->end[i] = clamp(tile->end[i], low, high) - low;
   }
@@ -229,8 +219,7 @@ typedef struct attention_state {
   float max[WEFT_TILE], sum[WEFT_TILE];
 } attention_state;
 
-static void begin_tile(const attention_run *run, const attention_tile *tile,
-                       attention_state *state) {
+static void begin_tile(const attention_run *run, const attention_tile *tile, attention_state *state) {
   for (uint32_t i = 0; i < tile->n_queries; i++) {
     state->max[i] = -INFINITY;
     state->sum[i] = 0.0f;
@@ -251,8 +240,7 @@ static void merge_chunk(const attention_run *run, const attention_tile *tile, ui
   }
 }
 
-static void finish_tile(const attention_run *run, const attention_tile *tile,
-                        const attention_state *state) {
+static void finish_tile(const attention_run *run, const attention_tile *tile, const attention_state *state) {
   for (uint32_t i = 0; i < tile->n_queries; i++) {
     run->code->scale(out_of(run, tile, i), 1.0f / state->sum[i], run->args->kv.head_dim);
   }
@@ -276,8 +264,7 @@ static void tile_task(void *arg, uint32_t task, uint32_t thread) {
   find_tile(run, run->n_tiles - 1 - task, &tile);
   begin_tile(run, &tile, &state);
   use_slot(chunk, slot);
-  for (uint32_t i = tile.begin / WEFT_ATTENTION_CHUNK; i <= (tile.stop - 1) / WEFT_ATTENTION_CHUNK;
-       i++) {
+  for (uint32_t i = tile.begin / WEFT_ATTENTION_CHUNK; i <= (tile.stop - 1) / WEFT_ATTENTION_CHUNK; i++) {
     run_chunk(run, &tile, i, chunk);
     merge_chunk(run, &tile, i, slot, &state);
   }

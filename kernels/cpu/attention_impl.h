@@ -27,8 +27,7 @@ WEFT_INLINE vf load_any_some(const uint8_t *row, uint32_t i, uint32_t n, bool bf
 
 /* Whether keys and values become f32 before they are used. */
 static bool widens(const weft_cpu_chunk *chunk) {
-  return chunk->type == WEFT_TYPE_Q8_0 ||
-         (chunk->type == WEFT_TYPE_BF16 && chunk->n_queries >= WIDEN_FROM);
+  return chunk->type == WEFT_TYPE_Q8_0 || (chunk->type == WEFT_TYPE_BF16 && chunk->n_queries >= WIDEN_FROM);
 }
 
 /* Columns [i, i + n) of one row, both multiples of a block. */
@@ -43,8 +42,8 @@ static void widen_q8(const uint8_t *row, uint32_t dim, uint32_t i, uint32_t n, f
   }
 }
 
-static void widen(const weft_cpu_chunk *chunk, const uint8_t *const *row, uint32_t n_rows,
-                  uint32_t i, uint32_t n, float *out) {
+static void widen(const weft_cpu_chunk *chunk, const uint8_t *const *row, uint32_t n_rows, uint32_t i, uint32_t n,
+                  float *out) {
   for (uint32_t r = 0; r < n_rows; r++, out += n) {
     if (chunk->type == WEFT_TYPE_Q8_0) {
       widen_q8(row[r], chunk->dim, i, n, out);
@@ -63,29 +62,21 @@ WEFT_INLINE vf sum_each(vf *x) {
 #if defined(__AVX512F__)
 #pragma GCC unroll 8
   for (uint32_t i = 0; i < 8; i++) {
-    x[i] = __builtin_shufflevector(x[i], x[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21,
-                                   22, 23) +
-           __builtin_shufflevector(x[i], x[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28,
-                                   29, 30, 31);
+    x[i] = __builtin_shufflevector(x[i], x[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+           __builtin_shufflevector(x[i], x[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
   }
 #pragma GCC unroll 4
   for (uint32_t i = 0; i < 4; i++) {
-    x[i] = __builtin_shufflevector(x[i], x[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25,
-                                   26, 27) +
-           __builtin_shufflevector(x[i], x[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28,
-                                   29, 30, 31);
+    x[i] = __builtin_shufflevector(x[i], x[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+           __builtin_shufflevector(x[i], x[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
   }
 #pragma GCC unroll 2
   for (uint32_t i = 0; i < 4; i += 2) {
-    x[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13,
-                                   28, 29) +
-           __builtin_shufflevector(x[i], x[i + 1], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14,
-                                   15, 30, 31);
+    x[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+           __builtin_shufflevector(x[i], x[i + 1], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
   }
-  return __builtin_shufflevector(x[0], x[2], 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28,
-                                 30) +
-         __builtin_shufflevector(x[0], x[2], 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29,
-                                 31);
+  return __builtin_shufflevector(x[0], x[2], 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30) +
+         __builtin_shufflevector(x[0], x[2], 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
 #elif defined(__AVX2__)
 #pragma GCC unroll 4
   for (uint32_t i = 0; i < 4; i++) {
@@ -101,18 +92,16 @@ WEFT_INLINE vf sum_each(vf *x) {
          __builtin_shufflevector(x[0], x[2], 1, 3, 9, 11, 5, 7, 13, 15);
 #else
   for (uint32_t i = 0; i < 4; i += 2) {
-    x[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 1, 4, 5) +
-           __builtin_shufflevector(x[i], x[i + 1], 2, 3, 6, 7);
+    x[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 1, 4, 5) + __builtin_shufflevector(x[i], x[i + 1], 2, 3, 6, 7);
   }
-  return __builtin_shufflevector(x[0], x[2], 0, 2, 4, 6) +
-         __builtin_shufflevector(x[0], x[2], 1, 3, 5, 7);
+  return __builtin_shufflevector(x[0], x[2], 0, 2, 4, 6) + __builtin_shufflevector(x[0], x[2], 1, 3, 5, 7);
 #endif
 }
 
 /* Products of n_q queries with VF_LANES / n_q keys: lane r * (VF_LANES / n_q) + j is q[r] . key[j].
  */
-WEFT_INLINE vf dots(const float *const *q, const uint32_t n_q, const uint8_t *const *key,
-                    const bool bf16, uint32_t dim) {
+WEFT_INLINE vf dots(const float *const *q, const uint32_t n_q, const uint8_t *const *key, const bool bf16,
+                    uint32_t dim) {
   const uint32_t n_keys = VF_LANES / n_q;
   vf acc[VF_LANES], part[4];
 #pragma GCC unroll 16
@@ -125,8 +114,7 @@ WEFT_INLINE vf dots(const float *const *q, const uint32_t n_q, const uint8_t *co
     for (uint32_t j = 0; j < n_keys; j++) {
       vf k = load_any(key[j], d, bf16);
 #pragma GCC unroll 4
-      for (uint32_t r = 0; r < n_q; r++)
-        acc[r * n_keys + j] = vf_fma(part[r], k, acc[r * n_keys + j]);
+      for (uint32_t r = 0; r < n_q; r++) acc[r * n_keys + j] = vf_fma(part[r], k, acc[r * n_keys + j]);
     }
   }
   if (d < dim) {
@@ -144,8 +132,8 @@ WEFT_INLINE vf dots(const float *const *q, const uint32_t n_q, const uint8_t *co
 
 /* Scores of n_q queries from `query` on with n keys; key holds WEFT_TILE_KEYS pointers, the last
  * repeated. */
-WEFT_INLINE void score_group(const weft_cpu_chunk *chunk, uint32_t query, const uint32_t n_q,
-                             const uint8_t *const *key, const bool bf16, uint32_t at, uint32_t n) {
+WEFT_INLINE void score_group(const weft_cpu_chunk *chunk, uint32_t query, const uint32_t n_q, const uint8_t *const *key,
+                             const bool bf16, uint32_t at, uint32_t n) {
   const uint32_t n_keys = VF_LANES / n_q;
   float *score = chunk->score + (uint64_t)query * WEFT_TILE_SCORES + at;
   for (uint32_t j = 0; j < n; j += n_keys) {
@@ -158,17 +146,15 @@ WEFT_INLINE void score_group(const weft_cpu_chunk *chunk, uint32_t query, const 
 }
 
 /* Whether any of the n queries sees a position in [from, to). */
-static bool sees(const weft_cpu_chunk *chunk, uint32_t query, uint32_t n, uint32_t from,
-                 uint32_t to) {
+static bool sees(const weft_cpu_chunk *chunk, uint32_t query, uint32_t n, uint32_t from, uint32_t to) {
   for (uint32_t r = query; r < query + n; r++) {
-    if (chunk->first[r] < to && chunk->end[r] > from && chunk->first[r] < chunk->end[r])
-      return true;
+    if (chunk->first[r] < to && chunk->end[r] > from && chunk->first[r] < chunk->end[r]) return true;
   }
   return false;
 }
 
-WEFT_INLINE void score_keys(const weft_cpu_chunk *chunk, const uint8_t *const *key, const bool bf16,
-                            uint32_t at, uint32_t n) {
+WEFT_INLINE void score_keys(const weft_cpu_chunk *chunk, const uint8_t *const *key, const bool bf16, uint32_t at,
+                            uint32_t n) {
   for (uint32_t query = 0; query < chunk->n_queries;) {
     uint32_t left = chunk->n_queries - query, n_q = left >= 4 ? 4 : left >= 2 ? 2 : 1;
     if (sees(chunk, query, n_q, at, at + n)) {
@@ -183,13 +169,11 @@ WEFT_INLINE void score_keys(const weft_cpu_chunk *chunk, const uint8_t *const *k
   }
 }
 
-static void score_f32(const weft_cpu_chunk *chunk, const uint8_t *const *key, uint32_t at,
-                      uint32_t n) {
+static void score_f32(const weft_cpu_chunk *chunk, const uint8_t *const *key, uint32_t at, uint32_t n) {
   score_keys(chunk, key, false, at, n);
 }
 
-static void score_bf16(const weft_cpu_chunk *chunk, const uint8_t *const *key, uint32_t at,
-                       uint32_t n) {
+static void score_bf16(const weft_cpu_chunk *chunk, const uint8_t *const *key, uint32_t at, uint32_t n) {
   score_keys(chunk, key, true, at, n);
 }
 
@@ -216,8 +200,7 @@ static void scores(const weft_cpu_chunk *chunk) {
     if (widened) widen(chunk, chunk->key + at, n, 0, chunk->dim, chunk->widened);
     for (uint32_t j = 0; j < WEFT_TILE_KEYS; j++) {
       uint32_t i = j < n ? j : n - 1;
-      key[j] = widened ? (const uint8_t *)(chunk->widened + (uint64_t)i * chunk->dim)
-                       : chunk->key[at + i];
+      key[j] = widened ? (const uint8_t *)(chunk->widened + (uint64_t)i * chunk->dim) : chunk->key[at + i];
     }
     if (chunk->type == WEFT_TYPE_BF16 && !widened)
       score_bf16(chunk, key, at, n);
@@ -263,17 +246,15 @@ typedef struct value_rows {
 
 /* out[query + r][d ...] += sum over j in [from, to) of weight[query + r][j] * value[j][d ...], n_c
  * vectors wide. */
-WEFT_INLINE void add_columns(const weft_cpu_chunk *chunk, uint32_t query, const uint32_t n_q,
-                             const uint32_t n_c, const value_rows *values, const bool bf16,
-                             uint32_t from, uint32_t to, uint32_t d) {
+WEFT_INLINE void add_columns(const weft_cpu_chunk *chunk, uint32_t query, const uint32_t n_q, const uint32_t n_c,
+                             const value_rows *values, const bool bf16, uint32_t from, uint32_t to, uint32_t d) {
   const float *weight = chunk->score + (uint64_t)query * WEFT_TILE_SCORES;
   float *out = chunk->out + (uint64_t)query * chunk->dim + d;
   vf acc[16];
 #pragma GCC unroll 4
   for (uint32_t r = 0; r < n_q; r++) {
 #pragma GCC unroll 8
-    for (uint32_t c = 0; c < n_c; c++)
-      acc[r * n_c + c] = vf_load(out + (uint64_t)r * chunk->dim + c * VF_LANES);
+    for (uint32_t c = 0; c < n_c; c++) acc[r * n_c + c] = vf_load(out + (uint64_t)r * chunk->dim + c * VF_LANES);
   }
   for (uint32_t j = from; j < to; j++) {
     const uint8_t *row = values->row[j - values->first_j];
@@ -289,14 +270,13 @@ WEFT_INLINE void add_columns(const weft_cpu_chunk *chunk, uint32_t query, const 
 #pragma GCC unroll 4
   for (uint32_t r = 0; r < n_q; r++) {
 #pragma GCC unroll 8
-    for (uint32_t c = 0; c < n_c; c++)
-      vf_store(out + (uint64_t)r * chunk->dim + c * VF_LANES, acc[r * n_c + c]);
+    for (uint32_t c = 0; c < n_c; c++) vf_store(out + (uint64_t)r * chunk->dim + c * VF_LANES, acc[r * n_c + c]);
   }
 }
 
 /* The last columns, fewer than a vector. */
-WEFT_INLINE void add_tail(const weft_cpu_chunk *chunk, uint32_t query, const value_rows *values,
-                          const bool bf16, uint32_t from, uint32_t to, uint32_t d, uint32_t n) {
+WEFT_INLINE void add_tail(const weft_cpu_chunk *chunk, uint32_t query, const value_rows *values, const bool bf16,
+                          uint32_t from, uint32_t to, uint32_t d, uint32_t n) {
   const float *weight = chunk->score + (uint64_t)query * WEFT_TILE_SCORES;
   float *out = chunk->out + (uint64_t)query * chunk->dim + d;
   vf acc = vf_load_some(out, n);
@@ -307,26 +287,22 @@ WEFT_INLINE void add_tail(const weft_cpu_chunk *chunk, uint32_t query, const val
   vf_store_some(out, acc, n);
 }
 
-WEFT_INLINE void add_values(const weft_cpu_chunk *chunk, uint32_t query, const uint32_t n_q,
-                            const value_rows *values, const bool bf16, uint32_t from, uint32_t to,
-                            uint32_t d, uint32_t d_end) {
+WEFT_INLINE void add_values(const weft_cpu_chunk *chunk, uint32_t query, const uint32_t n_q, const value_rows *values,
+                            const bool bf16, uint32_t from, uint32_t to, uint32_t d, uint32_t d_end) {
   const uint32_t n_c = n_q == 4 ? COLUMNS_4 : n_q == 2 ? COLUMNS_2 : COLUMNS_1;
   if (from >= to) return;
   for (; d + n_c * VF_LANES <= d_end; d += n_c * VF_LANES) {
     add_columns(chunk, query, n_q, n_c, values, bf16, from, to, d);
   }
-  for (; d + VF_LANES <= d_end; d += VF_LANES)
-    add_columns(chunk, query, n_q, 1, values, bf16, from, to, d);
+  for (; d + VF_LANES <= d_end; d += VF_LANES) add_columns(chunk, query, n_q, 1, values, bf16, from, to, d);
   if (d == d_end) return;
-  for (uint32_t r = 0; r < n_q; r++)
-    add_tail(chunk, query + r, values, bf16, from, to, d, d_end - d);
+  for (uint32_t r = 0; r < n_q; r++) add_tail(chunk, query + r, values, bf16, from, to, d, d_end - d);
 }
 
-#define ADD_VALUES(n_q, type, bf16)                                                           \
-  static void add_values_##n_q##_##type(const weft_cpu_chunk *chunk, uint32_t query,          \
-                                        const value_rows *values, uint32_t from, uint32_t to, \
-                                        uint32_t d, uint32_t d_end) {                         \
-    add_values(chunk, query, n_q, values, bf16, from, to, d, d_end);                          \
+#define ADD_VALUES(n_q, type, bf16)                                                                            \
+  static void add_values_##n_q##_##type(const weft_cpu_chunk *chunk, uint32_t query, const value_rows *values, \
+                                        uint32_t from, uint32_t to, uint32_t d, uint32_t d_end) {              \
+    add_values(chunk, query, n_q, values, bf16, from, to, d, d_end);                                           \
   }
 ADD_VALUES(1, f32, false)
 ADD_VALUES(2, f32, false)
@@ -335,12 +311,10 @@ ADD_VALUES(1, bf16, true)
 ADD_VALUES(2, bf16, true)
 ADD_VALUES(4, bf16, true)
 
-typedef void (*add_values_fn)(const weft_cpu_chunk *chunk, uint32_t query, const value_rows *values,
-                              uint32_t from, uint32_t to, uint32_t d, uint32_t d_end);
-static const add_values_fn add_values_f32[5] = {NULL, add_values_1_f32, add_values_2_f32, NULL,
-                                                add_values_4_f32};
-static const add_values_fn add_values_bf16[5] = {NULL, add_values_1_bf16, add_values_2_bf16, NULL,
-                                                 add_values_4_bf16};
+typedef void (*add_values_fn)(const weft_cpu_chunk *chunk, uint32_t query, const value_rows *values, uint32_t from,
+                              uint32_t to, uint32_t d, uint32_t d_end);
+static const add_values_fn add_values_f32[5] = {NULL, add_values_1_f32, add_values_2_f32, NULL, add_values_4_f32};
+static const add_values_fn add_values_bf16[5] = {NULL, add_values_1_bf16, add_values_2_bf16, NULL, add_values_4_bf16};
 
 static uint32_t larger(uint32_t a, uint32_t b) {
   return a > b ? a : b;
@@ -351,9 +325,8 @@ static uint32_t smaller(uint32_t a, uint32_t b) {
 
 /* n_q queries over the positions [from, to): together where all of them see, one by one before and
  * after, so that each adds exactly its own keys in ascending order. */
-static void add_group(const weft_cpu_chunk *chunk, uint32_t query, uint32_t n_q,
-                      const value_rows *values, const add_values_fn *add, uint32_t from,
-                      uint32_t to, uint32_t d, uint32_t d_end) {
+static void add_group(const weft_cpu_chunk *chunk, uint32_t query, uint32_t n_q, const value_rows *values,
+                      const add_values_fn *add, uint32_t from, uint32_t to, uint32_t d, uint32_t d_end) {
   uint32_t all_first = from, all_end = to;
   for (uint32_t r = query; r < query + n_q; r++) {
     all_first = larger(all_first, chunk->first[r]);
@@ -361,18 +334,16 @@ static void add_group(const weft_cpu_chunk *chunk, uint32_t query, uint32_t n_q,
   }
   if (all_first >= all_end) all_first = all_end = to;
   for (uint32_t r = query; r < query + n_q; r++) {
-    add[1](chunk, r, values, larger(from, chunk->first[r]), smaller(all_first, chunk->end[r]), d,
-           d_end);
+    add[1](chunk, r, values, larger(from, chunk->first[r]), smaller(all_first, chunk->end[r]), d, d_end);
   }
   add[n_q](chunk, query, values, all_first, all_end, d, d_end);
   for (uint32_t r = query; r < query + n_q; r++) {
-    add[1](chunk, r, values, larger(all_end, chunk->first[r]), smaller(to, chunk->end[r]), d,
-           d_end);
+    add[1](chunk, r, values, larger(all_end, chunk->first[r]), smaller(to, chunk->end[r]), d, d_end);
   }
 }
 
-static void add_all(const weft_cpu_chunk *chunk, const value_rows *values, const add_values_fn *add,
-                    uint32_t from, uint32_t to, uint32_t d, uint32_t d_end) {
+static void add_all(const weft_cpu_chunk *chunk, const value_rows *values, const add_values_fn *add, uint32_t from,
+                    uint32_t to, uint32_t d, uint32_t d_end) {
   for (uint32_t query = 0; query < chunk->n_queries;) {
     uint32_t left = chunk->n_queries - query, n_q = left >= 4 ? 4 : left >= 2 ? 2 : 1;
     add_group(chunk, query, n_q, values, add, from, to, d, d_end);
@@ -410,8 +381,8 @@ static void run_chunk(const weft_cpu_chunk *chunk) {
     return;
   }
   value_rows values = {.row = chunk->value, .first_j = 0, .first_d = 0};
-  add_all(chunk, &values, chunk->type == WEFT_TYPE_BF16 ? add_values_bf16 : add_values_f32,
-          chunk->begin, chunk->stop, 0, chunk->dim);
+  add_all(chunk, &values, chunk->type == WEFT_TYPE_BF16 ? add_values_bf16 : add_values_f32, chunk->begin, chunk->stop,
+          0, chunk->dim);
 }
 
 static void merge(float *all, float keep, const float *chunk, float add, uint32_t dim) {
@@ -420,8 +391,7 @@ static void merge(float *all, float keep, const float *chunk, float add, uint32_
     vf_store(all + d, vf_fma(vf_load(chunk + d), vf_set(add), vf_load(all + d) * vf_set(keep)));
   }
   if (d == dim) return;
-  vf sum = vf_fma(vf_load_some(chunk + d, dim - d), vf_set(add),
-                  vf_load_some(all + d, dim - d) * vf_set(keep));
+  vf sum = vf_fma(vf_load_some(chunk + d, dim - d), vf_set(add), vf_load_some(all + d, dim - d) * vf_set(keep));
   vf_store_some(all + d, sum, dim - d);
 }
 

@@ -57,8 +57,7 @@ static weft_status choose_isa(const char *flag, const isa_row **out, weft_error 
     *out = &isa_rows[i];
     return WEFT_OK;
   }
-  return weft_fail(error, WEFT_E_UNSUPPORTED,
-                   "instruction set '%.32s' is unknown; portable, avx2, avx512", flag);
+  return weft_fail(error, WEFT_E_UNSUPPORTED, "instruction set '%.32s' is unknown; portable, avx2, avx512", flag);
 }
 
 static void cpu_close(weft_device *device) {
@@ -111,8 +110,7 @@ static const weft_kernels cpu_kernels = {
     .numerics = weft_cpu_numerics,
 };
 
-weft_status weft_device_open_cpu(const weft_device_config *config, weft_device **out,
-                                 weft_error *error) {
+weft_status weft_device_open_cpu(const weft_device_config *config, weft_device **out, weft_error *error) {
   const isa_row *isa = NULL;
   weft_status status = choose_isa(config->isa, &isa, error);
   if (status != WEFT_OK) return status;

@@ -15,11 +15,7 @@
 
 /* Ascending: each isa includes those before it. avx2 means AVX2 + FMA + F16C; avx512 means F + BW +
  * DQ + VL + VNNI beside avx2. */
-typedef enum weft_cpu_isa {
-  WEFT_ISA_PORTABLE = 0,
-  WEFT_ISA_AVX2 = 1,
-  WEFT_ISA_AVX512 = 2
-} weft_cpu_isa;
+typedef enum weft_cpu_isa { WEFT_ISA_PORTABLE = 0, WEFT_ISA_AVX2 = 1, WEFT_ISA_AVX512 = 2 } weft_cpu_isa;
 
 typedef struct weft_cpu_device {
   weft_device device; /* first: a weft_device * is a weft_cpu_device * */
@@ -62,8 +58,8 @@ bool weft_cpu_supports(const weft_device *device, weft_type weight_type);
 const char *weft_cpu_numerics(const weft_device *device, weft_type weight_type);
 
 /* ---- weights in the layout of this device: pack*.c ---- */
-weft_status weft_cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes,
-                          unsigned uses, weft_error *error);
+weft_status weft_cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
+                          weft_error *error);
 void weft_cpu_free_weight(weft_device *device, weft_weight *weight);
 weft_status weft_cpu_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
 /* Row `row` of matrix `matrix`, whatever the layout, as n_in floats: bit-equal to

@@ -18,8 +18,7 @@ static void embed_rows(void *arg, uint32_t first, uint32_t end) {
 
 weft_status weft_cpu_embed(weft_device *device, const weft_embed_args *args) {
   for (uint32_t r = 0; r < args->n_rows; r++) {
-    if (args->tokens[r] < 0 || (uint32_t)args->tokens[r] >= args->weight->n_out)
-      return WEFT_E_INVALID;
+    if (args->tokens[r] < 0 || (uint32_t)args->tokens[r] >= args->weight->n_out) return WEFT_E_INVALID;
   }
   embed_run run = {.args = args, .rows = weft_cpu_rows_of(device)};
   weft_cpu_for_rows(device, args->n_rows, args->weight->n_in, embed_rows, &run);

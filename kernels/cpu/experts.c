@@ -13,11 +13,11 @@
 #include "kernels/parts.h"
 
 enum {
-  FF_BLOCK = 32,     /* of act(gate) * up: one block of activations for down */
-  FF_BLOCKS_MAX = 4, /* per task */
+  FF_BLOCK = 32,                                    /* of act(gate) * up: one block of activations for down */
+  FF_BLOCKS_MAX = 4,                                /* per task */
   FF_WIDTH = FF_BLOCK * FF_BLOCKS_MAX + WEFT_PANEL, /* up may begin inside a panel */
-  COLUMN_PANELS = 4,   /* per task of down; more while the sums of all slots stay small: */
-  COLUMN_SLOTS = 4096, /* slots * panels */
+  COLUMN_PANELS = 4,                                /* per task of down; more while the sums of all slots stay small: */
+  COLUMN_SLOTS = 4096,                              /* slots * panels */
   QUANTISE_INLINE = 8 * 1024
 };
 
@@ -121,17 +121,14 @@ static void quantise_task(void *arg, uint32_t task, uint32_t thread) {
   (void)thread;
   const experts_run *run = arg;
   uint64_t row_bytes = weft_group_row_bytes(true, run->n_in);
-  uint32_t end =
-      (task + 1) * WEFT_GROUP < run->args->n_rows ? (task + 1) * WEFT_GROUP : run->args->n_rows;
+  uint32_t end = (task + 1) * WEFT_GROUP < run->args->n_rows ? (task + 1) * WEFT_GROUP : run->args->n_rows;
   for (uint32_t r = task * WEFT_GROUP; r < end; r++) {
-    run->products->quantise(run->args->x + r * run->args->x_stride, run->n_in, 0, 1,
-                            run->x_rows + r * row_bytes);
+    run->products->quantise(run->args->x + r * run->args->x_stride, run->n_in, 0, 1, run->x_rows + r * row_bytes);
   }
 }
 
 /* Row `from` (a group of one) becomes row r of a group of n_rows. */
-static void copy_quantised(const uint8_t *from, uint32_t n_in, uint32_t r, uint32_t n_rows,
-                           uint8_t *group) {
+static void copy_quantised(const uint8_t *from, uint32_t n_in, uint32_t r, uint32_t n_rows, uint8_t *group) {
   uint8_t *to = group + (uint64_t)r * WEFT_X_BYTES;
   for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++) {
     memcpy(to, from, WEFT_X_BYTES);
@@ -150,8 +147,7 @@ static void gather_group(const experts_run *run, uint32_t slot, uint32_t n_rows)
     }
     if (run->x_groups[0] == NULL) continue;
     const float *x = run->args->x + row * run->args->x_stride;
-    float *to =
-        (float *)(void *)(run->x_groups[0] + slot * weft_group_row_bytes(false, run->n_in)) + r;
+    float *to = (float *)(void *)(run->x_groups[0] + slot * weft_group_row_bytes(false, run->n_in)) + r;
     for (uint32_t i = 0; i < run->n_in; i++) to[(uint64_t)i * n_rows] = x[i];
   }
 }
@@ -170,27 +166,24 @@ static void gather_task(void *arg, uint32_t task, uint32_t thread) {
 /* ---- gate and up ---- */
 
 /* The group of n rows that begins at this slot. */
-static const uint8_t *find_x(const experts_run *run, bool quantised, uint32_t expert,
-                             uint32_t slot) {
+static const uint8_t *find_x(const experts_run *run, bool quantised, uint32_t expert, uint32_t slot) {
   uint64_t row_bytes = weft_group_row_bytes(quantised, run->n_in);
-  if (run->first[expert + 1] - run->first[expert] > 1)
-    return run->x_groups[quantised] + slot * row_bytes;
+  if (run->first[expert + 1] - run->first[expert] > 1) return run->x_groups[quantised] + slot * row_bytes;
   uint64_t row = run->row_of[slot];
   if (quantised) return run->x_rows + row * row_bytes;
   return (const uint8_t *)(run->args->x + row * run->args->x_stride);
 }
 
 /* The panels that hold output rows [begin, begin + n) of the expert's matrix. */
-static weft_tile find_columns(const weft_weight *weight, uint32_t expert, uint32_t begin,
-                              uint32_t n) {
+static weft_tile find_columns(const weft_weight *weight, uint32_t expert, uint32_t begin, uint32_t n) {
   uint32_t panel = begin / WEFT_PANEL, last = (begin + n - 1) / WEFT_PANEL;
   weft_tile tile = weft_tile_of(weight, expert, panel, last - panel + 1);
   tile.y_stride = FF_WIDTH;
   return tile;
 }
 
-static void run_columns(const experts_run *run, weft_tile *tile, uint32_t expert, uint32_t slot,
-                        uint32_t n_rows, float *y) {
+static void run_columns(const experts_run *run, weft_tile *tile, uint32_t expert, uint32_t slot, uint32_t n_rows,
+                        float *y) {
   tile->x = find_x(run, tile->info->form != WEFT_FORM_FLOAT, expert, slot);
   tile->n_rows = n_rows;
   tile->y = y;
@@ -199,8 +192,7 @@ static void run_columns(const experts_run *run, weft_tile *tile, uint32_t expert
 }
 
 /* h[r][begin .. begin + n) of the group, to the form that down reads. */
-static void store_h(const experts_run *run, float *h, uint32_t begin, uint32_t n, uint32_t slot,
-                    uint32_t n_rows) {
+static void store_h(const experts_run *run, float *h, uint32_t begin, uint32_t n, uint32_t slot, uint32_t n_rows) {
   bool quantised = weft_is_quantised(run->args->down->type);
   uint8_t *group = run->h_groups + slot * weft_group_row_bytes(quantised, run->n_ff);
   for (uint32_t r = 0; r < n_rows; r++, h += FF_WIDTH) {
@@ -231,8 +223,7 @@ static void gate_up_task(void *arg, uint32_t task, uint32_t thread) {
     run_columns(run, &gate_tile, expert, slot, n_rows, gate);
     run_columns(run, &up_tile, expert, slot, n_rows, up);
     for (uint32_t r = 0; r < n_rows; r++) {
-      run->rows->gate(run->args->activation, g + r * FF_WIDTH, u + r * FF_WIDTH, g + r * FF_WIDTH,
-                      n);
+      run->rows->gate(run->args->activation, g + r * FF_WIDTH, u + r * FF_WIDTH, g + r * FF_WIDTH, n);
     }
     store_h(run, g, begin, n, slot, n_rows);
   }
@@ -265,10 +256,9 @@ static void down_task(void *arg, uint32_t task, uint32_t thread) {
     }
   }
   for (uint32_t r = 0; r < args->n_rows; r++) {
-    const weft_ranked ranked = {out, width, run->slot_of + (uint64_t)r * args->k,
-                                args->weights + (uint64_t)r * args->k, args->k};
-    run->products->add_ranked(&ranked, tile.n_cols,
-                              args->y + r * args->y_stride + panel * WEFT_PANEL);
+    const weft_ranked ranked = {out, width, run->slot_of + (uint64_t)r * args->k, args->weights + (uint64_t)r * args->k,
+                                args->k};
+    run->products->add_ranked(&ranked, tile.n_cols, args->y + r * args->y_stride + panel * WEFT_PANEL);
   }
 }
 
@@ -292,8 +282,7 @@ static weft_status routed(weft_device *device, const weft_experts_args *args) {
   }
   if (run.n_touched < run.n_slots) weft_pool_run(pool, gather_task, &run, run.n_touched);
   uint32_t n_blocks = (run.n_ff + FF_BLOCK - 1) / FF_BLOCK;
-  run.ff_blocks =
-      at_most(run.n_touched * n_blocks / (n_threads * WEFT_TASKS_PER_THREAD), FF_BLOCKS_MAX);
+  run.ff_blocks = at_most(run.n_touched * n_blocks / (n_threads * WEFT_TASKS_PER_THREAD), FF_BLOCKS_MAX);
   run.n_ff_tasks = (n_blocks + run.ff_blocks - 1) / run.ff_blocks;
   weft_pool_run(pool, gate_up_task, &run, run.n_touched * run.n_ff_tasks);
   uint32_t n_panels = weft_panel_count(run.n_in);

@@ -38,7 +38,7 @@ typedef struct head_run {
   uint64_t row_bytes; /* of a packed row */
   uint8_t *groups;    /* packed rows */
   weft_chunk *chunks; /* [n_chunks][n_rows] */
-  uint8_t *own; /* per thread: a row packed alone, then logits [logit_rows][WEFT_VOCAB_CHUNK] */
+  uint8_t *own;       /* per thread: a row packed alone, then logits [logit_rows][WEFT_VOCAB_CHUNK] */
   uint64_t own_bytes;
   uint64_t scratch_bytes;
 } head_run;
@@ -69,10 +69,8 @@ static head_run make_run(weft_device *device, const weft_head_stats_args *args, 
   run.logit_rows = args->n_rows < LOGIT_ROWS ? args->n_rows : LOGIT_ROWS;
   run.row_bytes = weft_group_row_bytes(run.quantised, weight->n_in);
   run.groups = take(&run, scratch, args->n_rows * run.row_bytes);
-  run.chunks = (weft_chunk *)(void *)take(
-      &run, scratch, (uint64_t)run.n_chunks * args->n_rows * sizeof(weft_chunk));
-  run.own_bytes =
-      weft_round_64(run.row_bytes) + (uint64_t)run.logit_rows * WEFT_VOCAB_CHUNK * sizeof(float);
+  run.chunks = (weft_chunk *)(void *)take(&run, scratch, (uint64_t)run.n_chunks * args->n_rows * sizeof(weft_chunk));
+  run.own_bytes = weft_round_64(run.row_bytes) + (uint64_t)run.logit_rows * WEFT_VOCAB_CHUNK * sizeof(float);
   run.own = take(&run, scratch, run.own_bytes * weft_pool_size(weft_cpu_pool(device)));
   if (!run.any_soft) return run;
   run.soft = (weft_soft_run){
@@ -96,8 +94,7 @@ uint64_t weft_cpu_head_stats_scratch(weft_device *device, const weft_head_stats_
 /* ---- chunks ---- */
 
 /* Logits of one row, as they come from the product, to its numbers and e. */
-static void finish_row(const head_run *run, uint32_t chunk, uint32_t r, float *logits,
-                       weft_chunk *out) {
+static void finish_row(const head_run *run, uint32_t chunk, uint32_t r, float *logits, weft_chunk *out) {
   const weft_head_stats_args *args = run->args;
   uint32_t n = weft_chunk_tokens(args->weight->n_out, chunk);
   const uint32_t *allowed = args->allowed == NULL ? NULL : args->allowed[r];
@@ -118,8 +115,7 @@ static float *own_logits(const head_run *run, uint32_t thread) {
 /* Without soft embeddings: one task is one chunk of all rows. */
 static void chunk_task(void *arg, uint32_t task, uint32_t thread) {
   const head_run *run = arg;
-  weft_tile tile =
-      weft_tile_of(run->args->weight, 0, task * WEFT_CHUNK_PANELS, chunk_panels(run, task));
+  weft_tile tile = weft_tile_of(run->args->weight, 0, task * WEFT_CHUNK_PANELS, chunk_panels(run, task));
   float *logits = own_logits(run, thread);
   tile.y = logits;
   tile.y_stride = WEFT_VOCAB_CHUNK;
@@ -155,8 +151,7 @@ static void rows_task(void *arg, uint32_t task, uint32_t thread) {
   uint32_t n = left < SOFT_TASK_ROWS ? left : SOFT_TASK_ROWS;
   weft_chunk *chunks = run->chunks + (uint64_t)run->chunk * run->args->n_rows + first;
   for (uint32_t r = 0; r < n; r++) {
-    finish_row(run, run->chunk, first + r,
-               run->soft.logits + (uint64_t)(first + r) * WEFT_VOCAB_CHUNK, &chunks[r]);
+    finish_row(run, run->chunk, first + r, run->soft.logits + (uint64_t)(first + r) * WEFT_VOCAB_CHUNK, &chunks[r]);
   }
   weft_soft_add(&run->soft, run->chunk, first, n, chunks);
 }
@@ -200,17 +195,15 @@ static int32_t last_allowed(const head_run *run, uint32_t r) {
 }
 
 /* The draw inside this chunk, whose tokens begin after `running`. */
-static int32_t draw_in_chunk(const head_run *run, uint32_t r, uint32_t chunk, const double sums[3],
-                             uint32_t thread) {
+static int32_t draw_in_chunk(const head_run *run, uint32_t r, uint32_t chunk, const double sums[3], uint32_t thread) {
   const double weight = sums[0], threshold = sums[2];
   double running = sums[1];
   const weft_head_stats_args *args = run->args;
   uint8_t *group = run->own + thread * run->own_bytes;
-  const weft_pack_rows rows = {
-      run->products, args->h + r * args->h_stride, 0, args->weight->n_in, run->quantised, group};
+  const weft_pack_rows rows = {run->products, args->h + r * args->h_stride, 0, args->weight->n_in, run->quantised,
+                               group};
   weft_rows_pack(&rows, 0, 1);
-  weft_tile tile =
-      weft_tile_of(args->weight, 0, chunk * WEFT_CHUNK_PANELS, chunk_panels(run, chunk));
+  weft_tile tile = weft_tile_of(args->weight, 0, chunk * WEFT_CHUNK_PANELS, chunk_panels(run, chunk));
   float *e = own_logits(run, thread);
   tile.x = group;
   tile.y = e;
@@ -229,16 +222,14 @@ static int32_t draw_in_chunk(const head_run *run, uint32_t r, uint32_t chunk, co
   return (int32_t)(chunk * WEFT_VOCAB_CHUNK) + last;
 }
 
-static int32_t draw_row(const head_run *run, uint32_t r, const joined *row, double inverse,
-                        uint32_t thread) {
+static int32_t draw_row(const head_run *run, uint32_t r, const joined *row, double inverse, uint32_t thread) {
   double threshold = (double)run->args->u[r] * row->total, running = 0.0;
   for (uint32_t c = 0; c < run->n_chunks; c++) {
     const weft_chunk *chunk = &run->chunks[(uint64_t)c * run->args->n_rows + r];
     if (chunk->top == -INFINITY) continue;
     double weight = exp(((double)chunk->top - (double)row->top) * inverse);
     double after = running + (double)chunk->sum * weight;
-    if (after > threshold)
-      return draw_in_chunk(run, r, c, (const double[3]){weight, running, threshold}, thread);
+    if (after > threshold) return draw_in_chunk(run, r, c, (const double[3]){weight, running, threshold}, thread);
     running = after;
   }
   return last_allowed(run, r);
@@ -263,16 +254,14 @@ static void join_task(void *arg, uint32_t r, uint32_t thread) {
 weft_status weft_cpu_head_stats(weft_device *device, const weft_head_stats_args *args) {
   weft_pool *pool = weft_cpu_pool(device);
   head_run run = make_run(device, args, args->scratch);
-  const weft_pack_rows rows = {run.products,       args->h,       args->h_stride,
-                               args->weight->n_in, run.quantised, run.groups};
+  const weft_pack_rows rows = {run.products, args->h, args->h_stride, args->weight->n_in, run.quantised, run.groups};
   weft_rows_pack_all(pool, &rows, args->n_rows);
   if (!run.any_soft) {
     weft_pool_run(pool, chunk_task, &run, run.n_chunks);
   } else {
     weft_soft_begin(&run.soft);
     for (run.chunk = 0; run.chunk < run.n_chunks; run.chunk++) {
-      weft_pool_run(pool, panels_task, &run,
-                    (chunk_panels(&run, run.chunk) + SOFT_PANELS - 1) / SOFT_PANELS);
+      weft_pool_run(pool, panels_task, &run, (chunk_panels(&run, run.chunk) + SOFT_PANELS - 1) / SOFT_PANELS);
       weft_pool_run(pool, rows_task, &run, (args->n_rows + SOFT_TASK_ROWS - 1) / SOFT_TASK_ROWS);
     }
     weft_soft_end(&run.soft, args->soft_scale);
@@ -292,16 +281,14 @@ typedef struct rows_run {
 
 uint64_t weft_cpu_head_rows_scratch(weft_device *device, const weft_head_rows_args *args) {
   (void)device;
-  return args->n_rows *
-         weft_group_row_bytes(weft_is_quantised(args->weight->type), args->weight->n_in);
+  return args->n_rows * weft_group_row_bytes(weft_is_quantised(args->weight->type), args->weight->n_in);
 }
 
 static void product_task(void *arg, uint32_t task, uint32_t thread) {
   (void)thread;
   const rows_run *run = arg;
   uint32_t panel = task * HEAD_PANELS, left = weft_panel_count(run->args->weight->n_out) - panel;
-  weft_tile tile =
-      weft_tile_of(run->args->weight, 0, panel, left < HEAD_PANELS ? left : HEAD_PANELS);
+  weft_tile tile = weft_tile_of(run->args->weight, 0, panel, left < HEAD_PANELS ? left : HEAD_PANELS);
   tile.x = run->groups;
   tile.y = run->args->logits + (uint64_t)panel * WEFT_PANEL;
   tile.y_stride = run->args->logits_stride;
@@ -320,11 +307,9 @@ weft_status weft_cpu_head_rows(weft_device *device, const weft_head_rows_args *a
   weft_cpu_isa isa = weft_cpu_get_isa(device);
   rows_run run = {args, weft_products_find(isa), weft_head_find(isa), args->scratch};
   bool quantised = weft_is_quantised(args->weight->type);
-  const weft_pack_rows rows = {run.products,       args->h,   args->h_stride,
-                               args->weight->n_in, quantised, args->scratch};
+  const weft_pack_rows rows = {run.products, args->h, args->h_stride, args->weight->n_in, quantised, args->scratch};
   weft_rows_pack_all(pool, &rows, args->n_rows);
-  weft_pool_run(pool, product_task, &run,
-                (weft_panel_count(args->weight->n_out) + HEAD_PANELS - 1) / HEAD_PANELS);
+  weft_pool_run(pool, product_task, &run, (weft_panel_count(args->weight->n_out) + HEAD_PANELS - 1) / HEAD_PANELS);
   weft_pool_run(pool, cap_task, &run, args->n_rows);
   return WEFT_OK;
 }

@@ -35,8 +35,7 @@ typedef struct weft_head_fns {
   bool (*cap)(float *logits, uint32_t n, float cap);
   /* logits -> e, 0 where not allowed and from n to the end of the chunk. allowed: bits of this
    * chunk, or NULL. */
-  void (*chunk)(float *logits, uint32_t n, const uint32_t *allowed, float inverse_temperature,
-                weft_chunk *out);
+  void (*chunk)(float *logits, uint32_t n, const uint32_t *allowed, float inverse_temperature, weft_chunk *out);
 } weft_head_fns;
 
 /* soft[r][i] = soft[r][i] * factor[r][0] + factor[r][1] * sum over v of e[r][v] * wide[v][i], for
@@ -59,16 +58,14 @@ typedef struct weft_soft_fns {
   uint32_t element_bytes; /* 4: f32, 2: bf16 */
   double least;
   /* Panel `at` of the chunk: 16 tokens, all inputs. */
-  void (*widen)(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at,
-                uint8_t *wide);
+  void (*widen)(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide);
   /* e of one row, f32 to the form that add reads, in place. NULL: it is that already. */
   void (*narrow)(float *e);
   void (*add)(const weft_soft_tile *tile);
 } weft_soft_fns;
 
 extern const weft_head_fns weft_head_portable, weft_head_avx2, weft_head_avx512;
-extern const weft_soft_fns weft_soft_portable, weft_soft_avx2, weft_soft_avx512,
-    weft_soft_bf16_avx512;
+extern const weft_soft_fns weft_soft_portable, weft_soft_avx2, weft_soft_avx512, weft_soft_bf16_avx512;
 const weft_head_fns *weft_head_find(weft_cpu_isa isa);
 const weft_soft_fns *weft_soft_find(weft_cpu_isa isa, weft_type type);
 
@@ -96,8 +93,7 @@ void weft_soft_begin(const weft_soft_run *run);
 /* Widens panel `at` of chunk `chunk`. Panels may be widened by any threads. */
 void weft_soft_widen(const weft_soft_run *run, uint32_t chunk, uint32_t at);
 /* Adds the chunk to rows [first, first + n); chunks[r] is row first + r's. */
-void weft_soft_add(const weft_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n,
-                   const weft_chunk *chunks);
+void weft_soft_add(const weft_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n, const weft_chunk *chunks);
 /* soft = scale * soft / total; zeros for a row with a logit that was not finite, or without allowed
  * tokens. */
 void weft_soft_end(const weft_soft_run *run, float scale);

@@ -17,8 +17,8 @@
 enum { COLUMN_BYTES = WEFT_VOCAB_CHUNK * WEFT_PANEL * 2, TOKEN_PAIRS = WEFT_PANEL / 2 };
 
 /* Sixteen inputs of sixteen tokens, in f32: value[i] has a token per lane. */
-BF16_INLINE void widen_block(const weft_pack_info *info, const lanes_block *block,
-                             const lanes_u *codes, uint32_t half, __m512 value[WEFT_PANEL]) {
+BF16_INLINE void widen_block(const weft_pack_info *info, const lanes_block *block, const lanes_u *codes, uint32_t half,
+                             __m512 value[WEFT_PANEL]) {
   const __m512 scale = (__m512)(info->form == WEFT_FORM_SPLIT && half == 1 ? block->b : block->a);
   const __m512 least = (__m512)block->b;
   const __m512i byte = _mm512_set1_epi32(255), offset = _mm512_set1_epi32(1 << info->offset_shift);
@@ -66,8 +66,7 @@ BF16_INLINE void store_values(const __m512 value[WEFT_PANEL], uint8_t *to) {
   store_turned(pairs, to);
 }
 
-BF16_INLINE void widen_type(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in,
-                            uint8_t *to) {
+BF16_INLINE void widen_type(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint8_t *to) {
   lanes_u codes[8];
   __m512 value[WEFT_PANEL];
   for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, to += 2 * COLUMN_BYTES) {
@@ -95,8 +94,7 @@ BF16_INLINE void widen_bf16(const uint8_t *panel, uint32_t n_in, uint8_t *to) {
   }
 }
 
-BF16 static void widen(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at,
-                       uint8_t *wide) {
+BF16 static void widen(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide) {
   uint8_t *to = wide + (uint64_t)at * TOKEN_PAIRS * WEFT_PANEL * 4;
   if (info->type == WEFT_TYPE_BF16)
     widen_bf16(panel, n_in, to);
@@ -140,8 +138,7 @@ BF16 static void add(const weft_soft_tile *tile) {
 #pragma GCC unroll 8
   for (uint32_t r = 0; r < WEFT_SOFT_ROWS; r++) {
     if (r >= tile->n_rows) break;
-    __m512 soft = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, tile->soft[r]),
-                                _mm512_set1_ps(tile->factor[r][0]));
+    __m512 soft = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, tile->soft[r]), _mm512_set1_ps(tile->factor[r][0]));
     soft = _mm512_fmadd_ps(sum[r], _mm512_set1_ps(tile->factor[r][1]), soft);
     _mm512_mask_storeu_ps(tile->soft[r], mask, soft);
   }

@@ -55,8 +55,7 @@ static void mask_logits(float *logits, uint32_t n, const uint32_t *allowed) {
   }
 }
 
-static void chunk_of(float *logits, uint32_t n, const uint32_t *allowed, float inverse_temperature,
-                     weft_chunk *out) {
+static void chunk_of(float *logits, uint32_t n, const uint32_t *allowed, float inverse_temperature, weft_chunk *out) {
   mask_logits(logits, n, allowed);
   vf most = vf_load(logits);
   for (uint32_t i = VF_LANES; i < n; i += VF_LANES) most = vf_max(most, vf_load(logits + i));
@@ -84,8 +83,8 @@ const weft_head_fns HEAD_TABLE = {.cap = cap_logits, .chunk = chunk_of};
 /* ---- soft embeddings in f32 ---- */
 
 /* Inputs [i, i + 16) of sixteen tokens: value[input][token]. */
-LANES_INLINE void widen_sixteen(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in,
-                                uint32_t i, float value[WEFT_PANEL][WEFT_PANEL]) {
+LANES_INLINE void widen_sixteen(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t i,
+                                float value[WEFT_PANEL][WEFT_PANEL]) {
   if (info->form == WEFT_FORM_FLOAT) {
     for (uint32_t k = 0; k < WEFT_PANEL; k++) {
       lanes_f v = {0};
@@ -104,20 +103,17 @@ LANES_INLINE void widen_sixteen(const weft_pack_info *info, const uint8_t *panel
     if (info->form == WEFT_FORM_LEAST) {
       lanes_store(value[k], scale * __builtin_convertvector(code, lanes_f) + block.b);
     } else {
-      lanes_store(value[k],
-                  scale * __builtin_convertvector(code - (1 << info->offset_shift), lanes_f));
+      lanes_store(value[k], scale * __builtin_convertvector(code - (1 << info->offset_shift), lanes_f));
     }
   }
 }
 
-static void widen_f32(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at,
-                      uint8_t *wide) {
+static void widen_f32(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide) {
   float value[WEFT_PANEL][WEFT_PANEL];
   const uint64_t column_bytes = (uint64_t)WEFT_VOCAB_CHUNK * WEFT_PANEL * sizeof(float);
   for (uint32_t i = 0; i < n_in; i += WEFT_PANEL) {
     widen_sixteen(info, panel, n_in, i, value);
-    float *to = (float *)(void *)(wide + i / WEFT_PANEL * column_bytes) +
-                (uint64_t)at * WEFT_PANEL * WEFT_PANEL;
+    float *to = (float *)(void *)(wide + i / WEFT_PANEL * column_bytes) + (uint64_t)at * WEFT_PANEL * WEFT_PANEL;
     for (uint32_t v = 0; v < WEFT_PANEL; v++) {
       for (uint32_t k = 0; k < WEFT_PANEL; k++) to[v * WEFT_PANEL + k] = value[k][v];
     }
@@ -134,8 +130,7 @@ static void add_f32(const weft_soft_tile *tile) {
       for (uint32_t r = 0; r < TILE_ROWS; r++) {
         vf one = vf_set(tile->e[first + r][v]);
 #pragma GCC unroll 4
-        for (uint32_t j = 0; j < TILE_PARTS; j++)
-          sum[r][j] = vf_fma(vf_load(w + j * VF_LANES), one, sum[r][j]);
+        for (uint32_t j = 0; j < TILE_PARTS; j++) sum[r][j] = vf_fma(vf_load(w + j * VF_LANES), one, sum[r][j]);
       }
     }
     for (uint32_t r = 0; r < TILE_ROWS && first + r < tile->n_rows; r++) {
@@ -147,5 +142,4 @@ static void add_f32(const weft_soft_tile *tile) {
   }
 }
 
-const weft_soft_fns SOFT_TABLE = {
-    .element_bytes = 4, .least = 0x1p-40, .widen = widen_f32, .add = add_f32};
+const weft_soft_fns SOFT_TABLE = {.element_bytes = 4, .least = 0x1p-40, .widen = widen_f32, .add = add_f32};

@@ -10,8 +10,7 @@ const weft_soft_fns *weft_soft_find(weft_cpu_isa isa, weft_type type) {
 #if defined(__x86_64__)
   bool narrow = type != WEFT_TYPE_F32 && type != WEFT_TYPE_F16;
   if (isa == WEFT_ISA_AVX512) {
-    return narrow && __builtin_cpu_supports("avx512bf16") ? &weft_soft_bf16_avx512
-                                                          : &weft_soft_avx512;
+    return narrow && __builtin_cpu_supports("avx512bf16") ? &weft_soft_bf16_avx512 : &weft_soft_avx512;
   }
   if (isa == WEFT_ISA_AVX2) return &weft_soft_avx2;
 #else
@@ -24,8 +23,7 @@ const weft_soft_fns *weft_soft_find(weft_cpu_isa isa, weft_type type) {
 uint64_t weft_soft_place(weft_soft_run *run, uint8_t *memory) {
   uint64_t column = (uint64_t)WEFT_VOCAB_CHUNK * WEFT_PANEL * run->fns->element_bytes;
   uint64_t at[5] = {0, (uint64_t)run->n_rows * WEFT_VOCAB_CHUNK * sizeof(float),
-                    weft_panel_count(run->weight->n_in) * column,
-                    weft_round_64(run->n_rows * sizeof(float)),
+                    weft_panel_count(run->weight->n_in) * column, weft_round_64(run->n_rows * sizeof(float)),
                     weft_round_64(run->n_rows * sizeof(double))};
   for (uint32_t i = 1; i < 5; i++) at[i] += at[i - 1];
   if (memory != NULL) {
@@ -45,8 +43,7 @@ void weft_soft_begin(const weft_soft_run *run) {
   for (uint32_t r = 0; r < run->n_rows; r++) {
     run->top[r] = -INFINITY;
     run->total[r] = 0.0;
-    if (wants(run, r))
-      memset(run->soft + r * run->soft_stride, 0, run->weight->n_in * sizeof(float));
+    if (wants(run, r)) memset(run->soft + r * run->soft_stride, 0, run->weight->n_in * sizeof(float));
   }
 }
 
@@ -63,8 +60,7 @@ static bool join(const weft_soft_run *run, uint32_t r, const weft_chunk *chunk, 
   double inverse = (double)(1.0f / run->temperature[r]);
   float top = chunk->top > run->top[r] ? chunk->top : run->top[r];
   double weight = exp(((double)chunk->top - (double)top) * inverse);
-  double before =
-      run->top[r] == -INFINITY ? 0.0 : exp(((double)run->top[r] - (double)top) * inverse);
+  double before = run->top[r] == -INFINITY ? 0.0 : exp(((double)run->top[r] - (double)top) * inverse);
   run->total[r] = run->total[r] * before + (double)chunk->sum * weight;
   run->top[r] = top;
   factor[0] = (float)before;
@@ -80,13 +76,12 @@ typedef struct taking_part {
 } taking_part;
 
 /* Up to eight of them, from `at` on, and one column of sixteen inputs. */
-static void add_tile(const weft_soft_run *run, const taking_part *rows, uint32_t at,
-                     uint32_t column, weft_soft_tile *tile) {
+static void add_tile(const weft_soft_run *run, const taking_part *rows, uint32_t at, uint32_t column,
+                     weft_soft_tile *tile) {
   uint32_t i = column * WEFT_PANEL, left = run->weight->n_in - i;
   tile->n_rows = rows->n - at < WEFT_SOFT_ROWS ? rows->n - at : WEFT_SOFT_ROWS;
   tile->n_cols = left < WEFT_PANEL ? left : WEFT_PANEL;
-  tile->wide =
-      run->wide + (uint64_t)column * WEFT_VOCAB_CHUNK * WEFT_PANEL * run->fns->element_bytes;
+  tile->wide = run->wide + (uint64_t)column * WEFT_VOCAB_CHUNK * WEFT_PANEL * run->fns->element_bytes;
   for (uint32_t r = 0; r < WEFT_SOFT_ROWS; r++) {
     uint32_t from = at + (r < tile->n_rows ? r : tile->n_rows - 1), row = rows->row[from];
     tile->e[r] = run->logits + (uint64_t)row * WEFT_VOCAB_CHUNK;
@@ -96,18 +91,15 @@ static void add_tile(const weft_soft_run *run, const taking_part *rows, uint32_t
   run->fns->add(tile);
 }
 
-void weft_soft_add(const weft_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n,
-                   const weft_chunk *chunks) {
+void weft_soft_add(const weft_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n, const weft_chunk *chunks) {
   uint32_t n_columns = weft_panel_count(run->weight->n_in);
-  weft_soft_tile tile = {
-      .n_tokens = weft_panel_count(weft_chunk_tokens(run->weight->n_out, chunk)) * WEFT_PANEL};
+  weft_soft_tile tile = {.n_tokens = weft_panel_count(weft_chunk_tokens(run->weight->n_out, chunk)) * WEFT_PANEL};
   for (uint32_t r = 0; r < n;) {
     taking_part rows = {0};
     for (; r < n && rows.n < SOFT_BATCH; r++) {
       if (!join(run, first + r, &chunks[r], rows.factor[rows.n])) continue;
       rows.row[rows.n++] = first + r;
-      if (run->fns->narrow != NULL)
-        run->fns->narrow(run->logits + (uint64_t)(first + r) * WEFT_VOCAB_CHUNK);
+      if (run->fns->narrow != NULL) run->fns->narrow(run->logits + (uint64_t)(first + r) * WEFT_VOCAB_CHUNK);
     }
     for (uint32_t column = 0; column < n_columns; column++) {
       for (uint32_t at = 0; at < rows.n; at += WEFT_SOFT_ROWS) {
@@ -178,8 +170,7 @@ static void add_task(void *arg, uint32_t task, uint32_t thread) {
   uint32_t n_tokens = weft_chunk_tokens(args->weight->n_out, call->chunk);
   for (uint32_t r = first; r < first + n; r++) {
     float *logits = call->run.logits + (uint64_t)r * WEFT_VOCAB_CHUNK;
-    const float *from =
-        args->logits + r * args->logits_stride + (uint64_t)call->chunk * WEFT_VOCAB_CHUNK;
+    const float *from = args->logits + r * args->logits_stride + (uint64_t)call->chunk * WEFT_VOCAB_CHUNK;
     memcpy(logits, from, n_tokens * sizeof(float));
     call->chunks[r] = (weft_chunk){.index = -1};
     if (call->head->cap(logits, n_tokens, 0.0f)) continue;
@@ -194,8 +185,7 @@ weft_status weft_cpu_soft(weft_device *device, const weft_soft_args *args) {
   uint32_t n_vocab = args->weight->n_out;
   weft_soft_begin(&call.run);
   for (call.chunk = 0; call.chunk < weft_chunk_count(n_vocab); call.chunk++) {
-    weft_pool_run(pool, widen_task, &call,
-                  weft_panel_count(weft_chunk_tokens(n_vocab, call.chunk)));
+    weft_pool_run(pool, widen_task, &call, weft_panel_count(weft_chunk_tokens(n_vocab, call.chunk)));
     weft_pool_run(pool, add_task, &call, (args->n_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK);
   }
   weft_soft_end(&call.run, args->scale);

@@ -35,8 +35,7 @@ const char *weft_cpu_numerics(const weft_device *device, weft_type weight_type) 
 /* ---- packing rows ---- */
 
 /* A float group of n_rows: inputs go by together, so that what is written is written in order. */
-static void pack_floats(const float *x, uint64_t x_stride, uint32_t n_in, uint32_t n_rows,
-                        float *to) {
+static void pack_floats(const float *x, uint64_t x_stride, uint32_t n_in, uint32_t n_rows, float *to) {
   for (uint32_t i = 0; i < n_in; i++, to += n_rows) {
     for (uint32_t r = 0; r < n_rows; r++) to[r] = x[r * x_stride + i];
   }
@@ -81,8 +80,7 @@ void weft_rows_pack_all(weft_pool *pool, const weft_pack_rows *rows, uint32_t n_
   }
 }
 
-void weft_tile_rows(const weft_products *products, const weft_tile *tile, uint32_t first,
-                    uint32_t n) {
+void weft_tile_rows(const weft_products *products, const weft_tile *tile, uint32_t first, uint32_t n) {
   weft_tile part = *tile;
   uint64_t row_bytes = weft_group_row_bytes(tile->info->form != WEFT_FORM_FLOAT, tile->n_in);
   for (uint32_t done = 0; done < n; done += part.n_rows) {
@@ -94,8 +92,7 @@ void weft_tile_rows(const weft_products *products, const weft_tile *tile, uint32
   }
 }
 
-weft_tile weft_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel,
-                       uint32_t n_panels) {
+weft_tile weft_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel, uint32_t n_panels) {
   const weft_pack_info *info = weft_pack_find(weight->type);
   uint32_t total = weft_panel_count(weight->n_out);
   WEFT_CHECK(info != NULL);
@@ -123,13 +120,11 @@ typedef struct matmul_plan {
 
 static matmul_plan make_plan(const weft_matmul_args *args) {
   matmul_plan plan = {0};
-  for (uint32_t w = 0; w < args->n_weights; w++)
-    plan.any[weft_is_quantised(args->weight[w]->type)] = true;
+  for (uint32_t w = 0; w < args->n_weights; w++) plan.any[weft_is_quantised(args->weight[w]->type)] = true;
   for (uint32_t q = 0; q < 2; q++) {
     plan.offset[q] = plan.scratch_bytes;
     if (!plan.any[q]) continue;
-    plan.scratch_bytes +=
-        weft_round_64(args->n_rows * weft_group_row_bytes(q == 1, args->weight[0]->n_in));
+    plan.scratch_bytes += weft_round_64(args->n_rows * weft_group_row_bytes(q == 1, args->weight[0]->n_in));
   }
   return plan;
 }
@@ -157,8 +152,7 @@ static void matmul_task(void *arg, uint32_t task, uint32_t thread) {
   while (part >= run->n_parts[w]) part -= run->n_parts[w++];
   const weft_weight *weight = args->weight[w];
   uint32_t panel = part * run->panels_per_task, left = weft_panel_count(weight->n_out) - panel;
-  weft_tile tile =
-      weft_tile_of(weight, 0, panel, left < run->panels_per_task ? left : run->panels_per_task);
+  weft_tile tile = weft_tile_of(weight, 0, panel, left < run->panels_per_task ? left : run->panels_per_task);
   tile.x = run->groups[weft_is_quantised(weight->type)];
   tile.y = args->y[w] + (uint64_t)panel * WEFT_PANEL;
   tile.y_stride = args->y_stride[w];
@@ -174,13 +168,11 @@ weft_status weft_cpu_matmul(weft_device *device, const weft_matmul_args *args) {
   for (uint32_t q = 0; q < 2; q++) {
     if (!plan.any[q]) continue;
     uint8_t *groups = (uint8_t *)args->scratch + plan.offset[q];
-    const weft_pack_rows rows = {run.products,          args->x, args->x_stride,
-                                 args->weight[0]->n_in, q == 1,  groups};
+    const weft_pack_rows rows = {run.products, args->x, args->x_stride, args->weight[0]->n_in, q == 1, groups};
     weft_rows_pack_all(pool, &rows, args->n_rows);
     run.groups[q] = groups;
   }
-  for (uint32_t w = 0; w < args->n_weights; w++)
-    n_panels += weft_panel_count(args->weight[w]->n_out);
+  for (uint32_t w = 0; w < args->n_weights; w++) n_panels += weft_panel_count(args->weight[w]->n_out);
   run.panels_per_task = n_panels / (weft_pool_size(pool) * WEFT_TASKS_PER_THREAD);
   if (run.panels_per_task < 1) run.panels_per_task = 1;
   if (run.panels_per_task > PANELS_PER_TASK) run.panels_per_task = PANELS_PER_TASK;

@@ -29,7 +29,7 @@ enum {
   WEFT_GROUP = 16,     /* rows of a full group */
   WEFT_GROUP_PART = 8, /* most rows of another */
   WEFT_SEGMENT = 256,  /* inputs summed at a time, float weights */
-  WEFT_X_BYTES = 52, /* of one row's block of 32 in a quantised group, and what is where in them */
+  WEFT_X_BYTES = 52,   /* of one row's block of 32 in a quantised group, and what is where in them */
   WEFT_X_SCALE = 32,
   WEFT_X_SUM = 36,
   WEFT_X_MINUS = 40,
@@ -138,12 +138,10 @@ void weft_rows_pack(const weft_pack_rows *rows, uint32_t first, uint32_t n);
 void weft_rows_pack_all(weft_pool *pool, const weft_pack_rows *rows, uint32_t n_rows);
 
 /* Panels [panel, panel + n_panels) of a matrix; the caller adds x, y, y_stride and n_rows. */
-weft_tile weft_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel,
-                       uint32_t n_panels);
+weft_tile weft_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel, uint32_t n_panels);
 
 /* Runs a tile over rows [first, first + n) of packed groups: tile.x and tile.y are those of row 0.
  */
-void weft_tile_rows(const weft_products *products, const weft_tile *tile, uint32_t first,
-                    uint32_t n);
+void weft_tile_rows(const weft_products *products, const weft_tile *tile, uint32_t first, uint32_t n);
 
 #endif

@@ -30,8 +30,8 @@ INLINE __m256i four(const uint8_t *codes) {
 }
 
 /* dot + the products of vectors [first, first + n), whose activations begin at codes */
-INLINE __m256i dot_codes(__m256i dot, uint32_t bits, uint32_t fit, const lanes_u *w, uint32_t n,
-                         uint32_t half, const uint8_t *codes) {
+INLINE __m256i dot_codes(__m256i dot, uint32_t bits, uint32_t fit, const lanes_u *w, uint32_t n, uint32_t half,
+                         const uint8_t *codes) {
   const __m256i ones = _mm256_set1_epi16(1);
   __m256i pairs = _mm256_setzero_si256();
 #pragma GCC unroll 8
@@ -68,16 +68,12 @@ typedef struct half_block {
   uint32_t half;
 } half_block;
 
-INLINE __m256 add_block(const weft_pack_info *info, const half_block *k, const uint8_t *x,
-                        __m256 acc) {
-  const uint32_t fit = pairs_that_fit(info->type, info->bits), bits = info->bits,
-                 shift = info->offset_shift;
+INLINE __m256 add_block(const weft_pack_info *info, const half_block *k, const uint8_t *x, __m256 acc) {
+  const uint32_t fit = pairs_that_fit(info->type, info->bits), bits = info->bits, shift = info->offset_shift;
   __m256 t;
   if (info->form == WEFT_FORM_SPLIT) {
-    __m256i dot0 =
-        dot_codes(start_sum(x + WEFT_X_MINUS_FIRST, shift), bits, fit, k->w, 4, k->half, x);
-    __m256i dot1 =
-        dot_codes(start_sum(x + WEFT_X_MINUS_LAST, shift), bits, fit, k->w + 4, 4, k->half, x + 16);
+    __m256i dot0 = dot_codes(start_sum(x + WEFT_X_MINUS_FIRST, shift), bits, fit, k->w, 4, k->half, x);
+    __m256i dot1 = dot_codes(start_sum(x + WEFT_X_MINUS_LAST, shift), bits, fit, k->w + 4, 4, k->half, x + 16);
     t = _mm256_mul_ps(k->a, _mm256_cvtepi32_ps(dot0));
     t = _mm256_fmadd_ps(k->b, _mm256_cvtepi32_ps(dot1), t);
   } else {
@@ -85,8 +81,7 @@ INLINE __m256 add_block(const weft_pack_info *info, const half_block *k, const u
     __m256i dot = offset ? start_sum(x + WEFT_X_MINUS, shift) : _mm256_setzero_si256();
     dot = dot_codes(dot, bits, fit, k->w, 8, k->half, x);
     t = _mm256_mul_ps(k->a, _mm256_cvtepi32_ps(dot));
-    if (info->form == WEFT_FORM_LEAST)
-      t = _mm256_fmadd_ps(k->b, _mm256_set1_ps(read_float(x + WEFT_X_SUM)), t);
+    if (info->form == WEFT_FORM_LEAST) t = _mm256_fmadd_ps(k->b, _mm256_set1_ps(read_float(x + WEFT_X_SUM)), t);
   }
   return _mm256_fmadd_ps(t, _mm256_set1_ps(read_float(x + WEFT_X_SCALE)), acc);
 }
@@ -129,8 +124,7 @@ INLINE void float_panel(weft_type type, const weft_tile *tile, uint32_t p) {
   const uint32_t R = tile->n_rows;
   for (uint32_t first = 0; first < tile->n_in; first += WEFT_SEGMENT) {
     uint32_t n = tile->n_in - first < WEFT_SEGMENT ? tile->n_in - first : WEFT_SEGMENT;
-    for (uint32_t r = 0; r < R;
-         r += 4) { /* four rows at a time; a row past the end repeats the last */
+    for (uint32_t r = 0; r < R; r += 4) { /* four rows at a time; a row past the end repeats the last */
       uint32_t at[4];
       __m256 low[4], high[4];
       for (uint32_t i = 0; i < 4; i++) at[i] = r + i < R ? r + i : R - 1;
@@ -204,8 +198,7 @@ static void tile_avx2(const weft_tile *tile) {
   for (uint32_t p = 0; p < tile->n_panels; p++) fn(tile, p);
 }
 
-static void quantise_avx2(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows,
-                          uint8_t *group) {
+static void quantise_avx2(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
   lanes_quantise(x, n_in, row, n_rows, group);
 }
 

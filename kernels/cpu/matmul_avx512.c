@@ -37,8 +37,7 @@ INLINE void load_codes(uint32_t bits, const uint8_t *q, __m512i w[8]) {
     __m512i fifth = _mm512_loadu_si512(q + 256);
 #pragma GCC unroll 8
     for (int c = 0; c < 8; c++) {
-      __m512i at4 = c < 4 ? _mm512_slli_epi16(fifth, (unsigned)(4 - c))
-                          : _mm512_srli_epi16(fifth, (unsigned)(c - 4));
+      __m512i at4 = c < 4 ? _mm512_slli_epi16(fifth, (unsigned)(4 - c)) : _mm512_srli_epi16(fifth, (unsigned)(c - 4));
       w[c] = _mm512_ternarylogic_epi64(w[c], at4, bit, 0xF8); /* w | (at4 & bit) */
     }
   }
@@ -48,8 +47,7 @@ INLINE void load_codes(uint32_t bits, const uint8_t *q, __m512i w[8]) {
     for (int c = 0; c < 8; c++) {
       __m512i two = _mm512_loadu_si512(q + (c < 4 ? 256 : 320));
       int at = 2 * (c % 4);
-      __m512i at4 = at <= 4 ? _mm512_slli_epi16(two, (unsigned)(4 - at))
-                            : _mm512_srli_epi16(two, (unsigned)(at - 4));
+      __m512i at4 = at <= 4 ? _mm512_slli_epi16(two, (unsigned)(4 - at)) : _mm512_srli_epi16(two, (unsigned)(at - 4));
       w[c] = _mm512_ternarylogic_epi64(w[c], at4, pair, 0xF8);
     }
   }
@@ -57,8 +55,8 @@ INLINE void load_codes(uint32_t bits, const uint8_t *q, __m512i w[8]) {
 
 /* MXFP4 codes to twice their value plus 16. */
 INLINE void look_up(__m512i w[8]) {
-  const __m512i table = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4));
+  const __m512i table =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4));
 #pragma GCC unroll 8
   for (int c = 0; c < 8; c++) w[c] = _mm512_shuffle_epi8(table, w[c]);
 }
@@ -68,13 +66,11 @@ INLINE __m512 load_f16(const uint8_t *at) {
 }
 
 INLINE __m512 load_u8(const uint8_t *at) {
-  return _mm512_cvtepi32_ps(
-      _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)));
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)));
 }
 
 INLINE __m512 load_s8(const uint8_t *at) {
-  return _mm512_cvtepi32_ps(
-      _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)));
 }
 
 /* 2^(e - 128); e = 255 is NaN. */
@@ -117,8 +113,7 @@ INLINE float load_float(const uint8_t *at) {
   return f;
 }
 
-INLINE __m512 add_block(weft_pack_form form, unsigned shift, const weights *k, const uint8_t *x,
-                        __m512 acc) {
+INLINE __m512 add_block(weft_pack_form form, unsigned shift, const weights *k, const uint8_t *x, __m512 acc) {
   __m512 t;
   if (form == WEFT_FORM_SPLIT) {
     __m512i dot0 = dot4(offset_sum(x + WEFT_X_MINUS_FIRST, shift), k->w, x);
@@ -126,12 +121,10 @@ INLINE __m512 add_block(weft_pack_form form, unsigned shift, const weights *k, c
     t = _mm512_mul_ps(k->a, _mm512_cvtepi32_ps(dot0));
     t = _mm512_fmadd_ps(k->b, _mm512_cvtepi32_ps(dot1), t);
   } else {
-    __m512i dot =
-        form == WEFT_FORM_OFFSET ? offset_sum(x + WEFT_X_MINUS, shift) : _mm512_setzero_si512();
+    __m512i dot = form == WEFT_FORM_OFFSET ? offset_sum(x + WEFT_X_MINUS, shift) : _mm512_setzero_si512();
     dot = dot4(dot4(dot, k->w, x), k->w + 4, x + 16);
     t = _mm512_mul_ps(k->a, _mm512_cvtepi32_ps(dot));
-    if (form == WEFT_FORM_LEAST)
-      t = _mm512_fmadd_ps(k->b, _mm512_set1_ps(load_float(x + WEFT_X_SUM)), t);
+    if (form == WEFT_FORM_LEAST) t = _mm512_fmadd_ps(k->b, _mm512_set1_ps(load_float(x + WEFT_X_SUM)), t);
   }
   return _mm512_fmadd_ps(t, _mm512_set1_ps(load_float(x + WEFT_X_SCALE)), acc);
 }
@@ -161,8 +154,7 @@ INLINE void store_rows(const __m512 *acc, int R, const weft_tile *tile, uint32_t
 
 INLINE void small_panel(weft_type type, unsigned shift, uint32_t bits, uint32_t quant_bytes, int R,
                         const weft_tile *tile, uint32_t panel) {
-  const uint32_t scale_bytes = type == WEFT_TYPE_MXFP4 ? 16 : 32,
-                 per_line = weft_blocks_per_line(scale_bytes);
+  const uint32_t scale_bytes = type == WEFT_TYPE_MXFP4 ? 16 : 32, per_line = weft_blocks_per_line(scale_bytes);
   const uint8_t *at = tile->panel + panel * tile->panel_bytes, *x = tile->x;
   __m512 acc[16];
 #pragma GCC unroll 16
@@ -180,8 +172,7 @@ INLINE void small_panel(weft_type type, unsigned shift, uint32_t bits, uint32_t 
       k.a = type == WEFT_TYPE_MXFP4 ? load_e8m0(scales) : load_f16(scales);
       k.b = k.a;
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++)
-        acc[r] = add_block(WEFT_FORM_OFFSET, shift, &k, x + WEFT_X_BYTES * r, acc[r]);
+      for (int r = 0; r < R; r++) acc[r] = add_block(WEFT_FORM_OFFSET, shift, &k, x + WEFT_X_BYTES * r, acc[r]);
       scales += scale_bytes;
       at += quant_bytes;
       x += WEFT_X_BYTES * R;
@@ -190,8 +181,8 @@ INLINE void small_panel(weft_type type, unsigned shift, uint32_t bits, uint32_t 
   store_rows(acc, R, tile, panel);
 }
 
-INLINE void super_panel(weft_pack_form form, uint32_t bits, uint32_t quant_bytes, int R,
-                        const weft_tile *tile, uint32_t panel) {
+INLINE void super_panel(weft_pack_form form, uint32_t bits, uint32_t quant_bytes, int R, const weft_tile *tile,
+                        uint32_t panel) {
   const uint8_t *super = tile->panel + panel * tile->panel_bytes;
   const uint8_t *x = tile->x;
   __m512 acc[16];
@@ -241,12 +232,10 @@ INLINE void float_panel(weft_type type, int R, const weft_tile *tile, uint32_t p
     for (uint32_t i = 0; i < n; i++, x += 4 * R) {
       __m512 w = load_weight(type, weight, first + i);
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++)
-        acc[r] = _mm512_fmadd_ps(w, _mm512_set1_ps(load_float(x + 4 * r)), acc[r]);
+      for (int r = 0; r < R; r++) acc[r] = _mm512_fmadd_ps(w, _mm512_set1_ps(load_float(x + 4 * r)), acc[r]);
     }
 #pragma GCC unroll 16
-    for (int r = 0; r < R; r++)
-      _mm512_store_ps(total[r], _mm512_add_ps(_mm512_load_ps(total[r]), acc[r]));
+    for (int r = 0; r < R; r++) _mm512_store_ps(total[r], _mm512_add_ps(_mm512_load_ps(total[r]), acc[r]));
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++) acc[r] = _mm512_load_ps(total[r]);
@@ -287,10 +276,9 @@ static tile_fn find_tile_fn(weft_type type, uint32_t n_rows) {
     static const tile_fn fns[WEFT_GROUP + 1] = {ROWS_OF(type)}; \
     return fns[n_rows];                                         \
   }
-#define ROWS_OF(type)                                                                         \
-  [1] = tile_##type##_1, [2] = tile_##type##_2, [3] = tile_##type##_3, [4] = tile_##type##_4, \
-  [5] = tile_##type##_5, [6] = tile_##type##_6, [7] = tile_##type##_7, [8] = tile_##type##_8, \
-  [16] = tile_##type##_16
+#define ROWS_OF(type)                                                                                                \
+  [1] = tile_##type##_1, [2] = tile_##type##_2, [3] = tile_##type##_3, [4] = tile_##type##_4, [5] = tile_##type##_5, \
+  [6] = tile_##type##_6, [7] = tile_##type##_7, [8] = tile_##type##_8, [16] = tile_##type##_16
     Y(F32)
     Y(F16)
     Y(BF16)
@@ -321,8 +309,7 @@ INLINE int32_t sum_bytes(__m128i q) {
   return _mm_cvtsi128_si32(_mm_add_epi32(eights, _mm_unpackhi_epi64(eights, eights))) - 16 * 128;
 }
 
-static void quantise_avx512(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows,
-                            uint8_t *group) {
+static void quantise_avx512(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
   const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
   for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, x += WEFT_PACK_BLOCK) {
     __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);

@@ -46,10 +46,10 @@ LANES_INLINE void lanes_store_part(float *at, lanes_f v, uint32_t n) {
   memcpy(at, &v, (n >= 16 ? 16 : n) * sizeof *at);
 }
 
-#define LANES_HALVES(v, width)                                                                    \
-  __builtin_shufflevector(v, v, 0 ^ width, 1 ^ width, 2 ^ width, 3 ^ width, 4 ^ width, 5 ^ width, \
-                          6 ^ width, 7 ^ width, 8 ^ width, 9 ^ width, 10 ^ width, 11 ^ width,     \
-                          12 ^ width, 13 ^ width, 14 ^ width, 15 ^ width)
+#define LANES_HALVES(v, width)                                                                                         \
+  __builtin_shufflevector(v, v, 0 ^ width, 1 ^ width, 2 ^ width, 3 ^ width, 4 ^ width, 5 ^ width, 6 ^ width,           \
+                          7 ^ width, 8 ^ width, 9 ^ width, 10 ^ width, 11 ^ width, 12 ^ width, 13 ^ width, 14 ^ width, \
+                          15 ^ width)
 
 /* Halves are joined until one lane is left: lanes 8 apart, then 4, 2, 1. */
 LANES_INLINE int32_t lanes_sum_i(lanes_i v) {
@@ -169,8 +169,7 @@ typedef struct lanes_block {
   lanes_f a, b;
 } lanes_block;
 
-LANES_INLINE lanes_block lanes_find_block(const weft_pack_info *info, const uint8_t *panel,
-                                          uint32_t b) {
+LANES_INLINE lanes_block lanes_find_block(const weft_pack_info *info, const uint8_t *panel, uint32_t b) {
   lanes_block block;
   if (info->header_bytes == 0) {
     const uint8_t *scales = panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b);
@@ -180,8 +179,7 @@ LANES_INLINE lanes_block lanes_find_block(const weft_pack_info *info, const uint
     return block;
   }
   uint32_t j = b % 8;
-  const uint8_t *super =
-      panel + (uint64_t)(b / 8) * (info->header_bytes + 8ull * info->quant_bytes);
+  const uint8_t *super = panel + (uint64_t)(b / 8) * (info->header_bytes + 8ull * info->quant_bytes);
   block.quants = super + info->header_bytes + (uint64_t)j * info->quant_bytes;
   lanes_f d = lanes_f16(super);
   if (info->form == WEFT_FORM_SPLIT) {
@@ -200,8 +198,7 @@ LANES_INLINE uint8_t lanes_mxfp4(uint8_t code) {
   return table[code & 15];
 }
 
-LANES_INLINE void lanes_block_codes(const weft_pack_info *info, const lanes_block *block,
-                                    lanes_u w[8]) {
+LANES_INLINE void lanes_block_codes(const weft_pack_info *info, const lanes_block *block, lanes_u w[8]) {
   lanes_codes(info->bits, block->quants, w);
   if (info->type != WEFT_TYPE_MXFP4) return;
   uint8_t bytes[64];
@@ -229,8 +226,7 @@ LANES_INLINE lanes_i lanes_round(lanes_f x, float inverse) {
   return (lanes_i)(x * inverse + magic) - (lanes_i)magic;
 }
 
-LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows,
-                                 uint8_t *group) {
+LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
   for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, x += WEFT_PACK_BLOCK) {
     lanes_f x0 = lanes_load(x), x1 = lanes_load(x + 16);
     lanes_i size0 = (lanes_i)x0 & 0x7FFFFFFF, size1 = (lanes_i)x1 & 0x7FFFFFFF;
@@ -246,8 +242,7 @@ LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, ui
       q1 = lanes_round(x1, inverse);
     }
     uint8_t *to = group + ((uint64_t)b * n_rows + row) * WEFT_X_BYTES;
-    lanes_s8 bytes0 = __builtin_convertvector(q0, lanes_s8),
-             bytes1 = __builtin_convertvector(q1, lanes_s8);
+    lanes_s8 bytes0 = __builtin_convertvector(q0, lanes_s8), bytes1 = __builtin_convertvector(q1, lanes_s8);
     memcpy(to, &bytes0, sizeof bytes0);
     memcpy(to + 16, &bytes1, sizeof bytes1);
     weft_block_tail(to, scale, lanes_sum_i(q0), lanes_sum_i(q1));

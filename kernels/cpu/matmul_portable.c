@@ -29,8 +29,8 @@ static int32_t read_int(const uint8_t *at) {
 }
 
 /* acc[o] += this block of one row */
-static void add_block(const weft_pack_info *info, const lanes_block *block, const lanes_u w[8],
-                      const uint8_t *x, float acc[WEFT_PANEL]) {
+static void add_block(const weft_pack_info *info, const lanes_block *block, const lanes_u w[8], const uint8_t *x,
+                      float acc[WEFT_PANEL]) {
   const float x_scale = read_float(x + WEFT_X_SCALE), x_sum = read_float(x + WEFT_X_SUM);
   const int32_t offset = 1 << info->offset_shift;
   bool split = info->form == WEFT_FORM_SPLIT;
@@ -86,8 +86,7 @@ static void float_panel(const weft_tile *tile, uint32_t p) {
       const uint8_t *x = tile->x + 4ull * i * tile->n_rows;
       for (uint32_t r = 0; r < tile->n_rows; r++) acc[r] += w * read_float(x + 4 * r);
     }
-    for (uint32_t r = 0; r < tile->n_rows; r++)
-      lanes_store(total[r], lanes_load(total[r]) + acc[r]);
+    for (uint32_t r = 0; r < tile->n_rows; r++) lanes_store(total[r], lanes_load(total[r]) + acc[r]);
   }
   store_rows(tile, p, total);
 }
@@ -101,8 +100,7 @@ static void tile_portable(const weft_tile *tile) {
   }
 }
 
-static void quantise_portable(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows,
-                              uint8_t *group) {
+static void quantise_portable(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
   lanes_quantise(x, n_in, row, n_rows, group);
 }
 

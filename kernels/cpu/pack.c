@@ -10,16 +10,11 @@
 enum { SUPER = 256, LANE = 4 };
 
 static const weft_pack_info pack_table[] = {
-    {WEFT_TYPE_F32, WEFT_FORM_FLOAT, 32, 0, 0, 0, 0},
-    {WEFT_TYPE_F16, WEFT_FORM_FLOAT, 16, 0, 0, 0, 0},
-    {WEFT_TYPE_BF16, WEFT_FORM_FLOAT, 16, 0, 0, 0, 0},
-    {WEFT_TYPE_Q8_0, WEFT_FORM_OFFSET, 8, 7, 512, 0, 32},
-    {WEFT_TYPE_Q4_0, WEFT_FORM_OFFSET, 4, 3, 256, 0, 32},
-    {WEFT_TYPE_Q5_0, WEFT_FORM_OFFSET, 5, 4, 320, 0, 32},
-    {WEFT_TYPE_MXFP4, WEFT_FORM_OFFSET, 4, 4, 256, 0, 16},
-    {WEFT_TYPE_Q4_K, WEFT_FORM_LEAST, 4, 0, 256, 320, 0},
-    {WEFT_TYPE_Q5_K, WEFT_FORM_LEAST, 5, 0, 320, 320, 0},
-    {WEFT_TYPE_Q6_K, WEFT_FORM_SPLIT, 6, 5, 384, 320, 0},
+    {WEFT_TYPE_F32, WEFT_FORM_FLOAT, 32, 0, 0, 0, 0},      {WEFT_TYPE_F16, WEFT_FORM_FLOAT, 16, 0, 0, 0, 0},
+    {WEFT_TYPE_BF16, WEFT_FORM_FLOAT, 16, 0, 0, 0, 0},     {WEFT_TYPE_Q8_0, WEFT_FORM_OFFSET, 8, 7, 512, 0, 32},
+    {WEFT_TYPE_Q4_0, WEFT_FORM_OFFSET, 4, 3, 256, 0, 32},  {WEFT_TYPE_Q5_0, WEFT_FORM_OFFSET, 5, 4, 320, 0, 32},
+    {WEFT_TYPE_MXFP4, WEFT_FORM_OFFSET, 4, 4, 256, 0, 16}, {WEFT_TYPE_Q4_K, WEFT_FORM_LEAST, 4, 0, 256, 320, 0},
+    {WEFT_TYPE_Q5_K, WEFT_FORM_LEAST, 5, 0, 320, 320, 0},  {WEFT_TYPE_Q6_K, WEFT_FORM_SPLIT, 6, 5, 384, 320, 0},
 };
 
 const weft_pack_info *weft_pack_find(weft_type type) {
@@ -96,8 +91,7 @@ static const uint8_t *small_codes(weft_type type, const uint8_t *block) {
   return block + (type == WEFT_TYPE_MXFP4 ? 1 : type == WEFT_TYPE_Q5_0 ? 6 : 2);
 }
 
-static void read_small(const weft_pack_info *info, const uint8_t *block,
-                       uint8_t codes[WEFT_PACK_BLOCK]) {
+static void read_small(const weft_pack_info *info, const uint8_t *block, uint8_t codes[WEFT_PACK_BLOCK]) {
   const uint8_t *q = small_codes(info->type, block);
   if (info->bits == 8) {
     for (uint32_t i = 0; i < 32; i++) codes[i] = q[i] ^ 0x80u;
@@ -110,8 +104,7 @@ static void read_small(const weft_pack_info *info, const uint8_t *block,
   }
 }
 
-static void write_small(const weft_pack_info *info, const uint8_t codes[WEFT_PACK_BLOCK],
-                        uint8_t *block) {
+static void write_small(const weft_pack_info *info, const uint8_t codes[WEFT_PACK_BLOCK], uint8_t *block) {
   uint8_t *q = block + (small_codes(info->type, block) - block);
   if (info->bits == 8) {
     for (uint32_t i = 0; i < 32; i++) q[i] = codes[i] ^ 0x80u;
@@ -125,31 +118,26 @@ static void write_small(const weft_pack_info *info, const uint8_t codes[WEFT_PAC
   if (info->bits == 5) store32(block + 2, fifth);
 }
 
-static void pack_small_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *file,
-                           uint32_t row, uint8_t *panel) {
+static void pack_small_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *file, uint32_t row,
+                           uint8_t *panel) {
   uint32_t file_bytes = weft_type_find((int32_t)info->type)->n_bytes;
   uint32_t one = info->scale_bytes / WEFT_PANEL;
   uint8_t codes[WEFT_PACK_BLOCK];
   for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, file += file_bytes) {
-    memcpy(panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * row, file,
-           one);
+    memcpy(panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * row, file, one);
     read_small(info, file, codes);
-    put_codes(info->bits, codes,
-              panel + weft_quants_offset(info->scale_bytes, info->quant_bytes, b) + LANE * row);
+    put_codes(info->bits, codes, panel + weft_quants_offset(info->scale_bytes, info->quant_bytes, b) + LANE * row);
   }
 }
 
-static void unpack_small_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *panel,
-                             uint32_t row, uint8_t *file) {
+static void unpack_small_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *panel, uint32_t row,
+                             uint8_t *file) {
   uint32_t file_bytes = weft_type_find((int32_t)info->type)->n_bytes;
   uint32_t one = info->scale_bytes / WEFT_PANEL;
   uint8_t codes[WEFT_PACK_BLOCK];
   for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, file += file_bytes) {
-    memcpy(file, panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * row,
-           one);
-    get_codes(info->bits,
-              panel + weft_quants_offset(info->scale_bytes, info->quant_bytes, b) + LANE * row,
-              codes);
+    memcpy(file, panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * row, one);
+    get_codes(info->bits, panel + weft_quants_offset(info->scale_bytes, info->quant_bytes, b) + LANE * row, codes);
     write_small(info, codes, file);
   }
 }
@@ -158,8 +146,7 @@ static void unpack_small_row(const weft_pack_info *info, uint32_t n_in, const ui
 
 /* Q4_K and Q5_K: nibble pairs of two sub-blocks share bytes; fifth (or NULL): bit j belongs to
  * sub-block j. */
-static void read_k(const uint8_t *qs, const uint8_t *fifth, uint32_t j,
-                   uint8_t codes[WEFT_PACK_BLOCK]) {
+static void read_k(const uint8_t *qs, const uint8_t *fifth, uint32_t j, uint8_t codes[WEFT_PACK_BLOCK]) {
   const uint8_t *q = qs + 32 * (j / 2);
   uint32_t shift = j % 2 * 4;
   for (uint32_t i = 0; i < 32; i++) codes[i] = (uint8_t)(q[i] >> shift & 15u);
@@ -207,16 +194,15 @@ static void read_scales(const uint8_t s[12], uint32_t row, uint8_t *scale, uint8
 
 static void write_scales(const uint8_t *scale, const uint8_t *least, uint32_t row, uint8_t s[12]) {
   for (uint32_t j = 0; j < 4; j++) {
-    uint32_t scale_high = scale[WEFT_PANEL * (j + 4) + row],
-             least_high = least[WEFT_PANEL * (j + 4) + row];
+    uint32_t scale_high = scale[WEFT_PANEL * (j + 4) + row], least_high = least[WEFT_PANEL * (j + 4) + row];
     s[j] = (uint8_t)(scale[WEFT_PANEL * j + row] | (scale_high >> 4) << 6);
     s[j + 4] = (uint8_t)(least[WEFT_PANEL * j + row] | (least_high >> 4) << 6);
     s[j + 8] = (uint8_t)((scale_high & 15u) | (least_high & 15u) << 4);
   }
 }
 
-static void pack_super_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *file,
-                           uint32_t row, uint8_t *panel) {
+static void pack_super_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *file, uint32_t row,
+                           uint8_t *panel) {
   uint32_t file_bytes = weft_type_find((int32_t)info->type)->n_bytes;
   uint64_t super_bytes = info->header_bytes + 8ull * info->quant_bytes;
   uint8_t codes[WEFT_PACK_BLOCK];
@@ -239,8 +225,8 @@ static void pack_super_row(const weft_pack_info *info, uint32_t n_in, const uint
   }
 }
 
-static void unpack_super_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *panel,
-                             uint32_t row, uint8_t *file) {
+static void unpack_super_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *panel, uint32_t row,
+                             uint8_t *file) {
   uint32_t file_bytes = weft_type_find((int32_t)info->type)->n_bytes;
   uint64_t super_bytes = info->header_bytes + 8ull * info->quant_bytes;
   uint8_t codes[WEFT_PACK_BLOCK];
@@ -266,8 +252,8 @@ static void unpack_super_row(const weft_pack_info *info, uint32_t n_in, const ui
 
 /* ---- panels and weights ---- */
 
-void weft_panel_pack(const weft_pack_info *info, uint32_t n_in, const uint8_t *rows,
-                     uint64_t row_bytes, uint32_t n_rows, uint8_t *panel) {
+void weft_panel_pack(const weft_pack_info *info, uint32_t n_in, const uint8_t *rows, uint64_t row_bytes,
+                     uint32_t n_rows, uint8_t *panel) {
   memset(panel, 0, weft_panel_bytes(info, n_in));
   for (uint32_t row = 0; row < n_rows; row++, rows += row_bytes) {
     if (info->form != WEFT_FORM_FLOAT) {
@@ -283,8 +269,8 @@ void weft_panel_pack(const weft_pack_info *info, uint32_t n_in, const uint8_t *r
   }
 }
 
-void weft_panel_unpack_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *panel,
-                           uint32_t row, uint8_t *file_row) {
+void weft_panel_unpack_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *panel, uint32_t row,
+                           uint8_t *file_row) {
   if (info->form != WEFT_FORM_FLOAT) {
     if (info->header_bytes != 0)
       unpack_super_row(info, n_in, panel, row, file_row);
@@ -398,21 +384,18 @@ static void chunk_free(weft_cpu_device *cpu, const void *memory) {
   weft_free(chunk);
 }
 
-weft_status weft_cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes,
-                          unsigned uses, weft_error *error) {
+weft_status weft_cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
+                          weft_error *error) {
   (void)uses; /* one layout serves products, lookups and soft embeddings */
   pack_run run = make_run(weight);
   uint64_t n_tasks = (uint64_t)run.n_panels * weight->n_mats, n_bytes;
-  if (n_tasks > UINT32_MAX || __builtin_mul_overflow(n_tasks, run.panel_bytes, &n_bytes) ||
-      n_bytes > SIZE_MAX / 2) {
-    return weft_fail(error, WEFT_E_INVALID,
-                     "a weight of %u x %u x %u is too large for the cpu backend", weight->n_mats,
+  if (n_tasks > UINT32_MAX || __builtin_mul_overflow(n_tasks, run.panel_bytes, &n_bytes) || n_bytes > SIZE_MAX / 2) {
+    return weft_fail(error, WEFT_E_INVALID, "a weight of %u x %u x %u is too large for the cpu backend", weight->n_mats,
                      weight->n_out, weight->n_in);
   }
   run.data = chunk_alloc((weft_cpu_device *)(void *)device, n_bytes);
   if (run.data == NULL) {
-    return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory: %llu bytes for a weight",
-                     (unsigned long long)n_bytes);
+    return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory: %llu bytes for a weight", (unsigned long long)n_bytes);
   }
   run.file = file_bytes;
   weft_pool_run(weft_cpu_pool(device), pack_task, &run, (uint32_t)n_tasks);
@@ -437,8 +420,7 @@ weft_status weft_cpu_unpack(weft_device *device, const weft_weight *weight, void
 /* Numbers of the file and file-form pieces small enough for the stack: one file block at a time. */
 void weft_cpu_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out) {
   pack_run run = make_run(weight);
-  const uint8_t *panel =
-      run.data + ((uint64_t)matrix * run.n_panels + row / WEFT_PANEL) * run.panel_bytes;
+  const uint8_t *panel = run.data + ((uint64_t)matrix * run.n_panels + row / WEFT_PANEL) * run.panel_bytes;
   uint32_t lane = row % WEFT_PANEL;
   const weft_pack_info *info = run.info;
   uint8_t block[SUPER];
@@ -459,8 +441,7 @@ void weft_cpu_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t ro
     uint8_t codes[WEFT_PACK_BLOCK];
     for (uint32_t b = 0; b < run.n_in / WEFT_PACK_BLOCK; b++) {
       const uint8_t *quants = panel + weft_quants_offset(info->scale_bytes, info->quant_bytes, b);
-      memcpy(block,
-             panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * lane, one);
+      memcpy(block, panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * lane, one);
       get_codes(info->bits, quants + LANE * lane, codes);
       write_small(info, codes, block);
       weft_dequantise_row(info->type, block, out + (uint64_t)b * WEFT_PACK_BLOCK, WEFT_PACK_BLOCK);

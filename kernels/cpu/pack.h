@@ -63,23 +63,20 @@ static inline uint32_t weft_panel_count(uint32_t n_out) {
 static inline uint32_t weft_blocks_per_line(uint32_t scale_bytes) {
   return 64 / scale_bytes;
 }
-static inline uint64_t weft_scales_offset(uint32_t scale_bytes, uint32_t quant_bytes,
-                                          uint32_t block) {
+static inline uint64_t weft_scales_offset(uint32_t scale_bytes, uint32_t quant_bytes, uint32_t block) {
   uint32_t per_line = weft_blocks_per_line(scale_bytes);
-  return (uint64_t)(block / per_line) * (64 + (uint64_t)per_line * quant_bytes) +
-         block % per_line * scale_bytes;
+  return (uint64_t)(block / per_line) * (64 + (uint64_t)per_line * quant_bytes) + block % per_line * scale_bytes;
 }
-static inline uint64_t weft_quants_offset(uint32_t scale_bytes, uint32_t quant_bytes,
-                                          uint32_t block) {
+static inline uint64_t weft_quants_offset(uint32_t scale_bytes, uint32_t quant_bytes, uint32_t block) {
   uint32_t per_line = weft_blocks_per_line(scale_bytes);
   return (uint64_t)(block / per_line + 1) * 64 + (uint64_t)block * quant_bytes;
 }
 
 /* One panel between the file's form (n_rows rows, row_bytes apart) and ours. */
-void weft_panel_pack(const weft_pack_info *info, uint32_t n_in, const uint8_t *rows,
-                     uint64_t row_bytes, uint32_t n_rows, uint8_t *panel);
+void weft_panel_pack(const weft_pack_info *info, uint32_t n_in, const uint8_t *rows, uint64_t row_bytes,
+                     uint32_t n_rows, uint8_t *panel);
 /* Row `row` of the panel in the file's form. */
-void weft_panel_unpack_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *panel,
-                           uint32_t row, uint8_t *file_row);
+void weft_panel_unpack_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *panel, uint32_t row,
+                           uint8_t *file_row);
 
 #endif

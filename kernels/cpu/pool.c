@@ -60,8 +60,7 @@ static void pause_a_little(void) {
 }
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen) {
-  (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL,
-                0); /* may return early; callers loop */
+  (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); /* may return early; callers loop */
 }
 
 static void futex_wake(_Atomic uint32_t *word, uint32_t n) {
@@ -77,14 +76,13 @@ static void take_tasks(weft_pool *pool, uint32_t thread) {
     uint32_t n_tasks = atomic_load_explicit(&pool->n_tasks, memory_order_acquire);
     uint32_t task = (uint32_t)ticket;
     if (task >= n_tasks) return;
-    if (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket + 1,
-                                               memory_order_acq_rel, memory_order_acquire)) {
+    if (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket + 1, memory_order_acq_rel,
+                                               memory_order_acquire)) {
       continue;
     }
     fn(arg, task, thread);
     uint32_t n_done = atomic_fetch_add(&pool->n_done, 1) + 1;
-    if (n_done == n_tasks && thread != 0 && atomic_load(&pool->caller_sleeps))
-      futex_wake(&pool->n_done, 1);
+    if (n_done == n_tasks && thread != 0 && atomic_load(&pool->caller_sleeps)) futex_wake(&pool->n_done, 1);
     ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
   }
 }
@@ -173,8 +171,7 @@ static void pin(const pool_worker *worker) {
     if (!CPU_ISSET(core, &all) || n++ != worker->index) continue;
     CPU_ZERO(&one);
     CPU_SET(core, &one);
-    (void)pthread_setaffinity_np(worker->thread, sizeof one,
-                                 &one); /* a hint: unpinned also works */
+    (void)pthread_setaffinity_np(worker->thread, sizeof one, &one); /* a hint: unpinned also works */
     return;
   }
 }
@@ -192,8 +189,7 @@ weft_status weft_pool_open(uint32_t n_threads, weft_pool **out, weft_error *erro
     int refused = pthread_create(&worker->thread, NULL, worker_main, worker);
     if (refused != 0) {
       weft_pool_close(pool);
-      return weft_fail(error, WEFT_E_NO_MEMORY, "thread %u of %u was refused: %s", i + 1, n_threads,
-                       strerror(refused));
+      return weft_fail(error, WEFT_E_NO_MEMORY, "thread %u of %u was refused: %s", i + 1, n_threads, strerror(refused));
     }
     pool->n_started += 1;
     if (n_threads == n_cores) pin(worker);

@@ -21,8 +21,7 @@ static uint8_t *place(const weft_qkv_args *args, uint64_t r, bool is_value, uint
   }
   uint64_t page = (uint64_t)slot / kv->block_tokens, offset = (uint64_t)slot % kv->block_tokens;
   *head_bytes = kv->block_tokens * vector;
-  return (uint8_t *)kv->base + page * kv->page_bytes + (is_value ? kv->v_offset : kv->k_offset) +
-         offset * vector;
+  return (uint8_t *)kv->base + page * kv->page_bytes + (is_value ? kv->v_offset : kv->k_offset) + offset * vector;
 }
 
 static void store(const qkv_run *run, const float *x, uint8_t *to) {
@@ -49,12 +48,11 @@ static void qkv_row(const qkv_run *run, uint64_t r) {
   uint64_t head_bytes = 0;
   uint8_t *keys = place(args, r, false, &head_bytes), *values = place(args, r, true, &head_bytes);
   for (uint32_t h = 0; h < args->kv.n_kv_heads; h++) {
-    rows->head(args->k + r * args->k_stride + (uint64_t)h * dim, args->k_norm != NULL, args->k_norm,
-               args->eps, dim, work);
+    rows->head(args->k + r * args->k_stride + (uint64_t)h * dim, args->k_norm != NULL, args->k_norm, args->eps, dim,
+               work);
     rows->rotate(cosine, sine, dim, work);
     store(run, work, keys + h * head_bytes);
-    rows->head(args->v + r * args->v_stride + (uint64_t)h * dim, args->v_norm, NULL, args->eps, dim,
-               work);
+    rows->head(args->v + r * args->v_stride + (uint64_t)h * dim, args->v_norm, NULL, args->eps, dim, work);
     store(run, work, values + h * head_bytes);
   }
 }
@@ -66,8 +64,7 @@ static void qkv_rows(void *arg, uint32_t first, uint32_t end) {
 
 weft_status weft_cpu_qkv(weft_device *device, const weft_qkv_args *args) {
   for (uint32_t r = 0; r < args->n_rows; r++) {
-    bool has_place =
-        args->slot[r] >= 0 ? args->kv.base != NULL : args->own_k != NULL && r >= args->own_first;
+    bool has_place = args->slot[r] >= 0 ? args->kv.base != NULL : args->own_k != NULL && r >= args->own_first;
     if (!has_place) return WEFT_E_INVALID;
   }
   qkv_run run = {.args = args, .rows = weft_cpu_rows_of(device)};

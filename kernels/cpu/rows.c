@@ -30,8 +30,7 @@ static void run_task(void *arg, uint32_t task, uint32_t thread) {
   run->fn(run->arg, first, end);
 }
 
-void weft_cpu_for_rows(weft_device *device, uint32_t n_rows, uint64_t row_cost, weft_cpu_rows_fn fn,
-                       void *arg) {
+void weft_cpu_for_rows(weft_device *device, uint32_t n_rows, uint64_t row_cost, weft_cpu_rows_fn fn, void *arg) {
   weft_pool *pool = weft_cpu_pool(device);
   if (weft_pool_size(pool) == 1 || n_rows < 2 || n_rows * row_cost < ROWS_INLINE_COST) {
     fn(arg, 0, n_rows);

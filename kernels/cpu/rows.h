@@ -38,7 +38,6 @@ const weft_cpu_rows *weft_cpu_rows_of(const weft_device *device);
 /* Calls fn(arg, first, end) over parts of [0, n_rows), on the pool when the work (n_rows *
  * row_cost, in about nanoseconds) is worth it. */
 typedef void (*weft_cpu_rows_fn)(void *arg, uint32_t first, uint32_t end);
-void weft_cpu_for_rows(weft_device *device, uint32_t n_rows, uint64_t row_cost, weft_cpu_rows_fn fn,
-                       void *arg);
+void weft_cpu_for_rows(weft_device *device, uint32_t n_rows, uint64_t row_cost, weft_cpu_rows_fn fn, void *arg);
 
 #endif

@@ -71,8 +71,7 @@ static void gate(weft_activation activation, const float *g, const float *u, flo
   }
   uint32_t left = n - i;
   if (left == 0) return;
-  vf_store_some(y + i, activate(activation, vf_load_some(g + i, left)) * vf_load_some(u + i, left),
-                left);
+  vf_store_some(y + i, activate(activation, vf_load_some(g + i, left)) * vf_load_some(u + i, left), left);
 }
 
 static void scale(float *y, float factor, uint32_t n) {
@@ -81,11 +80,9 @@ static void scale(float *y, float factor, uint32_t n) {
   if (i < n) vf_store_some(y + i, vf_load_some(y + i, n - i) * vf_set(factor), n - i);
 }
 
-static void head(const float *x, bool with_norm, const float *weight, float eps, uint32_t dim,
-                 float *y) {
+static void head(const float *x, bool with_norm, const float *weight, float eps, uint32_t dim, float *y) {
   if (with_norm) {
-    const weft_cpu_norm_row row = {
-        .x = x, .weight = weight, .y = y, .row_scale = 1.0f, .eps = eps, .n = dim};
+    const weft_cpu_norm_row row = {.x = x, .weight = weight, .y = y, .row_scale = 1.0f, .eps = eps, .n = dim};
     norm(&row);
   } else if (y != x) {
     memcpy(y, x, dim * sizeof(float));
@@ -111,8 +108,7 @@ static void rotate(const float *cosine, const float *sine, uint32_t dim, float *
 /* In double: n = angle / (pi / 2) rounded, r = angle - n pi / 2 with pi / 2 in two parts of which
  * the first has 33 bits, then the series of sine and cosine on |r| <= pi / 4. A plain loop: the
  * compiler makes vectors. */
-static void angles(const float *inv_freq, int32_t position, uint32_t n, float *cosine,
-                   float *sine) {
+static void angles(const float *inv_freq, int32_t position, uint32_t n, float *cosine, float *sine) {
   const double magic = 6755399441055744.0; /* 1.5 * 2^52 */
   for (uint32_t i = 0; i < n; i++) {
     float angle = (float)position * inv_freq[i];
@@ -120,13 +116,10 @@ static void angles(const float *inv_freq, int32_t position, uint32_t n, float *c
     double turns = shifted - magic;
     double r = (x - turns * 1.57079632673412561417) - turns * 6.07710050650619224932e-11;
     double r2 = r * r;
-    double s = r + r * r2 *
-                       (-1.0 / 6 + r2 * (1.0 / 120 +
-                                         r2 * (-1.0 / 5040 + r2 * (1.0 / 362880 - r2 / 39916800))));
+    double s = r + r * r2 * (-1.0 / 6 + r2 * (1.0 / 120 + r2 * (-1.0 / 5040 + r2 * (1.0 / 362880 - r2 / 39916800))));
     double c =
-        1.0 - r2 * (0.5 - r2 * (1.0 / 24 -
-                                r2 * (1.0 / 720 -
-                                      r2 * (1.0 / 40320 - r2 * (1.0 / 3628800 - r2 / 479001600)))));
+        1.0 -
+        r2 * (0.5 - r2 * (1.0 / 24 - r2 * (1.0 / 720 - r2 * (1.0 / 40320 - r2 * (1.0 / 3628800 - r2 / 479001600)))));
     uint64_t quadrant;
     memcpy(&quadrant, &shifted, sizeof quadrant);
     double first = (quadrant & 1u) != 0 ? c : s, second = (quadrant & 1u) != 0 ? s : c;

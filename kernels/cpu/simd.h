@@ -73,11 +73,9 @@ WEFT_INLINE vf vf_widen_bf16(vh x) {
 
 WEFT_INLINE vf vf_load_bf16(const uint16_t *from) {
 #if defined(__AVX512F__)
-  return (vf)_mm512_slli_epi32(
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)from)), 16);
+  return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)from)), 16);
 #elif defined(__AVX2__)
-  return (vf)_mm256_slli_epi32(
-      _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)from)), 16);
+  return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)from)), 16);
 #else
   vh x;
   memcpy(&x, from, sizeof x);
@@ -87,11 +85,9 @@ WEFT_INLINE vf vf_load_bf16(const uint16_t *from) {
 
 WEFT_INLINE vf vf_load_i8(const int8_t *from) {
 #if defined(__AVX512F__)
-  return _mm512_cvtepi32_ps(
-      _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from)));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from)));
 #elif defined(__AVX2__)
-  return _mm256_cvtepi32_ps(
-      _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)from)));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)from)));
 #else
   vb x;
   memcpy(&x, from, sizeof x);
@@ -157,8 +153,7 @@ WEFT_INLINE float vf_max_lane(vf x) {
   float lane[VF_LANES];
   memcpy(lane, &x, sizeof lane);
   for (uint32_t half = VF_LANES / 2; half > 0; half /= 2) {
-    for (uint32_t i = 0; i < half; i++)
-      lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
+    for (uint32_t i = 0; i < half; i++) lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
   }
   return lane[0];
 }
@@ -187,8 +182,7 @@ WEFT_INLINE vf vf_zero_below(vf x, vf y, vf limit) {
  * relative error, 4e-9), times 2^n. Below e^-87.3 the result is 0, above e^88.3 it stays there; NaN
  * stays NaN. */
 WEFT_INLINE vf vf_exp(vf x) {
-  const vf lowest = vf_set(-87.3f),
-           magic = vf_set(12582912.0f); /* 1.5 * 2^23: rounds to an integer */
+  const vf lowest = vf_set(-87.3f), magic = vf_set(12582912.0f); /* 1.5 * 2^23: rounds to an integer */
   vf y = vf_min(vf_set(88.3f), vf_max(lowest, x));
   vf shifted = vf_fma(y, vf_set(1.44269504f), magic);
   vf n = shifted - magic;

@@ -29,8 +29,8 @@ static bool is_fast(const weft_attention_args *args) {
 }
 
 /* Chunks that queries [first, first + n) of a segment see: [*chunk, *end). */
-static void chunks_of(const weft_attention_segment *s, uint32_t window, uint32_t group, uint32_t first,
-                      uint32_t n, uint32_t *chunk, uint32_t *end) {
+static void chunks_of(const weft_attention_segment *s, uint32_t window, uint32_t group, uint32_t first, uint32_t n,
+                      uint32_t *chunk, uint32_t *end) {
   uint32_t i0 = first / group, i1 = (first + n - 1) / group;
   uint32_t position = s->canvas ? s->kv_len : s->kv_len + i0;
   uint32_t low = window != 0 && position + 1 > window ? position + 1 - window : 0;
@@ -74,7 +74,8 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
     } else {
       n_large += cuda_ceil(n_all, 2 * MANY_QUERIES), n_small += cuda_ceil(n_all, MANY_QUERIES);
       for (uint32_t first = 0; first < n_all; first += MANY_QUERIES) {
-        chunks_of(&args->segment[s], args->window, cut.group, first, tile_size(n_all, first, MANY_QUERIES), &chunk, &end);
+        chunks_of(&args->segment[s], args->window, cut.group, first, tile_size(n_all, first, MANY_QUERIES), &chunk,
+                  &end);
         if (end - chunk > most_chunks) most_chunks = end - chunk;
       }
     }
@@ -83,11 +84,15 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
   /* Steps that differ little have one shape: void items and merges (n 0) and free partial rows fill it up. */
   if (cut.n_part_rows <= PART_FLOATS_MAX) cut.n_part_rows = weft_device_bucket((uint32_t)cut.n_part_rows);
   uint64_t n_floats = cut.n_part_rows * (args->kv.head_dim + 2) * args->kv.n_kv_heads;
-  uint64_t across = (uint64_t)args->kv.n_kv_heads * attention_slices(args->kv.head_dim), enough = d->n_multiprocessors / 2;
-  cut.split = cut.n_merges > 0 && cut.n_few * across < enough && n_split <= SPLIT_ITEMS_MAX && n_floats <= PART_FLOATS_MAX;
+  uint64_t across = (uint64_t)args->kv.n_kv_heads * attention_slices(args->kv.head_dim),
+           enough = d->n_multiprocessors / 2;
+  cut.split =
+      cut.n_merges > 0 && cut.n_few * across < enough && n_split <= SPLIT_ITEMS_MAX && n_floats <= PART_FLOATS_MAX;
   cut.stream = (cut.split ? n_split : cut.n_few) * across >= enough;
-  if (cut.split) cut.n_few = (uint32_t)n_split;
-  else cut.n_merges = 0, cut.n_part_rows = 0;
+  if (cut.split)
+    cut.n_few = (uint32_t)n_split;
+  else
+    cut.n_merges = 0, cut.n_part_rows = 0;
   cut.n_few = weft_device_bucket(cut.n_few);
   cut.n_many = weft_device_bucket(cut.n_many);
   cut.n_simple = weft_device_bucket(cut.n_simple);
@@ -122,8 +127,8 @@ static void fill_few(const weft_attention_args *args, const attention_cut *cut, 
 }
 
 /* Items of `queries` queries, the last ones first: in a causal segment they take longest. */
-static attention_item *fill_items(const weft_attention_args *args, const attention_cut *cut, uint32_t s, uint32_t queries,
-                                  attention_item *to) {
+static attention_item *fill_items(const weft_attention_args *args, const attention_cut *cut, uint32_t s,
+                                  uint32_t queries, attention_item *to) {
   uint32_t chunk, end, n_all = args->segment[s].n_rows * cut->group;
   for (uint32_t i = cuda_ceil(n_all, queries); i-- > 0;) {
     uint32_t n = tile_size(n_all, i * queries, queries);
@@ -136,9 +141,12 @@ static attention_item *fill_items(const weft_attention_args *args, const attenti
 static void fill_tables(const weft_attention_args *args, const attention_cut *cut, attention_tables to) {
   for (uint32_t s = 0; s < args->n_segments; s++) {
     if (args->segment[s].n_rows == 0) continue;
-    if (!cut->fast) to.simple = fill_items(args, cut, s, SIMPLE_QUERIES, to.simple);
-    else if (args->segment[s].n_rows * cut->group <= FEW_QUERIES) fill_few(args, cut, s, &to);
-    else to.many = fill_items(args, cut, s, cut->n_groups * MANY_QUERIES, to.many);
+    if (!cut->fast)
+      to.simple = fill_items(args, cut, s, SIMPLE_QUERIES, to.simple);
+    else if (args->segment[s].n_rows * cut->group <= FEW_QUERIES)
+      fill_few(args, cut, s, &to);
+    else
+      to.many = fill_items(args, cut, s, cut->n_groups * MANY_QUERIES, to.many);
   }
 }
 
@@ -201,8 +209,8 @@ static weft_status make_tables(cuda_device *d, const weft_attention_args *args, 
   k->few.n_items = cut.n_few, k->few.n_merges = cut.n_merges;
   k->many.n_items = cut.n_many, k->many.items += cut.n_few;
   k->simple.n_items = cut.n_simple, k->simple.items += cut.n_few + cut.n_many;
-  const uint64_t shape[] = {cut.n_few, cut.n_many, cut.n_simple, cut.n_merges, common.part_stride, cut.n_groups, cut.turns,
-                            cut.stream};
+  const uint64_t shape[] = {cut.n_few,          cut.n_many,   cut.n_simple, cut.n_merges,
+                            common.part_stride, cut.n_groups, cut.turns,    cut.stream};
   if (d->base.graphs != NULL) weft_graphs_note(d->base.graphs, UINT32_MAX, shape, sizeof shape);
   return status;
 }
@@ -220,7 +228,8 @@ weft_status weft_cuda_attention(weft_device *device, const weft_attention_args *
   if (args->n_segments == 0) return WEFT_OK;
   weft_status status = make_tables(d, args, &k);
   if (status == WEFT_OK && k.cut.n_many > 0) status = attention_many(d, &k.many, k.cut.n_groups);
-  if (status == WEFT_OK && k.cut.n_few > 0) status = k.cut.stream ? attention_stream(d, &k.few) : attention_few(d, &k.few);
+  if (status == WEFT_OK && k.cut.n_few > 0)
+    status = k.cut.stream ? attention_stream(d, &k.few) : attention_few(d, &k.few);
   if (status == WEFT_OK && k.cut.n_merges > 0) status = attention_merges(d, &k.few);
   if (status == WEFT_OK && k.cut.n_simple > 0) status = attention_simple(d, &k.simple);
   return status;

@@ -68,9 +68,8 @@ static __device__ __forceinline__ uint32_t page_of_key(const weft_attention_segm
 }
 
 /* The stored key (or value) at a position that some row sees; vector: its bytes. */
-static __device__ __forceinline__ const uint8_t *key_at(const weft_attention_args &a,
-                                                        const weft_attention_segment &s, uint32_t head,
-                                                        uint32_t position, uint64_t page, bool is_value,
+static __device__ __forceinline__ const uint8_t *key_at(const weft_attention_args &a, const weft_attention_segment &s,
+                                                        uint32_t head, uint32_t position, uint64_t page, bool is_value,
                                                         uint64_t vector) {
   if (is_own_key(s, position)) {
     uint64_t own = (uint64_t)(s.first_row - a.own_first) + (position - s.kv_len);
@@ -84,8 +83,8 @@ static __device__ __forceinline__ const uint8_t *key_at(const weft_attention_arg
 
 /* Joining a chunk (max_c, sum_c, out_c) to what there is: out = out * keep + out_c * add. One text for
  * all kernels. Maxima are in units of log2. */
-static __device__ __forceinline__ void join_factors(float max_all, float max_chunk, float *max_new,
-                                                    float *keep, float *add) {
+static __device__ __forceinline__ void join_factors(float max_all, float max_chunk, float *max_new, float *keep,
+                                                    float *add) {
   float m = fmaxf(max_all, max_chunk);
   *max_new = m;
   *keep = max_all == -INFINITY ? 0.0f : exp2f(max_all - m);
@@ -109,8 +108,8 @@ static __device__ __forceinline__ float weight_of(float score, float scale, floa
  * bits). Rows beyond the item are zeros. Many loads are on their way at once. */
 template <bool WIDE, int N_THREADS, int N_PIECES, int ROW_PIECES, class put_query>
 static __device__ __forceinline__ void convert_queries(const attention_kernel_args &k, const attention_item &item,
-                                                       const weft_attention_segment &s, uint32_t kv_head, uint32_t first,
-                                                       put_query put) {
+                                                       const weft_attention_segment &s, uint32_t kv_head,
+                                                       uint32_t first, put_query put) {
   constexpr int steps = N_PIECES / N_THREADS, batch = steps < 16 ? steps : 16;
 #pragma unroll 1
   for (int step = 0; step < steps; step += batch) {
@@ -138,16 +137,20 @@ template <int D, int ROWS, int N_THREADS, class put_query>
 static __device__ __forceinline__ void load_queries(const attention_kernel_args &k, const attention_item &item,
                                                     const weft_attention_segment &s, uint32_t kv_head, uint32_t first,
                                                     put_query put) {
-  if (k.wide) convert_queries<true, N_THREADS, ROWS * D / 4, D / 4>(k, item, s, kv_head, first, put);
-  else convert_queries<false, N_THREADS, ROWS * D / 4, D / 4>(k, item, s, kv_head, first, put);
+  if (k.wide)
+    convert_queries<true, N_THREADS, ROWS * D / 4, D / 4>(k, item, s, kv_head, first, put);
+  else
+    convert_queries<false, N_THREADS, ROWS * D / 4, D / 4>(k, item, s, kv_head, first, put);
 }
 
 /* Where query first + r of a few item goes: out, or its row of partial results. */
 static __device__ __forceinline__ float *few_row(const attention_kernel_args &k, const attention_item &item,
                                                  const weft_attention_segment &s, uint32_t kv_head, uint32_t r) {
   uint32_t dim = k.op.kv.head_dim, f = item.first + r, i = row_of_query(k, f);
-  if (item.part_step > 0) return k.part + kv_head * k.part_stride + (uint64_t)(item.part + r * item.part_step) * (dim + 2);
-  return k.op.out + ((uint64_t)s.first_row + i) * k.op.out_stride + (uint64_t)(kv_head * k.group + (f - i * k.group)) * dim;
+  if (item.part_step > 0)
+    return k.part + kv_head * k.part_stride + (uint64_t)(item.part + r * item.part_step) * (dim + 2);
+  return k.op.out + ((uint64_t)s.first_row + i) * k.op.out_stride +
+         (uint64_t)(kv_head * k.group + (f - i * k.group)) * dim;
 }
 
 /* Rows g and g + 8 of a few item, 8 N dimensions of the warp from `dim` on (the lane's first): final ones, or the one
@@ -165,7 +168,8 @@ static __device__ __forceinline__ void store_few(const attention_kernel_args &k,
     if (item.part_step > 0 && dim == 0) to[D] = all_max[h], to[D + 1] = all_sum[h];
 #pragma unroll
     for (int n = 0; n < N; n++)
-      *(float2 *)(void *)(to + dim + 8 * n) = make_float2(__fmul_rn(all[n][2 * h], times), __fmul_rn(all[n][2 * h + 1], times));
+      *(float2 *)(void *)(to + dim + 8 * n) =
+          make_float2(__fmul_rn(all[n][2 * h], times), __fmul_rn(all[n][2 * h + 1], times));
   }
 }
 
@@ -173,9 +177,10 @@ static __device__ __forceinline__ void store_few(const attention_kernel_args &k,
 
 /* Numbers to where this block has `mine`, in another block; its barrier, which expects them, counts their bytes. */
 static __device__ __forceinline__ void send4(const void *mine, uint32_t rank, uint32_t x, const uint64_t *barrier) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address_in(mine, rank)),
-               "r"(x), "r"(address_in(barrier, rank))
-               : "memory");
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address_in(mine, rank)),
+      "r"(x), "r"(address_in(barrier, rank))
+      : "memory");
 }
 
 static __device__ __forceinline__ void send16(const void *mine, uint32_t rank, uint4 x, const uint64_t *barrier) {

@@ -13,16 +13,23 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
 
-enum { FEW_THREADS = 256, FEW_WARPS = 8, N_TILES = CHUNK / TILE, WEIGHT_STRIDE = CHUNK + 8, KEY_UNIT = 64, FEW_BLOCKS_MAX = 8 };
+enum {
+  FEW_THREADS = 256,
+  FEW_WARPS = 8,
+  N_TILES = CHUNK / TILE,
+  WEIGHT_STRIDE = CHUNK + 8,
+  KEY_UNIT = 64,
+  FEW_BLOCKS_MAX = 8
+};
 
 template <int D, int RING>
 struct few_shape {
   static constexpr int blocks = D >= 256 ? 8 : D == 128 ? 4 : 2; /* of a cluster */
   static constexpr int keys = CHUNK / blocks;                    /* scored by a block */
   static constexpr int tiles = keys / TILE;
-  static constexpr int key_units = keys / KEY_UNIT; /* even */
-  static constexpr int dims = D / blocks; /* of out, in a block */
-  static constexpr int warps = dims / 8;  /* that add values */
+  static constexpr int key_units = keys / KEY_UNIT;                        /* even */
+  static constexpr int dims = D / blocks;                                  /* of out, in a block */
+  static constexpr int warps = dims / 8;                                   /* that add values */
   static constexpr int value_unit = D == 512 ? 512 : D == 256 ? 256 : 128; /* keys */
   static constexpr int value_units = CHUNK / value_unit;
   static constexpr int key_stride = D + 8, value_stride = dims + 8; /* bf16 per row */
@@ -69,8 +76,9 @@ static __device__ __forceinline__ void load_pages(const attention_kernel_args &k
 /* N bytes of each of COUNT keys of the chunk, from first_key on: a warp copies an eighth of them, and its lanes know where
  * they lie. Zeros for those that nobody sees. Either the fresh ones or all others. */
 template <int D, int RING, int COUNT, int N>
-static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k, const few_block<D, RING> &b, uint32_t first_key,
-                                                 bool is_value, uint64_t offset, uint8_t *to, bool fresh) {
+static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k, const few_block<D, RING> &b,
+                                                 uint32_t first_key, bool is_value, uint64_t offset, uint8_t *to,
+                                                 bool fresh) {
   constexpr int own = COUNT / FEW_WARPS, steps = own * N / 512, known = own > 32 ? own / 32 : 1;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint64_t at[known];
@@ -91,18 +99,20 @@ static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k,
 #pragma unroll
   for (int step = 0; step < steps; step++) {
     constexpr int rows = N < 512 ? 512 / N : 1; /* of a step */
-    uint32_t part = (step * 32 + lane) % (N / 16), row = rows == 1 ? step / (N / 512 > 0 ? N / 512 : 1) : step * rows + lane / (N / 16);
+    uint32_t part = (step * 32 + lane) % (N / 16),
+             row = rows == 1 ? step / (N / 512 > 0 ? N / 512 : 1) : step * rows + lane / (N / 16);
     int i = step * rows / (N < 512 ? 32 : 32 * (N / 512));
     uint64_t from = __shfl_sync(0xFFFFFFFFu, at[i], row % 32);
     if ((wanted[i] >> row % 32 & 1) == 0) continue;
-    copy16_if(base + row * (N + 16) + part * 16, (const uint8_t *)(uintptr_t)from + part * 16, (seen[i] >> row % 32 & 1) != 0);
+    copy16_if(base + row * (N + 16) + part * 16, (const uint8_t *)(uintptr_t)from + part * 16,
+              (seen[i] >> row % 32 & 1) != 0);
   }
 }
 
 /* Unit `unit` of the chunk: the block's keys, then values of all. Nothing if nobody sees it. */
 template <int D, int RING>
-static __device__ __forceinline__ void copy_unit(const attention_kernel_args &k, const few_block<D, RING> &b, uint32_t unit,
-                                                 bool fresh) {
+static __device__ __forceinline__ void copy_unit(const attention_kernel_args &k, const few_block<D, RING> &b,
+                                                 uint32_t unit, bool fresh) {
   using shape = few_shape<D, RING>;
   uint8_t *to = b.m->ring[unit % RING];
   uint32_t low = fresh ? max(b.low, b.fresh) : b.low;
@@ -112,13 +122,15 @@ static __device__ __forceinline__ void copy_unit(const attention_kernel_args &k,
   } else if (unit < shape::key_units + shape::value_units) {
     uint32_t key = (unit - shape::key_units) * shape::value_unit;
     if (key < b.high && key + shape::value_unit > low)
-      copy_keys<D, RING, shape::value_unit, shape::dims * 2>(k, b, key, true, (uint64_t)b.rank * shape::dims * 2, to, fresh);
+      copy_keys<D, RING, shape::value_unit, shape::dims * 2>(k, b, key, true, (uint64_t)b.rank * shape::dims * 2, to,
+                                                             fresh);
   }
 }
 
 /* The same as a group of copies. */
 template <int D, int RING>
-static __device__ __forceinline__ void copy_next(const attention_kernel_args &k, const few_block<D, RING> &b, uint32_t unit) {
+static __device__ __forceinline__ void copy_next(const attention_kernel_args &k, const few_block<D, RING> &b,
+                                                 uint32_t unit) {
   copy_unit<D, RING>(k, b, unit, false);
   copies_commit();
 }
@@ -140,13 +152,15 @@ static __device__ __forceinline__ void copy_first(const attention_kernel_args &k
 
 /* Scores of the warp's eight keys of two units: one chain over the head dimension each, side by side. */
 template <int D, int RING>
-static __device__ __forceinline__ void score_units(const few_block<D, RING> &b, uint32_t unit, few_scores<D, RING> &score) {
+static __device__ __forceinline__ void score_units(const few_block<D, RING> &b, uint32_t unit,
+                                                   few_scores<D, RING> &score) {
   using shape = few_shape<D, RING>;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, k_at[2];
   uint32_t q_at = shared_address(b.m->q + lane % 16 * shape::key_stride + lane / 16 * 8);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    k_at[i] = shared_address(b.m->ring[(unit + i) % RING]) + ((warp * 8 + lane % 8) * shape::key_stride + lane / 8 * 8) * 2;
+    k_at[i] =
+        shared_address(b.m->ring[(unit + i) % RING]) + ((warp * 8 + lane % 8) * shape::key_stride + lane / 8 * 8) * 2;
     score.of[unit + i][0] = score.of[unit + i][1] = score.of[unit + i][2] = score.of[unit + i][3] = 0.0f;
   }
 #pragma unroll 4
@@ -158,7 +172,8 @@ static __device__ __forceinline__ void score_units(const few_block<D, RING> &b, 
       load_matrices(v[i], k_at[i] + d * 2);
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) mma_bf16(score.of[unit + i % 2], w[i / 2], v[i % 2][i / 2 * 2], v[i % 2][i / 2 * 2 + 1]);
+    for (int i = 0; i < 4; i++)
+      mma_bf16(score.of[unit + i % 2], w[i / 2], v[i % 2][i / 2 * 2], v[i % 2][i / 2 * 2 + 1]);
   }
 }
 
@@ -207,7 +222,8 @@ static __device__ __forceinline__ void spread_maxima(const attention_kernel_args
 
 /* Weights of the block's keys into its own memory, then to the others', 16 bytes at a time. */
 template <int D, int RING>
-static __device__ __forceinline__ void spread_weights(float scale, const few_block<D, RING> &b, const few_scores<D, RING> &score) {
+static __device__ __forceinline__ void spread_weights(float scale, const few_block<D, RING> &b,
+                                                      const few_scores<D, RING> &score) {
   using shape = few_shape<D, RING>;
   uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -244,8 +260,8 @@ typedef struct few_sums {
 
 /* A tile of values, from row `row` of a slot on. */
 template <int D, int RING>
-static __device__ __forceinline__ void add_tile(float scale, const few_block<D, RING> &b, uint32_t tile, uint32_t slot, uint32_t row,
-                                                few_sums &s) {
+static __device__ __forceinline__ void add_tile(float scale, const few_block<D, RING> &b, uint32_t tile, uint32_t slot,
+                                                uint32_t row, few_sums &s) {
   using shape = few_shape<D, RING>;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint32_t p_at = shared_address(b.m->weight + lane % 16 * WEIGHT_STRIDE + tile * TILE + lane / 16 * 8);
@@ -290,7 +306,8 @@ static __device__ __forceinline__ void join_chunk(const few_sums &s, few_rows &r
 }
 
 template <int D, int RING>
-static __device__ __forceinline__ void store_rows(const attention_kernel_args &k, const few_block<D, RING> &b, const few_rows &rows) {
+static __device__ __forceinline__ void store_rows(const attention_kernel_args &k, const few_block<D, RING> &b,
+                                                  const few_rows &rows) {
   using shape = few_shape<D, RING>;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = b.rank * shape::dims + warp * 8 + lane % 4 * 2;
   if (warp >= shape::warps) return;
@@ -299,7 +316,8 @@ static __device__ __forceinline__ void store_rows(const attention_kernel_args &k
 
 /* One chunk: before it a cluster_arrive of all blocks, which says that the one before is done with. */
 template <int D, int RING>
-static __device__ __forceinline__ void do_chunk(const attention_kernel_args &k, few_block<D, RING> &b, uint32_t chunk, few_sums &s) {
+static __device__ __forceinline__ void do_chunk(const attention_kernel_args &k, few_block<D, RING> &b, uint32_t chunk,
+                                                few_sums &s) {
   using shape = few_shape<D, RING>;
   float scale = k.op.scale * 1.44269504088896f;
   b.base = chunk * CHUNK;
@@ -312,9 +330,10 @@ static __device__ __forceinline__ void do_chunk(const attention_kernel_args &k, 
   __syncthreads();
   if (chunk == b.item.chunk) {
     copy_first<D, RING>(k, b);
-    load_queries<D, FEW_QUERIES, FEW_THREADS>(k, b.item, b.segment, b.kv_head, 0, [&](uint32_t row, uint32_t piece, uint2 x) {
-      *(uint2 *)(void *)(b.m->q + row * shape::key_stride + piece * 4) = x;
-    });
+    load_queries<D, FEW_QUERIES, FEW_THREADS>(k, b.item, b.segment, b.kv_head, 0,
+                                              [&](uint32_t row, uint32_t piece, uint2 x) {
+                                                *(uint2 *)(void *)(b.m->q + row * shape::key_stride + piece * 4) = x;
+                                              });
   } else {
 #pragma unroll 1
     for (int unit = 0; unit < RING; unit++) copy_next<D, RING>(k, b, unit);
@@ -362,7 +381,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 1) few_kernel(const __grid
   next_may_start();
   uint32_t at = blockIdx.x / shape::blocks;
   b.item = k.items[at / k.op.kv.n_kv_heads];
-  if (b.item.n == 0) return; /* void: all blocks of the cluster */
+  if (b.item.n == 0) return;                                           /* void: all blocks of the cluster */
   b.segment = k.op.segment[k.op.n_segments == 1 ? 0 : b.item.segment]; /* one does not wait for the item */
   b.kv_head = at % k.op.kv.n_kv_heads;
   b.rank = blockIdx.x % shape::blocks;
@@ -379,8 +398,10 @@ static __global__ void __launch_bounds__(FEW_THREADS, 1) few_kernel(const __grid
     s.most[0] = s.most[1] = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 4; i++) s.out[i] = s.sum[i] = 0.0f;
-    if (chunk == b.item.chunk) cluster_arrive_first();
-    else cluster_arrive();
+    if (chunk == b.item.chunk)
+      cluster_arrive_first();
+    else
+      cluster_arrive();
     do_chunk<D, RING>(k, b, chunk, s);
     join_chunk(s, rows);
   }
@@ -410,23 +431,34 @@ static __global__ void merge_kernel(const __grid_constant__ attention_kernel_arg
 }
 
 uint32_t attention_few_blocks(uint32_t head_dim) {
-  return head_dim == 64 ? few_shape<64, 4>::blocks : head_dim == 128 ? few_shape<128, 4>::blocks : few_shape<256, 2>::blocks;
+  return head_dim == 64    ? few_shape<64, 4>::blocks
+         : head_dim == 128 ? few_shape<128, 4>::blocks
+                           : few_shape<256, 2>::blocks;
 }
 
 template <int D, int RING>
 static void start(cuda_device *d, const attention_kernel_args *args) {
   uint32_t n = args->n_items * args->op.kv.n_kv_heads * few_shape<D, RING>::blocks;
-  attention_start(d, few_kernel<D, RING>, n, few_shape<D, RING>::blocks, FEW_THREADS, sizeof(few_memory<D, RING>), *args);
+  attention_start(d, few_kernel<D, RING>, n, few_shape<D, RING>::blocks, FEW_THREADS, sizeof(few_memory<D, RING>),
+                  *args);
 }
 
 weft_status attention_few(cuda_device *d, const attention_kernel_args *args) {
   /* a block to a multiprocessor, with more on its way; or two */
   bool deep = args->n_items * args->op.kv.n_kv_heads * attention_few_blocks(256) <= d->n_multiprocessors;
   switch (args->op.kv.head_dim) {
-    case 64: start<64, 4>(d, args); break;
-    case 128: start<128, 4>(d, args); break;
-    case 256: deep ? start<256, 4>(d, args) : start<256, 2>(d, args); break;
-    default: start<512, 2>(d, args); break;
+    case 64:
+      start<64, 4>(d, args);
+      break;
+    case 128:
+      start<128, 4>(d, args);
+      break;
+    case 256:
+      deep ? start<256, 4>(d, args) : start<256, 2>(d, args);
+      break;
+    default:
+      start<512, 2>(d, args);
+      break;
   }
   return cuda_launched(d, "attention");
 }

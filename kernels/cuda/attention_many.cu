@@ -20,7 +20,7 @@ template <int D, int GROUPS>
 struct many_shape {
   static constexpr int dims = D < 256 ? D : 256; /* of out, in a block */
   static constexpr int n_sums = dims / 8;
-  static constexpr int key_slots = D / PANEL;     /* of a tile */
+  static constexpr int key_slots = D / PANEL; /* of a tile */
   static constexpr int value_slots = dims / PANEL;
   static constexpr int value_keys = TILE / value_slots; /* of a slot */
   static constexpr int q_bytes = MANY_QUERIES * D * 2;  /* of a group */
@@ -57,7 +57,8 @@ static __device__ __forceinline__ void next_slot(ring_place &at) {
 }
 
 /* Tiles [tile, tile_end) of a chunk that some query of the block sees. */
-static __device__ __forceinline__ void tiles_of(const many_block &b, uint32_t chunk, uint32_t *tile, uint32_t *tile_end) {
+static __device__ __forceinline__ void tiles_of(const many_block &b, uint32_t chunk, uint32_t *tile,
+                                                uint32_t *tile_end) {
   uint32_t base = chunk * CHUNK;
   *tile = (max(b.first, base) - base) / TILE;
   *tile_end = (min(b.end, base + CHUNK) - base - 1) / TILE + 1;
@@ -77,12 +78,13 @@ static __device__ __forceinline__ uint32_t position_of(uint32_t chunk, uint32_t 
   return chunk * CHUNK + tile * TILE + lane / 4 * 16 + warp * 4 + lane % 4;
 }
 
-static __device__ __forceinline__ uint32_t look_up(const attention_kernel_args &k, const many_block &b, uint32_t position) {
+static __device__ __forceinline__ uint32_t look_up(const attention_kernel_args &k, const many_block &b,
+                                                   uint32_t position) {
   return position >= b.first && position < b.end ? page_of_key(b.segment, k.block_shift, position) : 0;
 }
 
-static __device__ __forceinline__ tile_keys keys_of(const attention_kernel_args &k, const many_block &b, uint32_t position,
-                                                    uint32_t page, uint64_t vector) {
+static __device__ __forceinline__ tile_keys keys_of(const attention_kernel_args &k, const many_block &b,
+                                                    uint32_t position, uint32_t page, uint64_t vector) {
   tile_keys t;
   bool ok = position >= b.first && position < b.end;
   t.key = t.value = (uint64_t)(uintptr_t)k.op.kv.base;
@@ -152,7 +154,7 @@ static __device__ __forceinline__ void copy_all(const attention_kernel_args &k, 
 
 /* Rows g and g + 8 of a warp's sixteen, as one thread sees them. */
 typedef struct many_rows {
-  uint32_t first[2], end[2]; /* positions seen */
+  uint32_t first[2], end[2];   /* positions seen */
   uint32_t all_first, all_end; /* seen by all rows of the group */
   float most[2], all_max[2], all_sum[2];
 } many_rows;
@@ -209,7 +211,8 @@ static __device__ __forceinline__ void each_slot(const many_block &b, ring_place
 }
 
 template <class shape>
-static __device__ __forceinline__ void score_tile(const many_block &b, uint32_t q_at, ring_place &at, float (&score)[16][4]) {
+static __device__ __forceinline__ void score_tile(const many_block &b, uint32_t q_at, ring_place &at,
+                                                  float (&score)[16][4]) {
   each_slot<shape::ring, shape::key_slots>(b, at, [&](int panel, uint32_t slot) {
     uint64_t q = swizzled_operand(q_at + panel * MANY_QUERIES * 128, 16), keys = swizzled_operand(slot, 16);
     wgmma_fence();
@@ -285,7 +288,8 @@ static __device__ __forceinline__ void take_turn(const attention_kernel_args &k,
   }
 }
 
-static __device__ __forceinline__ void give_turn(const attention_kernel_args &k, const many_block &b, const many_rows &rows) {
+static __device__ __forceinline__ void give_turn(const attention_kernel_args &k, const many_block &b,
+                                                 const many_rows &rows) {
   uint32_t group = threadIdx.x / GROUP_THREADS, next = (b.rank + 1) % k.turns;
   if (threadIdx.x % 4 == 0) {
 #pragma unroll
@@ -300,13 +304,15 @@ static __device__ __forceinline__ void give_turn(const attention_kernel_args &k,
 
 /* One row of a thread joins what lies in memory (LOAD), many loads at a time; times: 1 until the last chunk. */
 template <int NT, bool LOAD>
-static __device__ __forceinline__ void join_row(float *to, const float (&out)[NT][4], int h, float keep, float add, float times) {
+static __device__ __forceinline__ void join_row(float *to, const float (&out)[NT][4], int h, float keep, float add,
+                                                float times) {
   constexpr int batch = NT < 16 ? NT : 16;
 #pragma unroll
   for (int n = 0; n < NT; n += batch) {
     float2 one[batch];
 #pragma unroll
-    for (int i = 0; i < batch; i++) one[i] = LOAD ? __ldcg((const float2 *)(const void *)(to + 8 * (n + i))) : make_float2(0, 0);
+    for (int i = 0; i < batch; i++)
+      one[i] = LOAD ? __ldcg((const float2 *)(const void *)(to + 8 * (n + i))) : make_float2(0, 0);
 #pragma unroll
     for (int i = 0; i < batch; i++) {
       one[i].x = __fmul_rn(joined(one[i].x, keep, out[n + i][2 * h], add), times);
@@ -334,23 +340,27 @@ static __device__ __forceinline__ void join_chunk(const attention_kernel_args &k
     float *to = k.op.out + ((uint64_t)b.segment.first_row + i) * k.op.out_stride +
                 (uint64_t)(b.kv_head * k.group + (f - i * k.group)) * k.op.kv.head_dim + b.slice * shape::dims +
                 threadIdx.x % 4 * 2;
-    if (is_first) join_row<shape::n_sums, false>(to, sums.out, h, keep, add, times);
-    else join_row<shape::n_sums, true>(to, sums.out, h, keep, add, times);
+    if (is_first)
+      join_row<shape::n_sums, false>(to, sums.out, h, keep, add, times);
+    else
+      join_row<shape::n_sums, true>(to, sums.out, h, keep, add, times);
   }
   if (k.turns > 1 && !is_last) give_turn(k, b, rows);
 }
 
 template <int D, int GROUPS>
-static __device__ __forceinline__ void multiply_all(const attention_kernel_args &k, const many_block &b, uint8_t *queries) {
+static __device__ __forceinline__ void multiply_all(const attention_kernel_args &k, const many_block &b,
+                                                    uint8_t *queries) {
   using shape = many_shape<D, GROUPS>;
   queries += threadIdx.x / GROUP_THREADS * shape::q_bytes;
   uint32_t group = threadIdx.x / GROUP_THREADS;
   inputs_wait();
-  load_queries<D, MANY_QUERIES, GROUP_THREADS>(k, b.item, b.segment, b.kv_head, group * MANY_QUERIES,
-                                               [&](uint32_t row, uint32_t piece, uint2 x) {
-    uint8_t *to = queries + piece / 16 * (MANY_QUERIES * 128) + row * 128 + ((piece / 2 ^ row) & 7) * 16 + piece % 2 * 8;
-    *(uint2 *)(void *)to = x;
-  });
+  load_queries<D, MANY_QUERIES, GROUP_THREADS>(
+      k, b.item, b.segment, b.kv_head, group * MANY_QUERIES, [&](uint32_t row, uint32_t piece, uint2 x) {
+        uint8_t *to =
+            queries + piece / 16 * (MANY_QUERIES * 128) + row * 128 + ((piece / 2 ^ row) & 7) * 16 + piece % 2 * 8;
+        *(uint2 *)(void *)to = x;
+      });
   fence_async();
   group_sync(1 + group);
   many_rows rows;
@@ -385,7 +395,7 @@ static __device__ __forceinline__ bool open_block(const attention_kernel_args &k
   constexpr uint32_t slices = D / shape::dims;
   uint32_t at = blockIdx.x / k.turns, across = at % (k.op.kv.n_kv_heads * slices);
   b.item = k.items[at / (k.op.kv.n_kv_heads * slices)];
-  if (b.item.n == 0) return false; /* void */
+  if (b.item.n == 0) return false;                                     /* void */
   b.segment = k.op.segment[k.op.n_segments == 1 ? 0 : b.item.segment]; /* one does not wait for the item */
   b.rank = blockIdx.x % k.turns;
   b.kv_head = across / slices;
@@ -396,7 +406,8 @@ static __device__ __forceinline__ bool open_block(const attention_kernel_args &k
   visible(b.segment, k.op.window, row_of_query(k, b.item.first), &b.first, &unused);
   visible(b.segment, k.op.window, row_of_query(k, b.item.first + b.item.n - 1), &unused, &b.end);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < shape::ring; i++) barrier_init(&b.small->full[i], GROUP_THREADS), barrier_init(&b.small->empty[i], 4 * GROUPS);
+    for (int i = 0; i < shape::ring; i++)
+      barrier_init(&b.small->full[i], GROUP_THREADS), barrier_init(&b.small->empty[i], 4 * GROUPS);
     barrier_init(&b.small->turn[0], GROUP_THREADS), barrier_init(&b.small->turn[1], GROUP_THREADS);
     barriers_ready();
   }
@@ -439,17 +450,26 @@ static void start(cuda_device *d, const attention_kernel_args *args, uint32_t n_
 
 weft_status attention_many(cuda_device *d, const attention_kernel_args *args, uint32_t n_groups) {
   switch (args->op.kv.head_dim) {
-    case 64: start<64>(d, args, n_groups); break;
-    case 128: start<128>(d, args, n_groups); break;
-    case 256: start<256>(d, args, n_groups); break;
-    default: start<512>(d, args, n_groups); break;
+    case 64:
+      start<64>(d, args, n_groups);
+      break;
+    case 128:
+      start<128>(d, args, n_groups);
+      break;
+    case 256:
+      start<256>(d, args, n_groups);
+      break;
+    default:
+      start<512>(d, args, n_groups);
+      break;
   }
   return cuda_launched(d, "attention");
 }
 
 template <int D>
 static cudaError_t set_up(void) {
-  cudaError_t error = cudaFuncSetAttribute(many_kernel<D, 1>, cudaFuncAttributeMaxDynamicSharedMemorySize, many_shape<D, 1>::bytes);
+  cudaError_t error =
+      cudaFuncSetAttribute(many_kernel<D, 1>, cudaFuncAttributeMaxDynamicSharedMemorySize, many_shape<D, 1>::bytes);
   if (error != cudaSuccess) return error;
   return cudaFuncSetAttribute(many_kernel<D, 2>, cudaFuncAttributeMaxDynamicSharedMemorySize, many_shape<D, 2>::bytes);
 }

@@ -34,8 +34,9 @@ static __device__ __forceinline__ float score_of(const float *q, const uint8_t *
 /* Weights of the chunk's keys into memory->weight (0 where unseen); max and sum of the chunk. */
 template <weft_type T>
 static __device__ __forceinline__ void weigh_chunk(const weft_attention_args &a, const weft_attention_segment &s,
-                                                   uint32_t shift, uint32_t kv_head, uint32_t base, uint32_t first, uint32_t end,
-                                                   simple_memory *memory, float *chunk_max, float *chunk_sum) {
+                                                   uint32_t shift, uint32_t kv_head, uint32_t base, uint32_t first,
+                                                   uint32_t end, simple_memory *memory, float *chunk_max,
+                                                   float *chunk_sum) {
   const uint64_t vector = kv_row_bytes(T, a.kv.head_dim);
   uint32_t lane = threadIdx.x % 32;
   float score[SIMPLE_CHUNK / 32], most = -INFINITY, sum = 0.0f;
@@ -65,7 +66,8 @@ static __device__ __forceinline__ void weigh_chunk(const weft_attention_args &a,
 }
 
 template <weft_type T>
-static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) simple_kernel(const __grid_constant__ attention_kernel_args k) {
+static __global__ void __launch_bounds__(32 * SIMPLE_WARPS)
+    simple_kernel(const __grid_constant__ attention_kernel_args k) {
   inputs_ready();
   extern __shared__ __align__(16) uint8_t shared[];
   simple_memory *memory = (simple_memory *)(void *)shared + threadIdx.x / 32;

@@ -53,7 +53,8 @@ static __device__ __forceinline__ uint32_t lane_position(const stream_place &at)
 }
 
 template <int D>
-static __device__ __forceinline__ void look_up(const attention_kernel_args &k, const stream_block<D> &b, stream_place &at) {
+static __device__ __forceinline__ void look_up(const attention_kernel_args &k, const stream_block<D> &b,
+                                               stream_place &at) {
   uint32_t position = lane_position<D>(at);
   at.at_end = at.base >= b.end || at.base >= b.item.chunk_end * CHUNK;
   if (!at.at_end && position >= b.first && position < b.end) at.page = page_of_key(b.segment, k.block_shift, position);
@@ -61,8 +62,8 @@ static __device__ __forceinline__ void look_up(const attention_kernel_args &k, c
 
 /* N bytes of each of the warp's sixteen keys. */
 template <int D, int N>
-static __device__ __forceinline__ void copy_rows(const attention_kernel_args &k, const stream_block<D> &b, const stream_place &at,
-                                                 bool is_value, uint8_t *to) {
+static __device__ __forceinline__ void copy_rows(const attention_kernel_args &k, const stream_block<D> &b,
+                                                 const stream_place &at, bool is_value, uint8_t *to) {
   constexpr int lanes = N / 16 < 32 ? N / 16 : 32; /* for one row */
   uint32_t lane = threadIdx.x % 32, position = lane_position<D>(at);
   bool ok = position >= b.first && position < b.end;
@@ -76,17 +77,20 @@ static __device__ __forceinline__ void copy_rows(const attention_kernel_args &k,
   for (int step = 0; step < WARP_KEYS * N / 512; step++) {
     uint32_t row = (step * 32 + lane) / (N / 16), part = (step * 32 + lane) % (N / 16);
     uint64_t from = __shfl_sync(0xFFFFFFFFu, own, lanes == 32 ? step / (N / 512) : row);
-    copy16_if(base + row * N + (part ^ (row & 7)) * 16, (const uint8_t *)(uintptr_t)from + part * 16, (seen >> row & 1) != 0);
+    copy16_if(base + row * N + (part ^ (row & 7)) * 16, (const uint8_t *)(uintptr_t)from + part * 16,
+              (seen >> row & 1) != 0);
   }
 }
 
 /* Scores of the warp's sixteen keys, two chains over the head dimension; what a row does not see scores -inf. */
 template <int D>
-static __device__ __forceinline__ void score_tile(const attention_kernel_args &k, const stream_block<D> &b, uint32_t base,
-                                                  const uint32_t (&first)[2], const uint32_t (&end)[2], float (&score)[2][4]) {
+static __device__ __forceinline__ void score_tile(const attention_kernel_args &k, const stream_block<D> &b,
+                                                  uint32_t base, const uint32_t (&first)[2], const uint32_t (&end)[2],
+                                                  float (&score)[2][4]) {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint32_t q_at = shared_address(b.m->q + lane % 16 * stream_shape<D>::q_stride + lane / 16 * 8);
-  uint32_t k_at = shared_address(b.m->keys) + (warp * WARP_KEYS + lane % 8 + lane / 16 * 8) * D * 2, part = lane / 8 % 2;
+  uint32_t k_at = shared_address(b.m->keys) + (warp * WARP_KEYS + lane % 8 + lane / 16 * 8) * D * 2,
+           part = lane / 8 % 2;
 #pragma unroll
   for (int i = 0; i < 8; i++) score[i / 4][i % 4] = 0.0f;
 #pragma unroll 8
@@ -127,8 +131,8 @@ static __device__ __forceinline__ void weigh_tile(const stream_block<D> &b, floa
     s.most[h] = most;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      *(uint32_t *)(void *)(b.m->weight + r * WEIGHT_STRIDE + warp * WARP_KEYS + 8 * i + lane % 4 * 2) = pair_bf16(
-          weight_of(score[i][2 * h], scale, anchor), weight_of(score[i][2 * h + 1], scale, anchor));
+      *(uint32_t *)(void *)(b.m->weight + r * WEIGHT_STRIDE + warp * WARP_KEYS + 8 * i + lane % 4 * 2) =
+          pair_bf16(weight_of(score[i][2 * h], scale, anchor), weight_of(score[i][2 * h + 1], scale, anchor));
     }
 #pragma unroll
     for (int n = 0; n < N; n++)
@@ -178,7 +182,8 @@ static __device__ __forceinline__ void join_chunk(stream_sums<N> &s) {
 }
 
 template <int D, int N>
-static __device__ __forceinline__ void store_rows(const attention_kernel_args &k, const stream_block<D> &b, const stream_sums<N> &s) {
+static __device__ __forceinline__ void store_rows(const attention_kernel_args &k, const stream_block<D> &b,
+                                                  const stream_sums<N> &s) {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint32_t dim = b.slice * stream_shape<D>::dims + warp * N * 8 + lane % 4 * 2;
   store_few<D, N>(k, b.item, b.segment, b.kv_head, dim, s.all, s.all_max, s.all_sum);
@@ -204,9 +209,10 @@ static __device__ __forceinline__ void stream_tiles(const attention_kernel_args 
   look_up(k, b, at);
   copy_rows<D, D * 2>(k, b, at, false, b.m->keys);
   copies_commit();
-  load_queries<D, FEW_QUERIES, STREAM_THREADS>(k, b.item, b.segment, b.kv_head, 0, [&](uint32_t row, uint32_t piece, uint2 x) {
-    *(uint2 *)(void *)(b.m->q + row * stream_shape<D>::q_stride + piece * 4) = x;
-  });
+  load_queries<D, FEW_QUERIES, STREAM_THREADS>(
+      k, b.item, b.segment, b.kv_head, 0, [&](uint32_t row, uint32_t piece, uint2 x) {
+        *(uint2 *)(void *)(b.m->q + row * stream_shape<D>::q_stride + piece * 4) = x;
+      });
   while (!at.at_end) {
     stream_place next = at;
     next.base += TILE;
@@ -232,7 +238,8 @@ static __device__ __forceinline__ void stream_tiles(const attention_kernel_args 
 }
 
 template <int D>
-static __global__ void __launch_bounds__(STREAM_THREADS, 1) stream_kernel(const __grid_constant__ attention_kernel_args k) {
+static __global__ void __launch_bounds__(STREAM_THREADS, 1)
+    stream_kernel(const __grid_constant__ attention_kernel_args k) {
   inputs_ready();
   using shape = stream_shape<D>;
   extern __shared__ __align__(128) uint8_t memory[];
@@ -258,10 +265,18 @@ static void start(cuda_device *d, const attention_kernel_args *args) {
 
 weft_status attention_stream(cuda_device *d, const attention_kernel_args *args) {
   switch (args->op.kv.head_dim) {
-    case 64: start<64>(d, args); break;
-    case 128: start<128>(d, args); break;
-    case 256: start<256>(d, args); break;
-    default: start<512>(d, args); break;
+    case 64:
+      start<64>(d, args);
+      break;
+    case 128:
+      start<128>(d, args);
+      break;
+    case 256:
+      start<256>(d, args);
+      break;
+    default:
+      start<512>(d, args);
+      break;
   }
   return cuda_launched(d, "attention");
 }

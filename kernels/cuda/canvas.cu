@@ -54,7 +54,8 @@ static __global__ void __launch_bounds__(THREADS) canvas_kernel(const __grid_con
   __shared__ canvas_shared s;
   const weft_canvas_row row = a.row[blockIdx.x];
   uint32_t n = a.n, first = row.first;
-  int32_t *tokens = a.state + row.slot * weft_canvas_state_words(n), *history = tokens + n, *kept = history + HISTORY * n;
+  int32_t *tokens = a.state + row.slot * weft_canvas_state_words(n), *history = tokens + n,
+          *kept = history + HISTORY * n;
   uint32_t n_history = row.rule.step == 0 ? 0 : (uint32_t)kept[0];
   weft_canvas_result out = {1, 0, 0, 0, 0, 0.0f};
   if (row.rule.step != 0 && kept[1] != 0) {

@@ -56,7 +56,7 @@ typedef struct cuda_device {
   uint8_t *ring; /* pinned; CUDA_RING_PARTS parts, filled one after another */
   uint32_t ring_part, ring_at;
   cudaEvent_t ring_free[CUDA_RING_PARTS]; /* recorded when a part was left */
-  uint8_t *staging; /* device memory: file bytes on their way into packed form */
+  uint8_t *staging;                       /* device memory: file bytes on their way into packed form */
   cuda_plans plans;
   weft_arena arena; /* of weights */
   cuda_host_experts experts;
@@ -66,7 +66,7 @@ typedef struct cuda_device {
   uint32_t n_router_clusters; /* that are on the card at once */
   bool lost;
   bool deterministic; /* a row's bits depend on that row alone */
-  bool fresh;   /* a weight was placed: the next kernel starts in the ordinary way, for it may read weights early */
+  bool fresh; /* a weight was placed: the next kernel starts in the ordinary way, for it may read weights early */
   char isa[16];
 } cuda_device;
 
@@ -100,7 +100,8 @@ static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 gr
 weft_status cuda_push(cuda_device *device, void *to, const void *from, uint64_t n_bytes);
 /* The same with bytes [at, at + n) of a source, which are read into the ring; on to the next part of it while the card takes
  * this one. */
-weft_status cuda_push_source(cuda_device *device, void *to, const weft_weight_source *source, uint64_t at, uint64_t n_bytes);
+weft_status cuda_push_source(cuda_device *device, void *to, const weft_weight_source *source, uint64_t at,
+                             uint64_t n_bytes);
 /* Tables of an op go through here and nowhere else: within a step that may be replayed they are its tables.
  * Host memory for a plan of n bytes, NULL if it is too large; then its copy on the device, which may be
  * an older one with the same bytes. Valid until CUDA_PLANS other plans were made. */
@@ -108,8 +109,8 @@ uint8_t *cuda_plan_begin(cuda_device *device, uint64_t n_bytes);
 weft_status cuda_plan_end(cuda_device *device, uint64_t n_bytes, const uint8_t **out);
 
 /* Weights (pack.cu). */
-weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const void *file_bytes,
-                              unsigned uses, weft_error *error);
+weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
+                              weft_error *error);
 weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source, unsigned uses,
                              weft_error *error);
 void cuda_weight_free(weft_device *device, weft_weight *weight);

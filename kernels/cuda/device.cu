@@ -14,8 +14,8 @@ weft_status cuda_judge(cuda_device *d, cudaError_t error, const char *what) {
   (void)cudaGetLastError(); /* an error that is not sticky must not meet the next call */
   if (error == cudaErrorMemoryAllocation) return WEFT_E_NO_MEMORY;
   if (!d->lost) {
-    weft_log(WEFT_LOG_ERROR, "cuda: %s: %s (%s); the device is lost", what,
-             cudaGetErrorString(error), cudaGetErrorName(error));
+    weft_log(WEFT_LOG_ERROR, "cuda: %s: %s (%s); the device is lost", what, cudaGetErrorString(error),
+             cudaGetErrorName(error));
   }
   d->lost = true;
   return WEFT_E_DEVICE;
@@ -72,8 +72,7 @@ weft_status cuda_push(cuda_device *d, void *to, const void *from, uint64_t n_byt
     uint64_t room = CUDA_RING_PART_BYTES - d->ring_at, take = n_bytes < room ? n_bytes : room;
     uint8_t *at = d->ring + (uint64_t)d->ring_part * CUDA_RING_PART_BYTES + d->ring_at;
     memcpy(at, source, take);
-    weft_status status =
-        cuda_judge(d, cudaMemcpyAsync(target, at, take, cudaMemcpyDefault, d->stream), "an upload");
+    weft_status status = cuda_judge(d, cudaMemcpyAsync(target, at, take, cudaMemcpyDefault, d->stream), "an upload");
     if (status != WEFT_OK) return status;
     d->ring_at += (uint32_t)((take + 63u) / 64u * 64u);
     target += take;
@@ -83,7 +82,8 @@ weft_status cuda_push(cuda_device *d, void *to, const void *from, uint64_t n_byt
   return WEFT_OK;
 }
 
-weft_status cuda_push_source(cuda_device *d, void *to, const weft_weight_source *source, uint64_t at, uint64_t n_bytes) {
+weft_status cuda_push_source(cuda_device *d, void *to, const weft_weight_source *source, uint64_t at,
+                             uint64_t n_bytes) {
   if (source->read == NULL) return cuda_push(d, to, (const uint8_t *)source->bytes + at, n_bytes);
   uint8_t *target = (uint8_t *)to;
   weft_status status = d->lost ? WEFT_E_DEVICE : WEFT_OK;
@@ -96,7 +96,8 @@ weft_status cuda_push_source(cuda_device *d, void *to, const weft_weight_source 
     uint32_t skip = 0;
     status = source->read(source->self, at + done, take, part, &skip);
     if (status != WEFT_OK) return status;
-    status = cuda_judge(d, cudaMemcpyAsync(target + done, part + skip, take, cudaMemcpyDefault, d->stream), "an upload");
+    status =
+        cuda_judge(d, cudaMemcpyAsync(target + done, part + skip, take, cudaMemcpyDefault, d->stream), "an upload");
     d->ring_at = CUDA_RING_PART_BYTES;
   }
   return status;
@@ -119,8 +120,7 @@ weft_status cuda_plan_end(cuda_device *d, uint64_t n_bytes, const uint8_t **out)
   }
   const uint8_t *made = p->host + (uint64_t)CUDA_PLANS * CUDA_PLAN_BYTES;
   for (uint32_t i = 0; i < CUDA_PLANS; i++) {
-    if (p->n_bytes[i] != n_bytes || memcmp(p->host + (uint64_t)i * CUDA_PLAN_BYTES, made, n_bytes) != 0)
-      continue;
+    if (p->n_bytes[i] != n_bytes || memcmp(p->host + (uint64_t)i * CUDA_PLAN_BYTES, made, n_bytes) != 0) continue;
     *out = p->device + (uint64_t)i * CUDA_PLAN_BYTES;
     return WEFT_OK;
   }
@@ -132,8 +132,7 @@ weft_status cuda_plan_end(cuda_device *d, uint64_t n_bytes, const uint8_t **out)
   return cuda_push(d, p->device + (uint64_t)i * CUDA_PLAN_BYTES, made, n_bytes);
 }
 
-static weft_status device_upload(weft_device *device, void *to, const void *from,
-                                 uint64_t n_bytes) {
+static weft_status device_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   return cuda_push(cuda_of(device), to, from, n_bytes);
 }
 
@@ -143,12 +142,10 @@ static weft_status device_sync(weft_device *device) {
   return cuda_judge(d, cudaStreamSynchronize(d->stream), "the work of a step");
 }
 
-static weft_status device_download(weft_device *device, void *to, const void *from,
-                                   uint64_t n_bytes) {
+static weft_status device_download(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
-  weft_status status =
-      cuda_judge(d, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, d->stream), "a download");
+  weft_status status = cuda_judge(d, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, d->stream), "a download");
   return status == WEFT_OK ? device_sync(device) : status;
 }
 
@@ -257,7 +254,8 @@ static bool device_supports(const weft_device *device, weft_type weight_type) {
 static const char *device_numerics(const weft_device *device, weft_type weight_type) {
   bool deterministic = ((const cuda_device *)(const void *)device)->deterministic;
   if (weight_type == WEFT_TYPE_F32) return "f32-lanes";
-  if (weight_type == WEFT_TYPE_BF16 || weight_type == WEFT_TYPE_MXFP4) return deterministic ? "bf16-k16" : "bf16-k16-free";
+  if (weight_type == WEFT_TYPE_BF16 || weight_type == WEFT_TYPE_MXFP4)
+    return deterministic ? "bf16-k16" : "bf16-k16-free";
   return deterministic ? "f16-k16" : "f16-k16-free";
 }
 
@@ -364,19 +362,16 @@ static weft_status find_card(cuda_device *d, weft_error *error) {
 }
 
 static weft_status take_memory(cuda_device *d) {
-  weft_status status = cuda_judge(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking),
-                                  "making a stream");
+  weft_status status = cuda_judge(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "making a stream");
   for (uint32_t i = 0; i < CUDA_RING_PARTS && status == WEFT_OK; i++) {
-    status = cuda_judge(d, cudaEventCreateWithFlags(&d->ring_free[i], cudaEventDisableTiming),
-                        "making an event");
+    status = cuda_judge(d, cudaEventCreateWithFlags(&d->ring_free[i], cudaEventDisableTiming), "making an event");
   }
   for (uint32_t i = 0; i < WEFT_MARKS_MAX && status == WEFT_OK; i++) {
     status = cuda_judge(d, cudaEventCreateWithFlags(&d->mark[i], cudaEventDisableTiming), "making an event");
   }
   if (status == WEFT_OK) {
     uint64_t n_bytes = (uint64_t)CUDA_RING_PARTS * CUDA_RING_PART_BYTES;
-    status = cuda_judge(d, cudaHostAlloc((void **)&d->ring, n_bytes, cudaHostAllocDefault),
-                        "the upload ring");
+    status = cuda_judge(d, cudaHostAlloc((void **)&d->ring, n_bytes, cudaHostAllocDefault), "the upload ring");
   }
   if (status == WEFT_OK) {
     status = cuda_judge(d, cudaMalloc((void **)&d->staging, CUDA_STAGING_BYTES), "staging memory");
@@ -400,9 +395,10 @@ static weft_status set_up_kernels(cuda_device *d) {
   return status == WEFT_OK ? route_setup(d) : status;
 }
 
-extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_open(
-    const weft_cuda_module_terms *terms, const weft_device_config *config, weft_device **out,
-    weft_error *error) {
+extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_open(const weft_cuda_module_terms *terms,
+                                                                                    const weft_device_config *config,
+                                                                                    weft_device **out,
+                                                                                    weft_error *error) {
   static const weft_device_calls calls = make_calls();
   static const weft_kernels kernels = make_kernels();
   weft_cuda_module_terms ours = weft_cuda_module_our_terms();
@@ -433,8 +429,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   if (status == WEFT_OK) {
     status = set_up_kernels(d);
     if (status != WEFT_OK) {
-      (void)weft_fail(error, status, "backend 'cuda': this build has no code for %s (%s)",
-                      d->base.info.name, d->isa);
+      (void)weft_fail(error, status, "backend 'cuda': this build has no code for %s (%s)", d->base.info.name, d->isa);
     }
   }
   if (status != WEFT_OK) {

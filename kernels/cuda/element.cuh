@@ -15,8 +15,7 @@ typedef struct element_place {
   bool tail;
 } element_place;
 
-static __device__ __forceinline__ element_place element_at(int type, form_cut cut,
-                                                           const uint8_t *row_tile, uint32_t r,
+static __device__ __forceinline__ element_place element_at(int type, form_cut cut, const uint8_t *row_tile, uint32_t r,
                                                            uint32_t k) {
   form_shape f = form_of(type);
   element_place p;
@@ -52,8 +51,7 @@ static __device__ __forceinline__ uint32_t short_at(const uint8_t *p) {
 /* The whole code: 4, 5, 6, 8 or 16 bits. */
 static __device__ __forceinline__ uint32_t element_code(int type, const element_place &p) {
   uint32_t lane = p.g * 4 + p.c, h = p.half_row, e = p.e;
-  if (form_bits(type) == 16)
-    return short_at(p.codes + (e / 8 * 2 + h) * 512 + lane * 16 + e % 8 * 2);
+  if (form_bits(type) == 16) return short_at(p.codes + (e / 8 * 2 + h) * 512 + lane * 16 + e % 8 * 2);
   if (form_bits(type) == 8) return p.codes[(e / 16 * 2 + h) * 512 + lane * 16 + e % 16];
   uint32_t at = p.tail ? h * 256 + lane * 8 : h * 512 + lane * 16;
   uint32_t code = word_at(p.codes + at + e / 8 * 4) >> (e % 8 / 2 * 4 + e % 2 * 16) & 15u;
@@ -95,15 +93,18 @@ static __device__ __forceinline__ float mx_value(uint32_t code, uint32_t exponen
 static __device__ __forceinline__ float element_value(int type, const element_place &p) {
   uint32_t code = element_code(type, p);
   switch (type) {
-    case WEFT_TYPE_F16: return half_bits(code);
-    case WEFT_TYPE_BF16: return __uint_as_float(code << 16);
+    case WEFT_TYPE_F16:
+      return half_bits(code);
+    case WEFT_TYPE_BF16:
+      return __uint_as_float(code << 16);
     case WEFT_TYPE_Q8_0:
       return __fmul_rn(half_bits(element_scale(type, p)), (float)(int8_t)(uint8_t)code);
     case WEFT_TYPE_Q4_0:
       return __fmul_rn(half_bits(element_scale(type, p)), (float)((int)code - 8));
     case WEFT_TYPE_Q5_0:
       return __fmul_rn(half_bits(element_scale(type, p)), (float)((int)code - 16));
-    case WEFT_TYPE_MXFP4: return mx_value(code, element_scale(type, p));
+    case WEFT_TYPE_MXFP4:
+      return mx_value(code, element_scale(type, p));
     case WEFT_TYPE_Q6_K: {
       uint32_t at = 8 * p.half + 2 * p.c + p.e / 16;
       float d = half_bits(element_q6_scale(p));

@@ -22,8 +22,8 @@ enum { PLACE_BLOCKS = 4 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE
 typedef struct place_args {
   const int32_t *ids;
   uint32_t n_pairs, k, n_experts, job_rows, jobs_max, rows_per_block;
-  int32_t *pair_at;        /* [n_pairs] places; -1: no such expert */
-  int32_t *row_of;         /* [places] */
+  int32_t *pair_at; /* [n_pairs] places; -1: no such expert */
+  int32_t *row_of;  /* [places] */
   multiply_job *jobs;
   uint32_t *n_jobs;
 } place_args;
@@ -33,7 +33,8 @@ typedef struct place_args {
 static __device__ __forceinline__ void begin_places(const place_args &g, const uint32_t *count, uint32_t *begin) {
   uint32_t lane = threadIdx.x, per = (g.n_experts + 31) / 32, places = 0, jobs = 0;
   uint32_t first = min(lane * per, g.n_experts), end = min(first + per, g.n_experts);
-  for (uint32_t e = first; e < end; e++) places += (count[e] + 7) / 8 * 8, jobs += (count[e] + g.job_rows - 1) / g.job_rows;
+  for (uint32_t e = first; e < end; e++)
+    places += (count[e] + 7) / 8 * 8, jobs += (count[e] + g.job_rows - 1) / g.job_rows;
   uint32_t at = places, job = jobs;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
@@ -52,11 +53,13 @@ static __device__ __forceinline__ void begin_places(const place_args &g, const u
 }
 
 /* count: all pairs of each expert; begin: where the next one goes, of pairs from `first` on. */
-static __device__ __forceinline__ void count_pairs(const place_args &g, uint32_t first, uint32_t *count, uint32_t *begin) {
+static __device__ __forceinline__ void count_pairs(const place_args &g, uint32_t first, uint32_t *count,
+                                                   uint32_t *begin) {
   for (uint32_t p = threadIdx.x; p < g.n_pairs; p += 8 * PREPARE_THREADS) {
     uint32_t e[8];
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) e[i] = p + i * PREPARE_THREADS < g.n_pairs ? (uint32_t)g.ids[p + i * PREPARE_THREADS] : UINT32_MAX;
+    for (uint32_t i = 0; i < 8; i++)
+      e[i] = p + i * PREPARE_THREADS < g.n_pairs ? (uint32_t)g.ids[p + i * PREPARE_THREADS] : UINT32_MAX;
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++) {
       if (e[i] >= g.n_experts) continue;
@@ -72,8 +75,8 @@ static __device__ __forceinline__ void count_pairs(const place_args &g, uint32_t
 /* A block has some rows: it counts all pairs, and those before its own, and finds places for its own while the first row
  * is on its way. Within an expert pairs of a block come in any order: no result depends on it. a.out NULL: places only. */
 template <bool BF16>
-static __global__ void __launch_bounds__(PREPARE_THREADS) place_kernel(const __grid_constant__ place_args g,
-                                                                       const __grid_constant__ prepare_args a) {
+static __global__ void __launch_bounds__(PREPARE_THREADS)
+    place_kernel(const __grid_constant__ place_args g, const __grid_constant__ prepare_args a) {
   extern __shared__ uint32_t count[]; /* [n_experts], then where the next pair of each goes, then a row's places */
   __shared__ uint32_t shared[32];
   uint32_t *begin = count + g.n_experts, first_row = blockIdx.x * g.rows_per_block;
@@ -117,8 +120,9 @@ static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t
 
 /* A thread has some columns of a row, four that may be read at once or one; COMBINE_RANKS of them are on their way at once. */
 template <class T>
-static __global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(const __grid_constant__ weft_experts_args a, const float *down,
-                                                                         const int32_t *pair_at, uint32_t n_in) {
+static __global__ void __launch_bounds__(COMBINE_THREADS)
+    combine_kernel(const __grid_constant__ weft_experts_args a, const float *down, const int32_t *pair_at,
+                   uint32_t n_in) {
   inputs_ready();
   constexpr uint32_t n = sizeof(T) / sizeof(float);
   uint32_t r = blockIdx.y, i = n * (blockIdx.x * COMBINE_THREADS + threadIdx.x), lane = threadIdx.x % 32;
@@ -261,8 +265,8 @@ static weft_status place(cuda_device *d, const weft_experts_args *args, const ex
 }
 
 /* x W^T for all pairs into columns [column, column + n_out) of gate_up. */
-static weft_status input_side(cuda_device *d, const weft_experts_args *args, experts_plan *p,
-                              const weft_weight *weight, uint32_t column, bool is_prepared) {
+static weft_status input_side(cuda_device *d, const weft_experts_args *args, experts_plan *p, const weft_weight *weight,
+                              uint32_t column, bool is_prepared) {
   int form = form_of_x(weight->type);
   if (form != 0 && !is_prepared) {
     prepare_args rows = at_places(args, p, weight->type);
@@ -282,7 +286,8 @@ static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, 
   if (args->down->type == WEFT_TYPE_F32) {
     for (uint32_t first = 0; first < p->n_pairs; first += 65535) {
       uint32_t n = p->n_pairs - first < 65535 ? p->n_pairs - first : 65535;
-      cuda_start(d, pair_gate_kernel, dim3(cuda_ceil(p->n_ff, 256), n), 256, 0, p->gate_up, (float *)p->h, p->pair_at + first, p->n_ff, args->activation);
+      cuda_start(d, pair_gate_kernel, dim3(cuda_ceil(p->n_ff, 256), n), 256, 0, p->gate_up, (float *)p->h,
+                 p->pair_at + first, p->n_ff, args->activation);
     }
     return cuda_launched(d, "gating experts");
   }
@@ -315,7 +320,8 @@ static weft_status combine(cuda_device *d, const weft_experts_args *args, const 
   for (uint32_t first = 0; first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
     dim3 grid(cuda_ceil(p->n_in, (wide ? 4 : 1) * COMBINE_THREADS), n);
-    cuda_start(d, wide ? combine_kernel<float4> : combine_kernel<float>, grid, COMBINE_THREADS, 0, a, p->down, pair_at, p->n_in);
+    cuda_start(d, wide ? combine_kernel<float4> : combine_kernel<float>, grid, COMBINE_THREADS, 0, a, p->down, pair_at,
+               p->n_in);
     a.weights += (uint64_t)n * a.k;
     a.y += n * a.y_stride;
     pair_at += (uint64_t)n * a.k;

@@ -69,7 +69,8 @@ typedef struct down_cursor {
 } down_cursor;
 
 template <int T>
-static __device__ __forceinline__ void ask_next(const multiply_args &a, few_ring &ring, uint32_t place, down_cursor &at) {
+static __device__ __forceinline__ void ask_next(const multiply_args &a, few_ring &ring, uint32_t place,
+                                                down_cursor &at) {
   if (at.rank >= at.k) return;
   uint32_t id = (uint32_t)__ldcg(at.ids + at.rank);
   uint64_t matrix = id < a.n_matrices ? id : 0;
@@ -86,7 +87,8 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
                                                      few_ring &ring, down_cursor &ahead, float *done) {
   uint32_t lane = threadIdx.x % 32;
   float all[2], back = power_of_two(-lift), down = power_of_two(-raise);
-  multiply_tile<T>(a, row, powers_of<T>(raise), ring, [&](uint32_t place) { ask_next<T>(a, ring, place, ahead); }, all);
+  multiply_tile<T>(
+      a, row, powers_of<T>(raise), ring, [&](uint32_t place) { ask_next<T>(a, ring, place, ahead); }, all);
   if (lane % 4 != 0) return; /* column 0 */
 #pragma unroll
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(__fmul_rn(all[h], back), down);
@@ -98,7 +100,8 @@ typedef struct shared_task {
   const uint8_t *row_tile; /* NULL: there is no more */
 } shared_task;
 
-static __device__ __forceinline__ void enter_task(const multiply_args &a, uint32_t first_tile, uint32_t at, shared_task *task) {
+static __device__ __forceinline__ void enter_task(const multiply_args &a, uint32_t first_tile, uint32_t at,
+                                                  shared_task *task) {
   uint32_t tile = first_tile + at / a.n_segments, segment = at % a.n_segments;
   bool exists = at < SHARED_TILES * a.n_segments && tile < a.weight[0].n_tiles;
   task->at = at;
@@ -108,8 +111,8 @@ static __device__ __forceinline__ void enter_task(const multiply_args &a, uint32
 }
 
 template <int T>
-static __device__ __forceinline__ void ask_task(const multiply_args &a, few_ring &ring, uint32_t place, uint32_t first_tile,
-                                                shared_task &task) {
+static __device__ __forceinline__ void ask_task(const multiply_args &a, few_ring &ring, uint32_t place,
+                                                uint32_t first_tile, shared_task &task) {
   if (task.row_tile == NULL) return;
   ring_ask<T>(a, ring, place, task.row_tile, task.unit);
   task.unit += few_units(T);
@@ -118,7 +121,8 @@ static __device__ __forceinline__ void ask_task(const multiply_args &a, few_ring
 
 /* SHARED_TILES row tiles of the shared MLP. row: for all warps; done: [tiles][segments][16]. */
 template <int T>
-static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint32_t first_tile, few_ring &ring, uint4 *row, float *done) {
+static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint32_t first_tile, few_ring &ring,
+                                                    uint4 *row, float *done) {
   __shared__ uint32_t most_of[DOWN_WARPS];
   uint32_t lane = threadIdx.x % 32;
   shared_task task, ahead;
@@ -150,10 +154,9 @@ static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint
 
 /* shared: of one row; without weights there is none. */
 template <int T>
-static __global__ void __launch_bounds__(32 * DOWN_WARPS) down_kernel(const __grid_constant__ multiply_args a,
-                                                                      const __grid_constant__ multiply_args shared,
-                                                                      const float *weights, uint32_t k,
-                                                                      uint32_t n_places) {
+static __global__ void __launch_bounds__(32 * DOWN_WARPS)
+    down_kernel(const __grid_constant__ multiply_args a, const __grid_constant__ multiply_args shared,
+                const float *weights, uint32_t k, uint32_t n_places) {
   extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, their rows, 16 results of ranks or tasks */
   __shared__ __align__(8) uint64_t filled[DOWN_WARPS * PLACES_MAX];
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -167,7 +170,8 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS) down_kernel(const __gr
     ring.n = min(n_places, ring_bytes / few_piece_bytes(T));
     return shared_tiles<T>(shared, (blockIdx.x - a.weight[0].n_tiles) * SHARED_TILES, ring, rows, done);
   }
-  down_cursor ahead = {a.ids + r * k, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)blockIdx.x * a.tile_bytes, warp, k, 0};
+  down_cursor ahead = {a.ids + r * k, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)blockIdx.x * a.tile_bytes, warp,
+                       k, 0};
   for (uint32_t place = 0; place < n_places; place++) ask_next<T>(a, ring, place, ahead);
   form_header header = header_of(a.weight[0].data);
   inputs_wait();
@@ -201,8 +205,10 @@ static uint32_t places_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k) {
 }
 
 template <int T>
-static weft_status launch(cuda_device *d, const multiply_args &a, const multiply_args &shared, const float *weights, uint32_t k) {
-  uint32_t n_places = places_of<T>(a.n_units, a.tile_bytes, k), bytes = bytes_of<T>(a.n_units, a.tile_bytes, k, n_places);
+static weft_status launch(cuda_device *d, const multiply_args &a, const multiply_args &shared, const float *weights,
+                          uint32_t k) {
+  uint32_t n_places = places_of<T>(a.n_units, a.tile_bytes, k),
+           bytes = bytes_of<T>(a.n_units, a.tile_bytes, k, n_places);
   dim3 grid(a.weight[0].n_tiles + cuda_ceil(shared.weight[0].n_tiles, SHARED_TILES), a.n_rows);
   cuda_start(d, down_kernel<T>, grid, 32 * DOWN_WARPS, bytes, a, shared, weights, k, n_places);
   return cuda_launched(d, "the down side of experts");
@@ -210,7 +216,8 @@ static weft_status launch(cuda_device *d, const multiply_args &a, const multiply
 
 template <int T>
 static weft_status set_up(cuda_device *d) {
-  cudaError_t error = cudaFuncSetAttribute(down_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES_MAX);
+  cudaError_t error =
+      cudaFuncSetAttribute(down_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES_MAX);
   return cuda_judge(d, error, "setting up experts");
 }
 
@@ -224,7 +231,8 @@ bool experts_down_shares(const multiply_args *args, const multiply_args *shared)
          shared->n_units <= DOWN_WARPS * args->n_units && SHARED_TILES * shared->n_segments <= SUMS_MAX;
 }
 
-weft_status experts_down_few(cuda_device *d, const multiply_args *args, const multiply_args *shared, const float *weights, uint32_t k) {
+weft_status experts_down_few(cuda_device *d, const multiply_args *args, const multiply_args *shared,
+                             const float *weights, uint32_t k) {
   multiply_args a = *args, b = *shared;
   a.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride);
   b.raw.wide = few_is_wide(b.raw.x, b.raw.x_stride);

@@ -72,7 +72,8 @@ static __device__ __forceinline__ void load_x(const x_source<NT> &x, uint32_t un
 /* sum += the piece at the ring's place, which holds units [unit, end). */
 template <int T, int NT, bool RAW>
 static __device__ __forceinline__ void multiply_piece(const multiply_args &a, const few_ring &ring, uint32_t unit,
-                                                     uint32_t end, const x_source<NT> &x, const raise_powers &powers, float (&sum)[NT][4]) {
+                                                      uint32_t end, const x_source<NT> &x, const raise_powers &powers,
+                                                      float (&sum)[NT][4]) {
   uint32_t lane = threadIdx.x % 32;
   constexpr bool early = NT <= 2; /* x is asked for before it is needed; more rows want the registers */
 #pragma unroll
@@ -118,7 +119,8 @@ static __device__ __forceinline__ void ring_next(few_ring &ring) {
 }
 
 /* Inputs 8 chunk .. of a row. */
-static __device__ __forceinline__ void load_chunk(const float *row, uint32_t chunk, uint32_t n_in, bool wide, float (&v)[8]) {
+static __device__ __forceinline__ void load_chunk(const float *row, uint32_t chunk, uint32_t n_in, bool wide,
+                                                  float (&v)[8]) {
   uint32_t k = 8 * chunk;
   if (wide && k + 8 <= n_in) {
     ((float4 *)(void *)v)[0] = __ldcg((const float4 *)(const void *)(row + k));
@@ -149,8 +151,8 @@ enum { RAW_KEPT = 2 }; /* eights of rows that stay in a thread's registers */
 /* Rows into shared memory, one behind the other, 16 bytes for 8 inputs, ascending; lift: the powers of two that they were
  * multiplied by. The same rule as prepare_kernel. most_of: [ROWS][warps of the block]. */
 template <int T, int ROWS>
-static __device__ __forceinline__ void prepare_raw(const multiply_args &a, const float *const (&row)[ROWS], uint32_t *most_of, uint4 *to,
-                                                   int *lift) {
+static __device__ __forceinline__ void prepare_raw(const multiply_args &a, const float *const (&row)[ROWS],
+                                                   uint32_t *most_of, uint4 *to, int *lift) {
   uint32_t n_chunks = a.n_units * 16, n_warps = blockDim.x / 32, most[ROWS];
   constexpr uint32_t n_kept = RAW_KEPT / ROWS;
   float kept[ROWS][n_kept][8], v[8];
@@ -176,7 +178,9 @@ static __device__ __forceinline__ void prepare_raw(const multiply_args &a, const
   if (!form_is_bf16(T)) __syncthreads();
 #pragma unroll
   for (uint32_t r = 0; r < ROWS; r++) {
-    lift[r] = form_is_bf16(T) ? 0 : lift_of(__reduce_max_sync(0xFFFFFFFFu, most_of[r * n_warps + min(threadIdx.x % 32, n_warps - 1)]));
+    lift[r] = form_is_bf16(T)
+                  ? 0
+                  : lift_of(__reduce_max_sync(0xFFFFFFFFu, most_of[r * n_warps + min(threadIdx.x % 32, n_warps - 1)]));
     float up = power_of_two(lift[r]);
 #pragma unroll
     for (uint32_t t = 0; t < n_kept; t++)
@@ -211,8 +215,9 @@ static __device__ __forceinline__ opened_row open_row(const multiply_args &a, ui
 /* A row tile with all its inputs times one row: a lane's outputs lane / 4 and + 8 (of lane % 4 == 0). Segments ascending, from 0,
  * as everywhere. ask(place) asks for the next piece into a place that has been read. */
 template <int T, class F>
-static __device__ __forceinline__ void multiply_tile(const multiply_args &a, const uint4 *row, const raise_powers &powers, few_ring &ring,
-                                                     F &&ask, float (&all)[2]) {
+static __device__ __forceinline__ void multiply_tile(const multiply_args &a, const uint4 *row,
+                                                     const raise_powers &powers, few_ring &ring, F &&ask,
+                                                     float (&all)[2]) {
   float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
   x_source<1> x;
   x.raw = row;

@@ -50,15 +50,24 @@ typedef struct form_shape {
 __host__ __device__ constexpr form_shape form_of(int type) {
   switch (type) {
     case WEFT_TYPE_F16:
-    case WEFT_TYPE_BF16: return {4096, 0, 0, 128};
-    case WEFT_TYPE_Q8_0: return {2048, 0, 128, 128};
-    case WEFT_TYPE_Q4_0: return {1024, 0, 128, 128};
-    case WEFT_TYPE_Q5_0: return {1024, 256, 128, 128};
-    case WEFT_TYPE_MXFP4: return {1024, 0, 64, 128};
-    case WEFT_TYPE_Q4_K: return {1024, 0, 256, 256};
-    case WEFT_TYPE_Q5_K: return {1024, 256, 256, 256};
-    case WEFT_TYPE_Q6_K: return {1024, 512, 288, 256};
-    default: return {0, 0, 0, 128};
+    case WEFT_TYPE_BF16:
+      return {4096, 0, 0, 128};
+    case WEFT_TYPE_Q8_0:
+      return {2048, 0, 128, 128};
+    case WEFT_TYPE_Q4_0:
+      return {1024, 0, 128, 128};
+    case WEFT_TYPE_Q5_0:
+      return {1024, 256, 128, 128};
+    case WEFT_TYPE_MXFP4:
+      return {1024, 0, 64, 128};
+    case WEFT_TYPE_Q4_K:
+      return {1024, 0, 256, 256};
+    case WEFT_TYPE_Q5_K:
+      return {1024, 256, 256, 256};
+    case WEFT_TYPE_Q6_K:
+      return {1024, 512, 288, 256};
+    default:
+      return {0, 0, 0, 128};
   }
 }
 
@@ -102,8 +111,7 @@ typedef struct form_place {
 } form_place;
 
 template <int T>
-static __device__ __forceinline__ form_place place_of(const uint8_t *row_tile, uint32_t unit,
-                                                      bool tail) {
+static __device__ __forceinline__ form_place place_of(const uint8_t *row_tile, uint32_t unit, bool tail) {
   constexpr form_shape f = form_of(T);
   form_place p;
   p.half = f.unit == 256 ? unit & 1u : 0u;
@@ -128,13 +136,12 @@ static __device__ __forceinline__ form_place place_of(const uint8_t *row_tile, u
 template <int T>
 struct lane_codes {
   static constexpr int N = form_bits(T) == 16 ? 8 : form_bits(T) == 8 ? 4 : 2;
-  uint4 code[N];  /* 16 bits: [i][row half]; 8 bits: [q][row half]; 4 bits: [row half] */
+  uint4 code[N];    /* 16 bits: [i][row half]; 8 bits: [q][row half]; 4 bits: [row half] */
   uint32_t high[4]; /* 1 bit: [row half]; 2 bits: [row half][2] */
 };
 
 template <int T>
-static __device__ __forceinline__ void load_codes(const form_place &p, uint32_t lane,
-                                                  lane_codes<T> &out) {
+static __device__ __forceinline__ void load_codes(const form_place &p, uint32_t lane, lane_codes<T> &out) {
   constexpr int bits = form_bits(T), n = lane_codes<T>::N;
   if (bits == 4 && p.tail) {
 #pragma unroll
@@ -189,8 +196,7 @@ struct lane_scales {
 };
 
 template <int T>
-static __device__ __forceinline__ void load_scales(const form_place &p, uint32_t g, uint32_t c,
-                                                   lane_scales<T> &out) {
+static __device__ __forceinline__ void load_scales(const form_place &p, uint32_t g, uint32_t c, lane_scales<T> &out) {
   if (form_bits(T) == 16) return;
   if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
     out.row[0] = *(const uint4 *)(const void *)(p.scales + g * 16);
@@ -256,7 +262,8 @@ static __device__ __forceinline__ uint32_t times_powers(uint32_t pair, const rai
 }
 
 /* The factors of a row's sub-block. */
-static __device__ __forceinline__ uint32_t super_factors(const uint4 &row, uint32_t half, uint32_t c, const raise_powers &powers) {
+static __device__ __forceinline__ uint32_t super_factors(const uint4 &row, uint32_t half, uint32_t c,
+                                                         const raise_powers &powers) {
   return of_half2(__hmul2(as_half2(super_scale(row, half, c)), as_half2(times_powers(row.x, powers))));
 }
 
@@ -280,8 +287,8 @@ static __device__ __forceinline__ uint32_t mx_scale(uint32_t e) {
 
 /* powers: of the raise that puts the weight's largest scale near the top of f16's range (raise_exponent). */
 template <int T>
-static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, uint32_t half,
-                                                    uint32_t c, const raise_powers &powers, lane_factors &out) {
+static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, uint32_t half, uint32_t c,
+                                                    const raise_powers &powers, lane_factors &out) {
   if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
 #pragma unroll
     for (int r = 0; r < 2; r++) out.of[r][0] = super_factors(in.row[r], half, c, powers);
@@ -336,8 +343,8 @@ static __device__ __forceinline__ uint32_t moved(uint32_t bits, int n) {
 
 /* Elements 8 i .. 8 i + 7 of row half r as four pairs. */
 template <int T>
-static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const lane_factors &f,
-                                                 int i, int r, uint32_t (&out)[4]) {
+static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const lane_factors &f, int i, int r,
+                                                 uint32_t (&out)[4]) {
   constexpr int bits = form_bits(T);
   if (bits == 16) {
     const uint4 &v = in.code[2 * i + r];
@@ -368,18 +375,16 @@ static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const 
   for (int p = 0; p < 4; p++) {
     const int up = p % 2 * 4;
     uint32_t code = (p < 2 ? word : word >> 8) & 0x000F000Fu << up;
-    if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K)
-      code |= moved(in.high[r], 4 + up - (4 * i + p)) & 0x00100010u << up;
-    if (T == WEFT_TYPE_Q6_K)
-      code |= moved(in.high[2 * r + i / 2], 4 + up - 2 * (4 * (i % 2) + p)) & 0x00300030u << up;
+    if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K) code |= moved(in.high[r], 4 + up - (4 * i + p)) & 0x00100010u << up;
+    if (T == WEFT_TYPE_Q6_K) code |= moved(in.high[2 * r + i / 2], 4 + up - 2 * (4 * (i % 2) + p)) & 0x00300030u << up;
     out[p] = value_pair(code, p % 2 == 0 ? scale : low_scale, least);
   }
 }
 
 /* Operands of products 2 i and 2 i + 1 of the 128 inputs. */
 template <int T>
-static __device__ __forceinline__ void operands_of(const lane_codes<T> &in, const lane_factors &f,
-                                                   int i, uint32_t (&out)[2][4]) {
+static __device__ __forceinline__ void operands_of(const lane_codes<T> &in, const lane_factors &f, int i,
+                                                   uint32_t (&out)[2][4]) {
   uint32_t low[4], high[4]; /* rows g and g + 8 */
   values_of<T>(in, f, i, 0, low);
   values_of<T>(in, f, i, 1, high);
@@ -414,11 +419,17 @@ static __device__ __forceinline__ int raise_exponent(int type, const form_header
   switch (type) {
     case WEFT_TYPE_Q8_0:
     case WEFT_TYPE_Q4_0:
-    case WEFT_TYPE_Q5_0: break;
+    case WEFT_TYPE_Q5_0:
+      break;
     case WEFT_TYPE_Q4_K:
-    case WEFT_TYPE_Q5_K: most *= 63.0f; break;
-    case WEFT_TYPE_Q6_K: most *= 128.0f; break;
-    default: return 0;
+    case WEFT_TYPE_Q5_K:
+      most *= 63.0f;
+      break;
+    case WEFT_TYPE_Q6_K:
+      most *= 128.0f;
+      break;
+    default:
+      return 0;
   }
   most = fmaxf(most, least * 0x1p-14f); /* super_factors: 2^10 raise least stays below 2^15 */
   if (!(most > 0.0f) || isinf(most)) return 0;
@@ -431,16 +442,26 @@ static __device__ __forceinline__ int raise_exponent(int type, const form_header
 template <class F>
 static weft_status form_dispatch(int type, F &&run) {
   switch (type) {
-    case WEFT_TYPE_F16: return run(std::integral_constant<int, WEFT_TYPE_F16>());
-    case WEFT_TYPE_BF16: return run(std::integral_constant<int, WEFT_TYPE_BF16>());
-    case WEFT_TYPE_Q8_0: return run(std::integral_constant<int, WEFT_TYPE_Q8_0>());
-    case WEFT_TYPE_Q4_0: return run(std::integral_constant<int, WEFT_TYPE_Q4_0>());
-    case WEFT_TYPE_Q5_0: return run(std::integral_constant<int, WEFT_TYPE_Q5_0>());
-    case WEFT_TYPE_MXFP4: return run(std::integral_constant<int, WEFT_TYPE_MXFP4>());
-    case WEFT_TYPE_Q4_K: return run(std::integral_constant<int, WEFT_TYPE_Q4_K>());
-    case WEFT_TYPE_Q5_K: return run(std::integral_constant<int, WEFT_TYPE_Q5_K>());
-    case WEFT_TYPE_Q6_K: return run(std::integral_constant<int, WEFT_TYPE_Q6_K>());
-    default: return WEFT_E_UNSUPPORTED;
+    case WEFT_TYPE_F16:
+      return run(std::integral_constant<int, WEFT_TYPE_F16>());
+    case WEFT_TYPE_BF16:
+      return run(std::integral_constant<int, WEFT_TYPE_BF16>());
+    case WEFT_TYPE_Q8_0:
+      return run(std::integral_constant<int, WEFT_TYPE_Q8_0>());
+    case WEFT_TYPE_Q4_0:
+      return run(std::integral_constant<int, WEFT_TYPE_Q4_0>());
+    case WEFT_TYPE_Q5_0:
+      return run(std::integral_constant<int, WEFT_TYPE_Q5_0>());
+    case WEFT_TYPE_MXFP4:
+      return run(std::integral_constant<int, WEFT_TYPE_MXFP4>());
+    case WEFT_TYPE_Q4_K:
+      return run(std::integral_constant<int, WEFT_TYPE_Q4_K>());
+    case WEFT_TYPE_Q5_K:
+      return run(std::integral_constant<int, WEFT_TYPE_Q5_K>());
+    case WEFT_TYPE_Q6_K:
+      return run(std::integral_constant<int, WEFT_TYPE_Q6_K>());
+    default:
+      return WEFT_E_UNSUPPORTED;
   }
 }
 
@@ -450,7 +471,8 @@ static weft_status form_each(F &&run) {
   static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
                               WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
   weft_status status = WEFT_OK;
-  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++) status = form_dispatch(types[i], run);
+  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++)
+    status = form_dispatch(types[i], run);
   return status;
 }
 

@@ -37,7 +37,8 @@ static __device__ void block_best(float *value, int32_t *index, float *values, i
 
 /* A warp; a lane has four times four tokens. */
 template <bool WHOLE>
-static __device__ __forceinline__ void measure_chunk(const head_group &g, uint32_t r, uint32_t chunk, const uint32_t *mask) {
+static __device__ __forceinline__ void measure_chunk(const head_group &g, uint32_t r, uint32_t chunk,
+                                                     const uint32_t *mask) {
   const float *row = g.logits + (uint64_t)r * g.logits_stride;
   float logit[16], best = -INFINITY, zero = 0.0f, sum = 0.0f, weighted = 0.0f, steep = steepness(g, r);
   uint32_t bits[4], lane = threadIdx.x % 32, v0 = chunk * CHUNK + lane * 4;
@@ -75,8 +76,10 @@ static __global__ void __launch_bounds__(STAT_THREADS) stats_kernel(const __grid
   uint32_t r = blockIdx.y, chunk = blockIdx.x * (STAT_THREADS / 32) + threadIdx.x / 32;
   if (chunk >= g.n_chunks) return;
   const uint32_t *mask = mask_of(g, r);
-  if (is_whole(g, mask, chunk)) measure_chunk<true>(g, r, chunk, mask);
-  else measure_chunk<false>(g, r, chunk, mask);
+  if (is_whole(g, mask, chunk))
+    measure_chunk<true>(g, r, chunk, mask);
+  else
+    measure_chunk<false>(g, r, chunk, mask);
 }
 
 /* ---- a row ---------------------------------------------------------------------------------------------- */
@@ -113,9 +116,9 @@ typedef struct row_result {
   float most;
   int32_t argmax;
   bool bad;
-  double total, weighted;   /* in units of ln 2 */
-  uint32_t chunk;        /* where the draw falls */
-  double before;         /* sum of all chunks before it */
+  double total, weighted; /* in units of ln 2 */
+  uint32_t chunk;         /* where the draw falls */
+  double before;          /* sum of all chunks before it */
 } row_result;
 
 /* Everything of a row but the token drawn. */
@@ -202,8 +205,8 @@ static __device__ int32_t draw_in_chunk(const head_group &g, uint32_t r, const r
   return (int32_t)token;
 }
 
-static __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(const __grid_constant__ head_group g,
-                                                                       const head_outputs o) {
+static __global__ void __launch_bounds__(FINISH_THREADS)
+    finish_kernel(const __grid_constant__ head_group g, const head_outputs o) {
   inputs_ready();
   uint32_t r = blockIdx.x;
   row_result row;
@@ -323,7 +326,7 @@ static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args,
   g.soft_stride = args->soft_stride;
   g.want = args->want_soft == NULL ? NULL : p->want + first;
   if (!soft) g.rows = NULL;
-  head_outputs o = {args->u + first,   args->argmax + first,    args->drawn + first,  args->top + first,
+  head_outputs o = {args->u + first,         args->argmax + first,  args->drawn + first, args->top + first,
                     args->log_total + first, args->entropy + first, args->bad + first};
   weft_status status = multiply_dense(d, args->weight, args->h + (uint64_t)first * args->h_stride, args->h_stride, n,
                                       p->logits, g.logits_stride, p->x);
@@ -369,8 +372,8 @@ weft_status weft_cuda_head_rows(weft_device *device, const weft_head_rows_args *
   for (uint32_t first = 0; status == WEFT_OK && first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
     cuda_start(d, cap_kernel, dim3(cuda_ceil(args->weight->n_out, 256), n), 256, 0,
-               args->logits + (uint64_t)first * args->logits_stride, args->logits_stride, args->weight->n_out, args->cap,
-               cap_slope(args->cap), args->bad + first);
+               args->logits + (uint64_t)first * args->logits_stride, args->logits_stride, args->weight->n_out,
+               args->cap, cap_slope(args->cap), args->bad + first);
     status = cuda_launched(d, "capping logits");
   }
   return status;

@@ -33,7 +33,7 @@ typedef struct head_group {
   const weft_weight *weight;
   const float *logits; /* not capped yet */
   uint64_t logits_stride;
-  bool wide; /* four logits may be read at once */
+  bool wide;        /* four logits may be read at once */
   float cap, slope; /* of the logits (cap_slope); 0: none, or done already */
   const float *temperature;
   const uint32_t *const *allowed; /* device array of device masks, or NULL */

@@ -183,7 +183,8 @@ weft_status cuda_experts_join(cuda_device *d) {
   if (h->stream == NULL || d->lost) return d->lost ? WEFT_E_DEVICE : WEFT_OK;
   weft_status status = WEFT_OK;
   for (uint32_t s = 0; s < CUDA_EXPERT_SLOTS && status == WEFT_OK; s++) {
-    if (h->slot[s].data != NULL) status = cuda_judge(d, cudaStreamWaitEvent(d->stream, event_of(d, s, true), 0), "joining");
+    if (h->slot[s].data != NULL)
+      status = cuda_judge(d, cudaStreamWaitEvent(d->stream, event_of(d, s, true), 0), "joining");
     memset(&h->slot[s], 0, sizeof h->slot[s]);
   }
   return status;
@@ -208,8 +209,9 @@ static weft_status fetch(cuda_device *d, uint32_t i) {
   if (!h->slot[s].released) status = cuda_judge(d, cudaEventRecord(free_event, d->stream), "an event");
   if (status == WEFT_OK) status = cuda_judge(d, cudaStreamWaitEvent(h->stream, free_event, 0), "waiting for a slot");
   if (status == WEFT_OK) {
-    status = cuda_judge(d, cudaMemcpyAsync(h->staging + s * h->slot_bytes, h->kept[i].data, h->kept[i].n_bytes,
-                                           cudaMemcpyDefault, h->stream),
+    status = cuda_judge(d,
+                        cudaMemcpyAsync(h->staging + s * h->slot_bytes, h->kept[i].data, h->kept[i].n_bytes,
+                                        cudaMemcpyDefault, h->stream),
                         "fetching experts");
   }
   if (status == WEFT_OK) status = cuda_judge(d, cudaEventRecord(event_of(d, s, true), h->stream), "an event");
@@ -240,7 +242,8 @@ weft_status cuda_experts_bring(cuda_device *d, const weft_weight **weight, weft_
     status = fetch(d, i);
     s = find_slot(h, h->kept[i].data);
   }
-  if (status == WEFT_OK) status = cuda_judge(d, cudaStreamWaitEvent(d->stream, event_of(d, s, true), 0), "waiting for experts");
+  if (status == WEFT_OK)
+    status = cuda_judge(d, cudaStreamWaitEvent(d->stream, event_of(d, s, true), 0), "waiting for experts");
   if (status != WEFT_OK) return status;
   h->slot[s].in_use = true;
   h->last = i;

@@ -16,7 +16,8 @@ extern "C" {
 
 typedef struct weft_cuda_module_terms {
   char version[32];
-  uint32_t config_bytes, move_bytes, sample_bytes, canvas_bytes, device_bytes, calls_bytes, kernels_bytes, attention_bytes, experts_bytes, stats_bytes;
+  uint32_t config_bytes, move_bytes, sample_bytes, canvas_bytes, device_bytes, calls_bytes, kernels_bytes,
+      attention_bytes, experts_bytes, stats_bytes;
 } weft_cuda_module_terms;
 
 static inline weft_cuda_module_terms weft_cuda_module_our_terms(void) {
@@ -36,8 +37,7 @@ static inline weft_cuda_module_terms weft_cuda_module_our_terms(void) {
   return terms;
 }
 
-typedef weft_status (*weft_cuda_module_open_fn)(const weft_cuda_module_terms *terms,
-                                                const weft_device_config *config,
+typedef weft_status (*weft_cuda_module_open_fn)(const weft_cuda_module_terms *terms, const weft_device_config *config,
                                                 weft_device **out, weft_error *error);
 
 #ifdef __cplusplus

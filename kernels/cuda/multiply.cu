@@ -9,11 +9,11 @@
 #include "kernels/parts.h"
 
 enum {
-  SEGMENTS_MAX = 8,       /* part of the numerics: see multiply_shape */
-  FEW_ROWS = 8,           /* up to here the kernel for few rows is taken, */
-  FEW_ROWS_NARROW = 16,   /* up to here where so few row tiles would leave the other kernel's blocks alone on the card */
+  SEGMENTS_MAX = 8,     /* part of the numerics: see multiply_shape */
+  FEW_ROWS = 8,         /* up to here the kernel for few rows is taken, */
+  FEW_ROWS_NARROW = 16, /* up to here where so few row tiles would leave the other kernel's blocks alone on the card */
   FEW_TILES = 1024,
-  MANY_ROWS = 128         /* most rows of a job */
+  MANY_ROWS = 128 /* most rows of a job */
 };
 
 uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in) {

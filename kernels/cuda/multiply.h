@@ -53,14 +53,14 @@ typedef struct multiply_args {
   uint64_t x_stride;   /* F32 only */
   uint32_t x_tiles;    /* matrices only: tiles of 8 rows that were prepared */
   uint32_t n_in, n_rows;
-  uint32_t n_units, is_tail, tile_bytes;   /* form_cut */
+  uint32_t n_units, is_tail, tile_bytes; /* form_cut */
   uint32_t n_segments, segment_units;
   const multiply_job *jobs; /* device */
   const uint32_t *n_jobs;   /* device */
   uint32_t jobs_max;
-  uint32_t job_rows;        /* most rows of a job: how the list was made */
-  const int32_t *row_of;    /* device, F32 only: x row of a place; NULL: the place itself */
-  const int32_t *ids;       /* device */
+  uint32_t job_rows;     /* most rows of a job: how the list was made */
+  const int32_t *row_of; /* device, F32 only: x row of a place; NULL: the place itself */
+  const int32_t *ids;    /* device */
   uint32_t pairs_per_row, n_matrices;
   multiply_raw raw;
   /* Few rows only: y[0] = act(x W[0]^T) * (x W[1]^T), of two weights of one shape or of the halves of one weight, which
@@ -130,8 +130,7 @@ static __device__ __forceinline__ bool job_of(const multiply_args &a, uint32_t i
 }
 
 /* Column n of a job: the sorted pair (or row) and the row of x; columns beyond the job repeat its last. */
-static __device__ __forceinline__ uint32_t x_row_of(const multiply_args &a, const multiply_job &job,
-                                                    uint32_t n) {
+static __device__ __forceinline__ uint32_t x_row_of(const multiply_args &a, const multiply_job &job, uint32_t n) {
   uint32_t pair = job.first + min(n, job.n - 1);
   if (a.ids != NULL) return pair / a.pairs_per_row;
   return a.row_of == NULL ? pair : (uint32_t)a.row_of[pair];

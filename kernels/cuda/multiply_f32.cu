@@ -18,8 +18,8 @@ static __device__ __forceinline__ float4 inputs4(const float *row, uint32_t k, u
 }
 
 template <int ROWS, int OUTS>
-static __global__ void __launch_bounds__(32 * F32_WIDE_WARPS) f32_kernel(const __grid_constant__ multiply_args a,
-                                                                    bool wide) {
+static __global__ void __launch_bounds__(32 * F32_WIDE_WARPS)
+    f32_kernel(const __grid_constant__ multiply_args a, bool wide) {
   inputs_ready();
   multiply_job job;
   if (!job_of(a, blockIdx.y, a.jobs != NULL ? a.job_rows : ROWS, &job)) return;
@@ -28,8 +28,8 @@ static __global__ void __launch_bounds__(32 * F32_WIDE_WARPS) f32_kernel(const _
     group -= (a.weight[w++].n_out + OUTS - 1) / OUTS;
   if (w == a.n_weights) return;
   const multiply_weight &weight = a.weight[w];
-  const float *values = (const float *)(const void *)(weight.data + FORM_HEADER_BYTES) +
-                        (uint64_t)job.matrix * weight.n_out * a.n_in;
+  const float *values =
+      (const float *)(const void *)(weight.data + FORM_HEADER_BYTES) + (uint64_t)job.matrix * weight.n_out * a.n_in;
   for (uint32_t first = 0; first < job.n; first += ROWS) {
     const float *x[ROWS];
     float sum[OUTS][ROWS];

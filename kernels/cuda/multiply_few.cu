@@ -11,7 +11,13 @@
  *   shared   tiles of a shared MLP go before those of experts: their weights come while the choice is made */
 #include "kernels/cuda/few.cuh"
 
-enum { WARPS_MAX = 24 /* of a multiprocessor, too */, SEGMENTS = 8, PLACES = 2, TALL_WARPS = 8, SHARED_BYTES_MAX = 220 << 10 };
+enum {
+  WARPS_MAX = 24 /* of a multiprocessor, too */,
+  SEGMENTS = 8,
+  PLACES = 2,
+  TALL_WARPS = 8,
+  SHARED_BYTES_MAX = 220 << 10
+};
 
 /* Row tiles of a job that blocks deal out: pairs of them where they are gated. */
 static __host__ __device__ __forceinline__ uint32_t few_tiles(const multiply_args &a) {
@@ -32,8 +38,10 @@ static __device__ __forceinline__ bool find_tile(const multiply_args &a, uint32_
   if (!a.gated) {
     while (at >= a.weight[w].n_tiles) at -= a.weight[w++].n_tiles;
   } else if (slot != 0) {
-    if (a.n_weights == 2) w = 1;
-    else at += n_tiles;
+    if (a.n_weights == 2)
+      w = 1;
+    else
+      at += n_tiles;
   }
   out->weight = w;
   out->tile = at;
@@ -46,14 +54,14 @@ typedef struct few_items {
 } few_items;
 
 /* The same for all warps of a block: */
-static __device__ __forceinline__ bool find_job(const multiply_args &a, const few_items &items, uint32_t index, uint32_t width,
-                                                multiply_job *job) {
+static __device__ __forceinline__ bool find_job(const multiply_args &a, const few_items &items, uint32_t index,
+                                                uint32_t width, multiply_job *job) {
   *job = {0, 0, 1};
   return index < items.n_shared || job_of(a, (index - items.n_shared) / items.n_groups, width, job);
 }
 
-static __device__ __forceinline__ bool find_own(const multiply_args &a, const few_items &items, uint32_t index, uint32_t slot,
-                                                few_tile *out) {
+static __device__ __forceinline__ bool find_own(const multiply_args &a, const few_items &items, uint32_t index,
+                                                uint32_t slot, few_tile *out) {
   if (index >= items.n_shared) return find_tile(a, (index - items.n_shared) % items.n_groups, slot, out);
   *out = {MULTIPLY_SHARED + slot, index};
   return true;
@@ -67,8 +75,8 @@ typedef struct few_cursor {
 
 /* Moves on to item `index` or the first one after it that has work for the warp. */
 template <int NT>
-static __device__ __forceinline__ void enter_item(const multiply_args &a, const few_items &items, uint32_t slot, uint32_t first,
-                                                  few_cursor *at) {
+static __device__ __forceinline__ void enter_item(const multiply_args &a, const few_items &items, uint32_t slot,
+                                                  uint32_t first, few_cursor *at) {
   multiply_job job;
   few_tile tile;
   at->row_tile = NULL;
@@ -82,8 +90,9 @@ static __device__ __forceinline__ void enter_item(const multiply_args &a, const 
 }
 
 template <int T, int NT>
-static __device__ __forceinline__ void ask_next(const multiply_args &a, const few_items &items, uint32_t slot, uint32_t first, uint32_t end,
-                                                few_ring &ring, uint32_t place, few_cursor *at) {
+static __device__ __forceinline__ void ask_next(const multiply_args &a, const few_items &items, uint32_t slot,
+                                                uint32_t first, uint32_t end, few_ring &ring, uint32_t place,
+                                                few_cursor *at) {
   if (at->unit >= end) {
     at->index += gridDim.x;
     enter_item<NT>(a, items, slot, first, at);
@@ -95,7 +104,8 @@ static __device__ __forceinline__ void ask_next(const multiply_args &a, const fe
 
 /* Segments ascending, from 0. part: of the tile, [segments][NT][lane][4]. */
 template <int NT>
-static __device__ __forceinline__ float joined(const multiply_args &a, const float *part, int n, int e, float back, int raise) {
+static __device__ __forceinline__ float joined(const multiply_args &a, const float *part, int n, int e, float back,
+                                               int raise) {
   float sum = 0.0f, of[SEGMENTS];
 #pragma unroll
   for (uint32_t s = 0; s < SEGMENTS; s++)
@@ -130,8 +140,10 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
 }
 
 template <int T, int NT, bool RAW>
-static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kernel(const __grid_constant__ multiply_args a,
-                                                                                       const few_items items) {
+static __global__ void __maxnreg__(NT == 1   ? 80
+                                   : NT == 2 ? 112
+                                             : 128)
+    few_kernel(const __grid_constant__ multiply_args a, const few_items items) {
   /* Places of the warps, then sums, of items in turn: [2][row tiles of the block][segments][NT][32][4]; then two raw rows. */
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t filled[WARPS_MAX * PLACES];
@@ -150,7 +162,10 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : NT == 2 ? 112 : 128) few_kerne
   few_tile tile;
   bool is_shared = blockIdx.x < items.n_shared, of_choice = a.ids != NULL && !is_shared;
   bool active = find_own(a, items, blockIdx.x, slot, &tile);
-  uint32_t known = is_shared ? a.n_weights == 2 ? slot : 0 : active ? tile.weight : 0, place = 0; /* whose header is there */
+  uint32_t known = is_shared ? a.n_weights == 2 ? slot : 0
+                   : active  ? tile.weight
+                             : 0,
+           place = 0; /* whose header is there */
   form_header header = header_of(a.weight[known].data), of_shared = header;
   if (is_shared) of_shared = header_of(a.weight[MULTIPLY_SHARED + slot].data);
   if (of_choice) inputs_wait();
@@ -226,7 +241,8 @@ typedef struct tall_cursor {
 } tall_cursor;
 
 template <int T>
-static __device__ __forceinline__ void ask_tall(const multiply_args &a, few_ring &ring, uint32_t place, tall_cursor &at) {
+static __device__ __forceinline__ void ask_tall(const multiply_args &a, few_ring &ring, uint32_t place,
+                                                tall_cursor &at) {
   if (at.tile >= a.weight[0].n_tiles) return;
   ring_ask<T>(a, ring, place, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)at.tile * a.tile_bytes, at.unit);
   at.unit += few_units(T);
@@ -235,7 +251,8 @@ static __device__ __forceinline__ void ask_tall(const multiply_args &a, few_ring
 
 /* No warp waits for another. */
 template <int T>
-static __global__ void __launch_bounds__(32 * TALL_WARPS, WARPS_MAX / TALL_WARPS) tall_kernel(const __grid_constant__ multiply_args a) {
+static __global__ void __launch_bounds__(32 * TALL_WARPS, WARPS_MAX / TALL_WARPS)
+    tall_kernel(const __grid_constant__ multiply_args a) {
   extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, the row */
   __shared__ __align__(8) uint64_t filled[TALL_WARPS * PLACES];
   __shared__ uint32_t most_of[TALL_WARPS];
@@ -249,7 +266,8 @@ static __global__ void __launch_bounds__(32 * TALL_WARPS, WARPS_MAX / TALL_WARPS
   float back = power_of_two(-opened.lift), down = power_of_two(-opened.raise);
   for (; tile < a.weight[0].n_tiles; tile += gridDim.x * TALL_WARPS) {
     float all[2];
-    multiply_tile<T>(a, row, opened.powers, ring, [&](uint32_t place) { ask_tall<T>(a, ring, place, ahead); }, all);
+    multiply_tile<T>(
+        a, row, opened.powers, ring, [&](uint32_t place) { ask_tall<T>(a, ring, place, ahead); }, all);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       uint32_t out = tile * 16 + lane / 4 + 8 * h;
@@ -259,7 +277,8 @@ static __global__ void __launch_bounds__(32 * TALL_WARPS, WARPS_MAX / TALL_WARPS
 }
 
 static bool is_tall(cuda_device *d, const multiply_args &a) {
-  return a.n_rows == 1 && a.n_weights == 1 && a.ids == NULL && !a.gated && a.weight[0].n_tiles >= 2 * WARPS_MAX * d->n_multiprocessors;
+  return a.n_rows == 1 && a.n_weights == 1 && a.ids == NULL && !a.gated &&
+         a.weight[0].n_tiles >= 2 * WARPS_MAX * d->n_multiprocessors;
 }
 
 /* a NULL: sets the kernel up. */
@@ -267,11 +286,14 @@ template <int T>
 static weft_status tall(cuda_device *d, const multiply_args *args) {
   uint32_t places = TALL_WARPS * PLACES * few_piece_bytes(T);
   if (args == NULL)
-    return cuda_judge(d, cudaFuncSetAttribute(tall_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)places + MULTIPLY_RAW_BYTES),
+    return cuda_judge(d,
+                      cudaFuncSetAttribute(tall_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           (int)places + MULTIPLY_RAW_BYTES),
                       "setting up products");
   multiply_args a = *args;
   a.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride);
-  cuda_start(d, tall_kernel<T>, WARPS_MAX / TALL_WARPS * d->n_multiprocessors, 32 * TALL_WARPS, places + a.n_units * 256, a);
+  cuda_start(d, tall_kernel<T>, WARPS_MAX / TALL_WARPS * d->n_multiprocessors, 32 * TALL_WARPS,
+             places + a.n_units * 256, a);
   return cuda_launched(d, "a product of one row");
 }
 
@@ -306,7 +328,8 @@ static weft_status launch(cuda_device *d, const multiply_args &a) {
 template <int T, int NT, bool RAW>
 static weft_status set_up(cuda_device *d) {
   static_assert(bytes_of<T, NT>(2 * SEGMENTS, RAW ? MULTIPLY_RAW_BYTES / 256 : 0) <= SHARED_BYTES_MAX, "shared memory");
-  cudaError_t error = cudaFuncSetAttribute(few_kernel<T, NT, RAW>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES_MAX);
+  cudaError_t error =
+      cudaFuncSetAttribute(few_kernel<T, NT, RAW>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES_MAX);
   return cuda_judge(d, error, "setting up products");
 }
 

@@ -18,7 +18,8 @@ struct grouped_shape {
   static constexpr uint32_t blocks = few_rows ? 2 : 1; /* to a multiprocessor */
   static constexpr uint32_t regs = blocks == 2 ? 96 : 232, regs_bringer = blocks == 2 ? 48 : 40;
   static constexpr uint32_t budget = blocks == 2 ? 112 << 10 : 226 << 10;
-  static constexpr uint32_t w_units = form_of(T).unit / 128, w_tile = form_unit_bytes(form_of(T)), w_stage = GROUPED_TILES * w_tile;
+  static constexpr uint32_t w_units = form_of(T).unit / 128, w_tile = form_unit_bytes(form_of(T)),
+                            w_stage = GROUPED_TILES * w_tile;
   static constexpr uint32_t x_units = few_rows ? w_units : 1, x_unit = NT * 2048, x_stage = x_units * x_unit;
   static constexpr uint32_t fit = budget / (w_stage + w_units * x_unit), most = 12 / w_units;
   static constexpr uint32_t w_stages = fit > most ? most : fit;
@@ -107,8 +108,10 @@ static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m
       barrier_wait(&m.w_empty[at.slot], at.turn);
       barrier_expect(&m.w_full[at.slot], n_bytes);
       uint8_t *to = ring + at.slot * S::w_stage + own * S::w_tile;
-      if (S::few_rows) copy_bulk_once(to, from, n_bytes, &m.w_full[at.slot]); /* an expert has one job, or nearly */
-      else copy_bulk(to, from, n_bytes, &m.w_full[at.slot]);
+      if (S::few_rows)
+        copy_bulk_once(to, from, n_bytes, &m.w_full[at.slot]); /* an expert has one job, or nearly */
+      else
+        copy_bulk(to, from, n_bytes, &m.w_full[at.slot]);
       step_on(at, S::w_stages);
     }
   }
@@ -118,7 +121,8 @@ static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m
 
 /* N: rows in eights, enough for the job. */
 template <int T, int N, class S>
-static __device__ __forceinline__ void multiply_item(const multiply_args &a, const grouped_item &item, int raise, ring_warp<S> &at) {
+static __device__ __forceinline__ void multiply_item(const multiply_args &a, const grouped_item &item, int raise,
+                                                     ring_warp<S> &at) {
   raise_powers powers = powers_of<T>(raise);
   float all[N][4];
   bool has_tail = form_of(T).unit == 128 && a.is_tail != 0;
@@ -136,7 +140,8 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
     for (int n = 0; n < N; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
     for (; unit < min(end, n_whole); unit += S::w_units)
       multiply_stage<T, N, 4, S>(at, operands, powers, unit + S::w_units < a.n_units, unit + 1 == n_whole, own, sum);
-    if (form_of(T).unit == 128 && unit < end) multiply_stage<T, N, 2, S>(at, operands, powers, false, false, own, sum), unit++;
+    if (form_of(T).unit == 128 && unit < end)
+      multiply_stage<T, N, 2, S>(at, operands, powers, false, false, own, sum), unit++;
     end_products<T, N, S>(at, operands);
 #pragma unroll
     for (int k = 0; k < 4 * N; k++) all[k / 4][k % 4] = __fadd_rn(all[k / 4][k % 4], sum[k / 4][k % 4]);
@@ -153,10 +158,13 @@ static __global__ void __launch_bounds__(GROUPED_THREADS, grouped_shape<T, NT>::
   uint8_t *x_ring = memory, *w_ring = x_ring + S::x_stages * S::x_stage;
   uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
-    for (uint32_t i = 0; i < S::w_stages; i++) barrier_init(&m.w_full[i], GROUPED_WARPS), barrier_init(&m.w_empty[i], GROUPED_WARPS * WARP_ARRIVALS);
-    for (uint32_t i = 0; i < S::x_stages; i++) barrier_init(&m.x_full[i], 1), barrier_init(&m.x_empty[i], GROUPED_WARPS * WARP_ARRIVALS);
+    for (uint32_t i = 0; i < S::w_stages; i++)
+      barrier_init(&m.w_full[i], GROUPED_WARPS), barrier_init(&m.w_empty[i], GROUPED_WARPS * WARP_ARRIVALS);
+    for (uint32_t i = 0; i < S::x_stages; i++)
+      barrier_init(&m.x_full[i], 1), barrier_init(&m.x_empty[i], GROUPED_WARPS * WARP_ARRIVALS);
     for (uint32_t i = 0; i < GROUPED_ITEMS; i++)
-      barrier_init(&m.item_full[i], 1), barrier_init(&m.item_empty[i], GROUPED_WARPS * WARP_ARRIVALS + GROUPED_WARPS + 1);
+      barrier_init(&m.item_full[i], 1),
+          barrier_init(&m.item_empty[i], GROUPED_WARPS * WARP_ARRIVALS + GROUPED_WARPS + 1);
     barriers_ready();
   }
   __syncthreads();
@@ -176,9 +184,12 @@ static __global__ void __launch_bounds__(GROUPED_THREADS, grouped_shape<T, NT>::
     inputs_ready();
     for (grouped_item item; (item = take_item(m, item_at, true)).job.n > 0;) {
       if constexpr (NT == 16) {
-        if (item.job.n > 64) multiply_item<T, 16, S>(a, item, raise, at);
-        else if (item.job.n > 32) multiply_item<T, 8, S>(a, item, raise, at);
-        else multiply_item<T, 4, S>(a, item, raise, at);
+        if (item.job.n > 64)
+          multiply_item<T, 16, S>(a, item, raise, at);
+        else if (item.job.n > 32)
+          multiply_item<T, 8, S>(a, item, raise, at);
+        else
+          multiply_item<T, 4, S>(a, item, raise, at);
       } else {
         multiply_item<T, NT, S>(a, item, raise, at);
       }
@@ -193,10 +204,12 @@ template <int T, int NT>
 static weft_status launch(cuda_device *d, const multiply_args *a) {
   using S = grouped_shape<T, NT>;
   if (a == NULL) {
-    cudaError_t error = cudaFuncSetAttribute(grouped_kernel<T, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
+    cudaError_t error =
+        cudaFuncSetAttribute(grouped_kernel<T, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
     return cuda_judge(d, error, "setting up grouped products");
   }
-  uint64_t n_items = (uint64_t)a->jobs_max * cuda_ceil(a->weight[0].n_tiles, GROUPED_TILES), n_fit = d->n_multiprocessors * S::blocks;
+  uint64_t n_items = (uint64_t)a->jobs_max * cuda_ceil(a->weight[0].n_tiles, GROUPED_TILES),
+           n_fit = d->n_multiprocessors * S::blocks;
   multiply_args own = *a;
   if (!d->deterministic) multiply_cut(&own, 1);
   /* in the ordinary way: brought early, blocks crowd one another */

@@ -30,7 +30,8 @@ struct many_shape {
   /* as many inputs of weights as of rows, or nearly */
   static constexpr uint32_t fit = budget / (w_stage + w_units * x_stage);
   static constexpr uint32_t w_least = fit > 1 ? fit : 2 * (w_stage + x_stage) > budget ? 1 : 2;
-  static constexpr uint32_t x_stages = least_of((budget - w_least * w_stage) / x_stage, MANY_STAGES), x_ring = x_stages * x_stage;
+  static constexpr uint32_t x_stages = least_of((budget - w_least * w_stage) / x_stage, MANY_STAGES),
+                            x_ring = x_stages * x_stage;
   static constexpr uint32_t w_stages = least_of((budget - x_ring) / w_stage, MANY_STAGES);
   static constexpr uint32_t team = (x_ring + w_stages * w_stage + 1023) / 1024 * 1024, bytes = sums + TEAMS * team;
   static_assert(x_stages >= 2, "two stages of rows at least");
@@ -58,7 +59,8 @@ static __host__ __device__ __forceinline__ many_list list_of(const multiply_args
 }
 
 template <class S>
-static __device__ __forceinline__ bool item_of(const multiply_args &a, const many_list &list, uint32_t index, many_item *item) {
+static __device__ __forceinline__ bool item_of(const multiply_args &a, const many_list &list, uint32_t index,
+                                               many_item *item) {
   if (index >= list.n_items) return false;
   uint32_t j = index / list.n_blocks;
   *item = {j * S::rows, min(S::rows, a.n_rows - j * S::rows), (index - j * list.n_blocks) * S::tiles};
@@ -91,7 +93,8 @@ struct many_barriers {
 
 /* ---- the producer ---------------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void bring_rows(const multiply_args &a, const many_item &item, uint32_t unit, uint8_t *to, uint64_t *full) {
+static __device__ __forceinline__ void bring_rows(const multiply_args &a, const many_item &item, uint32_t unit,
+                                                  uint8_t *to, uint64_t *full) {
   uint32_t n_bytes = (item.n + 7) / 8 * 2048;
   barrier_expect(full, n_bytes);
   copy_bulk(to, (const uint8_t *)a.x + ((uint64_t)unit * a.x_tiles + item.row / 8) * 2048, n_bytes, full);
@@ -99,7 +102,8 @@ static __device__ __forceinline__ void bring_rows(const multiply_args &a, const 
 
 /* The rows of a team's items. */
 template <int TEAMS, class S, class B>
-static __device__ void produce_rows(const multiply_args &a, uint8_t *ring, B &barriers, const many_list &list, uint32_t team) {
+static __device__ void produce_rows(const multiply_args &a, uint8_t *ring, B &barriers, const many_list &list,
+                                    uint32_t team) {
   ring_cursor at = {0, 1};
   many_item item;
   for (uint32_t index = blockIdx.x; item_of<S>(a, list, index, &item); index += gridDim.x) {
@@ -115,8 +119,8 @@ static __device__ void produce_rows(const multiply_args &a, uint8_t *ring, B &ba
 
 /* The weights of row tile `own` of a team's items. */
 template <int T, int TEAMS, class S, class B>
-static __device__ void produce_weights(const multiply_args &a, uint8_t *ring, B &barriers, const many_list &list, uint32_t team,
-                                       uint32_t own) {
+static __device__ void produce_weights(const multiply_args &a, uint8_t *ring, B &barriers, const many_list &list,
+                                       uint32_t team, uint32_t own) {
   ring_cursor at = {0, 1};
   many_item item;
   for (uint32_t index = blockIdx.x; item_of<S>(a, list, index, &item); index += gridDim.x) {
@@ -128,8 +132,8 @@ static __device__ void produce_weights(const multiply_args &a, uint8_t *ring, B 
         uint32_t n_bytes = stage_bytes<T>(a, unit);
         barrier_wait(&barriers.w_empty[team][at.slot], at.turn);
         barrier_expect(&barriers.w_full[team][at.slot], n_bytes);
-        copy_bulk(ring + at.slot * S::w_stage + own * S::w_tile, from + (uint64_t)(unit / S::w_units) * S::w_tile, n_bytes,
-                  &barriers.w_full[team][at.slot]);
+        copy_bulk(ring + at.slot * S::w_stage + own * S::w_tile, from + (uint64_t)(unit / S::w_units) * S::w_tile,
+                  n_bytes, &barriers.w_full[team][at.slot]);
         step_on(at, S::w_stages);
       }
     }
@@ -148,8 +152,9 @@ struct many_warp {
 /* Several teams: the segment's sums join those of the segments before it; then it is the turn of the next segment's team, or of
  * the next item's first. Afterwards sum is the whole of it if the segment is the last one. all: the warp's own place. */
 template <int N, int TEAMS, class S, class B>
-static __device__ __forceinline__ void join_segment(const multiply_args &a, many_warp<S> &at, B &barriers, uint32_t segment, float4 *all,
-                                                    uint32_t stride, float (&sum)[N][4]) {
+static __device__ __forceinline__ void join_segment(const multiply_args &a, many_warp<S> &at, B &barriers,
+                                                    uint32_t segment, float4 *all, uint32_t stride,
+                                                    float (&sum)[N][4]) {
   bool is_last = segment + 1 == a.n_segments;
   barrier_wait(&barriers.token[at.team][at.warp], at.token);
   at.token ^= 1;
@@ -222,7 +227,8 @@ static __device__ __forceinline__ void make_barriers(many_barriers<S, TEAMS> &b)
 }
 
 template <int T, int NT, int TEAMS>
-static __global__ void __launch_bounds__(many_shape<T, NT, TEAMS>::threads, 1) many_kernel(const __grid_constant__ multiply_args a) {
+static __global__ void __launch_bounds__(many_shape<T, NT, TEAMS>::threads, 1)
+    many_kernel(const __grid_constant__ multiply_args a) {
   using S = many_shape<T, NT, TEAMS>;
   extern __shared__ __align__(1024) uint8_t memory[]; /* sums of segments; by team: rows, weights */
   __shared__ many_barriers<S, TEAMS> barriers;
@@ -246,9 +252,18 @@ static __global__ void __launch_bounds__(many_shape<T, NT, TEAMS>::threads, 1) m
   registers_grow<S::regs>();
   uint32_t team = TEAMS == 1 ? 0 : group, warp = threadIdx.x / 32 % S::tiles;
   uint8_t *x_ring = memory + S::sums + team * S::team;
-  many_warp<S> at = {{x_ring + S::x_ring + warp * S::w_tile, x_ring, barriers.w_full[team], barriers.w_empty[team], barriers.x_full[team],
-                      barriers.x_empty[team], {0, 0}, {0, 0}, 0},
-                     team, warp, team == 0 ? 1u : 0u}; /* the first segment waits for none */
+  many_warp<S> at = {{x_ring + S::x_ring + warp * S::w_tile,
+                      x_ring,
+                      barriers.w_full[team],
+                      barriers.w_empty[team],
+                      barriers.x_full[team],
+                      barriers.x_empty[team],
+                      {0, 0},
+                      {0, 0},
+                      0},
+                     team,
+                     warp,
+                     team == 0 ? 1u : 0u}; /* the first segment waits for none */
   many_item item;
   for (uint32_t index = blockIdx.x; item_of<S>(a, list, index, &item); index += gridDim.x) {
     int raise = raise_of<T>(a, item.tile + at.warp);
@@ -264,7 +279,8 @@ template <int T, int NT, int TEAMS>
 static weft_status launch(cuda_device *d, const multiply_args *a) {
   using S = many_shape<T, NT, TEAMS>;
   if (a == NULL) {
-    cudaError_t error = cudaFuncSetAttribute(many_kernel<T, NT, TEAMS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
+    cudaError_t error =
+        cudaFuncSetAttribute(many_kernel<T, NT, TEAMS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
     return cuda_judge(d, error, "setting up dense products");
   }
   multiply_args own = *a;

@@ -12,10 +12,10 @@ typedef struct pack_args {
   int type;
   form_cut cut;
   uint32_t n_in, n_out;
-  uint64_t row_bytes;        /* of the file */
-  const uint8_t *file;       /* rows from first_row on */
+  uint64_t row_bytes;  /* of the file */
+  const uint8_t *file; /* rows from first_row on */
   uint64_t first_row;
-  uint64_t first_tile;       /* over all matrices */
+  uint64_t first_tile; /* over all matrices */
   uint8_t *tiles;
   form_header *header;
   uint32_t block_elements, block_bytes;
@@ -40,16 +40,20 @@ static __device__ uint32_t file_code(const pack_args &a, const uint8_t *row, uin
   uint32_t i = k % a.block_elements;
   switch (a.type) {
     case WEFT_TYPE_F16:
-    case WEFT_TYPE_BF16: return (uint32_t)b[0] | (uint32_t)b[1] << 8;
-    case WEFT_TYPE_Q8_0: return b[2 + i];
-    case WEFT_TYPE_Q4_0: return nibble_of(b + 2, i);
-    case WEFT_TYPE_MXFP4: return nibble_of(b + 1, i);
-    case WEFT_TYPE_Q5_0: return nibble_of(b + 6, i) | ((uint32_t)b[2 + i / 8] >> i % 8 & 1u) << 4;
+    case WEFT_TYPE_BF16:
+      return (uint32_t)b[0] | (uint32_t)b[1] << 8;
+    case WEFT_TYPE_Q8_0:
+      return b[2 + i];
+    case WEFT_TYPE_Q4_0:
+      return nibble_of(b + 2, i);
+    case WEFT_TYPE_MXFP4:
+      return nibble_of(b + 1, i);
+    case WEFT_TYPE_Q5_0:
+      return nibble_of(b + 6, i) | ((uint32_t)b[2 + i / 8] >> i % 8 & 1u) << 4;
     case WEFT_TYPE_Q6_K: {
       uint32_t half = i / 128, group = i % 128 / 32, l = i % 32;
       uint32_t byte = b[64 * half + 32 * (group & 1u) + l];
-      return (group < 2 ? byte & 15u : byte >> 4) |
-             ((uint32_t)b[128 + 32 * half + l] >> (2 * group) & 3u) << 4;
+      return (group < 2 ? byte & 15u : byte >> 4) | ((uint32_t)b[128 + 32 * half + l] >> (2 * group) & 3u) << 4;
     }
     default: { /* Q4_K, Q5_K */
       uint32_t j = i / 32, l = i % 32;
@@ -62,20 +66,17 @@ static __device__ uint32_t file_code(const pack_args &a, const uint8_t *row, uin
 }
 
 /* Byte `at` of the block that holds element k; 0 where there is none. */
-static __device__ uint32_t file_byte(const pack_args &a, const uint8_t *row, uint32_t k,
-                                     uint32_t at) {
+static __device__ uint32_t file_byte(const pack_args &a, const uint8_t *row, uint32_t k, uint32_t at) {
   if (row == NULL || k >= a.n_in) return 0;
   return row[(uint64_t)(k / a.block_elements) * a.block_bytes + at];
 }
 
-static __device__ uint32_t file_f16(const pack_args &a, const uint8_t *row, uint32_t k,
-                                    uint32_t at) {
+static __device__ uint32_t file_f16(const pack_args &a, const uint8_t *row, uint32_t k, uint32_t at) {
   return file_byte(a, row, k, at) | file_byte(a, row, k, at + 1) << 8;
 }
 
 /* The word at byte `at` of the codes of 128 inputs that begin at k0. */
-static __device__ uint32_t pack_codes(const pack_args &a, uint64_t tile, uint32_t k0, bool tail,
-                                      uint32_t at) {
+static __device__ uint32_t pack_codes(const pack_args &a, uint64_t tile, uint32_t k0, bool tail, uint32_t at) {
   uint32_t bits = form_bits(a.type), h, lane, e, n = 32 / bits, word = 0;
   if (bits == 16) {
     h = at / 512 % 2, lane = at / 16 % 32, e = at / 1024 * 8 + at % 16 / 2;
@@ -95,15 +96,13 @@ static __device__ uint32_t pack_codes(const pack_args &a, uint64_t tile, uint32_
   return word;
 }
 
-static __device__ uint32_t pack_high(const pack_args &a, uint64_t tile, uint32_t k0, bool tail,
-                                     uint32_t at) {
+static __device__ uint32_t pack_high(const pack_args &a, uint64_t tile, uint32_t k0, bool tail, uint32_t at) {
   uint32_t word = 0, lane, h, e = 0;
   if (a.type == WEFT_TYPE_Q6_K) {
     lane = at / 16, h = at / 8 % 2, e = at / 4 % 2 * 16;
     const uint8_t *row = file_row(a, tile, lane / 4 + 8 * h);
     uint32_t k = k0 + 32 * (lane % 4) + e;
-    for (uint32_t i = 0; i < 16; i++)
-      word |= (file_code(a, row, k + i) >> 4 & 3u) << (i / 2 * 2 + i % 2 * 16);
+    for (uint32_t i = 0; i < 16; i++) word |= (file_code(a, row, k + i) >> 4 & 3u) << (i / 2 * 2 + i % 2 * 16);
     return word;
   }
   if (tail) {
@@ -130,8 +129,7 @@ static __device__ void note_most(uint32_t *most, uint32_t f16_bits) {
   if (size > 0.0f && isfinite(size)) atomicMax(most, __float_as_uint(size));
 }
 
-static __device__ uint32_t pack_scales(const pack_args &a, uint64_t tile, uint32_t k0, bool tail,
-                                       uint32_t at) {
+static __device__ uint32_t pack_scales(const pack_args &a, uint64_t tile, uint32_t k0, bool tail, uint32_t at) {
   uint32_t word = 0;
   if (form_of(a.type).unit == 256) {
     if (a.type == WEFT_TYPE_Q6_K && at >= 256) {
@@ -307,8 +305,8 @@ static weft_status pack_all(cuda_device *d, const weft_weight *weight, const wef
     a.first_tile = tile;
     a.first_row = tile / a.cut.n_tiles * a.n_out + tile % a.cut.n_tiles * 16;
     a.file = d->staging;
-    weft_status status = cuda_push_source(d, d->staging, source, a.first_row * a.row_bytes,
-                                          (end - a.first_row) * a.row_bytes);
+    weft_status status =
+        cuda_push_source(d, d->staging, source, a.first_row * a.row_bytes, (end - a.first_row) * a.row_bytes);
     if (status != WEFT_OK) return status;
     pack_kernel<<<(uint32_t)(last + 1 - tile), 256, 0, d->stream>>>(a);
     status = cuda_launched(d, "packing a weight");
@@ -321,13 +319,14 @@ static weft_status pack_all(cuda_device *d, const weft_weight *weight, const wef
 static weft_status fill(cuda_device *d, const weft_weight *weight, const weft_weight_source *source, uint8_t *data) {
   weft_status status = cuda_judge(d, cudaMemsetAsync(data, 0, FORM_HEADER_BYTES, d->stream), "a weight's header");
   if (status != WEFT_OK) return status;
-  if (weight->type == WEFT_TYPE_F32) return cuda_push_source(d, data + FORM_HEADER_BYTES, source, 0, file_bytes_of(weight));
+  if (weight->type == WEFT_TYPE_F32)
+    return cuda_push_source(d, data + FORM_HEADER_BYTES, source, 0, file_bytes_of(weight));
   return pack_all(d, weight, source, data);
 }
 
 /* Experts for which the card has no room: packed in memory of a moment, then in host memory. */
-static weft_status place_on_host(cuda_device *d, const weft_weight *weight, const weft_weight_source *source, uint64_t n_bytes,
-                                 void **out) {
+static weft_status place_on_host(cuda_device *d, const weft_weight *weight, const weft_weight_source *source,
+                                 uint64_t n_bytes, void **out) {
   void *moment = NULL;
   weft_status status = d->base.calls->alloc(&d->base, n_bytes, &moment);
   if (status == WEFT_OK) status = fill(d, weight, source, (uint8_t *)moment);
@@ -349,8 +348,7 @@ weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const wef
   uint64_t n_bytes = packed_bytes(weight);
   d->fresh = true;
   if (16 * weft_type_row_bytes(weight->type, weight->n_in) > CUDA_STAGING_BYTES) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "rows of %u elements are too long for the cuda backend",
-                     weight->n_in);
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "rows of %u elements are too long for the cuda backend", weight->n_in);
   }
   weft_status status = d->lost ? WEFT_E_DEVICE : weft_arena_take(&d->arena, n_bytes, &data);
   if (status == WEFT_OK) {
@@ -371,8 +369,8 @@ weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const wef
   return WEFT_OK;
 }
 
-weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const void *file_bytes,
-                              unsigned uses, weft_error *error) {
+weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
+                              weft_error *error) {
   const weft_weight_source source = {file_bytes, NULL, NULL};
   return cuda_weight_read(device, weight, &source, uses, error);
 }
@@ -394,8 +392,7 @@ weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, v
   cuda_device *d = cuda_of(device);
   uint8_t *data = (uint8_t *)(uintptr_t)weight->data, *file = (uint8_t *)file_bytes;
   if (weight->type == WEFT_TYPE_F32) {
-    return device->calls->download(device, file_bytes, data + FORM_HEADER_BYTES,
-                                file_bytes_of(weight));
+    return device->calls->download(device, file_bytes, data + FORM_HEADER_BYTES, file_bytes_of(weight));
   }
   pack_args a = args_of(weight, data);
   uint64_t n_rows = (uint64_t)weight->n_mats * weight->n_out;
@@ -405,8 +402,7 @@ weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, v
     unpack_kernel<<<(uint32_t)n, 256, 0, d->stream>>>(a, d->staging);
     weft_status status = cuda_launched(d, "unpacking a weight");
     if (status == WEFT_OK) {
-      status = device->calls->download(device, file + a.first_row * a.row_bytes, d->staging,
-                                    n * a.row_bytes);
+      status = device->calls->download(device, file + a.first_row * a.row_bytes, d->staging, n * a.row_bytes);
     }
     if (status != WEFT_OK) return status;
   }

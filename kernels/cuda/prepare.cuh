@@ -18,7 +18,8 @@ struct row_piece {
 };
 
 template <bool GATED>
-static __device__ __forceinline__ void load_piece(const prepare_args &a, const float *x, uint32_t piece, row_piece<GATED> &to) {
+static __device__ __forceinline__ void load_piece(const prepare_args &a, const float *x, uint32_t piece,
+                                                  row_piece<GATED> &to) {
   uint32_t unit = piece / 16, p = piece % 16, step = a.is_tail != 0 && unit + 1 == a.n_units ? 16 : 32;
   uint32_t k = 128 * unit + (a.as_matrices ? 2 * p : 8 * p);
   if (!a.as_matrices) step = 2;
@@ -45,7 +46,8 @@ static __device__ __forceinline__ void gate_piece(const prepare_args &a, const r
   for (int e = 0; e < 8; e++) v[e] = GATED ? gate_product(a.activation, from.v[e], from.v[8 + e]) : from.v[e];
 }
 
-static __device__ __forceinline__ void store_piece(const prepare_args &a, uint32_t place, uint32_t piece, const uint4 &v) {
+static __device__ __forceinline__ void store_piece(const prepare_args &a, uint32_t place, uint32_t piece,
+                                                   const uint4 &v) {
   uint32_t unit = piece / 16, p = piece % 16, row = place % 8, at = p / 8 * 1024 + row * 128 + (p % 8 ^ row) * 16;
   uint64_t tile = (uint64_t)unit * a.n_tiles + place / 8;
   if (!a.as_matrices) {
@@ -97,8 +99,8 @@ static __device__ __forceinline__ void load_row(const prepare_args &a, const flo
 
 /* Makes the kept pieces eight numbers; the largest magnitude of the thread's pieces, as bits, for which bf16 does not ask. */
 template <bool BF16, bool GATED, uint32_t KEPT>
-static __device__ __forceinline__ uint32_t finish_row(const prepare_args &a, const float *x, uint32_t own, uint32_t step,
-                                                      row_pieces<GATED, KEPT> &row) {
+static __device__ __forceinline__ uint32_t finish_row(const prepare_args &a, const float *x, uint32_t own,
+                                                      uint32_t step, row_pieces<GATED, KEPT> &row) {
   uint32_t most = 0;
 #pragma unroll
   for (uint32_t t = 0; t < KEPT; t++) {

@@ -15,7 +15,7 @@ typedef struct prepare_args {
   weft_activation activation;
   bool as_matrices; /* the second form of multiply.h, of n_tiles tiles */
   uint32_t n_tiles;
-  bool wide;        /* set by prepare_rows to prepare_is_wide */
+  bool wide; /* set by prepare_rows to prepare_is_wide */
   /* Row r goes to places at[r k] .. at[r k + k - 1] (negative: nowhere); NULL: to r. from_place: it also comes from
    * there, k = 1. */
   const int32_t *at;
@@ -27,7 +27,8 @@ typedef struct prepare_args {
 
 /* Whether pairs of numbers may be read at once: they are aligned, and the last unit is full. */
 static inline bool prepare_is_wide(const prepare_args *a) {
-  return ((uintptr_t)a->x & 7u) == 0 && a->x_stride % 2 == 0 && (a->n_in % 128 == 0 || (a->n_in % 128 == 64 && a->is_tail != 0));
+  return ((uintptr_t)a->x & 7u) == 0 && a->x_stride % 2 == 0 &&
+         (a->n_in % 128 == 0 || (a->n_in % 128 == 64 && a->is_tail != 0));
 }
 
 weft_status prepare_rows(cuda_device *d, const prepare_args *args);

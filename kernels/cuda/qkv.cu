@@ -16,8 +16,8 @@ struct head_factors {
 
 /* weight NULL: all 1. inv_freq NULL: no rotation follows. */
 template <int PAIRS>
-static __device__ __forceinline__ void find_factors(const float *weight, const float *inv_freq, int32_t position, uint32_t dim,
-                                                    head_factors<PAIRS> &f) {
+static __device__ __forceinline__ void find_factors(const float *weight, const float *inv_freq, int32_t position,
+                                                    uint32_t dim, head_factors<PAIRS> &f) {
 #pragma unroll
   for (int t = 0; t < PAIRS; t++) {
     uint32_t i = threadIdx.x % 32 + 32 * t;
@@ -30,7 +30,8 @@ static __device__ __forceinline__ void find_factors(const float *weight, const f
 
 /* x[0], x[1]: the pairs' halves. y = x / rms(x) * weight. */
 template <int PAIRS>
-static __device__ __forceinline__ void norm_head(float (&x)[2][PAIRS], const head_factors<PAIRS> &f, float eps, uint32_t dim) {
+static __device__ __forceinline__ void norm_head(float (&x)[2][PAIRS], const head_factors<PAIRS> &f, float eps,
+                                                 uint32_t dim) {
   float sum = 0.0f;
 #pragma unroll
   for (int t = 0; t < PAIRS; t++) sum = fmaf(x[0][t], x[0][t], fmaf(x[1][t], x[1][t], sum));
@@ -66,8 +67,7 @@ static __device__ __forceinline__ void load_head(float (&x)[2][PAIRS], const flo
 }
 
 template <int PAIRS>
-static __device__ __forceinline__ void store_head(const float (&x)[2][PAIRS], weft_type type, void *to,
-                                                  uint32_t dim) {
+static __device__ __forceinline__ void store_head(const float (&x)[2][PAIRS], weft_type type, void *to, uint32_t dim) {
 #pragma unroll
   for (int t = 0; t < PAIRS; t++) {
     uint32_t i = threadIdx.x % 32 + 32 * t;
@@ -126,7 +126,8 @@ static __global__ void __launch_bounds__(32 * QKV_WARPS) qkv_kernel(const weft_q
   void *to = is_query ? a.q + (uint64_t)r * a.q_stride + (uint64_t)at * dim : place_of_head(a, r, at, is_value);
   const float *weight = is_query ? a.q_norm : is_value ? NULL : a.k_norm, *from = (const float *)to;
   bool has_norm = is_value ? a.v_norm : weight != NULL;
-  if (!is_query) from = (is_value ? a.v + (uint64_t)r * a.v_stride : a.k + (uint64_t)r * a.k_stride) + (uint64_t)at * dim;
+  if (!is_query)
+    from = (is_value ? a.v + (uint64_t)r * a.v_stride : a.k + (uint64_t)r * a.k_stride) + (uint64_t)at * dim;
   float x[2][PAIRS];
   head_factors<PAIRS> factors;
   find_factors<PAIRS>(weight, is_value ? NULL : a.inv_freq, a.position[r], dim, factors);
@@ -135,8 +136,10 @@ static __global__ void __launch_bounds__(32 * QKV_WARPS) qkv_kernel(const weft_q
   load_head<PAIRS>(x, from, dim);
   if (has_norm) norm_head<PAIRS>(x, factors, a.eps, dim);
   if (!is_value) rotate_head<PAIRS>(x, factors, dim);
-  if (!is_query && a.kv.type == WEFT_TYPE_Q8_0) store_q8<PAIRS>(x, line[threadIdx.x / 32], (uint8_t *)to, dim);
-  else store_head<PAIRS>(x, is_query ? WEFT_TYPE_F32 : a.kv.type, to, dim);
+  if (!is_query && a.kv.type == WEFT_TYPE_Q8_0)
+    store_q8<PAIRS>(x, line[threadIdx.x / 32], (uint8_t *)to, dim);
+  else
+    store_head<PAIRS>(x, is_query ? WEFT_TYPE_F32 : a.kv.type, to, dim);
 }
 
 weft_status weft_cuda_qkv(weft_device *device, const weft_qkv_args *args) {
@@ -148,9 +151,12 @@ weft_status weft_cuda_qkv(weft_device *device, const weft_qkv_args *args) {
   for (uint32_t first = 0; first < args->n_rows; first += a.n_rows) {
     a.n_rows = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
     dim3 grid(cuda_ceil(n_heads, QKV_WARPS), a.n_rows);
-    if (pairs <= 4) cuda_start(d, qkv_kernel<4>, grid, 32 * QKV_WARPS, 0, a);
-    else if (pairs <= 8) cuda_start(d, qkv_kernel<8>, grid, 32 * QKV_WARPS, 0, a);
-    else cuda_start(d, qkv_kernel<16>, grid, 32 * QKV_WARPS, 0, a);
+    if (pairs <= 4)
+      cuda_start(d, qkv_kernel<4>, grid, 32 * QKV_WARPS, 0, a);
+    else if (pairs <= 8)
+      cuda_start(d, qkv_kernel<8>, grid, 32 * QKV_WARPS, 0, a);
+    else
+      cuda_start(d, qkv_kernel<16>, grid, 32 * QKV_WARPS, 0, a);
     a.q += (uint64_t)a.n_rows * a.q_stride;
     a.k += (uint64_t)a.n_rows * a.k_stride;
     a.v += (uint64_t)a.n_rows * a.v_stride;

@@ -87,10 +87,11 @@ static __device__ __forceinline__ void let_go(const uint32_t (&w)[EACH][2][4]) {
  * When the codes have become operands, load_next brings the next ones. */
 template <int T, int N, int STEPS, class S, class F>
 static __device__ __forceinline__ void multiply_unit(ring_warp<S> &at, ring_operands<T, N> &operands, uint64_t rows,
-                                                     const lane_codes<T> &codes, const lane_factors &factors, float (&sum)[N][4],
-                                                     F &&load_next) {
+                                                     const lane_codes<T> &codes, const lane_factors &factors,
+                                                     float (&sum)[N][4], F &&load_next) {
   constexpr int each = ring_operands<T, N>::each;
-  constexpr bool as_they_are = form_bits(T) == 16; /* codes are operands: products that read them end before they are overwritten */
+  constexpr bool as_they_are =
+      form_bits(T) == 16; /* codes are operands: products that read them end before they are overwritten */
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
     const int buffer = i / each % 2;
@@ -106,8 +107,10 @@ static __device__ __forceinline__ void multiply_unit(ring_warp<S> &at, ring_oper
       wgmma<N, form_is_bf16(T)>(sum, operands.w[buffer][e][1], b + (32 >> 4));
     }
     wgmma_commit();
-    if (as_they_are && i == STEPS - 1) wgmma_wait<0>();
-    else wgmma_wait<1>();
+    if (as_they_are && i == STEPS - 1)
+      wgmma_wait<0>();
+    else
+      wgmma_wait<1>();
     let_go(operands.w[1 - buffer]);
     if (i == each - 1) release_rows(at.rows_done);
   }
@@ -116,8 +119,9 @@ static __device__ __forceinline__ void multiply_unit(ring_warp<S> &at, ring_oper
 
 /* The products of a stage of weights, whose first codes are in `own`; then those of the next stage are, if there is one. */
 template <int T, int N, int STEPS, class S>
-static __device__ __forceinline__ void multiply_stage(ring_warp<S> &at, ring_operands<T, N> &operands, const raise_powers &powers,
-                                                      bool is_next, bool is_next_tail, lane_unit<T> &own, float (&sum)[N][4]) {
+static __device__ __forceinline__ void multiply_stage(ring_warp<S> &at, ring_operands<T, N> &operands,
+                                                      const raise_powers &powers, bool is_next, bool is_next_tail,
+                                                      lane_unit<T> &own, float (&sum)[N][4]) {
   uint64_t rows;
 #pragma unroll
   for (uint32_t u = 0; u < S::w_units; u++) {
@@ -127,16 +131,17 @@ static __device__ __forceinline__ void multiply_stage(ring_warp<S> &at, ring_ope
       barrier_wait(&at.x_full[at.x_at.slot], at.x_at.turn);
       rows = wgmma_operand_mixed(at.x + at.x_at.slot * S::x_stage, 2048);
     }
-    multiply_unit<T, N, STEPS, S>(at, operands, rows + (u % S::x_units * S::x_unit >> 4), own.codes, factors, sum, [&]() {
-      if (u + 1 < S::w_units) {
-        load_unit<T>(at.w + at.w_at.slot * S::w_stage, u + 1, false, own);
-        return;
-      }
-      __syncwarp();
-      barrier_arrive_warp(&at.w_empty[at.w_at.slot]);
-      step_on(at.w_at, S::w_stages);
-      if (is_next) load_stage<T, S>(at, is_next_tail, own);
-    });
+    multiply_unit<T, N, STEPS, S>(at, operands, rows + (u % S::x_units * S::x_unit >> 4), own.codes, factors, sum,
+                                  [&]() {
+                                    if (u + 1 < S::w_units) {
+                                      load_unit<T>(at.w + at.w_at.slot * S::w_stage, u + 1, false, own);
+                                      return;
+                                    }
+                                    __syncwarp();
+                                    barrier_arrive_warp(&at.w_empty[at.w_at.slot]);
+                                    step_on(at.w_at, S::w_stages);
+                                    if (is_next) load_stage<T, S>(at, is_next_tail, own);
+                                  });
     if ((u + 1) % S::x_units != 0) continue;
     if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) at.rows_done = shared_address(&at.x_empty[at.x_at.slot]);
     step_on(at.x_at, S::x_stages);
@@ -172,8 +177,9 @@ static __device__ __forceinline__ rows_back<N> load_back(const multiply_args &a,
 /* A warp's sums of row tile `tile` and rows [first, first + n), of which a lane 4 g + c has rows 2 c, 2 c + 1 of each eight, outputs g and
  * g + 8: eight lanes write 32 bytes, and memory takes no less. */
 template <int N>
-static __device__ __forceinline__ void store_sums(const multiply_weight &weight, uint32_t tile, uint32_t first, uint32_t n, int raise,
-                                                  const rows_back<N> &back, const float (&sum)[N][4]) {
+static __device__ __forceinline__ void store_sums(const multiply_weight &weight, uint32_t tile, uint32_t first,
+                                                  uint32_t n, int raise, const rows_back<N> &back,
+                                                  const float (&sum)[N][4]) {
   uint32_t lane = threadIdx.x % 32, out = tile * 16 + lane / 4;
   float down = power_of_two(-raise), *y = weight.y + (uint64_t)(first + lane % 4 * 2) * weight.y_stride + out;
 #pragma unroll

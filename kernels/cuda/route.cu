@@ -14,7 +14,7 @@
 
 enum {
   ROUTE_WARPS = 4,
-  ROUTE_SLOTS = 8,   /* experts of a lane */
+  ROUTE_SLOTS = 8, /* experts of a lane */
   ROUTER_BLOCKS = 8,
   ROUTER_WARPS = 16,
   ROUTER_EXPERTS = ROUTER_BLOCKS * ROUTER_WARPS,
@@ -124,8 +124,10 @@ static __global__ void route_kernel(const __grid_constant__ weft_route_args a, b
   inputs_wait();
   uint32_t r = blockIdx.x * ROUTE_WARPS + threadIdx.x / 32;
   if (r >= a.n_rows) return;
-  if (small) choose(a, r, a.logits + r * a.logits_stride, scale);
-  else choose_of_many(a, r);
+  if (small)
+    choose(a, r, a.logits + r * a.logits_stride, scale);
+  else
+    choose_of_many(a, r);
 }
 
 static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(32 * ROUTER_WARPS, 1)
@@ -174,8 +176,9 @@ static __host__ __device__ constexpr uint32_t part_stride(uint32_t n_in) {
 }
 
 /* Asks for the block's chains of some rows. Zeros where there is no row. */
-static __device__ __forceinline__ void bring_chains(float4 *to, const float *from, uint64_t from_stride, uint32_t n_rows,
-                                                    uint32_t first_row, uint32_t end_row, uint32_t n_in) {
+static __device__ __forceinline__ void bring_chains(float4 *to, const float *from, uint64_t from_stride,
+                                                    uint32_t n_rows, uint32_t first_row, uint32_t end_row,
+                                                    uint32_t n_in) {
   uint32_t n_steps = (n_in + 127) / 128, chain = threadIdx.x % PART_CHAINS;
   uint32_t first = 4 * (PART_CHAINS * (blockIdx.x % ROUTER_BLOCKS) + chain);
   for (uint32_t at = threadIdx.x / PART_CHAINS; at < n_rows * n_steps; at += PART_THREADS / PART_CHAINS) {
@@ -189,7 +192,8 @@ static __device__ __forceinline__ void bring_chains(float4 *to, const float *fro
 /* Results of the block's four chains: thread and neighbours have 2 R rows x 4 E experts, a thread every second, every fourth. A lane's
  * bits are expert, row, chain, chain, expert: shared memory serves half a warp at once. */
 template <int R>
-static __device__ __forceinline__ void add_chains(const float4 *x, const float4 *w, uint32_t n_in, float (&sum)[R][PART_EXPERTS]) {
+static __device__ __forceinline__ void add_chains(const float4 *x, const float4 *w, uint32_t n_in,
+                                                  float (&sum)[R][PART_EXPERTS]) {
   uint32_t n_steps = (n_in + 127) / 128, stride = part_stride(n_in);
 #pragma unroll
   for (int i = 0; i < R * PART_EXPERTS; i++) sum[i / PART_EXPERTS][i % PART_EXPERTS] = 0.0f;
@@ -223,8 +227,10 @@ static __device__ __forceinline__ float sum_of_four(const float (&sum)[PART_EXPE
 template <int R>
 static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(PART_THREADS, 1)
     part_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in) {
-  constexpr uint32_t n_rows = 2 * R, n_own = (n_rows + ROUTER_BLOCKS - 1) / ROUTER_BLOCKS; /* of the cluster; that a block joins */
-  extern __shared__ float4 memory[]; /* rows of weights, of x: [step][chain], so long that neighbours lie in other banks */
+  constexpr uint32_t n_rows = 2 * R,
+                     n_own = (n_rows + ROUTER_BLOCKS - 1) / ROUTER_BLOCKS; /* of the cluster; that a block joins */
+  extern __shared__ float4
+      memory[]; /* rows of weights, of x: [step][chain], so long that neighbours lie in other banks */
   __shared__ float part[ROUTER_BLOCKS][n_own][ROUTER_EXPERTS], logits[n_own][ROUTER_EXPERTS];
   float4 *w = memory, *x = memory + ROUTER_EXPERTS * part_stride(n_in);
   uint32_t rank = blockIdx.x % ROUTER_BLOCKS, lane = threadIdx.x % 32, chain = lane / 4 % 4, row = lane / 2 % 2;
@@ -282,8 +288,8 @@ static uint64_t part_bytes(uint32_t n_in, uint32_t rows) {
 
 /* Whether a cluster's blocks can have all experts, and read four numbers at once. */
 static bool suits_cluster(const weft_route_args *args) {
-  return args->router->type == WEFT_TYPE_F32 && args->n_experts <= ROUTER_EXPERTS && args->k <= 32 && args->router->n_in % 4 == 0 &&
-         args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
+  return args->router->type == WEFT_TYPE_F32 && args->n_experts <= ROUTER_EXPERTS && args->k <= 32 &&
+         args->router->n_in % 4 == 0 && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
 }
 
 static bool takes_parts(const weft_route_args *args) {
@@ -308,7 +314,8 @@ static weft_status start_parts(cuda_device *d, const weft_route_args *args) {
                       "setting up routers");
   const weft_weight *w = args->router;
   uint32_t n = cuda_ceil(args->n_rows, 2 * R), n_clusters = n < d->n_router_clusters ? n : d->n_router_clusters;
-  cuda_start(d, part_kernel<R>, ROUTER_BLOCKS * n_clusters, PART_THREADS, part_bytes(w->n_in, R), *args, weights_of(w), w->n_in);
+  cuda_start(d, part_kernel<R>, ROUTER_BLOCKS * n_clusters, PART_THREADS, part_bytes(w->n_in, R), *args, weights_of(w),
+             w->n_in);
   return cuda_launched(d, "a router of many rows");
 }
 
@@ -351,7 +358,8 @@ weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   if (args->router != NULL && is_one_kernel(args)) {
-    cuda_start(d, router_kernel, ROUTER_BLOCKS, 32 * ROUTER_WARPS, 0, *args, weights_of(args->router), args->router->n_in);
+    cuda_start(d, router_kernel, ROUTER_BLOCKS, 32 * ROUTER_WARPS, 0, *args, weights_of(args->router),
+               args->router->n_in);
     return cuda_launched(d, "router");
   }
   if (args->router != NULL && takes_parts(args)) return route_parts(d, args);

@@ -93,8 +93,7 @@ static __device__ __forceinline__ void put4(float *row, uint32_t i, uint32_t n, 
   if (i + 3 < n) row[i + 3] = v.w;
 }
 
-static __device__ __forceinline__ float normed(float v, float factor, float weight, float add,
-                                               float scale) {
+static __device__ __forceinline__ float normed(float v, float factor, float weight, float add, float scale) {
   return __fmul_rn(__fmaf_rn(__fmul_rn(v, factor), weight, add), scale);
 }
 
@@ -111,27 +110,31 @@ struct row_part {
 };
 
 template <int THREADS, int SLOTS>
-static __device__ __forceinline__ void get_part(const float *row, uint32_t n, bool wide, row_part<THREADS, SLOTS> &out) {
+static __device__ __forceinline__ void get_part(const float *row, uint32_t n, bool wide,
+                                                row_part<THREADS, SLOTS> &out) {
 #pragma unroll
   for (uint32_t t = 0; t < SLOTS; t++) out.at[t] = row4(row, 4 * (t * THREADS + threadIdx.x), n, wide);
 }
 
 /* A weight of a norm, if it is to be read now. */
 template <bool NOW, int THREADS, int SLOTS>
-static __device__ __forceinline__ void get_weight(const float *row, uint32_t n, bool wide, row_part<THREADS, SLOTS> &out) {
+static __device__ __forceinline__ void get_weight(const float *row, uint32_t n, bool wide,
+                                                  row_part<THREADS, SLOTS> &out) {
   if constexpr (NOW) {
 #pragma unroll
     for (uint32_t t = 0; t < SLOTS; t++) {
       uint32_t i = 4 * (t * THREADS + threadIdx.x);
-      if (row != NULL) out.at[t] = wide && i + 4 <= n ? load_kept((const float4 *)(const void *)(row + i)) : row4(row, i, n, wide);
+      if (row != NULL)
+        out.at[t] = wide && i + 4 <= n ? load_kept((const float4 *)(const void *)(row + i)) : row4(row, i, n, wide);
     }
   }
 }
 
 /* 1 / rms of one or two rows; the sums meet in one step. shared: [2][32], used by nobody else. */
 template <int THREADS, int SLOTS>
-static __device__ __forceinline__ float2 factors_of(const row_part<THREADS, SLOTS> &x, const row_part<THREADS, SLOTS> &x2,
-                                                    bool two, uint32_t n, float eps, float (*shared)[32]) {
+static __device__ __forceinline__ float2 factors_of(const row_part<THREADS, SLOTS> &x,
+                                                    const row_part<THREADS, SLOTS> &x2, bool two, uint32_t n, float eps,
+                                                    float (*shared)[32]) {
   float sum[2] = {0.0f, 0.0f};
 #pragma unroll
   for (uint32_t t = 0; t < SLOTS; t++) {
@@ -164,7 +167,8 @@ static __device__ __forceinline__ float2 factors_of(const row_part<THREADS, SLOT
 }
 
 template <int THREADS, int SLOTS>
-static __device__ __forceinline__ void scale_part(row_part<THREADS, SLOTS> &x, float factor, const row_part<THREADS, SLOTS> &w) {
+static __device__ __forceinline__ void scale_part(row_part<THREADS, SLOTS> &x, float factor,
+                                                  const row_part<THREADS, SLOTS> &w) {
 #pragma unroll
   for (uint32_t t = 0; t < SLOTS; t++) x.at[t] = normed4(x.at[t], factor, w.at[t], make_float4(0, 0, 0, 0), 1.0f);
 }
@@ -172,7 +176,8 @@ static __device__ __forceinline__ void scale_part(row_part<THREADS, SLOTS> &x, f
 /* EARLY: weights, which no kernel writes, are read before the inputs are there; else when they are needed, which takes
  * fewer registers. Three slots leave room for two blocks with all weights. */
 template <int THREADS, int SLOTS, bool EARLY>
-static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1) norm_kernel(const __grid_constant__ norm_kernel_args a) {
+static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
+    norm_kernel(const __grid_constant__ norm_kernel_args a) {
   using part = row_part<THREADS, SLOTS>;
   __shared__ float shared[3][2][32];
   next_may_start();
@@ -243,12 +248,18 @@ weft_status weft_cuda_norm(weft_device *device, const weft_norm_args *args) {
   for (uint32_t i = 0; i < args->n_then; i++)
     a.wide = a.wide && is_wide(args->then[i], args->y_stride) && is_wide(args->then_weight[i], 0);
   bool early = args->n_rows <= d->n_multiprocessors;
-  if (args->n_cols <= 3072) cuda_start(d, norm_kernel<256, 3, true>, args->n_rows, 256, 0, a);
-  else if (args->n_cols <= 4096 && early) cuda_start(d, norm_kernel<256, 4, true>, args->n_rows, 256, 0, a);
-  else if (args->n_cols <= 4096) cuda_start(d, norm_kernel<256, 4, false>, args->n_rows, 256, 0, a);
-  else if (args->n_cols <= 32768) cuda_start(d, norm_kernel<1024, 8, false>, args->n_rows, 1024, 0, a);
-  else if (args->n_cols <= 131072) cuda_start(d, norm_kernel<1024, 32, false>, args->n_rows, 1024, 0, a);
-  else return WEFT_E_UNSUPPORTED;
+  if (args->n_cols <= 3072)
+    cuda_start(d, norm_kernel<256, 3, true>, args->n_rows, 256, 0, a);
+  else if (args->n_cols <= 4096 && early)
+    cuda_start(d, norm_kernel<256, 4, true>, args->n_rows, 256, 0, a);
+  else if (args->n_cols <= 4096)
+    cuda_start(d, norm_kernel<256, 4, false>, args->n_rows, 256, 0, a);
+  else if (args->n_cols <= 32768)
+    cuda_start(d, norm_kernel<1024, 8, false>, args->n_rows, 1024, 0, a);
+  else if (args->n_cols <= 131072)
+    cuda_start(d, norm_kernel<1024, 32, false>, args->n_rows, 1024, 0, a);
+  else
+    return WEFT_E_UNSUPPORTED;
   return cuda_launched(d, "norm");
 }
 
@@ -261,7 +272,8 @@ static __global__ void __launch_bounds__(ROW_THREADS) gate_kernel(const __grid_c
   constexpr uint32_t n = sizeof(T) / sizeof(float);
   uint32_t i = n * (blockIdx.x * ROW_THREADS + threadIdx.x);
   for (uint64_t r = blockIdx.y; r < a.n_rows && i < a.n_cols; r += gridDim.y) {
-    T g = *(const T *)(const void *)(a.g + r * a.g_stride + i), u = *(const T *)(const void *)(a.u + r * a.u_stride + i), y;
+    T g = *(const T *)(const void *)(a.g + r * a.g_stride + i),
+      u = *(const T *)(const void *)(a.u + r * a.u_stride + i), y;
 #pragma unroll
     for (uint32_t e = 0; e < n; e++)
       ((float *)&y)[e] = gate_product(a.activation, ((const float *)&g)[e], ((const float *)&u)[e]);

@@ -352,7 +352,8 @@ static __device__ sample_cut keep_share(const sample_work &w, const sample_cut &
     if (is_kept(w, cut, value, v)) total += weight_of(w, value);
   });
   uint64_t wanted = weft_sample_wanted(top_p, meet(w, total, false));
-  crossing c = find_step<true>(w, [&](uint64_t) { return wanted; }, &n_near);
+  crossing c = find_step<true>(
+      w, [&](uint64_t) { return wanted; }, &n_near);
   selected s = select<true>(w, c, wanted, n_all);
   uint64_t each = weight_of(w, value_of(s.key));
   return keep_first(w, s.key, (wanted - s.above + each - 1) / each, s.at / each);
@@ -366,7 +367,8 @@ typedef struct sample_kernel_args {
 } sample_kernel_args;
 
 /* Each block adds to the tokens that are its own; of a token's biases the first one's thread adds all. */
-static __device__ void add_biases(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row, float *logits) {
+static __device__ void add_biases(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row,
+                                  float *logits) {
   const weft_sample_bias *bias = a.bias + row.bias_at;
   for (uint32_t i = threadIdx.x; i < row.n_bias; i += THREADS) {
     int32_t token = bias[i].token;
@@ -439,7 +441,8 @@ static __device__ void take_logprobs(const sample_work &w, uint32_t n_top, uint6
   total = meet(w, total, false);
   if (w.rank == 0 && threadIdx.x == 0) out->total = total, out->n_top = n_top;
   if (n_top == 0) return;
-  crossing c = find_step<false>(w, [&](uint64_t) { return (uint64_t)n_top; }, &n_near);
+  crossing c = find_step<false>(
+      w, [&](uint64_t) { return (uint64_t)n_top; }, &n_near);
   if (n_near <= NEAR_MAX) {
     gather_near(w, c.at, n_near);
   } else { /* many in one step: first the cut, then what it leaves */
@@ -451,10 +454,12 @@ static __device__ void take_logprobs(const sample_work &w, uint32_t n_top, uint6
 }
 
 /* What is gathered, cut and drawn from: the first block alone. has_total: top_p is of this total. */
-static __device__ uint32_t draw_near(const sample_work &w, const weft_sample_row &row, uint32_t n, bool has_total, uint64_t total) {
+static __device__ uint32_t draw_near(const sample_work &w, const weft_sample_row &row, uint32_t n, bool has_total,
+                                     uint64_t total) {
   uint64_t *weight = w.s->near_by;
   uint32_t lane = threadIdx.x % 32;
-  for (uint32_t i = threadIdx.x; i < n; i += THREADS) weight[i] = weight_of(w, value_of((uint32_t)(w.s->sorted[i] >> 32)));
+  for (uint32_t i = threadIdx.x; i < n; i += THREADS)
+    weight[i] = weight_of(w, value_of((uint32_t)(w.s->sorted[i] >> 32)));
   __syncthreads();
   if (threadIdx.x < 32) {
     if (row.top_p < 1.0f) {
@@ -513,8 +518,12 @@ static __device__ uint32_t draw(sample_work w, const weft_sample_row &row, float
   w.values = values;
   sample_cut cut = {1, UINT32_MAX, -INFINITY};
   crossing c = {SPANS, 0, 0, 0};
-  if (by_count) c = find_step<false>(w, [&](uint64_t) { return (uint64_t)row.top_k; }, &n_near);
-  if (by_weight) c = find_step<true>(w, [&](uint64_t total) { return weft_sample_wanted(row.top_p, total); }, &n_near);
+  if (by_count)
+    c = find_step<false>(
+        w, [&](uint64_t) { return (uint64_t)row.top_k; }, &n_near);
+  if (by_weight)
+    c = find_step<true>(
+        w, [&](uint64_t total) { return weft_sample_wanted(row.top_p, total); }, &n_near);
   if (n_near <= NEAR_MAX) {
     gather_near(w, c.at, n_near);
     if (w.rank != 0) return 0;
@@ -549,7 +558,8 @@ static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS,
     token = ~(uint32_t)best;
     w.most = value_of((uint32_t)(best >> 32));
     if (row.logprobs != 0) take_logprobs(w, row.n_top, n, out);
-    if (row.temperature != 0.0f && isfinite(__fdiv_rn(w.most, row.temperature))) token = draw(w, row, (float *)counts, n);
+    if (row.temperature != 0.0f && isfinite(__fdiv_rn(w.most, row.temperature)))
+      token = draw(w, row, (float *)counts, n);
   }
   if (writes) {
     out->bad = bad ? 1 : 0;

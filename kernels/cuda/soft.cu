@@ -60,7 +60,8 @@ static __device__ __forceinline__ void weigh(const head_group &g, uint32_t r, co
 
 /* A warp: 8 rows x 32 tokens, the two halves of a step; a lane a row and the tokens 2 x, 2 x + 1 of eights of four row tiles. */
 template <bool BF16, bool WHOLE>
-static __device__ __forceinline__ void weigh_step(const head_group &g, uint32_t r, const uint32_t *mask, uint32_t step) {
+static __device__ __forceinline__ void weigh_step(const head_group &g, uint32_t r, const uint32_t *mask,
+                                                  uint32_t step) {
   uint32_t x = threadIdx.x % 32 / 8, v[2][SOFT_TILES];
   float weight[2][2 * SOFT_TILES];
 #pragma unroll
@@ -84,8 +85,10 @@ static __global__ void __launch_bounds__(256) weights_kernel(const __grid_consta
   uint32_t r = blockIdx.y * 8 + threadIdx.x % 8, step = blockIdx.x * (CHUNK / SOFT_TOKENS) + threadIdx.x / 32;
   if (r >= g.n_rows || (g.want != NULL && g.want[r] == 0)) return;
   const uint32_t *mask = mask_of(g, r);
-  if (is_whole(g, mask, blockIdx.x)) weigh_step<BF16, true>(g, r, mask, step);
-  else weigh_step<BF16, false>(g, r, mask, step);
+  if (is_whole(g, mask, blockIdx.x))
+    weigh_step<BF16, true>(g, r, mask, step);
+  else
+    weigh_step<BF16, false>(g, r, mask, step);
 }
 
 static __global__ void __launch_bounds__(128) weights_f32_kernel(const __grid_constant__ head_group g) {
@@ -162,7 +165,8 @@ static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_
     }
   }
   wgmma_wait<0>();
-  float4 *out = (float4 *)a.group.spans + (uint64_t)(blockIdx.y * gridDim.x + blockIdx.x) * SOFT_SUMS * 256 + threadIdx.x;
+  float4 *out =
+      (float4 *)a.group.spans + (uint64_t)(blockIdx.y * gridDim.x + blockIdx.x) * SOFT_SUMS * 256 + threadIdx.x;
 #pragma unroll
   for (int at = 0; at < SOFT_SUMS; at++) {
     const float(&four)[4] = sum[at / 16][at % 16];
@@ -178,7 +182,8 @@ static __global__ void __launch_bounds__(SOFT_THREADS, 1) soft_kernel(const __gr
   __shared__ __align__(8) uint64_t filled[SOFT_STAGES], spent[SOFT_STAGES];
   uint32_t first = blockIdx.y * a.span_steps, n = min(a.span_steps, a.n_steps - first), warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
-    for (uint32_t i = 0; i < SOFT_STAGES; i++) barrier_init(&filled[i], 1), barrier_init(&spent[i], SOFT_WARPS * WARP_ARRIVALS);
+    for (uint32_t i = 0; i < SOFT_STAGES; i++)
+      barrier_init(&filled[i], 1), barrier_init(&spent[i], SOFT_WARPS * WARP_ARRIVALS);
     barriers_ready();
   }
   __syncthreads();
@@ -193,7 +198,8 @@ static __global__ void __launch_bounds__(SOFT_THREADS, 1) soft_kernel(const __gr
 
 /* ---- spans ---------------------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void store_soft(const soft_args &a, uint32_t r, uint32_t column, float sum, float down) {
+static __device__ __forceinline__ void store_soft(const soft_args &a, uint32_t r, uint32_t column, float sum,
+                                                  float down) {
   if (r >= a.group.n_rows || column >= a.n_in || (a.group.want != NULL && a.group.want[r] == 0)) return;
   float factor = a.group.rows[r].factor;
   a.group.soft[r * a.group.soft_stride + column] = factor == 0.0f ? 0.0f : __fmul_rn(__fmul_rn(sum, down), factor);
@@ -292,8 +298,9 @@ weft_status head_soften(cuda_device *d, const head_group *group) {
 
 template <int T>
 static weft_status set_up(cuda_device *d) {
-  return cuda_judge(d, cudaFuncSetAttribute(soft_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            (int)soft_shape<T>::bytes), "setting up soft embeddings");
+  return cuda_judge(
+      d, cudaFuncSetAttribute(soft_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)soft_shape<T>::bytes),
+      "setting up soft embeddings");
 }
 
 weft_status cuda_soft_setup(cuda_device *d) {

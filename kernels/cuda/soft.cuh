@@ -29,8 +29,8 @@ static __device__ __forceinline__ uint32_t turned_column(uint32_t part, uint32_t
 
 /* Offsets in a row tile of the step, from its first byte in shared memory on. */
 typedef struct turned_places {
-  uint32_t tile;                         /* bytes from one to the next */
-  uint32_t codes, codes_x, codes_part;   /* what the lane tells ldmatrix; from x to x, and (16 bits) part to part */
+  uint32_t tile;                       /* bytes from one to the next */
+  uint32_t codes, codes_x, codes_part; /* what the lane tells ldmatrix; from x to x, and (16 bits) part to part */
   uint32_t high, high_token, high_half, high_shift;
   uint32_t scales, half; /* of the unit; which 128 of a super-block */
   uint32_t block, lane;  /* of 32 inputs */
@@ -42,7 +42,7 @@ static __device__ __forceinline__ turned_places turned_places_of(uint32_t unit, 
                                                                  uint32_t tile, bool tail) {
   constexpr int bits = form_bits(T);
   form_place p = place_of<T>(NULL, unit, tail);
-uint32_t row = lane % 2, matrix = lane / 8, h = matrix % 2, second = matrix / 2, i = lane / 8, e = lane / 4 % 2;
+  uint32_t row = lane % 2, matrix = lane / 8, h = matrix % 2, second = matrix / 2, i = lane / 8, e = lane / 4 % 2;
   turned_places at;
   at.tail = p.tail;
   at.half = p.half;
@@ -59,8 +59,10 @@ uint32_t row = lane % 2, matrix = lane / 8, h = matrix % 2, second = matrix / 2,
   at.high_token = p.tail ? 16 : 32;
   at.high_half = p.tail ? 2 : 4;
   at.high_shift = 4 * (i % 2);
-  if (T == WEFT_TYPE_Q6_K) at.high += lane % 8 / 2 * tile + (2 * matrix + row) * 64 + block * 16;
-  else at.high += lane % 4 * tile + (p.tail ? (2 * block + i / 2) * 4 + e : block * 8 + e * 2 + i / 2);
+  if (T == WEFT_TYPE_Q6_K)
+    at.high += lane % 8 / 2 * tile + (2 * matrix + row) * 64 + block * 16;
+  else
+    at.high += lane % 4 * tile + (p.tail ? (2 * block + i / 2) * 4 + e : block * 8 + e * 2 + i / 2);
   at.scales = (uint32_t)(uintptr_t)p.scales;
   return at;
 }
@@ -75,7 +77,10 @@ struct turned_codes {
 };
 
 static __device__ __forceinline__ void turn_two(uint32_t &a, uint32_t &b, uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(a), "=r"(b) : "r"(address) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+               : "=r"(a), "=r"(b)
+               : "r"(address)
+               : "memory");
 }
 
 static __device__ __forceinline__ void turn_four(uint32_t *r, uint32_t address) {
@@ -124,7 +129,8 @@ static __device__ __forceinline__ void turn_codes_of(const uint8_t *tiles, const
 /* Of all four. Not for 16 bits: those codes are operands as they are, and may be overwritten only after the products that
  * read them. */
 template <int T>
-static __device__ __forceinline__ void turn_codes(const uint8_t *tiles, const turned_places &at, turned_codes<T> (&out)[4]) {
+static __device__ __forceinline__ void turn_codes(const uint8_t *tiles, const turned_places &at,
+                                                  turned_codes<T> (&out)[4]) {
   if constexpr (form_bits(T) < 16) {
 #pragma unroll
     for (uint32_t x = 0; x < 4; x++) turn_codes_of<T>(tiles, at, x, out[x]);
@@ -170,8 +176,9 @@ static __device__ __forceinline__ void token_factors(const uint8_t *tile, const 
 
 /* Every lane makes the factors of two tokens of the step; the warp's table hands them around. */
 template <int T>
-static __device__ __forceinline__ void turn_factors(const uint8_t *tiles, const turned_places &at, const raise_powers &powers,
-                                                    uint16_t *table, turned_factors (&out)[4]) {
+static __device__ __forceinline__ void turn_factors(const uint8_t *tiles, const turned_places &at,
+                                                    const raise_powers &powers, uint16_t *table,
+                                                    turned_factors (&out)[4]) {
   if constexpr (form_bits(T) == 16) return;
   constexpr bool is_super = T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K;
   uint32_t r = at.lane % 16, c = at.lane % 4, g = at.lane / 4;

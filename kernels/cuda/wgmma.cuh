@@ -11,7 +11,8 @@
 
 /* b without swizzle: the second eight inputs 128 bytes on, the next eight rows `rows_step` bytes on. */
 static __device__ __forceinline__ uint64_t wgmma_operand(const void *b, uint32_t rows_step) {
-  return (uint64_t)((shared_address(b) & 0x3FFFFu) >> 4) | (uint64_t)(128 >> 4) << 16 | (uint64_t)(rows_step >> 4) << 32;
+  return (uint64_t)((shared_address(b) & 0x3FFFFu) >> 4) | (uint64_t)(128 >> 4) << 16 |
+         (uint64_t)(rows_step >> 4) << 32;
 }
 
 /* b in rows of 64 numbers, 128 bytes, from a multiple of 1024 on; eighth e of row r lies at e xor r % 8. The next 16
@@ -35,33 +36,33 @@ static __device__ __forceinline__ void wgmma_wait(void) {
 }
 
 #define WGMMA_4(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-#define WGMMA_A "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
-#define WGMMA_TEXT(shape, type, sums, inputs, operand)                                                  \
-  "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned." shape ".f32." type "." type \
-  " {" sums "}, {" inputs "}, " operand ", p, 1, 1, 0;\n}\n"
-#define WGMMA_8 "%0, %1, %2, %3"
+#define WGMMA_A    "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+#define WGMMA_TEXT(shape, type, sums, inputs, operand)                                                          \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" sums \
+  "}, {" inputs "}, " operand ", p, 1, 1, 0;\n}\n"
+#define WGMMA_8  "%0, %1, %2, %3"
 #define WGMMA_16 WGMMA_8 ", %4, %5, %6, %7"
 #define WGMMA_24 WGMMA_16 ", %8, %9, %10, %11"
 #define WGMMA_32 WGMMA_24 ", %12, %13, %14, %15"
 #define WGMMA_64 WGMMA_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define WGMMA_88                                                                                                  \
-  WGMMA_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43"
-#define WGMMA_128                                                                                              \
-  WGMMA_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
-           "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define WGMMA_SUMS_2 WGMMA_4(0), WGMMA_4(1)
-#define WGMMA_SUMS_3 WGMMA_SUMS_2, WGMMA_4(2)
-#define WGMMA_SUMS_4 WGMMA_SUMS_3, WGMMA_4(3)
-#define WGMMA_SUMS_8 WGMMA_SUMS_4, WGMMA_4(4), WGMMA_4(5), WGMMA_4(6), WGMMA_4(7)
+#define WGMMA_88 WGMMA_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43"
+#define WGMMA_128                                                                                     \
+  WGMMA_64                                                                                            \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
+  "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_SUMS_2  WGMMA_4(0), WGMMA_4(1)
+#define WGMMA_SUMS_3  WGMMA_SUMS_2, WGMMA_4(2)
+#define WGMMA_SUMS_4  WGMMA_SUMS_3, WGMMA_4(3)
+#define WGMMA_SUMS_8  WGMMA_SUMS_4, WGMMA_4(4), WGMMA_4(5), WGMMA_4(6), WGMMA_4(7)
 #define WGMMA_SUMS_11 WGMMA_SUMS_8, WGMMA_4(8), WGMMA_4(9), WGMMA_4(10)
-#define WGMMA_SUMS_16                                                                                        \
+#define WGMMA_SUMS_16 \
   WGMMA_SUMS_8, WGMMA_4(8), WGMMA_4(9), WGMMA_4(10), WGMMA_4(11), WGMMA_4(12), WGMMA_4(13), WGMMA_4(14), WGMMA_4(15)
 
-#define WGMMA_TYPED(shape, sums, inputs, operand, ...)                                                            \
-  if constexpr (BF16) {                                                                                           \
-    asm volatile(WGMMA_TEXT(shape, "bf16", sums, inputs, operand) : __VA_ARGS__ : WGMMA_A, "l"(b));                \
-  } else {                                                                                                        \
-    asm volatile(WGMMA_TEXT(shape, "f16", sums, inputs, operand) : __VA_ARGS__ : WGMMA_A, "l"(b));                 \
+#define WGMMA_TYPED(shape, sums, inputs, operand, ...)                                              \
+  if constexpr (BF16) {                                                                             \
+    asm volatile(WGMMA_TEXT(shape, "bf16", sums, inputs, operand) : __VA_ARGS__ : WGMMA_A, "l"(b)); \
+  } else {                                                                                          \
+    asm volatile(WGMMA_TEXT(shape, "f16", sums, inputs, operand) : __VA_ARGS__ : WGMMA_A, "l"(b));  \
   }
 
 /* NT: rows of b in eights. */
@@ -124,8 +125,8 @@ static __device__ __forceinline__ void barrier_arrive_warp(uint64_t *barrier) {
 
 static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity) {
   asm volatile(
-      "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra done;\nbra wait;\ndone:\n}\n" ::"r"(
-          shared_address(barrier)),
+      "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra done;\nbra "
+      "wait;\ndone:\n}\n" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");
 }
@@ -140,11 +141,13 @@ static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uin
 
 /* The same of bytes that are read once: they are the first to leave the second cache. */
 static __device__ __forceinline__ void copy_bulk_once(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier) {
-  const uint64_t evict_first = 0x12F0000000000000ull; /* what createpolicy.fractional.L2::evict_first makes for all of them */
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(n_bytes), "r"(shared_address(barrier)), "l"(evict_first)
-               : "memory");
+  const uint64_t evict_first =
+      0x12F0000000000000ull; /* what createpolicy.fractional.L2::evict_first makes for all of them */
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(n_bytes), "r"(shared_address(barrier)), "l"(evict_first)
+      : "memory");
 }
 
 /* A barrier of one warp group; 0 is that of the whole block. */

@@ -21,28 +21,26 @@ uint64_t weft_ref_attention_scratch(weft_device *device, const weft_attention_ar
 }
 
 /* The key (or value) at an absolute position, as floats. */
-static void load(const weft_attention_args *args, const weft_attention_segment *segment,
-                 uint32_t head, uint32_t position, bool is_value, float *out) {
+static void load(const weft_attention_args *args, const weft_attention_segment *segment, uint32_t head,
+                 uint32_t position, bool is_value, float *out) {
   const weft_kv_view *kv = &args->kv;
   uint64_t head_bytes = weft_kv_row_bytes(kv->type, kv->head_dim);
   const uint8_t *at;
   if (segment->canvas && position >= segment->kv_len) {
     uint64_t own = (uint64_t)segment->first_row - args->own_first + (position - segment->kv_len);
-    at = (const uint8_t *)(is_value ? args->own_v : args->own_k) +
-         (own * kv->n_kv_heads + head) * head_bytes;
+    at = (const uint8_t *)(is_value ? args->own_v : args->own_k) + (own * kv->n_kv_heads + head) * head_bytes;
   } else {
     uint64_t page = segment->table[position / kv->block_tokens];
     uint64_t offset = position % kv->block_tokens;
-    at = (const uint8_t *)kv->base + page * kv->page_bytes +
-         (is_value ? kv->v_offset : kv->k_offset) +
+    at = (const uint8_t *)kv->base + page * kv->page_bytes + (is_value ? kv->v_offset : kv->k_offset) +
          ((uint64_t)head * kv->block_tokens + offset) * head_bytes;
   }
   weft_kv_row_load(kv->type, at, kv->head_dim, out);
 }
 
 /* Positions [first, end) that row i of the segment sees. */
-static void visible(const weft_attention_segment *segment, uint32_t window, uint32_t i,
-                    uint32_t *first, uint32_t *end) {
+static void visible(const weft_attention_segment *segment, uint32_t window, uint32_t i, uint32_t *first,
+                    uint32_t *end) {
   uint32_t position = segment->canvas ? segment->kv_len : segment->kv_len + i;
   *end = segment->kv_len + (segment->canvas ? segment->n_rows : i + 1);
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
@@ -54,8 +52,7 @@ static void add_key(ref_state *state, double score, const float *value, uint32_t
   double max = score > state->max ? score : state->max;
   double keep = exp(state->max - max), weight = exp(score - max);
   state->sum = state->sum * keep + weight;
-  for (uint32_t d = 0; d < dim; d++)
-    state->out[d] = state->out[d] * keep + weight * (double)value[d];
+  for (uint32_t d = 0; d < dim; d++) state->out[d] = state->out[d] * keep + weight * (double)value[d];
   state->max = max;
 }
 
@@ -73,8 +70,7 @@ static void reset(ref_state *state, uint32_t dim) {
   for (uint32_t d = 0; d < dim; d++) state->out[d] = 0.0;
 }
 
-static void attend(const weft_attention_args *args, const weft_attention_segment *segment,
-                   uint32_t i, uint32_t head) {
+static void attend(const weft_attention_args *args, const weft_attention_segment *segment, uint32_t i, uint32_t head) {
   uint32_t dim = args->kv.head_dim, kv_head = head / (args->n_heads / args->kv.n_kv_heads);
   ref_state chunk = {.out = args->scratch}, all = {.out = chunk.out + dim};
   float *stored = (float *)(all.out + dim);
@@ -104,8 +100,7 @@ weft_status weft_ref_attention(weft_device *device, const weft_attention_args *a
   (void)device;
   for (uint32_t s = 0; s < args->n_segments; s++) {
     for (uint32_t i = 0; i < args->segment[s].n_rows; i++) {
-      for (uint32_t head = 0; head < args->n_heads; head++)
-        attend(args, &args->segment[s], i, head);
+      for (uint32_t head = 0; head < args->n_heads; head++) attend(args, &args->segment[s], i, head);
     }
   }
   return WEFT_OK;

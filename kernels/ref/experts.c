@@ -15,8 +15,7 @@ uint64_t weft_ref_experts_scratch(weft_device *device, const weft_experts_args *
   return weft_shared_scratch(device, args, own, weft_ref_matmul_scratch);
 }
 
-static void gate_up(const weft_experts_args *args, uint32_t expert, const float *x, float *row,
-                    float *h) {
+static void gate_up(const weft_experts_args *args, uint32_t expert, const float *x, float *row, float *h) {
   uint32_t n_in = args->down->n_out, n_ff = args->down->n_in;
   const weft_weight *gate = args->gate_up != NULL ? args->gate_up : args->gate;
   const weft_weight *up = args->gate_up != NULL ? args->gate_up : args->up;

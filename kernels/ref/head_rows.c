@@ -4,8 +4,7 @@
 
 #include <math.h>
 
-bool weft_ref_logits_row(const weft_weight *weight, const float *h, float cap, float *row,
-                         float *logits) {
+bool weft_ref_logits_row(const weft_weight *weight, const float *h, float cap, float *row, float *logits) {
   bool bad = false;
   for (uint32_t v = 0; v < weight->n_out; v++) {
     weft_ref_weight_row(weight, 0, v, row);

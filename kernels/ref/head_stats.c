@@ -25,8 +25,8 @@ static uint32_t find_argmax(const float *logits, const uint32_t *allowed, uint32
   return best;
 }
 
-static int32_t draw(const float *logits, const uint32_t *allowed, uint32_t n_vocab,
-                    double temperature, double max, double threshold) {
+static int32_t draw(const float *logits, const uint32_t *allowed, uint32_t n_vocab, double temperature, double max,
+                    double threshold) {
   double running = 0.0;
   int32_t last = 0;
   for (uint32_t v = 0; v < n_vocab; v++) {
@@ -38,8 +38,7 @@ static int32_t draw(const float *logits, const uint32_t *allowed, uint32_t n_voc
   return last;
 }
 
-static void stats_row(const weft_head_stats_args *args, uint32_t r, const float *logits,
-                      uint32_t argmax) {
+static void stats_row(const weft_head_stats_args *args, uint32_t r, const float *logits, uint32_t argmax) {
   const uint32_t *allowed = args->allowed == NULL ? NULL : args->allowed[r];
   uint32_t n_vocab = args->weight->n_out;
   double temperature = (double)args->temperature[r];
@@ -87,8 +86,7 @@ weft_status weft_ref_head_stats(weft_device *device, const weft_head_stats_args 
     if (bad)
       memset(soft, 0, weight->n_in * sizeof(float));
     else
-      weft_ref_soft_row(weight, logits, allowed, args->temperature[r], args->soft_scale, sum, row,
-                        soft);
+      weft_ref_soft_row(weight, logits, allowed, args->temperature[r], args->soft_scale, sum, row, soft);
   }
   return WEFT_OK;
 }

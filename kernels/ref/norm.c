@@ -29,9 +29,16 @@ static void norm(const weft_norm_args *args) {
   }
 }
 
-static void plain(const weft_norm_args *of, float *x, uint64_t x_stride, const float *weight, float *y, uint64_t y_stride) {
-  weft_norm_args args = {.x = x, .weight = weight, .y = y, .n_rows = of->n_rows, .n_cols = of->n_cols,
-                         .x_stride = x_stride, .y_stride = y_stride, .eps = of->eps};
+static void plain(const weft_norm_args *of, float *x, uint64_t x_stride, const float *weight, float *y,
+                  uint64_t y_stride) {
+  weft_norm_args args = {.x = x,
+                         .weight = weight,
+                         .y = y,
+                         .n_rows = of->n_rows,
+                         .n_cols = of->n_cols,
+                         .x_stride = x_stride,
+                         .y_stride = y_stride,
+                         .eps = of->eps};
   norm(&args);
 }
 

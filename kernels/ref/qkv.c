@@ -34,8 +34,7 @@ static void *place(const weft_qkv_args *args, uint32_t r, uint32_t head, bool is
     return own + ((uint64_t)(r - args->own_first) * kv->n_kv_heads + head) * vector;
   }
   uint64_t page = (uint64_t)slot / kv->block_tokens, offset = (uint64_t)slot % kv->block_tokens;
-  uint8_t *at =
-      (uint8_t *)kv->base + page * kv->page_bytes + (is_value ? kv->v_offset : kv->k_offset);
+  uint8_t *at = (uint8_t *)kv->base + page * kv->page_bytes + (is_value ? kv->v_offset : kv->k_offset);
   return at + ((uint64_t)head * kv->block_tokens + offset) * vector;
 }
 
@@ -59,8 +58,7 @@ weft_status weft_ref_qkv(weft_device *device, const weft_qkv_args *args) {
   uint32_t dim = args->kv.head_dim;
   float work[WEFT_HEAD_DIM_MAX];
   for (uint32_t r = 0; r < args->n_rows; r++) {
-    bool has_place =
-        args->slot[r] >= 0 ? args->kv.base != NULL : args->own_k != NULL && r >= args->own_first;
+    bool has_place = args->slot[r] >= 0 ? args->kv.base != NULL : args->own_k != NULL && r >= args->own_first;
     if (!has_place) {
       return WEFT_E_INVALID;
     }

@@ -11,15 +11,14 @@ static void ref_close(weft_device *device) {
   weft_free(device);
 }
 
-static weft_status ref_weight(weft_device *device, weft_weight *weight, const void *file_bytes,
-                              unsigned uses, weft_error *error) {
+static weft_status ref_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
+                              weft_error *error) {
   (void)uses; /* one layout serves all */
   void *bytes = NULL;
   uint64_t n_bytes = weft_weight_file_bytes(weight);
   weft_status status = weft_host_alloc(device, n_bytes, &bytes);
   if (status != WEFT_OK) {
-    return weft_fail(error, status, "out of memory: %llu bytes for a weight",
-                     (unsigned long long)n_bytes);
+    return weft_fail(error, status, "out of memory: %llu bytes for a weight", (unsigned long long)n_bytes);
   }
   memcpy(bytes, file_bytes, n_bytes);
   weight->layout = 0;
@@ -32,8 +31,7 @@ static void ref_weight_free(weft_device *device, weft_weight *weight) {
   weft_host_free(device, (void *)(uintptr_t)weight->data);
 }
 
-static weft_status ref_weight_unpack(weft_device *device, const weft_weight *weight,
-                                     void *file_bytes) {
+static weft_status ref_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes) {
   (void)device;
   memcpy(file_bytes, weight->data, weight->n_bytes);
   return WEFT_OK;
@@ -95,8 +93,7 @@ static const weft_kernels ref_kernels = {
     .numerics = ref_numerics,
 };
 
-weft_status weft_device_open_ref(const weft_device_config *config, weft_device **out,
-                                 weft_error *error) {
+weft_status weft_device_open_ref(const weft_device_config *config, weft_device **out, weft_error *error) {
   (void)config; /* one thread, no isa */
   weft_device *device = weft_alloc(1, sizeof *device);
   if (device == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory: the ref device");

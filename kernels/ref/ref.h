@@ -22,11 +22,10 @@ double weft_ref_dot(const float *a, const float *b, uint32_t n);
 double weft_ref_activate(weft_activation activation, double x);
 /* soft = scale * sum over v of exp(logit[v] / temperature - max) / total * row v of weight; tokens
  * outside allowed (may be NULL) weigh nothing. sum: n_in doubles; row: n_in floats. */
-void weft_ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t *allowed,
-                       float temperature, float scale, double *sum, float *row, float *soft);
+void weft_ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t *allowed, float temperature,
+                       float scale, double *sum, float *row, float *soft);
 /* Logits of one row, capped; true when one of them is not finite. row: n_in floats. */
-bool weft_ref_logits_row(const weft_weight *weight, const float *h, float cap, float *row,
-                         float *logits);
+bool weft_ref_logits_row(const weft_weight *weight, const float *h, float cap, float *row, float *logits);
 
 static inline bool weft_ref_is_allowed(const uint32_t *allowed, uint32_t token) {
   return allowed == NULL || ((allowed[token / 32] >> (token % 32)) & 1u) != 0;

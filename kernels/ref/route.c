@@ -17,8 +17,7 @@ static bool is_taken(const int32_t *ids, uint32_t n_taken, uint32_t expert) {
 
 /* The largest expert not yet taken; of equal ones the first. NaN never wins but something is always
  * chosen. */
-static uint32_t best_left(const float *logits, uint32_t n_experts, const int32_t *ids,
-                          uint32_t n_taken) {
+static uint32_t best_left(const float *logits, uint32_t n_experts, const int32_t *ids, uint32_t n_taken) {
   uint32_t best = n_experts;
   for (uint32_t e = 0; e < n_experts; e++) {
     if (is_taken(ids, n_taken, e)) continue;

@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-void weft_ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t *allowed,
-                       float temperature, float scale, double *sum, float *row, float *soft) {
+void weft_ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t *allowed, float temperature,
+                       float scale, double *sum, float *row, float *soft) {
   double max = -INFINITY, total = 0.0;
   for (uint32_t v = 0; v < weight->n_out; v++) {
     double z = (double)logits[v] / (double)temperature;
@@ -32,9 +32,8 @@ weft_status weft_ref_soft(weft_device *device, const weft_soft_args *args) {
   double *sum = args->scratch;
   float *row = (float *)(sum + args->weight->n_in);
   for (uint32_t r = 0; r < args->n_rows; r++) {
-    weft_ref_soft_row(args->weight, args->logits + r * args->logits_stride, NULL,
-                      args->temperature[r], args->scale, sum, row,
-                      args->soft + r * args->soft_stride);
+    weft_ref_soft_row(args->weight, args->logits + r * args->logits_stride, NULL, args->temperature[r], args->scale,
+                      sum, row, args->soft + r * args->soft_stride);
   }
   return WEFT_OK;
 }

@@ -30,9 +30,9 @@ static bool fails_now(void) {
   return n_calls == fail_at;
 }
 
-#define X(op)                                                                             \
-  static weft_status try_##op(weft_device *device, const weft_##op##_args *args) {        \
-    return fails_now() ? WEFT_E_DEVICE : real_kernels->op(device, args);                  \
+#define X(op)                                                                      \
+  static weft_status try_##op(weft_device *device, const weft_##op##_args *args) { \
+    return fails_now() ? WEFT_E_DEVICE : real_kernels->op(device, args);           \
   }
 WEFT_OPS(X)
 #undef X
@@ -88,8 +88,8 @@ static answer clean[N], got[N];
 static void make_requests(void) {
   for (uint32_t i = 0; i < N; i++) {
     weft_request_params *p = &requests[i];
-    *p = (weft_request_params){.runner = i % 2, .tokens = prompts[i], .n_tokens = 3 + i, .max_tokens = 5 + i % 7,
-                               .ignore_eos = true};
+    *p = (weft_request_params){
+        .runner = i % 2, .tokens = prompts[i], .n_tokens = 3 + i, .max_tokens = 5 + i % 7, .ignore_eos = true};
     for (uint32_t k = 0; k < p->n_tokens; k++) prompts[i][k] = (int32_t)((i * 31 + k * 7) % 90 + 5);
     p->canvas = i % 4 == 2;
     p->sampling = weft_sampling_default();
@@ -148,8 +148,9 @@ static void check_broken(rig *r, uint32_t broken, uint64_t at) {
     const answer *a = &got[i], *b = &clean[i];
     bool failed = a->finish == WEFT_FINISH_ERROR;
     bool good = a->n_ends == 1 && a->n <= b->n && memcmp(a->tokens, b->tokens, a->n * sizeof(int32_t)) == 0;
-    if (failed) good = good && requests[i].runner == broken && strstr(a->error, name) != NULL &&
-                       strstr(a->error, "restart") != NULL;
+    if (failed)
+      good =
+          good && requests[i].runner == broken && strstr(a->error, name) != NULL && strstr(a->error, "restart") != NULL;
     if (!failed) good = good && a->finish == b->finish && a->n == b->n;
     n_failed += failed;
     if (!good) {
@@ -174,8 +175,16 @@ static void check_broken(rig *r, uint32_t broken, uint64_t at) {
 static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages) {
   rig r;
   weft_engine_stats stats;
-  rig_options o = {.backend = backend, .path = {MODELS "dg-base.gguf", MODELS "ar-base.gguf"}, .n_models = 2, .block = 4,
-                   .n_pages = n_pages, .context = CONTEXT, .rows = 40, .chunk = 9, .running = 5, .overlap = overlap};
+  rig_options o = {.backend = backend,
+                   .path = {MODELS "dg-base.gguf", MODELS "ar-base.gguf"},
+                   .n_models = 2,
+                   .block = 4,
+                   .n_pages = n_pages,
+                   .context = CONTEXT,
+                   .rows = 40,
+                   .chunk = 9,
+                   .running = 5,
+                   .overlap = overlap};
   make_requests();
   play(&r, &o, 0, clean, &stats);
   uint64_t n_all = n_calls;
@@ -234,8 +243,16 @@ static int start(weft_runtime *rt, uint32_t i, weft_generation **out) {
 static void test_public(void **state) {
   (void)state;
   const char *models[] = {MODELS "dg-base.gguf"};
-  weft_open_options options = {.models = models, .n_models = 1, .backend = "cpu", .threads = 2, .kv_bytes = 1 << 20,
-                               .context = 128, .running = 4, .queue = 16, .rows = 64, .quiet = true};
+  weft_open_options options = {.models = models,
+                               .n_models = 1,
+                               .backend = "cpu",
+                               .threads = 2,
+                               .kv_bytes = 1 << 20,
+                               .context = 128,
+                               .running = 4,
+                               .queue = 16,
+                               .rows = 64,
+                               .quiet = true};
   weft_runtime *rt;
   weft_generation *g[6];
   weft_delta d;

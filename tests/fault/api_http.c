@@ -10,12 +10,8 @@ static talk server;
 
 static int open_server(void **state) {
   const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .threads = 1,
-                               .kv_bytes = 4 << 20,
-                               .context = 128,
-                               .quiet = true};
+  weft_open_options options = {
+      .models = models, .n_models = 1, .threads = 1, .kv_bytes = 4 << 20, .context = 128, .quiet = true};
   weft_server_options where = {0};
   (void)state;
   talk_open(&server, &options, &where);
@@ -56,16 +52,13 @@ static void check_answer(const char *out, size_t n, bool stream, uint64_t which,
   *whole = false;
   if (n == 0) return; /* closed without a word: there was no memory for one */
   int code = (int)strtol(out + 9, NULL, 10);
-  if (code != 200 && code != 500 && code != 503)
-    fail_msg("allocation %llu: %.200s", (unsigned long long)which, out);
+  if (code != 200 && code != 500 && code != 503) fail_msg("allocation %llu: %.200s", (unsigned long long)which, out);
   if (code != 200) return;
   bool ended = stream ? strstr(out, "data: [DONE]") != NULL : strstr(out, "\"usage\":{") != NULL;
   bool error = strstr(out, "{\"error\":") != NULL;
   bool finished = strstr(out, "\"finish_reason\":\"length\"") != NULL;
-  if (ended && !error && !finished)
-    fail_msg("allocation %llu: half an answer: %s", (unsigned long long)which, out);
-  if (!stream && !ended)
-    fail_msg("allocation %llu: a cut body: %s", (unsigned long long)which, out);
+  if (ended && !error && !finished) fail_msg("allocation %llu: half an answer: %s", (unsigned long long)which, out);
+  if (!stream && !ended) fail_msg("allocation %llu: a cut body: %s", (unsigned long long)which, out);
   *whole = ended && finished && !error;
 }
 
@@ -90,9 +83,8 @@ static void refuse_each(bool stream) {
       break;
     }
   }
-  print_message("%s: %llu requests ended early, %llu were answered all the same\n",
-                stream ? "stream" : "whole", (unsigned long long)n_other,
-                (unsigned long long)n_whole);
+  print_message("%s: %llu requests ended early, %llu were answered all the same\n", stream ? "stream" : "whole",
+                (unsigned long long)n_other, (unsigned long long)n_whole);
   assert_true(n_other > 20); /* it did reach the request */
 }
 

@@ -19,15 +19,23 @@
 #include "base/status.h"
 
 #define MODELS WEFT_SOURCE_DIR "/tests/golden/models/"
-#define DEMO WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"
+#define DEMO   WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"
 
 enum { TEXT_MAX = 8192, KINDS = 7 };
 
 static const char *const tiny[] = {MODELS "dg-base.gguf", MODELS "ar-base.gguf"};
 
 static weft_open_options options_of(const char *const *models, uint32_t n_models, const char *backend) {
-  return (weft_open_options){.models = models, .n_models = n_models, .backend = backend, .threads = 2,
-                             .kv_bytes = 1 << 20, .context = 256, .running = 4, .queue = 8, .rows = 48, .quiet = true};
+  return (weft_open_options){.models = models,
+                             .n_models = n_models,
+                             .backend = backend,
+                             .threads = 2,
+                             .kv_bytes = 1 << 20,
+                             .context = 256,
+                             .running = 4,
+                             .queue = 8,
+                             .rows = 48,
+                             .quiet = true};
 }
 
 /* ---- open ---------------------------------------------------------------------------------------------- */
@@ -256,7 +264,8 @@ static void test_text(void **state) {
     size_t n_back = 0;
     uint32_t n_tokens = 0;
     (void)weft_memory_fail_at(n);
-    int status = weft_tokenize(runtime, "dg-base", text, strlen(text), true, true, &tokens, &n_tokens, error, sizeof error);
+    int status =
+        weft_tokenize(runtime, "dg-base", text, strlen(text), true, true, &tokens, &n_tokens, error, sizeof error);
     assert_true(status == 0 || (status == WEFT_E_NO_MEMORY && tokens == NULL && error[0] != 0));
     if (status == 0) {
       status = weft_detokenize(runtime, "ar-base", tokens, n_tokens, true, &back, &n_back, error, sizeof error);

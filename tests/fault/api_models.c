@@ -16,8 +16,16 @@
 #define MODELS WEFT_SOURCE_DIR "/tests/golden/models/"
 
 static weft_open_options options_of(const char *const *models, uint32_t n_models) {
-  return (weft_open_options){.models = models, .n_models = n_models, .backend = "cpu", .threads = 1,
-                             .kv_bytes = 1 << 20, .context = 128, .running = 4, .queue = 8, .rows = 48, .quiet = true};
+  return (weft_open_options){.models = models,
+                             .n_models = n_models,
+                             .backend = "cpu",
+                             .threads = 1,
+                             .kv_bytes = 1 << 20,
+                             .context = 128,
+                             .running = 4,
+                             .queue = 8,
+                             .rows = 48,
+                             .quiet = true};
 }
 
 static void refused_with(const weft_open_options *options, weft_status wanted, const char *words) {
@@ -91,8 +99,7 @@ static void test_tensors(void **state) {
                                       "blk.3.ffn_down_exps.weight", "blk.1.ffn_gate_inp.weight"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     refused("ar-base", (gguf_edit){.drop_tensor = names[i]}, WEFT_E_FORMAT, names[i]);
-    refused("ar-base", (gguf_edit){.reshape = names[i]}, WEFT_E_FORMAT,
-            i == 0 ? "127 embeddings" : names[i]);
+    refused("ar-base", (gguf_edit){.reshape = names[i]}, WEFT_E_FORMAT, i == 0 ? "127 embeddings" : names[i]);
   }
   refused("dg-base", (gguf_edit){.drop_tensor = "self_cond_down.weight"}, WEFT_E_FORMAT, "self_cond_down");
   refused("dg-base", (gguf_edit){.drop_tensor = "blk.2.enc_layer_output_scale.weight"}, WEFT_E_FORMAT,
@@ -232,7 +239,8 @@ static void test_good_after_all(void **state) {
   (void)state;
   opens(MODELS "dg-base.gguf");
   opens(gguf_edit_file(MODELS "ar-base.gguf", &(gguf_edit){.drop_key = "general.name"}, "sound"));
-  opens(gguf_edit_file(MODELS "ar-base.gguf", &(gguf_edit){.set_u32 = "gemma4.context_length", .value = 1 << 20}, "long"));
+  opens(gguf_edit_file(MODELS "ar-base.gguf", &(gguf_edit){.set_u32 = "gemma4.context_length", .value = 1 << 20},
+                       "long"));
   opens(gguf_edit_file(MODELS "ar-base.gguf",
                        &(gguf_edit){.set_u32 = "gemma4.attention.sliding_window", .value = 1 << 20}, "wide"));
   gguf_edit_clean();
@@ -241,11 +249,10 @@ static void test_good_after_all(void **state) {
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_architecture), cmocka_unit_test(test_types),
-      cmocka_unit_test(test_tensors),      cmocka_unit_test(test_tokenizers),
-      cmocka_unit_test(test_absurd),       cmocka_unit_test(test_truncated),
-      cmocka_unit_test(test_no_files),     cmocka_unit_test(test_options),
-      cmocka_unit_test(test_among_good),   cmocka_unit_test(test_good_after_all),
+      cmocka_unit_test(test_architecture),   cmocka_unit_test(test_types),   cmocka_unit_test(test_tensors),
+      cmocka_unit_test(test_tokenizers),     cmocka_unit_test(test_absurd),  cmocka_unit_test(test_truncated),
+      cmocka_unit_test(test_no_files),       cmocka_unit_test(test_options), cmocka_unit_test(test_among_good),
+      cmocka_unit_test(test_good_after_all),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -83,8 +83,17 @@ static void play(const way *w, const char *first, const char *second, bool overl
   weft_request *handle[N] = {NULL};
   weft_error error = {{0}};
   weft_engine_stats stats;
-  rig_options o = {.backend = w->backend, .isa = w->isa, .n_threads = 2, .path = {first, second}, .n_models = 2,
-                   .block = 4, .n_pages = 150, .context = CONTEXT, .rows = 64, .chunk = 16, .running = 12,
+  rig_options o = {.backend = w->backend,
+                   .isa = w->isa,
+                   .n_threads = 2,
+                   .path = {first, second},
+                   .n_models = 2,
+                   .block = 4,
+                   .n_pages = 150,
+                   .context = CONTEXT,
+                   .rows = 64,
+                   .chunk = 16,
+                   .running = 12,
                    .overlap = overlap};
   rig_open(&r, &o);
   memset(answers, 0, N * sizeof *answers);
@@ -123,11 +132,12 @@ static void compare(const char *what, const way *w, bool (*must_fail)(uint32_t i
                       : a->finish == b->finish && a->n == b->n;
     good = good && memcmp(a->tokens, b->tokens, a->n * sizeof(int32_t)) == 0;
     if (!good) {
-      fail_msg("%s on %s %s: request %u (%s on model %u, %u prompt tokens): finish %d '%s', %u tokens; without NaN "
-               "finish %d, %u tokens; it should %s",
-               what, w->backend, w->isa == NULL ? "" : w->isa, i, requests[i].canvas ? "canvas" : "tokens",
-               requests[i].runner, requests[i].n_tokens, (int)a->finish, a->error, a->n, (int)b->finish, b->n,
-               fails ? "fail" : "not be touched");
+      fail_msg(
+          "%s on %s %s: request %u (%s on model %u, %u prompt tokens): finish %d '%s', %u tokens; without NaN "
+          "finish %d, %u tokens; it should %s",
+          what, w->backend, w->isa == NULL ? "" : w->isa, i, requests[i].canvas ? "canvas" : "tokens",
+          requests[i].runner, requests[i].n_tokens, (int)a->finish, a->error, a->n, (int)b->finish, b->n,
+          fails ? "fail" : "not be touched");
     }
     n_failed += fails;
   }
@@ -150,8 +160,12 @@ static bool meets_token(uint32_t i) {
   return false;
 }
 
-static bool is_first_model(uint32_t i) { return requests[i].runner == 0; }
-static bool is_canvas(uint32_t i) { return requests[i].canvas; }
+static bool is_first_model(uint32_t i) {
+  return requests[i].runner == 0;
+}
+static bool is_canvas(uint32_t i) {
+  return requests[i].canvas;
+}
 
 static void run(const char *first, const gguf_edit *e, bool canvases, bool (*must_fail)(uint32_t index)) {
   static const char second[] = MODELS "ar-base.gguf";
@@ -182,9 +196,10 @@ static void test_one_token(void **state) {
 /* Everything that a whole model of NaN does, part by part. */
 static void test_parts(void **state) {
   (void)state;
-  static const char *const parts[] = {"output_norm", "blk.0.attn_norm", "blk.0.attn_q.weight", "blk.3.attn_k.weight",
-                                      "blk.1.attn_output", "blk.2.ffn_gate_inp.weight", "blk.0.ffn_down_exps.weight",
-                                      "blk.3.ffn_gate_up", "token_embd"};
+  static const char *const parts[] = {
+      "output_norm",       "blk.0.attn_norm",           "blk.0.attn_q.weight",        "blk.3.attn_k.weight",
+      "blk.1.attn_output", "blk.2.ffn_gate_inp.weight", "blk.0.ffn_down_exps.weight", "blk.3.ffn_gate_up",
+      "token_embd"};
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
     run("dg-base", &(gguf_edit){.poison = parts[i]}, true, is_first_model);
   }
@@ -222,8 +237,16 @@ static void test_public(void **state) {
   (void)state;
   const char *bad = gguf_edit_file(MODELS "dg-base.gguf", &(gguf_edit){.poison = "output_norm"}, "bad");
   const char *models[] = {bad, MODELS "dg-fused-c4.gguf"};
-  weft_open_options options = {.models = models, .n_models = 2, .backend = "cpu", .threads = 2, .kv_bytes = 1 << 20,
-                               .context = 128, .running = 8, .queue = 16, .rows = 64, .quiet = true};
+  weft_open_options options = {.models = models,
+                               .n_models = 2,
+                               .backend = "cpu",
+                               .threads = 2,
+                               .kv_bytes = 1 << 20,
+                               .context = 128,
+                               .running = 8,
+                               .queue = 16,
+                               .rows = 64,
+                               .quiet = true};
   weft_runtime *rt;
   char error[512] = "";
   if (weft_open(&options, &rt, error, sizeof error) != 0) fail_msg("%s", error);

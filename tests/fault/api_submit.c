@@ -29,8 +29,17 @@ static int open_runtime(void **state) {
   (void)state;
   static const char *const models[] = {DEMO, WEFT_SOURCE_DIR "/tests/golden/models/ar-base.gguf"};
   char error[512] = "";
-  weft_open_options options = {.models = models, .n_models = 2, .backend = "cpu", .threads = 1, .kv_bytes = 1 << 20,
-                               .context = CONTEXT, .running = 2, .queue = 4, .rows = 64, .tenants = 2, .quiet = true};
+  weft_open_options options = {.models = models,
+                               .n_models = 2,
+                               .backend = "cpu",
+                               .threads = 1,
+                               .kv_bytes = 1 << 20,
+                               .context = CONTEXT,
+                               .running = 2,
+                               .queue = 4,
+                               .rows = 64,
+                               .tenants = 2,
+                               .quiet = true};
   for (uint32_t i = 0; i < LONG; i++) tokens[i] = (int32_t)(5 + i % 90);
   memset(long_text, 'a', sizeof long_text - 1);
   if (weft_open(&options, &runtime, error, sizeof error) == 0) return 0;
@@ -300,9 +309,9 @@ static void test_edges_served(void **state) {
 
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sampling), cmocka_unit_test(test_diffusion),
-                                     cmocka_unit_test(test_prompts),  cmocka_unit_test(test_chats),
-                                     cmocka_unit_test(test_others),   cmocka_unit_test(test_full),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sampling),    cmocka_unit_test(test_diffusion),
+                                     cmocka_unit_test(test_prompts),     cmocka_unit_test(test_chats),
+                                     cmocka_unit_test(test_others),      cmocka_unit_test(test_full),
                                      cmocka_unit_test(test_edges_served)};
   return cmocka_run_group_tests(tests, open_runtime, close_runtime);
 }

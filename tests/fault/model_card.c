@@ -27,8 +27,14 @@ static weft_status open_all(const weft_gguf *gguf, weft_device *device, weft_err
   }
   if (status == WEFT_OK) status = weft_kv_store_open(device, layout.page_bytes, 32, &store, error);
   if (status == WEFT_OK) {
-    weft_device_runner_config config = {.device = device, .model = model, .store = store, .layout = &layout,
-                                        .name = "card", .limits = limits, .n_slots = 4, .seq_tokens_max = 64};
+    weft_device_runner_config config = {.device = device,
+                                        .model = model,
+                                        .store = store,
+                                        .layout = &layout,
+                                        .name = "card",
+                                        .limits = limits,
+                                        .n_slots = 4,
+                                        .seq_tokens_max = 64};
     status = weft_device_runner_open(&config, &runner, NULL, error);
   }
   if (runner != NULL) runner->ops->close(runner);
@@ -81,8 +87,8 @@ static uint64_t refuse_calls(const weft_gguf *gguf, uint64_t stride) {
     weft_error error = {{0}};
     need(weft_device_open(&config, &ref, &error) == WEFT_OK, error.text, site);
     card->fail_call = site;
-    weft_check_args args = {.gguf = gguf, .device = &card->base, .ref = ref, .tokens = tokens, .n_tokens = 4,
-                            .tolerance = 1e-3f};
+    weft_check_args args = {
+        .gguf = gguf, .device = &card->base, .ref = ref, .tokens = tokens, .n_tokens = 4, .tolerance = 1e-3f};
     weft_status status = weft_check(&args, &report, &error);
     need(card->n_alive == 0, "memory did not come back after a lost device", site);
     need(card->lost == (status != WEFT_OK), "a lost device was not told", site);

@@ -66,9 +66,16 @@ static uint64_t refuse_each(weft_status (*act)(void *self, weft_error *error), v
 static weft_status open_runner(void *self, weft_error *error) {
   world *w = self;
   static const int32_t suppressed[] = {3};
-  weft_device_runner_config config = {.device = w->device, .model = w->model, .store = w->store, .layout = &w->layout,
-                                      .name = "x", .limits = limits, .n_slots = 3, .seq_tokens_max = 64,
-                                      .suppressed = suppressed, .n_suppressed = 1};
+  weft_device_runner_config config = {.device = w->device,
+                                      .model = w->model,
+                                      .store = w->store,
+                                      .layout = &w->layout,
+                                      .name = "x",
+                                      .limits = limits,
+                                      .n_slots = 3,
+                                      .seq_tokens_max = 64,
+                                      .suppressed = suppressed,
+                                      .n_suppressed = 1};
   weft_runner *runner;
   uint64_t n_bytes = 0;
   weft_status status = weft_device_runner_open(&config, &runner, &n_bytes, error);
@@ -96,9 +103,17 @@ static weft_status make_logits(void *self, weft_error *error) {
   static const int32_t tokens[20] = {2, 7, 9, 30, 41}, canvas[8] = {5, 6, 7};
   static float previous[8 * 128];
   float sum = 0.0f;
-  weft_logits_args args = {.device = w->device, .model = w->model, .limits = limits, .tokens = tokens, .n_tokens = 20,
-                           .canvas = canvas, .n_canvas = 8, .previous = previous, .previous_temperature = 0.7f,
-                           .row = keep_row, .self = &sum};
+  weft_logits_args args = {.device = w->device,
+                           .model = w->model,
+                           .limits = limits,
+                           .tokens = tokens,
+                           .n_tokens = 20,
+                           .canvas = canvas,
+                           .n_canvas = 8,
+                           .previous = previous,
+                           .previous_temperature = 0.7f,
+                           .row = keep_row,
+                           .self = &sum};
   weft_status status = weft_logits(&args, error);
   assert_true(status != WEFT_OK || sum != 0.0f);
   return status;

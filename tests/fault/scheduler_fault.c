@@ -47,30 +47,27 @@ static void fill(weft_request_params *p, int32_t *prompt, uint32_t i) {
   p->canvas_events = p->trace = p->canvas;
 }
 
-static weft_status open_world(const faults *f, weft_fake_store **store, weft_runner **runner,
-                              weft_engine **engine) {
-  weft_fake_config fake = {
-      .name = "fake",
-      .autoregressive = true,
-      .n_slots = 4,
-      .rows_max = 32,
-      .depth = 2,
-      .context_length = CONTEXT,
-      .fail_submit_at = f->submit_at,
-      .fail_collect_at = f->collect_at,
-      .fail_slot_at = f->slot_at,
-      .model = {.salt = 3,
-                .n_vocab = 50,
-                .n_canvas = 8,
-                .n_groups = 2,
-                .group = {{.block_tokens = 8}, {.block_tokens = 4, .window = 6}}}};
+static weft_status open_world(const faults *f, weft_fake_store **store, weft_runner **runner, weft_engine **engine) {
+  weft_fake_config fake = {.name = "fake",
+                           .autoregressive = true,
+                           .n_slots = 4,
+                           .rows_max = 32,
+                           .depth = 2,
+                           .context_length = CONTEXT,
+                           .fail_submit_at = f->submit_at,
+                           .fail_collect_at = f->collect_at,
+                           .fail_slot_at = f->slot_at,
+                           .model = {.salt = 3,
+                                     .n_vocab = 50,
+                                     .n_canvas = 8,
+                                     .n_groups = 2,
+                                     .group = {{.block_tokens = 8}, {.block_tokens = 4, .window = 6}}}};
   weft_status status = weft_fake_store_open(N_PAGES, 8, store);
   for (uint32_t i = 0; status == WEFT_OK && i < 2; i++) {
     fake.store = *store;
     fake.id = i;
     status = weft_fake_runner_open(&fake, &runner[i]);
-    fake.fail_submit_at = fake.fail_collect_at = fake.fail_slot_at =
-        0; /* the second one stays well */
+    fake.fail_submit_at = fake.fail_collect_at = fake.fail_slot_at = 0; /* the second one stays well */
   }
   if (status != WEFT_OK) return status;
   weft_engine_config config = {.n_runners = 2,
@@ -124,8 +121,7 @@ static void serve(weft_engine *engine, outcome *out) {
     weft_event event = {0};
     uint32_t n_ends = 0;
     if (handle[i] == NULL) continue;
-    while (weft_engine_poll(engine, handle[i], &event) == WEFT_OK)
-      n_ends += event.kind == WEFT_EVENT_FINISHED;
+    while (weft_engine_poll(engine, handle[i], &event) == WEFT_OK) n_ends += event.kind == WEFT_EVENT_FINISHED;
     assert_int_equal(n_ends, 1);
     out->n_finished[event.finish] += 1;
     if (event.finish == WEFT_FINISH_ERROR) assert_true(event.error[0] != 0);
@@ -162,8 +158,7 @@ static void every_allocation_fails_once(void **state) {
     faults f = {.overlap = overlap == 1};
     outcome clean = run(&f);
     assert_int_equal(clean.n_accepted, N_REQUESTS);
-    assert_int_equal(clean.n_finished[WEFT_FINISH_STOP] + clean.n_finished[WEFT_FINISH_LENGTH],
-                     N_REQUESTS);
+    assert_int_equal(clean.n_finished[WEFT_FINISH_STOP] + clean.n_finished[WEFT_FINISH_LENGTH], N_REQUESTS);
     uint32_t n_refused_opens = 0, n_refused_requests = 0;
     for (uint64_t at = 1; at <= clean.n_allocations; at++) {
       f.memory_at = at;
@@ -172,8 +167,7 @@ static void every_allocation_fails_once(void **state) {
       if (!out.opened) continue;
       n_refused_requests += N_REQUESTS - out.n_accepted;
       assert_int_equal(out.n_accepted, N_REQUESTS - 1); /* one allocation, one request */
-      assert_int_equal(out.n_finished[WEFT_FINISH_STOP] + out.n_finished[WEFT_FINISH_LENGTH],
-                       N_REQUESTS - 1);
+      assert_int_equal(out.n_finished[WEFT_FINISH_STOP] + out.n_finished[WEFT_FINISH_LENGTH], N_REQUESTS - 1);
     }
     assert_int_equal(n_refused_requests, N_REQUESTS);
     assert_int_equal(n_refused_opens, clean.n_allocations - N_REQUESTS);
@@ -248,8 +242,7 @@ static void device_fails(void **state) {
 int main(void) {
   weft_log_set_level((weft_log_level)-1); /* broken runners are expected here */
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_allocation_fails_once),
-                                     cmocka_unit_test(steps_allocate_nothing),
-                                     cmocka_unit_test(a_pin_is_refused_whole),
+                                     cmocka_unit_test(steps_allocate_nothing), cmocka_unit_test(a_pin_is_refused_whole),
                                      cmocka_unit_test(device_fails)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

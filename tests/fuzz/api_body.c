@@ -42,8 +42,7 @@ static void read_prompt(const weft_gen_prompt *p) {
 
 static void read_gen(const weft_gen *gen) {
   const weft_generate_params *p = &gen->params;
-  REQUIRE(gen->n_prompts >= 1 && gen->n_choices >= 1 &&
-          gen->n_prompts * gen->n_choices <= WEFT_ANSWERS_MAX);
+  REQUIRE(gen->n_prompts >= 1 && gen->n_choices >= 1 && gen->n_prompts * gen->n_choices <= WEFT_ANSWERS_MAX);
   for (uint32_t i = 0; i < gen->n_prompts; i++) read_prompt(&gen->prompt[i]);
   if (p->model != NULL) read_text(p->model);
   for (uint32_t i = 0; i < p->n_stop; i++) {
@@ -51,12 +50,9 @@ static void read_gen(const weft_gen *gen) {
     REQUIRE(p->stop[i][0] != 0);
   }
   REQUIRE(p->n_bias <= WEFT_LOGIT_BIAS_MAX);
-  for (uint32_t i = 0; i < p->n_bias; i++)
-    REQUIRE(p->bias_tokens[i] >= 0 && fabsf(p->bias[i]) <= 100.0f);
-  REQUIRE(p->temperature <= 100.0f && p->top_p <= 1.0f && p->top_k >= -1 && p->min_p >= 0.0f &&
-          p->min_p <= 1.0f);
-  REQUIRE(p->repetition_penalty > 0.0f && fabsf(p->presence_penalty) <= 2.0f &&
-          fabsf(p->frequency_penalty) <= 2.0f);
+  for (uint32_t i = 0; i < p->n_bias; i++) REQUIRE(p->bias_tokens[i] >= 0 && fabsf(p->bias[i]) <= 100.0f);
+  REQUIRE(p->temperature <= 100.0f && p->top_p <= 1.0f && p->top_k >= -1 && p->min_p >= 0.0f && p->min_p <= 1.0f);
+  REQUIRE(p->repetition_penalty > 0.0f && fabsf(p->presence_penalty) <= 2.0f && fabsf(p->frequency_penalty) <= 2.0f);
   REQUIRE(p->top_logprobs <= WEFT_TOP_LOGPROBS_MAX && p->diffusion_stability <= WEFT_STABILITY_MAX);
   REQUIRE(p->diffusion_steps <= 4096);
 }

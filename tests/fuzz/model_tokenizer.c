@@ -26,11 +26,9 @@ static weft_tokenizer *vocabularies[N_VOCABULARIES];
 static uint8_t types[N_VOCABULARIES][N_VOCABULARY_MAX];
 
 static void open_vocabulary(uint32_t k) {
-  static const char *const pres[] = {"default",        "gpt-2",       "llama-bpe",
-                                     "qwen2",          "qwen35",      "starcoder",
-                                     "deepseek-coder", "deepseek-v3", "dbrx"};
-  static const char *const merges[][2] = {{"a", "b"}, {"b", "a"},  {"ab", "ab"},
-                                          {"<", "|"}, {"<|", "t"}, {"1", "2"}};
+  static const char *const pres[] = {"default",   "gpt-2",          "llama-bpe",   "qwen2", "qwen35",
+                                     "starcoder", "deepseek-coder", "deepseek-v3", "dbrx"};
+  static const char *const merges[][2] = {{"a", "b"}, {"b", "a"}, {"ab", "ab"}, {"<", "|"}, {"<|", "t"}, {"1", "2"}};
   tokenizer_fixture f = {0};
   weft_error error = {{0}};
   if (k < 2) {
@@ -46,8 +44,7 @@ static void open_vocabulary(uint32_t k) {
     f.model = "llama";
     gguf_writer_bool(&f.writer, "tokenizer.ggml.add_space_prefix", false);
   }
-  for (size_t i = 0; i < sizeof merges / sizeof *merges; i++)
-    fixture_merge(&f, merges[i][0], merges[i][1]);
+  for (size_t i = 0; i < sizeof merges / sizeof *merges; i++) fixture_merge(&f, merges[i][0], merges[i][1]);
   if (fixture_open(&f, &vocabularies[k], &error) != WEFT_OK) required(error.text, __LINE__);
   for (uint32_t i = 0; i < f.n; i++) types[k][i] = (uint8_t)f.types[i];
   fixture_close(&f);
@@ -99,8 +96,7 @@ static void use_chat(const weft_gguf *gguf, const weft_tokenizer *t) {
   weft_chat *chat;
   weft_error error;
   if (weft_chat_open(gguf, t, &chat, &error) != WEFT_OK) return;
-  weft_chat_message messages[] = {{"user", "a <|turn> b", 11, NULL, 0},
-                                  {"assistant", "c", 1, "d", 1}};
+  weft_chat_message messages[] = {{"user", "a <|turn> b", 11, NULL, 0}, {"assistant", "c", 1, "d", 1}};
   weft_chat_options options = {true, true};
   weft_tokens tokens = {0};
   (void)weft_chat_render(chat, messages, 2, &options, &tokens, &error);

@@ -41,8 +41,7 @@ static void feed_changed(const uint8_t *data, size_t n, uint32_t n_changes) {
     memcpy(copy, data, n);
     for (uint64_t k = 1 + next(&state) % 4; k > 0; k--) {
       uint64_t at = next(&state) % n;
-      copy[at] = next(&state) % 2 == 0 ? (uint8_t)next(&state)
-                                       : (uint8_t)(copy[at] ^ 1u << next(&state) % 8);
+      copy[at] = next(&state) % 2 == 0 ? (uint8_t)next(&state) : (uint8_t)(copy[at] ^ 1u << next(&state) % 8);
     }
     feed(copy, next(&state) % 8 == 0 ? next(&state) % (n + 1) : n);
   }

@@ -95,7 +95,8 @@ static void keep_step(answer *a, const weft_delta *d) {
   if (a->step == NULL) a->step = take(STEPS_MAX, sizeof *a->step);
   denoise *s = &a->step[a->n_shown++];
   size_t n = d->n_tokens;
-  *s = (denoise){.block = d->block, .step = d->step, .n = d->n_tokens, .n_accepted = d->accepted, .stopped = d->stopped};
+  *s =
+      (denoise){.block = d->block, .step = d->step, .n = d->n_tokens, .n_accepted = d->accepted, .stopped = d->stopped};
   memcpy(s->argmax, d->tokens, n * 4);
   memcpy(s->in, d->canvas_in, n * 4);
   memcpy(s->drawn, d->drawn, n * 4);
@@ -128,8 +129,15 @@ static answer *ask_all(const char *path, const char *backend, const subject *s) 
   weft_runtime *rt;
   weft_generation *g[FLIGHTS_MAX] = {NULL};
   char error[512] = "";
-  weft_open_options options = {.models = &path, .n_models = 1, .backend = backend, .kv_bytes = 256 << 20, .context = 1280,
-                               .running = IN_FLIGHT, .queue = 2 * IN_FLIGHT, .rows = 1024, .quiet = true};
+  weft_open_options options = {.models = &path,
+                               .n_models = 1,
+                               .backend = backend,
+                               .kv_bytes = 256 << 20,
+                               .context = 1280,
+                               .running = IN_FLIGHT,
+                               .queue = 2 * IN_FLIGHT,
+                               .rows = 1024,
+                               .quiet = true};
   int status = weft_open(&options, &rt, error, sizeof error);
   if (status != 0 && strcmp(backend, "cuda") == 0) return NULL;
   if (status != 0) die(backend, error);
@@ -173,13 +181,20 @@ static bool same_step(const denoise *a, const denoise *b, tally *t, char *why, s
   const char *what = NULL;
   uint32_t n_ties = count_ties(a, b);
   for (uint32_t i = 0; i < a->n; i++) worst = fmaxf(worst, fabsf(a->entropy[i] - b->entropy[i]));
-  if (a->n != b->n || memcmp(a->in, b->in, n) != 0) what = "canvas before it";
-  else if (n_ties == UINT32_MAX) what = "argmax";
-  else if (memcmp(a->drawn, b->drawn, n) != 0) what = "tokens drawn";
-  else if (memcmp(a->accepted, b->accepted, a->n) != 0) what = "positions accepted";
-  else if (a->stopped != b->stopped) what = "end";
-  else if (memcmp(a->out, b->out, n) != 0) what = "canvas after it";
-  else if (!(worst <= nats)) what = "entropy";
+  if (a->n != b->n || memcmp(a->in, b->in, n) != 0)
+    what = "canvas before it";
+  else if (n_ties == UINT32_MAX)
+    what = "argmax";
+  else if (memcmp(a->drawn, b->drawn, n) != 0)
+    what = "tokens drawn";
+  else if (memcmp(a->accepted, b->accepted, a->n) != 0)
+    what = "positions accepted";
+  else if (a->stopped != b->stopped)
+    what = "end";
+  else if (memcmp(a->out, b->out, n) != 0)
+    what = "canvas after it";
+  else if (!(worst <= nats))
+    what = "entropy";
   t->worst = fmaxf(t->worst, worst);
   if (what == NULL) t->n_ties += n_ties;
   if (what == NULL) return true;
@@ -201,8 +216,8 @@ static bool same_answer(const answer *a, const answer *b, tally *t, char *why, s
     i += 1, j += 1;
     t->n_steps += 1;
   }
-  (void)snprintf(why, n_why, "%u tokens, %u steps, %s against %u, %u, %s, or other tokens", a->n_tokens, a->n_steps, a->finish,
-                 b->n_tokens, b->n_steps, b->finish);
+  (void)snprintf(why, n_why, "%u tokens, %u steps, %s against %u, %u, %s, or other tokens", a->n_tokens, a->n_steps,
+                 a->finish, b->n_tokens, b->n_steps, b->finish);
   t->n_tokens += a->n_tokens;
   return a->n_tokens == b->n_tokens && memcmp(a->tokens, b->tokens, a->n_tokens * sizeof *a->tokens) == 0 &&
          strcmp(a->finish, b->finish) == 0 && a->n_steps == b->n_steps;
@@ -283,8 +298,8 @@ static uint32_t read_questions(const char *path, uint32_t n, question *out, uint
 
 /* ---- subjects ------------------------------------------------------------------------------------------ */
 
-static bool hold_against(const char *path, const char *other_path, const char *other, const subject *s, tally *t, char *why,
-                         size_t n_why) {
+static bool hold_against(const char *path, const char *other_path, const char *other, const subject *s, tally *t,
+                         char *why, size_t n_why) {
   answer *got = ask_all(other_path, other, s), *wanted;
   if (got == NULL) {
     (void)printf("%s: not on this machine\n", other);
@@ -305,8 +320,9 @@ static void run(const char *path, const char *other, const subject *s) {
     exit(1);
   }
   if (t.n_answers == 0) return;
-  (void)printf("cpu and %-5s %4u answers, %5u tokens and %5u denoise steps equal; entropies within %.1e nats, %u argmax tied\n", other,
-               t.n_answers, t.n_tokens, t.n_steps, (double)t.worst, t.n_ties);
+  (void)printf(
+      "cpu and %-5s %4u answers, %5u tokens and %5u denoise steps equal; entropies within %.1e nats, %u argmax tied\n",
+      other, t.n_answers, t.n_tokens, t.n_steps, (double)t.worst, t.n_ties);
 }
 
 static void run_demo(uint32_t per_family) {

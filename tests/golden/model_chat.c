@@ -43,8 +43,7 @@ static bool spells_special(const fixture *f, const weft_chat_pieces *pieces) {
   return false;
 }
 
-static void check_pieces(const fixture *f, const weft_chat_pieces *pieces, const json_t *want,
-                         const char *name) {
+static void check_pieces(const fixture *f, const weft_chat_pieces *pieces, const json_t *want, const char *name) {
   if (pieces->n != json_array_size(want)) {
     fail_msg("%s: %u pieces, not %zu", name, pieces->n, json_array_size(want));
   }
@@ -53,8 +52,7 @@ static void check_pieces(const fixture *f, const weft_chat_pieces *pieces, const
     bool special = json_is_true(json_array_get(row, 0));
     const char *text = json_string_value(json_array_get(row, 1));
     const weft_chat_piece *piece = &pieces->pieces[i];
-    if (special != (piece->token >= 0) || piece->n != strlen(text) ||
-        memcmp(piece->text, text, piece->n) != 0) {
+    if (special != (piece->token >= 0) || piece->n != strlen(text) || memcmp(piece->text, text, piece->n) != 0) {
       fail_msg("%s: piece %u is '%.*s', not '%s'", name, i, (int)piece->n, piece->text, text);
     }
     if (special) assert_int_equal(piece->token, weft_tokenizer_find(f->tokenizer, text));
@@ -62,8 +60,8 @@ static void check_pieces(const fixture *f, const weft_chat_pieces *pieces, const
 }
 
 /* The special tokens are those of the template and no others, and the text comes back whole. */
-static void check_no_structure(const fixture *f, const weft_tokens *got,
-                               const weft_chat_pieces *pieces, const char *text, const char *name) {
+static void check_no_structure(const fixture *f, const weft_tokens *got, const weft_chat_pieces *pieces,
+                               const char *text, const char *name) {
   uint32_t n_special = 0, n_wanted = 0;
   for (uint32_t i = 0; i < pieces->n; i++) n_wanted += pieces->pieces[i].token >= 0;
   for (uint32_t i = 0; i < got->n; i++) {
@@ -80,8 +78,7 @@ static void check_no_structure(const fixture *f, const weft_tokens *got,
 }
 
 static void check_ids(const weft_tokens *got, const json_t *want, const char *name) {
-  if (got->n != json_array_size(want))
-    fail_msg("%s: %u tokens, not %zu", name, got->n, json_array_size(want));
+  if (got->n != json_array_size(want)) fail_msg("%s: %u tokens, not %zu", name, got->n, json_array_size(want));
   for (uint32_t i = 0; i < got->n; i++) {
     int wanted = (int)json_integer_value(json_array_get(want, i));
     if (got->ids[i] != wanted) fail_msg("%s: token %u is %d, not %d", name, i, got->ids[i], wanted);
@@ -100,9 +97,8 @@ static void check_case(fixture *f, const json_t *row) {
     messages[i].content = string_of(message, "content");
     messages[i].n_content = json_string_length(json_object_get(message, "content"));
   }
-  weft_chat_options options = {
-      .thinking = json_is_true(json_object_get(row, "thinking")),
-      .add_generation_prompt = json_is_true(json_object_get(row, "generation"))};
+  weft_chat_options options = {.thinking = json_is_true(json_object_get(row, "thinking")),
+                               .add_generation_prompt = json_is_true(json_object_get(row, "generation"))};
   weft_chat_pieces pieces;
   weft_tokens tokens = {0};
   weft_error error = {{0}};
@@ -125,8 +121,7 @@ static void check_case(fixture *f, const json_t *row) {
 }
 
 /* chat_template: what a file of this kind would say, as far as weft reads it. */
-static void check(const char *vocabulary, const char *chat_template, const char *cases,
-                  uint32_t n_least) {
+static void check(const char *vocabulary, const char *chat_template, const char *cases, uint32_t n_least) {
   char path[512];
   fixture f = {0};
   weft_gguf *gguf;
@@ -158,9 +153,7 @@ static void check(const char *vocabulary, const char *chat_template, const char 
 
 static void test_gemma4(void **state) {
   (void)state;
-  check("gemma4",
-        "'<|turn>' '<turn|>\\n' continue_same_model_turn '<|channel>thought\\n<channel|>'",
-        "gemma4", 50);
+  check("gemma4", "'<|turn>' '<turn|>\\n' continue_same_model_turn '<|channel>thought\\n<channel|>'", "gemma4", 50);
 }
 
 static void test_gemma4_2026_07(void **state) {
@@ -177,8 +170,7 @@ static void test_qwen3(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemma4),
-                                     cmocka_unit_test(test_gemma4_2026_07),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemma4), cmocka_unit_test(test_gemma4_2026_07),
                                      cmocka_unit_test(test_qwen3)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

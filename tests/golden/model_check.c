@@ -41,9 +41,16 @@ static weft_check_report run(const char *name, weft_device *device, float tolera
   harness_open(&h, path, &options);
   uint32_t n_canvas = h.info->canvas_length;
   harness_close(&h);
-  weft_check_args args = {.gguf = gguf, .device = device, .ref = ref, .tokens = tokens, .n_tokens = 9,
-                          .canvas = n_canvas > 0 ? canvas : NULL, .n_canvas = n_canvas, .tolerance = tolerance,
-                          .touch = corrupt, .touch_self = f};
+  weft_check_args args = {.gguf = gguf,
+                          .device = device,
+                          .ref = ref,
+                          .tokens = tokens,
+                          .n_tokens = 9,
+                          .canvas = n_canvas > 0 ? canvas : NULL,
+                          .n_canvas = n_canvas,
+                          .tolerance = tolerance,
+                          .touch = corrupt,
+                          .touch_self = f};
   weft_status status = weft_check(&args, &report, &error);
   if (status != WEFT_OK) harness_die(name, status, error.text);
   weft_device_close(ref);
@@ -73,10 +80,9 @@ int main(void) {
   static const struct {
     const char *op;
     uint32_t layer;
-  } faults[] = {{"embed", 0},   {"norm", 1},      {"matmul", 1},           {"qkv", 0},
-                {"attention", 1}, {"route", 1},   {"experts", 0},
-                {"head_rows", UINT32_MAX}, {"argmax", UINT32_MAX}, {"drawn", UINT32_MAX}, {"entropy", UINT32_MAX},
-                {"soft row", UINT32_MAX}};
+  } faults[] = {{"embed", 0},           {"norm", 1},           {"matmul", 1},           {"qkv", 0},
+                {"attention", 1},       {"route", 1},          {"experts", 0},          {"head_rows", UINT32_MAX},
+                {"argmax", UINT32_MAX}, {"drawn", UINT32_MAX}, {"entropy", UINT32_MAX}, {"soft row", UINT32_MAX}};
   for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
     fault f = {.op = faults[i].op, .layer = faults[i].layer};
     weft_check_report r = run("dg-base", cpu(), 1e-3f, &f);

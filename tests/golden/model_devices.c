@@ -71,7 +71,8 @@ static row_facts facts_of(const float *logits, uint32_t n, double temperature, d
   return f;
 }
 
-static void compare_row(pair *p, const float *a, const float *b, const row_facts *fa, const row_facts *fb, const char *where) {
+static void compare_row(pair *p, const float *a, const float *b, const row_facts *fa, const row_facts *fb,
+                        const char *where) {
   double off = 0.0, nats = fabs((double)fa->entropy - (double)fb->entropy);
   for (uint32_t v = 0; v < p->cpu.info->n_vocab; v++) {
     double d = fabs((double)a[v] - (double)b[v]) / fa->range;
@@ -85,10 +86,11 @@ static void compare_row(pair *p, const float *a, const float *b, const row_facts
   if (other) p->tally.gap = fmax(p->tally.gap, fa->gap);
   if (p->why[0] != 0) return;
   if (!isfinite(off) || (other && fa->gap >= p->allowed->gap))
-    (void)snprintf(p->why, sizeof p->why, "%s: argmax %d, cpu %d; cpu's largest two are %.2e of the range apart", where, fb->argmax,
-                   fa->argmax, fa->gap);
+    (void)snprintf(p->why, sizeof p->why, "%s: argmax %d, cpu %d; cpu's largest two are %.2e of the range apart", where,
+                   fb->argmax, fa->argmax, fa->gap);
   else if (p->allowed->off > 0.0 && (off > p->allowed->off || nats > p->allowed->nats))
-    (void)snprintf(p->why, sizeof p->why, "%s: logits are off by %.2e of the range, the entropy by %.2e nats", where, off, nats);
+    (void)snprintf(p->why, sizeof p->why, "%s: logits are off by %.2e of the range, the entropy by %.2e nats", where,
+                   off, nats);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------- */
@@ -103,7 +105,12 @@ static void run_both(pair *p, const int32_t *tokens, uint32_t n, bool canvas, do
     harness_soft(h[i], p->cpu_logits, n, (float)temperature, soft[i]);
   }
   for (uint32_t i = 0; i < 2; i++) {
-    harness_piece piece = {.seq = seq[i], .tokens = tokens, .n = n, .canvas = canvas, .soft = soft[i], .output = OUT_ALL,
+    harness_piece piece = {.seq = seq[i],
+                           .tokens = tokens,
+                           .n = n,
+                           .canvas = canvas,
+                           .soft = soft[i],
+                           .output = OUT_ALL,
                            .logits = i == 0 ? p->cpu_logits : p->other_logits};
     harness_run(h[i], &piece, 1);
     if (soft[i] != NULL) harness_release(h[i], soft[i]);
@@ -136,8 +143,16 @@ typedef struct canvas {
 } canvas;
 
 static void judge_canvas(const weft_entropy_bound *rule, uint32_t step, uint32_t n, canvas *c) {
-  weft_canvas_step s = {.params = rule, .step = step, .n = n, .argmax = c->argmax, .drawn = c->drawn, .renoise = c->fresh,
-                        .entropy = c->entropy, .order = c->order, .next = c->next, .accepted = c->accepted};
+  weft_canvas_step s = {.params = rule,
+                        .step = step,
+                        .n = n,
+                        .argmax = c->argmax,
+                        .drawn = c->drawn,
+                        .renoise = c->fresh,
+                        .entropy = c->entropy,
+                        .order = c->order,
+                        .next = c->next,
+                        .accepted = c->accepted};
   weft_entropy_bound_step(&s);
 }
 
@@ -175,14 +190,14 @@ static void check_canvases(pair *p, const int32_t *prompt, uint32_t n_prompt, ui
 /* ---- subjects -------------------------------------------------------------------------------------------- */
 
 typedef struct subject {
-  const char *file;   /* below WEFT_SOURCE_DIR, without ".gguf" */
-  weft_type type;     /* of matrices; NONE: as they are */
+  const char *file; /* below WEFT_SOURCE_DIR, without ".gguf" */
+  weft_type type;   /* of matrices; NONE: as they are */
   const epsilon *allowed;
   bool asks; /* prompts are questions */
 } subject;
 
-static const char *const questions[] = {"88 - 68 =", "Put in falling order: 92 22 33 90", "Write in title case: drum horse",
-                                        "Name 3 different animals, but not fox."};
+static const char *const questions[] = {"88 - 68 =", "Put in falling order: 92 22 33 90",
+                                        "Write in title case: drum horse", "Name 3 different animals, but not fox."};
 
 static uint32_t make_prompt(const weft_gguf *gguf, const subject *s, uint32_t index, uint32_t n_vocab, int32_t *out) {
   if (!s->asks) {
@@ -205,7 +220,8 @@ static uint32_t make_prompt(const weft_gguf *gguf, const subject *s, uint32_t in
   return n;
 }
 
-static void open_harness(harness *h, const subject *s, const gguf_writer *stored, const char *path, const char *backend) {
+static void open_harness(harness *h, const subject *s, const gguf_writer *stored, const char *path,
+                         const char *backend) {
   harness_options options = {.backend = backend, .n_threads = 2, .rows_max = ROWS_MAX, .n_pages = 512};
   weft_gguf *gguf;
   weft_error error = {{0}};
@@ -233,8 +249,10 @@ static bool play(pair *p, const subject *s, const gguf_writer *of_cpu, const ggu
     harness_seq_open(&p->other_seq);
     harness_forget_pages(&p->cpu);
     harness_forget_pages(&p->other);
-    if (i % 2 == 0) check_tokens(p, prompt, n, s->asks);
-    else check_canvases(p, prompt, n, i);
+    if (i % 2 == 0)
+      check_tokens(p, prompt, n, s->asks);
+    else
+      check_canvases(p, prompt, n, i);
     harness_seq_close(&p->cpu_seq);
     harness_seq_close(&p->other_seq);
   }
@@ -276,10 +294,11 @@ static void run(const subject *s, const char *backend) {
   store(s, path, false, &stored);
   bool same = play(&p, s, &stored, &stored, path, backend);
   gguf_writer_close(&stored);
-  (void)printf("%-36s %-8s %-4s %5u rows: %3u another argmax, gap at most %.1e; logits within %.1e of the range, entropies "
-               "within %.1e nats; %u of %u canvas steps accept others\n",
-               s->file, type, backend, p.tally.n_rows, p.tally.n_other, p.tally.gap, p.tally.off, p.tally.nats, p.tally.n_moved,
-               p.tally.n_steps);
+  (void)printf(
+      "%-36s %-8s %-4s %5u rows: %3u another argmax, gap at most %.1e; logits within %.1e of the range, entropies "
+      "within %.1e nats; %u of %u canvas steps accept others\n",
+      s->file, type, backend, p.tally.n_rows, p.tally.n_other, p.tally.gap, p.tally.off, p.tally.nats, p.tally.n_moved,
+      p.tally.n_steps);
   if (same) return;
   (void)printf("FAILED: %s: %s\n", s->file, p.why);
   exit(1);

@@ -43,20 +43,18 @@ static float *make_logits(const harness *h, uint32_t n) {
   return harness_alloc((size_t)n * h->info->n_vocab, sizeof(float));
 }
 
-static void same(const char *law, const harness *h, const float *got, const float *wanted,
-                 uint32_t n_rows) {
+static void same(const char *law, const harness *h, const float *got, const float *wanted, uint32_t n_rows) {
   size_t n = (size_t)n_rows * h->info->n_vocab;
   n_compared++;
   for (size_t i = 0; i < n; i++) {
     if (memcmp(&got[i], &wanted[i], sizeof(float)) == 0 && isfinite(got[i])) continue;
-    (void)printf("FAILED: %s: %s: row %zu, token %zu: %.9g, alone %.9g\n", label, law,
-                 i / h->info->n_vocab, i % h->info->n_vocab, (double)got[i], (double)wanted[i]);
+    (void)printf("FAILED: %s: %s: row %zu, token %zu: %.9g, alone %.9g\n", label, law, i / h->info->n_vocab,
+                 i % h->info->n_vocab, (double)got[i], (double)wanted[i]);
     exit(1);
   }
 }
 
-static harness_options options_of(const subject *s, uint32_t block, uint32_t n_threads,
-                                  bool in_order) {
+static harness_options options_of(const subject *s, uint32_t block, uint32_t n_threads, bool in_order) {
   return (harness_options){.backend = s->way.backend,
                            .isa = s->way.isa,
                            .n_threads = n_threads,
@@ -72,15 +70,14 @@ static gguf_writer stored; /* the bytes of the subject's file */
 static void open_subject(harness *h, const harness_options *options) {
   weft_gguf *gguf;
   weft_error error = {{0}};
-  weft_status status =
-      weft_gguf_open_memory(stored.file.bytes, stored.file.n, label, &gguf, &error);
+  weft_status status = weft_gguf_open_memory(stored.file.bytes, stored.file.n, label, &gguf, &error);
   if (status != WEFT_OK) harness_die(label, status, error.text);
   harness_open_gguf(h, gguf, label, options);
 }
 
 /* Feeds tokens in pieces of the given sizes (repeated); logits of every row. */
-static void feed(harness *h, harness_seq *seq, const int32_t *tokens, uint32_t n,
-                 const uint32_t *sizes, uint32_t n_sizes, float *logits) {
+static void feed(harness *h, harness_seq *seq, const int32_t *tokens, uint32_t n, const uint32_t *sizes,
+                 uint32_t n_sizes, float *logits) {
   for (uint32_t at = 0, i = 0; at < n; i++) {
     uint32_t size = sizes[i % n_sizes] < n - at ? sizes[i % n_sizes] : n - at;
     harness_piece piece = {.seq = seq,
@@ -99,8 +96,7 @@ static void whole(harness *h, harness_seq *seq, const int32_t *tokens, uint32_t 
 
 /* Prompts long enough for several chunks of attention, in chunks of all sizes. */
 static void law_chunks(harness *h) {
-  static const uint32_t cuts[][4] = {
-      {1, 1, 1, 1}, {7, 1, 64, 3}, {255, 2, 1, 300}, {33, 33, 33, 33}};
+  static const uint32_t cuts[][4] = {{1, 1, 1, 1}, {7, 1, 64, 3}, {255, 2, 1, 300}, {33, 33, 33, 33}};
   int32_t *tokens = make_tokens(h, 1, LONG);
   float *wanted = make_logits(h, LONG), *got = make_logits(h, LONG);
   for (uint32_t i = 0; i < 5; i++) {
@@ -130,8 +126,7 @@ static void law_outputs(harness *h) {
   harness_seq_open(&seq);
   harness_piece none = {.seq = &seq, .tokens = tokens, .n = 11, .output = OUT_NONE};
   harness_run(h, &none, 1);
-  harness_piece last = {
-      .seq = &seq, .tokens = tokens + 11, .n = PROMPT - 11, .output = OUT_LAST, .logits = got};
+  harness_piece last = {.seq = &seq, .tokens = tokens + 11, .n = PROMPT - 11, .output = OUT_LAST, .logits = got};
   harness_run(h, &last, 1);
   same("last row only", h, got, wanted + (size_t)(PROMPT - 1) * n_vocab, 1);
   harness_seq_close(&seq);
@@ -145,8 +140,7 @@ static void law_pages(const subject *s) {
   static const struct {
     uint32_t block, n_threads;
     bool in_order;
-  } ways[] = {{0, 1, true},  {0, 1, false},  {1, 1, false},
-              {2, 2, false}, {16, 2, false}, {128, 2, true}};
+  } ways[] = {{0, 1, true}, {0, 1, false}, {1, 1, false}, {2, 2, false}, {16, 2, false}, {128, 2, true}};
   float *wanted = NULL;
   for (uint32_t i = 0; i < sizeof ways / sizeof *ways; i++) {
     harness h;
@@ -181,11 +175,8 @@ static void law_windows(harness *h) {
     harness_seq_open(&seq);
     harness_forget_pages(h);
     for (uint32_t at = 0; at < LONG; at += 20) {
-      harness_piece piece = {.seq = &seq,
-                             .tokens = tokens + at,
-                             .n = 20,
-                             .output = OUT_ALL,
-                             .logits = logits + (size_t)at * n_vocab};
+      harness_piece piece = {
+          .seq = &seq, .tokens = tokens + at, .n = 20, .output = OUT_ALL, .logits = logits + (size_t)at * n_vocab};
       harness_run(h, &piece, 1);
       for (uint32_t g = 0; pass == 1 && g < h->layout.n_groups; g++) {
         const weft_kv_group *group = &h->layout.group[g];
@@ -245,8 +236,7 @@ static harness_piece talk_next(harness *h, talk *t, uint32_t n) {
 /* Prefill chunks and decode rows of several sequences in one step. */
 static void law_mixed_causal(harness *h) {
   talk t[3];
-  static const uint32_t sizes[6][3] = {{9, 1, 17}, {1, 30, 1}, {1, 1, 1},
-                                       {12, 1, 2}, {1, 4, 11}, {40, 40, 40}};
+  static const uint32_t sizes[6][3] = {{9, 1, 17}, {1, 30, 1}, {1, 1, 1}, {12, 1, 2}, {1, 4, 11}, {40, 40, 40}};
   for (uint32_t i = 0; i < 3; i++) talk_open(h, &t[i], 20 + i, PROMPT);
   harness_forget_pages(h);
   for (uint32_t step = 0; step < 6; step++) {
@@ -363,8 +353,7 @@ static void law_canvases(harness *h) {
   dream_mixed(h, &mixed[0], &mixed[1], &t);
   for (uint32_t i = 0; i < 2; i++) {
     for (uint32_t k = 0; k < 4; k++) {
-      same("canvas in a mixed step equals alone", h, mixed[i].logits[k], alone[i].logits[k],
-           mixed[i].n);
+      same("canvas in a mixed step equals alone", h, mixed[i].logits[k], alone[i].logits[k], mixed[i].n);
     }
     dream_close(h, &alone[i]);
     dream_close(h, &mixed[i]);
@@ -433,9 +422,11 @@ static void run_subject(const subject *s) {
   weft_gguf *gguf;
   weft_error error = {{0}};
   (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, s->name);
-  (void)snprintf(label, sizeof label, "%s as %s on %s %s", s->name,
-                 weft_type_find((int32_t)s->type)->name, s->way.backend,
-                 s->way.free_sums ? "with free sums" : s->way.isa != NULL ? s->way.isa : "");
+  (void)snprintf(label, sizeof label, "%s as %s on %s %s", s->name, weft_type_find((int32_t)s->type)->name,
+                 s->way.backend,
+                 s->way.free_sums     ? "with free sums"
+                 : s->way.isa != NULL ? s->way.isa
+                                      : "");
   weft_status status = weft_gguf_open(path, &gguf, &error);
   if (status != WEFT_OK) harness_die(path, status, error.text);
   memset(&stored, 0, sizeof stored);
@@ -465,14 +456,13 @@ static void run_subject(const subject *s) {
 }
 
 int main(void) {
-  static const way ways[] = {{"ref", NULL, false},       {"cpu", NULL, false},  {"cpu", "portable", false},
+  static const way ways[] = {{"ref", NULL, false},   {"cpu", NULL, false},  {"cpu", "portable", false},
                              {"cpu", "avx2", false}, {"cuda", NULL, false}, {"cuda", NULL, true}};
   static const struct {
     const char *name;
     weft_type type;
-  } files[] = {{"dg-base", WEFT_TYPE_F32},   {"ar-fused-w4", WEFT_TYPE_F32},
-               {"dg-c16-w4", WEFT_TYPE_F32}, {"dg-base", WEFT_TYPE_BF16},
-               {"dg-base", WEFT_TYPE_Q8_0},  {"dg-underscore", WEFT_TYPE_Q4_0},
+  } files[] = {{"dg-base", WEFT_TYPE_F32},  {"ar-fused-w4", WEFT_TYPE_F32}, {"dg-c16-w4", WEFT_TYPE_F32},
+               {"dg-base", WEFT_TYPE_BF16}, {"dg-base", WEFT_TYPE_Q8_0},    {"dg-underscore", WEFT_TYPE_Q4_0},
                {"ar-dense", WEFT_TYPE_Q5_0}};
   for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
     weft_device_config config = {.backend = ways[w].backend, .n_threads = 1, .isa = ways[w].isa};
@@ -480,8 +470,7 @@ int main(void) {
     weft_error error = {{0}};
     weft_status status = weft_device_open(&config, &device, &error);
     bool cuda = strcmp(ways[w].backend, "cuda") == 0;
-    if (status != WEFT_OK && ways[w].isa == NULL && !cuda)
-      harness_die(ways[w].backend, status, error.text);
+    if (status != WEFT_OK && ways[w].isa == NULL && !cuda) harness_die(ways[w].backend, status, error.text);
     if (status != WEFT_OK) continue; /* not on this machine */
     weft_device_close(device);
     for (size_t f = 0; f < sizeof files / sizeof *files; f++) {

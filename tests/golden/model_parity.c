@@ -35,8 +35,7 @@ static void record(void *self, uint32_t layer, const float *x, uint32_t n_rows) 
   check *c = self;
   uint64_t n = (uint64_t)n_rows * c->harness->info->n_hidden;
   c->n_stream_rows = n_rows;
-  weft_status status =
-      weft_device_download(c->harness->device, c->stream + layer * n, x, n * sizeof *x);
+  weft_status status = weft_device_download(c->harness->device, c->stream + layer * n, x, n * sizeof *x);
   if (status != WEFT_OK) harness_die("residual stream", status, "");
 }
 
@@ -52,14 +51,12 @@ static double compare(const float *got, const float *wanted, uint64_t n) {
   return worst / (high - low);
 }
 
-static void judge(check *c, const char *line, const float *got, const float *wanted, uint64_t n,
-                  double *worst) {
+static void judge(check *c, const char *line, const float *got, const float *wanted, uint64_t n, double *worst) {
   double error = compare(got, wanted, n);
   if (!(error <= *worst)) *worst = error;
   c->n_lines++;
   if (error <= tolerance) return;
-  (void)printf("FAILED: %s, case %s: error %.3g of the range: %.60s\n", c->golden->stem,
-               c->case_name, error, line);
+  (void)printf("FAILED: %s, case %s: error %.3g of the range: %.60s\n", c->golden->stem, c->case_name, error, line);
   exit(1);
 }
 
@@ -75,8 +72,7 @@ static uint32_t read_tokens(const char *list, int32_t *tokens) {
 }
 
 static const float *expected(const check *c, uint64_t offset, uint64_t n) {
-  if (offset + n > c->golden->n_floats)
-    harness_die(c->golden->stem, WEFT_E_FORMAT, "an offset leaves the floats");
+  if (offset + n > c->golden->n_floats) harness_die(c->golden->stem, WEFT_E_FORMAT, "an offset leaves the floats");
   return c->golden->floats + offset;
 }
 
@@ -85,12 +81,10 @@ static void run_encode(check *c, const char *line) {
   unsigned long long offset;
   int at = 0;
   int32_t tokens[ROWS_MAX];
-  if (sscanf(line, "encode %u %llu %n", &n, &offset, &at) != 2 ||
-      read_tokens(line + at, tokens) != n) {
+  if (sscanf(line, "encode %u %llu %n", &n, &offset, &at) != 2 || read_tokens(line + at, tokens) != n) {
     harness_die("line", WEFT_E_FORMAT, line);
   }
-  harness_piece piece = {
-      .seq = &c->seq, .tokens = tokens, .n = n, .output = OUT_ALL, .logits = c->logits};
+  harness_piece piece = {.seq = &c->seq, .tokens = tokens, .n = n, .output = OUT_ALL, .logits = c->logits};
   harness_run(c->harness, &piece, 1);
   uint64_t n_logits = (uint64_t)n * c->golden->n_vocab;
   judge(c, line, c->logits, expected(c, offset, n_logits), n_logits, &c->worst);
@@ -112,16 +106,10 @@ static void run_canvas(check *c, const char *line) {
   float *soft = NULL;
   if (strcmp(previous, "none") != 0) {
     soft = harness_memory(c->harness, n, c->golden->n_hidden * sizeof *soft);
-    harness_soft(c->harness, expected(c, strtoull(previous, NULL, 10), n_logits), n,
-                 (float)temperature, soft);
+    harness_soft(c->harness, expected(c, strtoull(previous, NULL, 10), n_logits), n, (float)temperature, soft);
   }
-  harness_piece piece = {.seq = &c->seq,
-                         .tokens = tokens,
-                         .n = n,
-                         .canvas = true,
-                         .soft = soft,
-                         .output = OUT_ALL,
-                         .logits = c->logits};
+  harness_piece piece = {
+      .seq = &c->seq, .tokens = tokens, .n = n, .canvas = true, .soft = soft, .output = OUT_ALL, .logits = c->logits};
   harness_run(c->harness, &piece, 1);
   judge(c, line, c->logits, expected(c, offset, n_logits), n_logits, &c->worst);
   if (soft != NULL) harness_release(c->harness, soft);
@@ -152,8 +140,7 @@ static void run_lines(check *c, FILE *file) {
     if (strncmp(line, "encode ", 7) == 0) run_encode(c, line);
     if (strncmp(line, "canvas ", 7) == 0) run_canvas(c, line);
     if (strncmp(line, "hidden ", 7) == 0) run_hidden(c, line, of_canvas);
-    if (strncmp(line, "encode ", 7) == 0 || strncmp(line, "canvas ", 7) == 0)
-      of_canvas = line[0] == 'c';
+    if (strncmp(line, "encode ", 7) == 0 || strncmp(line, "canvas ", 7) == 0) of_canvas = line[0] == 'c';
   }
   free(line);
 }
@@ -195,9 +182,8 @@ static void run_model(golden *g, const char *name, bool is_twin, const harness_o
   c.logits = harness_alloc(ROWS_MAX, g->n_vocab * sizeof *c.logits);
   h.probe = record;
   h.probe_self = &c;
-  if (h.info->n_vocab != g->n_vocab || h.info->n_layers != g->n_layers ||
-      h.info->n_hidden != g->n_hidden || g->n_layers > LAYERS_MAX ||
-      (!is_twin && h.info->canvas_length != g->n_canvas)) {
+  if (h.info->n_vocab != g->n_vocab || h.info->n_layers != g->n_layers || h.info->n_hidden != g->n_hidden ||
+      g->n_layers > LAYERS_MAX || (!is_twin && h.info->canvas_length != g->n_canvas)) {
     harness_die(path, WEFT_E_FORMAT, "the model is not the one that the cases describe");
   }
   (void)snprintf(path, sizeof path, "%s.cases.txt", g->stem);
@@ -205,9 +191,8 @@ static void run_model(golden *g, const char *name, bool is_twin, const harness_o
   if (file == NULL) harness_die(path, WEFT_E_IO, "cannot open");
   run_lines(&c, file);
   (void)fclose(file);
-  (void)printf("%-4s %-9s block %-3u %-28s %4u lines, worst error: logits %.2e, residual %.2e\n",
-               options->backend, weft_device_get_info(h.device)->isa, options->block_tokens, name,
-               c.n_lines, c.worst, c.worst_hidden);
+  (void)printf("%-4s %-9s block %-3u %-28s %4u lines, worst error: logits %.2e, residual %.2e\n", options->backend,
+               weft_device_get_info(h.device)->isa, options->block_tokens, name, c.n_lines, c.worst, c.worst_hidden);
   if (c.n_lines == 0) harness_die(name, WEFT_E_FORMAT, "no lines");
   harness_seq_close(&c.seq);
   free(c.stream);
@@ -219,18 +204,8 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
   static const harness_options ways[] = {
       {.backend = "ref", .n_threads = 1, .block_tokens = 4, .rows_max = ROWS_MAX, .n_pages = 2048},
       {.backend = "cpu", .n_threads = 2, .block_tokens = 0, .rows_max = ROWS_MAX, .n_pages = 1024},
-      {.backend = "cpu",
-       .isa = "portable",
-       .n_threads = 1,
-       .block_tokens = 8,
-       .rows_max = ROWS_MAX,
-       .n_pages = 1024},
-      {.backend = "cpu",
-       .isa = "avx2",
-       .n_threads = 2,
-       .block_tokens = 1,
-       .rows_max = ROWS_MAX,
-       .n_pages = 4096},
+      {.backend = "cpu", .isa = "portable", .n_threads = 1, .block_tokens = 8, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cpu", .isa = "avx2", .n_threads = 2, .block_tokens = 1, .rows_max = ROWS_MAX, .n_pages = 4096},
       {.backend = "cuda", .block_tokens = 0, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cuda", .block_tokens = 4, .rows_max = ROWS_MAX, .n_pages = 2048},
   };
@@ -251,8 +226,7 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
     if (status != WEFT_OK) {
       bool optional = ways[i].isa != NULL || strcmp(ways[i].backend, "cuda") == 0;
       if (!optional) harness_die(ways[i].backend, status, error.text);
-      (void)printf("%s %s: not on this machine\n", ways[i].backend,
-                   ways[i].isa != NULL ? ways[i].isa : "");
+      (void)printf("%s %s: not on this machine\n", ways[i].backend, ways[i].isa != NULL ? ways[i].isa : "");
       continue;
     }
     weft_device_close(device);

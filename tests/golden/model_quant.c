@@ -27,8 +27,7 @@ static void *read_file(const char *name, const char *ending, size_t n_bytes) {
   return bytes;
 }
 
-static void check_type(const char *name, int32_t id, uint32_t n_elements, uint32_t n_bytes,
-                       uint32_t n_blocks) {
+static void check_type(const char *name, int32_t id, uint32_t n_elements, uint32_t n_bytes, uint32_t n_blocks) {
   const weft_type_info *info = weft_type_find(id);
   assert_non_null(info);
   assert_string_equal(info->name, name);
@@ -45,9 +44,7 @@ static void check_type(const char *name, int32_t id, uint32_t n_elements, uint32
     uint32_t a, b;
     memcpy(&a, &got[i], 4);
     memcpy(&b, &wanted[i], 4);
-    if (a != b)
-      (void)printf("%s: element %zu: %a, expected %a\n", name, i, (double)got[i],
-                   (double)wanted[i]);
+    if (a != b) (void)printf("%s: element %zu: %a, expected %a\n", name, i, (double)got[i], (double)wanted[i]);
     assert_int_equal(a, b);
   }
   free(stored);
@@ -64,8 +61,7 @@ static void test_all_types(void **state) {
   FILE *file = fopen(line, "r");
   assert_non_null(file);
   while (fgets(line, sizeof line, file) != NULL) {
-    if (sscanf(line, "%31s %d %u %u %u", name, &id, &n_elements, &n_bytes, &n_blocks) != 5)
-      continue;
+    if (sscanf(line, "%31s %d %u %u %u", name, &id, &n_elements, &n_bytes, &n_blocks) != 5) continue;
     check_type(name, id, n_elements, n_bytes, n_blocks);
     n_types++;
   }

@@ -68,15 +68,26 @@ static void check_statistics(golden *g) {
 static void check_step(golden *g, int stop) {
   float t = weft_entropy_bound_temperature(&g->params, g->step);
   /* the reference subtracts t_max - t_min in double, we in float: one unit in the last place */
-  if (fabsf(t - g->temperature) > 2e-7f * g->temperature) fail_msg("%s step %u: temperature %.9g, expected %.9g", g->name, g->step, (double)t, (double)g->temperature);
+  if (fabsf(t - g->temperature) > 2e-7f * g->temperature)
+    fail_msg("%s step %u: temperature %.9g, expected %.9g", g->name, g->step, (double)t, (double)g->temperature);
   check_statistics(g);
   memcpy(g->entropy, g->floats + g->entropy_at, g->n * sizeof(float));
-  weft_canvas_step s = {.params = &g->params, .step = g->step, .n = g->n, .argmax = g->argmax, .drawn = g->drawn,
-                        .renoise = g->renoise, .entropy = g->entropy, .history = g->history, .n_history = g->n_history,
-                        .order = g->order, .next = g->our_next, .accepted = g->our_accepted};
+  weft_canvas_step s = {.params = &g->params,
+                        .step = g->step,
+                        .n = g->n,
+                        .argmax = g->argmax,
+                        .drawn = g->drawn,
+                        .renoise = g->renoise,
+                        .entropy = g->entropy,
+                        .history = g->history,
+                        .n_history = g->n_history,
+                        .order = g->order,
+                        .next = g->our_next,
+                        .accepted = g->our_accepted};
   weft_entropy_bound_step(&s);
   for (uint32_t i = 0; i < g->n; i++) {
-    if (g->our_accepted[i] != g->accepted[i]) fail_msg("%s step %u position %u: accepted %d", g->name, g->step, i, g->our_accepted[i]);
+    if (g->our_accepted[i] != g->accepted[i])
+      fail_msg("%s step %u position %u: accepted %d", g->name, g->step, i, g->our_accepted[i]);
     assert_int_equal(g->our_next[i], g->next[i]);
   }
   if (s.stopped != (stop != 0)) fail_msg("%s step %u: stopped %d, expected %d", g->name, g->step, s.stopped, stop);
@@ -97,7 +108,8 @@ static void take_line(golden *g, char *line) {
     weft_entropy_bound *p = &g->params;
     *p = weft_entropy_bound_default();
     assert_int_equal(sscanf(line, "params %u %f %f %f %u %f", &p->max_steps, &p->t_min, &p->t_max, &p->entropy_bound,
-                            &p->stability, &p->confidence), 6);
+                            &p->stability, &p->confidence),
+                     6);
   } else if (strncmp(line, "block ", 6) == 0) {
     g->step = 0;
     g->n_history = 0;

@@ -78,12 +78,11 @@ static weft_tokenizer *open_tokenizer(const char *name) {
 
 /* What decoding gives back: the text with bad bytes replaced, without the control tokens that were
  * parsed. */
-static void check_decode(const weft_tokenizer *t, const weft_tokens *tokens, const char *text,
-                         size_t n, bool with_special, uint32_t line) {
+static void check_decode(const weft_tokenizer *t, const weft_tokens *tokens, const char *text, size_t n,
+                         bool with_special, uint32_t line) {
   weft_text back = {0}, clean = {0};
   assert_int_equal(weft_tokenizer_decode(t, tokens->ids, tokens->n, with_special, &back), WEFT_OK);
-  for (size_t at = 0;
-       at < n;) { /* one U+FFFD per bad byte; and U+2581 is a space to these vocabularies */
+  for (size_t at = 0; at < n;) { /* one U+FFFD per bad byte; and U+2581 is a space to these vocabularies */
     uint32_t c;
     size_t length = weft_utf8_decode(text + at, n - at, &c);
     bool space = length == 3 && c == 0x2581 && strcmp(weft_tokenizer_model(t), "gpt2") != 0;
@@ -103,17 +102,15 @@ static void check_decode(const weft_tokenizer *t, const weft_tokens *tokens, con
   weft_text_free(&clean);
 }
 
-static void check_one(const weft_tokenizer *t, const char *text, size_t n, unsigned flags,
-                      const char *want, const char *name, uint32_t line) {
+static void check_one(const weft_tokenizer *t, const char *text, size_t n, unsigned flags, const char *want,
+                      const char *name, uint32_t line) {
   static char got[1 << 16];
   weft_tokens tokens = {0};
   weft_error error = {{0}};
-  if (weft_tokenizer_encode(t, text, n, flags, &tokens, &error) != WEFT_OK)
-    fail_msg("%s", error.text);
+  if (weft_tokenizer_encode(t, text, n, flags, &tokens, &error) != WEFT_OK) fail_msg("%s", error.text);
   to_list(&tokens, got, sizeof got);
   if (strcmp(got, want) != 0) {
-    fail_msg("%s line %u flags %u '%.*s':\n got %s\nwant %s", name, line, flags, (int)n, text, got,
-             want);
+    fail_msg("%s line %u flags %u '%.*s':\n got %s\nwant %s", name, line, flags, (int)n, text, got, want);
   }
   /* llama puts a space before every part between specials, which does not come back as one text. */
   bool parts = strcmp(weft_tokenizer_model(t), "llama") == 0 && flags != 0;
@@ -121,8 +118,7 @@ static void check_one(const weft_tokenizer *t, const char *text, size_t n, unsig
   weft_tokens_free(&tokens);
 }
 
-static uint32_t check_file(const weft_tokenizer *t, const char *name, const char *strings,
-                           const char *ids) {
+static uint32_t check_file(const weft_tokenizer *t, const char *name, const char *strings, const char *ids) {
   lines texts = lines_open(strings), rows = lines_open(ids);
   uint32_t n = 0;
   for (char *text; (text = lines_next(&texts)) != NULL; n++) {
@@ -152,13 +148,19 @@ static void check(const char *name, bool has_broken) {
   weft_tokenizer_close(t);
 }
 
-#define TOKENIZERS(X)                                                                         \
-  X(gemma4, "gemma4", true)                                                                   \
-  X(llama, "llama", true) X(bpe_default, "bpe-default", false) X(bpe_gpt2, "bpe-gpt-2", true) \
-      X(bpe_llama, "bpe-llama-bpe", false) X(bpe_qwen2, "bpe-qwen2", true)                    \
-          X(bpe_qwen35, "bpe-qwen35", false) X(bpe_starcoder, "bpe-starcoder", false)         \
-              X(bpe_deepseek_coder, "bpe-deepseek-coder", false)                              \
-                  X(bpe_deepseek3, "bpe-deepseek-v3", false)
+/* clang-format off */
+#define TOKENIZERS(X)                                 \
+  X(gemma4, "gemma4", true)                           \
+  X(llama, "llama", true)                             \
+  X(bpe_default, "bpe-default", false)                \
+  X(bpe_gpt2, "bpe-gpt-2", true)                      \
+  X(bpe_llama, "bpe-llama-bpe", false)                \
+  X(bpe_qwen2, "bpe-qwen2", true)                     \
+  X(bpe_qwen35, "bpe-qwen35", false)                  \
+  X(bpe_starcoder, "bpe-starcoder", false)            \
+  X(bpe_deepseek_coder, "bpe-deepseek-coder", false)  \
+  X(bpe_deepseek3, "bpe-deepseek-v3", false)
+/* clang-format on */
 
 #define X(id, name, has_broken)         \
   static void test_##id(void **state) { \

@@ -7,12 +7,8 @@ static talk server;
 
 static int open_server(void **state) {
   const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .threads = 2,
-                               .kv_bytes = 16 << 20,
-                               .context = 1024,
-                               .quiet = true};
+  weft_open_options options = {
+      .models = models, .n_models = 1, .threads = 2, .kv_bytes = 16 << 20, .context = 1024, .quiet = true};
   weft_server_options where = {0};
   (void)state;
   talk_open(&server, &options, &where);
@@ -51,8 +47,7 @@ static void test_small_endpoints(void **state) {
 }
 
 static void check_usage(json_t *usage, bool canvas) {
-  json_int_t prompt = int_at(usage, "prompt_tokens"),
-             completion = int_at(usage, "completion_tokens");
+  json_int_t prompt = int_at(usage, "prompt_tokens"), completion = int_at(usage, "completion_tokens");
   assert_true(prompt > 0);
   assert_int_equal(int_at(usage, "total_tokens"), prompt + completion);
   assert_true(int_at(usage, "prompt_tokens_details.cached_tokens") >= 0);
@@ -120,10 +115,8 @@ static void test_chat_stream_says_what_whole_says(void **state) {
     json_t *last = json_array_get(events, n - 2), *end = json_array_get(events, n - 3);
     assert_int_equal(json_array_size(at(last, "data.choices")), 0);
     check_usage(at(last, "data.usage"), m == 1);
-    assert_int_equal(int_at(last, "data.usage.completion_tokens"),
-                     int_at(whole, "usage.completion_tokens"));
-    assert_string_equal(text_at(end, "data.choices.0.finish_reason"),
-                        text_at(whole, "choices.0.finish_reason"));
+    assert_int_equal(int_at(last, "data.usage.completion_tokens"), int_at(whole, "usage.completion_tokens"));
+    assert_string_equal(text_at(end, "data.choices.0.finish_reason"), text_at(whole, "choices.0.finish_reason"));
     for (size_t i = 0; i + 3 < n; i++)
       assert_true(json_is_null(at(json_array_get(events, i), "data.choices.0.finish_reason")));
     weft_text_free(&text);
@@ -159,8 +152,7 @@ static void check_token_ids(const char *mode, const char *prompt) {
   }
   assert_true(json_equal(ids, at(whole, "choices.0.token_ids")));
   assert_int_equal(json_array_size(ids), int_at(whole, "usage.completion_tokens"));
-  assert_true(json_equal(at(events, "0.data.choices.0.prompt_token_ids"),
-                         at(whole, "choices.0.prompt_token_ids")));
+  assert_true(json_equal(at(events, "0.data.choices.0.prompt_token_ids"), at(whole, "choices.0.prompt_token_ids")));
   assert_null(at(events, "1.data.choices.0.prompt_token_ids"));
   json_decref(ids);
   json_decref(events);
@@ -177,8 +169,7 @@ static void test_token_ids(void **state) {
  * four bytes. */
 static void test_token_ids_keep_characters_whole(void **state) {
   (void)state;
-  json_t *bytes = talk_json(server.port, "/tokenize",
-                            "{\"prompt\":\"\\ud83d\\ude00\",\"add_special_tokens\":false}");
+  json_t *bytes = talk_json(server.port, "/tokenize", "{\"prompt\":\"\\ud83d\\ude00\",\"add_special_tokens\":false}");
   assert_int_equal(int_at(bytes, "count"), 4);
   json_t *bias = json_object();
   for (int i = 0; i < 4; i++) {
@@ -187,9 +178,9 @@ static void test_token_ids_keep_characters_whole(void **state) {
                    (long long)json_integer_value(json_array_get(at(bytes, "tokens"), (size_t)i)));
     (void)json_object_set_new(bias, key, json_real(100));
   }
-  json_t *ask = json_pack("{s:s, s:o, s:b, s:b, s:i, s:s, s:b, s:i, s:f}", "prompt", "a",
-                          "logit_bias", bias, "stream", 1, "return_token_ids", 1, "max_tokens", 60,
-                          "mode", "autoregressive", "ignore_eos", 1, "seed", 3, "temperature", 2.0);
+  json_t *ask = json_pack("{s:s, s:o, s:b, s:b, s:i, s:s, s:b, s:i, s:f}", "prompt", "a", "logit_bias", bias, "stream",
+                          1, "return_token_ids", 1, "max_tokens", 60, "mode", "autoregressive", "ignore_eos", 1, "seed",
+                          3, "temperature", 2.0);
   char *line = json_dumps(ask, 0);
   json_t *events = talk_stream(server.port, COMPLETIONS, line), *event;
   size_t i, n_ids = 0;
@@ -214,10 +205,9 @@ static void test_token_ids_keep_characters_whole(void **state) {
 
 static void test_replace_events(void **state) {
   (void)state;
-  json_t *events = talk_stream(
-      server.port, CHAT,
-      "{\"stream\":true,\"stream_canvas\":true,\"mode\":\"diffusion\",\"max_tokens\":64,"
-      "\"stream_options\":{\"include_usage\":true}," ASK "}");
+  json_t *events = talk_stream(server.port, CHAT,
+                               "{\"stream\":true,\"stream_canvas\":true,\"mode\":\"diffusion\",\"max_tokens\":64,"
+                               "\"stream_options\":{\"include_usage\":true}," ASK "}");
   size_t i, n_replace = 0, n = json_array_size(events);
   json_int_t block = -1, step = -1;
   json_t *event;
@@ -234,8 +224,8 @@ static void test_replace_events(void **state) {
     assert_true(json_is_boolean(at(event, "data.stopped")));
     n_replace += 1;
   }
-  assert_int_equal(n_replace, int_at(json_array_get(events, n - 2),
-                                     "data.usage.completion_tokens_details.denoise_steps"));
+  assert_int_equal(n_replace,
+                   int_at(json_array_get(events, n - 2), "data.usage.completion_tokens_details.denoise_steps"));
   json_decref(events);
 }
 
@@ -247,11 +237,9 @@ static void test_choices_and_prompts(void **state) {
   char line[512];
   (void)state;
   (void)snprintf(line, sizeof line, body, "");
-  json_t *first = talk_json(server.port, COMPLETIONS, line),
-         *second = talk_json(server.port, COMPLETIONS, line);
+  json_t *first = talk_json(server.port, COMPLETIONS, line), *second = talk_json(server.port, COMPLETIONS, line);
   assert_int_equal(json_array_size(at(first, "choices")), 6);
-  assert_true(json_equal(at(first, "choices"),
-                         at(second, "choices"))); /* the same seed, the same answers */
+  assert_true(json_equal(at(first, "choices"), at(second, "choices"))); /* the same seed, the same answers */
   assert_string_not_equal(text_at(first, "choices.0.text"), text_at(first, "choices.1.text"));
   assert_int_equal(int_at(first, "usage.completion_tokens"), 72);
   (void)snprintf(line, sizeof line, body, ",\"stream\":true");
@@ -294,11 +282,9 @@ static void test_best_of(void **state) {
     json_t *choice = json_array_get(at(best, "choices"), rank);
     assert_int_equal(int_at(choice, "index"), rank);
     assert_true(json_is_null(at(choice, "logprobs")));
-    assert_string_equal(text_at(choice, "text"),
-                        text_at(json_array_get(at(all, "choices"), likeliest), "text"));
+    assert_string_equal(text_at(choice, "text"), text_at(json_array_get(at(all, "choices"), likeliest), "text"));
   }
-  assert_int_equal(int_at(best, "usage.completion_tokens"),
-                   int_at(all, "usage.completion_tokens"));
+  assert_int_equal(int_at(best, "usage.completion_tokens"), int_at(all, "usage.completion_tokens"));
   (void)snprintf(line, sizeof line, body, "\"n\":2,\"best_of\":2,\"stream\":true");
   json_decref(talk_stream(server.port, COMPLETIONS, line)); /* nothing to choose */
   json_decref(best);
@@ -318,8 +304,7 @@ static void test_logprobs(void **state) {
     assert_true(logprob <= 0);
     assert_int_equal(json_array_size(at(token, "bytes")), strlen(text_at(token, "token")));
     assert_int_equal(json_array_size(at(token, "top_logprobs")), 3);
-    assert_true(json_real_value(at(token, "top_logprobs.0.logprob")) >=
-                logprob - 1e-6); /* greedy: the likeliest */
+    assert_true(json_real_value(at(token, "top_logprobs.0.logprob")) >= logprob - 1e-6); /* greedy: the likeliest */
   }
   json_decref(chat);
   json_t *whole = talk_json(server.port, COMPLETIONS,
@@ -343,11 +328,9 @@ static void test_stop_strings(void **state) {
   assert_true(n > 8);
   char stop[8] = {0};
   memcpy(stop, text + n / 2, 3);
-  for (int i = 0; i < 3; i++)
-    assert_true(stop[i] > 0); /* ASCII, so that it is a string of its own */
-  json_t *ask = json_pack("{s:s, s:s, s:i, s:b, s:f, s:i, s:[s, s]}", "prompt", "a", "mode",
-                          "autoregressive", "max_tokens", 24, "ignore_eos", 1, "temperature", 1.0,
-                          "seed", 2, "stop", "\x01never", stop);
+  for (int i = 0; i < 3; i++) assert_true(stop[i] > 0); /* ASCII, so that it is a string of its own */
+  json_t *ask = json_pack("{s:s, s:s, s:i, s:b, s:f, s:i, s:[s, s]}", "prompt", "a", "mode", "autoregressive",
+                          "max_tokens", 24, "ignore_eos", 1, "temperature", 1.0, "seed", 2, "stop", "\x01never", stop);
   assert_non_null(ask);
   char *line = json_dumps(ask, 0);
   json_t *stopped = talk_json(server.port, COMPLETIONS, line);
@@ -355,8 +338,7 @@ static void test_stop_strings(void **state) {
   assert_string_equal(text_at(stopped, "choices.0.finish_reason"), "stop");
   assert_int_equal(strlen(text_at(stopped, "choices.0.text")), kept);
   assert_memory_equal(text_at(stopped, "choices.0.text"), text, kept);
-  assert_true(int_at(stopped, "usage.completion_tokens") <
-              24); /* it ended there, and was not only cut */
+  assert_true(int_at(stopped, "usage.completion_tokens") < 24); /* it ended there, and was not only cut */
   json_decref(stopped);
   free(line);
   json_decref(ask);
@@ -366,15 +348,13 @@ static void test_stop_strings(void **state) {
 static void test_cached_tokens(void **state) {
   (void)state;
   weft_text body = {0};
-  weft_text_puts(&body,
-                 "{\"max_tokens\":1,\"mode\":\"autoregressive\",\"temperature\":0,\"prompt\":\"");
+  weft_text_puts(&body, "{\"max_tokens\":1,\"mode\":\"autoregressive\",\"temperature\":0,\"prompt\":\"");
   for (int i = 0; i < 60; i++) weft_text_printf(&body, "frog %d, ", i);
   weft_text_puts(&body, "\"}");
   json_t *cold = talk_json(server.port, COMPLETIONS, body.bytes),
          *warm = talk_json(server.port, COMPLETIONS, body.bytes);
   assert_int_equal(int_at(cold, "usage.prompt_tokens_details.cached_tokens"), 0);
-  assert_true(int_at(warm, "usage.prompt_tokens_details.cached_tokens") >
-              int_at(warm, "usage.prompt_tokens") / 2);
+  assert_true(int_at(warm, "usage.prompt_tokens_details.cached_tokens") > int_at(warm, "usage.prompt_tokens") / 2);
   assert_string_equal(text_at(cold, "choices.0.text"), text_at(warm, "choices.0.text"));
   assert_true(talk_grows(server.port, "vllm:prefix_cache_hits_total", 0));
   weft_text_free(&body);
@@ -384,8 +364,7 @@ static void test_cached_tokens(void **state) {
 
 static void test_tokenize(void **state) {
   (void)state;
-  json_t *tokens = talk_json(server.port, "/tokenize",
-                             "{\"prompt\":\"a green frog\",\"return_token_strs\":true}");
+  json_t *tokens = talk_json(server.port, "/tokenize", "{\"prompt\":\"a green frog\",\"return_token_strs\":true}");
   assert_int_equal(int_at(tokens, "count"), json_array_size(at(tokens, "tokens")));
   assert_int_equal(int_at(tokens, "count"), json_array_size(at(tokens, "token_strs")));
   assert_int_equal(int_at(tokens, "max_model_len"), 1024);
@@ -399,10 +378,8 @@ static void test_tokenize(void **state) {
   json_decref(tokens);
   /* messages become exactly the prompt that the chat endpoint uses */
   json_t *messages =
-      talk_json(server.port, "/tokenize",
-                "{\"messages\":[{\"role\":\"user\",\"content\":\"Write 4711 backwards.\"}]}");
-  json_t *chat =
-      talk_json(server.port, CHAT, "{\"return_token_ids\":true,\"max_tokens\":1," ASK "}");
+      talk_json(server.port, "/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"Write 4711 backwards.\"}]}");
+  json_t *chat = talk_json(server.port, CHAT, "{\"return_token_ids\":true,\"max_tokens\":1," ASK "}");
   assert_true(json_equal(at(messages, "tokens"), at(chat, "prompt_token_ids")));
   json_decref(messages);
   json_decref(chat);
@@ -427,8 +404,7 @@ static void test_content_parts_and_roles(void **state) {
 static void test_request_ids(void **state) {
   char id[160];
   (void)state;
-  talk_answer a = talk_ask_as(server.port, "POST", CHAT, "X-Request-Id: my-id.42\r\n",
-                              "{\"max_tokens\":1," ASK "}");
+  talk_answer a = talk_ask_as(server.port, "POST", CHAT, "X-Request-Id: my-id.42\r\n", "{\"max_tokens\":1," ASK "}");
   assert_string_equal(talk_header(&a, "X-Request-Id", id, sizeof id), "my-id.42");
   assert_non_null(strstr(a.body.bytes, "\"chatcmpl-my-id.42\""));
   talk_answer_free(&a);
@@ -442,8 +418,7 @@ static void test_keep_alive(void **state) {
   (void)state;
   int fd = talk_dial(server.port);
   for (int i = 0; i < 6; i++) {
-    const char *body =
-        i % 2 == 0 ? "{\"max_tokens\":4,\"stream\":true," ASK "}" : "{\"max_tokens\":4," ASK "}";
+    const char *body = i % 2 == 0 ? "{\"max_tokens\":4,\"stream\":true," ASK "}" : "{\"max_tokens\":4," ASK "}";
     talk_send(fd, "POST", CHAT, "", body, strlen(body));
     talk_answer a = talk_receive(fd);
     assert_int_equal(a.code, 200);

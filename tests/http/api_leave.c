@@ -48,12 +48,9 @@ static int start(const char *prompt, const char *mode, bool stream) {
 }
 
 static void settle(void) {
-  if (talk_await(server.port, "vllm:num_requests_running", 0, 30000) < 0)
-    fail_msg("requests still run");
-  if (talk_await(server.port, "vllm:num_requests_waiting", 0, 30000) < 0)
-    fail_msg("requests still wait");
-  if (talk_await(server.port, "weft_pool_pages_pinned", 0, 30000) < 0)
-    fail_msg("pages are still held");
+  if (talk_await(server.port, "vllm:num_requests_running", 0, 30000) < 0) fail_msg("requests still run");
+  if (talk_await(server.port, "vllm:num_requests_waiting", 0, 30000) < 0) fail_msg("requests still wait");
+  if (talk_await(server.port, "weft_pool_pages_pinned", 0, 30000) < 0) fail_msg("pages are still held");
 }
 
 /* Hangs up, and waits until one more request ended as cancelled. Milliseconds. */
@@ -79,17 +76,15 @@ static void test_left_mid_stream(void **state) {
       weft_text got = {0};
       int fd = start("", modes[m], stream == 1);
       if (stream == 1) {
-        while (got.n == 0 || strstr(got.bytes, "data: ") == NULL)
-          assert_true(talk_read(fd, &got, TALK_MS) > 0);
+        while (got.n == 0 || strstr(got.bytes, "data: ") == NULL) assert_true(talk_read(fd, &got, TALK_MS) > 0);
       } else {
         uint64_t until = weft_clock_us() + TALK_MS * 1000u;
-        while (talk_metric(server.port, "vllm:generation_tokens_total") == tokens)
-          assert_true(weft_clock_us() < until);
+        while (talk_metric(server.port, "vllm:generation_tokens_total") == tokens) assert_true(weft_clock_us() < until);
       }
       double ms = hang_up(fd, ended);
       assert_true(talk_await(server.port, "weft_pool_pages_pinned", 0, SETTLE_MS) >= 0);
-      print_message("left %s: %s, cancelled after %.1f ms\n",
-                    stream ? "mid-stream" : "before the whole answer", modes[m], ms);
+      print_message("left %s: %s, cancelled after %.1f ms\n", stream ? "mid-stream" : "before the whole answer",
+                    modes[m], ms);
       assert_true(talk_metric(server.port, "vllm:generation_tokens_total") < tokens + 1900);
       weft_text_free(&got);
     }
@@ -101,18 +96,15 @@ static void test_left_in_prefill(void **state) {
   (void)state;
   settle();
   for (int i = 0; i < 350; i++) weft_text_printf(&prompt, " frog %d", i);
-  double ended = talk_ended(server.port, "abort"),
-         rows = talk_metric(server.port, "weft_rows_prefill_total");
+  double ended = talk_ended(server.port, "abort"), rows = talk_metric(server.port, "weft_rows_prefill_total");
   double tokens = talk_metric(server.port, "vllm:generation_tokens_total");
   int fd = start(prompt.bytes, "autoregressive", true);
   uint64_t until = weft_clock_us() + TALK_MS * 1000u;
-  while (talk_metric(server.port, "weft_rows_prefill_total") == rows)
-    assert_true(weft_clock_us() < until);
+  while (talk_metric(server.port, "weft_rows_prefill_total") == rows) assert_true(weft_clock_us() < until);
   assert_true(talk_metric(server.port, "weft_pool_pages_pinned") > 0);
   double ms = hang_up(fd, ended);
   assert_true(talk_await(server.port, "weft_pool_pages_pinned", 0, SETTLE_MS) >= 0);
-  assert_true(talk_metric(server.port, "vllm:generation_tokens_total") ==
-              tokens); /* it was prefill indeed */
+  assert_true(talk_metric(server.port, "vllm:generation_tokens_total") == tokens); /* it was prefill indeed */
   print_message("left in prefill: cancelled after %.1f ms\n", ms);
   weft_text_free(&prompt);
 }
@@ -127,8 +119,7 @@ static void test_left_while_queued(void **state) {
   assert_true(talk_await(server.port, "vllm:num_requests_waiting", 1, TALK_MS) >= 0);
   double ms = hang_up(second, ended);
   assert_true(talk_metric(server.port, "vllm:num_requests_waiting") == 0);
-  assert_true(talk_metric(server.port, "vllm:num_requests_running") ==
-              1); /* the other one goes on */
+  assert_true(talk_metric(server.port, "vllm:num_requests_running") == 1); /* the other one goes on */
   print_message("left while queued: cancelled after %.1f ms\n", ms);
   (void)hang_up(first, ended + 1);
   assert_true(talk_await(server.port, "weft_pool_pages_pinned", 0, SETTLE_MS) >= 0);
@@ -176,8 +167,7 @@ static void test_slow_reader(void **state) {
   double length = talk_ended(server.port, "length");
   talk_send(fd, "POST", COMPLETIONS, "", body, strlen(body));
   uint64_t until = weft_clock_us() + TALK_MS * 1000u;
-  while (talk_ended(server.port, "length") == length)
-    assert_true(weft_clock_us() < until); /* not one byte was read */
+  while (talk_ended(server.port, "length") == length) assert_true(weft_clock_us() < until); /* not one byte was read */
   json_decref(talk_json(server.port, COMPLETIONS, "{\"prompt\":\"a\",\"max_tokens\":2}"));
   int large = 1 << 20;
   assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &large, sizeof large), 0);
@@ -185,8 +175,7 @@ static void test_slow_reader(void **state) {
   assert_true(a.complete);
   json_t *events = talk_events(&a.body), *event;
   size_t i, n = 0;
-  json_array_foreach(events, i, event) n +=
-      json_array_size(at(event, "data.choices.0.logprobs.tokens"));
+  json_array_foreach(events, i, event) n += json_array_size(at(event, "data.choices.0.logprobs.tokens"));
   assert_int_equal(n, 600);
   json_decref(events);
   talk_answer_free(&a);
@@ -203,10 +192,9 @@ static void test_deadline(void **state) {
   assert_int_equal(a.code, 504);
   assert_non_null(strstr(a.body.bytes, "timeout_ms"));
   talk_answer_free(&a);
-  json_t *events = talk_stream(
-      server.port, COMPLETIONS,
-      "{\"prompt\":\"a\",\"ignore_eos\":true,\"max_tokens\":1900,\"mode\":\"autoregressive\","
-      "\"timeout_ms\":200,\"stream\":true}");
+  json_t *events = talk_stream(server.port, COMPLETIONS,
+                               "{\"prompt\":\"a\",\"ignore_eos\":true,\"max_tokens\":1900,\"mode\":\"autoregressive\","
+                               "\"timeout_ms\":200,\"stream\":true}");
   size_t n = json_array_size(events);
   assert_true(n >= 2);
   assert_string_equal(text_at(json_array_get(events, n - 2), "data.error.code"), "timeout");
@@ -273,14 +261,10 @@ static void test_close_with_requests_in_every_phase(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_left_mid_stream),
-      cmocka_unit_test(test_left_in_prefill),
-      cmocka_unit_test(test_left_while_queued),
-      cmocka_unit_test(test_full_queue),
-      cmocka_unit_test(test_slow_reader),
-      cmocka_unit_test(test_deadline),
-      cmocka_unit_test(test_drain_and_close),
-      cmocka_unit_test(test_close_with_requests_in_every_phase),
+      cmocka_unit_test(test_left_mid_stream),   cmocka_unit_test(test_left_in_prefill),
+      cmocka_unit_test(test_left_while_queued), cmocka_unit_test(test_full_queue),
+      cmocka_unit_test(test_slow_reader),       cmocka_unit_test(test_deadline),
+      cmocka_unit_test(test_drain_and_close),   cmocka_unit_test(test_close_with_requests_in_every_phase),
   };
   return cmocka_run_group_tests(tests, open_server, close_server);
 }

@@ -12,19 +12,13 @@ static weft_keys *keys;
 
 static int open_servers(void **state) {
   const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .threads = 2,
-                               .kv_bytes = 8 << 20,
-                               .context = 256,
-                               .pins = 3,
-                               .quiet = true};
+  weft_open_options options = {
+      .models = models, .n_models = 1, .threads = 2, .kv_bytes = 8 << 20, .context = 256, .pins = 3, .quiet = true};
   weft_error error = {{0}};
   (void)state;
   weft_server_options nobody = {0};
   talk_open(&open_server, &options, &nobody);
-  if (weft_keys_parse(keys_text, strlen(keys_text), "keys", &keys, &error) != WEFT_OK)
-    fail_msg("%s", error.text);
+  if (weft_keys_parse(keys_text, strlen(keys_text), "keys", &keys, &error) != WEFT_OK) fail_msg("%s", error.text);
   options.tenants = weft_keys_n_tenants(keys);
   weft_server_options where = {.keys = keys};
   talk_open(&server, &options, &where);
@@ -40,8 +34,7 @@ static int close_servers(void **state) {
 }
 
 /* The answer's JSON; its code must be this. */
-static json_t *ask(const char *who, const char *method, const char *path, const char *body,
-                   int code) {
+static json_t *ask(const char *who, const char *method, const char *path, const char *body, int code) {
   talk_answer a = talk_ask_as(server.port, method, path, who, body);
   if (a.code != code) fail_msg("%s %s %s: %d %s", method, path, body, a.code, a.body.bytes);
   json_t *root = json_loads(a.body.bytes, 0, NULL);
@@ -97,7 +90,8 @@ static void end(json_int_t id) {
 static json_int_t cached(const char *who, const char *question) {
   char body[1024];
   (void)snprintf(body, sizeof body,
-                 "{\"messages\":[" SYSTEM ",{\"role\":\"user\",\"content\":\"%s\"}],"
+                 "{\"messages\":[" SYSTEM
+                 ",{\"role\":\"user\",\"content\":\"%s\"}],"
                  "\"max_tokens\":4,\"mode\":\"autoregressive\",\"seed\":1}",
                  question);
   json_t *root = ask(who, "POST", "/v1/chat/completions", body, 200);
@@ -108,8 +102,9 @@ static json_int_t cached(const char *who, const char *question) {
 
 static void a_pin_is_its_tenants(void **state) {
   (void)state;
-  json_int_t id = declare("{\"tenant\":\"red\",\"ttl_seconds\":600,\"priority\":1,"
-                          "\"messages\":[" SYSTEM "]}");
+  json_int_t id = declare(
+      "{\"tenant\":\"red\",\"ttl_seconds\":600,\"priority\":1,"
+      "\"messages\":[" SYSTEM "]}");
   json_t *pin = held(id);
   json_int_t n = int_at(pin, "tokens");
   assert_true(n > 16);
@@ -140,11 +135,13 @@ static void a_public_pin_is_everybodys(void **state) {
 
 static void texts_and_tokens_too(void **state) {
   (void)state;
-  json_t *text = held(declare("{\"public\":true,\"text\":\"A frog sat on a log and looked at the "
-                              "bog, as frogs do when they are done with the day\"}"));
-  json_t *tokens = held(declare("{\"tenant\":\"red\",\"tokens\":[300,296,10,300,296,11,300,296,12,"
-                                "300,296,13,300,296,14,300,296,15,300,296,16,300,296,17,300,296,"
-                                "18,300,296,19,300,296,20,300,296,21]}"));
+  json_t *text =
+      held(declare("{\"public\":true,\"text\":\"A frog sat on a log and looked at the "
+                   "bog, as frogs do when they are done with the day\"}"));
+  json_t *tokens =
+      held(declare("{\"tenant\":\"red\",\"tokens\":[300,296,10,300,296,11,300,296,12,"
+                   "300,296,13,300,296,14,300,296,15,300,296,16,300,296,17,300,296,"
+                   "18,300,296,19,300,296,20,300,296,21]}"));
   assert_int_equal(int_at(tokens, "tokens") % 16, 0);
   end(int_at(text, "id"));
   end(int_at(tokens, "id"));

@@ -7,12 +7,8 @@ static talk server;
 
 static int open_server(void **state) {
   const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .threads = 2,
-                               .kv_bytes = 4 << 20,
-                               .context = 256,
-                               .quiet = true};
+  weft_open_options options = {
+      .models = models, .n_models = 1, .threads = 2, .kv_bytes = 4 << 20, .context = 256, .quiet = true};
   weft_server_options where = {.body_mib = 1, .idle_seconds = 2};
   (void)state;
   talk_open(&server, &options, &where);
@@ -26,10 +22,8 @@ static int close_server(void **state) {
 }
 
 /* The body is {"error":{message,type,param,code}} and says these words. */
-static void check_error(const talk_answer *a, const char *what, int code, const char *param,
-                        const char *words) {
-  if (a->code != code)
-    fail_msg("%s: gave %d instead of %d: %s", what, a->code, code, a->body.bytes);
+static void check_error(const talk_answer *a, const char *what, int code, const char *param, const char *words) {
+  if (a->code != code) fail_msg("%s: gave %d instead of %d: %s", what, a->code, code, a->body.bytes);
   json_t *root = json_loads(a->body.bytes, 0, NULL);
   if (root == NULL) fail_msg("%s: no JSON: %s", what, a->body.bytes);
   const char *message = text_at(root, "error.message");
@@ -38,8 +32,7 @@ static void check_error(const talk_answer *a, const char *what, int code, const 
   assert_null(strchr(message, '\n'));
   if (strstr(message, words) == NULL) fail_msg("%s: '%s' does not say '%s'", what, message, words);
   json_t *named = at(root, "error.param");
-  if (param == NULL ? !json_is_null(named)
-                    : !json_is_string(named) || strcmp(json_string_value(named), param) != 0) {
+  if (param == NULL ? !json_is_null(named) : !json_is_string(named) || strcmp(json_string_value(named), param) != 0) {
     fail_msg("%s: param is not %s in %s", what, param == NULL ? "null" : param, a->body.bytes);
   }
   json_decref(root);
@@ -60,8 +53,7 @@ static const bad_body bad_chats[] = {
     {"{\"messages\":[}", 400, NULL, "not valid JSON"},
     {"[]", 400, NULL, "must be a JSON object"},
     {"{" USER "} trailing", 400, NULL, "not valid JSON"},
-    {"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}", 400, NULL,
-     "not valid UTF-8 at byte 39"},
+    {"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}", 400, NULL, "not valid UTF-8 at byte 39"},
     {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]}", 400, NULL, "not valid JSON"},
     {"{\"messages\":[{\"role\":\"user\",\"content\":\"\\ud800\"}]}", 400, NULL, "not valid JSON"},
     /* messages */
@@ -70,23 +62,19 @@ static const bad_body bad_chats[] = {
     {"{\"messages\":\"hi\"}", 400, "messages", "list"},
     {"{\"messages\":[1]}", 400, "messages[0]", "object"},
     {"{\"messages\":[{\"content\":\"hi\"}]}", 400, "messages[0].role", "string"},
-    {"{\"messages\":[{\"role\":\"pirate\",\"content\":\"hi\"}]}", 400, "messages[0].role",
-     "pirate"},
-    {"{\"messages\":[{\"role\":\"tool\",\"content\":\"hi\"}]}", 400, "messages[0].role",
-     "tool calls"},
+    {"{\"messages\":[{\"role\":\"pirate\",\"content\":\"hi\"}]}", 400, "messages[0].role", "pirate"},
+    {"{\"messages\":[{\"role\":\"tool\",\"content\":\"hi\"}]}", 400, "messages[0].role", "tool calls"},
     {"{\"messages\":[{\"role\":\"user\"}]}", 400, "messages[0].content", "string"},
     {"{\"messages\":[{\"role\":\"user\",\"content\":5}]}", 400, "messages[0].content", "string"},
     {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{"
      "\"url\":\"x\"}}]}]}",
      400, "messages[0].content", "only text"},
-    {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"text\":\"x\"}]}]}", 400,
-     "messages[0].content", "type"},
+    {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"text\":\"x\"}]}]}", 400, "messages[0].content", "type"},
     /* what is not done */
     {"{" USER ",\"tools\":[{\"type\":\"function\"}]}", 400, "tools", "not supported"},
     {"{" USER ",\"functions\":[{}]}", 400, "functions", "not supported"},
     {"{" USER ",\"tool_choice\":\"required\"}", 400, "tool_choice", "not supported"},
-    {"{" USER ",\"response_format\":{\"type\":\"json_object\"}}", 400, "response_format",
-     "json_object"},
+    {"{" USER ",\"response_format\":{\"type\":\"json_object\"}}", 400, "response_format", "json_object"},
     {"{" USER ",\"guided_json\":{}}", 400, "guided_json", "not supported"},
     {"{" USER ",\"prompt_logprobs\":1}", 400, "prompt_logprobs", "not supported"},
     {"{" USER ",\"min_tokens\":4}", 400, "min_tokens", "not supported"},
@@ -127,14 +115,12 @@ static const bad_body bad_chats[] = {
     {"{" USER ",\"diffusion\":{\"steps\":0}}", 400, "diffusion.steps", "1"},
     {"{" USER ",\"diffusion\":{\"t_min\":0.9,\"t_max\":0.1}}", 400, NULL, "t_"},
     {"{" USER ",\"diffusion\":{\"stability\":99}}", 400, "diffusion.stability", "99"},
-    {"{" USER ",\"chat_template_kwargs\":{\"enable_thinking\":3}}", 400,
-     "chat_template_kwargs.enable_thinking", "true"},
+    {"{" USER ",\"chat_template_kwargs\":{\"enable_thinking\":3}}", 400, "chat_template_kwargs.enable_thinking",
+     "true"},
     /* what a canvas cannot do */
-    {"{" USER ",\"mode\":\"diffusion\",\"logprobs\":true}", 400, NULL,
-     "logprobs is not defined for a canvas"},
+    {"{" USER ",\"mode\":\"diffusion\",\"logprobs\":true}", 400, NULL, "logprobs is not defined for a canvas"},
     {"{" USER ",\"mode\":\"diffusion\",\"presence_penalty\":1}", 400, NULL, "penalties"},
-    {"{" USER ",\"mode\":\"diffusion\",\"logit_bias\":{\"5\":1}}", 400, NULL,
-     "logit_bias is not defined for a canvas"},
+    {"{" USER ",\"mode\":\"diffusion\",\"logit_bias\":{\"5\":1}}", 400, NULL, "logit_bias is not defined for a canvas"},
 };
 
 static const bad_body bad_completions[] = {
@@ -181,7 +167,7 @@ static void test_harmless_values(void **state) {
   (void)state;
   json_decref(talk_json(server.port, "/v1/chat/completions",
                         "{" USER ",\"max_tokens\":1,\"tools\":[],\"tool_choice\":\"none\","
-                                 "\"response_format\":{\"type\":\"text\"},"
+                        "\"response_format\":{\"type\":\"text\"},"
                         "\"stop\":null,\"temperature\":null,\"top_k\":-1,\"logit_bias\":{},\"n\":1,"
                         "\"user\":\"x\",\"best_of\":1,"
                         "\"min_tokens\":0,\"mode\":\"autoregressive\",\"logprobs\":false,\"seed\":-"
@@ -264,8 +250,7 @@ static void test_large_bodies(void **state) {
   talk_answer_free(&a);
   (void)close(fd);
   fd = talk_dial(server.port);
-  const char *head =
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const char *head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
   assert_true(talk_write(fd, head, strlen(head)));
   char line[32];
   (void)snprintf(line, sizeof line, "%zx\r\n", n);
@@ -293,9 +278,8 @@ static void test_slow_and_chunked_bodies(void **state) {
   for (int chunked = 0; chunked < 2; chunked++) {
     int fd = talk_dial(server.port);
     char head[256];
-    (void)snprintf(
-        head, sizeof head, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n%s%zu\r\n\r\n",
-        chunked ? "Transfer-Encoding: chunked\r\nX-Length: " : "Content-Length: ", strlen(body));
+    (void)snprintf(head, sizeof head, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n%s%zu\r\n\r\n",
+                   chunked ? "Transfer-Encoding: chunked\r\nX-Length: " : "Content-Length: ", strlen(body));
     assert_true(talk_write(fd, head, strlen(head)));
     for (const char *c = body; *c != 0; c++) {
       if (chunked) assert_true(talk_write(fd, "1\r\n", 3));
@@ -312,9 +296,8 @@ static void test_slow_and_chunked_bodies(void **state) {
 
 /* Half a request, or none, does not hold a connection for ever. */
 static void test_silent_connections_are_closed(void **state) {
-  static const char *const pieces[] = {
-      "", "POST /v1/comp",
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"};
+  static const char *const pieces[] = {"", "POST /v1/comp",
+                                       "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"};
   (void)state;
   for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
     int fd = talk_dial(server.port);
@@ -326,13 +309,12 @@ static void test_silent_connections_are_closed(void **state) {
 }
 
 static void test_not_http(void **state) {
-  static const char *const pieces[] = {
-      "\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
-      "GET\r\n\r\n",
-      "\r\n\r\n\r\n",
-      "GET / HTTP/9.9\r\n\r\n",
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n"};
+  static const char *const pieces[] = {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
+                                       "GET\r\n\r\n",
+                                       "\r\n\r\n\r\n",
+                                       "GET / HTTP/9.9\r\n\r\n",
+                                       "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+                                       "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n"};
   (void)state;
   for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
     weft_text out = {0};

@@ -19,8 +19,7 @@ extern char **environ;
 
 static const char keys_text[] = "# who\nsk-red red\n\nsk-blue  blue\r\nsk-red-2\tred\nsk-op operator\n";
 
-static int code_as(uint16_t port, const char *header, const char *method, const char *path,
-                   const char *body) {
+static int code_as(uint16_t port, const char *header, const char *method, const char *path, const char *body) {
   char challenge[32];
   talk_answer a = talk_ask_as(port, method, path, header, body);
   int code = a.code;
@@ -58,8 +57,7 @@ static void await_words(uint16_t port, const char *header, const char *words) {
  * the bucket holds enough again, and is told how long. */
 static void test_limits_of_a_tenant(void **state) {
   static const char text[] = "sk-op operator weight=3\n- anybody class=low tokens-per-minute=100\n";
-  static const char ask[] =
-      "{\"prompt\":[5,6,7,8],\"max_tokens\":60,\"ignore_eos\":true,\"mode\":\"autoregressive\"}";
+  static const char ask[] = "{\"prompt\":[5,6,7,8],\"max_tokens\":60,\"ignore_eos\":true,\"mode\":\"autoregressive\"}";
   static const char operator_key[] = "Authorization: Bearer sk-op\r\n";
   const char *models[] = {DEMO_MODEL};
   weft_keys *keys;
@@ -89,8 +87,7 @@ static void test_limits_of_a_tenant(void **state) {
   talk_answer_free(&a);
   assert_int_equal(code_as(server.port, "", "GET", "/metrics", ""), 403);
   assert_int_equal(code_as(server.port, operator_key, "POST", COMPLETIONS, ask), 200);
-  await_words(server.port, operator_key,
-              "weft_tenant_refused_total{tenant=\"anybody\",reason=\"tokens\"} 1\n");
+  await_words(server.port, operator_key, "weft_tenant_refused_total{tenant=\"anybody\",reason=\"tokens\"} 1\n");
   await_words(server.port, operator_key, "weft_tenant_completion_tokens_total{tenant=\"anybody\"} 60\n");
   await_words(server.port, operator_key, "weft_tenant_requests_running{tenant=\"operator\"} 0\n");
   await_words(server.port, operator_key, "weft_tenant_queue_seconds_count{tenant=\"operator\"} 1\n");
@@ -100,12 +97,8 @@ static void test_limits_of_a_tenant(void **state) {
 
 static void test_keys_and_tenants(void **state) {
   const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .threads = 1,
-                               .kv_bytes = 8 << 20,
-                               .context = 512,
-                               .quiet = true};
+  weft_open_options options = {
+      .models = models, .n_models = 1, .threads = 1, .kv_bytes = 8 << 20, .context = 512, .quiet = true};
   weft_server_options where = {0};
   weft_error error = {{0}};
   weft_keys *keys;
@@ -130,11 +123,9 @@ static void test_keys_and_tenants(void **state) {
     assert_int_equal(code_as(server.port, bad[i], "GET", "/metrics", ""), 401);
     assert_int_equal(code_as(server.port, bad[i], "GET", "/admin/trace", ""), 401);
   }
-  static const char *const good[] = {"Authorization: Bearer sk-red\r\n",
-                                     "authorization: bearer sk-blue\r\n",
+  static const char *const good[] = {"Authorization: Bearer sk-red\r\n", "authorization: bearer sk-blue\r\n",
                                      "Authorization: Bearer sk-red-2\r\n"};
-  for (size_t i = 0; i < 3; i++)
-    assert_int_equal(code_as(server.port, good[i], "POST", CHAT, "{" USER "}"), 200);
+  for (size_t i = 0; i < 3; i++) assert_int_equal(code_as(server.port, good[i], "POST", CHAT, "{" USER "}"), 200);
   /* what one tenant cached, the other does not see; another key of the same tenant does */
   weft_text body = {0};
   weft_text_puts(&body, "{\"max_tokens\":1,\"prompt\":\"");
@@ -162,12 +153,8 @@ static void test_keys_and_tenants(void **state) {
 
 static void test_two_models(void **state) {
   const char *models[] = {DEMO_MODEL, DEMO_AR_MODEL};
-  weft_open_options options = {.models = models,
-                               .n_models = 2,
-                               .threads = 1,
-                               .kv_bytes = 8 << 20,
-                               .context = 512,
-                               .quiet = true};
+  weft_open_options options = {
+      .models = models, .n_models = 2, .threads = 1, .kv_bytes = 8 << 20, .context = 512, .quiet = true};
   weft_server_options where = {0};
   talk server;
   (void)state;
@@ -181,8 +168,7 @@ static void test_two_models(void **state) {
     (void)snprintf(body, sizeof body, "{\"model\":\"%s\"," USER "}", names[i]);
     json_t *root = talk_json(server.port, CHAT, body);
     assert_string_equal(text_at(root, "model"), names[i]);
-    assert_true((int_at(root, "usage.completion_tokens_details.canvases") > 0) ==
-                (i == 0)); /* auto */
+    assert_true((int_at(root, "usage.completion_tokens_details.canvases") > 0) == (i == 0)); /* auto */
     json_decref(root);
   }
   talk_answer a = talk_ask(server.port, "POST", CHAT, "{\"model\":\"gpt-5\"," USER "}");
@@ -193,8 +179,7 @@ static void test_two_models(void **state) {
   a = talk_ask(server.port, "POST", "/tokenize", "{\"model\":\"gpt-5\",\"prompt\":\"a\"}");
   assert_int_equal(a.code, 404);
   talk_answer_free(&a);
-  a = talk_ask(server.port, "POST", CHAT,
-               "{\"model\":\"weft-demo-ar\",\"mode\":\"diffusion\"," USER "}");
+  a = talk_ask(server.port, "POST", CHAT, "{\"model\":\"weft-demo-ar\",\"mode\":\"diffusion\"," USER "}");
   assert_int_equal(a.code, 400);
   assert_non_null(strstr(a.body.bytes, "no canvas"));
   talk_answer_free(&a);
@@ -205,18 +190,13 @@ static void test_two_models(void **state) {
 /* A model without a chat template answers prompts, and says why it does not chat. */
 static void test_model_without_template(void **state) {
   const char *models[] = {TINY_MODEL};
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .backend = "ref",
-                               .kv_bytes = 1 << 20,
-                               .context = 128,
-                               .quiet = true};
+  weft_open_options options = {
+      .models = models, .n_models = 1, .backend = "ref", .kv_bytes = 1 << 20, .context = 128, .quiet = true};
   weft_server_options where = {0};
   talk server;
   (void)state;
   talk_open(&server, &options, &where);
-  json_decref(talk_json(server.port, COMPLETIONS,
-                        "{\"model\":\"anything\",\"prompt\":[5,6,7],\"max_tokens\":4}"));
+  json_decref(talk_json(server.port, COMPLETIONS, "{\"model\":\"anything\",\"prompt\":[5,6,7],\"max_tokens\":4}"));
   talk_answer a = talk_ask(server.port, "POST", CHAT, "{" USER "}");
   assert_int_equal(a.code, 400);
   assert_non_null(strstr(a.body.bytes, "no chat template"));
@@ -235,15 +215,8 @@ typedef struct program {
 } program;
 
 static program launch(const char *const *more) {
-  const char *args[24] = {WEFT_BINARY_DIR "/weft",
-                          "serve",
-                          "-q",
-                          "--kv-mib",
-                          "4",
-                          "--context",
-                          "512",
-                          "--threads",
-                          "1"};
+  const char *args[24] = {
+      WEFT_BINARY_DIR "/weft", "serve", "-q", "--kv-mib", "4", "--context", "512", "--threads", "1"};
   int n = 9, out[2], err[2];
   program p = {0};
   for (; *more != NULL && n < 23; more++) args[n++] = *more;
@@ -266,9 +239,7 @@ static program launch(const char *const *more) {
 static void read_line(int fd, char *line, size_t n_max) {
   size_t n = 0;
   struct pollfd wait = {.fd = fd, .events = POLLIN};
-  while (n + 1 < n_max && poll(&wait, 1, TALK_MS) > 0 && read(fd, line + n, 1) == 1 &&
-         line[n] != '\n')
-    n++;
+  while (n + 1 < n_max && poll(&wait, 1, TALK_MS) > 0 && read(fd, line + n, 1) == 1 && line[n] != '\n') n++;
   line[n] = 0;
 }
 
@@ -342,8 +313,7 @@ static void test_signal_drains(void **state) {
 
 static void test_second_signal_cancels(void **state) {
   (void)state;
-  program p = launch(
-      (const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "--running", "1", NULL});
+  program p = launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "--running", "1", NULL});
   await_port(&p);
   /* many long requests, one at a time: draining alone would take long */
   const char *body =
@@ -383,14 +353,13 @@ static bool file_says(const char *folder, const char *words) {
 /* Two servers, each with a folder of its own: each log tells of its own requests alone. */
 static void test_directories_keep_logs_apart(void **state) {
   char folder[2][64] = {"/tmp/weft-serve-XXXXXX", "/tmp/weft-serve-XXXXXX"};
-  static const char *const headers[] = {"X-Request-Id: first-one\r\n",
-                                        "X-Request-Id: second-one\r\n"};
+  static const char *const headers[] = {"X-Request-Id: first-one\r\n", "X-Request-Id: second-one\r\n"};
   program p[2];
   (void)state;
   for (int i = 0; i < 2; i++) {
     assert_non_null(mkdtemp(folder[i]));
-    p[i] = launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "-v",
-                                        "--directory", folder[i], NULL});
+    p[i] =
+        launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "-v", "--directory", folder[i], NULL});
     await_port(&p[i]);
   }
   for (int i = 0; i < 2; i++) {
@@ -439,30 +408,21 @@ static void test_port_in_use(void **state) {
 static void test_bad_command_lines(void **state) {
   (void)state;
   check_fails((const char *const[]){"--port", "0", NULL}, 2, "no model");
-  check_fails((const char *const[]){"-m", "/nowhere.gguf", "--port", "0", NULL}, 3,
-              "/nowhere.gguf");
+  check_fails((const char *const[]){"-m", "/nowhere.gguf", "--port", "0", NULL}, 3, "/nowhere.gguf");
   check_fails((const char *const[]){"-m", DEMO_MODEL, "--host", "256.1.1.1", NULL}, 2, "256.1.1.1");
   check_fails((const char *const[]){"-m", DEMO_MODEL, "--port", "70000", NULL}, 2, "70000");
-  check_fails((const char *const[]){"-m", DEMO_MODEL, "--api-keys", "/nowhere.keys", NULL}, 2,
-              "/nowhere.keys");
-  check_fails((const char *const[]){"-m", DEMO_MODEL, "--api-keys", "/dev/null", NULL}, 2,
-              "holds no key");
-  check_fails((const char *const[]){"-m", DEMO_MODEL, "--directory", "/nowhere", NULL}, 2,
-              "/nowhere");
-  check_fails((const char *const[]){"-m", DEMO_MODEL, "-m", DEMO_MODEL, NULL}, 2,
-              "would both be served");
+  check_fails((const char *const[]){"-m", DEMO_MODEL, "--api-keys", "/nowhere.keys", NULL}, 2, "/nowhere.keys");
+  check_fails((const char *const[]){"-m", DEMO_MODEL, "--api-keys", "/dev/null", NULL}, 2, "holds no key");
+  check_fails((const char *const[]){"-m", DEMO_MODEL, "--directory", "/nowhere", NULL}, 2, "/nowhere");
+  check_fails((const char *const[]){"-m", DEMO_MODEL, "-m", DEMO_MODEL, NULL}, 2, "would both be served");
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_keys_and_tenants),
-      cmocka_unit_test(test_limits_of_a_tenant),
-      cmocka_unit_test(test_two_models),
-      cmocka_unit_test(test_model_without_template),
-      cmocka_unit_test(test_signal_drains),
-      cmocka_unit_test(test_second_signal_cancels),
-      cmocka_unit_test(test_port_in_use),
-      cmocka_unit_test(test_directories_keep_logs_apart),
+      cmocka_unit_test(test_keys_and_tenants),  cmocka_unit_test(test_limits_of_a_tenant),
+      cmocka_unit_test(test_two_models),        cmocka_unit_test(test_model_without_template),
+      cmocka_unit_test(test_signal_drains),     cmocka_unit_test(test_second_signal_cancels),
+      cmocka_unit_test(test_port_in_use),       cmocka_unit_test(test_directories_keep_logs_apart),
       cmocka_unit_test(test_bad_command_lines),
   };
   (void)signal(SIGPIPE, SIG_IGN);

@@ -137,8 +137,8 @@ static inline void fill_normal(float *x, size_t n, uint64_t seed) {
 
 /* ref, then every device that is compared with it: the cpu's instruction sets, worst first, and cuda. */
 typedef struct devices {
-  uint32_t n;       /* of device */
-  uint32_t n_cpu;   /* the first n_cpu of them are cpus */
+  uint32_t n;     /* of device */
+  uint32_t n_cpu; /* the first n_cpu of them are cpus */
   weft_device *ref, *cpu[DEVICES_MAX];
   const char *name[DEVICES_MAX];
 } devices;
@@ -228,8 +228,7 @@ static inline int teardown_devices(void **state) {
 /* ---- comparisons ---- */
 
 /* Largest |a - b| over rows of n_cols; NaN anywhere counts as infinite. */
-static inline double distance(const float *a, const float *b, uint32_t n_rows, uint64_t n_cols,
-                              uint64_t stride) {
+static inline double distance(const float *a, const float *b, uint32_t n_rows, uint64_t n_cols, uint64_t stride) {
   double worst = 0.0;
   for (uint64_t r = 0; r < n_rows; r++) {
     for (uint64_t i = 0; i < n_cols; i++) {
@@ -241,15 +240,14 @@ static inline double distance(const float *a, const float *b, uint32_t n_rows, u
   return worst;
 }
 
-static inline void assert_within(const char *name, const char *device, double worst,
-                                 double tolerance) {
+static inline void assert_within(const char *name, const char *device, double worst, double tolerance) {
   if (worst <= tolerance) return;
   fail_msg("%s on %s: off by %.3g, tolerance %.3g", name, device, worst, tolerance);
 }
 
 /* Bit for bit. */
-static inline void assert_same(const char *name, const char *device, const char *what,
-                               const void *a, const void *b, size_t n_bytes) {
+static inline void assert_same(const char *name, const char *device, const char *what, const void *a, const void *b,
+                               size_t n_bytes) {
   if (memcmp(a, b, n_bytes) != 0) fail_msg("%s on %s: %s differs in its bits", name, device, what);
 }
 

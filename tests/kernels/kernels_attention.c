@@ -81,16 +81,59 @@ static const attention_case cases[] = {
     {"canvas, no prompt", 4, 2, 64, 16, 0, F, 0, {{32, 0, CANVAS}}},
     {"canvas over a chunk edge", 4, 1, 64, 16, 0, B, 0, {{40, 240, CANVAS}, {32, 256, CANVAS}}},
     {"canvas longer than a chunk", 2, 1, 32, 16, 0, B, 0, {{300, 100, CANVAS}}},
-    {"15 to 64 queries", 1, 1, 64, 16, 0, B, 0,
+    {"15 to 64 queries",
+     1,
+     1,
+     64,
+     16,
+     0,
+     B,
+     0,
      {{15, 112, CAUSAL}, {16, 113, CAUSAL}, {17, 111, CAUSAL}, {63, 65, CAUSAL}, {64, 64, CAUSAL}}},
-    {"65 to 129 queries", 1, 1, 128, 16, 0, B, 0, {{65, 63, CAUSAL}, {127, 0, CAUSAL}, {128, 1, CAUSAL}, {129, 127, CANVAS}}},
-    {"few queries, edges of 1024", 4, 2, 256, 16, 140, B, 0,
+    {"65 to 129 queries",
+     1,
+     1,
+     128,
+     16,
+     0,
+     B,
+     0,
+     {{65, 63, CAUSAL}, {127, 0, CAUSAL}, {128, 1, CAUSAL}, {129, 127, CANVAS}}},
+    {"few queries, edges of 1024",
+     4,
+     2,
+     256,
+     16,
+     140,
+     B,
+     0,
      {{1, 1022, CAUSAL}, {1, 1023, CAUSAL}, {1, 1024, CAUSAL}, {8, 1020, CAUSAL}, {7, 1020, CANVAS}}},
-    {"few queries, edges of 128", 8, 1, 512, 32, 0, B, 0,
+    {"few queries, edges of 128",
+     8,
+     1,
+     512,
+     32,
+     0,
+     B,
+     0,
      {{1, 126, CAUSAL}, {1, 127, CAUSAL}, {1, 128, CAUSAL}, {2, 255, CAUSAL}, {2, 30, CANVAS}}},
-    {"few queries, window of 1024", 2, 1, 64, 16, 1024, B, 0,
+    {"few queries, window of 1024",
+     2,
+     1,
+     64,
+     16,
+     1024,
+     B,
+     0,
      {{1, 1023, CAUSAL}, {1, 1024, CAUSAL}, {1, 2046, CAUSAL}, {1, 2047, CAUSAL}, {8, 3068, CAUSAL}}},
-    {"dim 128, window over 1024", 4, 2, 128, 16, 70, B, 0,
+    {"dim 128, window over 1024",
+     4,
+     2,
+     128,
+     16,
+     70,
+     B,
+     0,
      {{8, 1995, CAUSAL}, {40, 2020, CAUSAL}, {8, 2045, CANVAS}, {30, 2047, CANVAS}, {1, 4000, CAUSAL}}},
     {"dim 256, causal over 1024", 4, 2, 256, 16, 150, B, 0, {{40, 1000, CAUSAL}, {33, 128, CAUSAL}}},
     {"dim 256, canvas over 1024", 2, 1, 256, 16, 60, B, 0, {{70, 990, CANVAS}, {40, 1024, CANVAS}, {33, 1900, CANVAS}}},
@@ -98,7 +141,14 @@ static const attention_case cases[] = {
     {"dim 512, canvas over 1024", 8, 1, 512, 16, 130, B, 0, {{17, 1100, CANVAS}, {3, 1023, CANVAS}, {1, 2000, CAUSAL}}},
     {"chunks in turns", 16, 1, 64, 16, 0, B, 0, {{3, 4100, CANVAS}}},
     {"chunks in turns, window", 8, 1, 128, 8, 400, B, 0, {{16, 1200, CAUSAL}, {9, 2200, CANVAS}}},
-    {"many sequences, dim 64", 48, 24, 64, 16, 60, B, 0,
+    {"many sequences, dim 64",
+     48,
+     24,
+     64,
+     16,
+     60,
+     B,
+     0,
      {{1, 127, CAUSAL}, {4, 1021, CAUSAL}, {8, 1018, CANVAS}, {1, 2047, CAUSAL}}},
     {"many sequences, dim 128", 48, 24, 128, 8, 60, B, 0, {{1, 128, CAUSAL}, {3, 1023, CAUSAL}, {1, 2000, CAUSAL}}},
     {"many sequences, dim 256", 48, 24, 256, 16, 50, B, 0, {{1, 1023, CAUSAL}, {2, 1024, CAUSAL}, {1, 90, CAUSAL}}},
@@ -159,8 +209,8 @@ enum { PAD = 24 /* elements between rows */ };
 
 /* The stored key (value) `position` of a segment: a function of its name alone, not of the layout.
  */
-static void write_vector(const attention_case *c, uint32_t segment, uint32_t head,
-                         uint32_t position, bool is_value, void *to) {
+static void write_vector(const attention_case *c, uint32_t segment, uint32_t head, uint32_t position, bool is_value,
+                         void *to) {
   float x[WEFT_HEAD_DIM_MAX];
   uint64_t seed = 77 + segment * 2 + (is_value ? 1 : 0);
   fill_normal(x, c->dim, seed ^ ((uint64_t)position << 20) ^ ((uint64_t)head << 56));
@@ -232,8 +282,7 @@ static void lay_out(const attention_case *c, uint32_t block, layout *l) {
   uint64_t cols = (uint64_t)c->n_heads * c->dim, stride = cols + PAD;
   uint64_t own_bytes = (uint64_t)l->n_rows * c->n_kv_heads * weft_kv_row_bytes(c->type, c->dim);
   l->q = buffer_new(l->n_rows * stride * sizeof(float));
-  for (uint64_t r = 0; r < l->n_rows; r++)
-    fill_normal((float *)l->q.data + r * stride, cols, 1000 + r);
+  for (uint64_t r = 0; r < l->n_rows; r++) fill_normal((float *)l->q.data + r * stride, cols, 1000 + r);
   l->own_k = buffer_new(own_bytes);
   l->own_v = buffer_new(own_bytes);
   lay_out_view(l, n_pages);
@@ -263,8 +312,7 @@ static void lay_out_free(layout *l) {
   for (uint32_t s = 0; s < l->n_segments; s++) buffer_free(&l->table[s]);
 }
 
-static buffer run(weft_device *device, const layout *l, const weft_attention_segment *segment,
-                  uint32_t n_segments) {
+static buffer run(weft_device *device, const layout *l, const weft_attention_segment *segment, uint32_t n_segments) {
   weft_attention_args args = l->args;
   buffer out = buffer_new(l->q.n_bytes);
   args.segment = segment;
@@ -330,25 +378,22 @@ static void test_parity(void **state) {
     lay_out_free(&l);
   }
   for (uint32_t d = 0; d < all->n; d++) {
-    print_message("attention on %s: at most %.0f%% of the tolerance\n", all->name[d],
-                  100 * used[d]);
+    print_message("attention on %s: at most %.0f%% of the tolerance\n", all->name[d], 100 * used[d]);
   }
 }
 
 /* Rows [first, first + n) of two outputs, padding included (it must still be NaN). */
-static void same_rows(const layout *l, const char *device, const char *what, const buffer *a,
-                      const buffer *b, uint32_t first, uint32_t n) {
+static void same_rows(const layout *l, const char *device, const char *what, const buffer *a, const buffer *b,
+                      uint32_t first, uint32_t n) {
   uint64_t row = l->args.q_stride;
-  assert_same(l->of->name, device, what, (const float *)a->data + first * row,
-              (const float *)b->data + first * row, n * row * sizeof(float));
+  assert_same(l->of->name, device, what, (const float *)a->data + first * row, (const float *)b->data + first * row,
+              n * row * sizeof(float));
 }
 
-static void check_alone(weft_device *device, const char *name, const layout *l,
-                        const buffer *whole) {
+static void check_alone(weft_device *device, const char *name, const layout *l, const buffer *whole) {
   for (uint32_t s = 0; s < l->n_segments; s++) {
     buffer out = run(device, l, &l->segment[s], 1);
-    same_rows(l, name, "a segment alone", whole, &out, l->segment[s].first_row,
-              l->segment[s].n_rows);
+    same_rows(l, name, "a segment alone", whole, &out, l->segment[s].first_row, l->segment[s].n_rows);
     buffer_free(&out);
     if (l->segment[s].canvas) continue;
     uint32_t step = l->segment[s].n_rows > 8 ? 7 : 1;
@@ -365,8 +410,7 @@ static void check_alone(weft_device *device, const char *name, const layout *l,
   }
 }
 
-static void check_chunked(weft_device *device, const char *name, const layout *l,
-                          const buffer *whole) {
+static void check_chunked(weft_device *device, const char *name, const layout *l, const buffer *whole) {
   for (uint32_t s = 0; s < l->n_segments; s++) {
     weft_attention_segment part[3] = {l->segment[s], l->segment[s], l->segment[s]};
     uint32_t n_rows = l->segment[s].n_rows, n_first = n_rows / 3, n_second = n_rows / 2;
@@ -384,8 +428,7 @@ static void check_chunked(weft_device *device, const char *name, const layout *l
   }
 }
 
-static void check_blocks(weft_device *device, const char *name, const layout *l,
-                         const buffer *whole) {
+static void check_blocks(weft_device *device, const char *name, const layout *l, const buffer *whole) {
   static const uint32_t blocks[] = {1, 8, 64, 256};
   for (uint32_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
     layout other;
@@ -486,8 +529,7 @@ static void run_huge(weft_device *device, const huge *h, float out[HUGE_ROWS][HU
   ((uint32_t *)table.data)[0] = 1;
   ((uint32_t *)table.data)[1] = 0;
   weft_attention_segment segment = {.n_rows = HUGE_ROWS, .kv_len = 3, .table = table.data};
-  weft_attention_args args = {
-      .q = h->q, .out = h->out, .segment = &segment, .n_segments = 1, .n_rows = HUGE_ROWS};
+  weft_attention_args args = {.q = h->q, .out = h->out, .segment = &segment, .n_segments = 1, .n_rows = HUGE_ROWS};
   args.kv = (weft_kv_view){.base = h->pages,
                            .type = WEFT_TYPE_F32,
                            .page_bytes = huge_page,
@@ -503,8 +545,7 @@ static void run_huge(weft_device *device, const huge *h, float out[HUGE_ROWS][HU
   args.scratch = scratch.data;
   assert_int_equal(done(device, weft_attention(device, &args)), WEFT_OK);
   for (uint64_t r = 0; r < HUGE_ROWS; r++) {
-    assert_int_equal(
-        weft_device_download(device, out[r], h->out + r * huge_stride, sizeof out[r]), WEFT_OK);
+    assert_int_equal(weft_device_download(device, out[r], h->out + r * huge_stride, sizeof out[r]), WEFT_OK);
   }
   buffer_free(&scratch);
   buffer_free(&table);
@@ -517,7 +558,8 @@ static void test_huge_strides(void **state) {
   for (uint32_t d = 0; d <= all->n; d++) {
     weft_device *device = d == 0 ? all->ref : all->cpu[d - 1], *home = is_cuda(device) ? device : NULL;
     huge h = {home, huge_take(home, rows_bytes), huge_take(home, rows_bytes), huge_take(home, pages_bytes)};
-    if (h.q == NULL || h.out == NULL || h.pages == NULL) fail_msg("%zu bytes are refused", 2 * rows_bytes + pages_bytes);
+    if (h.q == NULL || h.out == NULL || h.pages == NULL)
+      fail_msg("%zu bytes are refused", 2 * rows_bytes + pages_bytes);
     fill_huge(&h);
     run_huge(device, &h, d == 0 ? ref : out);
     for (uint64_t r = 0; r < HUGE_ROWS && d > 0; r++) {
@@ -529,8 +571,7 @@ static void test_huge_strides(void **state) {
   }
 }
 
-static void refused(const devices *all, const layout *l, weft_attention_args args,
-                    weft_status status) {
+static void refused(const devices *all, const layout *l, weft_attention_args args, weft_status status) {
   buffer out = buffer_new(l->q.n_bytes), scratch = buffer_new(1 << 20);
   if (args.out == NULL) args.out = out.data;
   args.scratch = scratch.data;
@@ -583,9 +624,8 @@ static void test_refusals(void **state) {
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_parity),      cmocka_unit_test(test_bits),
-      cmocka_unit_test(test_bits_of_ref), cmocka_unit_test(test_huge_strides),
-      cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_parity),       cmocka_unit_test(test_bits),     cmocka_unit_test(test_bits_of_ref),
+      cmocka_unit_test(test_huge_strides), cmocka_unit_test(test_refusals),
   };
   return cmocka_run_group_tests_name("kernels/attention", tests, setup_devices, teardown_devices);
 }

@@ -167,7 +167,8 @@ static void test_done_is_kept(void **state) {
     for (uint32_t c = 0; c < CANVASES; c++) r.row[c].rule = (weft_canvas_rule){.step = 1, .max_steps = 9};
     step(device, &r);
     assert_true(out[0].is_void == 1 && memcmp(before, r.state, n_bytes) == 0);
-    for (uint32_t c = 0; c < CANVASES; c++) r.row[c].rule = (weft_canvas_rule){.step = 0, .max_steps = 9, .stability = 1};
+    for (uint32_t c = 0; c < CANVASES; c++)
+      r.row[c].rule = (weft_canvas_rule){.step = 0, .max_steps = 9, .stability = 1};
     step(device, &r);
     assert_true(out[0].is_void == 0 && out[0].done == 0 && memcmp(before, r.state, n_bytes) != 0);
     memory_free(before);

@@ -11,8 +11,7 @@ typedef struct experts_case {
 } experts_case;
 
 static const experts_case cases[] = {
-    {"4 bits, one stack", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q4_K, 7, 3, 256, 256,
-     WEFT_GELU_TANH},
+    {"4 bits, one stack", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q4_K, 7, 3, 256, 256, WEFT_GELU_TANH},
     {"8 bits", WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, 5, 2, 96, 160, WEFT_SILU},
     {"mixed", WEFT_TYPE_Q6_K, WEFT_TYPE_BF16, WEFT_TYPE_Q5_0, 4, 4, 256, 96, WEFT_GELU_TANH},
     {"float", WEFT_TYPE_F32, WEFT_TYPE_F32, WEFT_TYPE_F32, 6, 2, 40, 56, WEFT_SILU},
@@ -66,8 +65,7 @@ static void free_weights(weights *w) {
 static void make_routes(const experts_case *c, uint32_t n_rows, int32_t *ids, float *rank_weights) {
   for (uint32_t r = 0; r < n_rows; r++) {
     for (uint32_t j = 0; j < c->k; j++) {
-      uint32_t e =
-          (uint32_t)(random_uniform(r, j) * random_uniform(r + 99, j) * (float)c->n_experts);
+      uint32_t e = (uint32_t)(random_uniform(r, j) * random_uniform(r + 99, j) * (float)c->n_experts);
       for (uint32_t i = 0; i < j; i++) { /* the next expert that the row has not taken */
         if (ids[r * c->k + i] != (int32_t)e) continue;
         e = (e + 1) % c->n_experts;
@@ -79,13 +77,11 @@ static void make_routes(const experts_case *c, uint32_t n_rows, int32_t *ids, fl
   }
 }
 
-static buffer run_experts(weft_device *device, const experts_case *c, const weights *w,
-                          const float *x, const int32_t *ids, const float *rank_weights,
-                          uint32_t n_rows, uint32_t *n_touched) {
+static buffer run_experts(weft_device *device, const experts_case *c, const weights *w, const float *x,
+                          const int32_t *ids, const float *rank_weights, uint32_t n_rows, uint32_t *n_touched) {
   buffer y = buffer_new((size_t)n_rows * c->n_in * sizeof(float));
   weft_weight gate = upload(device, &w->gate), down = upload(device, &w->down), up = {0};
-  weft_experts_args args = {
-      .x = x, .ids = ids, .weights = rank_weights, .down = &down, .y = y.data};
+  weft_experts_args args = {.x = x, .ids = ids, .weights = rank_weights, .down = &down, .y = y.data};
   if (w->up.bytes != NULL) {
     up = upload(device, &w->up);
     args.gate = &gate;
@@ -110,8 +106,8 @@ static buffer run_experts(weft_device *device, const experts_case *c, const weig
 }
 
 /* y = x W^T for rows [begin, begin + n) of one expert's matrix. */
-static void one_product(weft_device *device, const stored *s, uint32_t expert, uint32_t begin,
-                        uint32_t n, const float *x, float *y) {
+static void one_product(weft_device *device, const stored *s, uint32_t expert, uint32_t begin, uint32_t n,
+                        const float *x, float *y) {
   weft_weight weight = s->shape;
   weight.n_mats = 1;
   weight.n_out = n;
@@ -129,8 +125,8 @@ static void one_product(weft_device *device, const stored *s, uint32_t expert, u
   weft_device_weight_free(device, &weight);
 }
 
-static void row_of_parts(weft_device *device, const experts_case *c, const weights *w,
-                         const float *x, const int32_t *ids, const float *rank_weights, float *y) {
+static void row_of_parts(weft_device *device, const experts_case *c, const weights *w, const float *x,
+                         const int32_t *ids, const float *rank_weights, float *y) {
   float *g = memory_new(3 * 256, sizeof *g), *u = g + 256, *out = u + 256;
   bool fused = w->up.bytes == NULL;
   memset(y, 0, c->n_in * sizeof *y);
@@ -176,11 +172,9 @@ static void test_parts(void **state) {
       weft_device *device = f->all.cpu[d];
       buffer y = run_experts(device, c, &w, in.x, in.ids, in.rank_weights, ROWS, NULL);
       for (uint32_t r = 0; r < ROWS; r += 3) {
-        row_of_parts(device, c, &w, in.x + r * c->n_in, in.ids + r * c->k,
-                     in.rank_weights + r * c->k, want);
+        row_of_parts(device, c, &w, in.x + r * c->n_in, in.ids + r * c->k, in.rank_weights + r * c->k, want);
         const float *got = (float *)y.data + (size_t)r * c->n_in;
-        assert_same(c->name, f->all.name[d], "the sum of its parts", got, want,
-                    c->n_in * sizeof(float));
+        assert_same(c->name, f->all.name[d], "the sum of its parts", got, want, c->n_in * sizeof(float));
       }
       buffer_free(&y);
     }
@@ -189,16 +183,15 @@ static void test_parts(void **state) {
   }
 }
 
-static buffer rows_are_their_own(weft_device *device, const char *name, const experts_case *c,
-                                 const weights *w, const routed *in) {
+static buffer rows_are_their_own(weft_device *device, const char *name, const experts_case *c, const weights *w,
+                                 const routed *in) {
   buffer whole = run_experts(device, c, w, in->x, in->ids, in->rank_weights, ROWS, NULL);
   for (uint32_t n = 1; n < ROWS; n++) {
     buffer part = run_experts(device, c, w, in->x, in->ids, in->rank_weights, n, NULL);
     assert_same(c->name, name, "a smaller batch", part.data, whole.data, part.n_bytes);
     buffer_free(&part);
     const uint64_t at = (uint64_t)n * c->n_in;
-    buffer alone = run_experts(device, c, w, in->x + at, in->ids + n * c->k,
-                               in->rank_weights + n * c->k, 1, NULL);
+    buffer alone = run_experts(device, c, w, in->x + at, in->ids + n * c->k, in->rank_weights + n * c->k, 1, NULL);
     assert_same(c->name, name, "a row alone", alone.data, (float *)whole.data + at, alone.n_bytes);
     buffer_free(&alone);
   }
@@ -215,8 +208,7 @@ static void test_rows_and_threads(void **state) {
       buffer whole = rows_are_their_own(f->all.cpu[d], f->all.name[d], c, &w, &in);
       for (uint32_t t = 0; t < 2 && d + 1 == f->all.n_cpu; t++) {
         buffer again = run_experts(f->more[t], c, &w, in.x, in.ids, in.rank_weights, ROWS, NULL);
-        assert_same(c->name, "cpu", "another number of threads", again.data, whole.data,
-                    whole.n_bytes);
+        assert_same(c->name, "cpu", "another number of threads", again.data, whole.data, whole.n_bytes);
         buffer_free(&again);
       }
       buffer_free(&whole);
@@ -227,7 +219,8 @@ static void test_rows_and_threads(void **state) {
 }
 
 /* More items than a card has room for at once, of jobs of every size: a row has the bits that it has alone, and among fewer. */
-static void items_agree(weft_device *device, const char *name, const experts_case *c, const weights *w, const routed *in) {
+static void items_agree(weft_device *device, const char *name, const experts_case *c, const weights *w,
+                        const routed *in) {
   static const uint32_t n_rows[] = {256, 128, ROWS};
   buffer all = run_experts(device, c, w, in->x, in->ids, in->rank_weights, n_rows[0], NULL);
   for (uint32_t i = 1; i < sizeof n_rows / sizeof n_rows[0]; i++) {
@@ -252,7 +245,8 @@ static void test_many_items(void **state) {
   for (uint32_t i = case_first; i < 2; i += case_step) {
     weights w = make_weights(&many[i], 1100 + 10 * i);
     routed in = make_inputs(&many[i], 256, 1150 + i);
-    for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) items_agree(f->all.cpu[d], f->all.name[d], &many[i], &w, &in);
+    for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++)
+      items_agree(f->all.cpu[d], f->all.name[d], &many[i], &w, &in);
     free_inputs(&in);
     free_weights(&w);
   }
@@ -269,20 +263,20 @@ static void test_against_ref(void **state) {
     weights w = make_weights(c, 900 + 10 * i);
     routed in = make_inputs(c, ROWS, 1000 + i);
     uint32_t touched[2] = {100, 100};
-    buffer want =
-        run_experts(f->all.ref, c, &w, in.x, in.ids, in.rank_weights, ROWS, &touched[0]);
+    buffer want = run_experts(f->all.ref, c, &w, in.x, in.ids, in.rank_weights, ROWS, &touched[0]);
     double most = 0.0;
-    for (uint32_t j = 0; j < ROWS * c->n_in; j++)
-      most = fmax(most, fabs((double)((float *)want.data)[j]));
+    for (uint32_t j = 0; j < ROWS * c->n_in; j++) most = fmax(most, fabs((double)((float *)want.data)[j]));
     bool floats = is_float(c->gate_type) && is_float(c->down_type);
     for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) {
       weft_device *device = d < f->all.n_cpu ? f->more[0] : f->all.cpu[d];
       bool exact = floats && (!is_cuda(device) || c->gate_type == WEFT_TYPE_F32);
       touched[1] = 100;
       buffer got = run_experts(device, c, &w, in.x, in.ids, in.rank_weights, ROWS, &touched[1]);
-      assert_within(c->name, f->all.name[d],
-                    distance(got.data, want.data, ROWS, c->n_in, c->n_in),
-                    (exact ? 2e-6 : is_cuda(device) ? 1e-2 : 3e-2) * most);
+      assert_within(c->name, f->all.name[d], distance(got.data, want.data, ROWS, c->n_in, c->n_in),
+                    (exact             ? 2e-6
+                     : is_cuda(device) ? 1e-2
+                                       : 3e-2) *
+                        most);
       if (!is_cuda(device)) assert_int_equal(touched[0], touched[1]);
       buffer_free(&got);
     }
@@ -305,13 +299,11 @@ static void assert_refused(weft_device *device, const weft_experts_args *args) {
 static void bad_ids(weft_device *device) {
   const experts_case *c = &cases[1];
   weights w = make_weights(c, 1200);
-  weft_weight gate = upload(device, &w.gate), up = upload(device, &w.up),
-              down = upload(device, &w.down);
+  weft_weight gate = upload(device, &w.gate), up = upload(device, &w.up), down = upload(device, &w.down);
   float *x = memory_new(2 * 256 + 2, sizeof *x), *y = x + 256, *rank_weights = y + 256;
   int32_t *ids = memory_new(2, sizeof *ids);
   rank_weights[0] = rank_weights[1] = 1.0f;
-  weft_experts_args args = {
-      .x = x, .ids = ids, .weights = rank_weights, .gate = &gate, .up = &up, .down = &down};
+  weft_experts_args args = {.x = x, .ids = ids, .weights = rank_weights, .gate = &gate, .up = &up, .down = &down};
   args.y = y;
   args.n_rows = 1;
   args.k = 2;
@@ -344,11 +336,8 @@ static void test_bad_ids(void **state) {
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_parts),
-      cmocka_unit_test(test_rows_and_threads),
-      cmocka_unit_test(test_many_items),
-      cmocka_unit_test(test_against_ref),
-      cmocka_unit_test(test_bad_ids),
+      cmocka_unit_test(test_parts),       cmocka_unit_test(test_rows_and_threads), cmocka_unit_test(test_many_items),
+      cmocka_unit_test(test_against_ref), cmocka_unit_test(test_bad_ids),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -26,7 +26,8 @@ static norms norms_new(uint32_t n, const norms *weights) {
   s.x2 = rows_new((uint64_t)ROWS * n, 2);
   s.y = rows_new((uint64_t)ROWS * n, 3); /* the residual, in place */
   for (uint32_t i = 0; i < THEN; i++) s.then[i] = rows_new((uint64_t)ROWS * n, 4);
-  for (uint32_t i = 0; i < 4 + THEN; i++) s.weight[i] = weights != NULL ? weights->weight[i] : rows_new(n + ROWS, 10 + i);
+  for (uint32_t i = 0; i < 4 + THEN; i++)
+    s.weight[i] = weights != NULL ? weights->weight[i] : rows_new(n + ROWS, 10 + i);
   return s;
 }
 
@@ -80,7 +81,8 @@ static void test_norms(void **state) {
       run_norms(device, &b, row_counts[c], false, c % 2 == 0, c % (THEN + 1));
       size_t n_bytes = (size_t)ROWS * a.n * sizeof(float);
       assert_same("norms", name, "the sum", b.y, a.y, n_bytes);
-      for (uint32_t k = 0; k < THEN; k++) assert_same("norms", name, "a norm that follows", b.then[k], a.then[k], n_bytes);
+      for (uint32_t k = 0; k < THEN; k++)
+        assert_same("norms", name, "a norm that follows", b.then[k], a.then[k], n_bytes);
       norms_free(&b, false);
       norms_free(&a, true);
     }
@@ -100,7 +102,8 @@ static void *scratch_of(uint64_t n_bytes) {
   return n_bytes == 0 ? NULL : memory_new(n_bytes, 1);
 }
 
-static void gated_once(weft_device *device, const char *name, const weft_weight *g, const weft_weight *u, uint32_t n_rows) {
+static void gated_once(weft_device *device, const char *name, const weft_weight *g, const weft_weight *u,
+                       uint32_t n_rows) {
   uint64_t n_out = g->n_out, n = ROWS * n_out;
   float *x = rows_new((uint64_t)ROWS * g->n_in, 5), *y[2][2];
   for (uint32_t i = 0; i < 4; i++) y[i / 2][i % 2] = rows_new(n, 6);
@@ -113,8 +116,15 @@ static void gated_once(weft_device *device, const char *name, const weft_weight 
     m.activation = way == 0 ? WEFT_GELU_TANH : 0;
     assert_int_equal(done(device, weft_matmul(device, &m)), WEFT_OK);
   }
-  weft_gate_args gate = {.g = y[1][0], .u = y[1][1], .y = y[1][0], .n_rows = n_rows, .n_cols = g->n_out,
-                         .g_stride = n_out, .u_stride = n_out, .y_stride = n_out, .activation = WEFT_GELU_TANH};
+  weft_gate_args gate = {.g = y[1][0],
+                         .u = y[1][1],
+                         .y = y[1][0],
+                         .n_rows = n_rows,
+                         .n_cols = g->n_out,
+                         .g_stride = n_out,
+                         .u_stride = n_out,
+                         .y_stride = n_out,
+                         .activation = WEFT_GELU_TANH};
   assert_int_equal(done(device, weft_gate(device, &gate)), WEFT_OK);
   assert_same("a gated product", name, weft_type_find((int32_t)g->type)->name, y[1][0], y[0][0], n * sizeof(float));
   for (uint32_t i = 0; i < 4; i++) memory_free(y[i / 2][i % 2]);
@@ -129,7 +139,8 @@ static void test_gated(void **state) {
                                        {WEFT_TYPE_BF16, WEFT_TYPE_BF16}, {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0}};
   for (uint32_t d = 0; d < all->n; d++) {
     for (uint32_t t = 0; t < sizeof types / sizeof types[0]; t++) {
-      weft_weight g = matrix(all->cpu[d], types[t][0], 72, 1536, 100), u = matrix(all->cpu[d], types[t][1], 72, 1536, 900);
+      weft_weight g = matrix(all->cpu[d], types[t][0], 72, 1536, 100),
+                  u = matrix(all->cpu[d], types[t][1], 72, 1536, 900);
       for (uint32_t c = 0; c < N_COUNTS; c++) gated_once(all->cpu[d], all->name[d], &g, &u, row_counts[c]);
       weft_device_weight_free(all->cpu[d], &g);
       weft_device_weight_free(all->cpu[d], &u);
@@ -145,19 +156,34 @@ static const uint32_t route_counts[] = {1, 4, 5, 32, 33, 70, ROUTE_ROWS};
 static void route_once(weft_device *device, const char *name, const weft_weight *router, uint32_t n_rows) {
   enum { K = 4 };
   uint64_t n = (uint64_t)ROUTE_ROWS * router->n_out;
-  float *x = rows_new((uint64_t)ROUTE_ROWS * router->n_in, 7), *logits[2], *weights[2], *scale = rows_new(router->n_out, 8);
+  float *x = rows_new((uint64_t)ROUTE_ROWS * router->n_in, 7), *logits[2], *weights[2],
+        *scale = rows_new(router->n_out, 8);
   int32_t *ids[2];
   for (uint32_t way = 0; way < 2; way++) {
     logits[way] = rows_new(n, 9);
     weights[way] = rows_new((uint64_t)ROUTE_ROWS * K, 9);
     ids[way] = memory_new((size_t)ROUTE_ROWS * K, sizeof **ids);
-    weft_route_args route = {.x = x, .router = router, .logits = logits[way], .expert_scale = scale, .ids = ids[way],
-                             .weights = weights[way], .n_rows = n_rows, .n_experts = router->n_out, .k = K,
-                             .x_stride = router->n_in, .logits_stride = router->n_out};
+    weft_route_args route = {.x = x,
+                             .router = router,
+                             .logits = logits[way],
+                             .expert_scale = scale,
+                             .ids = ids[way],
+                             .weights = weights[way],
+                             .n_rows = n_rows,
+                             .n_experts = router->n_out,
+                             .k = K,
+                             .x_stride = router->n_in,
+                             .logits_stride = router->n_out};
     route.scratch = scratch_of(route.scratch_bytes = weft_route_scratch(device, &route));
     if (way == 1) {
-      weft_matmul_args m = {.x = x, .n_rows = n_rows, .n_weights = 1, .weight = {router}, .y = {logits[1]},
-                            .x_stride = router->n_in, .y_stride = {router->n_out}, .scratch = route.scratch,
+      weft_matmul_args m = {.x = x,
+                            .n_rows = n_rows,
+                            .n_weights = 1,
+                            .weight = {router},
+                            .y = {logits[1]},
+                            .x_stride = router->n_in,
+                            .y_stride = {router->n_out},
+                            .scratch = route.scratch,
                             .scratch_bytes = route.scratch_bytes};
       assert_int_equal(done(device, weft_matmul(device, &m)), WEFT_OK);
       route.router = NULL;
@@ -182,7 +208,10 @@ static void test_router(void **state) {
   static const struct {
     weft_type type;
     uint32_t n_experts, n_in;
-  } cases[] = {{WEFT_TYPE_F32, 128, 2816}, {WEFT_TYPE_F32, 9, 32}, {WEFT_TYPE_F32, 300, 512}, {WEFT_TYPE_Q8_0, 16, 256},
+  } cases[] = {{WEFT_TYPE_F32, 128, 2816},
+               {WEFT_TYPE_F32, 9, 32},
+               {WEFT_TYPE_F32, 300, 512},
+               {WEFT_TYPE_Q8_0, 16, 256},
                {WEFT_TYPE_F32, 64, 4096}};
   for (uint32_t d = 0; d < all->n; d++) {
     for (uint32_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
@@ -207,7 +236,8 @@ typedef struct layer_case {
 /* Widths that are no whole tiles, pieces or segments; types that kernels for one row take together, and others. */
 static const layer_case layer_cases[] = {
     {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, 512, 736, false},
-    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, 480, 5024, true}, /* more tiles than blocks on a card */
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, 480, 5024,
+     true}, /* more tiles than blocks on a card */
     {WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, 256, 768, true},
     {WEFT_TYPE_Q6_K, WEFT_TYPE_F16, WEFT_TYPE_Q6_K, WEFT_TYPE_F16, 256, 792, false},
     {WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, 288, 800, true},
@@ -226,7 +256,8 @@ typedef struct layer_rows {
 } layer_rows;
 
 static layer layer_new(weft_device *device, const layer_case *c) {
-  stored in = stored_new(c->in, EXPERTS, (c->split ? 1 : 2) * c->n_ff, WIDTH, 500), out = stored_new(c->out, EXPERTS, WIDTH, c->n_ff, 600);
+  stored in = stored_new(c->in, EXPERTS, (c->split ? 1 : 2) * c->n_ff, WIDTH, 500),
+         out = stored_new(c->out, EXPERTS, WIDTH, c->n_ff, 600);
   stored up = stored_new(c->in, EXPERTS, c->n_ff, WIDTH, 550);
   layer l = {.router = matrix(device, WEFT_TYPE_F32, EXPERTS, WIDTH, 700),
              .gate = matrix(device, c->shared_in, c->n_shared, WIDTH, 800),
@@ -243,9 +274,15 @@ static layer layer_new(weft_device *device, const layer_case *c) {
 
 /* The layer's experts, without rows as yet. */
 static weft_experts_args experts_of(const layer *l, uint32_t n_rows) {
-  weft_experts_args args = {.gate_up = &l->experts_in, .down = &l->experts_out, .n_rows = n_rows, .k = TOP, .x_stride = WIDTH,
-                            .y_stride = WIDTH, .activation = WEFT_GELU_TANH,
-                            .shared = {.gate = &l->gate, .up = &l->up, .down = &l->down, .x_stride = WIDTH, .y_stride = WIDTH}};
+  weft_experts_args args = {
+      .gate_up = &l->experts_in,
+      .down = &l->experts_out,
+      .n_rows = n_rows,
+      .k = TOP,
+      .x_stride = WIDTH,
+      .y_stride = WIDTH,
+      .activation = WEFT_GELU_TANH,
+      .shared = {.gate = &l->gate, .up = &l->up, .down = &l->down, .x_stride = WIDTH, .y_stride = WIDTH}};
   if (l->experts_up.data != NULL) args.gate_up = NULL, args.gate = &l->experts_in, args.up = &l->experts_up;
   return args;
 }
@@ -260,20 +297,47 @@ static void run_product(weft_device *device, weft_matmul_args *args) {
 static void run_shared(weft_device *device, const weft_experts_args *experts) {
   const weft_shared_args *s = &experts->shared;
   uint32_t n_ff = s->gate->n_out;
-  weft_matmul_args in = {.x = s->x, .n_rows = experts->n_rows, .n_weights = 2, .weight = {s->gate, s->up}, .y = {s->g, s->u},
-                         .x_stride = s->x_stride, .y_stride = {n_ff, n_ff}, .activation = experts->activation};
-  weft_matmul_args out = {.x = s->g, .n_rows = experts->n_rows, .n_weights = 1, .weight = {s->down}, .y = {s->y},
-                          .x_stride = n_ff, .y_stride = {s->y_stride}};
+  weft_matmul_args in = {.x = s->x,
+                         .n_rows = experts->n_rows,
+                         .n_weights = 2,
+                         .weight = {s->gate, s->up},
+                         .y = {s->g, s->u},
+                         .x_stride = s->x_stride,
+                         .y_stride = {n_ff, n_ff},
+                         .activation = experts->activation};
+  weft_matmul_args out = {.x = s->g,
+                          .n_rows = experts->n_rows,
+                          .n_weights = 1,
+                          .weight = {s->down},
+                          .y = {s->y},
+                          .x_stride = n_ff,
+                          .y_stride = {s->y_stride}};
   run_product(device, &in);
   run_product(device, &out);
 }
 
 /* A layer's feed-forward half, r.x = r.x + norm(shared + experts): as the model calls it, without a wait, or part by part. */
-static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32_t n_rows, void *const *scratch, bool whole) {
-  weft_norm_args norm = {.x = r->x, .y = r->h, .n_rows = n_rows, .n_cols = WIDTH, .x_stride = WIDTH, .x2_stride = WIDTH,
-                         .add_stride = WIDTH, .y_stride = WIDTH, .eps = 1e-6f};
-  weft_route_args route = {.x = r->h, .router = &l->router, .logits = r->logits, .ids = r->ids, .weights = r->weights,
-                           .n_rows = n_rows, .n_experts = EXPERTS, .k = TOP, .x_stride = WIDTH, .logits_stride = EXPERTS};
+static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32_t n_rows, void *const *scratch,
+                      bool whole) {
+  weft_norm_args norm = {.x = r->x,
+                         .y = r->h,
+                         .n_rows = n_rows,
+                         .n_cols = WIDTH,
+                         .x_stride = WIDTH,
+                         .x2_stride = WIDTH,
+                         .add_stride = WIDTH,
+                         .y_stride = WIDTH,
+                         .eps = 1e-6f};
+  weft_route_args route = {.x = r->h,
+                           .router = &l->router,
+                           .logits = r->logits,
+                           .ids = r->ids,
+                           .weights = r->weights,
+                           .n_rows = n_rows,
+                           .n_experts = EXPERTS,
+                           .k = TOP,
+                           .x_stride = WIDTH,
+                           .logits_stride = EXPERTS};
   weft_experts_args experts = experts_of(l, n_rows);
   experts.x = experts.shared.x = r->h, experts.ids = r->ids, experts.weights = r->weights, experts.y = r->y;
   experts.shared.g = r->g, experts.shared.u = r->u, experts.shared.y = r->t;
@@ -290,7 +354,12 @@ static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32
 
 /* Scratch of a route and of experts of at most ROWS rows. */
 static void scratch_new(weft_device *device, const layer *l, void **scratch) {
-  weft_route_args route = {.router = &l->router, .n_rows = ROWS, .n_experts = EXPERTS, .k = TOP, .x_stride = WIDTH, .logits_stride = EXPERTS};
+  weft_route_args route = {.router = &l->router,
+                           .n_rows = ROWS,
+                           .n_experts = EXPERTS,
+                           .k = TOP,
+                           .x_stride = WIDTH,
+                           .logits_stride = EXPERTS};
   weft_experts_args experts = experts_of(l, ROWS);
   scratch[0] = scratch_of(weft_route_scratch(device, &route));
   scratch[1] = scratch_of(weft_experts_scratch(device, &experts));
@@ -319,7 +388,8 @@ static void run_layers(weft_device *device, const layer *l, uint32_t n_rows, boo
 
 /* An expert that does not exist leaves the shared MLP's row alone: as it was alone. */
 static void bad_id(weft_device *device, const layer *l) {
-  float *x = rows_new(WIDTH, 30), *g = rows_new(2 * FF_MAX, 31), *y = rows_new(3 * WIDTH, 32), *weights = rows_new(TOP, 33);
+  float *x = rows_new(WIDTH, 30), *g = rows_new(2 * FF_MAX, 31), *y = rows_new(3 * WIDTH, 32),
+        *weights = rows_new(TOP, 33);
   int32_t *ids = memory_new(TOP, sizeof *ids);
   for (int32_t i = 0; i < TOP; i++) ids[i] = i == 5 ? EXPERTS : i;
   weft_experts_args experts = experts_of(l, 1);
@@ -349,7 +419,8 @@ static void test_shared(void **state) {
       for (uint32_t c = 0; c < N_COUNTS; c++) {
         run_layers(all->cpu[d], &l, row_counts[c], false, one);
         run_layers(all->cpu[d], &l, row_counts[c], true, two);
-        assert_same("experts with a shared MLP", all->name[d], "the rows", one, two, (size_t)row_counts[c] * WIDTH * sizeof(float));
+        assert_same("experts with a shared MLP", all->name[d], "the rows", one, two,
+                    (size_t)row_counts[c] * WIDTH * sizeof(float));
       }
       if (is_cuda(all->cpu[d]) && !layer_cases[i].split) bad_id(all->cpu[d], &l); /* others refuse the call */
       weft_weight *const weights[] = {&l.router, &l.gate, &l.up, &l.down, &l.experts_in, &l.experts_out, &l.experts_up};

@@ -96,9 +96,8 @@ typedef struct outputs {
   buffer soft, argmax, drawn, top, log_total, entropy, bad;
 } outputs;
 
-static outputs run_stats(weft_device *device, const head_case *c, const weft_weight *weight,
-                         const inputs *in, uint32_t first, uint32_t n, const uint8_t *want,
-                         bool soft) {
+static outputs run_stats(weft_device *device, const head_case *c, const weft_weight *weight, const inputs *in,
+                         uint32_t first, uint32_t n, const uint8_t *want, bool soft) {
   outputs o = {buffer_new((size_t)n * c->n_in * 4),
                buffer_new(n * 4),
                buffer_new(n * 4),
@@ -140,13 +139,12 @@ static void free_outputs(outputs *o) {
 }
 
 /* Row `at` of a and row 0 .. of b: everything but the soft embedding, and that too when asked. */
-static void assert_outputs(const char *device, const outputs *a, uint32_t at, const outputs *b,
-                           uint32_t n, uint32_t n_in, bool soft) {
+static void assert_outputs(const char *device, const outputs *a, uint32_t at, const outputs *b, uint32_t n,
+                           uint32_t n_in, bool soft) {
   const buffer *of_a[] = {&a->argmax, &a->drawn, &a->top, &a->log_total, &a->entropy};
   const buffer *of_b[] = {&b->argmax, &b->drawn, &b->top, &b->log_total, &b->entropy};
   for (size_t i = 0; i < sizeof of_a / sizeof of_a[0]; i++) {
-    assert_same("head_stats", device, "a number", (uint32_t *)of_a[i]->data + at, of_b[i]->data,
-                n * 4);
+    assert_same("head_stats", device, "a number", (uint32_t *)of_a[i]->data + at, of_b[i]->data, n * 4);
   }
   assert_same("head_stats", device, "bad", (uint8_t *)a->bad.data + at, b->bad.data, n);
   if (!soft) return;
@@ -154,11 +152,10 @@ static void assert_outputs(const char *device, const outputs *a, uint32_t at, co
               (size_t)n * n_in * 4);
 }
 
-static buffer run_rows(weft_device *device, const head_case *c, const weft_weight *weight,
-                       const float *h, uint32_t n, uint8_t *bad) {
+static buffer run_rows(weft_device *device, const head_case *c, const weft_weight *weight, const float *h, uint32_t n,
+                       uint8_t *bad) {
   buffer logits = buffer_new((size_t)n * c->n_vocab * 4), flags = buffer_new(n);
-  weft_head_rows_args args = {h,       weight,     logits.data, flags.data, n,
-                              c->n_in, c->n_vocab, c->cap,      NULL,       0};
+  weft_head_rows_args args = {h, weight, logits.data, flags.data, n, c->n_in, c->n_vocab, c->cap, NULL, 0};
   args.scratch_bytes = weft_head_rows_scratch(device, &args);
   buffer scratch = buffer_new(args.scratch_bytes);
   args.scratch = scratch.data;
@@ -171,10 +168,9 @@ static buffer run_rows(weft_device *device, const head_case *c, const weft_weigh
 
 /* ---- plain sums over logits ---- */
 
-static void check_numbers(const head_case *c, const char *device, const inputs *in,
-                          const float *logits, const outputs *o, uint32_t r) {
-  double inverse = 1.0 / (double)in->temperature[r], total = 0.0, weighted = 0.0, before = 0.0,
-         after = 0.0;
+static void check_numbers(const head_case *c, const char *device, const inputs *in, const float *logits,
+                          const outputs *o, uint32_t r) {
+  double inverse = 1.0 / (double)in->temperature[r], total = 0.0, weighted = 0.0, before = 0.0, after = 0.0;
   uint32_t best = c->n_vocab, last = 0;
   for (uint32_t v = 0; v < c->n_vocab; v++) {
     if (!is_allowed(in, r, v)) continue;
@@ -194,8 +190,7 @@ static void check_numbers(const head_case *c, const char *device, const inputs *
   }
   double want_total = (double)logits[best] * inverse + log(total);
   double off = fabs(want_total - (double)((float *)o->log_total.data)[r]);
-  assert_within("log_total", device, off,
-                2e-5 + 1e-6 * fabs(want_total)); /* 1 / temperature rounds too */
+  assert_within("log_total", device, off, 2e-5 + 1e-6 * fabs(want_total)); /* 1 / temperature rounds too */
   off = fabs(log(total) - weighted / total - (double)((float *)o->entropy.data)[r]);
   assert_within("entropy", device, off, 5e-5);
   double threshold = (double)in->u[r] * total;
@@ -204,9 +199,8 @@ static void check_numbers(const head_case *c, const char *device, const inputs *
   assert_true(after * (1.0 + 1e-5) + 1e-5 > threshold || (uint32_t)drawn == last);
 }
 
-static void check_soft(const head_case *c, const char *device, const inputs *in,
-                       const float *logits, const stored *s, const float *soft, uint32_t r,
-                       double per_term) {
+static void check_soft(const head_case *c, const char *device, const inputs *in, const float *logits, const stored *s,
+                       const float *soft, uint32_t r, double per_term) {
   double p[VOCAB_MAX], total = 0.0, top = -INFINITY;
   for (uint32_t v = 0; v < c->n_vocab; v++) {
     if (is_allowed(in, r, v)) top = fmax(top, (double)logits[v]);
@@ -238,8 +232,8 @@ static void test_meaning(void **state) {
     inputs *in = make_inputs(c, 2100 + i);
     for (uint32_t d = 0; d < f->all.n; d++) {
       weft_weight weight = upload(f->all.cpu[d], &s);
-      bool exact = c->type == WEFT_TYPE_F32 ||
-                   (c->type == WEFT_TYPE_F16 && !is_cuda(f->all.cpu[d])); /* cuda: weights of f16 */
+      bool exact =
+          c->type == WEFT_TYPE_F32 || (c->type == WEFT_TYPE_F16 && !is_cuda(f->all.cpu[d])); /* cuda: weights of f16 */
       uint8_t bad[ROWS];
       buffer logits = run_rows(f->all.cpu[d], c, &weight, in->h, ROWS, bad);
       outputs o = run_stats(f->all.cpu[d], c, &weight, in, 0, ROWS, NULL, true);
@@ -249,7 +243,9 @@ static void test_meaning(void **state) {
         assert_int_equal(((uint8_t *)o.bad.data)[r], 0);
         check_numbers(c, f->all.name[d], in, row, &o, r);
         check_soft(c, f->all.name[d], in, row, &s, (float *)o.soft.data + (size_t)r * c->n_in, r,
-                   exact ? 3e-5 : is_cuda(f->all.cpu[d]) ? 1.01 / 256 : 1.01 / 128);
+                   exact                    ? 3e-5
+                   : is_cuda(f->all.cpu[d]) ? 1.01 / 256
+                                            : 1.01 / 128);
       }
       free_outputs(&o);
       buffer_free(&logits);
@@ -287,8 +283,7 @@ static void test_logits(void **state) {
       assert_same("head_rows", f->all.name[d], "a logit", y.data, plain.data, y.n_bytes);
       for (uint32_t j = 0; c.cap != 0.0f && j < ROWS * c.n_vocab; j++) {
         double cap = (double)c.cap, want = cap * tanh((double)((float *)y.data)[j] / cap);
-        assert_within("cap", f->all.name[d], fabs(want - (double)((float *)capped.data)[j]),
-                      cap * 0x1p-22);
+        assert_within("cap", f->all.name[d], fabs(want - (double)((float *)capped.data)[j]), cap * 0x1p-22);
       }
       buffer_free(&scratch);
       buffer_free(&y);
@@ -414,8 +409,7 @@ static void test_bad_rows(void **state) {
       outputs before = run_stats(device, c, &weight, in, 0, ROWS, NULL, true);
       inputs *hostile = memory_new(1, sizeof *hostile);
       *hostile = *in;
-      for (uint32_t r = 0; r < ROWS; r++)
-        hostile->allowed[r] = in->allowed[r] == NULL ? NULL : hostile->bits[r];
+      for (uint32_t r = 0; r < ROWS; r++) hostile->allowed[r] = in->allowed[r] == NULL ? NULL : hostile->bits[r];
       hostile->h[6 * c->n_in + 1] = NAN;
       hostile->h[17 * c->n_in + 5] = -INFINITY;
       memset(hostile->bits[20], 0, sizeof hostile->bits[20]);
@@ -432,12 +426,9 @@ static void test_bad_rows(void **state) {
           else
             assert_true(soft[k] == (bad ? 0.0f : soft_before[k]));
         }
-        assert_true(!bad || (((int32_t *)after.argmax.data)[r] == 0 &&
-                             ((int32_t *)after.drawn.data)[r] == 0));
-        assert_true(!bad || (((float *)after.top.data)[r] == 0.0f &&
-                             ((float *)after.entropy.data)[r] == 0.0f));
-        if (!bad)
-          assert_int_equal(((int32_t *)after.drawn.data)[r], ((int32_t *)before.drawn.data)[r]);
+        assert_true(!bad || (((int32_t *)after.argmax.data)[r] == 0 && ((int32_t *)after.drawn.data)[r] == 0));
+        assert_true(!bad || (((float *)after.top.data)[r] == 0.0f && ((float *)after.entropy.data)[r] == 0.0f));
+        if (!bad) assert_int_equal(((int32_t *)after.drawn.data)[r], ((int32_t *)before.drawn.data)[r]);
       }
       memory_free(hostile);
       free_outputs(&before);
@@ -452,9 +443,8 @@ static void test_bad_rows(void **state) {
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_meaning),          cmocka_unit_test(test_logits),
-      cmocka_unit_test(test_rows_and_threads), cmocka_unit_test(test_many_rows),
-      cmocka_unit_test(test_soft_op),          cmocka_unit_test(test_bad_rows),
+      cmocka_unit_test(test_meaning),   cmocka_unit_test(test_logits),  cmocka_unit_test(test_rows_and_threads),
+      cmocka_unit_test(test_many_rows), cmocka_unit_test(test_soft_op), cmocka_unit_test(test_bad_rows),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

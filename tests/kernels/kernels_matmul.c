@@ -19,10 +19,9 @@ typedef struct matmul_case {
 /* Inputs: odd numbers of blocks; lengths that are no multiple of a segment. Outputs: parts of a
  * panel. */
 static const matmul_case cases[] = {
-    {WEFT_TYPE_F32, 300, OUT},  {WEFT_TYPE_F32, 17, 3},     {WEFT_TYPE_F16, 517, OUT},
-    {WEFT_TYPE_BF16, 256, 16},  {WEFT_TYPE_BF16, 99, OUT},  {WEFT_TYPE_Q8_0, 96, OUT},
-    {WEFT_TYPE_Q8_0, 32, 1},    {WEFT_TYPE_Q4_0, 160, OUT}, {WEFT_TYPE_Q5_0, 224, OUT},
-    {WEFT_TYPE_MXFP4, 96, OUT}, {WEFT_TYPE_Q4_K, 512, OUT}, {WEFT_TYPE_Q5_K, 256, OUT},
+    {WEFT_TYPE_F32, 300, OUT},  {WEFT_TYPE_F32, 17, 3},     {WEFT_TYPE_F16, 517, OUT},  {WEFT_TYPE_BF16, 256, 16},
+    {WEFT_TYPE_BF16, 99, OUT},  {WEFT_TYPE_Q8_0, 96, OUT},  {WEFT_TYPE_Q8_0, 32, 1},    {WEFT_TYPE_Q4_0, 160, OUT},
+    {WEFT_TYPE_Q5_0, 224, OUT}, {WEFT_TYPE_MXFP4, 96, OUT}, {WEFT_TYPE_Q4_K, 512, OUT}, {WEFT_TYPE_Q5_K, 256, OUT},
     {WEFT_TYPE_Q6_K, 768, OUT},
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
@@ -51,8 +50,8 @@ static int close_all(void **state) {
 }
 
 /* y = x W^T for n_rows rows of x with stride; y has room for n_rows * n_out and is made here. */
-static buffer product(weft_device *device, const weft_weight *weight, const float *x,
-                      uint64_t x_stride, uint32_t n_rows) {
+static buffer product(weft_device *device, const weft_weight *weight, const float *x, uint64_t x_stride,
+                      uint32_t n_rows) {
   buffer y = buffer_new((size_t)n_rows * weight->n_out * sizeof(float));
   weft_matmul_args args = {.x = x, .n_rows = n_rows, .n_weights = 1, .x_stride = x_stride};
   args.weight[0] = weight;
@@ -77,16 +76,15 @@ static double cuda_share(weft_type type, uint32_t n_in) {
 }
 
 /* Results first, first + step, .. of a row on cuda are within its share of their plain meaning. */
-static void assert_plain_row(const char *name, const char *what, const stored *s, const float *x, const float *y, uint32_t first,
-                             uint32_t step) {
+static void assert_plain_row(const char *name, const char *what, const stored *s, const float *x, const float *y,
+                             uint32_t first, uint32_t step) {
   for (uint32_t o = first; o < s->shape.n_out; o += step) {
     double size, want = dot_plain(s, o, x, NULL, &size), off = fabs(want - (double)y[o]);
     assert_within(name, what, isnan(off) ? INFINITY : off, cuda_share(s->shape.type, s->shape.n_in) * size);
   }
 }
 
-static void check_values(const matmul_case *c, const char *device, const stored *s, const float *x,
-                         const float *y) {
+static void check_values(const matmul_case *c, const char *device, const stored *s, const float *x, const float *y) {
   float codes[1024], scales[32];
   bool cuda = strcmp(device, "cuda") == 0;
   bool quantised = !is_float(c->type) && !cuda;
@@ -96,18 +94,16 @@ static void check_values(const matmul_case *c, const char *device, const stored 
     const float *row = x + (uint64_t)r * c->n_in;
     if (quantised) quantise_plain(row, c->n_in, codes, scales);
     for (uint32_t o = 0; o < c->n_out; o++) {
-      double size,
-          want = dot_plain(s, o, quantised ? codes : row, quantised ? scales : NULL, &size);
+      double size, want = dot_plain(s, o, quantised ? codes : row, quantised ? scales : NULL, &size);
       double off = fabs(want - (double)y[r * c->n_out + o]);
-      assert_within(weft_type_find((int32_t)c->type)->name, device, isnan(off) ? INFINITY : off,
-                    share * size);
+      assert_within(weft_type_find((int32_t)c->type)->name, device, isnan(off) ? INFINITY : off, share * size);
     }
   }
 }
 
 /* The first n rows by themselves have the bits that they have among all. */
-static void assert_fewer(weft_device *device, const weft_weight *weight, const float *x, uint32_t n, const buffer *whole,
-                         const char *name, const char *on, const char *what) {
+static void assert_fewer(weft_device *device, const weft_weight *weight, const float *x, uint32_t n,
+                         const buffer *whole, const char *name, const char *on, const char *what) {
   buffer part = product(device, weight, x, weight->n_in, n);
   assert_same(name, on, what, part.data, whole->data, part.n_bytes);
   buffer_free(&part);
@@ -115,12 +111,13 @@ static void assert_fewer(weft_device *device, const weft_weight *weight, const f
 
 /* Products with the plain meaning; every number of rows 1 .. 40 and every row alone give the same
  * bits. */
-static void rows_are_their_own(const matmul_case *c, const char *name, weft_device *device,
-                               const stored *s, const float *x, buffer *whole) {
+static void rows_are_their_own(const matmul_case *c, const char *name, weft_device *device, const stored *s,
+                               const float *x, buffer *whole) {
   weft_weight weight = upload(device, s);
   *whole = product(device, &weight, x, c->n_in, ROWS);
   check_values(c, name, s, x, whole->data);
-  for (uint32_t n = 1; n < ROWS; n += quick ? 7 : 1) assert_fewer(device, &weight, x, n, whole, "matmul", name, "a smaller batch");
+  for (uint32_t n = 1; n < ROWS; n += quick ? 7 : 1)
+    assert_fewer(device, &weight, x, n, whole, "matmul", name, "a smaller batch");
   for (uint32_t r = 0; r < ROWS; r += quick ? 13 : 1) {
     buffer alone = product(device, &weight, x + (uint64_t)r * c->n_in, c->n_in, 1);
     const float *row = (const float *)whole->data + (uint64_t)r * c->n_out;
@@ -142,18 +139,15 @@ static void test_products(void **state) {
       x[j] = ldexpf(x[j], -2 * (int)(j / c->n_in));
     }
     buffer y[DEVICES_MAX];
-    for (uint32_t d = 0; d < f->all.n; d++)
-      rows_are_their_own(c, f->all.name[d], f->all.cpu[d], &s, x, &y[d]);
-    for (uint32_t d = 1; d < f->all.n_cpu;
-         d++) { /* one numerics on all isas; floats: all that have fma */
+    for (uint32_t d = 0; d < f->all.n; d++) rows_are_their_own(c, f->all.name[d], f->all.cpu[d], &s, x, &y[d]);
+    for (uint32_t d = 1; d < f->all.n_cpu; d++) { /* one numerics on all isas; floats: all that have fma */
       if (is_float(c->type) && d == 1) continue;
       assert_same(name, f->all.name[d], "the isa before", y[d].data, y[d - 1].data, y[d].n_bytes);
     }
     for (uint32_t t = 0; t < 2; t++) {
       weft_weight weight = upload(f->more[t], &s);
       buffer again = product(f->more[t], &weight, x, c->n_in, ROWS);
-      assert_same(name, "cpu", "another number of threads", again.data,
-                  y[f->all.n_cpu - 1].data, again.n_bytes);
+      assert_same(name, "cpu", "another number of threads", again.data, y[f->all.n_cpu - 1].data, again.n_bytes);
       buffer_free(&again);
       weft_device_weight_free(f->more[t], &weight);
     }
@@ -223,7 +217,8 @@ static void far_scales(fixture *f, const matmul_case *c, int power, const float 
 }
 
 static void test_far_scales(void **state) {
-  static const weft_type types[] = {WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
+  static const weft_type types[] = {WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
+                                    WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
   static const int powers[] = {-14, -8, 8, 12};
   enum { N_IN = 512, N_OUT = 40 };
   float *x = memory_new(ROWS * N_IN, sizeof *x);
@@ -261,8 +256,7 @@ static void three_weights(weft_device *device) {
     buffer alone = product(device, &weight[w], x.data, X_STRIDE, N_ROWS);
     for (uint32_t r = 0; r < N_ROWS; r++) {
       const float *row = (const float *)y[w].data + r * args.y_stride[w];
-      assert_same("three weights", "cpu", "a row", row, (float *)alone.data + r * n_out[w],
-                  n_out[w] * sizeof(float));
+      assert_same("three weights", "cpu", "a row", row, (float *)alone.data + r * n_out[w], n_out[w] * sizeof(float));
       for (uint32_t i = 0; i < GAP; i++) assert_true(isnan(row[n_out[w] + i]));
     }
     buffer_free(&alone);
@@ -294,9 +288,11 @@ static void test_many_rows(void **state) {
       weft_weight weight = upload(device, &s);
       buffer whole = product(device, &weight, x, N_IN, MANY);
       for (uint32_t i = 0; i < sizeof fewer / sizeof fewer[0]; i++)
-        assert_fewer(device, &weight, x, fewer[i], &whole, weft_type_find((int32_t)all_types[t])->name, f->all.name[d], "fewer rows");
+        assert_fewer(device, &weight, x, fewer[i], &whole, weft_type_find((int32_t)all_types[t])->name, f->all.name[d],
+                     "fewer rows");
       if (is_cuda(device))
-        assert_plain_row("many rows", "cuda", &s, x + (size_t)(MANY - 1) * N_IN, (float *)whole.data + (MANY - 1) * N_OUT, 0, 1);
+        assert_plain_row("many rows", "cuda", &s, x + (size_t)(MANY - 1) * N_IN,
+                         (float *)whole.data + (MANY - 1) * N_OUT, 0, 1);
       buffer_free(&whole);
       weft_device_weight_free(device, &weight);
     }
@@ -315,7 +311,8 @@ static void items_agree(weft_device *device, const stored *s, uint32_t n_rows, c
   for (uint32_t i = 0; i < sizeof fewer / sizeof fewer[0] && fewer[i] < n_rows; i++)
     assert_fewer(device, &weight, x, fewer[i], &whole, name, "cuda", "other items");
   for (uint32_t r = n_rows - 3; r < n_rows; r++)
-    assert_plain_row(name, "cuda, large items", s, x + (size_t)r * weight.n_in, (float *)whole.data + (size_t)r * weight.n_out, r % 61, 61);
+    assert_plain_row(name, "cuda, large items", s, x + (size_t)r * weight.n_in,
+                     (float *)whole.data + (size_t)r * weight.n_out, r % 61, 61);
   buffer_free(&whole);
   weft_device_weight_free(device, &weight);
 }
@@ -374,15 +371,13 @@ static void test_free_sums(void **state) {
 static void packing(weft_device *device, uint32_t n_blocks) {
   for (uint32_t t = 0; t < N_TYPES; t++) {
     const weft_type_info *info = weft_type_find((int32_t)all_types[t]);
-    weft_weight weight = {
-        .type = info->type, .n_in = n_blocks * info->n_elements, .n_out = OUT, .n_mats = 3};
+    weft_weight weight = {.type = info->type, .n_in = n_blocks * info->n_elements, .n_out = OUT, .n_mats = 3};
     uint64_t n_bytes = 3ull * OUT * n_blocks * info->n_bytes;
     buffer from = buffer_new(n_bytes), to = buffer_new(n_bytes);
     for (uint64_t i = 0; i < n_bytes; i++) {
       ((uint8_t *)from.data)[i] = (uint8_t)(random_uniform(50 + t, i) * 256.0f);
     }
-    assert_int_equal(weft_device_weight(device, &weight, from.data, WEFT_USE_EXPERTS, NULL),
-                     WEFT_OK);
+    assert_int_equal(weft_device_weight(device, &weight, from.data, WEFT_USE_EXPERTS, NULL), WEFT_OK);
     assert_int_equal(weft_device_weight_unpack(device, &weight, to.data), WEFT_OK);
     assert_same("packing", info->name, "a weight packed and unpacked", from.data, to.data, n_bytes);
     weft_device_weight_free(device, &weight);
@@ -412,8 +407,7 @@ static void lookups(weft_device *device) {
     weft_embed_args args = {&weight, tokens, y.data, OUT, 1.0f, n_in};
     assert_int_equal(done(device, weft_embed(device, &args)), WEFT_OK);
     for (uint32_t r = 0; r < OUT; r++) {
-      const float *want = s.value + (uint64_t)(OUT - 1 - r) * n_in,
-                  *got = (float *)y.data + (uint64_t)r * n_in;
+      const float *want = s.value + (uint64_t)(OUT - 1 - r) * n_in, *got = (float *)y.data + (uint64_t)r * n_in;
       for (uint32_t i = 0; i < n_in; i++) assert_true(want[i] == got[i]);
     }
     buffer_free(&y);
@@ -447,10 +441,8 @@ static void test_hostile_rows(void **state) {
       buffer y = product(f->all.cpu[d], &weight, x, n_in, n_rows);
       const float *got = y.data, *before = clean.data;
       for (uint32_t o = 0; o < n_out; o++) {
-        for (uint32_t r = 0; r < n_rows; r += 2)
-          assert_true(got[r * n_out + o] == before[r * n_out + o]);
-        assert_true(!isfinite(got[1 * n_out + o]) ||
-                    (is_float(all_types[t]) && s.value[o * n_in + 33] == 0.0f));
+        for (uint32_t r = 0; r < n_rows; r += 2) assert_true(got[r * n_out + o] == before[r * n_out + o]);
+        assert_true(!isfinite(got[1 * n_out + o]) || (is_float(all_types[t]) && s.value[o * n_in + 33] == 0.0f));
         assert_true(fabsf(got[3 * n_out + o]) < 1e-33f);
       }
       buffer_free(&y);
@@ -465,11 +457,9 @@ static void test_hostile_rows(void **state) {
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_products),      cmocka_unit_test(test_against_ref),
-      cmocka_unit_test(test_three_weights), cmocka_unit_test(test_packing),
-      cmocka_unit_test(test_lookups),       cmocka_unit_test(test_hostile_rows),
-      cmocka_unit_test(test_many_rows),     cmocka_unit_test(test_items),
-      cmocka_unit_test(test_far_scales),
+      cmocka_unit_test(test_products),  cmocka_unit_test(test_against_ref), cmocka_unit_test(test_three_weights),
+      cmocka_unit_test(test_packing),   cmocka_unit_test(test_lookups),     cmocka_unit_test(test_hostile_rows),
+      cmocka_unit_test(test_many_rows), cmocka_unit_test(test_items),       cmocka_unit_test(test_far_scales),
       cmocka_unit_test(test_free_sums),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);

@@ -32,12 +32,10 @@ static const norm_case norm_cases[] = {
 };
 
 /* The args of rows [first, first + n) of a norm over fixed random inputs. */
-static void run_norm(weft_device *device, const norm_case *c, uint32_t first, uint32_t n,
-                     float *y) {
+static void run_norm(weft_device *device, const norm_case *c, uint32_t first, uint32_t n, float *y) {
   uint64_t stride = c->n_cols + PAD, bytes = ROWS * stride * sizeof(float);
   buffer x = buffer_new(bytes), x2 = buffer_new(bytes), add = buffer_new(bytes);
-  buffer weight = buffer_new(c->n_cols * sizeof(float)),
-         row_scale = buffer_new(ROWS * sizeof(float));
+  buffer weight = buffer_new(c->n_cols * sizeof(float)), row_scale = buffer_new(ROWS * sizeof(float));
   for (uint64_t r = 0; r < ROWS; r++) {
     fill_normal((float *)x.data + r * stride, c->n_cols, 10 + r);
     fill_normal((float *)x2.data + r * stride, c->n_cols, 30 + r);
@@ -77,12 +75,11 @@ static void test_norm(void **state) {
       run_norm(all->cpu[d], c, 0, ROWS, out.data);
       /* Values reach about 4 * 4 * 3; the factor errs by about 3 ulp, then five roundings follow.
        */
-      assert_within(c->name, all->name[d], distance(ref.data, out.data, ROWS, c->n_cols, stride),
-                    8 * ULP * 64);
+      assert_within(c->name, all->name[d], distance(ref.data, out.data, ROWS, c->n_cols, stride), 8 * ULP * 64);
       for (uint32_t a = 0; a < N_ALONE; a++) {
         run_norm(all->cpu[d], c, alone_rows[a], 1, one.data);
-        assert_same(c->name, all->name[d], "a row alone", one.data,
-                    (float *)out.data + alone_rows[a] * stride, c->n_cols * sizeof(float));
+        assert_same(c->name, all->name[d], "a row alone", one.data, (float *)out.data + alone_rows[a] * stride,
+                    c->n_cols * sizeof(float));
       }
       buffer_free(&out);
       buffer_free(&one);
@@ -93,15 +90,14 @@ static void test_norm(void **state) {
 
 /* ---- gate ---- */
 
-static void run_gate(weft_device *device, weft_activation activation, uint32_t n_cols,
-                     uint32_t first, uint32_t n, float *y) {
+static void run_gate(weft_device *device, weft_activation activation, uint32_t n_cols, uint32_t first, uint32_t n,
+                     float *y) {
   uint64_t stride = n_cols + PAD;
   buffer g = buffer_new(ROWS * stride * sizeof(float)), u = buffer_new(g.n_bytes);
   for (uint64_t r = 0; r < ROWS; r++) {
     float *row = (float *)g.data + r * stride;
     fill_normal(row, n_cols, 10 + r);
-    for (uint32_t i = 0; i < n_cols; i++)
-      row[i] *= r == 0 ? 60.0f : 3.0f; /* row 0: into saturation */
+    for (uint32_t i = 0; i < n_cols; i++) row[i] *= r == 0 ? 60.0f : 3.0f; /* row 0: into saturation */
     fill_normal((float *)u.data + r * stride, n_cols, 30 + r);
   }
   weft_gate_args args = {.n_rows = n, .n_cols = n_cols, .activation = activation, .y = y};
@@ -130,12 +126,10 @@ static void test_gate(void **state) {
        * is below 2 * 3.5 where the result is not yet 0 or g u itself: a few ulp times that. */
       const float *r0 = ref.data, *o0 = out.data;
       assert_within(name, all->name[d], distance(r0, o0, 1, n_cols, stride), 8 * ULP * 840);
-      assert_within(name, all->name[d],
-                    distance(r0 + stride, o0 + stride, ROWS - 1, n_cols, stride), 8 * ULP * 40);
+      assert_within(name, all->name[d], distance(r0 + stride, o0 + stride, ROWS - 1, n_cols, stride), 8 * ULP * 40);
       for (uint32_t a = 0; a < N_ALONE; a++) {
         run_gate(all->cpu[d], activation, n_cols, alone_rows[a], 1, one.data);
-        assert_same(name, all->name[d], "a row alone", one.data, o0 + alone_rows[a] * stride,
-                    n_cols * sizeof(float));
+        assert_same(name, all->name[d], "a row alone", one.data, o0 + alone_rows[a] * stride, n_cols * sizeof(float));
       }
       buffer_free(&out);
       buffer_free(&one);
@@ -159,8 +153,8 @@ static const route_case route_cases[] = {
     {"route, all equal", 16, 4, 100, true}, {"route all", 9, 9, 0, false},
 };
 
-static void run_route(weft_device *device, const route_case *c, uint32_t first, uint32_t n,
-                      int32_t *ids, float *weights) {
+static void run_route(weft_device *device, const route_case *c, uint32_t first, uint32_t n, int32_t *ids,
+                      float *weights) {
   uint64_t stride = c->n_experts + PAD;
   buffer logits = buffer_new(ROWS * stride * sizeof(float));
   buffer scale = buffer_new(128 * sizeof(float));
@@ -172,8 +166,7 @@ static void run_route(weft_device *device, const route_case *c, uint32_t first, 
       row[i] = c->quantum > 0 ? roundf(row[i] / c->quantum) * c->quantum : row[i] * 3.0f;
     }
   }
-  weft_route_args args = {.logits = (float *)logits.data + first * stride,
-                          .logits_stride = stride};
+  weft_route_args args = {.logits = (float *)logits.data + first * stride, .logits_stride = stride};
   args.n_rows = n;
   args.n_experts = c->n_experts;
   args.k = c->k;
@@ -198,15 +191,12 @@ static void test_route(void **state) {
       run_route(all->cpu[d], c, 0, ROWS, ids.data, weights.data);
       assert_same(c->name, all->name[d], "the choice", ref_ids.data, ids.data, bytes);
       /* Weights below 4: k sums, an exponential, a quotient and a product, each a few roundings. */
-      assert_within(c->name, all->name[d], distance(ref.data, weights.data, ROWS, c->k, c->k),
-                    16 * ULP * 4);
+      assert_within(c->name, all->name[d], distance(ref.data, weights.data, ROWS, c->k, c->k), 16 * ULP * 4);
       for (uint32_t a = 0; a < N_ALONE; a++) {
         size_t at = (size_t)alone_rows[a] * c->k;
         run_route(all->cpu[d], c, alone_rows[a], 1, one_id.data, one.data);
-        assert_same(c->name, all->name[d], "a row alone", one.data, (float *)weights.data + at,
-                    c->k * 4);
-        assert_same(c->name, all->name[d], "a row alone", one_id.data, (int32_t *)ids.data + at,
-                    c->k * 4);
+        assert_same(c->name, all->name[d], "a row alone", one.data, (float *)weights.data + at, c->k * 4);
+        assert_same(c->name, all->name[d], "a row alone", one_id.data, (int32_t *)ids.data + at, c->k * 4);
       }
       buffer_free(&one_id);
       buffer_free(&one);
@@ -225,8 +215,7 @@ static void test_route_nan(void **state) {
   float *logits = memory_new(8, sizeof *logits), *weights = memory_new(4, sizeof *weights);
   int32_t *ids = memory_new(4, sizeof *ids);
   memcpy(logits, values, sizeof values);
-  weft_route_args args = {
-      .logits = logits, .n_rows = 1, .n_experts = 8, .k = 4, .logits_stride = 8};
+  weft_route_args args = {.logits = logits, .n_rows = 1, .n_experts = 8, .k = 4, .logits_stride = 8};
   args.ids = ids;
   args.weights = weights;
   for (uint32_t d = 0; d <= all->n; d++) {
@@ -300,16 +289,14 @@ static qkv_buffers qkv_inputs(const qkv_case *c) {
 
 /* Rows [first, first + n): odd ones go to pages, even ones to own rows (of which index 0 is row
  * 0's). */
-static void run_qkv(weft_device *device, const qkv_case *c, uint32_t first, uint32_t n,
-                    qkv_buffers *b) {
+static void run_qkv(weft_device *device, const qkv_case *c, uint32_t first, uint32_t n, qkv_buffers *b) {
   uint64_t q_cols = (uint64_t)c->n_heads * c->dim, kv_cols = (uint64_t)c->n_kv_heads * c->dim;
   uint64_t vector = weft_kv_row_bytes(c->type, c->dim);
   float *inv_freq = memory_new(256 + 2 * 512, sizeof *inv_freq), *q_norm = inv_freq + 256;
   float *k_norm = q_norm + 512;
   int64_t *slot = memory_new(ROWS, sizeof *slot + sizeof(int32_t));
   int32_t *position = (int32_t *)(slot + ROWS);
-  for (uint32_t i = 0; i < c->n_rotated; i++)
-    inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)c->dim);
+  for (uint32_t i = 0; i < c->n_rotated; i++) inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)c->dim);
   fill_normal(q_norm, c->dim, 91);
   fill_normal(k_norm, c->dim, 92);
   for (uint32_t r = 0; r < n; r++) {
@@ -345,8 +332,7 @@ static void run_qkv(weft_device *device, const qkv_case *c, uint32_t first, uint
 
 /* Stored vectors: equal where untouched, else within tolerance; bf16 may round the other way once,
  * and so may an integer of 8 bits or its factor. */
-static void assert_stored(const qkv_case *c, const char *device, const uint8_t *a, const uint8_t *b,
-                          uint64_t n_bytes) {
+static void assert_stored(const qkv_case *c, const char *device, const uint8_t *a, const uint8_t *b, uint64_t n_bytes) {
   float x[512], y[512];
   uint64_t vector = weft_kv_row_bytes(c->type, c->dim);
   for (uint64_t at = 0; at + vector <= n_bytes; at += vector) {
@@ -393,10 +379,8 @@ static void test_qkv(void **state) {
       assert_stored(c, all->name[d], ref.own_v.data, out.own_v.data, ref.own_v.n_bytes);
       for (uint32_t r = 0; r < ROWS; r++) run_qkv(all->cpu[d], c, r, 1, &one);
       assert_same(c->name, all->name[d], "q row by row", out.q.data, one.q.data, out.q.n_bytes);
-      assert_same(c->name, all->name[d], "pages row by row", out.pages.data, one.pages.data,
-                  out.pages.n_bytes);
-      assert_same(c->name, all->name[d], "keys row by row", out.own_k.data, one.own_k.data,
-                  out.own_k.n_bytes);
+      assert_same(c->name, all->name[d], "pages row by row", out.pages.data, one.pages.data, out.pages.n_bytes);
+      assert_same(c->name, all->name[d], "keys row by row", out.own_k.data, one.own_k.data, out.own_k.n_bytes);
       free_qkv(&out);
       free_qkv(&one);
     }
@@ -425,13 +409,11 @@ static weft_weight place_weight(weft_device *device, weft_type type) {
   return weight;
 }
 
-static weft_status run_embed(weft_device *device, weft_type type, const int32_t *tokens, uint32_t n,
-                             float *y) {
+static weft_status run_embed(weft_device *device, weft_type type, const int32_t *tokens, uint32_t n, float *y) {
   weft_weight weight = place_weight(device, type);
   buffer copy = buffer_new(n * sizeof *tokens);
   memcpy(copy.data, tokens, n * sizeof *tokens);
-  weft_embed_args args = {
-      .weight = &weight, .tokens = copy.data, .y = y, .n_rows = n, .scale = 2.5f};
+  weft_embed_args args = {.weight = &weight, .tokens = copy.data, .y = y, .n_rows = n, .scale = 2.5f};
   args.y_stride = N_IN + PAD;
   weft_status status = done(device, weft_embed(device, &args));
   buffer_free(&copy);
@@ -450,8 +432,8 @@ static void test_embed(void **state) {
     for (uint32_t d = 0; d < all->n; d++) {
       buffer out = buffer_new(ref.n_bytes);
       assert_int_equal(run_embed(all->cpu[d], stored_types[t], tokens, ROWS, out.data), WEFT_OK);
-      assert_same("embed", all->name[d], weft_type_find((int32_t)stored_types[t])->name, ref.data,
-                  out.data, ref.n_bytes);
+      assert_same("embed", all->name[d], weft_type_find((int32_t)stored_types[t])->name, ref.data, out.data,
+                  ref.n_bytes);
       /* A device that sees tokens only while it runs cannot refuse: the row is NaN. */
       int32_t beyond[2] = {0, N_VOCAB}, negative[2] = {-1, 0};
       weft_status refused = is_cuda(all->cpu[d]) ? WEFT_OK : WEFT_E_INVALID;
@@ -467,8 +449,7 @@ static void test_embed(void **state) {
   }
 }
 
-static void run_soft(weft_device *device, const weft_weight *weight, uint32_t first, uint32_t n,
-                     float *soft) {
+static void run_soft(weft_device *device, const weft_weight *weight, uint32_t first, uint32_t n, float *soft) {
   enum { STRIDE = N_VOCAB + PAD };
   buffer logits = buffer_new(ROWS * STRIDE * sizeof(float));
   float *temperature = memory_new(ROWS, sizeof *temperature);
@@ -477,8 +458,7 @@ static void run_soft(weft_device *device, const weft_weight *weight, uint32_t fi
     for (uint32_t v = 0; v < N_VOCAB; v++) ((float *)logits.data)[r * STRIDE + v] *= 5.0f;
     temperature[r] = 0.25f + 0.25f * (float)r;
   }
-  weft_soft_args args = {
-      .logits = (const float *)logits.data + first * STRIDE, .weight = weight, .soft = soft};
+  weft_soft_args args = {.logits = (const float *)logits.data + first * STRIDE, .weight = weight, .soft = soft};
   args.temperature = temperature + first;
   args.n_rows = n;
   args.logits_stride = STRIDE;
@@ -507,8 +487,7 @@ static void test_soft(void **state) {
       /* A mean of values below 4, times 3. An exponential errs by an ulp of its argument, below 20
        * / 0.25 where it weighs anything; the sum is over 1100 tokens. Types other than F32 and F16
        * may be multiplied as bf16 (kernels/cpu/head.h): weight and probability each off by 2^-9. */
-      bool narrow = stored_types[t] != WEFT_TYPE_F32 &&
-                    (stored_types[t] != WEFT_TYPE_F16 || is_cuda(all->cpu[d]));
+      bool narrow = stored_types[t] != WEFT_TYPE_F32 && (stored_types[t] != WEFT_TYPE_F16 || is_cuda(all->cpu[d]));
       assert_within("soft", all->name[d], distance(ref.data, out.data, ROWS, N_IN, N_IN + PAD),
                     (narrow ? 0x1p-8 : 64 * ULP) * 12);
       for (uint32_t a = 0; a < N_ALONE; a++) {
@@ -539,31 +518,25 @@ static void test_refusals(void **state) {
   weft_gate_args gate = {.g = x, .u = x, .y = x, .n_rows = 1, .n_cols = 8};
   assert_int_equal(weft_gate(all->ref, &gate), WEFT_E_INVALID);
   int32_t ids[4];
-  weft_route_args route = {
-      .logits = x, .ids = ids, .weights = x, .n_rows = 1, .n_experts = 4, .k = 5};
+  weft_route_args route = {.logits = x, .ids = ids, .weights = x, .n_rows = 1, .n_experts = 4, .k = 5};
   assert_int_equal(weft_route(all->ref, &route), WEFT_E_INVALID);
   weft_weight weight = {.type = WEFT_TYPE_F32, .n_in = 8, .n_out = 2, .n_mats = 1};
   weft_matmul_args matmul = {.x = x, .n_rows = 1, .n_weights = 1, .weight = {&weight}, .y = {x}};
   assert_int_equal(weft_matmul(all->ref, &matmul), WEFT_E_INVALID); /* no data */
   weft_error error = {{0}};
   weight.n_in = 0;
-  assert_int_equal(weft_device_weight(all->ref, &weight, x, WEFT_USE_MATMUL, &error),
-                   WEFT_E_INVALID);
+  assert_int_equal(weft_device_weight(all->ref, &weight, x, WEFT_USE_MATMUL, &error), WEFT_E_INVALID);
   weight = (weft_weight){.type = (weft_type)10, .n_in = 256, .n_out = 2, .n_mats = 1};
-  assert_int_equal(weft_device_weight(all->ref, &weight, x, WEFT_USE_MATMUL, &error),
-                   WEFT_E_UNSUPPORTED);
+  assert_int_equal(weft_device_weight(all->ref, &weight, x, WEFT_USE_MATMUL, &error), WEFT_E_UNSUPPORTED);
   weight = (weft_weight){.type = WEFT_TYPE_Q8_0, .n_in = 33, .n_out = 2, .n_mats = 1};
-  assert_int_equal(weft_device_weight(all->ref, &weight, x, WEFT_USE_MATMUL, &error),
-                   WEFT_E_INVALID);
+  assert_int_equal(weft_device_weight(all->ref, &weight, x, WEFT_USE_MATMUL, &error), WEFT_E_INVALID);
   weight = (weft_weight){.type = WEFT_TYPE_F32, .n_in = ~0u, .n_out = ~0u, .n_mats = ~0u};
-  assert_int_equal(weft_device_weight(all->ref, &weight, x, WEFT_USE_MATMUL, &error),
-                   WEFT_E_INVALID);
+  assert_int_equal(weft_device_weight(all->ref, &weight, x, WEFT_USE_MATMUL, &error), WEFT_E_INVALID);
 }
 
 static void test_open(void **state) {
   (void)state;
-  static const weft_device_config bad[] = {
-      {.backend = "tpu"}, {.backend = "cpu", .isa = "sse9"}};
+  static const weft_device_config bad[] = {{.backend = "tpu"}, {.backend = "cpu", .isa = "sse9"}};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     weft_device *device = NULL;
     weft_error error = {{0}};

@@ -152,11 +152,12 @@ static void assert_result(const char *device, const wishes *w, uint32_t r, const
   }
   const weft_sample_row *row = &w->row[r];
   if (same) return;
-  fail_msg("%s: row %u of %u tokens (temperature %g, top_k %u, top_p %g, min_log %g, top %u): token %d, logit %.9g, most "
-           "%.9g, total %llu, %u best; ref: %d, %.9g, %.9g, %llu, %u",
-           device, r, w->n_vocab, (double)row->temperature, row->top_k, (double)row->top_p, (double)row->min_log,
-           row->n_top, a->token, (double)a->logit, (double)a->most, (unsigned long long)a->total, a->n_top, b->token,
-           (double)b->logit, (double)b->most, (unsigned long long)b->total, b->n_top);
+  fail_msg(
+      "%s: row %u of %u tokens (temperature %g, top_k %u, top_p %g, min_log %g, top %u): token %d, logit %.9g, most "
+      "%.9g, total %llu, %u best; ref: %d, %.9g, %.9g, %llu, %u",
+      device, r, w->n_vocab, (double)row->temperature, row->top_k, (double)row->top_p, (double)row->min_log, row->n_top,
+      a->token, (double)a->logit, (double)a->most, (unsigned long long)a->total, a->n_top, b->token, (double)b->logit,
+      (double)b->most, (unsigned long long)b->total, b->n_top);
 }
 
 static void test_equals_ref(void **state) {

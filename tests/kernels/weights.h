@@ -8,9 +8,8 @@
 
 #include "tests/kernels/harness.h"
 
-static const weft_type all_types[] = {
-    WEFT_TYPE_F32,  WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0,
-    WEFT_TYPE_Q5_0, WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
+static const weft_type all_types[] = {WEFT_TYPE_F32,  WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0,
+                                      WEFT_TYPE_Q5_0, WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
 enum { N_TYPES = sizeof all_types / sizeof all_types[0] };
 
 static inline bool is_float(weft_type type) {
@@ -69,8 +68,7 @@ static inline void fill_block(weft_type type, uint8_t *block, uint32_t n_bytes, 
   }
 }
 
-static inline stored stored_new(weft_type type, uint32_t n_mats, uint32_t n_out, uint32_t n_in,
-                                uint64_t seed) {
+static inline stored stored_new(weft_type type, uint32_t n_mats, uint32_t n_out, uint32_t n_in, uint64_t seed) {
   const weft_type_info *info = weft_type_find((int32_t)type);
   stored s = {.shape = {.type = type, .n_in = n_in, .n_out = n_out, .n_mats = n_mats}};
   uint64_t n_rows = (uint64_t)n_mats * n_out;
@@ -134,8 +132,7 @@ static inline void quantise_plain(const float *x, uint32_t n, float *codes, floa
 
 /* x . w, and in *size the sum of the magnitudes of what was added: rounding errors are parts of it.
  * Quantised: codes times the weight, scale last. */
-static inline double dot_plain(const stored *s, uint64_t row, const float *x, const float *scales,
-                               double *size) {
+static inline double dot_plain(const stored *s, uint64_t row, const float *x, const float *scales, double *size) {
   const float *w = s->value + row * s->shape.n_in;
   double sum = 0.0;
   *size = 0.0;

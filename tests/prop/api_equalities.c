@@ -54,15 +54,22 @@ static void need(bool holds, const char *what, const char *text) {
 
 static const weft_chat_turn chats[][3] = {
     {{"user", "88 - 68 ="}, {NULL, NULL}, {NULL, NULL}},
-    {{"system", "The new rock is near the brown lamp. The fast leaf is near the pink shoe. The soft drum is near the blue "
-                "coat. The soft ball is behind the blue boat. The warm bell is behind the gray cup."},
-     {"user", "Where is the soft ball?"}, {NULL, NULL}},
-    {{"system", "The new rock is near the brown lamp. The fast leaf is near the pink shoe. The soft drum is near the blue "
-                "coat. The soft ball is behind the blue boat. The warm bell is behind the gray cup."},
-     {"user", "Make a table: Tom 43 Oslo; Ana 88 Kyiv; Zoe 47 Seoul; Kim 19 Paris"}, {NULL, NULL}},
-    {{"user", "List 4 names without Mia."}, {"assistant", "Vic Amy Tom Max"}, {"user", "Write them backwards, \xC3\xA9t\xC3\xA9 \xE2\x82\xAC."}},
+    {{"system",
+      "The new rock is near the brown lamp. The fast leaf is near the pink shoe. The soft drum is near the blue "
+      "coat. The soft ball is behind the blue boat. The warm bell is behind the gray cup."},
+     {"user", "Where is the soft ball?"},
+     {NULL, NULL}},
+    {{"system",
+      "The new rock is near the brown lamp. The fast leaf is near the pink shoe. The soft drum is near the blue "
+      "coat. The soft ball is behind the blue boat. The warm bell is behind the gray cup."},
+     {"user", "Make a table: Tom 43 Oslo; Ana 88 Kyiv; Zoe 47 Seoul; Kim 19 Paris"},
+     {NULL, NULL}},
+    {{"user", "List 4 names without Mia."},
+     {"assistant", "Vic Amy Tom Max"},
+     {"user", "Write them backwards, \xC3\xA9t\xC3\xA9 \xE2\x82\xAC."}},
 };
-static const char *const texts[] = {"The soft ball is behind the blue boat. The soft", "One two \xE2\x82\xAC three,\n\nfour"};
+static const char *const texts[] = {"The soft ball is behind the blue boat. The soft",
+                                    "One two \xE2\x82\xAC three,\n\nfour"};
 static const char *const stops[] = {" the", "9", "\n|", "zz"};
 static const int32_t bias_tokens[] = {20, 30};
 static const float bias_values[] = {2.0f, -3.0f};
@@ -259,10 +266,20 @@ static void play(const variant *v, weft_runtime *rt) {
 static weft_runtime *open_runtime(const variant *v) {
   weft_runtime *rt;
   char error[512] = "";
-  weft_open_options options = {.models = models, .n_models = 1, .backend = v->backend, .threads = v->threads,
-                               .kv_bytes = v->kv_bytes, .host_bytes = v->host_bytes, .spill_bytes = v->spill_bytes,
-                               .spill_file = v->spill_bytes == 0 ? NULL : WEFT_BINARY_DIR "/api_equalities.spill", .context = 400, .running = v->running, .queue = 64,
-                               .rows = v->rows, .no_prefix_cache = v->no_cache, .quiet = true};
+  weft_open_options options = {.models = models,
+                               .n_models = 1,
+                               .backend = v->backend,
+                               .threads = v->threads,
+                               .kv_bytes = v->kv_bytes,
+                               .host_bytes = v->host_bytes,
+                               .spill_bytes = v->spill_bytes,
+                               .spill_file = v->spill_bytes == 0 ? NULL : WEFT_BINARY_DIR "/api_equalities.spill",
+                               .context = 400,
+                               .running = v->running,
+                               .queue = 64,
+                               .rows = v->rows,
+                               .no_prefix_cache = v->no_cache,
+                               .quiet = true};
   need(weft_open(&options, &rt, error, sizeof error) == 0, "open", error);
   has_chat = weft_model_at(rt, 0).chat;
   return rt;
@@ -280,9 +297,9 @@ static void compare(const variant *v) {
     n_cached += a->n_cached;
     n_preempted += a->n_preempted;
     if (same) continue;
-    (void)printf("FAILED: %s: %s: request %u: %u tokens, %s, %u canvases:\n%s\nalone: %u tokens, %s, %u canvases:\n%s\n",
-                 label, v->name, i, a->n_tokens, a->finish, a->n_canvases, a->text, b->n_tokens, b->finish,
-                 b->n_canvases, b->text);
+    (void)printf(
+        "FAILED: %s: %s: request %u: %u tokens, %s, %u canvases:\n%s\nalone: %u tokens, %s, %u canvases:\n%s\n", label,
+        v->name, i, a->n_tokens, a->finish, a->n_canvases, a->text, b->n_tokens, b->finish, b->n_canvases, b->text);
     exit(1);
   }
   need(!v->hits || n_cached > 0, v->name, "no prefix was found");
@@ -312,24 +329,73 @@ static void check_spelling(weft_runtime *rt) {
 }
 
 static void run(const char *path, const char *backend, uint32_t kinds, uint64_t small_bytes) {
-  const variant alone = {.name = "alone", .backend = backend, .kv_bytes = 32 << 20, .rows = 512, .running = 1,
-                         .threads = 1, .no_cache = true, .one_by_one = true};
+  const variant alone = {.name = "alone",
+                         .backend = backend,
+                         .kv_bytes = 32 << 20,
+                         .rows = 512,
+                         .running = 1,
+                         .threads = 1,
+                         .no_cache = true,
+                         .one_by_one = true};
   const variant variants[] = {
       {.name = "all at once", .backend = backend, .kv_bytes = 32 << 20, .rows = 96, .running = 16, .threads = 2},
-      {.name = "one by one, cached", .backend = backend, .kv_bytes = 32 << 20, .rows = 48, .running = 4, .threads = 1,
-       .one_by_one = true, .hits = true, .order = 1},
-      {.name = "four readers", .backend = backend, .kv_bytes = 32 << 20, .rows = 512, .running = 5, .threads = 3,
-       .readers = true, .order = 2},
-      {.name = "read late", .backend = backend, .kv_bytes = 32 << 20, .rows = 64, .running = 20, .threads = 2,
-       .late = true, .no_cache = true},
-      {.name = "a small pool", .backend = backend, .kv_bytes = small_bytes, .rows = 64, .running = 20, .threads = 2,
+      {.name = "one by one, cached",
+       .backend = backend,
+       .kv_bytes = 32 << 20,
+       .rows = 48,
+       .running = 4,
+       .threads = 1,
+       .one_by_one = true,
+       .hits = true,
+       .order = 1},
+      {.name = "four readers",
+       .backend = backend,
+       .kv_bytes = 32 << 20,
+       .rows = 512,
+       .running = 5,
+       .threads = 3,
+       .readers = true,
        .order = 2},
-      {.name = "a small pool, host memory behind it", .backend = backend, .kv_bytes = small_bytes,
-       .host_bytes = 8 << 20, .rows = 64, .running = 20, .threads = 2, .order = 1},
-      {.name = "a small pool, little memory, a file", .backend = backend, .kv_bytes = small_bytes,
-       .host_bytes = 512 << 10, .spill_bytes = 16 << 20, .rows = 64, .running = 20, .threads = 2, .order = 1},
-      {.name = "others come and go", .backend = backend, .kv_bytes = 8 << 20, .rows = 80, .running = 12, .threads = 2,
-       .cancels = true, .readers = true},
+      {.name = "read late",
+       .backend = backend,
+       .kv_bytes = 32 << 20,
+       .rows = 64,
+       .running = 20,
+       .threads = 2,
+       .late = true,
+       .no_cache = true},
+      {.name = "a small pool",
+       .backend = backend,
+       .kv_bytes = small_bytes,
+       .rows = 64,
+       .running = 20,
+       .threads = 2,
+       .order = 2},
+      {.name = "a small pool, host memory behind it",
+       .backend = backend,
+       .kv_bytes = small_bytes,
+       .host_bytes = 8 << 20,
+       .rows = 64,
+       .running = 20,
+       .threads = 2,
+       .order = 1},
+      {.name = "a small pool, little memory, a file",
+       .backend = backend,
+       .kv_bytes = small_bytes,
+       .host_bytes = 512 << 10,
+       .spill_bytes = 16 << 20,
+       .rows = 64,
+       .running = 20,
+       .threads = 2,
+       .order = 1},
+      {.name = "others come and go",
+       .backend = backend,
+       .kv_bytes = 8 << 20,
+       .rows = 80,
+       .running = 12,
+       .threads = 2,
+       .cancels = true,
+       .readers = true},
   };
   models[0] = path;
   n_kinds = kinds;

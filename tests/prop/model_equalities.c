@@ -61,15 +61,13 @@ static uint32_t draw(uint64_t *state, uint32_t n) {
   return (uint32_t)((weft_mix64(++*state * 0x9E3779B97F4A7C15ull) >> 32) % n);
 }
 
-static void same(const char *law, const harness *h, const float *rows, const float *wanted,
-                 uint32_t n_rows) {
+static void same(const char *law, const harness *h, const float *rows, const float *wanted, uint32_t n_rows) {
   size_t n = (size_t)n_rows * h->info->n_vocab;
   n_compared += n_rows;
   for (size_t i = 0; i < n; i++) {
     if (memcmp(&rows[i], &wanted[i], sizeof(float)) == 0 && isfinite(rows[i])) continue;
-    (void)printf("FAILED: %s: %s: row %zu of %u, token %zu: %.9g, alone %.9g\n", label, law,
-                 i / h->info->n_vocab, n_rows, i % h->info->n_vocab, (double)rows[i],
-                 (double)wanted[i]);
+    (void)printf("FAILED: %s: %s: row %zu of %u, token %zu: %.9g, alone %.9g\n", label, law, i / h->info->n_vocab,
+                 n_rows, i % h->info->n_vocab, (double)rows[i], (double)wanted[i]);
     exit(1);
   }
 }
@@ -85,8 +83,7 @@ static pass *add_pass(const harness *h, story *s, bool canvas, uint32_t n, uint6
 }
 
 /* A prompt and decode rows; for a model with a canvas: prompt, two steps, commit, two steps, commit, one step. */
-static void make_story(const harness *h, uint32_t n_prompt, bool diffusion, uint32_t n_blocks,
-                       uint64_t seed) {
+static void make_story(const harness *h, uint32_t n_prompt, bool diffusion, uint32_t n_blocks, uint64_t seed) {
   story *s = &stories[n_stories++];
   uint32_t n = h->info->canvas_length;
   memset(s, 0, sizeof *s);
@@ -143,7 +140,9 @@ static void begin(story *s) {
   s->at = s->done = 0;
 }
 
-static void end(story *s) { harness_seq_close(&s->seq); }
+static void end(story *s) {
+  harness_seq_close(&s->seq);
+}
 
 static harness_piece next_piece(const harness *h, story *s, uint32_t n, float *logits) {
   pass *p = &s->pass[s->at];
@@ -242,8 +241,8 @@ static void add_to_step(const harness *h, step *t, story *s, uint64_t *state) {
   }
   uint32_t n_out = piece.output == OUT_ALL ? n : piece.output == OUT_LAST ? 1 : 0;
   if (n_out > 0) {
-    t->check[t->n_checks++] = (check){
-        .wanted = wanted + (size_t)(n - n_out) * h->info->n_vocab, .got = piece.logits, .n_rows = n_out};
+    t->check[t->n_checks++] =
+        (check){.wanted = wanted + (size_t)(n - n_out) * h->info->n_vocab, .got = piece.logits, .n_rows = n_out};
   }
   if (p->canvas) {
     t->canvas[t->n_canvas++] = piece;
@@ -294,8 +293,7 @@ static uint32_t tell_mixed(harness *h, uint64_t seed) {
 
 /* ---- subjects ------------------------------------------------------------------------------------------ */
 
-static harness_options options_of(const subject *s, uint32_t block, uint32_t n_threads,
-                                  bool in_order) {
+static harness_options options_of(const subject *s, uint32_t block, uint32_t n_threads, bool in_order) {
   return (harness_options){.backend = s->way.backend,
                            .isa = s->way.isa,
                            .n_threads = n_threads,
@@ -360,8 +358,7 @@ static void law_twin(const subject *s, const harness *h) {
 static void run_subject(const subject *s, uint32_t n_rounds, uint64_t seed) {
   harness h;
   const char *slash = strrchr(s->path, '/');
-  (void)snprintf(label, sizeof label, "%s on %s %s", slash + 1, s->way.backend,
-                 s->way.isa != NULL ? s->way.isa : "");
+  (void)snprintf(label, sizeof label, "%s on %s %s", slash + 1, s->way.backend, s->way.isa != NULL ? s->way.isa : "");
   harness_options options = options_of(s, 0, 1, true);
   harness_open(&h, s->path, &options);
   got = harness_alloc((size_t)ROWS_MAX * h.info->n_vocab, sizeof *got);
@@ -402,9 +399,8 @@ static bool has_way(const way *w) {
 }
 
 int main(int argc, char **argv) {
-  static const way ways[] = {
-      {"ref", NULL}, {"cpu", "portable"}, {"cpu", "avx2"}, {"cpu", "avx512"}};
-  static const char *const names[] = {"ar-base",     "ar-dense-v", "ar-fused-w4",   "dg-base",
+  static const way ways[] = {{"ref", NULL}, {"cpu", "portable"}, {"cpu", "avx2"}, {"cpu", "avx512"}};
+  static const char *const names[] = {"ar-base",     "ar-dense-v", "ar-fused-w4",  "dg-base",
                                       "dg-fused-c4", "dg-c16-w4",  "dg-underscore"};
   uint32_t n_rounds = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 3;
   uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;

@@ -26,16 +26,13 @@ static void require_seq(const model *m, weft_seq seq) {
     const weft_page *table = table_of(m, seq, g, &n);
     REQUIRE(n == (s->n_reserved + block - 1) / block, "sequence %u: entries of group %u", seq, g);
     for (uint32_t i = 0; i < n; i++) {
-      REQUIRE((table[i] == WEFT_PAGE_NONE) == (i < first), "sequence %u, group %u: entry %u of %u",
-              seq, g, i, first);
+      REQUIRE((table[i] == WEFT_PAGE_NONE) == (i < first), "sequence %u, group %u: entry %u of %u", seq, g, i, first);
       n_held += table[i] != WEFT_PAGE_NONE;
     }
-    uint32_t from =
-        group->window == 0 || s->n_valid < group->window ? 0 : s->n_valid - group->window + 1;
+    uint32_t from = group->window == 0 || s->n_valid < group->window ? 0 : s->n_valid - group->window + 1;
     for (uint32_t p = from; p < s->n_valid; p++)
       REQUIRE(m->cell[source_of(m, table[p / block])][p % block] == cell_of(s->digest[p], g),
-              "sequence %u, group %u, position %u: page %u holds other content", seq, g, p,
-              table[p / block]);
+              "sequence %u, group %u, position %u: page %u holds other content", seq, g, p, table[p / block]);
   }
   REQUIRE(weft_pager_n_blocks_held(m->pager, seq) == n_held, "sequence %u: blocks held", seq);
 }
@@ -60,15 +57,14 @@ static void require_counts(const model *m) {
   weft_pager_stats stats = weft_pager_get_stats(m->pager);
   REQUIRE(stats.n_pinned == n_pinned && stats.n_cached == n_cached &&
               stats.n_free == m->config.n_pages - n_pinned - n_cached,
-          "%u pinned, %u cached, %u free; the model has %u, %u", stats.n_pinned, stats.n_cached,
-          stats.n_free, n_pinned, n_cached);
+          "%u pinned, %u cached, %u free; the model has %u, %u", stats.n_pinned, stats.n_cached, stats.n_free, n_pinned,
+          n_cached);
   REQUIRE(weft_pager_headroom(m->pager) == m->config.n_pages - n_pinned, "headroom");
   uint32_t n_lower[2] = {0};
-  for (uint32_t place = PAGES_MAX; place < PLACES; place++)
-    n_lower[place >= PAGES_MAX + HOST_MAX] += m->indexed[place];
+  for (uint32_t place = PAGES_MAX; place < PLACES; place++) n_lower[place >= PAGES_MAX + HOST_MAX] += m->indexed[place];
   REQUIRE(stats.n_host_held == n_lower[0] && stats.n_file_held == n_lower[1],
-          "%u and %u held in lower tiers; the model has %u, %u", stats.n_host_held, stats.n_file_held,
-          n_lower[0], n_lower[1]);
+          "%u and %u held in lower tiers; the model has %u, %u", stats.n_host_held, stats.n_file_held, n_lower[0],
+          n_lower[1]);
 }
 
 /* Where the block of a group is that ends with the cell, down to a tier; PLACES: nowhere. */
@@ -99,8 +95,7 @@ static void require_reachable(const model *m) {
     if (!m->indexed[page]) continue;
     uint32_t space = m->space_of[page], g = m->group_of[page];
     if (m->space[space].group[g].window != 0 || m->position_of[page] == 0) continue;
-    REQUIRE(has_cell(m, space, g, m->before[source_of(m, page)]),
-            "page %u is indexed, the block before it not", page);
+    REQUIRE(has_cell(m, space, g, m->before[source_of(m, page)]), "page %u is indexed, the block before it not", page);
   }
 }
 
@@ -146,8 +141,7 @@ static void make_prompt(model *m, weft_admit *args, uint32_t *domain, int32_t *t
     memcpy(tokens, h->token, n * sizeof *tokens);
   }
   uint32_t n_more = below(m, 4) == 0 ? below(m, 40) : below(m, 6);
-  for (uint32_t i = 0; i < n_more && n < m->config.seq_tokens_max; i++)
-    tokens[n++] = (int32_t)below(m, 3) - 1;
+  for (uint32_t i = 0; i < n_more && n < m->config.seq_tokens_max; i++) tokens[n++] = (int32_t)below(m, 3) - 1;
   if (below(m, 8) == 0) *domain = below(m, DOMAINS);
   if (below(m, 8) == 0) args->n_public = below(m, 4) == 0 ? n : below(m, n + 1);
   if (n == 0) tokens[n++] = 7; /* a token that nothing else begins with */
@@ -174,8 +168,7 @@ static uint32_t expected_hit(const model *m, const weft_admit *args, const uint6
   for (; hit > 0; hit -= grain) {
     bool good = true;
     for (uint32_t g = 0; g < space->n_groups; g++)
-      for (uint32_t i = window_first(&space->group[g], hit); i < hit / space->group[g].block_tokens;
-           i++)
+      for (uint32_t i = window_first(&space->group[g], hit); i < hit / space->group[g].block_tokens; i++)
         good = good && has[g][i];
     if (good) break;
   }
@@ -183,8 +176,7 @@ static uint32_t expected_hit(const model *m, const weft_admit *args, const uint6
 }
 
 /* What the owner would have to pay for a hit. */
-static uint32_t expected_cost(const model *m, const weft_admit *args, const model_seq *s,
-                              uint32_t hit) {
+static uint32_t expected_cost(const model *m, const weft_admit *args, const model_seq *s, uint32_t hit) {
   uint32_t n = 0;
   for (uint32_t g = 0; g < m->space[args->space].n_groups; g++) {
     const weft_group_config *group = &m->space[args->space].group[g];
@@ -206,8 +198,7 @@ static bool expected_restore(const model *m, const weft_admit *args, const uint6
   for (uint32_t g = 0; g < space->n_groups; g++) {
     uint32_t block = space->group[g].block_tokens;
     for (uint32_t i = window_first(&space->group[g], stored); i < stored / block; i++) {
-      uint32_t place =
-          find_cell(m, args->space, g, cell_of(digest[(i + 1) * block - 1], g), WEFT_TIER_HOST);
+      uint32_t place = find_cell(m, args->space, g, cell_of(digest[(i + 1) * block - 1], g), WEFT_TIER_HOST);
       n_host += place >= PAGES_MAX;
       n_cached += place < PAGES_MAX && holders(m, place) == 0;
     }
@@ -220,8 +211,8 @@ static bool expected_restore(const model *m, const weft_admit *args, const uint6
 
 /* How far a running sequence, if it kept its promise, would serve this prompt, in units of grain.
  */
-static uint32_t shared_prompt(const model *m, const weft_admit *args, const uint64_t *digest,
-                              const model_seq *s, uint32_t grain) {
+static uint32_t shared_prompt(const model *m, const weft_admit *args, const uint64_t *digest, const model_seq *s,
+                              uint32_t grain) {
   if (!s->live || !s->cache || s->space != args->space) return 0;
   if (s->n_valid / m->pager->base_tokens >= s->n_prompt_tokens / m->pager->base_tokens) return 0;
   uint32_t n = 0, max = least(args->n_tokens - args->n_keep_rows, s->n_prompt_tokens);
@@ -235,18 +226,15 @@ static uint32_t shared_prompt(const model *m, const weft_admit *args, const uint
  * withdrawn. */
 static bool promised_until(const model *m, weft_seq seq, uint32_t n) {
   const pager_seq *s = &m->pager->seq[seq];
-  if (s->announced_tail == PAGER_NODE_NONE || s->announced_end * m->pager->base_tokens < n)
-    return false;
-  for (uint32_t node = s->announced_tail; node != PAGER_NODE_NONE;
-       node = m->pager->node[node].parent) {
+  if (s->announced_tail == PAGER_NODE_NONE || s->announced_end * m->pager->base_tokens < n) return false;
+  for (uint32_t node = s->announced_tail; node != PAGER_NODE_NONE; node = m->pager->node[node].parent) {
     if (m->pager->node[node].root) continue;
     if (m->pager->node[node].depth * m->pager->base_tokens > n) continue;
     for (uint32_t g = 0; g < m->space[m->seq[seq].space].n_groups; g++) {
       uint32_t slot = pager_slots(m->pager, node)[g];
-      bool gone = slot == PAGER_SLOT_NONE ||
-                  (pager_slot_is_spill(slot) && pager_spill_reach(m->pager, slot) == PAGER_NOWHERE);
-      if (gone && m->pager->node[node].depth % m->pager->space[m->seq[seq].space].group[g].span == 0)
-        return false;
+      bool gone =
+          slot == PAGER_SLOT_NONE || (pager_slot_is_spill(slot) && pager_spill_reach(m->pager, slot) == PAGER_NOWHERE);
+      if (gone && m->pager->node[node].depth % m->pager->space[m->seq[seq].space].group[g].span == 0) return false;
     }
   }
   return true;
@@ -266,8 +254,8 @@ static void require_begun(const model *m, weft_seq seq, const weft_admit *args) 
   const pager_seq *inside = &m->pager->seq[seq];
   if (inside->tail == PAGER_NODE_NONE || m->pager->free_node == PAGER_NODE_NONE) return;
   if (inside->announced_end == inside->public_end) return; /* the last node began its domain */
-  REQUIRE(inside->announced_end == args->n_tokens / m->pager->base_tokens,
-          "promises only %u base blocks", inside->announced_end);
+  REQUIRE(inside->announced_end == args->n_tokens / m->pager->base_tokens, "promises only %u base blocks",
+          inside->announced_end);
 }
 
 static void op_admit(model *m) {
@@ -306,15 +294,13 @@ static void op_admit(model *m) {
     return;
   }
   bool quota = status != WEFT_AGAIN && over_limit(m, args.owner, expected_cost(m, &args, &begun, hit));
-  REQUIRE(quota ? status == WEFT_QUOTA : status == WEFT_OK || (status == WEFT_AGAIN && cache),
-          "admit says %d", status);
+  REQUIRE(quota ? status == WEFT_QUOTA : status == WEFT_OK || (status == WEFT_AGAIN && cache), "admit says %d", status);
   if (quota) {
     m->n_quota += 1;
     return;
   }
   if (status == WEFT_AGAIN && waits_for == WEFT_SEQ_NONE) {
-    REQUIRE(filed > stored && args.restore_wait && weft_pager_get_stats(m->pager).n_lifting > 0,
-            "waits for no move");
+    REQUIRE(filed > stored && args.restore_wait && weft_pager_get_stats(m->pager).n_lifting > 0, "waits for no move");
     m->n_lifts += 1;
     return;
   }
@@ -343,16 +329,14 @@ static void op_admit(model *m) {
 /* ---- the other operations -------------------------------------------------------------------- */
 
 /* *n_own: those among them that its owner pays for. */
-static uint32_t pages_needed(const model *m, weft_seq seq, uint32_t end, uint32_t *n_copies,
-                             uint32_t *n_own) {
+static uint32_t pages_needed(const model *m, weft_seq seq, uint32_t end, uint32_t *n_copies, uint32_t *n_own) {
   const model_seq *s = &m->seq[seq];
   uint32_t n = 0;
   for (uint32_t g = 0; g < m->space[s->space].n_groups; g++) {
     uint32_t block = m->space[s->space].group[g].block_tokens, n_entries;
     const weft_page *table = table_of(m, seq, g, &n_entries);
     n += (end + block - 1) / block - n_entries;
-    for (uint32_t i = n_entries; i < (end + block - 1) / block; i++)
-      *n_own += payer_of(m, s, g, i) == s->owner;
+    for (uint32_t i = n_entries; i < (end + block - 1) / block; i++) *n_own += payer_of(m, s, g, i) == s->owner;
     if (s->n_valid % block == 0) continue;
     weft_page last = table[s->n_valid / block];
     bool copy = m->indexed[last] || holders(m, last) > 1;
@@ -476,8 +460,7 @@ static void find_computed_twice(model *m, const model_seq *s, uint32_t n) {
     uint32_t block = m->space[s->space].group[g].block_tokens;
     for (uint32_t i = s->n_valid / block; i < (s->n_valid + n) / block; i++) {
       weft_page page = page_with(m, s->space, g, cell_of(s->digest[(i + 1) * block - 1], g));
-      if (page != WEFT_PAGE_NONE && m->shadow_held[page] == 0)
-        m->payer[page] = payer_of(m, s, g, i);
+      if (page != WEFT_PAGE_NONE && m->shadow_held[page] == 0) m->payer[page] = payer_of(m, s, g, i);
     }
   }
 }
@@ -612,12 +595,10 @@ static void make_config(model *m) {
     for (uint32_t g = 0; g < space->n_groups; g++) {
       space->group[g].block_tokens = 1u << (below(m, 8) == 0 ? below(m, 5) : 1 + below(m, 4));
       if (windows && below(m, 2) == 0) space->group[g].window = 1 + below(m, 40);
-      if (space->group[g].block_tokens > m->block_max[i])
-        m->block_max[i] = space->group[g].block_tokens;
+      if (space->group[g].block_tokens > m->block_max[i]) m->block_max[i] = space->group[g].block_tokens;
       m->windows[i] = m->windows[i] || space->group[g].window != 0;
     }
-    if (space->group[0].window == 1)
-      space->group[0].window = 0; /* else a hit may need no block at all */
+    if (space->group[0].window == 1) space->group[0].window = 0; /* else a hit may need no block at all */
   }
 }
 
@@ -686,15 +667,13 @@ int main(int argc, char **argv) {
       "forks, %llu copies, %llu quotas, %llu hits beyond a public prefix, %llu to the host, %llu admits that brought "
       "back, %llu moves of the file, %llu waits for one, %llu lost\n",
       (unsigned long long)n_done, (unsigned long long)m.n_admits, (unsigned long long)m.n_hits,
-      (unsigned long long)m.n_waits, (unsigned long long)m.n_refused,
-      (unsigned long long)m.n_evicted, (unsigned long long)m.n_forks,
-      (unsigned long long)m.n_copies, (unsigned long long)m.n_quota,
+      (unsigned long long)m.n_waits, (unsigned long long)m.n_refused, (unsigned long long)m.n_evicted,
+      (unsigned long long)m.n_forks, (unsigned long long)m.n_copies, (unsigned long long)m.n_quota,
       (unsigned long long)m.n_public, (unsigned long long)m.n_spilled, (unsigned long long)m.n_restored,
       (unsigned long long)m.n_moved, (unsigned long long)m.n_lifts, (unsigned long long)m.n_lost);
   if (argc <= 2 && n_ops >= 100000 &&
-      (m.n_hits == 0 || m.n_waits == 0 || m.n_refused == 0 || m.n_copies == 0 ||
-       m.n_evicted == 0 || m.n_quota == 0 || m.n_public == 0 || m.n_spilled == 0 || m.n_restored == 0 ||
-       m.n_moved == 0 || m.n_lifts == 0 || m.n_lost == 0)) {
+      (m.n_hits == 0 || m.n_waits == 0 || m.n_refused == 0 || m.n_copies == 0 || m.n_evicted == 0 || m.n_quota == 0 ||
+       m.n_public == 0 || m.n_spilled == 0 || m.n_restored == 0 || m.n_moved == 0 || m.n_lifts == 0 || m.n_lost == 0)) {
     fprintf(stderr, "an outcome never happened: the test tests less than it says\n");
     return 1;
   }

@@ -240,10 +240,22 @@ static void play(rig *r, const variant *v) {
 }
 
 static void open_variant(rig *r, const variant *v, const char *backend, const char *isa) {
-  rig_options o = {.backend = backend, .isa = isa, .n_threads = v->n_threads, .path = {show->path[0], show->path[1]},
-                   .n_models = 2, .block = v->block, .n_pages = v->n_pages, .n_host = v->n_host, .n_file = v->n_file, .disk = v->bad_disk ? &bad_disk : NULL,
-                   .n_saves = v->n_saves, .context = show->context,
-                   .rows = v->rows, .chunk = v->chunk, .running = v->running, .overlap = v->overlap,
+  rig_options o = {.backend = backend,
+                   .isa = isa,
+                   .n_threads = v->n_threads,
+                   .path = {show->path[0], show->path[1]},
+                   .n_models = 2,
+                   .block = v->block,
+                   .n_pages = v->n_pages,
+                   .n_host = v->n_host,
+                   .n_file = v->n_file,
+                   .disk = v->bad_disk ? &bad_disk : NULL,
+                   .n_saves = v->n_saves,
+                   .context = show->context,
+                   .rows = v->rows,
+                   .chunk = v->chunk,
+                   .running = v->running,
+                   .overlap = v->overlap,
                    .no_cache = v->no_cache};
   rig_open(r, &o);
 }
@@ -252,11 +264,12 @@ static void differ(uint32_t i, const char *what, const answer *a, const answer *
   const weft_request_params *p = &requests[i];
   uint32_t k = 0;
   while (k < a->n && k < b->n && a->tokens[k] == b->tokens[k]) k++;
-  (void)printf("FAILED: %s: %s: request %u (%s, model %u, %u prompt tokens, %u asked): %u tokens, finish %d, %u steps "
-               "and %u events; alone %u, %d, %u and %u; first difference at token %u; preempted %u times, %u cached\n",
-               label, what, i, p->canvas ? "canvas" : "tokens", p->runner, p->n_tokens, p->max_tokens, a->n,
-               (int)a->finish, a->n_steps, a->n_events, b->n, (int)b->finish, b->n_steps, b->n_events, k,
-               a->usage.n_preemptions, a->usage.n_cached);
+  (void)printf(
+      "FAILED: %s: %s: request %u (%s, model %u, %u prompt tokens, %u asked): %u tokens, finish %d, %u steps "
+      "and %u events; alone %u, %d, %u and %u; first difference at token %u; preempted %u times, %u cached\n",
+      label, what, i, p->canvas ? "canvas" : "tokens", p->runner, p->n_tokens, p->max_tokens, a->n, (int)a->finish,
+      a->n_steps, a->n_events, b->n, (int)b->finish, b->n_steps, b->n_events, k, a->usage.n_preemptions,
+      a->usage.n_cached);
   exit(1);
 }
 
@@ -280,7 +293,10 @@ static void same_as_solo(const char *backend, const char *isa) {
     solo s;
     answer *a = &answers[i];
     solo_run(&s, &h[requests[i].runner], &requests[i], show->context, rig_suppressed, 2);
-    *a = (answer){.finish = s.finish, .n = s.n_answer, .n_steps = s.n_steps, .n_canvases = s.n_canvases,
+    *a = (answer){.finish = s.finish,
+                  .n = s.n_answer,
+                  .n_steps = s.n_steps,
+                  .n_canvases = s.n_canvases,
                   .digest = s.digest.value};
     memcpy(a->tokens, s.tokens + requests[i].n_tokens, a->n * sizeof(int32_t));
     solo_free(&s);
@@ -290,8 +306,13 @@ static void same_as_solo(const char *backend, const char *isa) {
 }
 
 static void play_alone(const char *backend, const char *isa, uint64_t seed) {
-  variant v = {.name = "alone", .n_pages = 512, .rows = show->context + 64, .running = 1, .one_by_one = true,
-               .no_cache = true, .n_threads = 1};
+  variant v = {.name = "alone",
+               .n_pages = 512,
+               .rows = show->context + 64,
+               .running = 1,
+               .one_by_one = true,
+               .no_cache = true,
+               .n_threads = 1};
   rig r;
   open_variant(&r, &v, backend, isa);
   make_requests(&r, seed);
@@ -351,8 +372,9 @@ static void play_variant(const variant *chosen, const char *backend, const char 
   (void)snprintf(all, sizeof all,
                  "%llu steps, %llu mixed, %llu preemptions, %llu forks, %llu of %llu prompt tokens cached, %llu void",
                  (unsigned long long)s.n_steps, (unsigned long long)s.n_mixed_steps,
-                 (unsigned long long)s.n_preemptions, (unsigned long long)s.pager.n_forks, (unsigned long long)s.n_cached_tokens,
-                 (unsigned long long)s.n_prompt_tokens, (unsigned long long)s.n_void_rows);
+                 (unsigned long long)s.n_preemptions, (unsigned long long)s.pager.n_forks,
+                 (unsigned long long)s.n_cached_tokens, (unsigned long long)s.n_prompt_tokens,
+                 (unsigned long long)s.n_void_rows);
   (void)printf("  %-28s %s\n", v->name, all);
   if (graphs.launches > 0) {
     (void)printf("  %-28s %llu launches, %llu patched, %llu captures, %llu updates, %llu call by call\n", "",
@@ -368,23 +390,85 @@ static void play_variant(const variant *chosen, const char *backend, const char 
 
 static const variant variants[] = {
     {.name = "four at once", .n_pages = 600, .rows = 160, .running = 4, .block = 8},
-    {.name = "all, overlap", .order = 1, .n_pages = 900, .chunk = 7, .rows = 64, .running = 40, .block = 4,
-     .n_threads = 2, .overlap = true},
-    {.name = "waves, chunks of 3, no cache", .order = 2, .n_pages = 900, .chunk = 3, .rows = 40, .running = 40,
-     .block = 8, .no_cache = true},
+    {.name = "all, overlap",
+     .order = 1,
+     .n_pages = 900,
+     .chunk = 7,
+     .rows = 64,
+     .running = 40,
+     .block = 4,
+     .n_threads = 2,
+     .overlap = true},
+    {.name = "waves, chunks of 3, no cache",
+     .order = 2,
+     .n_pages = 900,
+     .chunk = 3,
+     .rows = 40,
+     .running = 40,
+     .block = 8,
+     .no_cache = true},
     {.name = "large blocks", .order = 2, .n_pages = 300, .rows = 96, .running = 24, .block = 16, .overlap = true},
     {.name = "tight", .chunk = 5, .rows = 48, .running = 40, .block = 4, .tight = true},
-    {.name = "tight, overlap", .order = 1, .chunk = 16, .rows = 160, .running = 40, .block = 4,
-     .overlap = true, .tight = true, .n_threads = 3},
-    {.name = "tight, no cache", .order = 2, .chunk = 2, .rows = 40, .running = 40, .block = 4, .no_cache = true,
+    {.name = "tight, overlap",
+     .order = 1,
+     .chunk = 16,
+     .rows = 160,
+     .running = 40,
+     .block = 4,
+     .overlap = true,
+     .tight = true,
+     .n_threads = 3},
+    {.name = "tight, no cache",
+     .order = 2,
+     .chunk = 2,
+     .rows = 40,
+     .running = 40,
+     .block = 4,
+     .no_cache = true,
      .tight = true},
-    {.name = "tight, waves, overlap", .order = 2, .chunk = 1, .rows = 24, .running = 40, .block = 4,
-     .overlap = true, .tight = true},
-    {.name = "tight, host tier", .order = 2, .chunk = 16, .rows = 96, .running = 40, .block = 4, .overlap = true,
-     .tight = true, .n_host = 400, .n_saves = 20},
-    {.name = "tight, small host tier", .order = 1, .rows = 64, .running = 40, .block = 4, .tight = true, .n_host = 40, .n_saves = 1},
-    {.name = "tight, a file", .order = 1, .rows = 64, .running = 40, .block = 4, .overlap = true, .tight = true, .n_host = 100, .n_file = 800},
-    {.name = "tight, a bad file", .order = 2, .rows = 96, .running = 40, .block = 4, .tight = true, .n_host = 100, .n_file = 800,
+    {.name = "tight, waves, overlap",
+     .order = 2,
+     .chunk = 1,
+     .rows = 24,
+     .running = 40,
+     .block = 4,
+     .overlap = true,
+     .tight = true},
+    {.name = "tight, host tier",
+     .order = 2,
+     .chunk = 16,
+     .rows = 96,
+     .running = 40,
+     .block = 4,
+     .overlap = true,
+     .tight = true,
+     .n_host = 400,
+     .n_saves = 20},
+    {.name = "tight, small host tier",
+     .order = 1,
+     .rows = 64,
+     .running = 40,
+     .block = 4,
+     .tight = true,
+     .n_host = 40,
+     .n_saves = 1},
+    {.name = "tight, a file",
+     .order = 1,
+     .rows = 64,
+     .running = 40,
+     .block = 4,
+     .overlap = true,
+     .tight = true,
+     .n_host = 100,
+     .n_file = 800},
+    {.name = "tight, a bad file",
+     .order = 2,
+     .rows = 96,
+     .running = 40,
+     .block = 4,
+     .tight = true,
+     .n_host = 100,
+     .n_file = 800,
      .bad_disk = true},
     {.name = "three at once", .order = 1, .n_pages = 400, .rows = 32, .running = 3, .block = 8, .overlap = true},
 };
@@ -433,8 +517,8 @@ int main(int argc, char **argv) {
   static const struct {
     const char *backend, *isa;
   } ways[] = {{"ref", NULL}, {"cpu", "portable"}, {"cpu", "avx2"}, {"cpu", "avx512"}};
-  static const char *const tiny[][2] = {{"dg-base", "ar-base"}, {"dg-c16-w4", "ar-fused-w4"}, {"dg-underscore", "ar-w16"},
-                                        {"dg-deep", "ar-moe-v"}};
+  static const char *const tiny[][2] = {
+      {"dg-base", "ar-base"}, {"dg-c16-w4", "ar-fused-w4"}, {"dg-underscore", "ar-w16"}, {"dg-deep", "ar-moe-v"}};
   char *demo[2] = {path_of("model/demo/weft-demo"), path_of("model/demo/weft-demo-ar")};
   for (uint32_t w = 0; w < sizeof ways / sizeof *ways; w++) {
     if (ways[w].isa != NULL && !has_isa(ways[w].isa)) continue;
@@ -457,6 +541,7 @@ int main(int argc, char **argv) {
   free(demo[0]);
   free(demo[1]);
   rig_need(n_from_file > 0 && n_file_lost > 0, "the file", "nothing came back, or nothing was lost");
-  (void)printf("%llu pages came from files, %llu were lost there\n", (unsigned long long)n_from_file, (unsigned long long)n_file_lost);
+  (void)printf("%llu pages came from files, %llu were lost there\n", (unsigned long long)n_from_file,
+               (unsigned long long)n_file_lost);
   return 0;
 }

@@ -26,7 +26,7 @@ typedef struct variant {
   bool no_cache, overlap;
   bool forks;   /* choices of one prompt compute it once */
   bool tenants; /* of different weight and class */
-  bool tight; /* the pool is too small for those who run: somebody must be preempted */
+  bool tight;   /* the pool is too small for those who run: somebody must be preempted */
 } variant;
 
 typedef struct answer {
@@ -86,8 +86,7 @@ static void make_requests(void) {
   uint64_t state = 5;
   for (uint32_t i = 0; i < N_REQUESTS; i++) {
     weft_request_params *p = &requests[i];
-    *p = (weft_request_params){
-        .runner = draw(&state, 3) == 0, .tokens = prompts[i], .stop_tokens = stop_tokens};
+    *p = (weft_request_params){.runner = draw(&state, 3) == 0, .tokens = prompts[i], .stop_tokens = stop_tokens};
     p->tenant = draw(&state, 3);
     p->n_tokens = 1 + draw(&state, PROMPT_MAX);
     uint32_t family = draw(&state, 3), shared = draw(&state, p->n_tokens + 1);
@@ -201,22 +200,22 @@ static void check_solo(void) {
 }
 
 static uint32_t n_undisturbed; /* variants in which nobody was preempted */
-static uint64_t n_lifted;  /* pages from the file, in all variants */
-static uint64_t n_resumed; /* canvases of preempted requests, in all variants */
+static uint64_t n_lifted;      /* pages from the file, in all variants */
+static uint64_t n_resumed;     /* canvases of preempted requests, in all variants */
 
 static void check_variant(const variant *v, const char *name) {
   weft_engine_stats stats;
   run(v, &stats);
   check_solo();
   const weft_pager_stats *p = &stats.pager;
-  printf("%s: %llu steps, %llu mixed, %llu void rows, %llu preemptions, %llu hits, %llu forks, "
-         "%llu pages out, %llu back, %llu lost; file: %llu out, %llu back, %llu lost\n",
-         name, (unsigned long long)stats.n_steps, (unsigned long long)stats.n_mixed_steps,
-         (unsigned long long)stats.n_void_rows, (unsigned long long)stats.n_preemptions,
-         (unsigned long long)p->n_hits, (unsigned long long)p->n_forks,
-         (unsigned long long)p->n_spilled, (unsigned long long)p->n_restored,
-         (unsigned long long)p->n_spill_lost, (unsigned long long)p->n_to_file,
-         (unsigned long long)p->n_from_file, (unsigned long long)p->n_file_lost);
+  printf(
+      "%s: %llu steps, %llu mixed, %llu void rows, %llu preemptions, %llu hits, %llu forks, "
+      "%llu pages out, %llu back, %llu lost; file: %llu out, %llu back, %llu lost\n",
+      name, (unsigned long long)stats.n_steps, (unsigned long long)stats.n_mixed_steps,
+      (unsigned long long)stats.n_void_rows, (unsigned long long)stats.n_preemptions, (unsigned long long)p->n_hits,
+      (unsigned long long)p->n_forks, (unsigned long long)p->n_spilled, (unsigned long long)p->n_restored,
+      (unsigned long long)p->n_spill_lost, (unsigned long long)p->n_to_file, (unsigned long long)p->n_from_file,
+      (unsigned long long)p->n_file_lost);
   n_undisturbed += stats.n_preemptions == 0;
   if (v->tight) assert_true(stats.n_preemptions > 0);
   assert_true(v->no_cache ? p->n_hits == 0 : p->n_hits > 0);
@@ -242,7 +241,10 @@ static void same_tokens_in_every_combination(void **state) {
                  .chunk = chunks[i / 9 % 3],
                  .running = 40,
                  .no_cache = cache == 0,
-                 .n_host = cache < 2 ? 0 : i % 2 == 0 ? 60 : cache == 2 ? 400 : 100,
+                 .n_host = cache < 2    ? 0
+                           : i % 2 == 0 ? 60
+                           : cache == 2 ? 400
+                                        : 100,
                  .n_file = cache == 3 ? 600 : 0,
                  .fail_one_in = cache >= 2 && i % 3 == 0 ? 3 : 0,
                  .n_saves = i % 3 * 4,
@@ -250,10 +252,10 @@ static void same_tokens_in_every_combination(void **state) {
                  .forks = i % 4 < 2,
                  .tenants = i % 5 < 2,
                  .tight = i / 3 % 3 == 2};
-    (void)snprintf(name, sizeof name, "order %u, %u pages, %u on the host, %u in the file, chunk %u%s%s%s%s%s",
-                   v.order, v.n_pages, v.n_host, v.n_file, v.chunk, v.no_cache ? ", no cache" : "",
-                   v.fail_one_in > 0 ? ", copies fail" : "", v.overlap ? ", overlap" : "",
-                   v.forks ? ", forks" : "", v.tenants ? ", tenants" : "");
+    (void)snprintf(name, sizeof name, "order %u, %u pages, %u on the host, %u in the file, chunk %u%s%s%s%s%s", v.order,
+                   v.n_pages, v.n_host, v.n_file, v.chunk, v.no_cache ? ", no cache" : "",
+                   v.fail_one_in > 0 ? ", copies fail" : "", v.overlap ? ", overlap" : "", v.forks ? ", forks" : "",
+                   v.tenants ? ", tenants" : "");
     check_variant(&v, name);
   }
   assert_true(n_undisturbed > 0);

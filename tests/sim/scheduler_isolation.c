@@ -79,8 +79,8 @@ static void step(world *w) {
   w->n_steps += 1;
 }
 
-static weft_request *submit(world *w, uint32_t tenant, uint64_t domain, bool canvas,
-                            const int32_t *tokens, uint32_t n_tokens, uint32_t max_tokens) {
+static weft_request *submit(world *w, uint32_t tenant, uint64_t domain, bool canvas, const int32_t *tokens,
+                            uint32_t n_tokens, uint32_t max_tokens) {
   weft_error error = {{0}};
   weft_request *request = NULL;
   weft_request_params p = {.tenant = tenant,
@@ -119,9 +119,8 @@ typedef struct probe {
 } probe;
 
 static probe probes[N_PROBES];
-static const char *const feature_names[N_FEATURES] = {"cached tokens", "computed rows", "denoise steps",
-                                                      "engine steps",  "queue time",    "first token",
-                                                      "total time"};
+static const char *const feature_names[N_FEATURES] = {"cached tokens", "computed rows", "denoise steps", "engine steps",
+                                                      "queue time",    "first token",   "total time"};
 
 /* The victim sends a secret; the attacker sends what it knows of it, or something else as long. */
 static void run_probe(world *w, probe *out, bool shared) {
@@ -325,9 +324,10 @@ static void a_flood_slows_others_by_a_bound(void **state) {
   double alone = p99_of_short(NEIGHBOUR, N_SHORT), flooded = p99_of_short(VICTIM, N_SHORT);
   double as_one = p99_of_short(ATTACKER, 10);
   double longest_step = STEP_US + ROW_US * ROWS, bound = 2 * alone + 4 * longest_step;
-  print_message("p99 to first token: %.1f ms alone, %.1f ms beside 500 long prompts (bound %.1f), "
-                "%.1f ms as one tenant\n",
-                alone / 1e3, flooded / 1e3, bound / 1e3, as_one / 1e3);
+  print_message(
+      "p99 to first token: %.1f ms alone, %.1f ms beside 500 long prompts (bound %.1f), "
+      "%.1f ms as one tenant\n",
+      alone / 1e3, flooded / 1e3, bound / 1e3, as_one / 1e3);
   assert_true(flooded <= bound);
   assert_true(as_one > bound);
 }

@@ -85,7 +85,7 @@ typedef struct sim {
   weft_engine *engine;
   sim_request request[REQUESTS_MAX];
   uint32_t n_requests, step, n_steps_max;
-  uint32_t length_max; /* of prompts and answers */
+  uint32_t length_max;  /* of prompts and answers */
   uint32_t copies_fail; /* one in so many copies to the host and moves of the file; 0: none */
   uint32_t slow_moves;  /* of the file */
   uint32_t repeats;     /* percent of the requests that ask an earlier prompt again, later, */
@@ -99,9 +99,8 @@ typedef struct sim {
 
 static const char *program;
 
-#define FAIL(s, ...)                                                                  \
-  (fprintf(stderr, "seed %llu, step %u: ", (unsigned long long)(s)->seed, (s)->step), \
-   fprintf(stderr, __VA_ARGS__),                                                      \
+#define FAIL(s, ...)                                                                                                \
+  (fprintf(stderr, "seed %llu, step %u: ", (unsigned long long)(s)->seed, (s)->step), fprintf(stderr, __VA_ARGS__), \
    fprintf(stderr, "\nreplay: %s --seed %llu\n", program, (unsigned long long)(s)->seed), exit(1))
 
 static uint32_t draw(sim *s, uint32_t low, uint32_t high) { /* inclusive */
@@ -144,8 +143,7 @@ static void make_runner(sim *s, uint32_t i) {
   f->model.n_groups = draw(s, 1, 3);
   for (uint32_t g = 0; g < f->model.n_groups; g++) {
     uint32_t window = g == 0 && chance(s, 80) ? 0 : chance(s, 30) ? 0 : draw(s, 1, 20);
-    f->model.group[g] =
-        (weft_runner_group){.block_tokens = 1u << draw(s, 0, 4), .window = window, .n_layers = 1};
+    f->model.group[g] = (weft_runner_group){.block_tokens = 1u << draw(s, 0, 4), .window = window, .n_layers = 1};
   }
   uint32_t kind = draw(s, 0, 2);
   f->autoregressive = kind != 1;
@@ -157,7 +155,8 @@ static void make_runner(sim *s, uint32_t i) {
   f->context_length = draw(s, 40, 160);
   f->lazy = chance(s, 60);
   if (chance(s, 70)) {
-    s->law[i] = (sim_law){.step = draw(s, 1, 1000), .row = draw(s, 0, 50), .output = draw(s, 0, 50), .key = draw(s, 0, 10)};
+    s->law[i] =
+        (sim_law){.step = draw(s, 1, 1000), .row = draw(s, 0, 50), .output = draw(s, 0, 50), .key = draw(s, 0, 10)};
     f->law = time_of;
     f->law_self = &s->law[i];
   }
@@ -304,9 +303,8 @@ static void make_request(sim *s, sim_request *r) {
   p->n_stop_tokens = draw(s, 0, 2);
   p->ignore_eos = chance(s, 15);
   if (chance(s, 25)) {
-    r->rule = (sim_rule){.modulus = (int32_t)draw(s, 11, 40),
-                         .rest = (int32_t)draw(s, 0, 10),
-                         .keep_match = chance(s, 50)};
+    r->rule =
+        (sim_rule){.modulus = (int32_t)draw(s, 11, 40), .rest = (int32_t)draw(s, 0, 10), .keep_match = chance(s, 50)};
     p->stop_rule = stop_rule;
     p->stop_self = &r->rule;
   }
@@ -372,7 +370,8 @@ static void open_world(sim *s) {
   weft_error error = {{0}};
   if (weft_fake_store_open(s->config.n_pages, 16, &s->store) != WEFT_OK) FAIL(s, "no memory");
   const weft_engine_config *c = &s->config;
-  if (weft_fake_store_add_tiers(s->store, c->n_host_pages, c->n_file_pages, s->seed, s->copies_fail)) FAIL(s, "no memory");
+  if (weft_fake_store_add_tiers(s->store, c->n_host_pages, c->n_file_pages, s->seed, s->copies_fail))
+    FAIL(s, "no memory");
   weft_fake_store_slow_moves(s->store, s->slow_moves);
   for (uint32_t i = 0; i < s->config.n_runners; i++) {
     s->fake[i].store = s->store;
@@ -417,26 +416,20 @@ static void close_world(sim *s) {
 /* ---- what is checked ------------------------------------------------------------------------- */
 
 static void check_same_prefix(sim *s, const sim_request *r, uint32_t index) {
-  if (r->n_tokens > r->solo.n)
-    FAIL(s, "request %u: %u tokens, alone %u", index, r->n_tokens, r->solo.n);
+  if (r->n_tokens > r->solo.n) FAIL(s, "request %u: %u tokens, alone %u", index, r->n_tokens, r->solo.n);
   for (uint32_t i = 0; i < r->n_tokens; i++) {
     if (r->tokens[i] == r->solo.tokens[i]) continue;
-    FAIL(s, "request %u: token %u of %u is %d, alone %d", index, i, r->n_tokens, r->tokens[i],
-         r->solo.tokens[i]);
+    FAIL(s, "request %u: token %u of %u is %d, alone %d", index, i, r->n_tokens, r->tokens[i], r->solo.tokens[i]);
   }
 }
 
 static void check_end(sim *s, const sim_request *r, uint32_t index) {
   const weft_usage *u = &r->end.usage;
   check_same_prefix(s, r, index);
-  if (u->n_answer != r->n_tokens)
-    FAIL(s, "request %u: usage says %u tokens, %u came", index, u->n_answer, r->n_tokens);
-  if (r->end.finish == WEFT_FINISH_CANCELLED && !r->cancelled)
-    FAIL(s, "request %u: cancelled by nobody", index);
-  if (r->end.finish == WEFT_FINISH_DEADLINE && r->params.deadline_us == 0)
-    FAIL(s, "request %u: no deadline", index);
-  if (r->end.finish == WEFT_FINISH_ERROR && r->end.error[0] == 0)
-    FAIL(s, "request %u: error without words", index);
+  if (u->n_answer != r->n_tokens) FAIL(s, "request %u: usage says %u tokens, %u came", index, u->n_answer, r->n_tokens);
+  if (r->end.finish == WEFT_FINISH_CANCELLED && !r->cancelled) FAIL(s, "request %u: cancelled by nobody", index);
+  if (r->end.finish == WEFT_FINISH_DEADLINE && r->params.deadline_us == 0) FAIL(s, "request %u: no deadline", index);
+  if (r->end.finish == WEFT_FINISH_ERROR && r->end.error[0] == 0) FAIL(s, "request %u: error without words", index);
   bool natural = r->end.finish == WEFT_FINISH_STOP || r->end.finish == WEFT_FINISH_LENGTH ||
                  (r->end.finish == WEFT_FINISH_ERROR && !s->faulty);
   if (!natural) return;
@@ -444,11 +437,10 @@ static void check_end(sim *s, const sim_request *r, uint32_t index) {
     FAIL(s, "request %u: finish %d, alone %d (%s)", index, (int)r->end.finish, (int)r->solo.finish,
          r->end.error == NULL ? "" : r->end.error);
   }
-  if (r->n_tokens != r->solo.n)
-    FAIL(s, "request %u: %u tokens, alone %u", index, r->n_tokens, r->solo.n);
+  if (r->n_tokens != r->solo.n) FAIL(s, "request %u: %u tokens, alone %u", index, r->n_tokens, r->solo.n);
   if (u->n_canvases != r->solo.n_canvases || u->n_denoise_steps != r->solo.n_steps) {
-    FAIL(s, "request %u: %u canvases in %u steps, alone %u in %u", index, u->n_canvases,
-         u->n_denoise_steps, r->solo.n_canvases, r->solo.n_steps);
+    FAIL(s, "request %u: %u canvases in %u steps, alone %u in %u", index, u->n_canvases, u->n_denoise_steps,
+         r->solo.n_canvases, r->solo.n_steps);
   }
 }
 
@@ -484,8 +476,7 @@ static void check_domains(sim *s) {
       if (n > longest) longest = n;
     }
     if (r->end.usage.n_cached > longest || (r->params.no_cache && !r->grouped)) {
-      FAIL(s, "request %u: %u cached tokens, its domain knows %u", i, r->end.usage.n_cached,
-           longest);
+      FAIL(s, "request %u: %u cached tokens, its domain knows %u", i, r->end.usage.n_cached, longest);
     }
   }
 }
@@ -494,8 +485,7 @@ static void check_drained(sim *s) {
   weft_error error = {{0}};
   if (!weft_pager_check(weft_engine_pager(s->engine), &error)) FAIL(s, "pager: %s", error.text);
   weft_pager_stats stats = weft_pager_get_stats(weft_engine_pager(s->engine));
-  if (stats.n_pinned != 0 || stats.n_seqs != 0)
-    FAIL(s, "%u pages and %u sequences left", stats.n_pinned, stats.n_seqs);
+  if (stats.n_pinned != 0 || stats.n_seqs != 0) FAIL(s, "%u pages and %u sequences left", stats.n_pinned, stats.n_seqs);
   for (uint32_t i = 0; i < s->config.n_runners; i++) {
     uint32_t n = weft_fake_runner_open_slots(s->runner[i]);
     if (n > 0) FAIL(s, "runner %u: %u slots left open", i, n);
@@ -559,16 +549,15 @@ static void take_event(sim *s, sim_request *r, uint32_t index, const weft_event 
     memcpy(r->tokens + r->n_tokens, event->tokens, event->n * sizeof *r->tokens);
     if (r->params.sampling.logprobs && !r->params.canvas) {
       for (uint32_t i = 0; i < event->n; i++)
-        if (event->sampled[i].token != event->tokens[i])
-          FAIL(s, "request %u: logprob of another token", index);
+        if (event->sampled[i].token != event->tokens[i]) FAIL(s, "request %u: logprob of another token", index);
     }
     r->n_tokens += event->n;
   } else if (event->kind == WEFT_EVENT_CANVAS) {
     if (event->n_dropped > 0) r->dropped_events = true;
     bool next = event->block == r->next_block && event->step == r->next_step;
     if (!next && !r->dropped_events) {
-      FAIL(s, "request %u: step %u of canvas %u, not step %u of canvas %u", index, event->step,
-           event->block, r->next_step, r->next_block);
+      FAIL(s, "request %u: step %u of canvas %u, not step %u of canvas %u", index, event->step, event->block,
+           r->next_step, r->next_block);
     }
     bool last = event->stopped || event->step + 1 == r->params.entropy_bound.max_steps;
     r->next_block = last ? event->block + 1 : event->block;
@@ -589,8 +578,7 @@ static void poll_all(sim *s) {
     weft_event event;
     if (r->handle == NULL) continue;
     while (weft_engine_poll(s->engine, r->handle, &event) == WEFT_OK) take_event(s, r, i, &event);
-    if (r->cancelled && !r->finished && s->step > r->cancelled_in)
-      FAIL(s, "request %u: cancelled and not over", i);
+    if (r->cancelled && !r->finished && s->step > r->cancelled_in) FAIL(s, "request %u: cancelled and not over", i);
     if (!r->finished) continue;
     weft_engine_release(s->engine, r->handle);
     r->handle = NULL;
@@ -640,8 +628,7 @@ static void submit_one(sim *s, sim_request *r, uint32_t index) {
   totals.n_requests += 1;
   if (status == WEFT_OK) check_tokens(s, r, index, r->params.n_tokens + longest_answer(s, &r->params));
   if (status != WEFT_OK) {
-    if (status != WEFT_E_TOO_LARGE && status != WEFT_E_DEVICE)
-      FAIL(s, "request %u: %s", index, error.text);
+    if (status != WEFT_E_TOO_LARGE && status != WEFT_E_DEVICE) FAIL(s, "request %u: %s", index, error.text);
     r->refused = r->released = true;
     totals.n_refused += 1;
     return;
@@ -677,8 +664,7 @@ static void act_pins(sim *s) {
 
 static void unpin_all(sim *s) {
   weft_pin_info info;
-  while (weft_engine_list_pins(s->engine, &info, 1) == 1)
-    (void)weft_engine_unpin(s->engine, info.id);
+  while (weft_engine_list_pins(s->engine, &info, 1) == 1) (void)weft_engine_unpin(s->engine, info.id);
   (void)weft_engine_step(s->engine, s->now_us);
 }
 
@@ -770,8 +756,7 @@ static void run_seed(uint64_t seed, bool verbose) {
     }
     if (s->watch.violation[0] != 0) FAIL(s, "%s", s->watch.violation);
     weft_error error = {{0}};
-    if (s->step % 7 == 0 && !weft_pager_check(weft_engine_pager(s->engine), &error))
-      FAIL(s, "pager: %s", error.text);
+    if (s->step % 7 == 0 && !weft_pager_check(weft_engine_pager(s->engine), &error)) FAIL(s, "pager: %s", error.text);
     if (++s->step > s->n_steps_max) FAIL(s, "not over after %u steps", s->step);
   }
   unpin_all(s);
@@ -787,8 +772,7 @@ int main(int argc, char **argv) {
   program = argv[0];
   weft_log_set_level((weft_log_level)-1); /* devices are lost on purpose here */
   bool one = argc == 3 && strcmp(argv[1], "--seed") == 0 && sscanf(argv[2], "%llu", &first) == 1;
-  bool range = argc == 3 && strcmp(argv[1], "--seeds") == 0 &&
-               sscanf(argv[2], "%llu..%llu", &first, &last) == 2;
+  bool range = argc == 3 && strcmp(argv[1], "--seeds") == 0 && sscanf(argv[2], "%llu..%llu", &first, &last) == 2;
   if (argc > 1 && !one && !range) {
     fprintf(stderr, "usage: %s [--seed N | --seeds A..B]\n", argv[0]);
     return 2;

@@ -26,8 +26,7 @@ typedef struct world {
   weft_fake_config config;
   weft_runner *runner;
   weft_engine *engine;
-  _Atomic uint32_t
-      n_bad; /* checks failed on client threads: cmocka's asserts belong to the main one */
+  _Atomic uint32_t n_bad; /* checks failed on client threads: cmocka's asserts belong to the main one */
   _Atomic uint32_t n_natural, n_notified;
   _Atomic bool over;
 } world;
@@ -47,19 +46,18 @@ typedef struct callback {
 static void open_world(world *w, bool overlap, uint32_t waiting_max) {
   memset(w, 0, sizeof *w);
   assert_int_equal(weft_fake_store_open(N_PAGES, 8, &w->store), WEFT_OK);
-  w->config = (weft_fake_config){
-      .name = "mixed",
-      .autoregressive = true,
-      .n_slots = 12,
-      .rows_max = 64,
-      .depth = 2,
-      .context_length = CONTEXT,
-      .store = w->store,
-      .model = {.salt = 5,
-                .n_vocab = 80,
-                .n_canvas = 8,
-                .n_groups = 2,
-                .group = {{.block_tokens = 8}, {.block_tokens = 4, .window = 9}}}};
+  w->config = (weft_fake_config){.name = "mixed",
+                                 .autoregressive = true,
+                                 .n_slots = 12,
+                                 .rows_max = 64,
+                                 .depth = 2,
+                                 .context_length = CONTEXT,
+                                 .store = w->store,
+                                 .model = {.salt = 5,
+                                           .n_vocab = 80,
+                                           .n_canvas = 8,
+                                           .n_groups = 2,
+                                           .group = {{.block_tokens = 8}, {.block_tokens = 4, .window = 9}}}};
   assert_int_equal(weft_fake_runner_open(&w->config, &w->runner), WEFT_OK);
   weft_engine_config config = {.n_runners = 1,
                                .runner = &w->runner,
@@ -101,8 +99,7 @@ static uint32_t rule(void *self, const int32_t *tokens, uint32_t n) {
   return n;
 }
 
-static void fill(client *c, uint32_t tenant, int32_t *prompt, callback *call,
-                 weft_request_params *p) {
+static void fill(client *c, uint32_t tenant, int32_t *prompt, callback *call, weft_request_params *p) {
   *p = (weft_request_params){.tenant = tenant,
                              .domain = {.low = tenant / 2},
                              .tokens = prompt,
@@ -136,8 +133,7 @@ static weft_finish read_all(client *c, weft_request *r, const weft_request_param
       if (event.kind == WEFT_EVENT_FINISHED) finish = event.finish;
       if (event.kind != WEFT_EVENT_TOKENS) continue;
       expect(c, event.first == n && n + event.n <= alone.n);
-      if (n + event.n <= alone.n)
-        expect(c, memcmp(event.tokens, alone.tokens + n, event.n * sizeof(int32_t)) == 0);
+      if (n + event.n <= alone.n) expect(c, memcmp(event.tokens, alone.tokens + n, event.n * sizeof(int32_t)) == 0);
       n += event.n;
     }
   }
@@ -230,8 +226,7 @@ static void *stats_loop(void *self) {
     uint64_t n_finished = 0;
     for (uint32_t i = 0; i < 6; i++) n_finished += stats.n_finished[i];
     expect(c, n_finished <= stats.n_submitted);
-    expect(c,
-           stats.pager.n_free + stats.pager.n_cached + stats.pager.n_pinned == stats.pager.n_pages);
+    expect(c, stats.pager.n_free + stats.pager.n_cached + stats.pager.n_pinned == stats.pager.n_pages);
     (void)weft_engine_idle(c->w->engine);
     if (draw(c, 200) == 0) weft_engine_reset_cache(c->w->engine);
     if (draw(c, 50) == 0) pin_or_unpin(c);
@@ -250,8 +245,7 @@ static void many_clients(void **state) {
     assert_int_equal(weft_engine_start(w.engine), WEFT_E_INVALID);
     for (uint32_t i = 0; i <= N_CLIENTS; i++) {
       clients[i] = (client){.w = &w, .draws = i + round * N_CLIENTS};
-      pthread_create(&clients[i].thread, NULL, i < N_CLIENTS ? client_loop : stats_loop,
-                     &clients[i]);
+      pthread_create(&clients[i].thread, NULL, i < N_CLIENTS ? client_loop : stats_loop, &clients[i]);
     }
     for (uint32_t i = 0; i < N_CLIENTS; i++) pthread_join(clients[i].thread, NULL);
     weft_engine_drain(w.engine);
@@ -284,9 +278,7 @@ static void stop_with_work(void **state) {
   assert_int_equal(weft_engine_start(w.engine), WEFT_OK);
   for (uint32_t i = 0; i < 30; i++) {
     fill(&c, i % N_CLIENTS, prompt, &calls[i], &params);
-    assert_int_equal(
-        weft_engine_submit(w.engine, &params, weft_engine_clock_us(), &handles[i], &error),
-        WEFT_OK);
+    assert_int_equal(weft_engine_submit(w.engine, &params, weft_engine_clock_us(), &handles[i], &error), WEFT_OK);
   }
   weft_engine_stop(w.engine);
   weft_request *late = NULL;
@@ -308,7 +300,6 @@ static void stop_with_work(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(many_clients),
-                                     cmocka_unit_test(stop_with_work)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(many_clients), cmocka_unit_test(stop_with_work)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,11 +43,10 @@ static inline void plan_world(void) {
                                    .rows_max = 64,
                                    .depth = 2,
                                    .context_length = CONTEXT};
-    w.fake[i].model =
-        (weft_fake_model){.salt = 40 + i,
-                          .n_vocab = VOCAB,
-                          .n_groups = 2,
-                          .group = {{.block_tokens = 8}, {.block_tokens = 4, .window = 9}}};
+    w.fake[i].model = (weft_fake_model){.salt = 40 + i,
+                                        .n_vocab = VOCAB,
+                                        .n_groups = 2,
+                                        .group = {{.block_tokens = 8}, {.block_tokens = 4, .window = 9}}};
   }
   w.fake[0].model.n_canvas = CANVAS;
   w.config = (weft_engine_config){.n_runners = 2,

@@ -24,7 +24,7 @@ enum {
 #define X(op) FAKE_##op,
   WEFT_OPS(X)
 #undef X
-  FAKE_COPY,
+      FAKE_COPY,
   FAKE_ZERO
 };
 
@@ -51,7 +51,9 @@ typedef struct fake_card {
   bool refuse_capture, refuse_update, lost;
 } fake_card;
 
-static inline fake_card *fake_of(weft_device *device) { return (fake_card *)(void *)device; }
+static inline fake_card *fake_of(weft_device *device) {
+  return (fake_card *)(void *)device;
+}
 
 static inline weft_status fake_alloc(weft_device *device, uint64_t n_bytes, void **out) {
   fake_card *card = fake_of(device);
@@ -178,15 +180,15 @@ static inline weft_head_stats_args fake_head_stats_args(fake_card *card, const w
   return a;
 }
 
-#define X(op)                                                                                    \
-  static inline weft_status fake_run_##op(weft_device *device, const weft_##op##_args *args) {   \
-    fake_card *card = fake_of(device);                                                           \
-    if (fake_records(card, FAKE_##op, args, sizeof *args)) return WEFT_OK;                       \
-    weft_status status = fake_call(card);                                                        \
-    return status == WEFT_OK ? weft_device_kernels(card->ref)->op(card->ref, args) : status;     \
-  }                                                                                              \
-  static inline uint64_t fake_scratch_##op(weft_device *device, const weft_##op##_args *args) {  \
-    const weft_kernels *kernels = weft_device_kernels(fake_of(device)->ref);                     \
+#define X(op)                                                                                     \
+  static inline weft_status fake_run_##op(weft_device *device, const weft_##op##_args *args) {    \
+    fake_card *card = fake_of(device);                                                            \
+    if (fake_records(card, FAKE_##op, args, sizeof *args)) return WEFT_OK;                        \
+    weft_status status = fake_call(card);                                                         \
+    return status == WEFT_OK ? weft_device_kernels(card->ref)->op(card->ref, args) : status;      \
+  }                                                                                               \
+  static inline uint64_t fake_scratch_##op(weft_device *device, const weft_##op##_args *args) {   \
+    const weft_kernels *kernels = weft_device_kernels(fake_of(device)->ref);                      \
     return kernels->op##_scratch == NULL ? 0 : kernels->op##_scratch(fake_of(device)->ref, args); \
   }
 WEFT_OPS(X)
@@ -271,11 +273,11 @@ static inline weft_status fake_repeat(fake_card *card, const fake_node *node) {
   const weft_kernels *kernels = weft_device_kernels(card->ref);
   fake_move move;
   switch (node->call) {
-#define X(op)                                                   \
-  case FAKE_##op: {                                             \
-    weft_##op##_args args;                                      \
-    memcpy(&args, node->args, sizeof args);                     \
-    return kernels->op(card->ref, &args);                       \
+#define X(op)                               \
+  case FAKE_##op: {                         \
+    weft_##op##_args args;                  \
+    memcpy(&args, node->args, sizeof args); \
+    return kernels->op(card->ref, &args);   \
   }
     WEFT_OPS(X)
 #undef X

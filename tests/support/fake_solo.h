@@ -56,15 +56,14 @@ static inline bool solo_rule(const weft_request_params *p, solo_answer *a, uint3
   return true;
 }
 
-static inline void solo_tokens(solo_state *s, const weft_request_params *p, weft_fake_sums *last,
-                               uint32_t answer_max, solo_answer *a) {
+static inline void solo_tokens(solo_state *s, const weft_request_params *p, weft_fake_sums *last, uint32_t answer_max,
+                               solo_answer *a) {
   while (a->finish == WEFT_FINISH_NONE) {
     if (weft_fake_is_bad(s->model, last)) {
       a->finish = WEFT_FINISH_ERROR;
       return;
     }
-    weft_sampled sampled =
-        weft_fake_token(s->model, last, s->n, p->sampling.seed, p->sampling.choice);
+    weft_sampled sampled = weft_fake_token(s->model, last, s->n, p->sampling.seed, p->sampling.choice);
     if (solo_is_stop(p, sampled.token)) {
       a->finish = WEFT_FINISH_STOP;
       return;
@@ -79,8 +78,8 @@ static inline void solo_tokens(solo_state *s, const weft_request_params *p, weft
   }
 }
 
-static inline void solo_cut(const weft_request_params *p, const int32_t *canvas, uint32_t n_canvas,
-                            uint32_t answer_max, solo_answer *a) {
+static inline void solo_cut(const weft_request_params *p, const int32_t *canvas, uint32_t n_canvas, uint32_t answer_max,
+                            solo_answer *a) {
   uint32_t before = a->n;
   for (uint32_t i = 0; i < n_canvas && a->finish == WEFT_FINISH_NONE; i++) {
     if (solo_is_stop(p, canvas[i])) {
@@ -93,8 +92,7 @@ static inline void solo_cut(const weft_request_params *p, const int32_t *canvas,
   (void)solo_rule(p, a, before);
 }
 
-static inline void solo_canvases(solo_state *s, const weft_request_params *p, uint32_t answer_max,
-                                 solo_answer *a) {
+static inline void solo_canvases(solo_state *s, const weft_request_params *p, uint32_t answer_max, solo_answer *a) {
   uint32_t n_canvas = s->model->n_canvas;
   void *memory = calloc(1, weft_fake_canvas_bytes(n_canvas) + 16);
   weft_fake_canvas canvas;
@@ -120,8 +118,7 @@ static inline void solo_canvases(solo_state *s, const weft_request_params *p, ui
 }
 
 /* context: the smaller of the model's context and the engine's longest request. */
-static inline solo_answer solo_run(const weft_fake_model *model, const weft_request_params *p,
-                                   uint32_t context) {
+static inline solo_answer solo_run(const weft_fake_model *model, const weft_request_params *p, uint32_t context) {
   solo_state s = {.model = model};
   solo_answer a = {.finish = WEFT_FINISH_NONE};
   uint32_t room = context - p->n_tokens;

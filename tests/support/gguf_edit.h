@@ -21,7 +21,7 @@ typedef struct gguf_edit {
   const char *reshape; /* the tensor loses its last row */
   const char *retype;  /* its record says this type; the bytes stay */
   int32_t type;
-  const char *poison; /* every element becomes NaN; all tensors whose name contains this; F32 only */
+  const char *poison;  /* every element becomes NaN; all tensors whose name contains this; F32 only */
   uint32_t poison_row; /* with poison_one_row: only this row */
   bool poison_one_row;
   uint32_t fewer_tokens; /* the vocabulary's array of texts loses so many entries */
@@ -38,7 +38,9 @@ static inline void gguf_edit_need(bool holds, const char *what) {
   exit(1);
 }
 
-static inline bool gguf_edit_is(const char *a, const char *b) { return a != NULL && strcmp(a, b) == 0; }
+static inline bool gguf_edit_is(const char *a, const char *b) {
+  return a != NULL && strcmp(a, b) == 0;
+}
 
 static inline void gguf_edit_key(const gguf_key *key, const gguf_edit *e, gguf_writer *w) {
   char name[128] = {0};

@@ -57,8 +57,7 @@ static inline void requantise(const weft_gguf *from, weft_type wanted, gguf_writ
     size_t n_bytes = weft_type_row_bytes(type, n);
     void *stored = malloc(n_bytes);
     if (stored == NULL || values == NULL || weft_quantise_row(type, values, stored, n) != WEFT_OK) {
-      (void)printf("FAILED: cannot store '%s' as %s\n", tensor->name,
-                   weft_type_find((int32_t)type)->name);
+      (void)printf("FAILED: cannot store '%s' as %s\n", tensor->name, weft_type_find((int32_t)type)->name);
       exit(1);
     }
     gguf_writer_tensor(w, tensor->name, (int32_t)type, tensor->n_dims, tensor->ne, stored, n_bytes);

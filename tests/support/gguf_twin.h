@@ -46,8 +46,7 @@ static inline void gguf_twin(const weft_gguf *from, const char *arch, gguf_write
     if (encoder == NULL && strstr(tensor->name, ".layer_output_scale") != NULL) continue;
     (void)snprintf(name, sizeof name, "%s", tensor->name);
     if (encoder != NULL) {
-      (void)snprintf(name, sizeof name, "%.*s.layer_output_scale.weight",
-                     (int)(encoder - tensor->name), tensor->name);
+      (void)snprintf(name, sizeof name, "%.*s.layer_output_scale.weight", (int)(encoder - tensor->name), tensor->name);
     }
     gguf_writer_tensor(w, name, (int32_t)tensor->type, tensor->n_dims, tensor->ne, tensor->data,
                        (size_t)tensor->n_bytes);

@@ -44,8 +44,8 @@ static inline void gguf_writer_key(gguf_writer *w, const char *key, weft_gguf_ki
 }
 
 /* Any scalar whose bytes are at value. */
-static inline void gguf_writer_scalar(gguf_writer *w, const char *key, weft_gguf_kind kind,
-                                      const void *value, size_t n_bytes) {
+static inline void gguf_writer_scalar(gguf_writer *w, const char *key, weft_gguf_kind kind, const void *value,
+                                      size_t n_bytes) {
   gguf_writer_key(w, key, kind);
   gguf_writer_bytes(&w->keys, value, n_bytes);
 }
@@ -67,8 +67,7 @@ static inline void gguf_writer_bool(gguf_writer *w, const char *key, bool value)
   gguf_writer_scalar(w, key, WEFT_GGUF_BOOL, &byte, 1);
 }
 
-static inline void gguf_writer_string_n(gguf_writer *w, const char *key, const char *text,
-                                        size_t n) {
+static inline void gguf_writer_string_n(gguf_writer *w, const char *key, const char *text, size_t n) {
   gguf_writer_key(w, key, WEFT_GGUF_STRING);
   gguf_writer_text_raw(&w->keys, text, n);
 }
@@ -78,25 +77,23 @@ static inline void gguf_writer_string(gguf_writer *w, const char *key, const cha
 }
 
 /* An array of n numbers of the kind; width bytes each. */
-static inline void gguf_writer_array(gguf_writer *w, const char *key, weft_gguf_kind element,
-                                     const void *values, uint64_t n, size_t width) {
+static inline void gguf_writer_array(gguf_writer *w, const char *key, weft_gguf_kind element, const void *values,
+                                     uint64_t n, size_t width) {
   gguf_writer_key(w, key, WEFT_GGUF_ARRAY);
   gguf_writer_u32_raw(&w->keys, (uint32_t)element);
   gguf_writer_u64_raw(&w->keys, n);
   gguf_writer_bytes(&w->keys, values, (size_t)n * width);
 }
 
-static inline void gguf_writer_strings(gguf_writer *w, const char *key, const char *const *texts,
-                                       uint64_t n) {
+static inline void gguf_writer_strings(gguf_writer *w, const char *key, const char *const *texts, uint64_t n) {
   gguf_writer_key(w, key, WEFT_GGUF_ARRAY);
   gguf_writer_u32_raw(&w->keys, (uint32_t)WEFT_GGUF_STRING);
   gguf_writer_u64_raw(&w->keys, n);
   for (uint64_t i = 0; i < n; i++) gguf_writer_text_raw(&w->keys, texts[i], strlen(texts[i]));
 }
 
-static inline void gguf_writer_tensor(gguf_writer *w, const char *name, int32_t type,
-                                      uint32_t n_dims, const uint64_t *ne, const void *data,
-                                      size_t n_bytes) {
+static inline void gguf_writer_tensor(gguf_writer *w, const char *name, int32_t type, uint32_t n_dims,
+                                      const uint64_t *ne, const void *data, size_t n_bytes) {
   static const char zeros[GGUF_WRITER_ALIGN];
   gguf_writer_text_raw(&w->records, name, strlen(name));
   gguf_writer_u32_raw(&w->records, n_dims);
@@ -104,8 +101,7 @@ static inline void gguf_writer_tensor(gguf_writer *w, const char *name, int32_t 
   gguf_writer_u32_raw(&w->records, (uint32_t)type);
   gguf_writer_u64_raw(&w->records, w->data.n);
   gguf_writer_bytes(&w->data, data, n_bytes);
-  gguf_writer_bytes(&w->data, zeros,
-                    (GGUF_WRITER_ALIGN - w->data.n % GGUF_WRITER_ALIGN) % GGUF_WRITER_ALIGN);
+  gguf_writer_bytes(&w->data, zeros, (GGUF_WRITER_ALIGN - w->data.n % GGUF_WRITER_ALIGN) % GGUF_WRITER_ALIGN);
   w->n_tensors += 1;
 }
 

@@ -37,15 +37,13 @@ typedef struct talk {
   uint16_t port;
 } talk;
 
-static inline void talk_open(talk *t, const weft_open_options *options,
-                             const weft_server_options *where) {
+static inline void talk_open(talk *t, const weft_open_options *options, const weft_server_options *where) {
   char line[512] = "";
   weft_error error = {{0}};
   (void)signal(SIGPIPE, SIG_IGN);
   int status = weft_open(options, &t->runtime, line, sizeof line);
   if (status != 0) fail_msg("weft_open: %s", line);
-  if (weft_server_open(where, t->runtime, &t->server, &error) != WEFT_OK)
-    fail_msg("weft_server_open: %s", error.text);
+  if (weft_server_open(where, t->runtime, &t->server, &error) != WEFT_OK) fail_msg("weft_server_open: %s", error.text);
   t->port = (uint16_t)weft_server_port(t->server);
 }
 
@@ -58,8 +56,7 @@ static inline void talk_close(talk *t) {
 /* ---- the client ---- */
 
 static inline int talk_dial(uint16_t port) {
-  struct sockaddr_in address = {
-      .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   assert_true(fd >= 0);
   assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
@@ -80,11 +77,11 @@ static inline bool talk_write(int fd, const void *bytes, size_t n) {
 }
 
 /* headers: whole lines with their ends, or "". */
-static inline void talk_send(int fd, const char *method, const char *path, const char *headers,
-                             const char *body, size_t n) {
+static inline void talk_send(int fd, const char *method, const char *path, const char *headers, const char *body,
+                             size_t n) {
   weft_text head = {0};
-  weft_text_printf(&head, "%s %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n",
-                   method, path, headers, n);
+  weft_text_printf(&head, "%s %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n", method, path, headers,
+                   n);
   assert_true(talk_write(fd, head.bytes, head.n));
   if (n > 0) (void)talk_write(fd, body, n); /* a server that refuses may close before it has all */
   weft_text_free(&head);
@@ -113,8 +110,7 @@ static inline void talk_answer_free(talk_answer *a) {
 }
 
 /* A header's value, copied to out; "" when absent. */
-static inline const char *talk_header(const talk_answer *a, const char *name, char *out,
-                                      size_t n_max) {
+static inline const char *talk_header(const talk_answer *a, const char *name, char *out, size_t n_max) {
   char key[128];
   (void)snprintf(key, sizeof key, "\r\n%s: ", name);
   const char *at = strcasestr(a->head.bytes, key);
@@ -157,8 +153,7 @@ static inline talk_answer talk_receive(int fd) {
     memmove(raw.bytes, raw.bytes + n + 2, raw.n - n - 2);
     raw.n -= n + 2;
     a.code = (int)strtol(a.head.bytes + 9, NULL, 10);
-    bool chunked =
-        strcmp(talk_header(&a, "Transfer-Encoding", value, sizeof value), "chunked") == 0;
+    bool chunked = strcmp(talk_header(&a, "Transfer-Encoding", value, sizeof value), "chunked") == 0;
     size_t length = strtoul(talk_header(&a, "Content-Length", value, sizeof value), NULL, 10);
     for (;;) {
       if (chunked) {
@@ -177,8 +172,8 @@ static inline talk_answer talk_receive(int fd) {
   return a;
 }
 
-static inline talk_answer talk_ask_as(uint16_t port, const char *method, const char *path,
-                                      const char *headers, const char *body) {
+static inline talk_answer talk_ask_as(uint16_t port, const char *method, const char *path, const char *headers,
+                                      const char *body) {
   int fd = talk_dial(port);
   talk_send(fd, method, path, headers, body, strlen(body));
   talk_answer a = talk_receive(fd);
@@ -186,8 +181,7 @@ static inline talk_answer talk_ask_as(uint16_t port, const char *method, const c
   return a;
 }
 
-static inline talk_answer talk_ask(uint16_t port, const char *method, const char *path,
-                                   const char *body) {
+static inline talk_answer talk_ask(uint16_t port, const char *method, const char *path, const char *body) {
   return talk_ask_as(port, method, path, "", body);
 }
 
@@ -210,8 +204,7 @@ static inline json_t *at(json_t *root, const char *path) {
   while (root != NULL && *path != 0) {
     size_t n = strcspn(path, ".");
     (void)snprintf(word, sizeof word, "%.*s", (int)n, path);
-    root = json_is_array(root) ? json_array_get(root, strtoul(word, NULL, 10))
-                               : json_object_get(root, word);
+    root = json_is_array(root) ? json_array_get(root, strtoul(word, NULL, 10)) : json_object_get(root, word);
     path += n + (path[n] == '.');
   }
   return root;
@@ -243,8 +236,7 @@ static inline json_t *talk_events(const weft_text *body) {
     size_t n = (size_t)(end - from) - 6;
     assert_null(memchr(from, '\n', (size_t)(end - from)));
     json_error_t error;
-    json_t *data = strncmp(from + 6, "[DONE]", 6) == 0 ? json_string("[DONE]")
-                                                       : json_loadb(from + 6, n, 0, &error);
+    json_t *data = strncmp(from + 6, "[DONE]", 6) == 0 ? json_string("[DONE]") : json_loadb(from + 6, n, 0, &error);
     if (data == NULL) fail_msg("event data: %s in %.*s", error.text, (int)n, from + 6);
     (void)json_array_append_new(list, json_pack("{s:s, s:o}", "event", name, "data", data));
   }
@@ -266,8 +258,7 @@ static inline json_t *talk_stream(uint16_t port, const char *path, const char *b
 /* The value of the first line that begins with name (labels and all); -1 when absent. */
 static inline double talk_metric_of(const char *text, const char *name) {
   size_t n = strlen(name);
-  for (const char *line = text; line != NULL && *line != 0;
-       line = strchr(line, '\n'), line += line != NULL) {
+  for (const char *line = text; line != NULL && *line != 0; line = strchr(line, '\n'), line += line != NULL) {
     if (strncmp(line, name, n) != 0 || (line[n] != ' ' && line[n] != '{')) continue;
     const char *space = strchr(line + n, ' ');
     return space == NULL ? -1 : strtod(space, NULL);

@@ -36,7 +36,7 @@ typedef struct harness_options {
   uint32_t n_threads;
   uint32_t block_tokens; /* smallest block; 0: chosen */
   uint32_t rows_max, n_pages;
-  bool in_order; /* pages ascending instead of scrambled */
+  bool in_order;  /* pages ascending instead of scrambled */
   bool free_sums; /* without the contract of determinism, where a backend has such a way */
 } harness_options;
 
@@ -120,8 +120,7 @@ static inline void harness_poison(const harness *h, uint32_t page) {
 static inline void harness_open_kv(harness *h, const harness_options *options) {
   weft_error error = {{0}};
   const weft_kv_geometry *geometry = &h->info->kv;
-  weft_status status =
-      weft_kv_layout_choose(&geometry, 1, options->block_tokens, &h->layout, &error);
+  weft_status status = weft_kv_layout_choose(&geometry, 1, options->block_tokens, &h->layout, &error);
   if (status != WEFT_OK) harness_die("layout", status, error.text);
   status = weft_kv_store_open(h->device, h->layout.page_bytes, options->n_pages, &h->kv, &error);
   if (status != WEFT_OK) harness_die("kv", status, error.text);
@@ -145,10 +144,11 @@ static inline void harness_open_scratch(harness *h, uint32_t rows_max) {
 }
 
 /* Takes the gguf: close closes it. name is for messages. */
-static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *name,
-                                     const harness_options *options) {
+static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *name, const harness_options *options) {
   weft_error error = {{0}};
-  weft_device_config config = {.backend = options->backend, .n_threads = options->n_threads, .isa = options->isa,
+  weft_device_config config = {.backend = options->backend,
+                               .n_threads = options->n_threads,
+                               .isa = options->isa,
                                .no_deterministic = options->free_sums};
   weft_model_limits limits = {options->rows_max, options->rows_max, options->rows_max, false};
   memset(h, 0, sizeof *h);
@@ -218,12 +218,11 @@ typedef struct harness_arrays {
   uint32_t *output_row, n_output;
 } harness_arrays;
 
-static inline void harness_add_piece(harness *h, const harness_piece *piece, weft_batch *batch,
-                                     harness_arrays *a) {
+static inline void harness_add_piece(harness *h, const harness_piece *piece, weft_batch *batch, harness_arrays *a) {
   uint32_t n_groups = h->layout.n_groups, first = batch->n_rows, s = batch->n_segments++;
   harness_seq *seq = piece->seq;
-  a->segment[s] = (weft_segment){
-      .first_row = first, .n_rows = piece->n, .kv_len = seq->n_valid, .canvas = piece->canvas};
+  a->segment[s] =
+      (weft_segment){.first_row = first, .n_rows = piece->n, .kv_len = seq->n_valid, .canvas = piece->canvas};
   a->soft[s] = piece->soft;
   if (!piece->canvas) harness_reserve(h, seq, seq->n_valid + piece->n);
   for (uint32_t i = 0; i < piece->n; i++) {
@@ -273,8 +272,7 @@ static inline void harness_logits(harness *h, uint32_t first, uint32_t n, float 
   harness_release(h, shared);
 }
 
-static inline harness_arrays harness_arrays_open(uint32_t n_rows, uint32_t n_pieces,
-                                                 uint32_t n_groups) {
+static inline harness_arrays harness_arrays_open(uint32_t n_rows, uint32_t n_pieces, uint32_t n_groups) {
   harness_arrays a = {0};
   a.token = harness_alloc(n_rows, sizeof *a.token);
   a.position = harness_alloc(n_rows, sizeof *a.position);
@@ -335,8 +333,7 @@ static inline void harness_run(harness *h, const harness_piece *pieces, uint32_t
 }
 
 /* soft [n][n_hidden] (harness_memory) from softcapped logits [n][n_vocab] at one temperature. */
-static inline void harness_soft(harness *h, const float *logits, uint32_t n, float temperature,
-                                float *soft) {
+static inline void harness_soft(harness *h, const float *logits, uint32_t n, float temperature, float *soft) {
   size_t n_floats = (size_t)n * h->info->n_vocab;
   float *shared = harness_memory(h, n_floats, sizeof *shared);
   float *temperatures = harness_memory(h, n, sizeof *temperatures);

@@ -119,8 +119,8 @@ static inline weft_sampled solo_draw(solo *s, uint32_t n_tokens) {
     float top, log_total, entropy;
     int32_t argmax, drawn;
     uint8_t bad;
-    weft_head_stats_args stats = {.argmax = &argmax, .drawn = &drawn, .top = &top, .log_total = &log_total,
-                                  .entropy = &entropy, .bad = &bad};
+    weft_head_stats_args stats = {
+        .argmax = &argmax, .drawn = &drawn, .top = &top, .log_total = &log_total, .entropy = &entropy, .bad = &bad};
     solo_stats(s, 1, &temperature, &u, false, &stats);
     sampled.token = p->temperature > 0.0f ? drawn : argmax;
     return sampled;
@@ -208,8 +208,8 @@ static inline solo_canvas solo_canvas_open(uint32_t n, uint32_t n_hidden) {
 }
 
 static inline void solo_canvas_close(solo_canvas *c) {
-  void *const all[] = {c->tokens, c->argmax, c->drawn, c->renoise, c->next, c->history, c->temperature, c->u,
-                       c->entropy, c->top, c->log_total, c->soft, c->bad, c->accepted, c->want_soft, c->order};
+  void *const all[] = {c->tokens,  c->argmax, c->drawn,     c->renoise, c->next, c->history,  c->temperature, c->u,
+                       c->entropy, c->top,    c->log_total, c->soft,    c->bad,  c->accepted, c->want_soft,   c->order};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -217,11 +217,23 @@ static inline void solo_canvas_close(solo_canvas *c) {
 static inline bool solo_step(solo *s, solo_canvas *c, uint32_t block, uint32_t step) {
   const weft_entropy_bound *p = &s->p->entropy_bound;
   uint32_t first = s->seq.n_valid, n_vocab = s->h->info->n_vocab;
-  weft_event e = {.block = block, .step = step, .n_canvas = c->n, .canvas_in = c->tokens, .argmax = c->argmax,
-                  .drawn = c->drawn, .canvas_out = c->next, .entropy = c->entropy, .accepted = c->accepted};
+  weft_event e = {.block = block,
+                  .step = step,
+                  .n_canvas = c->n,
+                  .canvas_in = c->tokens,
+                  .argmax = c->argmax,
+                  .drawn = c->drawn,
+                  .canvas_out = c->next,
+                  .entropy = c->entropy,
+                  .accepted = c->accepted};
   bool has_soft = step > 0 && !p->no_self_conditioning;
-  harness_piece piece = {.seq = &s->seq, .tokens = c->tokens, .n = c->n, .canvas = true,
-                         .soft = has_soft ? c->soft : NULL, .output = OUT_ALL, .logits = s->logits};
+  harness_piece piece = {.seq = &s->seq,
+                         .tokens = c->tokens,
+                         .n = c->n,
+                         .canvas = true,
+                         .soft = has_soft ? c->soft : NULL,
+                         .output = OUT_ALL,
+                         .logits = s->logits};
   harness_run(s->h, &piece, 1);
   for (uint32_t i = 0; i < c->n; i++) {
     weft_draw_key draw = {p->seed, p->choice, WEFT_DRAW_CANVAS, first + i, step};
@@ -230,12 +242,26 @@ static inline bool solo_step(solo *s, solo_canvas *c, uint32_t block, uint32_t s
     c->u[i] = weft_draw_uniform(&draw);
     c->renoise[i] = (int32_t)weft_draw_below(&fresh, n_vocab);
   }
-  weft_head_stats_args stats = {.argmax = c->argmax, .drawn = c->drawn, .top = c->top, .log_total = c->log_total,
-                                .entropy = c->entropy, .bad = c->bad, .soft = c->soft};
+  weft_head_stats_args stats = {.argmax = c->argmax,
+                                .drawn = c->drawn,
+                                .top = c->top,
+                                .log_total = c->log_total,
+                                .entropy = c->entropy,
+                                .bad = c->bad,
+                                .soft = c->soft};
   solo_stats(s, c->n, c->temperature, c->u, true, &stats);
-  weft_canvas_step rule = {.params = p, .step = step, .n = c->n, .argmax = c->argmax, .drawn = c->drawn,
-                           .renoise = c->renoise, .entropy = c->entropy, .history = c->history,
-                           .n_history = c->n_history, .order = c->order, .next = c->next, .accepted = c->accepted};
+  weft_canvas_step rule = {.params = p,
+                           .step = step,
+                           .n = c->n,
+                           .argmax = c->argmax,
+                           .drawn = c->drawn,
+                           .renoise = c->renoise,
+                           .entropy = c->entropy,
+                           .history = c->history,
+                           .n_history = c->n_history,
+                           .order = c->order,
+                           .next = c->next,
+                           .accepted = c->accepted};
   weft_entropy_bound_step(&rule);
   memmove(c->history + c->n, c->history, (size_t)(WEFT_STABILITY_MAX - 1) * c->n * sizeof(int32_t));
   memcpy(c->history, c->argmax, c->n * sizeof(int32_t));
@@ -310,6 +336,8 @@ static inline void solo_run(solo *s, harness *h, const weft_request_params *p, u
   free(s->allowed);
 }
 
-static inline void solo_free(solo *s) { free(s->tokens); }
+static inline void solo_free(solo *s) {
+  free(s->tokens);
+}
 
 #endif

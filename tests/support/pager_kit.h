@@ -14,12 +14,11 @@ typedef struct kit_group {
   uint32_t block_tokens, window;
 } kit_group;
 
-static inline weft_pager *kit_open_spaces(uint32_t n_pages, uint32_t n_seqs, uint32_t n_spaces,
-                                          uint32_t n_groups, const kit_group *groups) {
+static inline weft_pager *kit_open_spaces(uint32_t n_pages, uint32_t n_seqs, uint32_t n_spaces, uint32_t n_groups,
+                                          const kit_group *groups) {
   weft_space_config space[2] = {{.n_groups = n_groups}, {.n_groups = n_groups}};
   for (uint32_t g = 0; g < n_groups; g++)
-    space[0].group[g] = space[1].group[g] =
-        (weft_group_config){groups[g].block_tokens, groups[g].window};
+    space[0].group[g] = space[1].group[g] = (weft_group_config){groups[g].block_tokens, groups[g].window};
   weft_pager_config config = {.n_pages = n_pages,
                               .n_seqs = n_seqs,
                               .seq_tokens_max = KIT_TOKENS_MAX,
@@ -32,8 +31,7 @@ static inline weft_pager *kit_open_spaces(uint32_t n_pages, uint32_t n_seqs, uin
   return pager;
 }
 
-static inline weft_pager *kit_open(uint32_t n_pages, uint32_t n_seqs, uint32_t n_groups,
-                                   const kit_group *groups) {
+static inline weft_pager *kit_open(uint32_t n_pages, uint32_t n_seqs, uint32_t n_groups, const kit_group *groups) {
   return kit_open_spaces(n_pages, n_seqs, 1, n_groups, groups);
 }
 
@@ -66,10 +64,8 @@ typedef struct kit_result {
   uint32_t n_cached;
 } kit_result;
 
-static inline kit_result kit_admit(weft_pager *pager, const int32_t *tokens, uint32_t n,
-                                   uint32_t n_keep_rows) {
-  weft_admit args = {
-      .domain = {1, 2}, .tokens = tokens, .n_tokens = n, .n_prompt = n, .n_keep_rows = n_keep_rows};
+static inline kit_result kit_admit(weft_pager *pager, const int32_t *tokens, uint32_t n, uint32_t n_keep_rows) {
+  weft_admit args = {.domain = {1, 2}, .tokens = tokens, .n_tokens = n, .n_prompt = n, .n_keep_rows = n_keep_rows};
   kit_result r = {.seq = WEFT_SEQ_NONE, .waits_for = WEFT_SEQ_NONE, .n_cached = 77};
   r.status = weft_pager_admit(pager, &args, &r.seq, &r.n_cached, &r.waits_for);
   return r;
@@ -114,8 +110,7 @@ static inline weft_seq kit_hold(weft_pager *pager, uint32_t n_tokens) {
   return seq;
 }
 
-static inline weft_page kit_page(const weft_pager *pager, weft_seq seq, uint32_t group,
-                                 uint32_t block) {
+static inline weft_page kit_page(const weft_pager *pager, weft_seq seq, uint32_t group, uint32_t block) {
   uint32_t n;
   const weft_page *table = weft_pager_table(pager, seq, group, &n);
   assert_true(block < n);

@@ -61,7 +61,7 @@ typedef struct model {
   bool indexed[PLACES];
   bool ready[PLACES]; /* the copy that fills the host's slot has run */
   uint32_t space_of[PLACES], group_of[PLACES], position_of[PLACES];
-  uint64_t before[PLACES]; /* last cell of the block before it in the chain; 0 at the start */
+  uint64_t before[PLACES];    /* last cell of the block before it in the chain; 0 at the start */
   weft_page_copy move[MOVES]; /* taken and not ended */
   bool copied[MOVES];
   uint32_t n_moves;
@@ -82,8 +82,7 @@ static inline void fail(const model *m, int line, const char *format, ...) {
   fprintf(stderr, "line %d: operation %u: ", line, m->op);
   (void)vfprintf(stderr, format, list); /* to standard error; nobody reads the count */
   va_end(list);
-  fprintf(stderr, "\nreplay: test_prop_pager_model %u %llu\n", m->n_ops,
-          (unsigned long long)m->seed);
+  fprintf(stderr, "\nreplay: test_prop_pager_model %u %llu\n", m->n_ops, (unsigned long long)m->seed);
   exit(1);
 }
 
@@ -105,8 +104,7 @@ static inline uint64_t start_digest(uint32_t space) {
 }
 
 /* The domain begins behind the public prefix. */
-static inline void digests(uint64_t *out, const int32_t *tokens, uint32_t from, uint32_t to,
-                    const model_seq *s) {
+static inline void digests(uint64_t *out, const int32_t *tokens, uint32_t from, uint32_t to, const model_seq *s) {
   uint64_t d = from == 0 ? start_digest(s->space) : out[from - 1];
   for (uint32_t i = from; i < to; i++) {
     if (i == s->n_public) d = weft_mix64(d + 1 + s->domain);
@@ -176,8 +174,8 @@ static inline void read_journal(model *m) {
     uint32_t block = m->space[event.space].group[event.group].block_tokens;
     REQUIRE(event.page < n_of[event.tier] && event.n_tokens == block, "journal: page %u", page);
     if (event.kind == WEFT_JOURNAL_REMOVED) {
-      REQUIRE(m->indexed[page] && m->space_of[page] == event.space &&
-                  m->group_of[page] == event.group && m->position_of[page] == event.first_position,
+      REQUIRE(m->indexed[page] && m->space_of[page] == event.space && m->group_of[page] == event.group &&
+                  m->position_of[page] == event.first_position,
               "page %u left the index, where it was not", page);
       m->indexed[page] = false;
       continue;
@@ -213,8 +211,7 @@ static inline void follow_payers(model *m) {
         if (table[i] == was || table[i] == WEFT_PAGE_NONE) continue;
         uint32_t n_others = m->shadow_held[table[i]]; /* it may have let go of it to get it back */
         for (uint32_t h = 0; h < GROUPS; h++)
-          for (uint32_t j = 0; j < m->shadow_n[seq][h]; j++)
-            n_others -= m->shadow[seq][h][j] == table[i];
+          for (uint32_t j = 0; j < m->shadow_n[seq][h]; j++) n_others -= m->shadow[seq][h][j] == table[i];
         if (n_others == 0) m->payer[table[i]] = payer_of(m, s, g, i);
       }
     }
@@ -239,8 +236,7 @@ static inline void follow_payers(model *m) {
 static inline uint32_t n_paid(const model *m, uint32_t owner, bool held) {
   uint32_t n = 0;
   for (weft_page page = 0; page < m->config.n_pages; page++)
-    if (m->payer[page] == owner)
-      n += held ? m->shadow_held[page] != 0 : m->shadow_held[page] == 0 && m->indexed[page];
+    if (m->payer[page] == owner) n += held ? m->shadow_held[page] != 0 : m->shadow_held[page] == 0 && m->indexed[page];
   return n;
 }
 
@@ -249,8 +245,8 @@ static inline void require_owners(const model *m) {
     uint32_t owner = i == OWNERS ? WEFT_OWNER_OPERATOR : i;
     weft_owner_usage usage = weft_pager_owner_usage(m->pager, owner);
     REQUIRE(usage.n_pinned == n_paid(m, owner, true) && usage.n_cached == n_paid(m, owner, false),
-            "owner %u pays for %u and has %u cached; the model has %u, %u", owner, usage.n_pinned,
-            usage.n_cached, n_paid(m, owner, true), n_paid(m, owner, false));
+            "owner %u pays for %u and has %u cached; the model has %u, %u", owner, usage.n_pinned, usage.n_cached,
+            n_paid(m, owner, true), n_paid(m, owner, false));
   }
 }
 

@@ -23,7 +23,7 @@ typedef struct rig_options {
   uint32_t n_threads; /* 1 */
   const char *path[RIG_MODELS_MAX];
   uint32_t n_models;
-  uint32_t block;   /* smallest block; 0: chosen */
+  uint32_t block; /* smallest block; 0: chosen */
   uint32_t n_pages, n_host, n_file, n_saves, context, rows, chunk, running, waiting;
   const weft_kv_file_io *disk; /* of the file; NULL: the system's */
   uint64_t logits_bytes_max;
@@ -74,15 +74,14 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
   }
   for (uint32_t i = 0; i < o->n_models; i++) {
     rig_need(weft_gguf_open(o->path[i], &r->gguf[i], &error) == WEFT_OK, "gguf", error.text);
-    rig_need(weft_model_open(r->gguf[i], r->device, limits, NULL, NULL, &r->model[i], &error) == WEFT_OK,
-             "model", error.text);
+    rig_need(weft_model_open(r->gguf[i], r->device, limits, NULL, NULL, &r->model[i], &error) == WEFT_OK, "model",
+             error.text);
     r->info[i] = weft_model_get_info(r->model[i]);
     geometry[i] = &r->info[i]->kv;
   }
-  rig_need(weft_kv_layout_choose(geometry, o->n_models, o->block, r->layout, &error) == WEFT_OK, "layout",
+  rig_need(weft_kv_layout_choose(geometry, o->n_models, o->block, r->layout, &error) == WEFT_OK, "layout", error.text);
+  rig_need(weft_kv_store_open(r->device, r->layout[0].page_bytes, o->n_pages, &r->store, &error) == WEFT_OK, "pool",
            error.text);
-  rig_need(weft_kv_store_open(r->device, r->layout[0].page_bytes, o->n_pages, &r->store, &error) == WEFT_OK,
-           "pool", error.text);
   rig_need(weft_kv_store_add_host(r->store, o->n_host, &error) == WEFT_OK, "host memory", error.text);
   rig_add_file(r, o);
   rig_forget_keys(r);
@@ -90,8 +89,7 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
 
 static inline void rig_open(rig *r, const rig_options *o) {
   weft_error error = {{0}};
-  weft_model_limits limits = {o->rows, o->rows, o->running * 2 < o->rows ? o->running * 2 : o->rows,
-                              false};
+  weft_model_limits limits = {o->rows, o->rows, o->running * 2 < o->rows ? o->running * 2 : o->rows, false};
   memset(r, 0, sizeof *r);
   r->n_models = o->n_models;
   rig_open_models(r, o, &limits);

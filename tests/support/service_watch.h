@@ -32,7 +32,7 @@ typedef struct service_watch {
   weft_cost_model model;
   weft_cost_shape flight[4]; /* steps submitted and not collected, by number */
   uint32_t rows_max, n_submitted, n_collected;
-  double step_us; /* the highest charge so far */
+  double step_us;                                          /* the highest charge so far */
   double charged_us[WATCH_TENANTS], served[WATCH_TENANTS]; /* charged divided by weight */
   service_pair pair[WATCH_TENANTS][WATCH_TENANTS];
   uint64_t n_watched; /* steps in which two tenants waited */
@@ -55,8 +55,7 @@ static inline const weft_runner_info *watch_info(const weft_runner *runner) {
   return w->inner->ops->info(w->inner);
 }
 
-static inline weft_status watch_slot_open(weft_runner *runner, uint32_t slot,
-                                          const weft_slot_params *p) {
+static inline weft_status watch_slot_open(weft_runner *runner, uint32_t slot, const weft_slot_params *p) {
   service_watch *w = (service_watch *)runner;
   uint32_t request = (uint32_t)((p->canvas ? p->entropy_bound.seed : p->sampling.seed) >> 8) - 1;
   w->tenant_of_slot[slot] = w->tenant_of[request];
@@ -83,8 +82,8 @@ static inline void watch_pair(service_watch *w, uint32_t i, uint32_t j, double b
   double bound = c / w->weight[i] + c / w->weight[j] + 1.0; /* charges are whole numbers */
   if (pair->high - pair->low <= bound || w->violation[0] != 0) return;
   (void)snprintf(w->violation, sizeof w->violation,
-                 "tenants %u and %u (weights %u, %u): service differs by %.1f, the bound is %.1f", i,
-                 j, w->weight[i], w->weight[j], pair->high - pair->low, bound);
+                 "tenants %u and %u (weights %u, %u): service differs by %.1f, the bound is %.1f", i, j, w->weight[i],
+                 w->weight[j], pair->high - pair->low, bound);
 }
 
 /* What rows, keys and outputs cost, never less than a microsecond for a row. */
@@ -92,8 +91,7 @@ static inline double watch_cost(const service_watch *w, const weft_cost_shape *s
   return (double)weft_cost_of_part(&w->model, shape) / WEFT_COST_PER_US;
 }
 
-static inline void watch_add(const service_watch *w, weft_cost_shape *shape,
-                             const weft_segment *segment) {
+static inline void watch_add(const service_watch *w, weft_cost_shape *shape, const weft_segment *segment) {
   uint32_t n_outputs = segment->output == WEFT_OUTPUT_NONE    ? 0
                        : segment->output == WEFT_OUTPUT_TOKEN ? 1
                                                               : segment->n_rows;
@@ -101,8 +99,7 @@ static inline void watch_add(const service_watch *w, weft_cost_shape *shape,
 }
 
 /* The time of the step goes to tenants as their parts would cost alone. */
-static inline void watch_serve(service_watch *w, const weft_cost_shape *step,
-                               const weft_cost_shape *part) {
+static inline void watch_serve(service_watch *w, const weft_cost_shape *step, const weft_cost_shape *part) {
   weft_cost_shape full = {.n_rows = w->rows_max};
   double sum = 0.0, us = weft_cost_step(&w->model, step), full_us = weft_cost_step(&w->model, &full);
   for (uint32_t t = 0; t < w->n_tenants; t++) sum += watch_cost(w, &part[t]);

@@ -9,9 +9,9 @@
 #include "scheduler/engine.h"
 
 typedef struct sim_totals {
-  uint64_t n_steps, n_requests, n_finished[6], n_refused, n_full, n_preemptions, n_mixed, n_switches,
-      n_hits, n_void, n_waits, n_broken, n_forks, n_watched, n_pins, n_dropped_pins, n_out, n_back,
-      n_lost, n_to_file, n_from_file, n_file_lost, n_file_waits, n_in_vain;
+  uint64_t n_steps, n_requests, n_finished[6], n_refused, n_full, n_preemptions, n_mixed, n_switches, n_hits, n_void,
+      n_waits, n_broken, n_forks, n_watched, n_pins, n_dropped_pins, n_out, n_back, n_lost, n_to_file, n_from_file,
+      n_file_lost, n_file_waits, n_in_vain;
 } sim_totals;
 
 static sim_totals totals;
@@ -38,8 +38,11 @@ static inline void print_totals(unsigned long long n_seeds) {
              {"pages to the host", t->n_out},
              {"back", t->n_back},
              {"lost", t->n_lost},
-             {"to the file", t->n_to_file}, {"from it", t->n_from_file}, {"lost there", t->n_file_lost},
-             {"waits for it", t->n_file_waits}, {"in vain", t->n_in_vain},
+             {"to the file", t->n_to_file},
+             {"from it", t->n_from_file},
+             {"lost there", t->n_file_lost},
+             {"waits for it", t->n_file_waits},
+             {"in vain", t->n_in_vain},
              {"times that two tenants waited", t->n_watched},
              {"stop", t->n_finished[WEFT_FINISH_STOP]},
              {"length", t->n_finished[WEFT_FINISH_LENGTH]},
@@ -48,8 +51,7 @@ static inline void print_totals(unsigned long long n_seeds) {
              {"error", t->n_finished[WEFT_FINISH_ERROR]}};
   printf("%llu seeds:", n_seeds);
   for (uint32_t i = 0; i < sizeof row / sizeof *row; i++) {
-    printf(" %llu %s%s", (unsigned long long)row[i].n, row[i].name,
-           i + 1 < sizeof row / sizeof *row ? "," : "\n");
+    printf(" %llu %s%s", (unsigned long long)row[i].n, row[i].name, i + 1 < sizeof row / sizeof *row ? "," : "\n");
   }
 }
 

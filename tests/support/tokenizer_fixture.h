@@ -10,14 +10,7 @@
 #include "model/tokenizer.h"
 #include "tests/support/gguf_writer.h"
 
-enum {
-  FIXTURE_NORMAL = 1,
-  FIXTURE_UNKNOWN,
-  FIXTURE_CONTROL,
-  FIXTURE_USER,
-  FIXTURE_UNUSED,
-  FIXTURE_BYTE
-};
+enum { FIXTURE_NORMAL = 1, FIXTURE_UNKNOWN, FIXTURE_CONTROL, FIXTURE_USER, FIXTURE_UNUSED, FIXTURE_BYTE };
 
 typedef struct tokenizer_fixture {
   const char *model, *pre;
@@ -29,8 +22,7 @@ typedef struct tokenizer_fixture {
   weft_gguf *gguf;
 } tokenizer_fixture;
 
-static inline uint32_t fixture_token_scored(tokenizer_fixture *f, const char *text, int32_t type,
-                                            float score) {
+static inline uint32_t fixture_token_scored(tokenizer_fixture *f, const char *text, int32_t type, float score) {
   if (f->n == f->capacity) {
     f->capacity = f->capacity == 0 ? 64 : 2 * f->capacity;
     f->tokens = realloc(f->tokens, f->capacity * sizeof *f->tokens);
@@ -98,8 +90,7 @@ static inline void fixture_write(tokenizer_fixture *f) {
 
 /* Writes and opens. The status is the tokenizer's; the gguf must be sound (NULL in *out and an
  * error line otherwise). */
-static inline weft_status fixture_open(tokenizer_fixture *f, weft_tokenizer **out,
-                                       weft_error *error) {
+static inline weft_status fixture_open(tokenizer_fixture *f, weft_tokenizer **out, weft_error *error) {
   fixture_write(f);
   weft_bytes bytes = gguf_writer_finish(&f->writer);
   *out = NULL;
@@ -138,9 +129,8 @@ enum {
 };
 
 static inline void fixture_gemma4(tokenizer_fixture *f) {
-  static const char *const names[] = {"<pad>",      "<eos>",      "<bos>",           "<unk>",
-                                      "<mask>",     "<|turn>",    "<turn|>",         "<|think|>",
-                                      "<|channel>", "<channel|>", "<|tool_response>"};
+  static const char *const names[] = {"<pad>",   "<eos>",     "<bos>",      "<unk>",      "<mask>",          "<|turn>",
+                                      "<turn|>", "<|think|>", "<|channel>", "<channel|>", "<|tool_response>"};
   f->model = "gemma4";
   for (uint32_t i = 0; i < 11; i++) {
     (void)fixture_token(f, names[i],

@@ -12,8 +12,8 @@
 
 #include "api/openai.h"
 
-static json_t *written(void (*put)(const weft_answer *, const weft_choice *, weft_text *),
-                       const weft_answer *a, const weft_choice *c) {
+static json_t *written(void (*put)(const weft_answer *, const weft_choice *, weft_text *), const weft_answer *a,
+                       const weft_choice *c) {
   weft_text out = {0};
   json_error_t error;
   put(a, c, &out);
@@ -93,8 +93,7 @@ static void logprobs_of_strange_tokens(void **state) {
       assert_true(json_number_value(json_object_get(other, "logprob")) == -9999.0);
     } else {
       assert_int_equal(json_array_size(json_object_get(list, "tokens")), 2);
-      assert_int_equal(json_integer_value(json_array_get(json_object_get(list, "text_offset"), 1)),
-                       2);
+      assert_int_equal(json_integer_value(json_array_get(json_object_get(list, "text_offset"), 1)), 2);
       json_t *other = json_array_get(json_object_get(list, "top_logprobs"), 0);
       assert_true(json_number_value(json_object_get(other, "\"")) == -9999.0);
     }
@@ -104,7 +103,6 @@ static void logprobs_of_strange_tokens(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(thinking_is_apart),
-                                     cmocka_unit_test(logprobs_of_strange_tokens)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(thinking_is_apart), cmocka_unit_test(logprobs_of_strange_tokens)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,20 +36,17 @@ static int run(const char *command, char *out, size_t n_max) {
 static void test_example(void **state) {
   char command[LINE], out[LINE];
   (void)state;
-  if (access(WEFT_BINARY_DIR "/libweft.so", R_OK) != 0)
-    fail_msg("%s/libweft.so is not built", WEFT_BINARY_DIR);
+  if (access(WEFT_BINARY_DIR "/libweft.so", R_OK) != 0) fail_msg("%s/libweft.so is not built", WEFT_BINARY_DIR);
   assert_non_null(mkdtemp(folder));
   (void)snprintf(command, sizeof command,
                  "cc -std=c11 -Wall -Wextra -Werror %s -I%s/api %s/docs/examples/generate.c -o "
                  "%s/generate -L%s -lweft "
                  "-Wl,-rpath,%s 2>&1",
-                 EXAMPLE_FLAGS, WEFT_SOURCE_DIR, WEFT_SOURCE_DIR, folder, WEFT_BINARY_DIR,
-                 WEFT_BINARY_DIR);
+                 EXAMPLE_FLAGS, WEFT_SOURCE_DIR, WEFT_SOURCE_DIR, folder, WEFT_BINARY_DIR, WEFT_BINARY_DIR);
   int code = run(command, out, sizeof out);
   if (code != 0) fail_msg("%s\n%s", command, out);
-  (void)snprintf(command, sizeof command,
-                 "%s/generate %s/model/demo/weft-demo.gguf 'Write 4711 backwards.' 2>&1", folder,
-                 WEFT_SOURCE_DIR);
+  (void)snprintf(command, sizeof command, "%s/generate %s/model/demo/weft-demo.gguf 'Write 4711 backwards.' 2>&1",
+                 folder, WEFT_SOURCE_DIR);
   code = run(command, out, sizeof out);
   if (code != 0) fail_msg("%s\n%s", command, out);
   assert_non_null(strstr(out, " tokens]\n"));

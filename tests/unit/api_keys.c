@@ -15,8 +15,7 @@
 static weft_keys *parse(const char *text) {
   weft_keys *keys;
   weft_error error = {{0}};
-  if (weft_keys_parse(text, strlen(text), "file", &keys, &error) != WEFT_OK)
-    fail_msg("%s", error.text);
+  if (weft_keys_parse(text, strlen(text), "file", &keys, &error) != WEFT_OK) fail_msg("%s", error.text);
   return keys;
 }
 
@@ -140,8 +139,7 @@ static void bad_files_name_the_line(void **state) {
     weft_error error = {{0}};
     assert_true(weft_keys_parse(rows[i].text, strlen(rows[i].text), "file", &keys, &error) < 0);
     assert_null(keys);
-    if (strstr(error.text, rows[i].words) == NULL)
-      fail_msg("'%s' does not say '%s'", error.text, rows[i].words);
+    if (strstr(error.text, rows[i].words) == NULL) fail_msg("'%s' does not say '%s'", error.text, rows[i].words);
   }
   weft_keys *keys;
   weft_error error = {{0}};
@@ -168,12 +166,9 @@ static void refused_memory_is_an_error(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(keys_name_tenants),
-                                     cmocka_unit_test(lines_say_what_a_tenant_may_do),
-      cmocka_unit_test(long_keys_compare_whole),
-      cmocka_unit_test(many_keys),
-      cmocka_unit_test(bad_files_name_the_line),
-      cmocka_unit_test(refused_memory_is_an_error),
+      cmocka_unit_test(keys_name_tenants),       cmocka_unit_test(lines_say_what_a_tenant_may_do),
+      cmocka_unit_test(long_keys_compare_whole), cmocka_unit_test(many_keys),
+      cmocka_unit_test(bad_files_name_the_line), cmocka_unit_test(refused_memory_is_an_error),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

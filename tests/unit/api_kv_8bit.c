@@ -37,12 +37,9 @@ typedef struct answer {
 } answer;
 
 static weft_generation *ask(weft_runtime *rt, uint32_t i) {
-  static const char *const text[N_ASKED] = {"Sort from low to high: 41 77 23 95 10 68",
-                                            "What is 58 + 37?",
-                                            "Sort from low to high: 41 77 23 95 10 67",
-                                            "Write a sentence about a frog.",
-                                            "What is 12 + 30?",
-                                            "Write a story about a cat."};
+  static const char *const text[N_ASKED] = {
+      "Sort from low to high: 41 77 23 95 10 68", "What is 58 + 37?", "Sort from low to high: 41 77 23 95 10 67",
+      "Write a sentence about a frog.",           "What is 12 + 30?", "Write a story about a cat."};
   weft_chat_turn turn = {.role = "user", .content = text[i]};
   weft_generate_params p;
   weft_generation *g;

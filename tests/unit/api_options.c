@@ -21,7 +21,7 @@ static void finds_the_earliest(void **state) {
   assert_true(weft_stops_find(&stops, "hello world", 11, &at, &held));
   assert_int_equal(at, 3);
   assert_false(weft_stops_find(&stops, "hello w", 6, &at, &held)); /* "hello " */
-  assert_int_equal(held, 3);                                      /* "lo " may become "lo w" */
+  assert_int_equal(held, 3);                                       /* "lo " may become "lo w" */
   assert_false(weft_stops_find(&stops, "wor", 3, &at, &held));
   assert_int_equal(held, 3);
   assert_false(weft_stops_find(&stops, "", 0, &at, &held));
@@ -145,9 +145,11 @@ static void id_lists(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(finds_the_earliest), cmocka_unit_test(streams_byte_by_byte), cmocka_unit_test(refuses_absurd_ones),
-      cmocka_unit_test(options_of_the_command_line), cmocka_unit_test(environment_and_file_yield_to_flags),
-      cmocka_unit_test(id_lists)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(finds_the_earliest),
+                                     cmocka_unit_test(streams_byte_by_byte),
+                                     cmocka_unit_test(refuses_absurd_ones),
+                                     cmocka_unit_test(options_of_the_command_line),
+                                     cmocka_unit_test(environment_and_file_yield_to_flags),
+                                     cmocka_unit_test(id_lists)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

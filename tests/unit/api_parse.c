@@ -17,8 +17,7 @@
 
 static void parse(weft_openai_kind kind, const char *body, weft_gen *gen) {
   weft_refusal why = {0};
-  if (weft_openai_parse(kind, body, strlen(body), gen, &why) != WEFT_OK)
-    fail_msg("%s: %s", body, why.message);
+  if (weft_openai_parse(kind, body, strlen(body), gen, &why) != WEFT_OK) fail_msg("%s: %s", body, why.message);
 }
 
 static const char full[] =
@@ -52,24 +51,20 @@ static void every_field_lands(void **state) {
   assert_string_equal(gen.prompt[0].turns[1].content, "ab");
   assert_string_equal(gen.prompt[0].turns[2].content, "");
   assert_true(p->temperature == 0.5f && p->top_p == 0.25f && p->min_p == 0.125f && p->top_k == 7);
-  assert_true(p->repetition_penalty == 1.5f && p->presence_penalty == -1.0f &&
-              p->frequency_penalty == 1.0f);
+  assert_true(p->repetition_penalty == 1.5f && p->presence_penalty == -1.0f && p->frequency_penalty == 1.0f);
   assert_int_equal(p->max_tokens, 6);
   assert_true(p->has_seed && p->seed == 77);
-  assert_true(p->ignore_eos && p->priority == -3 && p->timeout_ms == 9 && p->thinking &&
-              p->with_special);
+  assert_true(p->ignore_eos && p->priority == -3 && p->timeout_ms == 9 && p->thinking && p->with_special);
   assert_int_equal(p->n_stop, 2);
   assert_string_equal(p->stop[1], "yz");
   assert_int_equal(p->n_bias, 2);
-  assert_true((p->bias_tokens[0] == 3 && p->bias[0] == -100.0f) ||
-              (p->bias_tokens[1] == 3 && p->bias[1] == -100.0f));
+  assert_true((p->bias_tokens[0] == 3 && p->bias[0] == -100.0f) || (p->bias_tokens[1] == 3 && p->bias[1] == -100.0f));
   assert_true(p->logprobs && p->top_logprobs == 4);
   assert_true(gen.stream && gen.include_usage && gen.token_ids && gen.canvas_events);
   assert_true(p->whole_tokens && p->canvas_deltas);
   assert_int_equal(p->mode, WEFT_MODE_DIFFUSION);
   assert_true(p->diffusion_steps == 10 && p->diffusion_blocks == 2 && p->diffusion_stability == 2);
-  assert_true(p->diffusion_t_min == 0.25f && p->diffusion_t_max == 0.5f &&
-              p->diffusion_entropy_bound == 0.75f);
+  assert_true(p->diffusion_t_min == 0.25f && p->diffusion_t_max == 0.5f && p->diffusion_entropy_bound == 0.75f);
   assert_true(p->diffusion_confidence == 0.0625f && p->diffusion_no_self_conditioning);
   weft_gen_close(&gen);
 }
@@ -149,8 +144,7 @@ static void json_is_always_valid(void **state) {
   weft_text out = {0};
   (void)state;
   weft_json_string(&out, "a\"\\\n\r\t\x01\x7F\xC3\xA9\xF0\x9F\x98\x80\xFF\xC3", 16);
-  check_text(
-      &out, "\"a\\\"\\\\\\n\\r\\t\\u0001\\u007f\xC3\xA9\xF0\x9F\x98\x80\xEF\xBF\xBD\xEF\xBF\xBD\"");
+  check_text(&out, "\"a\\\"\\\\\\n\\r\\t\\u0001\\u007f\xC3\xA9\xF0\x9F\x98\x80\xEF\xBF\xBD\xEF\xBF\xBD\"");
   weft_json_string(&out, NULL, 0);
   check_text(&out, "\"\"");
   weft_json_real(&out, 0.5);
@@ -176,14 +170,10 @@ static void refusals_have_one_shape(void **state) {
   static const struct {
     int status, http;
     const char *type;
-  } rows[] = {{WEFT_E_INVALID, 400, "invalid_request_error"},
-              {WEFT_E_UNSUPPORTED, 400, "invalid_request_error"},
-              {WEFT_E_TOO_LARGE, 400, "invalid_request_error"},
-              {WEFT_E_FORMAT, 400, "invalid_request_error"},
-              {WEFT_E_NOT_FOUND, 404, "not_found_error"},
-              {WEFT_FULL, 429, "rate_limit_error"},
-              {WEFT_E_NO_MEMORY, 503, "unavailable_error"},
-              {WEFT_E_DEVICE, 500, "server_error"}};
+  } rows[] = {{WEFT_E_INVALID, 400, "invalid_request_error"},   {WEFT_E_UNSUPPORTED, 400, "invalid_request_error"},
+              {WEFT_E_TOO_LARGE, 400, "invalid_request_error"}, {WEFT_E_FORMAT, 400, "invalid_request_error"},
+              {WEFT_E_NOT_FOUND, 404, "not_found_error"},       {WEFT_FULL, 429, "rate_limit_error"},
+              {WEFT_E_NO_MEMORY, 503, "unavailable_error"},     {WEFT_E_DEVICE, 500, "server_error"}};
   weft_refusal why = {0};
   weft_text out = {0};
   (void)state;

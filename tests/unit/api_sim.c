@@ -39,8 +39,7 @@ static int sim_trace(const char *lines, const char *options, char *out) {
   assert_non_null(file);
   assert_true(fputs(lines, file) >= 0);
   assert_int_equal(fclose(file), 0);
-  (void)snprintf(all, sizeof all, "--json --trace %s --step-us 1000 --row-us 0 --key-us 0 %s",
-                 trace, options);
+  (void)snprintf(all, sizeof all, "--json --trace %s --step-us 1000 --row-us 0 --key-us 0 %s", trace, options);
   return sim(all, out);
 }
 
@@ -96,8 +95,7 @@ static void time_is_the_profile(void **state) {
 }
 
 static void canvases_take_their_steps(void **state) {
-  static const char line[] =
-      "{\"timestamp\":0,\"input_length\":100,\"output_length\":512,\"kind\":\"diffusion\"}\n";
+  static const char line[] = "{\"timestamp\":0,\"input_length\":100,\"output_length\":512,\"kind\":\"diffusion\"}\n";
   (void)state;
   json_t *root = sim_numbers(line, "--canvas-steps 10 --canvas-steps-min 0");
   assert_number(root, "denoise_steps", 20);
@@ -167,8 +165,7 @@ static void memory_limits_show(void **state) {
   assert_number(root, "refused", 1);
   assert_number(root, "finished", 1);
   json_decref(root);
-  assert_int_equal(sim("--requests 60 --rate 1000 --long 0 --kv-mib 700 --queue 100 --csv", out),
-                   0);
+  assert_int_equal(sim("--requests 60 --rate 1000 --long 0 --kv-mib 700 --queue 100 --csv", out), 0);
   assert_non_null(strstr(out, "scope,requests,finished,"));
   assert_non_null(strstr(out, "\nall,60,"));
   assert_non_null(strstr(out, "\ntenant 3,"));
@@ -249,15 +246,14 @@ static void models_take_turns(void **state) {
   (void)state;
   (void)snprintf(path, sizeof path, "%s.json", trace);
   write_file(path, profile);
-  (void)snprintf(options, sizeof options,
-                 "--profile %s --canvas-steps 2 --canvas-steps-min 0", path);
+  (void)snprintf(options, sizeof options, "--profile %s --canvas-steps 2 --canvas-steps-min 0", path);
   static char out[OUTPUT];
   char all[LINE];
   write_file(trace, ar);
   (void)snprintf(all, sizeof all, "--json --trace %s %s", trace, options);
   assert_int_equal(sim(all, out), 0);
   json_t *root = json_loads(out, 0, NULL);
-  assert_number(root, "ttft_p50_ms", 1.2);     /* 10 rows and an output */
+  assert_number(root, "ttft_p50_ms", 1.2); /* 10 rows and an output */
   assert_number(root, "e2e_p50_ms", 1.2 + 2 * 1.11);
   json_decref(root);
   write_file(trace, both);
@@ -268,8 +264,9 @@ static void models_take_turns(void **state) {
   assert_number(root, "switches", 3); /* equal time: small, canvas, small twice, canvas */
   assert_number(root, "seconds", (1.2 + 2 * 1.11 + 2 * 3.04) / 1000); /* all four experts */
   json_decref(root);
-  write_file(trace, "{\"timestamp\":0,\"input_length\":1,\"output_length\":1,"
-                    "\"model\":\"canvas\"}\n");
+  write_file(trace,
+             "{\"timestamp\":0,\"input_length\":1,\"output_length\":1,"
+             "\"model\":\"canvas\"}\n");
   assert_int_equal(sim(all, out), 3);
   assert_non_null(strstr(out, "no model named canvas"));
   write_file(path, "{\"models\": [{\"row_us\": 1}]}");
@@ -430,13 +427,20 @@ static int close_trace(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(same_seed_same_numbers),    cmocka_unit_test(time_is_the_profile),
-      cmocka_unit_test(canvases_take_their_steps), cmocka_unit_test(prefixes_are_found),
-      cmocka_unit_test(memory_limits_show),        cmocka_unit_test(tenants_are_served_alike),
-      cmocka_unit_test(bad_traces_are_named),      cmocka_unit_test(models_take_turns),
-      cmocka_unit_test(requests_end_early),        cmocka_unit_test(equal_prefixes_meet),
-      cmocka_unit_test(tenants_are_served_by_weight), cmocka_unit_test(host_memory_keeps_prefixes),
-      cmocka_unit_test(popular_prefixes_overflow), cmocka_unit_test(plots_are_drawn),
+      cmocka_unit_test(same_seed_same_numbers),
+      cmocka_unit_test(time_is_the_profile),
+      cmocka_unit_test(canvases_take_their_steps),
+      cmocka_unit_test(prefixes_are_found),
+      cmocka_unit_test(memory_limits_show),
+      cmocka_unit_test(tenants_are_served_alike),
+      cmocka_unit_test(bad_traces_are_named),
+      cmocka_unit_test(models_take_turns),
+      cmocka_unit_test(requests_end_early),
+      cmocka_unit_test(equal_prefixes_meet),
+      cmocka_unit_test(tenants_are_served_by_weight),
+      cmocka_unit_test(host_memory_keeps_prefixes),
+      cmocka_unit_test(popular_prefixes_overflow),
+      cmocka_unit_test(plots_are_drawn),
       cmocka_unit_test(a_written_trace_gives_the_same_numbers),
   };
   return cmocka_run_group_tests(tests, open_trace, close_trace);

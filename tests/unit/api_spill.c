@@ -19,9 +19,17 @@ static const char path[] = WEFT_BINARY_DIR "/api_spill.file";
 static const char *const model = WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf";
 
 static weft_open_options options(uint64_t host_bytes, const char *file, uint64_t bytes) {
-  return (weft_open_options){.models = &model, .n_models = 1, .backend = "cpu", .threads = 1, .kv_bytes = 2 << 20,
-                             .host_bytes = host_bytes, .spill_file = file, .spill_bytes = bytes, .context = 512,
-                             .running = 16, .quiet = true};
+  return (weft_open_options){.models = &model,
+                             .n_models = 1,
+                             .backend = "cpu",
+                             .threads = 1,
+                             .kv_bytes = 2 << 20,
+                             .host_bytes = host_bytes,
+                             .spill_file = file,
+                             .spill_bytes = bytes,
+                             .context = 512,
+                             .running = 16,
+                             .quiet = true};
 }
 
 static void refused(uint64_t host_bytes, const char *file, uint64_t bytes, const char *words) {

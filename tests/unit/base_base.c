@@ -33,8 +33,9 @@ static void utf8_round_trip(void **state) {
 
 static void utf8_refusals(void **state) {
   (void)state;
-  static const char *const bad[] = {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80",
-                                    "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "a\xE2\x82"};
+  static const char *const bad[] = {"\x80",         "\xC0\x80",         "\xC1\xBF",         "\xE0\x80\x80",
+                                    "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80",
+                                    "\xFF",         "a\xE2\x82"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     size_t at = 99;
     assert_false(weft_utf8_valid(bad[i], strlen(bad[i]), &at));
@@ -112,8 +113,9 @@ static void draws_are_pure_and_spread(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(utf8_round_trip), cmocka_unit_test(utf8_refusals),
-                                     cmocka_unit_test(text_grows_to_its_maximum), cmocka_unit_test(memory_can_be_refused_once),
-                                     cmocka_unit_test(every_status_has_words), cmocka_unit_test(draws_are_pure_and_spread)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(utf8_round_trip),           cmocka_unit_test(utf8_refusals),
+      cmocka_unit_test(text_grows_to_its_maximum), cmocka_unit_test(memory_can_be_refused_once),
+      cmocka_unit_test(every_status_has_words),    cmocka_unit_test(draws_are_pure_and_spread)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,7 +34,9 @@ static range *range_of(card *c, const void *address) {
   return NULL;
 }
 
-static bool refuses(card *c) { return ++c->n_calls == c->fail_at; }
+static bool refuses(card *c) {
+  return ++c->n_calls == c->fail_at;
+}
 
 static void *add(card *c, uint64_t n_bytes, bool plain) {
   assert_true(c->n < RANGES);
@@ -59,7 +61,9 @@ static weft_status reserve(void *self, uint64_t n_bytes, void **address) {
   *address = add(c, n_bytes, false);
   return WEFT_OK;
 }
-static void release(void *self, void *address, uint64_t n_bytes) { removed(self, address, n_bytes, false); }
+static void release(void *self, void *address, uint64_t n_bytes) {
+  removed(self, address, n_bytes, false);
+}
 static weft_status map(void *self, void *address, uint64_t n_bytes) {
   card *c = self;
   if (refuses(c)) return WEFT_E_NO_MEMORY;

@@ -20,15 +20,17 @@ typedef struct exec {
 typedef struct counting_card {
   weft_device base;
   weft_graphs graphs;
-  uint64_t shape, value;       /* of the step being captured */
-  uint64_t launched;           /* value of the last launch */
-  uint32_t n_execs, n_graphs;  /* alive */
+  uint64_t shape, value;      /* of the step being captured */
+  uint64_t launched;          /* value of the last launch */
+  uint32_t n_execs, n_graphs; /* alive */
   weft_status capture, capture_end, instantiate;
   uint32_t n_instantiate_fails;
   uint8_t memory[WEFT_GRAPHS_TABLE_BYTES];
 } counting_card;
 
-static counting_card *of(weft_device *device) { return (counting_card *)device; }
+static counting_card *of(weft_device *device) {
+  return (counting_card *)device;
+}
 
 static weft_status card_alloc(weft_device *device, uint64_t n_bytes, void **out) {
   assert_true(n_bytes <= sizeof of(device)->memory);
@@ -39,7 +41,9 @@ static void card_free(weft_device *device, void *memory) {
   (void)device;
   (void)memory;
 }
-static weft_status card_capture(weft_device *device) { return of(device)->capture; }
+static weft_status card_capture(weft_device *device) {
+  return of(device)->capture;
+}
 static weft_status card_capture_end(weft_device *device, void **graph) {
   counting_card *card = of(device);
   if (card->capture_end != WEFT_OK) return card->capture_end;

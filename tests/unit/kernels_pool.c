@@ -40,8 +40,7 @@ static void check_run(weft_pool *pool, uint32_t n_tasks) {
   t.n_threads = weft_pool_size(pool);
   weft_pool_run(pool, count, &t, n_tasks);
   assert_int_equal(atomic_load(&t.n_wrong), 0);
-  for (uint32_t i = 0; i < TASKS_MAX; i++)
-    assert_int_equal(atomic_load(&t.ran[i]), i < n_tasks ? 1 : 0);
+  for (uint32_t i = 0; i < TASKS_MAX; i++) assert_int_equal(atomic_load(&t.ran[i]), i < n_tasks ? 1 : 0);
 }
 
 static void test_every_task_once(void **state) {

@@ -122,8 +122,7 @@ static void test_bf16(void **state) {
     if (!isnan(value)) assert_int_equal(weft_f32_to_bf16(value), i);
     if (isnan(value)) assert_true(isnan(weft_bf16_to_f32(weft_f32_to_bf16(value))));
   }
-  assert_int_equal(weft_f32_to_bf16(float_of(0x3F808000u)),
-                   0x3F80); /* a tie goes to the even one */
+  assert_int_equal(weft_f32_to_bf16(float_of(0x3F808000u)), 0x3F80); /* a tie goes to the even one */
   assert_int_equal(weft_f32_to_bf16(float_of(0x3F818000u)), 0x3F82);
   assert_int_equal(weft_f32_to_bf16(float_of(0x3F808001u)), 0x3F81);
   assert_int_equal(weft_f32_to_bf16(float_of(0x7F7FFFFFu)), 0x7F80);

@@ -16,11 +16,10 @@
 #include "model/chat.h"
 #include "tests/support/tokenizer_fixture.h"
 
-#define GEMMA_FIRST "{{ bos_token }}'<|turn>' + role + '\\n' ... '<turn|>\\n' ..."
-#define GEMMA_EMPTY " '<|channel>thought\\n<channel|>' "
-#define QWEN        "'<|im_start|>' + message.role + '\\n' ... '<|im_end|>\\n' <tool_call> ..."
-#define QWEN_HYBRID \
-  QWEN " reasoning_content '</think>' enable_thinking '<think>\\n\\n</think>\\n\\n'"
+#define GEMMA_FIRST   "{{ bos_token }}'<|turn>' + role + '\\n' ... '<turn|>\\n' ..."
+#define GEMMA_EMPTY   " '<|channel>thought\\n<channel|>' "
+#define QWEN          "'<|im_start|>' + message.role + '\\n' ... '<|im_end|>\\n' <tool_call> ..."
+#define QWEN_HYBRID   QWEN " reasoning_content '</think>' enable_thinking '<think>\\n\\n</think>\\n\\n'"
 #define QWEN_THINKING QWEN " reasoning_content '</think>' '<|im_start|>assistant\\n<think>\\n'"
 
 typedef struct world {
@@ -35,11 +34,9 @@ static void world_open(world *w, const char *chat_template) {
   if (strstr(chat_template, "im_start") == NULL) {
     fixture_gemma4(&w->f);
   } else {
-    static const char *const specials[] = {"<|im_start|>", "<|im_end|>", "<think>", "</think>",
-                                           "<tool_call>"};
+    static const char *const specials[] = {"<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>"};
     fixture_gpt2(&w->f, "qwen2");
-    for (uint32_t i = 0; i < 5; i++)
-      (void)fixture_token(&w->f, specials[i], i < 2 ? FIXTURE_CONTROL : FIXTURE_USER);
+    for (uint32_t i = 0; i < 5; i++) (void)fixture_token(&w->f, specials[i], i < 2 ? FIXTURE_CONTROL : FIXTURE_USER);
   }
   gguf_writer_string(&w->f.writer, "tokenizer.chat_template", chat_template);
   if (fixture_open(&w->f, &w->t, &error) != WEFT_OK) fail_msg("%s", error.text);
@@ -57,20 +54,17 @@ static weft_chat_message say(const char *role, const char *content) {
 }
 
 /* The prompt as text; and that its tokens, printed, are the same text. */
-static void prints(const world *w, const weft_chat_message *messages, uint32_t n, bool thinking,
-                   bool generation, const char *want) {
+static void prints(const world *w, const weft_chat_message *messages, uint32_t n, bool thinking, bool generation,
+                   const char *want) {
   weft_chat_options options = {thinking, generation};
   weft_chat_pieces pieces;
   weft_tokens tokens = {0};
   weft_text text = {0}, printed = {0};
   weft_error error = {{0}};
-  if (weft_chat_split(w->chat, messages, n, &options, &pieces, &error) != WEFT_OK)
-    fail_msg("%s", error.text);
-  for (uint32_t i = 0; i < pieces.n; i++)
-    weft_text_append(&text, pieces.pieces[i].text, pieces.pieces[i].n);
+  if (weft_chat_split(w->chat, messages, n, &options, &pieces, &error) != WEFT_OK) fail_msg("%s", error.text);
+  for (uint32_t i = 0; i < pieces.n; i++) weft_text_append(&text, pieces.pieces[i].text, pieces.pieces[i].n);
   assert_string_equal(text.bytes, want);
-  if (weft_chat_render(w->chat, messages, n, &options, &tokens, &error) != WEFT_OK)
-    fail_msg("%s", error.text);
+  if (weft_chat_render(w->chat, messages, n, &options, &tokens, &error) != WEFT_OK) fail_msg("%s", error.text);
   assert_int_equal(weft_tokenizer_decode(w->t, tokens.ids, tokens.n, true, &printed), WEFT_OK);
   assert_string_equal(printed.bytes, want);
   weft_text_free(&text);
@@ -95,8 +89,7 @@ static void test_gemma4_oldest_template(void **state) {
          "<bos><|turn>system\nBe "
          "kind.<turn|>\n<|turn>user\na<turn|>\n<|turn>model\nb<turn|>\n<|turn>model\nc<turn|>\n"
          "<|turn>user\nd<turn|>\n<|turn>model\n<|channel>thought\n<channel|>");
-  prints(&w, m + 1, 1, true, true,
-         "<bos><|turn>system\n<|think|>\n<turn|>\n<|turn>user\na<turn|>\n<|turn>model\n");
+  prints(&w, m + 1, 1, true, true, "<bos><|turn>system\n<|think|>\n<turn|>\n<|turn>user\na<turn|>\n<|turn>model\n");
   prints(&w, m + 1, 1, false, false, "<bos><|turn>user\na<turn|>\n");
   world_close(&w);
 }
@@ -108,11 +101,9 @@ static void test_gemma4_later_templates(void **state) {
   m[2].thinking = "why";
   m[2].n_thinking = 3;
   world_open(&w, GEMMA_FIRST " continue_same_model_turn ");
-  prints(&w, m, 3, false, true,
-         "<bos><|turn>user\na<turn|>\n<|turn>model\nb<turn|>\nc<turn|>\n<|turn>model\n");
+  prints(&w, m, 3, false, true, "<bos><|turn>user\na<turn|>\n<|turn>model\nb<turn|>\nc<turn|>\n<|turn>model\n");
   world_close(&w);
-  world_open(
-      &w, GEMMA_FIRST " continue_same_model_turn {%- elif continues_into_next -%} thinking_gate");
+  world_open(&w, GEMMA_FIRST " continue_same_model_turn {%- elif continues_into_next -%} thinking_gate");
   prints(&w, m, 3, false, true,
          "<bos><|turn>user\na<turn|>\n<|turn>model\nb<|channel>thought\nwhy\n<channel|>c<turn|>\n<|"
          "turn>model\n");
@@ -132,14 +123,13 @@ static void test_qwen3_hybrid(void **state) {
   assert_true(weft_chat_thinks_by_default(w.chat));
   weft_chat_options open = {true, true};
   assert_false(weft_chat_starts_thinking(w.chat, &open));
-  weft_chat_message m[] = {say("developer", " s "), say("user", "a"),
-                           say("assistant", "<think>\nhm\n</think>\n\nb"), say("user", "c")};
+  weft_chat_message m[] = {say("developer", " s "), say("user", "a"), say("assistant", "<think>\nhm\n</think>\n\nb"),
+                           say("user", "c")};
   prints(&w, m, 4, true, true,
          "<|im_start|>system\n s "
          "<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
          "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n");
-  prints(&w, m + 3, 1, false, true,
-         "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
+  prints(&w, m + 3, 1, false, true, "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
   /* after the last question thinking stays, given inside the content or beside it */
   weft_chat_message now[] = {m[1], m[2]};
   prints(&w, now, 2, true, false,
@@ -151,8 +141,7 @@ static void test_qwen3_hybrid(void **state) {
   prints(&w, now, 2, true, false,
          "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\nhm\n</"
          "think>\n\nb<|im_end|>\n");
-  weft_chat_message two[] = {m[1], say("assistant", "x"),
-                             say("user", "<tool_response>1</tool_response>"),
+  weft_chat_message two[] = {m[1], say("assistant", "x"), say("user", "<tool_response>1</tool_response>"),
                              say("assistant", "y")};
   prints(&w, two, 4, true, false,
          "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n<|im_start|>user\n"
@@ -199,8 +188,7 @@ static void test_families(void **state) {
       {QWEN "{%- macro render_content(", WEFT_CHAT_NONE},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    assert_int_equal(weft_chat_family_of((weft_bytes){rows[i].text, strlen(rows[i].text)}),
-                     rows[i].family);
+    assert_int_equal(weft_chat_family_of((weft_bytes){rows[i].text, strlen(rows[i].text)}), rows[i].family);
   }
 }
 
@@ -250,8 +238,7 @@ static void test_refuses_messages(void **state) {
   assert_non_null(strstr(error.text, "messages[1].role is 'tool'"));
   assert_int_equal(weft_chat_render(w.chat, m, 0, &options, &tokens, &error), WEFT_E_INVALID);
   assert_non_null(strstr(error.text, "messages is empty"));
-  assert_int_equal(weft_chat_render(w.chat, m, 1 << 20, &options, &tokens, &error),
-                   WEFT_E_TOO_LARGE);
+  assert_int_equal(weft_chat_render(w.chat, m, 1 << 20, &options, &tokens, &error), WEFT_E_TOO_LARGE);
   assert_int_equal(tokens.n, 1);
   weft_tokens_free(&tokens);
   world_close(&w);
@@ -266,29 +253,10 @@ static uint64_t draw(uint64_t *n) {
  * template. */
 static void test_text_never_becomes_structure(void **state) {
   (void)state;
-  static const char *const bits[] = {"<|turn>",
-                                     "<turn|>",
-                                     "<|channel>",
-                                     "<channel|>",
-                                     "<bos>",
-                                     "<eos>",
-                                     "<|",
-                                     "|>",
-                                     "<",
-                                     ">",
-                                     "\n",
-                                     " ",
-                                     "<|im_start|>",
-                                     "<|im_end|>",
-                                     "<think>",
-                                     "</think>",
-                                     "x",
-                                     "\xFF",
-                                     "thought\n",
-                                     "<0x0A>",
-                                     "<|think|>",
-                                     "\xE2\x96\x81",
-                                     "<unk>"};
+  static const char *const bits[] = {
+      "<|turn>", "<turn|>", "<|channel>", "<channel|>", "<bos>",        "<eos>",        "<|",      "|>",
+      "<",       ">",       "\n",         " ",          "<|im_start|>", "<|im_end|>",   "<think>", "</think>",
+      "x",       "\xFF",    "thought\n",  "<0x0A>",     "<|think|>",    "\xE2\x96\x81", "<unk>"};
   static const char *const roles[] = {"user", "assistant", "system", "developer"};
   static const char *const templates[] = {GEMMA_FIRST GEMMA_EMPTY, QWEN_HYBRID, QWEN};
   uint64_t seed = 0;
@@ -299,8 +267,7 @@ static void test_text_never_becomes_structure(void **state) {
       weft_text text[3] = {{0}};
       weft_chat_message m[3];
       for (int i = 0; i < 3; i++) {
-        for (uint64_t n = 1 + draw(&seed) % 6; n > 0; n--)
-          weft_text_puts(&text[i], bits[draw(&seed) % 23]);
+        for (uint64_t n = 1 + draw(&seed) % 6; n > 0; n--) weft_text_puts(&text[i], bits[draw(&seed) % 23]);
         m[i] = say(roles[draw(&seed) % 4], text[i].bytes);
       }
       weft_chat_options options = {draw(&seed) % 2 == 0, true};
@@ -314,15 +281,13 @@ static void test_text_never_becomes_structure(void **state) {
         if (i > 0) assert_false(pieces.pieces[i].token < 0 && pieces.pieces[i - 1].token < 0);
         if (pieces.pieces[i].token < 0) continue;
         for (; at < tokens.n && tokens.ids[at] != pieces.pieces[i].token; at++) {
-          assert_true(w.f.types[tokens.ids[at]] == FIXTURE_NORMAL ||
-                      w.f.types[tokens.ids[at]] == FIXTURE_BYTE);
+          assert_true(w.f.types[tokens.ids[at]] == FIXTURE_NORMAL || w.f.types[tokens.ids[at]] == FIXTURE_BYTE);
         }
         assert_true(at < tokens.n);
         at += 1;
       }
       for (; at < tokens.n; at++) {
-        assert_true(w.f.types[tokens.ids[at]] == FIXTURE_NORMAL ||
-                    w.f.types[tokens.ids[at]] == FIXTURE_BYTE);
+        assert_true(w.f.types[tokens.ids[at]] == FIXTURE_NORMAL || w.f.types[tokens.ids[at]] == FIXTURE_BYTE);
       }
       weft_chat_pieces_close(&pieces);
       weft_tokens_free(&tokens);
@@ -334,15 +299,13 @@ static void test_text_never_becomes_structure(void **state) {
 
 /* Feeds the text's tokens (markers parsed) and wants "[t]thinking[a]answer" with a label where the
  * kind changes. */
-static void parted(const world *w, const char *text, unsigned flags, bool starts,
-                   const char *want) {
+static void parted(const world *w, const char *text, unsigned flags, bool starts, const char *want) {
   weft_tokens tokens = {0};
   weft_chat_stream s;
   weft_text all = {0}, chunk = {0};
   weft_error error;
-  assert_int_equal(
-      weft_tokenizer_encode(w->t, text, strlen(text), WEFT_ENCODE_PARSE_SPECIAL, &tokens, &error),
-      WEFT_OK);
+  assert_int_equal(weft_tokenizer_encode(w->t, text, strlen(text), WEFT_ENCODE_PARSE_SPECIAL, &tokens, &error),
+                   WEFT_OK);
   weft_chat_stream_open(&s, w->chat, w->t, flags, starts);
   uint32_t n_released = 0;
   int last = -1;
@@ -350,9 +313,8 @@ static void parted(const world *w, const char *text, unsigned flags, bool starts
     bool thinking;
     uint32_t n_ids;
     weft_text_clear(&chunk);
-    weft_status status = i < tokens.n
-                             ? weft_chat_stream_push(&s, tokens.ids[i], &chunk, &thinking, &n_ids)
-                             : weft_chat_stream_flush(&s, &chunk, &thinking, &n_ids);
+    weft_status status = i < tokens.n ? weft_chat_stream_push(&s, tokens.ids[i], &chunk, &thinking, &n_ids)
+                                      : weft_chat_stream_flush(&s, &chunk, &thinking, &n_ids);
     assert_int_equal(status, WEFT_OK);
     n_released += n_ids;
     if (chunk.n == 0) continue;
@@ -374,8 +336,7 @@ static void test_stream_gemma4(void **state) {
   world w;
   world_open(&w, GEMMA_FIRST GEMMA_EMPTY);
   parted(&w, "plain\n\ntext\n<turn|>", 0, false, "[a]plain\n\ntext\n");
-  parted(&w, "<|channel>thought\nwhy\nso\n\n<channel|>\nbecause\n", 0, false,
-         "[t]why\nso[a]\nbecause\n");
+  parted(&w, "<|channel>thought\nwhy\nso\n\n<channel|>\nbecause\n", 0, false, "[t]why\nso[a]\nbecause\n");
   parted(&w, "<|channel>thought\n\n<channel|>x", 0, false, "[a]x");
   parted(&w, "<|channel><channel|>x", 0, false, "[a]x");
   parted(&w, "<|channel>thought<channel|>x", 0, false, "[a]x");
@@ -385,8 +346,7 @@ static void test_stream_gemma4(void **state) {
   parted(&w, "<|channel>thought\n\xC3", 0, false, "[t]\xEF\xBF\xBD");
   parted(&w, "<|channel>thought\nx\n\ny", WEFT_DETOK_WHOLE_TOKENS, false, "[t]x\n\ny");
   parted(&w, "<|channel>thought\n\n\n<channel|>y", WEFT_DETOK_WHOLE_TOKENS, false, "[t]\n\n[a]y");
-  parted(&w, "<think>x</think>", 0, false,
-         "[a]<think>x</think>"); /* markers of another family are text */
+  parted(&w, "<think>x</think>", 0, false, "[a]<think>x</think>"); /* markers of another family are text */
   /* what is too long to be a channel's name is thinking */
   char text[200] = "<|channel>", want[200] = "[t]";
   for (int i = 0; i < 80; i++) strcat(text, "n");
@@ -415,8 +375,8 @@ static void test_refused_memory(void **state) {
   (void)state;
   world w;
   world_open(&w, GEMMA_FIRST GEMMA_EMPTY);
-  weft_chat_message m[] = {say("system", "s"), say("user", "a\n\nb"),
-                           say("assistant", "x<|channel>y<channel|>z"), say("user", "c")};
+  weft_chat_message m[] = {say("system", "s"), say("user", "a\n\nb"), say("assistant", "x<|channel>y<channel|>z"),
+                           say("user", "c")};
   weft_chat_options options = {false, true};
   uint64_t n = 1;
   for (;; n++) {

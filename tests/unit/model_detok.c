@@ -95,8 +95,7 @@ static void test_whole_tokens(void **state) {
   push(&d, byte_id(&w, 0xA9), "\xC3\xA9", 2);
   push(&d, GEMMA_TURN_END, "<turn|>", 1);
   push(&d, byte_id(&w, 0xE2), "", 0);
-  push(&d, byte_id(&w, 0xE2), "",
-       0); /* the first is lost, but the second may still become a character */
+  push(&d, byte_id(&w, 0xE2), "", 0); /* the first is lost, but the second may still become a character */
   push(&d, weft_tokenizer_find(w.t, "b"), BAD BAD "b", 3);
   push(&d, byte_id(&w, 0xE2), "", 0);
   push(&d, byte_id(&w, 0x82), "", 0);
@@ -159,8 +158,7 @@ static uint64_t draw(uint64_t *n) {
  * whole; with whole tokens, every release decodes to its own text. */
 static void test_any_cut_gives_the_same_text(void **state) {
   (void)state;
-  static const unsigned bytes[] = {0x41, 0x80, 0x82, 0xA9, 0xBF, 0xC3, 0xE2,
-                                   0xE0, 0xED, 0xF0, 0xF4, 0x9F, 0x98, 0xFF};
+  static const unsigned bytes[] = {0x41, 0x80, 0x82, 0xA9, 0xBF, 0xC3, 0xE2, 0xE0, 0xED, 0xF0, 0xF4, 0x9F, 0x98, 0xFF};
   world w;
   uint64_t seed = 0;
   world_open(&w);
@@ -173,16 +171,14 @@ static void test_any_cut_gives_the_same_text(void **state) {
     weft_detok_open(&d, w.t, whole ? WEFT_DETOK_WHOLE_TOKENS : 0);
     for (uint32_t i = 0; i < n; i++) {
       uint64_t r = draw(&seed);
-      ids[i] = r % 9 == 0 ? (int32_t)(r / 9 % w.f.n)
-                          : byte_id(&w, bytes[r / 9 % (sizeof bytes / sizeof *bytes)]);
+      ids[i] = r % 9 == 0 ? (int32_t)(r / 9 % w.f.n) : byte_id(&w, bytes[r / 9 % (sizeof bytes / sizeof *bytes)]);
       assert_int_equal(weft_tokenizer_piece(w.t, ids[i], false, &raw), WEFT_OK);
     }
     weft_text_append_lossy(&want, raw.bytes == NULL ? "" : raw.bytes, raw.n);
     for (uint32_t i = 0, from = 0; i <= n; i++) {
       uint32_t n_ids;
       weft_text_clear(&chunk);
-      weft_status status = i < n ? weft_detok_push(&d, ids[i], &chunk, &n_ids)
-                                 : weft_detok_flush(&d, &chunk, &n_ids);
+      weft_status status = i < n ? weft_detok_push(&d, ids[i], &chunk, &n_ids) : weft_detok_flush(&d, &chunk, &n_ids);
       assert_int_equal(status, WEFT_OK);
       assert_true(weft_utf8_valid(chunk.bytes, chunk.n, NULL));
       weft_text_append(&all, chunk.bytes, chunk.n);
@@ -213,10 +209,9 @@ static void test_gpt2_bytes(void **state) {
   weft_tokenizer *t;
   weft_error error;
   fixture_gpt2(&f, "qwen2");
-  uint32_t odd = fixture_token(&f, "\xE6\xB2\xB3\xC4\xA0",
-                               FIXTURE_NORMAL); /* a character outside the alphabet, a space */
-  uint32_t marker =
-      fixture_token(&f, "<\xC4\xA0>", FIXTURE_USER); /* not in the alphabet: printed as it is */
+  uint32_t odd =
+      fixture_token(&f, "\xE6\xB2\xB3\xC4\xA0", FIXTURE_NORMAL);   /* a character outside the alphabet, a space */
+  uint32_t marker = fixture_token(&f, "<\xC4\xA0>", FIXTURE_USER); /* not in the alphabet: printed as it is */
   assert_int_equal(fixture_open(&f, &t, &error), WEFT_OK);
   weft_text out = {0};
   const int32_t ids[] = {' ', '\n', 0xC3, 0xA9, (int32_t)odd, (int32_t)marker};

@@ -123,8 +123,7 @@ static void test_refused(void **state) {
  */
 static void test_output_orders(void **state) {
   (void)state;
-  static const uint32_t orders[][ROWS] = {
-      {3, 1, 2, 0, 11, 4, 10, 5, 9, 6, 8, 7}, {2}, {0, 3, 7}, {11, 4}, {3, 2, 5}};
+  static const uint32_t orders[][ROWS] = {{3, 1, 2, 0, 11, 4, 10, 5, 9, 6, 8, 7}, {2}, {0, 3, 7}, {11, 4}, {3, 2, 5}};
   static const uint32_t counts[] = {12, 1, 3, 2, 3};
   fixture f;
   float wanted[ROWS * 32];
@@ -190,8 +189,7 @@ static void test_nan_weights(void **state) {
   harness_open_gguf(&h, gguf, "nan.gguf", &options);
   harness_seq_open(&seq);
   float *logits = harness_alloc(3 * h.info->n_vocab, sizeof *logits);
-  harness_piece piece = {
-      .seq = &seq, .tokens = tokens, .n = 3, .output = OUT_ALL, .logits = logits};
+  harness_piece piece = {.seq = &seq, .tokens = tokens, .n = 3, .output = OUT_ALL, .logits = logits};
   harness_run(&h, &piece, 1);
   for (int i = 0; i < 3; i++) assert_int_equal(h.bad[i], 1);
   free(logits);
@@ -208,8 +206,7 @@ static void test_info(void **state) {
   float cap, scale;
   const weft_weight *head = weft_model_head(f.h.model, &cap, &scale);
   assert_string_equal(info->arch, "diffusion-gemma");
-  assert_true(info->n_layers == 4 && info->n_hidden == 32 && info->n_vocab == 128 &&
-              info->canvas_length == 8);
+  assert_true(info->n_layers == 4 && info->n_hidden == 32 && info->n_vocab == 128 && info->canvas_length == 8);
   assert_true(info->n_experts == 4 && info->n_experts_used == 2 && info->context_length == 1024);
   assert_true(info->kv.window[0] == 8 && info->kv.window[1] == 0 && info->kv.head_dim[1] == 32);
   assert_true(info->weight_bytes > 300000 && info->scratch_bytes > 0);

@@ -73,8 +73,7 @@ static void refused(weft_text *t, weft_status wanted, const char *words) {
   memcpy(exact, t->bytes, t->n);
   weft_status status = weft_gguf_open_memory(exact, t->n, "test.gguf", &gguf, &error);
   if (status != wanted || strstr(error.text, words) == NULL) {
-    (void)printf("status %d, line: %s; wanted %d, words: %s\n", (int)status, error.text,
-                 (int)wanted, words);
+    (void)printf("status %d, line: %s; wanted %d, words: %s\n", (int)status, error.text, (int)wanted, words);
   }
   assert_int_equal(status, wanted);
   assert_null(gguf);
@@ -237,11 +236,9 @@ static void test_bad_tensors(void **state) {
   char name[65];
   memset(name, 'a', 64);
   name[64] = 0;
-  refused_tensor((record){name, 1, {8}, 0, 0}, 32, WEFT_E_FORMAT,
-                 "length of a tensor's name is 64");
+  refused_tensor((record){name, 1, {8}, 0, 0}, 32, WEFT_E_FORMAT, "length of a tensor's name is 64");
   refused_tensor((record){"", 1, {8}, 0, 0}, 32, WEFT_E_FORMAT, "length of a tensor's name is 0");
-  refused_tensor((record){"x", 5, {1, 1, 1, 1, 1}, 0, 0}, 32, WEFT_E_FORMAT,
-                 "number of dimensions is 5");
+  refused_tensor((record){"x", 5, {1, 1, 1, 1, 1}, 0, 0}, 32, WEFT_E_FORMAT, "number of dimensions is 5");
   refused_tensor((record){"x", 1, {0}, 0, 0}, 32, WEFT_E_FORMAT, "a dimension is 0");
   refused_tensor((record){"x", 1, {UINT64_MAX}, 0, 0}, 32, WEFT_E_FORMAT, "a dimension is");
   refused_tensor((record){"x", 2, {8, 1ull << 62}, 0, 0}, 32, WEFT_E_FORMAT, "passes 2^63-1");
@@ -262,8 +259,7 @@ static void test_wrapping_shapes(void **state) {
   refused_tensor((record){"x", 3, {b31, b31, 4}, 0, 0}, 64, WEFT_E_FORMAT, "passes 2^63-1");
   refused_tensor((record){"x", 2, {b32, b31}, 0, 0}, 64, WEFT_E_FORMAT, "passes 2^63-1");
   refused_tensor((record){"x", 3, {b31, b31, 2}, 0, 0}, 64, WEFT_E_FORMAT, "passes 2^63-1");
-  refused_tensor((record){"x", 4, {1ull << 33, 1ull << 31, 3, 1}, 0, 0}, 64, WEFT_E_FORMAT,
-                 "passes 2^63-1");
+  refused_tensor((record){"x", 4, {1ull << 33, 1ull << 31, 3, 1}, 0, 0}, 64, WEFT_E_FORMAT, "passes 2^63-1");
 }
 
 static void test_types(void **state) {
@@ -294,8 +290,7 @@ static void test_two_tensors(void **state) {
   tensor(&t, (record){"y", 1, {8}, 0, 0});
   zeros(&t, 32, 96);
   weft_gguf *gguf = opened(&t);
-  const char *x = weft_gguf_tensor_find(gguf, "x")->data,
-             *y = weft_gguf_tensor_find(gguf, "y")->data;
+  const char *x = weft_gguf_tensor_find(gguf, "x")->data, *y = weft_gguf_tensor_find(gguf, "y")->data;
   assert_true(x == y + 64 && (y - t.bytes) % 32 == 0);
   weft_gguf_close(gguf);
   weft_text_free(&t);
@@ -371,8 +366,7 @@ static void test_reads(void **state) {
   assert_int_equal(weft_gguf_u64_at(gguf, "a.numbers", 2, &u, &error), WEFT_E_FORMAT);
   assert_int_equal(weft_gguf_f64_at(gguf, "a.numbers", 0, &d, &error), WEFT_OK);
   assert_true(d == -5.0);
-  assert_int_equal(weft_gguf_u64_at(gguf, "a.u32", 9, &u, &error),
-                   WEFT_OK); /* a scalar is every element */
+  assert_int_equal(weft_gguf_u64_at(gguf, "a.u32", 9, &u, &error), WEFT_OK); /* a scalar is every element */
   assert_int_equal(weft_gguf_string(gguf, "general.architecture", &s, &error), WEFT_OK);
   assert_true(s.n == 6 && memcmp(s.data, "gemma4", 6) == 0);
   assert_int_equal(weft_gguf_string(gguf, "a.words", &s, &error), WEFT_E_FORMAT);
@@ -540,8 +534,7 @@ static void test_fingerprint(void **state) {
   for (int i = 0; i < 3; i++) {
     weft_gguf *gguf;
     if (i == 2) copy[file.n - 60] ^= 1; /* a weight */
-    assert_int_equal(weft_gguf_open_memory(i == 0 ? file.data : copy, file.n, "t", &gguf, NULL),
-                     WEFT_OK);
+    assert_int_equal(weft_gguf_open_memory(i == 0 ? file.data : copy, file.n, "t", &gguf, NULL), WEFT_OK);
     weft_gguf_fingerprint(gguf, &low[i], &high[i]);
     weft_gguf_close(gguf);
   }

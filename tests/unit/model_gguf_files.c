@@ -49,8 +49,7 @@ static void write_part(part p) {
   if (p.count >= 0) gguf_writer_scalar(&w, "split.count", WEFT_GGUF_U16, &count, 2);
   if (p.total >= 0) gguf_writer_i32(&w, "split.tensors.count", p.total);
   for (int i = 0; i < 2; i++) {
-    if (p.tensor[i] != NULL)
-      gguf_writer_tensor(&w, p.tensor[i], WEFT_TYPE_F32, 1, ne, data, sizeof data);
+    if (p.tensor[i] != NULL) gguf_writer_tensor(&w, p.tensor[i], WEFT_TYPE_F32, 1, ne, data, sizeof data);
   }
   weft_bytes file = gguf_writer_finish(&w);
   write_file(p.file, file.data, file.n);
@@ -85,8 +84,7 @@ static void test_single(void **state) {
   const weft_gguf_tensor *a = weft_gguf_tensor_find(gguf, "a");
   assert_true(((const float *)a->data)[2047] == 3.0f);
   weft_gguf_forget(gguf, a);
-  assert_true(((const float *)a->data)[1000] ==
-              3.0f); /* comes back from the file when read again */
+  assert_true(((const float *)a->data)[1000] == 3.0f); /* comes back from the file when read again */
   assert_int_equal(weft_gguf_n_tensors(gguf), 2);
   weft_gguf_close(gguf);
 }

@@ -70,7 +70,8 @@ static void reads_are_the_mapped_bytes(bool cold) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
     check_read(reader, tensor, 0, tensor->n_bytes, to);
     check_read(reader, tensor, tensor->n_bytes - 1, 1, to);
-    for (uint64_t at = 1; at < tensor->n_bytes; at = 3 * at + 1) check_read(reader, tensor, at, (tensor->n_bytes - at) / 2, to);
+    for (uint64_t at = 1; at < tensor->n_bytes; at = 3 * at + 1)
+      check_read(reader, tensor, at, (tensor->n_bytes - at) / 2, to);
   }
   weft_weight_source source = weft_gguf_reader_source(reader, weft_gguf_tensor_at(gguf, 0));
   uint32_t skip;
@@ -151,7 +152,8 @@ int main(void) {
   if (file < 0) return 1;
   (void)close(file);
   const struct CMUnitTest tests[] = {cmocka_unit_test(cached_reads), cmocka_unit_test(direct_reads),
-                                     cmocka_unit_test(a_replaced_file_is_refused), cmocka_unit_test(memory_has_no_reader)};
+                                     cmocka_unit_test(a_replaced_file_is_refused),
+                                     cmocka_unit_test(memory_has_no_reader)};
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
   (void)unlink(path);
   return failed;

@@ -22,8 +22,8 @@ static uint64_t next(uint64_t *state) {
 }
 
 /* Every `period`-th layer is global. */
-static weft_kv_geometry make(uint32_t n_layers, uint32_t period, const uint32_t local[2],
-                             const uint32_t global[2], uint32_t window) {
+static weft_kv_geometry make(uint32_t n_layers, uint32_t period, const uint32_t local[2], const uint32_t global[2],
+                             uint32_t window) {
   weft_kv_geometry g = {.type = WEFT_TYPE_BF16, .n_layers = n_layers};
   for (uint32_t l = 0; l < n_layers; l++) {
     bool is_global = l % period == period - 1;
@@ -68,8 +68,7 @@ static void check_laws(const weft_kv_geometry *g, const weft_kv_layout *layout) 
     double used = (double)(group->n_layers * group->layer_bytes) / (double)layout->page_bytes;
     waste += group->n_layers * (1 - used);
   }
-  assert_true(layout->padding > waste / g->n_layers - 1e-9 &&
-              layout->padding < waste / g->n_layers + 1e-9);
+  assert_true(layout->padding > waste / g->n_layers - 1e-9 && layout->padding < waste / g->n_layers + 1e-9);
   assert_int_equal(layout->page_bytes % 256, 0);
 }
 
@@ -122,8 +121,7 @@ static void test_fixed_blocks(void **state) {
 
 static void test_several_models(void **state) {
   (void)state;
-  weft_kv_geometry g[3] = {demo(), demo(),
-                           make(4, 2, (const uint32_t[]){1, 64}, (const uint32_t[]){3, 40}, 32)};
+  weft_kv_geometry g[3] = {demo(), demo(), make(4, 2, (const uint32_t[]){1, 64}, (const uint32_t[]){3, 40}, 32)};
   const weft_kv_geometry *list[3] = {&g[0], &g[1], &g[2]};
   weft_kv_layout layout[3];
   g[1].type = WEFT_TYPE_F32;
@@ -133,8 +131,7 @@ static void test_several_models(void **state) {
     assert_int_equal(layout[i].page_bytes, layout[0].page_bytes);
     assert_int_equal(layout[i].type, g[i].type);
   }
-  assert_true(layout[0].padding == 0 &&
-              layout[1].padding == 0); /* twice the bytes: half the tokens */
+  assert_true(layout[0].padding == 0 && layout[1].padding == 0); /* twice the bytes: half the tokens */
 }
 
 static void test_random_geometries(void **state) {
@@ -143,8 +140,8 @@ static void test_random_geometries(void **state) {
   for (uint32_t i = 0; i < 300; i++) {
     uint32_t local[2] = {1 + (uint32_t)(next(&seed) % 8), 8 * (1 + (uint32_t)(next(&seed) % 32))};
     uint32_t global[2] = {1 + (uint32_t)(next(&seed) % 4), 8 * (1 + (uint32_t)(next(&seed) % 64))};
-    weft_kv_geometry g = make(1 + (uint32_t)(next(&seed) % 64), 1 + (uint32_t)(next(&seed) % 6),
-                              local, global, 1 + (uint32_t)(next(&seed) % 4096));
+    weft_kv_geometry g = make(1 + (uint32_t)(next(&seed) % 64), 1 + (uint32_t)(next(&seed) % 6), local, global,
+                              1 + (uint32_t)(next(&seed) % 4096));
     if (next(&seed) % 2 == 0) g.type = WEFT_TYPE_F32;
     const weft_kv_geometry *list = &g;
     weft_kv_layout layout;
@@ -187,16 +184,14 @@ static void test_store(void **state) {
   weft_device_config config = {.backend = "ref", .n_threads = 1, .isa = NULL};
   assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, NULL), WEFT_OK);
   assert_int_equal(weft_device_open(&config, &device, NULL), WEFT_OK);
-  assert_int_equal(weft_kv_store_open(device, layout.page_bytes, 0, &store, &error),
-                   WEFT_E_INVALID);
+  assert_int_equal(weft_kv_store_open(device, layout.page_bytes, 0, &store, &error), WEFT_E_INVALID);
   assert_int_equal(weft_kv_store_open(device, UINT64_MAX / 2, 3, &store, &error), WEFT_E_INVALID);
   assert_null(store);
   assert_int_equal(weft_kv_store_open(device, layout.page_bytes, 3, &store, &error), WEFT_OK);
   uint64_t end = 0, n_moves = 9;
   for (uint32_t l = 0; l < g.n_layers; l++) { /* layers 2 and 5 are global */
     weft_kv_view view = weft_kv_store_view(store, &layout, l);
-    uint64_t plane = weft_type_row_bytes(
-        view.type, (uint64_t)view.block_tokens * view.n_kv_heads * view.head_dim);
+    uint64_t plane = weft_type_row_bytes(view.type, (uint64_t)view.block_tokens * view.n_kv_heads * view.head_dim);
     if (l == 0 || l == 2) end = 0;
     if (l == 3) end = 2 * layout.group[0].layer_bytes;
     if (l == 5) end = layout.group[1].layer_bytes;
@@ -208,17 +203,16 @@ static void test_store(void **state) {
   memset((char *)store->base + layout.page_bytes, 0x5A, layout.page_bytes);
   memset((char *)store->base + 2 * layout.page_bytes, 0, layout.page_bytes);
   assert_int_equal(weft_kv_store_copy_page(store, 1, 2), WEFT_OK);
-  assert_memory_equal((char *)store->base + layout.page_bytes,
-                      (char *)store->base + 2 * layout.page_bytes, layout.page_bytes);
+  assert_memory_equal((char *)store->base + layout.page_bytes, (char *)store->base + 2 * layout.page_bytes,
+                      layout.page_bytes);
   assert_int_equal(weft_kv_store_copy_page(store, 1, 1), WEFT_OK);
   assert_int_equal(weft_kv_store_add_host(store, 0, &error), WEFT_OK); /* none */
-#if !defined(__SANITIZE_ADDRESS__) /* it ends the program instead */
+#if !defined(__SANITIZE_ADDRESS__)                                     /* it ends the program instead */
   assert_int_equal(weft_kv_store_add_host(store, UINT32_MAX, &error), WEFT_E_NO_MEMORY);
   assert_non_null(strstr(error.text, "ask for fewer"));
 #endif
   assert_int_equal(weft_kv_store_add_host(store, 2, &error), WEFT_OK);
-  const weft_batch_copy around[] = {
-      {1, 1, WEFT_COPY_TO_HOST}, {0, 1, WEFT_COPY_PAGE}, {1, 0, WEFT_COPY_FROM_HOST}};
+  const weft_batch_copy around[] = {{1, 1, WEFT_COPY_TO_HOST}, {0, 1, WEFT_COPY_PAGE}, {1, 0, WEFT_COPY_FROM_HOST}};
   memset(store->base, 0x11, layout.page_bytes); /* page 1 goes out, page 0 takes its place, and it comes back */
   assert_int_equal(weft_kv_store_copy(store, around, 3, &n_moves), WEFT_OK);
   assert_int_equal(n_moves, 0);
@@ -242,8 +236,7 @@ static void test_plan(void **state) {
   uint64_t mark = plan.at;
   (void)weft_scratch_plan_add(&plan, "third", 1000, 1);
   weft_scratch_plan_rewind(&plan, mark);
-  assert_int_equal(weft_scratch_plan_add(&plan, "fourth", 1, 1),
-                   mark); /* shares bytes with the third */
+  assert_int_equal(weft_scratch_plan_add(&plan, "fourth", 1, 1), mark); /* shares bytes with the third */
   assert_int_equal(plan.n_bytes, 768 + 1024);
   weft_scratch_plan_print(&plan, &text);
   assert_non_null(strstr(text.bytes, "second"));

@@ -32,7 +32,7 @@ static char path[256];
 
 typedef struct disk {
   char bytes[SLOTS * PAGE];
-  uint64_t most;   /* bytes of a call; 0: all */
+  uint64_t most; /* bytes of a call; 0: all */
   int write_error, read_error;
   uint64_t end;    /* reads find nothing from here on; 0: all of it */
   uint64_t damage; /* this byte is read as something else; UINT64_MAX: none */
@@ -53,7 +53,9 @@ static bool interrupted(void) {
   return true;
 }
 
-static uint64_t part(uint64_t n) { return d->most > 0 && d->most < n ? d->most : n; }
+static uint64_t part(uint64_t n) {
+  return d->most > 0 && d->most < n ? d->most : n;
+}
 
 static int64_t disk_write(void *self, int fd, const void *from, uint64_t n, uint64_t at) {
   assert_ptr_equal(self, d);
@@ -84,8 +86,13 @@ static void open_file(bool with_disk) {
   d->damage = UINT64_MAX;
   weft_kv_file_io io = {.self = d, .write = disk_write, .read = disk_read};
   (void)snprintf(path, sizeof path, "%s/kv-file-%d", WEFT_BINARY_DIR, (int)getpid());
-  const weft_kv_file_config config = {.path = path, .page_bytes = PAGE, .n_slots = SLOTS, .moves_max = MOVES,
-                                      .host = host, .n_host = HOST, .io = with_disk ? &io : NULL};
+  const weft_kv_file_config config = {.path = path,
+                                      .page_bytes = PAGE,
+                                      .n_slots = SLOTS,
+                                      .moves_max = MOVES,
+                                      .host = host,
+                                      .n_host = HOST,
+                                      .io = with_disk ? &io : NULL};
   weft_error error;
   if (weft_kv_file_open(&config, &file, &error) != WEFT_OK) fail_msg("%s", error.text);
   assert_int_equal(access(path, F_OK), -1); /* nobody finds it */
@@ -116,7 +123,9 @@ static void add(uint32_t from, uint32_t to, bool up) {
   weft_kv_file_add(file, &move);
 }
 
-static void start(void) { weft_kv_file_start(file, weft_kv_file_n_added(file), false); }
+static void start(void) {
+  weft_kv_file_start(file, weft_kv_file_n_added(file), false);
+}
 
 /* Waits for n ends; true: all went well. */
 static bool wait_for(uint32_t n, weft_copy_end *out) {
@@ -278,7 +287,9 @@ static void moves_begin_when_the_device_is_done(void **state) {
 }
 
 static _Atomic uint32_t n_told;
-static void count_one(void *self) { *(_Atomic uint32_t *)self += 1; }
+static void count_one(void *self) {
+  *(_Atomic uint32_t *)self += 1;
+}
 
 static void ends_are_told(void **state) {
   (void)state;
@@ -308,7 +319,8 @@ static void refused(const char *where, uint64_t page_bytes, uint32_t n_slots, co
   weft_error error = {{0}};
   assert_int_equal(weft_kv_file_open(&config, &file, &error), WEFT_E_IO);
   assert_null(file);
-  if (strstr(error.text, words) == NULL || strstr(error.text, where) == NULL) fail_msg("'%s' lacks '%s'", error.text, words);
+  if (strstr(error.text, words) == NULL || strstr(error.text, where) == NULL)
+    fail_msg("'%s' lacks '%s'", error.text, words);
   assert_null(strchr(error.text, '\n'));
 }
 

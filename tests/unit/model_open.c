@@ -37,9 +37,7 @@ static void copy_keys(const weft_gguf *from, const edit *e, gguf_writer *w) {
     const gguf_key *key = &from->parts[0].keys[i];
     char name[128] = {0};
     memcpy(name, key->name.data, key->name.n);
-    if (is(e->drop_key, name) || is(e->set_u32, name) || is(e->set_string, name) ||
-        is(e->set_f32, name))
-      continue;
+    if (is(e->drop_key, name) || is(e->set_u32, name) || is(e->set_string, name) || is(e->set_f32, name)) continue;
     const char *start = key->name.data - 8;
     gguf_writer_bytes(&w->keys, start, (size_t)((const char *)requantise_key_end(key) - start));
     w->n_keys += 1;
@@ -96,8 +94,7 @@ static weft_device *open_ref(void) {
 
 static const weft_model_limits limits = {8, 8, 4, false};
 
-static weft_status try_open(const char *name, const edit *e, weft_model_info *info,
-                            weft_error *error) {
+static weft_status try_open(const char *name, const edit *e, weft_model_info *info, weft_error *error) {
   gguf_writer w;
   weft_gguf *gguf = open_edited(name, e, &w);
   weft_device *device = open_ref();
@@ -133,10 +130,9 @@ static void accepted(const char *name, edit e, weft_model_info *info) {
 
 static void test_architecture(void **state) {
   (void)state;
-  refused("ar-base", (edit){.drop_key = "general.architecture"}, WEFT_E_FORMAT,
-          "'general.architecture' is missing");
-  refused("ar-base", (edit){.set_string = "general.architecture", .text = "lla\nma"},
-          WEFT_E_UNSUPPORTED, "architecture 'lla?ma' is not supported; known: gemma4");
+  refused("ar-base", (edit){.drop_key = "general.architecture"}, WEFT_E_FORMAT, "'general.architecture' is missing");
+  refused("ar-base", (edit){.set_string = "general.architecture", .text = "lla\nma"}, WEFT_E_UNSUPPORTED,
+          "architecture 'lla?ma' is not supported; known: gemma4");
   refused("ar-base", (edit){.set_u32 = "general.architecture"}, WEFT_E_FORMAT, "must be a string");
 }
 
@@ -180,8 +176,7 @@ static void test_bounds(void **state) {
       {"gemma4.block_count", 5, "has 4 elements for 5 layers"},
       {"gemma4.context_length", 0, "it must be 1.."},
       {"gemma4.embedding_length", 0, "it must be 1.."},
-      {"gemma4.embedding_length", 64,
-       "'token_embd.weight' has shape 32 x 128 x 1 x 1; expected 64 x 128 x 1 x 1"},
+      {"gemma4.embedding_length", 64, "'token_embd.weight' has shape 32 x 128 x 1 x 1; expected 64 x 128 x 1 x 1"},
       {"gemma4.attention.head_count", 0, "it must be 1.."},
       {"gemma4.attention.head_count", 3, "do not share 2 key heads evenly"},
       {"gemma4.attention.head_count_kv", 0, "it must be 1.."},
@@ -194,33 +189,28 @@ static void test_bounds(void **state) {
       {"gemma4.vocab_size", 100, "they must agree"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    refused("ar-base", (edit){.set_u32 = cases[i].key, .value = cases[i].value}, WEFT_E_FORMAT,
-            cases[i].words);
+    refused("ar-base", (edit){.set_u32 = cases[i].key, .value = cases[i].value}, WEFT_E_FORMAT, cases[i].words);
   }
-  refused("dg-base", (edit){.set_u32 = "diffusion.canvas_length", .value = 4096}, WEFT_E_FORMAT,
-          "it must be 1..1024");
-  refused("dg-base", (edit){.set_u32 = "diffusion.eb_max_steps", .value = 0}, WEFT_E_FORMAT,
-          "eb_max_steps");
+  refused("dg-base", (edit){.set_u32 = "diffusion.canvas_length", .value = 4096}, WEFT_E_FORMAT, "it must be 1..1024");
+  refused("dg-base", (edit){.set_u32 = "diffusion.eb_max_steps", .value = 0}, WEFT_E_FORMAT, "eb_max_steps");
   refused("dg-base", (edit){.set_f32 = "diffusion.eb_t_min", .real = 0.9f}, WEFT_E_FORMAT, "eb_");
-  refused("ar-base", (edit){.set_f32 = "gemma4.rope.freq_base", .real = -1.0f}, WEFT_E_FORMAT,
-          "freq_base' is -1");
-  refused("ar-base",
-          (edit){.set_f32 = "gemma4.attention.layer_norm_rms_epsilon", .real = __builtin_nanf("")},
+  refused("ar-base", (edit){.set_f32 = "gemma4.rope.freq_base", .real = -1.0f}, WEFT_E_FORMAT, "freq_base' is -1");
+  refused("ar-base", (edit){.set_f32 = "gemma4.attention.layer_norm_rms_epsilon", .real = __builtin_nanf("")},
           WEFT_E_FORMAT, "is nan");
 }
 
 static void test_unsupported(void **state) {
   (void)state;
-  refused("ar-base", (edit){.set_u32 = "gemma4.embedding_length_per_layer_input", .value = 256},
-          WEFT_E_UNSUPPORTED, "per-layer embeddings are not supported");
-  refused("ar-base", (edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = 2},
-          WEFT_E_UNSUPPORTED, "layers that share keys are not supported");
-  refused("ar-base", (edit){.set_u32 = "gemma4.attention.value_length", .value = 16},
-          WEFT_E_UNSUPPORTED, "differs from key_length");
-  refused("ar-base", (edit){.set_u32 = "gemma4.rope.dimension_count_swa", .value = 8},
-          WEFT_E_UNSUPPORTED, "differs from key_length");
-  refused("dg-base", (edit){.rename = "blk.0.attn_v.weight", .name = "output.weight"},
-          WEFT_E_UNSUPPORTED, "must tie it to token_embd");
+  refused("ar-base", (edit){.set_u32 = "gemma4.embedding_length_per_layer_input", .value = 256}, WEFT_E_UNSUPPORTED,
+          "per-layer embeddings are not supported");
+  refused("ar-base", (edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = 2}, WEFT_E_UNSUPPORTED,
+          "layers that share keys are not supported");
+  refused("ar-base", (edit){.set_u32 = "gemma4.attention.value_length", .value = 16}, WEFT_E_UNSUPPORTED,
+          "differs from key_length");
+  refused("ar-base", (edit){.set_u32 = "gemma4.rope.dimension_count_swa", .value = 8}, WEFT_E_UNSUPPORTED,
+          "differs from key_length");
+  refused("dg-base", (edit){.rename = "blk.0.attn_v.weight", .name = "output.weight"}, WEFT_E_UNSUPPORTED,
+          "must tie it to token_embd");
 }
 
 static void test_tensors(void **state) {
@@ -257,16 +247,12 @@ static void test_tensors(void **state) {
     (void)snprintf(words, sizeof words, "'%.64s' has shape", needed[i]);
     refused("ar-base", (edit){.reshape = needed[i]}, WEFT_E_FORMAT, words);
   }
-  refused("ar-base", (edit){.reshape = "token_embd.weight"}, WEFT_E_FORMAT,
-          "127 embeddings, 128 tokens");
+  refused("ar-base", (edit){.reshape = "token_embd.weight"}, WEFT_E_FORMAT, "127 embeddings, 128 tokens");
   refused("ar-base", (edit){.drop_tensor = "blk.2.ffn_gate_up_exps.weight"}, WEFT_E_FORMAT,
           "blk.2 needs either ffn_gate_up_exps or both");
-  refused("ar-moe-v", (edit){.drop_tensor = "blk.2.ffn_up_exps.weight"}, WEFT_E_FORMAT,
-          "blk.2 needs either");
-  refused("dg-base", (edit){.drop_tensor = "blk.3.enc_layer_output_scale.weight"}, WEFT_E_FORMAT,
-          "is missing");
-  refused("dg-base", (edit){.drop_tensor = "self_cond_pre_norm.weight"}, WEFT_E_FORMAT,
-          "is missing");
+  refused("ar-moe-v", (edit){.drop_tensor = "blk.2.ffn_up_exps.weight"}, WEFT_E_FORMAT, "blk.2 needs either");
+  refused("dg-base", (edit){.drop_tensor = "blk.3.enc_layer_output_scale.weight"}, WEFT_E_FORMAT, "is missing");
+  refused("dg-base", (edit){.drop_tensor = "self_cond_pre_norm.weight"}, WEFT_E_FORMAT, "is missing");
   refused("dg-base", (edit){.drop_tensor = "self_cond_up.weight"}, WEFT_E_FORMAT, "is missing");
 }
 
@@ -278,14 +264,12 @@ static void test_what_may_differ(void **state) {
   assert_string_equal(info.name, "ar-base");
   accepted("ar-base", (edit){.as_type = "blk.0.attn_q.weight"}, &info);
   assert_int_equal(info.kv_type, WEFT_TYPE_BF16);
-  accepted("ar-base", (edit){.as_type = "blk.0.attn_norm.weight"},
-           &info); /* a vector of another type */
+  accepted("ar-base", (edit){.as_type = "blk.0.attn_norm.weight"}, &info); /* a vector of another type */
   accepted("ar-base", (edit){.drop_tensor = "blk.1.ffn_down_exps.scale"}, &info);
   accepted("ar-base", (edit){.drop_key = "gemma4.vocab_size"}, &info);
   accepted("ar-base", (edit){.drop_key = "general.name"}, &info);
   assert_string_equal(info.name, "edited");
-  accepted("ar-base", (edit){.rename = "blk.1.ffn_down_exps.scale", .name = "mtp.extra"},
-           &info); /* only told */
+  accepted("ar-base", (edit){.rename = "blk.1.ffn_down_exps.scale", .name = "mtp.extra"}, &info); /* only told */
   accepted("dg-base", (edit){.drop_key = "diffusion.eb_t_min"}, &info);
   assert_true(info.entropy_bound.t_min == 0.4f && info.canvas_length == 8);
   accepted("dg-base", (edit){.set_u32 = "diffusion.eb_max_steps", .value = 7}, &info);
@@ -304,8 +288,7 @@ static void test_limits(void **state) {
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     weft_model *model;
     weft_error error = {{0}};
-    assert_int_equal(weft_model_open(gguf, device, &bad[i], NULL, NULL, &model, &error),
-                     WEFT_E_INVALID);
+    assert_int_equal(weft_model_open(gguf, device, &bad[i], NULL, NULL, &model, &error), WEFT_E_INVALID);
     assert_null(model);
     assert_non_null(strstr(error.text, "model limits"));
   }
@@ -371,12 +354,9 @@ static void inspect_holds(const char *name, edit e, bool json, const char *words
 static void test_inspect(void **state) {
   (void)state;
   inspect_holds("dg-base", (edit){0}, false, "canvas: 8 tokens, at most 48 steps");
-  inspect_holds("dg-base", (edit){0}, false,
-                "KV per token (F32)          1.00 KiB, once windows are full 512 bytes");
-  inspect_holds("dg-base", (edit){0}, false,
-                "diffusion-gemma.attention.head_count_kv        [2, 1, 2, 1]");
-  inspect_holds("dg-base", (edit){0}, true,
-                "\"bytes_per_token\": 1024, \"bytes_per_token_windows_full\": 512");
+  inspect_holds("dg-base", (edit){0}, false, "KV per token (F32)          1.00 KiB, once windows are full 512 bytes");
+  inspect_holds("dg-base", (edit){0}, false, "diffusion-gemma.attention.head_count_kv        [2, 1, 2, 1]");
+  inspect_holds("dg-base", (edit){0}, true, "\"bytes_per_token\": 1024, \"bytes_per_token_windows_full\": 512");
   inspect_holds("dg-base", (edit){0}, true,
                 "{\"name\": \"blk.0.attn_q.weight\", \"type\": \"F32\", \"shape\": [32, 64], "
                 "\"bytes\": 8192}");
@@ -384,10 +364,8 @@ static void test_inspect(void **state) {
                 "\"name\": \"a\\\"b\xEF\xBF\xBD?\"");
   inspect_holds("ar-base", (edit){.set_string = "general.architecture", .text = "other"}, true,
                 "\"refusal\": \"edited.gguf: architecture 'other' is not supported");
-  inspect_holds("ar-base", (edit){.set_string = "general.architecture", .text = "other"}, false,
-                "cannot be served: ");
-  inspect_holds("ar-base", (edit){.set_f32 = "a.b", .real = __builtin_inff()}, true,
-                "\"value\": \"inf\"");
+  inspect_holds("ar-base", (edit){.set_string = "general.architecture", .text = "other"}, false, "cannot be served: ");
+  inspect_holds("ar-base", (edit){.set_f32 = "a.b", .real = __builtin_inff()}, true, "\"value\": \"inf\"");
 }
 
 int main(void) {

@@ -29,8 +29,8 @@ static int close_ref(void **state) {
   return 0;
 }
 
-static weft_sample_result ask(weft_sampling s, const float *logits, const int32_t *history, uint32_t n, uint32_t n_prompt,
-                              uint64_t position, uint32_t allowed) {
+static weft_sample_result ask(weft_sampling s, const float *logits, const int32_t *history, uint32_t n,
+                              uint32_t n_prompt, uint64_t position, uint32_t allowed) {
   float copy[V];
   weft_sample_row row;
   weft_sample_result result;
@@ -39,9 +39,16 @@ static weft_sample_result ask(weft_sampling s, const float *logits, const int32_
   uint32_t skip = weft_sampling_forgets(&s, n, n_prompt);
   row.n_history = skip == UINT32_MAX ? 0 : n - skip;
   row.n_prompt = skip == UINT32_MAX ? 0 : n_prompt - skip;
-  weft_sample_args args = {.logits = copy, .row = &row, .history = skip == UINT32_MAX ? NULL : history + skip,
-                           .bias = (const weft_sample_bias *)(const void *)s.bias, .allowed = &allowed, .out = &result,
-                           .n_rows = 1, .n_vocab = V, .logits_stride = V, .scratch = scratch,
+  weft_sample_args args = {.logits = copy,
+                           .row = &row,
+                           .history = skip == UINT32_MAX ? NULL : history + skip,
+                           .bias = (const weft_sample_bias *)(const void *)s.bias,
+                           .allowed = &allowed,
+                           .out = &result,
+                           .n_rows = 1,
+                           .n_vocab = V,
+                           .logits_stride = V,
+                           .scratch = scratch,
                            .scratch_bytes = sizeof scratch};
   assert_int_equal(weft_sample(ref, &args), WEFT_OK);
   return result;
@@ -209,10 +216,13 @@ static void ranges_are_checked(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(greedy_takes_the_lower_of_a_tie), cmocka_unit_test(draws_follow_the_distribution),
-      cmocka_unit_test(same_key_same_draw), cmocka_unit_test(cuts_keep_what_they_should),
-      cmocka_unit_test(penalties_and_bias), cmocka_unit_test(logprobs_are_of_the_whole_distribution),
-      cmocka_unit_test(suppressed_and_nothing_left), cmocka_unit_test(ranges_are_checked)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_takes_the_lower_of_a_tie),
+                                     cmocka_unit_test(draws_follow_the_distribution),
+                                     cmocka_unit_test(same_key_same_draw),
+                                     cmocka_unit_test(cuts_keep_what_they_should),
+                                     cmocka_unit_test(penalties_and_bias),
+                                     cmocka_unit_test(logprobs_are_of_the_whole_distribution),
+                                     cmocka_unit_test(suppressed_and_nothing_left),
+                                     cmocka_unit_test(ranges_are_checked)};
   return cmocka_run_group_tests(tests, open_ref, close_ref);
 }

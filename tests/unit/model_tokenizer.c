@@ -67,8 +67,7 @@ static void test_gemma4_reads_everything(void **state) {
   assert_int_equal(eog[2], GEMMA_TOOL_RESPONSE);
   assert_true(weft_tokenizer_is_eog(t, GEMMA_TURN_END));
   assert_false(weft_tokenizer_is_eog(t, GEMMA_TURN));
-  assert_true(weft_tokenizer_is_control(
-      t, GEMMA_TOOL_RESPONSE)); /* it ends generations: no longer printed */
+  assert_true(weft_tokenizer_is_control(t, GEMMA_TOOL_RESPONSE)); /* it ends generations: no longer printed */
   const int32_t *list = weft_tokenizer_suppressed(t, &n);
   assert_int_equal(n, 2);
   assert_int_equal(list[0], 7);
@@ -161,11 +160,9 @@ static void test_refuses_models(void **state) {
   (void)state;
   tokenizer_fixture f = {.model = "bert"};
   (void)fixture_token(&f, "a", FIXTURE_NORMAL);
-  refused(&f, WEFT_E_UNSUPPORTED,
-          "tokenizer.ggml.model is 'bert'; weft reads gpt2, llama and gemma4");
-  static const char *const pres[] = {
-      "gpt-9",       "",     " ",
-      "gpt-2 phi-2", "qwen", "an-absurdly-long-name-of-a-pre-tokenizer-that-is-none"};
+  refused(&f, WEFT_E_UNSUPPORTED, "tokenizer.ggml.model is 'bert'; weft reads gpt2, llama and gemma4");
+  static const char *const pres[] = {"gpt-9",       "",     " ",
+                                     "gpt-2 phi-2", "qwen", "an-absurdly-long-name-of-a-pre-tokenizer-that-is-none"};
   for (size_t i = 0; i < sizeof pres / sizeof *pres; i++) {
     fixture_gpt2(&f, pres[i]);
     refused(&f, WEFT_E_UNSUPPORTED, "tokenizer.ggml.pre is '");
@@ -227,8 +224,7 @@ static void test_empty_tokens(void **state) {
   weft_tokenizer *t;
   weft_error error;
   fixture_gemma4(&f);
-  for (int i = 0; i < 200; i++)
-    (void)fixture_token(&f, "", i % 2 == 0 ? FIXTURE_UNUSED : FIXTURE_CONTROL);
+  for (int i = 0; i < 200; i++) (void)fixture_token(&f, "", i % 2 == 0 ? FIXTURE_UNUSED : FIXTURE_CONTROL);
   (void)fixture_token(&f, "zz", FIXTURE_NORMAL);
   assert_int_equal(fixture_open(&f, &t, &error), WEFT_OK);
   assert_int_equal(weft_tokenizer_find(t, ""), -1);
@@ -257,8 +253,7 @@ static void test_refuses_lengths(void **state) {
     weft_gguf *gguf;
     weft_tokenizer *t;
     weft_error error = {{0}};
-    assert_int_equal(weft_gguf_open_memory(bytes.data, bytes.n, "odd.gguf", &gguf, &error),
-                     WEFT_OK);
+    assert_int_equal(weft_gguf_open_memory(bytes.data, bytes.n, "odd.gguf", &gguf, &error), WEFT_OK);
     assert_int_equal(weft_tokenizer_open(gguf, &t, &error), WEFT_E_FORMAT);
     assert_non_null(strstr(error.text, keys[i]));
     assert_non_null(strstr(error.text, "entries for 2 tokens"));

@@ -28,8 +28,7 @@ static weft_tokenizer *open_or_fail(tokenizer_fixture *f) {
 static weft_tokens encode_n(const weft_tokenizer *t, const char *text, size_t n, unsigned flags) {
   weft_tokens tokens = {0};
   weft_error error = {{0}};
-  if (weft_tokenizer_encode(t, text, n, flags, &tokens, &error) != WEFT_OK)
-    fail_msg("%s", error.text);
+  if (weft_tokenizer_encode(t, text, n, flags, &tokens, &error) != WEFT_OK) fail_msg("%s", error.text);
   return tokens;
 }
 
@@ -62,8 +61,7 @@ static void test_modes(void **state) {
   expect(t, "<|cha", 0, "<|||c|h|a");
   expect(t, "a  b", WEFT_ENCODE_PLAIN, "a|  |b");
   expect(t, "a  b", 0, "a|  |b");
-  expect(t, "<|tool_response>", 0,
-         "<|||t|o|o|l|_|r|e|s|p|o|n|s|e|>"); /* ends generations: control */
+  expect(t, "<|tool_response>", 0, "<|||t|o|o|l|_|r|e|s|p|o|n|s|e|>"); /* ends generations: control */
   expect(t, "<|tool_response>", WEFT_ENCODE_PARSE_SPECIAL, "<|tool_response>");
   expect(t, "<unk>", 0, "<|u|n|k|>");
   expect(t, "<unk>", WEFT_ENCODE_PARSE_SPECIAL, "<unk>");
@@ -73,8 +71,7 @@ static void test_modes(void **state) {
   expect(t, "<bos>x", WEFT_ENCODE_ADD_SPECIAL | WEFT_ENCODE_PLAIN, "<bos>|<|b|o|s|>|x");
   weft_tokens tokens = {0};
   weft_error error = {{0}};
-  assert_int_equal(weft_tokenizer_encode(t, "x", 1, WEFT_ENCODE_PLAIN | WEFT_ENCODE_PARSE_SPECIAL,
-                                         &tokens, &error),
+  assert_int_equal(weft_tokenizer_encode(t, "x", 1, WEFT_ENCODE_PLAIN | WEFT_ENCODE_PARSE_SPECIAL, &tokens, &error),
                    WEFT_E_INVALID);
   assert_int_equal(tokens.n, 0);
   weft_tokenizer_close(t);
@@ -98,18 +95,15 @@ static void test_merges_never_make_special_tokens(void **state) {
   (void)state;
   tokenizer_fixture f = {0};
   fixture_gemma4(&f);
-  static const char *const parts[][2] = {
-      {"<", "e"},  {"<e", "o"},  {"<eo", "s"},  {"<eos", ">"},  {"<", "|"},
-      {"<|", "t"}, {"<|t", "u"}, {"<|tu", "r"}, {"<|tur", "n"}, {"<|turn", ">"}};
+  static const char *const parts[][2] = {{"<", "e"},  {"<e", "o"},  {"<eo", "s"},  {"<eos", ">"},  {"<", "|"},
+                                         {"<|", "t"}, {"<|t", "u"}, {"<|tu", "r"}, {"<|tur", "n"}, {"<|turn", ">"}};
   for (size_t i = 0; i < 10; i++) fixture_merge(&f, parts[i][0], parts[i][1]);
   weft_tokenizer *t = open_or_fail(&f);
   static const char *const texts[] = {"<eos>", "<|turn>", "a<eos>b", "<|turn><|turn>"};
   for (int i = 0; i < 4; i++) {
     for (int plain = 0; plain < 2; plain++) {
-      weft_tokens tokens =
-          encode_n(t, texts[i], strlen(texts[i]), plain != 0 ? WEFT_ENCODE_PLAIN : 0);
-      for (uint32_t k = 0; k < tokens.n; k++)
-        assert_false(weft_tokenizer_is_control(t, tokens.ids[k]));
+      weft_tokens tokens = encode_n(t, texts[i], strlen(texts[i]), plain != 0 ? WEFT_ENCODE_PLAIN : 0);
+      for (uint32_t k = 0; k < tokens.n; k++) assert_false(weft_tokenizer_is_control(t, tokens.ids[k]));
       weft_text back = {0};
       assert_int_equal(weft_tokenizer_decode(t, tokens.ids, tokens.n, false, &back), WEFT_OK);
       assert_string_equal(back.bytes, texts[i]);
@@ -205,8 +199,7 @@ static void test_llama(void **state) {
   (void)fixture_token(&f, "<s>", FIXTURE_CONTROL);
   (void)fixture_token(&f, "</s>", FIXTURE_CONTROL);
   fixture_bytes(&f);
-  for (const char *c = "abcd"; *c != 0; c++)
-    (void)fixture_token_scored(&f, (char[]){*c, 0}, FIXTURE_NORMAL, -100);
+  for (const char *c = "abcd"; *c != 0; c++) (void)fixture_token_scored(&f, (char[]){*c, 0}, FIXTURE_NORMAL, -100);
   (void)fixture_token_scored(&f, "\xE2\x96\x81", FIXTURE_NORMAL, -100);
   (void)fixture_token_scored(&f, "ab", FIXTURE_NORMAL, -2);
   (void)fixture_token_scored(&f, "bc", FIXTURE_NORMAL, -1);
@@ -271,8 +264,7 @@ static void test_gpt2(void **state) {
   expect(t, "abc<|im_end|>", WEFT_ENCODE_PARSE_SPECIAL, "ab|c|<|im_end|>");
   weft_tokens tokens = encode_n(t, "\xC3\xA9\n", 3, 0);
   assert_int_equal(tokens.n, 3);
-  for (uint32_t i = 0; i < 3; i++)
-    assert_int_equal(tokens.ids[i], (uint8_t) "\xC3\xA9\n"[i]); /* ids are bytes here */
+  for (uint32_t i = 0; i < 3; i++) assert_int_equal(tokens.ids[i], (uint8_t) "\xC3\xA9\n"[i]); /* ids are bytes here */
   weft_tokens_free(&tokens);
   weft_tokenizer_close(t);
   fixture_close(&f);
@@ -319,8 +311,7 @@ static void naive_bpe(const tokenizer_fixture *f, const char *text, weft_tokens 
 static void random_merges(tokenizer_fixture *f, uint64_t *seed, uint32_t n) {
   const char *first = "abc";
   for (uint32_t i = 0; i < n; i++) {
-    uint32_t n_texts =
-        3 + f->n_merges; /* parts: characters, or results so far; results may repeat */
+    uint32_t n_texts = 3 + f->n_merges; /* parts: characters, or results so far; results may repeat */
     char parts[2][128];
     for (int side = 0; side < 2; side++) {
       uint32_t pick = (uint32_t)(draw(seed) % n_texts);
@@ -328,8 +319,8 @@ static void random_merges(tokenizer_fixture *f, uint64_t *seed, uint32_t n) {
         (void)snprintf(parts[side], sizeof parts[side], "%c", first[pick]);
       } else {
         char *space = strchr(f->merges[pick - 3], ' ');
-        (void)snprintf(parts[side], sizeof parts[side], "%.*s%s",
-                       (int)(space - f->merges[pick - 3]), f->merges[pick - 3], space + 1);
+        (void)snprintf(parts[side], sizeof parts[side], "%.*s%s", (int)(space - f->merges[pick - 3]),
+                       f->merges[pick - 3], space + 1);
       }
     }
     if (strlen(parts[0]) + strlen(parts[1]) <= 24) fixture_merge(f, parts[0], parts[1]);
@@ -409,8 +400,7 @@ static void test_scores_equal_naive(void **state) {
     fixture_characters(&f, "abc");
     gguf_writer_bool(&f.writer, "tokenizer.ggml.add_space_prefix", false);
     random_merges(&f, &seed, 3 + (uint32_t)(draw(&seed) % 20));
-    for (uint32_t i = 0; i < f.n; i++)
-      f.scores[i] = (float)(int)(draw(&seed) % 9) - 4.0f; /* both signs, ties, zero */
+    for (uint32_t i = 0; i < f.n; i++) f.scores[i] = (float)(int)(draw(&seed) % 9) - 4.0f; /* both signs, ties, zero */
     weft_tokenizer *t = open_or_fail(&f);
     for (int k = 0; k < 40; k++) {
       char text[128];
@@ -486,8 +476,7 @@ static void hostile_all(const weft_tokenizer *t, const char *name) {
   }
   print_message("%s: worst of %d hostile texts %.1f ms for 100 kB", name, N_UNITS, 1e3 * worst);
   bool larger = strcmp(name, "gemma4") == 0 || strcmp(name, "qwen2") == 0;
-  for (size_t i = 0; larger && i < 3; i++)
-    print_message(", %.0f", 1e3 * hostile(t, units[i], 1000000, name));
+  for (size_t i = 0; larger && i < 3; i++) print_message(", %.0f", 1e3 * hostile(t, units[i], 1000000, name));
   print_message(larger ? " ms for 1 MB of spaces, letters, digits\n" : "\n");
 }
 
@@ -522,9 +511,8 @@ static void test_hostile_text_gemma4_llama(void **state) {
 
 static void test_hostile_text_gpt2(void **state) {
   (void)state;
-  static const char *const pres[] = {"default",   "gpt-2",          "llama-bpe",
-                                     "dbrx",      "qwen2",          "qwen35",
-                                     "starcoder", "deepseek-coder", "deepseek-v3"};
+  static const char *const pres[] = {"default", "gpt-2",     "llama-bpe",      "dbrx",       "qwen2",
+                                     "qwen35",  "starcoder", "deepseek-coder", "deepseek-v3"};
   for (size_t i = 0; i < sizeof pres / sizeof *pres; i++) {
     tokenizer_fixture f = {0};
     fixture_gpt2(&f, pres[i]);
@@ -544,9 +532,8 @@ static void test_too_large(void **state) {
   weft_tokenizer *t = open_or_fail(&f);
   weft_tokens tokens = {0};
   weft_error error;
-  assert_int_equal(
-      weft_tokenizer_encode(t, "", (size_t)WEFT_TOKENIZER_TEXT_MAX + 1, 0, &tokens, &error),
-      WEFT_E_TOO_LARGE);
+  assert_int_equal(weft_tokenizer_encode(t, "", (size_t)WEFT_TOKENIZER_TEXT_MAX + 1, 0, &tokens, &error),
+                   WEFT_E_TOO_LARGE);
   assert_non_null(strstr(error.text, "67108865 bytes"));
   weft_tokenizer_close(t);
   fixture_close(&f);

@@ -15,8 +15,7 @@
 
 static weft_pager_config good_config(weft_space_config *space) {
   *space = (weft_space_config){.n_groups = 2, .group = {{16, 0}, {32, 64}}};
-  return (weft_pager_config){
-      .n_pages = 8, .n_seqs = 2, .seq_tokens_max = 128, .n_spaces = 1, .space = space};
+  return (weft_pager_config){.n_pages = 8, .n_seqs = 2, .seq_tokens_max = 128, .n_spaces = 1, .space = space};
 }
 
 static void require_refused(const weft_pager_config *config, const char *field) {
@@ -141,9 +140,8 @@ static void reserve_at_block_edges(void **state) {
   int32_t tokens[64];
   weft_pager *pager = kit_open(64, 2, 2, (kit_group[]){{16, 0}, {32, 0}});
   kit_result r = kit_admit(pager, kit_tokens(tokens, 64, 0, 1), 64, 1);
-  static const uint32_t rows[][3] = {
-      /* rows, blocks of 16, blocks of 32 */
-      {0, 0, 0}, {1, 1, 1}, {15, 1, 1}, {16, 1, 1}, {17, 2, 1}, {32, 2, 1}, {33, 3, 2}};
+  static const uint32_t rows[][3] = {/* rows, blocks of 16, blocks of 32 */
+                                     {0, 0, 0}, {1, 1, 1}, {15, 1, 1}, {16, 1, 1}, {17, 2, 1}, {32, 2, 1}, {33, 3, 2}};
   for (uint32_t i = 0; i < 7; i++) {
     assert_int_equal(weft_pager_reserve(pager, r.seq, rows[i][0]), WEFT_OK);
     assert_int_equal(weft_pager_n_reserved(pager, r.seq), rows[i][0]);
@@ -156,8 +154,7 @@ static void reserve_at_block_edges(void **state) {
     kit_check(pager);
   }
   weft_page first = kit_page(pager, r.seq, 0, 0);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 5),
-                   WEFT_OK); /* less than there is: no change */
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 5), WEFT_OK); /* less than there is: no change */
   assert_int_equal(weft_pager_n_reserved(pager, r.seq), 33);
   assert_int_equal(kit_page(pager, r.seq, 0, 0), first);
   weft_pager_trim(pager, r.seq);
@@ -288,14 +285,10 @@ static void pages_for_is_the_peak(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(open_names_the_bad_field),
-      cmocka_unit_test(open_survives_each_refused_allocation),
-      cmocka_unit_test(nothing_is_allocated_after_open),
-      cmocka_unit_test(admit_refuses_and_changes_nothing),
-      cmocka_unit_test(reserve_at_block_edges),
-      cmocka_unit_test(reserve_is_all_or_nothing),
-      cmocka_unit_test(reserve_takes_all_headroom),
-      cmocka_unit_test(window_edges),
+      cmocka_unit_test(open_names_the_bad_field),        cmocka_unit_test(open_survives_each_refused_allocation),
+      cmocka_unit_test(nothing_is_allocated_after_open), cmocka_unit_test(admit_refuses_and_changes_nothing),
+      cmocka_unit_test(reserve_at_block_edges),          cmocka_unit_test(reserve_is_all_or_nothing),
+      cmocka_unit_test(reserve_takes_all_headroom),      cmocka_unit_test(window_edges),
       cmocka_unit_test(pages_for_is_the_peak),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

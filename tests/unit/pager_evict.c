@@ -11,8 +11,7 @@
 #include "tests/support/pager_kit.h"
 
 /* The next removals, oldest event first; others are skipped. Returns how many. */
-static uint32_t removed(const weft_pager *pager, uint64_t *next, weft_journal_event *out,
-                        uint32_t max) {
+static uint32_t removed(const weft_pager *pager, uint64_t *next, weft_journal_event *out, uint32_t max) {
   uint64_t n_missed;
   uint32_t n = 0;
   while (n < max && weft_pager_journal_read(pager, next, &out[n], 1, &n_missed) == 1) {
@@ -85,8 +84,7 @@ static void shared_head_outlives_its_tails(void **state) {
     kit_check(pager);
     for (int32_t seed = 1; seed <= 4; seed++) {
       uint32_t n_left = (uint32_t)seed * 3 <= i + 1 ? 0 : (uint32_t)seed * 3 - (i + 1);
-      weft_admit args = {
-          .domain = {1, 2}, .tokens = kit_tokens(tokens, 96, 48, seed), .n_tokens = 96};
+      weft_admit args = {.domain = {1, 2}, .tokens = kit_tokens(tokens, 96, 48, seed), .n_tokens = 96};
       pager_match match = {.root = pager_root_find(pager, PAGER_NODE_NONE, 0, args.domain)};
       pager_match_prompt(pager, &args, &match); /* looks without using */
       assert_int_equal(match.n_hit, 48 + 16 * (n_left < 3 ? n_left : 3));
@@ -122,14 +120,12 @@ static void cold_goes_before_warm(void **state) {
   weft_journal_event event[64];
   weft_pager *pager = kit_open(64, 2, 2, (kit_group[]){{16, 0}, {16, 32}});
   kit_run(pager, old, 64);
-  kit_result r =
-      kit_begin(pager, a, 256); /* 16 global, 16 windowed blocks of which 2 or 3 are held */
+  kit_result r = kit_begin(pager, a, 256); /* 16 global, 16 windowed blocks of which 2 or 3 are held */
   uint64_t next = 0;
   (void)removed(pager, &next, event, 64);
   uint32_t n_cold = 0;
   for (weft_page page = 0; page < 64; page++)
-    n_cold += pager->page[page].state == PAGER_CACHED && !pager->page[page].keep &&
-              pager->page[page].group == 1;
+    n_cold += pager->page[page].state == PAGER_CACHED && !pager->page[page].keep && pager->page[page].group == 1;
   assert_true(n_cold >= 12);
   for (uint32_t i = 0; i < n_cold; i++) assert_true(pager_evict_one(pager));
   assert_int_equal(removed(pager, &next, event, 64), n_cold);
@@ -151,14 +147,9 @@ static uint32_t look(weft_pager *pager, uint32_t space, const int32_t *tokens, u
   return match.n_hit;
 }
 
-static void run_in(weft_pager *pager, uint32_t space, uint32_t retention, const int32_t *tokens,
-                   uint32_t n) {
-  weft_admit args = {.space = space,
-                     .domain = {1, 2},
-                     .tokens = tokens,
-                     .n_tokens = n,
-                     .n_prompt = n,
-                     .retention = retention};
+static void run_in(weft_pager *pager, uint32_t space, uint32_t retention, const int32_t *tokens, uint32_t n) {
+  weft_admit args = {
+      .space = space, .domain = {1, 2}, .tokens = tokens, .n_tokens = n, .n_prompt = n, .retention = retention};
   weft_seq seq, waits_for;
   uint32_t n_cached;
   assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), WEFT_OK);
@@ -201,11 +192,8 @@ static void retention_is_a_matter_of_time(void **state) {
 static weft_pager *open_costs(uint32_t n_pages, uint32_t token_cost, uint32_t cost_doubles) {
   weft_space_config space[2] = {{.n_groups = 1, .group = {{16, 0}}, .cost_doubles = cost_doubles},
                                 {.n_groups = 1, .group = {{16, 0}}, .token_cost = token_cost}};
-  weft_pager_config config = {.n_pages = n_pages,
-                              .n_seqs = 2,
-                              .seq_tokens_max = KIT_TOKENS_MAX,
-                              .n_spaces = 2,
-                              .space = space};
+  weft_pager_config config = {
+      .n_pages = n_pages, .n_seqs = 2, .seq_tokens_max = KIT_TOKENS_MAX, .n_spaces = 2, .space = space};
   weft_pager *pager = NULL;
   assert_int_equal(weft_pager_open(&config, &pager, NULL), WEFT_OK);
   return pager;
@@ -286,11 +274,8 @@ static weft_pager *open_two_models(uint32_t n_pages) {
   weft_space_config space[2] = {
       {.n_groups = 2, .group = {{32, 0}, {16, 64}}},
       {.fingerprint = {7, 7}, .n_groups = 3, .group = {{64, 0}, {16, 48}, {16, 48}}, .token_cost = 4}};
-  weft_pager_config config = {.n_pages = n_pages,
-                              .n_seqs = 8,
-                              .seq_tokens_max = KIT_TOKENS_MAX,
-                              .n_spaces = 2,
-                              .space = space};
+  weft_pager_config config = {
+      .n_pages = n_pages, .n_seqs = 8, .seq_tokens_max = KIT_TOKENS_MAX, .n_spaces = 2, .space = space};
   weft_pager *pager = NULL;
   assert_int_equal(weft_pager_open(&config, &pager, NULL), WEFT_OK);
   return pager;
@@ -303,8 +288,7 @@ static uint32_t fill_space(weft_pager *pager, uint32_t space, int32_t seed) {
   uint32_t n = 0, n_cached;
   for (weft_status status = WEFT_OK; n < 8; n++) {
     kit_tokens(tokens, 512, 0, seed + (int32_t)n);
-    weft_admit args = {
-        .space = space, .domain = {1, 2}, .tokens = tokens, .n_tokens = 512, .n_prompt = 512};
+    weft_admit args = {.space = space, .domain = {1, 2}, .tokens = tokens, .n_tokens = 512, .n_prompt = 512};
     assert_int_equal(weft_pager_admit(pager, &args, &seq[n], &n_cached, &waits_for), WEFT_OK);
     for (uint32_t at = n_cached; at < 512 && status == WEFT_OK; at += 32) {
       status = weft_pager_reserve(pager, seq[n], 32);
@@ -353,8 +337,7 @@ static void another_space_is_evicted_by_cost(void **state) {
   for (int32_t seed = 3; seed < 12; seed++) run_in(pager, 0, 0, kit_tokens(more, 128, 0, seed), 128);
   assert_int_equal(look(pager, 0, cheap, 128), 0);
   assert_int_equal(look(pager, 1, dear, 128), 128);
-  for (int32_t seed = 12; seed < 50; seed++)
-    run_in(pager, 0, 0, kit_tokens(more, 128, 0, seed), 128);
+  for (int32_t seed = 12; seed < 50; seed++) run_in(pager, 0, 0, kit_tokens(more, 128, 0, seed), 128);
   assert_int_equal(look(pager, 1, dear, 128), 0);
   kit_close(pager);
 }
@@ -426,8 +409,7 @@ static void reset_while_running_is_complete(void **state) {
 /* ---- journal
  * ------------------------------------------------------------------------------------- */
 
-static uint32_t read_all(const weft_pager *pager, uint64_t next, weft_journal_event *out,
-                         uint32_t max) {
+static uint32_t read_all(const weft_pager *pager, uint64_t next, weft_journal_event *out, uint32_t max) {
   uint64_t n_missed;
   uint32_t n = weft_pager_journal_read(pager, &next, out, max, &n_missed);
   assert_int_equal(n_missed, 0);
@@ -455,8 +437,7 @@ static void journal_names_the_chain(void **state) {
       position[g] += size;
       for (uint32_t j = 0; j < 6; j++) { /* who ends where another begins names it as its parent */
         bool follows = event[j].first_position == event[i].first_position + size;
-        bool equal =
-            event[j].parent.low == event[i].hash.low && event[j].parent.high == event[i].hash.high;
+        bool equal = event[j].parent.low == event[i].hash.low && event[j].parent.high == event[i].hash.high;
         assert_int_equal(follows, equal);
       }
     }

@@ -22,8 +22,7 @@ static void fork_shares_all_blocks(void **state) {
   kit_tokens(tokens, 100, 0, 1);
   weft_pager *pager = kit_open(64, 3, 2, (kit_group[]){{16, 0}, {16, 40}});
   kit_result r = kit_begin(pager, tokens, 90);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 30),
-                   WEFT_OK); /* rows in flight are not shared */
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 30), WEFT_OK); /* rows in flight are not shared */
   weft_pager_stats before = weft_pager_get_stats(pager);
   weft_seq fork = fork_of(pager, r.seq);
   weft_pager_stats after = weft_pager_get_stats(pager);

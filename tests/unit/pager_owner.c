@@ -11,22 +11,17 @@
 #include "tests/support/pager_kit.h"
 
 /* A prompt of an owner; each owner has a domain of its own unless one is given. */
-static kit_result begin_as(weft_pager *pager, uint32_t owner, uint64_t domain,
-                           const int32_t *tokens, uint32_t n, uint32_t n_public) {
-  weft_admit args = {.domain = {domain, 1},
-                     .tokens = tokens,
-                     .n_tokens = n,
-                     .n_prompt = n,
-                     .n_public = n_public,
-                     .owner = owner};
+static kit_result begin_as(weft_pager *pager, uint32_t owner, uint64_t domain, const int32_t *tokens, uint32_t n,
+                           uint32_t n_public) {
+  weft_admit args = {
+      .domain = {domain, 1}, .tokens = tokens, .n_tokens = n, .n_prompt = n, .n_public = n_public, .owner = owner};
   kit_result r = {.seq = WEFT_SEQ_NONE, .waits_for = WEFT_SEQ_NONE};
   r.status = weft_pager_admit(pager, &args, &r.seq, &r.n_cached, &r.waits_for);
   return r;
 }
 
 /* The same, computed and released. Returns how much was cached. */
-static uint32_t run_as(weft_pager *pager, uint32_t owner, const int32_t *tokens, uint32_t n,
-                       uint32_t n_public) {
+static uint32_t run_as(weft_pager *pager, uint32_t owner, const int32_t *tokens, uint32_t n, uint32_t n_public) {
   kit_result r = begin_as(pager, owner, owner, tokens, n, n_public);
   assert_int_equal(r.status, WEFT_OK);
   kit_compute(pager, r.seq, tokens + r.n_cached, n - r.n_cached);
@@ -181,7 +176,7 @@ static void reserve_stops_at_the_limit(void **state) {
   assert_int_equal(weft_pager_reserve(pager, r.seq, 48), WEFT_OK);
   expect(pager, 1, 6, 0);
   kit_result other = begin_as(pager, 2, 2, b, 200, 0);
-  kit_compute(pager, other.seq, b, 200); /* nobody else is held up */
+  kit_compute(pager, other.seq, b, 200);  /* nobody else is held up */
   weft_pager_commit(pager, r.seq, a, 48); /* its window lets go of two blocks */
   expect(pager, 1, 4, 2);
   assert_int_equal(weft_pager_reserve(pager, r.seq, 17), WEFT_QUOTA);
@@ -310,8 +305,7 @@ static void without_a_cache_the_owner_pays(void **state) {
   int32_t a[64];
   kit_tokens(a, 64, 0, 1);
   weft_pager *pager = kit_open(16, 2, 1, (kit_group[]){{16, 0}});
-  weft_admit args = {
-      .tokens = a, .n_tokens = 64, .n_public = 64, .owner = 7, .no_cache = true};
+  weft_admit args = {.tokens = a, .n_tokens = 64, .n_public = 64, .owner = 7, .no_cache = true};
   weft_seq seq, waits_for;
   uint32_t n_cached;
   assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), WEFT_OK);

@@ -19,9 +19,8 @@ static void hit_ends_at_a_block_and_before_the_kept_rows(void **state) {
   weft_pager *pager = kit_open(64, 2, 1, (kit_group[]){{16, 0}});
   assert_int_equal(kit_run(pager, tokens, 70), 0);
   static const uint32_t cases[][3] = {/* tokens, kept rows, hit */
-                                      {15, 0, 0},  {16, 0, 16}, {16, 1, 0},  {17, 1, 16},
-                                      {31, 0, 16}, {32, 0, 32}, {32, 1, 16}, {48, 17, 16},
-                                      {48, 48, 0}, {64, 0, 64}, {70, 1, 64}, {100, 1, 64}};
+                                      {15, 0, 0},  {16, 0, 16},  {16, 1, 0},  {17, 1, 16}, {31, 0, 16}, {32, 0, 32},
+                                      {32, 1, 16}, {48, 17, 16}, {48, 48, 0}, {64, 0, 64}, {70, 1, 64}, {100, 1, 64}};
   for (uint32_t i = 0; i < 12; i++) {
     kit_result r = kit_admit(pager, tokens, cases[i][0], cases[i][1]);
     assert_int_equal(r.status, WEFT_OK);
@@ -73,8 +72,7 @@ static uint32_t naive_hit(bool present[3][8], const kit_group *groups) {
     bool good = true;
     for (uint32_t g = 0; g < 3; g++)
       for (uint32_t p = 0; p < hit; p++)
-        if (groups[g].window == 0 || p + groups[g].window > hit)
-          good = good && present[g][p / groups[g].block_tokens];
+        if (groups[g].window == 0 || p + groups[g].window > hit) good = good && present[g][p / groups[g].block_tokens];
     if (good) return hit;
   }
   return 0;
@@ -96,8 +94,7 @@ static void missing_blocks_shorten_the_hit(void **state) {
     weft_journal_event event;
     uint64_t next = 0, n_missed;
     while (weft_pager_journal_read(pager, &next, &event, 1, &n_missed) == 1)
-      present[event.group][event.first_position / event.n_tokens] =
-          event.kind == WEFT_JOURNAL_STORED;
+      present[event.group][event.first_position / event.n_tokens] = event.kind == WEFT_JOURNAL_STORED;
     uint32_t hit = kit_hit(pager, tokens, 128);
     assert_int_equal(hit, naive_hit(present, groups));
     n_lengths += hit != last;
@@ -199,8 +196,7 @@ static void colliding_hashes_share_nothing_wrong(void **state) {
     int32_t tokens[64];
     weft_pager *pager = kit_open(400, 2, 2, (kit_group[]){{16, 0}, {4, 0}});
     pager_test_weaken_hash(pager, bits[i]);
-    for (int32_t seed = 1; seed <= 20; seed++)
-      assert_int_equal(kit_run(pager, kit_tokens(tokens, 64, 0, seed), 48), 0);
+    for (int32_t seed = 1; seed <= 20; seed++) assert_int_equal(kit_run(pager, kit_tokens(tokens, 64, 0, seed), 48), 0);
     kit_check(pager);
     for (int32_t seed = 1; seed <= 20; seed++) {
       kit_tokens(tokens, 64, 0, seed);
@@ -248,8 +244,7 @@ static void preempted_sequence_finds_its_blocks(void **state) {
     kit_result r = kit_begin(pager, tokens, 20);
     for (uint32_t at = 20; at < n; at++) kit_compute(pager, r.seq, tokens + at, 1);
     weft_pager_release(pager, r.seq);
-    weft_admit again = {
-        .domain = {1, 2}, .tokens = tokens, .n_tokens = n + 1, .n_prompt = 20, .n_keep_rows = 1};
+    weft_admit again = {.domain = {1, 2}, .tokens = tokens, .n_tokens = n + 1, .n_prompt = 20, .n_keep_rows = 1};
     weft_seq seq, waits_for;
     uint32_t n_cached;
     assert_int_equal(weft_pager_admit(pager, &again, &seq, &n_cached, &waits_for), WEFT_OK);

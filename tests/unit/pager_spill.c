@@ -49,8 +49,13 @@ static void drop_copies(weft_pager *pager) {
 
 static kit_result admit(weft_pager *pager, const int32_t *tokens, uint32_t n, uint32_t max_pages, uint32_t cost,
                         bool wait) {
-  weft_admit args = {.domain = {1, 2}, .tokens = tokens, .n_tokens = n, .n_prompt = n,
-                     .restore_max_pages = max_pages, .restore_cost = cost, .restore_wait = wait};
+  weft_admit args = {.domain = {1, 2},
+                     .tokens = tokens,
+                     .n_tokens = n,
+                     .n_prompt = n,
+                     .restore_max_pages = max_pages,
+                     .restore_cost = cost,
+                     .restore_wait = wait};
   kit_result r = {.seq = WEFT_SEQ_NONE, .waits_for = 7};
   r.status = weft_pager_admit(pager, &args, &r.seq, &r.n_cached, &r.waits_for);
   kit_check(pager);

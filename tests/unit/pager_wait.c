@@ -205,8 +205,7 @@ static void found_window_is_kept(void **state) {
   kit_tokens(tokens, 400, 400, 1);
   weft_pager *pager = kit_open(128, 2, 2, (kit_group[]){{32, 0}, {16, 40}});
   kit_run(pager, tokens, 400);
-  assert_int_equal(kit_run(pager, kit_tokens(other, 400, 130, 2), 400),
-                   128); /* among COLD blocks */
+  assert_int_equal(kit_run(pager, kit_tokens(other, 400, 130, 2), 400), 128); /* among COLD blocks */
   drain_cold(pager);
   assert_int_equal(kit_hit(pager, kit_tokens(other, 400, 130, 3), 400), 128);
   kit_close(pager);
@@ -301,8 +300,7 @@ static void second_of_a_shared_prefix_keeps_the_window(void **state) {
   drain_cold(pager);
   static const uint32_t expected[] = {0, 96, 96, 96};
   for (uint32_t i = 0; i < 4; i++) {
-    assert_int_equal(kit_run(pager, kit_tokens(tokens, 300, 100, 2 + (int32_t)i), 300),
-                     expected[i]);
+    assert_int_equal(kit_run(pager, kit_tokens(tokens, 300, 100, 2 + (int32_t)i), 300), expected[i]);
     drain_cold(pager);
     kit_check(pager);
   }

@@ -25,8 +25,7 @@ static const law card = {.fixed_us = 6000,
                          .output_us = 4};
 static const law cpu = {.fixed_us = 900, .row_us = 2100, .read_us = 0.5, .product_us = 0.1, .output_us = 300};
 
-static const weft_cost_layers layers = {
-    .full = WEFT_COST_WHOLE / 6, .window = 1024, .n_experts = 128, .n_used = 8};
+static const weft_cost_layers layers = {.full = WEFT_COST_WHOLE / 6, .window = 1024, .n_experts = 128, .n_used = 8};
 
 static uint64_t state = 1;
 
@@ -38,9 +37,8 @@ static uint32_t draw(uint32_t low, uint32_t high) {
 static double time_of(const law *l, const weft_cost_shape *s) {
   double experts = 1.0 - pow(1.0 - 8.0 / 128.0, s->n_rows);
   double rows = s->n_rows > l->bytes_rows ? s->n_rows - l->bytes_rows : 0;
-  return l->fixed_us + l->row_us * rows + l->read_us * (double)s->n_reads +
-         l->product_us * (double)s->n_products + l->experts_us * experts +
-         l->output_us * s->n_outputs;
+  return l->fixed_us + l->row_us * rows + l->read_us * (double)s->n_reads + l->product_us * (double)s->n_products +
+         l->experts_us * experts + l->output_us * s->n_outputs;
 }
 
 /* Decode rows, at times a chunk of a prompt, at times canvases. */

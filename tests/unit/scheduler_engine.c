@@ -106,8 +106,7 @@ static void prompts_go_in_chunks(void **state) {
   s = stats();
   assert_int_equal(s.n_decode_rows, 2);
   assert_int_equal(s.n_steps, 5);
-  assert_int_equal(s.n_finished[WEFT_FINISH_LENGTH],
-                   1); /* the last token needs no row of its own */
+  assert_int_equal(s.n_finished[WEFT_FINISH_LENGTH], 1); /* the last token needs no row of its own */
   check_equal_solo(r, &p);
 }
 
@@ -121,8 +120,7 @@ static void canvases_and_decodes_mix(void **state) {
   step(1);
   weft_engine_stats s = stats();
   assert_int_equal(s.n_prefill_rows, 12);
-  assert_int_equal(s.n_canvas_rows,
-                   CANVAS); /* the first step shares the pass with the prompt's end */
+  assert_int_equal(s.n_canvas_rows, CANVAS); /* the first step shares the pass with the prompt's end */
   assert_int_equal(s.n_mixed_steps, 1);
   run_out();
   s = stats();
@@ -162,8 +160,7 @@ static void overlap_hides_the_gap(void **state) {
   assert_int_equal(stats().n_answer_tokens, 1);
   run_out();
   weft_engine_stats s = stats();
-  assert_int_equal(s.n_steps,
-                   12); /* no step without a row, none void: the limit is known in advance */
+  assert_int_equal(s.n_steps, 12); /* no step without a row, none void: the limit is known in advance */
   assert_int_equal(s.n_void_rows, 0);
   check_equal_solo(r, &p);
 }
@@ -174,8 +171,7 @@ static void overlap_counts_void_rows(void **state) {
   w.config.overlap = true;
   open_world();
   weft_request_params p = ask(true, 6, CANVAS);
-  weft_request *r =
-      submit(&p); /* stops by its own rule before the step limit: one step was planned ahead */
+  weft_request *r = submit(&p); /* stops by its own rule before the step limit: one step was planned ahead */
   run_out();
   assert_int_equal(stats().n_void_rows, CANVAS);
   check_equal_solo(r, &p);
@@ -317,8 +313,7 @@ static void context_ends_the_answer(void **state) {
   (void)state;
   plan_world();
   open_world();
-  weft_request_params tokens = ask(false, CONTEXT - 3, 50),
-                      canvas = ask(true, CONTEXT - 3 * CANVAS + 2, 500);
+  weft_request_params tokens = ask(false, CONTEXT - 3, 50), canvas = ask(true, CONTEXT - 3 * CANVAS + 2, 500);
   weft_request *a = submit(&tokens), *b = submit(&canvas);
   run_out();
   uint32_t n = 0;
@@ -384,8 +379,7 @@ static void canvas_events_come_in_order(void **state) {
   int32_t out[CANVAS], argmax[CANVAS];
   uint32_t block = 0, next = 0, n_tokens = 0;
   while (weft_engine_poll(w.engine, r, &event) == WEFT_OK && event.kind != WEFT_EVENT_FINISHED) {
-    if (event.kind ==
-        WEFT_EVENT_TOKENS) { /* after the last step of its canvas, and equal to its argmax */
+    if (event.kind == WEFT_EVENT_TOKENS) { /* after the last step of its canvas, and equal to its argmax */
       assert_int_equal(event.first, n_tokens);
       assert_int_equal(event.n, CANVAS);
       assert_memory_equal(event.tokens, argmax, sizeof argmax);

@@ -220,11 +220,9 @@ static void a_follower_waits_for_its_prefix(void **state) {
   other.domain.low = 2;
   weft_request *passes = submit(&other);
   run_out();
-  weft_event a = finish_of(leader, NULL, NULL), b = finish_of(follower, NULL, NULL),
-             c = finish_of(passes, NULL, NULL);
+  weft_event a = finish_of(leader, NULL, NULL), b = finish_of(follower, NULL, NULL), c = finish_of(passes, NULL, NULL);
   assert_int_equal(a.usage.n_cached, 0);
-  assert_int_equal(b.usage.n_cached,
-                   56); /* the last block is computed: its last row gives the token */
+  assert_int_equal(b.usage.n_cached, 56); /* the last block is computed: its last row gives the token */
   assert_true(c.usage.finished_us < b.usage.finished_us);
   assert_int_equal(stats().n_prefill_rows, 64 + 8 + 5);
   assert_int_equal(stats().n_cached_tokens, 56);
@@ -298,10 +296,15 @@ static void tokens_cost_their_keys(void **state) {
 int main(void) {
   weft_log_set_level((weft_log_level)-1); /* broken runners are expected */
   const struct CMUnitTest tests[] = {TEST(tokens_cost_their_keys),
-                                     TEST(the_edge_of_the_pool),      TEST(preemption_loses_nothing),
-      TEST(the_higher_keeps_its_memory), TEST(a_large_request_is_not_overtaken),
-      TEST(tenants_take_turns),        TEST(a_follower_waits_for_its_prefix),
-      TEST(domains_do_not_share),      TEST(a_preempted_canvas_resumes_at_its_step),
-      TEST(what_was_evicted_comes_back), TEST(what_is_predicted_has_room)};
+                                     TEST(the_edge_of_the_pool),
+                                     TEST(preemption_loses_nothing),
+                                     TEST(the_higher_keeps_its_memory),
+                                     TEST(a_large_request_is_not_overtaken),
+                                     TEST(tenants_take_turns),
+                                     TEST(a_follower_waits_for_its_prefix),
+                                     TEST(domains_do_not_share),
+                                     TEST(a_preempted_canvas_resumes_at_its_step),
+                                     TEST(what_was_evicted_comes_back),
+                                     TEST(what_is_predicted_has_room)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,8 +12,7 @@ static void open_pins(uint32_t n_pins, uint32_t n_pages) {
 }
 
 static weft_pin_params prefix(uint32_t n_tokens) {
-  return (weft_pin_params){
-      .domain = {.low = 1}, .tokens = w.prompt, .n_tokens = n_tokens, .priority = 0};
+  return (weft_pin_params){.domain = {.low = 1}, .tokens = w.prompt, .n_tokens = n_tokens, .priority = 0};
 }
 
 static uint32_t pin(const weft_pin_params *p) {
@@ -236,8 +235,7 @@ static void pins_give_way_to_higher_classes(void **state) {
     check();
     assert_int_equal(stats().n_pins_dropped > 0, tenant == 1);
     assert_int_equal(only_pin().held, tenant == 0);
-    for (uint32_t i = 0; i < 2; i++)
-      assert_int_equal(end_and_release(r[i]), WEFT_FINISH_LENGTH);
+    for (uint32_t i = 0; i < 2; i++) assert_int_equal(end_and_release(r[i]), WEFT_FINISH_LENGTH);
     (void)cached_of(50, 1);
     assert_true(only_pin().held); /* again */
     (void)close_world(NULL);

@@ -60,8 +60,7 @@ static void victims_by_class_share_arrival(void **state) {
 static void due_by_level_clock_arrival(void **state) {
   (void)state;
   weft_candidate used = {.tenant_clock = 50, .arrival = 1}, late = {.tenant_clock = 20, .arrival = 7},
-                 early = {.tenant_clock = 20, .arrival = 5},
-                 high = {.tenant_clock = 900, .arrival = 9, .level = 1};
+                 early = {.tenant_clock = 20, .arrival = 5}, high = {.tenant_clock = 900, .arrival = 9, .level = 1};
   assert_true(weft_policy_is_due_before(&late, &used));
   assert_false(weft_policy_is_due_before(&used, &late));
   assert_true(weft_policy_is_due_before(&early, &late));
@@ -286,8 +285,7 @@ static void queue_order(void **state) {
   (void)state;
   weft_tenants t;
   assert_int_equal(weft_tenants_open(&t, NULL, 1, 1), WEFT_OK);
-  weft_request a = waiting(0, 1, 0), b = waiting(0, 2, 0), c = waiting(0, 3, 4),
-               d = waiting(0, 0, 0);
+  weft_request a = waiting(0, 1, 0), b = waiting(0, 2, 0), c = waiting(0, 3, 4), d = waiting(0, 0, 0);
   weft_tenants_enqueue(&t, &a);
   weft_tenants_enqueue(&t, &b);
   weft_tenants_enqueue(&t, &c);

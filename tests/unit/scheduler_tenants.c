@@ -217,8 +217,7 @@ static void a_flood_does_not_age_past_others(void **state) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-static void expect_full(weft_request_params *p, const char *words, uint64_t low_us,
-                        uint64_t high_us) {
+static void expect_full(weft_request_params *p, const char *words, uint64_t low_us, uint64_t high_us) {
   weft_request *r = NULL;
   weft_error error = {{0}};
   uint64_t retry_us = 0;
@@ -342,8 +341,7 @@ static void what_is_cached_is_told_to_idle_tenants(void **state) {
   run_out();
   assert_int_equal(end_and_release(r), WEFT_FINISH_LENGTH);
   assert_true(tenant_stats(0).n_blocks_cached < n_before);
-  assert_int_equal(tenant_stats(0).n_blocks_cached,
-                   weft_pager_owner_usage(weft_engine_pager(w.engine), 0).n_cached);
+  assert_int_equal(tenant_stats(0).n_blocks_cached, weft_pager_owner_usage(weft_engine_pager(w.engine), 0).n_cached);
 }
 
 int main(void) {
