@@ -10,7 +10,7 @@
 #ifndef WEFT_SCHEDULER_ACCOUNT_H
 #define WEFT_SCHEDULER_ACCOUNT_H
 
-#include "scheduler/engine.h"
+#include "scheduler/stats.h"
 
 typedef struct weft_account {
   uint32_t n_waiting, waiting_max;

@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Applying: results become tokens, events, committed positions.
- *
- * Law. Segments are applied in plan order. Rows of a request that has finished meanwhile are void
- * and counted. A preempted request whose rows were in flight keeps what they gave. Tokens are known
- * to the host before the rows that hold them are committed: a row's token was sampled in an earlier
- * step, which was applied earlier. */
+#include "scheduler/apply.h"
+
 #include <stdio.h>
 
 #include "base/check.h"
-#include "scheduler/engine_internal.h"
 #include "scheduler/latency.h"
+#include "scheduler/lifecycle.h"
 
 enum { FAR_AHEAD = 16, AHEAD = 8 }; /* works between a prefetch and its use */
 
@@ -201,7 +197,7 @@ static inline void prefetch_works(const weft_engine *e, const weft_work *work, u
   }
 }
 
-bool weft_apply_step(weft_engine *engine, weft_plan *plan, const weft_step_result *result) {
+bool weft_apply_step(weft_engine *engine, weft_step_plan *plan, const weft_step_result *result) {
   const weft_segment_result *next = result->result, *end = next + result->n_results;
   uint32_t n_causal = plan->n_causal, block_min = engine->lane[plan->lane].block_min;
   engine->n_told = 0;

@@ -194,7 +194,7 @@ static inline void prefetch(const weft_batcher *b, const weft_work *work) {
 }
 
 /* The decode rows that the batch begins with; returns how many. */
-static uint32_t pack_lead(weft_batcher *b, const weft_plan *plan, const weft_pager *pager,
+static uint32_t pack_lead(weft_batcher *b, const weft_step_plan *plan, const weft_pager *pager,
                           const weft_runner_info *info) {
   uint32_t s = 0, first = 0, shift = 0;
   for (; s < plan->n_causal && plan->causal[s].kind == WEFT_WORK_DECODE; s++) {
@@ -228,8 +228,8 @@ static uint32_t pack_lead(weft_batcher *b, const weft_plan *plan, const weft_pag
   return s;
 }
 
-weft_batch weft_batcher_build(weft_batcher *b, const weft_plan *plan, weft_pager *pager, const weft_runner_info *info,
-                              uint64_t number) {
+weft_batch weft_batcher_build(weft_batcher *b, const weft_step_plan *plan, weft_pager *pager,
+                              const weft_runner_info *info, uint64_t number) {
   uint32_t n_segments = plan->n_causal + plan->n_canvas;
   WEFT_CHECK(n_segments <= b->segments_max);
   WEFT_CHECK(plan->n_rows <= b->rows_max);

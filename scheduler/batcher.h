@@ -26,7 +26,7 @@ weft_status weft_batcher_open(weft_batcher *batcher, const weft_runner_info *inf
                               uint32_t segments_max, uint32_t copies_max);
 void weft_batcher_close(weft_batcher *batcher);
 /* Valid until the next build and until the pager changes. */
-weft_batch weft_batcher_build(weft_batcher *batcher, const weft_plan *plan, weft_pager *pager,
+weft_batch weft_batcher_build(weft_batcher *batcher, const weft_step_plan *plan, weft_pager *pager,
                               const weft_runner_info *info, uint64_t number);
 
 #endif

@@ -6,7 +6,12 @@
 #include "base/check.h"
 #include "base/memory.h"
 #include "scheduler/cost.h"
-#include "scheduler/engine_internal.h"
+#include "scheduler/fit.h"
+#include "scheduler/pins.h"
+#include "scheduler/snapshot.h"
+#include "scheduler/step.h"
+#include "scheduler/thread.h"
+#include "scheduler/waiting.h"
 
 enum {
   TENANTS_MAX = WEFT_OWNER_OPERATOR, /* tenants are owners of the pager below it */
@@ -19,11 +24,6 @@ enum {
 
 uint64_t weft_engine_clock_us(void) {
   return weft_clock_us();
-}
-
-const char *weft_finish_text(weft_finish finish) {
-  static const char *const names[] = {"", "stop", "length", "cancelled", "deadline", "error"};
-  return names[finish];
 }
 
 /* ---- open ------------------------------------------------------------------------------------ */
@@ -131,20 +131,6 @@ static weft_status open_pager(weft_engine *e, weft_error *error) {
   return weft_pager_open(&config, &e->pager, error);
 }
 
-/* The longest sequence of the lane that fits the pool alone with n_rows rows in flight. */
-uint32_t weft_engine_longest_fit(const weft_engine *e, uint32_t lane, uint32_t n_rows, uint32_t n_pages) {
-  uint32_t low = 0, high = e->config.seq_tokens_max;
-  while (low < high) {
-    uint32_t middle = low + (high - low + 1) / 2;
-    if (weft_pager_pages_for(e->pager, lane, middle, n_rows) <= n_pages) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
-
 static void open_cost(weft_lane *lane) {
   const weft_runner_info *info = lane->info;
   weft_cost_layers layers = {.n_experts = info->n_experts, .n_used = info->n_experts_used};
@@ -168,8 +154,8 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
       lane->info->context_length < e->config.seq_tokens_max ? lane->info->context_length : e->config.seq_tokens_max;
   range_of_blocks(lane->info, &lane->block_min, &lane->block_max);
   lane->restores_max = weft_cost_restores_max(lane->info->page_bytes);
-  lane->fit_tokens = weft_engine_longest_fit(e, index, 1, e->config.n_pages);
-  lane->fit_canvas = canvas == 0 ? 0 : weft_engine_longest_fit(e, index, canvas, e->config.n_pages);
+  lane->fit_tokens = weft_fit_longest(e, index, 1, e->config.n_pages);
+  lane->fit_canvas = canvas == 0 ? 0 : weft_fit_longest(e, index, canvas, e->config.n_pages);
   open_cost(lane);
   weft_list_init(&lane->prefilling);
   weft_list_init(&lane->leaving);
@@ -210,17 +196,15 @@ static weft_status take_memory(weft_engine *e) {
   n_works += 1; /* so that a full plan is never the reason to stop */
   e->rank = weft_alloc(c->running_max, sizeof *e->rank);
   e->ranked = weft_alloc(c->running_max, sizeof *e->ranked);
-  uint32_t n_seqs = c->running_max + c->pins_max;
-  e->followers = weft_alloc(n_seqs, sizeof *e->followers);
   e->told = weft_alloc(2 * (size_t)n_works, sizeof *e->told);
-  if (e->rank == NULL || e->ranked == NULL || e->followers == NULL || e->told == NULL) return WEFT_E_NO_MEMORY;
-  for (uint32_t i = 0; i < n_seqs; i++) weft_list_init(&e->followers[i].list);
+  if (e->rank == NULL || e->ranked == NULL || e->told == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < WEFT_FLIGHT_MAX; i++) {
     weft_status status = weft_plan_open(&e->plan[i], n_works);
     if (status != WEFT_OK) return status;
   }
   weft_status status = weft_tenants_open(&e->tenants, c->tenant, c->n_tenants, e->n_lanes);
   if (status != WEFT_OK) return status;
+  e->claims.tenant = e->tenants.claims;
   status = weft_recorder_open(&e->recorder);
   if (status != WEFT_OK) return status;
   e->account = weft_alloc(c->n_tenants, sizeof *e->account);
@@ -236,7 +220,7 @@ static weft_status take_memory(weft_engine *e) {
   if (status != WEFT_OK) return status;
   status = weft_deadlines_open(&e->deadlines, c->running_max + c->waiting_max);
   if (status != WEFT_OK) return status;
-  status = weft_lifts_open(&e->lifts, c->running_max + c->waiting_max, e->lane[0].info->page_bytes);
+  status = weft_waiting_open(e);
   if (status != WEFT_OK) return status;
   return open_batchers(e, 2 * n_works);
 }
@@ -250,7 +234,7 @@ static void free_engine(weft_engine *e) {
   }
   for (uint32_t i = 0; i < WEFT_FLIGHT_MAX; i++) weft_plan_close(&e->plan[i]);
   weft_deadlines_close(&e->deadlines);
-  weft_lifts_close(&e->lifts);
+  weft_waiting_close(e);
   weft_tenants_close(&e->tenants);
   weft_pins_close(&e->pins);
   weft_free(e->account);
@@ -258,7 +242,6 @@ static void free_engine(weft_engine *e) {
   weft_recorder_close(&e->recorder);
   weft_free(e->rank);
   weft_free(e->ranked);
-  weft_free(e->followers);
   weft_free(e->told);
   weft_pager_close(e->pager);
   weft_free(e);
@@ -297,14 +280,14 @@ weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out
     return status;
   }
   (void)pthread_mutex_init(&e->stats_mutex, NULL);
-  weft_engine_share_stats(e);
+  weft_snapshot_take(e);
   *out = e;
   return WEFT_OK;
 }
 
 void weft_engine_close(weft_engine *engine) {
   if (engine == NULL) return;
-  weft_engine_stop(engine);
+  weft_thread_stop(engine);
   weft_inbox_close(&engine->inbox);
   (void)pthread_mutex_destroy(&engine->stats_mutex);
   free_engine(engine);
@@ -340,7 +323,7 @@ void weft_engine_wake(weft_engine *engine) {
 }
 
 weft_status weft_engine_step(weft_engine *engine, uint64_t now_us) {
-  return weft_engine_turn(engine, now_us);
+  return weft_step_turn(engine, now_us);
 }
 
 void weft_engine_drain(weft_engine *engine) {
@@ -387,4 +370,24 @@ void weft_engine_get_group_usage(weft_engine *engine, uint32_t runner, weft_grou
 
 weft_pager *weft_engine_pager(weft_engine *engine) {
   return engine->pager;
+}
+
+weft_status weft_engine_start(weft_engine *engine) {
+  return weft_thread_start(engine);
+}
+
+void weft_engine_stop(weft_engine *engine) {
+  weft_thread_stop(engine);
+}
+
+weft_status weft_engine_unpin(weft_engine *engine, uint32_t id) {
+  return weft_pins_remove(engine, id);
+}
+
+uint32_t weft_engine_list_pins(weft_engine *engine, weft_pin_info *out, uint32_t max) {
+  return weft_pins_list(engine, out, max);
+}
+
+uint32_t weft_engine_room(const weft_engine *engine, uint32_t lane, uint32_t n_tokens) {
+  return weft_fit_room(engine, lane, n_tokens);
 }

@@ -11,3 +11,5 @@ void weft_latency_count(uint64_t *buckets, uint64_t value_us) {
   while (i < WEFT_LATENCY_BOUNDS && value_us > weft_latency_bounds_us[i]) i += 1;
   buckets[i] += 1;
 }
+
+const double weft_step_ratio_bounds[WEFT_STEP_RATIOS - 1] = {0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.0};

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "scheduler/engine.h"
+#include "scheduler/stats.h"
 
 enum { WEFT_LATENCY_BOUNDS = 19 };
 

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* How a request changes state; nobody else writes state, finish, or the counts of who runs and who
- * waits.
- *
- * Law. finish happens once per request. Memory, slot and place among the running are given back in
- * leave and nowhere else, when nothing of the request is in flight. */
+#include "scheduler/lifecycle.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "scheduler/cost.h"
-#include "scheduler/engine_internal.h"
 #include "scheduler/latency.h"
+#include "scheduler/pins.h"
+#include "scheduler/snapshot.h"
+#include "scheduler/waiting.h"
 
 static weft_tenant_stats *tenant_stats(weft_engine *e, const weft_request *r) {
   weft_tenant *tenant = &e->tenants.tenant[r->tenant];
@@ -20,26 +19,6 @@ static weft_tenant_stats *tenant_stats(weft_engine *e, const weft_request *r) {
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
-
-void weft_lifecycle_enqueue(weft_engine *e, weft_request *r) {
-  e->n_changes += 1;
-  weft_tenants_enqueue(&e->tenants, r);
-  e->lane[r->lane].n_waiting += 1;
-  e->stats.n_waiting += 1;
-}
-
-void weft_lifecycle_dequeue(weft_engine *e, weft_request *r) {
-  weft_list_remove(&r->link);
-  e->lane[r->lane].n_waiting -= 1;
-  e->stats.n_waiting -= 1;
-  if (e->memory_waiter == r) e->memory_waiter = NULL;
-  weft_lifts_left(e, r);
-  if (r->follows == WEFT_SEQ_NONE) {
-    weft_tenants_dequeued(&e->tenants, r);
-  } else {
-    r->follows = WEFT_SEQ_NONE;
-  }
-}
 
 void weft_lifecycle_accept(weft_engine *e, weft_request *r) {
   r->arrival = e->n_arrivals++;
@@ -52,7 +31,7 @@ void weft_lifecycle_accept(weft_engine *e, weft_request *r) {
     r->expected = true;
     r->head->n_expected += 1;
   }
-  weft_lifecycle_enqueue(e, r);
+  weft_waiting_enqueue(e, r);
   weft_lane *lane = &e->lane[r->lane];
   if (lane->broken) weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, lane->reason);
 }
@@ -126,8 +105,8 @@ void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
   weft_inbox_count_waiting(&e->inbox, r->tenant, -1);
   e->n_changes += 1;
   r->state = WEFT_REQUEST_RUNNING;
-  r->need_pages = 0;
-  r->n_lifts = 0;
+  r->wait.need_pages = 0;
+  r->wait.n_file_waits = 0;
   r->n_in_flight = r->n_pending = 0;
   r->next_block = r->block;
   resume_canvas(e, r);
@@ -161,20 +140,19 @@ static bool holds_last_row(const weft_request *r) {
   return r->head->n_expected > 0 && r->head->trunk == r && !r->canvas && r->n_valid == r->n_prompt;
 }
 
-static bool commit_to(weft_engine *e, weft_request *r, uint32_t end) {
-  if (end <= r->n_committed) return false;
+static void commit_to(weft_engine *e, weft_request *r, uint32_t end) {
+  if (end <= r->n_committed) return;
   weft_pager_commit(e->pager, r->seq, r->tokens + r->n_committed, end - r->n_committed);
   r->n_committed = end;
-  weft_admission_wake(e, r->seq, end);
-  return true;
+  weft_waiting_wake(e, r->seq, end);
 }
 
 void weft_lifecycle_commit(weft_engine *e, weft_request *r) {
-  (void)commit_to(e, r, holds_last_row(r) ? r->n_valid - 1 : r->n_valid);
+  commit_to(e, r, holds_last_row(r) ? r->n_valid - 1 : r->n_valid);
 }
 
-bool weft_lifecycle_commit_all(weft_engine *e, weft_request *r) {
-  return commit_to(e, r, r->n_valid);
+void weft_lifecycle_commit_all(weft_engine *e, weft_request *r) {
+  commit_to(e, r, r->n_valid);
 }
 
 static void leave(weft_engine *e, weft_request *r) {
@@ -199,18 +177,32 @@ static void leave(weft_engine *e, weft_request *r) {
   weft_pins_hold(e, r);
   if (r->finish == WEFT_FINISH_NONE) {
     r->state = WEFT_REQUEST_WAITING;
-    weft_lifecycle_enqueue(e, r);
+    weft_waiting_enqueue(e, r);
   } else {
     r->state = WEFT_REQUEST_DONE;
     weft_request_unref(r);
   }
-  weft_admission_wake(e, seq, UINT32_MAX);
+  weft_waiting_wake(e, seq, UINT32_MAX);
+}
+
+void weft_lifecycle_starve(weft_engine *e, weft_request *r, bool within_tenant) {
+  weft_request **starved = within_tenant ? &weft_claims_of(e, r)->starved : &e->claims.starved;
+  weft_rank rank = weft_tenants_rank(&e->tenants, r);
+  if (*starved != NULL) {
+    weft_rank other = weft_tenants_rank(&e->tenants, *starved);
+    if (!weft_policy_goes_before(&rank, &other)) return;
+  }
+  *starved = r;
+}
+
+void weft_lifecycle_fed(weft_engine *e, const weft_request *r) {
+  weft_request **own = &weft_claims_of(e, r)->starved;
+  if (e->claims.starved == r) e->claims.starved = NULL;
+  if (*own == r) *own = NULL;
 }
 
 static void start_leaving(weft_engine *e, weft_request *r) {
-  if (e->starved == r) e->starved = NULL;
-  weft_request **own = &e->tenants.tenant[r->tenant].starved;
-  if (*own == r) *own = NULL;
+  weft_lifecycle_fed(e, r);
   if (r->head->trunk == r) r->head->trunk = NULL;
   if (r->state == WEFT_REQUEST_LEAVING) return;
   e->n_changes += 1;
@@ -219,20 +211,20 @@ static void start_leaving(weft_engine *e, weft_request *r) {
   if (weft_ready_remove(&e->lane[r->lane].ready, r)) *weft_tenants_n_ready(&e->tenants, r) -= 1;
   weft_list_remove(&r->link);
   weft_list_push_back(&e->lane[r->lane].leaving, &r->link);
-  e->n_leaving += 1;
+  e->claims.n_leaving += 1;
 }
 
 /* True: it left. */
 static bool try_leave(weft_engine *e, weft_request *r) {
   if (r->state != WEFT_REQUEST_LEAVING || r->n_in_flight > 0) return false;
-  e->n_leaving -= 1;
+  e->claims.n_leaving -= 1;
   leave(e, r);
   return true;
 }
 
 bool weft_lifecycle_preempt(weft_engine *e, weft_request *r) {
   WEFT_CHECK(r->state == WEFT_REQUEST_RUNNING);
-  e->preempted = true;
+  e->claims.preempted = true;
   e->stats.n_preemptions += 1;
   r->usage.n_preemptions += 1;
   tenant_stats(e, r)->n_preemptions += 1;
@@ -305,7 +297,7 @@ void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish, 
   record_request(e, r);
   bool waited = r->state == WEFT_REQUEST_WAITING;
   bool preempted = r->state == WEFT_REQUEST_LEAVING; /* it was counted as waiting already */
-  if (waited) weft_lifecycle_dequeue(e, r);
+  if (waited) weft_waiting_dequeue(e, r);
   if (waited) drop_canvas(e, r);
   if (waited || preempted) weft_inbox_count_waiting(&e->inbox, r->tenant, -1);
   weft_inbox_count_finished(&e->inbox, r->tenant, tokens_unused(r), e->now_us);
@@ -346,9 +338,9 @@ void weft_lifecycle_break(weft_engine *e, weft_lane *lane, weft_status status, c
   weft_log(WEFT_LOG_ERROR, "%s", lane->reason);
   e->stats.broken_runners |= UINT64_C(1) << lane->index;
   weft_pins_let_go(e, lane->index);
-  weft_engine_share_stats(e); /* health is red before a client hears of it */
+  weft_snapshot_take(e); /* health is red before a client hears of it */
   for (uint32_t i = 0; i < e->n_flight; i++) {
-    weft_plan *plan = &e->plan[(e->first_flight + i) % WEFT_FLIGHT_MAX];
+    weft_step_plan *plan = &e->plan[(e->first_flight + i) % WEFT_FLIGHT_MAX];
     if (plan->lane == lane->index) plan->dropped = true;
   }
   lane->n_in_flight = 0;
@@ -357,7 +349,7 @@ void weft_lifecycle_break(weft_engine *e, weft_lane *lane, weft_status status, c
   weft_request *r;
   while ((r = weft_ready_any(&lane->ready)) != NULL) end_one(e, r, lane->reason);
   /* With the last sequence of the lane its followers went back to their queues. */
-  weft_lifts_end(e, lane->index);
+  weft_waiting_end_file(e, lane->index);
   while ((r = weft_tenants_any(&e->tenants, lane->index)) != NULL) {
     weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, lane->reason);
   }

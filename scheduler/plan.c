@@ -5,7 +5,7 @@
 
 #include "base/memory.h"
 
-weft_status weft_plan_open(weft_plan *plan, uint32_t n_max) {
+weft_status weft_plan_open(weft_step_plan *plan, uint32_t n_max) {
   memset(plan, 0, sizeof *plan);
   plan->causal = weft_alloc(n_max, sizeof *plan->causal);
   plan->canvas = weft_alloc(n_max, sizeof *plan->canvas);
@@ -15,13 +15,13 @@ weft_status weft_plan_open(weft_plan *plan, uint32_t n_max) {
   return WEFT_E_NO_MEMORY;
 }
 
-void weft_plan_close(weft_plan *plan) {
+void weft_plan_close(weft_step_plan *plan) {
   weft_free(plan->causal);
   weft_free(plan->canvas);
   memset(plan, 0, sizeof *plan);
 }
 
-void weft_plan_begin(weft_plan *plan, uint64_t number, uint32_t lane) {
+void weft_plan_begin(weft_step_plan *plan, uint64_t number, uint32_t lane) {
   plan->number = number;
   plan->lane = lane;
   plan->dropped = false;

@@ -34,7 +34,7 @@ typedef struct weft_work {
   uint8_t output; /* weft_output */
 } weft_work;
 
-typedef struct weft_plan {
+typedef struct weft_step_plan {
   uint64_t number; /* counts plans of the engine, from 1 */
   uint32_t lane;
   bool dropped;                   /* the lane broke while it was in flight */
@@ -44,18 +44,18 @@ typedef struct weft_plan {
   uint32_t n_rows, n_rows_of[4]; /* by kind */
   weft_cost_shape shape;         /* of all works */
   double predicted_us;           /* what the device is thought to need for it */
-} weft_plan;
+} weft_step_plan;
 
-weft_status weft_plan_open(weft_plan *plan, uint32_t n_max);
-void weft_plan_close(weft_plan *plan);
-void weft_plan_begin(weft_plan *plan, uint64_t number, uint32_t lane);
+weft_status weft_plan_open(weft_step_plan *plan, uint32_t n_max);
+void weft_plan_close(weft_step_plan *plan);
+void weft_plan_begin(weft_step_plan *plan, uint64_t number, uint32_t lane);
 
-static inline bool weft_plan_is_full(const weft_plan *plan) {
+static inline bool weft_plan_is_full(const weft_step_plan *plan) {
   return plan->n_causal == plan->n_max || plan->n_canvas == plan->n_max;
 }
 
 /* The next work of its list, to be filled in by the caller. The plan must not be full. */
-static inline weft_work *weft_plan_add(weft_plan *plan, weft_work_kind kind, uint32_t n_rows) {
+static inline weft_work *weft_plan_add(weft_step_plan *plan, weft_work_kind kind, uint32_t n_rows) {
   weft_work *work = kind == WEFT_WORK_DENOISE ? &plan->canvas[plan->n_canvas++] : &plan->causal[plan->n_causal++];
   plan->n_rows += n_rows;
   plan->n_rows_of[kind] += n_rows;

@@ -8,6 +8,11 @@
 #include "base/check.h"
 #include "base/memory.h"
 
+const char *weft_finish_text(weft_finish finish) {
+  static const char *const names[] = {"", "stop", "length", "cancelled", "deadline", "error"};
+  return names[finish];
+}
+
 /* ---- memory: one allocation per request ------------------------------------------------------ */
 
 typedef struct request_layout {
@@ -111,10 +116,10 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   weft_list_init(&r->link);
   r->state = WEFT_REQUEST_WAITING;
   r->lane = (uint8_t)params->runner;
-  r->seq = r->follows = WEFT_SEQ_NONE;
+  r->seq = r->wait.leader = WEFT_SEQ_NONE;
   r->ready_at = UINT32_MAX;
   r->save = WEFT_SAVE_NONE;
-  r->deadline_at = r->lift_at = WEFT_DEADLINE_NONE;
+  r->deadline_at = r->wait.file_at = WEFT_DEADLINE_NONE;
   r->n_tokens = r->n_prompt = params->n_tokens;
   r->last_token = params->tokens[params->n_tokens - 1];
   r->has_sampled = r->sampled != NULL;

@@ -33,7 +33,7 @@
 
 #include "scheduler/canvas_ring.h"
 #include "scheduler/deadline.h"
-#include "scheduler/engine.h"
+#include "scheduler/event.h"
 #include "scheduler/list.h"
 
 typedef enum weft_request_state {
@@ -61,6 +61,20 @@ typedef struct weft_placement {
     uint32_t unit; /* counted in smallest blocks */
   } group[WEFT_BATCH_GROUPS_MAX];
 } weft_placement;
+
+/* The leader of a request that waits for the file (file_wait.h). */
+#define WEFT_LEADER_FILE (WEFT_SEQ_NONE - 1)
+
+/* What a waiting request waits for besides its turn. */
+typedef struct weft_wait {
+  uint64_t retry_plan; /* number of the plan that tries again to admit it, whatever came free until then */
+  uint32_t need_pages; /* that the last try to admit it lacked; 0: it lacked none */
+  weft_seq leader;  /* the sequence that computes its prefix, WEFT_LEADER_FILE, or WEFT_SEQ_NONE: it is in its queue */
+  uint32_t wake_at; /* valid tokens of the leader that make another try worth it */
+  uint32_t file_at; /* its place in the heap of those that wait for the file */
+  uint32_t file_pages; /* counted in weft_file_waits.n_pages for it */
+  uint32_t n_file_waits;
+} weft_wait;
 
 enum { WEFT_REQUEST_LINE = 64 }; /* bytes of a cache line */
 
@@ -107,11 +121,7 @@ struct weft_request {
   uint32_t rank_at; /* in the engine's table of running requests */
   uint64_t arrival;
   uint32_t deadline_at; /* in the heap */
-  uint32_t need_pages;  /* what the last try to admit it lacked */
-  uint64_t retry_step;
-  uint32_t wake_at;                      /* the leader's n_valid that makes another try worth it */
-  weft_seq follows;                      /* whose prefix it waits for, WEFT_FOLLOWS_FILE, WEFT_SEQ_NONE */
-  uint32_t lift_at, n_lifts, lift_pages; /* in the heap of those that wait for the file; times it waited; lift.h */
+  weft_wait wait;
   /* Requests of one prompt. Engine thread only, but for head, which is set at submit. */
   struct weft_request *head;  /* the first of them, itself when alone; a reference unless itself */
   struct weft_request *trunk; /* of a head: the running one whose prompt the others fork */

@@ -1,23 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Sharing a step among tenants: prompts, admissions, and, where rows are short, whatever runs.
- *
- * Law. Again and again the request that is due first gets its rows: the higher level of its class, then
- * the tenant with the smaller clock, then arrival. Within a tenant running requests go first, then
- * waiting ones. Decode rows and canvases of all tenants go before that (planner.c) only while they
- * fit and none of their tenants is more than one step of its own ahead of a tenant with a prompt:
- * so a step is the unit of unfairness (docs/scheduler.md derives the bound). Requests that found no
- * room are first among their tenant's in the next step. */
-#include "scheduler/cost.h"
-#include "scheduler/engine_internal.h"
+#include "scheduler/share.h"
 
-typedef struct share_walk {
-  weft_planner *p;
-  weft_tenants *tenants;
-  uint64_t lane_bit;
-  uint32_t n_contenders;
-  bool admitting;
-  weft_link served, skipped; /* prompts with rows left to compute */
-} share_walk;
+#include "scheduler/cost.h"
 
 /* ---- is there anything to share? ------------------------------------------------------------- */
 
@@ -32,20 +16,20 @@ static uint64_t least_clock(const weft_engine *e, const weft_lane *lane) {
   }
   for (uint32_t i = 0; i < t->n_tenants; i++) {
     if (t->tenant[i].clock >= least) continue;
-    bool wants = (t->tenant[i].wants >> lane->index & 1) != 0;
+    bool wants = (t->claims[i].wants >> lane->index & 1) != 0;
     if (wants || weft_tenants_first(t, lane->index, i) != NULL) least = t->tenant[i].clock;
   }
   return least;
 }
 
 /* More than n full steps ahead of a clock. */
-static bool is_ahead(const weft_planner *p, uint32_t tenant, uint64_t clock, uint32_t n) {
+static bool is_ahead(const weft_planning *p, uint32_t tenant, uint64_t clock, uint32_t n) {
   const weft_tenants *t = &p->engine->tenants;
   uint64_t own = t->tenant[tenant].clock;
   return own > clock && own - clock > n * weft_tenants_ticks(t, tenant, p->step_charge);
 }
 
-bool weft_share_is_contended(const weft_planner *p) {
+bool weft_share_is_contended(const weft_planning *p) {
   const weft_engine *e = p->engine;
   const weft_lane *lane = p->lane;
   const weft_tenants *t = &e->tenants;
@@ -62,24 +46,24 @@ bool weft_share_is_contended(const weft_planner *p) {
 /* ---- with a target for the time between tokens ----------------------------------------------- */
 
 /* Decode rows of tenants that are far ahead of one that wants more. */
-static uint32_t count_ahead(weft_planner *p) {
+static uint32_t count_ahead(weft_planning *p) {
   weft_tenants *t = &p->engine->tenants;
   const weft_ready *ready = &p->lane->ready;
   uint64_t least = least_clock(p->engine, p->lane);
   bool any = false;
   for (uint32_t i = 0; i < t->n_tenants; i++) {
-    t->tenant[i].ahead = is_ahead(p, i, least, WEFT_PACE_AHEAD);
-    any = any || t->tenant[i].ahead;
+    t->claims[i].ahead = is_ahead(p, i, least, WEFT_PACE_AHEAD);
+    any = any || t->claims[i].ahead;
   }
   uint32_t n = 0;
   for (uint32_t i = 0; any && i < ready->n; i++) {
     const weft_request *r = ready->at[i];
-    n += r != NULL && !r->canvas && t->tenant[r->tenant].ahead;
+    n += r != NULL && !r->canvas && t->claims[r->tenant].ahead;
   }
   return n;
 }
 
-void weft_share_open(weft_planner *p, bool paced) {
+void weft_share_open(weft_planning *p, bool paced) {
   const weft_cost_shape full = {.n_rows = p->lane->rows_max};
   p->held = (weft_candidate){.tenant_clock = UINT64_MAX, .level = INT32_MIN};
   p->n_ahead = 0;
@@ -88,107 +72,100 @@ void weft_share_open(weft_planner *p, bool paced) {
   if (paced) p->n_ahead = count_ahead(p);
 }
 
-void weft_share_hold(weft_planner *p, const weft_request *r) {
+void weft_share_hold(weft_planning *p, const weft_request *r) {
   weft_tenants *t = &p->engine->tenants;
   weft_candidate is = weft_tenants_candidate(t, r);
-  t->tenant[r->tenant].held = true;
+  t->claims[r->tenant].held = true;
   if (is.tenant_clock < p->held.tenant_clock) p->held.tenant_clock = is.tenant_clock;
   if (is.level > p->held.level) p->held.level = is.level;
 }
 
-bool weft_share_has_time(weft_planner *p, const weft_request *r) {
-  if (!p->engine->tenants.tenant[r->tenant].ahead) return true;
+bool weft_share_has_time(weft_planning *p, const weft_request *r) {
+  if (!p->engine->tenants.claims[r->tenant].ahead) return true;
   return weft_pace_decode(&p->pace, r->n_planned);
 }
 
 /* What is far ahead of somebody held back waits: else only that one would pay for the target. */
-static bool waits_for_held(const weft_planner *p, const weft_request *r, const weft_candidate *is) {
+static bool waits_for_held(const weft_planning *p, const weft_request *r, const weft_candidate *is) {
   if (p->held.tenant_clock == UINT64_MAX || is->level > p->held.level) return false;
   return is_ahead(p, r->tenant, p->held.tenant_clock, WEFT_PACE_AHEAD);
 }
 
-/* ---- before the walk: the works of each tenant, after it: lists as they were ----------------- */
+/* ---- the iterator: the works of each tenant ---------------------------------------------------- */
 
-static void gather(share_walk *w, bool with_ready) {
-  weft_lane *lane = w->p->lane;
+static weft_tenants *tenants_of(const weft_share *s) {
+  return &s->p->engine->tenants;
+}
+
+static void note_want(const weft_share *s, uint32_t tenant) {
+  tenants_of(s)->claims[tenant].wants |= UINT64_C(1) << s->p->lane->index;
+}
+
+static void gather_works(const weft_share *s) {
+  weft_tenants *tenants = tenants_of(s);
+  weft_lane *lane = s->p->lane;
   weft_link *link;
-  if (with_ready) {
-    for (uint32_t i = 0; i < lane->ready.n; i++) {
-      weft_request *r = lane->ready.at[i];
-      if (r != NULL) weft_list_push_back(&w->tenants->tenant[r->tenant].works, &r->link);
-    }
+  for (uint32_t i = 0; s->with_ready && i < lane->ready.n; i++) {
+    weft_request *r = lane->ready.at[i];
+    if (r != NULL) weft_list_push_back(&tenants->tenant[r->tenant].works, &r->link);
   }
   while ((link = weft_list_pop_front(&lane->prefilling)) != NULL) {
     weft_request *r = WEFT_OF_LINK(link, weft_request, link);
-    weft_list_push_back(&w->tenants->tenant[r->tenant].works, link);
-  }
-  const weft_engine *e = w->p->engine;
-  weft_tenants_sink(w->tenants);
-  if (e->memory_waiter != NULL) weft_tenants_lift(w->tenants, e->memory_waiter, e->now_us);
-  for (uint32_t i = 0; i < w->tenants->n_tenants; i++) {
-    weft_tenant *t = &w->tenants->tenant[i];
-    t->wants &= ~w->lane_bit;
-    const weft_request *waits = weft_tenants_first(w->tenants, lane->index, i), *runs = NULL;
-    if (!weft_list_empty(&t->works)) runs = WEFT_OF_LINK(t->works.next, weft_request, link);
-    weft_tenants_charge(w->tenants, i, &lane->cost);
-    if (waits != NULL) weft_tenants_lift(w->tenants, waits, e->now_us);
-    if (runs != NULL) weft_tenants_lift(w->tenants, runs, e->now_us);
-    if (waits != NULL || runs != NULL) w->tenants->contender[w->n_contenders++] = i;
+    weft_list_push_back(&tenants->tenant[r->tenant].works, link);
   }
 }
 
-static void note_wants(share_walk *w, const weft_link *list) {
-  for (const weft_link *at = list->next; at != list; at = at->next) {
-    w->tenants->tenant[WEFT_OF_LINK(at, weft_request, link)->tenant].wants |= w->lane_bit;
+/* Who contends, and the level of each class by the age of its next requests. */
+static void gather_contenders(weft_share *s) {
+  const weft_engine *e = s->p->engine;
+  const weft_lane *lane = s->p->lane;
+  weft_tenants *tenants = tenants_of(s);
+  weft_tenants_reset_levels(tenants);
+  if (e->claims.memory_waiter != NULL) weft_tenants_raise_level(tenants, e->claims.memory_waiter, e->now_us);
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) {
+    const weft_link *works = &tenants->tenant[i].works;
+    const weft_request *waits = weft_tenants_first(tenants, lane->index, i), *runs = NULL;
+    if (!weft_list_empty(works)) runs = WEFT_OF_LINK(works->next, weft_request, link);
+    tenants->claims[i].wants &= ~(UINT64_C(1) << lane->index);
+    weft_tenants_charge(tenants, i, &lane->cost);
+    if (waits != NULL) weft_tenants_raise_level(tenants, waits, e->now_us);
+    if (runs != NULL) weft_tenants_raise_level(tenants, runs, e->now_us);
+    if (waits != NULL || runs != NULL) tenants->contender[s->n_contenders++] = i;
   }
 }
 
-/* Prompts in the order of the next step: skipped, not reached, served, new. */
-static void put_back(share_walk *w, bool with_ready) {
-  weft_lane *lane = w->p->lane;
-  note_wants(w, &w->skipped);
-  note_wants(w, &w->served);
-  note_wants(w, &lane->prefilling);
-  for (uint32_t i = 0; i < w->n_contenders; i++) {
-    weft_tenant *t = &w->tenants->tenant[w->tenants->contender[i]];
-    weft_link *link;
-    t->wants |= w->lane_bit; /* the walk ended before it had nothing more to ask for */
-    while ((link = weft_list_pop_front(&t->works)) != NULL) {
-      if (WEFT_OF_LINK(link, weft_request, link)->prefilling) {
-        weft_list_push_back(&w->skipped, link);
-      }
-    }
-  }
-  weft_list_splice_front(&lane->prefilling, &w->served);
-  weft_list_splice_front(&lane->prefilling, &w->skipped);
-  if (with_ready) weft_ready_settle(&lane->ready, w->p->plan->number);
+void weft_share_begin(weft_share *s, weft_planning *p, bool with_ready) {
+  *s = (weft_share){.p = p, .with_ready = with_ready, .admitting = true};
+  weft_list_init(&s->served);
+  weft_list_init(&s->skipped);
+  gather_works(s);
+  gather_contenders(s);
 }
 
-/* ---- the walk -------------------------------------------------------------------------------- */
-
-static weft_request *first_of(share_walk *w, uint32_t tenant) {
-  weft_tenant *t = &w->tenants->tenant[tenant];
-  if (!weft_list_empty(&t->works)) return WEFT_OF_LINK(t->works.next, weft_request, link);
-  weft_request *r = weft_tenants_first(w->tenants, w->p->lane->index, tenant);
-  if (r == NULL || w->admitting) return r;
-  t->wants |= w->lane_bit; /* what it lacks is no limit of its own */
+static weft_request *first_of_tenant(const weft_share *s, uint32_t tenant) {
+  const weft_tenants *tenants = tenants_of(s);
+  const weft_link *works = &tenants->tenant[tenant].works;
+  if (!weft_list_empty(works)) return WEFT_OF_LINK(works->next, weft_request, link);
+  weft_request *r = weft_tenants_first(tenants, s->p->lane->index, tenant);
+  if (r == NULL || s->admitting) return r;
+  note_want(s, tenant); /* what it lacks is no limit of its own */
   return NULL;
 }
 
-/* The request that is due first; NULL: nobody can use more rows. */
-static weft_request *next_due(share_walk *w) {
-  uint32_t *contender = w->tenants->contender;
+static weft_request *find_due(weft_share *s) {
+  const weft_tenants *tenants = tenants_of(s);
+  uint32_t *contender = tenants->contender;
   weft_request *best = NULL;
   weft_candidate best_is = {0};
-  for (uint32_t i = 0; i < w->n_contenders;) {
-    weft_request *r = first_of(w, contender[i]);
+  for (uint32_t i = 0; i < s->n_contenders;) {
+    weft_request *r = first_of_tenant(s, contender[i]);
     if (r == NULL) {
-      contender[i] = contender[--w->n_contenders];
+      contender[i] = contender[--s->n_contenders];
       continue;
     }
     i += 1;
-    weft_candidate is = weft_tenants_candidate(w->tenants, r);
-    if (waits_for_held(w->p, r, &is)) continue;
+    weft_candidate is = weft_tenants_candidate(tenants, r);
+    if (waits_for_held(s->p, r, &is)) continue;
     if (best != NULL && !weft_policy_is_due_before(&is, &best_is)) continue;
     best = r;
     best_is = is;
@@ -196,26 +173,39 @@ static weft_request *next_due(share_walk *w) {
   return best;
 }
 
-static void serve(share_walk *w, weft_request *r) {
-  weft_list_remove(&r->link);
-  bool was_ready = !r->prefilling, done = weft_planner_serve(w->p, r);
-  if (was_ready && !done) w->tenants->tenant[r->tenant].wants |= w->lane_bit;
-  if (r->prefilling) weft_list_push_back(done ? &w->served : &w->skipped, &r->link);
+weft_request *weft_share_next(weft_share *s) {
+  weft_request *r = s->p->rows_left > 0 ? find_due(s) : NULL;
+  if (r != NULL && r->state != WEFT_REQUEST_WAITING) weft_list_remove(&r->link);
+  return r;
 }
 
-void weft_share_run(weft_planner *p, bool with_ready) {
-  weft_engine *e = p->engine;
-  share_walk w = {.p = p, .tenants = &e->tenants, .lane_bit = UINT64_C(1) << p->lane->index, .admitting = true};
-  weft_list_init(&w.served);
-  weft_list_init(&w.skipped);
-  gather(&w, with_ready);
-  weft_request *r;
-  while (p->rows_left > 0 && (r = next_due(&w)) != NULL) {
-    if (r->state != WEFT_REQUEST_WAITING) {
-      serve(&w, r);
-    } else {
-      w.admitting = weft_admission_try(p, r);
+void weft_share_served(weft_share *s, weft_request *r, bool was_ready, bool done) {
+  if (was_ready && !done) note_want(s, r->tenant);
+  if (r->prefilling) weft_list_push_back(done ? &s->served : &s->skipped, &r->link);
+}
+
+static void note_wants(const weft_share *s, const weft_link *list) {
+  for (const weft_link *at = list->next; at != list; at = at->next) {
+    note_want(s, WEFT_OF_LINK(at, weft_request, link)->tenant);
+  }
+}
+
+/* Prompts in the order of the next step: skipped, not reached, served, new. */
+void weft_share_end(weft_share *s) {
+  weft_lane *lane = s->p->lane;
+  weft_tenants *tenants = tenants_of(s);
+  note_wants(s, &s->skipped);
+  note_wants(s, &s->served);
+  note_wants(s, &lane->prefilling);
+  for (uint32_t i = 0; i < s->n_contenders; i++) {
+    uint32_t tenant = tenants->contender[i];
+    weft_link *link;
+    note_want(s, tenant); /* the walk ended before it had nothing more to ask for */
+    while ((link = weft_list_pop_front(&tenants->tenant[tenant].works)) != NULL) {
+      if (WEFT_OF_LINK(link, weft_request, link)->prefilling) weft_list_push_back(&s->skipped, link);
     }
   }
-  put_back(&w, with_ready);
+  weft_list_splice_front(&lane->prefilling, &s->served);
+  weft_list_splice_front(&lane->prefilling, &s->skipped);
+  if (s->with_ready) weft_ready_settle(&lane->ready, s->p->plan->number);
 }

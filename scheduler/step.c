@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* One turn of the loop:
- *
- *   inbox ─► expire, hear of copies ─► launch: plan, batch, submit ─► land: collect, apply
- *
- * Law. Without overlap a turn lands the step that it launched. With overlap it lands the step of
- * the turn before, so the device has the next step already while results are applied; when there
- * was nothing to launch it lands all. Steps land in the order in which they were submitted, over
- * all lanes. */
+#include "scheduler/step.h"
+
 #include "base/check.h"
-#include "scheduler/engine_internal.h"
+#include "scheduler/apply.h"
+#include "scheduler/copies.h"
+#include "scheduler/lifecycle.h"
+#include "scheduler/pins.h"
+#include "scheduler/planner.h"
+#include "scheduler/snapshot.h"
+#include "scheduler/waiting.h"
 
 /* ---- what came from outside ------------------------------------------------------------------ */
 
@@ -37,21 +37,7 @@ static void expire(weft_engine *e) {
   }
 }
 
-/* The engine's time by now: within a turn it moves on only where it is the clock's. */
-static uint64_t present_us(const weft_engine *e) {
-  return e->real_clock ? weft_clock_us() : e->now_us;
-}
-
 /* ---- launch ---------------------------------------------------------------------------------- */
-
-uint64_t weft_engine_lanes_with_requests(const weft_engine *e) {
-  uint64_t bits = 0;
-  for (uint32_t i = 0; i < e->n_lanes; i++) {
-    const weft_lane *lane = &e->lane[i];
-    if (lane->n_running + lane->n_waiting > 0) bits |= UINT64_C(1) << i;
-  }
-  return bits;
-}
 
 static uint64_t lanes_with_work(const weft_engine *e) {
   uint64_t bits = 0;
@@ -63,7 +49,7 @@ static uint64_t lanes_with_work(const weft_engine *e) {
   return bits;
 }
 
-static void count_step(weft_engine *e, const weft_plan *plan) {
+static void count_step(weft_engine *e, const weft_step_plan *plan) {
   weft_engine_stats *s = &e->stats;
   const uint32_t *rows = plan->n_rows_of;
   s->n_steps += 1;
@@ -90,19 +76,19 @@ static uint32_t next_turn(weft_engine *e, uint64_t lanes) {
   return weft_policy_turn(e->turn, used_us, lanes, e->n_lanes, (double)e->config.slice_us);
 }
 
-static void take_turn(weft_engine *e, weft_lane *lane, const weft_plan *plan) {
+static void take_turn(weft_engine *e, weft_lane *lane, const weft_step_plan *plan) {
   e->turn = lane->index;
   if (e->turn_us < lane->used_us) e->turn_us = lane->used_us;
   lane->used_us += plan->predicted_us; /* put right when it has landed */
 }
 
-static bool submit(weft_engine *e, weft_lane *lane, weft_plan *plan) {
+static bool submit(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
   weft_batch batch = weft_batcher_build(&lane->batcher, plan, e->pager, lane->info, lane->n_batches);
   uint64_t start_ns = weft_clock_ns();
-  plan->launched_us = present_us(e);
+  plan->launched_us = weft_present_us(e);
   weft_status status = lane->runner->ops->submit(lane->runner, &batch);
   e->runner_ns += weft_clock_ns() - start_ns;
-  weft_lifts_hear(e);
+  weft_copies_hear(e);
   if (status != WEFT_OK) {
     weft_lifecycle_break(e, lane, status, "the start of a step");
     return false;
@@ -122,25 +108,23 @@ static bool launch_moves(weft_engine *e) {
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_lane *lane = &e->lane[i];
     if (lane->broken || lane->n_in_flight == lane->info->depth) continue;
-    weft_plan *plan = &e->plan[(e->first_flight + e->n_flight) % WEFT_FLIGHT_MAX];
+    weft_step_plan *plan = &e->plan[(e->first_flight + e->n_flight) % WEFT_FLIGHT_MAX];
     weft_plan_begin(plan, ++e->n_plans, i);
     if (submit(e, lane, plan)) return true;
   }
   return false;
 }
 
-bool weft_engine_launch(weft_engine *e) {
+static bool launch(weft_engine *e) {
   uint64_t lanes = lanes_with_work(e);
   while (lanes != 0) {
     uint32_t at = next_turn(e, lanes);
     lanes &= ~(UINT64_C(1) << at);
     weft_lane *lane = &e->lane[at];
-    weft_plan *plan = &e->plan[(e->first_flight + e->n_flight) % WEFT_FLIGHT_MAX];
+    weft_step_plan *plan = &e->plan[(e->first_flight + e->n_flight) % WEFT_FLIGHT_MAX];
     weft_plan_begin(plan, ++e->n_plans, at);
-    plan->began_us = present_us(e);
-    weft_planner planner = {.engine = e, .lane = lane, .plan = plan, .rows_left = lane->rows_max};
-    planner.restores_end = weft_pager_get_stats(e->pager).n_restored + lane->restores_max;
-    weft_planner_run(&planner);
+    plan->began_us = weft_present_us(e);
+    weft_planner_run(e, lane, plan);
     plan->predicted_us = weft_cost_step(&lane->cost, &plan->shape);
     if (lane->lost) {
       weft_lifecycle_break(e, lane, WEFT_E_DEVICE, "the start of a request");
@@ -158,7 +142,7 @@ bool weft_engine_launch(weft_engine *e) {
 
 /* ---- land ------------------------------------------------------------------------------------ */
 
-static void count_lane(weft_engine *e, const weft_plan *plan) {
+static void count_lane(weft_engine *e, const weft_step_plan *plan) {
   weft_lane_stats *lane = &e->stats.lane[plan->lane];
   uint64_t from = plan->launched_us > e->device_free_us ? plan->launched_us : e->device_free_us;
   lane->n_steps += 1;
@@ -167,9 +151,7 @@ static void count_lane(weft_engine *e, const weft_plan *plan) {
   e->device_free_us = e->now_us;
 }
 
-const double weft_step_ratio_bounds[WEFT_STEP_RATIOS - 1] = {0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.0};
-
-static void learn(weft_engine *e, const weft_plan *plan, uint64_t took_us) {
+static void learn(weft_engine *e, const weft_step_plan *plan, uint64_t took_us) {
   weft_lane_stats *s = &e->stats.lane[plan->lane];
   if (took_us == 0) return;
   weft_cost_learn(&e->lane[plan->lane].cost, &plan->shape, (double)took_us);
@@ -186,7 +168,7 @@ static void learn(weft_engine *e, const weft_plan *plan, uint64_t took_us) {
   s->ratio_sum += (double)took_us / plan->predicted_us;
 }
 
-static void record_step(weft_engine *e, const weft_plan *plan, uint64_t took_us, bool failed) {
+static void record_step(weft_engine *e, const weft_step_plan *plan, uint64_t took_us, bool failed) {
   const weft_pager_stats pager = weft_pager_get_stats(e->pager);
   const weft_step_record record = {.number = e->recorder.n_steps + 1,
                                    .lane = plan->lane,
@@ -194,7 +176,7 @@ static void record_step(weft_engine *e, const weft_plan *plan, uint64_t took_us,
                                    .began_us = plan->began_us,
                                    .launched_us = plan->launched_us,
                                    .collected_us = e->now_us,
-                                   .applied_us = present_us(e),
+                                   .applied_us = weft_present_us(e),
                                    .predicted_us = (uint64_t)plan->predicted_us,
                                    .measured_us = took_us,
                                    .n_segments = plan->n_causal + plan->n_canvas,
@@ -212,9 +194,9 @@ static void record_step(weft_engine *e, const weft_plan *plan, uint64_t took_us,
   weft_recorder_add_step(&e->recorder, &record);
 }
 
-void weft_engine_land(weft_engine *e) {
+static void land(weft_engine *e) {
   WEFT_CHECK(e->n_flight > 0);
-  weft_plan *plan = &e->plan[e->first_flight];
+  weft_step_plan *plan = &e->plan[e->first_flight];
   weft_lane *lane = &e->lane[plan->lane];
   weft_step_result result = {0};
   weft_status status = WEFT_OK;
@@ -222,7 +204,7 @@ void weft_engine_land(weft_engine *e) {
     uint64_t start_ns = weft_clock_ns();
     status = lane->runner->ops->collect(lane->runner, &result);
     e->runner_ns += weft_clock_ns() - start_ns;
-    e->now_us = present_us(e);
+    e->now_us = weft_present_us(e);
     if (status == WEFT_OK) status = result.status;
     uint64_t number = lane->n_batches - lane->n_in_flight; /* of the oldest in flight */
     if (status == WEFT_OK && result.number != number) status = WEFT_E_INVALID;
@@ -242,29 +224,6 @@ void weft_engine_land(weft_engine *e) {
 
 /* ---- a turn ---------------------------------------------------------------------------------- */
 
-void weft_engine_share_stats(weft_engine *e) {
-  e->stats.n_running = e->n_running;
-  e->stats.step_us = e->step_ns / 1000;
-  e->stats.plan_us = e->plan_ns / 1000;
-  e->stats.hidden_us = e->hidden_ns / 1000;
-  e->stats.draining = weft_inbox_draining(&e->inbox);
-  e->stats.pager = weft_pager_get_stats(e->pager);
-  e->stats.n_lanes = e->n_lanes;
-  for (uint32_t i = 0; i < e->n_lanes; i++) {
-    e->stats.lane[i].n_running = e->lane[i].n_running;
-    e->stats.lane[i].n_waiting = e->lane[i].n_waiting;
-  }
-  (void)pthread_mutex_lock(&e->stats_mutex);
-  e->shared_stats = e->stats;
-  e->shared_forecast = e->forecast;
-  for (uint32_t i = 0; i < e->n_lanes; i++) {
-    weft_group_usage *usage = &e->shared_usage[i * WEFT_BATCH_GROUPS_MAX];
-    for (uint32_t g = 0; g < e->lane[i].info->n_groups; g++) usage[g] = weft_pager_group_usage(e->pager, i, g);
-  }
-  weft_tenants_share(&e->tenants, e->pager);
-  (void)pthread_mutex_unlock(&e->stats_mutex);
-}
-
 /* The host's own time, which passes outside of the runner. */
 static uint64_t own_ns(const weft_engine *e) {
   return weft_clock_ns() - e->runner_ns;
@@ -273,7 +232,7 @@ static uint64_t own_ns(const weft_engine *e) {
 static bool launch_counted(weft_engine *e) {
   bool hidden = e->n_flight > 0;
   uint64_t start_ns = own_ns(e);
-  bool launched = weft_engine_launch(e);
+  bool launched = launch(e);
   if (hidden) e->hidden_ns += own_ns(e) - start_ns;
   return launched;
 }
@@ -281,19 +240,19 @@ static bool launch_counted(weft_engine *e) {
 static void land_counted(weft_engine *e) {
   bool hidden = e->n_flight > 1;
   uint64_t start_ns = own_ns(e);
-  weft_engine_land(e);
+  land(e);
   if (hidden) e->hidden_ns += own_ns(e) - start_ns;
 }
 
-weft_status weft_engine_turn(weft_engine *e, uint64_t now_us) {
+weft_status weft_step_turn(weft_engine *e, uint64_t now_us) {
   uint64_t start_ns = weft_clock_ns();
   e->now_us = now_us;
   e->runner_ns = 0;
   uint64_t n_changes = e->n_changes;
   take_inbox(e);
   expire(e);
-  weft_lifts_hear(e);
-  weft_lifts_wake(e);
+  weft_copies_hear(e);
+  weft_waiting_wake_from_file(e);
   uint32_t depth = e->config.overlap ? WEFT_FLIGHT_MAX : 1;
   bool launched = e->n_flight < depth && launch_counted(e);
   uint32_t keep = launched ? depth - 1 : 0;
@@ -306,17 +265,17 @@ weft_status weft_engine_turn(weft_engine *e, uint64_t now_us) {
   }
   if (!launched) weft_forecast_idle(&e->forecast);
   if (!launched && !landed && e->n_changes == n_changes) return WEFT_AGAIN;
-  weft_engine_share_stats(e);
+  weft_snapshot_take(e);
   return WEFT_OK;
 }
 
-void weft_engine_end_all(weft_engine *e) {
-  while (e->n_flight > 0) weft_engine_land(e);
+void weft_step_end_all(weft_engine *e) {
+  while (e->n_flight > 0) land(e);
   take_inbox(e);
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_lane *lane = &e->lane[i];
     weft_request *r;
-    weft_lifts_end(e, i);
+    weft_waiting_end_file(e, i);
     while ((r = weft_ready_any(&lane->ready)) != NULL) {
       weft_lifecycle_finish(e, r, WEFT_FINISH_CANCELLED, NULL);
     }
@@ -330,5 +289,5 @@ void weft_engine_end_all(weft_engine *e) {
     WEFT_CHECK(weft_list_empty(&lane->leaving));
   }
   weft_pins_clear(e);
-  weft_engine_share_stats(e);
+  weft_snapshot_take(e);
 }

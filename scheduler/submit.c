@@ -7,7 +7,9 @@
  * refuses, and the line says the largest length that would fit. */
 #include <string.h>
 
-#include "scheduler/engine_internal.h"
+#include "scheduler/engine.h"
+#include "scheduler/fit.h"
+#include "scheduler/pins.h"
 
 enum { STOP_TOKENS_MAX = 1024 };
 
@@ -60,8 +62,8 @@ static fit_within fit_of(const weft_engine *e, const weft_lane *lane, uint32_t t
   }
   uint32_t n_canvas = lane->info->canvas_length;
   fit_within fit = {.n_pages = limit, .of = "that this tenant may hold"};
-  fit.tokens = weft_engine_longest_fit(e, lane->index, 1, limit);
-  if (n_canvas > 0) fit.canvas = weft_engine_longest_fit(e, lane->index, n_canvas, limit);
+  fit.tokens = weft_fit_longest(e, lane->index, 1, limit);
+  if (n_canvas > 0) fit.canvas = weft_fit_longest(e, lane->index, n_canvas, limit);
   return fit;
 }
 
@@ -199,4 +201,32 @@ weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *p
   }
   *out = request;
   return WEFT_OK;
+}
+
+/* The prefix as a prompt, for one token: what computes it. */
+static weft_status warm_up(weft_engine *e, const weft_pin_params *p, uint32_t n_tokens, uint64_t now_us,
+                           weft_error *error) {
+  weft_request_params params = {.runner = p->runner,
+                                .tenant = p->tenant,
+                                .domain = p->domain,
+                                .tokens = p->tokens,
+                                .n_tokens = n_tokens,
+                                .max_tokens = 1,
+                                .sampling = weft_sampling_default(),
+                                .ignore_eos = true,
+                                .priority = p->priority};
+  weft_request *request;
+  weft_status status = weft_engine_submit(e, &params, now_us, &request, error);
+  if (status == WEFT_OK) weft_request_unref(request); /* nobody reads it; it goes on */
+  return status;
+}
+
+weft_status weft_engine_pin(weft_engine *e, const weft_pin_params *params, uint64_t now_us, uint32_t *id,
+                            weft_error *error) {
+  uint32_t n_tokens;
+  weft_status status = weft_pins_declare(e, params, id, &n_tokens, error);
+  if (status != WEFT_OK) return status;
+  status = warm_up(e, params, n_tokens, now_us, error);
+  if (status != WEFT_OK) (void)weft_pins_remove(e, *id);
+  return status;
 }

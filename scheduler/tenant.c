@@ -15,9 +15,10 @@ weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *c
   tenants->n_ready = weft_alloc((size_t)n_tenants * n_lanes, sizeof *tenants->n_ready);
   tenants->contender = weft_alloc(n_tenants, sizeof *tenants->contender);
   tenants->excess = weft_alloc(n_tenants, sizeof *tenants->excess);
+  tenants->claims = weft_alloc(n_tenants, sizeof *tenants->claims);
   tenants->shared = weft_alloc(n_tenants, sizeof *tenants->shared);
   if (tenants->tenant == NULL || tenants->queue == NULL || tenants->n_ready == NULL || tenants->contender == NULL ||
-      tenants->excess == NULL || tenants->shared == NULL) {
+      tenants->excess == NULL || tenants->claims == NULL || tenants->shared == NULL) {
     weft_tenants_close(tenants);
     return WEFT_E_NO_MEMORY;
   }
@@ -29,7 +30,7 @@ weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *c
     t->ticks = WEFT_CLOCK_UNIT / t->config.weight;
     weft_list_init(&t->works);
   }
-  weft_tenants_sink(tenants);
+  weft_tenants_reset_levels(tenants);
   return WEFT_OK;
 }
 
@@ -39,6 +40,7 @@ void weft_tenants_close(weft_tenants *tenants) {
   weft_free(tenants->n_ready);
   weft_free(tenants->contender);
   weft_free(tenants->excess);
+  weft_free(tenants->claims);
   weft_free(tenants->shared);
   memset(tenants, 0, sizeof *tenants);
 }
@@ -69,7 +71,7 @@ void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request) {
   tenant->queued_cost += request->n_tokens;
   tenant->changed = true;
   weft_link *queue = queue_of(tenants, request->lane, request->tenant), *at;
-  if (request->admitted_once || request->retry_step > 0) {
+  if (request->admitted_once || request->wait.retry_plan > 0) {
     for (at = queue->next; at != queue; at = at->next) {
       if (weft_tenants_queued_before(request, WEFT_OF_LINK(at, weft_request, link))) break;
     }
@@ -90,12 +92,13 @@ void weft_tenants_dequeued(weft_tenants *tenants, const weft_request *request) {
 
 bool weft_tenants_may_start(const weft_tenants *tenants, uint32_t tenant) {
   const weft_tenant *t = &tenants->tenant[tenant];
-  if (t->starved != NULL || t->limited > 0) return false;
+  const weft_tenant_claims *claims = &tenants->claims[tenant];
+  if (claims->starved != NULL || claims->limited > 0) return false;
   return t->config.running_max == 0 || t->stats.n_running < t->config.running_max;
 }
 
 void weft_tenants_unlimit(weft_tenants *tenants) {
-  for (uint32_t i = 0; i < tenants->n_tenants; i++) tenants->tenant[i].limited = 0;
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) tenants->claims[i].limited = 0;
 }
 
 weft_request *weft_tenants_first(const weft_tenants *tenants, uint32_t lane, uint32_t tenant) {
@@ -114,11 +117,11 @@ weft_request *weft_tenants_any(const weft_tenants *tenants, uint32_t lane) {
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-void weft_tenants_sink(weft_tenants *tenants) {
+void weft_tenants_reset_levels(weft_tenants *tenants) {
   for (int32_t i = 0; i < WEFT_CLASSES; i++) tenants->level[i] = i + WEFT_CLASS_LOW;
 }
 
-void weft_tenants_lift(weft_tenants *tenants, const weft_request *request, uint64_t now_us) {
+void weft_tenants_raise_level(weft_tenants *tenants, const weft_request *request, uint64_t now_us) {
   int32_t class = tenants->tenant[request->tenant].config.priority_class;
   uint64_t since = request->usage.submitted_us, age = now_us > since ? now_us - since : 0;
   int32_t level = weft_policy_level(class, age), *own = &tenants->level[class - WEFT_CLASS_LOW];
@@ -183,8 +186,9 @@ void weft_tenants_settle(weft_tenants *tenants, uint32_t lane, const weft_cost_m
   double scale = whole > sum ? (double)whole / (double)sum : 1.0;
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {
     weft_tenant *t = &tenants->tenant[i];
-    if (t->held) t->wants |= UINT64_C(1) << lane;
-    t->held = false;
+    weft_tenant_claims *claims = &tenants->claims[i];
+    if (claims->held) claims->wants |= UINT64_C(1) << lane;
+    claims->held = false;
     if (t->charged == 0) continue;
     charge(t, (uint64_t)((double)t->charged * scale));
     t->stats.n_rows += t->planned.n_rows;
@@ -206,17 +210,18 @@ static void turn_back(weft_tenants *tenants) {
 void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work) {
   uint64_t least = UINT64_MAX, most = 0;
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {
-    weft_tenant *t = &tenants->tenant[i];
-    t->wants &= is_active(t) ? lanes_with_work : 0;
-    if (t->limited > 0) t->limited -= 1;
-    if (t->wants != 0 && t->clock < least) least = t->clock;
+    const weft_tenant *t = &tenants->tenant[i];
+    weft_tenant_claims *claims = &tenants->claims[i];
+    claims->wants &= is_active(t) ? lanes_with_work : 0;
+    if (claims->limited > 0) claims->limited -= 1;
+    if (claims->wants != 0 && t->clock < least) least = t->clock;
     if (t->clock > most) most = t->clock;
   }
   uint64_t now = least == UINT64_MAX ? most : least;
   if (now > tenants->now) tenants->now = now;
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {
     weft_tenant *t = &tenants->tenant[i];
-    if (t->wants == 0 && t->clock < tenants->now) t->clock = tenants->now;
+    if (tenants->claims[i].wants == 0 && t->clock < tenants->now) t->clock = tenants->now;
   }
   if (tenants->now >= CLOCK_MAX) turn_back(tenants);
 }

@@ -12,9 +12,11 @@
 #ifndef WEFT_SCHEDULER_TENANT_H
 #define WEFT_SCHEDULER_TENANT_H
 
+#include "scheduler/claims.h"
 #include "scheduler/cost.h"
 #include "scheduler/policy.h"
 #include "scheduler/request.h"
+#include "scheduler/stats.h"
 
 /* Clock ticks of one unit of cost at weight 1; 1 to 16 divide it. */
 enum { WEFT_CLOCK_UNIT = 720720 };
@@ -26,12 +28,7 @@ typedef struct weft_tenant {
   weft_cost_shape planned; /* for it in the present plan */
   uint64_t charged;        /* for that, so far */
   uint64_t charged_before; /* for all plans before */
-  uint64_t wants;          /* one bit per lane: the last plan left something undone */
-  bool held;               /* in the present plan: something of it found no time */
-  bool ahead;              /* ... it is far ahead of one that wants more, and nothing is set aside for it */
   uint32_t n_queued;
-  weft_request *starved;   /* runs, lacks blocks that the tenant's limit denies: nobody starts */
-  uint32_t limited;        /* plans for which nobody starts: the last one tried needed too many blocks */
   weft_link works;         /* what share.c may still plan for it in the present plan */
   uint64_t queued_cost;    /* of the prompts in its queues */
   bool changed;            /* stats, since they were last shared */
@@ -51,6 +48,7 @@ typedef struct weft_tenants {
   uint64_t now;                /* virtual time; never falls */
   int32_t level[WEFT_CLASSES]; /* of each class in this plan, the lowest class first */
   weft_tenant *tenant;         /* [n_tenants] */
+  weft_tenant_claims *claims;  /* [n_tenants], the engine's claims of each tenant */
   weft_link *queue;            /* [n_lanes][n_tenants] */
   uint32_t *n_ready;           /* [n_lanes][n_tenants] requests that decode or denoise */
   uint32_t *contender;         /* [n_tenants], scratch of share.c */
@@ -78,11 +76,11 @@ weft_request *weft_tenants_first(const weft_tenants *tenants, uint32_t lane, uin
 void weft_tenants_unlimit(weft_tenants *tenants);
 /* Any request in the lane's queues; NULL when empty. */
 weft_request *weft_tenants_any(const weft_tenants *tenants, uint32_t lane);
-/* Classes stand where they are, until weft_tenants_lift. */
-void weft_tenants_sink(weft_tenants *tenants);
+/* Classes stand where they are, until weft_tenants_raise_level. */
+void weft_tenants_reset_levels(weft_tenants *tenants);
 /* The class of the request's tenant is lifted by its age: all tenants of a class stand together, so
  * that whose requests grow old in its own queue gains nothing over others of its class. */
-void weft_tenants_lift(weft_tenants *tenants, const weft_request *request, uint64_t now_us);
+void weft_tenants_raise_level(weft_tenants *tenants, const weft_request *request, uint64_t now_us);
 /* How the request stands against those of other tenants. */
 weft_candidate weft_tenants_candidate(const weft_tenants *tenants, const weft_request *request);
 /* How it stands when memory is short. */

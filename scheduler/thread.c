@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* The loop on a thread of its own.
- *
- * Law: it sleeps when a turn found nothing to do, until a note in the inbox or the next deadline;
- * it never spins. */
+#include "scheduler/thread.h"
+
 #include "base/check.h"
-#include "scheduler/engine_internal.h"
+#include "scheduler/pins.h"
+#include "scheduler/step.h"
 
 static uint64_t next_us(weft_engine *e) {
   uint64_t deadline = weft_deadlines_next_us(&e->deadlines), pin = weft_pins_next_us(e);
-  uint64_t lift = weft_deadlines_next_us(&e->lifts.until);
-  if (lift < deadline) deadline = lift;
+  uint64_t file = weft_deadlines_next_us(&e->file_waits.until);
+  if (file < deadline) deadline = file;
   return pin < deadline ? pin : deadline;
 }
 
@@ -17,13 +16,13 @@ static void *loop(void *self) {
   weft_engine *e = self;
   bool go_on = true;
   while (go_on) {
-    weft_status status = weft_engine_turn(e, weft_clock_us());
+    weft_status status = weft_step_turn(e, weft_clock_us());
     go_on = status == WEFT_AGAIN ? weft_inbox_sleep(&e->inbox, next_us(e)) : !weft_inbox_stopping(&e->inbox);
   }
   return NULL;
 }
 
-weft_status weft_engine_start(weft_engine *engine) {
+weft_status weft_thread_start(weft_engine *engine) {
   if (engine->has_thread) return WEFT_E_INVALID;
   weft_inbox_set_closed(&engine->inbox, false);
   engine->real_clock = true;
@@ -35,7 +34,7 @@ weft_status weft_engine_start(weft_engine *engine) {
   return WEFT_OK;
 }
 
-void weft_engine_stop(weft_engine *engine) {
+void weft_thread_stop(weft_engine *engine) {
   weft_inbox_set_closed(&engine->inbox, true);
   if (engine->has_thread) {
     weft_inbox_stop(&engine->inbox);
@@ -43,5 +42,5 @@ void weft_engine_stop(weft_engine *engine) {
     engine->has_thread = false;
     engine->real_clock = false;
   }
-  weft_engine_end_all(engine);
+  weft_step_end_all(engine);
 }

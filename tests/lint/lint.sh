@@ -33,6 +33,40 @@ while IFS=: read -r file _; do
   complain "$file: the scheduler sees no tensors (kernels/, gguf, model.h)"
 done < <(files 'scheduler/*.c' 'scheduler/*.h' | xargs grep -nE '#include "(kernels/|model/(gguf|model|weights|layers))' || true)
 
+# Within the scheduler a file includes only files of lower layers, or of its own where a header holds only data: no circle
+# can arise. A file stands for its .h and .c.
+layers=(
+  "list deadline cost policy recorder forecast claims params canvas_ring"
+  "event stats pace file_wait"
+  "request latency account pin"
+  "tenant ready plan inbox"
+  "batcher"
+  "state"
+  "planning waiting pins copies snapshot fit check"
+  "share relief lifecycle admission"
+  "rows apply"
+  "perform"
+  "planner"
+  "step"
+  "thread"
+  "engine"
+  "submit"
+)
+layer_of() {
+  local i
+  for i in "${!layers[@]}"; do
+    case " ${layers[$i]} " in *" $1 "*) echo "$i"; return ;; esac
+  done
+}
+while IFS=: read -r file _ line; do
+  own=$(basename "$file" | sed 's/\.[ch]$//')
+  target=$(sed -E 's/.*"scheduler\/([a-z_]+)\.h".*/\1/' <<<"$line")
+  [[ $own == "$target" || $own == fake_* ]] && continue
+  a=$(layer_of "$own") b=$(layer_of "$target")
+  if [ -z "$a" ] || [ -z "$b" ]; then complain "$file: $own or $target has no layer in tests/lint/lint.sh"
+  elif [ "$b" -ge "$a" ]; then complain "$file includes $target.h of a layer that is not below its own"; fi
+done < <(files 'scheduler/*.c' 'scheduler/*.h' | xargs grep -nE '#include "scheduler/' || true)
+
 # Calls that have a home elsewhere.
 ban() { # pattern, files that may, reason
   while IFS=: read -r file line _; do

@@ -22,6 +22,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "scheduler/check.h"
 #include "scheduler/engine.h"
 #include "scheduler/fake_runner.h"
 #include "tests/support/fake_solo.h"
@@ -756,6 +757,8 @@ static void run_seed(uint64_t seed, bool verbose) {
     }
     if (s->watch.violation[0] != 0) FAIL(s, "%s", s->watch.violation);
     weft_error error = {{0}};
+    const char *broken = weft_engine_check(s->engine);
+    if (broken != NULL) FAIL(s, "engine: %s", broken);
     if (s->step % 7 == 0 && !weft_pager_check(weft_engine_pager(s->engine), &error)) FAIL(s, "pager: %s", error.text);
     if (++s->step > s->n_steps_max) FAIL(s, "not over after %u steps", s->step);
   }

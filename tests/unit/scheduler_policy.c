@@ -251,7 +251,7 @@ static void clocks(void **state) {
   assert_int_equal(t.tenant[2].clock, t.tenant[0].clock);
   /* Two want more and keep what they are owed; who wants nothing is raised to the least of them. */
   plan_rows(&t, 0, 900);
-  t.tenant[0].wants = t.tenant[2].wants = 1;
+  t.claims[0].wants = t.claims[2].wants = 1;
   weft_tenants_level(&t, 1);
   assert_int_equal(t.now, t.tenant[2].clock);
   assert_int_equal(t.tenant[1].clock, t.tenant[2].clock);

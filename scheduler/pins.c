@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-#include "scheduler/pin.h"
+#include "scheduler/pins.h"
 
 #include <string.h>
 
 #include "base/memory.h"
-#include "scheduler/engine_internal.h"
 
-weft_status weft_pins_open(weft_pins *pins, uint32_t n_max) {
+weft_status weft_pins_open(weft_pin_table *pins, uint32_t n_max) {
   if (pthread_mutex_init(&pins->mutex, NULL) != 0) return WEFT_E_NO_MEMORY;
   pins->n_max = n_max;
   pins->next_id = 1;
@@ -14,26 +13,26 @@ weft_status weft_pins_open(weft_pins *pins, uint32_t n_max) {
   return pins->pin == NULL ? WEFT_E_NO_MEMORY : WEFT_OK; /* close gives back */
 }
 
-static void free_pin(weft_pin *pin) {
+static void free_pin(weft_pin_entry *pin) {
   if (pin != NULL) weft_free(pin->tokens);
   weft_free(pin);
 }
 
-void weft_pins_close(weft_pins *pins) {
+void weft_pins_close(weft_pin_table *pins) {
   if (pins->next_id == 0) return; /* never opened */
   for (uint32_t i = 0; i < pins->n; i++) free_pin(pins->pin[i]);
   weft_free(pins->pin);
   (void)pthread_mutex_destroy(&pins->mutex);
 }
 
-static void lock(weft_pins *pins) {
+static void lock(weft_pin_table *pins) {
   (void)pthread_mutex_lock(&pins->mutex);
 }
-static void unlock(weft_pins *pins) {
+static void unlock(weft_pin_table *pins) {
   (void)pthread_mutex_unlock(&pins->mutex);
 }
 
-static bool is_empty(weft_pins *pins) {
+static bool is_empty(weft_pin_table *pins) {
   return atomic_load_explicit(&pins->n_known, memory_order_acquire) == 0;
 }
 
@@ -50,9 +49,9 @@ static weft_status check_pin(const weft_engine *e, const weft_pin_params *p, wef
                    p->n_tokens);
 }
 
-static weft_pin *make_pin(const weft_engine *e, const weft_pin_params *p) {
+static weft_pin_entry *make_pin(const weft_engine *e, const weft_pin_params *p) {
   const weft_lane *lane = &e->lane[p->runner];
-  weft_pin *pin = weft_alloc(1, sizeof *pin);
+  weft_pin_entry *pin = weft_alloc(1, sizeof *pin);
   if (pin == NULL) return NULL;
   uint32_t n = p->n_tokens & ~(lane->block_max - 1);
   pin->info = (weft_pin_info){.runner = p->runner,
@@ -74,7 +73,7 @@ static weft_pin *make_pin(const weft_engine *e, const weft_pin_params *p) {
 }
 
 /* The pin is the list's from here on. */
-static weft_status declare(weft_pins *pins, weft_pin *pin, uint32_t *id, weft_error *error) {
+static weft_status declare(weft_pin_table *pins, weft_pin_entry *pin, uint32_t *id, weft_error *error) {
   weft_status status = WEFT_OK;
   lock(pins);
   if (pins->n == pins->n_max) {
@@ -94,49 +93,26 @@ static weft_status declare(weft_pins *pins, weft_pin *pin, uint32_t *id, weft_er
   return status;
 }
 
-/* The prefix as a prompt, for one token: what computes it. */
-static weft_status warm_up(weft_engine *e, const weft_pin_params *p, uint32_t n_tokens, uint64_t now_us,
-                           weft_error *error) {
-  weft_request_params params = {.runner = p->runner,
-                                .tenant = p->tenant,
-                                .domain = p->domain,
-                                .tokens = p->tokens,
-                                .n_tokens = n_tokens,
-                                .max_tokens = 1,
-                                .sampling = weft_sampling_default(),
-                                .ignore_eos = true,
-                                .priority = p->priority};
-  weft_request *request;
-  weft_status status = weft_engine_submit(e, &params, now_us, &request, error);
-  if (status == WEFT_OK) weft_request_unref(request); /* nobody reads it; it goes on */
-  return status;
-}
-
-weft_status weft_engine_pin(weft_engine *e, const weft_pin_params *params, uint64_t now_us, uint32_t *id,
-                            weft_error *error) {
+weft_status weft_pins_declare(weft_engine *e, const weft_pin_params *params, uint32_t *id, uint32_t *n_tokens,
+                              weft_error *error) {
   weft_status status = check_pin(e, params, error);
   if (status != WEFT_OK) return status;
-  weft_pin *pin = make_pin(e, params);
+  weft_pin_entry *pin = make_pin(e, params);
   if (pin == NULL) {
     return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a pin of %u tokens", params->n_tokens);
   }
-  uint32_t n_tokens = pin->info.n_tokens;
+  *n_tokens = pin->info.n_tokens;
   status = declare(&e->pins, pin, id, error);
-  if (status != WEFT_OK) {
-    free_pin(pin);
-    return status;
-  }
-  status = warm_up(e, params, n_tokens, now_us, error);
-  if (status != WEFT_OK) (void)weft_engine_unpin(e, *id);
+  if (status != WEFT_OK) free_pin(pin);
   return status;
 }
 
-weft_status weft_engine_unpin(weft_engine *e, uint32_t id) {
-  weft_pins *pins = &e->pins;
+weft_status weft_pins_remove(weft_engine *e, uint32_t id) {
+  weft_pin_table *pins = &e->pins;
   bool found = false;
   lock(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
-    weft_pin *pin = pins->pin[i];
+    weft_pin_entry *pin = pins->pin[i];
     if (pin->info.id != id || pin->removed) continue;
     found = pin->removed = true;
   }
@@ -145,12 +121,12 @@ weft_status weft_engine_unpin(weft_engine *e, uint32_t id) {
   return found ? WEFT_OK : WEFT_E_NOT_FOUND;
 }
 
-uint32_t weft_engine_list_pins(weft_engine *e, weft_pin_info *out, uint32_t max) {
-  weft_pins *pins = &e->pins;
+uint32_t weft_pins_list(weft_engine *e, weft_pin_info *out, uint32_t max) {
+  weft_pin_table *pins = &e->pins;
   uint32_t n = 0;
   lock(pins);
   for (uint32_t i = 0; i < pins->n && n < max; i++) {
-    const weft_pin *pin = pins->pin[i];
+    const weft_pin_entry *pin = pins->pin[i];
     if (pin->removed) continue;
     out[n] = pin->info;
     out[n++].held = pin->seq != WEFT_SEQ_NONE;
@@ -172,7 +148,7 @@ void weft_pins_plan(weft_engine *e) {
   e->pins.n_pages_max = most < n_pages ? n_pages - most : 0;
 }
 
-static void let_go(weft_engine *e, weft_pin *pin) {
+static void let_go(weft_engine *e, weft_pin_entry *pin) {
   if (pin->seq == WEFT_SEQ_NONE) return;
   weft_pager_release(e->pager, pin->seq);
   pin->seq = WEFT_SEQ_NONE;
@@ -181,8 +157,8 @@ static void let_go(weft_engine *e, weft_pin *pin) {
 }
 
 static void take_out(weft_engine *e, uint32_t at) {
-  weft_pins *pins = &e->pins;
-  weft_pin *pin = pins->pin[at];
+  weft_pin_table *pins = &e->pins;
+  weft_pin_entry *pin = pins->pin[at];
   let_go(e, pin);
   pins->n_pages -= pin->info.n_pages;
   pins->n -= 1;
@@ -193,12 +169,12 @@ static void take_out(weft_engine *e, uint32_t at) {
 }
 
 void weft_pins_expire(weft_engine *e) {
-  weft_pins *pins = &e->pins;
+  weft_pin_table *pins = &e->pins;
   e->stats.n_pins = atomic_load_explicit(&pins->n_known, memory_order_acquire);
   if (e->stats.n_pins == 0) return;
   lock(pins);
   for (uint32_t i = pins->n; i-- > 0;) {
-    const weft_pin *pin = pins->pin[i];
+    const weft_pin_entry *pin = pins->pin[i];
     bool expired = pin->info.expires_us != 0 && pin->info.expires_us <= e->now_us;
     if (expired || pin->removed) take_out(e, i);
   }
@@ -207,7 +183,7 @@ void weft_pins_expire(weft_engine *e) {
 }
 
 uint64_t weft_pins_next_us(weft_engine *e) {
-  weft_pins *pins = &e->pins;
+  weft_pin_table *pins = &e->pins;
   uint64_t next = UINT64_MAX;
   if (is_empty(pins)) return next;
   lock(pins);
@@ -219,18 +195,18 @@ uint64_t weft_pins_next_us(weft_engine *e) {
   return next;
 }
 
-static bool begins_with(const weft_request *r, uint32_t n_tokens, const weft_pin *pin) {
+static bool begins_with(const weft_request *r, uint32_t n_tokens, const weft_pin_entry *pin) {
   return r->lane == pin->info.runner && pin->info.n_tokens <= n_tokens && !pin->removed &&
          memcmp(r->tokens, pin->tokens, pin->info.n_tokens * sizeof *pin->tokens) == 0;
 }
 
 uint32_t weft_pins_n_public(weft_engine *e, const weft_request *r) {
-  weft_pins *pins = &e->pins;
+  weft_pin_table *pins = &e->pins;
   uint32_t n = 0;
   if (is_empty(pins)) return n;
   lock(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
-    const weft_pin *pin = pins->pin[i];
+    const weft_pin_entry *pin = pins->pin[i];
     if (!pin->info.is_public || pin->info.n_tokens <= n) continue;
     if (begins_with(r, r->n_prompt, pin)) n = pin->info.n_tokens;
   }
@@ -239,7 +215,7 @@ uint32_t weft_pins_n_public(weft_engine *e, const weft_request *r) {
 }
 
 /* All of it is cached, or it is not held. */
-static void try_hold(weft_engine *e, weft_pin *pin) {
+static void try_hold(weft_engine *e, weft_pin_entry *pin) {
   weft_admit args = {.space = pin->info.runner,
                      .domain = pin->domain,
                      .tokens = pin->tokens,
@@ -260,11 +236,11 @@ static void try_hold(weft_engine *e, weft_pin *pin) {
 }
 
 void weft_pins_hold(weft_engine *e, const weft_request *r) {
-  weft_pins *pins = &e->pins;
+  weft_pin_table *pins = &e->pins;
   if (is_empty(pins) || e->lane[r->lane].broken) return;
   lock(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
-    weft_pin *pin = pins->pin[i];
+    weft_pin_entry *pin = pins->pin[i];
     bool same = pin->info.is_public || weft_key128_equal(pin->domain, r->asked.domain);
     if (pin->seq == WEFT_SEQ_NONE && same && begins_with(r, r->n_valid, pin)) try_hold(e, pin);
   }
@@ -272,13 +248,13 @@ void weft_pins_hold(weft_engine *e, const weft_request *r) {
 }
 
 uint32_t weft_pins_spare(weft_engine *e, const weft_request *r) {
-  weft_pins *pins = &e->pins;
+  weft_pin_table *pins = &e->pins;
   int32_t priority_class = e->tenants.tenant[r->tenant].config.priority_class;
   uint32_t n = 0;
   if (e->stats.n_pins_held == 0) return 0;
   lock(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
-    const weft_pin *pin = pins->pin[i];
+    const weft_pin_entry *pin = pins->pin[i];
     if (pin->seq != WEFT_SEQ_NONE && pin->info.priority < priority_class) n += pin->info.n_pages;
   }
   unlock(pins);
@@ -286,13 +262,13 @@ uint32_t weft_pins_spare(weft_engine *e, const weft_request *r) {
 }
 
 bool weft_pins_give_way(weft_engine *e, const weft_request *r) {
-  weft_pins *pins = &e->pins;
+  weft_pin_table *pins = &e->pins;
   int32_t priority_class = e->tenants.tenant[r->tenant].config.priority_class;
-  weft_pin *lowest = NULL;
+  weft_pin_entry *lowest = NULL;
   if (e->stats.n_pins_held == 0) return false;
   lock(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
-    weft_pin *pin = pins->pin[i];
+    weft_pin_entry *pin = pins->pin[i];
     if (pin->seq == WEFT_SEQ_NONE || pin->info.priority >= priority_class) continue;
     if (lowest == NULL || pin->info.priority < lowest->info.priority) lowest = pin;
   }
@@ -305,7 +281,7 @@ bool weft_pins_give_way(weft_engine *e, const weft_request *r) {
 }
 
 void weft_pins_let_go(weft_engine *e, uint32_t lane) {
-  weft_pins *pins = &e->pins;
+  weft_pin_table *pins = &e->pins;
   lock(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
     if (lane == UINT32_MAX || lane == pins->pin[i]->info.runner) let_go(e, pins->pin[i]);
@@ -314,7 +290,7 @@ void weft_pins_let_go(weft_engine *e, uint32_t lane) {
 }
 
 void weft_pins_clear(weft_engine *e) {
-  weft_pins *pins = &e->pins;
+  weft_pin_table *pins = &e->pins;
   lock(pins);
   while (pins->n > 0) take_out(e, pins->n - 1);
   unlock(pins);

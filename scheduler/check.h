@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: MIT */
+/* Recomputes the laws of state.h and claims.h from the lists, queues and requests. */
+#ifndef WEFT_SCHEDULER_CHECK_H
+#define WEFT_SCHEDULER_CHECK_H
+
+#include "scheduler/state.h"
+
+/* Between steps, engine thread: NULL, or one line that names the law that is broken. */
+const char *weft_engine_check(const weft_engine *engine);
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* Requests that wait for their prefix to come up from the file (waiting.c moves them).
+ *
+ * Law. Such a request is in no queue, so it holds nobody up; it still waits: cancel, deadline and the end of its lane reach
+ * it. When no page comes up any more, all requests come back whose prefix was on its way whole, and the first of the
+ * others, whose turn it is then: so a move of a page costs one try of admission, not one for each request that waits.
+ * Pages come up only for a request that has room in the pool beside the requests that wait already. A request waits at
+ * most as long as computing all its tokens would take, or 0.2 s if that is longer; after that, or after its eighth wait,
+ * it computes. While no move ends for 0.2 s no request begins to wait: a disk that hangs costs only the requests that
+ * waited already. */
+#ifndef WEFT_SCHEDULER_FILE_WAIT_H
+#define WEFT_SCHEDULER_FILE_WAIT_H
+
+#include "scheduler/deadline.h"
+#include "scheduler/list.h"
+
+typedef struct weft_file_waits {
+  weft_link whole;      /* requests whose whole prefix is on its way */
+  weft_link list;       /* the others, in the order in which they began to wait */
+  weft_deadlines until; /* when each of them computes instead */
+  double page_us;       /* mean time of a page to or from the file, over the last moves */
+  uint32_t n_pages;     /* that the requests in `whole` will need for all their tokens */
+  uint64_t heard_us;    /* when a move ended last, or began while there was none */
+} weft_file_waits;
+
+#endif

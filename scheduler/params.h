@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/* What the engine is given: its configuration, its tenants, requests, pins.
+ *
+ * Law. Plain data that the caller fills in and owns; open, submit and pin copy what they keep. Zero means the default that
+ * the field names. */
+#ifndef WEFT_SCHEDULER_PARAMS_H
+#define WEFT_SCHEDULER_PARAMS_H
+
+#include "model/runner.h"
+#include "pager/pager.h"
+
+typedef struct weft_request weft_request; /* a handle; reference held by the submitter until release */
+
+enum { WEFT_WEIGHT_MAX = 1000 };
+
+/* One tenant. Zero-initialise; every zero means the default in brackets. */
+typedef struct weft_tenant_config {
+  uint32_t weight;        /* [1] its share of the device against other tenants; <= WEFT_WEIGHT_MAX */
+  int32_t priority_class; /* [normal] who starts first: -1 low, 0 normal, 1 high */
+  uint32_t running_max;   /* [no limit] requests running at once */
+  uint32_t waiting_max;   /* [no limit] requests waiting; beyond it submit gives WEFT_FULL */
+  uint32_t
+      tokens_per_minute; /* [no limit] prompt tokens computed and answer tokens; beyond it submit gives WEFT_FULL */
+  uint32_t blocks_max;   /* [no limit] pages of the pool that it pays for at once (pager.h says who pays) */
+} weft_tenant_config;
+
+typedef struct weft_engine_config {
+  uint32_t n_runners;
+  weft_runner *const *runner; /* [n_runners]; owned by the caller; runner i uses space i of the pager */
+  uint32_t n_pages;           /* of the shared pool */
+  uint32_t n_host_pages;      /* slots of host memory that take what is evicted; the runners must have them; 0: none */
+  uint32_t n_file_pages;      /* slots of a file behind them, likewise */
+  uint32_t rows_per_step;     /* budget of rows; >= the longest canvas */
+  uint32_t prefill_chunk;     /* most rows of one prompt in one step; 0: rows_per_step */
+  uint32_t running_max;       /* requests running at once, all runners */
+  uint32_t waiting_max;       /* queued requests; beyond it submit gives WEFT_FULL */
+  uint32_t n_tenants;         /* 1 .. 255 */
+  const weft_tenant_config *tenant; /* [n_tenants], copied; NULL: all default */
+  uint32_t seq_tokens_max;          /* longest request: prompt + answer */
+  bool overlap;                     /* plan step n+1 before the results of step n are applied */
+  bool no_prefix_cache;
+  uint32_t pins_max;       /* prefixes the operator may pin; each has a sequence of the pager */
+  uint64_t slice_us;       /* a weight set keeps its turn until it used so much more of the device than others */
+  uint64_t target_tpot_us; /* most time between tokens of decoding requests; 0: steps are as full as they can be */
+} weft_engine_config;
+
+/* Called on the engine thread with the answer so far, whenever it grew, before it is published. Returns how many of
+ * the n_tokens are to be kept: n_tokens to go on, less to finish with STOP after that many, WEFT_STOP_KEEP_ALL to
+ * finish with STOP and keep them all; what was published stays published. Must be quick. */
+#define WEFT_STOP_KEEP_ALL UINT32_MAX
+typedef uint32_t (*weft_stop_rule)(void *self, const int32_t *tokens, uint32_t n_tokens);
+/* Called on the engine thread when there is something to poll. Must not block; may poll, must not release. After
+ * weft_engine_release returned, neither callback of the request runs any more. */
+typedef void (*weft_notify)(void *self);
+
+typedef struct weft_request_params {
+  uint32_t runner;       /* index */
+  uint32_t tenant;       /* index */
+  weft_key128 domain;    /* sharing domain, from the authenticated tenant */
+  bool canvas;           /* answer by diffusion */
+  const int32_t *tokens; /* prompt; copied */
+  uint32_t n_tokens;
+  uint32_t max_tokens;    /* >= 1; the answer is cut there */
+  weft_sampling sampling; /* bias is copied */
+  weft_entropy_bound entropy_bound;
+  const int32_t *stop_tokens; /* end-of-generation set; copied; never part of the answer */
+  uint32_t n_stop_tokens;
+  bool ignore_eos;          /* stop tokens do not stop, and are part of the answer */
+  weft_stop_rule stop_rule; /* optional */
+  void *stop_self;
+  weft_notify notify; /* optional */
+  void *notify_self;
+  uint64_t deadline_us; /* absolute, engine time; 0: none */
+  int32_t priority;     /* higher first; 0 usual; orders the requests of one tenant */
+  bool no_cache;
+  /* A request of the same prompt, not released yet: the prompt is computed once and forked. Model, kind, tenant, domain
+   * and no_cache must be the same. Each request of such a group has its own answer, end and limits. */
+  weft_request *sibling;
+  bool canvas_events; /* keep every denoise step's canvas for poll */
+  bool trace;         /* ... with all arrays of the sampler */
+  uint64_t *retry_us; /* optional; written by a submit that says FULL: an estimate of when a place or the tokens
+                             are there, 0: never */
+} weft_request_params;
+
+typedef struct weft_pin_params {
+  uint32_t runner;
+  uint32_t tenant;       /* whose requests find it; public: who computes it */
+  weft_key128 domain;    /* the tenant's */
+  bool is_public;        /* requests of all tenants that begin with it share its blocks */
+  const int32_t *tokens; /* copied; cut to whole blocks */
+  uint32_t n_tokens;
+  int32_t priority;    /* requests of tenants whose class is above it may take its blocks */
+  uint64_t expires_us; /* absolute, engine time; 0: never */
+} weft_pin_params;
+
+#endif

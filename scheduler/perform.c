@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT */
+#include "scheduler/perform.h"
+
+#include "scheduler/lifecycle.h"
+#include "scheduler/pins.h"
+#include "scheduler/waiting.h"
+
+/* A request that lacked pages is tried again after so many plans, even without more of them. */
+enum { RETRY_PLANS = 16 };
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void perform_denoise(weft_planning *p, weft_request *r, uint32_t n) {
+  weft_pace_spend(&p->pace, n, r->n_planned, true, n);
+  weft_work *work = weft_perform_add(p, r, WEFT_WORK_DENOISE, n, WEFT_OUTPUT_CANVAS);
+  work->block = r->next_block;
+  work->step = r->next_step;
+  work->source = WEFT_TOKENS_CANVAS;
+  r->next_step += 1;
+  if (r->next_step < r->asked.entropy_bound.max_steps) return;
+  r->next_block += 1; /* that step ends the canvas whatever it finds */
+  r->next_step = 0;
+}
+
+static void perform_commit(weft_planning *p, weft_request *r, uint32_t n) {
+  weft_pace_spend(&p->pace, n, r->n_planned, true, 0);
+  weft_work *work = weft_perform_add(p, r, WEFT_WORK_COMMIT, n, WEFT_OUTPUT_NONE);
+  work->source = WEFT_TOKENS_ARGMAX;
+  r->n_planned += n;
+}
+
+static void perform_prefill(weft_planning *p, weft_request *r, uint32_t n) {
+  bool last = n == r->n_tokens - r->n_planned, token = last && !r->canvas;
+  weft_pace_spend(&p->pace, n, r->n_planned, false, token);
+  weft_work *work = weft_perform_add(p, r, WEFT_WORK_PREFILL, n, token ? WEFT_OUTPUT_TOKEN : WEFT_OUTPUT_NONE);
+  work->source = WEFT_TOKENS_HOST;
+  r->n_planned += n;
+  if (!last) return;
+  r->prefilling = false;
+  r->n_pending = token ? 1 : 0;
+  weft_lifecycle_make_ready(p->engine, r);
+}
+
+void weft_perform_rows(weft_planning *p, weft_request *r, const weft_rows *rows) {
+  switch (rows->kind) {
+    case WEFT_WORK_PREFILL:
+      perform_prefill(p, r, rows->n);
+      break;
+    case WEFT_WORK_COMMIT:
+      perform_commit(p, r, rows->n);
+      break;
+    case WEFT_WORK_DENOISE:
+      perform_denoise(p, r, rows->n);
+      break;
+    case WEFT_WORK_DECODE:
+      weft_perform_decode(p, r);
+      break;
+  }
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+bool weft_perform_relief(weft_engine *e, weft_request *r, const weft_relief *relief) {
+  switch (relief->kind) {
+    case WEFT_RELIEF_COMMIT:
+      weft_lifecycle_commit_all(e, r);
+      return true;
+    case WEFT_RELIEF_PIN:
+      return weft_pins_give_way(e, r);
+    case WEFT_RELIEF_PREEMPT:
+      if (weft_lifecycle_preempt(e, relief->victim)) return true;
+      break; /* its blocks come when its rows have landed */
+    case WEFT_RELIEF_WAIT:
+      break;
+  }
+  weft_lifecycle_starve(e, r, relief->within_tenant);
+  return false;
+}
+
+/* ---- waiting requests ------------------------------------------------------------------------ */
+
+static weft_status open_slot(weft_engine *e, weft_lane *lane, weft_request *r) {
+  weft_slot_params params = {.canvas = r->asked.canvas,
+                             .sampling = r->asked.sampling,
+                             .entropy_bound = r->asked.entropy_bound,
+                             .tokens = r->tokens,
+                             .n_tokens = r->n_tokens,
+                             .n_prompt = r->asked.n_tokens,
+                             .max_tokens = r->size.answer_max,
+                             .trace = r->asked.trace};
+  uint64_t start_ns = weft_clock_ns();
+  weft_status status = lane->runner->ops->slot_open(lane->runner, r->slot, &params);
+  e->runner_ns += weft_clock_ns() - start_ns;
+  return status;
+}
+
+/* The runner has no slot for it: its device failed, or the request ends with the runner's reason. */
+static void refuse_slot(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq, weft_status status) {
+  weft_pager_release(e->pager, seq);
+  weft_waiting_wake(e, seq, UINT32_MAX);
+  lane->lost = status == WEFT_E_DEVICE;
+  if (!lane->lost) weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, weft_status_text(status));
+}
+
+static weft_performed start(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq, uint32_t n_cached) {
+  r->slot = lane->free_slot[lane->n_free_slots - 1];
+  weft_status status = open_slot(e, lane, r);
+  if (status != WEFT_OK) {
+    refuse_slot(e, lane, r, seq, status);
+    return WEFT_PERFORMED_WAITS;
+  }
+  lane->n_free_slots -= 1;
+  weft_waiting_dequeue(e, r);
+  r->seq = seq;
+  r->n_valid = r->n_committed = r->n_planned = r->n_reserved = n_cached;
+  r->placement.block = UINT32_MAX;
+  if (!r->admitted_once) {
+    r->usage.n_cached = n_cached;
+    e->stats.n_cached_tokens += n_cached;
+  }
+  weft_lifecycle_enter(e, r);
+  return WEFT_PERFORMED_STARTED;
+}
+
+static void lack_room(weft_engine *e, const weft_admission *is) {
+  weft_wait *wait = &is->request->wait;
+  e->claims.memory_waiter = is->request;
+  if (is->n_pages == 0) return; /* it was not tried again */
+  wait->need_pages = is->n_pages;
+  wait->retry_plan = e->n_plans + RETRY_PLANS;
+}
+
+weft_performed weft_perform_admission(weft_planning *p, const weft_admission *is) {
+  weft_engine *e = p->engine;
+  switch (is->kind) {
+    case WEFT_ADMIT_START:
+      return start(e, p->lane, is->request, is->seq, is->n_cached);
+    case WEFT_ADMIT_FOLLOW:
+      weft_waiting_follow(e, is->request, is->leader, is->wake_at);
+      return WEFT_PERFORMED_WAITS;
+    case WEFT_ADMIT_FILE:
+      weft_waiting_for_file(e, is->request, is->n_pages);
+      return WEFT_PERFORMED_WAITS;
+    case WEFT_ADMIT_LIMITED:
+      weft_claims_of(e, is->request)->limited = RETRY_PLANS;
+      return WEFT_PERFORMED_WAITS;
+    case WEFT_ADMIT_NO_ROOM:
+      lack_room(e, is);
+      break;
+    case WEFT_ADMIT_CLAIM:
+    case WEFT_ADMIT_NOBODY:
+      break;
+  }
+  if (is->victim != NULL) (void)weft_lifecycle_preempt(e, is->victim);
+  return WEFT_PERFORMED_STOP;
+}

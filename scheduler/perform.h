@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+/* Performing: what was decided while a plan is made becomes true. Here, in apply.c and at the start of a turn, and nowhere
+ * else, requests change state.
+ *
+ * Law. A function here decides nothing: it does the one thing it is told, keeps the books of claims.h, and tells whether it
+ * came to pass. It calls the pager, the runner's slots and lifecycle, never what decides. */
+#ifndef WEFT_SCHEDULER_PERFORM_H
+#define WEFT_SCHEDULER_PERFORM_H
+
+#include "scheduler/admission.h"
+#include "scheduler/cost.h"
+#include "scheduler/relief.h"
+#include "scheduler/rows.h"
+
+/* What became of a waiting request. */
+typedef enum weft_performed {
+  WEFT_PERFORMED_STARTED = 1, /* it runs: rows may be planned for it */
+  WEFT_PERFORMED_WAITS = 2,   /* it waits on or ended; others may start */
+  WEFT_PERFORMED_STOP = 3     /* nobody else may start in this plan */
+} weft_performed;
+
+weft_performed weft_perform_admission(weft_planning *planning, const weft_admission *admission);
+
+/* True: blocks may have come free, it is worth asking again. False: it waits for them. */
+bool weft_perform_relief(weft_engine *engine, weft_request *request, const weft_relief *relief);
+
+/* The next work of the plan, for n rows of the request on top of its planned keys. */
+static inline weft_work *weft_perform_add(weft_planning *p, weft_request *r, weft_work_kind kind, uint32_t n_rows,
+                                          weft_output output) {
+  weft_work *work = weft_plan_add(p->plan, kind, n_rows);
+  work->request = r;
+  work->slot = r->slot;
+  work->kv_len = r->n_planned;
+  work->block = work->step = 0;
+  work->output = (uint8_t)output;
+  p->rows_left -= n_rows;
+  r->n_in_flight += 1;
+  r->planned_in = (uint32_t)p->plan->number;
+  weft_cost_add(&p->lane->cost.layers, &p->engine->tenants.tenant[r->tenant].planned, n_rows, r->n_planned,
+                kind == WEFT_WORK_DENOISE, output == WEFT_OUTPUT_CANVAS ? n_rows : output);
+  return work;
+}
+
+/* The row after the request's last token, which the host knows or the device is still sampling. */
+static inline void weft_perform_decode(weft_planning *p, weft_request *r) {
+  weft_work *work = weft_perform_add(p, r, WEFT_WORK_DECODE, 1, WEFT_OUTPUT_TOKEN);
+  bool known = r->n_planned < r->n_tokens;
+  work->source = known ? WEFT_TOKENS_HOST : WEFT_TOKENS_SAMPLED;
+  work->token = known ? r->last_token : 0;
+  p->n_decode_keys += r->n_planned;
+  r->n_planned += 1;
+  r->n_pending += 1;
+}
+
+/* Rows of a prompt, a commit or a denoise step. A prompt whose last rows these are decodes or denoises from now on. */
+void weft_perform_rows(weft_planning *planning, weft_request *request, const weft_rows *rows);
+
+#endif

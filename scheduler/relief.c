@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+#include "scheduler/relief.h"
+
+#include "scheduler/pins.h"
+
+/* Blocks for the positions before `end`, and for the rest of the smallest block that `end` lies in: that costs no page,
+ * since every group's block is a multiple of it. */
+static weft_status reserve_to(weft_engine *e, weft_request *r, uint32_t end) {
+  uint32_t grain = e->lane[r->lane].block_min;
+  uint32_t rounded = (end + grain - 1) & ~(grain - 1);
+  if (rounded > e->config.seq_tokens_max) rounded = e->config.seq_tokens_max;
+  weft_status status = weft_pager_reserve(e->pager, r->seq, rounded - r->n_committed);
+  WEFT_CHECK(status == WEFT_OK || status == WEFT_NO_BLOCKS ||
+             status == WEFT_QUOTA); /* lengths were checked at submit */
+  if (status == WEFT_OK) r->n_reserved = rounded;
+  return status;
+}
+
+uint32_t weft_relief_reserve(weft_engine *e, weft_request *r, uint32_t n, bool may_shrink, bool *limited) {
+  weft_status status = WEFT_OK;
+  for (uint32_t got = n; got > 0; got = may_shrink ? got / 2 : 0) {
+    status = reserve_to(e, r, r->n_planned + got);
+    if (status == WEFT_OK) return got;
+  }
+  *limited = status == WEFT_QUOTA;
+  return 0;
+}
+
+static weft_request *find_victim(weft_engine *e, const weft_request *r, bool own_only) {
+  weft_tenants *t = &e->tenants;
+  if (e->claims.n_leaving > 0) return NULL; /* somebody's blocks are on their way */
+  uint64_t weight = weft_tenants_active_weight(t);
+  for (uint32_t i = 0; i < t->n_tenants; i++) {
+    uint32_t held = weft_pager_owner_usage(e->pager, i).n_pinned;
+    uint32_t part = weft_tenants_part(t, i, e->config.n_pages, weight);
+    t->excess[i] = held > part ? held - part : 0;
+  }
+  weft_rank rank = weft_tenants_rank(t, r);
+  uint32_t victim = weft_policy_victim(e->rank, e->n_running, &rank, t->excess, own_only);
+  return victim == WEFT_POLICY_NONE ? NULL : e->ranked[victim];
+}
+
+weft_relief weft_relief_decide(weft_engine *e, const weft_request *r, bool limited) {
+  if (r->n_valid > r->n_committed) return (weft_relief){.kind = WEFT_RELIEF_COMMIT};
+  if (!limited && weft_pins_spare(e, r) > 0) return (weft_relief){.kind = WEFT_RELIEF_PIN};
+  weft_request *victim = find_victim(e, r, limited);
+  if (victim != NULL) return (weft_relief){.kind = WEFT_RELIEF_PREEMPT, .victim = victim, .within_tenant = limited};
+  return (weft_relief){.kind = WEFT_RELIEF_WAIT, .within_tenant = limited};
+}

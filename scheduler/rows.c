@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+#include "scheduler/rows.h"
+
+static bool has_time_for_canvas(weft_planning *p, const weft_request *r, uint32_t n_outputs) {
+  if (weft_pace_canvas(&p->pace, r->size.n_canvas, r->n_planned, n_outputs)) return true;
+  weft_share_hold(p, r);
+  return false;
+}
+
+/* The next denoise step on top of n_planned keys, or first the commit of the canvas before next_block: the device knows
+ * its tokens, the host maybe not yet. */
+static weft_rows_verdict rows_of_canvas(weft_planning *p, const weft_request *r, weft_rows *out) {
+  uint32_t n = r->size.n_canvas;
+  if (r->next_block == r->size.n_blocks) return WEFT_ROWS_NONE; /* the last step of the last canvas is in flight */
+  uint32_t n_virtual = r->n_prompt + r->next_block * n;
+  bool commits = r->n_planned != n_virtual;
+  WEFT_CHECK(!commits || r->n_planned + n == n_virtual);
+  if (n > p->rows_left || weft_plan_is_full(p->plan)) return WEFT_ROWS_HELD;
+  if (!has_time_for_canvas(p, r, commits ? 0 : n)) return WEFT_ROWS_HELD;
+  *out = (weft_rows){.kind = commits ? WEFT_WORK_COMMIT : WEFT_WORK_DENOISE, .n = n, .n_keys = commits ? n : 0};
+  return WEFT_ROWS_SOME;
+}
+
+/* A chunk of the tokens that the host knows. */
+static weft_rows_verdict rows_of_prompt(weft_planning *p, const weft_request *r, weft_rows *out) {
+  uint32_t n = r->n_tokens - r->n_planned;
+  if (n > p->engine->config.prefill_chunk) n = p->engine->config.prefill_chunk;
+  if (n > p->rows_left) n = p->rows_left;
+  if (n == 0 || weft_plan_is_full(p->plan)) return WEFT_ROWS_HELD;
+  n = weft_pace_chunk(&p->pace, n, r->n_planned, r->canvas ? 0 : 1);
+  if (n == 0) {
+    weft_share_hold(p, r);
+    return WEFT_ROWS_HELD;
+  }
+  *out = (weft_rows){.kind = WEFT_WORK_PREFILL, .n = n, .n_keys = n};
+  return WEFT_ROWS_SOME;
+}
+
+weft_rows_verdict weft_rows_next(weft_planning *p, const weft_request *r, weft_rows *out) {
+  return r->prefilling ? rows_of_prompt(p, r, out) : rows_of_canvas(p, r, out);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/* Which rows a running request can use next. Reads the request and the plan; changes neither.
+ *
+ * Law. What is planned ahead of results never goes beyond what the results can only confirm or void:
+ *
+ *   autoregressive   the row after a token that is still being sampled
+ *   canvas           the next denoise step; after the last possible step the commit of the canvas, and the first step of
+ *                    the next canvas on it */
+#ifndef WEFT_SCHEDULER_ROWS_H
+#define WEFT_SCHEDULER_ROWS_H
+
+#include "scheduler/share.h"
+
+typedef enum weft_rows_verdict {
+  WEFT_ROWS_NONE = 0, /* it can use none until results are there */
+  WEFT_ROWS_HELD = 1, /* it could use some, and no row or no time is left */
+  WEFT_ROWS_SOME = 2
+} weft_rows_verdict;
+
+typedef struct weft_rows {
+  weft_work_kind kind;
+  uint32_t n;      /* a prompt may take fewer when blocks are short, others take all or none */
+  uint32_t n_keys; /* positions beyond those planned that need blocks */
+} weft_rows;
+
+/* A request that decodes. */
+static inline weft_rows_verdict weft_rows_of_decode(weft_planning *p, const weft_request *r) {
+  uint32_t n_virtual = r->n_tokens + r->n_pending;
+  if (n_virtual == r->n_end) return WEFT_ROWS_NONE; /* its last token is in flight */
+  if (p->rows_left == 0 || weft_plan_is_full(p->plan)) return WEFT_ROWS_HELD;
+  WEFT_CHECK(r->n_planned + 1 == n_virtual);
+  if (p->n_ahead > 0 && !weft_share_has_time(p, r)) return WEFT_ROWS_HELD;
+  return WEFT_ROWS_SOME;
+}
+
+/* A request that computes its prompt, or one that denoises. */
+weft_rows_verdict weft_rows_next(weft_planning *planning, const weft_request *request, weft_rows *out);
+
+#endif

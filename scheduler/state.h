@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT */
+/* The state of an engine: data that the files of this room share. Engine thread only, except where said.
+ *
+ * A turn goes one way through the files, and none of them calls one above it:
+ *
+ *   engine, thread, submit             open and close; the loop on a thread of its own; judging a request
+ *   step                               the order of a turn: inbox, expiry, launch, land
+ *   planner                            the one loop that makes a plan: who is due, what it gets, done
+ *   perform, apply                     carry out what was decided; take in what a step computed
+ *   share, rows, admission, relief     decide, and change no request: whose turn, which rows, who starts, whose memory
+ *   lifecycle                          how a request changes state: enter, finish, preempt, leave, break
+ *   waiting, pins, copies, shown       queues and followers; pinned prefixes; ends of page copies; what others see
+ *
+ * Law. A running request is in exactly one list of its lane: prefilling (tokens the host knows lack rows), ready (decodes
+ * or denoises), leaving (nothing more is planned). Its sequence and slot are given back only when nothing of it is in
+ * flight, so a page is never handed on while a submitted step may still read or write it. weft_engine_check (check.h)
+ * recomputes this and the law of claims.h. */
+#ifndef WEFT_SCHEDULER_STATE_H
+#define WEFT_SCHEDULER_STATE_H
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "scheduler/batcher.h"
+#include "scheduler/claims.h"
+#include "scheduler/file_wait.h"
+#include "scheduler/forecast.h"
+#include "scheduler/inbox.h"
+#include "scheduler/pace.h"
+#include "scheduler/plan.h"
+#include "scheduler/pin.h"
+#include "scheduler/recorder.h"
+#include "scheduler/stats.h"
+#include "scheduler/ready.h"
+#include "scheduler/tenant.h"
+
+enum {
+  WEFT_LANES_MAX = WEFT_SPACES_MAX,
+  WEFT_FLIGHT_MAX = 2 /* plans submitted and not landed: one without overlap, two with */
+};
+
+/* One runner as the engine sees it. */
+typedef struct weft_lane {
+  weft_runner *runner;
+  const weft_runner_info *info;
+  uint32_t index;
+  uint32_t rows_max;             /* budget of one step */
+  uint32_t block_min, block_max; /* tokens of the smallest and the largest block of its groups */
+  uint32_t context;              /* most tokens of a request, prompt and answer */
+  uint32_t restores_max;         /* pages that one step may bring back before it admits nobody else */
+  uint32_t fit_tokens;           /* longest keys and values that fit the pool alone, row by row */
+  uint32_t fit_canvas;           /* ... with a whole canvas of rows in flight */
+  _Atomic bool broken;
+  bool lost;           /* its device failed while a plan was made: it breaks when the plan is laid aside */
+  char reason[320];    /* why it is broken */
+  uint32_t *free_slot; /* stack */
+  uint32_t n_free_slots;
+  uint32_t *free_save; /* stack: places for the canvases of preempted requests */
+  uint32_t n_free_saves;
+  weft_ready ready;
+  weft_batcher batcher;
+  weft_link prefilling, leaving;
+  uint32_t n_running;   /* slots taken, leaving ones included */
+  uint32_t n_waiting;   /* queued or followers */
+  uint32_t n_in_flight; /* plans */
+  weft_cost_model cost;
+  double used_us;           /* of the device; who had nothing to do is raised to turn_us */
+  uint32_t keys_per_decode; /* of the last plan with decode rows */
+  weft_pace_late late;
+  uint64_t n_batches;
+} weft_lane;
+
+/* Those who wait for a prefix that a sequence is computing. */
+typedef struct weft_followers {
+  weft_link list;
+  uint32_t wake_at; /* n_valid of the leader */
+} weft_followers;
+
+typedef struct weft_engine {
+  weft_engine_config config;
+  uint32_t n_lanes;
+  weft_lane lane[WEFT_LANES_MAX];
+  weft_pager *pager;
+  weft_tenants tenants;
+  weft_deadlines deadlines;
+  weft_file_waits file_waits;
+  weft_inbox inbox;      /* any thread */
+  weft_pin_table pins;   /* any thread */
+  weft_account *account; /* [n_tenants], under the inbox's mutex */
+  weft_forecast forecast;
+
+  /* running requests, dense: rank[i] belongs to ranked[i] */
+  weft_rank *rank;
+  weft_request **ranked;
+  uint32_t n_running;
+  _Atomic uint32_t n_busy;   /* == n_running, for other threads */
+  weft_followers *followers; /* [running_max + pins_max], by sequence */
+
+  weft_request **told; /* while a step is applied: whose answer grew */
+  uint32_t n_told;
+
+  weft_step_plan plan[WEFT_FLIGHT_MAX];
+  uint32_t first_flight, n_flight;
+  uint64_t n_plans, n_arrivals;
+  uint32_t turn, last_lane;
+  double turn_us; /* used_us of the lane that had the last turn; never falls */
+
+  weft_claims claims;
+  uint64_t n_changes; /* of state, of any request, and moves that ended: a turn with one was not idle */
+
+  bool real_clock; /* time is read from the clock, not only taken from step's argument */
+  uint64_t now_us;
+  uint64_t device_free_us;   /* when the last step was collected */
+  uint64_t runner_ns;        /* spent in calls of the runner, this turn */
+  uint64_t step_ns, plan_ns; /* sums over all turns with a step: all, without the runner */
+  uint64_t hidden_ns;        /* of plan_ns, while the device had a step */
+  weft_engine_stats stats;
+
+  weft_recorder recorder; /* any thread */
+  pthread_mutex_t stats_mutex;
+  weft_engine_stats shared_stats; /* under stats_mutex */
+  weft_forecast shared_forecast;  /* under stats_mutex */
+  weft_group_usage *shared_usage; /* [n_lanes][WEFT_BATCH_GROUPS_MAX], under stats_mutex */
+  pthread_t thread;
+  bool has_thread; /* start and stop: the caller's thread */
+} weft_engine;
+
+/* One bit per lane that has any request. */
+static inline uint64_t weft_lanes_with_requests(const weft_engine *engine) {
+  uint64_t bits = 0;
+  for (uint32_t i = 0; i < engine->n_lanes; i++) {
+    if (engine->lane[i].n_running + engine->lane[i].n_waiting > 0) bits |= UINT64_C(1) << i;
+  }
+  return bits;
+}
+
+/* The engine's time by now: within a turn it moves on only where it is the clock's. */
+static inline uint64_t weft_present_us(const weft_engine *engine) {
+  return engine->real_clock ? weft_clock_us() : engine->now_us;
+}
+
+static inline weft_tenant_claims *weft_claims_of(weft_engine *engine, const weft_request *request) {
+  return &engine->claims.tenant[request->tenant];
+}
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT */
+/* Counters and sums that the engine shows to other threads, for metrics, the program and tests. All are totals since the
+ * engine was opened, but for those that say "now". */
+#ifndef WEFT_SCHEDULER_STATS_H
+#define WEFT_SCHEDULER_STATS_H
+
+#include "scheduler/params.h"
+
+enum { WEFT_STEP_RATIOS = 8 };
+extern const double weft_step_ratio_bounds[WEFT_STEP_RATIOS - 1];
+
+/* One weight set's share of it all. */
+typedef struct weft_lane_stats {
+  uint64_t n_steps, n_rows;
+  uint64_t busy_us; /* its steps were on the device; a step that waits for the one before is counted from its end */
+  /* Steps whose time the runner measured: how long they took, how long they were thought to take, and the sum of
+   * |difference|; how many took at most weft_step_ratio_bounds[i] times what was thought, last bucket open. */
+  uint64_t measured_us, predicted_us, error_us, ratio[WEFT_STEP_RATIOS];
+  double ratio_sum;
+  uint32_t n_running, n_waiting;
+} weft_lane_stats;
+
+typedef struct weft_engine_stats {
+  uint64_t n_steps, n_mixed_steps; /* mixed: causal decode or prefill rows and canvas rows in one step */
+  uint64_t n_switches;             /* steps that ran another weight set than the step before */
+  uint64_t n_rows, n_prefill_rows, n_decode_rows, n_canvas_rows, n_commit_rows, n_void_rows;
+  uint64_t n_submitted, n_finished[6], n_preemptions; /* by weft_finish */
+  uint64_t n_canvases_saved, n_canvases_resumed;      /* of preempted requests, in mid-canvas */
+  uint64_t n_file_waits, n_file_waits_in_vain;        /* of requests for the file; those that then computed */
+  uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens, n_canvases, n_denoise_steps;
+  uint32_t n_running, n_waiting;
+  uint32_t n_pins, n_pins_held, n_pin_pages; /* declared; of them in the pool, and their pages */
+  uint64_t n_pins_dropped;                   /* let go for a request that lacked blocks */
+  bool draining;
+  uint64_t broken_runners; /* bit per runner */
+  /* sums; plan_us: step_us without the time inside the runner; hidden_us: of plan_us, while the device had a step */
+  uint64_t step_us, plan_us, hidden_us, queue_us;
+  /* histograms with the bounds of weft_latency_bounds_us, last bucket open */
+  uint64_t ttft[20], tpot[20], e2e[20], queue[20];
+  uint64_t ttft_sum_us, tpot_sum_us, e2e_sum_us;
+  uint32_t n_lanes;
+  weft_lane_stats lane[WEFT_SPACES_MAX]; /* [n_lanes], by runner */
+  weft_pager_stats pager;
+} weft_engine_stats;
+/* Why submit said WEFT_FULL. */
+typedef enum weft_refused {
+  WEFT_REFUSED_QUEUE = 0, /* of all tenants */
+  WEFT_REFUSED_TENANT_QUEUE = 1,
+  WEFT_REFUSED_TOKENS = 2, /* of this minute */
+  WEFT_REFUSED_NONE = 3    /* the engine drains or has stopped: nobody's limit */
+} weft_refused;
+enum { WEFT_REFUSED_KINDS = 3 };
+
+/* One tenant's part. */
+typedef struct weft_tenant_stats {
+  uint32_t n_running, n_waiting;
+  uint64_t n_submitted, n_finished, n_preemptions;
+  uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens;
+  uint32_t n_blocks, n_blocks_cached; /* pages of the pool that it pays for; cached ones it paid for last */
+  uint64_t n_rows, charged_us;        /* planned for it; the predicted device time that fair share charged for them */
+  uint64_t n_refused[WEFT_REFUSED_KINDS];
+  uint64_t queue[20], queue_us; /* as in weft_engine_stats */
+} weft_tenant_stats;
+extern const uint64_t weft_latency_bounds_us[19];
+
+typedef struct weft_pin_info {
+  uint32_t id; /* from 1, never used again */
+  uint32_t runner, tenant;
+  bool is_public;
+  bool held; /* its blocks are in the pool now */
+  int32_t priority;
+  uint32_t n_tokens, n_pages;
+  uint64_t expires_us;
+} weft_pin_info;
+
+#endif

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* One turn of the loop:
+ *
+ *   inbox ─► expire, hear of copies ─► launch: plan, batch, submit ─► land: collect, apply
+ *
+ * Law. Without overlap a turn lands the step that it launched. With overlap it lands the step of
+ * the turn before, so the device has the next step already while results are applied; when there
+ * was nothing to launch it lands all. Steps land in the order in which they were submitted, over
+ * all lanes. */
+#ifndef WEFT_SCHEDULER_STEP_H
+#define WEFT_SCHEDULER_STEP_H
+
+#include "scheduler/state.h"
+
+/* WEFT_AGAIN: there was nothing to do. */
+weft_status weft_step_turn(weft_engine *engine, uint64_t now_us);
+/* Ends everything with CANCELLED, after what is in flight has landed. */
+void weft_step_end_all(weft_engine *engine);
+
+#endif

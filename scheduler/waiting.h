@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/* Where a waiting request is: in its queue, among the followers of a sequence that computes its prefix, or among those that
+ * wait for the file (file_wait.h).
+ *
+ * Law. A waiting request is in exactly one of the three, and counted once in n_waiting of its lane. Followers come back to
+ * their queue when their leader has as many valid tokens as they asked for, or ended. */
+#ifndef WEFT_SCHEDULER_WAITING_H
+#define WEFT_SCHEDULER_WAITING_H
+
+#include "scheduler/state.h"
+
+weft_status weft_waiting_open(weft_engine *engine);
+void weft_waiting_close(weft_engine *engine);
+
+void weft_waiting_enqueue(weft_engine *engine, weft_request *request);
+/* Out of wherever it is; its state is still WAITING. */
+void weft_waiting_dequeue(weft_engine *engine, weft_request *request);
+/* Out of its queue until the leader has wake_at valid tokens. */
+void weft_waiting_follow(weft_engine *engine, weft_request *request, weft_seq leader, uint32_t wake_at);
+/* The sequence has so many valid tokens (it ended: UINT32_MAX): followers that asked for no more come back. */
+void weft_waiting_wake(weft_engine *engine, weft_seq seq, uint32_t n_valid);
+
+/* ---- for the file ---- */
+
+/* Whether the request may wait for the file (again). */
+bool weft_waiting_may_wait_for_file(const weft_engine *engine, const weft_request *request);
+/* Out of its queue until weft_waiting_wake_from_file. n_pages: its whole prefix is on its way, and that is what it will
+ * need for all its tokens; 0: not all of it is. */
+void weft_waiting_for_file(weft_engine *engine, weft_request *request, uint32_t n_pages);
+/* Those whose wait is over come back; once a turn. */
+void weft_waiting_wake_from_file(weft_engine *engine);
+/* All requests of the lane that wait for the file come back: the lane ends. */
+void weft_waiting_end_file(weft_engine *engine, uint32_t lane);
+
+#endif
