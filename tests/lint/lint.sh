@@ -29,6 +29,23 @@ for room in base pager kernels model scheduler api; do
     case " $ok " in *" $target "*) ;; *) complain "$file includes $target/: $room may include only $ok" ;; esac
   done < <(files "$room/*.c" "$room/*.h" | xargs grep -nE '^#include "[a-z]+/' || true)
 done
+# The laboratory: its programs of one room (bench/*.c), its doubles, and the rest, which enters the product by one door.
+bench_arrows() {
+  case $1 in
+    bench/inside.h) echo "api base kernels model pager scheduler" ;;
+    bench/doubles/*) echo "base model pager bench/doubles" ;;
+    bench/*/*) echo "bench" ;;
+    *) echo "base kernels bench" ;;
+  esac
+}
+while IFS=: read -r file _ line; do
+  target=$(sed -E 's/.*"([a-z]+(\/doubles)?)\/.*/\1/' <<<"$line")
+  [[ $target == bench/doubles && $file != bench/doubles/* ]] && target=bench
+  case " $(bench_arrows "$file") " in *" $target "*) ;; *) complain "$file includes $target/: only bench/inside.h may" ;; esac
+done < <(files 'bench/*.c' 'bench/*.h' | xargs grep -nE '^#include "[a-z]+/' || true)
+while IFS=: read -r file _; do
+  complain "$file includes bench/: only tests and the program's main know the laboratory"
+done < <(files '*.c' '*.h' '*.cu' '*.cuh' | grep -vE '^(bench|tests)/|^api/cli/main.c$' | xargs grep -nE '^#include "bench/' || true)
 while IFS=: read -r file _; do
   complain "$file: the scheduler sees no tensors (kernels/, gguf, model.h)"
 done < <(files 'scheduler/*.c' 'scheduler/*.h' | xargs grep -nE '#include "(kernels/|model/(gguf|model|weights|layers))' || true)
@@ -62,7 +79,7 @@ while read -r file start n name; do
   known=$(limit_of function "$file:$name")
   [ -n "$known" ] && max=$known
   [ "$n" -le "$max" ] || complain "$file:$start: $name has $n lines; the limit is $max"
-done < <(files 'base/*.c' 'pager/*.c' 'scheduler/*.c' 'kernels/*.c' 'model/*.c' 'api/*.c' | xargs awk '
+done < <(files 'base/*.c' 'pager/*.c' 'scheduler/*.c' 'kernels/*.c' 'model/*.c' 'api/*.c' 'bench/*.c' | xargs awk '
   FNR == 1 { inside = 0 }
   !inside && /^[a-zA-Z_].*\) \{$/ { inside = 1; start = FNR; name = $0; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name) }
   !inside && /^[a-zA-Z_].*\($/ { next }
