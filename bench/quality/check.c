@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 
 enum { TOKENS = 12 };
 
@@ -35,18 +35,19 @@ static weft_status find_sizes(const check_job *job, uint32_t *n_vocab, uint32_t 
   return WEFT_OK;
 }
 
-static weft_status run(const weft_config *c, check_job *job, weft_check_report *report, weft_error *error) {
-  weft_device_config device = {.backend = c->backend, .n_threads = c->threads, .no_graphs = true},
+static weft_status run(const weft_lab_config *c, check_job *job, weft_check_report *report, weft_error *error) {
+  weft_device_config device = {.backend = c->product.backend, .n_threads = c->product.threads, .no_graphs = true},
                      ref = {.backend = "ref"};
   uint32_t n_tokens = TOKENS, n_vocab = 0, n_canvas = 0;
-  weft_status status = weft_gguf_open(c->models.item[0], &job->gguf, error);
+  weft_status status = weft_gguf_open(c->product.models.item[0], &job->gguf, error);
   if (status == WEFT_OK) status = weft_device_open(&device, &job->device, error);
   if (status == WEFT_OK) status = weft_device_open(&ref, &job->ref, error);
   if (status == WEFT_OK) status = find_sizes(job, &n_vocab, &n_canvas, error);
   if (status != WEFT_OK) return status;
   job->canvas = n_canvas > 0 ? draw_tokens(n_canvas, n_vocab) : NULL;
-  if (c->tokens == NULL) job->tokens = draw_tokens(n_tokens, n_vocab);
-  if (c->tokens != NULL) status = weft_config_ids(c->tokens, "--tokens", &job->tokens, &n_tokens, error);
+  if (c->product.tokens == NULL) job->tokens = draw_tokens(n_tokens, n_vocab);
+  if (c->product.tokens != NULL)
+    status = weft_config_ids(c->product.tokens, "--tokens", &job->tokens, &n_tokens, error);
   if (status == WEFT_OK && (job->tokens == NULL || (n_canvas > 0 && job->canvas == NULL))) {
     status = weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the tokens");
   }
@@ -62,11 +63,11 @@ static weft_status run(const weft_config *c, check_job *job, weft_check_report *
   return weft_check(&args, report, error);
 }
 
-static void say(const weft_config *c, const check_job *job, const weft_check_report *r) {
+static void say(const weft_lab_config *c, const check_job *job, const weft_check_report *r) {
   const weft_device_info *d = weft_device_get_info(job->device);
   char where[64] = "after the last layer";
   if (r->layer != UINT32_MAX) (void)snprintf(where, sizeof where, "layer %" PRIu32, r->layer);
-  if (c->json) {
+  if (c->product.json) {
     (void)printf("{\"agrees\":%s,\"backend\":\"%s\",\"ops\":%" PRIu32 ",\"rows\":%" PRIu32
                  ",\"op\":\"%s\",\"layer\":%d,\"index\":%" PRIu32 ",\"row\":%" PRIu32 ",\"error\":%.6g}\n",
                  r->agrees ? "true" : "false", d->backend, r->n_ops, r->n_rows, r->op,
@@ -81,8 +82,9 @@ static void say(const weft_config *c, const check_job *job, const weft_check_rep
   }
 }
 
-int weft_cli_check(const weft_config *config) {
-  if (config->models.n != 1) return weft_cli_fail(WEFT_EXIT_USAGE, "check: name one GGUF file with -m FILE");
+int weft_lab_check(const weft_config *product) {
+  const weft_lab_config *config = weft_lab_of(product);
+  if (config->product.models.n != 1) return weft_cli_fail(WEFT_EXIT_USAGE, "check: name one GGUF file with -m FILE");
   check_job job = {.gguf = NULL};
   weft_check_report report = {.agrees = false};
   weft_error error = {{0}};

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/quality/judge.h"
 
 enum { FAMILIES_MAX = 64, IN_FLIGHT = 32, STEPS_MAX = 4096 };
@@ -23,7 +23,7 @@ typedef struct family {
 } family;
 
 typedef struct evaluation {
-  const weft_config *config;
+  const weft_lab_config *config;
   weft_runtime *runtime;
   json_t *cases; /* array */
   family *families;
@@ -75,9 +75,9 @@ static int launch(evaluation *e, flight *f, json_t *item, weft_mode mode) {
   p.max_tokens = json_is_integer(max_tokens) ? (uint32_t)json_integer_value(max_tokens) : 64;
   p.temperature = 0.0f;
   p.has_seed = true;
-  p.seed = e->config->seed;
-  p.diffusion_steps = e->config->diffusion_steps;
-  p.diffusion_no_self_conditioning = e->config->no_self_conditioning;
+  p.seed = e->config->product.seed;
+  p.diffusion_steps = e->config->product.diffusion_steps;
+  p.diffusion_no_self_conditioning = e->config->product.no_self_conditioning;
   char error[512];
   int status = weft_submit(e->runtime, &p, &f->generation, error, sizeof error);
   return status == 0 ? 0 : weft_cli_fail(weft_cli_code(status), "%s", error);
@@ -95,7 +95,7 @@ static void judge_flight(evaluation *e, flight *f, const weft_delta *end, int mo
   if (kin == NULL) return;
   bool good = weft_judge(f->item, f->text.bytes == NULL ? "" : f->text.bytes);
   kin->good[mode] += good;
-  if (!good && e->config->verbose) {
+  if (!good && e->config->product.verbose) {
     (void)fprintf(stderr, "%s, %s: got '%s', key %s\n", kin->name, mode == 0 ? "ar" : "diffusion",
                   f->text.bytes == NULL ? "" : f->text.bytes, json_string_value(json_object_get(f->item, "key")));
   }
@@ -219,7 +219,7 @@ static bool report(evaluation *e) {
                               json_pack("{s:i, s:f, s:f, s:f, s:i, s:b}", "n", (int)f->n, "ar", share(f->good[0], f->n),
                                         "diffusion", share(f->good[1], f->n), "mean_steps", mean_steps(f), "p90_steps",
                                         (int)p90(f), "exact", (int)f->exact));
-    if (!e->config->json) {
+    if (!e->config->product.json) {
       (void)printf("%-12s n %3u   ar %5.1f %%   diffusion %5.1f %%   steps %5.2f, p90 %2u%s%s\n", f->name, f->n,
                    100.0 * share(f->good[0], f->n), 100.0 * share(f->good[1], f->n), mean_steps(f), p90(f),
                    f->exact ? "" : "   (validator)", under_bar(f) ? "   UNDER THE BAR" : "");
@@ -235,7 +235,7 @@ static bool report(evaluation *e) {
   double steps = steps_of(&many);
   if (exact.n > 0 && (share(exact.good[0], exact.n) < 0.95 || share(exact.good[1], exact.n) < 0.95)) passed = false;
   if (many.n > 0 && (steps < 4.0 || steps > 24.0)) passed = false;
-  if (e->config->json) {
+  if (e->config->product.json) {
     json_t *root = json_pack("{s:o, s:o, s:o, s:b}", "families", families, "exact", totals_json(&exact), "many",
                              totals_json(&many), "passed", (int)passed);
     char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
@@ -251,14 +251,15 @@ static bool report(evaluation *e) {
   return passed;
 }
 
-int weft_cli_eval(const weft_config *config) {
+int weft_lab_eval(const weft_config *product) {
+  const weft_lab_config *config = weft_lab_of(product);
   if (config->cases == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "eval: name the examples with --cases FILE");
   evaluation e = {.config = config, .cases = json_array(), .families = weft_alloc(FAMILIES_MAX, sizeof(family))};
   int code = e.families == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
-  if (code == 0) code = weft_cli_open(config, &e.runtime);
+  if (code == 0) code = weft_cli_open(&config->product, &e.runtime);
   if (code == 0 && weft_model_at(e.runtime, 0).canvas == 0) {
     code = weft_cli_fail(WEFT_EXIT_USAGE, "%s cannot answer by diffusion, so it cannot be judged both ways",
-                         config->models.item[0]);
+                         config->product.models.item[0]);
   }
   if (code == 0) code = read_cases(&e);
   if (code == 0) code = run_mode(&e, 0);

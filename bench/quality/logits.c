@@ -3,10 +3,10 @@
 #include <errno.h>
 #include <string.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 
 typedef struct logits_job {
-  const weft_config *config;
+  const weft_lab_config *config;
   weft_gguf *gguf;
   weft_device *device;
   weft_model *model;
@@ -23,8 +23,8 @@ static int write_row(void *self, const float *logits, uint32_t n_vocab) {
 }
 
 static int read_inputs(logits_job *job, weft_error *error) {
-  const weft_config *c = job->config;
-  weft_status status = weft_config_ids(c->tokens, "--tokens", &job->tokens, &job->n_tokens, error);
+  const weft_lab_config *c = job->config;
+  weft_status status = weft_config_ids(c->product.tokens, "--tokens", &job->tokens, &job->n_tokens, error);
   if (status == WEFT_OK && c->canvas != NULL) {
     status = weft_config_ids(c->canvas, "--canvas", &job->canvas, &job->n_canvas, error);
   }
@@ -36,9 +36,9 @@ static int read_inputs(logits_job *job, weft_error *error) {
 }
 
 static int load(logits_job *job, weft_model_limits *limits, weft_error *error) {
-  const weft_config *c = job->config;
-  weft_device_config device = {.backend = c->backend, .n_threads = c->threads};
-  weft_status status = weft_gguf_open(c->models.item[0], &job->gguf, error);
+  const weft_lab_config *c = job->config;
+  weft_device_config device = {.backend = c->product.backend, .n_threads = c->product.threads};
+  weft_status status = weft_gguf_open(c->product.models.item[0], &job->gguf, error);
   if (status == WEFT_OK) status = weft_device_open(&device, &job->device, error);
   limits->rows_max = job->n_tokens > 256 ? 256 : job->n_tokens;
   if (limits->rows_max < job->n_canvas) limits->rows_max = job->n_canvas;
@@ -53,7 +53,7 @@ static int load(logits_job *job, weft_model_limits *limits, weft_error *error) {
 static int run(logits_job *job) {
   weft_error error = {{0}};
   weft_model_limits limits = {0};
-  const weft_config *c = job->config;
+  const weft_lab_config *c = job->config;
   int code = read_inputs(job, &error);
   if (code == 0) code = load(job, &limits, &error);
   if (code != 0) return code;
@@ -62,8 +62,8 @@ static int run(logits_job *job) {
     return weft_cli_fail(WEFT_EXIT_USAGE, "--self-cond %s has %zu bytes; %u rows of f32 logits are %zu", c->self_cond,
                          job->n_previous, job->n_canvas, wanted);
   }
-  job->out = fopen(c->output, "wb");
-  if (job->out == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "-o %s: %s", c->output, strerror(errno));
+  job->out = fopen(c->product.output, "wb");
+  if (job->out == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "-o %s: %s", c->product.output, strerror(errno));
   weft_logits_args args = {.device = job->device,
                            .model = job->model,
                            .limits = limits,
@@ -78,14 +78,17 @@ static int run(logits_job *job) {
   weft_status status = weft_logits(&args, &error);
   bool written = fclose(job->out) == 0;
   job->out = NULL;
-  if (status == WEFT_OK && !written) return weft_cli_fail(WEFT_EXIT_RUNTIME, "-o %s: %s", c->output, strerror(errno));
+  if (status == WEFT_OK && !written)
+    return weft_cli_fail(WEFT_EXIT_RUNTIME, "-o %s: %s", c->product.output, strerror(errno));
   return status == WEFT_OK ? 0 : weft_cli_fail(weft_cli_code(status), "%s", error.text);
 }
 
-int weft_cli_logits(const weft_config *config) {
-  if (config->models.n != 1) return weft_cli_fail(WEFT_EXIT_USAGE, "logits: name one GGUF file with -m FILE");
-  if (config->tokens == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "logits: give the prompt with --tokens IDS");
-  if (config->output == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "logits: name the result with -o FILE");
+int weft_lab_logits(const weft_config *product) {
+  const weft_lab_config *config = weft_lab_of(product);
+  if (config->product.models.n != 1) return weft_cli_fail(WEFT_EXIT_USAGE, "logits: name one GGUF file with -m FILE");
+  if (config->product.tokens == NULL)
+    return weft_cli_fail(WEFT_EXIT_USAGE, "logits: give the prompt with --tokens IDS");
+  if (config->product.output == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "logits: name the result with -o FILE");
   logits_job job = {.config = config};
   int code = run(&job);
   weft_model_close(job.model);

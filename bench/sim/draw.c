@@ -2,14 +2,14 @@
 /* The generator: every property of request i is a function of the seed and i. */
 #include <math.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/sim/sim.h"
 
 enum { GAP, NORMAL_1, NORMAL_2, ANSWER, KIND, TENANT, SHARES, PREFIX, LONG, MODEL, CANCEL, CANCEL_AFTER, URGENT };
 
 /* Uniform in (0, 1). */
-static double draw(const weft_config *config, uint32_t item, uint32_t what) {
-  weft_draw_key key = {.seed = config->seed, .purpose = WEFT_DRAW_TEST, .position = item, .step = what};
+static double draw(const weft_lab_config *config, uint32_t item, uint32_t what) {
+  weft_draw_key key = {.seed = config->product.seed, .purpose = WEFT_DRAW_TEST, .position = item, .step = what};
   return ((double)(weft_draw_bits(&key) >> 11) + 0.5) * 0x1p-53;
 }
 
@@ -17,7 +17,7 @@ static uint32_t tokens_of(double n, uint32_t most) {
   return n < 1.0 ? 1 : n > most ? most : (uint32_t)n;
 }
 
-static uint32_t draw_tenant(const weft_config *c, uint32_t at) {
+static uint32_t draw_tenant(const weft_lab_config *c, uint32_t at) {
   double u = draw(c, at, TENANT);
   if (c->tenants == 1 || u < (double)c->skew) return 0;
   if (c->skew <= 0.0f) return (uint32_t)(u * c->tenants);
@@ -25,7 +25,7 @@ static uint32_t draw_tenant(const weft_config *c, uint32_t at) {
 }
 
 /* Among the models that serve the kind, by their shares. */
-static uint32_t draw_model(const weft_config *c, const weft_sim_profile *profile, uint32_t at, bool diffusion) {
+static uint32_t draw_model(const weft_lab_config *c, const weft_sim_profile *profile, uint32_t at, bool diffusion) {
   double all = 0.0, sum = 0.0;
   uint32_t last = weft_sim_model_for(profile, diffusion);
   for (uint32_t i = 0; i < profile->n_models; i++) {
@@ -41,13 +41,13 @@ static uint32_t draw_model(const weft_config *c, const weft_sim_profile *profile
 }
 
 /* The first n_shared ids are those of one of the shared prompts. */
-static void draw_ids(const weft_config *c, uint32_t at, uint32_t n_shared, uint32_t n_ids, uint64_t *id) {
+static void draw_ids(const weft_lab_config *c, uint32_t at, uint32_t n_shared, uint32_t n_ids, uint64_t *id) {
   uint64_t prefix = (uint64_t)(draw(c, at, PREFIX) * c->prefixes);
   for (uint32_t i = 0; i < n_shared; i++) id[i] = prefix * WEFT_SIM_IDS + i;
   weft_sim_own_ids(at, n_shared, n_ids, id);
 }
 
-static void draw_limits(const weft_config *c, uint32_t at, weft_sim_item *item) {
+static void draw_limits(const weft_lab_config *c, uint32_t at, weft_sim_item *item) {
   if (draw(c, at, CANCEL) < (double)c->cancel) {
     item->cancel_us = 1 + (uint64_t)(-1000.0 * c->cancel_ms * log(draw(c, at, CANCEL_AFTER)));
   }
@@ -55,7 +55,7 @@ static void draw_limits(const weft_config *c, uint32_t at, weft_sim_item *item) 
   item->priority = draw(c, at, URGENT) < (double)c->urgent;
 }
 
-int weft_sim_draw(const weft_config *c, const weft_sim_profile *profile, weft_sim_load *load, uint64_t *id) {
+int weft_sim_draw(const weft_lab_config *c, const weft_sim_profile *profile, weft_sim_load *load, uint64_t *id) {
   double at_us = 0.0;
   int code = 0;
   bool both =

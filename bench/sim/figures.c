@@ -6,14 +6,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/sim/metrics.h"
 #include "bench/sim/plot.h"
 
 enum { SHOWN_TENANTS = WEFT_PLOT_LINES };
 
 typedef struct sim_figures {
-  const weft_config *config;
+  const weft_lab_config *config;
   const weft_sim_load *load;
   const weft_sim_run *run;
   double *x, *y; /* [room] */
@@ -117,7 +117,7 @@ static int draw_tenants(sim_figures *f) {
   return write_figure(f, &plot, "tenants.svg");
 }
 
-int weft_sim_figures(const weft_config *config, const weft_sim_load *load, const weft_sim_run *run) {
+int weft_sim_figures(const weft_lab_config *config, const weft_sim_load *load, const weft_sim_run *run) {
   sim_figures f = {.config = config, .load = load, .run = run};
   f.room = (size_t)2 * load->n + (size_t)SHOWN_TENANTS * WEFT_SIM_BINS;
   if (mkdir(config->plots, 0777) != 0 && errno != EEXIST) {

@@ -2,7 +2,7 @@
 /* The load of a simulation. */
 #include <string.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/sim/sim.h"
 
 uint32_t weft_sim_blocks_of(uint32_t n_tokens) {
@@ -85,16 +85,16 @@ static int read_tenants(const char *path, weft_sim_load *load) {
   return 0;
 }
 
-int weft_sim_load_open(const weft_config *config, const weft_sim_profile *profile, weft_sim_load *out) {
-  int code = config->api_keys == NULL ? 0 : read_tenants(config->api_keys, out);
+int weft_sim_load_open(const weft_lab_config *config, const weft_sim_profile *profile, weft_sim_load *out) {
+  int code = config->product.api_keys == NULL ? 0 : read_tenants(config->product.api_keys, out);
   if (code != 0) return code;
   uint64_t *id = weft_alloc(WEFT_SIM_IDS, sizeof *id);
   if (id == NULL) return weft_cli_fail(WEFT_EXIT_RUNTIME, "sim: no memory for the ids of a prompt");
-  code = config->trace == NULL ? weft_sim_draw(config, profile, out, id)
-                               : weft_sim_trace_read(config->trace, profile, out, id);
+  code = config->product.trace == NULL ? weft_sim_draw(config, profile, out, id)
+                                       : weft_sim_trace_read(config->product.trace, profile, out, id);
   weft_free(id);
-  if (code == 0 && config->output != NULL) {
-    code = weft_sim_trace_write(config->output, profile, out);
+  if (code == 0 && config->product.output != NULL) {
+    code = weft_sim_trace_write(config->product.output, profile, out);
   }
   return code;
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 typedef struct collector {
-  const weft_config *config;
+  const weft_lab_config *config;
   const weft_sim_load *load;
   const weft_sim_run *run;
   const weft_sim_counts *counts; /* NULL: of one tenant, which no replica counts apart */
@@ -92,10 +92,10 @@ static void add_percentiles(collector *c, const char *const name[3], weft_sim_va
 }
 
 /* Within both targets; for a canvas request, the time for each token counts from its start. */
-static bool meets(const weft_config *config, const weft_sim_item *item, const weft_sim_outcome *o) {
+static bool meets(const weft_lab_config *config, const weft_sim_item *item, const weft_sim_outcome *o) {
   if (!good(o)) return false;
   double each = item->diffusion ? ms(o->started_us, o->finished_us) / (o->n_answer + 1e-9) : weft_sim_tpot(item, o);
-  return weft_sim_ttft(item, o) <= (double)config->target_ttft_ms && each <= (double)config->target_tpot_ms;
+  return weft_sim_ttft(item, o) <= (double)config->goodput_ttft_ms && each <= (double)config->goodput_tpot_ms;
 }
 
 /* ---- groups of numbers ----------------------------------------------------------------------- */
@@ -203,7 +203,7 @@ static double spread_of_requests(const collector *c) {
   return (double)most * c->run->n_replicas / c->load->n;
 }
 
-void weft_sim_collect(const weft_config *config, const weft_sim_load *load, const weft_sim_run *run,
+void weft_sim_collect(const weft_lab_config *config, const weft_sim_load *load, const weft_sim_run *run,
                       weft_sim_scope scope, double *scratch, weft_sim_metrics *out) {
   const weft_sim_counts *counts = scope.replica < 0 ? &run->total : &run->replica[scope.replica];
   collector c = {.config = config,

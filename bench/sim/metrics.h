@@ -26,7 +26,7 @@ typedef struct weft_sim_metrics {
 } weft_sim_metrics;
 
 /* scratch: [load.n]. */
-void weft_sim_collect(const weft_config *config, const weft_sim_load *load, const weft_sim_run *run,
+void weft_sim_collect(const weft_lab_config *config, const weft_sim_load *load, const weft_sim_run *run,
                       weft_sim_scope scope, double *scratch, weft_sim_metrics *out);
 /* NAN when there is no such name. */
 double weft_sim_metric_of(const weft_sim_metrics *metrics, const char *name);

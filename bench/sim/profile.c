@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/sim/json_fields.h"
 
 #define COPY_KIB_PER_US 50.0 /* of the order of a fast bus */
@@ -91,7 +91,7 @@ static void replace(double *value, float given) {
   if (given >= 0.0f) *value = (double)given;
 }
 
-int weft_sim_profile_open(const weft_config *config, weft_sim_profile *out) {
+int weft_sim_profile_open(const weft_lab_config *config, weft_sim_profile *out) {
   int code = 0;
   *out = (weft_sim_profile){.page_kib = 640, .copy_us = 640 / COPY_KIB_PER_US, .n_models = 1, .model = {built_in()}};
   if (config->profile != NULL) {

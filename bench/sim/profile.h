@@ -14,7 +14,7 @@
 #ifndef WEFT_BENCH_SIM_PROFILE_H
 #define WEFT_BENCH_SIM_PROFILE_H
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 
 enum { WEFT_SIM_MODELS = 8, WEFT_SIM_VOCAB = 262144 };
 
@@ -44,7 +44,7 @@ typedef struct weft_sim_step {
 
 /* The built-in one, or --profile; --step-us and its like replace the value of every model. 0, or an
  * exit code after one line. */
-int weft_sim_profile_open(const weft_config *config, weft_sim_profile *out);
+int weft_sim_profile_open(const weft_lab_config *config, weft_sim_profile *out);
 double weft_sim_step_us(const weft_sim_model *model, const weft_sim_step *step);
 /* The first model that serves the kind; n_models: none. */
 uint32_t weft_sim_model_for(const weft_sim_profile *profile, bool diffusion);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "bench/doubles/fake_runner.h"
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 
 enum { DEPTH = 2, STUCK_TURNS = 100000, IDLE_US = 1000 };
 
@@ -75,10 +75,10 @@ static void layer_slot_close(weft_runner *runner, uint32_t slot) {
   lane->inner->ops->slot_close(lane->inner, slot);
 }
 
-static uint32_t steps_of_canvas(const weft_config *c, uint32_t item, uint32_t block) {
+static uint32_t steps_of_canvas(const weft_lab_config *c, uint32_t item, uint32_t block) {
   if (c->canvas_steps_min == 0 || c->canvas_steps_min >= c->canvas_steps) return c->canvas_steps;
   weft_draw_key key = {
-      .seed = c->seed, .choice = item, .purpose = WEFT_DRAW_TEST, .position = block, .step = UINT32_MAX};
+      .seed = c->product.seed, .choice = item, .purpose = WEFT_DRAW_TEST, .position = block, .step = UINT32_MAX};
   return c->canvas_steps_min + weft_draw_below(&key, c->canvas_steps - c->canvas_steps_min + 1);
 }
 
@@ -220,16 +220,16 @@ static bool open_lane(weft_sim_replica *r, uint32_t index, uint32_t rows, uint32
 }
 
 weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_sim_replica **out, weft_error *error) {
-  const weft_config *c = world->config;
-  uint32_t rows = or_else(c->rows, 512), context = or_else(c->context, world->load->longest + 1);
+  const weft_lab_config *c = world->config;
+  uint32_t rows = c->product.rows, context = or_else(c->product.context, world->load->longest + 1);
   weft_sim_replica *r = *out = weft_alloc(1, sizeof *r);
   if (r == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for replica %u", index);
   r->world = world;
   r->index = index;
   r->counts = &world->run->replica[index];
   r->idle = true;
-  r->n_slots = or_else(c->running, 64);
-  r->counts->n_pages = (uint64_t)or_else(c->kv_mib, 16384) * 1024 / world->profile->page_kib;
+  r->n_slots = c->product.running;
+  r->counts->n_pages = (uint64_t)or_else(c->product.kv_mib, 16384) * 1024 / world->profile->page_kib;
   weft_runner *runner[WEFT_SIM_MODELS];
   for (uint32_t i = 0; i < world->profile->n_models; i++) {
     if (!open_lane(r, i, rows, context)) {
@@ -237,20 +237,21 @@ weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_si
     }
     runner[i] = &r->lane[i].head;
   }
-  weft_engine_config config = {.n_runners = world->profile->n_models,
-                               .runner = runner,
-                               .n_pages = (uint32_t)r->counts->n_pages,
-                               .n_host_pages = (uint32_t)((uint64_t)c->host_mib * 1024 / world->profile->page_kib),
-                               .rows_per_step = rows,
-                               .running_max = r->n_slots,
-                               .waiting_max = or_else(c->queue, 256),
-                               .n_tenants = world->load->n_tenants,
-                               .tenant = world->load->tenant,
-                               .seq_tokens_max = context,
-                               .slice_us = (uint64_t)c->slice_ms * 1000,
-                               .target_tpot_us = c->hold_tpot ? (uint64_t)(c->target_tpot_ms * 1000.0f) : 0,
-                               .overlap = !c->no_overlap,
-                               .no_prefix_cache = c->no_prefix_cache};
+  weft_engine_config config = {
+      .n_runners = world->profile->n_models,
+      .runner = runner,
+      .n_pages = (uint32_t)r->counts->n_pages,
+      .n_host_pages = (uint32_t)((uint64_t)c->product.host_mib * 1024 / world->profile->page_kib),
+      .rows_per_step = rows,
+      .running_max = r->n_slots,
+      .waiting_max = c->product.queue,
+      .n_tenants = world->load->n_tenants,
+      .tenant = world->load->tenant,
+      .seq_tokens_max = context,
+      .slice_us = (uint64_t)c->product.slice_ms * 1000,
+      .target_tpot_us = (uint64_t)c->product.tpot_ms * 1000,
+      .overlap = !c->product.no_overlap,
+      .no_prefix_cache = c->product.no_prefix_cache};
   return weft_engine_open(&config, &r->engine, error);
 }
 
@@ -333,7 +334,7 @@ weft_status weft_sim_replica_submit(weft_sim_replica *r, uint32_t at, weft_error
   weft_sim_load_prompt(w->load, item, w->prompt);
   weft_request_params params = {.runner = item->model,
                                 .tenant = item->tenant,
-                                .domain = {.low = w->config->shared_cache ? 0 : item->tenant + 1},
+                                .domain = {.low = w->config->product.shared_cache ? 0 : item->tenant + 1},
                                 .canvas = item->diffusion,
                                 .tokens = w->prompt,
                                 .n_tokens = item->n_prompt,

@@ -10,7 +10,7 @@
 #ifndef WEFT_BENCH_SIM_REPLICA_H
 #define WEFT_BENCH_SIM_REPLICA_H
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/sim/sim.h"
 
 typedef struct weft_sim_replica weft_sim_replica;
@@ -25,7 +25,7 @@ typedef struct weft_sim_request {
 
 /* What all replicas share. */
 typedef struct weft_sim_world {
-  const weft_config *config;
+  const weft_lab_config *config;
   const weft_sim_profile *profile;
   const weft_sim_load *load;
   weft_sim_run *run;

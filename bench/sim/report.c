@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/sim/metrics.h"
 
 typedef struct sim_report {
-  const weft_config *config;
+  const weft_lab_config *config;
   const weft_sim_load *load;
   const weft_sim_run *run;
   double *scratch; /* [load.n] */
@@ -147,12 +147,12 @@ static int print_json(sim_report *r) {
   return 0;
 }
 
-int weft_sim_report(const weft_config *config, const weft_sim_load *load, const weft_sim_run *run) {
+int weft_sim_report(const weft_lab_config *config, const weft_sim_load *load, const weft_sim_run *run) {
   sim_report r = {.config = config, .load = load, .run = run};
   r.scratch = weft_alloc(load->n, sizeof *r.scratch);
   if (r.scratch == NULL) return weft_cli_fail(WEFT_EXIT_RUNTIME, "sim: no memory for the report");
   int code = 0;
-  if (config->json) {
+  if (config->product.json) {
     code = print_json(&r);
   } else if (config->csv) {
     print_csv(&r);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 
 enum { POINTS = 128 }; /* of a replica */
 
@@ -15,10 +15,10 @@ static int by_place(const void *a, const void *b) {
   return (x->replica > y->replica) - (x->replica < y->replica);
 }
 
-int weft_sim_router_open(const weft_config *config, weft_sim_router *out) {
+int weft_sim_router_open(const weft_lab_config *config, weft_sim_router *out) {
   *out = (weft_sim_router){.n_replicas = config->replicas,
                            .n_blocks = config->router_blocks,
-                           .shared_cache = config->shared_cache,
+                           .shared_cache = config->product.shared_cache,
                            .bound = (double)config->router_bound};
   const char *name = config->router == NULL ? "hash" : config->router;
   out->round_robin = strcmp(name, "round-robin") == 0;

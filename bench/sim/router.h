@@ -28,7 +28,7 @@ typedef struct weft_sim_router {
 } weft_sim_router;
 
 /* 0, or an exit code after one line. */
-int weft_sim_router_open(const weft_config *config, weft_sim_router *out);
+int weft_sim_router_open(const weft_lab_config *config, weft_sim_router *out);
 void weft_sim_router_close(weft_sim_router *router);
 uint64_t weft_sim_router_key(const weft_sim_router *router, const weft_sim_load *load, const weft_sim_item *item);
 /* The replica for this key; it has one request more from now on. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/sim/replica.h"
 #include "bench/sim/router.h"
 
@@ -173,7 +173,7 @@ static weft_status finish(sim_clock *s, weft_error *error) {
   return status;
 }
 
-int weft_sim_run_load(const weft_config *config, const weft_sim_profile *profile, const weft_sim_load *load,
+int weft_sim_run_load(const weft_lab_config *config, const weft_sim_profile *profile, const weft_sim_load *load,
                       weft_sim_run *out) {
   sim_clock s = {.world = {.config = config, .profile = profile, .load = load, .run = out}};
   weft_error error = {{0}};

@@ -15,7 +15,7 @@
 #ifndef WEFT_BENCH_SIM_SIM_H
 #define WEFT_BENCH_SIM_SIM_H
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/sim/profile.h"
 #include "bench/sim/series.h"
 
@@ -43,7 +43,7 @@ typedef struct weft_sim_load {
 } weft_sim_load;
 
 /* From --trace, or drawn. 0, or an exit code after one line. */
-int weft_sim_load_open(const weft_config *config, const weft_sim_profile *profile, weft_sim_load *out);
+int weft_sim_load_open(const weft_lab_config *config, const weft_sim_profile *profile, weft_sim_load *out);
 void weft_sim_load_close(weft_sim_load *load);
 /* Tokens [0, n_prompt) of an item. */
 void weft_sim_load_prompt(const weft_sim_load *load, const weft_sim_item *item, int32_t *tokens);
@@ -59,7 +59,7 @@ enum { WEFT_SIM_TOKENS = 1 << 22, WEFT_SIM_IDS = WEFT_SIM_TOKENS / WEFT_SIM_BLOC
 /* JSON lines to items, and back. id: scratch of WEFT_SIM_IDS entries. */
 int weft_sim_trace_read(const char *path, const weft_sim_profile *profile, weft_sim_load *load, uint64_t *id);
 int weft_sim_trace_write(const char *path, const weft_sim_profile *profile, const weft_sim_load *load);
-int weft_sim_draw(const weft_config *config, const weft_sim_profile *profile, weft_sim_load *load, uint64_t *id);
+int weft_sim_draw(const weft_lab_config *config, const weft_sim_profile *profile, weft_sim_load *load, uint64_t *id);
 
 /* What became of a request. Times are 0 where the event did not happen. */
 typedef struct weft_sim_outcome {
@@ -95,13 +95,13 @@ typedef struct weft_sim_run {
 } weft_sim_run;
 
 /* Runs the load to its end. 0, or an exit code after one line. */
-int weft_sim_run_load(const weft_config *config, const weft_sim_profile *profile, const weft_sim_load *load,
+int weft_sim_run_load(const weft_lab_config *config, const weft_sim_profile *profile, const weft_sim_load *load,
                       weft_sim_run *out);
 void weft_sim_run_close(weft_sim_run *run);
 
 /* Prints a table, --csv or --json. 0, or an exit code after one line. */
-int weft_sim_report(const weft_config *config, const weft_sim_load *load, const weft_sim_run *run);
+int weft_sim_report(const weft_lab_config *config, const weft_sim_load *load, const weft_sim_run *run);
 /* Writes SVG files into the folder of --plots. 0, or an exit code after one line. */
-int weft_sim_figures(const weft_config *config, const weft_sim_load *load, const weft_sim_run *run);
+int weft_sim_figures(const weft_lab_config *config, const weft_sim_load *load, const weft_sim_run *run);
 
 #endif

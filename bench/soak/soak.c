@@ -12,14 +12,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/soak/clients.h"
 
 enum { CLIENTS = 64, FLAT_KIB = 4096, STUCK_S = 120, SAMPLES_MAX = 4096 };
 enum { DEMAND_S = 10, DEMAND_STEADY_US = 2000000, DEMAND_MIB = 256, DEMAND_PART = 20 };
 
 typedef struct soak {
-  const weft_config *config;
+  const weft_lab_config *config;
   char keys[64];
   weft_child child;
   weft_soak_server server;
@@ -53,9 +53,9 @@ static int start_server(soak *s, uint32_t kv_mib, const char *queue, const char 
   uint32_t n = 0;
   (void)snprintf(mib, sizeof mib, "%u", kv_mib);
   (void)snprintf(spill, sizeof spill, "%s.spill", s->keys);
-  for (uint32_t i = 0; i < s->config->models.n; i++) {
+  for (uint32_t i = 0; i < s->config->product.models.n; i++) {
     args[n++] = "-m";
-    args[n++] = s->config->models.item[i];
+    args[n++] = s->config->product.models.item[i];
   }
   const char *const rest[] = {
       "--kv-mib",    mib,          "--context",       "448",         "--running", "256",          "--queue",
@@ -260,7 +260,7 @@ static void print_result(const soak *s, const weft_soak_client *sum, double grow
   uint32_t last = s->n_samples > 0 ? s->n_samples - 1 : 0;
   double minutes = (s->seconds[last] - s->seconds[0]) / 60.0;
   const char *format =
-      s->config->json
+      s->config->product.json
           ? "{\"answered\": %llu, \"left\": %llu, \"refused\": %llu, \"expired\": %llu, \"failed\": %llu, \"pages\": "
             "%.0f, "
             "\"demand_pages\": %.0f, \"longest_s\": %.1f, \"resident_kib\": %.0f, \"growth_kib\": %.0f, "
@@ -314,13 +314,14 @@ static int run(soak *s) {
   return judge(s, n_wrong);
 }
 
-int weft_cli_soak(const weft_config *config) {
+int weft_lab_soak(const weft_config *product) {
+  const weft_lab_config *config = weft_lab_of(product);
   static soak s;
-  if (config->models.n == 0 || config->models.n > WEFT_SOAK_MODELS) {
+  if (config->product.models.n == 0 || config->product.models.n > WEFT_SOAK_MODELS) {
     return weft_cli_fail(WEFT_EXIT_USAGE, "soak: name 1 to %d GGUF files with -m FILE", WEFT_SOAK_MODELS);
   }
   s.config = config;
-  s.server.seed = config->seed;
+  s.server.seed = config->product.seed;
   if (!write_keys(&s)) return weft_cli_fail(WEFT_EXIT_RUNTIME, "soak: no file for the keys in /tmp");
   int code = run(&s);
   (void)unlink(s.keys); /* in /tmp */

@@ -6,10 +6,10 @@
 #include <string.h>
 
 /* The parts take words of their own; only --json goes along. */
-static int run_part(int (*part)(int, char **), const weft_config *config) {
+static int run_part(int (*part)(int, char **), const weft_lab_config *config) {
   char name[] = "bench", json[] = "--json";
   char *argv[] = {name, json, NULL};
-  return part(config->json ? 2 : 1, argv);
+  return part(config->product.json ? 2 : 1, argv);
 }
 
 void weft_bench_print(const json_t *records) {
@@ -18,8 +18,9 @@ void weft_bench_print(const json_t *records) {
   free(text); /* of jansson */
 }
 
-int weft_cli_bench(const weft_config *config) {
-  const char *what = config->words.n > 0 ? config->words.item[0] : "model";
+int weft_lab_bench(const weft_config *product) {
+  const weft_lab_config *config = weft_lab_of(product);
+  const char *what = config->product.words.n > 0 ? config->product.words.item[0] : "model";
   if (strcmp(what, "model") == 0) return weft_bench_model(config);
   if (strcmp(what, "kernels") == 0) return run_part(weft_bench_kernels, config);
   if (strcmp(what, "pager") == 0) return weft_bench_pager(config);

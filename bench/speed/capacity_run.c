@@ -11,7 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/speed/bench.h"
 #include "bench/speed/capacity.h"
 
@@ -218,21 +218,21 @@ static json_t *run_json(const weft_runtime *rt, const capacity_figures *f) {
 }
 
 /* The model's part; *out is NULL without a model. */
-static int run_model(const weft_config *config, json_t **out) {
-  weft_config own = *config;
-  if (config->models.n == 0) return 0;
-  if (own.kv_mib == 0) own.kv_mib = POOL_MIB;
-  own.context = CONTEXT;
-  own.running = RUNNING;
-  own.rows = ROWS;
+static int run_model(const weft_lab_config *config, json_t **out) {
+  weft_lab_config own = *config;
+  if (config->product.models.n == 0) return 0;
+  if (own.product.kv_mib == 0) own.product.kv_mib = POOL_MIB;
+  own.product.context = CONTEXT;
+  own.product.running = RUNNING;
+  own.product.rows = ROWS;
   weft_runtime *rt;
-  int code = weft_cli_open(&own, &rt);
+  int code = weft_cli_open(&own.product, &rt);
   if (code != 0) return code;
   capacity_figures figures = {0};
   weft_error error = {{0}};
   if (measure(rt, &figures, &error) != WEFT_OK)
     code = weft_cli_fail(WEFT_EXIT_RUNTIME, "bench capacity: %s", error.text);
-  else if (config->json)
+  else if (config->product.json)
     *out = run_json(rt, &figures);
   else
     print_run(rt, &figures);
@@ -240,15 +240,15 @@ static int run_model(const weft_config *config, json_t **out) {
   return code;
 }
 
-int weft_bench_capacity(const weft_config *config) {
+int weft_bench_capacity(const weft_lab_config *config) {
   weft_capacity capacity;
   weft_error error = {{0}};
   json_t *run = NULL;
   if (weft_capacity_measure(&capacity, &error) != WEFT_OK)
     return weft_cli_fail(WEFT_EXIT_RUNTIME, "bench capacity: %s", error.text);
-  if (!config->json) weft_capacity_print(&capacity);
+  if (!config->product.json) weft_capacity_print(&capacity);
   int code = run_model(config, &run);
-  if (code != 0 || !config->json) return code;
+  if (code != 0 || !config->product.json) return code;
   json_t *all = json_pack("{s:o}", "geometry_26b", geometry_json(&capacity));
   if (run != NULL) (void)json_object_set_new(all, "real_requests", run);
   char *text = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(5));

@@ -9,7 +9,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/speed/bench.h"
 #include "bench/speed/measure.h"
 #include "bench/speed/touched.h"
@@ -25,7 +25,7 @@ typedef struct bench_row {
 } bench_row;
 
 typedef struct bench_list {
-  const weft_config *config;
+  const weft_lab_config *config;
   weft_runtime *rt;
   weft_touched touched;
   bench_row row[ROWS_MAX];
@@ -111,7 +111,7 @@ static void print_row(const bench_list *list, const bench_row *row, const json_t
     (void)printf("\"%s\",%.6g,%.6g,%s,%u,%u,%u,%u,%.6g,%.6g,%.4g,%.4g\n", row->name, median, spread, unit_of(row),
                  l->n_prompt, l->n_generate, l->n_parallel, l->n_canvases, first, number_in(record, "kv_mib"), touched,
                  expected);
-  } else if (!list->config->json) {
+  } else if (!list->config->product.json) {
     (void)printf("%-34s %10.2f %-8s spread %.2f over %u runs; first after %.2f ms; KV %.1f MiB", row->name, median,
                  unit_of(row), spread, list->config->repeat, first, number_in(record, "kv_mib"));
     if (touched > 0.0) (void)printf("; experts %.1f of %u, expected %.1f", touched, list->touched.n_experts, expected);
@@ -216,11 +216,12 @@ static int list_sweep(bench_list *list, const char *sweep, bool canvases) {
 }
 
 static int run_rows(bench_list *list, json_t *out) {
-  const weft_config *config = list->config;
+  const weft_lab_config *config = list->config;
   bool canvases = weft_model_at(list->rt, 0).canvas > 0;
   int code = 0;
-  if (config->words.n <= 1) list_usual(list, canvases);
-  for (uint32_t i = 1; i < config->words.n && code == 0; i++) code = list_sweep(list, config->words.item[i], canvases);
+  if (config->product.words.n <= 1) list_usual(list, canvases);
+  for (uint32_t i = 1; i < config->product.words.n && code == 0; i++)
+    code = list_sweep(list, config->product.words.item[i], canvases);
   if (code == 0 && config->csv) {
     (void)printf(
         "work,median,spread,unit,n_prompt,n_generate,n_parallel,n_canvases,first_ms,kv_mib,experts_touched,"
@@ -230,16 +231,16 @@ static int run_rows(bench_list *list, json_t *out) {
   return code;
 }
 
-int weft_bench_model(const weft_config *config) {
+int weft_bench_model(const weft_lab_config *config) {
   static bench_list list;
   list = (bench_list){.config = config};
-  int code = weft_cli_open(config, &list.rt);
+  int code = weft_cli_open(&config->product, &list.rt);
   if (code != 0) return code;
   json_t *out = json_array();
   if (!weft_touched_open(&list.touched, list.rt)) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
-  if (!config->json && !config->csv) (void)printf("%s", weft_plan(list.rt));
+  if (!config->product.json && !config->csv) (void)printf("%s", weft_plan(list.rt));
   if (code == 0) code = run_rows(&list, out);
-  if (config->json) weft_bench_print(out); /* what was measured before an error, too */
+  if (config->product.json) weft_bench_print(out); /* what was measured before an error, too */
   json_decref(out);
   weft_close(list.rt);
   weft_touched_close(&list.touched);

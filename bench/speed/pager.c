@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/speed/bench.h"
 #include "bench/speed/capacity.h"
 
@@ -237,7 +237,7 @@ static int report(const pager_result *result, uint32_t n_pages, bool json) {
   return 0;
 }
 
-int weft_bench_pager(const weft_config *config) {
+int weft_bench_pager(const weft_lab_config *config) {
   uint32_t n_chains = config->n_parallel > 0 ? config->n_parallel : 512;
   if (n_chains % N_TOGETHER != 0)
     return weft_cli_fail(WEFT_EXIT_USAGE, "bench pager: --n-parallel must be a multiple of %d", N_TOGETHER);
@@ -257,5 +257,5 @@ int weft_bench_pager(const weft_config *config) {
   if (!good) fprintf(stderr, "weft bench pager: the pager refused a step of the benchmark; a bug\n");
   weft_free(bench.tokens);
   weft_pager_close(bench.pager);
-  return good ? report(&result, n_pages, config->json) : 1;
+  return good ? report(&result, n_pages, config->product.json) : 1;
 }

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/speed/bench.h"
 #include "bench/speed/measure.h"
 #include "bench/speed/serving.h"
@@ -69,11 +69,11 @@ static json_t *json_lines(char *text) {
 }
 
 /* One turn of the peer: fills theirs[turn] of every row. */
-static int run_peer(const weft_config *config, peer_row *rows, uint32_t turn) {
+static int run_peer(const weft_lab_config *config, peer_row *rows, uint32_t turn) {
   weft_text text = {0};
   char command[2048];
-  const char *dir = config->llama, *file = config->models.item[0];
-  uint32_t threads = config->threads > 0 ? config->threads : (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+  const char *dir = config->llama, *file = config->product.models.item[0];
+  uint32_t threads = config->product.threads > 0 ? config->product.threads : (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
   (void)snprintf(command, sizeof command, "'%s/llama-bench' -m '%s' -t %u -p %u -n %u -r 1 -o json 2>/dev/null", dir,
                  file, threads, config->n_prompt, config->n_generate);
   int failed = run_command(command, &text);
@@ -117,14 +117,14 @@ static void take_ratios(peer_row *rows, uint32_t turn) {
   }
 }
 
-static json_t *report(const weft_config *config, peer_row *rows, uint32_t n_turns) {
+static json_t *report(const weft_lab_config *config, peer_row *rows, uint32_t n_turns) {
   json_t *list = json_array();
   for (uint32_t i = 0; i < ROWS; i++) {
     peer_row *r = &rows[i];
     if (r->name == NULL) continue;
     double ratio = weft_median(r->ratio, r->n), ours = weft_median(r->ours, n_turns),
            theirs = weft_median(r->theirs, n_turns);
-    if (!config->json) {
+    if (!config->product.json) {
       (void)printf("%-22s weft %9.1f tok/s   llama.cpp %9.1f tok/s   median of ratios %.2f%s\n", r->name, ours, theirs,
                    ratio, r->n == 0 ? " (the peer gave nothing)" : "");
     }
@@ -136,15 +136,27 @@ static json_t *report(const weft_config *config, peer_row *rows, uint32_t n_turn
 
 /* ---- the shared-system-prompt run ---------------------------------------------------------------------------- */
 
-static pid_t start_llama_server(const weft_config *config, uint16_t port) {
+static pid_t start_llama_server(const weft_lab_config *config, uint16_t port) {
   char path[1024], port_text[16], threads[16];
   (void)snprintf(path, sizeof path, "%s/llama-server", config->llama);
   (void)snprintf(port_text, sizeof port_text, "%u", port);
   (void)snprintf(threads, sizeof threads, "%u",
-                 config->threads > 0 ? config->threads : (uint32_t)sysconf(_SC_NPROCESSORS_ONLN));
-  const char *argv[] = {
-      path,     "-m",        config->models.item[0], "-np", "16", "-c", "16384", "-t", threads, "--port", port_text,
-      "--host", "127.0.0.1", "--log-disable",        NULL};
+                 config->product.threads > 0 ? config->product.threads : (uint32_t)sysconf(_SC_NPROCESSORS_ONLN));
+  const char *argv[] = {path,
+                        "-m",
+                        config->product.models.item[0],
+                        "-np",
+                        "16",
+                        "-c",
+                        "16384",
+                        "-t",
+                        threads,
+                        "--port",
+                        port_text,
+                        "--host",
+                        "127.0.0.1",
+                        "--log-disable",
+                        NULL};
   pid_t pid = -1;
   if (access(path, X_OK) != 0) return -1;
   posix_spawn_file_actions_t actions;
@@ -163,7 +175,7 @@ static pid_t start_llama_server(const weft_config *config, uint16_t port) {
   return pid;
 }
 
-static int serve_both(const weft_config *config, uint32_t n_vocab, uint32_t turn, double seconds[2],
+static int serve_both(const weft_lab_config *config, uint32_t n_vocab, uint32_t turn, double seconds[2],
                       uint64_t computed[2]) {
   weft_child child;
   int code = weft_serving_start(config, &child);
@@ -182,11 +194,11 @@ static int serve_both(const weft_config *config, uint32_t n_vocab, uint32_t turn
   return code;
 }
 
-static int compare_serving(const weft_config *config, json_t *list) {
+static int compare_serving(const weft_lab_config *config, json_t *list) {
   double ratio[TURNS_MAX], ours[TURNS_MAX], theirs[TURNS_MAX];
   uint64_t computed[2] = {0, 0};
   uint32_t n_vocab, n = config->repeat < TURNS_MAX ? config->repeat : TURNS_MAX;
-  int code = weft_serving_vocabulary(config->models.item[0], &n_vocab);
+  int code = weft_serving_vocabulary(config->product.models.item[0], &n_vocab);
   for (uint32_t turn = 0; turn < n && code == 0; turn++) {
     double seconds[2] = {0.0, 0.0};
     code = serve_both(config, n_vocab, turn, seconds, computed);
@@ -196,7 +208,7 @@ static int compare_serving(const weft_config *config, json_t *list) {
   }
   if (code != 0) return code;
   double a = weft_median(ours, n), b = weft_median(theirs, n), r = weft_median(ratio, n);
-  if (!config->json) {
+  if (!config->product.json) {
     (void)printf("%-22s weft %9.2f s (%llu prompt tokens computed)   llama.cpp %9.2f s (%llu)   times faster %.2f\n",
                  "shared system prompt", a, (unsigned long long)computed[0], b, (unsigned long long)computed[1], r);
   }
@@ -207,10 +219,11 @@ static int compare_serving(const weft_config *config, json_t *list) {
   return 0;
 }
 
-int weft_bench_peer(const weft_config *config) {
+int weft_bench_peer(const weft_lab_config *config) {
   if (config->llama == NULL)
     return weft_cli_fail(WEFT_EXIT_USAGE, "bench peer: name the build's bin folder with --llama DIR");
-  if (config->models.n != 1) return weft_cli_fail(WEFT_EXIT_USAGE, "bench peer: name one GGUF file with -m FILE");
+  if (config->product.models.n != 1)
+    return weft_cli_fail(WEFT_EXIT_USAGE, "bench peer: name one GGUF file with -m FILE");
   static peer_row rows[ROWS];
   uint32_t np = config->n_prompt, ng = config->n_generate, n = config->repeat < TURNS_MAX ? config->repeat : TURNS_MAX;
   rows[0] = (peer_row){.name = "prefill", .load = {np, 1, 1, false}, .prefill = true};
@@ -219,7 +232,7 @@ int weft_bench_peer(const weft_config *config) {
   rows[3] = (peer_row){.name = "decode, 16 at once", .load = {16, ng, 16, false}};
   rows[4] = (peer_row){.name = "decode, 32 at once", .load = {16, ng, 32, false}};
   weft_runtime *rt;
-  int code = weft_cli_open(config, &rt);
+  int code = weft_cli_open(&config->product, &rt);
   if (code != 0) return code;
   if (weft_model_at(rt, 0).canvas > 0) rows[0].name = "prefill (encoder pass)";
   weft_measured warm;
@@ -233,7 +246,7 @@ int weft_bench_peer(const weft_config *config) {
   if (code != 0) return code;
   json_t *list = report(config, rows, n);
   code = compare_serving(config, list);
-  if (config->json) weft_bench_print(list);
+  if (config->product.json) weft_bench_print(list);
   json_decref(list);
   return code;
 }

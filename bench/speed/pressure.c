@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/speed/bench.h"
 #include "bench/speed/measure.h"
 
@@ -75,15 +75,17 @@ typedef struct tiers {
   uint64_t pool, host, file;
 } tiers;
 
-static int run(const weft_config *config, const tiers *n_bytes, result *r, uint64_t *page_bytes) {
-  weft_config own = *config;
-  weft_open_options options = weft_config_open(&own);
+static int run(const weft_lab_config *config, const tiers *n_bytes, result *r, uint64_t *page_bytes) {
+  weft_lab_config own = *config;
+  weft_open_options options = weft_config_open(&own.product);
   weft_runtime *rt;
   char error[512];
   options.kv_bytes = n_bytes->pool;
   options.host_bytes = n_bytes->host;
   options.spill_bytes = n_bytes->file;
-  options.spill_file = n_bytes->file == 0 ? NULL : config->spill_file != NULL ? config->spill_file : "weft-bench.spill";
+  options.spill_file = n_bytes->file == 0                   ? NULL
+                       : config->product.spill_file != NULL ? config->product.spill_file
+                                                            : "weft-bench.spill";
   options.context = 2 * TOKENS_MAX;
   int status = weft_open(&options, &rt, error, sizeof error);
   if (status != 0) return weft_cli_fail(weft_cli_code(status), "%s", error);
@@ -110,13 +112,13 @@ static int run(const weft_config *config, const tiers *n_bytes, result *r, uint6
   return code;
 }
 
-int weft_bench_pressure(const weft_config *config) {
+int weft_bench_pressure(const weft_lab_config *config) {
   static const char *const names[] = {"ample pool", "a tenth", "a tenth, host memory", "a tenth, host, file"};
   enum { RUNS = 4, FIFTH = 5 };
   result r[RUNS] = {{0}};
   uint64_t page_bytes = 0, ample = (uint64_t)256 << 20;
-  int code = config->models.n == 0 ? weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE")
-                                   : run(config, &(tiers){.pool = ample}, &r[0], &page_bytes);
+  int code = config->product.models.n == 0 ? weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE")
+                                           : run(config, &(tiers){.pool = ample}, &r[0], &page_bytes);
   uint64_t all = (uint64_t)r[0].pages * page_bytes, tenth = (uint64_t)(r[0].pages / 10.0) * page_bytes;
   const tiers small[] = {
       {.pool = tenth}, {.pool = tenth, .host = ample}, {.pool = tenth, .host = all / FIFTH, .file = ample}};
@@ -124,15 +126,15 @@ int weft_bench_pressure(const weft_config *config) {
   if (code != 0) return code;
   for (uint32_t i = 0; i < RUNS; i++) {
     const char *format =
-        config->json
+        config->product.json
             ? "%s{\"name\": \"%s\", \"prefill_rows\": %.0f, \"again\": %.0f, \"pages_out\": %.0f, \"pages_back\": "
               "%.0f, \"file_pages_out\": %.0f, \"file_pages_back\": %.0f, \"file_waits\": %.0f, "
               "\"preemptions\": %.0f, \"canvases_resumed\": %.0f, \"seconds\": %.2f}%s\n"
             : "%s%-22s %6.0f rows of prompts, %6.0f again; %5.0f pages out, %5.0f back; file %5.0f out, %5.0f "
               "back, %4.0f waits; %3.0f preemptions, %2.0f canvases resumed; %.2f s%s\n";
-    (void)printf(format, config->json ? (i == 0 ? "[" : " ") : "", names[i], r[i].rows, r[i].rows - r[0].rows, r[i].out,
-                 r[i].back, r[i].to_file, r[i].from_file, r[i].waits, r[i].preemptions, r[i].resumed, r[i].seconds,
-                 config->json ? (i + 1 < RUNS ? "," : "]") : "");
+    (void)printf(format, config->product.json ? (i == 0 ? "[" : " ") : "", names[i], r[i].rows, r[i].rows - r[0].rows,
+                 r[i].out, r[i].back, r[i].to_file, r[i].from_file, r[i].waits, r[i].preemptions, r[i].resumed,
+                 r[i].seconds, config->product.json ? (i + 1 < RUNS ? "," : "]") : "");
   }
   return 0;
 }

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/sim/profile.h"
 #include "bench/speed/bench.h"
 #include "bench/speed/measure.h"
@@ -22,7 +22,7 @@ typedef struct profile_sample {
 } profile_sample;
 
 typedef struct profile_run {
-  const weft_config *config;
+  const weft_lab_config *config;
   weft_runtime *rt;
   weft_sim_model model;
   profile_sample sample[SAMPLES_MAX];
@@ -173,7 +173,7 @@ static double error_percent(const profile_run *p) {
     const profile_sample *s = &p->sample[i];
     double us = weft_sim_step_us(&p->model, &s->step);
     errors[i] = 100.0 * fabs(us / s->us - 1.0);
-    if (!p->config->verbose) continue;
+    if (!p->config->product.verbose) continue;
     (void)fprintf(stderr, "%5u rows %5u outputs %8llu keys: %10.0f us, predicted %10.0f\n", s->step.n_rows,
                   s->step.n_outputs, (unsigned long long)s->step.n_keys, s->us, us);
   }
@@ -210,11 +210,11 @@ static void describe(profile_run *p) {
   memcpy(m->group, info->group, sizeof m->group);
 }
 
-static int profile_model(const weft_config *config, json_t *models, double *page_kib) {
+static int profile_model(const weft_lab_config *config, json_t *models, double *page_kib) {
   profile_run *p = weft_alloc(1, sizeof *p);
   if (p == NULL) return weft_cli_fail(WEFT_EXIT_RUNTIME, "bench: no memory for the samples");
   p->config = config;
-  int code = weft_cli_open(config, &p->rt);
+  int code = weft_cli_open(&config->product, &p->rt);
   if (code == 0) {
     describe(p);
     code = run_loads(p);
@@ -230,16 +230,16 @@ static int profile_model(const weft_config *config, json_t *models, double *page
   return code;
 }
 
-int weft_bench_profile(const weft_config *config) {
+int weft_bench_profile(const weft_lab_config *config) {
   json_t *models = json_array();
   double page_kib = 0.0;
   int code =
-      config->models.n > 0 && config->models.n <= WEFT_SIM_MODELS
+      config->product.models.n > 0 && config->product.models.n <= WEFT_SIM_MODELS
           ? 0
           : weft_cli_fail(WEFT_EXIT_USAGE, "bench profile: name 1 to %d GGUF files with -m FILE", WEFT_SIM_MODELS);
-  for (uint32_t i = 0; i < config->models.n && code == 0; i++) {
-    weft_config one = *config;
-    one.models = (weft_text_list){.item = {config->models.item[i]}, .n = 1};
+  for (uint32_t i = 0; i < config->product.models.n && code == 0; i++) {
+    weft_lab_config one = *config;
+    one.product.models = (weft_text_list){.item = {config->product.models.item[i]}, .n = 1};
     code = profile_model(&one, models, &page_kib);
   }
   json_t *root = json_pack("{s:i, s:o}", "page_kib", (int)page_kib, "models", models);

@@ -7,7 +7,7 @@
  * 32nd until a run does not hold; if the first does not, they shrink until one does. */
 #include <jansson.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/speed/bench.h"
 #include "bench/speed/measure.h"
 
@@ -59,7 +59,7 @@ static int find_most(const room_run *run, uint32_t predicted, uint32_t *most) {
   return code;
 }
 
-static int measure(const weft_config *config, room_run *run, json_t *out) {
+static int measure(const weft_lab_config *config, room_run *run, json_t *out) {
   weft_runtime *rt = run->rt;
   uint32_t n_prompt = run->diffusion ? run->context - run->canvas : run->context, most;
   uint32_t predicted = weft_engine_room(rt->engine, 0, n_prompt);
@@ -67,7 +67,7 @@ static int measure(const weft_config *config, room_run *run, json_t *out) {
   if (code != 0) return code;
   const char *work = run->diffusion ? "canvases at once" : "sequences at once";
   double pool = (double)rt->n_pages * (double)rt->page_bytes / (1024.0 * 1024.0);
-  if (!config->json) {
+  if (!config->product.json) {
     (void)printf("%-18s %6u run to the end, %u predicted; context %u, pool %.0f MiB, at most %u\n", work, most,
                  predicted, run->context, pool, rt->options.running);
   }
@@ -78,20 +78,20 @@ static int measure(const weft_config *config, room_run *run, json_t *out) {
   return 0;
 }
 
-int weft_bench_room(const weft_config *config) {
+int weft_bench_room(const weft_lab_config *config) {
   room_run run = {0};
-  int code = weft_cli_open(config, &run.rt);
+  int code = weft_cli_open(&config->product, &run.rt);
   if (code != 0) return code;
   json_t *out = json_array();
   run.context = run.rt->model[0].context;
   run.canvas = weft_model_at(run.rt, 0).canvas;
   run.record = weft_alloc(WEFT_RECORDED_STEPS, sizeof *run.record);
   if (run.record == NULL) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
-  if (!config->json) (void)printf("%s", weft_plan(run.rt));
+  if (!config->product.json) (void)printf("%s", weft_plan(run.rt));
   if (code == 0) code = measure(config, &run, out);
   run.diffusion = true;
   if (code == 0 && run.canvas > 0 && run.canvas < run.context) code = measure(config, &run, out);
-  if (code == 0 && config->json) weft_bench_print(out);
+  if (code == 0 && config->product.json) weft_bench_print(out);
   json_decref(out);
   weft_free(run.record);
   weft_close(run.rt);

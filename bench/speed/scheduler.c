@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "bench/doubles/fake_runner.h"
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/speed/bench.h"
 
 enum {
@@ -160,11 +160,11 @@ static void print_table(const bench_task *task, const bench_result *results) {
   }
 }
 
-int weft_bench_scheduler(const weft_config *config) {
+int weft_bench_scheduler(const weft_lab_config *config) {
   bench_task task = {.n_sizes = N_SIZES,
                      .size = {256, 1024, 4096},
                      .n_steps = config->n_generate * config->repeat,
-                     .overlap = !config->no_overlap};
+                     .overlap = !config->product.no_overlap};
   if (task.n_steps > STEPS_MAX) task.n_steps = STEPS_MAX;
   if (config->n_parallel > 0) {
     task.n_sizes = 1;
@@ -177,7 +177,7 @@ int weft_bench_scheduler(const weft_config *config) {
     (void)fprintf(stderr, "weft bench scheduler: %s\n", error.text);
     return 1;
   }
-  if (config->json) {
+  if (config->product.json) {
     print_json(&task, results);
   } else {
     print_table(&task, results);

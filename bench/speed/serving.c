@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/speed/bench.h"
 #include "bench/speed/measure.h"
 
@@ -79,27 +79,28 @@ int weft_serving_run(const weft_serving *serving, double *seconds, uint64_t *n_c
   return 0;
 }
 
-int weft_serving_start(const weft_config *config, weft_child *child) {
+int weft_serving_start(const weft_lab_config *config, weft_child *child) {
   char threads[16];
-  (void)snprintf(threads, sizeof threads, "%u", config->threads);
+  (void)snprintf(threads, sizeof threads, "%u", config->product.threads);
   const char *args[] = {"-m",
-                        config->models.item[0],
+                        config->product.models.item[0],
                         "--running",
                         "16",
                         "--context",
                         "2048",
                         "--threads",
                         threads,
-                        config->no_prefix_cache ? "--no-prefix-cache" : NULL,
+                        config->product.no_prefix_cache ? "--no-prefix-cache" : NULL,
                         NULL};
   return weft_child_start(child, args) == 0 ? 0 : WEFT_EXIT_RUNTIME;
 }
 
-int weft_bench_serving(const weft_config *config) {
-  if (config->models.n != 1) return weft_cli_fail(WEFT_EXIT_USAGE, "bench serving: name one GGUF file with -m FILE");
+int weft_bench_serving(const weft_lab_config *config) {
+  if (config->product.models.n != 1)
+    return weft_cli_fail(WEFT_EXIT_USAGE, "bench serving: name one GGUF file with -m FILE");
   weft_child child;
   uint32_t n_vocab;
-  int code = weft_serving_vocabulary(config->models.item[0], &n_vocab);
+  int code = weft_serving_vocabulary(config->product.models.item[0], &n_vocab);
   for (uint32_t i = 0; i < config->repeat && code == 0; i++) {
     double seconds = 0.0;
     uint64_t n_computed = 0;
@@ -110,7 +111,7 @@ int weft_bench_serving(const weft_config *config) {
     uint64_t peak = weft_child_kib(&child, "VmHWM");
     (void)weft_child_stop(&child); /* its code would not change the measurement */
     if (code != 0) break;
-    if (config->json) {
+    if (config->product.json) {
       (void)printf("{\"seconds\": %.3f, \"prompt_tokens_computed\": %llu, \"prompt_tokens\": %d, \"peak_mib\": %.1f}\n",
                    seconds, (unsigned long long)n_computed, REQUESTS * (SHARED + OWN), (double)peak / 1024.0);
     } else {

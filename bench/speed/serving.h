@@ -3,7 +3,7 @@
 #ifndef WEFT_BENCH_SPEED_SERVING_H
 #define WEFT_BENCH_SPEED_SERVING_H
 
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 
 typedef struct weft_serving {
   uint16_t port;
@@ -14,7 +14,7 @@ typedef struct weft_serving {
 
 /* 0, or an exit code after one line. */
 int weft_serving_run(const weft_serving *serving, double *seconds, uint64_t *n_computed);
-int weft_serving_start(const weft_config *config, weft_child *child);
+int weft_serving_start(const weft_lab_config *config, weft_child *child);
 int weft_serving_vocabulary(const char *path, uint32_t *n_vocab);
 
 #endif

@@ -4,7 +4,7 @@
  *   slowness  time to the first token of one tenant's short prompts: alone, and with long prompts of the other queued
  *   probes    the same time for prompts that the other tenant has in its cache and for prompts that nobody has: how many a
  *             threshold learned on one half of them tells apart on the other; 50 % is chance */
-#include "bench/inside.h"
+#include "bench/lab/lab.h"
 #include "bench/speed/bench.h"
 #include "bench/speed/measure.h"
 
@@ -93,13 +93,13 @@ static double told_apart(const double *ms) {
   return 100.0 * count_right(ms, PROBES / 2, PROBES, threshold, below) / (PROBES / 2);
 }
 
-int weft_bench_tenants(const weft_config *config) {
-  weft_config own = *config;
-  weft_open_options options = weft_config_open(&own);
+int weft_bench_tenants(const weft_lab_config *config) {
+  weft_lab_config own = *config;
+  weft_open_options options = weft_config_open(&own.product);
   weft_runtime *rt;
   char error[512];
   double alone[ASKED], flooded[ASKED], probe[PROBES];
-  if (config->models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE");
+  if (config->product.models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE");
   options.tenants = 2;
   options.tenant = NULL;
   options.context = 2 * FLOOD_TOKENS;
@@ -110,7 +110,7 @@ int weft_bench_tenants(const weft_config *config) {
   weft_close(rt);
   if (code != 0) return code;
   double p50[2] = {weft_median(alone, ASKED), weft_median(flooded, ASKED)}; /* and they are sorted */
-  (void)printf(config->json
+  (void)printf(config->product.json
                    ? "{\"alone_p50_ms\": %.2f, \"alone_max_ms\": %.2f, \"flooded_p50_ms\": %.2f, "
                      "\"flooded_max_ms\": %.2f, \"probes\": %d, \"told_apart_percent\": %.1f}\n"
                    : "first token, alone    p50 %8.2f ms, most %8.2f ms\nfirst token, flooded  p50 %8.2f ms, most "

@@ -25,6 +25,7 @@ arrows() {
 for room in base pager kernels model scheduler api; do
   ok=$(arrows $room)
   while IFS=: read -r file _ line; do
+    [[ $file == api/cli/main.c && $line == *'"bench/lab/lab.h"' ]] && continue # the program has the laboratory's commands
     target=$(sed -E 's/.*"([a-z]+)\/.*/\1/' <<<"$line")
     case " $ok " in *" $target "*) ;; *) complain "$file includes $target/: $room may include only $ok" ;; esac
   done < <(files "$room/*.c" "$room/*.h" | xargs grep -nE '^#include "[a-z]+/' || true)
