@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The option table: every option of every command is one row here: flag, environment name, file key, range, default
- * and help come from the same row.
+/* The options of the program: every option is one row of a table. Its flag, environment name, file key, range, default
+ * and help come from that row, and weft_open takes its defaults from it too. The product's rows are in config.c; the
+ * laboratory has a table of its own (bench/lab/lab.c), which is handed over by main.
  *
  * Law: later wins: default, then the file of --config (lines `name = value`), then the environment (WEFT_NAME, dashes as
  * underscores, server options only), then flags. An unknown name or a value out of range is one line and a failure,
@@ -9,6 +10,7 @@
 #define WEFT_API_CONFIG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -22,23 +24,73 @@ typedef struct weft_text_list {
   uint32_t n;
 } weft_text_list;
 
-/* Which commands an option belongs to. */
+/* Which commands an option belongs to: bits of an option's row. A command takes all rows that share a bit with it. */
 enum {
-  WEFT_CMD_GENERATE = 1,
-  WEFT_CMD_CHAT = 2,
-  WEFT_CMD_SERVE = 4,
-  WEFT_CMD_INSPECT = 8,
-  WEFT_CMD_TOKENIZE = 16,
-  WEFT_CMD_LOGITS = 32,
-  WEFT_CMD_BENCH = 64,
-  WEFT_CMD_EVAL = 128,
-  WEFT_CMD_DEMO = 256,
-  WEFT_CMD_SOAK = 512,
-  WEFT_CMD_SIM = 1024,
-  WEFT_CMD_TRACE = 2048,
-  WEFT_CMD_TOP = 4096,
-  WEFT_CMD_CHECK = 8192
+  WEFT_FOR_GENERATE = 1 << 0,
+  WEFT_FOR_CHAT = 1 << 1,
+  WEFT_FOR_SERVE = 1 << 2,
+  WEFT_FOR_TOKENIZE = 1 << 3,
+  WEFT_FOR_DEMO = 1 << 4,
+  WEFT_FOR_TRACE = 1 << 5,
+  WEFT_FOR_TOP = 1 << 6,
+  WEFT_FOR_MODELS = 1 << 8,     /* every command that opens a model file */
+  WEFT_FOR_RUNTIME = 1 << 9,    /* every command that opens a runtime with weft_open */
+  WEFT_FOR_ENGINE = 1 << 10,    /* these, and the simulation, which runs an engine without a model */
+  WEFT_FOR_ALL = 1 << 11,       /* every command */
+  WEFT_FOR_LABORATORY = 1 << 16 /* from here on the bits belong to bench/lab/lab.h */
 };
+
+enum {
+  WEFT_OPENS_MODEL = WEFT_FOR_MODELS | WEFT_FOR_ALL,
+  WEFT_OPENS_RUNTIME = WEFT_OPENS_MODEL | WEFT_FOR_RUNTIME | WEFT_FOR_ENGINE,
+  WEFT_CMD_GENERATE = WEFT_FOR_GENERATE | WEFT_OPENS_RUNTIME,
+  WEFT_CMD_CHAT = WEFT_FOR_CHAT | WEFT_OPENS_RUNTIME,
+  WEFT_CMD_SERVE = WEFT_FOR_SERVE | WEFT_OPENS_RUNTIME,
+  WEFT_CMD_DEMO = WEFT_FOR_DEMO | WEFT_OPENS_RUNTIME,
+  WEFT_CMD_INSPECT = WEFT_OPENS_MODEL,
+  WEFT_CMD_TOKENIZE = WEFT_FOR_TOKENIZE | WEFT_OPENS_MODEL,
+  WEFT_CMD_TRACE = WEFT_FOR_TRACE | WEFT_FOR_ALL,
+  WEFT_CMD_TOP = WEFT_FOR_TOP | WEFT_FOR_ALL
+};
+
+typedef enum weft_option_kind {
+  WEFT_OPTION_FLAG,
+  WEFT_OPTION_U32,
+  WEFT_OPTION_U64,
+  WEFT_OPTION_F32,
+  WEFT_OPTION_TEXT,
+  WEFT_OPTION_LIST
+} weft_option_kind;
+
+typedef struct weft_option {
+  const char *name;
+  char letter;
+  const char *topic; /* heading of --help under which the option stands */
+  unsigned commands; /* WEFT_FOR_... */
+  weft_option_kind kind;
+  size_t at;    /* of the value in the struct that the table fills */
+  size_t given; /* of a bool there that says that the option was given; 0: none */
+  double initial, low, high;
+  const char *argument, *help; /* a default that is no plain number stands in the help in brackets */
+} weft_option;
+
+/* The kind, place and range of a row, for a table that fills a struct of this type. */
+#define WEFT_OPTION_IS_FLAG(type, field) WEFT_OPTION_FLAG, offsetof(type, field), 0, 0, 0, 0
+#define WEFT_OPTION_IS_TEXT(type, field) WEFT_OPTION_TEXT, offsetof(type, field), 0, 0, 0, 0
+#define WEFT_OPTION_IS_LIST(type, field) WEFT_OPTION_LIST, offsetof(type, field), 0, 0, 0, 0
+#define WEFT_OPTION_IS_U32(type, field, initial, low, high) \
+  WEFT_OPTION_U32, offsetof(type, field), 0, initial, low, high
+#define WEFT_OPTION_IS_F32(type, field, initial, low, high) \
+  WEFT_OPTION_F32, offsetof(type, field), 0, initial, low, high
+#define WEFT_OPTION_IS_U64(type, field, given) WEFT_OPTION_U64, offsetof(type, field), offsetof(type, given), 0, 0, 0
+
+/* Headings of --help that product and laboratory share. */
+#define WEFT_TOPIC_FIRST      "What everybody needs first"
+#define WEFT_TOPIC_DIFFUSION  "Diffusion"
+#define WEFT_TOPIC_MEMORY     "Memory"
+#define WEFT_TOPIC_SCHEDULING "Scheduling"
+#define WEFT_TOPIC_DEVICE     "Device"
+#define WEFT_TOPIC_OUTPUT     "Output"
 
 typedef struct weft_config {
   /* what is served and how */
@@ -46,9 +98,8 @@ typedef struct weft_config {
   const char *backend, *config_file, *spill_file;
   uint32_t threads, kv_mib, device_mib, host_mib, spill_mib, context, running, queue, rows, pins;
   uint32_t tpot_ms, slice_ms;
-  bool hold_tpot;
   uint32_t saved_canvases;
-  bool no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, quiet, verbose, json, help;
+  bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, quiet, verbose, json, help;
   /* the server */
   const char *host, *api_keys, *directory;
   weft_text_list pin_files;
@@ -65,22 +116,8 @@ typedef struct weft_config {
   uint64_t diffusion_seed;
   bool has_diffusion_seed, has_top_k, has_stability, no_self_conditioning;
   float diffusion_t_min, diffusion_t_max, diffusion_entropy_bound, diffusion_confidence;
-  /* logits */
-  const char *canvas, *self_cond, *output;
-  float tolerance;
-  float self_cond_temperature;
-  /* bench, eval, demo, soak */
-  const char *llama, *cases;
-  uint32_t n_prompt, n_generate, n_parallel, repeat, limit, seconds;
-  /* sim */
-  float step_us, row_us, key_us, rate, diffusion, shared, long_share, skew, target_ttft_ms, target_tpot_ms;
-  uint32_t requests, burst, tenants, prompt_tokens, answer_tokens, shared_tokens, prefixes, longest_tokens;
-  float cancel, urgent, router_bound;
-  uint32_t canvas_steps, canvas_steps_min, cancel_ms, deadline_ms, replicas, router_blocks;
-  const char *profile, *plots, *router;
-  bool csv, shared_cache;
   /* trace, top */
-  const char *key_file;
+  const char *key_file, *output;
   uint32_t frames;
   float interval;
   /* words that are no options */
@@ -90,14 +127,24 @@ typedef struct weft_config {
   uint32_t n_owned;
 } weft_config;
 
-void weft_config_defaults(weft_config *config);
-/* argv[0 .. argc) without the program's and the command's name; pointers into argv are kept. */
-weft_status weft_config_parse(weft_config *config, unsigned command, int argc, char **argv, weft_error *error);
+/* Rows beside the product's own, which fill a struct of n_bytes that begins with a weft_config. */
+typedef struct weft_option_table {
+  const weft_option *row;
+  uint32_t n;
+  size_t n_bytes;
+} weft_option_table;
+
+/* Fills config, or what begins with it, for a command (WEFT_CMD_...): defaults first. more: NULL for none. argv[0 .. argc)
+ * is without the program's and the command's name; pointers into argv are kept. Free config after a failure too. */
+weft_status weft_config_parse(weft_config *config, const weft_option_table *more, unsigned command, int argc,
+                              char **argv, weft_error *error);
 void weft_config_free(weft_config *config);
-/* The options of a command, for --help. */
-void weft_config_help(unsigned command, FILE *to);
+/* The options of a command by topic, for --help. */
+void weft_config_help(const weft_option_table *more, unsigned command, FILE *to);
 /* Options of weft_open from the configuration. */
 weft_open_options weft_config_open(const weft_config *config);
+/* Numbers of options that are 0 and have a default get it: the one of the table's row. */
+void weft_config_fill_open(weft_open_options *options);
 /* "2,5,9" to ids; the caller frees. */
 weft_status weft_config_ids(const char *text, const char *flag, int32_t **ids, uint32_t *n, weft_error *error);
 

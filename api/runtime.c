@@ -7,18 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "api/config.h"
 #include "base/log.h"
 #include "base/memory.h"
 
-enum {
-  CONTEXT_DEFAULT = 8192,
-  RUNNING_DEFAULT = 64,
-  QUEUE_DEFAULT = 256,
-  ROWS_DEFAULT = 512,
-  PINS_DEFAULT = 16,
-  SAVED_DEFAULT = 8,
-  SPILL_PAGES_MAX = (1 << 24) - 4
-};
+enum { SPILL_PAGES_MAX = (1 << 24) - 4 };
 
 int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error) {
   if (error != NULL && n_error > 0) {
@@ -322,12 +315,7 @@ static weft_status fill_options(weft_runtime *rt, const weft_open_options *optio
     return weft_fail(error, WEFT_E_INVALID, "%u models were given; at most %d share one pool", o->n_models,
                      WEFT_SPACES_MAX);
   }
-  if (o->context == 0) o->context = CONTEXT_DEFAULT;
-  if (o->running == 0) o->running = RUNNING_DEFAULT;
-  if (o->queue == 0) o->queue = QUEUE_DEFAULT;
-  if (o->rows == 0) o->rows = ROWS_DEFAULT;
-  if (o->pins == 0) o->pins = PINS_DEFAULT;
-  if (o->saved_canvases == 0) o->saved_canvases = SAVED_DEFAULT;
+  weft_config_fill_open(o);
   if (o->saved_canvases > o->running) o->saved_canvases = o->running;
   if (o->tenants == 0) o->tenants = 1;
   if (o->pins > 4096 || o->running > 8192 || o->queue > 65536 || o->rows > 65536 || o->context > 1u << 20 ||

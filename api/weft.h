@@ -33,7 +33,8 @@ typedef struct weft_tenant_options {
   uint32_t blocks;            /* [no limit] pages of the pool held at once */
 } weft_tenant_options;
 
-/* Zero-initialise; every zero means the default in brackets. */
+/* Zero-initialise; every zero means the default in brackets. [serve] is the default of the option of the same name, which
+ * `weft serve --help` prints. */
 typedef struct weft_open_options {
   const char *const *models; /* paths of GGUF files; split models by their first part */
   uint32_t n_models;
@@ -43,17 +44,17 @@ typedef struct weft_open_options {
   uint64_t host_bytes;    /* [none] host memory behind the pool: evicted content waits there and comes back */
   const char *spill_file; /* [none] path of a file behind the host memory; must not exist; made, and unlinked at once */
   uint64_t spill_bytes;   /* [none] its size */
-  uint32_t saved_canvases; /* [8] preempted canvases, per model, that resume at their step; others start again */
-  uint32_t context;        /* [smallest of 8192 and the model's] longest prompt + answer */
-  uint32_t running;        /* [64] requests running at once */
-  uint32_t queue;          /* [256] requests waiting */
-  uint32_t rows;           /* [512] rows per step, at least the longest canvas */
+  uint32_t saved_canvases; /* [serve] preempted canvases, per model, that resume at their step; others start again */
+  uint32_t context;        /* [serve, or the model's if that is less] longest prompt + answer */
+  uint32_t running;        /* [serve] requests running at once */
+  uint32_t queue;          /* [serve] requests waiting */
+  uint32_t rows;           /* [serve] rows per step, at least the longest canvas */
   uint32_t tenants;        /* [1] at most 255 */
   const weft_tenant_options *tenant; /* [tenants], or NULL: all default */
   bool shared_cache;                 /* tenants see each other's cached prefixes, and what they tell of each other */
   const char *const *kv_8bit;        /* [n_kv_8bit] models whose keys and values are kept in 8 bits, by name; "all" */
   uint32_t n_kv_8bit;
-  uint32_t pins; /* [16] prefixes that weft_pin may keep */
+  uint32_t pins; /* [serve] prefixes that weft_pin may keep */
   bool no_prefix_cache;
   uint32_t target_tpot_ms; /* [none] most time between two tokens of an answer; prompts and canvases fill the rest */
   uint32_t slice_ms;       /* [a step] models in use take turns of so much time of the device */

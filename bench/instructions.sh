@@ -34,7 +34,7 @@ valgrind --tool=callgrind --callgrind-out-file="$parts" --toggle-collect='take_*
   "$weft" bench pager --n-parallel 8 --json >/dev/null 2>&1
 pager() { # a timed part of the bench, how many units it does
   callgrind_annotate --inclusive=yes --threshold=100 "$parts" 2>/dev/null |
-    awk -v part=":$1" -v n="$2" '/^ *[0-9,]+ .*bench_pager.c:/ && index($0, part) { gsub(",", "", $1); printf "%.0f", $1 / n; exit }'
+    awk -v part=":$1" -v n="$2" '/^ *[0-9,]+ .*bench\/speed\/pager.c:/ && index($0, part) { gsub(",", "", $1); printf "%.0f", $1 / n; exit }'
 }
 cat <<JSON
 {

@@ -16,18 +16,20 @@ enum {
   WEFT_EXIT_STOPPED = 130
 };
 
+typedef struct weft_command {
+  const char *name;
+  unsigned options; /* WEFT_CMD_..., or its like */
+  int (*run)(const weft_config *config);
+  const char *usage, *help;
+  const char *examples; /* whole lines */
+} weft_command;
+
 int weft_cli_generate(const weft_config *config);
 int weft_cli_chat(const weft_config *config);
 int weft_cli_serve(const weft_config *config);
 int weft_cli_inspect(const weft_config *config);
 int weft_cli_tokenize(const weft_config *config);
-int weft_cli_logits(const weft_config *config);
-int weft_cli_check(const weft_config *config);
-int weft_cli_bench(const weft_config *config);
-int weft_cli_eval(const weft_config *config);
 int weft_cli_demo(const weft_config *config);
-int weft_cli_soak(const weft_config *config);
-int weft_cli_sim(const weft_config *config);
 int weft_cli_trace(const weft_config *config);
 int weft_cli_top(const weft_config *config);
 

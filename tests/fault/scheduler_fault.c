@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "scheduler/engine.h"
-#include "scheduler/fake_runner.h"
+#include "bench/doubles/fake_runner.h"
 
 enum { N_REQUESTS = 8, N_PAGES = 40, CONTEXT = 64 };
 

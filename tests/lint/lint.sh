@@ -25,10 +25,28 @@ arrows() {
 for room in base pager kernels model scheduler api; do
   ok=$(arrows $room)
   while IFS=: read -r file _ line; do
+    [[ $file == api/cli/main.c && $line == *'"bench/lab/lab.h"' ]] && continue # the program has the laboratory's commands
     target=$(sed -E 's/.*"([a-z]+)\/.*/\1/' <<<"$line")
     case " $ok " in *" $target "*) ;; *) complain "$file includes $target/: $room may include only $ok" ;; esac
   done < <(files "$room/*.c" "$room/*.h" | xargs grep -nE '^#include "[a-z]+/' || true)
 done
+# The laboratory: its programs of one room (bench/*.c), its doubles, and the rest, which enters the product by one door.
+bench_arrows() {
+  case $1 in
+    bench/inside.h) echo "api base kernels model pager scheduler" ;;
+    bench/doubles/*) echo "base model pager bench/doubles" ;;
+    bench/*/*) echo "bench" ;;
+    *) echo "base kernels bench" ;;
+  esac
+}
+while IFS=: read -r file _ line; do
+  target=$(sed -E 's/.*"([a-z]+(\/doubles)?)\/.*/\1/' <<<"$line")
+  [[ $target == bench/doubles && $file != bench/doubles/* ]] && target=bench
+  case " $(bench_arrows "$file") " in *" $target "*) ;; *) complain "$file includes $target/: only bench/inside.h may" ;; esac
+done < <(files 'bench/*.c' 'bench/*.h' | xargs grep -nE '^#include "[a-z]+/' || true)
+while IFS=: read -r file _; do
+  complain "$file includes bench/: only tests and the program's main know the laboratory"
+done < <(files '*.c' '*.h' '*.cu' '*.cuh' | grep -vE '^(bench|tests)/|^api/cli/main.c$' | xargs grep -nE '^#include "bench/' || true)
 while IFS=: read -r file _; do
   complain "$file: the scheduler sees no tensors (kernels/, gguf, model.h)"
 done < <(files 'scheduler/*.c' 'scheduler/*.h' | xargs grep -nE '#include "(kernels/|model/(gguf|model|weights|layers))' || true)
@@ -61,7 +79,7 @@ layer_of() {
 while IFS=: read -r file _ line; do
   own=$(basename "$file" | sed 's/\.[ch]$//')
   target=$(sed -E 's/.*"scheduler\/([a-z_]+)\.h".*/\1/' <<<"$line")
-  [[ $own == "$target" || $own == fake_* ]] && continue
+  [[ $own == "$target" ]] && continue
   a=$(layer_of "$own") b=$(layer_of "$target")
   if [ -z "$a" ] || [ -z "$b" ]; then complain "$file: $own or $target has no layer in tests/lint/lint.sh"
   elif [ "$b" -ge "$a" ]; then complain "$file includes $target.h of a layer that is not below its own"; fi
@@ -96,7 +114,7 @@ while read -r file start n name; do
   known=$(limit_of function "$file:$name")
   [ -n "$known" ] && max=$known
   [ "$n" -le "$max" ] || complain "$file:$start: $name has $n lines; the limit is $max"
-done < <(files 'base/*.c' 'pager/*.c' 'scheduler/*.c' 'kernels/*.c' 'model/*.c' 'api/*.c' | xargs awk '
+done < <(files 'base/*.c' 'pager/*.c' 'scheduler/*.c' 'kernels/*.c' 'model/*.c' 'api/*.c' 'bench/*.c' | xargs awk '
   FNR == 1 { inside = 0 }
   !inside && /^[a-zA-Z_].*\) \{$/ { inside = 1; start = FNR; name = $0; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name) }
   !inside && /^[a-zA-Z_].*\($/ { next }

@@ -14,7 +14,7 @@
 
 #include "base/random.h"
 #include "scheduler/engine.h"
-#include "scheduler/fake_runner.h"
+#include "bench/doubles/fake_runner.h"
 #include "tests/support/fake_solo.h"
 
 enum { N_REQUESTS = 200, PROMPT_MAX = 40, CONTEXT = 160 };

@@ -17,7 +17,7 @@
 
 #include "base/random.h"
 #include "scheduler/engine.h"
-#include "scheduler/fake_runner.h"
+#include "bench/doubles/fake_runner.h"
 
 enum { ROWS = 64, CONTEXT = 256, VOCAB = 200, SLOTS = 12, STEP_US = 500, ROW_US = 20 };
 enum { VICTIM = 0, ATTACKER = 1, NEIGHBOUR = 2, N_TENANTS = 3 };

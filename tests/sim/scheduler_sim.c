@@ -24,7 +24,7 @@
 #include "base/random.h"
 #include "scheduler/check.h"
 #include "scheduler/engine.h"
-#include "scheduler/fake_runner.h"
+#include "bench/doubles/fake_runner.h"
 #include "tests/support/fake_solo.h"
 #include "tests/support/service_watch.h"
 #include "tests/support/sim_totals.h"

@@ -15,7 +15,7 @@
 
 #include "base/random.h"
 #include "scheduler/engine.h"
-#include "scheduler/fake_runner.h"
+#include "bench/doubles/fake_runner.h"
 #include "tests/support/fake_solo.h"
 
 enum { N_CLIENTS = 4, PER_CLIENT = 60, CONTEXT = 96, N_PAGES = 120 };

@@ -15,7 +15,7 @@
 
 #include "base/log.h"
 #include "scheduler/engine.h"
-#include "scheduler/fake_runner.h"
+#include "bench/doubles/fake_runner.h"
 #include "tests/support/fake_solo.h"
 
 enum { CONTEXT = 96, CANVAS = 8, VOCAB = 64 };

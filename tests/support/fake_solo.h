@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "scheduler/engine.h"
-#include "scheduler/fake_model.h"
+#include "bench/doubles/fake_model.h"
 
 typedef struct solo_answer {
   weft_finish finish;

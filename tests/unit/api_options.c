@@ -65,8 +65,7 @@ static void refuses_absurd_ones(void **state) {
 static weft_status parse(weft_config *c, unsigned command, int n, const char *const *words, weft_error *error) {
   char *argv[16];
   for (int i = 0; i < n; i++) argv[i] = (char *)(uintptr_t)words[i];
-  weft_config_defaults(c);
-  return weft_config_parse(c, command, n, argv, error);
+  return weft_config_parse(c, NULL, command, n, argv, error);
 }
 
 static void options_of_the_command_line(void **state) {
@@ -96,6 +95,65 @@ static void options_of_the_command_line(void **state) {
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 1, missing, &error), WEFT_E_INVALID);
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, other, &error), WEFT_E_INVALID); /* of another command */
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, negative, &error), WEFT_E_INVALID);
+}
+
+/* What weft_open does with a zero and what the program does without an option come from one row. */
+static void zeros_of_weft_open_are_the_defaults_of_serve(void **state) {
+  (void)state;
+  weft_config c;
+  weft_error error;
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 0, NULL, &error), WEFT_OK);
+  weft_open_options told = weft_config_open(&c), filled = {0};
+  weft_config_fill_open(&filled);
+  assert_true(told.context > 0 && told.running > 0 && told.queue > 0 && told.rows > 0 && told.pins > 0);
+  assert_int_equal(filled.context, told.context);
+  assert_int_equal(filled.running, told.running);
+  assert_int_equal(filled.queue, told.queue);
+  assert_int_equal(filled.rows, told.rows);
+  assert_int_equal(filled.pins, told.pins);
+  assert_int_equal(filled.saved_canvases, told.saved_canvases);
+  weft_open_options given = {.rows = 7};
+  weft_config_fill_open(&given);
+  assert_int_equal(given.rows, 7);
+}
+
+/* A table beside the product's: its rows fill what follows the configuration, override defaults of their own command
+ * only, and lead the help, in which every option of the command stands once under its topic. */
+static void a_second_table(void **state) {
+  (void)state;
+  typedef struct wide_config {
+    weft_config product;
+    uint32_t depth;
+  } wide_config;
+  enum { DIVE = WEFT_FOR_LABORATORY, SWIM = WEFT_FOR_LABORATORY << 1 };
+  const weft_option row[] = {
+      {"depth", 'd', "Water", DIVE, WEFT_OPTION_IS_U32(wide_config, depth, 40, 1, 99), "N", "metres"},
+      {"rows", 0, "Water", SWIM, WEFT_OPTION_IS_U32(wide_config, product.rows, 3, 1, 9), "N", "lanes"}};
+  const weft_option_table table = {row, 2, sizeof(wide_config)};
+  wide_config w;
+  weft_error error;
+  char depth[] = "-d", seven[] = "7", rows[] = "--rows=5";
+  char *argv[] = {depth, seven, rows};
+  assert_int_equal(weft_config_parse(&w.product, &table, DIVE | WEFT_FOR_ALL, 2, argv, &error), WEFT_OK);
+  assert_int_equal(w.depth, 7);
+  assert_int_equal(w.product.rows, 512);
+  assert_int_equal(weft_config_parse(&w.product, &table, DIVE | WEFT_FOR_ALL, 3, argv, &error), WEFT_E_INVALID);
+  assert_int_equal(weft_config_parse(&w.product, &table, SWIM | WEFT_FOR_ALL, 0, NULL, &error), WEFT_OK);
+  assert_int_equal(w.product.rows, 3);
+  assert_int_equal(w.depth, 40);
+  char *help = NULL;
+  size_t n_help = 0;
+  FILE *to = open_memstream(&help, &n_help);
+  assert_non_null(to);
+  weft_config_help(&table, DIVE | WEFT_FOR_ALL, to);
+  assert_int_equal(fclose(to), 0);
+  assert_string_equal(help,
+                      "\nWater:\n  -d, --depth N                      metres [40]\n"
+                      "\nOutput:\n      --json                         print JSON\n"
+                      "  -q, --quiet                        no progress bars\n"
+                      "  -v, --verbose                      say more on standard error\n"
+                      "  -h, --help                         this text\n");
+  free(help);
 }
 
 static void environment_and_file_yield_to_flags(void **state) {
@@ -149,6 +207,8 @@ int main(void) {
                                      cmocka_unit_test(streams_byte_by_byte),
                                      cmocka_unit_test(refuses_absurd_ones),
                                      cmocka_unit_test(options_of_the_command_line),
+                                     cmocka_unit_test(zeros_of_weft_open_are_the_defaults_of_serve),
+                                     cmocka_unit_test(a_second_table),
                                      cmocka_unit_test(environment_and_file_yield_to_flags),
                                      cmocka_unit_test(id_lists)};
   return cmocka_run_group_tests(tests, NULL, NULL);

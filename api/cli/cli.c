@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT */
+/* What commands share: failing with one line, opening models, parameters from options, reading a file. */
+#include "api/cli/cli.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/text.h"
+
+int weft_cli_fail(int code, const char *format, ...) {
+  char line[1024];
+  va_list list;
+  va_start(list, format);
+  (void)vsnprintf(line, sizeof line, format, list); /* a cut line is still a line */
+  va_end(list);
+  (void)fprintf(stderr, "weft: %s\n", line);
+  return code;
+}
+
+int weft_cli_code(int status) {
+  switch (status) {
+    case WEFT_OK:
+      return WEFT_EXIT_OK;
+    case WEFT_E_INVALID:
+    case WEFT_E_TOO_LARGE:
+    case WEFT_E_NOT_FOUND:
+      return WEFT_EXIT_USAGE;
+    case WEFT_E_FORMAT:
+    case WEFT_E_IO:
+    case WEFT_E_UNSUPPORTED:
+      return WEFT_EXIT_LOAD;
+    default:
+      return WEFT_EXIT_RUNTIME;
+  }
+}
+
+int weft_cli_open(const weft_config *config, weft_runtime **runtime) {
+  if (config->models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE");
+  weft_open_options options = weft_config_open(config);
+  char error[512];
+  int status = weft_open(&options, runtime, error, sizeof error);
+  if (status != 0) return weft_cli_fail(weft_cli_code(status), "%s", error);
+  if (config->verbose) (void)fputs(weft_plan(*runtime), stderr);
+  return 0;
+}
+
+static int set_mode(const char *mode, weft_mode *out) {
+  *out = WEFT_MODE_AUTO;
+  if (mode == NULL || strcmp(mode, "auto") == 0) return 0;
+  if (strcmp(mode, "ar") == 0 || strcmp(mode, "autoregressive") == 0) {
+    *out = WEFT_MODE_AUTOREGRESSIVE;
+    return 0;
+  }
+  if (strcmp(mode, "diffusion") == 0) {
+    *out = WEFT_MODE_DIFFUSION;
+    return 0;
+  }
+  return weft_cli_fail(WEFT_EXIT_USAGE, "--mode: '%s' must be auto, autoregressive (ar) or diffusion", mode);
+}
+
+int weft_cli_params(const weft_config *config, weft_generate_params *p) {
+  weft_generate_defaults(p);
+  int code = set_mode(config->mode, &p->mode);
+  if (code != 0) return code;
+  p->thinking = config->thinking;
+  p->max_tokens = config->max_tokens;
+  p->temperature = config->temperature;
+  p->top_k = config->has_top_k ? (int32_t)config->top_k : -1;
+  p->top_p = config->top_p;
+  p->min_p = config->min_p;
+  p->repetition_penalty = config->repetition_penalty;
+  p->presence_penalty = config->presence_penalty;
+  p->frequency_penalty = config->frequency_penalty;
+  p->has_seed = config->has_seed;
+  p->seed = config->seed;
+  p->logprobs = config->logprobs > 0;
+  p->top_logprobs = config->logprobs;
+  p->stop = config->stop.item;
+  p->n_stop = config->stop.n;
+  p->ignore_eos = config->ignore_eos;
+  p->with_special = config->special;
+  p->diffusion_steps = config->diffusion_steps;
+  p->diffusion_stability = config->has_stability ? (int32_t)config->diffusion_stability : -1;
+  p->diffusion_t_min = config->diffusion_t_min;
+  p->diffusion_t_max = config->diffusion_t_max;
+  p->diffusion_entropy_bound = config->diffusion_entropy_bound;
+  p->diffusion_confidence = config->diffusion_confidence;
+  p->diffusion_blocks = config->diffusion_blocks;
+  p->diffusion_no_self_conditioning = config->no_self_conditioning;
+  return 0;
+}
+
+char *weft_cli_read(const char *path, size_t *n) {
+  FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+  if (file == NULL) {
+    (void)weft_cli_fail(0, "%s: %s", path, strerror(errno));
+    return NULL;
+  }
+  weft_text text = {.max = (size_t)256 << 20};
+  char piece[65536];
+  size_t got;
+  while ((got = fread(piece, 1, sizeof piece, file)) > 0) weft_text_append(&text, piece, got);
+  bool bad = ferror(file) != 0 || weft_text_status(&text) != WEFT_OK;
+  if (file != stdin) (void)fclose(file); /* only read */
+  weft_text_append(&text, "", 0);
+  if (bad || text.bytes == NULL) {
+    weft_text_free(&text);
+    (void)weft_cli_fail(0, "%s could not be read whole (at most 256 MiB)", path);
+    return NULL;
+  }
+  *n = text.n;
+  return text.bytes;
+}

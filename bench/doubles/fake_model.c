@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/doubles/fake_model.h"
+
+#include <string.h>
+
+#include "base/random.h"
+
+enum { SETTLE_STEPS_MAX = 7 }; /* a position finds its token within so many steps, if nothing stops before */
+
+uint32_t weft_fake_first_visible(const weft_runner_group *group, uint32_t position) {
+  if (group->window == 0 || position < group->window) return 0;
+  return position - group->window + 1;
+}
+
+static uint64_t mix(uint64_t a, uint64_t b) {
+  return weft_mix64(a ^ weft_mix64(b + 0x9E3779B97F4A7C15ull));
+}
+
+static uint64_t digest(const weft_fake_model *model, const weft_fake_sums *seen) {
+  uint64_t h = model->salt;
+  for (uint32_t g = 0; g < model->n_groups; g++) h = mix(h, seen->group[g] + g);
+  return h;
+}
+
+uint64_t weft_fake_cell(const weft_fake_model *model, uint32_t g, int32_t token, uint32_t position,
+                        const weft_fake_sums *seen) {
+  uint64_t h = mix(digest(model, seen), (uint64_t)g << 32 | position);
+  return mix(h, (uint64_t)(uint32_t)token);
+}
+
+weft_sampled weft_fake_token(const weft_fake_model *model, const weft_fake_sums *seen, uint32_t position, uint64_t seed,
+                             uint32_t choice) {
+  weft_draw_key key = {.seed = seed, .choice = choice, .purpose = WEFT_DRAW_TOKEN, .position = position};
+  uint64_t h = mix(digest(model, seen), weft_draw_bits(&key));
+  return (weft_sampled){.token = (int32_t)(h % model->n_vocab), .logprob = -(float)(h >> 48) * 0x1p-12f};
+}
+
+bool weft_fake_is_bad(const weft_fake_model *model, const weft_fake_sums *seen) {
+  if (model->bad_one_in == 0) return false;
+  return mix(digest(model, seen), 0xBAD) % model->bad_one_in == 0;
+}
+
+/* ---- canvas ---------------------------------------------------------------------------------- */
+
+size_t weft_fake_canvas_bytes(uint32_t n_canvas) {
+  size_t words = 5 + WEFT_STABILITY_MAX + 1 + 1;
+  return n_canvas * (words * 4 + 1);
+}
+
+void weft_fake_canvas_open(weft_fake_canvas *canvas, void *memory, uint32_t n_canvas) {
+  int32_t *at = memory;
+  *canvas = (weft_fake_canvas){.current = at,
+                               .next = at + n_canvas,
+                               .argmax = at + (size_t)2 * n_canvas,
+                               .drawn = at + (size_t)3 * n_canvas,
+                               .renoise = at + (size_t)4 * n_canvas,
+                               .history = at + (size_t)5 * n_canvas};
+  at += (size_t)(5 + WEFT_STABILITY_MAX) * n_canvas;
+  canvas->order = (uint32_t *)at;
+  canvas->entropy = (float *)(void *)(at + n_canvas);
+  canvas->accepted = (uint8_t *)(at + (size_t)2 * n_canvas);
+}
+
+static uint64_t hash_tokens(const int32_t *tokens, uint32_t n) {
+  uint64_t h = n;
+  for (uint32_t i = 0; i < n; i++) h = mix(h, (uint64_t)(uint32_t)tokens[i]);
+  return h;
+}
+
+static weft_draw_key draw_key(const weft_entropy_bound *params, weft_draw_purpose purpose, uint32_t position,
+                              uint32_t step) {
+  return (weft_draw_key){
+      .seed = params->seed, .choice = params->choice, .purpose = purpose, .position = position, .step = step};
+}
+
+static void begin(const weft_fake_model *model, weft_fake_canvas *c, uint32_t position,
+                  const weft_entropy_bound *params) {
+  c->done = false;
+  c->soft = 0;
+  c->n_history = 0;
+  for (uint32_t i = 0; i < model->n_canvas; i++) {
+    weft_draw_key key = draw_key(params, WEFT_DRAW_INIT, position + i, 0);
+    c->next[i] = (int32_t)weft_draw_below(&key, model->n_vocab);
+  }
+  c->first = hash_tokens(c->next, model->n_canvas);
+}
+
+/* argmax, draw and entropy of every position: a position settles after a number of steps of its
+ * own. */
+static void statistics(const weft_fake_model *model, weft_fake_canvas *c, uint64_t seen, uint32_t position,
+                       const weft_entropy_bound *params) {
+  uint64_t state = mix(mix(seen, hash_tokens(c->current, model->n_canvas)), c->soft);
+  for (uint32_t i = 0; i < model->n_canvas; i++) {
+    uint64_t own = mix(mix(seen, c->first), position + i);
+    bool settled = c->step >= own % SETTLE_STEPS_MAX;
+    uint64_t h = settled ? own >> 8 : mix(mix(state, i), c->step);
+    c->argmax[i] = (int32_t)(h % model->n_vocab);
+    c->entropy[i] = settled ? 0.001f : 0.02f + (float)(h >> 44) * 0x1p-20f;
+    weft_draw_key key = draw_key(params, WEFT_DRAW_CANVAS, position + i, c->step);
+    uint64_t draw = weft_draw_bits(&key);
+    c->drawn[i] = settled ? c->argmax[i] : (int32_t)((draw ^ h) % model->n_vocab);
+    key = draw_key(params, WEFT_DRAW_RENOISE, position + i, c->step);
+    c->renoise[i] = (int32_t)weft_draw_below(&key, model->n_vocab);
+  }
+}
+
+void weft_fake_canvas_step(const weft_fake_model *model, weft_fake_canvas *c, const weft_fake_sums *seen,
+                           uint32_t position, const weft_entropy_bound *params, uint32_t step) {
+  size_t n_bytes = (size_t)model->n_canvas * sizeof *c->current;
+  if (step == 0) begin(model, c, position, params);
+  c->step = step;
+  memcpy(c->current, c->next, n_bytes);
+  statistics(model, c, digest(model, seen), position, params);
+  weft_canvas_step rule = {.params = params,
+                           .step = step,
+                           .n = model->n_canvas,
+                           .argmax = c->argmax,
+                           .drawn = c->drawn,
+                           .renoise = c->renoise,
+                           .entropy = c->entropy,
+                           .history = c->history,
+                           .n_history = c->n_history,
+                           .order = c->order,
+                           .next = c->next,
+                           .accepted = c->accepted};
+  weft_entropy_bound_step(&rule);
+  memmove(c->history + model->n_canvas, c->history, (WEFT_STABILITY_MAX - 1) * n_bytes);
+  memcpy(c->history, c->argmax, n_bytes);
+  if (c->n_history < WEFT_STABILITY_MAX) c->n_history += 1;
+  c->soft = params->no_self_conditioning ? 0 : mix(hash_tokens(c->argmax, model->n_canvas), step);
+  c->done = rule.done;
+  c->stopped = rule.stopped;
+  c->n_accepted = rule.n_accepted;
+  c->mean_entropy = rule.mean_entropy;
+  c->temperature = weft_entropy_bound_temperature(params, step);
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/* The one door of the laboratory (bench/) into the product: simulation, speed, quality and load programs measure the
+ * insides of a runtime, which weft.h does not show.
+ *
+ * Law: the laboratory includes headers of the product through this file alone, so that this list is everything that a
+ * change of an inside interface can break here; nothing of the product includes a file of bench/, but the program's main,
+ * which knows the laboratory's commands. The doubles (bench/doubles) stand below the laboratory and include what they
+ * stand for themselves, because tests of the scheduler link them without the API. */
+#ifndef WEFT_BENCH_INSIDE_H
+#define WEFT_BENCH_INSIDE_H
+
+#include "api/cli/cli.h"
+#include "api/cli/client.h"
+#include "api/cli/metric.h"
+#include "api/keys.h"
+#include "api/runtime.h"
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "kernels/ops.h"
+#include "model/check.h"
+#include "model/gguf.h"
+#include "model/logits.h"
+#include "model/runner.h"
+#include "pager/pager.h"
+#include "scheduler/engine.h"
+
+#endif

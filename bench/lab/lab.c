@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/lab/lab.h"
+
+enum {
+  BENCH = WEFT_FOR_LABORATORY,
+  CHECK = WEFT_FOR_LABORATORY << 1,
+  EVAL = WEFT_FOR_LABORATORY << 2,
+  LOGITS = WEFT_FOR_LABORATORY << 3,
+  SIM = WEFT_FOR_LABORATORY << 4,
+  SOAK = WEFT_FOR_LABORATORY << 5
+};
+
+#define FLAG(field) WEFT_OPTION_IS_FLAG(weft_lab_config, field)
+#define TEXT(field) WEFT_OPTION_IS_TEXT(weft_lab_config, field)
+#define U32(...)    WEFT_OPTION_IS_U32(weft_lab_config, __VA_ARGS__)
+#define F32(...)    WEFT_OPTION_IS_F32(weft_lab_config, __VA_ARGS__)
+#define U64(...)    WEFT_OPTION_IS_U64(weft_lab_config, __VA_ARGS__)
+
+#define FIRST     WEFT_TOPIC_FIRST
+#define DRAWN     "Load that is drawn, where --trace names none"
+#define ROUTER    "Router"
+#define GOODPUT   "What counts as good"
+#define LAW       "Simulated device"
+#define MEMORY    WEFT_TOPIC_MEMORY
+#define DIFFUSION WEFT_TOPIC_DIFFUSION
+#define OUTPUT    WEFT_TOPIC_OUTPUT
+
+static const weft_option rows[] = {
+    {"api-keys", 0, FIRST, SIM, TEXT(product.api_keys), "FILE",
+     "a server's keys: weights, classes and limits of its tenants"},
+    {"tokens", 0, FIRST, CHECK | LOGITS, TEXT(product.tokens), "IDS", "token ids instead of text: 2,5,9"},
+    {"mode", 0, FIRST, BENCH, TEXT(product.mode), "NAME", "auto, autoregressive (ar) or diffusion [auto]"},
+    {"seed", 's', FIRST, EVAL | SOAK, U64(product.seed, product.has_seed), "N",
+     "the same seed gives the same answer [fresh]"},
+    {"canvas", 0, FIRST, LOGITS, TEXT(canvas), "IDS", "canvas tokens: logits of a denoise pass"},
+    {"self-cond", 0, FIRST, LOGITS, TEXT(self_cond), "FILE", "softcapped f32 logits of the step before"},
+    {"self-cond-temperature", 0, FIRST, LOGITS, F32(self_cond_temperature, 1, 1e-6, 100), "T",
+     "temperature of that step"},
+    {"tolerance", 0, FIRST, CHECK, F32(tolerance, 0.1, 1e-9, 10), "T",
+     "a row of an op may be off by T times its root mean square"},
+    {"llama", 0, FIRST, BENCH, TEXT(llama), "DIR", "folder of an existing llama.cpp build, for `bench peer`"},
+    {"n-prompt", 0, FIRST, BENCH, U32(n_prompt, 512, 1, 1 << 20), "N", "prompt tokens"},
+    {"n-generate", 0, FIRST, BENCH, U32(n_generate, 64, 1, 1 << 20), "N", "generated tokens"},
+    {"n-parallel", 0, FIRST, BENCH | SOAK, U32(n_parallel, 0, 0, 4096), "N", "sequences at once [0: a sweep]"},
+    {"repeat", 'r', FIRST, BENCH, U32(repeat, 3, 1, 1000), "N", "runs of each case"},
+    {"cases", 0, FIRST, EVAL, TEXT(cases), "FILE", "examples, one JSON object per line"},
+    {"limit", 0, FIRST, EVAL, U32(limit, 0, 0, 1 << 20), "N", "examples per family [0: all]"},
+    {"seconds", 0, FIRST, SOAK, U32(seconds, 30, 1, 86400), "N", "how long"},
+    {"trace", 0, FIRST, SIM, TEXT(product.trace), "FILE", "requests as JSON lines; without it they are drawn"},
+    {"profile", 0, FIRST, SIM, TEXT(profile), "FILE", "models and their times, as JSON [built in]"},
+    {"replicas", 0, FIRST, SIM, U32(replicas, 1, 1, 64), "N", "engines, each with its device and pool"},
+    {"seed", 's', FIRST, SIM, U64(product.seed, product.has_seed), "N", "the same seed gives the same numbers [0]"},
+    {"requests", 0, DRAWN, SIM, U32(requests, 1000, 1, 1 << 22), "N", "how many"},
+    {"rate", 0, DRAWN, SIM, F32(rate, 4, 1e-3, 1e6), "X", "arrivals per second, Poisson"},
+    {"burst", 0, DRAWN, SIM, U32(burst, 1, 1, 65536), "N", "so many arrive at once, at the same rate"},
+    {"tenants", 0, DRAWN, SIM, U32(tenants, 4, 1, 255), "N", "tenants"},
+    {"skew", 0, DRAWN, SIM, F32(skew, 0, 0, 1), "X", "share of requests of tenant 0 [0: as all]"},
+    {"diffusion", 0, DRAWN, SIM, F32(diffusion, 0.25, 0, 1), "X", "share of requests answered by diffusion"},
+    {"cancel", 0, DRAWN, SIM, F32(cancel, 0, 0, 1), "X", "share of requests that are cancelled"},
+    {"cancel-ms", 0, DRAWN, SIM, U32(cancel_ms, 2000, 1, 1 << 30), "N", "after so long, mean, exponential"},
+    {"deadline-ms", 0, DRAWN, SIM, U32(deadline_ms, 0, 0, 1 << 30), "N", "deadline of each request [0: none]"},
+    {"urgent", 0, DRAWN, SIM, F32(urgent, 0, 0, 1), "X", "share of requests with priority 1"},
+    {"prompt-tokens", 0, DRAWN, SIM, U32(prompt_tokens, 512, 1, 1 << 20), "N", "median of the prompts, log-normal"},
+    {"answer-tokens", 0, DRAWN, SIM, U32(answer_tokens, 128, 1, 1 << 20), "N", "mean of the answers, exponential"},
+    {"shared", 0, DRAWN, SIM, F32(shared, 0.5, 0, 1), "X", "share of prompts that start with a shared one"},
+    {"shared-tokens", 0, DRAWN, SIM, U32(shared_tokens, 1024, 1, 1 << 20), "N", "its tokens, in whole blocks of 512"},
+    {"prefixes", 0, DRAWN, SIM, U32(prefixes, 4, 1, 65536), "N", "different shared ones"},
+    {"long", 0, DRAWN, SIM, F32(long_share, 0.02, 0, 1), "X", "share of prompts of the longest length"},
+    {"long-tokens", 0, DRAWN, SIM, U32(longest_tokens, 16384, 1, 1 << 20), "N", "the longest length of own tokens"},
+    {"router", 0, ROUTER, SIM, TEXT(router), "NAME", "hash or round-robin [hash]"},
+    {"router-blocks", 0, ROUTER, SIM, U32(router_blocks, 2, 1, 8192), "N",
+     "hash: leading blocks of 512 tokens that count"},
+    {"router-bound", 0, ROUTER, SIM, F32(router_bound, 1.25, 1, 64), "X",
+     "hash: most load of a replica, times the mean"},
+    {"goodput-ttft-ms", 0, GOODPUT, SIM, F32(goodput_ttft_ms, 1000, 0, 1e9), "X", "goodput: first token within, in ms"},
+    {"goodput-tpot-ms", 0, GOODPUT, SIM, F32(goodput_tpot_ms, 100, 0, 1e9), "X",
+     "goodput: each further token within, in ms"},
+    {"step-us", 0, LAW, SIM, F32(step_us, -1, 0, 1e9), "X",
+     "time of a step besides its rows and keys, in us [the profile's, 2000]"},
+    {"row-us", 0, LAW, SIM, F32(row_us, -1, 0, 1e9), "X", "time of a row, in us [the profile's, 32]"},
+    {"key-us", 0, LAW, SIM, F32(key_us, -1, 0, 1e9), "X",
+     "time of 1000 keys read in one layer group, in us [the profile's, 10]"},
+    {"canvas-steps", 0, LAW, SIM, U32(canvas_steps, 48, 1, 4096), "N", "most denoise steps of a canvas"},
+    {"canvas-steps-min", 0, LAW, SIM, U32(canvas_steps_min, 12, 0, 4096), "N",
+     "least of them; drawn between; 0: always the most"},
+    {"kv-mib", 0, MEMORY, SIM, U32(product.kv_mib, 0, 0, 1 << 24), "N",
+     "MiB of the KV pool, at 26B geometry [0: 16384]"},
+    {"host-mib", 0, MEMORY, SIM, U32(product.host_mib, 0, 0, 1 << 24), "N",
+     "MiB of host memory behind the pool [0: none]"},
+    {"context", 'c', MEMORY, SIM, U32(product.context, 0, 0, 1 << 20), "N",
+     "longest prompt plus answer [0: what the load needs]"},
+    {"shared-cache", 0, MEMORY, SIM, FLAG(product.shared_cache), NULL, "tenants see each other's cached prefixes"},
+    {"diffusion-steps", 0, DIFFUSION, EVAL, U32(product.diffusion_steps, 0, 0, 4096), "N",
+     "most denoise steps of a canvas [the model's, 48]"},
+    {"no-self-conditioning", 0, DIFFUSION, EVAL, FLAG(product.no_self_conditioning), NULL,
+     "keep the soft embedding at zero, to compare"},
+    {"output", 'o', OUTPUT, LOGITS | BENCH, TEXT(product.output), "FILE", "where the result goes"},
+    {"output", 'o', OUTPUT, SIM, TEXT(product.output), "FILE", "write the requests as a trace"},
+    {"plots", 0, OUTPUT, SIM, TEXT(plots), "DIR", "write SVG files there"},
+    {"csv", 0, OUTPUT, SIM | BENCH, FLAG(csv), NULL, "print CSV"},
+};
+const weft_option_table weft_lab_options = {rows, sizeof rows / sizeof *rows, sizeof(weft_lab_config)};
+
+const weft_command weft_lab_commands[] = {
+    {"bench", WEFT_OPENS_RUNTIME | BENCH, weft_lab_bench,
+     "[model [context|sequences|canvases|mix]|room|kernels|pager|capacity|scheduler|peer|serving|pressure|tenants|"
+     "profile] -m FILE",
+     "measure speed and memory",
+     "  weft bench model -m a.gguf                      prefill, decode and canvas steps\n"
+     "  weft bench serving -m a.gguf --repeat 3         a server of its own under parallel requests\n"
+     "  weft bench profile -m a.gguf >machine.json      this machine, for weft sim --profile\n"},
+    {"eval", WEFT_OPENS_RUNTIME | EVAL, weft_lab_eval, "-m FILE --cases FILE",
+     "answer examples with known answers, both ways",
+     "  weft eval -m model/demo/weft-demo.gguf --cases model/demo/eval.jsonl --limit 20\n"},
+    {"check", WEFT_OPENS_MODEL | CHECK, weft_lab_check, "-m FILE [--backend NAME]",
+     "a backend against ref, op by op, over a model", "  weft check -m a.gguf --backend cpu\n"},
+    {"logits", WEFT_OPENS_MODEL | LOGITS, weft_lab_logits, "-m FILE --tokens IDS -o FILE", "write raw f32 logits",
+     "  weft logits -m a.gguf --tokens 2,5,9 -o logits.f32\n"},
+    {"soak", WEFT_OPENS_RUNTIME | SOAK, weft_lab_soak, "-m FILE", "full load with random cancels for a while",
+     "  weft soak -m a.gguf --seconds 600 --seed 1\n"},
+    {"sim", WEFT_FOR_ENGINE | WEFT_FOR_ALL | SIM, weft_lab_sim, "[--trace FILE]",
+     "engine and pager under a virtual clock, without a model",
+     "  weft sim --rate 20 --diffusion 0.5              1000 drawn requests, half answered by canvases\n"
+     "  weft sim --trace load.jsonl --profile m.json    recorded requests on a measured machine\n"
+     "  weft sim --seed 7 -o load.jsonl --plots plots   the drawn requests as a trace, and pictures\n"}};
+const uint32_t weft_lab_n_commands = sizeof weft_lab_commands / sizeof *weft_lab_commands;

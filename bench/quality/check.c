@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/* weft check: a backend against ref, op by op, over a model. 0: they agree; 1: the first op that does not is named. */
+
+#include <inttypes.h>
+
+#include "bench/lab/lab.h"
+
+enum { TOKENS = 12 };
+
+typedef struct check_job {
+  weft_gguf *gguf;
+  weft_device *device, *ref;
+  int32_t *tokens, *canvas;
+} check_job;
+
+/* Tokens nobody gave: drawn, always the same. */
+static int32_t *draw_tokens(uint32_t n, uint32_t n_vocab) {
+  int32_t *tokens = weft_alloc(n > 0 ? n : 1, sizeof *tokens);
+  for (uint32_t i = 0; tokens != NULL && i < n; i++) {
+    weft_draw_key key = {n, 0, WEFT_DRAW_TEST, i, 0};
+    tokens[i] = (int32_t)weft_draw_below(&key, n_vocab);
+  }
+  return tokens;
+}
+
+/* What the file says of itself, from a model opened for a moment. */
+static weft_status find_sizes(const check_job *job, uint32_t *n_vocab, uint32_t *n_canvas, weft_error *error) {
+  weft_model_limits limits = {.rows_max = 1, .canvas_rows_max = 1, .segments_max = 1};
+  weft_model *model = NULL;
+  weft_status status = weft_model_open(job->gguf, job->ref, &limits, NULL, NULL, &model, error);
+  if (status != WEFT_OK) return status;
+  *n_vocab = weft_model_get_info(model)->n_vocab;
+  *n_canvas = weft_model_get_info(model)->canvas_length;
+  weft_model_close(model);
+  return WEFT_OK;
+}
+
+static weft_status run(const weft_lab_config *c, check_job *job, weft_check_report *report, weft_error *error) {
+  weft_device_config device = {.backend = c->product.backend, .n_threads = c->product.threads, .no_graphs = true},
+                     ref = {.backend = "ref"};
+  uint32_t n_tokens = TOKENS, n_vocab = 0, n_canvas = 0;
+  weft_status status = weft_gguf_open(c->product.models.item[0], &job->gguf, error);
+  if (status == WEFT_OK) status = weft_device_open(&device, &job->device, error);
+  if (status == WEFT_OK) status = weft_device_open(&ref, &job->ref, error);
+  if (status == WEFT_OK) status = find_sizes(job, &n_vocab, &n_canvas, error);
+  if (status != WEFT_OK) return status;
+  job->canvas = n_canvas > 0 ? draw_tokens(n_canvas, n_vocab) : NULL;
+  if (c->product.tokens == NULL) job->tokens = draw_tokens(n_tokens, n_vocab);
+  if (c->product.tokens != NULL)
+    status = weft_config_ids(c->product.tokens, "--tokens", &job->tokens, &n_tokens, error);
+  if (status == WEFT_OK && (job->tokens == NULL || (n_canvas > 0 && job->canvas == NULL))) {
+    status = weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the tokens");
+  }
+  if (status != WEFT_OK) return status;
+  weft_check_args args = {.gguf = job->gguf,
+                          .device = job->device,
+                          .ref = job->ref,
+                          .tokens = job->tokens,
+                          .n_tokens = n_tokens,
+                          .canvas = job->canvas,
+                          .n_canvas = n_canvas,
+                          .tolerance = c->tolerance};
+  return weft_check(&args, report, error);
+}
+
+static void say(const weft_lab_config *c, const check_job *job, const weft_check_report *r) {
+  const weft_device_info *d = weft_device_get_info(job->device);
+  char where[64] = "after the last layer";
+  if (r->layer != UINT32_MAX) (void)snprintf(where, sizeof where, "layer %" PRIu32, r->layer);
+  if (c->product.json) {
+    (void)printf("{\"agrees\":%s,\"backend\":\"%s\",\"ops\":%" PRIu32 ",\"rows\":%" PRIu32
+                 ",\"op\":\"%s\",\"layer\":%d,\"index\":%" PRIu32 ",\"row\":%" PRIu32 ",\"error\":%.6g}\n",
+                 r->agrees ? "true" : "false", d->backend, r->n_ops, r->n_rows, r->op,
+                 r->layer == UINT32_MAX ? -1 : (int)r->layer, r->index, r->row, r->error < 1e30 ? r->error : 1e30);
+  } else if (r->agrees) {
+    (void)printf("%s %s agrees with ref: %" PRIu32 " ops, statistics of %" PRIu32
+                 " rows; closest at %s, %s (op %" PRIu32 "): %.1f %% of what is allowed\n",
+                 d->backend, d->isa, r->n_ops, r->n_rows, where, r->op, r->index, 100.0 * r->error);
+  } else {
+    (void)printf("%s %s differs from ref at %s, %s (op %" PRIu32 "), row %" PRIu32 ": %.3g times what is allowed\n",
+                 d->backend, d->isa, where, r->op, r->index, r->row, r->error);
+  }
+}
+
+int weft_lab_check(const weft_config *product) {
+  const weft_lab_config *config = weft_lab_of(product);
+  if (config->product.models.n != 1) return weft_cli_fail(WEFT_EXIT_USAGE, "check: name one GGUF file with -m FILE");
+  check_job job = {.gguf = NULL};
+  weft_check_report report = {.agrees = false};
+  weft_error error = {{0}};
+  weft_status status = run(config, &job, &report, &error);
+  int code = status != WEFT_OK ? weft_cli_fail(weft_cli_code(status), "%s", error.text) : 0;
+  if (code == 0) say(config, &job, &report);
+  if (job.device != NULL) weft_device_close(job.device);
+  if (job.ref != NULL) weft_device_close(job.ref);
+  weft_gguf_close(job.gguf);
+  weft_free(job.tokens);
+  weft_free(job.canvas);
+  return code != 0 ? code : report.agrees ? WEFT_EXIT_OK : WEFT_EXIT_FAILED;
+}

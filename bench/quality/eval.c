@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: MIT */
+/* weft eval: answers examples with known answers, token by token and by diffusion, and judges them.
+ *
+ * A line of the cases file: {"family", "messages", "max_tokens"} and "answer" (one right answer) or "validator" (many;
+ * kinds json, sentence, items; see model/demo/README.md). The bars: exact families at least 95 % together and 85 % each,
+ * both ways; families with a validator at least 85 % each, and from 4 to 24 denoise steps per canvas together. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/lab/lab.h"
+#include "bench/quality/judge.h"
+
+enum { FAMILIES_MAX = 64, IN_FLIGHT = 32, STEPS_MAX = 4096 };
+
+typedef struct family {
+  const char *name;
+  bool exact;
+  uint32_t n, n_canvases;
+  uint32_t good[2]; /* by mode: autoregressive, diffusion */
+  uint64_t n_steps;
+  uint32_t steps[STEPS_MAX]; /* histogram of mean steps per canvas of one answer */
+} family;
+
+typedef struct evaluation {
+  const weft_lab_config *config;
+  weft_runtime *runtime;
+  json_t *cases; /* array */
+  family *families;
+  uint32_t n_families;
+  uint32_t n_shown; /* wrong answers told with --verbose */
+} evaluation;
+
+static family *family_of(evaluation *e, json_t *item) {
+  const char *name = json_string_value(json_object_get(item, "family"));
+  if (name == NULL) name = "?";
+  for (uint32_t i = 0; i < e->n_families; i++) {
+    if (strcmp(e->families[i].name, name) == 0) return &e->families[i];
+  }
+  if (e->n_families == FAMILIES_MAX) return NULL;
+  family *f = &e->families[e->n_families++];
+  f->name = name;
+  f->exact = json_object_get(item, "answer") != NULL;
+  return f;
+}
+
+/* One example on its way. */
+typedef struct flight {
+  weft_generation *generation;
+  json_t *item;
+  weft_chat_turn *turns;
+  weft_text text;
+} flight;
+
+static int launch(evaluation *e, flight *f, json_t *item, weft_mode mode) {
+  weft_generate_params p;
+  weft_generate_defaults(&p);
+  json_t *messages = json_object_get(item, "messages");
+  size_t n = json_array_size(messages);
+  f->item = item;
+  f->turns = weft_alloc(n, sizeof *f->turns);
+  if (f->turns == NULL) return weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
+  for (size_t i = 0; i < n; i++) {
+    json_t *m = json_array_get(messages, i);
+    const char *role = json_string_value(json_object_get(m, "role"));
+    const char *content = json_string_value(json_object_get(m, "content"));
+    if (role == NULL || content == NULL)
+      return weft_cli_fail(WEFT_EXIT_USAGE, "--cases: a message lacks role or content");
+    f->turns[i] = (weft_chat_turn){role, content};
+  }
+  json_t *max_tokens = json_object_get(item, "max_tokens");
+  p.turns = f->turns;
+  p.n_turns = (uint32_t)n;
+  p.mode = mode;
+  p.max_tokens = json_is_integer(max_tokens) ? (uint32_t)json_integer_value(max_tokens) : 64;
+  p.temperature = 0.0f;
+  p.has_seed = true;
+  p.seed = e->config->product.seed;
+  p.diffusion_steps = e->config->product.diffusion_steps;
+  p.diffusion_no_self_conditioning = e->config->product.no_self_conditioning;
+  char error[512];
+  int status = weft_submit(e->runtime, &p, &f->generation, error, sizeof error);
+  return status == 0 ? 0 : weft_cli_fail(weft_cli_code(status), "%s", error);
+}
+
+static void land(flight *f) {
+  weft_generation_free(f->generation);
+  weft_free(f->turns);
+  weft_text_free(&f->text);
+  memset(f, 0, sizeof *f);
+}
+
+static void judge_flight(evaluation *e, flight *f, const weft_delta *end, int mode) {
+  family *kin = family_of(e, f->item);
+  if (kin == NULL) return;
+  bool good = weft_judge(f->item, f->text.bytes == NULL ? "" : f->text.bytes);
+  kin->good[mode] += good;
+  if (!good && e->config->product.verbose) {
+    (void)fprintf(stderr, "%s, %s: got '%s', key %s\n", kin->name, mode == 0 ? "ar" : "diffusion",
+                  f->text.bytes == NULL ? "" : f->text.bytes, json_string_value(json_object_get(f->item, "key")));
+  }
+  if (mode == 1 && end->usage.canvases > 0) {
+    kin->n_canvases += end->usage.canvases;
+    kin->n_steps += end->usage.denoise_steps;
+    uint32_t mean = end->usage.denoise_steps / end->usage.canvases;
+    kin->steps[mean < STEPS_MAX ? mean : STEPS_MAX - 1] += 1;
+  }
+}
+
+/* Waits for one example; 0 or an exit code. */
+static int finish(evaluation *e, flight *f, int mode) {
+  weft_delta d;
+  for (;;) {
+    int status = weft_next(f->generation, 1000, &d);
+    if (status == WEFT_AGAIN) continue;
+    if (status != 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", weft_status_text((weft_status)status));
+    if (d.kind == WEFT_DELTA_TEXT && !d.thinking) weft_text_append(&f->text, d.text, d.n_text);
+    if (d.kind == WEFT_DELTA_END) break;
+  }
+  if (strcmp(d.finish, "error") == 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", d.error);
+  judge_flight(e, f, &d, mode);
+  land(f);
+  return 0;
+}
+
+static int run_mode(evaluation *e, int mode) {
+  flight flights[IN_FLIGHT] = {{0}};
+  size_t n = json_array_size(e->cases), first = 0, next = 0;
+  int code = 0;
+  while (code == 0 && first < n) {
+    while (code == 0 && next < n && next - first < IN_FLIGHT) {
+      code = launch(e, &flights[next % IN_FLIGHT], json_array_get(e->cases, next),
+                    mode == 0 ? WEFT_MODE_AUTOREGRESSIVE : WEFT_MODE_DIFFUSION);
+      next += 1;
+    }
+    if (code == 0) code = finish(e, &flights[first % IN_FLIGHT], mode);
+    first += 1;
+  }
+  for (uint32_t i = 0; i < IN_FLIGHT; i++) land(&flights[i]);
+  return code;
+}
+
+static int read_cases(evaluation *e) {
+  size_t n_bytes;
+  char *text = weft_cli_read(e->config->cases, &n_bytes);
+  if (text == NULL) return WEFT_EXIT_LOAD;
+  int code = 0;
+  uint32_t number = 0;
+  char *save = NULL;
+  for (char *line = strtok_r(text, "\n", &save); line != NULL && code == 0; line = strtok_r(NULL, "\n", &save)) {
+    json_error_t why;
+    number += 1;
+    json_t *item = json_loads(line, 0, &why);
+    if (item == NULL) {
+      code = weft_cli_fail(WEFT_EXIT_USAGE, "%s:%u: %s", e->config->cases, number, why.text);
+      break;
+    }
+    family *f = family_of(e, item);
+    bool wanted = f != NULL && (e->config->limit == 0 || f->n < e->config->limit);
+    if (wanted) {
+      f->n += 1;
+      (void)json_array_append(e->cases, item); /* a refusal shows as a smaller n */
+    }
+    if (!wanted && f != NULL && f->n == 0) code = weft_cli_fail(WEFT_EXIT_USAGE, "too many families");
+    if (f != NULL && f->n == 1 && wanted) json_incref(item); /* the family keeps pointing at its name */
+    json_decref(item);
+  }
+  weft_free(text);
+  return code;
+}
+
+static uint32_t p90(const family *f) {
+  uint32_t n = 0, seen = 0;
+  for (uint32_t i = 0; i < STEPS_MAX; i++) n += f->steps[i];
+  for (uint32_t i = 0; i < STEPS_MAX; i++) {
+    seen += f->steps[i];
+    if (seen * 10 >= n * 9) return i;
+  }
+  return 0;
+}
+
+static double share(uint32_t good, uint32_t n) {
+  return n == 0 ? 0.0 : (double)good / n;
+}
+static double mean_steps(const family *f) {
+  return f->n_canvases == 0 ? 0.0 : (double)f->n_steps / f->n_canvases;
+}
+
+static bool under_bar(const family *f) {
+  return share(f->good[0], f->n) < 0.85 || share(f->good[1], f->n) < 0.85;
+}
+
+typedef struct totals {
+  uint32_t n, good[2], n_canvases;
+  uint64_t n_steps;
+} totals;
+
+static double steps_of(const totals *t) {
+  return t->n_canvases == 0 ? 0.0 : (double)t->n_steps / t->n_canvases;
+}
+
+static json_t *totals_json(const totals *t) {
+  return json_pack("{s:i, s:f, s:f, s:f}", "n", (int)t->n, "ar", share(t->good[0], t->n), "diffusion",
+                   share(t->good[1], t->n), "mean_steps", steps_of(t));
+}
+
+static void print_totals(const char *name, const totals *t) {
+  (void)printf("%-12s n %3u   ar %5.1f %%   diffusion %5.1f %%   steps %5.2f\n", name, t->n,
+               100.0 * share(t->good[0], t->n), 100.0 * share(t->good[1], t->n), steps_of(t));
+}
+
+static bool report(evaluation *e) {
+  json_t *families = json_object();
+  totals exact = {0}, many = {0};
+  bool passed = true;
+  for (uint32_t i = 0; i < e->n_families; i++) {
+    const family *f = &e->families[i];
+    (void)json_object_set_new(families, f->name,
+                              json_pack("{s:i, s:f, s:f, s:f, s:i, s:b}", "n", (int)f->n, "ar", share(f->good[0], f->n),
+                                        "diffusion", share(f->good[1], f->n), "mean_steps", mean_steps(f), "p90_steps",
+                                        (int)p90(f), "exact", (int)f->exact));
+    if (!e->config->product.json) {
+      (void)printf("%-12s n %3u   ar %5.1f %%   diffusion %5.1f %%   steps %5.2f, p90 %2u%s%s\n", f->name, f->n,
+                   100.0 * share(f->good[0], f->n), 100.0 * share(f->good[1], f->n), mean_steps(f), p90(f),
+                   f->exact ? "" : "   (validator)", under_bar(f) ? "   UNDER THE BAR" : "");
+    }
+    if (under_bar(f)) passed = false;
+    totals *to = f->exact ? &exact : &many;
+    to->n += f->n;
+    to->good[0] += f->good[0];
+    to->good[1] += f->good[1];
+    to->n_steps += f->n_steps;
+    to->n_canvases += f->n_canvases;
+  }
+  double steps = steps_of(&many);
+  if (exact.n > 0 && (share(exact.good[0], exact.n) < 0.95 || share(exact.good[1], exact.n) < 0.95)) passed = false;
+  if (many.n > 0 && (steps < 4.0 || steps > 24.0)) passed = false;
+  if (e->config->product.json) {
+    json_t *root = json_pack("{s:o, s:o, s:o, s:b}", "families", families, "exact", totals_json(&exact), "many",
+                             totals_json(&many), "passed", (int)passed);
+    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    (void)printf("%s\n", text == NULL ? "{}" : text);
+    free(text);
+    json_decref(root);
+    return passed;
+  }
+  print_totals("exact", &exact);
+  print_totals("many answers", &many);
+  (void)printf("%s\n", passed ? "passed" : "FAILED");
+  json_decref(families);
+  return passed;
+}
+
+int weft_lab_eval(const weft_config *product) {
+  const weft_lab_config *config = weft_lab_of(product);
+  if (config->cases == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "eval: name the examples with --cases FILE");
+  evaluation e = {.config = config, .cases = json_array(), .families = weft_alloc(FAMILIES_MAX, sizeof(family))};
+  int code = e.families == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
+  if (code == 0) code = weft_cli_open(&config->product, &e.runtime);
+  if (code == 0 && weft_model_at(e.runtime, 0).canvas == 0) {
+    code = weft_cli_fail(WEFT_EXIT_USAGE, "%s cannot answer by diffusion, so it cannot be judged both ways",
+                         config->product.models.item[0]);
+  }
+  if (code == 0) code = read_cases(&e);
+  if (code == 0) code = run_mode(&e, 0);
+  if (code == 0) code = run_mode(&e, 1);
+  if (code == 0 && !report(&e)) code = WEFT_EXIT_FAILED;
+  weft_close(e.runtime);
+  json_decref(e.cases);
+  weft_free(e.families);
+  return code;
+}

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/sim/metrics.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct collector {
+  const weft_lab_config *config;
+  const weft_sim_load *load;
+  const weft_sim_run *run;
+  const weft_sim_counts *counts; /* NULL: of one tenant, which no replica counts apart */
+  weft_sim_scope scope;
+  double *scratch;
+  weft_sim_metrics *out;
+  double seconds;
+} collector;
+
+/* ---- values of one request ------------------------------------------------------------------- */
+
+static double ms(uint64_t from_us, uint64_t to_us) {
+  return to_us > from_us ? (double)(to_us - from_us) / 1000.0 : 0.0;
+}
+
+static bool good(const weft_sim_outcome *o) {
+  return !o->refused && !o->failed && !o->cancelled && !o->expired && o->finished_us > 0;
+}
+
+double weft_sim_ttft(const weft_sim_item *item, const weft_sim_outcome *o) {
+  return good(o) && o->first_us > 0 ? ms(item->at_us, o->first_us) : -1.0;
+}
+
+double weft_sim_tpot(const weft_sim_item *item, const weft_sim_outcome *o) {
+  if (!good(o) || item->diffusion || o->n_answer < 2) return -1.0;
+  return ms(o->first_us, o->finished_us) / (o->n_answer - 1);
+}
+
+double weft_sim_canvas(const weft_sim_item *item, const weft_sim_outcome *o) {
+  if (!good(o) || !item->diffusion || o->n_canvases == 0) return -1.0;
+  return ms(o->started_us, o->finished_us) / o->n_canvases;
+}
+
+static double e2e_of(const weft_sim_item *item, const weft_sim_outcome *o) {
+  return good(o) ? ms(item->at_us, o->finished_us) : -1.0;
+}
+
+static double queue_of(const weft_sim_item *item, const weft_sim_outcome *o) {
+  return good(o) ? ms(item->at_us, o->started_us) : -1.0;
+}
+
+/* ---- many ------------------------------------------------------------------------------------ */
+
+static bool in_scope(const weft_sim_load *load, const weft_sim_run *run, weft_sim_scope scope, uint32_t at) {
+  if (scope.tenant >= 0 && load->item[at].tenant != (uint32_t)scope.tenant) return false;
+  return scope.replica < 0 || run->outcome[at].replica == (uint32_t)scope.replica;
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+uint32_t weft_sim_sorted(const weft_sim_load *load, const weft_sim_run *run, weft_sim_scope scope, weft_sim_value value,
+                         double *out) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < load->n; i++) {
+    if (!in_scope(load, run, scope, i)) continue;
+    double x = value(&load->item[i], &run->outcome[i]);
+    if (x >= 0.0) out[n++] = x;
+  }
+  qsort(out, n, sizeof *out, by_value);
+  return n;
+}
+
+static void add(collector *c, const char *name, const char *unit, double value) {
+  if (c->out->n < WEFT_SIM_METRICS) {
+    c->out->metric[c->out->n++] = (weft_sim_metric){name, unit, value};
+  }
+}
+
+static double share(double part, double whole) {
+  return whole > 0.0 ? part / whole : NAN;
+}
+
+static void add_percentiles(collector *c, const char *const name[3], weft_sim_value value) {
+  static const uint32_t percent[] = {50, 90, 99};
+  uint32_t n = weft_sim_sorted(c->load, c->run, c->scope, value, c->scratch);
+  for (uint32_t i = 0; i < 3; i++) {
+    uint64_t at = ((uint64_t)n * percent[i] + 99) / 100;
+    add(c, name[i], "ms", n == 0 ? NAN : c->scratch[at - 1]);
+  }
+}
+
+/* Within both targets; for a canvas request, the time for each token counts from its start. */
+static bool meets(const weft_lab_config *config, const weft_sim_item *item, const weft_sim_outcome *o) {
+  if (!good(o)) return false;
+  double each = item->diffusion ? ms(o->started_us, o->finished_us) / (o->n_answer + 1e-9) : weft_sim_tpot(item, o);
+  return weft_sim_ttft(item, o) <= (double)config->goodput_ttft_ms && each <= (double)config->goodput_tpot_ms;
+}
+
+/* ---- groups of numbers ----------------------------------------------------------------------- */
+
+typedef struct outcome_sums {
+  uint32_t n, finished, refused, cancelled, expired, failed, met;
+  double answer, prompt, cached, recomputed;
+} outcome_sums;
+
+static outcome_sums sum_outcomes(const collector *c) {
+  outcome_sums s = {0};
+  for (uint32_t i = 0; i < c->load->n; i++) {
+    const weft_sim_outcome *o = &c->run->outcome[i];
+    if (!in_scope(c->load, c->run, c->scope, i)) continue;
+    s.n += 1;
+    s.finished += good(o);
+    s.refused += o->refused;
+    s.cancelled += o->cancelled;
+    s.expired += o->expired;
+    s.failed += o->failed;
+    s.met += meets(c->config, &c->load->item[i], o);
+    s.answer += o->n_answer;
+    s.cached += o->n_cached;
+    s.recomputed += o->n_recomputed;
+    if (o->started_us > 0 || o->first_us > 0) s.prompt += c->load->item[i].n_prompt;
+  }
+  return s;
+}
+
+static void add_outcomes(collector *c, const outcome_sums *s) {
+  add(c, "requests", "", s->n);
+  add(c, "finished", "", s->finished);
+  add(c, "refused", "", s->refused);
+  add(c, "cancelled", "", s->cancelled);
+  add(c, "expired", "", s->expired);
+  add(c, "failed", "", s->failed);
+  add(c, "seconds", "s", c->seconds);
+  add(c, "answer_tokens_per_s", "tok/s", share(s->answer, c->seconds));
+  add(c, "prompt_tokens_per_s", "tok/s", share(s->prompt, c->seconds));
+  add(c, "goodput_per_s", "req/s", share(s->met, c->seconds));
+  add(c, "goodput_percent", "%", share(100.0 * s->met, s->n));
+}
+
+static void add_times(collector *c) {
+  static const char *const ttft[] = {"ttft_p50_ms", "ttft_p90_ms", "ttft_p99_ms"};
+  static const char *const tpot[] = {"tpot_p50_ms", "tpot_p90_ms", "tpot_p99_ms"};
+  static const char *const canvas[] = {"canvas_p50_ms", "canvas_p90_ms", "canvas_p99_ms"};
+  static const char *const e2e[] = {"e2e_p50_ms", "e2e_p90_ms", "e2e_p99_ms"};
+  static const char *const queue[] = {"queue_p50_ms", "queue_p90_ms", "queue_p99_ms"};
+  add_percentiles(c, ttft, weft_sim_ttft);
+  add_percentiles(c, tpot, weft_sim_tpot);
+  add_percentiles(c, canvas, weft_sim_canvas);
+  add_percentiles(c, e2e, e2e_of);
+  add_percentiles(c, queue, queue_of);
+}
+
+static void add_steps(collector *c, const weft_sim_counts *n, double recomputed) {
+  double rows = (double)n->n_rows;
+  add(c, "steps", "", (double)n->n_steps);
+  add(c, "mixed_steps", "", (double)n->n_mixed_steps);
+  add(c, "switches", "", (double)n->n_switches);
+  add(c, "denoise_steps", "", (double)n->n_denoise_steps);
+  add(c, "rows_per_step", "", share(rows, (double)n->n_steps));
+  add(c, "prefill_rows", "", (double)n->n_prefill_rows);
+  add(c, "void_rows", "", (double)n->n_void_rows);
+  add(c, "void_percent", "%", share(100.0 * (double)n->n_void_rows, rows));
+  add(c, "waste_percent", "%", share(100.0 * ((double)n->n_void_rows + recomputed), rows));
+  add(c, "preemptions", "", (double)n->n_preemptions);
+  add(c, "pages_to_host", "", (double)n->n_pages_out);
+  add(c, "pages_back", "", (double)n->n_pages_back);
+  add(c, "prediction_error_percent", "%", share(100.0 * (double)n->error_us, (double)n->measured_us));
+}
+
+/* Device time spent while every tenant had somebody waiting, divided by weight: the best served
+ * tenant over the worst served one. */
+static double fairness(const weft_sim_load *load, const weft_sim_counts *counts) {
+  double most = 0.0, least = INFINITY;
+  uint32_t n = 0;
+  for (uint32_t t = 0; t < load->n_tenants; t++) {
+    if (counts->rows[t] == 0) continue; /* not in this load */
+    uint32_t weight = load->tenant[t].weight;
+    double us = counts->service_backlog[t] / (weight == 0 ? 1 : weight);
+    if (us > most) most = us;
+    if (us < least) least = us;
+    n += 1;
+  }
+  return n < 2 ? NAN : share(most, least);
+}
+
+static void add_device(collector *c, const weft_sim_counts *n, uint32_t n_replicas) {
+  double us = 1e6 * c->seconds * n_replicas;
+  add(c, "busy_percent", "%", share(100.0 * (double)n->busy_us, us));
+  add(c, "pool_mean_percent", "%", share(100.0 * n->pool_page_us, (double)n->n_pages / n_replicas * us));
+  add(c, "pool_peak_percent", "%", share(100.0 * (double)n->n_pages_peak, (double)n->n_pages));
+  add(c, "backlog_percent", "%", share(100.0 * (double)n->backlog_us, us));
+  add(c, "fairness_max_over_min", "x", fairness(c->load, n));
+}
+
+static double spread_of_requests(const collector *c) {
+  uint32_t count[WEFT_SIM_REPLICAS] = {0}, most = 0;
+  for (uint32_t i = 0; i < c->load->n; i++) {
+    uint32_t n = ++count[c->run->outcome[i].replica];
+    if (n > most) most = n;
+  }
+  return (double)most * c->run->n_replicas / c->load->n;
+}
+
+void weft_sim_collect(const weft_lab_config *config, const weft_sim_load *load, const weft_sim_run *run,
+                      weft_sim_scope scope, double *scratch, weft_sim_metrics *out) {
+  const weft_sim_counts *counts = scope.replica < 0 ? &run->total : &run->replica[scope.replica];
+  collector c = {.config = config,
+                 .load = load,
+                 .run = run,
+                 .scope = scope,
+                 .scratch = scratch,
+                 .out = out,
+                 .seconds = (double)run->total.end_us / 1e6};
+  out->n = 0;
+  outcome_sums sums = sum_outcomes(&c);
+  add_outcomes(&c, &sums);
+  add_times(&c);
+  add(&c, "hit_percent", "%", share(100.0 * sums.cached, sums.prompt));
+  if (scope.tenant >= 0) {
+    add(&c, "rows", "", (double)counts->rows[scope.tenant]);
+    add(&c, "service_s", "s", counts->service_us[scope.tenant] / 1e6);
+    return;
+  }
+  add_steps(&c, counts, sums.recomputed);
+  add_device(&c, counts, scope.replica < 0 ? run->n_replicas : 1);
+  if (scope.replica >= 0) return;
+  add(&c, "replicas", "", run->n_replicas);
+  add(&c, "spilled", "", (double)run->n_spilled);
+  add(&c, "requests_max_over_mean", "x", spread_of_requests(&c));
+}
+
+double weft_sim_metric_of(const weft_sim_metrics *metrics, const char *name) {
+  for (uint32_t i = 0; i < metrics->n; i++) {
+    if (strcmp(metrics->metric[i].name, name) == 0) return metrics->metric[i].value;
+  }
+  return NAN;
+}

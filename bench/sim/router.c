@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/sim/router.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/lab/lab.h"
+
+enum { POINTS = 128 }; /* of a replica */
+
+static int by_place(const void *a, const void *b) {
+  const weft_sim_point *x = a, *y = b;
+  if (x->at != y->at) return x->at < y->at ? -1 : 1;
+  return (x->replica > y->replica) - (x->replica < y->replica);
+}
+
+int weft_sim_router_open(const weft_lab_config *config, weft_sim_router *out) {
+  *out = (weft_sim_router){.n_replicas = config->replicas,
+                           .n_blocks = config->router_blocks,
+                           .shared_cache = config->product.shared_cache,
+                           .bound = (double)config->router_bound};
+  const char *name = config->router == NULL ? "hash" : config->router;
+  out->round_robin = strcmp(name, "round-robin") == 0;
+  if (!out->round_robin && strcmp(name, "hash") != 0) {
+    return weft_cli_fail(WEFT_EXIT_USAGE, "sim: --router '%s' must be hash or round-robin", name);
+  }
+  out->n_points = POINTS * out->n_replicas;
+  out->point = weft_alloc(out->n_points, sizeof *out->point);
+  if (out->point == NULL) return weft_cli_fail(WEFT_EXIT_RUNTIME, "sim: no memory for the router");
+  for (uint32_t i = 0; i < out->n_points; i++) {
+    out->point[i] = (weft_sim_point){.at = weft_mix64(weft_mix64(i / POINTS + 1) + i % POINTS), .replica = i / POINTS};
+  }
+  qsort(out->point, out->n_points, sizeof *out->point, by_place);
+  return 0;
+}
+
+void weft_sim_router_close(weft_sim_router *router) {
+  weft_free(router->point);
+  router->point = NULL;
+}
+
+/* The last block of a prompt may be partial: the next turn has another one there. */
+uint64_t weft_sim_router_key(const weft_sim_router *r, const weft_sim_load *load, const weft_sim_item *item) {
+  uint32_t n = item->n_prompt / WEFT_SIM_BLOCK;
+  if (n > r->n_blocks) n = r->n_blocks;
+  if (n == 0) n = 1;
+  uint64_t domain = r->shared_cache ? 0 : item->tenant + 1;
+  uint64_t key = weft_mix64((uint64_t)item->model << 32 | domain);
+  for (uint32_t i = 0; i < n; i++) key = weft_mix64(key ^ weft_mix64(load->id[item->first_id + i] + 1));
+  return key;
+}
+
+static uint32_t first_point(const weft_sim_router *r, uint64_t key) {
+  uint32_t low = 0, high = r->n_points;
+  while (low < high) {
+    uint32_t middle = low + (high - low) / 2;
+    if (r->point[middle].at < key) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+static uint32_t by_hash(weft_sim_router *r, uint64_t key) {
+  uint32_t most = (uint32_t)ceil(r->bound * (r->n_live + 1) / r->n_replicas);
+  uint32_t first = first_point(r, key);
+  for (uint32_t i = 0; i < r->n_points; i++) {
+    uint32_t at = r->point[(first + i) % r->n_points].replica;
+    if (r->load[at] >= most) continue;
+    r->n_spilled += at != r->point[first % r->n_points].replica;
+    return at;
+  }
+  return r->point[first % r->n_points].replica; /* not reached: bound >= 1 leaves room somewhere */
+}
+
+uint32_t weft_sim_router_take(weft_sim_router *r, uint64_t key) {
+  uint32_t at = r->round_robin ? r->next++ % r->n_replicas : by_hash(r, key);
+  r->load[at] += 1;
+  r->n_live += 1;
+  return at;
+}
+
+void weft_sim_router_ended(weft_sim_router *r, uint32_t replica) {
+  r->load[replica] -= 1;
+  r->n_live -= 1;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/* The router in front of several replicas.
+ *
+ * Law. `hash`: consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2016). A
+ * replica has many points on a ring. The key of a request is the chain hash over the leading full
+ * blocks of its prompt, its sharing domain and its model; the request goes to the first replica
+ * from its key on whose load stays within `bound` times the mean, this request included. So equal
+ * prefixes meet, a popular prefix overflows always to the same next replicas, and no replica has
+ * more than ceil(bound * m / n) of the m requests in flight. `round-robin`: in turn.
+ * A load is the number of requests routed and not ended. */
+#ifndef WEFT_BENCH_SIM_ROUTER_H
+#define WEFT_BENCH_SIM_ROUTER_H
+
+#include "bench/sim/sim.h"
+
+typedef struct weft_sim_point {
+  uint64_t at;
+  uint32_t replica;
+} weft_sim_point;
+
+typedef struct weft_sim_router {
+  uint32_t n_replicas, n_blocks, n_points, next;
+  bool round_robin, shared_cache;
+  double bound;
+  weft_sim_point *point; /* by place on the ring */
+  uint32_t load[WEFT_SIM_REPLICAS], n_live;
+  uint64_t n_spilled; /* requests that their first replica had no room for */
+} weft_sim_router;
+
+/* 0, or an exit code after one line. */
+int weft_sim_router_open(const weft_lab_config *config, weft_sim_router *out);
+void weft_sim_router_close(weft_sim_router *router);
+uint64_t weft_sim_router_key(const weft_sim_router *router, const weft_sim_load *load, const weft_sim_item *item);
+/* The replica for this key; it has one request more from now on. */
+uint32_t weft_sim_router_take(weft_sim_router *router, uint64_t key);
+void weft_sim_router_ended(weft_sim_router *router, uint32_t replica);
+
+#endif

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT */
+/* All replicas in order of time: an arrival, a cancel, or the turn of the replica whose clock is
+ * behind all others, whichever comes first. What the router knows at a time is what happened
+ * before. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/lab/lab.h"
+#include "bench/sim/replica.h"
+#include "bench/sim/router.h"
+
+typedef struct sim_cancel {
+  uint64_t at_us;
+  uint32_t item;
+} sim_cancel;
+
+typedef struct sim_clock {
+  weft_sim_world world;
+  weft_sim_router router;
+  weft_sim_replica *replica[WEFT_SIM_REPLICAS];
+  sim_cancel *cancel; /* in order of time */
+  uint32_t n_cancels, next_cancel, next_item;
+} sim_clock;
+
+static int by_time(const void *a, const void *b) {
+  const sim_cancel *x = a, *y = b;
+  if (x->at_us != y->at_us) return x->at_us < y->at_us ? -1 : 1;
+  return (x->item > y->item) - (x->item < y->item);
+}
+
+static void list_cancels(sim_clock *s) {
+  const weft_sim_load *load = s->world.load;
+  for (uint32_t i = 0; i < load->n; i++) {
+    const weft_sim_item *item = &load->item[i];
+    if (item->cancel_us == 0) continue;
+    s->cancel[s->n_cancels++] = (sim_cancel){.at_us = item->at_us + item->cancel_us, .item = i};
+  }
+  qsort(s->cancel, s->n_cancels, sizeof *s->cancel, by_time);
+}
+
+static weft_status open_clock(sim_clock *s, weft_error *error) {
+  const weft_sim_load *load = s->world.load;
+  weft_sim_run *run = s->world.run;
+  bool present[WEFT_SIM_TENANTS] = {false};
+  for (uint32_t i = 0; i < load->n; i++) {
+    s->world.n_present += !present[load->item[i].tenant];
+    present[load->item[i].tenant] = true;
+  }
+  run->outcome = weft_alloc(load->n, sizeof *run->outcome);
+  run->replica = weft_alloc(run->n_replicas, sizeof *run->replica);
+  s->world.request = weft_alloc(load->n, sizeof *s->world.request);
+  s->world.prompt = weft_alloc(load->longest, sizeof *s->world.prompt);
+  s->cancel = weft_alloc(load->n, sizeof *s->cancel);
+  if (run->outcome == NULL || run->replica == NULL || s->world.request == NULL || s->world.prompt == NULL ||
+      s->cancel == NULL || !weft_sim_series_open(&run->series, load->n_tenants)) {
+    return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u requests", load->n);
+  }
+  list_cancels(s);
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < run->n_replicas && status == WEFT_OK; i++) {
+    status = weft_sim_replica_open(&s->world, i, &s->replica[i], error);
+  }
+  return status;
+}
+
+static void close_clock(sim_clock *s) {
+  for (uint32_t i = 0; i < s->world.run->n_replicas; i++) weft_sim_replica_close(s->replica[i]);
+  weft_sim_router_close(&s->router);
+  weft_free(s->world.request);
+  weft_free(s->world.prompt);
+  weft_free(s->cancel);
+}
+
+void weft_sim_run_close(weft_sim_run *run) {
+  weft_free(run->outcome);
+  weft_free(run->replica);
+  weft_sim_series_close(&run->series);
+  run->outcome = NULL;
+  run->replica = NULL;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static weft_status arrive(sim_clock *s, weft_error *error) {
+  uint32_t at = s->next_item++;
+  const weft_sim_item *item = &s->world.load->item[at];
+  uint64_t key = weft_sim_router_key(&s->router, s->world.load, item);
+  uint32_t replica = weft_sim_router_take(&s->router, key);
+  weft_status status = weft_sim_replica_submit(s->replica[replica], at, error);
+  if (s->world.run->outcome[at].refused) weft_sim_router_ended(&s->router, replica);
+  return status;
+}
+
+static void cancel(sim_clock *s) {
+  uint32_t item = s->cancel[s->next_cancel++].item;
+  weft_sim_replica *replica = s->world.request[item].replica;
+  if (replica != NULL) weft_sim_replica_cancel(replica, item);
+}
+
+/* What ended in the turn before is known to others from its end on, which is now. */
+static weft_status turn(sim_clock *s, uint32_t at, weft_error *error) {
+  for (uint32_t n = weft_sim_replica_settle(s->replica[at]); n > 0; n--) {
+    weft_sim_router_ended(&s->router, at);
+  }
+  return weft_sim_replica_turn(s->replica[at], error);
+}
+
+/* False: everything is over. */
+static bool next_event(sim_clock *s, weft_status *status, weft_error *error) {
+  uint64_t turn_us = UINT64_MAX, cancel_us = UINT64_MAX, item_us = UINT64_MAX;
+  uint32_t first = 0;
+  for (uint32_t i = 0; i < s->world.run->n_replicas; i++) {
+    uint64_t at_us = weft_sim_replica_next(s->replica[i]);
+    if (at_us >= turn_us) continue;
+    turn_us = at_us;
+    first = i;
+  }
+  if (s->next_cancel < s->n_cancels) cancel_us = s->cancel[s->next_cancel].at_us;
+  if (s->next_item < s->world.load->n) item_us = s->world.load->item[s->next_item].at_us;
+  if (item_us <= turn_us && item_us <= cancel_us && item_us != UINT64_MAX) {
+    *status = arrive(s, error);
+  } else if (cancel_us <= turn_us && cancel_us != UINT64_MAX) {
+    cancel(s);
+  } else if (turn_us != UINT64_MAX) {
+    *status = turn(s, first, error);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+/* ---- the sum --------------------------------------------------------------------------------- */
+
+static void add_counts(weft_sim_counts *all, const weft_sim_counts *one) {
+  if (one->end_us > all->end_us) all->end_us = one->end_us;
+  all->busy_us += one->busy_us;
+  all->backlog_us += one->backlog_us;
+  all->pool_page_us += one->pool_page_us;
+  all->n_pages += one->n_pages;
+  all->n_pages_peak += one->n_pages_peak;
+  all->n_steps += one->n_steps;
+  all->n_mixed_steps += one->n_mixed_steps;
+  all->n_switches += one->n_switches;
+  all->n_rows += one->n_rows;
+  all->n_void_rows += one->n_void_rows;
+  all->n_preemptions += one->n_preemptions;
+  all->n_pages_out += one->n_pages_out;
+  all->n_pages_back += one->n_pages_back;
+  all->measured_us += one->measured_us;
+  all->error_us += one->error_us;
+  all->n_prefill_rows += one->n_prefill_rows;
+  all->n_denoise_steps += one->n_denoise_steps;
+  for (uint32_t t = 0; t < WEFT_SIM_TENANTS; t++) {
+    all->rows[t] += one->rows[t];
+    all->service_us[t] += one->service_us[t];
+    all->service_backlog[t] += one->service_backlog[t];
+  }
+}
+
+static weft_status finish(sim_clock *s, weft_error *error) {
+  weft_sim_run *run = s->world.run;
+  uint64_t end_us = 0;
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < run->n_replicas; i++) {
+    uint64_t at_us = weft_sim_replica_end(s->replica[i]);
+    if (at_us > end_us) end_us = at_us;
+  }
+  for (uint32_t i = 0; i < run->n_replicas && status == WEFT_OK; i++) {
+    status = weft_sim_replica_finish(s->replica[i], end_us, error);
+    add_counts(&run->total, &run->replica[i]);
+  }
+  run->n_spilled = s->router.n_spilled;
+  return status;
+}
+
+int weft_sim_run_load(const weft_lab_config *config, const weft_sim_profile *profile, const weft_sim_load *load,
+                      weft_sim_run *out) {
+  sim_clock s = {.world = {.config = config, .profile = profile, .load = load, .run = out}};
+  weft_error error = {{0}};
+  out->n_replicas = config->replicas;
+  int code = weft_sim_router_open(config, &s.router);
+  if (code != 0) return code;
+  weft_status status = open_clock(&s, &error);
+  while (status == WEFT_OK && next_event(&s, &status, &error)) {
+  }
+  if (status == WEFT_OK) status = finish(&s, &error);
+  close_clock(&s);
+  return status == WEFT_OK ? 0 : weft_cli_fail(weft_cli_code(status), "sim: %s", error.text);
+}

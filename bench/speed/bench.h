@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef WEFT_BENCH_SPEED_BENCH_H
+#define WEFT_BENCH_SPEED_BENCH_H
+
+#include <jansson.h>
+
+#include "bench/lab/lab.h"
+
+/* One row of `weft bench` each. */
+int weft_bench_model(const weft_lab_config *config);
+int weft_bench_peer(const weft_lab_config *config);
+int weft_bench_pressure(const weft_lab_config *config);
+int weft_bench_profile(const weft_lab_config *config);
+int weft_bench_room(const weft_lab_config *config);
+int weft_bench_serving(const weft_lab_config *config);
+int weft_bench_tenants(const weft_lab_config *config);
+int weft_bench_kernels(int argc, char **argv);
+int weft_bench_pager(const weft_lab_config *config);
+int weft_bench_capacity(const weft_lab_config *config);
+int weft_bench_scheduler(const weft_lab_config *config);
+
+/* Records as they are printed with --json; an empty list where there is no memory for the text. */
+void weft_bench_print(const json_t *records);
+
+#endif

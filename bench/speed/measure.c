@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/speed/measure.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/inside.h"
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+double weft_median(double *values, uint32_t n) {
+  if (n == 0) return 0.0;
+  qsort(values, n, sizeof *values, by_value);
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2.0;
+}
+
+int32_t weft_prompt_token(uint64_t seed, uint64_t prompt, uint64_t position, uint32_t n_vocab) {
+  weft_draw_key key = {seed, prompt, WEFT_DRAW_TEST, position, 0};
+  return (int32_t)(n_vocab / 2 + weft_draw_below(&key, n_vocab / 2));
+}
+
+static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, uint32_t index, int32_t *tokens,
+                      weft_generation **out) {
+  weft_model_card card = weft_model_at(rt, 0);
+  bool diffusion = load->diffusion || index >= load->n_parallel;
+  for (uint32_t i = 0; i < load->n_prompt; i++) tokens[i] = weft_prompt_token(seed, index, i, card.vocabulary);
+  weft_generate_params p;
+  weft_generate_defaults(&p);
+  p.tokens = tokens;
+  p.n_tokens = load->n_prompt;
+  p.temperature = 0.0f;
+  p.ignore_eos = true;
+  p.has_seed = true;
+  p.seed = seed;
+  p.no_cache = true;
+  p.mode = diffusion ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
+  p.max_tokens = diffusion ? card.canvas : load->n_generate;
+  if (diffusion) {
+    p.diffusion_steps = load->diffusion ? load->n_generate : load->n_steps;
+    p.diffusion_confidence = 0.0f; /* never sure: every step is run */
+    p.canvas_deltas = true;
+  }
+  char error[512];
+  int status = weft_submit(rt, &p, out, error, sizeof error);
+  return status == 0 ? 0 : weft_cli_fail(weft_cli_code(status), "%s", error);
+}
+
+/* Reads one generation to its end, or to its first denoise step. */
+static int drain(weft_generation *g, bool to_first_step, weft_usage_counts *usage) {
+  weft_delta d;
+  for (;;) {
+    int status = weft_next(g, 1000, &d);
+    if (status == WEFT_AGAIN) continue;
+    if (status != 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", weft_status_text((weft_status)status));
+    if (to_first_step && d.kind == WEFT_DELTA_CANVAS) return 0;
+    if (d.kind == WEFT_DELTA_END) break;
+  }
+  *usage = d.usage;
+  if (strcmp(d.finish, "error") == 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", d.error);
+  return 0;
+}
+
+int weft_measure(weft_runtime *rt, const weft_load *load, uint64_t seed, weft_measured *out) {
+  uint32_t n_all = load->n_parallel + load->n_canvases;
+  weft_generation **list = weft_alloc(n_all, sizeof *list);
+  int32_t *tokens = weft_alloc(load->n_prompt, sizeof *tokens);
+  int code = list == NULL || tokens == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
+  uint64_t start = weft_clock_us(), last_first = start, end = start;
+  weft_usage_counts usage = {0};
+  memset(out, 0, sizeof *out);
+  for (uint32_t i = 0; i < n_all && code == 0; i++) code = submit_one(rt, load, seed, i, tokens, &list[i]);
+  for (uint32_t i = 0; i < load->n_parallel && code == 0 && load->diffusion; i++) code = drain(list[i], true, &usage);
+  if (load->diffusion) last_first = weft_clock_us();
+  for (uint32_t i = 0; i < load->n_parallel && code == 0; i++) {
+    code = drain(list[i], false, &usage);
+    uint64_t first = start + usage.first_token_us;
+    if (!load->diffusion && first > last_first) last_first = first;
+    uint32_t n = load->diffusion ? usage.denoise_steps : usage.completion_tokens;
+    out->n_tokens += n > 0 ? n - 1 : 0;
+    if (start + usage.total_us > end) end = start + usage.total_us;
+  }
+  for (uint32_t i = load->n_parallel; i < n_all && code == 0; i++) code = drain(list[i], false, &usage);
+  for (uint32_t i = 0; list != NULL && i < n_all; i++) weft_generation_free(list[i]);
+  weft_free(list);
+  weft_free(tokens);
+  out->prefill_s = (double)(last_first - start) * 1e-6;
+  out->generate_s = end > last_first ? (double)(end - last_first) * 1e-6 : 0.0;
+  return code;
+}
+
+static bool holds_all(const weft_step_record *r, const weft_load *load, uint32_t canvas) {
+  uint32_t n_canvases = load->diffusion ? load->n_parallel : load->n_canvases;
+  uint32_t n_decoding = load->diffusion ? 0 : load->n_parallel;
+  return r->n_canvas_rows == n_canvases * canvas && r->n_decode_rows == n_decoding &&
+         r->n_prefill_rows + r->n_commit_rows == 0;
+}
+
+int weft_measure_steps(weft_runtime *rt, const weft_load *load, uint64_t seed, double *step_ms, double *first_ms) {
+  weft_step_record *record = weft_alloc(WEFT_RECORDED_STEPS, sizeof *record);
+  double *times = weft_alloc(WEFT_RECORDED_STEPS, sizeof *times);
+  weft_measured unused;
+  uint64_t start = weft_clock_us(), first = 0;
+  int code = record == NULL || times == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
+  uint64_t after = code == 0 && weft_engine_get_steps(rt->engine, record, 1) == 1 ? record[0].number : 0;
+  if (code == 0) code = weft_measure(rt, load, seed, &unused);
+  uint32_t n = code == 0 ? weft_engine_get_steps(rt->engine, record, WEFT_RECORDED_STEPS) : 0, n_times = 0;
+  uint32_t canvas = weft_model_at(rt, 0).canvas;
+  for (uint32_t i = 1; i < n; i++) {
+    if (record[i - 1].number <= after || !holds_all(&record[i - 1], load, canvas) ||
+        !holds_all(&record[i], load, canvas))
+      continue;
+    if (n_times == 0) first = record[i - 1].collected_us;
+    times[n_times++] = (double)(record[i].collected_us - record[i - 1].collected_us) / 1000.0;
+  }
+  if (code == 0 && n_times == 0)
+    code = weft_cli_fail(WEFT_EXIT_FAILED,
+                         "bench: no two steps in a row held the whole load: raise --rows, --running or --n-generate");
+  *step_ms = weft_median(times, n_times);
+  *first_ms = first > start ? (double)(first - start) / 1000.0 : 0.0;
+  weft_free(record);
+  weft_free(times);
+  return code;
+}

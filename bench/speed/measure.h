@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/* What the speed commands measure, through the public API: the same path a request takes. */
+#ifndef WEFT_BENCH_SPEED_MEASURE_H
+#define WEFT_BENCH_SPEED_MEASURE_H
+
+#include "bench/inside.h"
+
+typedef struct weft_load {
+  uint32_t n_prompt;   /* random tokens of each prompt */
+  uint32_t n_generate; /* tokens, or denoise steps of one canvas */
+  uint32_t n_parallel;
+  bool diffusion;
+  uint32_t n_canvases; /* beside n_parallel sequences that decode: canvases of n_steps steps */
+  uint32_t n_steps;
+} weft_load;
+
+typedef struct weft_measured {
+  double prefill_s;  /* from the first submit to the last first token (or first denoise step) */
+  double generate_s; /* from there to the end */
+  uint64_t n_tokens; /* generated after the first ones, or denoise steps after the first ones */
+} weft_measured;
+
+/* Runs one load. 0, or an exit code after one line. seed varies the prompts, so that no prefix is found. */
+int weft_measure(weft_runtime *runtime, const weft_load *load, uint64_t seed, weft_measured *out);
+/* The same: the median time in ms from one step to the next of those that held all of the load and nothing else, and the
+ * time to the end of the first of them. */
+int weft_measure_steps(weft_runtime *runtime, const weft_load *load, uint64_t seed, double *step_ms, double *first_ms);
+
+/* Sorts in place. */
+double weft_median(double *values, uint32_t n);
+/* A token of a random prompt: one of the upper half of the vocabulary. */
+int32_t weft_prompt_token(uint64_t seed, uint64_t prompt, uint64_t position, uint32_t n_vocab);
+
+#endif

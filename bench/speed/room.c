@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT */
+/* weft bench room: how many sequences, and how many canvases, run at once to their end in the pool, beside what the plan
+ * says of them.
+ *
+ * Law: n requests are submitted at once; they hold when in some step all of them ran, and none was preempted before all
+ * had ended. Each fills the context: prompt and answer, or prompt and one canvas. Counts grow from what was predicted by a
+ * 32nd until a run does not hold; if the first does not, they shrink until one does. */
+#include <jansson.h>
+
+#include "bench/lab/lab.h"
+#include "bench/speed/bench.h"
+#include "bench/speed/measure.h"
+
+typedef struct room_run {
+  weft_runtime *rt;
+  weft_step_record *record; /* [WEFT_RECORDED_STEPS] */
+  bool diffusion;
+  uint32_t context, canvas;
+} room_run;
+
+/* Long enough that the first request still runs when the last one has begun. */
+static weft_load load_of(const room_run *run, uint32_t n) {
+  uint32_t rows = run->rt->options.rows, n_steps = 4 + (uint32_t)(2ull * n * run->context / rows);
+  weft_load load = {.n_generate = n_steps, .n_parallel = n, .diffusion = run->diffusion};
+  if (!run->diffusion && load.n_generate > run->context / 2) load.n_generate = run->context / 2;
+  load.n_prompt = run->context - (run->diffusion ? run->canvas : load.n_generate);
+  return load;
+}
+
+static int try_count(const room_run *run, uint32_t n, bool *holds) {
+  weft_engine_stats before, after;
+  weft_measured unused;
+  weft_load load = load_of(run, n);
+  weft_engine_get_stats(run->rt->engine, &before);
+  int code = weft_measure(run->rt, &load, 7000u + n, &unused);
+  if (code != 0) return code;
+  weft_engine_get_stats(run->rt->engine, &after);
+  uint32_t n_records = weft_engine_get_steps(run->rt->engine, run->record, WEFT_RECORDED_STEPS), most = 0;
+  for (uint32_t i = 0; i < n_records; i++) {
+    if (run->record[i].number > before.n_steps && run->record[i].n_running > most) most = run->record[i].n_running;
+  }
+  *holds = after.n_preemptions == before.n_preemptions && most == n;
+  return 0;
+}
+
+static int find_most(const room_run *run, uint32_t predicted, uint32_t *most) {
+  uint32_t n = predicted > 0 ? predicted : 1, step = n / 32 + 1, running = run->rt->options.running;
+  bool holds = false;
+  *most = 0;
+  int code = try_count(run, n, &holds);
+  bool grows = holds;
+  while (code == 0 && holds == grows) {
+    if (holds) *most = n;
+    if ((grows && n >= running) || (!grows && n <= 1)) return 0;
+    n = grows ? (n + step < running ? n + step : running) : (n > step ? n - step : 1);
+    code = try_count(run, n, &holds);
+  }
+  if (holds) *most = n;
+  return code;
+}
+
+static int measure(const weft_lab_config *config, room_run *run, json_t *out) {
+  weft_runtime *rt = run->rt;
+  uint32_t n_prompt = run->diffusion ? run->context - run->canvas : run->context, most;
+  uint32_t predicted = weft_engine_room(rt->engine, 0, n_prompt);
+  int code = find_most(run, predicted, &most);
+  if (code != 0) return code;
+  const char *work = run->diffusion ? "canvases at once" : "sequences at once";
+  double pool = (double)rt->n_pages * (double)rt->page_bytes / (1024.0 * 1024.0);
+  if (!config->product.json) {
+    (void)printf("%-18s %6u run to the end, %u predicted; context %u, pool %.0f MiB, at most %u\n", work, most,
+                 predicted, run->context, pool, rt->options.running);
+  }
+  (void)json_array_append_new(out, json_pack("{s:s, s:i, s:i, s:i, s:f, s:i, s:i, s:s}", "work", work, "measured",
+                                             (int)most, "predicted", (int)predicted, "context", (int)run->context,
+                                             "pool_mib", pool, "running_max", (int)rt->options.running, "rows",
+                                             (int)rt->options.rows, "device", weft_device_get_info(rt->device)->name));
+  return 0;
+}
+
+int weft_bench_room(const weft_lab_config *config) {
+  room_run run = {0};
+  int code = weft_cli_open(&config->product, &run.rt);
+  if (code != 0) return code;
+  json_t *out = json_array();
+  run.context = run.rt->model[0].context;
+  run.canvas = weft_model_at(run.rt, 0).canvas;
+  run.record = weft_alloc(WEFT_RECORDED_STEPS, sizeof *run.record);
+  if (run.record == NULL) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
+  if (!config->product.json) (void)printf("%s", weft_plan(run.rt));
+  if (code == 0) code = measure(config, &run, out);
+  run.diffusion = true;
+  if (code == 0 && run.canvas > 0 && run.canvas < run.context) code = measure(config, &run, out);
+  if (code == 0 && config->product.json) weft_bench_print(out);
+  json_decref(out);
+  weft_free(run.record);
+  weft_close(run.rt);
+  return code;
+}
