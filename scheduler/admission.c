@@ -2,6 +2,7 @@
 #include "scheduler/admission.h"
 
 #include "scheduler/cost.h"
+#include "scheduler/debt.h"
 #include "scheduler/fit.h"
 #include "scheduler/pins.h"
 #include "scheduler/waiting.h"
@@ -131,15 +132,32 @@ static weft_admission admit(weft_engine *e, const weft_lane *lane, weft_request 
 
 /* ---- the queue of a lane --------------------------------------------------------------------- */
 
-static bool lacks_place(const weft_planning *p) {
-  const weft_engine *e = p->engine;
-  return p->lane->n_free_slots == 0 || e->n_running == e->config.running_max;
+/* What keeps the request from a place: WEFT_DEBT_PAGES, nothing does. */
+static weft_debt_of lacking_place(const weft_engine *e, const weft_lane *lane) {
+  if (lane->n_free_slots == 0) return WEFT_DEBT_SLOTS;
+  return e->n_running == e->config.running_max ? WEFT_DEBT_PLACES : WEFT_DEBT_PAGES;
 }
 
+/* Pages that the last try to admit it lacked, or one: it is owed them by somebody. */
+static bool is_owed_pages(const weft_engine *e, const weft_request *r) {
+  if (e->tenants.n_tenants == 1) return false;
+  weft_debt debt = weft_debt_open(e, r, WEFT_DEBT_PAGES, r->wait.need_pages > 0 ? r->wait.need_pages : 1);
+  return weft_debt_find(e, &debt, r) != NULL;
+}
+
+/* A running request that lacks memory goes before those that wait, unless its tenant owes the waiting one's its pages. */
+static bool goes_before_starved(const weft_engine *e, const weft_request *r) {
+  const weft_request *starved = e->claims.starved;
+  if (starved == NULL) return true;
+  if (e->tenants.n_tenants == 1) return false;
+  weft_debt debt = weft_debt_open(e, r, WEFT_DEBT_PAGES, 1);
+  return weft_debt_is_within_share(e, &debt, r) && weft_debt_owes(e, &debt, starved->tenant, r);
+}
+
+/* The plan has room for somebody more. */
 static bool may_admit(const weft_planning *p) {
   const weft_engine *e = p->engine;
-  if (e->claims.starved != NULL || e->claims.preempted || p->rows_left == 0) return false;
-  if (p->pace.prompt_held) return false;
+  if (p->rows_left == 0 || p->pace.prompt_held) return false;
   bool restores = e->config.n_host_pages > 0;
   if (restores && weft_pager_get_stats(e->pager).n_restored >= p->restores_end) return false;
   return p->lane->n_waiting > 0 && !p->lane->lost && !weft_plan_is_full(p->plan);
@@ -151,85 +169,127 @@ static bool worth_a_try(const weft_engine *e, const weft_request *r) {
   return e->n_plans >= r->wait.retry_plan || weft_pager_headroom(e->pager) >= r->wait.need_pages;
 }
 
-/* The one that lacked memory is passed only by who is due before it: on its own lane it goes in the place of anybody else.
- * NULL: it waits on another lane. */
-static weft_request *let_waiter_pass(const weft_engine *e, weft_request *r) {
-  weft_request *waiter = e->claims.memory_waiter;
-  if (waiter == NULL || waiter == r) return r;
-  if (!weft_tenants_may_start(&e->tenants, waiter->tenant)) return r;
+/* With the pages that it needs, or with one more place, its tenant has no more than its share. */
+static bool fits_share(const weft_engine *e, const weft_request *r, weft_debt_of of) {
+  uint32_t wanted = of != WEFT_DEBT_PAGES    ? 1
+                    : r->wait.need_pages > 0 ? r->wait.need_pages
+                                             : weft_fit_pages(e, r->lane, r->n_tokens);
+  weft_debt debt = weft_debt_open(e, r, of, wanted);
+  return weft_debt_is_within_share(e, &debt, r);
+}
+
+/* The request may start although another one waits for pages or a place. Of two that both fit their shares, or both do not,
+ * the one that is due first goes first; else the one that fits. */
+static bool passes_waiter(const weft_engine *e, const weft_request *r) {
+  const weft_request *waiter = e->claims.waiter;
+  weft_debt_of of = (weft_debt_of)e->claims.waits_for;
+  if (waiter == NULL || waiter == r || !weft_tenants_may_start(&e->tenants, waiter->tenant)) return true;
+  if (of == WEFT_DEBT_SLOTS && waiter->lane != r->lane) return true;
+  if (r->tenant == waiter->tenant) return weft_tenants_queued_before(r, waiter);
+  bool lacks_pages = waiter->wait.need_pages > 0 && !fits_share(e, waiter, WEFT_DEBT_PAGES);
+  if (lacks_pages) of = WEFT_DEBT_PAGES; /* a place alone would not help it */
+  bool waiter_fits = fits_share(e, waiter, of);
+  if (of != WEFT_DEBT_PAGES && !waiter_fits) return true; /* nobody owes it a place any more */
+  if (fits_share(e, r, of) != waiter_fits) return !waiter_fits;
   weft_candidate a = weft_tenants_candidate(&e->tenants, r);
   weft_candidate b = weft_tenants_candidate(&e->tenants, waiter);
-  bool before = r->tenant == waiter->tenant ? weft_tenants_queued_before(r, waiter) : weft_policy_is_due_before(&a, &b);
-  if (before) return r;
-  return waiter->lane == r->lane ? waiter : NULL;
+  return weft_policy_is_due_before(&a, &b);
 }
 
-/* ---- a place for a tenant that has less than its share --------------------------------------- */
-
-/* What is short: places among the running, or pages. */
-typedef struct shortage {
-  bool pages;
-  uint32_t n;      /* there are */
-  uint32_t wanted; /* by the request */
-  uint64_t active_weight;
-} shortage;
-
-static uint32_t has(const weft_engine *e, const shortage *s, uint32_t tenant) {
-  return s->pages ? weft_pager_owner_usage(e->pager, tenant).n_pinned : e->tenants.tenant[tenant].stats.n_running;
+/* On its own lane the waiter goes in the place of anybody else who may not pass it. NULL: it waits on another lane. */
+static weft_request *let_waiter_pass(const weft_engine *e, weft_request *r) {
+  if (passes_waiter(e, r)) return r;
+  return e->claims.waiter->lane == r->lane ? e->claims.waiter : NULL;
 }
 
-/* Beyond its share, ahead in its clock, of no higher class, and it keeps running something. */
-static bool owes(const weft_engine *e, const shortage *s, uint32_t tenant, uint32_t to) {
-  const weft_tenant *a = &e->tenants.tenant[tenant], *b = &e->tenants.tenant[to];
-  return tenant != to && a->stats.n_running > 1 && a->clock > b->clock &&
-         a->config.priority_class <= b->config.priority_class &&
-         has(e, s, tenant) > weft_tenants_part(&e->tenants, tenant, s->n, s->active_weight);
+/* ---- a place or pages for a tenant that has less than its share ------------------------------- */
+
+/* Who gives way to it now. While somebody's pages are on their way, or somebody gave way in this plan, nobody else does. */
+static weft_request *find_debtor(const weft_engine *e, const weft_request *r, weft_debt_of of, uint32_t wanted) {
+  if (e->claims.preempted || e->claims.n_leaving > 0 || !goes_before_starved(e, r)) return NULL;
+  weft_debt debt = weft_debt_open(e, r, of, wanted);
+  return weft_debt_find(e, &debt, r);
 }
 
-/* Of the tenants that owe r's tenant a place, the last to come. Nobody is brought below its share of places by it, and
- * r's tenant not above: so it ends. */
-static weft_request *find_debtor(const weft_planning *p, const weft_request *r, bool pages, uint32_t wanted) {
+/* It lacks a place: it claims one that is owed to it, or lets others try. */
+static weft_admission claim_place(const weft_engine *e, weft_request *r, weft_request *asked, weft_debt_of of) {
+  weft_debt debt = weft_debt_open(e, r, of, 1);
+  if (weft_debt_find(e, &debt, r) == NULL) return verdict(WEFT_ADMIT_PASS, asked);
+  weft_admission is = verdict(WEFT_ADMIT_CLAIM, r);
+  is.lacks = of;
+  is.victim = find_debtor(e, r, of, 1);
+  return is;
+}
+
+weft_admission weft_admission_decide(weft_planning *p, weft_request *asked) {
   weft_engine *e = p->engine;
-  if (e->tenants.n_tenants == 1 || e->claims.starved != NULL || e->claims.preempted || e->claims.n_leaving > 0)
-    return NULL;
-  uint32_t n_places = p->lane->info->n_slots;
-  if (e->config.running_max < n_places) n_places = e->config.running_max;
-  shortage s = {.pages = pages,
-                .n = pages ? e->config.n_pages : n_places,
-                .wanted = wanted,
-                .active_weight = weft_tenants_active_weight(&e->tenants)};
-  uint32_t part = weft_tenants_part(&e->tenants, r->tenant, s.n, s.active_weight);
-  if (has(e, &s, r->tenant) + s.wanted > part) return NULL;
-  weft_request *last = NULL;
-  for (uint32_t i = 0; i < e->n_running; i++) {
-    weft_request *other = e->ranked[i];
-    bool helps = pages || p->lane->n_free_slots > 0 || other->lane == r->lane;
-    if (e->rank[i].excluded || !helps) continue;
-    if (last != NULL && other->arrival < last->arrival) continue;
-    if (owes(e, &s, other->tenant, r->tenant)) last = other;
-  }
-  return last;
-}
-
-weft_admission weft_admission_decide(weft_planning *p, weft_request *r) {
-  weft_engine *e = p->engine;
-  weft_admission is = verdict(WEFT_ADMIT_NOBODY, r);
-  if ((r = let_waiter_pass(e, r)) == NULL) return is;
-  is.request = r;
-  if (lacks_place(p)) {
-    is.victim = find_debtor(p, r, false, 1);
-    if (is.victim != NULL) is.kind = WEFT_ADMIT_CLAIM;
-    return is;
-  }
-  if (!may_admit(p)) return is;
-  if (worth_a_try(e, r)) {
-    is = admit(e, p->lane, r);
-  } else {
-    is.kind = WEFT_ADMIT_NO_ROOM;
-    is.n_pages = 0; /* as the last try found */
-  }
+  weft_request *r = let_waiter_pass(e, asked);
+  if (r == NULL) return verdict(WEFT_ADMIT_PASS, asked);
+  weft_debt_of lacks = lacking_place(e, p->lane);
+  if (lacks != WEFT_DEBT_PAGES) return claim_place(e, r, asked, lacks);
+  if (!may_admit(p)) return verdict(WEFT_ADMIT_NOBODY, r);
+  if (!goes_before_starved(e, r) || (e->claims.preempted && !is_owed_pages(e, r)))
+    return verdict(WEFT_ADMIT_PASS, asked);
+  weft_admission is = worth_a_try(e, r) ? admit(e, p->lane, r) : verdict(WEFT_ADMIT_NO_ROOM, r);
   if (is.kind == WEFT_ADMIT_NO_ROOM) {
-    is.victim = find_debtor(p, r, true, is.n_pages > 0 ? is.n_pages : r->wait.need_pages);
+    is.lacks = WEFT_DEBT_PAGES;
+    is.asked = asked;
+    const weft_request *waiter = e->claims.waiter;
+    is.keeps_waiter = waiter != NULL && waiter->tenant != r->tenant &&
+                      fits_share(e, waiter, (weft_debt_of)e->claims.waits_for) && !fits_share(e, r, WEFT_DEBT_PAGES);
+    is.victim = find_debtor(e, r, WEFT_DEBT_PAGES, is.n_pages > 0 ? is.n_pages : r->wait.need_pages);
   }
   return is;
+}
+
+/* ---- whose turn it is ------------------------------------------------------------------------- */
+
+/* The clock of the tenant furthest ahead among those that run something. */
+static uint64_t most_clock(const weft_engine *e) {
+  uint64_t most = 0;
+  for (uint32_t i = 0; i < e->tenants.n_tenants; i++) {
+    const weft_tenant *t = &e->tenants.tenant[i];
+    if (t->stats.n_running > 0 && t->clock > most) most = t->clock;
+  }
+  return most;
+}
+
+/* It would start, or claim what it is owed, if its lane were planned now. */
+static bool would_start(const weft_engine *e, const weft_lane *lane, weft_request *r) {
+  bool on_the_way = e->claims.n_leaving > 0;
+  if (!goes_before_starved(e, r) || let_waiter_pass(e, r) != r) return false;
+  weft_debt_of lacks = lacking_place(e, lane);
+  if (lacks != WEFT_DEBT_PAGES) return !on_the_way && find_debtor(e, r, lacks, 1) != NULL;
+  if (r->wait.need_pages == 0) return true;
+  if (!fits_share(e, r, WEFT_DEBT_PAGES)) return false; /* nothing is set aside for it */
+  return weft_pager_headroom(e->pager) >= r->wait.need_pages || (!on_the_way && is_owed_pages(e, r));
+}
+
+/* Its tenant has no more than its share of places, `more` of them still to come, and is behind somebody who runs. */
+static bool is_light(const weft_engine *e, const weft_request *r, uint32_t more, uint64_t most) {
+  if (e->tenants.tenant[r->tenant].clock >= most) return false;
+  weft_debt places = weft_debt_open(e, r, WEFT_DEBT_PLACES, more);
+  return weft_debt_is_within_share(e, &places, r);
+}
+
+/* Requests within their share wait for the waiter, which is so, too: they gain when it starts. */
+static bool waiter_would_start(const weft_engine *e, const weft_lane *lane) {
+  weft_request *waiter = e->claims.waiter;
+  return waiter != NULL && waiter->lane == lane->index && fits_share(e, waiter, (weft_debt_of)e->claims.waits_for) &&
+         would_start(e, lane, waiter);
+}
+
+uint64_t weft_admission_call(const weft_engine *e, const weft_lane *lane) {
+  const weft_tenants *t = &e->tenants;
+  uint64_t least = UINT64_MAX, most = most_clock(e);
+  if (t->n_tenants == 1) return least;
+  for (const weft_link *at = lane->prefilling.next; at != &lane->prefilling; at = at->next) {
+    const weft_request *r = WEFT_OF_LINK(at, weft_request, link);
+    if (t->tenant[r->tenant].clock < least && is_light(e, r, 0, most)) least = t->tenant[r->tenant].clock;
+  }
+  for (uint32_t i = 0; lane->n_waiting > 0 && i < t->n_tenants; i++) {
+    weft_request *r = t->tenant[i].clock < least ? weft_tenants_first(t, lane->index, i) : NULL;
+    if (r != NULL && is_light(e, r, 1, most) && would_start(e, lane, r)) least = t->tenant[i].clock;
+  }
+  return least < UINT64_MAX || !waiter_would_start(e, lane) ? least : UINT64_MAX - 1;
 }

@@ -85,7 +85,7 @@ static const char *check_claims(const weft_engine *e, uint32_t n_leaving) {
   uint64_t all_lanes = (UINT64_C(1) << e->n_lanes) - 1;
   if (c->n_leaving != n_leaving) return "leaving requests are miscounted";
   if (c->starved != NULL && c->starved->state != WEFT_REQUEST_RUNNING) return "who lacks memory does not run";
-  if (c->memory_waiter != NULL && !waits_at(c->memory_waiter, c->memory_waiter->lane, WEFT_SEQ_NONE))
+  if (c->waiter != NULL && !waits_at(c->waiter, c->waiter->lane, WEFT_SEQ_NONE))
     return "who waits for pages is in no queue";
   for (uint32_t i = 0; i < e->tenants.n_tenants; i++) {
     const weft_tenant_claims *t = &c->tenant[i];

@@ -7,14 +7,19 @@
  *   starved            the running request, highest in rank, for which the pool has no blocks: it is served before anybody
  *                      else and nobody is admitted. Cleared when it gets its blocks or leaves.
  *   tenant.starved     the same within one tenant whose own limit is the reason: nobody else of the tenant is admitted.
- *   memory_waiter      the waiting request that was due and found too few pages: only who is due before it passes it, on
- *                      any lane. Cleared when it leaves its queue, for whatever reason.
+ *   waiter             the waiting request that was due and found too few pages, or no place though one is owed to it:
+ *                      only who is due before it passes it, on any lane (where it lacks a slot, on its own lane). The pages
+ *                      it needs (wait.need_pages) are set aside from running requests of tenants that owe them (relief.h).
+ *                      Cleared when it leaves its queue, for whatever reason.
  *   n_leaving          requests that gave up their memory or ended and whose rows are still in flight. While there is one,
  *                      nobody else is preempted: pages are on their way.
  *   preempted          somebody was preempted in the plan being made: nobody is admitted in it.
  *   tenant.limited     plans for which nobody of the tenant is admitted, since the last one tried needed more blocks than
  *                      the tenant's limit leaves. Cleared when blocks come free.
- *   tenant.wants       one bit per lane whose last plan left work of the tenant undone: its clock is not raised.
+ *   tenant.wants       one bit per lane whose last plan left work of the tenant undone, or where a request of it came to wait
+ *                      since: its clock is not raised.
+ *   tenant.passed      in the plan being made its waiting request lacks pages or a place that nobody owes it: tenants due
+ *                      after it are asked instead.
  *   tenant.held        in the plan being made something of the tenant found no time under the target.
  *   tenant.ahead       in the plan being made the tenant is so far ahead that no time is set aside for its decode rows. */
 #ifndef WEFT_SCHEDULER_CLAIMS_H
@@ -29,12 +34,13 @@ typedef struct weft_tenant_claims {
   struct weft_request *starved;
   uint64_t wants;
   uint32_t limited;
-  bool held, ahead;
+  bool passed, held, ahead;
 } weft_tenant_claims;
 
 typedef struct weft_claims {
   struct weft_request *starved;
-  struct weft_request *memory_waiter;
+  struct weft_request *waiter;
+  uint8_t waits_for; /* weft_debt_of */
   uint32_t n_leaving;
   bool preempted;
   weft_tenant_claims *tenant; /* [n_tenants] */

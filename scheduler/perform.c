@@ -122,10 +122,13 @@ static weft_performed start(weft_engine *e, weft_lane *lane, weft_request *r, we
   return WEFT_PERFORMED_STARTED;
 }
 
-static void lack_room(weft_engine *e, const weft_admission *is) {
+static void make_waiter(weft_engine *e, const weft_admission *is) {
   weft_wait *wait = &is->request->wait;
-  e->claims.memory_waiter = is->request;
-  if (is->n_pages == 0) return; /* it was not tried again */
+  if (!is->keeps_waiter) {
+    e->claims.waiter = is->request;
+    e->claims.waits_for = (uint8_t)is->lacks;
+  }
+  if (is->n_pages == 0) return; /* a place, or pages as the last try found */
   wait->need_pages = is->n_pages;
   wait->retry_plan = e->n_plans + RETRY_PLANS;
 }
@@ -144,10 +147,17 @@ weft_performed weft_perform_admission(weft_planning *p, const weft_admission *is
     case WEFT_ADMIT_LIMITED:
       weft_claims_of(e, is->request)->limited = RETRY_PLANS;
       return WEFT_PERFORMED_WAITS;
+    case WEFT_ADMIT_PASS:
+      weft_claims_of(e, is->request)->passed = true;
+      return WEFT_PERFORMED_WAITS;
     case WEFT_ADMIT_NO_ROOM:
-      lack_room(e, is);
-      break;
+      make_waiter(e, is);
+      if (is->victim != NULL) break;
+      weft_claims_of(e, is->asked)->passed = true;
+      return WEFT_PERFORMED_WAITS;
     case WEFT_ADMIT_CLAIM:
+      make_waiter(e, is);
+      break;
     case WEFT_ADMIT_NOBODY:
       break;
   }

@@ -37,6 +37,7 @@ typedef struct weft_work {
 typedef struct weft_step_plan {
   uint64_t number; /* counts plans of the engine, from 1 */
   uint32_t lane;
+  bool called;                    /* out of its lane's turn */
   bool dropped;                   /* the lane broke while it was in flight */
   uint64_t began_us, launched_us; /* planning began; the runner has it */
   weft_work *causal, *canvas;     /* [n_max] each */

@@ -10,6 +10,7 @@ enum { FAR_AHEAD = 16, AHEAD = 8 }; /* requests between a prefetch and its use *
 
 static uint32_t find_blocks(weft_engine *e, weft_request *r, uint32_t n, bool may_shrink) {
   weft_lifecycle_commit(e, r); /* its windows let go of what they passed */
+  if (weft_relief_yields(e, r, n)) return 0;
   for (;;) {
     bool limited = false;
     uint32_t got = weft_relief_reserve(e, r, n, may_shrink, &limited);

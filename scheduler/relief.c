@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "scheduler/relief.h"
 
+#include "scheduler/debt.h"
 #include "scheduler/pins.h"
 
 /* Blocks for the positions before `end`, and for the rest of the smallest block that `end` lies in: that costs no page,
@@ -40,10 +41,28 @@ static weft_request *find_victim(weft_engine *e, const weft_request *r, bool own
   return victim == WEFT_POLICY_NONE ? NULL : e->ranked[victim];
 }
 
+bool weft_relief_yields(const weft_engine *e, const weft_request *r, uint32_t n) {
+  const weft_request *waiter = e->claims.waiter;
+  if (waiter == NULL || waiter->tenant == r->tenant || e->claims.waits_for != WEFT_DEBT_PAGES) return false;
+  if (!weft_tenants_may_start(&e->tenants, waiter->tenant)) return false;
+  const weft_lane *lane = &e->lane[r->lane];
+  uint32_t own = lane->info->n_groups * (n / lane->block_min + 1);
+  if (weft_pager_headroom(e->pager) >= waiter->wait.need_pages + own) return false;
+  weft_debt debt = weft_debt_open(e, waiter, WEFT_DEBT_PAGES, waiter->wait.need_pages);
+  return weft_debt_is_within_share(e, &debt, waiter) && weft_debt_owes(e, &debt, r->tenant, waiter);
+}
+
+static weft_request *find_debtor(const weft_engine *e, const weft_request *r) {
+  if (e->claims.n_leaving > 0) return NULL;
+  weft_debt debt = weft_debt_open(e, r, WEFT_DEBT_PAGES, e->lane[r->lane].info->n_groups);
+  return weft_debt_find(e, &debt, r);
+}
+
 weft_relief weft_relief_decide(weft_engine *e, const weft_request *r, bool limited) {
   if (r->n_valid > r->n_committed) return (weft_relief){.kind = WEFT_RELIEF_COMMIT};
   if (!limited && weft_pins_spare(e, r) > 0) return (weft_relief){.kind = WEFT_RELIEF_PIN};
   weft_request *victim = find_victim(e, r, limited);
+  if (victim == NULL && !limited) victim = find_debtor(e, r);
   if (victim != NULL) return (weft_relief){.kind = WEFT_RELIEF_PREEMPT, .victim = victim, .within_tenant = limited};
   return (weft_relief){.kind = WEFT_RELIEF_WAIT, .within_tenant = limited};
 }

@@ -121,12 +121,13 @@ static void gather_contenders(weft_share *s) {
   const weft_lane *lane = s->p->lane;
   weft_tenants *tenants = tenants_of(s);
   weft_tenants_reset_levels(tenants);
-  if (e->claims.memory_waiter != NULL) weft_tenants_raise_level(tenants, e->claims.memory_waiter, e->now_us);
+  if (e->claims.waiter != NULL) weft_tenants_raise_level(tenants, e->claims.waiter, e->now_us);
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {
     const weft_link *works = &tenants->tenant[i].works;
     const weft_request *waits = weft_tenants_first(tenants, lane->index, i), *runs = NULL;
     if (!weft_list_empty(works)) runs = WEFT_OF_LINK(works->next, weft_request, link);
     tenants->claims[i].wants &= ~(UINT64_C(1) << lane->index);
+    tenants->claims[i].passed = false;
     weft_tenants_charge(tenants, i, &lane->cost);
     if (waits != NULL) weft_tenants_raise_level(tenants, waits, e->now_us);
     if (runs != NULL) weft_tenants_raise_level(tenants, runs, e->now_us);
@@ -147,7 +148,7 @@ static weft_request *first_of_tenant(const weft_share *s, uint32_t tenant) {
   const weft_link *works = &tenants->tenant[tenant].works;
   if (!weft_list_empty(works)) return WEFT_OF_LINK(works->next, weft_request, link);
   weft_request *r = weft_tenants_first(tenants, s->p->lane->index, tenant);
-  if (r == NULL || s->admitting) return r;
+  if (r == NULL || (s->admitting && !tenants->claims[tenant].passed)) return r;
   note_want(s, tenant); /* what it lacks is no limit of its own */
   return NULL;
 }

@@ -2,6 +2,7 @@
 #include "scheduler/step.h"
 
 #include "base/check.h"
+#include "scheduler/admission.h"
 #include "scheduler/apply.h"
 #include "scheduler/copies.h"
 #include "scheduler/lifecycle.h"
@@ -64,6 +65,18 @@ static void count_step(weft_engine *e, const weft_step_plan *plan) {
   e->last_lane = plan->lane;
 }
 
+/* A lane with work on which a tenant that has less than its share waits to start; WEFT_POLICY_NONE: none is called. */
+static uint32_t called_lane(const weft_engine *e, uint64_t lanes) {
+  uint32_t called = WEFT_POLICY_NONE;
+  uint64_t least = UINT64_MAX;
+  if ((lanes & (lanes - 1)) == 0) return called; /* no choice */
+  for (uint32_t i = 0; i < e->n_lanes; i++) {
+    uint64_t clock = (lanes >> i & 1) != 0 ? weft_admission_call(e, &e->lane[i]) : UINT64_MAX;
+    if (clock < least) least = clock, called = i;
+  }
+  return called;
+}
+
 /* Who has nothing to do saves nothing up. */
 static uint32_t next_turn(weft_engine *e, uint64_t lanes) {
   double used_us[WEFT_LANES_MAX];
@@ -76,9 +89,12 @@ static uint32_t next_turn(weft_engine *e, uint64_t lanes) {
   return weft_policy_turn(e->turn, used_us, lanes, e->n_lanes, (double)e->config.slice_us);
 }
 
+/* A lane that is called out of its turn does not end another one's turn. */
 static void take_turn(weft_engine *e, weft_lane *lane, const weft_step_plan *plan) {
-  e->turn = lane->index;
-  if (e->turn_us < lane->used_us) e->turn_us = lane->used_us;
+  if (!plan->called) {
+    e->turn = lane->index;
+    if (e->turn_us < lane->used_us) e->turn_us = lane->used_us;
+  }
   lane->used_us += plan->predicted_us; /* put right when it has landed */
 }
 
@@ -118,12 +134,14 @@ static bool launch_moves(weft_engine *e) {
 static bool launch(weft_engine *e) {
   uint64_t lanes = lanes_with_work(e);
   while (lanes != 0) {
-    uint32_t at = next_turn(e, lanes);
+    uint32_t turn = next_turn(e, lanes), called = called_lane(e, lanes),
+             at = called != WEFT_POLICY_NONE ? called : turn;
     lanes &= ~(UINT64_C(1) << at);
     weft_lane *lane = &e->lane[at];
     weft_step_plan *plan = &e->plan[(e->first_flight + e->n_flight) % WEFT_FLIGHT_MAX];
     weft_plan_begin(plan, ++e->n_plans, at);
     plan->began_us = weft_present_us(e);
+    plan->called = at != turn;
     weft_planner_run(e, lane, plan);
     plan->predicted_us = weft_cost_step(&lane->cost, &plan->shape);
     if (lane->lost) {

@@ -67,6 +67,7 @@ static bool is_active(const weft_tenant *tenant) {
 void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request) {
   weft_tenant *tenant = &tenants->tenant[request->tenant];
   if (!is_active(tenant) && tenant->clock < tenants->now) tenant->clock = tenants->now;
+  tenants->claims[request->tenant].wants |= UINT64_C(1) << request->lane; /* until its lane is planned */
   tenant->n_queued += 1;
   tenant->queued_cost += request->n_tokens;
   tenant->changed = true;

@@ -43,7 +43,7 @@ void weft_waiting_enqueue(weft_engine *e, weft_request *r) {
 void weft_waiting_dequeue(weft_engine *e, weft_request *r) {
   weft_list_remove(&r->link);
   count_waiting(e, r, -1);
-  if (e->claims.memory_waiter == r) e->claims.memory_waiter = NULL;
+  if (e->claims.waiter == r) e->claims.waiter = NULL;
   weft_deadlines_remove(&e->file_waits.until, &r->wait.file_at);
   e->file_waits.n_pages -= r->wait.file_pages;
   r->wait.file_pages = 0;

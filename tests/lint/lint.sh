@@ -60,7 +60,7 @@ layers=(
   "tenant ready plan inbox"
   "batcher"
   "state"
-  "planning waiting pins copies snapshot fit check"
+  "planning waiting pins copies snapshot fit check debt"
   "share relief lifecycle admission"
   "rows apply"
   "perform"

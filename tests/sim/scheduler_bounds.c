@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: MIT */
+/* The bounds that docs/scheduler.md promises, held in many small worlds: one to three lanes over one pool that is nearly
+ * full, tenants that flood one lane or all of them, and a light tenant that sends one short request after another on lanes
+ * of its choice. Judged in steps, under a virtual clock.
+ *
+ *   scheduler_bounds [--seeds FIRST..LAST] [--seed N]
+ *
+ * Law. Among T tenants of equal weight and class the light tenant's request has its first token after at most T + 4 steps:
+ * one step as long as alone, T times, and four more (docs/scheduler.md, "What tenants notice of each other"). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "bench/doubles/fake_runner.h"
+#include "scheduler/check.h"
+#include "scheduler/engine.h"
+
+enum { LANES = 3, TENANTS = 5, STREAMS = 40, PROMPT_MAX = 96, VOCAB = 200, STEP_US = 1000, DEFAULT_SEEDS = 2000 };
+enum { LIGHT = 0, PROBES = 12 };
+
+typedef struct stream {
+  weft_request *handle;
+  uint32_t lane, tenant;
+} stream;
+
+typedef struct world {
+  uint64_t seed, draws, now_us;
+  uint32_t n_lanes, n_tenants, rows, n_streams;
+  bool canvases;
+  weft_fake_store *store;
+  weft_runner *runner[LANES];
+  weft_tenant_config tenant[TENANTS];
+  weft_engine_config config;
+  weft_engine *engine;
+  stream stream[STREAMS];
+  uint32_t waited_most;
+} world;
+
+static const char *program;
+
+#define FAIL(w, ...)                                                                            \
+  (fprintf(stderr, "seed %llu: ", (unsigned long long)(w)->seed), fprintf(stderr, __VA_ARGS__), \
+   fprintf(stderr, "\nreplay: %s --seed %llu\n", program, (unsigned long long)(w)->seed), exit(1))
+
+static uint32_t draw(world *w, uint32_t low, uint32_t high) { /* inclusive */
+  uint64_t x = weft_mix64(w->seed * 0x9E3779B97F4A7C15ull + weft_mix64(++w->draws));
+  return low + (uint32_t)((x >> 32) * (uint64_t)(high - low + 1) >> 32);
+}
+
+static void open_runners(world *w) {
+  if (weft_fake_store_open(w->config.n_pages, 16, &w->store) != WEFT_OK) FAIL(w, "no memory for the store");
+  for (uint32_t i = 0; i < w->n_lanes; i++) {
+    weft_fake_config fake = {.name = "model",
+                             .id = i,
+                             .autoregressive = true,
+                             .n_slots = draw(w, w->n_tenants, w->config.running_max),
+                             .rows_max = w->rows,
+                             .depth = 2,
+                             .context_length = 256,
+                             .store = w->store,
+                             .model = {.salt = 5 + i,
+                                       .n_vocab = VOCAB,
+                                       .n_canvas = 8,
+                                       .n_groups = 2,
+                                       .group = {{.block_tokens = 16}, {.block_tokens = 8, .window = 24}}}};
+    if (weft_fake_runner_open(&fake, &w->runner[i]) != WEFT_OK) FAIL(w, "no memory for a runner");
+  }
+}
+
+static void open_world(world *w, uint64_t seed) {
+  weft_error error = {{0}};
+  memset(w, 0, sizeof *w);
+  w->seed = seed;
+  w->n_lanes = draw(w, 1, LANES);
+  w->n_tenants = draw(w, 2, TENANTS);
+  w->rows = draw(w, 48, 96);
+  w->n_streams = draw(w, 12, STREAMS);
+  w->canvases = draw(w, 0, 3) == 0;
+  static const uint64_t slices[] = {0, 5 * STEP_US, 50 * STEP_US, 1000 * STEP_US};
+  w->config = (weft_engine_config){.n_runners = w->n_lanes,
+                                   .runner = w->runner,
+                                   .n_pages = draw(w, 60, 240),
+                                   .rows_per_step = w->rows,
+                                   .running_max = draw(w, w->n_tenants + 1, 24),
+                                   .waiting_max = 1000,
+                                   .n_tenants = w->n_tenants,
+                                   .tenant = w->tenant,
+                                   .seq_tokens_max = 256,
+                                   .overlap = draw(w, 0, 1) == 0,
+                                   .slice_us = slices[draw(w, 0, 3)]};
+  open_runners(w);
+  if (weft_engine_open(&w->config, &w->engine, &error) != WEFT_OK) FAIL(w, "%s", error.text);
+}
+
+static void close_world(world *w) {
+  weft_engine_close(w->engine);
+  for (uint32_t i = 0; i < w->n_lanes; i++) {
+    const char *violation = weft_fake_runner_violation(w->runner[i]);
+    if (violation != NULL) FAIL(w, "lane %u: %s", i, violation);
+    w->runner[i]->ops->close(w->runner[i]);
+  }
+  weft_fake_store_close(w->store);
+}
+
+static void step(world *w) {
+  (void)weft_engine_step(w->engine, w->now_us);
+  w->now_us += STEP_US;
+  const char *broken = weft_engine_check(w->engine);
+  if (broken != NULL) FAIL(w, "engine: %s", broken);
+}
+
+static weft_request *submit(world *w, uint32_t lane, uint32_t tenant, uint32_t n_tokens, uint32_t max_tokens) {
+  weft_error error = {{0}};
+  weft_request *request = NULL;
+  int32_t prompt[PROMPT_MAX];
+  for (uint32_t i = 0; i < n_tokens; i++) prompt[i] = (int32_t)draw(w, 0, VOCAB - 1);
+  weft_request_params p = {.runner = lane,
+                           .tenant = tenant,
+                           .domain = {.low = tenant + 1},
+                           .canvas = w->canvases && tenant != LIGHT && draw(w, 0, 1) == 0,
+                           .tokens = prompt,
+                           .n_tokens = n_tokens,
+                           .max_tokens = max_tokens,
+                           .sampling = weft_sampling_default(),
+                           .entropy_bound = weft_entropy_bound_default(),
+                           .ignore_eos = true};
+  p.entropy_bound.max_steps = 6;
+  if (weft_engine_submit(w->engine, &p, w->now_us, &request, &error) != WEFT_OK) FAIL(w, "%s", error.text);
+  return request;
+}
+
+/* Whether there is a first token, and whether it is over. */
+static bool look(world *w, weft_request *request, bool *ended) {
+  weft_event event;
+  bool first = false;
+  while (weft_engine_poll(w->engine, request, &event) == WEFT_OK) {
+    first = first || event.kind == WEFT_EVENT_TOKENS;
+    if (event.kind == WEFT_EVENT_FINISHED) *ended = true;
+  }
+  return first;
+}
+
+/* Every stream that has ended is followed by the next one of its tenant. */
+static void flood(world *w) {
+  for (uint32_t i = 0; i < w->n_streams; i++) {
+    stream *s = &w->stream[i];
+    bool ended = s->handle == NULL;
+    if (!ended) (void)look(w, s->handle, &ended);
+    if (!ended) continue;
+    weft_engine_release(w->engine, s->handle);
+    s->handle = submit(w, s->lane, s->tenant, draw(w, 8, PROMPT_MAX), draw(w, 20, 120));
+  }
+}
+
+static void probe(world *w) {
+  weft_engine_stats before, after;
+  bool ended = false, first = false;
+  weft_engine_get_stats(w->engine, &before);
+  uint32_t lane = draw(w, 0, w->n_lanes - 1), most = w->n_tenants + 4;
+  weft_request *request = submit(w, lane, LIGHT, draw(w, 2, 12), 1 + draw(w, 0, 2));
+  while (!ended) {
+    flood(w);
+    step(w);
+    first = look(w, request, &ended) || first;
+    weft_engine_get_stats(w->engine, &after);
+    uint32_t waited = (uint32_t)(after.n_steps - before.n_steps);
+    if (!first && waited > most) {
+      FAIL(
+          w,
+          "%u lanes, %u tenants: a short request waits for its first token longer than %u steps; %u preemptions so far",
+          w->n_lanes, w->n_tenants, most, (uint32_t)after.n_preemptions);
+    }
+    if (!first && waited > w->waited_most) w->waited_most = waited;
+  }
+  weft_engine_release(w->engine, request);
+}
+
+static uint32_t run_world(uint64_t seed) {
+  static world w;
+  open_world(&w, seed);
+  bool one_lane = draw(&w, 0, 1) == 0; /* all floods on the same lane */
+  for (uint32_t i = 0; i < w.n_streams; i++) {
+    w.stream[i].tenant = draw(&w, 1, w.n_tenants - 1);
+    w.stream[i].lane = one_lane ? 0 : draw(&w, 0, w.n_lanes - 1);
+  }
+  for (uint32_t i = draw(&w, 20, 60); i > 0; i--) flood(&w), step(&w);
+  for (uint32_t i = 0; i < PROBES; i++) {
+    probe(&w);
+    for (uint32_t k = draw(&w, 2 * w.n_tenants, 20); k > 0; k--) flood(&w), step(&w);
+  }
+  for (uint32_t i = 0; i < w.n_streams; i++) weft_engine_release(w.engine, w.stream[i].handle);
+  while (!weft_engine_idle(w.engine)) step(&w);
+  uint32_t waited = w.waited_most;
+  close_world(&w);
+  return waited;
+}
+
+int main(int argc, char **argv) {
+  unsigned long long first = 1, last = DEFAULT_SEEDS;
+  program = argv[0];
+  weft_log_set_level(WEFT_LOG_ERROR);
+  if (argc == 3 && strcmp(argv[1], "--seed") == 0) {
+    first = last = strtoull(argv[2], NULL, 10);
+  } else if (argc == 3 && strcmp(argv[1], "--seeds") == 0) {
+    if (sscanf(argv[2], "%llu..%llu", &first, &last) != 2) return 2;
+  } else if (argc != 1) {
+    (void)fprintf(stderr, "usage: %s [--seeds FIRST..LAST] [--seed N]\n", argv[0]);
+    return 2;
+  }
+  uint32_t most = 0;
+  for (unsigned long long seed = first; seed <= last; seed++) {
+    uint32_t waited = run_world(seed);
+    if (waited > most) most = waited;
+  }
+  (void)printf("%llu worlds: the longest wait for a first token was %u steps\n", last - first + 1, most);
+  return 0;
+}
