@@ -92,6 +92,8 @@ typedef struct weft_pager_config {
   const weft_space_config *space; /* [n_spaces], copied */
   uint32_t journal_capacity;      /* events kept; power of two; 0: no journal */
   bool no_prefix_cache;           /* nothing is published, nothing is found */
+  uint64_t hash_seed;             /* of the prefix index; 0: the system draws a secret, as a server wants it. What the
+                                     pager does depends on it in nothing but the time that it takes */
 } weft_pager_config;
 
 typedef struct weft_pager weft_pager;
@@ -102,18 +104,25 @@ void weft_pager_close(weft_pager *pager); /* NULL is fine */
 
 typedef struct weft_admit {
   uint32_t space;
-  weft_key128 domain;    /* from the authenticated tenant, never from the request body; not WEFT_DOMAIN_PUBLIC */
-  const int32_t *tokens; /* the prompt (and, after preemption, all tokens so far); read during the call */
-  uint32_t n_tokens;     /* >= 1 */
-  uint32_t n_prompt;     /* tokens[0, n_prompt) end a prompt: windows are kept there; <= n_tokens */
-  uint32_t n_public;     /* tokens[0, n_public) begin a prefix that the operator declared public; <= n_tokens.
+  weft_key128 domain;      /* from the authenticated tenant, never from the request body; not WEFT_DOMAIN_PUBLIC */
+  const int32_t *tokens;   /* the prompt (and, after preemption, all tokens so far); read during the call */
+  uint32_t n_tokens;       /* >= 1 */
+  uint32_t n_prompt;       /* tokens[0, n_prompt) end a prompt: windows are kept there; <= n_tokens */
+  uint32_t n_public;       /* tokens[0, n_public) begin a prefix that the operator declared public; <= n_tokens.
                             Rounded down to the largest block of the space; found and published in the one
                             public domain, which all share; what follows it in `domain`, as ever */
-  uint32_t owner;        /* who pays, < WEFT_OWNERS_MAX */
-  uint32_t retention;    /* how long its blocks stay CACHED: a class, 0 .. WEFT_RETENTION_MAX */
-  uint32_t n_keep_rows;  /* this many last tokens are always computed (1 for an autoregressive request,
+  uint32_t owner;          /* who pays, < WEFT_OWNERS_MAX */
+  uint32_t retention;      /* how long its blocks stay CACHED: a class, 0 .. WEFT_RETENTION_MAX */
+  uint32_t n_keep_rows;    /* this many last tokens are always computed (1 for an autoregressive request,
                             0 when no row's output is wanted, as for a canvas request) */
-  bool no_cache;         /* neither find nor publish nor wait for others */
+  bool no_cache;           /* neither find nor publish nor wait for others */
+  uint32_t n_cached_least; /* NOT_FOUND, and nothing changed, where less is cached; 0: all that is asked is a start */
+  /* The room that the caller wants, asked before anything is pinned, so that a request that waits and tries again does
+   * not make its cached prefix the newest each time; room_pages 0: not asked. */
+  uint32_t room_pages;  /* pages that the sequence will hold at its peak, those of its hit included */
+  uint32_t room_margin; /* pages that must stay free or evictable besides */
+  uint32_t room_spare;  /* pages that the caller could free if need be: they count as free */
+  bool room_in_limit;   /* the owner must be able to pay for room_pages too */
   /* What lies in lower tiers is brought back when that is cheaper than computing it again: */
   uint32_t restore_max_pages; /* most pages this admit may bring back; 0: none */
   uint32_t restore_cost;      /* of one page, in 1/256 of computing one token, */
@@ -135,6 +144,10 @@ typedef struct weft_admit {
  * INVALID: a field is out of range. TOO_LARGE: beyond seq_tokens_max. */
 weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq *out, uint32_t *n_cached,
                              weft_seq *waits_for);
+
+/* The request of this sequence, of an admit or a fork, starts to run: it is counted, once, as a new prompt, as one that
+ * resumes after it was preempted, or as a fork. A sequence that is released before that was a try, and in no count. */
+void weft_pager_enter(weft_pager *pager, weft_seq seq, bool resumes);
 
 /* Makes blocks exist for positions [n_valid, n_valid + n_rows) in every group. All or nothing.
  * Evicts CACHED blocks as needed: what costs little to compute again and was not used for long first, tails of
@@ -227,6 +240,7 @@ typedef struct weft_pager_stats {
   uint32_t n_pages, n_free, n_cached, n_pinned;
   uint32_t n_seqs;
   uint64_t n_admits, n_hits, n_hit_tokens, n_prompt_tokens, n_waits;
+  uint64_t n_resumes, n_resumed_tokens, n_resumed_hit_tokens;
   uint64_t n_forks, n_forked_tokens;
   uint64_t n_taken, n_evicted, n_published, n_duplicates, n_copies, n_window_dropped;
   uint64_t host_bytes;

@@ -32,7 +32,7 @@ static inline void pager_page_free(weft_pager *pager, weft_page page) {
 }
 
 /* A page with one reference and no meaning, to be counted by the caller. There must be headroom. */
-static inline weft_page pager_page_next(weft_pager *pager, uint32_t owner, uint32_t kind) {
+static inline weft_page pager_page_next(weft_pager *pager, uint32_t owner, uint32_t group_id) {
   weft_page page = pager->free_page;
   if (page != PAGER_LINK_NONE) {
     pager->free_page = pager->page[page].next;
@@ -40,30 +40,32 @@ static inline weft_page pager_page_next(weft_pager *pager, uint32_t owner, uint3
   } else {
     page = pager_page_find(pager);
   }
-  pager->page[page] = (pager_page){
-      .link = 1, .node = PAGER_NODE_NONE, .state = PAGER_PINNED, .owner = owner & 0xFF, .due = kind & 0xFF};
+  pager->page[page] = (pager_page){.owner = owner & 0xFF,
+                                   .pinned = {.references = 1, .group_id = group_id & 0xFF},
+                                   .node = PAGER_NODE_NONE,
+                                   .state = PAGER_PINNED};
   return page;
 }
 
 /* n pages were taken, for which the owner pays. */
-static inline void pager_count_taken(weft_pager *pager, uint32_t owner, uint32_t kind, uint32_t n) {
+static inline void pager_count_taken(weft_pager *pager, uint32_t owner, uint32_t group_id, uint32_t n) {
   pager->owner[owner].n_pinned += n;
-  pager->usage[kind].n_pinned += n;
+  pager->usage[group_id].n_pinned += n;
   pager->stats.n_pinned += n;
   pager->stats.n_taken += n;
 }
 
-static inline weft_page pager_page_take(weft_pager *pager, uint32_t owner, uint32_t kind) {
-  pager_count_taken(pager, owner, kind, 1);
-  return pager_page_next(pager, owner, kind);
+static inline weft_page pager_page_take(weft_pager *pager, uint32_t owner, uint32_t group_id) {
+  pager_count_taken(pager, owner, group_id, 1);
+  return pager_page_next(pager, owner, group_id);
 }
 
 /* One reference less; without any, a published page waits in the list and another is FREE. */
 static inline void pager_page_unpin(weft_pager *pager, weft_page page, pager_list list) {
   pager_page *record = &pager->page[page];
   WEFT_CHECK(record->state == PAGER_PINNED);
-  if (--record->link != 0) return;
-  pager->usage[record->due].n_pinned -= 1;
+  if (--record->pinned.references != 0) return;
+  pager->usage[record->pinned.group_id].n_pinned -= 1;
   pager->owner[record->owner].n_pinned -= 1;
   pager->stats.n_pinned -= 1;
   if (record->node != PAGER_NODE_NONE)
@@ -72,8 +74,8 @@ static inline void pager_page_unpin(weft_pager *pager, weft_page page, pager_lis
     pager_page_free(pager, page);
 }
 
-/* One reference more to a page of that kind. If nobody held it, the owner pays from now on. */
-void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner, uint32_t kind);
+/* One reference more to a page of that group_id. If nobody held it, the owner pays from now on. */
+void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner, uint32_t group_id);
 /* A CACHED page becomes the newest of its WARM list. */
 void pager_page_touch(weft_pager *pager, weft_page page);
 /* Evicts the page whose turn it is to FREE; false: nothing is CACHED. */
@@ -96,6 +98,8 @@ typedef struct pager_match {
   weft_seq promiser;
 } pager_match;
 
+/* Fills the secret of the index's hash from the seed, or, where the seed is 0, from the system. IO: it gave none. */
+weft_status pager_secret_draw(weft_pager *pager, uint64_t seed, weft_error *error);
 pager_hash pager_hash_next(const weft_pager *pager, pager_hash parent, const int32_t *tokens);
 pager_hash pager_hash_of(const weft_pager *pager, uint32_t node);
 /* Where a domain begins: at the start of a space (parent NONE) or below a public prefix. */
@@ -121,24 +125,24 @@ void pager_match_prompt(weft_pager *pager, const weft_admit *args, pager_match *
 bool pager_index_check(const weft_pager *pager, weft_error *error);
 void pager_index_reset(weft_pager *pager);
 
-static inline uint32_t *pager_slots(const weft_pager *pager, uint32_t node) {
-  return pager->slot + (uint64_t)node * pager->n_slots;
+static inline uint32_t *pager_places(const weft_pager *pager, uint32_t node) {
+  return pager->place + (uint64_t)node * pager->n_places;
 }
 
-static inline uint32_t pager_kind_at(const weft_pager *pager, uint32_t node, uint32_t group) {
-  return pager_kind(pager->node[node].space, group);
+static inline uint32_t pager_group_id_at(const weft_pager *pager, uint32_t node, uint32_t group) {
+  return pager_group_id(pager->node[node].space, group);
 }
 
-static inline bool pager_slot_is_page(uint32_t slot) {
-  return slot < PAGER_SLOT_SPILL;
+static inline bool pager_place_is_page(uint32_t place) {
+  return place < PAGER_PLACE_SLOT;
 }
 
-static inline bool pager_slot_is_spill(uint32_t slot) {
-  return (slot & (PAGER_SLOT_PROMISE | PAGER_SLOT_SPILL)) == PAGER_SLOT_SPILL;
+static inline bool pager_place_is_slot(uint32_t place) {
+  return (place & (PAGER_PLACE_PROMISE | PAGER_PLACE_SLOT)) == PAGER_PLACE_SLOT;
 }
 
-static inline bool pager_slot_is_promise(uint32_t slot) {
-  return slot >= PAGER_SLOT_PROMISE && slot != PAGER_SLOT_NONE;
+static inline bool pager_place_is_promise(uint32_t place) {
+  return place >= PAGER_PLACE_PROMISE && place != PAGER_PLACE_NONE;
 }
 
 static inline const int32_t *pager_tokens(const weft_pager *pager, uint32_t node) {
@@ -169,9 +173,11 @@ static inline uint32_t pager_boundary_below(const pager_space *space, uint32_t p
 
 void pager_boundary_set(weft_pager *pager, weft_seq seq, uint32_t position);
 bool pager_boundary_at(const weft_pager *pager, weft_seq seq, uint32_t position);
+/* True: the group keeps every token, or a hit that ends at a boundary of the sequence needs this block. */
+bool pager_block_is_needed(const weft_pager *pager, weft_seq seq, uint32_t g, uint32_t block);
 void pager_window_drop(weft_pager *pager, weft_seq seq);
 /* A block before the table, of a window that is worth keeping. */
-void pager_slot_keep(weft_pager *pager, uint32_t slot);
+void pager_window_keep_block(weft_pager *pager, uint32_t place);
 
 /* ---- who pays -------------------------------------------------------------------------------- */
 
@@ -196,6 +202,10 @@ void pager_journal_block(weft_pager *pager, weft_journal_kind kind, weft_page pa
 void pager_journal_content(weft_pager *pager, weft_journal_kind kind, weft_tier tier, uint32_t index, uint32_t node,
                            uint32_t group);
 void pager_journal_cleared(weft_pager *pager);
+/* Gives a new node the name by which events speak of it; nothing without a journal. */
+void pager_journal_name(weft_pager *pager, uint32_t node);
+/* True: there is no journal, or the node has the name that its parent and its tokens give. */
+bool pager_journal_name_is_right(const weft_pager *pager, uint32_t node);
 
 static inline weft_page *pager_table(const weft_pager *pager, weft_seq seq, uint32_t group) {
   const pager_seq *s = &pager->seq[seq];

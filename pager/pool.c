@@ -25,25 +25,25 @@ static uint32_t list_head(const weft_pager *pager, pager_list list) {
 void pager_lists_reset(weft_pager *pager) {
   for (uint32_t list = 0; list < PAGER_N_LISTS; list++) {
     uint32_t head = list_head(pager, (pager_list)list);
-    pager->page[head].next = pager->page[head].link = head;
+    pager->page[head].next = pager->page[head].cached.older = head;
     pager->page[head].node = PAGER_NODE_NONE;
   }
 }
 
 static void list_remove(weft_pager *pager, weft_page page) {
   pager_page *record = &pager->page[page];
-  pager->page[record->link].next = record->next;
-  pager->page[record->next].link = record->link;
+  pager->page[record->cached.older].next = record->next;
+  pager->page[record->next].cached.older = record->cached.older;
 }
 
 static void list_append(weft_pager *pager, weft_page page, pager_list list) {
   uint32_t head = list_head(pager, list);
-  uint32_t newest = pager->page[head].link;
-  if (list != PAGER_COLD) pager->page[page].due = pager->clock + (1u << (list - PAGER_WARM));
+  uint32_t newest = pager->page[head].cached.older;
+  if (list != PAGER_COLD) pager->page[page].cached.due = pager->clock + (1u << (list - PAGER_WARM));
   pager->page[page].next = head;
-  pager->page[page].link = newest;
+  pager->page[page].cached.older = newest;
   pager->page[newest].next = page;
-  pager->page[head].link = page;
+  pager->page[head].cached.older = page;
 }
 
 /* What the next evictions will read is far apart in memory: ask for it now. The page three further
@@ -54,7 +54,7 @@ static void prefetch_victims(const weft_pager *pager, weft_page first) {
   uint32_t node = pager->page[second].node;
   if (node != PAGER_NODE_NONE) {
     __builtin_prefetch(&pager->node[node], 1);
-    __builtin_prefetch(pager_slots(pager, node) + pager->page[second].group, 1);
+    __builtin_prefetch(pager_places(pager, node) + pager->page[second].group, 1);
   }
   node = pager->page[first].node;
   if (node == PAGER_NODE_NONE) return;
@@ -70,7 +70,7 @@ pager_list pager_first_due(const weft_pager *pager, const weft_page oldest[PAGER
   uint32_t soonest = UINT32_MAX;
   for (uint32_t list = PAGER_WARM; list < PAGER_N_LISTS; list++) {
     if (oldest[list] >= pager->n_pages) continue;
-    uint8_t wait = (uint8_t)(pager->page[oldest[list]].due - pager->clock);
+    uint8_t wait = (uint8_t)(pager->page[oldest[list]].cached.due - pager->clock);
     if (wait >= soonest) continue;
     soonest = wait;
     first = (pager_list)list;
@@ -87,14 +87,14 @@ static weft_page evict(weft_pager *pager, bool spill) {
   pager_list first = pager_first_due(pager, oldest);
   weft_page page = oldest[first];
   bool warm = first != PAGER_COLD;
-  if (warm) pager->clock = pager->page[page].due;
+  if (warm) pager->clock = pager->page[page].cached.due;
   WEFT_CHECK(page < pager->n_pages && pager->page[page].state == PAGER_CACHED);
   prefetch_victims(pager, pager->page[page].next);
   list_remove(pager, page);
   weft_owner_usage *payer = &pager->owner[pager->page[page].owner];
   payer->n_cached -= 1;
   payer->n_evicted += 1;
-  pager->usage[pager_kind_at(pager, pager->page[page].node, pager->page[page].group)].n_cached -= 1;
+  pager->usage[pager_group_id_at(pager, pager->page[page].node, pager->page[page].group)].n_cached -= 1;
   pager->stats.n_cached -= 1;
   pager->stats.n_evicted += 1;
   if (spill && warm && pager->n_host > 0 && pager_spill_out(pager, page)) return page;
@@ -123,22 +123,22 @@ static void take_over(weft_pager *pager, pager_page *record) {
   record->owner = WEFT_OWNER_OPERATOR;
 }
 
-void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner, uint32_t kind) {
+void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner, uint32_t group_id) {
   pager_page *record = &pager->page[page];
   if (record->state == PAGER_PINNED) {
-    record->link += 1;
+    record->pinned.references += 1;
     if (owner == WEFT_OWNER_OPERATOR) take_over(pager, record);
     return;
   }
   WEFT_CHECK(record->state == PAGER_CACHED);
   list_remove(pager, page);
-  record->due = kind & 0xFF;
-  pager->usage[kind].n_cached -= 1;
-  pager->usage[kind].n_pinned += 1;
+  pager->usage[group_id].n_cached -= 1;
+  pager->usage[group_id].n_pinned += 1;
   pager->owner[record->owner].n_cached -= 1;
   pager->owner[owner].n_pinned += 1;
   record->state = PAGER_PINNED;
-  record->link = 1;
+  record->pinned.references = 1;
+  record->pinned.group_id = group_id & 0xFF;
   record->owner = owner & 0xFF;
   pager->stats.n_cached -= 1;
   pager->stats.n_pinned += 1;
@@ -152,7 +152,7 @@ void pager_page_cache(weft_pager *pager, weft_page page, pager_list list) {
   pager_page *record = &pager->page[page];
   WEFT_CHECK(record->node != PAGER_NODE_NONE);
   record->state = PAGER_CACHED;
-  pager->usage[record->due].n_cached += 1;
+  pager->usage[record->pinned.group_id].n_cached += 1;
   pager->owner[record->owner].n_cached += 1;
   pager->stats.n_cached += 1;
   list_append(pager, page, record->keep || list != PAGER_COLD ? warm_list(pager, page) : list);

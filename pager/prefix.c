@@ -10,8 +10,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <errno.h>
 #include <string.h>
+#include <sys/random.h>
 
+#include "base/random.h"
 #include "pager/spill.h"
 
 typedef uint32_t vec4 __attribute__((vector_size(16)));
@@ -19,7 +22,7 @@ typedef uint32_t vec4 __attribute__((vector_size(16)));
 /* ---- hashes ---------------------------------------------------------------------------------- */
 
 static pager_hash hash_bytes(const weft_pager *pager, const void *bytes, size_t n_bytes) {
-  XXH128_hash_t full = XXH3_128bits(bytes, n_bytes);
+  XXH128_hash_t full = XXH3_128bits_withSecret(bytes, n_bytes, pager->secret, sizeof pager->secret);
   return (pager_hash){.low = full.low64 & pager->hash_mask.low, .high = (uint32_t)full.high64 & pager->hash_mask.high};
 }
 
@@ -51,6 +54,19 @@ static pager_hash root_hash(const weft_pager *pager, uint32_t parent, uint32_t s
 pager_hash pager_hash_of(const weft_pager *pager, uint32_t node) {
   const uint32_t *hash = pager->node[node].hash;
   return (pager_hash){.low = hash[0] | (uint64_t)hash[1] << 32, .high = hash[2]};
+}
+
+weft_status pager_secret_draw(weft_pager *pager, uint64_t seed, weft_error *error) {
+  _Static_assert(sizeof pager->secret >= XXH3_SECRET_SIZE_MIN, "the hash takes the whole secret");
+  if (seed == 0) {
+    size_t n_bytes = sizeof pager->secret;
+    if (getrandom(pager->secret, n_bytes, 0) == (ssize_t)n_bytes) return WEFT_OK;
+    return weft_fail(error, WEFT_E_IO, "pager: the system gave no random bytes for the secret of the prefix index: %s",
+                     strerror(errno));
+  }
+  for (uint32_t i = 0; i < PAGER_SECRET_WORDS; i++)
+    pager->secret[i] = weft_mix64(seed + (i + 1) * UINT64_C(0x9E3779B97F4A7C15));
+  return WEFT_OK;
 }
 
 void pager_test_weaken_hash(weft_pager *pager, uint32_t n_bits) {
@@ -174,8 +190,8 @@ static uint32_t node_take(weft_pager *pager, pager_hash hash) {
   pager->n_nodes_live += 1;
   pager->node[node] = (pager_node){
       .hash = {(uint32_t)hash.low, (uint32_t)(hash.low >> 32), hash.high}, .parent = PAGER_NODE_NONE, .live = 1};
-  uint32_t *slots = pager_slots(pager, node);
-  for (uint32_t i = 0; i < pager->n_slots; i++) slots[i] = PAGER_SLOT_NONE;
+  uint32_t *places = pager_places(pager, node);
+  for (uint32_t i = 0; i < pager->n_places; i++) places[i] = PAGER_PLACE_NONE;
   index_insert(pager, hash, node);
   return node;
 }
@@ -192,6 +208,7 @@ uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t space, w
     pager->node[parent].refs += 1;
   }
   memcpy(pager->node_tokens + (uint64_t)node * pager->node_stride, &domain, sizeof domain);
+  pager_journal_name(pager, node);
   return node;
 }
 
@@ -215,6 +232,7 @@ uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent, 
   record->depth = (pager->node[parent].depth + 1) & PAGER_DEPTH_MAX;
   pager->node[parent].refs += 1;
   memcpy(pager->node_tokens + (uint64_t)node * pager->node_stride, tokens, 4 * (size_t)pager->base_tokens);
+  pager_journal_name(pager, node);
   return node;
 }
 
@@ -274,7 +292,7 @@ static void match_nodes(weft_pager *pager, uint32_t root, const int32_t *tokens,
       if (found[i] == PAGER_NODE_NONE) continue;
       __builtin_prefetch(&pager->node[found[i]]);
       __builtin_prefetch(pager_tokens(pager, found[i]));
-      __builtin_prefetch(pager_slots(pager, found[i]));
+      __builtin_prefetch(pager_places(pager, found[i]));
     }
     for (uint32_t i = 0; i < n; i++) {
       const int32_t *block = batch + (uint64_t)i * step;
@@ -311,9 +329,9 @@ static void extend(const pager_space *space, const run *runs, uint32_t position,
   if (pool) match->n_hit = position;
 }
 
-static inline pager_reach reach_of(const weft_pager *pager, uint32_t slot) {
-  if (pager_slot_is_page(slot)) return PAGER_IN_POOL;
-  return pager_slot_is_spill(slot) ? pager_spill_reach(pager, slot) : PAGER_NOWHERE;
+static inline pager_reach reach_of(const weft_pager *pager, uint32_t place) {
+  if (pager_place_is_page(place)) return PAGER_IN_POOL;
+  return pager_place_is_slot(place) ? pager_spill_reach(pager, place) : PAGER_NOWHERE;
 }
 
 /* The weakest group decides: a hit at `position` needs, of every group, all blocks that a row there
@@ -322,11 +340,11 @@ static void match_groups(const weft_pager *pager, const pager_space *space, uint
   run runs[WEFT_GROUPS_MAX] = {{{0}, 0}};
   match->n_hit = match->n_stored = match->n_filed = match->n_promised = 0;
   for (uint32_t i = 0; i < match->n_nodes; i++) {
-    const uint32_t *slots = pager_slots(pager, pager->path[i]);
+    const uint32_t *places = pager_places(pager, pager->path[i]);
     for (uint32_t g = 0; g < space->n_groups; g++) {
       if (((i + 1) & (space->group[g].span - 1)) != 0) continue;
-      pager_reach reach = reach_of(pager, slots[g]);
-      bool any = reach != PAGER_NOWHERE || pager_slot_is_promise(slots[g]);
+      pager_reach reach = reach_of(pager, places[g]);
+      bool any = reach != PAGER_NOWHERE || pager_place_is_promise(places[g]);
       for (uint32_t tier = 0; tier < PAGER_NOWHERE; tier++)
         runs[g].reach[tier] = reach <= tier ? runs[g].reach[tier] + 1 : 0;
       runs[g].promised = any ? runs[g].promised + 1 : 0;
@@ -343,12 +361,12 @@ static void match_groups(const weft_pager *pager, const pager_space *space, uint
  * before, too. */
 static weft_seq last_promiser(const weft_pager *pager, const pager_space *space, uint32_t position) {
   for (uint32_t end = position >> pager->base_shift; end > 0; end--) {
-    const uint32_t *slots = pager_slots(pager, pager->path[end - 1]);
+    const uint32_t *places = pager_places(pager, pager->path[end - 1]);
     for (uint32_t g = 0; g < space->n_groups; g++) {
       const pager_group *group = &space->group[g];
-      if ((end & (group->span - 1)) != 0 || !pager_slot_is_promise(slots[g])) continue;
+      if ((end & (group->span - 1)) != 0 || !pager_place_is_promise(places[g])) continue;
       if (end / group->span - 1 < pager_window_first(group, position)) continue;
-      return slots[g] & ~PAGER_SLOT_PROMISE;
+      return places[g] & ~PAGER_PLACE_PROMISE;
     }
   }
   return WEFT_SEQ_NONE;

@@ -15,7 +15,7 @@ void pager_unpublish(weft_pager *pager, weft_page page) {
   if (record->node == PAGER_NODE_NONE) return;
   pager_journal_block(pager, WEFT_JOURNAL_REMOVED, page);
   uint32_t node = record->node;
-  pager_slots(pager, node)[record->group] = PAGER_SLOT_NONE;
+  pager_places(pager, node)[record->group] = PAGER_PLACE_NONE;
   record->node = PAGER_NODE_NONE;
   record->keep = 0;
   pager_node_unref(pager, node);
@@ -46,10 +46,10 @@ void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args, con
       hash = pager_hash_next(pager, hash, tokens);
     uint32_t node = i < match->n_nodes ? pager->path[i] : pager_node_create(pager, hash, parent, tokens);
     if (node == PAGER_NODE_NONE) break; /* no node is free: fewer followers will wait */
-    uint32_t *slots = pager_slots(pager, node);
+    uint32_t *places = pager_places(pager, node);
     for (uint32_t g = 0; g < space->n_groups; g++) {
-      if (((i + 1) & (space->group[g].span - 1)) != 0 || slots[g] != PAGER_SLOT_NONE) continue;
-      slots[g] = PAGER_SLOT_PROMISE | seq;
+      if (((i + 1) & (space->group[g].span - 1)) != 0 || places[g] != PAGER_PLACE_NONE) continue;
+      places[g] = PAGER_PLACE_PROMISE | seq;
     }
     s->announced_tail = parent = node;
     s->announced_end = i + 1;
@@ -63,9 +63,9 @@ static void withdraw(weft_pager *pager, weft_seq seq) {
   if (s->announced_tail == PAGER_NODE_NONE) return;
   uint32_t node = s->announced_tail;
   while (pager->node[node].depth > s->announced_from) {
-    uint32_t *slots = pager_slots(pager, node);
-    for (uint32_t g = 0; g < pager->n_slots; g++)
-      if (slots[g] == (PAGER_SLOT_PROMISE | seq)) slots[g] = PAGER_SLOT_NONE;
+    uint32_t *places = pager_places(pager, node);
+    for (uint32_t g = 0; g < pager->n_places; g++)
+      if (places[g] == (PAGER_PLACE_PROMISE | seq)) places[g] = PAGER_PLACE_NONE;
     node = pager->node[node].parent;
   }
   pager_node_unref(pager, s->announced_tail);
@@ -83,21 +83,21 @@ void pager_detach(weft_pager *pager, weft_seq seq) {
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 static inline void publish_page(weft_pager *pager, const pager_seq *s, uint32_t node, uint32_t group, uint32_t block) {
-  uint32_t *slot = &pager_slots(pager, node)[group];
+  uint32_t *place = &pager_places(pager, node)[group];
   weft_page *entry = &s->table[pager->space[s->space].group[group].table_offset + block];
-  if (pager_slot_is_page(*slot)) {
-    WEFT_CHECK(*slot != *entry);
-    pager_page_pin(pager, *slot, pager_payer(s, &pager->space[s->space].group[group], block),
-                   pager_kind(s->space, group));
+  if (pager_place_is_page(*place)) {
+    WEFT_CHECK(*place != *entry);
+    pager_page_pin(pager, *place, pager_payer(s, &pager->space[s->space].group[group], block),
+                   pager_group_id(s->space, group));
     pager_page_unpin(pager, *entry, PAGER_WARM);
-    *entry = *slot;
+    *entry = *place;
     pager->stats.n_duplicates += 1;
     return;
   }
   pager_page *record = &pager->page[*entry];
   WEFT_CHECK(record->state == PAGER_PINNED && record->node == PAGER_NODE_NONE);
-  if (pager_slot_is_spill(*slot)) pager_spill_forget(pager, *slot); /* the node is the tail: it stays */
-  *slot = *entry;
+  if (pager_place_is_slot(*place)) pager_spill_forget(pager, *place); /* the node is the tail: it stays */
+  *place = *entry;
   record->node = node & PAGER_NODE_NONE;
   record->group = group & (WEFT_GROUPS_MAX - 1);
   pager->node[node].refs += 1;

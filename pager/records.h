@@ -26,6 +26,7 @@ enum {
   PAGER_LINE_WORDS = 16, /* one cache line of the index: 15 entries, then the overflow count */
   PAGER_LINE_ENTRIES = 15,
   PAGER_LINE_LOAD = 13, /* entries per line when every node is in use */
+  PAGER_SECRET_WORDS = 24,
   PAGER_MATCH_BATCH = 32,
   PAGER_COST_LOG_MAX = 3,
   PAGER_ALLOCATIONS_MAX = 16,
@@ -40,9 +41,9 @@ enum {
 
 /* A slot of a node is a page, or nothing, or the promise of a running sequence to compute it, or the
  * number of the spill slot where the content lies. */
-#define PAGER_SLOT_NONE    UINT32_MAX
-#define PAGER_SLOT_PROMISE 0x80000000u
-#define PAGER_SLOT_SPILL   0x40000000u
+#define PAGER_PLACE_NONE    UINT32_MAX
+#define PAGER_PLACE_PROMISE 0x80000000u
+#define PAGER_PLACE_SLOT    0x40000000u
 
 typedef enum pager_state {
   PAGER_FREE = 0, /* zero, so that untouched memory is a free page */
@@ -60,16 +61,25 @@ typedef enum pager_list {
 } pager_list;
 
 typedef struct pager_page {
-  uint32_t next : 24; /* FREE: next free page, or PAGER_LINK_NONE; CACHED: next newer page */
-  uint32_t due : 8;   /* PINNED: its kind; CACHED and WARM: evicted when the clock comes there */
-  uint32_t link : 24; /* CACHED: next older page; PINNED: references */
-  uint32_t owner : 8; /* PINNED: who pays; CACHED: who paid last */
-  uint32_t node : 24; /* where it is published, PAGER_NODE_NONE: nowhere */
-  uint32_t group : 4;
+  uint32_t next : 24; /* FREE: the next free page, or PAGER_LINK_NONE; CACHED: the page let go next after this one */
+  uint32_t owner : 8; /* PINNED: who pays for the page; CACHED: who paid last */
+  union {
+    struct {
+      uint32_t older : 24; /* the page let go last before this one */
+      uint32_t due : 8;    /* in a WARM list: the clock at which the page is evicted */
+    } cached;
+    struct {
+      uint32_t references : 24; /* how often sequences hold the page */
+      uint32_t group_id : 8;    /* of the block in it: pager_group_id */
+    } pinned;
+  };
+  uint32_t node : 24; /* where the block in the page is published; PAGER_NODE_NONE: nowhere */
+  uint32_t group : 4; /* of a published block: its layer group */
   uint32_t state : 2;
-  uint32_t keep : 1; /* some boundary needs it: WARM when nobody holds it any more */
-  uint32_t copy : 1; /* target of a copy that was not taken yet */
+  uint32_t keep : 1; /* some boundary needs the block: the page becomes WARM, not COLD, when nobody holds it any more */
+  uint32_t copy : 1; /* a copy that fills the page was emitted and not taken yet */
 } pager_page;
+_Static_assert(sizeof(pager_page) == 12, "a page record is three words: docs/pager.md counts on it");
 
 /* 96 of the 128 bits of XXH3: they find a node, its tokens and parent prove it. */
 typedef struct pager_hash {
@@ -98,7 +108,7 @@ typedef struct pager_group {
 } pager_group;
 
 /* The kind of a block: its space and group. */
-static inline uint32_t pager_kind(uint32_t space, uint32_t group) {
+static inline uint32_t pager_group_id(uint32_t space, uint32_t group) {
   return space * WEFT_GROUPS_MAX + group;
 }
 _Static_assert(WEFT_SPACES_MAX *WEFT_GROUPS_MAX <= 256, "a kind has 8 bits");
@@ -124,6 +134,8 @@ typedef struct pager_seq {
   uint32_t announced_tail;                /* deepest node it promised; NONE: no promise is open */
   uint32_t announced_from, announced_end; /* base blocks */
   weft_page *table;                       /* the tables of its groups, one after another */
+  uint32_t n_sought, n_found;             /* tokens that admit looked up, and those that it found */
+  bool forked, entered;                   /* it began as a fork; weft_pager_enter was called */
   uint32_t first[WEFT_GROUPS_MAX];        /* first block that the table still holds, */
   uint32_t end[WEFT_GROUPS_MAX];          /* and how many entries it has: n_reserved in blocks */
 } pager_seq;
@@ -141,14 +153,15 @@ struct weft_pager {
   weft_owner_usage owner[WEFT_OWNERS_MAX];
   weft_group_usage usage[WEFT_SPACES_MAX * WEFT_GROUPS_MAX]; /* by kind */
 
-  uint32_t n_nodes, n_nodes_touched, n_nodes_live, free_node, n_slots;
+  uint32_t n_nodes, n_nodes_touched, n_nodes_live, free_node, n_places;
   pager_node *node;
-  uint32_t *slot;       /* [n_nodes][n_slots] */
+  uint32_t *place;      /* [n_nodes][n_places] */
   int32_t *node_tokens; /* [n_nodes][node_stride] */
   uint32_t node_stride; /* >= 4: a root keeps its domain there */
   uint32_t *line;       /* [n_lines][PAGER_LINE_WORDS] */
   uint32_t n_lines;
-  pager_hash hash_mask; /* all ones; tests weaken it */
+  uint64_t secret[PAGER_SECRET_WORDS]; /* the index hashes with it: prefix.c */
+  pager_hash hash_mask;                /* all ones; tests weaken it */
 
   pager_seq *seq;
   uint32_t free_seq, n_seqs_touched;
@@ -162,13 +175,14 @@ struct weft_pager {
   uint32_t copy_capacity, spill_capacity;      /* of forks; of lower tiers */
   uint32_t n_copies_waiting, n_spills_waiting; /* all; those of lower tiers */
 
-  struct pager_spill *spill; /* spill.h; [n_spill + 2]; the last ones head the lists of host and file */
-  uint32_t n_host, n_spill;
-  uint32_t free_spill[2], n_free_host;
+  struct pager_slot *slot; /* spill.h; [n_slots + 2]; the last ones head the lists of host and file */
+  uint32_t n_host, n_slots;
+  uint32_t free_slot[2], n_free_host;
   uint32_t n_moves_waiting; /* of the copies that wait, moves */
 
   weft_journal_event *journal;
   uint64_t journal_mask, journal_next;
+  weft_key128 *journal_name; /* [n_nodes]: what a node is called outside of this process */
 
   uint32_t *path; /* scratch of admit: nodes of the prompt */
   pager_hash *path_hash;

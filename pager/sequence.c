@@ -46,38 +46,41 @@ static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit)
   const pager_group *group = &pager->space[s->space].group[g];
   weft_page *table = pager_table(pager, seq, g);
   uint32_t first = pager_window_first(group, n_hit), end = n_hit >> group->shift;
-  uint32_t n_public = pager_public_blocks(s, group), kind = pager_kind(s->space, g);
+  uint32_t n_public = pager_public_blocks(s, group), group_id = pager_group_id(s->space, g);
   for (uint32_t block = 0; block < first; block++) table[block] = WEFT_PAGE_NONE;
   for (uint32_t block = first; block < end; block++) {
     uint32_t node = pager->path[(block + 1) * group->span - 1];
-    table[block] = pager_slots(pager, node)[g];
-    if (pager_slot_is_page(table[block])) __builtin_prefetch(&pager->page[table[block]], 1);
+    table[block] = pager_places(pager, node)[g];
+    if (pager_place_is_page(table[block])) __builtin_prefetch(&pager->page[table[block]], 1);
   }
   for (uint32_t block = first; block < end; block++) {
-    if (pager_slot_is_page(table[block]))
-      pager_page_pin(pager, table[block], block < n_public ? WEFT_OWNER_OPERATOR : s->owner, kind);
+    if (pager_place_is_page(table[block]))
+      pager_page_pin(pager, table[block], block < n_public ? WEFT_OWNER_OPERATOR : s->owner, group_id);
     else
       pager_restore_pick(pager, table[block]);
   }
-  pager->usage[kind].n_hits += end - first;
   s->first[g] = first;
   s->end[g] = end;
 }
 
-/* The blocks of the hit that nobody holds, or that come back, and that the owner would have to pay for. */
+/* The blocks of a hit, from block `from` of the group on, that no sequence holds: each takes a page of the headroom. */
+static uint32_t count_unheld(const weft_pager *pager, uint32_t space, uint32_t g, uint32_t from, uint32_t n_hit) {
+  const pager_group *group = &pager->space[space].group[g];
+  uint32_t block = pager_window_first(group, n_hit), n_unheld = 0;
+  for (block = block < from ? from : block; block < n_hit >> group->shift; block++) {
+    uint32_t node = pager->path[(block + 1) * group->span - 1];
+    uint32_t place = pager_places(pager, node)[g];
+    n_unheld += !pager_place_is_page(place) || pager->page[place].state == PAGER_CACHED;
+  }
+  return n_unheld;
+}
+
+/* Those of them that the owner of the sequence would have to pay for: all but the public ones. */
 static uint32_t count_own(const weft_pager *pager, const weft_admit *args, const pager_match *match) {
   const pager_space *space = &pager->space[args->space];
   uint32_t n_own = 0;
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    const pager_group *group = &space->group[g];
-    uint32_t block = pager_window_first(group, match->n_hit);
-    if (block < match->public_end / group->span) block = match->public_end / group->span;
-    for (; block < match->n_hit >> group->shift; block++) {
-      uint32_t node = pager->path[(block + 1) * group->span - 1];
-      uint32_t slot = pager_slots(pager, node)[g];
-      n_own += !pager_slot_is_page(slot) || pager->page[slot].state == PAGER_CACHED;
-    }
-  }
+  for (uint32_t g = 0; g < space->n_groups; g++)
+    n_own += count_unheld(pager, args->space, g, match->public_end / space->group[g].span, match->n_hit);
   return n_own;
 }
 
@@ -114,11 +117,24 @@ static void begin_cached(weft_pager *pager, weft_seq seq, const weft_admit *args
   pager_announce(pager, seq, args, match);
 }
 
-static void count_admit(weft_pager_stats *all, weft_owner_usage *own, uint32_t n_tokens, uint32_t n_hit) {
-  all->n_admits += 1, own->n_admits += 1;
-  all->n_hits += n_hit > 0, own->n_hits += n_hit > 0;
-  all->n_hit_tokens += n_hit, own->n_hit_tokens += n_hit;
-  all->n_prompt_tokens += n_tokens, own->n_prompt_tokens += n_tokens;
+/* Whether the pages that the sequence will need besides its hit can be had; *n_wanted: how many those are, with the
+ * margin. Nothing was touched yet, so a request that tries again and again does not keep its prefix young. */
+static weft_status room_for(const weft_pager *pager, const weft_admit *args, const pager_match *match,
+                            uint32_t *n_wanted) {
+  const pager_space *space = &pager->space[args->space];
+  uint32_t n_held = 0, n_taken = 0, limit = pager->owner[args->owner].limit;
+  for (uint32_t g = 0; g < space->n_groups; g++)
+    n_held += (match->n_hit >> space->group[g].shift) - pager_window_first(&space->group[g], match->n_hit);
+  uint32_t n_more = args->room_pages > n_held ? args->room_pages - n_held : 0;
+  if (args->room_in_limit && limit != 0) {
+    uint64_t n_paid = (uint64_t)pager->owner[args->owner].n_pinned + n_more;
+    if (n_paid + n_held > limit && n_paid + count_own(pager, args, match) > limit) return WEFT_QUOTA;
+  }
+  *n_wanted = n_more + args->room_margin;
+  uint64_t n_room = (uint64_t)weft_pager_headroom(pager) + args->room_spare;
+  if ((uint64_t)*n_wanted + n_held <= n_room) return WEFT_OK;
+  for (uint32_t g = 0; g < space->n_groups; g++) n_taken += count_unheld(pager, args->space, g, 0, match->n_hit);
+  return (uint64_t)*n_wanted + n_taken <= n_room ? WEFT_OK : WEFT_NO_BLOCKS;
 }
 
 weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq *out, uint32_t *n_cached,
@@ -147,8 +163,11 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
   }
   bool restore = pager_restore_pays(pager, args, &match);
   if (restore) match.n_hit = match.n_stored;
-  weft_owner_usage *usage = &pager->owner[args->owner];
-  if (usage->limit != 0 && pager_over_limit(pager, args->owner, count_own(pager, args, &match))) return WEFT_QUOTA;
+  if (match.n_hit < args->n_cached_least) return WEFT_E_NOT_FOUND;
+  if (pager->owner[args->owner].limit != 0 && pager_over_limit(pager, args->owner, count_own(pager, args, &match)))
+    return WEFT_QUOTA;
+  weft_status room = args->room_pages == 0 ? WEFT_OK : room_for(pager, args, &match, n_cached);
+  if (room != WEFT_OK) return room;
   weft_seq seq = seq_take(pager);
   pager_seq *s = &pager->seq[seq];
   s->space = args->space;
@@ -164,7 +183,8 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
     match.n_hit = s->n_valid;
   }
   if (cache) begin_cached(pager, seq, args, &match);
-  count_admit(&pager->stats, usage, args->n_tokens, match.n_hit);
+  s->n_sought = cache ? args->n_tokens : 0;
+  s->n_found = match.n_hit;
   *out = seq;
   *n_cached = match.n_hit;
   return WEFT_OK;
@@ -219,7 +239,7 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
     weft_page *table = pager_table(pager, fork, g);
     memcpy(table, pager_table(pager, seq, g), end * sizeof *table);
     for (uint32_t block = first; block < end; block++)
-      pager_page_pin(pager, table[block], s->owner, pager_kind(s->space, g)); /* held: its payer stays */
+      pager_page_pin(pager, table[block], s->owner, pager_group_id(s->space, g)); /* held: its payer stays */
     s->first[g] = first;
     s->end[g] = end;
   }
@@ -227,10 +247,43 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
   if (pager->boundary_words != 0)
     memcpy(pager->boundary + (uint64_t)fork * pager->boundary_words,
            pager->boundary + (uint64_t)seq * pager->boundary_words, pager->boundary_words * sizeof *pager->boundary);
-  pager->stats.n_forks += 1;
-  pager->stats.n_forked_tokens += n_tokens;
+  s->forked = true;
+  s->n_found = n_tokens;
   *out = fork;
   return WEFT_OK;
+}
+
+/* ---- enter ----------------------------------------------------------------------------------- */
+
+static void count_prompt(weft_pager *pager, const pager_seq *s) {
+  const pager_space *space = &pager->space[s->space];
+  weft_pager_stats *all = &pager->stats;
+  weft_owner_usage *own = &pager->owner[s->owner];
+  all->n_admits += 1, own->n_admits += 1;
+  all->n_hits += s->n_found > 0, own->n_hits += s->n_found > 0;
+  all->n_hit_tokens += s->n_found, own->n_hit_tokens += s->n_found;
+  all->n_prompt_tokens += s->n_sought, own->n_prompt_tokens += s->n_sought;
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    const pager_group *group = &space->group[g];
+    pager->usage[pager_group_id(s->space, g)].n_hits +=
+        (s->n_found >> group->shift) - pager_window_first(group, s->n_found);
+  }
+}
+
+void weft_pager_enter(weft_pager *pager, weft_seq seq, bool resumes) {
+  pager_seq *s = pager_seq_of(pager, seq);
+  WEFT_CHECK(!s->entered);
+  s->entered = true;
+  if (s->forked) {
+    pager->stats.n_forks += 1;
+    pager->stats.n_forked_tokens += s->n_found;
+  } else if (resumes) {
+    pager->stats.n_resumes += 1;
+    pager->stats.n_resumed_tokens += s->n_sought;
+    pager->stats.n_resumed_hit_tokens += s->n_found;
+  } else {
+    count_prompt(pager, s);
+  }
 }
 
 /* ---- release --------------------------------------------------------------------------------- */
@@ -253,8 +306,9 @@ static void let_go_at(weft_pager *pager, weft_seq seq, uint32_t end, bool last) 
     uint32_t span = space->group[g].span, block = (end - 1) / span;
     if (((end & (span - 1)) != 0 && !last) || block < s->first[g]) continue;
     weft_page page = pager_table(pager, seq, g)[block];
-    if (pager->page[page].node != PAGER_NODE_NONE) pager->page[page].keep = 1;
-    pager_page_unpin(pager, page, PAGER_WARM);
+    bool is_needed = pager_block_is_needed(pager, seq, g, block);
+    if (is_needed && pager->page[page].node != PAGER_NODE_NONE) pager->page[page].keep = 1;
+    pager_page_unpin(pager, page, is_needed ? PAGER_WARM : PAGER_COLD);
   }
 }
 
@@ -266,20 +320,20 @@ static void keep_at(weft_pager *pager, weft_seq seq, uint32_t node, const uint32
   for (uint32_t i = 0; i < space->n_windowed; i++) {
     uint32_t g = space->windowed[i], span = space->group[g].span, block = end / span - 1;
     if ((end & (span - 1)) != 0 || block >= s->first[g] || block < low[i]) continue;
-    pager_slot_keep(pager, pager_slots(pager, node)[g]);
+    pager_window_keep_block(pager, pager_places(pager, node)[g]);
   }
 }
 
 /* Lets go of everything from the end backwards, position by position, so that what is evicted first
  * is what a shorter hit can do without. */
-static void let_go(weft_pager *pager, weft_seq seq) {
+static void let_go(weft_pager *pager, weft_seq seq, bool keeps_windows) {
   const pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
   uint32_t low[WEFT_GROUPS_MAX], lowest = UINT32_MAX, node = s->tail;
   uint32_t last = (uint32_t)(((uint64_t)s->n_reserved + pager->base_tokens - 1) >> pager->base_shift);
   for (uint32_t end = last; end > 0; end--) {
     let_go_at(pager, seq, end, end == last);
-    if (space->n_windowed == 0 || node == PAGER_NODE_NONE) continue;
+    if (space->n_windowed == 0 || node == PAGER_NODE_NONE || !keeps_windows) continue;
     uint32_t position = end << pager->base_shift;
     if (pager_boundary_at(pager, seq, position)) {
       for (uint32_t i = 0; i < space->n_windowed; i++) {
@@ -299,11 +353,12 @@ static void let_go(weft_pager *pager, weft_seq seq) {
 void weft_pager_release(weft_pager *pager, weft_seq seq) {
   pager_seq *s = pager_seq_of(pager, seq);
   const pager_space *space = &pager->space[s->space];
-  if (s->tail != PAGER_NODE_NONE) {
+  bool unused = s->forked && !s->entered; /* what was given back for want of room is no use of the windows */
+  if (s->tail != PAGER_NODE_NONE && !unused) {
     pager_boundary_set(pager, seq, pager_boundary_below(space, s->n_valid));
     pager_node_raise(pager, s->tail, worth_of(pager, s));
   }
-  let_go(pager, seq);
+  let_go(pager, seq, !unused);
   pager_detach(pager, seq);
   s->live = 0;
   s->next_free = pager->free_seq;

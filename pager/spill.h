@@ -6,21 +6,21 @@
 #include "pager/pager_internal.h"
 
 /* A slot of a lower tier: the host's first, then the file's. */
-typedef enum pager_spill_state {
-  PAGER_SPILL_FREE = 0,
-  PAGER_SPILL_HELD = 1,   /* in the list of its tier */
-  PAGER_SPILL_MOVING = 2, /* a move reads it (with node) or fills it (without) */
-  PAGER_SPILL_PICKED = 3  /* within an admit that brings it back */
-} pager_spill_state;
+typedef enum pager_slot_state {
+  PAGER_SLOT_FREE = 0,
+  PAGER_SLOT_HELD = 1,   /* in the list of its tier */
+  PAGER_SLOT_MOVING = 2, /* a move reads it (with node) or fills it (without) */
+  PAGER_SLOT_PICKED = 3  /* within an admit that brings it back */
+} pager_slot_state;
 
-typedef struct pager_spill {
-  uint32_t next; /* FREE: next free slot; HELD: next newer slot */
-  uint32_t link; /* HELD: next older slot */
+typedef struct pager_slot {
+  uint32_t next;  /* FREE: next free slot; HELD: next newer slot */
+  uint32_t older; /* HELD: next older slot */
   uint32_t node : 24;
   uint32_t group : 4;
   uint32_t state : 2;
   uint32_t waiting : 1; /* the copy that fills it was not taken yet */
-} pager_spill;
+} pager_slot;
 
 typedef enum pager_reach { PAGER_IN_POOL = 0, PAGER_IN_HOST = 1, PAGER_IN_FILE = 2, PAGER_NOWHERE = 3 } pager_reach;
 

@@ -54,7 +54,7 @@ static void taken(weft_pager *pager, const weft_page_copy *copy) {
   if (page)
     pager->page[copy->to].copy = 0;
   else
-    pager->spill[copy->to].waiting = 0;
+    pager->slot[copy->to].waiting = 0;
 }
 
 uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t max) {
@@ -80,11 +80,11 @@ static inline weft_page *shared_entry(const weft_pager *pager, const pager_seq *
   if ((s->n_valid & (group->block_tokens - 1)) == 0) return NULL;
   weft_page *entry = &s->table[group->table_offset + (s->n_valid >> group->shift)];
   const pager_page *record = &pager->page[*entry];
-  return record->link > 1 || record->node != PAGER_NODE_NONE ? entry : NULL;
+  return record->pinned.references > 1 || record->node != PAGER_NODE_NONE ? entry : NULL;
 }
 
 static void copy_on_write(weft_pager *pager, weft_page *entry, uint32_t owner) {
-  weft_page to = pager_page_take(pager, owner, pager->page[*entry].due);
+  weft_page to = pager_page_take(pager, owner, pager->page[*entry].pinned.group_id);
   pager_copy_emit(pager, WEFT_PAGE_TO_PAGE, *entry, to);
   if (pager->page[*entry].node != PAGER_NODE_NONE) pager->page[*entry].keep = 1;
   pager_page_unpin(pager, *entry, PAGER_WARM);
@@ -95,10 +95,10 @@ static void copy_on_write(weft_pager *pager, weft_page *entry, uint32_t owner) {
 /* ---- reserve, trim, commit ------------------------------------------------------------------- */
 
 static inline uint32_t take_blocks(weft_pager *pager, weft_page *table, uint32_t from, uint32_t to, uint32_t owner,
-                                   uint32_t kind) {
+                                   uint32_t group_id) {
   if (from >= to) return from;
-  for (uint32_t block = from; block < to; block++) table[block] = pager_page_next(pager, owner, kind);
-  pager_count_taken(pager, owner, kind, to - from);
+  for (uint32_t block = from; block < to; block++) table[block] = pager_page_next(pager, owner, group_id);
+  pager_count_taken(pager, owner, group_id, to - from);
   return to;
 }
 
@@ -136,13 +136,13 @@ weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows)
     weft_page *entry = n_copies == 0 ? NULL : shared_entry(pager, s, group);
     if (entry != NULL) copy_on_write(pager, entry, pager_payer(s, group, s->n_valid >> group->shift));
     weft_page *table = s->table + group->table_offset;
-    uint32_t block = s->end[g], n_blocks = pager_blocks(group, end), kind = pager_kind(s->space, g);
+    uint32_t block = s->end[g], n_blocks = pager_blocks(group, end), group_id = pager_group_id(s->space, g);
     if (s->public_end != 0) {
       uint32_t n_public = pager_public_blocks(s, group);
       uint32_t to = n_public < n_blocks ? n_public : n_blocks;
-      block = take_blocks(pager, table, block, to, WEFT_OWNER_OPERATOR, kind);
+      block = take_blocks(pager, table, block, to, WEFT_OWNER_OPERATOR, group_id);
     }
-    s->end[g] = take_blocks(pager, table, block, n_blocks, s->owner, kind);
+    s->end[g] = take_blocks(pager, table, block, n_blocks, s->owner, group_id);
   }
   s->n_reserved = end;
   return WEFT_OK;

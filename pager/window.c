@@ -52,6 +52,11 @@ static bool needed(const weft_pager *pager, weft_seq seq, const pager_group *gro
   return any_boundary(boundaries(pager, seq), low, high < last ? high : last);
 }
 
+bool pager_block_is_needed(const weft_pager *pager, weft_seq seq, uint32_t g, uint32_t block) {
+  const pager_group *group = &pager->space[pager->seq[seq].space].group[g];
+  return group->window == 0 || needed(pager, seq, group, block);
+}
+
 void pager_window_drop(weft_pager *pager, weft_seq seq) {
   pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
@@ -71,10 +76,10 @@ void pager_window_drop(weft_pager *pager, weft_seq seq) {
   }
 }
 
-void pager_slot_keep(weft_pager *pager, uint32_t slot) {
-  if (!pager_slot_is_page(slot)) return;
-  pager->page[slot].keep = 1;
-  if (pager->page[slot].state == PAGER_CACHED) pager_page_touch(pager, slot);
+void pager_window_keep_block(weft_pager *pager, uint32_t place) {
+  if (!pager_place_is_page(place)) return;
+  pager->page[place].keep = 1;
+  if (pager->page[place].state == PAGER_CACHED) pager_page_touch(pager, place);
 }
 
 /* The windows before the present end stay WARM, also those parts that already left the table. */
@@ -95,7 +100,7 @@ static void window_keep(weft_pager *pager, weft_seq seq) {
       uint32_t g = space->windowed[i], span = space->group[g].span;
       if ((depth & (span - 1)) != 0) continue;
       uint32_t block = depth / span - 1;
-      if (block < s->first[g] && block >= low[i]) pager_slot_keep(pager, pager_slots(pager, node)[g]);
+      if (block < s->first[g] && block >= low[i]) pager_window_keep_block(pager, pager_places(pager, node)[g]);
     }
   }
 }
