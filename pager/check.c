@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: nothing here trusts a counter or a link. References are counted again from the tables,
- * states from the lists, node references from children, pages and sequences; then all of it must
- * agree. This is the one place that allocates after open, and gives back before it returns. */
+/* Law: no counter and no link is trusted. References of pages are counted again from the block tables, states from the
+ * lists, references of nodes from children, pages, slots and sequences; then all must agree with the records. This is
+ * the only place that allocates after open; it frees before it returns. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -12,9 +12,9 @@ typedef struct recount {
   uint32_t *page_refs; /* from the tables */
   uint32_t n_pinned[WEFT_OWNERS_MAX], n_cached[WEFT_OWNERS_MAX];
   weft_group_usage *usage; /* by group id */
-  uint32_t *rank;          /* 0: in no list; else 1 + how many pages are evicted sooner */
+  uint32_t *rank;          /* 0: in no list; else 1 + how many pages would be evicted sooner */
   uint32_t *node_refs;
-  uint32_t *root_of;   /* 1 + the root its domain begins with; 0: not looked up yet */
+  uint32_t *root_of;   /* 1 + the root where the domain of the node begins; 0: not looked up yet */
   uint64_t n_promises; /* found by walking the sequences */
 } recount;
 
@@ -59,7 +59,7 @@ static bool list_check(const weft_pager *pager, recount *now, pager_list list, u
   return true;
 }
 
-/* In which order the pages of all lists will go, if nothing else happens. */
+/* The order in which the pages of all lists would be evicted if nothing else happened. */
 static void rank_pages(const weft_pager *pager, recount *now, uint32_t n_cached) {
   weft_page oldest[PAGER_N_LISTS];
   for (uint32_t list = 0; list < PAGER_N_LISTS; list++) oldest[list] = pager->page[pager->n_pages + list].next;
@@ -131,8 +131,7 @@ static bool groups_check(const weft_pager *pager, const recount *now, weft_error
   return true;
 }
 
-/* In a group that keeps every token the block before a published block is published too, and is not
- * evicted sooner. */
+/* In a group that keeps every token, the block before a published block is published too and is not evicted sooner. */
 static bool order_check(const weft_pager *pager, const recount *now, weft_page page, weft_error *error) {
   const pager_page *record = &pager->page[page];
   if (record->state == PAGER_FREE || record->node == PAGER_NODE_NONE) return true;
@@ -168,7 +167,7 @@ static bool pages_check(const weft_pager *pager, recount *now, weft_error *error
     n_spills += pager->copy[i].kind != WEFT_PAGE_TO_PAGE;
     n_moves += pager_copy_is_move(pager->copy[i].kind);
     if (!pager_copy_fills_page(pager->copy[i].kind)) continue;
-    bool last = true; /* a page taken again may be the target of two */
+    bool last = true; /* a page that was taken again may be the target of two copies */
     for (uint32_t j = i + 1; j < pager->n_copies_waiting; j++)
       last = last && !(pager_copy_fills_page(pager->copy[j].kind) && pager->copy[j].to == to);
     n_named += last && pager->page[to].copy;
@@ -211,8 +210,8 @@ static bool table_check(const weft_pager *pager, recount *now, weft_seq seq, uin
   return true;
 }
 
-/* From the tail to the root: the table names the pages that the nodes name, of its domain and of
- * the public prefix that it asked for. */
+/* From the tail to the root: the block table and the nodes name the same pages, and every node is of the sequence's own
+ * domain or within the public prefix that it asked for. */
 static bool chain_check(const weft_pager *pager, recount *now, weft_seq seq, weft_error *error) {
   const pager_seq *s = &pager->seq[seq];
   const pager_space *space = &now->space[s->space];

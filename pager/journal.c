@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: event number n lies at n & mask until event n + capacity overwrites it. Writing never waits
- * for a reader; a reader that fell behind is told how many events it will never see. */
+/* Law: event number n lies at index n & mask of the ring until event n + capacity overwrites it (journal.h). */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -50,7 +49,7 @@ void pager_journal_content(weft_pager *pager, weft_journal_kind kind, weft_tier 
   event->n_tokens = group->block_tokens;
 }
 
-/* The page is still attached to its node. */
+/* To be called while the page still names its node. */
 void pager_journal_block(weft_pager *pager, weft_journal_kind kind, weft_page page) {
   if (pager->journal == NULL) return;
   const pager_page *record = &pager->page[page];

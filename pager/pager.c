@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: open() takes all memory there will ever be, from limits that it has checked first; what is
- * too large for a counter is refused with the name of the field. */
+/* Law: open takes all memory that the pager will ever use, sized by limits that it has checked; a limit that is too
+ * large for a counter is refused with the name of its field. */
 #include "pager/pager.h"
 
 #include "base/memory.h"
@@ -78,8 +78,8 @@ static void space_open(weft_pager *pager, pager_space *space, const weft_space_c
   if (config->n_groups > pager->n_places) pager->n_places = config->n_groups;
 }
 
-/* n zeroed records, on a cache line of their own; counted. NULL: refused. */
-static void *zeroed(weft_pager *pager, uint64_t n, size_t size) {
+/* Memory for n zeroed records, which begins on a cache line; counted in host_bytes. NULL: there is not enough. */
+static void *alloc_zeroed(weft_pager *pager, uint64_t n, size_t size) {
   if (n > (SIZE_MAX - CACHE_LINE) / size) return NULL;
   size_t n_bytes = (size_t)n * size + CACHE_LINE;
   unsigned char *memory = weft_alloc(n_bytes, 1);
@@ -90,15 +90,15 @@ static void *zeroed(weft_pager *pager, uint64_t n, size_t size) {
   return memory + (CACHE_LINE - (uintptr_t)memory % CACHE_LINE);
 }
 
-/* True where some space keeps no token for good: its chains have nodes whose pages are gone. */
-static bool windows_alone(const weft_pager *pager) {
+/* True: all groups of some space have windows. Running sequences of that space have nodes whose pages are gone. */
+static bool has_space_of_windows_alone(const weft_pager *pager) {
   bool alone = false;
   for (uint32_t i = 0; i < pager->n_spaces; i++) alone = alone || pager->space[i].n_global == 0;
   return alone;
 }
 
-/* One node per base block that the pool and the tiers below it can hold, and some for prefixes that have no page yet;
- * with windows alone, also for all sequences at their longest. */
+/* There is one node per base block that the pool and the tiers behind it can hold, and some for prefixes without a
+ * page. Where all groups of a space have windows, there are nodes for all sequences at their longest besides. */
 static void size_nodes(weft_pager *pager) {
   uint64_t span_max = 1;
   for (uint32_t i = 0; i < pager->n_spaces; i++) {
@@ -109,7 +109,8 @@ static void size_nodes(weft_pager *pager) {
   }
   uint64_t n_blocks = (uint64_t)pager->n_pages + pager->n_slots;
   uint64_t n_nodes = n_blocks * span_max + 3 * (uint64_t)pager->n_seqs_max + 16;
-  if (windows_alone(pager)) n_nodes += (uint64_t)pager->n_seqs_max * (pager->seq_tokens_max >> pager->base_shift);
+  if (has_space_of_windows_alone(pager))
+    n_nodes += (uint64_t)pager->n_seqs_max * (pager->seq_tokens_max >> pager->base_shift);
   if (!pager->cache) n_nodes = 0;
   pager->n_nodes = n_nodes > PAGER_NODES_MAX ? PAGER_NODES_MAX : (uint32_t)n_nodes;
   pager->node_stride = pager->base_tokens < 4 ? 4 : pager->base_tokens;
@@ -125,28 +126,28 @@ static bool take_memory(weft_pager *pager) {
   }
   uint64_t n_seqs = pager->n_seqs_max, n_path = (pager->seq_tokens_max >> pager->base_shift) + 1;
   pager->boundary_words = windows ? pager->seq_tokens_max / block_max / 64 + 1 : 0;
-  uint64_t n_copies = n_seqs * pager->n_places; /* one for each sequence and group */
+  uint64_t n_copies = n_seqs * pager->n_places; /* on write, one for each sequence and group */
   pager->copy_capacity = n_copies > INT32_MAX ? INT32_MAX : (uint32_t)n_copies;
   uint64_t n_spills = pager->n_slots == 0 ? 0 : (uint64_t)pager->n_pages + pager->n_host;
   pager->spill_capacity = n_spills > SPILLS_MAX ? SPILLS_MAX : (uint32_t)n_spills;
-  pager->page = zeroed(pager, (uint64_t)pager->n_pages + PAGER_N_LISTS, sizeof *pager->page);
-  pager->node = zeroed(pager, pager->n_nodes, sizeof *pager->node);
-  pager->place = zeroed(pager, (uint64_t)pager->n_nodes * pager->n_places, sizeof *pager->place);
-  pager->node_tokens = zeroed(pager, (uint64_t)pager->n_nodes * pager->node_stride, sizeof *pager->node_tokens);
-  pager->line = zeroed(pager, (uint64_t)pager->n_lines * PAGER_LINE_WORDS, sizeof *pager->line);
-  pager->seq = zeroed(pager, n_seqs, sizeof *pager->seq);
-  pager->table = zeroed(pager, n_seqs * pager->table_stride, sizeof *pager->table);
-  pager->pending = zeroed(pager, n_seqs * pager->base_tokens, sizeof *pager->pending);
-  pager->boundary = zeroed(pager, n_seqs * pager->boundary_words, sizeof *pager->boundary);
-  pager->copy = zeroed(pager, (uint64_t)pager->copy_capacity + pager->spill_capacity, sizeof *pager->copy);
-  pager->slot = zeroed(pager, (uint64_t)pager->n_slots + 2, sizeof *pager->slot);
+  pager->page = alloc_zeroed(pager, (uint64_t)pager->n_pages + PAGER_N_LISTS, sizeof *pager->page);
+  pager->node = alloc_zeroed(pager, pager->n_nodes, sizeof *pager->node);
+  pager->place = alloc_zeroed(pager, (uint64_t)pager->n_nodes * pager->n_places, sizeof *pager->place);
+  pager->node_tokens = alloc_zeroed(pager, (uint64_t)pager->n_nodes * pager->node_stride, sizeof *pager->node_tokens);
+  pager->line = alloc_zeroed(pager, (uint64_t)pager->n_lines * PAGER_LINE_WORDS, sizeof *pager->line);
+  pager->seq = alloc_zeroed(pager, n_seqs, sizeof *pager->seq);
+  pager->table = alloc_zeroed(pager, n_seqs * pager->table_stride, sizeof *pager->table);
+  pager->pending = alloc_zeroed(pager, n_seqs * pager->base_tokens, sizeof *pager->pending);
+  pager->boundary = alloc_zeroed(pager, n_seqs * pager->boundary_words, sizeof *pager->boundary);
+  pager->copy = alloc_zeroed(pager, (uint64_t)pager->copy_capacity + pager->spill_capacity, sizeof *pager->copy);
+  pager->slot = alloc_zeroed(pager, (uint64_t)pager->n_slots + 2, sizeof *pager->slot);
   bool wants_journal = pager->journal_mask != UINT64_MAX;
   if (wants_journal) {
-    pager->journal = zeroed(pager, pager->journal_mask + 1, sizeof *pager->journal);
-    pager->journal_name = zeroed(pager, pager->n_nodes, sizeof *pager->journal_name);
+    pager->journal = alloc_zeroed(pager, pager->journal_mask + 1, sizeof *pager->journal);
+    pager->journal_name = alloc_zeroed(pager, pager->n_nodes, sizeof *pager->journal_name);
   }
-  pager->path = zeroed(pager, n_path, sizeof *pager->path);
-  pager->path_hash = zeroed(pager, n_path, sizeof *pager->path_hash);
+  pager->path = alloc_zeroed(pager, n_path, sizeof *pager->path);
+  pager->path_hash = alloc_zeroed(pager, n_path, sizeof *pager->path_hash);
   return pager->page && pager->node && pager->place && pager->node_tokens && pager->line && pager->seq &&
          pager->table && pager->pending && pager->boundary && pager->copy && pager->slot &&
          ((pager->journal && pager->journal_name) || !wants_journal) && pager->path && pager->path_hash;
@@ -203,8 +204,7 @@ void weft_pager_close(weft_pager *pager) {
 
 /* ---- reset ----------------------------------------------------------------------------------- */
 
-/* A running sequence keeps its pages, which are published nowhere from now on, nor is what follows.
- */
+/* A running sequence keeps its pages, but neither they nor those that it takes later are published any more. */
 static void forget_seq(weft_pager *pager, weft_seq seq) {
   pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
@@ -248,7 +248,7 @@ uint32_t weft_pager_headroom(const weft_pager *pager) {
   return pager->stats.n_free + pager->stats.n_cached;
 }
 
-/* The most blocks that n_positions neighbouring positions can touch. */
+/* The most blocks that n_positions consecutive positions can lie in. */
 static uint64_t blocks_touched(const pager_group *group, uint64_t n_positions) {
   if (n_positions == 0) return 0;
   return ((n_positions + group->block_tokens - 2) >> group->shift) + 1;

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: a hash only finds; the parent and the tokens prove. The root of a chain is proven by its
- * parent, its space and its whole domain, so what a node stands for is exact, whatever the hash
- * does.
+/* Law: the hash only finds a candidate; its parent and its tokens prove it. A root is proven by its parent, its space
+ * and its whole domain. So which prefix a node stands for is exact, whatever the hash does.
  *
- * The index is an open hash table of lines. A line is one cache line:
- *   entry[15]  tag (8 bits of the hash, never 0) and node number + 1; 0: empty
- *   overflow   how many entries that belong to this line or passed it live in later lines
- * A search ends at the first line without overflow, so entries leave without tombstones. */
+ * The index is a hash table with open addressing. Its buckets are cache lines:
+ *   entry[15]  a tag (8 bits of the hash, never 0) and the number of a node + 1; 0: empty
+ *   overflow   how many entries lie in later lines because this line was full when they were inserted
+ * A search ends at the first line without overflow, so an entry can be erased without leaving a tombstone.
+ *
+ * The hash takes a secret that the pager draws when it opens. Tokens come from users: with a hash that they can
+ * compute, one tenant could choose prompts whose nodes crowd a few lines, and every search whose hash falls
+ * among those lines, whoever's it is, would read thousands of lines. The secret never leaves the process; the journal
+ * has names of its own. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -26,7 +30,7 @@ static pager_hash hash_bytes(const weft_pager *pager, const void *bytes, size_t 
   return (pager_hash){.low = full.low64 & pager->hash_mask.low, .high = (uint32_t)full.high64 & pager->hash_mask.high};
 }
 
-/* The key of a block: the key of all that comes before it, then its tokens. */
+/* The hash of a block takes the hash of everything before the block, then the tokens of the block. */
 static inline pager_hash chain_hash(const weft_pager *pager, pager_hash parent, const int32_t *tokens,
                                     uint32_t n_tokens) {
   unsigned char bytes[12 + 4 * WEFT_BLOCK_TOKENS_MAX];
@@ -93,8 +97,8 @@ static inline uint32_t line_after(const weft_pager *pager, uint32_t line) {
   return line + 1 == pager->n_lines ? 0 : line + 1;
 }
 
-/* Bit i is set where entry i has the tag. The overflow count is under 2^24, so its tag is 0: no
- * match. */
+/* Bit i is set where entry i has the tag. The overflow count is below 2^24, so it looks like an entry with tag 0, which
+ * no hash has. */
 static inline uint32_t line_matches(const uint32_t *line, uint32_t tag) {
   const vec4 *part = (const vec4 *)(const void *)line;
   const vec4 wanted = {tag, tag, tag, tag};
@@ -265,15 +269,15 @@ void pager_index_reset(weft_pager *pager) {
 
 /* ---- the longest match ----------------------------------------------------------------------- */
 
-/* The first node of the home line that has the tag: nearly always the right one. */
-static uint32_t guess(const weft_pager *pager, pager_hash hash) {
+/* The first node in the home line with the tag of the hash: nearly always the node of the block. */
+static uint32_t guess_node(const weft_pager *pager, pager_hash hash) {
   const uint32_t *line = line_at(pager, home_line(pager, hash));
   uint32_t hits = line_matches(line, tag_of(hash));
   return hits == 0 ? PAGER_NODE_NONE : entry_node(line[__builtin_ctz(hits)]);
 }
 
-/* Follows the prompt down from a root, from base block n_nodes on. The hashes of a batch do not wait
- * for memory, so the lines, then the nodes, of a whole batch are on their way at once. */
+/* Follows the prompt from a root, beginning with base block n_nodes. Computing hashes needs no memory of the index, so
+ * a whole batch is hashed first; then its lines, and after them its nodes, are fetched at the same time. */
 static void match_nodes(weft_pager *pager, uint32_t root, const int32_t *tokens, uint32_t n_blocks,
                         pager_match *match) {
   pager_hash hash = pager_hash_of(pager, root);
@@ -288,7 +292,7 @@ static void match_nodes(weft_pager *pager, uint32_t root, const int32_t *tokens,
     }
     match->n_hashed = start + n;
     for (uint32_t i = 0; i < n; i++) {
-      found[i] = guess(pager, pager->path_hash[start + i]);
+      found[i] = guess_node(pager, pager->path_hash[start + i]);
       if (found[i] == PAGER_NODE_NONE) continue;
       __builtin_prefetch(&pager->node[found[i]]);
       __builtin_prefetch(pager_tokens(pager, found[i]));
@@ -305,15 +309,15 @@ static void match_nodes(weft_pager *pager, uint32_t root, const int32_t *tokens,
   }
 }
 
-/* Adjacent blocks of one group that end at the present node. */
-typedef struct run {
-  uint32_t reach[PAGER_NOWHERE]; /* all of them in the pool; there or in the host's memory; ... */
-  uint32_t promised;             /* in any tier, or promised */
-} run;
+/* How many adjacent blocks of one group, up to the one that ends at the present node, can be had from each tier. */
+typedef struct group_run {
+  uint32_t reach[PAGER_NOWHERE]; /* from the pool; from the pool or host memory; ... or the file */
+  uint32_t promised;             /* ... or are promised */
+} group_run;
 
-/* Moves the ends of the match to `position` if every group can serve it: from the pool, from lower
- * tiers, once promises are kept. */
-static void extend(const pager_space *space, const run *runs, uint32_t position, pager_match *match) {
+/* Moves the ends of the match to `position`, if every group can serve a hit that ends there: from the pool, from the
+ * pool and lower tiers, and when all promises are kept. */
+static void extend_match(const pager_space *space, const group_run *runs, uint32_t position, pager_match *match) {
   bool pool = true, host = true, file = true;
   for (uint32_t g = 0; g < space->n_groups; g++) {
     const pager_group *group = &space->group[g];
@@ -329,21 +333,21 @@ static void extend(const pager_space *space, const run *runs, uint32_t position,
   if (pool) match->n_hit = position;
 }
 
-static inline pager_reach reach_of(const weft_pager *pager, uint32_t place) {
+static inline pager_reach place_reach(const weft_pager *pager, uint32_t place) {
   if (pager_place_is_page(place)) return PAGER_IN_POOL;
   return pager_place_is_slot(place) ? pager_spill_reach(pager, place) : PAGER_NOWHERE;
 }
 
-/* The weakest group decides: a hit at `position` needs, of every group, all blocks that a row there
- * sees. */
+/* How far a hit can reach. It needs, of every group, all blocks that a row at its end sees, so the group that can serve
+ * least decides. */
 static void match_groups(const weft_pager *pager, const pager_space *space, uint32_t limit, pager_match *match) {
-  run runs[WEFT_GROUPS_MAX] = {{{0}, 0}};
+  group_run runs[WEFT_GROUPS_MAX] = {{{0}, 0}};
   match->n_hit = match->n_stored = match->n_filed = match->n_promised = 0;
   for (uint32_t i = 0; i < match->n_nodes; i++) {
     const uint32_t *places = pager_places(pager, pager->path[i]);
     for (uint32_t g = 0; g < space->n_groups; g++) {
       if (((i + 1) & (space->group[g].span - 1)) != 0) continue;
-      pager_reach reach = reach_of(pager, places[g]);
+      pager_reach reach = place_reach(pager, places[g]);
       bool any = reach != PAGER_NOWHERE || pager_place_is_promise(places[g]);
       for (uint32_t tier = 0; tier < PAGER_NOWHERE; tier++)
         runs[g].reach[tier] = reach <= tier ? runs[g].reach[tier] + 1 : 0;
@@ -353,12 +357,11 @@ static void match_groups(const weft_pager *pager, const pager_space *space, uint
     uint32_t position = (i + 1) << pager->base_shift;
     if (position > limit) return;
     if ((position & (space->block_max - 1)) != 0) continue;
-    extend(space, runs, position, match);
+    extend_match(space, runs, position, match);
   }
 }
 
-/* Who computes the last block that the longer prefix still lacks: it computes all that comes
- * before, too. */
+/* The sequence that computes the last block missing up to `position`. It computes all blocks before that, too. */
 static weft_seq last_promiser(const weft_pager *pager, const pager_space *space, uint32_t position) {
   for (uint32_t end = position >> pager->base_shift; end > 0; end--) {
     const uint32_t *places = pager_places(pager, pager->path[end - 1]);

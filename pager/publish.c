@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: a sequence that publishes owns, in every group, exactly the pages that its nodes name: where
- * a node already has a page (the block was computed twice), the sequence changes over to that page
- * and its own goes back. So whoever holds a block of a chain holds all blocks before it, and
- * eviction can trust the order in which pages were let go.
+/* Law: a sequence that publishes holds, in every group, exactly the pages that its nodes name. Where two sequences
+ * computed the same block, the node has the page of the first; the second changes over to that page and returns its
+ * own. So a sequence that holds a block holds all blocks before it, and eviction can rely on the order in which pages
+ * were let go.
  *
- * A promise says "this running sequence will compute this block". It is kept by publishing, or
- * withdrawn when the sequence ends; it never outlives its sequence, so nobody can wait for ever. */
+ * A promise in a place of a node says that a running sequence will compute this block. Publishing the block keeps the
+ * promise; the end of the sequence withdraws it. A promise never outlives its sequence, so nobody waits for ever. */
 #include <string.h>
 
 #include "pager/spill.h"
@@ -35,7 +35,7 @@ void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args, con
       root = pager_root_find(pager, parent, s->space, s->domain);
       if (root == PAGER_NODE_NONE) root = pager_root_create(pager, parent, s->space, s->domain);
       if (root == PAGER_NODE_NONE) break;
-      pager->node[root].refs += 1; /* until something follows it */
+      pager->node[root].refs += 1; /* holds the root until a node follows it */
       parent = root;
       hash = pager_hash_of(pager, root);
     }
@@ -58,7 +58,7 @@ void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args, con
   pager_node_unref(pager, root);
 }
 
-static void withdraw(weft_pager *pager, weft_seq seq) {
+static void withdraw_promises(weft_pager *pager, weft_seq seq) {
   pager_seq *s = &pager->seq[seq];
   if (s->announced_tail == PAGER_NODE_NONE) return;
   uint32_t node = s->announced_tail;
@@ -74,7 +74,7 @@ static void withdraw(weft_pager *pager, weft_seq seq) {
 
 void pager_detach(weft_pager *pager, weft_seq seq) {
   pager_seq *s = &pager->seq[seq];
-  withdraw(pager, seq);
+  withdraw_promises(pager, seq);
   if (s->tail != PAGER_NODE_NONE) pager_node_unref(pager, s->tail);
   s->tail = PAGER_NODE_NONE;
   s->public_end = 0; /* what it computes now, nobody shares */
@@ -105,7 +105,7 @@ static inline void publish_page(weft_pager *pager, const pager_seq *s, uint32_t 
   pager_journal_block(pager, WEFT_JOURNAL_STORED, *entry);
 }
 
-static uint32_t find_or_create(weft_pager *pager, uint32_t parent, const int32_t *tokens) {
+static uint32_t node_find_or_create(weft_pager *pager, uint32_t parent, const int32_t *tokens) {
   pager_hash hash = pager_hash_next(pager, pager_hash_of(pager, parent), tokens);
   uint32_t node = pager_node_find(pager, hash, parent, tokens);
   if (node != PAGER_NODE_NONE) return node;
@@ -117,28 +117,27 @@ static uint32_t find_or_create(weft_pager *pager, uint32_t parent, const int32_t
   return node;
 }
 
-static void move_tail(weft_pager *pager, pager_seq *s, uint32_t node) {
+static void seq_move_tail(weft_pager *pager, pager_seq *s, uint32_t node) {
   pager->node[node].refs += 1;
   pager_node_unref(pager, s->tail);
   s->tail = node;
 }
 
-/* One more base block of the sequence is valid. False: no node is left, the sequence left the
- * index. */
+/* One more base block of the sequence is valid. False: no node could be had for it, so the sequence left the index. */
 static bool publish_block(weft_pager *pager, weft_seq seq, const int32_t *tokens) {
   pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
   uint32_t node = s->tail;
   if (pager_domain_changes(pager, node, s->public_end)) {
     node = pager_root_make(pager, node, s->space, s->domain);
-    if (node != PAGER_NODE_NONE) move_tail(pager, s, node);
+    if (node != PAGER_NODE_NONE) seq_move_tail(pager, s, node);
   }
-  if (node != PAGER_NODE_NONE) node = find_or_create(pager, node, tokens);
+  if (node != PAGER_NODE_NONE) node = node_find_or_create(pager, node, tokens);
   if (node == PAGER_NODE_NONE) {
     pager_detach(pager, seq);
     return false;
   }
-  move_tail(pager, s, node);
+  seq_move_tail(pager, s, node);
   pager_node_raise(pager, node, s->retention);
   uint32_t depth = pager->node[node].depth;
   for (uint32_t g = 0; g < space->n_groups; g++) {
@@ -146,11 +145,11 @@ static bool publish_block(weft_pager *pager, weft_seq seq, const int32_t *tokens
     publish_page(pager, s, node, g, (depth >> (space->group[g].shift - pager->base_shift)) - 1);
   }
   if (pager->node[node].boundary) pager_boundary_set(pager, seq, depth << pager->base_shift);
-  if (s->announced_tail == node) { /* every promise was kept: nothing to search for */
+  if (s->announced_tail == node) { /* all promises are kept, so none has to be withdrawn */
     s->announced_tail = PAGER_NODE_NONE;
     pager_node_unref(pager, node);
   } else if (depth >= s->announced_end) {
-    withdraw(pager, seq);
+    withdraw_promises(pager, seq);
   }
   return true;
 }

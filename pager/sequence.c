@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: a sequence begins by admit (match and pin in one call) or by fork (all blocks shared), and
- * ends by release. It lets go of all its blocks, and of the windows it keeps, from its end to its
- * start, so that eviction meets them in that order. */
+/* Law: a sequence begins with admit, which matches the prompt and pins the hit in one call, or with fork, which shares
+ * the blocks of another sequence; it ends with release. Release lets go of all its blocks, and of the blocks that its
+ * boundaries need, from its end to its start, so that eviction meets them in that order. */
 #include <string.h>
 
 #include "pager/spill.h"
@@ -39,8 +39,8 @@ static weft_status admit_refusal(const weft_pager *pager, const weft_admit *args
   return WEFT_OK;
 }
 
-/* The blocks of the hit that the next row sees come into the table, pinned; those in host memory by
- * the number of their slot, for pager_restore. */
+/* The blocks of the hit that the next row sees are pinned and entered in the block table. For a block in host memory
+ * the entry is the place of its slot, which pager_restore replaces by a page. */
 static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit) {
   pager_seq *s = &pager->seq[seq];
   const pager_group *group = &pager->space[s->space].group[g];
@@ -63,7 +63,8 @@ static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit)
   s->end[g] = end;
 }
 
-/* The blocks of a hit, from block `from` of the group on, that no sequence holds: each takes a page of the headroom. */
+/* How many blocks of a hit, from block `from` of the group on, no sequence holds: pinning or restoring each of them
+ * takes one page away from what is FREE or CACHED. */
 static uint32_t count_unheld(const weft_pager *pager, uint32_t space, uint32_t g, uint32_t from, uint32_t n_hit) {
   const pager_group *group = &pager->space[space].group[g];
   uint32_t block = pager_window_first(group, n_hit), n_unheld = 0;
@@ -75,8 +76,8 @@ static uint32_t count_unheld(const weft_pager *pager, uint32_t space, uint32_t g
   return n_unheld;
 }
 
-/* Those of them that the owner of the sequence would have to pay for: all but the public ones. */
-static uint32_t count_own(const weft_pager *pager, const weft_admit *args, const pager_match *match) {
+/* How many of them the owner of the sequence would have to pay for: all but those of the public prefix. */
+static uint32_t count_hit_own(const weft_pager *pager, const weft_admit *args, const pager_match *match) {
   const pager_space *space = &pager->space[args->space];
   uint32_t n_own = 0;
   for (uint32_t g = 0; g < space->n_groups; g++)
@@ -84,14 +85,14 @@ static uint32_t count_own(const weft_pager *pager, const weft_admit *args, const
   return n_own;
 }
 
-/* Boundaries that this sequence will keep windows for when it passes them. */
+/* The boundaries that are known at admit. When the sequence passes them, it keeps the blocks that a hit there needs. */
 static void set_boundaries(weft_pager *pager, weft_seq seq, const weft_admit *args, const pager_match *match) {
   const pager_space *space = &pager->space[args->space];
   if (space->n_windowed == 0) return;
   pager_boundary_set(pager, seq, match->n_hit);
   pager_boundary_set(pager, seq, match->public_end << pager->base_shift);
   pager_boundary_set(pager, seq, pager_boundary_below(space, args->n_prompt));
-  if (args->n_prompt > 0) /* the same prompt again must compute its last row */
+  if (args->n_prompt > 0) /* a hit of the same prompt may end before its last row, which must be computed */
     pager_boundary_set(pager, seq, pager_boundary_below(space, args->n_prompt - 1));
   uint32_t parting = pager_boundary_below(space, match->n_nodes << pager->base_shift);
   if (parting > match->n_hit) pager->node[pager->path[(parting >> pager->base_shift) - 1]].boundary = 1;
@@ -105,7 +106,7 @@ static void begin_cached(weft_pager *pager, weft_seq seq, const weft_admit *args
   pager_seq *s = &pager->seq[seq];
   if (match->root == PAGER_NODE_NONE)
     match->root = pager_root_make(pager, PAGER_NODE_NONE, args->space, first_domain(args, match));
-  if (match->root == PAGER_NODE_NONE) { /* no node left: it computes and publishes nothing */
+  if (match->root == PAGER_NODE_NONE) { /* no node could be had: the sequence publishes nothing */
     s->public_end = 0;
     return;
   }
@@ -117,10 +118,10 @@ static void begin_cached(weft_pager *pager, weft_seq seq, const weft_admit *args
   pager_announce(pager, seq, args, match);
 }
 
-/* Whether the pages that the sequence will need besides its hit can be had; *n_wanted: how many those are, with the
- * margin. Nothing was touched yet, so a request that tries again and again does not keep its prefix young. */
-static weft_status room_for(const weft_pager *pager, const weft_admit *args, const pager_match *match,
-                            uint32_t *n_wanted) {
+/* Whether the pages that the sequence will need besides its hit can be had. *n_wanted is their number, with the margin.
+ * Nothing was pinned yet, so a request that tries again and again does not make its prefix the most recently used. */
+static weft_status check_room(const weft_pager *pager, const weft_admit *args, const pager_match *match,
+                              uint32_t *n_wanted) {
   const pager_space *space = &pager->space[args->space];
   uint32_t n_held = 0, n_taken = 0, limit = pager->owner[args->owner].limit;
   for (uint32_t g = 0; g < space->n_groups; g++)
@@ -128,7 +129,7 @@ static weft_status room_for(const weft_pager *pager, const weft_admit *args, con
   uint32_t n_more = args->room_pages > n_held ? args->room_pages - n_held : 0;
   if (args->room_in_limit && limit != 0) {
     uint64_t n_paid = (uint64_t)pager->owner[args->owner].n_pinned + n_more;
-    if (n_paid + n_held > limit && n_paid + count_own(pager, args, match) > limit) return WEFT_QUOTA;
+    if (n_paid + n_held > limit && n_paid + count_hit_own(pager, args, match) > limit) return WEFT_QUOTA;
   }
   *n_wanted = n_more + args->room_margin;
   uint64_t n_room = (uint64_t)weft_pager_headroom(pager) + args->room_spare;
@@ -151,7 +152,7 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
   if (match.root != PAGER_NODE_NONE) pager_match_prompt(pager, args, &match);
   if (match.n_promised > match.n_filed) {
     WEFT_CHECK(match.promiser < pager->n_seqs_touched);
-    /* Whoever computes it keeps the windows there, or the wait would be in vain. */
+    /* The promiser must keep the windows for a hit that ends there, or the wait would be in vain. */
     pager->node[pager->path[(match.n_promised >> pager->base_shift) - 1]].boundary = 1;
     pager->stats.n_waits += 1;
     *waits_for = match.promiser;
@@ -164,9 +165,9 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
   bool restore = pager_restore_pays(pager, args, &match);
   if (restore) match.n_hit = match.n_stored;
   if (match.n_hit < args->n_cached_least) return WEFT_E_NOT_FOUND;
-  if (pager->owner[args->owner].limit != 0 && pager_over_limit(pager, args->owner, count_own(pager, args, &match)))
+  if (pager->owner[args->owner].limit != 0 && pager_over_limit(pager, args->owner, count_hit_own(pager, args, &match)))
     return WEFT_QUOTA;
-  weft_status room = args->room_pages == 0 ? WEFT_OK : room_for(pager, args, &match, n_cached);
+  weft_status room = args->room_pages == 0 ? WEFT_OK : check_room(pager, args, &match, n_cached);
   if (room != WEFT_OK) return room;
   weft_seq seq = seq_take(pager);
   pager_seq *s = &pager->seq[seq];
@@ -179,7 +180,7 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
   for (uint32_t g = 0; g < space->n_groups; g++) pin_hit(pager, seq, g, match.n_hit);
   if (restore) {
     pager_restore(pager, seq);
-    pager_match_prompt(pager, args, &match); /* what made room may be nodes beyond the hit */
+    pager_match_prompt(pager, args, &match); /* the evictions that made room may have ended nodes beyond the hit */
     match.n_hit = s->n_valid;
   }
   if (cache) begin_cached(pager, seq, args, &match);
@@ -192,7 +193,7 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
 
 /* ---- fork ------------------------------------------------------------------------------------ */
 
-/* True: the table still holds the blocks before n that a row at n sees or shares. */
+/* True: the block tables still hold all blocks before n that a row at n sees. */
 static bool sees_all(const weft_pager *pager, const pager_seq *s, uint32_t n) {
   const pager_space *space = &pager->space[s->space];
   for (uint32_t i = 0; i < space->n_windowed; i++) {
@@ -202,12 +203,12 @@ static bool sees_all(const weft_pager *pager, const pager_seq *s, uint32_t n) {
   return true;
 }
 
-/* Where the first n_tokens end: the node of their last whole base block, and the tokens after it. A
- * fork of less than the public prefix publishes nothing. */
+/* Sets the fork's tail, the node of the last whole base block of its n_tokens, and its pending tokens, those after that
+ * node. A fork of less than the public prefix publishes nothing, because its next tokens may be others. */
 static void fork_chain(weft_pager *pager, weft_seq fork, weft_seq seq, uint32_t n_tokens) {
   uint32_t tail = pager->seq[seq].tail, depth = n_tokens >> pager->base_shift;
   const int32_t *rest = pager->pending + (uint64_t)seq * pager->base_tokens;
-  if (depth < pager->seq[fork].public_end) { /* what follows may be no longer what is public */
+  if (depth < pager->seq[fork].public_end) {
     pager->seq[fork].public_end = 0;
     return;
   }
@@ -239,7 +240,7 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
     weft_page *table = pager_table(pager, fork, g);
     memcpy(table, pager_table(pager, seq, g), end * sizeof *table);
     for (uint32_t block = first; block < end; block++)
-      pager_page_pin(pager, table[block], s->owner, pager_group_id(s->space, g)); /* held: its payer stays */
+      pager_page_pin(pager, table[block], s->owner, pager_group_id(s->space, g)); /* it is PINNED, so its payer stays */
     s->first[g] = first;
     s->end[g] = end;
   }
@@ -288,8 +289,7 @@ void weft_pager_enter(weft_pager *pager, weft_seq seq, bool resumes) {
 
 /* ---- release --------------------------------------------------------------------------------- */
 
-/* The class of the blocks of a sequence: retention, and the logarithm of what a token at its end
- * costs to compute. */
+/* The worth of the blocks of a sequence: its retention, plus the logarithm of what a token at its end costs. */
 static uint32_t worth_of(const weft_pager *pager, const pager_seq *s) {
   const pager_space *space = &pager->space[s->space];
   uint64_t cost = space->token_cost;
@@ -298,7 +298,7 @@ static uint32_t worth_of(const weft_pager *pager, const pager_seq *s) {
   return s->retention + (log < PAGER_COST_LOG_MAX ? log : PAGER_COST_LOG_MAX);
 }
 
-/* The blocks of all groups that end at base block `end`, or reach beyond it at the very end. */
+/* Lets go of the blocks of all groups that end at base block `end`. `last`: of those that reach beyond it, too. */
 static void let_go_at(weft_pager *pager, weft_seq seq, uint32_t end, bool last) {
   const pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
@@ -312,8 +312,9 @@ static void let_go_at(weft_pager *pager, weft_seq seq, uint32_t end, bool last) 
   }
 }
 
-/* Those that left the table and that a boundary after them needs are used again, too. */
-static void keep_at(weft_pager *pager, weft_seq seq, uint32_t node, const uint32_t *low) {
+/* Blocks that left the block table and that a boundary behind them needs count as used now, too. low[i] is the first
+ * block that the boundary needs of the i-th windowed group. */
+static void keep_windows_at(weft_pager *pager, weft_seq seq, uint32_t node, const uint32_t *low) {
   const pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
   uint32_t end = pager->node[node].depth;
@@ -324,9 +325,9 @@ static void keep_at(weft_pager *pager, weft_seq seq, uint32_t node, const uint32
   }
 }
 
-/* Lets go of everything from the end backwards, position by position, so that what is evicted first
- * is what a shorter hit can do without. */
-static void let_go(weft_pager *pager, weft_seq seq, bool keeps_windows) {
+/* Lets go of all blocks from the end to the start, position by position and in all groups, so that a hit on what is
+ * left gets shorter from its end while pages are evicted. */
+static void let_go_of_all(weft_pager *pager, weft_seq seq, bool keeps_windows) {
   const pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
   uint32_t low[WEFT_GROUPS_MAX], lowest = UINT32_MAX, node = s->tail;
@@ -346,19 +347,20 @@ static void let_go(weft_pager *pager, weft_seq seq, bool keeps_windows) {
       node = pager->node[node].parent;
       if (node == PAGER_NODE_NONE) break;
     }
-    if (node != PAGER_NODE_NONE && end > lowest && pager->node[node].depth == end) keep_at(pager, seq, node, low);
+    if (node != PAGER_NODE_NONE && end > lowest && pager->node[node].depth == end)
+      keep_windows_at(pager, seq, node, low);
   }
 }
 
 void weft_pager_release(weft_pager *pager, weft_seq seq) {
   pager_seq *s = pager_seq_of(pager, seq);
   const pager_space *space = &pager->space[s->space];
-  bool unused = s->forked && !s->entered; /* what was given back for want of room is no use of the windows */
+  bool unused = s->forked && !s->entered; /* it found no room: that is no use of its prefix */
   if (s->tail != PAGER_NODE_NONE && !unused) {
     pager_boundary_set(pager, seq, pager_boundary_below(space, s->n_valid));
     pager_node_raise(pager, s->tail, worth_of(pager, s));
   }
-  let_go(pager, seq, !unused);
+  let_go_of_all(pager, seq, !unused);
   pager_detach(pager, seq);
   s->live = 0;
   s->next_free = pager->free_seq;
