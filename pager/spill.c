@@ -370,6 +370,20 @@ static bool slot_check(const weft_pager *pager, uint32_t s, weft_error *error) {
   return true;
 }
 
+/* A host slot is marked as waiting exactly while a copy that fills it was not taken; a slot used again may have two. */
+static bool waiting_check(const weft_pager *pager, weft_error *error) {
+  uint32_t n_marked = 0, n_found = 0;
+  for (uint32_t s = 0; s < pager->n_slots; s++) n_marked += pager->slot[s].waiting;
+  for (uint32_t i = 0; i < pager->n_copies_waiting; i++) {
+    if (pager->copy[i].kind != WEFT_PAGE_TO_HOST) continue;
+    bool last = true;
+    for (uint32_t j = i + 1; j < pager->n_copies_waiting; j++)
+      last = last && !(pager->copy[j].kind == WEFT_PAGE_TO_HOST && pager->copy[j].to == pager->copy[i].to);
+    n_found += last && pager->slot[pager->copy[i].to].waiting;
+  }
+  return n_marked == n_found ? true : BROKEN("%u slots wait for a copy, copies go to %u of them", n_marked, n_found);
+}
+
 bool pager_spill_check(const weft_pager *pager, weft_error *error) {
   uint32_t n_of[2][4] = {{0}}, n_held[2] = {0};
   for (uint32_t s = 0; s < pager->n_slots; s++) {
@@ -398,5 +412,5 @@ bool pager_spill_check(const weft_pager *pager, weft_error *error) {
   uint32_t n_moves = pager->stats.n_lifting + pager->stats.n_sinking;
   if (n_of[0][PAGER_SLOT_MOVING] != n_moves || n_of[1][PAGER_SLOT_MOVING] != n_moves)
     return BROKEN("%u moves, %u and %u slots moving", n_moves, n_of[0][PAGER_SLOT_MOVING], n_of[1][PAGER_SLOT_MOVING]);
-  return true;
+  return waiting_check(pager, error);
 }
