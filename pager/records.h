@@ -153,7 +153,7 @@ struct weft_pager {
   uint8_t clock;                       /* the `due` of the WARM page that was evicted last */
   weft_pager_stats stats;
   weft_owner_usage owner[WEFT_OWNERS_MAX];
-  weft_group_usage usage[WEFT_SPACES_MAX * WEFT_GROUPS_MAX]; /* by kind */
+  weft_group_usage usage[WEFT_SPACES_MAX * WEFT_GROUPS_MAX]; /* by group id */
 
   uint32_t n_nodes, n_nodes_touched, n_nodes_live, free_node, n_places;
   pager_node *node;
