@@ -26,9 +26,10 @@ static const weft_counter_row vllm_rows[] = {
     {"vllm:num_preemptions_total", "counter", "Preemptions by recompute.", AT(n_preemptions)},
     {"vllm:prompt_tokens_total", "counter", "Prompt tokens.", AT(n_prompt_tokens)},
     {"vllm:generation_tokens_total", "counter", "Answer tokens.", AT(n_answer_tokens)},
-    {"vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
+    {"vllm:prefix_cache_queries_total", "counter",
+     "Prompt tokens looked up in the prefix cache, once per request, when it starts to run.",
      AT(pager.n_prompt_tokens)},
-    {"vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", AT(pager.n_hit_tokens)},
+    {"vllm:prefix_cache_hits_total", "counter", "Those of them that were found.", AT(pager.n_hit_tokens)},
 };
 
 static const weft_counter_row weft_rows[] = {
@@ -55,15 +56,20 @@ static const weft_counter_row weft_rows[] = {
     {"weft_pool_pages_cached", "gauge", "Pages with content that nobody holds.", AT(pager.n_cached)},
     {"weft_pool_pages_pinned", "gauge", "Pages that requests hold.", AT(pager.n_pinned)},
     {"weft_pool_sequences", "gauge", "Sequences with pages.", AT(pager.n_seqs)},
-    {"weft_pool_admits_total", "counter", "Prompts admitted.", AT(pager.n_admits)},
-    {"weft_pool_hits_total", "counter", "Prompts that found a cached prefix.", AT(pager.n_hits)},
+    {"weft_pool_admits_total", "counter", "Prompts whose requests started to run; forks and resumes apart.",
+     AT(pager.n_admits)},
+    {"weft_pool_hits_total", "counter", "Those of them that found a cached prefix.", AT(pager.n_hits)},
+    {"weft_pool_resumes_total", "counter", "Times a preempted request started to run again.", AT(pager.n_resumes)},
+    {"weft_pool_resumed_tokens_total", "counter", "Tokens that resumed requests looked up in the prefix cache.",
+     AT(pager.n_resumed_tokens)},
+    {"weft_pool_resumed_hit_tokens_total", "counter", "Those of them that were found.", AT(pager.n_resumed_hit_tokens)},
     {"weft_pool_waits_total", "counter", "Times a prompt waited for a prefix that another one computed.",
      AT(pager.n_waits)},
     {"weft_pool_taken_total", "counter", "Pages handed out.", AT(pager.n_taken)},
     {"weft_pool_evicted_total", "counter", "Cached pages given up for new content.", AT(pager.n_evicted)},
     {"weft_pool_published_total", "counter", "Pages entered in the prefix index.", AT(pager.n_published)},
     {"weft_pool_duplicates_total", "counter", "Pages whose content was there already.", AT(pager.n_duplicates)},
-    {"weft_pool_forks_total", "counter", "Choices that forked the prompt of another one.", AT(pager.n_forks)},
+    {"weft_pool_forks_total", "counter", "Choices that started with the prompt of another one.", AT(pager.n_forks)},
     {"weft_pool_forked_tokens_total", "counter", "Prompt tokens shared by forks.", AT(pager.n_forked_tokens)},
     {"weft_pool_copies_total", "counter", "Pages copied on write.", AT(pager.n_copies)},
     {"weft_pool_window_dropped_total", "counter", "Pages given back because no window reaches them.",
@@ -223,7 +229,8 @@ static void put_group_rows(const weft_runtime *rt, weft_text *out, uint32_t n_mo
       {"weft_group_blocks_cached", "gauge", "Pages with content that nobody holds.", GROUP(n_cached)},
       {"weft_group_blocks_host", "gauge", "Blocks in host memory.", GROUP(n_host)},
       {"weft_group_blocks_file", "gauge", "Blocks in the file.", GROUP(n_file)},
-      {"weft_group_hit_blocks_total", "counter", "Blocks that prompts found cached.", GROUP(n_hits)},
+      {"weft_group_hit_blocks_total", "counter", "Blocks that prompts found cached when they started to run.",
+       GROUP(n_hits)},
 #undef GROUP
   };
   weft_group_usage usage[WEFT_SPACES_MAX][WEFT_GROUPS_MAX];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: nothing here trusts a counter or a link. References are counted again from the tables,
- * states from the lists, node references from children, pages and sequences; then all of it must
- * agree. This is the one place that allocates after open, and gives back before it returns. */
+/* Law: no counter and no link is trusted. References of pages are counted again from the block tables, states from the
+ * lists, references of nodes from children, pages, slots and sequences; then all must agree with the records. This is
+ * the only place that allocates after open; it frees before it returns. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -11,10 +11,10 @@ typedef struct recount {
   const pager_space *space;
   uint32_t *page_refs; /* from the tables */
   uint32_t n_pinned[WEFT_OWNERS_MAX], n_cached[WEFT_OWNERS_MAX];
-  weft_group_usage *usage; /* by kind */
-  uint32_t *rank;          /* 0: in no list; else 1 + how many pages are evicted sooner */
+  weft_group_usage *usage; /* by group id */
+  uint32_t *rank;          /* 0: in no list; else 1 + how many pages would be evicted sooner */
   uint32_t *node_refs;
-  uint32_t *root_of;   /* 1 + the root its domain begins with; 0: not looked up yet */
+  uint32_t *root_of;   /* 1 + the root where the domain of the node begins; 0: not looked up yet */
   uint64_t n_promises; /* found by walking the sequences */
 } recount;
 
@@ -43,10 +43,11 @@ static bool list_check(const weft_pager *pager, recount *now, pager_list list, u
     if (page >= pager->n_pages_touched || now->rank[page] != 0)
       return BROKEN("page %u is in the cached lists twice, or was never used", page);
     const pager_page *record = &pager->page[page];
-    if (record->state != PAGER_CACHED || record->link != before)
-      return BROKEN("page %u is in a cached list with state %u, link %u", page, record->state, record->link);
+    if (record->state != PAGER_CACHED || record->cached.older != before)
+      return BROKEN("page %u is in a cached list with state %u, older page %u", page, record->state,
+                    record->cached.older);
     if (list == PAGER_COLD && record->keep) return BROKEN("page %u is worth keeping and COLD", page);
-    uint32_t due = (uint8_t)(record->due - pager->clock);
+    uint32_t due = (uint8_t)(record->cached.due - pager->clock);
     if (list != PAGER_COLD && (due < wait || due > 1u << (list - PAGER_WARM)))
       return BROKEN("page %u of worth %u is due in %u", page, list - PAGER_WARM, due);
     if (list != PAGER_COLD) wait = due;
@@ -54,11 +55,11 @@ static bool list_check(const weft_pager *pager, recount *now, pager_list list, u
     *n_cached += 1;
     before = page;
   }
-  if (pager->page[head].link != before) return BROKEN("a cached list ends at the wrong page");
+  if (pager->page[head].cached.older != before) return BROKEN("a cached list ends at the wrong page");
   return true;
 }
 
-/* In which order the pages of all lists will go, if nothing else happens. */
+/* The order in which the pages of all lists would be evicted if nothing else happened. */
 static void rank_pages(const weft_pager *pager, recount *now, uint32_t n_cached) {
   weft_page oldest[PAGER_N_LISTS];
   for (uint32_t list = 0; list < PAGER_N_LISTS; list++) oldest[list] = pager->page[pager->n_pages + list].next;
@@ -92,19 +93,19 @@ static bool page_check(const weft_pager *pager, recount *now, weft_page page, we
   bool cached = now->rank[page] != 0;
   if (cached != (record->state == PAGER_CACHED) || (refs != 0) != (record->state == PAGER_PINNED))
     return BROKEN("page %u has state %u, %u references, rank %u", page, record->state, refs, now->rank[page]);
-  if (refs != 0 && record->link != refs)
-    return BROKEN("page %u has %u references, counted %u", page, refs, record->link);
+  if (refs != 0 && record->pinned.references != refs)
+    return BROKEN("page %u has %u references, counted %u", page, refs, record->pinned.references);
   if (record->state == PAGER_FREE) return true;
   now->n_pinned[record->owner] += refs != 0;
   now->n_cached[record->owner] += cached;
   if (cached && record->node < pager->n_nodes_touched)
-    now->usage[pager_kind_at(pager, record->node, record->group)].n_cached += 1;
+    now->usage[pager_group_id_at(pager, record->node, record->group)].n_cached += 1;
   if (record->node == PAGER_NODE_NONE) {
     if (cached || record->keep) return BROKEN("page %u is cached and published nowhere", page);
     return true;
   }
   if (record->node >= pager->n_nodes_touched || !pager->node[record->node].live ||
-      pager_slots(pager, record->node)[record->group] != page)
+      pager_places(pager, record->node)[record->group] != page)
     return BROKEN("page %u names node %u, which does not name it", page, record->node);
   if (domain_is(pager, root_of(pager, now, record->node), WEFT_DOMAIN_PUBLIC) && record->owner != WEFT_OWNER_OPERATOR)
     return BROKEN("page %u is public and owner %u pays for it", page, record->owner);
@@ -130,8 +131,7 @@ static bool groups_check(const weft_pager *pager, const recount *now, weft_error
   return true;
 }
 
-/* In a group that keeps every token the block before a published block is published too, and is not
- * evicted sooner. */
+/* In a group that keeps every token, the block before a published block is published too and is not evicted sooner. */
 static bool order_check(const weft_pager *pager, const recount *now, weft_page page, weft_error *error) {
   const pager_page *record = &pager->page[page];
   if (record->state == PAGER_FREE || record->node == PAGER_NODE_NONE) return true;
@@ -140,12 +140,12 @@ static bool order_check(const weft_pager *pager, const recount *now, weft_page p
   uint32_t before = record->node;
   for (uint32_t i = 0; i < group->span; i++) before = pager->node[before].parent;
   if (pager->node[before].root) before = pager->node[before].parent; /* the public prefix */
-  uint32_t slot = pager_slots(pager, before)[record->group];
-  if (!pager_slot_is_page(slot)) return BROKEN("page %u of group %u has no block before it", page, record->group);
-  if (record->state == PAGER_PINNED && pager->page[slot].state != PAGER_PINNED)
-    return BROKEN("page %u is pinned, page %u before it is not", page, slot);
-  if (record->state == PAGER_CACHED && pager->page[slot].state == PAGER_CACHED && now->rank[slot] < now->rank[page])
-    return BROKEN("page %u would be evicted before page %u, which follows it", slot, page);
+  uint32_t place = pager_places(pager, before)[record->group];
+  if (!pager_place_is_page(place)) return BROKEN("page %u of group %u has no block before it", page, record->group);
+  if (record->state == PAGER_PINNED && pager->page[place].state != PAGER_PINNED)
+    return BROKEN("page %u is pinned, page %u before it is not", page, place);
+  if (record->state == PAGER_CACHED && pager->page[place].state == PAGER_CACHED && now->rank[place] < now->rank[page])
+    return BROKEN("page %u would be evicted before page %u, which follows it", place, page);
   return true;
 }
 
@@ -167,7 +167,7 @@ static bool pages_check(const weft_pager *pager, recount *now, weft_error *error
     n_spills += pager->copy[i].kind != WEFT_PAGE_TO_PAGE;
     n_moves += pager_copy_is_move(pager->copy[i].kind);
     if (!pager_copy_fills_page(pager->copy[i].kind)) continue;
-    bool last = true; /* a page taken again may be the target of two */
+    bool last = true; /* a page that was taken again may be the target of two copies */
     for (uint32_t j = i + 1; j < pager->n_copies_waiting; j++)
       last = last && !(pager_copy_fills_page(pager->copy[j].kind) && pager->copy[j].to == to);
     n_named += last && pager->page[to].copy;
@@ -197,21 +197,21 @@ static bool table_check(const weft_pager *pager, recount *now, weft_seq seq, uin
     if (block < s->first[g]) continue;
     if (table[block] >= pager->n_pages_touched)
       return BROKEN("sequence %u, group %u: block %u has no page", seq, g, block);
-    if (pager->page[table[block]].due != pager_kind(s->space, g))
-      return BROKEN("sequence %u, group %u: page %u is of kind %u", seq, g, table[block],
-                    pager->page[table[block]].due);
-    now->usage[pager_kind(s->space, g)].n_pinned += now->page_refs[table[block]] == 0;
+    if (pager->page[table[block]].pinned.group_id != pager_group_id(s->space, g))
+      return BROKEN("sequence %u, group %u: page %u is of group id %u", seq, g, table[block],
+                    pager->page[table[block]].pinned.group_id);
+    now->usage[pager_group_id(s->space, g)].n_pinned += now->page_refs[table[block]] == 0;
     now->page_refs[table[block]] += 1;
     if (block < pager_blocks(group, s->n_valid)) continue;
     const pager_page *record = &pager->page[table[block]];
-    if (record->link != 1 || record->node != PAGER_NODE_NONE)
+    if (record->pinned.references != 1 || record->node != PAGER_NODE_NONE)
       return BROKEN("sequence %u will write to page %u, which is shared", seq, table[block]);
   }
   return true;
 }
 
-/* From the tail to the root: the table names the pages that the nodes name, of its domain and of
- * the public prefix that it asked for. */
+/* From the tail to the root: the block table and the nodes name the same pages, and every node is of the sequence's own
+ * domain or within the public prefix that it asked for. */
 static bool chain_check(const weft_pager *pager, recount *now, weft_seq seq, weft_error *error) {
   const pager_seq *s = &pager->seq[seq];
   const pager_space *space = &now->space[s->space];
@@ -230,7 +230,7 @@ static bool chain_check(const weft_pager *pager, recount *now, weft_seq seq, wef
     for (uint32_t g = 0; g < space->n_groups; g++) {
       uint32_t span = space->group[g].span, depth = pager->node[node].depth;
       if ((depth & (span - 1)) != 0 || depth / span - 1 < s->first[g]) continue;
-      if (pager_slots(pager, node)[g] != pager_table(pager, seq, g)[depth / span - 1])
+      if (pager_places(pager, node)[g] != pager_table(pager, seq, g)[depth / span - 1])
         return BROKEN("sequence %u, group %u: its page at depth %u is not the node's", seq, g, depth);
     }
   }
@@ -246,8 +246,8 @@ static bool promises_check(const weft_pager *pager, recount *now, weft_seq seq, 
     return BROKEN("sequence %u has open promises that it passed", seq);
   uint32_t node = s->announced_tail;
   for (; pager->node[node].depth > s->announced_from; node = pager->node[node].parent)
-    for (uint32_t g = 0; g < pager->n_slots; g++)
-      now->n_promises += pager_slots(pager, node)[g] == (PAGER_SLOT_PROMISE | seq);
+    for (uint32_t g = 0; g < pager->n_places; g++)
+      now->n_promises += pager_places(pager, node)[g] == (PAGER_PLACE_PROMISE | seq);
   return true;
 }
 
@@ -295,26 +295,27 @@ static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uin
     if (record->parent != PAGER_NODE_NONE && !domain_is(pager, root_of(pager, now, record->parent), WEFT_DOMAIN_PUBLIC))
       return BROKEN("node %u begins a domain below a prefix that is not public", node);
   }
+  if (!pager_journal_name_is_right(pager, node)) return BROKEN("the journal has another name for node %u", node);
   const pager_space *space = &now->space[record->space];
-  for (uint32_t g = 0; g < pager->n_slots; g++) {
-    uint32_t slot = pager_slots(pager, node)[g];
-    if (slot == PAGER_SLOT_NONE) continue;
+  for (uint32_t g = 0; g < pager->n_places; g++) {
+    uint32_t place = pager_places(pager, node)[g];
+    if (place == PAGER_PLACE_NONE) continue;
     if (record->root || g >= space->n_groups || (record->depth & (space->group[g].span - 1)) != 0)
       return BROKEN("node %u: no block of group %u ends there", node, g);
-    *n_promises += pager_slot_is_promise(slot);
-    if (pager_slot_is_promise(slot)) continue;
+    *n_promises += pager_place_is_promise(place);
+    if (pager_place_is_promise(place)) continue;
     now->node_refs[node] += 1;
-    if (pager_slot_is_spill(slot)) {
-      uint32_t s = slot & ~PAGER_SLOT_SPILL;
-      if (s >= pager->n_spill || pager->spill[s].node != node || pager->spill[s].group != g)
-        return BROKEN("node %u names spill slot %u, which does not name it", node, s);
-      weft_group_usage *usage = &now->usage[pager_kind(record->space, g)];
-      *(s < pager->n_host ? &usage->n_host : &usage->n_file) += 1;
+    if (pager_place_is_slot(place)) {
+      uint32_t slot = place & ~PAGER_PLACE_SLOT;
+      if (slot >= pager->n_slots || pager->slot[slot].node != node || pager->slot[slot].group != g)
+        return BROKEN("node %u names slot %u, which does not name it", node, slot);
+      weft_group_usage *usage = &now->usage[pager_group_id(record->space, g)];
+      *(slot < pager->n_host ? &usage->n_host : &usage->n_file) += 1;
       continue;
     }
-    if (slot >= pager->n_pages_touched || pager->page[slot].state == PAGER_FREE || pager->page[slot].node != node ||
-        pager->page[slot].group != g)
-      return BROKEN("node %u names page %u, which does not name it", node, slot);
+    if (place >= pager->n_pages_touched || pager->page[place].state == PAGER_FREE || pager->page[place].node != node ||
+        pager->page[place].group != g)
+      return BROKEN("node %u names page %u, which does not name it", node, place);
   }
   return true;
 }

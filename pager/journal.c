@@ -1,11 +1,32 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: event number n lies at n & mask until event n + capacity overwrites it. Writing never waits
- * for a reader; a reader that fell behind is told how many events it will never see. */
+/* Law: event number n lies at index n & mask of the ring until event n + capacity overwrites it (journal.h). */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <string.h>
+
 #include "pager/pager_internal.h"
 
-static weft_key128 key_of(const weft_pager *pager, uint32_t node) {
-  pager_hash hash = pager_hash_of(pager, node);
-  return (weft_key128){.low = hash.low, .high = hash.high};
+static weft_key128 name_of(const weft_pager *pager, uint32_t node) {
+  const pager_node *record = &pager->node[node];
+  struct {
+    weft_key128 before;
+    int32_t rest[WEFT_BLOCK_TOKENS_MAX];
+  } bytes;
+  size_t n_rest = record->root ? sizeof(weft_key128) : 4 * (size_t)pager->base_tokens;
+  bytes.before =
+      record->parent == PAGER_NODE_NONE ? pager->space[record->space].fingerprint : pager->journal_name[record->parent];
+  memcpy(bytes.rest, pager_tokens(pager, node), n_rest);
+  XXH128_hash_t name = XXH3_128bits(&bytes, sizeof bytes.before + n_rest);
+  return (weft_key128){.low = name.low64, .high = name.high64};
+}
+
+void pager_journal_name(weft_pager *pager, uint32_t node) {
+  if (pager->journal != NULL) pager->journal_name[node] = name_of(pager, node);
+}
+
+bool pager_journal_name_is_right(const weft_pager *pager, uint32_t node) {
+  return pager->journal == NULL || weft_key128_equal(pager->journal_name[node], name_of(pager, node));
 }
 
 void pager_journal_content(weft_pager *pager, weft_journal_kind kind, weft_tier tier, uint32_t index, uint32_t node,
@@ -22,13 +43,13 @@ void pager_journal_content(weft_pager *pager, weft_journal_kind kind, weft_tier 
   event->group = g;
   event->tier = tier;
   event->page = index;
-  event->hash = key_of(pager, node);
-  event->parent = key_of(pager, start);
+  event->hash = pager->journal_name[node];
+  event->parent = pager->journal_name[start];
   event->first_position = pager->node[start].depth << pager->base_shift;
   event->n_tokens = group->block_tokens;
 }
 
-/* The page is still attached to its node. */
+/* To be called while the page still names its node. */
 void pager_journal_block(weft_pager *pager, weft_journal_kind kind, weft_page page) {
   if (pager->journal == NULL) return;
   const pager_page *record = &pager->page[page];

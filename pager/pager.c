@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: open() takes all memory there will ever be, from limits that it has checked first; what is
- * too large for a counter is refused with the name of the field. */
+/* Law: open takes all memory that the pager will ever use, sized by limits that it has checked; a limit that is too
+ * large for a counter is refused with the name of its field. */
 #include "pager/pager.h"
 
 #include "base/memory.h"
@@ -75,11 +75,11 @@ static void space_open(weft_pager *pager, pager_space *space, const weft_space_c
     if (group->block_tokens < pager->base_tokens) pager->base_tokens = group->block_tokens;
   }
   if (offset > pager->table_stride) pager->table_stride = offset;
-  if (config->n_groups > pager->n_slots) pager->n_slots = config->n_groups;
+  if (config->n_groups > pager->n_places) pager->n_places = config->n_groups;
 }
 
-/* n zeroed records, on a cache line of their own; counted. NULL: refused. */
-static void *zeroed(weft_pager *pager, uint64_t n, size_t size) {
+/* Memory for n zeroed records, which begins on a cache line; counted in host_bytes. NULL: there is not enough. */
+static void *alloc_zeroed(weft_pager *pager, uint64_t n, size_t size) {
   if (n > (SIZE_MAX - CACHE_LINE) / size) return NULL;
   size_t n_bytes = (size_t)n * size + CACHE_LINE;
   unsigned char *memory = weft_alloc(n_bytes, 1);
@@ -90,15 +90,15 @@ static void *zeroed(weft_pager *pager, uint64_t n, size_t size) {
   return memory + (CACHE_LINE - (uintptr_t)memory % CACHE_LINE);
 }
 
-/* True where some space keeps no token for good: its chains have nodes whose pages are gone. */
-static bool windows_alone(const weft_pager *pager) {
+/* True: all groups of some space have windows. Running sequences of that space have nodes whose pages are gone. */
+static bool has_space_of_windows_alone(const weft_pager *pager) {
   bool alone = false;
   for (uint32_t i = 0; i < pager->n_spaces; i++) alone = alone || pager->space[i].n_global == 0;
   return alone;
 }
 
-/* One node per base block that the pool and the tiers below it can hold, and some for prefixes that have no page yet;
- * with windows alone, also for all sequences at their longest. */
+/* There is one node per base block that the pool and the tiers behind it can hold, and some for prefixes without a
+ * page. Where all groups of a space have windows, there are nodes for all sequences at their longest besides. */
 static void size_nodes(weft_pager *pager) {
   uint64_t span_max = 1;
   for (uint32_t i = 0; i < pager->n_spaces; i++) {
@@ -107,9 +107,10 @@ static void size_nodes(weft_pager *pager) {
       space->group[g].span = space->group[g].block_tokens / pager->base_tokens;
     if (space->block_max / pager->base_tokens > span_max) span_max = space->block_max / pager->base_tokens;
   }
-  uint64_t n_blocks = (uint64_t)pager->n_pages + pager->n_spill;
+  uint64_t n_blocks = (uint64_t)pager->n_pages + pager->n_slots;
   uint64_t n_nodes = n_blocks * span_max + 3 * (uint64_t)pager->n_seqs_max + 16;
-  if (windows_alone(pager)) n_nodes += (uint64_t)pager->n_seqs_max * (pager->seq_tokens_max >> pager->base_shift);
+  if (has_space_of_windows_alone(pager))
+    n_nodes += (uint64_t)pager->n_seqs_max * (pager->seq_tokens_max >> pager->base_shift);
   if (!pager->cache) n_nodes = 0;
   pager->n_nodes = n_nodes > PAGER_NODES_MAX ? PAGER_NODES_MAX : (uint32_t)n_nodes;
   pager->node_stride = pager->base_tokens < 4 ? 4 : pager->base_tokens;
@@ -125,28 +126,31 @@ static bool take_memory(weft_pager *pager) {
   }
   uint64_t n_seqs = pager->n_seqs_max, n_path = (pager->seq_tokens_max >> pager->base_shift) + 1;
   pager->boundary_words = windows ? pager->seq_tokens_max / block_max / 64 + 1 : 0;
-  uint64_t n_copies = n_seqs * pager->n_slots; /* one for each sequence and group */
+  uint64_t n_copies = n_seqs * pager->n_places; /* on write, one for each sequence and group */
   pager->copy_capacity = n_copies > INT32_MAX ? INT32_MAX : (uint32_t)n_copies;
-  uint64_t n_spills = pager->n_spill == 0 ? 0 : (uint64_t)pager->n_pages + pager->n_host;
+  uint64_t n_spills = pager->n_slots == 0 ? 0 : (uint64_t)pager->n_pages + pager->n_host;
   pager->spill_capacity = n_spills > SPILLS_MAX ? SPILLS_MAX : (uint32_t)n_spills;
-  pager->page = zeroed(pager, (uint64_t)pager->n_pages + PAGER_N_LISTS, sizeof *pager->page);
-  pager->node = zeroed(pager, pager->n_nodes, sizeof *pager->node);
-  pager->slot = zeroed(pager, (uint64_t)pager->n_nodes * pager->n_slots, sizeof *pager->slot);
-  pager->node_tokens = zeroed(pager, (uint64_t)pager->n_nodes * pager->node_stride, sizeof *pager->node_tokens);
-  pager->line = zeroed(pager, (uint64_t)pager->n_lines * PAGER_LINE_WORDS, sizeof *pager->line);
-  pager->seq = zeroed(pager, n_seqs, sizeof *pager->seq);
-  pager->table = zeroed(pager, n_seqs * pager->table_stride, sizeof *pager->table);
-  pager->pending = zeroed(pager, n_seqs * pager->base_tokens, sizeof *pager->pending);
-  pager->boundary = zeroed(pager, n_seqs * pager->boundary_words, sizeof *pager->boundary);
-  pager->copy = zeroed(pager, (uint64_t)pager->copy_capacity + pager->spill_capacity, sizeof *pager->copy);
-  pager->spill = zeroed(pager, (uint64_t)pager->n_spill + 2, sizeof *pager->spill);
+  pager->page = alloc_zeroed(pager, (uint64_t)pager->n_pages + PAGER_N_LISTS, sizeof *pager->page);
+  pager->node = alloc_zeroed(pager, pager->n_nodes, sizeof *pager->node);
+  pager->place = alloc_zeroed(pager, (uint64_t)pager->n_nodes * pager->n_places, sizeof *pager->place);
+  pager->node_tokens = alloc_zeroed(pager, (uint64_t)pager->n_nodes * pager->node_stride, sizeof *pager->node_tokens);
+  pager->line = alloc_zeroed(pager, (uint64_t)pager->n_lines * PAGER_LINE_WORDS, sizeof *pager->line);
+  pager->seq = alloc_zeroed(pager, n_seqs, sizeof *pager->seq);
+  pager->table = alloc_zeroed(pager, n_seqs * pager->table_stride, sizeof *pager->table);
+  pager->pending = alloc_zeroed(pager, n_seqs * pager->base_tokens, sizeof *pager->pending);
+  pager->boundary = alloc_zeroed(pager, n_seqs * pager->boundary_words, sizeof *pager->boundary);
+  pager->copy = alloc_zeroed(pager, (uint64_t)pager->copy_capacity + pager->spill_capacity, sizeof *pager->copy);
+  pager->slot = alloc_zeroed(pager, (uint64_t)pager->n_slots + 2, sizeof *pager->slot);
   bool wants_journal = pager->journal_mask != UINT64_MAX;
-  if (wants_journal) pager->journal = zeroed(pager, pager->journal_mask + 1, sizeof *pager->journal);
-  pager->path = zeroed(pager, n_path, sizeof *pager->path);
-  pager->path_hash = zeroed(pager, n_path, sizeof *pager->path_hash);
-  return pager->page && pager->node && pager->slot && pager->node_tokens && pager->line && pager->seq && pager->table &&
-         pager->pending && pager->boundary && pager->copy && pager->spill && (pager->journal || !wants_journal) &&
-         pager->path && pager->path_hash;
+  if (wants_journal) {
+    pager->journal = alloc_zeroed(pager, pager->journal_mask + 1, sizeof *pager->journal);
+    pager->journal_name = alloc_zeroed(pager, pager->n_nodes, sizeof *pager->journal_name);
+  }
+  pager->path = alloc_zeroed(pager, n_path, sizeof *pager->path);
+  pager->path_hash = alloc_zeroed(pager, n_path, sizeof *pager->path_hash);
+  return pager->page && pager->node && pager->place && pager->node_tokens && pager->line && pager->seq &&
+         pager->table && pager->pending && pager->boundary && pager->copy && pager->slot &&
+         ((pager->journal && pager->journal_name) || !wants_journal) && pager->path && pager->path_hash;
 }
 
 weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, weft_error *error) {
@@ -160,7 +164,7 @@ weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, w
   pager->n_spaces = config->n_spaces;
   pager->cache = !config->no_prefix_cache;
   pager->n_host = pager->cache ? config->n_host_pages : 0;
-  pager->n_spill = pager->cache ? config->n_host_pages + config->n_file_pages : 0;
+  pager->n_slots = pager->cache ? config->n_host_pages + config->n_file_pages : 0;
   pager->base_tokens = WEFT_BLOCK_TOKENS_MAX;
   for (uint32_t i = 0; i < config->n_spaces; i++) space_open(pager, &pager->space[i], &config->space[i]);
   pager->base_shift = (uint32_t)__builtin_ctz(pager->base_tokens);
@@ -173,7 +177,12 @@ weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, w
                                     .n_free = config->n_pages,
                                     .host_bytes = sizeof *pager,
                                     .n_host_pages = pager->n_host,
-                                    .n_file_pages = pager->n_spill - pager->n_host};
+                                    .n_file_pages = pager->n_slots - pager->n_host};
+  status = pager_secret_draw(pager, config->hash_seed, error);
+  if (status != WEFT_OK) {
+    weft_pager_close(pager);
+    return status;
+  }
   size_nodes(pager);
   if (!take_memory(pager)) {
     weft_pager_close(pager);
@@ -195,8 +204,7 @@ void weft_pager_close(weft_pager *pager) {
 
 /* ---- reset ----------------------------------------------------------------------------------- */
 
-/* A running sequence keeps its pages, which are published nowhere from now on, nor is what follows.
- */
+/* A running sequence keeps its pages, but neither they nor those that it takes later are published any more. */
 static void forget_seq(weft_pager *pager, weft_seq seq) {
   pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
@@ -226,8 +234,8 @@ void weft_pager_reset_cache(weft_pager *pager) {
   pager->stats.n_free += pager->stats.n_cached;
   pager->stats.n_cached = 0;
   for (uint32_t owner = 0; owner < WEFT_OWNERS_MAX; owner++) pager->owner[owner].n_cached = 0;
-  for (uint32_t kind = 0; kind < WEFT_SPACES_MAX * WEFT_GROUPS_MAX; kind++)
-    pager->usage[kind].n_cached = pager->usage[kind].n_host = pager->usage[kind].n_file = 0;
+  for (uint32_t id = 0; id < WEFT_SPACES_MAX * WEFT_GROUPS_MAX; id++)
+    pager->usage[id].n_cached = pager->usage[id].n_host = pager->usage[id].n_file = 0;
   pager_lists_reset(pager);
   pager_spill_reset(pager);
   pager_index_reset(pager);
@@ -240,7 +248,7 @@ uint32_t weft_pager_headroom(const weft_pager *pager) {
   return pager->stats.n_free + pager->stats.n_cached;
 }
 
-/* The most blocks that n_positions neighbouring positions can touch. */
+/* The most blocks that n_positions consecutive positions can lie in. */
 static uint64_t blocks_touched(const pager_group *group, uint64_t n_positions) {
   if (n_positions == 0) return 0;
   return ((n_positions + group->block_tokens - 2) >> group->shift) + 1;
@@ -267,7 +275,7 @@ weft_owner_usage weft_pager_owner_usage(const weft_pager *pager, uint32_t owner)
 
 weft_group_usage weft_pager_group_usage(const weft_pager *pager, uint32_t space, uint32_t group) {
   WEFT_CHECK(space < pager->n_spaces && group < WEFT_GROUPS_MAX);
-  return pager->usage[pager_kind(space, group)];
+  return pager->usage[pager_group_id(space, group)];
 }
 
 void weft_pager_set_owner_limit(weft_pager *pager, uint32_t owner, uint32_t n_pages_max) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the pager offer each other; its tests may look, and nobody else includes it. */
+/* What the files of the pager offer each other. Its tests may look inside; nobody else includes this header. */
 #ifndef WEFT_PAGER_INTERNAL_H
 #define WEFT_PAGER_INTERNAL_H
 
@@ -10,7 +10,7 @@
 void pager_copies_cancel(weft_pager *pager, weft_page to); /* table.c */
 void pager_copy_emit(weft_pager *pager, weft_copy_kind kind, uint32_t from, uint32_t to);
 
-/* Into a page of the pool; between host memory and the file. */
+/* A copy that fills a page of the pool; a copy between host memory and file, which is called a move. */
 static inline bool pager_copy_fills_page(uint32_t kind) {
   return kind == WEFT_PAGE_TO_PAGE || kind == WEFT_HOST_TO_PAGE;
 }
@@ -18,12 +18,13 @@ static inline bool pager_copy_is_move(uint32_t kind) {
   return kind == WEFT_HOST_TO_FILE || kind == WEFT_FILE_TO_HOST;
 }
 
-/* A page for take when the free list is empty: a page never used, or one that is evicted now. */
+/* A page where the free list is empty: one that was never used, or one that is evicted for it. */
 weft_page pager_page_find(weft_pager *pager);
-/* An unreferenced published page waits: COLD, or WARM by the worth of its node (keep: always). */
+/* A published page that nobody holds any more becomes CACHED: in the COLD list if `list` says so and page.keep is not
+ * set, else in the WARM list of its node's worth. */
 void pager_page_cache(weft_pager *pager, weft_page page, pager_list list);
 
-/* The page, which nobody holds and no node names, is FREE. */
+/* A page that nobody holds and no node names becomes FREE. */
 static inline void pager_page_free(weft_pager *pager, weft_page page) {
   if (pager->page[page].copy) pager_copies_cancel(pager, page);
   pager->page[page] = (pager_page){.next = pager->free_page, .node = PAGER_NODE_NONE, .state = PAGER_FREE};
@@ -31,8 +32,8 @@ static inline void pager_page_free(weft_pager *pager, weft_page page) {
   pager->stats.n_free += 1;
 }
 
-/* A page with one reference and no meaning, to be counted by the caller. There must be headroom. */
-static inline weft_page pager_page_next(weft_pager *pager, uint32_t owner, uint32_t kind) {
+/* A page with one reference and meaningless content. There must be headroom. The caller calls pager_count_taken. */
+static inline weft_page pager_page_next(weft_pager *pager, uint32_t owner, uint32_t group_id) {
   weft_page page = pager->free_page;
   if (page != PAGER_LINK_NONE) {
     pager->free_page = pager->page[page].next;
@@ -40,30 +41,32 @@ static inline weft_page pager_page_next(weft_pager *pager, uint32_t owner, uint3
   } else {
     page = pager_page_find(pager);
   }
-  pager->page[page] = (pager_page){
-      .link = 1, .node = PAGER_NODE_NONE, .state = PAGER_PINNED, .owner = owner & 0xFF, .due = kind & 0xFF};
+  pager->page[page] = (pager_page){.owner = owner & 0xFF,
+                                   .pinned = {.references = 1, .group_id = group_id & 0xFF},
+                                   .node = PAGER_NODE_NONE,
+                                   .state = PAGER_PINNED};
   return page;
 }
 
-/* n pages were taken, for which the owner pays. */
-static inline void pager_count_taken(weft_pager *pager, uint32_t owner, uint32_t kind, uint32_t n) {
+/* n pages were taken, and the owner pays for them. */
+static inline void pager_count_taken(weft_pager *pager, uint32_t owner, uint32_t group_id, uint32_t n) {
   pager->owner[owner].n_pinned += n;
-  pager->usage[kind].n_pinned += n;
+  pager->usage[group_id].n_pinned += n;
   pager->stats.n_pinned += n;
   pager->stats.n_taken += n;
 }
 
-static inline weft_page pager_page_take(weft_pager *pager, uint32_t owner, uint32_t kind) {
-  pager_count_taken(pager, owner, kind, 1);
-  return pager_page_next(pager, owner, kind);
+static inline weft_page pager_page_take(weft_pager *pager, uint32_t owner, uint32_t group_id) {
+  pager_count_taken(pager, owner, group_id, 1);
+  return pager_page_next(pager, owner, group_id);
 }
 
-/* One reference less; without any, a published page waits in the list and another is FREE. */
+/* Takes away one reference. Without any, a published page becomes CACHED (pager_page_cache), another FREE. */
 static inline void pager_page_unpin(weft_pager *pager, weft_page page, pager_list list) {
   pager_page *record = &pager->page[page];
   WEFT_CHECK(record->state == PAGER_PINNED);
-  if (--record->link != 0) return;
-  pager->usage[record->due].n_pinned -= 1;
+  if (--record->pinned.references != 0) return;
+  pager->usage[record->pinned.group_id].n_pinned -= 1;
   pager->owner[record->owner].n_pinned -= 1;
   pager->stats.n_pinned -= 1;
   if (record->node != PAGER_NODE_NONE)
@@ -72,73 +75,79 @@ static inline void pager_page_unpin(weft_pager *pager, weft_page page, pager_lis
     pager_page_free(pager, page);
 }
 
-/* One reference more to a page of that kind. If nobody held it, the owner pays from now on. */
-void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner, uint32_t kind);
-/* A CACHED page becomes the newest of its WARM list. */
+/* Adds one reference to a published page. If nobody held the page, the owner pays for it from now on. */
+void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner, uint32_t group_id);
+/* A CACHED page becomes the most recently used one of its WARM list. */
 void pager_page_touch(weft_pager *pager, weft_page page);
-/* Evicts the page whose turn it is to FREE; false: nothing is CACHED. */
+/* Makes the node of some content free: forgets the oldest content of the lowest tier, or else evicts a page, which
+ * becomes FREE. False: there is neither. */
 bool pager_evict_one(weft_pager *pager);
-/* The one of these pages, each the oldest of its list or a list head, whose turn it is; its list. */
+/* The list from which to evict next, given the page that each list would evict (its head, if the list is empty). */
 pager_list pager_first_due(const weft_pager *pager, const weft_page oldest[PAGER_N_LISTS]);
 void pager_lists_reset(weft_pager *pager);
 
 /* ---- prefix.c: nodes and the index ----------------------------------------------------------- */
 
+/* How far the index knows a prompt. The four counts of tokens are multiples of the space's largest block, each at least
+ * as large as the one before. */
 typedef struct pager_match {
-  uint32_t public_end;
-  uint32_t root;
+  uint32_t public_end; /* base blocks of the prompt's public prefix */
+  uint32_t root;       /* where the prompt begins; NONE: nothing of its domain is known */
   uint32_t n_nodes;    /* base blocks of the prompt that have a node: path[0, n_nodes) */
-  uint32_t n_hashed;   /* path_hash[0, n_hashed) are known */
-  uint32_t n_hit;      /* tokens every group can serve now */
-  uint32_t n_stored;   /* ... with what lies in host memory */
-  uint32_t n_filed;    /* ... and in the file */
-  uint32_t n_promised; /* ... and once the promises are kept */
-  weft_seq promiser;
+  uint32_t n_hashed;   /* base blocks whose hash was computed: path_hash[0, n_hashed) */
+  uint32_t n_hit;      /* tokens that every group can serve from the pool */
+  uint32_t n_stored;   /* ... from the pool and host memory */
+  uint32_t n_filed;    /* ... and from the file */
+  uint32_t n_promised; /* ... and when all promises are kept */
+  weft_seq promiser;   /* who computes the last block of n_promised, if that is more than n_filed */
 } pager_match;
 
+/* Fills the secret of the index's hash from the seed, or, where the seed is 0, from the system. IO: it gave none. */
+weft_status pager_secret_draw(weft_pager *pager, uint64_t seed, weft_error *error);
 pager_hash pager_hash_next(const weft_pager *pager, pager_hash parent, const int32_t *tokens);
 pager_hash pager_hash_of(const weft_pager *pager, uint32_t node);
-/* Where a domain begins: at the start of a space (parent NONE) or below a public prefix. */
+/* The node where a domain begins: at the start of a space (parent NONE), or behind a public prefix (its last node). */
 uint32_t pager_root_find(const weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain);
 uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain);
 uint32_t pager_node_find(const weft_pager *pager, pager_hash hash, uint32_t parent, const int32_t *tokens);
-/* The root, found or created, at the cost of some evictions if it must be; NONE: no node is left. */
+/* The root, found or created; content is evicted for it if no node is free. NONE: that did not help. */
 uint32_t pager_root_make(weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain);
-/* A node that pager_node_find does not know, without references; NONE: none is left. */
+/* Creates a node that pager_node_find does not know. It has no references yet. NONE: no node is free. */
 uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent, const int32_t *tokens);
 void pager_node_unref(weft_pager *pager, uint32_t node);
-/* The chain down to the node is worth at least as much: what follows a block never outlives it. */
+/* Raises the node and all nodes before it to at least this worth: a block must never outlive the blocks before it. */
 void pager_node_raise(weft_pager *pager, uint32_t node, uint32_t worth);
-/* The last node of a public prefix of public_end base blocks is not where the next block is found. */
+/* True: the node is the last of a public prefix of public_end base blocks, so what follows begins with the root of the
+ * tenant's domain. */
 static inline bool pager_domain_changes(const weft_pager *pager, uint32_t node, uint32_t public_end) {
   return public_end != 0 && pager->node[node].depth == public_end && !pager->node[node].root;
 }
 
-/* Fills the path and the rest of *match for a prompt below match->root, whose first
- * match->public_end base blocks are public. */
+/* Follows the prompt through the index, from match->root on, whose first match->public_end base blocks are public.
+ * Fills the path and all other fields of *match. */
 void pager_match_prompt(weft_pager *pager, const weft_admit *args, pager_match *match);
-/* True: index, live nodes and counts agree. */
+/* True: the lines of the index, the live nodes and the counts agree. */
 bool pager_index_check(const weft_pager *pager, weft_error *error);
 void pager_index_reset(weft_pager *pager);
 
-static inline uint32_t *pager_slots(const weft_pager *pager, uint32_t node) {
-  return pager->slot + (uint64_t)node * pager->n_slots;
+static inline uint32_t *pager_places(const weft_pager *pager, uint32_t node) {
+  return pager->place + (uint64_t)node * pager->n_places;
 }
 
-static inline uint32_t pager_kind_at(const weft_pager *pager, uint32_t node, uint32_t group) {
-  return pager_kind(pager->node[node].space, group);
+static inline uint32_t pager_group_id_at(const weft_pager *pager, uint32_t node, uint32_t group) {
+  return pager_group_id(pager->node[node].space, group);
 }
 
-static inline bool pager_slot_is_page(uint32_t slot) {
-  return slot < PAGER_SLOT_SPILL;
+static inline bool pager_place_is_page(uint32_t place) {
+  return place < PAGER_PLACE_SLOT;
 }
 
-static inline bool pager_slot_is_spill(uint32_t slot) {
-  return (slot & (PAGER_SLOT_PROMISE | PAGER_SLOT_SPILL)) == PAGER_SLOT_SPILL;
+static inline bool pager_place_is_slot(uint32_t place) {
+  return (place & (PAGER_PLACE_PROMISE | PAGER_PLACE_SLOT)) == PAGER_PLACE_SLOT;
 }
 
-static inline bool pager_slot_is_promise(uint32_t slot) {
-  return slot >= PAGER_SLOT_PROMISE && slot != PAGER_SLOT_NONE;
+static inline bool pager_place_is_promise(uint32_t place) {
+  return place >= PAGER_PLACE_PROMISE && place != PAGER_PLACE_NONE;
 }
 
 static inline const int32_t *pager_tokens(const weft_pager *pager, uint32_t node) {
@@ -148,16 +157,16 @@ static inline const int32_t *pager_tokens(const weft_pager *pager, uint32_t node
 /* ---- publish.c: what a sequence tells the index ---------------------------------------------- */
 
 void pager_publish(weft_pager *pager, weft_seq seq, const int32_t *tokens, uint32_t n);
-/* Promises the blocks of the prompt from base block `from` on; match is the one of this admit. */
+/* Promises the blocks of the prompt that are not valid yet. match is the match of the admit that calls. */
 void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args, const pager_match *match);
 /* The sequence leaves the index: open promises are withdrawn, nothing more is published. */
 void pager_detach(weft_pager *pager, weft_seq seq);
-/* The page leaves its node (and the journal says so); the node may go with it. */
+/* The block in the page leaves the index, and the journal says so. The node ends too if nothing else refers to it. */
 void pager_unpublish(weft_pager *pager, weft_page page);
 
 /* ---- window.c: what windowed groups keep ----------------------------------------------------- */
 
-/* First block of the group that a row at `position` can see. */
+/* The first block of the group that a row at `position` can see. */
 static inline uint32_t pager_window_first(const pager_group *group, uint32_t position) {
   if (group->window == 0 || position < group->window) return 0;
   return (position - group->window + 1) >> group->shift;
@@ -169,13 +178,15 @@ static inline uint32_t pager_boundary_below(const pager_space *space, uint32_t p
 
 void pager_boundary_set(weft_pager *pager, weft_seq seq, uint32_t position);
 bool pager_boundary_at(const weft_pager *pager, weft_seq seq, uint32_t position);
+/* True: the group keeps every token, or a hit that ends at a boundary of the sequence needs this block. */
+bool pager_block_is_needed(const weft_pager *pager, weft_seq seq, uint32_t g, uint32_t block);
 void pager_window_drop(weft_pager *pager, weft_seq seq);
-/* A block before the table, of a window that is worth keeping. */
-void pager_slot_keep(weft_pager *pager, uint32_t slot);
+/* The block at this place, which left the block table, is needed by a boundary: it is kept and counts as used now. */
+void pager_window_keep_block(weft_pager *pager, uint32_t place);
 
 /* ---- who pays -------------------------------------------------------------------------------- */
 
-/* Blocks of the group that the operator pays for: those of the public prefix. */
+/* How many blocks of the group are in the public prefix: the operator pays for them. */
 static inline uint32_t pager_public_blocks(const pager_seq *s, const pager_group *group) {
   return s->public_end == 0 ? 0 : s->public_end / group->span;
 }
@@ -196,6 +207,10 @@ void pager_journal_block(weft_pager *pager, weft_journal_kind kind, weft_page pa
 void pager_journal_content(weft_pager *pager, weft_journal_kind kind, weft_tier tier, uint32_t index, uint32_t node,
                            uint32_t group);
 void pager_journal_cleared(weft_pager *pager);
+/* Gives a new node the name by which events speak of it; nothing without a journal. */
+void pager_journal_name(weft_pager *pager, uint32_t node);
+/* True: there is no journal, or the node has the name that its parent and its tokens give. */
+bool pager_journal_name_is_right(const weft_pager *pager, uint32_t node);
 
 static inline weft_page *pager_table(const weft_pager *pager, weft_seq seq, uint32_t group) {
   const pager_seq *s = &pager->seq[seq];
@@ -213,7 +228,7 @@ static inline pager_seq *pager_seq_of(const weft_pager *pager, weft_seq seq) {
 
 /* ---- for tests ------------------------------------------------------------------------------- */
 
-/* Keeps n_bits of every hash, so that nearly all of them collide. Only right after open. */
+/* Keeps only n_bits of every hash, so that nearly all of them collide. To be called right after open. */
 void pager_test_weaken_hash(weft_pager *pager, uint32_t n_bits);
 
 #endif

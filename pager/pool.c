@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: every page is in one state, and this file makes all the changes between them.
+/* Law: every page is in one state, and this file makes all changes of state.
  *
  *            take                       unpin, published
  *    FREE ----------> PINNED (refs) ------------------------> CACHED: COLD or a WARM list
  *     ^                |        ^                               |   |
  *     +----------------+        +------------- pin -------------+   |
  *       unpin, not published                                        |
- *     ^------------------- evict (COLD first, then who is due) -----+
+ *     ^------------- evict (COLD pages first, then the one due) ----+
  *
- * A WARM page of worth w is due when the clock has advanced by 2^w since it was let go; the clock
- * is moved by eviction, to when the evicted page was due. So a page that is worth twice as much is
- * kept about twice as long, and what nobody uses is evicted in the end whatever it is worth. Lists
- * of one worth are in order by themselves: only their oldest pages are compared, O(1).
+ * The order of eviction is GreedyDual in whole numbers. A page of worth w that becomes WARM when the clock shows c is
+ * due at c + 2^w. The page that is due first is evicted, and the clock moves on to its `due`; nothing else moves the
+ * clock. So a page whose worth is one higher is kept about twice as long, and a page that nobody uses is evicted in the
+ * end, whatever its worth. Within the list of one worth the pages are due in the order in which they came, so only the
+ * oldest page of each list has to be compared: O(1).
  *
- * A sequence pins whole chains and unpins them tail first, and no block is worth more than those
- * before it. So in a group that keeps all tokens a page is due no later than the pages before it in
- * the chain: tails go before heads. */
+ * A sequence pins all blocks of a prefix and unpins them from the end, and no block is worth more than those before it.
+ * So in a group that keeps every token a page is due no later than the pages before it in its prefix: what is evicted
+ * is the tail of a prefix, and what stays can be reached from its head. */
 #include "pager/spill.h"
 
 static uint32_t list_head(const weft_pager *pager, pager_list list) {
@@ -25,36 +26,36 @@ static uint32_t list_head(const weft_pager *pager, pager_list list) {
 void pager_lists_reset(weft_pager *pager) {
   for (uint32_t list = 0; list < PAGER_N_LISTS; list++) {
     uint32_t head = list_head(pager, (pager_list)list);
-    pager->page[head].next = pager->page[head].link = head;
+    pager->page[head].next = pager->page[head].cached.older = head;
     pager->page[head].node = PAGER_NODE_NONE;
   }
 }
 
-static void list_remove(weft_pager *pager, weft_page page) {
+static void page_list_remove(weft_pager *pager, weft_page page) {
   pager_page *record = &pager->page[page];
-  pager->page[record->link].next = record->next;
-  pager->page[record->next].link = record->link;
+  pager->page[record->cached.older].next = record->next;
+  pager->page[record->next].cached.older = record->cached.older;
 }
 
-static void list_append(weft_pager *pager, weft_page page, pager_list list) {
+static void page_list_append(weft_pager *pager, weft_page page, pager_list list) {
   uint32_t head = list_head(pager, list);
-  uint32_t newest = pager->page[head].link;
-  if (list != PAGER_COLD) pager->page[page].due = pager->clock + (1u << (list - PAGER_WARM));
+  uint32_t newest = pager->page[head].cached.older;
+  if (list != PAGER_COLD) pager->page[page].cached.due = pager->clock + (1u << (list - PAGER_WARM));
   pager->page[page].next = head;
-  pager->page[page].link = newest;
+  pager->page[page].cached.older = newest;
   pager->page[newest].next = page;
-  pager->page[head].link = page;
+  pager->page[head].cached.older = page;
 }
 
-/* What the next evictions will read is far apart in memory: ask for it now. The page three further
- * on, the node of the second, the index line and the parent of the first. */
+/* What the next evictions will read is far apart in memory, so it is fetched ahead: of the next page to be evicted the
+ * index line and the parent of its node, of the one after that its node, and of the third the page record. */
 static void prefetch_victims(const weft_pager *pager, weft_page first) {
   weft_page second = pager->page[first].next;
   __builtin_prefetch(&pager->page[pager->page[second].next]);
   uint32_t node = pager->page[second].node;
   if (node != PAGER_NODE_NONE) {
     __builtin_prefetch(&pager->node[node], 1);
-    __builtin_prefetch(pager_slots(pager, node) + pager->page[second].group, 1);
+    __builtin_prefetch(pager_places(pager, node) + pager->page[second].group, 1);
   }
   node = pager->page[first].node;
   if (node == PAGER_NODE_NONE) return;
@@ -70,7 +71,7 @@ pager_list pager_first_due(const weft_pager *pager, const weft_page oldest[PAGER
   uint32_t soonest = UINT32_MAX;
   for (uint32_t list = PAGER_WARM; list < PAGER_N_LISTS; list++) {
     if (oldest[list] >= pager->n_pages) continue;
-    uint8_t wait = (uint8_t)(pager->page[oldest[list]].due - pager->clock);
+    uint8_t wait = (uint8_t)(pager->page[oldest[list]].cached.due - pager->clock);
     if (wait >= soonest) continue;
     soonest = wait;
     first = (pager_list)list;
@@ -78,23 +79,23 @@ pager_list pager_first_due(const weft_pager *pager, const weft_page oldest[PAGER
   return first;
 }
 
-/* The page whose turn it is, out of its list and of the index. What is worth keeping goes to the host,
- * if there is one (spill). */
-static weft_page evict(weft_pager *pager, bool spill) {
+/* Takes the page that is to be evicted next out of its list and out of the index. If `spill` is set, the content of a
+ * WARM page goes to host memory, if there is any. */
+static weft_page evict_next_page(weft_pager *pager, bool spill) {
   weft_page oldest[PAGER_N_LISTS];
   for (uint32_t list = 0; list < PAGER_N_LISTS; list++)
     oldest[list] = pager->page[list_head(pager, (pager_list)list)].next;
   pager_list first = pager_first_due(pager, oldest);
   weft_page page = oldest[first];
   bool warm = first != PAGER_COLD;
-  if (warm) pager->clock = pager->page[page].due;
+  if (warm) pager->clock = pager->page[page].cached.due;
   WEFT_CHECK(page < pager->n_pages && pager->page[page].state == PAGER_CACHED);
   prefetch_victims(pager, pager->page[page].next);
-  list_remove(pager, page);
+  page_list_remove(pager, page);
   weft_owner_usage *payer = &pager->owner[pager->page[page].owner];
   payer->n_cached -= 1;
   payer->n_evicted += 1;
-  pager->usage[pager_kind_at(pager, pager->page[page].node, pager->page[page].group)].n_cached -= 1;
+  pager->usage[pager_group_id_at(pager, pager->page[page].node, pager->page[page].group)].n_cached -= 1;
   pager->stats.n_cached -= 1;
   pager->stats.n_evicted += 1;
   if (spill && warm && pager->n_host > 0 && pager_spill_out(pager, page)) return page;
@@ -106,45 +107,45 @@ static weft_page evict(weft_pager *pager, bool spill) {
 bool pager_evict_one(weft_pager *pager) {
   if (pager_spill_forget_oldest(pager)) return true;
   if (pager->stats.n_cached == 0) return false;
-  pager_page_free(pager, evict(pager, false));
+  pager_page_free(pager, evict_next_page(pager, false));
   return true;
 }
 
 weft_page pager_page_find(weft_pager *pager) {
-  if (pager->n_pages_touched == pager->n_pages) return evict(pager, true);
+  if (pager->n_pages_touched == pager->n_pages) return evict_next_page(pager, true);
   pager->stats.n_free -= 1;
   return pager->n_pages_touched++;
 }
 
-/* What the operator holds counts against nobody's limit. */
-static void take_over(weft_pager *pager, pager_page *record) {
+/* The operator pays for what it holds, so that a pin counts against the limit of no tenant. */
+static void operator_takes_over(weft_pager *pager, pager_page *record) {
   pager->owner[record->owner].n_pinned -= 1;
   pager->owner[WEFT_OWNER_OPERATOR].n_pinned += 1;
   record->owner = WEFT_OWNER_OPERATOR;
 }
 
-void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner, uint32_t kind) {
+void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner, uint32_t group_id) {
   pager_page *record = &pager->page[page];
   if (record->state == PAGER_PINNED) {
-    record->link += 1;
-    if (owner == WEFT_OWNER_OPERATOR) take_over(pager, record);
+    record->pinned.references += 1;
+    if (owner == WEFT_OWNER_OPERATOR) operator_takes_over(pager, record);
     return;
   }
   WEFT_CHECK(record->state == PAGER_CACHED);
-  list_remove(pager, page);
-  record->due = kind & 0xFF;
-  pager->usage[kind].n_cached -= 1;
-  pager->usage[kind].n_pinned += 1;
+  page_list_remove(pager, page);
+  pager->usage[group_id].n_cached -= 1;
+  pager->usage[group_id].n_pinned += 1;
   pager->owner[record->owner].n_cached -= 1;
   pager->owner[owner].n_pinned += 1;
   record->state = PAGER_PINNED;
-  record->link = 1;
+  record->pinned.references = 1;
+  record->pinned.group_id = group_id & 0xFF;
   record->owner = owner & 0xFF;
   pager->stats.n_cached -= 1;
   pager->stats.n_pinned += 1;
 }
 
-static pager_list warm_list(const weft_pager *pager, weft_page page) {
+static pager_list warm_list_of(const weft_pager *pager, weft_page page) {
   return (pager_list)(PAGER_WARM + pager->node[pager->page[page].node].worth);
 }
 
@@ -152,14 +153,14 @@ void pager_page_cache(weft_pager *pager, weft_page page, pager_list list) {
   pager_page *record = &pager->page[page];
   WEFT_CHECK(record->node != PAGER_NODE_NONE);
   record->state = PAGER_CACHED;
-  pager->usage[record->due].n_cached += 1;
+  pager->usage[record->pinned.group_id].n_cached += 1;
   pager->owner[record->owner].n_cached += 1;
   pager->stats.n_cached += 1;
-  list_append(pager, page, record->keep || list != PAGER_COLD ? warm_list(pager, page) : list);
+  page_list_append(pager, page, record->keep || list != PAGER_COLD ? warm_list_of(pager, page) : list);
 }
 
 void pager_page_touch(weft_pager *pager, weft_page page) {
   WEFT_CHECK(pager->page[page].state == PAGER_CACHED);
-  list_remove(pager, page);
-  list_append(pager, page, warm_list(pager, page));
+  page_list_remove(pager, page);
+  page_list_append(pager, page, warm_list_of(pager, page));
 }

@@ -1,17 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: a hash only finds; the parent and the tokens prove. The root of a chain is proven by its
- * parent, its space and its whole domain, so what a node stands for is exact, whatever the hash
- * does.
+/* Law: the hash only finds a candidate; its parent and its tokens prove it. A root is proven by its parent, its space
+ * and its whole domain. So which prefix a node stands for is exact, whatever the hash does.
  *
- * The index is an open hash table of lines. A line is one cache line:
- *   entry[15]  tag (8 bits of the hash, never 0) and node number + 1; 0: empty
- *   overflow   how many entries that belong to this line or passed it live in later lines
- * A search ends at the first line without overflow, so entries leave without tombstones. */
+ * The index is a hash table with open addressing. Its buckets are cache lines:
+ *   entry[15]  a tag (8 bits of the hash, never 0) and the number of a node + 1; 0: empty
+ *   overflow   how many entries lie in later lines because this line was full when they were inserted
+ * A search ends at the first line without overflow, so an entry can be erased without leaving a tombstone.
+ *
+ * The hash takes a secret that the pager draws when it opens. Tokens come from users: with a hash that they can
+ * compute, one tenant could choose prompts whose nodes crowd a few lines, and every search whose hash falls
+ * among those lines, whoever's it is, would read thousands of lines. The secret never leaves the process; the journal
+ * has names of its own. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <errno.h>
 #include <string.h>
+#include <sys/random.h>
 
+#include "base/random.h"
 #include "pager/spill.h"
 
 typedef uint32_t vec4 __attribute__((vector_size(16)));
@@ -19,11 +26,11 @@ typedef uint32_t vec4 __attribute__((vector_size(16)));
 /* ---- hashes ---------------------------------------------------------------------------------- */
 
 static pager_hash hash_bytes(const weft_pager *pager, const void *bytes, size_t n_bytes) {
-  XXH128_hash_t full = XXH3_128bits(bytes, n_bytes);
+  XXH128_hash_t full = XXH3_128bits_withSecret(bytes, n_bytes, pager->secret, sizeof pager->secret);
   return (pager_hash){.low = full.low64 & pager->hash_mask.low, .high = (uint32_t)full.high64 & pager->hash_mask.high};
 }
 
-/* The key of a block: the key of all that comes before it, then its tokens. */
+/* The hash of a block takes the hash of everything before the block, then the tokens of the block. */
 static inline pager_hash chain_hash(const weft_pager *pager, pager_hash parent, const int32_t *tokens,
                                     uint32_t n_tokens) {
   unsigned char bytes[12 + 4 * WEFT_BLOCK_TOKENS_MAX];
@@ -53,6 +60,19 @@ pager_hash pager_hash_of(const weft_pager *pager, uint32_t node) {
   return (pager_hash){.low = hash[0] | (uint64_t)hash[1] << 32, .high = hash[2]};
 }
 
+weft_status pager_secret_draw(weft_pager *pager, uint64_t seed, weft_error *error) {
+  _Static_assert(sizeof pager->secret >= XXH3_SECRET_SIZE_MIN, "the hash takes the whole secret");
+  if (seed == 0) {
+    size_t n_bytes = sizeof pager->secret;
+    if (getrandom(pager->secret, n_bytes, 0) == (ssize_t)n_bytes) return WEFT_OK;
+    return weft_fail(error, WEFT_E_IO, "pager: the system gave no random bytes for the secret of the prefix index: %s",
+                     strerror(errno));
+  }
+  for (uint32_t i = 0; i < PAGER_SECRET_WORDS; i++)
+    pager->secret[i] = weft_mix64(seed + (i + 1) * UINT64_C(0x9E3779B97F4A7C15));
+  return WEFT_OK;
+}
+
 void pager_test_weaken_hash(weft_pager *pager, uint32_t n_bits) {
   WEFT_CHECK(n_bits < 64 && pager->n_nodes_live == 0);
   pager->hash_mask = (pager_hash){.low = n_bits == 0 ? 0 : ~(UINT64_MAX >> n_bits), .high = 0};
@@ -77,8 +97,8 @@ static inline uint32_t line_after(const weft_pager *pager, uint32_t line) {
   return line + 1 == pager->n_lines ? 0 : line + 1;
 }
 
-/* Bit i is set where entry i has the tag. The overflow count is under 2^24, so its tag is 0: no
- * match. */
+/* Bit i is set where entry i has the tag. The overflow count is below 2^24, so it looks like an entry with tag 0, which
+ * no hash has. */
 static inline uint32_t line_matches(const uint32_t *line, uint32_t tag) {
   const vec4 *part = (const vec4 *)(const void *)line;
   const vec4 wanted = {tag, tag, tag, tag};
@@ -174,8 +194,8 @@ static uint32_t node_take(weft_pager *pager, pager_hash hash) {
   pager->n_nodes_live += 1;
   pager->node[node] = (pager_node){
       .hash = {(uint32_t)hash.low, (uint32_t)(hash.low >> 32), hash.high}, .parent = PAGER_NODE_NONE, .live = 1};
-  uint32_t *slots = pager_slots(pager, node);
-  for (uint32_t i = 0; i < pager->n_slots; i++) slots[i] = PAGER_SLOT_NONE;
+  uint32_t *places = pager_places(pager, node);
+  for (uint32_t i = 0; i < pager->n_places; i++) places[i] = PAGER_PLACE_NONE;
   index_insert(pager, hash, node);
   return node;
 }
@@ -192,6 +212,7 @@ uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t space, w
     pager->node[parent].refs += 1;
   }
   memcpy(pager->node_tokens + (uint64_t)node * pager->node_stride, &domain, sizeof domain);
+  pager_journal_name(pager, node);
   return node;
 }
 
@@ -215,6 +236,7 @@ uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent, 
   record->depth = (pager->node[parent].depth + 1) & PAGER_DEPTH_MAX;
   pager->node[parent].refs += 1;
   memcpy(pager->node_tokens + (uint64_t)node * pager->node_stride, tokens, 4 * (size_t)pager->base_tokens);
+  pager_journal_name(pager, node);
   return node;
 }
 
@@ -247,15 +269,15 @@ void pager_index_reset(weft_pager *pager) {
 
 /* ---- the longest match ----------------------------------------------------------------------- */
 
-/* The first node of the home line that has the tag: nearly always the right one. */
-static uint32_t guess(const weft_pager *pager, pager_hash hash) {
+/* The first node in the home line with the tag of the hash: nearly always the node of the block. */
+static uint32_t guess_node(const weft_pager *pager, pager_hash hash) {
   const uint32_t *line = line_at(pager, home_line(pager, hash));
   uint32_t hits = line_matches(line, tag_of(hash));
   return hits == 0 ? PAGER_NODE_NONE : entry_node(line[__builtin_ctz(hits)]);
 }
 
-/* Follows the prompt down from a root, from base block n_nodes on. The hashes of a batch do not wait
- * for memory, so the lines, then the nodes, of a whole batch are on their way at once. */
+/* Follows the prompt from a root, beginning with base block n_nodes. Computing hashes needs no memory of the index, so
+ * a whole batch is hashed first; then its lines, and after them its nodes, are fetched at the same time. */
 static void match_nodes(weft_pager *pager, uint32_t root, const int32_t *tokens, uint32_t n_blocks,
                         pager_match *match) {
   pager_hash hash = pager_hash_of(pager, root);
@@ -270,11 +292,11 @@ static void match_nodes(weft_pager *pager, uint32_t root, const int32_t *tokens,
     }
     match->n_hashed = start + n;
     for (uint32_t i = 0; i < n; i++) {
-      found[i] = guess(pager, pager->path_hash[start + i]);
+      found[i] = guess_node(pager, pager->path_hash[start + i]);
       if (found[i] == PAGER_NODE_NONE) continue;
       __builtin_prefetch(&pager->node[found[i]]);
       __builtin_prefetch(pager_tokens(pager, found[i]));
-      __builtin_prefetch(pager_slots(pager, found[i]));
+      __builtin_prefetch(pager_places(pager, found[i]));
     }
     for (uint32_t i = 0; i < n; i++) {
       const int32_t *block = batch + (uint64_t)i * step;
@@ -287,15 +309,15 @@ static void match_nodes(weft_pager *pager, uint32_t root, const int32_t *tokens,
   }
 }
 
-/* Adjacent blocks of one group that end at the present node. */
-typedef struct run {
-  uint32_t reach[PAGER_NOWHERE]; /* all of them in the pool; there or in the host's memory; ... */
-  uint32_t promised;             /* in any tier, or promised */
-} run;
+/* How many adjacent blocks of one group, up to the one that ends at the present node, can be had from each tier. */
+typedef struct group_run {
+  uint32_t reach[PAGER_NOWHERE]; /* from the pool; from the pool or host memory; ... or the file */
+  uint32_t promised;             /* ... or are promised */
+} group_run;
 
-/* Moves the ends of the match to `position` if every group can serve it: from the pool, from lower
- * tiers, once promises are kept. */
-static void extend(const pager_space *space, const run *runs, uint32_t position, pager_match *match) {
+/* Moves the ends of the match to `position`, if every group can serve a hit that ends there: from the pool, from the
+ * pool and lower tiers, and when all promises are kept. */
+static void extend_match(const pager_space *space, const group_run *runs, uint32_t position, pager_match *match) {
   bool pool = true, host = true, file = true;
   for (uint32_t g = 0; g < space->n_groups; g++) {
     const pager_group *group = &space->group[g];
@@ -311,22 +333,22 @@ static void extend(const pager_space *space, const run *runs, uint32_t position,
   if (pool) match->n_hit = position;
 }
 
-static inline pager_reach reach_of(const weft_pager *pager, uint32_t slot) {
-  if (pager_slot_is_page(slot)) return PAGER_IN_POOL;
-  return pager_slot_is_spill(slot) ? pager_spill_reach(pager, slot) : PAGER_NOWHERE;
+static inline pager_reach place_reach(const weft_pager *pager, uint32_t place) {
+  if (pager_place_is_page(place)) return PAGER_IN_POOL;
+  return pager_place_is_slot(place) ? pager_spill_reach(pager, place) : PAGER_NOWHERE;
 }
 
-/* The weakest group decides: a hit at `position` needs, of every group, all blocks that a row there
- * sees. */
+/* How far a hit can reach. It needs, of every group, all blocks that a row at its end sees, so the group that can serve
+ * least decides. */
 static void match_groups(const weft_pager *pager, const pager_space *space, uint32_t limit, pager_match *match) {
-  run runs[WEFT_GROUPS_MAX] = {{{0}, 0}};
+  group_run runs[WEFT_GROUPS_MAX] = {{{0}, 0}};
   match->n_hit = match->n_stored = match->n_filed = match->n_promised = 0;
   for (uint32_t i = 0; i < match->n_nodes; i++) {
-    const uint32_t *slots = pager_slots(pager, pager->path[i]);
+    const uint32_t *places = pager_places(pager, pager->path[i]);
     for (uint32_t g = 0; g < space->n_groups; g++) {
       if (((i + 1) & (space->group[g].span - 1)) != 0) continue;
-      pager_reach reach = reach_of(pager, slots[g]);
-      bool any = reach != PAGER_NOWHERE || pager_slot_is_promise(slots[g]);
+      pager_reach reach = place_reach(pager, places[g]);
+      bool any = reach != PAGER_NOWHERE || pager_place_is_promise(places[g]);
       for (uint32_t tier = 0; tier < PAGER_NOWHERE; tier++)
         runs[g].reach[tier] = reach <= tier ? runs[g].reach[tier] + 1 : 0;
       runs[g].promised = any ? runs[g].promised + 1 : 0;
@@ -335,20 +357,19 @@ static void match_groups(const weft_pager *pager, const pager_space *space, uint
     uint32_t position = (i + 1) << pager->base_shift;
     if (position > limit) return;
     if ((position & (space->block_max - 1)) != 0) continue;
-    extend(space, runs, position, match);
+    extend_match(space, runs, position, match);
   }
 }
 
-/* Who computes the last block that the longer prefix still lacks: it computes all that comes
- * before, too. */
+/* The sequence that computes the last block missing up to `position`. It computes all blocks before that, too. */
 static weft_seq last_promiser(const weft_pager *pager, const pager_space *space, uint32_t position) {
   for (uint32_t end = position >> pager->base_shift; end > 0; end--) {
-    const uint32_t *slots = pager_slots(pager, pager->path[end - 1]);
+    const uint32_t *places = pager_places(pager, pager->path[end - 1]);
     for (uint32_t g = 0; g < space->n_groups; g++) {
       const pager_group *group = &space->group[g];
-      if ((end & (group->span - 1)) != 0 || !pager_slot_is_promise(slots[g])) continue;
+      if ((end & (group->span - 1)) != 0 || !pager_place_is_promise(places[g])) continue;
       if (end / group->span - 1 < pager_window_first(group, position)) continue;
-      return slots[g] & ~PAGER_SLOT_PROMISE;
+      return places[g] & ~PAGER_PLACE_PROMISE;
     }
   }
   return WEFT_SEQ_NONE;

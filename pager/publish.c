@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: a sequence that publishes owns, in every group, exactly the pages that its nodes name: where
- * a node already has a page (the block was computed twice), the sequence changes over to that page
- * and its own goes back. So whoever holds a block of a chain holds all blocks before it, and
- * eviction can trust the order in which pages were let go.
+/* Law: a sequence that publishes holds, in every group, exactly the pages that its nodes name. Where two sequences
+ * computed the same block, the node has the page of the first; the second changes over to that page and returns its
+ * own. So a sequence that holds a block holds all blocks before it, and eviction can rely on the order in which pages
+ * were let go.
  *
- * A promise says "this running sequence will compute this block". It is kept by publishing, or
- * withdrawn when the sequence ends; it never outlives its sequence, so nobody can wait for ever. */
+ * A promise in a place of a node says that a running sequence will compute this block. Publishing the block keeps the
+ * promise; the end of the sequence withdraws it. A promise never outlives its sequence, so nobody waits for ever. */
 #include <string.h>
 
 #include "pager/spill.h"
@@ -15,7 +15,7 @@ void pager_unpublish(weft_pager *pager, weft_page page) {
   if (record->node == PAGER_NODE_NONE) return;
   pager_journal_block(pager, WEFT_JOURNAL_REMOVED, page);
   uint32_t node = record->node;
-  pager_slots(pager, node)[record->group] = PAGER_SLOT_NONE;
+  pager_places(pager, node)[record->group] = PAGER_PLACE_NONE;
   record->node = PAGER_NODE_NONE;
   record->keep = 0;
   pager_node_unref(pager, node);
@@ -35,7 +35,7 @@ void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args, con
       root = pager_root_find(pager, parent, s->space, s->domain);
       if (root == PAGER_NODE_NONE) root = pager_root_create(pager, parent, s->space, s->domain);
       if (root == PAGER_NODE_NONE) break;
-      pager->node[root].refs += 1; /* until something follows it */
+      pager->node[root].refs += 1; /* holds the root until a node follows it */
       parent = root;
       hash = pager_hash_of(pager, root);
     }
@@ -46,10 +46,10 @@ void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args, con
       hash = pager_hash_next(pager, hash, tokens);
     uint32_t node = i < match->n_nodes ? pager->path[i] : pager_node_create(pager, hash, parent, tokens);
     if (node == PAGER_NODE_NONE) break; /* no node is free: fewer followers will wait */
-    uint32_t *slots = pager_slots(pager, node);
+    uint32_t *places = pager_places(pager, node);
     for (uint32_t g = 0; g < space->n_groups; g++) {
-      if (((i + 1) & (space->group[g].span - 1)) != 0 || slots[g] != PAGER_SLOT_NONE) continue;
-      slots[g] = PAGER_SLOT_PROMISE | seq;
+      if (((i + 1) & (space->group[g].span - 1)) != 0 || places[g] != PAGER_PLACE_NONE) continue;
+      places[g] = PAGER_PLACE_PROMISE | seq;
     }
     s->announced_tail = parent = node;
     s->announced_end = i + 1;
@@ -58,14 +58,14 @@ void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args, con
   pager_node_unref(pager, root);
 }
 
-static void withdraw(weft_pager *pager, weft_seq seq) {
+static void withdraw_promises(weft_pager *pager, weft_seq seq) {
   pager_seq *s = &pager->seq[seq];
   if (s->announced_tail == PAGER_NODE_NONE) return;
   uint32_t node = s->announced_tail;
   while (pager->node[node].depth > s->announced_from) {
-    uint32_t *slots = pager_slots(pager, node);
-    for (uint32_t g = 0; g < pager->n_slots; g++)
-      if (slots[g] == (PAGER_SLOT_PROMISE | seq)) slots[g] = PAGER_SLOT_NONE;
+    uint32_t *places = pager_places(pager, node);
+    for (uint32_t g = 0; g < pager->n_places; g++)
+      if (places[g] == (PAGER_PLACE_PROMISE | seq)) places[g] = PAGER_PLACE_NONE;
     node = pager->node[node].parent;
   }
   pager_node_unref(pager, s->announced_tail);
@@ -74,7 +74,7 @@ static void withdraw(weft_pager *pager, weft_seq seq) {
 
 void pager_detach(weft_pager *pager, weft_seq seq) {
   pager_seq *s = &pager->seq[seq];
-  withdraw(pager, seq);
+  withdraw_promises(pager, seq);
   if (s->tail != PAGER_NODE_NONE) pager_node_unref(pager, s->tail);
   s->tail = PAGER_NODE_NONE;
   s->public_end = 0; /* what it computes now, nobody shares */
@@ -83,21 +83,21 @@ void pager_detach(weft_pager *pager, weft_seq seq) {
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 static inline void publish_page(weft_pager *pager, const pager_seq *s, uint32_t node, uint32_t group, uint32_t block) {
-  uint32_t *slot = &pager_slots(pager, node)[group];
+  uint32_t *place = &pager_places(pager, node)[group];
   weft_page *entry = &s->table[pager->space[s->space].group[group].table_offset + block];
-  if (pager_slot_is_page(*slot)) {
-    WEFT_CHECK(*slot != *entry);
-    pager_page_pin(pager, *slot, pager_payer(s, &pager->space[s->space].group[group], block),
-                   pager_kind(s->space, group));
+  if (pager_place_is_page(*place)) {
+    WEFT_CHECK(*place != *entry);
+    pager_page_pin(pager, *place, pager_payer(s, &pager->space[s->space].group[group], block),
+                   pager_group_id(s->space, group));
     pager_page_unpin(pager, *entry, PAGER_WARM);
-    *entry = *slot;
+    *entry = *place;
     pager->stats.n_duplicates += 1;
     return;
   }
   pager_page *record = &pager->page[*entry];
   WEFT_CHECK(record->state == PAGER_PINNED && record->node == PAGER_NODE_NONE);
-  if (pager_slot_is_spill(*slot)) pager_spill_forget(pager, *slot); /* the node is the tail: it stays */
-  *slot = *entry;
+  if (pager_place_is_slot(*place)) pager_spill_forget(pager, *place); /* the node is the tail: it stays */
+  *place = *entry;
   record->node = node & PAGER_NODE_NONE;
   record->group = group & (WEFT_GROUPS_MAX - 1);
   pager->node[node].refs += 1;
@@ -105,7 +105,7 @@ static inline void publish_page(weft_pager *pager, const pager_seq *s, uint32_t 
   pager_journal_block(pager, WEFT_JOURNAL_STORED, *entry);
 }
 
-static uint32_t find_or_create(weft_pager *pager, uint32_t parent, const int32_t *tokens) {
+static uint32_t node_find_or_create(weft_pager *pager, uint32_t parent, const int32_t *tokens) {
   pager_hash hash = pager_hash_next(pager, pager_hash_of(pager, parent), tokens);
   uint32_t node = pager_node_find(pager, hash, parent, tokens);
   if (node != PAGER_NODE_NONE) return node;
@@ -117,28 +117,27 @@ static uint32_t find_or_create(weft_pager *pager, uint32_t parent, const int32_t
   return node;
 }
 
-static void move_tail(weft_pager *pager, pager_seq *s, uint32_t node) {
+static void seq_move_tail(weft_pager *pager, pager_seq *s, uint32_t node) {
   pager->node[node].refs += 1;
   pager_node_unref(pager, s->tail);
   s->tail = node;
 }
 
-/* One more base block of the sequence is valid. False: no node is left, the sequence left the
- * index. */
+/* One more base block of the sequence is valid. False: no node could be had for it, so the sequence left the index. */
 static bool publish_block(weft_pager *pager, weft_seq seq, const int32_t *tokens) {
   pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
   uint32_t node = s->tail;
   if (pager_domain_changes(pager, node, s->public_end)) {
     node = pager_root_make(pager, node, s->space, s->domain);
-    if (node != PAGER_NODE_NONE) move_tail(pager, s, node);
+    if (node != PAGER_NODE_NONE) seq_move_tail(pager, s, node);
   }
-  if (node != PAGER_NODE_NONE) node = find_or_create(pager, node, tokens);
+  if (node != PAGER_NODE_NONE) node = node_find_or_create(pager, node, tokens);
   if (node == PAGER_NODE_NONE) {
     pager_detach(pager, seq);
     return false;
   }
-  move_tail(pager, s, node);
+  seq_move_tail(pager, s, node);
   pager_node_raise(pager, node, s->retention);
   uint32_t depth = pager->node[node].depth;
   for (uint32_t g = 0; g < space->n_groups; g++) {
@@ -146,11 +145,11 @@ static bool publish_block(weft_pager *pager, weft_seq seq, const int32_t *tokens
     publish_page(pager, s, node, g, (depth >> (space->group[g].shift - pager->base_shift)) - 1);
   }
   if (pager->node[node].boundary) pager_boundary_set(pager, seq, depth << pager->base_shift);
-  if (s->announced_tail == node) { /* every promise was kept: nothing to search for */
+  if (s->announced_tail == node) { /* all promises are kept, so none has to be withdrawn */
     s->announced_tail = PAGER_NODE_NONE;
     pager_node_unref(pager, node);
   } else if (depth >= s->announced_end) {
-    withdraw(pager, seq);
+    withdraw_promises(pager, seq);
   }
   return true;
 }

@@ -1,48 +1,51 @@
 /* SPDX-License-Identifier: MIT */
-/* The records of the pager, which its files and its tests share, and nobody else includes.
+/* The records of the pager. Its files and its tests share them; nobody else includes this header.
  *
- * Law. Three kinds of record, all in arrays that open() sizes:
- *   page   one per page of the pool: state, references or list links, the node it is indexed at
- *   node   one per base block of a prefix (base block: the smallest block of any space). A node is
- *          (space, domain, parent node, tokens): two nodes never agree in all of them, so by
- *          induction from the root a node stands for exactly one prefix. It has one slot per layer
- *          group for the block that ends there
- *   seq    one per running sequence: counts, the node its valid tokens end at (tail), its table
+ * Law. There are four records, all in arrays that open() sizes:
+ *   page   one per page of the pool: its state, its reference count or its links in a list, and the node where the
+ *          block in it is published
+ *   node   one per base block of a prefix. A base block is as long as the smallest block of any space. A node is
+ *          (parent node, tokens), and a root is (space, domain); no two nodes are the same in all of these. So each
+ *          node stands for exactly one prefix, which follows by induction from the root. A node has one place per layer
+ *          group, which says where the block of the group that ends here is
+ *   slot   one per slot of host memory and of the file (spill.h)
+ *   seq    one per running sequence: how far it is, the node where its valid tokens end (its tail), its block tables
  *
- *   root(space, domain) <- node(tokens 0..15) <- node(tokens 16..31) <- ...      (links go upwards)
- *                            slot: [page 7]        slot: [page 9 | page 2]
+ *   root(space, domain) <- node(tokens 0..15) <- node(tokens 16..31) <- ...      (nodes know their parent only)
+ *                            place: [page 7]       place: [page 9 | page 2]
  *
- * Below a public prefix each domain begins with a root of its own, which has the last public node as
- * its parent and the same depth.
+ * Behind a public prefix the domain of each tenant begins with a root of its own. Its parent is the last node of the
+ * public prefix, and it has the same depth.
  *
- * A node lives while something refers to it: a child, a page in a slot, or a sequence. */
+ * A node lives while something refers to it: a child, a page or slot in one of its places, or a sequence. */
 #ifndef WEFT_PAGER_RECORDS_H
 #define WEFT_PAGER_RECORDS_H
 
 #include "base/check.h"
-#include "pager/pager.h"
+#include "pager/journal.h"
 
 enum {
-  PAGER_LINE_WORDS = 16, /* one cache line of the index: 15 entries, then the overflow count */
+  PAGER_LINE_WORDS = 16, /* one cache line of the index: 15 entries and the overflow count */
   PAGER_LINE_ENTRIES = 15,
-  PAGER_LINE_LOAD = 13, /* entries per line when every node is in use */
-  PAGER_MATCH_BATCH = 32,
-  PAGER_COST_LOG_MAX = 3,
+  PAGER_LINE_LOAD = 13,    /* entries per line when every node is in use */
+  PAGER_SECRET_WORDS = 24, /* of the secret with which the index hashes: 192 bytes, as many as XXH3 has of its own */
+  PAGER_MATCH_BATCH = 32,  /* base blocks whose memory is fetched at the same time while a prompt is matched */
+  PAGER_COST_LOG_MAX = 3,  /* the most that the cost of computing a block again adds to its worth */
   PAGER_ALLOCATIONS_MAX = 16,
-  PAGER_NODE_EVICTIONS_MAX = 1024 /* evictions that one new node may cost before we give up on it */
+  PAGER_NODE_EVICTIONS_MAX = 1024 /* pages that are evicted for one new node before it is given up */
 };
 
 #define PAGER_NODE_NONE 0xFFFFFFu
 #define PAGER_NODES_MAX 0xFFFFFEu
 #define PAGER_DEPTH_MAX 0xFFFFFFu
-#define PAGER_LINK_NONE 0xFFFFFFu /* of 24 bits: pages, list heads and references stay below */
+#define PAGER_LINK_NONE 0xFFFFFFu /* page numbers, list heads and reference counts have 24 bits and stay below it */
 #define PAGER_PAGES_MAX 0xFFFF00u
 
-/* A slot of a node is a page, or nothing, or the promise of a running sequence to compute it, or the
- * number of the spill slot where the content lies. */
-#define PAGER_SLOT_NONE    UINT32_MAX
-#define PAGER_SLOT_PROMISE 0x80000000u
-#define PAGER_SLOT_SPILL   0x40000000u
+/* A place of a node: the number of a page of the pool; or PAGER_PLACE_SLOT and the number of a slot of a lower tier; or
+ * PAGER_PLACE_PROMISE and the number of the running sequence that will compute the block; or PAGER_PLACE_NONE. */
+#define PAGER_PLACE_NONE    UINT32_MAX
+#define PAGER_PLACE_PROMISE 0x80000000u
+#define PAGER_PLACE_SLOT    0x40000000u
 
 typedef enum pager_state {
   PAGER_FREE = 0, /* zero, so that untouched memory is a free page */
@@ -50,28 +53,37 @@ typedef enum pager_state {
   PAGER_PINNED = 2
 } pager_state;
 
-/* CACHED pages wait in lists; COLD is evicted before all others, the oldest first in each. WARM + k has
- * what is worth 2^k. */
+/* The lists in which CACHED pages wait for their eviction, each in the order in which the pages were let go. Pages in
+ * the COLD list are evicted before all others. The list WARM + w has the pages of worth w (pool.c). */
 typedef enum pager_list {
-  PAGER_COLD = 0, /* a window passed over it and no boundary needs it */
+  PAGER_COLD = 0, /* a window passed over the block, and no boundary needs it (window.c) */
   PAGER_WARM = 1,
-  PAGER_N_WORTHS = 7, /* retention and cost, 0 .. 3 each */
+  PAGER_N_WORTHS = 7, /* the sum of the retention and the logarithm of the cost, 0 .. 3 each */
   PAGER_N_LISTS = PAGER_WARM + PAGER_N_WORTHS
 } pager_list;
 
 typedef struct pager_page {
-  uint32_t next : 24; /* FREE: next free page, or PAGER_LINK_NONE; CACHED: next newer page */
-  uint32_t due : 8;   /* PINNED: its kind; CACHED and WARM: evicted when the clock comes there */
-  uint32_t link : 24; /* CACHED: next older page; PINNED: references */
-  uint32_t owner : 8; /* PINNED: who pays; CACHED: who paid last */
-  uint32_t node : 24; /* where it is published, PAGER_NODE_NONE: nowhere */
-  uint32_t group : 4;
+  uint32_t next : 24; /* FREE: the next free page, or PAGER_LINK_NONE; CACHED: the page let go next after this one */
+  uint32_t owner : 8; /* PINNED: who pays for the page; CACHED: who paid last */
+  union {
+    struct {
+      uint32_t older : 24; /* the page let go last before this one */
+      uint32_t due : 8;    /* in a WARM list: the clock at which the page is evicted */
+    } cached;
+    struct {
+      uint32_t references : 24; /* how often sequences hold the page */
+      uint32_t group_id : 8;    /* of the block in it: pager_group_id */
+    } pinned;
+  };
+  uint32_t node : 24; /* where the block in the page is published; PAGER_NODE_NONE: nowhere */
+  uint32_t group : 4; /* of a published block: its layer group */
   uint32_t state : 2;
-  uint32_t keep : 1; /* some boundary needs it: WARM when nobody holds it any more */
-  uint32_t copy : 1; /* target of a copy that was not taken yet */
+  uint32_t keep : 1; /* some boundary needs the block: the page becomes WARM, not COLD, when nobody holds it any more */
+  uint32_t copy : 1; /* a copy that fills the page was emitted and not taken yet */
 } pager_page;
+_Static_assert(sizeof(pager_page) == 12, "a page record is three words: docs/pager.md counts on it");
 
-/* 96 of the 128 bits of XXH3: they find a node, its tokens and parent prove it. */
+/* 96 of the 128 bits of XXH3, keyed with the pager's secret. The hash finds a node; parent and tokens prove it. */
 typedef struct pager_hash {
   uint64_t low;
   uint32_t high;
@@ -80,12 +92,12 @@ typedef struct pager_hash {
 typedef struct pager_node {
   uint32_t hash[3];
   uint32_t parent : 24; /* free node: the next free one */
-  uint32_t worth : 8;   /* class of the most precious sequence that had it; never more than the parent's */
+  uint32_t worth : 8;   /* the highest that a sequence gave to the prefix; never higher than the parent's */
   uint32_t refs;
-  uint32_t depth : 24; /* base blocks from the root to the end of this one */
+  uint32_t depth : 24; /* base blocks from the start of the prefix to the end of this node */
   uint32_t space : 4;
-  uint32_t root : 1;     /* a domain begins here; a parent is the end of the public prefix before it */
-  uint32_t boundary : 1; /* prefixes part here: sequences that pass keep the window before it */
+  uint32_t root : 1;     /* a domain begins here; its parent, if any, is the last node of the public prefix before it */
+  uint32_t boundary : 1; /* prefixes part here: sequences that pass keep the windows for a hit that ends here */
   uint32_t live : 1;
 } pager_node;
 
@@ -97,16 +109,16 @@ typedef struct pager_group {
   uint32_t table_offset;
 } pager_group;
 
-/* The kind of a block: its space and group. */
-static inline uint32_t pager_kind(uint32_t space, uint32_t group) {
+/* The number of a layer group among the groups of all spaces. */
+static inline uint32_t pager_group_id(uint32_t space, uint32_t group) {
   return space * WEFT_GROUPS_MAX + group;
 }
-_Static_assert(WEFT_SPACES_MAX *WEFT_GROUPS_MAX <= 256, "a kind has 8 bits");
+_Static_assert(WEFT_SPACES_MAX *WEFT_GROUPS_MAX <= 256, "a group id has 8 bits");
 
 typedef struct pager_space {
   weft_key128 fingerprint;
   uint32_t n_groups;
-  uint32_t block_max; /* the grain of hits and boundaries */
+  uint32_t block_max; /* its largest block: hits and boundaries are multiples of it */
   uint32_t n_global, n_windowed;
   uint32_t token_cost, cost_doubles;
   uint8_t global[WEFT_GROUPS_MAX], windowed[WEFT_GROUPS_MAX]; /* group numbers */
@@ -118,14 +130,16 @@ typedef struct pager_seq {
   uint32_t next_free;
   uint32_t space, owner, retention;
   weft_key128 domain;
-  uint32_t public_end; /* base blocks of its public prefix; 0: none, or it publishes nothing */
+  uint32_t public_end; /* base blocks of its public prefix; 0: it has none, or the sequence publishes nothing */
   uint32_t n_valid, n_reserved;
-  uint32_t tail;                          /* node of the last whole base block; NONE: publishes nothing */
-  uint32_t announced_tail;                /* deepest node it promised; NONE: no promise is open */
-  uint32_t announced_from, announced_end; /* base blocks */
+  uint32_t tail;                          /* the node of its last whole base block; NONE: it publishes nothing */
+  uint32_t announced_tail;                /* the deepest node that it promised; NONE: it has no open promise */
+  uint32_t announced_from, announced_end; /* the base blocks that it promised */
   weft_page *table;                       /* the tables of its groups, one after another */
-  uint32_t first[WEFT_GROUPS_MAX];        /* first block that the table still holds, */
-  uint32_t end[WEFT_GROUPS_MAX];          /* and how many entries it has: n_reserved in blocks */
+  uint32_t n_sought, n_found;             /* tokens that admit looked up, and those that admit or fork gave it */
+  bool forked, entered;                   /* it began as a fork; weft_pager_enter was called */
+  uint32_t first[WEFT_GROUPS_MAX];        /* the first block that the table still holds */
+  uint32_t end[WEFT_GROUPS_MAX];          /* how many entries the table has: n_reserved in blocks */
 } pager_seq;
 
 struct weft_pager {
@@ -136,42 +150,44 @@ struct weft_pager {
 
   pager_page *page;                    /* [n_pages + PAGER_N_LISTS]; the last ones are the heads of the lists */
   uint32_t free_page, n_pages_touched; /* pages from n_pages_touched on were never used */
-  uint8_t clock;                       /* when the last WARM page was due */
+  uint8_t clock;                       /* the `due` of the WARM page that was evicted last */
   weft_pager_stats stats;
   weft_owner_usage owner[WEFT_OWNERS_MAX];
-  weft_group_usage usage[WEFT_SPACES_MAX * WEFT_GROUPS_MAX]; /* by kind */
+  weft_group_usage usage[WEFT_SPACES_MAX * WEFT_GROUPS_MAX]; /* by group id */
 
-  uint32_t n_nodes, n_nodes_touched, n_nodes_live, free_node, n_slots;
+  uint32_t n_nodes, n_nodes_touched, n_nodes_live, free_node, n_places;
   pager_node *node;
-  uint32_t *slot;       /* [n_nodes][n_slots] */
-  int32_t *node_tokens; /* [n_nodes][node_stride] */
-  uint32_t node_stride; /* >= 4: a root keeps its domain there */
+  uint32_t *place;      /* [n_nodes][n_places] */
+  int32_t *node_tokens; /* [n_nodes][node_stride]; of a root: its domain */
+  uint32_t node_stride; /* at least 4, the size of a domain */
   uint32_t *line;       /* [n_lines][PAGER_LINE_WORDS] */
   uint32_t n_lines;
-  pager_hash hash_mask; /* all ones; tests weaken it */
+  uint64_t secret[PAGER_SECRET_WORDS]; /* the index hashes with it: prefix.c */
+  pager_hash hash_mask;                /* all ones; tests clear bits, so that hashes collide */
 
   pager_seq *seq;
   uint32_t free_seq, n_seqs_touched;
   weft_page *table; /* [n_seqs][table_stride] */
   uint64_t table_stride;
   int32_t *pending;   /* [n_seqs][base_tokens]: tokens of the base block being filled */
-  uint64_t *boundary; /* [n_seqs][boundary_words]: bit i: keep the windows before i * block_max */
+  uint64_t *boundary; /* [n_seqs][boundary_words]; bit i: position i * block_max is a boundary (window.c) */
   uint32_t boundary_words;
 
-  weft_page_copy *copy;                        /* [copy_capacity + spill_capacity], in the order they must run */
-  uint32_t copy_capacity, spill_capacity;      /* of forks; of lower tiers */
-  uint32_t n_copies_waiting, n_spills_waiting; /* all; those of lower tiers */
+  weft_page_copy *copy;                        /* [copy_capacity + spill_capacity], in the order they must run in */
+  uint32_t copy_capacity, spill_capacity;      /* copies on write; copies from and to lower tiers */
+  uint32_t n_copies_waiting, n_spills_waiting; /* all copies; those from and to lower tiers */
 
-  struct pager_spill *spill; /* spill.h; [n_spill + 2]; the last ones head the lists of host and file */
-  uint32_t n_host, n_spill;
-  uint32_t free_spill[2], n_free_host;
-  uint32_t n_moves_waiting; /* of the copies that wait, moves */
+  struct pager_slot *slot; /* spill.h; [n_slots + 2]; the last two are the heads of the lists of host and file */
+  uint32_t n_host, n_slots;
+  uint32_t free_slot[2], n_free_host;
+  uint32_t n_moves_waiting; /* copies between host memory and file */
 
   weft_journal_event *journal;
   uint64_t journal_mask, journal_next;
+  weft_key128 *journal_name; /* [n_nodes]: what a node is called outside of this process */
 
-  uint32_t *path; /* scratch of admit: nodes of the prompt */
-  pager_hash *path_hash;
+  uint32_t *path;        /* scratch of admit: the nodes of the prompt, */
+  pager_hash *path_hash; /* and the hashes of its base blocks */
 
   void *allocation[PAGER_ALLOCATIONS_MAX];
   uint32_t n_allocations;

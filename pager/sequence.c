@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: a sequence begins by admit (match and pin in one call) or by fork (all blocks shared), and
- * ends by release. It lets go of all its blocks, and of the windows it keeps, from its end to its
- * start, so that eviction meets them in that order. */
+/* Law: a sequence begins with admit, which matches the prompt and pins the hit in one call, or with fork, which shares
+ * the blocks of another sequence; it ends with release. Release lets go of all its blocks, and of the blocks that its
+ * boundaries need, from its end to its start, so that eviction meets them in that order. */
 #include <string.h>
 
 #include "pager/spill.h"
@@ -39,56 +39,60 @@ static weft_status admit_refusal(const weft_pager *pager, const weft_admit *args
   return WEFT_OK;
 }
 
-/* The blocks of the hit that the next row sees come into the table, pinned; those in host memory by
- * the number of their slot, for pager_restore. */
+/* The blocks of the hit that the next row sees are pinned and entered in the block table. For a block in host memory
+ * the entry is the place of its slot, which pager_restore replaces by a page. */
 static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit) {
   pager_seq *s = &pager->seq[seq];
   const pager_group *group = &pager->space[s->space].group[g];
   weft_page *table = pager_table(pager, seq, g);
   uint32_t first = pager_window_first(group, n_hit), end = n_hit >> group->shift;
-  uint32_t n_public = pager_public_blocks(s, group), kind = pager_kind(s->space, g);
+  uint32_t n_public = pager_public_blocks(s, group), group_id = pager_group_id(s->space, g);
   for (uint32_t block = 0; block < first; block++) table[block] = WEFT_PAGE_NONE;
   for (uint32_t block = first; block < end; block++) {
     uint32_t node = pager->path[(block + 1) * group->span - 1];
-    table[block] = pager_slots(pager, node)[g];
-    if (pager_slot_is_page(table[block])) __builtin_prefetch(&pager->page[table[block]], 1);
+    table[block] = pager_places(pager, node)[g];
+    if (pager_place_is_page(table[block])) __builtin_prefetch(&pager->page[table[block]], 1);
   }
   for (uint32_t block = first; block < end; block++) {
-    if (pager_slot_is_page(table[block]))
-      pager_page_pin(pager, table[block], block < n_public ? WEFT_OWNER_OPERATOR : s->owner, kind);
+    if (pager_place_is_page(table[block]))
+      pager_page_pin(pager, table[block], block < n_public ? WEFT_OWNER_OPERATOR : s->owner, group_id);
     else
       pager_restore_pick(pager, table[block]);
   }
-  pager->usage[kind].n_hits += end - first;
   s->first[g] = first;
   s->end[g] = end;
 }
 
-/* The blocks of the hit that nobody holds, or that come back, and that the owner would have to pay for. */
-static uint32_t count_own(const weft_pager *pager, const weft_admit *args, const pager_match *match) {
+/* How many blocks of a hit, from block `from` of the group on, no sequence holds: pinning or restoring each of them
+ * takes one page away from what is FREE or CACHED. */
+static uint32_t count_unheld(const weft_pager *pager, uint32_t space, uint32_t g, uint32_t from, uint32_t n_hit) {
+  const pager_group *group = &pager->space[space].group[g];
+  uint32_t block = pager_window_first(group, n_hit), n_unheld = 0;
+  for (block = block < from ? from : block; block < n_hit >> group->shift; block++) {
+    uint32_t node = pager->path[(block + 1) * group->span - 1];
+    uint32_t place = pager_places(pager, node)[g];
+    n_unheld += !pager_place_is_page(place) || pager->page[place].state == PAGER_CACHED;
+  }
+  return n_unheld;
+}
+
+/* How many of them the owner of the sequence would have to pay for: all but those of the public prefix. */
+static uint32_t count_hit_own(const weft_pager *pager, const weft_admit *args, const pager_match *match) {
   const pager_space *space = &pager->space[args->space];
   uint32_t n_own = 0;
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    const pager_group *group = &space->group[g];
-    uint32_t block = pager_window_first(group, match->n_hit);
-    if (block < match->public_end / group->span) block = match->public_end / group->span;
-    for (; block < match->n_hit >> group->shift; block++) {
-      uint32_t node = pager->path[(block + 1) * group->span - 1];
-      uint32_t slot = pager_slots(pager, node)[g];
-      n_own += !pager_slot_is_page(slot) || pager->page[slot].state == PAGER_CACHED;
-    }
-  }
+  for (uint32_t g = 0; g < space->n_groups; g++)
+    n_own += count_unheld(pager, args->space, g, match->public_end / space->group[g].span, match->n_hit);
   return n_own;
 }
 
-/* Boundaries that this sequence will keep windows for when it passes them. */
+/* The boundaries that are known at admit. When the sequence passes them, it keeps the blocks that a hit there needs. */
 static void set_boundaries(weft_pager *pager, weft_seq seq, const weft_admit *args, const pager_match *match) {
   const pager_space *space = &pager->space[args->space];
   if (space->n_windowed == 0) return;
   pager_boundary_set(pager, seq, match->n_hit);
   pager_boundary_set(pager, seq, match->public_end << pager->base_shift);
   pager_boundary_set(pager, seq, pager_boundary_below(space, args->n_prompt));
-  if (args->n_prompt > 0) /* the same prompt again must compute its last row */
+  if (args->n_prompt > 0) /* a hit of the same prompt may end before its last row, which must be computed */
     pager_boundary_set(pager, seq, pager_boundary_below(space, args->n_prompt - 1));
   uint32_t parting = pager_boundary_below(space, match->n_nodes << pager->base_shift);
   if (parting > match->n_hit) pager->node[pager->path[(parting >> pager->base_shift) - 1]].boundary = 1;
@@ -102,7 +106,7 @@ static void begin_cached(weft_pager *pager, weft_seq seq, const weft_admit *args
   pager_seq *s = &pager->seq[seq];
   if (match->root == PAGER_NODE_NONE)
     match->root = pager_root_make(pager, PAGER_NODE_NONE, args->space, first_domain(args, match));
-  if (match->root == PAGER_NODE_NONE) { /* no node left: it computes and publishes nothing */
+  if (match->root == PAGER_NODE_NONE) { /* no node could be had: the sequence publishes nothing */
     s->public_end = 0;
     return;
   }
@@ -114,11 +118,24 @@ static void begin_cached(weft_pager *pager, weft_seq seq, const weft_admit *args
   pager_announce(pager, seq, args, match);
 }
 
-static void count_admit(weft_pager_stats *all, weft_owner_usage *own, uint32_t n_tokens, uint32_t n_hit) {
-  all->n_admits += 1, own->n_admits += 1;
-  all->n_hits += n_hit > 0, own->n_hits += n_hit > 0;
-  all->n_hit_tokens += n_hit, own->n_hit_tokens += n_hit;
-  all->n_prompt_tokens += n_tokens, own->n_prompt_tokens += n_tokens;
+/* Whether the pages that the sequence will need besides its hit can be had. *n_wanted is their number, with the margin.
+ * Nothing was pinned yet, so a request that tries again and again does not make its prefix the most recently used. */
+static weft_status check_room(const weft_pager *pager, const weft_admit *args, const pager_match *match,
+                              uint32_t *n_wanted) {
+  const pager_space *space = &pager->space[args->space];
+  uint32_t n_held = 0, n_taken = 0, limit = pager->owner[args->owner].limit;
+  for (uint32_t g = 0; g < space->n_groups; g++)
+    n_held += (match->n_hit >> space->group[g].shift) - pager_window_first(&space->group[g], match->n_hit);
+  uint32_t n_more = args->room_pages > n_held ? args->room_pages - n_held : 0;
+  if (args->room_in_limit && limit != 0) {
+    uint64_t n_paid = (uint64_t)pager->owner[args->owner].n_pinned + n_more;
+    if (n_paid + n_held > limit && n_paid + count_hit_own(pager, args, match) > limit) return WEFT_QUOTA;
+  }
+  *n_wanted = n_more + args->room_margin;
+  uint64_t n_room = (uint64_t)weft_pager_headroom(pager) + args->room_spare;
+  if ((uint64_t)*n_wanted + n_held <= n_room) return WEFT_OK;
+  for (uint32_t g = 0; g < space->n_groups; g++) n_taken += count_unheld(pager, args->space, g, 0, match->n_hit);
+  return (uint64_t)*n_wanted + n_taken <= n_room ? WEFT_OK : WEFT_NO_BLOCKS;
 }
 
 weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq *out, uint32_t *n_cached,
@@ -135,7 +152,7 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
   if (match.root != PAGER_NODE_NONE) pager_match_prompt(pager, args, &match);
   if (match.n_promised > match.n_filed) {
     WEFT_CHECK(match.promiser < pager->n_seqs_touched);
-    /* Whoever computes it keeps the windows there, or the wait would be in vain. */
+    /* The promiser must keep the windows for a hit that ends there, or the wait would be in vain. */
     pager->node[pager->path[(match.n_promised >> pager->base_shift) - 1]].boundary = 1;
     pager->stats.n_waits += 1;
     *waits_for = match.promiser;
@@ -147,8 +164,11 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
   }
   bool restore = pager_restore_pays(pager, args, &match);
   if (restore) match.n_hit = match.n_stored;
-  weft_owner_usage *usage = &pager->owner[args->owner];
-  if (usage->limit != 0 && pager_over_limit(pager, args->owner, count_own(pager, args, &match))) return WEFT_QUOTA;
+  if (match.n_hit < args->n_cached_least) return WEFT_E_NOT_FOUND;
+  if (pager->owner[args->owner].limit != 0 && pager_over_limit(pager, args->owner, count_hit_own(pager, args, &match)))
+    return WEFT_QUOTA;
+  weft_status room = args->room_pages == 0 ? WEFT_OK : check_room(pager, args, &match, n_cached);
+  if (room != WEFT_OK) return room;
   weft_seq seq = seq_take(pager);
   pager_seq *s = &pager->seq[seq];
   s->space = args->space;
@@ -160,11 +180,12 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
   for (uint32_t g = 0; g < space->n_groups; g++) pin_hit(pager, seq, g, match.n_hit);
   if (restore) {
     pager_restore(pager, seq);
-    pager_match_prompt(pager, args, &match); /* what made room may be nodes beyond the hit */
+    pager_match_prompt(pager, args, &match); /* the evictions that made room may have ended nodes beyond the hit */
     match.n_hit = s->n_valid;
   }
   if (cache) begin_cached(pager, seq, args, &match);
-  count_admit(&pager->stats, usage, args->n_tokens, match.n_hit);
+  s->n_sought = cache ? args->n_tokens : 0;
+  s->n_found = match.n_hit;
   *out = seq;
   *n_cached = match.n_hit;
   return WEFT_OK;
@@ -172,7 +193,7 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
 
 /* ---- fork ------------------------------------------------------------------------------------ */
 
-/* True: the table still holds the blocks before n that a row at n sees or shares. */
+/* True: the block tables still hold all blocks before n that a row at n sees. */
 static bool sees_all(const weft_pager *pager, const pager_seq *s, uint32_t n) {
   const pager_space *space = &pager->space[s->space];
   for (uint32_t i = 0; i < space->n_windowed; i++) {
@@ -182,12 +203,12 @@ static bool sees_all(const weft_pager *pager, const pager_seq *s, uint32_t n) {
   return true;
 }
 
-/* Where the first n_tokens end: the node of their last whole base block, and the tokens after it. A
- * fork of less than the public prefix publishes nothing. */
+/* Sets the fork's tail, the node of the last whole base block of its n_tokens, and its pending tokens, those after that
+ * node. A fork of less than the public prefix publishes nothing, because its next tokens may be others. */
 static void fork_chain(weft_pager *pager, weft_seq fork, weft_seq seq, uint32_t n_tokens) {
   uint32_t tail = pager->seq[seq].tail, depth = n_tokens >> pager->base_shift;
   const int32_t *rest = pager->pending + (uint64_t)seq * pager->base_tokens;
-  if (depth < pager->seq[fork].public_end) { /* what follows may be no longer what is public */
+  if (depth < pager->seq[fork].public_end) {
     pager->seq[fork].public_end = 0;
     return;
   }
@@ -219,7 +240,7 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
     weft_page *table = pager_table(pager, fork, g);
     memcpy(table, pager_table(pager, seq, g), end * sizeof *table);
     for (uint32_t block = first; block < end; block++)
-      pager_page_pin(pager, table[block], s->owner, pager_kind(s->space, g)); /* held: its payer stays */
+      pager_page_pin(pager, table[block], s->owner, pager_group_id(s->space, g)); /* it is PINNED, so its payer stays */
     s->first[g] = first;
     s->end[g] = end;
   }
@@ -227,16 +248,48 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
   if (pager->boundary_words != 0)
     memcpy(pager->boundary + (uint64_t)fork * pager->boundary_words,
            pager->boundary + (uint64_t)seq * pager->boundary_words, pager->boundary_words * sizeof *pager->boundary);
-  pager->stats.n_forks += 1;
-  pager->stats.n_forked_tokens += n_tokens;
+  s->forked = true;
+  s->n_found = n_tokens;
   *out = fork;
   return WEFT_OK;
 }
 
+/* ---- enter ----------------------------------------------------------------------------------- */
+
+static void count_prompt(weft_pager *pager, const pager_seq *s) {
+  const pager_space *space = &pager->space[s->space];
+  weft_pager_stats *all = &pager->stats;
+  weft_owner_usage *own = &pager->owner[s->owner];
+  all->n_admits += 1, own->n_admits += 1;
+  all->n_hits += s->n_found > 0, own->n_hits += s->n_found > 0;
+  all->n_hit_tokens += s->n_found, own->n_hit_tokens += s->n_found;
+  all->n_prompt_tokens += s->n_sought, own->n_prompt_tokens += s->n_sought;
+  for (uint32_t g = 0; g < space->n_groups; g++) {
+    const pager_group *group = &space->group[g];
+    pager->usage[pager_group_id(s->space, g)].n_hits +=
+        (s->n_found >> group->shift) - pager_window_first(group, s->n_found);
+  }
+}
+
+void weft_pager_enter(weft_pager *pager, weft_seq seq, bool resumes) {
+  pager_seq *s = pager_seq_of(pager, seq);
+  WEFT_CHECK(!s->entered);
+  s->entered = true;
+  if (s->forked) {
+    pager->stats.n_forks += 1;
+    pager->stats.n_forked_tokens += s->n_found;
+  } else if (resumes) {
+    pager->stats.n_resumes += 1;
+    pager->stats.n_resumed_tokens += s->n_sought;
+    pager->stats.n_resumed_hit_tokens += s->n_found;
+  } else {
+    count_prompt(pager, s);
+  }
+}
+
 /* ---- release --------------------------------------------------------------------------------- */
 
-/* The class of the blocks of a sequence: retention, and the logarithm of what a token at its end
- * costs to compute. */
+/* The worth of the blocks of a sequence: its retention, plus the logarithm of what a token at its end costs. */
 static uint32_t worth_of(const weft_pager *pager, const pager_seq *s) {
   const pager_space *space = &pager->space[s->space];
   uint64_t cost = space->token_cost;
@@ -245,7 +298,7 @@ static uint32_t worth_of(const weft_pager *pager, const pager_seq *s) {
   return s->retention + (log < PAGER_COST_LOG_MAX ? log : PAGER_COST_LOG_MAX);
 }
 
-/* The blocks of all groups that end at base block `end`, or reach beyond it at the very end. */
+/* Lets go of the blocks of all groups that end at base block `end`. `last`: of those that reach beyond it, too. */
 static void let_go_at(weft_pager *pager, weft_seq seq, uint32_t end, bool last) {
   const pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
@@ -253,33 +306,35 @@ static void let_go_at(weft_pager *pager, weft_seq seq, uint32_t end, bool last) 
     uint32_t span = space->group[g].span, block = (end - 1) / span;
     if (((end & (span - 1)) != 0 && !last) || block < s->first[g]) continue;
     weft_page page = pager_table(pager, seq, g)[block];
-    if (pager->page[page].node != PAGER_NODE_NONE) pager->page[page].keep = 1;
-    pager_page_unpin(pager, page, PAGER_WARM);
+    bool is_needed = pager_block_is_needed(pager, seq, g, block);
+    if (is_needed && pager->page[page].node != PAGER_NODE_NONE) pager->page[page].keep = 1;
+    pager_page_unpin(pager, page, is_needed ? PAGER_WARM : PAGER_COLD);
   }
 }
 
-/* Those that left the table and that a boundary after them needs are used again, too. */
-static void keep_at(weft_pager *pager, weft_seq seq, uint32_t node, const uint32_t *low) {
+/* Blocks that left the block table and that a boundary behind them needs count as used now, too. low[i] is the first
+ * block that the boundary needs of the i-th windowed group. */
+static void keep_windows_at(weft_pager *pager, weft_seq seq, uint32_t node, const uint32_t *low) {
   const pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
   uint32_t end = pager->node[node].depth;
   for (uint32_t i = 0; i < space->n_windowed; i++) {
     uint32_t g = space->windowed[i], span = space->group[g].span, block = end / span - 1;
     if ((end & (span - 1)) != 0 || block >= s->first[g] || block < low[i]) continue;
-    pager_slot_keep(pager, pager_slots(pager, node)[g]);
+    pager_window_keep_block(pager, pager_places(pager, node)[g]);
   }
 }
 
-/* Lets go of everything from the end backwards, position by position, so that what is evicted first
- * is what a shorter hit can do without. */
-static void let_go(weft_pager *pager, weft_seq seq) {
+/* Lets go of all blocks from the end to the start, position by position and in all groups, so that a hit on what is
+ * left gets shorter from its end while pages are evicted. */
+static void let_go_of_all(weft_pager *pager, weft_seq seq, bool keeps_windows) {
   const pager_seq *s = &pager->seq[seq];
   const pager_space *space = &pager->space[s->space];
   uint32_t low[WEFT_GROUPS_MAX], lowest = UINT32_MAX, node = s->tail;
   uint32_t last = (uint32_t)(((uint64_t)s->n_reserved + pager->base_tokens - 1) >> pager->base_shift);
   for (uint32_t end = last; end > 0; end--) {
     let_go_at(pager, seq, end, end == last);
-    if (space->n_windowed == 0 || node == PAGER_NODE_NONE) continue;
+    if (space->n_windowed == 0 || node == PAGER_NODE_NONE || !keeps_windows) continue;
     uint32_t position = end << pager->base_shift;
     if (pager_boundary_at(pager, seq, position)) {
       for (uint32_t i = 0; i < space->n_windowed; i++) {
@@ -292,18 +347,20 @@ static void let_go(weft_pager *pager, weft_seq seq) {
       node = pager->node[node].parent;
       if (node == PAGER_NODE_NONE) break;
     }
-    if (node != PAGER_NODE_NONE && end > lowest && pager->node[node].depth == end) keep_at(pager, seq, node, low);
+    if (node != PAGER_NODE_NONE && end > lowest && pager->node[node].depth == end)
+      keep_windows_at(pager, seq, node, low);
   }
 }
 
 void weft_pager_release(weft_pager *pager, weft_seq seq) {
   pager_seq *s = pager_seq_of(pager, seq);
   const pager_space *space = &pager->space[s->space];
-  if (s->tail != PAGER_NODE_NONE) {
+  bool unused = s->forked && !s->entered; /* it found no room: that is no use of its prefix */
+  if (s->tail != PAGER_NODE_NONE && !unused) {
     pager_boundary_set(pager, seq, pager_boundary_below(space, s->n_valid));
     pager_node_raise(pager, s->tail, worth_of(pager, s));
   }
-  let_go(pager, seq);
+  let_go_of_all(pager, seq, !unused);
   pager_detach(pager, seq);
   s->live = 0;
   s->next_free = pager->free_seq;

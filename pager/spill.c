@@ -1,136 +1,139 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: what a node names lies in one place: a page, or one slot of a lower tier. It goes down when its
- * page is evicted and comes back within an admit; nothing is moved here, copies are emitted.
+/* Law: the content of a block lies in one tier, and the place of its node says in which page or slot. It goes down when
+ * its page is evicted, and comes back within an admit. Nothing is moved here: copies are emitted.
  *
  *                evict, WARM             few slots free
  *    CACHED ---------------> HOST: HELD ---------------> MOVING ----> FILE: HELD
- *       ^                     |    oldest first           (moved)       |
+ *       ^                     |    oldest first          (moved)        |
  *       +---------------------+                                         |
  *         admit: picked, PINNED   HOST <------------- MOVING <----------+
- *                                         (moved)       admit: lifted
+ *                                       (moved)         admit: lifted
  *
- * Content comes down in the order of eviction, tails before heads, and each tier lets the oldest go
- * first, so what is left of a chain is its head here too. A slot that a move uses at either end is
- * not handed on before weft_pager_moved; a slot is read only after the copy that fills it was taken,
- * so that a failed copy is known before anybody relies on it. */
+ * Content comes down in the order of eviction, tails of prefixes before their heads, and each tier lets its oldest
+ * content go first. So what is left of a prefix in a tier is its head. The two slots of a move are not used for
+ * anything else before weft_pager_moved. A slot is read only after the copy that fills it was taken: the result of that
+ * copy is known before the next admit, so nobody relies on a copy that failed. */
 #include "pager/spill.h"
 
+/* Content sinks from the host to the file while fewer of the host's slots than the low water mark are free, so that
+ * what a step evicts, which comes all at once, finds free slots. The mark is 1 / LOW_WATER_PART of the slots, but at
+ * least LOW_WATER_LEAST, and never more than half of them. */
 enum {
-  SINKING_MAX = WEFT_MOVES_MAX / 2, /* moves to the file at once */
-  LOW_WATER_PART = 8,    /* content goes on to the file while fewer of the host's slots are free; of a small host */
-  LOW_WATER_LEAST = 256, /* so many, at most half: what a step evicts comes all at once */
-  LIFT_PART = 2          /* at most this part of the host is filled at once */
+  SINKING_MAX = WEFT_MOVES_MAX / 2, /* sinks under way at the same time; the rest is left for lifts */
+  LOW_WATER_PART = 8,
+  LOW_WATER_LEAST = 256,
+  LIFT_PART = 2 /* lifts under way fill at most 1 / LIFT_PART of the host's slots */
 };
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-static uint32_t tier_of(const weft_pager *pager, uint32_t s) {
+static uint32_t slot_tier(const weft_pager *pager, uint32_t s) {
   return s >= pager->n_host;
 }
 
-static uint32_t number_of(const weft_pager *pager, uint32_t s) {
+static uint32_t slot_number(const weft_pager *pager, uint32_t s) {
   return s >= pager->n_host ? s - pager->n_host : s;
 }
 
-static void list_remove(weft_pager *pager, uint32_t s) {
-  pager_spill *record = &pager->spill[s];
-  pager->spill[record->link].next = record->next;
-  pager->spill[record->next].link = record->link;
+static void slot_list_remove(weft_pager *pager, uint32_t s) {
+  pager_slot *record = &pager->slot[s];
+  pager->slot[record->older].next = record->next;
+  pager->slot[record->next].older = record->older;
 }
 
-/* The newest of its tier. */
-static void list_append(weft_pager *pager, uint32_t s) {
-  uint32_t head = pager->n_spill + tier_of(pager, s), newest = pager->spill[head].link;
-  pager->spill[s].state = PAGER_SPILL_HELD;
-  pager->spill[s].next = head;
-  pager->spill[s].link = newest;
-  pager->spill[newest].next = s;
-  pager->spill[head].link = s;
+/* The slot becomes HELD, and its content the newest of its tier. */
+static void slot_list_append(weft_pager *pager, uint32_t s) {
+  uint32_t head = pager->n_slots + slot_tier(pager, s), newest = pager->slot[head].older;
+  pager->slot[s].state = PAGER_SLOT_HELD;
+  pager->slot[s].next = head;
+  pager->slot[s].older = newest;
+  pager->slot[newest].next = s;
+  pager->slot[head].older = s;
 }
 
 static void slot_free(weft_pager *pager, uint32_t s) {
-  uint32_t tier = tier_of(pager, s);
-  pager->spill[s] = (pager_spill){.next = pager->free_spill[tier], .node = PAGER_NODE_NONE, .state = PAGER_SPILL_FREE};
-  pager->free_spill[tier] = s;
+  uint32_t tier = slot_tier(pager, s);
+  pager->slot[s] = (pager_slot){.next = pager->free_slot[tier], .node = PAGER_NODE_NONE, .state = PAGER_SLOT_FREE};
+  pager->free_slot[tier] = s;
   pager->n_free_host += tier == 0;
 }
 
 void pager_spill_reset(weft_pager *pager) {
   for (uint32_t tier = 0; tier < 2; tier++) {
-    uint32_t head = pager->n_spill + tier;
-    pager->spill[head].next = pager->spill[head].link = head;
-    pager->free_spill[tier] = UINT32_MAX;
+    uint32_t head = pager->n_slots + tier;
+    pager->slot[head].next = pager->slot[head].older = head;
+    pager->free_slot[tier] = UINT32_MAX;
   }
   pager->n_free_host = 0;
-  for (uint32_t s = pager->n_spill; s-- > 0;) {
-    pager->spill[s].node = PAGER_NODE_NONE;
-    if (pager->spill[s].state != PAGER_SPILL_MOVING) slot_free(pager, s);
+  for (uint32_t s = pager->n_slots; s-- > 0;) {
+    pager->slot[s].node = PAGER_NODE_NONE;
+    if (pager->slot[s].state != PAGER_SLOT_MOVING) slot_free(pager, s);
   }
   pager->stats.n_host_held = pager->stats.n_file_held = 0;
 }
 
-static void journal(weft_pager *pager, weft_journal_kind kind, uint32_t s) {
-  const pager_spill *record = &pager->spill[s];
-  weft_tier tier = tier_of(pager, s) ? WEFT_TIER_FILE : WEFT_TIER_HOST;
-  pager_journal_content(pager, kind, tier, number_of(pager, s), record->node, record->group);
+static void journal_slot(weft_pager *pager, weft_journal_kind kind, uint32_t s) {
+  const pager_slot *record = &pager->slot[s];
+  weft_tier tier = slot_tier(pager, s) ? WEFT_TIER_FILE : WEFT_TIER_HOST;
+  pager_journal_content(pager, kind, tier, slot_number(pager, s), record->node, record->group);
 }
 
-/* Slots of the tier that hold content of the node and group: one more, or (n all ones) less. */
+/* Adds n to the counts of slots that hold content; n is 1, or UINT32_MAX to subtract 1. */
 static void count_content(weft_pager *pager, uint32_t s, uint32_t node, uint32_t group, uint32_t n) {
-  weft_group_usage *usage = &pager->usage[pager_kind_at(pager, node, group)];
-  *(tier_of(pager, s) ? &pager->stats.n_file_held : &pager->stats.n_host_held) += n;
-  *(tier_of(pager, s) ? &usage->n_file : &usage->n_host) += n;
+  weft_group_usage *usage = &pager->usage[pager_group_id_at(pager, node, group)];
+  *(slot_tier(pager, s) ? &pager->stats.n_file_held : &pager->stats.n_host_held) += n;
+  *(slot_tier(pager, s) ? &usage->n_file : &usage->n_host) += n;
 }
 
-/* The node's slot names s from now on; the node is referred to already. */
-static void attach(weft_pager *pager, uint32_t s, uint32_t node, uint32_t group) {
-  pager->spill[s].node = node & PAGER_NODE_NONE;
-  pager->spill[s].group = group & (WEFT_GROUPS_MAX - 1);
-  pager_slots(pager, node)[group] = PAGER_SLOT_SPILL | s;
+/* The node's place of the group names s from now on. It named the content before, so the node keeps its reference. */
+static void slot_attach(weft_pager *pager, uint32_t s, uint32_t node, uint32_t group) {
+  pager->slot[s].node = node & PAGER_NODE_NONE;
+  pager->slot[s].group = group & (WEFT_GROUPS_MAX - 1);
+  pager_places(pager, node)[group] = PAGER_PLACE_SLOT | s;
   count_content(pager, s, node, group, 1);
-  journal(pager, WEFT_JOURNAL_STORED, s);
+  journal_slot(pager, WEFT_JOURNAL_STORED, s);
 }
 
-/* s holds nothing for the index any more, and is free unless a move uses it. */
-static void detach(weft_pager *pager, uint32_t s) {
-  pager_spill *record = &pager->spill[s];
-  journal(pager, WEFT_JOURNAL_REMOVED, s);
+/* s has no node any more. It becomes free, unless a move uses it. */
+static void slot_detach(weft_pager *pager, uint32_t s) {
+  pager_slot *record = &pager->slot[s];
+  journal_slot(pager, WEFT_JOURNAL_REMOVED, s);
   count_content(pager, s, record->node, record->group, UINT32_MAX);
   record->node = PAGER_NODE_NONE;
-  if (record->state == PAGER_SPILL_HELD) list_remove(pager, s);
-  if (record->state != PAGER_SPILL_MOVING) slot_free(pager, s);
+  if (record->state == PAGER_SLOT_HELD) slot_list_remove(pager, s);
+  if (record->state != PAGER_SLOT_MOVING) slot_free(pager, s);
 }
 
-void pager_spill_forget(weft_pager *pager, uint32_t slot) {
-  uint32_t s = slot & ~PAGER_SLOT_SPILL, node = pager->spill[s].node;
-  pager_slots(pager, node)[pager->spill[s].group] = PAGER_SLOT_NONE;
-  detach(pager, s);
+void pager_spill_forget(weft_pager *pager, uint32_t place) {
+  uint32_t s = place & ~PAGER_PLACE_SLOT, node = pager->slot[s].node;
+  pager_places(pager, node)[pager->slot[s].group] = PAGER_PLACE_NONE;
+  slot_detach(pager, s);
   pager_node_unref(pager, node);
 }
 
-static bool forget_oldest(weft_pager *pager, uint32_t tier) {
-  uint32_t head = pager->n_spill + tier, oldest = pager->spill[head].next;
+static bool tier_forget_oldest(weft_pager *pager, uint32_t tier) {
+  uint32_t head = pager->n_slots + tier, oldest = pager->slot[head].next;
   if (oldest == head) return false;
-  pager_spill_forget(pager, PAGER_SLOT_SPILL | oldest);
+  pager_spill_forget(pager, PAGER_PLACE_SLOT | oldest);
   *(tier ? &pager->stats.n_file_dropped : &pager->stats.n_spill_dropped) += 1;
   return true;
 }
 
 bool pager_spill_forget_oldest(weft_pager *pager) {
-  return forget_oldest(pager, 1) || forget_oldest(pager, 0);
+  return tier_forget_oldest(pager, 1) || tier_forget_oldest(pager, 0);
 }
 
-/* A free slot of the tier, if need be the oldest one; UINT32_MAX: all are in use. */
+/* A free slot of the tier; if there is none, the oldest content gives up its slot. UINT32_MAX: moves use all slots. */
 static uint32_t slot_take(weft_pager *pager, uint32_t tier) {
-  if (pager->free_spill[tier] == UINT32_MAX && !forget_oldest(pager, tier)) return UINT32_MAX;
-  uint32_t s = pager->free_spill[tier];
-  pager->free_spill[tier] = pager->spill[s].next;
+  if (pager->free_slot[tier] == UINT32_MAX && !tier_forget_oldest(pager, tier)) return UINT32_MAX;
+  uint32_t s = pager->free_slot[tier];
+  pager->free_slot[tier] = pager->slot[s].next;
   pager->n_free_host -= tier == 0;
-  pager->spill[s].waiting = 0;
+  pager->slot[s].waiting = 0;
   return s;
 }
 
-static bool queue_full(const weft_pager *pager) {
+static bool tier_copies_full(const weft_pager *pager) {
   return pager->n_spills_waiting == pager->spill_capacity;
 }
 
@@ -141,18 +144,19 @@ static bool moves_full(const weft_pager *pager) {
 }
 
 static bool move_begin(weft_pager *pager, uint32_t from) {
-  uint32_t tier = tier_of(pager, from);
-  if (moves_full(pager) || queue_full(pager)) return false;
-  list_remove(pager, from);
-  pager->spill[from].state = PAGER_SPILL_MOVING;
+  uint32_t tier = slot_tier(pager, from);
+  if (moves_full(pager) || tier_copies_full(pager)) return false;
+  slot_list_remove(pager, from);
+  pager->slot[from].state = PAGER_SLOT_MOVING;
   uint32_t to = slot_take(pager, !tier);
   if (to == UINT32_MAX) {
-    list_append(pager, from);
+    slot_list_append(pager, from);
     return false;
   }
-  pager->spill[to].state = PAGER_SPILL_MOVING;
+  pager->slot[to].state = PAGER_SLOT_MOVING;
   *(tier ? &pager->stats.n_lifting : &pager->stats.n_sinking) += 1;
-  pager_copy_emit(pager, tier ? WEFT_FILE_TO_HOST : WEFT_HOST_TO_FILE, number_of(pager, from), number_of(pager, to));
+  pager_copy_emit(pager, tier ? WEFT_FILE_TO_HOST : WEFT_HOST_TO_FILE, slot_number(pager, from),
+                  slot_number(pager, to));
   return true;
 }
 
@@ -161,19 +165,19 @@ void weft_pager_moved(weft_pager *pager, const weft_page_copy *move, bool ok) {
   uint32_t *n_moving = up ? &pager->stats.n_lifting : &pager->stats.n_sinking;
   WEFT_CHECK(*n_moving > 0 && (up || move->kind == WEFT_HOST_TO_FILE));
   uint32_t from = move->from + (up ? pager->n_host : 0), to = move->to + (up ? 0 : pager->n_host);
-  pager_spill *record = &pager->spill[from];
-  WEFT_CHECK(record->state == PAGER_SPILL_MOVING && pager->spill[to].state == PAGER_SPILL_MOVING);
+  pager_slot *record = &pager->slot[from];
+  WEFT_CHECK(record->state == PAGER_SLOT_MOVING && pager->slot[to].state == PAGER_SLOT_MOVING);
   *n_moving -= 1;
   uint32_t node = record->node, group = record->group;
-  record->state = PAGER_SPILL_PICKED; /* so that it is free once nothing names it */
-  pager->spill[to].state = PAGER_SPILL_PICKED;
+  record->state = PAGER_SLOT_PICKED; /* not MOVING any more, so that detach frees it */
+  pager->slot[to].state = PAGER_SLOT_PICKED;
   if (!ok) pager->stats.n_file_lost += 1;
   if (!ok && node != PAGER_NODE_NONE) {
-    pager_spill_forget(pager, PAGER_SLOT_SPILL | from);
+    pager_spill_forget(pager, PAGER_PLACE_SLOT | from);
   } else if (node != PAGER_NODE_NONE) {
-    detach(pager, from);
-    attach(pager, to, node, group);
-    list_append(pager, to);
+    slot_detach(pager, from);
+    slot_attach(pager, to, node, group);
+    slot_list_append(pager, to);
     *(up ? &pager->stats.n_from_file : &pager->stats.n_to_file) += 1;
     return;
   } else {
@@ -188,13 +192,13 @@ static uint32_t low_water(const weft_pager *pager) {
   return low < pager->n_host / 2 ? low : pager->n_host / 2;
 }
 
-/* Down to the file before the host is full. */
-static void make_room(weft_pager *pager) {
+/* Begins sinks before the host is full. */
+static void sink_oldest_slots(weft_pager *pager) {
   const weft_pager_stats *stats = &pager->stats;
-  uint32_t head = pager->n_spill, low = low_water(pager);
-  if (pager->n_spill == pager->n_host) return;
+  uint32_t head = pager->n_slots, low = low_water(pager);
+  if (pager->n_slots == pager->n_host) return;
   while (stats->n_sinking < SINKING_MAX && pager->n_free_host + stats->n_sinking <= low) {
-    uint32_t oldest = pager->spill[head].next;
+    uint32_t oldest = pager->slot[head].next;
     if (oldest == head || !move_begin(pager, oldest)) return;
   }
 }
@@ -203,95 +207,97 @@ static void make_room(weft_pager *pager) {
 
 bool pager_spill_out(weft_pager *pager, weft_page page) {
   pager_page *record = &pager->page[page];
-  if (queue_full(pager)) return false;
+  if (tier_copies_full(pager)) return false;
   uint32_t s = slot_take(pager, 0);
   if (s == UINT32_MAX) return false;
   pager_copy_emit(pager, WEFT_PAGE_TO_HOST, page, s);
-  pager->spill[s].waiting = 1;
+  pager->slot[s].waiting = 1;
   pager_journal_block(pager, WEFT_JOURNAL_REMOVED, page);
-  attach(pager, s, record->node, record->group);
-  list_append(pager, s);
+  slot_attach(pager, s, record->node, record->group);
+  slot_list_append(pager, s);
   record->node = PAGER_NODE_NONE;
   record->keep = 0;
-  record->copy = 0; /* a copy that fills the page stays: this one reads it */
+  record->copy = 0; /* a waiting copy that fills the page must stay, because the copy to the host reads the page */
   pager->stats.n_spilled += 1;
-  make_room(pager);
+  sink_oldest_slots(pager);
   return true;
 }
 
 void weft_pager_spill_lost(weft_pager *pager, uint32_t host_slot) {
   WEFT_CHECK(host_slot < pager->n_host);
-  if (pager->spill[host_slot].node == PAGER_NODE_NONE) return; /* forgotten meanwhile */
+  if (pager->slot[host_slot].node == PAGER_NODE_NONE) return; /* its content was given up meanwhile */
   pager->stats.n_spill_lost += 1;
-  pager_spill_forget(pager, PAGER_SLOT_SPILL | host_slot);
+  pager_spill_forget(pager, PAGER_PLACE_SLOT | host_slot);
 }
 
 /* ---- back into it ---------------------------------------------------------------------------- */
 
-pager_reach pager_spill_reach(const weft_pager *pager, uint32_t slot) {
-  uint32_t s = slot & ~PAGER_SLOT_SPILL;
-  if (tier_of(pager, s)) return PAGER_IN_FILE;
-  return pager->spill[s].waiting ? PAGER_NOWHERE : PAGER_IN_HOST;
+pager_reach pager_spill_reach(const weft_pager *pager, uint32_t place) {
+  uint32_t s = place & ~PAGER_PLACE_SLOT;
+  if (slot_tier(pager, s)) return PAGER_IN_FILE;
+  return pager->slot[s].waiting ? PAGER_NOWHERE : PAGER_IN_HOST;
 }
 
-/* The blocks that a hit at `position` needs, by where they are. */
-typedef struct needs {
+/* How many of the blocks that a hit at `position` needs are CACHED, in host memory and in the file. */
+typedef struct needed_blocks {
   uint32_t n_cached, n_host, n_file;
-} needs;
+} needed_blocks;
 
-typedef void (*visit)(weft_pager *pager, uint32_t slot, void *self);
+typedef void (*place_visitor)(weft_pager *pager, uint32_t place, void *self);
 
-static void each_needed(weft_pager *pager, const weft_admit *args, uint32_t position, visit call, void *self) {
+static void each_needed(weft_pager *pager, const weft_admit *args, uint32_t position, place_visitor call, void *self) {
   const pager_space *space = &pager->space[args->space];
   for (uint32_t g = 0; g < space->n_groups; g++) {
     const pager_group *group = &space->group[g];
     for (uint32_t block = pager_window_first(group, position); block < position >> group->shift; block++)
-      call(pager, pager_slots(pager, pager->path[(block + 1) * group->span - 1])[g], self);
+      call(pager, pager_places(pager, pager->path[(block + 1) * group->span - 1])[g], self);
   }
 }
 
-static void count(weft_pager *pager, uint32_t slot, void *self) {
-  needs *n = (needs *)self;
-  if (pager_slot_is_page(slot))
-    n->n_cached += pager->page[slot].state == PAGER_CACHED;
-  else if (pager_slot_is_spill(slot))
-    *(tier_of(pager, slot & ~PAGER_SLOT_SPILL) ? &n->n_file : &n->n_host) += 1;
+static void count_needed(weft_pager *pager, uint32_t place, void *self) {
+  needed_blocks *n = (needed_blocks *)self;
+  if (pager_place_is_page(place))
+    n->n_cached += pager->page[place].state == PAGER_CACHED;
+  else if (pager_place_is_slot(place))
+    *(slot_tier(pager, place & ~PAGER_PLACE_SLOT) ? &n->n_file : &n->n_host) += 1;
 }
 
-/* To start at `position` instead of the hit is worth n_pages copies, and there is room for them. */
-static bool pays(const weft_pager *pager, const weft_admit *args, const pager_match *match, uint32_t position,
-                 const needs *n) {
+/* True: starting at `position` instead of the end of the hit saves more than bringing the blocks back costs, and there
+ * are pages and room among the waiting copies for it. */
+static bool restore_is_worth_it(const weft_pager *pager, const weft_admit *args, const pager_match *match,
+                                uint32_t position, const needed_blocks *n) {
   uint64_t n_pages = (uint64_t)n->n_host + n->n_file;
   if (n_pages > args->restore_max_pages) return false;
-  if (2 * n_pages > pager->spill_capacity - pager->n_spills_waiting) return false; /* each may put one out */
+  uint64_t n_copies = 2 * n_pages; /* each may evict a page, whose content is copied out first */
+  if (n_copies > pager->spill_capacity - pager->n_spills_waiting) return false;
   if (n_pages > pager->stats.n_free + pager->stats.n_cached - n->n_cached) return false;
   uint64_t cost = n_pages * args->restore_cost + (uint64_t)n->n_file * args->lift_cost;
   return (uint64_t)(position - match->n_hit) * 256 > cost;
 }
 
 bool pager_restore_pays(weft_pager *pager, const weft_admit *args, const pager_match *match) {
-  needs n = {0};
+  needed_blocks n = {0};
   if (args->restore_max_pages == 0 || match->n_stored <= match->n_hit) return false;
-  each_needed(pager, args, match->n_stored, count, &n);
-  return pays(pager, args, match, match->n_stored, &n);
+  each_needed(pager, args, match->n_stored, count_needed, &n);
+  return restore_is_worth_it(pager, args, match, match->n_stored, &n);
 }
 
-void pager_restore_pick(weft_pager *pager, uint32_t slot) {
-  uint32_t s = slot & ~PAGER_SLOT_SPILL;
-  if (pager->spill[s].state != PAGER_SPILL_HELD) return; /* on its way to the file, and here still */
-  list_remove(pager, s);
-  pager->spill[s].state = PAGER_SPILL_PICKED;
+void pager_restore_pick(weft_pager *pager, uint32_t place) {
+  uint32_t s = place & ~PAGER_PLACE_SLOT;
+  if (pager->slot[s].state != PAGER_SLOT_HELD) return; /* it is sinking to the file, and its content is still here */
+  slot_list_remove(pager, s);
+  pager->slot[s].state = PAGER_SLOT_PICKED;
 }
 
-/* The block comes back into a page of its own, published as before and held once. */
-static weft_page bring_back(weft_pager *pager, uint32_t s, uint32_t owner) {
-  uint32_t node = pager->spill[s].node, group = pager->spill[s].group;
-  weft_page page = pager_page_take(pager, owner, pager_kind_at(pager, node, group));
+/* Takes a page for the content of slot s, which is published there as it was before and has one reference. */
+static weft_page restore_block(weft_pager *pager, uint32_t s, uint32_t owner) {
+  uint32_t node = pager->slot[s].node, group = pager->slot[s].group;
+  weft_page page = pager_page_take(pager, owner, pager_group_id_at(pager, node, group));
   pager_copy_emit(pager, WEFT_HOST_TO_PAGE, s, page);
   pager->page[page].node = node & PAGER_NODE_NONE;
   pager->page[page].group = group & (WEFT_GROUPS_MAX - 1);
-  pager_slots(pager, node)[group] = page;
-  detach(pager, s);
+  pager_places(pager, node)[group] = page;
+  slot_detach(pager, s);
   pager_journal_block(pager, WEFT_JOURNAL_STORED, page);
   pager->stats.n_restored += 1;
   return page;
@@ -303,47 +309,47 @@ void pager_restore(weft_pager *pager, weft_seq seq) {
     const pager_group *group = &pager->space[s->space].group[g];
     weft_page *table = pager_table(pager, seq, g);
     for (uint32_t block = s->first[g]; block < s->end[g]; block++)
-      if (!pager_slot_is_page(table[block]))
-        table[block] = bring_back(pager, table[block] & ~PAGER_SLOT_SPILL, pager_payer(s, group, block));
+      if (!pager_place_is_page(table[block]))
+        table[block] = restore_block(pager, table[block] & ~PAGER_PLACE_SLOT, pager_payer(s, group, block));
   }
 }
 
-/* What the prefix has in the host's memory becomes the newest there: other content makes room. */
-static void touch(weft_pager *pager, uint32_t slot, void *self) {
-  uint32_t s = slot & ~PAGER_SLOT_SPILL;
+/* The content of the prefix in host memory becomes the newest there, so that other content makes room for the lifts. */
+static void touch_host_slot(weft_pager *pager, uint32_t place, void *self) {
+  uint32_t s = place & ~PAGER_PLACE_SLOT;
   (void)self;
-  if (!pager_slot_is_spill(slot) || tier_of(pager, s)) return;
-  if (pager->spill[s].state != PAGER_SPILL_HELD) return;
-  list_remove(pager, s);
-  list_append(pager, s);
+  if (!pager_place_is_slot(place) || slot_tier(pager, s)) return;
+  if (pager->slot[s].state != PAGER_SLOT_HELD) return;
+  slot_list_remove(pager, s);
+  slot_list_append(pager, s);
 }
 
-static void count_held(weft_pager *pager, uint32_t slot, void *self) {
-  uint32_t s = slot & ~PAGER_SLOT_SPILL;
-  if (!pager_slot_is_spill(slot) || !tier_of(pager, s)) return;
-  *(uint32_t *)self += pager->spill[s].state == PAGER_SPILL_HELD;
+static void count_held(weft_pager *pager, uint32_t place, void *self) {
+  uint32_t s = place & ~PAGER_PLACE_SLOT;
+  if (!pager_place_is_slot(place) || !slot_tier(pager, s)) return;
+  *(uint32_t *)self += pager->slot[s].state == PAGER_SLOT_HELD;
 }
 
-static void lift(weft_pager *pager, uint32_t slot, void *self) {
-  uint32_t s = slot & ~PAGER_SLOT_SPILL, *n_moving = (uint32_t *)self;
-  if (!pager_slot_is_spill(slot) || !tier_of(pager, s)) return;
-  if (pager->spill[s].state == PAGER_SPILL_HELD) (void)move_begin(pager, s);
-  *n_moving += pager->spill[s].state == PAGER_SPILL_MOVING;
+static void lift_slot(weft_pager *pager, uint32_t place, void *self) {
+  uint32_t s = place & ~PAGER_PLACE_SLOT, *n_moving = (uint32_t *)self;
+  if (!pager_place_is_slot(place) || !slot_tier(pager, s)) return;
+  if (pager->slot[s].state == PAGER_SLOT_HELD) (void)move_begin(pager, s);
+  *n_moving += pager->slot[s].state == PAGER_SLOT_MOVING;
 }
 
 bool pager_lift(weft_pager *pager, const weft_admit *args, const pager_match *match, uint32_t *n_left) {
-  needs n = {0};
+  needed_blocks n = {0};
   uint32_t n_moving = 0, n_held = 0, n_lifting = pager->stats.n_lifting;
   if (!args->restore_wait || match->n_filed <= match->n_stored) return false;
-  each_needed(pager, args, match->n_filed, count, &n);
+  each_needed(pager, args, match->n_filed, count_needed, &n);
   if (n.n_host + n.n_file > pager->n_host / LIFT_PART) return false;
-  if (!pays(pager, args, match, match->n_filed, &n)) return false;
-  each_needed(pager, args, match->n_filed, touch, NULL);
+  if (!restore_is_worth_it(pager, args, match, match->n_filed, &n)) return false;
+  each_needed(pager, args, match->n_filed, touch_host_slot, NULL);
   each_needed(pager, args, match->n_filed, count_held, &n_held);
   *n_left = n_held;
   bool full = n_lifting > 0 && n_lifting + n_held > pager->n_host / LIFT_PART;
-  if (full || args->lift_none) return n_lifting > 0; /* after those */
-  each_needed(pager, args, match->n_filed, lift, &n_moving);
+  if (full || args->lift_none) return n_lifting > 0; /* the caller waits for the lifts under way */
+  each_needed(pager, args, match->n_filed, lift_slot, &n_moving);
   *n_left = n.n_file - n_moving;
   return n_moving > 0 || n_lifting > 0;
 }
@@ -353,45 +359,58 @@ bool pager_lift(weft_pager *pager, const weft_admit *args, const pager_match *ma
 #define BROKEN(...) (weft_fail(error, WEFT_E_INVALID, "pager check: " __VA_ARGS__), false)
 
 static bool slot_check(const weft_pager *pager, uint32_t s, weft_error *error) {
-  const pager_spill *record = &pager->spill[s];
-  bool held = record->state == PAGER_SPILL_HELD;
-  if (record->state == PAGER_SPILL_PICKED) return BROKEN("spill slot %u is still picked", s);
-  if (record->node == PAGER_NODE_NONE) return held ? BROKEN("spill slot %u is held for no node", s) : true;
-  if (record->state == PAGER_SPILL_FREE) return BROKEN("spill slot %u is free and held", s);
+  const pager_slot *record = &pager->slot[s];
+  bool held = record->state == PAGER_SLOT_HELD;
+  if (record->state == PAGER_SLOT_PICKED) return BROKEN("slot %u is still picked", s);
+  if (record->node == PAGER_NODE_NONE) return held ? BROKEN("slot %u is held for no node", s) : true;
+  if (record->state == PAGER_SLOT_FREE) return BROKEN("slot %u is free and held", s);
   if (record->node >= pager->n_nodes_touched || !pager->node[record->node].live ||
-      pager_slots(pager, record->node)[record->group] != (PAGER_SLOT_SPILL | s))
-    return BROKEN("spill slot %u names node %u, which does not name it", s, record->node);
+      pager_places(pager, record->node)[record->group] != (PAGER_PLACE_SLOT | s))
+    return BROKEN("slot %u names node %u, which does not name it", s, record->node);
   return true;
+}
+
+/* A host slot is marked as waiting exactly while a copy that fills it was not taken; a slot used again may have two. */
+static bool waiting_check(const weft_pager *pager, weft_error *error) {
+  uint32_t n_marked = 0, n_found = 0;
+  for (uint32_t s = 0; s < pager->n_slots; s++) n_marked += pager->slot[s].waiting;
+  for (uint32_t i = 0; i < pager->n_copies_waiting; i++) {
+    if (pager->copy[i].kind != WEFT_PAGE_TO_HOST) continue;
+    bool last = true;
+    for (uint32_t j = i + 1; j < pager->n_copies_waiting; j++)
+      last = last && !(pager->copy[j].kind == WEFT_PAGE_TO_HOST && pager->copy[j].to == pager->copy[i].to);
+    n_found += last && pager->slot[pager->copy[i].to].waiting;
+  }
+  return n_marked == n_found ? true : BROKEN("%u slots wait for a copy, copies go to %u of them", n_marked, n_found);
 }
 
 bool pager_spill_check(const weft_pager *pager, weft_error *error) {
   uint32_t n_of[2][4] = {{0}}, n_held[2] = {0};
-  for (uint32_t s = 0; s < pager->n_spill; s++) {
+  for (uint32_t s = 0; s < pager->n_slots; s++) {
     if (!slot_check(pager, s, error)) return false;
-    n_of[tier_of(pager, s)][pager->spill[s].state] += 1;
-    n_held[tier_of(pager, s)] += pager->spill[s].node != PAGER_NODE_NONE;
+    n_of[slot_tier(pager, s)][pager->slot[s].state] += 1;
+    n_held[slot_tier(pager, s)] += pager->slot[s].node != PAGER_NODE_NONE;
   }
   for (uint32_t tier = 0; tier < 2; tier++) {
-    uint32_t n = 0, head = pager->n_spill + tier, before = head;
-    for (uint32_t s = pager->spill[head].next; s != head; s = pager->spill[s].next) {
-      if (s >= pager->n_spill || tier_of(pager, s) != tier || pager->spill[s].link != before ||
-          pager->spill[s].state != PAGER_SPILL_HELD || ++n > pager->n_spill)
+    uint32_t n = 0, head = pager->n_slots + tier, before = head;
+    for (uint32_t s = pager->slot[head].next; s != head; s = pager->slot[s].next) {
+      if (s >= pager->n_slots || slot_tier(pager, s) != tier || pager->slot[s].older != before ||
+          pager->slot[s].state != PAGER_SLOT_HELD || ++n > pager->n_slots)
         return BROKEN("the list of tier %u is broken at slot %u", tier, s);
       before = s;
     }
     uint32_t n_free = 0;
-    for (uint32_t s = pager->free_spill[tier]; s != UINT32_MAX; s = pager->spill[s].next)
-      if (++n_free > pager->n_spill) return BROKEN("the free list of tier %u has a loop", tier);
-    if (n != n_of[tier][PAGER_SPILL_HELD] || n_free != n_of[tier][PAGER_SPILL_FREE])
+    for (uint32_t s = pager->free_slot[tier]; s != UINT32_MAX; s = pager->slot[s].next)
+      if (++n_free > pager->n_slots) return BROKEN("the free list of tier %u has a loop", tier);
+    if (n != n_of[tier][PAGER_SLOT_HELD] || n_free != n_of[tier][PAGER_SLOT_FREE])
       return BROKEN("tier %u: %u slots listed, %u free", tier, n, n_free);
   }
   if (n_held[0] != pager->stats.n_host_held || n_held[1] != pager->stats.n_file_held ||
-      n_of[0][PAGER_SPILL_FREE] != pager->n_free_host)
+      n_of[0][PAGER_SLOT_FREE] != pager->n_free_host)
     return BROKEN("%u and %u slots hold content, counted %u and %u", n_held[0], n_held[1], pager->stats.n_host_held,
                   pager->stats.n_file_held);
   uint32_t n_moves = pager->stats.n_lifting + pager->stats.n_sinking;
-  if (n_of[0][PAGER_SPILL_MOVING] != n_moves || n_of[1][PAGER_SPILL_MOVING] != n_moves)
-    return BROKEN("%u moves, %u and %u slots moving", n_moves, n_of[0][PAGER_SPILL_MOVING],
-                  n_of[1][PAGER_SPILL_MOVING]);
-  return true;
+  if (n_of[0][PAGER_SLOT_MOVING] != n_moves || n_of[1][PAGER_SLOT_MOVING] != n_moves)
+    return BROKEN("%u moves, %u and %u slots moving", n_moves, n_of[0][PAGER_SLOT_MOVING], n_of[1][PAGER_SLOT_MOVING]);
+  return waiting_check(pager, error);
 }

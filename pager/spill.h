@@ -1,44 +1,48 @@
 /* SPDX-License-Identifier: MIT */
-/* Lower tiers inside the pager: the slots of host memory and file, and what the other files ask of them. */
+/* The lower tiers inside the pager: the slots of host memory and of the file. spill.c has the law. */
 #ifndef WEFT_PAGER_SPILL_H
 #define WEFT_PAGER_SPILL_H
 
 #include "pager/pager_internal.h"
 
-/* A slot of a lower tier: the host's first, then the file's. */
-typedef enum pager_spill_state {
-  PAGER_SPILL_FREE = 0,
-  PAGER_SPILL_HELD = 1,   /* in the list of its tier */
-  PAGER_SPILL_MOVING = 2, /* a move reads it (with node) or fills it (without) */
-  PAGER_SPILL_PICKED = 3  /* within an admit that brings it back */
-} pager_spill_state;
+/* The state of a slot. The slots of the host come first in their array, those of the file after them. */
+typedef enum pager_slot_state {
+  PAGER_SLOT_FREE = 0,
+  PAGER_SLOT_HELD = 1,   /* it holds content and is in the list of its tier */
+  PAGER_SLOT_MOVING = 2, /* a move reads it, if it has a node, or fills it, if it has none */
+  PAGER_SLOT_PICKED = 3  /* the admit that is running brings its content back; never between calls */
+} pager_slot_state;
 
-typedef struct pager_spill {
-  uint32_t next; /* FREE: next free slot; HELD: next newer slot */
-  uint32_t link; /* HELD: next older slot */
-  uint32_t node : 24;
+typedef struct pager_slot {
+  uint32_t next;      /* FREE: the next free slot; HELD: the slot whose content came next after this one's */
+  uint32_t older;     /* HELD: the slot whose content came last before this one's */
+  uint32_t node : 24; /* whose block of `group` the content is; PAGER_NODE_NONE: nobody's any more */
   uint32_t group : 4;
   uint32_t state : 2;
   uint32_t waiting : 1; /* the copy that fills it was not taken yet */
-} pager_spill;
+} pager_slot;
 
+/* The highest tier from which content can be had now. */
 typedef enum pager_reach { PAGER_IN_POOL = 0, PAGER_IN_HOST = 1, PAGER_IN_FILE = 2, PAGER_NOWHERE = 3 } pager_reach;
 
 void pager_spill_reset(weft_pager *pager);
-/* Moves what an evicted, published page holds to the host; the page leaves its node. False: no room. */
+/* Emits the copy of an evicted page to the host. The node's place names the slot from now on, and the page has no node.
+ * False: no slot or no room among the copies. */
 bool pager_spill_out(weft_pager *pager, weft_page page);
-/* What the node's slot names leaves its tier for good; the node may go with it. */
-void pager_spill_forget(weft_pager *pager, uint32_t slot);
+/* The content that the place names is given up. The node ends too if nothing else refers to it. */
+void pager_spill_forget(weft_pager *pager, uint32_t place);
 /* Forgets the oldest content of the lowest tier that has any; false: there is none. */
 bool pager_spill_forget_oldest(weft_pager *pager);
-/* Where the content of a spilled slot can be read from now: IN_HOST, IN_FILE or NOWHERE. */
-pager_reach pager_spill_reach(const weft_pager *pager, uint32_t slot);
-/* True: the blocks of match->n_stored that lie in host memory are to be brought back, and can be. */
+/* For a place in a lower tier: PAGER_IN_HOST, PAGER_IN_FILE, or PAGER_NOWHERE while the copy that fills it waits. */
+pager_reach pager_spill_reach(const weft_pager *pager, uint32_t place);
+/* True: the blocks of [0, match->n_stored) in host memory should be brought back, and there is room for them. */
 bool pager_restore_pays(weft_pager *pager, const weft_admit *args, const pager_match *match);
-/* True: blocks of match->n_filed are on their way up, or wait for others that are; *n_left: how many are not yet. */
+/* True: the prompt should wait, because blocks of [0, match->n_filed) are being lifted from the file, or can be as soon
+ * as other lifts have ended. *n_left: how many of its blocks in the file are not being lifted yet. */
 bool pager_lift(weft_pager *pager, const weft_admit *args, const pager_match *match, uint32_t *n_left);
-/* Holds the spilled block until pager_restore, which turns all spilled entries of the table into pages. */
-void pager_restore_pick(weft_pager *pager, uint32_t slot);
+/* Two steps of an admit that brings blocks back. Pick protects the content of the place; then restore takes a page for
+ * each picked entry of the sequence's tables, and emits the copies. */
+void pager_restore_pick(weft_pager *pager, uint32_t place);
 void pager_restore(weft_pager *pager, weft_seq seq);
 bool pager_spill_check(const weft_pager *pager, weft_error *error);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: a block table never has a hole between the first block its group still holds and the end of
- * what was reserved; a page that rows will be written to is held once and published nowhere.
+/* Law: between the first block that its group still holds and the end of what is reserved, a block table has no hole. A
+ * page that rows will write to has one reference and is published nowhere.
  *
  *   table of a windowed group    [ NONE NONE | page page page | page page ]
  *                                  0   first ^       n_valid ^    n_reserved ^ */
@@ -18,9 +18,8 @@ static inline bool reads_page(const weft_page_copy *copy, weft_page page) {
   return copy->from == page && (copy->kind == WEFT_PAGE_TO_PAGE || copy->kind == WEFT_PAGE_TO_HOST);
 }
 
-/* The target goes away. Its copy stays where a later copy reads what it brings: then it runs for
- * nothing else, and harms nothing, since no page that was taken since can be written to before all
- * copies ran. */
+/* The page that a waiting copy fills becomes FREE, so the copy is dropped. But if a later copy reads the page, the copy
+ * stays for that one's sake. It does no harm if the page is taken again: rows are written only after all copies ran. */
 void pager_copies_cancel(weft_pager *pager, weft_page to) {
   pager->page[to].copy = 0;
   uint32_t n = pager->n_copies_waiting, at = n;
@@ -41,8 +40,8 @@ void pager_copy_emit(weft_pager *pager, weft_copy_kind kind, uint32_t from, uint
   if (pager_copy_fills_page(kind)) pager->page[to].copy = 1;
 }
 
-/* The copy was taken. Unless another one goes there too, its target waits no longer. */
-static void taken(weft_pager *pager, const weft_page_copy *copy) {
+/* A copy was taken. Its target is no longer waiting for a copy, unless another waiting copy has the same target. */
+static void copy_was_taken(weft_pager *pager, const weft_page_copy *copy) {
   bool page = pager_copy_fills_page(copy->kind), move = pager_copy_is_move(copy->kind);
   pager->n_spills_waiting -= copy->kind != WEFT_PAGE_TO_PAGE;
   pager->n_moves_waiting -= move;
@@ -54,7 +53,7 @@ static void taken(weft_pager *pager, const weft_page_copy *copy) {
   if (page)
     pager->page[copy->to].copy = 0;
   else
-    pager->spill[copy->to].waiting = 0;
+    pager->slot[copy->to].waiting = 0;
 }
 
 uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t max) {
@@ -63,7 +62,7 @@ uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t
   memcpy(out, pager->copy, n * sizeof *out);
   pager->n_copies_waiting -= n;
   memmove(pager->copy, pager->copy + n, pager->n_copies_waiting * sizeof *out);
-  for (uint32_t i = 0; i < n; i++) taken(pager, &out[i]);
+  for (uint32_t i = 0; i < n; i++) copy_was_taken(pager, &out[i]);
   return n;
 }
 
@@ -80,11 +79,11 @@ static inline weft_page *shared_entry(const weft_pager *pager, const pager_seq *
   if ((s->n_valid & (group->block_tokens - 1)) == 0) return NULL;
   weft_page *entry = &s->table[group->table_offset + (s->n_valid >> group->shift)];
   const pager_page *record = &pager->page[*entry];
-  return record->link > 1 || record->node != PAGER_NODE_NONE ? entry : NULL;
+  return record->pinned.references > 1 || record->node != PAGER_NODE_NONE ? entry : NULL;
 }
 
 static void copy_on_write(weft_pager *pager, weft_page *entry, uint32_t owner) {
-  weft_page to = pager_page_take(pager, owner, pager->page[*entry].due);
+  weft_page to = pager_page_take(pager, owner, pager->page[*entry].pinned.group_id);
   pager_copy_emit(pager, WEFT_PAGE_TO_PAGE, *entry, to);
   if (pager->page[*entry].node != PAGER_NODE_NONE) pager->page[*entry].keep = 1;
   pager_page_unpin(pager, *entry, PAGER_WARM);
@@ -94,16 +93,16 @@ static void copy_on_write(weft_pager *pager, weft_page *entry, uint32_t owner) {
 
 /* ---- reserve, trim, commit ------------------------------------------------------------------- */
 
-static inline uint32_t take_blocks(weft_pager *pager, weft_page *table, uint32_t from, uint32_t to, uint32_t owner,
-                                   uint32_t kind) {
+static inline uint32_t table_take_blocks(weft_pager *pager, weft_page *table, uint32_t from, uint32_t to,
+                                         uint32_t owner, uint32_t group_id) {
   if (from >= to) return from;
-  for (uint32_t block = from; block < to; block++) table[block] = pager_page_next(pager, owner, kind);
-  pager_count_taken(pager, owner, kind, to - from);
+  for (uint32_t block = from; block < to; block++) table[block] = pager_page_next(pager, owner, group_id);
+  pager_count_taken(pager, owner, group_id, to - from);
   return to;
 }
 
-/* Pages that a reserve up to `end` takes besides those that the operator pays for. */
-static uint32_t count_own(const weft_pager *pager, const pager_seq *s, uint32_t end) {
+/* How many pages a reserve up to `end` takes that the owner of the sequence pays for, and not the operator. */
+static uint32_t count_reserve_own(const weft_pager *pager, const pager_seq *s, uint32_t end) {
   const pager_space *space = &pager->space[s->space];
   uint32_t n_own = 0;
   for (uint32_t g = 0; g < space->n_groups; g++) {
@@ -126,7 +125,7 @@ weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows)
     n_new += pager_blocks(&space->group[g], end) - s->end[g];
     n_copies += shared_entry(pager, s, &space->group[g]) != NULL;
   }
-  if (pager->owner[s->owner].limit != 0 && pager_over_limit(pager, s->owner, count_own(pager, s, end)))
+  if (pager->owner[s->owner].limit != 0 && pager_over_limit(pager, s->owner, count_reserve_own(pager, s, end)))
     return WEFT_QUOTA;
   if ((uint64_t)n_new + n_copies > pager->stats.n_free + pager->stats.n_cached) return WEFT_NO_BLOCKS;
   uint32_t n_forked = pager->n_copies_waiting - pager->n_spills_waiting;
@@ -136,13 +135,13 @@ weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows)
     weft_page *entry = n_copies == 0 ? NULL : shared_entry(pager, s, group);
     if (entry != NULL) copy_on_write(pager, entry, pager_payer(s, group, s->n_valid >> group->shift));
     weft_page *table = s->table + group->table_offset;
-    uint32_t block = s->end[g], n_blocks = pager_blocks(group, end), kind = pager_kind(s->space, g);
+    uint32_t block = s->end[g], n_blocks = pager_blocks(group, end), group_id = pager_group_id(s->space, g);
     if (s->public_end != 0) {
       uint32_t n_public = pager_public_blocks(s, group);
       uint32_t to = n_public < n_blocks ? n_public : n_blocks;
-      block = take_blocks(pager, table, block, to, WEFT_OWNER_OPERATOR, kind);
+      block = table_take_blocks(pager, table, block, to, WEFT_OWNER_OPERATOR, group_id);
     }
-    s->end[g] = take_blocks(pager, table, block, n_blocks, s->owner, kind);
+    s->end[g] = table_take_blocks(pager, table, block, n_blocks, s->owner, group_id);
   }
   s->n_reserved = end;
   return WEFT_OK;

@@ -73,6 +73,10 @@ static weft_admit arguments_of(weft_engine *e, const weft_lane *lane, const weft
                       .lift_cost = weft_cost_of_us(&lane->cost, e->file_waits.page_us),
                       .restore_wait = weft_waiting_may_wait_for_file(e, r),
                       .lift_none = n_pages + e->file_waits.n_pages > weft_pager_headroom(e->pager),
+                      .room_pages = e->n_running > 0 ? n_pages - margin(e) : 0, /* alone it is let in, since it fits */
+                      .room_margin = margin(e),
+                      .room_spare = weft_pins_spare(e, r),
+                      .room_in_limit = e->tenants.tenant[r->tenant].stats.n_running > 0,
                       .no_cache = r->asked.no_cache};
 }
 
@@ -94,9 +98,9 @@ static weft_admission admit_prompt(weft_engine *e, const weft_lane *lane, weft_r
     return is;
   }
   if (status == WEFT_QUOTA) return verdict(WEFT_ADMIT_LIMITED, r);
+  if (status == WEFT_NO_BLOCKS) return give_back(e, WEFT_ADMIT_NO_ROOM, r, WEFT_SEQ_NONE, is.n_cached);
   WEFT_CHECK(status == WEFT_OK); /* sequences were counted, lengths checked at submit */
   uint32_t wanted = pages_wanted(e, r, is.seq);
-  if (is_over_limit(e, r, wanted)) return give_back(e, WEFT_ADMIT_LIMITED, r, is.seq, 0);
   if (e->n_running > 0 && !has_room(e, r, wanted)) return give_back(e, WEFT_ADMIT_NO_ROOM, r, is.seq, wanted);
   return is;
 }

@@ -127,7 +127,8 @@ static weft_status open_pager(weft_engine *e, weft_error *error) {
                               .seq_tokens_max = c->seq_tokens_max,
                               .n_spaces = c->n_runners,
                               .space = space,
-                              .no_prefix_cache = c->no_prefix_cache};
+                              .no_prefix_cache = c->no_prefix_cache,
+                              .hash_seed = c->hash_seed};
   return weft_pager_open(&config, &e->pager, error);
 }
 

@@ -39,6 +39,7 @@ typedef struct weft_engine_config {
   uint32_t seq_tokens_max;          /* longest request: prompt + answer */
   bool overlap;                     /* plan step n+1 before the results of step n are applied */
   bool no_prefix_cache;
+  uint64_t hash_seed;      /* of the prefix index (weft_pager_config); 0, as a server wants it: a secret */
   uint32_t pins_max;       /* prefixes the operator may pin; each has a sequence of the pager */
   uint64_t slice_us;       /* a weight set keeps its turn until it used so much more of the device than others */
   uint64_t target_tpot_us; /* most time between tokens of decoding requests; 0: steps are as full as they can be */

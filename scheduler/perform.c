@@ -110,6 +110,7 @@ static weft_performed start(weft_engine *e, weft_lane *lane, weft_request *r, we
     return WEFT_PERFORMED_WAITS;
   }
   lane->n_free_slots -= 1;
+  weft_pager_enter(e->pager, seq, r->admitted_once);
   weft_waiting_dequeue(e, r);
   r->seq = seq;
   r->n_valid = r->n_committed = r->n_planned = r->n_reserved = n_cached;

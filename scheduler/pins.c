@@ -222,14 +222,11 @@ static void try_hold(weft_engine *e, weft_pin_entry *pin) {
                      .n_tokens = pin->info.n_tokens,
                      .n_prompt = pin->info.n_tokens,
                      .n_public = pin->info.is_public ? pin->info.n_tokens : 0,
-                     .owner = WEFT_OWNER_OPERATOR};
+                     .owner = WEFT_OWNER_OPERATOR,
+                     .n_cached_least = pin->info.n_tokens};
   weft_seq seq, leader;
   uint32_t n_cached;
   if (weft_pager_admit(e->pager, &args, &seq, &n_cached, &leader) != WEFT_OK) return;
-  if (n_cached < pin->info.n_tokens) {
-    weft_pager_release(e->pager, seq);
-    return;
-  }
   pin->seq = seq;
   e->stats.n_pins_held += 1;
   e->stats.n_pin_pages += pin->info.n_pages;

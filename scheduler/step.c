@@ -27,6 +27,7 @@ static void take_inbox(weft_engine *e) {
   if (notes.reset_cache) {
     weft_pins_let_go(e, UINT32_MAX);
     weft_pager_reset_cache(e->pager);
+    e->n_changes += 1; /* so that the copy of the statistics is taken again, also where nobody runs */
   }
 }
 

@@ -251,7 +251,8 @@ weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_si
       .slice_us = (uint64_t)c->product.slice_ms * 1000,
       .target_tpot_us = (uint64_t)c->product.tpot_ms * 1000,
       .overlap = !c->product.no_overlap,
-      .no_prefix_cache = c->product.no_prefix_cache};
+      .no_prefix_cache = c->product.no_prefix_cache,
+      .hash_seed = 1};
   return weft_engine_open(&config, &r->engine, error);
 }
 

@@ -208,6 +208,7 @@ static void make_config(sim *s) {
   c->seq_tokens_max = draw(s, 40, 160);
   c->overlap = chance(s, 60);
   c->no_prefix_cache = chance(s, 20);
+  c->hash_seed = s->seed + 1;
   c->pins_max = chance(s, 70) ? 0 : draw(s, 1, 4);
   c->slice_us = 1000 * draw(s, 0, 3);
   c->target_tpot_us = draw(s, 0, 3) > 0 ? 0 : 100 * draw(s, 1, 30);

@@ -68,6 +68,7 @@ static inline kit_result kit_admit(weft_pager *pager, const int32_t *tokens, uin
   weft_admit args = {.domain = {1, 2}, .tokens = tokens, .n_tokens = n, .n_prompt = n, .n_keep_rows = n_keep_rows};
   kit_result r = {.seq = WEFT_SEQ_NONE, .waits_for = WEFT_SEQ_NONE, .n_cached = 77};
   r.status = weft_pager_admit(pager, &args, &r.seq, &r.n_cached, &r.waits_for);
+  if (r.status == WEFT_OK) weft_pager_enter(pager, r.seq, false);
   return r;
 }
 

@@ -70,7 +70,7 @@ typedef struct model {
   weft_page shadow[SEQS_MAX][GROUPS][TOKENS_MAX]; /* the tables as they were */
   uint32_t shadow_n[SEQS_MAX][GROUPS], shadow_held[PAGES_MAX];
   uint64_t journal_next;
-  uint64_t n_admits, n_hits, n_waits, n_refused, n_copies, n_evicted, n_forks, n_quota, n_public;
+  uint64_t n_admits, n_hits, n_waits, n_refused, n_copies, n_evicted, n_forks, n_quota, n_public, n_roomless;
 } model;
 
 static inline void fail(const model *m, int line, const char *format, ...) __attribute__((noreturn))

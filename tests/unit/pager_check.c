@@ -59,14 +59,14 @@ static bool corrupt(const scene *s, uint32_t which) {
     case 1: p->stats.n_cached -= 1; return true;
     case 2: p->stats.n_pinned += 1; return true;
     case 3: p->stats.n_seqs += 1; return true;
-    case 4: p->page[s->own].link += 1; return true;
+    case 4: p->page[s->own].pinned.references += 1; return true;
     case 5: p->page[s->own].state = PAGER_CACHED; return true;
     case 6: p->page[s->own].node = PAGER_NODE_NONE; return true;
     case 7: p->page[s->own].group = 1; return true;
     case 8: p->page[s->free].state = PAGER_PINNED; return true;
     case 9: p->page[s->cached].state = PAGER_FREE; return true;
-    case 10: p->page[s->cached].link = s->own; return true;
-    case 11: p->page[pages + PAGER_WARM].link = s->cached; return true;
+    case 10: p->page[s->cached].cached.older = s->own; return true;
+    case 11: p->page[pages + PAGER_WARM].cached.older = s->cached; return true;
     case 12: p->page[pages + PAGER_WARM].next = p->page[s->cached].next; return true;
     case 13: p->page[p->page[pages + PAGER_COLD].next].keep = 1; return true;
     case 14: s->running->end[0] += 1; return true;
@@ -87,10 +87,10 @@ static bool corrupt(const scene *s, uint32_t which) {
     case 29: p->node[s->tail].hash[1] ^= 0x80000000; return true;
     case 30: p->node[s->promised].live = 0; return true;
     case 31: p->node_tokens[(uint64_t)s->tail * p->node_stride] ^= 1; return true;
-    case 32: pager_slots(p, s->promised)[1] = s->free; return true;
-    case 33: pager_slots(p, s->promised)[1] = PAGER_SLOT_PROMISE | 3; return true;
-    case 34: pager_slots(p, p->page[s->own].node)[0] = PAGER_SLOT_NONE; return true;
-    case 35: pager_slots(p, s->running->tail)[0] = s->cached; return true;
+    case 32: pager_places(p, s->promised)[1] = s->free; return true;
+    case 33: pager_places(p, s->promised)[1] = PAGER_PLACE_PROMISE | 3; return true;
+    case 34: pager_places(p, p->page[s->own].node)[0] = PAGER_PLACE_NONE; return true;
+    case 35: pager_places(p, s->running->tail)[0] = s->cached; return true;
     case 36: p->n_nodes_live += 1; return true;
     case 37: p->line[PAGER_LINE_ENTRIES] += 1; return true;
     case 38: p->copy[0].to = s->own; return true;
@@ -106,14 +106,15 @@ static bool corrupt(const scene *s, uint32_t which) {
     case 48: s->running->domain.low += 1; return true;
     case 49: s->running->public_end = 1; return true;
     case 51: p->node[s->tail].worth = 1; return true;
-    case 52: p->page[s->cached].due += 3; return true;
+    case 52: p->page[s->cached].cached.due += 3; return true;
     case 53: p->clock += 2; return true;
     case 50: memset(p->node_tokens + (uint64_t)s->root * p->node_stride, 0xFF, 16); return true;
-    case 54: p->page[s->own].due += 1; return true;
+    case 54: p->page[s->own].pinned.group_id += 1; return true;
     case 55: p->usage[0].n_pinned += 1; return true;
     case 56: p->usage[1].n_cached -= 1; return true;
     case 57: p->usage[0].n_host += 1; return true;
     case 58: p->usage[WEFT_GROUPS_MAX].n_file += 1; return true;
+    case 59: p->journal_name[s->tail].low ^= 1; return true;
     default: return false;
   }
 }
@@ -143,14 +144,14 @@ static void wrong_order_is_named(void **state) {
   kit_check(s.pager);
   pager_page *page = s.pager->page;
   uint32_t list = s.pager->n_pages + PAGER_WARM;
-  weft_page head = page[list].link; /* of a chain: the newest of its group */
-  while (page[head].group != 0) head = page[head].link;
-  page[page[head].link].next = page[head].next; /* moved to the end that is evicted first */
-  page[page[head].next].link = page[head].link;
+  weft_page head = page[list].cached.older; /* of a chain: the newest of its group */
+  while (page[head].group != 0) head = page[head].cached.older;
+  page[page[head].cached.older].next = page[head].next; /* moved to the end that is evicted first */
+  page[page[head].next].cached.older = page[head].cached.older;
   weft_page oldest = page[list].next;
-  page[head].link = list;
+  page[head].cached.older = list;
   page[head].next = oldest;
-  page[oldest].link = page[list].next = head;
+  page[oldest].cached.older = page[list].next = head;
   assert_false(weft_pager_check(s.pager, &error));
   assert_non_null(strstr(error.text, "evicted before"));
   weft_pager_close(s.pager);

@@ -480,6 +480,88 @@ static void journal_tells_what_was_missed(void **state) {
   kit_close(pager);
 }
 
+/* A hit ends only where all groups end a block. What a window holds behind the last such place is of no use to anybody,
+ * and goes before older content that is. */
+static void window_blocks_that_no_hit_can_use_go_first(void **state) {
+  (void)state;
+  int32_t a[64], b[48];
+  kit_tokens(a, 64, 0, 1);
+  kit_tokens(b, 48, 0, 2);
+  weft_pager *pager = kit_open(32, 2, 2, (kit_group[]){{16, 40}, {32, 0}});
+  weft_journal_event event[2];
+  kit_run(pager, a, 64);
+  kit_run(pager, b, 48); /* a hit can end at 32: the window needs [0, 32) */
+  uint64_t next = weft_pager_get_stats(pager).n_published;
+  assert_true(pager_evict_one(pager));
+  assert_int_equal(removed(pager, &next, event, 1), 1);
+  assert_int_equal(event[0].group, 0);
+  assert_int_equal(event[0].first_position, 32);
+  assert_int_equal(event[0].n_tokens, 16);
+  kit_check(pager);
+  assert_int_equal(kit_hit(pager, a, 64), 64);
+  assert_int_equal(kit_hit(pager, b, 48), 32);
+  kit_close(pager);
+}
+
+/* The pages of two prompts, the first let go before the second; then something that must not change that. */
+typedef enum trial { TRY_FOR_ROOM, TRY_FOR_ALL, TRY_FOR_LIMIT, FORK_IN_VAIN, N_TRIALS } trial;
+
+static void try_in_vain(weft_pager *pager, trial what, const int32_t *a, uint32_t n, weft_seq trunk) {
+  weft_admit args = {.domain = {1, 2}, .tokens = a, .n_tokens = n, .n_prompt = n};
+  weft_status expected = WEFT_NO_BLOCKS;
+  weft_seq seq, waits_for;
+  uint32_t n_cached = 0;
+  switch (what) {
+    case TRY_FOR_ROOM:
+      args.room_pages = n / 16, args.room_margin = weft_pager_headroom(pager);
+      break;
+    case TRY_FOR_ALL:
+      args.n_cached_least = n, expected = WEFT_E_NOT_FOUND;
+      break;
+    case TRY_FOR_LIMIT:
+      args.room_pages = n / 16, args.room_in_limit = true, expected = WEFT_QUOTA;
+      break;
+    case FORK_IN_VAIN:
+    case N_TRIALS:
+      assert_int_equal(weft_pager_fork(pager, trunk, weft_pager_n_valid(pager, trunk), &seq), WEFT_OK);
+      weft_pager_release(pager, seq);
+      return;
+  }
+  weft_pager_set_owner_limit(pager, 0, what == TRY_FOR_LIMIT ? n / 16 - 1 : 0);
+  assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), expected);
+  weft_pager_set_owner_limit(pager, 0, 0);
+}
+
+static void what_is_tried_in_vain_ages_all_the_same(void **state) {
+  (void)state;
+  int32_t a[160], b[48];
+  kit_tokens(a, 160, 0, 1);
+  kit_tokens(b, 48, 0, 2);
+  for (trial what = 0; what < N_TRIALS; what++) {
+    weft_pager *pager = kit_open(24, 3, 1, (kit_group[]){{16, what == FORK_IN_VAIN ? 20 : 0}});
+    weft_seq trunk = WEFT_SEQ_NONE;
+    kit_run(pager, a, 48);
+    if (what == FORK_IN_VAIN) { /* the windows that it passes stay cached for a hit at 48 */
+      trunk = kit_begin(pager, a, 112).seq;
+      weft_pager_mark(pager, trunk);
+    }
+    kit_run(pager, b, 48);
+    for (uint32_t i = 0; i < 40; i++) try_in_vain(pager, what, a, 160, trunk);
+    kit_check(pager);
+    uint32_t head = pager->n_pages + PAGER_WARM, n_first = 0, n_second = 0;
+    for (weft_page page = pager->page[head].next; page != head; page = pager->page[page].next) {
+      uint32_t end = pager->node[pager->page[page].node].depth * 16;
+      bool is_second = memcmp(pager_tokens(pager, pager->page[page].node), b + end - 16, 64) == 0;
+      if (n_second > 0 && !is_second) fail_msg("trial %u: a page of the first prompt is younger", (uint32_t)what);
+      *(is_second ? &n_second : &n_first) += 1;
+    }
+    assert_int_equal(n_second, 3);
+    assert_in_range(n_first, 3, 4);
+    if (trunk != WEFT_SEQ_NONE) weft_pager_release(pager, trunk);
+    kit_close(pager);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(tails_go_before_heads),
@@ -495,6 +577,8 @@ int main(void) {
       cmocka_unit_test(another_space_is_evicted_by_cost),
       cmocka_unit_test(windows_alone_have_nodes_enough),
       cmocka_unit_test(reset_while_running_is_complete),
+      cmocka_unit_test(window_blocks_that_no_hit_can_use_go_first),
+      cmocka_unit_test(what_is_tried_in_vain_ages_all_the_same),
       cmocka_unit_test(journal_names_the_chain),
       cmocka_unit_test(journal_tells_what_was_missed),
   };

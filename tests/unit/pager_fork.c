@@ -52,6 +52,8 @@ static void fork_shares_a_prefix(void **state) {
     weft_seq fork = WEFT_SEQ_NONE;
     assert_int_equal(weft_pager_fork(pager, r.seq, 51, &fork), WEFT_E_INVALID);
     assert_int_equal(weft_pager_fork(pager, r.seq, n, &fork), WEFT_OK);
+    assert_int_equal(weft_pager_get_stats(pager).n_forks, 0);
+    weft_pager_enter(pager, fork, false);
     assert_int_equal(weft_pager_n_valid(pager, fork), n);
     kit_check(pager);
     kit_compute(pager, fork, b + n, 64 - n);

@@ -17,6 +17,7 @@ static kit_result begin_as(weft_pager *pager, uint32_t owner, uint64_t domain, c
       .domain = {domain, 1}, .tokens = tokens, .n_tokens = n, .n_prompt = n, .n_public = n_public, .owner = owner};
   kit_result r = {.seq = WEFT_SEQ_NONE, .waits_for = WEFT_SEQ_NONE};
   r.status = weft_pager_admit(pager, &args, &r.seq, &r.n_cached, &r.waits_for);
+  if (r.status == WEFT_OK) weft_pager_enter(pager, r.seq, false);
   return r;
 }
 

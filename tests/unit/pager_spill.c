@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "pager/spill.h"
 #include "tests/support/pager_kit.h"
 
 static weft_pager *open_tiers(uint32_t n_pages, uint32_t n_host, uint32_t n_file, uint32_t window) {
@@ -382,8 +383,47 @@ static void a_plan_full_of_copies(void **state) {
   kit_close(pager);
 }
 
+/* The laws of the lower tiers are recomputed too: each corruption is named. */
+static void corrupted_slots_are_named(void **state) {
+  (void)state;
+  for (uint32_t which = 0; which < 6; which++) {
+    int32_t tokens[64];
+    weft_pager *pager = open_tiers(16, 16, 0, 0);
+    weft_error error = {{0}};
+    kit_run(pager, kit_tokens(tokens, 64, 0, 1), 64);
+    squeeze(pager);
+    kit_check(pager);
+    uint32_t s = pager->slot[pager->n_slots].next;
+    assert_true(s < pager->n_host && pager->slot[s].waiting);
+    switch (which) {
+      case 0:
+        pager->slot[s].state = PAGER_SLOT_PICKED;
+        break;
+      case 1:
+        pager->slot[s].node = PAGER_NODE_NONE;
+        break;
+      case 2:
+        pager->slot[s].older = s;
+        break;
+      case 3:
+        pager->stats.n_host_held += 1;
+        break;
+      case 4:
+        pager->n_free_host -= 1;
+        break;
+      default:
+        pager->n_copies_waiting = 0, pager->n_spills_waiting = 0;
+        break; /* as if a copy had been lost */
+    }
+    assert_false(weft_pager_check(pager, &error));
+    assert_true(strlen(error.text) > 10);
+    weft_pager_close(pager);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(corrupted_slots_are_named),
       cmocka_unit_test(what_is_evicted_comes_back),
       cmocka_unit_test(a_page_handed_on_is_read_first),
       cmocka_unit_test(price_and_room_decide),
