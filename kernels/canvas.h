@@ -2,10 +2,11 @@
 /* The entropy-bound rule of a denoise step, where the statistics are: which positions of a canvas keep the token drawn,
  * which get a fresh one, and whether the canvas is done.
  *
- * Law: positions in the order of entropy (ties: the lower position); a position is accepted when the f32 sum of entropies
- * up to it, less its own, is at most entropy_bound. Done: the argmax canvas equals the last `stability` ones and the mean entropy
- * is below confidence, or no step is left. All sums are of f32, one after the other. A slot keeps its canvas between
- * steps; of a canvas that is done further steps are void and change nothing, until a step 0 begins the next. */
+ * Law: positions in the order of entropy (ties: the lower position); a position is accepted when the f32 sum of
+ * entropies up to it, less its own, is at most entropy_bound. Done: the argmax canvas equals the last `stability` ones
+ * and the mean entropy is below confidence, or no step is left. All sums are of f32, one after the other. A slot keeps
+ * its canvas between steps; of a canvas that is done further steps are void and change nothing, until a step 0 begins
+ * the next. */
 #ifndef WEFT_KERNELS_CANVAS_H
 #define WEFT_KERNELS_CANVAS_H
 
@@ -30,8 +31,8 @@ typedef struct weft_canvas_rule {
   float entropy_bound, confidence;
 } weft_canvas_rule;
 
-/* State of a slot: [n] tokens of the next step, [WEFT_CANVAS_HISTORY_MAX][n] argmax canvases, newest first, then how many
- * of them there are, and whether it is done. */
+/* State of a slot: [n] tokens of the next step, [WEFT_CANVAS_HISTORY_MAX][n] argmax canvases, newest first, then how
+ * many of them there are, and whether it is done. */
 WEFT_CANVAS_FN uint64_t weft_canvas_state_words(uint64_t n) {
   return n * (1 + WEFT_CANVAS_HISTORY_MAX) + 2;
 }

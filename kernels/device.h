@@ -118,12 +118,13 @@ uint32_t weft_device_bucket(uint32_t n);
 weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                                weft_error *error);
 void weft_device_weight_free(weft_device *device, weft_weight *weight);
-/* The same from a file: the device reads what it needs into memory of its own, where it can; elsewhere it takes the bytes. */
+/* The same from a file: the device reads what it needs into memory of its own, where it can; elsewhere it takes the
+ * bytes. */
 enum { WEFT_READ_ALIGN = 4096 };
 typedef struct weft_weight_source {
   const void *bytes; /* all file bytes of the weight */
-  /* Bytes [at, at + n) of them to `to` + *skip; NULL: there is no file. to is a multiple of WEFT_READ_ALIGN and has room
-   * for n + 2 * WEFT_READ_ALIGN bytes. IO: the file ended or could not be read. */
+  /* Bytes [at, at + n) of them to `to` + *skip; NULL: there is no file. to is a multiple of WEFT_READ_ALIGN and has
+   * room for n + 2 * WEFT_READ_ALIGN bytes. IO: the file ended or could not be read. */
   weft_status (*read)(void *self, uint64_t at, uint64_t n_bytes, uint8_t *to, uint32_t *skip);
   void *self;
 } weft_weight_source;

@@ -4,10 +4,11 @@
  * Law, in this order: tokens that are not allowed, and logits that are not finite, are out; bias; repetition penalty;
  * presence and frequency penalties. Of what is left the largest is the argmax (ties: the lower token). Then
  * value = logit / temperature, rounded to f32, and of the finite values: the top_k best (ties: the lower token); of
- * these the best whose weights reach top_p of the total; of these the ones with value - largest >= min_log; one draw: the
- * first token in vocabulary order whose running sum of weights exceeds u * total.
- * A weight is an integer, 2^40 e^(value - largest) without its fraction, by the one text below, each of whose operations is
- * exact or rounded once. So sums are exact in any order, and from the same logits every backend draws the same token. */
+ * these the best whose weights reach top_p of the total; of these the ones with value - largest >= min_log; one draw:
+ * the first token in vocabulary order whose running sum of weights exceeds u * total.
+ * A weight is an integer, 2^40 e^(value - largest) without its fraction, by the one text below, each of whose
+ * operations is exact or rounded once. So sums are exact in any order, and from the same logits every backend draws the
+ * same token. */
 #ifndef WEFT_KERNELS_SAMPLE_H
 #define WEFT_KERNELS_SAMPLE_H
 
@@ -83,8 +84,8 @@ typedef struct weft_sample_args {
 #define WEFT_SAMPLE_DIV(a, b) ((a) / (b))
 #endif
 
-/* 2^40 e^below for below <= 0, relative error below 2^-20; 0 below 2^-1 or so, and for NaN. 2^t is split into 2^n, n whole, and 2^f,
- * |f| <= 1/2, a polynomial. */
+/* 2^40 e^below for below <= 0, relative error below 2^-20; 0 below 2^-1 or so, and for NaN. 2^t is split into 2^n, n
+ * whole, and 2^f, |f| <= 1/2, a polynomial. */
 WEFT_SAMPLE_FN uint64_t weft_sample_weight(float below) {
   float t = WEFT_SAMPLE_MUL(below, 1.44269504f);
   if (!(t > -41.0f)) return 0;

@@ -145,8 +145,7 @@ void chat__gemma4(chat_draft *draft, const weft_chat_message *messages, uint32_t
   chat__token(draft, chat->thought_end);
 }
 
-/* The last question: what the assistant says after it is one answer, whose thinking stays visible.
- */
+/* The last question: what the assistant says after it is one answer, whose thinking stays visible. */
 static uint32_t last_question(const weft_chat_message *messages, uint32_t n) {
   static const char open[] = "<tool_response>", close[] = "</tool_response>";
   for (uint32_t i = n; i-- > 0;) {

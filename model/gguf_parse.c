@@ -206,8 +206,7 @@ static weft_status take_value(cursor *c, gguf_key *key) {
   return status == WEFT_OK && key->kind == WEFT_GGUF_BOOL ? check_bools(c, key) : status;
 }
 
-/* The specification wants [a-z0-9_.]; real files also use '-'. Others are strange, not dangerous.
- */
+/* The specification wants [a-z0-9_.]; real files also use '-'. Others are strange, not dangerous. */
 static bool is_plain_key(weft_bytes name) {
   for (size_t i = 0; i < name.n; i++) {
     char b = name.data[i];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Reads weights from a model's files into memory that a device gives, instead of through the mapping.
  *
- * Law: a read gives the bytes that the mapping has, or IO with a line; nothing of the mapping is touched, so a file that was
- * cut short is an error and not a signal. Reads go around the page cache (O_DIRECT) where the file system takes that and the
- * file is not in the cache already; several threads share each. One caller at a time. */
+ * Law: a read gives the bytes that the mapping has, or IO with a line; nothing of the mapping is touched, so a file
+ * that was cut short is an error and not a signal. Reads go around the page cache (O_DIRECT) where the file system
+ * takes that and the file is not in the cache already; several threads share each. One caller at a time. */
 #ifndef WEFT_MODEL_GGUF_READER_H
 #define WEFT_MODEL_GGUF_READER_H
 
@@ -12,8 +12,8 @@
 
 typedef struct weft_gguf_reader weft_gguf_reader;
 
-/* *out is NULL, with WEFT_OK, for a model that was opened from memory. Errors: IO (a file is gone or another one by now),
- * NO_MEMORY. */
+/* *out is NULL, with WEFT_OK, for a model that was opened from memory. Errors: IO (a file is gone or another one by
+ * now), NO_MEMORY. */
 weft_status weft_gguf_reader_open(const weft_gguf *gguf, weft_gguf_reader **out, weft_error *error);
 /* Tells how much was read, how fast and in which way: with -v. NULL is fine. */
 void weft_gguf_reader_close(weft_gguf_reader *reader);

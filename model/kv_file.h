@@ -3,9 +3,9 @@
  *
  * Law: the file is made, given its room and unlinked at open: nobody else can open it, and nothing of it is left when
  * the process ends, however it ends. Who adds a move never waits for the disk; moves run one after another, those from
- * the file first, else in the order in which they were added, and each ends exactly once. The checksum of a slot stays in memory: what cannot be
- * written or read in full, or comes back as something else, is a move that failed, nothing more. Nothing is allocated
- * after open. */
+ * the file first, else in the order in which they were added, and each ends exactly once. The checksum of a slot stays
+ * in memory: what cannot be written or read in full, or comes back as something else, is a move that failed, nothing
+ * more. Nothing is allocated after open. */
 #ifndef WEFT_MODEL_KV_FILE_H
 #define WEFT_MODEL_KV_FILE_H
 

@@ -10,8 +10,8 @@
 /* y = x W^T for up to three weights of one input. Rows are dense. */
 weft_status layers__matmul(weft_step *step, const float *x, uint32_t n_rows, uint32_t n_weights,
                            const weft_weight *const *weight, float *const *y);
-/* y = (add + norm(x + x2) * weight) * row_scale, rows dense; all but x and y may be NULL. x and x2 are normed by themselves
- * first where they have a weight, and norms of y follow (weft_norm). */
+/* y = (add + norm(x + x2) * weight) * row_scale, rows dense; all but x and y may be NULL. x and x2 are normed by
+ * themselves first where they have a weight, and norms of y follow (weft_norm). */
 typedef struct layers_norm_args {
   float *x, *x2;
   const float *x_weight, *x2_weight, *weight, *add, *row_scale;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: private to the files of the device runner (device_runner.c, runner_shape.c, runner_sample.c, runner_results.c, runner_saves.c, runner_open.c).
- * A step is a flight from submit to collect. Submit enqueues and returns; a flight is settled when the device has
- * done it and the host has applied what it found to the slots. Drawn tokens and canvases stay on the device, in cells
- * per slot, so that a step follows another without the host between them. */
+/* Law: private to the files of the device runner (device_runner.c, runner_shape.c, runner_sample.c, runner_results.c,
+ * runner_saves.c, runner_open.c). A step is a flight from submit to collect. Submit enqueues and returns; a flight is
+ * settled when the device has done it and the host has applied what it found to the slots. Drawn tokens and canvases
+ * stay on the device, in cells per slot, so that a step follows another without the host between them. */
 #ifndef WEFT_MODEL_RUNNER_INTERNAL_H
 #define WEFT_MODEL_RUNNER_INTERNAL_H
 
@@ -145,8 +145,8 @@ static inline uint64_t runner_canvas_cell(const device_runner *r, uint32_t slot)
 /* Whether the step is one that comes again: decode rows, canvases, commits. */
 bool runner_is_steady(const device_runner *r, const weft_batch *batch);
 /* The batch with its last plain decode row repeated until their number fills a bucket: the same tokens, keys and
- * draws into the same places, so that nothing of it can be seen. token and cell_of are filled up with it. n_filled: rows that
- * were added, after the causal segments. */
+ * draws into the same places, so that nothing of it can be seen. token and cell_of are filled up with it. n_filled:
+ * rows that were added, after the causal segments. */
 const weft_batch *runner_fill_up(device_runner *r, const weft_batch *batch, uint32_t *n_filled);
 
 /* The tokens that a canvas begins with. */

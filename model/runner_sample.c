@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Rows that need their logits: penalties, biases, cuts and logprobs. What is asked for goes to the device, tokens go to
- * the slots' cells, and results wait there to be sent. A token that the host does not know yet is taken from its cell. */
+ * the slots' cells, and results wait there to be sent. A token that the host does not know yet is taken from its
+ * cell. */
 #include <string.h>
 
 #include "model/runner_internal.h"

@@ -5,7 +5,8 @@
  *
  * Autoregressive order of operations: allowed tokens, logit bias, repetition, presence and frequency penalties,
  * then (temperature 0: argmax) temperature, top-k, top-p, min-p, draw. One uniform per token, through the CDF in
- * vocabulary order over what is left. Ties: the lower token id. The device that has the logits does it (kernels/sample.h).
+ * vocabulary order over what is left. Ties: the lower token id. The device that has the logits does it
+ * (kernels/sample.h).
  *
  * Entropy-bound order (the rule of arXiv 2505.24857 as used by DiffusionGemma), for step s = 0 .. N-1 of a canvas:
  *   t = t_min + (t_max - t_min) * (N - s) / N; z = logits / t; argmax, one draw D and the entropy H (nats) of

@@ -209,8 +209,7 @@ static weft_status read_pre(weft_tokenizer *t, const weft_gguf *gguf, weft_error
   return WEFT_OK;
 }
 
-/* The numbers of single bytes and characters, so that encoding looks most of them up in an array.
- */
+/* The numbers of single bytes and characters, so that encoding looks most of them up in an array. */
 static void fill_tables(weft_tokenizer *t) {
   t->space_id = vocab__find(&t->vocab, "\xE2\x96\x81", 3);
   for (uint32_t b = 0; b < 256; b++) {

@@ -168,8 +168,7 @@ static weft_status encode_gemma4(const weft_tokenizer *t, work *w, const char *t
   return status;
 }
 
-/* Writes the piece in gpt2's alphabet, 1 or 2 bytes per byte; 0 when it is longer than any token.
- */
+/* Writes the piece in gpt2's alphabet, 1 or 2 bytes per byte; 0 when it is longer than any token. */
 static uint32_t piece_in_alphabet(const weft_tokenizer *t, const char *piece, uint32_t n, char *to, uint32_t room) {
   uint32_t length = 0;
   if (n > t->vocab.longest) return 0;

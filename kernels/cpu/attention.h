@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* attention on the cpu: tiles of queries, chunks of keys.
  *
- * A query is one head of one row. A tile is up to TILE queries of one segment that read the same kv
- * head: queries in (row, head) order, so that a key loaded once serves them all. The unit of work
- * is (tile, chunk):
+ * A query is one head of one row. A tile is up to WEFT_TILE queries of one segment that read the same kv head, in
+ * (row, head) order, so that a key that was loaded once serves them all. The unit of work is (tile, chunk):
  *
- *                 keys of the chunk, by position within it: 0 ... 255
+ *                  keys of the chunk, by position within it: 0 ... 255
  *   query 0        . . . x x x x x x x x x x . . . . . .      x: first[0] <= position < end[0]
  *   query 1        . . . x x x x x x x x x x . . . . . .
  *   query 2        . . . . x x x x x x x x x x . . . . .
- *                        ^begin                ^stop          the union; keys outside are never
- * touched
+ *                        ^begin                ^stop          the union; keys outside of it are never touched
  *
- * Law (numerics). A score is lanes over the head dimension, ascending, then the tree of vf_sum. The
- * maximum of a chunk is exact. The sum of weights is kept in lane position % lanes. An output
- * element adds its keys one after another, ascending. None of it depends on the other queries of
- * the tile, on begin or stop, or on where keys lie, so a query's bits are those it has alone. */
+ * Law (numerics). A score is summed in lanes over the head dimension, ascending, and the lanes meet in the tree of
+ * vf_sum. The maximum of a chunk is exact. The sum of weights is kept in lane position % lanes. An output element adds
+ * its keys one after another, ascending. None of it depends on the other queries of the tile, on begin or stop, or on
+ * where keys lie, so a query's bits are those it has alone. */
 #ifndef WEFT_KERNELS_CPU_ATTENTION_H
 #define WEFT_KERNELS_CPU_ATTENTION_H
 

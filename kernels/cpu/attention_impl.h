@@ -98,8 +98,7 @@ WEFT_INLINE vf sum_each(vf *x) {
 #endif
 }
 
-/* Products of n_q queries with VF_LANES / n_q keys: lane r * (VF_LANES / n_q) + j is q[r] . key[j].
- */
+/* Products of n_q queries with VF_LANES / n_q keys: lane r * (VF_LANES / n_q) + j is q[r] . key[j]. */
 WEFT_INLINE vf dots(const float *const *q, const uint32_t n_q, const uint8_t *const *key, const bool bf16,
                     uint32_t dim) {
   const uint32_t n_keys = VF_LANES / n_q;
@@ -178,8 +177,7 @@ static void score_bf16(const weft_cpu_chunk *chunk, const uint8_t *const *key, u
 }
 
 /* Few queries wait for memory: blocks lie anywhere, so the machine cannot guess the next one. Asks
- * for the keys that come next, and for the values of these keys, which are read after all scores.
- */
+ * for the keys that come next, and for the values of these keys, which are read after all scores. */
 static void fetch(const weft_cpu_chunk *chunk, uint32_t at) {
   uint64_t n_bytes = weft_kv_row_bytes(chunk->type, chunk->dim);
   for (uint32_t j = at; j < at + WEFT_TILE_KEYS && j < chunk->stop; j++) {

@@ -57,8 +57,7 @@ static bool any_soft(const weft_head_stats_args *args) {
   return false;
 }
 
-/* scratch may be NULL: then only the bytes are counted, as if every row wanted its soft embedding.
- */
+/* scratch may be NULL: then only the bytes are counted, as if every row wanted its soft embedding. */
 static head_run make_run(weft_device *device, const weft_head_stats_args *args, uint8_t *scratch) {
   weft_cpu_isa isa = weft_cpu_get_isa(device);
   const weft_weight *weight = args->weight;

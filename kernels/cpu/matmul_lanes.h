@@ -162,8 +162,7 @@ LANES_INLINE lanes_f lanes_e8m0(const uint8_t *at) {
   return (lanes_f)((bits & ~none) | (0x7FC00000u & none));
 }
 
-/* Block b of 32 inputs of a panel of quantised weights. a, b: as in matmul.h (LEAST: b is -least).
- */
+/* Block b of 32 inputs of a panel of quantised weights. a, b: as in matmul.h (LEAST: b is -least). */
 typedef struct lanes_block {
   const uint8_t *quants;
   lanes_f a, b;

@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/* The layout of weights on the cpu device: panels of sixteen output rows, ready for dot-product
- * lanes.
+/* The layout of weights on the cpu device: panels of sixteen output rows, ready for dot-product lanes.
  *
- * Law: a matrix is ceil(n_out / 16) panels, one after another, each a multiple of 64 bytes; output
- * rows past n_out are zero bytes. A panel holds exactly the numbers of the file in another order
- * (pack and unpack are a bijection), so its size is that of the file, but for padding and the 6-bit
- * scales of Q4_K and Q5_K, which take a byte each (+2.8 % and +2.3 %). It is read from front to
- * end, as one stream.
+ * Law: a matrix is ceil(n_out / 16) panels, one after another, each a multiple of 64 bytes; output rows past n_out are
+ * zero bytes. A panel holds exactly the numbers of the file in another order (pack and unpack are a bijection), so its
+ * size is that of the file, but for padding and the 6-bit scales of Q4_K and Q5_K, which take a byte each (+2.8 % and
+ * +2.3 %). A product reads a panel from front to end, as one stream.
  *
- *   F32, F16, BF16     [n_in][16 rows] of the stored number
- *   Q8_0 Q4_0 Q5_0     per 64 inputs: scales of two blocks [2][16] f16, then 2 x quants
- *   MXFP4              per 128 inputs: scales of four blocks [4][16] e8m0, then 4 x quants
- *   Q4_K Q5_K          per 256: d[16] f16, dmin[16] f16, scale[8][16] u8, least[8][16] u8, 8 x
- * quants Q6_K               per 256: d[16] f16, 32 bytes of zero, scale[16][16] s8, 8 x quants
+ *   F32, F16, BF16      [n_in][16 rows] of the stored number
+ *   Q8_0, Q4_0, Q5_0    per 64 inputs:    scales of two blocks [2][16] f16, then 2 x quants
+ *   MXFP4               per 128 inputs:   scales of four blocks [4][16] e8m0, then 4 x quants
+ *   Q4_K, Q5_K          per 256 inputs:   d[16] f16, dmin[16] f16, scale[8][16] u8, least[8][16] u8, then 8 x quants
+ *   Q6_K                per 256 inputs:   d[16] f16, 32 bytes of zero, scale[16][16] s8, then 8 x quants
  *
- * Quants of a block of 32 inputs x 16 rows: eight vectors V0..V7 of 64 unsigned bytes, byte 4 * row
- * + i of Vc being the code of input 4c + i (so that one 32-bit lane is one row). They are stored as
- *   8 bits   V0 .. V7                                                                       512
- * bytes 4 bits   P0 .. P3, Pc = Vc | V(c + 4) << 4                                              256
- * bytes 5 bits   the same, then 64 bytes whose bit c is bit 4 of Vc                             320
- * bytes 6 bits   the same, then 2 x 64 bytes whose bits 2c, 2c + 1 are bits 4, 5 of V(c), V(c + 4)
- * 384 bytes Codes are unsigned: value = (code - weft_pack_info.offset) * scale, or code * scale -
- * least. */
+ * Quants of a block of 32 inputs x 16 rows are eight vectors V0 .. V7 of 64 unsigned bytes. Byte 4 * row + i of Vc is
+ * the code of input 4c + i, so one 32-bit lane is one row. They are stored as
+ *
+ *   8 bits   V0 .. V7                                                                          512 bytes
+ *   4 bits   P0 .. P3, Pc = Vc | V(c + 4) << 4                                                 256 bytes
+ *   5 bits   the same, then 64 bytes whose bit c is bit 4 of Vc                                320 bytes
+ *   6 bits   the same, then 2 x 64 bytes whose bits 2c, 2c + 1 are bits 4, 5 of Vc, V(c + 4)   384 bytes
+ *
+ * Codes are unsigned: value = (code - weft_pack_info.offset) * scale, or code * scale - least. */
 #ifndef WEFT_KERNELS_CPU_PACK_H
 #define WEFT_KERNELS_CPU_PACK_H
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* How a run goes. One 64-bit ticket says which run is on and which task comes next:
  *
- *   ticket = run << 32 | next task        a thread takes task i by changing (run, i) to (run, i +
- * 1)
+ *   ticket = run << 32 | next task        a thread takes task i by changing (run, i) to (run, i + 1)
  *
- * The ticket is closed (no task left to take) before a run's fields are written, and they are read
- * before the ticket is taken: a taken ticket proves that the fields were those of its run. A late
- * worker that holds an old ticket cannot change it, so it takes no part. The caller waits for
- * n_done; workers wait for the run number. Both spin first, then sleep on a futex. */
+ * The ticket is closed (no task is left to take) before the fields of a new run are written, and a thread reads the
+ * fields before it takes a ticket: a ticket that was taken proves that the fields were those of its run. A worker that
+ * wakes late still holds an old ticket, cannot change it, and takes no part. The caller waits until n_done counts all
+ * tasks; workers wait for the number of the run to change. Both spin first, then sleep on a futex. */
 #include "kernels/cpu/pool.h"
 
 #include <errno.h>

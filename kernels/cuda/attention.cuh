@@ -4,9 +4,9 @@
  * A query is one head of one row. The queries of a segment that read the same kv head are numbered
  * f = row * group + (head % group), group = heads per kv head.
  *
- * Law: attention_many, attention_stream and attention_few give the same bits. Scores are products over the head dimension in
- * sixteens, ascending. Within a chunk of 1024 key positions, tiles of 128 ascend: (max, sum, out) of the chunk so
- * far is scaled to the new maximum, weights are 2^(score - maximum) as bf16, and out adds keys in sixteens,
+ * Law: attention_many, attention_stream and attention_few give the same bits. Scores are products over the head
+ * dimension in sixteens, ascending. Within a chunk of 1024 key positions, tiles of 128 ascend: (max, sum, out) of the
+ * chunk so far is scaled to the new maximum, weights are 2^(score - maximum) as bf16, and out adds keys in sixteens,
  * ascending; the sum is one more column, of values that are 1. Chunks join ascending, each from fresh. Keys that a
  * row does not see weigh 0, which changes no bit: so bits depend on absolute positions alone. */
 #ifndef WEFT_KERNELS_CUDA_ATTENTION_CUH
@@ -56,8 +56,8 @@ static __device__ __forceinline__ void visible(const weft_attention_segment &s, 
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
 }
 
-/* Where a key lies: in a page of the pool, or among the segment's own rows. The page is looked up apart from its use, so
- * that nobody waits for it. */
+/* Where a key lies: in a page of the pool, or among the segment's own rows. The page is looked up apart from its use,
+ * so that nobody waits for it. */
 static __device__ __forceinline__ bool is_own_key(const weft_attention_segment &s, uint32_t position) {
   return s.canvas && position >= s.kv_len;
 }
@@ -104,8 +104,8 @@ static __device__ __forceinline__ float weight_of(float score, float scale, floa
   return power_of_2(__fmaf_rn(score, scale, -anchor));
 }
 
-/* Queries as bf16, four numbers at a time: piece i of `n_pieces` (a row's head_dim / 4) goes to put(row, piece of the row,
- * bits). Rows beyond the item are zeros. Many loads are on their way at once. */
+/* Queries as bf16, four numbers at a time: piece i of `n_pieces` (a row's head_dim / 4) goes to put(row, piece of the
+ * row, bits). Rows beyond the item are zeros. Many loads are on their way at once. */
 template <bool WIDE, int N_THREADS, int N_PIECES, int ROW_PIECES, class put_query>
 static __device__ __forceinline__ void convert_queries(const attention_kernel_args &k, const attention_item &item,
                                                        const weft_attention_segment &s, uint32_t kv_head,

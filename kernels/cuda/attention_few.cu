@@ -73,8 +73,8 @@ static __device__ __forceinline__ void load_pages(const attention_kernel_args &k
   for (uint32_t i = block + threadIdx.x; i <= last; i += FEW_THREADS) b.m->page[i - base] = b.segment.table[i];
 }
 
-/* N bytes of each of COUNT keys of the chunk, from first_key on: a warp copies an eighth of them, and its lanes know where
- * they lie. Zeros for those that nobody sees. Either the fresh ones or all others. */
+/* N bytes of each of COUNT keys of the chunk, from first_key on: a warp copies an eighth of them, and its lanes know
+ * where they lie. Zeros for those that nobody sees. Either the fresh ones or all others. */
 template <int D, int RING, int COUNT, int N>
 static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k, const few_block<D, RING> &b,
                                                  uint32_t first_key, bool is_value, uint64_t offset, uint8_t *to,

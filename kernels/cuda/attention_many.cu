@@ -9,8 +9,8 @@
  *   turns     with few blocks, those of a cluster take an item's chunks in turn: each joins its own to the rows in
  *             memory when its turn has come, so the order is that of one block
  *
- * Positions that no query of the block sees are zeros and are not read. Keys that are older than the step are asked for before
- * the inputs are there. */
+ * Positions that no query of the block sees are zeros and are not read. Keys that are older than the step are asked for
+ * before the inputs are there. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
 
@@ -434,7 +434,8 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
     if constexpr (GROUPS == 2) registers_grow<232>();
     multiply_all<D, GROUPS>(k, b, memory);
   }
-#ifdef WEFT_RACECHECK /* give_turn writes to a block that waits for it and so is there; the tool wants to see all leave together */
+/* give_turn writes to a block that waits for it, and so is there; racecheck wants to see all blocks leave together. */
+#ifdef WEFT_RACECHECK
   if (k.turns > 1) asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 #endif
 }

@@ -68,7 +68,8 @@ static __device__ __forceinline__ float gate_product(weft_activation activation,
   return __fmul_rn(activate(activation, g), u);
 }
 
-/* cap tanh(logit / cap), off by 2^-22 of the cap at most: (e - 1) / (e + 1) of e = 2^(slope |logit|) = e^(2 |logit| / cap). */
+/* cap tanh(logit / cap), off by 2^-22 of the cap at most: (e - 1) / (e + 1) of e = 2^(slope |logit|) = e^(2 |logit| /
+ * cap). */
 static inline float cap_slope(float cap) {
   return cap == 0.0f ? 0.0f : 2.88539008f / cap;
 }

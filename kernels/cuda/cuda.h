@@ -98,8 +98,8 @@ static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 gr
 }
 /* n bytes of host memory to device memory, in stream order; from may be reused at once. */
 weft_status cuda_push(cuda_device *device, void *to, const void *from, uint64_t n_bytes);
-/* The same with bytes [at, at + n) of a source, which are read into the ring; on to the next part of it while the card takes
- * this one. */
+/* The same with bytes [at, at + n) of a source, which are read into the ring; on to the next part of it while the card
+ * takes this one. */
 weft_status cuda_push_source(cuda_device *device, void *to, const weft_weight_source *source, uint64_t at,
                              uint64_t n_bytes);
 /* Tables of an op go through here and nowhere else: within a step that may be replayed they are its tables.

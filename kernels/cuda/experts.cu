@@ -28,8 +28,8 @@ typedef struct place_args {
   uint32_t *n_jobs;
 } place_args;
 
-/* One warp: begin[e], so far how many pairs of e the rows before the block's have, becomes the place of the block's first.
- * The first block makes the jobs. */
+/* One warp: begin[e], so far how many pairs of e the rows before the block's have, becomes the place of the block's
+ * first. The first block makes the jobs. */
 static __device__ __forceinline__ void begin_places(const place_args &g, const uint32_t *count, uint32_t *begin) {
   uint32_t lane = threadIdx.x, per = (g.n_experts + 31) / 32, places = 0, jobs = 0;
   uint32_t first = min(lane * per, g.n_experts), end = min(first + per, g.n_experts);
@@ -72,8 +72,9 @@ static __device__ __forceinline__ void count_pairs(const place_args &g, uint32_t
   __syncthreads();
 }
 
-/* A block has some rows: it counts all pairs, and those before its own, and finds places for its own while the first row
- * is on its way. Within an expert pairs of a block come in any order: no result depends on it. a.out NULL: places only. */
+/* A block has some rows: it counts all pairs, and those before its own, and finds places for its own while the first
+ * row is on its way. Within an expert pairs of a block come in any order: no result depends on it. a.out NULL: places
+ * only. */
 template <bool BF16>
 static __global__ void __launch_bounds__(PREPARE_THREADS)
     place_kernel(const __grid_constant__ place_args g, const __grid_constant__ prepare_args a) {
@@ -118,7 +119,8 @@ static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t
   h[place * n_ff + i] = gate_product(activation, row[0], row[n_ff]);
 }
 
-/* A thread has some columns of a row, four that may be read at once or one; COMBINE_RANKS of them are on their way at once. */
+/* A thread has some columns of a row, four that may be read at once or one; COMBINE_RANKS of them are on their way at
+ * once. */
 template <class T>
 static __global__ void __launch_bounds__(COMBINE_THREADS)
     combine_kernel(const __grid_constant__ weft_experts_args a, const float *down, const int32_t *pair_at,

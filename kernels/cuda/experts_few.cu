@@ -94,7 +94,8 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(__fmul_rn(all[h], back), down);
 }
 
-/* What a warp does of a block's row tiles of the shared MLP: task t is segment t % n_segments of tile t / n_segments. */
+/* What a warp does of a block's row tiles of the shared MLP: task t is segment t % n_segments of tile t /
+ * n_segments. */
 typedef struct shared_task {
   uint32_t at, unit, end;
   const uint8_t *row_tile; /* NULL: there is no more */

@@ -216,9 +216,10 @@ static __device__ __forceinline__ void load_scales(const form_place &p, uint32_t
   }
 }
 
-/* The factors of the lane's elements: value = scale * code + least; both rows, rounded to f16: scale | least << 16. A code
- * is a subnormal f16 here, 2^-24 of itself, and the scale is 2^24 times as large: so codes need no conversion.
- * of[r][1]: the second sixteen elements (Q6_K; the others have one pair for all 32). MXFP4: the scale twice, in bf16. */
+/* The factors of the lane's elements: value = scale * code + least; both rows, rounded to f16: scale | least << 16. A
+ * code is a subnormal f16 here, 2^-24 of itself, and the scale is 2^24 times as large: so codes need no conversion.
+ * of[r][1]: the second sixteen elements (Q6_K; the others have one pair for all 32). MXFP4: the scale twice, in
+ * bf16. */
 struct lane_factors {
   uint32_t of[2][2];
 };
@@ -227,7 +228,8 @@ static __device__ __forceinline__ float half_bits(uint32_t bits) {
   return __half2float(__ushort_as_half((unsigned short)bits));
 }
 
-/* Scale and least of sub-block 4 half + c of a row, six bits each, in three words: as f16, the least 2^-10 of itself. */
+/* Scale and least of sub-block 4 half + c of a row, six bits each, in three words: as f16, the least 2^-10 of
+ * itself. */
 static __device__ __forceinline__ uint32_t super_scale(const uint4 &row, uint32_t half, uint32_t c) {
   uint32_t pick = 0x0400u + 0x0101u * c, bytes = __byte_perm(row.y, row.z, pick), magic = 0x3C006400u; /* 1024; 1 */
   uint32_t bits = (bytes & 0x003F003Fu) | magic;
@@ -240,8 +242,8 @@ static __device__ __forceinline__ float power_of_two(int n) {
   return __int_as_float((n + 127) << 23);
 }
 
-/* What scales are multiplied by: 2^raise; and for pairs of f16, the step of scales and of leasts (or of the scales of two rows), 2^24
- * times as much, of leasts -2^10 times: as two powers, since f16 ends at 2^15. */
+/* What scales are multiplied by: 2^raise; and for pairs of f16, the step of scales and of leasts (or of the scales of
+ * two rows), 2^24 times as much, of leasts -2^10 times: as two powers, since f16 ends at 2^15. */
 typedef struct raise_powers {
   float raise;
   uint32_t first, second;
@@ -413,7 +415,8 @@ static __device__ __forceinline__ int lift_of(uint32_t most_bits) {
   return max(-100, min(100, lift));
 }
 
-/* The power of two of a weight: 2^24 times its largest scale becomes about 2^14; at most 2^6, as times_powers wants. Exact in f32. */
+/* The power of two of a weight: 2^24 times its largest scale becomes about 2^14; at most 2^6, as times_powers wants.
+ * Exact in f32. */
 static __device__ __forceinline__ int raise_exponent(int type, const form_header *header) {
   float most = __uint_as_float(header->most_scale), least = __uint_as_float(header->most_least);
   switch (type) {

@@ -6,9 +6,9 @@
  * largest allowed logit is the reference of its exponentials; chunks meet in double, by one fixed tree.
  *
  * The soft row is a product of weights e = 2^15 e^((logit - most of the row) / temperature), rounded to the 16 bits
- * that the embedding is multiplied in (f16: to a multiple of 2^-39 of the largest token's at worst), with the embedding:
- * at most SPANS_MAX spans of whole chunks, in a span steps of 16 tokens ascending from 0, then the spans ascending, then
- * the row's factor scale / total. */
+ * that the embedding is multiplied in (f16: to a multiple of 2^-39 of the largest token's at worst), with the
+ * embedding: at most SPANS_MAX spans of whole chunks, in a span steps of 16 tokens ascending from 0, then the spans
+ * ascending, then the row's factor scale / total. */
 #ifndef WEFT_KERNELS_CUDA_HEAD_H
 #define WEFT_KERNELS_CUDA_HEAD_H
 

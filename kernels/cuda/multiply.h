@@ -67,8 +67,8 @@ typedef struct multiply_args {
    * then has an even number of whole tiles. */
   bool gated;
   weft_activation activation;
-  /* With ids, raw and gated: one row more of weights of its own, [MULTIPLY_SHARED] and the one after it, of the same type and
-   * n_in. They come first, since they wait for no choice. */
+  /* With ids, raw and gated: one row more of weights of its own, [MULTIPLY_SHARED] and the one after it, of the same
+   * type and n_in. They come first, since they wait for no choice. */
   uint32_t n_shared; /* row tiles of each; 0: none */
   const float *shared_x;
 } multiply_args;

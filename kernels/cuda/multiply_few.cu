@@ -2,12 +2,13 @@
 /* Products for few rows: a warp takes 16 outputs and one segment of the inputs; segments meet in shared memory.
  *
  *   weights  every warp has places for a few pieces of a tile and asks for the next ones by bulk copies
- *   block    warps = row tiles x segments, for one job (8 NT rows of x). It goes on to the tiles that are a grid further;
- *            their first weights are on their way, and most warps at work, while these tiles are finished
+ *   block    warps = row tiles x segments, for one job (8 NT rows of x). It goes on to the tiles that are a grid
+ *            further; their first weights are on their way, and most warps at work, while these tiles are finished
  *   raw      one row of f32: every block prepares it for itself while its first weights are on their way, which saves a
  *            kernel before this one. Blocks then have as many tiles as a multiprocessor holds
  *   gated    a tile of the gate and its tile of up lie in one block: act(g) * u leaves it
- *   tall     a product of one row that has two tiles or more for every warp of the card: a warp has a tile with all its segments
+ *   tall     a product of one row that has two tiles or more for every warp of the card: a warp has a tile with all its
+ *            segments
  *   shared   tiles of a shared MLP go before those of experts: their weights come while the choice is made */
 #include "kernels/cuda/few.cuh"
 
@@ -48,7 +49,8 @@ static __device__ __forceinline__ bool find_tile(const multiply_args &a, uint32_
   return true;
 }
 
-/* Items: row tiles of the shared MLP, then groups of row tiles, job by job. Gated, a block has one tile of each weight. */
+/* Items: row tiles of the shared MLP, then groups of row tiles, job by job. Gated, a block has one tile of each
+ * weight. */
 typedef struct few_items {
   uint32_t n, n_shared, n_groups;
 } few_items;
@@ -144,7 +146,8 @@ static __global__ void __maxnreg__(NT == 1   ? 80
                                    : NT == 2 ? 112
                                              : 128)
     few_kernel(const __grid_constant__ multiply_args a, const few_items items) {
-  /* Places of the warps, then sums, of items in turn: [2][row tiles of the block][segments][NT][32][4]; then two raw rows. */
+  /* Places of the warps, then sums, of items in turn: [2][row tiles of the block][segments][NT][32][4]; then two raw
+   * rows. */
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t filled[WARPS_MAX * PLACES];
   __shared__ uint32_t most_of[2 * WARPS_MAX];
@@ -299,8 +302,8 @@ static weft_status tall(cuda_device *d, const multiply_args *args) {
 
 /* ---- launches ---------------------------------------------------------------------------------------------- */
 
-/* Row tiles of a block: a pair where they are gated; where every block prepares its row, as many as a multiprocessor holds, if
- * half of the card has some. */
+/* Row tiles of a block: a pair where they are gated; where every block prepares its row, as many as a multiprocessor
+ * holds, if half of the card has some. */
 template <int T, int NT, bool RAW>
 static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t raw_units) {
   uint32_t n = a.gated ? 2 : 8 / a.n_segments, n_tiles = few_tiles(a);

@@ -2,16 +2,17 @@
 /* Products for experts. Blocks stay on the card and take one item after another: 128 outputs x 8 NT rows of x.
  *
  *   group     four warps: 64 outputs; two to a block
- *   warp      a row tile: it turns codes into operands once, in registers, for all rows; four warps make one product of the
- *             matrix units of 64 outputs x 8 NT rows, or fewer where a job of many rows has few
- *   bringer   four warps after the groups: one lane says which items the block works on, one brings their rows, eight bring
- *             the weights of a row tile each, by bulk copies, as far ahead as their rings go, beyond the end of an item. A
- *             stage is full when its bytes have come, and empty when all warps have done with it */
+ *   warp      a row tile: it turns codes into operands once, in registers, for all rows; four warps make one product of
+ *             the matrix units of 64 outputs x 8 NT rows, or fewer where a job of many rows has few
+ *   bringer   four warps after the groups: one lane says which items the block works on, one brings their rows, eight
+ *             bring the weights of a row tile each, by bulk copies, as far ahead as their rings go, beyond the end of
+ *             an item. A stage is full when its bytes have come, and empty when all warps have done with it */
 #include "kernels/cuda/rings.cuh"
 
 enum { GROUPED_TILES = 8, GROUPED_WARPS = 8, GROUPED_ITEMS = 4, GROUPED_THREADS = 384 };
 
-/* Stages: one of weights is a unit of their form (128 or 256 inputs), one of rows as many inputs, or 128 where rows are many. */
+/* Stages: one of weights is a unit of their form (128 or 256 inputs), one of rows as many inputs, or 128 where rows are
+ * many. */
 template <int T, int NT>
 struct grouped_shape {
   static constexpr bool few_rows = NT <= 8;

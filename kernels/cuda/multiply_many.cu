@@ -2,13 +2,14 @@
 /* Dense products of many rows. Blocks stay on the card and take one item after another: some row tiles, whatever weight
  * they are of, x 8 NT rows.
  *
- *   team      two groups of four warps: eight row tiles. Or two teams of one group share an item of four: one takes the segments
- *             0, 2, .., the other one 1, 3, ..; a segment's sums are added to those before it in shared memory, in order
+ *   team      two groups of four warps: eight row tiles. Or two teams of one group share an item of four: one takes the
+ *             segments 0, 2, .., the other one 1, 3, ..; a segment's sums are added to those before it in shared
+ *             memory, in order
  *   warp      a row tile: it turns codes into operands once, in registers, for all rows; four warps make one product
  *             of the matrix units of 64 outputs x 8 NT rows
- *   producer  warps after the teams: one for each team's rows, two for the weights, still packed, which no kernel writes, so
- *             they are asked for before the rows are there. A stage is full when its bytes have come, and empty when all
- *             warps have done with it */
+ *   producer  warps after the teams: one for each team's rows, two for the weights, still packed, which no kernel
+ *             writes, so they are asked for before the rows are there. A stage is full when its bytes have come, and
+ *             empty when all warps have done with it */
 #include "kernels/cuda/rings.cuh"
 
 enum { MANY_BYTES = 226 << 10, MANY_STAGES = 12, MANY_GROUPS = 2 };
@@ -149,8 +150,9 @@ struct many_warp {
   uint32_t team, warp, token;
 };
 
-/* Several teams: the segment's sums join those of the segments before it; then it is the turn of the next segment's team, or of
- * the next item's first. Afterwards sum is the whole of it if the segment is the last one. all: the warp's own place. */
+/* Several teams: the segment's sums join those of the segments before it; then it is the turn of the next segment's
+ * team, or of the next item's first. Afterwards sum is the whole of it if the segment is the last one. all: the warp's
+ * own place. */
 template <int N, int TEAMS, class S, class B>
 static __device__ __forceinline__ void join_segment(const multiply_args &a, many_warp<S> &at, B &barriers,
                                                     uint32_t segment, float4 *all, uint32_t stride,

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* route. A warp chooses for a row; the largest k of the logits one after another, each the largest of those left.
  *
- * With a router of F32 weights one kernel does both, in the product's order of multiply_f32.cu. Few rows: the blocks of a cluster
- * have one expert's weights in the registers of each warp before the inputs are there, and the first block chooses.
+ * With a router of F32 weights one kernel does both, in the product's order of multiply_f32.cu. Few rows: the blocks of
+ * a cluster have one expert's weights in the registers of each warp before the inputs are there, and the first block
+ * chooses.
  *
- * More rows: a block of a cluster has four neighbouring chains of all experts' weights in shared memory before its inputs are there.
- * It leaves their sums to the block that has the row, which makes the rest of the tree and chooses. */
+ * More rows: a block of a cluster has four neighbouring chains of all experts' weights in shared memory before its
+ * inputs are there. It leaves their sums to the block that has the row, which makes the rest of the tree and
+ * chooses. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/form.cuh"
@@ -189,8 +191,8 @@ static __device__ __forceinline__ void bring_chains(float4 *to, const float *fro
   }
 }
 
-/* Results of the block's four chains: thread and neighbours have 2 R rows x 4 E experts, a thread every second, every fourth. A lane's
- * bits are expert, row, chain, chain, expert: shared memory serves half a warp at once. */
+/* Results of the block's four chains: thread and neighbours have 2 R rows x 4 E experts, a thread every second, every
+ * fourth. A lane's bits are expert, row, chain, chain, expert: shared memory serves half a warp at once. */
 template <int R>
 static __device__ __forceinline__ void add_chains(const float4 *x, const float4 *w, uint32_t n_in,
                                                   float (&sum)[R][PART_EXPERTS]) {

@@ -3,9 +3,9 @@
  *
  * Law: the vocabulary is cut into SPANS spans, dealt to the blocks in order, and a warp takes a span; sums are of
  * integers, so nothing depends on who adds first. Values are counted by their distance from the largest, in steps of
- * 1/64, up to the step where a cut falls. The tokens up to there, if few, are gathered in the first block and sorted. If
- * they are many, the values of that step are counted by their bits, 2048 at a time, until one value is left; of tokens
- * that share it the lower ones are kept. Every branch around a meeting is taken by the whole cluster. */
+ * 1/64, up to the step where a cut falls. The tokens up to there, if few, are gathered in the first block and sorted.
+ * If they are many, the values of that step are counted by their bits, 2048 at a time, until one value is left; of
+ * tokens that share it the lower ones are kept. Every branch around a meeting is taken by the whole cluster. */
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/common.cuh"
@@ -269,8 +269,8 @@ static __device__ void bounds_of(const sample_work &w, uint32_t step, uint32_t *
   *low = ~(uint32_t)meet(w, ~least, true);
 }
 
-/* The largest value such that it and all above it add up to `wanted` at least: numbers of tokens, or their weights. c: the
- * step where that is so, n: all tokens with a value. */
+/* The largest value such that it and all above it add up to `wanted` at least: numbers of tokens, or their weights. c:
+ * the step where that is so, n: all tokens with a value. */
 template <bool WEIGHTS>
 static __device__ selected select(const sample_work &w, crossing c, uint64_t wanted, uint64_t n) {
   if (c.at == SPANS) c.at = STEPS - 1, c.before = c.total, c.own = n - c.total;

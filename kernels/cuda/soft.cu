@@ -7,11 +7,11 @@
  *
  * A step is 64 tokens: one warp brings the rows' weights and four row tiles of the packed embedding, several steps
  * ahead; eight warps make products with the embedding, turned, as the operand in registers. A warp has 32 columns,
- * a block of 32 inputs of form.cuh: codes of 16 tokens are turned by ldmatrix, so that a lane holds one column and pairs of
- * tokens; the tokens' scales go through a small table of the warp.
+ * a block of 32 inputs of form.cuh: codes of 16 tokens are turned by ldmatrix, so that a lane holds one column and
+ * pairs of tokens; the tokens' scales go through a small table of the warp.
  *
- * A product of 16 tokens takes two neighbours and those eight further of each of the step's four row tiles: so the rows that
- * ldmatrix turns together lie in different banks. Weights:
+ * A product of 16 tokens takes two neighbours and those eight further of each of the step's four row tiles: so the rows
+ * that ldmatrix turns together lie in different banks. Weights:
  *   [step of 64 tokens][x < 4][8 rows][h < 2][row % 8][tile < 4][tokens 8 h + 2 x, + 1];  F32: [row][token] */
 #include "kernels/cuda/soft.cuh"
 
@@ -43,7 +43,8 @@ struct soft_shape {
 
 /* ---- weights of tokens ---------------------------------------------------------------------------------- */
 
-/* Logits of a row become weights: 2^15 e^..., 0 where the row may not take the token. Two by two tokens: v[i], v[i] + 1. */
+/* Logits of a row become weights: 2^15 e^..., 0 where the row may not take the token. Two by two tokens: v[i], v[i] +
+ * 1. */
 template <bool WHOLE, int N>
 static __device__ __forceinline__ void weigh(const head_group &g, uint32_t r, const uint32_t *mask, const uint32_t *v,
                                              float (&weight)[N]) {
@@ -58,7 +59,8 @@ static __device__ __forceinline__ void weigh(const head_group &g, uint32_t r, co
   }
 }
 
-/* A warp: 8 rows x 32 tokens, the two halves of a step; a lane a row and the tokens 2 x, 2 x + 1 of eights of four row tiles. */
+/* A warp: 8 rows x 32 tokens, the two halves of a step; a lane a row and the tokens 2 x, 2 x + 1 of eights of four row
+ * tiles. */
 template <bool BF16, bool WHOLE>
 static __device__ __forceinline__ void weigh_step(const head_group &g, uint32_t r, const uint32_t *mask,
                                                   uint32_t step) {
@@ -128,7 +130,8 @@ static __device__ void bring(const soft_args &a, uint32_t first, uint32_t n, uin
   }
 }
 
-/* A warp: 32 columns x 128 rows, into its span. A step's place is given back once the first product after it has run. */
+/* A warp: 32 columns x 128 rows, into its span. A step's place is given back once the first product after it has
+ * run. */
 template <int T>
 static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_t n, const uint8_t *memory,
                                                      uint64_t *filled, uint64_t *spent, uint16_t *table) {

@@ -111,9 +111,9 @@ static __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
   barrier_arrive(shared_address(barrier));
 }
 
-/* A warp arrives as one. What its lanes had to read or write lies behind them: because of a __syncwarp(), or because products that used
- * it have ended (a __syncwarp() between products makes the compiler run them one by one). racecheck sees neither, so for it every lane
- * arrives; barriers count WARP_ARRIVALS per warp. */
+/* A warp arrives as one. What its lanes had to read or write lies behind them: because of a __syncwarp(), or because
+ * products that used it have ended (a __syncwarp() between products makes the compiler run them one by one). racecheck
+ * sees neither, so for it every lane arrives; barriers count WARP_ARRIVALS per warp. */
 #ifdef WEFT_RACECHECK
 enum { WARP_ARRIVALS = 32 };
 #else

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: one row and one head at a time, in chunks of absolute key positions.
+/* attention, the definition: one row and one head at a time, in chunks of absolute key positions.
  *
- *   positions   0 ... first ... 255 | 256 ... 511 | 512 ... end       a canvas's own key i has
- * position kv_len + i chunk       (m, l, o) fresh     | fresh       | fresh             merged
- * ascending: (m, l, o) + (m', l', o')   */
+ *   positions   first ... 255   | 256 ... 511     | 512 ... end - 1     what the row sees, cut at multiples of 256
+ *   state       (m, l, o) fresh | (m, l, o) fresh | (m, l, o) fresh     m: largest score so far, l: sum of e^(score -
+ *               m),
+ *                                                                       o: sum of e^(score - m) * value
+ *   result      the chunks' states merged, ascending; then o / l
+ *
+ * A canvas's own key i has position kv_len + i, so its keys go on in the same grid of chunks. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -13,8 +17,7 @@ typedef struct ref_state {
   double *out; /* [head_dim] */
 } ref_state;
 
-/* scratch: [head_dim] out of the chunk, [head_dim] out of all (double), [head_dim] key or value
- * (float) */
+/* Scratch: out of the chunk and out of all chunks, [head_dim] doubles each; one key or value, [head_dim] floats. */
 uint64_t weft_ref_attention_scratch(weft_device *device, const weft_attention_args *args) {
   (void)device;
   return (uint64_t)args->kv.head_dim * (2 * sizeof(double) + sizeof(float));
@@ -46,8 +49,7 @@ static void visible(const weft_attention_segment *segment, uint32_t window, uint
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
 }
 
-/* Adds one key to the state: the scores of a chunk are taken one by one, with the running maximum.
- */
+/* Adds one key to the state: the scores of a chunk are taken one by one, with the running maximum. */
 static void add_key(ref_state *state, double score, const float *value, uint32_t dim) {
   double max = score > state->max ? score : state->max;
   double keep = exp(state->max - max), weight = exp(score - max);

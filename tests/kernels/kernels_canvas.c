@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* canvas on every device against ref, bit for bit, over whole lives of canvases: states, next tokens, results. The rule of
- * ref is held against the reference implementation's traces by golden/model_sampler. */
+/* canvas on every device against ref, bit for bit, over whole lives of canvases: states, next tokens, results. The rule
+ * of ref is held against the reference implementation's traces by golden/model_sampler. */
 #include "tests/kernels/harness.h"
 
 enum { SLOTS = 5, CANVASES = 3, STEPS = 12, POSITIONS = WEFT_CANVAS_POSITIONS_MAX };
@@ -57,7 +57,8 @@ static uint32_t below(uint64_t seed, uint64_t i, uint32_t n) {
   return weft_draw_below(&key, n);
 }
 
-/* Statistics of a step: entropies with ties and zeros; argmax canvases that come to rest after some steps, so that canvases end. */
+/* Statistics of a step: entropies with ties and zeros; argmax canvases that come to rest after some steps, so that
+ * canvases end. */
 static void fill(run *r, uint64_t seed, uint32_t step) {
   static const float bounds[4] = {0.1f, 0.0f, 1e9f, 3.0f}, confidences[3] = {0.005f, 0.5f, 1e9f};
   for (uint32_t c = 0; c < CANVASES; c++) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* sample on every device against ref: tokens, logits, totals and logprobs are equal bit for bit, of whatever row.
  *
- * Rows: spread as a model's, in few distinct values, all equal, one finite, none, NaN and infinities among them, wide. What
- * is asked: every parameter off or on, at the ends of its range too; histories with repeated tokens, tokens beyond the
- * vocabulary and one that is only in its cell; biases that name a token twice; a mask. */
+ * Rows: spread as a model's, in few distinct values, all equal, one finite, none, NaN and infinities among them, wide.
+ * What is asked: every parameter off or on, at the ends of its range too; histories with repeated tokens, tokens beyond
+ * the vocabulary and one that is only in its cell; biases that name a token twice; a mask. */
 #include "tests/kernels/harness.h"
 
 enum { ROWS = 24, CELLS = 2 * ROWS, HISTORY = 160, BIASES = 40, KINDS = 8 };

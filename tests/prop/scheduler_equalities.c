@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Equalities of whole answers, bit for bit, through the engine over real models: 60 mixed requests (greedy, sampled,
- * with penalties, bias, top-k, top-p, min-p and logprobs; canvases with traces; shared prompts; stop tokens, stop rules,
- * context limits that fall inside a canvas) on two models of one pool give the same tokens, logprobs and denoise traces
+ * with penalties, bias, top-k, top-p, min-p and logprobs; canvases with traces; shared prompts; stop tokens, stop
+ * rules, context limits that fall inside a canvas) on two models of one pool give the same tokens, logprobs and denoise
+ * traces
  *
  *   alone          each in an engine to itself, and computed without any engine (tests/support/model_solo.h)
  *   together       in three orders of arrival, all at once or one after the other

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads of weights give the bytes of the mapping, whatever their place and size; a file that was replaced or cut short is an
- * error with a line. */
+/* Reads of weights give the bytes of the mapping, whatever their place and size; a file that was replaced or cut short
+ * is an error with a line. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
