@@ -13,11 +13,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/sample_params.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-enum { WEFT_CANVAS_HISTORY_MAX = 8, WEFT_CANVAS_POSITIONS_MAX = 1024 };
 
 #ifdef __CUDACC__
 #define WEFT_CANVAS_FN static __host__ __device__ inline
@@ -27,14 +27,14 @@ enum { WEFT_CANVAS_HISTORY_MAX = 8, WEFT_CANVAS_POSITIONS_MAX = 1024 };
 
 typedef struct weft_canvas_rule {
   uint32_t step, max_steps; /* step from 0 */
-  uint32_t stability;       /* <= WEFT_CANVAS_HISTORY_MAX */
+  uint32_t stability;       /* <= WEFT_STABILITY_MAX */
   float entropy_bound, confidence;
 } weft_canvas_rule;
 
-/* State of a slot: [n] tokens of the next step, [WEFT_CANVAS_HISTORY_MAX][n] argmax canvases, newest first, then how
+/* State of a slot: [n] tokens of the next step, [WEFT_STABILITY_MAX][n] argmax canvases, newest first, then how
  * many of them there are, and whether it is done. */
 WEFT_CANVAS_FN uint64_t weft_canvas_state_words(uint64_t n) {
-  return n * (1 + WEFT_CANVAS_HISTORY_MAX) + 2;
+  return n * (1 + WEFT_STABILITY_MAX) + 2;
 }
 
 typedef struct weft_canvas_row {
@@ -60,7 +60,7 @@ typedef struct weft_canvas_args {
   int32_t *next;        /* out, as accepted: of void canvases anything */
   uint8_t *accepted;
   weft_canvas_result *out; /* [n_rows] */
-  uint32_t n_rows, n;      /* canvases; positions of each, <= WEFT_CANVAS_POSITIONS_MAX */
+  uint32_t n_rows, n;      /* canvases; positions of each, <= WEFT_CANVAS_MAX */
   void *scratch;
   uint64_t scratch_bytes;
 } weft_canvas_args;

@@ -284,7 +284,7 @@ static weft_status check_canvas(weft_device *device, const weft_canvas_args *arg
           "a statistic is NULL");
   REQUIRE("canvas", args->fresh != NULL && args->next != NULL && args->accepted != NULL,
           "fresh, next or accepted is NULL");
-  REQUIRE("canvas", args->n > 0 && args->n <= WEFT_CANVAS_POSITIONS_MAX, "n");
+  REQUIRE("canvas", args->n > 0 && args->n <= WEFT_CANVAS_MAX, "n");
   return check_scratch("canvas", weft_canvas_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The ops: what a model computes. Each has one argument struct, one definition in ref/, and an implementation in every
- * other backend.
+/* The ops that models are made of: each has an argument struct, a definition in ref/ and an implementation per backend.
  *
  * Law: pointers are device memory, except the argument structs themselves, attention's segments, and what is marked
  * host. Tables and masks that a host array points to are device memory. An op reads its arguments before it returns,
@@ -260,8 +259,8 @@ typedef struct weft_move_args {
   uint32_t n_rows;
 } weft_move_args;
 
-/* ---- sample: a token, and logprobs, of each row of stored logits: kernels/sample.h ------------------------------- */
-/* ---- canvas: the next tokens of canvases, from statistics: kernels/canvas.h -------------------------------------- */
+/* ---- sample: a token, and logprobs, of each row of stored logits: kernels/sample.h
+   ---- canvas: the next tokens of canvases, from statistics: kernels/canvas.h */
 
 #define WEFT_OPS(X) \
   X(embed)          \

@@ -15,16 +15,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/sample_params.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum { WEFT_SAMPLE_TOP_MAX = 20, WEFT_SAMPLE_BIAS_MAX = 1024, WEFT_SAMPLE_VOCAB_MAX = 1 << 20 };
-
-typedef struct weft_sample_bias {
-  int32_t token; /* < n_vocab; a token may occur twice */
-  float bias;
-} weft_sample_bias;
+enum { WEFT_SAMPLE_VOCAB_MAX = 1 << 20 };
 
 /* What a row is asked for. Tokens of the history beyond the vocabulary are left out. */
 typedef struct weft_sample_row {
@@ -36,10 +33,10 @@ typedef struct weft_sample_row {
   float repetition;                         /* 1: none; over the history */
   float presence, frequency;                /* 0: none; over the history from n_prompt on */
   uint32_t history_at, n_history, n_prompt; /* tokens of args.history */
-  uint32_t bias_at, n_bias;                 /* entries of args.bias; at most WEFT_SAMPLE_BIAS_MAX */
+  uint32_t bias_at, n_bias;                 /* entries of args.bias; at most WEFT_LOGIT_BIAS_MAX */
   int32_t cell;                             /* args.cells[cell]: where the token goes; -1: nowhere */
   uint32_t pending;                         /* 1: that cell's token so far is one more of the history, its last */
-  uint32_t logprobs, n_top;                 /* whether total and top are wanted; n_top <= WEFT_SAMPLE_TOP_MAX */
+  uint32_t logprobs, n_top;                 /* whether total and top are wanted; n_top <= WEFT_TOP_LOGPROBS_MAX */
 } weft_sample_row;
 
 typedef struct weft_sample_top {
@@ -54,7 +51,7 @@ typedef struct weft_sample_result {
   float logit, most; /* of the token; the largest */
   uint64_t total;    /* logprobs: sum of weights at temperature 1, before top_k and what follows; else 0 */
   uint32_t n_top, unused;
-  weft_sample_top top[WEFT_SAMPLE_TOP_MAX]; /* best first; ties: the lower token */
+  weft_sample_top top[WEFT_TOP_LOGPROBS_MAX]; /* best first; ties: the lower token */
 } weft_sample_result;
 
 typedef struct weft_sample_args {
@@ -62,7 +59,7 @@ typedef struct weft_sample_args {
   const uint8_t *bad;         /* optional [n_rows]: rows that are given up */
   const weft_sample_row *row; /* [n_rows] */
   const int32_t *history;     /* optional */
-  const weft_sample_bias *bias;
+  const weft_logit_bias *bias;
   int32_t *cells;          /* optional; no two rows have one cell */
   const uint32_t *allowed; /* optional bitmask, of all rows */
   weft_sample_result *out; /* [n_rows] */

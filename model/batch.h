@@ -89,6 +89,17 @@ typedef struct weft_batch {
   uint32_t n_copies;
 } weft_batch;
 
+/* What a runner has room for, and the model's shape. */
+typedef struct weft_batch_bounds {
+  uint32_t rows_max, canvas_rows_max, segments_max;
+  uint32_t n_slots, n_groups;
+  uint32_t canvas_length; /* 0: the model has no canvas pass */
+} weft_batch_bounds;
+
+/* Whether the batch keeps the law above and the bounds: then nothing of it leads beyond anybody's memory, but tokens,
+ * pages and tables, whose values are the scheduler's word. */
+bool weft_batch_is_sound(const weft_batch *batch, const weft_batch_bounds *bounds);
+
 /* What a slot needs to know when a request takes it. Copied during slot_open except where said. */
 typedef struct weft_slot_params {
   bool canvas;            /* a diffusion request */

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/random.h"
+#include "model/model_internal.h"
 #include "model/runner_internal.h"
 
 /* ---- slots -------------------------------------------------------------------------------------------- */
@@ -99,24 +100,6 @@ static void resolve_tokens(device_runner *r, const weft_batch *batch) {
         break;
     }
   }
-}
-
-static weft_status check_batch(const device_runner *r, const weft_batch *batch) {
-  const weft_model_limits *limits = &r->config.limits;
-  if (batch->n_rows > limits->rows_max || batch->n_segments > limits->segments_max) return WEFT_E_INVALID;
-  if (batch->n_causal > batch->n_rows || batch->n_groups != r->info.n_groups) return WEFT_E_INVALID;
-  if (batch->n_rows - batch->n_causal > limits->canvas_rows_max) return WEFT_E_INVALID;
-  for (uint32_t i = 0; i < batch->n_segments; i++) {
-    const weft_segment *s = &batch->segment[i];
-    if (s->slot >= r->config.n_slots || s->n_rows == 0) return WEFT_E_INVALID;
-    if (s->first_row > batch->n_rows || s->n_rows > batch->n_rows - s->first_row) return WEFT_E_INVALID;
-    bool canvas_rows = s->first_row >= batch->n_causal;
-    if (s->canvas != canvas_rows) return WEFT_E_INVALID;
-    bool whole = s->canvas || s->token_source == WEFT_TOKENS_ARGMAX;
-    if (whole && s->n_rows != r->canvas_length) return WEFT_E_INVALID;
-    if (s->token_source == WEFT_TOKENS_SAMPLED && s->n_rows != 1) return WEFT_E_INVALID;
-  }
-  return WEFT_OK;
 }
 
 static void push_output(device_runner *r, runner_flight *f, const runner_step *step, uint32_t at, uint32_t segment,
@@ -264,7 +247,7 @@ static weft_status run_forward(device_runner *r, runner_flight *f, const runner_
                             .output_row = r->output_row,
                             .n_output = o->n_logits + o->n_plain + o->n_canvas_rows,
                             .hidden = r->d_hidden};
-  weft_status status = weft_model_forward(r->config.model, &args);
+  weft_status status = model_forward(r->config.model, &args);
   f->step.n_experts_touched = args.n_experts_touched;
   return status;
 }
@@ -411,8 +394,7 @@ static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   device_runner *r = (device_runner *)base;
   if (r->broken) return only_copies(r, batch);
   if (r->n_flights >= WEFT_RUNNER_DEPTH) return WEFT_FULL;
-  weft_status status = check_batch(r, batch);
-  if (status != WEFT_OK) return status;
+  if (!weft_batch_is_sound(batch, &r->bounds)) return WEFT_E_INVALID;
   runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (WEFT_RUNNER_DEPTH + 1)];
   start_flight(r, batch, f);
   r->n_flights += 1;

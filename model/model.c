@@ -164,29 +164,16 @@ const weft_weight *weft_model_head(const weft_model *model, float *cap, float *e
 
 /* ---- forward ---- */
 
-/* The law of model/batch.h as far as memory depends on it. */
-static bool batch_is_sound(const weft_model *model, const weft_forward_args *args) {
+/* Outputs of causal rows come before those of canvas rows. */
+static bool outputs_are_sound(const weft_forward_args *args) {
   const weft_batch *batch = args->batch;
-  uint32_t row = 0;
-  if (batch->n_rows > model->limits.rows_max || batch->n_segments > model->limits.segments_max) return false;
-  if (batch->n_causal > batch->n_rows) return false;
-  if (batch->n_rows - batch->n_causal > model->limits.canvas_rows_max) return false;
-  if (batch->n_groups != args->layout->n_groups || args->kv->page_bytes < args->layout->page_bytes) return false;
-  for (uint32_t i = 0; i < batch->n_segments; i++) {
-    const weft_segment *segment = &batch->segment[i];
-    if (segment->first_row != row || segment->n_rows == 0 || segment->n_rows > batch->n_rows - row) return false;
-    if (segment->canvas != (row >= batch->n_causal)) return false;
-    if (segment->canvas && model->hyper.canvas_length == 0) return false;
-    row += segment->n_rows;
-    if (!segment->canvas && row > batch->n_causal) return false;
-  }
   if (args->n_output > batch->n_rows) return false;
   for (uint32_t i = 0; i < args->n_output; i++) {
     if (args->output_row[i] >= batch->n_rows) return false;
     bool was_canvas = i > 0 && args->output_row[i - 1] >= batch->n_causal;
     if (was_canvas && args->output_row[i] < batch->n_causal) return false;
   }
-  return row == batch->n_rows;
+  return true;
 }
 
 static void probe(const weft_step *step, uint32_t layer) {
@@ -195,8 +182,24 @@ static void probe(const weft_step *step, uint32_t layer) {
 }
 
 weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
+  weft_batch_bounds bounds = model_bounds(model, args->layout, UINT32_MAX);
   args->n_experts_touched = 0;
-  if (!batch_is_sound(model, args)) return WEFT_E_INVALID;
+  if (args->kv->page_bytes < args->layout->page_bytes) return WEFT_E_INVALID;
+  if (!weft_batch_is_sound(args->batch, &bounds) || !outputs_are_sound(args)) return WEFT_E_INVALID;
+  return model_forward(model, args);
+}
+
+weft_batch_bounds model_bounds(const weft_model *model, const weft_kv_layout *layout, uint32_t n_slots) {
+  return (weft_batch_bounds){.rows_max = model->limits.rows_max,
+                             .canvas_rows_max = model->limits.canvas_rows_max,
+                             .segments_max = model->limits.segments_max,
+                             .n_slots = n_slots,
+                             .n_groups = layout->n_groups,
+                             .canvas_length = model->hyper.canvas_length};
+}
+
+weft_status model_forward(weft_model *model, weft_forward_args *args) {
+  args->n_experts_touched = 0;
   if (args->batch->n_rows == 0) return WEFT_OK;
   weft_step step = {
       .model = model,

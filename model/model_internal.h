@@ -83,6 +83,11 @@ struct weft_model {
   weft_step_arrays arrays;
 };
 
+/* What batches of this model are bound by, in a runner of n_slots slots. */
+weft_batch_bounds model_bounds(const weft_model *model, const weft_kv_layout *layout, uint32_t n_slots);
+/* weft_model_forward of a batch that was found sound already. */
+weft_status model_forward(weft_model *model, weft_forward_args *args);
+
 /* One forward pass in progress. In the last layer only rows whose output is wanted go on after
  * attention: x, h and a then hold these rows alone, in the order wanted. */
 typedef struct weft_step {

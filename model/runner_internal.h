@@ -20,7 +20,7 @@ typedef struct runner_slot {
   weft_logit_bias *bias;   /* [WEFT_LOGIT_BIAS_MAX] */
   int32_t *history;        /* [seq_tokens_max] prompt, then answer */
   uint32_t n_history;
-  int32_t *canvas; /* [C] tokens of the denoise step after the last one that is settled */
+  int32_t *canvas; /* [C] with a trace: tokens of the denoise step after the last one that is settled */
   float *soft;     /* device [C, n_hidden] */
 } runner_slot;
 
@@ -47,10 +47,8 @@ typedef struct runner_stats {
 
 typedef struct runner_flight {
   weft_step_result step;
-  weft_segment_result *result;                      /* [segments_max] */
-  int32_t *argmax, *canvas_in, *drawn, *canvas_out; /* [canvas_rows_max]: what results point into */
-  float *entropy;
-  uint8_t *accepted;
+  weft_segment_result *result; /* [segments_max] */
+  int32_t *canvas_in;          /* [canvas_rows_max]: of canvases with a trace */
   bool settled;
   uint64_t n_moves; /* of the store, when its copies were enqueued */
   uint64_t start_us;
@@ -60,7 +58,7 @@ typedef struct runner_flight {
   runner_outputs outputs;
   uint32_t *output_segment;    /* [output_max]: in that batch; UINT32_MAX: a row that only fills up */
   float *temperature;          /* [output_max] of rows with statistics */
-  void *stats;                 /* host: what the device sends */
+  void *stats;                 /* host: what the device sends; results point into it */
   weft_sample_result *sampled; /* host [segments_max]: as stats, of rows that need their logits */
   weft_canvas_result *canvas;  /* host [segments_max]: as stats, of canvases */
 } runner_flight;
@@ -71,6 +69,7 @@ typedef struct device_runner {
   weft_device_runner_config config;
   const weft_weight *head;
   float cap, embed_scale;
+  weft_batch_bounds bounds; /* of every batch that is submitted */
   uint32_t n_hidden, canvas_length, logit_rows_max, output_max;
   bool broken;
   bool in_place; /* the device computes inside its calls */

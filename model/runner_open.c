@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "model/model_internal.h"
 #include "model/runner_internal.h"
 
 static void close_slots(device_runner *r) {
@@ -27,8 +28,7 @@ void runner_close(weft_runner *base) {
   runner_close_saves(r);
   for (uint32_t i = 0; i <= WEFT_RUNNER_DEPTH; i++) {
     runner_flight *f = &r->flight[i];
-    void *const host[] = {f->result,   f->argmax,  f->canvas_in,  f->drawn,          f->canvas_out, f->entropy,
-                          f->accepted, f->segment, f->generation, f->output_segment, f->temperature};
+    void *const host[] = {f->result, f->canvas_in, f->segment, f->generation, f->output_segment, f->temperature};
     for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
     weft_device_free_host(d, f->stats);
     weft_device_free_host(d, f->sampled);
@@ -91,12 +91,7 @@ static weft_status open_flights(device_runner *r) {
   for (uint32_t i = 0; i <= WEFT_RUNNER_DEPTH; i++) {
     runner_flight *f = &r->flight[i];
     f->result = take(r, limits->segments_max, sizeof *f->result, &status);
-    f->argmax = take(r, rows, sizeof *f->argmax, &status);
     f->canvas_in = take(r, rows, sizeof *f->canvas_in, &status);
-    f->drawn = take(r, rows, sizeof *f->drawn, &status);
-    f->canvas_out = take(r, rows, sizeof *f->canvas_out, &status);
-    f->entropy = take(r, rows, sizeof *f->entropy, &status);
-    f->accepted = take(r, rows, sizeof *f->accepted, &status);
     f->segment = take(r, limits->segments_max, sizeof *f->segment, &status);
     f->generation = take(r, limits->segments_max, sizeof *f->generation, &status);
     f->output_segment = take(r, n, sizeof *f->output_segment, &status);
@@ -211,11 +206,15 @@ static void fill_info(device_runner *r) {
   }
   r->n_hidden = model->n_hidden;
   r->canvas_length = model->canvas_length;
+  r->bounds = model_bounds(r->config.model, r->config.layout, r->config.n_slots);
 }
 
 weft_status weft_device_runner_open(const weft_device_runner_config *config, weft_runner **out, uint64_t *n_bytes,
                                     weft_error *error) {
   *out = NULL;
+  if (config->store->page_bytes < config->layout->page_bytes)
+    return weft_fail(error, WEFT_E_INVALID, "%s needs pages of %llu bytes; the pool has %llu", config->name,
+                     (unsigned long long)config->layout->page_bytes, (unsigned long long)config->store->page_bytes);
   device_runner *r = weft_alloc(1, sizeof *r);
   if (r == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the runner of %s", config->name);
   r->base.ops = &runner_ops;

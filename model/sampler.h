@@ -21,22 +21,11 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "kernels/sample_params.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-enum {
-  WEFT_TOP_LOGPROBS_MAX = 20,
-  WEFT_LOGIT_BIAS_MAX = 1024,
-  WEFT_STABILITY_MAX = 8,
-  WEFT_CANVAS_MAX = 1024 /* positions of one canvas */
-};
-
-typedef struct weft_logit_bias {
-  int32_t token;
-  float bias;
-} weft_logit_bias;
 
 /* Autoregressive parameters. weft_sampling_default gives the neutral values in brackets. */
 typedef struct weft_sampling {

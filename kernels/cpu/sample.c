@@ -149,7 +149,7 @@ static void row_task(void *arg, uint32_t r, uint32_t thread) {
   memset(out, 0, sizeof *out);
   suppress(args, logits);
   for (uint32_t i = 0; i < row->n_bias; i++) {
-    const weft_sample_bias *bias = &args->bias[row->bias_at + i];
+    const weft_logit_bias *bias = &args->bias[row->bias_at + i];
     logits[bias->token] += bias->bias;
   }
   penalise(args, row, logits, (uint32_t *)(void *)own);

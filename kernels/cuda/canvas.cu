@@ -4,7 +4,7 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda.h"
 
-enum { THREADS = 256, POSITIONS = WEFT_CANVAS_POSITIONS_MAX, HISTORY = WEFT_CANVAS_HISTORY_MAX };
+enum { THREADS = 256, POSITIONS = WEFT_CANVAS_MAX, HISTORY = WEFT_STABILITY_MAX };
 
 typedef struct canvas_shared {
   float entropy[POSITIONS], sorted[POSITIONS]; /* by position; ascending */

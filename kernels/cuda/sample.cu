@@ -369,7 +369,7 @@ typedef struct sample_kernel_args {
 /* Each block adds to the tokens that are its own; of a token's biases the first one's thread adds all. */
 static __device__ void add_biases(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row,
                                   float *logits) {
-  const weft_sample_bias *bias = a.bias + row.bias_at;
+  const weft_logit_bias *bias = a.bias + row.bias_at;
   for (uint32_t i = threadIdx.x; i < row.n_bias; i += THREADS) {
     int32_t token = bias[i].token;
     bool first = token >= 0 && (uint32_t)token < w.n_vocab && (uint32_t)token / w.span / OWN_SPANS == w.rank;

@@ -83,7 +83,7 @@ static void prepare(const weft_sample_args *args, const weft_sample_row *row, fl
     if (!weft_ref_is_allowed(args->allowed, v)) logits[v] = -INFINITY;
   }
   for (uint32_t i = 0; i < row->n_bias; i++) {
-    const weft_sample_bias *bias = &args->bias[row->bias_at + i];
+    const weft_logit_bias *bias = &args->bias[row->bias_at + i];
     logits[bias->token] += bias->bias;
   }
   penalise(args, row, logits);

@@ -3,7 +3,7 @@
  * of ref is held against the reference implementation's traces by golden/model_sampler. */
 #include "tests/kernels/harness.h"
 
-enum { SLOTS = 5, CANVASES = 3, STEPS = 12, POSITIONS = WEFT_CANVAS_POSITIONS_MAX };
+enum { SLOTS = 5, CANVASES = 3, STEPS = 12, POSITIONS = WEFT_CANVAS_MAX };
 
 static devices all;
 
@@ -66,7 +66,7 @@ static void fill(run *r, uint64_t seed, uint32_t step) {
     uint32_t rest = below(own, 1, STEPS), max_steps = 1 + below(own, 2, STEPS);
     r->row[c] = (weft_canvas_row){.rule = {.step = step % max_steps,
                                            .max_steps = max_steps,
-                                           .stability = below(own, 3, WEFT_CANVAS_HISTORY_MAX + 1),
+                                           .stability = below(own, 3, WEFT_STABILITY_MAX + 1),
                                            .entropy_bound = bounds[below(own, 4, 4)],
                                            .confidence = confidences[below(own, 5, 3)]},
                                   .slot = (c * 2 + 1) % SLOTS,

@@ -133,7 +133,7 @@ static inline weft_sampled solo_draw(solo *s, uint32_t n_tokens) {
   weft_sample_args args = {.logits = s->logits,
                            .row = &row,
                            .history = s->tokens,
-                           .bias = (const weft_sample_bias *)(const void *)p->bias,
+                           .bias = (const weft_logit_bias *)(const void *)p->bias,
                            .allowed = s->allowed,
                            .out = &result,
                            .n_rows = 1,
