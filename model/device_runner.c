@@ -44,7 +44,7 @@ static void runner_slot_close(weft_runner *base, uint32_t index) {
 /* In the order of submission: a slot's tokens come one after another. */
 static void settle_all(device_runner *r) {
   for (uint32_t f = 0; f < r->n_flights; f++) {
-    runner_settle(r, &r->flight[(r->first_flight + f) % (WEFT_RUNNER_DEPTH + 1)]);
+    runner_settle(r, &r->flight[(r->first_flight + f) % (RUNNER_DEPTH + 1)]);
   }
 }
 
@@ -362,7 +362,7 @@ static void start_flight(device_runner *r, const weft_batch *batch, runner_fligh
   }
 }
 
-static weft_status enqueue(device_runner *r, const weft_batch *batch, runner_flight *f) {
+static weft_status enqueue_step(device_runner *r, const weft_batch *batch, runner_flight *f) {
   f->outputs = (runner_outputs){0};
   weft_status status = weft_kv_store_copy(r->config.store, batch->copy, batch->n_copies, &f->n_moves);
   if (status != WEFT_OK) return status;
@@ -393,12 +393,12 @@ static weft_status only_copies(device_runner *r, const weft_batch *batch) {
 static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   device_runner *r = (device_runner *)base;
   if (r->broken) return only_copies(r, batch);
-  if (r->n_flights >= WEFT_RUNNER_DEPTH) return WEFT_FULL;
+  if (r->n_flights >= RUNNER_DEPTH) return WEFT_FULL;
   if (!weft_batch_is_sound(batch, &r->bounds)) return WEFT_E_INVALID;
-  runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (WEFT_RUNNER_DEPTH + 1)];
+  runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (RUNNER_DEPTH + 1)];
   start_flight(r, batch, f);
   r->n_flights += 1;
-  f->step.status = r->broken ? only_copies(r, batch) : enqueue(r, batch, f);
+  f->step.status = r->broken ? only_copies(r, batch) : enqueue_step(r, batch, f);
   if (f->step.status != WEFT_OK) r->broken = true;
   for (uint32_t j = 0; j < f->outputs.n_logits + f->outputs.n_plain && !r->broken; j++) {
     uint32_t i = f->output_segment[j];
@@ -414,7 +414,7 @@ static weft_status runner_collect(weft_runner *base, weft_step_result *result) {
   runner_flight *f = &r->flight[r->first_flight];
   runner_settle(r, f);
   *result = f->step;
-  r->first_flight = (r->first_flight + 1) % (WEFT_RUNNER_DEPTH + 1);
+  r->first_flight = (r->first_flight + 1) % (RUNNER_DEPTH + 1);
   r->n_flights -= 1;
   return WEFT_OK;
 }

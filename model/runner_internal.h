@@ -9,7 +9,7 @@
 #include "kernels/ops.h"
 #include "model/device_runner.h"
 
-enum { WEFT_RUNNER_DEPTH = 2 }; /* batches submitted and not collected */
+enum { RUNNER_DEPTH = 2 }; /* batches submitted and not collected */
 enum { RUNNER_CANVAS_WORDS = sizeof(weft_canvas_row) / 4 };
 
 typedef struct runner_slot {
@@ -76,7 +76,7 @@ typedef struct device_runner {
   bool graphs;
   runner_slot *slots;
   runner_save *saves; /* [n_saves] */
-  runner_flight flight[WEFT_RUNNER_DEPTH + 1];
+  runner_flight flight[RUNNER_DEPTH + 1];
   uint32_t first_flight, n_flights; /* ring of submitted, not collected */
   uint64_t last_done_us;
   /* host arrays of the step being submitted */

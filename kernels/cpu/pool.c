@@ -162,7 +162,7 @@ uint32_t weft_pool_cores(void) {
 
 /* Worker i to the i-th core of the process; the caller keeps the freedom to go where it is left
  * alone. */
-static void pin(const pool_worker *worker) {
+static void pin_worker(const pool_worker *worker) {
   cpu_set_t all, one;
   if (sched_getaffinity(0, sizeof all, &all) != 0) return;
   uint32_t n = 0;
@@ -191,7 +191,7 @@ weft_status weft_pool_open(uint32_t n_threads, weft_pool **out, weft_error *erro
       return weft_fail(error, WEFT_E_NO_MEMORY, "thread %u of %u was refused: %s", i + 1, n_threads, strerror(refused));
     }
     pool->n_started += 1;
-    if (n_threads == n_cores) pin(worker);
+    if (n_threads == n_cores) pin_worker(worker);
   }
   *out = pool;
   return WEFT_OK;

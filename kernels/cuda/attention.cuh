@@ -49,8 +49,8 @@ static __device__ __forceinline__ uint32_t row_of_query(const attention_kernel_a
 }
 
 /* Positions [first, end) that row i of the segment sees. */
-static __device__ __forceinline__ void visible(const weft_attention_segment &s, uint32_t window, uint32_t i,
-                                               uint32_t *first, uint32_t *end) {
+static __device__ __forceinline__ void find_visible(const weft_attention_segment &s, uint32_t window, uint32_t i,
+                                                    uint32_t *first, uint32_t *end) {
   uint32_t position = s.canvas ? s.kv_len : s.kv_len + i;
   *end = s.kv_len + (s.canvas ? s.n_rows : i + 1);
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
@@ -91,7 +91,7 @@ static __device__ __forceinline__ void join_factors(float max_all, float max_chu
   *add = max_chunk == -INFINITY ? 0.0f : exp2f(max_chunk - m);
 }
 
-static __device__ __forceinline__ float joined(float all, float keep, float chunk, float add) {
+static __device__ __forceinline__ float join_scaled(float all, float keep, float chunk, float add) {
   return __fmaf_rn(all, keep, __fmul_rn(chunk, add));
 }
 
@@ -176,14 +176,14 @@ static __device__ __forceinline__ void store_few(const attention_kernel_args &k,
 /* ---- clusters ---- */
 
 /* Numbers to where this block has `mine`, in another block; its barrier, which expects them, counts their bytes. */
-static __device__ __forceinline__ void send4(const void *mine, uint32_t rank, uint32_t x, const uint64_t *barrier) {
+static __device__ __forceinline__ void send_word(const void *mine, uint32_t rank, uint32_t x, const uint64_t *barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address_in(mine, rank)),
       "r"(x), "r"(address_in(barrier, rank))
       : "memory");
 }
 
-static __device__ __forceinline__ void send16(const void *mine, uint32_t rank, uint4 x, const uint64_t *barrier) {
+static __device__ __forceinline__ void send_words4(const void *mine, uint32_t rank, uint4 x, const uint64_t *barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
                    address_in(mine, rank)),
                "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(address_in(barrier, rank))

@@ -58,9 +58,9 @@ typedef struct cuda_device {
   cudaEvent_t ring_free[CUDA_RING_PARTS]; /* recorded when a part was left */
   uint8_t *staging;                       /* device memory: file bytes on their way into packed form */
   cuda_plans plans;
-  weft_arena arena; /* of weights */
+  weight_arena arena; /* of weights */
   cuda_host_experts experts;
-  weft_graphs graphs; /* base.graphs points here unless they are off */
+  step_graphs graphs; /* base.graphs points here unless they are off */
   cudaEvent_t mark[WEFT_MARKS_MAX];
   uint32_t n_multiprocessors;
   uint32_t n_router_clusters; /* that are on the card at once */
@@ -116,9 +116,9 @@ weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const wef
 void cuda_weight_free(weft_device *device, weft_weight *weight);
 weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
 
-#define X(op)                                                                    \
-  weft_status weft_cuda_##op(weft_device *device, const weft_##op##_args *args); \
-  uint64_t weft_cuda_##op##_scratch(weft_device *device, const weft_##op##_args *args);
+#define X(op)                                                               \
+  weft_status cuda_##op(weft_device *device, const weft_##op##_args *args); \
+  uint64_t cuda_##op##_scratch(weft_device *device, const weft_##op##_args *args);
 WEFT_OPS(X)
 #undef X
 
@@ -139,8 +139,8 @@ weft_status cuda_experts_join(cuda_device *device);
 weft_status cuda_experts_follow(cuda_device *device);
 
 /* Ops with tables: make them, launch nothing. */
-weft_status weft_cuda_attention_walk(weft_device *device, const weft_attention_args *args);
-weft_status weft_cuda_head_stats_walk(weft_device *device, const weft_head_stats_args *args);
+weft_status cuda_attention_walk(weft_device *device, const weft_attention_args *args);
+weft_status cuda_head_stats_walk(weft_device *device, const weft_head_stats_args *args);
 
 /* Kernels that need more than 48 KiB of shared memory ask for it once, at open. */
 weft_status cuda_attention_setup(cuda_device *device);

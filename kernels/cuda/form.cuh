@@ -339,7 +339,7 @@ static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i) {
 }
 
 /* bits << n, or >> -n */
-static __device__ __forceinline__ uint32_t moved(uint32_t bits, int n) {
+static __device__ __forceinline__ uint32_t shift_bits(uint32_t bits, int n) {
   return n >= 0 ? bits << n : bits >> -n;
 }
 
@@ -377,8 +377,10 @@ static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const 
   for (int p = 0; p < 4; p++) {
     const int up = p % 2 * 4;
     uint32_t code = (p < 2 ? word : word >> 8) & 0x000F000Fu << up;
-    if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K) code |= moved(in.high[r], 4 + up - (4 * i + p)) & 0x00100010u << up;
-    if (T == WEFT_TYPE_Q6_K) code |= moved(in.high[2 * r + i / 2], 4 + up - 2 * (4 * (i % 2) + p)) & 0x00300030u << up;
+    if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K)
+      code |= shift_bits(in.high[r], 4 + up - (4 * i + p)) & 0x00100010u << up;
+    if (T == WEFT_TYPE_Q6_K)
+      code |= shift_bits(in.high[2 * r + i / 2], 4 + up - 2 * (4 * (i % 2) + p)) & 0x00300030u << up;
     out[p] = value_pair(code, p % 2 == 0 ? scale : low_scale, least);
   }
 }

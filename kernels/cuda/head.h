@@ -66,7 +66,7 @@ void soft_cut(cuda_cutter *cutter, uint32_t n_rows, head_group *group);
 weft_status head_soften(cuda_device *d, const head_group *group);
 
 /* log2(e) / temperature: what differences of logits are multiplied with. */
-static __device__ __forceinline__ float steepness(const head_group &g, uint32_t r) {
+static __device__ __forceinline__ float steepness_of(const head_group &g, uint32_t r) {
   return __fdiv_rn(1.44269504f, g.temperature[r]);
 }
 
@@ -99,7 +99,7 @@ template <int N>
 static __device__ __forceinline__ void cap_logits(const head_group &g, float (&logit)[N]) {
   if (g.cap == 0.0f) return;
 #pragma unroll
-  for (int i = 0; i < N; i++) logit[i] = capped(logit[i], g.cap, g.slope);
+  for (int i = 0; i < N; i++) logit[i] = cap_logit(logit[i], g.cap, g.slope);
 }
 
 /* Which of the tokens from v on the row may take, as bits; those up to the next multiple of 32 count. */

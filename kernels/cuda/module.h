@@ -29,7 +29,7 @@ static inline weft_cuda_module_terms weft_cuda_module_our_terms(void) {
   terms.sample_bytes = (uint32_t)sizeof(weft_sample_args);
   terms.canvas_bytes = (uint32_t)sizeof(weft_canvas_args);
   terms.device_bytes = (uint32_t)sizeof(struct weft_device);
-  terms.calls_bytes = (uint32_t)sizeof(weft_device_calls);
+  terms.calls_bytes = (uint32_t)sizeof(device_calls);
   terms.kernels_bytes = (uint32_t)sizeof(weft_kernels);
   terms.attention_bytes = (uint32_t)sizeof(weft_attention_args);
   terms.experts_bytes = (uint32_t)sizeof(weft_experts_args);

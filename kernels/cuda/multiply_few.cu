@@ -106,8 +106,8 @@ static __device__ __forceinline__ void ask_next(const multiply_args &a, const fe
 
 /* Segments ascending, from 0. part: of the tile, [segments][NT][lane][4]. */
 template <int NT>
-static __device__ __forceinline__ float joined(const multiply_args &a, const float *part, int n, int e, float back,
-                                               int raise) {
+static __device__ __forceinline__ float join_segments(const multiply_args &a, const float *part, int n, int e,
+                                                      float back, int raise) {
   float sum = 0.0f, of[SEGMENTS];
 #pragma unroll
   for (uint32_t s = 0; s < SEGMENTS; s++)
@@ -131,9 +131,9 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
       uint32_t column = 8 * n + 2 * c + e % 2, out = tile.tile * 16 + g + e / 2 * 8;
       if (column >= job.n || out >= weight.n_out) continue;
       float back = RAW ? power_of_two(-lift) : a.x_back[x_row_of(a, job, column)];
-      float value = joined<NT>(a, part, n, e, back, raise[0]);
+      float value = join_segments<NT>(a, part, n, e, back, raise[0]);
       if (a.gated) {
-        float up = joined<NT>(a, part + a.n_segments * NT * 128, n, e, back, raise[1]);
+        float up = join_segments<NT>(a, part + a.n_segments * NT * 128, n, e, back, raise[1]);
         value = gate_product(a.activation, value, up);
       }
       weight.y[(uint64_t)(job.first + column) * weight.y_stride + out] = value;
@@ -286,7 +286,7 @@ static bool is_tall(cuda_device *d, const multiply_args &a) {
 
 /* a NULL: sets the kernel up. */
 template <int T>
-static weft_status tall(cuda_device *d, const multiply_args *args) {
+static weft_status launch_tall(cuda_device *d, const multiply_args *args) {
   uint32_t places = TALL_WARPS * PLACES * few_piece_bytes(T);
   if (args == NULL)
     return cuda_judge(d,
@@ -314,7 +314,7 @@ static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t raw_un
 }
 
 template <int T, int NT, bool RAW>
-static weft_status launch(cuda_device *d, const multiply_args &a) {
+static weft_status launch_few(cuda_device *d, const multiply_args &a) {
   uint32_t raw_units = RAW ? a.n_units * (a.n_shared > 0 ? 2 : 1) : 0;
   uint32_t n_slots = slots_of<T, NT, RAW>(d, a, raw_units), n_warps = n_slots * a.n_segments;
   few_items items = {0, a.n_shared, cuda_ceil(few_tiles(a), a.gated ? 1 : n_slots)};
@@ -340,16 +340,16 @@ static weft_status set_up(cuda_device *d) {
 template <int T>
 static weft_status of_rows(cuda_device *d, const multiply_args *args) {
   if (args == NULL) {
-    weft_status status = tall<T>(d, NULL);
+    weft_status status = launch_tall<T>(d, NULL);
     if (status == WEFT_OK) status = set_up<T, 1, true>(d);
     if (status == WEFT_OK) status = set_up<T, 1, false>(d);
     if (status == WEFT_OK) status = set_up<T, 2, false>(d);
     return status == WEFT_OK ? set_up<T, 4, false>(d) : status;
   }
   const multiply_args &a = *args;
-  if (a.raw.x != NULL) return is_tall(d, a) ? tall<T>(d, args) : launch<T, 1, true>(d, a);
-  if (a.ids != NULL || a.n_rows <= 8) return launch<T, 1, false>(d, a);
-  return a.n_rows <= 16 ? launch<T, 2, false>(d, a) : launch<T, 4, false>(d, a);
+  if (a.raw.x != NULL) return is_tall(d, a) ? launch_tall<T>(d, args) : launch_few<T, 1, true>(d, a);
+  if (a.ids != NULL || a.n_rows <= 8) return launch_few<T, 1, false>(d, a);
+  return a.n_rows <= 16 ? launch_few<T, 2, false>(d, a) : launch_few<T, 4, false>(d, a);
 }
 
 weft_status multiply_few(cuda_device *d, const multiply_args *args) {

@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(GROUPED_THREADS, grouped_shape<T, NT>::
 
 /* a NULL: sets the kernel up. */
 template <int T, int NT>
-static weft_status launch(cuda_device *d, const multiply_args *a) {
+static weft_status launch_grouped(cuda_device *d, const multiply_args *a) {
   using S = grouped_shape<T, NT>;
   if (a == NULL) {
     cudaError_t error =
@@ -222,11 +222,13 @@ static weft_status launch(cuda_device *d, const multiply_args *a) {
 template <int T>
 static weft_status of_rows(cuda_device *d, const multiply_args *a) {
   if (a == NULL) {
-    weft_status status = launch<T, 2>(d, NULL);
-    if (status == WEFT_OK) status = launch<T, 3>(d, NULL);
-    return status == WEFT_OK ? launch<T, 16>(d, NULL) : status;
+    weft_status status = launch_grouped<T, 2>(d, NULL);
+    if (status == WEFT_OK) status = launch_grouped<T, 3>(d, NULL);
+    return status == WEFT_OK ? launch_grouped<T, 16>(d, NULL) : status;
   }
-  return a->job_rows <= 16 ? launch<T, 2>(d, a) : a->job_rows <= 24 ? launch<T, 3>(d, a) : launch<T, 16>(d, a);
+  return a->job_rows <= 16   ? launch_grouped<T, 2>(d, a)
+         : a->job_rows <= 24 ? launch_grouped<T, 3>(d, a)
+                             : launch_grouped<T, 16>(d, a);
 }
 
 weft_status multiply_grouped(cuda_device *d, const multiply_args *args) {

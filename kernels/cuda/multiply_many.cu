@@ -278,7 +278,7 @@ static __global__ void __launch_bounds__(many_shape<T, NT, TEAMS>::threads, 1)
 
 /* a NULL: sets the kernel up. */
 template <int T, int NT, int TEAMS>
-static weft_status launch(cuda_device *d, const multiply_args *a) {
+static weft_status launch_many(cuda_device *d, const multiply_args *a) {
   using S = many_shape<T, NT, TEAMS>;
   if (a == NULL) {
     cudaError_t error =
@@ -312,7 +312,7 @@ static uint32_t best_items(const cuda_device *d, const multiply_args &a) {
 template <int T>
 static weft_status of_rows(cuda_device *d, const multiply_args *a) {
   static weft_status (*const launches[N_ITEMS])(cuda_device *, const multiply_args *) = {
-      launch<T, 16, 1>, launch<T, 8, 1>, launch<T, 11, 2>, launch<T, 8, 2>, launch<T, 4, 2>};
+      launch_many<T, 16, 1>, launch_many<T, 8, 1>, launch_many<T, 11, 2>, launch_many<T, 8, 2>, launch_many<T, 4, 2>};
   if (a != NULL) return launches[best_items(d, *a)](d, a);
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < N_ITEMS && status == WEFT_OK; i++) status = launches[i](d, NULL);

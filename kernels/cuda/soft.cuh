@@ -233,8 +233,8 @@ static __device__ __forceinline__ void turned_operands(const turned_codes<T> &in
       } else {
         const int up = p % 2 * 4;
         uint32_t code = (p < 2 ? in.code[h] : in.code[h] >> 8) & 0x000F000Fu << up;
-        if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K) code |= moved(in.high[h], 4 + up - p) & 0x00100010u << up;
-        if (T == WEFT_TYPE_Q6_K) code |= moved(in.high[h], 4 + up - 2 * p) & 0x00300030u << up;
+        if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K) code |= shift_bits(in.high[h], 4 + up - p) & 0x00100010u << up;
+        if (T == WEFT_TYPE_Q6_K) code |= shift_bits(in.high[h], 4 + up - 2 * p) & 0x00300030u << up;
         to = value_pair(code, p % 2 == 0 ? f.scale[h] : low, f.least[h]);
       }
     }

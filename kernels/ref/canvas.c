@@ -49,7 +49,7 @@ void weft_canvas_judge(weft_canvas_trial *t) {
   out->done = out->stopped || t->rule.step + 1 >= t->rule.max_steps;
 }
 
-uint64_t weft_ref_canvas_scratch(weft_device *device, const weft_canvas_args *args) {
+uint64_t ref_canvas_scratch(weft_device *device, const weft_canvas_args *args) {
   (void)device;
   return (uint64_t)args->n * sizeof(uint32_t);
 }
@@ -82,7 +82,7 @@ static void step_canvas(const weft_canvas_args *a, uint32_t r) {
   a->out[r] = t.result;
 }
 
-weft_status weft_ref_canvas(weft_device *device, const weft_canvas_args *args) {
+weft_status ref_canvas(weft_device *device, const weft_canvas_args *args) {
   (void)device;
   for (uint32_t r = 0; r < args->n_rows; r++) step_canvas(args, r);
   return WEFT_OK;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* An engine over real models, stepped by hand, for tests: one device, one pool, one runner per file.
  *
- * Law: what the options leave at zero has a default. Time is a counter of turns. Every page is NaN at open, so a read of
- * a key nobody wrote shows up in the logits. Failures print one line and end the program. */
+ * Law: what the options leave at zero has a default. Time is a counter of turns. Every page is NaN at open, so a read
+ * of a key nobody wrote shows up in the logits. Failures print one line and end the program. */
 #ifndef WEFT_TESTS_REAL_ENGINE_H
 #define WEFT_TESTS_REAL_ENGINE_H
 
