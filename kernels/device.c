@@ -20,7 +20,8 @@ static const backend backends[] = {
     {"cuda", cuda_module_device_open},
 };
 
-/* A card serves a config without a name where there is one; if it cannot, a line says why. */
+/* A config that names no backend gets the card where the machine has one. If the card cannot be used, a line says why
+ * and the cpu serves. */
 static weft_status open_best(const weft_device_config *config, weft_device **out, weft_error *error) {
   weft_error why = {{0}};
   if (cuda_has_driver()) {

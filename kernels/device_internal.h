@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* What stands behind weft_device: a table of functions and the facts about the device.
  *
- * Law: included by kernels/ only. A backend's own struct begins with a weft_device, so that one
- * pointer serves both; it fills info, kernels and calls, and its close frees the struct. device.c
- * has already judged the arguments when a function of the table is called. */
+ * Law: included by kernels/ only. A backend's own struct begins with a weft_device, so that one pointer serves both.
+ * The backend fills info, kernels and calls, and its close frees the struct. device.c has checked the arguments before
+ * a function of the table is called. */
 #ifndef WEFT_KERNELS_DEVICE_INTERNAL_H
 #define WEFT_KERNELS_DEVICE_INTERNAL_H
 
@@ -44,7 +44,7 @@ struct weft_device {
   uint32_t layer;
 };
 
-/* How a call that may be part of a graph goes on: it has been noted. */
+/* True while a step is walked: a call that may be part of a graph is then noted in the signature and not run. */
 static inline bool device_walks(const weft_device *device) {
   return device->graphs != NULL && device->graphs->mode == STEP_GRAPHS_WALK;
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* Steps that a device repeats: recorded once as a graph, then launched again with new tables.
  *
- * Law: a step lies between begin and end. It is first walked: every call is folded into a signature (all its
- * arguments, pointers included) and nothing runs; small tables that ops make on the host (segments, cuts,
- * masks) are collected, and uploads go through at once. If a graph with that signature exists, the tables are
- * uploaded and it is launched: every call would have been the same, so the bits are. Otherwise the step runs
- * call by call; the second time that its signature is seen it is captured. Of GRAPHS_MAX graphs the least
- * recently launched makes room; one of the same key that has not been launched lately is updated in place
- * where the device can. A device that refuses to capture goes on without graphs. One thread calls everything. */
+ * Law: a step lies between begin and end. It is first walked: every call is folded into a signature (all its arguments,
+ * pointers included) and nothing runs; the small tables that ops make on the host (segments, cuts, masks) are
+ * collected, and uploads go through at once. If there is a graph with this signature, the tables are uploaded and the
+ * graph is launched: every call would have been the same, so the bits are the same. Otherwise the step runs call by
+ * call, and it is captured as a graph the second time that its signature is seen. Of STEP_GRAPHS_MAX graphs the least
+ * recently launched one makes room. A graph of the same key that was not launched for STEP_GRAPHS_STALE steps is
+ * updated in place where the device can do that. A device that refuses to capture goes on without graphs. One thread
+ * calls everything. */
 #ifndef WEFT_KERNELS_GRAPHS_H
 #define WEFT_KERNELS_GRAPHS_H
 
@@ -31,7 +32,7 @@ typedef enum step_graphs_mode {
   STEP_GRAPHS_CAPTURE = 2
 } step_graphs_mode;
 
-/* What a device does for it. graph: as captured; exec: ready to launch. */
+/* What a device does for graphs. graph: as it was captured; exec: the form that can be launched. */
 typedef struct step_graphs_calls {
   weft_status (*capture)(weft_device *device);
   /* Ends the capture in any case. */
@@ -75,13 +76,13 @@ weft_status step_graphs_open(step_graphs *graphs, weft_device *device, const ste
 void step_graphs_close(step_graphs *graphs);
 
 void step_graphs_begin(step_graphs *graphs, uint64_t key);
-/* true: do the step once more. *status: of the step's calls, then of this. */
+/* True: the step must be enqueued once more. *status holds that of the step's calls and becomes that of the whole. */
 bool step_graphs_end(step_graphs *graphs, weft_status *status);
 /* Folds a call into the signature: which one, and its arguments. */
 void step_graphs_note(step_graphs *graphs, uint32_t call, const void *args, size_t n_bytes);
 
-/* Memory for a table of n bytes; NULL if it does not fit, and the step will run call by call. Then where the
- * device finds it: equal tables of a step are one. */
+/* Memory for a table of n bytes; NULL if it does not fit, and the step will then run call by call. table_end says where
+ * the device finds the table: equal tables of a step are stored once. */
 uint8_t *step_graphs_table(step_graphs *graphs, uint64_t n_bytes);
 const uint8_t *step_graphs_table_end(step_graphs *graphs, uint64_t n_bytes);
 

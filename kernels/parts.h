@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Ops that are several in one, as calls of those: for backends that have no kernel of their own for the whole. */
+/* Fused ops as calls of their parts, for backends that have no kernel of their own for the whole. */
 #ifndef WEFT_KERNELS_PARTS_H
 #define WEFT_KERNELS_PARTS_H
 
@@ -50,7 +50,8 @@ static inline weft_gate_args parts_matmul_gate(const weft_matmul_args *matmul) {
   return args;
 }
 
-/* The products of experts' shared MLP, with their scratch: so they run before the experts or after them. */
+/* The two products of the experts' shared MLP. They use the scratch of the experts, so they run before or after
+ * them. */
 static inline weft_matmul_args parts_shared_in(const weft_experts_args *experts) {
   const weft_shared_args *shared = &experts->shared;
   weft_matmul_args args =
@@ -72,7 +73,7 @@ static inline weft_matmul_args parts_shared_out(const weft_experts_args *experts
 typedef weft_status (*parts_matmul_call)(weft_device *device, const weft_matmul_args *args);
 typedef uint64_t (*parts_matmul_measure)(weft_device *device, const weft_matmul_args *args);
 
-/* The whole of it; nothing where there is none. */
+/* Runs the shared MLP; does nothing where experts have none. */
 static inline weft_status parts_shared_run(weft_device *device, const weft_experts_args *experts,
                                            parts_matmul_call matmul) {
   if (experts->shared.gate == NULL) return WEFT_OK;

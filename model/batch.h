@@ -96,8 +96,8 @@ typedef struct weft_batch_bounds {
   uint32_t canvas_length; /* 0: the model has no canvas pass */
 } weft_batch_bounds;
 
-/* Whether the batch keeps the law above and the bounds: then nothing of it leads beyond anybody's memory, but tokens,
- * pages and tables, whose values are the scheduler's word. */
+/* Whether the batch keeps the law above and the bounds. A sound batch leads to no row, segment or slot that does not
+ * exist. Tokens, pages and tables are not checked: their values are the scheduler's responsibility. */
 bool weft_batch_is_sound(const weft_batch *batch, const weft_batch_bounds *bounds);
 
 /* What a slot needs to know when a request takes it. Copied during slot_open except where said. */

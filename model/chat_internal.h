@@ -40,7 +40,7 @@ void chat_token(chat_draft *draft, int32_t token);
 void chat_text(chat_draft *draft, const char *text, size_t n);
 void chat_puts(chat_draft *draft, const char *text);
 
-/* A stretch of somebody's text. */
+/* A stretch of text, borrowed. */
 typedef struct chat_span {
   const char *text;
   size_t n;

@@ -24,11 +24,11 @@ typedef struct runner_slot {
   float *soft;     /* device [C, n_hidden] */
 } runner_slot;
 
-/* A canvas outside its slot, as there. */
+/* The state of a canvas that is kept outside its slot; the fields are those of runner_slot. */
 typedef struct runner_save {
   int32_t *canvas;
-  int32_t *state; /* as the device keeps it: host memory that the device reaches */
-  float *soft;    /* the same */
+  int32_t *state; /* what the device keeps in the slot's cells; host memory that the device reaches */
+  float *soft;    /* host memory that the device reaches */
 } runner_save;
 
 /* Rows whose hidden state is wanted, in this order. */

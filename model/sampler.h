@@ -78,8 +78,9 @@ typedef struct weft_sampled {
   weft_logprob top[WEFT_TOP_LOGPROBS_MAX];
 } weft_sampled;
 
-/* What the device is asked for, for the token at this absolute position: all but history, bias_at, cell and pending.
- * Of a history the first so many tokens matter to no penalty; UINT32_MAX: there is none. What the row became. */
+/* ask: what the device is asked for, for the token at this absolute position: all fields but history, bias_at, cell and
+ * pending. forgets: how many of the first tokens of a history no penalty looks at; UINT32_MAX: no penalty looks at any.
+ * take: the device's result as a sampled token. */
 struct weft_sample_row;
 struct weft_sample_result;
 void weft_sampling_ask(const weft_sampling *sampling, uint64_t position, struct weft_sample_row *row);

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The cpu device: its thread pool, its instruction set, and the functions that its kernel table
- * names.
+/* The cpu device: its thread pool, its instruction set, and the functions that its kernel table names.
  *
- * Law: an op of the table has its arguments checked (ops.c) before it is called. It reads the pool
- * and the isa from its device, runs its tasks on the pool and returns when they are done; so
- * everything enqueued has run already. The isa is fixed when the device opens; code for an isa
- * lives in files *_avx2.c and *_avx512.c and is called only when the isa says so. Nothing here
- * reads the environment. */
+ * Law: the arguments of an op are checked (ops.c) before its function here is called. The op runs its tasks on the
+ * device's pool and returns when they are done, so everything that was enqueued has already run. The instruction set is
+ * fixed when the device opens; code for an instruction set lies in files *_avx2.c and *_avx512.c and is called only
+ * when the device has it. Nothing here reads the environment. */
 #ifndef WEFT_KERNELS_CPU_CPU_H
 #define WEFT_KERNELS_CPU_CPU_H
 
@@ -62,8 +60,8 @@ weft_status cpu_pack(weft_device *device, weft_weight *weight, const void *file_
                      weft_error *error);
 void cpu_free_weight(weft_device *device, weft_weight *weight);
 weft_status cpu_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
-/* Row `row` of matrix `matrix`, whatever the layout, as n_in floats: bit-equal to
- * weft_dequantise_row of the file's row. For embed and soft; not fast. */
+/* Row `row` of matrix `matrix`, whatever the layout, as n_in floats: bit-equal to weft_dequantise_row of the file's
+ * row. For embed and soft; not fast. */
 void cpu_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out);
 
 #endif

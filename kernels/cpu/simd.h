@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Vectors of f32 as wide as the file that includes this was compiled for, and the functions made of
- * them.
+/* Vectors of f32 as wide as the file that includes this was compiled for, and the functions made of them.
  *
- * Law: one source, three machines: the same code compiled in a *_avx512.c file has 16 lanes, in a
- * *_avx2.c file 8, elsewhere 4. Results of different widths differ in their last bits; on one
- * machine they are a function of the inputs alone. Everything is static: names of different files
- * never meet. */
+ * Law: one source, three machines: the same code has 16 lanes in a *_avx512.c file, 8 in a *_avx2.c file and 4
+ * elsewhere. Results of different widths differ in their last bits; on one machine they are a function of the inputs
+ * alone. Everything is static, so names of different files never meet. */
 #ifndef WEFT_KERNELS_CPU_SIMD_H
 #define WEFT_KERNELS_CPU_SIMD_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* How the program and libweft-cuda.so meet: one function, and terms that both must agree on.
  *
- * Law: the module exports weft_cuda_module_open and nothing else; whoever opens it passes the terms
- * that he was built with, and a module of another build refuses. */
+ * Law: the module exports weft_cuda_module_open and nothing else. The program passes the terms that it was built with,
+ * and a module of another build refuses them. */
 #ifndef WEFT_KERNELS_CUDA_MODULE_H
 #define WEFT_KERNELS_CUDA_MODULE_H
 
