@@ -222,7 +222,7 @@ static __device__ crossing find_step(const sample_work &w, F wanted, uint64_t *n
 
 /* The tokens that belong, sorted in the first block. n_near: how many they are. */
 template <typename F>
-static __device__ void gather_near(const sample_work &w, uint32_t n_near, F belongs) {
+static __device__ void gather_sorted(const sample_work &w, uint32_t n_near, F belongs) {
   cg::cluster_group cluster = cg::this_cluster();
   uint32_t *at = cluster.map_shared_rank(&w.s->n_near, 0);
   uint64_t *to = cluster.map_shared_rank(w.s->near_by, 0);
@@ -247,7 +247,7 @@ static __device__ void gather_near(const sample_work &w, uint32_t n_near, F belo
 }
 
 static __device__ void gather_near(const sample_work &w, uint32_t step, uint64_t n_near) {
-  gather_near(w, (uint32_t)n_near, [&](float value, uint32_t) { return step_of(__fadd_rn(value, -w.most)) <= step; });
+  gather_sorted(w, (uint32_t)n_near, [&](float value, uint32_t) { return step_of(__fadd_rn(value, -w.most)) <= step; });
 }
 
 typedef struct selected {
@@ -447,7 +447,7 @@ static __device__ void take_logprobs(const sample_work &w, uint32_t n_top, uint6
     gather_near(w, c.at, n_near);
   } else { /* many in one step: first the cut, then what it leaves */
     sample_cut cut = keep_count(w, c, n_top, n_all);
-    gather_near(w, n_top, [&](float value, uint32_t v) { return is_kept(w, cut, value, v); });
+    gather_sorted(w, n_top, [&](float value, uint32_t v) { return is_kept(w, cut, value, v); });
   }
   if (w.rank == 0 && threadIdx.x < n_top) put_top(out, threadIdx.x, w.s->sorted[threadIdx.x]);
   __syncthreads();
