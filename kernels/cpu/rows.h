@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The small ops of a row (norm, rotation, gate) for each isa, and the splitting of rows over the
- * pool.
+/* The small ops of a row (norm, rotation, gate) for each instruction set, and the splitting of rows over the pool.
  *
- * Law: rows_impl.h is compiled once per isa into one table of these functions. Each works on one
+ * Law: rows_impl.h is compiled once per instruction set into one table of these functions. Each function works on one
  * row (or one head of a row) alone, so a row's result cannot depend on its neighbours. */
 #ifndef WEFT_KERNELS_CPU_ROWS_H
 #define WEFT_KERNELS_CPU_ROWS_H

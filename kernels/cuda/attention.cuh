@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* What the attention kernels share: segments on the device, what a row sees, where a key lies, how numbers join.
+/* What the attention kernels share: segments on the device, what a row sees, where a key lies, how chunks are joined.
  *
  * A query is one head of one row. The queries of a segment that read the same kv head are numbered
  * f = row * group + (head % group), group = heads per kv head.
  *
  * Law: attention_many, attention_stream and attention_few give the same bits. Scores are products over the head
- * dimension in sixteens, ascending. Within a chunk of 1024 key positions, tiles of 128 ascend: (max, sum, out) of the
- * chunk so far is scaled to the new maximum, weights are 2^(score - maximum) as bf16, and out adds keys in sixteens,
- * ascending; the sum is one more column, of values that are 1. Chunks join ascending, each from fresh. Keys that a
- * row does not see weigh 0, which changes no bit: so bits depend on absolute positions alone. */
+ * dimension, 16 elements at a time, ascending. Within a chunk of 1024 key positions, tiles of 128 positions ascend: the
+ * chunk's (max, sum, out) so far is scaled to the new maximum, the weights of the tile are 2^(score - maximum) as bf16,
+ * and out adds the values of 16 keys at a time, ascending. The sum of weights is computed as one more column of out,
+ * whose values are all 1. Chunks are joined ascending, each from a fresh state. A key that a row does not see weighs 0,
+ * which changes no bit, so a row's bits depend on absolute positions alone. */
 #ifndef WEFT_KERNELS_CUDA_ATTENTION_CUH
 #define WEFT_KERNELS_CUDA_ATTENTION_CUH
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Small device functions that several kernels share.
  *
- * Law: sums over a block or a warp have one fixed tree; the contraction of a product and a sum is
- * spelled out wherever two kernels must agree in their bits. */
+ * Law: sums over a block or a warp have one fixed tree. Where two kernels must agree in their bits, it is written out
+ * whether a product and a sum are rounded once (fma) or twice. */
 #ifndef WEFT_KERNELS_CUDA_COMMON_CUH
 #define WEFT_KERNELS_CUDA_COMMON_CUH
 

@@ -2,8 +2,8 @@
 /* What the kernels for few rows share: a warp's own stream of packed weights through shared memory, and its products
  * with rows of x.
  *
- * Weights depend on no kernel before: a block asks for its first ones, then waits for its inputs. So the next kernel's
- * weights come while this one ends. */
+ * No kernel writes weights, so a block asks for its first weights before it waits for its inputs: the weights of the
+ * next kernel arrive while the one before it ends. */
 #ifndef WEFT_KERNELS_CUDA_FEW_CUH
 #define WEFT_KERNELS_CUDA_FEW_CUH
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Memory of weights: the arena of the card, and experts that lie in pinned host memory because the card is full.
  *
- * Law: a weight in host memory comes over a stream of its own into one of four slots of staging memory, the next
- * ones of the order in which they were placed while the products of the present one run. The bytes are those that
- * would lie on the card, so the results are. A product waits for its slot; a slot is written again after the
- * products that read it. Outside of a step being captured nothing of the copying stream is left open: see
- * cuda_experts_join. */
+ * Law: a weight in host memory is copied over a stream of its own into one of four slots of staging memory. While the
+ * products with one weight run, the weights that were placed after it are already being copied. The bytes are those
+ * that would lie on the card, so the results are the same. A product waits for the event of its slot, and a slot is
+ * written again only after the event of the products that read it. Around a step that is captured as a graph no copy is
+ * left open: see cuda_experts_join. */
 #include <string.h>
 
 #include "base/log.h"

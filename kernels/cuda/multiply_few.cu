@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Products for few rows: a warp takes 16 outputs and one segment of the inputs; segments meet in shared memory.
+/* Products for few rows: a warp takes 16 outputs and one segment of the inputs; the segments' sums meet in shared
+ * memory.
  *
- *   weights  every warp has places for a few pieces of a tile and asks for the next ones by bulk copies
- *   block    warps = row tiles x segments, for one job (8 NT rows of x). It goes on to the tiles that are a grid
- *            further; their first weights are on their way, and most warps at work, while these tiles are finished
- *   raw      one row of f32: every block prepares it for itself while its first weights are on their way, which saves a
- *            kernel before this one. Blocks then have as many tiles as a multiprocessor holds
- *   gated    a tile of the gate and its tile of up lie in one block: act(g) * u leaves it
- *   tall     a product of one row that has two tiles or more for every warp of the card: a warp has a tile with all its
- *            segments
- *   shared   tiles of a shared MLP go before those of experts: their weights come while the choice is made */
+ *   weights  every warp has places in shared memory for a few pieces of a row tile and asks for the next pieces by bulk
+ *            copies
+ *   block    its warps are (row tiles) x (segments), for one job of 8 NT rows of x. A block goes on to the tiles that
+ *            lie one grid further; while it finishes its tiles, the first weights of the next ones are on their way
+ *   raw      one row of f32: every block prepares the row for itself while its first weights are on their way, which
+ *            saves a kernel. Blocks then have as many row tiles as a multiprocessor holds
+ *   gated    a row tile of the gate and the same tile of up lie in one block, which writes act(g) * u
+ *   tall     a product of one row with two row tiles or more for every warp of the card: a warp takes a row tile with
+ *            all its segments and waits for no other warp
+ *   shared   row tiles of a shared MLP go before those of experts: their weights come while experts are being chosen */
 #include "kernels/cuda/few.cuh"
 
 enum {

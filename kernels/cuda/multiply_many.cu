@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Dense products of many rows. Blocks stay on the card and take one item after another: some row tiles, whatever weight
- * they are of, x 8 NT rows.
+/* Dense products of many rows. Blocks stay on the card and take one item after another. An item is some row tiles, of
+ * any of the weights, times 8 NT rows.
  *
- *   team      two groups of four warps: eight row tiles. Or two teams of one group share an item of four: one takes the
- *             segments 0, 2, .., the other one 1, 3, ..; a segment's sums are added to those before it in shared
- *             memory, in order
- *   warp      a row tile: it turns codes into operands once, in registers, for all rows; four warps make one product
- *             of the matrix units of 64 outputs x 8 NT rows
- *   producer  warps after the teams: one for each team's rows, two for the weights, still packed, which no kernel
- *             writes, so they are asked for before the rows are there. A stage is full when its bytes have come, and
- *             empty when all warps have done with it */
+ *   team      two groups of four warps, which take eight row tiles. Or two teams of one group each share an item of
+ *             four row tiles: one team takes segments 0, 2, .., the other 1, 3, ..; the sums of a segment are added to
+ *             those of the segments before it in shared memory, in order
+ *   warp      one row tile: it turns codes into operands once, in registers, for all rows; four warps together make one
+ *             product of the matrix units, of 64 outputs x 8 NT rows
+ *   producer  the warps after the teams: one for the rows of each team, two for the weights. Weights are copied still
+ *             packed, and no kernel writes them, so they are asked for before the rows are there. A stage is full when
+ *             its bytes have come, and empty when all warps have finished reading it */
 #include "kernels/cuda/rings.cuh"
 
 enum { MANY_BYTES = 226 << 10, MANY_STAGES = 12, MANY_GROUPS = 2 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A row of f32 on its way into 16 bits: its pieces, and where they go. */
+/* How one row of f32 is read in pieces, rounded to 16 bits and put at its place. */
 #ifndef WEFT_KERNELS_CUDA_PREPARE_CUH
 #define WEFT_KERNELS_CUDA_PREPARE_CUH
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* What the products of more than a few rows share: rings of weights and rows in shared memory, a warp's products with
- * them, and how results are written. Weights are an operand in registers: a warp makes them of its own row tile's
- * codes, once for all rows. */
+/* What the products of more than a few rows share: rings of weights and of rows in shared memory, the products of one
+ * warp, and how results are written. The operand that stays in registers is the weights: a warp makes it from the codes
+ * of its row tile, once for all rows. */
 #ifndef WEFT_KERNELS_CUDA_RINGS_CUH
 #define WEFT_KERNELS_CUDA_RINGS_CUH
 
 #include "kernels/cuda/multiply.h"
 #include "kernels/cuda/wgmma.cuh"
 
-/* Where one is in a ring of n stages; turn: the parity of its barrier. */
+/* A place in a ring of n stages; turn: the parity of the barrier of that stage. */
 typedef struct ring_cursor {
   uint32_t slot, turn;
 } ring_cursor;

@@ -302,7 +302,7 @@ static void test_many_rows(void **state) {
   memory_free(x);
 }
 
-/* So many outputs that a card of some hundred multiprocessors takes items of every kind, the larger the more rows, and
+/* Enough outputs that a card of some hundred multiprocessors takes items of every kind, the larger the more rows, and
  * a warp for a tile of one row: all rows have the bits that they have among fewer, and the last ones their plain
  * meaning. */
 static void items_agree(weft_device *device, const stored *s, uint32_t n_rows, const float *x) {

@@ -2,10 +2,10 @@
 /* Equalities of the forward pass, bit for bit, on every backend and instruction set of this machine, for the tiny F32
  * models and the demo model as it is stored.
  *
- * The reference of every comparison is a story told in the plainest way: one sequence alone, each pass in a step of
- * its own, prompts whole, pages in order. A story is a list of passes over one sequence: a prompt or a committed
- * canvas (causal), a denoise step (canvas) with or without a soft embedding, decode rows (causal, one each). Prompt
- * lengths sit on the edges of windows and blocks. The same stories are then told
+ * A story is a list of passes over one sequence: a prompt or a committed canvas (causal), a denoise step (canvas) with
+ * or without a soft embedding, decode rows (causal, one each). Prompt lengths sit on the edges of windows and blocks.
+ * The reference of every comparison is the story computed in the plainest way: its sequence alone, each pass in a step
+ * of its own, prompts whole, pages in order. The same stories are then computed
  *
  *   in chunks      the prompt in pieces of every size from 1 to its length
  *   unified        [prompt | canvas] and [commit | next canvas] in one step
@@ -13,7 +13,7 @@
  *   in pages       scattered pages, blocks of every size, 1 to 3 threads
  *   by the twin    a gemma4 model of the same tensors (causal passes)
  *
- *   model_equalities [ROUNDS [SEED]]    mixed tellings per subject, by default 3 from seed 1 */
+ *   model_equalities [ROUNDS [SEED]]    mixed runs per subject, by default 3 from seed 1 */
 #include "base/random.h"
 #include "tests/support/gguf_twin.h"
 #include "tests/support/model_harness.h"
@@ -134,7 +134,7 @@ static void make_stories(const harness *h, effort much) {
   }
 }
 
-/* ---- telling ------------------------------------------------------------------------------------------- */
+/* ---- computing ------------------------------------------------------------------------------------------ */
 
 static void begin(story *s) {
   harness_seq_open(&s->seq);
