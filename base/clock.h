@@ -8,9 +8,10 @@
 extern "C" {
 #endif
 
-/* Microseconds of the monotonic clock. Whoever decides anything by time takes it as an argument instead. */
+/* Microseconds of the monotonic clock. A function that decides anything by time takes the time as an argument instead,
+ * so that tests and the simulation can set it. */
 uint64_t weft_clock_us(void);
-/* The same clock in nanoseconds, for what is measured. */
+/* The same clock in nanoseconds, for measurements. */
 uint64_t weft_clock_ns(void);
 
 #ifdef __cplusplus

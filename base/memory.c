@@ -16,21 +16,21 @@ uint64_t weft_memory_fail_at(uint64_t n) {
   return atomic_exchange(&n_counted, 0);
 }
 
-static bool refused(void) {
+static bool is_refused_now(void) {
   uint64_t at = atomic_load_explicit(&fail_at, memory_order_relaxed);
   uint64_t n = atomic_fetch_add_explicit(&n_counted, 1, memory_order_relaxed) + 1;
   return at != 0 && n == at;
 }
 
 void *weft_alloc(size_t n, size_t size) {
-  if (refused()) return NULL;
+  if (is_refused_now()) return NULL;
   if (n == 0 || size == 0) n = size = 1;
   if (n > SIZE_MAX / size) return NULL;
   return calloc(n, size);
 }
 
 void *weft_alloc_aligned(size_t n_bytes, size_t align) {
-  if (refused()) return NULL;
+  if (is_refused_now()) return NULL;
   if (align < 8 || (align & (align - 1)) != 0) return NULL;
   if (n_bytes > SIZE_MAX - align) return NULL;
   size_t rounded = (n_bytes + align - 1) & ~(align - 1);
@@ -38,7 +38,7 @@ void *weft_alloc_aligned(size_t n_bytes, size_t align) {
 }
 
 void *weft_realloc(void *memory, size_t n, size_t size) {
-  if (refused()) return NULL;
+  if (is_refused_now()) return NULL;
   if (size != 0 && n > SIZE_MAX / size) return NULL;
   size_t n_bytes = n * size;
   return realloc(memory, n_bytes == 0 ? 1 : n_bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Law: every function that can fail returns weft_status; zero is success, positive values are expected
- * outcomes (nobody is at fault), negative values are errors. Where a person will read the reason, the
+ * outcomes that are not the caller's fault, negative values are errors. Where a person will read the reason, the
  * function also takes a weft_error and fills it with one line: what is wrong, where, what to do. */
 #ifndef WEFT_BASE_STATUS_H
 #define WEFT_BASE_STATUS_H

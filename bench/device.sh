@@ -47,7 +47,8 @@ echo "$device, commit $commit"
 kernel_tests='kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops kernels_kernels_experts kernels_kernels_attention
   kernels_kernels_fused kernels_kernels_canvas kernels_kernels_sample'
 
-golden_tests='golden_model_parity golden_model_laws golden_model_devices golden_api_devices'
+golden_tests='golden_model_parity golden_model_laws golden_model_devices golden_api_devices prop_model_equalities
+  prop_scheduler_equalities'
 failed=0
 if [ $tests = yes ]; then
   for name in $kernel_tests $golden_tests; do # at once: nothing is timed

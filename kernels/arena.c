@@ -6,15 +6,16 @@
 
 enum { ALIGN = 256 };
 
-void weft_arena_open(weft_arena *a, const weft_arena_calls *calls, void *self, uint64_t grain, uint64_t n_bytes_max) {
-  *a = (weft_arena){.calls = calls, .self = self, .grain = grain, .n_bytes_max = n_bytes_max, .plain = grain == 0};
+void weight_arena_open(weight_arena *a, const weight_arena_calls *calls, void *self, uint64_t grain,
+                       uint64_t n_bytes_max) {
+  *a = (weight_arena){.calls = calls, .self = self, .grain = grain, .n_bytes_max = n_bytes_max, .plain = grain == 0};
 }
 
 static uint64_t round_up(uint64_t n, uint64_t to) {
   return (n + to - 1) / to * to;
 }
 
-static void give_back(weft_arena *a, weft_arena_piece *piece) {
+static void give_back(weight_arena *a, weight_arena_piece *piece) {
   if (piece->mapped) {
     a->calls->unmap(a->self, piece->address, piece->n_bytes);
     a->calls->release(a->self, piece->address, piece->n_bytes);
@@ -24,42 +25,42 @@ static void give_back(weft_arena *a, weft_arena_piece *piece) {
   a->n_taken -= piece->n_bytes;
 }
 
-void weft_arena_close(weft_arena *a) {
+void weight_arena_close(weight_arena *a) {
   for (uint32_t i = 0; i < a->n_pieces; i++) give_back(a, &a->piece[i]);
   weft_free(a->piece);
-  *a = (weft_arena){.calls = NULL};
+  *a = (weight_arena){.calls = NULL};
 }
 
-static weft_status make_room(weft_arena *a) {
+static weft_status make_room(weight_arena *a) {
   if (a->n_pieces < a->pieces_max) return WEFT_OK;
   uint32_t n = a->pieces_max == 0 ? 64 : 2 * a->pieces_max;
-  weft_arena_piece *more = weft_realloc(a->piece, n, sizeof *more);
+  weight_arena_piece *more = weft_realloc(a->piece, n, sizeof *more);
   if (more == NULL) return WEFT_E_NO_MEMORY;
   a->piece = more;
   a->pieces_max = n;
   return WEFT_OK;
 }
 
-static weft_status map_piece(weft_arena *a, uint64_t n_bytes, weft_arena_piece *piece) {
+static weft_status map_piece(weight_arena *a, uint64_t n_bytes, weight_arena_piece *piece) {
   void *address = NULL;
   weft_status status = a->calls->reserve(a->self, n_bytes, &address);
   if (status != WEFT_OK) return status;
   status = a->calls->map(a->self, address, n_bytes);
   if (status != WEFT_OK) a->calls->release(a->self, address, n_bytes);
-  *piece = (weft_arena_piece){.address = address, .n_bytes = n_bytes, .mapped = true};
+  *piece = (weight_arena_piece){.address = address, .n_bytes = n_bytes, .mapped = true};
   return status;
 }
 
-static weft_status plain_piece(weft_arena *a, uint64_t n_bytes, weft_arena_piece *piece) {
+static weft_status plain_piece(weight_arena *a, uint64_t n_bytes, weight_arena_piece *piece) {
   void *memory = NULL;
   weft_status status = a->calls->alloc(a->self, n_bytes, &memory);
-  *piece = (weft_arena_piece){.address = memory, .n_bytes = n_bytes};
+  *piece = (weight_arena_piece){.address = memory, .n_bytes = n_bytes};
   return status;
 }
 
 /* A new piece of n bytes or more; NULL and a status otherwise. */
-static weft_arena_piece *take_piece(weft_arena *a, uint64_t n_bytes, weft_status *status) {
-  weft_arena_piece piece;
+static weight_arena_piece *take_piece(weight_arena *a, uint64_t n_bytes, weft_status *status) {
+  weight_arena_piece piece;
   *status = make_room(a);
   if (*status != WEFT_OK) return NULL;
   uint64_t n = round_up(n_bytes, a->plain ? ALIGN : a->grain);
@@ -75,23 +76,23 @@ static weft_arena_piece *take_piece(weft_arena *a, uint64_t n_bytes, weft_status
   return &a->piece[a->n_pieces++];
 }
 
-static weft_arena_piece *chunk_with_room(weft_arena *a, uint64_t n_bytes) {
+static weight_arena_piece *chunk_with_room(weight_arena *a, uint64_t n_bytes) {
   for (uint32_t i = a->n_pieces; i-- > 0;) {
     if (a->piece[i].n_bytes - a->piece[i].at >= n_bytes) return &a->piece[i];
   }
   return NULL;
 }
 
-weft_status weft_arena_take(weft_arena *a, uint64_t n_bytes, void **out) {
+weft_status weight_arena_take(weight_arena *a, uint64_t n_bytes, void **out) {
   weft_status status = WEFT_OK;
-  weft_arena_piece *piece = NULL;
+  weight_arena_piece *piece = NULL;
   *out = NULL;
   if (n_bytes > UINT64_MAX / 2) return WEFT_E_NO_MEMORY;
   uint64_t n = round_up(n_bytes == 0 ? 1 : n_bytes, ALIGN);
-  bool own = !a->plain && n_bytes >= WEFT_ARENA_OWN;
+  bool own = !a->plain && n_bytes >= WEIGHT_ARENA_OWN;
   if (!own) piece = chunk_with_room(a, n);
   if (piece == NULL && !own) {
-    uint64_t chunk = a->plain ? WEFT_ARENA_PLAIN_CHUNK : WEFT_ARENA_CHUNK;
+    uint64_t chunk = a->plain ? WEIGHT_ARENA_PLAIN_CHUNK : WEIGHT_ARENA_CHUNK;
     piece = take_piece(a, n > chunk ? n : chunk, &status);
   }
   if (piece == NULL) piece = take_piece(a, n, &status); /* of its own, or the smaller plan: no chunk around it */
@@ -103,7 +104,7 @@ weft_status weft_arena_take(weft_arena *a, uint64_t n_bytes, void **out) {
   return WEFT_OK;
 }
 
-void weft_arena_give(weft_arena *a, void *memory, uint64_t n_bytes) {
+void weight_arena_give(weight_arena *a, void *memory, uint64_t n_bytes) {
   uint32_t i = 0;
   const uint8_t *at = memory;
   while (i < a->n_pieces && (at < a->piece[i].address || at >= a->piece[i].address + a->piece[i].n_bytes)) i++;

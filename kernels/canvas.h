@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* The entropy-bound rule of a denoise step, where the statistics are: which positions of a canvas keep the token drawn,
- * which get a fresh one, and whether the canvas is done.
+/* The entropy-bound rule of a denoise step, computed where the statistics are: which positions of a canvas keep the
+ * token that was drawn, which get a fresh random one, and whether the canvas is done.
  *
- * Law: positions in the order of entropy (ties: the lower position); a position is accepted when the f32 sum of entropies
- * up to it, less its own, is at most entropy_bound. Done: the argmax canvas equals the last `stability` ones and the mean entropy
- * is below confidence, or no step is left. All sums are of f32, one after the other. A slot keeps its canvas between
- * steps; of a canvas that is done further steps are void and change nothing, until a step 0 begins the next. */
+ * Law: positions are taken in the order of their entropy, the lower position first where entropies are equal. A position
+ * is accepted when the f32 sum of the entropies up to and including its own, minus its own, is at most entropy_bound. The
+ * canvas is done when its argmax tokens equal those of the last `stability` steps and its mean entropy is below
+ * confidence, or when no step is left. Sums are of f32, one after the other, so every backend gives the same bits. A slot
+ * keeps its canvas between steps. A step after the canvas is done is void and changes nothing, until a step 0 begins the
+ * next canvas. */
 #ifndef WEFT_KERNELS_CANVAS_H
 #define WEFT_KERNELS_CANVAS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/sample_params.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-enum { WEFT_CANVAS_HISTORY_MAX = 8, WEFT_CANVAS_POSITIONS_MAX = 1024 };
 
 #ifdef __CUDACC__
 #define WEFT_CANVAS_FN static __host__ __device__ inline
@@ -26,25 +28,25 @@ enum { WEFT_CANVAS_HISTORY_MAX = 8, WEFT_CANVAS_POSITIONS_MAX = 1024 };
 
 typedef struct weft_canvas_rule {
   uint32_t step, max_steps; /* step from 0 */
-  uint32_t stability;       /* <= WEFT_CANVAS_HISTORY_MAX */
+  uint32_t stability;       /* <= WEFT_STABILITY_MAX */
   float entropy_bound, confidence;
 } weft_canvas_rule;
 
-/* State of a slot: [n] tokens of the next step, [WEFT_CANVAS_HISTORY_MAX][n] argmax canvases, newest first, then how many
- * of them there are, and whether it is done. */
+/* Words of a slot's state: [n] tokens of the next step, [WEFT_STABILITY_MAX][n] argmax canvases, newest first, how many
+ * argmax canvases there are, and whether the canvas is done. */
 WEFT_CANVAS_FN uint64_t weft_canvas_state_words(uint64_t n) {
-  return n * (1 + WEFT_CANVAS_HISTORY_MAX) + 2;
+  return n * (1 + WEFT_STABILITY_MAX) + 2;
 }
 
 typedef struct weft_canvas_row {
   weft_canvas_rule rule;
-  uint32_t slot;  /* its state is at state + slot * state_words(n) */
-  uint32_t first; /* of its rows in the statistics */
+  uint32_t slot;  /* its state is at state + slot * weft_canvas_state_words(n) */
+  uint32_t first; /* where its rows begin in the statistics */
 } weft_canvas_row;
 
 typedef struct weft_canvas_result {
-  uint32_t is_void, bad;  /* bad: a row of it is */
-  uint32_t done, stopped; /* stopped: stable and confident */
+  uint32_t is_void, bad;  /* bad: one of its rows is bad (head_stats) */
+  uint32_t done, stopped; /* stopped: done because it is stable and confident */
   uint32_t n_accepted;
   float mean_entropy;
 } weft_canvas_result;
@@ -56,15 +58,16 @@ typedef struct weft_canvas_args {
   const float *entropy;
   const uint8_t *bad;
   const int32_t *fresh; /* tokens for positions that are not accepted */
-  int32_t *next;        /* out, as accepted: of void canvases anything */
+  int32_t *next;        /* out, as accepted; of a void canvas undefined */
   uint8_t *accepted;
   weft_canvas_result *out; /* [n_rows] */
-  uint32_t n_rows, n;      /* canvases; positions of each, <= WEFT_CANVAS_POSITIONS_MAX */
+  uint32_t n_rows, n;      /* canvases; positions of each, <= WEFT_CANVAS_MAX */
   void *scratch;
   uint64_t scratch_bytes;
 } weft_canvas_args;
 
-/* The rule itself, on the host. history: [n_history][n]; order: scratch [n]. */
+/* The rule itself, on the host, for tests and for backends that compute there. history: [n_history][n]; order: scratch
+ * [n]. */
 typedef struct weft_canvas_trial {
   weft_canvas_rule rule;
   uint32_t n, n_history;

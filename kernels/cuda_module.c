@@ -10,7 +10,7 @@
 
 static const char module_name[] = "libweft-cuda.so";
 
-bool weft_cuda_has_driver(void) {
+bool cuda_has_driver(void) {
   return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
 }
 
@@ -53,10 +53,10 @@ static void *open_module(weft_error *error) {
   return module;
 }
 
-weft_status weft_device_open_cuda(const weft_device_config *config, weft_device **out, weft_error *error) {
+weft_status cuda_module_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
   weft_cuda_module_open_fn open = NULL;
   weft_cuda_module_terms terms = weft_cuda_module_our_terms();
-  if (!weft_cuda_has_driver()) {
+  if (!cuda_has_driver()) {
     return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': this machine has no NVIDIA driver; use --backend cpu");
   }
   void *module = open_module(error);

@@ -15,19 +15,20 @@ typedef struct backend {
 } backend;
 
 static const backend backends[] = {
-    {"cpu", weft_device_open_cpu},
-    {"ref", weft_device_open_ref},
-    {"cuda", weft_device_open_cuda},
+    {"cpu", cpu_device_open},
+    {"ref", ref_device_open},
+    {"cuda", cuda_module_device_open},
 };
 
-/* A card serves a config without a name where there is one; if it cannot, a line says why. */
+/* A config that names no backend gets the card where the machine has one. If the card cannot be used, a line says why
+ * and the cpu serves. */
 static weft_status open_best(const weft_device_config *config, weft_device **out, weft_error *error) {
   weft_error why = {{0}};
-  if (weft_cuda_has_driver()) {
-    if (weft_device_open_cuda(config, out, &why) == WEFT_OK) return WEFT_OK;
+  if (cuda_has_driver()) {
+    if (cuda_module_device_open(config, out, &why) == WEFT_OK) return WEFT_OK;
     weft_log(WEFT_LOG_WARN, "%s; using the cpu", why.text);
   }
-  return weft_device_open_cpu(config, out, error);
+  return cpu_device_open(config, out, error);
 }
 
 weft_status weft_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
@@ -78,38 +79,39 @@ void weft_device_free_host(weft_device *device, void *memory) {
 /* Calls outside ops that may be part of a graph: their numbers follow those of the ops. */
 enum { CALL_COPY = 1 << 16, CALL_ZERO, CALL_UPLOAD };
 
-static weft_graphs_mode note(weft_device *device, uint32_t call, const void *to, const void *from, uint64_t n_bytes) {
+static step_graphs_mode note_call(weft_device *device, uint32_t call, const void *to, const void *from,
+                                  uint64_t n_bytes) {
   const struct {
     const void *to, *from;
     uint64_t n_bytes;
   } args = {to, from, n_bytes};
-  if (device->graphs == NULL || device->graphs->mode == WEFT_GRAPHS_RUN) return WEFT_GRAPHS_RUN;
-  weft_graphs_note(device->graphs, call, &args, sizeof args);
+  if (device->graphs == NULL || device->graphs->mode == STEP_GRAPHS_RUN) return STEP_GRAPHS_RUN;
+  step_graphs_note(device->graphs, call, &args, sizeof args);
   return device->graphs->mode;
 }
 
 /* Uploads are no part of a graph: they go through when the step is walked, and not again. */
 weft_status weft_device_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
-  if (n_bytes == 0 || note(device, CALL_UPLOAD, to, NULL, 0) == WEFT_GRAPHS_CAPTURE) return WEFT_OK;
+  if (n_bytes == 0 || note_call(device, CALL_UPLOAD, to, NULL, 0) == STEP_GRAPHS_CAPTURE) return WEFT_OK;
   return device->calls->upload(device, to, from, n_bytes);
 }
 
 weft_status weft_device_download(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
-  if (device->graphs != NULL && device->graphs->mode != WEFT_GRAPHS_RUN) return WEFT_E_INVALID;
+  if (device->graphs != NULL && device->graphs->mode != STEP_GRAPHS_RUN) return WEFT_E_INVALID;
   return n_bytes == 0 ? WEFT_OK : device->calls->download(device, to, from, n_bytes);
 }
 
 weft_status weft_device_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
-  if (n_bytes == 0 || note(device, CALL_COPY, to, from, n_bytes) == WEFT_GRAPHS_WALK) return WEFT_OK;
+  if (n_bytes == 0 || note_call(device, CALL_COPY, to, from, n_bytes) == STEP_GRAPHS_WALK) return WEFT_OK;
   return device->calls->copy(device, to, from, n_bytes);
 }
 
 weft_status weft_device_zero(weft_device *device, void *to, uint64_t n_bytes) {
   if (device == NULL || (to == NULL && n_bytes > 0)) return WEFT_E_INVALID;
-  if (n_bytes == 0 || note(device, CALL_ZERO, to, NULL, n_bytes) == WEFT_GRAPHS_WALK) return WEFT_OK;
+  if (n_bytes == 0 || note_call(device, CALL_ZERO, to, NULL, n_bytes) == STEP_GRAPHS_WALK) return WEFT_OK;
   return device->calls->zero(device, to, n_bytes);
 }
 
@@ -130,11 +132,11 @@ weft_status weft_device_wait(weft_device *device, uint32_t mark) {
 /* ---- graphs ---- */
 
 void weft_device_graph_begin(weft_device *device, uint64_t key) {
-  if (device->graphs != NULL) weft_graphs_begin(device->graphs, key);
+  if (device->graphs != NULL) step_graphs_begin(device->graphs, key);
 }
 
 bool weft_device_graph_end(weft_device *device, weft_status *status) {
-  return device->graphs != NULL && weft_graphs_end(device->graphs, status);
+  return device->graphs != NULL && step_graphs_end(device->graphs, status);
 }
 
 weft_graph_counters weft_device_graph_counters(const weft_device *device) {
@@ -154,7 +156,7 @@ uint32_t weft_device_bucket(uint32_t n) {
 
 /* ---- weights ---- */
 
-uint64_t weft_weight_file_bytes(const weft_weight *weight) {
+uint64_t weight_file_bytes(const weft_weight *weight) {
   uint64_t n_rows, n_bytes;
   if (__builtin_mul_overflow((uint64_t)weight->n_mats, (uint64_t)weight->n_out, &n_rows)) return 0;
   uint64_t row_bytes = weft_type_row_bytes(weight->type, weight->n_in);
@@ -172,7 +174,7 @@ static weft_status check_weight(weft_device *device, weft_weight *weight, weft_e
     return weft_fail(error, WEFT_E_INVALID, "a weight row of %u elements is not whole %s blocks of %u", weight->n_in,
                      type->name, type->n_elements);
   }
-  if (weft_weight_file_bytes(weight) == 0) {
+  if (weight_file_bytes(weight) == 0) {
     return weft_fail(error, WEFT_E_INVALID, "a weight of %u x %u x %u has no elements or too many", weight->n_mats,
                      weight->n_out, weight->n_in);
   }
@@ -231,7 +233,7 @@ void weft_device_at_layer(weft_device *device, uint32_t layer) {
 
 /* Large pieces (the pool of pages, above all) are mapped with huge pages where the system has them: their first
  * touch then clears 2 MiB at a time, and reading them does not wait for address translation. */
-weft_status weft_host_alloc(weft_device *device, uint64_t n_bytes, void **out) {
+weft_status host_alloc(weft_device *device, uint64_t n_bytes, void **out) {
   enum { LARGE = 32 << 20, HUGE_PAGE = 2 << 20 };
   (void)device;
   if (n_bytes > SIZE_MAX) return WEFT_E_NO_MEMORY;
@@ -241,24 +243,24 @@ weft_status weft_host_alloc(weft_device *device, uint64_t n_bytes, void **out) {
   return WEFT_OK;
 }
 
-void weft_host_free(weft_device *device, void *memory) {
+void host_free(weft_device *device, void *memory) {
   (void)device;
   weft_free(memory);
 }
 
-weft_status weft_host_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
+weft_status host_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   (void)device;
   memmove(to, from, (size_t)n_bytes);
   return WEFT_OK;
 }
 
-weft_status weft_host_zero(weft_device *device, void *to, uint64_t n_bytes) {
+weft_status host_zero(weft_device *device, void *to, uint64_t n_bytes) {
   (void)device;
   memset(to, 0, (size_t)n_bytes);
   return WEFT_OK;
 }
 
-weft_status weft_host_sync(weft_device *device) {
+weft_status host_sync(weft_device *device) {
   (void)device;
   return WEFT_OK;
 }
@@ -280,7 +282,7 @@ static void read_proc(const char *path, const char *key, char *value, size_t n) 
   (void)fclose(file);
 }
 
-void weft_host_describe(weft_device_info *info) {
+void host_describe(weft_device_info *info) {
   info->host_memory = true;
   char value[96];
   unsigned long long kib = 0;

@@ -3,8 +3,8 @@
  *
  * Law: every call takes its device; there is no current device and no global state. Enqueued work runs in
  * order on the device's one stream. Memory is never allocated by an op. A device error is a status; after
- * WEFT_E_DEVICE the device is lost and only close may follow. Pointers from device_alloc are device pointers:
- * only ops, upload, download and copy may look behind them (on ref and cpu they are ordinary memory). */
+ * WEFT_E_DEVICE the device is lost and only close may follow. Pointers from weft_device_alloc are device pointers: only
+ * ops, upload, download and copy may read or write what they point to (on ref and cpu they are ordinary memory). */
 #ifndef WEFT_KERNELS_DEVICE_H
 #define WEFT_KERNELS_DEVICE_H
 
@@ -51,14 +51,14 @@ typedef struct weft_device_config {
                                  it stay in host memory and are copied over at each use: the same bits */
 } weft_device_config;
 
-/* Steps between graph_begin and graph_end, by what became of them. */
+/* Steps between graph_begin and graph_end, counted by how they ran. */
 typedef struct weft_graph_counters {
   uint64_t eager;           /* ran call by call: seen for the first time */
-  uint64_t captures;        /* recorded, then launched */
-  uint64_t updates;         /* of the captures: put into an older graph in place */
-  uint64_t updates_refused; /* the older graph had another shape */
-  uint64_t launches;        /* graphs launched, */
-  uint64_t patched;         /* of these by new tables alone */
+  uint64_t captures;        /* recorded as a graph, then launched */
+  uint64_t updates;         /* captures that were put into an older graph in place */
+  uint64_t updates_refused; /* captures whose older graph had another shape */
+  uint64_t launches;        /* graphs launched */
+  uint64_t patched;         /* launches that needed new tables only */
   uint64_t refused;         /* 1: the device gave up on graphs */
 } weft_graph_counters;
 
@@ -118,12 +118,13 @@ uint32_t weft_device_bucket(uint32_t n);
 weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                                weft_error *error);
 void weft_device_weight_free(weft_device *device, weft_weight *weight);
-/* The same from a file: the device reads what it needs into memory of its own, where it can; elsewhere it takes the bytes. */
+/* Places a weight from a file. A device with memory of its own reads the bytes as it needs them; others take
+ * `bytes`. */
 enum { WEFT_READ_ALIGN = 4096 };
 typedef struct weft_weight_source {
   const void *bytes; /* all file bytes of the weight */
-  /* Bytes [at, at + n) of them to `to` + *skip; NULL: there is no file. to is a multiple of WEFT_READ_ALIGN and has room
-   * for n + 2 * WEFT_READ_ALIGN bytes. IO: the file ended or could not be read. */
+  /* Reads bytes [at, at + n) of the weight to `to` + *skip; NULL: there is no file. `to` is a multiple of
+   * WEFT_READ_ALIGN and has room for n + 2 * WEFT_READ_ALIGN bytes. IO: the file ended or could not be read. */
   weft_status (*read)(void *self, uint64_t at, uint64_t n_bytes, uint8_t *to, uint32_t *skip);
   void *self;
 } weft_weight_source;
@@ -138,7 +139,7 @@ typedef struct weft_weights_report {
 weft_weights_report weft_device_weights(const weft_device *device);
 
 /* For checks: after each op that ran, watch is called with the layer that weft_device_at_layer named last, the op's
- * name and its argument struct. NULL: nobody watches. */
+ * name and its argument struct. NULL turns this off. */
 typedef void (*weft_op_watch)(void *self, uint32_t layer, const char *op, const void *args);
 void weft_device_watch(weft_device *device, weft_op_watch watch, void *self);
 void weft_device_at_layer(weft_device *device, uint32_t layer);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* What stands behind weft_device: a table of functions and the facts about the device.
  *
- * Law: included by kernels/ only. A backend's own struct begins with a weft_device, so that one
- * pointer serves both; it fills info, kernels and calls, and its close frees the struct. device.c
- * has already judged the arguments when a function of the table is called. */
+ * Law: included by kernels/ only. A backend's own struct begins with a weft_device, so that one pointer serves both.
+ * The backend fills info, kernels and calls, and its close frees the struct. device.c has checked the arguments before
+ * a function of the table is called. */
 #ifndef WEFT_KERNELS_DEVICE_INTERNAL_H
 #define WEFT_KERNELS_DEVICE_INTERNAL_H
 
@@ -11,7 +11,7 @@
 #include "kernels/graphs.h"
 #include "kernels/ops.h"
 
-typedef struct weft_device_calls {
+typedef struct device_calls {
   void (*close)(weft_device *device);
   weft_status (*alloc)(weft_device *device, uint64_t n_bytes, void **out);
   void (*free)(weft_device *device, void *memory);
@@ -31,42 +31,42 @@ typedef struct weft_device_calls {
                              weft_error *error);
   void (*weight_free)(weft_device *device, weft_weight *weight);
   weft_status (*weight_unpack)(weft_device *device, const weft_weight *weight, void *file_bytes);
-} weft_device_calls;
+} device_calls;
 
 struct weft_device {
-  const weft_device_calls *calls;
+  const device_calls *calls;
   const weft_kernels *kernels;
   weft_device_info info;
-  weft_graphs *graphs; /* NULL: steps always run call by call */
+  step_graphs *graphs; /* NULL: steps always run call by call */
   weft_weights_report weights;
   weft_op_watch watch;
   void *watch_self;
   uint32_t layer;
 };
 
-/* How a call that may be part of a graph goes on: it has been noted. */
-static inline bool weft_device_walks(const weft_device *device) {
-  return device->graphs != NULL && device->graphs->mode == WEFT_GRAPHS_WALK;
+/* True while a step is walked: a call that may be part of a graph is then noted in the signature and not run. */
+static inline bool device_walks(const weft_device *device) {
+  return device->graphs != NULL && device->graphs->mode == STEP_GRAPHS_WALK;
 }
 
 /* Backends. Each fills *out or an error line; config->backend has been judged already. */
-weft_status weft_device_open_ref(const weft_device_config *config, weft_device **out, weft_error *error);
-weft_status weft_device_open_cpu(const weft_device_config *config, weft_device **out, weft_error *error);
+weft_status ref_device_open(const weft_device_config *config, weft_device **out, weft_error *error);
+weft_status cpu_device_open(const weft_device_config *config, weft_device **out, weft_error *error);
 /* Opens libweft-cuda.so (cuda_module.c). UNSUPPORTED where there is no module or no card. */
-weft_status weft_device_open_cuda(const weft_device_config *config, weft_device **out, weft_error *error);
+weft_status cuda_module_device_open(const weft_device_config *config, weft_device **out, weft_error *error);
 /* Whether a driver of NVIDIA cards is here at all; cheap. */
-bool weft_cuda_has_driver(void);
+bool cuda_has_driver(void);
 
 /* Shared by backends whose device memory is host memory (ref, cpu). */
-weft_status weft_host_alloc(weft_device *device, uint64_t n_bytes, void **out);
-void weft_host_free(weft_device *device, void *memory);
-weft_status weft_host_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes);
-weft_status weft_host_zero(weft_device *device, void *to, uint64_t n_bytes);
-weft_status weft_host_sync(weft_device *device);
+weft_status host_alloc(weft_device *device, uint64_t n_bytes, void **out);
+void host_free(weft_device *device, void *memory);
+weft_status host_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes);
+weft_status host_zero(weft_device *device, void *to, uint64_t n_bytes);
+weft_status host_sync(weft_device *device);
 /* Total and available bytes of the machine, and the processor's name. */
-void weft_host_describe(weft_device_info *info);
+void host_describe(weft_device_info *info);
 /* Bytes of the weight in file form: n_mats * n_out rows; 0 when a row is not a whole number of
  * blocks or the product does not fit 64 bits. */
-uint64_t weft_weight_file_bytes(const weft_weight *weight);
+uint64_t weight_file_bytes(const weft_weight *weight);
 
 #endif

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* Steps that a device repeats: recorded once as a graph, then launched again with new tables.
  *
- * Law: a step lies between begin and end. It is first walked: every call is folded into a signature (all its
- * arguments, pointers included) and nothing runs; small tables that ops make on the host (segments, cuts,
- * masks) are collected, and uploads go through at once. If a graph with that signature exists, the tables are
- * uploaded and it is launched: every call would have been the same, so the bits are. Otherwise the step runs
- * call by call; the second time that its signature is seen it is captured. Of GRAPHS_MAX graphs the least
- * recently launched makes room; one of the same key that has not been launched lately is updated in place
- * where the device can. A device that refuses to capture goes on without graphs. One thread calls everything. */
+ * Law: a step lies between begin and end. It is first walked: every call is folded into a signature (all its arguments,
+ * pointers included) and nothing runs; the small tables that ops make on the host (segments, cuts, masks) are
+ * collected, and uploads go through at once. If there is a graph with this signature, the tables are uploaded and the
+ * graph is launched: every call would have been the same, so the bits are the same. Otherwise the step runs call by
+ * call, and it is captured as a graph the second time that its signature is seen. Of STEP_GRAPHS_MAX graphs the least
+ * recently launched one makes room. A graph of the same key that was not launched for STEP_GRAPHS_STALE steps is
+ * updated in place where the device can do that. A device that refuses to capture goes on without graphs. One thread
+ * calls everything. */
 #ifndef WEFT_KERNELS_GRAPHS_H
 #define WEFT_KERNELS_GRAPHS_H
 
@@ -18,21 +19,21 @@ extern "C" {
 #endif
 
 enum {
-  WEFT_GRAPHS_MAX = 48,
-  WEFT_GRAPHS_SEEN = 64,   /* signatures remembered without a graph */
-  WEFT_GRAPHS_STALE = 32,  /* steps without a launch after which a graph may be updated into another */
-  WEFT_GRAPHS_TABLES = 64, /* different tables of one step */
-  WEFT_GRAPHS_TABLE_BYTES = 4 << 20
+  STEP_GRAPHS_MAX = 48,
+  STEP_GRAPHS_SEEN = 64,   /* signatures remembered without a graph */
+  STEP_GRAPHS_STALE = 32,  /* steps without a launch after which a graph may be updated into another */
+  STEP_GRAPHS_TABLES = 64, /* different tables of one step */
+  STEP_GRAPHS_TABLE_BYTES = 4 << 20
 };
 
-typedef enum weft_graphs_mode {
-  WEFT_GRAPHS_RUN = 0, /* outside begin and end, or call by call */
-  WEFT_GRAPHS_WALK = 1,
-  WEFT_GRAPHS_CAPTURE = 2
-} weft_graphs_mode;
+typedef enum step_graphs_mode {
+  STEP_GRAPHS_RUN = 0, /* outside begin and end, or call by call */
+  STEP_GRAPHS_WALK = 1,
+  STEP_GRAPHS_CAPTURE = 2
+} step_graphs_mode;
 
-/* What a device does for it. graph: as captured; exec: ready to launch. */
-typedef struct weft_graphs_calls {
+/* What a device does for graphs. graph: as it was captured; exec: the form that can be launched. */
+typedef struct step_graphs_calls {
   weft_status (*capture)(weft_device *device);
   /* Ends the capture in any case. */
   weft_status (*capture_end)(weft_device *device, void **graph);
@@ -41,49 +42,49 @@ typedef struct weft_graphs_calls {
   weft_status (*launch)(weft_device *device, void *exec);
   void (*free_graph)(weft_device *device, void *graph);
   void (*free_exec)(weft_device *device, void *exec);
-} weft_graphs_calls;
+} step_graphs_calls;
 
-typedef struct weft_graphs_signature {
+typedef struct step_graphs_signature {
   uint64_t low, high;
-} weft_graphs_signature;
+} step_graphs_signature;
 
-typedef struct weft_graph {
-  weft_graphs_signature signature;
+typedef struct step_graph {
+  step_graphs_signature signature;
   uint64_t key, last; /* last: number of the step that launched it */
   void *exec;         /* NULL: no graph here */
-} weft_graph;
+} step_graph;
 
-typedef struct weft_graphs {
+typedef struct step_graphs {
   weft_device *device;
-  const weft_graphs_calls *calls;
-  weft_graphs_mode mode;
+  const step_graphs_calls *calls;
+  step_graphs_mode mode;
   bool refused; /* for good: the device cannot capture */
   bool full;    /* the tables of this step do not fit */
   uint64_t key, n_steps;
-  weft_graphs_signature signature, walked;
-  weft_graph graph[WEFT_GRAPHS_MAX];
-  weft_graphs_signature seen[WEFT_GRAPHS_SEEN];
+  step_graphs_signature signature, walked;
+  step_graph graph[STEP_GRAPHS_MAX];
+  step_graphs_signature seen[STEP_GRAPHS_SEEN];
   uint32_t next_seen;
   uint8_t *staging; /* host [TABLE_BYTES] */
   uint8_t *tables;  /* device [TABLE_BYTES] */
-  uint32_t n_tables, table_at[WEFT_GRAPHS_TABLES], table_bytes[WEFT_GRAPHS_TABLES], at;
+  uint32_t n_tables, table_at[STEP_GRAPHS_TABLES], table_bytes[STEP_GRAPHS_TABLES], at;
   weft_graph_counters n;
-} weft_graphs;
+} step_graphs;
 
 /* Takes the memory of tables from the device. */
-weft_status weft_graphs_open(weft_graphs *graphs, weft_device *device, const weft_graphs_calls *calls);
-void weft_graphs_close(weft_graphs *graphs);
+weft_status step_graphs_open(step_graphs *graphs, weft_device *device, const step_graphs_calls *calls);
+void step_graphs_close(step_graphs *graphs);
 
-void weft_graphs_begin(weft_graphs *graphs, uint64_t key);
-/* true: do the step once more. *status: of the step's calls, then of this. */
-bool weft_graphs_end(weft_graphs *graphs, weft_status *status);
+void step_graphs_begin(step_graphs *graphs, uint64_t key);
+/* True: the step must be enqueued once more. *status holds that of the step's calls and becomes that of the whole. */
+bool step_graphs_end(step_graphs *graphs, weft_status *status);
 /* Folds a call into the signature: which one, and its arguments. */
-void weft_graphs_note(weft_graphs *graphs, uint32_t call, const void *args, size_t n_bytes);
+void step_graphs_note(step_graphs *graphs, uint32_t call, const void *args, size_t n_bytes);
 
-/* Memory for a table of n bytes; NULL if it does not fit, and the step will run call by call. Then where the
- * device finds it: equal tables of a step are one. */
-uint8_t *weft_graphs_table(weft_graphs *graphs, uint64_t n_bytes);
-const uint8_t *weft_graphs_table_end(weft_graphs *graphs, uint64_t n_bytes);
+/* Memory for a table of n bytes; NULL if it does not fit, and the step will then run call by call. table_end says where
+ * the device finds the table: equal tables of a step are stored once. */
+uint8_t *step_graphs_table(step_graphs *graphs, uint64_t n_bytes);
+const uint8_t *step_graphs_table_end(step_graphs *graphs, uint64_t n_bytes);
 
 #ifdef __cplusplus
 }

@@ -13,13 +13,13 @@
 #include "kernels/device_internal.h"
 #include "kernels/parts.h"
 
-static weft_status invalid(const char *op, const char *fact) {
+static weft_status report_invalid(const char *op, const char *fact) {
   weft_log(WEFT_LOG_ERROR, "op %s: invalid arguments: %s", op, fact);
   return WEFT_E_INVALID;
 }
 
 #define REQUIRE(op, condition, fact) \
-  if (!(condition)) return invalid(op, fact)
+  if (!(condition)) return report_invalid(op, fact)
 
 /* Rows of n_cols elements with this stride stay within 2^60 elements. */
 static bool rows_fit(uint32_t n_rows, uint64_t stride, uint64_t n_cols) {
@@ -205,7 +205,7 @@ static weft_status check_expert_stack(weft_device *device, const weft_experts_ar
 
 /* Two products, the second of what the first makes. */
 static weft_status check_shared(weft_device *device, const weft_experts_args *args) {
-  weft_matmul_args in = weft_shared_in(args), out = weft_shared_out(args);
+  weft_matmul_args in = parts_shared_in(args), out = parts_shared_out(args);
   weft_status status = check_matmul(device, &in);
   if (status == WEFT_OK) status = check_matmul(device, &out);
   if (status != WEFT_OK) return status;
@@ -284,7 +284,7 @@ static weft_status check_canvas(weft_device *device, const weft_canvas_args *arg
           "a statistic is NULL");
   REQUIRE("canvas", args->fresh != NULL && args->next != NULL && args->accepted != NULL,
           "fresh, next or accepted is NULL");
-  REQUIRE("canvas", args->n > 0 && args->n <= WEFT_CANVAS_POSITIONS_MAX, "n");
+  REQUIRE("canvas", args->n > 0 && args->n <= WEFT_CANVAS_MAX, "n");
   return check_scratch("canvas", weft_canvas_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
@@ -316,16 +316,16 @@ enum {
 #define X(op)                                                                                                    \
   static weft_status run_##op(weft_device *device, const weft_##op##_args *args) {                               \
     const weft_kernels *kernels = device->kernels;                                                               \
-    weft_graphs *graphs = device->graphs;                                                                        \
-    if (graphs == NULL || graphs->mode == WEFT_GRAPHS_RUN) return kernels->op(device, args);                     \
+    step_graphs *graphs = device->graphs;                                                                        \
+    if (graphs == NULL || graphs->mode == STEP_GRAPHS_RUN) return kernels->op(device, args);                     \
     weft_##op##_args noted = *args;                                                                              \
     CLEAR_PADDING(&noted);                                                                                       \
-    weft_graphs_note(graphs, OP_##op, &noted, sizeof noted);                                                     \
-    if (graphs->mode == WEFT_GRAPHS_CAPTURE) return kernels->op(device, args);                                   \
+    step_graphs_note(graphs, OP_##op, &noted, sizeof noted);                                                     \
+    if (graphs->mode == STEP_GRAPHS_CAPTURE) return kernels->op(device, args);                                   \
     return kernels->op##_walk == NULL ? WEFT_OK : kernels->op##_walk(device, args);                              \
   }                                                                                                              \
   weft_status weft_##op(weft_device *device, const weft_##op##_args *args) {                                     \
-    if (device == NULL || args == NULL) return invalid(#op, "device or args is NULL");                           \
+    if (device == NULL || args == NULL) return report_invalid(#op, "device or args is NULL");                    \
     if (args->n_rows == 0) return WEFT_OK;                                                                       \
     weft_status status = check_##op(device, args);                                                               \
     if (status == WEFT_OK) status = run_##op(device, args);                                                      \

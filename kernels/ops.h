@@ -1,17 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* The ops: what a model computes. Each has one argument struct, one definition in ref/ and a twin per backend.
+/* The ops that models are made of: each has an argument struct, a definition in ref/ and an implementation per backend.
  *
- * Law: pointers are device memory, except argument structs themselves, attention's segments, and what is marked host.
- * Tables and masks that a host array points to are device memory. An op reads its arguments before it returns, enqueues
- * and returns; scratch comes from outside (64-byte aligned, of the size that weft_<op>_scratch asks for); it never
- * allocates, synchronises or reads the environment. Activations are f32, row-major; row strides count elements.
+ * Law: pointers are device memory, except the argument structs themselves, attention's segments, and what is marked
+ * host. Tables and masks that a host array points to are device memory. An op reads its arguments before it returns,
+ * enqueues its work and returns. Scratch comes from the caller (64-byte aligned, of the size that weft_<op>_scratch
+ * asks for). An op never allocates, synchronises or reads the environment. Activations are f32, row-major; row strides
+ * count elements.
  *
- * Numerics contract (determinism). The result of a row depends on that row's inputs only: never on the other rows of
- * the call, their number, or the row's place. Sums over the contiguous dimension run in segments whose bounds depend on
- * the length only, merged ascending. Attention runs in chunks of WEFT_ATTENTION_CHUNK absolute key positions, or a fixed
- * multiple of it, each from fresh (max, sum, out), merged ascending. Experts are added in rank order. Vocabulary chunks
- * of WEFT_VOCAB_CHUNK ascend. Variants of an op that give other bits carry another numerics tag, and a device uses one
- * tag per weight type for all row counts. The harness asserts all of this. */
+ * Determinism (every backend). The result of a row depends on that row's inputs only: never on the other rows of the
+ * call, on their number, or on the row's place. So every sum has an order that is a function of lengths and absolute
+ * positions alone. Attention runs in chunks of WEFT_ATTENTION_CHUNK absolute key positions, or a fixed multiple of it,
+ * each from a fresh (max, sum, out), merged ascending; a row's experts are added in rank order. tests/kernels compares
+ * rows alone with the same rows in calls of every size, bit for bit. weft_device_config.no_deterministic lifts this.
+ *
+ * Numerics of products (each backend has its own order, so bits differ between backends; docs/kernels.md has the rest):
+ *   ref    the f32 row times the dequantised weight, inputs ascending in one sum of doubles
+ *   cpu    quantised weights: the row in 8 bits per block of 32 inputs, exact integers within a block, blocks ascending
+ *          in one f32 sum; other weights: f32 products in segments of 256 inputs, each from zero, segments ascending
+ *   cuda   the row in 16 bits, products of the matrix units in f32, 16 inputs at a time, ascending in up to eight
+ *          segments of the inputs, each from zero, segments ascending; F32 weights: f32 products in 32 chains, then a
+ *          tree */
 #ifndef WEFT_KERNELS_OPS_H
 #define WEFT_KERNELS_OPS_H
 
@@ -25,17 +33,17 @@ extern "C" {
 #endif
 
 enum {
-  WEFT_ATTENTION_CHUNK = 256, /* key positions merged at a time; a multiple of every block_tokens */
-  WEFT_VOCAB_CHUNK = 512,     /* vocabulary rows per head chunk */
+  WEFT_ATTENTION_CHUNK = 256, /* key positions of a chunk; a multiple of every block_tokens */
+  WEFT_VOCAB_CHUNK = 512,     /* tokens of a chunk of the vocabulary */
   WEFT_MATMUL_MAX = 3,        /* weights that share one input */
-  WEFT_NORM_THEN_MAX = 3,     /* norms of one result */
-  WEFT_HEAD_DIM_MAX = 1024    /* head_dim: a multiple of 8 up to this */
+  WEFT_NORM_THEN_MAX = 3,     /* norms that follow on one result */
+  WEFT_HEAD_DIM_MAX = 1024    /* head_dim is a multiple of 8 up to this */
 };
 
 /* ---- embed: y[r] = scale * row tokens[r] of weight ---------------------------------------------------- */
 typedef struct weft_embed_args {
   const weft_weight *weight; /* [n_vocab, n_cols] */
-  const int32_t *tokens;     /* [n_rows], each < n_vocab: else INVALID, or a row of NaN on cuda */
+  const int32_t *tokens;     /* [n_rows]; one that is >= n_vocab: INVALID, on cuda a row of NaN */
   float *y;                  /* [n_rows, n_cols] */
   uint32_t n_rows;
   float scale;
@@ -44,8 +52,9 @@ typedef struct weft_embed_args {
 
 /* ---- norm: n = rms(x + x2) * weight; y = ((add ? add : 0) + n) * (row_scale ? row_scale[r] : 1) --------- *
  * rms(v) = v / sqrt(mean(v^2) + eps). Every optional pointer may be NULL. y may equal x, x2 or add.
- * Norms in a row, the same as one call each: with x_weight (x2_weight) x (x2) is first rms(x) * x_weight, and its memory
- * may be written; then[i] = rms(y) * then_weight[i] follows, in memory that nothing else of the call uses.  */
+ * Further norms may be part of the call and give what calls of their own would: with x_weight (x2_weight), x (x2) is
+ * first replaced by rms(x) * x_weight, and its memory may be overwritten; then[i] = rms(y) * then_weight[i] follows, in
+ * memory that nothing else of the call uses. */
 typedef struct weft_norm_args {
   float *x;
   float *x2;                         /* optional second summand before the norm */
@@ -63,11 +72,8 @@ typedef struct weft_norm_args {
 
 typedef enum weft_activation { WEFT_GELU_TANH = 1, WEFT_SILU = 2 } weft_activation;
 
-/* ---- matmul: y[i] = x W[i]^T for up to three weights of one input ------------------------------------------ *
- * With an activation there are two weights of one shape, and y[0] = act(x W[0]^T) * (x W[1]^T); y[1] is scratch.
- * Quantised weights: the input row is quantised to 8 bits per 32 (scale = max|x| / 127) once, products are
- * exact integers per sub-block, sub-blocks are added in ascending order in f32. F32 weights: f32 products.
- * F16, BF16 weights: f32 input, weight widened. */
+/* ---- matmul: y[i] = x W[i]^T for up to three weights of one input (Numerics above) -------------------------- *
+ * With an activation there are two weights of one shape, and y[0] = act(x W[0]^T) * (x W[1]^T); y[1] is scratch. */
 typedef struct weft_matmul_args {
   const float *x; /* [n_rows, n_in] */
   uint32_t n_rows;
@@ -79,17 +85,6 @@ typedef struct weft_matmul_args {
   void *scratch;
   uint64_t scratch_bytes;
 } weft_matmul_args;
-
-/* ---- a view of keys and values in pages --------------------------------------------------------------------- *
- * Layer l of a group keeps, in each page, K then V, each [n_kv_heads][block_tokens][head_dim] of `type`:
- *   key(head, position) = base + page * page_bytes + k_offset
- *                       + (head * block_tokens + position % block_tokens) * weft_kv_row_bytes(type, head_dim)  */
-typedef struct weft_kv_view {
-  void *base;
-  weft_type type; /* F32, BF16, or Q8_0 with its integers first (kernels/kv_row.h) */
-  uint64_t page_bytes, k_offset, v_offset;
-  uint32_t block_tokens, n_kv_heads, head_dim;
-} weft_kv_view;
 
 /* ---- qkv: per-head norms, rotation, and keys and values into their place ---------------------------------- *
  * For every row: q = rope(norm(q; q_norm)) in place; k = rope(norm(k; k_norm)); v = v_norm ? rms(v) : v.
@@ -118,7 +113,7 @@ typedef struct weft_qkv_args {
  * Causal segment: rows at positions kv_len + i, whose keys are already in the pages (written by qkv). Row at
  * position p sees keys k <= p and, with a window W, k > p - W.
  * Canvas segment: rows at positions kv_len + i see keys [0, kv_len) through the table (with a window only
- * k >= kv_len - (W - 1)) and all n_rows keys of the segment itself, from own_k, own_v.
+ * k >= kv_len - (W - 1), the same for every row) and all n_rows keys of the segment itself, from own_k, own_v.
  * out = softmax(scale * q k^T) v, heads grouped: query head h reads kv head h / (n_heads / n_kv_heads).      */
 typedef struct weft_attention_segment {
   uint32_t first_row, n_rows;
@@ -171,9 +166,11 @@ typedef struct weft_route_args {
 } weft_route_args;
 
 /* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)) ------------------- *
- * Either gate_up (gate rows first, then up rows) or gate and up. Each expert's weights are read once per call (cuda: once for
- * each of up to four rows). Products as in matmul; the product act * up is quantised again per 32 before down.
- * shared: an MLP that every row takes, as two matmuls: y = down(act(gate x) * (up x)). No side writes what the other uses. */
+ * Either gate_up (gate rows first, then up rows) or gate and up. Products are those of matmul, and the product act * up
+ * enters down as any row enters a product (cpu: in 8 bits, cuda: in 16). cpu and, for more than four rows, cuda read
+ * the weights of an expert once per call, however many rows chose it.
+ * shared: an MLP that every row takes, as two matmuls: y = down(act(gate x) * (up x)). The experts write nothing that
+ * the shared MLP reads, and the other way round. */
 typedef struct weft_shared_args {
   const float *x;                      /* [n_rows, n_in] */
   const weft_weight *gate, *up, *down; /* gate NULL: there is none */
@@ -201,7 +198,8 @@ typedef struct weft_experts_args {
  * z = logit / temperature with logit = cap ? cap * tanh(h.W / cap) : h.W, over the tokens allowed to the row.
  * All statistics are of softmax(z), entropy in nats. drawn = first token v in vocabulary order whose running
  * sum of exp(z - max) exceeds u * total (the last allowed token if none). soft = soft_scale * sum_v p_v W_v.
- * Vocabulary in chunks; logits never exist all at once. bad[r] = 1 when a logit was not finite before cap.    */
+ * Logits are scratch: of a chunk of the vocabulary (cpu) or of a group of rows (cuda, ref), never of the whole call.
+ * bad[r] = 1 when a logit was not finite before the cap. */
 typedef struct weft_head_stats_args {
   const float *h;                 /* [n_rows, n_in], after the final norm */
   const weft_weight *weight;      /* [n_vocab, n_in] */
@@ -261,8 +259,8 @@ typedef struct weft_move_args {
   uint32_t n_rows;
 } weft_move_args;
 
-/* ---- sample: a token, and logprobs, of each row of stored logits: kernels/sample.h ------------------------------- */
-/* ---- canvas: the next tokens of canvases, from statistics: kernels/canvas.h -------------------------------------- */
+/* ---- sample: a token, and logprobs, of each row of stored logits: kernels/sample.h
+   ---- canvas: the next tokens of canvases, from statistics: kernels/canvas.h */
 
 #define WEFT_OPS(X) \
   X(embed)          \
@@ -270,9 +268,9 @@ typedef struct weft_move_args {
   X(matmul)         \
   X(qkv) X(attention) X(gate) X(route) X(experts) X(head_stats) X(head_rows) X(soft) X(sample) X(canvas) X(move)
 
-/* What a backend fills. walk, where a backend has graphs, makes the tables of a call and nothing else (NULL: it
- * has none; kernels/graphs.h). scratch gives the bytes a call of this shape needs (pure; pointers may be NULL, counts
- * must be set); NULL: none. supports says whether the op can run with this weight type. */
+/* What a backend fills. <op>_walk, on a backend with graphs (kernels/graphs.h), makes the host tables of a call and
+ * launches nothing; NULL: the op has no tables. <op>_scratch gives the bytes that a call of this shape needs (pure;
+ * pointers may be NULL, counts must be set); NULL: none. supports says whether products can run with this type. */
 typedef struct weft_kernels {
   const char *backend;
 #define X(op)                                                                   \
@@ -282,12 +280,14 @@ typedef struct weft_kernels {
   WEFT_OPS(X)
 #undef X
   bool (*supports)(const weft_device *device, weft_type weight_type);
-  /* Name of the numerics of products with this weight type on this device, e.g. "q8x32-i32". One that ends in "-free" has no
-   * order of its own: a row's bits may depend on the rows beside it (weft_device_config.no_deterministic). */
+  /* Names the numerics of products with this weight type on this device, e.g. "q8x32-i32". Products of one name give
+   * a row the same bits. A name that ends in "-free" promises less: a row's bits may depend on the rows beside it
+   * (weft_device_config.no_deterministic). */
   const char *(*numerics)(const weft_device *device, weft_type weight_type);
 } weft_kernels;
 
-/* What everybody calls: checks the arguments once for all backends, then dispatches. INVALID names the op. */
+/* What callers use: checks the arguments, the same way for all backends, then calls the device's backend. INVALID comes
+ * with a log line that names the op. */
 #define X(op)                                                               \
   weft_status weft_##op(weft_device *device, const weft_##op##_args *args); \
   uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args);

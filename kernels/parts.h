@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Ops that are several in one, as calls of those: for backends that have no kernel of their own for the whole. */
+/* Fused ops as calls of their parts, for backends that have no kernel of their own for the whole. */
 #ifndef WEFT_KERNELS_PARTS_H
 #define WEFT_KERNELS_PARTS_H
 
@@ -8,8 +8,8 @@
 #include "kernels/ops.h"
 
 /* A product of rows, without weights as yet. */
-static inline weft_matmul_args weft_product_of(const float *x, uint64_t x_stride, uint32_t n_rows, void *scratch,
-                                               uint64_t scratch_bytes) {
+static inline weft_matmul_args parts_product_of(const float *x, uint64_t x_stride, uint32_t n_rows, void *scratch,
+                                                uint64_t scratch_bytes) {
   weft_matmul_args args;
   memset(&args, 0, sizeof args);
   args.x = x;
@@ -20,7 +20,7 @@ static inline weft_matmul_args weft_product_of(const float *x, uint64_t x_stride
   return args;
 }
 
-static inline void weft_product_add(weft_matmul_args *args, const weft_weight *weight, float *y, uint64_t y_stride) {
+static inline void parts_product_add(weft_matmul_args *args, const weft_weight *weight, float *y, uint64_t y_stride) {
   args->weight[args->n_weights] = weight;
   args->y[args->n_weights] = y;
   args->y_stride[args->n_weights] = y_stride;
@@ -28,15 +28,15 @@ static inline void weft_product_add(weft_matmul_args *args, const weft_weight *w
 }
 
 /* The router's product of a route, which leaves its logits. */
-static inline weft_matmul_args weft_route_product(const weft_route_args *route) {
+static inline weft_matmul_args parts_route_product(const weft_route_args *route) {
   weft_matmul_args args =
-      weft_product_of(route->x, route->x_stride, route->n_rows, route->scratch, route->scratch_bytes);
-  weft_product_add(&args, route->router, route->logits, route->logits_stride);
+      parts_product_of(route->x, route->x_stride, route->n_rows, route->scratch, route->scratch_bytes);
+  parts_product_add(&args, route->router, route->logits, route->logits_stride);
   return args;
 }
 
 /* What a matmul with an activation does when its two products are there. */
-static inline weft_gate_args weft_matmul_gate(const weft_matmul_args *matmul) {
+static inline weft_gate_args parts_matmul_gate(const weft_matmul_args *matmul) {
   weft_gate_args args;
   memset(&args, 0, sizeof args);
   args.g = matmul->y[0];
@@ -50,42 +50,43 @@ static inline weft_gate_args weft_matmul_gate(const weft_matmul_args *matmul) {
   return args;
 }
 
-/* The products of experts' shared MLP, with their scratch: so they run before the experts or after them. */
-static inline weft_matmul_args weft_shared_in(const weft_experts_args *experts) {
+/* The two products of the experts' shared MLP. They use the scratch of the experts, so they run before or after
+ * them. */
+static inline weft_matmul_args parts_shared_in(const weft_experts_args *experts) {
   const weft_shared_args *shared = &experts->shared;
   weft_matmul_args args =
-      weft_product_of(shared->x, shared->x_stride, experts->n_rows, experts->scratch, experts->scratch_bytes);
-  weft_product_add(&args, shared->gate, shared->g, shared->gate->n_out);
-  weft_product_add(&args, shared->up, shared->u, shared->gate->n_out);
+      parts_product_of(shared->x, shared->x_stride, experts->n_rows, experts->scratch, experts->scratch_bytes);
+  parts_product_add(&args, shared->gate, shared->g, shared->gate->n_out);
+  parts_product_add(&args, shared->up, shared->u, shared->gate->n_out);
   args.activation = experts->activation;
   return args;
 }
 
-static inline weft_matmul_args weft_shared_out(const weft_experts_args *experts) {
+static inline weft_matmul_args parts_shared_out(const weft_experts_args *experts) {
   const weft_shared_args *shared = &experts->shared;
   weft_matmul_args args =
-      weft_product_of(shared->g, shared->gate->n_out, experts->n_rows, experts->scratch, experts->scratch_bytes);
-  weft_product_add(&args, shared->down, shared->y, shared->y_stride);
+      parts_product_of(shared->g, shared->gate->n_out, experts->n_rows, experts->scratch, experts->scratch_bytes);
+  parts_product_add(&args, shared->down, shared->y, shared->y_stride);
   return args;
 }
 
-typedef weft_status (*weft_matmul_call)(weft_device *device, const weft_matmul_args *args);
-typedef uint64_t (*weft_matmul_measure)(weft_device *device, const weft_matmul_args *args);
+typedef weft_status (*parts_matmul_call)(weft_device *device, const weft_matmul_args *args);
+typedef uint64_t (*parts_matmul_measure)(weft_device *device, const weft_matmul_args *args);
 
-/* The whole of it; nothing where there is none. */
-static inline weft_status weft_shared_run(weft_device *device, const weft_experts_args *experts,
-                                          weft_matmul_call matmul) {
+/* Runs the shared MLP; does nothing where experts have none. */
+static inline weft_status parts_shared_run(weft_device *device, const weft_experts_args *experts,
+                                           parts_matmul_call matmul) {
   if (experts->shared.gate == NULL) return WEFT_OK;
-  weft_matmul_args in = weft_shared_in(experts), out = weft_shared_out(experts);
+  weft_matmul_args in = parts_shared_in(experts), out = parts_shared_out(experts);
   weft_status status = matmul(device, &in);
   return status == WEFT_OK ? matmul(device, &out) : status;
 }
 
 /* Scratch of the experts and of their shared MLP. */
-static inline uint64_t weft_shared_scratch(weft_device *device, const weft_experts_args *experts, uint64_t of_experts,
-                                           weft_matmul_measure measure) {
+static inline uint64_t parts_shared_scratch(weft_device *device, const weft_experts_args *experts, uint64_t of_experts,
+                                            parts_matmul_measure measure) {
   if (experts->shared.gate == NULL) return of_experts;
-  weft_matmul_args in = weft_shared_in(experts), out = weft_shared_out(experts);
+  weft_matmul_args in = parts_shared_in(experts), out = parts_shared_out(experts);
   uint64_t of_in = measure(device, &in), of_out = measure(device, &out), of_shared = of_in > of_out ? of_in : of_out;
   return of_shared > of_experts ? of_shared : of_experts;
 }

@@ -98,7 +98,7 @@ static void write_f16(uint8_t *at, float value) {
 }
 
 /* Element i of a 32-block of nibbles: low halves hold the first sixteen, high halves the rest. */
-static uint32_t nibble(const uint8_t *bytes, uint32_t i) {
+static uint32_t read_nibble(const uint8_t *bytes, uint32_t i) {
   return i < 16 ? bytes[i] & 15u : (uint32_t)bytes[i - 16] >> 4;
 }
 
@@ -109,7 +109,7 @@ static void q8_0_block(const uint8_t *b, float *out) {
 
 static void q4_0_block(const uint8_t *b, float *out) {
   float d = read_f16(b);
-  for (uint32_t i = 0; i < BLOCK; i++) out[i] = d * (float)((int32_t)nibble(b + 2, i) - 8);
+  for (uint32_t i = 0; i < BLOCK; i++) out[i] = d * (float)((int32_t)read_nibble(b + 2, i) - 8);
 }
 
 static void q5_0_block(const uint8_t *b, float *out) {
@@ -117,7 +117,7 @@ static void q5_0_block(const uint8_t *b, float *out) {
   uint32_t high;
   memcpy(&high, b + 2, sizeof high);
   for (uint32_t i = 0; i < BLOCK; i++) {
-    uint32_t n = nibble(b + 6, i) | (high >> i & 1u) << 4;
+    uint32_t n = read_nibble(b + 6, i) | (high >> i & 1u) << 4;
     out[i] = d * (float)((int32_t)n - 16);
   }
 }
@@ -177,7 +177,7 @@ static void mxfp4_block(const uint8_t *b, float *out) {
     float f;
   } half; /* 2^(e - 128); 255 says not a number */
   half.u = b[0] < 2 ? 0x00200000u << b[0] : b[0] == 255 ? 0x7FC00000u : (uint32_t)(b[0] - 1) << 23;
-  for (uint32_t i = 0; i < BLOCK; i++) out[i] = doubled[nibble(b + 1, i)] * half.f;
+  for (uint32_t i = 0; i < BLOCK; i++) out[i] = doubled[read_nibble(b + 1, i)] * half.f;
 }
 
 static void read_f16_row(const uint8_t *b, float *out, uint64_t n) {

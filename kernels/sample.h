@@ -1,29 +1,31 @@
 /* SPDX-License-Identifier: MIT */
 /* Sampling: what a row of logits is asked for, what becomes of it, and the numbers that every backend shares.
  *
- * Law, in this order: tokens that are not allowed, and logits that are not finite, are out; bias; repetition penalty;
- * presence and frequency penalties. Of what is left the largest is the argmax (ties: the lower token). Then
- * value = logit / temperature, rounded to f32, and of the finite values: the top_k best (ties: the lower token); of
- * these the best whose weights reach top_p of the total; of these the ones with value - largest >= min_log; one draw: the
- * first token in vocabulary order whose running sum of weights exceeds u * total.
- * A weight is an integer, 2^40 e^(value - largest) without its fraction, by the one text below, each of whose operations is
- * exact or rounded once. So sums are exact in any order, and from the same logits every backend draws the same token. */
+ * Law. The steps, in this order:
+ *   1  tokens that are not allowed, and logits that are not finite, are out
+ *   2  the bias is added; repetition penalty; presence and frequency penalties
+ *   3  the largest logit that is left is the argmax (of equal ones that of the lower token)
+ *   4  value = logit / temperature, rounded to f32; only finite values stay
+ *   5  top_k: the best top_k values stay (of equal ones those of lower tokens)
+ *   6  top_p: of these the best, as many as are needed for their weights to reach top_p of the total
+ *   7  min_p: of these the ones with value - largest >= min_log
+ *   8  one draw: the first token in vocabulary order whose running sum of weights exceeds u * total
+ * A weight is an integer, 2^40 e^(value - largest) without its fraction, computed by weft_sample_weight, each of whose
+ * operations is exact or rounded once. Sums of integers are exact in any order, so from the same logits every backend
+ * draws the same token. */
 #ifndef WEFT_KERNELS_SAMPLE_H
 #define WEFT_KERNELS_SAMPLE_H
 
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/sample_params.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum { WEFT_SAMPLE_TOP_MAX = 20, WEFT_SAMPLE_BIAS_MAX = 1024, WEFT_SAMPLE_VOCAB_MAX = 1 << 20 };
-
-typedef struct weft_sample_bias {
-  int32_t token; /* < n_vocab; a token may occur twice */
-  float bias;
-} weft_sample_bias;
+enum { WEFT_SAMPLE_VOCAB_MAX = 1 << 20 };
 
 /* What a row is asked for. Tokens of the history beyond the vocabulary are left out. */
 typedef struct weft_sample_row {
@@ -35,10 +37,10 @@ typedef struct weft_sample_row {
   float repetition;                         /* 1: none; over the history */
   float presence, frequency;                /* 0: none; over the history from n_prompt on */
   uint32_t history_at, n_history, n_prompt; /* tokens of args.history */
-  uint32_t bias_at, n_bias;                 /* entries of args.bias; at most WEFT_SAMPLE_BIAS_MAX */
+  uint32_t bias_at, n_bias;                 /* entries of args.bias; at most WEFT_LOGIT_BIAS_MAX */
   int32_t cell;                             /* args.cells[cell]: where the token goes; -1: nowhere */
   uint32_t pending;                         /* 1: that cell's token so far is one more of the history, its last */
-  uint32_t logprobs, n_top;                 /* whether total and top are wanted; n_top <= WEFT_SAMPLE_TOP_MAX */
+  uint32_t logprobs, n_top;                 /* whether total and top are wanted; n_top <= WEFT_TOP_LOGPROBS_MAX */
 } weft_sample_row;
 
 typedef struct weft_sample_top {
@@ -53,7 +55,7 @@ typedef struct weft_sample_result {
   float logit, most; /* of the token; the largest */
   uint64_t total;    /* logprobs: sum of weights at temperature 1, before top_k and what follows; else 0 */
   uint32_t n_top, unused;
-  weft_sample_top top[WEFT_SAMPLE_TOP_MAX]; /* best first; ties: the lower token */
+  weft_sample_top top[WEFT_TOP_LOGPROBS_MAX]; /* best first; ties: the lower token */
 } weft_sample_result;
 
 typedef struct weft_sample_args {
@@ -61,7 +63,7 @@ typedef struct weft_sample_args {
   const uint8_t *bad;         /* optional [n_rows]: rows that are given up */
   const weft_sample_row *row; /* [n_rows] */
   const int32_t *history;     /* optional */
-  const weft_sample_bias *bias;
+  const weft_logit_bias *bias;
   int32_t *cells;          /* optional; no two rows have one cell */
   const uint32_t *allowed; /* optional bitmask, of all rows */
   weft_sample_result *out; /* [n_rows] */
@@ -83,8 +85,9 @@ typedef struct weft_sample_args {
 #define WEFT_SAMPLE_DIV(a, b) ((a) / (b))
 #endif
 
-/* 2^40 e^below for below <= 0, relative error below 2^-20; 0 below 2^-1 or so, and for NaN. 2^t is split into 2^n, n whole, and 2^f,
- * |f| <= 1/2, a polynomial. */
+/* 2^40 e^below for below <= 0, with a relative error below 2^-20 before its fraction is cut off: 0 where it would be
+ * less than 1, and for NaN. e^below is 2^t, which is split into 2^n with a whole n, and 2^f with |f| <= 1/2, a
+ * polynomial. */
 WEFT_SAMPLE_FN uint64_t weft_sample_weight(float below) {
   float t = WEFT_SAMPLE_MUL(below, 1.44269504f);
   if (!(t > -41.0f)) return 0;
@@ -102,7 +105,7 @@ WEFT_SAMPLE_FN uint64_t weft_sample_weight(float below) {
   return (uint64_t)p;
 }
 
-/* The logit of a token that the history has, times of them in the answer. */
+/* The logit of a token that occurs in the history, `times` of them in the answer. */
 WEFT_SAMPLE_FN float weft_sample_penalised(float logit, const weft_sample_row *row, uint32_t times) {
   if (row->repetition != 1.0f)
     logit = logit > 0.0f ? WEFT_SAMPLE_DIV(logit, row->repetition) : WEFT_SAMPLE_MUL(logit, row->repetition);
@@ -110,7 +113,7 @@ WEFT_SAMPLE_FN float weft_sample_penalised(float logit, const weft_sample_row *r
   return WEFT_SAMPLE_ADD(logit, -WEFT_SAMPLE_ADD(row->presence, WEFT_SAMPLE_MUL(row->frequency, (float)times)));
 }
 
-/* Candidates as they are sorted; comparisons for qsort: the order of the cuts, and that of the draw. */
+/* A candidate, and two comparisons for qsort: by value for the cuts, by token for the draw. */
 typedef struct weft_sample_ranked {
   float value;
   int32_t token;
@@ -126,7 +129,7 @@ static inline int weft_sample_by_value(const void *a, const void *b) { /* larges
   return x != y ? (x > y ? -1 : 1) : weft_sample_by_token(a, b);
 }
 
-/* The sum of weights that a prefix must reach: top_p of the total, at least 1. The sum that a draw must exceed. */
+/* The sum of weights that the tokens kept by top_p must reach, at least 1; and the sum that a draw must exceed. */
 WEFT_SAMPLE_FN uint64_t weft_sample_wanted(float top_p, uint64_t total) {
   double wanted = (double)top_p * (double)total;
   uint64_t whole = (uint64_t)wanted;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* One step as flat arrays: the contract between the scheduler, which fills it, and a runner, which computes it.
  *
- * Law. A batch belongs to one weight set; one without rows only brings its copies. Segments are lists of new rows on top of kv_len valid keys:
+ * Law. A batch belongs to one weight set; one without rows only brings its copies. Segments are lists of new rows on
+ * top of kv_len valid keys:
  *   causal segments first (prefill chunks, decode rows, canvas commits), rows [0, n_causal)
  *   canvas segments after them (denoise steps), rows [n_causal, n_rows)
  * A causal segment's rows write their keys and values through kv_slot before any segment attends, so the commit
@@ -87,6 +88,17 @@ typedef struct weft_batch {
   const weft_batch_copy *copy; /* whole pages to copy before anything else, in this order */
   uint32_t n_copies;
 } weft_batch;
+
+/* What a runner has room for, and the model's shape. */
+typedef struct weft_batch_bounds {
+  uint32_t rows_max, canvas_rows_max, segments_max;
+  uint32_t n_slots, n_groups;
+  uint32_t canvas_length; /* 0: the model has no canvas pass */
+} weft_batch_bounds;
+
+/* Whether the batch keeps the law above and the bounds. A sound batch leads to no row, segment or slot that does not
+ * exist. Tokens, pages and tables are not checked: their values are the scheduler's responsibility. */
+bool weft_batch_is_sound(const weft_batch *batch, const weft_batch_bounds *bounds);
 
 /* What a slot needs to know when a request takes it. Copied during slot_open except where said. */
 typedef struct weft_slot_params {

@@ -10,23 +10,24 @@
 
 enum { MESSAGES_MAX = 1 << 16 };
 
-static bool has(weft_bytes text, const char *word) {
+static bool has_text(weft_bytes text, const char *word) {
   return memmem(text.data, text.n, word, strlen(word)) != NULL;
 }
 
 weft_chat_family weft_chat_family_of(weft_bytes t) {
-  if (has(t, "<|turn>") && has(t, "<turn|>")) return WEFT_CHAT_GEMMA4;
-  if (!has(t, "<|im_start|>") || !has(t, "<|im_end|>")) return WEFT_CHAT_NONE;
+  if (has_text(t, "<|turn>") && has_text(t, "<turn|>")) return WEFT_CHAT_GEMMA4;
+  if (!has_text(t, "<|im_start|>") || !has_text(t, "<|im_end|>")) return WEFT_CHAT_NONE;
   /* The same markers with habits that are not Qwen 3's: a system text of its own, other parts,
    * other trimming. */
   static const char *const others[] = {"created by Alibaba Cloud", "You are a helpful", "render_content", "<|im_sep|>"};
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-    if (has(t, others[i])) return WEFT_CHAT_NONE;
+    if (has_text(t, others[i])) return WEFT_CHAT_NONE;
   }
   return WEFT_CHAT_QWEN3;
 }
 
-static weft_status need(const weft_chat *chat, const char *text, int32_t *id, const char *path, weft_error *error) {
+static weft_status need_token(const weft_chat *chat, const char *text, int32_t *id, const char *path,
+                              weft_error *error) {
   *id = weft_tokenizer_find(chat->tokenizer, text);
   if (*id >= 0) return WEFT_OK;
   return weft_fail(error, WEFT_E_FORMAT, "%s: the chat template needs the token %s, which the vocabulary lacks", path,
@@ -35,35 +36,36 @@ static weft_status need(const weft_chat *chat, const char *text, int32_t *id, co
 
 static weft_status read_gemma4(weft_chat *chat, weft_bytes t, const char *path, weft_error *error) {
   /* In a template's text a newline inside quotes is usually the two characters \n. */
-  chat->empty_thought = has(t, "<|channel>thought\\n<channel|>") || has(t, "<|channel>thought\n<channel|>");
-  chat->joins_turns = has(t, "continue_same_model_turn");
-  chat->joins_ends = has(t, "elif continues_into_next");
-  chat->keeps_thinking = has(t, "thinking_gate");
+  chat->empty_thought = has_text(t, "<|channel>thought\\n<channel|>") || has_text(t, "<|channel>thought\n<channel|>");
+  chat->joins_turns = has_text(t, "continue_same_model_turn");
+  chat->joins_ends = has_text(t, "elif continues_into_next");
+  chat->keeps_thinking = has_text(t, "thinking_gate");
   chat->has_switch = true;
   chat->think_on = weft_tokenizer_find(chat->tokenizer, "<|think|>");
   chat->bos = weft_tokenizer_bos(chat->tokenizer);
-  weft_status status = need(chat, "<|turn>", &chat->turn, path, error);
-  if (status == WEFT_OK) status = need(chat, "<turn|>", &chat->turn_end, path, error);
-  if (status == WEFT_OK) status = need(chat, "<|channel>", &chat->thought, path, error);
-  if (status == WEFT_OK) status = need(chat, "<channel|>", &chat->thought_end, path, error);
+  weft_status status = need_token(chat, "<|turn>", &chat->turn, path, error);
+  if (status == WEFT_OK) status = need_token(chat, "<turn|>", &chat->turn_end, path, error);
+  if (status == WEFT_OK) status = need_token(chat, "<|channel>", &chat->thought, path, error);
+  if (status == WEFT_OK) status = need_token(chat, "<channel|>", &chat->thought_end, path, error);
   return status;
 }
 
 static weft_status read_qwen3(weft_chat *chat, weft_bytes t, const char *path, weft_error *error) {
-  bool thinks = has(t, "</think>");
-  chat->keeps_thinking = thinks && has(t, "reasoning_content");
-  chat->has_switch = thinks && has(t, "enable_thinking");
-  chat->always_thinks = !chat->has_switch && (has(t, "assistant\\n<think>\\n'") || has(t, "assistant\n<think>\n"));
-  weft_status status = need(chat, "<|im_start|>", &chat->turn, path, error);
-  if (status == WEFT_OK) status = need(chat, "<|im_end|>", &chat->turn_end, path, error);
+  bool thinks = has_text(t, "</think>");
+  chat->keeps_thinking = thinks && has_text(t, "reasoning_content");
+  chat->has_switch = thinks && has_text(t, "enable_thinking");
+  chat->always_thinks =
+      !chat->has_switch && (has_text(t, "assistant\\n<think>\\n'") || has_text(t, "assistant\n<think>\n"));
+  weft_status status = need_token(chat, "<|im_start|>", &chat->turn, path, error);
+  if (status == WEFT_OK) status = need_token(chat, "<|im_end|>", &chat->turn_end, path, error);
   if (status != WEFT_OK || !thinks) return status;
-  status = need(chat, "<think>", &chat->thought, path, error);
-  if (status == WEFT_OK) status = need(chat, "</think>", &chat->thought_end, path, error);
+  status = need_token(chat, "<think>", &chat->thought, path, error);
+  if (status == WEFT_OK) status = need_token(chat, "</think>", &chat->thought_end, path, error);
   return status;
 }
 
-weft_status chat__open(weft_bytes chat_template, const weft_tokenizer *tokenizer, const char *path, weft_chat **out,
-                       weft_error *error) {
+weft_status chat_open(weft_bytes chat_template, const weft_tokenizer *tokenizer, const char *path, weft_chat **out,
+                      weft_error *error) {
   *out = NULL;
   weft_chat_family family = weft_chat_family_of(chat_template);
   if (family == WEFT_CHAT_NONE) {
@@ -93,7 +95,7 @@ weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenize
   if (status == WEFT_E_NOT_FOUND) {
     return weft_fail(error, status, "%s has no chat template; use plain completions", weft_gguf_path(gguf));
   }
-  return status == WEFT_OK ? chat__open(text, tokenizer, weft_gguf_path(gguf), out, error) : status;
+  return status == WEFT_OK ? chat_open(text, tokenizer, weft_gguf_path(gguf), out, error) : status;
 }
 
 void weft_chat_close(weft_chat *chat) {
@@ -142,7 +144,7 @@ static void draft_add(chat_draft *draft, int32_t token, const char *text, size_t
   weft_text_append(&draft->bytes, text, n);
 }
 
-void chat__token(chat_draft *draft, int32_t token) {
+void chat_token(chat_draft *draft, int32_t token) {
   weft_text text = {0};
   WEFT_CHECK(token >= 0);
   if (weft_tokenizer_piece(draft->chat->tokenizer, token, true, &text) != WEFT_OK) draft->refused = true;
@@ -150,12 +152,12 @@ void chat__token(chat_draft *draft, int32_t token) {
   weft_text_free(&text);
 }
 
-void chat__text(chat_draft *draft, const char *text, size_t n) {
+void chat_text(chat_draft *draft, const char *text, size_t n) {
   if (n > 0) draft_add(draft, -1, text, n);
 }
 
-void chat__puts(chat_draft *draft, const char *text) {
-  chat__text(draft, text, strlen(text));
+void chat_puts(chat_draft *draft, const char *text) {
+  chat_text(draft, text, strlen(text));
 }
 
 static weft_status check_messages(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
@@ -186,9 +188,9 @@ weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *mess
   if (status != WEFT_OK) return status;
   chat_draft draft = {.chat = chat};
   if (chat->family == WEFT_CHAT_GEMMA4) {
-    chat__gemma4(&draft, messages, n, options);
+    chat_gemma4(&draft, messages, n, options);
   } else {
-    chat__qwen3(&draft, messages, n, options);
+    chat_qwen3(&draft, messages, n, options);
   }
   if (draft.refused || weft_text_status(&draft.bytes) != WEFT_OK) {
     weft_free(draft.pieces);

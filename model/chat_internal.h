@@ -33,28 +33,28 @@ typedef struct chat_draft {
 } chat_draft;
 
 /* weft_chat_open with the template's text; path is for messages. */
-weft_status chat__open(weft_bytes chat_template, const weft_tokenizer *tokenizer, const char *path, weft_chat **out,
-                       weft_error *error);
+weft_status chat_open(weft_bytes chat_template, const weft_tokenizer *tokenizer, const char *path, weft_chat **out,
+                      weft_error *error);
 
-void chat__token(chat_draft *draft, int32_t token);
-void chat__text(chat_draft *draft, const char *text, size_t n);
-void chat__puts(chat_draft *draft, const char *text);
+void chat_token(chat_draft *draft, int32_t token);
+void chat_text(chat_draft *draft, const char *text, size_t n);
+void chat_puts(chat_draft *draft, const char *text);
 
-/* A stretch of somebody's text. */
+/* A stretch of text, borrowed. */
 typedef struct chat_span {
   const char *text;
   size_t n;
 } chat_span;
 /* Without white space (as Unicode has it) at both ends. */
-chat_span chat__trim(chat_span span);
+chat_span chat_trim(chat_span span);
 /* Without newlines at the beginning; at the end. */
-chat_span chat__trim_newlines_left(chat_span span);
-chat_span chat__trim_newlines_right(chat_span span);
+chat_span chat_trim_newlines_left(chat_span span);
+chat_span chat_trim_newlines_right(chat_span span);
 /* First and last place of word in span; NULL when it is not there. */
-const char *chat__first(chat_span span, const char *word);
-const char *chat__last(chat_span span, const char *word);
+const char *chat_first(chat_span span, const char *word);
+const char *chat_last(chat_span span, const char *word);
 
-void chat__gemma4(chat_draft *draft, const weft_chat_message *messages, uint32_t n, const weft_chat_options *options);
-void chat__qwen3(chat_draft *draft, const weft_chat_message *messages, uint32_t n, const weft_chat_options *options);
+void chat_gemma4(chat_draft *draft, const weft_chat_message *messages, uint32_t n, const weft_chat_options *options);
+void chat_qwen3(chat_draft *draft, const weft_chat_message *messages, uint32_t n, const weft_chat_options *options);
 
 #endif

@@ -26,7 +26,7 @@ static bool keeps_newlines(const weft_chat_stream *s) {
 }
 
 /* Gives text of the current part; newlines at its end wait, since a marker may follow. */
-static void give(weft_chat_stream *s, const char *text, size_t n, weft_text *out) {
+static void give_text(weft_chat_stream *s, const char *text, size_t n, weft_text *out) {
   if (keeps_newlines(s)) {
     weft_text_append(out, text, n);
     return;
@@ -56,24 +56,24 @@ static void give_named(weft_chat_stream *s, const char *text, size_t n, weft_tex
   size_t taken = newline == NULL ? n : (size_t)(newline - text) + 1;
   if (s->name.n + taken > NAME_MAX_BYTES) {
     s->state = IN_THINKING;
-    give(s, s->name.bytes == NULL ? "" : s->name.bytes, s->name.n, out);
-    give(s, text, n, out);
+    give_text(s, s->name.bytes == NULL ? "" : s->name.bytes, s->name.n, out);
+    give_text(s, text, n, out);
     return;
   }
   weft_text_append(&s->name, text, taken);
   if (newline == NULL) return;
   s->state = IN_THINKING;
-  give(s, text + taken, n - taken, out);
+  give_text(s, text + taken, n - taken, out);
 }
 
 /* s->text, which came from the detok, goes where it belongs. */
-static void route(weft_chat_stream *s, weft_text *out, bool *thinking) {
+static void route_text(weft_chat_stream *s, weft_text *out, bool *thinking) {
   *thinking = s->state != IN_ANSWER;
   if (s->text.n == 0) return;
   if (s->state == IN_NAME) {
     give_named(s, s->text.bytes, s->text.n, out);
   } else {
-    give(s, s->text.bytes, s->text.n, out);
+    give_text(s, s->text.bytes, s->text.n, out);
   }
 }
 
@@ -83,11 +83,11 @@ static weft_status stream_status(const weft_chat_stream *s, const weft_text *out
   return status == WEFT_OK ? weft_text_status(&s->text) : status;
 }
 
-static weft_status marker(weft_chat_stream *s, uint32_t next, weft_text *out, bool *thinking, uint32_t *n_ids) {
+static weft_status take_marker(weft_chat_stream *s, uint32_t next, weft_text *out, bool *thinking, uint32_t *n_ids) {
   uint32_t n = 0;
   weft_text_clear(&s->text);
   weft_status status = weft_detok_flush(&s->detok, &s->text, &n);
-  route(s, out, thinking);
+  route_text(s, out, thinking);
   weft_text_clear(&s->name);
   s->n_newlines = 0;
   s->state = next;
@@ -99,20 +99,20 @@ static weft_status marker(weft_chat_stream *s, uint32_t next, weft_text *out, bo
 weft_status weft_chat_stream_push(weft_chat_stream *s, int32_t id, weft_text *out, bool *thinking, uint32_t *n_ids) {
   const weft_chat *chat = s->chat;
   if (chat != NULL && id >= 0 && id == chat->thought) {
-    return marker(s, chat->family == WEFT_CHAT_GEMMA4 ? IN_NAME : IN_THINKING, out, thinking, n_ids);
+    return take_marker(s, chat->family == WEFT_CHAT_GEMMA4 ? IN_NAME : IN_THINKING, out, thinking, n_ids);
   }
-  if (chat != NULL && id >= 0 && id == chat->thought_end) return marker(s, IN_ANSWER, out, thinking, n_ids);
+  if (chat != NULL && id >= 0 && id == chat->thought_end) return take_marker(s, IN_ANSWER, out, thinking, n_ids);
   weft_text_clear(&s->text);
   weft_status status = weft_detok_push(&s->detok, id, &s->text, n_ids);
   if (status != WEFT_OK) return status;
-  route(s, out, thinking);
+  route_text(s, out, thinking);
   return stream_status(s, out);
 }
 
 weft_status weft_chat_stream_flush(weft_chat_stream *s, weft_text *out, bool *thinking, uint32_t *n_ids) {
   weft_text_clear(&s->text);
   weft_status status = weft_detok_flush(&s->detok, &s->text, n_ids);
-  route(s, out, thinking);
+  route_text(s, out, thinking);
   s->n_newlines = 0;
   return status == WEFT_OK ? stream_status(s, out) : status;
 }

@@ -107,7 +107,7 @@ static weft_status move_rows(weft_device *d, const output *o, float *host, bool 
 /* ---- judging --------------------------------------------------------------------------------------------- */
 
 /* The first difference stays; until then the closest call. */
-static void judge(check_run *run, const char *op, uint32_t layer, uint32_t index, uint32_t row, double error) {
+static void judge_error(check_run *run, const char *op, uint32_t layer, uint32_t index, uint32_t row, double error) {
   weft_check_report *report = run->report;
   if (!report->agrees || (error <= report->error && !isnan(error))) return;
   (void)snprintf(report->op, sizeof report->op, "%s", op);
@@ -118,7 +118,7 @@ static void judge(check_run *run, const char *op, uint32_t layer, uint32_t index
   report->agrees = report->error <= 1.0;
 }
 
-static void compare(check_run *run, const record *r, const output *o, const float *device, const float *ref) {
+static void compare_output(check_run *run, const record *r, const output *o, const float *device, const float *ref) {
   for (uint64_t row = 0; row < o->n_rows; row++) {
     const float *a = device + row * o->n_cols, *b = ref + row * o->n_cols;
     double worst = 0.0, square = 0.0;
@@ -132,8 +132,8 @@ static void compare(check_run *run, const record *r, const output *o, const floa
       if (gap > worst || isnan(gap)) worst = isnan(gap) ? INFINITY : gap;
     }
     double size = sqrt(square / (double)o->n_cols);
-    judge(run, r->op, r->layer, r->index, (uint32_t)row,
-          worst == 0.0 ? 0.0 : worst / ((double)run->args->tolerance * (size + 1e-6)));
+    judge_error(run, r->op, r->layer, r->index, (uint32_t)row,
+                worst == 0.0 ? 0.0 : worst / ((double)run->args->tolerance * (size + 1e-6)));
   }
 }
 
@@ -145,7 +145,7 @@ typedef struct row_stats {
   uint8_t bad;
 } row_stats;
 
-static void touch(check_run *run, const char *op, void *values, uint64_t n) {
+static void touch_values(check_run *run, const char *op, void *values, uint64_t n) {
   if (run->args->touch != NULL) run->args->touch(run->args->touch_self, run->layer, op, values, n);
 }
 
@@ -160,15 +160,15 @@ static void judge_stats(check_run *run, const float *logits, uint32_t n_vocab, f
   }
   bool known = s->argmax >= 0 && (uint32_t)s->argmax < n_vocab && s->drawn >= 0 && (uint32_t)s->drawn < n_vocab;
   if (!known) {
-    judge(run, "argmax", run->layer, 0, row, INFINITY);
+    judge_error(run, "argmax", run->layer, 0, row, INFINITY);
     return;
   }
-  judge(run, "argmax", run->layer, 0, row, fabs((double)logits[best] - (double)logits[s->argmax]) / 1e-4);
-  judge(run, "entropy", run->layer, 0, row, fabs(log(total) - weighted / total - (double)s->entropy) / 1e-2);
+  judge_error(run, "argmax", run->layer, 0, row, fabs((double)logits[best] - (double)logits[s->argmax]) / 1e-4);
+  judge_error(run, "entropy", run->layer, 0, row, fabs(log(total) - weighted / total - (double)s->entropy) / 1e-2);
   for (int32_t v = 0; v < s->drawn; v++) before += exp(((double)logits[v] - (double)logits[best]) / temperature);
   double own = exp(((double)logits[s->drawn] - (double)logits[best]) / temperature), want = (double)u * total;
   double off = want < before ? before - want : want > before + own ? want - before - own : 0.0;
-  judge(run, "drawn", run->layer, 0, row, off / (1e-4 * total));
+  judge_error(run, "drawn", run->layer, 0, row, off / (1e-4 * total));
 }
 
 /* The soft embedding of one row, from the matrix as the file has it. */
@@ -196,8 +196,8 @@ static weft_status judge_soft(check_run *run, const float *logits, const weft_we
     square += want * want;
     if (gap > worst || isnan(gap)) worst = isnan(gap) ? INFINITY : gap;
   }
-  judge(run, "soft row", run->layer, 0, run->report->n_rows,
-        worst / ((double)run->args->tolerance * (sqrt(square / n) + 1e-6)));
+  judge_error(run, "soft row", run->layer, 0, run->report->n_rows,
+              worst / ((double)run->args->tolerance * (sqrt(square / n) + 1e-6)));
   weft_free(sum);
   weft_free(row);
   return WEFT_OK;
@@ -260,10 +260,10 @@ static weft_status check_statistics(check_run *run, const weft_head_rows_args *r
   weft_status status = run_stats(run, rows, u, &s, soft);
   run->nested = false;
   if (status == WEFT_OK) {
-    touch(run, "argmax", &s.argmax, 1);
-    touch(run, "drawn", &s.drawn, 1);
-    touch(run, "entropy", &s.entropy, 1);
-    touch(run, "soft row", soft, rows->weight->n_in);
+    touch_values(run, "argmax", &s.argmax, 1);
+    touch_values(run, "drawn", &s.drawn, 1);
+    touch_values(run, "entropy", &s.entropy, 1);
+    touch_values(run, "soft row", soft, rows->weight->n_in);
     judge_stats(run, logits, rows->weight->n_out, u, &s);
     if (run->report->n_rows == 0) status = judge_soft(run, logits, rows->weight, soft);
     run->report->n_rows += 1;
@@ -285,7 +285,7 @@ static record *add_record(check_run *run) {
   return &run->record[run->n_records++];
 }
 
-static weft_status keep(check_run *run, const char *op, const void *args) {
+static weft_status keep_record(check_run *run, const char *op, const void *args) {
   output out[OUTPUTS_MAX];
   uint32_t n = outputs_of(op, args, out);
   record *r = add_record(run);
@@ -299,7 +299,7 @@ static weft_status keep(check_run *run, const char *op, const void *args) {
     if (status != WEFT_OK) return status;
     if (strcmp(op, "head_rows") == 0) status = check_statistics(run, args, r->values[i]);
     if (status != WEFT_OK) return status;
-    if (!out[i].is_ids) touch(run, op, r->values[i], r->n[i]);
+    if (!out[i].is_ids) touch_values(run, op, r->values[i], r->n[i]);
   }
   return WEFT_OK;
 }
@@ -314,7 +314,7 @@ static weft_status hold_against(check_run *run, const char *op, const void *args
     if (r->n[i] != out[i].n_rows * out[i].n_cols) return WEFT_E_INVALID;
     float *ref = weft_alloc((size_t)r->n[i], sizeof *ref);
     weft_status status = ref == NULL ? WEFT_E_NO_MEMORY : move_rows(run->args->ref, &out[i], ref, true);
-    if (status == WEFT_OK) compare(run, r, &out[i], r->values[i], ref);
+    if (status == WEFT_OK) compare_output(run, r, &out[i], r->values[i], ref);
     weft_free(ref);
     if (status == WEFT_OK) status = move_rows(run->args->ref, &out[i], r->values[i], false);
     weft_free(r->values[i]);
@@ -325,12 +325,12 @@ static weft_status hold_against(check_run *run, const char *op, const void *args
   return WEFT_OK;
 }
 
-static void watch(void *self, uint32_t layer, const char *op, const void *args) {
+static void watch_device(void *self, uint32_t layer, const char *op, const void *args) {
   check_run *run = self;
   if (run->nested || run->status != WEFT_OK) return;
   if (layer != run->layer) run->index = 0;
   run->layer = layer;
-  run->status = run->comparing ? hold_against(run, op, args) : keep(run, op, args);
+  run->status = run->comparing ? hold_against(run, op, args) : keep_record(run, op, args);
 }
 
 static int ignore_row(void *self, const float *logits, uint32_t n_vocab) {
@@ -355,7 +355,7 @@ static weft_status run_on(check_run *run, weft_device *device, weft_error *error
                              .row = ignore_row,
                              .self = run};
   run->head = weft_model_head(model, &run->cap, &run->embed_scale);
-  weft_device_watch(device, watch, run);
+  weft_device_watch(device, watch_device, run);
   status = weft_logits(&logits, error);
   if (status == WEFT_OK && a->canvas != NULL) {
     logits.canvas = a->canvas;

@@ -22,7 +22,7 @@ typedef struct weft_check_args {
   const int32_t *canvas; /* optional, of the model's canvas length: one denoise pass on top */
   uint32_t n_canvas;
   float tolerance; /* > 0 */
-  /* For tests: what the device gave, before anybody looks at it. op: an op's name, or "argmax", "drawn", "entropy",
+  /* For tests: what the device gave, before it is compared. op: an op's name, or "argmax", "drawn", "entropy",
    * "soft row"; values: f32, but i32 of "argmax" and "drawn". */
   void (*touch)(void *self, uint32_t layer, const char *op, void *values, uint64_t n);
   void *touch_self;

@@ -64,7 +64,7 @@ void weft_detok_close(weft_detok *detok) {
 }
 
 /* Gives the first n pending bytes, which end at a character. */
-static weft_status give(weft_detok *detok, size_t n, weft_text *out) {
+static weft_status give_pending(weft_detok *detok, size_t n, weft_text *out) {
   if (n == 0) return WEFT_OK;
   weft_text *pending = &detok->pending;
   weft_text_append_lossy(out, pending->bytes, n);
@@ -86,7 +86,7 @@ weft_status weft_detok_push(weft_detok *detok, int32_t id, weft_text *out, uint3
   size_t tail = unfinished_tail(detok->pending.bytes, detok->pending.n);
   bool whole = (detok->flags & WEFT_DETOK_WHOLE_TOKENS) != 0;
   if (whole && tail > 0) return WEFT_OK;
-  status = give(detok, detok->pending.n - tail, out);
+  status = give_pending(detok, detok->pending.n - tail, out);
   if (n_ids != NULL) *n_ids = detok->n_pending;
   detok->n_pending = 0;
   return status;
@@ -95,7 +95,7 @@ weft_status weft_detok_push(weft_detok *detok, int32_t id, weft_text *out, uint3
 weft_status weft_detok_flush(weft_detok *detok, weft_text *out, uint32_t *n_ids) {
   if (n_ids != NULL) *n_ids = detok->n_pending;
   detok->n_pending = 0;
-  return give(detok, detok->pending.n, out);
+  return give_pending(detok, detok->pending.n, out);
 }
 
 weft_status weft_tokenizer_decode(const weft_tokenizer *t, const int32_t *ids, uint32_t n, bool with_special,

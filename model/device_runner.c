@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/random.h"
+#include "model/model_internal.h"
 #include "model/runner_internal.h"
 
 /* ---- slots -------------------------------------------------------------------------------------------- */
@@ -43,7 +44,7 @@ static void runner_slot_close(weft_runner *base, uint32_t index) {
 /* In the order of submission: a slot's tokens come one after another. */
 static void settle_all(device_runner *r) {
   for (uint32_t f = 0; f < r->n_flights; f++) {
-    runner_settle(r, &r->flight[(r->first_flight + f) % (WEFT_RUNNER_DEPTH + 1)]);
+    runner_settle(r, &r->flight[(r->first_flight + f) % (RUNNER_DEPTH + 1)]);
   }
 }
 
@@ -99,24 +100,6 @@ static void resolve_tokens(device_runner *r, const weft_batch *batch) {
         break;
     }
   }
-}
-
-static weft_status check_batch(const device_runner *r, const weft_batch *batch) {
-  const weft_model_limits *limits = &r->config.limits;
-  if (batch->n_rows > limits->rows_max || batch->n_segments > limits->segments_max) return WEFT_E_INVALID;
-  if (batch->n_causal > batch->n_rows || batch->n_groups != r->info.n_groups) return WEFT_E_INVALID;
-  if (batch->n_rows - batch->n_causal > limits->canvas_rows_max) return WEFT_E_INVALID;
-  for (uint32_t i = 0; i < batch->n_segments; i++) {
-    const weft_segment *s = &batch->segment[i];
-    if (s->slot >= r->config.n_slots || s->n_rows == 0) return WEFT_E_INVALID;
-    if (s->first_row > batch->n_rows || s->n_rows > batch->n_rows - s->first_row) return WEFT_E_INVALID;
-    bool canvas_rows = s->first_row >= batch->n_causal;
-    if (s->canvas != canvas_rows) return WEFT_E_INVALID;
-    bool whole = s->canvas || s->token_source == WEFT_TOKENS_ARGMAX;
-    if (whole && s->n_rows != r->canvas_length) return WEFT_E_INVALID;
-    if (s->token_source == WEFT_TOKENS_SAMPLED && s->n_rows != 1) return WEFT_E_INVALID;
-  }
-  return WEFT_OK;
 }
 
 static void push_output(device_runner *r, runner_flight *f, const runner_step *step, uint32_t at, uint32_t segment,
@@ -264,7 +247,7 @@ static weft_status run_forward(device_runner *r, runner_flight *f, const runner_
                             .output_row = r->output_row,
                             .n_output = o->n_logits + o->n_plain + o->n_canvas_rows,
                             .hidden = r->d_hidden};
-  weft_status status = weft_model_forward(r->config.model, &args);
+  weft_status status = model_forward(r->config.model, &args);
   f->step.n_experts_touched = args.n_experts_touched;
   return status;
 }
@@ -379,7 +362,7 @@ static void start_flight(device_runner *r, const weft_batch *batch, runner_fligh
   }
 }
 
-static weft_status enqueue(device_runner *r, const weft_batch *batch, runner_flight *f) {
+static weft_status enqueue_step(device_runner *r, const weft_batch *batch, runner_flight *f) {
   f->outputs = (runner_outputs){0};
   weft_status status = weft_kv_store_copy(r->config.store, batch->copy, batch->n_copies, &f->n_moves);
   if (status != WEFT_OK) return status;
@@ -410,13 +393,12 @@ static weft_status only_copies(device_runner *r, const weft_batch *batch) {
 static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   device_runner *r = (device_runner *)base;
   if (r->broken) return only_copies(r, batch);
-  if (r->n_flights >= WEFT_RUNNER_DEPTH) return WEFT_FULL;
-  weft_status status = check_batch(r, batch);
-  if (status != WEFT_OK) return status;
-  runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (WEFT_RUNNER_DEPTH + 1)];
+  if (r->n_flights >= RUNNER_DEPTH) return WEFT_FULL;
+  if (!weft_batch_is_sound(batch, &r->bounds)) return WEFT_E_INVALID;
+  runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (RUNNER_DEPTH + 1)];
   start_flight(r, batch, f);
   r->n_flights += 1;
-  f->step.status = r->broken ? only_copies(r, batch) : enqueue(r, batch, f);
+  f->step.status = r->broken ? only_copies(r, batch) : enqueue_step(r, batch, f);
   if (f->step.status != WEFT_OK) r->broken = true;
   for (uint32_t j = 0; j < f->outputs.n_logits + f->outputs.n_plain && !r->broken; j++) {
     uint32_t i = f->output_segment[j];
@@ -432,7 +414,7 @@ static weft_status runner_collect(weft_runner *base, weft_step_result *result) {
   runner_flight *f = &r->flight[r->first_flight];
   runner_settle(r, f);
   *result = f->step;
-  r->first_flight = (r->first_flight + 1) % (WEFT_RUNNER_DEPTH + 1);
+  r->first_flight = (r->first_flight + 1) % (RUNNER_DEPTH + 1);
   r->n_flights -= 1;
   return WEFT_OK;
 }

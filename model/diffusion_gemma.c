@@ -9,22 +9,22 @@
 #include "model/layers.h"
 #include "model/models.h"
 
-static weft_status read_entropy_bound(const weft_keys *keys, weft_hyper *hyper) {
+static weft_status read_entropy_bound(const model_keys *keys, model_hyper *hyper) {
   weft_entropy_bound *eb = &hyper->entropy_bound;
   weft_entropy_bound d = weft_entropy_bound_default();
   *eb = d;
-  weft_status status = weft_keys_u32_or(keys, "diffusion.eb_max_steps", 1, 1 << 16, d.max_steps, &eb->max_steps);
-  if (status == WEFT_OK) status = weft_keys_f32_or(keys, "diffusion.eb_t_min", 0, 1e6, d.t_min, &eb->t_min);
-  if (status == WEFT_OK) status = weft_keys_f32_or(keys, "diffusion.eb_t_max", 0, 1e6, d.t_max, &eb->t_max);
+  weft_status status = model_keys_u32_or(keys, "diffusion.eb_max_steps", 1, 1 << 16, d.max_steps, &eb->max_steps);
+  if (status == WEFT_OK) status = model_keys_f32_or(keys, "diffusion.eb_t_min", 0, 1e6, d.t_min, &eb->t_min);
+  if (status == WEFT_OK) status = model_keys_f32_or(keys, "diffusion.eb_t_max", 0, 1e6, d.t_max, &eb->t_max);
   if (status == WEFT_OK) {
-    status = weft_keys_f32_or(keys, "diffusion.eb_entropy_bound", 0, 1e9, d.entropy_bound, &eb->entropy_bound);
+    status = model_keys_f32_or(keys, "diffusion.eb_entropy_bound", 0, 1e9, d.entropy_bound, &eb->entropy_bound);
   }
   if (status == WEFT_OK) {
     status =
-        weft_keys_u32_or(keys, "diffusion.eb_stability_threshold", 0, WEFT_STABILITY_MAX, d.stability, &eb->stability);
+        model_keys_u32_or(keys, "diffusion.eb_stability_threshold", 0, WEFT_STABILITY_MAX, d.stability, &eb->stability);
   }
   if (status == WEFT_OK) {
-    status = weft_keys_f32_or(keys, "diffusion.eb_confidence_threshold", 0, 1e9, d.confidence, &eb->confidence);
+    status = model_keys_f32_or(keys, "diffusion.eb_confidence_threshold", 0, 1e9, d.confidence, &eb->confidence);
   }
   if (status != WEFT_OK) return status;
   weft_error inner = {{0}};
@@ -34,12 +34,12 @@ static weft_status read_entropy_bound(const weft_keys *keys, weft_hyper *hyper) 
                    inner.text);
 }
 
-weft_status diffusion_gemma__read(const weft_gguf *gguf, weft_hyper *hyper, weft_error *error) {
-  weft_keys keys = {gguf, hyper->arch, error};
+weft_status diffusion_gemma_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
+  model_keys keys = {gguf, hyper->arch, error};
   hyper->diffusion = true;
-  weft_status status = gemma4__read(gguf, hyper, error);
+  weft_status status = gemma4_read(gguf, hyper, error);
   if (status == WEFT_OK) {
-    status = weft_keys_u32(&keys, "diffusion.canvas_length", 1, WEFT_CANVAS_MAX, &hyper->canvas_length);
+    status = model_keys_u32(&keys, "diffusion.canvas_length", 1, WEFT_CANVAS_MAX, &hyper->canvas_length);
   }
   if (status == WEFT_OK) status = read_entropy_bound(&keys, hyper);
   if (status == WEFT_OK && weft_gguf_tensor_find(gguf, "output.weight") != NULL) {
@@ -51,38 +51,37 @@ weft_status diffusion_gemma__read(const weft_gguf *gguf, weft_hyper *hyper, weft
   return status;
 }
 
-#define HIDDEN WEFT_DIM_HIDDEN
-#define FF     WEFT_DIM_FF
+#define HIDDEN DIM_HIDDEN
+#define FF     DIM_FF
 #define MATMUL WEFT_USE_MATMUL
 #define GLOBAL(name, alias, kind, field, uses, ...) \
-  WEFT_TENSOR_ROW(weft_globals, name, alias, kind, ALWAYS, field, uses, __VA_ARGS__)
+  TENSOR_ROW(model_globals, name, alias, kind, ALWAYS, field, uses, __VA_ARGS__)
 
-static const weft_tensor_row encoder_rows[] = {
-    WEFT_TENSOR_ROW(weft_layer, "blk.%u.enc_layer_output_scale.weight", NULL, SCALAR, ALWAYS, encoder_scale, 0,
-                    WEFT_DIM_ONE),
+static const tensor_row encoder_rows[] = {
+    TENSOR_ROW(model_layer, "blk.%u.enc_layer_output_scale.weight", NULL, SCALAR, ALWAYS, encoder_scale, 0, DIM_ONE),
 };
 
-static const weft_tensor_row self_cond_rows[] = {
+static const tensor_row self_cond_rows[] = {
     GLOBAL("self_cond_pre_norm.weight", "self_cond_norm.weight", VECTOR, self_cond_norm, 0, HIDDEN),
     GLOBAL("self_cond_gate.weight", NULL, MATRIX, self_cond_gate, MATMUL, HIDDEN, FF),
     GLOBAL("self_cond_up.weight", NULL, MATRIX, self_cond_up, MATMUL, HIDDEN, FF),
     GLOBAL("self_cond_down.weight", NULL, MATRIX, self_cond_down, MATMUL, FF, HIDDEN),
 };
 
-weft_status diffusion_gemma__load(weft_model *model, weft_loader *loader) {
-  weft_status status = weft_weights_load(loader, self_cond_rows, sizeof self_cond_rows / sizeof *self_cond_rows,
-                                         UINT32_MAX, &model->globals);
+weft_status diffusion_gemma_load(weft_model *model, weights_loader *loader) {
+  weft_status status =
+      weights_load(loader, self_cond_rows, sizeof self_cond_rows / sizeof *self_cond_rows, UINT32_MAX, &model->globals);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
-    status = weft_weights_load(loader, encoder_rows, 1, l, &model->layers[l]);
+    status = weights_load(loader, encoder_rows, 1, l, &model->layers[l]);
   }
-  return status == WEFT_OK ? gemma4__load(model, loader) : status;
+  return status == WEFT_OK ? gemma4_load(model, loader) : status;
 }
 
 /* The signal of all canvas rows that have a soft embedding, one after another, in scratch.t. A
  * canvas at its first step has none, and its signal would be exactly zero. */
-static weft_status self_condition(weft_step *step) {
+static weft_status self_condition(model_step *step) {
   weft_model *model = step->model;
-  const weft_globals *globals = &model->globals;
+  const model_globals *globals = &model->globals;
   const weft_forward_args *args = step->args;
   uint64_t n_hidden = model->hyper.n_hidden;
   uint32_t n = 0;
@@ -93,7 +92,7 @@ static weft_status self_condition(weft_step *step) {
                              .weight = globals->self_cond_norm,
                              .y = step->h + n * n_hidden,
                              .n_rows = segment->n_rows};
-    weft_status status = layers__norm(step, &norm);
+    weft_status status = layers_norm(step, &norm);
     if (status != WEFT_OK) return status;
     n += segment->n_rows;
   }
@@ -104,14 +103,14 @@ static weft_status self_condition(weft_step *step) {
                          .down = &globals->self_cond_down,
                          .out = model->scratch.t,
                          .n_rows = n};
-  return layers__mlp(step, &mlp);
+  return layers_mlp(step, &mlp);
 }
 
-weft_status diffusion_gemma__embed(weft_step *step) {
+weft_status diffusion_gemma_embed(model_step *step) {
   const weft_forward_args *args = step->args;
   uint64_t n_hidden = step->model->hyper.n_hidden;
   uint32_t n = 0;
-  weft_status status = gemma4__embed(step);
+  weft_status status = gemma4_embed(step);
   if (status == WEFT_OK) status = self_condition(step);
   for (uint32_t i = 0; status == WEFT_OK && i < args->batch->n_segments; i++) {
     const weft_segment *segment = &args->batch->segment[i];
@@ -120,7 +119,7 @@ weft_status diffusion_gemma__embed(weft_step *step) {
     float *signal = args->soft[i] != NULL ? step->model->scratch.t + n * n_hidden : NULL;
     if (signal != NULL) n += segment->n_rows;
     layers_norm_args norm = {.x = x, .x2 = signal, .y = x, .n_rows = segment->n_rows};
-    status = layers__norm(step, &norm);
+    status = layers_norm(step, &norm);
   }
   return status;
 }

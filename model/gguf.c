@@ -52,14 +52,14 @@ static weft_status open_part(gguf_part *part, const char *path, weft_error *erro
   if (file < 0) return weft_fail(error, WEFT_E_IO, "%s: %s", path, strerror(errno));
   weft_status status = map_file(part, file, error);
   (void)close(file); /* the mapping stays; nothing was written */
-  return status == WEFT_OK ? gguf__part_parse(part, error) : status;
+  return status == WEFT_OK ? gguf_part_parse(part, error) : status;
 }
 
 /* False when the table has a tensor of this name. */
 static bool tensor_names_add(weft_gguf *gguf, uint32_t index) {
   const char *name = gguf->tensors[index].name;
   gguf_names *names = &gguf->tensor_names;
-  uint64_t slot = gguf__names_hash(names, (weft_bytes){name, strlen(name)}) & names->mask;
+  uint64_t slot = gguf_names_hash(names, (weft_bytes){name, strlen(name)}) & names->mask;
   for (; names->slots[slot] != 0; slot = (slot + 1) & names->mask) {
     if (strcmp(gguf->tensors[names->slots[slot] - 1].name, name) == 0) return false;
   }
@@ -72,7 +72,7 @@ static weft_status merge_tensors(weft_gguf *gguf, weft_error *error) {
   for (uint32_t p = 0; p < gguf->n_parts; p++) n += gguf->parts[p].n_tensors;
   if (n >= UINT32_MAX / 2) return weft_fail(error, WEFT_E_TOO_LARGE, "%s: too many tensors", gguf->parts[0].path);
   gguf->tensors = weft_alloc((size_t)n, sizeof *gguf->tensors);
-  if (gguf->tensors == NULL || gguf__names_open(&gguf->tensor_names, (uint32_t)n) != WEFT_OK) {
+  if (gguf->tensors == NULL || gguf_names_open(&gguf->tensor_names, (uint32_t)n) != WEFT_OK) {
     return no_memory(error, gguf->parts[0].path);
   }
   for (uint32_t p = 0; p < gguf->n_parts; p++) {
@@ -205,7 +205,7 @@ weft_status weft_gguf_open_memory(const void *data, size_t n_bytes, const char *
   part->path = weft_strdup(name);
   part->bytes = data;
   part->n_bytes = n_bytes;
-  weft_status status = part->path == NULL ? no_memory(error, name) : gguf__part_parse(part, error);
+  weft_status status = part->path == NULL ? no_memory(error, name) : gguf_part_parse(part, error);
   if (status == WEFT_OK) status = open_rest(gguf, out, error);
   if (status != WEFT_OK) weft_gguf_close(gguf);
   return status;
@@ -213,10 +213,10 @@ weft_status weft_gguf_open_memory(const void *data, size_t n_bytes, const char *
 
 void weft_gguf_close(weft_gguf *gguf) {
   if (gguf == NULL) return;
-  for (uint32_t i = 0; i < gguf->n_parts; i++) gguf__part_close(&gguf->parts[i]);
+  for (uint32_t i = 0; i < gguf->n_parts; i++) gguf_part_close(&gguf->parts[i]);
   weft_free(gguf->parts);
   weft_free(gguf->tensors);
-  gguf__names_close(&gguf->tensor_names);
+  gguf_names_close(&gguf->tensor_names);
   weft_free(gguf);
 }
 
@@ -250,7 +250,7 @@ weft_gguf_kind weft_gguf_kind_at(const weft_gguf *gguf, uint32_t index, weft_ggu
 int64_t weft_gguf_find(const weft_gguf *gguf, const char *name) {
   const gguf_part *part = &gguf->parts[0];
   size_t n = strlen(name);
-  uint64_t slot = gguf__names_hash(&part->key_names, (weft_bytes){name, n}) & part->key_names.mask;
+  uint64_t slot = gguf_names_hash(&part->key_names, (weft_bytes){name, n}) & part->key_names.mask;
   for (; part->key_names.slots[slot] != 0; slot = (slot + 1) & part->key_names.mask) {
     uint32_t index = part->key_names.slots[slot] - 1;
     weft_bytes other = part->keys[index].name;
@@ -274,18 +274,18 @@ static weft_status wrong_kind(const weft_gguf *gguf, const char *name, const ggu
                               weft_error *error) {
   bool is_array = key->kind == WEFT_GGUF_ARRAY;
   return weft_fail(error, WEFT_E_FORMAT, "%s: key '%s' has type %s%s%s; it must be %s", weft_gguf_path(gguf), name,
-                   gguf__kind_name(key->kind), is_array ? " of " : "", is_array ? gguf__kind_name(key->element) : "",
+                   gguf_kind_name(key->kind), is_array ? " of " : "", is_array ? gguf_kind_name(key->element) : "",
                    wanted);
 }
 
 static uint64_t read_unsigned(weft_gguf_kind kind, const uint8_t *at) {
   uint64_t value = 0; /* little-endian: the low bytes come first */
-  memcpy(&value, at, gguf__kind_bytes(kind));
+  memcpy(&value, at, gguf_kind_bytes(kind));
   return value;
 }
 
 static int64_t read_signed(weft_gguf_kind kind, const uint8_t *at) {
-  uint32_t unused = 64 - 8 * gguf__kind_bytes(kind);
+  uint32_t unused = 64 - 8 * gguf_kind_bytes(kind);
   return (int64_t)(read_unsigned(kind, at) << unused) >> unused;
 }
 
@@ -328,7 +328,7 @@ static weft_status find_element(const weft_gguf *gguf, const char *name, uint64_
                      weft_gguf_path(gguf), name, key->count, i);
   }
   out->kind = key->element;
-  out->at = key->value + i * gguf__kind_bytes(key->element);
+  out->at = key->value + i * gguf_kind_bytes(key->element);
   return WEFT_OK;
 }
 
@@ -425,7 +425,7 @@ const weft_gguf_tensor *weft_gguf_tensor_at(const weft_gguf *gguf, uint32_t inde
 
 const weft_gguf_tensor *weft_gguf_tensor_find(const weft_gguf *gguf, const char *name) {
   const gguf_names *names = &gguf->tensor_names;
-  uint64_t slot = gguf__names_hash(names, (weft_bytes){name, strlen(name)}) & names->mask;
+  uint64_t slot = gguf_names_hash(names, (weft_bytes){name, strlen(name)}) & names->mask;
   for (; names->slots[slot] != 0; slot = (slot + 1) & names->mask) {
     const weft_gguf_tensor *tensor = &gguf->tensors[names->slots[slot] - 1];
     if (strcmp(tensor->name, name) == 0) return tensor;

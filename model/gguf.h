@@ -78,7 +78,7 @@ weft_status weft_gguf_string(const weft_gguf *gguf, const char *key, weft_bytes 
 /* Element i of the value: of an array, or of a scalar (then any i gives the scalar). */
 weft_status weft_gguf_u64_at(const weft_gguf *gguf, const char *key, uint64_t i, uint64_t *out, weft_error *error);
 weft_status weft_gguf_f64_at(const weft_gguf *gguf, const char *key, uint64_t i, double *out, weft_error *error);
-/* Element i of an array of strings; O(1) after the first call built an index at open. */
+/* Element i of an array of strings; O(1), by an index that open built. */
 weft_status weft_gguf_string_at(const weft_gguf *gguf, const char *key, uint64_t i, weft_bytes *out, weft_error *error);
 /* Count of an array; 1 for a scalar; 0 when absent. */
 uint64_t weft_gguf_count(const weft_gguf *gguf, const char *key);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Law: private to model/gguf*.c, model/inspect.c and their tests. A gguf_part is one file;
- * gguf__part_parse fills it from bytes it does not trust, and gguf__part_close frees whatever was
+ * gguf_part_parse fills it from bytes it does not trust, and gguf_part_close frees whatever was
  * filled. The bytes are borrowed; the mapping, if there is one, belongs to the part. */
 #ifndef WEFT_MODEL_GGUF_INTERNAL_H
 #define WEFT_MODEL_GGUF_INTERNAL_H
@@ -57,18 +57,18 @@ struct weft_gguf {
 };
 
 /* part->path, bytes and n_bytes are set; the rest is zero. */
-weft_status gguf__part_parse(gguf_part *part, weft_error *error);
-void gguf__part_close(gguf_part *part);
+weft_status gguf_part_parse(gguf_part *part, weft_error *error);
+void gguf_part_close(gguf_part *part);
 
-weft_status gguf__names_open(gguf_names *names, uint32_t n);
-void gguf__names_close(gguf_names *names);
-uint64_t gguf__names_hash(const gguf_names *names, weft_bytes name);
+weft_status gguf_names_open(gguf_names *names, uint32_t n);
+void gguf_names_close(gguf_names *names);
+uint64_t gguf_names_hash(const gguf_names *names, weft_bytes name);
 
 /* Bytes of one element of a scalar kind; 0 for strings and arrays. */
-uint32_t gguf__kind_bytes(weft_gguf_kind kind);
-const char *gguf__kind_name(weft_gguf_kind kind);
+uint32_t gguf_kind_bytes(weft_gguf_kind kind);
+const char *gguf_kind_name(weft_gguf_kind kind);
 /* name as printable text, cut with dots when long; returns out. */
 #define GGUF_SHOWN 72
-const char *gguf__show(weft_bytes name, char out[GGUF_SHOWN]);
+const char *gguf_show(weft_bytes name, char out[GGUF_SHOWN]);
 
 #endif

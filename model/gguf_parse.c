@@ -38,14 +38,14 @@ static const struct {
     [WEFT_GGUF_F64] = {"f64", 8},
 };
 
-uint32_t gguf__kind_bytes(weft_gguf_kind kind) {
+uint32_t gguf_kind_bytes(weft_gguf_kind kind) {
   return kinds[kind].n_bytes;
 }
-const char *gguf__kind_name(weft_gguf_kind kind) {
+const char *gguf_kind_name(weft_gguf_kind kind) {
   return kinds[kind].name;
 }
 
-const char *gguf__show(weft_bytes name, char out[GGUF_SHOWN]) {
+const char *gguf_show(weft_bytes name, char out[GGUF_SHOWN]) {
   size_t n = name.n < GGUF_SHOWN - 4 ? name.n : GGUF_SHOWN - 4;
   for (size_t i = 0; i < n; i++) {
     out[i] = name.data[i] >= 0x20 && name.data[i] < 0x7F ? name.data[i] : '?';
@@ -56,7 +56,7 @@ const char *gguf__show(weft_bytes name, char out[GGUF_SHOWN]) {
 
 /* ---- names ---- */
 
-weft_status gguf__names_open(gguf_names *names, uint32_t n) {
+weft_status gguf_names_open(gguf_names *names, uint32_t n) {
   uint64_t size = 8;
   while (size < 2 * (uint64_t)n) size *= 2;
   names->slots = weft_alloc(size, sizeof *names->slots);
@@ -66,19 +66,19 @@ weft_status gguf__names_open(gguf_names *names, uint32_t n) {
   return WEFT_OK;
 }
 
-void gguf__names_close(gguf_names *names) {
+void gguf_names_close(gguf_names *names) {
   weft_free(names->slots);
   names->slots = NULL;
 }
 
-uint64_t gguf__names_hash(const gguf_names *names, weft_bytes name) {
+uint64_t gguf_names_hash(const gguf_names *names, weft_bytes name) {
   return XXH3_64bits_withSeed(name.data, name.n, names->seed);
 }
 
 /* False when a key of this name is there already. */
 static bool key_names_add(gguf_part *part, uint32_t index) {
   weft_bytes name = part->keys[index].name;
-  uint64_t slot = gguf__names_hash(&part->key_names, name) & part->key_names.mask;
+  uint64_t slot = gguf_names_hash(&part->key_names, name) & part->key_names.mask;
   while (part->key_names.slots[slot] != 0) {
     weft_bytes other = part->keys[part->key_names.slots[slot] - 1].name;
     if (other.n == name.n && memcmp(other.data, name.data, name.n) == 0) return false;
@@ -90,17 +90,17 @@ static bool key_names_add(gguf_part *part, uint32_t index) {
 
 /* ---- cursor ---- */
 
-static weft_status malformed(cursor *c, const char *what, uint64_t value, const char *rule) {
+static weft_status fail_malformed(cursor *c, const char *what, uint64_t value, const char *rule) {
   return weft_fail(c->error, WEFT_E_FORMAT, "%s: at byte %" PRIu64 ": %s is %" PRIu64 "; %s", c->part->path, c->at,
                    what, value, rule);
 }
 
-static uint64_t left(const cursor *c) {
+static uint64_t bytes_left(const cursor *c) {
   return c->part->n_bytes - c->at;
 }
 
-static weft_status take(cursor *c, uint64_t n, const char *what, const uint8_t **bytes) {
-  if (n > left(c)) {
+static weft_status take_bytes(cursor *c, uint64_t n, const char *what, const uint8_t **bytes) {
+  if (n > bytes_left(c)) {
     return weft_fail(c->error, WEFT_E_FORMAT,
                      "%s: the file ends at byte %" PRIu64 ", inside %s (needs %" PRIu64 " bytes from %" PRIu64
                      "); copy it again",
@@ -113,14 +113,14 @@ static weft_status take(cursor *c, uint64_t n, const char *what, const uint8_t *
 
 static weft_status take_u32(cursor *c, const char *what, uint32_t *out) {
   const uint8_t *bytes = NULL;
-  weft_status status = take(c, sizeof *out, what, &bytes);
+  weft_status status = take_bytes(c, sizeof *out, what, &bytes);
   if (status == WEFT_OK) memcpy(out, bytes, sizeof *out);
   return status;
 }
 
 static weft_status take_u64(cursor *c, const char *what, uint64_t *out) {
   const uint8_t *bytes = NULL;
-  weft_status status = take(c, sizeof *out, what, &bytes);
+  weft_status status = take_bytes(c, sizeof *out, what, &bytes);
   if (status == WEFT_OK) memcpy(out, bytes, sizeof *out);
   return status;
 }
@@ -129,9 +129,9 @@ static weft_status take_string(cursor *c, const char *what, weft_bytes *out) {
   uint64_t n = 0;
   weft_status status = take_u64(c, what, &n);
   if (status != WEFT_OK) return status;
-  if (n > GGUF_STRING_MAX) return malformed(c, what, n, "a string has at most 1 GiB");
+  if (n > GGUF_STRING_MAX) return fail_malformed(c, what, n, "a string has at most 1 GiB");
   const uint8_t *bytes = NULL;
-  status = take(c, n, what, &bytes);
+  status = take_bytes(c, n, what, &bytes);
   if (status != WEFT_OK) return status;
   *out = (weft_bytes){(const char *)bytes, (size_t)n};
   return WEFT_OK;
@@ -143,14 +143,14 @@ static weft_status take_kind(cursor *c, const char *what, weft_gguf_kind *out) {
   uint32_t id = 0;
   weft_status status = take_u32(c, what, &id);
   if (status != WEFT_OK) return status;
-  if (id > WEFT_GGUF_F64) return malformed(c, what, id, "value types are 0..12");
+  if (id > WEFT_GGUF_F64) return fail_malformed(c, what, id, "value types are 0..12");
   *out = (weft_gguf_kind)id;
   return WEFT_OK;
 }
 
 static weft_status check_bools(cursor *c, const gguf_key *key) {
   for (uint64_t i = 0; i < key->count; i++) {
-    if (key->value[i] > 1) return malformed(c, "a bool", key->value[i], "a bool is 0 or 1");
+    if (key->value[i] > 1) return fail_malformed(c, "a bool", key->value[i], "a bool is 0 or 1");
   }
   return WEFT_OK;
 }
@@ -176,19 +176,19 @@ static weft_status take_array(cursor *c, gguf_key *key) {
   weft_status status = take_kind(c, "the element type of an array", &key->element);
   if (status != WEFT_OK) return status;
   if (key->element == WEFT_GGUF_ARRAY) {
-    return malformed(c, "the element type of an array", WEFT_GGUF_ARRAY, "arrays of arrays are not read");
+    return fail_malformed(c, "the element type of an array", WEFT_GGUF_ARRAY, "arrays of arrays are not read");
   }
   status = take_u64(c, "the count of an array", &key->count);
   if (status != WEFT_OK) return status;
   if (key->count > GGUF_ARRAY_MAX) {
-    return malformed(c, "the count of an array", key->count, "an array has at most 2^30 elements");
+    return fail_malformed(c, "the count of an array", key->count, "an array has at most 2^30 elements");
   }
   uint64_t size = key->element == WEFT_GGUF_STRING ? 8 : kinds[key->element].n_bytes;
-  if (key->count > left(c) / size) {
-    return malformed(c, "the count of an array", key->count, "the file has not so many bytes left");
+  if (key->count > bytes_left(c) / size) {
+    return fail_malformed(c, "the count of an array", key->count, "the file has not so many bytes left");
   }
   if (key->element == WEFT_GGUF_STRING) return take_strings(c, key);
-  status = take(c, key->count * size, "an array", &key->value);
+  status = take_bytes(c, key->count * size, "an array", &key->value);
   return status == WEFT_OK && key->element == WEFT_GGUF_BOOL ? check_bools(c, key) : status;
 }
 
@@ -202,12 +202,11 @@ static weft_status take_value(cursor *c, gguf_key *key) {
     return status;
   }
   key->count = 1;
-  weft_status status = take(c, kinds[key->kind].n_bytes, "a value", &key->value);
+  weft_status status = take_bytes(c, kinds[key->kind].n_bytes, "a value", &key->value);
   return status == WEFT_OK && key->kind == WEFT_GGUF_BOOL ? check_bools(c, key) : status;
 }
 
-/* The specification wants [a-z0-9_.]; real files also use '-'. Others are strange, not dangerous.
- */
+/* The specification wants [a-z0-9_.]; real files also use '-'. Others are strange, not dangerous. */
 static bool is_plain_key(weft_bytes name) {
   for (size_t i = 0; i < name.n; i++) {
     char b = name.data[i];
@@ -223,11 +222,11 @@ static weft_status take_key(cursor *c, uint32_t index) {
   weft_status status = take_string(c, "the name of a key", &key->name);
   if (status != WEFT_OK) return status;
   if (key->name.n == 0 || key->name.n > GGUF_KEY_MAX) {
-    return malformed(c, "the length of a key", key->name.n, "it must be 1..65535");
+    return fail_malformed(c, "the length of a key", key->name.n, "it must be 1..65535");
   }
   if (!is_plain_key(key->name) && c->n_strange++ == 0) c->strange = key->name;
   if (!key_names_add(c->part, index)) {
-    return weft_fail(c->error, WEFT_E_FORMAT, "%s: key '%s' occurs twice", c->part->path, gguf__show(key->name, shown));
+    return weft_fail(c->error, WEFT_E_FORMAT, "%s: key '%s' occurs twice", c->part->path, gguf_show(key->name, shown));
   }
   status = take_kind(c, "the type of a key", &key->kind);
   if (status != WEFT_OK) return status;
@@ -236,13 +235,13 @@ static weft_status take_key(cursor *c, uint32_t index) {
   weft_error inner = *c->error; /* say which key */
   size_t n_path = strlen(c->part->path);
   const char *rest = strncmp(inner.text, c->part->path, n_path) == 0 ? inner.text + n_path : inner.text;
-  return weft_fail(c->error, status, "%s: key '%s'%s", c->part->path, gguf__show(key->name, shown), rest);
+  return weft_fail(c->error, status, "%s: key '%s'%s", c->part->path, gguf_show(key->name, shown), rest);
 }
 
 static weft_status take_keys(cursor *c, uint64_t n_keys) {
   gguf_part *part = c->part;
   part->keys = weft_alloc((size_t)n_keys, sizeof *part->keys);
-  if (part->keys == NULL || gguf__names_open(&part->key_names, (uint32_t)n_keys) != WEFT_OK) {
+  if (part->keys == NULL || gguf_names_open(&part->key_names, (uint32_t)n_keys) != WEFT_OK) {
     return weft_fail(c->error, WEFT_E_NO_MEMORY, "%s: no memory for %" PRIu64 " keys", part->path, n_keys);
   }
   for (uint32_t i = 0; i < n_keys; i++) {
@@ -267,7 +266,7 @@ static weft_status read_alignment(cursor *c) {
     uint32_t value;
     memcpy(&value, key->value, sizeof value);
     if (value == 0 || (value & (value - 1)) != 0 || value > GGUF_ALIGNMENT_MAX) {
-      return malformed(c, "general.alignment", value, "it must be a power of two up to 2^30");
+      return fail_malformed(c, "general.alignment", value, "it must be a power of two up to 2^30");
     }
     part->alignment = value;
   }
@@ -281,7 +280,7 @@ static weft_status bad_tensor(cursor *c, const weft_gguf_tensor *tensor, const c
   char shown[GGUF_SHOWN];
   weft_bytes name = {tensor->name, strlen(tensor->name)};
   return weft_fail(c->error, WEFT_E_FORMAT, "%s: tensor '%s': %s is %" PRIu64 "; %s", c->part->path,
-                   gguf__show(name, shown), what, value, rule);
+                   gguf_show(name, shown), what, value, rule);
 }
 
 static weft_status take_name(cursor *c, weft_gguf_tensor *tensor) {
@@ -289,10 +288,10 @@ static weft_status take_name(cursor *c, weft_gguf_tensor *tensor) {
   weft_status status = take_string(c, "the name of a tensor", &name);
   if (status != WEFT_OK) return status;
   if (name.n == 0 || name.n > GGUF_NAME_MAX) {
-    return malformed(c, "the length of a tensor's name", name.n, "it must be 1..63");
+    return fail_malformed(c, "the length of a tensor's name", name.n, "it must be 1..63");
   }
   if (memchr(name.data, 0, name.n) != NULL) {
-    return malformed(c, "a byte of a tensor's name", 0, "a name has no zero byte");
+    return fail_malformed(c, "a byte of a tensor's name", 0, "a name has no zero byte");
   }
   tensor->name = weft_strndup(name.data, name.n);
   return tensor->name != NULL ? WEFT_OK
@@ -399,7 +398,7 @@ static weft_status place_tensors(cursor *c, placed *places) {
 static weft_status find_data(cursor *c) {
   gguf_part *part = c->part;
   uint64_t padding = (part->alignment - c->at % part->alignment) % part->alignment;
-  if (padding > left(c)) {
+  if (padding > bytes_left(c)) {
     return weft_fail(c->error, WEFT_E_FORMAT, "%s: the file ends at byte %" PRIu64 ", before its data; copy it again",
                      part->path, part->n_bytes);
   }
@@ -442,25 +441,25 @@ static weft_status check_magic(cursor *c) {
   uint32_t version = 0;
   (void)take_u32(c, "the version", &version); /* inside the header */
   if (version != 0 && (version & 0xFFFFu) == 0) {
-    return malformed(c, "the version", version, "the file was written for the other byte order");
+    return fail_malformed(c, "the version", version, "the file was written for the other byte order");
   }
-  if (version < 2 || version > 3) return malformed(c, "the version", version, "versions 2 and 3 are read");
+  if (version < 2 || version > 3) return fail_malformed(c, "the version", version, "versions 2 and 3 are read");
   return WEFT_OK;
 }
 
-weft_status gguf__part_parse(gguf_part *part, weft_error *error) {
+weft_status gguf_part_parse(gguf_part *part, weft_error *error) {
   cursor c = {.part = part, .error = error};
   uint64_t n_tensors = 0, n_keys = 0;
   weft_status status = check_magic(&c);
   if (status != WEFT_OK) return status;
   (void)take_u64(&c, "n_tensors", &n_tensors); /* inside the header */
   (void)take_u64(&c, "n_kv", &n_keys);
-  uint64_t most = left(&c);
+  uint64_t most = bytes_left(&c);
   if (n_tensors > most / TENSOR_BYTES_MIN || n_tensors >= UINT32_MAX / 2) {
-    return malformed(&c, "n_tensors", n_tensors, "the file is too small for so many");
+    return fail_malformed(&c, "n_tensors", n_tensors, "the file is too small for so many");
   }
   if (n_keys > most / KEY_BYTES_MIN || n_keys >= UINT32_MAX / 2) {
-    return malformed(&c, "n_kv", n_keys, "the file is too small for so many");
+    return fail_malformed(&c, "n_kv", n_keys, "the file is too small for so many");
   }
   status = take_keys(&c, n_keys);
   if (status == WEFT_OK) status = read_alignment(&c);
@@ -468,18 +467,18 @@ weft_status gguf__part_parse(gguf_part *part, weft_error *error) {
   if (c.n_strange > 0) {
     char shown[GGUF_SHOWN];
     weft_log(WEFT_LOG_WARN, "%s: %" PRIu32 " keys have bytes outside of [a-z0-9_.-], first '%s'", part->path,
-             c.n_strange, gguf__show(c.strange, shown));
+             c.n_strange, gguf_show(c.strange, shown));
   }
   if (status == WEFT_OK && n_tensors > 0) status = take_tensors(&c, n_tensors);
   return status;
 }
 
-void gguf__part_close(gguf_part *part) {
+void gguf_part_close(gguf_part *part) {
   for (uint32_t i = 0; i < part->n_keys; i++) weft_free(part->keys[i].offsets);
   for (uint32_t i = 0; i < part->n_tensors; i++) weft_free((char *)(uintptr_t)part->tensors[i].name);
   weft_free(part->keys);
   weft_free(part->tensors);
-  gguf__names_close(&part->key_names);
+  gguf_names_close(&part->key_names);
   if (part->mapped) (void)munmap((void *)(uintptr_t)part->bytes, part->n_bytes);
   weft_free(part->path);
   *part = (gguf_part){0};

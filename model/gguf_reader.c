@@ -22,7 +22,7 @@ typedef struct reader_file {
   int plain, direct; /* -1: not open */
 } reader_file;
 
-struct weft_gguf_reader {
+struct gguf_reader {
   const weft_gguf *gguf;
   reader_file *file; /* [n_parts] */
   weft_pool *pool;
@@ -66,10 +66,10 @@ static weft_status open_file(const gguf_part *part, reader_file *file, weft_erro
   return WEFT_OK;
 }
 
-weft_status weft_gguf_reader_open(const weft_gguf *gguf, weft_gguf_reader **out, weft_error *error) {
+weft_status gguf_reader_open(const weft_gguf *gguf, gguf_reader **out, weft_error *error) {
   *out = NULL;
   if (!gguf->parts[0].mapped) return WEFT_OK;
-  weft_gguf_reader *r = weft_alloc(1, sizeof *r);
+  gguf_reader *r = weft_alloc(1, sizeof *r);
   if (r != NULL) r->file = weft_alloc(gguf->n_parts, sizeof *r->file);
   if (r == NULL || r->file == NULL) {
     weft_free(r);
@@ -83,14 +83,14 @@ weft_status weft_gguf_reader_open(const weft_gguf *gguf, weft_gguf_reader **out,
   for (uint32_t i = 0; i < gguf->n_parts && status == WEFT_OK; i++)
     status = open_file(&gguf->parts[i], &r->file[i], error);
   if (status != WEFT_OK) {
-    weft_gguf_reader_close(r);
+    gguf_reader_close(r);
     return status;
   }
   *out = r;
   return WEFT_OK;
 }
 
-void weft_gguf_reader_close(weft_gguf_reader *r) {
+void gguf_reader_close(gguf_reader *r) {
   if (r == NULL) return;
   double seconds = (double)(weft_clock_us() - r->opened_us) * 1e-6;
   if (r->n_bytes > 0) {
@@ -110,7 +110,7 @@ void weft_gguf_reader_close(weft_gguf_reader *r) {
 /* ---- reading ---- */
 
 /* Bytes [from, to) of the file, or more where reads must be whole blocks. */
-static int read_range(const weft_gguf_reader *r, uint64_t from, uint64_t to) {
+static int read_range(const gguf_reader *r, uint64_t from, uint64_t to) {
   const reader_file *file = &r->file[r->part];
   uint64_t align = WEFT_READ_ALIGN, wanted = r->is_direct ? (to + align - 1) / align * align : to;
   while (from < to) {
@@ -124,21 +124,21 @@ static int read_range(const weft_gguf_reader *r, uint64_t from, uint64_t to) {
 }
 
 static void read_slice(void *self, uint32_t task, uint32_t thread) {
-  weft_gguf_reader *r = self;
+  gguf_reader *r = self;
   (void)thread;
   uint64_t from = r->first + (uint64_t)task * SLICE, to = from + SLICE < r->end ? from + SLICE : r->end;
   int why = read_range(r, from, to);
   if (why != 0) __atomic_store_n(&r->why, why, __ATOMIC_RELAXED);
 }
 
-static int read_all(weft_gguf_reader *r) {
+static int read_all(gguf_reader *r) {
   r->why = 0;
   weft_pool_run(r->pool, read_slice, r, (uint32_t)((r->end - r->first + SLICE - 1) / SLICE));
   return r->why;
 }
 
 static weft_status reader_read(void *self, uint64_t at, uint64_t n_bytes, uint8_t *to, uint32_t *skip) {
-  weft_gguf_reader *r = self;
+  gguf_reader *r = self;
   reader_file *file = &r->file[r->part];
   if (n_bytes > r->tensor_bytes || at > r->tensor_bytes - n_bytes) return WEFT_E_INVALID;
   r->end = r->tensor_at + at + n_bytes;
@@ -162,7 +162,7 @@ static weft_status reader_read(void *self, uint64_t at, uint64_t n_bytes, uint8_
                    why < 0 ? "the file ends early" : strerror(why));
 }
 
-weft_weight_source weft_gguf_reader_source(weft_gguf_reader *r, const weft_gguf_tensor *tensor) {
+weft_weight_source gguf_reader_source(gguf_reader *r, const weft_gguf_tensor *tensor) {
   weft_weight_source source = {.bytes = tensor->data};
   const uint8_t *data = tensor->data;
   for (uint32_t i = 0; r != NULL && i < r->gguf->n_parts; i++) {
@@ -177,6 +177,6 @@ weft_weight_source weft_gguf_reader_source(weft_gguf_reader *r, const weft_gguf_
   return source;
 }
 
-const char *weft_gguf_reader_error(const weft_gguf_reader *r) {
+const char *gguf_reader_error(const gguf_reader *r) {
   return r == NULL ? "" : r->error.text;
 }

@@ -20,7 +20,7 @@ typedef struct report {
   uint64_t type_tensors[TYPES_MAX], type_bytes[TYPES_MAX];
   weft_status model_status; /* of the keys */
   weft_error refusal;
-  weft_hyper hyper;
+  model_hyper hyper;
   weft_kv_geometry geometry;
   weft_kv_layout layout;
 } report;
@@ -38,11 +38,11 @@ static void count_tensors(report *r) {
 }
 
 static void judge_model(report *r) {
-  const weft_arch *arch;
+  const model_arch *arch;
   const weft_kv_geometry *geometry = &r->geometry;
-  r->model_status = weft_hyper_read(r->gguf, &arch, &r->hyper, &r->refusal);
+  r->model_status = model_hyper_read(r->gguf, &arch, &r->hyper, &r->refusal);
   if (r->model_status != WEFT_OK) return;
-  r->geometry = weft_hyper_geometry(&r->hyper, weft_gguf_kv_type(r->gguf));
+  r->geometry = model_hyper_geometry(&r->hyper, gguf_kv_type(r->gguf));
   r->model_status = weft_kv_layout_choose(&geometry, 1, 0, &r->layout, &r->refusal);
 }
 
@@ -111,7 +111,7 @@ static void put_real(weft_text *out, double value, bool is_double) {
 
 static void put_number(weft_text *out, weft_gguf_kind kind, const uint8_t *at) {
   uint64_t raw = 0;
-  uint32_t n_bytes = gguf__kind_bytes(kind), unused = 64 - 8 * n_bytes;
+  uint32_t n_bytes = gguf_kind_bytes(kind), unused = 64 - 8 * n_bytes;
   memcpy(&raw, at, n_bytes);
   if (kind == WEFT_GGUF_BOOL) {
     weft_text_puts(out, raw != 0 ? "true" : "false");
@@ -132,7 +132,7 @@ static void put_number(weft_text *out, weft_gguf_kind kind, const uint8_t *at) {
 
 static void put_element(weft_text *out, const gguf_key *key, uint64_t i, size_t max) {
   if (key->element != WEFT_GGUF_STRING) {
-    put_number(out, key->element, key->value + i * gguf__kind_bytes(key->element));
+    put_number(out, key->element, key->value + i * gguf_kind_bytes(key->element));
     return;
   }
   uint64_t n;
@@ -165,7 +165,7 @@ static void put_bytes(weft_text *out, uint64_t n) {
 
 static void text_key(weft_text *out, const gguf_key *key) {
   char shown[GGUF_SHOWN];
-  weft_text_printf(out, "  %-46s ", gguf__show(key->name, shown));
+  weft_text_printf(out, "  %-46s ", gguf_show(key->name, shown));
   if (key->kind == WEFT_GGUF_STRING) {
     put_string(out, (weft_bytes){(const char *)key->value, (size_t)key->count}, SHOWN_BYTES);
     if (key->count > SHOWN_BYTES) weft_text_printf(out, "... (%" PRIu64 " bytes)", key->count);
@@ -173,7 +173,7 @@ static void text_key(weft_text *out, const gguf_key *key) {
     bool all = key->count <= SHOWN_ELEMENTS || (key->element != WEFT_GGUF_STRING && key->count <= 64);
     put_elements(out, key, all ? key->count : SHOWN_ELEMENTS, 32);
     if (!all) {
-      weft_text_printf(out, "... (%" PRIu64 " of %s)", key->count, gguf__kind_name(key->element));
+      weft_text_printf(out, "... (%" PRIu64 " of %s)", key->count, gguf_kind_name(key->element));
     }
   } else {
     put_number(out, key->kind, key->value);
@@ -191,7 +191,7 @@ static void text_tensors(report *r) {
     for (uint32_t d = 1; d < tensor->n_dims; d++) {
       at += snprintf(shape + at, sizeof shape - (size_t)at, " x %" PRIu64, tensor->ne[d]);
     }
-    weft_text_printf(out, "  %-40s %-5s %-22s ", gguf__show((weft_bytes){tensor->name, strlen(tensor->name)}, shown),
+    weft_text_printf(out, "  %-40s %-5s %-22s ", gguf_show((weft_bytes){tensor->name, strlen(tensor->name)}, shown),
                      weft_type_name_of_id((int32_t)tensor->type), shape);
     put_bytes(out, tensor->n_bytes);
     weft_text_puts(out, "\n");
@@ -206,7 +206,7 @@ static void text_tensors(report *r) {
 }
 
 static void text_model(report *r) {
-  const weft_hyper *h = &r->hyper;
+  const model_hyper *h = &r->hyper;
   weft_text *out = r->out;
   weft_text_printf(out,
                    "model\n  %s: %" PRIu32 " layers, hidden %" PRIu32 ", vocabulary %" PRIu32 ", context %" PRIu32 "\n",
@@ -255,7 +255,7 @@ static void write_text(report *r) {
   weft_text *out = r->out;
   char name[128];
   uint64_t low, high;
-  weft_gguf_model_name(r->gguf, name, sizeof name);
+  gguf_model_name(r->gguf, name, sizeof name);
   weft_gguf_fingerprint(r->gguf, &low, &high);
   weft_text_printf(out, "%s\n  name        ", weft_gguf_path(r->gguf));
   put_zero_ended(out, name);
@@ -280,10 +280,10 @@ static void write_text(report *r) {
 static void json_key(weft_text *out, const gguf_key *key) {
   weft_text_printf(out, "{\"key\": ");
   put_string(out, key->name, SIZE_MAX);
-  weft_text_printf(out, ", \"type\": \"%s\", ", gguf__kind_name(key->kind));
+  weft_text_printf(out, ", \"type\": \"%s\", ", gguf_kind_name(key->kind));
   if (key->kind == WEFT_GGUF_ARRAY) {
     uint64_t n = key->element == WEFT_GGUF_STRING || key->count > 1024 ? SHOWN_ELEMENTS : key->count;
-    weft_text_printf(out, "\"element\": \"%s\", \"count\": %" PRIu64 ", \"%s\": ", gguf__kind_name(key->element),
+    weft_text_printf(out, "\"element\": \"%s\", \"count\": %" PRIu64 ", \"%s\": ", gguf_kind_name(key->element),
                      key->count, n < key->count ? "first" : "value");
     put_elements(out, key, n < key->count ? n : key->count, SIZE_MAX);
   } else {
@@ -322,7 +322,7 @@ static void json_tensors(report *r) {
 }
 
 static void json_model(report *r) {
-  const weft_hyper *h = &r->hyper;
+  const model_hyper *h = &r->hyper;
   weft_text *out = r->out;
   weft_text_printf(out,
                    "  \"model\": {\"architecture\": \"%s\", \"layers\": %" PRIu32 ", \"hidden\": %" PRIu32
@@ -355,7 +355,7 @@ static void write_json(report *r) {
   weft_text *out = r->out;
   char name[128];
   uint64_t low, high;
-  weft_gguf_model_name(r->gguf, name, sizeof name);
+  gguf_model_name(r->gguf, name, sizeof name);
   weft_gguf_fingerprint(r->gguf, &low, &high);
   weft_text_puts(out, "{\n  \"file\": ");
   put_zero_ended(out, weft_gguf_path(r->gguf));

@@ -9,23 +9,23 @@
 
 #include "model/gguf.h"
 
-typedef struct weft_keys {
+typedef struct model_keys {
   const weft_gguf *gguf;
   const char *arch;
   weft_error *error;
-} weft_keys;
+} model_keys;
 
-weft_status weft_keys_u32(const weft_keys *keys, const char *name, uint32_t low, uint32_t high, uint32_t *out);
-weft_status weft_keys_u32_or(const weft_keys *keys, const char *name, uint32_t low, uint32_t high, uint32_t initial,
-                             uint32_t *out);
+weft_status model_keys_u32(const model_keys *keys, const char *name, uint32_t low, uint32_t high, uint32_t *out);
+weft_status model_keys_u32_or(const model_keys *keys, const char *name, uint32_t low, uint32_t high, uint32_t initial,
+                              uint32_t *out);
 /* Element i of an array, or the scalar. */
-weft_status weft_keys_u32_at(const weft_keys *keys, const char *name, uint64_t i, uint32_t low, uint32_t high,
-                             uint32_t *out);
+weft_status model_keys_u32_at(const model_keys *keys, const char *name, uint64_t i, uint32_t low, uint32_t high,
+                              uint32_t *out);
 /* Refuses NaN and infinity too. */
-weft_status weft_keys_f32(const weft_keys *keys, const char *name, double low, double high, float *out);
-weft_status weft_keys_f32_or(const weft_keys *keys, const char *name, double low, double high, float initial,
-                             float *out);
+weft_status model_keys_f32(const model_keys *keys, const char *name, double low, double high, float *out);
+weft_status model_keys_f32_or(const model_keys *keys, const char *name, double low, double high, float initial,
+                              float *out);
 /* 0 when absent, 1 for a scalar. */
-uint64_t weft_keys_count(const weft_keys *keys, const char *name);
+uint64_t model_keys_count(const model_keys *keys, const char *name);
 
 #endif

@@ -93,7 +93,7 @@ static weft_status make_file(weft_kv_file *f, weft_error *error) {
   return reserve_room(f, f->config.page_bytes * f->config.n_slots, error);
 }
 
-static void *loop(void *self);
+static void *move_loop(void *self);
 
 weft_status weft_kv_file_open(const weft_kv_file_config *config, weft_kv_file **out, weft_error *error) {
   *out = NULL;
@@ -114,7 +114,7 @@ weft_status weft_kv_file_open(const weft_kv_file_config *config, weft_kv_file **
           : make_file(f, error);
   f->config.path = NULL;
   if (status == WEFT_OK) {
-    f->has_thread = pthread_create(&f->thread, NULL, loop, f) == 0;
+    f->has_thread = pthread_create(&f->thread, NULL, move_loop, f) == 0;
     if (!f->has_thread) status = weft_fail(error, WEFT_E_NO_MEMORY, "%s: the system refused a thread", config->path);
   }
   if (status != WEFT_OK) {
@@ -172,14 +172,14 @@ static uint64_t checksum_of(const weft_kv_file *f, const char *page, uint32_t sl
   return XXH3_64bits_withSeed(page, f->config.page_bytes, slot);
 }
 
-static outcome sink(weft_kv_file *f, uint32_t from, uint32_t slot) {
+static outcome sink_page(weft_kv_file *f, uint32_t from, uint32_t slot) {
   const char *page = f->config.host + from * f->config.page_bytes;
   f->checksum[slot] = checksum_of(f, page, slot);
   f->filled[slot] = write_all(f, page, f->config.page_bytes, slot * f->config.page_bytes);
   return f->filled[slot] ? DONE : WRITE_FAILED;
 }
 
-static outcome lift(weft_kv_file *f, uint32_t slot, uint32_t to) {
+static outcome lift_page(weft_kv_file *f, uint32_t slot, uint32_t to) {
   char *page = f->config.host + to * f->config.page_bytes;
   WEFT_CHECK(f->filled[slot]);
   if (!read_all(f, page, f->config.page_bytes, slot * f->config.page_bytes)) return READ_FAILED;
@@ -205,7 +205,7 @@ static void make_move(weft_kv_file *f, ring *q) {
   bool up = q == &f->up;
   (void)pthread_mutex_unlock(&f->mutex);
   uint64_t start_us = weft_clock_us();
-  outcome how = m->lost ? LOST : up ? lift(f, copy->from, copy->to) : sink(f, copy->from, copy->to);
+  outcome how = m->lost ? LOST : up ? lift_page(f, copy->from, copy->to) : sink_page(f, copy->from, copy->to);
   tell_of(f, how);
   m->end.ok = how == DONE;
   m->end.us = weft_clock_us() - start_us;
@@ -216,7 +216,7 @@ static void make_move(weft_kv_file *f, ring *q) {
   if (f->notify != NULL) f->notify(f->notify_self);
 }
 
-static void *loop(void *self) {
+static void *move_loop(void *self) {
   weft_kv_file *f = self;
   (void)pthread_mutex_lock(&f->mutex);
   while (!f->stop) {
@@ -246,7 +246,7 @@ uint64_t weft_kv_file_n_added(const weft_kv_file *f) {
   return f->n_added;
 }
 
-static void start(const weft_kv_file *f, ring *q, uint64_t n_added, bool lost) {
+static void start_moves(const weft_kv_file *f, ring *q, uint64_t n_added, bool lost) {
   for (; q->n_started < q->n_added; q->n_started++) {
     move *m = &q->move[q->n_started % f->config.moves_max];
     if (m->number >= n_added) return;
@@ -259,8 +259,8 @@ void weft_kv_file_start(weft_kv_file *f, uint64_t n_added, bool lost) {
   if (n_added <= f->n_allowed) return;
   f->n_allowed = n_added;
   (void)pthread_mutex_lock(&f->mutex);
-  start(f, &f->up, n_added, lost);
-  start(f, &f->down, n_added, lost);
+  start_moves(f, &f->up, n_added, lost);
+  start_moves(f, &f->down, n_added, lost);
   (void)pthread_cond_signal(&f->changed);
   (void)pthread_mutex_unlock(&f->mutex);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The file behind host memory: slots of one page each, and the thread that reads and writes them.
  *
- * Law: the file is made, given its room and unlinked at open: nobody else can open it, and nothing of it is left when
- * the process ends, however it ends. Who adds a move never waits for the disk; moves run one after another, those from
- * the file first, else in the order in which they were added, and each ends exactly once. The checksum of a slot stays in memory: what cannot be
- * written or read in full, or comes back as something else, is a move that failed, nothing more. Nothing is allocated
- * after open. */
+ * Law: the file is made, given its room and unlinked at open: no other process can open it, and nothing of it is left
+ * when the process ends, however it ends. Adding a move never waits for the disk; moves run one after another, those
+ * from the file first, else in the order in which they were added, and each ends exactly once. The checksum of a slot
+ * stays in memory: what cannot be written or read in full, or comes back as something else, is a move that failed,
+ * nothing more. Nothing is allocated after open. */
 #ifndef WEFT_MODEL_KV_FILE_H
 #define WEFT_MODEL_KV_FILE_H
 
@@ -52,7 +52,8 @@ uint32_t weft_kv_file_ended(weft_kv_file *file, weft_copy_end *out, uint32_t max
 
 /* ---- any thread ---- */
 
-/* Called by the file's thread after each move, and not any more when this returns. NULL: nobody. It must not wait. */
+/* From now on the file's thread calls notify after each move; notify must not wait. NULL: no call is made once this
+ * returns. */
 void weft_kv_file_watch(weft_kv_file *file, void (*notify)(void *self), void *self);
 
 typedef struct weft_kv_file_counters {

@@ -131,7 +131,7 @@ static bool cut_model(const model_classes *classes, uint64_t page, uint32_t bloc
   return true;
 }
 
-static choice judge(const model_classes *classes, uint32_t n_models, uint64_t page, uint32_t block_least) {
+static choice judge_page(const model_classes *classes, uint32_t n_models, uint64_t page, uint32_t block_least) {
   choice sum = {.page_bytes = page, .block_tokens_least = UINT32_MAX, .possible = true};
   for (uint32_t m = 0; sum.possible && m < n_models; m++) {
     sum.possible = cut_model(&classes[m], page, block_least, NULL, &sum);
@@ -164,7 +164,7 @@ static choice find_page(const model_classes *classes, uint32_t n_models, uint32_
         for (uint32_t block = block_least; block <= 128; block *= 2) {
           uint64_t page = round_page(layers * (uint64_t)block * class->token_bytes);
           if (page > PAGE_BYTES_MAX && best.possible) break;
-          choice try = judge(classes, n_models, page, block_least);
+          choice try = judge_page(classes, n_models, page, block_least);
           if (fixed > 0 && try.block_tokens_least != fixed) try.possible = false;
           if (is_better(&try, &best)) best = try;
         }

@@ -32,8 +32,8 @@ weft_status weft_kv_store_open(weft_device *device, uint64_t page_bytes, uint32_
 void weft_kv_store_close(weft_kv_store *store);
 /* Takes memory for n_host slots: pinned where the device is not the host. Once, after open. */
 weft_status weft_kv_store_add_host(weft_kv_store *store, uint32_t n_host, weft_error *error);
-/* Makes the file of config->n_slots slots; path, moves_max and io as there, the rest is the store's. Once, after the
- * host's memory; nothing is done for 0 slots. */
+/* Makes the file of config->n_slots slots. Of config it takes path, n_slots, moves_max and io; the rest are the store's
+ * own. Called once, after weft_kv_store_add_host; does nothing for 0 slots. */
 weft_status weft_kv_store_add_file(weft_kv_store *store, const weft_kv_file_config *config, weft_error *error);
 /* Performs the copies of a batch, in order. Those of the file wait for weft_kv_store_ran. Returns in *n_moves how many
  * of them there were so far. */

@@ -21,13 +21,13 @@ static weft_matmul_args matmul_args(const weft_model *model, const float *x, uin
   return args;
 }
 
-weft_status layers__matmul(weft_step *step, const float *x, uint32_t n_rows, uint32_t n_weights,
-                           const weft_weight *const *weight, float *const *y) {
+weft_status layers_matmul(model_step *step, const float *x, uint32_t n_rows, uint32_t n_weights,
+                          const weft_weight *const *weight, float *const *y) {
   weft_matmul_args args = matmul_args(step->model, x, n_rows, n_weights, weight, y);
   return weft_matmul(step->model->device, &args);
 }
 
-weft_status layers__norm(weft_step *step, const layers_norm_args *args) {
+weft_status layers_norm(model_step *step, const layers_norm_args *args) {
   uint32_t n = step->model->hyper.n_hidden;
   weft_norm_args norm = {
       .x = args->x,
@@ -54,7 +54,7 @@ weft_status layers__norm(weft_step *step, const layers_norm_args *args) {
   return weft_norm(step->model->device, &norm);
 }
 
-void layers__then_next(weft_step *step, uint32_t l, layers_norm_args *norm) {
+void layers_then_next(model_step *step, uint32_t l, layers_norm_args *norm) {
   const weft_model *model = step->model;
   bool is_last = l + 1 == model->hyper.n_layers;
   norm->then_weight[norm->n_then] = is_last ? model->globals.output_norm : model->layers[l + 1].attn_norm;
@@ -64,19 +64,19 @@ void layers__then_next(weft_step *step, uint32_t l, layers_norm_args *norm) {
 
 /* ---- attention ---- */
 
-static weft_status project(weft_step *step, const weft_layer *layer) {
-  weft_scratch *s = &step->model->scratch;
+static weft_status project_qkv(model_step *step, const model_layer *layer) {
+  model_scratch *s = &step->model->scratch;
   const weft_weight *weight[3] = {&layer->q, &layer->k, &layer->v};
   float *const y[3] = {s->q, s->k, s->v};
   uint32_t n_weights = layer->v.data != NULL ? 3 : 2;
-  return layers__matmul(step, step->h, step->n_rows, n_weights, weight, y);
+  return layers_matmul(step, step->h, step->n_rows, n_weights, weight, y);
 }
 
-static weft_status store_keys(weft_step *step, uint32_t l, const weft_kv_view *view) {
+static weft_status store_keys(model_step *step, uint32_t l, const weft_kv_view *view) {
   weft_model *model = step->model;
-  const weft_hyper *hyper = &model->hyper;
-  const weft_layer *layer = &model->layers[l];
-  weft_scratch *s = &model->scratch;
+  const model_hyper *hyper = &model->hyper;
+  const model_layer *layer = &model->layers[l];
+  model_scratch *s = &model->scratch;
   uint64_t kv_cols = (uint64_t)view->n_kv_heads * view->head_dim;
   weft_qkv_args args = {
       .q = s->q,
@@ -118,7 +118,7 @@ static uint32_t segment_of(const weft_batch *batch, uint32_t row) {
 
 /* Last layer: what is left of each segment, from its first to its last output row; n_rows 0 where
  * there is none. A canvas stays whole: its rows are one another's keys. */
-static void narrow(const weft_forward_args *args, weft_attention_segment *segments) {
+static void narrow_segments(const weft_forward_args *args, weft_attention_segment *segments) {
   const weft_batch *batch = args->batch;
   for (uint32_t i = 0; i < batch->n_segments; i++) segments[i].n_rows = 0;
   for (uint32_t i = 0; i < args->n_output; i++) {
@@ -140,7 +140,7 @@ static void narrow(const weft_forward_args *args, weft_attention_segment *segmen
   }
 }
 
-static uint32_t make_segments(const weft_step *step, uint32_t l, bool is_last) {
+static uint32_t make_segments(const model_step *step, uint32_t l, bool is_last) {
   const weft_batch *batch = step->args->batch;
   weft_attention_segment *out = step->model->segments;
   uint32_t group = step->args->layout->group_of[l], n = 0;
@@ -151,21 +151,21 @@ static uint32_t make_segments(const weft_step *step, uint32_t l, bool is_last) {
         .n_rows = from->n_rows,
         .kv_len = from->kv_len,
         .canvas = from->canvas,
-        .table = weft_step_arrays_table(&step->model->arrays, i, group),
+        .table = step_arrays_table(&step->model->arrays, i, group),
         .n_old = batch->n_segments == 1 ? from->kv_len : 0, /* another segment may store them now */
     };
   }
   if (!is_last) return batch->n_segments;
-  narrow(step->args, out);
+  narrow_segments(step->args, out);
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     if (out[i].n_rows > 0) out[n++] = out[i];
   }
   return n;
 }
 
-static weft_status attend(weft_step *step, uint32_t l, const weft_kv_view *view, bool is_last) {
+static weft_status attend_rows(model_step *step, uint32_t l, const weft_kv_view *view, bool is_last) {
   weft_model *model = step->model;
-  weft_scratch *s = &model->scratch;
+  model_scratch *s = &model->scratch;
   uint64_t cols = (uint64_t)model->hyper.n_heads * view->head_dim;
   weft_attention_args args = {
       .q = s->q,
@@ -188,7 +188,7 @@ static weft_status attend(weft_step *step, uint32_t l, const weft_kv_view *view,
   return weft_attention(model->device, &args);
 }
 
-static weft_status move_rows(weft_step *step, float *to, const float *from, uint64_t cols) {
+static weft_status move_rows(model_step *step, float *to, const float *from, uint64_t cols) {
   const uint32_t *row = step->args->output_row;
   uint32_t n = step->args->n_output;
   for (uint32_t i = 0, run; i < n; i += run) {
@@ -210,10 +210,10 @@ static bool is_every_row(const weft_forward_args *args, uint32_t n_rows) {
 
 /* From here on only the output rows are computed, in their order. q is free after attention, h
  * after the projections. */
-static weft_status keep_output_rows(weft_step *step, uint32_t head_dim) {
+static weft_status keep_output_rows(model_step *step, uint32_t head_dim) {
   weft_forward_args *args = step->args;
   if (is_every_row(args, step->n_rows)) return WEFT_OK;
-  weft_scratch *s = &step->model->scratch;
+  model_scratch *s = &step->model->scratch;
   weft_status status = move_rows(step, s->q, step->a, (uint64_t)step->model->hyper.n_heads * head_dim);
   if (status == WEFT_OK) status = move_rows(step, step->h, step->x, step->model->hyper.n_hidden);
   float *x = step->x;
@@ -227,45 +227,45 @@ static weft_status keep_output_rows(weft_step *step, uint32_t head_dim) {
   return status;
 }
 
-weft_status layers__attention(weft_step *step, uint32_t l) {
+weft_status layers_attention(model_step *step, uint32_t l) {
   weft_model *model = step->model;
   bool is_last = l + 1 == model->hyper.n_layers;
   weft_kv_view view = weft_kv_store_view(step->args->kv, step->args->layout, l);
-  weft_status status = project(step, &model->layers[l]);
+  weft_status status = project_qkv(step, &model->layers[l]);
   if (status == WEFT_OK) status = store_keys(step, l, &view);
   if (status != WEFT_OK) return status;
   if (is_last && step->args->n_output == 0) {
     step->n_rows = 0; /* keys and values were all that was wanted */
     return WEFT_OK;
   }
-  status = attend(step, l, &view, is_last);
+  status = attend_rows(step, l, &view, is_last);
   return status == WEFT_OK && is_last ? keep_output_rows(step, view.head_dim) : status;
 }
 
 /* ---- feed-forward ---- */
 
-weft_status layers__mlp(weft_step *step, const layers_mlp_args *args) {
-  const weft_scratch *s = &step->model->scratch;
+weft_status layers_mlp(model_step *step, const layers_mlp_args *args) {
+  const model_scratch *s = &step->model->scratch;
   const weft_weight *const weight[2] = {args->gate, args->up};
   float *const y[2] = {s->g, s->u};
   weft_matmul_args gated = matmul_args(step->model, args->x, args->n_rows, 2, weight, y);
   gated.activation = WEFT_GELU_TANH;
   weft_status status = weft_matmul(step->model->device, &gated);
-  return status == WEFT_OK ? layers__matmul(step, s->g, args->n_rows, 1, &args->down, &args->out) : status;
+  return status == WEFT_OK ? layers_matmul(step, s->g, args->n_rows, 1, &args->down, &args->out) : status;
 }
 
-static const weft_weight *present(const weft_weight *weight) {
+static const weft_weight *has_weight(const weft_weight *weight) {
   return weight->data != NULL ? weight : NULL;
 }
 
-static weft_experts_args experts_args(weft_model *model, const weft_layer *layer) {
-  const weft_scratch *s = &model->scratch;
+static weft_experts_args experts_args(weft_model *model, const model_layer *layer) {
+  const model_scratch *s = &model->scratch;
   return (weft_experts_args){
       .ids = s->ids,
       .weights = s->weights,
-      .gate_up = present(&layer->gate_up_exps),
-      .gate = present(&layer->gate_exps),
-      .up = present(&layer->up_exps),
+      .gate_up = has_weight(&layer->gate_up_exps),
+      .gate = has_weight(&layer->gate_exps),
+      .up = has_weight(&layer->up_exps),
       .down = &layer->down_exps,
       .k = model->hyper.n_experts_used,
       .x_stride = model->hyper.n_hidden,
@@ -276,8 +276,8 @@ static weft_experts_args experts_args(weft_model *model, const weft_layer *layer
   };
 }
 
-static weft_route_args route_args(const weft_model *model, const weft_layer *layer, uint32_t n_rows) {
-  const weft_scratch *s = &model->scratch;
+static weft_route_args route_args(const weft_model *model, const model_layer *layer, uint32_t n_rows) {
+  const model_scratch *s = &model->scratch;
   return (weft_route_args){
       .router = &layer->router,
       .logits = s->logits,
@@ -294,14 +294,14 @@ static weft_route_args route_args(const weft_model *model, const weft_layer *lay
   };
 }
 
-weft_status layers__route(weft_step *step, const weft_layer *layer, const float *r) {
+weft_status layers_route(model_step *step, const model_layer *layer, const float *r) {
   weft_route_args args = route_args(step->model, layer, step->n_rows);
   args.x = r;
   return weft_route(step->model->device, &args);
 }
 
-weft_status layers__experts(weft_step *step, const weft_layer *layer, const float *u, float *out,
-                            const layers_mlp_args *shared) {
+weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, float *out,
+                           const layers_mlp_args *shared) {
   weft_model *model = step->model;
   weft_experts_args args = experts_args(model, layer);
   args.x = u;
@@ -338,13 +338,13 @@ static uint64_t matmul_work(weft_model *model, const weft_weight *a, const weft_
   return weft_matmul_scratch(model->device, &args);
 }
 
-static uint64_t route_work(weft_model *model, const weft_layer *layer) {
+static uint64_t route_work(weft_model *model, const model_layer *layer) {
   weft_route_args args = route_args(model, layer, model->limits.rows_max);
   return weft_route_scratch(model->device, &args);
 }
 
 static uint64_t attention_work(weft_model *model, uint32_t l) {
-  const weft_hyper *hyper = &model->hyper;
+  const model_hyper *hyper = &model->hyper;
   uint64_t cols = (uint64_t)hyper->n_heads * hyper->head_dim[l];
   weft_attention_args args = {
       .kv = {.type = model->info.kv_type,
@@ -365,8 +365,8 @@ static uint64_t attention_work(weft_model *model, uint32_t l) {
 static uint64_t work_bytes(weft_model *model) {
   uint64_t most = 0;
   for (uint32_t l = 0; l < model->hyper.n_layers; l++) {
-    const weft_layer *layer = &model->layers[l];
-    at_least(&most, matmul_work(model, &layer->q, &layer->k, present(&layer->v)));
+    const model_layer *layer = &model->layers[l];
+    at_least(&most, matmul_work(model, &layer->q, &layer->k, has_weight(&layer->v)));
     at_least(&most, matmul_work(model, &layer->o, NULL, NULL));
     at_least(&most, matmul_work(model, &layer->gate, &layer->up, NULL));
     at_least(&most, matmul_work(model, &layer->down, NULL, NULL));
@@ -377,9 +377,9 @@ static uint64_t work_bytes(weft_model *model) {
     args.n_rows = model->limits.rows_max;
     at_least(&most, weft_experts_scratch(model->device, &args));
   }
-  const weft_globals *globals = &model->globals;
-  at_least(&most, matmul_work(model, present(&globals->self_cond_gate), &globals->self_cond_up, NULL));
-  at_least(&most, matmul_work(model, present(&globals->self_cond_down), NULL, NULL));
+  const model_globals *globals = &model->globals;
+  at_least(&most, matmul_work(model, has_weight(&globals->self_cond_gate), &globals->self_cond_up, NULL));
+  at_least(&most, matmul_work(model, has_weight(&globals->self_cond_down), NULL, NULL));
   return most;
 }
 
@@ -387,7 +387,7 @@ typedef struct widths {
   uint64_t q, kv, ff;
 } widths;
 
-static widths widest(const weft_hyper *hyper) {
+static widths widest_rows(const model_hyper *hyper) {
   widths most = {0, 0, 0};
   for (uint32_t l = 0; l < hyper->n_layers; l++) {
     at_least(&most.q, (uint64_t)hyper->n_heads * hyper->head_dim[l]);
@@ -397,7 +397,7 @@ static widths widest(const weft_hyper *hyper) {
   return most;
 }
 
-/* Rows in the order of weft_scratch; attention and feed-forward are never alive together and share
+/* Rows in the order of model_scratch; attention and feed-forward are never alive together and share
  * bytes. */
 enum {
   ROW_X,
@@ -420,39 +420,39 @@ enum {
   ROW_COUNT
 };
 
-weft_status layers__plan(weft_model *model) {
-  weft_scratch_plan *plan = &model->plan;
-  const weft_hyper *hyper = &model->hyper;
-  widths w = widest(hyper);
+weft_status layers_plan(weft_model *model) {
+  scratch_plan *plan = &model->plan;
+  const model_hyper *hyper = &model->hyper;
+  widths w = widest_rows(hyper);
   uint64_t n = model->limits.rows_max, f = sizeof(float);
   uint64_t own = weft_type_row_bytes(model->info.kv_type, w.kv);
-  (void)weft_scratch_plan_add(plan, "residual", n, hyper->n_hidden * f);
-  (void)weft_scratch_plan_add(plan, "normed", n, hyper->n_hidden * f);
-  (void)weft_scratch_plan_add(plan, "branch", n, hyper->n_hidden * f);
-  (void)weft_scratch_plan_add(plan, "work of ops", model->scratch.work_bytes = work_bytes(model), 1);
+  (void)scratch_plan_add(plan, "residual", n, hyper->n_hidden * f);
+  (void)scratch_plan_add(plan, "normed", n, hyper->n_hidden * f);
+  (void)scratch_plan_add(plan, "branch", n, hyper->n_hidden * f);
+  (void)scratch_plan_add(plan, "work of ops", model->scratch.work_bytes = work_bytes(model), 1);
   uint64_t shared = plan->at;
-  (void)weft_scratch_plan_add(plan, "queries", n, w.q * f);
-  (void)weft_scratch_plan_add(plan, "attention", n, w.q * f);
-  (void)weft_scratch_plan_add(plan, "keys", n, w.kv * f);
-  (void)weft_scratch_plan_add(plan, "values", n, w.kv * f);
-  (void)weft_scratch_plan_add(plan, "canvas keys", model->limits.canvas_rows_max, own);
-  (void)weft_scratch_plan_add(plan, "canvas values", model->limits.canvas_rows_max, own);
-  weft_scratch_plan_rewind(plan, shared);
-  (void)weft_scratch_plan_add(plan, "experts", n, hyper->n_hidden * f);
-  (void)weft_scratch_plan_add(plan, "routed", n, hyper->n_hidden * f);
-  (void)weft_scratch_plan_add(plan, "gate", n, w.ff * f);
-  (void)weft_scratch_plan_add(plan, "up", n, w.ff * f);
-  (void)weft_scratch_plan_add(plan, "router", n, hyper->n_experts * f);
-  (void)weft_scratch_plan_add(plan, "expert ids", n, hyper->n_experts_used * sizeof(int32_t));
-  (void)weft_scratch_plan_add(plan, "expert weights", n, hyper->n_experts_used * f);
+  (void)scratch_plan_add(plan, "queries", n, w.q * f);
+  (void)scratch_plan_add(plan, "attention", n, w.q * f);
+  (void)scratch_plan_add(plan, "keys", n, w.kv * f);
+  (void)scratch_plan_add(plan, "values", n, w.kv * f);
+  (void)scratch_plan_add(plan, "canvas keys", model->limits.canvas_rows_max, own);
+  (void)scratch_plan_add(plan, "canvas values", model->limits.canvas_rows_max, own);
+  scratch_plan_rewind(plan, shared);
+  (void)scratch_plan_add(plan, "experts", n, hyper->n_hidden * f);
+  (void)scratch_plan_add(plan, "routed", n, hyper->n_hidden * f);
+  (void)scratch_plan_add(plan, "gate", n, w.ff * f);
+  (void)scratch_plan_add(plan, "up", n, w.ff * f);
+  (void)scratch_plan_add(plan, "router", n, hyper->n_experts * f);
+  (void)scratch_plan_add(plan, "expert ids", n, hyper->n_experts_used * sizeof(int32_t));
+  (void)scratch_plan_add(plan, "expert weights", n, hyper->n_experts_used * f);
   WEFT_CHECK(plan->refused || plan->n_rows == ROW_COUNT);
   return plan->refused ? WEFT_E_TOO_LARGE : WEFT_OK;
 }
 
-void layers__place(weft_model *model) {
+void layers_place(weft_model *model) {
   char *base = model->scratch_base;
-  const weft_scratch_plan_row *row = model->plan.row;
-  weft_scratch *s = &model->scratch;
+  const scratch_plan_row *row = model->plan.row;
+  model_scratch *s = &model->scratch;
   s->x = (float *)(void *)(base + row[ROW_X].offset);
   s->h = (float *)(void *)(base + row[ROW_H].offset);
   s->t = (float *)(void *)(base + row[ROW_T].offset);

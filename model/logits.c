@@ -110,8 +110,8 @@ static weft_status give_rows(logits_run *r, uint32_t n, weft_error *error) {
 }
 
 /* One batch of one segment: n tokens at position first. */
-static weft_status forward(logits_run *r, const int32_t *tokens, uint32_t first, uint32_t n, bool canvas,
-                           const float *soft, bool wanted, weft_error *error) {
+static weft_status forward_piece(logits_run *r, const int32_t *tokens, uint32_t first, uint32_t n, bool canvas,
+                                 const float *soft, bool wanted, weft_error *error) {
   for (uint32_t i = 0; i < n; i++) {
     r->position[i] = (int32_t)(first + i);
     r->output_row[i] = i;
@@ -172,7 +172,7 @@ static weft_status make_soft(logits_run *r, weft_error *error) {
                            : weft_fail(error, status, "the soft embedding failed: %s", weft_status_text(status));
 }
 
-static weft_status check(const weft_logits_args *a, const weft_model_info *info, weft_error *error) {
+static weft_status check_args(const weft_logits_args *a, const weft_model_info *info, weft_error *error) {
   if (a->n_tokens == 0) return weft_fail(error, WEFT_E_INVALID, "no tokens were given");
   if ((uint64_t)a->n_tokens + a->n_canvas > info->context_length) {
     return weft_fail(error, WEFT_E_TOO_LARGE, "%u tokens are more than the context of %u", a->n_tokens + a->n_canvas,
@@ -200,19 +200,19 @@ weft_status weft_logits(const weft_logits_args *args, weft_error *error) {
   r->info = weft_model_get_info(args->model);
   r->head = weft_model_head(args->model, &r->cap, &r->embed_scale);
   r->rows_max = args->limits.rows_max;
-  weft_status status = check(args, r->info, error);
+  weft_status status = check_args(args, r->info, error);
   if (status == WEFT_OK) status = open_pool(r, error);
   if (status == WEFT_OK) status = open_memory(r, error);
   bool canvas = args->canvas != NULL;
   for (uint32_t first = 0; first < args->n_tokens && status == WEFT_OK; first += r->rows_max) {
     uint32_t n = args->n_tokens - first < r->rows_max ? args->n_tokens - first : r->rows_max;
-    status = forward(r, args->tokens + first, first, n, false, NULL, !canvas, error);
+    status = forward_piece(r, args->tokens + first, first, n, false, NULL, !canvas, error);
   }
   if (status == WEFT_OK && canvas) {
     if (args->previous != NULL) status = make_soft(r, error);
     if (status == WEFT_OK) {
-      status = forward(r, args->canvas, args->n_tokens, args->n_canvas, true, args->previous != NULL ? r->d_soft : NULL,
-                       true, error);
+      status = forward_piece(r, args->canvas, args->n_tokens, args->n_canvas, true,
+                             args->previous != NULL ? r->d_soft : NULL, true, error);
     }
   }
   close_run(r);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Logits of one sequence, for comparison with other implementations: the causal pass over all tokens, and optionally one
- * denoise pass of a canvas on top, with self-conditioning from given logits. Owns a small pool of its own. */
+/* Logits of one sequence, for comparison with other implementations: the causal pass over all tokens, and optionally
+ * one denoise pass of a canvas on top, with self-conditioning from given logits. Owns a small pool of its own. */
 #ifndef WEFT_MODEL_LOGITS_H
 #define WEFT_MODEL_LOGITS_H
 

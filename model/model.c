@@ -27,19 +27,19 @@ static weft_status check_limits(const weft_model_limits *limits, weft_error *err
 }
 
 static weft_status read_sampling(weft_model *model, const weft_gguf *gguf, weft_error *error) {
-  weft_keys keys = {gguf, model->hyper.arch, error};
+  model_keys keys = {gguf, model->hyper.arch, error};
   weft_model_info *info = &model->info;
-  weft_status status = weft_keys_f32_or(&keys, "general.sampling.temp", 0, 100, 1.0f, &info->temperature);
-  if (status == WEFT_OK) status = weft_keys_f32_or(&keys, "general.sampling.top_p", 0, 1, 1.0f, &info->top_p);
-  if (status == WEFT_OK) status = weft_keys_u32_or(&keys, "general.sampling.top_k", 0, INT32_MAX, 0, &info->top_k);
+  weft_status status = model_keys_f32_or(&keys, "general.sampling.temp", 0, 100, 1.0f, &info->temperature);
+  if (status == WEFT_OK) status = model_keys_f32_or(&keys, "general.sampling.top_p", 0, 1, 1.0f, &info->top_p);
+  if (status == WEFT_OK) status = model_keys_u32_or(&keys, "general.sampling.top_k", 0, INT32_MAX, 0, &info->top_k);
   return status;
 }
 
 static void fill_info(weft_model *model, const weft_gguf *gguf) {
-  const weft_hyper *hyper = &model->hyper;
+  const model_hyper *hyper = &model->hyper;
   weft_model_info *info = &model->info;
   memcpy(info->arch, hyper->arch, sizeof info->arch);
-  weft_gguf_model_name(gguf, info->name, sizeof info->name);
+  gguf_model_name(gguf, info->name, sizeof info->name);
   info->n_vocab = hyper->n_vocab;
   info->n_hidden = hyper->n_hidden;
   info->n_layers = hyper->n_layers;
@@ -48,8 +48,8 @@ static void fill_info(weft_model *model, const weft_gguf *gguf) {
   info->context_length = hyper->context_length;
   info->canvas_length = hyper->canvas_length;
   info->entropy_bound = hyper->entropy_bound;
-  info->kv_type = model->limits.kv_8bit ? WEFT_TYPE_Q8_0 : weft_gguf_kv_type(gguf);
-  info->kv = weft_hyper_geometry(hyper, info->kv_type);
+  info->kv_type = model->limits.kv_8bit ? WEFT_TYPE_Q8_0 : gguf_kv_type(gguf);
+  info->kv = model_hyper_geometry(hyper, info->kv_type);
   weft_gguf_fingerprint(gguf, &info->fingerprint_low, &info->fingerprint_high);
 }
 
@@ -76,12 +76,12 @@ static weft_status take_memory(weft_model *model, const weft_gguf *gguf, weft_er
 }
 
 static weft_status take_arrays(weft_model *model, const weft_gguf *gguf, weft_error *error) {
-  weft_status status = weft_step_arrays_open(&model->arrays, model->device, &model->limits);
+  weft_status status = step_arrays_open(&model->arrays, model->device, &model->limits);
   if (status == WEFT_OK) return WEFT_OK;
   return weft_fail(error, status, "%s: no memory for the arrays of a step", weft_gguf_path(gguf));
 }
 
-static weft_status load_weights(weft_model *model, weft_loader *loader) {
+static weft_status load_weights(weft_model *model, weights_loader *loader) {
   uint32_t n = weft_gguf_n_tensors(loader->gguf);
   loader->used = weft_alloc(n, 1);
   if (loader->used == NULL) {
@@ -90,24 +90,24 @@ static weft_status load_weights(weft_model *model, weft_loader *loader) {
   for (uint32_t i = 0; i < n; i++) loader->n_bytes_all += weft_gguf_tensor_at(loader->gguf, i)->n_bytes;
   weft_status status = WEFT_OK;
   if (!weft_device_get_info(model->device)->host_memory)
-    status = weft_gguf_reader_open(loader->gguf, &loader->reader, loader->error);
+    status = gguf_reader_open(loader->gguf, &loader->reader, loader->error);
   if (status == WEFT_OK) status = model->arch->load(model, loader);
   if (status == WEFT_OK) status = weft_device_sync(model->device); /* what was enqueued has been read by the card */
-  if (status == WEFT_OK) weft_weights_tell_unused(loader);
-  weft_gguf_reader_close(loader->reader);
+  if (status == WEFT_OK) weights_tell_unused(loader);
+  gguf_reader_close(loader->reader);
   weft_free(loader->used);
   return status;
 }
 
 static weft_status take_scratch(weft_model *model, const weft_gguf *gguf, weft_error *error) {
-  weft_status status = layers__plan(model);
+  weft_status status = layers_plan(model);
   if (status == WEFT_OK) status = weft_device_alloc(model->device, model->plan.n_bytes, &model->scratch_base);
   if (status != WEFT_OK) {
     return weft_fail(error, status,
                      "%s: no room for the scratch of %" PRIu32 " rows (%" PRIu64 " MiB); allow fewer rows per step",
                      weft_gguf_path(gguf), model->limits.rows_max, model->plan.n_bytes >> 20);
   }
-  layers__place(model);
+  layers_place(model);
   model->info.scratch_bytes = model->plan.n_bytes;
   return WEFT_OK;
 }
@@ -119,11 +119,11 @@ weft_status weft_model_open(const weft_gguf *gguf, weft_device *device, const we
   if (status != WEFT_OK) return status;
   weft_model *model = weft_alloc(1, sizeof *model);
   if (model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
-  weft_loader loader = {
+  weights_loader loader = {
       .gguf = gguf, .model = model, .progress = progress, .progress_self = progress_self, .error = error};
   model->device = device;
   model->limits = *limits;
-  status = weft_hyper_read(gguf, &model->arch, &model->hyper, error);
+  status = model_hyper_read(gguf, &model->arch, &model->hyper, error);
   if (status == WEFT_OK) status = read_sampling(model, gguf, error);
   if (status == WEFT_OK) fill_info(model, gguf);
   if (status == WEFT_OK) status = check_heads(model, gguf, error);
@@ -144,7 +144,7 @@ void weft_model_close(weft_model *model) {
   for (uint32_t i = 0; i < model->n_owned; i++) weft_device_free(model->device, model->owned[i]);
   for (uint32_t i = 0; i < model->n_weights; i++) weft_device_weight_free(model->device, &model->weights[i]);
   if (model->scratch_base != NULL) weft_device_free(model->device, model->scratch_base);
-  weft_step_arrays_close(&model->arrays);
+  step_arrays_close(&model->arrays);
   weft_free(model->owned);
   weft_free(model->weights);
   weft_free(model->layers);
@@ -164,41 +164,44 @@ const weft_weight *weft_model_head(const weft_model *model, float *cap, float *e
 
 /* ---- forward ---- */
 
-/* The law of model/batch.h as far as memory depends on it. */
-static bool batch_is_sound(const weft_model *model, const weft_forward_args *args) {
+/* Outputs of causal rows come before those of canvas rows. */
+static bool outputs_are_sound(const weft_forward_args *args) {
   const weft_batch *batch = args->batch;
-  uint32_t row = 0;
-  if (batch->n_rows > model->limits.rows_max || batch->n_segments > model->limits.segments_max) return false;
-  if (batch->n_causal > batch->n_rows) return false;
-  if (batch->n_rows - batch->n_causal > model->limits.canvas_rows_max) return false;
-  if (batch->n_groups != args->layout->n_groups || args->kv->page_bytes < args->layout->page_bytes) return false;
-  for (uint32_t i = 0; i < batch->n_segments; i++) {
-    const weft_segment *segment = &batch->segment[i];
-    if (segment->first_row != row || segment->n_rows == 0 || segment->n_rows > batch->n_rows - row) return false;
-    if (segment->canvas != (row >= batch->n_causal)) return false;
-    if (segment->canvas && model->hyper.canvas_length == 0) return false;
-    row += segment->n_rows;
-    if (!segment->canvas && row > batch->n_causal) return false;
-  }
   if (args->n_output > batch->n_rows) return false;
   for (uint32_t i = 0; i < args->n_output; i++) {
     if (args->output_row[i] >= batch->n_rows) return false;
     bool was_canvas = i > 0 && args->output_row[i - 1] >= batch->n_causal;
     if (was_canvas && args->output_row[i] < batch->n_causal) return false;
   }
-  return row == batch->n_rows;
+  return true;
 }
 
-static void probe(const weft_step *step, uint32_t layer) {
+static void probe_layer(const model_step *step, uint32_t layer) {
   const weft_forward_args *args = step->args;
   if (args->layer_probe != NULL) args->layer_probe(args->probe_self, layer, step->x, step->n_rows);
 }
 
 weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
+  weft_batch_bounds bounds = model_bounds(model, args->layout, UINT32_MAX);
   args->n_experts_touched = 0;
-  if (!batch_is_sound(model, args)) return WEFT_E_INVALID;
+  if (args->kv->page_bytes < args->layout->page_bytes) return WEFT_E_INVALID;
+  if (!weft_batch_is_sound(args->batch, &bounds) || !outputs_are_sound(args)) return WEFT_E_INVALID;
+  return model_forward(model, args);
+}
+
+weft_batch_bounds model_bounds(const weft_model *model, const weft_kv_layout *layout, uint32_t n_slots) {
+  return (weft_batch_bounds){.rows_max = model->limits.rows_max,
+                             .canvas_rows_max = model->limits.canvas_rows_max,
+                             .segments_max = model->limits.segments_max,
+                             .n_slots = n_slots,
+                             .n_groups = layout->n_groups,
+                             .canvas_length = model->hyper.canvas_length};
+}
+
+weft_status model_forward(weft_model *model, weft_forward_args *args) {
+  args->n_experts_touched = 0;
   if (args->batch->n_rows == 0) return WEFT_OK;
-  weft_step step = {
+  model_step step = {
       .model = model,
       .args = args,
       .n_rows = args->batch->n_rows,
@@ -207,16 +210,16 @@ weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
       .h = model->scratch.h,
       .a = model->scratch.a,
   };
-  weft_status status = weft_step_arrays_fill(&model->arrays, args);
+  weft_status status = step_arrays_fill(&model->arrays, args);
   weft_device_at_layer(model->device, 0);
   if (status == WEFT_OK) status = model->arch->embed(&step);
-  probe(&step, 0);
+  probe_layer(&step, 0);
   layers_norm_args norm = {.x = step.x, .weight = model->layers[0].attn_norm, .y = step.h, .n_rows = step.n_rows};
-  if (status == WEFT_OK) status = layers__norm(&step, &norm);
+  if (status == WEFT_OK) status = layers_norm(&step, &norm);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     weft_device_at_layer(model->device, l);
     status = model->arch->layer(&step, l);
-    if (step.n_rows > 0) probe(&step, l + 1);
+    if (step.n_rows > 0) probe_layer(&step, l + 1);
   }
   weft_device_at_layer(model->device, UINT32_MAX);
   args->n_experts_touched = step.n_touched;

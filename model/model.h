@@ -3,7 +3,8 @@
  * values live in the kv_store, everything else of a request in the runner's slots.
  *
  * Law: a forward pass computes any mix of segments of model/batch.h at once; a row's result depends on its own request
- * only. All scratch is planned at open for the largest step; forward allocates nothing. */
+ * only. All scratch is planned at open for the largest step. A forward pass allocates memory in one case only: on a
+ * device with memory of its own, when the block tables of a step are longer than those of any step before. */
 #ifndef WEFT_MODEL_MODEL_H
 #define WEFT_MODEL_MODEL_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Law: private to the model files (model.c, models.c, weights.c, layers.c and one file per
- * architecture) and their tests. weft_hyper is what the keys of the file say, judged; weft_layer
- * and weft_globals are what its tensors became; weft_scratch points into the plan. All are written
+ * architecture) and their tests. model_hyper is what the keys of the file say, judged; model_layer
+ * and model_globals are what its tensors became; model_scratch points into the plan. All are written
  * at open and only read by a forward pass. */
 #ifndef WEFT_MODEL_MODEL_INTERNAL_H
 #define WEFT_MODEL_MODEL_INTERNAL_H
@@ -12,7 +12,7 @@
 #include "model/step_arrays.h"
 
 /* Sizes of a model, from the keys. Every field was checked against a bound. */
-typedef struct weft_hyper {
+typedef struct model_hyper {
   char arch[32]; /* as in the file; the prefix of its keys */
   bool diffusion;
   uint32_t n_layers, n_hidden, n_vocab, n_heads, context_length;
@@ -26,9 +26,9 @@ typedef struct weft_hyper {
   float rope_base, rope_base_window;
   uint32_t canvas_length;
   weft_entropy_bound entropy_bound;
-} weft_hyper;
+} model_hyper;
 
-typedef struct weft_layer {
+typedef struct model_layer {
   weft_weight q, k, v, o; /* v.data == NULL: values are the raw keys */
   weft_weight gate, up, down;
   weft_weight router, gate_up_exps, gate_exps, up_exps, down_exps;
@@ -39,17 +39,17 @@ typedef struct weft_layer {
   const float *expert_scale;                                       /* NULL: ones */
   float scale, encoder_scale;
   const float *row_scale; /* [rows_max] encoder's, then [canvas_rows_max] canvas's */
-} weft_layer;
+} model_layer;
 
-typedef struct weft_globals {
+typedef struct model_globals {
   weft_weight token_embd, output; /* output.data == NULL: tied */
   const float *output_norm;
   const float *inv_freq, *inv_freq_window; /* [head_dim / 2] of layers without and with a window */
   const float *self_cond_norm;
   weft_weight self_cond_gate, self_cond_up, self_cond_down;
-} weft_globals;
+} model_globals;
 
-typedef struct weft_scratch {
+typedef struct model_scratch {
   float *x, *h;        /* [rows, n_hidden] residual stream; normed input */
   float *t, *y, *r;    /* [rows, n_hidden] branch outputs; input of the experts */
   float *q, *a;        /* [rows, heads * head_dim] */
@@ -61,31 +61,36 @@ typedef struct weft_scratch {
   float *weights;
   void *work; /* of the ops */
   uint64_t work_bytes;
-} weft_scratch;
+} model_scratch;
 
-struct weft_arch;
+struct model_arch;
 
 struct weft_model {
   weft_device *device;
-  const struct weft_arch *arch;
+  const struct model_arch *arch;
   weft_model_info info;
   weft_model_limits limits;
-  weft_hyper hyper;
-  weft_globals globals;
-  weft_layer *layers;   /* [n_layers] */
+  model_hyper hyper;
+  model_globals globals;
+  model_layer *layers;  /* [n_layers] */
   void **owned;         /* device memory of vectors, freed at close */
   weft_weight *weights; /* every matrix that was placed, freed at close */
   uint32_t n_owned, n_weights, owned_max;
-  weft_scratch_plan plan;
+  scratch_plan plan;
   void *scratch_base;
-  weft_scratch scratch;
+  model_scratch scratch;
   weft_attention_segment *segments; /* [segments_max] */
-  weft_step_arrays arrays;
+  step_arrays arrays;
 };
+
+/* What batches of this model are bound by, in a runner of n_slots slots. */
+weft_batch_bounds model_bounds(const weft_model *model, const weft_kv_layout *layout, uint32_t n_slots);
+/* weft_model_forward of a batch that was found sound already. */
+weft_status model_forward(weft_model *model, weft_forward_args *args);
 
 /* One forward pass in progress. In the last layer only rows whose output is wanted go on after
  * attention: x, h and a then hold these rows alone, in the order wanted. */
-typedef struct weft_step {
+typedef struct model_step {
   weft_model *model;
   weft_forward_args *args;
   uint32_t n_rows, n_causal; /* of the rows still computed */
@@ -93,6 +98,6 @@ typedef struct weft_step {
   float *h;                  /* a second buffer of that shape */
   float *a;                  /* attention output of these rows */
   uint32_t n_touched;
-} weft_step;
+} model_step;
 
 #endif

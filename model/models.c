@@ -7,24 +7,24 @@
 
 #include "model/keys.h"
 
-static const weft_arch archs[] = {
-    {"gemma4", gemma4__read, gemma4__load, gemma4__embed, gemma4__layer},
-    {"diffusion-gemma", diffusion_gemma__read, diffusion_gemma__load, diffusion_gemma__embed, gemma4__layer},
-    {"diffusion_gemma", diffusion_gemma__read, diffusion_gemma__load, diffusion_gemma__embed, gemma4__layer},
+static const model_arch archs[] = {
+    {"gemma4", gemma4_read, gemma4_load, gemma4_embed, gemma4_layer},
+    {"diffusion-gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
+    {"diffusion_gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
 };
 
-const weft_arch *weft_arch_find(const char *name, size_t n) {
+const model_arch *model_arch_find(const char *name, size_t n) {
   for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
     if (strlen(archs[i].name) == n && memcmp(archs[i].name, name, n) == 0) return &archs[i];
   }
   return NULL;
 }
 
-const char *weft_arch_names(void) {
+const char *model_arch_names(void) {
   return "gemma4, diffusion-gemma, diffusion_gemma";
 }
 
-static weft_status find_arch(const weft_gguf *gguf, const weft_arch **arch, weft_error *error) {
+static weft_status find_arch(const weft_gguf *gguf, const model_arch **arch, weft_error *error) {
   weft_bytes name;
   weft_status status = weft_gguf_string(gguf, "general.architecture", &name, error);
   if (status == WEFT_E_NOT_FOUND) {
@@ -32,7 +32,7 @@ static weft_status find_arch(const weft_gguf *gguf, const weft_arch **arch, weft
                      weft_gguf_path(gguf));
   }
   if (status != WEFT_OK) return status;
-  *arch = weft_arch_find(name.data, name.n);
+  *arch = model_arch_find(name.data, name.n);
   if (*arch != NULL) return WEFT_OK;
   char shown[64];
   size_t n = 0;
@@ -41,12 +41,12 @@ static weft_status find_arch(const weft_gguf *gguf, const weft_arch **arch, weft
   }
   shown[n] = 0;
   return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: architecture '%s' is not supported; known: %s", weft_gguf_path(gguf),
-                   shown, weft_arch_names());
+                   shown, model_arch_names());
 }
 
 /* The embedding says how many tokens there are; keys and token list must agree. */
-static weft_status read_vocab(const weft_gguf *gguf, weft_hyper *hyper, weft_error *error) {
-  weft_keys keys = {gguf, hyper->arch, error};
+static weft_status read_vocab(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
+  model_keys keys = {gguf, hyper->arch, error};
   const weft_gguf_tensor *embed = weft_gguf_tensor_find(gguf, "token_embd.weight");
   if (embed == NULL) {
     return weft_fail(error, WEFT_E_FORMAT, "%s: tensor 'token_embd.weight' is missing; a %s model needs it",
@@ -58,7 +58,7 @@ static weft_status read_vocab(const weft_gguf *gguf, weft_hyper *hyper, weft_err
   }
   hyper->n_vocab = (uint32_t)embed->ne[1];
   uint32_t told;
-  weft_status status = weft_keys_u32_or(&keys, ".vocab_size", 0, UINT32_MAX, hyper->n_vocab, &told);
+  weft_status status = model_keys_u32_or(&keys, ".vocab_size", 0, UINT32_MAX, hyper->n_vocab, &told);
   if (status != WEFT_OK) return status;
   uint64_t n_tokens = weft_gguf_count(gguf, "tokenizer.ggml.tokens");
   if (told == hyper->n_vocab && (n_tokens == 0 || n_tokens == hyper->n_vocab)) return WEFT_OK;
@@ -68,7 +68,7 @@ static weft_status read_vocab(const weft_gguf *gguf, weft_hyper *hyper, weft_err
                    weft_gguf_path(gguf), hyper->n_vocab, n_tokens, told);
 }
 
-weft_status weft_hyper_read(const weft_gguf *gguf, const weft_arch **arch, weft_hyper *hyper, weft_error *error) {
+weft_status model_hyper_read(const weft_gguf *gguf, const model_arch **arch, model_hyper *hyper, weft_error *error) {
   memset(hyper, 0, sizeof *hyper);
   weft_status status = find_arch(gguf, arch, error);
   if (status != WEFT_OK) return status;
@@ -78,7 +78,7 @@ weft_status weft_hyper_read(const weft_gguf *gguf, const weft_arch **arch, weft_
   return status == WEFT_OK ? (*arch)->read(gguf, hyper, error) : status;
 }
 
-weft_kv_geometry weft_hyper_geometry(const weft_hyper *hyper, weft_type kv_type) {
+weft_kv_geometry model_hyper_geometry(const model_hyper *hyper, weft_type kv_type) {
   weft_kv_geometry geometry = {.type = kv_type, .n_layers = hyper->n_layers};
   memcpy(geometry.n_kv_heads, hyper->n_kv_heads, sizeof geometry.n_kv_heads);
   memcpy(geometry.head_dim, hyper->head_dim, sizeof geometry.head_dim);
@@ -86,7 +86,7 @@ weft_kv_geometry weft_hyper_geometry(const weft_hyper *hyper, weft_type kv_type)
   return geometry;
 }
 
-weft_type weft_gguf_kv_type(const weft_gguf *gguf) {
+weft_type gguf_kv_type(const weft_gguf *gguf) {
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     if (weft_gguf_tensor_at(gguf, i)->type != WEFT_TYPE_F32) return WEFT_TYPE_BF16;
   }
@@ -99,7 +99,7 @@ static void copy_name(char *out, size_t size, const char *from, size_t n) {
   out[n] = 0;
 }
 
-void weft_gguf_model_name(const weft_gguf *gguf, char *out, size_t size) {
+void gguf_model_name(const weft_gguf *gguf, char *out, size_t size) {
   weft_bytes name;
   if (weft_gguf_string(gguf, "general.name", &name, NULL) == WEFT_OK && name.n > 0) {
     copy_name(out, size, name.data, name.n);

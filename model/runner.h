@@ -4,10 +4,11 @@
  *
  * Law: submit never waits for the device; at most `depth` batches are submitted and not collected; collect gives
  * results in order of submission. Runners whose blocks lie in one pool compute in the order in which batches were
- * submitted, over all of them: a page may be handed on between two submissions. A slot belongs to one request from slot_open to slot_close; slot_close may
- * come while a batch with the slot is in flight: its results are then ignored by the caller. A device error breaks
- * the runner: every later call gives WEFT_E_DEVICE; the process lives. The copies of a batch belong to the pool, not
- * to the runner: they run even when its rows fail, unless the device is lost for all. One thread calls everything. */
+ * submitted, over all of them: a page may be handed on between two submissions. A slot belongs to one request from
+ * slot_open to slot_close; slot_close may come while a batch with the slot is in flight: its results are then ignored
+ * by the caller. A device error breaks the runner: every later call gives WEFT_E_DEVICE; the process lives. The copies
+ * of a batch belong to the pool, not to the runner: they run even when its rows fail, unless the device is lost for
+ * all. One thread calls everything. */
 #ifndef WEFT_MODEL_RUNNER_H
 #define WEFT_MODEL_RUNNER_H
 

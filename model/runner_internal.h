@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: private to the files of the device runner (device_runner.c, runner_shape.c, runner_sample.c, runner_results.c, runner_saves.c, runner_open.c).
- * A step is a flight from submit to collect. Submit enqueues and returns; a flight is settled when the device has
- * done it and the host has applied what it found to the slots. Drawn tokens and canvases stay on the device, in cells
- * per slot, so that a step follows another without the host between them. */
+/* Law: private to the files of the device runner (device_runner.c, runner_shape.c, runner_sample.c, runner_results.c,
+ * runner_saves.c, runner_open.c). A step is a flight from submit to collect. Submit enqueues and returns; a flight is
+ * settled when the device has done it and the host has applied what it found to the slots. Drawn tokens and canvases
+ * stay on the device, in cells per slot, so that a step follows another without the host between them. */
 #ifndef WEFT_MODEL_RUNNER_INTERNAL_H
 #define WEFT_MODEL_RUNNER_INTERNAL_H
 
 #include "kernels/ops.h"
 #include "model/device_runner.h"
 
-enum { WEFT_RUNNER_DEPTH = 2 }; /* batches submitted and not collected */
+enum { RUNNER_DEPTH = 2 }; /* batches submitted and not collected */
 enum { RUNNER_CANVAS_WORDS = sizeof(weft_canvas_row) / 4 };
 
 typedef struct runner_slot {
@@ -20,15 +20,15 @@ typedef struct runner_slot {
   weft_logit_bias *bias;   /* [WEFT_LOGIT_BIAS_MAX] */
   int32_t *history;        /* [seq_tokens_max] prompt, then answer */
   uint32_t n_history;
-  int32_t *canvas; /* [C] tokens of the denoise step after the last one that is settled */
+  int32_t *canvas; /* [C] with a trace: tokens of the denoise step after the last one that is settled */
   float *soft;     /* device [C, n_hidden] */
 } runner_slot;
 
-/* A canvas outside its slot, as there. */
+/* The state of a canvas that is kept outside its slot; the fields are those of runner_slot. */
 typedef struct runner_save {
   int32_t *canvas;
-  int32_t *state; /* as the device keeps it: host memory that the device reaches */
-  float *soft;    /* the same */
+  int32_t *state; /* what the device keeps in the slot's cells; host memory that the device reaches */
+  float *soft;    /* host memory that the device reaches */
 } runner_save;
 
 /* Rows whose hidden state is wanted, in this order. */
@@ -47,10 +47,8 @@ typedef struct runner_stats {
 
 typedef struct runner_flight {
   weft_step_result step;
-  weft_segment_result *result;                      /* [segments_max] */
-  int32_t *argmax, *canvas_in, *drawn, *canvas_out; /* [canvas_rows_max]: what results point into */
-  float *entropy;
-  uint8_t *accepted;
+  weft_segment_result *result; /* [segments_max] */
+  int32_t *canvas_in;          /* [canvas_rows_max]: of canvases with a trace */
   bool settled;
   uint64_t n_moves; /* of the store, when its copies were enqueued */
   uint64_t start_us;
@@ -60,7 +58,7 @@ typedef struct runner_flight {
   runner_outputs outputs;
   uint32_t *output_segment;    /* [output_max]: in that batch; UINT32_MAX: a row that only fills up */
   float *temperature;          /* [output_max] of rows with statistics */
-  void *stats;                 /* host: what the device sends */
+  void *stats;                 /* host: what the device sends; results point into it */
   weft_sample_result *sampled; /* host [segments_max]: as stats, of rows that need their logits */
   weft_canvas_result *canvas;  /* host [segments_max]: as stats, of canvases */
 } runner_flight;
@@ -71,13 +69,14 @@ typedef struct device_runner {
   weft_device_runner_config config;
   const weft_weight *head;
   float cap, embed_scale;
+  weft_batch_bounds bounds; /* of every batch that is submitted */
   uint32_t n_hidden, canvas_length, logit_rows_max, output_max;
   bool broken;
   bool in_place; /* the device computes inside its calls */
   bool graphs;
   runner_slot *slots;
   runner_save *saves; /* [n_saves] */
-  runner_flight flight[WEFT_RUNNER_DEPTH + 1];
+  runner_flight flight[RUNNER_DEPTH + 1];
   uint32_t first_flight, n_flights; /* ring of submitted, not collected */
   uint64_t last_done_us;
   /* host arrays of the step being submitted */
@@ -145,8 +144,8 @@ static inline uint64_t runner_canvas_cell(const device_runner *r, uint32_t slot)
 /* Whether the step is one that comes again: decode rows, canvases, commits. */
 bool runner_is_steady(const device_runner *r, const weft_batch *batch);
 /* The batch with its last plain decode row repeated until their number fills a bucket: the same tokens, keys and
- * draws into the same places, so that nothing of it can be seen. token and cell_of are filled up with it. n_filled: rows that
- * were added, after the causal segments. */
+ * draws into the same places, so that nothing of it can be seen. token and cell_of are filled up with it. n_filled:
+ * rows that were added, after the causal segments. */
 const weft_batch *runner_fill_up(device_runner *r, const weft_batch *batch, uint32_t *n_filled);
 
 /* The tokens that a canvas begins with. */

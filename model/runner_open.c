@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "model/model_internal.h"
 #include "model/runner_internal.h"
 
 static void close_slots(device_runner *r) {
@@ -25,10 +26,9 @@ void runner_close(weft_runner *base) {
   (void)weft_device_sync(d); /* nothing of it may still run; an error has been told */
   close_slots(r);
   runner_close_saves(r);
-  for (uint32_t i = 0; i <= WEFT_RUNNER_DEPTH; i++) {
+  for (uint32_t i = 0; i <= RUNNER_DEPTH; i++) {
     runner_flight *f = &r->flight[i];
-    void *const host[] = {f->result,   f->argmax,  f->canvas_in,  f->drawn,          f->canvas_out, f->entropy,
-                          f->accepted, f->segment, f->generation, f->output_segment, f->temperature};
+    void *const host[] = {f->result, f->canvas_in, f->segment, f->generation, f->output_segment, f->temperature};
     for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
     weft_device_free_host(d, f->stats);
     weft_device_free_host(d, f->sampled);
@@ -44,7 +44,7 @@ void runner_close(weft_runner *base) {
 }
 
 /* Host memory; counts bytes, remembers a refusal. */
-static void *take(device_runner *r, uint64_t n, uint64_t size, weft_status *status) {
+static void *take_host(device_runner *r, uint64_t n, uint64_t size, weft_status *status) {
   if (*status != WEFT_OK) return NULL;
   void *memory = weft_alloc(n, size);
   if (memory == NULL) *status = WEFT_E_NO_MEMORY;
@@ -72,13 +72,13 @@ static void *take_pinned(device_runner *r, uint64_t n_bytes, weft_status *status
 static weft_status open_slots(device_runner *r) {
   weft_status status = WEFT_OK;
   uint64_t c = r->canvas_length;
-  r->slots = take(r, r->config.n_slots, sizeof *r->slots, &status);
+  r->slots = take_host(r, r->config.n_slots, sizeof *r->slots, &status);
   for (uint32_t i = 0; i < r->config.n_slots && status == WEFT_OK; i++) {
     runner_slot *s = &r->slots[i];
-    s->history = take(r, r->config.seq_tokens_max, sizeof *s->history, &status);
-    s->bias = take(r, WEFT_LOGIT_BIAS_MAX, sizeof *s->bias, &status);
+    s->history = take_host(r, r->config.seq_tokens_max, sizeof *s->history, &status);
+    s->bias = take_host(r, WEFT_LOGIT_BIAS_MAX, sizeof *s->bias, &status);
     if (c == 0) continue;
-    s->canvas = take(r, c, sizeof *s->canvas, &status);
+    s->canvas = take_host(r, c, sizeof *s->canvas, &status);
     s->soft = take_device(r, c * r->n_hidden, sizeof(float), &status);
   }
   return status;
@@ -88,19 +88,14 @@ static weft_status open_flights(device_runner *r) {
   weft_status status = WEFT_OK;
   const weft_model_limits *limits = &r->config.limits;
   uint64_t rows = limits->canvas_rows_max, n = r->output_max;
-  for (uint32_t i = 0; i <= WEFT_RUNNER_DEPTH; i++) {
+  for (uint32_t i = 0; i <= RUNNER_DEPTH; i++) {
     runner_flight *f = &r->flight[i];
-    f->result = take(r, limits->segments_max, sizeof *f->result, &status);
-    f->argmax = take(r, rows, sizeof *f->argmax, &status);
-    f->canvas_in = take(r, rows, sizeof *f->canvas_in, &status);
-    f->drawn = take(r, rows, sizeof *f->drawn, &status);
-    f->canvas_out = take(r, rows, sizeof *f->canvas_out, &status);
-    f->entropy = take(r, rows, sizeof *f->entropy, &status);
-    f->accepted = take(r, rows, sizeof *f->accepted, &status);
-    f->segment = take(r, limits->segments_max, sizeof *f->segment, &status);
-    f->generation = take(r, limits->segments_max, sizeof *f->generation, &status);
-    f->output_segment = take(r, n, sizeof *f->output_segment, &status);
-    f->temperature = take(r, n, sizeof *f->temperature, &status);
+    f->result = take_host(r, limits->segments_max, sizeof *f->result, &status);
+    f->canvas_in = take_host(r, rows, sizeof *f->canvas_in, &status);
+    f->segment = take_host(r, limits->segments_max, sizeof *f->segment, &status);
+    f->generation = take_host(r, limits->segments_max, sizeof *f->generation, &status);
+    f->output_segment = take_host(r, n, sizeof *f->output_segment, &status);
+    f->temperature = take_host(r, n, sizeof *f->temperature, &status);
     f->stats = take_pinned(r, runner_stats_bytes(n), &status);
     f->sampled = take_pinned(r, limits->segments_max * sizeof *f->sampled, &status);
     f->canvas = take_pinned(r, limits->segments_max * sizeof *f->canvas, &status);
@@ -116,19 +111,19 @@ static weft_status open_host(device_runner *r) {
   weft_status status = WEFT_OK;
   const weft_model_limits *limits = &r->config.limits;
   uint64_t n = r->output_max, n_groups = r->info.n_groups;
-  r->token = take(r, limits->rows_max, sizeof *r->token, &status);
-  r->cell_of = take(r, limits->rows_max, sizeof *r->cell_of, &status);
-  r->segment = take(r, limits->segments_max, sizeof *r->segment, &status);
-  r->position = take(r, limits->rows_max, sizeof *r->position, &status);
-  r->kv_slot = take(r, limits->rows_max * n_groups, sizeof *r->kv_slot, &status);
-  r->table_at = take(r, limits->segments_max * n_groups, sizeof *r->table_at, &status);
-  r->output_row = take(r, n, sizeof *r->output_row, &status);
-  r->output_at = take(r, n, sizeof *r->output_at, &status);
-  r->soft_of = take(r, limits->segments_max, sizeof *r->soft_of, &status);
-  r->want_soft = take(r, n, sizeof *r->want_soft, &status);
-  r->inputs = take(r, inputs_words(r), sizeof *r->inputs, &status);
-  r->allowed_of = take(r, n, sizeof *r->allowed_of, &status);
-  r->asked = take(r, r->asked_words, sizeof *r->asked, &status);
+  r->token = take_host(r, limits->rows_max, sizeof *r->token, &status);
+  r->cell_of = take_host(r, limits->rows_max, sizeof *r->cell_of, &status);
+  r->segment = take_host(r, limits->segments_max, sizeof *r->segment, &status);
+  r->position = take_host(r, limits->rows_max, sizeof *r->position, &status);
+  r->kv_slot = take_host(r, limits->rows_max * n_groups, sizeof *r->kv_slot, &status);
+  r->table_at = take_host(r, limits->segments_max * n_groups, sizeof *r->table_at, &status);
+  r->output_row = take_host(r, n, sizeof *r->output_row, &status);
+  r->output_at = take_host(r, n, sizeof *r->output_at, &status);
+  r->soft_of = take_host(r, limits->segments_max, sizeof *r->soft_of, &status);
+  r->want_soft = take_host(r, n, sizeof *r->want_soft, &status);
+  r->inputs = take_host(r, inputs_words(r), sizeof *r->inputs, &status);
+  r->allowed_of = take_host(r, n, sizeof *r->allowed_of, &status);
+  r->asked = take_host(r, r->asked_words, sizeof *r->asked, &status);
   if (status != WEFT_OK) return status;
   return open_flights(r);
 }
@@ -198,7 +193,7 @@ static void fill_info(device_runner *r) {
   info->n_slots = r->config.n_slots;
   info->n_saves = model->canvas_length > 0 ? r->config.n_saves : 0;
   info->rows_max = r->config.limits.rows_max;
-  info->depth = WEFT_RUNNER_DEPTH;
+  info->depth = RUNNER_DEPTH;
   info->page_bytes = r->config.layout->page_bytes;
   info->kv_bytes_per_token = weft_kv_bytes_per_token(&model->kv, false);
   info->n_experts = model->n_experts;
@@ -211,11 +206,15 @@ static void fill_info(device_runner *r) {
   }
   r->n_hidden = model->n_hidden;
   r->canvas_length = model->canvas_length;
+  r->bounds = model_bounds(r->config.model, r->config.layout, r->config.n_slots);
 }
 
 weft_status weft_device_runner_open(const weft_device_runner_config *config, weft_runner **out, uint64_t *n_bytes,
                                     weft_error *error) {
   *out = NULL;
+  if (config->store->page_bytes < config->layout->page_bytes)
+    return weft_fail(error, WEFT_E_INVALID, "%s needs pages of %llu bytes; the pool has %llu", config->name,
+                     (unsigned long long)config->layout->page_bytes, (unsigned long long)config->store->page_bytes);
   device_runner *r = weft_alloc(1, sizeof *r);
   if (r == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the runner of %s", config->name);
   r->base.ops = &runner_ops;

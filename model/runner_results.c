@@ -43,38 +43,39 @@ static void take_logits_rows(device_runner *r, runner_flight *f) {
   }
 }
 
-/* One canvas: statistics of its rows at stats[first ..], and what the rule made of them. */
-static void take_canvas(device_runner *r, runner_flight *f, uint32_t index, uint32_t first, uint32_t place,
-                        const weft_canvas_result *found) {
-  const weft_segment *segment = &f->segment[index];
-  weft_segment_result *result = &f->result[index];
+/* The arrays of a trace. Those of the device stay where they came to; the canvas that went into this step is what the
+ * slot kept of the step before. */
+static void take_trace(device_runner *r, runner_flight *f, const weft_segment *segment, const runner_stats *stats,
+                       uint32_t first, uint32_t place, weft_segment_result *result) {
   runner_slot *s = &r->slots[segment->slot];
-  runner_stats stats = runner_stats_at(f->stats, f->outputs.n_plain + f->outputs.n_canvas_rows);
   size_t n_bytes = segment->n_rows * sizeof(int32_t);
   if (segment->step == 0) {
     runner_start_canvas(r, s, segment, f->canvas_in + place);
   } else {
     memcpy(f->canvas_in + place, s->canvas, n_bytes);
   }
-  memcpy(f->argmax + place, stats.argmax + first, n_bytes);
-  memcpy(f->drawn + place, stats.drawn + first, n_bytes);
-  memcpy(f->canvas_out + place, stats.next + first, n_bytes);
-  memcpy(f->entropy + place, stats.entropy + first, n_bytes);
-  memcpy(f->accepted + place, stats.accepted + first, segment->n_rows);
-  memcpy(s->canvas, stats.next + first, n_bytes);
+  memcpy(s->canvas, stats->next + first, n_bytes);
+  result->canvas_in = f->canvas_in + place;
+  result->drawn = stats->drawn + first;
+  result->canvas_out = stats->next + first;
+  result->entropy = stats->entropy + first;
+  result->accepted = stats->accepted + first;
+}
+
+/* One canvas: its rows begin at `first` of the statistics and at `place` of the step's canvas rows. */
+static void take_canvas(device_runner *r, runner_flight *f, uint32_t index, uint32_t first, uint32_t place,
+                        const weft_canvas_result *found) {
+  const weft_segment *segment = &f->segment[index];
+  weft_segment_result *result = &f->result[index];
+  runner_stats stats = runner_stats_at(f->stats, f->outputs.n_plain + f->outputs.n_canvas_rows);
   result->bad = found->bad != 0;
   result->done = found->done != 0;
   result->stopped = found->stopped != 0;
   result->n_accepted = found->n_accepted;
   result->mean_entropy = found->mean_entropy;
   result->temperature = f->temperature[first];
-  result->argmax = f->argmax + place;
-  if (!s->params.trace) return;
-  result->canvas_in = f->canvas_in + place;
-  result->drawn = f->drawn + place;
-  result->canvas_out = f->canvas_out + place;
-  result->entropy = f->entropy + place;
-  result->accepted = f->accepted + place;
+  result->argmax = stats.argmax + first;
+  if (r->slots[segment->slot].params.trace) take_trace(r, f, segment, &stats, first, place, result);
 }
 
 static void take_canvases(device_runner *r, runner_flight *f) {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Rows that need their logits: penalties, biases, cuts and logprobs. What is asked for goes to the device, tokens go to
- * the slots' cells, and results wait there to be sent. A token that the host does not know yet is taken from its cell. */
+ * the slots' cells, and results wait there to be sent. A token that the host does not know yet is taken from its
+ * cell. */
 #include <string.h>
 
 #include "model/runner_internal.h"
 
-enum { HEAP_WORDS = 1 << 16, ROW_WORDS = sizeof(weft_sample_row) / 4, BIAS_WORDS = sizeof(weft_sample_bias) / 4 };
+enum { HEAP_WORDS = 1 << 16, ROW_WORDS = sizeof(weft_sample_row) / 4, BIAS_WORDS = sizeof(weft_logit_bias) / 4 };
 
 static uint64_t rows_words(const device_runner *r) {
   return ((uint64_t)r->logit_rows_max * ROW_WORDS + 63) / 64 * 64;
@@ -55,7 +56,7 @@ static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, uin
                              .bad = r->d_bad,
                              .row = (const weft_sample_row *)(const void *)r->d_asked,
                              .history = heap,
-                             .bias = (const weft_sample_bias *)(const void *)heap,
+                             .bias = (const weft_logit_bias *)(const void *)heap,
                              .cells = r->d_cells,
                              .allowed = r->allowed,
                              .out = r->d_sampled + first,

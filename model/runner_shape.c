@@ -22,7 +22,8 @@ bool runner_is_steady(const device_runner *r, const weft_batch *batch) {
 }
 
 /* n copies of an element of array at index `at`, before the elements from `border` on. to may be from. */
-static void insert(void *to, const void *from, uint64_t n_all, uint64_t border, uint64_t at, uint64_t n, size_t size) {
+static void insert_copies(void *to, const void *from, uint64_t n_all, uint64_t border, uint64_t at, uint64_t n,
+                          size_t size) {
   uint8_t *out = to;
   const uint8_t *in = from;
   memmove(out + (border + n) * size, in + border * size, (n_all - border) * size);
@@ -57,17 +58,17 @@ const weft_batch *runner_fill_up(device_runner *r, const weft_batch *batch, uint
   r->filled.segment = r->segment;
   r->filled.position = r->position;
   r->filled.table_at = r->table_at;
-  insert(r->segment, batch->segment, batch->n_segments, border, last, n, sizeof *r->segment);
+  insert_copies(r->segment, batch->segment, batch->n_segments, border, last, n, sizeof *r->segment);
   for (uint32_t i = 0; i < n; i++) r->segment[border + i].first_row = n_causal + i;
   for (uint32_t i = border + n; i < r->filled.n_segments; i++) r->segment[i].first_row += n;
-  insert(r->table_at, batch->table_at, batch->n_segments, border, last, n, n_groups * sizeof *r->table_at);
-  insert(r->position, batch->position, batch->n_rows, n_causal, row, n, sizeof *r->position);
+  insert_copies(r->table_at, batch->table_at, batch->n_segments, border, last, n, n_groups * sizeof *r->table_at);
+  insert_copies(r->position, batch->position, batch->n_rows, n_causal, row, n, sizeof *r->position);
   for (uint32_t g = 0; g < n_groups; g++) {
     int64_t *to = r->kv_slot + (uint64_t)g * r->config.limits.rows_max;
-    insert(to, batch->kv_slot[g], batch->n_rows, n_causal, row, n, sizeof *to);
+    insert_copies(to, batch->kv_slot[g], batch->n_rows, n_causal, row, n, sizeof *to);
     r->filled.kv_slot[g] = to;
   }
-  insert(r->token, r->token, batch->n_rows, n_causal, row, n, sizeof *r->token);
-  insert(r->cell_of, r->cell_of, batch->n_rows, n_causal, row, n, sizeof *r->cell_of);
+  insert_copies(r->token, r->token, batch->n_rows, n_causal, row, n, sizeof *r->token);
+  insert_copies(r->cell_of, r->cell_of, batch->n_rows, n_causal, row, n, sizeof *r->cell_of);
   return &r->filled;
 }

@@ -8,12 +8,6 @@
 #include "kernels/canvas.h"
 #include "kernels/sample.h"
 
-_Static_assert((int)WEFT_TOP_LOGPROBS_MAX == WEFT_SAMPLE_TOP_MAX && (int)WEFT_LOGIT_BIAS_MAX == WEFT_SAMPLE_BIAS_MAX,
-               "limits of requests are those of the op");
-_Static_assert((int)WEFT_STABILITY_MAX == WEFT_CANVAS_HISTORY_MAX && (int)WEFT_CANVAS_MAX == WEFT_CANVAS_POSITIONS_MAX,
-               "and those of canvases");
-_Static_assert(sizeof(weft_logit_bias) == sizeof(weft_sample_bias), "biases are handed on as they are");
-
 weft_sampling weft_sampling_default(void) {
   return (weft_sampling){.temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f};
 }

@@ -5,7 +5,8 @@
  *
  * Autoregressive order of operations: allowed tokens, logit bias, repetition, presence and frequency penalties,
  * then (temperature 0: argmax) temperature, top-k, top-p, min-p, draw. One uniform per token, through the CDF in
- * vocabulary order over what is left. Ties: the lower token id. The device that has the logits does it (kernels/sample.h).
+ * vocabulary order over what is left. Ties: the lower token id. The device that has the logits does it
+ * (kernels/sample.h).
  *
  * Entropy-bound order (the rule of arXiv 2505.24857 as used by DiffusionGemma), for step s = 0 .. N-1 of a canvas:
  *   t = t_min + (t_max - t_min) * (N - s) / N; z = logits / t; argmax, one draw D and the entropy H (nats) of
@@ -20,22 +21,11 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "kernels/sample_params.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-enum {
-  WEFT_TOP_LOGPROBS_MAX = 20,
-  WEFT_LOGIT_BIAS_MAX = 1024,
-  WEFT_STABILITY_MAX = 8,
-  WEFT_CANVAS_MAX = 1024 /* positions of one canvas */
-};
-
-typedef struct weft_logit_bias {
-  int32_t token;
-  float bias;
-} weft_logit_bias;
 
 /* Autoregressive parameters. weft_sampling_default gives the neutral values in brackets. */
 typedef struct weft_sampling {
@@ -88,8 +78,9 @@ typedef struct weft_sampled {
   weft_logprob top[WEFT_TOP_LOGPROBS_MAX];
 } weft_sampled;
 
-/* What the device is asked for, for the token at this absolute position: all but history, bias_at, cell and pending.
- * Of a history the first so many tokens matter to no penalty; UINT32_MAX: there is none. What the row became. */
+/* ask: what the device is asked for, for the token at this absolute position: all fields but history, bias_at, cell and
+ * pending. forgets: how many of the first tokens of a history no penalty looks at; UINT32_MAX: no penalty looks at any.
+ * take: the device's result as a sampled token. */
 struct weft_sample_row;
 struct weft_sample_result;
 void weft_sampling_ask(const weft_sampling *sampling, uint64_t position, struct weft_sample_row *row);

@@ -7,8 +7,8 @@
 
 enum { ALIGN = 256 };
 
-uint64_t weft_scratch_plan_add(weft_scratch_plan *plan, const char *name, uint64_t n, uint64_t size) {
-  WEFT_CHECK(plan->n_rows < WEFT_SCRATCH_PLAN_ROWS_MAX);
+uint64_t scratch_plan_add(scratch_plan *plan, const char *name, uint64_t n, uint64_t size) {
+  WEFT_CHECK(plan->n_rows < SCRATCH_PLAN_ROWS_MAX);
   uint64_t bytes, end;
   if (__builtin_mul_overflow(n, size, &bytes) || __builtin_add_overflow(plan->at, bytes, &end) ||
       end > UINT64_MAX - ALIGN) {
@@ -16,18 +16,18 @@ uint64_t weft_scratch_plan_add(weft_scratch_plan *plan, const char *name, uint64
     return 0;
   }
   uint64_t offset = plan->at;
-  plan->row[plan->n_rows++] = (weft_scratch_plan_row){name, offset, bytes};
+  plan->row[plan->n_rows++] = (scratch_plan_row){name, offset, bytes};
   plan->at = (end + ALIGN - 1) / ALIGN * ALIGN;
   if (plan->at > plan->n_bytes) plan->n_bytes = plan->at;
   return offset;
 }
 
-void weft_scratch_plan_rewind(weft_scratch_plan *plan, uint64_t at) {
+void scratch_plan_rewind(scratch_plan *plan, uint64_t at) {
   WEFT_CHECK(at <= plan->at);
   plan->at = at;
 }
 
-void weft_scratch_plan_print(const weft_scratch_plan *plan, weft_text *out) {
+void scratch_plan_print(const scratch_plan *plan, weft_text *out) {
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     weft_text_printf(out, "%-20s at %12" PRIu64 "  %12" PRIu64 " bytes\n", plan->row[i].name, plan->row[i].offset,
                      plan->row[i].n_bytes);

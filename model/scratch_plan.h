@@ -12,26 +12,26 @@
 
 #include "base/text.h"
 
-enum { WEFT_SCRATCH_PLAN_ROWS_MAX = 40 };
+enum { SCRATCH_PLAN_ROWS_MAX = 40 };
 
-typedef struct weft_scratch_plan_row {
+typedef struct scratch_plan_row {
   const char *name;
   uint64_t offset, n_bytes;
-} weft_scratch_plan_row;
+} scratch_plan_row;
 
-typedef struct weft_scratch_plan {
-  weft_scratch_plan_row row[WEFT_SCRATCH_PLAN_ROWS_MAX];
+typedef struct scratch_plan {
+  scratch_plan_row row[SCRATCH_PLAN_ROWS_MAX];
   uint32_t n_rows;
   uint64_t at;      /* where the next row starts */
   uint64_t n_bytes; /* in all */
   bool refused;
-} weft_scratch_plan;
+} scratch_plan;
 
 /* n * size bytes; returns the offset. name must outlive the plan. */
-uint64_t weft_scratch_plan_add(weft_scratch_plan *plan, const char *name, uint64_t n, uint64_t size);
+uint64_t scratch_plan_add(scratch_plan *plan, const char *name, uint64_t n, uint64_t size);
 /* The next row starts at `at` again: it may overlap the rows added since then. */
-void weft_scratch_plan_rewind(weft_scratch_plan *plan, uint64_t at);
+void scratch_plan_rewind(scratch_plan *plan, uint64_t at);
 /* One line per row: name, offset, bytes. */
-void weft_scratch_plan_print(const weft_scratch_plan *plan, weft_text *out);
+void scratch_plan_print(const scratch_plan *plan, weft_text *out);
 
 #endif

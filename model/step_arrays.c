@@ -12,7 +12,7 @@ static uint64_t row_bytes(uint32_t n_groups) {
   return 3 * sizeof(int32_t) + n_groups * sizeof(int64_t);
 }
 
-static weft_status take(weft_step_arrays *a, uint64_t n_bytes) {
+static weft_status take_memory(step_arrays *a, uint64_t n_bytes) {
   weft_free(a->staging);
   weft_device_free(a->device, a->memory);
   a->memory = NULL;
@@ -24,20 +24,21 @@ static weft_status take(weft_step_arrays *a, uint64_t n_bytes) {
   return status;
 }
 
-weft_status weft_step_arrays_open(weft_step_arrays *a, weft_device *device, const weft_model_limits *limits) {
-  *a = (weft_step_arrays){.device = device, .in_place = weft_device_get_info(device)->host_memory};
+weft_status step_arrays_open(step_arrays *a, weft_device *device, const weft_model_limits *limits) {
+  *a = (step_arrays){.device = device, .in_place = weft_device_get_info(device)->host_memory};
   if (a->in_place) return WEFT_OK;
   uint64_t n_tables = (uint64_t)limits->segments_max * WEFT_BATCH_GROUPS_MAX;
   a->table_at = weft_alloc(n_tables, sizeof *a->table_at);
   if (a->table_at == NULL) return WEFT_E_NO_MEMORY;
-  return take(a, limits->rows_max * row_bytes(WEFT_BATCH_GROUPS_MAX) + n_tables * ENTRIES_PER_TABLE * sizeof(uint32_t));
+  return take_memory(
+      a, limits->rows_max * row_bytes(WEFT_BATCH_GROUPS_MAX) + n_tables * ENTRIES_PER_TABLE * sizeof(uint32_t));
 }
 
-void weft_step_arrays_close(weft_step_arrays *a) {
+void step_arrays_close(step_arrays *a) {
   weft_free(a->staging);
   weft_free(a->table_at);
   if (a->device != NULL) weft_device_free(a->device, a->memory);
-  *a = (weft_step_arrays){0};
+  *a = (step_arrays){0};
 }
 
 /* Entries [*first, *end) of a segment's table that some row of it can see or writes. */
@@ -60,7 +61,7 @@ static uint64_t count_bytes(const weft_batch *batch, const weft_kv_layout *layou
   return batch->n_rows * row_bytes(batch->n_groups) + n_entries * sizeof(uint32_t);
 }
 
-static uint8_t *pack_words(weft_step_arrays *a, const int32_t *words, uint64_t n, uint64_t *at) {
+static uint8_t *pack_words(step_arrays *a, const int32_t *words, uint64_t n, uint64_t *at) {
   uint8_t *on_device = a->memory;
   on_device += *at;
   memcpy(a->staging + *at, words, n * sizeof *words);
@@ -69,7 +70,7 @@ static uint8_t *pack_words(weft_step_arrays *a, const int32_t *words, uint64_t n
 }
 
 /* staging: [group][row] slots, then tokens, positions, cells, tables. */
-static void pack(weft_step_arrays *a, const weft_forward_args *args) {
+static void pack_arrays(step_arrays *a, const weft_forward_args *args) {
   const weft_batch *batch = args->batch;
   const weft_kv_layout *layout = args->layout;
   uint64_t at = 0, n = batch->n_rows;
@@ -96,7 +97,7 @@ static void pack(weft_step_arrays *a, const weft_forward_args *args) {
   }
 }
 
-weft_status weft_step_arrays_fill(weft_step_arrays *a, const weft_forward_args *args) {
+weft_status step_arrays_fill(step_arrays *a, const weft_forward_args *args) {
   const weft_batch *batch = args->batch;
   a->batch = batch;
   if (a->in_place) {
@@ -107,17 +108,17 @@ weft_status weft_step_arrays_fill(weft_step_arrays *a, const weft_forward_args *
   }
   uint64_t n_bytes = count_bytes(batch, args->layout);
   if (n_bytes > a->n_bytes) {
-    weft_status status = take(a, 2 * n_bytes);
+    weft_status status = take_memory(a, 2 * n_bytes);
     if (status != WEFT_OK) return status;
   }
-  pack(a, args);
+  pack_arrays(a, args);
   weft_status status = weft_device_upload(a->device, a->memory, a->staging, n_bytes);
   if (status != WEFT_OK || args->cell_of == NULL) return status;
   weft_move_args move = {.to = a->written, .from = args->cells, .from_at = a->cell_of, .n_rows = batch->n_rows};
   return weft_move(a->device, &move);
 }
 
-const uint32_t *weft_step_arrays_table(const weft_step_arrays *a, uint32_t segment, uint32_t group) {
+const uint32_t *step_arrays_table(const step_arrays *a, uint32_t segment, uint32_t group) {
   uint64_t i = (uint64_t)segment * a->batch->n_groups + group;
   if (a->in_place) return a->batch->table + a->batch->table_at[i];
   return (const uint32_t *)((uintptr_t)a->table + (uintptr_t)(a->table_at[i] * (int64_t)sizeof(uint32_t)));

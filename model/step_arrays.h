@@ -12,7 +12,7 @@
 #include "model/kv_layout.h"
 #include "model/model.h"
 
-typedef struct weft_step_arrays {
+typedef struct step_arrays {
   weft_device *device;
   bool in_place; /* the device reads host memory */
   uint8_t *staging;
@@ -26,13 +26,13 @@ typedef struct weft_step_arrays {
   const int64_t *kv_slot[WEFT_BATCH_GROUPS_MAX]; /* [n_rows] each */
   const uint32_t *table;
   int64_t *table_at; /* [segments_max * groups]: from table to a segment's entry 0, which may lie before it */
-} weft_step_arrays;
+} step_arrays;
 
-weft_status weft_step_arrays_open(weft_step_arrays *arrays, weft_device *device, const weft_model_limits *limits);
-void weft_step_arrays_close(weft_step_arrays *arrays);
+weft_status step_arrays_open(step_arrays *arrays, weft_device *device, const weft_model_limits *limits);
+void step_arrays_close(step_arrays *arrays);
 /* Of a step's batch, its tokens and cells. */
-weft_status weft_step_arrays_fill(weft_step_arrays *arrays, const weft_forward_args *args);
+weft_status step_arrays_fill(step_arrays *arrays, const weft_forward_args *args);
 /* The block table of a segment in a group, for ops. */
-const uint32_t *weft_step_arrays_table(const weft_step_arrays *arrays, uint32_t segment, uint32_t group);
+const uint32_t *step_arrays_table(const step_arrays *arrays, uint32_t segment, uint32_t group);
 
 #endif

@@ -16,23 +16,23 @@
 #define KEY "tokenizer.ggml."
 enum { TOKENS_MAX = 1 << 24, MERGES_MAX = 1 << 25 };
 
-uint32_t gpt2__character(uint8_t byte) {
+uint32_t gpt2_character(uint8_t byte) {
   if (byte < 0x21) return 0x100u + byte;
   if (byte >= 0x7F && byte <= 0xA0) return 0x121u + byte - 0x7F;
   return byte == 0xAD ? 0x143 : byte;
 }
 
-int32_t gpt2__byte(uint32_t c) {
+int32_t gpt2_byte(uint32_t c) {
   if (c >= 0x100 && c <= 0x143) {
     uint32_t k = c - 0x100;
     return (int32_t)(k < 33 ? k : k < 67 ? 0x7F + k - 33 : 0xAD);
   }
-  return c <= 0xFF && gpt2__character((uint8_t)c) == c ? (int32_t)c : -1;
+  return c <= 0xFF && gpt2_character((uint8_t)c) == c ? (int32_t)c : -1;
 }
 
-bool tokenizer__is_blank(const weft_tokenizer *t, uint32_t id) {
-  const char *text = vocab__text(&t->vocab, id);
-  uint32_t n = vocab__length(&t->vocab, id);
+bool tokenizer_is_blank(const weft_tokenizer *t, uint32_t id) {
+  const char *text = vocab_text(&t->vocab, id);
+  uint32_t n = vocab_length(&t->vocab, id);
   for (uint32_t i = 0; i < n;) {
     bool underscore = n - i >= 3 && memcmp(text + i, "\xE2\x96\x81", 3) == 0;
     if (!underscore && strchr(" \n\t\r", text[i]) == NULL) return false;
@@ -58,7 +58,7 @@ static weft_status read_kind(weft_tokenizer *t, const weft_gguf *gguf, weft_erro
   }
   char shown[GGUF_SHOWN];
   return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: " KEY "model is '%s'; weft reads gpt2, llama and gemma4", t->path,
-                   gguf__show(model, shown));
+                   gguf_show(model, shown));
 }
 
 static weft_status read_tokens(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
@@ -69,18 +69,18 @@ static weft_status read_tokens(weft_tokenizer *t, const weft_gguf *gguf, weft_er
   }
   /* Parts and results of merges are tokens in nearly every file, so merges need no room of their
    * own. */
-  weft_status status = vocab__open(&t->vocab, (uint32_t)n);
+  weft_status status = vocab_open(&t->vocab, (uint32_t)n);
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
     weft_bytes text;
     uint32_t id;
     bool found;
     status = weft_gguf_string_at(gguf, KEY "tokens", i, &text, error);
     if (status != WEFT_OK) return status;
-    status = vocab__add(&t->vocab, text.data, text.n, &id, &found);
+    status = vocab_add(&t->vocab, text.data, text.n, &id, &found);
     if (status == WEFT_OK && found) {
       char shown[GGUF_SHOWN];
       return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "tokens: entries %u and %u are both '%s'", t->path, id, i,
-                       gguf__show(text, shown));
+                       gguf_show(text, shown));
     }
   }
   t->vocab.n = t->vocab.n_strings;
@@ -118,11 +118,11 @@ static weft_status read_types(weft_tokenizer *t, const weft_gguf *gguf, weft_err
       return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "token_type[%u] is %" PRIu64 "; it must be 0 to 6", t->path, i,
                        type);
     }
-    if (type == VOCAB_BYTE && byte_of_text(vocab__text(&t->vocab, i), vocab__length(&t->vocab, i)) < 0) {
+    if (type == VOCAB_BYTE && byte_of_text(vocab_text(&t->vocab, i), vocab_length(&t->vocab, i)) < 0) {
       char shown[GGUF_SHOWN];
-      weft_bytes text = {vocab__text(&t->vocab, i), vocab__length(&t->vocab, i)};
+      weft_bytes text = {vocab_text(&t->vocab, i), vocab_length(&t->vocab, i)};
       return weft_fail(error, WEFT_E_FORMAT, "%s: token %u is a byte token but reads '%s', not <0xXX>", t->path, i,
-                       gguf__show(text, shown));
+                       gguf_show(text, shown));
     }
     if (type != 0) t->vocab.type[i] = (uint8_t)type;
   }
@@ -159,7 +159,7 @@ static weft_status read_merge(weft_tokenizer *t, weft_bytes line, uint32_t rank,
   if (space == NULL) {
     char shown[GGUF_SHOWN];
     return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "merges[%u] is '%s'; it must be two texts with a space between",
-                     t->path, rank, gguf__show(line, shown));
+                     t->path, rank, gguf_show(line, shown));
   }
   size_t n_left = (size_t)(space - line.data), n_right = line.n - n_left - 1;
   merge_rule rule = {.rank = rank};
@@ -168,10 +168,10 @@ static weft_status read_merge(weft_tokenizer *t, weft_bytes line, uint32_t rank,
   weft_text_append(joined, line.data, n_left);
   weft_text_append(joined, space + 1, n_right);
   weft_status status = weft_text_status(joined);
-  if (status == WEFT_OK) status = vocab__add(&t->vocab, line.data, n_left, &rule.left, &found);
-  if (status == WEFT_OK) status = vocab__add(&t->vocab, space + 1, n_right, &rule.right, &found);
-  if (status == WEFT_OK) status = vocab__add(&t->vocab, joined->bytes, joined->n, &rule.result, &found);
-  if (status == WEFT_OK) merges__add(&t->merges, rule);
+  if (status == WEFT_OK) status = vocab_add(&t->vocab, line.data, n_left, &rule.left, &found);
+  if (status == WEFT_OK) status = vocab_add(&t->vocab, space + 1, n_right, &rule.right, &found);
+  if (status == WEFT_OK) status = vocab_add(&t->vocab, joined->bytes, joined->n, &rule.result, &found);
+  if (status == WEFT_OK) merges_add(&t->merges, rule);
   return status;
 }
 
@@ -181,7 +181,7 @@ static weft_status read_merges(weft_tokenizer *t, const weft_gguf *gguf, uint64_
                      MERGES_MAX);
   }
   weft_text joined = {0};
-  weft_status status = merges__open(&t->merges, (uint32_t)n);
+  weft_status status = merges_open(&t->merges, (uint32_t)n);
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
     weft_bytes line;
     status = weft_gguf_string_at(gguf, KEY "merges", i, &line, error);
@@ -201,7 +201,7 @@ static weft_status read_pre(weft_tokenizer *t, const weft_gguf *gguf, weft_error
   } else if (status != WEFT_OK) {
     return status;
   }
-  status = split__open(pre, &t->split, &info, &line);
+  status = split_open(pre, &t->split, &info, &line);
   if (status != WEFT_OK && line.text[0] != 0) return weft_fail(error, status, "%s: %s", t->path, line.text);
   if (status != WEFT_OK) return status;
   t->ignore_merges = info.ignore_merges;
@@ -209,21 +209,20 @@ static weft_status read_pre(weft_tokenizer *t, const weft_gguf *gguf, weft_error
   return WEFT_OK;
 }
 
-/* The numbers of single bytes and characters, so that encoding looks most of them up in an array.
- */
+/* The numbers of single bytes and characters, so that encoding looks most of them up in an array. */
 static void fill_tables(weft_tokenizer *t) {
-  t->space_id = vocab__find(&t->vocab, "\xE2\x96\x81", 3);
+  t->space_id = vocab_find(&t->vocab, "\xE2\x96\x81", 3);
   for (uint32_t b = 0; b < 256; b++) {
     char text[4] = {(char)b};
-    size_t n = t->kind == TOKENIZER_GPT2 ? weft_utf8_encode(gpt2__character((uint8_t)b), text) : 1;
-    uint32_t id = vocab__find(&t->vocab, text, n);
+    size_t n = t->kind == TOKENIZER_GPT2 ? weft_utf8_encode(gpt2_character((uint8_t)b), text) : 1;
+    uint32_t id = vocab_find(&t->vocab, text, n);
     if (b < 128) t->ascii_id[b] = id;
-    t->byte_id[b] = t->kind == TOKENIZER_GPT2 || tokenizer__is_text(t, id) ? id : VOCAB_NONE;
+    t->byte_id[b] = t->kind == TOKENIZER_GPT2 || tokenizer_is_text(t, id) ? id : VOCAB_NONE;
   }
   for (uint32_t i = 0; i < t->vocab.n; i++) {
     if (t->vocab.type[i] == VOCAB_UNUSED) t->has_unused = true;
     if (t->kind == TOKENIZER_GPT2 || t->vocab.type[i] != VOCAB_BYTE) continue;
-    t->byte_id[byte_of_text(vocab__text(&t->vocab, i), vocab__length(&t->vocab, i))] = i;
+    t->byte_id[byte_of_text(vocab_text(&t->vocab, i), vocab_length(&t->vocab, i))] = i;
   }
 }
 
@@ -235,7 +234,7 @@ static weft_status tokenizer_read(weft_tokenizer *t, const weft_gguf *gguf, weft
   if (status == WEFT_OK) status = read_types(t, gguf, error);
   if (status == WEFT_OK && t->kind == TOKENIZER_LLAMA) status = read_scores(t, gguf, error);
   if (status == WEFT_OK && t->kind != TOKENIZER_LLAMA) status = read_merges(t, gguf, n_merges, error);
-  if (status == WEFT_OK) status = tokenizer__read_special(t, gguf, error);
+  if (status == WEFT_OK) status = tokenizer_read_special(t, gguf, error);
   if (status == WEFT_OK) fill_tables(t);
   return status;
 }
@@ -259,9 +258,9 @@ fail:
 
 void weft_tokenizer_close(weft_tokenizer *t) {
   if (t == NULL) return;
-  vocab__close(&t->vocab);
-  merges__close(&t->merges);
-  split__close(t->split);
+  vocab_close(&t->vocab);
+  merges_close(&t->merges);
+  split_close(t->split);
   weft_free(t->order);
   weft_free(t->special);
   weft_free(t->eog);
@@ -272,8 +271,8 @@ void weft_tokenizer_close(weft_tokenizer *t) {
 
 weft_status weft_tokenizer_piece(const weft_tokenizer *t, int32_t id, bool with_special, weft_text *out) {
   if (id < 0 || (uint32_t)id >= t->vocab.n) return WEFT_E_INVALID;
-  const char *text = vocab__text(&t->vocab, (uint32_t)id);
-  uint32_t n = vocab__length(&t->vocab, (uint32_t)id);
+  const char *text = vocab_text(&t->vocab, (uint32_t)id);
+  uint32_t n = vocab_length(&t->vocab, (uint32_t)id);
   uint8_t type = t->vocab.type[id];
   if (type == VOCAB_CONTROL || type == VOCAB_UNKNOWN || type == VOCAB_USER_DEFINED) {
     if (type == VOCAB_USER_DEFINED || with_special) weft_text_append(out, text, n);
@@ -287,7 +286,7 @@ weft_status weft_tokenizer_piece(const weft_tokenizer *t, int32_t id, bool with_
   for (uint32_t i = 0; i < n;) {
     uint32_t c = 0;
     uint32_t length = (uint32_t)weft_utf8_decode(text + i, n - i, &c);
-    int32_t byte = length > 0 && t->kind == TOKENIZER_GPT2 ? gpt2__byte(c) : -1;
+    int32_t byte = length > 0 && t->kind == TOKENIZER_GPT2 ? gpt2_byte(c) : -1;
     char one = (char)byte;
     if (byte >= 0) {
       weft_text_append(out, &one, 1);
@@ -306,7 +305,7 @@ uint32_t weft_tokenizer_n_vocab(const weft_tokenizer *t) {
 }
 
 int32_t weft_tokenizer_find(const weft_tokenizer *t, const char *text) {
-  uint32_t id = vocab__find(&t->vocab, text, strlen(text));
+  uint32_t id = vocab_find(&t->vocab, text, strlen(text));
   return id < t->vocab.n ? (int32_t)id : -1;
 }
 
@@ -359,5 +358,5 @@ const char *weft_tokenizer_model(const weft_tokenizer *t) {
 }
 
 const char *weft_tokenizer_pre(const weft_tokenizer *t) {
-  return t->split == NULL ? "" : split__name(t->split);
+  return t->split == NULL ? "" : split_name(t->split);
 }

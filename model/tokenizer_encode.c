@@ -27,10 +27,10 @@ void weft_tokens_free(weft_tokens *tokens) {
   memset(tokens, 0, sizeof *tokens);
 }
 
-bool tokenizer__is_text(const weft_tokenizer *t, uint32_t id) {
+bool tokenizer_is_text(const weft_tokenizer *t, uint32_t id) {
   if (id >= t->vocab.n) return false;
   uint8_t type = t->vocab.type[id];
-  if (type == VOCAB_USER_DEFINED) return tokenizer__is_blank(t, id);
+  if (type == VOCAB_USER_DEFINED) return tokenizer_is_blank(t, id);
   return type == VOCAB_NORMAL || type == VOCAB_UNUSED;
 }
 
@@ -42,7 +42,7 @@ static weft_status emit_bytes(const weft_tokenizer *t, const char *bytes, uint32
   for (uint32_t i = 0; i < n; i++) {
     uint8_t byte = (uint8_t)bytes[i];
     uint32_t id = t->byte_id[byte];
-    bool usable = id < t->vocab.n && (t->kind != TOKENIZER_GPT2 || tokenizer__is_text(t, id));
+    bool usable = id < t->vocab.n && (t->kind != TOKENIZER_GPT2 || tokenizer_is_text(t, id));
     weft_status status = WEFT_OK;
     if (usable) {
       status = weft_tokens_push(out, (int32_t)id);
@@ -64,7 +64,7 @@ static weft_status emit_symbols(const weft_tokenizer *t, work *w, const char *te
   for (uint32_t i = 0; i < w->n_symbols && status == WEFT_OK; i++) {
     const merge_symbol *symbol = &w->symbols[i];
     if (symbol->n == 0) continue;
-    if (tokenizer__is_text(t, symbol->id)) {
+    if (tokenizer_is_text(t, symbol->id)) {
       status = weft_tokens_push(out, (int32_t)symbol->id);
     } else {
       status = emit_bytes(t, text + symbol->start, symbol->n, out, error);
@@ -77,17 +77,17 @@ static weft_status emit_symbols(const weft_tokenizer *t, work *w, const char *te
 static weft_status emit_apart(const weft_tokenizer *t, work *w, merge_symbol symbol, weft_tokens *out,
                               weft_error *error) {
   w->n_heap = 0;
-  weft_status status = work__push(w, (merge_offer){0, symbol.start, symbol.n, 0});
+  weft_status status = work_push(w, (merge_offer){0, symbol.start, symbol.n, 0});
   while (w->n_heap > 0 && status == WEFT_OK) {
     merge_offer part = w->heap[--w->n_heap];
     const char *text = w->text.bytes + part.at;
-    uint32_t id = vocab__find(&t->vocab, text, part.n);
+    uint32_t id = vocab_find(&t->vocab, text, part.n);
     uint32_t left = 0;
     if (id < t->vocab.n && t->vocab.type[id] == VOCAB_UNUSED && w->unused_at != NULL) left = w->unused_at[id];
     if (left > 0 && left < part.n) {
-      status = work__push(w, (merge_offer){0, part.at + left, part.n - left, 0});
-      if (status == WEFT_OK) status = work__push(w, (merge_offer){0, part.at, left, 0});
-    } else if (tokenizer__is_text(t, id)) {
+      status = work_push(w, (merge_offer){0, part.at + left, part.n - left, 0});
+      if (status == WEFT_OK) status = work_push(w, (merge_offer){0, part.at, left, 0});
+    } else if (tokenizer_is_text(t, id)) {
       status = weft_tokens_push(out, (int32_t)id);
     } else {
       status = emit_bytes(t, text, part.n, out, error);
@@ -116,8 +116,8 @@ static weft_status symbols_of_characters(const weft_tokenizer *t, work *w, uint3
     WEFT_CHECK(n > 0);
     uint32_t id = n == 1                 ? t->ascii_id[code_point]
                   : code_point == 0x2581 ? t->space_id
-                                         : vocab__find(&t->vocab, text + at, n);
-    status = work__symbol(w, at, n, id);
+                                         : vocab_find(&t->vocab, text + at, n);
+    status = work_symbol(w, at, n, id);
     at += n;
   }
   return status;
@@ -142,7 +142,7 @@ static weft_status encode_llama(const weft_tokenizer *t, work *w, const char *te
                                 weft_error *error) {
   weft_status status = text_with_spaces(w, text, n, t->add_space_prefix);
   if (status == WEFT_OK) status = symbols_of_characters(t, w, 0, (uint32_t)w->text.n);
-  if (status == WEFT_OK) status = merge__run(t, w);
+  if (status == WEFT_OK) status = merge_run(t, w);
   return status == WEFT_OK ? emit_llama(t, w, out, error) : status;
 }
 
@@ -155,12 +155,12 @@ static weft_status encode_gemma4(const weft_tokenizer *t, work *w, const char *t
     bool newlines = w->text.bytes[from] == '\n';
     uint32_t to = from;
     while (to < end && (w->text.bytes[to] == '\n') == newlines) to += 1;
-    uint32_t whole = newlines ? vocab__find(&t->vocab, w->text.bytes + from, to - from) : VOCAB_NONE;
-    if (tokenizer__is_text(t, whole)) {
+    uint32_t whole = newlines ? vocab_find(&t->vocab, w->text.bytes + from, to - from) : VOCAB_NONE;
+    if (tokenizer_is_text(t, whole)) {
       status = weft_tokens_push(out, (int32_t)whole);
     } else {
       status = symbols_of_characters(t, w, from, to);
-      if (status == WEFT_OK) status = merge__run(t, w);
+      if (status == WEFT_OK) status = merge_run(t, w);
       if (status == WEFT_OK) status = emit_symbols(t, w, w->text.bytes, out, error);
     }
     from = to;
@@ -168,14 +168,13 @@ static weft_status encode_gemma4(const weft_tokenizer *t, work *w, const char *t
   return status;
 }
 
-/* Writes the piece in gpt2's alphabet, 1 or 2 bytes per byte; 0 when it is longer than any token.
- */
+/* Writes the piece in gpt2's alphabet, 1 or 2 bytes per byte; 0 when it is longer than any token. */
 static uint32_t piece_in_alphabet(const weft_tokenizer *t, const char *piece, uint32_t n, char *to, uint32_t room) {
   uint32_t length = 0;
   if (n > t->vocab.longest) return 0;
   for (uint32_t i = 0; i < n; i++) {
     if (length + 2 > room) return 0;
-    length += (uint32_t)weft_utf8_encode(gpt2__character((uint8_t)piece[i]), to + length);
+    length += (uint32_t)weft_utf8_encode(gpt2_character((uint8_t)piece[i]), to + length);
   }
   return length;
 }
@@ -185,15 +184,15 @@ static weft_status encode_piece(const weft_tokenizer *t, work *w, const char *pi
   if (t->ignore_merges) {
     char whole[512]; /* a longer token is reached by its merges */
     uint32_t length = piece_in_alphabet(t, piece, n, whole, sizeof whole);
-    uint32_t id = length == 0 ? VOCAB_NONE : vocab__find(&t->vocab, whole, length);
-    if (tokenizer__is_text(t, id)) return weft_tokens_push(out, (int32_t)id);
+    uint32_t id = length == 0 ? VOCAB_NONE : vocab_find(&t->vocab, whole, length);
+    if (tokenizer_is_text(t, id)) return weft_tokens_push(out, (int32_t)id);
   }
   weft_status status = WEFT_OK;
   w->n_symbols = 0;
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
-    status = work__symbol(w, i, 1, t->byte_id[(uint8_t)piece[i]]);
+    status = work_symbol(w, i, 1, t->byte_id[(uint8_t)piece[i]]);
   }
-  if (status == WEFT_OK) status = merge__run(t, w);
+  if (status == WEFT_OK) status = merge_run(t, w);
   return status == WEFT_OK ? emit_symbols(t, w, piece, out, error) : status;
 }
 
@@ -201,15 +200,15 @@ static weft_status encode_gpt2(const weft_tokenizer *t, work *w, const char *tex
                                weft_error *error) {
   const uint32_t *ends;
   uint32_t n_ends;
-  weft_status status = split__run(t->split, text, n, w, &ends, &n_ends);
+  weft_status status = split_run(t->split, text, n, w, &ends, &n_ends);
   for (uint32_t i = 0, from = 0; status == WEFT_OK && i < n_ends; from = ends[i], i++) {
     status = encode_piece(t, w, text + from, ends[i] - from, out, error);
   }
   return status;
 }
 
-weft_status encode__text(const weft_tokenizer *t, work *w, const char *text, uint32_t n, weft_tokens *out,
-                         weft_error *error) {
+weft_status encode_text(const weft_tokenizer *t, work *w, const char *text, uint32_t n, weft_tokens *out,
+                        weft_error *error) {
   if (n == 0) return WEFT_OK;
   switch (t->kind) {
     case TOKENIZER_GPT2:
@@ -224,7 +223,7 @@ weft_status encode__text(const weft_tokenizer *t, work *w, const char *text, uin
 
 static bool special_allowed(const weft_tokenizer *t, uint32_t id, unsigned flags) {
   if (t->vocab.type[id] != VOCAB_USER_DEFINED) return (flags & WEFT_ENCODE_PARSE_SPECIAL) != 0;
-  return (flags & WEFT_ENCODE_PLAIN) == 0 || tokenizer__is_blank(t, id);
+  return (flags & WEFT_ENCODE_PLAIN) == 0 || tokenizer_is_blank(t, id);
 }
 
 /* First of special[low..high) whose byte at `depth` is not below `byte`; all of them are longer
@@ -232,7 +231,7 @@ static bool special_allowed(const weft_tokenizer *t, uint32_t id, unsigned flags
 static uint32_t special_bound(const weft_tokenizer *t, uint32_t low, uint32_t high, uint32_t depth, unsigned byte) {
   while (low < high) {
     uint32_t middle = low + (high - low) / 2;
-    if ((uint8_t)vocab__text(&t->vocab, t->special[middle])[depth] < byte) {
+    if ((uint8_t)vocab_text(&t->vocab, t->special[middle])[depth] < byte) {
       low = middle + 1;
     } else {
       high = middle;
@@ -249,7 +248,7 @@ static uint32_t special_at(const weft_tokenizer *t, const char *text, uint32_t n
   uint32_t best = VOCAB_NONE;
   for (uint32_t depth = 1; low < high; depth++) {
     uint32_t id = t->special[low];
-    if (vocab__length(&t->vocab, id) == depth) { /* the shortest comes first */
+    if (vocab_length(&t->vocab, id) == depth) { /* the shortest comes first */
       if (special_allowed(t, id, flags)) best = id;
       low += 1;
     }
@@ -271,12 +270,12 @@ static weft_status encode_all(const weft_tokenizer *t, work *w, const char *text
       at += 1;
       continue;
     }
-    status = encode__text(t, w, text + from, at - from, out, error);
+    status = encode_text(t, w, text + from, at - from, out, error);
     if (status == WEFT_OK) status = weft_tokens_push(out, (int32_t)id);
-    at += vocab__length(&t->vocab, id);
+    at += vocab_length(&t->vocab, id);
     from = at;
   }
-  return status == WEFT_OK ? encode__text(t, w, text + from, n - from, out, error) : status;
+  return status == WEFT_OK ? encode_text(t, w, text + from, n - from, out, error) : status;
 }
 
 /* A copy of text with U+FFFD for every byte that is no part of a well-formed character. */
@@ -314,8 +313,8 @@ weft_status weft_tokenizer_encode(const weft_tokenizer *t, const char *text, siz
   }
   if (status == WEFT_OK) status = encode_all(t, &w, text, (uint32_t)n, flags, out, &line);
   if (status == WEFT_OK && add && t->add_eos) status = weft_tokens_push(out, t->eos);
-  split__match_close(w.match);
-  work__close(&w);
+  split_match_close(w.match);
+  work_close(&w);
   weft_text_free(&repaired);
   if (status == WEFT_OK) return WEFT_OK;
   out->n = before;

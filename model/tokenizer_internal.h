@@ -34,17 +34,17 @@ typedef struct vocab {
 } vocab;
 
 /* n_expected strings will be added; more may be. */
-weft_status vocab__open(vocab *v, uint32_t n_expected);
-void vocab__close(vocab *v);
+weft_status vocab_open(vocab *v, uint32_t n_expected);
+void vocab_close(vocab *v);
 /* The number of the string, or VOCAB_NONE. */
-uint32_t vocab__find(const vocab *v, const char *text, size_t n);
+uint32_t vocab_find(const vocab *v, const char *text, size_t n);
 /* Adds it and gives its number; when it is there already *found is set and its number given. Empty
  * texts may be added again and again, and are never found. */
-weft_status vocab__add(vocab *v, const char *text, size_t n, uint32_t *id, bool *found);
-static inline const char *vocab__text(const vocab *v, uint32_t id) {
+weft_status vocab_add(vocab *v, const char *text, size_t n, uint32_t *id, bool *found);
+static inline const char *vocab_text(const vocab *v, uint32_t id) {
   return v->bytes.bytes + v->start[id];
 }
-static inline uint32_t vocab__length(const vocab *v, uint32_t id) {
+static inline uint32_t vocab_length(const vocab *v, uint32_t id) {
   return v->start[id + 1] - v->start[id];
 }
 
@@ -58,11 +58,11 @@ typedef struct merge_table {
   uint32_t mask;
 } merge_table;
 
-weft_status merges__open(merge_table *table, uint32_t n_expected);
-void merges__close(merge_table *table);
+weft_status merges_open(merge_table *table, uint32_t n_expected);
+void merges_close(merge_table *table);
 /* The first rule of a pair stays. */
-void merges__add(merge_table *table, merge_rule rule);
-const merge_rule *merges__find(const merge_table *table, uint32_t left, uint32_t right);
+void merges_add(merge_table *table, merge_rule rule);
+const merge_rule *merges_find(const merge_table *table, uint32_t left, uint32_t right);
 
 /* Bytes start..start+n of the text that is being merged. n == 0: merged into the one before. */
 typedef struct merge_symbol {
@@ -88,8 +88,8 @@ typedef struct work {
   void *match; /* PCRE2's scratch */
 } work;
 
-void work__close(work *w); /* w->match apart */
-weft_status work__symbol(work *w, uint32_t start, uint32_t n, uint32_t id);
+void work_close(work *w); /* w->match apart */
+weft_status work_symbol(work *w, uint32_t start, uint32_t n, uint32_t id);
 
 /* Pre-tokenizer of gpt2: an ordered list of patterns. */
 typedef struct split split;
@@ -97,13 +97,13 @@ typedef struct split_info {
   bool ignore_merges, add_bos;
 } split_info;
 /* UNSUPPORTED for a name that is not ours. */
-weft_status split__open(weft_bytes pre, split **out, split_info *info, weft_error *error);
-void split__close(split *s);
-void split__match_close(void *match); /* of work; NULL is fine */
-const char *split__name(const split *s);
+weft_status split_open(weft_bytes pre, split **out, split_info *info, weft_error *error);
+void split_close(split *s);
+void split_match_close(void *match); /* of work; NULL is fine */
+const char *split_name(const split *s);
 /* Ends of the pieces of text[0..n), ascending, the last one n: borrowed from w until its next use.
  * The text is valid UTF-8. */
-weft_status split__run(const split *s, const char *text, uint32_t n, work *w, const uint32_t **ends, uint32_t *n_ends);
+weft_status split_run(const split *s, const char *text, uint32_t n, work *w, const uint32_t **ends, uint32_t *n_ends);
 
 typedef enum tokenizer_kind { TOKENIZER_GPT2, TOKENIZER_LLAMA, TOKENIZER_GEMMA4 } tokenizer_kind;
 
@@ -129,24 +129,24 @@ struct weft_tokenizer {
 };
 
 /* Whether text that was not cut out may become this token. */
-bool tokenizer__is_text(const weft_tokenizer *t, uint32_t id);
+bool tokenizer_is_text(const weft_tokenizer *t, uint32_t id);
 /* A user-defined token of nothing but white space. */
-bool tokenizer__is_blank(const weft_tokenizer *t, uint32_t id);
-static inline bool tokenizer__is_special(const weft_tokenizer *t, uint32_t id) {
+bool tokenizer_is_blank(const weft_tokenizer *t, uint32_t id);
+static inline bool tokenizer_is_special(const weft_tokenizer *t, uint32_t id) {
   return t->vocab.type[id] >= VOCAB_UNKNOWN && t->vocab.type[id] <= VOCAB_USER_DEFINED;
 }
 /* gpt2's alphabet: the code point that stands for a byte, and back (-1: not of the alphabet). */
-uint32_t gpt2__character(uint8_t byte);
-int32_t gpt2__byte(uint32_t code_point);
+uint32_t gpt2_character(uint8_t byte);
+int32_t gpt2_byte(uint32_t code_point);
 
 /* Merges w->symbols until no offer stands. */
-weft_status merge__run(const weft_tokenizer *t, work *w);
-/* A stack in the memory of the heap, which is empty after merge__run. */
-weft_status work__push(work *w, merge_offer offer);
+weft_status merge_run(const weft_tokenizer *t, work *w);
+/* A stack in the memory of the heap, which is empty after merge_run. */
+weft_status work_push(work *w, merge_offer offer);
 /* Appends the tokens of text, which has no special tokens in it. */
-weft_status encode__text(const weft_tokenizer *t, work *w, const char *text, uint32_t n, weft_tokens *out,
-                         weft_error *error);
+weft_status encode_text(const weft_tokenizer *t, work *w, const char *text, uint32_t n, weft_tokens *out,
+                        weft_error *error);
 /* Special ids, end-of-generation set and special list; open's second half. */
-weft_status tokenizer__read_special(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error);
+weft_status tokenizer_read_special(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error);
 
 #endif

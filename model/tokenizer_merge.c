@@ -7,7 +7,7 @@
 
 #define NO_SYMBOL UINT32_MAX
 
-void work__close(work *w) {
+void work_close(work *w) {
   weft_free(w->symbols);
   weft_free(w->heap);
   weft_free(w->unused_at);
@@ -16,7 +16,7 @@ void work__close(work *w) {
   weft_text_free(&w->text);
 }
 
-weft_status work__symbol(work *w, uint32_t start, uint32_t n, uint32_t id) {
+weft_status work_symbol(work *w, uint32_t start, uint32_t n, uint32_t id) {
   if (w->n_symbols == w->symbols_capacity) {
     uint32_t capacity = w->symbols_capacity == 0 ? 64 : w->symbols_capacity * 2;
     merge_symbol *symbols = weft_realloc(w->symbols, capacity, sizeof *symbols);
@@ -34,7 +34,7 @@ static bool offer_before(const merge_offer *a, const merge_offer *b) {
   return a->order != b->order ? a->order < b->order : a->at < b->at;
 }
 
-weft_status work__push(work *w, merge_offer offer) {
+weft_status work_push(work *w, merge_offer offer) {
   if (w->n_heap == w->heap_capacity) {
     uint32_t capacity = w->heap_capacity == 0 ? 64 : w->heap_capacity * 2;
     merge_offer *heap = weft_realloc(w->heap, capacity, sizeof *heap);
@@ -47,7 +47,7 @@ weft_status work__push(work *w, merge_offer offer) {
 }
 
 static weft_status heap_push(work *w, merge_offer offer) {
-  weft_status status = work__push(w, offer);
+  weft_status status = work_push(w, offer);
   if (status != WEFT_OK) return status;
   uint32_t at = w->n_heap - 1;
   while (at > 0) {
@@ -83,9 +83,9 @@ static weft_status offer_by_score(const weft_tokenizer *t, work *w, uint32_t at,
   const merge_symbol *right = &w->symbols[left->next];
   offer->result = VOCAB_NONE;
   if (left->n + right->n > t->vocab.longest) return WEFT_OK;
-  uint32_t id = vocab__find(&t->vocab, w->text.bytes + left->start, left->n + right->n);
+  uint32_t id = vocab_find(&t->vocab, w->text.bytes + left->start, left->n + right->n);
   if (id == VOCAB_NONE) return WEFT_OK;
-  if (!tokenizer__is_text(t, id)) return WEFT_OK;
+  if (!tokenizer_is_text(t, id)) return WEFT_OK;
   *offer = (merge_offer){t->order[id], at, left->n + right->n, id};
   if (t->vocab.type[id] != VOCAB_UNUSED) return WEFT_OK;
   if (w->unused_at == NULL) w->unused_at = weft_alloc(t->vocab.n, sizeof *w->unused_at);
@@ -104,14 +104,14 @@ static weft_status offer_pair(const weft_tokenizer *t, work *w, uint32_t at) {
     weft_status status = offer_by_score(t, w, at, &offer);
     if (status != WEFT_OK || offer.result == VOCAB_NONE) return status;
   } else {
-    const merge_rule *rule = merges__find(&t->merges, left->id, right->id);
+    const merge_rule *rule = merges_find(&t->merges, left->id, right->id);
     if (rule == NULL) return WEFT_OK;
     offer = (merge_offer){rule->rank, at, left->n + right->n, rule->result};
   }
   return heap_push(w, offer);
 }
 
-weft_status merge__run(const weft_tokenizer *t, work *w) {
+weft_status merge_run(const weft_tokenizer *t, work *w) {
   weft_status status = WEFT_OK;
   w->n_heap = 0;
   for (uint32_t i = 0; i + 1 < w->n_symbols && status == WEFT_OK; i++) status = offer_pair(t, w, i);

@@ -73,11 +73,11 @@ static weft_status read_flags(weft_tokenizer *t, const weft_gguf *gguf, weft_err
 }
 
 static uint32_t find_text(const weft_tokenizer *t, const char *text) {
-  uint32_t id = vocab__find(&t->vocab, text, strlen(text));
+  uint32_t id = vocab_find(&t->vocab, text, strlen(text));
   return id < t->vocab.n ? id : VOCAB_NONE;
 }
 
-static void retype(weft_tokenizer *t, const char *text, vocab_type type) {
+static void retype_token(weft_tokenizer *t, const char *text, vocab_type type) {
   uint32_t id = find_text(t, text);
   if (id != VOCAB_NONE) t->vocab.type[id] = (uint8_t)type;
 }
@@ -129,12 +129,12 @@ enum { N_EOG_KEYS = sizeof eog_keys / sizeof *eog_keys, N_EOG_TEXTS = sizeof eog
 /* Families that use one of the texts for something else. */
 static bool eog_text_means_more(weft_tokenizer *t, const char *text) {
   if (strcmp(text, "</s>") == 0 && find_text(t, "<|tool_response>") != VOCAB_NONE) {
-    retype(t, text, VOCAB_NORMAL);
+    retype_token(t, text, VOCAB_NORMAL);
     return true;
   }
   if (strcmp(text, "<|end|>") != 0) return false;
   bool channels = find_text(t, "<|return|>") != VOCAB_NONE && find_text(t, "<|call|>") != VOCAB_NONE;
-  if (channels) retype(t, text, VOCAB_USER_DEFINED);
+  if (channels) retype_token(t, text, VOCAB_USER_DEFINED);
   return channels;
 }
 
@@ -153,7 +153,7 @@ static weft_status read_eog(weft_tokenizer *t, const weft_gguf *gguf, weft_error
     if (id != VOCAB_NONE && !eog_text_means_more(t, eog_texts[i])) add_eog(t, (int32_t)id);
   }
   static const char *const markers[] = {"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"};
-  for (uint32_t i = 0; i < 4; i++) retype(t, markers[i], VOCAB_USER_DEFINED);
+  for (uint32_t i = 0; i < 4; i++) retype_token(t, markers[i], VOCAB_USER_DEFINED);
   return WEFT_OK;
 }
 
@@ -182,34 +182,34 @@ static weft_status read_suppressed(weft_tokenizer *t, const weft_gguf *gguf, wef
 static int by_text(const void *a, const void *b, void *self) {
   const vocab *v = self;
   uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-  uint32_t n_x = vocab__length(v, x), n_y = vocab__length(v, y);
-  int order = memcmp(vocab__text(v, x), vocab__text(v, y), n_x < n_y ? n_x : n_y);
+  uint32_t n_x = vocab_length(v, x), n_y = vocab_length(v, y);
+  int order = memcmp(vocab_text(v, x), vocab_text(v, y), n_x < n_y ? n_x : n_y);
   return order != 0 ? order : n_x < n_y ? -1 : n_x > n_y;
 }
 
 static weft_status sort_special(weft_tokenizer *t, weft_error *error) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < t->vocab.n; i++) {
-    if (!tokenizer__is_special(t, i) || vocab__length(&t->vocab, i) == 0) continue;
+    if (!tokenizer_is_special(t, i) || vocab_length(&t->vocab, i) == 0) continue;
     n += 1;
-    if (weft_utf8_valid(vocab__text(&t->vocab, i), vocab__length(&t->vocab, i), NULL)) continue;
+    if (weft_utf8_valid(vocab_text(&t->vocab, i), vocab_length(&t->vocab, i), NULL)) continue;
     /* It would cut characters in two. */
     return weft_fail(error, WEFT_E_FORMAT, "%s: token %u is special but its text is not UTF-8", t->path, i);
   }
   t->special = weft_alloc(n, sizeof *t->special);
   if (t->special == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < t->vocab.n; i++) {
-    if (tokenizer__is_special(t, i) && vocab__length(&t->vocab, i) > 0) t->special[t->n_special++] = i;
+    if (tokenizer_is_special(t, i) && vocab_length(&t->vocab, i) > 0) t->special[t->n_special++] = i;
   }
   qsort_r(t->special, n, sizeof *t->special, by_text, &t->vocab);
   for (uint32_t i = 0, b = 0; b <= 256; b++) {
-    while (i < n && (uint8_t)vocab__text(&t->vocab, t->special[i])[0] < b) i += 1;
+    while (i < n && (uint8_t)vocab_text(&t->vocab, t->special[i])[0] < b) i += 1;
     t->special_from[b] = i;
   }
   return WEFT_OK;
 }
 
-weft_status tokenizer__read_special(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
+weft_status tokenizer_read_special(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
   weft_status status = read_ids(t, gguf, error);
   if (status == WEFT_OK) status = read_flags(t, gguf, error);
   if (status == WEFT_OK) status = read_eog(t, gguf, error);

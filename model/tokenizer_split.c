@@ -124,7 +124,7 @@ static weft_status split_compile(split *s, const char *pattern) {
   return WEFT_OK;
 }
 
-weft_status split__open(weft_bytes pre, split **out, split_info *info, weft_error *error) {
+weft_status split_open(weft_bytes pre, split **out, split_info *info, weft_error *error) {
   *out = NULL;
   const split_group *group = group_find(pre);
   if (group == NULL) {
@@ -151,11 +151,11 @@ weft_status split__open(weft_bytes pre, split **out, split_info *info, weft_erro
   *out = s;
   return WEFT_OK;
 fail:
-  split__close(s);
+  split_close(s);
   return status;
 }
 
-void split__close(split *s) {
+void split_close(split *s) {
   if (s == NULL) return;
   for (uint32_t i = 0; i < s->n_codes; i++) pcre2_code_free(s->codes[i]);
   pcre2_match_context_free(s->match);
@@ -163,11 +163,11 @@ void split__close(split *s) {
   weft_free(s);
 }
 
-void split__match_close(void *match) {
+void split_match_close(void *match) {
   pcre2_match_data_free(match);
 }
 
-const char *split__name(const split *s) {
+const char *split_name(const split *s) {
   return s->name;
 }
 
@@ -202,7 +202,7 @@ static weft_status split_piece(const split *s, const pcre2_code *code, const cha
   return at < n ? ends_push(w, side, to) : WEFT_OK;
 }
 
-weft_status split__run(const split *s, const char *text, uint32_t n, work *w, const uint32_t **ends, uint32_t *n_ends) {
+weft_status split_run(const split *s, const char *text, uint32_t n, work *w, const uint32_t **ends, uint32_t *n_ends) {
   if (w->match == NULL) w->match = pcre2_match_data_create(1, s->general);
   if (w->match == NULL) return WEFT_E_NO_MEMORY;
   uint32_t side = 0;

@@ -14,7 +14,7 @@ static uint64_t table_size(uint32_t n) {
   return size;
 }
 
-weft_status vocab__open(vocab *v, uint32_t n_expected) {
+weft_status vocab_open(vocab *v, uint32_t n_expected) {
   uint64_t size = table_size(n_expected);
   if (size > UINT32_MAX) return WEFT_E_TOO_LARGE;
   v->slots = weft_alloc((size_t)size, sizeof *v->slots);
@@ -25,7 +25,7 @@ weft_status vocab__open(vocab *v, uint32_t n_expected) {
   return v->slots == NULL || v->start == NULL ? WEFT_E_NO_MEMORY : weft_text_status(&v->bytes);
 }
 
-void vocab__close(vocab *v) {
+void vocab_close(vocab *v) {
   weft_free(v->slots);
   weft_free(v->start);
   weft_free(v->type);
@@ -40,11 +40,11 @@ static uint32_t *vocab_slot(const vocab *v, const char *text, size_t n) {
     uint32_t id = v->slots[at];
     if (id == 0) return &v->slots[at];
     id -= 1;
-    if (vocab__length(v, id) == n && memcmp(vocab__text(v, id), text, n) == 0) return &v->slots[at];
+    if (vocab_length(v, id) == n && memcmp(vocab_text(v, id), text, n) == 0) return &v->slots[at];
   }
 }
 
-uint32_t vocab__find(const vocab *v, const char *text, size_t n) {
+uint32_t vocab_find(const vocab *v, const char *text, size_t n) {
   if (n > v->longest) return VOCAB_NONE;
   uint32_t id = *vocab_slot(v, text, n);
   return id == 0 ? VOCAB_NONE : id - 1;
@@ -64,13 +64,13 @@ static weft_status vocab_grow(vocab *v) {
   v->mask = (uint32_t)(size - 1);
   v->capacity = capacity;
   for (uint32_t id = 0; id < v->n_strings; id++) {
-    if (vocab__length(v, id) == 0) continue;
-    *vocab_slot(v, vocab__text(v, id), vocab__length(v, id)) = id + 1;
+    if (vocab_length(v, id) == 0) continue;
+    *vocab_slot(v, vocab_text(v, id), vocab_length(v, id)) = id + 1;
   }
   return WEFT_OK;
 }
 
-weft_status vocab__add(vocab *v, const char *text, size_t n, uint32_t *id, bool *found) {
+weft_status vocab_add(vocab *v, const char *text, size_t n, uint32_t *id, bool *found) {
   uint32_t *slot = vocab_slot(v, text, n);
   *found = *slot != 0; /* never for the empty text, which has no slot */
   if (*found) {
@@ -92,7 +92,7 @@ weft_status vocab__add(vocab *v, const char *text, size_t n, uint32_t *id, bool 
   return WEFT_OK;
 }
 
-weft_status merges__open(merge_table *table, uint32_t n_expected) {
+weft_status merges_open(merge_table *table, uint32_t n_expected) {
   uint64_t size = table_size(n_expected);
   if (size > UINT32_MAX) return WEFT_E_TOO_LARGE;
   table->slots = weft_alloc_aligned((size_t)size * sizeof *table->slots, 64);
@@ -102,7 +102,7 @@ weft_status merges__open(merge_table *table, uint32_t n_expected) {
   return WEFT_OK;
 }
 
-void merges__close(merge_table *table) {
+void merges_close(merge_table *table) {
   weft_free(table->slots);
   memset(table, 0, sizeof *table);
 }
@@ -117,13 +117,13 @@ static merge_rule *merges_slot(const merge_table *table, uint32_t left, uint32_t
   }
 }
 
-void merges__add(merge_table *table, merge_rule rule) {
+void merges_add(merge_table *table, merge_rule rule) {
   WEFT_CHECK(rule.left != VOCAB_NONE);
   merge_rule *slot = merges_slot(table, rule.left, rule.right);
   if (slot->left == VOCAB_NONE) *slot = rule;
 }
 
-const merge_rule *merges__find(const merge_table *table, uint32_t left, uint32_t right) {
+const merge_rule *merges_find(const merge_table *table, uint32_t left, uint32_t right) {
   if (left == VOCAB_NONE || right == VOCAB_NONE) return NULL;
   const merge_rule *slot = merges_slot(table, left, right);
   return slot->left == VOCAB_NONE ? NULL : slot;

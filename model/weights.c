@@ -9,35 +9,35 @@
 #include "base/log.h"
 #include "base/memory.h"
 
-static uint64_t dim_value(const weft_hyper *hyper, weft_dim dim, uint32_t layer) {
+static uint64_t dim_value(const model_hyper *hyper, tensor_dim dim, uint32_t layer) {
   uint32_t l = layer == UINT32_MAX ? 0 : layer;
   switch (dim) {
-    case WEFT_DIM_NONE:
-    case WEFT_DIM_ONE:
+    case DIM_NONE:
+    case DIM_ONE:
       return 1;
-    case WEFT_DIM_HIDDEN:
+    case DIM_HIDDEN:
       return hyper->n_hidden;
-    case WEFT_DIM_VOCAB:
+    case DIM_VOCAB:
       return hyper->n_vocab;
-    case WEFT_DIM_Q:
+    case DIM_Q:
       return (uint64_t)hyper->n_heads * hyper->head_dim[l];
-    case WEFT_DIM_KV:
+    case DIM_KV:
       return (uint64_t)hyper->n_kv_heads[l] * hyper->head_dim[l];
-    case WEFT_DIM_HEAD:
+    case DIM_HEAD:
       return hyper->head_dim[l];
-    case WEFT_DIM_FF:
+    case DIM_FF:
       return hyper->n_ff[l];
-    case WEFT_DIM_EXPERTS:
+    case DIM_EXPERTS:
       return hyper->n_experts;
-    case WEFT_DIM_EXPERT_FF:
+    case DIM_EXPERT_FF:
       return hyper->n_expert_ff;
-    case WEFT_DIM_EXPERT_FF_TWICE:
+    case DIM_EXPERT_FF_TWICE:
       return 2 * (uint64_t)hyper->n_expert_ff;
   }
   return 0;
 }
 
-static weft_status check_shape(weft_loader *loader, const weft_gguf_tensor *tensor, const uint64_t wanted[3]) {
+static weft_status check_shape(weights_loader *loader, const weft_gguf_tensor *tensor, const uint64_t wanted[3]) {
   const uint64_t *ne = tensor->ne;
   if (ne[0] == wanted[0] && ne[1] == wanted[1] && ne[2] == wanted[2] && ne[3] == 1) return WEFT_OK;
   return weft_fail(loader->error, WEFT_E_FORMAT,
@@ -47,7 +47,7 @@ static weft_status check_shape(weft_loader *loader, const weft_gguf_tensor *tens
                    wanted[2]);
 }
 
-static void mark_used(weft_loader *loader, const weft_gguf_tensor *tensor) {
+static void mark_used(weights_loader *loader, const weft_gguf_tensor *tensor) {
   loader->used[tensor - weft_gguf_tensor_at(loader->gguf, 0)] = 1;
   loader->n_bytes_done += tensor->n_bytes;
   if (loader->progress != NULL) {
@@ -57,7 +57,8 @@ static void mark_used(weft_loader *loader, const weft_gguf_tensor *tensor) {
 
 /* ---- placing ---- */
 
-static weft_status place_matrix(weft_loader *loader, const weft_gguf_tensor *tensor, unsigned uses, weft_weight *out) {
+static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, unsigned uses,
+                                weft_weight *out) {
   weft_device *device = loader->model->device;
   weft_weight weight = {
       .type = tensor->type,
@@ -73,9 +74,9 @@ static weft_status place_matrix(weft_loader *loader, const weft_gguf_tensor *ten
                      weft_device_get_info(device)->backend);
   }
   weft_error inner = {{0}};
-  weft_weight_source source = weft_gguf_reader_source(loader->reader, tensor);
+  weft_weight_source source = gguf_reader_source(loader->reader, tensor);
   weft_status status = weft_device_weight_read(device, &weight, &source, uses, &inner);
-  const char *why = weft_gguf_reader_error(loader->reader);
+  const char *why = gguf_reader_error(loader->reader);
   if (status == WEFT_E_IO && why[0] != 0) return weft_fail(loader->error, status, "%s", why);
   if (status != WEFT_OK) {
     return weft_fail(loader->error, status, "%s: tensor '%s': %.200s", weft_gguf_path(loader->gguf), tensor->name,
@@ -89,7 +90,7 @@ static weft_status place_matrix(weft_loader *loader, const weft_gguf_tensor *ten
   return WEFT_OK;
 }
 
-static weft_status read_values(weft_loader *loader, const weft_gguf_tensor *tensor, uint64_t n, float **out) {
+static weft_status read_values(weights_loader *loader, const weft_gguf_tensor *tensor, uint64_t n, float **out) {
   *out = weft_alloc((size_t)n, sizeof **out);
   if (*out == NULL) {
     return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: tensor '%s': out of memory", weft_gguf_path(loader->gguf),
@@ -99,7 +100,7 @@ static weft_status read_values(weft_loader *loader, const weft_gguf_tensor *tens
   return WEFT_OK;
 }
 
-weft_status weft_weights_vector(weft_loader *loader, const float *values, uint64_t n, const float **out) {
+weft_status weights_vector(weights_loader *loader, const float *values, uint64_t n, const float **out) {
   weft_model *model = loader->model;
   WEFT_CHECK(model->n_owned < model->owned_max);
   void *memory = NULL;
@@ -116,18 +117,19 @@ weft_status weft_weights_vector(weft_loader *loader, const float *values, uint64
              : weft_fail(loader->error, status, "%s: the device refused an upload", weft_gguf_path(loader->gguf));
 }
 
-static weft_status place_vector(weft_loader *loader, const weft_gguf_tensor *tensor, const float **out) {
+static weft_status place_vector(weights_loader *loader, const weft_gguf_tensor *tensor, const float **out) {
   float *values = NULL;
   weft_status status = read_values(loader, tensor, tensor->ne[0], &values);
-  if (status == WEFT_OK) status = weft_weights_vector(loader, values, tensor->ne[0], out);
+  if (status == WEFT_OK) status = weights_vector(loader, values, tensor->ne[0], out);
   weft_free(values);
   return status;
 }
 
-static weft_status place(weft_loader *loader, const weft_gguf_tensor *tensor, const weft_tensor_row *row, void *into) {
+static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,
+                                void *into) {
   void *field = (char *)into + row->field;
-  if (row->kind == WEFT_TENSOR_MATRIX) return place_matrix(loader, tensor, row->uses, field);
-  if (row->kind == WEFT_TENSOR_VECTOR) return place_vector(loader, tensor, field);
+  if (row->kind == TENSOR_MATRIX) return place_matrix(loader, tensor, row->uses, field);
+  if (row->kind == TENSOR_VECTOR) return place_vector(loader, tensor, field);
   weft_dequantise_row(tensor->type, tensor->data, field, 1);
   return WEFT_OK;
 }
@@ -143,8 +145,8 @@ static void row_name(const char *pattern, uint32_t layer, char *out, size_t size
   }
 }
 
-static const weft_gguf_tensor *find(const weft_loader *loader, const weft_tensor_row *row, uint32_t layer, char *name,
-                                    size_t size) {
+static const weft_gguf_tensor *find_tensor(const weights_loader *loader, const tensor_row *row, uint32_t layer,
+                                           char *name, size_t size) {
   const weft_gguf_tensor *tensor = NULL;
   if (row->alias != NULL) {
     row_name(row->alias, layer, name, size);
@@ -155,31 +157,31 @@ static const weft_gguf_tensor *find(const weft_loader *loader, const weft_tensor
   return weft_gguf_tensor_find(loader->gguf, name);
 }
 
-static bool is_read(const weft_hyper *hyper, weft_need need, uint32_t layer) {
-  bool of_moe = need == WEFT_NEED_MOE || need == WEFT_NEED_MOE_NEVER;
+static bool is_read(const model_hyper *hyper, tensor_need need, uint32_t layer) {
+  bool of_moe = need == NEED_MOE || need == NEED_MOE_NEVER;
   return !of_moe || (layer != UINT32_MAX && hyper->moe[layer]);
 }
 
-static bool is_needed(const weft_hyper *hyper, weft_need need, uint32_t layer) {
+static bool is_needed(const model_hyper *hyper, tensor_need need, uint32_t layer) {
   switch (need) {
-    case WEFT_NEED_ALWAYS:
+    case NEED_ALWAYS:
       return true;
-    case WEFT_NEED_MOE:
+    case NEED_MOE:
       return hyper->moe[layer];
-    case WEFT_NEED_WINDOW:
+    case NEED_WINDOW:
       return hyper->window[layer] > 0;
-    case WEFT_NEED_NEVER:
-    case WEFT_NEED_MOE_NEVER:
+    case NEED_NEVER:
+    case NEED_MOE_NEVER:
       break;
   }
   return false;
 }
 
-static weft_status load_row(weft_loader *loader, const weft_tensor_row *row, uint32_t layer, void *into) {
-  const weft_hyper *hyper = &loader->model->hyper;
+static weft_status load_row(weights_loader *loader, const tensor_row *row, uint32_t layer, void *into) {
+  const model_hyper *hyper = &loader->model->hyper;
   char name[128];
   if (!is_read(hyper, row->need, layer)) return WEFT_OK;
-  const weft_gguf_tensor *tensor = find(loader, row, layer, name, sizeof name);
+  const weft_gguf_tensor *tensor = find_tensor(loader, row, layer, name, sizeof name);
   if (tensor == NULL) {
     if (!is_needed(hyper, row->need, layer)) return WEFT_OK;
     return weft_fail(loader->error, WEFT_E_FORMAT, "%s: tensor '%s' is missing; a %s model needs it",
@@ -188,15 +190,14 @@ static weft_status load_row(weft_loader *loader, const weft_tensor_row *row, uin
   uint64_t wanted[3];
   for (uint32_t i = 0; i < 3; i++) wanted[i] = dim_value(hyper, row->dim[i], layer);
   weft_status status = check_shape(loader, tensor, wanted);
-  if (status == WEFT_OK) status = place(loader, tensor, row, into);
+  if (status == WEFT_OK) status = place_tensor(loader, tensor, row, into);
   if (status != WEFT_OK) return status;
   mark_used(loader, tensor);
   weft_gguf_forget(loader->gguf, tensor);
   return WEFT_OK;
 }
 
-weft_status weft_weights_load(weft_loader *loader, const weft_tensor_row *rows, uint32_t n_rows, uint32_t layer,
-                              void *into) {
+weft_status weights_load(weights_loader *loader, const tensor_row *rows, uint32_t n_rows, uint32_t layer, void *into) {
   for (uint32_t i = 0; i < n_rows; i++) {
     weft_status status = load_row(loader, &rows[i], layer, into);
     if (status != WEFT_OK) return status;
@@ -204,7 +205,7 @@ weft_status weft_weights_load(weft_loader *loader, const weft_tensor_row *rows, 
   return WEFT_OK;
 }
 
-weft_status weft_weights_read(weft_loader *loader, const char *name, uint64_t n, float *out) {
+weft_status weights_read(weights_loader *loader, const char *name, uint64_t n, float *out) {
   const weft_gguf_tensor *tensor = weft_gguf_tensor_find(loader->gguf, name);
   if (tensor == NULL) return WEFT_E_NOT_FOUND;
   weft_status status = check_shape(loader, tensor, (const uint64_t[3]){n, 1, 1});
@@ -214,7 +215,7 @@ weft_status weft_weights_read(weft_loader *loader, const char *name, uint64_t n,
   return WEFT_OK;
 }
 
-void weft_weights_tell_unused(const weft_loader *loader) {
+void weights_tell_unused(const weights_loader *loader) {
   uint32_t n = 0;
   const char *first = NULL;
   for (uint32_t i = 0; i < weft_gguf_n_tensors(loader->gguf); i++) {

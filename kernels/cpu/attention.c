@@ -17,25 +17,25 @@ enum {
 
 typedef struct attention_slot {
   uint32_t tile, chunk;
-  float max[WEFT_TILE], sum[WEFT_TILE];
-  float *out; /* [WEFT_TILE][dim] */
+  float max[CPU_TILE], sum[CPU_TILE];
+  float *out; /* [CPU_TILE][dim] */
 } attention_slot;
 
 typedef struct attention_run {
   const weft_attention_args *args;
-  const weft_cpu_attention_code *code;
+  const cpu_attention_code *code;
   uint32_t n_tiles, n_slots, n_wave;
-  uint32_t *first_tile;   /* [n_segments + 1] */
-  attention_slot *slot;   /* [n_slots] */
-  weft_cpu_chunk **chunk; /* [n_threads] */
+  uint32_t *first_tile; /* [n_segments + 1] */
+  attention_slot *slot; /* [n_slots] */
+  cpu_chunk **chunk;    /* [n_threads] */
 } attention_run;
 
 typedef struct attention_tile {
   const weft_attention_segment *segment;
   uint32_t kv_head, n_queries;
   uint32_t begin, stop; /* union of what the queries see */
-  uint32_t row[WEFT_TILE], head[WEFT_TILE];
-  uint32_t first[WEFT_TILE], end[WEFT_TILE]; /* absolute positions */
+  uint32_t row[CPU_TILE], head[CPU_TILE];
+  uint32_t first[CPU_TILE], end[CPU_TILE]; /* absolute positions */
 } attention_tile;
 
 /* ---- scratch ---- */
@@ -45,22 +45,22 @@ static uint64_t round_up(uint64_t n) {
 }
 
 static uint64_t chunk_bytes(uint32_t dim) {
-  uint64_t floats = (uint64_t)WEFT_TILE * WEFT_TILE_SCORES + weft_cpu_chunk_widened(dim);
-  return round_up(sizeof(weft_cpu_chunk)) + round_up(floats * sizeof(float));
+  uint64_t floats = (uint64_t)CPU_TILE * CPU_TILE_SCORES + cpu_chunk_widened(dim);
+  return round_up(sizeof(cpu_chunk)) + round_up(floats * sizeof(float));
 }
 
 static uint64_t slot_out_bytes(uint32_t dim) {
-  return round_up((uint64_t)WEFT_TILE * dim * sizeof(float));
+  return round_up((uint64_t)CPU_TILE * dim * sizeof(float));
 }
 
-uint64_t weft_cpu_attention_scratch(weft_device *device, const weft_attention_args *args) {
-  uint64_t n_threads = weft_pool_size(weft_cpu_pool(device)), n_slots = n_threads * SLOTS_PER_THREAD;
+uint64_t cpu_attention_scratch(weft_device *device, const weft_attention_args *args) {
+  uint64_t n_threads = weft_pool_size(cpu_pool(device)), n_slots = n_threads * SLOTS_PER_THREAD;
   return round_up(((uint64_t)args->n_segments + 1) * sizeof(uint32_t)) + round_up(n_slots * sizeof(attention_slot)) +
-         round_up(n_threads * sizeof(weft_cpu_chunk *)) + n_slots * slot_out_bytes(args->kv.head_dim) +
+         round_up(n_threads * sizeof(cpu_chunk *)) + n_slots * slot_out_bytes(args->kv.head_dim) +
          n_threads * chunk_bytes(args->kv.head_dim);
 }
 
-static void *take(uint8_t **scratch, uint64_t n_bytes) {
+static void *take_scratch(uint8_t **scratch, uint64_t n_bytes) {
   void *taken = *scratch;
   *scratch += round_up(n_bytes);
   return taken;
@@ -71,17 +71,17 @@ static void lay_out(attention_run *run, uint32_t n_threads) {
   uint8_t *scratch = args->scratch;
   uint32_t dim = args->kv.head_dim;
   run->n_slots = n_threads * SLOTS_PER_THREAD;
-  run->first_tile = take(&scratch, ((uint64_t)args->n_segments + 1) * sizeof(uint32_t));
-  run->slot = take(&scratch, run->n_slots * sizeof(attention_slot));
-  run->chunk = take(&scratch, n_threads * sizeof(weft_cpu_chunk *));
-  for (uint32_t i = 0; i < run->n_slots; i++) run->slot[i].out = take(&scratch, slot_out_bytes(dim));
+  run->first_tile = take_scratch(&scratch, ((uint64_t)args->n_segments + 1) * sizeof(uint32_t));
+  run->slot = take_scratch(&scratch, run->n_slots * sizeof(attention_slot));
+  run->chunk = take_scratch(&scratch, n_threads * sizeof(cpu_chunk *));
+  for (uint32_t i = 0; i < run->n_slots; i++) run->slot[i].out = take_scratch(&scratch, slot_out_bytes(dim));
   for (uint32_t i = 0; i < n_threads; i++) {
-    weft_cpu_chunk *chunk = take(&scratch, sizeof(weft_cpu_chunk));
+    cpu_chunk *chunk = take_scratch(&scratch, sizeof(cpu_chunk));
     chunk->dim = dim;
     chunk->type = args->kv.type;
     chunk->scale = args->scale;
-    chunk->score = take(&scratch, sizeof(float) * WEFT_TILE * WEFT_TILE_SCORES);
-    chunk->widened = take(&scratch, weft_cpu_chunk_widened(dim) * sizeof(float));
+    chunk->score = take_scratch(&scratch, sizeof(float) * CPU_TILE * CPU_TILE_SCORES);
+    chunk->widened = take_scratch(&scratch, cpu_chunk_widened(dim) * sizeof(float));
     run->chunk[i] = chunk;
   }
 }
@@ -90,7 +90,7 @@ static void lay_out(attention_run *run, uint32_t n_threads) {
 
 static uint32_t tiles_of_head(const weft_attention_args *args, const weft_attention_segment *segment) {
   uint32_t n_group = args->n_heads / args->kv.n_kv_heads;
-  return (uint32_t)(((uint64_t)segment->n_rows * n_group + WEFT_TILE - 1) / WEFT_TILE);
+  return (uint32_t)(((uint64_t)segment->n_rows * n_group + CPU_TILE - 1) / CPU_TILE);
 }
 
 static void count_tiles(attention_run *run) {
@@ -117,7 +117,8 @@ static const weft_attention_segment *segment_of(const attention_run *run, uint32
   return &run->args->segment[low];
 }
 
-static void see(const weft_attention_segment *segment, uint32_t window, uint32_t i, uint32_t *first, uint32_t *end) {
+static void find_visible(const weft_attention_segment *segment, uint32_t window, uint32_t i, uint32_t *first,
+                         uint32_t *end) {
   uint32_t position = segment->canvas ? segment->kv_len : segment->kv_len + i;
   *end = segment->canvas ? segment->kv_len + segment->n_rows : position + 1;
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
@@ -128,18 +129,18 @@ static void find_tile(const attention_run *run, uint32_t index, attention_tile *
   uint32_t first_tile = 0, n_group = args->n_heads / args->kv.n_kv_heads;
   const weft_attention_segment *segment = segment_of(run, index, &first_tile);
   uint32_t n_tiles = tiles_of_head(args, segment);
-  uint64_t first_query = (uint64_t)((index - first_tile) % n_tiles) * WEFT_TILE;
+  uint64_t first_query = (uint64_t)((index - first_tile) % n_tiles) * CPU_TILE;
   uint64_t left = (uint64_t)segment->n_rows * n_group - first_query;
   tile->segment = segment;
   tile->kv_head = (index - first_tile) / n_tiles;
-  tile->n_queries = left < WEFT_TILE ? (uint32_t)left : WEFT_TILE;
+  tile->n_queries = left < CPU_TILE ? (uint32_t)left : CPU_TILE;
   tile->begin = UINT32_MAX;
   tile->stop = 0;
   for (uint32_t i = 0; i < tile->n_queries; i++) {
     uint32_t row = (uint32_t)((first_query + i) / n_group);
     tile->row[i] = segment->first_row + row;
     tile->head[i] = tile->kv_head * n_group + (uint32_t)((first_query + i) % n_group);
-    see(segment, args->window, row, &tile->first[i], &tile->end[i]);
+    find_visible(segment, args->window, row, &tile->first[i], &tile->end[i]);
     if (tile->first[i] < tile->begin) tile->begin = tile->first[i];
     if (tile->end[i] > tile->stop) tile->stop = tile->end[i];
   }
@@ -154,8 +155,8 @@ static float *out_of(const attention_run *run, const attention_tile *tile, uint3
 
 /* Pointers of the keys and values at positions [from, to), which lie in one block or among the own
  * keys. */
-static void point(const attention_run *run, const attention_tile *tile, uint32_t from, uint32_t to,
-                  weft_cpu_chunk *chunk) {
+static void point_at_keys(const attention_run *run, const attention_tile *tile, uint32_t from, uint32_t to,
+                          cpu_chunk *chunk) {
   const weft_attention_args *args = run->args;
   const weft_kv_view *kv = &args->kv;
   const weft_attention_segment *segment = tile->segment;
@@ -180,7 +181,7 @@ static void point(const attention_run *run, const attention_tile *tile, uint32_t
 }
 
 static void point_all(const attention_run *run, const attention_tile *tile, uint32_t from, uint32_t to,
-                      weft_cpu_chunk *chunk) {
+                      cpu_chunk *chunk) {
   uint32_t block = run->args->kv.block_tokens, kv_len = tile->segment->kv_len;
   while (from < to) {
     uint32_t stop = to;
@@ -189,34 +190,34 @@ static void point_all(const attention_run *run, const attention_tile *tile, uint
       if (tile->segment->canvas && stop > kv_len) stop = kv_len;
       if (stop > to) stop = to;
     }
-    point(run, tile, from, stop, chunk);
+    point_at_keys(run, tile, from, stop, chunk);
     from = stop;
   }
 }
 
-static uint32_t clamp(uint32_t x, uint32_t low, uint32_t high) {
+static uint32_t clamp_to(uint32_t x, uint32_t low, uint32_t high) {
   return x < low ? low : x > high ? high : x;
 }
 
 /* chunk->out, max and sum have been set by the caller. */
-static void run_chunk(const attention_run *run, const attention_tile *tile, uint32_t index, weft_cpu_chunk *chunk) {
+static void run_chunk(const attention_run *run, const attention_tile *tile, uint32_t index, cpu_chunk *chunk) {
   const weft_attention_args *args = run->args;
   uint32_t low = index * WEFT_ATTENTION_CHUNK, high = low + WEFT_ATTENTION_CHUNK;
-  uint32_t from = clamp(tile->begin, low, high), to = clamp(tile->stop, low, high);
+  uint32_t from = clamp_to(tile->begin, low, high), to = clamp_to(tile->stop, low, high);
   point_all(run, tile, from, to, chunk);
   chunk->n_queries = tile->n_queries;
   chunk->begin = from - low;
   chunk->stop = to - low;
   for (uint32_t i = 0; i < tile->n_queries; i++) {
     chunk->q[i] = args->q + tile->row[i] * args->q_stride + (uint64_t)tile->head[i] * args->kv.head_dim;
-    chunk->first[i] = clamp(tile->first[i], low, high) - low;
-    chunk->end[i] = clamp(tile->end[i], low, high) - low;
+    chunk->first[i] = clamp_to(tile->first[i], low, high) - low;
+    chunk->end[i] = clamp_to(tile->end[i], low, high) - low;
   }
   run->code->chunk(chunk);
 }
 
 typedef struct attention_state {
-  float max[WEFT_TILE], sum[WEFT_TILE];
+  float max[CPU_TILE], sum[CPU_TILE];
 } attention_state;
 
 static void begin_tile(const attention_run *run, const attention_tile *tile, attention_state *state) {
@@ -246,7 +247,7 @@ static void finish_tile(const attention_run *run, const attention_tile *tile, co
   }
 }
 
-static void use_slot(weft_cpu_chunk *chunk, attention_slot *slot) {
+static void use_slot(cpu_chunk *chunk, attention_slot *slot) {
   chunk->out = slot->out;
   chunk->max = slot->max;
   chunk->sum = slot->sum;
@@ -257,7 +258,7 @@ static void use_slot(weft_cpu_chunk *chunk, attention_slot *slot) {
 /* A whole tile. The last tiles of a causal segment see most, so they go first. */
 static void tile_task(void *arg, uint32_t task, uint32_t thread) {
   const attention_run *run = arg;
-  weft_cpu_chunk *chunk = run->chunk[thread];
+  cpu_chunk *chunk = run->chunk[thread];
   attention_slot *slot = &run->slot[thread];
   attention_tile tile;
   attention_state state;
@@ -274,7 +275,7 @@ static void tile_task(void *arg, uint32_t task, uint32_t thread) {
 static void slot_task(void *arg, uint32_t task, uint32_t thread) {
   const attention_run *run = arg;
   attention_slot *slot = &run->slot[task];
-  weft_cpu_chunk *chunk = run->chunk[thread];
+  cpu_chunk *chunk = run->chunk[thread];
   attention_tile tile;
   find_tile(run, slot->tile, &tile);
   use_slot(chunk, slot);
@@ -326,14 +327,14 @@ static void run_waves(attention_run *run, weft_pool *pool) {
 
 /* ---- the op ---- */
 
-static const weft_cpu_attention_code *code_of(const weft_device *device) {
+static const cpu_attention_code *code_of(const weft_device *device) {
 #if defined(__x86_64__)
-  if (weft_cpu_get_isa(device) == WEFT_ISA_AVX512) return &weft_cpu_attention_avx512;
-  if (weft_cpu_get_isa(device) == WEFT_ISA_AVX2) return &weft_cpu_attention_avx2;
+  if (cpu_get_isa(device) == CPU_ISA_AVX512) return &cpu_attention_avx512;
+  if (cpu_get_isa(device) == CPU_ISA_AVX2) return &cpu_attention_avx2;
 #else
   (void)device;
 #endif
-  return &weft_cpu_attention_portable;
+  return &cpu_attention_portable;
 }
 
 /* Multiplications of a call, about. */
@@ -348,8 +349,8 @@ static double count_products(const weft_attention_args *args) {
   return n * 2.0 * (double)args->n_heads * (double)args->kv.head_dim;
 }
 
-weft_status weft_cpu_attention(weft_device *device, const weft_attention_args *args) {
-  weft_pool *pool = weft_cpu_pool(device);
+weft_status cpu_attention(weft_device *device, const weft_attention_args *args) {
+  weft_pool *pool = cpu_pool(device);
   attention_run run = {.args = args, .code = code_of(device)};
   if (args->n_segments == 0) return WEFT_OK;
   lay_out(&run, weft_pool_size(pool));

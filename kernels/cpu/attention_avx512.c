@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: MIT */
 /* The attention of one chunk, compiled for avx512. */
-#define ATTENTION_CODE weft_cpu_attention_avx512
+#define ATTENTION_CODE cpu_attention_avx512
 #include "kernels/cpu/attention_impl.h"

@@ -15,18 +15,18 @@ enum {
   COLUMNS_4 = VF_LANES == 16 ? 4 : 2
 };
 
-WEFT_INLINE vf load_any(const uint8_t *row, uint32_t i, bool bf16) {
+SIMD_INLINE vf load_any(const uint8_t *row, uint32_t i, bool bf16) {
   if (bf16) return vf_load_bf16((const uint16_t *)(const void *)row + i);
   return vf_load((const float *)(const void *)row + i);
 }
 
-WEFT_INLINE vf load_any_some(const uint8_t *row, uint32_t i, uint32_t n, bool bf16) {
+SIMD_INLINE vf load_any_some(const uint8_t *row, uint32_t i, uint32_t n, bool bf16) {
   if (bf16) return vf_load_some_bf16((const uint16_t *)(const void *)row + i, n);
   return vf_load_some((const float *)(const void *)row + i, n);
 }
 
 /* Whether keys and values become f32 before they are used. */
-static bool widens(const weft_cpu_chunk *chunk) {
+static bool needs_widening(const cpu_chunk *chunk) {
   return chunk->type == WEFT_TYPE_Q8_0 || (chunk->type == WEFT_TYPE_BF16 && chunk->n_queries >= WIDEN_FROM);
 }
 
@@ -42,8 +42,8 @@ static void widen_q8(const uint8_t *row, uint32_t dim, uint32_t i, uint32_t n, f
   }
 }
 
-static void widen(const weft_cpu_chunk *chunk, const uint8_t *const *row, uint32_t n_rows, uint32_t i, uint32_t n,
-                  float *out) {
+static void widen_rows(const cpu_chunk *chunk, const uint8_t *const *row, uint32_t n_rows, uint32_t i, uint32_t n,
+                       float *out) {
   for (uint32_t r = 0; r < n_rows; r++, out += n) {
     if (chunk->type == WEFT_TYPE_Q8_0) {
       widen_q8(row[r], chunk->dim, i, n, out);
@@ -58,7 +58,7 @@ static void widen(const weft_cpu_chunk *chunk, const uint8_t *const *row, uint32
 /* ---- scores ---- */
 
 /* VF_LANES vectors to one: lane l of the result is vf_sum(x[l]). x is used up. */
-WEFT_INLINE vf sum_each(vf *x) {
+SIMD_INLINE vf sum_each(vf *x) {
 #if defined(__AVX512F__)
 #pragma GCC unroll 8
   for (uint32_t i = 0; i < 8; i++) {
@@ -98,10 +98,9 @@ WEFT_INLINE vf sum_each(vf *x) {
 #endif
 }
 
-/* Products of n_q queries with VF_LANES / n_q keys: lane r * (VF_LANES / n_q) + j is q[r] . key[j].
- */
-WEFT_INLINE vf dots(const float *const *q, const uint32_t n_q, const uint8_t *const *key, const bool bf16,
-                    uint32_t dim) {
+/* Products of n_q queries with VF_LANES / n_q keys: lane r * (VF_LANES / n_q) + j is q[r] . key[j]. */
+SIMD_INLINE vf dot_queries_keys(const float *const *q, const uint32_t n_q, const uint8_t *const *key, const bool bf16,
+                                uint32_t dim) {
   const uint32_t n_keys = VF_LANES / n_q;
   vf acc[VF_LANES], part[4];
 #pragma GCC unroll 16
@@ -130,34 +129,34 @@ WEFT_INLINE vf dots(const float *const *q, const uint32_t n_q, const uint8_t *co
   return sum_each(acc);
 }
 
-/* Scores of n_q queries from `query` on with n keys; key holds WEFT_TILE_KEYS pointers, the last
+/* Scores of n_q queries from `query` on with n keys; key holds CPU_TILE_KEYS pointers, the last
  * repeated. */
-WEFT_INLINE void score_group(const weft_cpu_chunk *chunk, uint32_t query, const uint32_t n_q, const uint8_t *const *key,
+SIMD_INLINE void score_group(const cpu_chunk *chunk, uint32_t query, const uint32_t n_q, const uint8_t *const *key,
                              const bool bf16, uint32_t at, uint32_t n) {
   const uint32_t n_keys = VF_LANES / n_q;
-  float *score = chunk->score + (uint64_t)query * WEFT_TILE_SCORES + at;
+  float *score = chunk->score + (uint64_t)query * CPU_TILE_SCORES + at;
   for (uint32_t j = 0; j < n; j += n_keys) {
     float lane[VF_LANES];
-    vf_store(lane, dots(chunk->q + query, n_q, key + j, bf16, chunk->dim));
+    vf_store(lane, dot_queries_keys(chunk->q + query, n_q, key + j, bf16, chunk->dim));
     for (uint32_t r = 0; r < n_q; r++) {
-      memcpy(score + (uint64_t)r * WEFT_TILE_SCORES + j, lane + r * n_keys, n_keys * sizeof(float));
+      memcpy(score + (uint64_t)r * CPU_TILE_SCORES + j, lane + r * n_keys, n_keys * sizeof(float));
     }
   }
 }
 
 /* Whether any of the n queries sees a position in [from, to). */
-static bool sees(const weft_cpu_chunk *chunk, uint32_t query, uint32_t n, uint32_t from, uint32_t to) {
+static bool any_sees(const cpu_chunk *chunk, uint32_t query, uint32_t n, uint32_t from, uint32_t to) {
   for (uint32_t r = query; r < query + n; r++) {
     if (chunk->first[r] < to && chunk->end[r] > from && chunk->first[r] < chunk->end[r]) return true;
   }
   return false;
 }
 
-WEFT_INLINE void score_keys(const weft_cpu_chunk *chunk, const uint8_t *const *key, const bool bf16, uint32_t at,
+SIMD_INLINE void score_keys(const cpu_chunk *chunk, const uint8_t *const *key, const bool bf16, uint32_t at,
                             uint32_t n) {
   for (uint32_t query = 0; query < chunk->n_queries;) {
     uint32_t left = chunk->n_queries - query, n_q = left >= 4 ? 4 : left >= 2 ? 2 : 1;
-    if (sees(chunk, query, n_q, at, at + n)) {
+    if (any_sees(chunk, query, n_q, at, at + n)) {
       if (n_q == 4)
         score_group(chunk, query, 4, key, bf16, at, n);
       else if (n_q == 2)
@@ -169,21 +168,20 @@ WEFT_INLINE void score_keys(const weft_cpu_chunk *chunk, const uint8_t *const *k
   }
 }
 
-static void score_f32(const weft_cpu_chunk *chunk, const uint8_t *const *key, uint32_t at, uint32_t n) {
+static void score_f32(const cpu_chunk *chunk, const uint8_t *const *key, uint32_t at, uint32_t n) {
   score_keys(chunk, key, false, at, n);
 }
 
-static void score_bf16(const weft_cpu_chunk *chunk, const uint8_t *const *key, uint32_t at, uint32_t n) {
+static void score_bf16(const cpu_chunk *chunk, const uint8_t *const *key, uint32_t at, uint32_t n) {
   score_keys(chunk, key, true, at, n);
 }
 
 /* Few queries wait for memory: blocks lie anywhere, so the machine cannot guess the next one. Asks
- * for the keys that come next, and for the values of these keys, which are read after all scores.
- */
-static void fetch(const weft_cpu_chunk *chunk, uint32_t at) {
+ * for the keys that come next, and for the values of these keys, which are read after all scores. */
+static void prefetch_keys(const cpu_chunk *chunk, uint32_t at) {
   uint64_t n_bytes = weft_kv_row_bytes(chunk->type, chunk->dim);
-  for (uint32_t j = at; j < at + WEFT_TILE_KEYS && j < chunk->stop; j++) {
-    const uint8_t *key = chunk->key[j + WEFT_TILE_KEYS < chunk->stop ? j + WEFT_TILE_KEYS : j];
+  for (uint32_t j = at; j < at + CPU_TILE_KEYS && j < chunk->stop; j++) {
+    const uint8_t *key = chunk->key[j + CPU_TILE_KEYS < chunk->stop ? j + CPU_TILE_KEYS : j];
     for (uint64_t i = 0; i < n_bytes; i += 64) {
       __builtin_prefetch(key + i, 0, 3);
       __builtin_prefetch(chunk->value[j] + i, 0, 2);
@@ -191,14 +189,14 @@ static void fetch(const weft_cpu_chunk *chunk, uint32_t at) {
   }
 }
 
-static void scores(const weft_cpu_chunk *chunk) {
-  for (uint32_t at = chunk->begin; at < chunk->stop; at += WEFT_TILE_KEYS) {
-    const uint8_t *key[WEFT_TILE_KEYS];
-    if (chunk->n_queries < WIDEN_FROM) fetch(chunk, at);
-    uint32_t n = chunk->stop - at < WEFT_TILE_KEYS ? chunk->stop - at : WEFT_TILE_KEYS;
-    bool widened = widens(chunk);
-    if (widened) widen(chunk, chunk->key + at, n, 0, chunk->dim, chunk->widened);
-    for (uint32_t j = 0; j < WEFT_TILE_KEYS; j++) {
+static void score_chunk(const cpu_chunk *chunk) {
+  for (uint32_t at = chunk->begin; at < chunk->stop; at += CPU_TILE_KEYS) {
+    const uint8_t *key[CPU_TILE_KEYS];
+    if (chunk->n_queries < WIDEN_FROM) prefetch_keys(chunk, at);
+    uint32_t n = chunk->stop - at < CPU_TILE_KEYS ? chunk->stop - at : CPU_TILE_KEYS;
+    bool widened = needs_widening(chunk);
+    if (widened) widen_rows(chunk, chunk->key + at, n, 0, chunk->dim, chunk->widened);
+    for (uint32_t j = 0; j < CPU_TILE_KEYS; j++) {
       uint32_t i = j < n ? j : n - 1;
       key[j] = widened ? (const uint8_t *)(chunk->widened + (uint64_t)i * chunk->dim) : chunk->key[at + i];
     }
@@ -210,8 +208,8 @@ static void scores(const weft_cpu_chunk *chunk) {
 }
 
 /* Scores to weights e^(score - max); scores outside the visible range become weight 0. */
-static void weigh(const weft_cpu_chunk *chunk, uint32_t query) {
-  float *score = chunk->score + (uint64_t)query * WEFT_TILE_SCORES;
+static void weigh_query(const cpu_chunk *chunk, uint32_t query) {
+  float *score = chunk->score + (uint64_t)query * CPU_TILE_SCORES;
   const int32_t first = (int32_t)chunk->first[query], end = (int32_t)chunk->end[query];
   const vf scale = vf_set(chunk->scale), nothing = vf_set(-INFINITY);
   vi lane;
@@ -246,9 +244,9 @@ typedef struct value_rows {
 
 /* out[query + r][d ...] += sum over j in [from, to) of weight[query + r][j] * value[j][d ...], n_c
  * vectors wide. */
-WEFT_INLINE void add_columns(const weft_cpu_chunk *chunk, uint32_t query, const uint32_t n_q, const uint32_t n_c,
+SIMD_INLINE void add_columns(const cpu_chunk *chunk, uint32_t query, const uint32_t n_q, const uint32_t n_c,
                              const value_rows *values, const bool bf16, uint32_t from, uint32_t to, uint32_t d) {
-  const float *weight = chunk->score + (uint64_t)query * WEFT_TILE_SCORES;
+  const float *weight = chunk->score + (uint64_t)query * CPU_TILE_SCORES;
   float *out = chunk->out + (uint64_t)query * chunk->dim + d;
   vf acc[16];
 #pragma GCC unroll 4
@@ -263,7 +261,7 @@ WEFT_INLINE void add_columns(const weft_cpu_chunk *chunk, uint32_t query, const 
       vf v = load_any(row, d - values->first_d + c * VF_LANES, bf16);
 #pragma GCC unroll 4
       for (uint32_t r = 0; r < n_q; r++) {
-        acc[r * n_c + c] = vf_fma(vf_set(weight[r * WEFT_TILE_SCORES + j]), v, acc[r * n_c + c]);
+        acc[r * n_c + c] = vf_fma(vf_set(weight[r * CPU_TILE_SCORES + j]), v, acc[r * n_c + c]);
       }
     }
   }
@@ -275,9 +273,9 @@ WEFT_INLINE void add_columns(const weft_cpu_chunk *chunk, uint32_t query, const 
 }
 
 /* The last columns, fewer than a vector. */
-WEFT_INLINE void add_tail(const weft_cpu_chunk *chunk, uint32_t query, const value_rows *values, const bool bf16,
+SIMD_INLINE void add_tail(const cpu_chunk *chunk, uint32_t query, const value_rows *values, const bool bf16,
                           uint32_t from, uint32_t to, uint32_t d, uint32_t n) {
-  const float *weight = chunk->score + (uint64_t)query * WEFT_TILE_SCORES;
+  const float *weight = chunk->score + (uint64_t)query * CPU_TILE_SCORES;
   float *out = chunk->out + (uint64_t)query * chunk->dim + d;
   vf acc = vf_load_some(out, n);
   for (uint32_t j = from; j < to; j++) {
@@ -287,7 +285,7 @@ WEFT_INLINE void add_tail(const weft_cpu_chunk *chunk, uint32_t query, const val
   vf_store_some(out, acc, n);
 }
 
-WEFT_INLINE void add_values(const weft_cpu_chunk *chunk, uint32_t query, const uint32_t n_q, const value_rows *values,
+SIMD_INLINE void add_values(const cpu_chunk *chunk, uint32_t query, const uint32_t n_q, const value_rows *values,
                             const bool bf16, uint32_t from, uint32_t to, uint32_t d, uint32_t d_end) {
   const uint32_t n_c = n_q == 4 ? COLUMNS_4 : n_q == 2 ? COLUMNS_2 : COLUMNS_1;
   if (from >= to) return;
@@ -299,10 +297,10 @@ WEFT_INLINE void add_values(const weft_cpu_chunk *chunk, uint32_t query, const u
   for (uint32_t r = 0; r < n_q; r++) add_tail(chunk, query + r, values, bf16, from, to, d, d_end - d);
 }
 
-#define ADD_VALUES(n_q, type, bf16)                                                                            \
-  static void add_values_##n_q##_##type(const weft_cpu_chunk *chunk, uint32_t query, const value_rows *values, \
-                                        uint32_t from, uint32_t to, uint32_t d, uint32_t d_end) {              \
-    add_values(chunk, query, n_q, values, bf16, from, to, d, d_end);                                           \
+#define ADD_VALUES(n_q, type, bf16)                                                                       \
+  static void add_values_##n_q##_##type(const cpu_chunk *chunk, uint32_t query, const value_rows *values, \
+                                        uint32_t from, uint32_t to, uint32_t d, uint32_t d_end) {         \
+    add_values(chunk, query, n_q, values, bf16, from, to, d, d_end);                                      \
   }
 ADD_VALUES(1, f32, false)
 ADD_VALUES(2, f32, false)
@@ -311,38 +309,38 @@ ADD_VALUES(1, bf16, true)
 ADD_VALUES(2, bf16, true)
 ADD_VALUES(4, bf16, true)
 
-typedef void (*add_values_fn)(const weft_cpu_chunk *chunk, uint32_t query, const value_rows *values, uint32_t from,
+typedef void (*add_values_fn)(const cpu_chunk *chunk, uint32_t query, const value_rows *values, uint32_t from,
                               uint32_t to, uint32_t d, uint32_t d_end);
 static const add_values_fn add_values_f32[5] = {NULL, add_values_1_f32, add_values_2_f32, NULL, add_values_4_f32};
 static const add_values_fn add_values_bf16[5] = {NULL, add_values_1_bf16, add_values_2_bf16, NULL, add_values_4_bf16};
 
-static uint32_t larger(uint32_t a, uint32_t b) {
+static uint32_t max_u32(uint32_t a, uint32_t b) {
   return a > b ? a : b;
 }
-static uint32_t smaller(uint32_t a, uint32_t b) {
+static uint32_t min_u32(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
 /* n_q queries over the positions [from, to): together where all of them see, one by one before and
  * after, so that each adds exactly its own keys in ascending order. */
-static void add_group(const weft_cpu_chunk *chunk, uint32_t query, uint32_t n_q, const value_rows *values,
+static void add_group(const cpu_chunk *chunk, uint32_t query, uint32_t n_q, const value_rows *values,
                       const add_values_fn *add, uint32_t from, uint32_t to, uint32_t d, uint32_t d_end) {
   uint32_t all_first = from, all_end = to;
   for (uint32_t r = query; r < query + n_q; r++) {
-    all_first = larger(all_first, chunk->first[r]);
-    all_end = smaller(all_end, chunk->end[r]);
+    all_first = max_u32(all_first, chunk->first[r]);
+    all_end = min_u32(all_end, chunk->end[r]);
   }
   if (all_first >= all_end) all_first = all_end = to;
   for (uint32_t r = query; r < query + n_q; r++) {
-    add[1](chunk, r, values, larger(from, chunk->first[r]), smaller(all_first, chunk->end[r]), d, d_end);
+    add[1](chunk, r, values, max_u32(from, chunk->first[r]), min_u32(all_first, chunk->end[r]), d, d_end);
   }
   add[n_q](chunk, query, values, all_first, all_end, d, d_end);
   for (uint32_t r = query; r < query + n_q; r++) {
-    add[1](chunk, r, values, larger(all_end, chunk->first[r]), smaller(to, chunk->end[r]), d, d_end);
+    add[1](chunk, r, values, max_u32(all_end, chunk->first[r]), min_u32(to, chunk->end[r]), d, d_end);
   }
 }
 
-static void add_all(const weft_cpu_chunk *chunk, const value_rows *values, const add_values_fn *add, uint32_t from,
+static void add_all(const cpu_chunk *chunk, const value_rows *values, const add_values_fn *add, uint32_t from,
                     uint32_t to, uint32_t d, uint32_t d_end) {
   for (uint32_t query = 0; query < chunk->n_queries;) {
     uint32_t left = chunk->n_queries - query, n_q = left >= 4 ? 4 : left >= 2 ? 2 : 1;
@@ -351,17 +349,17 @@ static void add_all(const weft_cpu_chunk *chunk, const value_rows *values, const
   }
 }
 
-static void add_widened(const weft_cpu_chunk *chunk) {
-  const uint8_t *row[WEFT_TILE_VALUES];
-  for (uint32_t d = 0; d < chunk->dim; d += WEFT_TILE_SLAB) {
-    uint32_t d_end = smaller(d + WEFT_TILE_SLAB, chunk->dim);
-    for (uint32_t j = 0; j < WEFT_TILE_VALUES; j++) {
+static void add_widened(const cpu_chunk *chunk) {
+  const uint8_t *row[CPU_TILE_VALUES];
+  for (uint32_t d = 0; d < chunk->dim; d += CPU_TILE_SLAB) {
+    uint32_t d_end = min_u32(d + CPU_TILE_SLAB, chunk->dim);
+    for (uint32_t j = 0; j < CPU_TILE_VALUES; j++) {
       row[j] = (const uint8_t *)(chunk->widened + (uint64_t)j * (d_end - d));
     }
-    for (uint32_t from = chunk->begin; from < chunk->stop; from += WEFT_TILE_VALUES) {
-      uint32_t to = smaller(from + WEFT_TILE_VALUES, chunk->stop);
+    for (uint32_t from = chunk->begin; from < chunk->stop; from += CPU_TILE_VALUES) {
+      uint32_t to = min_u32(from + CPU_TILE_VALUES, chunk->stop);
       value_rows values = {.row = row, .first_j = from, .first_d = d};
-      widen(chunk, chunk->value + from, to - from, d, d_end - d, chunk->widened);
+      widen_rows(chunk, chunk->value + from, to - from, d, d_end - d, chunk->widened);
       add_all(chunk, &values, add_values_f32, from, to, d, d_end);
     }
   }
@@ -369,14 +367,14 @@ static void add_widened(const weft_cpu_chunk *chunk) {
 
 /* ---- the table ---- */
 
-static void run_chunk(const weft_cpu_chunk *chunk) {
-  scores(chunk);
+static void run_chunk(const cpu_chunk *chunk) {
+  score_chunk(chunk);
   for (uint32_t query = 0; query < chunk->n_queries; query++) {
     if (chunk->first[query] >= chunk->end[query]) continue;
-    weigh(chunk, query);
+    weigh_query(chunk, query);
     memset(chunk->out + (uint64_t)query * chunk->dim, 0, chunk->dim * sizeof(float));
   }
-  if (widens(chunk)) {
+  if (needs_widening(chunk)) {
     add_widened(chunk);
     return;
   }
@@ -385,7 +383,7 @@ static void run_chunk(const weft_cpu_chunk *chunk) {
           0, chunk->dim);
 }
 
-static void merge(float *all, float keep, const float *chunk, float add, uint32_t dim) {
+static void merge_out(float *all, float keep, const float *chunk, float add, uint32_t dim) {
   uint32_t d = 0;
   for (; d + VF_LANES <= dim; d += VF_LANES) {
     vf_store(all + d, vf_fma(vf_load(chunk + d), vf_set(add), vf_load(all + d) * vf_set(keep)));
@@ -395,10 +393,10 @@ static void merge(float *all, float keep, const float *chunk, float add, uint32_
   vf_store_some(all + d, sum, dim - d);
 }
 
-static void scale(float *all, float factor, uint32_t dim) {
+static void scale_out(float *all, float factor, uint32_t dim) {
   uint32_t d = 0;
   for (; d + VF_LANES <= dim; d += VF_LANES) vf_store(all + d, vf_load(all + d) * vf_set(factor));
   if (d < dim) vf_store_some(all + d, vf_load_some(all + d, dim - d) * vf_set(factor), dim - d);
 }
 
-const weft_cpu_attention_code ATTENTION_CODE = {.chunk = run_chunk, .merge = merge, .scale = scale};
+const cpu_attention_code ATTENTION_CODE = {.chunk = run_chunk, .merge = merge_out, .scale = scale_out};

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The cpu device: its thread pool, its instruction set, and the functions that its kernel table
- * names.
+/* The cpu device: its thread pool, its instruction set, and the functions that its kernel table names.
  *
- * Law: an op of the table has its arguments checked (ops.c) before it is called. It reads the pool
- * and the isa from its device, runs its tasks on the pool and returns when they are done; so
- * everything enqueued has run already. The isa is fixed when the device opens; code for an isa
- * lives in files *_avx2.c and *_avx512.c and is called only when the isa says so. Nothing here
- * reads the environment. */
+ * Law: the arguments of an op are checked (ops.c) before its function here is called. The op runs its tasks on the
+ * device's pool and returns when they are done, so everything that was enqueued has already run. The instruction set is
+ * fixed when the device opens; code for an instruction set lies in files *_avx2.c and *_avx512.c and is called only
+ * when the device has it. Nothing here reads the environment. */
 #ifndef WEFT_KERNELS_CPU_CPU_H
 #define WEFT_KERNELS_CPU_CPU_H
 
@@ -15,55 +13,55 @@
 
 /* Ascending: each isa includes those before it. avx2 means AVX2 + FMA + F16C; avx512 means F + BW +
  * DQ + VL + VNNI beside avx2. */
-typedef enum weft_cpu_isa { WEFT_ISA_PORTABLE = 0, WEFT_ISA_AVX2 = 1, WEFT_ISA_AVX512 = 2 } weft_cpu_isa;
+typedef enum cpu_isa { CPU_ISA_PORTABLE = 0, CPU_ISA_AVX2 = 1, CPU_ISA_AVX512 = 2 } cpu_isa;
 
-typedef struct weft_cpu_device {
-  weft_device device; /* first: a weft_device * is a weft_cpu_device * */
+typedef struct cpu_device {
+  weft_device device; /* first: a weft_device * is a cpu_device * */
   weft_pool *pool;
-  weft_cpu_isa isa;
-  struct weft_pack_chunk *chunks; /* memory of weights (pack.c); NULL when none is left */
-} weft_cpu_device;
+  cpu_isa isa;
+  struct cpu_pack_chunk *chunks; /* memory of weights (pack.c); NULL when none is left */
+} cpu_device;
 
-static inline weft_pool *weft_cpu_pool(weft_device *device) {
-  return ((weft_cpu_device *)(void *)device)->pool;
+static inline weft_pool *cpu_pool(weft_device *device) {
+  return ((cpu_device *)(void *)device)->pool;
 }
-static inline weft_cpu_isa weft_cpu_get_isa(const weft_device *device) {
-  return ((const weft_cpu_device *)(const void *)device)->isa;
+static inline cpu_isa cpu_get_isa(const weft_device *device) {
+  return ((const cpu_device *)(const void *)device)->isa;
 }
 
 /* ---- rows: embed.c, norm.c, qkv.c, attention.c, gate.c, route.c, soft.c ---- */
-weft_status weft_cpu_embed(weft_device *device, const weft_embed_args *args);
-weft_status weft_cpu_norm(weft_device *device, const weft_norm_args *args);
-weft_status weft_cpu_qkv(weft_device *device, const weft_qkv_args *args);
-weft_status weft_cpu_attention(weft_device *device, const weft_attention_args *args);
-uint64_t weft_cpu_attention_scratch(weft_device *device, const weft_attention_args *args);
-weft_status weft_cpu_gate(weft_device *device, const weft_gate_args *args);
-weft_status weft_cpu_route(weft_device *device, const weft_route_args *args);
-uint64_t weft_cpu_route_scratch(weft_device *device, const weft_route_args *args);
-weft_status weft_cpu_soft(weft_device *device, const weft_soft_args *args);
-uint64_t weft_cpu_soft_scratch(weft_device *device, const weft_soft_args *args);
+weft_status cpu_embed(weft_device *device, const weft_embed_args *args);
+weft_status cpu_norm(weft_device *device, const weft_norm_args *args);
+weft_status cpu_qkv(weft_device *device, const weft_qkv_args *args);
+weft_status cpu_attention(weft_device *device, const weft_attention_args *args);
+uint64_t cpu_attention_scratch(weft_device *device, const weft_attention_args *args);
+weft_status cpu_gate(weft_device *device, const weft_gate_args *args);
+weft_status cpu_route(weft_device *device, const weft_route_args *args);
+uint64_t cpu_route_scratch(weft_device *device, const weft_route_args *args);
+weft_status cpu_soft(weft_device *device, const weft_soft_args *args);
+uint64_t cpu_soft_scratch(weft_device *device, const weft_soft_args *args);
 
 /* ---- products: matmul*.c, experts*.c, head*.c ---- */
-weft_status weft_cpu_matmul(weft_device *device, const weft_matmul_args *args);
-uint64_t weft_cpu_matmul_scratch(weft_device *device, const weft_matmul_args *args);
-weft_status weft_cpu_experts(weft_device *device, const weft_experts_args *args);
-uint64_t weft_cpu_experts_scratch(weft_device *device, const weft_experts_args *args);
-weft_status weft_cpu_head_stats(weft_device *device, const weft_head_stats_args *args);
-uint64_t weft_cpu_head_stats_scratch(weft_device *device, const weft_head_stats_args *args);
-weft_status weft_cpu_head_rows(weft_device *device, const weft_head_rows_args *args);
-uint64_t weft_cpu_head_rows_scratch(weft_device *device, const weft_head_rows_args *args);
-weft_status weft_cpu_sample(weft_device *device, const weft_sample_args *args);
-uint64_t weft_cpu_sample_scratch(weft_device *device, const weft_sample_args *args);
-bool weft_cpu_supports(const weft_device *device, weft_type weight_type);
-const char *weft_cpu_numerics(const weft_device *device, weft_type weight_type);
+weft_status cpu_matmul(weft_device *device, const weft_matmul_args *args);
+uint64_t cpu_matmul_scratch(weft_device *device, const weft_matmul_args *args);
+weft_status cpu_experts(weft_device *device, const weft_experts_args *args);
+uint64_t cpu_experts_scratch(weft_device *device, const weft_experts_args *args);
+weft_status cpu_head_stats(weft_device *device, const weft_head_stats_args *args);
+uint64_t cpu_head_stats_scratch(weft_device *device, const weft_head_stats_args *args);
+weft_status cpu_head_rows(weft_device *device, const weft_head_rows_args *args);
+uint64_t cpu_head_rows_scratch(weft_device *device, const weft_head_rows_args *args);
+weft_status cpu_sample(weft_device *device, const weft_sample_args *args);
+uint64_t cpu_sample_scratch(weft_device *device, const weft_sample_args *args);
+bool cpu_supports(const weft_device *device, weft_type weight_type);
+const char *cpu_numerics(const weft_device *device, weft_type weight_type);
 
 /* ---- weights in the layout of this device: pack*.c ---- */
-weft_status weft_cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
-                          weft_error *error);
-void weft_cpu_free_weight(weft_device *device, weft_weight *weight);
-weft_status weft_cpu_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
-/* Row `row` of matrix `matrix`, whatever the layout, as n_in floats: bit-equal to
- * weft_dequantise_row of the file's row. For embed and soft; not fast. */
-void weft_cpu_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out);
+weft_status cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
+                     weft_error *error);
+void cpu_free_weight(weft_device *device, weft_weight *weight);
+weft_status cpu_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
+/* Row `row` of matrix `matrix`, whatever the layout, as n_in floats: bit-equal to weft_dequantise_row of the file's
+ * row. For embed and soft; not fast. */
+void cpu_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out);
 
 #endif

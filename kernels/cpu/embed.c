@@ -3,7 +3,7 @@
 
 typedef struct embed_run {
   const weft_embed_args *args;
-  const weft_cpu_rows *rows;
+  const cpu_rows *rows;
 } embed_run;
 
 static void embed_rows(void *arg, uint32_t first, uint32_t end) {
@@ -11,16 +11,16 @@ static void embed_rows(void *arg, uint32_t first, uint32_t end) {
   const weft_embed_args *args = run->args;
   for (uint64_t r = first; r < end; r++) {
     float *y = args->y + r * args->y_stride;
-    weft_cpu_weight_row(args->weight, 0, (uint32_t)args->tokens[r], y);
+    cpu_weight_row(args->weight, 0, (uint32_t)args->tokens[r], y);
     run->rows->scale(y, args->scale, args->weight->n_in);
   }
 }
 
-weft_status weft_cpu_embed(weft_device *device, const weft_embed_args *args) {
+weft_status cpu_embed(weft_device *device, const weft_embed_args *args) {
   for (uint32_t r = 0; r < args->n_rows; r++) {
     if (args->tokens[r] < 0 || (uint32_t)args->tokens[r] >= args->weight->n_out) return WEFT_E_INVALID;
   }
-  embed_run run = {.args = args, .rows = weft_cpu_rows_of(device)};
-  weft_cpu_for_rows(device, args->n_rows, args->weight->n_in, embed_rows, &run);
+  embed_run run = {.args = args, .rows = cpu_rows_of(device)};
+  cpu_for_rows(device, args->n_rows, args->weight->n_in, embed_rows, &run);
   return WEFT_OK;
 }

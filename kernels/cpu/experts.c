@@ -13,18 +13,18 @@
 #include "kernels/parts.h"
 
 enum {
-  FF_BLOCK = 32,                                    /* of act(gate) * up: one block of activations for down */
-  FF_BLOCKS_MAX = 4,                                /* per task */
-  FF_WIDTH = FF_BLOCK * FF_BLOCKS_MAX + WEFT_PANEL, /* up may begin inside a panel */
-  COLUMN_PANELS = 4,                                /* per task of down; more while the sums of all slots stay small: */
-  COLUMN_SLOTS = 4096,                              /* slots * panels */
+  FF_BLOCK = 32,                                   /* of act(gate) * up: one block of activations for down */
+  FF_BLOCKS_MAX = 4,                               /* per task */
+  FF_WIDTH = FF_BLOCK * FF_BLOCKS_MAX + CPU_PANEL, /* up may begin inside a panel */
+  COLUMN_PANELS = 4,                               /* per task of down; more while the sums of all slots stay small: */
+  COLUMN_SLOTS = 4096,                             /* slots * panels */
   QUANTISE_INLINE = 8 * 1024
 };
 
 typedef struct experts_run {
   const weft_experts_args *args;
-  const weft_products *products;
-  const weft_cpu_rows *rows;
+  const cpu_products *products;
+  const cpu_rows *rows;
   const weft_weight *gate, *up;
   uint32_t first_up; /* row of up where up begins: n_ff when gate and up are one stack */
   uint32_t n_in, n_ff, n_experts, n_slots, n_touched;
@@ -41,10 +41,10 @@ typedef struct experts_run {
   uint64_t scratch_bytes;
 } experts_run;
 
-static uint8_t *take(experts_run *run, uint64_t n_bytes) {
+static uint8_t *take_scratch(experts_run *run, uint64_t n_bytes) {
   uint8_t *at = (uint8_t *)run->args->scratch;
   if (at != NULL) at += run->scratch_bytes;
-  run->scratch_bytes += weft_round_64(n_bytes);
+  run->scratch_bytes += cpu_round_64(n_bytes);
   return at;
 }
 
@@ -56,7 +56,7 @@ static uint32_t at_most(uint32_t n, uint32_t most) {
  * there. */
 static experts_run make_run(weft_device *device, const weft_experts_args *args) {
   experts_run run = {.args = args};
-  uint32_t n_threads = weft_pool_size(weft_cpu_pool(device));
+  uint32_t n_threads = weft_pool_size(cpu_pool(device));
   bool fused = args->gate_up != NULL, any[2] = {false, false};
   run.n_in = args->down->n_out;
   run.n_ff = args->down->n_in;
@@ -66,28 +66,28 @@ static experts_run make_run(weft_device *device, const weft_experts_args *args) 
   run.n_experts = args->down->n_mats;
   run.n_slots = args->n_rows * args->k;
   uint32_t column_panels = COLUMN_SLOTS / (run.n_slots < COLUMN_SLOTS ? run.n_slots : COLUMN_SLOTS);
-  run.column_panels = at_most(weft_panel_count(run.n_in) / (n_threads * 2),
+  run.column_panels = at_most(cpu_panel_count(run.n_in) / (n_threads * 2),
                               column_panels > COLUMN_PANELS ? column_panels : COLUMN_PANELS);
-  any[weft_is_quantised(run.gate->type)] = any[weft_is_quantised(run.up->type)] = true;
-  run.first = (uint32_t *)(void *)take(&run, (run.n_experts + 1ull) * sizeof(uint32_t));
-  run.touched = (uint32_t *)(void *)take(&run, run.n_experts * sizeof(uint32_t));
-  run.row_of = (uint32_t *)(void *)take(&run, (uint64_t)run.n_slots * sizeof(uint32_t));
-  run.slot_of = (uint32_t *)(void *)take(&run, (uint64_t)run.n_slots * sizeof(uint32_t));
-  if (any[1]) run.x_rows = take(&run, args->n_rows * weft_group_row_bytes(true, run.n_in));
+  any[cpu_is_quantised(run.gate->type)] = any[cpu_is_quantised(run.up->type)] = true;
+  run.first = (uint32_t *)(void *)take_scratch(&run, (run.n_experts + 1ull) * sizeof(uint32_t));
+  run.touched = (uint32_t *)(void *)take_scratch(&run, run.n_experts * sizeof(uint32_t));
+  run.row_of = (uint32_t *)(void *)take_scratch(&run, (uint64_t)run.n_slots * sizeof(uint32_t));
+  run.slot_of = (uint32_t *)(void *)take_scratch(&run, (uint64_t)run.n_slots * sizeof(uint32_t));
+  if (any[1]) run.x_rows = take_scratch(&run, args->n_rows * cpu_group_row_bytes(true, run.n_in));
   for (uint32_t q = 0; q < 2; q++) {
-    if (any[q]) run.x_groups[q] = take(&run, run.n_slots * weft_group_row_bytes(q == 1, run.n_in));
+    if (any[q]) run.x_groups[q] = take_scratch(&run, run.n_slots * cpu_group_row_bytes(q == 1, run.n_in));
   }
-  bool down_quantised = weft_is_quantised(args->down->type);
-  run.h_groups = take(&run, run.n_slots * weft_group_row_bytes(down_quantised, run.n_ff));
-  uint64_t width = (uint64_t)run.column_panels * WEFT_PANEL;
-  run.out = (float *)(void *)take(&run, n_threads * run.n_slots * width * sizeof(float));
+  bool down_quantised = cpu_is_quantised(args->down->type);
+  run.h_groups = take_scratch(&run, run.n_slots * cpu_group_row_bytes(down_quantised, run.n_ff));
+  uint64_t width = (uint64_t)run.column_panels * CPU_PANEL;
+  run.out = (float *)(void *)take_scratch(&run, n_threads * run.n_slots * width * sizeof(float));
   return run;
 }
 
-uint64_t weft_cpu_experts_scratch(weft_device *device, const weft_experts_args *args) {
+uint64_t cpu_experts_scratch(weft_device *device, const weft_experts_args *args) {
   weft_experts_args shape = *args;
   shape.scratch = NULL;
-  return weft_shared_scratch(device, args, make_run(device, &shape).scratch_bytes, weft_cpu_matmul_scratch);
+  return parts_shared_scratch(device, args, make_run(device, &shape).scratch_bytes, cpu_matmul_scratch);
 }
 
 /* ---- slots ---- */
@@ -120,25 +120,25 @@ static weft_status sort_slots(experts_run *run) {
 static void quantise_task(void *arg, uint32_t task, uint32_t thread) {
   (void)thread;
   const experts_run *run = arg;
-  uint64_t row_bytes = weft_group_row_bytes(true, run->n_in);
-  uint32_t end = (task + 1) * WEFT_GROUP < run->args->n_rows ? (task + 1) * WEFT_GROUP : run->args->n_rows;
-  for (uint32_t r = task * WEFT_GROUP; r < end; r++) {
+  uint64_t row_bytes = cpu_group_row_bytes(true, run->n_in);
+  uint32_t end = (task + 1) * CPU_GROUP < run->args->n_rows ? (task + 1) * CPU_GROUP : run->args->n_rows;
+  for (uint32_t r = task * CPU_GROUP; r < end; r++) {
     run->products->quantise(run->args->x + r * run->args->x_stride, run->n_in, 0, 1, run->x_rows + r * row_bytes);
   }
 }
 
 /* Row `from` (a group of one) becomes row r of a group of n_rows. */
 static void copy_quantised(const uint8_t *from, uint32_t n_in, uint32_t r, uint32_t n_rows, uint8_t *group) {
-  uint8_t *to = group + (uint64_t)r * WEFT_X_BYTES;
-  for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++) {
-    memcpy(to, from, WEFT_X_BYTES);
-    from += WEFT_X_BYTES;
-    to += (uint64_t)WEFT_X_BYTES * n_rows;
+  uint8_t *to = group + (uint64_t)r * CPU_X_BYTES;
+  for (uint32_t b = 0; b < n_in / CPU_PACK_BLOCK; b++) {
+    memcpy(to, from, CPU_X_BYTES);
+    from += CPU_X_BYTES;
+    to += (uint64_t)CPU_X_BYTES * n_rows;
   }
 }
 
 static void gather_group(const experts_run *run, uint32_t slot, uint32_t n_rows) {
-  uint64_t quantised_bytes = weft_group_row_bytes(true, run->n_in);
+  uint64_t quantised_bytes = cpu_group_row_bytes(true, run->n_in);
   for (uint32_t r = 0; r < n_rows; r++) {
     uint64_t row = run->row_of[slot + r];
     if (run->x_groups[1] != NULL) {
@@ -147,7 +147,7 @@ static void gather_group(const experts_run *run, uint32_t slot, uint32_t n_rows)
     }
     if (run->x_groups[0] == NULL) continue;
     const float *x = run->args->x + row * run->args->x_stride;
-    float *to = (float *)(void *)(run->x_groups[0] + slot * weft_group_row_bytes(false, run->n_in)) + r;
+    float *to = (float *)(void *)(run->x_groups[0] + slot * cpu_group_row_bytes(false, run->n_in)) + r;
     for (uint32_t i = 0; i < run->n_in; i++) to[(uint64_t)i * n_rows] = x[i];
   }
 }
@@ -158,7 +158,7 @@ static void gather_task(void *arg, uint32_t task, uint32_t thread) {
   uint32_t expert = run->touched[task], end = run->first[expert + 1];
   if (end - run->first[expert] == 1) return; /* read in place */
   for (uint32_t slot = run->first[expert], n; slot < end; slot += n) {
-    n = weft_group_next(end - slot);
+    n = cpu_group_next(end - slot);
     gather_group(run, slot, n);
   }
 }
@@ -167,7 +167,7 @@ static void gather_task(void *arg, uint32_t task, uint32_t thread) {
 
 /* The group of n rows that begins at this slot. */
 static const uint8_t *find_x(const experts_run *run, bool quantised, uint32_t expert, uint32_t slot) {
-  uint64_t row_bytes = weft_group_row_bytes(quantised, run->n_in);
+  uint64_t row_bytes = cpu_group_row_bytes(quantised, run->n_in);
   if (run->first[expert + 1] - run->first[expert] > 1) return run->x_groups[quantised] + slot * row_bytes;
   uint64_t row = run->row_of[slot];
   if (quantised) return run->x_rows + row * row_bytes;
@@ -175,16 +175,16 @@ static const uint8_t *find_x(const experts_run *run, bool quantised, uint32_t ex
 }
 
 /* The panels that hold output rows [begin, begin + n) of the expert's matrix. */
-static weft_tile find_columns(const weft_weight *weight, uint32_t expert, uint32_t begin, uint32_t n) {
-  uint32_t panel = begin / WEFT_PANEL, last = (begin + n - 1) / WEFT_PANEL;
-  weft_tile tile = weft_tile_of(weight, expert, panel, last - panel + 1);
+static cpu_tile find_columns(const weft_weight *weight, uint32_t expert, uint32_t begin, uint32_t n) {
+  uint32_t panel = begin / CPU_PANEL, last = (begin + n - 1) / CPU_PANEL;
+  cpu_tile tile = cpu_tile_of(weight, expert, panel, last - panel + 1);
   tile.y_stride = FF_WIDTH;
   return tile;
 }
 
-static void run_columns(const experts_run *run, weft_tile *tile, uint32_t expert, uint32_t slot, uint32_t n_rows,
+static void run_columns(const experts_run *run, cpu_tile *tile, uint32_t expert, uint32_t slot, uint32_t n_rows,
                         float *y) {
-  tile->x = find_x(run, tile->info->form != WEFT_FORM_FLOAT, expert, slot);
+  tile->x = find_x(run, tile->info->form != CPU_FORM_FLOAT, expert, slot);
   tile->n_rows = n_rows;
   tile->y = y;
   tile->fetch = slot == run->first[expert];
@@ -193,11 +193,11 @@ static void run_columns(const experts_run *run, weft_tile *tile, uint32_t expert
 
 /* h[r][begin .. begin + n) of the group, to the form that down reads. */
 static void store_h(const experts_run *run, float *h, uint32_t begin, uint32_t n, uint32_t slot, uint32_t n_rows) {
-  bool quantised = weft_is_quantised(run->args->down->type);
-  uint8_t *group = run->h_groups + slot * weft_group_row_bytes(quantised, run->n_ff);
+  bool quantised = cpu_is_quantised(run->args->down->type);
+  uint8_t *group = run->h_groups + slot * cpu_group_row_bytes(quantised, run->n_ff);
   for (uint32_t r = 0; r < n_rows; r++, h += FF_WIDTH) {
     if (quantised) {
-      uint8_t *to = group + (uint64_t)(begin / WEFT_PACK_BLOCK) * WEFT_X_BYTES * n_rows;
+      uint8_t *to = group + (uint64_t)(begin / CPU_PACK_BLOCK) * CPU_X_BYTES * n_rows;
       run->products->quantise(h, n, r, n_rows, to);
     } else {
       float *to = (float *)(void *)group + (uint64_t)begin * n_rows + r;
@@ -213,13 +213,13 @@ static void gate_up_task(void *arg, uint32_t task, uint32_t thread) {
   uint32_t expert = run->touched[task / run->n_ff_tasks], width = run->ff_blocks * FF_BLOCK;
   uint32_t begin = task % run->n_ff_tasks * width;
   uint32_t n = run->n_ff - begin < width ? run->n_ff - begin : width;
-  float gate[WEFT_GROUP * FF_WIDTH], up[WEFT_GROUP * FF_WIDTH];
-  float *g = gate + begin % WEFT_PANEL, *u = up + (run->first_up + begin) % WEFT_PANEL;
-  weft_tile gate_tile = find_columns(run->gate, expert, begin, n);
-  weft_tile up_tile = find_columns(run->up, expert, run->first_up + begin, n);
+  float gate[CPU_GROUP * FF_WIDTH], up[CPU_GROUP * FF_WIDTH];
+  float *g = gate + begin % CPU_PANEL, *u = up + (run->first_up + begin) % CPU_PANEL;
+  cpu_tile gate_tile = find_columns(run->gate, expert, begin, n);
+  cpu_tile up_tile = find_columns(run->up, expert, run->first_up + begin, n);
   gate_tile.next = up_tile.panel;
   for (uint32_t slot = run->first[expert], n_rows; slot < run->first[expert + 1]; slot += n_rows) {
-    n_rows = weft_group_next(run->first[expert + 1] - slot);
+    n_rows = cpu_group_next(run->first[expert + 1] - slot);
     run_columns(run, &gate_tile, expert, slot, n_rows, gate);
     run_columns(run, &up_tile, expert, slot, n_rows, up);
     for (uint32_t r = 0; r < n_rows; r++) {
@@ -234,20 +234,20 @@ static void gate_up_task(void *arg, uint32_t task, uint32_t thread) {
 static void down_task(void *arg, uint32_t task, uint32_t thread) {
   const experts_run *run = arg;
   const weft_experts_args *args = run->args;
-  uint32_t panel = task * run->column_panels, left = weft_panel_count(run->n_in) - panel;
+  uint32_t panel = task * run->column_panels, left = cpu_panel_count(run->n_in) - panel;
   uint32_t n_panels = left < run->column_panels ? left : run->column_panels;
-  uint64_t width = (uint64_t)run->column_panels * WEFT_PANEL;
-  uint64_t row_bytes = weft_group_row_bytes(weft_is_quantised(args->down->type), run->n_ff);
+  uint64_t width = (uint64_t)run->column_panels * CPU_PANEL;
+  uint64_t row_bytes = cpu_group_row_bytes(cpu_is_quantised(args->down->type), run->n_ff);
   float *out = run->out + thread * run->n_slots * width;
-  weft_tile tile = {0};
+  cpu_tile tile = {0};
   for (uint32_t i = 0; i < run->n_touched; i++) {
     uint32_t expert = run->touched[i], end = run->first[expert + 1];
-    tile = weft_tile_of(args->down, expert, panel, n_panels);
+    tile = cpu_tile_of(args->down, expert, panel, n_panels);
     tile.y_stride = width;
     for (uint32_t slot = run->first[expert]; slot < end; slot += tile.n_rows) {
-      tile.n_rows = weft_group_next(end - slot);
+      tile.n_rows = cpu_group_next(end - slot);
       if (i + 1 < run->n_touched && slot + tile.n_rows == end) {
-        tile.next = weft_tile_of(args->down, run->touched[i + 1], panel, n_panels).panel;
+        tile.next = cpu_tile_of(args->down, run->touched[i + 1], panel, n_panels).panel;
       }
       tile.fetch = slot == run->first[expert] || tile.next != NULL;
       tile.x = run->h_groups + slot * row_bytes;
@@ -256,24 +256,24 @@ static void down_task(void *arg, uint32_t task, uint32_t thread) {
     }
   }
   for (uint32_t r = 0; r < args->n_rows; r++) {
-    const weft_ranked ranked = {out, width, run->slot_of + (uint64_t)r * args->k, args->weights + (uint64_t)r * args->k,
-                                args->k};
-    run->products->add_ranked(&ranked, tile.n_cols, args->y + r * args->y_stride + panel * WEFT_PANEL);
+    const cpu_ranked ranked = {out, width, run->slot_of + (uint64_t)r * args->k, args->weights + (uint64_t)r * args->k,
+                               args->k};
+    run->products->add_ranked(&ranked, tile.n_cols, args->y + r * args->y_stride + panel * CPU_PANEL);
   }
 }
 
-static weft_status routed(weft_device *device, const weft_experts_args *args) {
-  weft_pool *pool = weft_cpu_pool(device);
+static weft_status run_routed(weft_device *device, const weft_experts_args *args) {
+  weft_pool *pool = cpu_pool(device);
   uint32_t n_threads = weft_pool_size(pool);
   if ((uint64_t)args->n_rows * args->k > INT32_MAX) return WEFT_E_INVALID; /* slots are 32 bits */
   experts_run run = make_run(device, args);
-  run.products = weft_products_find(weft_cpu_get_isa(device));
-  run.rows = weft_cpu_rows_of(device);
+  run.products = cpu_products_find(cpu_get_isa(device));
+  run.rows = cpu_rows_of(device);
   weft_status status = sort_slots(&run);
   if (status != WEFT_OK) return status;
   if (args->n_touched != NULL) *args->n_touched += run.n_touched;
   if (run.x_rows != NULL) {
-    uint32_t n_tasks = (args->n_rows + WEFT_GROUP - 1) / WEFT_GROUP;
+    uint32_t n_tasks = (args->n_rows + CPU_GROUP - 1) / CPU_GROUP;
     if ((uint64_t)args->n_rows * run.n_in <= QUANTISE_INLINE) {
       for (uint32_t task = 0; task < n_tasks; task++) quantise_task(&run, task, 0);
     } else {
@@ -282,15 +282,15 @@ static weft_status routed(weft_device *device, const weft_experts_args *args) {
   }
   if (run.n_touched < run.n_slots) weft_pool_run(pool, gather_task, &run, run.n_touched);
   uint32_t n_blocks = (run.n_ff + FF_BLOCK - 1) / FF_BLOCK;
-  run.ff_blocks = at_most(run.n_touched * n_blocks / (n_threads * WEFT_TASKS_PER_THREAD), FF_BLOCKS_MAX);
+  run.ff_blocks = at_most(run.n_touched * n_blocks / (n_threads * CPU_TASKS_PER_THREAD), FF_BLOCKS_MAX);
   run.n_ff_tasks = (n_blocks + run.ff_blocks - 1) / run.ff_blocks;
   weft_pool_run(pool, gate_up_task, &run, run.n_touched * run.n_ff_tasks);
-  uint32_t n_panels = weft_panel_count(run.n_in);
+  uint32_t n_panels = cpu_panel_count(run.n_in);
   weft_pool_run(pool, down_task, &run, (n_panels + run.column_panels - 1) / run.column_panels);
   return WEFT_OK;
 }
 
-weft_status weft_cpu_experts(weft_device *device, const weft_experts_args *args) {
-  weft_status status = routed(device, args);
-  return status == WEFT_OK ? weft_shared_run(device, args, weft_cpu_matmul) : status;
+weft_status cpu_experts(weft_device *device, const weft_experts_args *args) {
+  weft_status status = run_routed(device, args);
+  return status == WEFT_OK ? parts_shared_run(device, args, cpu_matmul) : status;
 }

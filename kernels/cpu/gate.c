@@ -3,7 +3,7 @@
 
 typedef struct gate_run {
   const weft_gate_args *args;
-  const weft_cpu_rows *rows;
+  const cpu_rows *rows;
 } gate_run;
 
 static void gate_rows(void *arg, uint32_t first, uint32_t end) {
@@ -15,8 +15,8 @@ static void gate_rows(void *arg, uint32_t first, uint32_t end) {
   }
 }
 
-weft_status weft_cpu_gate(weft_device *device, const weft_gate_args *args) {
-  gate_run run = {.args = args, .rows = weft_cpu_rows_of(device)};
-  weft_cpu_for_rows(device, args->n_rows, args->n_cols, gate_rows, &run);
+weft_status cpu_gate(weft_device *device, const weft_gate_args *args) {
+  gate_run run = {.args = args, .rows = cpu_rows_of(device)};
+  cpu_for_rows(device, args->n_rows, args->n_cols, gate_rows, &run);
   return WEFT_OK;
 }

@@ -18,34 +18,34 @@ enum {
   HEAD_PANELS = 8      /* panels of a head_rows task */
 };
 
-const weft_head_fns *weft_head_find(weft_cpu_isa isa) {
+const cpu_head_fns *cpu_head_find(cpu_isa isa) {
 #if defined(__x86_64__)
-  if (isa == WEFT_ISA_AVX512) return &weft_head_avx512;
-  if (isa == WEFT_ISA_AVX2) return &weft_head_avx2;
+  if (isa == CPU_ISA_AVX512) return &cpu_head_avx512;
+  if (isa == CPU_ISA_AVX2) return &cpu_head_avx2;
 #else
   (void)isa;
 #endif
-  return &weft_head_portable;
+  return &cpu_head_portable;
 }
 
 typedef struct head_run {
   const weft_head_stats_args *args;
-  const weft_products *products;
-  const weft_head_fns *fns;
-  weft_soft_run soft;
+  const cpu_products *products;
+  const cpu_head_fns *fns;
+  cpu_soft_run soft;
   bool any_soft, quantised;
   uint32_t n_chunks, chunk, logit_rows;
-  uint64_t row_bytes; /* of a packed row */
-  uint8_t *groups;    /* packed rows */
-  weft_chunk *chunks; /* [n_chunks][n_rows] */
-  uint8_t *own;       /* per thread: a row packed alone, then logits [logit_rows][WEFT_VOCAB_CHUNK] */
+  uint64_t row_bytes;     /* of a packed row */
+  uint8_t *groups;        /* packed rows */
+  cpu_head_chunk *chunks; /* [n_chunks][n_rows] */
+  uint8_t *own;           /* per thread: a row packed alone, then logits [logit_rows][WEFT_VOCAB_CHUNK] */
   uint64_t own_bytes;
   uint64_t scratch_bytes;
 } head_run;
 
-static uint8_t *take(head_run *run, uint8_t *scratch, uint64_t n_bytes) {
+static uint8_t *take_scratch(head_run *run, uint8_t *scratch, uint64_t n_bytes) {
   uint8_t *at = scratch == NULL ? NULL : scratch + run->scratch_bytes;
-  run->scratch_bytes += weft_round_64(n_bytes);
+  run->scratch_bytes += cpu_round_64(n_bytes);
   return at;
 }
 
@@ -57,24 +57,24 @@ static bool any_soft(const weft_head_stats_args *args) {
   return false;
 }
 
-/* scratch may be NULL: then only the bytes are counted, as if every row wanted its soft embedding.
- */
+/* scratch may be NULL: then only the bytes are counted, as if every row wanted its soft embedding. */
 static head_run make_run(weft_device *device, const weft_head_stats_args *args, uint8_t *scratch) {
-  weft_cpu_isa isa = weft_cpu_get_isa(device);
+  cpu_isa isa = cpu_get_isa(device);
   const weft_weight *weight = args->weight;
-  head_run run = {.args = args, .products = weft_products_find(isa), .fns = weft_head_find(isa)};
+  head_run run = {.args = args, .products = cpu_products_find(isa), .fns = cpu_head_find(isa)};
   run.any_soft = scratch == NULL ? args->soft != NULL : any_soft(args);
-  run.quantised = weft_is_quantised(weight->type);
-  run.n_chunks = weft_chunk_count(weight->n_out);
+  run.quantised = cpu_is_quantised(weight->type);
+  run.n_chunks = cpu_chunk_count(weight->n_out);
   run.logit_rows = args->n_rows < LOGIT_ROWS ? args->n_rows : LOGIT_ROWS;
-  run.row_bytes = weft_group_row_bytes(run.quantised, weight->n_in);
-  run.groups = take(&run, scratch, args->n_rows * run.row_bytes);
-  run.chunks = (weft_chunk *)(void *)take(&run, scratch, (uint64_t)run.n_chunks * args->n_rows * sizeof(weft_chunk));
-  run.own_bytes = weft_round_64(run.row_bytes) + (uint64_t)run.logit_rows * WEFT_VOCAB_CHUNK * sizeof(float);
-  run.own = take(&run, scratch, run.own_bytes * weft_pool_size(weft_cpu_pool(device)));
+  run.row_bytes = cpu_group_row_bytes(run.quantised, weight->n_in);
+  run.groups = take_scratch(&run, scratch, args->n_rows * run.row_bytes);
+  run.chunks = (cpu_head_chunk *)(void *)take_scratch(&run, scratch,
+                                                      (uint64_t)run.n_chunks * args->n_rows * sizeof(cpu_head_chunk));
+  run.own_bytes = cpu_round_64(run.row_bytes) + (uint64_t)run.logit_rows * WEFT_VOCAB_CHUNK * sizeof(float);
+  run.own = take_scratch(&run, scratch, run.own_bytes * weft_pool_size(cpu_pool(device)));
   if (!run.any_soft) return run;
-  run.soft = (weft_soft_run){
-      .fns = weft_soft_find(isa, weight->type),
+  run.soft = (cpu_soft_run){
+      .fns = cpu_soft_find(isa, weight->type),
       .weight = weight,
       .temperature = args->temperature,
       .want = args->want_soft,
@@ -82,49 +82,49 @@ static head_run make_run(weft_device *device, const weft_head_stats_args *args, 
       .soft_stride = args->soft_stride,
       .n_rows = args->n_rows,
   };
-  uint8_t *memory = take(&run, scratch, 0);
-  run.scratch_bytes += weft_round_64(weft_soft_place(&run.soft, memory));
+  uint8_t *memory = take_scratch(&run, scratch, 0);
+  run.scratch_bytes += cpu_round_64(cpu_soft_place(&run.soft, memory));
   return run;
 }
 
-uint64_t weft_cpu_head_stats_scratch(weft_device *device, const weft_head_stats_args *args) {
+uint64_t cpu_head_stats_scratch(weft_device *device, const weft_head_stats_args *args) {
   return make_run(device, args, NULL).scratch_bytes;
 }
 
 /* ---- chunks ---- */
 
 /* Logits of one row, as they come from the product, to its numbers and e. */
-static void finish_row(const head_run *run, uint32_t chunk, uint32_t r, float *logits, weft_chunk *out) {
+static void finish_row(const head_run *run, uint32_t chunk, uint32_t r, float *logits, cpu_head_chunk *out) {
   const weft_head_stats_args *args = run->args;
-  uint32_t n = weft_chunk_tokens(args->weight->n_out, chunk);
+  uint32_t n = cpu_chunk_tokens(args->weight->n_out, chunk);
   const uint32_t *allowed = args->allowed == NULL ? NULL : args->allowed[r];
   if (allowed != NULL) allowed += chunk * (WEFT_VOCAB_CHUNK / 32);
-  *out = (weft_chunk){.top = -INFINITY, .index = -1};
+  *out = (cpu_head_chunk){.top = -INFINITY, .index = -1};
   if (run->fns->cap(logits, n, args->cap)) return;
   run->fns->chunk(logits, n, allowed, 1.0f / args->temperature[r], out);
 }
 
 static uint32_t chunk_panels(const head_run *run, uint32_t chunk) {
-  return weft_panel_count(weft_chunk_tokens(run->args->weight->n_out, chunk));
+  return cpu_panel_count(cpu_chunk_tokens(run->args->weight->n_out, chunk));
 }
 
 static float *own_logits(const head_run *run, uint32_t thread) {
-  return (float *)(void *)(run->own + thread * run->own_bytes + weft_round_64(run->row_bytes));
+  return (float *)(void *)(run->own + thread * run->own_bytes + cpu_round_64(run->row_bytes));
 }
 
 /* Without soft embeddings: one task is one chunk of all rows. */
 static void chunk_task(void *arg, uint32_t task, uint32_t thread) {
   const head_run *run = arg;
-  weft_tile tile = weft_tile_of(run->args->weight, 0, task * WEFT_CHUNK_PANELS, chunk_panels(run, task));
+  cpu_tile tile = cpu_tile_of(run->args->weight, 0, task * CPU_CHUNK_PANELS, chunk_panels(run, task));
   float *logits = own_logits(run, thread);
   tile.y = logits;
   tile.y_stride = WEFT_VOCAB_CHUNK;
   for (uint32_t first = 0; first < run->args->n_rows; first += LOGIT_ROWS) {
     uint32_t left = run->args->n_rows - first, n = left < LOGIT_ROWS ? left : LOGIT_ROWS;
     tile.x = run->groups + first * run->row_bytes;
-    weft_tile_rows(run->products, &tile, 0, n);
+    cpu_tile_rows(run->products, &tile, 0, n);
     for (uint32_t r = 0; r < n; r++) {
-      weft_chunk *out = &run->chunks[(uint64_t)task * run->args->n_rows + first + r];
+      cpu_head_chunk *out = &run->chunks[(uint64_t)task * run->args->n_rows + first + r];
       finish_row(run, task, first + r, logits + (uint64_t)r * WEFT_VOCAB_CHUNK, out);
     }
   }
@@ -136,12 +136,12 @@ static void panels_task(void *arg, uint32_t task, uint32_t thread) {
   const head_run *run = arg;
   uint32_t at = task * SOFT_PANELS, left = chunk_panels(run, run->chunk) - at;
   uint32_t n = left < SOFT_PANELS ? left : SOFT_PANELS;
-  weft_tile tile = weft_tile_of(run->args->weight, 0, run->chunk * WEFT_CHUNK_PANELS + at, n);
+  cpu_tile tile = cpu_tile_of(run->args->weight, 0, run->chunk * CPU_CHUNK_PANELS + at, n);
   tile.x = run->groups;
-  tile.y = run->soft.logits + at * WEFT_PANEL;
+  tile.y = run->soft.logits + at * CPU_PANEL;
   tile.y_stride = WEFT_VOCAB_CHUNK;
-  weft_tile_rows(run->products, &tile, 0, run->args->n_rows);
-  for (uint32_t i = 0; i < n; i++) weft_soft_widen(&run->soft, run->chunk, at + i);
+  cpu_tile_rows(run->products, &tile, 0, run->args->n_rows);
+  for (uint32_t i = 0; i < n; i++) cpu_soft_widen(&run->soft, run->chunk, at + i);
 }
 
 static void rows_task(void *arg, uint32_t task, uint32_t thread) {
@@ -149,11 +149,11 @@ static void rows_task(void *arg, uint32_t task, uint32_t thread) {
   const head_run *run = arg;
   uint32_t first = task * SOFT_TASK_ROWS, left = run->args->n_rows - first;
   uint32_t n = left < SOFT_TASK_ROWS ? left : SOFT_TASK_ROWS;
-  weft_chunk *chunks = run->chunks + (uint64_t)run->chunk * run->args->n_rows + first;
+  cpu_head_chunk *chunks = run->chunks + (uint64_t)run->chunk * run->args->n_rows + first;
   for (uint32_t r = 0; r < n; r++) {
     finish_row(run, run->chunk, first + r, run->soft.logits + (uint64_t)(first + r) * WEFT_VOCAB_CHUNK, &chunks[r]);
   }
-  weft_soft_add(&run->soft, run->chunk, first, n, chunks);
+  cpu_soft_add(&run->soft, run->chunk, first, n, chunks);
 }
 
 /* ---- joining ---- */
@@ -168,7 +168,7 @@ typedef struct joined {
 static joined join_row(const head_run *run, uint32_t r, double inverse) {
   joined row = {.top = -INFINITY, .argmax = -1};
   for (uint32_t c = 0; c < run->n_chunks; c++) {
-    const weft_chunk *chunk = &run->chunks[(uint64_t)c * run->args->n_rows + r];
+    const cpu_head_chunk *chunk = &run->chunks[(uint64_t)c * run->args->n_rows + r];
     if (chunk->index < 0) return (joined){.argmax = -1};
     if (!(chunk->top > row.top)) continue;
     row.top = chunk->top;
@@ -176,7 +176,7 @@ static joined join_row(const head_run *run, uint32_t r, double inverse) {
   }
   if (row.argmax < 0) return row;
   for (uint32_t c = 0; c < run->n_chunks; c++) {
-    const weft_chunk *chunk = &run->chunks[(uint64_t)c * run->args->n_rows + r];
+    const cpu_head_chunk *chunk = &run->chunks[(uint64_t)c * run->args->n_rows + r];
     if (chunk->top == -INFINITY) continue;
     double under = ((double)chunk->top - (double)row.top) * inverse, weight = exp(under);
     if (weight == 0.0) continue;
@@ -200,20 +200,20 @@ static int32_t draw_in_chunk(const head_run *run, uint32_t r, uint32_t chunk, co
   double running = sums[1];
   const weft_head_stats_args *args = run->args;
   uint8_t *group = run->own + thread * run->own_bytes;
-  const weft_pack_rows rows = {run->products, args->h + r * args->h_stride, 0, args->weight->n_in, run->quantised,
-                               group};
-  weft_rows_pack(&rows, 0, 1);
-  weft_tile tile = weft_tile_of(args->weight, 0, chunk * WEFT_CHUNK_PANELS, chunk_panels(run, chunk));
+  const cpu_pack_rows rows = {run->products, args->h + r * args->h_stride, 0, args->weight->n_in, run->quantised,
+                              group};
+  cpu_rows_pack(&rows, 0, 1);
+  cpu_tile tile = cpu_tile_of(args->weight, 0, chunk * CPU_CHUNK_PANELS, chunk_panels(run, chunk));
   float *e = own_logits(run, thread);
   tile.x = group;
   tile.y = e;
   tile.y_stride = WEFT_VOCAB_CHUNK;
-  weft_tile_rows(run->products, &tile, 0, 1);
-  weft_chunk again;
+  cpu_tile_rows(run->products, &tile, 0, 1);
+  cpu_head_chunk again;
   finish_row(run, chunk, r, e, &again);
   int32_t last = again.index; /* if rounding hides the crossing: the last token of the chunk that
                                  weighs anything */
-  for (uint32_t v = 0; v < weft_chunk_tokens(args->weight->n_out, chunk); v++) {
+  for (uint32_t v = 0; v < cpu_chunk_tokens(args->weight->n_out, chunk); v++) {
     if (e[v] == 0.0f) continue;
     last = (int32_t)v;
     running += (double)e[v] * weight;
@@ -225,7 +225,7 @@ static int32_t draw_in_chunk(const head_run *run, uint32_t r, uint32_t chunk, co
 static int32_t draw_row(const head_run *run, uint32_t r, const joined *row, double inverse, uint32_t thread) {
   double threshold = (double)run->args->u[r] * row->total, running = 0.0;
   for (uint32_t c = 0; c < run->n_chunks; c++) {
-    const weft_chunk *chunk = &run->chunks[(uint64_t)c * run->args->n_rows + r];
+    const cpu_head_chunk *chunk = &run->chunks[(uint64_t)c * run->args->n_rows + r];
     if (chunk->top == -INFINITY) continue;
     double weight = exp(((double)chunk->top - (double)row->top) * inverse);
     double after = running + (double)chunk->sum * weight;
@@ -251,20 +251,20 @@ static void join_task(void *arg, uint32_t r, uint32_t thread) {
   args->drawn[r] = draw_row(run, r, &row, inverse, thread);
 }
 
-weft_status weft_cpu_head_stats(weft_device *device, const weft_head_stats_args *args) {
-  weft_pool *pool = weft_cpu_pool(device);
+weft_status cpu_head_stats(weft_device *device, const weft_head_stats_args *args) {
+  weft_pool *pool = cpu_pool(device);
   head_run run = make_run(device, args, args->scratch);
-  const weft_pack_rows rows = {run.products, args->h, args->h_stride, args->weight->n_in, run.quantised, run.groups};
-  weft_rows_pack_all(pool, &rows, args->n_rows);
+  const cpu_pack_rows rows = {run.products, args->h, args->h_stride, args->weight->n_in, run.quantised, run.groups};
+  cpu_rows_pack_all(pool, &rows, args->n_rows);
   if (!run.any_soft) {
     weft_pool_run(pool, chunk_task, &run, run.n_chunks);
   } else {
-    weft_soft_begin(&run.soft);
+    cpu_soft_begin(&run.soft);
     for (run.chunk = 0; run.chunk < run.n_chunks; run.chunk++) {
       weft_pool_run(pool, panels_task, &run, (chunk_panels(&run, run.chunk) + SOFT_PANELS - 1) / SOFT_PANELS);
       weft_pool_run(pool, rows_task, &run, (args->n_rows + SOFT_TASK_ROWS - 1) / SOFT_TASK_ROWS);
     }
-    weft_soft_end(&run.soft, args->soft_scale);
+    cpu_soft_end(&run.soft, args->soft_scale);
   }
   weft_pool_run(pool, join_task, &run, args->n_rows);
   return WEFT_OK;
@@ -274,25 +274,25 @@ weft_status weft_cpu_head_stats(weft_device *device, const weft_head_stats_args 
 
 typedef struct rows_run {
   const weft_head_rows_args *args;
-  const weft_products *products;
-  const weft_head_fns *fns;
+  const cpu_products *products;
+  const cpu_head_fns *fns;
   const uint8_t *groups;
 } rows_run;
 
-uint64_t weft_cpu_head_rows_scratch(weft_device *device, const weft_head_rows_args *args) {
+uint64_t cpu_head_rows_scratch(weft_device *device, const weft_head_rows_args *args) {
   (void)device;
-  return args->n_rows * weft_group_row_bytes(weft_is_quantised(args->weight->type), args->weight->n_in);
+  return args->n_rows * cpu_group_row_bytes(cpu_is_quantised(args->weight->type), args->weight->n_in);
 }
 
 static void product_task(void *arg, uint32_t task, uint32_t thread) {
   (void)thread;
   const rows_run *run = arg;
-  uint32_t panel = task * HEAD_PANELS, left = weft_panel_count(run->args->weight->n_out) - panel;
-  weft_tile tile = weft_tile_of(run->args->weight, 0, panel, left < HEAD_PANELS ? left : HEAD_PANELS);
+  uint32_t panel = task * HEAD_PANELS, left = cpu_panel_count(run->args->weight->n_out) - panel;
+  cpu_tile tile = cpu_tile_of(run->args->weight, 0, panel, left < HEAD_PANELS ? left : HEAD_PANELS);
   tile.x = run->groups;
-  tile.y = run->args->logits + (uint64_t)panel * WEFT_PANEL;
+  tile.y = run->args->logits + (uint64_t)panel * CPU_PANEL;
   tile.y_stride = run->args->logits_stride;
-  weft_tile_rows(run->products, &tile, 0, run->args->n_rows);
+  cpu_tile_rows(run->products, &tile, 0, run->args->n_rows);
 }
 
 static void cap_task(void *arg, uint32_t r, uint32_t thread) {
@@ -302,14 +302,14 @@ static void cap_task(void *arg, uint32_t r, uint32_t thread) {
   run->args->bad[r] = run->fns->cap(logits, run->args->weight->n_out, run->args->cap) ? 1 : 0;
 }
 
-weft_status weft_cpu_head_rows(weft_device *device, const weft_head_rows_args *args) {
-  weft_pool *pool = weft_cpu_pool(device);
-  weft_cpu_isa isa = weft_cpu_get_isa(device);
-  rows_run run = {args, weft_products_find(isa), weft_head_find(isa), args->scratch};
-  bool quantised = weft_is_quantised(args->weight->type);
-  const weft_pack_rows rows = {run.products, args->h, args->h_stride, args->weight->n_in, quantised, args->scratch};
-  weft_rows_pack_all(pool, &rows, args->n_rows);
-  weft_pool_run(pool, product_task, &run, (weft_panel_count(args->weight->n_out) + HEAD_PANELS - 1) / HEAD_PANELS);
+weft_status cpu_head_rows(weft_device *device, const weft_head_rows_args *args) {
+  weft_pool *pool = cpu_pool(device);
+  cpu_isa isa = cpu_get_isa(device);
+  rows_run run = {args, cpu_products_find(isa), cpu_head_find(isa), args->scratch};
+  bool quantised = cpu_is_quantised(args->weight->type);
+  const cpu_pack_rows rows = {run.products, args->h, args->h_stride, args->weight->n_in, quantised, args->scratch};
+  cpu_rows_pack_all(pool, &rows, args->n_rows);
+  weft_pool_run(pool, product_task, &run, (cpu_panel_count(args->weight->n_out) + HEAD_PANELS - 1) / HEAD_PANELS);
   weft_pool_run(pool, cap_task, &run, args->n_rows);
   return WEFT_OK;
 }

@@ -1,78 +1,81 @@
 /* SPDX-License-Identifier: MIT */
 /* The output side: what the three instruction sets implement, and what head_stats and soft share.
  *
- * Law. The vocabulary goes by in chunks of WEFT_VOCAB_CHUNK, ascending. In a chunk a row's numbers
- * are relative to the chunk's largest allowed logit: e = exp((logit - top) * (1 / temperature)) in
- * f32. Chunks are joined in ascending order, sums in double. The soft embedding of a chunk is
- * summed from zero, v ascending, and joined as soft = soft * exp(old top - new top) + chunk *
- * exp(chunk top - new top)      (exponents over temperature) where a chunk whose largest token
- * weighs less than `least` of the row's largest token so far is left out. Weights are widened once
- * per chunk for all rows: F32, F16        to f32; e stays f32; products f32 other types     the
- * same, or, where the processor multiplies bf16: weights and e are rounded to bf16, their products
- * are exact and added in f32 (each e and each weight is off by 2^-8 of itself at most) least is
- * 2^-40 with f32 (a vocabulary of 2^18 tokens could add 2^-22), 2^-30 with bf16 (2^-12). All of
- * this is a function of the row alone; numbers of threads and rows change nothing. */
+ * Law. The vocabulary goes by in chunks of WEFT_VOCAB_CHUNK tokens, ascending. Within a chunk a row's numbers are
+ * relative to the chunk's largest allowed logit, called top: e = exp((logit - top) * (1 / temperature)) in f32. Chunks
+ * are joined in ascending order, their sums in double. The soft embedding of a chunk is summed from zero over its
+ * tokens, ascending, and joins the row's (differences of logits are divided by the temperature):
+ *
+ *   soft = soft * exp(old top - new top) + chunk's sum * exp(chunk's top - new top)
+ *
+ * A chunk whose largest token weighs less than `least` of the row's largest token so far is left out. Weights are
+ * widened once per chunk for all rows:
+ *
+ *   F32, F16     to f32; e stays f32; products and sums are f32
+ *   all others   the same, or, where the processor multiplies bf16: weights and e are rounded to bf16, their products
+ *                are exact and are added in f32. Each e and each weight is then off by 2^-8 of itself at most
+ *
+ * least is 2^-40 with f32, so that a vocabulary of 2^18 tokens loses 2^-22 at most, and 2^-30 with bf16 (2^-12).
+ * All of this is a function of the row alone: the numbers of threads and of rows change nothing. */
 #ifndef WEFT_KERNELS_CPU_HEAD_H
 #define WEFT_KERNELS_CPU_HEAD_H
 
 #include "kernels/cpu/matmul.h"
 
 enum {
-  WEFT_SOFT_ROWS = 8, /* of one tile */
-  WEFT_CHUNK_PANELS = WEFT_VOCAB_CHUNK / WEFT_PANEL
+  CPU_SOFT_ROWS = 8, /* of one tile */
+  CPU_CHUNK_PANELS = WEFT_VOCAB_CHUNK / CPU_PANEL
 };
 
 /* One row in one chunk. */
-typedef struct weft_chunk {
+typedef struct cpu_head_chunk {
   float top;     /* largest allowed logit; -INFINITY: none is allowed */
   float sum;     /* of e */
   float below;   /* of e * (logit - top) / temperature */
   int32_t index; /* of the first largest, in the chunk; -1: a logit was not finite */
-} weft_chunk;
+} cpu_head_chunk;
 
-typedef struct weft_head_fns {
+typedef struct cpu_head_fns {
   /* Caps n logits in place (cap 0: leaves them); true when one was not finite before. */
   bool (*cap)(float *logits, uint32_t n, float cap);
-  /* logits -> e, 0 where not allowed and from n to the end of the chunk. allowed: bits of this
-   * chunk, or NULL. */
-  void (*chunk)(float *logits, uint32_t n, const uint32_t *allowed, float inverse_temperature, weft_chunk *out);
-} weft_head_fns;
+  /* Turns logits into e; e is 0 for tokens that are not allowed and from n to the end of the chunk. allowed: the bits
+   * of this chunk, or NULL for all. */
+  void (*chunk)(float *logits, uint32_t n, const uint32_t *allowed, float inverse_temperature, cpu_head_chunk *out);
+} cpu_head_fns;
 
-/* soft[r][i] = soft[r][i] * factor[r][0] + factor[r][1] * sum over v of e[r][v] * wide[v][i], for
- * one column of sixteen inputs. All eight rows of e are there; the last of n_rows fills the tile.
- */
-typedef struct weft_soft_tile {
+/* soft[r][i] = soft[r][i] * factor[r][0] + factor[r][1] * (sum over v of e[r][v] * wide[v][i]), for one column of
+ * sixteen inputs. All eight pointers of a tile are set: with fewer rows the last one is repeated. */
+typedef struct cpu_soft_tile {
   const uint8_t *wide;
   uint32_t n_tokens; /* a multiple of 16 */
   uint32_t n_rows;   /* 1 .. 8 */
   uint32_t n_cols;   /* 1 .. 16 */
-  const float *e[WEFT_SOFT_ROWS];
-  float *soft[WEFT_SOFT_ROWS];
-  float factor[WEFT_SOFT_ROWS][2];
-} weft_soft_tile;
+  const float *e[CPU_SOFT_ROWS];
+  float *soft[CPU_SOFT_ROWS];
+  float factor[CPU_SOFT_ROWS][2];
+} cpu_soft_tile;
 
-/* How soft embeddings are multiplied. Widened weights of a chunk: per sixteen inputs
- * [WEFT_VOCAB_CHUNK] times sixteen numbers, of f32, or of bf16 with tokens v and v + 1 side by
- * side. */
-typedef struct weft_soft_fns {
+/* How soft embeddings are multiplied. The widened weights of a chunk are, per column of sixteen inputs,
+ * [WEFT_VOCAB_CHUNK][16] numbers: f32, or bf16 with tokens v and v + 1 side by side. */
+typedef struct cpu_soft_fns {
   uint32_t element_bytes; /* 4: f32, 2: bf16 */
   double least;
   /* Panel `at` of the chunk: 16 tokens, all inputs. */
-  void (*widen)(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide);
-  /* e of one row, f32 to the form that add reads, in place. NULL: it is that already. */
+  void (*widen)(const cpu_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide);
+  /* Turns e of one row from f32 into the form that add reads, in place. NULL: add reads f32. */
   void (*narrow)(float *e);
-  void (*add)(const weft_soft_tile *tile);
-} weft_soft_fns;
+  void (*add)(const cpu_soft_tile *tile);
+} cpu_soft_fns;
 
-extern const weft_head_fns weft_head_portable, weft_head_avx2, weft_head_avx512;
-extern const weft_soft_fns weft_soft_portable, weft_soft_avx2, weft_soft_avx512, weft_soft_bf16_avx512;
-const weft_head_fns *weft_head_find(weft_cpu_isa isa);
-const weft_soft_fns *weft_soft_find(weft_cpu_isa isa, weft_type type);
+extern const cpu_head_fns cpu_head_portable, cpu_head_avx2, cpu_head_avx512;
+extern const cpu_soft_fns cpu_soft_portable, cpu_soft_avx2, cpu_soft_avx512, cpu_soft_bf16_avx512;
+const cpu_head_fns *cpu_head_find(cpu_isa isa);
+const cpu_soft_fns *cpu_soft_find(cpu_isa isa, weft_type type);
 
 /* ---- soft embeddings of one call ---- */
 
-typedef struct weft_soft_run {
-  const weft_soft_fns *fns;
+typedef struct cpu_soft_run {
+  const cpu_soft_fns *fns;
   const weft_weight *weight;
   const float *temperature;
   const uint8_t *want; /* NULL: all rows */
@@ -83,25 +86,23 @@ typedef struct weft_soft_run {
   uint8_t *wide;
   float *top;    /* [n_rows] largest logit so far */
   double *total; /* [n_rows] sum of exp((logit - top) / temperature); -1: a logit was not finite */
-} weft_soft_run;
+} cpu_soft_run;
 
-/* Bytes for logits, wide, top and total, and their places from `memory` on (may be NULL: only
- * counts). */
-uint64_t weft_soft_place(weft_soft_run *run, uint8_t *memory);
+/* Bytes that logits, wide, top and total need; sets them to their places from `memory` on, unless memory is NULL. */
+uint64_t cpu_soft_place(cpu_soft_run *run, uint8_t *memory);
 /* Zeroes the sums. */
-void weft_soft_begin(const weft_soft_run *run);
+void cpu_soft_begin(const cpu_soft_run *run);
 /* Widens panel `at` of chunk `chunk`. Panels may be widened by any threads. */
-void weft_soft_widen(const weft_soft_run *run, uint32_t chunk, uint32_t at);
-/* Adds the chunk to rows [first, first + n); chunks[r] is row first + r's. */
-void weft_soft_add(const weft_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n, const weft_chunk *chunks);
-/* soft = scale * soft / total; zeros for a row with a logit that was not finite, or without allowed
- * tokens. */
-void weft_soft_end(const weft_soft_run *run, float scale);
+void cpu_soft_widen(const cpu_soft_run *run, uint32_t chunk, uint32_t at);
+/* Adds the chunk to rows [first, first + n); chunks[r] belongs to row first + r. */
+void cpu_soft_add(const cpu_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n, const cpu_head_chunk *chunks);
+/* soft = scale * soft / total; zeros for a row that had a logit that was not finite, or no allowed token. */
+void cpu_soft_end(const cpu_soft_run *run, float scale);
 
-static inline uint32_t weft_chunk_count(uint32_t n_vocab) {
+static inline uint32_t cpu_chunk_count(uint32_t n_vocab) {
   return n_vocab / WEFT_VOCAB_CHUNK + (n_vocab % WEFT_VOCAB_CHUNK != 0 ? 1u : 0u);
 }
-static inline uint32_t weft_chunk_tokens(uint32_t n_vocab, uint32_t chunk) {
+static inline uint32_t cpu_chunk_tokens(uint32_t n_vocab, uint32_t chunk) {
   uint32_t left = n_vocab - chunk * WEFT_VOCAB_CHUNK;
   return left < WEFT_VOCAB_CHUNK ? left : WEFT_VOCAB_CHUNK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The head's functions, AVX2. */
 #if defined(__AVX2__) && defined(__FMA__)
-#define HEAD_TABLE weft_head_avx2
-#define SOFT_TABLE weft_soft_avx2
+#define HEAD_TABLE cpu_head_avx2
+#define SOFT_TABLE cpu_soft_avx2
 #include "kernels/cpu/head_impl.h"
 #endif

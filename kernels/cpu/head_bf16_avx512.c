@@ -14,19 +14,19 @@
 #define BF16        __attribute__((target("avx512bf16")))
 #define BF16_INLINE static inline __attribute__((always_inline, target("avx512bf16")))
 
-enum { COLUMN_BYTES = WEFT_VOCAB_CHUNK * WEFT_PANEL * 2, TOKEN_PAIRS = WEFT_PANEL / 2 };
+enum { COLUMN_BYTES = WEFT_VOCAB_CHUNK * CPU_PANEL * 2, TOKEN_PAIRS = CPU_PANEL / 2 };
 
 /* Sixteen inputs of sixteen tokens, in f32: value[i] has a token per lane. */
-BF16_INLINE void widen_block(const weft_pack_info *info, const lanes_block *block, const lanes_u *codes, uint32_t half,
-                             __m512 value[WEFT_PANEL]) {
-  const __m512 scale = (__m512)(info->form == WEFT_FORM_SPLIT && half == 1 ? block->b : block->a);
+BF16_INLINE void widen_block(const cpu_pack_info *info, const lanes_block *block, const lanes_u *codes, uint32_t half,
+                             __m512 value[CPU_PANEL]) {
+  const __m512 scale = (__m512)(info->form == CPU_FORM_SPLIT && half == 1 ? block->b : block->a);
   const __m512 least = (__m512)block->b;
   const __m512i byte = _mm512_set1_epi32(255), offset = _mm512_set1_epi32(1 << info->offset_shift);
 #pragma GCC unroll 16
-  for (uint32_t i = 0; i < WEFT_PANEL; i++) {
+  for (uint32_t i = 0; i < CPU_PANEL; i++) {
     __m512i code = _mm512_srli_epi32((__m512i)codes[4 * half + i / 4], 8 * (i % 4));
     if (i % 4 != 3) code = _mm512_and_si512(code, byte);
-    if (info->form == WEFT_FORM_LEAST) {
+    if (info->form == CPU_FORM_LEAST) {
       value[i] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(code), least);
     } else {
       value[i] = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_sub_epi32(code, offset)));
@@ -59,17 +59,17 @@ BF16_INLINE void store_turned(const __m512i pairs[8], uint8_t *to) {
   }
 }
 
-BF16_INLINE void store_values(const __m512 value[WEFT_PANEL], uint8_t *to) {
+BF16_INLINE void store_values(const __m512 value[CPU_PANEL], uint8_t *to) {
   __m512i pairs[8];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; i++) pairs[i] = (__m512i)_mm512_cvtne2ps_pbh(value[i + 8], value[i]);
   store_turned(pairs, to);
 }
 
-BF16_INLINE void widen_type(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint8_t *to) {
+BF16_INLINE void widen_type(const cpu_pack_info *info, const uint8_t *panel, uint32_t n_in, uint8_t *to) {
   lanes_u codes[8];
-  __m512 value[WEFT_PANEL];
-  for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, to += 2 * COLUMN_BYTES) {
+  __m512 value[CPU_PANEL];
+  for (uint32_t b = 0; b < n_in / CPU_PACK_BLOCK; b++, to += 2 * COLUMN_BYTES) {
     lanes_block block = lanes_find_block(info, panel, b);
     lanes_block_codes(info, &block, codes);
     widen_block(info, &block, codes, 0, value);
@@ -81,7 +81,7 @@ BF16_INLINE void widen_type(const weft_pack_info *info, const uint8_t *panel, ui
 
 /* Stored bf16 numbers need no rounding, only turning. */
 BF16_INLINE void widen_bf16(const uint8_t *panel, uint32_t n_in, uint8_t *to) {
-  for (uint32_t i = 0; i < n_in; i += WEFT_PANEL, to += COLUMN_BYTES) {
+  for (uint32_t i = 0; i < n_in; i += CPU_PANEL, to += COLUMN_BYTES) {
     __m512i pairs[8];
     for (uint32_t k = 0; k < 8; k++) {
       const __m256i none = _mm256_setzero_si256();
@@ -94,18 +94,18 @@ BF16_INLINE void widen_bf16(const uint8_t *panel, uint32_t n_in, uint8_t *to) {
   }
 }
 
-BF16 static void widen(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide) {
-  uint8_t *to = wide + (uint64_t)at * TOKEN_PAIRS * WEFT_PANEL * 4;
+BF16 static void widen(const cpu_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide) {
+  uint8_t *to = wide + (uint64_t)at * TOKEN_PAIRS * CPU_PANEL * 4;
   if (info->type == WEFT_TYPE_BF16)
     widen_bf16(panel, n_in, to);
-  else if (info->form == WEFT_FORM_LEAST && info->bits == 4) {
-    static const weft_pack_info q4 = {WEFT_TYPE_Q4_K, WEFT_FORM_LEAST, 4, 0, 256, 320, 0};
+  else if (info->form == CPU_FORM_LEAST && info->bits == 4) {
+    static const cpu_pack_info q4 = {WEFT_TYPE_Q4_K, CPU_FORM_LEAST, 4, 0, 256, 320, 0};
     widen_type(&q4, panel, n_in, to);
   } else if (info->type == WEFT_TYPE_Q6_K) {
-    static const weft_pack_info q6 = {WEFT_TYPE_Q6_K, WEFT_FORM_SPLIT, 6, 5, 384, 320, 0};
+    static const cpu_pack_info q6 = {WEFT_TYPE_Q6_K, CPU_FORM_SPLIT, 6, 5, 384, 320, 0};
     widen_type(&q6, panel, n_in, to);
   } else if (info->type == WEFT_TYPE_Q8_0) {
-    static const weft_pack_info q8 = {WEFT_TYPE_Q8_0, WEFT_FORM_OFFSET, 8, 7, 512, 0, 32};
+    static const cpu_pack_info q8 = {WEFT_TYPE_Q8_0, CPU_FORM_OFFSET, 8, 7, 512, 0, 32};
     widen_type(&q8, panel, n_in, to);
   } else {
     widen_type(info, panel, n_in, to);
@@ -120,15 +120,15 @@ BF16 static void narrow(float *e) {
   }
 }
 
-BF16 static void add(const weft_soft_tile *tile) {
+BF16 static void add(const cpu_soft_tile *tile) {
   const uint8_t *wide = tile->wide;
-  __m512 sum[WEFT_SOFT_ROWS];
+  __m512 sum[CPU_SOFT_ROWS];
 #pragma GCC unroll 8
-  for (int r = 0; r < WEFT_SOFT_ROWS; r++) sum[r] = _mm512_setzero_ps();
+  for (int r = 0; r < CPU_SOFT_ROWS; r++) sum[r] = _mm512_setzero_ps();
   for (uint32_t v = 0; v < tile->n_tokens / 2; v++, wide += 64) {
     const __m512bh w = (__m512bh)_mm512_loadu_si512(wide);
 #pragma GCC unroll 8
-    for (int r = 0; r < WEFT_SOFT_ROWS; r++) {
+    for (int r = 0; r < CPU_SOFT_ROWS; r++) {
       int32_t two;
       memcpy(&two, tile->e[r] + v, sizeof two);
       sum[r] = _mm512_dpbf16_ps(sum[r], w, (__m512bh)_mm512_set1_epi32(two));
@@ -136,7 +136,7 @@ BF16 static void add(const weft_soft_tile *tile) {
   }
   __mmask16 mask = (__mmask16)((1u << tile->n_cols) - 1u);
 #pragma GCC unroll 8
-  for (uint32_t r = 0; r < WEFT_SOFT_ROWS; r++) {
+  for (uint32_t r = 0; r < CPU_SOFT_ROWS; r++) {
     if (r >= tile->n_rows) break;
     __m512 soft = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, tile->soft[r]), _mm512_set1_ps(tile->factor[r][0]));
     soft = _mm512_fmadd_ps(sum[r], _mm512_set1_ps(tile->factor[r][1]), soft);
@@ -144,7 +144,7 @@ BF16 static void add(const weft_soft_tile *tile) {
   }
 }
 
-const weft_soft_fns weft_soft_bf16_avx512 = {
+const cpu_soft_fns cpu_soft_bf16_avx512 = {
     .element_bytes = 2,
     .least = 0x1p-30,
     .widen = widen,

@@ -7,10 +7,10 @@
 #include "kernels/cpu/matmul_lanes.h"
 #include "kernels/cpu/simd.h"
 
-enum { TILE_ROWS = VF_LANES == 16 ? 8 : 4, TILE_PARTS = WEFT_PANEL / VF_LANES };
+enum { TILE_ROWS = VF_LANES == 16 ? 8 : 4, TILE_PARTS = CPU_PANEL / VF_LANES };
 
 /* 1 - 2 / (e^2|x| + 1) with the sign of x: absolute error below 2e-7. */
-WEFT_INLINE vf tanh_of(vf x) {
+SIMD_INLINE vf tanh_of(vf x) {
   const vi sign = (vi)vf_set(-0.0f);
   vf size = (vf)((vi)x & ~sign), one = vf_set(1.0f);
   vf y = one - vf_set(2.0f) / (vf_exp(size + size) + one);
@@ -37,7 +37,7 @@ static bool cap_logits(float *logits, uint32_t n, float cap) {
 }
 
 /* All ones in lane j when bit i + j is set. */
-WEFT_INLINE vi allowed_lanes(const uint32_t *allowed, uint32_t i) {
+SIMD_INLINE vi allowed_lanes(const uint32_t *allowed, uint32_t i) {
   vu lane, bits = {0};
   for (uint32_t j = 0; j < VF_LANES; j++) lane[j] = j;
   bits += allowed[i / 32] >> (i % 32);
@@ -55,11 +55,12 @@ static void mask_logits(float *logits, uint32_t n, const uint32_t *allowed) {
   }
 }
 
-static void chunk_of(float *logits, uint32_t n, const uint32_t *allowed, float inverse_temperature, weft_chunk *out) {
+static void chunk_of(float *logits, uint32_t n, const uint32_t *allowed, float inverse_temperature,
+                     cpu_head_chunk *out) {
   mask_logits(logits, n, allowed);
   vf most = vf_load(logits);
   for (uint32_t i = VF_LANES; i < n; i += VF_LANES) most = vf_max(most, vf_load(logits + i));
-  *out = (weft_chunk){.top = vf_max_lane(most)};
+  *out = (cpu_head_chunk){.top = vf_max_lane(most)};
   if (out->top == -INFINITY) {
     memset(logits, 0, WEFT_VOCAB_CHUNK * sizeof *logits);
     return;
@@ -78,29 +79,29 @@ static void chunk_of(float *logits, uint32_t n, const uint32_t *allowed, float i
   out->below = vf_sum(below);
 }
 
-const weft_head_fns HEAD_TABLE = {.cap = cap_logits, .chunk = chunk_of};
+const cpu_head_fns HEAD_TABLE = {.cap = cap_logits, .chunk = chunk_of};
 
 /* ---- soft embeddings in f32 ---- */
 
 /* Inputs [i, i + 16) of sixteen tokens: value[input][token]. */
-LANES_INLINE void widen_sixteen(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t i,
-                                float value[WEFT_PANEL][WEFT_PANEL]) {
-  if (info->form == WEFT_FORM_FLOAT) {
-    for (uint32_t k = 0; k < WEFT_PANEL; k++) {
+LANES_INLINE void widen_sixteen(const cpu_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t i,
+                                float value[CPU_PANEL][CPU_PANEL]) {
+  if (info->form == CPU_FORM_FLOAT) {
+    for (uint32_t k = 0; k < CPU_PANEL; k++) {
       lanes_f v = {0};
       if (i + k < n_in) v = lanes_weight(info->type, panel, i + k);
       lanes_store(value[k], v);
     }
     return;
   }
-  lanes_block block = lanes_find_block(info, panel, i / WEFT_PACK_BLOCK);
+  lanes_block block = lanes_find_block(info, panel, i / CPU_PACK_BLOCK);
   lanes_u w[8];
   lanes_block_codes(info, &block, w);
-  const lanes_u *codes = w + i % WEFT_PACK_BLOCK / 4;
-  lanes_f scale = info->form == WEFT_FORM_SPLIT && i % WEFT_PACK_BLOCK != 0 ? block.b : block.a;
-  for (uint32_t k = 0; k < WEFT_PANEL; k++) {
+  const lanes_u *codes = w + i % CPU_PACK_BLOCK / 4;
+  lanes_f scale = info->form == CPU_FORM_SPLIT && i % CPU_PACK_BLOCK != 0 ? block.b : block.a;
+  for (uint32_t k = 0; k < CPU_PANEL; k++) {
     lanes_i code = (lanes_i)(codes[k / 4] >> (8 * (k % 4)) & 255u);
-    if (info->form == WEFT_FORM_LEAST) {
+    if (info->form == CPU_FORM_LEAST) {
       lanes_store(value[k], scale * __builtin_convertvector(code, lanes_f) + block.b);
     } else {
       lanes_store(value[k], scale * __builtin_convertvector(code - (1 << info->offset_shift), lanes_f));
@@ -108,24 +109,24 @@ LANES_INLINE void widen_sixteen(const weft_pack_info *info, const uint8_t *panel
   }
 }
 
-static void widen_f32(const weft_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide) {
-  float value[WEFT_PANEL][WEFT_PANEL];
-  const uint64_t column_bytes = (uint64_t)WEFT_VOCAB_CHUNK * WEFT_PANEL * sizeof(float);
-  for (uint32_t i = 0; i < n_in; i += WEFT_PANEL) {
+static void widen_f32(const cpu_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide) {
+  float value[CPU_PANEL][CPU_PANEL];
+  const uint64_t column_bytes = (uint64_t)WEFT_VOCAB_CHUNK * CPU_PANEL * sizeof(float);
+  for (uint32_t i = 0; i < n_in; i += CPU_PANEL) {
     widen_sixteen(info, panel, n_in, i, value);
-    float *to = (float *)(void *)(wide + i / WEFT_PANEL * column_bytes) + (uint64_t)at * WEFT_PANEL * WEFT_PANEL;
-    for (uint32_t v = 0; v < WEFT_PANEL; v++) {
-      for (uint32_t k = 0; k < WEFT_PANEL; k++) to[v * WEFT_PANEL + k] = value[k][v];
+    float *to = (float *)(void *)(wide + i / CPU_PANEL * column_bytes) + (uint64_t)at * CPU_PANEL * CPU_PANEL;
+    for (uint32_t v = 0; v < CPU_PANEL; v++) {
+      for (uint32_t k = 0; k < CPU_PANEL; k++) to[v * CPU_PANEL + k] = value[k][v];
     }
   }
 }
 
-static void add_f32(const weft_soft_tile *tile) {
-  float part[TILE_ROWS][WEFT_PANEL];
+static void add_f32(const cpu_soft_tile *tile) {
+  float part[TILE_ROWS][CPU_PANEL];
   for (uint32_t first = 0; first < tile->n_rows; first += TILE_ROWS) {
     const float *w = (const float *)(const void *)tile->wide;
     vf sum[TILE_ROWS][TILE_PARTS] = {{{0}}};
-    for (uint32_t v = 0; v < tile->n_tokens; v++, w += WEFT_PANEL) {
+    for (uint32_t v = 0; v < tile->n_tokens; v++, w += CPU_PANEL) {
 #pragma GCC unroll 8
       for (uint32_t r = 0; r < TILE_ROWS; r++) {
         vf one = vf_set(tile->e[first + r][v]);
@@ -142,4 +143,4 @@ static void add_f32(const weft_soft_tile *tile) {
   }
 }
 
-const weft_soft_fns SOFT_TABLE = {.element_bytes = 4, .least = 0x1p-40, .widen = widen_f32, .add = add_f32};
+const cpu_soft_fns SOFT_TABLE = {.element_bytes = 4, .least = 0x1p-40, .widen = widen_f32, .add = add_f32};

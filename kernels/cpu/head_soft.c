@@ -6,25 +6,25 @@
 
 enum { SOFT_BATCH = 32 /* rows that share a pass over the widened weights */ };
 
-const weft_soft_fns *weft_soft_find(weft_cpu_isa isa, weft_type type) {
+const cpu_soft_fns *cpu_soft_find(cpu_isa isa, weft_type type) {
 #if defined(__x86_64__)
   bool narrow = type != WEFT_TYPE_F32 && type != WEFT_TYPE_F16;
-  if (isa == WEFT_ISA_AVX512) {
-    return narrow && __builtin_cpu_supports("avx512bf16") ? &weft_soft_bf16_avx512 : &weft_soft_avx512;
+  if (isa == CPU_ISA_AVX512) {
+    return narrow && __builtin_cpu_supports("avx512bf16") ? &cpu_soft_bf16_avx512 : &cpu_soft_avx512;
   }
-  if (isa == WEFT_ISA_AVX2) return &weft_soft_avx2;
+  if (isa == CPU_ISA_AVX2) return &cpu_soft_avx2;
 #else
   (void)isa;
   (void)type;
 #endif
-  return &weft_soft_portable;
+  return &cpu_soft_portable;
 }
 
-uint64_t weft_soft_place(weft_soft_run *run, uint8_t *memory) {
-  uint64_t column = (uint64_t)WEFT_VOCAB_CHUNK * WEFT_PANEL * run->fns->element_bytes;
+uint64_t cpu_soft_place(cpu_soft_run *run, uint8_t *memory) {
+  uint64_t column = (uint64_t)WEFT_VOCAB_CHUNK * CPU_PANEL * run->fns->element_bytes;
   uint64_t at[5] = {0, (uint64_t)run->n_rows * WEFT_VOCAB_CHUNK * sizeof(float),
-                    weft_panel_count(run->weight->n_in) * column, weft_round_64(run->n_rows * sizeof(float)),
-                    weft_round_64(run->n_rows * sizeof(double))};
+                    cpu_panel_count(run->weight->n_in) * column, cpu_round_64(run->n_rows * sizeof(float)),
+                    cpu_round_64(run->n_rows * sizeof(double))};
   for (uint32_t i = 1; i < 5; i++) at[i] += at[i - 1];
   if (memory != NULL) {
     run->logits = (float *)(void *)memory;
@@ -35,28 +35,28 @@ uint64_t weft_soft_place(weft_soft_run *run, uint8_t *memory) {
   return at[4];
 }
 
-static bool wants(const weft_soft_run *run, uint32_t r) {
+static bool wants_soft(const cpu_soft_run *run, uint32_t r) {
   return run->want == NULL || run->want[r] != 0;
 }
 
-void weft_soft_begin(const weft_soft_run *run) {
+void cpu_soft_begin(const cpu_soft_run *run) {
   for (uint32_t r = 0; r < run->n_rows; r++) {
     run->top[r] = -INFINITY;
     run->total[r] = 0.0;
-    if (wants(run, r)) memset(run->soft + r * run->soft_stride, 0, run->weight->n_in * sizeof(float));
+    if (wants_soft(run, r)) memset(run->soft + r * run->soft_stride, 0, run->weight->n_in * sizeof(float));
   }
 }
 
-void weft_soft_widen(const weft_soft_run *run, uint32_t chunk, uint32_t at) {
-  const weft_tile tile = weft_tile_of(run->weight, 0, chunk * WEFT_CHUNK_PANELS + at, 1);
+void cpu_soft_widen(const cpu_soft_run *run, uint32_t chunk, uint32_t at) {
+  const cpu_tile tile = cpu_tile_of(run->weight, 0, chunk * CPU_CHUNK_PANELS + at, 1);
   run->fns->widen(tile.info, tile.panel, tile.n_in, at, run->wide);
 }
 
 /* What the sum so far and this chunk are to be multiplied with; false when the chunk is to be left
  * out. */
-static bool join(const weft_soft_run *run, uint32_t r, const weft_chunk *chunk, float factor[2]) {
+static bool join_soft(const cpu_soft_run *run, uint32_t r, const cpu_head_chunk *chunk, float factor[2]) {
   if (chunk->index < 0) run->total[r] = -1.0;
-  if (!wants(run, r) || run->total[r] < 0.0 || chunk->top == -INFINITY) return false;
+  if (!wants_soft(run, r) || run->total[r] < 0.0 || chunk->top == -INFINITY) return false;
   double inverse = (double)(1.0f / run->temperature[r]);
   float top = chunk->top > run->top[r] ? chunk->top : run->top[r];
   double weight = exp(((double)chunk->top - (double)top) * inverse);
@@ -76,13 +76,13 @@ typedef struct taking_part {
 } taking_part;
 
 /* Up to eight of them, from `at` on, and one column of sixteen inputs. */
-static void add_tile(const weft_soft_run *run, const taking_part *rows, uint32_t at, uint32_t column,
-                     weft_soft_tile *tile) {
-  uint32_t i = column * WEFT_PANEL, left = run->weight->n_in - i;
-  tile->n_rows = rows->n - at < WEFT_SOFT_ROWS ? rows->n - at : WEFT_SOFT_ROWS;
-  tile->n_cols = left < WEFT_PANEL ? left : WEFT_PANEL;
-  tile->wide = run->wide + (uint64_t)column * WEFT_VOCAB_CHUNK * WEFT_PANEL * run->fns->element_bytes;
-  for (uint32_t r = 0; r < WEFT_SOFT_ROWS; r++) {
+static void add_tile(const cpu_soft_run *run, const taking_part *rows, uint32_t at, uint32_t column,
+                     cpu_soft_tile *tile) {
+  uint32_t i = column * CPU_PANEL, left = run->weight->n_in - i;
+  tile->n_rows = rows->n - at < CPU_SOFT_ROWS ? rows->n - at : CPU_SOFT_ROWS;
+  tile->n_cols = left < CPU_PANEL ? left : CPU_PANEL;
+  tile->wide = run->wide + (uint64_t)column * WEFT_VOCAB_CHUNK * CPU_PANEL * run->fns->element_bytes;
+  for (uint32_t r = 0; r < CPU_SOFT_ROWS; r++) {
     uint32_t from = at + (r < tile->n_rows ? r : tile->n_rows - 1), row = rows->row[from];
     tile->e[r] = run->logits + (uint64_t)row * WEFT_VOCAB_CHUNK;
     tile->soft[r] = run->soft + row * run->soft_stride + i;
@@ -91,27 +91,27 @@ static void add_tile(const weft_soft_run *run, const taking_part *rows, uint32_t
   run->fns->add(tile);
 }
 
-void weft_soft_add(const weft_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n, const weft_chunk *chunks) {
-  uint32_t n_columns = weft_panel_count(run->weight->n_in);
-  weft_soft_tile tile = {.n_tokens = weft_panel_count(weft_chunk_tokens(run->weight->n_out, chunk)) * WEFT_PANEL};
+void cpu_soft_add(const cpu_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n, const cpu_head_chunk *chunks) {
+  uint32_t n_columns = cpu_panel_count(run->weight->n_in);
+  cpu_soft_tile tile = {.n_tokens = cpu_panel_count(cpu_chunk_tokens(run->weight->n_out, chunk)) * CPU_PANEL};
   for (uint32_t r = 0; r < n;) {
     taking_part rows = {0};
     for (; r < n && rows.n < SOFT_BATCH; r++) {
-      if (!join(run, first + r, &chunks[r], rows.factor[rows.n])) continue;
+      if (!join_soft(run, first + r, &chunks[r], rows.factor[rows.n])) continue;
       rows.row[rows.n++] = first + r;
       if (run->fns->narrow != NULL) run->fns->narrow(run->logits + (uint64_t)(first + r) * WEFT_VOCAB_CHUNK);
     }
     for (uint32_t column = 0; column < n_columns; column++) {
-      for (uint32_t at = 0; at < rows.n; at += WEFT_SOFT_ROWS) {
+      for (uint32_t at = 0; at < rows.n; at += CPU_SOFT_ROWS) {
         add_tile(run, &rows, at, column, &tile);
       }
     }
   }
 }
 
-void weft_soft_end(const weft_soft_run *run, float scale) {
+void cpu_soft_end(const cpu_soft_run *run, float scale) {
   for (uint32_t r = 0; r < run->n_rows; r++) {
-    if (!wants(run, r)) continue;
+    if (!wants_soft(run, r)) continue;
     float *soft = run->soft + r * run->soft_stride;
     float factor = run->total[r] > 0.0 ? (float)((double)scale / run->total[r]) : 0.0f;
     if (factor == 0.0f)
@@ -126,39 +126,39 @@ void weft_soft_end(const weft_soft_run *run, float scale) {
 enum { ROWS_PER_TASK = 32 };
 
 typedef struct soft_call {
-  weft_soft_run run;
+  cpu_soft_run run;
   const weft_soft_args *args;
-  const weft_head_fns *head;
-  weft_chunk *chunks; /* [n_rows] of this chunk */
+  const cpu_head_fns *head;
+  cpu_head_chunk *chunks; /* [n_rows] of this chunk */
   uint32_t chunk;
   uint64_t scratch_bytes;
 } soft_call;
 
 static soft_call make_call(weft_device *device, const weft_soft_args *args, uint8_t *scratch) {
-  weft_cpu_isa isa = weft_cpu_get_isa(device);
-  soft_call call = {.args = args, .head = weft_head_find(isa)};
-  call.run = (weft_soft_run){
-      .fns = weft_soft_find(isa, args->weight->type),
+  cpu_isa isa = cpu_get_isa(device);
+  soft_call call = {.args = args, .head = cpu_head_find(isa)};
+  call.run = (cpu_soft_run){
+      .fns = cpu_soft_find(isa, args->weight->type),
       .weight = args->weight,
       .temperature = args->temperature,
       .soft = args->soft,
       .soft_stride = args->soft_stride,
       .n_rows = args->n_rows,
   };
-  uint64_t used = weft_soft_place(&call.run, scratch);
-  if (scratch != NULL) call.chunks = (weft_chunk *)(void *)(scratch + used);
-  call.scratch_bytes = used + args->n_rows * sizeof(weft_chunk);
+  uint64_t used = cpu_soft_place(&call.run, scratch);
+  if (scratch != NULL) call.chunks = (cpu_head_chunk *)(void *)(scratch + used);
+  call.scratch_bytes = used + args->n_rows * sizeof(cpu_head_chunk);
   return call;
 }
 
-uint64_t weft_cpu_soft_scratch(weft_device *device, const weft_soft_args *args) {
+uint64_t cpu_soft_scratch(weft_device *device, const weft_soft_args *args) {
   return make_call(device, args, NULL).scratch_bytes;
 }
 
 static void widen_task(void *arg, uint32_t task, uint32_t thread) {
   (void)thread;
   const soft_call *call = arg;
-  weft_soft_widen(&call->run, call->chunk, task);
+  cpu_soft_widen(&call->run, call->chunk, task);
 }
 
 static void add_task(void *arg, uint32_t task, uint32_t thread) {
@@ -167,27 +167,27 @@ static void add_task(void *arg, uint32_t task, uint32_t thread) {
   const weft_soft_args *args = call->args;
   uint32_t first = task * ROWS_PER_TASK, left = args->n_rows - first;
   uint32_t n = left < ROWS_PER_TASK ? left : ROWS_PER_TASK;
-  uint32_t n_tokens = weft_chunk_tokens(args->weight->n_out, call->chunk);
+  uint32_t n_tokens = cpu_chunk_tokens(args->weight->n_out, call->chunk);
   for (uint32_t r = first; r < first + n; r++) {
     float *logits = call->run.logits + (uint64_t)r * WEFT_VOCAB_CHUNK;
     const float *from = args->logits + r * args->logits_stride + (uint64_t)call->chunk * WEFT_VOCAB_CHUNK;
     memcpy(logits, from, n_tokens * sizeof(float));
-    call->chunks[r] = (weft_chunk){.index = -1};
+    call->chunks[r] = (cpu_head_chunk){.index = -1};
     if (call->head->cap(logits, n_tokens, 0.0f)) continue;
     call->head->chunk(logits, n_tokens, NULL, 1.0f / args->temperature[r], &call->chunks[r]);
   }
-  weft_soft_add(&call->run, call->chunk, first, n, call->chunks + first);
+  cpu_soft_add(&call->run, call->chunk, first, n, call->chunks + first);
 }
 
-weft_status weft_cpu_soft(weft_device *device, const weft_soft_args *args) {
-  weft_pool *pool = weft_cpu_pool(device);
+weft_status cpu_soft(weft_device *device, const weft_soft_args *args) {
+  weft_pool *pool = cpu_pool(device);
   soft_call call = make_call(device, args, args->scratch);
   uint32_t n_vocab = args->weight->n_out;
-  weft_soft_begin(&call.run);
-  for (call.chunk = 0; call.chunk < weft_chunk_count(n_vocab); call.chunk++) {
-    weft_pool_run(pool, widen_task, &call, weft_panel_count(weft_chunk_tokens(n_vocab, call.chunk)));
+  cpu_soft_begin(&call.run);
+  for (call.chunk = 0; call.chunk < cpu_chunk_count(n_vocab); call.chunk++) {
+    weft_pool_run(pool, widen_task, &call, cpu_panel_count(cpu_chunk_tokens(n_vocab, call.chunk)));
     weft_pool_run(pool, add_task, &call, (args->n_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK);
   }
-  weft_soft_end(&call.run, args->scale);
+  cpu_soft_end(&call.run, args->scale);
   return WEFT_OK;
 }

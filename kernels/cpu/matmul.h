@@ -1,23 +1,33 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of rows with panels: what the three instruction sets implement, and what matmul, experts
- * and the head share.
+/* Products of rows with panels: what the three instruction sets implement, and what matmul, experts and the head
+ * share.
  *
- * Law (the numerics of a product, the same for every number of rows, place and thread). Quantised
- * weights: the input row is cut into blocks of 32; a block's scale is max|x| / 127 in f32 and its
- * codes are x / scale rounded to nearest even; a block with a NaN or infinity has scale NaN, one
- * with max|x| < 2^-100 is zero. For one output, blocks ascend: OFFSET   t = scale * (float)dot acc
- * = fma(t, x_scale, acc) LEAST    t = fma(-least, (float)x_sum, scale * (float)dot) acc = fma(t,
- * x_scale, acc) SPLIT    t = fma(scale1, (float)dot1, scale0 * (float)dot0)                acc =
- * fma(t, x_scale, acc) where dot is the exact integer sum of (code - offset) * x_code. Float
- * weights: inputs ascend within segments of WEFT_SEGMENT, acc = fma(w, x, acc) from zero, and
- * segments are added ascending. All isas give equal bits, but that portable code rounds w * x
- * before it adds (a call per product where there is no fma otherwise).
+ * Law (the numerics of a product). They are the same for every number of rows, every place of a row and every thread.
  *
- * Rows are packed into groups before the product; the rows of a group lie side by side:
- *   quantised   per block of 32, for each row 52 bytes: 32 codes s8; scale f32; sum of the codes
- * f32; minus the sums of all, of the first sixteen and of the last sixteen codes, s32 float per
- * input: x of each row, f32 A group has 16 rows; what is left at the end is one group of up to 8 or
- * two of almost equal size. */
+ * Quantised weights. The input row is cut into blocks of 32. A block's scale is max|x| / 127 in f32 and its codes are
+ * x / scale, rounded to nearest even. A block that holds a NaN or an infinity gets the scale NaN; a block with
+ * max|x| < 2^-100 is all zeros. For one output the blocks are added one after another, ascending, to one f32 sum:
+ *
+ *   OFFSET   t = scale * (float)dot                                    acc = fma(t, x_scale, acc)
+ *   LEAST    t = fma(-least, (float)x_sum, scale * (float)dot)         acc = fma(t, x_scale, acc)
+ *   SPLIT    t = fma(scale1, (float)dot1, scale0 * (float)dot0)        acc = fma(t, x_scale, acc)
+ *
+ * dot is the exact integer sum of (code - offset) * x_code over the block; dot0 and dot1 are those of its halves.
+ *
+ * Float weights. Inputs ascend within segments of CPU_SEGMENT, acc = fma(w, x, acc) from zero, and the segments' sums
+ * are added ascending. The instruction sets give equal bits with one exception: for float weights portable code rounds
+ * w * x before it adds, since a fused operation without hardware for it would be a function call per product.
+ *
+ * Rows are packed into groups before the product. The rows of a group lie side by side:
+ *
+ *   quantised   per block of 32 and row, 52 bytes:   0   32 codes, s8
+ *                                                   32   the scale, f32
+ *                                                   36   the sum of the codes, f32
+ *                                                   40   minus the sums of all codes, of the first sixteen and of the
+ *                                                        last sixteen: three s32
+ *   float       per input:                           x of each row, f32
+ *
+ * A group has 16 rows. What is left at the end is one group of up to 8 rows, or two of almost equal size. */
 #ifndef WEFT_KERNELS_CPU_MATMUL_H
 #define WEFT_KERNELS_CPU_MATMUL_H
 
@@ -26,21 +36,21 @@
 #include "kernels/cpu/pack.h"
 
 enum {
-  WEFT_GROUP = 16,     /* rows of a full group */
-  WEFT_GROUP_PART = 8, /* most rows of another */
-  WEFT_SEGMENT = 256,  /* inputs summed at a time, float weights */
-  WEFT_X_BYTES = 52,   /* of one row's block of 32 in a quantised group, and what is where in them */
-  WEFT_X_SCALE = 32,
-  WEFT_X_SUM = 36,
-  WEFT_X_MINUS = 40,
-  WEFT_X_MINUS_FIRST = 44,
-  WEFT_X_MINUS_LAST = 48,
-  WEFT_TASKS_PER_THREAD = 8
+  CPU_GROUP = 16,     /* rows of a full group */
+  CPU_GROUP_PART = 8, /* most rows of a group that is not full */
+  CPU_SEGMENT = 256,  /* float weights: inputs that are summed from zero before the sum joins the rest */
+  CPU_X_BYTES = 52,   /* one row's block of 32 in a quantised group, and where its parts begin: */
+  CPU_X_SCALE = 32,
+  CPU_X_SUM = 36,
+  CPU_X_MINUS = 40,
+  CPU_X_MINUS_FIRST = 44,
+  CPU_X_MINUS_LAST = 48,
+  CPU_TASKS_PER_THREAD = 8
 };
 
 /* y[r][0 .. n_cols) = one group of rows times n_panels consecutive panels. */
-typedef struct weft_tile {
-  const weft_pack_info *info;
+typedef struct cpu_tile {
+  const cpu_pack_info *info;
   const uint8_t *panel; /* the first */
   const uint8_t *next;  /* weights that will be read after these, or NULL: only a hint */
   bool fetch;           /* these weights, or next, are not in the cache yet: only a hint */
@@ -52,53 +62,52 @@ typedef struct weft_tile {
   const uint8_t *x;
   float *y;
   uint64_t y_stride;
-} weft_tile;
+} cpu_tile;
 
-/* Slots of one row, in rank order. */
-typedef struct weft_ranked {
+/* The results that the k experts of one row left in slots, in rank order. */
+typedef struct cpu_ranked {
   const float *x; /* [slots][stride] */
   uint64_t stride;
   const uint32_t *slot; /* [k] */
   const float *weight;  /* [k] */
   uint32_t k;
-} weft_ranked;
+} cpu_ranked;
 
-typedef struct weft_products {
-  void (*tile)(const weft_tile *tile);
+typedef struct cpu_products {
+  void (*tile)(const cpu_tile *tile);
   /* Row `row` of a quantised group of n_rows. */
   void (*quantise)(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group);
   /* y[i] = sum over ranks of weight * x[slot][i], ascending, each product rounded. */
-  void (*add_ranked)(const weft_ranked *ranked, uint32_t n, float *y);
-} weft_products;
+  void (*add_ranked)(const cpu_ranked *ranked, uint32_t n, float *y);
+} cpu_products;
 
-const weft_products *weft_products_find(weft_cpu_isa isa);
-extern const weft_products weft_products_portable;
-extern const weft_products weft_products_avx2;
-extern const weft_products weft_products_avx512;
+const cpu_products *cpu_products_find(cpu_isa isa);
+extern const cpu_products cpu_products_portable;
+extern const cpu_products cpu_products_avx2;
+extern const cpu_products cpu_products_avx512;
 
 /* Rows of the next group when n_left are still to be packed. */
-static inline uint32_t weft_group_next(uint32_t n_left) {
-  if (n_left >= WEFT_GROUP) return WEFT_GROUP;
-  return n_left > WEFT_GROUP_PART ? (n_left + 1) / 2 : n_left;
+static inline uint32_t cpu_group_next(uint32_t n_left) {
+  if (n_left >= CPU_GROUP) return CPU_GROUP;
+  return n_left > CPU_GROUP_PART ? (n_left + 1) / 2 : n_left;
 }
 
-/* Bytes that one row takes in packed groups, so that the group beginning at row r is at r times
- * this. */
-static inline uint64_t weft_group_row_bytes(bool quantised, uint32_t n_in) {
-  return quantised ? (uint64_t)(n_in / WEFT_PACK_BLOCK) * WEFT_X_BYTES : 4ull * n_in;
+/* Bytes that one row takes in packed groups: the group that begins at row r lies at r times this. */
+static inline uint64_t cpu_group_row_bytes(bool quantised, uint32_t n_in) {
+  return quantised ? (uint64_t)(n_in / CPU_PACK_BLOCK) * CPU_X_BYTES : 4ull * n_in;
 }
 
-static inline bool weft_is_quantised(weft_type type) {
+static inline bool cpu_is_quantised(weft_type type) {
   return type != WEFT_TYPE_F32 && type != WEFT_TYPE_F16 && type != WEFT_TYPE_BF16;
 }
 
-static inline uint64_t weft_round_64(uint64_t n) {
+static inline uint64_t cpu_round_64(uint64_t n) {
   return (n + 63u) & ~63ull;
 }
 
-/* Scale of a block whose largest magnitude is `most`, and what to multiply by; 0 when all codes are
- * to be 0. */
-static inline void weft_block_scale(float most, float *scale, float *inverse) {
+/* The scale of a block whose largest magnitude is `most`, and the factor that makes codes of its numbers (0 where all
+ * codes are to be 0). */
+static inline void cpu_block_scale(float most, float *scale, float *inverse) {
   *inverse = 0.0f;
   if (!(most <= 3.4028235e38f)) { /* NaN or infinity spoils the block, visibly */
     union {
@@ -114,34 +123,32 @@ static inline void weft_block_scale(float most, float *scale, float *inverse) {
   }
 }
 
-/* What follows the codes of a row's block: `first` and `last` are the sums of its halves' codes. */
-static inline void weft_block_tail(uint8_t *to, float scale, int32_t first, int32_t last) {
+/* Writes what follows the codes of a row's block; `first` and `last` are the sums of the codes of its halves. */
+static inline void cpu_block_tail(uint8_t *to, float scale, int32_t first, int32_t last) {
   float sum = (float)(first + last);
   int32_t minus[3] = {-(first + last), -first, -last};
-  memcpy(to + WEFT_X_SCALE, &scale, 4);
-  memcpy(to + WEFT_X_SUM, &sum, 4);
-  memcpy(to + WEFT_X_MINUS, minus, sizeof minus);
+  memcpy(to + CPU_X_SCALE, &scale, 4);
+  memcpy(to + CPU_X_SUM, &sum, 4);
+  memcpy(to + CPU_X_MINUS, minus, sizeof minus);
 }
 
-/* Packs rows [first, first + n) into groups; first is a multiple of 16. row(r) is x + r * x_stride.
- */
-typedef struct weft_pack_rows {
-  const weft_products *products;
+/* Packs rows [first, first + n) into groups; first is a multiple of 16. Row r begins at x + r * x_stride. */
+typedef struct cpu_pack_rows {
+  const cpu_products *products;
   const float *x;
   uint64_t x_stride;
   uint32_t n_in;
   bool quantised;
   uint8_t *groups; /* where row 0 of the whole would be */
-} weft_pack_rows;
-void weft_rows_pack(const weft_pack_rows *rows, uint32_t first, uint32_t n);
+} cpu_pack_rows;
+void cpu_rows_pack(const cpu_pack_rows *rows, uint32_t first, uint32_t n);
 /* All rows [0, n_rows), over the pool when that is worth it. */
-void weft_rows_pack_all(weft_pool *pool, const weft_pack_rows *rows, uint32_t n_rows);
+void cpu_rows_pack_all(weft_pool *pool, const cpu_pack_rows *rows, uint32_t n_rows);
 
 /* Panels [panel, panel + n_panels) of a matrix; the caller adds x, y, y_stride and n_rows. */
-weft_tile weft_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel, uint32_t n_panels);
+cpu_tile cpu_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel, uint32_t n_panels);
 
-/* Runs a tile over rows [first, first + n) of packed groups: tile.x and tile.y are those of row 0.
- */
-void weft_tile_rows(const weft_products *products, const weft_tile *tile, uint32_t first, uint32_t n);
+/* Runs a tile over rows [first, first + n) of packed groups: tile.x and tile.y are those of row 0. */
+void cpu_tile_rows(const cpu_products *products, const cpu_tile *tile, uint32_t first, uint32_t n);
 
 #endif

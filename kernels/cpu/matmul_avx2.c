@@ -68,62 +68,62 @@ typedef struct half_block {
   uint32_t half;
 } half_block;
 
-INLINE __m256 add_block(const weft_pack_info *info, const half_block *k, const uint8_t *x, __m256 acc) {
+INLINE __m256 add_block(const cpu_pack_info *info, const half_block *k, const uint8_t *x, __m256 acc) {
   const uint32_t fit = pairs_that_fit(info->type, info->bits), bits = info->bits, shift = info->offset_shift;
   __m256 t;
-  if (info->form == WEFT_FORM_SPLIT) {
-    __m256i dot0 = dot_codes(start_sum(x + WEFT_X_MINUS_FIRST, shift), bits, fit, k->w, 4, k->half, x);
-    __m256i dot1 = dot_codes(start_sum(x + WEFT_X_MINUS_LAST, shift), bits, fit, k->w + 4, 4, k->half, x + 16);
+  if (info->form == CPU_FORM_SPLIT) {
+    __m256i dot0 = dot_codes(start_sum(x + CPU_X_MINUS_FIRST, shift), bits, fit, k->w, 4, k->half, x);
+    __m256i dot1 = dot_codes(start_sum(x + CPU_X_MINUS_LAST, shift), bits, fit, k->w + 4, 4, k->half, x + 16);
     t = _mm256_mul_ps(k->a, _mm256_cvtepi32_ps(dot0));
     t = _mm256_fmadd_ps(k->b, _mm256_cvtepi32_ps(dot1), t);
   } else {
-    bool offset = info->form == WEFT_FORM_OFFSET && bits != 8;
-    __m256i dot = offset ? start_sum(x + WEFT_X_MINUS, shift) : _mm256_setzero_si256();
+    bool offset = info->form == CPU_FORM_OFFSET && bits != 8;
+    __m256i dot = offset ? start_sum(x + CPU_X_MINUS, shift) : _mm256_setzero_si256();
     dot = dot_codes(dot, bits, fit, k->w, 8, k->half, x);
     t = _mm256_mul_ps(k->a, _mm256_cvtepi32_ps(dot));
-    if (info->form == WEFT_FORM_LEAST) t = _mm256_fmadd_ps(k->b, _mm256_set1_ps(read_float(x + WEFT_X_SUM)), t);
+    if (info->form == CPU_FORM_LEAST) t = _mm256_fmadd_ps(k->b, _mm256_set1_ps(read_float(x + CPU_X_SUM)), t);
   }
-  return _mm256_fmadd_ps(t, _mm256_set1_ps(read_float(x + WEFT_X_SCALE)), acc);
+  return _mm256_fmadd_ps(t, _mm256_set1_ps(read_float(x + CPU_X_SCALE)), acc);
 }
 
 INLINE __m256 half_of(const lanes_f *v, uint32_t half) {
   return _mm256_loadu_ps((const float *)(const void *)v + 8 * half);
 }
 
-static void store_rows(const weft_tile *tile, uint32_t panel, const float acc[][WEFT_PANEL]) {
-  uint32_t n = tile->n_cols - panel * WEFT_PANEL;
-  if (n > WEFT_PANEL) n = WEFT_PANEL;
+static void store_rows(const cpu_tile *tile, uint32_t panel, const float acc[][CPU_PANEL]) {
+  uint32_t n = tile->n_cols - panel * CPU_PANEL;
+  if (n > CPU_PANEL) n = CPU_PANEL;
   for (uint32_t r = 0; r < tile->n_rows; r++) {
-    memcpy(tile->y + r * tile->y_stride + (uint64_t)panel * WEFT_PANEL, acc[r], n * sizeof(float));
+    memcpy(tile->y + r * tile->y_stride + (uint64_t)panel * CPU_PANEL, acc[r], n * sizeof(float));
   }
 }
 
-INLINE void quantised_panel(const weft_pack_info *info, const weft_tile *tile, uint32_t p) {
-  float acc[WEFT_GROUP][WEFT_PANEL] __attribute__((aligned(64))) = {{0}};
+INLINE void quantised_panel(const cpu_pack_info *info, const cpu_tile *tile, uint32_t p) {
+  float acc[CPU_GROUP][CPU_PANEL] __attribute__((aligned(64))) = {{0}};
   const uint8_t *panel = tile->panel + p * tile->panel_bytes;
   const uint32_t R = tile->n_rows;
   lanes_u w[8];
-  for (uint32_t b = 0; b < tile->n_in / WEFT_PACK_BLOCK; b++) {
+  for (uint32_t b = 0; b < tile->n_in / CPU_PACK_BLOCK; b++) {
     lanes_block block = lanes_find_block(info, panel, b);
     lanes_block_codes(info, &block, w);
-    const uint8_t *x = tile->x + (uint64_t)b * WEFT_X_BYTES * R;
+    const uint8_t *x = tile->x + (uint64_t)b * CPU_X_BYTES * R;
     for (uint32_t half = 0; half < 2; half++) {
       const half_block k = {w, half_of(&block.a, half), half_of(&block.b, half), half};
       for (uint32_t r = 0; r < R; r++) {
         __m256 sum = _mm256_load_ps(acc[r] + 8 * half);
-        _mm256_store_ps(acc[r] + 8 * half, add_block(info, &k, x + WEFT_X_BYTES * r, sum));
+        _mm256_store_ps(acc[r] + 8 * half, add_block(info, &k, x + CPU_X_BYTES * r, sum));
       }
     }
   }
   store_rows(tile, p, acc);
 }
 
-INLINE void float_panel(weft_type type, const weft_tile *tile, uint32_t p) {
-  float total[WEFT_GROUP][WEFT_PANEL] = {{0}};
+INLINE void float_panel(weft_type type, const cpu_tile *tile, uint32_t p) {
+  float total[CPU_GROUP][CPU_PANEL] = {{0}};
   const uint8_t *panel = tile->panel + p * tile->panel_bytes;
   const uint32_t R = tile->n_rows;
-  for (uint32_t first = 0; first < tile->n_in; first += WEFT_SEGMENT) {
-    uint32_t n = tile->n_in - first < WEFT_SEGMENT ? tile->n_in - first : WEFT_SEGMENT;
+  for (uint32_t first = 0; first < tile->n_in; first += CPU_SEGMENT) {
+    uint32_t n = tile->n_in - first < CPU_SEGMENT ? tile->n_in - first : CPU_SEGMENT;
     for (uint32_t r = 0; r < R; r += 4) { /* four rows at a time; a row past the end repeats the last */
       uint32_t at[4];
       __m256 low[4], high[4];
@@ -151,31 +151,31 @@ INLINE void float_panel(weft_type type, const weft_tile *tile, uint32_t p) {
 }
 
 /* The rows of pack_table again, so that each type is compiled with its numbers known. */
-#define QUANTISED(X)                           \
-  X(Q8_0, WEFT_FORM_OFFSET, 8, 7, 512, 0, 32)  \
-  X(Q4_0, WEFT_FORM_OFFSET, 4, 3, 256, 0, 32)  \
-  X(Q5_0, WEFT_FORM_OFFSET, 5, 4, 320, 0, 32)  \
-  X(MXFP4, WEFT_FORM_OFFSET, 4, 4, 256, 0, 16) \
-  X(Q4_K, WEFT_FORM_LEAST, 4, 0, 256, 320, 0)  \
-  X(Q5_K, WEFT_FORM_LEAST, 5, 0, 320, 320, 0)  \
-  X(Q6_K, WEFT_FORM_SPLIT, 6, 5, 384, 320, 0)
-#define X(type, ...)                                                    \
-  static void tile_##type(const weft_tile *tile, uint32_t p) {          \
-    static const weft_pack_info info = {WEFT_TYPE_##type, __VA_ARGS__}; \
-    quantised_panel(&info, tile, p);                                    \
+#define QUANTISED(X)                          \
+  X(Q8_0, CPU_FORM_OFFSET, 8, 7, 512, 0, 32)  \
+  X(Q4_0, CPU_FORM_OFFSET, 4, 3, 256, 0, 32)  \
+  X(Q5_0, CPU_FORM_OFFSET, 5, 4, 320, 0, 32)  \
+  X(MXFP4, CPU_FORM_OFFSET, 4, 4, 256, 0, 16) \
+  X(Q4_K, CPU_FORM_LEAST, 4, 0, 256, 320, 0)  \
+  X(Q5_K, CPU_FORM_LEAST, 5, 0, 320, 320, 0)  \
+  X(Q6_K, CPU_FORM_SPLIT, 6, 5, 384, 320, 0)
+#define X(type, ...)                                                   \
+  static void tile_##type(const cpu_tile *tile, uint32_t p) {          \
+    static const cpu_pack_info info = {WEFT_TYPE_##type, __VA_ARGS__}; \
+    quantised_panel(&info, tile, p);                                   \
   }
 QUANTISED(X)
 #undef X
-#define X(type)                                                \
-  static void tile_##type(const weft_tile *tile, uint32_t p) { \
-    float_panel(WEFT_TYPE_##type, tile, p);                    \
+#define X(type)                                               \
+  static void tile_##type(const cpu_tile *tile, uint32_t p) { \
+    float_panel(WEFT_TYPE_##type, tile, p);                   \
   }
 X(F32)
 X(F16)
 X(BF16)
 #undef X
 
-typedef void (*panel_fn)(const weft_tile *tile, uint32_t p);
+typedef void (*panel_fn)(const cpu_tile *tile, uint32_t p);
 
 static panel_fn find_panel_fn(weft_type type) {
   switch (type) {
@@ -193,7 +193,7 @@ static panel_fn find_panel_fn(weft_type type) {
   return NULL;
 }
 
-static void tile_avx2(const weft_tile *tile) {
+static void tile_avx2(const cpu_tile *tile) {
   panel_fn fn = find_panel_fn(tile->info->type);
   for (uint32_t p = 0; p < tile->n_panels; p++) fn(tile, p);
 }
@@ -202,11 +202,11 @@ static void quantise_avx2(const float *x, uint32_t n_in, uint32_t row, uint32_t 
   lanes_quantise(x, n_in, row, n_rows, group);
 }
 
-static void add_ranked_avx2(const weft_ranked *ranked, uint32_t n, float *y) {
+static void add_ranked_avx2(const cpu_ranked *ranked, uint32_t n, float *y) {
   lanes_add_ranked(ranked, n, y);
 }
 
-const weft_products weft_products_avx2 = {
+const cpu_products cpu_products_avx2 = {
     .tile = tile_avx2,
     .quantise = quantise_avx2,
     .add_ranked = add_ranked_avx2,

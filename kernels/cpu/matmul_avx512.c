@@ -113,26 +113,26 @@ INLINE float load_float(const uint8_t *at) {
   return f;
 }
 
-INLINE __m512 add_block(weft_pack_form form, unsigned shift, const weights *k, const uint8_t *x, __m512 acc) {
+INLINE __m512 add_block(cpu_pack_form form, unsigned shift, const weights *k, const uint8_t *x, __m512 acc) {
   __m512 t;
-  if (form == WEFT_FORM_SPLIT) {
-    __m512i dot0 = dot4(offset_sum(x + WEFT_X_MINUS_FIRST, shift), k->w, x);
-    __m512i dot1 = dot4(offset_sum(x + WEFT_X_MINUS_LAST, shift), k->w + 4, x + 16);
+  if (form == CPU_FORM_SPLIT) {
+    __m512i dot0 = dot4(offset_sum(x + CPU_X_MINUS_FIRST, shift), k->w, x);
+    __m512i dot1 = dot4(offset_sum(x + CPU_X_MINUS_LAST, shift), k->w + 4, x + 16);
     t = _mm512_mul_ps(k->a, _mm512_cvtepi32_ps(dot0));
     t = _mm512_fmadd_ps(k->b, _mm512_cvtepi32_ps(dot1), t);
   } else {
-    __m512i dot = form == WEFT_FORM_OFFSET ? offset_sum(x + WEFT_X_MINUS, shift) : _mm512_setzero_si512();
+    __m512i dot = form == CPU_FORM_OFFSET ? offset_sum(x + CPU_X_MINUS, shift) : _mm512_setzero_si512();
     dot = dot4(dot4(dot, k->w, x), k->w + 4, x + 16);
     t = _mm512_mul_ps(k->a, _mm512_cvtepi32_ps(dot));
-    if (form == WEFT_FORM_LEAST) t = _mm512_fmadd_ps(k->b, _mm512_set1_ps(load_float(x + WEFT_X_SUM)), t);
+    if (form == CPU_FORM_LEAST) t = _mm512_fmadd_ps(k->b, _mm512_set1_ps(load_float(x + CPU_X_SUM)), t);
   }
-  return _mm512_fmadd_ps(t, _mm512_set1_ps(load_float(x + WEFT_X_SCALE)), acc);
+  return _mm512_fmadd_ps(t, _mm512_set1_ps(load_float(x + CPU_X_SCALE)), acc);
 }
 
 /* Asks for what lies FETCH_AHEAD bytes away: further in the tile's panels, or in those that come
  * next. With few rows the processor sees the stream itself and is faster left alone; the jump to
  * `next` it cannot see. */
-INLINE void fetch_ahead(const weft_tile *tile, const uint8_t *at, uint32_t n_bytes, bool few_rows) {
+INLINE void fetch_ahead(const cpu_tile *tile, const uint8_t *at, uint32_t n_bytes, bool few_rows) {
   if (!tile->fetch) return;
   const uint8_t *end = tile->panel + tile->n_panels * tile->panel_bytes;
   uint64_t left = (uint64_t)(end - at);
@@ -144,22 +144,22 @@ INLINE void fetch_ahead(const weft_tile *tile, const uint8_t *at, uint32_t n_byt
 
 /* ---- one panel, R rows ---- */
 
-INLINE void store_rows(const __m512 *acc, int R, const weft_tile *tile, uint32_t panel) {
-  uint32_t left = tile->n_cols - panel * WEFT_PANEL;
-  __mmask16 mask = left >= WEFT_PANEL ? 0xFFFF : (__mmask16)((1u << left) - 1u);
-  float *y = tile->y + panel * WEFT_PANEL;
+INLINE void store_rows(const __m512 *acc, int R, const cpu_tile *tile, uint32_t panel) {
+  uint32_t left = tile->n_cols - panel * CPU_PANEL;
+  __mmask16 mask = left >= CPU_PANEL ? 0xFFFF : (__mmask16)((1u << left) - 1u);
+  float *y = tile->y + panel * CPU_PANEL;
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++) _mm512_mask_storeu_ps(y + (uint64_t)r * tile->y_stride, mask, acc[r]);
 }
 
 INLINE void small_panel(weft_type type, unsigned shift, uint32_t bits, uint32_t quant_bytes, int R,
-                        const weft_tile *tile, uint32_t panel) {
-  const uint32_t scale_bytes = type == WEFT_TYPE_MXFP4 ? 16 : 32, per_line = weft_blocks_per_line(scale_bytes);
+                        const cpu_tile *tile, uint32_t panel) {
+  const uint32_t scale_bytes = type == WEFT_TYPE_MXFP4 ? 16 : 32, per_line = cpu_blocks_per_line(scale_bytes);
   const uint8_t *at = tile->panel + panel * tile->panel_bytes, *x = tile->x;
   __m512 acc[16];
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
-  for (uint32_t left = tile->n_in / WEFT_PACK_BLOCK; left > 0;) {
+  for (uint32_t left = tile->n_in / CPU_PACK_BLOCK; left > 0;) {
     const uint8_t *scales = at;
     at += 64;
     uint32_t n = left < per_line ? left : per_line;
@@ -172,16 +172,16 @@ INLINE void small_panel(weft_type type, unsigned shift, uint32_t bits, uint32_t 
       k.a = type == WEFT_TYPE_MXFP4 ? load_e8m0(scales) : load_f16(scales);
       k.b = k.a;
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) acc[r] = add_block(WEFT_FORM_OFFSET, shift, &k, x + WEFT_X_BYTES * r, acc[r]);
+      for (int r = 0; r < R; r++) acc[r] = add_block(CPU_FORM_OFFSET, shift, &k, x + CPU_X_BYTES * r, acc[r]);
       scales += scale_bytes;
       at += quant_bytes;
-      x += WEFT_X_BYTES * R;
+      x += CPU_X_BYTES * R;
     }
   }
   store_rows(acc, R, tile, panel);
 }
 
-INLINE void super_panel(weft_pack_form form, uint32_t bits, uint32_t quant_bytes, int R, const weft_tile *tile,
+INLINE void super_panel(cpu_pack_form form, uint32_t bits, uint32_t quant_bytes, int R, const cpu_tile *tile,
                         uint32_t panel) {
   const uint8_t *super = tile->panel + panel * tile->panel_bytes;
   const uint8_t *x = tile->x;
@@ -196,7 +196,7 @@ INLINE void super_panel(weft_pack_form form, uint32_t bits, uint32_t quant_bytes
       weights k;
       fetch_ahead(tile, quants, quant_bytes + 64, R < 5);
       load_codes(bits, quants, k.w);
-      if (form == WEFT_FORM_SPLIT) {
+      if (form == CPU_FORM_SPLIT) {
         k.a = _mm512_mul_ps(d, load_s8(super + 64 + 32 * j));
         k.b = _mm512_mul_ps(d, load_s8(super + 80 + 32 * j));
       } else {
@@ -204,9 +204,9 @@ INLINE void super_panel(weft_pack_form form, uint32_t bits, uint32_t quant_bytes
         k.b = _mm512_mul_ps(least, load_u8(super + 192 + 16 * j));
       }
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) acc[r] = add_block(form, 5, &k, x + WEFT_X_BYTES * r, acc[r]);
+      for (int r = 0; r < R; r++) acc[r] = add_block(form, 5, &k, x + CPU_X_BYTES * r, acc[r]);
       quants += quant_bytes;
-      x += WEFT_X_BYTES * R;
+      x += CPU_X_BYTES * R;
     }
     super = quants;
   }
@@ -220,13 +220,13 @@ INLINE __m512 load_weight(weft_type type, const uint8_t *panel, uint64_t i) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-INLINE void float_panel(weft_type type, int R, const weft_tile *tile, uint32_t panel) {
+INLINE void float_panel(weft_type type, int R, const cpu_tile *tile, uint32_t panel) {
   const uint8_t *weight = tile->panel + panel * tile->panel_bytes;
   const uint8_t *x = tile->x;
-  float total[16][WEFT_PANEL] __attribute__((aligned(64))) = {{0}};
+  float total[16][CPU_PANEL] __attribute__((aligned(64))) = {{0}};
   __m512 acc[16];
-  for (uint32_t first = 0; first < tile->n_in; first += WEFT_SEGMENT) {
-    uint32_t n = tile->n_in - first < WEFT_SEGMENT ? tile->n_in - first : WEFT_SEGMENT;
+  for (uint32_t first = 0; first < tile->n_in; first += CPU_SEGMENT) {
+    uint32_t n = tile->n_in - first < CPU_SEGMENT ? tile->n_in - first : CPU_SEGMENT;
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
     for (uint32_t i = 0; i < n; i++, x += 4 * R) {
@@ -252,29 +252,29 @@ INLINE void float_panel(weft_type type, int R, const weft_tile *tile, uint32_t p
   X(Q4_0, R, small_panel(WEFT_TYPE_Q4_0, 3, 4, 256, R, tile, p))   \
   X(Q5_0, R, small_panel(WEFT_TYPE_Q5_0, 4, 5, 320, R, tile, p))   \
   X(MXFP4, R, small_panel(WEFT_TYPE_MXFP4, 4, 4, 256, R, tile, p)) \
-  X(Q4_K, R, super_panel(WEFT_FORM_LEAST, 4, 256, R, tile, p))     \
-  X(Q5_K, R, super_panel(WEFT_FORM_LEAST, 5, 320, R, tile, p))     \
-  X(Q6_K, R, super_panel(WEFT_FORM_SPLIT, 6, 384, R, tile, p))
+  X(Q4_K, R, super_panel(CPU_FORM_LEAST, 4, 256, R, tile, p))      \
+  X(Q5_K, R, super_panel(CPU_FORM_LEAST, 5, 320, R, tile, p))      \
+  X(Q6_K, R, super_panel(CPU_FORM_SPLIT, 6, 384, R, tile, p))
 #define ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(16)
 
-#define X(type, R, call)                                 \
-  static void tile_##type##_##R(const weft_tile *tile) { \
-    for (uint32_t p = 0; p < tile->n_panels; p++) call;  \
+#define X(type, R, call)                                \
+  static void tile_##type##_##R(const cpu_tile *tile) { \
+    for (uint32_t p = 0; p < tile->n_panels; p++) call; \
   }
 #define ALL(R) TYPES(X, R)
 ROWS(ALL)
 #undef ALL
 #undef X
 
-typedef void (*tile_fn)(const weft_tile *tile);
+typedef void (*tile_fn)(const cpu_tile *tile);
 
 /* The table of variants: one numerics per type, one function per number of rows. */
 static tile_fn find_tile_fn(weft_type type, uint32_t n_rows) {
   switch (type) {
-#define Y(type)                                                 \
-  case WEFT_TYPE_##type: {                                      \
-    static const tile_fn fns[WEFT_GROUP + 1] = {ROWS_OF(type)}; \
-    return fns[n_rows];                                         \
+#define Y(type)                                                \
+  case WEFT_TYPE_##type: {                                     \
+    static const tile_fn fns[CPU_GROUP + 1] = {ROWS_OF(type)}; \
+    return fns[n_rows];                                        \
   }
 #define ROWS_OF(type)                                                                                                \
   [1] = tile_##type##_1, [2] = tile_##type##_2, [3] = tile_##type##_3, [4] = tile_##type##_4, [5] = tile_##type##_5, \
@@ -297,7 +297,7 @@ static tile_fn find_tile_fn(weft_type type, uint32_t n_rows) {
   return NULL;
 }
 
-static void tile_avx512(const weft_tile *tile) {
+static void tile_avx512(const cpu_tile *tile) {
   find_tile_fn(tile->info->type, tile->n_rows)(tile);
 }
 
@@ -311,7 +311,7 @@ INLINE int32_t sum_bytes(__m128i q) {
 
 static void quantise_avx512(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
   const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
-  for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, x += WEFT_PACK_BLOCK) {
+  for (uint32_t b = 0; b < n_in / CPU_PACK_BLOCK; b++, x += CPU_PACK_BLOCK) {
     __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
     __m512i m0 = _mm512_and_si512(_mm512_castps_si512(x0), magnitude);
     __m512i m1 = _mm512_and_si512(_mm512_castps_si512(x1), magnitude);
@@ -320,23 +320,23 @@ static void quantise_avx512(const float *x, uint32_t n_in, uint32_t row, uint32_
       float f;
     } most = {_mm512_reduce_max_epu32(_mm512_max_epu32(m0, m1))};
     float scale, inverse;
-    weft_block_scale(most.f, &scale, &inverse);
+    cpu_block_scale(most.f, &scale, &inverse);
     __m512 by = _mm512_set1_ps(inverse);
     __mmask16 usable = inverse != 0.0f ? 0xFFFF : 0;
     __m128i q0 = _mm512_cvtepi32_epi8(_mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x0, by)));
     __m128i q1 = _mm512_cvtepi32_epi8(_mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x1, by)));
-    uint8_t *to = group + ((uint64_t)b * n_rows + row) * WEFT_X_BYTES;
+    uint8_t *to = group + ((uint64_t)b * n_rows + row) * CPU_X_BYTES;
     _mm_storeu_si128((__m128i *)(void *)to, q0);
     _mm_storeu_si128((__m128i *)(void *)(to + 16), q1);
-    weft_block_tail(to, scale, sum_bytes(q0), sum_bytes(q1));
+    cpu_block_tail(to, scale, sum_bytes(q0), sum_bytes(q1));
   }
 }
 
-static void add_ranked_avx512(const weft_ranked *ranked, uint32_t n, float *y) {
+static void add_ranked_avx512(const cpu_ranked *ranked, uint32_t n, float *y) {
   lanes_add_ranked(ranked, n, y);
 }
 
-const weft_products weft_products_avx512 = {
+const cpu_products cpu_products_avx512 = {
     .tile = tile_avx512,
     .quantise = quantise_avx512,
     .add_ranked = add_ranked_avx512,

@@ -162,18 +162,17 @@ LANES_INLINE lanes_f lanes_e8m0(const uint8_t *at) {
   return (lanes_f)((bits & ~none) | (0x7FC00000u & none));
 }
 
-/* Block b of 32 inputs of a panel of quantised weights. a, b: as in matmul.h (LEAST: b is -least).
- */
+/* Block b of 32 inputs of a panel of quantised weights. a, b: as in matmul.h (LEAST: b is -least). */
 typedef struct lanes_block {
   const uint8_t *quants;
   lanes_f a, b;
 } lanes_block;
 
-LANES_INLINE lanes_block lanes_find_block(const weft_pack_info *info, const uint8_t *panel, uint32_t b) {
+LANES_INLINE lanes_block lanes_find_block(const cpu_pack_info *info, const uint8_t *panel, uint32_t b) {
   lanes_block block;
   if (info->header_bytes == 0) {
-    const uint8_t *scales = panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b);
-    block.quants = panel + weft_quants_offset(info->scale_bytes, info->quant_bytes, b);
+    const uint8_t *scales = panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b);
+    block.quants = panel + cpu_quants_offset(info->scale_bytes, info->quant_bytes, b);
     block.a = info->type == WEFT_TYPE_MXFP4 ? lanes_e8m0(scales) : lanes_f16(scales);
     block.b = block.a;
     return block;
@@ -182,7 +181,7 @@ LANES_INLINE lanes_block lanes_find_block(const weft_pack_info *info, const uint
   const uint8_t *super = panel + (uint64_t)(b / 8) * (info->header_bytes + 8ull * info->quant_bytes);
   block.quants = super + info->header_bytes + (uint64_t)j * info->quant_bytes;
   lanes_f d = lanes_f16(super);
-  if (info->form == WEFT_FORM_SPLIT) {
+  if (info->form == CPU_FORM_SPLIT) {
     block.a = d * lanes_from_s8(super + 64 + 32 * j);
     block.b = d * lanes_from_s8(super + 80 + 32 * j);
   } else {
@@ -198,7 +197,7 @@ LANES_INLINE uint8_t lanes_mxfp4(uint8_t code) {
   return table[code & 15];
 }
 
-LANES_INLINE void lanes_block_codes(const weft_pack_info *info, const lanes_block *block, lanes_u w[8]) {
+LANES_INLINE void lanes_block_codes(const cpu_pack_info *info, const lanes_block *block, lanes_u w[8]) {
   lanes_codes(info->bits, block->quants, w);
   if (info->type != WEFT_TYPE_MXFP4) return;
   uint8_t bytes[64];
@@ -227,7 +226,7 @@ LANES_INLINE lanes_i lanes_round(lanes_f x, float inverse) {
 }
 
 LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
-  for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, x += WEFT_PACK_BLOCK) {
+  for (uint32_t b = 0; b < n_in / CPU_PACK_BLOCK; b++, x += CPU_PACK_BLOCK) {
     lanes_f x0 = lanes_load(x), x1 = lanes_load(x + 16);
     lanes_i size0 = (lanes_i)x0 & 0x7FFFFFFF, size1 = (lanes_i)x1 & 0x7FFFFFFF;
     union {
@@ -235,21 +234,21 @@ LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, ui
       float f;
     } most = {lanes_most_i(lanes_max_i(size0, size1))};
     float scale, inverse;
-    weft_block_scale(most.f, &scale, &inverse);
+    cpu_block_scale(most.f, &scale, &inverse);
     lanes_i q0 = {0}, q1 = {0};
     if (inverse != 0.0f) {
       q0 = lanes_round(x0, inverse);
       q1 = lanes_round(x1, inverse);
     }
-    uint8_t *to = group + ((uint64_t)b * n_rows + row) * WEFT_X_BYTES;
+    uint8_t *to = group + ((uint64_t)b * n_rows + row) * CPU_X_BYTES;
     lanes_s8 bytes0 = __builtin_convertvector(q0, lanes_s8), bytes1 = __builtin_convertvector(q1, lanes_s8);
     memcpy(to, &bytes0, sizeof bytes0);
     memcpy(to + 16, &bytes1, sizeof bytes1);
-    weft_block_tail(to, scale, lanes_sum_i(q0), lanes_sum_i(q1));
+    cpu_block_tail(to, scale, lanes_sum_i(q0), lanes_sum_i(q1));
   }
 }
 
-LANES_INLINE void lanes_add_ranked(const weft_ranked *ranked, uint32_t n, float *y) {
+LANES_INLINE void lanes_add_ranked(const cpu_ranked *ranked, uint32_t n, float *y) {
   for (uint32_t i = 0; i < n; i += 16) {
     lanes_f sum = {0};
     for (uint32_t j = 0; j < ranked->k; j++) {

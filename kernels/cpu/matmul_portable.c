@@ -29,57 +29,57 @@ static int32_t read_int(const uint8_t *at) {
 }
 
 /* acc[o] += this block of one row */
-static void add_block(const weft_pack_info *info, const lanes_block *block, const lanes_u w[8], const uint8_t *x,
-                      float acc[WEFT_PANEL]) {
-  const float x_scale = read_float(x + WEFT_X_SCALE), x_sum = read_float(x + WEFT_X_SUM);
+static void add_block(const cpu_pack_info *info, const lanes_block *block, const lanes_u w[8], const uint8_t *x,
+                      float acc[CPU_PANEL]) {
+  const float x_scale = read_float(x + CPU_X_SCALE), x_sum = read_float(x + CPU_X_SUM);
   const int32_t offset = 1 << info->offset_shift;
-  bool split = info->form == WEFT_FORM_SPLIT;
+  bool split = info->form == CPU_FORM_SPLIT;
   lanes_i start0 = {0}, start1 = {0};
-  if (info->form == WEFT_FORM_OFFSET) start0 += read_int(x + WEFT_X_MINUS) * offset;
+  if (info->form == CPU_FORM_OFFSET) start0 += read_int(x + CPU_X_MINUS) * offset;
   if (split) {
-    start0 += read_int(x + WEFT_X_MINUS_FIRST) * offset;
-    start1 += read_int(x + WEFT_X_MINUS_LAST) * offset;
+    start0 += read_int(x + CPU_X_MINUS_FIRST) * offset;
+    start1 += read_int(x + CPU_X_MINUS_LAST) * offset;
   }
   lanes_i dot0 = dot_codes(start0, w, 4, x);
   lanes_i dot1 = dot_codes(start1, w + 4, 4, x + 16);
   if (!split) dot0 += dot1;
-  for (uint32_t o = 0; o < WEFT_PANEL; o++) {
+  for (uint32_t o = 0; o < CPU_PANEL; o++) {
     float t = block->a[o] * (float)dot0[o];
-    if (info->form == WEFT_FORM_LEAST) t = fmaf(block->b[o], x_sum, t);
+    if (info->form == CPU_FORM_LEAST) t = fmaf(block->b[o], x_sum, t);
     if (split) t = fmaf(block->b[o], (float)dot1[o], t);
     acc[o] = fmaf(t, x_scale, acc[o]);
   }
 }
 
-static void store_rows(const weft_tile *tile, uint32_t panel, const float acc[][WEFT_PANEL]) {
-  uint32_t n = tile->n_cols - panel * WEFT_PANEL;
-  if (n > WEFT_PANEL) n = WEFT_PANEL;
+static void store_rows(const cpu_tile *tile, uint32_t panel, const float acc[][CPU_PANEL]) {
+  uint32_t n = tile->n_cols - panel * CPU_PANEL;
+  if (n > CPU_PANEL) n = CPU_PANEL;
   for (uint32_t r = 0; r < tile->n_rows; r++) {
-    memcpy(tile->y + r * tile->y_stride + (uint64_t)panel * WEFT_PANEL, acc[r], n * sizeof(float));
+    memcpy(tile->y + r * tile->y_stride + (uint64_t)panel * CPU_PANEL, acc[r], n * sizeof(float));
   }
 }
 
-static void quantised_panel(const weft_tile *tile, uint32_t p) {
-  float acc[WEFT_GROUP][WEFT_PANEL] = {{0}};
+static void quantised_panel(const cpu_tile *tile, uint32_t p) {
+  float acc[CPU_GROUP][CPU_PANEL] = {{0}};
   const uint8_t *panel = tile->panel + p * tile->panel_bytes;
   lanes_u w[8];
-  for (uint32_t b = 0; b < tile->n_in / WEFT_PACK_BLOCK; b++) {
+  for (uint32_t b = 0; b < tile->n_in / CPU_PACK_BLOCK; b++) {
     lanes_block block = lanes_find_block(tile->info, panel, b);
     lanes_block_codes(tile->info, &block, w);
-    const uint8_t *x = tile->x + (uint64_t)b * WEFT_X_BYTES * tile->n_rows;
+    const uint8_t *x = tile->x + (uint64_t)b * CPU_X_BYTES * tile->n_rows;
     for (uint32_t r = 0; r < tile->n_rows; r++) {
-      add_block(tile->info, &block, w, x + WEFT_X_BYTES * r, acc[r]);
+      add_block(tile->info, &block, w, x + CPU_X_BYTES * r, acc[r]);
     }
   }
   store_rows(tile, p, acc);
 }
 
-static void float_panel(const weft_tile *tile, uint32_t p) {
-  float total[WEFT_GROUP][WEFT_PANEL] = {{0}};
+static void float_panel(const cpu_tile *tile, uint32_t p) {
+  float total[CPU_GROUP][CPU_PANEL] = {{0}};
   const uint8_t *panel = tile->panel + p * tile->panel_bytes;
-  lanes_f acc[WEFT_GROUP];
-  for (uint32_t first = 0; first < tile->n_in; first += WEFT_SEGMENT) {
-    uint32_t n = tile->n_in - first < WEFT_SEGMENT ? tile->n_in - first : WEFT_SEGMENT;
+  lanes_f acc[CPU_GROUP];
+  for (uint32_t first = 0; first < tile->n_in; first += CPU_SEGMENT) {
+    uint32_t n = tile->n_in - first < CPU_SEGMENT ? tile->n_in - first : CPU_SEGMENT;
     memset(acc, 0, sizeof acc);
     for (uint32_t i = first; i < first + n; i++) {
       lanes_f w = lanes_weight(tile->info->type, panel, i);
@@ -91,9 +91,9 @@ static void float_panel(const weft_tile *tile, uint32_t p) {
   store_rows(tile, p, total);
 }
 
-static void tile_portable(const weft_tile *tile) {
+static void tile_portable(const cpu_tile *tile) {
   for (uint32_t p = 0; p < tile->n_panels; p++) {
-    if (tile->info->form == WEFT_FORM_FLOAT)
+    if (tile->info->form == CPU_FORM_FLOAT)
       float_panel(tile, p);
     else
       quantised_panel(tile, p);
@@ -104,11 +104,11 @@ static void quantise_portable(const float *x, uint32_t n_in, uint32_t row, uint3
   lanes_quantise(x, n_in, row, n_rows, group);
 }
 
-static void add_ranked_portable(const weft_ranked *ranked, uint32_t n, float *y) {
+static void add_ranked_portable(const cpu_ranked *ranked, uint32_t n, float *y) {
   lanes_add_ranked(ranked, n, y);
 }
 
-const weft_products weft_products_portable = {
+const cpu_products cpu_products_portable = {
     .tile = tile_portable,
     .quantise = quantise_portable,
     .add_ranked = add_ranked_portable,

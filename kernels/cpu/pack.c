@@ -9,78 +9,78 @@
 
 enum { SUPER = 256, LANE = 4 };
 
-static const weft_pack_info pack_table[] = {
-    {WEFT_TYPE_F32, WEFT_FORM_FLOAT, 32, 0, 0, 0, 0},      {WEFT_TYPE_F16, WEFT_FORM_FLOAT, 16, 0, 0, 0, 0},
-    {WEFT_TYPE_BF16, WEFT_FORM_FLOAT, 16, 0, 0, 0, 0},     {WEFT_TYPE_Q8_0, WEFT_FORM_OFFSET, 8, 7, 512, 0, 32},
-    {WEFT_TYPE_Q4_0, WEFT_FORM_OFFSET, 4, 3, 256, 0, 32},  {WEFT_TYPE_Q5_0, WEFT_FORM_OFFSET, 5, 4, 320, 0, 32},
-    {WEFT_TYPE_MXFP4, WEFT_FORM_OFFSET, 4, 4, 256, 0, 16}, {WEFT_TYPE_Q4_K, WEFT_FORM_LEAST, 4, 0, 256, 320, 0},
-    {WEFT_TYPE_Q5_K, WEFT_FORM_LEAST, 5, 0, 320, 320, 0},  {WEFT_TYPE_Q6_K, WEFT_FORM_SPLIT, 6, 5, 384, 320, 0},
+static const cpu_pack_info pack_table[] = {
+    {WEFT_TYPE_F32, CPU_FORM_FLOAT, 32, 0, 0, 0, 0},      {WEFT_TYPE_F16, CPU_FORM_FLOAT, 16, 0, 0, 0, 0},
+    {WEFT_TYPE_BF16, CPU_FORM_FLOAT, 16, 0, 0, 0, 0},     {WEFT_TYPE_Q8_0, CPU_FORM_OFFSET, 8, 7, 512, 0, 32},
+    {WEFT_TYPE_Q4_0, CPU_FORM_OFFSET, 4, 3, 256, 0, 32},  {WEFT_TYPE_Q5_0, CPU_FORM_OFFSET, 5, 4, 320, 0, 32},
+    {WEFT_TYPE_MXFP4, CPU_FORM_OFFSET, 4, 4, 256, 0, 16}, {WEFT_TYPE_Q4_K, CPU_FORM_LEAST, 4, 0, 256, 320, 0},
+    {WEFT_TYPE_Q5_K, CPU_FORM_LEAST, 5, 0, 320, 320, 0},  {WEFT_TYPE_Q6_K, CPU_FORM_SPLIT, 6, 5, 384, 320, 0},
 };
 
-const weft_pack_info *weft_pack_find(weft_type type) {
+const cpu_pack_info *cpu_pack_find(weft_type type) {
   for (size_t i = 0; i < sizeof pack_table / sizeof *pack_table; i++) {
     if (pack_table[i].type == type) return &pack_table[i];
   }
   return NULL;
 }
 
-uint64_t weft_panel_bytes(const weft_pack_info *info, uint32_t n_in) {
-  if (info->form == WEFT_FORM_FLOAT) {
-    return ((uint64_t)n_in * (info->bits / 8) * WEFT_PANEL + 63u) & ~63ull;
+uint64_t cpu_panel_bytes(const cpu_pack_info *info, uint32_t n_in) {
+  if (info->form == CPU_FORM_FLOAT) {
+    return ((uint64_t)n_in * (info->bits / 8) * CPU_PANEL + 63u) & ~63ull;
   }
-  uint64_t quants = (uint64_t)(n_in / WEFT_PACK_BLOCK) * info->quant_bytes;
+  uint64_t quants = (uint64_t)(n_in / CPU_PACK_BLOCK) * info->quant_bytes;
   if (info->header_bytes != 0) return (uint64_t)(n_in / SUPER) * info->header_bytes + quants;
-  uint32_t per_line = weft_blocks_per_line(info->scale_bytes);
-  return (uint64_t)((n_in / WEFT_PACK_BLOCK + per_line - 1) / per_line) * 64 + quants;
+  uint32_t per_line = cpu_blocks_per_line(info->scale_bytes);
+  return (uint64_t)((n_in / CPU_PACK_BLOCK + per_line - 1) / per_line) * 64 + quants;
 }
 
-static uint32_t load32(const uint8_t *at) {
+static uint32_t load_u32(const uint8_t *at) {
   uint32_t v;
   memcpy(&v, at, sizeof v);
   return v;
 }
 
-static void store32(uint8_t *at, uint32_t v) {
+static void store_u32(uint8_t *at, uint32_t v) {
   memcpy(at, &v, sizeof v);
 }
 
 /* ---- codes of one block of 32 x one row ---- */
 
 /* quants: the block's first byte moved to the row's lane. Only this row's bytes are written. */
-static void put_codes(uint32_t bits, const uint8_t codes[WEFT_PACK_BLOCK], uint8_t *quants) {
+static void put_codes(uint32_t bits, const uint8_t codes[CPU_PACK_BLOCK], uint8_t *quants) {
   if (bits == 8) {
-    for (uint32_t c = 0; c < 8; c++) store32(quants + 64 * c, load32(codes + LANE * c));
+    for (uint32_t c = 0; c < 8; c++) store_u32(quants + 64 * c, load_u32(codes + LANE * c));
     return;
   }
   uint32_t fifth = 0, pair[2] = {0, 0};
   for (uint32_t c = 0; c < 4; c++) {
-    uint32_t low = load32(codes + LANE * c), high = load32(codes + LANE * (c + 4));
-    store32(quants + 64 * c, (low & 0x0F0F0F0Fu) | (high & 0x0F0F0F0Fu) << 4);
+    uint32_t low = load_u32(codes + LANE * c), high = load_u32(codes + LANE * (c + 4));
+    store_u32(quants + 64 * c, (low & 0x0F0F0F0Fu) | (high & 0x0F0F0F0Fu) << 4);
     fifth |= (low >> 4 & 0x01010101u) << c | (high >> 4 & 0x01010101u) << (c + 4);
     pair[0] |= (low >> 4 & 0x03030303u) << (2 * c);
     pair[1] |= (high >> 4 & 0x03030303u) << (2 * c);
   }
-  if (bits == 5) store32(quants + 256, fifth);
+  if (bits == 5) store_u32(quants + 256, fifth);
   if (bits == 6) {
-    store32(quants + 256, pair[0]);
-    store32(quants + 320, pair[1]);
+    store_u32(quants + 256, pair[0]);
+    store_u32(quants + 320, pair[1]);
   }
 }
 
-static void get_codes(uint32_t bits, const uint8_t *quants, uint8_t codes[WEFT_PACK_BLOCK]) {
+static void get_codes(uint32_t bits, const uint8_t *quants, uint8_t codes[CPU_PACK_BLOCK]) {
   if (bits == 8) {
-    for (uint32_t c = 0; c < 8; c++) store32(codes + LANE * c, load32(quants + 64 * c));
+    for (uint32_t c = 0; c < 8; c++) store_u32(codes + LANE * c, load_u32(quants + 64 * c));
     return;
   }
-  uint32_t fifth = bits == 5 ? load32(quants + 256) : 0;
-  uint32_t pair[2] = {bits == 6 ? load32(quants + 256) : 0, bits == 6 ? load32(quants + 320) : 0};
+  uint32_t fifth = bits == 5 ? load_u32(quants + 256) : 0;
+  uint32_t pair[2] = {bits == 6 ? load_u32(quants + 256) : 0, bits == 6 ? load_u32(quants + 320) : 0};
   for (uint32_t c = 0; c < 4; c++) {
-    uint32_t both = load32(quants + 64 * c);
+    uint32_t both = load_u32(quants + 64 * c);
     uint32_t low = both & 0x0F0F0F0Fu, high = both >> 4 & 0x0F0F0F0Fu;
     low |= (fifth >> c & 0x01010101u) << 4 | (pair[0] >> (2 * c) & 0x03030303u) << 4;
     high |= (fifth >> (c + 4) & 0x01010101u) << 4 | (pair[1] >> (2 * c) & 0x03030303u) << 4;
-    store32(codes + LANE * c, low);
-    store32(codes + LANE * (c + 4), high);
+    store_u32(codes + LANE * c, low);
+    store_u32(codes + LANE * (c + 4), high);
   }
 }
 
@@ -91,20 +91,20 @@ static const uint8_t *small_codes(weft_type type, const uint8_t *block) {
   return block + (type == WEFT_TYPE_MXFP4 ? 1 : type == WEFT_TYPE_Q5_0 ? 6 : 2);
 }
 
-static void read_small(const weft_pack_info *info, const uint8_t *block, uint8_t codes[WEFT_PACK_BLOCK]) {
+static void read_small(const cpu_pack_info *info, const uint8_t *block, uint8_t codes[CPU_PACK_BLOCK]) {
   const uint8_t *q = small_codes(info->type, block);
   if (info->bits == 8) {
     for (uint32_t i = 0; i < 32; i++) codes[i] = q[i] ^ 0x80u;
     return;
   }
-  uint32_t fifth = info->bits == 5 ? load32(block + 2) : 0;
+  uint32_t fifth = info->bits == 5 ? load_u32(block + 2) : 0;
   for (uint32_t i = 0; i < 16; i++) {
     codes[i] = (uint8_t)((q[i] & 15u) | (fifth >> i & 1u) << 4);
     codes[i + 16] = (uint8_t)(q[i] >> 4 | (fifth >> (i + 16) & 1u) << 4);
   }
 }
 
-static void write_small(const weft_pack_info *info, const uint8_t codes[WEFT_PACK_BLOCK], uint8_t *block) {
+static void write_small(const cpu_pack_info *info, const uint8_t codes[CPU_PACK_BLOCK], uint8_t *block) {
   uint8_t *q = block + (small_codes(info->type, block) - block);
   if (info->bits == 8) {
     for (uint32_t i = 0; i < 32; i++) q[i] = codes[i] ^ 0x80u;
@@ -115,29 +115,29 @@ static void write_small(const weft_pack_info *info, const uint8_t codes[WEFT_PAC
     q[i] = (uint8_t)((codes[i] & 15u) | codes[i + 16] << 4);
     fifth |= (uint32_t)(codes[i] >> 4) << i | (uint32_t)(codes[i + 16] >> 4) << (i + 16);
   }
-  if (info->bits == 5) store32(block + 2, fifth);
+  if (info->bits == 5) store_u32(block + 2, fifth);
 }
 
-static void pack_small_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *file, uint32_t row,
+static void pack_small_row(const cpu_pack_info *info, uint32_t n_in, const uint8_t *file, uint32_t row,
                            uint8_t *panel) {
   uint32_t file_bytes = weft_type_find((int32_t)info->type)->n_bytes;
-  uint32_t one = info->scale_bytes / WEFT_PANEL;
-  uint8_t codes[WEFT_PACK_BLOCK];
-  for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, file += file_bytes) {
-    memcpy(panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * row, file, one);
+  uint32_t one = info->scale_bytes / CPU_PANEL;
+  uint8_t codes[CPU_PACK_BLOCK];
+  for (uint32_t b = 0; b < n_in / CPU_PACK_BLOCK; b++, file += file_bytes) {
+    memcpy(panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * row, file, one);
     read_small(info, file, codes);
-    put_codes(info->bits, codes, panel + weft_quants_offset(info->scale_bytes, info->quant_bytes, b) + LANE * row);
+    put_codes(info->bits, codes, panel + cpu_quants_offset(info->scale_bytes, info->quant_bytes, b) + LANE * row);
   }
 }
 
-static void unpack_small_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *panel, uint32_t row,
+static void unpack_small_row(const cpu_pack_info *info, uint32_t n_in, const uint8_t *panel, uint32_t row,
                              uint8_t *file) {
   uint32_t file_bytes = weft_type_find((int32_t)info->type)->n_bytes;
-  uint32_t one = info->scale_bytes / WEFT_PANEL;
-  uint8_t codes[WEFT_PACK_BLOCK];
-  for (uint32_t b = 0; b < n_in / WEFT_PACK_BLOCK; b++, file += file_bytes) {
-    memcpy(file, panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * row, one);
-    get_codes(info->bits, panel + weft_quants_offset(info->scale_bytes, info->quant_bytes, b) + LANE * row, codes);
+  uint32_t one = info->scale_bytes / CPU_PANEL;
+  uint8_t codes[CPU_PACK_BLOCK];
+  for (uint32_t b = 0; b < n_in / CPU_PACK_BLOCK; b++, file += file_bytes) {
+    memcpy(file, panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * row, one);
+    get_codes(info->bits, panel + cpu_quants_offset(info->scale_bytes, info->quant_bytes, b) + LANE * row, codes);
     write_small(info, codes, file);
   }
 }
@@ -146,7 +146,7 @@ static void unpack_small_row(const weft_pack_info *info, uint32_t n_in, const ui
 
 /* Q4_K and Q5_K: nibble pairs of two sub-blocks share bytes; fifth (or NULL): bit j belongs to
  * sub-block j. */
-static void read_k(const uint8_t *qs, const uint8_t *fifth, uint32_t j, uint8_t codes[WEFT_PACK_BLOCK]) {
+static void read_k(const uint8_t *qs, const uint8_t *fifth, uint32_t j, uint8_t codes[CPU_PACK_BLOCK]) {
   const uint8_t *q = qs + 32 * (j / 2);
   uint32_t shift = j % 2 * 4;
   for (uint32_t i = 0; i < 32; i++) codes[i] = (uint8_t)(q[i] >> shift & 15u);
@@ -155,7 +155,7 @@ static void read_k(const uint8_t *qs, const uint8_t *fifth, uint32_t j, uint8_t 
 }
 
 /* The bytes must be zero before the first sub-block is written. */
-static void write_k(const uint8_t codes[WEFT_PACK_BLOCK], uint32_t j, uint8_t *qs, uint8_t *fifth) {
+static void write_k(const uint8_t codes[CPU_PACK_BLOCK], uint32_t j, uint8_t *qs, uint8_t *fifth) {
   uint8_t *q = qs + 32 * (j / 2);
   uint32_t shift = j % 2 * 4;
   for (uint32_t i = 0; i < 32; i++) q[i] = (uint8_t)(q[i] | (codes[i] & 15u) << shift);
@@ -163,7 +163,7 @@ static void write_k(const uint8_t codes[WEFT_PACK_BLOCK], uint32_t j, uint8_t *q
   for (uint32_t i = 0; i < 32; i++) fifth[i] = (uint8_t)(fifth[i] | (codes[i] >> 4) << j);
 }
 
-static void read_6(const uint8_t *block, uint32_t j, uint8_t codes[WEFT_PACK_BLOCK]) {
+static void read_6(const uint8_t *block, uint32_t j, uint8_t codes[CPU_PACK_BLOCK]) {
   const uint8_t *low = block + 64 * (j / 4) + 32 * (j & 1u);
   const uint8_t *high = block + 128 + 32 * (j / 4);
   uint32_t low_shift = j % 4 < 2 ? 0 : 4, high_shift = 2 * (j % 4);
@@ -172,7 +172,7 @@ static void read_6(const uint8_t *block, uint32_t j, uint8_t codes[WEFT_PACK_BLO
   }
 }
 
-static void write_6(const uint8_t codes[WEFT_PACK_BLOCK], uint32_t j, uint8_t *block) {
+static void write_6(const uint8_t codes[CPU_PACK_BLOCK], uint32_t j, uint8_t *block) {
   uint8_t *low = block + 64 * (j / 4) + 32 * (j & 1u);
   uint8_t *high = block + 128 + 32 * (j / 4);
   uint32_t low_shift = j % 4 < 2 ? 0 : 4, high_shift = 2 * (j % 4);
@@ -185,32 +185,32 @@ static void write_6(const uint8_t codes[WEFT_PACK_BLOCK], uint32_t j, uint8_t *b
 /* Sixteen 6-bit numbers in twelve bytes, as Q4_K and Q5_K keep them: eight scales, eight minima. */
 static void read_scales(const uint8_t s[12], uint32_t row, uint8_t *scale, uint8_t *least) {
   for (uint32_t j = 0; j < 4; j++) {
-    scale[WEFT_PANEL * j + row] = s[j] & 63u;
-    least[WEFT_PANEL * j + row] = s[j + 4] & 63u;
-    scale[WEFT_PANEL * (j + 4) + row] = (uint8_t)((s[j + 8] & 15u) | (s[j] >> 6) << 4);
-    least[WEFT_PANEL * (j + 4) + row] = (uint8_t)(s[j + 8] >> 4 | (s[j + 4] >> 6) << 4);
+    scale[CPU_PANEL * j + row] = s[j] & 63u;
+    least[CPU_PANEL * j + row] = s[j + 4] & 63u;
+    scale[CPU_PANEL * (j + 4) + row] = (uint8_t)((s[j + 8] & 15u) | (s[j] >> 6) << 4);
+    least[CPU_PANEL * (j + 4) + row] = (uint8_t)(s[j + 8] >> 4 | (s[j + 4] >> 6) << 4);
   }
 }
 
 static void write_scales(const uint8_t *scale, const uint8_t *least, uint32_t row, uint8_t s[12]) {
   for (uint32_t j = 0; j < 4; j++) {
-    uint32_t scale_high = scale[WEFT_PANEL * (j + 4) + row], least_high = least[WEFT_PANEL * (j + 4) + row];
-    s[j] = (uint8_t)(scale[WEFT_PANEL * j + row] | (scale_high >> 4) << 6);
-    s[j + 4] = (uint8_t)(least[WEFT_PANEL * j + row] | (least_high >> 4) << 6);
+    uint32_t scale_high = scale[CPU_PANEL * (j + 4) + row], least_high = least[CPU_PANEL * (j + 4) + row];
+    s[j] = (uint8_t)(scale[CPU_PANEL * j + row] | (scale_high >> 4) << 6);
+    s[j + 4] = (uint8_t)(least[CPU_PANEL * j + row] | (least_high >> 4) << 6);
     s[j + 8] = (uint8_t)((scale_high & 15u) | (least_high & 15u) << 4);
   }
 }
 
-static void pack_super_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *file, uint32_t row,
+static void pack_super_row(const cpu_pack_info *info, uint32_t n_in, const uint8_t *file, uint32_t row,
                            uint8_t *panel) {
   uint32_t file_bytes = weft_type_find((int32_t)info->type)->n_bytes;
   uint64_t super_bytes = info->header_bytes + 8ull * info->quant_bytes;
-  uint8_t codes[WEFT_PACK_BLOCK];
+  uint8_t codes[CPU_PACK_BLOCK];
   for (uint32_t s = 0; s < n_in / SUPER; s++, file += file_bytes, panel += super_bytes) {
     uint8_t *quants = panel + info->header_bytes + LANE * row;
-    if (info->form == WEFT_FORM_SPLIT) {
+    if (info->form == CPU_FORM_SPLIT) {
       memcpy(panel + 2 * row, file + 208, 2);
-      for (uint32_t i = 0; i < 16; i++) panel[64 + WEFT_PANEL * i + row] = file[192 + i];
+      for (uint32_t i = 0; i < 16; i++) panel[64 + CPU_PANEL * i + row] = file[192 + i];
     } else {
       memcpy(panel + 2 * row, file, 2);
       memcpy(panel + 32 + 2 * row, file + 2, 2);
@@ -225,17 +225,17 @@ static void pack_super_row(const weft_pack_info *info, uint32_t n_in, const uint
   }
 }
 
-static void unpack_super_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *panel, uint32_t row,
+static void unpack_super_row(const cpu_pack_info *info, uint32_t n_in, const uint8_t *panel, uint32_t row,
                              uint8_t *file) {
   uint32_t file_bytes = weft_type_find((int32_t)info->type)->n_bytes;
   uint64_t super_bytes = info->header_bytes + 8ull * info->quant_bytes;
-  uint8_t codes[WEFT_PACK_BLOCK];
+  uint8_t codes[CPU_PACK_BLOCK];
   for (uint32_t s = 0; s < n_in / SUPER; s++, file += file_bytes, panel += super_bytes) {
     const uint8_t *quants = panel + info->header_bytes + LANE * row;
     memset(file, 0, file_bytes);
-    if (info->form == WEFT_FORM_SPLIT) {
+    if (info->form == CPU_FORM_SPLIT) {
       memcpy(file + 208, panel + 2 * row, 2);
-      for (uint32_t i = 0; i < 16; i++) file[192 + i] = panel[64 + WEFT_PANEL * i + row];
+      for (uint32_t i = 0; i < 16; i++) file[192 + i] = panel[64 + CPU_PANEL * i + row];
     } else {
       memcpy(file, panel + 2 * row, 2);
       memcpy(file + 2, panel + 32 + 2 * row, 2);
@@ -252,11 +252,11 @@ static void unpack_super_row(const weft_pack_info *info, uint32_t n_in, const ui
 
 /* ---- panels and weights ---- */
 
-void weft_panel_pack(const weft_pack_info *info, uint32_t n_in, const uint8_t *rows, uint64_t row_bytes,
-                     uint32_t n_rows, uint8_t *panel) {
-  memset(panel, 0, weft_panel_bytes(info, n_in));
+void cpu_panel_pack(const cpu_pack_info *info, uint32_t n_in, const uint8_t *rows, uint64_t row_bytes, uint32_t n_rows,
+                    uint8_t *panel) {
+  memset(panel, 0, cpu_panel_bytes(info, n_in));
   for (uint32_t row = 0; row < n_rows; row++, rows += row_bytes) {
-    if (info->form != WEFT_FORM_FLOAT) {
+    if (info->form != CPU_FORM_FLOAT) {
       if (info->header_bytes != 0)
         pack_super_row(info, n_in, rows, row, panel);
       else
@@ -269,9 +269,9 @@ void weft_panel_pack(const weft_pack_info *info, uint32_t n_in, const uint8_t *r
   }
 }
 
-void weft_panel_unpack_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *panel, uint32_t row,
-                           uint8_t *file_row) {
-  if (info->form != WEFT_FORM_FLOAT) {
+void cpu_panel_unpack_row(const cpu_pack_info *info, uint32_t n_in, const uint8_t *panel, uint32_t row,
+                          uint8_t *file_row) {
+  if (info->form != CPU_FORM_FLOAT) {
     if (info->header_bytes != 0)
       unpack_super_row(info, n_in, panel, row, file_row);
     else
@@ -284,7 +284,7 @@ void weft_panel_unpack_row(const weft_pack_info *info, uint32_t n_in, const uint
 }
 
 typedef struct pack_run {
-  const weft_pack_info *info;
+  const cpu_pack_info *info;
   uint32_t n_in, n_out, n_panels;
   uint64_t row_bytes, panel_bytes;
   const uint8_t *file;
@@ -293,15 +293,15 @@ typedef struct pack_run {
 } pack_run;
 
 static pack_run make_run(const weft_weight *weight) {
-  const weft_pack_info *info = weft_pack_find(weight->type);
+  const cpu_pack_info *info = cpu_pack_find(weight->type);
   WEFT_CHECK(info != NULL);
   return (pack_run){
       .info = info,
       .n_in = weight->n_in,
       .n_out = weight->n_out,
-      .n_panels = weft_panel_count(weight->n_out),
+      .n_panels = cpu_panel_count(weight->n_out),
       .row_bytes = weft_type_row_bytes(weight->type, weight->n_in),
-      .panel_bytes = weft_panel_bytes(info, weight->n_in),
+      .panel_bytes = cpu_panel_bytes(info, weight->n_in),
       .data = (uint8_t *)(uintptr_t)weight->data,
   };
 }
@@ -310,22 +310,22 @@ static pack_run make_run(const weft_weight *weight) {
 static void pack_task(void *arg, uint32_t task, uint32_t thread) {
   (void)thread;
   const pack_run *run = arg;
-  uint32_t first = task % run->n_panels * WEFT_PANEL;
-  uint32_t n_rows = run->n_out - first < WEFT_PANEL ? run->n_out - first : WEFT_PANEL;
+  uint32_t first = task % run->n_panels * CPU_PANEL;
+  uint32_t n_rows = run->n_out - first < CPU_PANEL ? run->n_out - first : CPU_PANEL;
   uint64_t row = (uint64_t)(task / run->n_panels) * run->n_out + first;
-  weft_panel_pack(run->info, run->n_in, run->file + row * run->row_bytes, run->row_bytes, n_rows,
-                  run->data + task * run->panel_bytes);
+  cpu_panel_pack(run->info, run->n_in, run->file + row * run->row_bytes, run->row_bytes, n_rows,
+                 run->data + task * run->panel_bytes);
 }
 
 static void unpack_task(void *arg, uint32_t task, uint32_t thread) {
   (void)thread;
   const pack_run *run = arg;
-  uint32_t first = task % run->n_panels * WEFT_PANEL;
-  uint32_t n_rows = run->n_out - first < WEFT_PANEL ? run->n_out - first : WEFT_PANEL;
+  uint32_t first = task % run->n_panels * CPU_PANEL;
+  uint32_t n_rows = run->n_out - first < CPU_PANEL ? run->n_out - first : CPU_PANEL;
   uint64_t row = (uint64_t)(task / run->n_panels) * run->n_out + first;
   for (uint32_t i = 0; i < n_rows; i++) {
-    weft_panel_unpack_row(run->info, run->n_in, run->data + task * run->panel_bytes, i,
-                          run->unpacked + (row + i) * run->row_bytes);
+    cpu_panel_unpack_row(run->info, run->n_in, run->data + task * run->panel_bytes, i,
+                         run->unpacked + (row + i) * run->row_bytes);
   }
 }
 
@@ -335,31 +335,31 @@ static void unpack_task(void *arg, uint32_t task, uint32_t thread) {
  * huge pages: reading 4 KiB at a time runs into address translation at half the rate of the memory.
  * Pieces double, so that a small model stays small; a piece goes back when its last weight is
  * freed. */
-struct weft_pack_chunk {
-  struct weft_pack_chunk *next;
+struct cpu_pack_chunk {
+  struct cpu_pack_chunk *next;
   uint64_t n_bytes, n_used;
   uint32_t n_weights;
 };
 
 enum { CHUNK_HEAD = 64, CHUNK_LEAST = 1 << 20, CHUNK_MOST = 64 << 20, HUGE_PAGE = 2 << 20 };
-_Static_assert(sizeof(struct weft_pack_chunk) <= CHUNK_HEAD, "a chunk's head");
+_Static_assert(sizeof(struct cpu_pack_chunk) <= CHUNK_HEAD, "a chunk's head");
 
-static struct weft_pack_chunk *open_chunk(weft_cpu_device *cpu, uint64_t n_bytes) {
+static struct cpu_pack_chunk *open_chunk(cpu_device *cpu, uint64_t n_bytes) {
   uint64_t wanted = CHUNK_LEAST;
-  for (const struct weft_pack_chunk *c = cpu->chunks; c != NULL; c = c->next) wanted += c->n_bytes;
+  for (const struct cpu_pack_chunk *c = cpu->chunks; c != NULL; c = c->next) wanted += c->n_bytes;
   if (wanted > CHUNK_MOST) wanted = CHUNK_MOST;
   if (wanted < n_bytes + CHUNK_HEAD) wanted = n_bytes + CHUNK_HEAD;
   size_t align = wanted >= HUGE_PAGE ? HUGE_PAGE : 4096;
-  struct weft_pack_chunk *chunk = weft_alloc_aligned((size_t)wanted, align);
+  struct cpu_pack_chunk *chunk = weft_alloc_aligned((size_t)wanted, align);
   if (chunk == NULL) return NULL;
   if (wanted >= HUGE_PAGE) weft_memory_prefer_huge(chunk, (size_t)wanted);
-  *chunk = (struct weft_pack_chunk){.next = cpu->chunks, .n_bytes = wanted, .n_used = CHUNK_HEAD};
+  *chunk = (struct cpu_pack_chunk){.next = cpu->chunks, .n_bytes = wanted, .n_used = CHUNK_HEAD};
   cpu->chunks = chunk;
   return chunk;
 }
 
-static void *chunk_alloc(weft_cpu_device *cpu, uint64_t n_bytes) {
-  struct weft_pack_chunk *chunk = cpu->chunks;
+static void *chunk_alloc(cpu_device *cpu, uint64_t n_bytes) {
+  struct cpu_pack_chunk *chunk = cpu->chunks;
   while (chunk != NULL && chunk->n_bytes - chunk->n_used < n_bytes) chunk = chunk->next;
   if (chunk == NULL) chunk = open_chunk(cpu, n_bytes);
   if (chunk == NULL) return NULL;
@@ -369,13 +369,13 @@ static void *chunk_alloc(weft_cpu_device *cpu, uint64_t n_bytes) {
   return memory;
 }
 
-static void chunk_free(weft_cpu_device *cpu, const void *memory) {
-  struct weft_pack_chunk **link = &cpu->chunks;
+static void chunk_free(cpu_device *cpu, const void *memory) {
+  struct cpu_pack_chunk **link = &cpu->chunks;
   while (*link != NULL && ((const uint8_t *)memory < (const uint8_t *)*link ||
                            (const uint8_t *)memory >= (const uint8_t *)*link + (*link)->n_bytes)) {
     link = &(*link)->next;
   }
-  struct weft_pack_chunk *chunk = *link;
+  struct cpu_pack_chunk *chunk = *link;
   WEFT_CHECK(chunk != NULL);
   WEFT_CHECK(chunk->n_weights > 0);
   chunk->n_weights -= 1;
@@ -384,8 +384,8 @@ static void chunk_free(weft_cpu_device *cpu, const void *memory) {
   weft_free(chunk);
 }
 
-weft_status weft_cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
-                          weft_error *error) {
+weft_status cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
+                     weft_error *error) {
   (void)uses; /* one layout serves products, lookups and soft embeddings */
   pack_run run = make_run(weight);
   uint64_t n_tasks = (uint64_t)run.n_panels * weight->n_mats, n_bytes;
@@ -393,41 +393,41 @@ weft_status weft_cpu_pack(weft_device *device, weft_weight *weight, const void *
     return weft_fail(error, WEFT_E_INVALID, "a weight of %u x %u x %u is too large for the cpu backend", weight->n_mats,
                      weight->n_out, weight->n_in);
   }
-  run.data = chunk_alloc((weft_cpu_device *)(void *)device, n_bytes);
+  run.data = chunk_alloc((cpu_device *)(void *)device, n_bytes);
   if (run.data == NULL) {
     return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory: %llu bytes for a weight", (unsigned long long)n_bytes);
   }
   run.file = file_bytes;
-  weft_pool_run(weft_cpu_pool(device), pack_task, &run, (uint32_t)n_tasks);
-  weight->layout = WEFT_LAYOUT_PANELS;
+  weft_pool_run(cpu_pool(device), pack_task, &run, (uint32_t)n_tasks);
+  weight->layout = CPU_LAYOUT_PANELS;
   weight->data = run.data;
   weight->n_bytes = n_bytes;
   return WEFT_OK;
 }
 
-void weft_cpu_free_weight(weft_device *device, weft_weight *weight) {
-  chunk_free((weft_cpu_device *)(void *)device, weight->data);
+void cpu_free_weight(weft_device *device, weft_weight *weight) {
+  chunk_free((cpu_device *)(void *)device, weight->data);
 }
 
-weft_status weft_cpu_unpack(weft_device *device, const weft_weight *weight, void *file_bytes) {
-  if (weight->layout != WEFT_LAYOUT_PANELS) return WEFT_E_INVALID;
+weft_status cpu_unpack(weft_device *device, const weft_weight *weight, void *file_bytes) {
+  if (weight->layout != CPU_LAYOUT_PANELS) return WEFT_E_INVALID;
   pack_run run = make_run(weight);
   run.unpacked = file_bytes;
-  weft_pool_run(weft_cpu_pool(device), unpack_task, &run, run.n_panels * weight->n_mats);
+  weft_pool_run(cpu_pool(device), unpack_task, &run, run.n_panels * weight->n_mats);
   return WEFT_OK;
 }
 
 /* Numbers of the file and file-form pieces small enough for the stack: one file block at a time. */
-void weft_cpu_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out) {
+void cpu_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out) {
   pack_run run = make_run(weight);
-  const uint8_t *panel = run.data + ((uint64_t)matrix * run.n_panels + row / WEFT_PANEL) * run.panel_bytes;
-  uint32_t lane = row % WEFT_PANEL;
-  const weft_pack_info *info = run.info;
+  const uint8_t *panel = run.data + ((uint64_t)matrix * run.n_panels + row / CPU_PANEL) * run.panel_bytes;
+  uint32_t lane = row % CPU_PANEL;
+  const cpu_pack_info *info = run.info;
   uint8_t block[SUPER];
-  if (info->form == WEFT_FORM_FLOAT) {
+  if (info->form == CPU_FORM_FLOAT) {
     uint32_t size = info->bits / 8;
     for (uint32_t i = 0; i < run.n_in; i++) {
-      memcpy(block, panel + ((uint64_t)i * WEFT_PANEL + lane) * size, size);
+      memcpy(block, panel + ((uint64_t)i * CPU_PANEL + lane) * size, size);
       weft_dequantise_row(info->type, block, out + i, 1);
     }
   } else if (info->header_bytes != 0) {
@@ -437,14 +437,14 @@ void weft_cpu_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t ro
       weft_dequantise_row(info->type, block, out + i, SUPER);
     }
   } else {
-    uint32_t one = info->scale_bytes / WEFT_PANEL;
-    uint8_t codes[WEFT_PACK_BLOCK];
-    for (uint32_t b = 0; b < run.n_in / WEFT_PACK_BLOCK; b++) {
-      const uint8_t *quants = panel + weft_quants_offset(info->scale_bytes, info->quant_bytes, b);
-      memcpy(block, panel + weft_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * lane, one);
+    uint32_t one = info->scale_bytes / CPU_PANEL;
+    uint8_t codes[CPU_PACK_BLOCK];
+    for (uint32_t b = 0; b < run.n_in / CPU_PACK_BLOCK; b++) {
+      const uint8_t *quants = panel + cpu_quants_offset(info->scale_bytes, info->quant_bytes, b);
+      memcpy(block, panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * lane, one);
       get_codes(info->bits, quants + LANE * lane, codes);
       write_small(info, codes, block);
-      weft_dequantise_row(info->type, block, out + (uint64_t)b * WEFT_PACK_BLOCK, WEFT_PACK_BLOCK);
+      weft_dequantise_row(info->type, block, out + (uint64_t)b * CPU_PACK_BLOCK, CPU_PACK_BLOCK);
     }
   }
 }

@@ -1,82 +1,81 @@
 /* SPDX-License-Identifier: MIT */
-/* The layout of weights on the cpu device: panels of sixteen output rows, ready for dot-product
- * lanes.
+/* The layout of weights on the cpu device: panels of sixteen output rows, ready for dot-product lanes.
  *
- * Law: a matrix is ceil(n_out / 16) panels, one after another, each a multiple of 64 bytes; output
- * rows past n_out are zero bytes. A panel holds exactly the numbers of the file in another order
- * (pack and unpack are a bijection), so its size is that of the file, but for padding and the 6-bit
- * scales of Q4_K and Q5_K, which take a byte each (+2.8 % and +2.3 %). It is read from front to
- * end, as one stream.
+ * Law: a matrix is ceil(n_out / 16) panels, one after another, each a multiple of 64 bytes; output rows past n_out are
+ * zero bytes. A panel holds exactly the numbers of the file in another order (pack and unpack are a bijection), so its
+ * size is that of the file, but for padding and the 6-bit scales of Q4_K and Q5_K, which take a byte each (+2.8 % and
+ * +2.3 %). A product reads a panel from front to end, as one stream.
  *
- *   F32, F16, BF16     [n_in][16 rows] of the stored number
- *   Q8_0 Q4_0 Q5_0     per 64 inputs: scales of two blocks [2][16] f16, then 2 x quants
- *   MXFP4              per 128 inputs: scales of four blocks [4][16] e8m0, then 4 x quants
- *   Q4_K Q5_K          per 256: d[16] f16, dmin[16] f16, scale[8][16] u8, least[8][16] u8, 8 x
- * quants Q6_K               per 256: d[16] f16, 32 bytes of zero, scale[16][16] s8, 8 x quants
+ *   F32, F16, BF16      [n_in][16 rows] of the stored number
+ *   Q8_0, Q4_0, Q5_0    per 64 inputs:    scales of two blocks [2][16] f16, then 2 x quants
+ *   MXFP4               per 128 inputs:   scales of four blocks [4][16] e8m0, then 4 x quants
+ *   Q4_K, Q5_K          per 256 inputs:   d[16] f16, dmin[16] f16, scale[8][16] u8, least[8][16] u8, then 8 x quants
+ *   Q6_K                per 256 inputs:   d[16] f16, 32 bytes of zero, scale[16][16] s8, then 8 x quants
  *
- * Quants of a block of 32 inputs x 16 rows: eight vectors V0..V7 of 64 unsigned bytes, byte 4 * row
- * + i of Vc being the code of input 4c + i (so that one 32-bit lane is one row). They are stored as
- *   8 bits   V0 .. V7                                                                       512
- * bytes 4 bits   P0 .. P3, Pc = Vc | V(c + 4) << 4                                              256
- * bytes 5 bits   the same, then 64 bytes whose bit c is bit 4 of Vc                             320
- * bytes 6 bits   the same, then 2 x 64 bytes whose bits 2c, 2c + 1 are bits 4, 5 of V(c), V(c + 4)
- * 384 bytes Codes are unsigned: value = (code - weft_pack_info.offset) * scale, or code * scale -
- * least. */
+ * Quants of a block of 32 inputs x 16 rows are eight vectors V0 .. V7 of 64 unsigned bytes. Byte 4 * row + i of Vc is
+ * the code of input 4c + i, so one 32-bit lane is one row. They are stored as
+ *
+ *   8 bits   V0 .. V7                                                                          512 bytes
+ *   4 bits   P0 .. P3, Pc = Vc | V(c + 4) << 4                                                 256 bytes
+ *   5 bits   the same, then 64 bytes whose bit c is bit 4 of Vc                                320 bytes
+ *   6 bits   the same, then 2 x 64 bytes whose bits 2c, 2c + 1 are bits 4, 5 of Vc, V(c + 4)   384 bytes
+ *
+ * Codes are unsigned: value = (code - cpu_pack_info.offset) * scale, or code * scale - least. */
 #ifndef WEFT_KERNELS_CPU_PACK_H
 #define WEFT_KERNELS_CPU_PACK_H
 
 #include "kernels/cpu/cpu.h"
 
 enum {
-  WEFT_PANEL = 16,       /* output rows of a panel */
-  WEFT_PACK_BLOCK = 32,  /* inputs that share one activation scale */
-  WEFT_LAYOUT_PANELS = 1 /* weft_weight.layout */
+  CPU_PANEL = 16,       /* output rows of a panel */
+  CPU_PACK_BLOCK = 32,  /* inputs that share one activation scale */
+  CPU_LAYOUT_PANELS = 1 /* weft_weight.layout */
 };
 
-typedef enum weft_pack_form {
-  WEFT_FORM_FLOAT,  /* stored numbers */
-  WEFT_FORM_OFFSET, /* value = scale * (code - offset), one scale per 32 */
-  WEFT_FORM_LEAST,  /* value = scale * code - least, one pair per 32 */
-  WEFT_FORM_SPLIT   /* value = scale * (code - offset), one scale per 16 */
-} weft_pack_form;
+typedef enum cpu_pack_form {
+  CPU_FORM_FLOAT,  /* stored numbers */
+  CPU_FORM_OFFSET, /* value = scale * (code - offset), one scale per 32 */
+  CPU_FORM_LEAST,  /* value = scale * code - least, one pair per 32 */
+  CPU_FORM_SPLIT   /* value = scale * (code - offset), one scale per 16 */
+} cpu_pack_form;
 
-typedef struct weft_pack_info {
+typedef struct cpu_pack_info {
   weft_type type;
-  weft_pack_form form;
+  cpu_pack_form form;
   uint32_t bits;         /* of a code */
   uint32_t offset_shift; /* offset == 1 << offset_shift */
   uint32_t quant_bytes;  /* of one block of 32 x 16 */
   uint32_t header_bytes; /* K types: bytes before the quants of 256 inputs; others 0 */
   uint32_t scale_bytes;  /* others: bytes of the sixteen scales of a block */
-} weft_pack_info;
+} cpu_pack_info;
 
 /* NULL when the type has no packed form. */
-const weft_pack_info *weft_pack_find(weft_type type);
+const cpu_pack_info *cpu_pack_find(weft_type type);
 
 /* Bytes of one panel; n_in is whole blocks of the type. */
-uint64_t weft_panel_bytes(const weft_pack_info *info, uint32_t n_in);
+uint64_t cpu_panel_bytes(const cpu_pack_info *info, uint32_t n_in);
 
-static inline uint32_t weft_panel_count(uint32_t n_out) {
-  return n_out / WEFT_PANEL + (n_out % WEFT_PANEL != 0 ? 1u : 0u);
+static inline uint32_t cpu_panel_count(uint32_t n_out) {
+  return n_out / CPU_PANEL + (n_out % CPU_PANEL != 0 ? 1u : 0u);
 }
 /* Types without a header: a line of 64 bytes holds the scales of the blocks that follow it. */
-static inline uint32_t weft_blocks_per_line(uint32_t scale_bytes) {
+static inline uint32_t cpu_blocks_per_line(uint32_t scale_bytes) {
   return 64 / scale_bytes;
 }
-static inline uint64_t weft_scales_offset(uint32_t scale_bytes, uint32_t quant_bytes, uint32_t block) {
-  uint32_t per_line = weft_blocks_per_line(scale_bytes);
+static inline uint64_t cpu_scales_offset(uint32_t scale_bytes, uint32_t quant_bytes, uint32_t block) {
+  uint32_t per_line = cpu_blocks_per_line(scale_bytes);
   return (uint64_t)(block / per_line) * (64 + (uint64_t)per_line * quant_bytes) + block % per_line * scale_bytes;
 }
-static inline uint64_t weft_quants_offset(uint32_t scale_bytes, uint32_t quant_bytes, uint32_t block) {
-  uint32_t per_line = weft_blocks_per_line(scale_bytes);
+static inline uint64_t cpu_quants_offset(uint32_t scale_bytes, uint32_t quant_bytes, uint32_t block) {
+  uint32_t per_line = cpu_blocks_per_line(scale_bytes);
   return (uint64_t)(block / per_line + 1) * 64 + (uint64_t)block * quant_bytes;
 }
 
 /* One panel between the file's form (n_rows rows, row_bytes apart) and ours. */
-void weft_panel_pack(const weft_pack_info *info, uint32_t n_in, const uint8_t *rows, uint64_t row_bytes,
-                     uint32_t n_rows, uint8_t *panel);
+void cpu_panel_pack(const cpu_pack_info *info, uint32_t n_in, const uint8_t *rows, uint64_t row_bytes, uint32_t n_rows,
+                    uint8_t *panel);
 /* Row `row` of the panel in the file's form. */
-void weft_panel_unpack_row(const weft_pack_info *info, uint32_t n_in, const uint8_t *panel, uint32_t row,
-                           uint8_t *file_row);
+void cpu_panel_unpack_row(const cpu_pack_info *info, uint32_t n_in, const uint8_t *panel, uint32_t row,
+                          uint8_t *file_row);
 
 #endif

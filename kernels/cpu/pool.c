@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* How a run goes. One 64-bit ticket says which run is on and which task comes next:
  *
- *   ticket = run << 32 | next task        a thread takes task i by changing (run, i) to (run, i +
- * 1)
+ *   ticket = run << 32 | next task        a thread takes task i by changing (run, i) to (run, i + 1)
  *
- * The ticket is closed (no task left to take) before a run's fields are written, and they are read
- * before the ticket is taken: a taken ticket proves that the fields were those of its run. A late
- * worker that holds an old ticket cannot change it, so it takes no part. The caller waits for
- * n_done; workers wait for the run number. Both spin first, then sleep on a futex. */
+ * The ticket is closed (no task is left to take) before the fields of a new run are written, and a thread reads the
+ * fields before it takes a ticket: a ticket that was taken proves that the fields were those of its run. A worker that
+ * wakes late still holds an old ticket, cannot change it, and takes no part. The caller waits until n_done counts all
+ * tasks; workers wait for the number of the run to change. Both spin first, then sleep on a futex. */
 #include "kernels/cpu/pool.h"
 
 #include <errno.h>
@@ -163,7 +162,7 @@ uint32_t weft_pool_cores(void) {
 
 /* Worker i to the i-th core of the process; the caller keeps the freedom to go where it is left
  * alone. */
-static void pin(const pool_worker *worker) {
+static void pin_worker(const pool_worker *worker) {
   cpu_set_t all, one;
   if (sched_getaffinity(0, sizeof all, &all) != 0) return;
   uint32_t n = 0;
@@ -192,7 +191,7 @@ weft_status weft_pool_open(uint32_t n_threads, weft_pool **out, weft_error *erro
       return weft_fail(error, WEFT_E_NO_MEMORY, "thread %u of %u was refused: %s", i + 1, n_threads, strerror(refused));
     }
     pool->n_started += 1;
-    if (n_threads == n_cores) pin(worker);
+    if (n_threads == n_cores) pin_worker(worker);
   }
   *out = pool;
   return WEFT_OK;

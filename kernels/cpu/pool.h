@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* A pool of threads that run the tasks of one op.
  *
- * Law: weft_pool_run returns when every task has run; the caller is thread 0 and takes tasks too,
- * so a pool of one thread has no workers. Tasks are handed out in ascending order through one
- * counter: which thread runs a task is not defined, so a task's result may depend on the task alone
- * (thread is only for picking scratch). A worker that comes late to a run takes no part in it;
- * nobody waits for idle workers. Runs of one pool come from one thread at a time and do not nest.
- * No allocation after open. Workers spin for some tens of microseconds after a run, then sleep; an
- * idle pool uses no processor time. */
+ * Law: weft_pool_run returns when every task has run. The caller is thread 0 and takes tasks too, so a pool of one
+ * thread has no workers. Tasks are handed out in ascending order through one counter. Which thread runs a task is not
+ * defined, so a task's result may depend on the task alone (the thread number only picks scratch). A worker that wakes
+ * late takes no part in a run, and a run does not wait for workers that took no task. Runs of one pool come from one
+ * thread at a time and do not nest. No memory is allocated after open. Workers spin for some tens of microseconds after
+ * a run, then sleep: an idle pool uses no processor time. */
 #ifndef WEFT_KERNELS_CPU_POOL_H
 #define WEFT_KERNELS_CPU_POOL_H
 
@@ -22,9 +21,8 @@ typedef void (*weft_pool_fn)(void *arg, uint32_t task, uint32_t thread);
 
 enum { WEFT_POOL_THREADS_MAX = 256 };
 
-/* n_threads counts the caller; 0 means all cores this process may use. Each worker is pinned to a
- * core of its own when the pool spans all cores of the process; a smaller pool is placed by the
- * system. */
+/* n_threads counts the caller; 0 means all cores that this process may use. When the pool spans all of them each worker
+ * is pinned to a core; a smaller pool is placed by the system. */
 weft_status weft_pool_open(uint32_t n_threads, weft_pool **out, weft_error *error);
 void weft_pool_close(weft_pool *pool);
 uint32_t weft_pool_size(const weft_pool *pool);

@@ -6,11 +6,11 @@
 
 typedef struct qkv_run {
   const weft_qkv_args *args;
-  const weft_cpu_rows *rows;
+  const cpu_rows *rows;
 } qkv_run;
 
 /* Where head 0 of row r's keys (or values) goes, and the bytes from one head to the next. */
-static uint8_t *place(const weft_qkv_args *args, uint64_t r, bool is_value, uint64_t *head_bytes) {
+static uint8_t *find_place(const weft_qkv_args *args, uint64_t r, bool is_value, uint64_t *head_bytes) {
   const weft_kv_view *kv = &args->kv;
   uint64_t vector = weft_kv_row_bytes(kv->type, kv->head_dim);
   int64_t slot = args->slot[r];
@@ -24,7 +24,7 @@ static uint8_t *place(const weft_qkv_args *args, uint64_t r, bool is_value, uint
   return (uint8_t *)kv->base + page * kv->page_bytes + (is_value ? kv->v_offset : kv->k_offset) + offset * vector;
 }
 
-static void store(const qkv_run *run, const float *x, uint8_t *to) {
+static void store_heads(const qkv_run *run, const float *x, uint8_t *to) {
   uint32_t dim = run->args->kv.head_dim;
   if (run->args->kv.type == WEFT_TYPE_F32)
     memcpy(to, x, dim * sizeof(float));
@@ -36,7 +36,7 @@ static void store(const qkv_run *run, const float *x, uint8_t *to) {
 
 static void qkv_row(const qkv_run *run, uint64_t r) {
   const weft_qkv_args *args = run->args;
-  const weft_cpu_rows *rows = run->rows;
+  const cpu_rows *rows = run->rows;
   uint32_t dim = args->kv.head_dim;
   float cosine[WEFT_HEAD_DIM_MAX / 2], sine[WEFT_HEAD_DIM_MAX / 2], work[WEFT_HEAD_DIM_MAX];
   rows->angles(args->inv_freq, args->position[r], dim / 2, cosine, sine);
@@ -46,14 +46,14 @@ static void qkv_row(const qkv_run *run, uint64_t r) {
     rows->rotate(cosine, sine, dim, q);
   }
   uint64_t head_bytes = 0;
-  uint8_t *keys = place(args, r, false, &head_bytes), *values = place(args, r, true, &head_bytes);
+  uint8_t *keys = find_place(args, r, false, &head_bytes), *values = find_place(args, r, true, &head_bytes);
   for (uint32_t h = 0; h < args->kv.n_kv_heads; h++) {
     rows->head(args->k + r * args->k_stride + (uint64_t)h * dim, args->k_norm != NULL, args->k_norm, args->eps, dim,
                work);
     rows->rotate(cosine, sine, dim, work);
-    store(run, work, keys + h * head_bytes);
+    store_heads(run, work, keys + h * head_bytes);
     rows->head(args->v + r * args->v_stride + (uint64_t)h * dim, args->v_norm, NULL, args->eps, dim, work);
-    store(run, work, values + h * head_bytes);
+    store_heads(run, work, values + h * head_bytes);
   }
 }
 
@@ -62,13 +62,13 @@ static void qkv_rows(void *arg, uint32_t first, uint32_t end) {
   for (uint32_t r = first; r < end; r++) qkv_row(run, r);
 }
 
-weft_status weft_cpu_qkv(weft_device *device, const weft_qkv_args *args) {
+weft_status cpu_qkv(weft_device *device, const weft_qkv_args *args) {
   for (uint32_t r = 0; r < args->n_rows; r++) {
     bool has_place = args->slot[r] >= 0 ? args->kv.base != NULL : args->own_k != NULL && r >= args->own_first;
     if (!has_place) return WEFT_E_INVALID;
   }
-  qkv_run run = {.args = args, .rows = weft_cpu_rows_of(device)};
+  qkv_run run = {.args = args, .rows = cpu_rows_of(device)};
   uint64_t n_heads = (uint64_t)args->n_heads + 2ull * args->kv.n_kv_heads;
-  weft_cpu_for_rows(device, args->n_rows, n_heads * args->kv.head_dim / 4, qkv_rows, &run);
+  cpu_for_rows(device, args->n_rows, n_heads * args->kv.head_dim / 4, qkv_rows, &run);
   return WEFT_OK;
 }

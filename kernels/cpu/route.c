@@ -6,7 +6,7 @@
 
 /* Keeps ids[0..k) sorted by logit, largest first; an equal logit goes after those already there, so
  * of equal experts the first wins. */
-static void choose(const float *logits, uint32_t n_experts, uint32_t k, int32_t *ids) {
+static void choose_experts(const float *logits, uint32_t n_experts, uint32_t k, int32_t *ids) {
   uint32_t n = 0;
   for (uint32_t e = 0; e < n_experts; e++) {
     if (n == k && !(logits[e] > logits[ids[k - 1]])) continue;
@@ -26,7 +26,7 @@ static void route_rows(void *arg, uint32_t first, uint32_t end) {
     int32_t *ids = args->ids + r * args->k;
     float *weights = args->weights + r * args->k;
     float total = 0.0f;
-    choose(logits, args->n_experts, args->k, ids);
+    choose_experts(logits, args->n_experts, args->k, ids);
     for (uint32_t j = 0; j < args->k; j++) {
       weights[j] = expf(logits[ids[j]] - logits[ids[0]]);
       total += weights[j];
@@ -38,16 +38,16 @@ static void route_rows(void *arg, uint32_t first, uint32_t end) {
   }
 }
 
-uint64_t weft_cpu_route_scratch(weft_device *device, const weft_route_args *args) {
-  weft_matmul_args matmul = weft_route_product(args);
-  return args->router == NULL ? 0 : weft_cpu_matmul_scratch(device, &matmul);
+uint64_t cpu_route_scratch(weft_device *device, const weft_route_args *args) {
+  weft_matmul_args matmul = parts_route_product(args);
+  return args->router == NULL ? 0 : cpu_matmul_scratch(device, &matmul);
 }
 
-weft_status weft_cpu_route(weft_device *device, const weft_route_args *args) {
-  weft_matmul_args matmul = weft_route_product(args);
-  weft_status status = args->router == NULL ? WEFT_OK : weft_cpu_matmul(device, &matmul);
+weft_status cpu_route(weft_device *device, const weft_route_args *args) {
+  weft_matmul_args matmul = parts_route_product(args);
+  weft_status status = args->router == NULL ? WEFT_OK : cpu_matmul(device, &matmul);
   if (status != WEFT_OK) return status;
   weft_route_args copy = *args;
-  weft_cpu_for_rows(device, args->n_rows, args->n_experts, route_rows, &copy);
+  cpu_for_rows(device, args->n_rows, args->n_experts, route_rows, &copy);
   return WEFT_OK;
 }

@@ -6,18 +6,18 @@ enum {
   ROWS_TASKS_PER_THREAD = 4 /* so that a thread that was held up leaves little behind */
 };
 
-const weft_cpu_rows *weft_cpu_rows_of(const weft_device *device) {
+const cpu_rows *cpu_rows_of(const weft_device *device) {
 #if defined(__x86_64__)
-  if (weft_cpu_get_isa(device) == WEFT_ISA_AVX512) return &weft_cpu_rows_avx512;
-  if (weft_cpu_get_isa(device) == WEFT_ISA_AVX2) return &weft_cpu_rows_avx2;
+  if (cpu_get_isa(device) == CPU_ISA_AVX512) return &cpu_rows_avx512;
+  if (cpu_get_isa(device) == CPU_ISA_AVX2) return &cpu_rows_avx2;
 #else
   (void)device;
 #endif
-  return &weft_cpu_rows_portable;
+  return &cpu_rows_portable;
 }
 
 typedef struct rows_run {
-  weft_cpu_rows_fn fn;
+  cpu_rows_fn fn;
   void *arg;
   uint32_t n_rows, n_tasks;
 } rows_run;
@@ -30,8 +30,8 @@ static void run_task(void *arg, uint32_t task, uint32_t thread) {
   run->fn(run->arg, first, end);
 }
 
-void weft_cpu_for_rows(weft_device *device, uint32_t n_rows, uint64_t row_cost, weft_cpu_rows_fn fn, void *arg) {
-  weft_pool *pool = weft_cpu_pool(device);
+void cpu_for_rows(weft_device *device, uint32_t n_rows, uint64_t row_cost, cpu_rows_fn fn, void *arg) {
+  weft_pool *pool = cpu_pool(device);
   if (weft_pool_size(pool) == 1 || n_rows < 2 || n_rows * row_cost < ROWS_INLINE_COST) {
     fn(arg, 0, n_rows);
     return;

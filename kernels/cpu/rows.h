@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* The small ops of a row (norm, rotation, gate) for each isa, and the splitting of rows over the
- * pool.
+/* The small ops of a row (norm, rotation, gate) for each instruction set, and the splitting of rows over the pool.
  *
- * Law: rows_impl.h is compiled once per isa into one table of these functions. Each works on one
+ * Law: rows_impl.h is compiled once per instruction set into one table of these functions. Each function works on one
  * row (or one head of a row) alone, so a row's result cannot depend on its neighbours. */
 #ifndef WEFT_KERNELS_CPU_ROWS_H
 #define WEFT_KERNELS_CPU_ROWS_H
 
 #include "kernels/cpu/cpu.h"
 
-typedef struct weft_cpu_norm_row {
+typedef struct cpu_norm_row {
   const float *x, *x2, *weight, *add; /* x2, weight, add may be NULL */
   float *y;
   float row_scale, eps;
   uint32_t n;
-} weft_cpu_norm_row;
+} cpu_norm_row;
 
-typedef struct weft_cpu_rows {
-  void (*norm)(const weft_cpu_norm_row *row);
+typedef struct cpu_rows {
+  void (*norm)(const cpu_norm_row *row);
   void (*gate)(weft_activation activation, const float *g, const float *u, float *y, uint32_t n);
   void (*scale)(float *y, float factor, uint32_t n);
   /* cosf and sinf of (float)position * inv_freq[i] */
@@ -28,16 +27,16 @@ typedef struct weft_cpu_rows {
   void (*to_bf16)(const float *x, uint16_t *y, uint32_t n);
   /* as weft_kv_row_store of Q8_0 */
   void (*to_q8)(const float *x, uint8_t *y, uint32_t n);
-} weft_cpu_rows;
+} cpu_rows;
 
-extern const weft_cpu_rows weft_cpu_rows_portable;
-extern const weft_cpu_rows weft_cpu_rows_avx2;
-extern const weft_cpu_rows weft_cpu_rows_avx512;
-const weft_cpu_rows *weft_cpu_rows_of(const weft_device *device);
+extern const cpu_rows cpu_rows_portable;
+extern const cpu_rows cpu_rows_avx2;
+extern const cpu_rows cpu_rows_avx512;
+const cpu_rows *cpu_rows_of(const weft_device *device);
 
 /* Calls fn(arg, first, end) over parts of [0, n_rows), on the pool when the work (n_rows *
  * row_cost, in about nanoseconds) is worth it. */
-typedef void (*weft_cpu_rows_fn)(void *arg, uint32_t first, uint32_t end);
-void weft_cpu_for_rows(weft_device *device, uint32_t n_rows, uint64_t row_cost, weft_cpu_rows_fn fn, void *arg);
+typedef void (*cpu_rows_fn)(void *arg, uint32_t first, uint32_t end);
+void cpu_for_rows(weft_device *device, uint32_t n_rows, uint64_t row_cost, cpu_rows_fn fn, void *arg);
 
 #endif

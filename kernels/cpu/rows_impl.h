@@ -12,27 +12,27 @@
 
 enum { SUMS = 4 };
 
-WEFT_INLINE vf summand(const weft_cpu_norm_row *row, uint32_t i) {
+SIMD_INLINE vf norm_summand(const cpu_norm_row *row, uint32_t i) {
   vf x = vf_load(row->x + i);
   return row->x2 == NULL ? x : x + vf_load(row->x2 + i);
 }
 
-WEFT_INLINE vf summand_some(const weft_cpu_norm_row *row, uint32_t i, uint32_t n) {
+SIMD_INLINE vf summand_some(const cpu_norm_row *row, uint32_t i, uint32_t n) {
   vf x = vf_load_some(row->x + i, n);
   return row->x2 == NULL ? x : x + vf_load_some(row->x2 + i, n);
 }
 
-static float sum_squares(const weft_cpu_norm_row *row) {
+static float sum_squares(const cpu_norm_row *row) {
   vf sum[SUMS] = {{0}};
   uint32_t i = 0;
   for (; i + SUMS * VF_LANES <= row->n; i += SUMS * VF_LANES) {
     for (uint32_t j = 0; j < SUMS; j++) {
-      vf x = summand(row, i + j * VF_LANES);
+      vf x = norm_summand(row, i + j * VF_LANES);
       sum[j] = vf_fma(x, x, sum[j]);
     }
   }
   for (; i + VF_LANES <= row->n; i += VF_LANES) {
-    vf x = summand(row, i);
+    vf x = norm_summand(row, i);
     sum[0] = vf_fma(x, x, sum[0]);
   }
   if (i < row->n) {
@@ -42,12 +42,12 @@ static float sum_squares(const weft_cpu_norm_row *row) {
   return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-static void norm(const weft_cpu_norm_row *row) {
+static void norm_row(const cpu_norm_row *row) {
   const vf factor = vf_set(1.0f / sqrtf(sum_squares(row) / (float)row->n + row->eps));
   const vf scale = vf_set(row->row_scale);
   uint32_t i = 0;
   for (; i + VF_LANES <= row->n; i += VF_LANES) {
-    vf value = summand(row, i) * factor;
+    vf value = norm_summand(row, i) * factor;
     if (row->weight != NULL) value *= vf_load(row->weight + i);
     if (row->add != NULL) value += vf_load(row->add + i);
     vf_store(row->y + i, value * scale);
@@ -60,36 +60,36 @@ static void norm(const weft_cpu_norm_row *row) {
   vf_store_some(row->y + i, value * scale, left);
 }
 
-WEFT_INLINE vf activate(weft_activation activation, vf x) {
+SIMD_INLINE vf activate_vf(weft_activation activation, vf x) {
   return activation == WEFT_SILU ? vf_silu(x) : vf_gelu_tanh(x);
 }
 
-static void gate(weft_activation activation, const float *g, const float *u, float *y, uint32_t n) {
+static void gate_row(weft_activation activation, const float *g, const float *u, float *y, uint32_t n) {
   uint32_t i = 0;
   for (; i + VF_LANES <= n; i += VF_LANES) {
-    vf_store(y + i, activate(activation, vf_load(g + i)) * vf_load(u + i));
+    vf_store(y + i, activate_vf(activation, vf_load(g + i)) * vf_load(u + i));
   }
   uint32_t left = n - i;
   if (left == 0) return;
-  vf_store_some(y + i, activate(activation, vf_load_some(g + i, left)) * vf_load_some(u + i, left), left);
+  vf_store_some(y + i, activate_vf(activation, vf_load_some(g + i, left)) * vf_load_some(u + i, left), left);
 }
 
-static void scale(float *y, float factor, uint32_t n) {
+static void scale_row(float *y, float factor, uint32_t n) {
   uint32_t i = 0;
   for (; i + VF_LANES <= n; i += VF_LANES) vf_store(y + i, vf_load(y + i) * vf_set(factor));
   if (i < n) vf_store_some(y + i, vf_load_some(y + i, n - i) * vf_set(factor), n - i);
 }
 
-static void head(const float *x, bool with_norm, const float *weight, float eps, uint32_t dim, float *y) {
+static void norm_head(const float *x, bool with_norm, const float *weight, float eps, uint32_t dim, float *y) {
   if (with_norm) {
-    const weft_cpu_norm_row row = {.x = x, .weight = weight, .y = y, .row_scale = 1.0f, .eps = eps, .n = dim};
-    norm(&row);
+    const cpu_norm_row row = {.x = x, .weight = weight, .y = y, .row_scale = 1.0f, .eps = eps, .n = dim};
+    norm_row(&row);
   } else if (y != x) {
     memcpy(y, x, dim * sizeof(float));
   }
 }
 
-static void rotate(const float *cosine, const float *sine, uint32_t dim, float *y) {
+static void rotate_head(const float *cosine, const float *sine, uint32_t dim, float *y) {
   uint32_t half = dim / 2, i = 0;
   float *low = y, *high = y + half;
   for (; i + VF_LANES <= half; i += VF_LANES) {
@@ -108,7 +108,7 @@ static void rotate(const float *cosine, const float *sine, uint32_t dim, float *
 /* In double: n = angle / (pi / 2) rounded, r = angle - n pi / 2 with pi / 2 in two parts of which
  * the first has 33 bits, then the series of sine and cosine on |r| <= pi / 4. A plain loop: the
  * compiler makes vectors. */
-static void angles(const float *inv_freq, int32_t position, uint32_t n, float *cosine, float *sine) {
+static void rope_angles(const float *inv_freq, int32_t position, uint32_t n, float *cosine, float *sine) {
   const double magic = 6755399441055744.0; /* 1.5 * 2^52 */
   for (uint32_t i = 0; i < n; i++) {
     float angle = (float)position * inv_freq[i];
@@ -140,7 +140,7 @@ static void to_bf16(const float *x, uint16_t *y, uint32_t n) {
 }
 
 /* Half away from zero, for |x| < 2^22: the number below 1/2 keeps what lies below 1/2 there. */
-WEFT_INLINE vi round_away(vf x) {
+SIMD_INLINE vi round_away(vf x) {
   vu sign = (vu)x & 0x80000000u;
   return __builtin_convertvector(x + (vf)((vu)vf_set(0x1.fffffep-2f) | sign), vi);
 }
@@ -164,13 +164,13 @@ static void to_q8(const float *x, uint8_t *y, uint32_t n) {
   }
 }
 
-const weft_cpu_rows ROWS_TABLE = {
-    .norm = norm,
-    .gate = gate,
-    .scale = scale,
-    .angles = angles,
-    .head = head,
-    .rotate = rotate,
+const cpu_rows ROWS_TABLE = {
+    .norm = norm_row,
+    .gate = gate_row,
+    .scale = scale_row,
+    .angles = rope_angles,
+    .head = norm_head,
+    .rotate = rotate_head,
     .to_bf16 = to_bf16,
     .to_q8 = to_q8,
 };

@@ -19,13 +19,13 @@ typedef struct sample_run {
 } sample_run;
 
 /* Of a thread: counts of tokens, then candidates. */
-uint64_t weft_cpu_sample_scratch(weft_device *device, const weft_sample_args *args) {
-  return weft_pool_size(weft_cpu_pool(device)) * (uint64_t)args->n_vocab * sizeof(ranked);
+uint64_t cpu_sample_scratch(weft_device *device, const weft_sample_args *args) {
+  return weft_pool_size(cpu_pool(device)) * (uint64_t)args->n_vocab * sizeof(ranked);
 }
 
 /* ---- logits as they are asked for ---- */
 
-static void suppress(const weft_sample_args *args, float *logits) {
+static void suppress_tokens(const weft_sample_args *args, float *logits) {
   for (uint32_t first = 0; args->allowed != NULL && first < args->n_vocab; first += 32) {
     uint32_t bits = ~args->allowed[first / 32];
     for (uint32_t v = first; bits != 0 && v < args->n_vocab; v++, bits >>= 1) {
@@ -35,7 +35,7 @@ static void suppress(const weft_sample_args *args, float *logits) {
 }
 
 /* Each distinct token of the history once, with how often the answer holds it. */
-static void penalise(const weft_sample_args *args, const weft_sample_row *row, float *logits, uint32_t *times) {
+static void penalise_history(const weft_sample_args *args, const weft_sample_row *row, float *logits, uint32_t *times) {
   const uint32_t seen = 1u << 31;
   uint32_t n = row->n_history + (row->pending != 0 ? 1 : 0), n_vocab = args->n_vocab;
   if (n == 0) return;
@@ -54,7 +54,7 @@ static void penalise(const weft_sample_args *args, const weft_sample_row *row, f
   }
 }
 
-static int32_t argmax(const float *logits, uint32_t n) {
+static int32_t find_argmax(const float *logits, uint32_t n) {
   int32_t best = -1;
   for (uint32_t v = 0; v < n; v++) {
     if (isfinite(logits[v]) && (best < 0 || logits[v] > logits[best])) best = (int32_t)v;
@@ -121,7 +121,7 @@ static uint32_t keep_best(const weft_sample_row *row, ranked *list, uint32_t n, 
   return i;
 }
 
-static int32_t draw(const weft_sample_row *row, const float *logits, uint32_t n_vocab, float most, ranked *list) {
+static int32_t draw_token(const weft_sample_row *row, const float *logits, uint32_t n_vocab, float most, ranked *list) {
   uint32_t n = 0, n_kept = 0, i = 0;
   for (uint32_t v = 0; v < n_vocab; v++) {
     float value = logits[v] / row->temperature;
@@ -147,13 +147,13 @@ static void row_task(void *arg, uint32_t r, uint32_t thread) {
   float *logits = args->logits + r * args->logits_stride;
   uint8_t *own = (uint8_t *)args->scratch + thread * run->own_bytes;
   memset(out, 0, sizeof *out);
-  suppress(args, logits);
+  suppress_tokens(args, logits);
   for (uint32_t i = 0; i < row->n_bias; i++) {
-    const weft_sample_bias *bias = &args->bias[row->bias_at + i];
+    const weft_logit_bias *bias = &args->bias[row->bias_at + i];
     logits[bias->token] += bias->bias;
   }
-  penalise(args, row, logits, (uint32_t *)(void *)own);
-  int32_t best = argmax(logits, args->n_vocab);
+  penalise_history(args, row, logits, (uint32_t *)(void *)own);
+  int32_t best = find_argmax(logits, args->n_vocab);
   out->bad = best < 0 || (args->bad != NULL && args->bad[r] != 0) ? 1 : 0;
   if (out->bad == 0) {
     out->most = logits[best];
@@ -161,15 +161,15 @@ static void row_task(void *arg, uint32_t r, uint32_t thread) {
     if (row->logprobs != 0) take_logprobs(row, logits, args->n_vocab, out);
     float most = out->most / row->temperature;
     if (row->temperature != 0.0f && isfinite(most)) {
-      out->token = draw(row, logits, args->n_vocab, most, (ranked *)(void *)own);
+      out->token = draw_token(row, logits, args->n_vocab, most, (ranked *)(void *)own);
     }
     out->logit = logits[out->token];
   }
   if (row->cell >= 0) args->cells[row->cell] = out->token;
 }
 
-weft_status weft_cpu_sample(weft_device *device, const weft_sample_args *args) {
+weft_status cpu_sample(weft_device *device, const weft_sample_args *args) {
   sample_run run = {args, (uint64_t)args->n_vocab * sizeof(ranked)};
-  weft_pool_run(weft_cpu_pool(device), row_task, &run, args->n_rows);
+  weft_pool_run(cpu_pool(device), row_task, &run, args->n_rows);
   return WEFT_OK;
 }

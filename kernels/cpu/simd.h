@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Vectors of f32 as wide as the file that includes this was compiled for, and the functions made of
- * them.
+/* Vectors of f32 as wide as the file that includes this was compiled for, and the functions made of them.
  *
- * Law: one source, three machines: the same code compiled in a *_avx512.c file has 16 lanes, in a
- * *_avx2.c file 8, elsewhere 4. Results of different widths differ in their last bits; on one
- * machine they are a function of the inputs alone. Everything is static: names of different files
- * never meet. */
+ * Law: one source, three machines: the same code has 16 lanes in a *_avx512.c file, 8 in a *_avx2.c file and 4
+ * elsewhere. Results of different widths differ in their last bits; on one machine they are a function of the inputs
+ * alone. Everything is static, so names of different files never meet. */
 #ifndef WEFT_KERNELS_CPU_SIMD_H
 #define WEFT_KERNELS_CPU_SIMD_H
 
@@ -24,7 +22,7 @@ enum { VF_LANES = 8 };
 enum { VF_LANES = 4 };
 #endif
 
-#define WEFT_INLINE static inline __attribute__((always_inline, unused))
+#define SIMD_INLINE static inline __attribute__((always_inline, unused))
 
 typedef float vf __attribute__((vector_size(VF_LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(VF_LANES * 4)));
@@ -34,22 +32,22 @@ typedef int8_t vb __attribute__((vector_size(VF_LANES)));
 
 /* ---- moving ---- */
 
-WEFT_INLINE vf vf_set(float x) {
+SIMD_INLINE vf vf_set(float x) {
   return x - (vf){0};
 }
 
-WEFT_INLINE vf vf_load(const float *from) {
+SIMD_INLINE vf vf_load(const float *from) {
   vf x;
   memcpy(&x, from, sizeof x);
   return x;
 }
 
-WEFT_INLINE void vf_store(float *to, vf x) {
+SIMD_INLINE void vf_store(float *to, vf x) {
   memcpy(to, &x, sizeof x);
 }
 
 /* The first n lanes (n < VF_LANES); the others are 0 and their memory is not touched. */
-WEFT_INLINE vf vf_load_some(const float *from, uint32_t n) {
+SIMD_INLINE vf vf_load_some(const float *from, uint32_t n) {
 #if defined(__AVX512F__)
   return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), from);
 #else
@@ -59,7 +57,7 @@ WEFT_INLINE vf vf_load_some(const float *from, uint32_t n) {
 #endif
 }
 
-WEFT_INLINE void vf_store_some(float *to, vf x, uint32_t n) {
+SIMD_INLINE void vf_store_some(float *to, vf x, uint32_t n) {
 #if defined(__AVX512F__)
   _mm512_mask_storeu_ps(to, (__mmask16)((1u << n) - 1u), x);
 #else
@@ -67,11 +65,11 @@ WEFT_INLINE void vf_store_some(float *to, vf x, uint32_t n) {
 #endif
 }
 
-WEFT_INLINE vf vf_widen_bf16(vh x) {
+SIMD_INLINE vf vf_widen_bf16(vh x) {
   return (vf)(__builtin_convertvector(x, vu) << 16);
 }
 
-WEFT_INLINE vf vf_load_bf16(const uint16_t *from) {
+SIMD_INLINE vf vf_load_bf16(const uint16_t *from) {
 #if defined(__AVX512F__)
   return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)from)), 16);
 #elif defined(__AVX2__)
@@ -83,7 +81,7 @@ WEFT_INLINE vf vf_load_bf16(const uint16_t *from) {
 #endif
 }
 
-WEFT_INLINE vf vf_load_i8(const int8_t *from) {
+SIMD_INLINE vf vf_load_i8(const int8_t *from) {
 #if defined(__AVX512F__)
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from)));
 #elif defined(__AVX2__)
@@ -95,14 +93,14 @@ WEFT_INLINE vf vf_load_i8(const int8_t *from) {
 #endif
 }
 
-WEFT_INLINE vf vf_load_some_bf16(const uint16_t *from, uint32_t n) {
+SIMD_INLINE vf vf_load_some_bf16(const uint16_t *from, uint32_t n) {
   vh x = {0};
   for (uint32_t i = 0; i < n; i++) x[i] = from[i];
   return vf_widen_bf16(x);
 }
 
 /* Rounded to nearest even; NaN stays NaN: as weft_f32_to_bf16. */
-WEFT_INLINE vh vf_narrow_bf16(vf x) {
+SIMD_INLINE vh vf_narrow_bf16(vf x) {
   vu bits = (vu)x;
   vu rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
   vu quiet = (bits >> 16) | 0x40u;
@@ -113,7 +111,7 @@ WEFT_INLINE vh vf_narrow_bf16(vf x) {
 /* ---- arithmetic ---- */
 
 /* a * b + c; one rounding where the machine has it. */
-WEFT_INLINE vf vf_fma(vf a, vf b, vf c) {
+SIMD_INLINE vf vf_fma(vf a, vf b, vf c) {
 #if defined(__AVX512F__)
   return _mm512_fmadd_ps(a, b, c);
 #elif defined(__AVX2__)
@@ -124,12 +122,12 @@ WEFT_INLINE vf vf_fma(vf a, vf b, vf c) {
 }
 
 /* Lanes of a where mask is all ones, of b where it is 0. */
-WEFT_INLINE vf vf_select(vi mask, vf a, vf b) {
+SIMD_INLINE vf vf_select(vi mask, vf a, vf b) {
   return (vf)((mask & (vi)a) | (~mask & (vi)b));
 }
 
 /* The larger; b when one of them is NaN. */
-WEFT_INLINE vf vf_max(vf a, vf b) {
+SIMD_INLINE vf vf_max(vf a, vf b) {
 #if defined(__AVX512F__)
   return _mm512_max_ps(a, b);
 #elif defined(__AVX2__)
@@ -140,7 +138,7 @@ WEFT_INLINE vf vf_max(vf a, vf b) {
 }
 
 /* Sum of the lanes, always as the same tree: halves are added until one lane is left. */
-WEFT_INLINE float vf_sum(vf x) {
+SIMD_INLINE float vf_sum(vf x) {
   float lane[VF_LANES];
   memcpy(lane, &x, sizeof lane);
   for (uint32_t half = VF_LANES / 2; half > 0; half /= 2) {
@@ -149,7 +147,7 @@ WEFT_INLINE float vf_sum(vf x) {
   return lane[0];
 }
 
-WEFT_INLINE float vf_max_lane(vf x) {
+SIMD_INLINE float vf_max_lane(vf x) {
   float lane[VF_LANES];
   memcpy(lane, &x, sizeof lane);
   for (uint32_t half = VF_LANES / 2; half > 0; half /= 2) {
@@ -159,7 +157,7 @@ WEFT_INLINE float vf_max_lane(vf x) {
 }
 
 /* The smaller; b when one of them is NaN. */
-WEFT_INLINE vf vf_min(vf a, vf b) {
+SIMD_INLINE vf vf_min(vf a, vf b) {
 #if defined(__AVX512F__)
   return _mm512_min_ps(a, b);
 #elif defined(__AVX2__)
@@ -170,7 +168,7 @@ WEFT_INLINE vf vf_min(vf a, vf b) {
 }
 
 /* x where y >= limit or y is NaN, else 0. */
-WEFT_INLINE vf vf_zero_below(vf x, vf y, vf limit) {
+SIMD_INLINE vf vf_zero_below(vf x, vf y, vf limit) {
 #if defined(__AVX512F__)
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(y, limit, _CMP_NLT_UQ), x);
 #else
@@ -181,7 +179,7 @@ WEFT_INLINE vf vf_zero_below(vf x, vf y, vf limit) {
 /* e^x: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial of degree 6 in r (fitted for least
  * relative error, 4e-9), times 2^n. Below e^-87.3 the result is 0, above e^88.3 it stays there; NaN
  * stays NaN. */
-WEFT_INLINE vf vf_exp(vf x) {
+SIMD_INLINE vf vf_exp(vf x) {
   const vf lowest = vf_set(-87.3f), magic = vf_set(12582912.0f); /* 1.5 * 2^23: rounds to an integer */
   vf y = vf_min(vf_set(88.3f), vf_max(lowest, x));
   vf shifted = vf_fma(y, vf_set(1.44269504f), magic);
@@ -199,12 +197,12 @@ WEFT_INLINE vf vf_exp(vf x) {
 }
 
 /* x / (1 + e^-x) */
-WEFT_INLINE vf vf_silu(vf x) {
+SIMD_INLINE vf vf_silu(vf x) {
   return x / (vf_set(1.0f) + vf_exp(-x));
 }
 
 /* x / 2 (1 + tanh(t)) = x / (1 + e^-2t), t = sqrt(2 / pi) (x + 0.044715 x^3) */
-WEFT_INLINE vf vf_gelu_tanh(vf x) {
+SIMD_INLINE vf vf_gelu_tanh(vf x) {
   vf cubic = vf_fma(x * x * vf_set(0.044715f), x, x);
   return x / (vf_set(1.0f) + vf_exp(cubic * vf_set(-1.59576912f)));
 }

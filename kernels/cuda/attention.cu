@@ -100,7 +100,7 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
   return cut;
 }
 
-uint64_t weft_cuda_attention_scratch(weft_device *device, const weft_attention_args *args) {
+uint64_t cuda_attention_scratch(weft_device *device, const weft_attention_args *args) {
   if (args->segment == NULL) return is_fast(args) ? 4ull * PART_FLOATS_MAX : 0;
   attention_cut cut = count_cut(cuda_of(device), args);
   return 4 * cut.n_part_rows * (args->kv.head_dim + 2) * args->kv.n_kv_heads;
@@ -211,17 +211,17 @@ static weft_status make_tables(cuda_device *d, const weft_attention_args *args, 
   k->simple.n_items = cut.n_simple, k->simple.items += cut.n_few + cut.n_many;
   const uint64_t shape[] = {cut.n_few,          cut.n_many,   cut.n_simple, cut.n_merges,
                             common.part_stride, cut.n_groups, cut.turns,    cut.stream};
-  if (d->base.graphs != NULL) weft_graphs_note(d->base.graphs, UINT32_MAX, shape, sizeof shape);
+  if (d->base.graphs != NULL) step_graphs_note(d->base.graphs, UINT32_MAX, shape, sizeof shape);
   return status;
 }
 
-weft_status weft_cuda_attention_walk(weft_device *device, const weft_attention_args *args) {
+weft_status cuda_attention_walk(weft_device *device, const weft_attention_args *args) {
   attention_kernels k;
   if (args->n_segments == 0) return WEFT_OK;
   return make_tables(cuda_of(device), args, &k);
 }
 
-weft_status weft_cuda_attention(weft_device *device, const weft_attention_args *args) {
+weft_status cuda_attention(weft_device *device, const weft_attention_args *args) {
   cuda_device *d = cuda_of(device);
   attention_kernels k;
   if (d->lost) return WEFT_E_DEVICE;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* What the attention kernels share: segments on the device, what a row sees, where a key lies, how numbers join.
+/* What the attention kernels share: segments on the device, what a row sees, where a key lies, how chunks are joined.
  *
  * A query is one head of one row. The queries of a segment that read the same kv head are numbered
  * f = row * group + (head % group), group = heads per kv head.
  *
- * Law: attention_many, attention_stream and attention_few give the same bits. Scores are products over the head dimension in
- * sixteens, ascending. Within a chunk of 1024 key positions, tiles of 128 ascend: (max, sum, out) of the chunk so
- * far is scaled to the new maximum, weights are 2^(score - maximum) as bf16, and out adds keys in sixteens,
- * ascending; the sum is one more column, of values that are 1. Chunks join ascending, each from fresh. Keys that a
- * row does not see weigh 0, which changes no bit: so bits depend on absolute positions alone. */
+ * Law: attention_many, attention_stream and attention_few give the same bits. Scores are products over the head
+ * dimension, 16 elements at a time, ascending. Within a chunk of 1024 key positions, tiles of 128 positions ascend: the
+ * chunk's (max, sum, out) so far is scaled to the new maximum, the weights of the tile are 2^(score - maximum) as bf16,
+ * and out adds the values of 16 keys at a time, ascending. The sum of weights is computed as one more column of out,
+ * whose values are all 1. Chunks are joined ascending, each from a fresh state. A key that a row does not see weighs 0,
+ * which changes no bit, so a row's bits depend on absolute positions alone. */
 #ifndef WEFT_KERNELS_CUDA_ATTENTION_CUH
 #define WEFT_KERNELS_CUDA_ATTENTION_CUH
 
@@ -49,15 +50,15 @@ static __device__ __forceinline__ uint32_t row_of_query(const attention_kernel_a
 }
 
 /* Positions [first, end) that row i of the segment sees. */
-static __device__ __forceinline__ void visible(const weft_attention_segment &s, uint32_t window, uint32_t i,
-                                               uint32_t *first, uint32_t *end) {
+static __device__ __forceinline__ void find_visible(const weft_attention_segment &s, uint32_t window, uint32_t i,
+                                                    uint32_t *first, uint32_t *end) {
   uint32_t position = s.canvas ? s.kv_len : s.kv_len + i;
   *end = s.kv_len + (s.canvas ? s.n_rows : i + 1);
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
 }
 
-/* Where a key lies: in a page of the pool, or among the segment's own rows. The page is looked up apart from its use, so
- * that nobody waits for it. */
+/* Where a key lies: in a page of the pool, or among the segment's own rows. The page is looked up apart from its use,
+ * so that nobody waits for it. */
 static __device__ __forceinline__ bool is_own_key(const weft_attention_segment &s, uint32_t position) {
   return s.canvas && position >= s.kv_len;
 }
@@ -91,7 +92,7 @@ static __device__ __forceinline__ void join_factors(float max_all, float max_chu
   *add = max_chunk == -INFINITY ? 0.0f : exp2f(max_chunk - m);
 }
 
-static __device__ __forceinline__ float joined(float all, float keep, float chunk, float add) {
+static __device__ __forceinline__ float join_scaled(float all, float keep, float chunk, float add) {
   return __fmaf_rn(all, keep, __fmul_rn(chunk, add));
 }
 
@@ -104,8 +105,8 @@ static __device__ __forceinline__ float weight_of(float score, float scale, floa
   return power_of_2(__fmaf_rn(score, scale, -anchor));
 }
 
-/* Queries as bf16, four numbers at a time: piece i of `n_pieces` (a row's head_dim / 4) goes to put(row, piece of the row,
- * bits). Rows beyond the item are zeros. Many loads are on their way at once. */
+/* Queries as bf16, four numbers at a time: piece i of `n_pieces` (a row's head_dim / 4) goes to put(row, piece of the
+ * row, bits). Rows beyond the item are zeros. Many loads are on their way at once. */
 template <bool WIDE, int N_THREADS, int N_PIECES, int ROW_PIECES, class put_query>
 static __device__ __forceinline__ void convert_queries(const attention_kernel_args &k, const attention_item &item,
                                                        const weft_attention_segment &s, uint32_t kv_head,
@@ -176,14 +177,14 @@ static __device__ __forceinline__ void store_few(const attention_kernel_args &k,
 /* ---- clusters ---- */
 
 /* Numbers to where this block has `mine`, in another block; its barrier, which expects them, counts their bytes. */
-static __device__ __forceinline__ void send4(const void *mine, uint32_t rank, uint32_t x, const uint64_t *barrier) {
+static __device__ __forceinline__ void send_word(const void *mine, uint32_t rank, uint32_t x, const uint64_t *barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address_in(mine, rank)),
       "r"(x), "r"(address_in(barrier, rank))
       : "memory");
 }
 
-static __device__ __forceinline__ void send16(const void *mine, uint32_t rank, uint4 x, const uint64_t *barrier) {
+static __device__ __forceinline__ void send_words4(const void *mine, uint32_t rank, uint4 x, const uint64_t *barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
                    address_in(mine, rank)),
                "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(address_in(barrier, rank))

@@ -73,8 +73,8 @@ static __device__ __forceinline__ void load_pages(const attention_kernel_args &k
   for (uint32_t i = block + threadIdx.x; i <= last; i += FEW_THREADS) b.m->page[i - base] = b.segment.table[i];
 }
 
-/* N bytes of each of COUNT keys of the chunk, from first_key on: a warp copies an eighth of them, and its lanes know where
- * they lie. Zeros for those that nobody sees. Either the fresh ones or all others. */
+/* N bytes of each of COUNT keys of the chunk, from first_key on: a warp copies an eighth of them, and its lanes know
+ * where they lie. Zeros for those that nobody sees. Either the fresh ones or all others. */
 template <int D, int RING, int COUNT, int N>
 static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k, const few_block<D, RING> &b,
                                                  uint32_t first_key, bool is_value, uint64_t offset, uint8_t *to,
@@ -192,7 +192,7 @@ static __device__ __forceinline__ void spread_maxima(const attention_kernel_args
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     uint32_t r = lane / 4 + 8 * h, first = 0, end = 0;
-    if (r < b.item.n) visible(b.segment, k.op.window, row_of_query(k, b.item.first + r), &first, &end);
+    if (r < b.item.n) find_visible(b.segment, k.op.window, row_of_query(k, b.item.first + r), &first, &end);
 #pragma unroll
     for (int t = 0; t < shape::tiles; t++) {
       float most = -INFINITY;
@@ -216,7 +216,7 @@ static __device__ __forceinline__ void spread_maxima(const attention_kernel_args
     float most = -INFINITY;
 #pragma unroll
     for (int w = 0; w < FEW_WARPS; w++) most = fmaxf(most, b.m->warp_max[t][w][r]);
-    send4(&b.m->tile_max[b.rank * shape::tiles + t][r], i / n, __float_as_uint(most), &b.m->has_maxima);
+    send_word(&b.m->tile_max[b.rank * shape::tiles + t][r], i / n, __float_as_uint(most), &b.m->has_maxima);
   }
 }
 
@@ -249,7 +249,7 @@ static __device__ __forceinline__ void spread_weights(float scale, const few_blo
     uint4 bits = *(const uint4 *)(const void *)piece;
 #pragma unroll
     for (uint32_t step = 1; step < shape::blocks; step++)
-      send16(piece, (b.rank + step) % shape::blocks, bits, &b.m->has_weights);
+      send_words4(piece, (b.rank + step) % shape::blocks, bits, &b.m->has_weights);
   }
 }
 
@@ -298,10 +298,10 @@ static __device__ __forceinline__ void join_chunk(const few_sums &s, few_rows &r
   for (int h = 0; h < 2; h++) {
     float keep, add;
     join_factors(rows.all_max[h], s.most[h], &rows.all_max[h], &keep, &add);
-    rows.all_sum[h] = joined(rows.all_sum[h], keep, s.sum[2 * h], add);
+    rows.all_sum[h] = join_scaled(rows.all_sum[h], keep, s.sum[2 * h], add);
     float *all = &rows.all[0][2 * h];
-    all[0] = joined(all[0], keep, s.out[2 * h], add);
-    all[1] = joined(all[1], keep, s.out[2 * h + 1], add);
+    all[0] = join_scaled(all[0], keep, s.out[2 * h], add);
+    all[1] = join_scaled(all[1], keep, s.out[2 * h + 1], add);
   }
 }
 
@@ -387,8 +387,8 @@ static __global__ void __launch_bounds__(FEW_THREADS, 1) few_kernel(const __grid
   b.rank = blockIdx.x % shape::blocks;
   b.fresh = UINT32_MAX;
   uint32_t unused;
-  visible(b.segment, k.op.window, row_of_query(k, b.item.first), &b.first, &unused);
-  visible(b.segment, k.op.window, row_of_query(k, b.item.first + b.item.n - 1), &unused, &b.end);
+  find_visible(b.segment, k.op.window, row_of_query(k, b.item.first), &b.first, &unused);
+  find_visible(b.segment, k.op.window, row_of_query(k, b.item.first + b.item.n - 1), &unused, &b.end);
   few_rows rows;
   rows.all_max[0] = rows.all_max[1] = -INFINITY;
   rows.all_sum[0] = rows.all_sum[1] = rows.all[0][0] = rows.all[0][1] = rows.all[0][2] = rows.all[0][3] = 0.0f;
@@ -423,8 +423,8 @@ static __global__ void merge_kernel(const __grid_constant__ attention_kernel_arg
       const float *one = part + (uint64_t)c * (dim + 2);
       float keep, add;
       join_factors(most, one[dim], &most, &keep, &add);
-      sum = joined(sum, keep, one[dim + 1], add);
-      value = joined(value, keep, one[d], add);
+      sum = join_scaled(sum, keep, one[dim + 1], add);
+      value = join_scaled(value, keep, one[d], add);
     }
     out[d] = __fmul_rn(value, __frcp_rn(sum));
   }
@@ -437,7 +437,7 @@ uint32_t attention_few_blocks(uint32_t head_dim) {
 }
 
 template <int D, int RING>
-static void start(cuda_device *d, const attention_kernel_args *args) {
+static void start_few(cuda_device *d, const attention_kernel_args *args) {
   uint32_t n = args->n_items * args->op.kv.n_kv_heads * few_shape<D, RING>::blocks;
   attention_start(d, few_kernel<D, RING>, n, few_shape<D, RING>::blocks, FEW_THREADS, sizeof(few_memory<D, RING>),
                   *args);
@@ -448,16 +448,16 @@ weft_status attention_few(cuda_device *d, const attention_kernel_args *args) {
   bool deep = args->n_items * args->op.kv.n_kv_heads * attention_few_blocks(256) <= d->n_multiprocessors;
   switch (args->op.kv.head_dim) {
     case 64:
-      start<64, 4>(d, args);
+      start_few<64, 4>(d, args);
       break;
     case 128:
-      start<128, 4>(d, args);
+      start_few<128, 4>(d, args);
       break;
     case 256:
-      deep ? start<256, 4>(d, args) : start<256, 2>(d, args);
+      deep ? start_few<256, 4>(d, args) : start_few<256, 2>(d, args);
       break;
     default:
-      start<512, 2>(d, args);
+      start_few<512, 2>(d, args);
       break;
   }
   return cuda_launched(d, "attention");

@@ -9,8 +9,8 @@
  *   turns     with few blocks, those of a cluster take an item's chunks in turn: each joins its own to the rows in
  *             memory when its turn has come, so the order is that of one block
  *
- * Positions that no query of the block sees are zeros and are not read. Keys that are older than the step are asked for before
- * the inputs are there. */
+ * Positions that no query of the block sees are zeros and are not read. Keys that are older than the step are asked for
+ * before the inputs are there. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
 
@@ -172,19 +172,21 @@ static __device__ __forceinline__ void open_rows(const attention_kernel_args &k,
   uint32_t base = threadIdx.x / GROUP_THREADS * MANY_QUERIES, unused;
   rows.all_first = UINT32_MAX, rows.all_end = 0;
   if (base + MANY_QUERIES <= b.item.n) {
-    visible(b.segment, k.op.window, row_of_query(k, b.item.first + base), &unused, &rows.all_end);
-    visible(b.segment, k.op.window, row_of_query(k, b.item.first + base + MANY_QUERIES - 1), &rows.all_first, &unused);
+    find_visible(b.segment, k.op.window, row_of_query(k, b.item.first + base), &unused, &rows.all_end);
+    find_visible(b.segment, k.op.window, row_of_query(k, b.item.first + base + MANY_QUERIES - 1), &rows.all_first,
+                 &unused);
   }
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     uint32_t n = base + query_of(h);
     rows.first[h] = rows.end[h] = 0;
-    if (n < b.item.n) visible(b.segment, k.op.window, row_of_query(k, b.item.first + n), &rows.first[h], &rows.end[h]);
+    if (n < b.item.n)
+      find_visible(b.segment, k.op.window, row_of_query(k, b.item.first + n), &rows.first[h], &rows.end[h]);
     rows.all_max[h] = -INFINITY, rows.all_sum[h] = 0.0f;
   }
 }
 
-static __device__ __forceinline__ void release(const many_block &b, uint32_t slot) {
+static __device__ __forceinline__ void release_slot(const many_block &b, uint32_t slot) {
   if (threadIdx.x % 32 == 0) barrier_arrive(&b.small->empty[slot]);
 }
 
@@ -201,13 +203,13 @@ static __device__ __forceinline__ void each_slot(const many_block &b, ring_place
     wgmma_commit();
     if (i > 0) {
       wgmma_wait<1>();
-      release(b, last);
+      release_slot(b, last);
     }
     last = at.slot;
     next_slot<RING>(at);
   }
   wgmma_wait<0>();
-  release(b, last);
+  release_slot(b, last);
 }
 
 template <class shape>
@@ -315,8 +317,8 @@ static __device__ __forceinline__ void join_row(float *to, const float (&out)[NT
       one[i] = LOAD ? __ldcg((const float2 *)(const void *)(to + 8 * (n + i))) : make_float2(0, 0);
 #pragma unroll
     for (int i = 0; i < batch; i++) {
-      one[i].x = __fmul_rn(joined(one[i].x, keep, out[n + i][2 * h], add), times);
-      one[i].y = __fmul_rn(joined(one[i].y, keep, out[n + i][2 * h + 1], add), times);
+      one[i].x = __fmul_rn(join_scaled(one[i].x, keep, out[n + i][2 * h], add), times);
+      one[i].y = __fmul_rn(join_scaled(one[i].y, keep, out[n + i][2 * h + 1], add), times);
       *(float2 *)(void *)(to + 8 * (n + i)) = one[i];
     }
   }
@@ -332,7 +334,7 @@ static __device__ __forceinline__ void join_chunk(const attention_kernel_args &k
   for (int h = 0; h < 2; h++) {
     float keep, add;
     join_factors(rows.all_max[h], rows.most[h], &rows.all_max[h], &keep, &add);
-    rows.all_sum[h] = joined(rows.all_sum[h], keep, sums.sum[2 * h], add);
+    rows.all_sum[h] = join_scaled(rows.all_sum[h], keep, sums.sum[2 * h], add);
     uint32_t n = threadIdx.x / GROUP_THREADS * MANY_QUERIES + query_of(h), f = b.item.first + n;
     if (n >= b.item.n) continue;
     uint32_t i = row_of_query(k, f);
@@ -403,8 +405,8 @@ static __device__ __forceinline__ bool open_block(const attention_kernel_args &k
   b.ring = memory + GROUPS * shape::q_bytes;
   b.small = (many_small *)(void *)(b.ring + shape::ring * SLOT_BYTES);
   uint32_t unused;
-  visible(b.segment, k.op.window, row_of_query(k, b.item.first), &b.first, &unused);
-  visible(b.segment, k.op.window, row_of_query(k, b.item.first + b.item.n - 1), &unused, &b.end);
+  find_visible(b.segment, k.op.window, row_of_query(k, b.item.first), &b.first, &unused);
+  find_visible(b.segment, k.op.window, row_of_query(k, b.item.first + b.item.n - 1), &unused, &b.end);
   if (threadIdx.x == 0) {
     for (int i = 0; i < shape::ring; i++)
       barrier_init(&b.small->full[i], GROUP_THREADS), barrier_init(&b.small->empty[i], 4 * GROUPS);
@@ -434,13 +436,14 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
     if constexpr (GROUPS == 2) registers_grow<232>();
     multiply_all<D, GROUPS>(k, b, memory);
   }
-#ifdef WEFT_RACECHECK /* give_turn writes to a block that waits for it and so is there; the tool wants to see all leave together */
+/* give_turn writes to a block that waits for it, and so is there; racecheck wants to see all blocks leave together. */
+#ifdef WEFT_RACECHECK
   if (k.turns > 1) asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 #endif
 }
 
 template <int D>
-static void start(cuda_device *d, const attention_kernel_args *args, uint32_t n_groups) {
+static void start_many(cuda_device *d, const attention_kernel_args *args, uint32_t n_groups) {
   uint32_t n = args->n_items * args->op.kv.n_kv_heads * attention_slices(D) * args->turns;
   if (n_groups == 1)
     attention_start(d, many_kernel<D, 1>, n, args->turns, many_shape<D, 1>::threads, many_shape<D, 1>::bytes, *args);
@@ -451,16 +454,16 @@ static void start(cuda_device *d, const attention_kernel_args *args, uint32_t n_
 weft_status attention_many(cuda_device *d, const attention_kernel_args *args, uint32_t n_groups) {
   switch (args->op.kv.head_dim) {
     case 64:
-      start<64>(d, args, n_groups);
+      start_many<64>(d, args, n_groups);
       break;
     case 128:
-      start<128>(d, args, n_groups);
+      start_many<128>(d, args, n_groups);
       break;
     case 256:
-      start<256>(d, args, n_groups);
+      start_many<256>(d, args, n_groups);
       break;
     default:
-      start<512>(d, args, n_groups);
+      start_many<512>(d, args, n_groups);
       break;
   }
   return cuda_launched(d, "attention");

@@ -82,7 +82,7 @@ static __global__ void __launch_bounds__(32 * SIMPLE_WARPS)
   for (uint32_t d = lane; d < dim; d += 32) memory->q[d] = q[d];
   __syncwarp();
   uint32_t first, end;
-  visible(s, a.window, i, &first, &end);
+  find_visible(s, a.window, i, &first, &end);
   float all_max = -INFINITY, all_sum = 0.0f, out[WEFT_HEAD_DIM_MAX / 32];
 #pragma unroll
   for (int t = 0; t < WEFT_HEAD_DIM_MAX / 32; t++) out[t] = 0.0f;
@@ -90,7 +90,7 @@ static __global__ void __launch_bounds__(32 * SIMPLE_WARPS)
     float chunk_max, chunk_sum, keep, add;
     weigh_chunk<T>(a, s, k.block_shift, kv_head, base, first, end, memory, &chunk_max, &chunk_sum);
     join_factors(all_max, chunk_max, &all_max, &keep, &add);
-    all_sum = joined(all_sum, keep, chunk_sum, add);
+    all_sum = join_scaled(all_sum, keep, chunk_sum, add);
     uint32_t low = base < first ? first - base : 0, high = end - base < SIMPLE_CHUNK ? end - base : SIMPLE_CHUNK;
 #pragma unroll
     for (int t = 0; t < WEFT_HEAD_DIM_MAX / 32; t++) {
@@ -99,7 +99,7 @@ static __global__ void __launch_bounds__(32 * SIMPLE_WARPS)
       float sum = 0.0f;
       for (uint32_t key = low; key < high; key++)
         sum = __fmaf_rn(memory->weight[key], element_at<T>(memory->value[key], d, dim), sum);
-      out[t] = joined(out[t], keep, sum, add);
+      out[t] = join_scaled(out[t], keep, sum, add);
     }
     __syncwarp();
   }

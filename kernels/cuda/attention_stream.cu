@@ -170,12 +170,12 @@ static __device__ __forceinline__ void join_chunk(stream_sums<N> &s) {
   for (int h = 0; h < 2; h++) {
     float keep, add;
     join_factors(s.all_max[h], s.most[h], &s.all_max[h], &keep, &add);
-    s.all_sum[h] = joined(s.all_sum[h], keep, s.sum[2 * h], add);
+    s.all_sum[h] = join_scaled(s.all_sum[h], keep, s.sum[2 * h], add);
     s.most[h] = -INFINITY, s.sum[2 * h] = s.sum[2 * h + 1] = 0.0f;
 #pragma unroll
     for (int i = 0; i < 2 * N; i++) {
       float *all = &s.all[i / 2][2 * h + i % 2], *out = &s.out[i / 2][2 * h + i % 2];
-      *all = joined(*all, keep, *out, add);
+      *all = join_scaled(*all, keep, *out, add);
       *out = 0.0f;
     }
   }
@@ -198,7 +198,7 @@ static __device__ __forceinline__ void stream_tiles(const attention_kernel_args 
   for (int h = 0; h < 2; h++) {
     uint32_t r = threadIdx.x % 32 / 4 + 8 * h;
     first[h] = end[h] = 0;
-    if (r < b.item.n) visible(b.segment, k.op.window, row_of_query(k, b.item.first + r), &first[h], &end[h]);
+    if (r < b.item.n) find_visible(b.segment, k.op.window, row_of_query(k, b.item.first + r), &first[h], &end[h]);
     s.most[h] = s.all_max[h] = -INFINITY, s.all_sum[h] = 0.0f;
   }
 #pragma unroll
@@ -252,13 +252,13 @@ static __global__ void __launch_bounds__(STREAM_THREADS, 1)
   b.slice = blockIdx.x % shape::slices;
   b.m = (stream_memory<D> *)(void *)memory;
   uint32_t unused;
-  visible(b.segment, k.op.window, row_of_query(k, b.item.first), &b.first, &unused);
-  visible(b.segment, k.op.window, row_of_query(k, b.item.first + b.item.n - 1), &unused, &b.end);
+  find_visible(b.segment, k.op.window, row_of_query(k, b.item.first), &b.first, &unused);
+  find_visible(b.segment, k.op.window, row_of_query(k, b.item.first + b.item.n - 1), &unused, &b.end);
   stream_tiles(k, b);
 }
 
 template <int D>
-static void start(cuda_device *d, const attention_kernel_args *args) {
+static void start_stream(cuda_device *d, const attention_kernel_args *args) {
   uint32_t n = args->n_items * args->op.kv.n_kv_heads * stream_shape<D>::slices;
   attention_start(d, stream_kernel<D>, n, 1, STREAM_THREADS, sizeof(stream_memory<D>), *args);
 }
@@ -266,16 +266,16 @@ static void start(cuda_device *d, const attention_kernel_args *args) {
 weft_status attention_stream(cuda_device *d, const attention_kernel_args *args) {
   switch (args->op.kv.head_dim) {
     case 64:
-      start<64>(d, args);
+      start_stream<64>(d, args);
       break;
     case 128:
-      start<128>(d, args);
+      start_stream<128>(d, args);
       break;
     case 256:
-      start<256>(d, args);
+      start_stream<256>(d, args);
       break;
     default:
-      start<512>(d, args);
+      start_stream<512>(d, args);
       break;
   }
   return cuda_launched(d, "attention");

@@ -4,7 +4,7 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda.h"
 
-enum { THREADS = 256, POSITIONS = WEFT_CANVAS_POSITIONS_MAX, HISTORY = WEFT_CANVAS_HISTORY_MAX };
+enum { THREADS = 256, POSITIONS = WEFT_CANVAS_MAX, HISTORY = WEFT_STABILITY_MAX };
 
 typedef struct canvas_shared {
   float entropy[POSITIONS], sorted[POSITIONS]; /* by position; ascending */
@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(THREADS) canvas_kernel(const __grid_con
   a.out[blockIdx.x] = out;
 }
 
-weft_status weft_cuda_canvas(weft_device *device, const weft_canvas_args *args) {
+weft_status cuda_canvas(weft_device *device, const weft_canvas_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   cuda_start(d, canvas_kernel, args->n_rows, THREADS, 0, *args);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Small device functions that several kernels share.
  *
- * Law: sums over a block or a warp have one fixed tree; the contraction of a product and a sum is
- * spelled out wherever two kernels must agree in their bits. */
+ * Law: sums over a block or a warp have one fixed tree. Where two kernels must agree in their bits, it is written out
+ * whether a product and a sum are rounded once (fma) or twice. */
 #ifndef WEFT_KERNELS_CUDA_COMMON_CUH
 #define WEFT_KERNELS_CUDA_COMMON_CUH
 
@@ -57,7 +57,7 @@ static __device__ __forceinline__ float power_of_2(float x) {
 }
 
 /* x / (1 + e^-y) with y = x, or 2 sqrt(2 / pi) (x + 0.044715 x^3), which is x (1 + tanh(y / 2)) / 2. */
-static __device__ __forceinline__ float activate(weft_activation activation, float x) {
+static __device__ __forceinline__ float activate_f32(weft_activation activation, float x) {
   float y = activation == WEFT_SILU ? x : __fmul_rn(1.59576912160573f, fmaf(0.044715f * x * x, x, x)), part;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(__fadd_rn(1.0f, power_of_2(__fmul_rn(-1.44269504f, y)))));
   return __fmul_rn(x, part);
@@ -65,15 +65,16 @@ static __device__ __forceinline__ float activate(weft_activation activation, flo
 
 /* act(g) * u: one function, so that the gate op and the experts agree in their bits. */
 static __device__ __forceinline__ float gate_product(weft_activation activation, float g, float u) {
-  return __fmul_rn(activate(activation, g), u);
+  return __fmul_rn(activate_f32(activation, g), u);
 }
 
-/* cap tanh(logit / cap), off by 2^-22 of the cap at most: (e - 1) / (e + 1) of e = 2^(slope |logit|) = e^(2 |logit| / cap). */
+/* cap tanh(logit / cap), off by 2^-22 of the cap at most: (e - 1) / (e + 1) of e = 2^(slope |logit|) = e^(2 |logit| /
+ * cap). */
 static inline float cap_slope(float cap) {
   return cap == 0.0f ? 0.0f : 2.88539008f / cap;
 }
 
-static __device__ __forceinline__ float capped(float logit, float cap, float slope) {
+static __device__ __forceinline__ float cap_logit(float logit, float cap, float slope) {
   float x = __fmul_rn(fabsf(logit), slope), most = 60.0f, inverse;
   asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(most));
   float e = power_of_2(x);
@@ -115,7 +116,7 @@ static __device__ __forceinline__ void store_in(const float *mine, uint32_t rank
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address_in(mine, rank)), "f"(x) : "memory");
 }
 
-static __device__ __forceinline__ void copy16(uint32_t to, const void *from) {
+static __device__ __forceinline__ void copy_async16(uint32_t to, const void *from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 

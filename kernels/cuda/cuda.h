@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* What the files of the cuda backend share on the host side: the device, its upload ring, launches.
  *
- * Law: everything runs on the device's one stream, in the order of the calls. Host memory that an op
- * was given is copied into the pinned ring before the op returns, so the caller may reuse it at once.
- * An error of the card is told once, marks the device as lost, and every later call gives
- * WEFT_E_DEVICE; running out of memory does not. */
+ * Law: everything runs on the device's one stream, in the order of the calls, but for copies of experts from host
+ * memory (host_experts.cu). Host memory that an op is given is copied into the pinned ring before the op returns, so
+ * the caller may reuse it at once. An error of the card is logged once and marks the device as lost: every later call
+ * gives WEFT_E_DEVICE. Running out of memory is no such error. */
 #ifndef WEFT_KERNELS_CUDA_CUDA_H
 #define WEFT_KERNELS_CUDA_CUDA_H
 
@@ -22,7 +22,8 @@ enum {
   CUDA_PLAN_BYTES = 1 << 20
 };
 
-/* Small tables that ops make on the host and read on the device: the last few stay there. */
+/* Small tables that ops make on the host and read on the device. The last CUDA_PLANS of them stay on the device, so an
+ * equal table need not be sent again. */
 typedef struct cuda_plans {
   uint8_t *host;   /* CUDA_PLANS + 1 times CUDA_PLAN_BYTES; the last is being made */
   uint8_t *device; /* CUDA_PLANS times */
@@ -58,9 +59,9 @@ typedef struct cuda_device {
   cudaEvent_t ring_free[CUDA_RING_PARTS]; /* recorded when a part was left */
   uint8_t *staging;                       /* device memory: file bytes on their way into packed form */
   cuda_plans plans;
-  weft_arena arena; /* of weights */
+  weight_arena arena; /* of weights */
   cuda_host_experts experts;
-  weft_graphs graphs; /* base.graphs points here unless they are off */
+  step_graphs graphs; /* base.graphs points here unless they are off */
   cudaEvent_t mark[WEFT_MARKS_MAX];
   uint32_t n_multiprocessors;
   uint32_t n_router_clusters; /* that are on the card at once */
@@ -98,13 +99,13 @@ static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 gr
 }
 /* n bytes of host memory to device memory, in stream order; from may be reused at once. */
 weft_status cuda_push(cuda_device *device, void *to, const void *from, uint64_t n_bytes);
-/* The same with bytes [at, at + n) of a source, which are read into the ring; on to the next part of it while the card takes
- * this one. */
+/* The same for bytes [at, at + n) of a source, which are read into the ring: the next part of the ring is read while
+ * the card takes the part before it. */
 weft_status cuda_push_source(cuda_device *device, void *to, const weft_weight_source *source, uint64_t at,
                              uint64_t n_bytes);
-/* Tables of an op go through here and nowhere else: within a step that may be replayed they are its tables.
- * Host memory for a plan of n bytes, NULL if it is too large; then its copy on the device, which may be
- * an older one with the same bytes. Valid until CUDA_PLANS other plans were made. */
+/* Every table of an op goes through these two, so that a step which is replayed as a graph can renew its tables. begin
+ * gives host memory for a plan of n bytes, NULL if it is too large; end gives the plan's copy on the device, which may
+ * be an older one with the same bytes. It is valid until CUDA_PLANS other plans were made. */
 uint8_t *cuda_plan_begin(cuda_device *device, uint64_t n_bytes);
 weft_status cuda_plan_end(cuda_device *device, uint64_t n_bytes, const uint8_t **out);
 
@@ -116,9 +117,9 @@ weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const wef
 void cuda_weight_free(weft_device *device, weft_weight *weight);
 weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
 
-#define X(op)                                                                    \
-  weft_status weft_cuda_##op(weft_device *device, const weft_##op##_args *args); \
-  uint64_t weft_cuda_##op##_scratch(weft_device *device, const weft_##op##_args *args);
+#define X(op)                                                               \
+  weft_status cuda_##op(weft_device *device, const weft_##op##_args *args); \
+  uint64_t cuda_##op##_scratch(weft_device *device, const weft_##op##_args *args);
 WEFT_OPS(X)
 #undef X
 
@@ -129,18 +130,18 @@ weft_status cuda_experts_keep(cuda_device *device, const void *packed, uint64_t 
 /* Frees one; not found: nothing. */
 void cuda_experts_forget(cuda_device *device, void *data);
 void cuda_experts_close(cuda_device *device);
-/* If *weight lies in host memory: brings it over, and *weight is then *copy, whose data lies on the card. */
+/* If *weight lies in host memory, brings it over: *weight is then *copy, whose data lies on the card. */
 weft_status cuda_experts_bring(cuda_device *device, const weft_weight **weight, weft_weight *copy);
-/* After the products of a call: its weights may be overwritten; the next ones set out. */
+/* Called after the products of a call: their weights may be overwritten now, and the copies of the next ones begin. */
 weft_status cuda_experts_done(cuda_device *device);
-/* The main stream waits for all that is on its way; it is forgotten. follow: the copying stream goes on after the
- * main stream. Around captures and launches of graphs. */
+/* Called around captures and launches of graphs. join: the main stream waits for all copies on their way, which are
+ * then forgotten. follow: the copying stream goes on after the main stream. */
 weft_status cuda_experts_join(cuda_device *device);
 weft_status cuda_experts_follow(cuda_device *device);
 
 /* Ops with tables: make them, launch nothing. */
-weft_status weft_cuda_attention_walk(weft_device *device, const weft_attention_args *args);
-weft_status weft_cuda_head_stats_walk(weft_device *device, const weft_head_stats_args *args);
+weft_status cuda_attention_walk(weft_device *device, const weft_attention_args *args);
+weft_status cuda_head_stats_walk(weft_device *device, const weft_head_stats_args *args);
 
 /* Kernels that need more than 48 KiB of shared memory ask for it once, at open. */
 weft_status cuda_attention_setup(cuda_device *device);

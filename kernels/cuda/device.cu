@@ -104,18 +104,18 @@ weft_status cuda_push_source(cuda_device *d, void *to, const weft_weight_source 
 }
 
 static bool in_graph(const cuda_device *d) {
-  return d->base.graphs != NULL && d->base.graphs->mode != WEFT_GRAPHS_RUN;
+  return d->base.graphs != NULL && d->base.graphs->mode != STEP_GRAPHS_RUN;
 }
 
 uint8_t *cuda_plan_begin(cuda_device *d, uint64_t n_bytes) {
-  if (in_graph(d)) return weft_graphs_table(&d->graphs, n_bytes);
+  if (in_graph(d)) return step_graphs_table(&d->graphs, n_bytes);
   return n_bytes > CUDA_PLAN_BYTES ? NULL : d->plans.host + (uint64_t)CUDA_PLANS * CUDA_PLAN_BYTES;
 }
 
 weft_status cuda_plan_end(cuda_device *d, uint64_t n_bytes, const uint8_t **out) {
   cuda_plans *p = &d->plans;
   if (in_graph(d)) {
-    *out = weft_graphs_table_end(&d->graphs, n_bytes);
+    *out = step_graphs_table_end(&d->graphs, n_bytes);
     return WEFT_OK;
   }
   const uint8_t *made = p->host + (uint64_t)CUDA_PLANS * CUDA_PLAN_BYTES;
@@ -239,7 +239,7 @@ static void free_exec(weft_device *device, void *exec) {
   (void)cuda_judge(d, cudaGraphExecDestroy((cudaGraphExec_t)exec), "freeing a graph");
 }
 
-static const weft_graphs_calls graph_calls = {graph_capture, graph_capture_end, graph_instantiate, graph_update,
+static const step_graphs_calls graph_calls = {graph_capture, graph_capture_end, graph_instantiate, graph_update,
                                               graph_launch,  free_graph,        free_exec};
 
 /* ---- tables --------------------------------------------------------------------------------------------- */
@@ -262,9 +262,9 @@ static const char *device_numerics(const weft_device *device, weft_type weight_t
 static void device_close(weft_device *device) {
   cuda_device *d = cuda_of(device);
   if (d->stream != NULL) (void)cudaStreamSynchronize(d->stream);
-  if (d->graphs.device != NULL) weft_graphs_close(&d->graphs);
+  if (d->graphs.device != NULL) step_graphs_close(&d->graphs);
   cuda_experts_close(d);
-  if (d->arena.calls != NULL) weft_arena_close(&d->arena);
+  if (d->arena.calls != NULL) weight_arena_close(&d->arena);
   for (uint32_t i = 0; i < WEFT_MARKS_MAX; i++) {
     if (d->mark[i] != NULL) (void)cudaEventDestroy(d->mark[i]);
   }
@@ -279,8 +279,8 @@ static void device_close(weft_device *device) {
   weft_free(d);
 }
 
-static weft_device_calls make_calls(void) {
-  weft_device_calls calls;
+static device_calls make_calls(void) {
+  device_calls calls;
   memset(&calls, 0, sizeof calls);
   calls.close = device_close;
   calls.alloc = device_alloc;
@@ -305,30 +305,30 @@ static weft_kernels make_kernels(void) {
   weft_kernels k;
   memset(&k, 0, sizeof k);
   k.backend = "cuda";
-  k.embed = weft_cuda_embed;
-  k.norm = weft_cuda_norm;
-  k.matmul = weft_cuda_matmul;
-  k.matmul_scratch = weft_cuda_matmul_scratch;
-  k.qkv = weft_cuda_qkv;
-  k.attention = weft_cuda_attention;
-  k.attention_walk = weft_cuda_attention_walk;
-  k.attention_scratch = weft_cuda_attention_scratch;
-  k.gate = weft_cuda_gate;
-  k.route = weft_cuda_route;
-  k.route_scratch = weft_cuda_route_scratch;
-  k.experts = weft_cuda_experts;
-  k.experts_scratch = weft_cuda_experts_scratch;
-  k.head_stats = weft_cuda_head_stats;
-  k.head_stats_walk = weft_cuda_head_stats_walk;
-  k.head_stats_scratch = weft_cuda_head_stats_scratch;
-  k.head_rows = weft_cuda_head_rows;
-  k.head_rows_scratch = weft_cuda_head_rows_scratch;
-  k.soft = weft_cuda_soft;
-  k.soft_scratch = weft_cuda_soft_scratch;
-  k.sample = weft_cuda_sample;
-  k.sample_scratch = weft_cuda_sample_scratch;
-  k.canvas = weft_cuda_canvas;
-  k.move = weft_cuda_move;
+  k.embed = cuda_embed;
+  k.norm = cuda_norm;
+  k.matmul = cuda_matmul;
+  k.matmul_scratch = cuda_matmul_scratch;
+  k.qkv = cuda_qkv;
+  k.attention = cuda_attention;
+  k.attention_walk = cuda_attention_walk;
+  k.attention_scratch = cuda_attention_scratch;
+  k.gate = cuda_gate;
+  k.route = cuda_route;
+  k.route_scratch = cuda_route_scratch;
+  k.experts = cuda_experts;
+  k.experts_scratch = cuda_experts_scratch;
+  k.head_stats = cuda_head_stats;
+  k.head_stats_walk = cuda_head_stats_walk;
+  k.head_stats_scratch = cuda_head_stats_scratch;
+  k.head_rows = cuda_head_rows;
+  k.head_rows_scratch = cuda_head_rows_scratch;
+  k.soft = cuda_soft;
+  k.soft_scratch = cuda_soft_scratch;
+  k.sample = cuda_sample;
+  k.sample_scratch = cuda_sample_scratch;
+  k.canvas = cuda_canvas;
+  k.move = cuda_move;
   k.supports = device_supports;
   k.numerics = device_numerics;
   return k;
@@ -399,7 +399,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
                                                                                     const weft_device_config *config,
                                                                                     weft_device **out,
                                                                                     weft_error *error) {
-  static const weft_device_calls calls = make_calls();
+  static const device_calls calls = make_calls();
   static const weft_kernels kernels = make_kernels();
   weft_cuda_module_terms ours = weft_cuda_module_our_terms();
   if (memcmp(terms, &ours, sizeof ours) != 0) {
@@ -421,7 +421,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   }
   if (status == WEFT_OK) cuda_arena_open(d, config->weights_bytes_max, config->no_arena);
   if (status == WEFT_OK && !config->no_graphs) {
-    status = weft_graphs_open(&d->graphs, &d->base, &graph_calls);
+    status = step_graphs_open(&d->graphs, &d->base, &graph_calls);
     d->base.graphs = &d->graphs;
     d->base.info.graphs = true;
     if (status != WEFT_OK) (void)weft_fail(error, status, "backend 'cuda': no memory for the tables of graphs");

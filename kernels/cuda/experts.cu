@@ -28,8 +28,8 @@ typedef struct place_args {
   uint32_t *n_jobs;
 } place_args;
 
-/* One warp: begin[e], so far how many pairs of e the rows before the block's have, becomes the place of the block's first.
- * The first block makes the jobs. */
+/* One warp: begin[e], so far how many pairs of e the rows before the block's have, becomes the place of the block's
+ * first. The first block makes the jobs. */
 static __device__ __forceinline__ void begin_places(const place_args &g, const uint32_t *count, uint32_t *begin) {
   uint32_t lane = threadIdx.x, per = (g.n_experts + 31) / 32, places = 0, jobs = 0;
   uint32_t first = min(lane * per, g.n_experts), end = min(first + per, g.n_experts);
@@ -72,8 +72,9 @@ static __device__ __forceinline__ void count_pairs(const place_args &g, uint32_t
   __syncthreads();
 }
 
-/* A block has some rows: it counts all pairs, and those before its own, and finds places for its own while the first row
- * is on its way. Within an expert pairs of a block come in any order: no result depends on it. a.out NULL: places only. */
+/* A block has some rows: it counts all pairs, and those before its own, and finds places for its own while the first
+ * row is on its way. Within an expert pairs of a block come in any order: no result depends on it. a.out NULL: places
+ * only. */
 template <bool BF16>
 static __global__ void __launch_bounds__(PREPARE_THREADS)
     place_kernel(const __grid_constant__ place_args g, const __grid_constant__ prepare_args a) {
@@ -118,7 +119,8 @@ static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t
   h[place * n_ff + i] = gate_product(activation, row[0], row[n_ff]);
 }
 
-/* A thread has some columns of a row, four that may be read at once or one; COMBINE_RANKS of them are on their way at once. */
+/* A thread has some columns of a row, four that may be read at once or one; COMBINE_RANKS of them are on their way at
+ * once. */
 template <class T>
 static __global__ void __launch_bounds__(COMBINE_THREADS)
     combine_kernel(const __grid_constant__ weft_experts_args a, const float *down, const int32_t *pair_at,
@@ -212,11 +214,11 @@ static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
   return p;
 }
 
-uint64_t weft_cuda_experts_scratch(weft_device *device, const weft_experts_args *args) {
-  return weft_shared_scratch(device, args, plan_of(args, NULL).n_bytes, weft_cuda_matmul_scratch);
+uint64_t cuda_experts_scratch(weft_device *device, const weft_experts_args *args) {
+  return parts_shared_scratch(device, args, plan_of(args, NULL).n_bytes, cuda_matmul_scratch);
 }
 
-static multiply_args grouped(const experts_plan *p, const weft_weight *weight, float *y, uint64_t y_stride) {
+static multiply_args multiply_places(const experts_plan *p, const weft_weight *weight, float *y, uint64_t y_stride) {
   multiply_args a;
   memset(&a, 0, sizeof a);
   multiply_shape(&a, weight->type, weight->n_in, weight->n_out);
@@ -253,7 +255,7 @@ static prepare_args at_places(const weft_experts_args *args, const experts_plan 
 }
 
 /* Pairs to their places, rows prepared there. */
-static weft_status place(cuda_device *d, const weft_experts_args *args, const experts_plan *p, int type) {
+static weft_status place_pairs(cuda_device *d, const weft_experts_args *args, const experts_plan *p, int type) {
   prepare_args a = at_places(args, p, type);
   uint32_t rows_per_block = cuda_ceil(args->n_rows, PLACE_BLOCKS * d->n_multiprocessors);
   place_args g = {args->ids,      p->n_pairs, args->k,   p->n_experts, p->job_rows, p->jobs_max,
@@ -273,7 +275,7 @@ static weft_status input_side(cuda_device *d, const weft_experts_args *args, exp
     weft_status status = prepare_rows(d, &rows);
     if (status != WEFT_OK) return status;
   }
-  multiply_args a = grouped(p, weight, p->gate_up + column, 2ull * p->n_ff);
+  multiply_args a = multiply_places(p, weight, p->gate_up + column, 2ull * p->n_ff);
   a.x = form == 0 ? (const void *)args->x : p->x[form];
   a.x_back = form == 0 ? NULL : p->x_back[form];
   a.x_stride = args->x_stride;
@@ -313,7 +315,7 @@ static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, 
   return prepare_rows(d, &a);
 }
 
-static weft_status combine(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
+static weft_status combine_ranks(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
   weft_experts_args a = *args;
   const int32_t *pair_at = p->pair_at;
   bool wide = p->n_in % 4 == 0 && args->y_stride % 4 == 0 && ((uintptr_t)args->y & 15u) == 0;
@@ -330,14 +332,14 @@ static weft_status combine(cuda_device *d, const weft_experts_args *args, const 
 }
 
 static weft_status output_side(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
-  multiply_args a = grouped(p, args->down, p->down, p->n_in);
+  multiply_args a = multiply_places(p, args->down, p->down, p->n_in);
   a.x = p->h;
   a.x_back = p->h_back;
   a.x_stride = p->n_ff;
   a.n_rows = p->n_pairs;
   weft_status status = multiply(d, &a);
   if (status != WEFT_OK) return status;
-  return combine(d, args, p);
+  return combine_ranks(d, args, p);
 }
 
 /* ---- few rows ------------------------------------------------------------------------------------------- */
@@ -352,7 +354,7 @@ static bool is_few(const weft_experts_args *args, const experts_plan *p) {
 
 static multiply_args by_pair(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight, float *y,
                              uint64_t y_stride) {
-  multiply_args a = grouped(p, weight, y, y_stride);
+  multiply_args a = multiply_places(p, weight, y, y_stride);
   a.jobs = NULL;
   a.ids = args->ids;
   a.n_matrices = p->n_experts;
@@ -387,8 +389,8 @@ static weft_status few_in(weft_device *device, const weft_experts_args *args, co
     a.n_shared = a.weight[MULTIPLY_SHARED].n_tiles;
     a.shared_x = shared->x;
   } else if (shared->gate != NULL) {
-    weft_matmul_args in = weft_shared_in(args);
-    weft_status status = weft_cuda_matmul(device, &in);
+    weft_matmul_args in = parts_shared_in(args);
+    weft_status status = cuda_matmul(device, &in);
     if (status != WEFT_OK) return status;
   }
   return multiply(cuda_of(device), &a);
@@ -410,15 +412,15 @@ static weft_status few_out(weft_device *device, const weft_experts_args *args, c
   if (takes) b.weight[0] = multiply_weight_of(shared->down, shared->y, 0);
   weft_status status = experts_down_few(cuda_of(device), &a, &b, args->weights, args->k);
   if (takes || shared->gate == NULL || status != WEFT_OK) return status;
-  weft_matmul_args out = weft_shared_out(args);
-  return weft_cuda_matmul(device, &out);
+  weft_matmul_args out = parts_shared_out(args);
+  return cuda_matmul(device, &out);
 }
 
 /* ---- the op --------------------------------------------------------------------------------------------- */
 
 static weft_status run_many(cuda_device *d, const weft_experts_args *args, experts_plan *p) {
   const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
-  weft_status status = place(d, args, p, first->type);
+  weft_status status = place_pairs(d, args, p, first->type);
   if (status == WEFT_OK) status = input_side(d, args, p, first, 0, true);
   if (status == WEFT_OK && args->gate_up == NULL)
     status = input_side(d, args, p, args->up, p->n_ff, form_of_x(args->up->type) == form_of_x(first->type));
@@ -432,11 +434,11 @@ static weft_status run_experts(weft_device *device, const weft_experts_args *arg
     weft_status status = few_in(device, args, &p);
     return status == WEFT_OK ? few_out(device, args, &p) : status;
   }
-  weft_status status = weft_shared_run(device, args, weft_cuda_matmul);
+  weft_status status = parts_shared_run(device, args, cuda_matmul);
   return status == WEFT_OK ? run_many(cuda_of(device), args, &p) : status;
 }
 
-weft_status weft_cuda_experts(weft_device *device, const weft_experts_args *args) {
+weft_status cuda_experts(weft_device *device, const weft_experts_args *args) {
   cuda_device *d = cuda_of(device);
   weft_experts_args a = *args;
   weft_weight copy[4]; /* of weights that come from host memory */

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/multiply.h"
 
-/* Whether rows of so many inputs and k ranks fit into a block's memory. */
+/* Whether rows with this number of inputs and of ranks fit into a block's shared memory. */
 bool experts_down_fits(uint32_t n_in, uint32_t k);
 /* Whether the kernel takes the product of a shared MLP along, of one row. */
 bool experts_down_shares(const multiply_args *args, const multiply_args *shared);

@@ -94,7 +94,8 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(__fmul_rn(all[h], back), down);
 }
 
-/* What a warp does of a block's row tiles of the shared MLP: task t is segment t % n_segments of tile t / n_segments. */
+/* What a warp does of a block's row tiles of the shared MLP: task t is segment t % n_segments of tile t /
+ * n_segments. */
 typedef struct shared_task {
   uint32_t at, unit, end;
   const uint8_t *row_tile; /* NULL: there is no more */
@@ -205,8 +206,8 @@ static uint32_t places_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k) {
 }
 
 template <int T>
-static weft_status launch(cuda_device *d, const multiply_args &a, const multiply_args &shared, const float *weights,
-                          uint32_t k) {
+static weft_status launch_down(cuda_device *d, const multiply_args &a, const multiply_args &shared,
+                               const float *weights, uint32_t k) {
   uint32_t n_places = places_of<T>(a.n_units, a.tile_bytes, k),
            bytes = bytes_of<T>(a.n_units, a.tile_bytes, k, n_places);
   dim3 grid(a.weight[0].n_tiles + cuda_ceil(shared.weight[0].n_tiles, SHARED_TILES), a.n_rows);
@@ -236,7 +237,7 @@ weft_status experts_down_few(cuda_device *d, const multiply_args *args, const mu
   multiply_args a = *args, b = *shared;
   a.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride);
   b.raw.wide = few_is_wide(b.raw.x, b.raw.x_stride);
-  return form_dispatch(a.type, [&](auto type) { return launch<decltype(type)::value>(d, a, b, weights, k); });
+  return form_dispatch(a.type, [&](auto type) { return launch_down<decltype(type)::value>(d, a, b, weights, k); });
 }
 
 weft_status experts_few_setup(cuda_device *d) {

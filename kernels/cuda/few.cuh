@@ -2,8 +2,8 @@
 /* What the kernels for few rows share: a warp's own stream of packed weights through shared memory, and its products
  * with rows of x.
  *
- * Weights depend on no kernel before: a block asks for its first ones, then waits for its inputs. So the next kernel's
- * weights come while this one ends. */
+ * No kernel writes weights, so a block asks for its first weights before it waits for its inputs: the weights of the
+ * next kernel arrive while the one before it ends. */
 #ifndef WEFT_KERNELS_CUDA_FEW_CUH
 #define WEFT_KERNELS_CUDA_FEW_CUH
 
@@ -148,8 +148,8 @@ static __device__ __forceinline__ uint4 chunk_16(const float (&v)[8], float up) 
 
 enum { RAW_KEPT = 2 }; /* eights of rows that stay in a thread's registers */
 
-/* Rows into shared memory, one behind the other, 16 bytes for 8 inputs, ascending; lift: the powers of two that they were
- * multiplied by. The same rule as prepare_kernel. most_of: [ROWS][warps of the block]. */
+/* Rows into shared memory, one behind the other, 16 bytes for 8 inputs, ascending; lift: the powers of two that they
+ * were multiplied by. The same rule as prepare_kernel. most_of: [ROWS][warps of the block]. */
 template <int T, int ROWS>
 static __device__ __forceinline__ void prepare_raw(const multiply_args &a, const float *const (&row)[ROWS],
                                                    uint32_t *most_of, uint4 *to, int *lift) {
@@ -212,8 +212,8 @@ static __device__ __forceinline__ opened_row open_row(const multiply_args &a, ui
   return {powers_of<T>(raise), lift[0], raise};
 }
 
-/* A row tile with all its inputs times one row: a lane's outputs lane / 4 and + 8 (of lane % 4 == 0). Segments ascending, from 0,
- * as everywhere. ask(place) asks for the next piece into a place that has been read. */
+/* A row tile with all its inputs times one row: a lane's outputs lane / 4 and + 8 (of lane % 4 == 0). Segments
+ * ascending, from 0, as everywhere. ask(place) asks for the next piece into a place that has been read. */
 template <int T, class F>
 static __device__ __forceinline__ void multiply_tile(const multiply_args &a, const uint4 *row,
                                                      const raise_powers &powers, few_ring &ring, F &&ask,

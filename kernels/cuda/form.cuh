@@ -216,9 +216,10 @@ static __device__ __forceinline__ void load_scales(const form_place &p, uint32_t
   }
 }
 
-/* The factors of the lane's elements: value = scale * code + least; both rows, rounded to f16: scale | least << 16. A code
- * is a subnormal f16 here, 2^-24 of itself, and the scale is 2^24 times as large: so codes need no conversion.
- * of[r][1]: the second sixteen elements (Q6_K; the others have one pair for all 32). MXFP4: the scale twice, in bf16. */
+/* The factors of the lane's elements: value = scale * code + least; both rows, rounded to f16: scale | least << 16. A
+ * code is a subnormal f16 here, 2^-24 of itself, and the scale is 2^24 times as large: so codes need no conversion.
+ * of[r][1]: the second sixteen elements (Q6_K; the others have one pair for all 32). MXFP4: the scale twice, in
+ * bf16. */
 struct lane_factors {
   uint32_t of[2][2];
 };
@@ -227,7 +228,8 @@ static __device__ __forceinline__ float half_bits(uint32_t bits) {
   return __half2float(__ushort_as_half((unsigned short)bits));
 }
 
-/* Scale and least of sub-block 4 half + c of a row, six bits each, in three words: as f16, the least 2^-10 of itself. */
+/* Scale and least of sub-block 4 half + c of a row, six bits each, in three words: as f16, the least 2^-10 of
+ * itself. */
 static __device__ __forceinline__ uint32_t super_scale(const uint4 &row, uint32_t half, uint32_t c) {
   uint32_t pick = 0x0400u + 0x0101u * c, bytes = __byte_perm(row.y, row.z, pick), magic = 0x3C006400u; /* 1024; 1 */
   uint32_t bits = (bytes & 0x003F003Fu) | magic;
@@ -240,8 +242,8 @@ static __device__ __forceinline__ float power_of_two(int n) {
   return __int_as_float((n + 127) << 23);
 }
 
-/* What scales are multiplied by: 2^raise; and for pairs of f16, the step of scales and of leasts (or of the scales of two rows), 2^24
- * times as much, of leasts -2^10 times: as two powers, since f16 ends at 2^15. */
+/* What scales are multiplied by: 2^raise; and for pairs of f16, the step of scales and of leasts (or of the scales of
+ * two rows), 2^24 times as much, of leasts -2^10 times: as two powers, since f16 ends at 2^15. */
 typedef struct raise_powers {
   float raise;
   uint32_t first, second;
@@ -337,7 +339,7 @@ static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i) {
 }
 
 /* bits << n, or >> -n */
-static __device__ __forceinline__ uint32_t moved(uint32_t bits, int n) {
+static __device__ __forceinline__ uint32_t shift_bits(uint32_t bits, int n) {
   return n >= 0 ? bits << n : bits >> -n;
 }
 
@@ -375,8 +377,10 @@ static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const 
   for (int p = 0; p < 4; p++) {
     const int up = p % 2 * 4;
     uint32_t code = (p < 2 ? word : word >> 8) & 0x000F000Fu << up;
-    if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K) code |= moved(in.high[r], 4 + up - (4 * i + p)) & 0x00100010u << up;
-    if (T == WEFT_TYPE_Q6_K) code |= moved(in.high[2 * r + i / 2], 4 + up - 2 * (4 * (i % 2) + p)) & 0x00300030u << up;
+    if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K)
+      code |= shift_bits(in.high[r], 4 + up - (4 * i + p)) & 0x00100010u << up;
+    if (T == WEFT_TYPE_Q6_K)
+      code |= shift_bits(in.high[2 * r + i / 2], 4 + up - 2 * (4 * (i % 2) + p)) & 0x00300030u << up;
     out[p] = value_pair(code, p % 2 == 0 ? scale : low_scale, least);
   }
 }
@@ -413,7 +417,8 @@ static __device__ __forceinline__ int lift_of(uint32_t most_bits) {
   return max(-100, min(100, lift));
 }
 
-/* The power of two of a weight: 2^24 times its largest scale becomes about 2^14; at most 2^6, as times_powers wants. Exact in f32. */
+/* The power of two of a weight: 2^24 times its largest scale becomes about 2^14; at most 2^6, as times_powers wants.
+ * Exact in f32. */
 static __device__ __forceinline__ int raise_exponent(int type, const form_header *header) {
   float most = __uint_as_float(header->most_scale), least = __uint_as_float(header->most_least);
   switch (type) {

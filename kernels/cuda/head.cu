@@ -40,7 +40,7 @@ template <bool WHOLE>
 static __device__ __forceinline__ void measure_chunk(const head_group &g, uint32_t r, uint32_t chunk,
                                                      const uint32_t *mask) {
   const float *row = g.logits + (uint64_t)r * g.logits_stride;
-  float logit[16], best = -INFINITY, zero = 0.0f, sum = 0.0f, weighted = 0.0f, steep = steepness(g, r);
+  float logit[16], best = -INFINITY, zero = 0.0f, sum = 0.0f, weighted = 0.0f, steep = steepness_of(g, r);
   uint32_t bits[4], lane = threadIdx.x % 32, v0 = chunk * CHUNK + lane * 4;
   int32_t index = -1;
 #pragma unroll
@@ -108,7 +108,7 @@ static __device__ double sums_before(double own, double *shared, double *all) {
 }
 
 /* What the chunk's sums are worth beside the row's largest logit. */
-static __device__ __forceinline__ double worth(const chunk_stat &s, float most, float steep) {
+static __device__ __forceinline__ double chunk_weight(const chunk_stat &s, float most, float steep) {
   return (s.flags & 2u) == 0 ? 0.0 : (double)power_of_2(__fmul_rn(s.most - most, steep));
 }
 
@@ -131,7 +131,7 @@ static __device__ void measure_row(const head_group &g, uint32_t r, float u, row
   const chunk_stat *stats = g.stats + (uint64_t)r * g.n_chunks;
   uint32_t run = (g.n_chunks + FINISH_THREADS - 1) / FINISH_THREADS;
   uint32_t begin = min(threadIdx.x * run, g.n_chunks), end = min(begin + run, g.n_chunks);
-  float steep = steepness(g, r), best = -INFINITY;
+  float steep = steepness_of(g, r), best = -INFINITY;
   int32_t index = -1;
   int bad = 0;
   for (uint32_t c = begin; c < end; c++) {
@@ -143,7 +143,7 @@ static __device__ void measure_row(const head_group &g, uint32_t r, float u, row
   bad = __syncthreads_or(bad);
   double sum = 0.0, weighted = 0.0;
   for (uint32_t c = begin; c < end; c++) {
-    double f = worth(stats[c], best, steep), shift = (double)(stats[c].most - best) * (double)steep;
+    double f = chunk_weight(stats[c], best, steep), shift = (double)(stats[c].most - best) * (double)steep;
     if (f == 0.0) continue;
     sum += f * (double)stats[c].sum;
     weighted += f * ((double)stats[c].weighted + (double)stats[c].sum * shift);
@@ -153,7 +153,7 @@ static __device__ void measure_row(const head_group &g, uint32_t r, float u, row
   double threshold = (double)u * total, at = before, own_before = 0.0;
   uint32_t own_found = UINT32_MAX;
   for (uint32_t c = begin; c < end; c++) {
-    double next = at + worth(stats[c], best, steep) * (double)stats[c].sum;
+    double next = at + chunk_weight(stats[c], best, steep) * (double)stats[c].sum;
     if ((stats[c].flags & 2u) != 0) atomicMax(&last_allowed, c);
     if (own_found == UINT32_MAX && next > threshold) own_found = c, own_before = at;
     at = next;
@@ -179,14 +179,14 @@ static __device__ int32_t draw_in_chunk(const head_group &g, uint32_t r, const r
   const chunk_stat s = g.stats[(uint64_t)r * g.n_chunks + row.chunk];
   const uint32_t *mask = g.allowed == NULL ? NULL : g.allowed[r];
   const float *logits = g.logits + (uint64_t)r * g.logits_stride;
-  float steep = steepness(g, r);
-  double f = worth(s, row.most, steep), e[2], own = 0.0, unused;
+  float steep = steepness_of(g, r);
+  double f = chunk_weight(s, row.most, steep), e[2], own = 0.0, unused;
   if (threadIdx.x == 0) found = UINT32_MAX, last_allowed = 0;
   __syncthreads();
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t v = row.chunk * CHUNK + 2 * threadIdx.x + i;
     bool ok = (allowed_bits<false>(g, mask, v) & 1u) != 0;
-    float logit = !ok ? 0.0f : g.cap != 0.0f ? capped(logits[v], g.cap, g.slope) : logits[v];
+    float logit = !ok ? 0.0f : g.cap != 0.0f ? cap_logit(logits[v], g.cap, g.slope) : logits[v];
     e[i] = ok ? f * (double)power_of_2(__fmul_rn(logit - s.most, steep)) : 0.0;
     if (ok) atomicMax(&last_allowed, v);
     own += e[i];
@@ -276,7 +276,7 @@ static stats_plan plan_stats(const weft_head_stats_args *args, void *scratch) {
   return p;
 }
 
-uint64_t weft_cuda_head_stats_scratch(weft_device *device, const weft_head_stats_args *args) {
+uint64_t cuda_head_stats_scratch(weft_device *device, const weft_head_stats_args *args) {
   (void)device;
   return plan_stats(args, NULL).n_bytes;
 }
@@ -284,7 +284,7 @@ uint64_t weft_cuda_head_stats_scratch(weft_device *device, const weft_head_stats
 /* A step that may be replayed makes soft rows whether one is wanted now or not. */
 static bool any_wanted(const cuda_device *d, const weft_head_stats_args *args, uint32_t first, uint32_t n) {
   if (args->soft == NULL) return false;
-  if (d->base.graphs != NULL && d->base.graphs->mode != WEFT_GRAPHS_RUN) return true;
+  if (d->base.graphs != NULL && d->base.graphs->mode != STEP_GRAPHS_RUN) return true;
   for (uint32_t r = first; r < first + n; r++)
     if (args->want_soft == NULL || args->want_soft[r] != 0) return true;
   return false;
@@ -306,7 +306,7 @@ static weft_status place_tables(cuda_device *d, const weft_head_stats_args *args
   return status;
 }
 
-weft_status weft_cuda_head_stats_walk(weft_device *device, const weft_head_stats_args *args) {
+weft_status cuda_head_stats_walk(weft_device *device, const weft_head_stats_args *args) {
   stats_plan p;
   memset(&p, 0, sizeof p);
   return place_tables(cuda_of(device), args, &p);
@@ -334,7 +334,7 @@ static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args,
   return status == WEFT_OK && soft ? head_soften(d, &g) : status;
 }
 
-weft_status weft_cuda_head_stats(weft_device *device, const weft_head_stats_args *args) {
+weft_status cuda_head_stats(weft_device *device, const weft_head_stats_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   stats_plan p = plan_stats(args, args->scratch);
@@ -353,15 +353,15 @@ static __global__ void cap_kernel(float *logits, uint64_t stride, uint32_t n_voc
   if (v >= n_vocab) return;
   float *at = logits + (uint64_t)blockIdx.y * stride + v, raw = *at;
   if (!isfinite(raw)) bad[blockIdx.y] = 1;
-  if (cap != 0.0f) *at = capped(raw, cap, slope);
+  if (cap != 0.0f) *at = cap_logit(raw, cap, slope);
 }
 
-uint64_t weft_cuda_head_rows_scratch(weft_device *device, const weft_head_rows_args *args) {
+uint64_t cuda_head_rows_scratch(weft_device *device, const weft_head_rows_args *args) {
   (void)device;
   return multiply_dense_bytes(args->weight, args->n_rows);
 }
 
-weft_status weft_cuda_head_rows(weft_device *device, const weft_head_rows_args *args) {
+weft_status cuda_head_rows(weft_device *device, const weft_head_rows_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   weft_status status = cuda_judge(d, cudaMemsetAsync(args->bad, 0, args->n_rows, d->stream), "clearing flags");
@@ -388,14 +388,14 @@ static head_group plan_soft(const weft_soft_args *args, void *scratch, uint64_t 
   return g;
 }
 
-uint64_t weft_cuda_soft_scratch(weft_device *device, const weft_soft_args *args) {
+uint64_t cuda_soft_scratch(weft_device *device, const weft_soft_args *args) {
   uint64_t n_bytes;
   (void)device;
   (void)plan_soft(args, NULL, &n_bytes);
   return n_bytes;
 }
 
-weft_status weft_cuda_soft(weft_device *device, const weft_soft_args *args) {
+weft_status cuda_soft(weft_device *device, const weft_soft_args *args) {
   cuda_device *d = cuda_of(device);
   uint64_t n_bytes;
   head_group g = plan_soft(args, args->scratch, &n_bytes);

@@ -2,13 +2,14 @@
 /* What head_stats and soft share: statistics per chunk of 512 tokens of the vocabulary, and the product of
  * probabilities with the embedding.
  *
- * Rows go in groups of up to HEAD_ROWS: their logits exist for the length of a group. Per chunk the
- * largest allowed logit is the reference of its exponentials; chunks meet in double, by one fixed tree.
+ * Rows go in groups of up to HEAD_ROWS, and only the logits of the present group exist. Within a chunk the largest
+ * allowed logit is the reference of the exponentials. The chunks of a row are joined in double, by one fixed tree.
  *
- * The soft row is a product of weights e = 2^15 e^((logit - most of the row) / temperature), rounded to the 16 bits
- * that the embedding is multiplied in (f16: to a multiple of 2^-39 of the largest token's at worst), with the embedding:
- * at most SPANS_MAX spans of whole chunks, in a span steps of 16 tokens ascending from 0, then the spans ascending, then
- * the row's factor scale / total. */
+ * The soft row is a product of the tokens' weights with the embedding. The weight of a token is
+ * e = 2^15 e^((logit - largest logit of the row) / temperature), rounded to the 16-bit type in which the embedding is
+ * multiplied (with f16 it is at worst a multiple of 2^-39 of the largest token's weight). The vocabulary is cut into at
+ * most SPANS_MAX spans of whole chunks. A span adds steps of 16 tokens, ascending from 0; the spans are added
+ * ascending; then comes the row's factor, scale / total. */
 #ifndef WEFT_KERNELS_CUDA_HEAD_H
 #define WEFT_KERNELS_CUDA_HEAD_H
 
@@ -66,7 +67,7 @@ void soft_cut(cuda_cutter *cutter, uint32_t n_rows, head_group *group);
 weft_status head_soften(cuda_device *d, const head_group *group);
 
 /* log2(e) / temperature: what differences of logits are multiplied with. */
-static __device__ __forceinline__ float steepness(const head_group &g, uint32_t r) {
+static __device__ __forceinline__ float steepness_of(const head_group &g, uint32_t r) {
   return __fdiv_rn(1.44269504f, g.temperature[r]);
 }
 
@@ -99,7 +100,7 @@ template <int N>
 static __device__ __forceinline__ void cap_logits(const head_group &g, float (&logit)[N]) {
   if (g.cap == 0.0f) return;
 #pragma unroll
-  for (int i = 0; i < N; i++) logit[i] = capped(logit[i], g.cap, g.slope);
+  for (int i = 0; i < N; i++) logit[i] = cap_logit(logit[i], g.cap, g.slope);
 }
 
 /* Which of the tokens from v on the row may take, as bits; those up to the next multiple of 32 count. */

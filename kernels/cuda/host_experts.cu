@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Memory of weights: the arena of the card, and experts that lie in pinned host memory because the card is full.
  *
- * Law: a weight in host memory comes over a stream of its own into one of four slots of staging memory, the next
- * ones of the order in which they were placed while the products of the present one run. The bytes are those that
- * would lie on the card, so the results are. A product waits for its slot; a slot is written again after the
- * products that read it. Outside of a step being captured nothing of the copying stream is left open: see
- * cuda_experts_join. */
+ * Law: a weight in host memory is copied over a stream of its own into one of four slots of staging memory. While the
+ * products with one weight run, the weights that were placed after it are already being copied. The bytes are those
+ * that would lie on the card, so the results are the same. A product waits for the event of its slot, and a slot is
+ * written again only after the event of the products that read it. Around a step that is captured as a graph no copy is
+ * left open: see cuda_experts_join. */
 #include <string.h>
 
 #include "base/log.h"
@@ -38,7 +38,7 @@ static bool find_call(const char *name, F *out) {
   return error == cudaSuccess && result == cudaDriverEntryPointSuccess && found != NULL;
 }
 
-static CUmemAllocationProp where(void) {
+static CUmemAllocationProp host_location(void) {
   CUmemAllocationProp p;
   memset(&p, 0, sizeof p);
   p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -54,19 +54,19 @@ static uint64_t find_grain(void) {
                find_call("cuMemSetAccess", &driver.set_access) &&
                find_call("cuMemGetAllocationGranularity", &driver.grain);
   size_t grain = 0;
-  CUmemAllocationProp p = where();
+  CUmemAllocationProp p = host_location();
   if (!found || driver.grain(&grain, &p, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS) return 0;
   return grain;
 }
 
-static weft_status judge(CUresult result) {
+static weft_status judge_driver(CUresult result) {
   if (result == CUDA_SUCCESS) return WEFT_OK;
   return result == CUDA_ERROR_OUT_OF_MEMORY ? WEFT_E_NO_MEMORY : WEFT_E_UNSUPPORTED;
 }
 
 static weft_status arena_reserve(void *self, uint64_t n_bytes, void **address) {
   CUdeviceptr at = 0;
-  weft_status status = judge(driver.reserve(&at, n_bytes, ((cuda_device *)self)->arena.grain, 0, 0));
+  weft_status status = judge_driver(driver.reserve(&at, n_bytes, ((cuda_device *)self)->arena.grain, 0, 0));
   *address = (void *)(uintptr_t)at;
   return status;
 }
@@ -78,19 +78,19 @@ static void arena_release(void *self, void *address, uint64_t n_bytes) {
 
 static weft_status arena_map(void *self, void *address, uint64_t n_bytes) {
   (void)self;
-  CUmemAllocationProp p = where();
+  CUmemAllocationProp p = host_location();
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr at = (CUdeviceptr)(uintptr_t)address;
-  weft_status status = judge(driver.create(&handle, n_bytes, &p, 0));
+  weft_status status = judge_driver(driver.create(&handle, n_bytes, &p, 0));
   if (status != WEFT_OK) return status;
-  status = judge(driver.map(at, n_bytes, 0, handle, 0));
+  status = judge_driver(driver.map(at, n_bytes, 0, handle, 0));
   (void)driver.free_handle(handle); /* the mapping keeps it */
   if (status != WEFT_OK) return status;
   CUmemAccessDesc access;
   memset(&access, 0, sizeof access);
   access.location = p.location;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  status = judge(driver.set_access(at, n_bytes, &access, 1));
+  status = judge_driver(driver.set_access(at, n_bytes, &access, 1));
   if (status != WEFT_OK) (void)driver.unmap(at, n_bytes);
   return status;
 }
@@ -112,10 +112,11 @@ static void arena_free(void *self, void *memory) {
 
 /* Room that weights leave to the rest when nobody says how much they may take: an eighth of what is free. */
 void cuda_arena_open(cuda_device *d, uint64_t n_bytes_max, bool plain) {
-  static const weft_arena_calls calls = {arena_reserve, arena_release, arena_map, arena_unmap, arena_alloc, arena_free};
+  static const weight_arena_calls calls = {arena_reserve, arena_release, arena_map,
+                                           arena_unmap,   arena_alloc,   arena_free};
   uint64_t free_bytes = d->base.info.memory_free_bytes;
   if (n_bytes_max == 0) n_bytes_max = free_bytes - free_bytes / 8;
-  weft_arena_open(&d->arena, &calls, d, plain ? 0 : find_grain(), n_bytes_max);
+  weight_arena_open(&d->arena, &calls, d, plain ? 0 : find_grain(), n_bytes_max);
 }
 
 /* ---- experts in host memory ----------------------------------------------------------------------------- */
@@ -174,7 +175,7 @@ void cuda_experts_close(cuda_device *d) {
 
 /* An event that was recorded in a capture means nothing outside of it: two sets. */
 static cudaEvent_t event_of(cuda_device *d, uint32_t slot, bool ready) {
-  bool capture = d->base.graphs != NULL && d->base.graphs->mode == WEFT_GRAPHS_CAPTURE;
+  bool capture = d->base.graphs != NULL && d->base.graphs->mode == STEP_GRAPHS_CAPTURE;
   return d->experts.event[(capture ? 2 : 0) * CUDA_EXPERT_SLOTS + 2 * slot + (ready ? 1 : 0)];
 }
 
@@ -199,7 +200,7 @@ weft_status cuda_experts_follow(cuda_device *d) {
 }
 
 /* The copy of kept weight i into a slot that no product of this call reads. */
-static weft_status fetch(cuda_device *d, uint32_t i) {
+static weft_status fetch_expert(cuda_device *d, uint32_t i) {
   cuda_host_experts *h = &d->experts;
   uint32_t s = h->next;
   while (h->slot[s].in_use) s = (s + 1) % CUDA_EXPERT_SLOTS;
@@ -239,7 +240,7 @@ weft_status cuda_experts_bring(cuda_device *d, const weft_weight **weight, weft_
   weft_status status = WEFT_OK;
   s = find_slot(h, h->kept[i].data);
   if (s == CUDA_EXPERT_SLOTS) {
-    status = fetch(d, i);
+    status = fetch_expert(d, i);
     s = find_slot(h, h->kept[i].data);
   }
   if (status == WEFT_OK)
@@ -262,7 +263,7 @@ weft_status cuda_experts_done(cuda_device *d) {
   if (!any) return WEFT_OK;
   for (uint32_t s = 0; s < CUDA_EXPERT_SLOTS; s++) n_free += !h->slot[s].in_use;
   for (uint32_t k = 1; k <= n_free && h->last + k < h->n && status == WEFT_OK; k++) {
-    if (find_slot(h, h->kept[h->last + k].data) == CUDA_EXPERT_SLOTS) status = fetch(d, h->last + k);
+    if (find_slot(h, h->kept[h->last + k].data) == CUDA_EXPERT_SLOTS) status = fetch_expert(d, h->last + k);
   }
   for (uint32_t s = 0; s < CUDA_EXPERT_SLOTS && status == WEFT_OK; s++) {
     if (!h->slot[s].in_use) continue;

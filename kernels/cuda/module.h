@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* How the program and libweft-cuda.so meet: one function, and terms that both must agree on.
  *
- * Law: the module exports weft_cuda_module_open and nothing else; whoever opens it passes the terms
- * that he was built with, and a module of another build refuses. */
+ * Law: the module exports weft_cuda_module_open and nothing else. The program passes the terms that it was built with,
+ * and a module of another build refuses them. */
 #ifndef WEFT_KERNELS_CUDA_MODULE_H
 #define WEFT_KERNELS_CUDA_MODULE_H
 
@@ -29,7 +29,7 @@ static inline weft_cuda_module_terms weft_cuda_module_our_terms(void) {
   terms.sample_bytes = (uint32_t)sizeof(weft_sample_args);
   terms.canvas_bytes = (uint32_t)sizeof(weft_canvas_args);
   terms.device_bytes = (uint32_t)sizeof(struct weft_device);
-  terms.calls_bytes = (uint32_t)sizeof(weft_device_calls);
+  terms.calls_bytes = (uint32_t)sizeof(device_calls);
   terms.kernels_bytes = (uint32_t)sizeof(weft_kernels);
   terms.attention_bytes = (uint32_t)sizeof(weft_attention_args);
   terms.experts_bytes = (uint32_t)sizeof(weft_experts_args);

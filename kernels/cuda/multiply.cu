@@ -138,7 +138,7 @@ static int form_of_x(int type) {
   return type == WEFT_TYPE_F32 ? 0 : form_is_bf16(type) ? 2 : 1;
 }
 
-uint64_t weft_cuda_matmul_scratch(weft_device *device, const weft_matmul_args *args) {
+uint64_t cuda_matmul_scratch(weft_device *device, const weft_matmul_args *args) {
   (void)device;
   bool wanted[3] = {false, false, false};
   uint64_t bytes = 0;
@@ -161,7 +161,7 @@ static multiply_args args_of_run(const weft_matmul_args *args, bool as_matrices,
   return a;
 }
 
-weft_status weft_cuda_matmul(weft_device *device, const weft_matmul_args *args) {
+weft_status cuda_matmul(weft_device *device, const weft_matmul_args *args) {
   cuda_device *d = cuda_of(device);
   uint32_t n_in = args->weight[0]->n_in, n_tiles = 0;
   cuda_cutter cutter = {(uint8_t *)args->scratch, 0};
@@ -198,6 +198,6 @@ weft_status weft_cuda_matmul(weft_device *device, const weft_matmul_args *args) 
     if (status != WEFT_OK) return status;
   }
   if (args->activation == 0 || gated) return WEFT_OK;
-  weft_gate_args gate = weft_matmul_gate(args);
-  return weft_cuda_gate(device, &gate);
+  weft_gate_args gate = parts_matmul_gate(args);
+  return cuda_gate(device, &gate);
 }

@@ -9,10 +9,10 @@
  *              32 c + 8 i + 2 j ..], i < 4, j < 4: rows of 128 bytes, their eighths where no two rows' meet in a bank
  * with the rule of form.cuh for a last 64.
  *
- * Numerics. Inputs are summed in segments (a function of the number of inputs): within one, products of
- * 16 x 8 x 16 in ascending order, each adding to the one before; segments ascend, from 0. Every kernel
- * here does exactly that, so a row's result does not depend on the kernel, the tile or the other rows.
- * F32 weights take no part in this: multiply_f32.cu. */
+ * Numerics. Inputs are summed in segments, whose bounds are a function of the number of inputs. Within a segment,
+ * products of 16 x 8 x 16 ascend, each adding to the sum of those before it; the segments' sums are added ascending,
+ * from 0. Every kernel here does exactly that, so a row's result does not depend on the kernel, the tile or the other
+ * rows. F32 weights are multiplied in another way (multiply_f32.cu). */
 #ifndef WEFT_KERNELS_CUDA_MULTIPLY_H
 #define WEFT_KERNELS_CUDA_MULTIPLY_H
 
@@ -31,7 +31,7 @@ typedef struct multiply_weight {
   uint32_t n_out, n_tiles; /* results; row tiles of a matrix */
 } multiply_weight;
 
-/* A row that the kernel for few rows prepares itself, into shared memory. x NULL: rows are prepared. */
+/* A row that the kernel for few rows prepares itself, into shared memory. x NULL: the rows were prepared before. */
 typedef struct multiply_raw {
   const float *x;
   uint64_t x_stride;
@@ -40,15 +40,16 @@ typedef struct multiply_raw {
 
 enum { MULTIPLY_SHARED = WEFT_MATMUL_MAX, MULTIPLY_WEIGHTS_MAX = MULTIPLY_SHARED + 2 };
 
-/* Up to three weights of one type and one n_in. Rows: without jobs and ids one matrix, rows 0 .. n_rows; with
- * ids every pair p is a job of its own, matrix ids[p], row p / pairs_per_row; with jobs as listed, the row of a
- * place prepared there (F32: row_of[place]). */
+/* A product of rows with up to three weights of one type and one n_in. Which rows meet which matrix:
+ *   without jobs and ids   one matrix, rows 0 .. n_rows - 1
+ *   with ids               every pair p of (row, rank) is a job: matrix ids[p], row p / pairs_per_row
+ *   with jobs              as the jobs say; the row of a place was prepared at that place (F32: it is row_of[place]) */
 typedef struct multiply_args {
   multiply_weight weight[MULTIPLY_WEIGHTS_MAX];
   uint32_t n_weights;
   int type;
   const void *x;       /* prepared; F32: the rows as they are */
-  bool as_matrices;    /* its form, which says what multiplies */
+  bool as_matrices;    /* x has the second form above, which also says which kernel multiplies */
   const float *x_back; /* [rows] powers of two that undo the preparation; F32: NULL */
   uint64_t x_stride;   /* F32 only */
   uint32_t x_tiles;    /* matrices only: tiles of 8 rows that were prepared */
@@ -67,29 +68,31 @@ typedef struct multiply_args {
    * then has an even number of whole tiles. */
   bool gated;
   weft_activation activation;
-  /* With ids, raw and gated: one row more of weights of its own, [MULTIPLY_SHARED] and the one after it, of the same type and
-   * n_in. They come first, since they wait for no choice. */
+  /* With ids, raw and gated: a shared MLP of one row, whose weights are [MULTIPLY_SHARED] and the one after it, of the
+   * same type and n_in. Their tiles come first, since they do not wait for the choice of experts. */
   uint32_t n_shared; /* row tiles of each; 0: none */
   const float *shared_x;
 } multiply_args;
 
 enum { MULTIPLY_RAW_ROWS = 1, MULTIPLY_RAW_BYTES = 32 << 10 };
-/* Whether so many rows may be given raw. */
+/* Whether n_rows rows may be given raw. */
 bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in);
 
-/* Bytes of n prepared rows and of their powers. */
+/* Bytes of n prepared rows and of the powers of two that undo their preparation. */
 uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in);
 /* Rows of x in the form that weights of `type` want. */
 weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t x_stride, uint32_t n_rows,
                              uint32_t n_in, bool as_matrices, void *prepared, float *back);
-/* The form that so many rows of a dense product want, of so many row tiles in all; jobs want matrices. */
+/* Whether a dense product of n_rows rows and n_tiles row tiles in all wants its rows in the second form (matrices).
+ * Products with jobs always do. */
 bool multiply_as_matrices(uint32_t n_rows, uint32_t n_tiles);
 multiply_weight multiply_weight_of(const weft_weight *weight, float *y, uint64_t y_stride);
 /* Fills what depends on type and n_in. */
 void multiply_shape(multiply_args *args, int type, uint32_t n_in, uint32_t n_out);
-/* Cuts the inputs into at most so many segments. Part of the numerics: without determinism alone may a kernel do so. */
+/* Cuts the inputs into at most n_segments segments. This is part of the numerics: a kernel may choose another number
+ * than multiply_shape only on a device that was opened without determinism. */
 void multiply_cut(multiply_args *args, uint32_t n_segments);
-/* Rows per job that suit so many rows per matrix. */
+/* Rows per job that suit n_rows rows spread over n_matrices matrices. */
 uint32_t multiply_job_rows(int type, uint64_t n_rows, uint64_t n_matrices);
 weft_status multiply(cuda_device *d, const multiply_args *args);
 

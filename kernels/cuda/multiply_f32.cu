@@ -7,7 +7,7 @@
 
 enum { F32_OUTS = 4, F32_WIDE_WARPS = 8 };
 
-static __device__ __forceinline__ float4 inputs4(const float *row, uint32_t k, uint32_t n, bool wide) {
+static __device__ __forceinline__ float4 load_inputs4(const float *row, uint32_t k, uint32_t n, bool wide) {
   if (wide) return k < n ? *(const float4 *)(const void *)(row + k) : make_float4(0, 0, 0, 0);
   float4 v = make_float4(0, 0, 0, 0);
   if (k < n) v.x = row[k];
@@ -43,11 +43,11 @@ static __global__ void __launch_bounds__(32 * F32_WIDE_WARPS)
     for (uint32_t k = 4 * lane; k < (a.n_in + 127) / 128 * 128; k += 128) {
       float4 in[ROWS];
 #pragma unroll
-      for (int r = 0; r < ROWS; r++) in[r] = inputs4(x[r], k, a.n_in, wide);
+      for (int r = 0; r < ROWS; r++) in[r] = load_inputs4(x[r], k, a.n_in, wide);
 #pragma unroll
       for (int o = 0; o < OUTS; o++) {
         uint32_t out = min(group * OUTS + o, weight.n_out - 1);
-        float4 v = inputs4(values + (uint64_t)out * a.n_in, k, a.n_in, wide);
+        float4 v = load_inputs4(values + (uint64_t)out * a.n_in, k, a.n_in, wide);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
           sum[o][r] = __fmaf_rn(v.x, in[r].x, sum[o][r]);
@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(32 * F32_WIDE_WARPS)
 }
 
 template <int ROWS, int OUTS>
-static weft_status launch(cuda_device *d, const multiply_args *args, uint32_t n_warps) {
+static weft_status launch_f32(cuda_device *d, const multiply_args *args, uint32_t n_warps) {
   uint32_t n_groups = 0;
   for (uint32_t w = 0; w < args->n_weights; w++) n_groups += cuda_ceil(args->weight[w].n_out, OUTS);
   bool wide = args->n_in % 4 == 0 && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
@@ -93,8 +93,8 @@ static weft_status launch(cuda_device *d, const multiply_args *args, uint32_t n_
 /* Few results: one output per warp and small blocks, so that they spread over the card. */
 weft_status multiply_f32(cuda_device *d, const multiply_args *args) {
   uint64_t n_rows = args->jobs != NULL ? args->job_rows : args->n_rows;
-  if (n_rows == 1) return launch<1, 1>(d, args, 2);
-  if (args->jobs == NULL && args->weight[0].n_out <= 512 && n_rows <= 128) return launch<8, 1>(d, args, 2);
-  if (args->jobs == NULL && args->weight[0].n_out <= 512 && n_rows <= 1024) return launch<8, 2>(d, args, 4);
-  return launch<8, F32_OUTS>(d, args, F32_WIDE_WARPS);
+  if (n_rows == 1) return launch_f32<1, 1>(d, args, 2);
+  if (args->jobs == NULL && args->weight[0].n_out <= 512 && n_rows <= 128) return launch_f32<8, 1>(d, args, 2);
+  if (args->jobs == NULL && args->weight[0].n_out <= 512 && n_rows <= 1024) return launch_f32<8, 2>(d, args, 4);
+  return launch_f32<8, F32_OUTS>(d, args, F32_WIDE_WARPS);
 }

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Products for few rows: a warp takes 16 outputs and one segment of the inputs; segments meet in shared memory.
+/* Products for few rows: a warp takes 16 outputs and one segment of the inputs; the segments' sums meet in shared
+ * memory.
  *
- *   weights  every warp has places for a few pieces of a tile and asks for the next ones by bulk copies
- *   block    warps = row tiles x segments, for one job (8 NT rows of x). It goes on to the tiles that are a grid further;
- *            their first weights are on their way, and most warps at work, while these tiles are finished
- *   raw      one row of f32: every block prepares it for itself while its first weights are on their way, which saves a
- *            kernel before this one. Blocks then have as many tiles as a multiprocessor holds
- *   gated    a tile of the gate and its tile of up lie in one block: act(g) * u leaves it
- *   tall     a product of one row that has two tiles or more for every warp of the card: a warp has a tile with all its segments
- *   shared   tiles of a shared MLP go before those of experts: their weights come while the choice is made */
+ *   weights  every warp has places in shared memory for a few pieces of a row tile and asks for the next pieces by bulk
+ *            copies
+ *   block    its warps are (row tiles) x (segments), for one job of 8 NT rows of x. A block goes on to the tiles that
+ *            lie one grid further; while it finishes its tiles, the first weights of the next ones are on their way
+ *   raw      one row of f32: every block prepares the row for itself while its first weights are on their way, which
+ *            saves a kernel. Blocks then have as many row tiles as a multiprocessor holds
+ *   gated    a row tile of the gate and the same tile of up lie in one block, which writes act(g) * u
+ *   tall     a product of one row with two row tiles or more for every warp of the card: a warp takes a row tile with
+ *            all its segments and waits for no other warp
+ *   shared   row tiles of a shared MLP go before those of experts: their weights come while experts are being chosen */
 #include "kernels/cuda/few.cuh"
 
 enum {
@@ -48,7 +51,8 @@ static __device__ __forceinline__ bool find_tile(const multiply_args &a, uint32_
   return true;
 }
 
-/* Items: row tiles of the shared MLP, then groups of row tiles, job by job. Gated, a block has one tile of each weight. */
+/* Items: row tiles of the shared MLP, then groups of row tiles, job by job. Gated, a block has one tile of each
+ * weight. */
 typedef struct few_items {
   uint32_t n, n_shared, n_groups;
 } few_items;
@@ -104,8 +108,8 @@ static __device__ __forceinline__ void ask_next(const multiply_args &a, const fe
 
 /* Segments ascending, from 0. part: of the tile, [segments][NT][lane][4]. */
 template <int NT>
-static __device__ __forceinline__ float joined(const multiply_args &a, const float *part, int n, int e, float back,
-                                               int raise) {
+static __device__ __forceinline__ float join_segments(const multiply_args &a, const float *part, int n, int e,
+                                                      float back, int raise) {
   float sum = 0.0f, of[SEGMENTS];
 #pragma unroll
   for (uint32_t s = 0; s < SEGMENTS; s++)
@@ -129,9 +133,9 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
       uint32_t column = 8 * n + 2 * c + e % 2, out = tile.tile * 16 + g + e / 2 * 8;
       if (column >= job.n || out >= weight.n_out) continue;
       float back = RAW ? power_of_two(-lift) : a.x_back[x_row_of(a, job, column)];
-      float value = joined<NT>(a, part, n, e, back, raise[0]);
+      float value = join_segments<NT>(a, part, n, e, back, raise[0]);
       if (a.gated) {
-        float up = joined<NT>(a, part + a.n_segments * NT * 128, n, e, back, raise[1]);
+        float up = join_segments<NT>(a, part + a.n_segments * NT * 128, n, e, back, raise[1]);
         value = gate_product(a.activation, value, up);
       }
       weight.y[(uint64_t)(job.first + column) * weight.y_stride + out] = value;
@@ -144,7 +148,8 @@ static __global__ void __maxnreg__(NT == 1   ? 80
                                    : NT == 2 ? 112
                                              : 128)
     few_kernel(const __grid_constant__ multiply_args a, const few_items items) {
-  /* Places of the warps, then sums, of items in turn: [2][row tiles of the block][segments][NT][32][4]; then two raw rows. */
+  /* Places of the warps, then sums, of items in turn: [2][row tiles of the block][segments][NT][32][4]; then two raw
+   * rows. */
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t filled[WARPS_MAX * PLACES];
   __shared__ uint32_t most_of[2 * WARPS_MAX];
@@ -283,7 +288,7 @@ static bool is_tall(cuda_device *d, const multiply_args &a) {
 
 /* a NULL: sets the kernel up. */
 template <int T>
-static weft_status tall(cuda_device *d, const multiply_args *args) {
+static weft_status launch_tall(cuda_device *d, const multiply_args *args) {
   uint32_t places = TALL_WARPS * PLACES * few_piece_bytes(T);
   if (args == NULL)
     return cuda_judge(d,
@@ -299,8 +304,8 @@ static weft_status tall(cuda_device *d, const multiply_args *args) {
 
 /* ---- launches ---------------------------------------------------------------------------------------------- */
 
-/* Row tiles of a block: a pair where they are gated; where every block prepares its row, as many as a multiprocessor holds, if
- * half of the card has some. */
+/* Row tiles of a block: a pair where they are gated; where every block prepares its row, as many as a multiprocessor
+ * holds, if half of the card has some. */
 template <int T, int NT, bool RAW>
 static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t raw_units) {
   uint32_t n = a.gated ? 2 : 8 / a.n_segments, n_tiles = few_tiles(a);
@@ -311,7 +316,7 @@ static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t raw_un
 }
 
 template <int T, int NT, bool RAW>
-static weft_status launch(cuda_device *d, const multiply_args &a) {
+static weft_status launch_few(cuda_device *d, const multiply_args &a) {
   uint32_t raw_units = RAW ? a.n_units * (a.n_shared > 0 ? 2 : 1) : 0;
   uint32_t n_slots = slots_of<T, NT, RAW>(d, a, raw_units), n_warps = n_slots * a.n_segments;
   few_items items = {0, a.n_shared, cuda_ceil(few_tiles(a), a.gated ? 1 : n_slots)};
@@ -337,16 +342,16 @@ static weft_status set_up(cuda_device *d) {
 template <int T>
 static weft_status of_rows(cuda_device *d, const multiply_args *args) {
   if (args == NULL) {
-    weft_status status = tall<T>(d, NULL);
+    weft_status status = launch_tall<T>(d, NULL);
     if (status == WEFT_OK) status = set_up<T, 1, true>(d);
     if (status == WEFT_OK) status = set_up<T, 1, false>(d);
     if (status == WEFT_OK) status = set_up<T, 2, false>(d);
     return status == WEFT_OK ? set_up<T, 4, false>(d) : status;
   }
   const multiply_args &a = *args;
-  if (a.raw.x != NULL) return is_tall(d, a) ? tall<T>(d, args) : launch<T, 1, true>(d, a);
-  if (a.ids != NULL || a.n_rows <= 8) return launch<T, 1, false>(d, a);
-  return a.n_rows <= 16 ? launch<T, 2, false>(d, a) : launch<T, 4, false>(d, a);
+  if (a.raw.x != NULL) return is_tall(d, a) ? launch_tall<T>(d, args) : launch_few<T, 1, true>(d, a);
+  if (a.ids != NULL || a.n_rows <= 8) return launch_few<T, 1, false>(d, a);
+  return a.n_rows <= 16 ? launch_few<T, 2, false>(d, a) : launch_few<T, 4, false>(d, a);
 }
 
 weft_status multiply_few(cuda_device *d, const multiply_args *args) {

@@ -2,16 +2,17 @@
 /* Products for experts. Blocks stay on the card and take one item after another: 128 outputs x 8 NT rows of x.
  *
  *   group     four warps: 64 outputs; two to a block
- *   warp      a row tile: it turns codes into operands once, in registers, for all rows; four warps make one product of the
- *             matrix units of 64 outputs x 8 NT rows, or fewer where a job of many rows has few
- *   bringer   four warps after the groups: one lane says which items the block works on, one brings their rows, eight bring
- *             the weights of a row tile each, by bulk copies, as far ahead as their rings go, beyond the end of an item. A
- *             stage is full when its bytes have come, and empty when all warps have done with it */
+ *   warp      a row tile: it turns codes into operands once, in registers, for all rows; four warps make one product of
+ *             the matrix units of 64 outputs x 8 NT rows, or fewer where a job of many rows has few
+ *   bringer   four warps after the groups: one lane says which items the block works on, one brings their rows, eight
+ *             bring the weights of a row tile each, by bulk copies, as far ahead as their rings go, beyond the end of
+ *             an item. A stage is full when its bytes have come, and empty when all warps have done with it */
 #include "kernels/cuda/rings.cuh"
 
 enum { GROUPED_TILES = 8, GROUPED_WARPS = 8, GROUPED_ITEMS = 4, GROUPED_THREADS = 384 };
 
-/* Stages: one of weights is a unit of their form (128 or 256 inputs), one of rows as many inputs, or 128 where rows are many. */
+/* Stages: one of weights is a unit of their form (128 or 256 inputs), one of rows as many inputs, or 128 where rows are
+ * many. */
 template <int T, int NT>
 struct grouped_shape {
   static constexpr bool few_rows = NT <= 8;
@@ -201,7 +202,7 @@ static __global__ void __launch_bounds__(GROUPED_THREADS, grouped_shape<T, NT>::
 
 /* a NULL: sets the kernel up. */
 template <int T, int NT>
-static weft_status launch(cuda_device *d, const multiply_args *a) {
+static weft_status launch_grouped(cuda_device *d, const multiply_args *a) {
   using S = grouped_shape<T, NT>;
   if (a == NULL) {
     cudaError_t error =
@@ -221,11 +222,13 @@ static weft_status launch(cuda_device *d, const multiply_args *a) {
 template <int T>
 static weft_status of_rows(cuda_device *d, const multiply_args *a) {
   if (a == NULL) {
-    weft_status status = launch<T, 2>(d, NULL);
-    if (status == WEFT_OK) status = launch<T, 3>(d, NULL);
-    return status == WEFT_OK ? launch<T, 16>(d, NULL) : status;
+    weft_status status = launch_grouped<T, 2>(d, NULL);
+    if (status == WEFT_OK) status = launch_grouped<T, 3>(d, NULL);
+    return status == WEFT_OK ? launch_grouped<T, 16>(d, NULL) : status;
   }
-  return a->job_rows <= 16 ? launch<T, 2>(d, a) : a->job_rows <= 24 ? launch<T, 3>(d, a) : launch<T, 16>(d, a);
+  return a->job_rows <= 16   ? launch_grouped<T, 2>(d, a)
+         : a->job_rows <= 24 ? launch_grouped<T, 3>(d, a)
+                             : launch_grouped<T, 16>(d, a);
 }
 
 weft_status multiply_grouped(cuda_device *d, const multiply_args *args) {

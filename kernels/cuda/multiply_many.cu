@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Dense products of many rows. Blocks stay on the card and take one item after another: some row tiles, whatever weight
- * they are of, x 8 NT rows.
+/* Dense products of many rows. Blocks stay on the card and take one item after another. An item is some row tiles, of
+ * any of the weights, times 8 NT rows.
  *
- *   team      two groups of four warps: eight row tiles. Or two teams of one group share an item of four: one takes the segments
- *             0, 2, .., the other one 1, 3, ..; a segment's sums are added to those before it in shared memory, in order
- *   warp      a row tile: it turns codes into operands once, in registers, for all rows; four warps make one product
- *             of the matrix units of 64 outputs x 8 NT rows
- *   producer  warps after the teams: one for each team's rows, two for the weights, still packed, which no kernel writes, so
- *             they are asked for before the rows are there. A stage is full when its bytes have come, and empty when all
- *             warps have done with it */
+ *   team      two groups of four warps, which take eight row tiles. Or two teams of one group each share an item of
+ *             four row tiles: one team takes segments 0, 2, .., the other 1, 3, ..; the sums of a segment are added to
+ *             those of the segments before it in shared memory, in order
+ *   warp      one row tile: it turns codes into operands once, in registers, for all rows; four warps together make one
+ *             product of the matrix units, of 64 outputs x 8 NT rows
+ *   producer  the warps after the teams: one for the rows of each team, two for the weights. Weights are copied still
+ *             packed, and no kernel writes them, so they are asked for before the rows are there. A stage is full when
+ *             its bytes have come, and empty when all warps have finished reading it */
 #include "kernels/cuda/rings.cuh"
 
 enum { MANY_BYTES = 226 << 10, MANY_STAGES = 12, MANY_GROUPS = 2 };
@@ -149,8 +150,9 @@ struct many_warp {
   uint32_t team, warp, token;
 };
 
-/* Several teams: the segment's sums join those of the segments before it; then it is the turn of the next segment's team, or of
- * the next item's first. Afterwards sum is the whole of it if the segment is the last one. all: the warp's own place. */
+/* Several teams: the segment's sums join those of the segments before it; then it is the turn of the next segment's
+ * team, or of the next item's first. Afterwards sum is the whole of it if the segment is the last one. all: the warp's
+ * own place. */
 template <int N, int TEAMS, class S, class B>
 static __device__ __forceinline__ void join_segment(const multiply_args &a, many_warp<S> &at, B &barriers,
                                                     uint32_t segment, float4 *all, uint32_t stride,
@@ -276,7 +278,7 @@ static __global__ void __launch_bounds__(many_shape<T, NT, TEAMS>::threads, 1)
 
 /* a NULL: sets the kernel up. */
 template <int T, int NT, int TEAMS>
-static weft_status launch(cuda_device *d, const multiply_args *a) {
+static weft_status launch_many(cuda_device *d, const multiply_args *a) {
   using S = many_shape<T, NT, TEAMS>;
   if (a == NULL) {
     cudaError_t error =
@@ -310,7 +312,7 @@ static uint32_t best_items(const cuda_device *d, const multiply_args &a) {
 template <int T>
 static weft_status of_rows(cuda_device *d, const multiply_args *a) {
   static weft_status (*const launches[N_ITEMS])(cuda_device *, const multiply_args *) = {
-      launch<T, 16, 1>, launch<T, 8, 1>, launch<T, 11, 2>, launch<T, 8, 2>, launch<T, 4, 2>};
+      launch_many<T, 16, 1>, launch_many<T, 8, 1>, launch_many<T, 11, 2>, launch_many<T, 8, 2>, launch_many<T, 4, 2>};
   if (a != NULL) return launches[best_items(d, *a)](d, a);
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < N_ITEMS && status == WEFT_OK; i++) status = launches[i](d, NULL);

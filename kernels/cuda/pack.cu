@@ -316,7 +316,8 @@ static weft_status pack_all(cuda_device *d, const weft_weight *weight, const wef
 }
 
 /* The packed form of file bytes at data. */
-static weft_status fill(cuda_device *d, const weft_weight *weight, const weft_weight_source *source, uint8_t *data) {
+static weft_status fill_packed(cuda_device *d, const weft_weight *weight, const weft_weight_source *source,
+                               uint8_t *data) {
   weft_status status = cuda_judge(d, cudaMemsetAsync(data, 0, FORM_HEADER_BYTES, d->stream), "a weight's header");
   if (status != WEFT_OK) return status;
   if (weight->type == WEFT_TYPE_F32)
@@ -329,7 +330,7 @@ static weft_status place_on_host(cuda_device *d, const weft_weight *weight, cons
                                  uint64_t n_bytes, void **out) {
   void *moment = NULL;
   weft_status status = d->base.calls->alloc(&d->base, n_bytes, &moment);
-  if (status == WEFT_OK) status = fill(d, weight, source, (uint8_t *)moment);
+  if (status == WEFT_OK) status = fill_packed(d, weight, source, (uint8_t *)moment);
   if (status == WEFT_OK) status = cuda_experts_keep(d, moment, n_bytes, out);
   if (moment != NULL) d->base.calls->free(&d->base, moment);
   if (status == WEFT_OK) d->base.weights.n_bytes_host += n_bytes;
@@ -350,10 +351,10 @@ weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const wef
   if (16 * weft_type_row_bytes(weight->type, weight->n_in) > CUDA_STAGING_BYTES) {
     return weft_fail(error, WEFT_E_UNSUPPORTED, "rows of %u elements are too long for the cuda backend", weight->n_in);
   }
-  weft_status status = d->lost ? WEFT_E_DEVICE : weft_arena_take(&d->arena, n_bytes, &data);
+  weft_status status = d->lost ? WEFT_E_DEVICE : weight_arena_take(&d->arena, n_bytes, &data);
   if (status == WEFT_OK) {
-    status = fill(d, weight, source, (uint8_t *)data);
-    if (status != WEFT_OK) weft_arena_give(&d->arena, data, n_bytes);
+    status = fill_packed(d, weight, source, (uint8_t *)data);
+    if (status != WEFT_OK) weight_arena_give(&d->arena, data, n_bytes);
   } else if (status == WEFT_E_NO_MEMORY && uses == WEFT_USE_EXPERTS) {
     status = place_on_host(d, weight, source, n_bytes, &data);
   }
@@ -383,7 +384,7 @@ void cuda_weight_free(weft_device *device, weft_weight *weight) {
   if (d->experts.n < n) {
     d->base.weights.n_bytes_host -= weight->n_bytes;
   } else {
-    weft_arena_give(&d->arena, data, weight->n_bytes);
+    weight_arena_give(&d->arena, data, weight->n_bytes);
   }
   note_arena(d);
 }

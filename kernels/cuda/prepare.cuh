@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A row of f32 on its way into 16 bits: its pieces, and where they go. */
+/* How one row of f32 is read in pieces, rounded to 16 bits and put at its place. */
 #ifndef WEFT_KERNELS_CUDA_PREPARE_CUH
 #define WEFT_KERNELS_CUDA_PREPARE_CUH
 
@@ -97,7 +97,8 @@ static __device__ __forceinline__ void load_row(const prepare_args &a, const flo
     if (own + t * step < pieces_of(a)) load_piece(a, x, own + t * step, row.raw[t]);
 }
 
-/* Makes the kept pieces eight numbers; the largest magnitude of the thread's pieces, as bits, for which bf16 does not ask. */
+/* Makes the kept pieces eight numbers; the largest magnitude of the thread's pieces, as bits, for which bf16 does not
+ * ask. */
 template <bool BF16, bool GATED, uint32_t KEPT>
 static __device__ __forceinline__ uint32_t finish_row(const prepare_args &a, const float *x, uint32_t own,
                                                       uint32_t step, row_pieces<GATED, KEPT> &row) {

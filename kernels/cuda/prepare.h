@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows in 16 bits, laid out for the matrix units (multiply.h). */
+/* The preparation of rows for a product: rounded to 16 bits and laid out for the matrix units (multiply.h). */
 #ifndef WEFT_KERNELS_CUDA_PREPARE_H
 #define WEFT_KERNELS_CUDA_PREPARE_H
 

@@ -142,7 +142,7 @@ static __global__ void __launch_bounds__(32 * QKV_WARPS) qkv_kernel(const weft_q
     store_head<PAIRS>(x, is_query ? WEFT_TYPE_F32 : a.kv.type, to, dim);
 }
 
-weft_status weft_cuda_qkv(weft_device *device, const weft_qkv_args *args) {
+weft_status cuda_qkv(weft_device *device, const weft_qkv_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   weft_qkv_args a = *args;

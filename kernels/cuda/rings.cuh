@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* What the products of more than a few rows share: rings of weights and rows in shared memory, a warp's products with them, and how
- * results are written. Weights are an operand in registers: a warp makes them of its own row tile's codes, once for all rows. */
+/* What the products of more than a few rows share: rings of weights and of rows in shared memory, the products of one
+ * warp, and how results are written. The operand that stays in registers is the weights: a warp makes it from the codes
+ * of its row tile, once for all rows. */
 #ifndef WEFT_KERNELS_CUDA_RINGS_CUH
 #define WEFT_KERNELS_CUDA_RINGS_CUH
 
 #include "kernels/cuda/multiply.h"
 #include "kernels/cuda/wgmma.cuh"
 
-/* Where one is in a ring of n stages; turn: the parity of its barrier. */
+/* A place in a ring of n stages; turn: the parity of the barrier of that stage. */
 typedef struct ring_cursor {
   uint32_t slot, turn;
 } ring_cursor;
@@ -44,8 +45,9 @@ static __device__ __forceinline__ void load_unit(const uint8_t *stage, uint32_t 
   if (u == 0 || T == WEFT_TYPE_Q6_K) load_scales<T>(p, lane / 4, lane % 4, own.scales);
 }
 
-/* A warp's own piece of the stages of weights, and rows of all stages of these; its places in both rings; rows_done: the
- * barrier to tell when the products with the rows before have ended (0: none). S: units of 128 inputs, bytes and number of stages. */
+/* A warp's own piece of the stages of weights, and rows of all stages of these; its places in both rings; rows_done:
+ * the barrier to tell when the products with the rows before have ended (0: none). S: units of 128 inputs, bytes and
+ * number of stages. */
 template <class S>
 struct ring_warp {
   const uint8_t *w, *x;
@@ -54,7 +56,8 @@ struct ring_warp {
   uint32_t rows_done;
 };
 
-/* Operands of products that run, and of those being made. each: steps of 32 inputs whose products start together: as registers allow. */
+/* Operands of products that run, and of those being made. each: steps of 32 inputs whose products start together: as
+ * registers allow. */
 template <int T, int N>
 struct ring_operands {
   static constexpr int each = N <= 4 && form_bits(T) == 4 ? 2 : 1;
@@ -73,7 +76,8 @@ static __device__ __forceinline__ void release_rows(uint32_t &rows_done) {
   rows_done = 0;
 }
 
-/* After the wait that ends the products which read them: the compiler does not see that their registers were taken till then. */
+/* After the wait that ends the products which read them: the compiler does not see that their registers were taken till
+ * then. */
 template <int EACH>
 static __device__ __forceinline__ void let_go(const uint32_t (&w)[EACH][2][4]) {
 #pragma unroll
@@ -83,8 +87,8 @@ static __device__ __forceinline__ void let_go(const uint32_t (&w)[EACH][2][4]) {
   }
 }
 
-/* Issues the products of 128 inputs with the rows that `rows` describes; the last ones may still run. STEPS: 4, or 2 for 64 inputs.
- * When the codes have become operands, load_next brings the next ones. */
+/* Issues the products of 128 inputs with the rows that `rows` describes; the last ones may still run. STEPS: 4, or 2
+ * for 64 inputs. When the codes have become operands, load_next brings the next ones. */
 template <int T, int N, int STEPS, class S, class F>
 static __device__ __forceinline__ void multiply_unit(ring_warp<S> &at, ring_operands<T, N> &operands, uint64_t rows,
                                                      const lane_codes<T> &codes, const lane_factors &factors,
@@ -117,7 +121,8 @@ static __device__ __forceinline__ void multiply_unit(ring_warp<S> &at, ring_oper
   if (as_they_are) load_next();
 }
 
-/* The products of a stage of weights, whose first codes are in `own`; then those of the next stage are, if there is one. */
+/* The products of a stage of weights, whose first codes are in `own`; then those of the next stage are, if there is
+ * one. */
 template <int T, int N, int STEPS, class S>
 static __device__ __forceinline__ void multiply_stage(ring_warp<S> &at, ring_operands<T, N> &operands,
                                                       const raise_powers &powers, bool is_next, bool is_next_tail,
@@ -174,8 +179,8 @@ static __device__ __forceinline__ rows_back<N> load_back(const multiply_args &a,
   return back;
 }
 
-/* A warp's sums of row tile `tile` and rows [first, first + n), of which a lane 4 g + c has rows 2 c, 2 c + 1 of each eight, outputs g and
- * g + 8: eight lanes write 32 bytes, and memory takes no less. */
+/* A warp's sums of row tile `tile` and rows [first, first + n), of which a lane 4 g + c has rows 2 c, 2 c + 1 of each
+ * eight, outputs g and g + 8: eight lanes write 32 bytes, and memory takes no less. */
 template <int N>
 static __device__ __forceinline__ void store_sums(const multiply_weight &weight, uint32_t tile, uint32_t first,
                                                   uint32_t n, int raise, const rows_back<N> &back,

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* route. A warp chooses for a row; the largest k of the logits one after another, each the largest of those left.
  *
- * With a router of F32 weights one kernel does both, in the product's order of multiply_f32.cu. Few rows: the blocks of a cluster
- * have one expert's weights in the registers of each warp before the inputs are there, and the first block chooses.
+ * With a router of F32 weights one kernel does both, in the product's order of multiply_f32.cu. Few rows: the blocks of
+ * a cluster have one expert's weights in the registers of each warp before the inputs are there, and the first block
+ * chooses.
  *
- * More rows: a block of a cluster has four neighbouring chains of all experts' weights in shared memory before its inputs are there.
- * It leaves their sums to the block that has the row, which makes the rest of the tree and chooses. */
+ * More rows: a block of a cluster has four neighbouring chains of all experts' weights in shared memory before its
+ * inputs are there. It leaves their sums to the block that has the row, which makes the rest of the tree and
+ * chooses. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/form.cuh"
@@ -45,8 +47,8 @@ static __device__ __forceinline__ void get_scales(const weft_route_args &a, floa
 
 /* A row's choice; whole warp. k <= 32, n_experts <= 32 SLOTS. */
 template <int SLOTS>
-static __device__ __forceinline__ void choose(const weft_route_args &a, uint64_t r, const float *logits,
-                                              const float (&scale)[SLOTS]) {
+static __device__ __forceinline__ void choose_experts(const weft_route_args &a, uint64_t r, const float *logits,
+                                                      const float (&scale)[SLOTS]) {
   uint32_t lane = threadIdx.x % 32, order[SLOTS], index = 0;
 #pragma unroll
   for (uint32_t s = 0; s < SLOTS; s++) order[s] = 32 * s + lane < a.n_experts ? order_of(logits[32 * s + lane]) : 0;
@@ -125,7 +127,7 @@ static __global__ void route_kernel(const __grid_constant__ weft_route_args a, b
   uint32_t r = blockIdx.x * ROUTE_WARPS + threadIdx.x / 32;
   if (r >= a.n_rows) return;
   if (small)
-    choose(a, r, a.logits + r * a.logits_stride, scale);
+    choose_experts(a, r, a.logits + r * a.logits_stride, scale);
   else
     choose_of_many(a, r);
 }
@@ -168,7 +170,7 @@ static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(32 * RO
   }
   cluster_arrive();
   cluster_wait();
-  if (blockIdx.x == 0 && warp < a.n_rows) choose(a, warp, logits[warp], scale);
+  if (blockIdx.x == 0 && warp < a.n_rows) choose_experts(a, warp, logits[warp], scale);
 }
 
 static __host__ __device__ constexpr uint32_t part_stride(uint32_t n_in) {
@@ -189,8 +191,8 @@ static __device__ __forceinline__ void bring_chains(float4 *to, const float *fro
   }
 }
 
-/* Results of the block's four chains: thread and neighbours have 2 R rows x 4 E experts, a thread every second, every fourth. A lane's
- * bits are expert, row, chain, chain, expert: shared memory serves half a warp at once. */
+/* Results of the block's four chains: thread and neighbours have 2 R rows x 4 E experts, a thread every second, every
+ * fourth. A lane's bits are expert, row, chain, chain, expert: shared memory serves half a warp at once. */
 template <int R>
 static __device__ __forceinline__ void add_chains(const float4 *x, const float4 *w, uint32_t n_in,
                                                   float (&sum)[R][PART_EXPERTS]) {
@@ -278,7 +280,7 @@ static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(PART_TH
     __syncthreads();
     if (next < a.n_rows) cluster_arrive();
     uint32_t own = threadIdx.x / 32, r = rank * n_own + own;
-    if (own < n_own && r < n_rows && first + r < a.n_rows) choose(a, first + r, logits[own], scale);
+    if (own < n_own && r < n_rows && first + r < a.n_rows) choose_experts(a, first + r, logits[own], scale);
   }
 }
 
@@ -300,10 +302,10 @@ static const float *weights_of(const weft_weight *router) {
   return (const float *)(const void *)((const uint8_t *)router->data + FORM_HEADER_BYTES);
 }
 
-uint64_t weft_cuda_route_scratch(weft_device *device, const weft_route_args *args) {
+uint64_t cuda_route_scratch(weft_device *device, const weft_route_args *args) {
   if (args->router == NULL || takes_parts(args)) return 0;
-  weft_matmul_args m = weft_route_product(args);
-  return weft_cuda_matmul_scratch(device, &m);
+  weft_matmul_args m = parts_route_product(args);
+  return cuda_matmul_scratch(device, &m);
 }
 
 /* args NULL: sets the kernel up. */
@@ -354,7 +356,7 @@ static bool is_one_kernel(const weft_route_args *args) {
   return suits_cluster(args) && args->n_rows <= ROUTER_ROWS && args->router->n_in <= 128 * ROUTER_SLOTS;
 }
 
-weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
+weft_status cuda_route(weft_device *device, const weft_route_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   if (args->router != NULL && is_one_kernel(args)) {
@@ -364,8 +366,8 @@ weft_status weft_cuda_route(weft_device *device, const weft_route_args *args) {
   }
   if (args->router != NULL && takes_parts(args)) return route_parts(d, args);
   if (args->router != NULL) {
-    weft_matmul_args m = weft_route_product(args);
-    weft_status status = weft_cuda_matmul(device, &m);
+    weft_matmul_args m = parts_route_product(args);
+    weft_status status = cuda_matmul(device, &m);
     if (status != WEFT_OK) return status;
   }
   cuda_start(d, route_kernel, cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, is_small(args));

@@ -44,7 +44,7 @@ static __global__ void embed_kernel(const embed_kernel_args a) {
   a.y[(uint64_t)r * a.y_stride + i] = __fmul_rn(value, a.scale);
 }
 
-weft_status weft_cuda_embed(weft_device *device, const weft_embed_args *args) {
+weft_status cuda_embed(weft_device *device, const weft_embed_args *args) {
   cuda_device *d = cuda_of(device);
   const weft_weight *w = args->weight;
   if (d->lost) return WEFT_E_DEVICE;
@@ -72,7 +72,7 @@ typedef struct norm_kernel_args {
   bool wide;
 } norm_kernel_args;
 
-static __device__ __forceinline__ float4 row4(const float *row, uint32_t i, uint32_t n, bool wide) {
+static __device__ __forceinline__ float4 load_row4(const float *row, uint32_t i, uint32_t n, bool wide) {
   if (wide && i + 4 <= n) return *(const float4 *)(const void *)(row + i);
   float4 v = make_float4(0, 0, 0, 0);
   if (i < n) v.x = row[i];
@@ -82,7 +82,7 @@ static __device__ __forceinline__ float4 row4(const float *row, uint32_t i, uint
   return v;
 }
 
-static __device__ __forceinline__ void put4(float *row, uint32_t i, uint32_t n, bool wide, const float4 &v) {
+static __device__ __forceinline__ void store_row4(float *row, uint32_t i, uint32_t n, bool wide, const float4 &v) {
   if (wide && i + 4 <= n) {
     *(float4 *)(void *)(row + i) = v;
     return;
@@ -93,14 +93,14 @@ static __device__ __forceinline__ void put4(float *row, uint32_t i, uint32_t n, 
   if (i + 3 < n) row[i + 3] = v.w;
 }
 
-static __device__ __forceinline__ float normed(float v, float factor, float weight, float add, float scale) {
+static __device__ __forceinline__ float norm_element(float v, float factor, float weight, float add, float scale) {
   return __fmul_rn(__fmaf_rn(__fmul_rn(v, factor), weight, add), scale);
 }
 
-static __device__ __forceinline__ float4 normed4(const float4 &v, float factor, const float4 &w, const float4 &add,
-                                                 float scale) {
-  return make_float4(normed(v.x, factor, w.x, add.x, scale), normed(v.y, factor, w.y, add.y, scale),
-                     normed(v.z, factor, w.z, add.z, scale), normed(v.w, factor, w.w, add.w, scale));
+static __device__ __forceinline__ float4 norm_element4(const float4 &v, float factor, const float4 &w,
+                                                       const float4 &add, float scale) {
+  return make_float4(norm_element(v.x, factor, w.x, add.x, scale), norm_element(v.y, factor, w.y, add.y, scale),
+                     norm_element(v.z, factor, w.z, add.z, scale), norm_element(v.w, factor, w.w, add.w, scale));
 }
 
 /* A thread's part of a row: numbers 4 (t THREADS + thread) .. + 3 of t < SLOTS. */
@@ -113,7 +113,7 @@ template <int THREADS, int SLOTS>
 static __device__ __forceinline__ void get_part(const float *row, uint32_t n, bool wide,
                                                 row_part<THREADS, SLOTS> &out) {
 #pragma unroll
-  for (uint32_t t = 0; t < SLOTS; t++) out.at[t] = row4(row, 4 * (t * THREADS + threadIdx.x), n, wide);
+  for (uint32_t t = 0; t < SLOTS; t++) out.at[t] = load_row4(row, 4 * (t * THREADS + threadIdx.x), n, wide);
 }
 
 /* A weight of a norm, if it is to be read now. */
@@ -125,7 +125,8 @@ static __device__ __forceinline__ void get_weight(const float *row, uint32_t n, 
     for (uint32_t t = 0; t < SLOTS; t++) {
       uint32_t i = 4 * (t * THREADS + threadIdx.x);
       if (row != NULL)
-        out.at[t] = wide && i + 4 <= n ? load_kept((const float4 *)(const void *)(row + i)) : row4(row, i, n, wide);
+        out.at[t] =
+            wide && i + 4 <= n ? load_kept((const float4 *)(const void *)(row + i)) : load_row4(row, i, n, wide);
     }
   }
 }
@@ -170,7 +171,7 @@ template <int THREADS, int SLOTS>
 static __device__ __forceinline__ void scale_part(row_part<THREADS, SLOTS> &x, float factor,
                                                   const row_part<THREADS, SLOTS> &w) {
 #pragma unroll
-  for (uint32_t t = 0; t < SLOTS; t++) x.at[t] = normed4(x.at[t], factor, w.at[t], make_float4(0, 0, 0, 0), 1.0f);
+  for (uint32_t t = 0; t < SLOTS; t++) x.at[t] = norm_element4(x.at[t], factor, w.at[t], make_float4(0, 0, 0, 0), 1.0f);
 }
 
 /* EARLY: weights, which no kernel writes, are read before the inputs are there; else when they are needed, which takes
@@ -219,8 +220,8 @@ static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
 #pragma unroll
   for (uint32_t t = 0; t < SLOTS; t++) {
     float4 w = op.weight != NULL ? weight.at[t] : make_float4(1, 1, 1, 1);
-    x.at[t] = normed4(x.at[t], factor, w, op.add != NULL ? add.at[t] : make_float4(0, 0, 0, 0), scale);
-    put4(op.y + r * op.y_stride, 4 * (t * THREADS + threadIdx.x), n, a.wide, x.at[t]);
+    x.at[t] = norm_element4(x.at[t], factor, w, op.add != NULL ? add.at[t] : make_float4(0, 0, 0, 0), scale);
+    store_row4(op.y + r * op.y_stride, 4 * (t * THREADS + threadIdx.x), n, a.wide, x.at[t]);
   }
   if (op.n_then == 0) return;
   factor = factors_of<THREADS, SLOTS>(x, x, false, n, op.eps, shared[2]).x;
@@ -231,12 +232,12 @@ static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
     float *then = op.then[i] + r * op.y_stride;
 #pragma unroll
     for (uint32_t t = 0; t < SLOTS; t++)
-      put4(then, 4 * (t * THREADS + threadIdx.x), n, a.wide,
-           normed4(x.at[t], factor, then_weight[i].at[t], make_float4(0, 0, 0, 0), 1.0f));
+      store_row4(then, 4 * (t * THREADS + threadIdx.x), n, a.wide,
+                 norm_element4(x.at[t], factor, then_weight[i].at[t], make_float4(0, 0, 0, 0), 1.0f));
   }
 }
 
-weft_status weft_cuda_norm(weft_device *device, const weft_norm_args *args) {
+weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   norm_kernel_args a;
@@ -281,7 +282,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) gate_kernel(const __grid_c
   }
 }
 
-weft_status weft_cuda_gate(weft_device *device, const weft_gate_args *args) {
+weft_status cuda_gate(weft_device *device, const weft_gate_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   if (args->n_cols == 0) return WEFT_OK;
@@ -301,7 +302,7 @@ static __global__ void move_kernel(const weft_move_args a) {
   if (from >= 0 && to >= 0) a.to[to] = a.from[from];
 }
 
-weft_status weft_cuda_move(weft_device *device, const weft_move_args *args) {
+weft_status cuda_move(weft_device *device, const weft_move_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   move_kernel<<<cuda_ceil(args->n_rows, ROW_THREADS), ROW_THREADS, 0, d->stream>>>(*args);

@@ -3,9 +3,9 @@
  *
  * Law: the vocabulary is cut into SPANS spans, dealt to the blocks in order, and a warp takes a span; sums are of
  * integers, so nothing depends on who adds first. Values are counted by their distance from the largest, in steps of
- * 1/64, up to the step where a cut falls. The tokens up to there, if few, are gathered in the first block and sorted. If
- * they are many, the values of that step are counted by their bits, 2048 at a time, until one value is left; of tokens
- * that share it the lower ones are kept. Every branch around a meeting is taken by the whole cluster. */
+ * 1/64, up to the step where a cut falls. The tokens up to there, if few, are gathered in the first block and sorted.
+ * If they are many, the values of that step are counted by their bits, 2048 at a time, until one value is left; of
+ * tokens that share it the lower ones are kept. Every branch around a meeting is taken by the whole cluster. */
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/common.cuh"
@@ -92,7 +92,7 @@ static __device__ __forceinline__ void each_token(const sample_work &w, F f) {
   }
 }
 
-static __device__ __forceinline__ uint64_t joined(uint64_t a, uint64_t b, bool largest) {
+static __device__ __forceinline__ uint64_t join_lanes(uint64_t a, uint64_t b, bool largest) {
   return largest ? (a > b ? a : b) : a + b;
 }
 
@@ -107,26 +107,26 @@ static __device__ __forceinline__ uint64_t warp_upto(uint64_t v) {
 }
 
 /* Sum, or largest, over the cluster; every thread gets it. */
-static __device__ uint64_t meet(const sample_work &w, uint64_t v, bool largest) {
+static __device__ uint64_t meet_cluster(const sample_work &w, uint64_t v, bool largest) {
   cg::cluster_group cluster = cg::this_cluster();
-  for (int step = 16; step > 0; step /= 2) v = joined(v, __shfl_xor_sync(0xFFFFFFFFu, v, step), largest);
+  for (int step = 16; step > 0; step /= 2) v = join_lanes(v, __shfl_xor_sync(0xFFFFFFFFu, v, step), largest);
   if (threadIdx.x % 32 == 0) w.s->warp[threadIdx.x / 32] = v;
   __syncthreads();
   if (threadIdx.x == 0) {
     uint64_t all = w.s->warp[0];
-    for (uint32_t i = 1; i < WARPS; i++) all = joined(all, w.s->warp[i], largest);
+    for (uint32_t i = 1; i < WARPS; i++) all = join_lanes(all, w.s->warp[i], largest);
     w.s->mine = all;
   }
   cluster.sync();
   uint64_t all = 0;
-  for (uint32_t b = 0; b < BLOCKS; b++) all = joined(all, *cluster.map_shared_rank(&w.s->mine, b), largest);
+  for (uint32_t b = 0; b < BLOCKS; b++) all = join_lanes(all, *cluster.map_shared_rank(&w.s->mine, b), largest);
   cluster.sync();
   return all;
 }
 
 /* The first of the spans of the cluster whose running sum reaches wanted(total); none: at is SPANS. */
 template <typename F>
-static __device__ crossing cross(const sample_work &w, F wanted) {
+static __device__ crossing cross_spans(const sample_work &w, F wanted) {
   enum { EACH = SPANS / THREADS };
   cg::cluster_group cluster = cg::this_cluster();
   uint64_t own[EACH], upto = 0, before = 0, total = 0;
@@ -173,7 +173,7 @@ static __device__ crossing cross_steps(const sample_work &w, F wanted) {
     }
     w.s->span[i] = sum;
   }
-  return cross(w, wanted);
+  return cross_spans(w, wanted);
 }
 
 /* ---- cuts ----------------------------------------------------------------------------------------------- */
@@ -193,16 +193,16 @@ static __device__ __forceinline__ void add_to_step(const sample_work &w, uint32_
 
 /* What a value is worth where tokens, or their weights, are added up. */
 template <bool WEIGHTS>
-static __device__ __forceinline__ uint64_t worth(const sample_work &w, float value) {
+static __device__ __forceinline__ uint64_t worth_of(const sample_work &w, float value) {
   return WEIGHTS ? weight_of(w, value) : (uint64_t)1;
 }
 
 /* Adds a finite value to its step. What is far away has no weight, and its tokens need no counting. */
 template <bool WEIGHTS>
-static __device__ __forceinline__ void note(const sample_work &w, float value) {
+static __device__ __forceinline__ void note_value(const sample_work &w, float value) {
   uint32_t step = step_of(__fadd_rn(value, -w.most));
   if (step == STEPS - 1) return;
-  add_to_step(w, step, worth<WEIGHTS>(w, value));
+  add_to_step(w, step, worth_of<WEIGHTS>(w, value));
   if (WEIGHTS) atomicAdd(&w.s->n[step], 1u);
 }
 
@@ -214,7 +214,7 @@ static __device__ crossing find_step(const sample_work &w, F wanted, uint64_t *n
   if (WEIGHTS) {
     n = 0;
     for (uint32_t i = threadIdx.x; i < STEPS && i <= c.at; i += THREADS) n += w.s->n[i];
-    n = meet(w, n, false);
+    n = meet_cluster(w, n, false);
   }
   *n_near = c.at == SPANS ? UINT64_MAX : n;
   return c;
@@ -222,7 +222,7 @@ static __device__ crossing find_step(const sample_work &w, F wanted, uint64_t *n
 
 /* The tokens that belong, sorted in the first block. n_near: how many they are. */
 template <typename F>
-static __device__ void gather(const sample_work &w, uint32_t n_near, F belongs) {
+static __device__ void gather_sorted(const sample_work &w, uint32_t n_near, F belongs) {
   cg::cluster_group cluster = cg::this_cluster();
   uint32_t *at = cluster.map_shared_rank(&w.s->n_near, 0);
   uint64_t *to = cluster.map_shared_rank(w.s->near_by, 0);
@@ -247,7 +247,7 @@ static __device__ void gather(const sample_work &w, uint32_t n_near, F belongs) 
 }
 
 static __device__ void gather_near(const sample_work &w, uint32_t step, uint64_t n_near) {
-  gather(w, (uint32_t)n_near, [&](float value, uint32_t) { return step_of(__fadd_rn(value, -w.most)) <= step; });
+  gather_sorted(w, (uint32_t)n_near, [&](float value, uint32_t) { return step_of(__fadd_rn(value, -w.most)) <= step; });
 }
 
 typedef struct selected {
@@ -265,14 +265,14 @@ static __device__ void bounds_of(const sample_work &w, uint32_t step, uint32_t *
     least = min(least, key);
     most = max(most, key);
   });
-  *high = (uint32_t)meet(w, most, true);
-  *low = ~(uint32_t)meet(w, ~least, true);
+  *high = (uint32_t)meet_cluster(w, most, true);
+  *low = ~(uint32_t)meet_cluster(w, ~least, true);
 }
 
-/* The largest value such that it and all above it add up to `wanted` at least: numbers of tokens, or their weights. c: the
- * step where that is so, n: all tokens with a value. */
+/* The largest value such that it and all above it add up to `wanted` at least: numbers of tokens, or their weights. c:
+ * the step where that is so, n: all tokens with a value. */
 template <bool WEIGHTS>
-static __device__ selected select(const sample_work &w, crossing c, uint64_t wanted, uint64_t n) {
+static __device__ selected select_key(const sample_work &w, crossing c, uint64_t wanted, uint64_t n) {
   if (c.at == SPANS) c.at = STEPS - 1, c.before = c.total, c.own = n - c.total;
   uint32_t low, high;
   bounds_of(w, c.at, &low, &high);
@@ -283,7 +283,7 @@ static __device__ selected select(const sample_work &w, crossing c, uint64_t wan
     each_token(w, [&](uint32_t v) {
       float value = w.values[v];
       uint32_t key = key_of(value);
-      if (key >= low && key <= high) add_to_step(w, (high - key) >> shift, worth<WEIGHTS>(w, value));
+      if (key >= low && key <= high) add_to_step(w, (high - key) >> shift, worth_of<WEIGHTS>(w, value));
     });
     c = cross_steps(w, [&](uint64_t) { return wanted - s.above; });
     s.above += c.before;
@@ -307,7 +307,7 @@ static __device__ uint32_t token_at(const sample_work &w, F f, G wanted) {
     if (threadIdx.x % 32 == 0) w.s->span[i] = sum;
   }
   uint64_t want = 0;
-  crossing c = cross(w, [&](uint64_t total) { return want = wanted(total); });
+  crossing c = cross_spans(w, [&](uint64_t total) { return want = wanted(total); });
   if (threadIdx.x < 32) {
     uint64_t before = c.before;
     uint32_t token = 0, base = c.at * w.span;
@@ -338,7 +338,7 @@ static __device__ sample_cut keep_first(const sample_work &w, uint32_t key, uint
 }
 
 static __device__ sample_cut keep_count(const sample_work &w, const crossing &c, uint64_t n, uint64_t n_all) {
-  selected s = select<false>(w, c, n, n_all);
+  selected s = select_key<false>(w, c, n, n_all);
   return keep_first(w, s.key, n - s.above, s.at);
 }
 
@@ -348,13 +348,13 @@ static __device__ sample_cut keep_share(const sample_work &w, const sample_cut &
   clear_steps(w);
   each_token(w, [&](uint32_t v) {
     float value = w.values[v];
-    if (key_of(value) != 0) note<true>(w, value);
+    if (key_of(value) != 0) note_value<true>(w, value);
     if (is_kept(w, cut, value, v)) total += weight_of(w, value);
   });
-  uint64_t wanted = weft_sample_wanted(top_p, meet(w, total, false));
+  uint64_t wanted = weft_sample_wanted(top_p, meet_cluster(w, total, false));
   crossing c = find_step<true>(
       w, [&](uint64_t) { return wanted; }, &n_near);
-  selected s = select<true>(w, c, wanted, n_all);
+  selected s = select_key<true>(w, c, wanted, n_all);
   uint64_t each = weight_of(w, value_of(s.key));
   return keep_first(w, s.key, (wanted - s.above + each - 1) / each, s.at / each);
 }
@@ -369,7 +369,7 @@ typedef struct sample_kernel_args {
 /* Each block adds to the tokens that are its own; of a token's biases the first one's thread adds all. */
 static __device__ void add_biases(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row,
                                   float *logits) {
-  const weft_sample_bias *bias = a.bias + row.bias_at;
+  const weft_logit_bias *bias = a.bias + row.bias_at;
   for (uint32_t i = threadIdx.x; i < row.n_bias; i += THREADS) {
     int32_t token = bias[i].token;
     bool first = token >= 0 && (uint32_t)token < w.n_vocab && (uint32_t)token / w.span / OWN_SPANS == w.rank;
@@ -400,8 +400,8 @@ static __device__ void count_history(const sample_work &w, const weft_sample_arg
 }
 
 /* Logits as they are asked for, in place. Returns the best: its key, then ~token; *n: how many are finite. */
-static __device__ uint64_t prepare(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row,
-                                   float *logits, uint32_t *counts, uint64_t *n) {
+static __device__ uint64_t prepare_logits(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row,
+                                          float *logits, uint32_t *counts, uint64_t *n) {
   bool counted = row.n_history > 0 || row.pending != 0;
   uint64_t best = 0, n_finite = 0;
   add_biases(w, a, row, logits);
@@ -419,8 +419,8 @@ static __device__ uint64_t prepare(const sample_work &w, const weft_sample_args 
     key = key << 32 | (uint32_t)~v;
     best = best > key ? best : key;
   });
-  *n = meet(w, n_finite, false);
-  return meet(w, best, true);
+  *n = meet_cluster(w, n_finite, false);
+  return meet_cluster(w, best, true);
 }
 
 static __device__ void put_top(weft_sample_result *out, uint32_t i, uint64_t entry) {
@@ -436,9 +436,9 @@ static __device__ void take_logprobs(const sample_work &w, uint32_t n_top, uint6
     float value = w.values[v];
     if (key_of(value) == 0) return;
     total += weight_of(w, value);
-    if (n_top > 0) note<false>(w, value);
+    if (n_top > 0) note_value<false>(w, value);
   });
-  total = meet(w, total, false);
+  total = meet_cluster(w, total, false);
   if (w.rank == 0 && threadIdx.x == 0) out->total = total, out->n_top = n_top;
   if (n_top == 0) return;
   crossing c = find_step<false>(
@@ -447,7 +447,7 @@ static __device__ void take_logprobs(const sample_work &w, uint32_t n_top, uint6
     gather_near(w, c.at, n_near);
   } else { /* many in one step: first the cut, then what it leaves */
     sample_cut cut = keep_count(w, c, n_top, n_all);
-    gather(w, n_top, [&](float value, uint32_t v) { return is_kept(w, cut, value, v); });
+    gather_sorted(w, n_top, [&](float value, uint32_t v) { return is_kept(w, cut, value, v); });
   }
   if (w.rank == 0 && threadIdx.x < n_top) put_top(out, threadIdx.x, w.s->sorted[threadIdx.x]);
   __syncthreads();
@@ -500,7 +500,7 @@ static __device__ uint32_t draw_near(const sample_work &w, const weft_sample_row
 }
 
 /* The token drawn from logits / temperature, which go to `values`; in the first block. */
-static __device__ uint32_t draw(sample_work w, const weft_sample_row &row, float *values, uint64_t n_all) {
+static __device__ uint32_t draw_token(sample_work w, const weft_sample_row &row, float *values, uint64_t n_all) {
   uint64_t n = 0, n_near = UINT64_MAX;
   const float *logits = w.values;
   bool by_count = row.top_k > 0 && row.top_k < n_all, by_weight = !by_count && row.top_p < 1.0f;
@@ -511,10 +511,10 @@ static __device__ uint32_t draw(sample_work w, const weft_sample_row &row, float
     values[v] = value;
     if (!isfinite(value)) return;
     n += 1;
-    if (by_count) note<false>(w, value);
-    if (by_weight) note<true>(w, value);
+    if (by_count) note_value<false>(w, value);
+    if (by_weight) note_value<true>(w, value);
   });
-  n = meet(w, n, false);
+  n = meet_cluster(w, n, false);
   w.values = values;
   sample_cut cut = {1, UINT32_MAX, -INFINITY};
   crossing c = {SPANS, 0, 0, 0};
@@ -552,14 +552,14 @@ static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS,
   sample_work w = {&shared, cluster.block_rank(), a.op.n_vocab, (span + 31) / 32 * 32, logits, 0.0f};
   bool writes = w.rank == 0 && threadIdx.x == 0;
   if (writes) memset(out, 0, sizeof *out);
-  uint64_t n, best = prepare(w, a.op, row, logits, counts, &n);
+  uint64_t n, best = prepare_logits(w, a.op, row, logits, counts, &n);
   bool bad = n == 0 || (a.op.bad != NULL && a.op.bad[r] != 0);
   if (!bad) {
     token = ~(uint32_t)best;
     w.most = value_of((uint32_t)(best >> 32));
     if (row.logprobs != 0) take_logprobs(w, row.n_top, n, out);
     if (row.temperature != 0.0f && isfinite(__fdiv_rn(w.most, row.temperature)))
-      token = draw(w, row, (float *)counts, n);
+      token = draw_token(w, row, (float *)counts, n);
   }
   if (writes) {
     out->bad = bad ? 1 : 0;
@@ -571,12 +571,12 @@ static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS,
   cluster.sync(); /* nobody leaves while others look into its memory */
 }
 
-uint64_t weft_cuda_sample_scratch(weft_device *device, const weft_sample_args *args) {
+uint64_t cuda_sample_scratch(weft_device *device, const weft_sample_args *args) {
   (void)device;
   return 4ull * args->n_rows * args->n_vocab;
 }
 
-weft_status weft_cuda_sample(weft_device *device, const weft_sample_args *args) {
+weft_status cuda_sample(weft_device *device, const weft_sample_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   sample_kernel_args a;

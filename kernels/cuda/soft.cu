@@ -7,11 +7,11 @@
  *
  * A step is 64 tokens: one warp brings the rows' weights and four row tiles of the packed embedding, several steps
  * ahead; eight warps make products with the embedding, turned, as the operand in registers. A warp has 32 columns,
- * a block of 32 inputs of form.cuh: codes of 16 tokens are turned by ldmatrix, so that a lane holds one column and pairs of
- * tokens; the tokens' scales go through a small table of the warp.
+ * a block of 32 inputs of form.cuh: codes of 16 tokens are turned by ldmatrix, so that a lane holds one column and
+ * pairs of tokens; the tokens' scales go through a small table of the warp.
  *
- * A product of 16 tokens takes two neighbours and those eight further of each of the step's four row tiles: so the rows that
- * ldmatrix turns together lie in different banks. Weights:
+ * A product of 16 tokens takes two neighbours and those eight further of each of the step's four row tiles: so the rows
+ * that ldmatrix turns together lie in different banks. Weights:
  *   [step of 64 tokens][x < 4][8 rows][h < 2][row % 8][tile < 4][tokens 8 h + 2 x, + 1];  F32: [row][token] */
 #include "kernels/cuda/soft.cuh"
 
@@ -43,12 +43,13 @@ struct soft_shape {
 
 /* ---- weights of tokens ---------------------------------------------------------------------------------- */
 
-/* Logits of a row become weights: 2^15 e^..., 0 where the row may not take the token. Two by two tokens: v[i], v[i] + 1. */
+/* Logits of a row become weights: 2^15 e^..., 0 where the row may not take the token. Two by two tokens: v[i], v[i] +
+ * 1. */
 template <bool WHOLE, int N>
-static __device__ __forceinline__ void weigh(const head_group &g, uint32_t r, const uint32_t *mask, const uint32_t *v,
-                                             float (&weight)[N]) {
+static __device__ __forceinline__ void weigh_tokens(const head_group &g, uint32_t r, const uint32_t *mask,
+                                                    const uint32_t *v, float (&weight)[N]) {
   row_stat s = g.rows[r];
-  float steep = steepness(g, r);
+  float steep = steepness_of(g, r);
   cap_logits(g, weight);
 #pragma unroll
   for (int i = 0; i < N; i++) {
@@ -58,7 +59,8 @@ static __device__ __forceinline__ void weigh(const head_group &g, uint32_t r, co
   }
 }
 
-/* A warp: 8 rows x 32 tokens, the two halves of a step; a lane a row and the tokens 2 x, 2 x + 1 of eights of four row tiles. */
+/* A warp: 8 rows x 32 tokens, the two halves of a step; a lane a row and the tokens 2 x, 2 x + 1 of eights of four row
+ * tiles. */
 template <bool BF16, bool WHOLE>
 static __device__ __forceinline__ void weigh_step(const head_group &g, uint32_t r, const uint32_t *mask,
                                                   uint32_t step) {
@@ -72,7 +74,7 @@ static __device__ __forceinline__ void weigh_step(const head_group &g, uint32_t 
   }
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
-    weigh<WHOLE>(g, r, mask, v[h], weight[h]);
+    weigh_tokens<WHOLE>(g, r, mask, v[h], weight[h]);
     uint64_t at = ((((uint64_t)step * 4 + x) * (HEAD_ROWS / 8) + r / 8) * 2 + h) * 8 + r % 8;
     ((uint4 *)g.weights)[at] = eight_16<BF16>(weight[h]);
   }
@@ -97,7 +99,7 @@ static __global__ void __launch_bounds__(128) weights_f32_kernel(const __grid_co
   if (v >= g.n_chunks * CHUNK) return;
   float weight[2];
   load_logits<false, 2>(g, g.logits + (uint64_t)r * g.logits_stride, v, weight);
-  weigh<false>(g, r, mask_of(g, r), &v, weight);
+  weigh_tokens<false>(g, r, mask_of(g, r), &v, weight);
   float *out = (float *)g.weights + (uint64_t)r * g.n_chunks * CHUNK + v;
   out[0] = weight[0], out[1] = weight[1];
 }
@@ -106,8 +108,8 @@ static __global__ void __launch_bounds__(128) weights_f32_kernel(const __grid_co
 
 /* The warp that brings: one lane. A step's place is free again when all eight warps have said so. */
 template <int T>
-static __device__ void bring(const soft_args &a, uint32_t first, uint32_t n, uint8_t *memory, uint64_t *filled,
-                             uint64_t *spent) {
+static __device__ void bring_steps(const soft_args &a, uint32_t first, uint32_t n, uint8_t *memory, uint64_t *filled,
+                                   uint64_t *spent) {
   constexpr form_shape f = form_of(T);
   uint32_t unit = 2 * blockIdx.x, n_units = min(2u, a.cut.n_units - unit), n_bytes = soft_shape<T>::bytes_of_tile;
   bool tail = a.cut.is_tail != 0 && unit + n_units == a.cut.n_units;
@@ -128,7 +130,8 @@ static __device__ void bring(const soft_args &a, uint32_t first, uint32_t n, uin
   }
 }
 
-/* A warp: 32 columns x 128 rows, into its span. A step's place is given back once the first product after it has run. */
+/* A warp: 32 columns x 128 rows, into its span. A step's place is given back once the first product after it has
+ * run. */
 template <int T>
 static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_t n, const uint8_t *memory,
                                                      uint64_t *filled, uint64_t *spent, uint16_t *table) {
@@ -189,7 +192,7 @@ static __global__ void __launch_bounds__(SOFT_THREADS, 1) soft_kernel(const __gr
   __syncthreads();
   if (warp >= SOFT_WARPS) {
     registers_shrink<40>();
-    if (threadIdx.x == SOFT_WARPS * 32) bring<T>(a, first, n, memory, filled, spent);
+    if (threadIdx.x == SOFT_WARPS * 32) bring_steps<T>(a, first, n, memory, filled, spent);
   } else {
     registers_grow<232>();
     multiply_span<T>(a, n, memory, filled, spent, table[warp]);
@@ -259,7 +262,7 @@ void soft_cut(cuda_cutter *cutter, uint32_t n_rows, head_group *group) {
 }
 
 template <int T>
-static weft_status launch(cuda_device *d, const soft_args &a) {
+static weft_status launch_soft(cuda_device *d, const soft_args &a) {
   const head_group &g = a.group;
   uint32_t n_columns = cuda_ceil(a.n_in, 256);
   cuda_start(d, weights_kernel<form_is_bf16(T)>, dim3(g.n_chunks, cuda_ceil(g.n_rows, 8)), 256, 0, g);
@@ -293,7 +296,7 @@ weft_status head_soften(cuda_device *d, const head_group *group) {
   a.span_steps = span_chunks * (CHUNK / SOFT_TOKENS);
   a.n_spans = cuda_ceil(group->n_chunks, span_chunks);
   if (form_of(w->type).codes == 0) return launch_f32(d, a);
-  return form_dispatch(w->type, [&](auto type) { return launch<decltype(type)::value>(d, a); });
+  return form_dispatch(w->type, [&](auto type) { return launch_soft<decltype(type)::value>(d, a); });
 }
 
 template <int T>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The packed embedding, turned: operands whose rows are columns of the matrix and whose inputs are tokens.
  *
- * A warp has one block of 32 inputs (of the last 64: of 16 + 16) of the four row tiles of a step, each 16 tokens. Product
- * x < 4 takes of every tile the tokens 2 x, 2 x + 1 (row half h 0) and eight further (h 1). A lane 4 g + c has, after
- * ldmatrix has turned 8 x 8 numbers of 16 bits, those of tile c; and columns that depend on g:
+ * A warp has one block of 32 inputs (of the last 64: of 16 + 16) of the four row tiles of a step, each 16 tokens.
+ * Product x < 4 takes of every tile the tokens 2 x, 2 x + 1 (row half h 0) and eight further (h 1). A lane 4 g + c has,
+ * after ldmatrix has turned 8 x 8 numbers of 16 bits, those of tile c; and columns that depend on g:
  *   4 bits    8 (g / 2) + 2 p + g % 2 of pair p < 4     a number of 16 bits is every second element of eight
  *   8 bits    16 q + 2 g + e of q < 2, e < 2            ... two elements
  *   16 bits   8 i + g of i < 4
@@ -69,7 +69,8 @@ static __device__ __forceinline__ turned_places turned_places_of(uint32_t unit, 
 
 /* ---- codes ---------------------------------------------------------------------------------------------- */
 
-/* Of a product: 4 bits [row half]; 8 bits [q][row half]; 16 bits [i][row half]. high: [row half], second token 16 bits up. */
+/* Of a product: 4 bits [row half]; 8 bits [q][row half]; 16 bits [i][row half]. high: [row half], second token 16 bits
+ * up. */
 template <int T>
 struct turned_codes {
   static constexpr int N = form_bits(T) / 2;
@@ -90,8 +91,8 @@ static __device__ __forceinline__ void turn_four(uint32_t *r, uint32_t address) 
                : "memory");
 }
 
-/* Two bits of each element: the 16 bytes of tokens g and g + 8 are turned as [row half][8 elements' pair][g % 2]; the lane
- * that has the wanted eight elements is another one. */
+/* Two bits of each element: the 16 bytes of tokens g and g + 8 are turned as [row half][8 elements' pair][g % 2]; the
+ * lane that has the wanted eight elements is another one. */
 template <int T>
 static __device__ __forceinline__ void turn_two_bits(const uint8_t *tiles, const turned_places &at,
                                                      turned_codes<T> (&out)[4]) {
@@ -126,8 +127,8 @@ static __device__ __forceinline__ void turn_codes_of(const uint8_t *tiles, const
   }
 }
 
-/* Of all four. Not for 16 bits: those codes are operands as they are, and may be overwritten only after the products that
- * read them. */
+/* Of all four. Not for 16 bits: those codes are operands as they are, and may be overwritten only after the products
+ * that read them. */
 template <int T>
 static __device__ __forceinline__ void turn_codes(const uint8_t *tiles, const turned_places &at,
                                                   turned_codes<T> (&out)[4]) {
@@ -232,8 +233,8 @@ static __device__ __forceinline__ void turned_operands(const turned_codes<T> &in
       } else {
         const int up = p % 2 * 4;
         uint32_t code = (p < 2 ? in.code[h] : in.code[h] >> 8) & 0x000F000Fu << up;
-        if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K) code |= moved(in.high[h], 4 + up - p) & 0x00100010u << up;
-        if (T == WEFT_TYPE_Q6_K) code |= moved(in.high[h], 4 + up - 2 * p) & 0x00300030u << up;
+        if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K) code |= shift_bits(in.high[h], 4 + up - p) & 0x00100010u << up;
+        if (T == WEFT_TYPE_Q6_K) code |= shift_bits(in.high[h], 4 + up - 2 * p) & 0x00300030u << up;
         to = value_pair(code, p % 2 == 0 ? f.scale[h] : low, f.least[h]);
       }
     }

@@ -86,7 +86,7 @@ static __device__ __forceinline__ void wgmma(float (&d)[NT][4], const uint32_t (
 
 /* ---- bulk copies and the barriers that count their bytes ------------------------------------------------- */
 
-/* A turn ends when so many have arrived, and all bytes that were told of have come. */
+/* A turn of the barrier ends when n threads have arrived and all bytes that were announced have come. */
 static __device__ __forceinline__ void barrier_init(uint64_t *barrier, uint32_t n_arrivals = 1) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_arrivals) : "memory");
 }
@@ -111,9 +111,9 @@ static __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
   barrier_arrive(shared_address(barrier));
 }
 
-/* A warp arrives as one. What its lanes had to read or write lies behind them: because of a __syncwarp(), or because products that used
- * it have ended (a __syncwarp() between products makes the compiler run them one by one). racecheck sees neither, so for it every lane
- * arrives; barriers count WARP_ARRIVALS per warp. */
+/* A warp arrives as one. What its lanes had to read or write lies behind them: because of a __syncwarp(), or because
+ * products that used it have ended (a __syncwarp() between products makes the compiler run them one by one). racecheck
+ * sees neither, so for it every lane arrives; barriers count WARP_ARRIVALS per warp. */
 #ifdef WEFT_RACECHECK
 enum { WARP_ARRIVALS = 32 };
 #else

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: one row and one head at a time, in chunks of absolute key positions.
+/* attention, the definition: one row and one head at a time, in chunks of absolute key positions.
  *
- *   positions   0 ... first ... 255 | 256 ... 511 | 512 ... end       a canvas's own key i has
- * position kv_len + i chunk       (m, l, o) fresh     | fresh       | fresh             merged
- * ascending: (m, l, o) + (m', l', o')   */
+ *   positions   first ... 255   | 256 ... 511     | 512 ... end - 1     what the row sees, cut at multiples of 256
+ *   state       (m, l, o) fresh | (m, l, o) fresh | (m, l, o) fresh     m: largest score so far, l: sum of e^(score -
+ *               m),
+ *                                                                       o: sum of e^(score - m) * value
+ *   result      the chunks' states merged, ascending; then o / l
+ *
+ * A canvas's own key i has position kv_len + i, so its keys go on in the same grid of chunks. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -13,16 +17,15 @@ typedef struct ref_state {
   double *out; /* [head_dim] */
 } ref_state;
 
-/* scratch: [head_dim] out of the chunk, [head_dim] out of all (double), [head_dim] key or value
- * (float) */
-uint64_t weft_ref_attention_scratch(weft_device *device, const weft_attention_args *args) {
+/* Scratch: out of the chunk and out of all chunks, [head_dim] doubles each; one key or value, [head_dim] floats. */
+uint64_t ref_attention_scratch(weft_device *device, const weft_attention_args *args) {
   (void)device;
   return (uint64_t)args->kv.head_dim * (2 * sizeof(double) + sizeof(float));
 }
 
 /* The key (or value) at an absolute position, as floats. */
-static void load(const weft_attention_args *args, const weft_attention_segment *segment, uint32_t head,
-                 uint32_t position, bool is_value, float *out) {
+static void load_key(const weft_attention_args *args, const weft_attention_segment *segment, uint32_t head,
+                     uint32_t position, bool is_value, float *out) {
   const weft_kv_view *kv = &args->kv;
   uint64_t head_bytes = weft_kv_row_bytes(kv->type, kv->head_dim);
   const uint8_t *at;
@@ -39,15 +42,14 @@ static void load(const weft_attention_args *args, const weft_attention_segment *
 }
 
 /* Positions [first, end) that row i of the segment sees. */
-static void visible(const weft_attention_segment *segment, uint32_t window, uint32_t i, uint32_t *first,
-                    uint32_t *end) {
+static void find_visible(const weft_attention_segment *segment, uint32_t window, uint32_t i, uint32_t *first,
+                         uint32_t *end) {
   uint32_t position = segment->canvas ? segment->kv_len : segment->kv_len + i;
   *end = segment->kv_len + (segment->canvas ? segment->n_rows : i + 1);
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
 }
 
-/* Adds one key to the state: the scores of a chunk are taken one by one, with the running maximum.
- */
+/* Adds one key to the state: the scores of a chunk are taken one by one, with the running maximum. */
 static void add_key(ref_state *state, double score, const float *value, uint32_t dim) {
   double max = score > state->max ? score : state->max;
   double keep = exp(state->max - max), weight = exp(score - max);
@@ -56,7 +58,7 @@ static void add_key(ref_state *state, double score, const float *value, uint32_t
   state->max = max;
 }
 
-static void merge(ref_state *all, const ref_state *chunk, uint32_t dim) {
+static void merge_chunk(ref_state *all, const ref_state *chunk, uint32_t dim) {
   double max = chunk->max > all->max ? chunk->max : all->max;
   double keep = exp(all->max - max), add = exp(chunk->max - max);
   all->sum = all->sum * keep + chunk->sum * add;
@@ -64,43 +66,44 @@ static void merge(ref_state *all, const ref_state *chunk, uint32_t dim) {
   all->max = max;
 }
 
-static void reset(ref_state *state, uint32_t dim) {
+static void reset_state(ref_state *state, uint32_t dim) {
   state->max = -INFINITY;
   state->sum = 0.0;
   for (uint32_t d = 0; d < dim; d++) state->out[d] = 0.0;
 }
 
-static void attend(const weft_attention_args *args, const weft_attention_segment *segment, uint32_t i, uint32_t head) {
+static void attend_row(const weft_attention_args *args, const weft_attention_segment *segment, uint32_t i,
+                       uint32_t head) {
   uint32_t dim = args->kv.head_dim, kv_head = head / (args->n_heads / args->kv.n_kv_heads);
   ref_state chunk = {.out = args->scratch}, all = {.out = chunk.out + dim};
   float *stored = (float *)(all.out + dim);
   uint64_t row = (uint64_t)segment->first_row + i;
   const float *q = args->q + row * args->q_stride + (uint64_t)head * dim;
   uint32_t first, end;
-  visible(segment, args->window, i, &first, &end);
-  reset(&all, dim);
+  find_visible(segment, args->window, i, &first, &end);
+  reset_state(&all, dim);
   for (uint32_t begin = first; begin < end;) {
     uint32_t stop = (begin / WEFT_ATTENTION_CHUNK + 1) * WEFT_ATTENTION_CHUNK;
     if (stop > end) stop = end;
-    reset(&chunk, dim);
+    reset_state(&chunk, dim);
     for (uint32_t position = begin; position < stop; position++) {
-      load(args, segment, kv_head, position, false, stored);
-      double score = (double)args->scale * weft_ref_dot(q, stored, dim);
-      load(args, segment, kv_head, position, true, stored);
+      load_key(args, segment, kv_head, position, false, stored);
+      double score = (double)args->scale * ref_dot(q, stored, dim);
+      load_key(args, segment, kv_head, position, true, stored);
       add_key(&chunk, score, stored, dim);
     }
-    merge(&all, &chunk, dim);
+    merge_chunk(&all, &chunk, dim);
     begin = stop;
   }
   float *out = args->out + row * args->out_stride + (uint64_t)head * dim;
   for (uint32_t d = 0; d < dim; d++) out[d] = (float)(all.out[d] / all.sum);
 }
 
-weft_status weft_ref_attention(weft_device *device, const weft_attention_args *args) {
+weft_status ref_attention(weft_device *device, const weft_attention_args *args) {
   (void)device;
   for (uint32_t s = 0; s < args->n_segments; s++) {
     for (uint32_t i = 0; i < args->segment[s].n_rows; i++) {
-      for (uint32_t head = 0; head < args->n_heads; head++) attend(args, &args->segment[s], i, head);
+      for (uint32_t head = 0; head < args->n_heads; head++) attend_row(args, &args->segment[s], i, head);
     }
   }
   return WEFT_OK;

@@ -49,7 +49,7 @@ void weft_canvas_judge(weft_canvas_trial *t) {
   out->done = out->stopped || t->rule.step + 1 >= t->rule.max_steps;
 }
 
-uint64_t weft_ref_canvas_scratch(weft_device *device, const weft_canvas_args *args) {
+uint64_t ref_canvas_scratch(weft_device *device, const weft_canvas_args *args) {
   (void)device;
   return (uint64_t)args->n * sizeof(uint32_t);
 }
@@ -57,7 +57,7 @@ uint64_t weft_ref_canvas_scratch(weft_device *device, const weft_canvas_args *ar
 static void step_canvas(const weft_canvas_args *a, uint32_t r) {
   const weft_canvas_row *row = &a->row[r];
   int32_t *tokens = a->state + row->slot * weft_canvas_state_words(a->n), *history = tokens + a->n;
-  int32_t *n_history = history + (size_t)WEFT_CANVAS_HISTORY_MAX * a->n, *done = n_history + 1;
+  int32_t *n_history = history + (size_t)WEFT_STABILITY_MAX * a->n, *done = n_history + 1;
   if (row->rule.step == 0) *n_history = *done = 0;
   a->out[r] = (weft_canvas_result){.is_void = 1};
   if (*done != 0) return;
@@ -75,14 +75,14 @@ static void step_canvas(const weft_canvas_args *a, uint32_t r) {
   weft_canvas_judge(&t);
   for (uint32_t i = 0; i < a->n; i++) t.result.bad |= a->bad[row->first + i] != 0 ? 1 : 0;
   memcpy(tokens, t.next, a->n * sizeof *tokens);
-  memmove(history + a->n, history, (size_t)(WEFT_CANVAS_HISTORY_MAX - 1) * a->n * sizeof *history);
+  memmove(history + a->n, history, (size_t)(WEFT_STABILITY_MAX - 1) * a->n * sizeof *history);
   memcpy(history, t.argmax, a->n * sizeof *history);
-  if (*n_history < WEFT_CANVAS_HISTORY_MAX) *n_history += 1;
+  if (*n_history < WEFT_STABILITY_MAX) *n_history += 1;
   *done = (int32_t)t.result.done;
   a->out[r] = t.result;
 }
 
-weft_status weft_ref_canvas(weft_device *device, const weft_canvas_args *args) {
+weft_status ref_canvas(weft_device *device, const weft_canvas_args *args) {
   (void)device;
   for (uint32_t r = 0; r < args->n_rows; r++) step_canvas(args, r);
   return WEFT_OK;

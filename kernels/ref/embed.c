@@ -2,14 +2,14 @@
 /* embed: y[r] = scale * row tokens[r] of weight, one f32 product per element. */
 #include "kernels/ref/ref.h"
 
-weft_status weft_ref_embed(weft_device *device, const weft_embed_args *args) {
+weft_status ref_embed(weft_device *device, const weft_embed_args *args) {
   (void)device;
   const weft_weight *weight = args->weight;
   for (uint32_t r = 0; r < args->n_rows; r++) {
     int32_t token = args->tokens[r];
     if (token < 0 || (uint32_t)token >= weight->n_out) return WEFT_E_INVALID;
     float *y = args->y + r * args->y_stride;
-    weft_ref_weight_row(weight, 0, (uint32_t)token, y);
+    ref_weight_row(weight, 0, (uint32_t)token, y);
     for (uint32_t i = 0; i < weight->n_in; i++) y[i] *= args->scale;
   }
   return WEFT_OK;

@@ -8,11 +8,11 @@
 
 /* scratch: [n_in] sum (double), [n_ff] act * up (float), [max(n_in, n_ff)] weight row (float),
  * [n_experts] seen */
-uint64_t weft_ref_experts_scratch(weft_device *device, const weft_experts_args *args) {
+uint64_t ref_experts_scratch(weft_device *device, const weft_experts_args *args) {
   uint64_t n_in = args->down->n_out, n_ff = args->down->n_in;
   uint64_t widest = n_in > n_ff ? n_in : n_ff;
   uint64_t own = n_in * sizeof(double) + (n_ff + widest) * sizeof(float) + args->down->n_mats;
-  return weft_shared_scratch(device, args, own, weft_ref_matmul_scratch);
+  return parts_shared_scratch(device, args, own, ref_matmul_scratch);
 }
 
 static void gate_up(const weft_experts_args *args, uint32_t expert, const float *x, float *row, float *h) {
@@ -21,15 +21,15 @@ static void gate_up(const weft_experts_args *args, uint32_t expert, const float 
   const weft_weight *up = args->gate_up != NULL ? args->gate_up : args->up;
   uint32_t first_up = args->gate_up != NULL ? n_ff : 0;
   for (uint32_t f = 0; f < n_ff; f++) {
-    weft_ref_weight_row(gate, expert, f, row);
-    double g = weft_ref_dot(x, row, n_in);
-    weft_ref_weight_row(up, expert, first_up + f, row);
-    double u = weft_ref_dot(x, row, n_in);
-    h[f] = (float)(weft_ref_activate(args->activation, g) * u);
+    ref_weight_row(gate, expert, f, row);
+    double g = ref_dot(x, row, n_in);
+    ref_weight_row(up, expert, first_up + f, row);
+    double u = ref_dot(x, row, n_in);
+    h[f] = (float)(ref_activate(args->activation, g) * u);
   }
 }
 
-static weft_status routed(const weft_experts_args *args) {
+static weft_status run_routed(const weft_experts_args *args) {
   uint32_t n_in = args->down->n_out, n_ff = args->down->n_in;
   double *sum = args->scratch;
   float *h = (float *)(sum + n_in);
@@ -44,8 +44,8 @@ static weft_status routed(const weft_experts_args *args) {
       double weight = (double)args->weights[(uint64_t)r * args->k + j];
       gate_up(args, (uint32_t)expert, args->x + r * args->x_stride, row, h);
       for (uint32_t i = 0; i < n_in; i++) {
-        weft_ref_weight_row(args->down, (uint32_t)expert, i, row);
-        sum[i] += weight * weft_ref_dot(h, row, n_ff);
+        ref_weight_row(args->down, (uint32_t)expert, i, row);
+        sum[i] += weight * ref_dot(h, row, n_ff);
       }
       if (args->n_touched != NULL && seen[expert] == 0) *args->n_touched += 1;
       seen[expert] = 1;
@@ -55,7 +55,7 @@ static weft_status routed(const weft_experts_args *args) {
   return WEFT_OK;
 }
 
-weft_status weft_ref_experts(weft_device *device, const weft_experts_args *args) {
-  weft_status status = routed(args);
-  return status == WEFT_OK ? weft_shared_run(device, args, weft_ref_matmul) : status;
+weft_status ref_experts(weft_device *device, const weft_experts_args *args) {
+  weft_status status = run_routed(args);
+  return status == WEFT_OK ? parts_shared_run(device, args, ref_matmul) : status;
 }

@@ -2,14 +2,14 @@
 /* gate: y = act(g) * u. */
 #include "kernels/ref/ref.h"
 
-weft_status weft_ref_gate(weft_device *device, const weft_gate_args *args) {
+weft_status ref_gate(weft_device *device, const weft_gate_args *args) {
   (void)device;
   for (uint32_t r = 0; r < args->n_rows; r++) {
     const float *g = args->g + r * args->g_stride;
     const float *u = args->u + r * args->u_stride;
     float *y = args->y + r * args->y_stride;
     for (uint32_t i = 0; i < args->n_cols; i++) {
-      y[i] = (float)(weft_ref_activate(args->activation, (double)g[i]) * (double)u[i]);
+      y[i] = (float)(ref_activate(args->activation, (double)g[i]) * (double)u[i]);
     }
   }
   return WEFT_OK;

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* scratch: [n_in] sum (double), [n_in] weight row, [n_vocab] logits */
-uint64_t weft_ref_head_stats_scratch(weft_device *device, const weft_head_stats_args *args) {
+uint64_t ref_head_stats_scratch(weft_device *device, const weft_head_stats_args *args) {
   (void)device;
   uint64_t n_in = args->weight->n_in, n_vocab = args->weight->n_out;
   return n_in * (sizeof(double) + sizeof(float)) + n_vocab * sizeof(float);
@@ -19,18 +19,18 @@ uint64_t weft_ref_head_stats_scratch(weft_device *device, const weft_head_stats_
 static uint32_t find_argmax(const float *logits, const uint32_t *allowed, uint32_t n_vocab) {
   uint32_t best = n_vocab;
   for (uint32_t v = 0; v < n_vocab; v++) {
-    if (!weft_ref_is_allowed(allowed, v)) continue;
+    if (!ref_is_allowed(allowed, v)) continue;
     if (best == n_vocab || logits[v] > logits[best]) best = v;
   }
   return best;
 }
 
-static int32_t draw(const float *logits, const uint32_t *allowed, uint32_t n_vocab, double temperature, double max,
-                    double threshold) {
+static int32_t draw_token(const float *logits, const uint32_t *allowed, uint32_t n_vocab, double temperature,
+                          double max, double threshold) {
   double running = 0.0;
   int32_t last = 0;
   for (uint32_t v = 0; v < n_vocab; v++) {
-    if (!weft_ref_is_allowed(allowed, v)) continue;
+    if (!ref_is_allowed(allowed, v)) continue;
     last = (int32_t)v;
     running += exp((double)logits[v] / temperature - max);
     if (running > threshold) break;
@@ -45,7 +45,7 @@ static void stats_row(const weft_head_stats_args *args, uint32_t r, const float 
   double max = (double)logits[argmax] / temperature;
   double total = 0.0, weighted = 0.0;
   for (uint32_t v = 0; v < n_vocab; v++) {
-    if (!weft_ref_is_allowed(allowed, v)) continue;
+    if (!ref_is_allowed(allowed, v)) continue;
     double below = (double)logits[v] / temperature - max;
     total += exp(below);
     weighted += exp(below) * below;
@@ -54,7 +54,7 @@ static void stats_row(const weft_head_stats_args *args, uint32_t r, const float 
   args->top[r] = logits[argmax];
   args->log_total[r] = (float)(max + log(total));
   args->entropy[r] = (float)(log(total) - weighted / total);
-  args->drawn[r] = draw(logits, allowed, n_vocab, temperature, max, (double)args->u[r] * total);
+  args->drawn[r] = draw_token(logits, allowed, n_vocab, temperature, max, (double)args->u[r] * total);
 }
 
 static void clear_row(const weft_head_stats_args *args, uint32_t r) {
@@ -65,7 +65,7 @@ static void clear_row(const weft_head_stats_args *args, uint32_t r) {
   args->entropy[r] = 0.0f;
 }
 
-weft_status weft_ref_head_stats(weft_device *device, const weft_head_stats_args *args) {
+weft_status ref_head_stats(weft_device *device, const weft_head_stats_args *args) {
   (void)device;
   const weft_weight *weight = args->weight;
   double *sum = args->scratch;
@@ -73,7 +73,7 @@ weft_status weft_ref_head_stats(weft_device *device, const weft_head_stats_args 
   float *logits = row + weight->n_in;
   for (uint32_t r = 0; r < args->n_rows; r++) {
     const uint32_t *allowed = args->allowed == NULL ? NULL : args->allowed[r];
-    bool bad = weft_ref_logits_row(weight, args->h + r * args->h_stride, args->cap, row, logits);
+    bool bad = ref_logits_row(weight, args->h + r * args->h_stride, args->cap, row, logits);
     uint32_t argmax = find_argmax(logits, allowed, weight->n_out);
     bad = bad || argmax == weight->n_out;
     args->bad[r] = bad ? 1 : 0;
@@ -86,7 +86,7 @@ weft_status weft_ref_head_stats(weft_device *device, const weft_head_stats_args 
     if (bad)
       memset(soft, 0, weight->n_in * sizeof(float));
     else
-      weft_ref_soft_row(weight, logits, allowed, args->temperature[r], args->soft_scale, sum, row, soft);
+      ref_soft_row(weight, logits, allowed, args->temperature[r], args->soft_scale, sum, row, soft);
   }
   return WEFT_OK;
 }

@@ -5,11 +5,11 @@
 
 #include <math.h>
 
-static float summand(const float *x, const float *x2, uint32_t i) {
+static float norm_summand(const float *x, const float *x2, uint32_t i) {
   return x2 == NULL ? x[i] : x[i] + x2[i];
 }
 
-static void norm(const weft_norm_args *args) {
+static void norm_rows(const weft_norm_args *args) {
   uint32_t n = args->n_cols;
   for (uint32_t r = 0; r < args->n_rows; r++) {
     const float *x = args->x + r * args->x_stride;
@@ -17,11 +17,11 @@ static void norm(const weft_norm_args *args) {
     const float *add = args->add == NULL ? NULL : args->add + r * args->add_stride;
     float *y = args->y + r * args->y_stride;
     double sum = 0.0;
-    for (uint32_t i = 0; i < n; i++) sum += (double)summand(x, x2, i) * (double)summand(x, x2, i);
+    for (uint32_t i = 0; i < n; i++) sum += (double)norm_summand(x, x2, i) * (double)norm_summand(x, x2, i);
     double factor = 1.0 / sqrt(sum / n + (double)args->eps);
     double row_scale = args->row_scale == NULL ? 1.0 : (double)args->row_scale[r];
     for (uint32_t i = 0; i < n; i++) {
-      double value = (double)summand(x, x2, i) * factor;
+      double value = (double)norm_summand(x, x2, i) * factor;
       if (args->weight != NULL) value *= (double)args->weight[i];
       if (add != NULL) value += (double)add[i];
       y[i] = (float)(value * row_scale);
@@ -29,8 +29,8 @@ static void norm(const weft_norm_args *args) {
   }
 }
 
-static void plain(const weft_norm_args *of, float *x, uint64_t x_stride, const float *weight, float *y,
-                  uint64_t y_stride) {
+static void plain_norm(const weft_norm_args *of, float *x, uint64_t x_stride, const float *weight, float *y,
+                       uint64_t y_stride) {
   weft_norm_args args = {.x = x,
                          .weight = weight,
                          .y = y,
@@ -39,16 +39,16 @@ static void plain(const weft_norm_args *of, float *x, uint64_t x_stride, const f
                          .x_stride = x_stride,
                          .y_stride = y_stride,
                          .eps = of->eps};
-  norm(&args);
+  norm_rows(&args);
 }
 
-weft_status weft_ref_norm(weft_device *device, const weft_norm_args *args) {
+weft_status ref_norm(weft_device *device, const weft_norm_args *args) {
   (void)device;
-  if (args->x_weight != NULL) plain(args, args->x, args->x_stride, args->x_weight, args->x, args->x_stride);
+  if (args->x_weight != NULL) plain_norm(args, args->x, args->x_stride, args->x_weight, args->x, args->x_stride);
   if (args->x2 != NULL && args->x2_weight != NULL)
-    plain(args, args->x2, args->x2_stride, args->x2_weight, args->x2, args->x2_stride);
-  norm(args);
+    plain_norm(args, args->x2, args->x2_stride, args->x2_weight, args->x2, args->x2_stride);
+  norm_rows(args);
   for (uint32_t i = 0; i < args->n_then; i++)
-    plain(args, args->y, args->y_stride, args->then_weight[i], args->then[i], args->y_stride);
+    plain_norm(args, args->y, args->y_stride, args->then_weight[i], args->then[i], args->y_stride);
   return WEFT_OK;
 }

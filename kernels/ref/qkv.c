@@ -7,7 +7,7 @@
 
 /* y = rms(x) * weight over one head; weight may be NULL; y may equal x. */
 static void norm_head(const float *x, const float *weight, float eps, uint32_t n, float *y) {
-  double factor = 1.0 / sqrt(weft_ref_dot(x, x, n) / n + (double)eps);
+  double factor = 1.0 / sqrt(ref_dot(x, x, n) / n + (double)eps);
   for (uint32_t i = 0; i < n; i++) {
     double value = (double)x[i] * factor;
     y[i] = (float)(weight == NULL ? value : value * (double)weight[i]);
@@ -25,7 +25,7 @@ static void rotate_head(const float *inv_freq, int32_t position, uint32_t n, flo
 }
 
 /* Where key (or value) `head` of row r goes. */
-static void *place(const weft_qkv_args *args, uint32_t r, uint32_t head, bool is_value) {
+static void *find_place(const weft_qkv_args *args, uint32_t r, uint32_t head, bool is_value) {
   const weft_kv_view *kv = &args->kv;
   uint64_t vector = weft_kv_row_bytes(kv->type, kv->head_dim);
   int64_t slot = args->slot[r];
@@ -46,14 +46,14 @@ static void store_row(const weft_qkv_args *args, uint32_t r, float *work) {
     memcpy(work, k, dim * sizeof(float));
     if (args->k_norm != NULL) norm_head(work, args->k_norm, args->eps, dim, work);
     rotate_head(args->inv_freq, args->position[r], dim, work);
-    weft_kv_row_store(args->kv.type, work, dim, place(args, r, head, false));
+    weft_kv_row_store(args->kv.type, work, dim, find_place(args, r, head, false));
     memcpy(work, v, dim * sizeof(float));
     if (args->v_norm) norm_head(work, NULL, args->eps, dim, work);
-    weft_kv_row_store(args->kv.type, work, dim, place(args, r, head, true));
+    weft_kv_row_store(args->kv.type, work, dim, find_place(args, r, head, true));
   }
 }
 
-weft_status weft_ref_qkv(weft_device *device, const weft_qkv_args *args) {
+weft_status ref_qkv(weft_device *device, const weft_qkv_args *args) {
   (void)device;
   uint32_t dim = args->kv.head_dim;
   float work[WEFT_HEAD_DIM_MAX];

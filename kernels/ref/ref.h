@@ -9,25 +9,25 @@
 
 #include "kernels/device_internal.h"
 
-#define X(op)                                                                   \
-  weft_status weft_ref_##op(weft_device *device, const weft_##op##_args *args); \
-  uint64_t weft_ref_##op##_scratch(weft_device *device, const weft_##op##_args *args);
+#define X(op)                                                              \
+  weft_status ref_##op(weft_device *device, const weft_##op##_args *args); \
+  uint64_t ref_##op##_scratch(weft_device *device, const weft_##op##_args *args);
 WEFT_OPS(X)
 #undef X
 
 /* Row `row` of matrix `matrix` as n_in floats. */
-void weft_ref_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out);
+void ref_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out);
 /* sum of a[i] * b[i], in double, ascending. */
-double weft_ref_dot(const float *a, const float *b, uint32_t n);
-double weft_ref_activate(weft_activation activation, double x);
+double ref_dot(const float *a, const float *b, uint32_t n);
+double ref_activate(weft_activation activation, double x);
 /* soft = scale * sum over v of exp(logit[v] / temperature - max) / total * row v of weight; tokens
  * outside allowed (may be NULL) weigh nothing. sum: n_in doubles; row: n_in floats. */
-void weft_ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t *allowed, float temperature,
-                       float scale, double *sum, float *row, float *soft);
+void ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t *allowed, float temperature,
+                  float scale, double *sum, float *row, float *soft);
 /* Logits of one row, capped; true when one of them is not finite. row: n_in floats. */
-bool weft_ref_logits_row(const weft_weight *weight, const float *h, float cap, float *row, float *logits);
+bool ref_logits_row(const weft_weight *weight, const float *h, float cap, float *row, float *logits);
 
-static inline bool weft_ref_is_allowed(const uint32_t *allowed, uint32_t token) {
+static inline bool ref_is_allowed(const uint32_t *allowed, uint32_t token) {
   return allowed == NULL || ((allowed[token / 32] >> (token % 32)) & 1u) != 0;
 }
 

@@ -26,14 +26,14 @@ static uint32_t best_left(const float *logits, uint32_t n_experts, const int32_t
   return best;
 }
 
-uint64_t weft_ref_route_scratch(weft_device *device, const weft_route_args *args) {
-  weft_matmul_args matmul = weft_route_product(args);
-  return args->router == NULL ? 0 : weft_ref_matmul_scratch(device, &matmul);
+uint64_t ref_route_scratch(weft_device *device, const weft_route_args *args) {
+  weft_matmul_args matmul = parts_route_product(args);
+  return args->router == NULL ? 0 : ref_matmul_scratch(device, &matmul);
 }
 
-weft_status weft_ref_route(weft_device *device, const weft_route_args *args) {
-  weft_matmul_args matmul = weft_route_product(args);
-  weft_status status = args->router == NULL ? WEFT_OK : weft_ref_matmul(device, &matmul);
+weft_status ref_route(weft_device *device, const weft_route_args *args) {
+  weft_matmul_args matmul = parts_route_product(args);
+  weft_status status = args->router == NULL ? WEFT_OK : ref_matmul(device, &matmul);
   if (status != WEFT_OK) return status;
   for (uint32_t r = 0; r < args->n_rows; r++) {
     const float *logits = args->logits + r * args->logits_stride;

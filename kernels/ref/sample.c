@@ -8,13 +8,13 @@
 
 typedef weft_sample_ranked ranked;
 
-uint64_t weft_ref_sample_scratch(weft_device *device, const weft_sample_args *args) {
+uint64_t ref_sample_scratch(weft_device *device, const weft_sample_args *args) {
   (void)device;
   return (uint64_t)args->n_vocab * sizeof(ranked);
 }
 
 /* Each distinct token of the history once, with how often the answer holds it. */
-static void penalise(const weft_sample_args *args, const weft_sample_row *row, float *logits) {
+static void penalise_history(const weft_sample_args *args, const weft_sample_row *row, float *logits) {
   uint32_t *seen = args->scratch, *times = seen + args->n_vocab, n = row->n_history + (row->pending != 0 ? 1 : 0);
   memset(seen, 0, (size_t)args->n_vocab * 8);
   for (uint32_t i = 0; i < n; i++) {
@@ -29,7 +29,7 @@ static void penalise(const weft_sample_args *args, const weft_sample_row *row, f
 }
 
 /* Finite values of finite logits, best first; how many. */
-static uint32_t rank(const float *logits, float temperature, uint32_t n_vocab, ranked *list) {
+static uint32_t rank_candidates(const float *logits, float temperature, uint32_t n_vocab, ranked *list) {
   uint32_t n = 0;
   for (uint32_t v = 0; v < n_vocab; v++) {
     float value = logits[v] / temperature;
@@ -50,7 +50,7 @@ static uint64_t total_of(const ranked *list, uint32_t n, float most) {
 }
 
 /* How many of the list, best first, are left by top_k, top_p and min_log. */
-static uint32_t cut(const weft_sample_row *row, const ranked *list, uint32_t n) {
+static uint32_t cut_candidates(const weft_sample_row *row, const ranked *list, uint32_t n) {
   float most = list[0].value;
   if (row->top_k > 0 && row->top_k < n) n = row->top_k;
   if (row->top_p < 1.0f) {
@@ -63,7 +63,7 @@ static uint32_t cut(const weft_sample_row *row, const ranked *list, uint32_t n) 
   return n;
 }
 
-static int32_t draw(const weft_sample_row *row, ranked *list, uint32_t n) {
+static int32_t draw_token(const weft_sample_row *row, ranked *list, uint32_t n) {
   float most = list[0].value;
   uint64_t threshold = weft_sample_threshold(row->u, total_of(list, n, most)), sum = 0;
   uint32_t i = 0;
@@ -78,15 +78,15 @@ static void take_logprobs(const weft_sample_row *row, const ranked *list, uint32
   for (uint32_t i = 0; i < out->n_top; i++) out->top[i] = (weft_sample_top){list[i].token, list[i].value};
 }
 
-static void prepare(const weft_sample_args *args, const weft_sample_row *row, float *logits) {
+static void prepare_logits(const weft_sample_args *args, const weft_sample_row *row, float *logits) {
   for (uint32_t v = 0; v < args->n_vocab; v++) {
-    if (!weft_ref_is_allowed(args->allowed, v)) logits[v] = -INFINITY;
+    if (!ref_is_allowed(args->allowed, v)) logits[v] = -INFINITY;
   }
   for (uint32_t i = 0; i < row->n_bias; i++) {
-    const weft_sample_bias *bias = &args->bias[row->bias_at + i];
+    const weft_logit_bias *bias = &args->bias[row->bias_at + i];
     logits[bias->token] += bias->bias;
   }
-  penalise(args, row, logits);
+  penalise_history(args, row, logits);
 }
 
 static void sample_row(const weft_sample_args *args, uint32_t r) {
@@ -95,23 +95,23 @@ static void sample_row(const weft_sample_args *args, uint32_t r) {
   float *logits = args->logits + r * args->logits_stride;
   ranked *list = args->scratch;
   memset(out, 0, sizeof *out);
-  prepare(args, row, logits);
-  uint32_t n = rank(logits, 1.0f, args->n_vocab, list);
+  prepare_logits(args, row, logits);
+  uint32_t n = rank_candidates(logits, 1.0f, args->n_vocab, list);
   out->bad = n == 0 || (args->bad != NULL && args->bad[r] != 0) ? 1 : 0;
   if (out->bad == 0) {
     out->token = list[0].token;
     out->most = list[0].value;
     if (row->logprobs != 0) take_logprobs(row, list, n, out);
     if (row->temperature != 0.0f && isfinite(out->most / row->temperature)) {
-      n = rank(logits, row->temperature, args->n_vocab, list);
-      out->token = draw(row, list, cut(row, list, n));
+      n = rank_candidates(logits, row->temperature, args->n_vocab, list);
+      out->token = draw_token(row, list, cut_candidates(row, list, n));
     }
     out->logit = logits[out->token];
   }
   if (row->cell >= 0) args->cells[row->cell] = out->token;
 }
 
-weft_status weft_ref_sample(weft_device *device, const weft_sample_args *args) {
+weft_status ref_sample(weft_device *device, const weft_sample_args *args) {
   (void)device;
   for (uint32_t r = 0; r < args->n_rows; r++) sample_row(args, r);
   return WEFT_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A device whose n-th call fails, for every kind of call and n all over a run: the runner that made the call is broken and
- * says so, each of its requests ends once and with the reason, what was answered before is right; the other runner goes on
- * to the right answers; all pages come back; new requests to the broken one are refused with the reason. */
+/* A device whose n-th call fails, for every kind of call and n all over a run: the runner that made the call is broken
+ * and says so, each of its requests ends once and with the reason, what was answered before is right; the other runner
+ * goes on to the right answers; all pages come back; new requests to the broken one are refused with the reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ enum { N = 12, PROMPT = 20, CONTEXT = 64 };
 /* ---- the device that fails ------------------------------------------------------------------------------ */
 
 static const weft_kernels *real_kernels;
-static const weft_device_calls *real_calls;
+static const device_calls *real_calls;
 static uint64_t n_calls, fail_at;
 
 static bool fails_now(void) {
@@ -48,7 +48,7 @@ static weft_status try_copy(weft_device *d, void *to, const void *from, uint64_t
 }
 
 static weft_kernels failing_kernels;
-static weft_device_calls failing_calls;
+static device_calls failing_calls;
 
 static void make_failing(weft_device *device, uint64_t at) {
   real_kernels = device->kernels;

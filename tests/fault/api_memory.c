@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Every host allocation refused once, while opening, submitting, stepping and reading: nothing crashes or leaks (the
  * address sanitizer sees), a refused open or submit says so in one line, every generation gets exactly one end, and an
- * answer that does not end with an error is the answer that undisturbed memory gives. Afterwards the same runtime serves
- * as if nothing had been. */
+ * answer that does not end with an error is the answer that undisturbed memory gives. Afterwards the same runtime
+ * serves as if nothing had been. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Opening what cannot be served: each file differs from a sound one in one fact, each set of options in one number. Every
- * refusal is one line that names the file and what is wrong with it, the status says whose fault it is, nothing is left
- * open or leaks, and a sound model opens afterwards. */
+/* Opening what cannot be served: each file differs from a sound one in one fact, each set of options in one number.
+ * Every refusal is one line that names the file and what is wrong with it, the status says whose fault it is, nothing
+ * is left open or leaks, and a sound model opens afterwards. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

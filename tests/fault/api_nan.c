@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Weights that are not finite, in one part of a model or in all of it: a request that meets one ends with an error that
- * says so, after the right start of its answer; everybody else, in the same steps and over the same pages, gives the bits
- * that they give without it; all pages come back; nothing is unwell. On every backend and instruction set. */
+ * says so, after the right start of its answer; everybody else, in the same steps and over the same pages, gives the
+ * bits that they give without it; all pages come back; nothing is unwell. On every backend and instruction set. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

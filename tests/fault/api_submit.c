@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Requests that cannot be served: each differs from a sound one in one parameter, and is refused by weft_submit with one
- * line that names it; nothing is left running, a generation that runs meanwhile is not touched, and the sound request is
- * served afterwards. */
+/* Requests that cannot be served: each differs from a sound one in one parameter, and is refused by weft_submit with
+ * one line that names it; nothing is left running, a generation that runs meanwhile is not touched, and the sound
+ * request is served afterwards. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

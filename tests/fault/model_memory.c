@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Every allocation of what weft_open does not reach, refused once: runners, logits, inspection, prompts of chats. Each
- * refusal is a status (and a line, where there is one), leaves nothing behind (the address sanitizer sees), and the next
- * call works. */
+ * refusal is a status (and a line, where there is one), leaves nothing behind (the address sanitizer sees), and the
+ * next call works. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

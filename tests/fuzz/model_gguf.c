@@ -55,11 +55,11 @@ static void read_tensor(const weft_gguf *gguf, uint32_t index) {
 }
 
 static void judge(const weft_gguf *gguf) {
-  const weft_arch *arch;
-  static weft_hyper hyper;
+  const model_arch *arch;
+  static model_hyper hyper;
   weft_error error;
-  if (weft_hyper_read(gguf, &arch, &hyper, &error) != WEFT_OK) return;
-  weft_kv_geometry geometry = weft_hyper_geometry(&hyper, weft_gguf_kv_type(gguf));
+  if (model_hyper_read(gguf, &arch, &hyper, &error) != WEFT_OK) return;
+  weft_kv_geometry geometry = model_hyper_geometry(&hyper, gguf_kv_type(gguf));
   const weft_kv_geometry *list = &geometry;
   static weft_kv_layout layout;
   (void)weft_kv_layout_choose(&list, 1, 0, &layout, &error);

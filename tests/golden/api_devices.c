@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Whole answers of F32 files on cpu and on every other backend of this machine: token by token, greedy and drawn, and by
- * diffusion with every array of every denoise step.
+/* Whole answers of F32 files on cpu and on every other backend of this machine: token by token, greedy and drawn, and
+ * by diffusion with every array of every denoise step.
  *
- *   trained   the demo model with its matrices stored in F32 answers model/demo/eval.jsonl: every token and every array of every
- *             canvas must be the same, and entropies within 1e-3 nats. Of a step's argmax a position may differ where two tokens tie
- *             (both logits at the softcap, to the last bit): then each has at most half of the row, so its entropy is ln 2 or more
+ *   trained   the demo model with its matrices stored in F32 answers model/demo/eval.jsonl: every token and every array
+ *             of every canvas must be the same, and entropies within 1e-3 nats. Of a step's argmax a position may
+ *             differ where two tokens tie (both logits at the softcap, to the last bit): then each has at most half of
+ *             the row, so its entropy is ln 2 or more
  *   spoiled   the trained file with one weight changed must be told apart
  *
- * ref is slow: it gets a few questions. Random models are no subject here: their soft embeddings enlarge a difference about five times in
- * each step, so that two backends, each within 1e-5 nats in the first step, are 5e-2 apart in the fifth. golden/model_devices
- * holds every step of them to what it began with.
+ * ref is slow: it gets a few questions. Random models are no subject here: their soft embeddings enlarge a difference
+ * about five times in each step, so that two backends, each within 1e-5 nats in the first step, are 5e-2 apart in the
+ * fifth. golden/model_devices holds every step of them to what it began with.
  *
  *   api_devices [QUESTIONS]    of each family; all on cuda unless said */
 #include <jansson.h>

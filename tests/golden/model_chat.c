@@ -131,7 +131,7 @@ static void check(const char *vocabulary, const char *chat_template, const char 
   if (weft_tokenizer_open(gguf, &f.tokenizer, &error) != WEFT_OK) fail_msg("%s", error.text);
   weft_gguf_close(gguf);
   weft_bytes text = {chat_template, strlen(chat_template)};
-  if (chat__open(text, f.tokenizer, path, &f.chat, &error) != WEFT_OK) fail_msg("%s", error.text);
+  if (chat_open(text, f.tokenizer, path, &f.chat, &error) != WEFT_OK) fail_msg("%s", error.text);
   (void)snprintf(path, sizeof path, WEFT_SOURCE_DIR "/tests/golden/chat/%s.jsonl", cases);
   FILE *file = fopen(path, "r");
   if (file == NULL) fail_msg("cannot open %s", path);

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* Every backend against cpu, one step at a time and teacher-forced: each step of the other backend begins with what cpu's
- * step began with (tokens, canvas, and the logits that the soft embedding is made of), so that nothing adds up but the keys of
- * its own prompt. Prompts, tokens and canvas steps of random tiny models in F32 and of the demo model in F32, in 16 bits and quantised.
+/* Every backend against cpu, one step at a time and teacher-forced: each step of the other backend begins with what
+ * cpu's step began with (tokens, canvas, and the logits that the soft embedding is made of), so that nothing adds up
+ * but the keys of its own prompt. Prompts, tokens and canvas steps of random tiny models in F32 and of the demo model
+ * in F32, in 16 bits and quantised.
  *
  *   argmax    of a row must be cpu's, unless cpu's two largest logits are closer than `gap` times the row's range
  *   logits    F32 files: may be off by `off` times that range, entropies by `nats`
- *   canvas    the entropy-bound rule is a function of these numbers (kernels/kernels_canvas: the same bits everywhere); how often it
- *             takes other positions is printed
+ *   canvas    the entropy-bound rule is a function of these numbers (kernels/kernels_canvas: the same bits everywhere);
+ *             how often it takes other positions is printed
  *
- * Gaps: an F32 file's products are of f32 on every backend: 1e-4. The others' are not: cpu rounds a row to 8 bits in blocks of 32
- * where weights are quantised, cuda to 16 bits; ref does not round. Then now and then a router takes another expert, and a row's
- * logits jump; so only rows that the model was trained to answer are held to a gap, 1e-2, and a random model to none.
- * Last, the demo model with one weight changed must be told apart. golden/api_devices compares whole answers. */
+ * Gaps: an F32 file's products are of f32 on every backend: 1e-4. The others' are not: cpu rounds a row to 8 bits in
+ * blocks of 32 where weights are quantised, cuda to 16 bits; ref does not round. Then now and then a router takes
+ * another expert, and a row's logits jump; so only rows that the model was trained to answer are held to a gap, 1e-2,
+ * and a random model to none. Last, the demo model with one weight changed must be told apart. golden/api_devices
+ * compares whole answers. */
 #include "base/random.h"
 #include "model/sampler.h"
 #include "model/tokenizer.h"

@@ -5,8 +5,8 @@
  * no row can see. The reference of every comparison is the plainest way: one sequence alone, whole,
  * pages in order.
  *
- * Where a device's sums are free (cuda, --no-deterministic; its numerics say so), one law is left: the same request alone
- * gives the same bits again. */
+ * Where a device's sums are free (cuda, --no-deterministic; its numerics say so), one law is left: the same request
+ * alone gives the same bits again. */
 #include "tests/support/gguf_requantise.h"
 #include "tests/support/model_harness.h"
 
@@ -253,8 +253,7 @@ static void law_mixed_causal(harness *h) {
   }
 }
 
-/* A diffusion request: prompt, canvas steps with and without a soft embedding, commit, next canvas.
- */
+/* A diffusion request: prompt, canvas steps with and without a soft embedding, commit, next canvas. */
 typedef struct dream {
   int32_t *prompt, *canvas[4];
   uint32_t n_prompt, n;

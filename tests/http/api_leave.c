@@ -201,8 +201,7 @@ static void test_deadline(void **state) {
   json_decref(events);
 }
 
-/* Last: while draining, running requests end as they would, new ones are refused, health says so.
- */
+/* Last: while draining, running requests end as they would, new ones are refused, health says so. */
 static void test_drain_and_close(void **state) {
   (void)state;
   settle();

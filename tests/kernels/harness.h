@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* What the kernel tests share: the devices, buffers with guards, numbers, and comparisons.
  *
- * Law: memory that an op sees comes from memory_new or buffer_new. A buffer begins full of NaN, so that a value nobody wrote shows, and is fenced by guard
- * bytes, so that a write next to it shows. A device that this machine lacks is left out with a line
- * on standard error.
+ * Law: memory that an op sees comes from memory_new or buffer_new. A buffer begins full of NaN, so that a value nobody
+ * wrote shows, and is fenced by guard bytes, so that a write next to it shows. A device that this machine lacks is left
+ * out with a line on standard error.
  *
- * A test program takes arguments, for slow tools: "quick" for the best of the cpu's instruction sets alone and fewer numbers of
- * rows, a pattern ('*' and '?') of the tests to run, and K/N for every Nth case from case K on. */
+ * A test program takes arguments, for slow tools: "quick" for the best of the cpu's instruction sets alone and fewer
+ * numbers of rows, a pattern ('*' and '?') of the tests to run, and K/N for every Nth case from case K on. */
 #ifndef WEFT_TESTS_KERNELS_HARNESS_H
 #define WEFT_TESTS_KERNELS_HARNESS_H
 
@@ -251,8 +251,7 @@ static inline void assert_same(const char *name, const char *device, const char 
   if (memcmp(a, b, n_bytes) != 0) fail_msg("%s on %s: %s differs in its bits", name, device, what);
 }
 
-/* Memory that costs only what is touched, for strides beyond 2^31; NULL where the system refuses.
- */
+/* Memory that costs only what is touched, for strides beyond 2^31; NULL where the system refuses. */
 static inline void *huge_new(size_t n_bytes) {
   int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void *memory = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, flags, -1, 0);

@@ -207,8 +207,7 @@ typedef struct layout {
 
 enum { PAD = 24 /* elements between rows */ };
 
-/* The stored key (value) `position` of a segment: a function of its name alone, not of the layout.
- */
+/* The stored key (value) `position` of a segment: a function of its name alone, not of the layout. */
 static void write_vector(const attention_case *c, uint32_t segment, uint32_t head, uint32_t position, bool is_value,
                          void *to) {
   float x[WEFT_HEAD_DIM_MAX];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* canvas on every device against ref, bit for bit, over whole lives of canvases: states, next tokens, results. The rule of
- * ref is held against the reference implementation's traces by golden/model_sampler. */
+/* canvas on every device against ref, bit for bit, over whole lives of canvases: states, next tokens, results. The rule
+ * of ref is held against the reference implementation's traces by golden/model_sampler. */
 #include "tests/kernels/harness.h"
 
-enum { SLOTS = 5, CANVASES = 3, STEPS = 12, POSITIONS = WEFT_CANVAS_POSITIONS_MAX };
+enum { SLOTS = 5, CANVASES = 3, STEPS = 12, POSITIONS = WEFT_CANVAS_MAX };
 
 static devices all;
 
@@ -57,7 +57,8 @@ static uint32_t below(uint64_t seed, uint64_t i, uint32_t n) {
   return weft_draw_below(&key, n);
 }
 
-/* Statistics of a step: entropies with ties and zeros; argmax canvases that come to rest after some steps, so that canvases end. */
+/* Statistics of a step: entropies with ties and zeros; argmax canvases that come to rest after some steps, so that
+ * canvases end. */
 static void fill(run *r, uint64_t seed, uint32_t step) {
   static const float bounds[4] = {0.1f, 0.0f, 1e9f, 3.0f}, confidences[3] = {0.005f, 0.5f, 1e9f};
   for (uint32_t c = 0; c < CANVASES; c++) {
@@ -65,7 +66,7 @@ static void fill(run *r, uint64_t seed, uint32_t step) {
     uint32_t rest = below(own, 1, STEPS), max_steps = 1 + below(own, 2, STEPS);
     r->row[c] = (weft_canvas_row){.rule = {.step = step % max_steps,
                                            .max_steps = max_steps,
-                                           .stability = below(own, 3, WEFT_CANVAS_HISTORY_MAX + 1),
+                                           .stability = below(own, 3, WEFT_STABILITY_MAX + 1),
                                            .entropy_bound = bounds[below(own, 4, 4)],
                                            .confidence = confidences[below(own, 5, 3)]},
                                   .slot = (c * 2 + 1) % SLOTS,

@@ -218,7 +218,8 @@ static void test_rows_and_threads(void **state) {
   }
 }
 
-/* More items than a card has room for at once, of jobs of every size: a row has the bits that it has alone, and among fewer. */
+/* More items than a card has room for at once, of jobs of every size: a row has the bits that it has alone, and among
+ * fewer. */
 static void items_agree(weft_device *device, const char *name, const experts_case *c, const weights *w,
                         const routed *in) {
   static const uint32_t n_rows[] = {256, 128, ROWS};

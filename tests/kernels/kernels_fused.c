@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Ops that stand for several: norms in a row, a gated product, a router with its choice, experts with a shared MLP. On every
- * device they give the bits of their parts, called one after another, for one row and for many. */
+/* Ops that stand for several: norms in a row, a gated product, a router with its choice, experts with a shared MLP. On
+ * every device they give the bits of their parts, called one after another, for one row and for many. */
 #include "tests/kernels/harness.h"
 #include "tests/kernels/weights.h"
 
@@ -316,7 +316,8 @@ static void run_shared(weft_device *device, const weft_experts_args *experts) {
   run_product(device, &out);
 }
 
-/* A layer's feed-forward half, r.x = r.x + norm(shared + experts): as the model calls it, without a wait, or part by part. */
+/* A layer's feed-forward half, r.x = r.x + norm(shared + experts): as the model calls it, without a wait, or part by
+ * part. */
 static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32_t n_rows, void *const *scratch,
                       bool whole) {
   weft_norm_args norm = {.x = r->x,

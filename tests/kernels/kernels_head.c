@@ -256,8 +256,7 @@ static void test_meaning(void **state) {
   }
 }
 
-/* Logits are those of matmul, capped. tanh is off by 2^-22 at most, so a logit by that of the cap.
- */
+/* Logits are those of matmul, capped. tanh is off by 2^-22 at most, so a logit by that of the cap. */
 static void test_logits(void **state) {
   fixture *f = *state;
   for (uint32_t i = case_first; i < N_CASES; i += case_step) {

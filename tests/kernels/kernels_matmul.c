@@ -194,7 +194,8 @@ static void test_against_ref(void **state) {
   }
 }
 
-/* Weights whose scales are small or large all over: their products are as exact as others, and the same bits for every number of rows. */
+/* Weights whose scales are small or large all over: their products are as exact as others, and the same bits for every
+ * number of rows. */
 static void far_scales(fixture *f, const matmul_case *c, int power, const float *x) {
   static const uint32_t fewer[] = {1, 3, 9, 17};
   const char *name = weft_type_find((int32_t)c->type)->name;
@@ -301,8 +302,9 @@ static void test_many_rows(void **state) {
   memory_free(x);
 }
 
-/* So many outputs that a card of some hundred multiprocessors takes items of every kind, the larger the more rows, and a warp for
- * a tile of one row: all rows have the bits that they have among fewer, and the last ones their plain meaning. */
+/* Enough outputs that a card of some hundred multiprocessors takes items of every kind, the larger the more rows, and
+ * a warp for a tile of one row: all rows have the bits that they have among fewer, and the last ones their plain
+ * meaning. */
 static void items_agree(weft_device *device, const stored *s, uint32_t n_rows, const float *x) {
   static const uint32_t fewer[] = {1, 9, 16, 31, 64, 88, 100};
   weft_weight weight = upload(device, s);
@@ -335,8 +337,8 @@ static void test_items(void **state) {
   }
 }
 
-/* cuda without the contract: rows may differ in their bits by how many there are, but are as good, and the same call gives
- * the same bits. */
+/* cuda without the contract: rows may differ in their bits by how many there are, but are as good, and the same call
+ * gives the same bits. */
 static void test_free_sums(void **state) {
   enum { N_IN = 2304, N_OUT = 130, MANY = 150 };
   static const uint32_t n_rows[] = {1, 9, 17, 33, 65, MANY};
@@ -366,8 +368,7 @@ static void test_free_sums(void **state) {
   weft_device_close(device);
 }
 
-/* Any bytes at all survive packing; a row read from the packed form is the file's row, bit for bit.
- */
+/* Any bytes at all survive packing; a row read from the packed form is the file's row, bit for bit. */
 static void packing(weft_device *device, uint32_t n_blocks) {
   for (uint32_t t = 0; t < N_TYPES; t++) {
     const weft_type_info *info = weft_type_find((int32_t)all_types[t]);

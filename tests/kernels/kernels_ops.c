@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The ops of a row: embed, norm, qkv, gate, route, soft. Every cpu variant against ref within a
- * tolerance that is derived here, and every row alone against the same row in a batch bit for bit.
- */
+ * tolerance that is derived here, and every row alone against the same row in a batch bit for bit. */
 #include "tests/kernels/harness.h"
 
 static const double ULP = 0x1p-24; /* half a unit in the last place of a number near 1 */
@@ -73,8 +72,7 @@ static void test_norm(void **state) {
     for (uint32_t d = 0; d < all->n; d++) {
       buffer out = buffer_new(ref.n_bytes), one = buffer_new(stride * sizeof(float));
       run_norm(all->cpu[d], c, 0, ROWS, out.data);
-      /* Values reach about 4 * 4 * 3; the factor errs by about 3 ulp, then five roundings follow.
-       */
+      /* Values reach about 4 * 4 * 3; the factor errs by about 3 ulp, then five roundings follow. */
       assert_within(c->name, all->name[d], distance(ref.data, out.data, ROWS, c->n_cols, stride), 8 * ULP * 64);
       for (uint32_t a = 0; a < N_ALONE; a++) {
         run_norm(all->cpu[d], c, alone_rows[a], 1, one.data);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* sample on every device against ref: tokens, logits, totals and logprobs are equal bit for bit, of whatever row.
  *
- * Rows: spread as a model's, in few distinct values, all equal, one finite, none, NaN and infinities among them, wide. What
- * is asked: every parameter off or on, at the ends of its range too; histories with repeated tokens, tokens beyond the
- * vocabulary and one that is only in its cell; biases that name a token twice; a mask. */
+ * Rows: spread as a model's, in few distinct values, all equal, one finite, none, NaN and infinities among them, wide.
+ * What is asked: every parameter off or on, at the ends of its range too; histories with repeated tokens, tokens beyond
+ * the vocabulary and one that is only in its cell; biases that name a token twice; a mask. */
 #include "tests/kernels/harness.h"
 
 enum { ROWS = 24, CELLS = 2 * ROWS, HISTORY = 160, BIASES = 40, KINDS = 8 };
@@ -29,7 +29,7 @@ typedef struct wishes {
   uint8_t *bad;
   weft_sample_row *row;
   int32_t *history, *cells;
-  weft_sample_bias *bias;
+  weft_logit_bias *bias;
   uint32_t *allowed;
   bool masked;
 } wishes;
@@ -69,7 +69,7 @@ static void ask(wishes *w, uint32_t r, uint64_t seed) {
                            .cell = r % 4 == 3 ? -1 : (int32_t)(2 * r + 1),
                            .logprobs = below(seed, 5, 2)};
   if (r % 5 == 0) row->u = r % 2 == 0 ? 0.0f : 0x1.fffffep-1f;
-  if (row->logprobs != 0) row->n_top = below(seed, 6, WEFT_SAMPLE_TOP_MAX + 1);
+  if (row->logprobs != 0) row->n_top = below(seed, 6, WEFT_TOP_LOGPROBS_MAX + 1);
   if (below(seed, 7, 2) == 0) return;
   row->repetition = below(seed, 8, 2) == 0 ? 1.0f : 1.3f;
   row->presence = (float)below(seed, 9, 3) * 0.5f - 0.5f;
@@ -96,7 +96,7 @@ static wishes make(uint32_t n_vocab, uint32_t n_rows, uint64_t seed) {
     w.history[i] = i % 31 == 0 ? -1 : (int32_t)below(seed + 1, i, i % 3 == 0 ? (n_vocab + 7) / 8 : n_vocab + 2);
   }
   for (uint32_t i = 0; i < n_bias; i++) {
-    w.bias[i] = (weft_sample_bias){(int32_t)below(seed + 2, i, n_vocab), (float)below(seed + 3, i, 9) - 4.0f};
+    w.bias[i] = (weft_logit_bias){(int32_t)below(seed + 2, i, n_vocab), (float)below(seed + 3, i, 9) - 4.0f};
     if (i % 4 == 1) w.bias[i].token = w.bias[i - 1].token;
   }
   for (uint32_t i = 0; i < n_words; i++) w.allowed[i] = below(seed + 4, i, UINT32_MAX) | 4u;

@@ -118,8 +118,7 @@ static inline weft_weight upload(weft_device *device, const stored *s) {
 
 /* ---- what a product means ---- */
 
-/* A row as a product with a quantised weight sees it: codes and scale of each 32, in plain words.
- */
+/* A row as a product with a quantised weight sees it: codes and scale of each 32, in plain words. */
 static inline void quantise_plain(const float *x, uint32_t n, float *codes, float *scales) {
   for (uint32_t b = 0; b < n / 32; b++) {
     float most = 0.0f;

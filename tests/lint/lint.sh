@@ -120,6 +120,17 @@ done < <(files 'base/*.c' 'pager/*.c' 'scheduler/*.c' 'kernels/*.c' 'model/*.c' 
   !inside && /^[a-zA-Z_].*\($/ { next }
   inside && /^}/ { print FILENAME, start, FNR - start + 1, name; inside = 0 }')
 
+# Names (docs/architecture.md): a static function is a verb and its noun, so that a search finds one definition; a double
+# underscore is no prefix.
+while IFS=: read -r file line text; do
+  complain "$file:$line: a static function is named by a verb and its noun: $text"
+done < <(files 'base/*.[ch]' 'kernels/*.[ch]' 'model/*.[ch]' |
+  xargs grep -nE '^(static|SIMD_INLINE|LANES_INLINE)[a-zA-Z_0-9 *]*[ *][a-z0-9]+\(' /dev/null || true)
+while IFS=: read -r file line _; do
+  complain "$file:$line: a double underscore in a name"
+done < <(files 'base/*.[ch]' 'kernels/*.[ch]' 'model/*.[ch]' |
+  xargs grep -nE '(^|[^a-zA-Z0-9_])[a-z][a-z0-9]*__[a-z]' /dev/null || true)
+
 # The tracked tree.
 total=$(files | while read -r f; do [ -f "$f" ] && stat -c %s "$f"; done | awk '{ s += $1 } END { print s + 0 }')
 [ "$total" -le $((32 * 1024 * 1024)) ] || complain "the tree has $total bytes; the limit is 32 MiB"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Equalities of what a user of weft.h sees: the same requests (chats, texts, token prompts; greedy, sampled, with logprobs
- * and stop strings; by diffusion with and without canvases shown) give the same text, tokens, logprobs and finish
+/* Equalities of what a user of weft.h sees: the same requests (chats, texts, token prompts; greedy, sampled, with
+ * logprobs and stop strings; by diffusion with and without canvases shown) give the same text, tokens, logprobs and
+ * finish
  *
  *   one after the other, all at once, and read by four threads
  *   read as they come, or not before they have ended

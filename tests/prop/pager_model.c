@@ -88,8 +88,7 @@ static bool has_cell(const model *m, uint32_t space, uint32_t g, uint64_t cell) 
   return page_with(m, space, g, cell) != WEFT_PAGE_NONE;
 }
 
-/* Every indexed block of a group that keeps all tokens can be reached from the start of its chain.
- */
+/* Every indexed block of a group that keeps all tokens can be reached from the start of its chain. */
 static void require_reachable(const model *m) {
   for (weft_page page = 0; page < m->config.n_pages; page++) {
     if (!m->indexed[page]) continue;
@@ -229,8 +228,7 @@ static bool expected_restore(const model *m, const weft_admit *args, const uint6
          (uint64_t)(stored - hit) * 256 > n_host * args->restore_cost;
 }
 
-/* How far a running sequence, if it kept its promise, would serve this prompt, in units of grain.
- */
+/* How far a running sequence, if it kept its promise, would serve this prompt, in units of grain. */
 static uint32_t shared_prompt(const model *m, const weft_admit *args, const uint64_t *digest, const model_seq *s,
                               uint32_t grain) {
   if (!s->live || !s->cache || s->space != args->space) return 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Equalities of whole answers, bit for bit, through the engine over real models: 60 mixed requests (greedy, sampled,
- * with penalties, bias, top-k, top-p, min-p and logprobs; canvases with traces; shared prompts; stop tokens, stop rules,
- * context limits that fall inside a canvas) on two models of one pool give the same tokens, logprobs and denoise traces
+ * with penalties, bias, top-k, top-p, min-p and logprobs; canvases with traces; shared prompts; stop tokens, stop
+ * rules, context limits that fall inside a canvas) on two models of one pool give the same tokens, logprobs and denoise
+ * traces
  *
  *   alone          each in an engine to itself, and computed without any engine (tests/support/model_solo.h)
  *   together       in three orders of arrival, all at once or one after the other
@@ -495,8 +496,8 @@ static void run_cards(const cast *c, uint64_t seed) {
   }
 }
 
-static bool has_isa(const char *isa) {
-  weft_device_config config = {.backend = "cpu", .n_threads = 1, .isa = isa};
+static bool has_way(const char *backend, const char *isa) {
+  weft_device_config config = {.backend = backend, .n_threads = 1, .isa = isa};
   weft_device *device;
   weft_error error = {{0}};
   bool opens = weft_device_open(&config, &device, &error) == WEFT_OK;
@@ -516,12 +517,12 @@ int main(int argc, char **argv) {
   uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
   static const struct {
     const char *backend, *isa;
-  } ways[] = {{"ref", NULL}, {"cpu", "portable"}, {"cpu", "avx2"}, {"cpu", "avx512"}};
+  } ways[] = {{"ref", NULL}, {"cpu", "portable"}, {"cpu", "avx2"}, {"cpu", "avx512"}, {"cuda", NULL}};
   static const char *const tiny[][2] = {
       {"dg-base", "ar-base"}, {"dg-c16-w4", "ar-fused-w4"}, {"dg-underscore", "ar-w16"}, {"dg-deep", "ar-moe-v"}};
   char *demo[2] = {path_of("model/demo/weft-demo"), path_of("model/demo/weft-demo-ar")};
   for (uint32_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-    if (ways[w].isa != NULL && !has_isa(ways[w].isa)) continue;
+    if (w > 0 && !has_way(ways[w].backend, ways[w].isa)) continue;
     for (uint32_t i = 0; i < 2; i++) {
       uint32_t pair = i == 0 ? 0 : 1 + (w + (uint32_t)seed) % 3;
       char a[128], b[128];

@@ -42,7 +42,7 @@ typedef struct fake_move {
 typedef struct fake_card {
   weft_device base;
   weft_device *ref;
-  weft_graphs graphs;
+  step_graphs graphs;
   fake_node *node; /* [FAKE_NODES_MAX] being recorded */
   uint32_t n_nodes;
   /* counted, and made to fail when the count reaches: 0 is never */
@@ -59,14 +59,14 @@ static inline weft_status fake_alloc(weft_device *device, uint64_t n_bytes, void
   fake_card *card = fake_of(device);
   if (card->lost) return WEFT_E_DEVICE;
   if (++card->n_allocs == card->fail_alloc) return WEFT_E_NO_MEMORY;
-  weft_status status = weft_host_alloc(device, n_bytes == 0 ? 1 : n_bytes, out);
+  weft_status status = host_alloc(device, n_bytes == 0 ? 1 : n_bytes, out);
   if (status == WEFT_OK) card->n_alive += 1;
   return status;
 }
 
 static inline void fake_free(weft_device *device, void *memory) {
   fake_of(device)->n_alive -= 1;
-  weft_host_free(device, memory);
+  host_free(device, memory);
 }
 
 /* Counts a call that a card may fail; after a failure it is lost. */
@@ -76,7 +76,7 @@ static inline weft_status fake_call(fake_card *card) {
 }
 
 static inline bool fake_records(fake_card *card, uint32_t call, const void *args, size_t n_bytes) {
-  if (card->graphs.mode != WEFT_GRAPHS_CAPTURE) return false;
+  if (card->graphs.mode != STEP_GRAPHS_CAPTURE) return false;
   if (card->n_nodes == FAKE_NODES_MAX || n_bytes > FAKE_ARGS_MAX) abort();
   fake_node *node = &card->node[card->n_nodes++];
   node->call = call;
@@ -89,14 +89,14 @@ static inline weft_status fake_copy(weft_device *device, void *to, const void *f
   const fake_move move = {to, from, n_bytes};
   if (fake_records(fake_of(device), FAKE_COPY, &move, sizeof move)) return WEFT_OK;
   weft_status status = fake_call(fake_of(device));
-  return status == WEFT_OK ? weft_host_copy(device, to, from, n_bytes) : status;
+  return status == WEFT_OK ? host_copy(device, to, from, n_bytes) : status;
 }
 
 static inline weft_status fake_zero(weft_device *device, void *to, uint64_t n_bytes) {
   const fake_move move = {to, NULL, n_bytes};
   if (fake_records(fake_of(device), FAKE_ZERO, &move, sizeof move)) return WEFT_OK;
   weft_status status = fake_call(fake_of(device));
-  return status == WEFT_OK ? weft_host_zero(device, to, n_bytes) : status;
+  return status == WEFT_OK ? host_zero(device, to, n_bytes) : status;
 }
 
 static inline weft_status fake_sync(weft_device *device) {
@@ -128,7 +128,7 @@ static inline weft_status fake_weight_read(weft_device *device, weft_weight *wei
                                            unsigned uses, weft_error *error) {
   enum { PIECE = 3000 };
   fake_card *card = fake_of(device);
-  uint64_t n_bytes = weft_weight_file_bytes(weight);
+  uint64_t n_bytes = weight_file_bytes(weight);
   uint8_t *bytes = malloc(n_bytes), *part = aligned_alloc(WEFT_READ_ALIGN, 3 * WEFT_READ_ALIGN);
   if (bytes == NULL || part == NULL) abort();
   weft_status status = WEFT_OK;
@@ -160,11 +160,11 @@ static inline weft_status fake_weight_unpack(weft_device *device, const weft_wei
 
 /* A host array that an op reads, as a table; the array itself outside of graphs. */
 static inline const void *fake_table(fake_card *card, const void *array, uint64_t n_bytes) {
-  if (array == NULL || card->graphs.mode == WEFT_GRAPHS_RUN) return array;
-  uint8_t *table = weft_graphs_table(&card->graphs, n_bytes);
+  if (array == NULL || card->graphs.mode == STEP_GRAPHS_RUN) return array;
+  uint8_t *table = step_graphs_table(&card->graphs, n_bytes);
   if (table == NULL) return array;
   memcpy(table, array, n_bytes);
-  return weft_graphs_table_end(&card->graphs, n_bytes);
+  return step_graphs_table_end(&card->graphs, n_bytes);
 }
 
 static inline weft_attention_args fake_attention_args(fake_card *card, const weft_attention_args *args) {
@@ -283,10 +283,10 @@ static inline weft_status fake_repeat(fake_card *card, const fake_node *node) {
 #undef X
     case FAKE_COPY:
       memcpy(&move, node->args, sizeof move);
-      return weft_host_copy(&card->base, move.to, move.from, move.n_bytes);
+      return host_copy(&card->base, move.to, move.from, move.n_bytes);
     default:
       memcpy(&move, node->args, sizeof move);
-      return weft_host_zero(&card->base, move.to, move.n_bytes);
+      return host_zero(&card->base, move.to, move.n_bytes);
   }
 }
 
@@ -305,7 +305,7 @@ static inline void fake_free_graph(weft_device *device, void *graph) {
 
 static inline void fake_close(weft_device *device) {
   fake_card *card = fake_of(device);
-  if (card->graphs.device != NULL) weft_graphs_close(&card->graphs);
+  if (card->graphs.device != NULL) step_graphs_close(&card->graphs);
   weft_device_close(card->ref);
   free(card->node);
   free(card);
@@ -313,25 +313,25 @@ static inline void fake_close(weft_device *device) {
 
 /* ---- open ---- */
 
-static const weft_graphs_calls fake_graphs_calls = {fake_capture, fake_capture_end, fake_instantiate, fake_update,
+static const step_graphs_calls fake_graphs_calls = {fake_capture, fake_capture_end, fake_instantiate, fake_update,
                                                     fake_launch,  fake_free_graph,  fake_free_graph};
 
-static const weft_device_calls fake_calls = {.close = fake_close,
-                                             .alloc = fake_alloc,
-                                             .free = fake_free,
-                                             .alloc_host = fake_alloc,
-                                             .free_host = fake_free,
-                                             .upload = fake_copy,
-                                             .download = fake_copy,
-                                             .copy = fake_copy,
-                                             .zero = fake_zero,
-                                             .sync = fake_sync,
-                                             .mark = fake_mark,
-                                             .wait = fake_wait,
-                                             .weight = fake_weight,
-                                             .weight_read = fake_weight_read,
-                                             .weight_free = fake_weight_free,
-                                             .weight_unpack = fake_weight_unpack};
+static const device_calls fake_calls = {.close = fake_close,
+                                        .alloc = fake_alloc,
+                                        .free = fake_free,
+                                        .alloc_host = fake_alloc,
+                                        .free_host = fake_free,
+                                        .upload = fake_copy,
+                                        .download = fake_copy,
+                                        .copy = fake_copy,
+                                        .zero = fake_zero,
+                                        .sync = fake_sync,
+                                        .mark = fake_mark,
+                                        .wait = fake_wait,
+                                        .weight = fake_weight,
+                                        .weight_read = fake_weight_read,
+                                        .weight_free = fake_weight_free,
+                                        .weight_unpack = fake_weight_unpack};
 
 static inline const weft_kernels *fake_kernels(void) {
   static weft_kernels kernels = {.backend = "fake",
@@ -361,7 +361,7 @@ static inline fake_card *fake_card_open(bool graphs) {
   card->base.info.host_memory = false;
   card->base.info.graphs = graphs;
   if (graphs) {
-    if (weft_graphs_open(&card->graphs, &card->base, &fake_graphs_calls) != WEFT_OK) abort();
+    if (step_graphs_open(&card->graphs, &card->base, &fake_graphs_calls) != WEFT_OK) abort();
     card->base.graphs = &card->graphs;
   }
   return card;

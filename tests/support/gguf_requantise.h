@@ -14,9 +14,9 @@
 
 static inline const uint8_t *requantise_key_end(const gguf_key *key) {
   if (key->kind == WEFT_GGUF_STRING) return key->value + key->count;
-  if (key->kind != WEFT_GGUF_ARRAY) return key->value + gguf__kind_bytes(key->kind);
+  if (key->kind != WEFT_GGUF_ARRAY) return key->value + gguf_kind_bytes(key->kind);
   if (key->element != WEFT_GGUF_STRING) {
-    return key->value + key->count * gguf__kind_bytes(key->element);
+    return key->value + key->count * gguf_kind_bytes(key->element);
   }
   if (key->count == 0) return key->value;
   uint64_t n;

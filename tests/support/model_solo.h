@@ -43,6 +43,16 @@ static inline void solo_add_event(solo_digest *d, const weft_event *e) {
   solo_add(d, e->accepted, e->n_canvas);
 }
 
+/* One row of an autoregressive answer, in memory that the device and this process share. */
+typedef struct solo_row {
+  float temperature, u, top, log_total, entropy;
+  int32_t argmax, drawn;
+  uint8_t bad;
+  weft_sample_row asked;
+  weft_sample_result found;
+  weft_logit_bias bias[WEFT_LOGIT_BIAS_MAX];
+} solo_row;
+
 typedef struct solo {
   harness *h;
   const weft_request_params *p;
@@ -52,8 +62,9 @@ typedef struct solo {
   uint32_t n_answer, n_steps, n_canvases;
   weft_finish finish;
   solo_digest digest;
-  /* inside */
+  /* inside; what ops read or write is harness_memory */
   harness_seq seq;
+  solo_row *row;
   float *logits;
   uint32_t *allowed;
   void *scratch;
@@ -79,7 +90,7 @@ static inline void solo_stats(solo *s, uint32_t n, const float *temperature, con
                               weft_head_stats_args *out) {
   harness *h = s->h;
   float cap, scale;
-  const uint32_t **allowed = harness_alloc(n, sizeof *allowed);
+  const uint32_t **allowed = harness_alloc(n, sizeof *allowed); /* a host array of device masks */
   for (uint32_t i = 0; i < n; i++) allowed[i] = s->allowed;
   weft_head_stats_args args = *out;
   args.h = h->hidden;
@@ -97,6 +108,7 @@ static inline void solo_stats(solo *s, uint32_t n, const float *temperature, con
   args.scratch_bytes = s->scratch_bytes;
   weft_status status = weft_head_stats(h->device, &args);
   if (status != WEFT_OK) harness_die("head_stats", status, "");
+  harness_settle(h);
   free(allowed);
 }
 
@@ -115,35 +127,39 @@ static inline weft_sampled solo_draw(solo *s, uint32_t n_tokens) {
   weft_sampled sampled = {0};
   if (weft_sampling_is_plain(p)) {
     weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_TOKEN, n_tokens, 0};
-    float temperature = p->temperature > 0.0f ? p->temperature : 1.0f, u = weft_draw_uniform(&key);
-    float top, log_total, entropy;
-    int32_t argmax, drawn;
-    uint8_t bad;
-    weft_head_stats_args stats = {
-        .argmax = &argmax, .drawn = &drawn, .top = &top, .log_total = &log_total, .entropy = &entropy, .bad = &bad};
-    solo_stats(s, 1, &temperature, &u, false, &stats);
-    sampled.token = p->temperature > 0.0f ? drawn : argmax;
+    solo_row *r = s->row;
+    r->temperature = p->temperature > 0.0f ? p->temperature : 1.0f;
+    r->u = weft_draw_uniform(&key);
+    weft_head_stats_args stats = {.argmax = &r->argmax,
+                                  .drawn = &r->drawn,
+                                  .top = &r->top,
+                                  .log_total = &r->log_total,
+                                  .entropy = &r->entropy,
+                                  .bad = &r->bad};
+    solo_stats(s, 1, &r->temperature, &r->u, false, &stats);
+    sampled.token = p->temperature > 0.0f ? r->drawn : r->argmax;
     return sampled;
   }
-  weft_sample_row row;
-  weft_sample_result result;
-  weft_sampling_ask(p, n_tokens, &row);
-  row.n_history = n_tokens;
-  row.n_prompt = s->p->n_tokens;
+  weft_sample_row *row = &s->row->asked;
+  weft_sampling_ask(p, n_tokens, row);
+  row->n_history = n_tokens;
+  row->n_prompt = s->p->n_tokens;
+  if (p->n_bias > 0) memcpy(s->row->bias, p->bias, p->n_bias * sizeof *p->bias);
   weft_sample_args args = {.logits = s->logits,
-                           .row = &row,
+                           .row = row,
                            .history = s->tokens,
-                           .bias = (const weft_sample_bias *)(const void *)p->bias,
+                           .bias = s->row->bias,
                            .allowed = s->allowed,
-                           .out = &result,
+                           .out = &s->row->found,
                            .n_rows = 1,
                            .n_vocab = s->h->info->n_vocab,
                            .logits_stride = s->h->info->n_vocab};
   solo_scratch(s, args.scratch_bytes = weft_sample_scratch(s->h->device, &args));
   args.scratch = s->scratch;
   weft_status status = weft_sample(s->h->device, &args);
-  if (status != WEFT_OK || result.bad != 0) harness_die("sample", status, "");
-  weft_sampling_take(&result, &sampled);
+  harness_settle(s->h);
+  if (status != WEFT_OK || s->row->found.bad != 0) harness_die("sample", status, "");
+  weft_sampling_take(&s->row->found, &sampled);
   return sampled;
 }
 
@@ -187,30 +203,32 @@ typedef struct solo_canvas {
   uint32_t *order;
 } solo_canvas;
 
-static inline solo_canvas solo_canvas_open(uint32_t n, uint32_t n_hidden) {
+static inline solo_canvas solo_canvas_open(const harness *h) {
+  uint32_t n = h->info->canvas_length;
   return (solo_canvas){.n = n,
                        .tokens = harness_alloc(n, 4),
-                       .argmax = harness_alloc(n, 4),
-                       .drawn = harness_alloc(n, 4),
+                       .argmax = harness_memory(h, n, 4),
+                       .drawn = harness_memory(h, n, 4),
                        .renoise = harness_alloc(n, 4),
                        .next = harness_alloc(n, 4),
                        .history = harness_alloc((size_t)n * WEFT_STABILITY_MAX, 4),
-                       .temperature = harness_alloc(n, 4),
-                       .u = harness_alloc(n, 4),
-                       .entropy = harness_alloc(n, 4),
-                       .top = harness_alloc(n, 4),
-                       .log_total = harness_alloc(n, 4),
-                       .soft = harness_alloc((size_t)n * n_hidden, 4),
-                       .bad = harness_alloc(n, 1),
+                       .temperature = harness_memory(h, n, 4),
+                       .u = harness_memory(h, n, 4),
+                       .entropy = harness_memory(h, n, 4),
+                       .top = harness_memory(h, n, 4),
+                       .log_total = harness_memory(h, n, 4),
+                       .soft = harness_memory(h, (size_t)n * h->info->n_hidden, 4),
+                       .bad = harness_memory(h, n, 1),
                        .accepted = harness_alloc(n, 1),
                        .want_soft = harness_alloc(n, 1),
                        .order = harness_alloc(n, 4)};
 }
 
-static inline void solo_canvas_close(solo_canvas *c) {
-  void *const all[] = {c->tokens,  c->argmax, c->drawn,     c->renoise, c->next, c->history,  c->temperature, c->u,
-                       c->entropy, c->top,    c->log_total, c->soft,    c->bad,  c->accepted, c->want_soft,   c->order};
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+static inline void solo_canvas_close(const harness *h, solo_canvas *c) {
+  void *const of_ops[] = {c->argmax, c->drawn, c->temperature, c->u, c->entropy, c->top, c->log_total, c->soft, c->bad};
+  void *const own[] = {c->tokens, c->renoise, c->next, c->history, c->accepted, c->want_soft, c->order};
+  for (size_t i = 0; i < sizeof of_ops / sizeof *of_ops; i++) harness_release(h, of_ops[i]);
+  for (size_t i = 0; i < sizeof own / sizeof *own; i++) free(own[i]);
 }
 
 /* One denoise step on the valid keys of the sequence; true: the canvas is done. */
@@ -293,7 +311,7 @@ static inline void solo_take_canvas(solo *s, const solo_canvas *c, uint32_t n_be
 static inline void solo_canvases(solo *s) {
   harness *h = s->h;
   uint32_t n_prompt = s->p->n_tokens;
-  solo_canvas c = solo_canvas_open(h->info->canvas_length, h->info->n_hidden);
+  solo_canvas c = solo_canvas_open(h);
   uint32_t wanted = (s->p->max_tokens + c.n - 1) / c.n, room = (s->context - n_prompt) / c.n;
   uint32_t n_blocks = wanted < room ? wanted : room;
   uint32_t most = s->p->max_tokens < n_blocks * c.n ? s->p->max_tokens : n_blocks * c.n;
@@ -308,7 +326,7 @@ static inline void solo_canvases(solo *s) {
     for (uint32_t step = 0; !solo_step(s, &c, block, step);) step += 1;
     solo_take_canvas(s, &c, s->n_answer, most);
   }
-  solo_canvas_close(&c);
+  solo_canvas_close(h, &c);
 }
 
 /* Fills everything under "the answer"; solo_free afterwards. The suppressed tokens are never drawn. */
@@ -317,10 +335,11 @@ static inline void solo_run(solo *s, harness *h, const weft_request_params *p, u
   uint32_t n_words = (h->info->n_vocab + 31) / 32;
   uint32_t n_rows = h->info->canvas_length > 1 ? h->info->canvas_length : 1;
   *s = (solo){.h = h, .p = p, .context = context};
-  s->tokens = harness_alloc(context + h->info->canvas_length + 1, sizeof(int32_t));
+  s->tokens = harness_memory(h, context + h->info->canvas_length + 1, sizeof(int32_t));
+  s->row = harness_memory(h, 1, sizeof *s->row);
   memcpy(s->tokens, p->tokens, p->n_tokens * sizeof(int32_t));
-  s->logits = harness_alloc((size_t)n_rows * h->info->n_vocab, sizeof(float));
-  s->allowed = harness_alloc(n_words, sizeof(uint32_t));
+  s->logits = harness_memory(h, (size_t)n_rows * h->info->n_vocab, sizeof(float));
+  s->allowed = harness_memory(h, n_words, sizeof(uint32_t));
   memset(s->allowed, 0xFF, n_words * sizeof(uint32_t));
   for (uint32_t i = 0; i < n_suppressed; i++) s->allowed[suppressed[i] / 32] &= ~(1u << suppressed[i] % 32);
   harness_forget_pages(h);
@@ -332,12 +351,13 @@ static inline void solo_run(solo *s, harness *h, const weft_request_params *p, u
   }
   harness_seq_close(&s->seq);
   weft_device_free(h->device, s->scratch);
-  free(s->logits);
-  free(s->allowed);
+  harness_release(h, s->logits);
+  harness_release(h, s->allowed);
+  harness_release(h, s->row);
 }
 
 static inline void solo_free(solo *s) {
-  free(s->tokens);
+  harness_release(s->h, s->tokens);
 }
 
 #endif

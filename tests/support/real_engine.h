@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* An engine over real models, stepped by hand, for tests: one device, one pool, one runner per file.
  *
- * Law: what the options leave at zero has a default. Time is a counter of turns. Every page is NaN at open, so a read of
- * a key nobody wrote shows up in the logits. Failures print one line and end the program. */
+ * Law: what the options leave at zero has a default. Time is a counter of turns. Every page is NaN at open, so a read
+ * of a key nobody wrote shows up in the logits. Failures print one line and end the program. */
 #ifndef WEFT_TESTS_REAL_ENGINE_H
 #define WEFT_TESTS_REAL_ENGINE_H
 
@@ -60,7 +60,15 @@ static inline void rig_add_file(rig *r, const rig_options *o) {
 }
 
 static inline void rig_forget_keys(rig *r) {
-  memset(r->store->base, 0xFF, r->store->page_bytes * r->store->n_pages); /* NaN in F32 and BF16 */
+  uint64_t n_bytes = r->store->page_bytes;
+  uint8_t *page = malloc(n_bytes);
+  rig_need(page != NULL, "memory", "a page");
+  memset(page, 0xFF, n_bytes); /* NaN in F32 and BF16 */
+  for (uint64_t i = 0; i < r->store->n_pages; i++) {
+    weft_status status = weft_device_upload(r->device, (uint8_t *)r->store->base + i * n_bytes, page, n_bytes);
+    rig_need(status == WEFT_OK, "page", "upload");
+  }
+  free(page);
 }
 
 static inline void rig_open_models(rig *r, const rig_options *o, const weft_model_limits *limits) {

@@ -71,8 +71,7 @@ static void thinking_is_apart(void **state) {
   weft_text_free(&c.text);
 }
 
-/* A token that is half a character, and one that cannot be: still JSON, with the bytes as they are.
- */
+/* A token that is half a character, and one that cannot be: still JSON, with the bytes as they are. */
 static void logprobs_of_strange_tokens(void **state) {
   const weft_token_logprob top[] = {{7, -0.5f, "\xF0\x9F", 2}, {8, -INFINITY, "\"", 1}};
   const weft_delta d = {.n_tokens = 1, .logprobs = top, .top_logprobs = top, .n_top = 2};

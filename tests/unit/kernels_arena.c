@@ -91,7 +91,7 @@ static void free_plain(void *self, void *memory) {
   removed(c, memory, 0, true);
 }
 
-static const weft_arena_calls calls = {reserve, release, map, unmap, alloc, free_plain};
+static const weight_arena_calls calls = {reserve, release, map, unmap, alloc, free_plain};
 
 typedef struct weight {
   uint64_t address, n_bytes;
@@ -104,11 +104,11 @@ static uint64_t size_of(uint32_t i) {
   return 1 + weft_draw_below(&key, 1u << bits);
 }
 
-static void check_apart(const weight *w, uint32_t n, const weft_arena *a, const card *c) {
+static void check_apart(const weight *w, uint32_t n, const weight_arena *a, const card *c) {
   uint64_t all = 0;
   for (uint32_t i = 0; i < n; i++) {
     all += w[i].n_bytes;
-    assert_true(w[i].address % (w[i].n_bytes >= WEFT_ARENA_OWN && !a->plain ? GRAIN : 256) == 0);
+    assert_true(w[i].address % (w[i].n_bytes >= WEIGHT_ARENA_OWN && !a->plain ? GRAIN : 256) == 0);
     for (uint32_t k = 0; k < i; k++) {
       assert_true(w[k].address + w[k].n_bytes <= w[i].address || w[i].address + w[i].n_bytes <= w[k].address);
     }
@@ -120,23 +120,23 @@ static void check_apart(const weight *w, uint32_t n, const weft_arena *a, const 
 
 static void fill(bool no_mapping) {
   card c = {.next = 1 << 24, .no_mapping = no_mapping};
-  weft_arena a;
+  weight_arena a;
   weight w[200];
-  weft_arena_open(&a, &calls, &c, GRAIN, 0);
+  weight_arena_open(&a, &calls, &c, GRAIN, 0);
   for (uint32_t i = 0; i < 200; i++) {
     void *at;
     w[i].n_bytes = size_of(i);
-    assert_int_equal(weft_arena_take(&a, w[i].n_bytes, &at), WEFT_OK);
+    assert_int_equal(weight_arena_take(&a, w[i].n_bytes, &at), WEFT_OK);
     w[i].address = (uint64_t)(uintptr_t)at;
   }
   assert_int_equal(a.plain, no_mapping);
   check_apart(w, 200, &a, &c);
-  for (uint32_t i = 0; i < 200; i += 2) weft_arena_give(&a, (void *)(uintptr_t)w[i].address, w[i].n_bytes);
-  for (uint32_t i = 1; i < 200; i += 2) weft_arena_give(&a, (void *)(uintptr_t)w[i].address, w[i].n_bytes);
+  for (uint32_t i = 0; i < 200; i += 2) weight_arena_give(&a, (void *)(uintptr_t)w[i].address, w[i].n_bytes);
+  for (uint32_t i = 1; i < 200; i += 2) weight_arena_give(&a, (void *)(uintptr_t)w[i].address, w[i].n_bytes);
   assert_int_equal(c.n_memory, 0);
   assert_int_equal(c.n, 0);
   assert_int_equal(a.n_asked, 0);
-  weft_arena_close(&a);
+  weight_arena_close(&a);
 }
 
 static void test_mapped(void **state) {
@@ -154,22 +154,22 @@ static void test_refused(void **state) {
   for (uint32_t no_mapping = 0; no_mapping < 2; no_mapping++) {
     for (uint64_t site = 1;; site++) {
       card c = {.next = 1 << 24, .no_mapping = no_mapping == 1, .fail_at = site};
-      weft_arena a;
+      weight_arena a;
       void *at;
       uint32_t n_refused = 0;
-      weft_arena_open(&a, &calls, &c, GRAIN, 0);
+      weight_arena_open(&a, &calls, &c, GRAIN, 0);
       for (uint32_t i = 0; i < 40; i++) {
         uint64_t before = c.n_memory, asked = a.n_asked;
-        weft_status status = weft_arena_take(&a, size_of(i) * 7, &at);
+        weft_status status = weight_arena_take(&a, size_of(i) * 7, &at);
         if (status == WEFT_OK) continue;
         assert_int_equal(status, WEFT_E_NO_MEMORY);
         assert_null(at);
         assert_int_equal(c.n_memory, before);
         assert_int_equal(a.n_asked, asked);
         n_refused += 1;
-        assert_int_equal(weft_arena_take(&a, size_of(i) * 7, &at), WEFT_OK);
+        assert_int_equal(weight_arena_take(&a, size_of(i) * 7, &at), WEFT_OK);
       }
-      weft_arena_close(&a);
+      weight_arena_close(&a);
       assert_int_equal(c.n, 0);
       if (c.n_calls < site) break;
       assert_true(n_refused <= 1); /* a chunk that is refused is tried smaller */
@@ -180,18 +180,18 @@ static void test_refused(void **state) {
 static void test_cap(void **state) {
   (void)state;
   card c = {.next = 1 << 24};
-  weft_arena a;
+  weight_arena a;
   void *at;
-  weft_arena_open(&a, &calls, &c, GRAIN, 20 << 20);
-  assert_int_equal(weft_arena_take(&a, 9 << 20, &at), WEFT_OK); /* takes 10 */
-  assert_int_equal(weft_arena_take(&a, 11 << 20, &at), WEFT_E_NO_MEMORY);
-  assert_int_equal(weft_arena_take(&a, 1000, &at), WEFT_OK); /* no room for a whole chunk: a grain */
+  weight_arena_open(&a, &calls, &c, GRAIN, 20 << 20);
+  assert_int_equal(weight_arena_take(&a, 9 << 20, &at), WEFT_OK); /* takes 10 */
+  assert_int_equal(weight_arena_take(&a, 11 << 20, &at), WEFT_E_NO_MEMORY);
+  assert_int_equal(weight_arena_take(&a, 1000, &at), WEFT_OK); /* no room for a whole chunk: a grain */
   assert_int_equal(a.n_taken, 12 << 20);
-  assert_int_equal(weft_arena_take(&a, 8 << 20, &at), WEFT_OK);
-  assert_int_equal(weft_arena_take(&a, 1 << 20, &at), WEFT_E_NO_MEMORY);
-  assert_int_equal(weft_arena_take(&a, 1000, &at), WEFT_OK); /* in the chunk */
+  assert_int_equal(weight_arena_take(&a, 8 << 20, &at), WEFT_OK);
+  assert_int_equal(weight_arena_take(&a, 1 << 20, &at), WEFT_E_NO_MEMORY);
+  assert_int_equal(weight_arena_take(&a, 1000, &at), WEFT_OK); /* in the chunk */
   assert_int_equal(c.n_memory, 20 << 20);
-  weft_arena_close(&a);
+  weight_arena_close(&a);
   assert_int_equal(c.n_memory, 0);
 }
 

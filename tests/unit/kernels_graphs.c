@@ -19,13 +19,13 @@ typedef struct exec {
 
 typedef struct counting_card {
   weft_device base;
-  weft_graphs graphs;
+  step_graphs graphs;
   uint64_t shape, value;      /* of the step being captured */
   uint64_t launched;          /* value of the last launch */
   uint32_t n_execs, n_graphs; /* alive */
   weft_status capture, capture_end, instantiate;
   uint32_t n_instantiate_fails;
-  uint8_t memory[WEFT_GRAPHS_TABLE_BYTES];
+  uint8_t memory[STEP_GRAPHS_TABLE_BYTES];
 } counting_card;
 
 static counting_card *of(weft_device *device) {
@@ -84,22 +84,22 @@ static void card_free_exec(weft_device *device, void *made) {
   weft_free(made);
 }
 
-static const weft_graphs_calls graph_calls = {card_capture, card_capture_end, card_instantiate, card_update,
+static const step_graphs_calls graph_calls = {card_capture, card_capture_end, card_instantiate, card_update,
                                               card_launch,  card_free_graph,  card_free_exec};
-static const weft_device_calls calls = {
-    .alloc = card_alloc, .free = card_free, .upload = weft_host_copy, .zero = weft_host_zero, .copy = weft_host_copy};
+static const device_calls calls = {
+    .alloc = card_alloc, .free = card_free, .upload = host_copy, .zero = host_zero, .copy = host_copy};
 
 static counting_card *card_open(void) {
   counting_card *card = weft_alloc(1, sizeof *card);
   assert_non_null(card);
   card->base.calls = &calls;
   card->base.graphs = &card->graphs;
-  assert_int_equal(weft_graphs_open(&card->graphs, &card->base, &graph_calls), WEFT_OK);
+  assert_int_equal(step_graphs_open(&card->graphs, &card->base, &graph_calls), WEFT_OK);
   return card;
 }
 
 static void card_close(counting_card *card) {
-  weft_graphs_close(&card->graphs);
+  step_graphs_close(&card->graphs);
   assert_int_equal(card->n_execs, 0);
   assert_int_equal(card->n_graphs, 0);
   weft_free(card);
@@ -118,18 +118,18 @@ static steps step(counting_card *card, uint64_t key, uint64_t shape, uint64_t va
   weft_device_graph_begin(&card->base, key);
   do {
     const uint64_t args[2] = {shape, value};
-    s.n_run += card->graphs.mode == WEFT_GRAPHS_RUN;
-    s.n_walked += card->graphs.mode == WEFT_GRAPHS_WALK;
-    s.n_captured += card->graphs.mode == WEFT_GRAPHS_CAPTURE;
-    if (card->graphs.mode == WEFT_GRAPHS_RUN) continue;
-    weft_graphs_note(&card->graphs, 7, args, sizeof args);
-    uint8_t *at = weft_graphs_table(&card->graphs, strlen(table) + 1);
+    s.n_run += card->graphs.mode == STEP_GRAPHS_RUN;
+    s.n_walked += card->graphs.mode == STEP_GRAPHS_WALK;
+    s.n_captured += card->graphs.mode == STEP_GRAPHS_CAPTURE;
+    if (card->graphs.mode == STEP_GRAPHS_RUN) continue;
+    step_graphs_note(&card->graphs, 7, args, sizeof args);
+    uint8_t *at = step_graphs_table(&card->graphs, strlen(table) + 1);
     if (at == NULL) continue;
     memcpy(at, table, strlen(table) + 1);
-    (void)weft_graphs_table_end(&card->graphs, strlen(table) + 1);
+    (void)step_graphs_table_end(&card->graphs, strlen(table) + 1);
   } while (weft_device_graph_end(&card->base, &status));
   assert_int_equal(status, WEFT_OK);
-  assert_int_equal(card->graphs.mode, WEFT_GRAPHS_RUN);
+  assert_int_equal(card->graphs.mode, STEP_GRAPHS_RUN);
   return s;
 }
 
@@ -172,7 +172,7 @@ static void test_update(void **state) {
   settle(card, 1, 1, 10);
   settle(card, 1, 1, 11);
   assert_int_equal(card->n_execs, 2);
-  for (uint32_t i = 0; i < WEFT_GRAPHS_STALE; i++) settle(card, 2, 1, 20);
+  for (uint32_t i = 0; i < STEP_GRAPHS_STALE; i++) settle(card, 2, 1, 20);
   settle(card, 1, 1, 12);
   assert_int_equal(card->n_execs, 3);
   assert_int_equal(card->graphs.n.updates, 1);
@@ -188,13 +188,13 @@ static void test_update(void **state) {
 static void test_bound(void **state) {
   (void)state;
   counting_card *card = card_open();
-  for (uint64_t i = 0; i < WEFT_GRAPHS_MAX; i++) settle(card, i, 1, 100 + i);
+  for (uint64_t i = 0; i < STEP_GRAPHS_MAX; i++) settle(card, i, 1, 100 + i);
   is(step(card, 0, 1, 100, "t"), 0, 1, 0);
   settle(card, 999, 1, 999);
-  assert_int_equal(card->n_execs, WEFT_GRAPHS_MAX);
+  assert_int_equal(card->n_execs, STEP_GRAPHS_MAX);
   is(step(card, 0, 1, 100, "t"), 0, 1, 0);
   is(step(card, 1, 1, 101, "t"), 0, 1, 1); /* was thrown out; its signature is still known */
-  assert_int_equal(card->n_execs, WEFT_GRAPHS_MAX);
+  assert_int_equal(card->n_execs, STEP_GRAPHS_MAX);
   card_close(card);
 }
 
@@ -232,20 +232,20 @@ static void test_smaller(void **state) {
 static void test_tables(void **state) {
   (void)state;
   counting_card *card = card_open();
-  weft_graphs *g = &card->graphs;
+  step_graphs *g = &card->graphs;
   weft_device_graph_begin(&card->base, 1);
-  uint8_t *a = weft_graphs_table(g, 8);
+  uint8_t *a = step_graphs_table(g, 8);
   memset(a, 1, 8);
-  const uint8_t *first = weft_graphs_table_end(g, 8);
-  memset(weft_graphs_table(g, 8), 2, 8);
-  const uint8_t *second = weft_graphs_table_end(g, 8);
-  memset(weft_graphs_table(g, 8), 1, 8);
-  assert_ptr_equal(weft_graphs_table_end(g, 8), first); /* equal tables are one */
+  const uint8_t *first = step_graphs_table_end(g, 8);
+  memset(step_graphs_table(g, 8), 2, 8);
+  const uint8_t *second = step_graphs_table_end(g, 8);
+  memset(step_graphs_table(g, 8), 1, 8);
+  assert_ptr_equal(step_graphs_table_end(g, 8), first); /* equal tables are one */
   assert_ptr_not_equal(second, first);
-  assert_null(weft_graphs_table(g, WEFT_GRAPHS_TABLE_BYTES)); /* the step runs call by call */
+  assert_null(step_graphs_table(g, STEP_GRAPHS_TABLE_BYTES)); /* the step runs call by call */
   weft_status status = WEFT_OK;
   assert_true(weft_device_graph_end(&card->base, &status));
-  assert_int_equal(g->mode, WEFT_GRAPHS_RUN);
+  assert_int_equal(g->mode, STEP_GRAPHS_RUN);
   assert_false(weft_device_graph_end(&card->base, &status));
   card_close(card);
 }

@@ -119,8 +119,7 @@ static void test_refused(void **state) {
   harness_close(&f.h);
 }
 
-/* Any subset of rows in any order (causal ones first) gives these rows' hidden states, bit for bit.
- */
+/* Any subset of rows in any order (causal ones first) gives these rows' hidden states, bit for bit. */
 static void test_output_orders(void **state) {
   (void)state;
   static const uint32_t orders[][ROWS] = {{3, 1, 2, 0, 11, 4, 10, 5, 9, 6, 8, 7}, {2}, {0, 3, 7}, {11, 4}, {3, 2, 5}};

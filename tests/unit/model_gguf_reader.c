@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads of weights give the bytes of the mapping, whatever their place and size; a file that was replaced or cut short is an
- * error with a line. */
+/* Reads of weights give the bytes of the mapping, whatever their place and size; a file that was replaced or cut short
+ * is an error with a line. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,8 +50,8 @@ static weft_gguf *open_model(bool cold) {
   return gguf;
 }
 
-static void check_read(weft_gguf_reader *reader, const weft_gguf_tensor *tensor, uint64_t at, uint64_t n, uint8_t *to) {
-  weft_weight_source source = weft_gguf_reader_source(reader, tensor);
+static void check_read(gguf_reader *reader, const weft_gguf_tensor *tensor, uint64_t at, uint64_t n, uint8_t *to) {
+  weft_weight_source source = gguf_reader_source(reader, tensor);
   uint32_t skip = UINT32_MAX;
   memset(to, 0xA5, n + 2 * WEFT_READ_ALIGN);
   assert_int_equal(source.read(source.self, at, n, to, &skip), WEFT_OK);
@@ -61,10 +61,10 @@ static void check_read(weft_gguf_reader *reader, const weft_gguf_tensor *tensor,
 
 static void reads_are_the_mapped_bytes(bool cold) {
   weft_gguf *gguf = open_model(cold);
-  weft_gguf_reader *reader;
+  gguf_reader *reader;
   weft_error error = {{0}};
   uint8_t *to = aligned_alloc(WEFT_READ_ALIGN, LARGE + 4 * WEFT_READ_ALIGN);
-  assert_int_equal(weft_gguf_reader_open(gguf, &reader, &error), WEFT_OK);
+  assert_int_equal(gguf_reader_open(gguf, &reader, &error), WEFT_OK);
   assert_non_null(reader);
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
@@ -73,28 +73,28 @@ static void reads_are_the_mapped_bytes(bool cold) {
     for (uint64_t at = 1; at < tensor->n_bytes; at = 3 * at + 1)
       check_read(reader, tensor, at, (tensor->n_bytes - at) / 2, to);
   }
-  weft_weight_source source = weft_gguf_reader_source(reader, weft_gguf_tensor_at(gguf, 0));
+  weft_weight_source source = gguf_reader_source(reader, weft_gguf_tensor_at(gguf, 0));
   uint32_t skip;
   assert_int_equal(source.read(source.self, 100, 33, to, &skip), WEFT_E_INVALID); /* beyond the tensor */
-  assert_string_equal(weft_gguf_reader_error(reader), "");
-  weft_gguf_reader_close(reader);
+  assert_string_equal(gguf_reader_error(reader), "");
+  gguf_reader_close(reader);
   weft_gguf_close(gguf);
   free(to);
 }
 
 static void a_file_cut_short_is_an_error(bool cold) {
   weft_gguf *gguf = open_model(cold);
-  weft_gguf_reader *reader;
+  gguf_reader *reader;
   weft_error error = {{0}};
   uint8_t *to = aligned_alloc(WEFT_READ_ALIGN, LARGE + 4 * WEFT_READ_ALIGN);
-  assert_int_equal(weft_gguf_reader_open(gguf, &reader, &error), WEFT_OK);
+  assert_int_equal(gguf_reader_open(gguf, &reader, &error), WEFT_OK);
   assert_int_equal(truncate(path, LARGE / 2), 0);
   const weft_gguf_tensor *tensor = weft_gguf_tensor_find(gguf, "b");
-  weft_weight_source source = weft_gguf_reader_source(reader, tensor);
+  weft_weight_source source = gguf_reader_source(reader, tensor);
   uint32_t skip;
   assert_int_equal(source.read(source.self, 0, tensor->n_bytes, to, &skip), WEFT_E_IO);
-  assert_non_null(strstr(weft_gguf_reader_error(reader), "the file ends early"));
-  weft_gguf_reader_close(reader);
+  assert_non_null(strstr(gguf_reader_error(reader), "the file ends early"));
+  gguf_reader_close(reader);
   weft_gguf_close(gguf);
   free(to);
 }
@@ -114,18 +114,18 @@ static void direct_reads(void **state) {
 static void a_replaced_file_is_refused(void **state) {
   (void)state;
   weft_gguf *gguf = open_model(false);
-  weft_gguf_reader *reader;
+  gguf_reader *reader;
   weft_error error = {{0}};
   char other[64];
   (void)snprintf(other, sizeof other, "%s.other", path);
   assert_int_equal(rename(path, other), 0);
   write_model();
-  assert_int_equal(weft_gguf_reader_open(gguf, &reader, &error), WEFT_E_IO);
+  assert_int_equal(gguf_reader_open(gguf, &reader, &error), WEFT_E_IO);
   assert_non_null(strstr(error.text, "was replaced"));
   assert_null(reader);
   assert_int_equal(unlink(path), 0);
   error.text[0] = 0;
-  assert_int_equal(weft_gguf_reader_open(gguf, &reader, &error), WEFT_E_IO);
+  assert_int_equal(gguf_reader_open(gguf, &reader, &error), WEFT_E_IO);
   assert_true(error.text[0] != 0);
   assert_int_equal(unlink(other), 0);
   weft_gguf_close(gguf);
@@ -133,16 +133,16 @@ static void a_replaced_file_is_refused(void **state) {
 
 static void memory_has_no_reader(void **state) {
   (void)state;
-  weft_gguf_reader *reader;
+  gguf_reader *reader;
   weft_gguf *gguf;
   weft_error error = {{0}};
   gguf_writer w = {0};
   gguf_writer_string(&w, "general.architecture", "gemma4");
   weft_bytes file = gguf_writer_finish(&w);
   assert_int_equal(weft_gguf_open_memory(file.data, file.n, "memory", &gguf, &error), WEFT_OK);
-  assert_int_equal(weft_gguf_reader_open(gguf, &reader, &error), WEFT_OK);
+  assert_int_equal(gguf_reader_open(gguf, &reader, &error), WEFT_OK);
   assert_null(reader);
-  weft_gguf_reader_close(reader);
+  gguf_reader_close(reader);
   weft_gguf_close(gguf);
   gguf_writer_close(&w);
 }

@@ -228,21 +228,21 @@ static void test_store(void **state) {
 
 static void test_plan(void **state) {
   (void)state;
-  weft_scratch_plan plan = {0};
+  scratch_plan plan = {0};
   weft_text text = {0};
-  uint64_t a = weft_scratch_plan_add(&plan, "first", 10, 4);
-  uint64_t b = weft_scratch_plan_add(&plan, "second", 300, 1);
+  uint64_t a = scratch_plan_add(&plan, "first", 10, 4);
+  uint64_t b = scratch_plan_add(&plan, "second", 300, 1);
   assert_true(a == 0 && b == 256 && plan.at == 768 && plan.n_bytes == 768);
   uint64_t mark = plan.at;
-  (void)weft_scratch_plan_add(&plan, "third", 1000, 1);
-  weft_scratch_plan_rewind(&plan, mark);
-  assert_int_equal(weft_scratch_plan_add(&plan, "fourth", 1, 1), mark); /* shares bytes with the third */
+  (void)scratch_plan_add(&plan, "third", 1000, 1);
+  scratch_plan_rewind(&plan, mark);
+  assert_int_equal(scratch_plan_add(&plan, "fourth", 1, 1), mark); /* shares bytes with the third */
   assert_int_equal(plan.n_bytes, 768 + 1024);
-  weft_scratch_plan_print(&plan, &text);
+  scratch_plan_print(&plan, &text);
   assert_non_null(strstr(text.bytes, "second"));
   assert_non_null(strstr(text.bytes, "1792 bytes"));
   assert_false(plan.refused);
-  (void)weft_scratch_plan_add(&plan, "wraps", UINT64_MAX / 2, 4);
+  (void)scratch_plan_add(&plan, "wraps", UINT64_MAX / 2, 4);
   assert_true(plan.refused);
   weft_text_free(&text);
 }

@@ -42,7 +42,7 @@ static weft_sample_result ask(weft_sampling s, const float *logits, const int32_
   weft_sample_args args = {.logits = copy,
                            .row = &row,
                            .history = skip == UINT32_MAX ? NULL : history + skip,
-                           .bias = (const weft_sample_bias *)(const void *)s.bias,
+                           .bias = (const weft_logit_bias *)(const void *)s.bias,
                            .allowed = &allowed,
                            .out = &result,
                            .n_rows = 1,

@@ -19,20 +19,20 @@ static void test_alphabet(void **state) {
   (void)state;
   bool seen[0x144] = {false};
   for (unsigned b = 0; b < 256; b++) {
-    uint32_t c = gpt2__character((uint8_t)b);
+    uint32_t c = gpt2_character((uint8_t)b);
     assert_true(c < 0x144);
     assert_false(seen[c]);
     seen[c] = true;
-    assert_int_equal(gpt2__byte(c), b);
+    assert_int_equal(gpt2_byte(c), b);
   }
-  assert_int_equal(gpt2__character(' '), 0x120);
-  assert_int_equal(gpt2__character('\n'), 0x10A);
-  assert_int_equal(gpt2__character('\t'), 0x109);
-  assert_int_equal(gpt2__character(0x7F), 0x121);
-  assert_int_equal(gpt2__character(0xAD), 0x143);
-  assert_int_equal(gpt2__byte(' '), -1);
-  assert_int_equal(gpt2__byte(0x144), -1);
-  assert_int_equal(gpt2__byte(0x2581), -1);
+  assert_int_equal(gpt2_character(' '), 0x120);
+  assert_int_equal(gpt2_character('\n'), 0x10A);
+  assert_int_equal(gpt2_character('\t'), 0x109);
+  assert_int_equal(gpt2_character(0x7F), 0x121);
+  assert_int_equal(gpt2_character(0xAD), 0x143);
+  assert_int_equal(gpt2_byte(' '), -1);
+  assert_int_equal(gpt2_byte(0x144), -1);
+  assert_int_equal(gpt2_byte(0x2581), -1);
 }
 
 static void test_gemma4_reads_everything(void **state) {

@@ -355,8 +355,7 @@ static void test_merges_equal_naive(void **state) {
   }
 }
 
-/* The slow way over scores: the neighbours that together are a token with the best score, leftmost.
- */
+/* The slow way over scores: the neighbours that together are a token with the best score, leftmost. */
 static void naive_scores(const tokenizer_fixture *f, const char *text, weft_tokens *out) {
   uint32_t start[256], n = 0;
   for (uint32_t i = 0; text[i] != 0; i++) start[n++] = i;

@@ -105,8 +105,7 @@ static void missing_blocks_shorten_the_hit(void **state) {
   assert_int_equal(last, 0);
 }
 
-/* ---- who may see it ----------------------------------------------------------------------------
- */
+/* ---- who may see it ---------------------------------------------------------------------------- */
 
 static void domains_and_spaces_are_apart(void **state) {
   (void)state;
@@ -185,8 +184,7 @@ static void pager_without_cache(void **state) {
   kit_close(pager);
 }
 
-/* ---- collisions --------------------------------------------------------------------------------
- */
+/* ---- collisions -------------------------------------------------------------------------------- */
 
 /* With a hash of no bits, or two, every search meets every node: only parent and tokens tell. */
 static void colliding_hashes_share_nothing_wrong(void **state) {

@@ -10,8 +10,7 @@
 
 #include "tests/support/pager_kit.h"
 
-/* ---- waiting -----------------------------------------------------------------------------------
- */
+/* ---- waiting ----------------------------------------------------------------------------------- */
 
 static void follower_waits_for_the_leader(void **state) {
   (void)state;
@@ -131,8 +130,7 @@ static void drain_cold(weft_pager *pager) {
     assert_true(pager_evict_one(pager));
 }
 
-/* A hit needs the blocks of the window before it and no others: what admit pins is exactly those.
- */
+/* A hit needs the blocks of the window before it and no others: what admit pins is exactly those. */
 static void hit_pins_one_window(void **state) {
   (void)state;
   static const uint32_t windows[] = {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Requests whose prefix comes up from the file: they wait, hold nobody up, and end in every way in which a wait can end. */
+/* Requests whose prefix comes up from the file: they wait, hold nobody up, and end in every way in which a wait can
+ * end. */
 #include "tests/support/engine_world.h"
 
 enum { SLOW = 40, STEP_US = 1000 };
@@ -139,7 +140,8 @@ static void moves_that_fail(void **state) {
   assert_int_equal(stats().pager.n_from_file, 0);
 }
 
-/* A disk that answers no more: who waits computes after a while, others at once; when it answers again, they wait again. */
+/* A disk that answers no more: who waits computes after a while, others at once; when it answers again, they wait
+ * again. */
 static void a_disk_that_hangs(void **state) {
   (void)state;
   weft_request_params p;

@@ -187,8 +187,7 @@ static void a_large_request_is_not_overtaken(void **state) {
   }
 }
 
-/* Ten requests of one tenant wait; two of another, which come later, do not wait for all of them.
- */
+/* Ten requests of one tenant wait; two of another, which come later, do not wait for all of them. */
 static void tenants_take_turns(void **state) {
   (void)state;
   plan_world();

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/* What a runner refuses before it reads a batch. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "model/batch.h"
+
+/* A prompt chunk, a decode row, a commit and a denoise step: sound. */
+typedef struct fixture {
+  weft_segment segment[4];
+  weft_batch batch;
+  weft_batch_bounds bounds;
+} fixture;
+
+static fixture sound(void) {
+  fixture f = {
+      .segment = {{.slot = 0, .first_row = 0, .n_rows = 3},
+                  {.slot = 1, .first_row = 3, .n_rows = 1, .token_source = WEFT_TOKENS_SAMPLED},
+                  {.slot = 2, .first_row = 4, .n_rows = 8, .token_source = WEFT_TOKENS_ARGMAX},
+                  {.slot = 2, .first_row = 12, .n_rows = 8, .canvas = true}},
+      .batch = {.n_rows = 20, .n_causal = 12, .n_segments = 4, .n_groups = 2},
+      .bounds = {
+          .rows_max = 20, .canvas_rows_max = 8, .segments_max = 4, .n_slots = 3, .n_groups = 2, .canvas_length = 8}};
+  return f;
+}
+
+static bool is_sound(fixture f) {
+  f.batch.segment = f.segment;
+  return weft_batch_is_sound(&f.batch, &f.bounds);
+}
+
+#define REFUSED(change)        \
+  do {                         \
+    fixture f = sound();       \
+    change;                    \
+    assert_false(is_sound(f)); \
+  } while (0)
+
+static void test_bounds(void **state) {
+  (void)state;
+  assert_true(is_sound(sound()));
+  fixture copies = {.bounds = sound().bounds, .batch = {.n_groups = 2}}; /* a batch may only bring copies */
+  assert_true(is_sound(copies));
+  REFUSED(f.bounds.rows_max = 19);
+  REFUSED(f.bounds.canvas_rows_max = 7);
+  REFUSED(f.bounds.segments_max = 3);
+  REFUSED(f.bounds.n_slots = 2);
+  REFUSED(f.bounds.n_groups = 3);
+  REFUSED(f.bounds.canvas_length = 0);
+  REFUSED(f.bounds.canvas_length = 7);
+}
+
+static void test_rows(void **state) {
+  (void)state;
+  REFUSED(f.batch.n_rows = 19);    /* the last segment leaves the rows */
+  REFUSED(f.batch.n_segments = 3); /* rows of no segment */
+  REFUSED(f.batch.n_causal = 21);
+  REFUSED(f.batch.n_causal = 11); /* a causal segment among canvas rows */
+  REFUSED(f.batch.n_causal = 20); /* a canvas among causal rows */
+  REFUSED(f.segment[1].first_row = 4);
+  REFUSED(f.segment[1].first_row = UINT32_MAX);
+  REFUSED(f.segment[3].n_rows = UINT32_MAX);
+  REFUSED(f.segment[0].n_rows = 0);
+  REFUSED(f.segment[0].slot = UINT32_MAX);
+}
+
+static void test_sources(void **state) {
+  (void)state;
+  REFUSED(f.segment[0].token_source = WEFT_TOKENS_SAMPLED); /* a slot has one last token, not three */
+  REFUSED(f.segment[0].token_source = WEFT_TOKENS_ARGMAX);  /* and a whole argmax canvas, not three rows of it */
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_bounds), cmocka_unit_test(test_rows),
+                                     cmocka_unit_test(test_sources)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
