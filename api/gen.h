@@ -10,9 +10,6 @@
 #include "api/refusal.h"
 #include "api/weft.h"
 
-/* Most answers that one request may ask for: prompts times choices. */
-enum { WEFT_ANSWERS_MAX = 128 };
-
 /* Exactly one of the three. */
 typedef struct weft_gen_prompt {
   const weft_chat_turn *turns;

@@ -13,6 +13,7 @@
 #include "base/memory.h"
 
 enum { MAX_TOKENS_DEFAULT = 1024 };
+_Static_assert((int)WEFT_ANSWERS_MAX == (int)WEFT_SUBMISSION_MAX, "what weft.h promises, the engine takes");
 
 struct weft_generation {
   weft_runtime *runtime;
@@ -97,6 +98,10 @@ static void notify(void *self) {
 
 /* ---- submit ------------------------------------------------------------------------------------------------- */
 
+static uint32_t to_ms(uint64_t us) {
+  return us < 1000000000 ? (uint32_t)((us + 999) / 1000) : 1000000;
+}
+
 static weft_status copy_tokens(weft_generation *g, const int32_t *tokens, uint32_t n, weft_error *error) {
   for (uint32_t i = 0; i < n; i++) {
     weft_status status = weft_tokens_push(&g->prompt, tokens[i]);
@@ -161,7 +166,9 @@ static void fill_sampling(const weft_generation *g, const weft_generate_params *
   s->choice = p->choice;
   s->logprobs = p->logprobs || p->score;
   s->n_top_logprobs = p->top_logprobs;
-  for (uint32_t i = 0; i < p->n_bias; i++) bias[i] = (weft_logit_bias){p->bias_tokens[i], p->bias[i]};
+  for (uint32_t i = 0; i < p->n_bias && p->n_bias <= WEFT_LOGIT_BIAS_MAX; i++) {
+    bias[i] = (weft_logit_bias){p->bias_tokens[i], p->bias[i]};
+  }
   s->bias = bias;
   s->n_bias = p->n_bias;
 }
@@ -180,68 +187,27 @@ static void fill_entropy_bound(const weft_generation *g, const weft_generate_par
   e->choice = p->choice;
 }
 
-/* What a moving canvas cannot do is refused, not ignored. */
-static weft_status check_canvas(const weft_generation *g, const weft_generate_params *p, weft_error *error) {
-  const char *what = p->score        ? "choosing by logprobs (best_of)"
-                     : p->logprobs   ? "logprobs"
-                     : p->n_bias > 0 ? "logit_bias"
-                     : p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f
-                         ? "penalties"
-                     : p->min_p != 0.0f ? "min_p"
-                                        : NULL;
-  if (what == NULL) return WEFT_OK;
-  return weft_fail(error, WEFT_E_INVALID,
-                   "%s is not defined for a canvas, whose tokens move until it is done: leave it out, or ask %s for "
-                   "mode \"autoregressive\"",
-                   what, g->model->name);
+static bool answers_by_canvas(const weft_generation *g, const weft_generate_params *p) {
+  bool can = weft_model_get_info(g->model->model)->canvas_length > 0;
+  return p->mode == WEFT_MODE_DIFFUSION || (p->mode == WEFT_MODE_AUTO && can);
 }
 
-static weft_status choose_mode(const weft_generation *g, const weft_generate_params *p, bool *canvas,
-                               weft_error *error) {
-  const weft_model_info *info = weft_model_get_info(g->model->model);
-  *canvas = p->mode == WEFT_MODE_DIFFUSION || (p->mode == WEFT_MODE_AUTO && info->canvas_length > 0);
-  if (*canvas && info->canvas_length == 0) {
-    return weft_fail(error, WEFT_E_INVALID, "%s cannot answer by diffusion: it has no canvas", g->model->name);
-  }
-  return *canvas ? check_canvas(g, p, error) : WEFT_OK;
+/* Tokens that are asked for; the engine cuts them to what the context leaves. */
+static uint32_t choose_length(const weft_generation *g, const weft_generate_params *p, bool canvas) {
+  uint32_t max_tokens = p->max_tokens > 0 ? p->max_tokens : MAX_TOKENS_DEFAULT;
+  if (!canvas || p->diffusion_blocks == 0) return max_tokens;
+  uint64_t most = (uint64_t)p->diffusion_blocks * weft_model_get_info(g->model->model)->canvas_length;
+  if (p->max_tokens > 0 && most >= max_tokens) return max_tokens;
+  return most > UINT32_MAX ? UINT32_MAX : (uint32_t)most;
 }
 
-static weft_status choose_length(const weft_generation *g, const weft_generate_params *p, bool canvas,
-                                 uint32_t *max_tokens, weft_error *error) {
-  const weft_model_info *info = weft_model_get_info(g->model->model);
-  uint32_t context = g->model->context;
-  if (g->prompt.n == 0) return weft_fail(error, WEFT_E_INVALID, "the prompt is empty");
-  if (g->prompt.n >= context) {
-    return weft_fail(error, WEFT_E_TOO_LARGE,
-                     "the prompt has %u tokens; prompt and answer together may have %u: shorten it or serve with a "
-                     "larger --context",
-                     g->prompt.n, context);
-  }
-  uint32_t room = context - g->prompt.n;
-  *max_tokens = p->max_tokens > 0 ? p->max_tokens : MAX_TOKENS_DEFAULT;
-  if (canvas && p->diffusion_blocks > 0) {
-    uint64_t most = (uint64_t)p->diffusion_blocks * info->canvas_length;
-    if (p->max_tokens == 0 || most < *max_tokens) *max_tokens = most > UINT32_MAX ? UINT32_MAX : (uint32_t)most;
-  }
-  if (*max_tokens > room) *max_tokens = room;
-  return WEFT_OK;
-}
-
-static weft_status submit(weft_generation *g, const weft_generate_params *p, uint32_t index, weft_error *error) {
-  bool canvas = false;
-  uint32_t max_tokens = 0;
+/* What it takes to read the answer, and the request of the engine; bias: room for what its sampling points to. */
+static weft_status prepare(weft_generation *g, const weft_generate_params *p, uint64_t now, weft_logit_bias *bias,
+                           weft_request_params *out, weft_error *error) {
   weft_status status = make_prompt(g, p, error);
-  if (status == WEFT_OK) status = choose_mode(g, p, &canvas, error);
-  if (status == WEFT_OK) status = choose_length(g, p, canvas, &max_tokens, error);
   if (status == WEFT_OK) status = weft_stops_set(&g->stops, p->stop, p->n_stop, error);
-  if (status == WEFT_OK && p->n_bias > WEFT_LOGIT_BIAS_MAX) {
-    status = weft_fail(error, WEFT_E_INVALID, "logit_bias has %u entries; at most %d are allowed", p->n_bias,
-                       WEFT_LOGIT_BIAS_MAX);
-  }
-  if (status == WEFT_OK && p->n_bias > 0 && (p->bias_tokens == NULL || p->bias == NULL)) {
-    status = weft_fail(error, WEFT_E_INVALID, "logit_bias has %u entries without tokens or values", p->n_bias);
-  }
   if (status != WEFT_OK) return status;
+  bool canvas = answers_by_canvas(g, p);
   unsigned flags = (p->with_special ? (unsigned)WEFT_DETOK_WITH_SPECIAL : 0u) |
                    (p->whole_tokens ? (unsigned)WEFT_DETOK_WHOLE_TOKENS : 0u);
   weft_chat_stream_open(&g->stream, g->chat, g->model->tokenizer, flags, g->thinks);
@@ -249,59 +215,138 @@ static weft_status submit(weft_generation *g, const weft_generate_params *p, uin
   g->whole_tokens = p->whole_tokens;
   g->logprobs = p->logprobs && !canvas;
   g->score = p->score && !canvas;
-  uint64_t now = weft_clock_us(), seed = p->has_seed ? p->seed : fresh_seed();
-  weft_logit_bias bias[WEFT_LOGIT_BIAS_MAX];
-  uint64_t retry_us = 0;
-  weft_request_params params = {.runner = index,
-                                .tenant = p->tenant,
-                                .domain = weft_runtime_domain(g->runtime, p->tenant),
-                                .canvas = canvas,
-                                .tokens = g->prompt.ids,
-                                .n_tokens = g->prompt.n,
-                                .max_tokens = max_tokens,
-                                .ignore_eos = p->ignore_eos,
-                                .stop_rule = g->stops.n > 0 ? stop_rule : NULL,
-                                .stop_self = g,
-                                .notify = notify,
-                                .notify_self = g,
-                                .deadline_us = p->timeout_ms > 0 ? now + (uint64_t)p->timeout_ms * 1000u : 0,
-                                .priority = p->priority,
-                                .no_cache = p->no_cache,
-                                .sibling = p->sibling == NULL ? NULL : p->sibling->request,
-                                .canvas_events = canvas && p->canvas_deltas,
-                                .trace = canvas && p->trace};
-  params.stop_tokens = weft_tokenizer_eog(g->model->tokenizer, &params.n_stop_tokens);
-  fill_sampling(g, p, seed, bias, &params.sampling);
-  fill_entropy_bound(g, p, seed, &params.entropy_bound);
-  params.retry_us = &retry_us;
-  status = weft_engine_submit(g->runtime->engine, &params, now, &g->request, error);
-  if (p->retry_ms != NULL) *p->retry_ms = retry_us < 1000000000 ? (uint32_t)((retry_us + 999) / 1000) : 1000000;
+  uint64_t seed = p->has_seed ? p->seed : fresh_seed();
+  *out = (weft_request_params){.tenant = p->tenant,
+                               .domain = weft_runtime_domain(g->runtime, p->tenant),
+                               .canvas = canvas,
+                               .tokens = g->prompt.ids,
+                               .n_tokens = g->prompt.n,
+                               .max_tokens = choose_length(g, p, canvas),
+                               .ignore_eos = p->ignore_eos,
+                               .stop_rule = g->stops.n > 0 ? stop_rule : NULL,
+                               .stop_self = g,
+                               .notify = notify,
+                               .notify_self = g,
+                               .deadline_us = p->timeout_ms > 0 ? now + (uint64_t)p->timeout_ms * 1000u : 0,
+                               .priority = p->priority,
+                               .no_cache = p->no_cache,
+                               .canvas_events = canvas && p->canvas_deltas,
+                               .trace = canvas && p->trace};
+  out->stop_tokens = weft_tokenizer_eog(g->model->tokenizer, &out->n_stop_tokens);
+  fill_sampling(g, p, seed, bias, &out->sampling);
+  fill_entropy_bound(g, p, seed, &out->entropy_bound);
+  return WEFT_OK;
+}
+
+/* Requests on their way into the engine: [n_prompts x n_choices], the choices of a prompt one after the other. */
+typedef struct submission {
+  weft_runtime *runtime;
+  weft_generation **out;
+  weft_request_params *request;
+  weft_request **handle;
+  weft_logit_bias *bias; /* of all prompts */
+  uint32_t n, n_bias;
+  uint64_t now;
+} submission;
+
+static weft_status take_memory(submission *s, const weft_generate_params *params, uint32_t n_prompts,
+                               weft_error *error) {
+  size_t n_bias = 0;
+  for (uint32_t p = 0; p < n_prompts; p++) {
+    if (params[p].n_bias > WEFT_LOGIT_BIAS_MAX) continue; /* the engine refuses it unread */
+    if (params[p].n_bias > 0 && (params[p].bias_tokens == NULL || params[p].bias == NULL)) {
+      return weft_fail(error, WEFT_E_INVALID, "logit_bias has %u entries without tokens or values", params[p].n_bias);
+    }
+    n_bias += params[p].n_bias;
+  }
+  s->request = weft_alloc(s->n, sizeof *s->request);
+  s->handle = weft_alloc(s->n, sizeof *s->handle);
+  s->bias = weft_alloc(n_bias, sizeof *s->bias);
+  if (s->request != NULL && s->handle != NULL && s->bias != NULL) return WEFT_OK;
+  return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u answers", s->n);
+}
+
+static weft_status prepare_at(submission *s, const weft_generate_params *params, uint32_t at, weft_logit_bias *bias,
+                              weft_error *error) {
+  weft_runtime *rt = s->runtime;
+  uint32_t index;
+  if (params->tenant >= rt->options.tenants) {
+    return weft_fail(error, WEFT_E_INVALID, "tenant %u does not exist; there are %u", params->tenant,
+                     rt->options.tenants);
+  }
+  const weft_served_model *m = weft_runtime_model(rt, params->model, &index, error);
+  if (m == NULL) return WEFT_E_NOT_FOUND;
+  weft_generation *g = s->out[at] = weft_alloc(1, sizeof *g);
+  if (g == NULL) return WEFT_E_NO_MEMORY;
+  g->runtime = rt;
+  g->model = m;
+  weft_request_params *request = &s->request[at];
+  weft_status status = prepare(g, params, s->now, bias, request, error);
+  request->runner = index;
   return status;
+}
+
+/* The choices of a prompt: the first reads it, the others are its siblings. */
+static weft_status prepare_choices(submission *s, const weft_generate_params *params, uint32_t first, uint32_t n,
+                                   weft_error *error) {
+  weft_generate_params p = *params;
+  weft_logit_bias *bias = s->bias + s->n_bias;
+  weft_status status = prepare_at(s, &p, first, bias, error);
+  if (status == WEFT_OK && p.sibling != NULL) s->request[first].sibling = p.sibling->request;
+  if (p.n_bias <= WEFT_LOGIT_BIAS_MAX) s->n_bias += p.n_bias;
+  for (uint32_t k = 1; k < n && status == WEFT_OK; k++) {
+    p.turns = NULL;
+    p.text = NULL;
+    p.tokens = NULL;
+    p.sibling = s->out[first];
+    p.choice += 1;
+    status = prepare_at(s, &p, first + k, bias, error);
+    s->request[first + k].joins = true;
+  }
+  return status;
+}
+
+static weft_status submit(submission *s, const weft_generate_params *params, uint32_t n_prompts, uint32_t n_choices,
+                          weft_error *error) {
+  uint64_t retry_us = 0;
+  weft_status status = take_memory(s, params, n_prompts, error);
+  for (uint32_t p = 0; p < n_prompts && status == WEFT_OK; p++) {
+    status = prepare_choices(s, &params[p], p * n_choices, n_choices, error);
+  }
+  if (status != WEFT_OK) return status;
+  s->request->retry_us = &retry_us;
+  status = weft_engine_submit_all(s->runtime->engine, s->request, s->n, s->now, s->handle, error);
+  if (params->retry_ms != NULL) *params->retry_ms = to_ms(retry_us);
+  for (uint32_t i = 0; i < s->n && status == WEFT_OK; i++) s->out[i]->request = s->handle[i];
+  return status;
+}
+
+int weft_submit_all(weft_runtime *rt, const weft_generate_params *params, uint32_t n_prompts, uint32_t n_choices,
+                    weft_generation **out, char *error, size_t n_error) {
+  weft_error why = {{0}};
+  submission s = {.runtime = rt, .out = out, .now = weft_clock_us()};
+  if (n_prompts == 0 || n_choices == 0 || n_prompts > WEFT_ANSWERS_MAX / n_choices) {
+    (void)weft_fail(&why, WEFT_E_INVALID, "%u prompts times %u choices; there may be 1 to %d answers", n_prompts,
+                    n_choices, WEFT_ANSWERS_MAX);
+    return weft_tell(&why, WEFT_E_INVALID, error, n_error);
+  }
+  s.n = n_prompts * n_choices;
+  memset(out, 0, s.n * sizeof *out);
+  weft_status status = submit(&s, params, n_prompts, n_choices, &why);
+  weft_free(s.request);
+  weft_free(s.handle);
+  weft_free(s.bias);
+  if (status == WEFT_OK) return 0;
+  for (uint32_t i = 0; i < s.n; i++) {
+    weft_generation_free(out[i]);
+    out[i] = NULL;
+  }
+  return weft_tell(&why, status, error, n_error);
 }
 
 int weft_submit(weft_runtime *rt, const weft_generate_params *params, weft_generation **out, char *error,
                 size_t n_error) {
-  weft_error why = {{0}};
-  uint32_t index;
-  *out = NULL;
-  if (params->tenant >= rt->options.tenants) {
-    (void)weft_fail(&why, WEFT_E_INVALID, "tenant %u does not exist; there are %u", params->tenant,
-                    rt->options.tenants);
-    return weft_tell(&why, WEFT_E_INVALID, error, n_error);
-  }
-  const weft_served_model *m = weft_runtime_model(rt, params->model, &index, &why);
-  if (m == NULL) return weft_tell(&why, WEFT_E_NOT_FOUND, error, n_error);
-  weft_generation *g = weft_alloc(1, sizeof *g);
-  if (g == NULL) return weft_tell(&why, WEFT_E_NO_MEMORY, error, n_error);
-  g->runtime = rt;
-  g->model = m;
-  weft_status status = submit(g, params, index, &why);
-  if (status != WEFT_OK) {
-    weft_generation_free(g);
-    return weft_tell(&why, status, error, n_error);
-  }
-  *out = g;
-  return 0;
+  return weft_submit_all(rt, params, 1, 1, out, error, n_error);
 }
 
 void weft_on_ready(weft_generation *g, void (*ready)(void *self), void *self) {
@@ -526,6 +571,7 @@ static weft_status give_end(weft_generation *g, weft_delta *out) {
       .text = "",
       .finish = weft_finish_text(g->event.finish),
       .error = g->event.finish == WEFT_FINISH_ERROR ? g->error : NULL,
+      .retry_ms = to_ms(g->event.retry_us),
       .mean_logprob = u->n_answer == 0 ? -INFINITY : g->logprob_sum / u->n_answer,
       .usage = {.prompt_tokens = u->n_prompt,
                 .cached_tokens = u->n_cached,

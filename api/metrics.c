@@ -156,11 +156,8 @@ static void put_finished(weft_text *out, const weft_engine_stats *stats, const c
   static const struct {
     const char *reason;
     weft_finish finish;
-  } rows[] = {{"stop", WEFT_FINISH_STOP},
-              {"length", WEFT_FINISH_LENGTH},
-              {"abort", WEFT_FINISH_CANCELLED},
-              {"deadline", WEFT_FINISH_DEADLINE},
-              {"error", WEFT_FINISH_ERROR}};
+  } rows[] = {{"stop", WEFT_FINISH_STOP},         {"length", WEFT_FINISH_LENGTH}, {"abort", WEFT_FINISH_CANCELLED},
+              {"deadline", WEFT_FINISH_DEADLINE}, {"error", WEFT_FINISH_ERROR},   {"evicted", WEFT_FINISH_EVICTED}};
   weft_prometheus_head(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     weft_text_printf(out, "vllm:request_success_total%s,finished_reason=\"%s\"} %llu\n", labels, rows[i].reason,
@@ -392,8 +389,8 @@ char *weft_stats_json(weft_runtime *rt) {
   weft_text_printf(&out, ",\"kv_cache_usage\":%.6f,\"page_bytes\":%llu", pool_usage(&stats),
                    (unsigned long long)rt->page_bytes);
   weft_text_puts(&out, ",\"finished\":{");
-  static const char *const reasons[] = {"stop", "length", "cancelled", "deadline", "error"};
-  for (int i = 0; i < 5; i++) {
+  static const char *const reasons[] = {"stop", "length", "cancelled", "deadline", "error", "evicted"};
+  for (int i = 0; i < 6; i++) {
     weft_text_printf(&out, "%s\"%s\":%llu", i > 0 ? "," : "", reasons[i],
                      (unsigned long long)stats.n_finished[WEFT_FINISH_STOP + i]);
   }

@@ -80,5 +80,6 @@ void weft_refusal_json(const weft_refusal *r, weft_text *out) {
   } else {
     weft_text_puts(out, "null");
   }
+  if (r->retry_s > 0) weft_text_printf(out, ",\"retry_after\":%u", r->retry_s);
   weft_text_puts(out, "}}");
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Why a request was not served: an HTTP code and one line for a person, in the shape that OpenAI's
  * clients read:
- * {"error":{"message","type","param","code"}}.
+ * {"error":{"message","type","param","code"}}, and "retry_after" in seconds where it is known, for those who hear of it
+ * in a stream, whose headers were sent.
  *
  * Law: every refusal of the server is made here, so all have the same shape; the type follows from
  * the code. */

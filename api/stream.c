@@ -183,6 +183,14 @@ static void keep_text(const weft_answer *a, weft_choice *c, const weft_delta *d)
 }
 
 static weft_status refuse_end(const weft_delta *end, weft_refusal *why) {
+  if (strcmp(end->finish, "evicted") == 0) {
+    (void)weft_refuse(
+        why, 429, "queue_full", NULL,
+        "the queue is full and this tenant has most in it for its weight: its newest waiting request gave "
+        "its place to another tenant's; come again later");
+    why->retry_s = (end->retry_ms + 999) / 1000;
+    return WEFT_E_INVALID;
+  }
   if (strcmp(end->finish, "error") == 0) return weft_refuse(why, 500, "generation_failed", NULL, "%s", end->error);
   if (strcmp(end->finish, "deadline") == 0) {
     return weft_refuse(why, 504, "timeout", "timeout_ms",
@@ -314,41 +322,49 @@ static weft_answer *open_answer(const weft_answer_config *config, weft_exchange 
   return NULL;
 }
 
-static weft_status submit_all(weft_answer *a, const weft_answer_config *config, weft_refusal *why) {
+static weft_status submit_prompts(weft_answer *a, const weft_answer_config *config, weft_generate_params *params,
+                                  weft_generation **out, weft_refusal *why) {
   const weft_gen *gen = config->gen;
-  weft_generate_params params = gen->params;
-  params.tenant = config->tenant;
+  char line[512];
+  uint32_t retry_ms = 0, n = gen->n_prompts * gen->n_choices;
   for (uint32_t p = 0; p < gen->n_prompts; p++) {
     const weft_gen_prompt *prompt = &gen->prompt[p];
-    params.turns = prompt->turns;
-    params.n_turns = prompt->n_turns;
-    params.text = prompt->text;
-    params.n_text = prompt->n_text;
-    params.tokens = prompt->tokens;
-    params.n_tokens = prompt->n_tokens;
-    for (uint32_t k = 0; k < gen->n_choices; k++) {
-      char line[512];
-      uint32_t retry_ms = 0;
-      weft_choice *c = &a->choice[a->n];
-      params.choice = k;
-      params.retry_ms = &retry_ms;
-      if (k > 0) { /* the prompt of the first choice, computed once */
-        params.turns = NULL;
-        params.text = NULL;
-        params.tokens = NULL;
-      }
-      params.sibling = k == 0 ? NULL : a->choice[a->n - k].generation;
-      int status = weft_submit(config->runtime, &params, &c->generation, line, sizeof line);
-      if (status != 0) {
-        (void)weft_refuse_status(why, status, line, config->draining);
-        why->retry_s = (retry_ms + 999) / 1000;
-        return WEFT_E_INVALID;
-      }
-      c->index = a->n++;
-      c->prompt = p;
-    }
+    params[p] = gen->params;
+    params[p].tenant = config->tenant;
+    params[p].turns = prompt->turns;
+    params[p].n_turns = prompt->n_turns;
+    params[p].text = prompt->text;
+    params[p].n_text = prompt->n_text;
+    params[p].tokens = prompt->tokens;
+    params[p].n_tokens = prompt->n_tokens;
   }
+  params->retry_ms = &retry_ms;
+  int status = weft_submit_all(config->runtime, params, gen->n_prompts, gen->n_choices, out, line, sizeof line);
+  if (status != 0) {
+    (void)weft_refuse_status(why, status, line, config->draining);
+    why->retry_s = (retry_ms + 999) / 1000;
+    return WEFT_E_INVALID;
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    a->choice[i].generation = out[i];
+    a->choice[i].index = i;
+    a->choice[i].prompt = i / gen->n_choices;
+  }
+  a->n = n;
   return WEFT_OK;
+}
+
+/* All choices of all prompts, or none. */
+static weft_status submit_all(weft_answer *a, const weft_answer_config *config, weft_refusal *why) {
+  const weft_gen *gen = config->gen;
+  weft_generate_params *params = weft_alloc(gen->n_prompts, sizeof *params);
+  weft_generation **out = weft_alloc((size_t)gen->n_prompts * gen->n_choices, sizeof *out);
+  weft_status status = params == NULL || out == NULL
+                           ? weft_refuse(why, 503, "no_memory", NULL, "no memory for this request: try again later")
+                           : submit_prompts(a, config, params, out, why);
+  weft_free(params);
+  weft_free(out);
+  return status;
 }
 
 static void wake(void *self) {
@@ -362,7 +378,7 @@ void weft_answer_start(const weft_answer_config *config, weft_exchange *x) {
                            ? weft_refuse(&why, 503, "no_memory", NULL, "no memory for this request: try again later")
                            : submit_all(a, config, &why);
   if (status != WEFT_OK) {
-    close_answer(a); /* what was submitted already is cancelled */
+    close_answer(a);
     weft_exchange_refuse(x, &why);
     return;
   }

@@ -45,6 +45,8 @@ void weft_tenants_forget(weft_runtime *rt) {
 
 static const weft_counter_row rows[] = {
     {"weft_tenant_requests_total", "counter", "Requests that ended.", AT(n_finished)},
+    {"weft_tenant_evicted_total", "counter", "Of those: gave their place in the full queue to another tenant.",
+     AT(n_evicted)},
     {"weft_tenant_prompt_tokens_total", "counter", "Prompt tokens.", AT(n_prompt_tokens)},
     {"weft_tenant_cached_tokens_total", "counter", "Cached prompt tokens.", AT(n_cached_tokens)},
     {"weft_tenant_completion_tokens_total", "counter", "Answer tokens.", AT(n_answer_tokens)},

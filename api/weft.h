@@ -129,7 +129,8 @@ typedef struct weft_generate_params {
   bool with_special;   /* print control tokens too */
   uint32_t timeout_ms; /* 0: none; the request ends with "deadline" */
   int32_t priority;    /* among requests of this tenant: each is worth 10 s of waiting */
-  uint32_t *retry_ms;  /* out, may be NULL: with a full queue or a tenant's limit, when to come again; 0: never */
+  uint32_t *retry_ms;  /* out, may be NULL; of the first of a submission: with a full queue or a tenant's limit, when to
+                          come again; 0: never */
   bool no_cache;
 } weft_generate_params;
 WEFT_API void weft_generate_defaults(weft_generate_params *params);
@@ -171,16 +172,25 @@ typedef struct weft_delta {
   const int32_t *canvas_in, *drawn, *canvas_out; /* CANVAS with trace: [n_tokens] */
   const float *entropy;
   const uint8_t *accepted_mask;
-  const char *finish;      /* END: "stop", "length", "cancelled", "deadline", "error" */
+  const char *finish;      /* END: "stop", "length", "cancelled", "deadline", "error", "evicted" (below) */
   const char *error;       /* END with "error": one line */
+  uint32_t retry_ms;       /* END with "evicted": when to come again */
   double mean_logprob;     /* END with score: per token of the answer; -INFINITY without tokens */
   weft_usage_counts usage; /* END */
 } weft_delta;
 
 /* Errors: invalid parameters, too long (both: the caller's fault); a full queue or a limit of the tenant that is reached
- * for now (status 3: come again). */
+ * for now (status 3: come again). A generation that has not started ends with "evicted" when the queue is full and a
+ * tenant comes that has less in it for its weight: the same as status 3, but later. */
 WEFT_API int weft_submit(weft_runtime *runtime, const weft_generate_params *params, weft_generation **out, char *error,
                          size_t n_error);
+/* n_choices answers to each of n_prompts prompts, all of them or none: out[p * n_choices + k] is answer k to the prompt of
+ * params[p], which is computed once for all of its answers; their choice counts from params[p].choice. At most
+ * WEFT_ANSWERS_MAX, all of one tenant. When they never fit at once (the tenant's limits, the queue, tokens per minute)
+ * the line says how many do. On failure out holds NULL. */
+enum { WEFT_ANSWERS_MAX = 128 };
+WEFT_API int weft_submit_all(weft_runtime *runtime, const weft_generate_params *params, uint32_t n_prompts,
+                             uint32_t n_choices, weft_generation **out, char *error, size_t n_error);
 /* Waits up to timeout_ms (0: do not wait) for the next delta: 0 and *out, or 1 when there was none. Memory that runs out
  * while text is made ends the generation with "error". */
 WEFT_API int weft_next(weft_generation *generation, uint32_t timeout_ms, weft_delta *out);

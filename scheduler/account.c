@@ -3,10 +3,19 @@
 
 static const uint64_t minute_us = 60000000;
 
-void weft_account_open(weft_account *account, const weft_tenant_config *config) {
-  *account = (weft_account){.waiting_max = config->waiting_max,
+void weft_account_open(weft_account *account, const weft_tenant_config *config, uint32_t running_max) {
+  *account = (weft_account){.weight = config->weight,
+                            .running_max = running_max,
+                            .waiting_max = config->waiting_max,
                             .tokens_per_minute = config->tokens_per_minute,
                             .level = config->tokens_per_minute * minute_us};
+  if (config->running_max > 0 && config->running_max < running_max) account->running_max = config->running_max;
+  if (config->waiting_max > 0) {
+    uint64_t most = (uint64_t)account->running_max + config->waiting_max;
+    account->live_max = most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
+  }
+  weft_list_init(&account->unstarted);
+  weft_list_init(&account->remaining);
 }
 
 static void add(weft_account *a, uint64_t amount) {
@@ -21,45 +30,44 @@ static void refill(weft_account *a, uint64_t now_us) {
   a->filled_us = now_us;
 }
 
-uint64_t weft_account_retry_us(const weft_account *a, uint32_t n_tokens) {
-  uint64_t wanted = n_tokens * minute_us;
-  if (wanted <= a->level) return 0;
-  return (wanted - a->level + a->tokens_per_minute - 1) / a->tokens_per_minute;
+static weft_status check_places(const weft_account *a, uint32_t n_requests, weft_shortage *shortage,
+                                weft_error *error) {
+  uint64_t n = (uint64_t)a->n_live + n_requests;
+  if (a->live_max == 0 || n <= a->live_max) return WEFT_OK;
+  shortage->why = WEFT_REFUSED_TENANT_QUEUE;
+  shortage->n_own_places = (uint32_t)(n - a->live_max);
+  return weft_fail(error, WEFT_FULL,
+                   "this tenant's queue is full: it has %u requests, may have %u (%u running and %u waiting), and %u "
+                   "more came; come again later",
+                   a->n_live, a->live_max, a->running_max, a->waiting_max, n_requests);
 }
 
-static weft_status take_tokens(weft_account *a, uint32_t n_tokens, uint64_t now_us, weft_error *error) {
+static weft_status check_tokens(weft_account *a, uint64_t n_tokens, uint64_t now_us, weft_shortage *shortage,
+                                weft_error *error) {
+  if (a->tokens_per_minute == 0) return WEFT_OK;
   uint64_t wanted = n_tokens * minute_us;
   refill(a, now_us);
-  if (wanted <= a->level) {
-    a->level -= wanted;
-    return WEFT_OK;
-  }
+  if (wanted <= a->level) return WEFT_OK;
+  if (shortage->why == WEFT_REFUSED_NONE) shortage->why = WEFT_REFUSED_TOKENS;
+  shortage->tokens_us = (wanted - a->level + a->tokens_per_minute - 1) / a->tokens_per_minute;
   return weft_fail(error, WEFT_FULL,
-                   "%u of this tenant's %u tokens a minute are left; prompt and max_tokens of this "
-                   "request are %u: come again later",
-                   (uint32_t)(a->level / minute_us), a->tokens_per_minute, n_tokens);
+                   "%u of this tenant's %u tokens a minute are left; prompt and max_tokens, over all answers, are "
+                   "%llu: come again later",
+                   (uint32_t)(a->level / minute_us), a->tokens_per_minute, (unsigned long long)n_tokens);
 }
 
-weft_status weft_account_take(weft_account *a, uint32_t n_tokens, uint64_t now_us, weft_refused *why,
-                              weft_error *error) {
-  weft_status status = WEFT_OK;
-  if (a->waiting_max > 0 && a->n_waiting >= a->waiting_max) {
-    *why = WEFT_REFUSED_TENANT_QUEUE;
-    status =
-        weft_fail(error, WEFT_FULL, "this tenant's queue is full: %u requests wait; come again later", a->n_waiting);
-  } else if (a->tokens_per_minute > 0) {
-    *why = WEFT_REFUSED_TOKENS;
-    status = take_tokens(a, n_tokens, now_us, error);
-  }
-  if (status != WEFT_OK) {
-    a->n_refused[*why] += 1;
-  } else {
-    a->n_waiting += 1;
-  }
-  return status;
+weft_status weft_account_check(weft_account *a, uint32_t n_requests, uint64_t n_tokens, uint64_t now_us,
+                               weft_shortage *shortage, weft_error *error) {
+  weft_status places = check_places(a, n_requests, shortage, error);
+  weft_status tokens = check_tokens(a, n_tokens, now_us, shortage, places == WEFT_OK ? error : NULL);
+  return places != WEFT_OK ? places : tokens;
 }
 
-void weft_account_give_back(weft_account *a, uint32_t n_tokens, uint64_t now_us) {
+void weft_account_take(weft_account *a, uint64_t n_tokens) {
+  if (a->tokens_per_minute > 0) a->level -= n_tokens * minute_us;
+}
+
+void weft_account_give_back(weft_account *a, uint64_t n_tokens, uint64_t now_us) {
   if (a->tokens_per_minute == 0) return;
   refill(a, now_us);
   add(a, n_tokens * minute_us);

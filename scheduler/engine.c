@@ -213,7 +213,7 @@ static weft_status take_memory(weft_engine *e) {
   if (e->account == NULL || e->shared_usage == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < c->n_tenants; i++) {
     const weft_tenant_config *config = &e->tenants.tenant[i].config;
-    weft_account_open(&e->account[i], config);
+    weft_account_open(&e->account[i], config, c->running_max);
     weft_pager_set_owner_limit(e->pager, i, config->blocks_max);
   }
   weft_pins_plan(e);
@@ -273,7 +273,8 @@ weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out
                        "engine: no memory for %u running and %u waiting requests; lower one of them",
                        config->running_max, config->waiting_max);
   }
-  if (status == WEFT_OK && weft_inbox_open(&e->inbox, config->waiting_max, config->running_max, e->account)) {
+  if (status == WEFT_OK &&
+      weft_inbox_open(&e->inbox, config->waiting_max, config->running_max, e->account, config->n_tenants)) {
     status = weft_fail(error, WEFT_E_NO_MEMORY, "engine: the system refused a lock");
   }
   if (status != WEFT_OK) {
@@ -359,6 +360,8 @@ void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_ten
   *out = engine->tenants.shared[tenant].stats;
   (void)pthread_mutex_unlock(&engine->stats_mutex);
   out->n_waiting = account.n_waiting;
+  out->n_unstarted = account.n_unstarted;
+  out->n_evicted = account.n_evicted;
   memcpy(out->n_refused, account.n_refused, sizeof out->n_refused);
 }
 

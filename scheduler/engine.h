@@ -27,9 +27,13 @@ weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out
 /* All requests must have been released. */
 void weft_engine_close(weft_engine *engine);
 
-/* Checks the request against what could ever fit (pool, context, vocabulary, parameters, limits of the tenant): INVALID
- * or TOO_LARGE with one line; FULL when the queue is full or a limit of the tenant is reached for now. On WEFT_OK the
- * caller owns *out until release. */
+/* Submits n requests of one tenant, 1 to WEFT_SUBMISSION_MAX, as one act: all of them or none. Checks them against what
+ * could ever fit (pool, context, vocabulary, parameters, limits of the tenant, places for n): INVALID or TOO_LARGE with
+ * one line that says the largest that fits; FULL when the queue is full or a limit of the tenant is reached for now. On
+ * WEFT_OK the caller owns out[0 .. n) until release; else they are NULL. */
+weft_status weft_engine_submit_all(weft_engine *engine, const weft_request_params *params, uint32_t n, uint64_t now_us,
+                                   weft_request **out, weft_error *error);
+/* One request. */
 weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *params, uint64_t now_us,
                                weft_request **out, weft_error *error);
 void weft_engine_cancel(weft_engine *engine, weft_request *request); /* any time, any thread, any number of times */

@@ -13,7 +13,9 @@ typedef enum weft_finish {
   WEFT_FINISH_LENGTH = 2, /* max_tokens or context limit */
   WEFT_FINISH_CANCELLED = 3,
   WEFT_FINISH_DEADLINE = 4,
-  WEFT_FINISH_ERROR = 5 /* error text says why */
+  WEFT_FINISH_ERROR = 5,   /* error text says why */
+  WEFT_FINISH_EVICTED = 6, /* it had not started, and gave its place in the full queue to another tenant */
+  WEFT_FINISH_KINDS = 7
 } weft_finish;
 
 /* "stop", "length", ...; "" for NONE */
@@ -53,6 +55,7 @@ typedef struct weft_event {
   weft_finish finish;
   weft_usage usage;
   const char *error; /* FINISH_ERROR */
+  uint64_t retry_us; /* FINISH_EVICTED: an estimate of when to submit again */
 } weft_event;
 
 #endif

@@ -22,8 +22,9 @@ void weft_forecast_step(weft_forecast *forecast, uint64_t cost, uint64_t now_us)
 /* There is nothing to do: the time until the next step tells nothing. */
 void weft_forecast_idle(weft_forecast *forecast);
 void weft_forecast_answer(weft_forecast *forecast, uint64_t cost);
-/* The time in which one of n_requests that wait, whose prompts cost this much, starts, on a device
- * of which they have `share` (0 .. 1]. */
-uint64_t weft_forecast_us(const weft_forecast *forecast, uint64_t prompt_cost, uint32_t n_requests, double share);
+/* The time in which n_places come free, at least 1: each when one request has been served, like the n_requests that wait,
+ * whose prompts cost this much together, on a device of which they have `share` (0 .. 1]. 0 for no places. */
+uint64_t weft_forecast_us(const weft_forecast *forecast, uint64_t prompt_cost, uint32_t n_requests, uint32_t n_places,
+                          double share);
 
 #endif

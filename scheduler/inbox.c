@@ -4,7 +4,12 @@
 #include <string.h>
 #include <time.h>
 
-weft_status weft_inbox_open(weft_inbox *inbox, uint32_t waiting_max, uint32_t running_max, weft_account *account) {
+#include "base/check.h"
+#include "pager/pager.h"
+#include "scheduler/queue_share.h"
+
+weft_status weft_inbox_open(weft_inbox *inbox, uint32_t waiting_max, uint32_t running_max, weft_account *account,
+                            uint32_t n_tenants) {
   memset(inbox, 0, sizeof *inbox);
   pthread_condattr_t attributes;
   if (pthread_condattr_init(&attributes) != 0) return WEFT_E_NO_MEMORY;
@@ -17,7 +22,9 @@ weft_status weft_inbox_open(weft_inbox *inbox, uint32_t waiting_max, uint32_t ru
     return WEFT_E_NO_MEMORY;
   }
   inbox->last = &inbox->first;
+  weft_list_init(&inbox->evicted);
   inbox->account = account;
+  inbox->n_tenants = n_tenants;
   inbox->waiting_max = waiting_max;
   inbox->live_max = waiting_max + running_max;
   return WEFT_OK;
@@ -41,41 +48,193 @@ static void note_and_unlock(weft_inbox *inbox) {
   unlock(inbox);
 }
 
-/* Under the mutex. */
-static weft_status judge(weft_inbox *inbox, const weft_request *request, uint64_t now_us, weft_refused *why,
-                         weft_error *error) {
-  *why = WEFT_REFUSED_NONE;
+/* ---- who has a place; all under the mutex ----------------------------------------------------- */
+
+static weft_request *unstarted_at(weft_link *link) {
+  return WEFT_OF_LINK(link, weft_request, unstarted_link);
+}
+
+static void leave_queue(weft_account *account, weft_request *r) {
+  weft_list_remove(&r->unstarted_link);
+  account->n_unstarted -= 1;
+}
+
+/* Its place goes to somebody else from now on. */
+static void leave_engine(weft_inbox *inbox, weft_request *r) {
+  weft_account *account = &inbox->account[r->tenant];
+  if (r->place == WEFT_PLACE_UNSTARTED) leave_queue(account, r);
+  if (r->place != WEFT_PLACE_RUNNING) account->n_waiting -= 1;
+  account->n_live -= 1;
+  inbox->n_live -= 1;
+}
+
+/* The end of a list at which requests give way: answers of which a part was given already come last. NULL: none. */
+static weft_link *gives_way_first(weft_account *account) {
+  return !weft_list_empty(&account->unstarted)   ? &account->unstarted
+         : !weft_list_empty(&account->remaining) ? &account->remaining
+                                                 : NULL;
+}
+
+/* The newest submission of the tenant gives way. Returns how many places that makes. */
+static uint32_t evict_newest(weft_inbox *inbox, weft_account *account) {
+  uint32_t n = 0;
+  weft_link *list = gives_way_first(account);
+  uint64_t submission = unstarted_at(list->prev)->submission;
+  while (!weft_list_empty(list)) {
+    weft_request *r = unstarted_at(list->prev);
+    if (r->submission != submission) break;
+    leave_engine(inbox, r);
+    r->place = WEFT_PLACE_EVICTED;
+    weft_list_push_back(&inbox->evicted, &r->evicted_link);
+    account->n_evicted += 1;
+    n += 1;
+  }
+  return n;
+}
+
+/* The places that the tenant would give, newest submissions first, until there are `wanted`. */
+static uint32_t would_give(weft_account *account, weft_queue_part will_have, uint32_t wanted) {
+  weft_queue_part part = {account->n_unstarted, account->weight};
+  weft_link *lists[] = {&account->unstarted, &account->remaining};
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < 2; i++) {
+    weft_link *at = lists[i]->prev;
+    while (n < wanted && at != lists[i] && weft_queue_part_is_larger(part, will_have)) {
+      uint64_t submission = unstarted_at(at)->submission;
+      for (; at != lists[i] && unstarted_at(at)->submission == submission; at = at->prev) {
+        part.n -= 1;
+        n += 1;
+      }
+    }
+  }
+  return n;
+}
+
+/* Places for n requests of a tenant, by evicting others where that is right. Returns how many are missing; then nobody
+ * was evicted. */
+static uint32_t make_room(weft_inbox *inbox, uint32_t tenant, uint32_t n) {
+  uint64_t n_wanted = (uint64_t)inbox->n_live + n;
+  uint32_t missing = n_wanted > inbox->live_max ? (uint32_t)(n_wanted - inbox->live_max) : 0, n_found = 0;
+  const weft_account *own = &inbox->account[tenant];
+  weft_queue_part will_have = {own->n_unstarted + n, own->weight}, part[WEFT_OWNER_OPERATOR];
+  if (missing == 0) return 0;
+  for (uint32_t i = 0; i < inbox->n_tenants; i++) {
+    weft_account *account = &inbox->account[i];
+    part[i] = (weft_queue_part){account->n_unstarted, account->weight};
+    if (i != tenant && n_found < missing) n_found += would_give(account, will_have, missing - n_found);
+  }
+  if (n_found < missing) return missing;
+  for (uint32_t n_made = 0; n_made < missing;) {
+    uint32_t who = weft_queue_who_gives_way(part, inbox->n_tenants, tenant, will_have);
+    WEFT_CHECK(who < inbox->n_tenants); /* would_give found them by the same comparison */
+    n_made += evict_newest(inbox, &inbox->account[who]);
+    part[who].n = inbox->account[who].n_unstarted;
+  }
+  return 0;
+}
+
+static weft_status judge(weft_inbox *inbox, uint32_t tenant, uint32_t n, uint64_t n_tokens, uint64_t now_us,
+                         weft_shortage *shortage, weft_error *error) {
+  *shortage = (weft_shortage){.why = WEFT_REFUSED_NONE};
   if (inbox->closed) {
     return weft_fail(error, WEFT_FULL, "the engine has stopped and takes no new requests");
   }
   if (inbox->draining) {
     return weft_fail(error, WEFT_FULL, "the engine is draining and takes no new requests");
   }
-  weft_account *account = &inbox->account[request->tenant];
-  if (inbox->n_waiting >= inbox->waiting_max || inbox->n_live >= inbox->live_max) {
-    *why = WEFT_REFUSED_QUEUE;
-    account->n_refused[*why] += 1;
-    return weft_fail(error, WEFT_FULL, "the queue is full: %u requests wait; come again later", inbox->waiting_max);
+  weft_account *account = &inbox->account[tenant];
+  weft_status status = weft_account_check(account, n, n_tokens, now_us, shortage, error);
+  if (status == WEFT_OK) {
+    shortage->n_places = make_room(inbox, tenant, n);
+    if (shortage->n_places > 0) {
+      shortage->why = WEFT_REFUSED_QUEUE;
+      status = weft_fail(error, WEFT_FULL, "the queue is full: there are %u requests, and may be %u; come again later",
+                         inbox->n_live, inbox->live_max);
+    }
   }
-  return weft_account_take(account, request->n_prompt + request->size.answer_max, now_us, why, error);
+  if (status != WEFT_OK) account->n_refused[shortage->why] += n;
+  return status;
 }
 
-weft_status weft_inbox_put(weft_inbox *inbox, weft_request *request, uint64_t now_us, weft_refused *why,
-                           weft_error *error) {
+static void append(weft_inbox *inbox, weft_account *account, weft_request *r) {
+  r->submission = inbox->n_submissions;
+  r->place = WEFT_PLACE_UNSTARTED;
+  weft_list_push_back(&account->unstarted, &r->unstarted_link);
+  r->inbox_next = NULL;
+  *inbox->last = r;
+  inbox->last = &r->inbox_next;
+}
+
+weft_status weft_inbox_put(weft_inbox *inbox, weft_request *const *request, uint32_t n, uint64_t n_tokens,
+                           uint64_t now_us, weft_shortage *shortage, weft_error *error) {
+  uint32_t tenant = request[0]->tenant;
   lock(inbox);
-  weft_status status = judge(inbox, request, now_us, why, error);
+  weft_status status = judge(inbox, tenant, n, n_tokens, now_us, shortage, error);
   if (status != WEFT_OK) {
     unlock(inbox);
     return status;
   }
-  inbox->n_waiting += 1;
-  inbox->n_live += 1;
-  request->inbox_next = NULL;
-  *inbox->last = request;
-  inbox->last = &request->inbox_next;
+  weft_account *account = &inbox->account[tenant];
+  weft_account_take(account, n_tokens);
+  inbox->n_submissions += 1;
+  for (uint32_t i = 0; i < n; i++) append(inbox, account, request[i]);
+  inbox->n_live += n;
+  account->n_live += n;
+  account->n_waiting += n;
+  account->n_unstarted += n;
   note_and_unlock(inbox);
   return WEFT_OK;
 }
+
+/* The first of a submission starts: the rest of it, which lies beside it, is no longer the first to give way. */
+static void part_starts(weft_account *account, weft_request *first) {
+  weft_link *at = &first->unstarted_link;
+  while (at->prev != &account->unstarted && unstarted_at(at->prev)->submission == first->submission) at = at->prev;
+  while (at != &account->unstarted && unstarted_at(at)->submission == first->submission) {
+    weft_link *next = at->next;
+    unstarted_at(at)->submission_started = true;
+    weft_list_remove(at);
+    weft_list_push_back(&account->remaining, at);
+    at = next;
+  }
+}
+
+bool weft_inbox_start(weft_inbox *inbox, weft_request *r) {
+  weft_account *account = &inbox->account[r->tenant];
+  lock(inbox);
+  bool evicted = r->place == WEFT_PLACE_EVICTED;
+  if (!evicted) {
+    if (r->place == WEFT_PLACE_UNSTARTED) {
+      if (!r->submission_started) part_starts(account, r);
+      leave_queue(account, r);
+    }
+    r->place = WEFT_PLACE_RUNNING;
+    account->n_waiting -= 1;
+  }
+  unlock(inbox);
+  return !evicted;
+}
+
+void weft_inbox_preempt(weft_inbox *inbox, weft_request *r) {
+  lock(inbox);
+  r->place = WEFT_PLACE_PREEMPTED;
+  inbox->account[r->tenant].n_waiting += 1;
+  unlock(inbox);
+}
+
+void weft_inbox_end(weft_inbox *inbox, weft_request *r, uint32_t n_unused, uint64_t now_us) {
+  lock(inbox);
+  if (r->place == WEFT_PLACE_EVICTED) {
+    weft_list_remove(&r->evicted_link);
+  } else {
+    leave_engine(inbox, r);
+  }
+  r->place = WEFT_PLACE_NONE;
+  weft_account_give_back(&inbox->account[r->tenant], n_unused, now_us);
+  unlock(inbox);
+}
+
+/* ---- notes ----------------------------------------------------------------------------------- */
 
 void weft_inbox_cancel(weft_inbox *inbox, weft_request *request) {
   lock(inbox);
@@ -121,31 +280,17 @@ bool weft_inbox_draining(weft_inbox *inbox) {
   return draining;
 }
 
-weft_inbox_notes weft_inbox_take(weft_inbox *inbox) {
+void weft_inbox_take(weft_inbox *inbox, weft_inbox_notes *notes) {
   lock(inbox);
-  weft_inbox_notes notes = {
-      .submitted = inbox->first, .cancelled = inbox->cancelled, .reset_cache = inbox->reset_cache};
+  *notes =
+      (weft_inbox_notes){.submitted = inbox->first, .cancelled = inbox->cancelled, .reset_cache = inbox->reset_cache};
+  weft_list_init(&notes->evicted);
+  weft_list_splice_back(&notes->evicted, &inbox->evicted);
   inbox->first = NULL;
   inbox->last = &inbox->first;
   inbox->cancelled = NULL;
   inbox->reset_cache = false;
   inbox->n_taken_notes = inbox->n_notes;
-  unlock(inbox);
-  return notes;
-}
-
-void weft_inbox_count_waiting(weft_inbox *inbox, uint32_t tenant, int32_t change) {
-  lock(inbox);
-  uint32_t *own = &inbox->account[tenant].n_waiting;
-  inbox->n_waiting = (uint32_t)((int32_t)inbox->n_waiting + change);
-  *own = (uint32_t)((int32_t)*own + change);
-  unlock(inbox);
-}
-
-void weft_inbox_count_finished(weft_inbox *inbox, uint32_t tenant, uint32_t n_unused, uint64_t now_us) {
-  lock(inbox);
-  inbox->n_live -= 1;
-  weft_account_give_back(&inbox->account[tenant], n_unused, now_us);
   unlock(inbox);
 }
 

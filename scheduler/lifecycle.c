@@ -21,6 +21,7 @@ static weft_tenant_stats *tenant_stats(weft_engine *e, const weft_request *r) {
 /* ---- waiting --------------------------------------------------------------------------------- */
 
 void weft_lifecycle_accept(weft_engine *e, weft_request *r) {
+  r->accepted = true;
   r->arrival = e->n_arrivals++;
   e->stats.n_submitted += 1;
   tenant_stats(e, r)->n_submitted += 1;
@@ -33,7 +34,11 @@ void weft_lifecycle_accept(weft_engine *e, weft_request *r) {
   }
   weft_waiting_enqueue(e, r);
   weft_lane *lane = &e->lane[r->lane];
-  if (lane->broken) weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, lane->reason);
+  if (lane->broken) {
+    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, lane->reason);
+  } else if (r->turned_away) {
+    weft_lifecycle_evict(e, r);
+  }
 }
 
 /* It started, or ended without. */
@@ -102,7 +107,6 @@ void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
   if (!r->admitted_once) count_start(e, r);
   expect_no_more(r);
   if (r->head->trunk == NULL) r->head->trunk = r;
-  weft_inbox_count_waiting(&e->inbox, r->tenant, -1);
   e->n_changes += 1;
   r->state = WEFT_REQUEST_RUNNING;
   r->wait.need_pages = 0;
@@ -228,7 +232,7 @@ bool weft_lifecycle_preempt(weft_engine *e, weft_request *r) {
   e->stats.n_preemptions += 1;
   r->usage.n_preemptions += 1;
   tenant_stats(e, r)->n_preemptions += 1;
-  weft_inbox_count_waiting(&e->inbox, r->tenant, 1);
+  weft_inbox_preempt(&e->inbox, r);
   start_leaving(e, r);
   return try_leave(e, r);
 }
@@ -296,11 +300,9 @@ void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish, 
   count_finish(e, r);
   record_request(e, r);
   bool waited = r->state == WEFT_REQUEST_WAITING;
-  bool preempted = r->state == WEFT_REQUEST_LEAVING; /* it was counted as waiting already */
   if (waited) weft_waiting_dequeue(e, r);
   if (waited) drop_canvas(e, r);
-  if (waited || preempted) weft_inbox_count_waiting(&e->inbox, r->tenant, -1);
-  weft_inbox_count_finished(&e->inbox, r->tenant, tokens_unused(r), e->now_us);
+  weft_inbox_end(&e->inbox, r, tokens_unused(r), e->now_us);
   weft_request_publish_end(r);
   weft_request_published();
   weft_request_tell(r);
@@ -311,6 +313,12 @@ void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish, 
   }
   start_leaving(e, r);
   (void)try_leave(e, r);
+}
+
+void weft_lifecycle_evict(weft_engine *e, weft_request *r) {
+  const weft_shortage shortage = {.why = WEFT_REFUSED_QUEUE, .n_own_places = 1};
+  r->retry_us = weft_snapshot_retry_us(e, r->tenant, &shortage);
+  weft_lifecycle_finish(e, r, WEFT_FINISH_EVICTED, NULL);
 }
 
 /* ---- a broken lane --------------------------------------------------------------------------- */

@@ -11,7 +11,7 @@
 
 /* From the inbox into its queue. */
 void weft_lifecycle_accept(weft_engine *engine, weft_request *request);
-/* A dequeued request with sequence and slot starts to run. */
+/* A dequeued request with sequence and slot, which the inbox counts as running, starts to run. */
 void weft_lifecycle_enter(weft_engine *engine, weft_request *request);
 /* All tokens that the host knows have rows: it decodes or denoises from now on. */
 void weft_lifecycle_make_ready(weft_engine *engine, weft_request *request);
@@ -30,6 +30,8 @@ void weft_lifecycle_commit_all(weft_engine *engine, weft_request *request);
 
 /* The one final event. reason: FINISH_ERROR only. A running request leaves as soon as nothing of it is in flight. */
 void weft_lifecycle_finish(weft_engine *engine, weft_request *request, weft_finish finish, const char *reason);
+/* It gave its place in the queue to another tenant, and never ran. */
+void weft_lifecycle_evict(weft_engine *engine, weft_request *request);
 /* Gives up its memory and waits again. True: at once; false: when its rows in flight have landed. */
 bool weft_lifecycle_preempt(weft_engine *engine, weft_request *request);
 /* Nothing of a leaving request is in flight any more: it leaves. */

@@ -11,17 +11,16 @@
 
 typedef struct weft_request weft_request; /* a handle; reference held by the submitter until release */
 
-enum { WEFT_WEIGHT_MAX = 1000 };
+enum { WEFT_WEIGHT_MAX = 1000, WEFT_SUBMISSION_MAX = 128 };
 
 /* One tenant. Zero-initialise; every zero means the default in brackets. */
 typedef struct weft_tenant_config {
-  uint32_t weight;        /* [1] its share of the device against other tenants; <= WEFT_WEIGHT_MAX */
-  int32_t priority_class; /* [normal] who starts first: -1 low, 0 normal, 1 high */
-  uint32_t running_max;   /* [no limit] requests running at once */
-  uint32_t waiting_max;   /* [no limit] requests waiting; beyond it submit gives WEFT_FULL */
-  uint32_t
-      tokens_per_minute; /* [no limit] prompt tokens computed and answer tokens; beyond it submit gives WEFT_FULL */
-  uint32_t blocks_max;   /* [no limit] pages of the pool that it pays for at once (pager.h says who pays) */
+  uint32_t weight;            /* [1] its share of the device against other tenants; <= WEFT_WEIGHT_MAX */
+  int32_t priority_class;     /* [normal] who starts first: -1 low, 0 normal, 1 high */
+  uint32_t running_max;       /* [no limit] requests running at once */
+  uint32_t waiting_max;       /* [no limit] requests beyond those that may run at once; submit gives WEFT_FULL */
+  uint32_t tokens_per_minute; /* [no limit] prompt tokens computed and answer tokens; submit gives WEFT_FULL */
+  uint32_t blocks_max;        /* [no limit] pages of the pool that it pays for at once (pager.h says who pays) */
 } weft_tenant_config;
 
 typedef struct weft_engine_config {
@@ -33,7 +32,7 @@ typedef struct weft_engine_config {
   uint32_t rows_per_step;     /* budget of rows; >= the longest canvas */
   uint32_t prefill_chunk;     /* most rows of one prompt in one step; 0: rows_per_step */
   uint32_t running_max;       /* requests running at once, all runners */
-  uint32_t waiting_max;       /* queued requests; beyond it submit gives WEFT_FULL */
+  uint32_t waiting_max;       /* requests beyond running_max; when they are as many, queue_share.h decides */
   uint32_t n_tenants;         /* 1 .. 255 */
   const weft_tenant_config *tenant; /* [n_tenants], copied; NULL: all default */
   uint32_t seq_tokens_max;          /* longest request: prompt + answer */
@@ -77,10 +76,11 @@ typedef struct weft_request_params {
   /* A request of the same prompt, not released yet: the prompt is computed once and forked. Model, kind, tenant, domain
    * and no_cache must be the same. Each request of such a group has its own answer, end and limits. */
   weft_request *sibling;
+  bool joins;         /* the same for requests of one submission: a sibling of the request before it */
   bool canvas_events; /* keep every denoise step's canvas for poll */
   bool trace;         /* ... with all arrays of the sampler */
-  uint64_t *retry_us; /* optional; written by a submit that says FULL: an estimate of when a place or the tokens
-                             are there, 0: never */
+  uint64_t *retry_us; /* optional, of the first of a submission; written when submit says FULL: an estimate of when
+                         the places and the tokens are there, 0: never */
 } weft_request_params;
 
 typedef struct weft_pin_params {

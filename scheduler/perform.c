@@ -103,6 +103,12 @@ static void refuse_slot(weft_engine *e, weft_lane *lane, weft_request *r, weft_s
 }
 
 static weft_performed start(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq, uint32_t n_cached) {
+  if (!weft_inbox_start(&e->inbox, r)) { /* since this turn began */
+    weft_pager_release(e->pager, seq);
+    weft_waiting_wake(e, seq, UINT32_MAX);
+    weft_lifecycle_evict(e, r);
+    return WEFT_PERFORMED_WAITS;
+  }
   r->slot = lane->free_slot[lane->n_free_slots - 1];
   weft_status status = open_slot(e, lane, r);
   if (status != WEFT_OK) {

@@ -9,7 +9,7 @@
 #include "base/memory.h"
 
 const char *weft_finish_text(weft_finish finish) {
-  static const char *const names[] = {"", "stop", "length", "cancelled", "deadline", "error"};
+  static const char *const names[] = {"", "stop", "length", "cancelled", "deadline", "error", "evicted"};
   return names[finish];
 }
 
@@ -114,6 +114,8 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   r->size = *size;
   copy_asked(r, params, base, &l);
   weft_list_init(&r->link);
+  weft_list_init(&r->unstarted_link);
+  weft_list_init(&r->evicted_link);
   r->state = WEFT_REQUEST_WAITING;
   r->lane = (uint8_t)params->runner;
   r->seq = r->wait.leader = WEFT_SEQ_NONE;
@@ -259,7 +261,8 @@ weft_status weft_request_poll(weft_request *r, weft_event *out) {
   *out = (weft_event){.kind = WEFT_EVENT_FINISHED,
                       .finish = r->finish,
                       .usage = r->usage,
-                      .error = r->finish == WEFT_FINISH_ERROR ? r->error : NULL};
+                      .error = r->finish == WEFT_FINISH_ERROR ? r->error : NULL,
+                      .retry_us = r->retry_us};
   return WEFT_OK;
 }
 

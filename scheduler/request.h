@@ -16,7 +16,7 @@
  *   WAITING ----------> RUNNING ----------------> LEAVING ----------------------------> DONE
  *    |   ^                                         |
  *    |   +-----------------------------------------+  preempted, nothing in flight
- *    +--> DONE  (cancelled, expired or refused while it waited)
+ *    +--> DONE  (cancelled, expired, evicted or refused while it waited)
  *
  * Positions of a running request, oldest first (n_virtual: tokens that exist or are computed now):
  *
@@ -42,6 +42,15 @@ typedef enum weft_request_state {
   WEFT_REQUEST_LEAVING = 2, /* gives them back when its rows in flight have landed */
   WEFT_REQUEST_DONE = 3
 } weft_request_state;
+
+/* What the inbox counts a request as; under the inbox's mutex. */
+typedef enum weft_place {
+  WEFT_PLACE_NONE = 0,      /* not submitted, or ended */
+  WEFT_PLACE_UNSTARTED = 1, /* in the queue: it never ran */
+  WEFT_PLACE_RUNNING = 2,
+  WEFT_PLACE_PREEMPTED = 3, /* waits again */
+  WEFT_PLACE_EVICTED = 4    /* its place went to another tenant; the engine thread has not ended it yet */
+} weft_place;
 
 #define WEFT_SAVE_NONE UINT32_MAX
 
@@ -117,6 +126,8 @@ struct weft_request {
   uint32_t next_block, next_step; /* the next denoise step to plan */
   uint32_t save, saved_step; /* while it waits: where the state of its canvas is, WEFT_SAVE_NONE, and the next step */
   uint32_t reported_block, reported_step; /* the next denoise step to count and report */
+  bool accepted;                          /* the engine thread took it out of the inbox */
+  bool turned_away;                       /* it was evicted before that */
   bool admitted_once;
   uint32_t rank_at; /* in the engine's table of running requests */
   uint64_t arrival;
@@ -128,12 +139,20 @@ struct weft_request {
   uint32_t n_expected;        /* of a head: others that have not started */
   bool expected;              /* counted there */
   weft_usage usage;
+  uint64_t retry_us; /* of an evicted one */
   char error[320];
 
   /* ---- asked -----------------------------------------------------------------------------------
    */
   weft_request_params asked; /* pointers lead into this request's memory */
   struct weft_request *inbox_next, *cancel_next;
+  /* ---- the inbox: under its mutex --------------------------------------------------------------
+   */
+  weft_link unstarted_link, evicted_link; /* in its tenant's account; in the inbox */
+  uint64_t submission;                    /* number of the submission that it is a part of */
+  uint8_t place;                          /* weft_place */
+  bool submission_started;                /* a part of its submission has started */
+
   void *memory; /* of all of it */
 
   /* ---- answer ----------------------------------------------------------------------------------

@@ -23,3 +23,21 @@ void weft_snapshot_take(weft_engine *e) {
   weft_tenants_share(&e->tenants, e->pager);
   (void)pthread_mutex_unlock(&e->stats_mutex);
 }
+
+/* When each of the things that are short is there: the last of them counts. */
+uint64_t weft_snapshot_retry_us(weft_engine *e, uint32_t tenant, const weft_shortage *shortage) {
+  uint64_t all_cost = 0, us = shortage->tokens_us;
+  uint32_t n_all = 0;
+  (void)pthread_mutex_lock(&e->stats_mutex);
+  const weft_tenant_view *view = e->tenants.shared;
+  for (uint32_t i = 0; i < e->config.n_tenants; i++) {
+    all_cost += view[i].queued_cost;
+    n_all += view[i].n_queued;
+  }
+  uint64_t own_us = weft_forecast_us(&e->shared_forecast, view[tenant].queued_cost, view[tenant].n_queued,
+                                     shortage->n_own_places, weft_tenants_share_of(&e->tenants, tenant));
+  uint64_t all_us = weft_forecast_us(&e->shared_forecast, all_cost, n_all, shortage->n_places, 1.0);
+  (void)pthread_mutex_unlock(&e->stats_mutex);
+  if (own_us > us) us = own_us;
+  return all_us > us ? all_us : us;
+}

@@ -6,5 +6,7 @@
 #include "scheduler/state.h"
 
 void weft_snapshot_take(weft_engine *engine);
+/* An estimate of when the tenant finds what a submission lacks; 0: never. Any thread. */
+uint64_t weft_snapshot_retry_us(weft_engine *engine, uint32_t tenant, const weft_shortage *shortage);
 
 #endif

@@ -4,7 +4,7 @@
 #ifndef WEFT_SCHEDULER_STATS_H
 #define WEFT_SCHEDULER_STATS_H
 
-#include "scheduler/params.h"
+#include "scheduler/event.h"
 
 enum { WEFT_STEP_RATIOS = 8 };
 extern const double weft_step_ratio_bounds[WEFT_STEP_RATIOS - 1];
@@ -24,9 +24,9 @@ typedef struct weft_engine_stats {
   uint64_t n_steps, n_mixed_steps; /* mixed: causal decode or prefill rows and canvas rows in one step */
   uint64_t n_switches;             /* steps that ran another weight set than the step before */
   uint64_t n_rows, n_prefill_rows, n_decode_rows, n_canvas_rows, n_commit_rows, n_void_rows;
-  uint64_t n_submitted, n_finished[6], n_preemptions; /* by weft_finish */
-  uint64_t n_canvases_saved, n_canvases_resumed;      /* of preempted requests, in mid-canvas */
-  uint64_t n_file_waits, n_file_waits_in_vain;        /* of requests for the file; those that then computed */
+  uint64_t n_submitted, n_finished[WEFT_FINISH_KINDS], n_preemptions; /* by weft_finish */
+  uint64_t n_canvases_saved, n_canvases_resumed;                      /* of preempted requests, in mid-canvas */
+  uint64_t n_file_waits, n_file_waits_in_vain; /* of requests for the file; those that then computed */
   uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens, n_canvases, n_denoise_steps;
   uint32_t n_running, n_waiting;
   uint32_t n_pins, n_pins_held, n_pin_pages; /* declared; of them in the pool, and their pages */
@@ -54,12 +54,14 @@ enum { WEFT_REFUSED_KINDS = 3 };
 /* One tenant's part. */
 typedef struct weft_tenant_stats {
   uint32_t n_running, n_waiting;
+  uint32_t n_unstarted; /* of n_waiting: those that never ran; the others were preempted */
   uint64_t n_submitted, n_finished, n_preemptions;
   uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens;
   uint32_t n_blocks, n_blocks_cached; /* pages of the pool that it pays for; cached ones it paid for last */
   uint64_t n_rows, charged_us;        /* planned for it; the predicted device time that fair share charged for them */
-  uint64_t n_refused[WEFT_REFUSED_KINDS];
-  uint64_t queue[20], queue_us; /* as in weft_engine_stats */
+  uint64_t n_refused[WEFT_REFUSED_KINDS]; /* requests of submissions that were refused */
+  uint64_t n_evicted;                     /* requests; they are among n_submitted and n_finished, too */
+  uint64_t queue[20], queue_us;           /* as in weft_engine_stats */
 } weft_tenant_stats;
 extern const uint64_t weft_latency_bounds_us[19];
 

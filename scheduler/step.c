@@ -14,7 +14,14 @@
 /* ---- what came from outside ------------------------------------------------------------------ */
 
 static void take_inbox(weft_engine *e) {
-  weft_inbox_notes notes = weft_inbox_take(&e->inbox);
+  weft_inbox_notes notes;
+  weft_link *link;
+  weft_inbox_take(&e->inbox, &notes);
+  while ((link = weft_list_pop_front(&notes.evicted)) != NULL) {
+    weft_request *r = WEFT_OF_LINK(link, weft_request, evicted_link);
+    r->turned_away = true;
+    if (r->accepted) weft_lifecycle_evict(e, r); /* else it is among the submitted ones */
+  }
   for (weft_request *r = notes.submitted, *next; r != NULL; r = next) {
     next = r->inbox_next;
     weft_lifecycle_accept(e, r);

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* Submit: judges a request before it costs anything. Any thread; reads only what never changes
- * after open.
+/* Submit: all refusals of a request are here, before it costs anything. Any thread; reads only what never changes after
+ * open.
  *
- * Law: what passes can be finished by the engine with the pool as it is, alone if need be. A limit
- * that only shortens the answer (context) shortens it; a limit that no schedule can keep (pool)
- * refuses, and the line says the largest length that would fit. */
+ * Law: what passes can be finished by the engine with the pool as it is, alone if need be. A limit that only shortens the
+ * answer (context) shortens it; a limit that no schedule can keep (pool, places for all requests of the submission, tokens
+ * of a minute) refuses, and the line says the largest length or number that would fit. Whatever fits an idle engine is
+ * never refused in this way: at most it finds the engine FULL. A submission is one act: nothing of it is left behind when
+ * it is refused or when memory runs out midway. */
 #include <string.h>
 
 #include "scheduler/engine.h"
 #include "scheduler/fit.h"
 #include "scheduler/pins.h"
+#include "scheduler/snapshot.h"
 
 enum { STOP_TOKENS_MAX = 1024 };
 
@@ -32,21 +35,33 @@ static weft_status check_tokens(const weft_request_params *p, uint32_t n_vocab, 
   return WEFT_OK;
 }
 
+/* What a moving canvas cannot do is refused, not ignored. Sampling that was left all zero asks for nothing. */
+static weft_status check_canvas(const weft_sampling *s, const weft_runner_info *info, weft_error *error) {
+  bool repetition = s->repetition_penalty != 1.0f && s->repetition_penalty != 0.0f;
+  bool penalties = repetition || s->presence_penalty != 0.0f || s->frequency_penalty != 0.0f;
+  const char *what = s->logprobs        ? "logprobs"
+                     : s->n_bias > 0    ? "logit_bias"
+                     : penalties        ? "penalties"
+                     : s->min_p != 0.0f ? "min_p"
+                                        : NULL;
+  if (what == NULL) return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID,
+                   "%s is not defined for a canvas%s, whose tokens move until it is done: leave it out, or ask %s for "
+                   "mode \"autoregressive\"",
+                   what, s->logprobs ? " (so best_of cannot choose by it)" : "", info->name);
+}
+
 static weft_status check_kind(const weft_request_params *p, const weft_runner_info *info, weft_error *error) {
   if (p->canvas && info->canvas_length == 0) {
-    return weft_fail(error, WEFT_E_INVALID, "%s cannot answer by diffusion; ask for autoregressive decoding",
-                     info->name);
+    return weft_fail(error, WEFT_E_INVALID,
+                     "%s cannot answer by diffusion, it has no canvas: ask for autoregressive decoding", info->name);
   }
   if (!p->canvas && !info->autoregressive) {
     return weft_fail(error, WEFT_E_INVALID, "%s cannot answer token by token; ask for diffusion", info->name);
   }
-  if (p->canvas && p->sampling.logprobs) {
-    return weft_fail(error, WEFT_E_INVALID,
-                     "logprobs of a canvas do not exist: its positions are drawn together; leave "
-                     "logprobs out or ask for autoregressive decoding");
-  }
-  return p->canvas ? weft_entropy_bound_check(&p->entropy_bound, error)
-                   : weft_sampling_check(&p->sampling, info->n_vocab, error);
+  if (!p->canvas) return weft_sampling_check(&p->sampling, info->n_vocab, error);
+  weft_status status = check_canvas(&p->sampling, info, error);
+  return status == WEFT_OK ? weft_entropy_bound_check(&p->entropy_bound, error) : status;
 }
 
 /* What the request may hold: the pool, or less where its tenant has a limit. */
@@ -106,13 +121,23 @@ static weft_status size_canvas(const fit_within *fit, const weft_lane *lane, con
                    p->n_tokens, size->n_blocks, n, fit->n_pages, fit->of, p->n_tokens + n_fit * n);
 }
 
-/* What was asked never changes, so another thread may read it while its request runs. */
-static weft_status check_sibling(const weft_request_params *p, weft_error *error) {
-  if (p->sibling == NULL) return WEFT_OK;
-  const weft_request_params *q = &p->sibling->asked;
+static bool is_same_prompt(const weft_request_params *p, const weft_request_params *q) {
+  return p->n_tokens == q->n_tokens &&
+         (p->tokens == q->tokens || memcmp(p->tokens, q->tokens, p->n_tokens * sizeof *p->tokens) == 0);
+}
+
+/* before: the request before it in its submission, or NULL. What was asked never changes, so another thread may read it
+ * while its request runs. */
+static weft_status check_sibling(const weft_request_params *p, const weft_request_params *before, weft_error *error) {
+  if (p->joins && (before == NULL || p->sibling != NULL)) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "a request joins the one before it in its submission; there is none, or "
+                     "it names another sibling");
+  }
+  const weft_request_params *q = p->joins ? before : p->sibling != NULL ? &p->sibling->asked : NULL;
+  if (q == NULL) return WEFT_OK;
   bool same = p->runner == q->runner && p->canvas == q->canvas && p->tenant == q->tenant &&
-              weft_key128_equal(p->domain, q->domain) && p->no_cache == q->no_cache && p->n_tokens == q->n_tokens &&
-              memcmp(p->tokens, q->tokens, p->n_tokens * sizeof *p->tokens) == 0;
+              weft_key128_equal(p->domain, q->domain) && p->no_cache == q->no_cache && is_same_prompt(p, q);
   if (same) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID, "a sibling must have the same prompt, model, kind, tenant and cache");
 }
@@ -127,8 +152,8 @@ static weft_status check_tokens_per_minute(const weft_engine *e, const weft_requ
                    p->n_tokens, size->answer_max, limit);
 }
 
-static weft_status judge(const weft_engine *e, const weft_request_params *p, weft_request_size *size,
-                         weft_error *error) {
+static weft_status judge(const weft_engine *e, const weft_request_params *p, const weft_request_params *before,
+                         weft_request_size *size, weft_error *error) {
   if (p->runner >= e->n_lanes) {
     return weft_fail(error, WEFT_E_INVALID, "model number %u; there are %u", p->runner, e->n_lanes);
   }
@@ -139,13 +164,13 @@ static weft_status judge(const weft_engine *e, const weft_request_params *p, wef
   if (lane->broken) return weft_fail(error, WEFT_E_DEVICE, "%s", lane->reason);
   weft_status status = check_tokens(p, lane->info->n_vocab, error);
   if (status == WEFT_OK) status = check_kind(p, lane->info, error);
-  if (status == WEFT_OK) status = check_sibling(p, error);
+  if (status == WEFT_OK) status = check_sibling(p, before, error);
   if (status != WEFT_OK) return status;
   uint32_t context = lane->context;
   if (p->n_tokens >= context) {
     return weft_fail(error, WEFT_E_TOO_LARGE,
-                     "a prompt of %u tokens leaves no room for an answer in a context of %u; it may "
-                     "have %u",
+                     "the prompt has %u tokens, which leaves no room for an answer in a context of %u: it may have %u; "
+                     "shorten it, or serve with a larger --context",
                      p->n_tokens, context, context - 1);
   }
   fit_within fit = fit_of(e, lane, p->tenant);
@@ -154,53 +179,100 @@ static weft_status judge(const weft_engine *e, const weft_request_params *p, wef
   return status == WEFT_OK ? check_tokens_per_minute(e, p, size, error) : status;
 }
 
-/* When the tokens are there; when a place comes free. */
-static uint64_t estimate_retry_us(weft_engine *e, const weft_request_params *p, const weft_request_size *size,
-                                  weft_refused why) {
-  uint32_t tenant = p->tenant;
-  if (why == WEFT_REFUSED_NONE) return 0;
-  if (why == WEFT_REFUSED_TOKENS) {
-    weft_account account = weft_inbox_account(&e->inbox, tenant);
-    return weft_account_retry_us(&account, p->n_tokens + size->answer_max);
+static uint64_t tokens_of(const weft_request_params *p, const weft_request_size *size) {
+  return (uint64_t)p->n_tokens + size->answer_max;
+}
+
+static weft_status too_many(const weft_engine *e, const weft_account *own, uint32_t n, uint64_t n_tokens,
+                            uint32_t n_fit, weft_error *error) {
+  if (own->live_max > 0 && n > own->live_max) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "%u answers at once are more than this tenant's limits allow (%u running and %u waiting): ask for "
+                     "at most %u",
+                     n, own->running_max, own->waiting_max, n_fit);
   }
-  (void)pthread_mutex_lock(&e->stats_mutex);
-  const weft_tenant_view *view = e->tenants.shared;
-  uint64_t cost = view[tenant].queued_cost;
-  uint32_t n = view[tenant].n_queued;
-  double share = weft_tenants_share_of(&e->tenants, tenant);
-  if (why == WEFT_REFUSED_QUEUE) {
-    cost = 0, n = 0, share = 1.0;
-    for (uint32_t i = 0; i < e->config.n_tenants; i++) {
-      cost += view[i].queued_cost;
-      n += view[i].n_queued;
+  if (n > e->inbox.live_max) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "%u answers at once are more than this server takes (%u running and %u waiting): ask for at most "
+                     "%u",
+                     n, e->config.running_max, e->config.waiting_max, n_fit);
+  }
+  return weft_fail(error, WEFT_E_INVALID,
+                   "%u answers need %llu tokens, prompts and longest answers together, which is more than this "
+                   "tenant's %u a minute: ask for at most %u, or for shorter ones",
+                   n, (unsigned long long)n_tokens, own->tokens_per_minute, n_fit);
+}
+
+/* Whether an engine that has nothing to do takes them all; what it looks at never changes. */
+static weft_status judge_together(const weft_engine *e, const weft_request_params *p, const weft_request_size *size,
+                                  uint32_t n, uint64_t *n_tokens, weft_error *error) {
+  const weft_account *own = &e->account[p->tenant];
+  uint32_t places = e->inbox.live_max, n_fit = 0;
+  if (own->live_max > 0 && own->live_max < places) places = own->live_max;
+  *n_tokens = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    if (p[i].tenant != p->tenant) {
+      return weft_fail(error, WEFT_E_INVALID,
+                       "requests of tenants %u and %u in one submission; it must be one tenant's", p->tenant,
+                       p[i].tenant);
     }
+    *n_tokens += tokens_of(&p[i], &size[i]);
+    if (own->tokens_per_minute == 0 || *n_tokens <= own->tokens_per_minute) n_fit += 1;
   }
-  uint64_t us = weft_forecast_us(&e->shared_forecast, cost, n, share);
-  (void)pthread_mutex_unlock(&e->stats_mutex);
-  return us;
+  if (n_fit > places) n_fit = places;
+  return n_fit == n ? WEFT_OK : too_many(e, own, n, *n_tokens, n_fit, error);
+}
+
+static void free_all(weft_request **request, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    weft_request_unref(request[i]); /* the engine's */
+    weft_request_unref(request[i]);
+    request[i] = NULL;
+  }
+}
+
+static weft_status open_all(const weft_request_params *params, const weft_request_size *size, uint32_t n,
+                            uint64_t now_us, weft_request **out, weft_error *error) {
+  for (uint32_t i = 0; i < n; i++) {
+    weft_request_params p = params[i];
+    if (p.joins) p.sibling = out[i - 1];
+    if (weft_request_open(&p, &size[i], &out[i]) != WEFT_OK) {
+      free_all(out, i);
+      return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a request of %u prompt tokens", p.n_tokens);
+    }
+    out[i]->usage.submitted_us = now_us;
+  }
+  return WEFT_OK;
+}
+
+weft_status weft_engine_submit_all(weft_engine *engine, const weft_request_params *params, uint32_t n, uint64_t now_us,
+                                   weft_request **out, weft_error *error) {
+  weft_request_size size[WEFT_SUBMISSION_MAX];
+  uint64_t n_tokens;
+  weft_shortage shortage;
+  if (n == 0 || n > WEFT_SUBMISSION_MAX) {
+    return weft_fail(error, WEFT_E_INVALID, "%u requests in one submission; there may be 1 to %d", n,
+                     WEFT_SUBMISSION_MAX);
+  }
+  memset(out, 0, n * sizeof *out);
+  memset(size, 0, n * sizeof *size);
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
+    status = judge(engine, &params[i], i > 0 ? &params[i - 1] : NULL, &size[i], error);
+  }
+  if (status == WEFT_OK) status = judge_together(engine, params, size, n, &n_tokens, error);
+  if (status == WEFT_OK) status = open_all(params, size, n, now_us, out, error);
+  if (status != WEFT_OK) return status;
+  status = weft_inbox_put(&engine->inbox, out, n, n_tokens, now_us, &shortage, error);
+  if (status == WEFT_OK) return WEFT_OK;
+  free_all(out, n);
+  if (params->retry_us != NULL) *params->retry_us = weft_snapshot_retry_us(engine, params->tenant, &shortage);
+  return status;
 }
 
 weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *params, uint64_t now_us,
                                weft_request **out, weft_error *error) {
-  *out = NULL;
-  weft_request_size size = {0};
-  weft_status status = judge(engine, params, &size, error);
-  if (status != WEFT_OK) return status;
-  weft_request *request;
-  if (weft_request_open(params, &size, &request) != WEFT_OK) {
-    return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a request of %u prompt tokens", params->n_tokens);
-  }
-  request->usage.submitted_us = now_us;
-  weft_refused why;
-  status = weft_inbox_put(&engine->inbox, request, now_us, &why, error);
-  if (status != WEFT_OK) {
-    weft_request_unref(request); /* the engine's */
-    weft_request_unref(request);
-    if (params->retry_us != NULL) *params->retry_us = estimate_retry_us(engine, params, &size, why);
-    return status;
-  }
-  *out = request;
-  return WEFT_OK;
+  return weft_engine_submit_all(engine, params, 1, now_us, out, error);
 }
 
 /* The prefix as a prompt, for one token: what computes it. */

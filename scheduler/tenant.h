@@ -32,7 +32,7 @@ typedef struct weft_tenant {
   weft_link works;         /* what share.c may still plan for it in the present plan */
   uint64_t queued_cost;    /* of the prompts in its queues */
   bool changed;            /* stats, since they were last shared */
-  weft_tenant_stats stats; /* n_waiting and n_refused are the inbox's */
+  weft_tenant_stats stats; /* what waits, was refused or evicted is the inbox's */
 } weft_tenant;
 
 /* What other threads may see of it. */

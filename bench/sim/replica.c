@@ -289,6 +289,7 @@ static void note_end(weft_sim_replica *r, uint32_t at, const weft_event *event) 
   o->cancelled = event->finish == WEFT_FINISH_CANCELLED;
   o->expired = event->finish == WEFT_FINISH_DEADLINE;
   o->failed = event->finish == WEFT_FINISH_ERROR;
+  o->refused = event->finish == WEFT_FINISH_EVICTED;
 }
 
 /* Called by the engine where results are applied: the clock is at the end of their step. */

@@ -3,6 +3,7 @@
  * one line that names it; nothing is left running, a generation that runs meanwhile is not touched, and the sound
  * request is served afterwards. */
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -288,6 +290,82 @@ static void test_full(void **state) {
   }
 }
 
+static void all_refused(const weft_generate_params *p, uint32_t n_prompts, uint32_t n_choices, int wanted,
+                        const char *words) {
+  weft_generation *g[WEFT_ANSWERS_MAX];
+  char error[512] = "";
+  memset(g, 0xFF, sizeof g);
+  int status = weft_submit_all(runtime, p, n_prompts, n_choices, g, error, sizeof error);
+  if (status != wanted || strstr(error, words) == NULL) fail_msg("status %d: '%s'; wanted '%s'", status, error, words);
+  for (uint32_t i = 0; i < n_prompts * n_choices && i < WEFT_ANSWERS_MAX && n_choices < 100; i++) assert_null(g[i]);
+}
+
+static void ends(weft_generation *g, const char *finish) {
+  weft_delta d;
+  do {
+    assert_int_equal(weft_next(g, 300000, &d), 0);
+  } while (d.kind != WEFT_DELTA_END);
+  assert_string_equal(d.finish, finish);
+  assert_true((d.retry_ms > 0) == (strcmp(finish, "evicted") == 0));
+  weft_generation_free(g);
+}
+
+/* Many answers get in together or not at all: one bad prompt, or one too many, and nothing is left behind. */
+static void test_together(void **state) {
+  (void)state;
+  weft_generation *g[6];
+  char error[512] = "";
+  weft_generate_params p[3] = {sound(WEFT_MODE_AUTOREGRESSIVE), sound(WEFT_MODE_AUTOREGRESSIVE),
+                               sound(WEFT_MODE_AUTOREGRESSIVE)};
+  all_refused(p, 0, 1, WEFT_E_INVALID, "0 prompts times 1 choices");
+  all_refused(p, 1, 0, WEFT_E_INVALID, "1 prompts times 0 choices");
+  all_refused(p, 1, 129, WEFT_E_INVALID, "1 to 128 answers");
+  all_refused(p, 2, UINT32_MAX, WEFT_E_INVALID, "1 to 128 answers");
+  all_refused(p, 1, 7, WEFT_E_INVALID, "ask for at most 6");
+  all_refused(p, 3, 3, WEFT_E_INVALID, "ask for at most 6");
+  p[2].n_tokens = CONTEXT;
+  all_refused(p, 3, 2, WEFT_E_TOO_LARGE, "256");
+  p[2] = p[0];
+  p[2].tenant = 1;
+  all_refused(p, 3, 1, WEFT_E_INVALID, "tenants 0 and 1 in one submission");
+  p[2] = p[0];
+  for (uint32_t i = 0; i < 300000 && !weft_idle(runtime); i++) (void)usleep(1000); /* the last test's leave */
+  assert_true(weft_idle(runtime));
+  assert_int_equal(weft_submit_all(runtime, p, 3, 2, g, error, sizeof error), 0);
+  for (uint32_t i = 0; i < 6; i++) ends(g[i], "length");
+}
+
+static pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
+
+/* Keeps the engine thread, and nobody else, until the test gives the mutex back. */
+static void hold_engine(void *self) {
+  if (pthread_equal(pthread_self(), *(pthread_t *)self)) return;
+  (void)pthread_mutex_lock(&held);
+  (void)pthread_mutex_unlock(&held);
+}
+
+/* One tenant has all places; the other comes with its half of the queue, and the newest of the first end. */
+static void test_evicted(void **state) {
+  (void)state;
+  weft_generation *g[6], *other[2];
+  char error[512] = "";
+  weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE), q = p;
+  p.max_tokens = 240;
+  q.tenant = 1;
+  pthread_t self = pthread_self();
+  (void)pthread_mutex_lock(&held);
+  for (uint32_t i = 0; i < 6; i++) {
+    assert_int_equal(weft_submit(runtime, &p, &g[i], error, sizeof error), 0);
+    if (i == 0) weft_on_ready(g[0], hold_engine, &self);
+  }
+  assert_int_equal(weft_submit_all(runtime, &q, 1, 2, other, error, sizeof error), 0);
+  (void)pthread_mutex_unlock(&held);
+  ends(g[5], "evicted");
+  ends(g[4], "evicted");
+  for (uint32_t i = 0; i < 2; i++) ends(other[i], "length");
+  for (uint32_t i = 0; i < 4; i++) ends(g[i], "length");
+}
+
 static void test_edges_served(void **state) {
   (void)state;
   weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE);
@@ -309,9 +387,9 @@ static void test_edges_served(void **state) {
 
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sampling),    cmocka_unit_test(test_diffusion),
-                                     cmocka_unit_test(test_prompts),     cmocka_unit_test(test_chats),
-                                     cmocka_unit_test(test_others),      cmocka_unit_test(test_full),
-                                     cmocka_unit_test(test_edges_served)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_sampling), cmocka_unit_test(test_diffusion), cmocka_unit_test(test_prompts),
+      cmocka_unit_test(test_chats),    cmocka_unit_test(test_others),    cmocka_unit_test(test_full),
+      cmocka_unit_test(test_together), cmocka_unit_test(test_evicted),   cmocka_unit_test(test_edges_served)};
   return cmocka_run_group_tests(tests, open_runtime, close_runtime);
 }

@@ -19,7 +19,7 @@ enum { N_REQUESTS = 8, N_PAGES = 40, CONTEXT = 64 };
 
 typedef struct outcome {
   bool opened;
-  uint32_t n_accepted, n_finished[6];
+  uint32_t n_accepted, n_finished[WEFT_FINISH_KINDS];
   uint64_t n_allocations;
 } outcome;
 
@@ -42,7 +42,7 @@ static void fill(weft_request_params *p, int32_t *prompt, uint32_t i) {
   p->sampling = weft_sampling_default();
   p->sampling.logprobs = i % 4 == 1;
   p->sampling.bias = bias;
-  p->sampling.n_bias = 1;
+  p->sampling.n_bias = p->canvas ? 0 : 1;
   p->entropy_bound = weft_entropy_bound_default();
   p->canvas_events = p->trace = p->canvas;
 }

@@ -145,8 +145,12 @@ static void test_full_queue(void **state) {
   talk_answer_free(&a);
   /* n answers at once that do not fit leave nothing behind */
   (void)hang_up(fd[2], ended);
-  a = talk_ask(server.port, "POST", COMPLETIONS, "{\"prompt\":\"a\",\"n\":4}");
+  a = talk_ask(server.port, "POST", COMPLETIONS, "{\"prompt\":\"a\",\"n\":2}");
   assert_int_equal(a.code, 429);
+  talk_answer_free(&a);
+  a = talk_ask(server.port, "POST", COMPLETIONS, "{\"prompt\":\"a\",\"n\":4}"); /* not even when nothing else runs */
+  assert_int_equal(a.code, 400);
+  assert_non_null(strstr(a.body.bytes, "ask for at most 3"));
   talk_answer_free(&a);
   assert_true(talk_await(server.port, "vllm:num_requests_waiting", 1, SETTLE_MS) >= 0);
   (void)close(fd[0]);

@@ -15,7 +15,8 @@
  * it when the request was ended from outside); everything free after drain; laws of the pager every
  * few steps; bounded number of steps; limits of tenants never exceeded; cancel within one step;
  * cached tokens only from the same sharing domain; the runner's contract kept; the fairness bound
- * in fair worlds. */
+ * in fair worlds. Choices of one prompt often come in one submission, all or none; the queue is often short: a tenant
+ * within its share of it is never refused, and only what never ran is evicted. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,9 @@
 #include "scheduler/engine.h"
 #include "bench/doubles/fake_runner.h"
 #include "tests/support/fake_solo.h"
+#include "tests/support/queue_oracle.h"
 #include "tests/support/service_watch.h"
+#include "tests/support/sim_request.h"
 #include "tests/support/sim_totals.h"
 
 enum {
@@ -35,42 +38,8 @@ enum {
   TENANTS_MAX = 4,
   BASES = 4,
   FILED = 95, /* percent of the requests of a filed world that repeat a prompt */
-  PROMPT_MAX = 96,
   DEFAULT_SEEDS = 10000
 };
-
-typedef struct sim_rule {
-  int32_t modulus, rest;
-  bool keep_match;
-} sim_rule;
-
-/* Times of a step of one runner, in us. */
-typedef struct sim_law {
-  uint32_t step, row, output, key;
-} sim_law;
-
-typedef struct sim_request {
-  weft_request_params params;
-  weft_request *handle;
-  int32_t prompt[PROMPT_MAX];
-  sim_rule rule;
-  struct sim_request *elder; /* a request of the same prompt, to fork when it is still there */
-  bool grouped;
-  solo_answer solo;
-  uint32_t submit_step, cancel_step, release_step; /* UINT32_MAX: never */
-  uint32_t cancelled_in;                           /* step after which it must be over */
-  int32_t *tokens;
-  uint32_t n_tokens;
-  uint32_t next_block, next_step; /* canvas events */
-  bool refused, cancelled, finished, released, dropped_events;
-  weft_event end;
-} sim_request;
-
-/* Tokens that a tenant took and has not given back, and the least that this less its allowance was:
- * from there on the law of its account counts. */
-typedef struct sim_tokens {
-  double net, least;
-} sim_tokens;
 
 typedef struct sim {
   uint64_t seed, draws;
@@ -91,7 +60,7 @@ typedef struct sim {
   uint32_t slow_moves;  /* of the file */
   uint32_t repeats;     /* percent of the requests that ask an earlier prompt again, later, */
   uint32_t n_originals; /* one of so many first ones */
-  int32_t base[BASES][PROMPT_MAX];
+  int32_t base[BASES][SIM_PROMPT_MAX];
   uint64_t now_us;
   bool faulty, fair;
   bool slow;  /* requests grow old while they wait */
@@ -112,26 +81,9 @@ static bool chance(sim *s, uint32_t percent) {
   return draw(s, 0, 99) < percent;
 }
 
-static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n) {
-  const sim_rule *rule = self;
-  for (uint32_t i = 0; i < n; i++) {
-    if (tokens[i] % rule->modulus != rule->rest) continue;
-    if (!rule->keep_match) return i;
-    return i + 1 == n ? WEFT_STOP_KEEP_ALL : i + 1;
-  }
-  return n;
-}
-
-/* More keys and outputs than rows, in places: what they cost is learned. */
-static uint64_t time_of(void *self, const weft_batch *batch) {
-  const sim_law *law = self;
-  uint64_t us = law->step + (uint64_t)law->row * batch->n_rows;
-  for (uint32_t i = 0; i < batch->n_segments; i++) {
-    const weft_segment *segment = &batch->segment[i];
-    us += (uint64_t)law->key * segment->kv_len * segment->n_rows / 16;
-    if (segment->output == WEFT_OUTPUT_CANVAS) us += (uint64_t)law->output * segment->n_rows;
-  }
-  return us;
+/* Draws of their own, so that the worlds of old seeds stay what they were. */
+static bool chance_apart(const sim *s, uint64_t what, uint32_t percent) {
+  return weft_mix64(s->seed ^ weft_mix64(what + 1)) % 100 < percent;
 }
 
 /* ---- a random world -------------------------------------------------------------------------- */
@@ -203,6 +155,7 @@ static void make_config(sim *s) {
   c->prefill_chunk = chance(s, 30) ? 0 : draw(s, 1, 24);
   c->running_max = draw(s, 1, 16);
   c->waiting_max = draw(s, 3, 40);
+  if (chance_apart(s, 0, 40)) c->waiting_max = 1 + c->waiting_max % 6;
   c->n_tenants = draw(s, 1, TENANTS_MAX);
   make_tenants(s);
   c->seq_tokens_max = draw(s, 40, 160);
@@ -355,6 +308,7 @@ static void make_sibling(sim *s, sim_request *r, sim_request *elder) {
   if (p->canvas) p->sampling.logprobs = false;
   p->entropy_bound.choice = draw(s, 0, 5);
   r->submit_step = elder->submit_step + (chance(s, 60) ? 0 : draw(s, 0, 20));
+  r->joins = chance_apart(s, (uint64_t)(r - s->request), 60);
 }
 
 static uint32_t context_of(const sim *s, uint32_t runner) {
@@ -368,7 +322,7 @@ static void open_world(sim *s) {
   if (kind < 12) make_fair(s);
   if (kind >= 12 && kind < 28) make_filed(s);
   for (uint32_t b = 0; b < BASES; b++)
-    for (uint32_t i = 0; i < PROMPT_MAX; i++) s->base[b][i] = (int32_t)draw(s, 0, 10000);
+    for (uint32_t i = 0; i < SIM_PROMPT_MAX; i++) s->base[b][i] = (int32_t)draw(s, 0, 10000);
   weft_error error = {{0}};
   if (weft_fake_store_open(s->config.n_pages, 16, &s->store) != WEFT_OK) FAIL(s, "no memory");
   const weft_engine_config *c = &s->config;
@@ -432,6 +386,8 @@ static void check_end(sim *s, const sim_request *r, uint32_t index) {
   if (r->end.finish == WEFT_FINISH_CANCELLED && !r->cancelled) FAIL(s, "request %u: cancelled by nobody", index);
   if (r->end.finish == WEFT_FINISH_DEADLINE && r->params.deadline_us == 0) FAIL(s, "request %u: no deadline", index);
   if (r->end.finish == WEFT_FINISH_ERROR && r->end.error[0] == 0) FAIL(s, "request %u: error without words", index);
+  if (r->end.finish == WEFT_FINISH_EVICTED && (u->started_us > 0 || r->n_tokens > 0 || r->end.retry_us == 0))
+    FAIL(s, "request %u: evicted when it had started, or without an estimate", index);
   bool natural = r->end.finish == WEFT_FINISH_STOP || r->end.finish == WEFT_FINISH_LENGTH ||
                  (r->end.finish == WEFT_FINISH_ERROR && !s->faulty);
   if (!natural) return;
@@ -589,11 +545,14 @@ static void poll_all(sim *s) {
 }
 
 /* A refusal by a limit is counted for its tenant and says when to come again. */
-static void check_refusal(sim *s, const sim_request *r, uint32_t index, uint64_t retry_us) {
+static void check_refusal(sim *s, const sim_request *r, uint32_t index, uint64_t n_before, uint64_t retry_us) {
   weft_tenant_stats stats;
   weft_engine_get_tenant_stats(s->engine, r->params.tenant, &stats);
   const uint64_t *n = stats.n_refused;
   if (n[0] + n[1] + n[2] == 0) FAIL(s, "request %u: refused by nothing", index);
+  uint32_t n_short = (uint32_t)(n[WEFT_REFUSED_QUEUE] - n_before), tenant = r->params.tenant;
+  if (n_short > 0 && is_within_queue_share(s->engine, s->tenant, s->config.n_tenants, tenant, n_short))
+    FAIL(s, "request %u: within its share of the queue, and refused", index);
   if (retry_us == UINT64_MAX) FAIL(s, "request %u: refused without an estimate", index);
   totals.n_full += 1;
 }
@@ -609,34 +568,74 @@ static void check_limits(sim *s) {
       FAIL(s, "tenant %u: pays for %u pages, its limit is %u", i, n_pinned, t->blocks_max);
     if (t->running_max > 0 && stats.n_running > t->running_max)
       FAIL(s, "tenant %u: %u requests run, its limit is %u", i, stats.n_running, t->running_max);
-    if (t->waiting_max > 0 && stats.n_waiting > t->waiting_max + stats.n_preemptions)
+    uint32_t running_max = t->running_max > 0 ? t->running_max : s->config.running_max;
+    if (running_max > s->config.running_max) running_max = s->config.running_max;
+    if (t->waiting_max > 0 && stats.n_waiting > t->waiting_max + running_max)
       FAIL(s, "tenant %u: %u requests wait, its limit is %u", i, stats.n_waiting, t->waiting_max);
   }
 }
 
-static void submit_one(sim *s, sim_request *r, uint32_t index) {
+/* None of n requests ever gets in with the others: the line says how many do, so they come in two submissions. */
+static void split(sim *s, sim_request *r, uint32_t index, uint32_t n, const char *line) {
+  const char *words = strstr(line, "ask for at most ");
+  unsigned most = 0;
+  if (words == NULL || sscanf(words, "ask for at most %u", &most) != 1 || most == 0 || most >= n || r->shrunk)
+    FAIL(s, "request %u and %u more: %s", index, n - 1, line);
+  r->shrunk = true;
+  r[most].joins = false;
+  r[most].submit_step = r->submit_step;
+  totals.n_split += 1;
+}
+
+/* FULL: all come again. Else they are over for good. */
+static void take_refusal(sim *s, sim_request *r, uint32_t index, uint32_t n, weft_status status, const char *line) {
+  for (uint32_t i = 0; i < n; i++) {
+    if (r[i].handle != NULL) FAIL(s, "request %u: refused and there", index + i);
+    if (r[i].params.deadline_us > 0) r[i].params.deadline_us -= s->now_us;
+    r[i].submit_step = s->step + (status == WEFT_FULL ? 5 : 0);
+  }
+  if (status == WEFT_FULL) return;
+  if (status == WEFT_E_INVALID) {
+    split(s, r, index, n, line);
+    return;
+  }
+  if (status != WEFT_E_TOO_LARGE && status != WEFT_E_DEVICE) FAIL(s, "request %u: %s", index, line);
+  for (uint32_t i = 0; i < n; i++) r[i].refused = r[i].released = true;
+  totals.n_requests += n;
+  totals.n_refused += n;
+}
+
+/* The request and those that join it. */
+static void submit(sim *s, sim_request *r, uint32_t index) {
+  weft_request_params params[REQUESTS_MAX];
+  weft_request *handle[REQUESTS_MAX];
   weft_error error = {{0}};
-  if (r->params.deadline_us > 0) r->params.deadline_us += s->now_us;
-  if (r->elder != NULL) r->params.sibling = r->elder->handle; /* NULL once it was released */
+  uint32_t n = 1;
+  while (index + n < s->n_requests && r[n].joins) n += 1;
+  for (uint32_t i = 0; i < n; i++) {
+    if (r[i].params.deadline_us > 0) r[i].params.deadline_us += s->now_us;
+    r[i].params.joins = i > 0;
+    r[i].params.sibling = i > 0 || r->elder == NULL ? NULL : r->elder->handle; /* NULL once it was released */
+    params[i] = r[i].params;
+  }
   uint64_t retry_us = UINT64_MAX;
-  r->params.retry_us = &retry_us;
-  weft_status status = weft_engine_submit(s->engine, &r->params, s->now_us, &r->handle, &error);
-  if (status == WEFT_FULL) { /* comes again */
-    check_refusal(s, r, index, retry_us);
-    if (r->params.deadline_us > 0) r->params.deadline_us -= s->now_us;
-    r->submit_step = s->step + 5;
-    return;
-  }
-  totals.n_requests += 1;
-  if (status == WEFT_OK) check_tokens(s, r, index, r->params.n_tokens + longest_answer(s, &r->params));
+  weft_tenant_stats before;
+  weft_engine_get_tenant_stats(s->engine, r->params.tenant, &before);
+  params->retry_us = &retry_us;
+  weft_status status = weft_engine_submit_all(s->engine, params, n, s->now_us, handle, &error);
+  for (uint32_t i = 0; i < n; i++) r[i].handle = handle[i];
+  if (status == WEFT_FULL) check_refusal(s, r, index, before.n_refused[WEFT_REFUSED_QUEUE], retry_us);
   if (status != WEFT_OK) {
-    if (status != WEFT_E_TOO_LARGE && status != WEFT_E_DEVICE) FAIL(s, "request %u: %s", index, error.text);
-    r->refused = r->released = true;
-    totals.n_refused += 1;
+    take_refusal(s, r, index, n, status, error.text);
     return;
   }
-  if (s->fair) watch_submitted(&s->watch, index, r->params.tenant);
-  r->solo = solo_run(&s->fake[r->params.runner].model, &r->params, context_of(s, r->params.runner));
+  totals.n_requests += n;
+  totals.n_together += n > 1;
+  for (uint32_t i = 0; i < n; i++) {
+    check_tokens(s, &r[i], index + i, r[i].params.n_tokens + longest_answer(s, &r[i].params));
+    if (s->fair) watch_submitted(&s->watch, index + i, r[i].params.tenant);
+    r[i].solo = solo_run(&s->fake[r[i].params.runner].model, &r[i].params, context_of(s, r[i].params.runner));
+  }
 }
 
 /* The operator pins the beginning of some prompt, for its tenant or for all, or unpins. */
@@ -673,7 +672,7 @@ static void unpin_all(sim *s) {
 static void act(sim *s) {
   for (uint32_t i = 0; i < s->n_requests; i++) {
     sim_request *r = &s->request[i];
-    if (r->handle == NULL && !r->released && r->submit_step <= s->step) submit_one(s, r, i);
+    if (r->handle == NULL && !r->released && !r->joins && r->submit_step <= s->step) submit(s, r, i);
     if (r->handle == NULL) continue;
     if (r->cancel_step <= s->step && !r->cancelled) {
       weft_engine_cancel(s->engine, r->handle);

@@ -27,7 +27,7 @@ typedef struct world {
   weft_runner *runner;
   weft_engine *engine;
   _Atomic uint32_t n_bad; /* checks failed on client threads: cmocka's asserts belong to the main one */
-  _Atomic uint32_t n_natural, n_notified;
+  _Atomic uint32_t n_natural, n_notified, n_evicted, n_full;
   _Atomic bool over;
 } world;
 
@@ -43,7 +43,7 @@ typedef struct callback {
   int32_t modulus;
 } callback;
 
-static void open_world(world *w, bool overlap, uint32_t waiting_max) {
+static void open_world(world *w, bool overlap, uint32_t waiting_max, uint32_t running_max) {
   memset(w, 0, sizeof *w);
   assert_int_equal(weft_fake_store_open(N_PAGES, 8, &w->store), WEFT_OK);
   w->config = (weft_fake_config){.name = "mixed",
@@ -63,7 +63,7 @@ static void open_world(world *w, bool overlap, uint32_t waiting_max) {
                                .runner = &w->runner,
                                .n_pages = N_PAGES,
                                .rows_per_step = 48,
-                               .running_max = 12,
+                               .running_max = running_max,
                                .waiting_max = waiting_max,
                                .n_tenants = N_CLIENTS,
                                .pins_max = 2,
@@ -224,7 +224,7 @@ static void *stats_loop(void *self) {
     weft_engine_stats stats;
     weft_engine_get_stats(c->w->engine, &stats);
     uint64_t n_finished = 0;
-    for (uint32_t i = 0; i < 6; i++) n_finished += stats.n_finished[i];
+    for (uint32_t i = 0; i < WEFT_FINISH_KINDS; i++) n_finished += stats.n_finished[i];
     expect(c, n_finished <= stats.n_submitted);
     expect(c, stats.pager.n_free + stats.pager.n_cached + stats.pager.n_pinned == stats.pager.n_pages);
     (void)weft_engine_idle(c->w->engine);
@@ -239,7 +239,7 @@ static void many_clients(void **state) {
   (void)state;
   for (uint32_t round = 0; round < 2; round++) {
     world w;
-    open_world(&w, round == 1, 6);
+    open_world(&w, round == 1, 6, 12);
     client clients[N_CLIENTS + 1];
     assert_int_equal(weft_engine_start(w.engine), WEFT_OK);
     assert_int_equal(weft_engine_start(w.engine), WEFT_E_INVALID);
@@ -262,12 +262,84 @@ static void many_clients(void **state) {
   }
 }
 
+/* One submission of a few choices. True: all have their answers; false: it was refused, or evicted in part or whole. */
+static bool try_choices(client *c, const weft_request_params *p, uint32_t n) {
+  weft_request_params all[3];
+  weft_request *r[3];
+  weft_error error;
+  bool done = true;
+  for (uint32_t i = 0; i < n; i++) {
+    all[i] = *p;
+    all[i].joins = i > 0;
+    all[i].sampling.choice = all[i].entropy_bound.choice = i;
+  }
+  weft_status status = weft_engine_submit_all(c->w->engine, all, n, weft_engine_clock_us(), r, &error);
+  expect(c, status == WEFT_OK || status == WEFT_FULL);
+  if (status != WEFT_OK) {
+    atomic_fetch_add(&c->w->n_full, 1);
+    sched_yield();
+    return false;
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    weft_finish finish = read_all(c, r[i], &all[i]);
+    expect(c, finish == WEFT_FINISH_STOP || finish == WEFT_FINISH_LENGTH || finish == WEFT_FINISH_EVICTED);
+    if (finish == WEFT_FINISH_EVICTED) atomic_fetch_add(&c->w->n_evicted, 1);
+    done = done && finish != WEFT_FINISH_EVICTED;
+  }
+  for (uint32_t i = 0; i < n; i++) weft_engine_release(c->w->engine, r[i]);
+  return done;
+}
+
+static void *few_places_loop(void *self) {
+  client *c = self;
+  uint32_t tenant = (uint32_t)c->draws % N_CLIENTS;
+  c->draws *= 1000003;
+  for (uint32_t i = 0; i < PER_CLIENT; i++) {
+    int32_t prompt[48];
+    weft_request_params p;
+    callback call = {0};
+    fill(c, tenant, prompt, &call, &p);
+    p.deadline_us = 0;
+    uint32_t n = 1 + draw(c, 3);
+    while (!try_choices(c, &p, n)) {
+    }
+  }
+  return NULL;
+}
+
+/* Places for four requests, two of which run, and ten clients of four tenants: their submissions displace each other, each
+ * request ends once, and everybody gets all answers in the end. */
+static void few_places(void **state) {
+  (void)state;
+  enum { N = 10 };
+  world w;
+  client clients[N];
+  open_world(&w, true, 2, 2);
+  assert_int_equal(weft_engine_start(w.engine), WEFT_OK);
+  for (uint32_t i = 0; i < N; i++) {
+    clients[i] = (client){.w = &w, .draws = i < 6 ? 4 : i}; /* six of one tenant */
+    pthread_create(&clients[i].thread, NULL, few_places_loop, &clients[i]);
+  }
+  for (uint32_t i = 0; i < N; i++) pthread_join(clients[i].thread, NULL);
+  assert_int_equal(w.n_bad, 0);
+  assert_true(w.n_natural >= N * PER_CLIENT);
+  assert_true(w.n_full > 0);
+  weft_engine_stop(w.engine);
+  assert_true(weft_engine_idle(w.engine));
+  weft_engine_stats stats;
+  weft_engine_get_stats(w.engine, &stats);
+  assert_int_equal(stats.n_finished[WEFT_FINISH_EVICTED], w.n_evicted);
+  print_message("%u submissions refused, %u requests evicted\n", w.n_full, w.n_evicted);
+  assert_int_equal(weft_pager_get_stats(weft_engine_pager(w.engine)).n_pinned, 0);
+  close_world(&w);
+}
+
 /* Stop while requests wait and run: each gets its final event, later submits are refused with a
  * line. */
 static void stop_with_work(void **state) {
   (void)state;
   world w;
-  open_world(&w, true, 40);
+  open_world(&w, true, 40, 12);
   client c = {.w = &w, .draws = 99};
   weft_request *handles[30];
   callback calls[30];
@@ -300,6 +372,7 @@ static void stop_with_work(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(many_clients), cmocka_unit_test(stop_with_work)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(many_clients), cmocka_unit_test(few_places),
+                                     cmocka_unit_test(stop_with_work)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

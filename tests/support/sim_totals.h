@@ -9,9 +9,9 @@
 #include "scheduler/engine.h"
 
 typedef struct sim_totals {
-  uint64_t n_steps, n_requests, n_finished[6], n_refused, n_full, n_preemptions, n_mixed, n_switches, n_hits, n_void,
+  uint64_t n_steps, n_requests, n_finished[WEFT_FINISH_KINDS], n_refused, n_full, n_preemptions, n_mixed, n_switches, n_hits, n_void,
       n_waits, n_broken, n_forks, n_watched, n_pins, n_dropped_pins, n_out, n_back, n_lost, n_to_file, n_from_file,
-      n_file_lost, n_file_waits, n_in_vain;
+      n_file_lost, n_file_waits, n_in_vain, n_together, n_split;
 } sim_totals;
 
 static sim_totals totals;
@@ -23,6 +23,8 @@ static inline void print_totals(unsigned long long n_seeds) {
     uint64_t n;
   } row[] = {{"requests", t->n_requests},
              {"refused", t->n_refused},
+             {"submissions of several", t->n_together},
+             {"too large for ever", t->n_split},
              {"times full", t->n_full},
              {"steps", t->n_steps},
              {"mixed steps", t->n_mixed},
@@ -48,7 +50,8 @@ static inline void print_totals(unsigned long long n_seeds) {
              {"length", t->n_finished[WEFT_FINISH_LENGTH]},
              {"cancelled", t->n_finished[WEFT_FINISH_CANCELLED]},
              {"deadline", t->n_finished[WEFT_FINISH_DEADLINE]},
-             {"error", t->n_finished[WEFT_FINISH_ERROR]}};
+             {"error", t->n_finished[WEFT_FINISH_ERROR]},
+             {"evicted", t->n_finished[WEFT_FINISH_EVICTED]}};
   printf("%llu seeds:", n_seeds);
   for (uint32_t i = 0; i < sizeof row / sizeof *row; i++) {
     printf(" %llu %s%s", (unsigned long long)row[i].n, row[i].name, i + 1 < sizeof row / sizeof *row ? "," : "\n");

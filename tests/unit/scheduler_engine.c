@@ -24,7 +24,10 @@ static void submit_refuses_with_a_line(void **state) {
   refused(&p, WEFT_E_INVALID, "cannot answer by diffusion");
   p = ask(true, 4, 5);
   p.sampling.logprobs = true;
-  refused(&p, WEFT_E_INVALID, "logprobs of a canvas");
+  refused(&p, WEFT_E_INVALID, "logprobs is not defined for a canvas");
+  p.sampling.logprobs = false;
+  p.sampling.min_p = 0.1f;
+  refused(&p, WEFT_E_INVALID, "min_p is not defined for a canvas");
   p = ask(false, 4, 5);
   p.sampling.top_p = 0.0f;
   refused(&p, WEFT_E_INVALID, "top_p");
@@ -75,11 +78,10 @@ static void the_queue_is_bounded(void **state) {
   open_world();
   weft_request *r[4];
   weft_request_params p = ask(false, 4, 5);
-  for (uint32_t i = 0; i < 3; i++) r[i] = submit(&p);
-  refused(&p, WEFT_FULL, "3 requests wait");
-  step(1); /* one runs now */
-  r[3] = submit(&p);
-  refused(&p, WEFT_FULL, "queue is full");
+  for (uint32_t i = 0; i < 4; i++) r[i] = submit(&p); /* one of them would start at once */
+  refused(&p, WEFT_FULL, "the queue is full: there are 4 requests, and may be 4");
+  step(1); /* one runs now: as many as before */
+  refused(&p, WEFT_FULL, "the queue is full");
   weft_engine_drain(w.engine);
   refused(&p, WEFT_FULL, "draining");
   run_out();

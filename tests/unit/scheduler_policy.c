@@ -15,6 +15,7 @@
 #include "scheduler/deadline.h"
 #include "scheduler/latency.h"
 #include "scheduler/policy.h"
+#include "scheduler/queue_share.h"
 #include "scheduler/tenant.h"
 
 static void victim_is_the_last_in_rank(void **state) {
@@ -302,6 +303,39 @@ static void queue_order(void **state) {
   weft_tenants_close(&t);
 }
 
+/* ---- the share of the queue ------------------------------------------------------------------ */
+
+typedef struct queue_row {
+  const char *what;
+  weft_queue_part part[4];
+  uint32_t submitter, n_more, gives_way; /* 4: nobody */
+} queue_row;
+
+static void the_largest_part_gives_way(void **state) {
+  (void)state;
+  static const queue_row rows[] = {
+      {"one tenant has all", {{8, 1}, {0, 1}, {0, 1}, {0, 1}}, 1, 1, 0},
+      {"the one that fills the queue gains nothing from itself", {{8, 1}, {0, 1}, {0, 1}, {0, 1}}, 0, 1, 4},
+      {"up to as much as the other will have", {{5, 1}, {3, 1}, {0, 1}, {0, 1}}, 1, 1, 0},
+      {"and not beyond", {{4, 1}, {3, 1}, {0, 1}, {0, 1}}, 1, 1, 4},
+      {"the largest of several", {{3, 1}, {5, 1}, {4, 1}, {0, 1}}, 3, 1, 1},
+      {"the first of equals", {{1, 1}, {4, 1}, {4, 1}, {0, 1}}, 3, 1, 1},
+      {"for its weight: 6 of weight 3 are less than 3 of weight 1", {{6, 3}, {3, 1}, {0, 1}, {0, 1}}, 2, 1, 1},
+      {"a heavy one may have more", {{5, 1}, {9, 2}, {0, 1}, {0, 1}}, 1, 1, 4},
+      {"less of it", {{6, 1}, {9, 2}, {0, 1}, {0, 1}}, 1, 1, 0},
+      {"all that come together count", {{4, 1}, {0, 1}, {0, 1}, {0, 1}}, 1, 3, 0},
+      {"they would be as many", {{4, 1}, {0, 1}, {0, 1}, {0, 1}}, 1, 4, 4},
+      {"nobody has anything", {{0, 1}, {0, 1}, {0, 1}, {0, 1}}, 0, 1, 4},
+      {"large numbers", {{UINT32_MAX, 1000}, {UINT32_MAX - 1, 1000}, {0, 1}, {0, 1}}, 2, 1, 0},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    weft_queue_part will_have = rows[i].part[rows[i].submitter];
+    will_have.n += rows[i].n_more;
+    uint32_t got = weft_queue_who_gives_way(rows[i].part, 4, rows[i].submitter, will_have);
+    if (got != rows[i].gives_way) fail_msg("%s: %u, wanted %u", rows[i].what, got, rows[i].gives_way);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(victim_is_the_last_in_rank),
                                      cmocka_unit_test(victims_by_class_share_arrival),
@@ -315,6 +349,7 @@ int main(void) {
                                      cmocka_unit_test(canvas_ring_drops_the_oldest),
                                      cmocka_unit_test(clocks),
                                      cmocka_unit_test(priorities_age),
-                                     cmocka_unit_test(queue_order)};
+                                     cmocka_unit_test(queue_order),
+                                     cmocka_unit_test(the_largest_part_gives_way)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

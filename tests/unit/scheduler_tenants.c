@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Tenants in the engine: who shares a step, who gives way, what limits hold and whom they do not
  * touch. */
+#include "base/memory.h"
 #include "scheduler/policy.h"
 #include "tests/support/engine_world.h"
 
@@ -279,6 +280,324 @@ static void a_full_queue_is_estimated(void **state) {
   for (uint32_t i = 0; i < n; i++) weft_engine_release(w.engine, r[i]);
 }
 
+/* ---- a submission is one act ----------------------------------------------------------------- */
+
+/* n choices of one prompt. */
+static weft_status submit_choices(const weft_request_params *p, uint32_t n, weft_request **r, weft_error *error) {
+  weft_request_params all[WEFT_SUBMISSION_MAX];
+  for (uint32_t i = 0; i < n; i++) {
+    all[i] = *p;
+    all[i].joins = i > 0;
+    all[i].sampling.choice = i;
+    all[i].sampling.temperature = 1.0f;
+  }
+  return weft_engine_submit_all(w.engine, all, n, ++w.now, r, error);
+}
+
+static void choices_refused(const weft_request_params *p, uint32_t n, weft_status expected, const char *words) {
+  weft_request *r[WEFT_SUBMISSION_MAX];
+  weft_error error = {{0}};
+  for (uint32_t i = 0; i < n; i++) r[i] = (weft_request *)(void *)&w;
+  assert_int_equal(submit_choices(p, n, r, &error), expected);
+  for (uint32_t i = 0; i < n; i++) assert_null(r[i]);
+  if (strstr(error.text, words) == NULL) fail_msg("'%s' lacks '%s'", error.text, words);
+}
+
+static void choices_end(weft_request **r, uint32_t n, weft_finish expected) {
+  for (uint32_t i = 0; i < n; i++) assert_int_equal(end_and_release(r[i]), expected);
+}
+
+/* Two may run and three may wait: an idle engine takes up to five, every time, and says so to six. */
+static void all_choices_or_none(void **state) {
+  (void)state;
+  plan_world();
+  open_tenants((weft_tenant_config){.running_max = 2, .waiting_max = 3}, (weft_tenant_config){0});
+  weft_request_params p = ask_as(0, 10, 5);
+  weft_request *r[8];
+  weft_error error = {{0}};
+  for (uint32_t n = 4; n <= 5; n++) {
+    for (uint32_t round = 0; round < 30; round++) {
+      if (submit_choices(&p, n, r, &error) != WEFT_OK) fail_msg("round %u: %s", round, error.text);
+      run_out();
+      choices_end(r, n, WEFT_FINISH_LENGTH);
+    }
+  }
+  uint64_t n_submitted = stats().n_submitted;
+  choices_refused(&p, 6, WEFT_E_INVALID, "(2 running and 3 waiting): ask for at most 5");
+  choices_refused(&p, 8, WEFT_E_INVALID, "8 answers at once are more than this tenant's limits allow");
+  assert_int_equal(submit_choices(&p, 4, r, &error), WEFT_OK);
+  choices_refused(&p, 2, WEFT_FULL, "it has 4 requests, may have 5 (2 running and 3 waiting), and 2 more came");
+  assert_int_equal(submit_choices(&p, 1, r + 4, &error), WEFT_OK);
+  assert_int_equal(tenant_stats(0).n_refused[WEFT_REFUSED_TENANT_QUEUE], 2);
+  run_out();
+  choices_end(r, 5, WEFT_FINISH_LENGTH);
+  assert_int_equal(stats().n_submitted, n_submitted + 5);
+}
+
+/* The queue of all tenants bounds a submission, too; so does the number of requests in one. */
+static void more_choices_than_the_queue_holds(void **state) {
+  (void)state;
+  plan_world();
+  w.config.waiting_max = 3;
+  w.config.running_max = 4;
+  open_tenants((weft_tenant_config){.waiting_max = 10}, (weft_tenant_config){0});
+  weft_request_params p = ask_as(0, 4, 3), other = ask_as(1, 4, 3);
+  weft_request *r[8];
+  weft_error error = {{0}};
+  choices_refused(&p, 8, WEFT_E_INVALID, "than this server takes (4 running and 3 waiting): ask for at most 7");
+  choices_refused(&p, 16, WEFT_E_INVALID, "(4 running and 10 waiting): ask for at most 7");
+  assert_int_equal(submit_choices(&other, 7, r, &error), WEFT_OK);
+  run_out();
+  choices_end(r, 7, WEFT_FINISH_LENGTH);
+  weft_request_params mixed[2] = {p, other};
+  assert_int_equal(weft_engine_submit_all(w.engine, mixed, 2, w.now, r, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "tenants 0 and 1 in one submission"));
+  assert_int_equal(weft_engine_submit_all(w.engine, mixed, 0, w.now, r, &error), WEFT_E_INVALID);
+  p.joins = true;
+  refused(&p, WEFT_E_INVALID, "there is none");
+  mixed[1] = ask_as(0, 5, 3);
+  mixed[1].joins = true;
+  p.joins = false;
+  mixed[0] = p;
+  assert_int_equal(weft_engine_submit_all(w.engine, mixed, 2, w.now, r, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "same prompt"));
+}
+
+/* Tokens of the minute are taken for all of them, or for none. */
+static void tokens_of_all_choices(void **state) {
+  (void)state;
+  plan_world();
+  open_tenants((weft_tenant_config){.tokens_per_minute = 120}, (weft_tenant_config){0});
+  weft_request_params p = ask_as(0, 10, 30);
+  weft_request *r[4];
+  weft_error error = {{0}};
+  choices_refused(&p, 4, WEFT_E_INVALID, "4 answers need 160 tokens");
+  choices_refused(&p, 4, WEFT_E_INVALID, "this tenant's 120 a minute: ask for at most 3");
+  assert_int_equal(submit_choices(&p, 2, r, &error), WEFT_OK);
+  uint64_t retry_us = 0;
+  p.retry_us = &retry_us;
+  choices_refused(&p, 2, WEFT_FULL, "40 of this tenant's 120 tokens a minute are left");
+  assert_in_range(retry_us, 19990000, 20000000); /* 40 more tokens, two a second */
+  assert_int_equal(tenant_stats(0).n_refused[WEFT_REFUSED_TOKENS], 2);
+  assert_int_equal(submit_choices(&p, 1, r + 2, &error), WEFT_OK); /* nothing was taken by it */
+  run_out();
+  choices_end(r, 3, WEFT_FINISH_LENGTH);
+}
+
+/* Memory that runs out midway leaves nothing behind. */
+static void no_memory_midway(void **state) {
+  (void)state;
+  plan_world();
+  open_tenants((weft_tenant_config){.running_max = 2, .waiting_max = 3, .tokens_per_minute = 100},
+               (weft_tenant_config){0});
+  weft_request_params p = ask_as(0, 10, 10);
+  weft_request *r[5];
+  weft_error error = {{0}};
+  for (uint64_t at = 1; at <= 5; at++) {
+    (void)weft_memory_fail_at(at);
+    choices_refused(&p, 5, WEFT_E_NO_MEMORY, "no memory for a request of 10 prompt tokens");
+    (void)weft_memory_fail_at(0);
+  }
+  assert_true(weft_engine_idle(w.engine));
+  assert_int_equal(weft_engine_step(w.engine, ++w.now), WEFT_AGAIN);
+  assert_int_equal(submit_choices(&p, 5, r, &error), WEFT_OK); /* all its places and tokens are there */
+  run_out();
+  choices_end(r, 5, WEFT_FINISH_LENGTH);
+}
+
+/* ---- the queue is shared by right ------------------------------------------------------------ */
+
+static uint32_t n_evicted(weft_request **r, uint32_t n) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    weft_event end = finish_of(r[i], NULL, NULL);
+    if (end.finish != WEFT_FINISH_EVICTED) continue;
+    assert_true(end.retry_us > 0);
+    assert_int_equal(end.usage.n_answer, 0);
+    count += 1;
+  }
+  return count;
+}
+
+/* Two run and eight wait, all of one tenant. Another one gets its half of the queue, the newest of the first give way,
+ * and none of what runs. */
+static void a_full_queue_is_shared(void **state) {
+  (void)state;
+  plan_world();
+  w.config.waiting_max = 8;
+  w.config.running_max = 2;
+  open_tenants((weft_tenant_config){.tokens_per_minute = 200}, (weft_tenant_config){0});
+  weft_request_params p = ask_as(0, 4, 12), q = ask_as(1, 4, 2);
+  weft_request *many[10], *few[4];
+  for (uint32_t i = 0; i < 10; i++) many[i] = submit(&p);
+  step(2);
+  refused(&p, WEFT_FULL, "the queue is full");
+  for (uint32_t i = 0; i < 4; i++) {
+    few[i] = submit(&q);
+    if (i % 2 == 0) step(1);
+  }
+  refused(&q, WEFT_FULL, "the queue is full");
+  step(1);
+  assert_int_equal(n_evicted(many, 6), 0);
+  assert_int_equal(n_evicted(many + 6, 4), 4);
+  assert_int_equal(tenant_stats(0).n_evicted, 4);
+  assert_int_equal(tenant_stats(1).n_evicted, 0);
+  assert_int_equal(stats().n_finished[WEFT_FINISH_EVICTED], 4);
+  assert_int_equal(tenant_stats(0).n_refused[WEFT_REFUSED_QUEUE], 1);
+  assert_int_equal(tenant_stats(1).n_refused[WEFT_REFUSED_QUEUE], 1);
+  for (uint32_t i = 6; i < 10; i++) weft_engine_release(w.engine, many[i]);
+  run_out();
+  choices_end(many, 6, WEFT_FINISH_LENGTH);
+  choices_end(few, 4, WEFT_FINISH_LENGTH);
+  p.max_tokens = 100; /* tokens of the evicted came back: six requests took 16 each of 200 */
+  p.n_tokens = 3;
+  many[0] = submit(&p);
+  run_out();
+  assert_int_equal(end_and_release(many[0]), WEFT_FINISH_LENGTH);
+}
+
+/* Three to one: so the queue of eight is shared. */
+static void a_full_queue_is_shared_by_weight(void **state) {
+  (void)state;
+  plan_world();
+  w.config.waiting_max = 8;
+  w.config.running_max = 1;
+  open_tenants((weft_tenant_config){.weight = 3}, (weft_tenant_config){.weight = 1});
+  weft_request_params p = ask_as(0, 4, 4), q = ask_as(1, 4, 4);
+  weft_request *heavy[9], *light[9];
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < 9; i++) light[i] = submit(&q);
+  step(1);
+  weft_error error = {{0}};
+  while (n < 9 && weft_engine_submit(w.engine, &p, ++w.now, &heavy[n], &error) == WEFT_OK) n += 1;
+  assert_int_equal(n, 6);
+  step(1);
+  assert_int_equal(tenant_stats(0).n_unstarted, 6);
+  assert_int_equal(tenant_stats(1).n_unstarted, 2);
+  assert_int_equal(n_evicted(light, 9), 6);
+  run_out();
+  for (uint32_t i = 0; i < 9; i++) weft_engine_release(w.engine, light[i]);
+  choices_end(heavy, n, WEFT_FINISH_LENGTH);
+}
+
+/* A submission gives way as a whole, and one of which a part runs gives way last, although it is newer. */
+static void a_submission_gives_way_as_a_whole(void **state) {
+  (void)state;
+  plan_world();
+  w.config.waiting_max = 6;
+  w.config.running_max = 1;
+  open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
+  weft_request_params p = ask_as(0, 4, 4), first = p, q = ask_as(1, 4, 4);
+  weft_request *old[4], *begun[3], *other[3];
+  weft_error error = {{0}};
+  assert_int_equal(submit_choices(&p, 4, old, &error), WEFT_OK);
+  first.priority = 1;
+  assert_int_equal(submit_choices(&first, 3, begun, &error), WEFT_OK);
+  step(1);
+  assert_int_equal(tenant_stats(0).n_running, 1);
+  other[0] = submit(&q);
+  step(1);
+  assert_int_equal(n_evicted(old, 4), 4); /* for one place: it is an answer as a whole */
+  assert_int_equal(n_evicted(begun, 3), 0);
+  assert_int_equal(tenant_stats(0).n_unstarted, 2);
+  run_out();
+  for (uint32_t i = 0; i < 4; i++) weft_engine_release(w.engine, old[i]);
+  choices_end(begun, 3, WEFT_FINISH_LENGTH);
+  choices_end(other, 1, WEFT_FINISH_LENGTH);
+}
+
+/* What would make too little room evicts nobody. */
+static void nobody_gives_way_in_vain(void **state) {
+  (void)state;
+  plan_world();
+  w.config.waiting_max = 6;
+  w.config.running_max = 1;
+  open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
+  weft_request_params p = ask_as(0, 4, 4), q = ask_as(1, 4, 4);
+  weft_request *many[7], *three[3];
+  weft_error error = {{0}};
+  for (uint32_t i = 0; i < 7; i++) many[i] = submit(&p);
+  step(1);
+  choices_refused(&q, 4, WEFT_FULL, "the queue is full");
+  step(1);
+  assert_int_equal(n_evicted(many, 7), 0);
+  assert_int_equal(submit_choices(&q, 3, three, &error), WEFT_OK); /* its half */
+  step(1);
+  assert_int_equal(n_evicted(many, 7), 3);
+  run_out();
+  for (uint32_t i = 0; i < 7; i++) weft_engine_release(w.engine, many[i]);
+  choices_end(three, 3, WEFT_FINISH_LENGTH);
+}
+
+/* Evicted before the engine saw it; evicted and cancelled, or released, before the engine heard of either: one end. */
+static void an_evicted_request_ends_once(void **state) {
+  (void)state;
+  plan_world();
+  w.config.waiting_max = 4;
+  w.config.running_max = 1;
+  open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
+  weft_request_params p = ask_as(0, 4, 4), q = ask_as(1, 4, 4);
+  p.deadline_us = 1000000;
+  for (uint32_t way = 0; way < 3; way++) {
+    for (uint32_t seen = 0; seen < 2; seen++) {
+      weft_request *many[5], *other[2];
+      for (uint32_t i = 0; i < 5; i++) many[i] = submit(&p);
+      if (seen == 1) step(1);
+      for (uint32_t i = 0; i < 2; i++) other[i] = submit(&q);
+      if (way == 1) weft_engine_cancel(w.engine, many[4]);
+      if (way == 2) weft_engine_release(w.engine, many[4]);
+      step(1);
+      if (way < 2) assert_int_equal(end_and_release(many[4]), WEFT_FINISH_EVICTED);
+      assert_int_equal(end_and_release(many[3]), WEFT_FINISH_EVICTED);
+      run_out();
+      choices_end(many, 3, WEFT_FINISH_LENGTH);
+      choices_end(other, 2, WEFT_FINISH_LENGTH);
+    }
+  }
+}
+
+typedef struct intruder {
+  weft_request_params params;
+  weft_request *request[2];
+  bool armed;
+} intruder;
+
+static void intrude(void *self) {
+  intruder *in = self;
+  weft_error error = {{0}};
+  if (in->armed) assert_int_equal(submit_choices(&in->params, 2, in->request, &error), WEFT_OK);
+  in->armed = false;
+}
+
+/* Its place goes to another tenant when the turn has begun in which it would start: it does not start. */
+static void evicted_in_the_turn_that_would_start_it(void **state) {
+  (void)state;
+  plan_world();
+  w.config.waiting_max = 1;
+  w.config.running_max = 1;
+  open_tenants((weft_tenant_config){.weight = 3}, (weft_tenant_config){0});
+  weft_request_params p = ask_as(1, 4, 90), late = p;
+  intruder in = {.params = ask_as(0, 4, 4)};
+  p.notify = intrude; /* runs when the deadline ends it: after the inbox was taken, before anybody starts */
+  p.notify_self = &in;
+  p.deadline_us = 50;
+  weft_request *r = submit(&p), *waits = submit(&late);
+  step(3);
+  assert_int_equal(tenant_stats(1).n_running, 1);
+  in.armed = true;
+  w.now = 60;
+  step(1);
+  assert_false(in.armed);
+  assert_int_equal(end_and_release(r), WEFT_FINISH_DEADLINE);
+  assert_int_equal(tenant_stats(1).n_running, 0);
+  weft_event end = finish_of(waits, NULL, NULL);
+  assert_int_equal(end.finish, WEFT_FINISH_EVICTED);
+  assert_int_equal(end.usage.started_us, 0);
+  weft_engine_release(w.engine, waits);
+  run_out();
+  choices_end(in.request, 2, WEFT_FINISH_LENGTH);
+}
+
 static void open_refuses_odd_tenants(void **state) {
   (void)state;
   plan_world();
@@ -357,6 +676,16 @@ int main(void) {
                                      TEST(a_flood_does_not_age_past_others),
                                      TEST(tokens_come_back),
                                      TEST(a_full_queue_is_estimated),
+                                     TEST(all_choices_or_none),
+                                     TEST(more_choices_than_the_queue_holds),
+                                     TEST(tokens_of_all_choices),
+                                     TEST(no_memory_midway),
+                                     TEST(a_full_queue_is_shared),
+                                     TEST(a_full_queue_is_shared_by_weight),
+                                     TEST(a_submission_gives_way_as_a_whole),
+                                     TEST(nobody_gives_way_in_vain),
+                                     TEST(an_evicted_request_ends_once),
+                                     TEST(evicted_in_the_turn_that_would_start_it),
                                      TEST(open_refuses_odd_tenants)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
