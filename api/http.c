@@ -289,6 +289,10 @@ uint32_t weft_http_active(weft_http *http) {
   return atomic_load(&http->n_active);
 }
 
+uint64_t weft_http_body_bytes(weft_http *http) {
+  return atomic_load(&http->n_body_bytes);
+}
+
 uint64_t weft_http_ended(weft_http *http, weft_http_end how) {
   return atomic_load(&http->n_ended[how]);
 }

@@ -82,7 +82,8 @@ weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft
 uint32_t weft_http_port(const weft_http *http);
 /* It listens on an address of this machine alone. */
 bool weft_http_is_loopback(const weft_http *http);
-uint32_t weft_http_active(weft_http *http); /* requests that were read whole and whose answers are not yet out */
+uint32_t weft_http_active(weft_http *http);     /* requests that were read whole and whose answers are not yet out */
+uint64_t weft_http_body_bytes(weft_http *http); /* of bodies that are being read or wait for a worker */
 uint64_t weft_http_ended(weft_http *http, weft_http_end how); /* how many connections */
 /* Tells every source that its answer is not wanted any more, as if all clients had left; they still get its end. */
 void weft_http_cancel(weft_http *http);

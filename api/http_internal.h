@@ -119,6 +119,7 @@ struct weft_http {
   weft_http_head head; /* of the request that begins */
   atomic_uint_fast64_t n_ended[WEFT_HTTP_ENDS];
   atomic_uint n_active;
+  atomic_uint_fast64_t n_body_bytes; /* in both pools */
 
   pthread_mutex_t lock; /* what follows, and what an exchange says is under it */
   pthread_cond_t jobs_wait;

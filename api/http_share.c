@@ -76,6 +76,7 @@ static bool take_room(weft_exchange *x, body_pool *pool, uint64_t n, weft_refusa
     if (most == NULL || pool->of[most->x->who] <= mine) return refuse_room(why, 503, "busy", pool->max);
     http__give_up_body(most, 503, "busy", "others need the memory that requests with your key hold: try again");
   }
+  atomic_fetch_add(&http->n_body_bytes, n);
   pool->used += n;
   pool->of[x->who] += n;
   x->pool = pool;
@@ -85,6 +86,7 @@ static bool take_room(weft_exchange *x, body_pool *pool, uint64_t n, weft_refusa
 
 void http__discharge(weft_exchange *x) {
   if (x->pool == NULL) return;
+  atomic_fetch_sub(&x->http->n_body_bytes, x->n_charged);
   x->pool->used -= x->n_charged;
   x->pool->of[x->who] -= x->n_charged;
   x->pool = NULL;

@@ -201,6 +201,8 @@ void weft_server_metrics(weft_server *s, weft_text *out) {
   weft_prometheus_head(out, "weft_http_requests_active", "gauge",
                        "HTTP requests that were read and are being answered.");
   weft_text_printf(out, "weft_http_requests_active %u\n", weft_http_active(s->http));
+  weft_prometheus_head(out, "weft_http_body_bytes", "gauge", "Memory of request bodies that are being read or wait.");
+  weft_text_printf(out, "weft_http_body_bytes %llu\n", (unsigned long long)weft_http_body_bytes(s->http));
   weft_prometheus_head(out, "weft_http_connections_ended_total", "counter",
                        "Connections that the server ended, by why.");
   for (int i = 0; i < WEFT_HTTP_ENDS; i++) {
