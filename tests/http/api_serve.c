@@ -388,6 +388,111 @@ static void test_directories_keep_logs_apart(void **state) {
   }
 }
 
+/* ---- keys and logs while it runs ---- */
+
+static void write_file(const char *path, const char *text) {
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  assert_true(fputs(text, file) >= 0);
+  assert_int_equal(fclose(file), 0);
+}
+
+static void await_code(uint16_t port, const char *header, int code) {
+  while (code_as(port, header, "GET", "/v1/models", "") != code) (void)poll(NULL, 0, 5);
+}
+
+static void await_file(const char *folder, const char *words) {
+  while (!file_says(folder, words)) (void)poll(NULL, 0, 5);
+}
+
+/* SIGHUP ends nothing: new keys count, old ones do not, a bad file changes nothing, and a log that was moved away is begun
+ * again. The file of keys is named from where the server was started, not from --directory. */
+static void test_hangup_reads_keys_and_begins_a_log(void **state) {
+  static const char old_key[] = "Authorization: Bearer sk-old\r\n", new_key[] = "Authorization: Bearer sk-new\r\n";
+  char folder[] = "/tmp/weft-serve-XXXXXX", path[3][96];
+  (void)state;
+  assert_non_null(mkdtemp(folder));
+  (void)snprintf(path[0], sizeof path[0], "%s/keys", folder);
+  (void)snprintf(path[1], sizeof path[1], "%s/weft.log", folder);
+  (void)snprintf(path[2], sizeof path[2], "%s/weft.log.1", folder);
+  write_file(path[0], "sk-old red weight=2\nsk-op operator\n");
+  program p = launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "--api-keys", path[0],
+                                           "--directory", folder, NULL});
+  await_port(&p);
+  assert_int_equal(code_as(p.port, old_key, "GET", "/v1/models", ""), 200);
+  assert_int_equal(code_as(p.port, new_key, "GET", "/v1/models", ""), 401);
+  write_file(path[0], "sk-op operator\nsk-new red weight=2\n");
+  assert_int_equal(rename(path[1], path[2]), 0);
+  assert_int_equal(kill(p.pid, SIGHUP), 0);
+  await_code(p.port, new_key, 200);
+  assert_int_equal(code_as(p.port, old_key, "GET", "/v1/models", ""), 401);
+  await_words(p.port, "Authorization: Bearer sk-op\r\n", "weft_tenant_requests_total{tenant=\"red\"}");
+  await_file(folder, "are in use now");
+  static const char *const bad[] = {"sk-other green\n", "sk-new red weight=3\nsk-op operator\n", "what is this\n\n x"};
+  static const char *const words[] = {"tenant green is new", "has changed", "the old keys stay"};
+  for (int i = 0; i < 3; i++) {
+    write_file(path[0], bad[i]);
+    assert_int_equal(kill(p.pid, SIGHUP), 0);
+    await_file(folder, words[i]);
+    assert_int_equal(code_as(p.port, new_key, "GET", "/v1/models", ""), 200);
+  }
+  assert_int_equal(kill(p.pid, SIGTERM), 0);
+  assert_int_equal(await_end(&p), 0);
+  for (int i = 0; i < 3; i++) assert_int_equal(unlink(path[i]), 0);
+  assert_int_equal(rmdir(folder), 0);
+}
+
+/* Standard error is a pipe that nobody reads: more lines than it holds hold up nobody, and are counted. */
+static void test_a_log_that_nobody_reads(void **state) {
+  (void)state;
+  program p = launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "-v", NULL});
+  await_port(&p);
+  char path[256] = "/";
+  memset(path + 1, 'x', 200);
+  while (talk_metric(p.port, "weft_log_lines_dropped_total") <= 0) {
+    talk_answer a = talk_ask(p.port, "GET", path, "");
+    assert_int_equal(a.code, 404);
+    talk_answer_free(&a);
+  }
+  json_decref(talk_json(p.port, COMPLETIONS, "{\"prompt\":\"a\",\"max_tokens\":2}"));
+  assert_int_equal(kill(p.pid, SIGTERM), 0);
+  assert_int_equal(await_end(&p), 0);
+}
+
+/* A body that is still coming is no request: a drain that may last an hour does not wait for it. */
+static void test_half_a_body_delays_no_drain(void **state) {
+  static const char head[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000000\r\n\r\n{";
+  int how = 0;
+  (void)state;
+  program p = launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "--drain-seconds", "3600", NULL});
+  await_port(&p);
+  int fd = talk_dial(p.port);
+  assert_true(talk_write(fd, head, strlen(head)));
+  json_decref(talk_json(p.port, "/health", NULL)); /* what came before it is read */
+  assert_int_equal(kill(p.pid, SIGTERM), 0);
+  while (waitpid(p.pid, &how, WNOHANG) == 0) { /* fed for as long as it lasts */
+    (void)send(fd, " ", 1, MSG_NOSIGNAL);
+    (void)poll(NULL, 0, 20);
+  }
+  assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+  (void)close(fd);
+  (void)close(p.out);
+  (void)close(p.err);
+}
+
+/* Who opens the server to a network without keys is told what that opens. */
+static void test_an_open_host_is_said(void **state) {
+  char line[512];
+  (void)state;
+  program p = launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--host", "0.0.0.0", NULL});
+  read_line(p.err, line, sizeof line);
+  assert_int_equal(strncmp(line, "weft: serving", 13), 0);
+  read_line(p.err, line, sizeof line);
+  assert_non_null(strstr(line, "--host 0.0.0.0 without --api-keys"));
+  assert_int_equal(kill(p.pid, SIGTERM), 0);
+  assert_int_equal(await_end(&p), 0);
+}
+
 static void check_fails(const char *const *args, int code, const char *words) {
   char line[1024];
   program p = launch(args);
@@ -424,14 +529,24 @@ static void test_bad_command_lines(void **state) {
   check_fails((const char *const[]){"-m", DEMO_MODEL, "--api-keys", "/dev/null", NULL}, 2, "holds no key");
   check_fails((const char *const[]){"-m", DEMO_MODEL, "--directory", "/nowhere", NULL}, 2, "/nowhere");
   check_fails((const char *const[]){"-m", DEMO_MODEL, "-m", DEMO_MODEL, NULL}, 2, "would both be served");
+  check_fails((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--allow-origin", "chat.example", NULL}, 2,
+              "SCHEME://HOST");
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_keys_and_tenants),  cmocka_unit_test(test_limits_of_a_tenant),
-      cmocka_unit_test(test_two_models),        cmocka_unit_test(test_model_without_template),
-      cmocka_unit_test(test_signal_drains),     cmocka_unit_test(test_second_signal_cancels),
-      cmocka_unit_test(test_port_in_use),       cmocka_unit_test(test_directories_keep_logs_apart),
+      cmocka_unit_test(test_keys_and_tenants),
+      cmocka_unit_test(test_limits_of_a_tenant),
+      cmocka_unit_test(test_two_models),
+      cmocka_unit_test(test_model_without_template),
+      cmocka_unit_test(test_signal_drains),
+      cmocka_unit_test(test_second_signal_cancels),
+      cmocka_unit_test(test_port_in_use),
+      cmocka_unit_test(test_directories_keep_logs_apart),
+      cmocka_unit_test(test_hangup_reads_keys_and_begins_a_log),
+      cmocka_unit_test(test_a_log_that_nobody_reads),
+      cmocka_unit_test(test_half_a_body_delays_no_drain),
+      cmocka_unit_test(test_an_open_host_is_said),
       cmocka_unit_test(test_bad_command_lines),
   };
   (void)signal(SIGPIPE, SIG_IGN);
