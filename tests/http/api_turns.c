@@ -142,7 +142,8 @@ static void who_leaves_gives_the_place_back(void **state) {
   while (atomic_load(&n_left) < HALF - 1) (void)poll(NULL, 0, 1);
   int again = ask('a');
   assert_int_equal(atomic_load(&n_refused), 0);
-  (void)close(fd[0]); /* this one a worker has: it is told when that is done */
+  (void)close(fd[0]);                     /* this one a worker has: its end comes when that is done */
+  assert_int_equal(code_of_quick(), 200); /* what came before it is seen */
   (void)pthread_mutex_unlock(&gate);
   assert_int_equal(code_of(again), 200);
   while (atomic_load(&n_left) < HALF || weft_http_active(http) > 0) (void)poll(NULL, 0, 1);
