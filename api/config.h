@@ -102,7 +102,7 @@ typedef struct weft_config {
   bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, quiet, verbose, json, help;
   /* the server */
   const char *host, *api_keys, *directory;
-  weft_text_list pin_files;
+  weft_text_list pin_files, origins;
   uint32_t port, body_mib, connections, drain_seconds;
   /* one generation */
   const char *prompt, *input, *tokens, *system, *mode, *trace;

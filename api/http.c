@@ -1,198 +1,201 @@
 /* SPDX-License-Identifier: MIT */
-/* The listening socket, the HTTP library's callbacks, and the workers. */
+/* The network thread: it accepts, drives connections, looks at their deadlines and ends them. */
 #include "api/http.h"
 
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "api/http_internal.h"
 #include "base/check.h"
-#include "base/log.h"
+#include "base/clock.h"
 #include "base/memory.h"
 
 enum {
-  DISCARD_BYTES_MAX = 64 << 20, /* of a body that is refused: beyond it the connection is closed */
-  FLUSH_MS = 2000,              /* how long close waits for last bytes */
-  HEADER_BYTES_MAX = 32768
+  EVENTS = 256,
+  ACCEPTS = 64,      /* before others are driven */
+  LOOK_US = 250000,  /* between two looks at deadlines */
+  FLUSH_US = 2000000 /* how long close waits for last bytes */
 };
 
-/* ---- workers ---- */
+uint64_t http__now(const weft_http *http) {
+  return http->config.clock_us == NULL ? weft_clock_us() : http->config.clock_us();
+}
 
-static void *work(void *self) {
-  weft_http *http = self;
-  (void)pthread_mutex_lock(&http->lock);
-  for (;;) {
-    while (http->first_job == NULL && !http->closing) (void)pthread_cond_wait(&http->jobs_wait, &http->lock);
-    weft_exchange *x = http->first_job;
-    if (x == NULL) break; /* closing, and nothing is left to do */
-    http->first_job = x->next_job;
-    if (http->first_job == NULL) http->last_job = NULL;
-    bool closing = http->closing;
-    (void)pthread_mutex_unlock(&http->lock);
-    (void)pthread_mutex_lock(&x->lock);
-    bool left = x->left;
-    (void)pthread_mutex_unlock(&x->lock);
-    if (closing || left) {
-      weft_refusal why;
-      (void)weft_refuse(&why, left ? CODE_LEFT : 503, "cancelled", NULL, "the request was cancelled");
-      weft_exchange_refuse(x, &why);
-    } else {
-      http->config.handle(http->config.self, x);
-    }
-    (void)pthread_mutex_lock(&x->lock);
-    x->working = false;
-    x->suspended = false;
-    MHD_resume_connection(x->connection);
-    (void)pthread_mutex_unlock(&x->lock);
-    (void)pthread_mutex_lock(&http->lock);
+void http__count(weft_http *http, weft_http_end how) {
+  atomic_fetch_add(&http->n_ended[how], 1);
+}
+
+void http__poke(weft_http *http) {
+  uint64_t one = 1;
+  WEFT_CHECK(write(http->wakes, &one, sizeof one) == (ssize_t)sizeof one); /* full only after 2^64 */
+}
+
+/* ---- accepting ---- */
+
+/* Of the address that has most connections without a whole request, the one that has been so for longest. */
+bool http__evict(weft_http *http) {
+  uint32_t n_of[ADDRESSES_MAX] = {0};
+  http_connection *worst = NULL;
+  for (http_connection *c = http->first; c != NULL; c = c->next) n_of[c->address] += c->x == NULL || !c->x->busy;
+  for (http_connection *c = http->first; c != NULL; c = c->next) {
+    if (c->x != NULL && c->x->busy) continue;
+    bool worse = worst == NULL || n_of[c->address] > n_of[worst->address] ||
+                 (n_of[c->address] == n_of[worst->address] && c->since_us <= worst->since_us);
+    if (worse) worst = c;
   }
+  if (worst == NULL) return false;
+  http__count(http, WEFT_HTTP_EVICTED);
+  http__drop(worst);
+  return true;
+}
+
+static void watch_listener(weft_http *http, bool on) {
+  struct epoll_event event = {.events = on ? EPOLLIN : 0, .data.ptr = http};
+  (void)epoll_ctl(http->epoll, EPOLL_CTL_MOD, http->listener, &event); /* it is in the set */
+  http->listening = on;
+}
+
+/* False: nobody waits, or descriptors are short. */
+static bool accept_one(weft_http *http) {
+  struct sockaddr_storage peer = {0};
+  socklen_t n = sizeof peer;
+  int fd = accept4(http->listener, (struct sockaddr *)&peer, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+    if (!http__evict(http)) watch_listener(http, false); /* until the next look */
+    return false;
+  }
+  if (fd < 0) return errno == EINTR || errno == ECONNABORTED;
+  bool room = http->n_connections < http->config.connections_max || http__evict(http);
+  if (!room || !http__connection_open(http, fd, &peer)) (void)close(fd);
+  return true;
+}
+
+static void accept_some(weft_http *http) {
+  for (uint32_t i = 0; i < ACCEPTS && accept_one(http); i++) continue;
+}
+
+/* ---- the loop ---- */
+
+static void take_ready(weft_http *http) {
+  uint64_t count;
+  (void)!read(http->wakes, &count, sizeof count); /* it was poked, or not */
+  weft_exchange *x;
+  for (uint32_t n = 0; (x = http__take_ready(http)) != NULL; n++) {
+    if (x->connection != NULL) {
+      http__drive(x->connection);
+    } else if (http__unqueue(x)) {
+      http__finish(x, true);
+    }
+    if (n >= http->config.connections_max) { /* the rest after others */
+      http__poke(http);
+      return;
+    }
+  }
+}
+
+/* Those that are there now; who is postponed meanwhile stands behind them. */
+static void drive_pending(weft_http *http) {
+  uint32_t n = 0;
+  for (const http_connection *c = http->pending; c != NULL; c = c->next_pending) n++;
+  for (; n > 0 && http->pending != NULL; n--) {
+    http_connection *c = http->pending;
+    http->pending = c->next_pending;
+    if (http->pending == NULL) http->last_pending = NULL;
+    c->pending = false;
+    http__drive(c);
+  }
+}
+
+static void look_at_deadlines(weft_http *http) {
+  uint64_t now = http__now(http);
+  if (!http->listening) watch_listener(http, true);
+  for (http_connection *c = http->first, *next; c != NULL; c = next) {
+    next = c->next;
+    bool late = c->deadline_us != 0 && now >= c->deadline_us, stalls = c->stall_us != 0 && now >= c->stall_us;
+    if (late || stalls) http__expire(c);
+  }
+}
+
+static void cancel_all(weft_http *http) {
+  for (http_connection *c = http->first; c != NULL; c = c->next) {
+    if (c->x == NULL) continue;
+    c->x->cancelled = true;
+    http__postpone(c); /* told once no worker has it */
+  }
+}
+
+/* A queued request that no worker will take. */
+static void refuse_queued(weft_http *http) {
+  for (http_connection *c = http->first; c != NULL; c = c->next) {
+    weft_refusal why;
+    if (c->x == NULL || c->phase != PHASE_WORK || !http__unqueue(c->x) || c->x->answer != ANSWER_NONE) continue;
+    (void)weft_refuse(&why, 503, "cancelled", NULL, "the request was cancelled: the server is shutting down");
+    weft_exchange_refuse(c->x, &why);
+    http__postpone(c);
+  }
+}
+
+/* True: all is over. */
+static bool take_orders(weft_http *http, uint64_t *until_us) {
+  (void)pthread_mutex_lock(&http->lock);
+  bool cancel = http->cancel_asked, closing = http->closing, gone = http->workers_gone;
+  http->cancel_asked = false;
   (void)pthread_mutex_unlock(&http->lock);
+  if (cancel) cancel_all(http);
+  if (!closing) return false;
+  refuse_queued(http);
+  if (!gone) return false;
+  if (*until_us == 0) {
+    cancel_all(http);
+    *until_us = weft_clock_us() + FLUSH_US; /* whatever the clock of deadlines says */
+  }
+  return http->pending == NULL && (atomic_load(&http->n_active) == 0 || weft_clock_us() >= *until_us);
+}
+
+/* What happened to a connection is noted, and acted on when all events are taken: acting on one may end another. */
+static void take_event(const struct epoll_event *event) {
+  http_connection *c = event->data.ptr;
+  bool broken = (event->events & (EPOLLERR | EPOLLHUP)) != 0;
+  if (broken || (event->events & EPOLLIN) != 0) c->readable = true;
+  if (broken || (event->events & EPOLLOUT) != 0) c->writable = true;
+  if (broken || (event->events & EPOLLRDHUP) != 0) c->hung_up = c->readable = true;
+  http__postpone(c);
+}
+
+static int sleep_ms(const weft_http *http, uint64_t until_us) {
+  if (http->pending != NULL) return 0;
+  if (until_us > 0) return 10;
+  return http->n_connections > 0 || !http->listening ? LOOK_US / 1000 : -1;
+}
+
+static void *run(void *self) {
+  weft_http *http = self;
+  struct epoll_event events[EVENTS];
+  uint64_t until_us = 0;
+  while (!take_orders(http, &until_us)) {
+    int n = epoll_wait(http->epoll, events, EVENTS, sleep_ms(http, until_us));
+    WEFT_CHECK(n >= 0 || errno == EINTR);
+    bool accepts = false, wakes = false;
+    for (int i = 0; i < n; i++) {
+      accepts = accepts || events[i].data.ptr == http;
+      wakes = wakes || events[i].data.ptr == &http->wakes;
+      if (events[i].data.ptr != http && events[i].data.ptr != &http->wakes) take_event(&events[i]);
+    }
+    drive_pending(http);
+    if (wakes) take_ready(http);
+    if (accepts) accept_some(http);
+    uint64_t now = weft_clock_us();
+    if (now - http->looked_us < LOOK_US) continue;
+    http->looked_us = now;
+    look_at_deadlines(http);
+  }
   return NULL;
-}
-
-static void gone(void *self) {
-  http__tell_left(self, true);
-}
-
-/* Gives the exchange to a worker; its connection is suspended until the worker is done. */
-static bool hand_over(weft_http *http, weft_exchange *x) {
-  const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-  if (info == NULL || weft_watch_add(http->watch, info->connect_fd, gone, x, &x->ticket) != WEFT_OK) return false;
-  x->watched = true;
-  (void)pthread_mutex_lock(&http->lock);
-  bool open = !http->closing;
-  if (open) {
-    (void)pthread_mutex_lock(&x->lock);
-    x->suspended = true;
-    x->working = true;
-    MHD_suspend_connection(x->connection);
-    (void)pthread_mutex_unlock(&x->lock);
-    x->next_job = NULL;
-    if (http->last_job != NULL) http->last_job->next_job = x;
-    if (http->first_job == NULL) http->first_job = x;
-    http->last_job = x;
-    (void)pthread_cond_signal(&http->jobs_wait);
-  }
-  (void)pthread_mutex_unlock(&http->lock);
-  return open;
-}
-
-/* ---- requests ---- */
-
-static void refuse_body(weft_exchange *x, int code, const char *word, const char *format, unsigned long long value) {
-  weft_refusal why;
-  char line[256];
-  (void)snprintf(line, sizeof line, format, value);
-  (void)weft_refuse(&why, code, word, NULL, "%s", line);
-  weft_exchange_refuse(x, &why);
-}
-
-static void refuse_large(weft_exchange *x) {
-  refuse_body(x, 413, "body_too_large",
-              "the body is larger than %llu bytes: send less, or serve with a larger --body-mib",
-              (unsigned long long)x->http->config.body_bytes_max);
-}
-
-/* The headers are in. */
-static enum MHD_Result begin(weft_http *http, weft_exchange *x) {
-  x->quick = http->config.begin(http->config.self, x);
-  const char *text = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Content-Length");
-  unsigned long long length = text == NULL ? 0 : strtoull(text, NULL, 10);
-  if (x->answer == ANSWER_NONE && length > http->config.body_bytes_max) refuse_large(x);
-  if (length <= http->config.body_bytes_max + DISCARD_BYTES_MAX) return MHD_YES;
-  x->handed = true;
-  return http__respond(x); /* without reading it: the library closes the connection */
-}
-
-static enum MHD_Result take_body(weft_http *http, weft_exchange *x, const char *bytes, size_t n) {
-  x->n_read += n;
-  if (x->answer != ANSWER_NONE) {
-    return x->n_read <= http->config.body_bytes_max + DISCARD_BYTES_MAX ? MHD_YES : MHD_NO;
-  }
-  if (x->n_read > http->config.body_bytes_max) {
-    refuse_large(x);
-  } else if (atomic_fetch_add(&http->n_body_bytes, n) + n > http->config.bodies_bytes_max) {
-    atomic_fetch_sub(&http->n_body_bytes, n);
-    refuse_body(x, 503, "busy", "the server is reading %llu bytes of other requests: try again",
-                (unsigned long long)http->config.bodies_bytes_max);
-  } else {
-    weft_text_append(&x->body, bytes, n);
-    if (weft_text_status(&x->body) != WEFT_OK) {
-      atomic_fetch_sub(&http->n_body_bytes, n);
-      refuse_body(x, 503, "no_memory", "no memory for a body of %llu bytes", (unsigned long long)x->n_read);
-    }
-  }
-  if (x->answer != ANSWER_NONE) {
-    atomic_fetch_sub(&http->n_body_bytes, x->body.n);
-    weft_text_free(&x->body);
-  }
-  return MHD_YES;
-}
-
-/* The request is whole, or its answer woke it. */
-static enum MHD_Result advance(weft_http *http, weft_exchange *x) {
-  if (!x->handed) {
-    x->handed = true;
-    if (x->answer == ANSWER_NONE && x->quick) {
-      http->config.handle(http->config.self, x);
-      WEFT_CHECK(x->answer == ANSWER_WHOLE);
-    } else if (x->answer == ANSWER_NONE) {
-      if (hand_over(http, x)) return MHD_YES;
-      refuse_body(x, 503, "busy", "the server takes no more than %llu connections, or is shutting down",
-                  (unsigned long long)http->config.connections_max);
-    }
-  }
-  atomic_fetch_sub(&http->n_body_bytes, x->body.n);
-  weft_text_free(&x->body); /* the handler took from it what it needs */
-  if (!http__settle(x)) return MHD_YES;
-  return http__respond(x);
-}
-
-static enum MHD_Result on_request(void *self, struct MHD_Connection *connection, const char *path, const char *method,
-                                  const char *version, const char *bytes, size_t *n_bytes, void **state) {
-  weft_http *http = self;
-  weft_exchange *x = *state;
-  (void)version; /* the library answers in the version it was asked in */
-  if (x == NULL) {
-    x = http__exchange_open(http, connection, path, method);
-    if (x == NULL) return MHD_NO;
-    *state = x;
-    return begin(http, x);
-  }
-  if (x->queued) return MHD_YES; /* answered before the body was read */
-  if (*n_bytes > 0) {
-    size_t n = *n_bytes;
-    *n_bytes = 0;
-    return take_body(http, x, bytes, n);
-  }
-  return advance(http, x);
-}
-
-static void on_completed(void *self, struct MHD_Connection *connection, void **state,
-                         enum MHD_RequestTerminationCode how) {
-  weft_http *http = self;
-  weft_exchange *x = *state;
-  (void)connection;
-  if (x == NULL) return;
-  *state = NULL;
-  /* one that hangs up as soon as it has its answer did not leave before */
-  bool left = how != MHD_REQUEST_TERMINATED_COMPLETED_OK || x->code == CODE_LEFT;
-  http->config.done(http->config.self, x, x->queued ? x->code : 0, left);
-  http__exchange_close(x);
-}
-
-static void on_log(void *self, const char *format, va_list list) {
-  char line[512];
-  (void)self;
-  int n = vsnprintf(line, sizeof line, format, list);
-  if (n > 0 && (size_t)n < sizeof line && line[n - 1] == '\n') line[n - 1] = 0;
-  weft_log(WEFT_LOG_DEBUG, "http: %s", line);
 }
 
 /* ---- opening ---- */
@@ -224,27 +227,32 @@ static weft_status listen_at(weft_http *http, const char *host, weft_error *erro
   return weft_fail(error, WEFT_E_IO, "port %u of %s: %s", http->config.port, host, strerror(fault));
 }
 
-static weft_status start_daemon(weft_http *http, weft_error *error) {
-  const weft_http_config *c = &http->config;
-  http->daemon = MHD_start_daemon(
-      MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, http,
-      MHD_OPTION_EXTERNAL_LOGGER, on_log, http, MHD_OPTION_LISTEN_SOCKET, http->listener, MHD_OPTION_NOTIFY_COMPLETED,
-      on_completed, http, MHD_OPTION_CONNECTION_LIMIT, (unsigned)c->connections_max, MHD_OPTION_CONNECTION_TIMEOUT,
-      (unsigned)c->idle_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES_MAX, MHD_OPTION_END);
-  if (http->daemon == NULL) return weft_fail(error, WEFT_E_IO, "the HTTP library could not start: %s", strerror(errno));
-  http->listener = -1; /* the library closes it */
-  const union MHD_DaemonInfo *info = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_BIND_PORT);
-  http->port = info == NULL || info->port == 0 ? c->port : info->port;
-  return WEFT_OK;
+/* Where it listens in truth. */
+static void learn_address(weft_http *http) {
+  struct sockaddr_storage own = {0};
+  socklen_t n = sizeof own;
+  (void)getsockname(http->listener, (struct sockaddr *)&own, &n); /* cannot fail for a socket that is bound */
+  (void)http__address_of(http, &own, &http->loopback);
+  const void *at = &own;
+  if (own.ss_family == AF_INET) http->port = ntohs(((const struct sockaddr_in *)at)->sin_port);
+  if (own.ss_family == AF_INET6) http->port = ntohs(((const struct sockaddr_in6 *)at)->sin6_port);
 }
 
-static weft_status start_workers(weft_http *http, weft_error *error) {
-  uint32_t n = http->config.n_workers;
-  for (uint32_t i = 0; i < n && i < WORKERS_MAX; i++) {
-    int code = pthread_create(&http->worker[i], NULL, work, http);
-    if (code != 0) return weft_fail(error, WEFT_E_IO, "the system refused a thread: %s", strerror(code));
-    http->n_workers += 1;
+static weft_status start_network(weft_http *http, weft_error *error) {
+  struct epoll_event listener = {.events = EPOLLIN, .data.ptr = http};
+  struct epoll_event wakes = {.events = EPOLLIN, .data.ptr = &http->wakes};
+  http->epoll = epoll_create1(EPOLL_CLOEXEC);
+  http->wakes = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (http->epoll < 0 || http->wakes < 0 || epoll_ctl(http->epoll, EPOLL_CTL_ADD, http->wakes, &wakes) != 0 ||
+      epoll_ctl(http->epoll, EPOLL_CTL_ADD, http->listener, &listener) != 0) {
+    return weft_fail(error, WEFT_E_IO, "the system refused a descriptor for the server: %s", strerror(errno));
   }
+  http->listening = true;
+  weft_status status = http__jobs_open(http, error);
+  if (status != WEFT_OK) return status;
+  int code = pthread_create(&http->network, NULL, run, http);
+  if (code != 0) return weft_fail(error, WEFT_E_IO, "the system refused a thread: %s", strerror(code));
+  http->has_network = true;
   return WEFT_OK;
 }
 
@@ -254,15 +262,14 @@ weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft
   if (http == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the server");
   http->config = *config;
   http->config.host = NULL; /* not kept */
-  http->listener = -1;
+  http->listener = http->epoll = http->wakes = -1;
   (void)pthread_mutex_init(&http->lock, NULL); /* these cannot fail with default attributes on this system */
   (void)pthread_cond_init(&http->jobs_wait, NULL);
-  (void)pthread_cond_init(&http->idle, NULL);
-  weft_status status = listen_at(http, config->host == NULL ? "127.0.0.1" : config->host, error);
-  if (status == WEFT_OK) status = weft_watch_open(config->connections_max, &http->watch, error);
-  if (status == WEFT_OK) status = start_workers(http, error);
+  http__share_open(http);
   *out = http; /* callbacks of the first request may want it before this function returns */
-  if (status == WEFT_OK) status = start_daemon(http, error);
+  weft_status status = listen_at(http, config->host == NULL ? "127.0.0.1" : config->host, error);
+  if (status == WEFT_OK) learn_address(http);
+  if (status == WEFT_OK) status = start_network(http, error);
   if (status != WEFT_OK) {
     weft_http_close(http);
     *out = NULL;
@@ -274,57 +281,46 @@ uint32_t weft_http_port(const weft_http *http) {
   return http->port;
 }
 
+bool weft_http_is_loopback(const weft_http *http) {
+  return http->loopback;
+}
+
 uint32_t weft_http_active(weft_http *http) {
-  (void)pthread_mutex_lock(&http->lock);
-  uint32_t n = http->n_active;
-  (void)pthread_mutex_unlock(&http->lock);
-  return n;
+  return atomic_load(&http->n_active);
+}
+
+uint64_t weft_http_body_bytes(weft_http *http) {
+  return atomic_load(&http->n_body_bytes);
+}
+
+uint64_t weft_http_ended(weft_http *http, weft_http_end how) {
+  return atomic_load(&http->n_ended[how]);
 }
 
 /* ---- closing ---- */
 
 void weft_http_cancel(weft_http *http) {
   (void)pthread_mutex_lock(&http->lock);
-  for (weft_exchange *x = http->first; x != NULL; x = x->next) http__tell_left(x, false);
+  http->cancel_asked = true;
   (void)pthread_mutex_unlock(&http->lock);
-}
-
-static void wait_idle(weft_http *http, uint32_t ms) {
-  struct timespec until;
-  (void)clock_gettime(CLOCK_REALTIME, &until); /* cannot fail with this clock */
-  until.tv_nsec += (long)(ms % 1000) * 1000000;
-  until.tv_sec += ms / 1000 + until.tv_nsec / 1000000000;
-  until.tv_nsec %= 1000000000;
-  (void)pthread_mutex_lock(&http->lock);
-  while (http->n_active > 0) {
-    if (pthread_cond_timedwait(&http->idle, &http->lock, &until) == ETIMEDOUT) break;
-  }
-  (void)pthread_mutex_unlock(&http->lock);
-}
-
-static void wake_all(weft_http *http) {
-  (void)pthread_mutex_lock(&http->lock);
-  for (weft_exchange *x = http->first; x != NULL; x = x->next) weft_exchange_wake(x);
-  (void)pthread_mutex_unlock(&http->lock);
+  http__poke(http);
 }
 
 void weft_http_close(weft_http *http) {
   if (http == NULL) return;
-  (void)pthread_mutex_lock(&http->lock);
-  http->closing = true;
-  (void)pthread_cond_broadcast(&http->jobs_wait);
-  (void)pthread_mutex_unlock(&http->lock);
-  for (uint32_t i = 0; i < http->n_workers; i++) (void)pthread_join(http->worker[i], NULL); /* ours, joined once */
-  if (http->daemon != NULL) {
-    weft_http_cancel(http);
-    wait_idle(http, FLUSH_MS);
-    atomic_store(&http->abort, true);
-    wake_all(http); /* from here on nothing is suspended: the library may not be stopped otherwise */
-    MHD_stop_daemon(http->daemon);
+  http__jobs_close(http);
+  if (http->has_network) {
+    (void)pthread_mutex_lock(&http->lock);
+    http->workers_gone = true;
+    (void)pthread_mutex_unlock(&http->lock);
+    http__poke(http);
+    (void)pthread_join(http->network, NULL); /* ours, joined once */
   }
-  weft_watch_close(http->watch);
+  while (http->first != NULL) http__drop(http->first);
+  for (weft_exchange *x; (x = http__take_ready(http)) != NULL;) http__finish(x, true); /* whose clients had left */
   if (http->listener >= 0) (void)close(http->listener);
-  (void)pthread_cond_destroy(&http->idle);
+  if (http->epoll >= 0) (void)close(http->epoll);
+  if (http->wakes >= 0) (void)close(http->wakes);
   (void)pthread_cond_destroy(&http->jobs_wait);
   (void)pthread_mutex_destroy(&http->lock);
   weft_free(http);

@@ -1,16 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* HTTP: sockets in, whole requests to a handler, answers out, whole or over time. Knows no endpoint
- * and no model.
+/* HTTP: sockets in, whole requests to a handler, answers out, whole or over time. Knows no endpoint and no model.
  *
- * An exchange is one request and its answer. begin is called when its headers are in, handle when
- * its body is in. Law: an exchange is answered exactly once: by weft_exchange_answer or _refuse, at
- * once or later, or by _stream. Nothing here blocks the network thread: handlers that may take long
- * run on worker threads, and an answer that is not there yet leaves the connection suspended until
- * weft_exchange_wake. A client that leaves is told to the source of its answer at once. A request
- * that was refused in begin is read to its end and kept nowhere.
+ * An exchange is one request and its answer. begin is called when its headers are in, handle when its body is in.
+ * Law: an exchange is answered exactly once: by weft_exchange_answer or _refuse, at once or later, or by _stream; one head
+ * goes out for it. A request that begin refused is answered at once and its body kept nowhere.
  *
- * Threads: begin, pull, close and done run on the network thread; handle there or on a worker,
- * never on two; left on any thread. wake may be called by any thread while the source is open. */
+ * Law: nobody holds up anybody. Every phase of a connection ends by a deadline of its own, however the peer feeds it: the
+ * head 10 s after its first byte, a body by its size, an answer when the client takes none of it. A client that closes, or
+ * closes its sending half, has left: its source is told at once. When all connections are taken, a new one takes the place
+ * of the oldest that holds no whole request, among those of the address that has most of them; requests being answered
+ * never take the last eighth of the places, so that a new connection is always heard. Nobody (a tenant, or where all are
+ * one tenant an address) holds more than half of the places for requests or of the memory for bodies, and when that
+ * memory is full who holds most of it gives way; small bodies have an eighth of it to themselves.
+ *
+ * Nothing here blocks the network thread: handlers that may take long run on worker threads, which serve tenants in turn,
+ * and an answer that is not there yet is pulled when weft_exchange_wake says so. A source is pulled only when the client
+ * has taken all that was pulled before, so slow readers hold up themselves alone.
+ *
+ * Threads: begin, pull, left, close and done run on the network thread; handle there or on a worker, never on two. wake may
+ * be called by any thread while the source is open. */
 #ifndef WEFT_API_HTTP_H
 #define WEFT_API_HTTP_H
 
@@ -29,8 +37,7 @@ typedef enum weft_pull {
 
 /* What makes an answer over time. */
 typedef struct weft_source {
-  /* Streamed: appends to out. Otherwise calls weft_exchange_answer or _refuse before it gives END.
-   */
+  /* Streamed: appends to out. Otherwise calls weft_exchange_answer or _refuse before it gives END. */
   weft_pull (*pull)(void *self, weft_exchange *exchange, weft_text *out);
   void (*left)(void *self);  /* at most once: nobody wants the answer any more; must not block */
   void (*close)(void *self); /* exactly once, last */
@@ -50,20 +57,35 @@ typedef struct weft_http_config {
   uint64_t bodies_bytes_max; /* of all requests being read */
   uint32_t connections_max;
   uint32_t n_workers;
-  uint32_t idle_seconds; /* a connection that neither sends nor takes for so long is closed */
+  uint32_t n_tenants;    /* 1: addresses have shares instead */
+  uint32_t idle_seconds; /* a connection between two requests is closed after so long, and one that takes no answer */
+  uint64_t (*clock_us)(void); /* NULL: weft_clock_us; deadlines are looked at four times a second whatever it says */
   void *self;
   bool (*begin)(void *self, weft_exchange *exchange); /* true: handle is quick, run it on the network thread */
   void (*handle)(void *self, weft_exchange *exchange);
   void (*done)(void *self, weft_exchange *exchange, int code, bool left); /* code 0: no answer was sent */
 } weft_http_config;
 
-/* One line names the address and the reason (a port in use). *out is set before any callback runs.
- */
+/* Why connections ended, beyond clients that closed them. */
+typedef enum weft_http_end {
+  WEFT_HTTP_MALFORMED, /* the bytes were no HTTP request */
+  WEFT_HTTP_LATE_HEAD, /* the deadline of a head */
+  WEFT_HTTP_LATE_BODY, /* the deadline of a body */
+  WEFT_HTTP_STALLED,   /* the client took nothing of its answer */
+  WEFT_HTTP_EVICTED,   /* another one needed the place */
+  WEFT_HTTP_IDLE,      /* no request for too long */
+  WEFT_HTTP_ENDS
+} weft_http_end;
+
+/* One line names the address and the reason (a port in use). *out is set before any callback runs. */
 weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft_error *error);
 uint32_t weft_http_port(const weft_http *http);
-uint32_t weft_http_active(weft_http *http); /* requests being read or answered */
-/* Tells every source that its answer is not wanted any more, as if all clients had left; they still
- * get its end. */
+/* It listens on an address of this machine alone. */
+bool weft_http_is_loopback(const weft_http *http);
+uint32_t weft_http_active(weft_http *http);     /* requests that were read whole and whose answers are not yet out */
+uint64_t weft_http_body_bytes(weft_http *http); /* of bodies that are being read or wait for a worker */
+uint64_t weft_http_ended(weft_http *http, weft_http_end how); /* how many connections */
+/* Tells every source that its answer is not wanted any more, as if all clients had left; they still get its end. */
 void weft_http_cancel(weft_http *http);
 /* Cancels, waits a little for the last bytes, ends all threads. NULL is fine. */
 void weft_http_close(weft_http *http);
@@ -71,6 +93,8 @@ void weft_http_close(weft_http *http);
 const char *weft_exchange_method(const weft_exchange *exchange);
 const char *weft_exchange_path(const weft_exchange *exchange);
 const char *weft_exchange_id(const weft_exchange *exchange); /* X-Request-Id of the client, or a fresh one */
+/* The host that was asked for, with its port; NULL: none was named. Only in begin. */
+const char *weft_exchange_host(const weft_exchange *exchange);
 /* A header of the request, or NULL. Only in begin. */
 const char *weft_exchange_header(const weft_exchange *exchange, const char *name);
 /* The client is on this machine. */
@@ -78,7 +102,7 @@ bool weft_exchange_is_local(const weft_exchange *exchange);
 const char *weft_exchange_body(const weft_exchange *exchange, size_t *n);
 weft_note *weft_exchange_note(weft_exchange *exchange);
 
-/* name and value are copied. */
+/* name and value are copied; the last of a name stays. What would break the head of the answer (a line break) is not sent. */
 void weft_exchange_set_header(weft_exchange *exchange, const char *name, const char *value);
 /* body is taken; type is static. */
 void weft_exchange_answer(weft_exchange *exchange, int code, const char *type, weft_text *body);

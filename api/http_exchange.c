@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* One request and its answer; see http.h and http_internal.h. */
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
+#include <time.h>
 
 #include "api/http_internal.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/memory.h"
-
-enum { STREAM_BLOCK_BYTES = 16384 };
 
 /* ---- opening and closing ---- */
 
@@ -25,9 +24,8 @@ static bool id_is_fit(const char *id) {
   return true;
 }
 
-static void make_id(weft_exchange *x) {
+static void make_id(weft_exchange *x, const char *given) {
   static const char digits[] = "0123456789abcdef";
-  const char *given = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Request-Id");
   if (given != NULL && id_is_fit(given)) {
     memcpy(x->id, given, strlen(given) + 1);
     return;
@@ -40,49 +38,44 @@ static void make_id(weft_exchange *x) {
   }
 }
 
-weft_exchange *http__exchange_open(weft_http *http, struct MHD_Connection *connection, const char *path,
-                                   const char *method) {
+weft_exchange *http__exchange_open(http_connection *c, const weft_http_head *head) {
   weft_exchange *x = weft_alloc(1, sizeof *x);
   if (x == NULL) return NULL;
-  x->http = http;
-  x->connection = connection;
-  x->method = weft_strdup(method);
-  x->path = weft_strdup(path);
+  x->http = c->http;
+  x->connection = c;
+  x->is_local = c->local;
+  x->method = weft_strdup(head->method);
+  x->path = weft_strdup(head->path);
   if (x->method == NULL || x->path == NULL) {
     weft_free(x->method);
     weft_free(x->path);
     weft_free(x);
     return NULL;
   }
-  make_id(x);
-  (void)pthread_mutex_init(&x->lock, NULL); /* cannot fail with default attributes on this system */
-  (void)pthread_mutex_lock(&http->lock);
-  x->next = http->first;
-  if (x->next != NULL) x->next->previous = x;
-  http->first = x;
-  http->n_active += 1;
-  (void)pthread_mutex_unlock(&http->lock);
+  make_id(x, weft_http_field_of(head, "X-Request-Id"));
   return x;
 }
 
-static void drop_body(weft_exchange *x) {
-  atomic_fetch_sub(&x->http->n_body_bytes, x->body.n);
+void http__drop_body(weft_exchange *x) {
+  http__discharge(x);
   weft_text_free(&x->body);
 }
 
-void http__exchange_close(weft_exchange *x) {
+void http__tell_left(weft_exchange *x) {
+  if (x->source.pull == NULL || x->told) return;
+  x->told = true;
+  x->source.left(x->source.self);
+}
+
+void http__finish(weft_exchange *x, bool left) {
   weft_http *http = x->http;
-  /* first nobody can find it any more, then its source ends, then its memory */
-  (void)pthread_mutex_lock(&http->lock);
-  if (x->next != NULL) x->next->previous = x->previous;
-  if (x->previous != NULL) x->previous->next = x->next;
-  if (http->first == x) http->first = x->next;
-  (void)pthread_mutex_unlock(&http->lock);
-  if (x->watched) weft_watch_remove(http->watch, x->ticket);
+  if (left) http__tell_left(x);
+  http->config.done(http->config.self, x, x->begun ? x->code : 0, left || x->code == CODE_LEFT);
   if (x->source.pull != NULL) x->source.close(x->source.self);
-  (void)pthread_mutex_lock(&x->lock); /* whoever woke it last is still letting go of the lock */
-  (void)pthread_mutex_unlock(&x->lock);
-  drop_body(x);
+  http__forget_ready(x); /* after its source is closed nobody wakes it */
+  http__drop_body(x);
+  http__give_place(x);
+  if (x->active) atomic_fetch_sub(&http->n_active, 1);
   weft_text_free(&x->text);
   for (uint32_t i = 0; i < x->n_headers; i++) {
     weft_free(x->header[i].name);
@@ -90,69 +83,35 @@ void http__exchange_close(weft_exchange *x) {
   }
   weft_free(x->method);
   weft_free(x->path);
-  (void)pthread_mutex_destroy(&x->lock);
   weft_free(x);
-  (void)pthread_mutex_lock(&http->lock);
-  http->n_active -= 1;
-  if (http->n_active == 0) (void)pthread_cond_broadcast(&http->idle);
-  (void)pthread_mutex_unlock(&http->lock);
-}
-
-/* ---- waiting and waking ---- */
-
-void weft_exchange_wake(weft_exchange *x) {
-  (void)pthread_mutex_lock(&x->lock);
-  x->woken = true;
-  if (x->suspended && !x->working) {
-    x->suspended = false;
-    MHD_resume_connection(x->connection);
-  }
-  (void)pthread_mutex_unlock(&x->lock);
-}
-
-bool http__suspend(weft_exchange *x) {
-  (void)pthread_mutex_lock(&x->lock);
-  bool waits = !x->woken && !atomic_load(&x->http->abort);
-  if (waits) {
-    x->suspended = true;
-    MHD_suspend_connection(x->connection);
-  }
-  (void)pthread_mutex_unlock(&x->lock);
-  return waits;
-}
-
-void http__tell_left(weft_exchange *x, bool by_client) {
-  (void)pthread_mutex_lock(&x->lock);
-  if (by_client) x->left = true;
-  bool tell = x->source.pull != NULL && !x->told;
-  weft_source source = x->source;
-  if (tell) x->told = true;
-  (void)pthread_mutex_unlock(&x->lock);
-  if (tell) source.left(source.self);
-  if (by_client) weft_exchange_wake(x);
-}
-
-static void set_source(weft_exchange *x, const weft_source *source) {
-  WEFT_CHECK(x->answer == ANSWER_NONE);
-  (void)pthread_mutex_lock(&x->lock);
-  x->source = *source;
-  bool left = x->left;
-  (void)pthread_mutex_unlock(&x->lock);
-  if (left) http__tell_left(x, true);
 }
 
 /* ---- answers ---- */
 
+/* No byte of it could end a line, or the head. */
+static bool is_one_line(const char *text) {
+  for (const char *c = text; *c != 0; c++) {
+    if (((unsigned char)*c < 0x20 && *c != '\t') || *c == 0x7F) return false;
+  }
+  return true;
+}
+
 void weft_exchange_set_header(weft_exchange *x, const char *name, const char *value) {
-  WEFT_CHECK(x->n_headers < HEADERS_MAX);
+  if (!is_one_line(name) || !is_one_line(value)) return;
   char *n = weft_strdup(name), *v = weft_strdup(value);
   if (n == NULL || v == NULL) { /* an answer without a hint is still an answer */
     weft_free(n);
     weft_free(v);
     return;
   }
-  x->header[x->n_headers].name = n;
-  x->header[x->n_headers++].value = v;
+  uint32_t i = 0;
+  while (i < x->n_headers && strcasecmp(x->header[i].name, name) != 0) i++;
+  WEFT_CHECK(i < HEADERS_MAX);
+  if (i == x->n_headers) x->n_headers += 1;
+  weft_free(x->header[i].name);
+  weft_free(x->header[i].value);
+  x->header[i].name = n;
+  x->header[i].value = v;
 }
 
 void weft_exchange_answer(weft_exchange *x, int code, const char *type, weft_text *body) {
@@ -181,38 +140,28 @@ void weft_exchange_refuse(weft_exchange *x, const weft_refusal *why) {
   weft_exchange_answer(x, why->http, "application/json", &body);
 }
 
+static void set_source(weft_exchange *x, answer_kind kind, const weft_source *source) {
+  WEFT_CHECK(x->answer == ANSWER_NONE);
+  x->source = *source;
+  x->answer = kind;
+}
+
 void weft_exchange_stream(weft_exchange *x, const char *type, const weft_source *source) {
-  set_source(x, source);
-  x->answer = ANSWER_STREAM;
+  set_source(x, ANSWER_STREAM, source);
   x->code = 200;
   x->type = type;
 }
 
 void weft_exchange_later(weft_exchange *x, const weft_source *source) {
-  set_source(x, source);
-  x->answer = ANSWER_LATER;
-}
-
-/* True when nobody wants more. Forgets earlier wakes: what they told is pulled next. */
-static bool begin_pull(weft_exchange *x) {
-  (void)pthread_mutex_lock(&x->lock);
-  x->woken = false;
-  bool over = x->left;
-  (void)pthread_mutex_unlock(&x->lock);
-  return over || atomic_load(&x->http->abort);
+  set_source(x, ANSWER_LATER, source);
 }
 
 bool http__settle(weft_exchange *x) {
-  weft_refusal why;
   while (x->answer == ANSWER_LATER) {
-    if (begin_pull(x)) {
-      (void)weft_refuse(&why, x->left ? CODE_LEFT : 503, "cancelled", NULL, "the request was cancelled");
-      weft_exchange_refuse(x, &why);
-      break;
-    }
     weft_pull pull = x->source.pull(x->source.self, x, NULL);
-    if (pull == WEFT_PULL_WAIT && http__suspend(x)) return false;
+    if (pull == WEFT_PULL_WAIT) return false;
     if (pull == WEFT_PULL_BROKEN || (pull == WEFT_PULL_END && x->answer == ANSWER_LATER)) {
+      weft_refusal why;
       (void)weft_refuse(&why, 500, "internal", NULL, "the answer could not be made");
       weft_exchange_refuse(x, &why);
     }
@@ -220,50 +169,97 @@ bool http__settle(weft_exchange *x) {
   return true;
 }
 
-static ssize_t read_stream(void *self, uint64_t position, char *to, size_t n_max) {
-  weft_exchange *x = self;
-  (void)position; /* bytes are asked for in order */
-  for (;;) {
-    if (x->sent < x->text.n) {
-      size_t n = x->text.n - x->sent < n_max ? x->text.n - x->sent : n_max;
-      memcpy(to, x->text.bytes + x->sent, n);
-      x->sent += n;
-      return (ssize_t)n;
-    }
-    if (x->ended) return MHD_CONTENT_READER_END_OF_STREAM;
-    weft_text_clear(&x->text);
-    x->sent = 0;
-    if (begin_pull(x)) return MHD_CONTENT_READER_END_WITH_ERROR;
-    weft_pull pull = x->source.pull(x->source.self, x, &x->text);
-    if (pull == WEFT_PULL_BROKEN || weft_text_status(&x->text) != WEFT_OK) return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (pull == WEFT_PULL_END) x->ended = true;
-    if (pull == WEFT_PULL_WAIT && x->text.n == 0 && http__suspend(x)) return 0;
+/* ---- what goes out ---- */
+
+static const char *reason_of(int code) {
+  static const struct {
+    int code;
+    const char *reason;
+  } rows[] = {{200, "OK"},
+              {204, "No Content"},
+              {400, "Bad Request"},
+              {401, "Unauthorized"},
+              {403, "Forbidden"},
+              {404, "Not Found"},
+              {405, "Method Not Allowed"},
+              {408, "Request Timeout"},
+              {409, "Conflict"},
+              {413, "Content Too Large"},
+              {414, "URI Too Long"},
+              {417, "Expectation Failed"},
+              {429, "Too Many Requests"},
+              {431, "Request Header Fields Too Large"},
+              {499, "Client Closed Request"},
+              {500, "Internal Server Error"},
+              {501, "Not Implemented"},
+              {503, "Service Unavailable"},
+              {504, "Gateway Timeout"},
+              {505, "HTTP Version Not Supported"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    if (rows[i].code == code) return rows[i].reason;
+  }
+  return code < 400 ? "OK" : "Error";
+}
+
+/* The day and time in every answer, made once a second. */
+static const char *date_of(weft_http *http) {
+  struct timespec now;
+  struct tm day;
+  (void)clock_gettime(CLOCK_REALTIME_COARSE, &now); /* cannot fail with this clock */
+  if ((uint64_t)now.tv_sec != http->date_s && gmtime_r(&now.tv_sec, &day) != NULL) {
+    (void)strftime(http->date, sizeof http->date, "%a, %d %b %Y %H:%M:%S GMT", &day);
+    http->date_s = (uint64_t)now.tv_sec;
+  }
+  return http->date;
+}
+
+static void put_first(http_connection *c, int code) {
+  weft_text_printf(&c->out, "HTTP/1.1 %d %s\r\nDate: %s\r\n", code, reason_of(code), date_of(c->http));
+}
+
+/* Ends the head. */
+static void put_connection(http_connection *c) {
+  if (!c->keep_alive) {
+    weft_text_puts(&c->out, "Connection: close\r\n\r\n");
+  } else {
+    weft_text_puts(&c->out, c->minor == 0 ? "Connection: keep-alive\r\n\r\n" : "\r\n");
   }
 }
 
-enum MHD_Result http__respond(weft_exchange *x) {
-  struct MHD_Response *response;
-  if (x->answer == ANSWER_STREAM) {
-    response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read_stream, x, NULL);
-  } else {
-    WEFT_CHECK(x->answer == ANSWER_WHOLE);
-    /* the text outlives the response: both end with the exchange */
-    response = MHD_create_response_from_buffer(x->text.n, x->text.bytes, MHD_RESPMEM_PERSISTENT);
+void http__put_answer(http_connection *c) {
+  weft_exchange *x = c->x;
+  bool streams = x->answer == ANSWER_STREAM;
+  WEFT_CHECK(!x->begun && (streams || x->answer == ANSWER_WHOLE));
+  x->begun = true;
+  if (streams && c->minor == 0) c->keep_alive = false; /* its end is the end of the connection */
+  put_first(c, x->code);
+  if (x->type != NULL) weft_text_printf(&c->out, "Content-Type: %s\r\n", x->type);
+  weft_text_printf(&c->out, "X-Request-Id: %s\r\n", x->id);
+  for (uint32_t i = 0; i < x->n_headers; i++) {
+    weft_text_printf(&c->out, "%s: %s\r\n", x->header[i].name, x->header[i].value);
   }
-  if (response == NULL) return MHD_NO;
-  bool good = MHD_add_response_header(response, "Content-Type", x->type) == MHD_YES &&
-              MHD_add_response_header(response, "X-Request-Id", x->id) == MHD_YES;
-  if (x->answer == ANSWER_STREAM) {
-    good = good && MHD_add_response_header(response, "Cache-Control", "no-cache") == MHD_YES &&
-           MHD_add_response_header(response, "X-Accel-Buffering", "no") == MHD_YES;
-  }
-  for (uint32_t i = 0; i < x->n_headers && good; i++) {
-    good = MHD_add_response_header(response, x->header[i].name, x->header[i].value) == MHD_YES;
-  }
-  enum MHD_Result result = good ? MHD_queue_response(x->connection, (unsigned)x->code, response) : MHD_NO;
-  MHD_destroy_response(response); /* the connection holds its own reference */
-  x->queued = result == MHD_YES;
-  return result;
+  if (streams) weft_text_puts(&c->out, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
+  if (streams && c->minor > 0) weft_text_puts(&c->out, "Transfer-Encoding: chunked\r\n");
+  if (!streams && x->code != 204) weft_text_printf(&c->out, "Content-Length: %zu\r\n", x->text.n);
+  put_connection(c);
+  if (!streams && !c->bodiless) weft_text_append(&c->out, x->text.bytes, x->text.n);
+  weft_text_free(&x->text);
+}
+
+/* What is no request has no exchange. */
+void http__put_fault(http_connection *c, const weft_http_fault *fault) {
+  weft_refusal why;
+  weft_text body = {0};
+  (void)weft_refuse(&why, fault->code, fault->word, NULL, "%s", fault->message);
+  weft_refusal_json(&why, &body);
+  weft_log(WEFT_LOG_INFO, "not a request: %d: %s", fault->code, fault->message);
+  c->keep_alive = false;
+  put_first(c, fault->code);
+  weft_text_printf(&c->out, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body.n);
+  put_connection(c);
+  weft_text_append(&c->out, body.bytes, body.n);
+  if (weft_text_status(&body) != WEFT_OK) c->out.refused = true;
+  weft_text_free(&body);
 }
 
 /* ---- what handlers read ---- */
@@ -280,8 +276,12 @@ const char *weft_exchange_id(const weft_exchange *x) {
   return x->id;
 }
 
+const char *weft_exchange_host(const weft_exchange *x) {
+  return x->http->head.host;
+}
+
 const char *weft_exchange_header(const weft_exchange *x, const char *name) {
-  return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+  return weft_http_field_of(&x->http->head, name);
 }
 
 const char *weft_exchange_body(const weft_exchange *x, size_t *n) {
@@ -290,15 +290,7 @@ const char *weft_exchange_body(const weft_exchange *x, size_t *n) {
 }
 
 bool weft_exchange_is_local(const weft_exchange *x) {
-  const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-  if (info == NULL || info->client_addr == NULL) return false;
-  if (info->client_addr->sa_family == AF_INET) {
-    const struct sockaddr_in *v4 = (const void *)info->client_addr;
-    return ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-  }
-  if (info->client_addr->sa_family != AF_INET6) return false;
-  const struct in6_addr *v6 = &((const struct sockaddr_in6 *)(const void *)info->client_addr)->sin6_addr;
-  return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == IN_LOOPBACKNET);
+  return x->is_local;
 }
 
 weft_note *weft_exchange_note(weft_exchange *x) {

@@ -1,80 +1,182 @@
 /* SPDX-License-Identifier: MIT */
-/* What http.c and http_exchange.c share.
+/* What the files of the HTTP server share: http.c (the loop: accepting, time, opening and closing), http_connection.c (one
+ * connection from its first byte to its last), http_exchange.c (one request and its answer), http_jobs.c (workers) and
+ * http_share.c (how much one tenant or address may hold).
  *
- * Locks, in order: http lock (the list of exchanges, jobs, closing), then an exchange's lock
- * (suspended, woken, working, left, its source), then the HTTP library's own. The watcher's lock
- * comes before an exchange's. No callback of the engine or of a source runs under an exchange's
- * lock. */
+ * Law: connections belong to the network thread alone. An exchange belongs to the network thread too, except from
+ * http__queue to the end of its handler: then its answer, its source and its body are the worker's, and the network thread
+ * reads nothing of it but what the lock guards. The lock is held for a few instructions; no handler, source or callback
+ * runs under it. The engine's callbacks take it (weft_exchange_wake), so it comes after every lock of theirs. */
 #ifndef WEFT_API_HTTP_INTERNAL_H
 #define WEFT_API_HTTP_INTERNAL_H
 
-#include <microhttpd.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "api/http.h"
-#include "api/watch.h"
+#include "api/http_parse.h"
 
-enum { HEADERS_MAX = 8, ID_BYTES_MAX = 128, WORKERS_MAX = 16, CODE_LEFT = 499 };
+enum {
+  HEADERS_MAX = 8,
+  ID_BYTES_MAX = 128,
+  WORKERS_MAX = 16,
+  CODE_LEFT = 499,
+  TENANTS_MAX = 256,
+  ADDRESSES_MAX = 1024, /* addresses are told apart by a seeded hash; two that meet share a share */
+  WHO_MAX = TENANTS_MAX + ADDRESSES_MAX,
+  READ_BYTES = 65536,
+  SMALL_BODY_BYTES = 65536 /* bodies up to this have memory of their own */
+};
+
+typedef struct http_connection http_connection;
 
 typedef enum answer_kind { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM, ANSWER_LATER } answer_kind;
 
+/* Memory for bodies that are being read or wait for a worker. */
+typedef struct body_pool {
+  uint64_t max, used, of[WHO_MAX];
+} body_pool;
+
 struct weft_exchange {
   weft_http *http;
-  struct MHD_Connection *connection;
-  weft_exchange *next, *previous; /* of http->first */
-  weft_exchange *next_job;
+  http_connection *connection; /* NULL: the client left while a worker had the request */
   weft_note note;
+  uint32_t who; /* the tenant, or the address where all are one tenant */
   char *method, *path;
   char id[ID_BYTES_MAX + 1];
-  uint64_t n_read; /* bytes of the body, kept or not */
+  bool is_local, quick;
+  bool active; /* read whole: counted by weft_http_active */
+  bool busy;   /* counted by the share of who */
+
   weft_text body;
-  bool quick, handed;
+  body_pool *pool; /* where its bytes are counted; NULL: not yet */
+  uint64_t n_charged;
 
-  pthread_mutex_t lock;
-  bool suspended, woken, working, left, told;
   weft_source source; /* pull NULL: none */
-
+  bool told;          /* the source knows that nobody wants the answer */
+  bool cancelled;     /* and is to be told when the worker has set it */
   answer_kind answer;
-  bool queued; /* the answer is the library's to send */
+  bool begun; /* the head of the answer is in the connection's out */
   int code;
   const char *type;
-  weft_text text; /* ANSWER_WHOLE: all of it; ANSWER_STREAM: what was pulled and not yet sent */
-  size_t sent;
-  bool ended;
+  weft_text text; /* ANSWER_WHOLE */
   struct {
     char *name, *value;
   } header[HEADERS_MAX];
   uint32_t n_headers;
-  bool watched;
-  uint64_t ticket;
+
+  /* under the lock */
+  bool queued, working, in_ready;
+  weft_exchange *next_job, *next_ready;
+  uint64_t turn; /* among jobs the lowest is next */
+};
+
+typedef enum http_phase {
+  PHASE_HEAD,  /* between two requests, or in the head of one */
+  PHASE_BODY,  /* in a body that will be handled */
+  PHASE_SKIP,  /* in the rest of a small body whose request is answered already */
+  PHASE_WORK,  /* the request is read, its answer is being made */
+  PHASE_FLUSH, /* all of the answer is in out */
+  PHASE_LINGER /* answered for the last time: what still comes is thrown away, so that the answer arrives */
+} http_phase;
+
+struct http_connection {
+  weft_http *http;
+  http_connection *next, *previous; /* of http->first */
+  http_connection *next_pending;
+  int fd;
+  bool pending, readable, writable, hung_up, local, keep_alive, chunked;
+  http_phase phase;
+  uint64_t since_us;    /* in this phase */
+  uint64_t deadline_us; /* of this phase; 0: none */
+  uint64_t stall_us;    /* until then the client must have taken what is in out; 0: out is empty */
+  uint32_t address;     /* its hash */
+  weft_text in;         /* read, and not yet understood */
+  weft_head_scan scan;
+  weft_chunks chunks;
+  uint32_t minor;
+  uint64_t length, n_read; /* of the body */
+  weft_exchange *x;        /* NULL: between requests */
+  bool bodiless;           /* the answer of HEAD: its head alone */
+  weft_text out;
+  size_t sent; /* of out */
 };
 
 struct weft_http {
   weft_http_config config;
-  struct MHD_Daemon *daemon;
-  weft_watch *watch;
-  int listener;
+  int listener, epoll, wakes; /* wakes: an eventfd */
   uint32_t port;
-  atomic_bool abort; /* nothing may be suspended any more */
-  atomic_uint_fast64_t n_body_bytes;
-  pthread_mutex_t lock;
-  pthread_cond_t jobs_wait, idle;
+  bool listening; /* the listener is watched; not while descriptors are short */
+  pthread_t network;
+  bool has_network, loopback;
+  http_connection *first, *pending, *last_pending;
+  uint32_t n_connections, n_busy, n_busy_of[WHO_MAX];
+  body_pool small, large;
+  uint64_t seed, looked_us, date_s;
+  char date[40];
+  char scratch[READ_BYTES], head_bytes[WEFT_HEAD_BYTES_MAX + 1];
+  weft_http_head head; /* of the request that begins */
+  atomic_uint_fast64_t n_ended[WEFT_HTTP_ENDS];
+  atomic_uint n_active;
+  atomic_uint_fast64_t n_body_bytes; /* in both pools */
+
+  pthread_mutex_t lock; /* what follows, and what an exchange says is under it */
+  pthread_cond_t jobs_wait;
   pthread_t worker[WORKERS_MAX];
-  uint32_t n_workers, n_active;
-  bool closing, locks_made;
-  weft_exchange *first, *first_job, *last_job;
+  uint32_t n_workers;
+  bool closing, workers_gone, cancel_asked;
+  weft_exchange *first_job, *ready, *last_ready;
+  uint64_t turn, turn_of[WHO_MAX];
 };
 
-weft_exchange *http__exchange_open(weft_http *http, struct MHD_Connection *connection, const char *path,
-                                   const char *method);
-void http__exchange_close(weft_exchange *x);
-/* Tells the source, once; by_client: the connection is of no use either. */
-void http__tell_left(weft_exchange *x, bool by_client);
-/* False: there is something to pull now. */
-bool http__suspend(weft_exchange *x);
-/* Works on an answer that comes later; false: the connection was suspended. */
+/* http.c */
+uint64_t http__now(const weft_http *http);
+void http__poke(weft_http *http); /* the network thread looks around; any thread */
+void http__count(weft_http *http, weft_http_end how);
+/* Makes a place free by ending a connection that holds no request which was read. False: there is none. */
+bool http__evict(weft_http *http);
+
+/* http_connection.c: the network thread */
+bool http__connection_open(weft_http *http, int fd, const struct sockaddr_storage *peer);
+/* Goes on until it waits for the peer or for an answer. May free c. */
+void http__drive(http_connection *c);
+/* It is driven again before the thread sleeps. */
+void http__postpone(http_connection *c);
+void http__expire(http_connection *c); /* its deadline has passed */
+void http__drop(http_connection *c);   /* ends it now; its exchange learns that the client left */
+/* The request of c, whose body is not all there, is refused; what else comes of it is thrown away. */
+void http__give_up_body(http_connection *c, int code, const char *word, const char *message);
+
+/* http_exchange.c: the network thread */
+weft_exchange *http__exchange_open(http_connection *c, const weft_http_head *head);
+void http__drop_body(weft_exchange *x);
+/* Tells the source, once. */
+void http__tell_left(weft_exchange *x);
+/* Its last moment: counted, its source closed, freed. */
+void http__finish(weft_exchange *x, bool left);
+/* Works on an answer that comes later. False: it is not there yet. */
 bool http__settle(weft_exchange *x);
-enum MHD_Result http__respond(weft_exchange *x);
+/* The head of the answer, and of a whole answer the rest. */
+void http__put_answer(http_connection *c);
+void http__put_fault(http_connection *c, const weft_http_fault *fault);
+
+/* http_jobs.c */
+weft_status http__jobs_open(weft_http *http, weft_error *error);
+void http__jobs_close(weft_http *http); /* waits for running handlers; queued ones stay */
+void http__queue(weft_exchange *x);
+bool http__unqueue(weft_exchange *x); /* true: no worker has it any more, nor will */
+weft_exchange *http__take_ready(weft_http *http);
+void http__forget_ready(weft_exchange *x); /* whoever woke it last has let go of it */
+
+/* http_share.c: the network thread */
+void http__share_open(weft_http *http);
+uint32_t http__address_of(const weft_http *http, const struct sockaddr_storage *peer, bool *local);
+/* Counts n more bytes of a body; false: why says that there is no room. */
+bool http__charge(weft_exchange *x, uint64_t n, weft_refusal *why);
+void http__discharge(weft_exchange *x);
+/* Counts one more request being answered. */
+bool http__take_place(weft_exchange *x, weft_refusal *why);
+void http__give_place(weft_exchange *x);
 
 #endif

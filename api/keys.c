@@ -2,6 +2,7 @@
 #include "api/keys.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,15 +21,21 @@ typedef struct key_row {
   uint32_t n, tenant;
 } key_row;
 
-struct weft_keys {
+/* What a reload changes; apart, so that whoever may only read the tenants can still look up a key. */
+typedef struct key_table {
+  pthread_mutex_t lock;
   key_row *row;
   uint32_t n, capacity;
+  bool has_none;
+  uint32_t none; /* tenant of who sends no key */
+} key_table;
+
+struct weft_keys {
+  key_table *table;
   char *tenant[WEFT_TENANTS_MAX];
   weft_tenant_options option[WEFT_TENANTS_MAX];
   uint32_t told_in[WEFT_TENANTS_MAX]; /* line of its options; 0: none yet */
   uint32_t n_tenants;
-  bool has_none;
-  uint32_t none; /* tenant of who sends no key */
 };
 
 static weft_status name_tenant(weft_keys *keys, const char *name, size_t n, uint32_t *index) {
@@ -47,18 +54,18 @@ static weft_status name_tenant(weft_keys *keys, const char *name, size_t n, uint
   return WEFT_OK;
 }
 
-static weft_status grow(weft_keys *keys) {
-  if (keys->n < keys->capacity) return WEFT_OK;
-  uint32_t capacity = keys->capacity == 0 ? 16 : 2 * keys->capacity;
+static weft_status grow(key_table *t) {
+  if (t->n < t->capacity) return WEFT_OK;
+  uint32_t capacity = t->capacity == 0 ? 16 : 2 * t->capacity;
   key_row *row = weft_alloc(capacity, sizeof *row); /* not grown in place: the old rows must be wiped */
   if (row == NULL) return WEFT_E_NO_MEMORY;
-  if (keys->n > 0) {
-    memcpy(row, keys->row, keys->n * sizeof *row);
-    explicit_bzero(keys->row, keys->n * sizeof *row);
+  if (t->n > 0) {
+    memcpy(row, t->row, t->n * sizeof *row);
+    explicit_bzero(t->row, t->n * sizeof *row);
   }
-  weft_free(keys->row);
-  keys->row = row;
-  keys->capacity = capacity;
+  weft_free(t->row);
+  t->row = row;
+  t->capacity = capacity;
   return WEFT_OK;
 }
 
@@ -168,15 +175,15 @@ static weft_status check_words(size_t n_key, const char *name, size_t n_name, co
   return WEFT_OK;
 }
 
-static weft_status add_key(weft_keys *keys, const char *key, size_t n_key, uint32_t tenant) {
+static weft_status add_key(key_table *t, const char *key, size_t n_key, uint32_t tenant) {
   if (n_key == 1 && key[0] == '-') {
-    keys->has_none = true;
-    keys->none = tenant;
+    t->has_none = true;
+    t->none = tenant;
     return WEFT_OK;
   }
-  weft_status status = grow(keys);
+  weft_status status = grow(t);
   if (status != WEFT_OK) return status;
-  key_row *row = &keys->row[keys->n++];
+  key_row *row = &t->row[t->n++];
   memset(row, 0, sizeof *row);
   memcpy(row->bytes, key, n_key);
   row->n = (uint32_t)n_key;
@@ -193,7 +200,7 @@ static weft_status add_line(weft_keys *keys, const char *line, size_t n, const c
   weft_status status = check_words(n_key, line + name, n_name, file, number, error);
   if (status != WEFT_OK) return status;
   uint32_t tenant = 0;
-  bool none_again = n_key == 1 && line[key] == '-' && keys->has_none;
+  bool none_again = n_key == 1 && line[key] == '-' && keys->table->has_none;
   if (none_again || weft_keys_find(keys, line + key, n_key, &tenant)) {
     return weft_fail(error, WEFT_E_INVALID, "%s:%u: this key is there twice", file, number);
   }
@@ -201,10 +208,10 @@ static weft_status add_line(weft_keys *keys, const char *line, size_t n, const c
       memcmp(line + name, WEFT_OPERATOR, n_name) == 0) {
     return weft_fail(error, WEFT_E_INVALID, "%s:%u: who sends no key cannot be the operator", file, number);
   }
-  if (keys->n == WEFT_KEYS_MAX)
+  if (keys->table->n == WEFT_KEYS_MAX)
     return weft_fail(error, WEFT_E_TOO_LARGE, "%s has more than %d keys", file, WEFT_KEYS_MAX);
   status = name_tenant(keys, line + name, n_name, &tenant);
-  if (status == WEFT_OK) status = add_key(keys, line + key, n_key, tenant);
+  if (status == WEFT_OK) status = add_key(keys->table, line + key, n_key, tenant);
   if (status == WEFT_FULL) {
     return weft_fail(error, WEFT_E_TOO_LARGE, "%s:%u: more than %d tenants", file, number, WEFT_TENANTS_MAX);
   }
@@ -215,7 +222,14 @@ static weft_status add_line(weft_keys *keys, const char *line, size_t n, const c
 weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_keys **out, weft_error *error) {
   *out = NULL;
   weft_keys *keys = weft_alloc(1, sizeof *keys);
-  if (keys == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: no memory for the keys", name);
+  key_table *table = weft_alloc(1, sizeof *table);
+  if (keys == NULL || table == NULL) {
+    weft_free(keys);
+    weft_free(table);
+    return weft_fail(error, WEFT_E_NO_MEMORY, "%s: no memory for the keys", name);
+  }
+  keys->table = table;
+  (void)pthread_mutex_init(&table->lock, NULL); /* cannot fail with default attributes on this system */
   weft_status status = WEFT_OK;
   size_t at = 0;
   for (uint32_t number = 1; at < n && status == WEFT_OK; number++) {
@@ -225,7 +239,7 @@ weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_k
     status = add_line(keys, text + at, kept, name, number, error);
     at += length + 1;
   }
-  if (status == WEFT_OK && keys->n == 0 && !keys->has_none) {
+  if (status == WEFT_OK && table->n == 0 && !table->has_none) {
     status = weft_fail(error, WEFT_E_FORMAT, "%s holds no key: write lines `KEY TENANT`", name);
   }
   if (status != WEFT_OK) {
@@ -266,8 +280,11 @@ weft_status weft_keys_open(const char *path, weft_keys **out, weft_error *error)
 
 void weft_keys_close(weft_keys *keys) {
   if (keys == NULL) return;
-  if (keys->row != NULL) explicit_bzero(keys->row, keys->capacity * sizeof *keys->row);
-  weft_free(keys->row);
+  key_table *t = keys->table;
+  if (t->row != NULL) explicit_bzero(t->row, t->capacity * sizeof *t->row);
+  weft_free(t->row);
+  (void)pthread_mutex_destroy(&t->lock);
+  weft_free(t);
   for (uint32_t i = 0; i < keys->n_tenants; i++) weft_free(keys->tenant[i]);
   weft_free(keys);
 }
@@ -289,11 +306,13 @@ bool weft_keys_is_operator(const weft_keys *keys, uint32_t tenant) {
 }
 
 bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *tenant) {
+  key_table *t = keys->table;
   unsigned char padded[WEFT_KEY_BYTES_MAX] = {0};
   uint32_t found = 0, index = 0;
   memcpy(padded, key, n < sizeof padded ? n : sizeof padded);
-  for (uint32_t i = 0; i < keys->n; i++) {
-    const key_row *row = &keys->row[i];
+  (void)pthread_mutex_lock(&t->lock);
+  for (uint32_t i = 0; i < t->n; i++) {
+    const key_row *row = &t->row[i];
     uint64_t differs = row->n ^ n;
     for (uint32_t k = 0; k < WEFT_KEY_BYTES_MAX; k++) differs |= (uint64_t)(row->bytes[k] ^ padded[k]);
     /* all ones where every byte is equal */
@@ -301,12 +320,68 @@ bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *
     found |= same;
     index |= row->tenant & same;
   }
+  (void)pthread_mutex_unlock(&t->lock);
   explicit_bzero(padded, sizeof padded);
   if (found != 0) *tenant = index;
   return found != 0;
 }
 
 bool weft_keys_find_none(const weft_keys *keys, uint32_t *tenant) {
-  if (keys->has_none) *tenant = keys->none;
-  return keys->has_none;
+  key_table *t = keys->table;
+  (void)pthread_mutex_lock(&t->lock);
+  bool has_none = t->has_none;
+  if (has_none) *tenant = t->none;
+  (void)pthread_mutex_unlock(&t->lock);
+  return has_none;
+}
+
+/* ---- new keys -------------------------------------------------------------------------------- */
+
+static bool same_rights(const weft_tenant_options *a, const weft_tenant_options *b) {
+  return a->weight == b->weight && a->priority_class == b->priority_class && a->running == b->running &&
+         a->queued == b->queued && a->tokens_per_minute == b->tokens_per_minute && a->blocks == b->blocks;
+}
+
+/* number[t]: which tenant of keys tenant t of fresh is. */
+static weft_status match_tenants(const weft_keys *keys, const weft_keys *fresh, const char *path, uint32_t *number,
+                                 weft_error *error) {
+  for (uint32_t t = 0; t < fresh->n_tenants; t++) {
+    uint32_t i = 0;
+    while (i < keys->n_tenants && strcmp(keys->tenant[i], fresh->tenant[t]) != 0) i++;
+    if (i == keys->n_tenants) {
+      return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: tenant %s is new: restart the server to add a tenant", path,
+                       fresh->tenant[t]);
+    }
+    if (!same_rights(&keys->option[i], &fresh->option[t])) {
+      return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: what tenant %s may do has changed: restart the server for that",
+                       path, fresh->tenant[t]);
+    }
+    number[t] = i;
+  }
+  return WEFT_OK;
+}
+
+weft_status weft_keys_reload(weft_keys *keys, const char *path, weft_error *error) {
+  weft_keys *fresh;
+  uint32_t number[WEFT_TENANTS_MAX];
+  weft_status status = weft_keys_open(path, &fresh, error);
+  if (status != WEFT_OK) return status;
+  status = match_tenants(keys, fresh, path, number, error);
+  if (status == WEFT_OK) {
+    key_table *now = keys->table, *next = fresh->table;
+    for (uint32_t i = 0; i < next->n; i++) next->row[i].tenant = number[next->row[i].tenant];
+    if (next->has_none) next->none = number[next->none];
+    (void)pthread_mutex_lock(&now->lock);
+    key_table old = *now;
+    now->row = next->row;
+    now->n = next->n;
+    now->capacity = next->capacity;
+    now->has_none = next->has_none;
+    now->none = next->none;
+    (void)pthread_mutex_unlock(&now->lock);
+    next->row = old.row; /* wiped with the rest of it */
+    next->capacity = old.capacity;
+  }
+  weft_keys_close(fresh);
+  return status;
 }

@@ -8,7 +8,8 @@
  *   KEY TENANT weight=2 class=high running=8 queued=32 tokens-per-minute=60000 blocks=4096
  * The tenant named WEFT_OPERATOR may also do what only the operator may (router.h).
  * Law: whether and where a key matches does not show in the time that a look-up takes; keys are
- * wiped before their memory is given back. Immutable after open. */
+ * wiped before their memory is given back. Tenants, their order and what they may do are immutable after open; which keys
+ * there are changes by weft_keys_reload alone, for all threads at once. */
 #ifndef WEFT_API_KEYS_H
 #define WEFT_API_KEYS_H
 
@@ -27,6 +28,9 @@ typedef struct weft_keys weft_keys;
 weft_status weft_keys_open(const char *path, weft_keys **out, weft_error *error);
 /* From text in memory; name stands for the file in messages. */
 weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_keys **out, weft_error *error);
+/* The keys of the file take the place of those there are; all or nothing. A tenant that is new, or one that may do
+ * something else than before, is refused: the scheduler knows its tenants from the start. Any thread. */
+weft_status weft_keys_reload(weft_keys *keys, const char *path, weft_error *error);
 void weft_keys_close(weft_keys *keys); /* NULL is fine */
 uint32_t weft_keys_n_tenants(const weft_keys *keys);
 /* [n_tenants], as weft_open wants them; borrowed until close. */

@@ -33,6 +33,9 @@ struct weft_server {
   weft_runtime *runtime;
   weft_http *http;
   const weft_keys *keys;
+  const char *host; /* that it was told to listen on; NULL: none */
+  const char *const *origins;
+  uint32_t n_origins;
   atomic_bool draining;
   atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1][WEFT_CODES_MAX]; /* by route and code; last route: none */
   atomic_uint_fast64_t left;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Between HTTP and the endpoints: finds the route, checks the key, counts. */
+/* Between HTTP and the endpoints: finds the route, checks who asks, counts.
+ *
+ * A browser lets any page of any site send requests to a server that the browser's machine can reach, and with a name of
+ * its own for that server (DNS rebinding) read the answers. Three facts of a request tell such pages from programs: the
+ * host that was asked for, the page's origin, and what the browser says of the two. */
 #include <string.h>
 
 #include "api/prometheus.h"
@@ -10,8 +14,8 @@
 enum { BODY_MIB = 8, CONNECTIONS = 1024, IDLE_SECONDS = 120, N_WORKERS = 2, BODIES_FACTOR = 16 };
 
 /* The codes that are counted each; others count as the last. */
-static const int codes[WEFT_CODES_MAX] = {200, 400, 401, 403, 404, 405, 409, 413, 429, 499, 500, 503, 504, 0};
-enum { N_CODES = 14 };
+static const int codes[WEFT_CODES_MAX] = {200, 204, 400, 401, 403, 404, 405, 408, 409, 413, 429, 499, 500, 503, 504, 0};
+enum { N_CODES = 16 };
 
 static uint32_t code_index(int code) {
   for (uint32_t i = 0; i < N_CODES - 1; i++) {
@@ -20,7 +24,7 @@ static uint32_t code_index(int code) {
   return N_CODES - 1;
 }
 
-/* ---- requests ---- */
+/* ---- keys ---- */
 
 static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access access, weft_refusal *why) {
   static const char scheme[] = "Bearer ";
@@ -39,6 +43,83 @@ static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access
                      WEFT_OPERATOR);
 }
 
+/* ---- pages and names ---- */
+
+/* The host of HOST[:PORT], without its port. */
+static size_t host_bytes(const char *host) {
+  const char *end = host[0] == '[' ? strchr(host, ']') : NULL;
+  return end != NULL ? (size_t)(end - host) + 1 : strcspn(host, ":");
+}
+
+static bool same_host(const char *a, size_t n, const char *b) {
+  return host_bytes(b) == n && strncasecmp(a, b, n) == 0;
+}
+
+/* What follows SCHEME://. */
+static const char *host_of_origin(const char *origin) {
+  const char *at = strstr(origin, "://");
+  return at == NULL ? "" : at + 3;
+}
+
+/* A name that nobody else can give to this machine. */
+static bool names_this_machine(const weft_server *s, const char *host) {
+  static const char *const names[] = {"localhost", "[::1]"};
+  size_t n = host_bytes(host);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    if (same_host(host, n, names[i])) return true;
+  }
+  if (n > 4 && strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.") == n) return true;
+  if (s->host != NULL && n == strlen(s->host) && strncasecmp(host, s->host, n) == 0) return true;
+  for (uint32_t i = 0; i < s->n_origins; i++) {
+    if (same_host(host, n, host_of_origin(s->origins[i]))) return true;
+  }
+  return false;
+}
+
+static const char *allowed_origin(const weft_server *s, const char *origin) {
+  for (uint32_t i = 0; origin != NULL && i < s->n_origins; i++) {
+    if (strcasecmp(s->origins[i], origin) == 0) return s->origins[i];
+  }
+  return NULL;
+}
+
+/* Host where only this machine is meant: another name for it is another site's. */
+static weft_status check_host(const weft_server *s, weft_exchange *x, weft_refusal *why) {
+  const char *host = weft_exchange_host(x);
+  if (host == NULL || names_this_machine(s, host)) return WEFT_OK; /* browsers send one */
+  return weft_refuse(why, 403, "host_not_allowed", NULL,
+                     "this server answers as localhost, not as '%.80s': name it with --allow-origin http://%.80s", host,
+                     host);
+}
+
+static weft_status check_origin(const weft_server *s, weft_exchange *x, weft_refusal *why) {
+  const char *origin = weft_exchange_header(x, "Origin"), *site = weft_exchange_header(x, "Sec-Fetch-Site");
+  const char *allowed = allowed_origin(s, origin), *host = weft_exchange_host(x);
+  if (allowed != NULL) {
+    weft_exchange_set_header(x, "Access-Control-Allow-Origin", allowed);
+    weft_exchange_set_header(x, "Vary", "Origin");
+    return WEFT_OK;
+  }
+  bool foreign = origin != NULL && (host == NULL || strcasecmp(host_of_origin(origin), host) != 0);
+  if (!foreign && (site == NULL || strcasecmp(site, "cross-site") != 0)) return WEFT_OK;
+  return weft_refuse(why, 403, "cross_origin", NULL, "pages of %.80s may not ask here: --allow-origin lets them",
+                     origin == NULL ? "other sites" : origin);
+}
+
+/* What a browser asks before it sends a page's request. */
+static bool is_preflight(weft_exchange *x) {
+  return strcmp(weft_exchange_method(x), "OPTIONS") == 0 && weft_exchange_header(x, "Origin") != NULL &&
+         weft_exchange_header(x, "Access-Control-Request-Method") != NULL;
+}
+
+static void answer_preflight(weft_exchange *x) {
+  weft_text none = {0};
+  weft_exchange_set_header(x, "Access-Control-Allow-Methods", "GET, POST, DELETE");
+  weft_exchange_set_header(x, "Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+  weft_exchange_set_header(x, "Access-Control-Max-Age", "600");
+  weft_exchange_answer(x, 204, NULL, &none);
+}
+
 /* A page in a browser, or a proxy, asks for somebody else, and does so from this machine. */
 static bool came_through(weft_exchange *x) {
   static const char *const headers[] = {"Origin", "Forwarded", "X-Forwarded-For", "Via"};
@@ -52,26 +133,33 @@ static weft_status check_access(const weft_server *s, weft_exchange *x, weft_acc
   if (access == WEFT_ACCESS_OPEN) return WEFT_OK;
   if (s->keys != NULL) return check_key(s, x, access, why);
   if (access != WEFT_ACCESS_OPERATE) return WEFT_OK;
+  if (check_host(s, x, why) != WEFT_OK) return WEFT_E_INVALID; /* also where others may ask */
   if (weft_exchange_is_local(x) && !came_through(x)) return WEFT_OK;
   return weft_refuse(why, 403, "operator_only", NULL,
                      "without API keys only a program on this machine itself may do this");
 }
 
+/* ---- requests ---- */
+
 static bool begin(void *self, weft_exchange *x) {
   weft_server *s = self;
-  weft_refusal why;
-  const char *allow;
-  const weft_endpoint *route = weft_router_find(weft_exchange_method(x), weft_exchange_path(x), &allow, &why);
+  weft_refusal why, who;
+  const char *allow = NULL;
   weft_note *note = weft_exchange_note(x);
+  const weft_endpoint *route = weft_router_find(weft_exchange_method(x), weft_exchange_path(x), &allow, &why);
   note->route = route;
   note->index = route == NULL ? WEFT_ENDPOINTS_MAX : (uint32_t)(route - weft_endpoints);
-  if (route == NULL) {
+  if ((weft_http_is_loopback(s->http) && check_host(s, x, &who) != WEFT_OK) || check_origin(s, x, &who) != WEFT_OK) {
+    weft_exchange_refuse(x, &who);
+  } else if (is_preflight(x)) {
+    answer_preflight(x);
+  } else if (route == NULL) {
     if (allow != NULL) weft_exchange_set_header(x, "Allow", allow);
     weft_exchange_refuse(x, &why);
-    return true;
+  } else if (check_access(s, x, route->access, &who) != WEFT_OK) {
+    weft_exchange_refuse(x, &who);
   }
-  if (check_access(s, x, route->access, &why) != WEFT_OK) weft_exchange_refuse(x, &why);
-  return route->quick;
+  return route == NULL || route->quick;
 }
 
 static void handle(void *self, weft_exchange *x) {
@@ -88,6 +176,9 @@ static void done(void *self, weft_exchange *x, int code, bool left) {
 }
 
 /* ---- what it counted ---- */
+
+static const char *const end_names[WEFT_HTTP_ENDS] = {"malformed", "late_head", "late_body",
+                                                      "stalled",   "evicted",   "idle"};
 
 static unsigned long long read_count(atomic_uint_fast64_t *count) {
   return atomic_load(count);
@@ -107,19 +198,45 @@ void weft_server_metrics(weft_server *s, weft_text *out) {
   weft_prometheus_head(out, "weft_http_clients_left_total", "counter",
                        "Clients that left before their answer was complete.");
   weft_text_printf(out, "weft_http_clients_left_total %llu\n", read_count(&s->left));
-  weft_prometheus_head(out, "weft_http_requests_active", "gauge", "HTTP requests being read or answered.");
+  weft_prometheus_head(out, "weft_http_requests_active", "gauge",
+                       "HTTP requests that were read and are being answered.");
   weft_text_printf(out, "weft_http_requests_active %u\n", weft_http_active(s->http));
+  weft_prometheus_head(out, "weft_http_body_bytes", "gauge", "Memory of request bodies that are being read or wait.");
+  weft_text_printf(out, "weft_http_body_bytes %llu\n", (unsigned long long)weft_http_body_bytes(s->http));
+  weft_prometheus_head(out, "weft_http_connections_ended_total", "counter",
+                       "Connections that the server ended, by why.");
+  for (int i = 0; i < WEFT_HTTP_ENDS; i++) {
+    weft_text_printf(out, "weft_http_connections_ended_total{reason=\"%s\"} %llu\n", end_names[i],
+                     (unsigned long long)weft_http_ended(s->http, (weft_http_end)i));
+  }
+  weft_prometheus_head(out, "weft_log_lines_dropped_total", "counter", "Lines of the log that nobody took.");
+  weft_text_printf(out, "weft_log_lines_dropped_total %llu\n", (unsigned long long)weft_log_dropped());
 }
 
 /* ---- opening and closing ---- */
 
+static weft_status check_origins(const weft_server_options *o, weft_error *error) {
+  for (uint32_t i = 0; i < o->n_origins; i++) {
+    const char *host = host_of_origin(o->origins[i]);
+    if (host[0] != 0 && strpbrk(host, "/?#@ ") == NULL) continue;
+    return weft_fail(error, WEFT_E_INVALID, "--allow-origin %s: an origin is SCHEME://HOST or SCHEME://HOST:PORT",
+                     o->origins[i]);
+  }
+  return WEFT_OK;
+}
+
 weft_status weft_server_open(const weft_server_options *o, weft_runtime *runtime, weft_server **out,
                              weft_error *error) {
   *out = NULL;
+  weft_status status = check_origins(o, error);
+  if (status != WEFT_OK) return status;
   weft_server *s = weft_alloc(1, sizeof *s);
   if (s == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the server");
   s->runtime = runtime;
   s->keys = o->keys;
+  s->host = o->host;
+  s->origins = o->origins;
+  s->n_origins = o->n_origins;
   uint64_t body = (uint64_t)(o->body_mib == 0 ? BODY_MIB : o->body_mib) << 20;
   weft_http_config config = {.host = o->host,
                              .port = o->port,
@@ -127,12 +244,14 @@ weft_status weft_server_open(const weft_server_options *o, weft_runtime *runtime
                              .bodies_bytes_max = body * BODIES_FACTOR,
                              .connections_max = o->connections == 0 ? CONNECTIONS : o->connections,
                              .n_workers = N_WORKERS,
+                             .n_tenants = o->keys == NULL ? 1 : weft_keys_n_tenants(o->keys),
+                             .clock_us = o->clock_us,
                              .idle_seconds = o->idle_seconds == 0 ? IDLE_SECONDS : o->idle_seconds,
                              .self = s,
                              .begin = begin,
                              .handle = handle,
                              .done = done};
-  weft_status status = weft_http_open(&config, &s->http, error);
+  status = weft_http_open(&config, &s->http, error);
   if (status != WEFT_OK) {
     weft_free(s);
     return status;
@@ -143,6 +262,10 @@ weft_status weft_server_open(const weft_server_options *o, weft_runtime *runtime
 
 uint32_t weft_server_port(const weft_server *s) {
   return weft_http_port(s->http);
+}
+
+bool weft_server_is_loopback(const weft_server *s) {
+  return weft_http_is_loopback(s->http);
 }
 
 void weft_server_drain(weft_server *s) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The server: a runtime behind HTTP. What `weft serve` runs, and tests run in their own process.
  *
- * Law: it owns neither the runtime nor the keys; both must outlive it. open answers at once; drain
+ * Law: it owns neither the runtime nor the keys nor the origins; all must outlive it. open answers at once; drain
  * refuses what is new and lets the rest end; close ends everything within seconds and leaves the
  * runtime idle. Any thread. */
 #ifndef WEFT_API_SERVER_H
@@ -21,13 +21,19 @@ typedef struct weft_server_options {
   uint32_t connections;  /* [1024] */
   uint32_t idle_seconds; /* [120] */
   const weft_keys *keys; /* NULL: everybody may ask, as tenant 0 */
+  const char *const
+      *origins; /* [none] pages of these origins (SCHEME://HOST[:PORT]) may ask; their hosts may be asked for */
+  uint32_t n_origins;
+  uint64_t (*clock_us)(void); /* [weft_clock_us] of deadlines, for tests */
 } weft_server_options;
 
 weft_status weft_server_open(const weft_server_options *options, weft_runtime *runtime, weft_server **out,
                              weft_error *error);
 uint32_t weft_server_port(const weft_server *server);
 void weft_server_drain(weft_server *server);
-/* Nothing is running and nothing is being answered. */
+/* It can be reached from this machine alone. */
+bool weft_server_is_loopback(const weft_server *server);
+/* Nothing is running and nothing is being answered; a request that was not read whole is nothing. */
 bool weft_server_idle(weft_server *server);
 /* Ends what is running; clients still get an end. */
 void weft_server_cancel(weft_server *server);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* weft serve: models behind HTTP until SIGTERM or SIGINT, which drain; a second one cancels. */
+/* weft serve: models behind HTTP until SIGTERM or SIGINT, which drain; a second one cancels. SIGHUP reads the keys again and
+ * begins a new log. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "api/admin.h"
@@ -17,39 +18,41 @@
 
 enum { LOOK_MS = 20, CANCEL_MS = 5000 };
 
-/* Signals are told through a descriptor; a handler can be given nothing but globals. */
-static int signal_fd = -1;
+/* Signals are told through a pipe, by their numbers; a handler can be given nothing but globals. */
+static int signal_pipe[2] = {-1, -1};
 
 static void on_signal(int number) {
-  uint64_t one = 1;
+  unsigned char byte = (unsigned char)number;
   int kept = errno;
-  (void)number;
-  (void)!write(signal_fd, &one, sizeof one); /* full only after 2^64 signals */
+  (void)!write(signal_pipe[1], &byte, 1); /* full: thousands are waiting already */
   errno = kept;
 }
 
+/* SIGHUP from its first moment on: whoever asks for new keys too early must not end the server. */
 static int catch_signals(void) {
-  struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-  signal_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
-  if (signal_fd < 0 || sigaction(SIGTERM, &action, NULL) != 0 || sigaction(SIGINT, &action, NULL) != 0) {
-    return weft_cli_fail(WEFT_EXIT_RUNTIME, "serve: %s", strerror(errno));
+  static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
+  struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, ignore = {.sa_handler = SIG_IGN};
+  bool good = pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK) == 0 && sigaction(SIGPIPE, &ignore, NULL) == 0;
+  for (size_t i = 0; good && i < sizeof numbers / sizeof *numbers; i++) {
+    good = sigaction(numbers[i], &action, NULL) == 0;
   }
-  return 0;
+  return good ? 0 : weft_cli_fail(WEFT_EXIT_RUNTIME, "serve: %s", strerror(errno));
 }
 
-/* True when a signal came within ms (-1: however long it takes). */
-static bool wait_signal(int ms) {
-  uint64_t count;
-  struct pollfd wait = {.fd = signal_fd, .events = POLLIN};
-  if (poll(&wait, 1, ms) <= 0) return false;
-  return read(signal_fd, &count, sizeof count) == (ssize_t)sizeof count;
+/* The number of a signal that came within ms (-1: however long it takes), or 0. */
+static int wait_signal(int ms) {
+  unsigned char byte;
+  struct pollfd wait = {.fd = signal_pipe[0], .events = POLLIN};
+  if (poll(&wait, 1, ms) <= 0) return 0;
+  return read(signal_pipe[0], &byte, 1) == 1 ? byte : 0;
 }
 
-/* True when a signal came. */
+/* True when a signal to end came. */
 static bool wait_idle(weft_server *server, uint64_t ms) {
   uint64_t until = weft_clock_us() + ms * 1000u;
   while (!weft_server_idle(server) && weft_clock_us() < until) {
-    if (wait_signal(LOOK_MS)) return true;
+    int number = wait_signal(LOOK_MS);
+    if (number != 0 && number != SIGHUP) return true;
   }
   return false;
 }
@@ -81,17 +84,28 @@ static void say_where(const weft_config *config, const weft_runtime *rt, uint32_
   weft_text_free(&line);
 }
 
+static void say_what_is_open(const weft_config *config, uint32_t port, int to) {
+  (void)dprintf(to,
+                "weft: warning: --host %s without --api-keys: whoever reaches port %u may use every model and read "
+                "/metrics; /admin answers this machine alone\n",
+                config->host, port);
+}
+
 /* Where this server's log and core files go, apart from those of others: opened before anything
  * else, so that a bad folder is told at once, entered when all other files are open. */
 typedef struct workplace {
   int folder, log; /* -1: none */
 } workplace;
 
+static int open_log(int folder) {
+  return openat(folder, "weft.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+}
+
 static int open_workplace(const char *directory, workplace *w) {
   *w = (workplace){-1, -1};
   if (directory == NULL) return 0;
   w->folder = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (w->folder >= 0) w->log = openat(w->folder, "weft.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (w->folder >= 0) w->log = open_log(w->folder);
   if (w->log >= 0) return 0;
   return weft_cli_fail(WEFT_EXIT_USAGE, "--directory %s: %s", directory, strerror(errno));
 }
@@ -106,8 +120,36 @@ static int enter_workplace(const workplace *w) {
   return weft_cli_fail(WEFT_EXIT_RUNTIME, "--directory: %s", strerror(errno));
 }
 
-static void run(const weft_config *config, weft_server *server) {
-  while (!wait_signal(-1)) continue;
+/* A log that was moved away is begun again. */
+static void reopen_log(workplace *w) {
+  if (w->log < 0) return; /* standard error is whoever started us's */
+  int log = open_log(w->folder);
+  if (log < 0 || dup2(log, STDERR_FILENO) < 0) {
+    weft_log(WEFT_LOG_ERROR, "weft.log cannot be opened again, the old one goes on: %s", strerror(errno));
+    if (log >= 0) (void)close(log); /* nothing was written */
+    return;
+  }
+  (void)close(w->log); /* its copies are closed too */
+  w->log = log;
+}
+
+/* SIGHUP. keys_path: from the root; NULL: there are no keys. */
+static void reload(weft_keys *keys, const char *keys_path, workplace *place) {
+  weft_error error = {{0}};
+  reopen_log(place);
+  if (keys == NULL) return;
+  if (weft_keys_reload(keys, keys_path, &error) == WEFT_OK) {
+    weft_log(WEFT_LOG_WARN, "SIGHUP: the keys of %s are in use now", keys_path);
+  } else {
+    weft_log(WEFT_LOG_ERROR, "SIGHUP: the old keys stay: %s", error.text);
+  }
+}
+
+static void run(const weft_config *config, weft_server *server, weft_keys *keys, const char *keys_path,
+                workplace *place) {
+  for (int number = 0; number != SIGTERM && number != SIGINT; number = wait_signal(-1)) {
+    if (number == SIGHUP) reload(keys, keys_path, place);
+  }
   weft_log(WEFT_LOG_INFO, "draining: at most %u s; a second signal cancels what is running", config->drain_seconds);
   weft_server_drain(server);
   bool again = wait_idle(server, (uint64_t)config->drain_seconds * 1000u);
@@ -119,13 +161,15 @@ static void run(const weft_config *config, weft_server *server) {
 
 static const weft_tenant_options everybody = {.name = "default"};
 
-static int serve(const weft_config *config, const weft_keys *keys, const workplace *place) {
+static int serve(const weft_config *config, weft_keys *keys, const char *keys_path, workplace *place) {
   weft_open_options options = weft_config_open(config);
   weft_server_options where = {.host = config->host,
                                .port = config->port,
                                .body_mib = config->body_mib,
                                .connections = config->connections,
-                               .keys = keys};
+                               .keys = keys,
+                               .origins = config->origins.item,
+                               .n_origins = config->origins.n};
   weft_runtime *rt = NULL;
   weft_server *server = NULL;
   weft_error error = {{0}};
@@ -142,14 +186,15 @@ static int serve(const weft_config *config, const weft_keys *keys, const workpla
   }
   if (code == 0 && weft_server_open(&where, rt, &server, &error) != WEFT_OK)
     code = weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
-  if (code == 0) code = catch_signals();
   if (code == 0) {
     int to = place->log >= 0 ? dup(STDERR_FILENO) : STDERR_FILENO;
     code = enter_workplace(place); /* first, so that no request is logged elsewhere */
     if (code == 0) say_where(config, rt, weft_server_port(server), to);
+    if (code == 0 && keys == NULL && !weft_server_is_loopback(server))
+      say_what_is_open(config, weft_server_port(server), to);
     if (to > STDERR_FILENO) (void)close(to);
   }
-  if (code == 0) run(config, server);
+  if (code == 0) run(config, server, keys, keys_path, place);
   weft_server_close(server);
   weft_close(rt);
   return code;
@@ -164,10 +209,14 @@ int weft_cli_serve(const weft_config *config) {
     weft_status status = weft_keys_open(config->api_keys, &keys, &error);
     if (status != WEFT_OK) return weft_cli_fail(WEFT_EXIT_USAGE, "--api-keys: %s", error.text);
   }
+  /* --directory changes the folder that a name begins in; a pipe or a device has no path, and its own name will do */
+  char *found = keys == NULL ? NULL : realpath(config->api_keys, NULL);
   workplace place;
   int code = open_workplace(config->directory, &place);
-  if (code == 0) code = serve(config, keys, &place);
+  if (code == 0) code = catch_signals();
+  if (code == 0) code = serve(config, keys, found != NULL ? found : config->api_keys, &place);
   close_workplace(&place);
   weft_keys_close(keys);
+  free(found);
   return code;
 }

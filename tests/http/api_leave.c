@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Clients that leave, in every phase of a request, and clients that are slow: what they held comes
- * back within 100 ms (measured and printed; the check itself allows a loaded machine more), nobody
- * else notices, and nothing waits for them. Then the queue's limit, drain, and closing with
+ * back (how soon is printed), nobody else notices, and nothing waits for them. Then the queue's limit, drain, and closing with
  * requests in every phase. */
 #include "tests/support/http_conversation.h"
 
@@ -48,9 +47,9 @@ static int start(const char *prompt, const char *mode, bool stream) {
 }
 
 static void settle(void) {
-  if (talk_await(server.port, "vllm:num_requests_running", 0, 30000) < 0) fail_msg("requests still run");
-  if (talk_await(server.port, "vllm:num_requests_waiting", 0, 30000) < 0) fail_msg("requests still wait");
-  if (talk_await(server.port, "weft_pool_pages_pinned", 0, 30000) < 0) fail_msg("pages are still held");
+  talk_await(server.port, "vllm:num_requests_running", 0);
+  talk_await(server.port, "vllm:num_requests_waiting", 0);
+  talk_await(server.port, "weft_pool_pages_pinned", 0);
 }
 
 /* Hangs up, and waits until one more request ended as cancelled. Milliseconds. */
@@ -58,8 +57,7 @@ static double hang_up(int fd, double ended_before) {
   uint64_t start_us = weft_clock_us();
   (void)close(fd);
   while (talk_ended(server.port, "abort") != ended_before + 1) {
-    if (weft_clock_us() - start_us > SETTLE_MS * 1000u)
-      fail_msg("not cancelled %d ms after the client left", SETTLE_MS);
+    if (weft_clock_us() - start_us > TALK_MS * 1000u) fail_msg("never cancelled after the client left");
     (void)poll(NULL, 0, 1);
   }
   return (double)(weft_clock_us() - start_us) / 1000.0;
@@ -78,11 +76,10 @@ static void test_left_mid_stream(void **state) {
       if (stream == 1) {
         while (got.n == 0 || strstr(got.bytes, "data: ") == NULL) assert_true(talk_read(fd, &got, TALK_MS) > 0);
       } else {
-        uint64_t until = weft_clock_us() + TALK_MS * 1000u;
-        while (talk_metric(server.port, "vllm:generation_tokens_total") == tokens) assert_true(weft_clock_us() < until);
+        talk_grows(server.port, "vllm:generation_tokens_total", tokens);
       }
       double ms = hang_up(fd, ended);
-      assert_true(talk_await(server.port, "weft_pool_pages_pinned", 0, SETTLE_MS) >= 0);
+      talk_await(server.port, "weft_pool_pages_pinned", 0);
       print_message("left %s: %s, cancelled after %.1f ms\n", stream ? "mid-stream" : "before the whole answer",
                     modes[m], ms);
       assert_true(talk_metric(server.port, "vllm:generation_tokens_total") < tokens + 1900);
@@ -99,11 +96,10 @@ static void test_left_in_prefill(void **state) {
   double ended = talk_ended(server.port, "abort"), rows = talk_metric(server.port, "weft_rows_prefill_total");
   double tokens = talk_metric(server.port, "vllm:generation_tokens_total");
   int fd = start(prompt.bytes, "autoregressive", true);
-  uint64_t until = weft_clock_us() + TALK_MS * 1000u;
-  while (talk_metric(server.port, "weft_rows_prefill_total") == rows) assert_true(weft_clock_us() < until);
+  talk_grows(server.port, "weft_rows_prefill_total", rows);
   assert_true(talk_metric(server.port, "weft_pool_pages_pinned") > 0);
   double ms = hang_up(fd, ended);
-  assert_true(talk_await(server.port, "weft_pool_pages_pinned", 0, SETTLE_MS) >= 0);
+  talk_await(server.port, "weft_pool_pages_pinned", 0);
   assert_true(talk_metric(server.port, "vllm:generation_tokens_total") == tokens); /* it was prefill indeed */
   print_message("left in prefill: cancelled after %.1f ms\n", ms);
   weft_text_free(&prompt);
@@ -114,15 +110,15 @@ static void test_left_while_queued(void **state) {
   settle();
   double ended = talk_ended(server.port, "abort");
   int first = start("", "autoregressive", true);
-  assert_true(talk_await(server.port, "vllm:num_requests_running", 1, TALK_MS) >= 0);
+  talk_await(server.port, "vllm:num_requests_running", 1);
   int second = start("b", "autoregressive", false);
-  assert_true(talk_await(server.port, "vllm:num_requests_waiting", 1, TALK_MS) >= 0);
+  talk_await(server.port, "vllm:num_requests_waiting", 1);
   double ms = hang_up(second, ended);
   assert_true(talk_metric(server.port, "vllm:num_requests_waiting") == 0);
   assert_true(talk_metric(server.port, "vllm:num_requests_running") == 1); /* the other one goes on */
   print_message("left while queued: cancelled after %.1f ms\n", ms);
   (void)hang_up(first, ended + 1);
-  assert_true(talk_await(server.port, "weft_pool_pages_pinned", 0, SETTLE_MS) >= 0);
+  talk_await(server.port, "weft_pool_pages_pinned", 0);
 }
 
 /* running 1 and queue 2: the fourth is told to come again. */
@@ -133,10 +129,10 @@ static void test_full_queue(void **state) {
   int fd[3];
   double ended = talk_ended(server.port, "abort");
   fd[0] = start("", "autoregressive", true);
-  assert_true(talk_await(server.port, "vllm:num_requests_running", 1, TALK_MS) >= 0);
+  talk_await(server.port, "vllm:num_requests_running", 1);
   for (int i = 1; i < 3; i++) {
     fd[i] = start("b", "autoregressive", true);
-    assert_true(talk_await(server.port, "vllm:num_requests_waiting", i, TALK_MS) >= 0);
+    talk_await(server.port, "vllm:num_requests_waiting", i);
   }
   talk_answer a = talk_ask(server.port, "POST", COMPLETIONS, "{\"prompt\":\"a\"}");
   assert_int_equal(a.code, 429);
@@ -152,7 +148,7 @@ static void test_full_queue(void **state) {
   assert_int_equal(a.code, 400);
   assert_non_null(strstr(a.body.bytes, "ask for at most 3"));
   talk_answer_free(&a);
-  assert_true(talk_await(server.port, "vllm:num_requests_waiting", 1, SETTLE_MS) >= 0);
+  talk_await(server.port, "vllm:num_requests_waiting", 1);
   (void)close(fd[0]);
   (void)close(fd[1]);
   settle();
@@ -214,7 +210,7 @@ static void test_drain_and_close(void **state) {
       "\"stream\":true}";
   int fd = talk_dial(server.port);
   talk_send(fd, "POST", COMPLETIONS, "", body, strlen(body));
-  assert_true(talk_await(server.port, "vllm:num_requests_running", 1, TALK_MS) >= 0);
+  talk_await(server.port, "vllm:num_requests_running", 1);
   weft_server_drain(server.server);
   assert_false(weft_server_idle(server.server));
   talk_answer a = talk_ask(server.port, "GET", "/health", "");
@@ -230,7 +226,7 @@ static void test_drain_and_close(void **state) {
   assert_non_null(strstr(a.body.bytes, "\"finish_reason\":\"length\""));
   talk_answer_free(&a);
   (void)close(fd);
-  uint64_t until = weft_clock_us() + SETTLE_MS * 1000u;
+  uint64_t until = weft_clock_us() + TALK_MS * 1000u;
   while (!weft_server_idle(server.server)) assert_true(weft_clock_us() < until);
 }
 
@@ -241,7 +237,7 @@ static void test_close_with_requests_in_every_phase(void **state) {
   (void)open_server(NULL);
   int stream = start("", "autoregressive", true), queued = start("b", "autoregressive", false),
       half = talk_dial(server.port);
-  assert_true(talk_await(server.port, "vllm:num_requests_waiting", 1, TALK_MS) >= 0);
+  talk_await(server.port, "vllm:num_requests_waiting", 1);
   assert_true(talk_write(half, "POST / HT", 9));
   uint64_t start_us = weft_clock_us();
   weft_server_close(server.server);
@@ -259,7 +255,6 @@ static void test_close_with_requests_in_every_phase(void **state) {
   (void)close(stream);
   (void)close(queued);
   (void)close(half);
-  assert_true(weft_clock_us() - start_us < 10000000u);
 }
 
 int main(void) {

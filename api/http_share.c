@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: MIT */
+/* How much one tenant, or one address, may hold of what all share: memory for bodies and places for requests.
+ *
+ * Law: nobody holds more than half of either. Of the memory an eighth is for small bodies alone. When a pool of memory is
+ * full, who holds most of it gives way to who holds less: its largest body that is still being read is refused. */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "api/http_internal.h"
+
+enum { SMALL_SHARE = 8, RESERVE_SHARE = 8 };
+
+void http__share_open(weft_http *http) {
+  http->small.max = http->config.bodies_bytes_max / SMALL_SHARE;
+  http->large.max = http->config.bodies_bytes_max - http->small.max;
+  if (getrandom(&http->seed, sizeof http->seed, 0) != (ssize_t)sizeof http->seed) http->seed = http__now(http);
+}
+
+/* ---- addresses ---- */
+
+static uint64_t mix(uint64_t h) {
+  h ^= h >> 32;
+  h *= 0xD6E8FEB86659FD93ull;
+  h ^= h >> 32;
+  h *= 0xD6E8FEB86659FD93ull;
+  return h ^ h >> 32;
+}
+
+/* Of IPv6 the first half: whoever has one address there has all of the second. */
+uint32_t http__address_of(const weft_http *http, const struct sockaddr_storage *peer, bool *local) {
+  uint64_t key = 0;
+  *local = false;
+  if (peer->ss_family == AF_INET) {
+    const struct sockaddr_in *v4 = (const void *)peer;
+    key = ntohl(v4->sin_addr.s_addr);
+    *local = key >> 24 == IN_LOOPBACKNET;
+  } else if (peer->ss_family == AF_INET6) {
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)(const void *)peer)->sin6_addr;
+    bool mapped = IN6_IS_ADDR_V4MAPPED(v6);
+    memcpy(&key, v6->s6_addr + (mapped ? 8 : 0), sizeof key);
+    *local = IN6_IS_ADDR_LOOPBACK(v6) || (mapped && v6->s6_addr[12] == IN_LOOPBACKNET);
+  }
+  return (uint32_t)(mix(key ^ http->seed) % ADDRESSES_MAX);
+}
+
+/* ---- bodies ---- */
+
+/* Whose body gives way in this pool; NULL: none is being read there. */
+static http_connection *holder_of_most(const weft_http *http, const body_pool *pool) {
+  http_connection *most = NULL;
+  for (http_connection *c = http->first; c != NULL; c = c->next) {
+    if (c->phase != PHASE_BODY || c->x->pool != pool) continue;
+    uint64_t share = pool->of[c->x->who], best = most == NULL ? 0 : pool->of[most->x->who];
+    bool larger = most == NULL || share > best || (share == best && c->x->n_charged > most->x->n_charged);
+    if (larger) most = c;
+  }
+  return most;
+}
+
+static bool refuse_room(weft_refusal *why, int code, const char *word, uint64_t bytes) {
+  (void)weft_refuse(why, code, word, NULL,
+                    code == 429 ? "your requests being read hold %llu MiB, half of what there is: try again"
+                                : "the memory for requests being read, %llu MiB, is taken: try again",
+                    (unsigned long long)(bytes >> 20));
+  return false;
+}
+
+static bool take_room(weft_exchange *x, body_pool *pool, uint64_t n, weft_refusal *why) {
+  weft_http *http = x->http;
+  uint64_t mine = pool->of[x->who] + n;
+  if (mine > pool->max / 2) return refuse_room(why, 429, "bodies_full", pool->max / 2);
+  while (pool->used + n > pool->max) {
+    http_connection *most = holder_of_most(http, pool);
+    if (most == NULL || pool->of[most->x->who] <= mine) return refuse_room(why, 503, "busy", pool->max);
+    http__give_up_body(most, 503, "busy", "others need the memory that requests with your key hold: try again");
+  }
+  atomic_fetch_add(&http->n_body_bytes, n);
+  pool->used += n;
+  pool->of[x->who] += n;
+  x->pool = pool;
+  x->n_charged += n;
+  return true;
+}
+
+void http__discharge(weft_exchange *x) {
+  if (x->pool == NULL) return;
+  atomic_fetch_sub(&x->http->n_body_bytes, x->n_charged);
+  x->pool->used -= x->n_charged;
+  x->pool->of[x->who] -= x->n_charged;
+  x->pool = NULL;
+  x->n_charged = 0;
+}
+
+bool http__charge(weft_exchange *x, uint64_t n, weft_refusal *why) {
+  weft_http *http = x->http;
+  uint64_t known = x->connection->length > x->n_charged + n ? x->connection->length : x->n_charged + n;
+  body_pool *pool = known <= SMALL_BODY_BYTES ? &http->small : &http->large;
+  if (x->pool != NULL && x->pool != pool) { /* chunks that turned out to be many */
+    n += x->n_charged;
+    http__discharge(x);
+  }
+  return take_room(x, pool, n, why);
+}
+
+/* ---- places ---- */
+
+bool http__take_place(weft_exchange *x, weft_refusal *why) {
+  weft_http *http = x->http;
+  uint32_t all = http->config.connections_max, reserve = all / RESERVE_SHARE > 0 ? all / RESERVE_SHARE : 1;
+  uint32_t places = all > reserve ? all - reserve : 1;
+  if (http->n_busy >= places) {
+    (void)weft_refuse(why, 503, "busy", NULL, "the server answers %u requests, as many as it can: try again", places);
+    return false;
+  }
+  if (http->n_busy_of[x->who] >= (places + 1) / 2) {
+    (void)weft_refuse(why, 429, "too_many_requests", NULL,
+                      "%u of your requests are being answered, half of what the server can: try again",
+                      (places + 1) / 2);
+    return false;
+  }
+  http->n_busy += 1;
+  http->n_busy_of[x->who] += 1;
+  x->busy = true;
+  return true;
+}
+
+void http__give_place(weft_exchange *x) {
+  if (!x->busy) return;
+  x->http->n_busy -= 1;
+  x->http->n_busy_of[x->who] -= 1;
+  x->busy = false;
+}

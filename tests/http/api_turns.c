@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT */
+/* The HTTP server without a runtime: handlers of the test's own that wait until they may go on. Workers serve tenants in
+ * turn, nobody has more than half of the places, and what is quick is answered while all workers are held. */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "api/http.h"
+#include "tests/support/http_conversation.h"
+
+enum { PLACES = 16, BUSY = 14, HALF = 7 }; /* an eighth of the places is kept free */
+
+static weft_http *http;
+static uint16_t port;
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int n_begun, n_taken, n_left, n_refused;
+static char order[64]; /* which tenants were served, under the gate */
+
+static bool begin(void *self, weft_exchange *x) {
+  const char *tenant = weft_exchange_header(x, "X-Tenant");
+  (void)self;
+  weft_exchange_note(x)->tenant = tenant == NULL ? 0 : (uint32_t)(tenant[0] - 'a');
+  atomic_fetch_add(&n_begun, 1);
+  return tenant == NULL;
+}
+
+static void handle(void *self, weft_exchange *x) {
+  weft_text body = {0};
+  (void)self;
+  if (weft_exchange_path(x)[1] == 'w') { /* a worker's */
+    atomic_fetch_add(&n_taken, 1);
+    (void)pthread_mutex_lock(&gate);
+    char c = (char)('a' + weft_exchange_note(x)->tenant);
+    (void)strncat(order, &c, 1);
+    (void)pthread_mutex_unlock(&gate);
+  }
+  weft_text_puts(&body, "done");
+  weft_exchange_answer(x, 200, "text/plain", &body);
+}
+
+static void done(void *self, weft_exchange *x, int code, bool left) {
+  (void)self;
+  (void)x;
+  if (left) atomic_fetch_add(&n_left, 1);
+  if (code == 429 || code == 503) atomic_fetch_add(&n_refused, 1);
+}
+
+static int open_server(void **state) {
+  weft_http_config config = {.body_bytes_max = 1 << 20,
+                             .bodies_bytes_max = 16 << 20,
+                             .connections_max = PLACES,
+                             .n_workers = 1,
+                             .n_tenants = 3,
+                             .idle_seconds = 3600,
+                             .begin = begin,
+                             .handle = handle,
+                             .done = done};
+  weft_error error = {{0}};
+  (void)state;
+  if (weft_http_open(&config, &http, &error) != WEFT_OK) fail_msg("%s", error.text);
+  port = (uint16_t)weft_http_port(http);
+  order[0] = 0;
+  atomic_store(&n_begun, 0);
+  atomic_store(&n_taken, 0);
+  atomic_store(&n_left, 0);
+  atomic_store(&n_refused, 0);
+  return 0;
+}
+
+static int close_server(void **state) {
+  (void)state;
+  weft_http_close(http);
+  return 0;
+}
+
+/* Returns once its headers were seen. */
+static int ask(char tenant) {
+  char head[64];
+  int before = atomic_load(&n_begun), fd = talk_dial(port);
+  (void)snprintf(head, sizeof head, "X-Tenant: %c\r\n", tenant);
+  talk_send(fd, "POST", "/work", head, "", 0);
+  while (atomic_load(&n_begun) == before) (void)poll(NULL, 0, 1);
+  return fd;
+}
+
+/* The worker has it, and waits at the gate. */
+static int ask_and_await_worker(char tenant) {
+  int fd = ask(tenant);
+  while (atomic_load(&n_taken) == 0) (void)poll(NULL, 0, 1);
+  return fd;
+}
+
+static int code_of(int fd) {
+  talk_answer a = talk_receive(fd);
+  int code = a.code;
+  talk_answer_free(&a);
+  (void)close(fd);
+  return code;
+}
+
+static int code_of_quick(void) {
+  int fd = talk_dial(port);
+  talk_send(fd, "GET", "/quick", "", "", 0);
+  return code_of(fd);
+}
+
+/* Five of a, then three of b, then two of c: whoever came late with little does not wait for all that came before. */
+static void workers_serve_tenants_in_turn(void **state) {
+  static const char tenants[] = "aaaaabbbcc";
+  int fd[10];
+  (void)state;
+  (void)pthread_mutex_lock(&gate);
+  fd[0] = ask_and_await_worker(tenants[0]);
+  for (int i = 1; i < 10; i++) fd[i] = ask(tenants[i]);
+  assert_int_equal(code_of_quick(), 200); /* while the only worker is held */
+  (void)pthread_mutex_unlock(&gate);
+  for (int i = 0; i < 10; i++) assert_int_equal(code_of(fd[i]), 200);
+  assert_string_equal(order, "aabcabcaba"); /* the first a runs when the others come */
+}
+
+static void nobody_has_more_than_half_of_the_places(void **state) {
+  int fd[PLACES];
+  (void)state;
+  (void)pthread_mutex_lock(&gate);
+  for (int i = 0; i < HALF; i++) fd[i] = ask('a');
+  assert_int_equal(code_of(ask('a')), 429);
+  for (int i = HALF; i < BUSY; i++) fd[i] = ask('b');
+  assert_int_equal(code_of(ask('c')), 503);
+  assert_int_equal(code_of_quick(), 200); /* the last places are for what is quick */
+  (void)pthread_mutex_unlock(&gate);
+  for (int i = 0; i < BUSY; i++) assert_int_equal(code_of(fd[i]), 200);
+  assert_int_equal(code_of(ask('c')), 200);
+}
+
+/* Whoever leaves while a request waits for a worker gives its place back at once, and no worker has it afterwards. */
+static void who_leaves_gives_the_place_back(void **state) {
+  int fd[HALF];
+  (void)state;
+  (void)pthread_mutex_lock(&gate);
+  fd[0] = ask_and_await_worker('a');
+  for (int i = 1; i < HALF; i++) fd[i] = ask('a');
+  for (int i = 1; i < HALF; i++) (void)close(fd[i]);
+  while (atomic_load(&n_left) < HALF - 1) (void)poll(NULL, 0, 1);
+  int again = ask('a');
+  assert_int_equal(atomic_load(&n_refused), 0);
+  (void)close(fd[0]);                     /* this one a worker has: its end comes when that is done */
+  assert_int_equal(code_of_quick(), 200); /* what came before it is seen */
+  (void)pthread_mutex_unlock(&gate);
+  assert_int_equal(code_of(again), 200);
+  while (atomic_load(&n_left) < HALF || weft_http_active(http) > 0) (void)poll(NULL, 0, 1);
+  assert_string_equal(order, "aa");
+}
+
+/* Closing answers what waits for a worker, and waits for what a worker has. */
+static void *close_it(void *self) {
+  (void)self;
+  weft_http_close(http);
+  return NULL;
+}
+
+static void closing_answers_what_waits(void **state) {
+  pthread_t closer;
+  (void)state;
+  (void)pthread_mutex_lock(&gate);
+  int first = ask_and_await_worker('a'), second = ask('b');
+  assert_int_equal(pthread_create(&closer, NULL, close_it, NULL), 0);
+  assert_int_equal(code_of(second), 503);
+  (void)pthread_mutex_unlock(&gate);
+  assert_int_equal(code_of(first), 200);
+  assert_int_equal(pthread_join(closer, NULL), 0);
+  (void)open_server(NULL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(workers_serve_tenants_in_turn, open_server, close_server),
+      cmocka_unit_test_setup_teardown(nobody_has_more_than_half_of_the_places, open_server, close_server),
+      cmocka_unit_test_setup_teardown(who_leaves_gives_the_place_back, open_server, close_server),
+      cmocka_unit_test_setup_teardown(closing_answers_what_waits, open_server, close_server),
+  };
+  (void)signal(SIGPIPE, SIG_IGN);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
