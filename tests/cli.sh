@@ -96,7 +96,7 @@ long=$(printf 'm%.0s' {1..100})
 ln -s "$PWD/$tiny" "$dir/$long.gguf"
 "$weft" serve -m "$dir/$long.gguf" --port 0 --json --pin "$dir/pin" >"$dir/where" 2>/dev/null &
 server=$!
-for _ in 1 2 3 4 5 6 7 8 9 10; do grep -q port "$dir/where" && break; sleep 0.2; done
+until grep -q port "$dir/where" || ! kill -0 $server 2>/dev/null; do sleep 0.1; done # as long as it takes
 port=$(sed 's/.*"port":\([0-9]*\).*/\1/' "$dir/where")
 expect 0 '"id":1,' curl -s "127.0.0.1:$port/admin/pins"
 expect 0 'first token' "$weft" top --port "$port" --interval 0.1

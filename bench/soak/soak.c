@@ -15,7 +15,7 @@
 #include "bench/lab/lab.h"
 #include "bench/soak/clients.h"
 
-enum { CLIENTS = 64, FLAT_KIB = 4096, STUCK_S = 120, SAMPLES_MAX = 4096 };
+enum { CLIENTS = 64, FLAT_KIB = 4096, STUCK_S = 600, SAMPLES_MAX = 4096 };
 enum { DEMAND_S = 10, DEMAND_STEADY_US = 2000000, DEMAND_MIB = 256, DEMAND_PART = 20 };
 
 typedef struct soak {
@@ -241,7 +241,7 @@ static uint32_t check_zeros(const char *metrics) {
 static uint32_t check_idle(soak *s) {
   weft_text text = {0};
   bool idle = false;
-  for (uint32_t i = 0; i < 200 && !idle && read_metrics(s, &text); i++) {
+  for (uint32_t i = 0; i < STUCK_S * 20 && !idle && read_metrics(s, &text); i++) {
     idle = weft_metric(text.bytes, "vllm:num_requests_running") + weft_metric(text.bytes, "vllm:num_requests_waiting") +
                weft_metric(text.bytes, "weft_pool_pages_pinned") ==
            0.0;

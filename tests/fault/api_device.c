@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "kernels/device_internal.h"
+#include "tests/support/amount.h"
 #include "tests/support/real_engine.h"
 
 #define MODELS WEFT_SOURCE_DIR "/tests/golden/models/"
@@ -193,8 +194,8 @@ static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages)
   make_sound(r.device);
   rig_close(&r);
   uint32_t n_runs = 0, n_broken[2] = {0, 0};
-  uint64_t stride = n_all / 90;
-  for (uint64_t at = 1; at <= n_all; at += at < 60 ? 1 : stride) {
+  const uint64_t n_first = test_amount(12, 60, 600), stride = 1 + n_all / test_amount(18, 90, 900);
+  for (uint64_t at = 1; at <= n_all; at += at < n_first ? 1 : stride) {
     play(&r, &o, at, got, &stats);
     if (n_calls < at) { /* turns go by measured time: this run had fewer calls */
       make_sound(r.device);
@@ -264,7 +265,7 @@ static void test_public(void **state) {
   while (n_started < 6 && start(rt, n_started, &g[n_started]) == 0) n_started += 1;
   for (uint32_t i = 0; i < n_started; i++) {
     do {
-      assert_int_equal(weft_next(g[i], 20000, &d), 0);
+      assert_int_equal(weft_next(g[i], TEST_WAIT_MS, &d), 0);
     } while (d.kind != WEFT_DELTA_END);
     assert_string_equal(d.finish, "error");
     assert_non_null(strstr(d.error, "dg-base: the device reported an error"));

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "tests/support/amount.h"
 
 #define MODELS WEFT_SOURCE_DIR "/tests/golden/models/"
 #define DEMO   WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"
@@ -159,7 +160,7 @@ static uint64_t generate(weft_runtime *runtime, uint32_t kind, bool has_chat, ui
   if (!in_submit) (void)weft_memory_fail_at(refuse);
   assert_true((o->submitted == 0) == (g != NULL));
   while (g != NULL && o->n_ends == 0) {
-    int status = weft_next(g, 10000, &d);
+    int status = weft_next(g, TEST_WAIT_MS, &d);
     if (status != 0) fail_msg("kind %u, allocation %llu: weft_next gave %d", kind, (unsigned long long)refuse, status);
     take(o, &d);
   }

@@ -12,6 +12,7 @@
 #include "api/weft.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "tests/support/amount.h"
 #include "tests/support/gguf_edit.h"
 #include "tests/support/real_engine.h"
 
@@ -225,7 +226,7 @@ static void start(weft_runtime *rt, const char *model, weft_mode mode, weft_gene
 static void finishes(weft_generation *g, const char *finish, const char *words) {
   weft_delta d;
   do {
-    assert_int_equal(weft_next(g, 20000, &d), 0);
+    assert_int_equal(weft_next(g, TEST_WAIT_MS, &d), 0);
   } while (d.kind != WEFT_DELTA_END);
   assert_string_equal(d.finish, finish);
   assert_true((words == NULL) == (d.error == NULL));

@@ -18,6 +18,7 @@
 #include "api/weft.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "tests/support/amount.h"
 
 #define DEMO WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"
 
@@ -85,7 +86,7 @@ static void served(const weft_generate_params *p, uint32_t n_tokens) {
   uint32_t n = 0;
   if (weft_submit(runtime, p, &g, error, sizeof error) != 0) fail_msg("%s", error);
   do {
-    assert_int_equal(weft_next(g, 20000, &d), 0);
+    assert_int_equal(weft_next(g, TEST_WAIT_MS, &d), 0);
     if (d.kind == WEFT_DELTA_TEXT) n += d.n_tokens;
   } while (d.kind != WEFT_DELTA_END);
   assert_string_equal(d.finish, "length");
@@ -283,7 +284,7 @@ static void test_full(void **state) {
   assert_true(n >= 4 && error[0] != 0);
   for (uint32_t i = 0; i < n; i++) {
     do {
-      assert_int_equal(weft_next(g[i], 20000, &d), 0);
+      assert_int_equal(weft_next(g[i], TEST_WAIT_MS, &d), 0);
     } while (d.kind != WEFT_DELTA_END);
     assert_string_equal(d.finish, "length");
     weft_generation_free(g[i]);

@@ -25,6 +25,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "kernels/ops.h"
+#include "tests/support/amount.h"
 
 enum { GUARD = 256, DEVICES_MAX = 5 };
 
@@ -143,12 +144,13 @@ typedef struct devices {
   const char *name[DEVICES_MAX];
 } devices;
 
-static bool quick;
+static bool quick, best_only; /* fewer numbers of rows; of the cpu's instruction sets the best alone */
 static uint32_t case_first = 0, case_step = 1;
 
 static inline void take_arguments(int argc, char **argv) {
   char *rest = NULL;
-  quick = argc > 1 && strcmp(argv[1], "quick") == 0;
+  best_only = argc > 1 && strcmp(argv[1], "quick") == 0;
+  quick = best_only || test_amount(1, 0, 0);
   if (argc > 2) cmocka_set_test_filter(argv[2]);
   if (argc <= 3) return;
   case_first = (uint32_t)strtoul(argv[3], &rest, 10);
@@ -193,7 +195,7 @@ static inline devices open_devices(uint32_t n_threads) {
   for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
     weft_device *device = open_cpu(isas[i], n_threads);
     if (device == NULL) continue;
-    if (quick && all.n > 0) weft_device_close(all.cpu[--all.n]);
+    if (best_only && all.n > 0) weft_device_close(all.cpu[--all.n]);
     all.name[all.n] = isas[i];
     all.cpu[all.n++] = device;
   }

@@ -5,12 +5,10 @@
  * replays it. */
 #include <stdlib.h>
 
+#include "tests/support/amount.h"
 #include "tests/support/pager_world.h"
 
-enum {
-  OPS_DEFAULT = 3000000,
-  EPISODE = 2500 /* operations with one pager */
-};
+enum { EPISODE = 2500 /* operations with one pager */ };
 
 /* ---- invariants ------------------------------------------------------------------------------ */
 
@@ -689,7 +687,7 @@ static void episode(model *m, uint64_t seed, uint32_t n_ops) {
 
 int main(int argc, char **argv) {
   static model m;
-  uint64_t n_ops = argc > 1 ? strtoull(argv[1], NULL, 10) : OPS_DEFAULT;
+  uint64_t n_ops = argc > 1 ? strtoull(argv[1], NULL, 10) : test_amount(500000, 3000000, 30000000);
   uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
   uint64_t n_done = 0;
   for (; n_done < n_ops; n_done += EPISODE, seed++)

@@ -2,7 +2,7 @@
 /* Simulation: the real engine and pager over fake runners under a virtual clock, one small random
  * world per seed.
  *
- *   test_sim_scheduler_sim                 the usual seeds
+ *   test_sim_scheduler_sim                 seeds from 1, as many as tests/support/amount.h says
  *   test_sim_scheduler_sim --seed N        one of them, with what happened
  *   test_sim_scheduler_sim --seeds A..B
  *
@@ -26,6 +26,7 @@
 #include "scheduler/check.h"
 #include "scheduler/engine.h"
 #include "bench/doubles/fake_runner.h"
+#include "tests/support/amount.h"
 #include "tests/support/fake_solo.h"
 #include "tests/support/queue_oracle.h"
 #include "tests/support/service_watch.h"
@@ -38,7 +39,6 @@ enum {
   TENANTS_MAX = 4,
   BASES = 4,
   FILED = 95, /* percent of the requests of a filed world that repeat a prompt */
-  DEFAULT_SEEDS = 10000
 };
 
 typedef struct sim {
@@ -771,7 +771,7 @@ static void run_seed(uint64_t seed, bool verbose) {
 }
 
 int main(int argc, char **argv) {
-  unsigned long long first = 1, last = DEFAULT_SEEDS;
+  unsigned long long first = 1, last = test_amount(1500, 10000, 60000);
   program = argv[0];
   weft_log_set_level((weft_log_level)-1); /* devices are lost on purpose here */
   bool one = argc == 3 && strcmp(argv[1], "--seed") == 0 && sscanf(argv[2], "%llu", &first) == 1;

@@ -16,10 +16,11 @@
 #include "base/random.h"
 #include "scheduler/engine.h"
 #include "bench/doubles/fake_runner.h"
+#include "tests/support/amount.h"
 #include "tests/support/fake_solo.h"
 
 enum { N_CLIENTS = 4, PER_CLIENT = 60, CONTEXT = 96, N_PAGES = 120 };
-#define WAIT_US 20000000u
+#define WAIT_US (1000u * TEST_WAIT_MS)
 
 typedef struct world {
   weft_fake_store *store;

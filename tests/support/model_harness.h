@@ -14,6 +14,7 @@
 
 #include "kernels/ops.h"
 #include "model/model.h"
+#include "tests/support/amount.h"
 
 typedef struct harness {
   weft_gguf *gguf;

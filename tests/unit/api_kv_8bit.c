@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "api/runtime.h"
+#include "tests/support/amount.h"
 
 #define DEMO WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"
 #define TINY WEFT_SOURCE_DIR "/tests/golden/models/ar-base.gguf"
@@ -59,7 +60,7 @@ static void read_all(weft_generation *g, answer *out) {
   weft_delta d;
   out->n = 0;
   do {
-    assert_int_equal(weft_next(g, 60000, &d), 0);
+    assert_int_equal(weft_next(g, TEST_WAIT_MS, &d), 0);
     for (uint32_t i = 0; d.kind == WEFT_DELTA_TEXT && i < d.n_tokens; i++) {
       assert_true(out->n < TOKENS_MAX);
       out->token[out->n++] = d.tokens[i];

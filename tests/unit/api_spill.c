@@ -14,6 +14,7 @@
 
 #include "api/weft.h"
 #include "base/log.h"
+#include "tests/support/amount.h"
 
 static const char path[] = WEFT_BINARY_DIR "/api_spill.file";
 static const char *const model = WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf";
@@ -73,7 +74,7 @@ static void submit_all(weft_runtime *rt, weft_generation **g) {
 static void free_all(weft_generation **g, bool read) {
   for (uint32_t i = 0; i < 20; i++) {
     weft_delta d = {0};
-    while (read && d.kind != WEFT_DELTA_END) (void)weft_next(g[i], 1000, &d);
+    while (read && d.kind != WEFT_DELTA_END) (void)weft_next(g[i], TEST_WAIT_MS, &d);
     weft_generation_free(g[i]);
   }
 }
@@ -84,6 +85,14 @@ static double metric(const char *text, const char *name) {
   const char *at = strstr(text, line);
   if (at == NULL) fail_msg("there is no %s", name);
   return strtod(at + n, NULL);
+}
+
+/* Pages that went to the file or came from it until now. */
+static double moved(weft_runtime *rt) {
+  char *text = weft_metrics(rt);
+  double n = metric(text, "weft_file_pages_out_total") + metric(text, "weft_file_pages_back_total");
+  weft_release(text);
+  return n;
 }
 
 static void pages_go_and_come(void **state) {
@@ -110,8 +119,9 @@ static void pages_go_and_come(void **state) {
   assert_true(metric(text, "weft_file_damaged_total") == 0);
   assert_true(metric(text, "weft_spill_bytes_out_total") == 32768 * metric(text, "weft_spill_pages_out_total"));
   weft_release(text);
+  const double n_moved = moved(rt);
   submit_all(rt, g); /* and gone in the middle of it */
-  (void)usleep(20000);
+  while (moved(rt) == n_moved) (void)usleep(1000);
   free_all(g, false);
   weft_close(rt);
 }

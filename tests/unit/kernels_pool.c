@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /* The thread pool: every task runs once, whatever the number of tasks, threads and pauses between
  * runs. */
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/memory.h"
 #include "kernels/cpu/pool.h"
 
-enum { TASKS_MAX = 1000 };
+enum { TASKS_MAX = 1000, THREADS_MAX = 16 };
 
 typedef struct tally {
   uint32_t n_threads;
@@ -55,30 +59,87 @@ static void test_every_task_once(void **state) {
   }
 }
 
-static uint64_t now_us(clockid_t clock) {
-  struct timespec t;
-  assert_int_equal(clock_gettime(clock, &t), 0);
-  return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+/* The threads of this process as the system numbers them; how many. */
+static uint32_t list_threads(long *out) {
+  uint32_t n = 0;
+  DIR *folder = opendir("/proc/self/task");
+  assert_non_null(folder);
+  for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
+    if (entry->d_name[0] == '.') continue;
+    assert_true(n < THREADS_MAX);
+    out[n++] = strtol(entry->d_name, NULL, 10);
+  }
+  (void)closedir(folder);
+  return n;
 }
 
-static void pause_ms(long ms) {
-  struct timespec t = {.tv_nsec = ms * 1000000};
-  (void)nanosleep(&t, NULL);
+/* How often a thread went to sleep until now; *asleep: it does. */
+static uint64_t sleeps_of(long thread, bool *asleep) {
+  char path[64], line[128];
+  unsigned long long n = 0;
+  (void)snprintf(path, sizeof path, "/proc/self/task/%ld/status", thread);
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  while (fgets(line, sizeof line, file) != NULL) {
+    if (strncmp(line, "State:", 6) == 0) *asleep = strstr(line, "(sleeping)") != NULL;
+    (void)sscanf(line, "voluntary_ctxt_switches: %llu", &n);
+  }
+  (void)fclose(file);
+  return n;
 }
 
-/* Workers that went to sleep are woken; while they sleep they cost nothing. */
+typedef struct workers {
+  long id[THREADS_MAX];
+  uint32_t n;
+} workers;
+
+/* The threads that are there now and are not among the n_before that were there before the pool. */
+static workers list_workers(const long *before, uint32_t n_before) {
+  workers w = {.n = 0};
+  long now[THREADS_MAX];
+  uint32_t n = list_threads(now);
+  for (uint32_t i = 0; i < n; i++) {
+    bool known = false;
+    for (uint32_t k = 0; k < n_before; k++) known |= before[k] == now[i];
+    if (!known) w.id[w.n++] = now[i];
+  }
+  return w;
+}
+
+/* Waits until all workers sleep, for as long as that takes; how often they went to sleep in all. */
+static uint64_t wait_for_sleep(const workers *w) {
+  for (;;) {
+    uint64_t n = 0;
+    bool all = true, asleep = false;
+    for (uint32_t i = 0; i < w->n; i++) {
+      n += sleeps_of(w->id[i], &asleep);
+      all = all && asleep;
+    }
+    if (all) return n;
+    (void)usleep(200);
+  }
+}
+
+/* Workers that went to sleep are woken; while they sleep they cost nothing: nobody wakes only to look around. A pool that
+ * does not sleep, or wakes by itself more often than the pause below is long, never comes out of here. */
 static void test_sleeps_and_wakes(void **state) {
   (void)state;
   weft_pool *pool = NULL;
+  long before[THREADS_MAX];
+  uint32_t n_before = list_threads(before);
   assert_int_equal(weft_pool_open(4, &pool, NULL), WEFT_OK);
+  const workers w = list_workers(before, n_before);
+  assert_int_equal(w.n, 3);
   for (uint32_t i = 0; i < 20; i++) {
-    pause_ms(2);
+    (void)wait_for_sleep(&w);
     check_run(pool, 50);
   }
-  pause_ms(20);
-  uint64_t before = now_us(CLOCK_PROCESS_CPUTIME_ID);
-  pause_ms(200);
-  assert_true(now_us(CLOCK_PROCESS_CPUTIME_ID) - before < 20000);
+  uint64_t first, second = wait_for_sleep(&w);
+  do {
+    first = second;
+    (void)usleep(100000);
+    second = wait_for_sleep(&w);
+  } while (second != first);
   weft_pool_close(pool);
 }
 

@@ -17,7 +17,6 @@
 
 #include <cmocka.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "model/kv_file.h"
@@ -248,15 +247,13 @@ static void a_disk_that_stands_still(void **state) {
   fill(0, 1);
   assert_true(move_one(0, 7, false));
   d->stands = true;
-  uint64_t start_us = weft_clock_us();
-  for (uint32_t i = 0; i < 4; i++) add(i, i, false);
+  for (uint32_t i = 0; i < 4; i++) add(i, i, false); /* whoever waited here would wait for ever */
   start();
   while (d->n_waiting == 0) (void)usleep(200); /* the first is being written */
   add(7, 5, true);
   assert_int_equal(weft_kv_file_ended(file, end, MOVES), 0);
   add(4, 20, false);
   start();
-  assert_true(weft_clock_us() - start_us < 5000000);
   d->stands = false;
   assert_true(wait_for(6, end));
   uint32_t at = 0;

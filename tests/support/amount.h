@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* How much a test repeats, and how long it waits.
+ *
+ * Law: a test never decides by the clock. It waits for what must come for as long as a whole run of the tests may last, so
+ * that a loaded machine only makes it slower; what never comes ends there.
+ *
+ * The environment variable WEFT_AMOUNT says how often cases are repeated that differ only in what was drawn:
+ *
+ *   quick      `./dev check`, and every test under a sanitizer
+ *   (not set)  `./dev test` without sanitizers, and a test program that is started by hand
+ *   nightly    `./dev soak` */
+#ifndef WEFT_TESTS_AMOUNT_H
+#define WEFT_TESTS_AMOUNT_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* As long as ctest lets a program run (`--timeout` in ./dev). */
+enum { TEST_WAIT_MS = 600000 };
+
+static inline uint32_t test_amount(uint32_t quick, uint32_t full, uint32_t nightly) {
+  const char *name = getenv("WEFT_AMOUNT");
+  if (name == NULL || name[0] == 0) return full;
+  if (strcmp(name, "quick") == 0) return quick;
+  if (strcmp(name, "nightly") == 0) return nightly;
+  (void)fprintf(stderr, "WEFT_AMOUNT is '%s'; use quick or nightly, or leave it unset\n", name);
+  exit(2);
+}
+
+#endif
