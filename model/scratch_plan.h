@@ -31,7 +31,5 @@ typedef struct weft_scratch_plan {
 uint64_t weft_scratch_plan_add(weft_scratch_plan *plan, const char *name, uint64_t n, uint64_t size);
 /* The next row starts at `at` again: it may overlap the rows added since then. */
 void weft_scratch_plan_rewind(weft_scratch_plan *plan, uint64_t at);
-/* One line per row: name, offset, bytes. */
-void weft_scratch_plan_print(const weft_scratch_plan *plan, weft_text *out);
 
 #endif

@@ -13,6 +13,7 @@
  * logits jump; so only rows that the model was trained to answer are held to a gap, 1e-2, and a random model to none.
  * Last, the demo model with one weight changed must be told apart. golden/api_devices compares whole answers. */
 #include "base/random.h"
+#include "bench/doubles/canvas_step.h"
 #include "model/sampler.h"
 #include "model/tokenizer.h"
 #include "tests/support/gguf_requantise.h"

@@ -34,7 +34,7 @@ done
 bench_arrows() {
   case $1 in
     bench/inside.h) echo "api base kernels model pager scheduler" ;;
-    bench/doubles/*) echo "base model pager bench/doubles" ;;
+    bench/doubles/*) echo "base kernels model pager bench/doubles" ;;
     bench/*/*) echo "bench" ;;
     *) echo "base kernels bench" ;;
   esac
