@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Times the ops of a model at the shapes of a 26B mixture of experts, on a device of choice.
  *
- * usage: bench_device_ops [BACKEND [WORD [ROWS [SECONDS]]]]   cases whose name contains WORD, of so many rows; a JSON object
+ * usage: bench_device_ops [BACKEND [WORD [ROWS [SECONDS]]]]   cases whose name contains WORD, of so many rows; a
+ * JSON object
  *        each. With SECONDS each is run so long on, and the object says what it takes then: time, energy and clock.
  *
  * A case is enqueued many times between two syncs, so launches overlap with work as in a step. Weights rotate
@@ -316,8 +317,8 @@ static weft_status run_norm(room *r, const bench_case *c, uint32_t i) {
   return weft_norm(r->device, &a);
 }
 
-/* Everything at once: penalties over 1000 tokens, top_k, top_p, min_p, logprobs of the five best. The first call penalises
- * the logits, as later ones do again: the history's tokens sink, the others stay. */
+/* Everything at once: penalties over 1000 tokens, top_k, top_p, min_p, logprobs of the five best. The first call
+ * penalises the logits, as later ones do again: the history's tokens sink, the others stay. */
 static weft_status run_sample(room *r, const bench_case *c, uint32_t i) {
   (void)i;
   enum { HISTORY = 1000 };
@@ -379,7 +380,8 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* The case for so many seconds, after a quarter of that, when the card is as warm and its clock as low as the work makes them. */
+/* The case for so many seconds, after a quarter of that, when the card is as warm and its clock as low as the work
+ * makes them. */
 static void print_sustained(room *r, const bench_case *c, double each, double seconds) {
   static energy_meter meter;
   uint32_t n = (uint32_t)(0.1 / each) + 1, n_times = (uint32_t)(seconds / 0.1) + 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the machine's first NVIDIA GPU has taken, by its own counter, which NVML reads; it is loaded when it is asked for. The counter
- * moves every 100 ms or so: measure for a second or more. */
+/* What the machine's first NVIDIA GPU has taken, by its own counter, which NVML reads; it is loaded when it is
+ * asked for. The counter moves every 100 ms or so: measure for a second or more. */
 #ifndef WEFT_BENCH_ENERGY_H
 #define WEFT_BENCH_ENERGY_H
 

@@ -5,9 +5,9 @@
  * Law: what stays on the screen at the end is exactly the answer; control characters of the text are not sent to the
  * terminal. To take a canvas away again, the terminal must go back to a place that it has saved. The only place whose
  * column is known without knowing how wide the terminal draws each character is the beginning of a line, and a saved
- * place is wrong once the screen has scrolled. So the place is saved where the last line of the final text begins, after
- * room was made below for that line and the canvas; drawing begins with that line again. A line that leaves no room on
- * the screen has no canvas drawn behind it. */
+ * place is wrong once the screen has scrolled. So the place is saved where the last line of the final text begins,
+ * after room was made below for that line and the canvas; drawing begins with that line again. A line that leaves
+ * no room on the screen has no canvas drawn behind it. */
 #ifndef WEFT_API_CLI_SCREEN_H
 #define WEFT_API_CLI_SCREEN_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A denoise step of the entropy bound on the host. Models ask their device for it (kernels/canvas.h); the fake model and the
- * tests of devices compute the same rule here. */
+/* A denoise step of the entropy bound on the host. Models ask their device for it (kernels/canvas.h); the fake
+ * model and the tests of devices compute the same rule here. */
 #ifndef WEFT_BENCH_DOUBLES_CANVAS_STEP_H
 #define WEFT_BENCH_DOUBLES_CANVAS_STEP_H
 

@@ -211,10 +211,8 @@ static void pin_or_unpin(client *c) {
   int32_t prompt[16];
   uint32_t id, n = weft_engine_list_pins(c->w->engine, info, 2);
   for (int32_t i = 0; i < 16; i++) prompt[i] = i;
-  weft_pin_params p = {.is_public = draw(c, 2) == 0,
-                       .tokens = prompt,
-                       .n_tokens = 16,
-                       .expires_us = weft_clock_us() + draw(c, 3000)};
+  weft_pin_params p = {
+      .is_public = draw(c, 2) == 0, .tokens = prompt, .n_tokens = 16, .expires_us = weft_clock_us() + draw(c, 3000)};
   if (n > 0 && draw(c, 2) == 0) (void)weft_engine_unpin(c->w->engine, info[0].id);
   (void)weft_engine_pin(c->w->engine, &p, weft_clock_us(), &id, NULL);
 }

@@ -2,8 +2,8 @@
 /* A small terminal: what a person sees after some bytes were written to it.
  *
  * Law: it knows what `weft` sends and fails on anything else: printable UTF-8 (one column, wide ones two), CR, LF, tab,
- * save and restore of the place (ESC 7, ESC 8), erase below, cursor up, and attributes. As a real one it wraps before the
- * character after the last column, scrolls at the bottom, and keeps what scrolled away. */
+ * save and restore of the place (ESC 7, ESC 8), erase below, cursor up, and attributes. As a real one it wraps
+ * before the character after the last column, scrolls at the bottom, and keeps what scrolled away. */
 #ifndef WEFT_TESTS_TERMINAL_SCREEN_H
 #define WEFT_TESTS_TERMINAL_SCREEN_H
 
@@ -120,8 +120,8 @@ static inline void terminal_write(terminal_screen *t, const char *bytes, size_t 
   }
 }
 
-/* All that can be seen, also by scrolling back: lines without blanks at their ends, no empty lines at the end. The caller
- * frees the text. */
+/* All that can be seen, also by scrolling back: lines without blanks at their ends, no empty lines at the end. The
+ * caller frees the text. */
 static inline void terminal_text(const terminal_screen *t, weft_text *out) {
   uint32_t n_empty = 0;
   for (uint32_t r = 0; r < t->top + t->n_rows; r++) {
