@@ -231,3 +231,12 @@ void weft_handle_unpin(weft_server *s, weft_exchange *x) {
   weft_log(WEFT_LOG_INFO, "pin %u: ended by the operator", (uint32_t)id);
   weft_exchange_answer(x, 200, "application/json", &body);
 }
+
+/* The path is vLLM's, and so is the meaning: what runs keeps its blocks, what only the cache holds is dropped. */
+void weft_handle_reset_prefix_cache(weft_server *s, weft_exchange *x) {
+  weft_text body = {0};
+  weft_reset_prefix_cache(s->runtime);
+  weft_text_puts(&body, "{\"reset\":true}");
+  weft_log(WEFT_LOG_INFO, "the operator dropped the prefix cache");
+  weft_exchange_answer(x, 200, "application/json", &body);
+}

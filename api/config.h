@@ -3,9 +3,9 @@
  * and help come from that row, and weft_open takes its defaults from it too. The product's rows are in config.c; the
  * laboratory has a table of its own (bench/lab/lab.c), which is handed over by main.
  *
- * Law: later wins: default, then the file of --config (lines `name = value`), then the environment (WEFT_NAME, dashes as
- * underscores, server options only), then flags. An unknown name or a value out of range is one line and a failure,
- * never a guess. This is the only file that reads the environment. */
+ * Law: later wins: default, then the file of --config (lines `name = value`), then the environment (WEFT_NAME,
+ * dashes as underscores, server options only), then flags. An unknown name or a value out of range is one line and
+ * a failure, never a guess. This is the only file that reads the environment. */
 #ifndef WEFT_API_CONFIG_H
 #define WEFT_API_CONFIG_H
 
@@ -134,8 +134,9 @@ typedef struct weft_option_table {
   size_t n_bytes;
 } weft_option_table;
 
-/* Fills config, or what begins with it, for a command (WEFT_CMD_...): defaults first. more: NULL for none. argv[0 .. argc)
- * is without the program's and the command's name; pointers into argv are kept. Free config after a failure too. */
+/* Fills config, or what begins with it, for a command (WEFT_CMD_...): defaults first. more: NULL for none. argv[0
+ * .. argc) is without the program's and the command's name; pointers into argv are kept. Free config after a failure
+ * too. */
 weft_status weft_config_parse(weft_config *config, const weft_option_table *more, unsigned command, int argc,
                               char **argv, weft_error *error);
 void weft_config_free(weft_config *config);

@@ -111,6 +111,10 @@ int weft_unpin(weft_runtime *rt, uint32_t id) {
   return (int)weft_engine_unpin(rt->engine, id);
 }
 
+void weft_reset_prefix_cache(weft_runtime *rt) {
+  weft_engine_reset_cache(rt->engine);
+}
+
 uint32_t weft_pins(weft_runtime *rt, weft_pin_card *out, uint32_t max) {
   weft_pin_info *info = weft_alloc((size_t)max + 1, sizeof *info);
   if (info == NULL) return 0;

@@ -63,6 +63,7 @@ void weft_handle_detokenize(weft_server *server, weft_exchange *x);
 void weft_handle_pin(weft_server *server, weft_exchange *x);
 void weft_handle_pins(weft_server *server, weft_exchange *x);
 void weft_handle_unpin(weft_server *server, weft_exchange *x);
+void weft_handle_reset_prefix_cache(weft_server *server, weft_exchange *x);
 /* server.c: what it counted, as Prometheus text */
 void weft_server_metrics(weft_server *server, weft_text *out);
 

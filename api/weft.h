@@ -241,6 +241,9 @@ typedef struct weft_pin_card {
 WEFT_API int weft_pin(weft_runtime *runtime, const weft_prefix *prefix, uint32_t *id, char *error, size_t n_error);
 WEFT_API int weft_unpin(weft_runtime *runtime, uint32_t id); /* no such pin: negative */
 WEFT_API uint32_t weft_pins(weft_runtime *runtime, weft_pin_card *out, uint32_t max);
+/* Drops the prefix cache at the next step boundary; what runs keeps its blocks. Pins stay declared and are computed again
+ * with the next request that has their prefix. */
+WEFT_API void weft_reset_prefix_cache(weft_runtime *runtime);
 
 /* Text of tokens and tokens of text, by the tokenizer of model (NULL: the first). The caller frees with weft_release. */
 WEFT_API int weft_tokenize(weft_runtime *runtime, const char *model, const char *text, size_t n_text, bool add_special,

@@ -3,9 +3,9 @@
  * insides of a runtime, which weft.h does not show.
  *
  * Law: the laboratory includes headers of the product through this file alone, so that this list is everything that a
- * change of an inside interface can break here; nothing of the product includes a file of bench/, but the program's main,
- * which knows the laboratory's commands. The doubles (bench/doubles) stand below the laboratory and include what they
- * stand for themselves, because tests of the scheduler link them without the API. */
+ * change of an inside interface can break here; nothing of the product includes a file of bench/, but the program's
+ * main, which knows the laboratory's commands. The doubles (bench/doubles) stand below the laboratory and include
+ * what they stand for themselves, because tests of the scheduler link them without the API. */
 #ifndef WEFT_BENCH_INSIDE_H
 #define WEFT_BENCH_INSIDE_H
 
@@ -24,6 +24,7 @@
 #include "model/logits.h"
 #include "model/runner.h"
 #include "pager/pager.h"
+#include "scheduler/check.h"
 #include "scheduler/engine.h"
 
 #endif

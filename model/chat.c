@@ -102,18 +102,6 @@ void weft_chat_close(weft_chat *chat) {
   weft_free(chat);
 }
 
-weft_chat_family weft_chat_family_at(const weft_chat *chat) {
-  return chat->family;
-}
-
-bool weft_chat_can_switch_thinking(const weft_chat *chat) {
-  return chat->has_switch;
-}
-
-bool weft_chat_thinks_by_default(const weft_chat *chat) {
-  return chat->family == WEFT_CHAT_QWEN3 && (chat->has_switch || chat->always_thinks);
-}
-
 bool weft_chat_starts_thinking(const weft_chat *chat, const weft_chat_options *options) {
   return chat->always_thinks && options->add_generation_prompt;
 }

@@ -58,10 +58,6 @@ weft_chat_family weft_chat_family_of(weft_bytes chat_template);
  * is not ours. FORMAT: the vocabulary lacks a token that the template needs. One line each. */
 weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_chat **out, weft_error *error);
 void weft_chat_close(weft_chat *chat); /* NULL is fine */
-weft_chat_family weft_chat_family_at(const weft_chat *chat);
-/* Whether options.thinking changes anything; and whether the template thinks where a request does not say. */
-bool weft_chat_can_switch_thinking(const weft_chat *chat);
-bool weft_chat_thinks_by_default(const weft_chat *chat);
 
 /* The prompt as pieces; close with weft_chat_pieces_close. INVALID: no messages, or a role that is
  * not ours. */

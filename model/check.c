@@ -124,6 +124,7 @@ static void compare_output(check_run *run, const record *r, const output *o, con
     double worst = 0.0, square = 0.0;
     for (uint64_t i = 0; i < o->n_cols; i++) {
       if (o->is_ids) {
+        /* Ids lie here as the bytes of floats. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison) */
         if (memcmp(&a[i], &b[i], sizeof *a) != 0) worst = INFINITY;
         continue;
       }

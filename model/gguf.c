@@ -235,17 +235,6 @@ uint64_t weft_gguf_file_bytes(const weft_gguf *gguf) {
 uint32_t weft_gguf_n_keys(const weft_gguf *gguf) {
   return gguf->parts[0].n_keys;
 }
-weft_bytes weft_gguf_key(const weft_gguf *gguf, uint32_t index) {
-  return gguf->parts[0].keys[index].name;
-}
-
-weft_gguf_kind weft_gguf_kind_at(const weft_gguf *gguf, uint32_t index, weft_gguf_kind *element, uint64_t *count) {
-  const gguf_key *key = &gguf->parts[0].keys[index];
-  bool is_array = key->kind == WEFT_GGUF_ARRAY;
-  if (element != NULL) *element = is_array ? key->element : key->kind;
-  if (count != NULL) *count = is_array ? key->count : 1;
-  return key->kind;
-}
 
 int64_t weft_gguf_find(const weft_gguf *gguf, const char *name) {
   const gguf_part *part = &gguf->parts[0];

@@ -63,9 +63,6 @@ const char *weft_gguf_path(const weft_gguf *gguf);
 uint64_t weft_gguf_file_bytes(const weft_gguf *gguf); /* all parts */
 
 uint32_t weft_gguf_n_keys(const weft_gguf *gguf);
-weft_bytes weft_gguf_key(const weft_gguf *gguf, uint32_t index);
-/* WEFT_GGUF_ARRAY gives the element kind and count through the pointers (may be NULL). */
-weft_gguf_kind weft_gguf_kind_at(const weft_gguf *gguf, uint32_t index, weft_gguf_kind *element, uint64_t *count);
 /* -1 when absent. */
 int64_t weft_gguf_find(const weft_gguf *gguf, const char *key);
 

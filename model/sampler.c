@@ -136,22 +136,3 @@ float weft_entropy_bound_temperature(const weft_entropy_bound *p, uint32_t step)
 void weft_entropy_bound_rule(const weft_entropy_bound *p, uint32_t step, weft_canvas_rule *rule) {
   *rule = (weft_canvas_rule){step, p->max_steps, p->stability, p->entropy_bound, p->confidence};
 }
-
-void weft_entropy_bound_step(weft_canvas_step *s) {
-  weft_canvas_trial trial = {.n = s->n,
-                             .n_history = s->n_history,
-                             .argmax = s->argmax,
-                             .drawn = s->drawn,
-                             .fresh = s->renoise,
-                             .history = s->history,
-                             .entropy = s->entropy,
-                             .order = s->order,
-                             .next = s->next,
-                             .accepted = s->accepted};
-  weft_entropy_bound_rule(s->params, s->step, &trial.rule);
-  weft_canvas_judge(&trial);
-  s->n_accepted = trial.result.n_accepted;
-  s->mean_entropy = trial.result.mean_entropy;
-  s->stopped = trial.result.stopped != 0;
-  s->done = trial.result.done != 0;
-}

@@ -94,26 +94,6 @@ float weft_entropy_bound_temperature(const weft_entropy_bound *params, uint32_t 
 struct weft_canvas_rule;
 void weft_entropy_bound_rule(const weft_entropy_bound *params, uint32_t step, struct weft_canvas_rule *rule);
 
-/* One step of the rule, from statistics to the next canvas. history: the last `stability` argmax canvases,
- * newest first, [stability][n]; n_history: how many there are so far. order: scratch [n]. */
-typedef struct weft_canvas_step {
-  const weft_entropy_bound *params;
-  uint32_t step;                           /* 0-based */
-  uint32_t n;                              /* positions */
-  const int32_t *argmax, *drawn, *renoise; /* [n] */
-  const float *entropy;                    /* [n] */
-  const int32_t *history;
-  uint32_t n_history;
-  uint32_t *order;
-  int32_t *next;     /* out [n] */
-  uint8_t *accepted; /* out [n] */
-  uint32_t n_accepted;
-  float mean_entropy;
-  bool stopped; /* stable and confident */
-  bool done;    /* stopped, or the last step there is */
-} weft_canvas_step;
-void weft_entropy_bound_step(weft_canvas_step *step);
-
 #ifdef __cplusplus
 }
 #endif

@@ -26,11 +26,3 @@ void scratch_plan_rewind(scratch_plan *plan, uint64_t at) {
   WEFT_CHECK(at <= plan->at);
   plan->at = at;
 }
-
-void scratch_plan_print(const scratch_plan *plan, weft_text *out) {
-  for (uint32_t i = 0; i < plan->n_rows; i++) {
-    weft_text_printf(out, "%-20s at %12" PRIu64 "  %12" PRIu64 " bytes\n", plan->row[i].name, plan->row[i].offset,
-                     plan->row[i].n_bytes);
-  }
-  weft_text_printf(out, "%-20s    %12s  %12" PRIu64 " bytes\n", "all", "", plan->n_bytes);
-}

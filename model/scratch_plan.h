@@ -31,7 +31,5 @@ typedef struct scratch_plan {
 uint64_t scratch_plan_add(scratch_plan *plan, const char *name, uint64_t n, uint64_t size);
 /* The next row starts at `at` again: it may overlap the rows added since then. */
 void scratch_plan_rewind(scratch_plan *plan, uint64_t at);
-/* One line per row: name, offset, bytes. */
-void scratch_plan_print(const scratch_plan *plan, weft_text *out);
 
 #endif

@@ -334,29 +334,6 @@ const int32_t *weft_tokenizer_suppressed(const weft_tokenizer *t, uint32_t *n) {
 int32_t weft_tokenizer_bos(const weft_tokenizer *t) {
   return t->bos;
 }
-int32_t weft_tokenizer_eos(const weft_tokenizer *t) {
-  return t->eos;
-}
-int32_t weft_tokenizer_pad(const weft_tokenizer *t) {
-  return t->pad;
-}
-int32_t weft_tokenizer_unk(const weft_tokenizer *t) {
-  return t->unk;
-}
-int32_t weft_tokenizer_mask(const weft_tokenizer *t) {
-  return t->mask;
-}
-bool weft_tokenizer_add_bos(const weft_tokenizer *t) {
-  return t->add_bos;
-}
 bool weft_tokenizer_adds_space(const weft_tokenizer *t) {
   return t->kind == TOKENIZER_LLAMA && t->add_space_prefix;
-}
-
-const char *weft_tokenizer_model(const weft_tokenizer *t) {
-  return t->kind == TOKENIZER_GPT2 ? "gpt2" : t->kind == TOKENIZER_LLAMA ? "llama" : "gemma4";
-}
-
-const char *weft_tokenizer_pre(const weft_tokenizer *t) {
-  return t->split == NULL ? "" : split_name(t->split);
 }

@@ -84,17 +84,8 @@ const int32_t *weft_tokenizer_suppressed(const weft_tokenizer *tokenizer, uint32
 
 /* -1 when the file names none. */
 int32_t weft_tokenizer_bos(const weft_tokenizer *tokenizer);
-int32_t weft_tokenizer_eos(const weft_tokenizer *tokenizer);
-int32_t weft_tokenizer_pad(const weft_tokenizer *tokenizer);
-int32_t weft_tokenizer_unk(const weft_tokenizer *tokenizer);
-int32_t weft_tokenizer_mask(const weft_tokenizer *tokenizer);
-/* Whether ADD_SPECIAL puts bos first. */
-bool weft_tokenizer_add_bos(const weft_tokenizer *tokenizer);
 /* Whether a space is put before every stretch of text (llama). */
 bool weft_tokenizer_adds_space(const weft_tokenizer *tokenizer);
-/* "gpt2", "llama" or "gemma4"; and the pre-tokenizer of gpt2, else "". */
-const char *weft_tokenizer_model(const weft_tokenizer *tokenizer);
-const char *weft_tokenizer_pre(const weft_tokenizer *tokenizer);
 
 #ifdef __cplusplus
 }

@@ -22,10 +22,6 @@ enum {
   TOKENS_MAX = 1 << 24
 };
 
-uint64_t weft_engine_clock_us(void) {
-  return weft_clock_us();
-}
-
 /* ---- open ------------------------------------------------------------------------------------ */
 
 typedef struct limit {

@@ -44,9 +44,8 @@ weft_status weft_engine_wait(weft_engine *engine, weft_request *request, uint64_
 /* Gives the handle back; cancels if not finished. */
 void weft_engine_release(weft_engine *engine, weft_request *request);
 
-/* The clock of weft_engine_start: monotonic. Who steps the engine himself may use any other. */
-uint64_t weft_engine_clock_us(void);
-/* One turn of the loop: WEFT_AGAIN when there was nothing to do. */
+/* One turn of the loop: WEFT_AGAIN when there was nothing to do. weft_engine_start uses weft_clock_us; who steps the
+ * engine himself may use any clock. */
 weft_status weft_engine_step(weft_engine *engine, uint64_t now_us);
 /* Something that the engine waits for has ended: a copy of the file. Any thread, any time before close. */
 void weft_engine_wake(weft_engine *engine);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "bench/doubles/canvas_step.h"
 
 enum { SETTLE_STEPS_MAX = 7 }; /* a position finds its token within so many steps, if nothing stops before */
 

@@ -2,8 +2,8 @@
 /* weft eval: answers examples with known answers, token by token and by diffusion, and judges them.
  *
  * A line of the cases file: {"family", "messages", "max_tokens"} and "answer" (one right answer) or "validator" (many;
- * kinds json, sentence, items; see model/demo/README.md). The bars: exact families at least 95 % together and 85 % each,
- * both ways; families with a validator at least 85 % each, and from 4 to 24 denoise steps per canvas together. */
+ * kinds json, sentence, items; see model/demo/README.md). The bars: exact families at least 95 % together and 85 %
+ * each, both ways; families with a validator at least 85 % each, and from 4 to 24 denoise steps per canvas together. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* item: {"answer": text} or {"validator": {"kind": "json" | "sentence" | "items", ...}}. An unknown kind is never right. */
+/* item: {"answer": text} or {"validator": {"kind": "json" | "sentence" | "items", ...}}. An unknown kind is never
+ * right. */
 bool weft_judge(json_t *item, const char *text);
 
 #endif

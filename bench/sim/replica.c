@@ -433,5 +433,8 @@ weft_status weft_sim_replica_finish(weft_sim_replica *r, uint64_t end_us, weft_e
     const char *violation = weft_fake_runner_violation(r->lane[i].inner);
     if (violation != NULL) return weft_fail(error, WEFT_E_INVALID, "%s; a bug", violation);
   }
-  return WEFT_OK;
+  /* The simulation is also a test of the real engine and pager: their laws hold after every run. */
+  const char *broken = weft_engine_check(r->engine);
+  if (broken != NULL) return weft_fail(error, WEFT_E_INVALID, "a law of the engine is broken: %s; a bug", broken);
+  return weft_pager_check(weft_engine_pager(r->engine), error) ? WEFT_OK : WEFT_E_INVALID;
 }

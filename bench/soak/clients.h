@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A client of the soak: one request after the other until the time is up, each drawn from the seed: kind, prompt (shared
- * or private), length, answers, priority, deadline, streamed or whole; every third one hangs up at a random moment. */
+/* A client of the soak: one request after the other until the time is up, each drawn from the seed: kind, prompt
+ * (shared or private), length, answers, priority, deadline, streamed or whole; every third one hangs up at a random
+ * moment. */
 #ifndef WEFT_BENCH_SOAK_CLIENTS_H
 #define WEFT_BENCH_SOAK_CLIENTS_H
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* weft soak: a server of our own under full load for a while: many clients of several tenants, both kinds, several answers
- * to a prompt, shared and private prompts, deadlines, clients that hang up at random, and a pool of a twentieth of what
- * they would hold at once, with a little host memory behind it, and a file behind that.
+/* weft soak: a server of our own under full load for a while: many clients of several tenants, both kinds, several
+ * answers to a prompt, shared and private prompts, deadlines, clients that hang up at random, and a pool of a
+ * twentieth of what they would hold at once, with a little host memory behind it, and a file behind that.
  *
- * Law: it passes when nothing broke, no request was stuck, the server's memory was flat after the first third (the slope of
- * its resident size), and after the drain every count agrees with every other: all pages free or cached, every request
- * ended once, tenants and kinds add up. */
+ * Law: it passes when nothing broke, no request was stuck, the server's memory was flat after the first third (the
+ * slope of its resident size), and after the drain every count agrees with every other: all pages free or cached,
+ * every request ended once, tenants and kinds add up. */
 #include <jansson.h>
 #include <pthread.h>
 #include <stdlib.h>

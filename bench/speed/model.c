@@ -2,10 +2,10 @@
 /* weft bench model: measures a GGUF file the way people compare engines: prefill, decode, batched decode and canvas
  * steps; or sweeps, each named by a word: context, sequences, canvases, mix.
  *
- * Law: the rate of one sequence is its tokens over the time from the first one to the end. Steps of several sequences, of canvases
- * and of both are timed from one to the next of those that hold the whole load and nothing else: what runs while the last
- * prompts are still computed, and after the first answer has ended, does not count. The first run of a row warms up, and there
- * the experts it touches are counted. */
+ * Law: the rate of one sequence is its tokens over the time from the first one to the end. Steps of several
+ * sequences, of canvases and of both are timed from one to the next of those that hold the whole load and nothing
+ * else: what runs while the last prompts are still computed, and after the first answer has ended, does not count.
+ * The first run of a row warms up, and there the experts it touches are counted. */
 #include <jansson.h>
 #include <string.h>
 
@@ -57,8 +57,13 @@ static int run_once(bench_list *list, const bench_row *row, uint64_t seed, uint3
   return code;
 }
 
+static bool is_same_load(const weft_load *a, const weft_load *b) {
+  return a->n_prompt == b->n_prompt && a->n_generate == b->n_generate && a->n_parallel == b->n_parallel &&
+         a->diffusion == b->diffusion && a->n_canvases == b->n_canvases && a->n_steps == b->n_steps;
+}
+
 static int run_all(bench_list *list, const bench_row *row, uint32_t n) {
-  if (memcmp(&list->load, &row->load, sizeof list->load) == 0) return 0;
+  if (is_same_load(&list->load, &row->load)) return 0;
   list->load = row->load;
   weft_touched_count(&list->touched, true);
   int code = run_once(list, row, 1000, 0);
@@ -153,8 +158,8 @@ static void add_decode(bench_list *list, uint32_t n_prompt, uint32_t n_parallel)
   (void)snprintf(row->name, sizeof row->name, "decode, %u at once, after %u", n_parallel, n_prompt);
 }
 
-/* The first canvas still runs when the last prompt is there: a step that is full of canvases leaves the prompt of the j-th but last
- * only j canvases' rows. */
+/* The first canvas still runs when the last prompt is there: a step that is full of canvases leaves the prompt of
+ * the j-th but last only j canvases' rows. */
 static void add_canvas(bench_list *list, uint32_t n_prompt, uint32_t n_parallel) {
   uint32_t canvas = weft_model_at(list->rt, 0).canvas, n_steps = CANVAS_STEPS;
   for (uint32_t n = n_parallel; n > 1; n = (n + 1) / 2) n_steps += (n_prompt + canvas - 1) / canvas;

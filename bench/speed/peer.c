@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* weft bench peer: this engine and an existing llama.cpp build on the same file, in turns A B A B, so that a noisy machine
- * does the same to both. Quotes the median of the ratios. Its programs llama-bench, llama-batched-bench and llama-server are
- * looked for in --llama DIR; what is not there is left out and said so. */
+/* weft bench peer: this engine and an existing llama.cpp build on the same file, in turns A B A B, so that a noisy
+ * machine does the same to both. Quotes the median of the ratios. Its programs llama-bench, llama-batched-bench and
+ * llama-server are looked for in --llama DIR; what is not there is left out and said so. */
 #include <jansson.h>
 #include <signal.h>
 #include <spawn.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* weft bench pressure: 24 conversations of 4 turns, all at once, half of them answered by diffusion where the model can.
- * First in a pool that evicts nothing; then in a tenth of what that one holds at the end: alone, with host memory behind
- * it, and with a fifth as much host memory and a file behind that (--spill-file PATH [weft-bench.spill]). Prints the rows of
- * prompts computed in each: what exceeds the first run was computed again. */
+/* weft bench pressure: 24 conversations of 4 turns, all at once, half of them answered by diffusion where the model
+ * can.
+ * First in a pool that evicts nothing; then in a tenth of what that one holds at the end: alone, with host memory
+ * behind it, and with a fifth as much host memory and a file behind that (--spill-file PATH [weft-bench.spill]).
+ * Prints the rows of prompts computed in each: what exceeds the first run was computed again. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* weft bench room: how many sequences, and how many canvases, run at once to their end in the pool, beside what the plan
- * says of them.
+/* weft bench room: how many sequences, and how many canvases, run at once to their end in the pool, beside what the
+ * plan says of them.
  *
  * Law: n requests are submitted at once; they hold when in some step all of them ran, and none was preempted before all
- * had ended. Each fills the context: prompt and answer, or prompt and one canvas. Counts grow from what was predicted by a
+ * had ended. Each fills the context: prompt and answer, or prompt and one canvas. Counts grow from what was
+ * predicted by a
  * 32nd until a run does not hold; if the first does not, they shrink until one does. */
 #include <jansson.h>
 

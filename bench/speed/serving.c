@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* weft bench serving: tenants that share a system prompt. 32 requests at once over HTTP, one 800-token shared prefix and 40
- * own tokens each, 32 tokens generated, 16 running. Prints the wall time and how many prompt tokens were computed.
- * weft_serving_run also runs it against another server that speaks /completion, for `bench peer`. */
+/* weft bench serving: tenants that share a system prompt. 32 requests at once over HTTP, one 800-token shared
+ * prefix and 40 own tokens each, 32 tokens generated, 16 running. Prints the wall time and how many prompt tokens
+ * were computed. weft_serving_run also runs it against another server that speaks /completion, for `bench peer`. */
 #include "bench/speed/serving.h"
 
 #include <jansson.h>

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "model/gguf_internal.h"
 #include "model/models.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -12,17 +13,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 static volatile uint64_t sink; /* what was read must not be optimised away */
 
 static void read_key(const weft_gguf *gguf, uint32_t index) {
-  weft_bytes name = weft_gguf_key(gguf, index), text = {NULL, 0};
+  weft_bytes name = gguf->parts[0].keys[index].name, text = {NULL, 0};
   char *key = malloc(name.n + 1);
   weft_error error;
-  weft_gguf_kind element;
-  uint64_t count, u = 0;
+  uint64_t u = 0;
   double d = 0;
   bool b = false;
   if (key == NULL) abort();
   memcpy(key, name.data, name.n);
   key[name.n] = 0;
-  (void)weft_gguf_kind_at(gguf, index, &element, &count);
+  uint64_t count = gguf->parts[0].keys[index].kind == WEFT_GGUF_ARRAY ? gguf->parts[0].keys[index].count : 1;
   int64_t found = weft_gguf_find(gguf, key);
   if (strlen(key) == name.n && found != (int64_t)index) abort(); /* names are unique */
   (void)weft_gguf_u64(gguf, key, &u, &error);

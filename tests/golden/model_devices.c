@@ -15,6 +15,7 @@
  * and a random model to none. Last, the demo model with one weight changed must be told apart. golden/api_devices
  * compares whole answers. */
 #include "base/random.h"
+#include "bench/doubles/canvas_step.h"
 #include "model/sampler.h"
 #include "model/tokenizer.h"
 #include "tests/support/gguf_requantise.h"

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "bench/doubles/canvas_step.h"
 #include "model/sampler.h"
 
 enum { N_MAX = 512, V_MAX = 4096 };

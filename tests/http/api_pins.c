@@ -188,6 +188,28 @@ static void what_is_refused(void **state) {
   talk_answer_free(&a);
 }
 
+/* What only the cache held is dropped; a pin stays declared, and is not held until its prefix is computed again. */
+static void the_prefix_cache_is_reset(void **state) {
+  (void)state;
+  json_int_t id = declare("{\"public\":true,\"messages\":[" SYSTEM "]}");
+  json_decref(held(id));
+  json_t *done = ask(boss, "POST", "/reset_prefix_cache", "", 200);
+  assert_true(json_is_true(at(done, "reset")));
+  json_decref(done);
+  bool is_held = true;
+  for (uint32_t i = 0; i < 6000 && is_held; i++) { /* at the next step boundary */
+    json_t *root = ask(boss, "GET", "/admin/pins", "", 200);
+    assert_int_equal(json_array_size(at(root, "pins")), 1);
+    is_held = json_is_true(at(json_array_get(at(root, "pins"), 0), "held"));
+    json_decref(root);
+    (void)usleep(10000);
+  }
+  assert_false(is_held);
+  end(id);
+  json_decref(ask("", "POST", "/reset_prefix_cache", "", 401));
+  json_decref(ask(red, "POST", "/reset_prefix_cache", "", 403));
+}
+
 static void only_the_operator(void **state) {
   static const char body[] = "{\"public\":true,\"messages\":[" SYSTEM "]}";
   (void)state;
@@ -245,10 +267,15 @@ static void none_while_it_drains(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(only_the_operator),    cmocka_unit_test(without_keys_only_this_machine),
-      cmocka_unit_test(a_pin_is_its_tenants), cmocka_unit_test(a_public_pin_is_everybodys),
-      cmocka_unit_test(texts_and_tokens_too), cmocka_unit_test(a_pin_ends_in_time),
-      cmocka_unit_test(what_is_refused),      cmocka_unit_test(no_counter_comes_twice),
+      cmocka_unit_test(the_prefix_cache_is_reset),
+      cmocka_unit_test(only_the_operator),
+      cmocka_unit_test(without_keys_only_this_machine),
+      cmocka_unit_test(a_pin_is_its_tenants),
+      cmocka_unit_test(a_public_pin_is_everybodys),
+      cmocka_unit_test(texts_and_tokens_too),
+      cmocka_unit_test(a_pin_ends_in_time),
+      cmocka_unit_test(what_is_refused),
+      cmocka_unit_test(no_counter_comes_twice),
       cmocka_unit_test(none_while_it_drains),
   };
   return cmocka_run_group_tests(tests, open_servers, close_servers);

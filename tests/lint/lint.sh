@@ -28,13 +28,13 @@ for room in base pager kernels model scheduler api; do
     [[ $file == api/cli/main.c && $line == *'"bench/lab/lab.h"' ]] && continue # the program has the laboratory's commands
     target=$(sed -E 's/.*"([a-z]+)\/.*/\1/' <<<"$line")
     case " $ok " in *" $target "*) ;; *) complain "$file includes $target/: $room may include only $ok" ;; esac
-  done < <(files "$room/*.c" "$room/*.h" | xargs grep -nE '^#include "[a-z]+/' || true)
+  done < <(files "$room/*.c" "$room/*.h" "$room/*.cu" "$room/*.cuh" | xargs grep -nE '^#include "[a-z]+/' || true)
 done
 # The laboratory: its programs of one room (bench/*.c), its doubles, and the rest, which enters the product by one door.
 bench_arrows() {
   case $1 in
     bench/inside.h) echo "api base kernels model pager scheduler" ;;
-    bench/doubles/*) echo "base model pager bench/doubles" ;;
+    bench/doubles/*) echo "base kernels model pager bench/doubles" ;;
     bench/*/*) echo "bench" ;;
     *) echo "base kernels bench" ;;
   esac
@@ -91,7 +91,7 @@ ban() { # pattern, files that may, reason
   while IFS=: read -r file line _; do
     allowed "banned:$4" "$file" && continue
     complain "$file:$line: $3"
-  done < <(files '*.c' '*.h' | grep -vE "^(tests/|docs/)|$2" | xargs grep -nE "(^|[^a-zA-Z_0-9.>])($1)\(" /dev/null || true)
+  done < <(files '*.c' '*.h' '*.cu' '*.cuh' | grep -vE "^(tests/|docs/)|$2" | xargs grep -nE "(^|[^a-zA-Z_0-9.>])($1)\(" /dev/null || true)
 }
 ban 'malloc|calloc|realloc' '^base/memory.c$' 'host memory comes from base/memory.h' malloc
 ban 'sprintf|strcpy|strcat|strtok|atoi|gets|alloca' '^$' 'unsafe call' unsafe
@@ -103,19 +103,20 @@ ban 'rand|srand|random|drand48' '^$' 'draws are stateless: base/random.h' rand
 while read -r file; do
   n=$(wc -l <"$file")
   max=800
-  [[ $file == *.h ]] && max=300
+  [[ $file == *.h ]] && max=300 # a .cuh holds code: as a source
   [[ $file == *_impl.h || $file == *_lanes.h || $file == tests/* ]] && max=800 # code that is compiled several times
   known=$(limit_of file "$file")
   [ -n "$known" ] && max=$known
   [ "$n" -le "$max" ] || complain "$file has $n lines; the limit is $max"
   head -1 "$file" | grep -q 'SPDX-License-Identifier: MIT' || complain "$file: the first line names the licence"
-done < <(files '*.c' '*.h')
+done < <(files '*.c' '*.h' '*.cu' '*.cuh')
 while read -r file start n name; do
   max=70
   known=$(limit_of function "$file:$name")
   [ -n "$known" ] && max=$known
   [ "$n" -le "$max" ] || complain "$file:$start: $name has $n lines; the limit is $max"
-done < <(files 'base/*.c' 'pager/*.c' 'scheduler/*.c' 'kernels/*.c' 'model/*.c' 'api/*.c' 'bench/*.c' | xargs awk '
+done < <(files 'base/*.c' 'pager/*.c' 'scheduler/*.c' 'kernels/*.c' 'model/*.c' 'api/*.c' 'bench/*.c' 'kernels/*.cu' \
+  'kernels/*.cuh' | xargs awk '
   FNR == 1 { inside = 0 }
   !inside && /^[a-zA-Z_].*\) \{$/ { inside = 1; start = FNR; name = $0; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name) }
   !inside && /^[a-zA-Z_].*\($/ { next }
@@ -131,6 +132,19 @@ while IFS=: read -r file line _; do
   complain "$file:$line: a double underscore in a name"
 done < <(files 'base/*.[ch]' 'kernels/*.[ch]' 'model/*.[ch]' |
   xargs grep -nE '(^|[^a-zA-Z0-9_])[a-z][a-z0-9]*__[a-z]' /dev/null || true)
+# Form: what clang-format 14 makes of it, where that version is installed (others differ in corners), and nothing wider than
+# 120 columns: clang-format leaves comments and strings as they are.
+if command -v clang-format >/dev/null && clang-format --version | grep -q 'version 14\.'; then
+  while IFS=: read -r file line _; do
+    complain "$file:$line: not as clang-format makes it: ./dev format"
+  done < <(files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format --dry-run 2>&1 | grep -E '^[^ :]+:[0-9]+:.*-Wclang-format' || true)
+else
+  echo "lint: clang-format 14 is not installed: form is not checked" >&2
+fi
+wide=$(files '*.c' '*.h' '*.cu' '*.cuh' | LC_ALL=C.UTF-8 xargs grep -nE '^.{121,}' | cut -d: -f1,2 || true)
+n=$(grep -c . <<<"$wide" || true)
+max=$(limit_of width all)
+[ "$n" -le "${max:-0}" ] || complain "$n lines are wider than 120 columns; the limit is ${max:-0}:"$'\n'"$wide"
 
 # The tracked tree.
 total=$(files | while read -r f; do [ -f "$f" ] && stat -c %s "$f"; done | awk '{ s += $1 } END { print s + 0 }')

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "scheduler/engine.h"
 #include "bench/doubles/fake_runner.h"
@@ -119,7 +120,7 @@ static void fill(client *c, uint32_t tenant, int32_t *prompt, callback *call, we
   }
   p->notify = notify;
   p->notify_self = call;
-  if (draw(c, 6) == 0) p->deadline_us = weft_engine_clock_us() + draw(c, 3000);
+  if (draw(c, 6) == 0) p->deadline_us = weft_clock_us() + draw(c, 3000);
 }
 
 /* Reads events until the end; returns how it ended, WEFT_FINISH_NONE when none came in time. */
@@ -167,7 +168,7 @@ static void another_choice(client *c, const weft_request_params *first, weft_req
   params.deadline_us = 0;
   params.stop_self = params.notify_self = &call;
   weft_request *r = NULL;
-  if (weft_engine_submit(c->w->engine, &params, weft_engine_clock_us(), &r, NULL) != WEFT_OK) return;
+  if (weft_engine_submit(c->w->engine, &params, weft_clock_us(), &r, NULL) != WEFT_OK) return;
   if (draw(c, 4) != 0) expect(c, read_all(c, r, &params) != WEFT_FINISH_NONE);
   weft_engine_release(c->w->engine, r);
 }
@@ -181,7 +182,7 @@ static void one_request(client *c, uint32_t tenant) {
   weft_error error;
   weft_status status = WEFT_FULL;
   while (status == WEFT_FULL) {
-    status = weft_engine_submit(c->w->engine, &params, weft_engine_clock_us(), &r, &error);
+    status = weft_engine_submit(c->w->engine, &params, weft_clock_us(), &r, &error);
     if (status == WEFT_FULL) sched_yield();
   }
   expect(c, status == WEFT_OK);
@@ -211,12 +212,10 @@ static void pin_or_unpin(client *c) {
   int32_t prompt[16];
   uint32_t id, n = weft_engine_list_pins(c->w->engine, info, 2);
   for (int32_t i = 0; i < 16; i++) prompt[i] = i;
-  weft_pin_params p = {.is_public = draw(c, 2) == 0,
-                       .tokens = prompt,
-                       .n_tokens = 16,
-                       .expires_us = weft_engine_clock_us() + draw(c, 3000)};
+  weft_pin_params p = {
+      .is_public = draw(c, 2) == 0, .tokens = prompt, .n_tokens = 16, .expires_us = weft_clock_us() + draw(c, 3000)};
   if (n > 0 && draw(c, 2) == 0) (void)weft_engine_unpin(c->w->engine, info[0].id);
-  (void)weft_engine_pin(c->w->engine, &p, weft_engine_clock_us(), &id, NULL);
+  (void)weft_engine_pin(c->w->engine, &p, weft_clock_us(), &id, NULL);
 }
 
 static void *stats_loop(void *self) {
@@ -351,7 +350,7 @@ static void stop_with_work(void **state) {
   assert_int_equal(weft_engine_start(w.engine), WEFT_OK);
   for (uint32_t i = 0; i < 30; i++) {
     fill(&c, i % N_CLIENTS, prompt, &calls[i], &params);
-    assert_int_equal(weft_engine_submit(w.engine, &params, weft_engine_clock_us(), &handles[i], &error), WEFT_OK);
+    assert_int_equal(weft_engine_submit(w.engine, &params, weft_clock_us(), &handles[i], &error), WEFT_OK);
   }
   weft_engine_stop(w.engine);
   weft_request *late = NULL;

@@ -7,6 +7,7 @@
 #ifndef WEFT_TESTS_MODEL_SOLO_H
 #define WEFT_TESTS_MODEL_SOLO_H
 
+#include "bench/doubles/canvas_step.h"
 #include "base/random.h"
 #include "scheduler/engine.h"
 #include "tests/support/model_harness.h"

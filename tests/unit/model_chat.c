@@ -13,7 +13,7 @@
 
 #include "base/memory.h"
 #include "base/random.h"
-#include "model/chat.h"
+#include "model/chat_internal.h"
 #include "tests/support/tokenizer_fixture.h"
 
 #define GEMMA_FIRST   "{{ bos_token }}'<|turn>' + role + '\\n' ... '<turn|>\\n' ..."
@@ -77,9 +77,8 @@ static void test_gemma4_oldest_template(void **state) {
   (void)state;
   world w;
   world_open(&w, GEMMA_FIRST GEMMA_EMPTY);
-  assert_int_equal(weft_chat_family_at(w.chat), WEFT_CHAT_GEMMA4);
-  assert_true(weft_chat_can_switch_thinking(w.chat));
-  assert_false(weft_chat_thinks_by_default(w.chat));
+  assert_int_equal(w.chat->family, WEFT_CHAT_GEMMA4);
+  assert_true(w.chat->has_switch);
   weft_chat_message m[] = {say("system", " Be kind.\n"),
                            say("user",
                                " \xC2\xA0"
@@ -118,9 +117,8 @@ static void test_qwen3_hybrid(void **state) {
   (void)state;
   world w;
   world_open(&w, QWEN_HYBRID);
-  assert_int_equal(weft_chat_family_at(w.chat), WEFT_CHAT_QWEN3);
-  assert_true(weft_chat_can_switch_thinking(w.chat));
-  assert_true(weft_chat_thinks_by_default(w.chat));
+  assert_int_equal(w.chat->family, WEFT_CHAT_QWEN3);
+  assert_true(w.chat->has_switch);
   weft_chat_options open = {true, true};
   assert_false(weft_chat_starts_thinking(w.chat, &open));
   weft_chat_message m[] = {say("developer", " s "), say("user", "a"), say("assistant", "<think>\nhm\n</think>\n\nb"),
@@ -156,15 +154,13 @@ static void test_qwen3_thinking_and_coder(void **state) {
   weft_chat_options open = {false, true}, none = {false, false};
   weft_chat_message m[] = {say("user", "a"), say("assistant", "<think>x</think>b")};
   world_open(&w, QWEN_THINKING);
-  assert_false(weft_chat_can_switch_thinking(w.chat));
-  assert_true(weft_chat_thinks_by_default(w.chat));
+  assert_false(w.chat->has_switch);
   assert_true(weft_chat_starts_thinking(w.chat, &open));
   assert_false(weft_chat_starts_thinking(w.chat, &none));
   prints(&w, m, 1, false, true, "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n");
   world_close(&w);
   world_open(&w, QWEN);
-  assert_false(weft_chat_can_switch_thinking(w.chat));
-  assert_false(weft_chat_thinks_by_default(w.chat));
+  assert_false(w.chat->has_switch);
   prints(&w, m, 2, true, true,
          "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>x</"
          "think>b<|im_end|>\n<|im_start|>assistant\n");

@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "model/gguf_internal.h"
 #include "tests/support/gguf_writer.h"
 
 /* ---- words ---- */
@@ -393,17 +394,15 @@ static void test_tables(void **state) {
   weft_error error = {{0}};
   assert_int_equal(weft_gguf_open_memory(file.data, file.n, "test.gguf", &gguf, &error), WEFT_OK);
   for (uint32_t i = 0; i < weft_gguf_n_keys(gguf); i++) { /* every key finds itself */
-    weft_bytes name = weft_gguf_key(gguf, i);
+    weft_bytes name = gguf->parts[0].keys[i].name;
     char text[64] = {0};
     memcpy(text, name.data, name.n);
     assert_int_equal(weft_gguf_find(gguf, text), i);
   }
-  weft_gguf_kind element;
-  uint64_t count;
-  assert_int_equal(weft_gguf_kind_at(gguf, 6, &element, &count), WEFT_GGUF_ARRAY);
-  assert_true(element == WEFT_GGUF_I16 && count == 2);
-  assert_int_equal(weft_gguf_kind_at(gguf, 1, &element, &count), WEFT_GGUF_U32);
-  assert_true(element == WEFT_GGUF_U32 && count == 1);
+  const gguf_key *key = gguf->parts[0].keys;
+  assert_int_equal(key[6].kind, WEFT_GGUF_ARRAY);
+  assert_true(key[6].element == WEFT_GGUF_I16 && key[6].count == 2);
+  assert_int_equal(key[1].kind, WEFT_GGUF_U32);
   assert_int_equal(weft_gguf_n_tensors(gguf), 2);
   assert_null(weft_gguf_tensor_find(gguf, "z.weight"));
   const weft_gguf_tensor *x = weft_gguf_tensor_find(gguf, "x.weight");

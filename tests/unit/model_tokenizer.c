@@ -47,11 +47,11 @@ static void test_gemma4_reads_everything(void **state) {
   if (fixture_open(&f, &t, &error) != WEFT_OK) fail_msg("%s", error.text);
   assert_int_equal(weft_tokenizer_n_vocab(t), f.n);
   assert_int_equal(weft_tokenizer_bos(t), GEMMA_BOS);
-  assert_int_equal(weft_tokenizer_eos(t), GEMMA_EOS);
-  assert_int_equal(weft_tokenizer_pad(t), GEMMA_PAD);
-  assert_int_equal(weft_tokenizer_unk(t), GEMMA_UNK);
-  assert_int_equal(weft_tokenizer_mask(t), GEMMA_MASK);
-  assert_true(weft_tokenizer_add_bos(t)); /* whatever the file says */
+  assert_int_equal(t->eos, GEMMA_EOS);
+  assert_int_equal(t->pad, GEMMA_PAD);
+  assert_int_equal(t->unk, GEMMA_UNK);
+  assert_int_equal(t->mask, GEMMA_MASK);
+  assert_true(t->add_bos); /* whatever the file says */
   assert_int_equal(weft_tokenizer_find(t, "<|turn>"), GEMMA_TURN);
   assert_int_equal(weft_tokenizer_find(t, "<|turn"), -1);
   assert_int_equal(weft_tokenizer_find(t, ""), -1);
@@ -72,7 +72,7 @@ static void test_gemma4_reads_everything(void **state) {
   assert_int_equal(n, 2);
   assert_int_equal(list[0], 7);
   assert_int_equal(list[1], 5);
-  assert_string_equal(weft_tokenizer_model(t), "gemma4");
+  assert_int_equal(t->kind, TOKENIZER_GEMMA4);
   weft_tokenizer_close(t);
   fixture_close(&f);
 }
@@ -102,10 +102,10 @@ static void test_eog_adjustments(void **state) {
   assert_true(weft_tokenizer_is_eog(t, (int32_t)pad));
   assert_true(weft_tokenizer_is_eog(t, (int32_t)eot));
   assert_int_equal(weft_tokenizer_bos(t), -1);
-  assert_int_equal(weft_tokenizer_pad(t), -1);
-  assert_int_equal(weft_tokenizer_eos(t), -1);
-  assert_false(weft_tokenizer_add_bos(t));
-  assert_string_equal(weft_tokenizer_pre(t), "gpt-2");
+  assert_int_equal(t->pad, -1);
+  assert_int_equal(t->eos, -1);
+  assert_false(t->add_bos);
+  assert_string_equal(split__name(t->split), "gpt-2");
   weft_tokenizer_close(t);
   fixture_close(&f);
 }
@@ -135,9 +135,9 @@ static void test_llama_defaults(void **state) {
   fixture_bytes(&f);
   assert_int_equal(fixture_open(&f, &t, &error), WEFT_OK);
   assert_int_equal(weft_tokenizer_bos(t), 1);
-  assert_int_equal(weft_tokenizer_eos(t), 2);
-  assert_int_equal(weft_tokenizer_unk(t), 0);
-  assert_true(weft_tokenizer_add_bos(t));
+  assert_int_equal(t->eos, 2);
+  assert_int_equal(t->unk, 0);
+  assert_true(t->add_bos);
   assert_true(weft_tokenizer_adds_space(t));
   assert_true(weft_tokenizer_is_eog(t, 2));
   weft_tokenizer_close(t);
@@ -316,7 +316,7 @@ static void test_missing_pre_is_default(void **state) {
   fixture_gpt2(&f, NULL);
   weft_log_set_level(WEFT_LOG_ERROR);
   assert_int_equal(fixture_open(&f, &t, &error), WEFT_OK);
-  assert_string_equal(weft_tokenizer_pre(t), "default");
+  assert_string_equal(split__name(t->split), "default");
   weft_tokenizer_close(t);
   fixture_close(&f);
 }

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# tests/docs.sh WEFT: what README and docs/ tell a reader to type is true. (The C example has a test of its own,
+# unit/api_example.) Prints `N passed, N failed`.
+#   - the console blocks of README run: programs on the demo model, a server, requests to it
+#   - a command line of weft anywhere in docs names only options that the command has
+#   - the defaults that operations.md prints are those of `weft serve --help`
+#   - links to files of the tree lead somewhere
+set -uo pipefail
+cd "$(dirname "$0")/.."
+weft=$(realpath "$1")
+work=$(mktemp -d)
+server=
+trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
+passed=0
+failed=0
+ok() { passed=$((passed + 1)); }
+bad() { failed=$((failed + 1)); echo "failed: $*"; }
+
+# The commands of README's console blocks, one a line: what follows `$ `, its continuation lines joined, comments cut.
+awk '/^```console/ { inside = 1; next } /^```/ { inside = 0 }
+  inside { if (/^\$ /) { printf "%s%s", sep, substr($0, 3); sep = "\n" } else { printf " %s", $0 } } END { print "" }' README.md |
+  sed -E 's/ {2,}# .*$//; s/ {6,}# .*$//' >"$work/commands"
+start_server() {
+  local port=
+  "$weft" ${1#build/weft} --port 0 --json >"$work/where" 2>"$work/server.log" </dev/null &
+  server=$!
+  for _ in $(seq 600); do
+    port=$(sed -n 's/.*"port":\([0-9]*\).*/\1/p' "$work/where")
+    [ -n "$port" ] && break
+    kill -0 "$server" 2>/dev/null || break
+    sleep 0.1
+  done
+  echo "$port" >"$work/port"
+  [ -n "$port" ]
+}
+while IFS= read -r command; do
+  case $command in
+    ./dev*) continue ;; # these build: `./dev` lists what it has
+    'build/weft serve'*) if start_server "${command/ --port 8080/}"; then ok; else bad "$command"; fi ;;
+    curl*)
+      line=${command//127.0.0.1:8080/127.0.0.1:$(cat "$work/port")}
+      if bash -o pipefail -c "${line/curl /curl -f }" >"$work/out" 2>&1 && [ -s "$work/out" ]; then ok; else bad "$command"; fi ;;
+    build/weft*)
+      if bash -c "'$weft' ${command#build/weft}" >"$work/out" 2>&1 </dev/null && [ -s "$work/out" ]; then ok; else bad "$command"; fi ;;
+    *) bad "README: what is '$command'?" ;;
+  esac
+done <"$work/commands"
+[ "$passed" -ge 5 ] || bad "README: fewer commands ran than it has"
+
+# Command lines: from `weft COMMAND` to the end of the code, in blocks and between backticks.
+for name in generate chat serve demo inspect tokenize top trace bench eval check logits soak sim; do
+  "$weft" "$name" --help | grep -oE -- '--[a-z0-9-]+' | sort -u >"$work/$name.options"
+done
+grep -noE 'weft [a-z]+ [^`]*' README.md CONTRIBUTING.md docs/*.md bench/*.sh | sed -E 's/[|;>].*//; s/ # .*//' >"$work/lines"
+while IFS=: read -r file number line; do
+  name=$(cut -d' ' -f2 <<<"$line")
+  [ -f "$work/$name.options" ] || continue
+  for option in $(grep -oE -- '(^| )--[a-z][a-z0-9-]+' <<<"$line"); do
+    if grep -qxF -- "$option" "$work/$name.options"; then ok; else bad "$file:$number: weft $name has no $option"; fi
+  done
+done <"$work/lines"
+
+# operations.md: | `--running`, `--queue` | 64, 256 | ... where both cells are as many and a default is a number
+while IFS='|' read -r _ names defaults _; do
+  mapfile -t name < <(grep -oE -- '--[a-z0-9-]+' <<<"$names")
+  mapfile -t value < <(tr ',' '\n' <<<"$defaults" | tr -d ' ')
+  for i in "${!name[@]}"; do
+    [[ ${value[$i]:-} =~ ^[0-9.]+$ ]] || continue
+    if "$weft" serve --help | grep -E -- " ${name[$i]}( |$)" | grep -qE "\[${value[$i]}[]:]"; then ok
+    else bad "docs/operations.md: ${name[$i]} is not ${value[$i]} by default"; fi
+  done
+done < <(grep -E '^\| `--' docs/operations.md)
+
+while IFS=: read -r file target; do
+  path=$(dirname "$file")/${target%%#*}
+  if [ -z "${target%%#*}" ] || [ -e "$path" ]; then ok; else bad "$file: no file $target"; fi
+done < <(grep -oHE '\]\([^)]+\)' README.md CONTRIBUTING.md CHANGELOG.md docs/*.md | sed -E 's/\]\(//; s/\)$//' | grep -v '://')
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

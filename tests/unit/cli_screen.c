@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: MIT */
+/* What a person sees: the screen writes to a pseudo-terminal, a small terminal interprets what arrives there, and the
+ * same terminal that was given nothing but the answer shows the same text. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pty.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "api/cli/screen.h"
+#include "base/random.h"
+#include "tests/support/terminal_screen.h"
+
+enum { EVENTS_MAX = 24, EVENT_BYTES = 600 };
+
+typedef struct screen_event {
+  bool canvas;
+  char text[EVENT_BYTES];
+} screen_event;
+
+typedef struct screen_story {
+  uint16_t n_rows, n_columns;
+  uint32_t n;
+  screen_event event[EVENTS_MAX];
+} screen_story;
+
+static void play(const screen_story *story) {
+  weft_screen screen;
+  weft_screen_begin(&screen, true);
+  for (uint32_t i = 0; i < story->n; i++) {
+    const screen_event *e = &story->event[i];
+    if (e->canvas) {
+      weft_delta d = {.kind = WEFT_DELTA_CANVAS, .text = e->text, .n_text = strlen(e->text), .step = i, .n_tokens = 8};
+      weft_screen_canvas(&screen, &d);
+    } else {
+      weft_screen_text(&screen, e->text, strlen(e->text));
+    }
+  }
+  weft_screen_end(&screen);
+}
+
+/* What arrives at a terminal of this size while a child runs: argv, or the story. */
+static void run_on_terminal(const screen_story *story, char **argv, weft_text *bytes) {
+  struct winsize size = {.ws_row = story->n_rows, .ws_col = story->n_columns};
+  int master;
+  pid_t child = forkpty(&master, NULL, NULL, &size);
+  assert_true(child >= 0);
+  if (child == 0) {
+    if (argv == NULL) {
+      play(story);
+      _exit(0);
+    }
+    int nowhere = open("/dev/null", O_WRONLY);
+    if (nowhere >= 0) (void)dup2(nowhere, STDERR_FILENO);
+    execv(argv[0], argv);
+    _exit(127);
+  }
+  char piece[4096];
+  for (;;) { /* EIO: the child has closed the terminal */
+    ssize_t n = read(master, piece, sizeof piece);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    weft_text_append(bytes, piece, (size_t)n);
+  }
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  close(master);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void expect_seen(const screen_story *story, const weft_text *bytes, const char *answer) {
+  terminal_screen *seen = terminal_open(story->n_rows, story->n_columns),
+                  *plain = terminal_open(story->n_rows, story->n_columns);
+  weft_text got = {0}, wanted = {0};
+  terminal_write(seen, bytes->bytes, bytes->n);
+  for (const char *c = answer; *c != 0; c++) {
+    if (*c == '\n') terminal_write(plain, "\r\n", 2);
+    if (*c == '\n') continue;
+    size_t n = 1;
+    while ((c[n] & 0xC0) == 0x80) n++;
+    terminal_write(plain, c, n);
+    c += n - 1;
+  }
+  if (seen->wrong != NULL) fail_msg("the terminal was sent %s", seen->wrong);
+  assert_null(plain->wrong);
+  terminal_text(seen, &got);
+  terminal_text(plain, &wanted);
+  assert_string_equal(got.n == 0 ? "" : got.bytes, wanted.n == 0 ? "" : wanted.bytes);
+  weft_text_free(&got);
+  weft_text_free(&wanted);
+  free(seen);
+  free(plain);
+}
+
+static void expect_answer(const screen_story *story) {
+  weft_text bytes = {0}, answer = {0};
+  run_on_terminal(story, NULL, &bytes);
+  weft_text_puts(&answer, "");
+  for (uint32_t i = 0; i < story->n; i++) {
+    if (!story->event[i].canvas) weft_text_puts(&answer, story->event[i].text);
+  }
+  expect_seen(story, &bytes, answer.bytes);
+  weft_text_free(&bytes);
+  weft_text_free(&answer);
+}
+
+static void add(screen_story *story, bool canvas, const char *text) {
+  screen_event *e = &story->event[story->n++];
+  e->canvas = canvas;
+  (void)snprintf(e->text, sizeof e->text, "%s", text);
+}
+
+static void several_canvases_without_newlines(void **state) {
+  (void)state;
+  screen_story story = {.n_rows = 24, .n_columns = 80};
+  add(&story, true, "noise noise");
+  add(&story, true, "the first");
+  add(&story, false, "the first canvas,");
+  add(&story, true, " noise");
+  add(&story, false, " the second,");
+  add(&story, true, " more noise");
+  add(&story, false, " and the third.");
+  expect_answer(&story);
+}
+
+static void text_that_ends_in_the_last_column(void **state) {
+  (void)state;
+  screen_story story = {.n_rows = 10, .n_columns = 20};
+  add(&story, false, "twenty characters it");
+  add(&story, true, "noise");
+  add(&story, false, " goes on");
+  expect_answer(&story);
+}
+
+static void a_line_longer_than_the_screen(void **state) {
+  (void)state;
+  screen_story story = {.n_rows = 6, .n_columns = 20};
+  for (uint32_t i = 0; i < 5; i++) {
+    add(&story, true, "noise that is itself longer than a row of this terminal");
+    add(&story, false, "forty characters without any end of line");
+  }
+  add(&story, false, "\nand a new line,");
+  add(&story, true, "noise");
+  add(&story, false, " which is short\n");
+  expect_answer(&story);
+}
+
+static void control_characters_are_not_sent(void **state) {
+  (void)state;
+  screen_story story = {.n_rows = 10, .n_columns = 40};
+  weft_text bytes = {0};
+  add(&story, true, "a\033[2Jb\xC2\x9Bzc");
+  add(&story, false,
+      "a\033[2Jb\xC2\x9B"
+      "2Jc\a");
+  run_on_terminal(&story, NULL, &bytes);
+  expect_seen(&story, &bytes, "a?[2Jb?2Jc?");
+  weft_text_free(&bytes);
+}
+
+static uint32_t draw_number(uint64_t seed, uint64_t at) {
+  return (uint32_t)weft_mix64(seed * 1000003 + at);
+}
+
+static void draw_text(uint64_t seed, uint64_t at, char *out, size_t n_out) {
+  static const char *const piece[] = {"a",
+                                      "word ",
+                                      "ends. ",
+                                      "\n",
+                                      "\n\n",
+                                      "\t",
+                                      "\xE7\x8C\xAB",
+                                      "\xC3\xA9",
+                                      "\xF0\x9F\x90\xB1",
+                                      "longerwordthatwraps"};
+  enum { N_PIECES = sizeof piece / sizeof *piece };
+  uint32_t n = draw_number(seed, 1000 + at) % 30;
+  out[0] = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    const char *p = piece[draw_number(seed, 10000 + at * 100 + i) % N_PIECES];
+    if (strlen(out) + strlen(p) < n_out) strcat(out, p);
+  }
+}
+
+static void random_stories(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 300; seed++) {
+    screen_story story = {.n_rows = (uint16_t)(4 + draw_number(seed, 0) % 20),
+                          .n_columns = (uint16_t)(20 + draw_number(seed, 1) % 60)};
+    uint32_t n = 2 + draw_number(seed, 2) % (EVENTS_MAX - 2);
+    for (uint32_t i = 0; i < n; i++) {
+      char text[EVENT_BYTES];
+      draw_text(seed, i, text, sizeof text);
+      if (text[0] != 0) add(&story, draw_number(seed, 10 + i) % 2 == 0, text);
+    }
+    print_message("seed %llu\n", (unsigned long long)seed);
+    expect_answer(&story);
+  }
+}
+
+/* The program on a terminal shows what it prints into a pipe. */
+static void the_program_shows_what_it_prints(void **state) {
+  (void)state;
+  char program[] = WEFT_BINARY_DIR "/weft", command[] = "generate", model[] = "-m", live[] = "-s", seed[] = "1";
+  char file[] = WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", chat[] = "--chat", prompt[] = "-p";
+  char words[] = "List all numbers from 34 to 49.";
+  char *argv[] = {program, command, model, file, live, seed, chat, prompt, words, NULL};
+  weft_text bytes = {0}, answer = {0};
+  screen_story story = {.n_rows = 24, .n_columns = 60};
+  run_on_terminal(&story, argv, &bytes);
+  char line[1024];
+  (void)snprintf(line, sizeof line, "'%s' generate -m '%s' -s 1 --chat -p '%s' 2>/dev/null", program, file, words);
+  FILE *pipe = popen(line, "r");
+  assert_non_null(pipe);
+  for (size_t n; (n = fread(line, 1, sizeof line, pipe)) > 0;) weft_text_append(&answer, line, n);
+  assert_int_equal(pclose(pipe), 0);
+  assert_true(answer.n > 40);
+  assert_non_null(strstr(bytes.bytes, "kept]")); /* canvases were drawn */
+  expect_seen(&story, &bytes, answer.bytes);
+  weft_text_free(&bytes);
+  weft_text_free(&answer);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(several_canvases_without_newlines),
+                                     cmocka_unit_test(text_that_ends_in_the_last_column),
+                                     cmocka_unit_test(a_line_longer_than_the_screen),
+                                     cmocka_unit_test(control_characters_are_not_sent),
+                                     cmocka_unit_test(random_stories),
+                                     cmocka_unit_test(the_program_shows_what_it_prints)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
