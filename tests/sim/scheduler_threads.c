@@ -273,7 +273,7 @@ static bool try_choices(client *c, const weft_request_params *p, uint32_t n) {
     all[i].joins = i > 0;
     all[i].sampling.choice = all[i].entropy_bound.choice = i;
   }
-  weft_status status = weft_engine_submit_all(c->w->engine, all, n, weft_engine_clock_us(), r, &error);
+  weft_status status = weft_engine_submit_all(c->w->engine, all, n, weft_clock_us(), r, &error);
   expect(c, status == WEFT_OK || status == WEFT_FULL);
   if (status != WEFT_OK) {
     atomic_fetch_add(&c->w->n_full, 1);

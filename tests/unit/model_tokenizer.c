@@ -105,7 +105,7 @@ static void test_eog_adjustments(void **state) {
   assert_int_equal(t->pad, -1);
   assert_int_equal(t->eos, -1);
   assert_false(t->add_bos);
-  assert_string_equal(split__name(t->split), "gpt-2");
+  assert_string_equal(split_name(t->split), "gpt-2");
   weft_tokenizer_close(t);
   fixture_close(&f);
 }
@@ -316,7 +316,7 @@ static void test_missing_pre_is_default(void **state) {
   fixture_gpt2(&f, NULL);
   weft_log_set_level(WEFT_LOG_ERROR);
   assert_int_equal(fixture_open(&f, &t, &error), WEFT_OK);
-  assert_string_equal(split__name(t->split), "default");
+  assert_string_equal(split_name(t->split), "default");
   weft_tokenizer_close(t);
   fixture_close(&f);
 }
