@@ -9,9 +9,9 @@
 #include "scheduler/engine.h"
 
 typedef struct sim_totals {
-  uint64_t n_steps, n_requests, n_finished[WEFT_FINISH_KINDS], n_refused, n_full, n_preemptions, n_mixed, n_switches, n_hits, n_void,
-      n_waits, n_broken, n_forks, n_watched, n_pins, n_dropped_pins, n_out, n_back, n_lost, n_to_file, n_from_file,
-      n_file_lost, n_file_waits, n_in_vain, n_together, n_split;
+  uint64_t n_steps, n_requests, n_finished[WEFT_FINISH_KINDS], n_refused, n_full, n_preemptions, n_mixed, n_switches,
+      n_hits, n_void, n_waits, n_broken, n_forks, n_watched, n_pins, n_dropped_pins, n_out, n_back, n_lost, n_to_file,
+      n_from_file, n_file_lost, n_file_waits, n_in_vain, n_together, n_split;
 } sim_totals;
 
 static sim_totals totals;
