@@ -122,6 +122,7 @@ typedef struct weft_admit {
   uint32_t n_keep_rows;    /* this many tokens at the end are computed even if they are cached: 1 for an autoregressive
                             request, which needs the logits of the last row; 0 for a canvas request, which needs none */
   bool no_cache;           /* the sequence finds nothing, publishes nothing and waits for nobody */
+  bool follow_none;        /* compute what another sequence is computing now instead of waiting for it */
   uint32_t n_cached_least; /* refuse with NOT_FOUND unless at least this many tokens are cached */
 
   /* The room that the caller needs besides the hit. It is checked before anything is pinned. Otherwise a waiting

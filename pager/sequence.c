@@ -150,7 +150,7 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
     match.root = pager_root_find(pager, PAGER_NODE_NONE, args->space, first_domain(args, &match));
   }
   if (match.root != PAGER_NODE_NONE) pager_match_prompt(pager, args, &match);
-  if (match.n_promised > match.n_filed) {
+  if (match.n_promised > match.n_filed && !args->follow_none) {
     WEFT_CHECK(match.promiser < pager->n_seqs_touched);
     /* The promiser must keep the windows for a hit that ends there, or the wait would be in vain. */
     pager->node[pager->path[(match.n_promised >> pager->base_shift) - 1]].boundary = 1;

@@ -80,11 +80,27 @@ static weft_admit arguments_of(weft_engine *e, const weft_lane *lane, const weft
                       .no_cache = r->asked.no_cache};
 }
 
+/* Following must not be slower than computing: the leader is another tenant's request only where that is not due later, by
+ * more than the two steps that clocks of tenants with equal rights lie apart. */
+static bool may_follow(const weft_engine *e, const weft_lane *lane, const weft_request *r, weft_seq seq) {
+  const weft_request *leader = e->followers[seq].leader;
+  if (r->wait.follow_none) return false;
+  if (leader == NULL || leader->tenant == r->tenant) return true;
+  const weft_cost_shape full = {.n_rows = lane->rows_max};
+  uint64_t apart = 2 * weft_tenants_ticks(&e->tenants, r->tenant, weft_cost_charge(&lane->cost, &full));
+  weft_candidate a = weft_tenants_candidate(&e->tenants, leader), b = weft_tenants_candidate(&e->tenants, r);
+  return a.level != b.level ? a.level > b.level : a.tenant_clock <= b.tenant_clock + apart;
+}
+
 static weft_admission admit_prompt(weft_engine *e, const weft_lane *lane, weft_request *r) {
   uint32_t n_pages = weft_fit_pages(e, r->lane, r->n_tokens) + margin(e);
   weft_admit args = arguments_of(e, lane, r, n_pages);
   weft_admission is = verdict(WEFT_ADMIT_START, r);
   weft_status status = weft_pager_admit(e->pager, &args, &is.seq, &is.n_cached, &is.leader);
+  if (status == WEFT_AGAIN && is.leader != WEFT_SEQ_NONE && !may_follow(e, lane, r, is.leader)) {
+    args.follow_none = true;
+    status = weft_pager_admit(e->pager, &args, &is.seq, &is.n_cached, &is.leader);
+  }
   if (status == WEFT_AGAIN && is.leader == WEFT_SEQ_NONE) {
     is.kind = WEFT_ADMIT_FILE;
     is.n_pages = is.n_cached == 0 ? n_pages : 0;

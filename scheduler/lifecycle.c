@@ -171,6 +171,7 @@ static void leave(weft_engine *e, weft_request *r) {
   if (r->finish == WEFT_FINISH_NONE) save_canvas(e, lane, r);
   weft_seq seq = r->seq;
   weft_pager_release(e->pager, seq);
+  e->followers[seq].leader = NULL;
   r->seq = WEFT_SEQ_NONE;
   lane->runner->ops->slot_close(lane->runner, r->slot);
   lane->free_slot[lane->n_free_slots++] = r->slot;

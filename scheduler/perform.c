@@ -119,6 +119,7 @@ static weft_performed start(weft_engine *e, weft_lane *lane, weft_request *r, we
   weft_pager_enter(e->pager, seq, r->admitted_once);
   weft_waiting_dequeue(e, r);
   r->seq = seq;
+  e->followers[seq].leader = r;
   r->n_valid = r->n_committed = r->n_planned = r->n_reserved = n_cached;
   r->placement.block = UINT32_MAX;
   if (!r->admitted_once) {

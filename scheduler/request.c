@@ -121,7 +121,7 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   r->seq = r->wait.leader = WEFT_SEQ_NONE;
   r->ready_at = UINT32_MAX;
   r->save = WEFT_SAVE_NONE;
-  r->deadline_at = r->wait.file_at = WEFT_DEADLINE_NONE;
+  r->deadline_at = r->wait.file_at = r->wait.follow_at = WEFT_DEADLINE_NONE;
   r->n_tokens = r->n_prompt = params->n_tokens;
   r->last_token = params->tokens[params->n_tokens - 1];
   r->has_sampled = r->sampled != NULL;

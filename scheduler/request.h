@@ -83,6 +83,9 @@ typedef struct weft_wait {
   uint32_t file_at; /* its place in the heap of those that wait for the file */
   uint32_t file_pages; /* counted in weft_file_waits.n_pages for it */
   uint32_t n_file_waits;
+  uint32_t follow_at;     /* its place in the heap of followers */
+  uint32_t followed_from; /* valid tokens of its leader when it began to follow */
+  bool follow_none;       /* its leader made no progress: it computes its prefix by itself */
 } weft_wait;
 
 enum { WEFT_REQUEST_LINE = 64 }; /* bytes of a cache line */

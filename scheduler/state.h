@@ -72,7 +72,8 @@ typedef struct weft_lane {
 /* Those who wait for a prefix that a sequence is computing. */
 typedef struct weft_followers {
   weft_link list;
-  uint32_t wake_at; /* n_valid of the leader */
+  uint32_t wake_at;     /* n_valid of the leader */
+  weft_request *leader; /* the running request of the sequence, NULL: none */
 } weft_followers;
 
 typedef struct weft_engine {
@@ -93,6 +94,7 @@ typedef struct weft_engine {
   weft_request **ranked;
   uint32_t n_running;
   _Atomic uint32_t n_busy;   /* == n_running, for other threads */
+  weft_deadlines following;  /* when each follower looks again, by number of the plan */
   weft_followers *followers; /* [running_max + pins_max], by sequence */
 
   weft_request **told; /* while a step is applied: whose answer grew */

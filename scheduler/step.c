@@ -279,6 +279,7 @@ weft_status weft_step_turn(weft_engine *e, uint64_t now_us) {
   expire(e);
   weft_copies_hear(e);
   weft_waiting_wake_from_file(e);
+  weft_waiting_end_follows(e);
   uint32_t depth = e->config.overlap ? WEFT_FLIGHT_MAX : 1;
   bool launched = e->n_flight < depth && launch_counted(e);
   uint32_t keep = launched ? depth - 1 : 0;

@@ -19,11 +19,13 @@ weft_status weft_waiting_open(weft_engine *e) {
   e->followers = weft_alloc(n_seqs, sizeof *e->followers);
   if (e->followers == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < n_seqs; i++) weft_list_init(&e->followers[i].list);
+  if (weft_deadlines_open(&e->following, n_requests) != WEFT_OK) return WEFT_E_NO_MEMORY;
   return weft_deadlines_open(&e->file_waits.until, n_requests);
 }
 
 void weft_waiting_close(weft_engine *e) {
   weft_deadlines_close(&e->file_waits.until);
+  weft_deadlines_close(&e->following);
   weft_free(e->followers);
 }
 
@@ -45,6 +47,7 @@ void weft_waiting_dequeue(weft_engine *e, weft_request *r) {
   count_waiting(e, r, -1);
   if (e->claims.waiter == r) e->claims.waiter = NULL;
   weft_deadlines_remove(&e->file_waits.until, &r->wait.file_at);
+  weft_deadlines_remove(&e->following, &r->wait.follow_at);
   e->file_waits.n_pages -= r->wait.file_pages;
   r->wait.file_pages = 0;
   if (r->wait.leader == WEFT_SEQ_NONE) {
@@ -69,8 +72,18 @@ void weft_waiting_follow(weft_engine *e, weft_request *r, weft_seq leader, uint3
   count_waiting(e, r, 1); /* it still waits */
   r->wait.leader = leader;
   r->wait.wake_at = wake_at;
+  r->wait.followed_from = weft_pager_n_valid(e->pager, leader);
   if (weft_list_empty(&f->list) || wake_at < f->wake_at) f->wake_at = wake_at;
   weft_list_push_back(&f->list, &r->link);
+  weft_deadlines_add(&e->following, e->n_plans + WEFT_FOLLOW_PLANS, r, &r->wait.follow_at);
+}
+
+void weft_waiting_end_follows(weft_engine *e) {
+  weft_request *r;
+  while ((r = weft_deadlines_expired(&e->following, e->n_plans)) != NULL) {
+    r->wait.follow_none = weft_pager_n_valid(e->pager, r->wait.leader) == r->wait.followed_from;
+    come_back(e, r);
+  }
 }
 
 void weft_waiting_wake(weft_engine *e, weft_seq seq, uint32_t n_valid) {

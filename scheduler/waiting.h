@@ -3,11 +3,15 @@
  * wait for the file (file_wait.h).
  *
  * Law. A waiting request is in exactly one of the three, and counted once in n_waiting of its lane. Followers come back to
- * their queue when their leader has as many valid tokens as they asked for, or ended. */
+ * their queue when their leader has as many valid tokens as they asked for, or ended, and in any case after
+ * WEFT_FOLLOW_PLANS plans: then they look again whether to follow on. */
 #ifndef WEFT_SCHEDULER_WAITING_H
 #define WEFT_SCHEDULER_WAITING_H
 
 #include "scheduler/state.h"
+
+/* Plans that a request follows a leader before it looks again. */
+enum { WEFT_FOLLOW_PLANS = 8 };
 
 weft_status weft_waiting_open(weft_engine *engine);
 void weft_waiting_close(weft_engine *engine);
@@ -19,6 +23,9 @@ void weft_waiting_dequeue(weft_engine *engine, weft_request *request);
 void weft_waiting_follow(weft_engine *engine, weft_request *request, weft_seq leader, uint32_t wake_at);
 /* The sequence has so many valid tokens (it ended: UINT32_MAX): followers that asked for no more come back. */
 void weft_waiting_wake(weft_engine *engine, weft_seq seq, uint32_t n_valid);
+
+/* Followers that have waited for WEFT_FOLLOW_PLANS plans come back; once a turn. */
+void weft_waiting_end_follows(weft_engine *engine);
 
 /* ---- for the file ---- */
 
