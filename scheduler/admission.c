@@ -264,12 +264,23 @@ weft_admission weft_admission_decide(weft_planning *p, weft_request *asked) {
 
 /* ---- whose turn it is ------------------------------------------------------------------------- */
 
-/* The clock of the tenant furthest ahead among those that run something. */
-static uint64_t most_clock(const weft_engine *e) {
-  uint64_t most = 0;
+/* Whom a caller is compared with: the clock furthest ahead of a tenant that runs something, the highest level of one that
+ * has requests. */
+typedef struct standing {
+  uint64_t clock;
+  int32_t level;
+} standing;
+
+static int32_t level_of(const weft_engine *e, uint32_t tenant) {
+  return e->tenants.level[e->tenants.tenant[tenant].config.priority_class - WEFT_CLASS_LOW];
+}
+
+static standing standing_of_others(const weft_engine *e) {
+  standing most = {.level = INT32_MIN};
   for (uint32_t i = 0; i < e->tenants.n_tenants; i++) {
     const weft_tenant *t = &e->tenants.tenant[i];
-    if (t->stats.n_running > 0 && t->clock > most) most = t->clock;
+    if (t->stats.n_running > 0 && t->clock > most.clock) most.clock = t->clock;
+    if (t->n_queued + t->stats.n_running > 0 && level_of(e, i) > most.level) most.level = level_of(e, i);
   }
   return most;
 }
@@ -285,9 +296,10 @@ static bool would_start(const weft_engine *e, const weft_lane *lane, weft_reques
   return weft_pager_headroom(e->pager) >= r->wait.need_pages || (!on_the_way && is_owed_pages(e, r));
 }
 
-/* Its tenant has no more than its share of places, `more` of them still to come, and is behind somebody who runs. */
-static bool is_light(const weft_engine *e, const weft_request *r, uint32_t more, uint64_t most) {
-  if (e->tenants.tenant[r->tenant].clock >= most) return false;
+/* Its tenant has no more than its share of places, `more` of them still to come, is behind somebody who runs, and nobody is
+ * of a higher level. */
+static bool is_light(const weft_engine *e, const weft_request *r, uint32_t more, const standing *most) {
+  if (e->tenants.tenant[r->tenant].clock >= most->clock || level_of(e, r->tenant) < most->level) return false;
   weft_debt places = weft_debt_open(e, r, WEFT_DEBT_PLACES, more);
   return weft_debt_is_within_share(e, &places, r);
 }
@@ -301,15 +313,16 @@ static bool waiter_would_start(const weft_engine *e, const weft_lane *lane) {
 
 uint64_t weft_admission_call(const weft_engine *e, const weft_lane *lane) {
   const weft_tenants *t = &e->tenants;
-  uint64_t least = UINT64_MAX, most = most_clock(e);
+  uint64_t least = UINT64_MAX;
   if (t->n_tenants == 1) return least;
+  standing most = standing_of_others(e);
   for (const weft_link *at = lane->prefilling.next; at != &lane->prefilling; at = at->next) {
     const weft_request *r = WEFT_OF_LINK(at, weft_request, link);
-    if (t->tenant[r->tenant].clock < least && is_light(e, r, 0, most)) least = t->tenant[r->tenant].clock;
+    if (t->tenant[r->tenant].clock < least && is_light(e, r, 0, &most)) least = t->tenant[r->tenant].clock;
   }
   for (uint32_t i = 0; lane->n_waiting > 0 && i < t->n_tenants; i++) {
     weft_request *r = t->tenant[i].clock < least ? weft_tenants_first(t, lane->index, i) : NULL;
-    if (r != NULL && is_light(e, r, 1, most) && would_start(e, lane, r)) least = t->tenant[i].clock;
+    if (r != NULL && is_light(e, r, 1, &most) && would_start(e, lane, r)) least = t->tenant[i].clock;
   }
   return least < UINT64_MAX || !waiter_would_start(e, lane) ? least : UINT64_MAX - 1;
 }

@@ -45,10 +45,10 @@ typedef struct weft_admission {
 
 weft_admission weft_admission_decide(weft_planning *planning, weft_request *request);
 
-/* A lane is called out of its turn by a tenant that has no more than its share of places and is behind somebody who runs:
- * a waiting request of it would start now, or claim what it is owed, or a prompt of it is not computed yet. The clock of
- * that tenant, the least if there are several. UINT64_MAX - 1: nobody does, but the waiter of claims.h would start on the
- * lane, and others wait for it. UINT64_MAX: nobody calls. */
+/* A lane is called out of its turn by a tenant of the highest level there is, with no more than its share of places, that is
+ * behind somebody who runs: a waiting request of it would start now, or claim what it is owed, or a prompt of it is not
+ * computed yet. The clock of that tenant, the least if there are several. UINT64_MAX - 1: nobody does, but the waiter of
+ * claims.h would start on the lane, and others wait for it. UINT64_MAX: nobody calls. */
 uint64_t weft_admission_call(const weft_engine *engine, const weft_lane *lane);
 
 #endif
