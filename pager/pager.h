@@ -113,12 +113,12 @@ typedef struct weft_admit {
   weft_key128 domain;    /* taken from the authenticated tenant, never from the request; not WEFT_DOMAIN_PUBLIC */
   const int32_t *tokens; /* the prompt, and after a preemption the answer so far too; only read during the call */
   uint32_t n_tokens;     /* at least 1 */
-  uint32_t n_prompt;  /* <= n_tokens: where the prompt ends, so that windowed groups keep the blocks for a hit there */
-  uint32_t n_public;  /* <= n_tokens: tokens[0, n_public) begin a prefix that the operator declared public. Rounded
-                            down to the largest block of the space, they are found and published in the public domain,
-                            which all tenants share; the tokens behind them in `domain` */
-  uint32_t owner;     /* who pays, < WEFT_OWNERS_MAX */
-  uint32_t retention; /* 0 .. WEFT_RETENTION_MAX: how long the blocks stay CACHED, compared with other blocks */
+  uint32_t n_prompt; /* <= n_tokens: where the prompt ends, so that windowed groups keep the blocks for a hit there */
+  uint32_t
+      n_public; /* <= n_tokens: tokens[0, n_public) begin a prefix that the operator declared public. Rounded down to the
+                         largest block of the space, they are found and published in the domain of all, the rest in `domain` */
+  uint32_t owner;          /* who pays, < WEFT_OWNERS_MAX */
+  uint32_t retention;      /* 0 .. WEFT_RETENTION_MAX: how long the blocks stay CACHED, compared with other blocks */
   uint32_t n_keep_rows;    /* this many tokens at the end are computed even if they are cached: 1 for an autoregressive
                             request, which needs the logits of the last row; 0 for a canvas request, which needs none */
   bool no_cache;           /* the sequence finds nothing, publishes nothing and waits for nobody */
