@@ -106,6 +106,7 @@ typedef struct weft_pager weft_pager;
 /* INVALID names the field that is out of range; NO_MEMORY; IO: the system gave no random bytes for the secret. */
 weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, weft_error *error);
 void weft_pager_close(weft_pager *pager); /* NULL is allowed */
+
 /* ---- the life of a sequence ------------------------------------------------------------------- */
 
 typedef struct weft_admit {
@@ -115,13 +116,12 @@ typedef struct weft_admit {
   uint32_t n_tokens;     /* at least 1 */
   uint32_t n_prompt; /* <= n_tokens: where the prompt ends, so that windowed groups keep the blocks for a hit there */
   uint32_t
-      n_public; /* <= n_tokens: tokens[0, n_public) begin a prefix that the operator declared public. Rounded down to the
-                         largest block of the space, they are found and published in the domain of all, the rest in `domain` */
-  uint32_t owner;          /* who pays, < WEFT_OWNERS_MAX */
+      n_public;   /* <= n_tokens: tokens[0, n_public) begin a public prefix; in whole largest blocks they are shared */
+  uint32_t owner; /* who pays, < WEFT_OWNERS_MAX */
   uint32_t retention;      /* 0 .. WEFT_RETENTION_MAX: how long the blocks stay CACHED, compared with other blocks */
   uint32_t n_keep_rows;    /* this many tokens at the end are computed even if they are cached: 1 for an autoregressive
                             request, which needs the logits of the last row; 0 for a canvas request, which needs none */
-  bool no_cache;           /* the sequence finds nothing, publishes nothing and waits for nobody */
+  bool no_cache;           /* finds nothing, publishes nothing and waits for nobody */
   bool follow_none;        /* compute what another sequence is computing now instead of waiting for it */
   uint32_t n_cached_least; /* refuse with NOT_FOUND unless at least this many tokens are cached */
 
