@@ -55,7 +55,6 @@ enum {
 
 #define WEFT_PAGE_NONE UINT32_MAX
 #define WEFT_SEQ_NONE  UINT32_MAX
-
 typedef uint32_t weft_page; /* a page of the pool, by number; its bytes start at page * page_bytes */
 typedef uint32_t weft_seq;  /* a sequence of the pager, < n_seqs */
 
