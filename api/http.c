@@ -24,36 +24,24 @@ enum {
 
 /* ---- workers ---- */
 
-static void *work(void *self) {
+static void run_job(void *self, weft_job *job, bool closing) {
   weft_http *http = self;
-  (void)pthread_mutex_lock(&http->lock);
-  for (;;) {
-    while (http->first_job == NULL && !http->closing) (void)pthread_cond_wait(&http->jobs_wait, &http->lock);
-    weft_exchange *x = http->first_job;
-    if (x == NULL) break; /* closing, and nothing is left to do */
-    http->first_job = x->next_job;
-    if (http->first_job == NULL) http->last_job = NULL;
-    bool closing = http->closing;
-    (void)pthread_mutex_unlock(&http->lock);
-    (void)pthread_mutex_lock(&x->lock);
-    bool left = x->left;
-    (void)pthread_mutex_unlock(&x->lock);
-    if (closing || left) {
-      weft_refusal why;
-      (void)weft_refuse(&why, left ? CODE_LEFT : 503, "cancelled", NULL, "the request was cancelled");
-      weft_exchange_refuse(x, &why);
-    } else {
-      http->config.handle(http->config.self, x);
-    }
-    (void)pthread_mutex_lock(&x->lock);
-    x->working = false;
-    x->suspended = false;
-    MHD_resume_connection(x->connection);
-    (void)pthread_mutex_unlock(&x->lock);
-    (void)pthread_mutex_lock(&http->lock);
+  weft_exchange *x = (weft_exchange *)(void *)((char *)job - offsetof(weft_exchange, job));
+  (void)pthread_mutex_lock(&x->lock);
+  bool left = x->left;
+  (void)pthread_mutex_unlock(&x->lock);
+  if (closing || left) {
+    weft_refusal why;
+    (void)weft_refuse(&why, left ? CODE_LEFT : 503, "cancelled", NULL, "the request was cancelled");
+    weft_exchange_refuse(x, &why);
+  } else {
+    http->config.handle(http->config.self, x);
   }
-  (void)pthread_mutex_unlock(&http->lock);
-  return NULL;
+  (void)pthread_mutex_lock(&x->lock);
+  x->working = false;
+  x->suspended = false;
+  MHD_resume_connection(x->connection);
+  (void)pthread_mutex_unlock(&x->lock);
 }
 
 static void gone(void *self) {
@@ -65,21 +53,17 @@ static bool hand_over(weft_http *http, weft_exchange *x) {
   const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
   if (info == NULL || weft_watch_add(http->watch, info->connect_fd, gone, x, &x->ticket) != WEFT_OK) return false;
   x->watched = true;
-  (void)pthread_mutex_lock(&http->lock);
-  bool open = !http->closing;
+  (void)pthread_mutex_lock(&x->lock);
+  x->suspended = true;
+  x->working = true;
+  bool open = weft_workers_put(http->workers, &x->job, x->note.tenant); /* who first waits for the exchange's lock */
   if (open) {
-    (void)pthread_mutex_lock(&x->lock);
-    x->suspended = true;
-    x->working = true;
     MHD_suspend_connection(x->connection);
-    (void)pthread_mutex_unlock(&x->lock);
-    x->next_job = NULL;
-    if (http->last_job != NULL) http->last_job->next_job = x;
-    if (http->first_job == NULL) http->first_job = x;
-    http->last_job = x;
-    (void)pthread_cond_signal(&http->jobs_wait);
+  } else {
+    x->suspended = false;
+    x->working = false;
   }
-  (void)pthread_mutex_unlock(&http->lock);
+  (void)pthread_mutex_unlock(&x->lock);
   return open;
 }
 
@@ -239,13 +223,13 @@ static weft_status start_daemon(weft_http *http, weft_error *error) {
 }
 
 static weft_status start_workers(weft_http *http, weft_error *error) {
-  uint32_t n = http->config.n_workers;
-  for (uint32_t i = 0; i < n && i < WORKERS_MAX; i++) {
-    int code = pthread_create(&http->worker[i], NULL, work, http);
-    if (code != 0) return weft_fail(error, WEFT_E_IO, "the system refused a thread: %s", strerror(code));
-    http->n_workers += 1;
-  }
-  return WEFT_OK;
+  const weft_http_config *c = &http->config;
+  const weft_workers_config config = {.n_threads = c->n_workers,
+                                      .n_tenants = c->n_tenants == 0 ? 1 : c->n_tenants,
+                                      .weight = c->weight,
+                                      .self = http,
+                                      .run = run_job};
+  return weft_workers_open(&config, &http->workers, error);
 }
 
 weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft_error *error) {
@@ -256,11 +240,11 @@ weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft
   http->config.host = NULL; /* not kept */
   http->listener = -1;
   (void)pthread_mutex_init(&http->lock, NULL); /* these cannot fail with default attributes on this system */
-  (void)pthread_cond_init(&http->jobs_wait, NULL);
   (void)pthread_cond_init(&http->idle, NULL);
   weft_status status = listen_at(http, config->host == NULL ? "127.0.0.1" : config->host, error);
   if (status == WEFT_OK) status = weft_watch_open(config->connections_max, &http->watch, error);
   if (status == WEFT_OK) status = start_workers(http, error);
+  http->config.weight = NULL;
   *out = http; /* callbacks of the first request may want it before this function returns */
   if (status == WEFT_OK) status = start_daemon(http, error);
   if (status != WEFT_OK) {
@@ -272,6 +256,10 @@ weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft
 
 uint32_t weft_http_port(const weft_http *http) {
   return http->port;
+}
+
+uint64_t weft_http_worker_us(weft_http *http, uint32_t tenant) {
+  return weft_workers_used_us(http->workers, tenant);
 }
 
 uint32_t weft_http_active(weft_http *http) {
@@ -310,11 +298,7 @@ static void wake_all(weft_http *http) {
 
 void weft_http_close(weft_http *http) {
   if (http == NULL) return;
-  (void)pthread_mutex_lock(&http->lock);
-  http->closing = true;
-  (void)pthread_cond_broadcast(&http->jobs_wait);
-  (void)pthread_mutex_unlock(&http->lock);
-  for (uint32_t i = 0; i < http->n_workers; i++) (void)pthread_join(http->worker[i], NULL); /* ours, joined once */
+  if (http->workers != NULL) weft_workers_stop(http->workers);
   if (http->daemon != NULL) {
     weft_http_cancel(http);
     wait_idle(http, FLUSH_MS);
@@ -322,10 +306,10 @@ void weft_http_close(weft_http *http) {
     wake_all(http); /* from here on nothing is suspended: the library may not be stopped otherwise */
     MHD_stop_daemon(http->daemon);
   }
+  weft_workers_close(http->workers);
   weft_watch_close(http->watch);
   if (http->listener >= 0) (void)close(http->listener);
   (void)pthread_cond_destroy(&http->idle);
-  (void)pthread_cond_destroy(&http->jobs_wait);
   (void)pthread_mutex_destroy(&http->lock);
   weft_free(http);
 }

@@ -50,7 +50,9 @@ typedef struct weft_http_config {
   uint64_t bodies_bytes_max; /* of all requests being read */
   uint32_t connections_max;
   uint32_t n_workers;
-  uint32_t idle_seconds; /* a connection that neither sends nor takes for so long is closed */
+  uint32_t n_tenants;     /* [1] among whom workers are shared, by weft_note.tenant (api/workers.h) */
+  const uint32_t *weight; /* [n_tenants], only read during open; NULL: all 1 */
+  uint32_t idle_seconds;  /* a connection that neither sends nor takes for so long is closed */
   void *self;
   bool (*begin)(void *self, weft_exchange *exchange); /* true: handle is quick, run it on the network thread */
   void (*handle)(void *self, weft_exchange *exchange);
@@ -62,6 +64,8 @@ typedef struct weft_http_config {
 weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft_error *error);
 uint32_t weft_http_port(const weft_http *http);
 uint32_t weft_http_active(weft_http *http); /* requests being read or answered */
+/* Processor time that workers spent on a tenant's requests. */
+uint64_t weft_http_worker_us(weft_http *http, uint32_t tenant);
 /* Tells every source that its answer is not wanted any more, as if all clients had left; they still
  * get its end. */
 void weft_http_cancel(weft_http *http);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* What http.c and http_exchange.c share.
  *
- * Locks, in order: http lock (the list of exchanges, jobs, closing), then an exchange's lock
- * (suspended, woken, working, left, its source), then the HTTP library's own. The watcher's lock
+ * Locks, in order: http lock (the list of exchanges), then an exchange's lock (suspended, woken,
+ * working, left, its source), then the workers' and the HTTP library's own. The watcher's lock
  * comes before an exchange's. No callback of the engine or of a source runs under an exchange's
  * lock. */
 #ifndef WEFT_API_HTTP_INTERNAL_H
@@ -14,8 +14,9 @@
 
 #include "api/http.h"
 #include "api/watch.h"
+#include "api/workers.h"
 
-enum { HEADERS_MAX = 8, ID_BYTES_MAX = 128, WORKERS_MAX = 16, CODE_LEFT = 499 };
+enum { HEADERS_MAX = 8, ID_BYTES_MAX = 128, CODE_LEFT = 499 };
 
 typedef enum answer_kind { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM, ANSWER_LATER } answer_kind;
 
@@ -23,7 +24,7 @@ struct weft_exchange {
   weft_http *http;
   struct MHD_Connection *connection;
   weft_exchange *next, *previous; /* of http->first */
-  weft_exchange *next_job;
+  weft_job job;
   weft_note note;
   char *method, *path;
   char id[ID_BYTES_MAX + 1];
@@ -59,11 +60,10 @@ struct weft_http {
   atomic_bool abort; /* nothing may be suspended any more */
   atomic_uint_fast64_t n_body_bytes;
   pthread_mutex_t lock;
-  pthread_cond_t jobs_wait, idle;
-  pthread_t worker[WORKERS_MAX];
-  uint32_t n_workers, n_active;
-  bool closing, locks_made;
-  weft_exchange *first, *first_job, *last_job;
+  pthread_cond_t idle;
+  weft_workers *workers;
+  uint32_t n_active;
+  weft_exchange *first;
 };
 
 weft_exchange *http__exchange_open(weft_http *http, struct MHD_Connection *connection, const char *path,

@@ -9,7 +9,7 @@
 #include "api/sse.h"
 #include "base/memory.h"
 
-enum { PULL_BYTES = 16384, DELTAS_PER_PULL = 64 };
+enum { PULL_BYTES = 16384, DELTAS_PER_PULL = 64, TOKENS_PER_PULL = 512 };
 
 /* ---- memory ---- */
 
@@ -222,8 +222,8 @@ static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, wef
 
 /* Takes what is there, choice by choice in turn. WEFT_AGAIN: nothing is there now. */
 static weft_status take_some(weft_answer *a, weft_refusal *why, weft_text *out) {
-  uint32_t n_idle = 0;
-  for (uint32_t n = 0; n < DELTAS_PER_PULL && a->n_ended < a->n && out->n < PULL_BYTES;) {
+  uint32_t n_idle = 0, n_tokens = 0;
+  for (uint32_t n = 0; n < DELTAS_PER_PULL && n_tokens < TOKENS_PER_PULL && a->n_ended < a->n && out->n < PULL_BYTES;) {
     weft_choice *c = &a->choice[a->turn];
     weft_delta d;
     a->turn = (a->turn + 1) % a->n;
@@ -236,6 +236,7 @@ static weft_status take_some(weft_answer *a, weft_refusal *why, weft_text *out) 
     if (take(a, c, &d, why, out) != WEFT_OK) return WEFT_E_INVALID;
     n_idle = 0;
     n += 1;
+    n_tokens += d.kind == WEFT_DELTA_TEXT ? d.n_tokens : 0;
   }
   return WEFT_OK;
 }
@@ -318,6 +319,7 @@ static weft_status submit_all(weft_answer *a, const weft_answer_config *config, 
   const weft_gen *gen = config->gen;
   weft_generate_params params = gen->params;
   params.tenant = config->tenant;
+  params.collected = !gen->stream;
   for (uint32_t p = 0; p < gen->n_prompts; p++) {
     const weft_gen_prompt *prompt = &gen->prompt[p];
     params.turns = prompt->turns;

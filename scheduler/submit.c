@@ -187,9 +187,11 @@ weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *p
   weft_status status = judge(engine, params, &size, error);
   if (status != WEFT_OK) return status;
   weft_request *request;
-  if (weft_request_open(params, &size, &request) != WEFT_OK) {
-    return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a request of %u prompt tokens", params->n_tokens);
+  status = weft_request_open(params, &size, &engine->budget, &request, error);
+  if (status == WEFT_FULL && params->retry_us != NULL) {
+    *params->retry_us = estimate_retry_us(engine, params, &size, WEFT_REFUSED_MEMORY);
   }
+  if (status != WEFT_OK) return status;
   request->usage.submitted_us = now_us;
   weft_refused why;
   status = weft_inbox_put(&engine->inbox, request, now_us, &why, error);
