@@ -167,7 +167,7 @@ void weft_handle_pin(weft_server *s, weft_exchange *x) {
   uint32_t id = 0;
   const char *bytes = weft_exchange_body(x, &n);
   weft_status status = atomic_load(&s->draining) ? weft_refuse_status(&why, WEFT_FULL, "", true)
-                                                 : weft_openai_load(bytes, n, &root, &why);
+                                                 : weft_openai_load(bytes, n, &s->json_limits, &root, &why);
   if (status == WEFT_OK) status = declare(s->runtime, s->keys, weft_exchange_note(x)->tenant, root, &id, &why);
   if (status == WEFT_OK) {
     weft_text body = {0};

@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /* One generation: parameters in, deltas out. The engine deals in tokens; here they become text, thinking is parted from
  * the answer, and stop strings end it. Two streams run over the same tokens: one on the engine thread, which decides when
- * to stop, one on the reader's, which gives the text; both are pure functions of the tokens, so they agree. */
+ * to stop, one on the reader's, which gives the text. Both print the same text, byte by byte, and search it with the same
+ * automaton, so they find the same end. What the engine thread does costs O(1) for a token and takes no memory. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 
-#include "api/runtime.h"
+#include "api/request_memory.h"
 #include "api/stops.h"
 #include "base/memory.h"
 
-enum { MAX_TOKENS_DEFAULT = 1024 };
+enum {
+  MAX_TOKENS_DEFAULT = 1024,
+  DELTA_TOKENS_MAX = 256 /* of one delta: a reader that comes late takes a long answer in pieces */
+};
 _Static_assert((int)WEFT_ANSWERS_MAX == (int)WEFT_SUBMISSION_MAX, "what weft.h promises, the engine takes");
 
 struct weft_generation {
@@ -23,28 +27,32 @@ struct weft_generation {
   const weft_chat *chat; /* NULL: a plain prompt */
   bool thinks;           /* the answer begins in the thinking channel */
   bool whole_tokens, logprobs, score, ended;
-  weft_stops stops; /* copies of the stop strings */
+  weft_stops stops;
 
   /* engine thread */
-  weft_chat_stream stop_stream;
-  weft_text stop_text, stop_piece;
-  uint32_t n_stop_seen;  /* tokens the stop stream has taken */
-  atomic_bool stop_lost; /* no memory to look for stop strings: the answer ended early */
+  weft_chat_stream stop_stream; /* takes no memory after submit */
+  weft_stop_search stop_search;
+  bool stop_found;
+  uint32_t n_stop_seen; /* tokens the stop stream has taken */
 
   /* reader */
   weft_chat_stream stream;
-  weft_event event; /* TOKENS being worked off, or FINISHED being held back */
+  weft_stop_search search;
+  size_t n_searched; /* bytes of limbo */
+  weft_event event;  /* TOKENS being worked off, or FINISHED being held back */
   bool has_event, finishing;
   uint32_t next;      /* token of event to take next */
   uint64_t n_waiting; /* tokens taken and not released */
   double logprob_sum; /* with score */
   weft_text limbo;    /* text made and not given */
   bool limbo_thinking, stopped;
-  weft_status lost; /* why the reader's text broke off: what is left is thrown away until the end */
-  int32_t *ids;     /* tokens taken, from first unreleased on */
-  weft_sampled *sampled;
-  uint32_t n_ids, n_released, capacity; /* of ids: all; given with the present delta */
-  weft_text text;                       /* of the present delta */
+  weft_status lost;            /* why the reader's text broke off: what is left is thrown away until the end */
+  const int32_t *answer;       /* the engine's, from the first token on */
+  const weft_logprob *logprob; /* likewise, n_top + 1 for each token */
+  uint32_t n_top;
+  uint32_t n_given, n_released; /* tokens of deltas before the present one; of the present one */
+  uint32_t n_ids;               /* tokens taken and not given before */
+  weft_text text;               /* of the present delta */
   weft_token_logprob *lp, *top;
   uint32_t lp_capacity, top_capacity;
   weft_text lp_bytes;
@@ -68,26 +76,20 @@ void weft_generate_defaults(weft_generate_params *p) {
 
 /* ---- engine thread -------------------------------------------------------------------------------------- */
 
+static void search_text(void *self, const char *text, size_t n, bool thinking) {
+  weft_generation *g = self;
+  size_t end;
+  if (!g->stop_found) g->stop_found = weft_stops_read(&g->stops, &g->stop_search, text, n, thinking, &end);
+}
+
 static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n_tokens) {
   weft_generation *g = self;
-  while (g->n_stop_seen < n_tokens) {
-    bool thinking;
-    weft_text_clear(&g->stop_piece);
-    weft_status status =
-        weft_chat_stream_push(&g->stop_stream, tokens[g->n_stop_seen], &g->stop_piece, &thinking, NULL);
-    g->n_stop_seen += 1;
-    if (status == WEFT_OK) weft_text_append(&g->stop_text, g->stop_piece.bytes, g->stop_piece.n);
-    if (status != WEFT_OK || weft_text_status(&g->stop_text) != WEFT_OK) {
-      atomic_store(&g->stop_lost, true); /* the reader says so at the end */
-      return 0;
-    }
-    size_t at, held;
-    if (weft_stops_find(&g->stops, g->stop_text.bytes, g->stop_text.n, &at, &held)) {
-      return g->n_stop_seen < n_tokens ? g->n_stop_seen : WEFT_STOP_KEEP_ALL;
-    }
-    weft_stops_keep_tail(&g->stop_text, held);
+  while (g->n_stop_seen < n_tokens && !g->stop_found) {
+    /* an id outside the vocabulary has no text to search; the reader, who cannot print it either, ends the answer */
+    (void)weft_chat_stream_feed(&g->stop_stream, tokens[g->n_stop_seen++], search_text, g);
   }
-  return n_tokens;
+  if (!g->stop_found) return n_tokens;
+  return g->n_stop_seen < n_tokens ? g->n_stop_seen : WEFT_STOP_KEEP_ALL;
 }
 
 static void notify(void *self) {
@@ -121,16 +123,23 @@ static weft_status make_prompt(weft_generation *g, const weft_generate_params *p
     return copy_tokens(g, p->sibling->prompt.ids, p->sibling->prompt.n, error);
   }
   if (p->text != NULL) {
+    weft_status fits = weft_served_check_text(m, p->n_text, error);
+    if (fits != WEFT_OK) return fits;
     return weft_tokenizer_encode(m->tokenizer, p->text, p->n_text, WEFT_ENCODE_ADD_SPECIAL, &g->prompt, error);
   }
   if (m->chat == NULL) {
     return weft_fail(error, WEFT_E_UNSUPPORTED, "%s has no chat template that weft knows: send a plain prompt instead",
                      m->name);
   }
+  size_t n_bytes = 0;
   for (uint32_t i = 0; i < p->n_turns; i++) {
-    if (p->turns[i].role != NULL && p->turns[i].content != NULL) continue;
-    return weft_fail(error, WEFT_E_INVALID, "message %u lacks its role or its content", i);
+    if (p->turns[i].role == NULL || p->turns[i].content == NULL) {
+      return weft_fail(error, WEFT_E_INVALID, "message %u lacks its role or its content", i);
+    }
+    n_bytes += strlen(p->turns[i].content);
   }
+  weft_status status = weft_served_check_text(m, n_bytes, error);
+  if (status != WEFT_OK) return status;
   weft_chat_message *list = weft_alloc(p->n_turns, sizeof *list);
   if (list == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the prompt");
   for (uint32_t i = 0; i < p->n_turns; i++) {
@@ -138,7 +147,7 @@ static weft_status make_prompt(weft_generation *g, const weft_generate_params *p
     list[i] = (weft_chat_message){.role = t->role, .content = t->content, .n_content = strlen(t->content)};
   }
   weft_chat_options options = {.thinking = p->thinking, .add_generation_prompt = true};
-  weft_status status = weft_chat_render(m->chat, list, p->n_turns, &options, &g->prompt, error);
+  status = weft_chat_render(m->chat, list, p->n_turns, &options, &g->prompt, error);
   weft_free(list);
   g->chat = m->chat;
   g->thinks = weft_chat_starts_thinking(m->chat, &options);
@@ -201,27 +210,48 @@ static uint32_t choose_length(const weft_generation *g, const weft_generate_para
   return most > UINT32_MAX ? UINT32_MAX : (uint32_t)most;
 }
 
+static uint32_t least(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
+
+/* What this generation holds besides its request, which the engine cuts to what the context leaves. */
+static uint64_t caller_bytes(const weft_generation *g, const weft_generate_params *p, uint32_t max_tokens) {
+  uint32_t context = g->model->context, room = context > g->prompt.n ? context - g->prompt.n : 0;
+  const weft_generation_need need = {.n_prompt = g->prompt.n,
+                                     .answer_max = least(max_tokens, room),
+                                     .delta_tokens_max = least(least(max_tokens, room), DELTA_TOKENS_MAX),
+                                     .logprobs = g->logprobs,
+                                     .collected = p->collected,
+                                     .n_top = p->top_logprobs,
+                                     .stop_bytes = g->stops.n_bytes};
+  return weft_generation_bytes(g->model, &need);
+}
+
 /* What it takes to read the answer, and the request of the engine; bias: room for what its sampling points to. */
 static weft_status prepare(weft_generation *g, const weft_generate_params *p, uint64_t now, weft_logit_bias *bias,
                            weft_request_params *out, weft_error *error) {
   weft_status status = make_prompt(g, p, error);
-  if (status == WEFT_OK) status = weft_stops_set(&g->stops, p->stop, p->n_stop, error);
+  if (status == WEFT_OK) status = weft_stops_open(&g->stops, p->stop, p->n_stop, error);
   if (status != WEFT_OK) return status;
   bool canvas = answers_by_canvas(g, p);
   unsigned flags = (p->with_special ? (unsigned)WEFT_DETOK_WITH_SPECIAL : 0u) |
                    (p->whole_tokens ? (unsigned)WEFT_DETOK_WHOLE_TOKENS : 0u);
   weft_chat_stream_open(&g->stream, g->chat, g->model->tokenizer, flags, g->thinks);
   weft_chat_stream_open(&g->stop_stream, g->chat, g->model->tokenizer, flags, g->thinks);
+  if (g->stops.n > 0 && weft_chat_stream_reserve(&g->stop_stream) != WEFT_OK) {
+    return weft_fail(error, WEFT_E_NO_MEMORY, "no memory to look for stop strings");
+  }
   g->whole_tokens = p->whole_tokens;
   g->logprobs = p->logprobs && !canvas;
   g->score = p->score && !canvas;
+  uint32_t max_tokens = choose_length(g, p, canvas);
   uint64_t seed = p->has_seed ? p->seed : fresh_seed();
   *out = (weft_request_params){.tenant = p->tenant,
                                .domain = weft_runtime_domain(g->runtime, p->tenant),
                                .canvas = canvas,
                                .tokens = g->prompt.ids,
                                .n_tokens = g->prompt.n,
-                               .max_tokens = choose_length(g, p, canvas),
+                               .max_tokens = max_tokens,
                                .ignore_eos = p->ignore_eos,
                                .stop_rule = g->stops.n > 0 ? stop_rule : NULL,
                                .stop_self = g,
@@ -230,6 +260,7 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
                                .deadline_us = p->timeout_ms > 0 ? now + (uint64_t)p->timeout_ms * 1000u : 0,
                                .priority = p->priority,
                                .no_cache = p->no_cache,
+                               .caller_bytes = caller_bytes(g, p, max_tokens),
                                .canvas_events = canvas && p->canvas_deltas,
                                .trace = canvas && p->trace};
   out->stop_tokens = weft_tokenizer_eog(g->model->tokenizer, &out->n_stop_tokens);
@@ -369,15 +400,11 @@ void weft_generation_free(weft_generation *g) {
   if (g->request != NULL) weft_engine_release(g->runtime->engine, g->request);
   weft_chat_stream_close(&g->stream);
   weft_chat_stream_close(&g->stop_stream);
-  weft_stops_free(&g->stops);
+  weft_stops_close(&g->stops);
   weft_tokens_free(&g->prompt);
-  weft_text_free(&g->stop_text);
-  weft_text_free(&g->stop_piece);
   weft_text_free(&g->limbo);
   weft_text_free(&g->text);
   weft_text_free(&g->lp_bytes);
-  weft_free(g->ids);
-  weft_free(g->sampled);
   weft_free(g->lp);
   weft_free(g->top);
   weft_free(g);
@@ -385,69 +412,57 @@ void weft_generation_free(weft_generation *g) {
 
 /* ---- the reader ------------------------------------------------------------------------------------------------ */
 
-static weft_status keep_token(weft_generation *g, int32_t id, const weft_sampled *sampled) {
-  if (g->n_ids == g->capacity) {
-    uint32_t capacity = g->capacity == 0 ? 64 : g->capacity * 2;
-    int32_t *ids = weft_realloc(g->ids, capacity, sizeof *ids);
-    if (ids == NULL) return WEFT_E_NO_MEMORY;
-    g->ids = ids;
-    if (g->logprobs) {
-      weft_sampled *list = weft_realloc(g->sampled, capacity, sizeof *list);
-      if (list == NULL) return WEFT_E_NO_MEMORY;
-      g->sampled = list;
-    }
-    g->capacity = capacity;
-  }
-  g->ids[g->n_ids] = id;
-  if (g->logprobs) g->sampled[g->n_ids] = *sampled;
-  g->n_ids += 1;
-  return WEFT_OK;
-}
-
 /* Forgets what the last delta gave. */
 static void drop_released(weft_generation *g) {
-  uint32_t n = g->n_ids - g->n_released;
-  if (g->n_released > 0 && n > 0) {
-    memmove(g->ids, g->ids + g->n_released, n * sizeof *g->ids);
-    if (g->logprobs) memmove(g->sampled, g->sampled + g->n_released, n * sizeof *g->sampled);
-  }
-  g->n_ids = n;
+  g->n_given += g->n_released;
+  g->n_ids -= g->n_released;
   g->n_released = 0;
   weft_text_clear(&g->text);
 }
 
+/* Drops the first n bytes of limbo, which were searched. */
+static void drop_limbo(weft_generation *g, size_t n) {
+  if (n == 0) return;
+  memmove(g->limbo.bytes, g->limbo.bytes + n, g->limbo.n - n + 1);
+  g->limbo.n -= n;
+  g->n_searched = g->limbo.n;
+}
+
 /* Moves from limbo to the delta what can no longer become a stop string; ids follow their text in whole-token mode. */
 static void release_text(weft_generation *g, bool all) {
-  size_t at = 0, held = 0;
-  if (g->stopped) {
-    weft_text_clear(&g->limbo);
-  } else if (g->stops.n > 0 && weft_stops_find(&g->stops, g->limbo.bytes, g->limbo.n, &at, &held)) {
-    weft_text_append(&g->text, g->limbo.bytes, at);
-    weft_text_clear(&g->limbo);
+  size_t end = 0, from = g->n_searched, n_new = g->limbo.n - from;
+  if (!g->stopped && n_new > 0 &&
+      weft_stops_read(&g->stops, &g->search, g->limbo.bytes + from, n_new, g->limbo_thinking, &end)) {
+    weft_text_append(&g->text, g->limbo.bytes, from + end - weft_stops_found(&g->stops, &g->search));
     g->stopped = true;
-  } else {
-    if (all || g->stops.n == 0) held = 0;
-    if (held == 0 || !g->whole_tokens) {
-      if (g->limbo.n > held) weft_text_append(&g->text, g->limbo.bytes, g->limbo.n - held);
-      weft_stops_keep_tail(&g->limbo, held);
-    }
+  }
+  g->n_searched = g->limbo.n;
+  size_t held = all ? 0 : weft_stops_held(&g->stops, &g->search);
+  if (g->stopped) {
+    drop_limbo(g, g->limbo.n);
+  } else if (held == 0 || !g->whole_tokens) {
+    if (g->limbo.n > held) weft_text_append(&g->text, g->limbo.bytes, g->limbo.n - held);
+    drop_limbo(g, g->limbo.n - held);
   }
   if (g->whole_tokens && g->limbo.n > 0) return;
   g->n_released = g->n_ids - (uint32_t)g->n_waiting;
 }
 
-/* Takes tokens of the event until it is used up or the channel changes. */
+/* Takes tokens of the event until it is used up, the delta is full or the channel changes. */
 static weft_status take_tokens(weft_generation *g, bool *thinking) {
-  while (g->next < g->event.n) {
+  g->answer = g->event.tokens - g->event.first;
+  g->n_top = g->event.n_top;
+  if (g->event.logprobs != NULL) g->logprob = g->event.logprobs - (size_t)g->event.first * (1 + g->n_top);
+  for (uint32_t n = 0; n < DELTA_TOKENS_MAX && g->next < g->event.n; n++) {
     uint32_t i = g->next;
     uint32_t n_ids = 1;
     bool channel = g->limbo_thinking;
     size_t before = g->limbo.n;
     weft_status status = weft_chat_stream_push(&g->stream, g->event.tokens[i], &g->limbo, &channel, &n_ids);
-    if (status == WEFT_OK) status = keep_token(g, g->event.tokens[i], g->logprobs ? &g->event.sampled[i] : NULL);
     if (status != WEFT_OK) return status;
-    if (g->score) g->logprob_sum += (double)g->event.sampled[i].logprob;
+    if (g->score) g->logprob_sum += (double)g->event.logprobs[(size_t)i * (1 + g->n_top)].logprob;
     g->next += 1;
+    g->n_ids += 1;
     g->n_waiting = n_ids > 0 ? 0 : g->n_waiting + 1;
     bool grew = g->limbo.n > before;
     if (grew && channel != g->limbo_thinking && (before > 0 || g->text.n > 0)) {
@@ -478,35 +493,39 @@ static weft_status token_bytes(weft_generation *g, int32_t id, size_t *at, size_
   return status;
 }
 
-/* Logprob arrays of the released tokens. Offsets first, pointers when the bytes no longer move. */
-static weft_status fill_logprobs(weft_generation *g, weft_delta *out) {
-  uint32_t n = g->n_released, n_top = 0;
-  weft_text_clear(&g->lp_bytes);
-  for (uint32_t i = 0; i < n; i++) n_top = g->sampled[i].n_top > n_top ? g->sampled[i].n_top : n_top;
-  if (n > g->lp_capacity || n * n_top > g->top_capacity) {
+static weft_status make_room_for_logprobs(weft_generation *g, uint32_t n) {
+  if (n > g->lp_capacity) {
     weft_free(g->lp);
     weft_free(g->top);
-    g->lp_capacity = n;
-    g->top_capacity = n * WEFT_TOP_LOGPROBS_MAX;
     g->lp = weft_alloc(n, sizeof *g->lp);
-    g->top = weft_alloc(g->top_capacity, sizeof *g->top);
-    if (g->lp == NULL || g->top == NULL) {
-      g->lp_capacity = g->top_capacity = 0;
-      return WEFT_E_NO_MEMORY;
-    }
+    g->top = weft_alloc((size_t)n * g->n_top, sizeof *g->top);
+    g->lp_capacity = g->lp != NULL && g->top != NULL ? n : 0;
   }
-  weft_status status = WEFT_OK;
+  return g->lp_capacity >= n ? WEFT_OK : WEFT_E_NO_MEMORY;
+}
+
+static weft_status put_logprob(weft_generation *g, const weft_logprob *from, weft_token_logprob *to) {
+  size_t at, length;
+  weft_status status = token_bytes(g, from->token, &at, &length);
+  if (status == WEFT_OK) *to = (weft_token_logprob){from->token, from->logprob, g->lp_bytes.bytes + at, length};
+  return status;
+}
+
+/* Logprob arrays of the released tokens: twice, since the bytes move while they grow. */
+static weft_status fill_logprobs(weft_generation *g, weft_delta *out) {
+  uint32_t n = g->n_released, n_top = g->n_top, stride = 1 + g->n_top;
+  const weft_logprob *from = g->logprob + (size_t)g->n_given * stride;
+  for (uint32_t i = 0; i < n; i++) { /* a small vocabulary has fewer than were asked for */
+    while (n_top > 0 && from[(size_t)i * stride + n_top].token < 0) n_top -= 1;
+  }
+  weft_status status = make_room_for_logprobs(g, n);
   for (int pass = 0; pass < 2 && status == WEFT_OK; pass++) {
-    size_t at, length;
     weft_text_clear(&g->lp_bytes);
     for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
-      const weft_sampled *s = &g->sampled[i];
-      status = token_bytes(g, s->token, &at, &length);
-      g->lp[i] = (weft_token_logprob){s->token, s->logprob, g->lp_bytes.bytes + at, length};
-      for (uint32_t k = 0; k < s->n_top && status == WEFT_OK; k++) {
-        status = token_bytes(g, s->top[k].token, &at, &length);
-        g->top[i * n_top + k] =
-            (weft_token_logprob){s->top[k].token, s->top[k].logprob, g->lp_bytes.bytes + at, length};
+      const weft_logprob *own = from + (size_t)i * stride;
+      status = put_logprob(g, own, &g->lp[i]);
+      for (uint32_t k = 0; k < n_top && status == WEFT_OK; k++) {
+        status = put_logprob(g, &own[1 + k], &g->top[(size_t)i * n_top + k]);
       }
     }
   }
@@ -521,7 +540,7 @@ static weft_status give_text_delta(weft_generation *g, bool thinking, weft_delta
                       .text = g->text.bytes == NULL ? "" : g->text.bytes,
                       .n_text = g->text.n,
                       .thinking = thinking,
-                      .tokens = g->ids,
+                      .tokens = g->answer + g->n_given,
                       .n_tokens = g->n_released};
   if (weft_text_status(&g->text) != WEFT_OK) return WEFT_E_NO_MEMORY;
   return g->logprobs && g->n_released > 0 ? fill_logprobs(g, out) : WEFT_OK;
@@ -561,11 +580,12 @@ static weft_status give_canvas(weft_generation *g, weft_delta *out) {
 static weft_status give_end(weft_generation *g, weft_delta *out) {
   const weft_usage *u = &g->event.usage;
   (void)snprintf(g->error, sizeof g->error, "%s", g->event.error == NULL ? "" : g->event.error);
-  if (g->lost == WEFT_OK && atomic_load(&g->stop_lost)) g->lost = WEFT_E_NO_MEMORY;
   if (g->lost != WEFT_OK && g->event.finish != WEFT_FINISH_ERROR) {
     g->event.finish = WEFT_FINISH_ERROR;
     (void)snprintf(g->error, sizeof g->error, "the text of the answer broke off: %s", weft_status_text(g->lost));
   }
+  /* broken bytes at the very end are printed only now, and U+FFFD may complete a stop string */
+  if (g->stopped && g->event.finish == WEFT_FINISH_LENGTH) g->event.finish = WEFT_FINISH_STOP;
   *out = (weft_delta){
       .kind = WEFT_DELTA_END,
       .text = "",

@@ -133,10 +133,8 @@ static void cancel_all(weft_http *http) {
 /* A queued request that no worker will take. */
 static void refuse_queued(weft_http *http) {
   for (http_connection *c = http->first; c != NULL; c = c->next) {
-    weft_refusal why;
     if (c->x == NULL || c->phase != PHASE_WORK || !http__unqueue(c->x) || c->x->answer != ANSWER_NONE) continue;
-    (void)weft_refuse(&why, 503, "cancelled", NULL, "the request was cancelled: the server is shutting down");
-    weft_exchange_refuse(c->x, &why);
+    http__refuse_closing(c->x);
     http__postpone(c);
   }
 }
@@ -249,6 +247,7 @@ static weft_status start_network(weft_http *http, weft_error *error) {
   }
   http->listening = true;
   weft_status status = http__jobs_open(http, error);
+  http->config.weight = NULL; /* not kept */
   if (status != WEFT_OK) return status;
   int code = pthread_create(&http->network, NULL, run, http);
   if (code != 0) return weft_fail(error, WEFT_E_IO, "the system refused a thread: %s", strerror(code));
@@ -264,7 +263,6 @@ weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft
   http->config.host = NULL; /* not kept */
   http->listener = http->epoll = http->wakes = -1;
   (void)pthread_mutex_init(&http->lock, NULL); /* these cannot fail with default attributes on this system */
-  (void)pthread_cond_init(&http->jobs_wait, NULL);
   http__share_open(http);
   *out = http; /* callbacks of the first request may want it before this function returns */
   weft_status status = listen_at(http, config->host == NULL ? "127.0.0.1" : config->host, error);
@@ -318,10 +316,10 @@ void weft_http_close(weft_http *http) {
   }
   while (http->first != NULL) http__drop(http->first);
   for (weft_exchange *x; (x = http__take_ready(http)) != NULL;) http__finish(x, true); /* whose clients had left */
+  weft_workers_close(http->workers);
   if (http->listener >= 0) (void)close(http->listener);
   if (http->epoll >= 0) (void)close(http->epoll);
   if (http->wakes >= 0) (void)close(http->wakes);
-  (void)pthread_cond_destroy(&http->jobs_wait);
   (void)pthread_mutex_destroy(&http->lock);
   weft_free(http);
 }

@@ -57,9 +57,11 @@ typedef struct weft_http_config {
   uint64_t bodies_bytes_max; /* of all requests being read */
   uint32_t connections_max;
   uint32_t n_workers;
-  uint32_t n_tenants;    /* 1: addresses have shares instead */
-  uint32_t idle_seconds; /* a connection between two requests is closed after so long, and one that takes no answer */
-  uint64_t (*clock_us)(void); /* NULL: weft_clock_us; deadlines are looked at four times a second whatever it says */
+  uint32_t n_tenants;     /* 1: addresses have shares instead */
+  const uint32_t *weight; /* [n_tenants] for their turns at the workers, only read during open; NULL: all 1 */
+  uint32_t idle_seconds;  /* a connection between two requests is closed after so long, and one that takes no answer */
+  uint64_t (*clock_us)(void);  /* NULL: weft_clock_us; deadlines are looked at four times a second whatever it says */
+  uint64_t (*worker_us)(void); /* what a worker is charged by; NULL: processor time of the calling thread */
   void *self;
   bool (*begin)(void *self, weft_exchange *exchange); /* true: handle is quick, run it on the network thread */
   void (*handle)(void *self, weft_exchange *exchange);
@@ -85,6 +87,8 @@ bool weft_http_is_loopback(const weft_http *http);
 uint32_t weft_http_active(weft_http *http);     /* requests that were read whole and whose answers are not yet out */
 uint64_t weft_http_body_bytes(weft_http *http); /* of bodies that are being read or wait for a worker */
 uint64_t weft_http_ended(weft_http *http, weft_http_end how); /* how many connections */
+/* Processor time that workers spent on a tenant's requests. */
+uint64_t weft_http_worker_us(weft_http *http, uint32_t tenant);
 /* Tells every source that its answer is not wanted any more, as if all clients had left; they still get its end. */
 void weft_http_cancel(weft_http *http);
 /* Cancels, waits a little for the last bytes, ends all threads. NULL is fine. */

@@ -6,7 +6,8 @@
  * Law: connections belong to the network thread alone. An exchange belongs to the network thread too, except from
  * http__queue to the end of its handler: then its answer, its source and its body are the worker's, and the network thread
  * reads nothing of it but what the lock guards. The lock is held for a few instructions; no handler, source or callback
- * runs under it. The engine's callbacks take it (weft_exchange_wake), so it comes after every lock of theirs. */
+ * runs under it. The engine's callbacks take it (weft_exchange_wake), so it comes after every lock of theirs, and before the
+ * workers' own. */
 #ifndef WEFT_API_HTTP_INTERNAL_H
 #define WEFT_API_HTTP_INTERNAL_H
 
@@ -16,11 +17,11 @@
 
 #include "api/http.h"
 #include "api/http_parse.h"
+#include "api/workers.h"
 
 enum {
   HEADERS_MAX = 8,
   ID_BYTES_MAX = 128,
-  WORKERS_MAX = 16,
   CODE_LEFT = 499,
   TENANTS_MAX = 256,
   ADDRESSES_MAX = 1024, /* addresses are told apart by a seeded hash; two that meet share a share */
@@ -67,9 +68,9 @@ struct weft_exchange {
   uint32_t n_headers;
 
   /* under the lock */
-  bool queued, working, in_ready;
-  weft_exchange *next_job, *next_ready;
-  uint64_t turn; /* among jobs the lowest is next */
+  bool working, in_ready; /* working: the workers have it, waiting or running */
+  weft_exchange *next_ready;
+  weft_job job; /* theirs while it works */
 };
 
 typedef enum http_phase {
@@ -120,14 +121,11 @@ struct weft_http {
   atomic_uint_fast64_t n_ended[WEFT_HTTP_ENDS];
   atomic_uint n_active;
   atomic_uint_fast64_t n_body_bytes; /* in both pools */
+  weft_workers *workers;
 
   pthread_mutex_t lock; /* what follows, and what an exchange says is under it */
-  pthread_cond_t jobs_wait;
-  pthread_t worker[WORKERS_MAX];
-  uint32_t n_workers;
   bool closing, workers_gone, cancel_asked;
-  weft_exchange *first_job, *ready, *last_ready;
-  uint64_t turn, turn_of[WHO_MAX];
+  weft_exchange *ready, *last_ready;
 };
 
 /* http.c */
@@ -163,7 +161,8 @@ void http__put_fault(http_connection *c, const weft_http_fault *fault);
 
 /* http_jobs.c */
 weft_status http__jobs_open(weft_http *http, weft_error *error);
-void http__jobs_close(weft_http *http); /* waits for running handlers; queued ones stay */
+void http__jobs_close(weft_http *http); /* waits for running handlers; what waits is refused */
+void http__refuse_closing(weft_exchange *x);
 void http__queue(weft_exchange *x);
 bool http__unqueue(weft_exchange *x); /* true: no worker has it any more, nor will */
 weft_exchange *http__take_ready(weft_http *http);

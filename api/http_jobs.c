@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Workers, and the two ways between them and the network thread: jobs to the workers, exchanges that are ready back.
+/* The two ways between the network thread and the workers (workers.h): jobs to them, exchanges that are ready back.
  *
- * Law: workers serve tenants in turn (start-time fair queueing): each job of a tenant stands behind its last one by its cost,
- * and a tenant that comes back starts at the turn that is being served. So a job waits for at most one job of each other
- * tenant and for what runs, however many another tenant has queued, and large bodies count as many small ones. */
-#include <string.h>
+ * Law: an exchange that the workers have is working, until its handler has ended or the network thread has taken it back
+ * from among those that wait. Workers are shared among tenants, or among addresses where all are one tenant. */
+#include <stddef.h>
 
 #include "api/http_internal.h"
-#include "base/memory.h"
-
-enum { TURN_BYTES = 4096 }; /* a body of so many bytes costs as much as an empty one again */
 
 /* Under the lock. */
 static void make_ready(weft_exchange *x) {
@@ -57,85 +53,76 @@ void http__forget_ready(weft_exchange *x) {
   (void)pthread_mutex_unlock(&http->lock);
 }
 
-/* Under the lock: the job whose turn it is leaves the list. The list is as short as the places for requests are few. */
-static weft_exchange *take_job(weft_http *http) {
-  weft_exchange **best = NULL;
-  for (weft_exchange **at = &http->first_job; *at != NULL; at = &(*at)->next_job) {
-    if (best == NULL || (*at)->turn < (*best)->turn) best = at;
-  }
-  if (best == NULL) return NULL;
-  weft_exchange *x = *best;
-  *best = x->next_job;
-  x->queued = false;
-  http->turn = x->turn;
-  return x;
+/* ---- workers ---- */
+
+/* Among whom workers are shared: tenants, or addresses where all are one tenant. */
+static uint32_t queue_of(const weft_exchange *x) {
+  return x->http->config.n_tenants > 1 ? x->who : x->who - TENANTS_MAX;
 }
 
-static void *work(void *self) {
+static weft_exchange *exchange_of(weft_job *job) {
+  return (weft_exchange *)(void *)((char *)job - offsetof(weft_exchange, job));
+}
+
+void http__refuse_closing(weft_exchange *x) {
+  weft_refusal why;
+  (void)weft_refuse(&why, 503, "cancelled", NULL, "the request was cancelled: the server is shutting down");
+  weft_exchange_refuse(x, &why);
+}
+
+static void run_job(void *self, weft_job *job, bool closing) {
   weft_http *http = self;
-  (void)pthread_mutex_lock(&http->lock);
-  while (!http->closing) {
-    weft_exchange *x = take_job(http);
-    if (x == NULL) {
-      (void)pthread_cond_wait(&http->jobs_wait, &http->lock);
-      continue;
-    }
-    (void)pthread_mutex_unlock(&http->lock);
+  weft_exchange *x = exchange_of(job);
+  if (closing) {
+    http__refuse_closing(x);
+  } else {
     http->config.handle(http->config.self, x);
-    (void)pthread_mutex_lock(&http->lock);
-    x->working = false;
-    make_ready(x);
-    http__poke(http);
   }
+  (void)pthread_mutex_lock(&http->lock);
+  x->working = false;
+  make_ready(x);
+  http__poke(http);
   (void)pthread_mutex_unlock(&http->lock);
-  return NULL;
 }
 
 void http__queue(weft_exchange *x) {
   weft_http *http = x->http;
   (void)pthread_mutex_lock(&http->lock);
-  uint64_t *turn = &http->turn_of[x->who];
-  if (*turn < http->turn) *turn = http->turn;
-  *turn += 1 + x->body.n / TURN_BYTES;
-  x->turn = *turn;
-  x->queued = x->working = true;
-  x->next_job = NULL;
-  weft_exchange **last = &http->first_job; /* of equal turns the first to come is served first */
-  while (*last != NULL) last = &(*last)->next_job;
-  *last = x;
-  (void)pthread_cond_signal(&http->jobs_wait);
+  bool taken = x->working = weft_workers_put(http->workers, &x->job, queue_of(x));
   (void)pthread_mutex_unlock(&http->lock);
+  if (!taken) http__refuse_closing(x);
 }
 
 bool http__unqueue(weft_exchange *x) {
   weft_http *http = x->http;
   (void)pthread_mutex_lock(&http->lock);
-  if (x->queued) {
-    weft_exchange **at = &http->first_job;
-    while (*at != x) at = &(*at)->next_job;
-    *at = x->next_job;
-    x->queued = x->working = false;
-  }
+  if (x->working && weft_workers_take_back(http->workers, &x->job)) x->working = false;
   bool free_of_workers = !x->working;
   (void)pthread_mutex_unlock(&http->lock);
   return free_of_workers;
 }
 
 weft_status http__jobs_open(weft_http *http, weft_error *error) {
-  uint32_t n = http->config.n_workers;
-  for (uint32_t i = 0; i < n && i < WORKERS_MAX; i++) {
-    int code = pthread_create(&http->worker[i], NULL, work, http);
-    if (code != 0) return weft_fail(error, WEFT_E_IO, "the system refused a thread: %s", strerror(code));
-    http->n_workers += 1;
-  }
-  return WEFT_OK;
+  const weft_http_config *c = &http->config;
+  const weft_workers_config config = {.n_threads = c->n_workers,
+                                      .n_tenants = c->n_tenants > 1 ? c->n_tenants : (uint32_t)ADDRESSES_MAX,
+                                      .weight = c->n_tenants > 1 ? c->weight : NULL,
+                                      .self = http,
+                                      .run = run_job,
+                                      .thread_us = c->worker_us};
+  return weft_workers_open(&config, &http->workers, error);
 }
 
 void http__jobs_close(weft_http *http) {
   (void)pthread_mutex_lock(&http->lock);
   http->closing = true;
-  (void)pthread_cond_broadcast(&http->jobs_wait);
   (void)pthread_mutex_unlock(&http->lock);
-  for (uint32_t i = 0; i < http->n_workers; i++) (void)pthread_join(http->worker[i], NULL); /* ours, joined once */
-  http->n_workers = 0;
+  if (http->workers != NULL) weft_workers_stop(http->workers);
+}
+
+uint64_t weft_http_worker_us(weft_http *http, uint32_t tenant) {
+  uint64_t us = 0;
+  if (http->config.n_tenants > 1) return weft_workers_used_us(http->workers, tenant);
+  for (uint32_t i = 0; i < ADDRESSES_MAX; i++) us += weft_workers_used_us(http->workers, i);
+  return us;
 }

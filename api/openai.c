@@ -14,7 +14,7 @@ static void answer(weft_server *s, weft_exchange *x, weft_openai_kind kind, cons
     return;
   }
   const char *body = weft_exchange_body(x, &n);
-  if (weft_openai_parse(kind, body, n, &gen, &why) != WEFT_OK) {
+  if (weft_openai_parse(kind, body, n, &s->json_limits, &gen, &why) != WEFT_OK) {
     weft_exchange_refuse(x, &why);
     return;
   }

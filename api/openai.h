@@ -10,14 +10,16 @@
 #include <jansson.h>
 
 #include "api/gen.h"
+#include "api/json_scan.h"
 #include "api/stream.h"
 
 typedef enum weft_openai_kind { WEFT_OPENAI_CHAT = 1, WEFT_OPENAI_COMPLETIONS = 2 } weft_openai_kind;
 
-/* A JSON object out of a body; json_decref ends it. The refusal names the place. */
-weft_status weft_openai_load(const char *body, size_t n, json_t **out, weft_refusal *why);
+/* A JSON object out of a body that stays within the limits; json_decref ends it. The refusal names the place. */
+weft_status weft_openai_load(const char *body, size_t n, const weft_json_size *limits, json_t **out, weft_refusal *why);
 /* On failure *gen is closed. */
-weft_status weft_openai_parse(weft_openai_kind kind, const char *body, size_t n, weft_gen *gen, weft_refusal *why);
+weft_status weft_openai_parse(weft_openai_kind kind, const char *body, size_t n, const weft_json_size *limits,
+                              weft_gen *gen, weft_refusal *why);
 /* The prompt of a body: messages, or what "prompt" holds. Used by /tokenize too. */
 weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_gen_prompt *out, weft_refusal *why);
 weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_gen_prompt *out,

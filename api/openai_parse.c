@@ -118,7 +118,20 @@ static weft_status no_memory(weft_refusal *why) {
 
 /* ---- values ---- */
 
-weft_status weft_openai_load(const char *body, size_t n, json_t **out, weft_refusal *why) {
+/* Fields that nobody reads would become memory, too. */
+static weft_status check_size(const char *body, size_t n, const weft_json_size *limits, weft_refusal *why) {
+  weft_json_size size;
+  size_t at = 0;
+  const char *what = NULL;
+  if (weft_json_scan(body, n, limits, &size, &at, &what)) return WEFT_OK;
+  return weft_refuse(why, 400, "too_many_values", NULL,
+                     "the body has too many %s at byte %zu; it may have %u lists, objects and strings, %u numbers, and "
+                     "%u levels",
+                     what, at, limits->values, limits->scalars, limits->depth);
+}
+
+weft_status weft_openai_load(const char *body, size_t n, const weft_json_size *limits, json_t **out,
+                             weft_refusal *why) {
   size_t bad_at;
   json_error_t error;
   *out = NULL;
@@ -126,6 +139,8 @@ weft_status weft_openai_load(const char *body, size_t n, json_t **out, weft_refu
   if (!weft_utf8_valid(body, n, &bad_at)) {
     return weft_refuse(why, 400, "invalid_json", NULL, "the body is not valid UTF-8 at byte %zu", bad_at);
   }
+  weft_status status = check_size(body, n, limits, why);
+  if (status != WEFT_OK) return status;
   json_t *root = json_loadb(body, n, 0, &error);
   if (root == NULL) {
     return weft_refuse(why, 400, "invalid_json", NULL, "the body is not valid JSON at line %d, column %d (byte %d): %s",
@@ -599,10 +614,11 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
   return status;
 }
 
-weft_status weft_openai_parse(weft_openai_kind kind, const char *body, size_t n, weft_gen *gen, weft_refusal *why) {
+weft_status weft_openai_parse(weft_openai_kind kind, const char *body, size_t n, const weft_json_size *limits,
+                              weft_gen *gen, weft_refusal *why) {
   json_t *root;
   memset(gen, 0, sizeof *gen);
-  weft_status status = weft_openai_load(body, n, &root, why);
+  weft_status status = weft_openai_load(body, n, limits, &root, why);
   if (status != WEFT_OK) return status;
   gen->json = root;
   weft_generate_defaults(&gen->params);

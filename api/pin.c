@@ -49,17 +49,21 @@ static weft_status check_turns(const weft_served_model *m, const weft_prefix *p,
   if (m->chat == NULL) {
     return weft_fail(error, WEFT_E_UNSUPPORTED, "%s has no chat template that weft knows: pin a text instead", m->name);
   }
+  size_t n_bytes = 0;
   for (uint32_t i = 0; i < p->n_turns; i++) {
-    if (p->turns[i].role != NULL && p->turns[i].content != NULL) continue;
-    return weft_fail(error, WEFT_E_INVALID, "message %u lacks its role or its content", i);
+    if (p->turns[i].role == NULL || p->turns[i].content == NULL) {
+      return weft_fail(error, WEFT_E_INVALID, "message %u lacks its role or its content", i);
+    }
+    n_bytes += strlen(p->turns[i].content);
   }
-  return p->n_turns > 0 ? WEFT_OK : weft_fail(error, WEFT_E_INVALID, "there is no message to pin");
+  return p->n_turns > 0 ? weft_served_check_text(m, n_bytes, error)
+                        : weft_fail(error, WEFT_E_INVALID, "there is no message to pin");
 }
 
 /* What the encodings with all continuations begin with. */
 static weft_status common_tokens(const weft_served_model *m, const weft_prefix *p, weft_tokens *out,
                                  weft_error *error) {
-  weft_status status = p->turns != NULL ? check_turns(m, p, error) : WEFT_OK;
+  weft_status status = p->turns != NULL ? check_turns(m, p, error) : weft_served_check_text(m, p->n_text, error);
   for (uint32_t i = 0; status == WEFT_OK && i < N_CONTINUATIONS; i++) {
     weft_tokens other = {0}, *into = i == 0 ? out : &other;
     status = p->turns != NULL ? encode_turns(m, p, continuations[i], into, error)

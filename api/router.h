@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "api/http.h"
+#include "api/json_scan.h"
 #include "api/server.h"
 
 /* Who may ask: by API key where there are keys, else as the last words say. */
@@ -36,6 +37,7 @@ struct weft_server {
   const char *host; /* that it was told to listen on; NULL: none */
   const char *const *origins;
   uint32_t n_origins;
+  weft_json_size json_limits; /* of bodies */
   atomic_bool draining;
   atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1][WEFT_CODES_MAX]; /* by route and code; last route: none */
   atomic_uint_fast64_t left;

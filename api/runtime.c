@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "api/config.h"
+#include "api/request_memory.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -302,6 +303,7 @@ static void write_plan(weft_runtime *rt) {
     weft_text_printf(t, "file     %.1f MiB behind the host memory: %u pages in %s (unlinked)\n",
                      mib((uint64_t)rt->n_file_pages * rt->page_bytes), rt->n_file_pages, rt->options.spill_file);
   }
+  weft_request_memory_print(rt, t);
 }
 
 /* ---- open and close ---------------------------------------------------------------------------------------- */
@@ -369,6 +371,7 @@ static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenan
                                .rows_per_step = rt->options.rows,
                                .running_max = rt->options.running,
                                .waiting_max = rt->options.queue,
+                               .request_bytes_max = rt->options.request_bytes,
                                .pins_max = rt->options.pins,
                                .n_tenants = rt->options.tenants,
                                .tenant = tenant,
@@ -420,7 +423,9 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   if (status == WEFT_OK) status = plan_file(rt, error);
   if (status == WEFT_OK) status = open_store(rt, options->kv_bytes == 0, error);
   if (status == WEFT_OK) status = open_runners(rt, error);
-  if (status == WEFT_OK) status = open_tenants_and_engine(rt, error);
+  if (status != WEFT_OK) return status;
+  if (rt->options.request_bytes == 0) rt->options.request_bytes = weft_request_memory_default(rt);
+  status = open_tenants_and_engine(rt, error);
   if (status != WEFT_OK) return status;
   write_plan(rt);
   return weft_text_status(&rt->plan);
@@ -491,6 +496,16 @@ const weft_served_model *weft_runtime_model(const weft_runtime *rt, const char *
   }
   (void)weft_fail(error, WEFT_E_NOT_FOUND, "no model is named '%.64s': GET /v1/models lists what is served", name);
   return NULL;
+}
+
+weft_status weft_served_check_text(const weft_served_model *m, size_t n_bytes, weft_error *error) {
+  uint32_t longest = weft_tokenizer_longest(m->tokenizer);
+  uint64_t most = (uint64_t)m->context * longest;
+  if (n_bytes <= most) return WEFT_OK;
+  return weft_fail(error, WEFT_E_TOO_LARGE,
+                   "the text has %zu bytes; a context of %u tokens of at most %u bytes holds %" PRIu64
+                   ": shorten it or serve with a larger --context",
+                   n_bytes, m->context, longest, most);
 }
 
 uint32_t weft_n_models(const weft_runtime *rt) {

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 
-enum { BODY_MIB = 8, CONNECTIONS = 1024, IDLE_SECONDS = 120, N_WORKERS = 2, BODIES_FACTOR = 16 };
+enum { BODY_MIB = 8, CONNECTIONS = 1024, IDLE_SECONDS = 120, N_WORKERS = 4, BODIES_FACTOR = 16 };
 
 /* The codes that are counted each; others count as the last. */
 static const int codes[WEFT_CODES_MAX] = {200, 204, 400, 401, 403, 404, 405, 408, 409, 413, 429, 499, 500, 503, 504, 0};
@@ -211,6 +211,13 @@ void weft_server_metrics(weft_server *s, weft_text *out) {
   }
   weft_prometheus_head(out, "weft_log_lines_dropped_total", "counter", "Lines of the log that nobody took.");
   weft_text_printf(out, "weft_log_lines_dropped_total %llu\n", (unsigned long long)weft_log_dropped());
+  weft_prometheus_head(out, "weft_http_worker_microseconds_total", "counter",
+                       "Processor time of parsing, templates and tokenising, charged to the tenant.");
+  for (uint32_t i = 0; i < (s->keys == NULL ? 1 : weft_keys_n_tenants(s->keys)); i++) {
+    weft_text_puts(out, "weft_http_worker_microseconds_total{");
+    weft_prometheus_label(out, "tenant", s->keys == NULL ? "default" : weft_keys_tenant(s->keys, i));
+    weft_text_printf(out, "} %llu\n", (unsigned long long)weft_http_worker_us(s->http, i));
+  }
 }
 
 /* ---- opening and closing ---- */
@@ -225,6 +232,15 @@ static weft_status check_origins(const weft_server_options *o, weft_error *error
   return WEFT_OK;
 }
 
+static uint32_t longest_context(const weft_runtime *runtime) {
+  uint32_t longest = 0;
+  for (uint32_t i = 0; i < weft_n_models(runtime); i++) {
+    uint32_t context = weft_model_at(runtime, i).context;
+    if (context > longest) longest = context;
+  }
+  return longest;
+}
+
 weft_status weft_server_open(const weft_server_options *o, weft_runtime *runtime, weft_server **out,
                              weft_error *error) {
   *out = NULL;
@@ -237,6 +253,7 @@ weft_status weft_server_open(const weft_server_options *o, weft_runtime *runtime
   s->host = o->host;
   s->origins = o->origins;
   s->n_origins = o->n_origins;
+  s->json_limits = weft_json_limits(longest_context(runtime));
   uint64_t body = (uint64_t)(o->body_mib == 0 ? BODY_MIB : o->body_mib) << 20;
   weft_http_config config = {.host = o->host,
                              .port = o->port,
@@ -251,6 +268,11 @@ weft_status weft_server_open(const weft_server_options *o, weft_runtime *runtime
                              .begin = begin,
                              .handle = handle,
                              .done = done};
+  uint32_t weight[WEFT_TENANTS_MAX];
+  if (o->keys != NULL) {
+    config.weight = weight;
+    for (uint32_t i = 0; i < config.n_tenants; i++) weight[i] = weft_keys_options(o->keys)[i].weight;
+  }
   status = weft_http_open(&config, &s->http, error);
   if (status != WEFT_OK) {
     weft_free(s);

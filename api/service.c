@@ -166,12 +166,15 @@ static weft_status render(const tokenize_body *b, weft_tokens *out, weft_refusal
   if (status == WEFT_OK && list == NULL)
     status = weft_refuse_status(why, WEFT_E_NO_MEMORY, "no memory for this request", false);
   if (status == WEFT_OK) {
+    size_t n_bytes = 0;
     for (uint32_t i = 0; i < prompt.n_turns; i++) {
       const weft_chat_turn *t = &prompt.turns[i];
       list[i] = (weft_chat_message){.role = t->role, .content = t->content, .n_content = strlen(t->content)};
+      n_bytes += list[i].n_content;
     }
     weft_chat_options options = {.thinking = b->thinking, .add_generation_prompt = b->generation};
-    status = weft_chat_render(b->model->chat, list, prompt.n_turns, &options, out, &error);
+    status = weft_served_check_text(b->model, n_bytes, &error);
+    if (status == WEFT_OK) status = weft_chat_render(b->model->chat, list, prompt.n_turns, &options, out, &error);
     if (status != WEFT_OK) status = weft_refuse_status(why, status, error.text, false);
   }
   weft_gen_close(&gen);
@@ -183,7 +186,10 @@ static weft_status encode(const tokenize_body *b, weft_tokens *out, weft_refusal
   if (b->prompt == NULL) return render(b, out, why);
   unsigned flags = (b->add_special ? (unsigned)WEFT_ENCODE_ADD_SPECIAL : 0u) |
                    (b->parse_special ? (unsigned)WEFT_ENCODE_PARSE_SPECIAL : 0u);
-  weft_status status = weft_tokenizer_encode(b->model->tokenizer, b->prompt, b->n_prompt, flags, out, &error);
+  weft_status status = weft_served_check_text(b->model, b->n_prompt, &error);
+  if (status == WEFT_OK) {
+    status = weft_tokenizer_encode(b->model->tokenizer, b->prompt, b->n_prompt, flags, out, &error);
+  }
   return status == WEFT_OK ? WEFT_OK : weft_refuse_status(why, status, error.text, false);
 }
 
@@ -207,7 +213,7 @@ void weft_handle_tokenize(weft_server *s, weft_exchange *x) {
   json_t *root;
   size_t n;
   const char *bytes = weft_exchange_body(x, &n);
-  weft_status status = weft_openai_load(bytes, n, &root, &why);
+  weft_status status = weft_openai_load(bytes, n, &s->json_limits, &root, &why);
   if (status == WEFT_OK) status = read_tokenize(s, root, &b, &why);
   if (status == WEFT_OK) status = encode(&b, &tokens, &why);
   if (status == WEFT_OK) {
@@ -238,7 +244,7 @@ void weft_handle_detokenize(weft_server *s, weft_exchange *x) {
   size_t n, n_text = 0;
   json_t *root;
   const char *bytes = weft_exchange_body(x, &n);
-  weft_status status = weft_openai_load(bytes, n, &root, &why);
+  weft_status status = weft_openai_load(bytes, n, &s->json_limits, &root, &why);
   if (status == WEFT_OK) status = find_model(s, root, &model, &why);
   if (status == WEFT_OK) status = weft_openai_ids(&gen, json_object_get(root, "tokens"), "tokens", &prompt, &why);
   if (status == WEFT_OK) {

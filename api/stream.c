@@ -9,7 +9,7 @@
 #include "api/sse.h"
 #include "base/memory.h"
 
-enum { PULL_BYTES = 16384, DELTAS_PER_PULL = 64 };
+enum { PULL_BYTES = 16384, DELTAS_PER_PULL = 64, TOKENS_PER_PULL = 512 };
 
 /* ---- memory ---- */
 
@@ -230,8 +230,8 @@ static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, wef
 
 /* Takes what is there, choice by choice in turn. WEFT_AGAIN: nothing is there now. */
 static weft_status take_some(weft_answer *a, weft_refusal *why, weft_text *out) {
-  uint32_t n_idle = 0;
-  for (uint32_t n = 0; n < DELTAS_PER_PULL && a->n_ended < a->n && out->n < PULL_BYTES;) {
+  uint32_t n_idle = 0, n_tokens = 0;
+  for (uint32_t n = 0; n < DELTAS_PER_PULL && n_tokens < TOKENS_PER_PULL && a->n_ended < a->n && out->n < PULL_BYTES;) {
     weft_choice *c = &a->choice[a->turn];
     weft_delta d;
     a->turn = (a->turn + 1) % a->n;
@@ -244,6 +244,7 @@ static weft_status take_some(weft_answer *a, weft_refusal *why, weft_text *out) 
     if (take(a, c, &d, why, out) != WEFT_OK) return WEFT_E_INVALID;
     n_idle = 0;
     n += 1;
+    n_tokens += d.kind == WEFT_DELTA_TEXT ? d.n_tokens : 0;
   }
   return WEFT_OK;
 }
@@ -331,6 +332,7 @@ static weft_status submit_prompts(weft_answer *a, const weft_answer_config *conf
     const weft_gen_prompt *prompt = &gen->prompt[p];
     params[p] = gen->params;
     params[p].tenant = config->tenant;
+    params[p].collected = !gen->stream;
     params[p].turns = prompt->turns;
     params[p].n_turns = prompt->n_turns;
     params[p].text = prompt->text;

@@ -48,8 +48,10 @@ typedef struct weft_open_options {
   uint32_t context;        /* [serve, or the model's if that is less] longest prompt + answer */
   uint32_t running;        /* [serve] requests running at once */
   uint32_t queue;          /* [serve] requests waiting */
-  uint32_t rows;           /* [serve] rows per step, at least the longest canvas */
-  uint32_t tenants;        /* [1] at most 255 */
+  uint64_t
+      request_bytes; /* [planned from context, running and queue] host memory of all requests, running or waiting */
+  uint32_t rows;     /* [serve] rows per step, at least the longest canvas */
+  uint32_t tenants;  /* [1] at most 255 */
   const weft_tenant_options *tenant; /* [tenants], or NULL: all default */
   bool shared_cache;                 /* tenants see each other's cached prefixes, and what they tell of each other */
   const char *const *kv_8bit;        /* [n_kv_8bit] models whose keys and values are kept in 8 bits, by name; "all" */
@@ -127,6 +129,7 @@ typedef struct weft_generate_params {
   bool trace;          /* with the sampler's arrays in them */
   bool whole_tokens;   /* cut text deltas at token boundaries: decode(tokens) equals text */
   bool with_special;   /* print control tokens too */
+  bool collected;      /* the caller keeps the whole answer until its end: that memory is counted, too */
   uint32_t timeout_ms; /* 0: none; the request ends with "deadline" */
   int32_t priority;    /* among requests of this tenant: each is worth 10 s of waiting */
   uint32_t *retry_ms;  /* out, may be NULL; of the first of a submission: with a full queue or a tenant's limit, when to
@@ -179,9 +182,9 @@ typedef struct weft_delta {
   weft_usage_counts usage; /* END */
 } weft_delta;
 
-/* Errors: invalid parameters, too long (both: the caller's fault); a full queue or a limit of the tenant that is reached
- * for now (status 3: come again). A generation that has not started ends with "evicted" when the queue is full and a
- * tenant comes that has less in it for its weight: the same as status 3, but later. */
+/* Errors: invalid parameters, too long (both: the caller's fault); a full queue, memory of requests, or a limit of the
+ * tenant that is reached for now (status 3: come again). A generation that has not started ends with "evicted" when the
+ * queue is full and a tenant comes that has less in it for its weight: the same as status 3, but later. */
 WEFT_API int weft_submit(weft_runtime *runtime, const weft_generate_params *params, weft_generation **out, char *error,
                          size_t n_error);
 /* n_choices answers to each of n_prompts prompts, all of them or none: out[p * n_choices + k] is answer k to the prompt of

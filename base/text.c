@@ -27,6 +27,10 @@ static bool text_room(weft_text *text, size_t n_more) {
   return true;
 }
 
+void weft_text_reserve(weft_text *text, size_t n) {
+  if (n >= text->n) (void)text_room(text, n - text->n); /* a refusal shows in the status */
+}
+
 void weft_text_append(weft_text *text, const char *bytes, size_t n) {
   if (!text_room(text, n)) return;
   if (n > 0) memcpy(text->bytes + text->n, bytes, n);

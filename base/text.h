@@ -26,6 +26,8 @@ typedef struct weft_text {
 void weft_text_append(weft_text *text, const char *bytes, size_t n);
 void weft_text_puts(weft_text *text, const char *zero_ended);
 void weft_text_printf(weft_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Makes room for n bytes in all, so that appends up to there take no memory. */
+void weft_text_reserve(weft_text *text, size_t n);
 void weft_text_clear(weft_text *text); /* keeps the memory */
 void weft_text_free(weft_text *text);
 /* WEFT_OK, or WEFT_E_NO_MEMORY when an append was refused. */

@@ -81,8 +81,12 @@ typedef struct weft_chat_stream {
   weft_text name;      /* of the channel being opened */
   uint32_t n_newlines; /* held back, may turn out to be the last ones */
   uint32_t state;
-  bool skip_newlines;
+  bool skip_newlines, keeps_newlines;
+  bool thinking; /* the kind of the text that was given last */
 } weft_chat_stream;
+
+/* Takes n bytes of text, of the thinking or of the answer. */
+typedef void (*weft_chat_take)(void *self, const char *text, size_t n, bool thinking);
 
 /* starts_thinking as weft_chat_starts_thinking says. */
 void weft_chat_stream_open(weft_chat_stream *stream, const weft_chat *chat, const weft_tokenizer *tokenizer,
@@ -92,6 +96,12 @@ void weft_chat_stream_close(weft_chat_stream *stream);
  * gives text of one kind. *n_ids (may be NULL) as in weft_detok_push. */
 weft_status weft_chat_stream_push(weft_chat_stream *stream, int32_t id, weft_text *out, bool *thinking,
                                   uint32_t *n_ids);
+/* Takes at once all memory that feed will need. From then on text is given as soon as it is certain, also with
+ * WEFT_DETOK_WHOLE_TOKENS, and it is the same text. */
+weft_status weft_chat_stream_reserve(weft_chat_stream *stream);
+/* push to a function, a stretch at a time. After reserve it takes no memory, and INVALID (an id outside the vocabulary)
+ * is its only failure. */
+weft_status weft_chat_stream_feed(weft_chat_stream *stream, int32_t id, weft_chat_take take, void *self);
 weft_status weft_chat_stream_flush(weft_chat_stream *stream, weft_text *out, bool *thinking, uint32_t *n_ids);
 
 #ifdef __cplusplus

@@ -7,12 +7,32 @@
 enum { IN_ANSWER, IN_NAME, IN_THINKING };
 enum { NAME_MAX_BYTES = 64 }; /* a channel's name longer than this was no name */
 
+/* Where text goes: n bytes of one channel. */
+typedef struct outlet {
+  weft_chat_take take;
+  void *self;
+} outlet;
+
+static void put_text(const weft_chat_stream *s, const outlet *out, const char *text, size_t n) {
+  if (n > 0) out->take(out->self, text, n, s->thinking);
+}
+
 void weft_chat_stream_open(weft_chat_stream *s, const weft_chat *chat, const weft_tokenizer *tokenizer,
                            unsigned detok_flags, bool starts_thinking) {
   memset(s, 0, sizeof *s);
   s->chat = chat;
   s->state = starts_thinking ? IN_THINKING : IN_ANSWER;
+  s->keeps_newlines = (detok_flags & WEFT_DETOK_WHOLE_TOKENS) != 0;
   weft_detok_open(&s->detok, tokenizer, detok_flags);
+}
+
+weft_status weft_chat_stream_reserve(weft_chat_stream *s) {
+  s->detok.flags &= ~(unsigned)WEFT_DETOK_WHOLE_TOKENS;
+  weft_status status = weft_detok_reserve(&s->detok);
+  weft_text_reserve(&s->text, weft_detok_text_max(&s->detok));
+  weft_text_reserve(&s->name, NAME_MAX_BYTES);
+  if (status == WEFT_OK) status = weft_text_status(&s->text);
+  return status == WEFT_OK ? weft_text_status(&s->name) : status;
 }
 
 void weft_chat_stream_close(weft_chat_stream *s) {
@@ -21,14 +41,10 @@ void weft_chat_stream_close(weft_chat_stream *s) {
   weft_text_free(&s->name);
 }
 
-static bool keeps_newlines(const weft_chat_stream *s) {
-  return (s->detok.flags & WEFT_DETOK_WHOLE_TOKENS) != 0;
-}
-
 /* Gives text of the current part; newlines at its end wait, since a marker may follow. */
-static void give_text(weft_chat_stream *s, const char *text, size_t n, weft_text *out) {
-  if (keeps_newlines(s)) {
-    weft_text_append(out, text, n);
+static void give_text(weft_chat_stream *s, const char *text, size_t n, const outlet *out) {
+  if (s->keeps_newlines) {
+    put_text(s, out, text, n);
     return;
   }
   while (s->skip_newlines && n > 0 && text[0] == '\n') {
@@ -38,20 +54,20 @@ static void give_text(weft_chat_stream *s, const char *text, size_t n, weft_text
   if (n == 0) return;
   s->skip_newlines = false;
   if (s->state == IN_ANSWER) {
-    weft_text_append(out, text, n);
+    put_text(s, out, text, n);
     return;
   }
   size_t kept = n;
   while (kept > 0 && text[kept - 1] == '\n') kept -= 1;
   if (kept > 0) {
-    for (; s->n_newlines > 0; s->n_newlines--) weft_text_append(out, "\n", 1);
-    weft_text_append(out, text, kept);
+    for (; s->n_newlines > 0; s->n_newlines--) put_text(s, out, "\n", 1);
+    put_text(s, out, text, kept);
   }
   s->n_newlines += (uint32_t)(n - kept);
 }
 
 /* Text that came while a channel's name is read: up to the first newline. */
-static void give_named(weft_chat_stream *s, const char *text, size_t n, weft_text *out) {
+static void give_named(weft_chat_stream *s, const char *text, size_t n, const outlet *out) {
   const char *newline = memchr(text, '\n', n);
   size_t taken = newline == NULL ? n : (size_t)(newline - text) + 1;
   if (s->name.n + taken > NAME_MAX_BYTES) {
@@ -67,8 +83,8 @@ static void give_named(weft_chat_stream *s, const char *text, size_t n, weft_tex
 }
 
 /* s->text, which came from the detok, goes where it belongs. */
-static void route_text(weft_chat_stream *s, weft_text *out, bool *thinking) {
-  *thinking = s->state != IN_ANSWER;
+static void route_text(weft_chat_stream *s, const outlet *out) {
+  s->thinking = s->state != IN_ANSWER;
   if (s->text.n == 0) return;
   if (s->state == IN_NAME) {
     give_named(s, s->text.bytes, s->text.n, out);
@@ -77,42 +93,67 @@ static void route_text(weft_chat_stream *s, weft_text *out, bool *thinking) {
   }
 }
 
-static weft_status stream_status(const weft_chat_stream *s, const weft_text *out) {
-  weft_status status = weft_text_status(out);
-  if (status == WEFT_OK) status = weft_text_status(&s->name);
+static weft_status stream_status(const weft_chat_stream *s) {
+  weft_status status = weft_text_status(&s->name);
   return status == WEFT_OK ? weft_text_status(&s->text) : status;
 }
 
-static weft_status take_marker(weft_chat_stream *s, uint32_t next, weft_text *out, bool *thinking, uint32_t *n_ids) {
+static weft_status take_marker(weft_chat_stream *s, uint32_t next, const outlet *out, uint32_t *n_ids) {
   uint32_t n = 0;
   weft_text_clear(&s->text);
   weft_status status = weft_detok_flush(&s->detok, &s->text, &n);
-  route_text(s, out, thinking);
+  route_text(s, out);
   weft_text_clear(&s->name);
   s->n_newlines = 0;
   s->state = next;
   s->skip_newlines = next == IN_THINKING || (next == IN_ANSWER && s->chat->family == WEFT_CHAT_QWEN3);
   if (n_ids != NULL) *n_ids = n + 1;
-  return status == WEFT_OK ? stream_status(s, out) : status;
+  return status == WEFT_OK ? stream_status(s) : status;
 }
 
-weft_status weft_chat_stream_push(weft_chat_stream *s, int32_t id, weft_text *out, bool *thinking, uint32_t *n_ids) {
+static weft_status push_token(weft_chat_stream *s, int32_t id, const outlet *out, uint32_t *n_ids) {
   const weft_chat *chat = s->chat;
   if (chat != NULL && id >= 0 && id == chat->thought) {
-    return take_marker(s, chat->family == WEFT_CHAT_GEMMA4 ? IN_NAME : IN_THINKING, out, thinking, n_ids);
+    return take_marker(s, chat->family == WEFT_CHAT_GEMMA4 ? IN_NAME : IN_THINKING, out, n_ids);
   }
-  if (chat != NULL && id >= 0 && id == chat->thought_end) return take_marker(s, IN_ANSWER, out, thinking, n_ids);
+  if (chat != NULL && id >= 0 && id == chat->thought_end) return take_marker(s, IN_ANSWER, out, n_ids);
   weft_text_clear(&s->text);
   weft_status status = weft_detok_push(&s->detok, id, &s->text, n_ids);
   if (status != WEFT_OK) return status;
-  route_text(s, out, thinking);
-  return stream_status(s, out);
+  route_text(s, out);
+  return stream_status(s);
+}
+
+static weft_status flush_text(weft_chat_stream *s, const outlet *out, uint32_t *n_ids) {
+  weft_text_clear(&s->text);
+  weft_status status = weft_detok_flush(&s->detok, &s->text, n_ids);
+  route_text(s, out);
+  s->n_newlines = 0;
+  return status == WEFT_OK ? stream_status(s) : status;
+}
+
+/* ---- to a text, or to a function ------------------------------------------------------------- */
+
+static void take_text(void *self, const char *text, size_t n, bool thinking) {
+  (void)thinking; /* one call gives text of one kind */
+  weft_text_append(self, text, n);
+}
+
+weft_status weft_chat_stream_push(weft_chat_stream *s, int32_t id, weft_text *out, bool *thinking, uint32_t *n_ids) {
+  const outlet to_text = {take_text, out};
+  weft_status status = push_token(s, id, &to_text, n_ids);
+  if (status != WEFT_E_INVALID) *thinking = s->thinking;
+  return status == WEFT_OK ? weft_text_status(out) : status;
 }
 
 weft_status weft_chat_stream_flush(weft_chat_stream *s, weft_text *out, bool *thinking, uint32_t *n_ids) {
-  weft_text_clear(&s->text);
-  weft_status status = weft_detok_flush(&s->detok, &s->text, n_ids);
-  route_text(s, out, thinking);
-  s->n_newlines = 0;
-  return status == WEFT_OK ? stream_status(s, out) : status;
+  const outlet to_text = {take_text, out};
+  weft_status status = flush_text(s, &to_text, n_ids);
+  *thinking = s->thinking;
+  return status == WEFT_OK ? weft_text_status(out) : status;
+}
+
+weft_status weft_chat_stream_feed(weft_chat_stream *s, int32_t id, weft_chat_take take, void *self) {
+  const outlet to_function = {take, self};
+  return push_token(s, id, &to_function, NULL);
 }

@@ -63,6 +63,20 @@ void weft_detok_close(weft_detok *detok) {
   weft_text_free(&detok->piece);
 }
 
+enum { UNFINISHED_BYTES_MAX = 3, REPLACEMENT_BYTES = sizeof REPLACEMENT - 1 };
+
+weft_status weft_detok_reserve(weft_detok *detok) {
+  size_t longest = weft_tokenizer_longest(detok->tokenizer);
+  weft_text_reserve(&detok->piece, longest);
+  weft_text_reserve(&detok->pending, UNFINISHED_BYTES_MAX + longest);
+  weft_status status = weft_text_status(&detok->piece);
+  return status == WEFT_OK ? weft_text_status(&detok->pending) : status;
+}
+
+size_t weft_detok_text_max(const weft_detok *detok) {
+  return (UNFINISHED_BYTES_MAX + (size_t)weft_tokenizer_longest(detok->tokenizer)) * REPLACEMENT_BYTES;
+}
+
 /* Gives the first n pending bytes, which end at a character. */
 static weft_status give_pending(weft_detok *detok, size_t n, weft_text *out) {
   if (n == 0) return WEFT_OK;

@@ -31,6 +31,10 @@ typedef struct weft_detok {
 
 void weft_detok_open(weft_detok *detok, const weft_tokenizer *tokenizer, unsigned flags);
 void weft_detok_close(weft_detok *detok); /* all zero is fine */
+/* Takes at once the memory for the longest token: without WHOLE_TOKENS no later push takes any of its own. */
+weft_status weft_detok_reserve(weft_detok *detok);
+/* Most bytes of text that one push or flush gives without WHOLE_TOKENS. */
+size_t weft_detok_text_max(const weft_detok *detok);
 
 /* Takes one token and appends the text that became certain to out. *n_ids (may be NULL): how many
  * of the oldest unreleased tokens, this one included, are released by this call: without

@@ -226,6 +226,44 @@ static void fill_tables(weft_tokenizer *t) {
   }
 }
 
+/* Appends a string of the vocabulary as printed: gpt2's alphabet back to bytes, the visible space to a space. */
+static void print_string(const weft_tokenizer *t, const char *text, uint32_t n, weft_text *out) {
+  for (uint32_t i = 0; i < n;) {
+    uint32_t c = 0;
+    uint32_t length = (uint32_t)weft_utf8_decode(text + i, n - i, &c);
+    int32_t byte = length > 0 && t->kind == TOKENIZER_GPT2 ? gpt2_byte(c) : -1;
+    char one = (char)byte;
+    if (byte >= 0) {
+      weft_text_append(out, &one, 1);
+    } else if (length == 3 && c == 0x2581 && t->kind != TOKENIZER_GPT2) {
+      weft_text_append(out, " ", 1);
+    } else {
+      weft_text_append(out, text + i, length > 0 ? length : 1);
+    }
+    i += length > 0 ? length : 1;
+  }
+}
+
+/* Special tokens stand for their text as it is in the file; parts of merges that are no token may become the unknown
+ * token, which then stands for all their bytes. Nothing prints longer than it is in the file. */
+static weft_status measure_longest(weft_tokenizer *t) {
+  enum { CHARACTER_BYTES = 4 };
+  weft_text printed = {0};
+  t->longest = CHARACTER_BYTES;
+  for (uint32_t i = 0; i < t->vocab.n_strings && !printed.refused; i++) {
+    uint32_t n = vocab_length(&t->vocab, i);
+    if (n <= t->longest) continue;
+    weft_text_clear(&printed);
+    print_string(t, vocab_text(&t->vocab, i), n, &printed);
+    bool special = i < t->vocab.n && tokenizer_is_special(t, i);
+    uint32_t length = special ? n : (uint32_t)printed.n;
+    if (length > t->longest) t->longest = length;
+  }
+  weft_status status = weft_text_status(&printed);
+  weft_text_free(&printed);
+  return status;
+}
+
 static weft_status tokenizer_read(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
   uint64_t n_merges = weft_gguf_count(gguf, KEY "merges");
   weft_status status = read_kind(t, gguf, error);
@@ -236,7 +274,7 @@ static weft_status tokenizer_read(weft_tokenizer *t, const weft_gguf *gguf, weft
   if (status == WEFT_OK && t->kind != TOKENIZER_LLAMA) status = read_merges(t, gguf, n_merges, error);
   if (status == WEFT_OK) status = tokenizer_read_special(t, gguf, error);
   if (status == WEFT_OK) fill_tables(t);
-  return status;
+  return status == WEFT_OK ? measure_longest(t) : status;
 }
 
 weft_status weft_tokenizer_open(const weft_gguf *gguf, weft_tokenizer **out, weft_error *error) {
@@ -283,21 +321,12 @@ weft_status weft_tokenizer_piece(const weft_tokenizer *t, int32_t id, bool with_
     weft_text_append(out, &byte, 1);
     return weft_text_status(out);
   }
-  for (uint32_t i = 0; i < n;) {
-    uint32_t c = 0;
-    uint32_t length = (uint32_t)weft_utf8_decode(text + i, n - i, &c);
-    int32_t byte = length > 0 && t->kind == TOKENIZER_GPT2 ? gpt2_byte(c) : -1;
-    char one = (char)byte;
-    if (byte >= 0) {
-      weft_text_append(out, &one, 1);
-    } else if (length == 3 && c == 0x2581 && t->kind != TOKENIZER_GPT2) {
-      weft_text_append(out, " ", 1);
-    } else {
-      weft_text_append(out, text + i, length > 0 ? length : 1);
-    }
-    i += length > 0 ? length : 1;
-  }
+  print_string(t, text, n, out);
   return weft_text_status(out);
+}
+
+uint32_t weft_tokenizer_longest(const weft_tokenizer *t) {
+  return t->longest;
 }
 
 uint32_t weft_tokenizer_n_vocab(const weft_tokenizer *t) {

@@ -70,6 +70,9 @@ weft_status weft_tokenizer_piece(const weft_tokenizer *tokenizer, int32_t id, bo
 weft_status weft_tokenizer_decode(const weft_tokenizer *tokenizer, const int32_t *ids, uint32_t n, bool with_special,
                                   weft_text *out);
 
+/* Most bytes of text that one token stands for: a text of n bytes has at least n divided by this many tokens, and no
+ * token prints more. */
+uint32_t weft_tokenizer_longest(const weft_tokenizer *tokenizer);
 uint32_t weft_tokenizer_n_vocab(const weft_tokenizer *tokenizer);
 /* The token whose text in the file is exactly this, or -1. */
 int32_t weft_tokenizer_find(const weft_tokenizer *tokenizer, const char *text);

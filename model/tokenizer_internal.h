@@ -120,6 +120,7 @@ struct weft_tokenizer {
                              VOCAB_NONE */
   uint32_t ascii_id[128]; /* gemma4, llama: the string of the character, or VOCAB_NONE */
   uint32_t space_id;      /* U+2581 */
+  uint32_t longest;       /* bytes of the longest string as printed, at least one character's */
   /* Special tokens by text; those beginning with b: from special_from[b] to special_from[b + 1]. */
   uint32_t *special;
   uint32_t n_special;

@@ -69,7 +69,7 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_segme
   }
   WEFT_CHECK(r->n_tokens < r->n_end);
   r->tokens[r->n_tokens++] = r->last_token = token;
-  if (r->has_sampled) r->sampled[r->n_answer] = result->sampled;
+  if (r->has_logprobs) weft_request_keep_logprobs(r, &result->sampled);
   bool full = r->n_tokens == r->n_end;
   if (full || r->n_answer == 0 || r->has_rule) {
     publish(e, r, r->n_answer + 1, full ? WEFT_FINISH_LENGTH : WEFT_FINISH_NONE);

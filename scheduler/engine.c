@@ -215,6 +215,8 @@ static weft_status take_memory(weft_engine *e) {
   weft_pins_plan(e);
   status = weft_pins_open(&e->pins, c->pins_max);
   if (status != WEFT_OK) return status;
+  status = weft_budget_open(&e->budget, c->request_bytes_max, c->n_tenants);
+  if (status != WEFT_OK) return status;
   status = weft_deadlines_open(&e->deadlines, c->running_max + c->waiting_max);
   if (status != WEFT_OK) return status;
   status = weft_waiting_open(e);
@@ -240,6 +242,7 @@ static void free_engine(weft_engine *e) {
   weft_free(e->rank);
   weft_free(e->ranked);
   weft_free(e->told);
+  weft_budget_close(&e->budget);
   weft_pager_close(e->pager);
   weft_free(e);
 }
@@ -359,6 +362,17 @@ void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_ten
   out->n_unstarted = account.n_unstarted;
   out->n_evicted = account.n_evicted;
   memcpy(out->n_refused, account.n_refused, sizeof out->n_refused);
+  out->n_refused[WEFT_REFUSED_MEMORY] = weft_budget_refused(&engine->budget, tenant);
+}
+
+uint64_t weft_engine_request_bytes(const weft_request_params *params, uint32_t answer_max, uint32_t n_canvas) {
+  uint32_t n_blocks = n_canvas == 0 ? 0 : (answer_max + n_canvas - 1) / n_canvas;
+  const weft_request_size size = {.answer_max = answer_max, .n_canvas = n_canvas, .n_blocks = n_blocks};
+  return weft_request_bytes(params, &size);
+}
+
+uint64_t weft_engine_request_bytes_held(weft_engine *engine) {
+  return weft_budget_held(&engine->budget);
 }
 
 void weft_engine_get_group_usage(weft_engine *engine, uint32_t runner, weft_group_usage *out) {

@@ -29,8 +29,8 @@ void weft_engine_close(weft_engine *engine);
 
 /* Submits n requests of one tenant, 1 to WEFT_SUBMISSION_MAX, as one act: all of them or none. Checks them against what
  * could ever fit (pool, context, vocabulary, parameters, limits of the tenant, places for n): INVALID or TOO_LARGE with
- * one line that says the largest that fits; FULL when the queue is full or a limit of the tenant is reached for now. On
- * WEFT_OK the caller owns out[0 .. n) until release; else they are NULL. */
+ * one line that says the largest that fits; FULL when the queue or the memory of requests is full, or a limit of the
+ * tenant is reached for now. On WEFT_OK the caller owns out[0 .. n) until release; else they are NULL. */
 weft_status weft_engine_submit_all(weft_engine *engine, const weft_request_params *params, uint32_t n, uint64_t now_us,
                                    weft_request **out, weft_error *error);
 /* One request. */
@@ -77,6 +77,12 @@ void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_ten
 
 /* The blocks of each layer group of a runner, as one copy; out: [n_groups]. */
 void weft_engine_get_group_usage(weft_engine *engine, uint32_t runner, weft_group_usage *out);
+
+/* Bytes that a request with an answer of at most so many tokens counts for in request_bytes_max; n_canvas: tokens of a
+ * canvas, 0 for an answer token by token. */
+uint64_t weft_engine_request_bytes(const weft_request_params *params, uint32_t answer_max, uint32_t n_canvas);
+/* Bytes that all requests hold now. Any thread. */
+uint64_t weft_engine_request_bytes_held(weft_engine *engine);
 
 /* Copies the newest at most max records of steps, of requests that ended, oldest first; any thread. */
 uint32_t weft_engine_get_steps(weft_engine *engine, weft_step_record *out, uint32_t max);

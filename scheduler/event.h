@@ -40,7 +40,10 @@ typedef struct weft_event {
   /* TOKENS: answer[first .. first + n) ; pointers stay valid until release */
   uint32_t first, n;
   const int32_t *tokens;
-  const weft_sampled *sampled; /* [n] with logprobs wanted, else NULL */
+  uint32_t n_top; /* most likely tokens told of each token, as asked */
+  const weft_logprob
+      *logprobs; /* [n][1 + n_top] with logprobs wanted, else NULL: the token itself, then the most likely
+                                   ones; token -1 where the vocabulary has no more */
   /* CANVAS: valid until the next poll of this request */
   uint32_t block, step, n_accepted;
   bool stopped; /* the sampler's own rule ended the canvas (not the step limit) */

@@ -38,10 +38,11 @@ typedef struct weft_engine_config {
   uint32_t seq_tokens_max;          /* longest request: prompt + answer */
   bool overlap;                     /* plan step n+1 before the results of step n are applied */
   bool no_prefix_cache;
-  uint64_t hash_seed;      /* of the prefix index (weft_pager_config); 0, as a server wants it: a secret */
-  uint32_t pins_max;       /* prefixes the operator may pin; each has a sequence of the pager */
-  uint64_t slice_us;       /* a weight set keeps its turn until it used so much more of the device than others */
-  uint64_t target_tpot_us; /* most time between tokens of decoding requests; 0: steps are as full as they can be */
+  uint64_t hash_seed;         /* of the prefix index (weft_pager_config); 0, as a server wants it: a secret */
+  uint32_t pins_max;          /* prefixes the operator may pin; each has a sequence of the pager */
+  uint64_t request_bytes_max; /* host memory of all requests, waiting or running (budget.h); 0: no limit */
+  uint64_t slice_us;          /* a weight set keeps its turn until it used so much more of the device than others */
+  uint64_t target_tpot_us;    /* most time between tokens of decoding requests; 0: steps are as full as they can be */
 } weft_engine_config;
 
 /* Called on the engine thread with the answer so far, whenever it grew, before it is published. Returns how many of
@@ -76,11 +77,12 @@ typedef struct weft_request_params {
   /* A request of the same prompt, not released yet: the prompt is computed once and forked. Model, kind, tenant, domain
    * and no_cache must be the same. Each request of such a group has its own answer, end and limits. */
   weft_request *sibling;
-  bool joins;         /* the same for requests of one submission: a sibling of the request before it */
-  bool canvas_events; /* keep every denoise step's canvas for poll */
-  bool trace;         /* ... with all arrays of the sampler */
-  uint64_t *retry_us; /* optional, of the first of a submission; written when submit says FULL: an estimate of when
-                         the places and the tokens are there, 0: never */
+  bool joins;            /* the same for requests of one submission: a sibling of the request before it */
+  bool canvas_events;    /* keep every denoise step's canvas for poll */
+  bool trace;            /* ... with all arrays of the sampler */
+  uint64_t caller_bytes; /* memory that the caller holds for as long as the request: counted in request_bytes_max */
+  uint64_t *retry_us;    /* optional, of the first of a submission; written when submit says FULL: an estimate of when
+                            the places, the tokens and the memory are there, 0: never */
 } weft_request_params;
 
 typedef struct weft_pin_params {

@@ -16,7 +16,7 @@ const char *weft_finish_text(weft_finish finish) {
 /* ---- memory: one allocation per request ------------------------------------------------------ */
 
 typedef struct request_layout {
-  size_t tokens, stop_tokens, bias, sampled, ring, n_bytes;
+  size_t tokens, stop_tokens, bias, logprobs, ring, n_bytes;
   uint32_t ring_capacity;
 } request_layout;
 
@@ -38,8 +38,8 @@ static request_layout layout_of(const weft_request_params *params, const weft_re
   l.tokens = take(&at, params->n_tokens + room, sizeof(int32_t));
   l.stop_tokens = take(&at, params->n_stop_tokens, sizeof(int32_t));
   l.bias = take(&at, params->canvas ? 0 : params->sampling.n_bias, sizeof(weft_logit_bias));
-  bool sampled = !params->canvas && params->sampling.logprobs;
-  l.sampled = take(&at, sampled ? size->answer_max : 0, sizeof(weft_sampled));
+  size_t n_logprobs = weft_request_wants_logprobs(params) ? 1 + (size_t)params->sampling.n_top_logprobs : 0;
+  l.logprobs = take(&at, size->answer_max * n_logprobs, sizeof(weft_logprob));
   l.ring = at;
   if (wants_canvas_events(params)) {
     uint64_t n_steps = (uint64_t)size->n_blocks * params->entropy_bound.max_steps;
@@ -52,7 +52,7 @@ static request_layout layout_of(const weft_request_params *params, const weft_re
 
 /* Requests of one size lie at equal distances, so that the lines a step touches of each would meet
  * in few sets of the caches: each starts some lines further on, by a hash of where it lies. */
-enum { COLOURS = 16 };
+enum { COLOURS = 16, COLOUR_BYTES = (COLOURS - 1) * WEFT_REQUEST_LINE };
 
 static char *coloured(char *memory) {
   uint64_t hash = (uint64_t)(uintptr_t)memory * UINT64_C(0x9E3779B97F4A7C15);
@@ -74,8 +74,9 @@ static void copy_asked(weft_request *r, const weft_request_params *params, char 
   if (n_bias > 0) memcpy(bias, params->sampling.bias, n_bias * sizeof *bias);
   r->asked.sampling.bias = bias;
   r->asked.sampling.n_bias = n_bias;
-  if (!params->canvas && params->sampling.logprobs) {
-    r->sampled = (weft_sampled *)(void *)(base + l->sampled);
+  if (weft_request_wants_logprobs(params)) {
+    r->logprobs = (weft_logprob *)(void *)(base + l->logprobs);
+    r->n_top = params->sampling.n_top_logprobs;
   }
   if (wants_canvas_events(params)) {
     weft_canvas_ring_open(&r->ring, base + l->ring, r->size.n_canvas, l->ring_capacity, params->trace);
@@ -97,20 +98,39 @@ fail:
   return WEFT_E_NO_MEMORY;
 }
 
-weft_status weft_request_open(const weft_request_params *params, const weft_request_size *size, weft_request **out) {
-  *out = NULL;
-  request_layout l = layout_of(params, size);
-  size_t n_bytes = l.n_bytes + (COLOURS - 1) * WEFT_REQUEST_LINE;
-  char *memory = weft_alloc_aligned(n_bytes, WEFT_REQUEST_LINE);
-  if (memory == NULL) return WEFT_E_NO_MEMORY;
-  char *base = coloured(memory);
-  memset(base, 0, l.n_bytes);
-  weft_request *r = (weft_request *)(void *)base;
-  if (open_locks(r) != WEFT_OK) {
+uint64_t weft_request_bytes(const weft_request_params *params, const weft_request_size *size) {
+  return layout_of(params, size).n_bytes + COLOUR_BYTES + params->caller_bytes;
+}
+
+/* The memory, counted in the budget; NULL with the reason. */
+static weft_request *take_request(const weft_request_params *params, const request_layout *l, weft_budget *budget,
+                                  weft_status *status, weft_error *error) {
+  uint64_t n_counted = l->n_bytes + COLOUR_BYTES + params->caller_bytes;
+  *status = weft_budget_take(budget, params->tenant, n_counted, error);
+  if (*status != WEFT_OK) return NULL;
+  char *memory = weft_alloc_aligned(l->n_bytes + COLOUR_BYTES, WEFT_REQUEST_LINE);
+  weft_request *r = memory == NULL ? NULL : (weft_request *)(void *)coloured(memory);
+  if (r != NULL) memset(r, 0, l->n_bytes);
+  if (r == NULL || open_locks(r) != WEFT_OK) {
     weft_free(memory);
-    return WEFT_E_NO_MEMORY;
+    weft_budget_give_back(budget, params->tenant, n_counted);
+    *status = weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a request of %u prompt tokens", params->n_tokens);
+    return NULL;
   }
   r->memory = memory;
+  r->budget = budget;
+  r->n_counted = n_counted;
+  return r;
+}
+
+weft_status weft_request_open(const weft_request_params *params, const weft_request_size *size, weft_budget *budget,
+                              weft_request **out, weft_error *error) {
+  *out = NULL;
+  request_layout l = layout_of(params, size);
+  weft_status status;
+  weft_request *r = take_request(params, &l, budget, &status, error);
+  if (r == NULL) return status;
+  char *base = (char *)r;
   r->size = *size;
   copy_asked(r, params, base, &l);
   weft_list_init(&r->link);
@@ -124,7 +144,7 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   r->deadline_at = r->wait.file_at = r->wait.follow_at = WEFT_DEADLINE_NONE;
   r->n_tokens = r->n_prompt = params->n_tokens;
   r->last_token = params->tokens[params->n_tokens - 1];
-  r->has_sampled = r->sampled != NULL;
+  r->has_logprobs = r->logprobs != NULL;
   r->n_end = params->n_tokens + size->answer_max;
   r->canvas = params->canvas;
   r->tenant = (uint16_t)params->tenant;
@@ -153,6 +173,7 @@ void weft_request_unref(weft_request *request) {
   (void)pthread_mutex_destroy(&request->callback_mutex);
   (void)pthread_mutex_destroy(&request->mutex);
   (void)pthread_cond_destroy(&request->changed);
+  weft_budget_give_back(request->budget, request->tenant, request->n_counted);
   weft_free(request->memory);
   if (head != request) weft_request_unref(head); /* which is its own */
 }
@@ -253,7 +274,8 @@ weft_status weft_request_poll(weft_request *r, weft_event *out) {
                         .first = first,
                         .n = n_published - first,
                         .tokens = r->tokens + r->n_prompt + first,
-                        .sampled = r->sampled == NULL ? NULL : r->sampled + first};
+                        .n_top = r->n_top,
+                        .logprobs = r->logprobs == NULL ? NULL : weft_request_logprobs_at(r, first)};
     return WEFT_OK;
   }
   if (!finished || r->reader_ended) return WEFT_AGAIN;

@@ -31,6 +31,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "scheduler/budget.h"
 #include "scheduler/canvas_ring.h"
 #include "scheduler/deadline.h"
 #include "scheduler/event.h"
@@ -111,7 +112,7 @@ struct weft_request {
   uint8_t state;       /* weft_request_state */
   uint8_t finish;      /* weft_finish */
   bool prefilling : 1; /* tokens the host knows have no rows yet */
-  bool canvas : 1, has_stop_tokens : 1, has_rule : 1, has_notify : 1, has_sampled : 1;
+  bool canvas : 1, has_stop_tokens : 1, has_rule : 1, has_notify : 1, has_logprobs : 1;
 
   /* ---- engine: the second is what packing its row touches --------------------------------------
    */
@@ -157,10 +158,13 @@ struct weft_request {
   bool submission_started;                /* a part of its submission has started */
 
   void *memory; /* of all of it */
+  weft_budget *budget;
+  uint64_t n_counted; /* bytes of the budget */
 
   /* ---- answer ----------------------------------------------------------------------------------
    */
-  weft_sampled *sampled; /* [answer_max] or NULL */
+  weft_logprob *logprobs; /* [answer_max][1 + n_top] or NULL: each token, then the most likely ones */
+  uint32_t n_top;
   _Atomic uint32_t n_canvas_events;
   _Atomic bool finished;
   _Atomic bool cancelled;
@@ -176,8 +180,16 @@ struct weft_request {
 
 _Static_assert(offsetof(weft_request, placement) == WEFT_REQUEST_LINE, "one cache line");
 
-/* Takes the memory and copies what was asked; two references. */
-weft_status weft_request_open(const weft_request_params *params, const weft_request_size *size, weft_request **out);
+static inline bool weft_request_wants_logprobs(const weft_request_params *params) {
+  return !params->canvas && params->sampling.logprobs;
+}
+
+/* What a request counts for in the budget. */
+uint64_t weft_request_bytes(const weft_request_params *params, const weft_request_size *size);
+/* Takes the memory from the budget and copies what was asked; two references. FULL, TOO_LARGE or NO_MEMORY with one
+ * line. */
+weft_status weft_request_open(const weft_request_params *params, const weft_request_size *size, weft_budget *budget,
+                              weft_request **out, weft_error *error);
 void weft_request_unref(weft_request *request);
 /* No callback afterwards; waits for one that runs. */
 void weft_request_detach(weft_request *request);
@@ -195,6 +207,20 @@ static inline bool weft_request_is_stop_token(const weft_request *request, int32
     if (request->stop_tokens[i] == token) return true;
   }
   return false;
+}
+
+/* The logprobs of a token of the answer. */
+static inline weft_logprob *weft_request_logprobs_at(const weft_request *request, uint32_t at) {
+  return request->logprobs + (size_t)at * (1 + request->n_top);
+}
+
+/* Keeps the logprobs of the next token of the answer; -1 stands for the most likely ones that a small vocabulary lacks. */
+static inline void weft_request_keep_logprobs(weft_request *request, const weft_sampled *sampled) {
+  weft_logprob *own = weft_request_logprobs_at(request, request->n_answer);
+  own[0] = (weft_logprob){sampled->token, sampled->logprob};
+  for (uint32_t i = 0; i < request->n_top; i++) {
+    own[1 + i] = i < sampled->n_top ? sampled->top[i] : (weft_logprob){-1, 0.0f};
+  }
 }
 
 /* Makes n_answer tokens of the answer readable. */

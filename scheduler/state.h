@@ -21,6 +21,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "scheduler/batcher.h"
+#include "scheduler/budget.h"
 #include "scheduler/claims.h"
 #include "scheduler/file_wait.h"
 #include "scheduler/forecast.h"
@@ -85,6 +86,7 @@ typedef struct weft_engine {
   weft_deadlines deadlines;
   weft_file_waits file_waits;
   weft_inbox inbox;      /* any thread */
+  weft_budget budget;    /* any thread */
   weft_pin_table pins;   /* any thread */
   weft_account *account; /* [n_tenants], under the inbox's mutex */
   weft_forecast forecast;

@@ -47,9 +47,10 @@ typedef enum weft_refused {
   WEFT_REFUSED_QUEUE = 0, /* of all tenants */
   WEFT_REFUSED_TENANT_QUEUE = 1,
   WEFT_REFUSED_TOKENS = 2, /* of this minute */
-  WEFT_REFUSED_NONE = 3    /* the engine drains or has stopped: nobody's limit */
+  WEFT_REFUSED_MEMORY = 3, /* of requests: request_bytes_max */
+  WEFT_REFUSED_NONE = 4    /* the engine drains or has stopped: nobody's limit */
 } weft_refused;
-enum { WEFT_REFUSED_KINDS = 3 };
+enum { WEFT_REFUSED_KINDS = 4 };
 
 /* One tenant's part. */
 typedef struct weft_tenant_stats {

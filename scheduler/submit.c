@@ -3,8 +3,8 @@
  * open.
  *
  * Law: what passes can be finished by the engine with the pool as it is, alone if need be. A limit that only shortens the
- * answer (context) shortens it; a limit that no schedule can keep (pool, places for all requests of the submission, tokens
- * of a minute) refuses, and the line says the largest length or number that would fit. Whatever fits an idle engine is
+ * answer (context) shortens it; a limit that no schedule can keep (pool, places for all requests of the submission, their
+ * memory, tokens of a minute) refuses, and the line says the largest length or number that would fit. Whatever fits an idle engine is
  * never refused in this way: at most it finds the engine FULL. A submission is one act: nothing of it is left behind when
  * it is refused or when memory runs out midway. */
 #include <string.h>
@@ -223,6 +223,22 @@ static weft_status judge_together(const weft_engine *e, const weft_request_param
   return n_fit == n ? WEFT_OK : too_many(e, own, n, *n_tokens, n_fit, error);
 }
 
+/* Whether the budget has room for them all when nobody else holds any; one that alone has none is refused on opening. */
+static weft_status judge_memory(const weft_engine *e, const weft_request_params *p, const weft_request_size *size,
+                                uint32_t n, weft_error *error) {
+  uint64_t n_bytes = 0, largest = weft_budget_largest(&e->budget);
+  uint32_t n_fit = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    n_bytes += weft_request_bytes(&p[i], &size[i]);
+    if (n_bytes <= largest) n_fit += 1;
+  }
+  if (n_fit == n || n_fit == 0) return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID,
+                   "%u answers need %llu bytes of memory and one submission may have %llu: ask for at most %u, for "
+                   "shorter ones or for fewer logprobs, or serve with a larger --request-mib",
+                   n, (unsigned long long)n_bytes, (unsigned long long)largest, n_fit);
+}
+
 static void free_all(weft_request **request, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     weft_request_unref(request[i]); /* the engine's */
@@ -231,14 +247,17 @@ static void free_all(weft_request **request, uint32_t n) {
   }
 }
 
-static weft_status open_all(const weft_request_params *params, const weft_request_size *size, uint32_t n,
-                            uint64_t now_us, weft_request **out, weft_error *error) {
+/* FULL: the budget has no room for all of them now; those that had it give it back. */
+static weft_status open_all(weft_engine *e, const weft_request_params *params, const weft_request_size *size,
+                            uint32_t n, uint64_t now_us, weft_request **out, weft_error *error) {
   for (uint32_t i = 0; i < n; i++) {
     weft_request_params p = params[i];
     if (p.joins) p.sibling = out[i - 1];
-    if (weft_request_open(&p, &size[i], &out[i]) != WEFT_OK) {
+    weft_status status = weft_request_open(&p, &size[i], &e->budget, &out[i], error);
+    if (status != WEFT_OK) {
       free_all(out, i);
-      return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a request of %u prompt tokens", p.n_tokens);
+      if (status == WEFT_FULL) weft_budget_count_refused(&e->budget, p.tenant, n);
+      return status;
     }
     out[i]->usage.submitted_us = now_us;
   }
@@ -249,7 +268,7 @@ weft_status weft_engine_submit_all(weft_engine *engine, const weft_request_param
                                    weft_request **out, weft_error *error) {
   weft_request_size size[WEFT_SUBMISSION_MAX];
   uint64_t n_tokens;
-  weft_shortage shortage;
+  weft_shortage shortage = {.why = WEFT_REFUSED_MEMORY, .n_own_places = n};
   if (n == 0 || n > WEFT_SUBMISSION_MAX) {
     return weft_fail(error, WEFT_E_INVALID, "%u requests in one submission; there may be 1 to %d", n,
                      WEFT_SUBMISSION_MAX);
@@ -261,11 +280,14 @@ weft_status weft_engine_submit_all(weft_engine *engine, const weft_request_param
     status = judge(engine, &params[i], i > 0 ? &params[i - 1] : NULL, &size[i], error);
   }
   if (status == WEFT_OK) status = judge_together(engine, params, size, n, &n_tokens, error);
-  if (status == WEFT_OK) status = open_all(params, size, n, now_us, out, error);
-  if (status != WEFT_OK) return status;
-  status = weft_inbox_put(&engine->inbox, out, n, n_tokens, now_us, &shortage, error);
-  if (status == WEFT_OK) return WEFT_OK;
-  free_all(out, n);
+  if (status == WEFT_OK) status = judge_memory(engine, params, size, n, error);
+  if (status == WEFT_OK) status = open_all(engine, params, size, n, now_us, out, error);
+  if (status != WEFT_OK && status != WEFT_FULL) return status;
+  if (status == WEFT_OK) {
+    status = weft_inbox_put(&engine->inbox, out, n, n_tokens, now_us, &shortage, error);
+    if (status == WEFT_OK) return WEFT_OK;
+    free_all(out, n);
+  }
   if (params->retry_us != NULL) *params->retry_us = weft_snapshot_retry_us(engine, params->tenant, &shortage);
   return status;
 }

@@ -72,11 +72,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   if (n == 0) return 0;
   weft_gen gen;
   weft_refusal why = {0};
+  const weft_json_size limits = weft_json_limits(8192);
   /* a copy of its own length, so that reading past its end is seen */
   char *body = malloc(n);
   memcpy(body, data + 1, n - 1);
   weft_openai_kind kind = data[0] % 2 == 0 ? WEFT_OPENAI_CHAT : WEFT_OPENAI_COMPLETIONS;
-  if (weft_openai_parse(kind, body, n - 1, &gen, &why) == WEFT_OK) {
+  if (weft_openai_parse(kind, body, n - 1, &limits, &gen, &why) == WEFT_OK) {
     memset(body, '#', n); /* nothing points into the body */
     read_gen(&gen);
     weft_gen_close(&gen);

@@ -54,7 +54,7 @@ done < <(files 'scheduler/*.c' 'scheduler/*.h' | xargs grep -nE '#include "(kern
 # Within the scheduler a file includes only files of lower layers, or of its own where a header holds only data: no circle
 # can arise. A file stands for its .h and .c.
 layers=(
-  "list deadline cost policy queue_share recorder forecast claims params canvas_ring"
+  "list deadline cost policy queue_share recorder forecast claims params canvas_ring budget"
   "event"
   "stats pace file_wait"
   "request latency account pin"

@@ -185,7 +185,9 @@ static void collect(rig *r, weft_request **handle, answer *a) {
     if (event.kind == WEFT_EVENT_TOKENS) {
       memcpy(a->tokens + event.first, event.tokens, event.n * sizeof *event.tokens);
       a->n = event.first + event.n;
-      for (uint32_t i = 0; event.sampled != NULL && i < event.n; i++) solo_add_sampled(&digest, &event.sampled[i]);
+      for (uint32_t i = 0; event.logprobs != NULL && i < event.n; i++) {
+        solo_add_logprobs(&digest, event.logprobs + i * (1 + event.n_top), event.n_top);
+      }
     } else if (event.kind == WEFT_EVENT_CANVAS) {
       rig_need(event.n_dropped == 0, label, "a canvas event was dropped");
       solo_add_event(&digest, &event);

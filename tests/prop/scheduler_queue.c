@@ -28,6 +28,7 @@ typedef struct model {
   uint64_t n_refused[TENANTS_MAX][WEFT_REFUSED_KINDS], n_evicted[TENANTS_MAX];
   uint32_t n_tenants, waiting_max, running_max, call;
   weft_inbox inbox;
+  weft_budget budget;                          /* without a limit */
   entry entry[LIVE_MAX + WEFT_SUBMISSION_MAX]; /* live and evicted ones, oldest first */
   uint32_t n;
   uint64_t n_ok, n_full, n_displaced; /* submissions, evictions */
@@ -152,11 +153,12 @@ static weft_refused expected(model *m, uint32_t tenant, uint32_t n, uint32_t n_t
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 static weft_request *make_request(model *m, uint32_t tenant) {
+  weft_error error;
   static const int32_t prompt[2] = {1, 2};
   weft_request_params p = {.tenant = tenant, .tokens = prompt, .n_tokens = 2, .max_tokens = 1};
   weft_request_size size = {.answer_max = 1};
   weft_request *r;
-  if (weft_request_open(&p, &size, &r) != WEFT_OK) FAIL(m, "no memory");
+  if (weft_request_open(&p, &size, &m->budget, &r, &error) != WEFT_OK) FAIL(m, "%s", error.text);
   return r;
 }
 
@@ -296,6 +298,7 @@ static void run_seed(uint64_t seed) {
   }
   if (weft_inbox_open(&m->inbox, m->waiting_max, m->running_max, m->account, m->n_tenants) != WEFT_OK)
     FAIL(m, "no inbox");
+  if (weft_budget_open(&m->budget, 0, m->n_tenants) != WEFT_OK) FAIL(m, "no budget");
   uint32_t busy = draw(m, 20, 90);
   for (m->call = 0; m->call < CALLS; m->call++) {
     if (draw(m, 0, 4) == 0) pass_time(m);
@@ -315,6 +318,8 @@ static void run_seed(uint64_t seed) {
   n_full += m->n_full;
   n_displaced += m->n_displaced;
   weft_inbox_close(&m->inbox);
+  if (weft_budget_held(&m->budget) != 0) FAIL(m, "memory of requests that are gone is still counted");
+  weft_budget_close(&m->budget);
   free(m);
 }
 

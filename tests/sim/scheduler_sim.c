@@ -507,7 +507,8 @@ static void take_event(sim *s, sim_request *r, uint32_t index, const weft_event 
     memcpy(r->tokens + r->n_tokens, event->tokens, event->n * sizeof *r->tokens);
     if (r->params.sampling.logprobs && !r->params.canvas) {
       for (uint32_t i = 0; i < event->n; i++)
-        if (event->sampled[i].token != event->tokens[i]) FAIL(s, "request %u: logprob of another token", index);
+        if (event->logprobs[i * (1 + event->n_top)].token != event->tokens[i])
+          FAIL(s, "request %u: logprob of another token", index);
     }
     r->n_tokens += event->n;
   } else if (event->kind == WEFT_EVENT_CANVAS) {

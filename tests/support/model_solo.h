@@ -29,6 +29,14 @@ static inline void solo_add_sampled(solo_digest *d, const weft_sampled *s) {
   solo_add(d, s->top, s->n_top * sizeof *s->top);
 }
 
+/* The same from an event: a token, then n_top most likely ones, fewer where their token is -1. */
+static inline void solo_add_logprobs(solo_digest *d, const weft_logprob *own, uint32_t n_top) {
+  while (n_top > 0 && own[n_top].token < 0) n_top -= 1;
+  solo_add(d, &own->token, sizeof own->token);
+  solo_add(d, &own->logprob, sizeof own->logprob);
+  solo_add(d, own + 1, n_top * sizeof *own);
+}
+
 /* One denoise step as an event shows it (with trace). */
 static inline void solo_add_event(solo_digest *d, const weft_event *e) {
   size_t n = e->n_canvas * sizeof(int32_t);

@@ -9,58 +9,7 @@
 #include <cmocka.h>
 
 #include "api/config.h"
-#include "api/stops.h"
 #include "base/memory.h"
-
-static void finds_the_earliest(void **state) {
-  (void)state;
-  const char *list[] = {"world", "lo w"};
-  weft_stops stops = {0};
-  size_t at, held;
-  assert_int_equal(weft_stops_set(&stops, list, 2, NULL), WEFT_OK);
-  assert_true(weft_stops_find(&stops, "hello world", 11, &at, &held));
-  assert_int_equal(at, 3);
-  assert_false(weft_stops_find(&stops, "hello w", 6, &at, &held)); /* "hello " */
-  assert_int_equal(held, 3);                                       /* "lo " may become "lo w" */
-  assert_false(weft_stops_find(&stops, "wor", 3, &at, &held));
-  assert_int_equal(held, 3);
-  assert_false(weft_stops_find(&stops, "", 0, &at, &held));
-  weft_stops_free(&stops);
-}
-
-/* Fed byte by byte, what was given and what was held always make up the text, and a stop is never given. */
-static void streams_byte_by_byte(void **state) {
-  (void)state;
-  const char *list[] = {"abab!", "END"};
-  const char *text = "ababab!xEND";
-  weft_stops stops = {0};
-  weft_text held_text = {0}, given = {0};
-  size_t at, held;
-  assert_int_equal(weft_stops_set(&stops, list, 2, NULL), WEFT_OK);
-  for (const char *c = text; *c != 0; c++) {
-    weft_text_append(&held_text, c, 1);
-    if (weft_stops_find(&stops, held_text.bytes, held_text.n, &at, &held)) {
-      weft_text_append(&given, held_text.bytes, at);
-      break;
-    }
-    weft_text_append(&given, held_text.bytes, held_text.n - held);
-    weft_stops_keep_tail(&held_text, held);
-  }
-  assert_string_equal(given.bytes, "ab");
-  weft_text_free(&given);
-  weft_text_free(&held_text);
-  weft_stops_free(&stops);
-}
-
-static void refuses_absurd_ones(void **state) {
-  (void)state;
-  const char *empty[] = {""};
-  weft_stops stops = {0};
-  weft_error error;
-  assert_int_equal(weft_stops_set(&stops, empty, 1, &error), WEFT_E_INVALID);
-  assert_int_equal(weft_stops_set(&stops, empty, WEFT_STOPS_MAX + 1, &error), WEFT_E_INVALID);
-  weft_stops_free(&stops);
-}
 
 static weft_status parse(weft_config *c, unsigned command, int n, const char *const *words, weft_error *error) {
   char *argv[16];
@@ -203,13 +152,9 @@ static void id_lists(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(finds_the_earliest),
-                                     cmocka_unit_test(streams_byte_by_byte),
-                                     cmocka_unit_test(refuses_absurd_ones),
-                                     cmocka_unit_test(options_of_the_command_line),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(options_of_the_command_line),
                                      cmocka_unit_test(zeros_of_weft_open_are_the_defaults_of_serve),
                                      cmocka_unit_test(a_second_table),
-                                     cmocka_unit_test(environment_and_file_yield_to_flags),
-                                     cmocka_unit_test(id_lists)};
+                                     cmocka_unit_test(environment_and_file_yield_to_flags), cmocka_unit_test(id_lists)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,9 +15,11 @@
 #include "api/sse.h"
 #include "base/memory.h"
 
+static const weft_json_size limits = {.depth = 32, .values = 1000, .scalars = 1000};
+
 static void parse(weft_openai_kind kind, const char *body, weft_gen *gen) {
   weft_refusal why = {0};
-  if (weft_openai_parse(kind, body, strlen(body), gen, &why) != WEFT_OK) fail_msg("%s: %s", body, why.message);
+  if (weft_openai_parse(kind, body, strlen(body), &limits, gen, &why) != WEFT_OK) fail_msg("%s: %s", body, why.message);
 }
 
 static const char full[] =
@@ -123,7 +125,7 @@ static void refused_memory_is_an_error(void **state) {
     weft_gen gen;
     weft_refusal why = {0};
     (void)weft_memory_fail_at(n);
-    weft_status status = weft_openai_parse(WEFT_OPENAI_CHAT, full, sizeof full - 1, &gen, &why);
+    weft_status status = weft_openai_parse(WEFT_OPENAI_CHAT, full, sizeof full - 1, &limits, &gen, &why);
     (void)weft_memory_fail_at(0);
     if (status == WEFT_OK) {
       assert_true(n > 4);

@@ -418,8 +418,8 @@ static void logprobs_go_with_their_tokens(void **state) {
     step(1);
     while (weft_engine_poll(w.engine, r, &event) == WEFT_OK && event.kind == WEFT_EVENT_TOKENS) {
       for (uint32_t i = 0; i < event.n; i++) {
-        assert_int_equal(event.sampled[i].token, event.tokens[i]);
-        assert_true(event.sampled[i].logprob <= 0.0f);
+        assert_int_equal(event.logprobs[i * (1 + event.n_top)].token, event.tokens[i]);
+        assert_true(event.logprobs[i * (1 + event.n_top)].logprob <= 0.0f);
       }
       n += event.n;
     }

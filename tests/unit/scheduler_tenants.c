@@ -363,6 +363,30 @@ static void more_choices_than_the_queue_holds(void **state) {
   assert_non_null(strstr(error.text, "same prompt"));
 }
 
+/* Memory is taken for all of them, or for none; of two tenants one may hold half of it. */
+static void memory_of_all_choices(void **state) {
+  (void)state;
+  plan_world();
+  weft_request_params p = ask_as(0, 10, 30);
+  uint64_t n_bytes = weft_engine_request_bytes(&p, 30, 0);
+  w.config.request_bytes_max = 8 * n_bytes;
+  open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
+  weft_request *r[4];
+  weft_error error = {{0}};
+  uint64_t retry_us = 0;
+  choices_refused(&p, 5, WEFT_E_INVALID, "ask for at most 4, for shorter ones or for fewer logprobs");
+  assert_int_equal(submit_choices(&p, 2, r, &error), WEFT_OK);
+  p.retry_us = &retry_us;
+  choices_refused(&p, 3, WEFT_FULL, "are free: come again later");
+  assert_true(retry_us > 0);
+  assert_int_equal(weft_engine_request_bytes_held(w.engine), 2 * n_bytes);
+  assert_int_equal(tenant_stats(0).n_refused[WEFT_REFUSED_MEMORY], 3);
+  assert_int_equal(submit_choices(&p, 2, r + 2, &error), WEFT_OK);
+  run_out();
+  choices_end(r, 4, WEFT_FINISH_LENGTH);
+  assert_int_equal(weft_engine_request_bytes_held(w.engine), 0);
+}
+
 /* Tokens of the minute are taken for all of them, or for none. */
 static void tokens_of_all_choices(void **state) {
   (void)state;
@@ -679,6 +703,7 @@ int main(void) {
                                      TEST(all_choices_or_none),
                                      TEST(more_choices_than_the_queue_holds),
                                      TEST(tokens_of_all_choices),
+                                     TEST(memory_of_all_choices),
                                      TEST(no_memory_midway),
                                      TEST(a_full_queue_is_shared),
                                      TEST(a_full_queue_is_shared_by_weight),

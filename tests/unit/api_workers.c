@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: MIT */
+/* Workers among tenants, with processor time that the test makes up and jobs that end when the test says so: nothing here
+ * depends on how fast the machine is. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "api/workers.h"
+
+enum { JOBS_MAX = 64, TENANTS = 4 };
+
+/* One job: it ends when its gate is open. */
+typedef struct task {
+  weft_job job; /* first */
+  bool *gate;   /* NULL: always open */
+  uint64_t us;  /* processor time it takes */
+} task;
+
+static struct {
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  uint32_t order[JOBS_MAX], n_started, n_ended, n_closing; /* order: tenants as their jobs began */
+  uint32_t started_by[TENANTS], ended_by[TENANTS];
+  task task[JOBS_MAX];
+  uint32_t n_tasks;
+} w = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static _Thread_local uint64_t used_us;
+
+static uint64_t pretended_us(void) {
+  return used_us;
+}
+
+static void run(void *self, weft_job *job, bool closing) {
+  const task *t = (const task *)(const void *)job;
+  (void)self;
+  (void)pthread_mutex_lock(&w.mutex);
+  w.order[w.n_started++] = job->tenant;
+  w.started_by[job->tenant] += 1;
+  (void)pthread_cond_broadcast(&w.changed);
+  while (t->gate != NULL && !*t->gate && !closing) (void)pthread_cond_wait(&w.changed, &w.mutex);
+  used_us += t->us;
+  w.n_ended += 1;
+  w.n_closing += closing;
+  w.ended_by[job->tenant] += 1;
+  (void)pthread_cond_broadcast(&w.changed);
+  (void)pthread_mutex_unlock(&w.mutex);
+}
+
+static weft_workers *open_workers(uint32_t n_threads, uint32_t n_tenants, const uint32_t *weight) {
+  const weft_workers_config config = {
+      .n_threads = n_threads, .n_tenants = n_tenants, .weight = weight, .run = run, .thread_us = pretended_us};
+  weft_workers *workers;
+  weft_error error;
+  w.n_started = w.n_ended = w.n_closing = w.n_tasks = 0;
+  memset(w.started_by, 0, sizeof w.started_by);
+  memset(w.ended_by, 0, sizeof w.ended_by);
+  assert_int_equal(weft_workers_open(&config, &workers, &error), WEFT_OK);
+  return workers;
+}
+
+static void put(weft_workers *workers, uint32_t tenant, uint32_t n, uint64_t us, bool *gate) {
+  for (uint32_t i = 0; i < n; i++) {
+    task *t = &w.task[w.n_tasks++];
+    *t = (task){.gate = gate, .us = us};
+    assert_true(weft_workers_put(workers, &t->job, tenant));
+  }
+}
+
+/* Waits however long it takes: a law that does not hold shows as a test that never ends. */
+static void await(const uint32_t *count, uint32_t n) {
+  (void)pthread_mutex_lock(&w.mutex);
+  while (*count < n) (void)pthread_cond_wait(&w.changed, &w.mutex);
+  (void)pthread_mutex_unlock(&w.mutex);
+}
+
+static void open_gate(bool *gate) {
+  (void)pthread_mutex_lock(&w.mutex);
+  *gate = true;
+  (void)pthread_cond_broadcast(&w.changed);
+  (void)pthread_mutex_unlock(&w.mutex);
+}
+
+static uint32_t started_by(uint32_t tenant) {
+  (void)pthread_mutex_lock(&w.mutex);
+  uint32_t n = w.started_by[tenant];
+  (void)pthread_mutex_unlock(&w.mutex);
+  return n;
+}
+
+static void long_jobs_of_one_tenant_leave_workers_to_others(void **state) {
+  static bool gate;
+  (void)state;
+  gate = false;
+  weft_workers *workers = open_workers(4, 3, NULL);
+  put(workers, 0, 8, 5000000, &gate);
+  await(&w.started_by[0], 2);
+  put(workers, 1, 1, 10, NULL);
+  await(&w.ended_by[1], 1); /* while no job of the first tenant ended */
+  put(workers, 2, 3, 10, NULL);
+  await(&w.ended_by[2], 3);
+  assert_int_equal(started_by(0), 2);
+  open_gate(&gate);
+  await(&w.ended_by[0], 8);
+  weft_workers_close(workers);
+}
+
+static void a_tenant_alone_on_a_server_has_all_workers(void **state) {
+  static bool gate;
+  (void)state;
+  gate = false;
+  weft_workers *workers = open_workers(4, 1, NULL);
+  put(workers, 0, 5, 10, &gate);
+  await(&w.started_by[0], 4);
+  open_gate(&gate);
+  await(&w.n_ended, 5);
+  weft_workers_close(workers);
+}
+
+/* One worker, held by a first job until all others wait: their order is a pure function of what they use. */
+static void time_is_shared_by_weight(void **state) {
+  static const uint32_t weight[] = {1, 1, 2};
+  static bool gate;
+  (void)state;
+  gate = false;
+  weft_workers *workers = open_workers(1, 3, weight);
+  put(workers, 0, 1, 100, &gate);
+  await(&w.n_started, 1);
+  put(workers, 0, 10, 100, NULL); /* each uses 100 us */
+  put(workers, 1, 10, 50, NULL);  /* half as much: twice as many run */
+  put(workers, 2, 20, 100, NULL); /* twice the weight */
+  open_gate(&gate);
+  await(&w.n_ended, 41);
+  uint32_t n[3] = {0};
+  for (uint32_t i = 0; i < 21; i++) n[w.order[i]] += 1;
+  assert_in_range(n[0], 3, 5);
+  assert_in_range(n[1], 7, 10);
+  assert_in_range(n[2], 7, 10);
+  weft_workers_stop(workers); /* the last job is charged when its worker is done with it */
+  assert_int_equal(weft_workers_used_us(workers, 0), 1100);
+  assert_int_equal(weft_workers_used_us(workers, 1), 500);
+  assert_int_equal(weft_workers_used_us(workers, 2), 2000);
+  weft_workers_close(workers);
+}
+
+static void nobody_saves_up(void **state) {
+  static bool gate;
+  (void)state;
+  gate = true;
+  weft_workers *workers = open_workers(1, 2, NULL);
+  put(workers, 0, 10, 1000, &gate); /* the other one is idle */
+  await(&w.n_ended, 10);
+  gate = false;
+  put(workers, 0, 1, 1000, &gate);
+  await(&w.n_started, 11);
+  put(workers, 0, 6, 1000, NULL);
+  put(workers, 1, 6, 1000, NULL);
+  open_gate(&gate);
+  await(&w.n_ended, 23);
+  for (uint32_t i = 12; i < 22; i++) assert_int_not_equal(w.order[i], w.order[i + 1]); /* in turn */
+  weft_workers_close(workers);
+}
+
+/* The first, the last and one between of those that wait; the order of the others stays, and more can follow. */
+static void what_waits_can_be_taken_back(void **state) {
+  static bool gate;
+  (void)state;
+  gate = false;
+  weft_workers *workers = open_workers(1, 2, NULL);
+  put(workers, 1, 1, 1, &gate);
+  await(&w.n_started, 1);
+  put(workers, 0, 5, 1, NULL);
+  assert_false(weft_workers_take_back(workers, &w.task[0].job)); /* it runs */
+  assert_true(weft_workers_take_back(workers, &w.task[1].job));
+  assert_true(weft_workers_take_back(workers, &w.task[3].job));
+  assert_true(weft_workers_take_back(workers, &w.task[5].job));
+  assert_false(weft_workers_take_back(workers, &w.task[5].job));
+  put(workers, 0, 1, 1, NULL);
+  open_gate(&gate);
+  await(&w.n_ended, 4);
+  assert_int_equal(w.started_by[0], 3);
+  assert_false(weft_workers_take_back(workers, &w.task[2].job)); /* it has run */
+  weft_workers_close(workers);
+  assert_int_equal(w.n_ended, 4);
+}
+
+static void closing_answers_what_waits(void **state) {
+  static bool gate;
+  weft_job late;
+  (void)state;
+  gate = false;
+  weft_workers *workers = open_workers(2, 2, NULL);
+  put(workers, 0, 1, 1, &gate);
+  await(&w.n_started, 1);
+  put(workers, 0, 5, 1, &gate);
+  put(workers, 1, 1, 1, &gate);
+  await(&w.started_by[1], 1);
+  open_gate(&gate);
+  weft_workers_stop(workers);
+  assert_int_equal(w.n_ended, 7);
+  assert_false(weft_workers_put(workers, &late, 0));
+  weft_workers_close(workers);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(long_jobs_of_one_tenant_leave_workers_to_others),
+                                     cmocka_unit_test(a_tenant_alone_on_a_server_has_all_workers),
+                                     cmocka_unit_test(time_is_shared_by_weight),
+                                     cmocka_unit_test(nobody_saves_up),
+                                     cmocka_unit_test(what_waits_can_be_taken_back),
+                                     cmocka_unit_test(closing_answers_what_waits)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
