@@ -55,7 +55,7 @@ typedef struct weft_cost_model {
   weft_cost_layers layers;
   double us[WEFT_COST_FEATURES];                                                      /* coefficients */
   double product[WEFT_COST_FEATURES][WEFT_COST_FEATURES], target[WEFT_COST_FEATURES]; /* fading */
-  double error; /* mean |relative error| of late */
+  double error; /* mean |relative error| of the last steps */
   uint64_t n_steps;
 } weft_cost_model;
 

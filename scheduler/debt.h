@@ -23,7 +23,7 @@ typedef struct weft_debt {
   uint64_t active_weight;
 } weft_debt;
 
-/* What the request asks for, so many of these. */
+/* The request asks for `wanted` of these. */
 weft_debt weft_debt_open(const weft_engine *engine, const weft_request *request, weft_debt_of of, uint32_t wanted);
 /* The request's tenant has less than its share, with what it asks for. */
 bool weft_debt_is_within_share(const weft_engine *engine, const weft_debt *debt, const weft_request *request);

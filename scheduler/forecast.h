@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* A forecast: how long work that waits will take, from how fast work went lately and what answers
- * lately cost. Used for Retry-After only: nothing is decided by it.
+/* A forecast: how long waiting work will take, from the speed of the last steps and the cost of the last answers. It is
+ * used for Retry-After only: nothing is decided by it.
  *
- * Law. Means over about the last WEFT_FORECAST_MEMORY steps and answers; before the first of them
- * a unit of cost takes a microsecond and an answer costs nothing. */
+ * Law. Both are means over about the last WEFT_FORECAST_MEMORY steps and answers. Before the first of them a unit of cost
+ * takes a microsecond and an answer costs nothing. */
 #ifndef WEFT_SCHEDULER_FORECAST_H
 #define WEFT_SCHEDULER_FORECAST_H
 
@@ -12,7 +12,7 @@
 enum { WEFT_FORECAST_MEMORY = 64 };
 
 typedef struct weft_forecast {
-  double cost, us;    /* of late steps, fading */
+  double cost, us;    /* of the last steps; older steps count less */
   double answer_cost; /* mean */
   uint64_t last_us;   /* when the step before was planned; 0: nothing ran since */
 } weft_forecast;

@@ -16,7 +16,7 @@
 #include "scheduler/cost.h"
 
 enum { WEFT_PACE_CHUNK = 16, WEFT_PACE_HELD = 4 };
-/* A tenant so many full steps ahead of one that is held back waits for it (share.c). */
+/* A tenant that is this many full steps ahead of a tenant that is held back waits for it (share.c). */
 enum { WEFT_PACE_AHEAD = 4 };
 
 /* In a row, plans in which nothing of a kind ran, though something of it found no time. */
@@ -32,7 +32,7 @@ typedef struct weft_pace {
   bool prompt_held, canvas_held; /* one found no time */
 } weft_pace;
 
-/* With n_decode decode rows to come, over so many keys each. budget_us 0: everything fits. */
+/* n_decode decode rows will come, over keys_per_decode keys each. budget_us 0: everything fits. */
 void weft_pace_open(weft_pace *pace, const weft_cost_model *model, double budget_us, uint32_t n_decode,
                     uint32_t keys_per_decode, const weft_pace_late *late);
 /* How many of the next n rows of a prompt, the last of them with n_outputs outputs; 0: none. */

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Tenants: what each has used, and who of its requests waits for which lane.
  *
- * Law. clock is the tenant's virtual time: what it was charged (cost.h), divided by its weight.
- * While a plan is made it runs ahead by what its rows, keys and outputs cost alone, and when the plan
- * is complete by the tenant's part of the step. Among tenants with work the one with the smallest
- * clock is served first (share.c). Nobody
- * saves up: whoever wanted nothing more at the end of a plan, or comes back from having nothing to
- * do, is raised to `now`, the smallest clock of those that still want rows. Nobody pays for a time
- * without rivals: while all get what they want, all clocks are drawn level. Each queue (tenant x
- * lane) is in order of submission, where a priority counts as WEFT_AGE_US earlier. */
+ * Law. The clock of a tenant is its virtual time: what it was charged (cost.h), divided by its weight. While a plan is
+ * made, the clock runs ahead by what the tenant's rows, keys and outputs cost alone; when the plan is complete, by the
+ * tenant's part of the whole step. Among tenants with work the one with the smallest clock is served first (share.h). No
+ * tenant saves up time: one that wanted nothing more at the end of a plan, or that comes back from having nothing to do,
+ * has its clock raised to `now`, the smallest clock of the tenants that still want rows. No tenant pays for time without
+ * rivals: while all get what they want, all clocks are raised to the same value. Each queue (tenant x lane) is in order
+ * of submission, where one unit of priority counts as having come WEFT_AGE_US earlier. */
 #ifndef WEFT_SCHEDULER_TENANT_H
 #define WEFT_SCHEDULER_TENANT_H
 
@@ -62,7 +61,7 @@ weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *c
 void weft_tenants_close(weft_tenants *tenants);
 /* Puts a waiting request where its priority and arrival say. */
 void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request);
-/* The request was taken out of the queue by the caller (its link), or waits no longer. */
+/* The caller has taken the request out of its queue, by its link: it is counted as queued no longer. */
 void weft_tenants_dequeued(weft_tenants *tenants, const weft_request *request);
 /* The order of one tenant's requests in its queue. */
 bool weft_tenants_queued_before(const weft_request *a, const weft_request *b);
@@ -71,8 +70,8 @@ bool weft_tenants_may_start(const weft_tenants *tenants, uint32_t tenant);
 /* The first waiting request of a tenant on a lane that its limits let start; NULL when there is
  * none. It stays queued. */
 weft_request *weft_tenants_first(const weft_tenants *tenants, uint32_t lane, uint32_t tenant);
-/* Blocks came free: who found its own too many may try again. They may be another tenant's that shared
- * them. */
+/* Blocks came free, so every tenant that was held back by its own limit of blocks may try again: the blocks may be
+ * another tenant's, and a block that two tenants shared may now be charged to either. */
 void weft_tenants_unlimit(weft_tenants *tenants);
 /* Any request in the lane's queues; NULL when empty. */
 weft_request *weft_tenants_any(const weft_tenants *tenants, uint32_t lane);
@@ -96,7 +95,7 @@ weft_cost_shape weft_tenants_planned(const weft_tenants *tenants);
 /* The plan of a lane is complete: each tenant pays its part of the step. */
 void weft_tenants_settle(weft_tenants *tenants, uint32_t lane, const weft_cost_model *model,
                          const weft_cost_shape *step);
-/* And `wants` says who has something left undone: draws the clocks level. */
+/* Raises the clocks of all tenants that want nothing (claims.h says who does), as the law above says. */
 void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work);
 
 /* Both under the engine's stats_mutex; share_of by any thread. */
