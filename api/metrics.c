@@ -78,6 +78,7 @@ static const weft_counter_row weft_rows[] = {
     {"weft_pins_held", "gauge", "Pins whose pages are in the pool.", AT(n_pins_held)},
     {"weft_pin_pages", "gauge", "Pages of held pins; shared ones count for each.", AT(n_pin_pages)},
     {"weft_pins_dropped_total", "counter", "Times a pin gave way to a request.", AT(n_pins_dropped)},
+    {"weft_request_bytes", "gauge", "Host memory that requests hold, of --request-mib.", AT(request_bytes)},
     {"weft_pool_host_bytes", "gauge", "Host memory of the pager.", AT(pager.host_bytes)},
     {"weft_canvases_saved_total", "counter", "Preempted canvases whose state was kept.", AT(n_canvases_saved)},
     {"weft_canvases_resumed_total", "counter", "Those that went on at their step.", AT(n_canvases_resumed)},

@@ -149,15 +149,17 @@ static bool begin(void *self, weft_exchange *x) {
   const weft_endpoint *route = weft_router_find(weft_exchange_method(x), weft_exchange_path(x), &allow, &why);
   note->route = route;
   note->index = route == NULL ? WEFT_ENDPOINTS_MAX : (uint32_t)(route - weft_endpoints);
-  if ((weft_http_is_loopback(s->http) && check_host(s, x, &who) != WEFT_OK) || check_origin(s, x, &who) != WEFT_OK) {
+  bool preflight = is_preflight(x);
+  weft_status status = weft_http_is_loopback(s->http) ? check_host(s, x, &who) : WEFT_OK;
+  if (status == WEFT_OK) status = check_origin(s, x, &who);
+  if (status == WEFT_OK && !preflight && route != NULL) status = check_access(s, x, route->access, &who);
+  if (status != WEFT_OK) {
     weft_exchange_refuse(x, &who);
-  } else if (is_preflight(x)) {
+  } else if (preflight) {
     answer_preflight(x);
   } else if (route == NULL) {
     if (allow != NULL) weft_exchange_set_header(x, "Allow", allow);
     weft_exchange_refuse(x, &why);
-  } else if (check_access(s, x, route->access, &who) != WEFT_OK) {
-    weft_exchange_refuse(x, &who);
   }
   return route == NULL || route->quick;
 }

@@ -343,6 +343,7 @@ void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out) {
   (void)pthread_mutex_lock(&engine->stats_mutex);
   *out = engine->shared_stats;
   (void)pthread_mutex_unlock(&engine->stats_mutex);
+  out->request_bytes = weft_budget_held(&engine->budget);
 }
 
 uint32_t weft_engine_get_steps(weft_engine *engine, weft_step_record *out, uint32_t max) {
@@ -369,10 +370,6 @@ uint64_t weft_engine_request_bytes(const weft_request_params *params, uint32_t a
   uint32_t n_blocks = n_canvas == 0 ? 0 : (answer_max + n_canvas - 1) / n_canvas;
   const weft_request_size size = {.answer_max = answer_max, .n_canvas = n_canvas, .n_blocks = n_blocks};
   return weft_request_bytes(params, &size);
-}
-
-uint64_t weft_engine_request_bytes_held(weft_engine *engine) {
-  return weft_budget_held(&engine->budget);
 }
 
 void weft_engine_get_group_usage(weft_engine *engine, uint32_t runner, weft_group_usage *out) {

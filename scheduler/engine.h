@@ -78,11 +78,9 @@ void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_ten
 /* The blocks of each layer group of a runner, as one copy; out: [n_groups]. */
 void weft_engine_get_group_usage(weft_engine *engine, uint32_t runner, weft_group_usage *out);
 
-/* Bytes that a request with an answer of at most so many tokens counts for in request_bytes_max; n_canvas: tokens of a
+/* Bytes that a request with an answer of at most answer_max tokens counts for in request_bytes_max; n_canvas: tokens of a
  * canvas, 0 for an answer token by token. */
 uint64_t weft_engine_request_bytes(const weft_request_params *params, uint32_t answer_max, uint32_t n_canvas);
-/* Bytes that all requests hold now. Any thread. */
-uint64_t weft_engine_request_bytes_held(weft_engine *engine);
 
 /* Copies the newest at most max records of steps, of requests that ended, oldest first; any thread. */
 uint32_t weft_engine_get_steps(weft_engine *engine, weft_step_record *out, uint32_t max);

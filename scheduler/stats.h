@@ -31,6 +31,7 @@ typedef struct weft_engine_stats {
   uint32_t n_running, n_waiting;
   uint32_t n_pins, n_pins_held, n_pin_pages; /* declared; of them in the pool, and their pages */
   uint64_t n_pins_dropped;                   /* let go for a request that lacked blocks */
+  uint64_t request_bytes;                    /* that requests hold now, of request_bytes_max */
   bool draining;
   uint64_t broken_runners; /* bit per runner */
   /* sums; plan_us: step_us without the time inside the runner; hidden_us: of plan_us, while the device had a step */

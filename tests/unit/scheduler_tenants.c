@@ -379,12 +379,12 @@ static void memory_of_all_choices(void **state) {
   p.retry_us = &retry_us;
   choices_refused(&p, 3, WEFT_FULL, "are free: come again later");
   assert_true(retry_us > 0);
-  assert_int_equal(weft_engine_request_bytes_held(w.engine), 2 * n_bytes);
+  assert_int_equal(stats().request_bytes, 2 * n_bytes);
   assert_int_equal(tenant_stats(0).n_refused[WEFT_REFUSED_MEMORY], 3);
   assert_int_equal(submit_choices(&p, 2, r + 2, &error), WEFT_OK);
   run_out();
   choices_end(r, 4, WEFT_FINISH_LENGTH);
-  assert_int_equal(weft_engine_request_bytes_held(w.engine), 0);
+  assert_int_equal(stats().request_bytes, 0);
 }
 
 /* Tokens of the minute are taken for all of them, or for none. */
