@@ -228,10 +228,12 @@ static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, wef
   return WEFT_OK;
 }
 
-/* Takes what is there, choice by choice in turn. WEFT_AGAIN: nothing is there now. */
+/* Takes what is there, choice by choice in turn. WEFT_AGAIN: nothing is there now. Out may hold what pulls before this one
+ * gave, so its limit is of what is added: a pull that says "more" has always taken something. */
 static weft_status take_some(weft_answer *a, weft_refusal *why, weft_text *out) {
   uint32_t n_idle = 0, n_tokens = 0;
-  for (uint32_t n = 0; n < DELTAS_PER_PULL && n_tokens < TOKENS_PER_PULL && a->n_ended < a->n && out->n < PULL_BYTES;) {
+  size_t n_max = out->n + PULL_BYTES;
+  for (uint32_t n = 0; n < DELTAS_PER_PULL && n_tokens < TOKENS_PER_PULL && a->n_ended < a->n && out->n < n_max;) {
     weft_choice *c = &a->choice[a->turn];
     weft_delta d;
     a->turn = (a->turn + 1) % a->n;

@@ -176,9 +176,9 @@ def main():
         for name, (check, _) in CHECKS.items():
             print(f"{name:16} {check.__doc__.splitlines()[0]}")
         return 0
-    if a.soak:
-        return soak(a)
     attacks, checks = chosen_of(p, a)
+    if a.soak:
+        return soak(a, attacks)
     attacked, checked = run_attacks(attacks, a), run_checks(checks, a)
     bad = sum(1 for r in attacked if r["faults"]) + sum(1 for r in checked if not r["good"])
     if a.json:

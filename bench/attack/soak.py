@@ -8,7 +8,7 @@ import statistics
 import time
 from collections import Counter
 
-from attacks import ATTACKS, War
+from attacks import War
 from client import ask
 from measure import ANSWER, PROMPT, Actor, completion, is_idle, metrics, play_health, tokens
 from server import DEMO, DEMO_AR, Server, wait_for
@@ -51,24 +51,24 @@ def victim_body(i):
 
 def clerk_body(i):
     draw = random.Random(i)
-    return completion(tokens(i, draw.randrange(1, 600)), draw.randrange(1, 60), stream=draw.random() < 0.5,
-                      model=draw.choice(("weft-demo", "weft-demo-ar")))
+    body = completion(tokens(i, draw.randrange(1, 600)), draw.randrange(1, 60), model=draw.choice(("weft-demo", "weft-demo-ar")))
+    return body if draw.random() < 0.5 else {**body, "stream": False, "stream_options": None}
 
 
-def rounds(seed):
+def rounds(attacks, seed):
     """Pairs of attacks for ever; each turn through all of them is in another order."""
     draw = random.Random(seed)
     while True:
-        order = ATTACKS[:]
+        order = list(attacks)
         draw.shuffle(order)
         for k in range(0, len(order), AT_ONCE):
             yield order[k:k + AT_ONCE]
 
 
-def attack_for(seconds, server, seed, nice):
+def attack_for(seconds, server, attacks, seed, nice):
     """Runs the rounds; the resident memory, a sample a second: [(seconds since the start, MiB)]."""
     began, resident, counts = time.monotonic(), [], Counter()
-    for pair in rounds(seed):
+    for pair in rounds(attacks, seed):
         if time.monotonic() - began >= seconds or not server.alive:
             return resident, dict(counts)
         war = War(server.port, seed + len(resident), 1.0)
@@ -112,13 +112,13 @@ def judge(m, clients, flat, empty, code, health):
     yield "the server ended well", code == 0, f"exit code {code}"
 
 
-def soak(a):
+def soak(a, attacks):
     server = Server(a.weft, ("--kv-mib", "64", "--shared-cache"), KEYS, (DEMO_AR, DEMO))
     try:
         health = Actor(play_health, server.port, 0.5, END_S)
         people = {"victim": Actor(play_steady, server.port, "victim-key", 1.0, victim_body),
                   "clerk": Actor(play_steady, server.port, "clerk-key", 2.0, clerk_body)}
-        resident, counts = attack_for(a.soak, server, a.seed, a.nice)
+        resident, counts = attack_for(a.soak, server, attacks, a.seed, a.nice)
         clients = {name: actor.finish() for name, actor in people.items()}
         healthy = health.finish()
         empty = wait_for(lambda: server.alive and is_idle(server), END_S)

@@ -256,6 +256,20 @@ static void test_choices_and_prompts(void **state) {
   json_decref(second);
 }
 
+/* Many answers with large events: much more is there at once than one pull takes. The network thread gets all of it out, and
+ * others are served. */
+static void test_many_answers_stream(void **state) {
+  (void)state;
+  json_t *events =
+      talk_stream(server.port, COMPLETIONS,
+                  "{\"prompt\":\"a frog\",\"n\":32,\"logprobs\":20,\"max_tokens\":24,\"ignore_eos\":true,"
+                  "\"mode\":\"autoregressive\",\"stream\":true,\"stream_options\":{\"include_usage\":true}}");
+  size_t n = json_array_size(events);
+  assert_int_equal(int_at(json_array_get(events, n - 2), "data.usage.completion_tokens"), 32 * 24);
+  json_decref(events);
+  json_decref(talk_json(server.port, "/health", NULL));
+}
+
 /* Of five answers the two most likely per token, in that order; all are paid for. */
 static void test_best_of(void **state) {
   static const char body[] =
@@ -515,6 +529,7 @@ int main(void) {
       cmocka_unit_test(test_token_ids_keep_characters_whole),
       cmocka_unit_test(test_replace_events),
       cmocka_unit_test(test_choices_and_prompts),
+      cmocka_unit_test(test_many_answers_stream),
       cmocka_unit_test(test_best_of),
       cmocka_unit_test(test_logprobs),
       cmocka_unit_test(test_stop_strings),
