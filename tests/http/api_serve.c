@@ -378,7 +378,7 @@ static void test_directories_keep_logs_apart(void **state) {
     assert_int_equal(await_end(&p[i]), 0);
     assert_true(file_says(folder[i], i == 0 ? "first-one" : "second-one"));
     assert_false(file_says(folder[i], i == 0 ? "second-one" : "first-one"));
-    char path[128];
+    char path[256];
     (void)snprintf(path, sizeof path, "%s/weft.log", folder[i]);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(rmdir(folder[i]), 0);
