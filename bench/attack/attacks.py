@@ -3,6 +3,7 @@
 
 An attack plays in a process of its own at nice 19 until it is told to stop. It holds only connections to the server under attack."""
 import asyncio
+import json
 import random
 import time
 from collections import Counter
@@ -301,26 +302,29 @@ def stop_strings(n_bytes, crafted):
     return ["a" * half + "b" + "a" * (n_bytes - half - 1) for half in halves] + ["a" * (n_bytes - 1) + "b"]
 
 
-def stop_body(letter, i, crafted, n_bytes):
-    return {**completion(tokens(i, 40), STOP_TOKENS), "logit_bias": {str(letter): 100}, "stop": stop_strings(n_bytes, crafted)}
+def stop_body(token, i, crafted, n_bytes):
+    return {**completion(tokens(i, 40), STOP_TOKENS), "logit_bias": {str(token): 100}, "stop": stop_strings(n_bytes, crafted)}
+
+
+def letter():
+    """The token of the letter a."""
+    with open("model/demo/vocab.json") as f:
+        return json.load(f)["tokens"].index("a")
 
 
 async def stops_of(port):
-    """The token of the letter, and the longest 63 stop strings that the server takes."""
-    answer = await ask(port, "POST", "/tokenize", "attacker-key", {"prompt": "aaaa"})
-    letter = answer.json()["tokens"][-1]
+    """The token of the letter, and how long 63 stop strings may be that the server takes."""
     for n_bytes in (1024, 500, 100, 50, 32, 16):
-        answer = await ask(port, "POST", "/v1/completions", "attacker-key", {
-            **stop_body(letter, 0, True, n_bytes), "max_tokens": 1})
-        if answer.code == 200:
+        body = {**stop_body(letter(), 0, True, n_bytes), "max_tokens": 1}
+        if (await ask(port, "POST", "/v1/completions", "attacker-key", body)).code == 200:
             break
-    return letter, n_bytes
+    return letter(), n_bytes
 
 
 async def play_stops(actor, war):
     """63 stop strings that begin like the answer and differ at their end."""
-    letter, n_bytes = await stops_of(war.port)
-    return await keep(actor, STOP_STREAMS, lambda i, turn: post(war, stop_body(letter, i * 1000 + turn, True, n_bytes)), 2.0)
+    token, n_bytes = await stops_of(war.port)
+    return await keep(actor, STOP_STREAMS, lambda i, turn: post(war, stop_body(token, i * 1000 + turn, True, n_bytes)), 2.0)
 
 
 async def play_logprobs(actor, war):

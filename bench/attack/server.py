@@ -86,7 +86,8 @@ class Server:
 
     def status_mib(self, name):
         with open(f"/proc/{self.process.pid}/status") as f:
-            return int(re.search(rf"^{name}:\s+(\d+) kB", f.read(), re.M)[1]) / 1024
+            found = re.search(rf"^{name}:\s+(\d+) kB", f.read(), re.M)
+        return int(found[1]) / 1024 if found else 0.0  # a process that just ended has none
 
     @property
     def resident_mib(self):

@@ -15,8 +15,8 @@ from server import DEMO, DEMO_AR, Server, wait_for
 
 KEYS = ("operator-key operator", "attacker-key attacker", "victim-key victim", "clerk-key clerk", "crowd-key crowd weight=10",
         "leader-key leader class=low")
-ROUND_S, AT_ONCE = 15.0, 2
-WARM_S, FLAT = 600.0, 0.02
+ROUND_S, AT_ONCE, REST_S = 15.0, 2, 20.0
+WARM_S, FLAT = 600.0, 0.02  # seconds that are not judged, at most a third of all; growth that may be
 END_S = 600.0
 
 
@@ -56,45 +56,70 @@ def clerk_body(i):
 
 
 def rounds(attacks, seed):
-    """Pairs of attacks for ever; each turn through all of them is in another order."""
+    """Pairs of attacks for ever; each turn through all of them is in another order, and ends with a rest: nobody attacks."""
     draw = random.Random(seed)
     while True:
         order = list(attacks)
         draw.shuffle(order)
         for k in range(0, len(order), AT_ONCE):
             yield order[k:k + AT_ONCE]
+        yield []
 
 
-def attack_for(seconds, server, attacks, seed, nice):
-    """Runs the rounds; the resident memory, a sample a second: [(seconds since the start, MiB)]."""
-    began, resident, counts = time.monotonic(), [], Counter()
-    for pair in rounds(attacks, seed):
-        if time.monotonic() - began >= seconds or not server.alive:
-            return resident, dict(counts)
-        war = War(server.port, seed + len(resident), 1.0)
-        war.began.value = time.monotonic() + 1
-        actors = [Actor(attack.play, war, nice=nice) for attack in pair]
-        end = min(time.monotonic() + ROUND_S, began + seconds)
-        while time.monotonic() < end and server.alive:
+class Memory:
+    """Resident memory, looked at once a second; and what it is at rest, when nothing of the attacks should be left."""
+
+    def __init__(self, server):
+        self.server, self.began = server, time.monotonic()
+        self.samples, self.rests = [], []
+
+    def look_for(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
             time.sleep(1.0)
-            resident.append((time.monotonic() - began, server.resident_mib))
+            if not self.server.alive:
+                return
+            self.samples.append((time.monotonic() - self.began, self.server.resident_mib))
+
+    def rest(self):
+        self.look_for(REST_S)
+        if self.samples:
+            self.rests.append((time.monotonic() - self.began, min(m for _, m in self.samples[-5:])))
+
+    def growth(self, seconds):
+        """How much more the later half of the rests after the warm-up holds than the earlier half; None: too few of them."""
+        after = [m for t, m in self.rests if t >= min(WARM_S, seconds / 3)]
+        if len(after) < 2:
+            return None
+        half = len(after) // 2
+        return statistics.median(after[-half:]) / statistics.median(after[:half]) - 1
+
+
+def attack_for(seconds, server, attacks, a):
+    """Runs the rounds; what memory did, and what the attackers counted."""
+    memory, counts = Memory(server), Counter()
+    for pair in rounds(attacks, a.seed):
+        if time.monotonic() - memory.began >= seconds or not server.alive:
+            memory.rest()
+            return memory, dict(counts)
+        if not pair:
+            memory.rest()
+            continue
+        war = War(server.port, a.seed + len(memory.samples), 1.0)
+        war.began.value = time.monotonic() + 1
+        actors = [Actor(attack.play, war, nice=a.nice) for attack in pair]
+        memory.look_for(min(ROUND_S, memory.began + seconds - time.monotonic()))
         for attack, actor in zip(pair, actors):
             for what, n in actor.finish().items():
                 counts[f"{attack.name}: {what}"] += n
 
 
-def growth(resident, seconds):
-    """By how much the median of memory in the last third after the warm-up is above that of the first third."""
-    warm = min(WARM_S, seconds / 3)
-    after = [x for x in resident if x[0] >= warm]
-    third = max(1, len(after) // 3)
-    first, last = statistics.median(m for _, m in after[:third]), statistics.median(m for _, m in after[-third:])
-    return (last - first) / first, first, last
-
-
-def judge(m, clients, flat, empty, code, health):
+def judge(m, clients, memory, seconds, empty, code, health):
     """[(what, good, seen)]"""
-    yield "resident memory is flat within 2 % after the warm-up", flat[0] <= FLAT, f"{flat[1]:.1f} to {flat[2]:.1f} MiB: {100 * flat[0]:+.1f} %"
+    grown = memory.growth(seconds)
+    rests = " ".join(f"{m:.1f}" for _, m in memory.rests)
+    yield "resident memory at rest grows by 2 % at most after the warm-up", grown is not None and grown <= FLAT, \
+        f"{rests} MiB: " + ("too few rests to say: soak for 600 s or more" if grown is None else f"{100 * grown:+.1f} %")
     yield "all pages are free or cached, nothing runs, waits or is pinned", empty, \
         f"{m.get('weft_pool_pages_free', 0):.0f} free, {m.get('weft_pool_pages_cached', 0):.0f} cached of {m.get('weft_pool_pages', 0):.0f}"
     ended = m.get("vllm:request_success_total", 0)
@@ -118,21 +143,21 @@ def soak(a, attacks):
         health = Actor(play_health, server.port, 0.5, END_S)
         people = {"victim": Actor(play_steady, server.port, "victim-key", 1.0, victim_body),
                   "clerk": Actor(play_steady, server.port, "clerk-key", 2.0, clerk_body)}
-        resident, counts = attack_for(a.soak, server, attacks, a.seed, a.nice)
+        memory, counts = attack_for(a.soak, server, attacks, a)
         clients = {name: actor.finish() for name, actor in people.items()}
         healthy = health.finish()
         empty = wait_for(lambda: server.alive and is_idle(server), END_S)
         m = metrics(server)
     finally:
         code = server.stop()
-    verdicts = list(judge(m, clients, growth(resident, a.soak), empty, code, healthy))
+    verdicts = list(judge(m, clients, memory, a.soak, empty, code, healthy))
     for what, good, seen in verdicts:
         print(f"{'good' if good else 'BAD '} {what}: {seen}")
     victim = clients["victim"]
     print(f"the victim's first token: median {victim['first_median_s'] * 1000:.0f} ms, worst {victim['first_worst_s'] * 1000:.0f} ms")
     if a.json:
         with open(a.json, "w") as f:
-            json.dump({"verdicts": verdicts, "clients": clients, "attackers": counts, "resident_mib": resident, "metrics": m}, f, indent=1)
+            json.dump({"verdicts": verdicts, "clients": clients, "attackers": counts, "resident_mib": memory.samples, "rests_mib": memory.rests, "metrics": m}, f, indent=1)
     bad = sum(1 for _, good, _ in verdicts if not good)
     print(f"soak: {a.soak:.0f} s, {bad} of {len(verdicts)} not as promised")
     return 1 if bad else 0
