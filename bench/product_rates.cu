@@ -18,8 +18,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
+#include "base/random.h"
 #include "bench/energy.h"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -159,12 +162,18 @@ static double number_at(form form, const uint8_t *bytes, int input) {
   }
 }
 
+static float draw(void) {
+  static weft_draw_key key = {};
+  key.position++;
+  return weft_draw_uniform(&key);
+}
+
 /* Numbers as a row has them: a normal distribution, the largest of a few hundred near the form's end for s8. */
 static void fill(form form, std::vector<uint8_t> &bytes) {
   int n = (int)bytes.size() / (STEP / step_inputs(form));
   for (int i = 0; i < n; i++) {
     double sum = -6.0;
-    for (int j = 0; j < 12; j++) sum += drand48();
+    for (int j = 0; j < 12; j++) sum += draw();
     if (form == F16) ((__half *)(void *)bytes.data())[i] = __float2half((float)sum);
     if (form == BF16) ((__nv_bfloat16 *)(void *)bytes.data())[i] = __float2bfloat16((float)sum);
     if (form == E4M3) ((__nv_fp8_e4m3 *)(void *)bytes.data())[i] = __nv_fp8_e4m3((float)sum);
@@ -172,10 +181,9 @@ static void fill(form form, std::vector<uint8_t> &bytes) {
   }
 }
 
+/* The first error ends the program, in main. */
 static void require(cudaError_t error, const char *what) {
-  if (error == cudaSuccess) return;
-  fprintf(stderr, "bench_product_rates: %s: %s\n", what, cudaGetErrorString(error));
-  exit(1);
+  if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
 static double now(void) {
@@ -204,7 +212,7 @@ static std::vector<uint8_t> mixed(const std::vector<uint8_t> &rows) {
 static void prepare(probe &p, form form) {
   fill(form, p.weights);
   fill(form, p.rows);
-  for (float &scale : p.scales) scale = 0.5f + (float)drand48();
+  for (float &scale : p.scales) scale = 0.5f + (float)draw();
   std::vector<uint8_t> rows = mixed(p.rows);
   require(cudaMemcpy((void *)p.args.weights, p.weights.data(), p.weights.size(), cudaMemcpyHostToDevice), "copying");
   require(cudaMemcpy((void *)p.args.rows, rows.data(), rows.size(), cudaMemcpyHostToDevice), "copying");
@@ -279,7 +287,7 @@ static bool measure_form(probe &p) {
   return measure<FORM, 32>(p) && right;
 }
 
-int main(int n_words, char **words) {
+static bool measure_all(double seconds) {
   probe p;
   cudaDeviceProp card;
   require(cudaGetDeviceProperties(&card, 0), "no card");
@@ -287,7 +295,7 @@ int main(int n_words, char **words) {
   p.rows.resize(UNIT * UNITS);
   p.scales.resize(ROWS + OUTPUTS);
   p.n_blocks = card.multiProcessorCount;
-  p.seconds = n_words > 1 ? atof(words[1]) : 1.0;
+  p.seconds = seconds;
   p.meter = energy_open();
   require(cudaMalloc((void **)&p.args.weights, p.weights.size()), "memory");
   require(cudaMalloc((void **)&p.args.rows, p.rows.size()), "memory");
@@ -297,5 +305,14 @@ int main(int n_words, char **words) {
   bool right = measure_form<F16>(p);
   right = measure_form<BF16>(p) && right;
   right = measure_form<S8>(p) && right;
-  return measure_form<E4M3>(p) && right ? 0 : 1;
+  return measure_form<E4M3>(p) && right;
+}
+
+int main(int n_words, char **words) {
+  try {
+    return measure_all(n_words > 1 ? strtod(words[1], NULL) : 1.0) ? 0 : 1;
+  } catch (const std::exception &error) {
+    fprintf(stderr, "bench_product_rates: %s\n", error.what());
+    return 1;
+  }
 }
