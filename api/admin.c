@@ -40,7 +40,7 @@ static weft_status read_tenant(const weft_keys *keys, const json_t *value, uint3
 
 /* One field. What a prompt names lives in gen. */
 static weft_status read_field(const weft_keys *keys, const char *key, const json_t *value, weft_prefix *p,
-                              weft_gen_prompt *prompt, weft_gen *gen, weft_refusal *why) {
+                              weft_gen *gen, weft_refusal *why) {
   json_int_t number = 0;
   weft_status status = WEFT_OK;
   if (strcmp(key, "model") == 0) {
@@ -49,7 +49,7 @@ static weft_status read_field(const weft_keys *keys, const char *key, const json
   }
   if (strcmp(key, "public") == 0 || strcmp(key, "thinking") == 0) {
     if (!json_is_boolean(value)) return wrong(why, key, "true or false");
-    *(key[0] == 'p' ? &p->is_public : &p->thinking) = json_is_true(value);
+    *(key[0] == 'p' ? &p->is_public : &p->prompt.thinking) = json_is_true(value);
     return WEFT_OK;
   }
   if (strcmp(key, "tenant") == 0) return read_tenant(keys, value, &p->tenant, why);
@@ -64,49 +64,32 @@ static weft_status read_field(const weft_keys *keys, const char *key, const json
     return status;
   }
   if (strcmp(key, "text") == 0) {
-    prompt->text = json_string_value(value);
-    prompt->n_text = json_string_length(value);
-    return prompt->text == NULL ? wrong(why, key, "a string") : WEFT_OK;
+    p->prompt.text = json_string_value(value);
+    p->prompt.n_text = json_string_length(value);
+    return p->prompt.text == NULL ? wrong(why, key, "a string") : WEFT_OK;
   }
-  weft_gen_prompt read = {0};
-  if (strcmp(key, "tokens") == 0) {
-    status = weft_openai_ids(gen, value, key, &read, why);
-    prompt->tokens = read.tokens;
-    prompt->n_tokens = read.n_tokens;
-  } else if (strcmp(key, "messages") == 0) {
-    status = weft_openai_messages(gen, value, &read, why);
-    prompt->turns = read.turns;
-    prompt->n_turns = read.n_turns;
-  } else {
-    status = weft_refuse(why, 400, "invalid_value", key,
-                         "%.32s is unknown; a pin has model, tenant, public, ttl_seconds, priority, "
-                         "thinking and one of text, tokens and messages",
-                         key);
-  }
-  return status;
+  if (strcmp(key, "tokens") == 0) return weft_openai_ids(gen, value, key, &p->prompt, why);
+  if (strcmp(key, "messages") == 0) return weft_openai_messages(gen, value, &p->prompt, why);
+  return weft_refuse(why, 400, "invalid_value", key,
+                     "%.32s is unknown; a pin has model, tenant, public, ttl_seconds, priority, "
+                     "thinking and one of text, tokens and messages",
+                     key);
 }
 
 static weft_status read_pin(const weft_keys *keys, const json_t *root, weft_prefix *p, weft_gen *gen,
                             weft_refusal *why) {
   const char *key;
   json_t *value;
-  weft_gen_prompt prompt = {0};
   if (!json_is_object(root)) return wrong(why, "a pin", "a JSON object");
   json_object_foreach((json_t *)root, key, value) {
     if (json_is_null(value)) continue;
-    weft_status status = read_field(keys, key, value, p, &prompt, gen, why);
+    weft_status status = read_field(keys, key, value, p, gen, why);
     if (status != WEFT_OK) return status;
   }
   bool named = json_is_string(json_object_get(root, "tenant"));
   if (keys != NULL && named == p->is_public) {
     return weft_refuse(why, 400, "invalid_value", "tenant", "name the tenant that finds it, or say \"public\": true");
   }
-  p->turns = prompt.turns;
-  p->n_turns = prompt.n_turns;
-  p->text = prompt.text;
-  p->n_text = prompt.n_text;
-  p->tokens = prompt.tokens;
-  p->n_tokens = prompt.n_tokens;
   return WEFT_OK;
 }
 

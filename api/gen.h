@@ -10,19 +10,9 @@
 #include "api/refusal.h"
 #include "api/weft.h"
 
-/* Exactly one of the three. */
-typedef struct weft_gen_prompt {
-  const weft_chat_turn *turns;
-  uint32_t n_turns;
-  const char *text;
-  size_t n_text;
-  const int32_t *tokens;
-  uint32_t n_tokens;
-} weft_gen_prompt;
-
 typedef struct weft_gen {
-  weft_generate_params params; /* without prompt, choice and tenant */
-  weft_gen_prompt *prompt;
+  weft_generate_params params; /* without choice and tenant; its prompt is not read, those below are */
+  weft_prompt *prompt;
   uint32_t n_prompts;
   uint32_t n_choices; /* made of each prompt */
   uint32_t n_given;   /* of them, the most likely ones; n_choices: all */

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "api/prompt.h"
 #include "api/request_memory.h"
 #include "api/stops.h"
 #include "base/memory.h"
@@ -23,9 +24,7 @@ struct weft_generation {
   weft_runtime *runtime;
   const weft_served_model *model;
   weft_request *request;
-  weft_tokens prompt;
-  const weft_chat *chat; /* NULL: a plain prompt */
-  bool thinks;           /* the answer begins in the thinking channel */
+  encoded_prompt prompt;
   bool whole_tokens, logprobs, score, ended;
   weft_stops stops;
 
@@ -104,54 +103,12 @@ static uint32_t to_ms(uint64_t us) {
   return us < 1000000000 ? (uint32_t)((us + 999) / 1000) : 1000000;
 }
 
-static weft_status copy_tokens(weft_generation *g, const int32_t *tokens, uint32_t n, weft_error *error) {
-  for (uint32_t i = 0; i < n; i++) {
-    weft_status status = weft_tokens_push(&g->prompt, tokens[i]);
-    if (status != WEFT_OK) return weft_fail(error, status, "no memory for the prompt");
-  }
-  return WEFT_OK;
-}
-
 static weft_status make_prompt(weft_generation *g, const weft_generate_params *p, weft_error *error) {
-  const weft_served_model *m = g->model;
-  int n_kinds = (p->turns != NULL) + (p->text != NULL) + (p->tokens != NULL) + (p->sibling != NULL);
-  if (n_kinds != 1) return weft_fail(error, WEFT_E_INVALID, "give exactly one of messages, text, tokens and a sibling");
-  if (p->tokens != NULL) return copy_tokens(g, p->tokens, p->n_tokens, error);
-  if (p->sibling != NULL) {
-    g->chat = p->sibling->chat;
-    g->thinks = p->sibling->thinks;
-    return copy_tokens(g, p->sibling->prompt.ids, p->sibling->prompt.n, error);
+  if (p->sibling == NULL) return prompt_encode(g->model, &p->prompt, &prompt_to_answer, &g->prompt, error);
+  if (p->prompt.turns != NULL || p->prompt.text != NULL || p->prompt.tokens != NULL) {
+    return weft_fail(error, WEFT_E_INVALID, "give exactly one of a prompt and a sibling");
   }
-  if (p->text != NULL) {
-    weft_status fits = weft_served_check_text(m, p->n_text, error);
-    if (fits != WEFT_OK) return fits;
-    return weft_tokenizer_encode(m->tokenizer, p->text, p->n_text, WEFT_ENCODE_ADD_SPECIAL, &g->prompt, error);
-  }
-  if (m->chat == NULL) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "%s has no chat template that weft knows: send a plain prompt instead",
-                     m->name);
-  }
-  size_t n_bytes = 0;
-  for (uint32_t i = 0; i < p->n_turns; i++) {
-    if (p->turns[i].role == NULL || p->turns[i].content == NULL) {
-      return weft_fail(error, WEFT_E_INVALID, "message %u lacks its role or its content", i);
-    }
-    n_bytes += strlen(p->turns[i].content);
-  }
-  weft_status status = weft_served_check_text(m, n_bytes, error);
-  if (status != WEFT_OK) return status;
-  weft_chat_message *list = weft_alloc(p->n_turns, sizeof *list);
-  if (list == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the prompt");
-  for (uint32_t i = 0; i < p->n_turns; i++) {
-    const weft_chat_turn *t = &p->turns[i];
-    list[i] = (weft_chat_message){.role = t->role, .content = t->content, .n_content = strlen(t->content)};
-  }
-  weft_chat_options options = {.thinking = p->thinking, .add_generation_prompt = true};
-  status = weft_chat_render(m->chat, list, p->n_turns, &options, &g->prompt, error);
-  weft_free(list);
-  g->chat = m->chat;
-  g->thinks = weft_chat_starts_thinking(m->chat, &options);
-  return status;
+  return prompt_copy(&p->sibling->prompt, &g->prompt, error);
 }
 
 static uint64_t fresh_seed(void) {
@@ -216,8 +173,8 @@ static uint32_t least(uint32_t a, uint32_t b) {
 
 /* What this generation holds besides its request, which the engine cuts to what the context leaves. */
 static uint64_t caller_bytes(const weft_generation *g, const weft_generate_params *p, uint32_t max_tokens) {
-  uint32_t context = g->model->context, room = context > g->prompt.n ? context - g->prompt.n : 0;
-  const weft_generation_need need = {.n_prompt = g->prompt.n,
+  uint32_t context = g->model->context, room = context > g->prompt.tokens.n ? context - g->prompt.tokens.n : 0;
+  const weft_generation_need need = {.n_prompt = g->prompt.tokens.n,
                                      .answer_max = least(max_tokens, room),
                                      .delta_tokens_max = least(least(max_tokens, room), DELTA_TOKENS_MAX),
                                      .logprobs = g->logprobs,
@@ -236,8 +193,8 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
   bool canvas = answers_by_canvas(g, p);
   unsigned flags = (p->with_special ? (unsigned)WEFT_DETOK_WITH_SPECIAL : 0u) |
                    (p->whole_tokens ? (unsigned)WEFT_DETOK_WHOLE_TOKENS : 0u);
-  weft_chat_stream_open(&g->stream, g->chat, g->model->tokenizer, flags, g->thinks);
-  weft_chat_stream_open(&g->stop_stream, g->chat, g->model->tokenizer, flags, g->thinks);
+  weft_chat_stream_open(&g->stream, g->prompt.chat, g->model->tokenizer, flags, g->prompt.thinks);
+  weft_chat_stream_open(&g->stop_stream, g->prompt.chat, g->model->tokenizer, flags, g->prompt.thinks);
   if (g->stops.n > 0 && weft_chat_stream_reserve(&g->stop_stream) != WEFT_OK) {
     return weft_fail(error, WEFT_E_NO_MEMORY, "no memory to look for stop strings");
   }
@@ -249,8 +206,8 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
   *out = (weft_request_params){.tenant = p->tenant,
                                .domain = weft_runtime_domain(g->runtime, p->tenant),
                                .canvas = canvas,
-                               .tokens = g->prompt.ids,
-                               .n_tokens = g->prompt.n,
+                               .tokens = g->prompt.tokens.ids,
+                               .n_tokens = g->prompt.tokens.n,
                                .max_tokens = max_tokens,
                                .ignore_eos = p->ignore_eos,
                                .stop_rule = g->stops.n > 0 ? stop_rule : NULL,
@@ -326,9 +283,7 @@ static weft_status prepare_choices(submission *s, const weft_generate_params *pa
   if (status == WEFT_OK && p.sibling != NULL) s->request[first].sibling = p.sibling->request;
   if (p.n_bias <= WEFT_LOGIT_BIAS_MAX) s->n_bias += p.n_bias;
   for (uint32_t k = 1; k < n && status == WEFT_OK; k++) {
-    p.turns = NULL;
-    p.text = NULL;
-    p.tokens = NULL;
+    p.prompt = (weft_prompt){0};
     p.sibling = s->out[first];
     p.choice += 1;
     status = prepare_at(s, &p, first + k, bias, error);
@@ -387,8 +342,8 @@ void weft_on_ready(weft_generation *g, void (*ready)(void *self), void *self) {
 }
 
 uint32_t weft_prompt_tokens(const weft_generation *g, const int32_t **tokens) {
-  *tokens = g->prompt.ids;
-  return g->prompt.n;
+  *tokens = g->prompt.tokens.ids;
+  return g->prompt.tokens.n;
 }
 
 void weft_cancel(weft_generation *g) {
@@ -401,7 +356,7 @@ void weft_generation_free(weft_generation *g) {
   weft_chat_stream_close(&g->stream);
   weft_chat_stream_close(&g->stop_stream);
   weft_stops_close(&g->stops);
-  weft_tokens_free(&g->prompt);
+  prompt_close(&g->prompt);
   weft_text_free(&g->limbo);
   weft_text_free(&g->text);
   weft_text_free(&g->lp_bytes);

@@ -20,10 +20,9 @@ weft_status weft_openai_load(const char *body, size_t n, const weft_json_size *l
 /* On failure *gen is closed. */
 weft_status weft_openai_parse(weft_openai_kind kind, const char *body, size_t n, const weft_json_size *limits,
                               weft_gen *gen, weft_refusal *why);
-/* The prompt of a body: messages, or what "prompt" holds. Used by /tokenize too. */
-weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_gen_prompt *out, weft_refusal *why);
-weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_gen_prompt *out,
-                            weft_refusal *why);
+/* The turns, and the tokens, of a prompt; nothing else of *out is touched. field is what refusals name. */
+weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_prompt *out, weft_refusal *why);
+weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_prompt *out, weft_refusal *why);
 weft_status weft_openai_thinking(const json_t *root, bool *thinking, weft_refusal *why);
 
 extern const weft_dialect weft_openai_chat, weft_openai_completions;

@@ -40,7 +40,7 @@ static const field_row fields[] = {
     {"ignore_eos", BOOL, AT(ignore_eos), 0, 0, BOTH},
     {"priority", I32, AT(priority), INT_MIN, INT_MAX, BOTH},
     {"timeout_ms", U32, AT(timeout_ms), 1, UINT32_MAX, BOTH},
-    {"thinking", BOOL, AT(thinking), 0, 0, WEFT_OPENAI_CHAT},
+    {"thinking", BOOL, AT(prompt.thinking), 0, 0, WEFT_OPENAI_CHAT},
 };
 
 static const field_row diffusion_fields[] = {
@@ -285,7 +285,7 @@ static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, wef
   return content == NULL ? WEFT_OK : content_text(gen, content, field, &turn->content, why);
 }
 
-weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_gen_prompt *out, weft_refusal *why) {
+weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_prompt *out, weft_refusal *why) {
   size_t n = json_array_size(messages);
   if (!json_is_array(messages) || n == 0) return wrong(why, "messages", "a list of at least one message");
   if (n > TURNS_MAX) {
@@ -298,12 +298,12 @@ weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_gen
     weft_status status = read_turn(gen, json_array_get(messages, i), i, &turns[i], why);
     if (status != WEFT_OK) return status;
   }
-  *out = (weft_gen_prompt){.turns = turns, .n_turns = (uint32_t)n};
+  out->turns = turns;
+  out->n_turns = (uint32_t)n;
   return WEFT_OK;
 }
 
-weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_gen_prompt *out,
-                            weft_refusal *why) {
+weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_prompt *out, weft_refusal *why) {
   size_t n = json_array_size(list);
   if (!json_is_array(list)) return wrong(why, field, "a list of token ids");
   if (n > UINT32_MAX / 2) return wrong(why, field, "shorter");
@@ -318,14 +318,16 @@ weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field
     }
     ids[i] = (int32_t)value;
   }
-  *out = (weft_gen_prompt){.tokens = ids, .n_tokens = (uint32_t)n};
+  out->tokens = ids;
+  out->n_tokens = (uint32_t)n;
   return WEFT_OK;
 }
 
-static weft_status one_prompt(weft_gen *gen, const json_t *value, weft_gen_prompt *out, weft_refusal *why) {
+static weft_status one_prompt(weft_gen *gen, const json_t *value, weft_prompt *out, weft_refusal *why) {
   if (json_is_array(value)) return weft_openai_ids(gen, value, "prompt", out, why);
   if (!json_is_string(value)) return wrong(why, "prompt", "text, token ids, or a list of either");
-  *out = (weft_gen_prompt){.text = json_string_value(value), .n_text = json_string_length(value)};
+  out->text = json_string_value(value);
+  out->n_text = json_string_length(value);
   return WEFT_OK;
 }
 
@@ -604,8 +606,9 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
     gen->prompt = weft_gen_alloc(gen, 1, sizeof *gen->prompt);
     gen->n_prompts = 1;
     if (gen->prompt == NULL) return no_memory(why);
+    gen->prompt[0] = gen->params.prompt; /* what the fields said of it */
     status = weft_openai_messages(gen, json_object_get(root, "messages"), &gen->prompt[0], why);
-    if (status == WEFT_OK) status = weft_openai_thinking(root, &gen->params.thinking, why);
+    if (status == WEFT_OK) status = weft_openai_thinking(root, &gen->prompt->thinking, why);
   }
   if (status == WEFT_OK && gen->n_prompts * gen->n_choices > WEFT_ANSWERS_MAX) {
     return weft_refuse(why, 400, "invalid_value", "n", "%u prompts times %s = %u are more than %d answers",

@@ -498,16 +498,6 @@ const weft_served_model *weft_runtime_model(const weft_runtime *rt, const char *
   return NULL;
 }
 
-weft_status weft_served_check_text(const weft_served_model *m, size_t n_bytes, weft_error *error) {
-  uint32_t longest = weft_tokenizer_longest(m->tokenizer);
-  uint64_t most = (uint64_t)m->context * longest;
-  if (n_bytes <= most) return WEFT_OK;
-  return weft_fail(error, WEFT_E_TOO_LARGE,
-                   "the text has %zu bytes; a context of %u tokens of at most %u bytes holds %" PRIu64
-                   ": shorten it or serve with a larger --context",
-                   n_bytes, m->context, longest, most);
-}
-
 uint32_t weft_n_models(const weft_runtime *rt) {
   return rt->n_models;
 }

@@ -43,9 +43,6 @@ struct weft_runtime {
 /* NULL with a line when there is no such model; NULL name: the first; with one model any name is served. */
 const weft_served_model *weft_runtime_model(const weft_runtime *runtime, const char *name, uint32_t *index,
                                             weft_error *error);
-/* TOO_LARGE with one line when the context could not hold a text of so many bytes, whatever it says: asked before the
- * text is tokenised, so that what is refused costs nothing. */
-weft_status weft_served_check_text(const weft_served_model *model, size_t n_bytes, weft_error *error);
 /* Who may see what a tenant has cached. */
 static inline weft_key128 weft_runtime_domain(const weft_runtime *runtime, uint32_t tenant) {
   return (weft_key128){runtime->options.shared_cache ? 0u : tenant + 1u, 0x7765667430303031ull};

@@ -4,6 +4,7 @@
 
 #include "api/json.h"
 #include "api/openai.h"
+#include "api/prompt.h"
 #include "api/router.h"
 #include "api/runtime.h"
 #include "base/memory.h"
@@ -107,10 +108,9 @@ void weft_handle_version(weft_server *s, weft_exchange *x) {
 
 typedef struct tokenize_body {
   const weft_served_model *model;
-  const char *prompt; /* NULL: messages */
-  size_t n_prompt;
-  const json_t *messages;
-  bool add_special, parse_special, words, generation, thinking;
+  weft_prompt prompt; /* points into the body and into memory */
+  weft_gen memory;
+  bool add_special, parse_special, words, generation;
 } tokenize_body;
 
 static weft_status read_flag(const json_t *root, const char *name, bool *out, weft_refusal *why) {
@@ -134,62 +134,30 @@ static weft_status find_model(const weft_server *s, const json_t *root, const we
 }
 
 static weft_status read_tokenize(const weft_server *s, const json_t *root, tokenize_body *b, weft_refusal *why) {
-  *b = (tokenize_body){.add_special = true, .generation = true};
   weft_status status = find_model(s, root, &b->model, why);
   if (status == WEFT_OK) status = read_flag(root, "add_special_tokens", &b->add_special, why);
   if (status == WEFT_OK) status = read_flag(root, "parse_special", &b->parse_special, why);
   if (status == WEFT_OK) status = read_flag(root, "return_token_strs", &b->words, why);
   if (status == WEFT_OK) status = read_flag(root, "add_generation_prompt", &b->generation, why);
-  if (status == WEFT_OK) status = weft_openai_thinking(root, &b->thinking, why);
+  if (status == WEFT_OK) status = weft_openai_thinking(root, &b->prompt.thinking, why);
   if (status != WEFT_OK) return status;
-  const json_t *prompt = json_object_get(root, "prompt");
-  b->messages = json_object_get(root, "messages");
-  if ((prompt != NULL) == (b->messages != NULL)) {
+  const json_t *prompt = json_object_get(root, "prompt"), *messages = json_object_get(root, "messages");
+  if ((prompt != NULL) == (messages != NULL)) {
     return weft_refuse(why, 400, "invalid_value", "prompt", "give exactly one of prompt and messages");
   }
-  if (prompt == NULL) return WEFT_OK;
+  if (messages != NULL) return weft_openai_messages(&b->memory, messages, &b->prompt, why);
   if (!json_is_string(prompt)) return weft_refuse(why, 400, "invalid_value", "prompt", "prompt must be a string");
-  b->prompt = json_string_value(prompt);
-  b->n_prompt = json_string_length(prompt);
+  b->prompt.text = json_string_value(prompt);
+  b->prompt.n_text = json_string_length(prompt);
   return WEFT_OK;
 }
 
-static weft_status render(const tokenize_body *b, weft_tokens *out, weft_refusal *why) {
-  weft_gen gen = {0};
-  weft_gen_prompt prompt;
+static weft_status encode_body(const tokenize_body *b, encoded_prompt *out, weft_refusal *why) {
   weft_error error = {{0}};
-  if (b->model->chat == NULL) {
-    return weft_refuse(why, 400, "unsupported", "messages", "%s has no chat template that weft knows", b->model->name);
-  }
-  weft_status status = weft_openai_messages(&gen, b->messages, &prompt, why);
-  weft_chat_message *list = status == WEFT_OK ? weft_gen_alloc(&gen, prompt.n_turns, sizeof *list) : NULL;
-  if (status == WEFT_OK && list == NULL)
-    status = weft_refuse_status(why, WEFT_E_NO_MEMORY, "no memory for this request", false);
-  if (status == WEFT_OK) {
-    size_t n_bytes = 0;
-    for (uint32_t i = 0; i < prompt.n_turns; i++) {
-      const weft_chat_turn *t = &prompt.turns[i];
-      list[i] = (weft_chat_message){.role = t->role, .content = t->content, .n_content = strlen(t->content)};
-      n_bytes += list[i].n_content;
-    }
-    weft_chat_options options = {.thinking = b->thinking, .add_generation_prompt = b->generation};
-    status = weft_served_check_text(b->model, n_bytes, &error);
-    if (status == WEFT_OK) status = weft_chat_render(b->model->chat, list, prompt.n_turns, &options, out, &error);
-    if (status != WEFT_OK) status = weft_refuse_status(why, status, error.text, false);
-  }
-  weft_gen_close(&gen);
-  return status;
-}
-
-static weft_status encode(const tokenize_body *b, weft_tokens *out, weft_refusal *why) {
-  weft_error error = {{0}};
-  if (b->prompt == NULL) return render(b, out, why);
-  unsigned flags = (b->add_special ? (unsigned)WEFT_ENCODE_ADD_SPECIAL : 0u) |
-                   (b->parse_special ? (unsigned)WEFT_ENCODE_PARSE_SPECIAL : 0u);
-  weft_status status = weft_served_check_text(b->model, b->n_prompt, &error);
-  if (status == WEFT_OK) {
-    status = weft_tokenizer_encode(b->model->tokenizer, b->prompt, b->n_prompt, flags, out, &error);
-  }
+  const prompt_form form = {.text_flags = (b->add_special ? (unsigned)WEFT_ENCODE_ADD_SPECIAL : 0u) |
+                                          (b->parse_special ? (unsigned)WEFT_ENCODE_PARSE_SPECIAL : 0u),
+                            .open_answer = b->generation};
+  weft_status status = prompt_encode(b->model, &b->prompt, &form, out, &error);
   return status == WEFT_OK ? WEFT_OK : weft_refuse_status(why, status, error.text, false);
 }
 
@@ -208,21 +176,22 @@ static void put_words(const weft_tokenizer *tokenizer, const weft_tokens *tokens
 
 void weft_handle_tokenize(weft_server *s, weft_exchange *x) {
   weft_refusal why;
-  tokenize_body b;
-  weft_tokens tokens = {0};
+  tokenize_body b = {.add_special = true, .generation = true};
+  encoded_prompt encoded = {0};
+  const weft_tokens *tokens = &encoded.tokens;
   json_t *root;
   size_t n;
   const char *bytes = weft_exchange_body(x, &n);
   weft_status status = weft_openai_load(bytes, n, &s->json_limits, &root, &why);
   if (status == WEFT_OK) status = read_tokenize(s, root, &b, &why);
-  if (status == WEFT_OK) status = encode(&b, &tokens, &why);
+  if (status == WEFT_OK) status = encode_body(&b, &encoded, &why);
   if (status == WEFT_OK) {
     weft_text body = {0};
-    weft_text_printf(&body, "{\"count\":%u,\"max_model_len\":%u,\"tokens\":", tokens.n, b.model->context);
-    weft_json_ids(&body, tokens.ids, tokens.n);
+    weft_text_printf(&body, "{\"count\":%u,\"max_model_len\":%u,\"tokens\":", tokens->n, b.model->context);
+    weft_json_ids(&body, tokens->ids, tokens->n);
     weft_text_puts(&body, ",\"token_strs\":");
     if (b.words) {
-      put_words(b.model->tokenizer, &tokens, &body);
+      put_words(b.model->tokenizer, tokens, &body);
     } else {
       weft_text_puts(&body, "null");
     }
@@ -231,14 +200,15 @@ void weft_handle_tokenize(weft_server *s, weft_exchange *x) {
   } else {
     weft_exchange_refuse(x, &why);
   }
-  weft_tokens_free(&tokens);
+  prompt_close(&encoded);
+  weft_gen_close(&b.memory);
   json_decref(root);
 }
 
 void weft_handle_detokenize(weft_server *s, weft_exchange *x) {
   weft_refusal why;
   weft_gen gen = {0};
-  weft_gen_prompt prompt = {0};
+  weft_prompt prompt = {0};
   const weft_served_model *model;
   char *text = NULL, line[512];
   size_t n, n_text = 0;

@@ -331,16 +331,10 @@ static weft_status submit_prompts(weft_answer *a, const weft_answer_config *conf
   char line[512];
   uint32_t retry_ms = 0, n = gen->n_prompts * gen->n_choices;
   for (uint32_t p = 0; p < gen->n_prompts; p++) {
-    const weft_gen_prompt *prompt = &gen->prompt[p];
     params[p] = gen->params;
     params[p].tenant = config->tenant;
     params[p].collected = !gen->stream;
-    params[p].turns = prompt->turns;
-    params[p].n_turns = prompt->n_turns;
-    params[p].text = prompt->text;
-    params[p].n_text = prompt->n_text;
-    params[p].tokens = prompt->tokens;
-    params[p].n_tokens = prompt->n_tokens;
+    params[p].prompt = gen->prompt[p];
   }
   params->retry_ms = &retry_ms;
   int status = weft_submit_all(config->runtime, params, gen->n_prompts, gen->n_choices, out, line, sizeof line);

@@ -88,18 +88,25 @@ typedef struct weft_chat_turn {
   const char *content;
 } weft_chat_turn;
 
-/* One request. Exactly one of turns, text, tokens, sibling. weft_generate_defaults fills the neutral values. */
+/* What a model is to continue: exactly one of turns, text and tokens. Zero-initialise. */
+typedef struct weft_prompt {
+  const weft_chat_turn *turns; /* a conversation, rendered by the model's chat template */
+  uint32_t n_turns;
+  const char *tools; /* with turns: a JSON list of what the model may call; NULL: nothing. Refused by a template that
+                        knows no tools */
+  bool thinking;     /* with turns: the model may think before it answers, where its template has a switch for that */
+  const char *text;  /* a plain prompt; control tokens in it are text */
+  size_t n_text;
+  const int32_t *tokens; /* a prompt as token ids */
+  uint32_t n_tokens;
+} weft_prompt;
+
+/* One request. Exactly one of a prompt and a sibling. weft_generate_defaults fills the neutral values. */
 typedef struct weft_generate_params {
   const char *model; /* NULL: the first; with several models an unknown name is an error */
   uint32_t tenant;   /* < options.tenants; decides what cached prefixes are visible */
   weft_mode mode;
-  const weft_chat_turn *turns; /* rendered by the model's chat template */
-  uint32_t n_turns;
-  bool thinking;
-  const char *text; /* a plain prompt; control tokens in it are text */
-  size_t n_text;
-  const int32_t *tokens; /* a prompt as token ids */
-  uint32_t n_tokens;
+  weft_prompt prompt;
   const weft_generation *sibling; /* not freed yet: its prompt again, computed once for both. Model, tenant, mode and
                                      no_cache must be the same; choice should differ */
   uint32_t max_tokens;            /* 0: to the context limit, at most 1024 */
@@ -213,19 +220,12 @@ WEFT_API uint32_t weft_n_models(const weft_runtime *runtime);
 WEFT_API weft_model_card weft_model_at(const weft_runtime *runtime, uint32_t index);
 
 /* A prefix of prompts that is kept in the pool: it costs nothing to whoever begins with it. For the operator: no client
- * should reach these calls. Exactly one of turns, text, tokens; what is pinned are the tokens that stay whatever follows,
- * cut to whole blocks. */
+ * should reach these calls. What is pinned are the tokens of the prompt that stay whatever follows, cut to whole blocks. */
 typedef struct weft_prefix {
-  const char *model;           /* NULL: the first */
-  uint32_t tenant;             /* whose requests find it; public: who computes it */
-  bool is_public;              /* requests of all tenants that begin with it share it */
-  const weft_chat_turn *turns; /* the first turns of conversations, in the model's chat template */
-  uint32_t n_turns;
-  bool thinking; /* of conversations that think */
-  const char *text;
-  size_t n_text;
-  const int32_t *tokens;
-  uint32_t n_tokens;
+  const char *model;    /* NULL: the first */
+  uint32_t tenant;      /* whose requests find it; public: who computes it */
+  bool is_public;       /* requests of all tenants that begin with it share it */
+  weft_prompt prompt;   /* of a conversation, the first turns */
   uint32_t ttl_seconds; /* 0: until weft_unpin */
   int32_t priority;     /* tenants of a class above it (-1, 0, 1) may take its memory when they lack some */
 } weft_prefix;

@@ -163,6 +163,10 @@ static weft_status check_messages(const weft_chat *chat, const weft_chat_message
                      "messages[%u].role is '%.32s'; it must be system, developer, user or assistant", i,
                      messages[i].role);
   }
+  if (options->tools != NULL) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "tools are not supported by the chat template that weft has for this model");
+  }
   if (chat->family == WEFT_CHAT_GEMMA4 && options->thinking && chat->think_on < 0) {
     return weft_fail(error, WEFT_E_UNSUPPORTED, "this model cannot think: its vocabulary has no token <|think|>");
   }

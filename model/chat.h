@@ -36,6 +36,7 @@ typedef struct weft_chat_message {
 typedef struct weft_chat_options {
   bool thinking;              /* let the model think; a template without such a switch ignores it */
   bool add_generation_prompt; /* open the model's turn at the end */
+  const char *tools;          /* a JSON list of declarations; NULL: none. UNSUPPORTED by the templates written here */
 } weft_chat_options;
 
 /* token >= 0: that special token, text is its text. token == -1: text. */

@@ -37,8 +37,8 @@ static int answer(const weft_config *config, weft_runtime *rt, conversation *c, 
   char error[512];
   weft_delta d = {0};
   weft_screen_begin(&screen, !config->no_live);
-  params->turns = c->turn;
-  params->n_turns = c->n;
+  params->prompt.turns = c->turn;
+  params->prompt.n_turns = c->n;
   params->canvas_deltas = screen.live;
   int status = weft_submit(rt, params, &g, error, sizeof error);
   if (status != 0) return weft_cli_fail(weft_cli_code(status), "%s", error);

@@ -65,7 +65,7 @@ int weft_cli_params(const weft_config *config, weft_generate_params *p) {
   weft_generate_defaults(p);
   int code = set_mode(config->mode, &p->mode);
   if (code != 0) return code;
-  p->thinking = config->thinking;
+  p->prompt.thinking = config->thinking;
   p->max_tokens = config->max_tokens;
   p->temperature = config->temperature;
   p->top_k = config->has_top_k ? (int32_t)config->top_k : -1;

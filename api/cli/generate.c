@@ -121,8 +121,8 @@ static int set_prompt(const weft_config *config, weft_generate_params *p, char *
     if (weft_config_ids(config->tokens, "--tokens", ids, &n_ids, &error) != WEFT_OK) {
       return weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
     }
-    p->tokens = *ids;
-    p->n_tokens = n_ids;
+    p->prompt.tokens = *ids;
+    p->prompt.n_tokens = n_ids;
     return 0;
   }
   if (config->input != NULL) {
@@ -131,15 +131,15 @@ static int set_prompt(const weft_config *config, weft_generate_params *p, char *
   }
   if (text == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "generate: give -p TEXT, -i FILE or --tokens IDS");
   if (!config->chat && config->system == NULL) {
-    p->text = text;
-    p->n_text = n;
+    p->prompt.text = text;
+    p->prompt.n_text = n;
     return 0;
   }
   uint32_t n_turns = 0;
   if (config->system != NULL) turns[n_turns++] = (weft_chat_turn){"system", config->system};
   turns[n_turns++] = (weft_chat_turn){"user", text};
-  p->turns = turns;
-  p->n_turns = n_turns;
+  p->prompt.turns = turns;
+  p->prompt.n_turns = n_turns;
   return 0;
 }
 

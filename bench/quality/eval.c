@@ -69,8 +69,8 @@ static int launch(evaluation *e, flight *f, json_t *item, weft_mode mode) {
     f->turns[i] = (weft_chat_turn){role, content};
   }
   json_t *max_tokens = json_object_get(item, "max_tokens");
-  p.turns = f->turns;
-  p.n_turns = (uint32_t)n;
+  p.prompt.turns = f->turns;
+  p.prompt.n_turns = (uint32_t)n;
   p.mode = mode;
   p.max_tokens = json_is_integer(max_tokens) ? (uint32_t)json_integer_value(max_tokens) : 64;
   p.temperature = 0.0f;

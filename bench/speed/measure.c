@@ -29,8 +29,8 @@ static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, ui
   for (uint32_t i = 0; i < load->n_prompt; i++) tokens[i] = weft_prompt_token(seed, index, i, card.vocabulary);
   weft_generate_params p;
   weft_generate_defaults(&p);
-  p.tokens = tokens;
-  p.n_tokens = load->n_prompt;
+  p.prompt.tokens = tokens;
+  p.prompt.n_tokens = load->n_prompt;
   p.temperature = 0.0f;
   p.ignore_eos = true;
   p.has_seed = true;

@@ -32,8 +32,8 @@ static int ask(weft_runtime *rt, talk *t, uint32_t index) {
   weft_generate_params p;
   char error[256];
   weft_generate_defaults(&p);
-  p.tokens = t->tokens;
-  p.n_tokens = t->n;
+  p.prompt.tokens = t->tokens;
+  p.prompt.n_tokens = t->n;
   p.max_tokens = ANSWER;
   p.ignore_eos = true;
   p.temperature = 0.0f;

@@ -17,8 +17,8 @@ static int submit(weft_runtime *rt, uint32_t tenant, uint32_t key, uint32_t n, w
   for (uint32_t i = 0; i < n; i++) tokens[i] = weft_prompt_token(7, key, i, weft_model_at(rt, 0).vocabulary);
   weft_generate_params p;
   weft_generate_defaults(&p);
-  p.tokens = tokens;
-  p.n_tokens = n;
+  p.prompt.tokens = tokens;
+  p.prompt.n_tokens = n;
   p.max_tokens = 1;
   p.ignore_eos = true;
   p.temperature = 0.0f;

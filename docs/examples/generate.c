@@ -14,8 +14,8 @@ int main(int argc, char **argv) {
   weft_generate_params params;
   weft_generate_defaults(&params);
   weft_chat_turn turn = {"user", argv[2]};
-  params.turns = &turn;
-  params.n_turns = 1;
+  params.prompt.turns = &turn;
+  params.prompt.n_turns = 1;
   if (weft_submit(runtime, &params, &generation, error, sizeof error) != 0) goto out;
   error[0] = 0;
   while (delta.kind != WEFT_DELTA_END && weft_next(generation, 60000, &delta) == 0) {

@@ -231,8 +231,8 @@ static int start(weft_runtime *rt, uint32_t i, weft_generation **out) {
   char error[512] = "";
   weft_generate_defaults(&p);
   p.mode = i % 2 == 0 ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
-  p.text = "a few words";
-  p.n_text = strlen(p.text);
+  p.prompt.text = "a few words";
+  p.prompt.n_text = strlen(p.prompt.text);
   p.max_tokens = 100;
   p.ignore_eos = true;
   int status = weft_submit(rt, &p, out, error, sizeof error);

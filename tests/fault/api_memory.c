@@ -113,15 +113,15 @@ static void fill(weft_generate_params *p, uint32_t kind, bool has_chat) {
   if (kind == 4) p->canvas_deltas = true;
   if (kind == 6) p->canvas_deltas = p->trace = true;
   if (kind % 3 == 0) {
-    p->tokens = prompt;
-    p->n_tokens = sizeof prompt / sizeof *prompt;
+    p->prompt.tokens = prompt;
+    p->prompt.n_tokens = sizeof prompt / sizeof *prompt;
   } else if (kind % 3 == 1 && has_chat) {
-    p->turns = turns;
-    p->n_turns = 2;
-    p->thinking = kind == 4;
+    p->prompt.turns = turns;
+    p->prompt.n_turns = 2;
+    p->prompt.thinking = kind == 4;
   } else {
-    p->text = "a text of words \xE2\x82\xAC 12";
-    p->n_text = strlen(p->text);
+    p->prompt.text = "a text of words \xE2\x82\xAC 12";
+    p->prompt.n_text = strlen(p->prompt.text);
   }
 }
 

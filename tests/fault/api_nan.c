@@ -215,8 +215,8 @@ static void start(weft_runtime *rt, const char *model, weft_mode mode, weft_gene
   weft_generate_defaults(&p);
   p.model = model;
   p.mode = mode;
-  p.text = "a few words";
-  p.n_text = strlen(p.text);
+  p.prompt.text = "a few words";
+  p.prompt.n_text = strlen(p.prompt.text);
   p.has_seed = true;
   p.max_tokens = 12;
   p.ignore_eos = true;

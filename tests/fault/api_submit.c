@@ -61,8 +61,8 @@ static weft_generate_params sound(weft_mode mode) {
   weft_generate_defaults(&p);
   p.mode = mode;
   p.model = "weft-demo";
-  p.tokens = tokens;
-  p.n_tokens = 10;
+  p.prompt.tokens = tokens;
+  p.prompt.n_tokens = 10;
   p.max_tokens = 4;
   p.has_seed = true;
   p.ignore_eos = true;
@@ -174,35 +174,38 @@ static void test_diffusion(void **state) {
 static void test_prompts(void **state) {
   (void)state;
   weft_generate_params p = sound(WEFT_MODE_AUTO);
-  p.tokens = NULL;
+  p.prompt.tokens = NULL;
   refused(&p, WEFT_E_INVALID, "exactly one of");
   p = sound(WEFT_MODE_AUTO);
-  p.text = "and a text";
-  p.n_text = 10;
+  p.prompt.text = "and a text";
+  p.prompt.n_text = 10;
   refused(&p, WEFT_E_INVALID, "exactly one of");
   p = sound(WEFT_MODE_AUTO);
-  p.n_tokens = 0;
+  p.prompt.tools = "[]";
+  refused(&p, WEFT_E_INVALID, "tools need messages");
+  p = sound(WEFT_MODE_AUTO);
+  p.prompt.n_tokens = 0;
   refused(&p, WEFT_E_INVALID, "the prompt is empty");
   p = sound(WEFT_MODE_AUTO);
-  p.n_tokens = CONTEXT;
+  p.prompt.n_tokens = CONTEXT;
   refused(&p, WEFT_E_TOO_LARGE, "256");
   p = sound(WEFT_MODE_DIFFUSION);
-  p.n_tokens = CONTEXT - 10; /* no canvas of 32 fits behind it */
+  p.prompt.n_tokens = CONTEXT - 10; /* no canvas of 32 fits behind it */
   refused(&p, WEFT_E_TOO_LARGE, "no room for a canvas");
   p = sound(WEFT_MODE_AUTO);
-  p.n_tokens = LONG;
+  p.prompt.n_tokens = LONG;
   refused(&p, WEFT_E_TOO_LARGE, "4096");
   static const int32_t outside[][2] = {{5, -1}, {5, 1024}, {INT32_MAX, 5}, {INT32_MIN, 5}};
   for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
     p = sound(WEFT_MODE_AUTO);
-    p.tokens = outside[i];
-    p.n_tokens = 2;
+    p.prompt.tokens = outside[i];
+    p.prompt.n_tokens = 2;
     refused(&p, WEFT_E_INVALID, "prompt token");
   }
   p = sound(WEFT_MODE_AUTO);
-  p.tokens = NULL;
-  p.text = long_text;
-  p.n_text = sizeof long_text - 1;
+  p.prompt.tokens = NULL;
+  p.prompt.text = long_text;
+  p.prompt.n_text = sizeof long_text - 1;
   refused(&p, WEFT_E_TOO_LARGE, "the prompt has");
 }
 
@@ -212,19 +215,19 @@ static void test_chats(void **state) {
   static const char *const words[] = {"message 0 lacks", "message 0 lacks", "narrator"};
   for (uint32_t i = 0; i < 3; i++) {
     weft_generate_params p = sound(WEFT_MODE_AUTO);
-    p.tokens = NULL;
-    p.turns = turns[i];
-    p.n_turns = 1;
+    p.prompt.tokens = NULL;
+    p.prompt.turns = turns[i];
+    p.prompt.n_turns = 1;
     refused(&p, WEFT_E_INVALID, words[i]);
   }
   weft_generate_params p = sound(WEFT_MODE_AUTO);
-  p.tokens = NULL;
-  p.turns = turns[0];
-  p.n_turns = 0;
+  p.prompt.tokens = NULL;
+  p.prompt.turns = turns[0];
+  p.prompt.n_turns = 0;
   refused(&p, WEFT_E_INVALID, "message");
   static const weft_chat_turn hello[] = {{"user", "hello"}};
-  p.turns = hello;
-  p.n_turns = 1;
+  p.prompt.turns = hello;
+  p.prompt.n_turns = 1;
   p.model = "ar-base"; /* without a template */
   refused(&p, WEFT_E_UNSUPPORTED, "ar-base has no chat template");
 }
@@ -269,6 +272,35 @@ static void test_others(void **state) {
   refused(&p, WEFT_E_INVALID, "at most 1024");
 }
 
+static void ends(weft_generation *g, const char *finish) {
+  weft_delta d;
+  do {
+    assert_int_equal(weft_next(g, 300000, &d), 0);
+  } while (d.kind != WEFT_DELTA_END);
+  assert_string_equal(d.finish, finish);
+  assert_true((d.retry_ms > 0) == (strcmp(finish, "evicted") == 0));
+  weft_generation_free(g);
+}
+
+/* A sibling takes the prompt of another generation, so it brings none of its own. */
+static void test_siblings(void **state) {
+  (void)state;
+  weft_generation *first, *second;
+  const int32_t *ids;
+  char error[512] = "";
+  weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE), q = p;
+  assert_int_equal(weft_submit(runtime, &p, &first, error, sizeof error), 0);
+  q.sibling = first;
+  refused(&q, WEFT_E_INVALID, "exactly one of a prompt and a sibling");
+  q.prompt = (weft_prompt){0};
+  q.choice = 1;
+  assert_int_equal(weft_submit(runtime, &q, &second, error, sizeof error), 0);
+  assert_int_equal(weft_prompt_tokens(second, &ids), p.prompt.n_tokens);
+  assert_memory_equal(ids, p.prompt.tokens, p.prompt.n_tokens * sizeof *ids);
+  ends(first, "length");
+  ends(second, "length");
+}
+
 /* More than the queue holds: "come again", and those inside end as they should. */
 static void test_full(void **state) {
   (void)state;
@@ -301,16 +333,6 @@ static void all_refused(const weft_generate_params *p, uint32_t n_prompts, uint3
   for (uint32_t i = 0; i < n_prompts * n_choices && i < WEFT_ANSWERS_MAX && n_choices < 100; i++) assert_null(g[i]);
 }
 
-static void ends(weft_generation *g, const char *finish) {
-  weft_delta d;
-  do {
-    assert_int_equal(weft_next(g, 300000, &d), 0);
-  } while (d.kind != WEFT_DELTA_END);
-  assert_string_equal(d.finish, finish);
-  assert_true((d.retry_ms > 0) == (strcmp(finish, "evicted") == 0));
-  weft_generation_free(g);
-}
-
 /* Many answers get in together or not at all: one bad prompt, or one too many, and nothing is left behind. */
 static void test_together(void **state) {
   (void)state;
@@ -324,7 +346,7 @@ static void test_together(void **state) {
   all_refused(p, 2, UINT32_MAX, WEFT_E_INVALID, "1 to 128 answers");
   all_refused(p, 1, 7, WEFT_E_INVALID, "ask for at most 6");
   all_refused(p, 3, 3, WEFT_E_INVALID, "ask for at most 6");
-  p[2].n_tokens = CONTEXT;
+  p[2].prompt.n_tokens = CONTEXT;
   all_refused(p, 3, 2, WEFT_E_TOO_LARGE, "256");
   p[2] = p[0];
   p[2].tenant = 1;
@@ -371,15 +393,15 @@ static void test_edges_served(void **state) {
   (void)state;
   weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE);
   served(&p, 4);
-  p.n_tokens = CONTEXT - 1; /* one token of room, whatever is asked */
+  p.prompt.n_tokens = CONTEXT - 1; /* one token of room, whatever is asked */
   p.max_tokens = UINT32_MAX;
   served(&p, 1);
   p = sound(WEFT_MODE_DIFFUSION);
-  p.n_tokens = CONTEXT - 32; /* exactly one canvas */
+  p.prompt.n_tokens = CONTEXT - 32; /* exactly one canvas */
   p.max_tokens = UINT32_MAX;
   p.diffusion_steps = 2;
   served(&p, 32);
-  p.n_tokens = CONTEXT - 33 - 32; /* the context ends inside the third */
+  p.prompt.n_tokens = CONTEXT - 33 - 32; /* the context ends inside the third */
   served(&p, 64);
   p.diffusion_blocks = 1;
   served(&p, 32);
@@ -388,9 +410,10 @@ static void test_edges_served(void **state) {
 
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_sampling), cmocka_unit_test(test_diffusion), cmocka_unit_test(test_prompts),
-      cmocka_unit_test(test_chats),    cmocka_unit_test(test_others),    cmocka_unit_test(test_full),
-      cmocka_unit_test(test_together), cmocka_unit_test(test_evicted),   cmocka_unit_test(test_edges_served)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sampling), cmocka_unit_test(test_diffusion),
+                                     cmocka_unit_test(test_prompts),  cmocka_unit_test(test_chats),
+                                     cmocka_unit_test(test_others),   cmocka_unit_test(test_siblings),
+                                     cmocka_unit_test(test_full),     cmocka_unit_test(test_together),
+                                     cmocka_unit_test(test_evicted),  cmocka_unit_test(test_edges_served)};
   return cmocka_run_group_tests(tests, open_runtime, close_runtime);
 }

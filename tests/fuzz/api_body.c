@@ -27,7 +27,7 @@ static void read_text(const char *text) {
   sink += n;
 }
 
-static void read_prompt(const weft_gen_prompt *p) {
+static void read_prompt(const weft_prompt *p) {
   REQUIRE((p->turns != NULL) + (p->text != NULL) + (p->tokens != NULL) == 1);
   for (uint32_t i = 0; i < p->n_turns; i++) {
     read_text(p->turns[i].role);

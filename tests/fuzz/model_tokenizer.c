@@ -98,7 +98,7 @@ static void use_chat(const weft_gguf *gguf, const weft_tokenizer *t) {
   weft_error error;
   if (weft_chat_open(gguf, t, &chat, &error) != WEFT_OK) return;
   weft_chat_message messages[] = {{"user", "a <|turn> b", 11, NULL, 0}, {"assistant", "c", 1, "d", 1}};
-  weft_chat_options options = {true, true};
+  weft_chat_options options = {.thinking = true, .add_generation_prompt = true};
   weft_tokens tokens = {0};
   (void)weft_chat_render(chat, messages, 2, &options, &tokens, &error);
   weft_tokens_free(&tokens);

@@ -79,8 +79,8 @@ static weft_generation *submit(weft_runtime *rt, const question *q, way w) {
   weft_generation *g = NULL;
   char error[512] = "";
   weft_generate_defaults(&p);
-  p.turns = q->turns;
-  p.n_turns = q->n_turns;
+  p.prompt.turns = q->turns;
+  p.prompt.n_turns = q->n_turns;
   p.mode = w == DIFFUSION ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
   p.max_tokens = q->max_tokens;
   p.temperature = w == DRAWN ? 1.0f : 0.0f;

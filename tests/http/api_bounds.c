@@ -158,8 +158,8 @@ static int submit(weft_runtime *rt, uint32_t tenant, uint32_t top_logprobs, uint
   weft_generate_params p;
   weft_generate_defaults(&p);
   p.tenant = tenant;
-  p.tokens = prompt;
-  p.n_tokens = 3;
+  p.prompt.tokens = prompt;
+  p.prompt.n_tokens = 3;
   p.max_tokens = max_tokens;
   p.mode = WEFT_MODE_AUTOREGRESSIVE;
   p.logprobs = true;

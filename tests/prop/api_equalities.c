@@ -79,15 +79,15 @@ static int32_t long_prompt[90];
 static void fill_prompt(weft_generate_params *p, uint32_t kind) {
   uint32_t which = kind % 7;
   if (which < 4 && has_chat) {
-    p->turns = chats[which];
-    while (p->n_turns < 3 && chats[which][p->n_turns].role != NULL) p->n_turns += 1;
-    p->thinking = kind % 5 == 4;
+    p->prompt.turns = chats[which];
+    while (p->prompt.n_turns < 3 && chats[which][p->prompt.n_turns].role != NULL) p->prompt.n_turns += 1;
+    p->prompt.thinking = kind % 5 == 4;
   } else if (which == 6) {
-    p->tokens = long_prompt;
-    p->n_tokens = 50 + kind; /* all share a beginning */
+    p->prompt.tokens = long_prompt;
+    p->prompt.n_tokens = 50 + kind; /* all share a beginning */
   } else {
-    p->text = texts[kind % 2];
-    p->n_text = strlen(p->text);
+    p->prompt.text = texts[kind % 2];
+    p->prompt.n_text = strlen(p->prompt.text);
   }
 }
 
@@ -129,7 +129,7 @@ static void digest(uint64_t *sum, const void *bytes, size_t n) {
 static void check_delta(weft_runtime *rt, const weft_generate_params *p, const weft_delta *d, bool last_text) {
   char *spelled = NULL, error[256] = "";
   size_t n = 0;
-  if (!p->whole_tokens || p->turns != NULL || p->n_stop > 0 || last_text) return;
+  if (!p->whole_tokens || p->prompt.turns != NULL || p->n_stop > 0 || last_text) return;
   need(weft_detokenize(rt, NULL, d->tokens, d->n_tokens, p->with_special, &spelled, &n, error, sizeof error) == 0,
        "detokenize", error);
   need(n == d->n_text && memcmp(spelled, d->text, n) == 0, "a delta is not what its tokens spell", spelled);
@@ -325,7 +325,7 @@ static void check_spelling(weft_runtime *rt) {
     char *spelled = NULL, error[256] = "";
     size_t n = 0;
     fill(&p, i);
-    if (p.turns != NULL || strcmp(wanted[i].finish, "length") != 0 || p.n_stop > 0) continue;
+    if (p.prompt.turns != NULL || strcmp(wanted[i].finish, "length") != 0 || p.n_stop > 0) continue;
     need(weft_detokenize(rt, NULL, wanted[i].tokens, wanted[i].n_tokens, p.with_special, &spelled, &n, error,
                          sizeof error) == 0,
          "detokenize", error);

@@ -71,15 +71,15 @@ static void fill(weft_generate_params *p, uint32_t kind) {
   p->ignore_eos = true;
   p->whole_tokens = kind % 8 >= 4;
   p->with_special = kind % 3 == 1;
-  p->turns = turns;
-  p->n_turns = 1;
+  p->prompt.turns = turns;
+  p->prompt.n_turns = 1;
   p->diffusion_steps = 8;
   if (p->mode == WEFT_MODE_DIFFUSION) return;
   p->temperature = 30.0f;
   p->bias_tokens = markers;
   p->bias = bias;
   p->n_bias = n_markers;
-  p->thinking = kind % 2 == 0;
+  p->prompt.thinking = kind % 2 == 0;
 }
 
 static void take(answer *a, const weft_delta *d) {

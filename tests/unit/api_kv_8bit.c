@@ -46,8 +46,8 @@ static weft_generation *ask(weft_runtime *rt, uint32_t i) {
   weft_generation *g;
   char line[256] = "";
   weft_generate_defaults(&p);
-  p.turns = &turn;
-  p.n_turns = 1;
+  p.prompt.turns = &turn;
+  p.prompt.n_turns = 1;
   p.mode = i % 2 == 0 ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
   p.has_seed = true;
   p.seed = 11 + i;

@@ -62,8 +62,8 @@ static void submit_all(weft_runtime *rt, weft_generation **g) {
     char error[256] = "";
     for (uint32_t k = 0; k < 200; k++) tokens[i][k] = (int32_t)(60 + (i * 31 + k * 7) % 300);
     weft_generate_defaults(&p);
-    p.tokens = tokens[i];
-    p.n_tokens = 200;
+    p.prompt.tokens = tokens[i];
+    p.prompt.n_tokens = 200;
     p.max_tokens = 4;
     p.ignore_eos = true;
     p.mode = WEFT_MODE_AUTOREGRESSIVE;

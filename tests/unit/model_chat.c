@@ -56,7 +56,7 @@ static weft_chat_message say(const char *role, const char *content) {
 /* The prompt as text; and that its tokens, printed, are the same text. */
 static void prints(const world *w, const weft_chat_message *messages, uint32_t n, bool thinking, bool generation,
                    const char *want) {
-  weft_chat_options options = {thinking, generation};
+  weft_chat_options options = {.thinking = thinking, .add_generation_prompt = generation};
   weft_chat_pieces pieces;
   weft_tokens tokens = {0};
   weft_text text = {0}, printed = {0};
@@ -119,7 +119,7 @@ static void test_qwen3_hybrid(void **state) {
   world_open(&w, QWEN_HYBRID);
   assert_int_equal(w.chat->family, WEFT_CHAT_QWEN3);
   assert_true(w.chat->has_switch);
-  weft_chat_options open = {true, true};
+  weft_chat_options open = {.thinking = true, .add_generation_prompt = true};
   assert_false(weft_chat_starts_thinking(w.chat, &open));
   weft_chat_message m[] = {say("developer", " s "), say("user", "a"), say("assistant", "<think>\nhm\n</think>\n\nb"),
                            say("user", "c")};
@@ -151,7 +151,7 @@ static void test_qwen3_hybrid(void **state) {
 static void test_qwen3_thinking_and_coder(void **state) {
   (void)state;
   world w;
-  weft_chat_options open = {false, true}, none = {false, false};
+  weft_chat_options open = {.add_generation_prompt = true}, none = {.thinking = false};
   weft_chat_message m[] = {say("user", "a"), say("assistant", "<think>x</think>b")};
   world_open(&w, QWEN_THINKING);
   assert_false(w.chat->has_switch);
@@ -186,6 +186,21 @@ static void test_families(void **state) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     assert_int_equal(weft_chat_family_of((weft_bytes){rows[i].text, strlen(rows[i].text)}), rows[i].family);
   }
+}
+
+static void test_refuses_tools(void **state) {
+  (void)state;
+  world w;
+  weft_tokens tokens = {0};
+  weft_error error = {{0}};
+  weft_chat_message m[] = {say("user", "a")};
+  weft_chat_options with_tools = {.add_generation_prompt = true, .tools = "[]"};
+  world_open(&w, QWEN);
+  assert_int_equal(weft_chat_render(w.chat, m, 1, &with_tools, &tokens, &error), WEFT_E_UNSUPPORTED);
+  assert_non_null(strstr(error.text, "tools are not supported"));
+  assert_int_equal(tokens.n, 0);
+  weft_tokens_free(&tokens);
+  world_close(&w);
 }
 
 static void refused(tokenizer_fixture *f, weft_status status, const char *words) {
@@ -226,7 +241,7 @@ static void test_refuses_messages(void **state) {
   world w;
   world_open(&w, GEMMA_FIRST);
   weft_chat_message m[] = {say("user", "a"), say("tool", "b")};
-  weft_chat_options options = {false, true};
+  weft_chat_options options = {.add_generation_prompt = true};
   weft_tokens tokens = {0};
   weft_error error;
   assert_int_equal(weft_tokens_push(&tokens, 5), WEFT_OK);
@@ -266,7 +281,7 @@ static void test_text_never_becomes_structure(void **state) {
         for (uint64_t n = 1 + draw(&seed) % 6; n > 0; n--) weft_text_puts(&text[i], bits[draw(&seed) % 23]);
         m[i] = say(roles[draw(&seed) % 4], text[i].bytes);
       }
-      weft_chat_options options = {draw(&seed) % 2 == 0, true};
+      weft_chat_options options = {.thinking = draw(&seed) % 2 == 0, .add_generation_prompt = true};
       weft_chat_pieces pieces;
       weft_tokens tokens = {0};
       weft_error error;
@@ -373,7 +388,7 @@ static void test_refused_memory(void **state) {
   world_open(&w, GEMMA_FIRST GEMMA_EMPTY);
   weft_chat_message m[] = {say("system", "s"), say("user", "a\n\nb"), say("assistant", "x<|channel>y<channel|>z"),
                            say("user", "c")};
-  weft_chat_options options = {false, true};
+  weft_chat_options options = {.add_generation_prompt = true};
   uint64_t n = 1;
   for (;; n++) {
     weft_tokens tokens = {0};
@@ -407,6 +422,7 @@ int main(void) {
       cmocka_unit_test(test_qwen3_thinking_and_coder),
       cmocka_unit_test(test_families),
       cmocka_unit_test(test_refuses_templates),
+      cmocka_unit_test(test_refuses_tools),
       cmocka_unit_test(test_refuses_messages),
       cmocka_unit_test(test_text_never_becomes_structure),
       cmocka_unit_test(test_stream_gemma4),
