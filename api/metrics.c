@@ -231,7 +231,7 @@ static void put_group_rows(const weft_runtime *rt, weft_text *out, uint32_t n_mo
        GROUP(n_hits)},
 #undef GROUP
   };
-  weft_group_usage usage[WEFT_SPACES_MAX][WEFT_GROUPS_MAX];
+  weft_group_usage usage[WEFT_MODELS_MAX][WEFT_GROUPS_MAX];
   for (uint32_t i = 0; i < n_models; i++) weft_engine_get_group_usage(rt->engine, i, usage[i]);
   for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
     weft_prometheus_head(out, rows[r].name, rows[r].type, rows[r].help);

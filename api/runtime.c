@@ -129,7 +129,7 @@ static uint64_t host_bytes(int which) {
 static uint64_t longest_bytes(const weft_served_model *m, uint32_t rows) {
   uint64_t n_pages = 0;
   for (uint32_t g = 0; g < m->layout.n_groups; g++) {
-    const weft_kv_group *group = &m->layout.group[g];
+    const weft_layer_group *group = &m->layout.group[g];
     uint64_t tokens = (uint64_t)m->context + rows;
     uint64_t kept = group->window == 0 ? tokens : (uint64_t)group->window + rows + group->block_tokens;
     n_pages += (kept < tokens ? kept : tokens) / group->block_tokens + 2;
@@ -168,7 +168,7 @@ static double mib(uint64_t n_bytes) {
 }
 
 static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
-  const weft_kv_geometry *geometry[WEFT_SPACES_MAX];
+  const weft_kv_geometry *geometry[WEFT_MODELS_MAX];
   weft_kv_layout *layouts = weft_alloc(rt->n_models, sizeof *layouts);
   if (layouts == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the plan");
   for (uint32_t i = 0; i < rt->n_models; i++) geometry[i] = &weft_model_get_info(rt->model[i].model)->kv;
@@ -270,9 +270,10 @@ static void write_plan(weft_runtime *rt) {
     weft_text_printf(t, ", keys and values %s", weft_type_name_of_id((int32_t)info->kv_type));
     weft_text_printf(t, "\n");
     for (uint32_t g = 0; g < m->layout.n_groups; g++) {
-      const weft_kv_group *group = &m->layout.group[g];
+      const weft_layer_group *group = &m->layout.group[g];
+      const weft_kv_shape *shape = &m->layout.shape[g];
       weft_text_printf(t, "  group %u  %u layers, %u heads of %u, blocks of %u tokens, %s", g, group->n_layers,
-                       group->n_kv_heads, group->head_dim, group->block_tokens,
+                       shape->n_kv_heads, shape->head_dim, group->block_tokens,
                        group->window == 0 ? "keeps all" : "keeps a window");
       if (group->window > 0) weft_text_printf(t, " of %u", group->window);
       weft_text_printf(t, "\n");
@@ -313,9 +314,9 @@ static weft_status fill_options(weft_runtime *rt, const weft_open_options *optio
   weft_open_options *o = &rt->options;
   if (o->n_models == 0 || o->models == NULL)
     return weft_fail(error, WEFT_E_INVALID, "no model was given: name a GGUF file");
-  if (o->n_models > WEFT_SPACES_MAX) {
+  if (o->n_models > WEFT_MODELS_MAX) {
     return weft_fail(error, WEFT_E_INVALID, "%u models were given; at most %d share one pool", o->n_models,
-                     WEFT_SPACES_MAX);
+                     WEFT_MODELS_MAX);
   }
   weft_config_fill_open(o);
   if (o->saved_canvases > o->running) o->saved_canvases = o->running;
@@ -357,7 +358,7 @@ static void wake(void *engine) {
 }
 
 static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenant, weft_error *error) {
-  weft_runner *runners[WEFT_SPACES_MAX];
+  weft_runner *runners[WEFT_MODELS_MAX];
   uint32_t context = 0;
   for (uint32_t i = 0; i < rt->n_models; i++) {
     runners[i] = rt->model[i].runner;

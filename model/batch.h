@@ -16,13 +16,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/layer_group.h"
+#include "base/page_copy.h"
 #include "model/sampler.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-enum { WEFT_BATCH_GROUPS_MAX = 16 };
 
 typedef enum weft_token_source {
   WEFT_TOKENS_HOST = 0,    /* batch.token[] */
@@ -48,27 +48,9 @@ typedef struct weft_segment {
   uint32_t step;  /* canvas segments: denoise step of this canvas, from 0 */
 } weft_segment;
 
-/* From and to: pages of the pool, slots of host memory or slots of a file. What goes to or comes from the file may
- * take any time; the rest runs in the device's order. */
-typedef enum weft_batch_copy_kind {
-  WEFT_COPY_PAGE = 0, /* copy-on-write */
-  WEFT_COPY_TO_HOST = 1,
-  WEFT_COPY_FROM_HOST = 2,
-  WEFT_COPY_TO_FILE = 3, /* from the host */
-  WEFT_COPY_FROM_FILE = 4
-} weft_batch_copy_kind;
-
-typedef struct weft_batch_copy {
-  uint32_t from, to, kind;
-} weft_batch_copy;
-
-static inline bool weft_batch_copy_is_move(uint32_t kind) {
-  return kind == WEFT_COPY_TO_FILE || kind == WEFT_COPY_FROM_FILE;
-}
-
 /* A copy to or from the file that ended, or one to the host that could not be made. */
 typedef struct weft_copy_end {
-  weft_batch_copy copy;
+  weft_page_copy copy;
   bool ok;
   uint64_t us; /* how long a copy to or from the file took, once it was its turn */
 } weft_copy_end;
@@ -80,12 +62,12 @@ typedef struct weft_batch {
   const int32_t *position; /* [n_rows] */
   const weft_segment *segment;
   /* Per layer group g: where each row's keys go, page * block_tokens + offset; -1 for canvas rows. */
-  const int64_t *kv_slot[WEFT_BATCH_GROUPS_MAX]; /* [n_rows] each */
+  const int64_t *kv_slot[WEFT_GROUPS_MAX]; /* [n_rows] each */
   /* Block table of segment s in group g: table + table_at[s * n_groups + g]; covers the segment's kv_len plus,
    * for a causal segment, its own rows. Entries that no row can see may be any value. */
   const uint32_t *table;
   const uint32_t *table_at;
-  const weft_batch_copy *copy; /* whole pages to copy before anything else, in this order */
+  const weft_page_copy *copy; /* whole pages to copy before anything else, in this order */
   uint32_t n_copies;
 } weft_batch;
 

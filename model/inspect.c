@@ -243,11 +243,12 @@ static void text_memory(report *r) {
   put_bytes(out, r->layout.page_bytes);
   weft_text_printf(out, ", padding %.2f %%\n", 100 * r->layout.padding);
   for (uint32_t g = 0; g < r->layout.n_groups; g++) {
-    const weft_kv_group *group = &r->layout.group[g];
+    const weft_layer_group *group = &r->layout.group[g];
+    const weft_kv_shape *shape = &r->layout.shape[g];
     weft_text_printf(out,
                      "    group %-2" PRIu32 " %3" PRIu32 " layers x %3" PRIu32 " tokens, %" PRIu32 " heads of %" PRIu32
                      ", window %" PRIu32 "\n",
-                     g, group->n_layers, group->block_tokens, group->n_kv_heads, group->head_dim, group->window);
+                     g, group->n_layers, group->block_tokens, shape->n_kv_heads, shape->head_dim, group->window);
   }
 }
 
@@ -337,12 +338,13 @@ static void json_model(report *r) {
                    weft_type_name_of_id((int32_t)r->geometry.type), weft_kv_bytes_per_token(&r->geometry, false),
                    weft_kv_bytes_per_token(&r->geometry, true), r->layout.page_bytes, r->layout.padding);
   for (uint32_t g = 0; g < r->layout.n_groups; g++) {
-    const weft_kv_group *group = &r->layout.group[g];
+    const weft_layer_group *group = &r->layout.group[g];
+    const weft_kv_shape *shape = &r->layout.shape[g];
     weft_text_printf(out,
                      "%s{\"layers\": %" PRIu32 ", \"block_tokens\": %" PRIu32 ", \"window\": %" PRIu32
                      ", \"kv_heads\": %" PRIu32 ", \"head_dim\": %" PRIu32 "}",
-                     g > 0 ? ", " : "", group->n_layers, group->block_tokens, group->window, group->n_kv_heads,
-                     group->head_dim);
+                     g > 0 ? ", " : "", group->n_layers, group->block_tokens, group->window, shape->n_kv_heads,
+                     shape->head_dim);
   }
   weft_text_printf(out,
                    "]},\n  \"memory\": {\"weights\": %" PRIu64 ", \"kv_1024\": %" PRIu64 ", \"kv_4096\": %" PRIu64

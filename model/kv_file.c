@@ -201,7 +201,7 @@ static void tell_of(weft_kv_file *f, outcome how) {
 /* The mutex is held before and after. */
 static void make_move(weft_kv_file *f, ring *q) {
   move *m = &q->move[q->n_ended % f->config.moves_max];
-  const weft_batch_copy *copy = &m->end.copy;
+  const weft_page_copy *copy = &m->end.copy;
   bool up = q == &f->up;
   (void)pthread_mutex_unlock(&f->mutex);
   uint64_t start_us = weft_clock_us();
@@ -233,9 +233,9 @@ static void *move_loop(void *self) {
 
 /* ---- the engine's thread --------------------------------------------------------------------------------- */
 
-void weft_kv_file_add(weft_kv_file *f, const weft_batch_copy *copy) {
-  bool up = copy->kind == WEFT_COPY_FROM_FILE;
-  WEFT_CHECK(up || copy->kind == WEFT_COPY_TO_FILE);
+void weft_kv_file_add(weft_kv_file *f, const weft_page_copy *copy) {
+  bool up = copy->kind == WEFT_FILE_TO_HOST;
+  WEFT_CHECK(up || copy->kind == WEFT_HOST_TO_FILE);
   WEFT_CHECK((up ? copy->from : copy->to) < f->config.n_slots && (up ? copy->to : copy->from) < f->config.n_host);
   ring *q = up ? &f->up : &f->down;
   WEFT_CHECK(q->n_added - q->n_told < f->config.moves_max); /* n_told is written by this thread only */

@@ -42,8 +42,8 @@ void weft_kv_file_close(weft_kv_file *file);
 
 /* ---- one thread, the engine's ---- */
 
-/* WEFT_COPY_TO_FILE or WEFT_COPY_FROM_FILE; it may begin when weft_kv_file_start says so. */
-void weft_kv_file_add(weft_kv_file *file, const weft_batch_copy *move);
+/* WEFT_HOST_TO_FILE or WEFT_FILE_TO_HOST; it may begin when weft_kv_file_start says so. */
+void weft_kv_file_add(weft_kv_file *file, const weft_page_copy *move);
 uint64_t weft_kv_file_n_added(const weft_kv_file *file);
 /* The first n_added moves may begin: what fills and reads their slots of host memory has run. With lost they fail. */
 void weft_kv_file_start(weft_kv_file *file, uint64_t n_added, bool lost);

@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 
-enum { MODELS_MAX = 16, CLASSES_MAX = 16, PAGE_BYTES_MAX = 16 << 20, GRAIN = 32 };
+enum { CLASSES_MAX = 16, PAGE_BYTES_MAX = 16 << 20, GRAIN = 32 };
 
 /* Layers of one model with equal geometry and retention. */
 typedef struct layer_class {
@@ -116,7 +116,7 @@ static bool cut_model(const model_classes *classes, uint64_t page, uint32_t bloc
   for (uint32_t c = 0; c < classes->n; c++) {
     cut best;
     uint32_t reserved = classes->n - c - 1; /* each later class needs a group */
-    uint32_t most = WEFT_KV_GROUPS_MAX - n_groups;
+    uint32_t most = WEFT_GROUPS_MAX - n_groups;
     if (most <= reserved) return false;
     if (!best_cut(&classes->class[c], page, block_least, most - reserved, &best)) return false;
     n_groups += best.n_groups;
@@ -194,15 +194,16 @@ static void fill_layout(const weft_kv_geometry *geometry, const model_classes *c
       c++;
     }
     uint32_t g = first[c] + n_placed[c]++ / cuts[c].layers_per_group;
-    weft_kv_group *group = &layout->group[g];
+    weft_layer_group *group = &layout->group[g];
+    weft_kv_shape *shape = &layout->shape[g];
     layout->group_of[l] = (uint16_t)g;
     layout->index_in[l] = (uint16_t)group->n_layers++;
     group->block_tokens = cuts[c].block_tokens;
     group->window = geometry->window[l];
-    group->n_kv_heads = geometry->n_kv_heads[l];
-    group->head_dim = geometry->head_dim[l];
-    group->layer_bytes = cuts[c].block_tokens * classes->class[c].token_bytes;
-    WEFT_CHECK(group->n_layers * group->layer_bytes <= page);
+    shape->n_kv_heads = geometry->n_kv_heads[l];
+    shape->head_dim = geometry->head_dim[l];
+    shape->layer_bytes = cuts[c].block_tokens * classes->class[c].token_bytes;
+    WEFT_CHECK(group->n_layers * shape->layer_bytes <= page);
   }
   layout->padding = waste / geometry->n_layers;
 }
@@ -211,14 +212,15 @@ weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint3
                                   uint32_t fixed_block_tokens, weft_kv_layout *layouts, weft_error *error) {
   static const char *const where = "KV layout";
   uint32_t fixed = fixed_block_tokens;
-  if (n_models == 0 || n_models > MODELS_MAX) {
-    return weft_fail(error, WEFT_E_INVALID, "%s: 1..%d models share a pool, not %" PRIu32, where, MODELS_MAX, n_models);
+  if (n_models == 0 || n_models > WEFT_MODELS_MAX) {
+    return weft_fail(error, WEFT_E_INVALID, "%s: 1..%d models share a pool, not %" PRIu32, where, WEFT_MODELS_MAX,
+                     n_models);
   }
   if (fixed > 128 || (fixed & (fixed - 1)) != 0) {
     return weft_fail(error, WEFT_E_INVALID, "%s: %" PRIu32 " tokens per block; give a power of two up to 128", where,
                      fixed);
   }
-  model_classes classes[MODELS_MAX];
+  model_classes classes[WEFT_MODELS_MAX];
   for (uint32_t m = 0; m < n_models; m++) {
     if (geometry[m]->n_layers == 0 || geometry[m]->n_layers > WEFT_LAYERS_MAX) {
       return weft_fail(error, WEFT_E_INVALID, "%s: %" PRIu32 " layers; 1..%d are possible", where,
@@ -230,7 +232,7 @@ weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint3
   choice best = find_page(classes, n_models, fixed);
   if (!best.possible) {
     return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: no page size serves these models with at most %d layer groups%s",
-                     where, WEFT_KV_GROUPS_MAX, fixed > 0 ? " and this block size" : "");
+                     where, WEFT_GROUPS_MAX, fixed > 0 ? " and this block size" : "");
   }
   for (uint32_t m = 0; m < n_models; m++) {
     cut cuts[CLASSES_MAX];

@@ -10,13 +10,14 @@
 
 #include <stdbool.h>
 
+#include "base/layer_group.h"
 #include "kernels/quant.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum { WEFT_LAYERS_MAX = 256, WEFT_KV_GROUPS_MAX = 16 };
+enum { WEFT_LAYERS_MAX = 256 };
 
 /* Per layer of one model. */
 typedef struct weft_kv_geometry {
@@ -27,26 +28,27 @@ typedef struct weft_kv_geometry {
   uint32_t window[WEFT_LAYERS_MAX]; /* 0: keeps all */
 } weft_kv_geometry;
 
-typedef struct weft_kv_group {
-  uint32_t block_tokens, window, n_layers;
+/* What the layers of a group put into a page. */
+typedef struct weft_kv_shape {
   uint32_t n_kv_heads, head_dim;
   uint64_t layer_bytes; /* K and V of one layer of one block */
-} weft_kv_group;
+} weft_kv_shape;
 
 typedef struct weft_kv_layout {
   weft_type type;
   uint64_t page_bytes;
   uint32_t n_groups;
-  weft_kv_group group[WEFT_KV_GROUPS_MAX];
-  uint16_t group_of[WEFT_LAYERS_MAX]; /* layer -> group */
-  uint16_t index_in[WEFT_LAYERS_MAX]; /* layer -> place in its group */
-  double padding;                     /* share of a page that is not used, mean over groups by layers */
+  weft_layer_group group[WEFT_GROUPS_MAX];
+  weft_kv_shape shape[WEFT_GROUPS_MAX]; /* of each group */
+  uint16_t group_of[WEFT_LAYERS_MAX];   /* layer -> group */
+  uint16_t index_in[WEFT_LAYERS_MAX];   /* layer -> place in its group */
+  double padding;                       /* share of a page that is not used, mean over groups by layers */
 } weft_kv_layout;
 
 /* Chooses one page size and a layout per model with the least padding. Ties: the largest block nearest to 32 tokens
  * (it is the grain of the prefix cache), then fewer groups, then larger pages. block_tokens in {8, 16, 32, 64, 128};
  * fixed_block_tokens > 0 (a power of two <= 128) forces the smallest block. UNSUPPORTED when a model needs more than
- * WEFT_KV_GROUPS_MAX groups. */
+ * WEFT_GROUPS_MAX groups. */
 weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint32_t n_models,
                                   uint32_t fixed_block_tokens, weft_kv_layout *layouts, weft_error *error);
 /* KV bytes that one more token of a long sequence costs, windows full: global layers only; and with windows empty. */

@@ -81,26 +81,26 @@ static char *host_at(const weft_kv_store *store, uint32_t slot) {
   return (char *)store->host + slot * store->page_bytes;
 }
 
-static weft_status copy_one(const weft_kv_store *store, const weft_batch_copy *copy) {
-  switch ((weft_batch_copy_kind)copy->kind) {
-    case WEFT_COPY_PAGE:
+static weft_status copy_one(const weft_kv_store *store, const weft_page_copy *copy) {
+  switch ((weft_copy_kind)copy->kind) {
+    case WEFT_PAGE_TO_PAGE:
       return weft_kv_store_copy_page(store, copy->from, copy->to);
-    case WEFT_COPY_TO_HOST:
+    case WEFT_PAGE_TO_HOST:
       return weft_device_copy(store->device, host_at(store, copy->to), page_at(store, copy->from), store->page_bytes);
-    case WEFT_COPY_FROM_HOST:
+    case WEFT_HOST_TO_PAGE:
       return weft_device_copy(store->device, page_at(store, copy->to), host_at(store, copy->from), store->page_bytes);
-    case WEFT_COPY_TO_FILE:
-    case WEFT_COPY_FROM_FILE:
+    case WEFT_HOST_TO_FILE:
+    case WEFT_FILE_TO_HOST:
       break;
   }
   return WEFT_E_INVALID;
 }
 
 /* A move is added whatever happened before it, so that it ends. */
-weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_batch_copy *copy, uint32_t n, uint64_t *n_moves) {
+weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_page_copy *copy, uint32_t n, uint64_t *n_moves) {
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < n; i++) {
-    if (weft_batch_copy_is_move(copy[i].kind) && store->file != NULL)
+    if (weft_copy_is_move(copy[i].kind) && store->file != NULL)
       weft_kv_file_add(store->file, &copy[i]);
     else if (status == WEFT_OK)
       status = copy_one(store, &copy[i]);
@@ -114,16 +114,17 @@ void weft_kv_store_ran(const weft_kv_store *store, uint64_t n_moves, bool lost) 
 }
 
 weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t layer) {
-  const weft_kv_group *group = &layout->group[layout->group_of[layer]];
-  uint64_t at = layout->index_in[layer] * group->layer_bytes;
+  uint32_t group = layout->group_of[layer];
+  const weft_kv_shape *shape = &layout->shape[group];
+  uint64_t at = layout->index_in[layer] * shape->layer_bytes;
   return (weft_kv_view){
       .base = store->base,
       .type = layout->type,
       .page_bytes = store->page_bytes,
       .k_offset = at,
-      .v_offset = at + group->layer_bytes / 2,
-      .block_tokens = group->block_tokens,
-      .n_kv_heads = group->n_kv_heads,
-      .head_dim = group->head_dim,
+      .v_offset = at + shape->layer_bytes / 2,
+      .block_tokens = layout->group[group].block_tokens,
+      .n_kv_heads = shape->n_kv_heads,
+      .head_dim = shape->head_dim,
   };
 }

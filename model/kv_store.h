@@ -37,7 +37,7 @@ weft_status weft_kv_store_add_host(weft_kv_store *store, uint32_t n_host, weft_e
 weft_status weft_kv_store_add_file(weft_kv_store *store, const weft_kv_file_config *config, weft_error *error);
 /* Performs the copies of a batch, in order. Those of the file wait for weft_kv_store_ran. Returns in *n_moves how many
  * of them there were so far. */
-weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_batch_copy *copy, uint32_t n, uint64_t *n_moves);
+weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_page_copy *copy, uint32_t n, uint64_t *n_moves);
 /* The device has done the batch whose copy gave n_moves, or (lost) will never do it. */
 void weft_kv_store_ran(const weft_kv_store *store, uint64_t n_moves, bool lost);
 weft_status weft_kv_store_copy_page(const weft_kv_store *store, uint32_t from, uint32_t to);

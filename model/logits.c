@@ -13,11 +13,11 @@ typedef struct logits_run {
   float cap, embed_scale;
   weft_kv_layout layout;
   weft_kv_store *store;
-  uint32_t rows_max, n_blocks[WEFT_KV_GROUPS_MAX], first_page[WEFT_KV_GROUPS_MAX];
+  uint32_t rows_max, n_blocks[WEFT_GROUPS_MAX], first_page[WEFT_GROUPS_MAX];
   int32_t *position;
-  int64_t *kv_slot[WEFT_KV_GROUPS_MAX];
+  int64_t *kv_slot[WEFT_GROUPS_MAX];
   uint32_t *table, *output_row;
-  uint32_t table_at[WEFT_KV_GROUPS_MAX];
+  uint32_t table_at[WEFT_GROUPS_MAX];
   float *d_hidden, *d_logits, *d_soft, *d_temperature; /* device */
   uint8_t *d_bad;
   float *logits; /* host, one row */
@@ -27,7 +27,7 @@ typedef struct logits_run {
 
 static void close_run(logits_run *r) {
   weft_device *d = r->args->device;
-  for (uint32_t g = 0; g < WEFT_KV_GROUPS_MAX; g++) weft_free(r->kv_slot[g]);
+  for (uint32_t g = 0; g < WEFT_GROUPS_MAX; g++) weft_free(r->kv_slot[g]);
   weft_free(r->position);
   weft_free(r->table);
   weft_free(r->output_row);

@@ -18,12 +18,6 @@
 extern "C" {
 #endif
 
-typedef struct weft_runner_group {
-  uint32_t block_tokens;
-  uint32_t window; /* 0: none */
-  uint32_t n_layers;
-} weft_runner_group;
-
 /* What the scheduler may know of a weight set. */
 typedef struct weft_runner_info {
   char name[128]; /* as clients ask for it */
@@ -35,7 +29,7 @@ typedef struct weft_runner_info {
   uint32_t n_slots, rows_max, depth;
   uint32_t n_saves; /* canvases whose state may be kept outside their slots; 0: none */
   uint32_t n_groups;
-  weft_runner_group group[WEFT_BATCH_GROUPS_MAX];
+  weft_layer_group group[WEFT_GROUPS_MAX];
   uint64_t page_bytes, kv_bytes_per_token;
   uint32_t n_experts, n_experts_used; /* of a layer that routes; 0: none does */
   weft_entropy_bound entropy_bound;   /* defaults of the file */

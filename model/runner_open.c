@@ -200,10 +200,7 @@ static void fill_info(device_runner *r) {
   info->n_experts_used = model->n_experts_used;
   info->entropy_bound = model->entropy_bound;
   info->n_groups = r->config.layout->n_groups;
-  for (uint32_t g = 0; g < info->n_groups; g++) {
-    const weft_kv_group *from = &r->config.layout->group[g];
-    info->group[g] = (weft_runner_group){from->block_tokens, from->window, from->n_layers};
-  }
+  memcpy(info->group, r->config.layout->group, sizeof info->group);
   r->n_hidden = model->n_hidden;
   r->canvas_length = model->canvas_length;
   r->bounds = model_bounds(r->config.model, r->config.layout, r->config.n_slots);

@@ -27,11 +27,11 @@ static weft_status take_memory(step_arrays *a, uint64_t n_bytes) {
 weft_status step_arrays_open(step_arrays *a, weft_device *device, const weft_model_limits *limits) {
   *a = (step_arrays){.device = device, .in_place = weft_device_get_info(device)->host_memory};
   if (a->in_place) return WEFT_OK;
-  uint64_t n_tables = (uint64_t)limits->segments_max * WEFT_BATCH_GROUPS_MAX;
+  uint64_t n_tables = (uint64_t)limits->segments_max * WEFT_GROUPS_MAX;
   a->table_at = weft_alloc(n_tables, sizeof *a->table_at);
   if (a->table_at == NULL) return WEFT_E_NO_MEMORY;
-  return take_memory(
-      a, limits->rows_max * row_bytes(WEFT_BATCH_GROUPS_MAX) + n_tables * ENTRIES_PER_TABLE * sizeof(uint32_t));
+  return take_memory(a,
+                     limits->rows_max * row_bytes(WEFT_GROUPS_MAX) + n_tables * ENTRIES_PER_TABLE * sizeof(uint32_t));
 }
 
 void step_arrays_close(step_arrays *a) {
@@ -42,7 +42,7 @@ void step_arrays_close(step_arrays *a) {
 }
 
 /* Entries [*first, *end) of a segment's table that some row of it can see or writes. */
-static void entries_of(const weft_segment *segment, const weft_kv_group *group, uint32_t *first, uint32_t *end) {
+static void entries_of(const weft_segment *segment, const weft_layer_group *group, uint32_t *first, uint32_t *end) {
   uint32_t n = segment->kv_len + (segment->canvas ? 0 : segment->n_rows), block = group->block_tokens;
   uint32_t oldest = segment->kv_len + 1 > group->window && group->window > 0 ? segment->kv_len + 1 - group->window : 0;
   *end = n / block + (n % block != 0 ? 1 : 0);

@@ -22,8 +22,8 @@ typedef struct step_arrays {
   /* Of the step: device pointers. */
   const int32_t *token, *position; /* [n_rows] */
   const int32_t *cell_of;
-  int32_t *written;                              /* token, while cells are moved there */
-  const int64_t *kv_slot[WEFT_BATCH_GROUPS_MAX]; /* [n_rows] each */
+  int32_t *written;                        /* token, while cells are moved there */
+  const int64_t *kv_slot[WEFT_GROUPS_MAX]; /* [n_rows] each */
   const uint32_t *table;
   int64_t *table_at; /* [segments_max * groups]: from table to a segment's entry 0, which may lie before it */
 } step_arrays;

@@ -121,7 +121,7 @@ static bool owners_check(const weft_pager *pager, const recount *now, weft_error
 }
 
 static bool groups_check(const weft_pager *pager, const recount *now, weft_error *error) {
-  for (uint32_t i = 0; i < WEFT_SPACES_MAX * WEFT_GROUPS_MAX; i++) {
+  for (uint32_t i = 0; i < WEFT_MODELS_MAX * WEFT_GROUPS_MAX; i++) {
     const weft_group_usage *a = &now->usage[i], *b = &pager->usage[i];
     if (a->n_pinned != b->n_pinned || a->n_cached != b->n_cached || a->n_host != b->n_host || a->n_file != b->n_file)
       return BROKEN("space %u, group %u: %u pinned, %u cached, %u and %u below, counted %u, %u, %u and %u",
@@ -136,7 +136,7 @@ static bool order_check(const weft_pager *pager, const recount *now, weft_page p
   const pager_page *record = &pager->page[page];
   if (record->state == PAGER_FREE || record->node == PAGER_NODE_NONE) return true;
   const pager_group *group = &now->space[pager->node[record->node].space].group[record->group];
-  if (group->window != 0 || pager->node[record->node].depth == group->span) return true;
+  if (group->layers.window != 0 || pager->node[record->node].depth == group->span) return true;
   uint32_t before = record->node;
   for (uint32_t i = 0; i < group->span; i++) before = pager->node[before].parent;
   if (pager->node[before].root) before = pager->node[before].parent; /* the public prefix */
@@ -165,7 +165,7 @@ static bool pages_check(const weft_pager *pager, recount *now, weft_error *error
   for (uint32_t i = 0; i < pager->n_copies_waiting; i++) {
     weft_page to = pager->copy[i].to;
     n_spills += pager->copy[i].kind != WEFT_PAGE_TO_PAGE;
-    n_moves += pager_copy_is_move(pager->copy[i].kind);
+    n_moves += weft_copy_is_move(pager->copy[i].kind);
     if (!pager_copy_fills_page(pager->copy[i].kind)) continue;
     bool last = true; /* a page that was taken again may be the target of two copies */
     for (uint32_t j = i + 1; j < pager->n_copies_waiting; j++)
@@ -344,7 +344,7 @@ bool weft_pager_check(const weft_pager *pager, weft_error *error) {
                  .rank = weft_alloc(pager->n_pages, sizeof(uint32_t)),
                  .node_refs = weft_alloc(pager->n_nodes, sizeof(uint32_t)),
                  .root_of = weft_alloc(pager->n_nodes, sizeof(uint32_t)),
-                 .usage = weft_alloc(WEFT_SPACES_MAX * WEFT_GROUPS_MAX, sizeof *now.usage)};
+                 .usage = weft_alloc(WEFT_MODELS_MAX * WEFT_GROUPS_MAX, sizeof *now.usage)};
   bool good =
       now.page_refs != NULL && now.rank != NULL && now.node_refs != NULL && now.root_of != NULL && now.usage != NULL;
   if (!good) weft_fail(error, WEFT_E_NO_MEMORY, "pager check: no memory to count again");

@@ -46,7 +46,7 @@ void pager_journal_content(weft_pager *pager, weft_journal_kind kind, weft_tier 
   event->hash = pager->journal_name[node];
   event->parent = pager->journal_name[start];
   event->first_position = pager->node[start].depth << pager->base_shift;
-  event->n_tokens = group->block_tokens;
+  event->n_tokens = group->layers.block_tokens;
 }
 
 /* To be called while the page still names its node. */

@@ -41,9 +41,9 @@ static weft_status config_check(const weft_pager_config *config, weft_error *err
     return weft_fail(error, WEFT_E_INVALID, "pager: n_seqs is %u; give 1 to 2^24 - 256", config->n_seqs);
   if (config->seq_tokens_max == 0 || config->seq_tokens_max > PAGER_DEPTH_MAX)
     return weft_fail(error, WEFT_E_INVALID, "pager: seq_tokens_max is %u; give 1 to 2^24 - 1", config->seq_tokens_max);
-  if (config->n_spaces == 0 || config->n_spaces > WEFT_SPACES_MAX || config->space == NULL)
+  if (config->n_spaces == 0 || config->n_spaces > WEFT_MODELS_MAX || config->space == NULL)
     return weft_fail(error, WEFT_E_INVALID, "pager: n_spaces is %u; give 1 to %d spaces", config->n_spaces,
-                     WEFT_SPACES_MAX);
+                     WEFT_MODELS_MAX);
   if (config->journal_capacity != 0 && !power_of_two(config->journal_capacity))
     return weft_fail(error, WEFT_E_INVALID, "pager: journal_capacity is %u; give a power of two",
                      config->journal_capacity);
@@ -62,17 +62,16 @@ static void space_open(weft_pager *pager, pager_space *space, const weft_space_c
   space->cost_doubles = config->cost_doubles;
   for (uint32_t g = 0; g < config->n_groups; g++) {
     pager_group *group = &space->group[g];
-    group->block_tokens = config->group[g].block_tokens;
-    group->window = config->group[g].window;
-    group->shift = (uint32_t)__builtin_ctz(group->block_tokens);
+    group->layers = config->group[g];
+    group->shift = (uint32_t)__builtin_ctz(group->layers.block_tokens);
     group->table_offset = offset;
     offset += pager_blocks(group, pager->seq_tokens_max);
-    if (group->window == 0)
+    if (group->layers.window == 0)
       space->global[space->n_global++] = (uint8_t)g;
     else
       space->windowed[space->n_windowed++] = (uint8_t)g;
-    if (group->block_tokens > space->block_max) space->block_max = group->block_tokens;
-    if (group->block_tokens < pager->base_tokens) pager->base_tokens = group->block_tokens;
+    if (group->layers.block_tokens > space->block_max) space->block_max = group->layers.block_tokens;
+    if (group->layers.block_tokens < pager->base_tokens) pager->base_tokens = group->layers.block_tokens;
   }
   if (offset > pager->table_stride) pager->table_stride = offset;
   if (config->n_groups > pager->n_places) pager->n_places = config->n_groups;
@@ -104,7 +103,7 @@ static void size_nodes(weft_pager *pager) {
   for (uint32_t i = 0; i < pager->n_spaces; i++) {
     pager_space *space = &pager->space[i];
     for (uint32_t g = 0; g < space->n_groups; g++)
-      space->group[g].span = space->group[g].block_tokens / pager->base_tokens;
+      space->group[g].span = space->group[g].layers.block_tokens / pager->base_tokens;
     if (space->block_max / pager->base_tokens > span_max) span_max = space->block_max / pager->base_tokens;
   }
   uint64_t n_blocks = (uint64_t)pager->n_pages + pager->n_slots;
@@ -234,7 +233,7 @@ void weft_pager_reset_cache(weft_pager *pager) {
   pager->stats.n_free += pager->stats.n_cached;
   pager->stats.n_cached = 0;
   for (uint32_t owner = 0; owner < WEFT_OWNERS_MAX; owner++) pager->owner[owner].n_cached = 0;
-  for (uint32_t id = 0; id < WEFT_SPACES_MAX * WEFT_GROUPS_MAX; id++)
+  for (uint32_t id = 0; id < WEFT_MODELS_MAX * WEFT_GROUPS_MAX; id++)
     pager->usage[id].n_cached = pager->usage[id].n_host = pager->usage[id].n_file = 0;
   pager_lists_reset(pager);
   pager_spill_reset(pager);
@@ -251,7 +250,7 @@ uint32_t weft_pager_headroom(const weft_pager *pager) {
 /* The most blocks that n_positions consecutive positions can lie in. */
 static uint64_t blocks_touched(const pager_group *group, uint64_t n_positions) {
   if (n_positions == 0) return 0;
-  return ((n_positions + group->block_tokens - 2) >> group->shift) + 1;
+  return ((n_positions + group->layers.block_tokens - 2) >> group->shift) + 1;
 }
 
 uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t space, uint32_t n_tokens, uint32_t n_rows) {
@@ -262,8 +261,8 @@ uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t space, uint32_t 
   for (uint32_t g = 0; g < s->n_groups; g++) {
     const pager_group *group = &s->group[g];
     uint64_t n_blocks = pager_blocks(group, n_tokens);
-    uint64_t n_seen = blocks_touched(group, (uint64_t)group->window + n_rows - 1);
-    n_pages += group->window != 0 && n_seen < n_blocks ? n_seen : n_blocks;
+    uint64_t n_seen = blocks_touched(group, (uint64_t)group->layers.window + n_rows - 1);
+    n_pages += group->layers.window != 0 && n_seen < n_blocks ? n_seen : n_blocks;
   }
   return n_pages > UINT32_MAX ? UINT32_MAX : (uint32_t)n_pages;
 }

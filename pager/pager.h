@@ -37,6 +37,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/layer_group.h"
+#include "base/page_copy.h"
 #include "base/status.h"
 
 #ifdef __cplusplus
@@ -44,13 +46,10 @@ extern "C" {
 #endif
 
 enum {
-  WEFT_GROUPS_MAX = 16,        /* layer groups of one space */
-  WEFT_SPACES_MAX = 16,        /* spaces that share one pool */
-  WEFT_BLOCK_TOKENS_MAX = 256, /* of a block; the least is 1, and all are powers of two */
-  WEFT_OWNERS_MAX = 256,       /* tenants are the owners 0 .. 254 */
-  WEFT_OWNER_OPERATOR = 255,   /* the owner who pays for public prefixes */
-  WEFT_RETENTION_MAX = 3,      /* the highest class of retention: a class keeps blocks twice as long as the one below */
-  WEFT_MOVES_MAX = 1024        /* moves between host memory and file that can be under way at the same time */
+  WEFT_OWNERS_MAX = 256,     /* tenants are the owners 0 .. 254 */
+  WEFT_OWNER_OPERATOR = 255, /* the owner who pays for public prefixes */
+  WEFT_RETENTION_MAX = 3,    /* the highest class of retention: a class keeps blocks twice as long as the one below */
+  WEFT_MOVES_MAX = 1024      /* moves between host memory and file that can be under way at the same time */
 };
 
 #define WEFT_PAGE_NONE UINT32_MAX
@@ -70,16 +69,11 @@ static inline bool weft_key128_equal(weft_key128 a, weft_key128 b) {
 /* The domain of public prefixes, which no tenant can have. */
 #define WEFT_DOMAIN_PUBLIC ((weft_key128){UINT64_MAX, UINT64_MAX})
 
-typedef struct weft_group_config {
-  uint32_t block_tokens; /* a power of two */
-  uint32_t window;       /* 0: the group keeps every token; W: a row at position p sees the keys at positions > p - W */
-} weft_group_config;
-
 /* A space is one set of weights with one layout of keys and values. Blocks of different spaces are never shared. */
 typedef struct weft_space_config {
   weft_key128 fingerprint; /* of the model, its weights, and the type and layout of its keys and values */
   uint32_t n_groups;
-  weft_group_config group[WEFT_GROUPS_MAX];
+  weft_layer_group group[WEFT_GROUPS_MAX];
   uint32_t token_cost;   /* what one token costs to compute, relative to the other spaces; 0 counts as 1 */
   uint32_t cost_doubles; /* a token at this position costs twice token_cost, one at three times this position four
                             times, because it sees more keys; 0: every position costs the same */
@@ -203,22 +197,6 @@ void weft_pager_reset_cache(weft_pager *pager);
 /* ---- copies ----------------------------------------------------------------------------------- */
 
 typedef enum weft_tier { WEFT_TIER_POOL = 0, WEFT_TIER_HOST = 1, WEFT_TIER_FILE = 2 } weft_tier;
-
-/* The tiers that a copy reads from and writes to. The last two, between host memory and file, are called moves: a sink
- * goes down to the file, a lift comes up. A move may take any time, and weft_pager_moved reports its end. */
-typedef enum weft_copy_kind {
-  WEFT_PAGE_TO_PAGE = 0,
-  WEFT_PAGE_TO_HOST = 1,
-  WEFT_HOST_TO_PAGE = 2,
-  WEFT_HOST_TO_FILE = 3,
-  WEFT_FILE_TO_HOST = 4
-} weft_copy_kind;
-
-/* A copy of one whole page, to run before the next step; kind: weft_copy_kind. */
-typedef struct weft_page_copy {
-  weft_page from, to; /* pages of the pool, or slots of the lower tier that the kind names */
-  uint32_t kind;
-} weft_page_copy;
 
 /* Takes the next copies, at most max, in the order in which they must run: all of them before the rows that were
  * reserved so far are written. In particular the content of an evicted page is copied out before the page is written

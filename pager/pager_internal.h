@@ -10,12 +10,9 @@
 void pager_copies_cancel(weft_pager *pager, weft_page to); /* table.c */
 void pager_copy_emit(weft_pager *pager, weft_copy_kind kind, uint32_t from, uint32_t to);
 
-/* A copy that fills a page of the pool; a copy between host memory and file, which is called a move. */
+/* A copy that fills a page of the pool. */
 static inline bool pager_copy_fills_page(uint32_t kind) {
   return kind == WEFT_PAGE_TO_PAGE || kind == WEFT_HOST_TO_PAGE;
-}
-static inline bool pager_copy_is_move(uint32_t kind) {
-  return kind == WEFT_HOST_TO_FILE || kind == WEFT_FILE_TO_HOST;
 }
 
 /* A page where the free list is empty: one that was never used, or one that is evicted for it. */
@@ -168,8 +165,8 @@ void pager_unpublish(weft_pager *pager, weft_page page);
 
 /* The first block of the group that a row at `position` can see. */
 static inline uint32_t pager_window_first(const pager_group *group, uint32_t position) {
-  if (group->window == 0 || position < group->window) return 0;
-  return (position - group->window + 1) >> group->shift;
+  if (group->layers.window == 0 || position < group->layers.window) return 0;
+  return (position - group->layers.window + 1) >> group->shift;
 }
 
 static inline uint32_t pager_boundary_below(const pager_space *space, uint32_t position) {
@@ -218,7 +215,7 @@ static inline weft_page *pager_table(const weft_pager *pager, weft_seq seq, uint
 }
 
 static inline uint32_t pager_blocks(const pager_group *group, uint32_t n_tokens) {
-  return (uint32_t)(((uint64_t)n_tokens + group->block_tokens - 1) >> group->shift);
+  return (uint32_t)(((uint64_t)n_tokens + group->layers.block_tokens - 1) >> group->shift);
 }
 
 static inline pager_seq *pager_seq_of(const weft_pager *pager, weft_seq seq) {

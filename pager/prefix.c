@@ -204,7 +204,7 @@ uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t space, w
   uint32_t node = node_take(pager, root_hash(pager, parent, space, domain));
   if (node == PAGER_NODE_NONE) return node;
   pager_node *record = &pager->node[node];
-  record->space = space & (WEFT_SPACES_MAX - 1);
+  record->space = space & (WEFT_MODELS_MAX - 1);
   record->root = 1;
   record->parent = parent;
   if (parent != PAGER_NODE_NONE) {
@@ -352,7 +352,7 @@ static void match_groups(const weft_pager *pager, const pager_space *space, uint
       for (uint32_t tier = 0; tier < PAGER_NOWHERE; tier++)
         runs[g].reach[tier] = reach <= tier ? runs[g].reach[tier] + 1 : 0;
       runs[g].promised = any ? runs[g].promised + 1 : 0;
-      if (runs[g].promised == 0 && space->group[g].window == 0) return;
+      if (runs[g].promised == 0 && space->group[g].layers.window == 0) return;
     }
     uint32_t position = (i + 1) << pager->base_shift;
     if (position > limit) return;

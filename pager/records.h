@@ -101,19 +101,19 @@ typedef struct pager_node {
   uint32_t live : 1;
 } pager_node;
 
+/* A layer group as the pager computes with it. */
 typedef struct pager_group {
-  uint32_t block_tokens;
-  uint32_t shift; /* log2 of block_tokens */
-  uint32_t span;  /* base blocks per block */
-  uint32_t window;
-  uint32_t table_offset;
+  weft_layer_group layers;
+  uint32_t shift;        /* log2 of block_tokens */
+  uint32_t span;         /* base blocks per block */
+  uint32_t table_offset; /* where the group's block table begins in a sequence's tables */
 } pager_group;
 
 /* The number of a layer group among the groups of all spaces. */
 static inline uint32_t pager_group_id(uint32_t space, uint32_t group) {
   return space * WEFT_GROUPS_MAX + group;
 }
-_Static_assert(WEFT_SPACES_MAX *WEFT_GROUPS_MAX <= 256, "a group id has 8 bits");
+_Static_assert(WEFT_MODELS_MAX *WEFT_GROUPS_MAX <= 256, "a group id has 8 bits");
 
 typedef struct pager_space {
   weft_key128 fingerprint;
@@ -146,14 +146,14 @@ struct weft_pager {
   uint32_t n_pages, n_seqs_max, seq_tokens_max, n_spaces;
   uint32_t base_tokens, base_shift;
   bool cache;
-  pager_space space[WEFT_SPACES_MAX];
+  pager_space space[WEFT_MODELS_MAX];
 
   pager_page *page;                    /* [n_pages + PAGER_N_LISTS]; the last ones are the heads of the lists */
   uint32_t free_page, n_pages_touched; /* pages from n_pages_touched on were never used */
   uint8_t clock;                       /* the `due` of the WARM page that was evicted last */
   weft_pager_stats stats;
   weft_owner_usage owner[WEFT_OWNERS_MAX];
-  weft_group_usage usage[WEFT_SPACES_MAX * WEFT_GROUPS_MAX]; /* by group id */
+  weft_group_usage usage[WEFT_MODELS_MAX * WEFT_GROUPS_MAX]; /* by group id */
 
   uint32_t n_nodes, n_nodes_touched, n_nodes_live, free_node, n_places;
   pager_node *node;

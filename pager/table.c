@@ -36,13 +36,13 @@ void pager_copies_cancel(weft_pager *pager, weft_page to) {
 void pager_copy_emit(weft_pager *pager, weft_copy_kind kind, uint32_t from, uint32_t to) {
   pager->copy[pager->n_copies_waiting++] = (weft_page_copy){.from = from, .to = to, .kind = kind};
   pager->n_spills_waiting += kind != WEFT_PAGE_TO_PAGE;
-  pager->n_moves_waiting += pager_copy_is_move(kind);
+  pager->n_moves_waiting += weft_copy_is_move(kind);
   if (pager_copy_fills_page(kind)) pager->page[to].copy = 1;
 }
 
 /* A copy was taken. Its target is no longer waiting for a copy, unless another waiting copy has the same target. */
 static void copy_was_taken(weft_pager *pager, const weft_page_copy *copy) {
-  bool page = pager_copy_fills_page(copy->kind), move = pager_copy_is_move(copy->kind);
+  bool page = pager_copy_fills_page(copy->kind), move = weft_copy_is_move(copy->kind);
   pager->n_spills_waiting -= copy->kind != WEFT_PAGE_TO_PAGE;
   pager->n_moves_waiting -= move;
   if (move) return;
@@ -76,7 +76,7 @@ uint32_t weft_pager_moves_waiting(const weft_pager *pager) {
 
 /* The entry of the partly filled last block, if rows must not be written to it in place. */
 static inline weft_page *shared_entry(const weft_pager *pager, const pager_seq *s, const pager_group *group) {
-  if ((s->n_valid & (group->block_tokens - 1)) == 0) return NULL;
+  if ((s->n_valid & (group->layers.block_tokens - 1)) == 0) return NULL;
   weft_page *entry = &s->table[group->table_offset + (s->n_valid >> group->shift)];
   const pager_page *record = &pager->page[*entry];
   return record->pinned.references > 1 || record->node != PAGER_NODE_NONE ? entry : NULL;

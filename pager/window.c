@@ -50,14 +50,14 @@ static bool window_needs_block(const weft_pager *pager, weft_seq seq, const page
   uint64_t grain = pager->space[pager->seq[seq].space].block_max;
   uint64_t start = (uint64_t)block << group->shift;
   uint64_t low = start / grain + 1;
-  uint64_t high = (start + group->block_tokens + group->window - 2) / grain;
+  uint64_t high = (start + group->layers.block_tokens + group->layers.window - 2) / grain;
   uint64_t last = (uint64_t)pager->boundary_words * 64 - 1;
   return any_boundary(boundary_words_of(pager, seq), low, high < last ? high : last);
 }
 
 bool pager_block_is_needed(const weft_pager *pager, weft_seq seq, uint32_t g, uint32_t block) {
   const pager_group *group = &pager->space[pager->seq[seq].space].group[g];
-  return group->window == 0 || window_needs_block(pager, seq, group, block);
+  return group->layers.window == 0 || window_needs_block(pager, seq, group, block);
 }
 
 void pager_window_drop(weft_pager *pager, weft_seq seq) {

@@ -8,9 +8,6 @@
 
 enum { AHEAD = 6 }; /* works between a prefetch and its use */
 
-_Static_assert(sizeof(weft_batch_copy) == sizeof(weft_page_copy), "the same copy");
-_Static_assert((int)WEFT_COPY_FROM_FILE == (int)WEFT_FILE_TO_HOST, "the same kinds");
-
 static uint32_t smallest_block_shift(const weft_runner_info *info) {
   uint32_t smallest = info->group[0].block_tokens;
   for (uint32_t g = 1; g < info->n_groups; g++) {
@@ -49,7 +46,7 @@ void weft_batcher_close(weft_batcher *batcher) {
   weft_free(batcher->segment);
   weft_free(batcher->table_at);
   weft_free(batcher->copy);
-  for (uint32_t g = 0; g < WEFT_BATCH_GROUPS_MAX; g++) weft_free(batcher->kv_slot[g]);
+  for (uint32_t g = 0; g < WEFT_GROUPS_MAX; g++) weft_free(batcher->kv_slot[g]);
   memset(batcher, 0, sizeof *batcher);
 }
 
@@ -143,7 +140,7 @@ static void pack_tables(weft_batcher *b, const weft_work *work, uint32_t segment
 }
 
 static uint32_t pack_copies(weft_batcher *b, weft_pager *pager) {
-  uint32_t n = weft_pager_take_copies(pager, (weft_page_copy *)(void *)b->copy, b->copies_max);
+  uint32_t n = weft_pager_take_copies(pager, b->copy, b->copies_max);
   WEFT_CHECK(n < b->copies_max); /* all of them: the next rows need them */
   return n;
 }

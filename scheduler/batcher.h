@@ -17,9 +17,9 @@ typedef struct weft_batcher {
   uint32_t n_lead;      /* of the last batch: segments before the first that is no decode row */
   int32_t *token, *position;
   weft_segment *segment;
-  int64_t *kv_slot[WEFT_BATCH_GROUPS_MAX];
+  int64_t *kv_slot[WEFT_GROUPS_MAX];
   uint32_t *table_at;
-  weft_batch_copy *copy;
+  weft_page_copy *copy;
 } weft_batcher;
 
 weft_status weft_batcher_open(weft_batcher *batcher, const weft_runner_info *info, uint32_t rows_max,

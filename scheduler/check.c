@@ -99,7 +99,7 @@ static const char *check_claims(const weft_engine *e, uint32_t n_leaving) {
 }
 
 const char *weft_engine_check(const weft_engine *e) {
-  uint32_t n_running = 0, n_leaving = 0, n_waiting[WEFT_LANES_MAX] = {0};
+  uint32_t n_running = 0, n_leaving = 0, n_waiting[WEFT_MODELS_MAX] = {0};
   const char *broken = check_followers(e, n_waiting);
   for (uint32_t i = 0; broken == NULL && i < e->n_lanes; i++) {
     counts n = {0};

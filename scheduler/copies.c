@@ -4,13 +4,12 @@
 enum { MEAN_OF_MOVES = 8 };
 
 static void hear_one(weft_engine *e, const weft_copy_end *end) {
-  const weft_batch_copy *copy = &end->copy;
-  const weft_page_copy move = {.from = copy->from, .to = copy->to, .kind = copy->kind};
-  if (copy->kind == WEFT_COPY_TO_HOST) {
+  const weft_page_copy *copy = &end->copy;
+  if (copy->kind == WEFT_PAGE_TO_HOST) {
     if (!end->ok) weft_pager_spill_lost(e->pager, copy->to);
     return;
   }
-  weft_pager_moved(e->pager, &move, end->ok);
+  weft_pager_moved(e->pager, copy, end->ok);
   e->file_waits.heard_us = e->now_us;
   e->n_changes += 1;
   if (end->ok) e->file_waits.page_us += ((double)end->us - e->file_waits.page_us) / MEAN_OF_MOVES;

@@ -46,7 +46,7 @@ static weft_status check_tenants(const weft_engine_config *c, weft_error *error)
 
 static weft_status check_limits(const weft_engine_config *c, weft_error *error) {
   const limit rows[] = {
-      {"n_runners", c->n_runners, 1, WEFT_LANES_MAX},   {"n_pages", c->n_pages, 1, INT32_MAX},
+      {"n_runners", c->n_runners, 1, WEFT_MODELS_MAX},  {"n_pages", c->n_pages, 1, INT32_MAX},
       {"rows_per_step", c->rows_per_step, 1, ROWS_MAX}, {"running_max", c->running_max, 1, RUNNING_MAX},
       {"waiting_max", c->waiting_max, 1, WAITING_MAX},  {"n_tenants", c->n_tenants, 1, TENANTS_MAX},
       {"pins_max", c->pins_max, 0, PINS_MAX},           {"seq_tokens_max", c->seq_tokens_max, 2, TOKENS_MAX},
@@ -78,7 +78,7 @@ static weft_status check_runner(const weft_engine_config *c, uint32_t index, wef
                      info->name, info->canvas_length, budget, info->canvas_length);
   }
   if (info->n_slots == 0 || info->depth == 0 || budget == 0 || info->n_groups == 0 ||
-      info->n_groups > WEFT_BATCH_GROUPS_MAX) {
+      info->n_groups > WEFT_GROUPS_MAX) {
     return weft_fail(error, WEFT_E_INVALID, "%s: %u slots, depth %u, %u rows, %u layer groups; each must be at least 1",
                      info->name, info->n_slots, info->depth, budget, info->n_groups);
   }
@@ -105,16 +105,13 @@ static weft_status check_runner(const weft_engine_config *c, uint32_t index, wef
 
 static weft_status open_pager(weft_engine *e, weft_error *error) {
   const weft_engine_config *c = &e->config;
-  weft_space_config space[WEFT_SPACES_MAX] = {0};
+  weft_space_config space[WEFT_MODELS_MAX] = {0};
   for (uint32_t i = 0; i < c->n_runners; i++) {
     const weft_runner_info *info = e->lane[i].info;
     space[i].fingerprint = (weft_key128){.low = info->fingerprint_low, .high = info->fingerprint_high};
     space[i].n_groups = info->n_groups;
     space[i].cost_doubles = WEFT_COST_KEYS_PER_ROW; /* to compute a token again: its row and its keys */
-    for (uint32_t g = 0; g < info->n_groups; g++) {
-      space[i].group[g] =
-          (weft_group_config){.block_tokens = info->group[g].block_tokens, .window = info->group[g].window};
-    }
+    memcpy(space[i].group, info->group, sizeof space[i].group);
   }
   weft_pager_config config = {.n_pages = c->n_pages,
                               .n_host_pages = c->n_host_pages,
@@ -133,7 +130,7 @@ static void open_cost(weft_lane *lane) {
   weft_cost_layers layers = {.n_experts = info->n_experts, .n_used = info->n_experts_used};
   uint32_t n_full = 0, n_layers = 0;
   for (uint32_t g = 0; g < info->n_groups; g++) {
-    const weft_runner_group *group = &info->group[g];
+    const weft_layer_group *group = &info->group[g];
     n_layers += group->n_layers;
     if (group->window == 0) n_full += group->n_layers;
     if (group->window > layers.window) layers.window = group->window;
@@ -205,7 +202,7 @@ static weft_status take_memory(weft_engine *e) {
   status = weft_recorder_open(&e->recorder);
   if (status != WEFT_OK) return status;
   e->account = weft_alloc(c->n_tenants, sizeof *e->account);
-  e->shared_usage = weft_alloc((size_t)e->n_lanes * WEFT_BATCH_GROUPS_MAX, sizeof *e->shared_usage);
+  e->shared_usage = weft_alloc((size_t)e->n_lanes * WEFT_GROUPS_MAX, sizeof *e->shared_usage);
   if (e->account == NULL || e->shared_usage == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < c->n_tenants; i++) {
     const weft_tenant_config *config = &e->tenants.tenant[i].config;
@@ -373,7 +370,7 @@ uint64_t weft_engine_request_bytes(const weft_request_params *params, uint32_t a
 }
 
 void weft_engine_get_group_usage(weft_engine *engine, uint32_t runner, weft_group_usage *out) {
-  const weft_group_usage *usage = &engine->shared_usage[runner * WEFT_BATCH_GROUPS_MAX];
+  const weft_group_usage *usage = &engine->shared_usage[runner * WEFT_GROUPS_MAX];
   (void)pthread_mutex_lock(&engine->stats_mutex);
   memcpy(out, usage, engine->lane[runner].info->n_groups * sizeof *out);
   (void)pthread_mutex_unlock(&engine->stats_mutex);

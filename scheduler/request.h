@@ -69,7 +69,7 @@ typedef struct weft_placement {
   struct {
     uint32_t table_at;
     uint32_t unit; /* counted in smallest blocks */
-  } group[WEFT_BATCH_GROUPS_MAX];
+  } group[WEFT_GROUPS_MAX];
 } weft_placement;
 
 /* The leader of a request that waits for the file (file_wait.h). */

@@ -17,7 +17,7 @@ void weft_snapshot_take(weft_engine *e) {
   e->shared_stats = e->stats;
   e->shared_forecast = e->forecast;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
-    weft_group_usage *usage = &e->shared_usage[i * WEFT_BATCH_GROUPS_MAX];
+    weft_group_usage *usage = &e->shared_usage[i * WEFT_GROUPS_MAX];
     for (uint32_t g = 0; g < e->lane[i].info->n_groups; g++) usage[g] = weft_pager_group_usage(e->pager, i, g);
   }
   weft_tenants_share(&e->tenants, e->pager);

@@ -35,7 +35,6 @@
 #include "scheduler/tenant.h"
 
 enum {
-  WEFT_LANES_MAX = WEFT_SPACES_MAX,
   WEFT_FLIGHT_MAX = 2 /* plans submitted and not landed: one without overlap, two with */
 };
 
@@ -80,7 +79,7 @@ typedef struct weft_followers {
 typedef struct weft_engine {
   weft_engine_config config;
   uint32_t n_lanes;
-  weft_lane lane[WEFT_LANES_MAX];
+  weft_lane lane[WEFT_MODELS_MAX];
   weft_pager *pager;
   weft_tenants tenants;
   weft_deadlines deadlines;
@@ -123,7 +122,7 @@ typedef struct weft_engine {
   pthread_mutex_t stats_mutex;
   weft_engine_stats shared_stats; /* under stats_mutex */
   weft_forecast shared_forecast;  /* under stats_mutex */
-  weft_group_usage *shared_usage; /* [n_lanes][WEFT_BATCH_GROUPS_MAX], under stats_mutex */
+  weft_group_usage *shared_usage; /* [n_lanes][WEFT_GROUPS_MAX], under stats_mutex */
   pthread_t thread;
   bool has_thread; /* start and stop: the caller's thread */
 } weft_engine;

@@ -40,7 +40,7 @@ typedef struct weft_engine_stats {
   uint64_t ttft[20], tpot[20], e2e[20], queue[20];
   uint64_t ttft_sum_us, tpot_sum_us, e2e_sum_us;
   uint32_t n_lanes;
-  weft_lane_stats lane[WEFT_SPACES_MAX]; /* [n_lanes], by runner */
+  weft_lane_stats lane[WEFT_MODELS_MAX]; /* [n_lanes], by runner */
   weft_pager_stats pager;
 } weft_engine_stats;
 /* Why submit said WEFT_FULL. */

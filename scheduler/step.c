@@ -87,7 +87,7 @@ static uint32_t called_lane(const weft_engine *e, uint64_t lanes) {
 
 /* Who has nothing to do saves nothing up. */
 static uint32_t next_turn(weft_engine *e, uint64_t lanes) {
-  double used_us[WEFT_LANES_MAX];
+  double used_us[WEFT_MODELS_MAX];
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_lane *lane = &e->lane[i];
     bool idle = lane->n_running + lane->n_waiting == 0;

@@ -8,7 +8,7 @@
 
 enum { SETTLE_STEPS_MAX = 7 }; /* a position finds its token within so many steps, if nothing stops before */
 
-uint32_t weft_fake_first_visible(const weft_runner_group *group, uint32_t position) {
+uint32_t weft_fake_first_visible(const weft_layer_group *group, uint32_t position) {
   if (group->window == 0 || position < group->window) return 0;
   return position - group->window + 1;
 }

@@ -15,17 +15,17 @@
 typedef struct weft_fake_model {
   uint64_t salt; /* the weights */
   uint32_t n_vocab, n_canvas, n_groups;
-  weft_runner_group group[WEFT_BATCH_GROUPS_MAX];
+  weft_layer_group group[WEFT_GROUPS_MAX];
   uint32_t bad_one_in; /* about one in so many rows with an output is not finite; 0: none */
 } weft_fake_model;
 
 /* What a row sees: one sum of cells per group. */
 typedef struct weft_fake_sums {
-  uint64_t group[WEFT_BATCH_GROUPS_MAX];
+  uint64_t group[WEFT_GROUPS_MAX];
 } weft_fake_sums;
 
 /* First position that a row at `position` sees in the group. */
-uint32_t weft_fake_first_visible(const weft_runner_group *group, uint32_t position);
+uint32_t weft_fake_first_visible(const weft_layer_group *group, uint32_t position);
 /* The cell of group g at position; seen: the positions before it that its row sees. */
 uint64_t weft_fake_cell(const weft_fake_model *model, uint32_t g, int32_t token, uint32_t position,
                         const weft_fake_sums *seen);

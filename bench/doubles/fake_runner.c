@@ -37,9 +37,9 @@ typedef struct fake_flight {
   uint32_t n_segments, n_copies, n_results;
   weft_segment *segment;
   int32_t *token;
-  int64_t *kv_slot[WEFT_BATCH_GROUPS_MAX];
+  int64_t *kv_slot[WEFT_GROUPS_MAX];
   uint32_t *table, *table_at;
-  weft_batch_copy *copy;
+  weft_page_copy *copy;
   weft_segment_result *result;
   int32_t *canvas_rows; /* [4][rows_max]: argmax, in, drawn, out */
   float *entropy;
@@ -130,7 +130,7 @@ static void write_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t
 
 static void forget_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t position, weft_fake_sums *sums) {
   for (uint32_t g = 0; g < f->info.n_groups; g++) {
-    const weft_runner_group *group = &f->info.group[g];
+    const weft_layer_group *group = &f->info.group[g];
     uint32_t now = weft_fake_first_visible(group, position);
     uint32_t next = weft_fake_first_visible(group, position + 1);
     if (next > now) sums->group[g] -= read_cell(f, b, s, g, now);
@@ -546,7 +546,7 @@ static const weft_runner_info *fake_info(const weft_runner *runner) {
 static void close_flight(fake_flight *b) {
   weft_free(b->segment);
   weft_free(b->token);
-  for (uint32_t g = 0; g < WEFT_BATCH_GROUPS_MAX; g++) weft_free(b->kv_slot[g]);
+  for (uint32_t g = 0; g < WEFT_GROUPS_MAX; g++) weft_free(b->kv_slot[g]);
   weft_free(b->table);
   weft_free(b->table_at);
   weft_free(b->copy);

@@ -77,15 +77,15 @@ static void end_copy(weft_fake_store *store, const weft_copy_end *end) {
 
 enum { COPY_FAILED = 16 }; /* added to the kind */
 
-void weft_fake_store_judge_copies(weft_fake_store *store, weft_batch_copy *copy, uint32_t n) {
+void weft_fake_store_judge_copies(weft_fake_store *store, weft_page_copy *copy, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
-    if (copy[i].kind != WEFT_COPY_TO_HOST || !roll_failure(store)) continue;
+    if (copy[i].kind != WEFT_PAGE_TO_HOST || !roll_failure(store)) continue;
     end_copy(store, &(weft_copy_end){.copy = copy[i]});
     copy[i].kind += COPY_FAILED;
   }
 }
 
-static void copy_cells(weft_fake_store *store, const weft_batch_copy *copy, uint32_t kind, bool failed) {
+static void copy_cells(weft_fake_store *store, const weft_page_copy *copy, uint32_t kind, bool failed) {
   static const uint8_t from_tier[] = {0, 0, 1, 1, 2}, to_tier[] = {0, 1, 0, 2, 1};
   const uint64_t base[] = {0, store->n_pages, (uint64_t)store->n_pages + store->n_host};
   size_t n_bytes = store->stride * sizeof *store->cell;
@@ -97,7 +97,7 @@ static void copy_cells(weft_fake_store *store, const weft_batch_copy *copy, uint
     memcpy(to, from, n_bytes);
 }
 
-static void begin_move(weft_fake_store *store, const weft_batch_copy *copy) {
+static void begin_move(weft_fake_store *store, const weft_page_copy *copy) {
   WEFT_CHECK(store->n_moves < WEFT_MOVES_MAX);
   fake_move *m = &store->move[store->n_moves++];
   bool never = store->looks_max == UINT32_MAX && roll(store) % 8 == 0;
@@ -123,10 +123,10 @@ static void end_moves(weft_fake_store *store) {
   }
 }
 
-void weft_fake_store_run_copies(weft_fake_store *store, const weft_batch_copy *copy, uint32_t n) {
+void weft_fake_store_run_copies(weft_fake_store *store, const weft_page_copy *copy, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     uint32_t kind = copy[i].kind % COPY_FAILED;
-    if (weft_batch_copy_is_move(kind))
+    if (weft_copy_is_move(kind))
       begin_move(store, &copy[i]);
     else
       copy_cells(store, &copy[i], kind, copy[i].kind != kind);

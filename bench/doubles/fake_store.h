@@ -53,8 +53,8 @@ struct weft_fake_store {
 };
 
 /* Copies to the host that will fail are known at submit. */
-void weft_fake_store_judge_copies(weft_fake_store *store, weft_batch_copy *copy, uint32_t n);
-void weft_fake_store_run_copies(weft_fake_store *store, const weft_batch_copy *copy, uint32_t n);
+void weft_fake_store_judge_copies(weft_fake_store *store, weft_page_copy *copy, uint32_t n);
+void weft_fake_store_run_copies(weft_fake_store *store, const weft_page_copy *copy, uint32_t n);
 /* What ended since the last call; some moves end by being asked for. */
 uint32_t weft_fake_store_copies_ended(weft_fake_store *store, weft_copy_end *out, uint32_t max);
 

@@ -21,24 +21,24 @@ static weft_sim_model built_in(void) {
                       .key_us = 10,
                       .n_groups = 6};
   for (uint32_t g = 0; g < 6; g++) {
-    m.group[g] = g == 5 ? (weft_runner_group){.block_tokens = 32, .n_layers = 5}
-                        : (weft_runner_group){.block_tokens = 16, .window = 1024, .n_layers = 5};
+    m.group[g] = g == 5 ? (weft_layer_group){.block_tokens = 32, .n_layers = 5}
+                        : (weft_layer_group){.block_tokens = 16, .window = 1024, .n_layers = 5};
   }
   return m;
 }
 
 static void read_groups(weft_json_fields *f, json_t *list, weft_sim_model *m) {
   if (list == NULL) return;
-  if (!json_is_array(list) || json_array_size(list) == 0 || json_array_size(list) > WEFT_BATCH_GROUPS_MAX) {
-    weft_json_complain(f, "\"groups\" must be a list of 1 to %d layer groups", WEFT_BATCH_GROUPS_MAX);
+  if (!json_is_array(list) || json_array_size(list) == 0 || json_array_size(list) > WEFT_GROUPS_MAX) {
+    weft_json_complain(f, "\"groups\" must be a list of 1 to %d layer groups", WEFT_GROUPS_MAX);
     return;
   }
   m->n_groups = (uint32_t)json_array_size(list);
   for (uint32_t g = 0; g < m->n_groups; g++) {
     weft_json_fields row = {.where = f->where, .root = json_array_get(list, g)};
-    m->group[g] = (weft_runner_group){.block_tokens = (uint32_t)weft_json_number(&row, "block_tokens", 1, 256, NAN),
-                                      .window = (uint32_t)weft_json_number(&row, "window", 0, WEFT_SIM_VOCAB, 0),
-                                      .n_layers = (uint32_t)weft_json_number(&row, "layers", 1, 1024, 1)};
+    m->group[g] = (weft_layer_group){.block_tokens = (uint32_t)weft_json_number(&row, "block_tokens", 1, 256, NAN),
+                                     .window = (uint32_t)weft_json_number(&row, "window", 0, WEFT_SIM_VOCAB, 0),
+                                     .n_layers = (uint32_t)weft_json_number(&row, "layers", 1, 1024, 1)};
     f->bad = f->bad || row.bad;
   }
 }

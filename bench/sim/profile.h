@@ -26,7 +26,7 @@ typedef struct weft_sim_model {
   double step_us, row_us, output_us, key_us, expert_us;
   uint32_t n_experts, n_top; /* per layer, per row; 0: none */
   uint32_t n_groups;
-  weft_runner_group group[WEFT_BATCH_GROUPS_MAX];
+  weft_layer_group group[WEFT_GROUPS_MAX];
 } weft_sim_model;
 
 typedef struct weft_sim_profile {

@@ -73,7 +73,7 @@ static weft_status open_world(capacity_world *w, bool keeps_windows, weft_error 
   weft_space_config space = {.n_groups = N_GROUPS};
   for (uint32_t g = 0; g < N_GROUPS; g++) {
     space.group[g] =
-        (weft_group_config){.block_tokens = g == GLOBAL ? 32 : 16, .window = g == GLOBAL || keeps_windows ? 0 : WINDOW};
+        (weft_layer_group){.block_tokens = g == GLOBAL ? 32 : 16, .window = g == GLOBAL || keeps_windows ? 0 : WINDOW};
   }
   weft_pager_config config = {
       .n_pages = N_PAGES, .n_seqs = N_SEQS, .seq_tokens_max = LONGEST, .n_spaces = 1, .space = &space};

@@ -54,7 +54,7 @@ static weft_status open_world(bench_world *w, uint32_t n, bool overlap, weft_err
                            .model = {.salt = 1, .n_vocab = 262144, .n_groups = N_GROUPS}};
   for (uint32_t g = 0; g < N_GROUPS; g++) {
     fake.model.group[g] =
-        (weft_runner_group){.block_tokens = g == 0 ? 32 : 16, .window = g == 0 ? 0 : 1024, .n_layers = 5};
+        (weft_layer_group){.block_tokens = g == 0 ? 32 : 16, .window = g == 0 ? 0 : 1024, .n_layers = 5};
   }
   w->n = n;
   w->request = weft_alloc(n, sizeof *w->request);

@@ -179,7 +179,7 @@ static void law_windows(harness *h) {
           .seq = &seq, .tokens = tokens + at, .n = 20, .output = OUT_ALL, .logits = logits + (size_t)at * n_vocab};
       harness_run(h, &piece, 1);
       for (uint32_t g = 0; pass == 1 && g < h->layout.n_groups; g++) {
-        const weft_kv_group *group = &h->layout.group[g];
+        const weft_layer_group *group = &h->layout.group[g];
         for (uint32_t b = 0; group->window > 0 && b < seq.n_entries[g]; b++) {
           if ((b + 1) * group->block_tokens + group->window > seq.n_valid + 1) break;
           if (seq.table[g][b] == UINT32_MAX) continue;

@@ -117,7 +117,7 @@ static void make_stories(const harness *h, effort much) {
   uint32_t length[STORIES_MAX], n = 0;
   length[n++] = 1;
   for (uint32_t g = 0; g < h->layout.n_groups; g++) {
-    const weft_kv_group *group = &h->layout.group[g];
+    const weft_layer_group *group = &h->layout.group[g];
     for (uint32_t i = 0; group->window > 0 && i < 5; i++) length[n++] = group->window - 2 + i;
     for (uint32_t i = 0; much == FULL && i < 3; i++) length[n++] = group->block_tokens - 1 + i;
     if (group->window > 0 && much > BRIEF) length[n++] = 2 * group->window + 1;

@@ -19,7 +19,7 @@ static void require_seq(const model *m, weft_seq seq) {
   REQUIRE(weft_pager_n_reserved(m->pager, seq) == s->n_reserved, "sequence %u: n_reserved", seq);
   uint32_t n_held = 0;
   for (uint32_t g = 0; g < space->n_groups; g++) {
-    const weft_group_config *group = &space->group[g];
+    const weft_layer_group *group = &space->group[g];
     uint32_t n, block = group->block_tokens, first = window_first(group, s->n_valid);
     const weft_page *table = table_of(m, seq, g, &n);
     REQUIRE(n == (s->n_reserved + block - 1) / block, "sequence %u: entries of group %u", seq, g);
@@ -176,7 +176,7 @@ static uint32_t expected_hit(const model *m, const weft_admit *args, const uint6
 static uint32_t expected_cost(const model *m, const weft_admit *args, const model_seq *s, uint32_t hit) {
   uint32_t n = 0;
   for (uint32_t g = 0; g < m->space[args->space].n_groups; g++) {
-    const weft_group_config *group = &m->space[args->space].group[g];
+    const weft_layer_group *group = &m->space[args->space].group[g];
     for (uint32_t i = window_first(group, hit); i < hit / group->block_tokens; i++) {
       uint64_t cell = cell_of(s->digest[(i + 1) * group->block_tokens - 1], g);
       weft_page page = page_with(m, args->space, g, cell);
@@ -191,7 +191,7 @@ static uint32_t expected_cost(const model *m, const weft_admit *args, const mode
 static weft_status expected_room(const model *m, const weft_admit *args, const model_seq *s, uint32_t hit) {
   uint32_t n_held = 0, n_taken = 0, n_pinned = 0;
   for (uint32_t g = 0; g < m->space[args->space].n_groups; g++) {
-    const weft_group_config *group = &m->space[args->space].group[g];
+    const weft_layer_group *group = &m->space[args->space].group[g];
     for (uint32_t i = window_first(group, hit); i < hit / group->block_tokens; i++) {
       weft_page page = page_with(m, args->space, g, cell_of(s->digest[(i + 1) * group->block_tokens - 1], g));
       n_held += 1;

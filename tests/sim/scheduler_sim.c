@@ -96,7 +96,7 @@ static void make_runner(sim *s, uint32_t i) {
   f->model.n_groups = draw(s, 1, 3);
   for (uint32_t g = 0; g < f->model.n_groups; g++) {
     uint32_t window = g == 0 && chance(s, 80) ? 0 : chance(s, 30) ? 0 : draw(s, 1, 20);
-    f->model.group[g] = (weft_runner_group){.block_tokens = 1u << draw(s, 0, 4), .window = window, .n_layers = 1};
+    f->model.group[g] = (weft_layer_group){.block_tokens = 1u << draw(s, 0, 4), .window = window, .n_layers = 1};
   }
   uint32_t kind = draw(s, 0, 2);
   f->autoregressive = kind != 1;

@@ -19,9 +19,9 @@ typedef struct solo_answer {
 
 typedef struct solo_state {
   const weft_fake_model *model;
-  uint64_t *cell[WEFT_BATCH_GROUPS_MAX]; /* by position */
-  weft_fake_sums seen;                   /* by the row at n */
-  uint32_t n;                            /* positions computed */
+  uint64_t *cell[WEFT_GROUPS_MAX]; /* by position */
+  weft_fake_sums seen;             /* by the row at n */
+  uint32_t n;                      /* positions computed */
 } solo_state;
 
 static inline void solo_row(solo_state *s, int32_t token, weft_fake_sums *with_row) {

@@ -43,8 +43,8 @@ typedef struct harness_options {
 
 typedef struct harness_seq {
   uint32_t n_valid;
-  uint32_t *table[WEFT_BATCH_GROUPS_MAX]; /* [table_max] */
-  uint32_t n_entries[WEFT_BATCH_GROUPS_MAX];
+  uint32_t *table[WEFT_GROUPS_MAX]; /* [table_max] */
+  uint32_t n_entries[WEFT_GROUPS_MAX];
 } harness_seq;
 
 typedef enum harness_output { OUT_NONE = 0, OUT_LAST = 1, OUT_ALL = 2 } harness_output;
@@ -184,13 +184,13 @@ static inline void harness_close(harness *h) {
 
 static inline void harness_seq_open(harness_seq *seq) {
   memset(seq, 0, sizeof *seq);
-  for (uint32_t g = 0; g < WEFT_BATCH_GROUPS_MAX; g++) {
+  for (uint32_t g = 0; g < WEFT_GROUPS_MAX; g++) {
     seq->table[g] = harness_alloc(HARNESS_TABLE_MAX, sizeof *seq->table[g]);
   }
 }
 
 static inline void harness_seq_close(harness_seq *seq) {
-  for (uint32_t g = 0; g < WEFT_BATCH_GROUPS_MAX; g++) free(seq->table[g]);
+  for (uint32_t g = 0; g < WEFT_GROUPS_MAX; g++) free(seq->table[g]);
 }
 
 /* Gives every page of a sequence back to nobody; the same pages are handed out again from the
@@ -212,7 +212,7 @@ static inline void harness_reserve(harness *h, harness_seq *seq, uint32_t n_toke
 
 typedef struct harness_arrays {
   int32_t *token, *position;
-  int64_t *slot[WEFT_BATCH_GROUPS_MAX];
+  int64_t *slot[WEFT_GROUPS_MAX];
   weft_segment *segment;
   uint32_t *table, *table_at, n_table;
   const float **soft;
@@ -294,7 +294,7 @@ static inline void harness_arrays_close(harness_arrays *a) {
   free(a->soft);
   free(a->table);
   free(a->table_at);
-  for (uint32_t g = 0; g < WEFT_BATCH_GROUPS_MAX; g++) free(a->slot[g]);
+  for (uint32_t g = 0; g < WEFT_GROUPS_MAX; g++) free(a->slot[g]);
 }
 
 /* One step. Causal pieces must come before canvas pieces. Sequences grow by their causal pieces. */

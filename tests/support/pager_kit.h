@@ -18,7 +18,8 @@ static inline weft_pager *kit_open_spaces(uint32_t n_pages, uint32_t n_seqs, uin
                                           const kit_group *groups) {
   weft_space_config space[2] = {{.n_groups = n_groups}, {.n_groups = n_groups}};
   for (uint32_t g = 0; g < n_groups; g++)
-    space[0].group[g] = space[1].group[g] = (weft_group_config){groups[g].block_tokens, groups[g].window};
+    space[0].group[g] = space[1].group[g] =
+        (weft_layer_group){.block_tokens = groups[g].block_tokens, .window = groups[g].window};
   weft_pager_config config = {.n_pages = n_pages,
                               .n_seqs = n_seqs,
                               .seq_tokens_max = KIT_TOKENS_MAX,

@@ -155,7 +155,7 @@ static inline uint32_t holders(const model *m, weft_page page) {
   return n_holders;
 }
 
-static inline uint32_t window_first(const weft_group_config *group, uint32_t position) {
+static inline uint32_t window_first(const weft_layer_group *group, uint32_t position) {
   if (group->window == 0 || position < group->window) return 0;
   return (position - group->window + 1) / group->block_tokens;
 }

@@ -19,7 +19,7 @@ typedef struct fixture {
   weft_segment segment[2];
   int32_t token[ROWS], position[ROWS];
   int64_t slot[ROWS];
-  uint32_t table[4], table_at[2 * WEFT_BATCH_GROUPS_MAX];
+  uint32_t table[4], table_at[2 * WEFT_GROUPS_MAX];
   const float *soft[2];
   uint32_t output_row[ROWS];
   weft_forward_args args;

@@ -48,24 +48,25 @@ static uint64_t token_bytes(const weft_kv_geometry *g, uint32_t l) {
 
 /* Every layer has its own place inside the page; geometry and retention are those of its group. */
 static void check_laws(const weft_kv_geometry *g, const weft_kv_layout *layout) {
-  uint32_t n_in[WEFT_KV_GROUPS_MAX] = {0};
+  uint32_t n_in[WEFT_GROUPS_MAX] = {0};
   double waste = 0;
-  assert_in_range(layout->n_groups, 1, WEFT_KV_GROUPS_MAX);
+  assert_in_range(layout->n_groups, 1, WEFT_GROUPS_MAX);
   for (uint32_t l = 0; l < g->n_layers; l++) {
     assert_true(layout->group_of[l] < layout->n_groups);
-    const weft_kv_group *group = &layout->group[layout->group_of[l]];
+    const weft_layer_group *group = &layout->group[layout->group_of[l]];
+    const weft_kv_shape *shape = &layout->shape[layout->group_of[l]];
     assert_int_equal(layout->index_in[l], n_in[layout->group_of[l]]++);
-    assert_true(group->n_kv_heads == g->n_kv_heads[l] && group->head_dim == g->head_dim[l]);
+    assert_true(shape->n_kv_heads == g->n_kv_heads[l] && shape->head_dim == g->head_dim[l]);
     assert_int_equal(group->window, g->window[l]);
-    assert_int_equal(group->layer_bytes, group->block_tokens * token_bytes(g, l));
+    assert_int_equal(shape->layer_bytes, group->block_tokens * token_bytes(g, l));
   }
   for (uint32_t i = 0; i < layout->n_groups; i++) {
-    const weft_kv_group *group = &layout->group[i];
+    const weft_layer_group *group = &layout->group[i];
     assert_int_equal(group->n_layers, n_in[i]);
-    assert_true(group->n_layers > 0 && group->n_layers * group->layer_bytes <= layout->page_bytes);
+    assert_true(group->n_layers > 0 && group->n_layers * layout->shape[i].layer_bytes <= layout->page_bytes);
     assert_true(group->block_tokens >= 1 && group->block_tokens <= 128);
     assert_int_equal(group->block_tokens & (group->block_tokens - 1), 0);
-    double used = (double)(group->n_layers * group->layer_bytes) / (double)layout->page_bytes;
+    double used = (double)(group->n_layers * layout->shape[i].layer_bytes) / (double)layout->page_bytes;
     waste += group->n_layers * (1 - used);
   }
   assert_true(layout->padding > waste / g->n_layers - 1e-9 && layout->padding < waste / g->n_layers + 1e-9);
@@ -193,8 +194,8 @@ static void test_store(void **state) {
     weft_kv_view view = weft_kv_store_view(store, &layout, l);
     uint64_t plane = weft_type_row_bytes(view.type, (uint64_t)view.block_tokens * view.n_kv_heads * view.head_dim);
     if (l == 0 || l == 2) end = 0;
-    if (l == 3) end = 2 * layout.group[0].layer_bytes;
-    if (l == 5) end = layout.group[1].layer_bytes;
+    if (l == 3) end = 2 * layout.shape[0].layer_bytes;
+    if (l == 5) end = layout.shape[1].layer_bytes;
     assert_int_equal(view.k_offset, end);
     assert_int_equal(view.v_offset, end + plane);
     assert_true(view.v_offset + plane <= view.page_bytes);
@@ -212,14 +213,14 @@ static void test_store(void **state) {
   assert_non_null(strstr(error.text, "ask for fewer"));
 #endif
   assert_int_equal(weft_kv_store_add_host(store, 2, &error), WEFT_OK);
-  const weft_batch_copy around[] = {{1, 1, WEFT_COPY_TO_HOST}, {0, 1, WEFT_COPY_PAGE}, {1, 0, WEFT_COPY_FROM_HOST}};
+  const weft_page_copy around[] = {{1, 1, WEFT_PAGE_TO_HOST}, {0, 1, WEFT_PAGE_TO_PAGE}, {1, 0, WEFT_HOST_TO_PAGE}};
   memset(store->base, 0x11, layout.page_bytes); /* page 1 goes out, page 0 takes its place, and it comes back */
   assert_int_equal(weft_kv_store_copy(store, around, 3, &n_moves), WEFT_OK);
   assert_int_equal(n_moves, 0);
   assert_int_equal(((unsigned char *)store->base)[0], 0x5A);
   assert_int_equal(((unsigned char *)store->base)[layout.page_bytes - 1], 0x5A);
   assert_int_equal(((unsigned char *)store->base)[layout.page_bytes], 0x11);
-  const weft_batch_copy wrong = {0, 0, 9};
+  const weft_page_copy wrong = {0, 0, 9};
   assert_int_equal(weft_kv_store_copy(store, &wrong, 1, &n_moves), WEFT_E_INVALID);
   weft_kv_store_close(store);
   weft_kv_store_close(NULL);

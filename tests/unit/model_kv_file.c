@@ -118,7 +118,7 @@ static bool holds(uint32_t slot, uint64_t what) {
 }
 
 static void add(uint32_t from, uint32_t to, bool up) {
-  const weft_batch_copy move = {from, to, up ? WEFT_COPY_FROM_FILE : WEFT_COPY_TO_FILE};
+  const weft_page_copy move = {from, to, up ? WEFT_FILE_TO_HOST : WEFT_HOST_TO_FILE};
   weft_kv_file_add(file, &move);
 }
 
@@ -145,7 +145,7 @@ static bool move_one(uint32_t from, uint32_t to, bool up) {
   bool ok = wait_for(1, &end);
   assert_int_equal(end.copy.from, from);
   assert_int_equal(end.copy.to, to);
-  assert_int_equal(end.copy.kind, up ? WEFT_COPY_FROM_FILE : WEFT_COPY_TO_FILE);
+  assert_int_equal(end.copy.kind, up ? WEFT_FILE_TO_HOST : WEFT_HOST_TO_FILE);
   return ok;
 }
 
@@ -174,8 +174,8 @@ static void pages_come_back_as_they_went(void **state) {
       start();
       assert_true(wait_for(n, end));
       for (uint32_t i = 0; i < n; i++) {
-        const weft_batch_copy *copy = &end[i].copy;
-        if (copy->kind == WEFT_COPY_FROM_FILE)
+        const weft_page_copy *copy = &end[i].copy;
+        if (copy->kind == WEFT_FILE_TO_HOST)
           assert_true(holds(copy->to, what[copy->from]));
         else
           what[copy->to] = round * 100 + copy->from;
@@ -257,7 +257,7 @@ static void a_disk_that_stands_still(void **state) {
   d->stands = false;
   assert_true(wait_for(6, end));
   uint32_t at = 0;
-  while (end[at].copy.kind != WEFT_COPY_FROM_FILE) at += 1;
+  while (end[at].copy.kind != WEFT_FILE_TO_HOST) at += 1;
   assert_true(at <= 1); /* told in that order unless all were told at once, and then first */
   assert_true(holds(5, 1));
 }

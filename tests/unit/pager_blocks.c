@@ -42,7 +42,7 @@ static void open_names_the_bad_field(void **state) {
   REFUSED(seq_tokens_max, 0);
   REFUSED(seq_tokens_max, 1u << 24);
   REFUSED(n_spaces, 0);
-  REFUSED(n_spaces, WEFT_SPACES_MAX + 1);
+  REFUSED(n_spaces, WEFT_MODELS_MAX + 1);
   REFUSED(space, NULL);
   REFUSED(journal_capacity, 3);
 #undef REFUSED

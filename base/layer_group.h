@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* A layer group: layers of one model whose keys and values have the same shape and are kept for the same window, so
+ * that they share one block table. The model cuts its layers into groups, the scheduler fills their tables, and the
+ * pager hands out their pages; all of them speak of a group in these terms.
+ *
+ * Law: a block is block_tokens neighbouring positions of all layers of a group, and it fills one page. */
+#ifndef WEFT_BASE_LAYER_GROUP_H
+#define WEFT_BASE_LAYER_GROUP_H
+
+#include <stdint.h>
+
+enum {
+  WEFT_GROUPS_MAX = 16,       /* layer groups of one model */
+  WEFT_MODELS_MAX = 16,       /* models that share one pool of pages */
+  WEFT_BLOCK_TOKENS_MAX = 256 /* positions of a block; the least is 1, and all are powers of two */
+};
+
+typedef struct weft_layer_group {
+  uint32_t block_tokens; /* a power of two */
+  uint32_t window; /* 0: the group keeps every position; W: a row at position p sees the keys at positions > p - W */
+  uint32_t n_layers;
+} weft_layer_group;
+
+#endif
