@@ -127,6 +127,8 @@ static const weft_option product_rows[] = {
      "on a GPU: weights in plain memory, not each at an aligned address"},
     {"no-deterministic", 0, DEVICE, RUNTIME, FLAG(no_deterministic), NULL,
      "on a GPU: an answer may depend on what is computed beside it"},
+    {"products", 0, DEVICE, MODELS, U32(products, 0, 0, 16), "BITS",
+     "products with quantised weights in 8 or 16 bits [0: the backend's choice, 8 on cpu, 16 on a GPU]"},
     {"allow-origin", 0, SERVER, SERVE, LIST(origins), "ORIGIN",
      "pages of this origin may ask, and its host be asked for; may be repeated"},
     {"directory", 0, SERVER, SERVE, TEXT(directory), "DIR",
@@ -436,6 +438,7 @@ weft_open_options weft_config_open(const weft_config *config) {
                              .no_graphs = config->no_graphs,
                              .no_arena = config->no_arena,
                              .no_deterministic = config->no_deterministic,
+                             .products = config->products,
                              .device_bytes = (uint64_t)config->device_mib << 20,
                              .quiet = config->quiet};
 }

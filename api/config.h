@@ -97,7 +97,7 @@ typedef struct weft_config {
   weft_text_list models, kv_8bit;
   const char *backend, *config_file, *spill_file;
   uint32_t threads, kv_mib, device_mib, host_mib, spill_mib, request_mib, context, running, queue, rows, pins;
-  uint32_t tpot_ms, slice_ms;
+  uint32_t tpot_ms, slice_ms, products;
   uint32_t saved_canvases;
   bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, quiet, verbose, json, help;
   /* the server */

@@ -65,6 +65,7 @@ typedef struct weft_open_options {
   bool no_arena;           /* on a GPU: weights in plain memory, not each at an aligned address; the same answers */
   bool
       no_deterministic; /* on a GPU: sums are cut as suits a step, so an answer may depend on what is computed beside it */
+  uint32_t products;    /* [the backend's choice] products with quantised weights in 8 or 16 bits; a GPU has both */
   uint64_t
       device_bytes; /* [7/8 of what is free] most memory of a GPU for weights; experts beyond it stay in host memory */
   bool quiet;       /* no progress bars on standard error */

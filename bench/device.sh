@@ -13,7 +13,7 @@
 #     -s  memcheck and racecheck of compute-sanitizer over the kernel tests, many at once
 #     -t  transformers as a peer (bench/peer_transformers.py), 100 s at most; with -m
 #     -e  begin no part of the model after so many seconds of measuring [300]
-#     -w  only this part of the model: load, canvases, sequences, context, room, mix, graphs, arena, determinism, gaps, many; may be repeated
+#     -w  only this part of the model: load, canvases, sequences, context, room, mix, graphs, arena, determinism, products, gaps, many; may be repeated
 # Files: ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), model.json (records {work, device, date, commit, command,
 # median, spread, unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
 set -euo pipefail
@@ -181,6 +181,7 @@ one='--n-prompt 512 --kv-mib 32768 -c 1024'
   bench graphs no-graphs model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-graphs --repeat 1
   bench determinism deterministic model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --repeat 1
   bench determinism no-deterministic model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-deterministic --repeat 1
+  bench products products-8 model canvases sequences $one --rows 8192 --running 32 --n-generate 32 --products 8 --repeat 2
   bench mix mix model mix --n-prompt 128 --kv-mib 32768 -c 512 --rows 4096 --running 160 --repeat 1
   bench many many model sequences --n-prompt 64 --kv-mib 32768 -c 256 --rows 2048 --running 1024 --queue 1024 --n-generate 96 --repeat 1
   bench arena no-arena model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-arena --repeat 1

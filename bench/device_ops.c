@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Times the ops of a model at the shapes of a 26B mixture of experts, on a device of choice.
  *
- * usage: bench_device_ops [BACKEND [WORD [ROWS [SECONDS]]]]   cases whose name contains WORD, of ROWS rows; a JSON
- *                                                             object
- *        each. With SECONDS each is run so long on, and the object says what it takes then: time, energy and clock.
+ * usage: bench_device_ops [BACKEND [WORD [ROWS [SECONDS [PRODUCTS]]]]]
+ *        cases whose name contains WORD, of ROWS rows (0: any); a JSON object each. With SECONDS each is run so long on,
+ *        and the object says what it takes then: time, energy and clock. PRODUCTS: 8 or 16 bits.
  *
  * A case is enqueued many times between two syncs, so launches overlap with work as in a step. Weights rotate
  * among copies that together exceed the cache. floor_us: the larger of bytes over BANDWIDTH and operations over
@@ -448,7 +448,8 @@ static void fill_pages(room *r, uint64_t n_pages, uint64_t pages_bytes) {
 
 int main(int argc, char **argv) {
   static room r;
-  weft_device_config config = {.backend = argc > 1 ? argv[1] : NULL};
+  weft_device_config config = {.backend = argc > 1 ? argv[1] : NULL,
+                               .products = argc > 5 ? (uint32_t)strtoul(argv[5], NULL, 10) : 0};
   weft_error error = {{0}};
   if (weft_device_open(&config, &r.device, &error) != WEFT_OK) die("device", error.text);
   uint64_t n_x = (uint64_t)ROWS_MAX * 16 * 512, n_pages = 4096, pages_bytes = n_pages << 17;
@@ -470,7 +471,8 @@ int main(int argc, char **argv) {
   (void)fprintf(stderr, "%s on %s\n", weft_device_get_info(r.device)->name, weft_device_get_info(r.device)->backend);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     if (argc > 2 && strstr(cases[i].name, argv[2]) == NULL) continue;
-    if (argc > 3 && cases[i].n_rows != (uint32_t)strtoul(argv[3], NULL, 10)) continue;
+    uint32_t n_rows = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0;
+    if (n_rows != 0 && cases[i].n_rows != n_rows) continue;
     time_case(&r, &cases[i], argc > 4 ? strtod(argv[4], NULL) : 0.0);
   }
   return 0;

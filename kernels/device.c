@@ -31,17 +31,27 @@ static weft_status open_best(const weft_device_config *config, weft_device **out
   return cpu_device_open(config, out, error);
 }
 
-weft_status weft_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
-  if (out == NULL) return weft_fail(error, WEFT_E_INVALID, "weft_device_open: out is NULL");
-  *out = NULL;
-  static const weft_device_config best = {0};
-  if (config == NULL) config = &best;
+static weft_status open_named(const weft_device_config *config, weft_device **out, weft_error *error) {
   if (config->backend == NULL) return open_best(config, out, error);
   for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
     if (strcmp(config->backend, backends[i].name) == 0) return backends[i].open(config, out, error);
   }
   return weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%.64s' is unknown; there are cpu, cuda and ref",
                    config->backend);
+}
+
+weft_status weft_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
+  if (out == NULL) return weft_fail(error, WEFT_E_INVALID, "weft_device_open: out is NULL");
+  *out = NULL;
+  static const weft_device_config best = {0};
+  if (config == NULL) config = &best;
+  weft_status status = open_named(config, out, error);
+  if (status != WEFT_OK || config->products == 0 || config->products == (*out)->info.products) return status;
+  (void)weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%s' multiplies quantised weights in %u bits, not in %u",
+                  (*out)->info.backend, (*out)->info.products, config->products);
+  weft_device_close(*out);
+  *out = NULL;
+  return WEFT_E_UNSUPPORTED;
 }
 
 void weft_device_close(weft_device *device) {

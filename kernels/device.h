@@ -47,6 +47,8 @@ typedef struct weft_device_config {
   bool no_graphs;        /* cuda: every step call by call; the same bits */
   bool no_arena;         /* cuda: weights in plain memory; the same bits */
   bool no_deterministic; /* cuda: sums are cut as suits the number of rows, so a row's bits may depend on the others */
+  uint32_t products;     /* bits of the numbers in products with quantised weights, 8 or 16 [0: the backend's own
+                                 choice: 8 on cpu, 16 on cuda]; what a backend does not have is refused */
   uint64_t weights_bytes_max; /* cuda: most of the card's memory for weights [0: 7/8 of what is free]; experts beyond
                                  it stay in host memory and are copied over at each use: the same bits */
 } weft_device_config;
@@ -71,6 +73,7 @@ typedef struct weft_device_info {
   uint64_t memory_free_bytes; /* at open */
   bool host_memory;           /* device pointers are ordinary memory: nothing need be uploaded */
   bool graphs;                /* steps that come again are recorded */
+  uint32_t products;          /* bits of the numbers in products with quantised weights; ref: 32 */
 } weft_device_info;
 
 /* Errors: UNSUPPORTED (no such backend here; the line says what is), NO_MEMORY, DEVICE. */

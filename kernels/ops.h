@@ -19,7 +19,7 @@
  *          in one f32 sum; other weights: f32 products in segments of 256 inputs, each from zero, segments ascending
  *   cuda   the row in 16 bits, products of the matrix units in f32, 16 inputs at a time, ascending in up to eight
  *          segments of the inputs, each from zero, segments ascending; F32 weights: f32 products in 32 chains, then a
- *          tree */
+ *          tree. Opened for products of 8 bits: kernels/cuda/eight.h, and ref the same */
 #ifndef WEFT_KERNELS_OPS_H
 #define WEFT_KERNELS_OPS_H
 

@@ -126,6 +126,7 @@ weft_status cpu_device_open(const weft_device_config *config, weft_device **out,
   cpu->device.kernels = &cpu_kernels;
   cpu->device.info.backend = "cpu";
   cpu->device.info.isa = isa->name;
+  cpu->device.info.products = 8;
   cpu->device.info.n_threads = weft_pool_size(cpu->pool);
   host_describe(&cpu->device.info);
   *out = &cpu->device;

@@ -67,6 +67,7 @@ typedef struct cuda_device {
   uint32_t n_router_clusters; /* that are on the card at once */
   bool lost;
   bool deterministic; /* a row's bits depend on that row alone */
+  bool products_8;    /* weights that can be are multiplied in 8 bits (eight.h) */
   bool fresh; /* a weight was placed: the next kernel starts in the ordinary way, for it may read weights early */
   char isa[16];
 } cuda_device;

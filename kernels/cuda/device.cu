@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/eight.h"
 #include "kernels/cuda/module.h"
 #include "kernels/cuda/route.h"
 
@@ -249,10 +249,12 @@ static bool device_supports(const weft_device *device, weft_type weight_type) {
   return weft_type_find((int32_t)weight_type) != NULL;
 }
 
-/* Products of 16 bits are 16 x 8 x 16 matrix operations with f32 sums, in segments of the inputs.
+/* Products of 8 bits: eight.h. Products of 16 bits are 16 x 8 x 16 matrix operations with f32 sums, in segments of the inputs.
  * f16: activations times a power of two per row, weights times one per matrix. */
 static const char *device_numerics(const weft_device *device, weft_type weight_type) {
-  bool deterministic = ((const cuda_device *)(const void *)device)->deterministic;
+  const cuda_device *d = (const cuda_device *)(const void *)device;
+  bool deterministic = d->deterministic;
+  if (d->products_8 && eight_takes(weight_type)) return "s8x256-i32";
   if (weight_type == WEFT_TYPE_F32) return "f32-lanes";
   if (weight_type == WEFT_TYPE_BF16 || weight_type == WEFT_TYPE_MXFP4)
     return deterministic ? "bf16-k16" : "bf16-k16-free";
@@ -414,6 +416,8 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   d->base.info.isa = d->isa;
   d->base.info.n_threads = 1;
   d->deterministic = !config->no_deterministic;
+  d->products_8 = config->products == 8;
+  d->base.info.products = d->products_8 ? 8 : 16;
   weft_status status = find_card(d, error);
   if (status == WEFT_OK) {
     status = take_memory(d);

@@ -13,6 +13,7 @@
  * An expert that does not exist makes its row NaN. */
 #include <string.h>
 
+#include "kernels/cuda/eight.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/prepare.cuh"
 #include "kernels/parts.h"
@@ -159,28 +160,20 @@ typedef struct experts_plan {
   uint32_t *n_jobs;
   int32_t *pair_at, *row_of;
   multiply_job *jobs;
-  void *x[3]; /* by form: 1 f16, 2 bf16 */
-  float *x_back[3];
+  void *x[FORM_COUNT];
+  float *x_back[FORM_COUNT];
   float *gate_up, *h_back, *down;
   void *h;
   uint64_t n_bytes;
 } experts_plan;
 
-static int form_of_x(int type) {
-  return type == WEFT_TYPE_F32 ? 0 : form_is_bf16(type) ? 2 : 1;
-}
-
-static uint64_t row_tiles_bytes(uint32_t n_rows, uint32_t n_in) {
-  return (uint64_t)cuda_ceil(n_rows, 8) * cuda_ceil(n_in, 128) * 2048;
-}
-
 static void plan_inputs(experts_plan *p, const weft_experts_args *args, cuda_cutter *cutter) {
   const weft_weight *in[2] = {args->gate_up != NULL ? args->gate_up : args->gate,
                               args->gate_up != NULL ? args->gate_up : args->up};
   for (int i = 0; i < 2; i++) {
-    int form = form_of_x(in[i]->type);
-    if (form == 0 || p->x_back[form] != NULL) continue;
-    p->x[form] = cuda_cut(cutter, row_tiles_bytes(p->n_places, p->n_in));
+    multiply_form form = multiply_form_of(in[i]);
+    if (form == FORM_F32 || p->x_back[form] != NULL) continue;
+    p->x[form] = cuda_cut(cutter, multiply_rows_bytes(p->n_places, p->n_in));
     p->x_back[form] = (float *)cuda_cut(cutter, 4ull * p->n_places);
     if (cutter->base == NULL) p->x_back[form] = (float *)(uintptr_t)256; /* counted */
   }
@@ -205,7 +198,7 @@ static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
   p.jobs = (multiply_job *)cuda_cut(&cutter, (uint64_t)p.jobs_max * sizeof(multiply_job));
   plan_inputs(&p, args, &cutter);
   bool f32 = args->down->type == WEFT_TYPE_F32;
-  p.h = cuda_cut(&cutter, f32 ? 4ull * p.n_places * p.n_ff : row_tiles_bytes(p.n_places, p.n_ff));
+  p.h = cuda_cut(&cutter, f32 ? 4ull * p.n_places * p.n_ff : multiply_rows_bytes(p.n_places, p.n_ff));
   p.h_back = (float *)cuda_cut(&cutter, 4ull * p.n_places);
   /* gate_up has been read when down is written */
   uint64_t wide = 2ull * p.n_ff > p.n_in ? 2ull * p.n_ff : p.n_in;
@@ -221,7 +214,7 @@ uint64_t cuda_experts_scratch(weft_device *device, const weft_experts_args *args
 static multiply_args multiply_places(const experts_plan *p, const weft_weight *weight, float *y, uint64_t y_stride) {
   multiply_args a;
   memset(&a, 0, sizeof a);
-  multiply_shape(&a, weight->type, weight->n_in, weight->n_out);
+  multiply_shape(&a, weight);
   a.weight[0] = multiply_weight_of(weight, y, y_stride);
   a.n_weights = 1;
   a.jobs = p->jobs;
@@ -232,19 +225,12 @@ static multiply_args multiply_places(const experts_plan *p, const weft_weight *w
   return a;
 }
 
-/* How rows are prepared at their places for weights of `type`. */
-static prepare_args at_places(const weft_experts_args *args, const experts_plan *p, int type) {
-  int form = form_of_x(type);
-  form_cut cut = form_cut_of(type, p->n_in, 16);
-  prepare_args a;
-  memset(&a, 0, sizeof a);
-  a.type = type;
+/* How rows are prepared at their places for a weight. */
+static prepare_args at_places(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight) {
+  multiply_form form = multiply_form_of(weight);
+  prepare_args a = multiply_rows_of(weight, args->n_rows);
   a.x = args->x;
   a.x_stride = args->x_stride;
-  a.n_rows = args->n_rows;
-  a.n_in = p->n_in;
-  a.n_units = cut.n_units;
-  a.is_tail = cut.is_tail;
   a.as_matrices = true;
   a.n_tiles = cuda_ceil(p->n_places, 8);
   a.at = p->pair_at;
@@ -254,30 +240,32 @@ static prepare_args at_places(const weft_experts_args *args, const experts_plan 
   return a;
 }
 
-/* Pairs to their places, rows prepared there. */
-static weft_status place_pairs(cuda_device *d, const weft_experts_args *args, const experts_plan *p, int type) {
-  prepare_args a = at_places(args, p, type);
+/* Pairs to their places, rows prepared there if they want 16 bits. */
+static weft_status place_pairs(cuda_device *d, const weft_experts_args *args, const experts_plan *p,
+                               const weft_weight *weight) {
+  prepare_args a = at_places(args, p, weight);
+  if (multiply_form_of(weight) == FORM_EIGHT) a.out = NULL;
   uint32_t rows_per_block = cuda_ceil(args->n_rows, PLACE_BLOCKS * d->n_multiprocessors);
   place_args g = {args->ids,      p->n_pairs, args->k,   p->n_experts, p->job_rows, p->jobs_max,
                   rows_per_block, p->pair_at, p->row_of, p->jobs,      p->n_jobs};
   a.wide = prepare_is_wide(&a);
-  cuda_start(d, form_is_bf16(type) ? place_kernel<true> : place_kernel<false>, cuda_ceil(args->n_rows, rows_per_block),
-             PREPARE_THREADS, 4ull * (2 * p->n_experts + args->k), g, a);
+  cuda_start(d, form_is_bf16(weight->type) ? place_kernel<true> : place_kernel<false>,
+             cuda_ceil(args->n_rows, rows_per_block), PREPARE_THREADS, 4ull * (2 * p->n_experts + args->k), g, a);
   return cuda_launched(d, "placing rows");
 }
 
 /* x W^T for all pairs into columns [column, column + n_out) of gate_up. */
 static weft_status input_side(cuda_device *d, const weft_experts_args *args, experts_plan *p, const weft_weight *weight,
                               uint32_t column, bool is_prepared) {
-  int form = form_of_x(weight->type);
-  if (form != 0 && !is_prepared) {
-    prepare_args rows = at_places(args, p, weight->type);
-    weft_status status = prepare_rows(d, &rows);
+  multiply_form form = multiply_form_of(weight);
+  if (form != FORM_F32 && !is_prepared) {
+    prepare_args rows = at_places(args, p, weight);
+    weft_status status = multiply_prepare(d, weight, &rows);
     if (status != WEFT_OK) return status;
   }
   multiply_args a = multiply_places(p, weight, p->gate_up + column, 2ull * p->n_ff);
-  a.x = form == 0 ? (const void *)args->x : p->x[form];
-  a.x_back = form == 0 ? NULL : p->x_back[form];
+  a.x = form == FORM_F32 ? (const void *)args->x : p->x[form];
+  a.x_back = form == FORM_F32 ? NULL : p->x_back[form];
   a.x_stride = args->x_stride;
   a.n_rows = args->n_rows;
   a.row_of = p->row_of;
@@ -293,16 +281,9 @@ static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, 
     }
     return cuda_launched(d, "gating experts");
   }
-  form_cut cut = form_cut_of(args->down->type, p->n_ff, 16);
-  prepare_args a;
-  memset(&a, 0, sizeof a);
-  a.type = args->down->type;
+  prepare_args a = multiply_rows_of(args->down, p->n_pairs);
   a.x = p->gate_up;
   a.x_stride = 2ull * p->n_ff;
-  a.n_rows = p->n_pairs;
-  a.n_in = p->n_ff;
-  a.n_units = cut.n_units;
-  a.is_tail = cut.is_tail;
   a.gated = true;
   a.activation = args->activation;
   a.as_matrices = true;
@@ -312,7 +293,7 @@ static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, 
   a.from_place = true;
   a.out = (uint8_t *)p->h;
   a.back = p->h_back;
-  return prepare_rows(d, &a);
+  return multiply_prepare(d, args->down, &a);
 }
 
 static weft_status combine_ranks(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
@@ -344,9 +325,11 @@ static weft_status output_side(cuda_device *d, const weft_experts_args *args, co
 
 /* ---- few rows ------------------------------------------------------------------------------------------- */
 
-/* Gate and up must lie in whole tiles, side by side. */
+/* Gate and up must lie in whole tiles, side by side. Weights of 8-bit products have one kernel for all rows. */
 static bool is_few(const weft_experts_args *args, const experts_plan *p) {
-  int type = args->gate_up != NULL ? args->gate_up->type : args->gate->type;
+  const weft_weight *in = args->gate_up != NULL ? args->gate_up : args->gate;
+  int type = in->type;
+  if (in->layout == EIGHT_LAYOUT || args->down->layout == EIGHT_LAYOUT) return false;
   if (args->gate_up != NULL ? p->n_ff % 16 != 0 : args->up->type != type) return false;
   return args->n_rows <= EXPERTS_FEW_ROWS && args->down->type != WEFT_TYPE_F32 &&
          multiply_takes_raw(type, 1, p->n_in) && experts_down_fits(p->n_ff, args->k);
@@ -404,7 +387,7 @@ static weft_status few_out(weft_device *device, const weft_experts_args *args, c
   a.raw.x_stride = p->n_ff;
   memset(&b, 0, sizeof b);
   if (shared->gate != NULL) {
-    multiply_shape(&b, shared->down->type, shared->down->n_in, shared->down->n_out);
+    multiply_shape(&b, shared->down);
     b.n_rows = args->n_rows;
     b.raw.x = shared->g;
   }
@@ -420,10 +403,11 @@ static weft_status few_out(weft_device *device, const weft_experts_args *args, c
 
 static weft_status run_many(cuda_device *d, const weft_experts_args *args, experts_plan *p) {
   const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
-  weft_status status = place_pairs(d, args, p, first->type);
-  if (status == WEFT_OK) status = input_side(d, args, p, first, 0, true);
+  multiply_form form = multiply_form_of(first);
+  weft_status status = place_pairs(d, args, p, first);
+  if (status == WEFT_OK) status = input_side(d, args, p, first, 0, form != FORM_EIGHT);
   if (status == WEFT_OK && args->gate_up == NULL)
-    status = input_side(d, args, p, args->up, p->n_ff, form_of_x(args->up->type) == form_of_x(first->type));
+    status = input_side(d, args, p, args->up, p->n_ff, multiply_form_of(args->up) == form);
   if (status == WEFT_OK) status = prepare_gated(d, args, p);
   return status == WEFT_OK ? output_side(d, args, p) : status;
 }

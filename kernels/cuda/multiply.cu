@@ -4,8 +4,8 @@
 
 #include <string.h>
 
+#include "kernels/cuda/eight.h"
 #include "kernels/cuda/experts.h"
-#include "kernels/cuda/prepare.h"
 #include "kernels/parts.h"
 
 enum {
@@ -16,9 +16,13 @@ enum {
   MANY_ROWS = 128 /* most rows of a job */
 };
 
+/* 16 bits a number, or 8 bits and scales, which are no longer but for up to 128 inputs. */
+uint64_t multiply_rows_bytes(uint32_t n_rows, uint32_t n_in) {
+  return (uint64_t)cuda_ceil(n_rows, 8) * (cuda_ceil(n_in, 128) * 2048 + 32);
+}
+
 uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in) {
-  uint64_t n_tiles = cuda_ceil(n_rows, 8);
-  return cuda_align(n_tiles * cuda_ceil(n_in, 128) * 2048) + cuda_align(4ull * n_rows);
+  return cuda_align(multiply_rows_bytes(n_rows, n_in)) + cuda_align(4ull * n_rows);
 }
 
 /* Segments are of whole 256 inputs. */
@@ -27,33 +31,38 @@ void multiply_cut(multiply_args *args, uint32_t n_segments) {
   args->n_segments = cuda_ceil(args->n_units, args->segment_units);
 }
 
-void multiply_shape(multiply_args *args, int type, uint32_t n_in, uint32_t n_out) {
-  form_cut cut = form_cut_of(type, n_in, n_out);
-  args->type = type;
-  args->n_in = n_in;
+multiply_form multiply_form_of(const weft_weight *weight) {
+  if (weight->type == WEFT_TYPE_F32) return FORM_F32;
+  if (weight->layout == EIGHT_LAYOUT) return FORM_EIGHT;
+  return form_is_bf16(weight->type) ? FORM_BF16 : FORM_F16;
+}
+
+void multiply_shape(multiply_args *args, const weft_weight *weight) {
+  form_cut cut = form_cut_of(weight->type, weight->n_in, weight->n_out);
+  args->type = weight->type;
+  args->is_eight = multiply_form_of(weight) == FORM_EIGHT;
+  args->n_in = weight->n_in;
   args->n_units = cut.n_units;
   args->is_tail = cut.is_tail;
   args->tile_bytes = cut.tile_bytes;
   multiply_cut(args, SEGMENTS_MAX);
 }
 
-weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t x_stride, uint32_t n_rows,
-                             uint32_t n_in, bool as_matrices, void *prepared, float *back) {
-  form_cut cut = form_cut_of(type, n_in, 16);
-  prepare_args args;
-  memset(&args, 0, sizeof args);
-  args.type = type;
-  args.x = x;
-  args.x_stride = x_stride;
-  args.n_rows = n_rows;
-  args.n_in = n_in;
-  args.n_units = cut.n_units;
-  args.is_tail = n_in % 128 != 0 && n_in % 128 <= 64 ? 1 : 0;
-  args.as_matrices = as_matrices;
-  args.n_tiles = cuda_ceil(n_rows, 8);
-  args.out = (uint8_t *)prepared;
-  args.back = back;
-  return prepare_rows(d, &args);
+prepare_args multiply_rows_of(const weft_weight *weight, uint32_t n_rows) {
+  form_cut cut = form_cut_of(weight->type, weight->n_in, 16);
+  prepare_args rows;
+  memset(&rows, 0, sizeof rows);
+  rows.type = weight->type;
+  rows.n_rows = n_rows;
+  rows.n_in = weight->n_in;
+  rows.n_units = cut.n_units;
+  rows.is_tail = cut.is_tail;
+  rows.n_tiles = cuda_ceil(n_rows, 8);
+  return rows;
+}
+
+weft_status multiply_prepare(cuda_device *d, const weft_weight *weight, const prepare_args *rows) {
+  return multiply_form_of(weight) == FORM_EIGHT ? eight_prepare(d, rows) : prepare_rows(d, rows);
 }
 
 bool multiply_as_matrices(uint32_t n_rows, uint32_t n_tiles) {
@@ -76,6 +85,7 @@ bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in) {
 weft_status multiply(cuda_device *d, const multiply_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   if (args->type == WEFT_TYPE_F32) return multiply_f32(d, args);
+  if (args->is_eight) return eight_multiply(d, args);
   if (args->jobs != NULL) return multiply_grouped(d, args);
   if (args->ids != NULL || !args->as_matrices) return multiply_few(d, args);
   return multiply_many(d, args);
@@ -85,7 +95,8 @@ weft_status cuda_multiply_setup(cuda_device *d) {
   weft_status status = multiply_few_setup(d);
   if (status == WEFT_OK) status = experts_few_setup(d);
   if (status == WEFT_OK) status = multiply_grouped_setup(d);
-  return status == WEFT_OK ? multiply_many_setup(d) : status;
+  if (status == WEFT_OK) status = multiply_many_setup(d);
+  return status == WEFT_OK && d->products_8 ? eight_setup(d) : status;
 }
 
 /* ---- dense products from f32 rows ----------------------------------------------------------------------- */
@@ -97,6 +108,8 @@ multiply_weight multiply_weight_of(const weft_weight *w, float *y, uint64_t y_st
   out.y_stride = y_stride;
   out.n_out = w->n_out;
   out.n_tiles = cuda_ceil(w->n_out, 16);
+  form_cut cut = form_cut_of(w->type, w->n_in, w->n_out);
+  out.steps = out.data + eight_steps_at((uint64_t)w->n_mats * cut.n_tiles, cut.tile_bytes);
   return out;
 }
 
@@ -108,24 +121,26 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
                            uint32_t n_rows, float *y, uint64_t y_stride, void *scratch) {
   multiply_args a;
   memset(&a, 0, sizeof a);
-  multiply_shape(&a, weight->type, weight->n_in, weight->n_out);
+  multiply_shape(&a, weight);
   a.weight[0] = multiply_weight_of(weight, y, y_stride);
   a.n_weights = 1;
   a.n_rows = n_rows;
   a.x = x;
   a.x_stride = x_stride;
-  if (multiply_takes_raw(weight->type, n_rows, weight->n_in)) {
+  if (!a.is_eight && multiply_takes_raw(weight->type, n_rows, weight->n_in)) {
     a.raw.x = x;
     a.raw.x_stride = x_stride;
   } else if (weight->type != WEFT_TYPE_F32) {
-    uint64_t n_tiles = cuda_ceil(n_rows, 8);
-    float *back = (float *)(void *)((uint8_t *)scratch + cuda_align(n_tiles * a.n_units * 2048));
+    prepare_args rows = multiply_rows_of(weight, n_rows);
+    rows.x = x;
+    rows.x_stride = x_stride;
+    rows.as_matrices = a.as_matrices = a.is_eight || multiply_as_matrices(n_rows, a.weight[0].n_tiles);
+    rows.out = (uint8_t *)scratch;
+    rows.back = (float *)(void *)((uint8_t *)scratch + cuda_align(multiply_rows_bytes(n_rows, weight->n_in)));
     a.x = scratch;
-    a.x_back = back;
-    a.x_tiles = (uint32_t)n_tiles;
-    a.as_matrices = multiply_as_matrices(n_rows, a.weight[0].n_tiles);
-    weft_status status =
-        multiply_prepare(d, weight->type, x, x_stride, n_rows, weight->n_in, a.as_matrices, scratch, back);
+    a.x_back = rows.back;
+    a.x_tiles = rows.n_tiles;
+    weft_status status = multiply_prepare(d, weight, &rows);
     if (status != WEFT_OK) return status;
   }
   return multiply(d, &a);
@@ -133,30 +148,26 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
 
 /* ---- the op --------------------------------------------------------------------------------------------- */
 
-/* Which of the three forms of x a weight reads. */
-static int form_of_x(int type) {
-  return type == WEFT_TYPE_F32 ? 0 : form_is_bf16(type) ? 2 : 1;
-}
-
 uint64_t cuda_matmul_scratch(weft_device *device, const weft_matmul_args *args) {
   (void)device;
-  bool wanted[3] = {false, false, false};
+  bool wanted[FORM_COUNT] = {};
   uint64_t bytes = 0;
-  for (uint32_t w = 0; w < args->n_weights; w++) wanted[form_of_x(args->weight[w]->type)] = true;
-  for (int form = 1; form < 3; form++)
+  for (uint32_t w = 0; w < args->n_weights; w++) wanted[multiply_form_of(args->weight[w])] = true;
+  for (int form = FORM_F16; form < FORM_COUNT; form++)
     if (wanted[form]) bytes += multiply_x_bytes(args->n_rows, args->weight[0]->n_in);
   return bytes;
 }
 
-/* Weights [*w, end) of one type go together; *w moves on. */
+/* Weights [*w, end) of one type and layout go together; *w moves on. */
 static multiply_args args_of_run(const weft_matmul_args *args, bool as_matrices, uint32_t *w) {
   multiply_args a;
   memset(&a, 0, sizeof a);
-  int type = args->weight[*w]->type;
-  multiply_shape(&a, type, args->weight[*w]->n_in, args->weight[*w]->n_out);
+  const weft_weight *first = args->weight[*w];
+  multiply_shape(&a, first);
   a.n_rows = args->n_rows;
-  a.as_matrices = as_matrices;
-  for (; *w < args->n_weights && args->weight[*w]->type == type; *w += 1)
+  a.as_matrices = as_matrices || a.is_eight;
+  for (; *w < args->n_weights && args->weight[*w]->type == first->type && args->weight[*w]->layout == first->layout;
+       *w += 1)
     a.weight[a.n_weights++] = multiply_weight_of(args->weight[*w], args->y[*w], args->y_stride[*w]);
   return a;
 }
@@ -165,35 +176,39 @@ weft_status cuda_matmul(weft_device *device, const weft_matmul_args *args) {
   cuda_device *d = cuda_of(device);
   uint32_t n_in = args->weight[0]->n_in, n_tiles = 0;
   cuda_cutter cutter = {(uint8_t *)args->scratch, 0};
-  void *prepared[3] = {NULL, NULL, NULL};
-  float *back[3] = {NULL, NULL, NULL};
+  void *prepared[FORM_COUNT] = {};
+  float *back[FORM_COUNT] = {};
   bool gated = false;
   if (d->lost) return WEFT_E_DEVICE;
   for (uint32_t w = 0; w < args->n_weights; w++) n_tiles += cuda_ceil(args->weight[w]->n_out, 16);
   bool as_matrices = multiply_as_matrices(args->n_rows, n_tiles);
   for (uint32_t w = 0; w < args->n_weights;) {
+    const weft_weight *first = args->weight[w];
     multiply_args a = args_of_run(args, as_matrices, &w);
-    int form = form_of_x(a.type);
+    multiply_form form = multiply_form_of(first);
     weft_status status = WEFT_OK;
-    if (form == 0) {
+    if (form == FORM_F32) {
       a.x = args->x;
       a.x_stride = args->x_stride;
-    } else if (multiply_takes_raw(a.type, args->n_rows, n_in)) {
+    } else if (form != FORM_EIGHT && multiply_takes_raw(a.type, args->n_rows, n_in)) {
       a.raw.x = args->x;
       a.raw.x_stride = args->x_stride;
     } else {
       if (prepared[form] == NULL) {
-        prepared[form] = cuda_cut(&cutter, (uint64_t)cuda_ceil(args->n_rows, 8) * a.n_units * 2048);
-        back[form] = (float *)cuda_cut(&cutter, 4ull * args->n_rows);
-        status = multiply_prepare(d, a.type, args->x, args->x_stride, args->n_rows, n_in, as_matrices, prepared[form],
-                                  back[form]);
+        prepare_args rows = multiply_rows_of(first, args->n_rows);
+        rows.x = args->x;
+        rows.x_stride = args->x_stride;
+        rows.as_matrices = a.as_matrices;
+        prepared[form] = rows.out = (uint8_t *)cuda_cut(&cutter, multiply_rows_bytes(args->n_rows, n_in));
+        back[form] = rows.back = (float *)cuda_cut(&cutter, 4ull * args->n_rows);
+        status = multiply_prepare(d, first, &rows);
       }
       a.x = prepared[form];
       a.x_back = back[form];
       a.x_tiles = cuda_ceil(args->n_rows, 8);
     }
     a.activation = args->activation;
-    a.gated = gated = args->activation != 0 && a.n_weights == 2 && form != 0 && !as_matrices;
+    a.gated = gated = args->activation != 0 && a.n_weights == 2 && form != FORM_F32 && !a.as_matrices;
     if (status == WEFT_OK) status = multiply(d, &a);
     if (status != WEFT_OK) return status;
   }

@@ -18,6 +18,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/form.cuh"
+#include "kernels/cuda/prepare.h"
 
 /* Some rows of one expert: places [first, first + n); first is a multiple of 8. */
 typedef struct multiply_job {
@@ -25,7 +26,8 @@ typedef struct multiply_job {
 } multiply_job;
 
 typedef struct multiply_weight {
-  const uint8_t *data; /* with header */
+  const uint8_t *data;  /* with header */
+  const uint8_t *steps; /* products of 8 bits only (eight.h) */
   float *y;
   uint64_t y_stride;
   uint32_t n_out, n_tiles; /* results; row tiles of a matrix */
@@ -48,6 +50,7 @@ typedef struct multiply_args {
   multiply_weight weight[MULTIPLY_WEIGHTS_MAX];
   uint32_t n_weights;
   int type;
+  bool is_eight;       /* weights and rows are those of eight.h; as_matrices is set */
   const void *x;       /* prepared; F32: the rows as they are */
   bool as_matrices;    /* x has the second form above, which also says which kernel multiplies */
   const float *x_back; /* [rows] powers of two that undo the preparation; F32: NULL */
@@ -75,20 +78,25 @@ typedef struct multiply_args {
 } multiply_args;
 
 enum { MULTIPLY_RAW_ROWS = 1, MULTIPLY_RAW_BYTES = 32 << 10 };
-/* Whether n_rows rows may be given raw. */
+/* Whether n_rows rows of n_in inputs may be given raw to weights that are not multiplied in 8 bits. */
 bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in);
+/* The form in which a weight wants rows prepared. */
+typedef enum multiply_form { FORM_F32, FORM_F16, FORM_BF16, FORM_EIGHT, FORM_COUNT } multiply_form;
+multiply_form multiply_form_of(const weft_weight *weight);
 
-/* Bytes of n prepared rows and of the powers of two that undo their preparation. */
+/* Bytes of n prepared rows in any of the forms; and with the powers of two that undo their preparation. */
+uint64_t multiply_rows_bytes(uint32_t n_rows, uint32_t n_in);
 uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in);
-/* Rows of x in the form that weights of `type` want. */
-weft_status multiply_prepare(cuda_device *d, int type, const float *x, uint64_t x_stride, uint32_t n_rows,
-                             uint32_t n_in, bool as_matrices, void *prepared, float *back);
+/* Prepares rows in the form that the weight wants. */
+weft_status multiply_prepare(cuda_device *d, const weft_weight *weight, const prepare_args *rows);
 /* Whether a dense product of n_rows rows and n_tiles row tiles in all wants its rows in the second form (matrices).
  * Products with jobs always do. */
 bool multiply_as_matrices(uint32_t n_rows, uint32_t n_tiles);
 multiply_weight multiply_weight_of(const weft_weight *weight, float *y, uint64_t y_stride);
-/* Fills what depends on type and n_in. */
-void multiply_shape(multiply_args *args, int type, uint32_t n_in, uint32_t n_out);
+/* What rows for the weight are prepared like; x and out are left to be filled. */
+prepare_args multiply_rows_of(const weft_weight *weight, uint32_t n_rows);
+/* Fills what depends on the weight's type, layout and shape. */
+void multiply_shape(multiply_args *args, const weft_weight *weight);
 /* Cuts the inputs into at most n_segments segments. This is part of the numerics: a kernel may choose another number
  * than multiply_shape only on a device that was opened without determinism. */
 void multiply_cut(multiply_args *args, uint32_t n_segments);

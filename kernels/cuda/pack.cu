@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/eight.h"
 #include "kernels/cuda/element.cuh"
 
 typedef struct pack_args {
@@ -285,10 +286,18 @@ static uint64_t file_bytes_of(const weft_weight *weight) {
   return (uint64_t)weight->n_mats * weight->n_out * weft_type_row_bytes(weight->type, weight->n_in);
 }
 
+/* F32 weights keep their file's form; those whose rows are looked up or whose results are logits keep 16 bits. */
+static uint32_t layout_of(const cuda_device *d, const weft_weight *weight, unsigned uses) {
+  if (weight->type == WEFT_TYPE_F32) return 0;
+  return d->products_8 && (uses & WEFT_USE_EMBED) == 0 && eight_takes(weight->type) ? EIGHT_LAYOUT : 1;
+}
+
 static uint64_t packed_bytes(const weft_weight *weight) {
   if (weight->type == WEFT_TYPE_F32) return FORM_HEADER_BYTES + file_bytes_of(weight);
   form_cut cut = form_cut_of(weight->type, weight->n_in, weight->n_out);
-  return FORM_HEADER_BYTES + (uint64_t)weight->n_mats * cut.n_tiles * cut.tile_bytes;
+  uint64_t n_tiles = (uint64_t)weight->n_mats * cut.n_tiles;
+  if (weight->layout != EIGHT_LAYOUT) return FORM_HEADER_BYTES + n_tiles * cut.tile_bytes;
+  return eight_steps_at(n_tiles, cut.tile_bytes) + eight_steps_bytes(n_tiles, weight->n_in);
 }
 
 /* File bytes to the staging buffer and from there into row tiles, as many tiles at a time as fit. */
@@ -322,7 +331,8 @@ static weft_status fill_packed(cuda_device *d, const weft_weight *weight, const 
   if (status != WEFT_OK) return status;
   if (weight->type == WEFT_TYPE_F32)
     return cuda_push_source(d, data + FORM_HEADER_BYTES, source, 0, file_bytes_of(weight));
-  return pack_all(d, weight, source, data);
+  status = pack_all(d, weight, source, data);
+  return status == WEFT_OK && weight->layout == EIGHT_LAYOUT ? eight_make_steps(d, weight, data) : status;
 }
 
 /* Experts for which the card has no room: packed in memory of a moment, then in host memory. */
@@ -346,6 +356,7 @@ weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const wef
                              weft_error *error) {
   cuda_device *d = cuda_of(device);
   void *data = NULL;
+  weight->layout = layout_of(d, weight, uses);
   uint64_t n_bytes = packed_bytes(weight);
   d->fresh = true;
   if (16 * weft_type_row_bytes(weight->type, weight->n_in) > CUDA_STAGING_BYTES) {
@@ -364,7 +375,6 @@ weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const wef
                      (unsigned long long)(n_bytes >> 20));
   }
   if (status != WEFT_OK) return weft_fail(error, status, "the device refused a weight: %s", weft_status_text(status));
-  weight->layout = weight->type == WEFT_TYPE_F32 ? 0 : 1;
   weight->data = data;
   weight->n_bytes = n_bytes;
   return WEFT_OK;

@@ -16,15 +16,13 @@ uint64_t ref_experts_scratch(weft_device *device, const weft_experts_args *args)
 }
 
 static void gate_up(const weft_experts_args *args, uint32_t expert, const float *x, float *row, float *h) {
-  uint32_t n_in = args->down->n_out, n_ff = args->down->n_in;
+  uint32_t n_ff = args->down->n_in;
   const weft_weight *gate = args->gate_up != NULL ? args->gate_up : args->gate;
   const weft_weight *up = args->gate_up != NULL ? args->gate_up : args->up;
   uint32_t first_up = args->gate_up != NULL ? n_ff : 0;
   for (uint32_t f = 0; f < n_ff; f++) {
-    ref_weight_row(gate, expert, f, row);
-    double g = ref_dot(x, row, n_in);
-    ref_weight_row(up, expert, first_up + f, row);
-    double u = ref_dot(x, row, n_in);
+    double g = ref_product(gate, expert, f, x, row);
+    double u = ref_product(up, expert, first_up + f, x, row);
     h[f] = (float)(ref_activate(args->activation, g) * u);
   }
 }
@@ -44,8 +42,7 @@ static weft_status run_routed(const weft_experts_args *args) {
       double weight = (double)args->weights[(uint64_t)r * args->k + j];
       gate_up(args, (uint32_t)expert, args->x + r * args->x_stride, row, h);
       for (uint32_t i = 0; i < n_in; i++) {
-        ref_weight_row(args->down, (uint32_t)expert, i, row);
-        sum[i] += weight * ref_dot(h, row, n_ff);
+        sum[i] += weight * ref_product(args->down, (uint32_t)expert, i, h, row);
       }
       if (args->n_touched != NULL && seen[expert] == 0) *args->n_touched += 1;
       seen[expert] = 1;

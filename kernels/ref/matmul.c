@@ -13,10 +13,12 @@ weft_status ref_matmul(weft_device *device, const weft_matmul_args *args) {
   for (uint32_t w = 0; w < args->n_weights; w++) {
     const weft_weight *weight = args->weight[w];
     for (uint32_t out = 0; out < weight->n_out; out++) {
-      ref_weight_row(weight, 0, out, row);
+      bool eight = weight->layout == REF_EIGHT;
+      if (!eight) ref_weight_row(weight, 0, out, row);
       for (uint32_t r = 0; r < args->n_rows; r++) {
         const float *x = args->x + r * args->x_stride;
-        args->y[w][r * args->y_stride[w] + out] = (float)ref_dot(x, row, weight->n_in);
+        float *y = &args->y[w][r * args->y_stride[w] + out];
+        *y = eight ? ref_eight_dot(weight, 0, out, x, row) : (float)ref_dot(x, row, weight->n_in);
       }
     }
   }

@@ -13,7 +13,7 @@ static void ref_close(weft_device *device) {
 
 static weft_status ref_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                               weft_error *error) {
-  (void)uses; /* one layout serves all */
+  bool eight = device->info.products == 8 && (uses & WEFT_USE_EMBED) == 0 && ref_eight_takes(weight->type);
   void *bytes = NULL;
   uint64_t n_bytes = weight_file_bytes(weight);
   weft_status status = host_alloc(device, n_bytes, &bytes);
@@ -21,7 +21,7 @@ static weft_status ref_weight(weft_device *device, weft_weight *weight, const vo
     return weft_fail(error, status, "out of memory: %llu bytes for a weight", (unsigned long long)n_bytes);
   }
   memcpy(bytes, file_bytes, n_bytes);
-  weight->layout = 0;
+  weight->layout = eight ? REF_EIGHT : 0; /* the bytes are the file's */
   weight->data = bytes;
   weight->n_bytes = n_bytes;
   return WEFT_OK;
@@ -59,9 +59,7 @@ static bool ref_supports(const weft_device *device, weft_type weight_type) {
 }
 
 static const char *ref_numerics(const weft_device *device, weft_type weight_type) {
-  (void)device;
-  (void)weight_type;
-  return "f64";
+  return device->info.products == 8 && ref_eight_takes(weight_type) ? "s8x256-i32" : "f64";
 }
 
 static const weft_kernels ref_kernels = {
@@ -94,13 +92,13 @@ static const weft_kernels ref_kernels = {
 };
 
 weft_status ref_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
-  (void)config; /* one thread, no isa */
   weft_device *device = weft_alloc(1, sizeof *device);
   if (device == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory: the ref device");
   device->calls = &ref_calls;
   device->kernels = &ref_kernels;
   device->info.backend = "ref";
   device->info.isa = "portable";
+  device->info.products = config->products == 8 ? 8 : 32;
   device->info.n_threads = 1;
   host_describe(&device->info);
   *out = device;
@@ -118,6 +116,12 @@ double ref_dot(const float *a, const float *b, uint32_t n) {
   double sum = 0.0;
   for (uint32_t i = 0; i < n; i++) sum += (double)a[i] * (double)b[i];
   return sum;
+}
+
+double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values) {
+  if (weight->layout == REF_EIGHT) return (double)ref_eight_dot(weight, matrix, row, x, values);
+  ref_weight_row(weight, matrix, row, values);
+  return ref_dot(x, values, weight->n_in);
 }
 
 double ref_activate(weft_activation activation, double x) {

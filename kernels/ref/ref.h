@@ -2,7 +2,8 @@
 /* The reference device: every op in plain loops with double sums. It is the definition of the op.
  *
  * Law: nothing here is ever optimised. Weights stay in file layout and are read through
- * weft_dequantise_row; products take the f32 input as it is (no 8-bit activations). Where an op's
+ * weft_dequantise_row; products take the f32 input as it is, unless the device was opened for products of 8 bits, which
+ * are then made as eight.c says. Where an op's
  * text in ops.h names f32 steps (angles, stored keys), ref takes the same steps. */
 #ifndef WEFT_KERNELS_REF_REF_H
 #define WEFT_KERNELS_REF_REF_H
@@ -19,6 +20,12 @@ WEFT_OPS(X)
 void ref_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out);
 /* sum of a[i] * b[i], in double, ascending. */
 double ref_dot(const float *a, const float *b, uint32_t n);
+/* Row `row` of matrix `matrix` times x: as ref_dot or, for weights of layout REF_EIGHT, in 8 bits. values: n_in floats. */
+enum { REF_EIGHT = 2 };
+double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);
+/* Which types can be multiplied in 8 bits; the product. */
+bool ref_eight_takes(weft_type type);
+float ref_eight_dot(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);
 double ref_activate(weft_activation activation, double x);
 /* soft = scale * sum over v of exp(logit[v] / temperature - max) / total * row v of weight; tokens
  * outside allowed (may be NULL) weigh nothing. sum: n_in doubles; row: n_in floats. */

@@ -27,7 +27,7 @@
 #include "kernels/ops.h"
 #include "tests/support/amount.h"
 
-enum { GUARD = 256, DEVICES_MAX = 5 };
+enum { GUARD = 256, DEVICES_MAX = 6 };
 
 /* ---- buffers ---- */
 
@@ -162,17 +162,25 @@ static inline bool is_cuda(const weft_device *device) {
   return strcmp(weft_device_get_info(device)->backend, "cuda") == 0;
 }
 
-/* free_sums: without the contract of determinism. */
-static inline weft_device *open_cuda(bool free_sums) {
-  weft_device_config config = {.backend = "cuda", .no_deterministic = free_sums};
+static inline bool is_eight(const weft_device *device) {
+  return is_cuda(device) && weft_device_get_info(device)->products == 8;
+}
+
+static inline weft_device *open_cuda_as(const weft_device_config *config) {
   weft_device *device = NULL;
   weft_error error = {{0}};
-  weft_status status = weft_device_open(&config, &device, &error);
+  weft_status status = weft_device_open(config, &device, &error);
   if (status == WEFT_E_UNSUPPORTED)
     (void)fprintf(stderr, "left out: %s\n", error.text);
   else
     assert_int_equal(status, WEFT_OK);
   return device;
+}
+
+/* free_sums: without the contract of determinism. */
+static inline weft_device *open_cuda(bool free_sums) {
+  const weft_device_config config = {.backend = "cuda", .no_deterministic = free_sums};
+  return open_cuda_as(&config);
 }
 
 static inline weft_device *open_cpu(const char *isa, uint32_t n_threads) {
@@ -205,6 +213,14 @@ static inline devices open_devices(uint32_t n_threads) {
   all.name[all.n] = "cuda";
   all.cpu[all.n++] = memory_home;
   return all;
+}
+
+/* The card once more, for products of 8 bits. */
+static inline void add_eight(devices *all) {
+  const weft_device_config config = {.backend = "cuda", .products = 8};
+  if (memory_home == NULL) return;
+  all->name[all->n] = "cuda, 8 bits";
+  all->cpu[all->n++] = open_cuda_as(&config);
 }
 
 static inline void close_devices(devices *all) {

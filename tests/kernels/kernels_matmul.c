@@ -35,6 +35,7 @@ typedef struct fixture {
 static int open_all(void **state) {
   static fixture f;
   f.all = open_devices(1);
+  add_eight(&f.all);
   f.more[0] = open_cpu(NULL, 2);
   f.more[1] = open_cpu(NULL, 3);
   *state = &f;
@@ -75,28 +76,55 @@ static double cuda_share(weft_type type, uint32_t n_in) {
   return (type == WEFT_TYPE_F16 ? 1.0 : 13.0) * 0x1p-12 + f32;
 }
 
-/* Results first, first + step, .. of a row on cuda are within its share of their plain meaning. */
-static void assert_plain_row(const char *name, const char *what, const stored *s, const float *x, const float *y,
-                             uint32_t first, uint32_t step) {
+static bool takes_eight(weft_type type) {
+  return !is_float(type) && type != WEFT_TYPE_MXFP4;
+}
+
+/* Products of 8 bits: of each 256 inputs a row's number is off by half of 1 / 127 of the largest, a weight by little
+ * more than 1 / 126 of the largest (whose step may be 1 / 128 of itself too long). */
+static double eight_tolerance(const stored *s, uint64_t out, const float *x) {
+  const float *w = s->value + out * s->shape.n_in;
+  double tolerance = 0.0;
+  for (uint32_t first = 0; first < s->shape.n_in; first += 256) {
+    double most_x = 0.0, most_w = 0.0, all_x = 0.0, all_w = 0.0;
+    for (uint32_t i = first; i < s->shape.n_in && i < first + 256; i++) {
+      most_x = fmax(most_x, fabs((double)x[i])), most_w = fmax(most_w, fabs((double)w[i]));
+      all_x += fabs((double)x[i]), all_w += fabs((double)w[i]);
+    }
+    double row = most_x / 254.0 * 1.0001, weight = most_w / 126.0 * 1.2;
+    tolerance += all_w * row + all_x * weight + 256.0 * row * weight;
+  }
+  return tolerance;
+}
+
+/* How far a result on cuda may be from its plain meaning; size: dot_plain's. */
+static double cuda_tolerance(bool eight, const stored *s, uint64_t out, const float *x, double size) {
+  if (eight && takes_eight(s->shape.type)) return eight_tolerance(s, out, x);
+  return cuda_share(s->shape.type, s->shape.n_in) * size;
+}
+
+/* Results first, first + step, .. of a row on cuda are near their plain meaning. */
+static void assert_plain_row(const char *name, const char *what, bool eight, const stored *s, const float *x,
+                             const float *y, uint32_t first, uint32_t step) {
   for (uint32_t o = first; o < s->shape.n_out; o += step) {
     double size, want = dot_plain(s, o, x, NULL, &size), off = fabs(want - (double)y[o]);
-    assert_within(name, what, isnan(off) ? INFINITY : off, cuda_share(s->shape.type, s->shape.n_in) * size);
+    assert_within(name, what, isnan(off) ? INFINITY : off, cuda_tolerance(eight, s, o, x, size));
   }
 }
 
 static void check_values(const matmul_case *c, const char *device, const stored *s, const float *x, const float *y) {
   float codes[1024], scales[32];
-  bool cuda = strcmp(device, "cuda") == 0;
+  bool cuda = strncmp(device, "cuda", 4) == 0, eight = cuda && device[4] != 0;
   bool quantised = !is_float(c->type) && !cuda;
   double roundings = quantised ? 4.0 * (4.0 + c->n_in / 32.0) : 257.0 + c->n_in / 256.0;
-  double share = cuda ? cuda_share(c->type, c->n_in) : roundings * 0x1p-24;
   for (uint32_t r = 0; r < ROWS; r++) {
     const float *row = x + (uint64_t)r * c->n_in;
     if (quantised) quantise_plain(row, c->n_in, codes, scales);
     for (uint32_t o = 0; o < c->n_out; o++) {
       double size, want = dot_plain(s, o, quantised ? codes : row, quantised ? scales : NULL, &size);
       double off = fabs(want - (double)y[r * c->n_out + o]);
-      assert_within(weft_type_find((int32_t)c->type)->name, device, isnan(off) ? INFINITY : off, share * size);
+      double tolerance = cuda ? cuda_tolerance(eight, s, o, row, size) : roundings * 0x1p-24 * size;
+      assert_within(weft_type_find((int32_t)c->type)->name, device, isnan(off) ? INFINITY : off, tolerance);
     }
   }
 }
@@ -169,7 +197,7 @@ static void near_ref(const matmul_case *c, weft_device *device, const stored *s,
       for (uint32_t j = k / 32 * 32; j < k / 32 * 32 + 32; j++) most = fmaxf(most, fabsf(x[j]));
       tolerance += fabs((double)s->value[(uint64_t)o * c->n_in + k]) * (double)most / 254.0;
     }
-    if (is_cuda(device)) tolerance = cuda_share(c->type, c->n_in) * size;
+    if (is_cuda(device)) tolerance = cuda_tolerance(is_eight(device), s, o, x, size);
     double off = fabs((double)want[o] - (double)((float *)got.data)[o]);
     assert_within("ref", weft_device_get_info(device)->backend, off, 1.001 * tolerance + 300 * 0x1p-24 * size);
   }
@@ -292,7 +320,7 @@ static void test_many_rows(void **state) {
         assert_fewer(device, &weight, x, fewer[i], &whole, weft_type_find((int32_t)all_types[t])->name, f->all.name[d],
                      "fewer rows");
       if (is_cuda(device))
-        assert_plain_row("many rows", "cuda", &s, x + (size_t)(MANY - 1) * N_IN,
+        assert_plain_row("many rows", "cuda", is_eight(device), &s, x + (size_t)(MANY - 1) * N_IN,
                          (float *)whole.data + (MANY - 1) * N_OUT, 0, 1);
       buffer_free(&whole);
       weft_device_weight_free(device, &weight);
@@ -313,7 +341,7 @@ static void items_agree(weft_device *device, const stored *s, uint32_t n_rows, c
   for (uint32_t i = 0; i < sizeof fewer / sizeof fewer[0] && fewer[i] < n_rows; i++)
     assert_fewer(device, &weight, x, fewer[i], &whole, name, "cuda", "other items");
   for (uint32_t r = n_rows - 3; r < n_rows; r++)
-    assert_plain_row(name, "cuda, large items", s, x + (size_t)r * weight.n_in,
+    assert_plain_row(name, "cuda, large items", is_eight(device), s, x + (size_t)r * weight.n_in,
                      (float *)whole.data + (size_t)r * weight.n_out, r % 61, 61);
   buffer_free(&whole);
   weft_device_weight_free(device, &weight);
@@ -337,6 +365,67 @@ static void test_items(void **state) {
   }
 }
 
+/* A backend that has not the products that are asked for does not open. */
+static void test_products_refused(void **state) {
+  static const struct {
+    const char *backend;
+    uint32_t products;
+    weft_status status;
+  } asked[] = {{"cpu", 8, WEFT_OK},
+               {"cpu", 16, WEFT_E_UNSUPPORTED},
+               {"ref", 8, WEFT_OK},
+               {"ref", 16, WEFT_E_UNSUPPORTED},
+               {"ref", 7, WEFT_E_UNSUPPORTED}};
+  (void)state;
+  for (uint32_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+    const weft_device_config config = {.backend = asked[i].backend, .products = asked[i].products};
+    weft_error error = {{0}};
+    weft_device *device = NULL;
+    assert_int_equal(weft_device_open(&config, &device, &error), asked[i].status);
+    assert_true((device == NULL) == (asked[i].status != WEFT_OK));
+    assert_true((strstr(error.text, "bits") != NULL) == (asked[i].status != WEFT_OK));
+    if (device != NULL) weft_device_close(device);
+  }
+}
+
+/* Products of 8 bits: ref's are near their plain meaning, and the card's have their bits. */
+static void test_eight_bits(void **state) {
+  enum { N_OUT = 37, MANY = 70 };
+  static const uint32_t lengths[] = {32, 64, 96, 160, 256, 288, 448, 704, 768, 1024};
+  fixture *f = *state;
+  const weft_device_config config = {.backend = "ref", .products = 8};
+  weft_device *ref = NULL;
+  assert_int_equal(weft_device_open(&config, &ref, NULL), WEFT_OK);
+  for (uint32_t t = 0; t < N_TYPES; t++) {
+    const weft_type_info *info = weft_type_find((int32_t)all_types[t]);
+    for (uint32_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+      uint32_t n_in = lengths[i];
+      if (!takes_eight(all_types[t]) || n_in % info->n_elements != 0) continue;
+      stored s = stored_new(all_types[t], 1, N_OUT, n_in, 410 + i);
+      float *x = memory_new((size_t)MANY * n_in, sizeof *x);
+      fill_normal(x, (size_t)MANY * n_in, 420 + i);
+      weft_weight weight = upload(ref, &s);
+      buffer want = product(ref, &weight, x, n_in, MANY);
+      for (uint32_t r = 0; r < MANY; r += 9)
+        assert_plain_row(info->name, "ref, 8 bits", true, &s, x + (size_t)r * n_in, (float *)want.data + r * N_OUT, 0,
+                         1);
+      for (uint32_t d = f->all.n_cpu; d < f->all.n; d++) {
+        if (!is_eight(f->all.cpu[d])) continue;
+        weft_weight on_card = upload(f->all.cpu[d], &s);
+        buffer got = product(f->all.cpu[d], &on_card, x, n_in, MANY);
+        assert_same(info->name, "cuda, 8 bits", "ref's product", got.data, want.data, got.n_bytes);
+        buffer_free(&got);
+        weft_device_weight_free(f->all.cpu[d], &on_card);
+      }
+      buffer_free(&want);
+      weft_device_weight_free(ref, &weight);
+      memory_free(x);
+      stored_free(&s);
+    }
+  }
+  weft_device_close(ref);
+}
+
 /* cuda without the contract: rows may differ in their bits by how many there are, but are as good, and the same call
  * gives the same bits. */
 static void test_free_sums(void **state) {
@@ -357,7 +446,8 @@ static void test_free_sums(void **state) {
       uint32_t last = n_rows[i] - 1;
       buffer y = product(device, &weight, x, N_IN, n_rows[i]), again = product(device, &weight, x, N_IN, n_rows[i]);
       assert_same(name, "cuda, free sums", "the same call again", again.data, y.data, y.n_bytes);
-      assert_plain_row(name, "cuda, free sums", &s, x + (size_t)last * N_IN, (float *)y.data + last * N_OUT, 0, 1);
+      assert_plain_row(name, "cuda, free sums", false, &s, x + (size_t)last * N_IN, (float *)y.data + last * N_OUT, 0,
+                       1);
       buffer_free(&y);
       buffer_free(&again);
     }
@@ -461,7 +551,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_products),  cmocka_unit_test(test_against_ref), cmocka_unit_test(test_three_weights),
       cmocka_unit_test(test_packing),   cmocka_unit_test(test_lookups),     cmocka_unit_test(test_hostile_rows),
       cmocka_unit_test(test_many_rows), cmocka_unit_test(test_items),       cmocka_unit_test(test_far_scales),
-      cmocka_unit_test(test_free_sums),
+      cmocka_unit_test(test_free_sums), cmocka_unit_test(test_eight_bits),  cmocka_unit_test(test_products_refused),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

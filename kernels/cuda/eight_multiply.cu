@@ -1,0 +1,540 @@
+/* SPDX-License-Identifier: MIT */
+/* Products of 8 bits (eight.h), dense and of experts. Blocks stay on the card and take one item after another: 128
+ * outputs x 8 NT rows.
+ *
+ *   group     four warps: 64 outputs; two to a block. While one scales its sums the other multiplies
+ *   warp      a row tile: it turns codes into integers of 8 bits once, in registers, for all rows
+ *   bringer   four warps after the groups: one lane says which items the block works on, one brings their rows, eight
+ *             bring the weights and steps of a row tile each, by bulk copies, as far ahead as the rings go. A stage is a
+ *             span; it is full when its bytes have come, and empty when all warps have done with it */
+#include "kernels/cuda/eight.h"
+#include "kernels/cuda/rings.cuh"
+
+enum { EIGHT_TILES = 8, EIGHT_WARPS = 8, EIGHT_ITEMS = 4, EIGHT_THREADS = 384 };
+
+template <int T, int NT>
+struct eight_shape {
+  static constexpr uint32_t blocks = NT <= 4 ? 2 : 1; /* to a multiprocessor */
+  static constexpr uint32_t regs = blocks == 2 ? 96 : 232, regs_bringer = blocks == 2 ? 48 : 40;
+  static constexpr uint32_t budget = blocks == 2 ? 112 << 10 : 226 << 10;
+  static constexpr uint32_t w_units = EIGHT_SPAN / form_of(T).unit; /* of the form, in a span */
+  static constexpr uint32_t w_codes = w_units * form_unit_bytes(form_of(T)), w_tile = w_codes + EIGHT_STEPS_BYTES,
+                            w_stage = EIGHT_TILES * w_tile;
+  static constexpr uint32_t x_unit = NT * 1024, x_stage = 2 * x_unit, scales = NT * 32;
+  static constexpr uint32_t fit = budget / (w_stage + x_stage + scales), stages = fit > 8 ? 8 : fit;
+  static constexpr uint32_t bytes = stages * (w_stage + x_stage + scales);
+  static_assert(stages >= 2, "two stages at least");
+};
+
+/* What a block works on: rows [first, first + n) with 128 outputs of a matrix, from a row tile on that is counted
+ * through all weights. No rows: there are no more. */
+typedef struct eight_item {
+  uint32_t matrix, first, n, tile;
+} eight_item;
+
+template <class S>
+struct eight_memory {
+  uint64_t w_full[S::stages], w_empty[S::stages];
+  uint64_t x_full[S::stages], x_empty[S::stages];
+  uint64_t item_full[EIGHT_ITEMS], item_empty[EIGHT_ITEMS];
+  eight_item item[EIGHT_ITEMS];
+};
+
+/* Row tile `tile` of the item's matrix: whose it is; behind the last weight's there is nothing, for which its last one
+ * stands in. */
+typedef struct eight_tile {
+  uint32_t weight, tile;
+} eight_tile;
+
+static __device__ __forceinline__ eight_tile find_tile(const multiply_args &a, uint32_t tile) {
+  uint32_t w = 0;
+  for (; w + 1 < a.n_weights && tile >= a.weight[w].n_tiles; w++) tile -= a.weight[w].n_tiles;
+  return {w, tile};
+}
+
+static __host__ __device__ __forceinline__ uint32_t tiles_of(const multiply_args &a) {
+  uint32_t n = 0;
+  for (uint32_t w = 0; w < a.n_weights; w++) n += a.weight[w].n_tiles;
+  return n;
+}
+
+static __device__ __forceinline__ uint32_t spans_of(const multiply_args &a) {
+  return (a.n_units + 1) / 2;
+}
+
+/* ---- what is brought ------------------------------------------------------------------------------------- */
+
+/* The block's items: for each job, or each `rows` rows, all blocks of row tiles. */
+template <class M>
+static __device__ void bring_items(const multiply_args &a, M &m, uint32_t rows) {
+  ring_cursor at = {0, 1};
+  uint32_t n_blocks = (tiles_of(a) + EIGHT_TILES - 1) / EIGHT_TILES;
+  uint32_t n_items = n_blocks * (a.jobs != NULL ? *a.n_jobs : (a.n_rows + rows - 1) / rows);
+  for (uint32_t index = blockIdx.x;; index += gridDim.x) {
+    eight_item item = {0, 0, 0, 0};
+    if (index < n_items) {
+      uint32_t j = index / n_blocks;
+      item = {0, j * rows, 0, (index - j * n_blocks) * EIGHT_TILES};
+      if (a.jobs != NULL) {
+        item.matrix = a.jobs[j].matrix, item.first = a.jobs[j].first, item.n = a.jobs[j].n;
+      } else {
+        item.n = min(rows, a.n_rows - item.first);
+      }
+    }
+    barrier_wait(&m.item_empty[at.slot], at.turn);
+    m.item[at.slot] = item;
+    barrier_arrive(&m.item_full[at.slot]);
+    if (item.n == 0) return;
+    step_on(at, EIGHT_ITEMS);
+  }
+}
+
+/* The next item, for one lane or, with all lanes of it, a warp. */
+template <class M>
+static __device__ __forceinline__ eight_item take_item(M &m, ring_cursor &at, bool is_warp) {
+  barrier_wait(&m.item_full[at.slot], at.turn);
+  eight_item item = m.item[at.slot];
+  if (is_warp) {
+    item.n = __shfl_sync(0xFFFFFFFFu, item.n, 0); /* so the compiler sees that lanes stay together */
+    __syncwarp();
+    barrier_arrive_warp(&m.item_empty[at.slot]);
+  } else {
+    barrier_arrive(&m.item_empty[at.slot]);
+  }
+  step_on(at, EIGHT_ITEMS);
+  return item;
+}
+
+/* The rows of the block's items, and their scales. */
+template <class S, class M>
+static __device__ void bring_rows(const multiply_args &a, uint8_t *ring, uint8_t *scale_ring, M &m) {
+  ring_cursor at = {0, 1}, item_at = {0, 0};
+  const uint8_t *scales = (const uint8_t *)a.x + eight_scales_at(spans_of(a), a.x_tiles);
+  for (eight_item item; (item = take_item(m, item_at, false)).n > 0;) {
+    uint32_t n_tiles = (item.n + 7) / 8;
+    const uint8_t *from = (const uint8_t *)a.x + (uint64_t)item.first / 8 * 1024,
+                  *own_scales = scales + (uint64_t)item.first / 8 * 32;
+    for (uint32_t span = 0; span < spans_of(a); span++, own_scales += (uint64_t)a.x_tiles * 32) {
+      uint64_t *full = &m.x_full[at.slot];
+      barrier_wait(&m.x_empty[at.slot], at.turn);
+      barrier_expect(full, n_tiles * (2 * 1024 + 32));
+      for (uint32_t u = 0; u < 2; u++, from += (uint64_t)a.x_tiles * 1024)
+        copy_bulk(ring + at.slot * S::x_stage + u * S::x_unit, from, n_tiles * 1024, full);
+      copy_bulk(scale_ring + at.slot * S::scales, own_scales, n_tiles * 32, full);
+      step_on(at, S::stages);
+    }
+  }
+}
+
+/* The weights and steps of one row tile, by one lane. */
+template <int T, class S, class M>
+static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m, uint32_t own) {
+  ring_cursor at = {0, 1}, item_at = {0, 0};
+  for (eight_item item; (item = take_item(m, item_at, false)).n > 0;) {
+    eight_tile t = find_tile(a, item.tile + own);
+    const multiply_weight &weight = a.weight[t.weight];
+    uint64_t tile = (uint64_t)item.matrix * weight.n_tiles + min(t.tile, weight.n_tiles - 1);
+    const uint8_t *from = weight.data + FORM_HEADER_BYTES + tile * a.tile_bytes;
+    const uint8_t *steps = weight.steps + tile * spans_of(a) * EIGHT_STEPS_BYTES;
+    uint8_t *to = ring + own * S::w_tile;
+    for (uint32_t left = a.tile_bytes, n_bytes; left > 0; left -= n_bytes) {
+      n_bytes = min(left, S::w_codes);
+      uint64_t *full = &m.w_full[at.slot];
+      barrier_wait(&m.w_empty[at.slot], at.turn);
+      barrier_expect(full, n_bytes + EIGHT_STEPS_BYTES);
+      if (S::blocks == 2)
+        copy_bulk_once(to + at.slot * S::w_stage, from, n_bytes, full); /* an expert has one job, or nearly */
+      else
+        copy_bulk(to + at.slot * S::w_stage, from, n_bytes, full);
+      copy_bulk(to + at.slot * S::w_stage + S::w_codes, steps, EIGHT_STEPS_BYTES, full);
+      from += n_bytes, steps += EIGHT_STEPS_BYTES;
+      step_on(at, S::stages);
+    }
+  }
+}
+
+/* ---- weights in 8 bits ----------------------------------------------------------------------------------- */
+
+/* The factors of a lane's codes, so that value_pair's result is an integer in units of 2^-13 above 3 2^-4, where f16
+ * numbers are 2^-13 apart: its low byte is the integer. A code is 2^-24 of itself, so its factor is 2^11 scale / step. */
+enum { EIGHT_ZERO = 0x3200 /* 3 2^-4 */ };
+
+/* 2^11 scale and 2^-13 least of a code, in steps. */
+static __device__ __forceinline__ uint32_t eight_pair(float scale, float least) {
+  uint32_t zero = (uint32_t)EIGHT_ZERO << 16;
+  return of_half2(__hadd2(as_half2(pair_f16(scale, least)), as_half2(zero)));
+}
+
+/* over: 2^11 / step of rows g and g + 8. */
+template <int T>
+static __device__ __forceinline__ void eight_factors(const lane_scales<T> &in, uint32_t half, uint32_t c,
+                                                     const float (&over)[2], lane_factors &out) {
+  constexpr float offset = T == WEFT_TYPE_Q6_K   ? 32.0f
+                           : T == WEFT_TYPE_Q4_0 ? 8.0f
+                           : T == WEFT_TYPE_Q5_0 ? 16.0f
+                                                 : 128.0f;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
+      uint32_t six = super_scale(in.row[r], half, c); /* scale, 2^-10 least */
+      float scale = half_bits(in.row[r].x & 0xFFFFu) * over[r] * half_bits(six & 0xFFFFu);
+      float least = half_bits(in.row[r].x >> 16) * (over[r] * -0x1p-14f) * half_bits(six >> 16);
+      out.of[r][0] = eight_pair(scale, least);
+    } else if constexpr (T == WEFT_TYPE_Q6_K) {
+      float d = half_bits(r == 0 ? in.row[0].z : in.row[0].w) * over[r];
+      uint32_t s = r == 0 ? in.row[0].x : in.row[0].y;
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        float scale = d * (float)(int8_t)(s >> (8 * i) & 0xFFu);
+        out.of[r][i] = eight_pair(scale, scale * (-offset * 0x1p-24f));
+      }
+    } else {
+      float scale = half_bits(in.row[0].x >> (16 * r) & 0xFFFFu) * over[r];
+      out.of[r][0] = eight_pair(scale, scale * (-offset * 0x1p-24f));
+    }
+  }
+}
+
+/* The operands of product i of 32 inputs. */
+template <int T>
+static __device__ __forceinline__ void operands_of_32(const lane_codes<T> &in, const lane_factors &f, int i,
+                                                      uint32_t (&out)[4]) {
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    uint32_t pairs[4];
+    values_of<T>(in, f, i, r, pairs);
+    out[r] = __byte_perm(pairs[0], pairs[1], 0x6420);
+    out[r + 2] = __byte_perm(pairs[2], pairs[3], 0x6420);
+  }
+}
+
+/* ---- products -------------------------------------------------------------------------------------------- */
+
+#define EIGHT_4(i)   "+r"(d[i][0]), "+r"(d[i][1]), "+r"(d[i][2]), "+r"(d[i][3])
+#define EIGHT_SUMS_3 EIGHT_4(0), EIGHT_4(1), EIGHT_4(2)
+#define EIGHT_SUMS_4 EIGHT_SUMS_3, EIGHT_4(3)
+#define EIGHT_SUMS_8 EIGHT_SUMS_4, EIGHT_4(4), EIGHT_4(5), EIGHT_4(6), EIGHT_4(7)
+#define EIGHT_SUMS_16 \
+  EIGHT_SUMS_8, EIGHT_4(8), EIGHT_4(9), EIGHT_4(10), EIGHT_4(11), EIGHT_4(12), EIGHT_4(13), EIGHT_4(14), EIGHT_4(15)
+#define EIGHT_PRODUCT(shape, n, inputs, operand, flag, ...)                                                          \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " flag ", 0;\nwgmma.mma_async.sync.aligned." shape ".s32.s8.s8 {" n \
+               "}, {" inputs "}, " operand ", p;\n}\n"                                                               \
+               : __VA_ARGS__                                                                                         \
+               : WGMMA_A, "l"(b), "r"(add))
+
+/* d (+)= a b of 64 outputs x 8 N rows x 32 inputs; add 0: from zero. */
+template <int N>
+static __device__ __forceinline__ void eight_wgmma(int32_t (&d)[N][4], const uint32_t (&a)[4], uint64_t b,
+                                                   int32_t add) {
+  if constexpr (N == 3) {
+    EIGHT_PRODUCT("m64n24k32", WGMMA_24, "%12, %13, %14, %15", "%16", "%17", EIGHT_SUMS_3);
+  } else if constexpr (N == 4) {
+    EIGHT_PRODUCT("m64n32k32", WGMMA_32, "%16, %17, %18, %19", "%20", "%21", EIGHT_SUMS_4);
+  } else if constexpr (N == 8) {
+    EIGHT_PRODUCT("m64n64k32", WGMMA_64, "%32, %33, %34, %35", "%36", "%37", EIGHT_SUMS_8);
+  } else {
+    static_assert(N == 16, "24, 32, 64 or 128 rows");
+    EIGHT_PRODUCT("m64n128k32", WGMMA_128, "%64, %65, %66, %67", "%68", "%69", EIGHT_SUMS_16);
+  }
+}
+
+/* A warp's own piece of the stages of weights, the rows and scales of all stages, its places. */
+template <class S>
+struct eight_warp {
+  const uint8_t *w, *x, *scales;
+  uint64_t *w_full, *w_empty, *x_full, *x_empty;
+  ring_cursor w_at, x_at;
+};
+
+/* What a lane holds of a span's weights: codes of 128 inputs, their scales, the steps of rows g and g + 8. */
+template <int T>
+struct eight_unit {
+  lane_codes<T> codes;
+  lane_scales<T> scales;
+  float step[2];
+};
+
+/* Of the stage that is next, its first 128 inputs. */
+template <int T, class S>
+static __device__ __forceinline__ void load_stage(const eight_warp<S> &at, bool tail, eight_unit<T> &own) {
+  const uint8_t *stage = at.w + at.w_at.slot * S::w_stage;
+  uint32_t lane = threadIdx.x % 32;
+  barrier_wait(&at.w_full[at.w_at.slot], at.w_at.turn);
+  form_place p = place_of<T>(stage, 0, tail);
+  load_codes<T>(p, lane, own.codes);
+  load_scales<T>(p, lane / 4, lane % 4, own.scales);
+  const uint16_t *steps = (const uint16_t *)(const void *)(stage + S::w_codes);
+  own.step[0] = __uint_as_float((uint32_t)steps[lane / 4] << 16);
+  own.step[1] = __uint_as_float((uint32_t)steps[lane / 4 + 8] << 16);
+}
+
+template <int T, class S>
+static __device__ __forceinline__ void load_second(const eight_warp<S> &at, bool tail, eight_unit<T> &own) {
+  form_place p = place_of<T>(at.w + at.w_at.slot * S::w_stage, 1, tail);
+  uint32_t lane = threadIdx.x % 32;
+  load_codes<T>(p, lane, own.codes);
+  if (form_of(T).unit == 128 || T == WEFT_TYPE_Q6_K) load_scales<T>(p, lane / 4, lane % 4, own.scales);
+}
+
+/* Operands of the products of 128 inputs. */
+typedef uint32_t eight_operands[4][4];
+
+/* After the wait that ends the products which read them: the compiler does not see that their registers were taken till
+ * then. */
+static __device__ __forceinline__ void let_go(const eight_operands &w) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) asm volatile("" ::"r"(w[i][0]), "r"(w[i][1]), "r"(w[i][2]), "r"(w[i][3]));
+}
+
+/* The codes of 128 inputs, the u-th of the span, as operands. */
+template <int T>
+static __device__ __forceinline__ void make_operands(const eight_unit<T> &own, uint32_t u, const float (&over)[2],
+                                                     eight_operands &w) {
+  lane_factors factors;
+  eight_factors<T>(own.scales, u, threadIdx.x % 4, over, factors);
+#pragma unroll
+  for (int i = 0; i < 4; i++) operands_of_32<T>(own.codes, factors, i, w[i]);
+}
+
+/* Starts the products of 128 inputs. add 0: from zero. */
+template <int N>
+static __device__ __forceinline__ void start_products(int32_t (&d)[N][4], const eight_operands &w, uint64_t rows,
+                                                      int32_t add) {
+  wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < 4; i++) eight_wgmma<N>(d, w[i], rows + (uint64_t)(32 * i >> 4), i == 0 ? add : 1);
+  wgmma_commit();
+}
+
+/* sums += the span's integers times their scales. */
+template <int N>
+static __device__ __forceinline__ void scale_sums(float (&sums)[N][4], const int32_t (&d)[N][4], const uint8_t *scales,
+                                                  const float (&step)[2]) {
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    float2 row = *(const float2 *)(const void *)(scales + 32 * n + threadIdx.x % 4 * 8);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      sums[n][i] = __fmaf_rn((float)d[n][i], __fmul_rn(i % 2 == 0 ? row.x : row.y, step[i / 2]), sums[n][i]);
+  }
+}
+
+/* 2^11 / step, rounded once: a step is 0, NaN or a normal number whose inverse is one too, so an estimate and one
+ * correction are enough. */
+static __device__ __forceinline__ float inverse_of(float step) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(step));
+  inverse = __fmaf_rn(inverse, __fmaf_rn(-step, inverse, 1.0f), inverse);
+  return step == 0.0f ? 0.0f : inverse * 0x1p11f;
+}
+
+/* A warp's work between two spans: the operands of the first 128 inputs of the next one, its codes of the second 128. */
+template <int T>
+struct eight_ready {
+  eight_unit<T> own;
+  float step[2], over[2];
+  eight_operands first;
+};
+
+/* Makes the span of the stage that is next ready. */
+template <int T, class S>
+static __device__ __forceinline__ void make_ready(const multiply_args &a, uint32_t first_unit, const eight_warp<S> &at,
+                                                  eight_ready<T> &next) {
+#pragma unroll
+  for (int r = 0; r < 2; r++) next.step[r] = next.own.step[r], next.over[r] = inverse_of(next.step[r]);
+  make_operands<T>(next.own, 0, next.over, next.first);
+  load_second<T, S>(at, is_tail_of<T>(a, first_unit + 1), next.own);
+}
+
+/* A span that is ready; then the next one is, if there is one. */
+template <int T, int N, class S>
+static __device__ __forceinline__ void multiply_span(const multiply_args &a, uint32_t first_unit, eight_warp<S> &at,
+                                                     eight_ready<T> &next, int32_t (&d)[N][4], float (&sums)[N][4]) {
+  eight_operands second;
+  const float step[2] = {next.step[0], next.step[1]};
+  barrier_wait(&at.x_full[at.x_at.slot], at.x_at.turn);
+  uint64_t rows = wgmma_operand_mixed(at.x + at.x_at.slot * S::x_stage, 1024);
+  start_products<N>(d, next.first, rows, 0);
+  make_operands<T>(next.own, 1, next.over, second);
+  __syncwarp();
+  barrier_arrive_warp(&at.w_empty[at.w_at.slot]);
+  step_on(at.w_at, S::stages);
+  start_products<N>(d, second, rows + (S::x_unit >> 4), 1);
+  if (first_unit + 2 < a.n_units) {
+    load_stage<T, S>(at, is_tail_of<T>(a, first_unit + 2), next.own);
+    wgmma_wait<1>();
+    let_go(next.first);
+    make_ready<T, S>(a, first_unit + 2, at, next);
+  }
+  wgmma_wait<0>();
+  let_go(second);
+  scale_sums<N>(sums, d, at.scales + at.x_at.slot * S::scales, step);
+  __syncwarp();
+  barrier_arrive_warp(&at.x_empty[at.x_at.slot]);
+  step_on(at.x_at, S::stages);
+}
+
+/* A lane 4 g + c has rows 2 c, 2 c + 1 of each eight, outputs g and g + 8. */
+template <int N>
+static __device__ __forceinline__ void store_results(const multiply_args &a, const eight_item &item, uint32_t own,
+                                                     const float (&sums)[N][4]) {
+  eight_tile t = find_tile(a, item.tile + own);
+  const multiply_weight &weight = a.weight[t.weight];
+  uint32_t lane = threadIdx.x % 32, out = t.tile * 16 + lane / 4;
+  float *y = weight.y + (uint64_t)(item.first + lane % 4 * 2) * weight.y_stride + out;
+#pragma unroll
+  for (int n = 0; n < N; n++, y += 8 * weight.y_stride) {
+#pragma unroll
+    for (uint32_t j = 0; j < 2; j++) {
+      if (8 * n + lane % 4 * 2 + j >= item.n) continue;
+      if (out < weight.n_out) y[j * weight.y_stride] = sums[n][j];
+      if (out + 8 < weight.n_out) y[j * weight.y_stride + 8] = sums[n][j + 2];
+    }
+  }
+}
+
+/* N: rows in eights, enough for the item. */
+template <int T, int N, class S>
+static __device__ __forceinline__ void multiply_item(const multiply_args &a, const eight_item &item, uint32_t own_tile,
+                                                     eight_warp<S> &at) {
+  float sums[N][4];
+  int32_t d[N][4] = {};
+  eight_ready<T> next;
+  load_stage<T, S>(at, is_tail_of<T>(a, 0), next.own);
+  make_ready<T, S>(a, 0, at, next);
+#pragma unroll
+  for (int n = 0; n < N; n++) sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0.0f;
+  for (uint32_t unit = 0; unit < a.n_units; unit += 2) multiply_span<T, N, S>(a, unit, at, next, d, sums);
+  store_results<N>(a, item, own_tile, sums);
+}
+
+template <class S>
+static __device__ __forceinline__ void make_barriers(eight_memory<S> &m) {
+  for (uint32_t i = 0; i < S::stages; i++) {
+    barrier_init(&m.w_full[i], EIGHT_TILES), barrier_init(&m.w_empty[i], EIGHT_WARPS * WARP_ARRIVALS);
+    barrier_init(&m.x_full[i], 1), barrier_init(&m.x_empty[i], EIGHT_WARPS * WARP_ARRIVALS);
+  }
+  for (uint32_t i = 0; i < EIGHT_ITEMS; i++)
+    barrier_init(&m.item_full[i], 1), barrier_init(&m.item_empty[i], EIGHT_WARPS * WARP_ARRIVALS + EIGHT_TILES + 1);
+  barriers_ready();
+}
+
+template <int T, int NT>
+static __global__ void __launch_bounds__(EIGHT_THREADS, eight_shape<T, NT>::blocks)
+    eight_kernel(const __grid_constant__ multiply_args a) {
+  using S = eight_shape<T, NT>;
+  extern __shared__ __align__(1024) uint8_t memory[]; /* rows; weights; scales of rows */
+  __shared__ eight_memory<S> m;
+  uint8_t *x_ring = memory, *w_ring = x_ring + S::stages * S::x_stage, *scale_ring = w_ring + S::stages * S::w_stage;
+  uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) make_barriers(m);
+  __syncthreads();
+  if (group == EIGHT_WARPS / 4) {
+    registers_shrink<S::regs_bringer>();
+    inputs_ready();
+    uint32_t warp = threadIdx.x / 32 - EIGHT_WARPS, lane = threadIdx.x % 32;
+    if (warp == 0 && lane == 0) bring_items(a, m, 8 * NT);
+    if (warp == 1 && lane == 0) bring_rows<S>(a, x_ring, scale_ring, m);
+    if (warp >= 2 && lane < EIGHT_TILES / 2) bring_weights<T, S>(a, w_ring, m, EIGHT_TILES / 2 * (warp - 2) + lane);
+    return;
+  }
+  registers_grow<S::regs>();
+  uint32_t warp = threadIdx.x / 32;
+  ring_cursor item_at = {0, 0};
+  eight_warp<S> at = {
+      w_ring + warp * S::w_tile, x_ring, scale_ring, m.w_full, m.w_empty, m.x_full, m.x_empty, {0, 0}, {0, 0}};
+  inputs_ready();
+  for (eight_item item; (item = take_item(m, item_at, true)).n > 0;) {
+    if constexpr (NT == 16) {
+      if (item.n > 64)
+        multiply_item<T, 16, S>(a, item, warp, at);
+      else if (item.n > 32)
+        multiply_item<T, 8, S>(a, item, warp, at);
+      else
+        multiply_item<T, 4, S>(a, item, warp, at);
+    } else {
+      multiply_item<T, NT, S>(a, item, warp, at);
+    }
+  }
+}
+
+/* ---- host ------------------------------------------------------------------------------------------------ */
+
+/* a NULL: sets the kernel up. */
+template <int T, int NT>
+static weft_status launch_eight(cuda_device *d, const multiply_args *a) {
+  using S = eight_shape<T, NT>;
+  if (a == NULL) {
+    cudaError_t error =
+        cudaFuncSetAttribute(eight_kernel<T, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
+    return cuda_judge(d, error, "setting up products of 8 bits");
+  }
+  uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, 8 * NT);
+  uint64_t n_items = n_jobs * cuda_ceil(tiles_of(*a), EIGHT_TILES), n_fit = d->n_multiprocessors * S::blocks;
+  /* in the ordinary way: brought early, blocks crowd one another */
+  eight_kernel<T, NT><<<(uint32_t)(n_items < n_fit ? n_items : n_fit), EIGHT_THREADS, S::bytes, d->stream>>>(*a);
+  return cuda_launched(d, "a product of 8 bits");
+}
+
+/* Rows of a dense product's items, in eights: those with which the multiprocessors are done first, if each does one
+ * after another. work: how long an item takes beside others. */
+static uint32_t dense_rows(const cuda_device *d, const multiply_args *a) {
+  static const struct { uint32_t eights, at_once, work; } shapes[] = {{16, 1, 16}, {8, 1, 10}, {4, 2, 12}};
+  uint32_t best = 16, least = UINT32_MAX, n_blocks = cuda_ceil(tiles_of(*a), EIGHT_TILES);
+  for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+    uint32_t n_items = n_blocks * cuda_ceil(a->n_rows, 8 * shapes[i].eights);
+    uint32_t work = cuda_ceil(n_items, d->n_multiprocessors * shapes[i].at_once) * shapes[i].work;
+    if (work < least) best = shapes[i].eights, least = work;
+  }
+  return best;
+}
+
+/* a NULL: sets the kernels of the type up. */
+template <int T>
+static weft_status of_rows(cuda_device *d, const multiply_args *a) {
+  if (a == NULL) {
+    weft_status status = launch_eight<T, 3>(d, NULL);
+    if (status == WEFT_OK) status = launch_eight<T, 4>(d, NULL);
+    if (status == WEFT_OK) status = launch_eight<T, 8>(d, NULL);
+    return status == WEFT_OK ? launch_eight<T, 16>(d, NULL) : status;
+  }
+  uint32_t eights = a->jobs == NULL ? dense_rows(d, a) : a->job_rows <= 24 ? 3 : 16;
+  return eights == 3   ? launch_eight<T, 3>(d, a)
+         : eights == 4 ? launch_eight<T, 4>(d, a)
+         : eights == 8 ? launch_eight<T, 8>(d, a)
+                       : launch_eight<T, 16>(d, a);
+}
+
+/* run(c) with decltype(c)::value the type, of those that eight_takes. */
+template <class F>
+static weft_status eight_dispatch(int type, F &&run) {
+  switch (type) {
+    case WEFT_TYPE_Q8_0:
+      return run(std::integral_constant<int, WEFT_TYPE_Q8_0>());
+    case WEFT_TYPE_Q4_0:
+      return run(std::integral_constant<int, WEFT_TYPE_Q4_0>());
+    case WEFT_TYPE_Q5_0:
+      return run(std::integral_constant<int, WEFT_TYPE_Q5_0>());
+    case WEFT_TYPE_Q4_K:
+      return run(std::integral_constant<int, WEFT_TYPE_Q4_K>());
+    case WEFT_TYPE_Q5_K:
+      return run(std::integral_constant<int, WEFT_TYPE_Q5_K>());
+    case WEFT_TYPE_Q6_K:
+      return run(std::integral_constant<int, WEFT_TYPE_Q6_K>());
+    default:
+      return WEFT_E_UNSUPPORTED;
+  }
+}
+
+weft_status eight_multiply(cuda_device *d, const multiply_args *args) {
+  return eight_dispatch(args->type, [&](auto type) { return of_rows<decltype(type)::value>(d, args); });
+}
+
+weft_status eight_setup(cuda_device *d) {
+  static const int types[] = {WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
+                              WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++)
+    status = eight_dispatch(types[i], [&](auto type) { return of_rows<decltype(type)::value>(d, NULL); });
+  return status;
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+/* Rows in 8 bits (eight.h), act(g) * u on the way into it; and the steps of weights. */
+#include "kernels/cuda/eight.h"
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/few.cuh"
+
+enum { EIGHT_LANES = 16, EIGHT_PREPARE_THREADS = 256 };
+#define EIGHT_LEAST 0x1p-100f /* a span whose largest magnitude is below it counts as zeros */
+
+/* Sixteen numbers of a row that lie side by side once prepared: four runs of four inputs, `step` apart. */
+typedef struct eight_piece {
+  float v[16];
+} eight_piece;
+
+/* Inputs k .. k + 3 of the row. */
+static __device__ __forceinline__ float4 load_four(const prepare_args &a, const float *x, uint32_t k) {
+  if (a.wide) return *(const float4 *)(const void *)(x + k);
+  float v[4];
+#pragma unroll
+  for (uint32_t e = 0; e < 4; e++) v[e] = k + e < a.n_in ? x[k + e] : 0.0f;
+  return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+template <bool GATED>
+static __device__ __forceinline__ eight_piece load_eight_piece(const prepare_args &a, const float *x, uint32_t first,
+                                                               uint32_t step) {
+  eight_piece piece;
+  float4 g[4], u[4];
+#pragma unroll
+  for (uint32_t c = 0; c < 4; c++) {
+    g[c] = load_four(a, x, first + c * step);
+    if (!GATED) continue;
+    u[c] = a.wide ? *(const float4 *)(const void *)(x + a.n_in + first + c * step) : make_float4(0, 0, 0, 0);
+    if (a.wide) continue;
+    float *to = &u[c].x;
+    for (uint32_t e = 0; e < 4; e++) to[e] = first + c * step + e < a.n_in ? x[a.n_in + first + c * step + e] : 0.0f;
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < 16; i++) {
+    float own = (&g[i / 4].x)[i % 4];
+    piece.v[i] = GATED ? gate_product(a.activation, own, (&u[i / 4].x)[i % 4]) : own;
+  }
+  return piece;
+}
+
+static __device__ __forceinline__ uint32_t eight_bytes(const float *v, float inverse) {
+  uint32_t word = 0;
+#pragma unroll
+  for (int e = 0; e < 4; e++) word |= ((uint32_t)__float2int_rn(__fmul_rn(v[e], inverse)) & 0xFFu) << (8 * e);
+  return word;
+}
+
+/* Sixteen lanes take a span of a row. */
+template <bool GATED>
+static __global__ void __launch_bounds__(EIGHT_PREPARE_THREADS)
+    eight_prepare_kernel(const __grid_constant__ prepare_args a, uint32_t n_spans) {
+  inputs_ready();
+  uint64_t own = ((uint64_t)blockIdx.x * EIGHT_PREPARE_THREADS + threadIdx.x) / EIGHT_LANES;
+  uint32_t lane = threadIdx.x % EIGHT_LANES, lanes = 0xFFFFu << (threadIdx.x & 16u);
+  uint64_t r = own / n_spans;
+  uint32_t span = (uint32_t)(own % n_spans), unit = 2 * span + lane / 8, p = lane % 8;
+  if (r >= a.n_rows) return;
+  const int32_t *at = a.at == NULL ? NULL : a.at + r * a.k;
+  if (a.from_place) {
+    if (*at < 0) return;
+    r = (uint64_t)*at;
+  }
+  bool tail = a.is_tail != 0 && unit + 1 == a.n_units, exists = unit < a.n_units && !(tail && p >= 4);
+  eight_piece piece = {};
+  if (exists)
+    piece = load_eight_piece<GATED>(a, a.x + r * a.x_stride, 128 * unit + p / 2 * 8 + p % 2 * 4, tail ? 16 : 32);
+  uint32_t most = 0;
+#pragma unroll
+  for (int i = 0; i < 16; i++) most = max(most, __float_as_uint(piece.v[i]) & 0x7FFFFFFFu);
+#pragma unroll
+  for (int step = EIGHT_LANES / 2; step > 0; step /= 2) most = max(most, __shfl_xor_sync(lanes, most, step));
+  float largest = __uint_as_float(most), scale = __fdiv_rn(largest, 127.0f);
+  float inverse = most == 0 ? 0.0f : __fdiv_rn(127.0f, largest);
+  if (most >= 0x7F800000u) scale = not_a_number(), inverse = 0.0f; /* a row with inf or NaN: so are its results */
+  if (largest < EIGHT_LEAST) scale = inverse = 0.0f;
+  uint4 bytes = make_uint4(eight_bytes(piece.v, inverse), eight_bytes(piece.v + 4, inverse),
+                           eight_bytes(piece.v + 8, inverse), eight_bytes(piece.v + 12, inverse));
+  float *scales = (float *)(void *)(a.out + eight_scales_at(n_spans, a.n_tiles));
+  for (uint32_t j = 0; j < (at == NULL ? 1 : a.k); j++) {
+    int64_t place = at == NULL ? (int64_t)r : at[j];
+    if (place < 0) continue;
+    uint32_t row = (uint32_t)place % 8;
+    uint64_t tile = (uint64_t)place / 8;
+    uint8_t *to = a.out + ((uint64_t)unit * a.n_tiles + tile) * 1024 + row * 128 + (p ^ row) * 16;
+    *(uint4 *)(void *)to = bytes;
+    if (lane == 0) scales[((uint64_t)span * a.n_tiles + tile) * 8 + row] = scale;
+  }
+}
+
+weft_status eight_prepare(cuda_device *d, const prepare_args *args) {
+  prepare_args a = *args;
+  uint32_t n_spans = cuda_ceil(a.n_in, EIGHT_SPAN);
+  a.wide = ((uintptr_t)a.x & 15u) == 0 && a.x_stride % 4 == 0 && a.n_in % 4 == 0 &&
+           (a.n_in % 128 == 0 || (a.n_in % 128 == 64 && a.is_tail != 0));
+  uint64_t n_threads = (uint64_t)a.n_rows * n_spans * EIGHT_LANES;
+  uint32_t n_blocks = (uint32_t)((n_threads + EIGHT_PREPARE_THREADS - 1) / EIGHT_PREPARE_THREADS);
+  cuda_start(d, a.gated ? eight_prepare_kernel<true> : eight_prepare_kernel<false>, n_blocks, EIGHT_PREPARE_THREADS, 0,
+             a, n_spans);
+  return cuda_launched(d, "preparing rows in 8 bits");
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------ */
+
+typedef struct steps_args {
+  int type;
+  form_cut cut;
+  uint32_t n_in, n_spans;
+  const uint8_t *tiles;
+  uint8_t *steps;
+} steps_args;
+
+/* A block takes a row tile, a warp a row's spans one after another. Rounded up, so that no value leaves the range. */
+static __global__ void __launch_bounds__(512) steps_kernel(const steps_args a) {
+  uint32_t row = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint8_t *tile = a.tiles + (uint64_t)blockIdx.x * a.cut.tile_bytes;
+  for (uint32_t span = 0; span < a.n_spans; span++) {
+    uint32_t most = 0;
+    for (uint32_t k = span * EIGHT_SPAN + lane; k < min(a.n_in, (span + 1) * EIGHT_SPAN); k += 32) {
+      float value = element_value(a.type, element_at(a.type, a.cut, tile, row, k));
+      most = max(most, __float_as_uint(value) & 0x7FFFFFFFu);
+    }
+    most = __reduce_max_sync(0xFFFFFFFFu, most);
+    if (lane != 0) continue;
+    uint32_t bits = __float_as_uint(__fdiv_ru(__uint_as_float(most), 126.0f));
+    uint32_t up = most >= 0x7F800000u ? 0x7FC0u : (bits + 0xFFFFu) >> 16;
+    if (__uint_as_float(most) < EIGHT_LEAST) up = 0;
+    *(uint16_t *)(void *)(a.steps + ((uint64_t)blockIdx.x * a.n_spans + span) * EIGHT_STEPS_BYTES + 2 * row) =
+        (uint16_t)up;
+  }
+}
+
+bool eight_takes(int type) {
+  return type == WEFT_TYPE_Q8_0 || type == WEFT_TYPE_Q4_0 || type == WEFT_TYPE_Q5_0 || type == WEFT_TYPE_Q4_K ||
+         type == WEFT_TYPE_Q5_K || type == WEFT_TYPE_Q6_K;
+}
+
+uint64_t eight_steps_at(uint64_t n_tiles, uint32_t tile_bytes) {
+  return cuda_align(FORM_HEADER_BYTES + n_tiles * tile_bytes);
+}
+
+uint64_t eight_steps_bytes(uint64_t n_tiles, uint32_t n_in) {
+  return n_tiles * cuda_ceil(n_in, EIGHT_SPAN) * EIGHT_STEPS_BYTES;
+}
+
+weft_status eight_make_steps(cuda_device *d, const weft_weight *weight, uint8_t *data) {
+  steps_args a;
+  a.type = weight->type;
+  a.cut = form_cut_of(weight->type, weight->n_in, weight->n_out);
+  a.n_in = weight->n_in;
+  a.n_spans = cuda_ceil(weight->n_in, EIGHT_SPAN);
+  uint32_t n_tiles = weight->n_mats * a.cut.n_tiles;
+  a.tiles = data + FORM_HEADER_BYTES;
+  a.steps = data + eight_steps_at(n_tiles, a.cut.tile_bytes);
+  steps_kernel<<<n_tiles, 512, 0, d->stream>>>(a);
+  return cuda_launched(d, "the steps of a weight");
+}
