@@ -10,12 +10,11 @@
 
 #include "base/memory.h"
 
-#define U32_IF_GIVEN(field, given, low, high) \
-  WEFT_OPTION_U32, offsetof(weft_config, field), offsetof(weft_config, given), 0, low, high
 #define FLAG(field) WEFT_OPTION_IS_FLAG(weft_config, field)
 #define TEXT(field) WEFT_OPTION_IS_TEXT(weft_config, field)
 #define LIST(field) WEFT_OPTION_IS_LIST(weft_config, field)
 #define U32(...)    WEFT_OPTION_IS_U32(weft_config, __VA_ARGS__)
+#define I32(...)    WEFT_OPTION_IS_I32(weft_config, __VA_ARGS__)
 #define F32(...)    WEFT_OPTION_IS_F32(weft_config, __VA_ARGS__)
 #define U64(...)    WEFT_OPTION_IS_U64(weft_config, __VA_ARGS__)
 
@@ -60,37 +59,38 @@ static const weft_option product_rows[] = {
     {"mode", 0, FIRST, WRITES, TEXT(mode), "NAME", "auto, autoregressive (ar) or diffusion [auto]"},
     {"max-tokens", 'n', FIRST, WRITES, U32(max_tokens, 0, 0, 1 << 20), "N",
      "longest answer [0: up to the context, at most 1024]"},
-    {"temperature", 0, FIRST, WRITES, F32(temperature, -1, 0, 100), "X", "0 is greedy [the model's]"},
+    {"temperature", 0, FIRST, WRITES, F32(sampling.temperature, -1, 0, 100), "X", "0 is greedy [the model's]"},
     {"seed", 's', FIRST, WRITES, U64(seed, has_seed), "N", "the same seed gives the same answer [fresh]"},
     {"system", 0, ANSWER, WRITES, TEXT(system), "TEXT", "system text of the chat"},
     {"thinking", 0, ANSWER, WRITES, FLAG(thinking), NULL, "let the model think before it answers"},
     {"stop", 0, ANSWER, WRITES, LIST(stop), "TEXT", "end before this text; may be repeated"},
     {"ignore-eos", 0, ANSWER, GENERATE, FLAG(ignore_eos), NULL, "go on after an end token"},
     {"special", 0, ANSWER, GENERATE | TOKENIZE, FLAG(special), NULL, "print, or parse, control tokens too"},
-    {"top-k", 0, SAMPLING, WRITES, U32_IF_GIVEN(top_k, has_top_k, 0, 1 << 30), "N",
+    {"top-k", 0, SAMPLING, WRITES, I32(sampling.top_k, -1, 0, 1 << 30), "N",
      "keep the N likeliest; 0 is off [the model's]"},
-    {"top-p", 0, SAMPLING, WRITES, F32(top_p, -1, 0, 1), "X", "keep the likeliest up to this mass [the model's]"},
-    {"min-p", 0, SAMPLING, WRITES, F32(min_p, 0, 0, 1), "X", "keep what has this share of the likeliest"},
-    {"repetition-penalty", 0, SAMPLING, WRITES, F32(repetition_penalty, 1, 0, 100), "X", "over prompt and answer"},
-    {"presence-penalty", 0, SAMPLING, WRITES, F32(presence_penalty, 0, -2, 2), "X", "over the answer"},
-    {"frequency-penalty", 0, SAMPLING, WRITES, F32(frequency_penalty, 0, -2, 2), "X", "over the answer"},
-    {"diffusion-steps", 0, DIFFUSION, WRITES, U32(diffusion_steps, 0, 0, 4096), "N",
-     "most denoise steps of a canvas [the model's, 48]"},
+    {"top-p", 0, SAMPLING, WRITES, F32(sampling.top_p, -1, 0, 1), "X",
+     "keep the likeliest up to this mass [the model's]"},
+    {"min-p", 0, SAMPLING, WRITES, F32(sampling.min_p, 0, 0, 1), "X", "keep what has this share of the likeliest"},
+    {"repetition-penalty", 0, SAMPLING, WRITES, F32(sampling.repetition_penalty, 1, 0, 100), "X",
+     "over prompt and answer"},
+    {"presence-penalty", 0, SAMPLING, WRITES, F32(sampling.presence_penalty, 0, -2, 2), "X", "over the answer"},
+    {"frequency-penalty", 0, SAMPLING, WRITES, F32(sampling.frequency_penalty, 0, -2, 2), "X", "over the answer"},
+    {"diffusion-steps", 0, DIFFUSION, WRITES, U32(entropy_bound.max_steps, 0, 0, 4096), "N",
+     "most denoise steps of a canvas [the model's]"},
     {"diffusion-seed", 0, DIFFUSION, WRITES, U64(diffusion_seed, has_diffusion_seed), "N",
      "seed of the canvas; --seed by another name"},
-    {"diffusion-blocks", 0, DIFFUSION, WRITES, U32(diffusion_blocks, 0, 0, 65536), "N",
-     "most canvases [0: from --max-tokens]"},
-    {"diffusion-t-min", 0, DIFFUSION, WRITES, F32(diffusion_t_min, -1, 0, 100), "X",
-     "temperature at the last step [0.4]"},
-    {"diffusion-t-max", 0, DIFFUSION, WRITES, F32(diffusion_t_max, -1, 0, 100), "X",
-     "temperature at the first step [0.8]"},
-    {"diffusion-entropy-bound", 0, DIFFUSION, WRITES, F32(diffusion_entropy_bound, -1, 0, 1e9), "X",
-     "entropy that accepted tokens may add up to [0.1]"},
-    {"diffusion-stability", 0, DIFFUSION, WRITES, U32_IF_GIVEN(diffusion_stability, has_stability, 0, 8), "N",
-     "equal argmax canvases before an early stop [1]"},
-    {"diffusion-confidence", 0, DIFFUSION, WRITES, F32(diffusion_confidence, -1, 0, 1e9), "X",
-     "mean entropy below which a canvas may stop [0.005]"},
-    {"no-self-conditioning", 0, DIFFUSION, WRITES, FLAG(no_self_conditioning), NULL,
+    {"diffusion-blocks", 0, DIFFUSION, WRITES, U32(canvases, 0, 0, 65536), "N", "most canvases [0: from --max-tokens]"},
+    {"diffusion-t-min", 0, DIFFUSION, WRITES, F32(entropy_bound.t_min, -1, 0, 100), "X",
+     "temperature at the last step [the model's]"},
+    {"diffusion-t-max", 0, DIFFUSION, WRITES, F32(entropy_bound.t_max, -1, 0, 100), "X",
+     "temperature at the first step [the model's]"},
+    {"diffusion-entropy-bound", 0, DIFFUSION, WRITES, F32(entropy_bound.entropy_bound, -1, 0, 1e9), "X",
+     "entropy that accepted tokens may add up to [the model's]"},
+    {"diffusion-stability", 0, DIFFUSION, WRITES, I32(entropy_bound.stability, -1, 0, 8), "N",
+     "equal argmax canvases before an early stop [the model's]"},
+    {"diffusion-confidence", 0, DIFFUSION, WRITES, F32(entropy_bound.confidence, -1, 0, 1e9), "X",
+     "mean entropy below which a canvas may stop [the model's]"},
+    {"no-self-conditioning", 0, DIFFUSION, WRITES, FLAG(entropy_bound.no_self_conditioning), NULL,
      "keep the soft embedding at zero, to compare"},
     {"kv-mib", 0, MEMORY, RUNTIME, U32(kv_mib, 0, 0, 1 << 24), "N", "MiB of the KV pool [0: planned from free memory]"},
     {"kv-8bit", 0, MEMORY, RUNTIME, LIST(kv_8bit), "MODEL",
@@ -163,6 +163,7 @@ static void *field(weft_config *config, size_t at) {
 
 static void set_default(weft_config *config, const weft_option *o) {
   if (o->kind == WEFT_OPTION_U32) *(uint32_t *)field(config, o->at) = (uint32_t)o->initial;
+  if (o->kind == WEFT_OPTION_I32) *(int32_t *)field(config, o->at) = (int32_t)o->initial;
   if (o->kind == WEFT_OPTION_F32) *(float *)field(config, o->at) = (float)o->initial;
 }
 
@@ -174,6 +175,20 @@ static void set_defaults(weft_config *config, const weft_option_table *more, uns
   for (uint32_t i = 0; (o = row_at(more, i)) != NULL; i++) {
     if ((o->commands & command) != 0) set_default(config, o);
   }
+}
+
+void weft_config_answer(const weft_config *config, weft_generate_params *params) {
+  params->sampling = config->sampling;
+  params->entropy_bound = config->entropy_bound;
+  params->has_seed = config->has_seed;
+  params->seed = config->seed;
+}
+
+void weft_generate_defaults(weft_generate_params *params) {
+  weft_config config;
+  set_defaults(&config, NULL, WEFT_CMD_GENERATE);
+  *params = (weft_generate_params){0};
+  weft_config_answer(&config, params);
 }
 
 void weft_config_fill_open(weft_open_options *options) {
@@ -207,13 +222,13 @@ static weft_status bad_value(const weft_option *o, const char *value, weft_error
   if (o->kind == WEFT_OPTION_U64)
     return weft_fail(error, WEFT_E_INVALID, "--%s: '%s' is no whole number", o->name, value);
   return weft_fail(error, WEFT_E_INVALID, "--%s: '%s' must be %s from %g to %g", o->name, value,
-                   o->kind == WEFT_OPTION_U32 ? "a whole number" : "a number", o->low, o->high);
+                   o->kind != WEFT_OPTION_F32 ? "a whole number" : "a number", o->low, o->high);
 }
 
 static weft_status set_value(weft_config *config, const weft_option *o, const char *value, weft_error *error) {
   char *end = NULL;
   errno = 0;
-  if (o->kind == WEFT_OPTION_U32 || o->kind == WEFT_OPTION_U64) {
+  if (o->kind == WEFT_OPTION_U32 || o->kind == WEFT_OPTION_I32 || o->kind == WEFT_OPTION_U64) {
     unsigned long long number = strtoull(value, &end, 10);
     bool whole = isdigit((unsigned char)value[0]) && *end == 0 && errno == 0;
     if (!whole) return bad_value(o, value, error);
@@ -221,6 +236,8 @@ static weft_status set_value(weft_config *config, const weft_option *o, const ch
       *(uint64_t *)field(config, o->at) = number;
     } else if ((double)number < o->low || (double)number > o->high) {
       return bad_value(o, value, error);
+    } else if (o->kind == WEFT_OPTION_I32) {
+      *(int32_t *)field(config, o->at) = (int32_t)number;
     } else {
       *(uint32_t *)field(config, o->at) = (uint32_t)number;
     }

@@ -56,6 +56,7 @@ enum {
 typedef enum weft_option_kind {
   WEFT_OPTION_FLAG,
   WEFT_OPTION_U32,
+  WEFT_OPTION_I32,
   WEFT_OPTION_U64,
   WEFT_OPTION_F32,
   WEFT_OPTION_TEXT,
@@ -80,6 +81,8 @@ typedef struct weft_option {
 #define WEFT_OPTION_IS_LIST(type, field) WEFT_OPTION_LIST, offsetof(type, field), 0, 0, 0, 0
 #define WEFT_OPTION_IS_U32(type, field, initial, low, high) \
   WEFT_OPTION_U32, offsetof(type, field), 0, initial, low, high
+#define WEFT_OPTION_IS_I32(type, field, initial, low, high) \
+  WEFT_OPTION_I32, offsetof(type, field), 0, initial, low, high
 #define WEFT_OPTION_IS_F32(type, field, initial, low, high) \
   WEFT_OPTION_F32, offsetof(type, field), 0, initial, low, high
 #define WEFT_OPTION_IS_U64(type, field, given) WEFT_OPTION_U64, offsetof(type, field), offsetof(type, given), 0, 0, 0
@@ -108,14 +111,11 @@ typedef struct weft_config {
   const char *prompt, *input, *tokens, *system, *mode, *trace;
   weft_text_list stop;
   bool chat, thinking, ignore_eos, no_live, special;
-  uint32_t max_tokens, top_k, logprobs;
-  float temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
-  bool has_seed;
-  uint64_t seed;
-  uint32_t diffusion_steps, diffusion_blocks, diffusion_stability;
-  uint64_t diffusion_seed;
-  bool has_diffusion_seed, has_top_k, has_stability, no_self_conditioning;
-  float diffusion_t_min, diffusion_t_max, diffusion_entropy_bound, diffusion_confidence;
+  uint32_t max_tokens, logprobs, canvases;
+  weft_sampling sampling;
+  weft_entropy_bound entropy_bound;
+  bool has_seed, has_diffusion_seed;
+  uint64_t seed, diffusion_seed;
   /* trace, top */
   const char *key_file, *output;
   uint32_t frames;
@@ -142,6 +142,8 @@ weft_status weft_config_parse(weft_config *config, const weft_option_table *more
 void weft_config_free(weft_config *config);
 /* The options of a command by topic, for --help. */
 void weft_config_help(const weft_option_table *more, unsigned command, FILE *to);
+/* What the options say of an answer's sampling, into params. */
+void weft_config_answer(const weft_config *config, weft_generate_params *params);
 /* Options of weft_open from the configuration. */
 weft_open_options weft_config_open(const weft_config *config);
 /* Numbers of options that are 0 and have a default get it: the one of the table's row. */

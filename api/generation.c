@@ -61,18 +61,6 @@ struct weft_generation {
   _Atomic(void *) ready_self;
 };
 
-void weft_generate_defaults(weft_generate_params *p) {
-  *p = (weft_generate_params){.temperature = -1.0f,
-                              .top_k = -1,
-                              .top_p = -1.0f,
-                              .repetition_penalty = 1.0f,
-                              .diffusion_stability = -1,
-                              .diffusion_t_min = -1.0f,
-                              .diffusion_t_max = -1.0f,
-                              .diffusion_entropy_bound = -1.0f,
-                              .diffusion_confidence = -1.0f};
-}
-
 /* ---- engine thread -------------------------------------------------------------------------------------- */
 
 static void search_text(void *self, const char *text, size_t n, bool thinking) {
@@ -117,40 +105,32 @@ static uint64_t fresh_seed(void) {
   return seed;
 }
 
-static void fill_sampling(const weft_generation *g, const weft_generate_params *p, uint64_t seed, weft_logit_bias *bias,
-                          weft_sampling *s) {
-  const weft_model_info *info = weft_model_get_info(g->model->model);
-  *s = weft_sampling_default();
-  s->temperature = p->temperature < 0.0f ? info->temperature : p->temperature; /* what is no number is refused later */
-  s->top_k = p->top_k >= 0 ? (uint32_t)p->top_k : info->top_k;
-  s->top_p = p->top_p < 0.0f ? info->top_p : p->top_p;
-  s->min_p = p->min_p;
-  s->repetition_penalty = p->repetition_penalty;
-  s->presence_penalty = p->presence_penalty;
-  s->frequency_penalty = p->frequency_penalty;
-  s->seed = seed;
-  s->choice = p->choice;
-  s->logprobs = p->logprobs || p->score;
-  s->n_top_logprobs = p->top_logprobs;
-  for (uint32_t i = 0; i < p->n_bias && p->n_bias <= WEFT_LOGIT_BIAS_MAX; i++) {
-    bias[i] = (weft_logit_bias){p->bias_tokens[i], p->bias[i]};
-  }
-  s->bias = bias;
-  s->n_bias = p->n_bias;
+/* What the request leaves to the model is the model's. What is no number is refused by the engine. */
+static void resolve_sampling(const weft_model_info *info, weft_sampling *s) {
+  if (s->temperature < 0.0f) s->temperature = info->temperature;
+  if (s->top_k < 0) s->top_k = (int32_t)info->top_k;
+  if (s->top_p < 0.0f) s->top_p = info->top_p;
 }
 
-static void fill_entropy_bound(const weft_generation *g, const weft_generate_params *p, uint64_t seed,
-                               weft_entropy_bound *e) {
-  *e = weft_model_get_info(g->model->model)->entropy_bound;
-  if (p->diffusion_steps > 0) e->max_steps = p->diffusion_steps;
-  if (p->diffusion_stability >= 0) e->stability = (uint32_t)p->diffusion_stability;
-  if (!(p->diffusion_t_min < 0.0f)) e->t_min = p->diffusion_t_min;
-  if (!(p->diffusion_t_max < 0.0f)) e->t_max = p->diffusion_t_max;
-  if (!(p->diffusion_entropy_bound < 0.0f)) e->entropy_bound = p->diffusion_entropy_bound;
-  if (!(p->diffusion_confidence < 0.0f)) e->confidence = p->diffusion_confidence;
-  e->no_self_conditioning = p->diffusion_no_self_conditioning;
-  e->seed = seed;
-  e->choice = p->choice;
+static void resolve_entropy_bound(const weft_model_info *info, weft_entropy_bound *e) {
+  const weft_entropy_bound *of_model = &info->entropy_bound;
+  if (e->max_steps == 0) e->max_steps = of_model->max_steps;
+  if (e->stability < 0) e->stability = of_model->stability;
+  if (e->t_min < 0.0f) e->t_min = of_model->t_min;
+  if (e->t_max < 0.0f) e->t_max = of_model->t_max;
+  if (e->entropy_bound < 0.0f) e->entropy_bound = of_model->entropy_bound;
+  if (e->confidence < 0.0f) e->confidence = of_model->confidence;
+}
+
+static void fill_sampling(const weft_generation *g, const weft_generate_params *p, weft_request_params *out) {
+  const weft_model_info *info = weft_model_get_info(g->model->model);
+  out->sampling = p->sampling;
+  out->entropy_bound = p->entropy_bound;
+  resolve_sampling(info, &out->sampling);
+  resolve_entropy_bound(info, &out->entropy_bound);
+  out->sampling.logprobs = p->sampling.logprobs || p->score;
+  out->sampling.seed = out->entropy_bound.seed = p->has_seed ? p->seed : fresh_seed();
+  out->sampling.choice = out->entropy_bound.choice = p->choice;
 }
 
 static bool answers_by_canvas(const weft_generation *g, const weft_generate_params *p) {
@@ -161,8 +141,8 @@ static bool answers_by_canvas(const weft_generation *g, const weft_generate_para
 /* Tokens that are asked for; the engine cuts them to what the context leaves. */
 static uint32_t choose_length(const weft_generation *g, const weft_generate_params *p, bool canvas) {
   uint32_t max_tokens = p->max_tokens > 0 ? p->max_tokens : MAX_TOKENS_DEFAULT;
-  if (!canvas || p->diffusion_blocks == 0) return max_tokens;
-  uint64_t most = (uint64_t)p->diffusion_blocks * weft_model_get_info(g->model->model)->canvas_length;
+  if (!canvas || p->canvases == 0) return max_tokens;
+  uint64_t most = (uint64_t)p->canvases * weft_model_get_info(g->model->model)->canvas_length;
   if (p->max_tokens > 0 && most >= max_tokens) return max_tokens;
   return most > UINT32_MAX ? UINT32_MAX : (uint32_t)most;
 }
@@ -179,14 +159,14 @@ static uint64_t caller_bytes(const weft_generation *g, const weft_generate_param
                                      .delta_tokens_max = least(least(max_tokens, room), DELTA_TOKENS_MAX),
                                      .logprobs = g->logprobs,
                                      .collected = p->collected,
-                                     .n_top = p->top_logprobs,
+                                     .n_top = p->sampling.n_top_logprobs,
                                      .stop_bytes = g->stops.n_bytes};
   return weft_generation_bytes(g->model, &need);
 }
 
-/* What it takes to read the answer, and the request of the engine; bias: room for what its sampling points to. */
-static weft_status prepare(weft_generation *g, const weft_generate_params *p, uint64_t now, weft_logit_bias *bias,
-                           weft_request_params *out, weft_error *error) {
+/* What it takes to read the answer, and the request of the engine. */
+static weft_status prepare(weft_generation *g, const weft_generate_params *p, uint64_t now, weft_request_params *out,
+                           weft_error *error) {
   weft_status status = make_prompt(g, p, error);
   if (status == WEFT_OK) status = weft_stops_open(&g->stops, p->stop, p->n_stop, error);
   if (status != WEFT_OK) return status;
@@ -199,10 +179,9 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
     return weft_fail(error, WEFT_E_NO_MEMORY, "no memory to look for stop strings");
   }
   g->whole_tokens = p->whole_tokens;
-  g->logprobs = p->logprobs && !canvas;
+  g->logprobs = p->sampling.logprobs && !canvas;
   g->score = p->score && !canvas;
   uint32_t max_tokens = choose_length(g, p, canvas);
-  uint64_t seed = p->has_seed ? p->seed : fresh_seed();
   *out = (weft_request_params){.tenant = p->tenant,
                                .domain = weft_runtime_domain(g->runtime, p->tenant),
                                .canvas = canvas,
@@ -221,8 +200,7 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
                                .canvas_events = canvas && p->canvas_deltas,
                                .trace = canvas && p->trace};
   out->stop_tokens = weft_tokenizer_eog(g->model->tokenizer, &out->n_stop_tokens);
-  fill_sampling(g, p, seed, bias, &out->sampling);
-  fill_entropy_bound(g, p, seed, &out->entropy_bound);
+  fill_sampling(g, p, out);
   return WEFT_OK;
 }
 
@@ -232,30 +210,18 @@ typedef struct submission {
   weft_generation **out;
   weft_request_params *request;
   weft_request **handle;
-  weft_logit_bias *bias; /* of all prompts */
-  uint32_t n, n_bias;
+  uint32_t n;
   uint64_t now;
 } submission;
 
-static weft_status take_memory(submission *s, const weft_generate_params *params, uint32_t n_prompts,
-                               weft_error *error) {
-  size_t n_bias = 0;
-  for (uint32_t p = 0; p < n_prompts; p++) {
-    if (params[p].n_bias > WEFT_LOGIT_BIAS_MAX) continue; /* the engine refuses it unread */
-    if (params[p].n_bias > 0 && (params[p].bias_tokens == NULL || params[p].bias == NULL)) {
-      return weft_fail(error, WEFT_E_INVALID, "logit_bias has %u entries without tokens or values", params[p].n_bias);
-    }
-    n_bias += params[p].n_bias;
-  }
+static weft_status take_memory(submission *s, weft_error *error) {
   s->request = weft_alloc(s->n, sizeof *s->request);
   s->handle = weft_alloc(s->n, sizeof *s->handle);
-  s->bias = weft_alloc(n_bias, sizeof *s->bias);
-  if (s->request != NULL && s->handle != NULL && s->bias != NULL) return WEFT_OK;
+  if (s->request != NULL && s->handle != NULL) return WEFT_OK;
   return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u answers", s->n);
 }
 
-static weft_status prepare_at(submission *s, const weft_generate_params *params, uint32_t at, weft_logit_bias *bias,
-                              weft_error *error) {
+static weft_status prepare_at(submission *s, const weft_generate_params *params, uint32_t at, weft_error *error) {
   weft_runtime *rt = s->runtime;
   uint32_t index;
   if (params->tenant >= rt->options.tenants) {
@@ -269,7 +235,7 @@ static weft_status prepare_at(submission *s, const weft_generate_params *params,
   g->runtime = rt;
   g->model = m;
   weft_request_params *request = &s->request[at];
-  weft_status status = prepare(g, params, s->now, bias, request, error);
+  weft_status status = prepare(g, params, s->now, request, error);
   request->runner = index;
   return status;
 }
@@ -278,15 +244,13 @@ static weft_status prepare_at(submission *s, const weft_generate_params *params,
 static weft_status prepare_choices(submission *s, const weft_generate_params *params, uint32_t first, uint32_t n,
                                    weft_error *error) {
   weft_generate_params p = *params;
-  weft_logit_bias *bias = s->bias + s->n_bias;
-  weft_status status = prepare_at(s, &p, first, bias, error);
+  weft_status status = prepare_at(s, &p, first, error);
   if (status == WEFT_OK && p.sibling != NULL) s->request[first].sibling = p.sibling->request;
-  if (p.n_bias <= WEFT_LOGIT_BIAS_MAX) s->n_bias += p.n_bias;
   for (uint32_t k = 1; k < n && status == WEFT_OK; k++) {
     p.prompt = (weft_prompt){0};
     p.sibling = s->out[first];
     p.choice += 1;
-    status = prepare_at(s, &p, first + k, bias, error);
+    status = prepare_at(s, &p, first + k, error);
     s->request[first + k].joins = true;
   }
   return status;
@@ -295,7 +259,7 @@ static weft_status prepare_choices(submission *s, const weft_generate_params *pa
 static weft_status submit(submission *s, const weft_generate_params *params, uint32_t n_prompts, uint32_t n_choices,
                           weft_error *error) {
   uint64_t retry_us = 0;
-  weft_status status = take_memory(s, params, n_prompts, error);
+  weft_status status = take_memory(s, error);
   for (uint32_t p = 0; p < n_prompts && status == WEFT_OK; p++) {
     status = prepare_choices(s, &params[p], p * n_choices, n_choices, error);
   }
@@ -321,7 +285,6 @@ int weft_submit_all(weft_runtime *rt, const weft_generate_params *params, uint32
   weft_status status = submit(&s, params, n_prompts, n_choices, &why);
   weft_free(s.request);
   weft_free(s.handle);
-  weft_free(s.bias);
   if (status == WEFT_OK) return 0;
   for (uint32_t i = 0; i < s.n; i++) {
     weft_generation_free(out[i]);

@@ -27,13 +27,13 @@ enum { BOTH = WEFT_OPENAI_CHAT | WEFT_OPENAI_COMPLETIONS, TURNS_MAX = 4096, STOP
 #define TINY      1e-6
 
 static const field_row fields[] = {
-    {"temperature", REAL, AT(temperature), 0, 100, BOTH},
-    {"top_p", REAL, AT(top_p), TINY, 1, BOTH},
-    {"top_k", I32, AT(top_k), -1, INT_MAX, BOTH},
-    {"min_p", REAL, AT(min_p), 0, 1, BOTH},
-    {"repetition_penalty", REAL, AT(repetition_penalty), TINY, 100, BOTH},
-    {"presence_penalty", REAL, AT(presence_penalty), -2, 2, BOTH},
-    {"frequency_penalty", REAL, AT(frequency_penalty), -2, 2, BOTH},
+    {"temperature", REAL, AT(sampling.temperature), 0, 100, BOTH},
+    {"top_p", REAL, AT(sampling.top_p), TINY, 1, BOTH},
+    {"top_k", I32, AT(sampling.top_k), -1, INT_MAX, BOTH},
+    {"min_p", REAL, AT(sampling.min_p), 0, 1, BOTH},
+    {"repetition_penalty", REAL, AT(sampling.repetition_penalty), TINY, 100, BOTH},
+    {"presence_penalty", REAL, AT(sampling.presence_penalty), -2, 2, BOTH},
+    {"frequency_penalty", REAL, AT(sampling.frequency_penalty), -2, 2, BOTH},
     {"max_tokens", U32, AT(max_tokens), 1, UINT32_MAX, BOTH},
     {"max_completion_tokens", U32, AT(max_tokens), 1, UINT32_MAX, WEFT_OPENAI_CHAT}, /* the newer name wins */
     {"seed", SEED, AT(seed), 0, 0, BOTH},
@@ -44,14 +44,14 @@ static const field_row fields[] = {
 };
 
 static const field_row diffusion_fields[] = {
-    {"steps", U32, AT(diffusion_steps), 1, 4096, BOTH},
+    {"steps", U32, AT(entropy_bound.max_steps), 1, 4096, BOTH},
     {"seed", SEED, AT(seed), 0, 0, BOTH},
-    {"blocks", U32, AT(diffusion_blocks), 1, 65536, BOTH},
-    {"t_min", REAL, AT(diffusion_t_min), TINY, 100, BOTH},
-    {"t_max", REAL, AT(diffusion_t_max), TINY, 100, BOTH},
-    {"entropy_bound", REAL, AT(diffusion_entropy_bound), 0, 1e9, BOTH},
-    {"stability", I32, AT(diffusion_stability), 0, WEFT_STABILITY_MAX, BOTH},
-    {"confidence", REAL, AT(diffusion_confidence), 0, 1e9, BOTH},
+    {"blocks", U32, AT(canvases), 1, 65536, BOTH},
+    {"t_min", REAL, AT(entropy_bound.t_min), TINY, 100, BOTH},
+    {"t_max", REAL, AT(entropy_bound.t_max), TINY, 100, BOTH},
+    {"entropy_bound", REAL, AT(entropy_bound.entropy_bound), 0, 1e9, BOTH},
+    {"stability", I32, AT(entropy_bound.stability), 0, WEFT_STABILITY_MAX, BOTH},
+    {"confidence", REAL, AT(entropy_bound.confidence), 0, 1e9, BOTH},
 };
 
 /* What would change the answer and is not done. The value of each that asks for nothing is let
@@ -385,9 +385,8 @@ static weft_status read_bias(weft_gen *gen, const json_t *bias, weft_refusal *wh
     return weft_refuse(why, 400, "invalid_value", "logit_bias", "logit_bias has %zu entries; at most %d are allowed", n,
                        WEFT_LOGIT_BIAS_MAX);
   }
-  int32_t *tokens = weft_gen_alloc(gen, n + 1, sizeof *tokens);
-  float *values = weft_gen_alloc(gen, n + 1, sizeof *values);
-  if (tokens == NULL || values == NULL) return no_memory(why);
+  weft_logit_bias *entries = weft_gen_alloc(gen, n + 1, sizeof *entries);
+  if (entries == NULL) return no_memory(why);
   const char *key;
   json_t *value;
   json_object_foreach((json_t *)bias, key, value) {
@@ -401,27 +400,25 @@ static weft_status read_bias(weft_gen *gen, const json_t *bias, weft_refusal *wh
       return weft_refuse(why, 400, "invalid_value", "logit_bias", "logit_bias of %ld must be a number from -100 to 100",
                          id);
     }
-    tokens[i] = (int32_t)id;
-    values[i++] = (float)number;
+    entries[i++] = (weft_logit_bias){(int32_t)id, (float)number};
   }
-  gen->params.bias_tokens = tokens;
-  gen->params.bias = values;
-  gen->params.n_bias = (uint32_t)n;
+  gen->params.sampling.bias = entries;
+  gen->params.sampling.n_bias = (uint32_t)n;
   return WEFT_OK;
 }
 
 static weft_status read_logprobs(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
-  weft_generate_params *p = &gen->params;
+  weft_sampling *s = &gen->params.sampling;
   if (kind == WEFT_OPENAI_COMPLETIONS) {
     if (json_is_false(json_object_get(root, "logprobs"))) return WEFT_OK;
-    return get_count(root, "logprobs", 0, WEFT_TOP_LOGPROBS_MAX, &p->top_logprobs, &p->logprobs, why);
+    return get_count(root, "logprobs", 0, WEFT_TOP_LOGPROBS_MAX, &s->n_top_logprobs, &s->logprobs, why);
   }
   bool top = false;
-  weft_status status = get_bool(root, "logprobs", &p->logprobs, why);
+  weft_status status = get_bool(root, "logprobs", &s->logprobs, why);
   if (status == WEFT_OK) {
-    status = get_count(root, "top_logprobs", 0, WEFT_TOP_LOGPROBS_MAX, &p->top_logprobs, &top, why);
+    status = get_count(root, "top_logprobs", 0, WEFT_TOP_LOGPROBS_MAX, &s->n_top_logprobs, &top, why);
   }
-  if (status == WEFT_OK && p->top_logprobs > 0 && !p->logprobs) {
+  if (status == WEFT_OK && s->n_top_logprobs > 0 && !s->logprobs) {
     return weft_refuse(why, 400, "invalid_value", "top_logprobs", "top_logprobs needs \"logprobs\": true");
   }
   return status;
@@ -455,7 +452,7 @@ static weft_status read_diffusion(weft_gen *gen, const json_t *diffusion, weft_r
     if (json_is_null(value)) continue;
     if (strcmp(key, "self_conditioning") == 0) {
       if (!json_is_boolean(value)) return wrong(why, name, "true or false");
-      gen->params.diffusion_no_self_conditioning = json_is_false(value);
+      gen->params.entropy_bound.no_self_conditioning = json_is_false(value);
       continue;
     }
     for (size_t i = 0; i < sizeof diffusion_fields / sizeof *diffusion_fields; i++) {
@@ -582,7 +579,8 @@ static weft_status read_fields(weft_gen *gen, weft_openai_kind kind, const json_
     weft_status status = set_field(&gen->params, row, row->name, value, why);
     if (status != WEFT_OK) return status;
   }
-  if (get(root, "top_k") != NULL && gen->params.top_k < 0) gen->params.top_k = 0; /* -1 is the word for off */
+  if (get(root, "top_k") != NULL && gen->params.sampling.top_k < 0)
+    gen->params.sampling.top_k = 0; /* -1 is the word for off */
   const json_t *model = get(root, "model");
   if (model != NULL && !json_is_string(model)) return wrong(why, "model", "a string");
   gen->params.model = json_string_value(model);

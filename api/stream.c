@@ -316,7 +316,7 @@ static weft_answer *open_answer(const weft_answer_config *config, weft_exchange 
                      .include_usage = gen->include_usage,
                      .token_ids = gen->token_ids,
                      .canvas_events = gen->canvas_events,
-                     .logprobs = gen->params.logprobs,
+                     .logprobs = gen->params.sampling.logprobs,
                      .n_per_prompt = gen->n_choices,
                      .n_given = gen->n_given};
   a->choice = weft_alloc((size_t)gen->n_prompts * gen->n_choices, sizeof *a->choice);

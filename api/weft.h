@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/sampling.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -102,7 +104,8 @@ typedef struct weft_prompt {
   uint32_t n_tokens;
 } weft_prompt;
 
-/* One request. Exactly one of a prompt and a sibling. weft_generate_defaults fills the neutral values. */
+/* One request. Exactly one of a prompt and a sibling. weft_generate_defaults fills the values that the options of
+ * `weft generate` have: nothing special is asked for, and sampling is the model's. */
 typedef struct weft_generate_params {
   const char *model; /* NULL: the first; with several models an unknown name is an error */
   uint32_t tenant;   /* < options.tenants; decides what cached prefixes are visible */
@@ -111,36 +114,24 @@ typedef struct weft_generate_params {
   const weft_generation *sibling; /* not freed yet: its prompt again, computed once for both. Model, tenant, mode and
                                      no_cache must be the same; choice should differ */
   uint32_t max_tokens;            /* 0: to the context limit, at most 1024 */
-  float temperature;              /* < 0: the model's default */
-  int32_t top_k;                  /* < 0: the model's default; 0: off */
-  float top_p;                    /* < 0: the model's default */
-  float min_p, repetition_penalty, presence_penalty, frequency_penalty;
-  const int32_t *bias_tokens;
-  const float *bias;
-  uint32_t n_bias;
+  weft_sampling sampling;
   bool has_seed; /* false: a fresh seed */
   uint64_t seed;
-  uint32_t choice; /* parallel answers of one request draw differently */
-  bool logprobs;
-  uint32_t top_logprobs;
+  uint32_t choice;         /* parallel answers of one request draw differently */
   bool score;              /* WEFT_DELTA_END says how likely the answer was; not defined for a canvas */
   const char *const *stop; /* stop strings: generation ends before them */
   uint32_t n_stop;
   bool ignore_eos;
-  /* by diffusion; negative or zero: the model's default */
-  uint32_t diffusion_steps;                                                              /* 0: default */
-  int32_t diffusion_stability;                                                           /* < 0: default */
-  float diffusion_t_min, diffusion_t_max, diffusion_entropy_bound, diffusion_confidence; /* < 0: default */
-  uint32_t diffusion_blocks; /* most canvases; 0: from max_tokens */
-  bool diffusion_no_self_conditioning;
-  bool canvas_deltas;  /* a WEFT_DELTA_CANVAS after every denoise step */
-  bool trace;          /* with the sampler's arrays in them */
-  bool whole_tokens;   /* cut text deltas at token boundaries: decode(tokens) equals text */
-  bool with_special;   /* print control tokens too */
-  bool collected;      /* the caller keeps the whole answer until its end: that memory is counted, too */
-  uint32_t timeout_ms; /* 0: none; the request ends with "deadline" */
-  int32_t priority;    /* among requests of this tenant: each is worth 10 s of waiting */
-  uint32_t *retry_ms;  /* out, may be NULL; of the first of a submission: with a full queue or a tenant's limit, when to
+  weft_entropy_bound entropy_bound; /* by diffusion */
+  uint32_t canvases;                /* by diffusion: most of them; 0: from max_tokens */
+  bool canvas_deltas;               /* a WEFT_DELTA_CANVAS after every denoise step */
+  bool trace;                       /* with the sampler's arrays in them */
+  bool whole_tokens;                /* cut text deltas at token boundaries: decode(tokens) equals text */
+  bool with_special;                /* print control tokens too */
+  bool collected;                   /* the caller keeps the whole answer until its end: that memory is counted, too */
+  uint32_t timeout_ms;              /* 0: none; the request ends with "deadline" */
+  int32_t priority;                 /* among requests of this tenant: each is worth 10 s of waiting */
+  uint32_t *retry_ms; /* out, may be NULL; of the first of a submission: with a full queue or a tenant's limit, when to
                           come again; 0: never */
   bool no_cache;
 } weft_generate_params;

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kernels/sample_params.h"
+#include "base/sampling.h"
 
 #ifdef __cplusplus
 extern "C" {

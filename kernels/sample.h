@@ -19,7 +19,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "kernels/sample_params.h"
+#include "base/sampling.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -20,8 +20,9 @@ static weft_status read_entropy_bound(const model_keys *keys, model_hyper *hyper
     status = model_keys_f32_or(keys, "diffusion.eb_entropy_bound", 0, 1e9, d.entropy_bound, &eb->entropy_bound);
   }
   if (status == WEFT_OK) {
-    status =
-        model_keys_u32_or(keys, "diffusion.eb_stability_threshold", 0, WEFT_STABILITY_MAX, d.stability, &eb->stability);
+    uint32_t stability = (uint32_t)d.stability;
+    status = model_keys_u32_or(keys, "diffusion.eb_stability_threshold", 0, WEFT_STABILITY_MAX, stability, &stability);
+    eb->stability = (int32_t)stability;
   }
   if (status == WEFT_OK) {
     status = model_keys_f32_or(keys, "diffusion.eb_confidence_threshold", 0, 1e9, d.confidence, &eb->confidence);

@@ -219,7 +219,7 @@ static void text_model(report *r) {
     const weft_entropy_bound *eb = &h->entropy_bound;
     weft_text_printf(out,
                      "  canvas: %" PRIu32 " tokens, at most %" PRIu32
-                     " steps, temperature %g to %g, entropy bound %g, stability %" PRIu32 ", confidence %g\n",
+                     " steps, temperature %g to %g, entropy bound %g, stability %" PRId32 ", confidence %g\n",
                      h->canvas_length, eb->max_steps, (double)eb->t_max, (double)eb->t_min, (double)eb->entropy_bound,
                      eb->stability, (double)eb->confidence);
   }

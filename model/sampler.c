@@ -53,6 +53,9 @@ weft_status weft_sampling_check(const weft_sampling *s, uint32_t n_vocab, weft_e
     return weft_fail(error, WEFT_E_INVALID, "logit_bias has %u entries; at most %d are allowed", s->n_bias,
                      WEFT_LOGIT_BIAS_MAX);
   }
+  if (s->n_bias > 0 && s->bias == NULL) {
+    return weft_fail(error, WEFT_E_INVALID, "logit_bias has %u entries without tokens or values", s->n_bias);
+  }
   for (uint32_t i = 0; i < s->n_bias; i++) {
     if (s->bias[i].token < 0 || (uint32_t)s->bias[i].token >= n_vocab) {
       return weft_fail(error, WEFT_E_INVALID, "logit_bias names token %d; the vocabulary has %u tokens",
@@ -70,8 +73,8 @@ weft_status weft_entropy_bound_check(const weft_entropy_bound *p, weft_error *er
   if (p->max_steps < 1 || p->max_steps > 4096) {
     return weft_fail(error, WEFT_E_INVALID, "diffusion steps is %u; it must be from 1 to 4096", p->max_steps);
   }
-  if (p->stability > WEFT_STABILITY_MAX) {
-    return weft_fail(error, WEFT_E_INVALID, "diffusion stability is %u; it must be at most %d", p->stability,
+  if (p->stability < 0 || p->stability > WEFT_STABILITY_MAX) {
+    return weft_fail(error, WEFT_E_INVALID, "diffusion stability is %d; it must be from 0 to %d", p->stability,
                      WEFT_STABILITY_MAX);
   }
   const float_range rows[] = {
@@ -87,7 +90,7 @@ bool weft_sampling_is_plain(const weft_sampling *s) {
   if (s->logprobs || s->n_bias > 0) return false;
   if (s->repetition_penalty != 1.0f || s->presence_penalty != 0.0f || s->frequency_penalty != 0.0f) return false;
   if (s->temperature == 0.0f) return true;
-  return s->top_k == 0 && s->top_p >= 1.0f && s->min_p <= 0.0f;
+  return s->top_k <= 0 && s->top_p >= 1.0f && s->min_p <= 0.0f;
 }
 
 /* ---- autoregressive ------------------------------------------------------------------------------------- */
@@ -96,7 +99,7 @@ void weft_sampling_ask(const weft_sampling *s, uint64_t position, weft_sample_ro
   weft_draw_key key = {s->seed, s->choice, WEFT_DRAW_TOKEN, position, 0};
   *row = (weft_sample_row){.temperature = s->temperature,
                            .u = weft_draw_uniform(&key),
-                           .top_k = s->top_k,
+                           .top_k = s->top_k > 0 ? (uint32_t)s->top_k : 0,
                            .top_p = s->top_p,
                            .min_log = s->min_p > 0.0f ? (float)log((double)s->min_p) : -INFINITY,
                            .repetition = s->repetition_penalty,
@@ -134,5 +137,5 @@ float weft_entropy_bound_temperature(const weft_entropy_bound *p, uint32_t step)
 }
 
 void weft_entropy_bound_rule(const weft_entropy_bound *p, uint32_t step, weft_canvas_rule *rule) {
-  *rule = (weft_canvas_rule){step, p->max_steps, p->stability, p->entropy_bound, p->confidence};
+  *rule = (weft_canvas_rule){step, p->max_steps, (uint32_t)p->stability, p->entropy_bound, p->confidence};
 }

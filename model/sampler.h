@@ -20,42 +20,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/sampling.h"
 #include "base/status.h"
-#include "kernels/sample_params.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Autoregressive parameters. weft_sampling_default gives the neutral values in brackets. */
-typedef struct weft_sampling {
-  float temperature;        /* [1] >= 0; 0: greedy */
-  uint32_t top_k;           /* [0: off] */
-  float top_p;              /* [1] (0, 1] */
-  float min_p;              /* [0] [0, 1] */
-  float repetition_penalty; /* [1] > 0; over prompt and answer */
-  float presence_penalty;   /* [0] [-2, 2]; over the answer */
-  float frequency_penalty;  /* [0] [-2, 2]; over the answer */
-  uint64_t seed;
-  uint32_t choice;         /* which of n parallel answers */
-  bool logprobs;           /* report the logprob of each token (of the distribution before top-k ...) */
-  uint32_t n_top_logprobs; /* and of the most likely ones; <= WEFT_TOP_LOGPROBS_MAX */
-  const weft_logit_bias *bias;
-  uint32_t n_bias;
-} weft_sampling;
-
-/* Entropy-bound parameters; defaults come from the model file, else these. */
-typedef struct weft_entropy_bound {
-  uint32_t max_steps;  /* [48] >= 1 */
-  float t_min, t_max;  /* [0.4], [0.8]; 0 < t_min <= t_max */
-  float entropy_bound; /* [0.1] >= 0 */
-  uint32_t stability;  /* [1] <= WEFT_STABILITY_MAX; 0: always stable */
-  float confidence;    /* [0.005] */
-  uint64_t seed;
-  uint32_t choice;
-  bool no_self_conditioning; /* soft embedding stays zero; for comparison */
-} weft_entropy_bound;
-
+/* Neutral values: nothing is cut off, penalised or reported. Those of a canvas for a file that names none. */
 weft_sampling weft_sampling_default(void);
 weft_entropy_bound weft_entropy_bound_default(void);
 /* One line names the first field out of range. */

@@ -67,29 +67,14 @@ int weft_cli_params(const weft_config *config, weft_generate_params *p) {
   if (code != 0) return code;
   p->prompt.thinking = config->thinking;
   p->max_tokens = config->max_tokens;
-  p->temperature = config->temperature;
-  p->top_k = config->has_top_k ? (int32_t)config->top_k : -1;
-  p->top_p = config->top_p;
-  p->min_p = config->min_p;
-  p->repetition_penalty = config->repetition_penalty;
-  p->presence_penalty = config->presence_penalty;
-  p->frequency_penalty = config->frequency_penalty;
-  p->has_seed = config->has_seed;
-  p->seed = config->seed;
-  p->logprobs = config->logprobs > 0;
-  p->top_logprobs = config->logprobs;
+  weft_config_answer(config, p);
+  p->sampling.logprobs = config->logprobs > 0;
+  p->sampling.n_top_logprobs = config->logprobs;
   p->stop = config->stop.item;
   p->n_stop = config->stop.n;
   p->ignore_eos = config->ignore_eos;
   p->with_special = config->special;
-  p->diffusion_steps = config->diffusion_steps;
-  p->diffusion_stability = config->has_stability ? (int32_t)config->diffusion_stability : -1;
-  p->diffusion_t_min = config->diffusion_t_min;
-  p->diffusion_t_max = config->diffusion_t_max;
-  p->diffusion_entropy_bound = config->diffusion_entropy_bound;
-  p->diffusion_confidence = config->diffusion_confidence;
-  p->diffusion_blocks = config->diffusion_blocks;
-  p->diffusion_no_self_conditioning = config->no_self_conditioning;
+  p->canvases = config->canvases;
   return 0;
 }
 

@@ -73,11 +73,11 @@ static int launch(evaluation *e, flight *f, json_t *item, weft_mode mode) {
   p.prompt.n_turns = (uint32_t)n;
   p.mode = mode;
   p.max_tokens = json_is_integer(max_tokens) ? (uint32_t)json_integer_value(max_tokens) : 64;
-  p.temperature = 0.0f;
+  p.sampling.temperature = 0.0f;
   p.has_seed = true;
   p.seed = e->config->product.seed;
-  p.diffusion_steps = e->config->product.diffusion_steps;
-  p.diffusion_no_self_conditioning = e->config->product.no_self_conditioning;
+  p.entropy_bound.max_steps = e->config->product.entropy_bound.max_steps;
+  p.entropy_bound.no_self_conditioning = e->config->product.entropy_bound.no_self_conditioning;
   char error[512];
   int status = weft_submit(e->runtime, &p, &f->generation, error, sizeof error);
   return status == 0 ? 0 : weft_cli_fail(weft_cli_code(status), "%s", error);

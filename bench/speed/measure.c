@@ -31,7 +31,7 @@ static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, ui
   weft_generate_defaults(&p);
   p.prompt.tokens = tokens;
   p.prompt.n_tokens = load->n_prompt;
-  p.temperature = 0.0f;
+  p.sampling.temperature = 0.0f;
   p.ignore_eos = true;
   p.has_seed = true;
   p.seed = seed;
@@ -39,8 +39,8 @@ static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, ui
   p.mode = diffusion ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
   p.max_tokens = diffusion ? card.canvas : load->n_generate;
   if (diffusion) {
-    p.diffusion_steps = load->diffusion ? load->n_generate : load->n_steps;
-    p.diffusion_confidence = 0.0f; /* never sure: every step is run */
+    p.entropy_bound.max_steps = load->diffusion ? load->n_generate : load->n_steps;
+    p.entropy_bound.confidence = 0.0f; /* never sure: every step is run */
     p.canvas_deltas = true;
   }
   char error[512];

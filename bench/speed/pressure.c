@@ -36,7 +36,7 @@ static int ask(weft_runtime *rt, talk *t, uint32_t index) {
   p.prompt.n_tokens = t->n;
   p.max_tokens = ANSWER;
   p.ignore_eos = true;
-  p.temperature = 0.0f;
+  p.sampling.temperature = 0.0f;
   p.has_seed = true;
   p.mode = index % 2 == 0 ? WEFT_MODE_AUTO : WEFT_MODE_AUTOREGRESSIVE;
   if (weft_submit(rt, &p, &t->generation, error, sizeof error) == 0) return 0;

@@ -21,7 +21,7 @@ static int submit(weft_runtime *rt, uint32_t tenant, uint32_t key, uint32_t n, w
   p.prompt.n_tokens = n;
   p.max_tokens = 1;
   p.ignore_eos = true;
-  p.temperature = 0.0f;
+  p.sampling.temperature = 0.0f;
   p.mode = WEFT_MODE_AUTOREGRESSIVE;
   p.tenant = tenant;
   if (weft_submit(rt, &p, out, error, sizeof error) == 0) return 0;

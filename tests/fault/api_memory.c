@@ -87,8 +87,7 @@ typedef struct outcome {
 static const int32_t prompt[] = {2, 17, 30, 44, 17, 30, 44, 90, 61};
 static const weft_chat_turn turns[] = {{"system", "Be brief."}, {"user", "Write 4711 backwards."}};
 static const char *const stops[] = {"\xE2\x82\xAC never", "qq", "zz top"};
-static const int32_t bias_tokens[] = {9, 10};
-static const float bias_values[] = {1.0f, -1.0f};
+static const weft_logit_bias bias[] = {{9, 1.0f}, {10, -1.0f}};
 
 static void fill(weft_generate_params *p, uint32_t kind, bool has_chat) {
   weft_generate_defaults(p);
@@ -97,18 +96,17 @@ static void fill(weft_generate_params *p, uint32_t kind, bool has_chat) {
   p->max_tokens = 20;
   p->ignore_eos = true;
   p->mode = kind < 4 ? WEFT_MODE_AUTOREGRESSIVE : WEFT_MODE_DIFFUSION;
-  p->diffusion_steps = 3;
-  p->temperature = kind == 0 ? 0.0f : 0.9f;
+  p->entropy_bound.max_steps = 3;
+  p->sampling.temperature = kind == 0 ? 0.0f : 0.9f;
   p->stop = stops;
   p->n_stop = kind % 2 == 1 ? 3 : 0;
   p->whole_tokens = kind == 1 || kind == 5;
   p->with_special = kind == 2;
   if (kind == 2) {
-    p->logprobs = true;
-    p->top_logprobs = 3;
-    p->bias_tokens = bias_tokens;
-    p->bias = bias_values;
-    p->n_bias = 2;
+    p->sampling.logprobs = true;
+    p->sampling.n_top_logprobs = 3;
+    p->sampling.bias = bias;
+    p->sampling.n_bias = 2;
   }
   if (kind == 4) p->canvas_deltas = true;
   if (kind == 6) p->canvas_deltas = p->trace = true;

@@ -102,12 +102,12 @@ static void test_sampling(void **state) {
     size_t at;
     const char *words;
   } rows[] = {
-      {offsetof(weft_generate_params, temperature), "temperature"},
-      {offsetof(weft_generate_params, top_p), "top_p"},
-      {offsetof(weft_generate_params, min_p), "min_p"},
-      {offsetof(weft_generate_params, repetition_penalty), "repetition_penalty"},
-      {offsetof(weft_generate_params, presence_penalty), "presence_penalty"},
-      {offsetof(weft_generate_params, frequency_penalty), "frequency_penalty"},
+      {offsetof(weft_generate_params, sampling.temperature), "temperature"},
+      {offsetof(weft_generate_params, sampling.top_p), "top_p"},
+      {offsetof(weft_generate_params, sampling.min_p), "min_p"},
+      {offsetof(weft_generate_params, sampling.repetition_penalty), "repetition_penalty"},
+      {offsetof(weft_generate_params, sampling.presence_penalty), "presence_penalty"},
+      {offsetof(weft_generate_params, sampling.frequency_penalty), "frequency_penalty"},
   };
   static const float bad[] = {NAN, INFINITY, 1e30f};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -118,14 +118,14 @@ static void test_sampling(void **state) {
     }
   }
   weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE);
-  p.top_p = 0.0f;
+  p.sampling.top_p = 0.0f;
   refused(&p, WEFT_E_INVALID, "top_p");
   p = sound(WEFT_MODE_AUTOREGRESSIVE);
-  p.repetition_penalty = 0.0f;
+  p.sampling.repetition_penalty = 0.0f;
   refused(&p, WEFT_E_INVALID, "repetition_penalty");
   p = sound(WEFT_MODE_AUTOREGRESSIVE);
-  p.logprobs = true;
-  p.top_logprobs = 21;
+  p.sampling.logprobs = true;
+  p.sampling.n_top_logprobs = 21;
   refused(&p, WEFT_E_INVALID, "top_logprobs is 21");
 }
 
@@ -135,10 +135,10 @@ static void test_diffusion(void **state) {
     size_t at;
     const char *words;
   } rows[] = {
-      {offsetof(weft_generate_params, diffusion_t_min), "t_m"},
-      {offsetof(weft_generate_params, diffusion_t_max), "t_max"},
-      {offsetof(weft_generate_params, diffusion_entropy_bound), "entropy_bound"},
-      {offsetof(weft_generate_params, diffusion_confidence), "confidence"},
+      {offsetof(weft_generate_params, entropy_bound.t_min), "t_m"},
+      {offsetof(weft_generate_params, entropy_bound.t_max), "t_max"},
+      {offsetof(weft_generate_params, entropy_bound.entropy_bound), "entropy_bound"},
+      {offsetof(weft_generate_params, entropy_bound.confidence), "confidence"},
   };
   static const float bad[] = {NAN, INFINITY, 1e30f};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -149,20 +149,20 @@ static void test_diffusion(void **state) {
     }
   }
   weft_generate_params p = sound(WEFT_MODE_DIFFUSION);
-  p.diffusion_steps = UINT32_MAX;
+  p.entropy_bound.max_steps = UINT32_MAX;
   refused(&p, WEFT_E_INVALID, "diffusion steps");
   p = sound(WEFT_MODE_DIFFUSION);
-  p.diffusion_stability = 100;
+  p.entropy_bound.stability = 100;
   refused(&p, WEFT_E_INVALID, "stability");
   p = sound(WEFT_MODE_DIFFUSION);
-  p.diffusion_t_min = 0.9f;
-  p.diffusion_t_max = 0.2f;
+  p.entropy_bound.t_min = 0.9f;
+  p.entropy_bound.t_max = 0.2f;
   refused(&p, WEFT_E_INVALID, "t_max");
   p = sound(WEFT_MODE_DIFFUSION);
-  p.logprobs = true;
+  p.sampling.logprobs = true;
   refused(&p, WEFT_E_INVALID, "logprobs");
   p = sound(WEFT_MODE_DIFFUSION);
-  p.min_p = 0.1f;
+  p.sampling.min_p = 0.1f;
   refused(&p, WEFT_E_INVALID, "min_p");
   p = sound(WEFT_MODE_DIFFUSION);
   p.model = "ar-base";
@@ -255,20 +255,17 @@ static void test_others(void **state) {
     p.n_stop = stops[i].n;
     refused(&p, WEFT_E_INVALID, "stop string");
   }
-  static const int32_t outside[] = {1024};
-  static const float one[] = {1.0f}, nan_bias[] = {NAN};
+  const weft_logit_bias outside = {1024, 1.0f}, one = {tokens[0], 1.0f}, nan_bias = {tokens[0], NAN};
   p = sound(WEFT_MODE_AUTOREGRESSIVE);
-  p.bias_tokens = outside;
-  p.bias = one;
-  p.n_bias = 1;
+  p.sampling.bias = &outside;
+  p.sampling.n_bias = 1;
   refused(&p, WEFT_E_INVALID, "logit_bias names token 1024");
-  p.bias_tokens = tokens;
-  p.bias = nan_bias;
+  p.sampling.bias = &nan_bias;
   refused(&p, WEFT_E_INVALID, "logit_bias of token 5");
-  p.bias = NULL;
+  p.sampling.bias = NULL;
   refused(&p, WEFT_E_INVALID, "logit_bias");
-  p.bias = one;
-  p.n_bias = UINT32_MAX;
+  p.sampling.bias = &one;
+  p.sampling.n_bias = UINT32_MAX;
   refused(&p, WEFT_E_INVALID, "at most 1024");
 }
 
@@ -399,11 +396,11 @@ static void test_edges_served(void **state) {
   p = sound(WEFT_MODE_DIFFUSION);
   p.prompt.n_tokens = CONTEXT - 32; /* exactly one canvas */
   p.max_tokens = UINT32_MAX;
-  p.diffusion_steps = 2;
+  p.entropy_bound.max_steps = 2;
   served(&p, 32);
   p.prompt.n_tokens = CONTEXT - 33 - 32; /* the context ends inside the third */
   served(&p, 64);
-  p.diffusion_blocks = 1;
+  p.canvases = 1;
   served(&p, 32);
   assert_null(weft_unwell(runtime));
 }

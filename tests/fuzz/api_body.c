@@ -49,12 +49,16 @@ static void read_gen(const weft_gen *gen) {
     read_text(p->stop[i]);
     REQUIRE(p->stop[i][0] != 0);
   }
-  REQUIRE(p->n_bias <= WEFT_LOGIT_BIAS_MAX);
-  for (uint32_t i = 0; i < p->n_bias; i++) REQUIRE(p->bias_tokens[i] >= 0 && fabsf(p->bias[i]) <= 100.0f);
-  REQUIRE(p->temperature <= 100.0f && p->top_p <= 1.0f && p->top_k >= -1 && p->min_p >= 0.0f && p->min_p <= 1.0f);
-  REQUIRE(p->repetition_penalty > 0.0f && fabsf(p->presence_penalty) <= 2.0f && fabsf(p->frequency_penalty) <= 2.0f);
-  REQUIRE(p->top_logprobs <= WEFT_TOP_LOGPROBS_MAX && p->diffusion_stability <= WEFT_STABILITY_MAX);
-  REQUIRE(p->diffusion_steps <= 4096);
+  REQUIRE(p->sampling.n_bias <= WEFT_LOGIT_BIAS_MAX);
+  for (uint32_t i = 0; i < p->sampling.n_bias; i++) {
+    REQUIRE(p->sampling.bias[i].token >= 0 && fabsf(p->sampling.bias[i].bias) <= 100.0f);
+  }
+  REQUIRE(p->sampling.temperature <= 100.0f && p->sampling.top_p <= 1.0f && p->sampling.top_k >= -1 &&
+          p->sampling.min_p >= 0.0f && p->sampling.min_p <= 1.0f);
+  REQUIRE(p->sampling.repetition_penalty > 0.0f && fabsf(p->sampling.presence_penalty) <= 2.0f &&
+          fabsf(p->sampling.frequency_penalty) <= 2.0f);
+  REQUIRE(p->sampling.n_top_logprobs <= WEFT_TOP_LOGPROBS_MAX && p->entropy_bound.stability <= WEFT_STABILITY_MAX);
+  REQUIRE(p->entropy_bound.max_steps <= 4096);
 }
 
 static void read_refusal(const weft_refusal *why) {

@@ -83,7 +83,7 @@ static weft_generation *submit(weft_runtime *rt, const question *q, way w) {
   p.prompt.n_turns = q->n_turns;
   p.mode = w == DIFFUSION ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
   p.max_tokens = q->max_tokens;
-  p.temperature = w == DRAWN ? 1.0f : 0.0f;
+  p.sampling.temperature = w == DRAWN ? 1.0f : 0.0f;
   p.has_seed = true;
   p.seed = 7 + q->max_tokens;
   p.canvas_deltas = p.trace = w == DIFFUSION;

@@ -108,7 +108,7 @@ static void take_line(golden *g, char *line) {
   } else if (strncmp(line, "params ", 7) == 0) {
     weft_entropy_bound *p = &g->params;
     *p = weft_entropy_bound_default();
-    assert_int_equal(sscanf(line, "params %u %f %f %f %u %f", &p->max_steps, &p->t_min, &p->t_max, &p->entropy_bound,
+    assert_int_equal(sscanf(line, "params %u %f %f %f %d %f", &p->max_steps, &p->t_min, &p->t_max, &p->entropy_bound,
                             &p->stability, &p->confidence),
                      6);
   } else if (strncmp(line, "block ", 6) == 0) {

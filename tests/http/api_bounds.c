@@ -162,8 +162,8 @@ static int submit(weft_runtime *rt, uint32_t tenant, uint32_t top_logprobs, uint
   p.prompt.n_tokens = 3;
   p.max_tokens = max_tokens;
   p.mode = WEFT_MODE_AUTOREGRESSIVE;
-  p.logprobs = true;
-  p.top_logprobs = top_logprobs;
+  p.sampling.logprobs = true;
+  p.sampling.n_top_logprobs = top_logprobs;
   p.collected = true;
   return weft_submit(rt, &p, g, line, 512);
 }

@@ -72,8 +72,7 @@ static const weft_chat_turn chats[][3] = {
 static const char *const texts[] = {"The soft ball is behind the blue boat. The soft",
                                     "One two \xE2\x82\xAC three,\n\nfour"};
 static const char *const stops[] = {" the", "9", "\n|", "zz"};
-static const int32_t bias_tokens[] = {20, 30};
-static const float bias_values[] = {2.0f, -3.0f};
+static const weft_logit_bias bias[] = {{20, 2.0f}, {30, -3.0f}};
 static int32_t long_prompt[90];
 
 static void fill_prompt(weft_generate_params *p, uint32_t kind) {
@@ -99,22 +98,21 @@ static void fill(weft_generate_params *p, uint32_t kind) {
   p->seed = seed + kind;
   p->max_tokens = 10 + 4 * kind;
   p->ignore_eos = kind % 3 == 0;
-  p->temperature = kind % 4 == 1 ? 0.0f : 1.0f;
+  p->sampling.temperature = kind % 4 == 1 ? 0.0f : 1.0f;
   p->whole_tokens = kind % 4 >= 2;
   p->with_special = kind % 6 == 5;
   p->n_stop = kind % 5 >= 3 ? 4 : 0;
   p->stop = stops;
-  p->diffusion_steps = 3 + kind % 3;
+  p->entropy_bound.max_steps = 3 + kind % 3;
   p->canvas_deltas = kind % 4 == 0;
   p->trace = kind % 8 == 0;
   if (kind % 4 != 3) return;
-  p->logprobs = true;
-  p->top_logprobs = kind % 5;
-  p->repetition_penalty = 1.2f;
-  p->top_k = 30;
-  p->bias_tokens = bias_tokens;
-  p->bias = bias_values;
-  p->n_bias = 2;
+  p->sampling.logprobs = true;
+  p->sampling.n_top_logprobs = kind % 5;
+  p->sampling.repetition_penalty = 1.2f;
+  p->sampling.top_k = 30;
+  p->sampling.bias = bias;
+  p->sampling.n_bias = 2;
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------- */

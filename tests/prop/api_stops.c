@@ -62,7 +62,8 @@ static int close_runtime(void **state) {
 static void fill(weft_generate_params *p, uint32_t kind) {
   static const weft_chat_turn turns[] = {
       {"user", "Make a table: Tom 43 Oslo; Ana 88 Kyiv; Zoe 47 Seoul; Kim 19 Paris; Amy 20 Rome"}};
-  static const float bias[] = {50.0f, 50.0f, 60.0f};
+  static weft_logit_bias bias[3];
+  for (uint32_t i = 0; i < n_markers; i++) bias[i] = (weft_logit_bias){markers[i], i < 2 ? 50.0f : 60.0f};
   weft_generate_defaults(p);
   p->mode = kind % 4 != 3 ? WEFT_MODE_AUTOREGRESSIVE : WEFT_MODE_DIFFUSION;
   p->has_seed = true;
@@ -73,12 +74,11 @@ static void fill(weft_generate_params *p, uint32_t kind) {
   p->with_special = kind % 3 == 1;
   p->prompt.turns = turns;
   p->prompt.n_turns = 1;
-  p->diffusion_steps = 8;
+  p->entropy_bound.max_steps = 8;
   if (p->mode == WEFT_MODE_DIFFUSION) return;
-  p->temperature = 30.0f;
-  p->bias_tokens = markers;
-  p->bias = bias;
-  p->n_bias = n_markers;
+  p->sampling.temperature = 30.0f;
+  p->sampling.bias = bias;
+  p->sampling.n_bias = n_markers;
   p->prompt.thinking = kind % 2 == 0;
 }
 

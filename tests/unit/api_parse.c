@@ -52,22 +52,26 @@ static void every_field_lands(void **state) {
   assert_string_equal(gen.prompt[0].turns[0].role, "system");
   assert_string_equal(gen.prompt[0].turns[1].content, "ab");
   assert_string_equal(gen.prompt[0].turns[2].content, "");
-  assert_true(p->temperature == 0.5f && p->top_p == 0.25f && p->min_p == 0.125f && p->top_k == 7);
-  assert_true(p->repetition_penalty == 1.5f && p->presence_penalty == -1.0f && p->frequency_penalty == 1.0f);
+  assert_true(p->sampling.temperature == 0.5f && p->sampling.top_p == 0.25f && p->sampling.min_p == 0.125f &&
+              p->sampling.top_k == 7);
+  assert_true(p->sampling.repetition_penalty == 1.5f && p->sampling.presence_penalty == -1.0f &&
+              p->sampling.frequency_penalty == 1.0f);
   assert_int_equal(p->max_tokens, 6);
   assert_true(p->has_seed && p->seed == 77);
   assert_true(p->ignore_eos && p->priority == -3 && p->timeout_ms == 9 && gen.prompt->thinking && p->with_special);
   assert_int_equal(p->n_stop, 2);
   assert_string_equal(p->stop[1], "yz");
-  assert_int_equal(p->n_bias, 2);
-  assert_true((p->bias_tokens[0] == 3 && p->bias[0] == -100.0f) || (p->bias_tokens[1] == 3 && p->bias[1] == -100.0f));
-  assert_true(p->logprobs && p->top_logprobs == 4);
+  assert_int_equal(p->sampling.n_bias, 2);
+  assert_true((p->sampling.bias[0].token == 3 && p->sampling.bias[0].bias == -100.0f) ||
+              (p->sampling.bias[1].token == 3 && p->sampling.bias[1].bias == -100.0f));
+  assert_true(p->sampling.logprobs && p->sampling.n_top_logprobs == 4);
   assert_true(gen.stream && gen.include_usage && gen.token_ids && gen.canvas_events);
   assert_true(p->whole_tokens && p->canvas_deltas);
   assert_int_equal(p->mode, WEFT_MODE_DIFFUSION);
-  assert_true(p->diffusion_steps == 10 && p->diffusion_blocks == 2 && p->diffusion_stability == 2);
-  assert_true(p->diffusion_t_min == 0.25f && p->diffusion_t_max == 0.5f && p->diffusion_entropy_bound == 0.75f);
-  assert_true(p->diffusion_confidence == 0.0625f && p->diffusion_no_self_conditioning);
+  assert_true(p->entropy_bound.max_steps == 10 && p->canvases == 2 && p->entropy_bound.stability == 2);
+  assert_true(p->entropy_bound.t_min == 0.25f && p->entropy_bound.t_max == 0.5f &&
+              p->entropy_bound.entropy_bound == 0.75f);
+  assert_true(p->entropy_bound.confidence == 0.0625f && p->entropy_bound.no_self_conditioning);
   weft_gen_close(&gen);
 }
 
@@ -85,9 +89,10 @@ static void what_is_left_out_is_neutral(void **state) {
     weft_gen gen;
     parse(WEFT_OPENAI_COMPLETIONS, bodies[i], &gen);
     assert_memory_equal(&gen.params.mode, &neutral.mode, sizeof neutral.mode);
-    assert_true(gen.params.temperature == neutral.temperature && gen.params.top_k == neutral.top_k);
-    assert_true(gen.params.top_p == neutral.top_p && gen.params.repetition_penalty == 1.0f);
-    assert_false(gen.params.has_seed || gen.stream || gen.params.logprobs || gen.params.n_stop > 0);
+    assert_true(gen.params.sampling.temperature == neutral.sampling.temperature &&
+                gen.params.sampling.top_k == neutral.sampling.top_k);
+    assert_true(gen.params.sampling.top_p == neutral.sampling.top_p && gen.params.sampling.repetition_penalty == 1.0f);
+    assert_false(gen.params.has_seed || gen.stream || gen.params.sampling.logprobs || gen.params.n_stop > 0);
     assert_int_equal(gen.n_choices, 1);
     assert_int_equal(gen.params.max_tokens, 0);
     assert_null(gen.params.model);
@@ -114,8 +119,8 @@ static void prompts_have_four_shapes(void **state) {
   parse(WEFT_OPENAI_COMPLETIONS, "{\"prompt\":[[1,2],[3]],\"top_k\":-1,\"logprobs\":0}", &gen);
   assert_int_equal(gen.n_prompts, 2);
   assert_int_equal(gen.prompt[1].tokens[0], 3);
-  assert_int_equal(gen.params.top_k, 0);
-  assert_true(gen.params.logprobs && gen.params.top_logprobs == 0);
+  assert_int_equal(gen.params.sampling.top_k, 0);
+  assert_true(gen.params.sampling.logprobs && gen.params.sampling.n_top_logprobs == 0);
   weft_gen_close(&gen);
 }
 

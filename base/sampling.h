@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+/* What a request may ask of sampling: the one description that a client of weft.h fills in, the scheduler carries, and
+ * the ops compute with. This header is installed beside weft.h.
+ *
+ * Law: a value that a comment calls "the model's" is taken from the model by weft_submit; below api/ every value is
+ * resolved, and 0 or a negative number means itself. weft_generate_defaults gives the values in brackets, which come
+ * from the table of options. */
+#ifndef WEFT_BASE_SAMPLING_H
+#define WEFT_BASE_SAMPLING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+  WEFT_TOP_LOGPROBS_MAX = 20, /* most likely tokens that are reported beside the one drawn */
+  WEFT_LOGIT_BIAS_MAX = 1024, /* entries of one request */
+  WEFT_STABILITY_MAX = 8,     /* argmax canvases that are remembered */
+  WEFT_CANVAS_MAX = 1024      /* positions of one canvas */
+};
+
+typedef struct weft_logit_bias {
+  int32_t token; /* < n_vocab; a token may occur twice: both are added */
+  float bias;    /* -100 to 100 */
+} weft_logit_bias;
+
+/* How the next token is drawn, token by token. */
+typedef struct weft_sampling {
+  float temperature;        /* [-1: the model's] 0: greedy; else up to 100 */
+  int32_t top_k;            /* [-1: the model's] 0: off */
+  float top_p;              /* [-1: the model's] above 0, up to 1 */
+  float min_p;              /* [0] 0 to 1 */
+  float repetition_penalty; /* [1] above 0; over prompt and answer */
+  float presence_penalty;   /* [0] -2 to 2; over the answer */
+  float frequency_penalty;  /* [0] -2 to 2; over the answer */
+  uint64_t seed;            /* weft_submit fills seed and choice from those of the request */
+  uint32_t choice;
+  bool logprobs;               /* [false] report the logprob of each token, under the distribution before top_k */
+  uint32_t n_top_logprobs;     /* [0] and of this many of the most likely tokens; <= WEFT_TOP_LOGPROBS_MAX */
+  const weft_logit_bias *bias; /* [none] copied by weft_submit */
+  uint32_t n_bias;             /* <= WEFT_LOGIT_BIAS_MAX */
+} weft_sampling;
+
+/* How a canvas is denoised: the entropy-bound rule (model/sampler.h). */
+typedef struct weft_entropy_bound {
+  uint32_t max_steps;  /* [0: the model's] denoise steps of a canvas, up to 4096 */
+  float t_min, t_max;  /* [-1: the model's] temperatures of the last and the first step; 0 < t_min <= t_max */
+  float entropy_bound; /* [-1: the model's] entropy that accepted tokens may add up to */
+  int32_t stability;   /* [-1: the model's] equal argmax canvases before an early stop; 0: a canvas is always stable */
+  float confidence;    /* [-1: the model's] mean entropy below which a canvas may stop */
+  uint64_t seed;       /* weft_submit fills seed and choice from those of the request */
+  uint32_t choice;
+  bool no_self_conditioning; /* [false] the soft embedding stays zero; for comparison */
+} weft_entropy_bound;
+
+#endif
