@@ -4,18 +4,18 @@
 # JSON record per row of the targets.
 #
 #   bench/device.sh [-p PREBUILT] [-m MODEL.gguf] [-o OUT] [-c COMMIT] [-q] [-s] [-t] [-e SECONDS] [-w PART]...
-#     -p  folder with weft, libweft-cuda.so, bench_device_ops, test_kernels_* and test_golden_* (and lib/ with shared
-#         libraries that the machine lacks, and racecheck/libweft-cuda.so, compiled with -DWEFT_RACECHECK -lineinfo); without
-#         it the tree is built here, which needs cmake and nvcc
+#     -p  folder with weft, libweft-cuda.so, bench_device_ops and the tests named below (and lib/ with shared libraries that
+#         the machine lacks, racecheck/libweft-cuda.so, compiled with -DWEFT_RACECHECK -lineinfo, and without-NAME/ with
+#         modules that lack one wait between streams); without it the tree is built here, which needs cmake and nvcc
 #     -m  a 26B mixture of experts as a diffusion-gemma file; without it only tests and single ops are run
 #     -o  folder of the results [bench/results/device]
 #     -q  measure only, no tests
 #     -s  memcheck and racecheck of compute-sanitizer over the kernel tests, many at once
 #     -t  transformers as a peer (bench/peer_transformers.py), 100 s at most; with -m
 #     -e  begin no part of the model after so many seconds of measuring [300]
-#     -w  only this part of the model: load, canvases, sequences, context, room, mix, graphs, arena, determinism, products, gaps, many; may be repeated
-# Files: ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), model.json (records {work, device, date, commit, command,
-# median, spread, unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
+#     -w  only this part of the model: check, load, canvases, sequences, context, room, mix, graphs, arena, determinism, products, gaps, many; may be repeated
+# Files: tests.jsonl (each test: result, seconds, command), check.jsonl (weft check on the card), ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), model.json (records {work, device, date, commit, command,
+# median, runs, spread (largest less smallest; null: one run), unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")
 cd "$here/.."
@@ -47,21 +47,70 @@ echo "$device, commit $commit"
 kernel_tests='kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops kernels_kernels_experts kernels_kernels_attention
   kernels_kernels_fused kernels_kernels_canvas kernels_kernels_sample'
 
-golden_tests='golden_model_parity golden_model_laws golden_model_devices golden_api_devices prop_model_equalities
-  prop_scheduler_equalities'
+golden_tests='golden_model_parity golden_model_laws golden_model_devices golden_model_mxfp4 golden_api_devices
+  prop_model_equalities prop_scheduler_equalities'
 failed=0
+facts="\"device\":\"$device\",\"date\":\"$(date -I)\",\"commit\":\"$commit\""
+
+# judge NAME LOG CODE SECONDS COMMAND: one line for people, one record; a skipped test is a failure here, where the card is.
+judge() {
+  local result=passed
+  [ "$3" = 0 ] || result="FAILED"
+  if [ "$3" = 77 ]; then result='FAILED (skipped)'; fi
+  printf '{"work":"%s","result":"%s","seconds":%d,"command":"%s",%s}\n' "$1" "$result" "$4" "$5" "$facts" >>"$out/tests.jsonl"
+  echo "$result  $1"
+  [ "$3" = 0 ] || { grep -E 'ERROR|FAILED|skipped' "$2" | head -5 || true; failed=1; }
+}
+# begin NAME PROGRAM ARGUMENTS...: its output goes to a log, its end to files that judge_all reads
+begin() {
+  local name=$1 start=$SECONDS code=0
+  shift
+  timeout 300 "$prebuilt/$@" >"$out/$name.log" 2>&1 || code=$?
+  echo "$code $((SECONDS - start)) $*" >"$out/$name.end"
+}
+judge_all() {
+  local end name code seconds command
+  for end in "$out"/*.end; do
+    name=$(basename "$end" .end)
+    read -r code seconds command <"$end"
+    judge "$name" "$out/$name.log" "$code" "$seconds" "$command"
+    rm -f "$end"
+  done
+}
+# A module that lacks a wait must be caught: else the test of the order between streams proves nothing.
+test_without_waits() {
+  local folder code
+  for folder in "$prebuilt"/without-*; do
+    [ -e "$folder/libweft-cuda.so" ] || continue
+    cp "$prebuilt/test_kernels_kernels_streamed" "$folder/" # it opens the module beside it
+    code=0
+    timeout 300 "$folder/test_kernels_kernels_streamed" >"$out/$(basename "$folder").log" 2>&1 || code=$?
+    if grep -q '^FAILED: .*rows, ' "$out/$(basename "$folder").log"; then code=0; else code=1; fi
+    judge "order between streams, $(basename "$folder") must fail" "$out/$(basename "$folder").log" "$code" 0 \
+      "$(basename "$folder")/test_kernels_kernels_streamed"
+  done
+}
+# weft check FILE: every op of the card against ref
+check_model() {
+  local start=$SECONDS code=0 name
+  name=check-$(basename "$1" .gguf)
+  timeout 200 "$prebuilt/weft" check -m "$1" --backend cuda --seconds "$2" --json >"$out/$name.json" 2>"$out/$name.log" || code=$?
+  judge "weft check $(basename "$1")" "$out/$name.log" "$code" "$((SECONDS - start))" \
+    "weft check -m $(basename "$1") --backend cuda --seconds $2 --json"
+  [ ! -s "$out/$name.json" ] ||
+    sed "s/^{/{\"file\":\"$(basename "$1")\",$facts,\"seconds\":$((SECONDS - start)),/" "$out/$name.json" | tee -a "$out/check.jsonl"
+  rm -f "$out/$name.json"
+}
 if [ $tests = yes ]; then
-  for name in $kernel_tests $golden_tests; do # at once: nothing is timed
-    (timeout 300 "$prebuilt/test_$name" >"$out/$name.log" 2>&1 || echo "FAILED $name: exit code $?" >>"$out/$name.log") &
-  done
+  rm -f "$out"/tests.jsonl "$out"/check.jsonl "$out"/*.end
+  for name in $kernel_tests $golden_tests; do begin "$name" "test_$name" & done # at once: nothing is timed
+  begin prop_api_equalities test_prop_api_equalities --backend cuda &
   wait
-  for name in $kernel_tests $golden_tests; do
-    if ! grep -q "^FAILED $name: exit code" "$out/$name.log"; then echo "passed  $name"; else
-      echo "FAILED  $name"
-      grep -E 'ERROR|FAILED' "$out/$name.log" | head -5
-      failed=1
-    fi
-  done
+  begin kernels_kernels_streamed test_kernels_kernels_streamed # alone: its copies must have the bus to themselves
+  begin fault_api_card test_fault_api_card                     # alone: it looks at what is free
+  judge_all
+  test_without_waits
+  for file in model/demo/weft-demo.gguf model/demo/weft-demo-ar.gguf tests/golden/models/dg-mxfp4.gguf; do check_model "$file" 30; done
 fi
 
 # The demo model's answers, judged, on both backends: within one point.
@@ -169,6 +218,7 @@ gaps() {
   } || echo "stopped: gaps: $(tail -1 "$out/gaps.log")"
   rm -f "$out/gaps.csv" "$out/gaps.rows"
 }
+[[ -n $parts && " $parts " != *" check "* ]] || check_model "$model" 60
 load
 gaps
 one='--n-prompt 512 --kv-mib 32768 -c 1024'
@@ -216,8 +266,11 @@ for path in sorted(glob.glob(f'{out}/*.command')):
         name, value, floor = row['work'], row['median'], floors.get(row['work'])
         by_run.setdefault(run, {})[name] = (value, row['spread'], row['unit'])
         ratio = None if floor is None else round(value / floor if row['unit'].startswith('ms') else floor / value, 2)
+        repeats = re.search(r'--repeat (\d+)', command)
+        runs = int(repeats[1]) if repeats else 1
         touched, expected = row.get('experts_touched'), row.get('experts_expected')
-        model.append(dict(work=name, **facts, median=round(value, 2), spread=round(row['spread'], 2), unit=row['unit'], floor=floor,
+        model.append(dict(work=name, **facts, median=round(value, 2), runs=runs,
+                          spread=round(row['spread'], 2) if runs > 1 else None, unit=row['unit'], floor=floor,
                           ratio=ratio, experts_touched=None if touched is None else round(touched, 1),
                           experts_expected=None if expected is None else round(expected, 1),
                           first_ms=round(row.get('first_ms', 0.0), 1), kv_mib=round(row.get('kv_mib', 0.0), 1)))
@@ -233,7 +286,7 @@ for name, (on, spread, unit) in by_run.get('deterministic', {}).items():
     cost = 100 * ((on / off[0] if unit.startswith('ms') else off[0] / on) - 1)
     noise = 100 * (spread / on + off[1] / off[0])
     model.append(dict(work=f'cost of determinism, {name}', device=device, date=datetime.date.today().isoformat(), commit=commit,
-                      command='bench/device.sh -w determinism', median=round(cost, 2), spread=round(noise, 2), unit='%',
+                      command='bench/device.sh -w determinism', median=round(cost, 2), spread=round(noise, 2) if noise > 0 else None, unit='%',
                       floor=None, ratio=None, experts_touched=None, experts_expected=None))
     print(f"{'cost of determinism':20s} {name:36s} {cost:10.2f} %  (spreads of the two runs: {noise:.2f} %)")
 if os.path.exists(f'{out}/gaps.record') and os.path.getsize(f'{out}/gaps.record') > 0:
@@ -245,3 +298,4 @@ if model:
 if room:
     json.dump(room, open(f'{out}/room.json', 'w'), indent=1)
 PY
+exit "$failed"

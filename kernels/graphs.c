@@ -27,8 +27,12 @@ static void drop_graph(step_graphs *g, step_graph *graph) {
   *graph = (step_graph){.exec = NULL};
 }
 
-void step_graphs_close(step_graphs *g) {
+void step_graphs_drop(step_graphs *g) {
   for (uint32_t i = 0; i < STEP_GRAPHS_MAX; i++) drop_graph(g, &g->graph[i]);
+}
+
+void step_graphs_close(step_graphs *g) {
+  step_graphs_drop(g);
   if (g->tables != NULL) weft_device_free(g->device, g->tables);
   weft_free(g->staging);
   *g = (step_graphs){.device = NULL};
@@ -150,7 +154,7 @@ static weft_status make_exec(step_graphs *g, step_graph *place, void *graph) {
   drop_graph(g, place);
   weft_status status = g->calls->instantiate(g->device, graph, &place->exec);
   if (status == WEFT_E_NO_MEMORY) { /* the smaller plan: fewer graphs */
-    for (uint32_t i = 0; i < STEP_GRAPHS_MAX; i++) drop_graph(g, &g->graph[i]);
+    step_graphs_drop(g);
     status = g->calls->instantiate(g->device, graph, &place->exec);
   }
   if (status != WEFT_OK) place->exec = NULL;

@@ -74,6 +74,8 @@ typedef struct step_graphs {
 /* Takes the memory of tables from the device. */
 weft_status step_graphs_open(step_graphs *graphs, weft_device *device, const step_graphs_calls *calls);
 void step_graphs_close(step_graphs *graphs);
+/* Forgets every graph: memory that they name is about to go. Not within a step. */
+void step_graphs_drop(step_graphs *graphs);
 
 void step_graphs_begin(step_graphs *graphs, uint64_t key);
 /* True: the step must be enqueued once more. *status holds that of the step's calls and becomes that of the whole. */

@@ -312,29 +312,33 @@ enum {
 #undef X
 };
 
+static bool ask_watch(weft_device *device, const char *op, const void *args, bool done) {
+  return device->watch == NULL || device->watch(device->watch_self, device->layer, op, args, done);
+}
+
 /* A call without rows has nothing to do, whatever else its arguments say. */
-#define X(op)                                                                                                    \
-  static weft_status run_##op(weft_device *device, const weft_##op##_args *args) {                               \
-    const weft_kernels *kernels = device->kernels;                                                               \
-    step_graphs *graphs = device->graphs;                                                                        \
-    if (graphs == NULL || graphs->mode == STEP_GRAPHS_RUN) return kernels->op(device, args);                     \
-    weft_##op##_args noted = *args;                                                                              \
-    CLEAR_PADDING(&noted);                                                                                       \
-    step_graphs_note(graphs, OP_##op, &noted, sizeof noted);                                                     \
-    if (graphs->mode == STEP_GRAPHS_CAPTURE) return kernels->op(device, args);                                   \
-    return kernels->op##_walk == NULL ? WEFT_OK : kernels->op##_walk(device, args);                              \
-  }                                                                                                              \
-  weft_status weft_##op(weft_device *device, const weft_##op##_args *args) {                                     \
-    if (device == NULL || args == NULL) return report_invalid(#op, "device or args is NULL");                    \
-    if (args->n_rows == 0) return WEFT_OK;                                                                       \
-    weft_status status = check_##op(device, args);                                                               \
-    if (status == WEFT_OK) status = run_##op(device, args);                                                      \
-    if (device->watch != NULL && status == WEFT_OK) device->watch(device->watch_self, device->layer, #op, args); \
-    return status;                                                                                               \
-  }                                                                                                              \
-  uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args) {                              \
-    if (device == NULL || args == NULL || device->kernels->op##_scratch == NULL) return 0;                       \
-    return device->kernels->op##_scratch(device, args);                                                          \
+#define X(op)                                                                                      \
+  static weft_status run_##op(weft_device *device, const weft_##op##_args *args) {                 \
+    const weft_kernels *kernels = device->kernels;                                                 \
+    step_graphs *graphs = device->graphs;                                                          \
+    if (graphs == NULL || graphs->mode == STEP_GRAPHS_RUN) return kernels->op(device, args);       \
+    weft_##op##_args noted = *args;                                                                \
+    CLEAR_PADDING(&noted);                                                                         \
+    step_graphs_note(graphs, OP_##op, &noted, sizeof noted);                                       \
+    if (graphs->mode == STEP_GRAPHS_CAPTURE) return kernels->op(device, args);                     \
+    return kernels->op##_walk == NULL ? WEFT_OK : kernels->op##_walk(device, args);                \
+  }                                                                                                \
+  weft_status weft_##op(weft_device *device, const weft_##op##_args *args) {                       \
+    if (device == NULL || args == NULL) return report_invalid(#op, "device or args is NULL");      \
+    if (args->n_rows == 0) return WEFT_OK;                                                         \
+    weft_status status = check_##op(device, args);                                                 \
+    if (status == WEFT_OK && ask_watch(device, #op, args, false)) status = run_##op(device, args); \
+    if (status == WEFT_OK) (void)ask_watch(device, #op, args, true);                               \
+    return status;                                                                                 \
+  }                                                                                                \
+  uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args) {                \
+    if (device == NULL || args == NULL || device->kernels->op##_scratch == NULL) return 0;         \
+    return device->kernels->op##_scratch(device, args);                                            \
   }
 WEFT_OPS(X)
 #undef X

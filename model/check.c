@@ -10,7 +10,8 @@
 #include "kernels/ops.h"
 #include "model/logits.h"
 
-enum { OUTPUTS_MAX = 1 + WEFT_NORM_THEN_MAX, NOWHERE = -1 };
+enum { OUTPUTS_MAX = 1 + WEFT_NORM_THEN_MAX, PRODUCTS = 4 };
+static const char *const products[PRODUCTS] = {"matmul", "experts", "head_rows", "soft"};
 static const float temperature_of_check = 0.8f;
 
 /* What one op gave: rows of floats (or of expert ids). */
@@ -23,6 +24,7 @@ typedef struct output {
 typedef struct record {
   const char *op;
   uint32_t layer, index, n_outputs;
+  uint64_t work; /* of products with weights, in weights read or multiplied; 0: another op */
   uint64_t n[OUTPUTS_MAX];
   float *values[OUTPUTS_MAX]; /* host, dense */
 } record;
@@ -38,8 +40,9 @@ typedef struct check_run {
   uint32_t n_records, records_max, at;
   const weft_weight *head; /* of the device's model */
   float cap, embed_scale;
-  float *host; /* [n_vocab] and more: what was downloaded */
-  uint64_t host_max;
+  uint64_t work_done, work_wanted;           /* by ref; of all records */
+  double credit[PRODUCTS];                   /* work that a kind of product may still do */
+  uint32_t n_seen[PRODUCTS], first, n_taken; /* first, n_taken: rows of the op at hand that ref computes */
 } check_run;
 
 /* ---- what ops write -------------------------------------------------------------------------------------- */
@@ -119,7 +122,7 @@ static void judge_error(check_run *run, const char *op, uint32_t layer, uint32_t
 }
 
 static void compare_output(check_run *run, const record *r, const output *o, const float *device, const float *ref) {
-  for (uint64_t row = 0; row < o->n_rows; row++) {
+  for (uint64_t row = run->first; row < run->first + run->n_taken; row++) {
     const float *a = device + row * o->n_cols, *b = ref + row * o->n_cols;
     double worst = 0.0, square = 0.0;
     for (uint64_t i = 0; i < o->n_cols; i++) {
@@ -273,6 +276,122 @@ static weft_status check_statistics(check_run *run, const weft_head_rows_args *r
   return status;
 }
 
+/* ---- products on ref ------------------------------------------------------------------------------------- */
+
+static uint64_t weights_of(const weft_weight *w) {
+  return w == NULL || w->data == NULL ? 0 : (uint64_t)w->n_in * w->n_out;
+}
+
+/* Of one row, beside what is the same for any number of rows. ref takes about as long to read a weight (it is stored in
+ * another form) as to multiply by it; experts are read anew for each row. */
+static uint64_t work_of(const char *op, const void *args, uint64_t *n_rows) {
+  uint64_t each = 0, once = 0;
+  if (IS("matmul")) {
+    const weft_matmul_args *a = args;
+    *n_rows = a->n_rows;
+    for (uint32_t i = 0; i < a->n_weights; i++) each += weights_of(a->weight[i]);
+    once = each;
+  } else if (IS("experts")) {
+    const weft_experts_args *a = args;
+    *n_rows = a->n_rows;
+    each = 2ull * a->k * (weights_of(a->gate_up) + weights_of(a->gate) + weights_of(a->up) + weights_of(a->down));
+    once = weights_of(a->shared.gate) + weights_of(a->shared.up) + weights_of(a->shared.down);
+    each += once;
+  } else if (IS("head_rows")) {
+    const weft_head_rows_args *a = args;
+    *n_rows = a->n_rows;
+    each = once = weights_of(a->weight);
+  } else if (IS("soft")) {
+    const weft_soft_args *a = args;
+    *n_rows = a->n_rows;
+    each = once = weights_of(a->weight);
+  } else {
+    return 0;
+  }
+  return once + *n_rows * each;
+}
+
+static uint32_t product_of(const char *op) {
+  uint32_t i = 0;
+  while (i < PRODUCTS && !IS(products[i])) i++;
+  return i;
+}
+
+/* Rows [first, first + n) of an op on ref. */
+static weft_status run_rows(weft_device *ref, const char *op, const void *args, uint32_t first, uint32_t n) {
+  if (IS("matmul")) {
+    weft_matmul_args a = *(const weft_matmul_args *)args;
+    a.x += first * a.x_stride;
+    for (uint32_t i = 0; i < a.n_weights; i++) a.y[i] += first * a.y_stride[i];
+    a.n_rows = n;
+    return weft_matmul(ref, &a);
+  }
+  if (IS("experts")) {
+    weft_experts_args a = *(const weft_experts_args *)args;
+    a.x += first * a.x_stride;
+    a.y += first * a.y_stride;
+    a.ids += first * a.k;
+    a.weights += first * a.k;
+    if (a.shared.gate != NULL) a.shared.x += first * a.shared.x_stride;
+    if (a.shared.gate != NULL) a.shared.y += first * a.shared.y_stride;
+    a.n_rows = n;
+    return weft_experts(ref, &a);
+  }
+  if (IS("head_rows")) {
+    weft_head_rows_args a = *(const weft_head_rows_args *)args;
+    a.h += first * a.h_stride;
+    a.logits += first * a.logits_stride;
+    a.bad += a.bad == NULL ? 0 : first;
+    a.n_rows = n;
+    return weft_head_rows(ref, &a);
+  }
+  weft_soft_args a = *(const weft_soft_args *)args;
+  a.logits += first * a.logits_stride;
+  a.temperature += first;
+  a.soft += first * a.soft_stride;
+  a.n_rows = n;
+  return weft_soft(ref, &a);
+}
+
+/* Before an op on ref: which of its rows are computed. True: all, in the ordinary way. */
+static bool begin_op(check_run *run, const char *op, const void *args) {
+  uint64_t n_rows = 0, work = work_of(op, args, &n_rows), most = run->args->work_max;
+  uint32_t kind = product_of(op);
+  run->first = 0;
+  run->n_taken = UINT32_MAX;
+  if (work == 0) return true;
+  uint64_t taken = n_rows;
+  if (most > 0 && run->work_wanted > most) {
+    double share = (double)most / (double)run->work_wanted, each = (double)work / (double)n_rows;
+    run->credit[kind] += share * (double)work;
+    taken = run->credit[kind] > 0.0 ? (uint64_t)(run->credit[kind] / each) : 0;
+    if (taken > n_rows) taken = n_rows;
+    /* the head is one weight, called for one row again and again: not every call need have a row */
+    if (taken == 0 && (kind != 2 || run->n_seen[kind] == 0)) taken = 1;
+    run->credit[kind] -= (double)taken * each;
+  }
+  weft_draw_key key = {2, 0, WEFT_DRAW_TEST, run->at, 0};
+  run->n_seen[kind] += 1;
+  run->n_taken = (uint32_t)taken;
+  run->first = (uint32_t)weft_draw_below(&key, (uint32_t)(n_rows - taken) + 1);
+  run->report->product_rows += n_rows;
+  run->report->rows_taken += taken;
+  run->work_done += taken == n_rows ? work : (uint64_t)((double)work / (double)n_rows * (double)taken);
+  if (taken == n_rows) return true;
+  run->nested = true;
+  if (taken > 0) run->status = run_rows(run->args->ref, op, args, run->first, run->n_taken);
+  run->nested = false;
+  return false;
+}
+
+static void tell_progress(check_run *run, bool end) {
+  uint64_t most = run->args->work_max, total = run->work_wanted;
+  if (most > 0 && total > most) total = most;
+  if (run->args->progress == NULL || total == 0) return;
+  /* one row of each op is taken whatever the bound: then the work is more than was said */
+  run->args->progress(run->args->progress_self, run->work_done < total && !end ? run->work_done : total, total);
+}
+
 /* ---- watching -------------------------------------------------------------------------------------------- */
 
 static record *add_record(check_run *run) {
@@ -291,7 +410,10 @@ static weft_status keep_record(check_run *run, const char *op, const void *args)
   uint32_t n = outputs_of(op, args, out);
   record *r = add_record(run);
   if (r == NULL) return WEFT_E_NO_MEMORY;
+  uint64_t n_rows;
   *r = (record){.op = op, .layer = run->layer, .index = run->index++, .n_outputs = n};
+  r->work = work_of(op, args, &n_rows);
+  run->work_wanted += r->work;
   for (uint32_t i = 0; i < n; i++) {
     r->n[i] = out[i].n_rows * out[i].n_cols;
     r->values[i] = weft_alloc((size_t)r->n[i], sizeof(float));
@@ -311,8 +433,10 @@ static weft_status hold_against(check_run *run, const char *op, const void *args
   if (run->at == run->n_records) return WEFT_E_INVALID;
   record *r = &run->record[run->at++];
   if (strcmp(r->op, op) != 0 || r->n_outputs != n) return WEFT_E_INVALID;
+  bool whole = run->n_taken == UINT32_MAX;
   for (uint32_t i = 0; i < n; i++) {
     if (r->n[i] != out[i].n_rows * out[i].n_cols) return WEFT_E_INVALID;
+    if (whole) run->n_taken = (uint32_t)out[i].n_rows;
     float *ref = weft_alloc((size_t)r->n[i], sizeof *ref);
     weft_status status = ref == NULL ? WEFT_E_NO_MEMORY : move_rows(run->args->ref, &out[i], ref, true);
     if (status == WEFT_OK) compare_output(run, r, &out[i], r->values[i], ref);
@@ -322,16 +446,19 @@ static weft_status hold_against(check_run *run, const char *op, const void *args
     r->values[i] = NULL;
     if (status != WEFT_OK) return status;
   }
-  run->report->n_ops += n > 0;
+  run->report->n_ops += n > 0 && run->n_taken > 0;
+  tell_progress(run, false);
   return WEFT_OK;
 }
 
-static void watch_device(void *self, uint32_t layer, const char *op, const void *args) {
+static bool watch_device(void *self, uint32_t layer, const char *op, const void *args, bool done) {
   check_run *run = self;
-  if (run->nested || run->status != WEFT_OK) return;
+  if (run->nested || run->status != WEFT_OK) return true;
+  if (!done) return !run->comparing || begin_op(run, op, args);
   if (layer != run->layer) run->index = 0;
   run->layer = layer;
   run->status = run->comparing ? hold_against(run, op, args) : keep_record(run, op, args);
+  return true;
 }
 
 static int ignore_row(void *self, const float *logits, uint32_t n_vocab) {
@@ -377,7 +504,9 @@ weft_status weft_check(const weft_check_args *args, weft_check_report *report, w
   weft_status status = run_on(&run, args->device, error);
   run.comparing = true;
   run.layer = run.index = 0;
+  if (status == WEFT_OK) tell_progress(&run, false);
   if (status == WEFT_OK) status = run_on(&run, args->ref, error);
+  if (status == WEFT_OK) tell_progress(&run, true);
   for (uint32_t i = 0; i < run.n_records; i++) {
     for (uint32_t k = 0; k < OUTPUTS_MAX; k++) weft_free(run.record[i].values[k]);
   }

@@ -6,6 +6,8 @@
 #   - a command line of weft anywhere in docs names only options that the command has
 #   - the defaults that operations.md prints are those of `weft serve --help`
 #   - links to files of the tree lead somewhere
+#   - what docs/coverage.md names as evidence exists: tests, functions in them, commands, scripts; each row names some
+#   - a table of measured numbers stands under a link to a record, or under words that say what it is: one run, by hand
 set -uo pipefail
 cd "$(dirname "$0")/.."
 weft=$(realpath "$1")
@@ -76,5 +78,35 @@ while IFS=: read -r file target; do
   path=$(dirname "$file")/${target%%#*}
   if [ -z "${target%%#*}" ] || [ -e "$path" ]; then ok; else bad "$file: no file $target"; fi
 done < <(grep -oHE '\]\([^)]+\)' README.md CONTRIBUTING.md CHANGELOG.md docs/*.md | sed -E 's/\]\(//; s/\)$//' | grep -v '://')
+# coverage.md: | capability | evidence |
+while IFS= read -r row; do
+  what=$(cut -d'|' -f2 <<<"$row") evidence=$(cut -d'|' -f3- <<<"$row") found=0 files=''
+  mapfile -t tests < <(grep -oE '`(unit|prop|sim|fault|kernels|golden|http|fuzz)/[a-z0-9_*]+`' <<<"$evidence" | tr -d '`')
+  for test in "${tests[@]}"; do # `kernels/*` is all of them
+    compgen -G "tests/$test.c" >/dev/null || bad "docs/coverage.md:$what: no tests/$test.c"
+    files="$files tests/$test.c" found=1
+  done
+  for function in $(grep -oE '\btest_[a-z0-9_]+' <<<"$evidence"); do
+    # shellcheck disable=SC2086 # a list of patterns
+    grep -qw "$function" $files || bad "docs/coverage.md:$what: no $function in$files"
+  done
+  for path in $(grep -oE '`(bench|tests)/[a-z_/]+\.(sh|py)' <<<"$evidence" | tr -d '`'); do
+    found=1
+    [ -e "$path" ] || bad "docs/coverage.md:$what: no $path"
+  done
+  for command in $(grep -oE '`\./dev [a-z]+' <<<"$evidence" | cut -d' ' -f2); do
+    found=1
+    grep -qE "^  $command\)" dev || bad "docs/coverage.md:$what: ./dev has no $command"
+  done
+  grep -qE '`weft [a-z]+|`bench_device_ops|`/metrics`|\]\(|systemd-analyze' <<<"$evidence" && found=1
+  if [ $found = 1 ]; then ok; else bad "docs/coverage.md:$what: no evidence"; fi
+done < <(sed -n 's/^\(| .*\)$/\1/p' docs/coverage.md | grep -vE '^\| (capability|---)')
+
+# performance.md: each table of numbers, and its section's or its paragraph's source
+awk '/^## / { source = 0 } /^\*\*/ { source = 0 }
+  /bench\/results\// || /one run/ || /by hand/ { source = 1 }
+  /^\|/ { if (!inside && !source) print NR; inside = 1; next } { inside = 0 }' docs/performance.md >"$work/tables"
+while read -r line; do bad "docs/performance.md:$line: a table without a record, nor a word that it is one run"; done <"$work/tables"
+ok
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -45,7 +45,7 @@ static const weft_option rows[] = {
     {"repeat", 'r', FIRST, BENCH, U32(repeat, 3, 1, 1000), "N", "runs of each case"},
     {"cases", 0, FIRST, EVAL, TEXT(cases), "FILE", "examples, one JSON object per line"},
     {"limit", 0, FIRST, EVAL, U32(limit, 0, 0, 1 << 20), "N", "examples per family [0: all]"},
-    {"seconds", 0, FIRST, SOAK, U32(seconds, 30, 1, 86400), "N", "how long"},
+    {"seconds", 0, FIRST, SOAK | CHECK, U32(seconds, 30, 1, 86400), "N", "how long; of check: about, for ref's part"},
     {"trace", 0, FIRST, SIM, TEXT(product.trace), "FILE", "requests as JSON lines; without it they are drawn"},
     {"profile", 0, FIRST, SIM, TEXT(profile), "FILE", "models and their times, as JSON [built in]"},
     {"replicas", 0, FIRST, SIM, U32(replicas, 1, 1, 64), "N", "engines, each with its device and pool"},
@@ -113,7 +113,10 @@ const weft_command weft_lab_commands[] = {
      "answer examples with known answers, both ways",
      "  weft eval -m model/demo/weft-demo.gguf --cases model/demo/eval.jsonl --limit 20\n"},
     {"check", WEFT_OPENS_MODEL | CHECK, weft_lab_check, "-m FILE [--backend NAME]",
-     "a backend against ref, op by op, over a model", "  weft check -m a.gguf --backend cpu\n"},
+     "a backend against ref, op by op, over a model",
+     "  weft check -m a.gguf --backend cpu\n"
+     "  weft check -m m26.gguf --backend cuda --seconds 120    some rows of every product; more time takes more of "
+     "them\n"},
     {"logits", WEFT_OPENS_MODEL | LOGITS, weft_lab_logits, "-m FILE --tokens IDS -o FILE", "write raw f32 logits",
      "  weft logits -m a.gguf --tokens 2,5,9 -o logits.f32\n"},
     {"soak", WEFT_OPENS_RUNTIME | SOAK, weft_lab_soak, "-m FILE", "full load with random cancels for a while",

@@ -2,12 +2,16 @@
 /* weft check: a backend against ref, op by op, over a model. 0: they agree; 1: the first op that does not is named. */
 
 #include <inttypes.h>
+#include <unistd.h>
 
 #include "bench/lab/lab.h"
 
-enum { TOKENS = 12 };
+/* REF_RATE: weights that ref reads and multiplies per second on one core of a server, about. The work is bounded by it and
+ * not by a clock, so that a command compares the same rows on every machine. */
+enum { TOKENS = 12, REF_RATE = 600000000 };
 
 typedef struct check_job {
+  uint32_t n_told; /* quarters of ref's work that have been told, and one for its beginning */
   weft_gguf *gguf;
   weft_device *device, *ref;
   int32_t *tokens, *canvas;
@@ -35,6 +39,24 @@ static weft_status find_sizes(const check_job *job, uint32_t *n_vocab, uint32_t 
   return WEFT_OK;
 }
 
+/* A bar on a terminal; else a line for each quarter. */
+static void show_progress(void *self, uint64_t done, uint64_t total) {
+  enum { WIDTH = 40 };
+  check_job *job = self;
+  char bar[WIDTH + 1];
+  uint32_t n = 1 + (uint32_t)(4 * done / total);
+  bool news = n > job->n_told;
+  job->n_told = n;
+  if (!isatty(STDERR_FILENO)) {
+    if (news) (void)fprintf(stderr, "check: %u %% of about %.0f s of ref\n", 25 * (n - 1), (double)total / REF_RATE);
+    return;
+  }
+  for (uint64_t i = 0; i < WIDTH; i++) bar[i] = i < done * WIDTH / total ? '#' : '.';
+  bar[WIDTH] = 0;
+  (void)fprintf(stderr, "\rcomparing with ref [%s] %3d %%%s", bar, (int)(100 * done / total),
+                done == total && news ? "\n" : "");
+}
+
 static weft_status run(const weft_lab_config *c, check_job *job, weft_check_report *report, weft_error *error) {
   weft_device_config device = {.backend = c->product.backend, .n_threads = c->product.threads, .no_graphs = true},
                      ref = {.backend = "ref"};
@@ -59,7 +81,10 @@ static weft_status run(const weft_lab_config *c, check_job *job, weft_check_repo
                           .n_tokens = n_tokens,
                           .canvas = job->canvas,
                           .n_canvas = n_canvas,
-                          .tolerance = c->tolerance};
+                          .tolerance = c->tolerance,
+                          .work_max = (uint64_t)c->seconds * REF_RATE,
+                          .progress = c->product.quiet ? NULL : show_progress,
+                          .progress_self = job};
   return weft_check(&args, report, error);
 }
 
@@ -68,14 +93,19 @@ static void say(const weft_lab_config *c, const check_job *job, const weft_check
   char where[64] = "after the last layer";
   if (r->layer != UINT32_MAX) (void)snprintf(where, sizeof where, "layer %" PRIu32, r->layer);
   if (c->product.json) {
-    (void)printf("{\"agrees\":%s,\"backend\":\"%s\",\"ops\":%" PRIu32 ",\"rows\":%" PRIu32
-                 ",\"op\":\"%s\",\"layer\":%d,\"index\":%" PRIu32 ",\"row\":%" PRIu32 ",\"error\":%.6g}\n",
-                 r->agrees ? "true" : "false", d->backend, r->n_ops, r->n_rows, r->op,
+    (void)printf("{\"agrees\":%s,\"backend\":\"%s\",\"ops\":%" PRIu32 ",\"rows\":%" PRIu32 ",\"product_rows\":%" PRIu64
+                 ",\"product_rows_compared\":%" PRIu64 ",\"op\":\"%s\",\"layer\":%d,\"index\":%" PRIu32
+                 ",\"row\":%" PRIu32 ",\"error\":%.6g}\n",
+                 r->agrees ? "true" : "false", d->backend, r->n_ops, r->n_rows, r->product_rows, r->rows_taken, r->op,
                  r->layer == UINT32_MAX ? -1 : (int)r->layer, r->index, r->row, r->error < 1e30 ? r->error : 1e30);
   } else if (r->agrees) {
     (void)printf("%s %s agrees with ref: %" PRIu32 " ops, statistics of %" PRIu32
                  " rows; closest at %s, %s (op %" PRIu32 "): %.1f %% of what is allowed\n",
                  d->backend, d->isa, r->n_ops, r->n_rows, where, r->op, r->index, 100.0 * r->error);
+    if (r->rows_taken < r->product_rows)
+      (void)printf("of the products with weights, %" PRIu64 " of %" PRIu64
+                   " rows were compared, some of every op (--seconds %" PRIu32 "); of all other ops every row\n",
+                   r->rows_taken, r->product_rows, c->seconds);
   } else {
     (void)printf("%s %s differs from ref at %s, %s (op %" PRIu32 "), row %" PRIu32 ": %.3g times what is allowed\n",
                  d->backend, d->isa, where, r->op, r->index, r->row, r->error);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* weft bench peer: this engine and an existing llama.cpp build on the same file, in turns A B A B, so that a noisy
- * machine does the same to both. Quotes the median of the ratios. Its programs llama-bench, llama-batched-bench and
+ * machine does the same to both. The ratio is that of the medians; beside it stand the smallest and the largest ratio of
+ * one turn. Its programs llama-bench, llama-batched-bench and
  * llama-server are looked for in --llama DIR; what is not there is left out and said so. */
 #include <jansson.h>
 #include <signal.h>
@@ -23,9 +24,44 @@ typedef struct peer_row {
   const char *name;
   weft_load load;
   bool prefill;
-  double ours[TURNS_MAX], theirs[TURNS_MAX], ratio[TURNS_MAX]; /* tok/s */
-  uint32_t n;
+  double ours[TURNS_MAX], theirs[TURNS_MAX]; /* tok/s; theirs 0: the peer gave nothing in that turn */
 } peer_row;
+
+/* What the turns of one row say: medians, largest less smallest, ratios of turns. */
+typedef struct peer_summary {
+  double ours, theirs, ours_spread, theirs_spread, ratio_min, ratio_max;
+  uint32_t n; /* turns that count */
+} peer_summary;
+
+static double spread_of(const double *sorted, uint32_t n) {
+  return n == 0 ? 0.0 : sorted[n - 1] - sorted[0];
+}
+
+/* Larger is better: ours over theirs; else (seconds) theirs over ours. */
+static peer_summary sum_up(const double *ours, const double *theirs, uint32_t n_turns, bool larger) {
+  double a[TURNS_MAX], b[TURNS_MAX];
+  peer_summary s = {.n = 0};
+  for (uint32_t i = 0; i < n_turns; i++) {
+    if (theirs[i] <= 0.0 || ours[i] <= 0.0) continue;
+    double ratio = larger ? ours[i] / theirs[i] : theirs[i] / ours[i];
+    s.ratio_min = s.n == 0 || ratio < s.ratio_min ? ratio : s.ratio_min;
+    s.ratio_max = ratio > s.ratio_max ? ratio : s.ratio_max;
+    a[s.n] = ours[i];
+    b[s.n++] = theirs[i];
+  }
+  s.ours = weft_median(a, s.n); /* sorts */
+  s.theirs = weft_median(b, s.n);
+  s.ours_spread = spread_of(a, s.n);
+  s.theirs_spread = spread_of(b, s.n);
+  return s;
+}
+
+static json_t *record_of(const char *work, const peer_summary *s, const char *unit, bool larger) {
+  double ratio = s->n == 0 ? 0.0 : larger ? s->ours / s->theirs : s->theirs / s->ours;
+  return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:i}", "work", work, "weft", s->ours, "weft_spread",
+                   s->ours_spread, "peer", s->theirs, "peer_spread", s->theirs_spread, "ratio", ratio, "ratio_min",
+                   s->ratio_min, "ratio_max", s->ratio_max, "unit", unit, "turns", (int)s->n);
+}
 
 int weft_serving_vocabulary(const char *path, uint32_t *n_vocab) {
   weft_gguf *gguf;
@@ -111,25 +147,21 @@ static int run_ours(weft_runtime *rt, peer_row *rows, uint32_t turn) {
   return 0;
 }
 
-static void take_ratios(peer_row *rows, uint32_t turn) {
-  for (uint32_t i = 0; i < ROWS; i++) {
-    if (rows[i].theirs[turn] > 0.0) rows[i].ratio[rows[i].n++] = rows[i].ours[turn] / rows[i].theirs[turn];
-  }
-}
-
 static json_t *report(const weft_lab_config *config, peer_row *rows, uint32_t n_turns) {
   json_t *list = json_array();
   for (uint32_t i = 0; i < ROWS; i++) {
     peer_row *r = &rows[i];
     if (r->name == NULL) continue;
-    double ratio = weft_median(r->ratio, r->n), ours = weft_median(r->ours, n_turns),
-           theirs = weft_median(r->theirs, n_turns);
+    peer_summary sum = sum_up(r->ours, r->theirs, n_turns, true);
+    json_t *record = record_of(r->name, &sum, "tok/s", true);
     if (!config->product.json) {
-      (void)printf("%-22s weft %9.1f tok/s   llama.cpp %9.1f tok/s   median of ratios %.2f%s\n", r->name, ours, theirs,
-                   ratio, r->n == 0 ? " (the peer gave nothing)" : "");
+      (void)printf(
+          "%-22s weft %9.1f tok/s (spread %.1f)   llama.cpp %9.1f tok/s (%.1f)   ratio %.2f, of turns %.2f to %.2f%s\n",
+          r->name, sum.ours, sum.ours_spread, sum.theirs, sum.theirs_spread,
+          json_number_value(json_object_get(record, "ratio")), sum.ratio_min, sum.ratio_max,
+          sum.n == 0 ? " (the peer gave nothing)" : "");
     }
-    (void)json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:f, s:s, s:i}", "work", r->name, "weft", ours, "peer",
-                                                theirs, "ratio", ratio, "unit", "tok/s", "turns", (int)r->n));
+    (void)json_array_append_new(list, record);
   }
   return list;
 }
@@ -195,7 +227,7 @@ static int serve_both(const weft_lab_config *config, uint32_t n_vocab, uint32_t 
 }
 
 static int compare_serving(const weft_lab_config *config, json_t *list) {
-  double ratio[TURNS_MAX], ours[TURNS_MAX], theirs[TURNS_MAX];
+  double ours[TURNS_MAX], theirs[TURNS_MAX];
   uint64_t computed[2] = {0, 0};
   uint32_t n_vocab, n = config->repeat < TURNS_MAX ? config->repeat : TURNS_MAX;
   int code = weft_serving_vocabulary(config->product.models.item[0], &n_vocab);
@@ -204,18 +236,18 @@ static int compare_serving(const weft_lab_config *config, json_t *list) {
     code = serve_both(config, n_vocab, turn, seconds, computed);
     ours[turn] = seconds[0];
     theirs[turn] = seconds[1];
-    ratio[turn] = seconds[0] > 0.0 ? seconds[1] / seconds[0] : 0.0;
   }
   if (code != 0) return code;
-  double a = weft_median(ours, n), b = weft_median(theirs, n), r = weft_median(ratio, n);
+  peer_summary sum = sum_up(ours, theirs, n, false);
+  json_t *record = record_of("shared system prompt", &sum, "s", false);
+  (void)json_object_set_new(record, "prompt_tokens_computed", json_integer((json_int_t)computed[0]));
+  (void)json_object_set_new(record, "peer_prompt_tokens_computed", json_integer((json_int_t)computed[1]));
   if (!config->product.json) {
     (void)printf("%-22s weft %9.2f s (%llu prompt tokens computed)   llama.cpp %9.2f s (%llu)   times faster %.2f\n",
-                 "shared system prompt", a, (unsigned long long)computed[0], b, (unsigned long long)computed[1], r);
+                 "shared system prompt", sum.ours, (unsigned long long)computed[0], sum.theirs,
+                 (unsigned long long)computed[1], json_number_value(json_object_get(record, "ratio")));
   }
-  (void)json_array_append_new(
-      list, json_pack("{s:s, s:f, s:f, s:f, s:s, s:i, s:I, s:I}", "work", "shared system prompt", "weft", a, "peer", b,
-                      "ratio", r, "unit", "s", "turns", (int)n, "prompt_tokens_computed", (json_int_t)computed[0],
-                      "peer_prompt_tokens_computed", (json_int_t)computed[1]));
+  (void)json_array_append_new(list, record);
   return 0;
 }
 
@@ -240,7 +272,6 @@ int weft_bench_peer(const weft_lab_config *config) {
   for (uint32_t turn = 0; turn < n && code == 0; turn++) {
     code = run_ours(rt, rows, turn);
     if (code == 0) code = run_peer(config, rows, turn);
-    if (code == 0) take_ratios(rows, turn);
   }
   weft_close(rt);
   if (code != 0) return code;

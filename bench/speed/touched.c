@@ -28,16 +28,17 @@ static uint32_t count_distinct(weft_touched *t, uint64_t n_ids) {
 }
 
 /* On the engine's thread. Reading back is refused while a step is being recorded. */
-static void take(void *self, uint32_t layer, const char *op, const void *args) {
+static bool take(void *self, uint32_t layer, const char *op, const void *args, bool done) {
   weft_touched *t = self;
   const weft_experts_args *a = args;
   (void)layer;
-  if (!__atomic_load_n(&t->counting, __ATOMIC_ACQUIRE) || strcmp(op, "experts") != 0) return;
+  if (!done || !__atomic_load_n(&t->counting, __ATOMIC_ACQUIRE) || strcmp(op, "experts") != 0) return true;
   uint64_t n_ids = (uint64_t)a->n_rows * a->k;
   (void)pthread_mutex_lock(&t->mutex); /* errors are programming errors */
   if (n_ids <= t->n_ids && weft_device_download(t->runtime->device, t->ids, a->ids, n_ids * sizeof *t->ids) == WEFT_OK)
     add(t, a->n_rows, count_distinct(t, n_ids));
   (void)pthread_mutex_unlock(&t->mutex);
+  return true;
 }
 
 bool weft_touched_open(weft_touched *t, weft_runtime *rt) {

@@ -13,6 +13,7 @@
 
 #include "kernels/arena.h"
 #include "kernels/device_internal.h"
+#include "kernels/expert_slots.h"
 
 enum {
   CUDA_RING_PARTS = 4,
@@ -31,24 +32,13 @@ typedef struct cuda_plans {
   uint32_t next;
 } cuda_plans;
 
-enum { CUDA_EXPERT_SLOTS = 4, CUDA_EXPERTS_MAX = 1024 };
-
-/* Experts in pinned host memory, in the order in which they are used (host_experts.cu). */
+/* Experts in pinned host memory (host_experts.cu). */
 typedef struct cuda_host_experts {
-  struct {
-    void *data;
-    uint64_t n_bytes;
-  } kept[CUDA_EXPERTS_MAX];
-  uint32_t n, next, last; /* next: slot tried first; last: weight used last */
-  uint8_t *staging;       /* device: CUDA_EXPERT_SLOTS times slot_bytes */
+  expert_slots slots;
+  cudaStream_t stream; /* of copies; NULL: no expert lies in host memory, and nothing else here is set */
+  cudaEvent_t event[EXPERT_SLOTS_EVENTS];
+  uint8_t *staging; /* device: EXPERT_SLOTS times slot_bytes */
   uint64_t slot_bytes;
-  struct {
-    const void *data; /* which weight is there, or on its way; NULL: none */
-    bool in_use;      /* by the products of this call */
-    bool released;    /* its free event stands after the products that read it */
-  } slot[CUDA_EXPERT_SLOTS];
-  cudaStream_t stream;
-  cudaEvent_t event[4 * CUDA_EXPERT_SLOTS + 1]; /* free, ready of each slot; the same of captures; follow */
 } cuda_host_experts;
 
 typedef struct cuda_device {
@@ -128,17 +118,15 @@ WEFT_OPS(X)
 void cuda_arena_open(cuda_device *device, uint64_t n_bytes_max, bool plain);
 /* A packed weight from device memory into pinned host memory; *out stands for it from then on. */
 weft_status cuda_experts_keep(cuda_device *device, const void *packed, uint64_t n_bytes, void **out);
-/* Frees one; not found: nothing. */
-void cuda_experts_forget(cuda_device *device, void *data);
+/* Frees one; false: it is none of them. */
+bool cuda_experts_forget(cuda_device *device, void *data);
 void cuda_experts_close(cuda_device *device);
 /* If *weight lies in host memory, brings it over: *weight is then *copy, whose data lies on the card. */
 weft_status cuda_experts_bring(cuda_device *device, const weft_weight **weight, weft_weight *copy);
 /* Called after the products of a call: their weights may be overwritten now, and the copies of the next ones begin. */
 weft_status cuda_experts_done(cuda_device *device);
-/* Called around captures and launches of graphs. join: the main stream waits for all copies on their way, which are
- * then forgotten. follow: the copying stream goes on after the main stream. */
+/* Called around captures and before launches of graphs: the main stream waits for all copies on their way. */
 weft_status cuda_experts_join(cuda_device *device);
-weft_status cuda_experts_follow(cuda_device *device);
 
 /* Ops with tables: make them, launch nothing. */
 weft_status cuda_attention_walk(weft_device *device, const weft_attention_args *args);

@@ -222,10 +222,8 @@ static bool graph_update(weft_device *device, void *exec, void *graph) {
 static weft_status graph_launch(weft_device *device, void *exec) {
   cuda_device *d = cuda_of(device);
   weft_status status = d->lost ? WEFT_E_DEVICE : cuda_experts_join(d);
-  if (status == WEFT_OK) {
-    status = cuda_judge(d, cudaGraphLaunch((cudaGraphExec_t)exec, d->stream), "launching a graph");
-  }
-  return status == WEFT_OK ? cuda_experts_follow(d) : status;
+  return status == WEFT_OK ? cuda_judge(d, cudaGraphLaunch((cudaGraphExec_t)exec, d->stream), "launching a graph")
+                           : status;
 }
 
 static void free_graph(weft_device *device, void *graph) {

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Memory of weights: the arena of the card, and experts that lie in pinned host memory because the card is full.
  *
- * Law: a weight in host memory is copied over a stream of its own into one of four slots of staging memory. While the
- * products with one weight run, the weights that were placed after it are already being copied. The bytes are those
- * that would lie on the card, so the results are the same. A product waits for the event of its slot, and a slot is
- * written again only after the event of the products that read it. Around a step that is captured as a graph no copy is
- * left open: see cuda_experts_join. */
+ * Law: a weight in host memory is copied over a stream of its own into one of EXPERT_SLOTS slots of staging memory, as
+ * kernels/expert_slots.h says: what is where, and what waits for what. The bytes are those that would lie on the card,
+ * so the results are the same. */
 #include <string.h>
 
 #include "base/log.h"
@@ -121,155 +119,102 @@ void cuda_arena_open(cuda_device *d, uint64_t n_bytes_max, bool plain) {
 
 /* ---- experts in host memory ----------------------------------------------------------------------------- */
 
+static cudaStream_t stream_of(cuda_device *d, expert_stream stream) {
+  return stream == EXPERT_STREAM_COPY ? d->experts.stream : d->stream;
+}
+
+static weft_status slot_copy(void *self, uint32_t slot, const void *from, uint64_t n_bytes) {
+  cuda_device *d = (cuda_device *)self;
+  cuda_host_experts *h = &d->experts;
+  cudaError_t error = cudaMemcpyAsync(h->staging + slot * h->slot_bytes, from, n_bytes, cudaMemcpyDefault, h->stream);
+  return cuda_judge(d, error, "fetching experts");
+}
+
+static weft_status slot_record(void *self, uint32_t event, expert_stream stream) {
+  cuda_device *d = (cuda_device *)self;
+  return cuda_judge(d, cudaEventRecord(d->experts.event[event], stream_of(d, stream)), "an event");
+}
+
+static weft_status slot_wait(void *self, uint32_t event, expert_stream stream) {
+  cuda_device *d = (cuda_device *)self;
+  cudaError_t error = cudaStreamWaitEvent(stream_of(d, stream), d->experts.event[event], 0);
+  return cuda_judge(d, error, stream == EXPERT_STREAM_MAIN ? "waiting for experts" : "waiting for a slot");
+}
+
+static weft_status open_experts(cuda_device *d) {
+  static const expert_slots_calls calls = {slot_copy, slot_record, slot_wait};
+  cuda_host_experts *h = &d->experts;
+  weft_status status = cuda_judge(d, cudaStreamCreateWithFlags(&h->stream, cudaStreamNonBlocking), "making a stream");
+  for (uint32_t i = 0; i < EXPERT_SLOTS_EVENTS && status == WEFT_OK; i++)
+    status = cuda_judge(d, cudaEventCreateWithFlags(&h->event[i], cudaEventDisableTiming), "making an event");
+  expert_slots_open(&h->slots, &calls, d);
+  return status;
+}
+
+/* Graphs name the old memory, and copies into it may be on their way. */
+static weft_status grow_staging(cuda_device *d, uint64_t n_bytes) {
+  cuda_host_experts *h = &d->experts;
+  weft_status status = cuda_experts_join(d);
+  if (status == WEFT_OK) status = cuda_judge(d, cudaStreamSynchronize(d->stream), "the work before");
+  if (status != WEFT_OK) return status;
+  if (d->base.graphs != NULL) step_graphs_drop(d->base.graphs);
+  if (h->staging != NULL) (void)cudaFree(h->staging);
+  h->staging = NULL;
+  h->slot_bytes = 0;
+  status = cuda_judge(d, cudaMalloc((void **)&h->staging, EXPERT_SLOTS * n_bytes), "staging of experts");
+  if (status == WEFT_OK) h->slot_bytes = n_bytes;
+  return status;
+}
+
 weft_status cuda_experts_keep(cuda_device *d, const void *packed, uint64_t n_bytes, void **out) {
   cuda_host_experts *h = &d->experts;
-  weft_status status = WEFT_OK;
-  if (h->stream == NULL) {
-    status = cuda_judge(d, cudaStreamCreateWithFlags(&h->stream, cudaStreamNonBlocking), "making a stream");
-    for (uint32_t i = 0; i < 4 * CUDA_EXPERT_SLOTS + 1 && status == WEFT_OK; i++)
-      status = cuda_judge(d, cudaEventCreateWithFlags(&h->event[i], cudaEventDisableTiming), "making an event");
-  }
-  if (status == WEFT_OK && h->n == CUDA_EXPERTS_MAX) status = WEFT_E_TOO_LARGE;
-  if (status == WEFT_OK && n_bytes > h->slot_bytes) {
-    if (h->staging != NULL) (void)cudaFree(h->staging);
-    h->staging = NULL;
-    h->slot_bytes = 0;
-    status = cuda_judge(d, cudaMalloc((void **)&h->staging, CUDA_EXPERT_SLOTS * n_bytes), "staging of experts");
-    if (status == WEFT_OK) h->slot_bytes = n_bytes;
-  }
+  weft_status status = h->stream == NULL ? open_experts(d) : WEFT_OK;
+  if (status == WEFT_OK && n_bytes > h->slot_bytes) status = grow_staging(d, n_bytes);
   if (status != WEFT_OK) return status;
   status = cuda_judge(d, cudaHostAlloc(out, n_bytes, cudaHostAllocDefault), "pinned memory for experts");
   if (status != WEFT_OK) return status;
   status = cuda_judge(d, cudaMemcpyAsync(*out, packed, n_bytes, cudaMemcpyDefault, d->stream), "experts to the host");
   if (status == WEFT_OK) status = cuda_judge(d, cudaStreamSynchronize(d->stream), "experts to the host");
-  if (status != WEFT_OK) {
-    (void)cudaFreeHost(*out);
-    return status;
-  }
-  h->kept[h->n].data = *out;
-  h->kept[h->n++].n_bytes = n_bytes;
-  return WEFT_OK;
+  if (status == WEFT_OK) status = expert_slots_keep(&h->slots, *out, n_bytes);
+  if (status != WEFT_OK) (void)cudaFreeHost(*out);
+  return status;
 }
 
-void cuda_experts_forget(cuda_device *d, void *data) {
+bool cuda_experts_forget(cuda_device *d, void *data) {
   cuda_host_experts *h = &d->experts;
-  uint32_t i = 0;
-  while (i < h->n && h->kept[i].data != data) i++;
-  if (i == h->n) return;
-  (void)cuda_experts_join(d);
+  if (h->stream == NULL || !expert_slots_forget(&h->slots, data)) return false;
   if (!d->lost) (void)cudaStreamSynchronize(d->stream);
-  for (uint32_t s = 0; s < CUDA_EXPERT_SLOTS; s++) h->slot[s].data = NULL;
   (void)cudaFreeHost(data);
-  memmove(&h->kept[i], &h->kept[i + 1], (h->n - i - 1) * sizeof h->kept[0]);
-  h->n -= 1;
+  return true;
 }
 
 void cuda_experts_close(cuda_device *d) {
   cuda_host_experts *h = &d->experts;
   if (h->stream != NULL) (void)cudaStreamSynchronize(h->stream);
-  for (uint32_t i = 0; i < 4 * CUDA_EXPERT_SLOTS + 1; i++)
+  for (uint32_t i = 0; i < EXPERT_SLOTS_EVENTS; i++)
     if (h->event[i] != NULL) (void)cudaEventDestroy(h->event[i]);
   if (h->staging != NULL) (void)cudaFree(h->staging);
   if (h->stream != NULL) (void)cudaStreamDestroy(h->stream);
 }
 
-/* An event that was recorded in a capture means nothing outside of it: two sets. */
-static cudaEvent_t event_of(cuda_device *d, uint32_t slot, bool ready) {
-  bool capture = d->base.graphs != NULL && d->base.graphs->mode == STEP_GRAPHS_CAPTURE;
-  return d->experts.event[(capture ? 2 : 0) * CUDA_EXPERT_SLOTS + 2 * slot + (ready ? 1 : 0)];
-}
-
 weft_status cuda_experts_join(cuda_device *d) {
   cuda_host_experts *h = &d->experts;
   if (h->stream == NULL || d->lost) return d->lost ? WEFT_E_DEVICE : WEFT_OK;
-  weft_status status = WEFT_OK;
-  for (uint32_t s = 0; s < CUDA_EXPERT_SLOTS && status == WEFT_OK; s++) {
-    if (h->slot[s].data != NULL)
-      status = cuda_judge(d, cudaStreamWaitEvent(d->stream, event_of(d, s, true), 0), "joining");
-    memset(&h->slot[s], 0, sizeof h->slot[s]);
-  }
-  return status;
-}
-
-weft_status cuda_experts_follow(cuda_device *d) {
-  cuda_host_experts *h = &d->experts;
-  if (h->stream == NULL || d->lost) return d->lost ? WEFT_E_DEVICE : WEFT_OK;
-  cudaEvent_t event = h->event[4 * CUDA_EXPERT_SLOTS];
-  weft_status status = cuda_judge(d, cudaEventRecord(event, d->stream), "an event");
-  return status == WEFT_OK ? cuda_judge(d, cudaStreamWaitEvent(h->stream, event, 0), "following") : status;
-}
-
-/* The copy of kept weight i into a slot that no product of this call reads. */
-static weft_status fetch_expert(cuda_device *d, uint32_t i) {
-  cuda_host_experts *h = &d->experts;
-  uint32_t s = h->next;
-  while (h->slot[s].in_use) s = (s + 1) % CUDA_EXPERT_SLOTS;
-  h->next = (s + 1) % CUDA_EXPERT_SLOTS;
-  cudaEvent_t free_event = event_of(d, s, false);
-  weft_status status = WEFT_OK;
-  if (!h->slot[s].released) status = cuda_judge(d, cudaEventRecord(free_event, d->stream), "an event");
-  if (status == WEFT_OK) status = cuda_judge(d, cudaStreamWaitEvent(h->stream, free_event, 0), "waiting for a slot");
-  if (status == WEFT_OK) {
-    status = cuda_judge(d,
-                        cudaMemcpyAsync(h->staging + s * h->slot_bytes, h->kept[i].data, h->kept[i].n_bytes,
-                                        cudaMemcpyDefault, h->stream),
-                        "fetching experts");
-  }
-  if (status == WEFT_OK) status = cuda_judge(d, cudaEventRecord(event_of(d, s, true), h->stream), "an event");
-  h->slot[s].data = status == WEFT_OK ? h->kept[i].data : NULL;
-  h->slot[s].released = false;
-  return status;
-}
-
-static bool find_kept(const cuda_host_experts *h, const void *data, uint32_t *i) {
-  for (*i = 0; *i < h->n; (*i)++)
-    if (h->kept[*i].data == data) return true;
-  return false;
-}
-
-static uint32_t find_slot(const cuda_host_experts *h, const void *data) {
-  uint32_t s = 0;
-  while (s < CUDA_EXPERT_SLOTS && h->slot[s].data != data) s++;
-  return s;
+  return expert_slots_join(&h->slots);
 }
 
 weft_status cuda_experts_bring(cuda_device *d, const weft_weight **weight, weft_weight *copy) {
   cuda_host_experts *h = &d->experts;
-  uint32_t i, s;
-  if (*weight == NULL || h->n == 0 || !find_kept(h, (*weight)->data, &i)) return WEFT_OK;
-  weft_status status = WEFT_OK;
-  s = find_slot(h, h->kept[i].data);
-  if (s == CUDA_EXPERT_SLOTS) {
-    status = fetch_expert(d, i);
-    s = find_slot(h, h->kept[i].data);
-  }
-  if (status == WEFT_OK)
-    status = cuda_judge(d, cudaStreamWaitEvent(d->stream, event_of(d, s, true), 0), "waiting for experts");
-  if (status != WEFT_OK) return status;
-  h->slot[s].in_use = true;
-  h->last = i;
+  uint32_t slot;
+  if (*weight == NULL || h->stream == NULL) return WEFT_OK;
+  weft_status status = expert_slots_bring(&h->slots, (*weight)->data, &slot);
+  if (status != WEFT_OK || slot == EXPERT_SLOTS) return status;
   *copy = **weight;
-  copy->data = h->staging + s * h->slot_bytes;
+  copy->data = h->staging + slot * h->slot_bytes;
   *weight = copy;
   return WEFT_OK;
 }
 
 weft_status cuda_experts_done(cuda_device *d) {
-  cuda_host_experts *h = &d->experts;
-  weft_status status = WEFT_OK;
-  uint32_t n_free = 0;
-  bool any = false;
-  for (uint32_t s = 0; s < CUDA_EXPERT_SLOTS; s++) any |= h->slot[s].in_use;
-  if (!any) return WEFT_OK;
-  for (uint32_t s = 0; s < CUDA_EXPERT_SLOTS; s++) n_free += !h->slot[s].in_use;
-  for (uint32_t k = 1; k <= n_free && h->last + k < h->n && status == WEFT_OK; k++) {
-    if (find_slot(h, h->kept[h->last + k].data) == CUDA_EXPERT_SLOTS) status = fetch_expert(d, h->last + k);
-  }
-  for (uint32_t s = 0; s < CUDA_EXPERT_SLOTS && status == WEFT_OK; s++) {
-    if (!h->slot[s].in_use) continue;
-    status = cuda_judge(d, cudaEventRecord(event_of(d, s, false), d->stream), "an event");
-    h->slot[s].in_use = false;
-    h->slot[s].released = true;
-  }
-  return status;
+  return d->experts.stream == NULL ? WEFT_OK : expert_slots_done(&d->experts.slots);
 }

@@ -389,9 +389,7 @@ weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const vo
 void cuda_weight_free(weft_device *device, weft_weight *weight) {
   cuda_device *d = cuda_of(device);
   void *data = (void *)(uintptr_t)weight->data;
-  uint32_t n = d->experts.n;
-  cuda_experts_forget(d, data);
-  if (d->experts.n < n) {
+  if (cuda_experts_forget(d, data)) {
     d->base.weights.n_bytes_host -= weight->n_bytes;
   } else {
     weight_arena_give(&d->arena, data, weight->n_bytes);

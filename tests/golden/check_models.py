@@ -50,8 +50,8 @@ def softmax(x):
 class Model:
     def __init__(self, path):
         r = gguf.GGUFReader(path)
-        self.t = {x.name: np.array(x.data, dtype=np.float64).reshape([int(n) for n in x.shape[::-1]])
-                  for x in r.tensors}
+        self.t = {x.name: gguf.quants.dequantize(x.data, x.tensor_type).astype(np.float64)
+                  .reshape([int(n) for n in x.shape[::-1]]) for x in r.tensors}
         self.arch = r.fields["general.architecture"].contents()
 
         def key(name, default=None):
@@ -120,6 +120,10 @@ class Run:
         a, b = x[..., :half], x[..., half:]
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
+    def kept(self, x):
+        """Keys and values as they are remembered."""
+        return x
+
     def visible(self, q_pos, k_pos, canvas, sliding, prompt):
         wrong, w = self.wrong, self.m.window
         q, k = np.asarray(q_pos)[:, None], np.asarray(k_pos)[None, :]
@@ -152,6 +156,7 @@ class Run:
             v = k
         if "no-v-norm" not in wrong:
             v = rms(v, m.eps)
+        k, v = self.kept(k), self.kept(v)
         old_k, old_v = self.cache[i]
         if old_k is not None:
             k, v = np.concatenate([old_k, k]), np.concatenate([old_v, v])

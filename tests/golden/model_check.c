@@ -14,6 +14,10 @@ typedef struct fault {
 
 static void corrupt(void *self, uint32_t layer, const char *op, void *values, uint64_t n) {
   fault *f = self;
+  if (f->op != NULL && strcmp(f->op, "every experts") == 0) {
+    for (uint64_t i = 0; strcmp(op, "experts") == 0 && layer == f->layer && i < n; i++) ((float *)values)[i] *= 1.5f;
+    return;
+  }
   if (f->op == NULL || f->done || strcmp(op, f->op) != 0 || (f->layer != UINT32_MAX && layer != f->layer)) return;
   f->done = true;
   if (strcmp(op, "argmax") == 0 || strcmp(op, "drawn") == 0) {
@@ -21,6 +25,18 @@ static void corrupt(void *self, uint32_t layer, const char *op, void *values, ui
     return;
   }
   ((float *)values)[n / 2] += 1.0f + 2.0f * fabsf(((float *)values)[n / 2]);
+}
+
+static uint64_t work_max, told_done, told_total;
+static uint32_t n_told;
+
+static void tell(void *self, uint64_t done, uint64_t total) {
+  (void)self;
+  if (done > total || (n_told > 0 && (done < told_done || total != told_total)))
+    harness_die("progress", WEFT_E_INVALID, "it went backwards");
+  n_told += 1;
+  told_done = done;
+  told_total = total;
 }
 
 static weft_check_report run(const char *name, weft_device *device, float tolerance, fault *f) {
@@ -49,8 +65,11 @@ static weft_check_report run(const char *name, weft_device *device, float tolera
                           .canvas = n_canvas > 0 ? canvas : NULL,
                           .n_canvas = n_canvas,
                           .tolerance = tolerance,
+                          .work_max = work_max,
+                          .progress = tell,
                           .touch = corrupt,
                           .touch_self = f};
+  n_told = 0;
   weft_status status = weft_check(&args, &report, &error);
   if (status != WEFT_OK) harness_die(name, status, error.text);
   weft_device_close(ref);
@@ -64,6 +83,31 @@ static weft_device *cpu(void) {
   weft_device_config config = {.backend = "cpu", .n_threads = 1};
   if (weft_device_open(&config, &device, NULL) != WEFT_OK) harness_die("cpu", WEFT_E_DEVICE, "open");
   return device;
+}
+
+/* Bounded work: all ops are compared, of products some rows; a fault that fills an output is still found. */
+static void run_bounded(void) {
+  fault none = {.op = NULL}, whole = {.op = "every experts", .layer = 2};
+  work_max = 0;
+  weft_check_report all = run("dg-base", cpu(), 1e-3f, &none);
+  uint64_t work = told_total;
+  if (all.rows_taken != all.product_rows || told_done != told_total)
+    harness_die("all rows", WEFT_E_INVALID, "some were left out");
+  work_max = work / 4;
+  weft_check_report some = run("dg-base", cpu(), 1e-3f, &none);
+  (void)printf("a quarter of the work: %llu of %llu rows of products, %u of %u ops\n",
+               (unsigned long long)some.rows_taken, (unsigned long long)some.product_rows, some.n_ops, all.n_ops);
+  if (!some.agrees || some.product_rows != all.product_rows || told_done != told_total || n_told < 50)
+    harness_die("bounded", WEFT_E_INVALID, "it does not agree, or was not told");
+  if (some.rows_taken * 5 < some.product_rows || some.rows_taken * 5 > 2 * some.product_rows)
+    harness_die("bounded", WEFT_E_INVALID, "not about a quarter of the rows");
+  if (all.n_ops - some.n_ops > 20)
+    harness_die("bounded", WEFT_E_INVALID, "ops were left out, not only rows of the head");
+  work_max = 1;
+  some = run("dg-base", cpu(), 1e-3f, &whole);
+  if (some.agrees || strcmp(some.op, "experts") != 0 || some.layer != 2)
+    harness_die("bounded", WEFT_E_INVALID, "spoiled experts were not found with one row of each op");
+  work_max = 0;
 }
 
 int main(void) {
@@ -93,6 +137,7 @@ int main(void) {
       return 1;
     }
   }
+  run_bounded();
   (void)printf("%zu corrupted values found and named\n", sizeof faults / sizeof *faults);
   return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Logits and residual streams of tiny models against those of a reference library
  * (tests/golden/README.md), for every backend of this machine. Goal: largest error <= 2e-4 of the
- * range of the expected logits of a line. */
+ * range of the expected logits of a line, or what the header of a model says. */
 #include <dirent.h>
 
 #include "base/text.h"
@@ -14,6 +14,8 @@ typedef struct golden {
   char stem[512]; /* folder and name without an ending */
   char gguf[128], twin[128];
   uint32_t n_vocab, n_hidden, n_layers, n_canvas;
+  double tolerance; /* in parts of the range */
+  bool ref_only;    /* backends that round rows are left out */
   uint64_t n_floats;
   float *floats;
 } golden;
@@ -55,7 +57,7 @@ static void judge(check *c, const char *line, const float *got, const float *wan
   double error = compare(got, wanted, n);
   if (!(error <= *worst)) *worst = error;
   c->n_lines++;
-  if (error <= tolerance) return;
+  if (error <= c->golden->tolerance) return;
   (void)printf("FAILED: %s, case %s: error %.3g of the range: %.60s\n", c->golden->stem, c->case_name, error, line);
   exit(1);
 }
@@ -155,6 +157,7 @@ static void read_header(golden *g, FILE *file) {
     (void)sscanf(line, "n_hidden %u", &g->n_hidden);
     (void)sscanf(line, "n_layers %u", &g->n_layers);
     (void)sscanf(line, "n_canvas %u", &g->n_canvas);
+    if (sscanf(line, "tolerance %lf", &g->tolerance) == 1) g->ref_only = strstr(line, " ref") != NULL;
     if (sscanf(line, "n_floats %llu", &n) == 1) g->n_floats = n;
   }
 }
@@ -209,7 +212,7 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
       {.backend = "cuda", .block_tokens = 0, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cuda", .block_tokens = 4, .rows_max = ROWS_MAX, .n_pages = 2048},
   };
-  golden g = {0};
+  golden g = {.tolerance = tolerance};
   char path[600];
   (void)snprintf(g.stem, sizeof g.stem, "%s/%.*s", folder, (int)n_name, name);
   (void)snprintf(path, sizeof path, "%s.cases.txt", g.stem);
@@ -218,7 +221,7 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
   read_header(&g, file);
   (void)fclose(file);
   read_floats(&g);
-  for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+  for (size_t i = 0; i < (g.ref_only ? 1 : sizeof ways / sizeof *ways); i++) {
     weft_device_config config = {.backend = ways[i].backend, .n_threads = 1, .isa = ways[i].isa};
     weft_device *device;
     weft_error error = {{0}};
@@ -249,7 +252,7 @@ int main(void) {
   static const char folder[] = WEFT_SOURCE_DIR "/tests/golden/models";
   struct dirent **entries;
   int n = scandir(folder, &entries, is_cases, by_name);
-  if (n < 16) harness_die(folder, WEFT_E_NOT_FOUND, "expected at least 16 golden models");
+  if (n < 17) harness_die(folder, WEFT_E_NOT_FOUND, "expected at least 17 golden models");
   for (int i = 0; i < n; i++) {
     run_golden(folder, entries[i]->d_name, strlen(entries[i]->d_name) - 10);
     free(entries[i]);

@@ -7,21 +7,25 @@
  *   read as they come, or not before they have ended
  *   from a small and a large pool, with few and many rows, running requests and threads, with and without prefix cache
  *   while others are cancelled
+ *   on a card also: with and without graphs, with and without the arena, with as many experts in host memory as can be
+ *   and with half of them, and that in a small pool
  *
  * and text is what its tokens spell: all deltas together, and with whole tokens each delta by itself.
  *
- *   api_equalities [SEED]    other seeds of the sampled ones */
+ *   api_equalities [SEED]                    other seeds of the sampled ones
+ *   api_equalities --backend NAME [SEED]     one backend alone; without a card `cuda` ends with code 77: skipped */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "api/weft.h"
+#include "api/runtime.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "kernels/arena.h"
 
-enum { KINDS = 20, TEXT_MAX = 6000, TOKENS_MAX = 400, READERS = 4 };
+enum { SKIPPED = 77, KINDS = 20, TEXT_MAX = 6000, TOKENS_MAX = 400, READERS = 4 };
 
 typedef struct answer {
   char finish[16], text[TEXT_MAX];
@@ -36,6 +40,8 @@ typedef struct variant {
   uint64_t kv_bytes, host_bytes, spill_bytes;
   uint32_t rows, running, threads, order;
   bool no_cache, one_by_one, late, readers, cancels, hits;
+  bool no_graphs, no_arena, streams; /* streams: some experts must lie in host memory */
+  uint64_t device_bytes;
 } variant;
 
 static const char *models[2];
@@ -263,9 +269,9 @@ static void play(const variant *v, weft_runtime *rt) {
   read_all(rt, g, v->readers);
 }
 
-static weft_runtime *open_runtime(const variant *v) {
-  weft_runtime *rt;
-  char error[512] = "";
+/* NULL and a line: it cannot be opened. */
+static weft_runtime *try_to_open(const variant *v, char *error, size_t n_error) {
+  weft_runtime *rt = NULL;
   weft_open_options options = {.models = models,
                                .n_models = 1,
                                .backend = v->backend,
@@ -279,8 +285,17 @@ static weft_runtime *open_runtime(const variant *v) {
                                .queue = 64,
                                .rows = v->rows,
                                .no_prefix_cache = v->no_cache,
+                               .no_graphs = v->no_graphs,
+                               .no_arena = v->no_arena,
+                               .device_bytes = v->device_bytes,
                                .quiet = true};
-  need(weft_open(&options, &rt, error, sizeof error) == 0, "open", error);
+  return weft_open(&options, &rt, error, n_error) == 0 ? rt : NULL;
+}
+
+static weft_runtime *open_runtime(const variant *v) {
+  char error[512] = "";
+  weft_runtime *rt = try_to_open(v, error, sizeof error);
+  need(rt != NULL, "open", error);
   has_chat = weft_model_at(rt, 0).chat;
   return rt;
 }
@@ -333,6 +348,74 @@ static void check_spelling(weft_runtime *rt) {
     n_checked += 1;
   }
   need(n_checked > 2, "spelling", "nothing was checked");
+}
+
+/* What a variant is about must have happened. */
+static void check_card(const variant *v, const weft_runtime *rt) {
+  weft_weights_report w = weft_device_weights(rt->device);
+  weft_graph_counters g = weft_device_graph_counters(rt->device);
+  if (strcmp(v->backend, "cuda") != 0) return;
+  need((g.launches > 0) == !v->no_graphs, v->name, v->no_graphs ? "graphs were launched" : "no graph was launched");
+  need((w.n_bytes_host > 0) == v->streams, v->name,
+       v->streams ? "no expert lies in host memory" : "experts lie in host memory");
+  bool plain = w.n_bytes_held >= WEIGHT_ARENA_PLAIN_CHUNK; /* such chunks are of plain memory alone */
+  need(v->device_bytes > 0 || plain == v->no_arena, v->name, "weights do not lie where they should");
+}
+
+static void play_and_compare(const variant *v) {
+  weft_runtime *rt = open_runtime(v);
+  play(v, rt);
+  compare(v);
+  check_card(v, rt);
+  need(weft_unwell(rt) == NULL, "health", "unwell");
+  weft_close(rt);
+}
+
+/* The least memory for weights with which the model can be opened: all experts, or nearly all, are then in host memory. */
+static uint64_t least_bytes(const variant *like) {
+  char error[512];
+  variant v = *like;
+  v.device_bytes = 0;
+  weft_runtime *rt = open_runtime(&v);
+  uint64_t enough = weft_device_weights(rt->device).n_bytes, too_few = 0;
+  weft_close(rt);
+  while (enough - too_few > 4096) {
+    v.device_bytes = too_few + (enough - too_few) / 2;
+    rt = try_to_open(&v, error, sizeof error);
+    if (rt != NULL) {
+      enough = v.device_bytes;
+      weft_close(rt);
+    } else {
+      too_few = v.device_bytes;
+    }
+  }
+  return enough;
+}
+
+/* Plain memory is taken by the byte; the arena takes 2 MiB at a time, in which a tiny model has room as a whole. */
+static void play_on_card(const char *backend, uint64_t small_bytes, bool tiny) {
+  variant v = {.backend = backend, .kv_bytes = 32 << 20, .rows = 96, .running = 16, .threads = 2, .order = 2};
+  variant n = v;
+  n.name = "no graphs", n.no_graphs = true;
+  play_and_compare(&n);
+  n = v, n.name = "no arena", n.no_arena = true;
+  play_and_compare(&n);
+  n.name = "experts in host memory", n.streams = true, n.device_bytes = least_bytes(&n);
+  (void)printf("  %llu KiB of the card for weights\n", (unsigned long long)(n.device_bytes >> 10));
+  play_and_compare(&n);
+  n.name = "experts in host memory, no graphs", n.no_graphs = true;
+  play_and_compare(&n);
+  n.name = "experts in host memory, a small pool", n.no_graphs = false, n.kv_bytes = small_bytes, n.running = 20;
+  play_and_compare(&n);
+  n = v, n.no_arena = true;
+  weft_runtime *rt = open_runtime(&n);
+  uint64_t all = weft_device_weights(rt->device).n_bytes;
+  weft_close(rt);
+  n.name = "half of the experts there", n.streams = true, n.device_bytes = (all + least_bytes(&n)) / 2;
+  play_and_compare(&n);
+  if (tiny) return;
+  n = v, n.name = "experts in host memory, arena", n.streams = true, n.device_bytes = least_bytes(&n);
+  play_and_compare(&n);
 }
 
 static void run(const char *path, const char *backend, uint32_t kinds, uint64_t small_bytes) {
@@ -419,19 +502,33 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
   }
   (void)printf("%s: %u requests, %u tokens, %u stopped\n", label, n_kinds, n_tokens, n_stopped);
   uint32_t n = n_kinds == KINDS ? sizeof variants / sizeof *variants : 1;
-  for (uint32_t i = 0; i < n; i++) {
-    rt = open_runtime(&variants[i]);
-    play(&variants[i], rt);
-    compare(&variants[i]);
-    need(weft_unwell(rt) == NULL, "health", "unwell");
-    weft_close(rt);
+  for (uint32_t i = 0; i < n; i++) play_and_compare(&variants[i]);
+  if (strcmp(backend, "cuda") == 0) play_on_card(backend, small_bytes, strstr(path, "golden") != NULL);
+}
+
+/* All there is for one backend; false: this machine lacks it. */
+static bool run_backend(const char *backend) {
+  const weft_device_config config = {.backend = backend};
+  weft_device *device;
+  weft_error error = {{0}};
+  if (weft_device_open(&config, &device, &error) != WEFT_OK) {
+    (void)printf("skipped: %s\n", error.text);
+    return false;
   }
+  weft_device_close(device);
+  run(WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf", backend, KINDS, 110 << 10);
+  run(WEFT_SOURCE_DIR "/tests/golden/models/dg-c16-w4.gguf", backend, KINDS, 150 << 10);
+  run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", backend, KINDS, 700 << 10);
+  return true;
 }
 
 int main(int argc, char **argv) {
-  seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+  const char *backend = argc > 2 && strcmp(argv[1], "--backend") == 0 ? argv[2] : NULL;
+  int at = backend == NULL ? 1 : 3;
+  seed = argc > at ? strtoull(argv[at], NULL, 10) : 1;
   weft_log_set_level(WEFT_LOG_ERROR);
   for (uint32_t i = 0; i < 90; i++) long_prompt[i] = (int32_t)(5 + i * 37 % 80);
+  if (backend != NULL) return run_backend(backend) ? 0 : SKIPPED;
   run(WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf", "ref", KINDS, 110 << 10);
   run(WEFT_SOURCE_DIR "/tests/golden/models/dg-c16-w4.gguf", "cpu", KINDS, 150 << 10);
   run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", "cpu", KINDS, 700 << 10);

@@ -9,7 +9,8 @@
  *   in any pool    large, small, and so small that somebody must be preempted
  *   in any step    chunks of 1, 3, 7, .. rows; 24 to 160 rows per step; blocks of several sizes; 1 to 3 threads
  *   with or without prefix cache, with or without overlap, with host memory and a file behind the pool, good or bad
- *   on a device that works behind its calls, with or without graphs (tests/support/fake_card.h)
+ *   on a device that works behind its calls, with or without graphs, with experts in its memory or in the host's
+ *   (tests/support/fake_card.h)
  *
  * on every backend and instruction set of this machine; and a few requests of the demo model.
  *
@@ -385,7 +386,10 @@ static void play_variant(const variant *chosen, const char *backend, const char 
                  (unsigned long long)graphs.captures, (unsigned long long)graphs.updates,
                  (unsigned long long)graphs.eager);
   }
-  rig_need(strcmp(backend, "fake graphs") != 0 || !many || graphs.patched > 0, what, "no graph was launched again");
+  bool streamed = strcmp(backend, "fake experts") == 0;
+  rig_need(!streamed || fake_of(r.device)->n_fetched > 0, what, "no experts came from host memory");
+  rig_need((strcmp(backend, "fake graphs") != 0 && !streamed) || !many || graphs.patched > 0, what,
+           "no graph was launched again");
   rig_close(&r);
 }
 
@@ -496,6 +500,7 @@ static void run_cards(const cast *c, uint64_t seed) {
     bool plain = i % 4 == 1, files = variants[i].n_file > 0;
     if (plain || files || test_amount(0, 1, 1)) play_variant(&variants[i], "fake graphs", NULL);
     if (plain) play_variant(&variants[i], "fake", NULL);
+    if (plain) play_variant(&variants[i], "fake experts", NULL);
   }
 }
 

@@ -3,16 +3,19 @@
  * ops of a step can be recorded and launched again, and any allocation, capture, update or call can be made to fail.
  *
  * Law: launching a graph repeats the recorded calls with the arguments that they had; only device memory may have
- * changed since. So what is equal with graphs and without them here depends on tables and arrays alone. */
+ * changed since. So what is equal with graphs and without them here depends on tables and arrays alone. A copy of experts
+ * from host memory runs when the main stream waits for it and no sooner: without that wait the products read garbage. */
 #ifndef WEFT_TESTS_FAKE_CARD_H
 #define WEFT_TESTS_FAKE_CARD_H
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/device_internal.h"
+#include "kernels/expert_slots.h"
 
-enum { FAKE_NODES_MAX = 4096, FAKE_ARGS_MAX = 256 };
+enum { FAKE_NODES_MAX = 4096, FAKE_ARGS_MAX = 256, FAKE_BROUGHT_MAX = 512 };
 
 typedef struct fake_node {
   uint32_t call; /* an op's number, or one of below */
@@ -49,6 +52,18 @@ typedef struct fake_card {
   uint64_t n_allocs, fail_alloc, n_calls, fail_call, n_reads, fail_read;
   uint64_t n_alive, alive_bytes, n_syncs;
   bool refuse_capture, refuse_update, lost;
+  /* experts in host memory: two of three weights, when streams is set before the model is opened */
+  bool streams;
+  expert_slots slots;
+  uint8_t *staging;
+  uint64_t slot_bytes, n_fetched;
+  uint32_t n_experts, n_pending;
+  fake_move pending[EXPERT_SLOTS]; /* copies that nobody has waited for yet */
+  struct {
+    const weft_weight *of;
+    weft_weight copy; /* in a slot */
+  } brought[FAKE_BROUGHT_MAX];
+  uint32_t n_brought;
 } fake_card;
 
 static inline fake_card *fake_of(weft_device *device) {
@@ -120,7 +135,17 @@ static inline weft_status fake_weight(weft_device *device, weft_weight *weight, 
   if (++card->n_allocs == card->fail_alloc) return weft_fail(error, WEFT_E_NO_MEMORY, "the fake card is full");
   weft_status status = card->ref->calls->weight(card->ref, weight, file_bytes, uses, error);
   if (status == WEFT_OK) card->n_alive += 1;
-  return status;
+  if (status != WEFT_OK || uses != WEFT_USE_EXPERTS || !card->streams || card->n_experts++ % 3 == 2) return status;
+  uint64_t n_bytes = weight_file_bytes(weight);
+  if (n_bytes > card->slot_bytes) {
+    free(card->staging);
+    card->slot_bytes = n_bytes;
+    card->staging = malloc(EXPERT_SLOTS * n_bytes);
+    if (card->staging == NULL) abort();
+    memset(card->staging, 0xFF, EXPERT_SLOTS * n_bytes);
+  }
+  device->weights.n_bytes_host += n_bytes;
+  return expert_slots_keep(&card->slots, (void *)(uintptr_t)weight->data, n_bytes);
 }
 
 /* As a card does it: piece by piece into memory of its own. */
@@ -148,6 +173,7 @@ static inline weft_status fake_weight_read(weft_device *device, weft_weight *wei
 static inline void fake_weight_free(weft_device *device, weft_weight *weight) {
   fake_card *card = fake_of(device);
   card->n_alive -= 1;
+  (void)expert_slots_forget(&card->slots, weight->data);
   card->ref->calls->weight_free(card->ref, weight);
 }
 
@@ -210,11 +236,69 @@ static inline weft_status fake_head_stats_walk(weft_device *device, const weft_h
   (void)fake_head_stats_args(fake_of(device), args);
   return WEFT_OK;
 }
+
+/* ---- experts in host memory ---- */
+
+static inline weft_status fake_slot_copy(void *self, uint32_t slot, const void *from, uint64_t n_bytes) {
+  fake_card *card = self;
+  if (card->n_pending == EXPERT_SLOTS) {
+    (void)fprintf(stderr, "FAILED: nobody waits for copies of experts\n");
+    exit(1);
+  }
+  card->pending[card->n_pending++] = (fake_move){card->staging + slot * card->slot_bytes, from, n_bytes};
+  card->n_fetched += 1;
+  return WEFT_OK;
+}
+
+static inline weft_status fake_slot_record(void *self, uint32_t event, expert_stream stream) {
+  (void)event;
+  (void)stream;
+  return fake_call(self);
+}
+
+static inline weft_status fake_slot_wait(void *self, uint32_t event, expert_stream stream) {
+  fake_card *card = self;
+  weft_status status = WEFT_OK;
+  (void)event;
+  if (stream != EXPERT_STREAM_MAIN) return fake_call(card);
+  for (uint32_t i = 0; i < card->n_pending && status == WEFT_OK; i++)
+    status = fake_copy(&card->base, card->pending[i].to, card->pending[i].from, card->pending[i].n_bytes);
+  card->n_pending = 0;
+  return status;
+}
+
+static const expert_slots_calls fake_slots_calls = {fake_slot_copy, fake_slot_record, fake_slot_wait};
+
+/* A recorded call names its weights when it is repeated: a description stays as long as the card. */
+static inline weft_status fake_bring(fake_card *card, const weft_weight **weight) {
+  uint32_t slot, i = 0;
+  if (*weight == NULL) return WEFT_OK;
+  weft_status status = expert_slots_bring(&card->slots, (*weight)->data, &slot);
+  if (status != WEFT_OK || slot == EXPERT_SLOTS) return status;
+  const void *data = card->staging + slot * card->slot_bytes;
+  while (i < card->n_brought && (card->brought[i].of != *weight || card->brought[i].copy.data != data)) i++;
+  if (i == FAKE_BROUGHT_MAX) abort();
+  if (i == card->n_brought) {
+    card->n_brought += 1;
+    card->brought[i].of = *weight;
+    card->brought[i].copy = **weight;
+    card->brought[i].copy.data = data;
+  }
+  *weight = &card->brought[i].copy;
+  return WEFT_OK;
+}
+
 /* The counter is host memory of one call. */
 static inline weft_status fake_experts(weft_device *device, const weft_experts_args *args) {
+  fake_card *card = fake_of(device);
   weft_experts_args a = *args;
   a.n_touched = NULL;
-  return fake_run_experts(device, &a);
+  weft_status status = fake_bring(card, &a.gate_up);
+  if (status == WEFT_OK) status = fake_bring(card, &a.gate);
+  if (status == WEFT_OK) status = fake_bring(card, &a.up);
+  if (status == WEFT_OK) status = fake_bring(card, &a.down);
+  if (status == WEFT_OK) status = fake_run_experts(device, &a);
+  return status == WEFT_OK ? expert_slots_done(&card->slots) : status;
 }
 
 static inline bool fake_supports(const weft_device *device, weft_type type) {
@@ -231,6 +315,7 @@ static inline const char *fake_numerics(const weft_device *device, weft_type typ
 
 static inline weft_status fake_capture(weft_device *device) {
   fake_card *card = fake_of(device);
+  if (expert_slots_join(&card->slots) != WEFT_OK) return WEFT_E_DEVICE;
   card->n_nodes = 0;
   return card->refuse_capture ? WEFT_E_UNSUPPORTED : fake_call(card);
 }
@@ -245,6 +330,7 @@ static inline fake_graph *fake_graph_of(const fake_node *node, uint32_t n) {
 
 static inline weft_status fake_capture_end(weft_device *device, void **out) {
   fake_card *card = fake_of(device);
+  (void)expert_slots_join(&card->slots);
   *out = fake_graph_of(card->node, card->n_nodes);
   return WEFT_OK;
 }
@@ -293,7 +379,8 @@ static inline weft_status fake_repeat(fake_card *card, const fake_node *node) {
 static inline weft_status fake_launch(weft_device *device, void *exec) {
   fake_card *card = fake_of(device);
   const fake_graph *graph = exec;
-  weft_status status = fake_call(card);
+  weft_status status = expert_slots_join(&card->slots);
+  if (status == WEFT_OK) status = fake_call(card);
   for (uint32_t i = 0; i < graph->n && status == WEFT_OK; i++) status = fake_repeat(card, &graph->node[i]);
   return status;
 }
@@ -308,6 +395,7 @@ static inline void fake_close(weft_device *device) {
   if (card->graphs.device != NULL) step_graphs_close(&card->graphs);
   weft_device_close(card->ref);
   free(card->node);
+  free(card->staging);
   free(card);
 }
 
@@ -354,6 +442,7 @@ static inline fake_card *fake_card_open(bool graphs) {
   if (card == NULL || weft_device_open(&config, &card->ref, NULL) != WEFT_OK) abort();
   card->node = calloc(FAKE_NODES_MAX, sizeof *card->node);
   if (card->node == NULL) abort();
+  expert_slots_open(&card->slots, &fake_slots_calls, card);
   card->base.calls = &fake_calls;
   card->base.kernels = fake_kernels();
   card->base.info = *weft_device_get_info(card->ref);

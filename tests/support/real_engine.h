@@ -75,8 +75,10 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
   weft_error error = {{0}};
   const weft_kv_geometry *geometry[RIG_MODELS_MAX];
   weft_device_config device = {.backend = o->backend, .n_threads = o->n_threads == 0 ? 1 : o->n_threads, .isa = o->isa};
-  if (strncmp(o->backend, "fake", 4) == 0) { /* "fake": without graphs; "fake graphs" */
-    r->device = &fake_card_open(o->backend[4] != 0)->base;
+  if (strncmp(o->backend, "fake", 4) == 0) { /* "fake": without graphs; "fake graphs"; "fake experts": and streamed */
+    fake_card *card = fake_card_open(o->backend[4] != 0);
+    card->streams = strcmp(o->backend, "fake experts") == 0;
+    r->device = &card->base;
   } else {
     rig_need(weft_device_open(&device, &r->device, &error) == WEFT_OK, "device", error.text);
   }

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# The records of a CPU machine that docs/performance.md quotes, each from several runs, with medians and spreads. Worth
+# committing only from a machine that does nothing else: the load average is part of each record.
+#
+#   bench/cpu.sh [-r REPEATS] [-o OUT] [-l LLAMA -m MODEL.gguf]
+#     -r  runs of each bench [5]
+#     -o  folder of the records [bench/results]
+#     -l  bin folder of a llama.cpp build, -m the file that both run: cpu-peer.json; without them it is left as it is
+# Files: pager-scheduler.json, capacity.json (counts: one run), cpu-peer.json
+set -euo pipefail
+cd "$(dirname "$0")/.."
+repeats=5 out=bench/results llama='' model=''
+while getopts 'r:o:l:m:' option; do
+  case $option in
+    r) repeats=$OPTARG ;;
+    o) out=$OPTARG ;;
+    l) llama=$OPTARG ;;
+    m) model=$OPTARG ;;
+    *) exit 2 ;;
+  esac
+done
+mkdir -p "$out"
+weft=build/weft work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+for i in $(seq "$repeats"); do
+  "$weft" bench pager --json >"$work/pager.$i"
+  "$weft" bench scheduler --json >"$work/scheduler.$i"
+done
+"$weft" bench capacity -m model/demo/weft-demo.gguf --json >"$work/capacity"
+if [ -n "$llama" ] && [ -n "$model" ]; then
+  peer="bench peer --llama $llama -m $model --n-generate 48 --repeat $repeats -q --json"
+  # shellcheck disable=SC2086 # a list of options
+  "$weft" $peer >"$work/peer"
+  echo "weft bench peer --llama BIN -m $(basename "$model") --n-generate 48 --repeat $repeats -q --json" >"$work/peer.command"
+fi
+python3 - "$work" "$out" "$repeats" "$(git rev-parse --short HEAD 2>/dev/null || echo unknown)" <<'PY'
+import datetime, glob, json, os, statistics, sys
+work, out, repeats, commit = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+processor = next((line.split(':')[1].strip() for line in open('/proc/cpuinfo') if line.startswith('model name')), 'unknown')
+facts = dict(date=datetime.date.today().isoformat(), commit=commit, device=f'{os.cpu_count()} cores of {processor}',
+             load_average=round(os.getloadavg()[1], 2))
+
+def read(pattern):
+    return [json.load(open(path)) for path in sorted(glob.glob(f'{work}/{pattern}'))]
+
+def sum_up(values):
+    """Numbers that are the same in every run stand alone; others are {median, spread, runs}."""
+    if isinstance(values[0], dict):
+        return {key: sum_up([v[key] for v in values]) for key in values[0]}
+    if len(set(values)) == 1:
+        return values[0]
+    return dict(median=round(statistics.median(values), 3), spread=round(max(values) - min(values), 3), runs=len(values))
+
+def write(name, record):
+    json.dump(dict(facts, **record), open(f'{out}/{name}', 'w'), indent=1)
+    open(f'{out}/{name}', 'a').write('\n')
+
+write('pager-scheduler.json', dict(command=f'bench/cpu.sh -r {repeats}: weft bench pager --json; weft bench scheduler --json',
+                                   pager=sum_up(read('pager.*')), scheduler=sum_up(read('scheduler.*'))))
+write('capacity.json', dict(json.load(open(f'{work}/capacity')), command='weft bench capacity -m model/demo/weft-demo.gguf --json',
+                            device='any: counts, no times'))
+if os.path.exists(f'{work}/peer'):
+    write('cpu-peer.json', dict(command=open(f'{work}/peer.command').read().strip(), rows=json.load(open(f'{work}/peer'))))
+PY
+echo "records in $out"

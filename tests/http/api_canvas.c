@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT */
+/* What a client that shows canvases sees, over real sockets: it shows the text committed so far and behind it the newest
+ * canvas, and forgets the canvas when text of its block arrives (docs/server.md).
+ *
+ *   order    canvases of a block come with steps 0, 1, ..; the last one says `stopped`, or is the last step asked
+ *            for; then the text of the block; then the next block; nothing of a choice comes after its finish_reason, and nothing after [DONE]
+ *   text     what is committed for a block is what its last canvas showed (of the last block: the beginning, where the
+ *            answer ends inside the canvas), and all of it together is the answer of the same request without a stream */
+#include "tests/support/http_conversation.h"
+
+#define CHAT "/v1/chat/completions"
+#define TABLE                                                                                                    \
+  "\"messages\":[{\"role\":\"user\",\"content\":\"Make a table: Tom 43 Oslo; Ana 88 Kyiv; Zoe 47 Seoul; Kim 19 " \
+  "Paris\"}],\"mode\":\"diffusion\",\"seed\":5,"
+
+enum { CHOICES_MAX = 3, POSITIONS = 32 };
+
+static talk server;
+
+static int open_server(void **state) {
+  const char *models[] = {DEMO_MODEL};
+  weft_open_options options = {
+      .models = models, .n_models = 1, .threads = 2, .kv_bytes = 16 << 20, .context = 1024, .quiet = true};
+  weft_server_options where = {0};
+  (void)state;
+  talk_open(&server, &options, &where);
+  return 0;
+}
+
+static int close_server(void **state) {
+  (void)state;
+  talk_close(&server);
+  return 0;
+}
+
+/* A choice as the client shows it. */
+typedef struct view {
+  weft_text committed, block_text, canvas; /* block_text: committed since the newest canvas */
+  json_int_t block, step;
+  bool stopped, ended;
+  uint32_t n_canvases;
+  json_int_t steps; /* asked for; 0: not said */
+} view;
+
+/* The newest canvas is the last of its block. */
+static bool is_done(const view *v) {
+  return v->stopped || v->step + 1 == v->steps;
+}
+
+/* All of the block before the newest canvas has been committed. */
+static void check_block(const view *v, bool last) {
+  size_t n = v->block_text.n;
+  if (v->block < 0) return;
+  assert_true(is_done(v));
+  assert_true(last ? n <= v->canvas.n : n == v->canvas.n);
+  assert_memory_equal(v->block_text.bytes == NULL ? "" : v->block_text.bytes, v->canvas.bytes, n);
+}
+
+static void take_canvas(view *v, json_t *data) {
+  json_int_t block = int_at(data, "block"), step = int_at(data, "step");
+  assert_false(v->ended);
+  if (block == v->block) {
+    assert_false(is_done(v)); /* nothing follows the last step of a block, least of all after its text */
+    assert_int_equal(v->block_text.n, 0);
+    assert_int_equal(step, v->step + 1);
+  } else {
+    check_block(v, false);
+    assert_int_equal(block, v->block + 1);
+    assert_int_equal(step, 0);
+    weft_text_clear(&v->block_text);
+  }
+  v->block = block;
+  v->step = step;
+  v->stopped = json_is_true(at(data, "stopped"));
+  v->n_canvases += 1;
+  weft_text_clear(&v->canvas);
+  weft_text_puts(&v->canvas, text_at(data, "text"));
+  assert_int_equal(int_at(data, "positions"), POSITIONS);
+  assert_in_range(int_at(data, "accepted"), 0, POSITIONS);
+}
+
+static void take_chunk(view *v, json_t *choice) {
+  const char *content = json_string_value(json_object_get(at(choice, "delta"), "content"));
+  assert_false(v->ended);
+  if (content != NULL && content[0] != 0) {
+    assert_true(is_done(v)); /* text comes when its canvas is committed, and no sooner */
+    weft_text_puts(&v->committed, content);
+    weft_text_puts(&v->block_text, content);
+  }
+  v->ended = !json_is_null(at(choice, "finish_reason"));
+}
+
+/* Shows the whole stream; the number of its canvases. */
+static uint32_t watch(json_t *events, view *views, uint32_t n_choices, json_int_t steps) {
+  size_t i, n = json_array_size(events);
+  json_t *event;
+  uint32_t n_canvases = 0;
+  for (uint32_t c = 0; c < n_choices; c++) views[c] = (view){.block = -1, .steps = steps};
+  assert_string_equal(text_at(json_array_get(events, n - 1), "data"), "[DONE]");
+  json_array_foreach(events, i, event) {
+    if (i + 1 == n) break;
+    json_t *data = at(event, "data"), *choice = json_array_get(json_object_get(data, "choices"), 0);
+    bool replaces = strcmp(text_at(event, "event"), "replace") == 0;
+    if (!replaces && choice == NULL) { /* usage: every choice has ended */
+      for (uint32_t c = 0; c < n_choices; c++) assert_true(views[c].ended);
+      assert_int_equal(i, n - 2);
+      continue;
+    }
+    json_int_t index = int_at(replaces ? data : choice, "index");
+    assert_in_range(index, 0, n_choices - 1);
+    if (replaces) take_canvas(&views[index], data);
+    if (!replaces) take_chunk(&views[index], choice);
+  }
+  for (uint32_t c = 0; c < n_choices; c++) {
+    assert_true(views[c].ended);
+    check_block(&views[c], true);
+    n_canvases += views[c].n_canvases;
+  }
+  return n_canvases;
+}
+
+/* Of this many blocks in each choice at least. */
+static void check_request(const char *fields, uint32_t n_choices, json_int_t n_blocks, json_int_t steps) {
+  char body[1024];
+  view views[CHOICES_MAX];
+  (void)snprintf(body, sizeof body, "{" TABLE "%s}", fields);
+  json_t *whole = talk_json(server.port, CHAT, body);
+  (void)snprintf(body, sizeof body,
+                 "{" TABLE "%s,\"stream\":true,\"stream_canvas\":true,\"stream_options\":{\"include_usage\":true}}",
+                 fields);
+  json_t *events = talk_stream(server.port, CHAT, body);
+  uint32_t n_canvases = watch(events, views, n_choices, steps);
+  json_t *usage = at(json_array_get(events, json_array_size(events) - 2), "data.usage");
+  assert_int_equal(n_canvases, int_at(usage, "completion_tokens_details.denoise_steps"));
+  for (uint32_t c = 0; c < n_choices; c++) {
+    char path[64];
+    (void)snprintf(path, sizeof path, "choices.%u.message.content", c);
+    assert_string_equal(views[c].committed.bytes, text_at(whole, path));
+    assert_true(views[c].block + 1 >= n_blocks);
+    weft_text_free(&views[c].committed);
+    weft_text_free(&views[c].block_text);
+    weft_text_free(&views[c].canvas);
+  }
+  json_decref(events);
+  json_decref(whole);
+}
+
+static void test_to_the_end(void **state) {
+  (void)state;
+  check_request("\"temperature\":0,\"max_tokens\":64", 1, 2, 0);
+}
+
+static void test_several_choices(void **state) {
+  (void)state;
+  check_request("\"temperature\":1.2,\"max_tokens\":80,\"n\":3", 3, 2, 0);
+}
+
+/* The answer ends inside of a canvas. */
+static void test_cut_by_length(void **state) {
+  (void)state;
+  check_request("\"temperature\":0,\"max_tokens\":36", 1, 2, 0);
+  check_request("\"temperature\":0,\"max_tokens\":9", 1, 1, 0);
+}
+
+static void test_cut_by_a_stop(void **state) {
+  (void)state;
+  check_request("\"temperature\":0,\"max_tokens\":64,\"stop\":[\"Seoul\"]", 1, 1, 0);
+}
+
+/* Every step is shown, also of canvases that never come to rest. */
+static void test_all_steps(void **state) {
+  (void)state;
+  check_request("\"temperature\":0,\"max_tokens\":40,\"diffusion\":{\"steps\":6,\"confidence\":0}", 1, 2, 6);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_to_the_end), cmocka_unit_test(test_several_choices),
+                                     cmocka_unit_test(test_cut_by_length), cmocka_unit_test(test_cut_by_a_stop),
+                                     cmocka_unit_test(test_all_steps)};
+  return cmocka_run_group_tests(tests, open_server, close_server);
+}

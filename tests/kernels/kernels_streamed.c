@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT */
+/* Experts in host memory on a real card: the same bits as with all of them on the card, call by call and in graphs.
+ *
+ * Sizes make a wait that is missing visible every time. A copy of one weight takes milliseconds, and a product of few
+ * rows begins microseconds after its call: without the wait for its copy it reads what was in the slot before. Products
+ * of many rows, several of them with one weight, take longer than the copies of all slots: a copy that does not wait for
+ * them writes over the weight that the later ones still read. kernels/expert_slots.h says what waits for what, and
+ * unit/kernels_expert_slots shows the same without a card; bench/device.sh runs this program also on modules that lack
+ * one of the waits, where it must fail.
+ *
+ * Ends with code 77, skipped, where there is no card. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "kernels/ops.h"
+
+enum { SKIPPED = 77, LAYERS = 5, EXPERTS = 32, K = 8, N_IN = 2816, N_FF = 704, BLOCK = 34, MANY = 8192, TIMES = 12 };
+
+typedef struct rig {
+  weft_device *device;
+  weft_weight gate_up[LAYERS], down[LAYERS];
+  float *x, *weights, *y[LAYERS];
+  int32_t *ids;
+  void *scratch;
+  uint64_t scratch_bytes;
+} rig;
+
+static void need(bool holds, const char *what, const char *text) {
+  if (holds) return;
+  (void)printf("FAILED: %s: %s\n", what, text);
+  exit(1);
+}
+
+static void ok(weft_status status, const char *what) {
+  need(status == WEFT_OK, what, weft_status_text(status));
+}
+
+/* ---- numbers -------------------------------------------------------------------------------------------- */
+
+/* Q8_0: a scale of about 2^-10 and 32 codes; another layer has other codes everywhere. */
+static void fill_weight(uint8_t *bytes, uint64_t n_bytes, uint32_t layer) {
+  uint32_t state = 12345u + layer;
+  for (uint64_t at = 0; at < n_bytes; at += BLOCK) {
+    bytes[at] = (uint8_t)(layer * 16);
+    bytes[at + 1] = 0x14;
+    for (uint32_t i = 2; i < BLOCK; i++) bytes[at + i] = (uint8_t)((state = state * 1664525u + 1013904223u) >> 24);
+  }
+}
+
+static weft_weight place(weft_device *device, uint32_t n_out, uint32_t n_in, uint32_t layer) {
+  weft_weight w = {.type = WEFT_TYPE_Q8_0, .n_in = n_in, .n_out = n_out, .n_mats = EXPERTS};
+  uint64_t n_bytes = (uint64_t)EXPERTS * n_out * weft_type_row_bytes(w.type, n_in);
+  uint8_t *bytes = malloc(n_bytes);
+  weft_error error = {{0}};
+  need(bytes != NULL, "memory", "a weight");
+  fill_weight(bytes, n_bytes, layer);
+  weft_status status = weft_device_weight(device, &w, bytes, WEFT_USE_EXPERTS, &error);
+  need(status == WEFT_OK, "placing a weight", error.text);
+  free(bytes);
+  return w;
+}
+
+static void *put(weft_device *device, const void *values, uint64_t n_bytes) {
+  void *memory = NULL;
+  ok(weft_device_alloc(device, n_bytes, &memory), "memory of the card");
+  ok(weft_device_upload(device, memory, values, n_bytes), "an upload");
+  return memory;
+}
+
+/* ---- a model of experts alone ------------------------------------------------------------------------------ */
+
+static weft_experts_args args_of(const rig *r, uint32_t layer, uint32_t n_rows) {
+  return (weft_experts_args){.x = r->x,
+                             .ids = r->ids,
+                             .weights = r->weights,
+                             .gate_up = &r->gate_up[layer],
+                             .down = &r->down[layer],
+                             .y = r->y[layer],
+                             .n_rows = n_rows,
+                             .k = K,
+                             .x_stride = N_IN,
+                             .y_stride = N_IN,
+                             .activation = WEFT_GELU_TANH,
+                             .scratch = r->scratch,
+                             .scratch_bytes = r->scratch_bytes};
+}
+
+static void open_rig(rig *r, weft_device *device) {
+  float *x = malloc((uint64_t)MANY * N_IN * sizeof *x), weights[MANY * K];
+  int32_t ids[MANY * K];
+  need(x != NULL, "memory", "rows");
+  for (uint64_t i = 0; i < (uint64_t)MANY * N_IN; i++) x[i] = (float)((i * 2654435761u >> 7) % 2001) / 1000.0f - 1.0f;
+  for (uint32_t i = 0; i < MANY * K; i++) {
+    ids[i] = (int32_t)((i / K * 5 + i % K * 3) % EXPERTS); /* different ones in a row: 3 K is less than EXPERTS */
+    weights[i] = 1.0f / (float)(1 + i % K);
+  }
+  *r = (rig){.device = device};
+  r->x = put(device, x, (uint64_t)MANY * N_IN * sizeof *x);
+  r->ids = put(device, ids, sizeof ids);
+  r->weights = put(device, weights, sizeof weights);
+  for (uint32_t l = 0; l < LAYERS; l++) {
+    r->y[l] = put(device, x, (uint64_t)MANY * N_IN * sizeof *x);
+    r->gate_up[l] = place(device, 2 * N_FF, N_IN, l);
+    r->down[l] = place(device, N_IN, N_FF, LAYERS + l);
+  }
+  free(x);
+  static const uint32_t n_rows[] = {1, 40, MANY};
+  for (uint32_t i = 0; i < 3; i++) {
+    weft_experts_args a = args_of(r, 0, n_rows[i]);
+    uint64_t n = weft_experts_scratch(device, &a);
+    r->scratch_bytes = n > r->scratch_bytes ? n : r->scratch_bytes;
+  }
+  ok(weft_device_alloc(device, r->scratch_bytes, &r->scratch), "scratch");
+  ok(weft_device_sync(device), "the beginning");
+}
+
+static weft_status enqueue(const rig *r, uint32_t n_rows) {
+  weft_status status = WEFT_OK;
+  for (uint32_t l = 0; l < LAYERS && status == WEFT_OK; l++) {
+    weft_experts_args a = args_of(r, l, n_rows);
+    status = weft_device_zero(r->device, r->y[l], (uint64_t)n_rows * N_IN * sizeof(float));
+    for (uint32_t i = 0; i < (n_rows == MANY ? TIMES : 1) && status == WEFT_OK; i++)
+      status = weft_experts(r->device, &a);
+  }
+  return status;
+}
+
+/* The outputs of all layers, one after the other. */
+static float *run(const rig *r, uint32_t n_rows) {
+  weft_status status;
+  uint64_t n = (uint64_t)n_rows * N_IN;
+  float *y = malloc(LAYERS * n * sizeof *y);
+  need(y != NULL, "memory", "outputs");
+  weft_device_graph_begin(r->device, n_rows);
+  do status = enqueue(r, n_rows);
+  while (weft_device_graph_end(r->device, &status));
+  ok(status, "the step");
+  for (uint32_t l = 0; l < LAYERS; l++)
+    ok(weft_device_download(r->device, y + l * n, r->y[l], n * sizeof *y), "a download");
+  return y;
+}
+
+static void close_rig(rig *r) {
+  for (uint32_t l = 0; l < LAYERS; l++) {
+    weft_device_weight_free(r->device, &r->gate_up[l]);
+    weft_device_weight_free(r->device, &r->down[l]);
+    weft_device_free(r->device, r->y[l]);
+  }
+  weft_device_free(r->device, r->x);
+  weft_device_free(r->device, r->ids);
+  weft_device_free(r->device, r->weights);
+  weft_device_free(r->device, r->scratch);
+  weft_device_close(r->device);
+}
+
+static weft_device *open_card(uint64_t weights_bytes_max) {
+  const weft_device_config config = {.backend = "cuda", .weights_bytes_max = weights_bytes_max};
+  weft_device *device = NULL;
+  weft_error error = {{0}};
+  if (weft_device_open(&config, &device, &error) == WEFT_OK) return device;
+  (void)printf("skipped: %s\n", error.text);
+  return NULL;
+}
+
+static void compare(const float *wanted, const float *got, uint64_t n, uint32_t n_rows, const char *how) {
+  for (uint64_t i = 0; i < n; i++) {
+    if (memcmp(&wanted[i], &got[i], sizeof *got) == 0) continue;
+    (void)printf("FAILED: %u rows, %s: layer %llu gives %g where experts on the card give %g\n", n_rows, how,
+                 (unsigned long long)(i / ((uint64_t)n_rows * N_IN)), (double)got[i], (double)wanted[i]);
+    exit(1);
+  }
+}
+
+int main(void) {
+  static const char *const ways[] = {"call by call", "captured as a graph", "launched again", "and again"};
+  static const uint32_t n_rows[] = {MANY, 1, 40}; /* many first: call by call a missing wait is seen in the numbers */
+  static rig on_card, streamed;
+  weft_log_set_level(WEFT_LOG_ERROR);
+  weft_device *device = open_card(0);
+  if (device == NULL) return SKIPPED;
+  open_rig(&on_card, device);
+  open_rig(&streamed, open_card(2 << 20)); /* less than one weight */
+  need(weft_device_weights(on_card.device).n_bytes_host == 0, "the first device", "experts lie in host memory");
+  need(weft_device_weights(streamed.device).n_bytes == 0, "the second device", "experts lie on the card");
+  for (uint32_t i = 0; i < sizeof n_rows / sizeof *n_rows; i++) {
+    uint64_t n = (uint64_t)LAYERS * n_rows[i] * N_IN;
+    float *wanted = run(&on_card, n_rows[i]);
+    for (uint32_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+      float *got = run(&streamed, n_rows[i]);
+      compare(wanted, got, n, n_rows[i], ways[w]);
+      free(got);
+    }
+    free(wanted);
+  }
+  weft_graph_counters graphs = weft_device_graph_counters(streamed.device);
+  need(graphs.launches >= 6, "graphs", "they were not launched");
+  (void)printf("%llu MiB of experts in host memory: the same bits, %llu graphs launched\n",
+               (unsigned long long)(weft_device_weights(streamed.device).n_bytes_host >> 20),
+               (unsigned long long)graphs.launches);
+  close_rig(&streamed);
+  close_rig(&on_card);
+  return 0;
+}
