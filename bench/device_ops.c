@@ -2,8 +2,8 @@
 /* Times the ops of a model at the shapes of a 26B mixture of experts, on a device of choice.
  *
  * usage: bench_device_ops [BACKEND [WORD [ROWS [SECONDS [PRODUCTS]]]]]
- *        cases whose name contains WORD, of ROWS rows (0: any); a JSON object each. With SECONDS each is run so long on,
- *        and the object says what it takes then: time, energy and clock. PRODUCTS: 8 or 16 bits.
+ *        cases whose name contains WORD, of ROWS rows (0: any); a JSON object each. With SECONDS each is run so long
+ *        on, and the object says what it takes then: time, energy and clock. PRODUCTS: 8 or 16 bits.
  *
  * A case is enqueued many times between two syncs, so launches overlap with work as in a step. Weights rotate
  * among copies that together exceed the cache. floor_us: the larger of bytes over BANDWIDTH and operations over

@@ -142,8 +142,8 @@ typedef struct weft_weights_report {
 weft_weights_report weft_device_weights(const weft_device *device);
 
 /* For checks: watch is called before (done false) and after (done true) each op, with the layer that
- * weft_device_at_layer named last, the op's name and its argument struct. Where it answers false before, the op does not
- * run: its outputs are the watch's business. NULL turns this off. */
+ * weft_device_at_layer named last, the op's name and its argument struct. Where it answers false before, the op does
+ * not run: its outputs are the watch's business. NULL turns this off. */
 typedef bool (*weft_op_watch)(void *self, uint32_t layer, const char *op, const void *args, bool done);
 void weft_device_watch(weft_device *device, weft_op_watch watch, void *self);
 void weft_device_at_layer(weft_device *device, uint32_t layer);

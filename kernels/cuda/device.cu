@@ -247,8 +247,8 @@ static bool device_supports(const weft_device *device, weft_type weight_type) {
   return weft_type_find((int32_t)weight_type) != NULL;
 }
 
-/* Products of 8 bits: eight.h. Products of 16 bits are 16 x 8 x 16 matrix operations with f32 sums, in segments of the inputs.
- * f16: activations times a power of two per row, weights times one per matrix. */
+/* Products of 8 bits: eight.h. Products of 16 bits are 16 x 8 x 16 matrix operations with f32 sums, in segments of the
+ * inputs. f16: activations times a power of two per row, weights times one per matrix. */
 static const char *device_numerics(const weft_device *device, weft_type weight_type) {
   const cuda_device *d = (const cuda_device *)(const void *)device;
   bool deterministic = d->deterministic;

@@ -2,18 +2,18 @@
 /* Products of 8 bits: rows and weights as integers of 8 bits, with a scale each for every span of 256 inputs, which are
  * multiplied by the matrix units at twice the rate of 16 bits and added up exactly.
  *
- * Numerics. A span is 256 inputs; the last one may be shorter. Of a row's span the scale is its largest magnitude / 127,
- * and a number x is round(x / scale). Of a weight's span the step is its largest magnitude / 126, rounded up to bf16; the
- * file's value scale * code + least becomes round(round(least / step) + code * (scale / step)), where scale / step is
- * rounded to f16, so it is off by little more than one step. A result is the sum over spans, ascending from 0, of
- * fma(float(exact integer sum), scale of the row * step of the weight, sum), in f32. There is one order for all numbers
- * of rows, dense and of experts, so a row's result does not depend on the other rows.
+ * Numerics. A span is 256 inputs; the last one may be shorter. Of a row's span the scale is its largest magnitude /
+ * 127, and a number x is round(x / scale). Of a weight's span the step is its largest magnitude / 126, rounded up to
+ * bf16; the file's value scale * code + least becomes round(round(least / step) + code * (scale / step)), where scale
+ * / step is rounded to f16, so it is off by little more than one step. A result is the sum over spans, ascending from
+ * 0, of fma(float(exact integer sum), scale of the row * step of the weight, sum), in f32. There is one order for all
+ * numbers of rows, dense and of experts, so a row's result does not depend on the other rows.
  *
  * A weight that is multiplied so (layout EIGHT) has, after its row tiles, the steps: [matrix][row tile][span][16 rows]
  * bf16. Prepared rows are
  *   numbers   [128 inputs][tile of 8 rows][row % 8][(2 i + h) xor row % 8][c < 4][4 bytes: inputs 32 c + 8 i + 4 h ..],
- *             i < 4, h < 2; where the last 128 inputs are 64: 16 c + 8 i + 4 h .., i < 2. The rest of the last 256 inputs
- *             are zeros, whatever the weights' codes beside them are
+ *             i < 4, h < 2; where the last 128 inputs are 64: 16 c + 8 i + 4 h .., i < 2. The rest of the last 256
+ *             inputs are zeros, whatever the weights' codes beside them are
  *   scales    [span][tile of 8 rows][8] f32
  * one after the other in the memory of rows that are prepared in 16 bits (multiply_x_bytes), which is larger. */
 #ifndef WEFT_KERNELS_CUDA_EIGHT_H

@@ -5,8 +5,8 @@
  *   group     four warps: 64 outputs; two to a block. While one scales its sums the other multiplies
  *   warp      a row tile: it turns codes into integers of 8 bits once, in registers, for all rows
  *   bringer   four warps after the groups: one lane says which items the block works on, one brings their rows, eight
- *             bring the weights and steps of a row tile each, by bulk copies, as far ahead as the rings go. A stage is a
- *             span; it is full when its bytes have come, and empty when all warps have done with it */
+ *             bring the weights and steps of a row tile each, by bulk copies, as far ahead as the rings go. A stage is
+ *             a span; it is full when its bytes have come, and empty when all warps have done with it */
 #include "kernels/cuda/eight.h"
 #include "kernels/cuda/rings.cuh"
 
@@ -156,7 +156,8 @@ static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m
 /* ---- weights in 8 bits ----------------------------------------------------------------------------------- */
 
 /* The factors of a lane's codes, so that value_pair's result is an integer in units of 2^-13 above 3 2^-4, where f16
- * numbers are 2^-13 apart: its low byte is the integer. A code is 2^-24 of itself, so its factor is 2^11 scale / step. */
+ * numbers are 2^-13 apart: its low byte is the integer. A code is 2^-24 of itself, so its factor is
+ * 2^11 scale / step. */
 enum { EIGHT_ZERO = 0x3200 /* 3 2^-4 */ };
 
 /* 2^11 scale and 2^-13 least of a code, in steps. */
@@ -328,7 +329,8 @@ static __device__ __forceinline__ float inverse_of(float step) {
   return step == 0.0f ? 0.0f : inverse * 0x1p11f;
 }
 
-/* A warp's work between two spans: the operands of the first 128 inputs of the next one, its codes of the second 128. */
+/* A warp's work between two spans: the operands of the first 128 inputs of the next one, its codes of the second
+ * 128. */
 template <int T>
 struct eight_ready {
   eight_unit<T> own;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The memory of a card is back after every round of open, run and close: what is free before a round is free after the
- * last one. Rounds differ in where weights lie (arena, plain memory, experts in the host) and in graphs; one of each kind
- * comes before the first look, because the driver keeps for the process what it has loaded. Ends with code 77, skipped,
- * where there is no card; nobody else may take memory of the card meanwhile.
+ * last one. Rounds differ in where weights lie (arena, plain memory, experts in the host) and in graphs; one of each
+ * kind comes before the first look, because the driver keeps for the process what it has loaded. Ends with code 77,
+ * skipped, where there is no card; nobody else may take memory of the card meanwhile.
  *
  *   api_card [ROUNDS]    12 unless said */
 #include <stdio.h>

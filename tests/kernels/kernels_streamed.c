@@ -3,8 +3,8 @@
  *
  * Sizes make a wait that is missing visible every time. A copy of one weight takes milliseconds, and a product of few
  * rows begins microseconds after its call: without the wait for its copy it reads what was in the slot before. Products
- * of many rows, several of them with one weight, take longer than the copies of all slots: a copy that does not wait for
- * them writes over the weight that the later ones still read. kernels/expert_slots.h says what waits for what, and
+ * of many rows, several of them with one weight, take longer than the copies of all slots: a copy that does not wait
+ * for them writes over the weight that the later ones still read. kernels/expert_slots.h says what waits for what, and
  * unit/kernels_expert_slots shows the same without a card; bench/device.sh runs this program also on modules that lack
  * one of the waits, where it must fail.
  *

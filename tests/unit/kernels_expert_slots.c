@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The order between the stream of products and the stream of copies of experts, on two streams that are made of tasks:
- * a task may begin when everything it waits for has ended, and which of those begins or ends next is up to a policy. The
- * worst ones (products as early as they can be beside copies that take for ever, and the other way round) make a missing
- * wait visible every time; no clock is involved.
+ * a task may begin when everything it waits for has ended, and which of those begins or ends next is up to a policy.
+ * The worst ones (products as early as they can be beside copies that take for ever, and the other way round) make a
+ * missing wait visible every time; no clock is involved.
  *
  *   with every wait, no product reads a slot that does not hold its weight from its beginning to its end, call by call
  *   and in graphs, whatever the policy
@@ -312,8 +312,8 @@ static void test_with_every_wait(void **state) {
   }
 }
 
-/* A fault of a join shows only where copies are on their way at a launch to slots that the graph's own copies take, which
- * takes other shapes and policies than the rest. */
+/* A fault of a join shows only where copies are on their way at a launch to slots that the graph's own copies take,
+ * which takes other shapes and policies than the rest. */
 static void test_without_one(void **state) {
   (void)state;
   for (fault f = NO_FAULT + 1; f < FAULTS; f++) {
