@@ -20,9 +20,9 @@
  *                      to wait since: its clock is not raised.
  *   tenant.passed      in the plan being made its waiting request lacks pages or a place that nobody owes it: tenants
  *                      due after it are asked instead.
- *   tenant.held        in the plan being made something of the tenant found no time under the target.
- *   tenant.ahead       in the plan being made the tenant is so far ahead that no time is set aside for its decode
- *   rows. */
+ *   tenant.held        in the plan being made something of the tenant found no time (pace.h).
+ *   tenant.ahead       in the plan being made no time is set aside for the tenant's decode rows: it is far ahead of one
+ *                      that was held back (share.c), or not light where light tenants leave no time for all (light.h). */
 #ifndef WEFT_SCHEDULER_CLAIMS_H
 #define WEFT_SCHEDULER_CLAIMS_H
 

@@ -93,6 +93,13 @@ static inline void weft_cost_add(const weft_cost_layers *layers, weft_cost_shape
   shape->n_products += keys * n_rows;
 }
 
+/* n rows that decode, over n_keys keys each. */
+static inline weft_cost_shape weft_cost_decode(const weft_cost_layers *layers, uint32_t n, uint32_t n_keys) {
+  weft_cost_shape one = {0};
+  weft_cost_add(layers, &one, 1, n_keys, false, 1);
+  return (weft_cost_shape){.n_rows = n, .n_outputs = n, .n_reads = one.n_reads * n, .n_products = one.n_products * n};
+}
+
 /* A time, in 1/256 of computing a row. */
 uint32_t weft_cost_of_us(const weft_cost_model *model, double us);
 /* To bring one page back from host memory, in 1/256 of computing a row. */

@@ -67,7 +67,7 @@ static void count_start(weft_engine *e, weft_request *r) {
 void weft_lifecycle_make_ready(weft_engine *e, weft_request *r) {
   weft_list_remove(&r->link);
   weft_ready_append(&e->lane[r->lane].ready, r);
-  *weft_tenants_n_ready(&e->tenants, r) += 1;
+  weft_tenants_ready(&e->tenants, r, true);
 }
 
 /* ---- canvases of preempted requests ---------------------------------------------------------- */
@@ -213,7 +213,7 @@ static void start_leaving(weft_engine *e, weft_request *r) {
   e->n_changes += 1;
   r->state = WEFT_REQUEST_LEAVING;
   e->rank[r->rank_at].excluded = true;
-  if (weft_ready_remove(&e->lane[r->lane].ready, r)) *weft_tenants_n_ready(&e->tenants, r) -= 1;
+  if (weft_ready_remove(&e->lane[r->lane].ready, r)) weft_tenants_ready(&e->tenants, r, false);
   weft_list_remove(&r->link);
   weft_list_push_back(&e->lane[r->lane].leaving, &r->link);
   e->claims.n_leaving += 1;

@@ -3,16 +3,15 @@
 
 void weft_pace_open(weft_pace *p, const weft_cost_model *model, double budget_us, uint32_t n_decode,
                     uint32_t keys_per_decode, const weft_pace_late *late) {
-  weft_cost_shape one = {0};
-  weft_cost_add(&model->layers, &one, 1, keys_per_decode, false, 1);
   *p = (weft_pace){.model = model,
                    .budget_us = budget_us,
+                   .shape = weft_cost_decode(&model->layers, n_decode, keys_per_decode),
                    .prompt_due = late->n_prompts >= WEFT_PACE_HELD,
                    .canvas_due = late->n_canvases >= WEFT_PACE_HELD};
-  p->shape = (weft_cost_shape){.n_rows = n_decode,
-                               .n_outputs = n_decode,
-                               .n_reads = one.n_reads * n_decode,
-                               .n_products = one.n_products * n_decode};
+}
+
+void weft_pace_owe_first(weft_pace *p) {
+  p->prompt_due = p->canvas_due = p->decode_due = true;
 }
 
 static bool fits(const weft_pace *p, uint32_t n, uint32_t kv_len, bool canvas, uint32_t n_outputs) {
@@ -44,12 +43,16 @@ bool weft_pace_canvas(weft_pace *p, uint32_t n, uint32_t kv_len, uint32_t n_outp
 }
 
 bool weft_pace_decode(weft_pace *p, uint32_t kv_len) {
-  if (p->budget_us > 0.0 && !fits(p, 1, kv_len, false, 1)) return false;
+  if (p->budget_us > 0.0 && !p->decode_due && !fits(p, 1, kv_len, false, 1)) {
+    p->decode_held = true;
+    return false;
+  }
   weft_cost_add(&p->model->layers, &p->shape, 1, kv_len, false, 1);
+  if (p->decode_due) p->prompt_due = p->canvas_due = p->decode_due = false;
   return true;
 }
 
 void weft_pace_spend(weft_pace *p, uint32_t n, uint32_t kv_len, bool canvas, uint32_t n_outputs) {
   weft_cost_add(&p->model->layers, &p->shape, n, kv_len, canvas, n_outputs);
-  p->prompt_due = p->canvas_due = false;
+  p->prompt_due = p->canvas_due = p->decode_due = false;
 }

@@ -2,6 +2,7 @@
 #include "scheduler/planner.h"
 
 #include "scheduler/lifecycle.h"
+#include "scheduler/light.h"
 #include "scheduler/perform.h"
 
 enum { FAR_AHEAD = 16, AHEAD = 8 }; /* requests between a prefetch and its use */
@@ -99,6 +100,7 @@ static inline void prefetch_ready(const weft_planning *p, uint32_t i) {
   if (r != NULL && r->n_planned == r->n_reserved) weft_pager_prefetch(p->engine->pager, r->seq);
 }
 
+/* Without canvases where time is too short for all: these and prompts are then served as they are due. */
 static void serve_ready(weft_planning *p) {
   weft_ready *ready = &p->lane->ready;
   weft_ready_pack(ready);
@@ -106,7 +108,8 @@ static void serve_ready(weft_planning *p) {
   for (; i < ready->n && p->rows_left > 0; i++) {
     prefetch_ready(p, i);
     weft_request *r = ready->at[i];
-    if (r != NULL && !serve(p, r)) weft_ready_skip(ready, i);
+    if (r == NULL || (r->canvas && p->crowded)) continue;
+    if (!serve(p, r)) weft_ready_skip(ready, i);
   }
   weft_ready_turn(ready, i);
 }
@@ -130,19 +133,22 @@ static void serve_squeezed(weft_planning *p) {
 static void open_pace(weft_planning *p) {
   weft_lane *lane = p->lane;
   uint64_t lanes = weft_lanes_with_requests(p->engine);
+  bool has_target = p->engine->config.target_tpot_us > 0;
   double budget_us = (double)p->engine->config.target_tpot_us;
   if (lane->ready.n_decode == 0) budget_us = 0.0;
   if (lanes != 0) budget_us /= __builtin_popcountll(lanes);
   weft_share_open(p, budget_us > 0.0);
+  if (!has_target) budget_us = weft_light_open(p);
   weft_pace_open(&p->pace, &lane->cost, budget_us, lane->ready.n_decode - p->n_ahead, lane->keys_per_decode,
                  &lane->late);
+  if (!has_target && !p->alone) weft_pace_owe_first(&p->pace);
 }
 
 /* For the next plans: what got rows in this one, and what did not. */
 static void close_plan(weft_planning *p) {
   weft_lane *lane = p->lane;
   const uint32_t *rows = p->plan->n_rows_of;
-  if (rows[WEFT_WORK_DECODE] > 0) {
+  if (rows[WEFT_WORK_DECODE] > 0 && !p->alone) {
     lane->keys_per_decode = (uint32_t)(p->n_decode_keys / rows[WEFT_WORK_DECODE]);
   }
   bool canvas = rows[WEFT_WORK_DENOISE] + rows[WEFT_WORK_COMMIT] > 0;
@@ -152,6 +158,8 @@ static void close_plan(weft_planning *p) {
       prompts && rows[WEFT_WORK_PREFILL] == 0 && (p->rows_left == 0 || p->pace.prompt_held || p->pace.canvas_held);
   lane->late.n_prompts = squeezed ? lane->late.n_prompts + 1 : 0;
   p->plan->shape = weft_tenants_planned(&p->engine->tenants);
+  p->plan->predicted_us = weft_cost_step(&lane->cost, &p->plan->shape);
+  weft_light_close(p);
   weft_tenants_settle(&p->engine->tenants, lane->index, &lane->cost, &p->plan->shape);
   weft_tenants_level(&p->engine->tenants, weft_lanes_with_requests(p->engine));
 }
@@ -165,13 +173,13 @@ void weft_planner_run(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
   if (weft_policy_prefill_first(lane->late.n_prompts)) serve_squeezed(&p);
   bool contended = weft_share_is_contended(&p);
   if (!contended) serve_ready(&p);
-  serve_due(&p, contended);
+  serve_due(&p, contended || p.crowded);
   if (plan->n_rows == 0 && p.pace.budget_us > 0.0) {
     p.pace.budget_us = 0.0; /* nobody who may decode can, so nobody waits for a token */
-    p.pace.prompt_held = p.pace.canvas_held = false;
+    p.pace.prompt_held = p.pace.canvas_held = p.pace.decode_held = false;
     weft_share_open(&p, false);
     if (!contended) serve_ready(&p);
-    serve_due(&p, contended);
+    serve_due(&p, contended || p.crowded);
   }
   close_plan(&p);
 }

@@ -59,6 +59,16 @@ uint32_t weft_policy_turn(uint32_t current, const double *used_us, uint64_t has_
   return keeps ? current : least;
 }
 
+bool weft_policy_is_light(double used, double used_by_all, uint64_t weight, uint64_t weight_of_all) {
+  return weight < weight_of_all && 2.0 * used * (double)weight_of_all < used_by_all * (double)weight;
+}
+
+double weft_policy_light_step(double alone_us, uint64_t weight, uint64_t weight_of_all, uint32_t n_lanes) {
+  double fair = (double)weight_of_all / (double)weight, lanes = n_lanes > 1 ? (double)n_lanes : 1.0;
+  if (fair < lanes) fair = lanes;
+  return WEFT_LIGHT_FACTOR * fair * alone_us / lanes;
+}
+
 bool weft_policy_prefill_first(uint32_t n_squeezed_steps) {
   return n_squeezed_steps >= SQUEEZED_STEPS;
 }

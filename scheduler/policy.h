@@ -58,6 +58,16 @@ uint32_t weft_policy_margin(uint32_t n_running, uint32_t n_pages);
 uint32_t weft_policy_turn(uint32_t current, const double *used_us, uint64_t has_work, uint32_t n_lanes,
                           double slice_us);
 
+/* A tenant is light when it has used less than half of its share of what all that are there have used. Who is there
+ * alone never is, nor is anybody when all have used about their shares. used: of device time, over the same span. */
+bool weft_policy_is_light(double used, double used_by_all, uint64_t weight, uint64_t weight_of_all);
+
+/* How long a step may take that holds decode rows of a light tenant, which alone take alone_us: WEFT_LIGHT_FACTOR
+ * times what they would take if the tenant had its share of the device and no more, or its turn among n_lanes models
+ * where that is less. Other models' steps come between, so a step of one has a part of that time. */
+enum { WEFT_LIGHT_FACTOR = 8 };
+double weft_policy_light_step(double alone_us, uint64_t weight, uint64_t weight_of_all, uint32_t n_lanes);
+
 /* True when prompts have been squeezed out of the steps for so long that they go first once. */
 bool weft_policy_prefill_first(uint32_t n_squeezed_steps);
 

@@ -34,11 +34,11 @@ bool weft_share_is_contended(const weft_planning *p) {
   const weft_lane *lane = p->lane;
   const weft_tenants *t = &e->tenants;
   if (t->n_tenants == 1) return false;
-  if (lane->ready.n_rows > p->rows_left) return true;
+  if (lane->ready.n_rows > p->rows_left || p->n_ahead > 0) return true;
   uint64_t least = least_clock(e, lane);
-  const uint32_t *n_ready = &t->n_ready[(size_t)lane->index * t->n_tenants];
+  const weft_tenant_ready *ready = &t->ready[(size_t)lane->index * t->n_tenants];
   for (uint32_t i = 0; i < t->n_tenants; i++) {
-    if (n_ready[i] > 0 && is_ahead(p, i, least, 1)) return true;
+    if (ready[i].n > 0 && is_ahead(p, i, least, 1)) return true;
   }
   return false;
 }

@@ -13,11 +13,11 @@
 
 /* Before anything is planned. paced: there is a target for the time between tokens. */
 void weft_share_open(weft_planning *planning, bool paced);
-/* True: rows are too few for all that run, or a tenant is far ahead of one that wants more. */
+/* True: rows or time are too few for all that run, or a tenant is far ahead of one that wants more. */
 bool weft_share_is_contended(const weft_planning *planning);
 /* The request found no time in this plan. */
 void weft_share_hold(weft_planning *planning, const weft_request *request);
-/* False: its tenant is far ahead, and the target leaves no time for this decode row. */
+/* False: no time was set aside for this decode row (claims.h, tenant.ahead), and none is left. */
 bool weft_share_has_time(weft_planning *planning, const weft_request *request);
 
 typedef struct weft_share {

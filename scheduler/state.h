@@ -7,7 +7,8 @@
  *   step                               the order of a turn: inbox, expiry, launch, land
  *   planner                            the one loop that makes a plan: who is due, what it gets, done
  *   perform, apply                     carry out what was decided; take in what a step computed
- *   share, rows, admission, relief     decide, and change no request: whose turn, which rows, who starts, whose memory
+ *   share, light, rows, admission,     decide, and change no request: whose turn, how long a step, which rows,
+ *   relief                             who starts, whose memory
  *   lifecycle                          how a request changes state: enter, finish, preempt, leave, break
  *   waiting, pins, copies, shown       queues and followers; pinned prefixes; ends of page copies; what others see
  *

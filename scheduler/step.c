@@ -151,7 +151,6 @@ static bool launch(weft_engine *e) {
     plan->began_us = weft_present_us(e);
     plan->called = at != turn;
     weft_planner_run(e, lane, plan);
-    plan->predicted_us = weft_cost_step(&lane->cost, &plan->shape);
     if (lane->lost) {
       weft_lifecycle_break(e, lane, WEFT_E_DEVICE, "the start of a request");
       continue;

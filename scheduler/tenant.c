@@ -12,12 +12,12 @@ weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *c
   *tenants = (weft_tenants){.n_tenants = n_tenants, .n_lanes = n_lanes};
   tenants->tenant = weft_alloc(n_tenants, sizeof *tenants->tenant);
   tenants->queue = weft_alloc((size_t)n_tenants * n_lanes, sizeof *tenants->queue);
-  tenants->n_ready = weft_alloc((size_t)n_tenants * n_lanes, sizeof *tenants->n_ready);
+  tenants->ready = weft_alloc((size_t)n_tenants * n_lanes, sizeof *tenants->ready);
   tenants->contender = weft_alloc(n_tenants, sizeof *tenants->contender);
   tenants->excess = weft_alloc(n_tenants, sizeof *tenants->excess);
   tenants->claims = weft_alloc(n_tenants, sizeof *tenants->claims);
   tenants->shared = weft_alloc(n_tenants, sizeof *tenants->shared);
-  if (tenants->tenant == NULL || tenants->queue == NULL || tenants->n_ready == NULL || tenants->contender == NULL ||
+  if (tenants->tenant == NULL || tenants->queue == NULL || tenants->ready == NULL || tenants->contender == NULL ||
       tenants->excess == NULL || tenants->claims == NULL || tenants->shared == NULL) {
     weft_tenants_close(tenants);
     return WEFT_E_NO_MEMORY;
@@ -37,7 +37,7 @@ weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *c
 void weft_tenants_close(weft_tenants *tenants) {
   weft_free(tenants->tenant);
   weft_free(tenants->queue);
-  weft_free(tenants->n_ready);
+  weft_free(tenants->ready);
   weft_free(tenants->contender);
   weft_free(tenants->excess);
   weft_free(tenants->claims);
@@ -58,15 +58,11 @@ bool weft_tenants_queued_before(const weft_request *a, const weft_request *b) {
   return a->arrival < b->arrival;
 }
 
-static bool is_active(const weft_tenant *tenant) {
-  return tenant->n_queued > 0 || tenant->stats.n_running > 0;
-}
-
 /* New requests belong near the tail, requests that come back (preempted, followers) near the head:
  * one walk from the end that is closer by arrival. */
 void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request) {
   weft_tenant *tenant = &tenants->tenant[request->tenant];
-  if (!is_active(tenant) && tenant->clock < tenants->now) tenant->clock = tenants->now;
+  if (!weft_tenants_is_active(tenant) && tenant->clock < tenants->now) tenant->clock = tenants->now;
   tenants->claims[request->tenant].wants |= UINT64_C(1) << request->lane; /* until its lane is planned */
   tenant->n_queued += 1;
   tenant->queued_cost += request->n_tokens;
@@ -148,7 +144,7 @@ uint64_t weft_tenants_active_weight(const weft_tenants *tenants) {
   uint64_t sum = 0;
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {
     const weft_tenant *t = &tenants->tenant[i];
-    if (is_active(t)) sum += t->config.weight;
+    if (weft_tenants_is_active(t)) sum += t->config.weight;
   }
   return sum;
 }
@@ -177,6 +173,19 @@ weft_cost_shape weft_tenants_planned(const weft_tenants *tenants) {
   return all;
 }
 
+/* What tenants use beside each other counts; time without rivals is free. */
+static void remember_use(weft_tenants *tenants, uint64_t whole) {
+  uint32_t n_active = 0;
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) n_active += weft_tenants_is_active(&tenants->tenant[i]);
+  if (n_active < 2) return;
+  const double span = (double)WEFT_LATELY_US * WEFT_COST_PER_US;
+  double keep = span / (span + (double)whole);
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) {
+    weft_tenant *t = &tenants->tenant[i];
+    t->used_lately = keep * t->used_lately + (double)t->charged;
+  }
+}
+
 void weft_tenants_settle(weft_tenants *tenants, uint32_t lane, const weft_cost_model *model,
                          const weft_cost_shape *step) {
   uint64_t sum = 0, whole = weft_cost_charge(model, step);
@@ -190,8 +199,12 @@ void weft_tenants_settle(weft_tenants *tenants, uint32_t lane, const weft_cost_m
     weft_tenant_claims *claims = &tenants->claims[i];
     if (claims->held) claims->wants |= UINT64_C(1) << lane;
     claims->held = false;
+    if (t->charged > 0) charge(t, (uint64_t)((double)t->charged * scale));
+  }
+  remember_use(tenants, whole);
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) {
+    weft_tenant *t = &tenants->tenant[i];
     if (t->charged == 0) continue;
-    charge(t, (uint64_t)((double)t->charged * scale));
     t->stats.n_rows += t->planned.n_rows;
     t->charged_before += t->charged;
     t->planned = (weft_cost_shape){0};
@@ -213,7 +226,7 @@ void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work) {
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {
     const weft_tenant *t = &tenants->tenant[i];
     weft_tenant_claims *claims = &tenants->claims[i];
-    claims->wants &= is_active(t) ? lanes_with_work : 0;
+    claims->wants &= weft_tenants_is_active(t) ? lanes_with_work : 0;
     if (claims->limited > 0) claims->limited -= 1;
     if (claims->wants != 0 && t->clock < least) least = t->clock;
     if (t->clock > most) most = t->clock;
@@ -240,7 +253,7 @@ void weft_tenants_share(weft_tenants *tenants, const weft_pager *pager) {
     t->stats.n_blocks = usage.n_pinned;
     t->stats.n_blocks_cached = usage.n_cached;
     tenants->shared[i] = (weft_tenant_view){
-        .stats = t->stats, .n_queued = t->n_queued, .queued_cost = t->queued_cost, .active = is_active(t)};
+        .stats = t->stats, .n_queued = t->n_queued, .queued_cost = t->queued_cost, .active = weft_tenants_is_active(t)};
   }
 }
 

@@ -19,6 +19,13 @@
 
 /* Clock ticks of one unit of cost at weight 1; 1 to 16 divide it. */
 enum { WEFT_CLOCK_UNIT = 720720 };
+/* What a tenant has used fades over this much device time. */
+enum { WEFT_LATELY_US = 1000000 };
+
+/* Requests of a tenant on a lane that decode or denoise. */
+typedef struct weft_tenant_ready {
+  uint32_t n, n_decode;
+} weft_tenant_ready;
 
 typedef struct weft_tenant {
   weft_tenant_config config; /* defaults filled in */
@@ -27,6 +34,7 @@ typedef struct weft_tenant {
   weft_cost_shape planned; /* for it in the present plan */
   uint64_t charged;        /* for that, so far */
   uint64_t charged_before; /* for all plans before */
+  double used_lately;      /* charged while other tenants had requests, the last WEFT_LATELY_US above all */
   uint32_t n_queued;
   weft_link works;         /* what share.c may still plan for it in the present plan */
   uint64_t queued_cost;    /* of the prompts in its queues */
@@ -49,7 +57,7 @@ typedef struct weft_tenants {
   weft_tenant *tenant;         /* [n_tenants] */
   weft_tenant_claims *claims;  /* [n_tenants], the engine's claims of each tenant */
   weft_link *queue;            /* [n_lanes][n_tenants] */
-  uint32_t *n_ready;           /* [n_lanes][n_tenants] requests that decode or denoise */
+  weft_tenant_ready *ready;    /* [n_lanes][n_tenants] */
   uint32_t *contender;         /* [n_tenants], scratch of share.c */
   uint32_t *excess;            /* [n_tenants], scratch of victims */
   weft_tenant_view *shared;    /* [n_tenants], under the engine's stats_mutex */
@@ -103,12 +111,21 @@ void weft_tenants_share(weft_tenants *tenants, const weft_pager *pager);
 /* The part of the device that the tenant would have among those that are active now, (0 .. 1]. */
 double weft_tenants_share_of(const weft_tenants *tenants, uint32_t tenant);
 
+/* It has requests. */
+static inline bool weft_tenants_is_active(const weft_tenant *tenant) {
+  return tenant->n_queued > 0 || tenant->stats.n_running > 0;
+}
+
 static inline uint64_t weft_tenants_ticks(const weft_tenants *tenants, uint32_t tenant, uint64_t cost) {
   return cost * tenants->tenant[tenant].ticks;
 }
 
-static inline uint32_t *weft_tenants_n_ready(weft_tenants *tenants, const weft_request *r) {
-  return &tenants->n_ready[(size_t)r->lane * tenants->n_tenants + r->tenant];
+/* The request begins to decode or denoise, and ends to. */
+static inline void weft_tenants_ready(weft_tenants *tenants, const weft_request *r, bool begins) {
+  weft_tenant_ready *ready = &tenants->ready[(size_t)r->lane * tenants->n_tenants + r->tenant];
+  uint32_t by = begins ? 1 : UINT32_MAX; /* one less */
+  ready->n += by;
+  if (!r->canvas) ready->n_decode += by;
 }
 
 #endif

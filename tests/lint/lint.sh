@@ -62,7 +62,7 @@ layers=(
   "batcher"
   "state"
   "planning waiting pins copies snapshot fit check debt"
-  "share relief lifecycle admission"
+  "share light relief lifecycle admission"
   "rows apply"
   "perform"
   "planner"

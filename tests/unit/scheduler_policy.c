@@ -95,6 +95,50 @@ static void turns(void **state) {
   assert_int_equal(weft_policy_turn(1, uneven, 0x0, 3, 9), WEFT_POLICY_NONE);
 }
 
+/* Used less than half of its share: of one of two equals less than a quarter of all. */
+static void who_is_light(void **state) {
+  static const struct {
+    double used, all;
+    uint64_t weight, weights;
+    bool light;
+  } table[] = {
+      {0, 0, 1, 2, false},                              /* nobody has used anything */
+      {0, 100, 1, 2, true},                             /* it just came */
+      {24, 100, 1, 2, true},                            /* of 50 that are its share */
+      {25, 100, 1, 2, false},   {50, 100, 1, 2, false}, /* all use their shares */
+      {0, 100, 2, 2, false},                            /* it is alone */
+      {20, 1000, 1, 20, true},                          /* one of twenty: its share is 50 */
+      {25, 1000, 1, 20, false}, {40, 100, 9, 10, true}, /* a share of 90 */
+      {4, 100, 1, 10, true},                            /* beside it: a share of 10 */
+      {5, 100, 1, 10, false},
+  };
+  (void)state;
+  for (uint32_t i = 0; i < sizeof table / sizeof *table; i++) {
+    bool light = weft_policy_is_light(table[i].used, table[i].all, table[i].weight, table[i].weights);
+    if (light != table[i].light) fail_msg("line %u: %d", i, light);
+  }
+}
+
+/* Eight times what its rows take at its share of the device, and of k models in use a k-th of that for a step. */
+static void how_long_beside_a_light_tenant(void **state) {
+  static const struct {
+    double alone;
+    uint64_t weight, weights;
+    uint32_t n_lanes;
+    double step;
+  } table[] = {
+      {2000, 1, 2, 1, 32000}, {2000, 1, 4, 1, 64000}, {2000, 3, 4, 1, 8 * 2000 * 4.0 / 3},
+      {500, 1, 2, 1, 8000},   {2000, 1, 2, 2, 16000}, {2000, 1, 10, 2, 80000},
+      {2000, 1, 2, 8, 16000}, /* its turn among eight models is less */
+      {2000, 1, 2, 0, 32000},
+  };
+  (void)state;
+  for (uint32_t i = 0; i < sizeof table / sizeof *table; i++) {
+    double us = weft_policy_light_step(table[i].alone, table[i].weight, table[i].weights, table[i].n_lanes);
+    if (us < 0.999 * table[i].step || us > 1.001 * table[i].step) fail_msg("line %u: %.0f us", i, us);
+  }
+}
+
 static void margins_and_squeeze(void **state) {
   (void)state;
   assert_int_equal(weft_policy_margin(0, 1000), 0);
@@ -342,6 +386,8 @@ int main(void) {
                                      cmocka_unit_test(due_by_level_clock_arrival),
                                      cmocka_unit_test(levels_rise_with_age),
                                      cmocka_unit_test(turns),
+                                     cmocka_unit_test(who_is_light),
+                                     cmocka_unit_test(how_long_beside_a_light_tenant),
                                      cmocka_unit_test(margins_and_squeeze),
                                      cmocka_unit_test(forecasts_count_keys_as_rows),
                                      cmocka_unit_test(latency_buckets),

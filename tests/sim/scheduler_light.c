@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: MIT */
+/* A tenant that decodes a row or two beside others that fill every step, in many small worlds: one or two models,
+ * canvases, long prompts and decode rows of two to four tenants with weights. The device follows a law, the clock is
+ * virtual.
+ *
+ *   test_sim_scheduler_light [--seeds FIRST..LAST] [--seed N]
+ *
+ * Laws (light.h, docs/scheduler.md "What tenants notice of each other"), once the cost model knows the device:
+ *
+ *   pace      a step with decode rows of the light tenant is no longer than its limit and one piece of the others;
+ *   speed     of one model a token comes within the longest such step on average over the whole run;
+ *   progress  the others get rows at least every second step;
+ *   cost      of the device's time the others lose no more than a quarter to shorter steps, beside the same world
+ *             without the light tenant (docs/scheduler.md says why so much). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "bench/doubles/fake_runner.h"
+#include "scheduler/check.h"
+#include "scheduler/engine.h"
+#include "scheduler/pace.h"
+#include "scheduler/policy.h"
+#include "tests/support/amount.h"
+
+enum { LANES = 2, TENANTS = 4, STREAMS = 48, LIGHT = 0, VOCAB = 200, CONTEXT = 256, CANVAS = 16, ROWS = 512 };
+enum { WARM_STEPS = 200, JUDGED_STEPS = 300, STEPS_MAX = 4000, ANSWER_MAX = 240 };
+
+typedef struct stream {
+  weft_request *handle;
+  bool decodes;                /* its first token is there */
+  uint32_t lane, tenant, kind; /* 0: decodes, 1: canvases, 2: long prompts */
+} stream;
+
+/* What the device was given last, and how long that takes. */
+typedef struct device {
+  uint32_t fixed_us, row_us, output_us, n_decode;
+  uint64_t us, fixed_sum_us, sum_us;
+} device;
+
+typedef struct world {
+  uint64_t seed, draws, now_us;
+  uint32_t n_lanes, n_tenants, n_streams, n_light, weights, last_lane;
+  device device[LANES];
+  weft_fake_store *store;
+  weft_runner *runner[LANES];
+  weft_tenant_config tenant[TENANTS];
+  weft_engine_config config;
+  weft_engine *engine;
+  stream stream[STREAMS];
+} world;
+
+static const char *program;
+static bool verbose;
+
+#define FAIL(w, ...)                                                                            \
+  (fprintf(stderr, "seed %llu: ", (unsigned long long)(w)->seed), fprintf(stderr, __VA_ARGS__), \
+   fprintf(stderr, "\nreplay: %s --seed %llu\n", program, (unsigned long long)(w)->seed), exit(1))
+
+static uint32_t draw(world *w, uint32_t low, uint32_t high) { /* inclusive */
+  uint64_t x = weft_mix64(w->seed * 0x9E3779B97F4A7C15ull + weft_mix64(++w->draws));
+  return low + (uint32_t)((x >> 32) * (uint64_t)(high - low + 1) >> 32);
+}
+
+static uint64_t law(void *self, const weft_batch *batch) {
+  device *d = self;
+  uint32_t n_outputs = 0;
+  d->n_decode = 0;
+  for (uint32_t i = 0; i < batch->n_segments; i++) {
+    const weft_segment *s = &batch->segment[i];
+    if (s->output == WEFT_OUTPUT_TOKEN) n_outputs += 1;
+    if (s->output == WEFT_OUTPUT_CANVAS) n_outputs += s->n_rows;
+    d->n_decode += s->output == WEFT_OUTPUT_TOKEN && s->n_rows == 1;
+  }
+  d->us = d->fixed_us + (uint64_t)d->row_us * batch->n_rows + (uint64_t)d->output_us * n_outputs;
+  d->fixed_sum_us += d->fixed_us;
+  d->sum_us += d->us;
+  return d->us;
+}
+
+static double decode_us(const device *d, uint32_t n) {
+  return d->fixed_us + (double)n * (d->row_us + d->output_us);
+}
+
+/* ---- a world ----------------------------------------------------------------------------------- */
+
+static void open_runners(world *w) {
+  if (weft_fake_store_open(w->config.n_pages, 16, &w->store) != WEFT_OK) FAIL(w, "no memory for the store");
+  for (uint32_t i = 0; i < w->n_lanes; i++) {
+    w->device[i] = (device){.fixed_us = draw(w, 100, 1000), .row_us = draw(w, 10, 60), .output_us = draw(w, 0, 20)};
+    weft_fake_config fake = {
+        .name = "model",
+        .id = i,
+        .autoregressive = true,
+        .n_slots = STREAMS,
+        .rows_max = ROWS,
+        .depth = 2,
+        .context_length = CONTEXT,
+        .store = w->store,
+        .law = law,
+        .law_self = &w->device[i],
+        .model = {.salt = 5 + i, .n_vocab = VOCAB, .n_canvas = CANVAS, .n_groups = 1, .group = {{.block_tokens = 16}}}};
+    if (weft_fake_runner_open(&fake, &w->runner[i]) != WEFT_OK) FAIL(w, "no memory for a runner");
+  }
+}
+
+static void open_world(world *w, uint64_t seed) {
+  weft_error error = {{0}};
+  memset(w, 0, sizeof *w);
+  w->seed = seed;
+  w->n_lanes = draw(w, 1, LANES);
+  w->n_tenants = draw(w, 2, TENANTS);
+  w->n_streams = draw(w, 20, STREAMS);
+  w->n_light = draw(w, 1, 2);
+  for (uint32_t i = 0; i < w->n_tenants; i++) w->weights += w->tenant[i].weight = draw(w, 1, 3);
+  w->config = (weft_engine_config){.n_runners = w->n_lanes,
+                                   .runner = w->runner,
+                                   .n_pages = STREAMS * CONTEXT / 16 + 64,
+                                   .rows_per_step = ROWS,
+                                   .running_max = STREAMS,
+                                   .waiting_max = 1000,
+                                   .n_tenants = w->n_tenants,
+                                   .tenant = w->tenant,
+                                   .seq_tokens_max = CONTEXT,
+                                   .no_prefix_cache = true,
+                                   .overlap = draw(w, 0, 1) == 0};
+  open_runners(w);
+  if (weft_engine_open(&w->config, &w->engine, &error) != WEFT_OK) FAIL(w, "%s", error.text);
+  uint32_t kinds = draw(w, 1, 7); /* a bit for each that comes */
+  for (uint32_t i = 0; i < w->n_streams; i++) {
+    stream *s = &w->stream[i];
+    s->tenant = i < w->n_light                      ? LIGHT
+                : i - w->n_light < w->n_tenants - 1 ? 1 + i - w->n_light
+                                                    : draw(w, 1, w->n_tenants - 1);
+    s->lane = i < w->n_light ? 0 : draw(w, 0, w->n_lanes - 1);
+    do s->kind = s->tenant == LIGHT ? 0 : draw(w, 0, 2);
+    while (s->tenant != LIGHT && (kinds >> s->kind & 1) == 0);
+  }
+}
+
+static void close_world(world *w) {
+  for (uint32_t i = 0; i < w->n_streams; i++) {
+    if (w->stream[i].handle != NULL) weft_engine_release(w->engine, w->stream[i].handle);
+  }
+  while (!weft_engine_idle(w->engine)) (void)weft_engine_step(w->engine, ++w->now_us);
+  weft_engine_close(w->engine);
+  for (uint32_t i = 0; i < w->n_lanes; i++) {
+    const char *violation = weft_fake_runner_violation(w->runner[i]);
+    if (violation != NULL) FAIL(w, "lane %u: %s", i, violation);
+    w->runner[i]->ops->close(w->runner[i]);
+  }
+  weft_fake_store_close(w->store);
+}
+
+/* The prompts of the light tenant have one token, so that every row of it is like a decode row. */
+static weft_request *submit(world *w, const stream *s) {
+  static const uint32_t shortest[] = {2, 2, 100}, longest[] = {20, 20, 200};
+  weft_error error = {{0}};
+  weft_request *request = NULL;
+  int32_t prompt[CONTEXT];
+  uint32_t n = s->tenant == LIGHT ? 1 : draw(w, shortest[s->kind], longest[s->kind]);
+  for (uint32_t i = 0; i < n; i++) prompt[i] = (int32_t)draw(w, 0, VOCAB - 1);
+  weft_request_params p = {.runner = s->lane,
+                           .tenant = s->tenant,
+                           .domain = {.low = s->tenant + 1},
+                           .canvas = s->kind == 1,
+                           .tokens = prompt,
+                           .n_tokens = n,
+                           .max_tokens = s->tenant == LIGHT ? ANSWER_MAX
+                                         : s->kind == 2     ? 1
+                                                            : draw(w, 40, 160),
+                           .sampling = weft_sampling_default(),
+                           .entropy_bound = weft_entropy_bound_default(),
+                           .ignore_eos = true};
+  p.entropy_bound.max_steps = 8;
+  if (weft_engine_submit(w->engine, &p, w->now_us, &request, &error) != WEFT_OK) FAIL(w, "%s", error.text);
+  return request;
+}
+
+/* Every stream that has ended is followed by the next one. Tokens of the light tenant since the last look. */
+static uint32_t feed(world *w, bool with_light) {
+  uint32_t n_tokens = 0;
+  for (uint32_t i = with_light ? 0 : w->n_light; i < w->n_streams; i++) {
+    stream *s = &w->stream[i];
+    weft_event event;
+    bool ended = s->handle == NULL;
+    while (!ended && weft_engine_poll(w->engine, s->handle, &event) == WEFT_OK) {
+      if (event.kind == WEFT_EVENT_TOKENS && s->tenant == LIGHT) n_tokens += event.n;
+      s->decodes = s->decodes || event.kind == WEFT_EVENT_TOKENS;
+      ended = event.kind == WEFT_EVENT_FINISHED;
+    }
+    if (!ended) continue;
+    if (s->handle != NULL) weft_engine_release(w->engine, s->handle);
+    s->handle = submit(w, s);
+    s->decodes = false;
+  }
+  return n_tokens;
+}
+
+/* Rows of the light tenant that the step was given; *others: of all others. */
+static uint32_t step(world *w, uint64_t *others) {
+  weft_tenant_stats before, after;
+  weft_engine_stats all_before, all_after;
+  weft_engine_get_tenant_stats(w->engine, LIGHT, &before);
+  weft_engine_get_stats(w->engine, &all_before);
+  for (uint32_t i = 0; i < w->n_lanes; i++) w->device[i].us = 0;
+  (void)weft_engine_step(w->engine, w->now_us);
+  for (uint32_t i = 0; i < w->n_lanes; i++) {
+    w->now_us += w->device[i].us;
+    if (w->device[i].us > 0) w->last_lane = i;
+  }
+  weft_engine_get_tenant_stats(w->engine, LIGHT, &after);
+  weft_engine_get_stats(w->engine, &all_after);
+  const char *broken = weft_engine_check(w->engine);
+  if (broken != NULL) FAIL(w, "engine: %s", broken);
+  uint32_t own = (uint32_t)(after.n_rows - before.n_rows);
+  *others = all_after.n_rows - all_before.n_rows - own;
+  return own;
+}
+
+/* ---- the laws ---------------------------------------------------------------------------------- */
+
+/* Times the fair time of its rows: its share, or the turns of the models. */
+static double fair(const world *w) {
+  double share = (double)w->weights / w->tenant[LIGHT].weight;
+  return share > w->n_lanes ? share : w->n_lanes;
+}
+
+/* All its streams decode: where one of them only begins there is less to keep pace with. */
+static bool light_decodes(const world *w) {
+  for (uint32_t i = 0; i < w->n_light; i++) {
+    if (!w->stream[i].decodes) return false;
+  }
+  return true;
+}
+
+/* One canvas and its commit, or the chunk of a prompt. */
+static double piece_us(const device *d) {
+  return 2.0 * CANVAS * (d->row_us + d->output_us);
+}
+
+static void check_pace(world *w, double limit) {
+  const device *d = &w->device[0];
+  if ((double)d->us <= 1.1 * limit + piece_us(d)) return;
+  FAIL(w, "a step with decode rows of a light tenant takes %llu us; alone %.0f, the limit %.0f, a piece %.0f",
+       (unsigned long long)d->us, decode_us(d, w->n_light), limit, piece_us(d));
+}
+
+static double run_with_light(world *w) {
+  const device *d = &w->device[0];
+  uint64_t start_us = 0, n_tokens = 0, others = 0, fixed = 0, total = 0;
+  uint32_t n_judged = 0, idle = 0; /* steps with rows of the light tenant, after those that warm up too */
+  double most = 0.0;
+  for (uint32_t i = 0; i < STEPS_MAX && n_judged < WARM_STEPS + JUDGED_STEPS; i++) {
+    n_tokens += feed(w, true);
+    uint32_t own = step(w, &others);
+    idle = others == 0 ? idle + 1 : 0;
+    if (i > 0 && idle > w->n_lanes) FAIL(w, "the others got no row in %u steps", idle);
+    if (own == 0 || w->last_lane != 0 || !light_decodes(w)) continue;
+    n_judged += 1;
+    if (n_judged == WARM_STEPS) start_us = w->now_us, n_tokens = 0, fixed = d->fixed_sum_us, total = d->sum_us;
+    if (n_judged <= WARM_STEPS) continue;
+    double limit = WEFT_LIGHT_FACTOR * fair(w) / w->n_lanes * decode_us(d, w->n_light);
+    double least = WEFT_LIGHT_FACTOR * decode_us(d, d->n_decode);
+    if (limit < least) limit = least;
+    if (limit > most) most = limit;
+    check_pace(w, limit);
+  }
+  if (n_tokens == 0) FAIL(w, "the light tenant gets no tokens");
+  double mean_us = (double)(w->now_us - start_us) * w->n_light / (double)n_tokens, slowest_us = most + piece_us(d);
+  if (verbose) (void)printf("%.0f us a token of %.0f, alone %.0f\n", mean_us, slowest_us, decode_us(d, w->n_light));
+  if (w->n_lanes == 1 && mean_us > 1.1 * slowest_us) FAIL(w, "%.0f us a token, the limit is %.0f", mean_us, slowest_us);
+  return 1.0 - (double)(d->fixed_sum_us - fixed) / (double)(d->sum_us - total);
+}
+
+/* Of the first model's time, the part that is not spent on what every step costs. */
+static double run_without_light(world *w) {
+  uint64_t others, fixed = 0, total = 0;
+  for (uint32_t i = 0; i < WARM_STEPS + JUDGED_STEPS; i++) {
+    (void)feed(w, false);
+    (void)step(w, &others);
+    if (i == WARM_STEPS) fixed = w->device[0].fixed_sum_us, total = w->device[0].sum_us;
+  }
+  fixed = w->device[0].fixed_sum_us - fixed;
+  total = w->device[0].sum_us - total;
+  return total == 0 ? 0.0 : 1.0 - (double)fixed / (double)total;
+}
+
+static void run_world(uint64_t seed) {
+  static world w;
+  open_world(&w, seed);
+  double with = run_with_light(&w);
+  close_world(&w);
+  open_world(&w, seed);
+  double without = run_without_light(&w);
+  if (verbose) (void)printf("for rows %.1f %% of the time, %.1f %% without\n", 100.0 * with, 100.0 * without);
+  if (with < 0.75 * without) FAIL(&w, "the others lose more than a quarter: %.3f of %.3f", with, without);
+  close_world(&w);
+}
+
+int main(int argc, char **argv) {
+  unsigned long long first = 1, last = test_amount(50, 200, 5000);
+  program = argv[0];
+  weft_log_set_level(WEFT_LOG_ERROR);
+  if (argc == 3 && strcmp(argv[1], "--seed") == 0) {
+    first = last = strtoull(argv[2], NULL, 10);
+    verbose = true;
+  } else if (argc == 3 && strcmp(argv[1], "--seeds") == 0) {
+    if (sscanf(argv[2], "%llu..%llu", &first, &last) != 2) return 2;
+  } else if (argc != 1) {
+    (void)fprintf(stderr, "usage: %s [--seeds FIRST..LAST] [--seed N]\n", argv[0]);
+    return 2;
+  }
+  for (unsigned long long seed = first; seed <= last; seed++) run_world(seed);
+  (void)printf("%llu worlds\n", last - first + 1);
+  return 0;
+}
