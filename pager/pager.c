@@ -58,7 +58,6 @@ static void space_open(weft_pager *pager, pager_space *space, const weft_space_c
   uint32_t offset = 0;
   space->fingerprint = config->fingerprint;
   space->n_groups = config->n_groups;
-  space->token_cost = config->token_cost == 0 ? 1 : config->token_cost;
   space->cost_doubles = config->cost_doubles;
   for (uint32_t g = 0; g < config->n_groups; g++) {
     pager_group *group = &space->group[g];

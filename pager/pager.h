@@ -74,9 +74,9 @@ typedef struct weft_space_config {
   weft_key128 fingerprint; /* of the model, its weights, and the type and layout of its keys and values */
   uint32_t n_groups;
   weft_layer_group group[WEFT_GROUPS_MAX];
-  uint32_t token_cost;   /* what one token costs to compute, relative to the other spaces; 0 counts as 1 */
-  uint32_t cost_doubles; /* a token at this position costs twice token_cost, one at three times this position four
-                            times, because it sees more keys; 0: every position costs the same */
+  /* To compute a token at this position costs twice as much as the first one, at three times this position four times,
+   * because it sees more keys; 0: every position costs the same. */
+  uint32_t cost_doubles;
 } weft_space_config;
 
 typedef struct weft_pager_config {

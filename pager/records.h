@@ -120,7 +120,7 @@ typedef struct pager_space {
   uint32_t n_groups;
   uint32_t block_max; /* its largest block: hits and boundaries are multiples of it */
   uint32_t n_global, n_windowed;
-  uint32_t token_cost, cost_doubles;
+  uint32_t cost_doubles;
   uint8_t global[WEFT_GROUPS_MAX], windowed[WEFT_GROUPS_MAX]; /* group numbers */
   pager_group group[WEFT_GROUPS_MAX];
 } pager_space;

@@ -292,8 +292,8 @@ void weft_pager_enter(weft_pager *pager, weft_seq seq, bool resumes) {
 /* The worth of the blocks of a sequence: its retention, plus the logarithm of what a token at its end costs. */
 static uint32_t worth_of(const weft_pager *pager, const pager_seq *s) {
   const pager_space *space = &pager->space[s->space];
-  uint64_t cost = space->token_cost;
-  if (space->cost_doubles != 0) cost += cost * s->n_valid / space->cost_doubles;
+  uint64_t cost = 1;
+  if (space->cost_doubles != 0) cost += s->n_valid / space->cost_doubles;
   uint32_t log = 63 - (uint32_t)__builtin_clzll(cost);
   return s->retention + (log < PAGER_COST_LOG_MAX ? log : PAGER_COST_LOG_MAX);
 }

@@ -616,8 +616,7 @@ static void make_config(model *m) {
     weft_space_config *space = &m->space[i];
     *space = (weft_space_config){.fingerprint = {9, 9}, .n_groups = 1 + below(m, GROUPS)};
     if (below(m, 3) == 0) space->n_groups = 1;
-    space->token_cost = below(m, 10);
-    space->cost_doubles = below(m, 2) * below(m, 200);
+    space->cost_doubles = below(m, 2) * below(m, below(m, 2) == 0 ? 10 : 200);
     bool windows = below(m, 3) != 0;
     m->block_max[i] = 1;
     m->windows[i] = false;

@@ -189,9 +189,9 @@ static void retention_is_a_matter_of_time(void **state) {
   kit_close(pager);
 }
 
-static weft_pager *open_costs(uint32_t n_pages, uint32_t token_cost, uint32_t cost_doubles) {
-  weft_space_config space[2] = {{.n_groups = 1, .group = {{16, 0}}, .cost_doubles = cost_doubles},
-                                {.n_groups = 1, .group = {{16, 0}}, .token_cost = token_cost}};
+static weft_pager *open_costs(uint32_t n_pages, uint32_t doubles, uint32_t other_doubles) {
+  weft_space_config space[2] = {{.n_groups = 1, .group = {{16, 0}}, .cost_doubles = doubles},
+                                {.n_groups = 1, .group = {{16, 0}}, .cost_doubles = other_doubles}};
   weft_pager_config config = {
       .n_pages = n_pages, .n_seqs = 2, .seq_tokens_max = KIT_TOKENS_MAX, .n_spaces = 2, .space = space};
   weft_pager *pager = NULL;
@@ -204,14 +204,14 @@ static void cost_is_worth(void **state) {
   (void)state;
   int32_t tokens[256], other[64];
   kit_tokens(tokens, 256, 0, 1);
-  for (uint32_t log = 0; log < 6; log++) {
-    weft_pager *pager = open_costs(16, 1u << log, 0);
+  for (uint32_t log = 0; log < 6; log++) { /* the last of 64 tokens costs 1 << log, or a little more */
+    weft_pager *pager = open_costs(16, 0, log == 0 ? 0 : 64 / ((1u << log) - 1));
     run_in(pager, 1, 0, tokens, 64);
     uint32_t n = turnovers_until_gone(pager, 1, tokens), worth = 1u << (log < 3 ? log : 3);
     assert_in_range(n, worth == 1 ? 1 : worth - 1, worth + 1);
     kit_close(pager);
   }
-  weft_pager *pager = open_costs(20, 1, 128);
+  weft_pager *pager = open_costs(20, 128, 0);
   run_in(pager, 0, 0, tokens, 256); /* three times as much at its end */
   run_in(pager, 0, 0, kit_tokens(other, 64, 0, 2), 64);
   for (uint32_t i = 0; i < 4; i++) assert_true(pager_evict_one(pager));
@@ -273,7 +273,7 @@ static void boundaries_go_from_the_end(void **state) {
 static weft_pager *open_two_models(uint32_t n_pages) {
   weft_space_config space[2] = {
       {.n_groups = 2, .group = {{32, 0}, {16, 64}}},
-      {.fingerprint = {7, 7}, .n_groups = 3, .group = {{64, 0}, {16, 48}, {16, 48}}, .token_cost = 4}};
+      {.fingerprint = {7, 7}, .n_groups = 3, .group = {{64, 0}, {16, 48}, {16, 48}}, .cost_doubles = 40}};
   weft_pager_config config = {
       .n_pages = n_pages, .n_seqs = 8, .seq_tokens_max = KIT_TOKENS_MAX, .n_spaces = 2, .space = space};
   weft_pager *pager = NULL;
