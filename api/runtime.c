@@ -379,11 +379,9 @@ static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenan
                                .seq_tokens_max = context,
                                .slice_us = (uint64_t)rt->options.slice_ms * 1000,
                                .target_tpot_us = (uint64_t)rt->options.target_tpot_ms * 1000,
-                               /* ref and cpu compute inside submit: planning ahead would only add void rows */
-                               .overlap = false,
+                               /* where steps are computed inside submit, planning ahead would only add void rows */
+                               .overlap = !weft_device_get_info(rt->device)->immediate && !rt->options.no_overlap,
                                .no_prefix_cache = rt->options.no_prefix_cache};
-  const char *backend = weft_device_get_info(rt->device)->backend;
-  if (strcmp(backend, "cuda") == 0) config.overlap = !rt->options.no_overlap;
   weft_status status = weft_engine_open(&config, &rt->engine, error);
   if (status == WEFT_OK && rt->store->file != NULL) weft_kv_file_watch(rt->store->file, wake, rt->engine);
   if (status == WEFT_OK) status = weft_engine_start(rt->engine);

@@ -294,6 +294,7 @@ static void read_proc(const char *path, const char *key, char *value, size_t n) 
 
 void host_describe(weft_device_info *info) {
   info->host_memory = true;
+  info->immediate = true;
   char value[96];
   unsigned long long kib = 0;
   read_proc("/proc/cpuinfo", "model name", info->name, sizeof info->name);

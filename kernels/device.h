@@ -72,6 +72,7 @@ typedef struct weft_device_info {
   uint64_t memory_bytes;      /* total */
   uint64_t memory_free_bytes; /* at open */
   bool host_memory;           /* device pointers are ordinary memory: nothing need be uploaded */
+  bool immediate;             /* what is enqueued is computed before the call returns: nothing runs beside the host */
   bool graphs;                /* steps that come again are recorded */
   uint32_t products;          /* bits of the numbers in products with quantised weights; ref: 32 */
 } weft_device_info;

@@ -448,6 +448,7 @@ static inline fake_card *fake_card_open(bool graphs) {
   card->base.info = *weft_device_get_info(card->ref);
   card->base.info.backend = "fake";
   card->base.info.host_memory = false;
+  card->base.info.immediate = false;
   card->base.info.graphs = graphs;
   if (graphs) {
     if (step_graphs_open(&card->graphs, &card->base, &fake_graphs_calls) != WEFT_OK) abort();
