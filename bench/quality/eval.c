@@ -25,7 +25,7 @@ typedef struct family {
 typedef struct evaluation {
   const weft_lab_config *config;
   weft_runtime *runtime;
-  json_t *cases; /* array */
+  json_t *cases; /* array; families point at the names in it */
   family *families;
   uint32_t n_families;
   uint32_t n_shown; /* wrong answers told with --verbose */
@@ -156,13 +156,12 @@ static int read_cases(evaluation *e) {
       break;
     }
     family *f = family_of(e, item);
-    bool wanted = f != NULL && (e->config->limit == 0 || f->n < e->config->limit);
-    if (wanted) {
+    if (f == NULL) {
+      code = weft_cli_fail(WEFT_EXIT_USAGE, "%s:%u: more than %u families", e->config->cases, number, FAMILIES_MAX);
+    } else if (e->config->limit == 0 || f->n < e->config->limit) { /* the first of a family always is */
       f->n += 1;
-      (void)json_array_append(e->cases, item); /* a refusal shows as a smaller n */
+      if (json_array_append(e->cases, item) != 0) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
     }
-    if (!wanted && f != NULL && f->n == 0) code = weft_cli_fail(WEFT_EXIT_USAGE, "too many families");
-    if (f != NULL && f->n == 1 && wanted) json_incref(item); /* the family keeps pointing at its name */
     json_decref(item);
   }
   weft_free(text);
