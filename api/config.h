@@ -104,7 +104,7 @@ typedef struct weft_config {
   uint32_t saved_canvases;
   bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, quiet, verbose, json, help;
   /* the server */
-  const char *host, *api_keys, *directory;
+  const char *host, *socket_mode, *tls_cert, *tls_key, *api_keys, *directory;
   weft_text_list pin_files, origins;
   uint32_t port, body_mib, connections, drain_seconds;
   /* one generation */

@@ -3,7 +3,6 @@
 #include "api/http.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -25,6 +24,10 @@ enum {
 
 uint64_t http__now(const weft_http *http) {
   return http->config.clock_us == NULL ? weft_clock_us() : http->config.clock_us();
+}
+
+uint64_t http__idle_us(const weft_http *http) {
+  return (uint64_t)http->config.idle_seconds * 1000000;
 }
 
 void http__count(weft_http *http, weft_http_end how) {
@@ -167,7 +170,7 @@ static void take_event(const struct epoll_event *event) {
 }
 
 static int sleep_ms(const weft_http *http, uint64_t until_us) {
-  if (http->pending != NULL) return 0;
+  if (http->pending != NULL || http->n_waiting > 0) return 0;
   if (until_us > 0) return 10;
   return http->n_connections > 0 || !http->listening ? LOOK_US / 1000 : -1;
 }
@@ -186,6 +189,7 @@ static void *run(void *self) {
       if (events[i].data.ptr != http && events[i].data.ptr != &http->wakes) take_event(&events[i]);
     }
     drive_pending(http);
+    http__shake_one(http);
     if (wakes) take_ready(http);
     if (accepts) accept_some(http);
     uint64_t now = weft_clock_us();
@@ -197,44 +201,6 @@ static void *run(void *self) {
 }
 
 /* ---- opening ---- */
-
-static weft_status listen_at(weft_http *http, const char *host, weft_error *error) {
-  char port[16];
-  struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM}, *list;
-  (void)snprintf(port, sizeof port, "%u", http->config.port);
-  int code = getaddrinfo(host, port, &hints, &list);
-  if (code != 0) return weft_fail(error, WEFT_E_INVALID, "--host %s: %s", host, gai_strerror(code));
-  int fault = EADDRNOTAVAIL, one = 1;
-  for (const struct addrinfo *a = list; a != NULL && http->listener < 0; a = a->ai_next) {
-    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    bool good = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
-                bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0;
-    if (good) {
-      http->listener = fd;
-    } else {
-      fault = errno;
-      if (fd >= 0) (void)close(fd);
-    }
-  }
-  freeaddrinfo(list);
-  if (http->listener >= 0) return WEFT_OK;
-  if (fault == EADDRINUSE) {
-    return weft_fail(error, WEFT_E_IO, "port %u of %s is in use: stop what listens there, or choose another --port",
-                     http->config.port, host);
-  }
-  return weft_fail(error, WEFT_E_IO, "port %u of %s: %s", http->config.port, host, strerror(fault));
-}
-
-/* Where it listens in truth. */
-static void learn_address(weft_http *http) {
-  struct sockaddr_storage own = {0};
-  socklen_t n = sizeof own;
-  (void)getsockname(http->listener, (struct sockaddr *)&own, &n); /* cannot fail for a socket that is bound */
-  (void)http__address_of(http, &own, &http->loopback);
-  const void *at = &own;
-  if (own.ss_family == AF_INET) http->port = ntohs(((const struct sockaddr_in *)at)->sin_port);
-  if (own.ss_family == AF_INET6) http->port = ntohs(((const struct sockaddr_in6 *)at)->sin6_port);
-}
 
 static weft_status start_network(weft_http *http, weft_error *error) {
   struct epoll_event listener = {.events = EPOLLIN, .data.ptr = http};
@@ -260,13 +226,15 @@ weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft
   weft_http *http = weft_alloc(1, sizeof *http);
   if (http == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the server");
   http->config = *config;
-  http->config.host = NULL; /* not kept */
+  http->config.host = http->config.tls_cert = http->config.tls_key = NULL; /* not kept */
   http->listener = http->epoll = http->wakes = -1;
   (void)pthread_mutex_init(&http->lock, NULL); /* these cannot fail with default attributes on this system */
   http__share_open(http);
   *out = http; /* callbacks of the first request may want it before this function returns */
-  weft_status status = listen_at(http, config->host == NULL ? "127.0.0.1" : config->host, error);
-  if (status == WEFT_OK) learn_address(http);
+  weft_status status = WEFT_OK;
+  if (config->tls_cert != NULL || config->tls_key != NULL)
+    status = weft_http_renew(http, config->tls_cert, config->tls_key, error);
+  if (status == WEFT_OK) status = http__listen(http, config->host == NULL ? "127.0.0.1" : config->host, error);
   if (status == WEFT_OK) status = start_network(http, error);
   if (status != WEFT_OK) {
     weft_http_close(http);
@@ -275,8 +243,20 @@ weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft
   return status;
 }
 
+weft_http_plan weft_http_get_plan(const weft_http *http) {
+  bool tls = http->identity != NULL; /* renewed, but never taken away */
+  return (weft_http_plan){.n_connections = http->config.connections_max,
+                          .connection_bytes = CONNECTION_BYTES + (tls ? TLS_BYTES : 0),
+                          .body_bytes = http->config.bodies_bytes_max,
+                          .tls = tls};
+}
+
 uint32_t weft_http_port(const weft_http *http) {
   return http->port;
+}
+
+bool weft_http_is_unix(const weft_http *http) {
+  return http->socket_path != NULL;
 }
 
 bool weft_http_is_loopback(const weft_http *http) {
@@ -293,6 +273,18 @@ uint64_t weft_http_body_bytes(weft_http *http) {
 
 uint64_t weft_http_ended(weft_http *http, weft_http_end how) {
   return atomic_load(&http->n_ended[how]);
+}
+
+weft_status weft_http_renew(weft_http *http, const char *cert, const char *key, weft_error *error) {
+  tls_identity *now, *before;
+  weft_status status = tls_identity_open(cert, key, &now, error);
+  if (status != WEFT_OK) return status;
+  (void)pthread_mutex_lock(&http->lock);
+  before = http->identity;
+  http->identity = now;
+  (void)pthread_mutex_unlock(&http->lock);
+  tls_identity_close(before);
+  return WEFT_OK;
 }
 
 /* ---- closing ---- */
@@ -317,7 +309,8 @@ void weft_http_close(weft_http *http) {
   while (http->first != NULL) http__drop(http->first);
   for (weft_exchange *x; (x = http__take_ready(http)) != NULL;) http__finish(x, true); /* whose clients had left */
   weft_workers_close(http->workers);
-  if (http->listener >= 0) (void)close(http->listener);
+  http__stop_listening(http);
+  tls_identity_close(http->identity);
   if (http->epoll >= 0) (void)close(http->epoll);
   if (http->wakes >= 0) (void)close(http->wakes);
   (void)pthread_mutex_destroy(&http->lock);

@@ -13,6 +13,9 @@
  * one tenant an address) holds more than half of the places for requests or of the memory for bodies, and when that
  * memory is full who holds most of it gives way; small bodies have an eighth of it to themselves.
  *
+ * With TLS a handshake has the deadline of a head. Handshakes go one step at a time between rounds in which all others get
+ * on, and the next is the oldest of the address that has fewest.
+ *
  * Nothing here blocks the network thread: handlers that may take long run on worker threads, which serve tenants in turn,
  * and an answer that is not there yet is pulled when weft_exchange_wake says so. A source is pulled only when the client
  * has taken all that was pulled before, so slow readers hold up themselves alone.
@@ -51,8 +54,10 @@ typedef struct weft_note {
 } weft_note;
 
 typedef struct weft_http_config {
-  const char *host; /* [127.0.0.1] */
-  uint32_t port;    /* 0: a free one */
+  const char *host;               /* [127.0.0.1]; unix:PATH is a unix socket */
+  uint32_t port;                  /* 0: a free one */
+  uint32_t socket_mode;           /* of a unix socket: who may connect */
+  const char *tls_cert, *tls_key; /* files in PEM, both or neither; NULL: plain HTTP */
   uint64_t body_bytes_max;
   uint64_t bodies_bytes_max; /* of all requests being read */
   uint32_t connections_max;
@@ -76,14 +81,27 @@ typedef enum weft_http_end {
   WEFT_HTTP_STALLED,   /* the client took nothing of its answer */
   WEFT_HTTP_EVICTED,   /* another one needed the place */
   WEFT_HTTP_IDLE,      /* no request for too long */
+  WEFT_HTTP_HANDSHAKE, /* TLS was not agreed on, or not in time */
   WEFT_HTTP_ENDS
 } weft_http_end;
 
+/* The most host memory that it takes, but for answers, which are their requests'. */
+typedef struct weft_http_plan {
+  uint32_t n_connections;
+  uint64_t connection_bytes; /* of each */
+  uint64_t body_bytes;       /* of all bodies being read or waiting for a worker */
+  bool tls;
+} weft_http_plan;
+
 /* One line names the address and the reason (a port in use). *out is set before any callback runs. */
 weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft_error *error);
+weft_http_plan weft_http_get_plan(const weft_http *http);
 uint32_t weft_http_port(const weft_http *http);
-/* It listens on an address of this machine alone. */
+/* It listens on an address of this machine alone, or on a unix socket. */
 bool weft_http_is_loopback(const weft_http *http);
+bool weft_http_is_unix(const weft_http *http);
+/* Connections from now on are shown this certificate; after a failure the one before. Any thread; only where TLS is spoken. */
+weft_status weft_http_renew(weft_http *http, const char *cert, const char *key, weft_error *error);
 uint32_t weft_http_active(weft_http *http);     /* requests that were read whole and whose answers are not yet out */
 uint64_t weft_http_body_bytes(weft_http *http); /* of bodies that are being read or wait for a worker */
 uint64_t weft_http_ended(weft_http *http, weft_http_end how); /* how many connections */

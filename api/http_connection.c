@@ -2,9 +2,7 @@
 /* One connection from its first byte to its last: what is read, what is sent, and when it has to end.
  *
  * The socket is watched edge-triggered for all that can happen to it, once: readable and writable remember what the system
- * said until a call would have blocked, and hung_up that the peer closes. receive and send_out are the only places that
- * touch its bytes. */
-#include <errno.h>
+ * said until a call would have blocked, and hung_up that the peer closes. Its bytes are http_wire.c's. */
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,8 +22,7 @@ enum {
   LINGER_US = 10 * 1000000,
   LINGER_BYTES_MAX = 64 << 20,
   HEAD_READ_BYTES = 16384,
-  OUT_BYTES = 65536, /* pulled before it is sent */
-  KEPT_BYTES = 4096  /* memory that a connection keeps between two answers */
+  OUT_BYTES = 65536 /* pulled before it is sent */
 };
 
 /* What to do after a step. */
@@ -39,26 +36,24 @@ static void enter(http_connection *c, http_phase phase, uint64_t us) {
   c->deadline_us = us == 0 ? 0 : c->since_us + us;
 }
 
-static uint64_t idle_us(const weft_http *http) {
-  return (uint64_t)http->config.idle_seconds * 1000000;
-}
-
 static uint64_t head_us(const weft_http *http) {
-  return idle_us(http) < HEAD_US ? idle_us(http) : HEAD_US;
+  return http__idle_us(http) < HEAD_US ? http__idle_us(http) : HEAD_US;
 }
 
 bool http__connection_open(weft_http *http, int fd, const struct sockaddr_storage *peer) {
   http_connection *c = weft_alloc(1, sizeof *c);
   if (c == NULL) return false;
+  *c = (http_connection){.http = http, .fd = fd, .readable = true, .writable = true, .next = http->first};
   struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
-  if (epoll_ctl(http->epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
+  if (!http__wire_open(c) || epoll_ctl(http->epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
+    http__wire_close(c);
     weft_free(c);
     return false;
   }
   int one = 1;
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a refusal costs time only */
-  *c = (http_connection){.http = http, .fd = fd, .readable = true, .writable = true, .next = http->first};
-  c->address = http__address_of(http, peer, &c->local);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one,
+                   sizeof one); /* a refusal costs time only; unix sockets have none */
+  c->address = http__address_of(http, fd, peer, &c->local);
   enter(c, PHASE_HEAD, head_us(http));
   if (c->next != NULL) c->next->previous = c;
   http->first = c;
@@ -93,8 +88,7 @@ static void close_connection(http_connection *c) {
   if (http->first == c) http->first = c->next;
   http->n_connections -= 1;
   (void)close(c->fd); /* nothing is left to lose; epoll forgets it */
-  weft_text_free(&c->in);
-  weft_text_free(&c->out);
+  http__wire_close(c);
   weft_free(c);
 }
 
@@ -115,22 +109,10 @@ void http__postpone(http_connection *c) {
 
 /* ---- bytes ---- */
 
-typedef enum wire { WIRE_SOME, WIRE_NOTHING, WIRE_OVER } wire;
-
-/* Appends to in what has come. */
-static wire receive(http_connection *c) {
-  weft_http *http = c->http;
-  size_t n_max = c->phase == PHASE_HEAD ? HEAD_READ_BYTES : sizeof http->scratch;
-  if (!c->readable) return WIRE_NOTHING;
-  ssize_t n;
-  do {
-    n = recv(c->fd, http->scratch, n_max, 0);
-  } while (n < 0 && errno == EINTR);
-  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) return WIRE_OVER;
-  if (n < 0 || ((size_t)n < n_max && !c->hung_up)) c->readable = false;
-  if (n < 0) return WIRE_NOTHING;
-  weft_text_append(&c->in, http->scratch, (size_t)n);
-  return weft_text_status(&c->in) == WEFT_OK ? WIRE_SOME : WIRE_OVER;
+/* Heads come in small pieces, so that a connection in its head is small. */
+static wire_news receive(http_connection *c) {
+  bool large = c->phase == PHASE_BODY || c->phase == PHASE_SKIP || c->phase == PHASE_LINGER;
+  return http__receive(c, large ? READ_BYTES : HEAD_READ_BYTES);
 }
 
 static void consume(http_connection *c, size_t n) {
@@ -139,37 +121,12 @@ static void consume(http_connection *c, size_t n) {
   if (c->in.n == 0) weft_text_free(&c->in);
 }
 
-/* False: the connection is of no use any more. */
-static bool send_out(http_connection *c) {
-  if (c->out.refused) return false; /* half an answer would look whole */
-  while (c->sent < c->out.n && c->writable) {
-    ssize_t n = send(c->fd, c->out.bytes + c->sent, c->out.n - c->sent, MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return false;
-    if (n < 0) c->writable = false;
-    if (n > 0) c->sent += (size_t)n;
-  }
-  if (c->sent < c->out.n) {
-    if (c->stall_us == 0) c->stall_us = http__now(c->http) + idle_us(c->http);
-    return true;
-  }
-  c->stall_us = 0;
-  c->sent = 0;
-  if (c->out.capacity > KEPT_BYTES) {
-    weft_text_free(&c->out);
-  } else {
-    weft_text_clear(&c->out);
-  }
-  return true;
-}
-
 /* ---- the head ---- */
 
-static step refuse_head(http_connection *c, const weft_http_fault *fault) {
-  http__count(c->http, WEFT_HTTP_MALFORMED);
+void http__refuse_head(http_connection *c, weft_http_end how, const weft_http_fault *fault) {
+  http__count(c->http, how);
   http__put_fault(c, fault);
   enter(c, PHASE_FLUSH, 0);
-  return STEP_AGAIN;
 }
 
 /* The answer is there although the body is not: it goes out at once. A small rest is read, so that the connection stays of
@@ -257,8 +214,8 @@ static step read_head(http_connection *c) {
   weft_parse parse = weft_http_scan(c->in.bytes, c->in.n, &c->scan, &fault);
   if (parse == WEFT_PARSE_MORE) {
     bool first = c->in.n == 0;
-    wire got = receive(c);
-    if (got == WIRE_SOME && first) enter(c, PHASE_HEAD, head_us(http));
+    wire_news got = receive(c);
+    if (got == WIRE_SOME && first && c->in.n > 0) enter(c, PHASE_HEAD, head_us(http));
     return got == WIRE_SOME ? STEP_AGAIN : got == WIRE_NOTHING ? STEP_WAIT : STEP_DROP;
   }
   if (parse == WEFT_PARSE_DONE) {
@@ -269,7 +226,9 @@ static step read_head(http_connection *c) {
     c->scan = (weft_head_scan){0};
     parse = weft_http_parse(http->head_bytes, n, &http->head, &fault);
   }
-  return parse == WEFT_PARSE_BAD ? refuse_head(c, &fault) : begin_request(c, &http->head);
+  if (parse != WEFT_PARSE_BAD) return begin_request(c, &http->head);
+  http__refuse_head(c, WEFT_HTTP_MALFORMED, &fault);
+  return STEP_AGAIN;
 }
 
 /* ---- the body ---- */
@@ -314,8 +273,9 @@ static step read_chunks(http_connection *c) {
 
 static step read_body(http_connection *c) {
   if (c->in.n == 0) {
-    wire got = receive(c);
+    wire_news got = receive(c);
     if (got != WIRE_SOME) return got == WIRE_NOTHING ? STEP_WAIT : STEP_DROP;
+    if (c->in.n == 0) return STEP_AGAIN;
   }
   if (c->chunked) {
     step next = read_chunks(c);
@@ -372,6 +332,11 @@ static bool has_worker(weft_exchange *x) {
 
 static step make_answer(http_connection *c) {
   weft_exchange *x = c->x;
+  if (c->tls != NULL && c->in.n == 0 && !c->hung_up) { /* a peer may say goodbye in TLS and keep its socket open */
+    wire_news news = receive(c);
+    if (news == WIRE_SOME) return STEP_AGAIN;
+    if (news == WIRE_OVER) c->hung_up = true;
+  }
   if (has_worker(x)) return c->hung_up ? STEP_DROP : STEP_WAIT;
   if (c->hung_up && x->answer != ANSWER_WHOLE) return STEP_DROP;
   http__drop_body(x); /* the handler took from it what it needs */
@@ -389,18 +354,18 @@ static step finish_answer(http_connection *c) {
   bool left = c->x != NULL && c->x->code == CODE_LEFT;
   leave(c, left);
   if (!c->keep_alive) {
-    (void)shutdown(c->fd, SHUT_WR); /* a peer that is gone is seen when it is read */
+    http__say_end(c);
     enter(c, PHASE_LINGER, LINGER_US);
     c->n_read = 0;
     return STEP_AGAIN;
   }
-  enter(c, PHASE_HEAD, c->in.n > 0 ? head_us(c->http) : idle_us(c->http));
+  enter(c, PHASE_HEAD, c->in.n > 0 ? head_us(c->http) : http__idle_us(c->http));
   return STEP_AGAIN;
 }
 
 static step linger(http_connection *c) {
   weft_text_free(&c->in);
-  wire got = receive(c);
+  wire_news got = receive(c);
   c->n_read += c->in.n;
   if (got == WIRE_OVER || c->n_read > LINGER_BYTES_MAX) return STEP_DROP;
   return got == WIRE_SOME ? STEP_AGAIN : STEP_WAIT;
@@ -417,12 +382,13 @@ void http__expire(http_connection *c) {
   }
   switch (c->phase) {
     case PHASE_HEAD:
-      http__count(c->http, c->in.n > 0 ? WEFT_HTTP_LATE_HEAD : WEFT_HTTP_IDLE);
-      if (c->in.n == 0) break;
-      http__put_fault(c, &late);
-      enter(c, PHASE_FLUSH, 0);
-      http__postpone(c);
-      return;
+      if (c->in.n > 0) {
+        http__refuse_head(c, WEFT_HTTP_LATE_HEAD, &late);
+        http__postpone(c);
+        return;
+      }
+      http__count(c->http, http__is_shaking(c) ? WEFT_HTTP_HANDSHAKE : WEFT_HTTP_IDLE);
+      break;
     case PHASE_BODY:
       http__count(c->http, WEFT_HTTP_LATE_BODY);
       http__give_up_body(c, 408, "late_body", "the body did not come within 10 seconds and one for each 64 KiB");
@@ -459,7 +425,7 @@ static step advance(http_connection *c) {
 
 void http__drive(http_connection *c) {
   for (uint32_t turn = 0; turn < TURNS_MAX; turn++) {
-    step next = send_out(c) ? advance(c) : STEP_DROP;
+    step next = http__send(c) ? advance(c) : STEP_DROP;
     if (next == STEP_DROP) {
       http__drop(c);
       return;

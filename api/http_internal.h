@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the HTTP server share: http.c (the loop: accepting, time, opening and closing), http_connection.c (one
- * connection from its first byte to its last), http_exchange.c (one request and its answer), http_jobs.c (workers) and
- * http_share.c (how much one tenant or address may hold).
+/* What the files of the HTTP server share: http.c (the loop: accepting, time, opening and closing), http_listen.c (where it
+ * listens), http_connection.c (one connection from its first byte to its last), http_wire.c (its bytes), http_exchange.c (one
+ * request and its answer), http_jobs.c (workers) and http_share.c (how much one tenant or address may hold).
  *
  * Law: connections belong to the network thread alone. An exchange belongs to the network thread too, except from
  * http__queue to the end of its handler: then its answer, its source and its body are the worker's, and the network thread
@@ -14,9 +14,11 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 
 #include "api/http.h"
 #include "api/http_parse.h"
+#include "api/tls.h"
 #include "api/workers.h"
 
 enum {
@@ -27,7 +29,9 @@ enum {
   ADDRESSES_MAX = 1024, /* addresses are told apart by a seeded hash; two that meet share a share */
   WHO_MAX = TENANTS_MAX + ADDRESSES_MAX,
   READ_BYTES = 65536,
-  SMALL_BODY_BYTES = 65536 /* bodies up to this have memory of their own */
+  CONNECTION_BYTES = 4 * 65536, /* at most, in and out, with what growing texts leave unused */
+  TLS_BYTES = 2 * 65536,        /* at most of its session and wire */
+  SMALL_BODY_BYTES = 65536      /* bodies up to this have memory of their own */
 };
 
 typedef struct http_connection http_connection;
@@ -88,6 +92,11 @@ struct http_connection {
   http_connection *next_pending;
   int fd;
   bool pending, readable, writable, hung_up, local, keep_alive, chunked;
+  bool ended;       /* the peer said so: nothing more is read */
+  bool waits, turn; /* for its turn at the handshake; it is its turn */
+  tls_session *tls; /* NULL: bytes go as they are */
+  weft_text wire;   /* with TLS: what the socket is given */
+  size_t wire_sent; /* of wire */
   http_phase phase;
   uint64_t since_us;    /* in this phase */
   uint64_t deadline_us; /* of this phase; 0: none */
@@ -108,9 +117,13 @@ struct weft_http {
   weft_http_config config;
   int listener, epoll, wakes; /* wakes: an eventfd */
   uint32_t port;
-  bool listening; /* the listener is watched; not while descriptors are short */
+  char *socket_path; /* of a unix socket, from the root; NULL: none */
+  dev_t socket_device;
+  ino_t socket_inode; /* as it was made: another file of that name is not removed */
+  bool listening;     /* the listener is watched; not while descriptors are short */
   pthread_t network;
-  bool has_network, loopback;
+  bool has_network, loopback, told_of_http; /* told: that somebody speaks plain HTTP where TLS is spoken */
+  uint32_t n_waiting;                       /* connections that wait for their turn at the handshake */
   http_connection *first, *pending, *last_pending;
   uint32_t n_connections, n_busy, n_busy_of[WHO_MAX];
   body_pool small, large;
@@ -126,14 +139,36 @@ struct weft_http {
   pthread_mutex_t lock; /* what follows, and what an exchange says is under it */
   bool closing, workers_gone, cancel_asked;
   weft_exchange *ready, *last_ready;
+  tls_identity *identity; /* NULL: plain HTTP; opened anew by weft_http_renew */
 };
 
 /* http.c */
 uint64_t http__now(const weft_http *http);
+uint64_t http__idle_us(const weft_http *http);
 void http__poke(weft_http *http); /* the network thread looks around; any thread */
 void http__count(weft_http *http, weft_http_end how);
 /* Makes a place free by ending a connection that holds no request which was read. False: there is none. */
 bool http__evict(weft_http *http);
+
+/* http_listen.c */
+weft_status http__listen(weft_http *http, const char *host, weft_error *error);
+void http__stop_listening(weft_http *http);
+
+/* http_wire.c: the network thread */
+typedef enum wire_news { WIRE_SOME, WIRE_NOTHING, WIRE_OVER } wire_news;
+/* False: no memory for a session. */
+bool http__wire_open(http_connection *c);
+void http__wire_close(http_connection *c);
+/* Takes up to n_max bytes from the socket and appends to in what they say; WIRE_SOME may be a handshake's, which say nothing. */
+wire_news http__receive(http_connection *c, size_t n_max);
+/* The peer is in the handshake, or in what comes before. */
+bool http__is_shaking(const http_connection *c);
+/* Sends what is in out as far as the peer takes it; out is empty when all is sent. False: the connection is of no use any more. */
+bool http__send(http_connection *c);
+/* Nothing more is sent. */
+void http__say_end(http_connection *c);
+/* Lets one connection that waits do the next step of its handshake. */
+void http__shake_one(weft_http *http);
 
 /* http_connection.c: the network thread */
 bool http__connection_open(weft_http *http, int fd, const struct sockaddr_storage *peer);
@@ -143,6 +178,8 @@ void http__drive(http_connection *c);
 void http__postpone(http_connection *c);
 void http__expire(http_connection *c); /* its deadline has passed */
 void http__drop(http_connection *c);   /* ends it now; its exchange learns that the client left */
+/* What came is no request; it is answered, and the connection ends. */
+void http__refuse_head(http_connection *c, weft_http_end how, const weft_http_fault *fault);
 /* The request of c, whose body is not all there, is refused; what else comes of it is thrown away. */
 void http__give_up_body(http_connection *c, int code, const char *word, const char *message);
 
@@ -170,7 +207,8 @@ void http__forget_ready(weft_exchange *x); /* whoever woke it last has let go of
 
 /* http_share.c: the network thread */
 void http__share_open(weft_http *http);
-uint32_t http__address_of(const weft_http *http, const struct sockaddr_storage *peer, bool *local);
+/* fd: the socket that has this peer. */
+uint32_t http__address_of(const weft_http *http, int fd, const struct sockaddr_storage *peer, bool *local);
 /* Counts n more bytes of a body; false: why says that there is no room. */
 bool http__charge(weft_exchange *x, uint64_t n, weft_refusal *why);
 void http__discharge(weft_exchange *x);

@@ -28,8 +28,9 @@ static uint64_t mix(uint64_t h) {
   return h ^ h >> 32;
 }
 
-/* Of IPv6 the first half: whoever has one address there has all of the second. */
-uint32_t http__address_of(const weft_http *http, const struct sockaddr_storage *peer, bool *local) {
+/* Of IPv6 the first half: whoever has one address there has all of the second. On a unix socket users take the place of
+ * addresses. */
+uint32_t http__address_of(const weft_http *http, int fd, const struct sockaddr_storage *peer, bool *local) {
   uint64_t key = 0;
   *local = false;
   if (peer->ss_family == AF_INET) {
@@ -41,6 +42,12 @@ uint32_t http__address_of(const weft_http *http, const struct sockaddr_storage *
     bool mapped = IN6_IS_ADDR_V4MAPPED(v6);
     memcpy(&key, v6->s6_addr + (mapped ? 8 : 0), sizeof key);
     *local = IN6_IS_ADDR_LOOPBACK(v6) || (mapped && v6->s6_addr[12] == IN_LOOPBACKNET);
+  } else if (peer->ss_family == AF_UNIX) {
+    struct ucred user = {0};
+    socklen_t n = sizeof user;
+    (void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &n); /* cannot fail for such a socket */
+    key = ~(uint64_t)user.uid;
+    *local = true;
   }
   return (uint32_t)(mix(key ^ http->seed) % ADDRESSES_MAX);
 }

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 
-enum { BODY_MIB = 8, CONNECTIONS = 1024, IDLE_SECONDS = 120, N_WORKERS = 4, BODIES_FACTOR = 16 };
+enum { BODY_MIB = 8, CONNECTIONS = 1024, IDLE_SECONDS = 120, N_WORKERS = 4, BODIES_FACTOR = 16, SOCKET_MODE = 0660 };
 
 /* The codes that are counted each; others count as the last. */
 static const int codes[WEFT_CODES_MAX] = {200, 204, 400, 401, 403, 404, 405, 408, 409, 413, 429, 499, 500, 503, 504, 0};
@@ -83,10 +83,11 @@ static const char *allowed_origin(const weft_server *s, const char *origin) {
   return NULL;
 }
 
-/* Host where only this machine is meant: another name for it is another site's. */
+/* Host where only this machine is meant: another name for it is another site's. No name leads to a unix socket, and no
+ * browser's page. */
 static weft_status check_host(const weft_server *s, weft_exchange *x, weft_refusal *why) {
   const char *host = weft_exchange_host(x);
-  if (host == NULL || names_this_machine(s, host)) return WEFT_OK; /* browsers send one */
+  if (weft_http_is_unix(s->http) || host == NULL || names_this_machine(s, host)) return WEFT_OK; /* browsers send one */
   return weft_refuse(why, 403, "host_not_allowed", NULL,
                      "this server answers as localhost, not as '%.80s': name it with --allow-origin http://%.80s", host,
                      host);
@@ -179,8 +180,8 @@ static void done(void *self, weft_exchange *x, int code, bool left) {
 
 /* ---- what it counted ---- */
 
-static const char *const end_names[WEFT_HTTP_ENDS] = {"malformed", "late_head", "late_body",
-                                                      "stalled",   "evicted",   "idle"};
+static const char *const end_names[WEFT_HTTP_ENDS] = {"malformed", "late_head", "late_body", "stalled",
+                                                      "evicted",   "idle",      "handshake"};
 
 static unsigned long long read_count(atomic_uint_fast64_t *count) {
   return atomic_load(count);
@@ -259,6 +260,9 @@ weft_status weft_server_open(const weft_server_options *o, weft_runtime *runtime
   uint64_t body = (uint64_t)(o->body_mib == 0 ? BODY_MIB : o->body_mib) << 20;
   weft_http_config config = {.host = o->host,
                              .port = o->port,
+                             .socket_mode = o->socket_mode == 0 ? SOCKET_MODE : o->socket_mode,
+                             .tls_cert = o->tls_cert,
+                             .tls_key = o->tls_key,
                              .body_bytes_max = body,
                              .bodies_bytes_max = body * BODIES_FACTOR,
                              .connections_max = o->connections == 0 ? CONNECTIONS : o->connections,
@@ -286,6 +290,18 @@ weft_status weft_server_open(const weft_server_options *o, weft_runtime *runtime
 
 uint32_t weft_server_port(const weft_server *s) {
   return weft_http_port(s->http);
+}
+
+void weft_server_plan(const weft_server *s, weft_text *out) {
+  weft_http_plan plan = weft_http_get_plan(s->http);
+  double mib = 1024.0 * 1024.0;
+  weft_text_printf(out, "http     %.1f MiB at most for bodies being read, %.1f MiB for %u connections%s\n",
+                   (double)plan.body_bytes / mib, (double)plan.connection_bytes * plan.n_connections / mib,
+                   plan.n_connections, plan.tls ? " in TLS" : "");
+}
+
+weft_status weft_server_renew(weft_server *s, const char *tls_cert, const char *tls_key, weft_error *error) {
+  return weft_http_renew(s->http, tls_cert, tls_key, error);
 }
 
 bool weft_server_is_loopback(const weft_server *s) {

@@ -10,13 +10,17 @@
 #include "api/keys.h"
 #include "api/weft.h"
 #include "base/status.h"
+#include "base/text.h"
 
 typedef struct weft_server weft_server;
 
 /* Zero-initialise; every zero means the default in brackets. */
 typedef struct weft_server_options {
-  const char *host;      /* [127.0.0.1] */
-  uint32_t port;         /* 0: a free one */
+  const char *host;     /* [127.0.0.1]; unix:PATH is a unix socket */
+  uint32_t port;        /* 0: a free one */
+  uint32_t socket_mode; /* [0660] who may connect to the unix socket */
+  const char *tls_cert; /* [none] files in PEM, with the chain and the key: TLS and nothing else is spoken */
+  const char *tls_key;
   uint32_t body_mib;     /* [8] */
   uint32_t connections;  /* [1024] */
   uint32_t idle_seconds; /* [120] */
@@ -33,6 +37,10 @@ uint32_t weft_server_port(const weft_server *server);
 void weft_server_drain(weft_server *server);
 /* It can be reached from this machine alone. */
 bool weft_server_is_loopback(const weft_server *server);
+/* The most host memory that connections and what they read can take, as text. The caller frees it. */
+void weft_server_plan(const weft_server *server, weft_text *out);
+/* New connections are shown this certificate; after a failure the one before. */
+weft_status weft_server_renew(weft_server *server, const char *tls_cert, const char *tls_key, weft_error *error);
 /* Nothing is running and nothing is being answered; a request that was not read whole is nothing. */
 bool weft_server_idle(weft_server *server);
 /* Ends what is running; clients still get an end. */

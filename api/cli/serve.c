@@ -13,8 +13,11 @@
 #include "api/cli/cli.h"
 #include "api/json.h"
 #include "api/server.h"
+#include "api/tls.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
+#include "base/path.h"
 
 enum { LOOK_MS = 20, CANCEL_MS = 5000 };
 
@@ -57,11 +60,20 @@ static bool wait_idle(weft_server *server, uint64_t ms) {
   return false;
 }
 
+static bool is_unix(const weft_config *config) {
+  return config->host != NULL && strncmp(config->host, "unix:", 5) == 0;
+}
+
 /* to: where standard error was before the log took its place. */
 static void say_where(const weft_config *config, const weft_runtime *rt, uint32_t port, int to) {
   const char *host = config->host == NULL ? "127.0.0.1" : config->host;
   const char *left = strchr(host, ':') != NULL ? "[" : "", *right = *left != 0 ? "]" : "";
-  weft_text names = {0}, line = {0};
+  weft_text names = {0}, line = {0}, url = {0};
+  if (is_unix(config)) {
+    weft_text_printf(&url, "%s%s", host, config->tls_cert == NULL ? "" : ", in TLS");
+  } else {
+    weft_text_printf(&url, "%s://%s%s%s:%u", config->tls_cert == NULL ? "http" : "https", left, host, right, port);
+  }
   weft_text_puts(&line, "{\"port\":");
   weft_text_printf(&line, "%u,\"host\":", port);
   weft_json_words(&line, host);
@@ -73,8 +85,9 @@ static void say_where(const weft_config *config, const weft_runtime *rt, uint32_
     weft_json_words(&line, name);
   }
   weft_text_puts(&line, "]}\n");
-  if (weft_text_status(&names) == WEFT_OK && weft_text_status(&line) == WEFT_OK) {
-    (void)dprintf(to, "weft: serving %s on http://%s%s%s:%u\n", names.bytes, left, host, right, port);
+  bool good = weft_text_status(&names) == WEFT_OK && weft_text_status(&line) == WEFT_OK;
+  if (good && weft_text_status(&url) == WEFT_OK) {
+    (void)dprintf(to, "weft: serving %s on %s\n", names.bytes, url.bytes);
     if (config->json) {
       (void)fputs(line.bytes, stdout);
       (void)fflush(stdout); /* a reader that left is no reason to stop */
@@ -82,6 +95,7 @@ static void say_where(const weft_config *config, const weft_runtime *rt, uint32_
   }
   weft_text_free(&names);
   weft_text_free(&line);
+  weft_text_free(&url);
 }
 
 static void say_what_is_open(const weft_config *config, uint32_t port, int to) {
@@ -133,22 +147,35 @@ static void reopen_log(workplace *w) {
   w->log = log;
 }
 
-/* SIGHUP. keys_path: from the root; NULL: there are no keys. */
-static void reload(weft_keys *keys, const char *keys_path, workplace *place) {
+/* Files that are read again, by their names from the root: --directory changes the folder that a name begins in. NULL:
+ * the option was not given. */
+typedef struct read_again {
+  weft_keys *keys;
+  char *keys_path, *tls_cert, *tls_key;
+} read_again;
+
+/* SIGHUP. */
+static void reload(weft_server *server, const read_again *files, workplace *place) {
   weft_error error = {{0}};
   reopen_log(place);
-  if (keys == NULL) return;
-  if (weft_keys_reload(keys, keys_path, &error) == WEFT_OK) {
-    weft_log(WEFT_LOG_WARN, "SIGHUP: the keys of %s are in use now", keys_path);
+  if (files->keys != NULL) {
+    if (weft_keys_reload(files->keys, files->keys_path, &error) == WEFT_OK) {
+      weft_log(WEFT_LOG_WARN, "SIGHUP: the keys of %s are in use now", files->keys_path);
+    } else {
+      weft_log(WEFT_LOG_ERROR, "SIGHUP: the old keys stay: %s", error.text);
+    }
+  }
+  if (files->tls_cert == NULL) return;
+  if (weft_server_renew(server, files->tls_cert, files->tls_key, &error) == WEFT_OK) {
+    weft_log(WEFT_LOG_WARN, "SIGHUP: new connections are shown the certificate of %s", files->tls_cert);
   } else {
-    weft_log(WEFT_LOG_ERROR, "SIGHUP: the old keys stay: %s", error.text);
+    weft_log(WEFT_LOG_ERROR, "SIGHUP: the old certificate stays: %s", error.text);
   }
 }
 
-static void run(const weft_config *config, weft_server *server, weft_keys *keys, const char *keys_path,
-                workplace *place) {
+static void run(const weft_config *config, weft_server *server, const read_again *files, workplace *place) {
   for (int number = 0; number != SIGTERM && number != SIGINT; number = wait_signal(-1)) {
-    if (number == SIGHUP) reload(keys, keys_path, place);
+    if (number == SIGHUP) reload(server, files, place);
   }
   weft_log(WEFT_LOG_INFO, "draining: at most %u s; a second signal cancels what is running", config->drain_seconds);
   weft_server_drain(server);
@@ -161,10 +188,33 @@ static void run(const weft_config *config, weft_server *server, weft_keys *keys,
 
 static const weft_tenant_options everybody = {.name = "default"};
 
-static int serve(const weft_config *config, weft_keys *keys, const char *keys_path, workplace *place) {
+/* The bits of --socket-mode; 0: the default; -1 after one line. */
+static int read_mode(const weft_config *config) {
+  const char *text = config->socket_mode;
+  if (text == NULL) return 0;
+  size_t n = strlen(text);
+  long mode = strtol(text, NULL, 8);
+  if (n > 0 && n <= 4 && strspn(text, "01234567") == n && mode > 0 && mode <= 0777) return (int)mode;
+  (void)weft_cli_fail(WEFT_EXIT_USAGE, "--socket-mode: '%s' must be three octal digits such as 660", text);
+  return -1;
+}
+
+static void say_plan(const weft_runtime *rt, const weft_server *server) {
+  weft_text more = {0};
+  weft_server_plan(server, &more);
+  (void)fputs(weft_plan(rt), stderr);
+  if (weft_text_status(&more) == WEFT_OK) (void)fputs(more.bytes, stderr);
+  weft_text_free(&more);
+}
+
+static int serve(const weft_config *config, const read_again *files, int socket_mode, workplace *place) {
   weft_open_options options = weft_config_open(config);
+  const weft_keys *keys = files->keys;
   weft_server_options where = {.host = config->host,
                                .port = config->port,
+                               .socket_mode = (uint32_t)socket_mode,
+                               .tls_cert = config->tls_cert,
+                               .tls_key = config->tls_key,
                                .body_mib = config->body_mib,
                                .connections = config->connections,
                                .keys = keys,
@@ -178,7 +228,6 @@ static int serve(const weft_config *config, weft_keys *keys, const char *keys_pa
   options.tenant = keys == NULL ? &everybody : weft_keys_options(keys);
   int status = weft_open(&options, &rt, line, sizeof line);
   if (status != 0) return weft_cli_fail(weft_cli_code(status), "%s", line);
-  if (config->verbose) (void)fputs(weft_plan(rt), stderr);
   int code = 0;
   for (uint32_t i = 0; code == 0 && i < config->pin_files.n; i++) {
     if (weft_admin_pin_file(rt, keys, config->pin_files.item[i], &error) != WEFT_OK)
@@ -186,6 +235,7 @@ static int serve(const weft_config *config, weft_keys *keys, const char *keys_pa
   }
   if (code == 0 && weft_server_open(&where, rt, &server, &error) != WEFT_OK)
     code = weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
+  if (code == 0 && config->verbose) say_plan(rt, server);
   if (code == 0) {
     int to = place->log >= 0 ? dup(STDERR_FILENO) : STDERR_FILENO;
     code = enter_workplace(place); /* first, so that no request is logged elsewhere */
@@ -194,29 +244,52 @@ static int serve(const weft_config *config, weft_keys *keys, const char *keys_pa
       say_what_is_open(config, weft_server_port(server), to);
     if (to > STDERR_FILENO) (void)close(to);
   }
-  if (code == 0) run(config, server, keys, keys_path, place);
+  if (code == 0) run(config, server, files, place);
   weft_server_close(server);
   weft_close(rt);
   return code;
 }
 
-int weft_cli_serve(const weft_config *config) {
-  weft_keys *keys = NULL;
+/* Before models are loaded, which may take minutes. */
+static int check_tls(const weft_config *config) {
+  tls_identity *identity = NULL;
   weft_error error = {{0}};
+  if (config->tls_cert == NULL && config->tls_key == NULL) return 0;
+  weft_status status = tls_identity_open(config->tls_cert, config->tls_key, &identity, &error);
+  tls_identity_close(identity);
+  return status == WEFT_OK ? 0 : weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
+}
+
+static char *name_from_root(const char *path, int *code) {
+  if (path == NULL || *code != 0) return NULL;
+  char *name = weft_path_from_root(path);
+  if (name == NULL) *code = weft_cli_fail(WEFT_EXIT_RUNTIME, "%s: %s", path, strerror(errno));
+  return name;
+}
+
+int weft_cli_serve(const weft_config *config) {
+  read_again files = {0};
+  weft_error error = {{0}};
+  int mode = read_mode(config);
+  if (mode < 0) return WEFT_EXIT_USAGE;
   if (config->models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE");
   if (config->words.n > 0) return weft_cli_fail(WEFT_EXIT_USAGE, "serve: '%s' is no option", config->words.item[0]);
   if (config->api_keys != NULL) {
-    weft_status status = weft_keys_open(config->api_keys, &keys, &error);
+    weft_status status = weft_keys_open(config->api_keys, &files.keys, &error);
     if (status != WEFT_OK) return weft_cli_fail(WEFT_EXIT_USAGE, "--api-keys: %s", error.text);
   }
-  /* --directory changes the folder that a name begins in; a pipe or a device has no path, and its own name will do */
-  char *found = keys == NULL ? NULL : realpath(config->api_keys, NULL);
   workplace place;
   int code = open_workplace(config->directory, &place);
+  if (code == 0) code = check_tls(config);
+  files.keys_path = name_from_root(config->api_keys, &code);
+  files.tls_cert = name_from_root(config->tls_cert, &code);
+  files.tls_key = name_from_root(config->tls_key, &code);
   if (code == 0) code = catch_signals();
-  if (code == 0) code = serve(config, keys, found != NULL ? found : config->api_keys, &place);
+  if (code == 0) code = serve(config, &files, mode, &place);
   close_workplace(&place);
-  weft_keys_close(keys);
-  free(found);
+  weft_keys_close(files.keys);
+  weft_free(files.keys_path);
+  weft_free(files.tls_cert);
+  weft_free(files.tls_key);
   return code;
 }

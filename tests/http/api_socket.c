@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+/* A server on a unix socket: requests, streams and clients that leave as over an address; who may connect; the file of the
+ * socket, from a server that was killed to one that ends. */
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "tests/support/http_conversation.h"
+
+static talk server;
+static char folder[32], path[64], host[80];
+
+static int open_server(void **state) {
+  const char *models[] = {DEMO_MODEL};
+  weft_open_options options = {
+      .models = models, .n_models = 1, .threads = 1, .kv_bytes = 8 << 20, .context = 512, .quiet = true};
+  weft_server_options where = {.host = host};
+  (void)state;
+  (void)snprintf(folder, sizeof folder, "/tmp/weft-socket-XXXXXX");
+  assert_non_null(mkdtemp(folder));
+  (void)snprintf(path, sizeof path, "%s/socket", folder);
+  (void)snprintf(host, sizeof host, "unix:%s", path);
+  talk_open(&server, &options, &where);
+  return 0;
+}
+
+static int close_server(void **state) {
+  struct stat file;
+  (void)state;
+  talk_close(&server);
+  assert_int_not_equal(lstat(path, &file), 0); /* removed */
+  assert_int_equal(rmdir(folder), 0);          /* and nothing else is left */
+  return 0;
+}
+
+static int dial(void) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+  return fd;
+}
+
+static talk_answer ask(const char *method, const char *url, const char *body) {
+  int fd = dial();
+  talk_send(fd, method, url, "", body, strlen(body));
+  talk_answer a = talk_receive(fd);
+  (void)close(fd);
+  return a;
+}
+
+static double metric(const char *name) {
+  talk_answer a = ask("GET", "/metrics", "");
+  double value = talk_metric_of(a.body.bytes, name);
+  talk_answer_free(&a);
+  return value;
+}
+
+static void answers_and_streams(void **state) {
+  static const char *const bodies[] = {
+      "{\"prompt\":\"a\",\"max_tokens\":4,\"ignore_eos\":true}",
+      "{\"prompt\":\"a\",\"max_tokens\":4,\"ignore_eos\":true,\"stream\":true}",
+  };
+  (void)state;
+  assert_true(weft_server_is_loopback(server.server));
+  for (int i = 0; i < 2; i++) {
+    talk_answer a = ask("POST", "/v1/completions", bodies[i]);
+    assert_int_equal(a.code, 200);
+    assert_true(a.complete);
+    assert_non_null(strstr(a.body.bytes, i == 0 ? "\"completion_tokens\":4" : "data: [DONE]"));
+    talk_answer_free(&a);
+  }
+}
+
+/* No name leads here, so no name is looked at; what came through a proxy or from a page is still somebody else's. */
+static void names_and_pages(void **state) {
+  static const struct {
+    const char *words;
+    int code;
+  } rows[] = {{"GET /v1/models HTTP/1.1\r\nHost: any.example\r\n\r\n", 200},
+              {"GET /admin/pins HTTP/1.1\r\nHost: any.example\r\n\r\n", 200},
+              {"GET /admin/pins HTTP/1.1\r\nHost: any.example\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n", 403},
+              {"GET /v1/models HTTP/1.1\r\nHost: any.example\r\nOrigin: http://other.example\r\n\r\n", 403},
+              {"GET /v1/models HTTP/1.1\r\n\r\n", 400}};
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    int fd = dial();
+    assert_true(talk_write(fd, rows[i].words, strlen(rows[i].words)));
+    talk_answer a = talk_receive(fd);
+    assert_int_equal(a.code, rows[i].code);
+    talk_answer_free(&a);
+    (void)close(fd);
+  }
+}
+
+static void left_in_mid_answer(void **state) {
+  static const char *const streams[] = {"false", "true"};
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    char body[256];
+    double left = metric("weft_http_clients_left_total"), tokens = metric("vllm:generation_tokens_total");
+    (void)snprintf(body, sizeof body,
+                   "{\"prompt\":\"a\",\"max_tokens\":400,\"ignore_eos\":true,\"mode\":\"autoregressive\","
+                   "\"stream\":%s}",
+                   streams[i]);
+    int fd = dial();
+    talk_send(fd, "POST", "/v1/completions", "", body, strlen(body));
+    while (metric("vllm:generation_tokens_total") <= tokens) (void)poll(NULL, 0, 1);
+    (void)close(fd);
+    while (metric("weft_http_clients_left_total") != left + 1) (void)poll(NULL, 0, 1);
+    while (metric("vllm:num_requests_running") != 0) (void)poll(NULL, 0, 1);
+    assert_true(metric("vllm:generation_tokens_total") < tokens + 400);
+  }
+}
+
+/* ---- the file ---- */
+
+/* NULL: it opened. */
+static const char *open_other(const char *where, uint32_t mode, weft_server **out) {
+  static weft_error error;
+  weft_server_options options = {.host = where, .socket_mode = mode};
+  error.text[0] = 0;
+  return weft_server_open(&options, server.runtime, out, &error) == WEFT_OK ? NULL : error.text;
+}
+
+static void who_may_connect(void **state) {
+  static const uint32_t modes[] = {0, 0600, 0666};
+  char other[80];
+  struct stat file;
+  (void)state;
+  (void)snprintf(other, sizeof other, "unix:%s/other", folder);
+  for (int i = 0; i < 3; i++) {
+    weft_server *s = NULL;
+    assert_null(open_other(other, modes[i], &s));
+    assert_int_equal(lstat(other + 5, &file), 0);
+    assert_true(S_ISSOCK(file.st_mode));
+    assert_int_equal(file.st_mode & 0777, modes[i] == 0 ? 0660 : modes[i]);
+    weft_server_close(s);
+    assert_int_not_equal(lstat(other + 5, &file), 0);
+  }
+}
+
+/* A socket with a name on which nobody listens any more. */
+static void leave_behind(const char *name) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", name);
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+  assert_int_equal(listen(fd, 1), 0);
+  (void)close(fd);
+}
+
+static void a_file_that_was_left_behind(void **state) {
+  char other[80];
+  struct stat file;
+  weft_server *s = NULL;
+  (void)state;
+  (void)snprintf(other, sizeof other, "unix:%s/other", folder);
+  leave_behind(other + 5);
+  assert_null(open_other(other, 0, &s));
+  assert_int_equal(unlink(other + 5), 0); /* another file has the name when the server ends: it stays */
+  leave_behind(other + 5);
+  weft_server_close(s);
+  assert_int_equal(lstat(other + 5, &file), 0);
+  assert_int_equal(unlink(other + 5), 0);
+}
+
+static void refuse_open(const char *where, const char *words) {
+  weft_server *s = NULL;
+  const char *line = open_other(where, 0, &s);
+  assert_non_null(line);
+  assert_null(s);
+  if (strstr(line, words) == NULL) fail_msg("'%s' does not say '%s'", line, words);
+}
+
+static void files_that_are_refused(void **state) {
+  char plain[80], longer[256];
+  struct stat file;
+  (void)state;
+  refuse_open(host, "somebody answers there");
+  answers_and_streams(state); /* and goes on to */
+  (void)snprintf(plain, sizeof plain, "unix:%s/plain", folder);
+  FILE *made = fopen(plain + 5, "w");
+  assert_int_equal(fclose(made), 0);
+  refuse_open(plain, "a file that is no socket is there");
+  assert_int_equal(lstat(plain + 5, &file), 0);
+  assert_int_equal(unlink(plain + 5), 0);
+  refuse_open("unix:", "the path of a unix socket has 1 to 107 bytes");
+  (void)snprintf(longer, sizeof longer, "unix:%s/%0200d", folder, 1);
+  refuse_open(longer, "the path of a unix socket has 1 to 107 bytes");
+  refuse_open("unix:/nowhere/socket", "--host unix:/nowhere/socket: No such file or directory");
+}
+
+static void the_plan_says_what_connections_hold(void **state) {
+  weft_text plan = {0};
+  (void)state;
+  weft_server_plan(server.server, &plan);
+  assert_string_equal(plan.bytes, "http     128.0 MiB at most for bodies being read, 256.0 MiB for 1024 connections\n");
+  weft_text_free(&plan);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(answers_and_streams),
+      cmocka_unit_test(names_and_pages),
+      cmocka_unit_test(left_in_mid_answer),
+      cmocka_unit_test(who_may_connect),
+      cmocka_unit_test(a_file_that_was_left_behind),
+      cmocka_unit_test(files_that_are_refused),
+      cmocka_unit_test(the_plan_says_what_connections_hold),
+  };
+  return cmocka_run_group_tests(tests, open_server, close_server);
+}
