@@ -14,6 +14,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from attacks import ATTACKS, War  # noqa: E402
 from checks import CHECKS  # noqa: E402
+from client import speak_tls  # noqa: E402
 from measure import Actor, is_idle, metrics, watch  # noqa: E402
 from server import Server, wait_for  # noqa: E402
 from soak import soak  # noqa: E402
@@ -29,11 +30,12 @@ def allocated_mib(server):
 
 def run_attack(attack, a, alone):
     """The attack's figures."""
+    speak_tls(a.tls or attack.tls)
     server = Server(a.weft, attack.options, attack.keys, attack.models)
     seed = a.seed * 1200000  # a multiple of LEAD_EVERY
     try:
         watch(server.port, 3, 0.2, attack.victim, seed + 900001)  # pages are touched, costs learned
-        setup = (attack.options, attack.models, attack.steps_alone)
+        setup = (attack.options, attack.models, attack.steps_alone, a.tls or attack.tls)
         if not a.quick and setup not in alone:
             alone[setup] = watch(server.port, a.samples, a.period, attack.victim, seed + 600000)
         allocated, resident, files, cpu = allocated_mib(server), server.resident_mib, server.n_files, server.cpu_s
@@ -130,6 +132,7 @@ def run_attacks(chosen, a):
 
 def run_checks(chosen, a):
     results = []
+    speak_tls(a.tls)
     for name in chosen:
         for what, good, seen in CHECKS[name][0](a.weft):
             results.append({"name": name, "what": what, "good": good, "seen": seen})
@@ -145,6 +148,7 @@ def options():
     p.add_argument("--list", action="store_true", help="what there is")
     p.add_argument("--quick", action="store_true", help="a part, judged without times")
     p.add_argument("--soak", type=float, default=0.0, metavar="SECONDS", help="all attacks mixed, then counts")
+    p.add_argument("--tls", action="store_true", help="all over TLS; needs the command openssl")
     p.add_argument("--samples", type=int, default=0, help="requests of the victim [60; quick: 3]")
     p.add_argument("--period", type=float, default=1.0, help="seconds between them [1]")
     p.add_argument("--limit", type=float, default=120.0, help="seconds after which a request counts as not served [120]")
@@ -178,6 +182,7 @@ def main():
         return 0
     attacks, checks = chosen_of(p, a)
     if a.soak:
+        speak_tls(a.tls)
         return soak(a, attacks)
     attacked, checked = run_attacks(attacks, a), run_checks(checks, a)
     bad = sum(1 for r in attacked if r["faults"]) + sum(1 for r in checked if not r["good"])

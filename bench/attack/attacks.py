@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from client import Answer, ask, ask_raw, connect, head_of, request_of
+from client import Answer, ask, ask_raw, connect, connect_plain, head_of, request_of
 from measure import ANSWER, FORK, PROMPT, completion, tokens
 from server import DEMO, DEMO_AR, KEYS, metrics_of
 from strict import MALFORMED
@@ -28,6 +28,7 @@ class Attack:
     victim: object = lambda seed: completion(tokens(seed, PROMPT), ANSWER)  # seed -> body
     share: float = 2.0  # sum of the weights of those who ask by the victim's weight
     quick: bool = False  # a part of ./dev test
+    tls: bool = False  # on a server that speaks TLS, whatever --tls says
     in_place: object = lambda m: True  # what /metrics must show before the victim begins
 
     @property
@@ -164,11 +165,11 @@ async def play_canvases(actor, war):
 # ---- the network side -------------------------------------------------------------------------------------------------
 
 
-async def hold(war, opening, more, every_s, limit_s=600.0):
+async def hold(war, opening, more, every_s, limit_s=600.0, dial=connect):
     """Opens a connection, sends the opening, then `more` every so often, until the server closes it."""
     answer = Answer(began=time.monotonic())
     try:
-        reader, writer = await asyncio.wait_for(connect(war.port), 10.0)
+        reader, writer = await asyncio.wait_for(dial(war.port), 10.0)
     except (OSError, asyncio.TimeoutError):
         answer.fault = "no connection"
         return answer
@@ -250,6 +251,31 @@ async def play_keyless(actor, war):
     size = 8 * MIB
     opening = head_of("POST", "/v1/completions", "no-such-key", size) + b"[" + b" " * (size - 2)
     return await keep(actor, 16, lambda i, turn: hold(war, opening, b"", 2.0), 3.0)
+
+
+# ---- TLS --------------------------------------------------------------------------------------------------------------
+
+# The head of a first message that announces 16,000 bytes, and how it begins.
+HELLO = bytes.fromhex("16030140000100") + (15996).to_bytes(2, "big") + bytes.fromhex("0303")
+
+
+async def play_half_handshakes(actor, war):
+    """1,024 connections that send a byte of their first TLS message every two seconds."""
+    return await keep(actor, 1024, lambda i, turn: hold(war, HELLO, b"\0", 2.0, dial=connect_plain), 3.0)
+
+
+async def play_handshakes(actor, war):
+    """64 clients that do nothing but handshakes, each whole, one after another."""
+    async def one(i, turn):
+        answer = Answer(code=200)
+        try:
+            _, writer = await asyncio.wait_for(connect(war.port), 10.0)
+            writer.transport.abort()
+        except (OSError, asyncio.TimeoutError) as e:
+            answer.code, answer.fault = 0, type(e).__name__
+        return answer
+
+    return await keep(actor, 64, one)
 
 
 # ---- work before admission --------------------------------------------------------------------------------------------
@@ -373,6 +399,8 @@ ATTACKS = [
     Attack("idle", "1,100 connections that say nothing", play_idle),
     Attack("bodies", "16 bodies of 8 MiB without their last byte", play_bodies, quick=True),
     Attack("keyless", "the same without a key", play_keyless),
+    Attack("half-handshakes", "TLS: 1,024 handshakes, a byte every two seconds", play_half_handshakes, tls=True, quick=True),
+    Attack("handshakes", "TLS: 64 clients that do nothing but handshakes", play_handshakes, tls=True, quick=True),
     Attack("tokenize", "eight bodies of 8 MiB to /tokenize", play_tokenize, quick=True),
     Attack("prompts", "eight prompts of 8 MiB", play_prompts),
     Attack("json", "8 MiB of JSON in a field that nobody reads", play_json),

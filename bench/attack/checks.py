@@ -6,12 +6,14 @@ import os
 import re
 import signal
 import socket
+import ssl
+import tempfile
 import time
 
 from attacks import MIB, stop_body, stops_of
-from client import HOST, ask, ask_raw, head_of, request_of
+from client import HOST, ask, ask_raw, head_of, request_of, speak_tls, speaks_tls
 from measure import ANSWER, PROMPT, completion, tokens
-from server import KEYS, Server, wait_for
+from server import KEYS, Server, make_certificate, wait_for
 from strict import HOST_LINE, MALFORMED, send_malformed, status_lines
 
 
@@ -259,6 +261,65 @@ def check_hangup(weft):
         yield from stop_well(server)
 
 
+def check_tls(weft):
+    """A server that speaks TLS: plain HTTP is told so, SIGHUP reads the certificate again."""
+    before = speaks_tls()
+    speak_tls(True)
+    with tempfile.TemporaryDirectory(prefix="weft-attack-") as folder:
+        server = Server(weft, make_certificate(folder))
+        try:
+            yield ("served over TLS", *serves(server))
+            shown = ssl.get_server_certificate((HOST, server.port))
+            with socket.create_connection((HOST, server.port)) as plain:
+                plain.sendall(b"GET /health HTTP/1.1\r\n" + HOST_LINE + b"\r\n")
+                answer = plain.recv(4096)
+            yield "plain HTTP is told to ask with https", b" 400 " in answer and b"https://" in answer, answer[:12].decode("latin-1")
+            lines = [x for x in server.log().splitlines() if "plain HTTP" in x]
+            yield "and the log says so in one line", len(lines) == 1, str(lines)
+            make_certificate(folder)
+            server.signal(signal.SIGHUP)
+            renewed = wait_for(lambda: ssl.get_server_certificate((HOST, server.port)) != shown, 60)
+            yield "SIGHUP: a new certificate is shown", renewed, f"alive: {server.alive}"
+            shown = ssl.get_server_certificate((HOST, server.port))
+            with open(os.path.join(folder, "key.pem"), "w") as f:
+                f.write("no key")
+            server.signal(signal.SIGHUP)
+            told = wait_for(lambda: "the old certificate stays" in server.log(), 60)
+            same = ssl.get_server_certificate((HOST, server.port)) == shown
+            yield "SIGHUP: a key with a fault changes nothing", told and same and serves(server)[0], f"told: {told}, same: {same}"
+        finally:
+            yield from stop_well(server)
+            speak_tls(before)
+
+
+def check_socket(weft):
+    """A server on a unix socket, beside the file that one left behind which was killed."""
+    with tempfile.TemporaryDirectory(prefix="weft-attack-") as folder:
+        path = os.path.join(folder, "socket")
+
+        def asks():
+            with socket.socket(socket.AF_UNIX) as s:
+                s.connect(path)
+                s.sendall(b"GET /health HTTP/1.1\r\n" + HOST_LINE + b"Connection: close\r\n\r\n")
+                return s.recv(4096)
+
+        before = speaks_tls()
+        speak_tls(False)
+        try:
+            for turn in ("first", "after one that was killed"):
+                server = Server(weft, ("--host", f"unix:{path}"))
+                good, mode = asks().startswith(b"HTTP/1.1 200"), os.stat(path).st_mode & 0o777
+                yield f"{turn}: serves, for owner and group alone", good and mode == 0o660, f"{good}, {mode:o}"
+                if turn == "first":
+                    server.process.kill()
+                    server.wait()
+                    yield "a killed server leaves the file", os.path.exists(path), ""
+                server.stop()
+            yield "one that ends removes it", not os.path.exists(path), ""
+        finally:
+            speak_tls(before)
+
+
 def check_log_pipe(weft):
     """Standard error is a pipe that nobody reads."""
     reader, writer = os.pipe()
@@ -307,6 +368,8 @@ CHECKS = {
     "drain": (check_drain, True),
     "drain-full": (check_drain_full, False),
     "hangup": (check_hangup, True),
+    "tls": (check_tls, True),
+    "socket": (check_socket, True),
     "log-pipe": (check_log_pipe, True),
     "log-lines": (check_log_lines, True),
 }

@@ -4,6 +4,7 @@
 Law: `ask` never raises for what a server does; what went wrong is in `Answer.fault`, and it always ends within `limit_s`."""
 import asyncio
 import json
+import ssl
 import time
 from dataclasses import dataclass, field
 
@@ -50,8 +51,27 @@ def request_of(method, path, key=None, body=None, headers=()):
     return head_of(method, path, key, None if body is None else len(body), headers) + (body or b"")
 
 
+_context = None  # of TLS; None: plain HTTP
+
+
+def speak_tls(on):
+    """From now on, in this process and those it starts."""
+    global _context
+    _context = ssl.create_default_context() if on else None
+    if on:  # who the server is does not matter here
+        _context.check_hostname, _context.verify_mode = False, ssl.CERT_NONE
+
+
+def speaks_tls():
+    return _context is not None
+
+
 async def connect(port):
-    return await asyncio.open_connection(HOST, port, limit=1 << 20)
+    return await asyncio.open_connection(HOST, port, limit=1 << 20, ssl=_context)
+
+
+async def connect_plain(port):
+    return await asyncio.open_connection(HOST, port)
 
 
 async def read_answer(reader, answer):
@@ -89,7 +109,8 @@ async def send_and_read(port, bytes_, answer):
             pass  # a server that refuses may close before it has read everything; its answer may still be there
         await read_answer(reader, answer)
     finally:
-        writer.close()
+        # In TLS a goodbye would wait for the server's; who leaves here leaves, as without.
+        writer.transport.abort() if speaks_tls() else writer.close()
 
 
 async def ask_raw(port, bytes_, limit_s=LIMIT_S):

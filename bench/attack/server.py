@@ -2,7 +2,9 @@
 """A `weft serve` of our own on a free port of 127.0.0.1, with a file of keys, and what can be seen of its process.
 
 Law: it ends with this program, however this program ends."""
+import atexit
 import ctypes
+import functools
 import json
 import os
 import re
@@ -11,6 +13,8 @@ import subprocess
 import tempfile
 import time
 from collections import defaultdict
+
+from client import speaks_tls
 
 DEMO = "model/demo/weft-demo.gguf"
 DEMO_AR = "model/demo/weft-demo-ar.gguf"
@@ -26,6 +30,21 @@ def end_with_parent(parent):
         os._exit(1)
 
 
+def make_certificate(folder):
+    """A certificate for this machine, and its key: cert.pem and key.pem in the folder."""
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
+                    "/CN=localhost", "-keyout", os.path.join(folder, "key.pem"), "-out", os.path.join(folder, "cert.pem")],
+                   check=True, stderr=subprocess.DEVNULL)
+    return ["--tls-cert", os.path.join(folder, "cert.pem"), "--tls-key", os.path.join(folder, "key.pem")]
+
+
+@functools.cache
+def tls_options():
+    folder = tempfile.TemporaryDirectory(prefix="weft-attack-tls-")
+    atexit.register(folder.cleanup)
+    return make_certificate(folder.name)
+
+
 class Server:
     def __init__(self, weft, options=(), keys=KEYS, models=(DEMO,), verbose=False, log_to=None):
         self.folder = tempfile.TemporaryDirectory(prefix="weft-attack-")
@@ -35,6 +54,7 @@ class Server:
         self.log_path = os.path.join(self.folder.name, "log")
         words = [weft, "serve", "--port", "0", "--json", *options] + (["--api-keys", self.key_file] if keys else [])
         words += [w for m in models for w in ("-m", m)] + (["-v"] if verbose else [])
+        words += tls_options() if speaks_tls() and "--tls-cert" not in options else []
         parent = os.getpid()
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log if log_to is None else log_to,
