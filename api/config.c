@@ -50,6 +50,8 @@ static const weft_option product_rows[] = {
      "address to listen on, or unix:PATH for a unix socket [127.0.0.1]"},
     {"port", 'p', FIRST, SERVE | DEMO, U32(port, 8080, 0, 65535), "N", "port to listen on; 0 picks a free one"},
     {"port", 'p', FIRST, TRACE | TOP, U32(port, 8080, 1, 65535), "N", "port of the server, on this machine"},
+    {"host", 0, FIRST, TRACE | TOP, TEXT(host), "ADDRESS", "unix:PATH of the server, where it has no port"},
+    {"tls-cert", 0, FIRST, TRACE | TOP, TEXT(tls_cert), "FILE", "the server's certificate, where it speaks TLS"},
     {"key-file", 0, FIRST, TRACE | TOP, TEXT(key_file), "FILE",
      "file with the operator's API key, where the server wants one"},
     {"api-keys", 0, FIRST, SERVE, TEXT(api_keys), "FILE", "lines `KEY TENANT [LIMITS]`: only these keys may ask"},

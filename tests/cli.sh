@@ -106,5 +106,32 @@ expect 0 '' "$weft" trace --port "$port" -o "$dir/trace.json"
 expect 2 'holds no key' "$weft" top --port "$port" --key-file /dev/null
 kill $server && wait $server
 expect 4 'no server answers' "$weft" top --port "$port"
+
+# The same in TLS, and on a unix socket.
+certify() {
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost -keyout "$dir/$1.key" \
+    -out "$dir/$1.pem" 2>/dev/null
+}
+certify server
+certify other
+expect 2 'give --tls-cert and --tls-key' "$weft" serve -m $tiny --tls-cert "$dir/server.pem"
+expect 2 'this key does not belong to the certificate' "$weft" serve -m $tiny --tls-cert "$dir/server.pem" --tls-key "$dir/other.key"
+expect 2 'three octal digits' "$weft" serve -m $tiny --host "unix:$dir/socket" --socket-mode rw
+"$weft" serve -m $tiny --port 0 --json --tls-cert "$dir/server.pem" --tls-key "$dir/server.key" >"$dir/where" 2>/dev/null &
+server=$!
+until grep -q port "$dir/where" || ! kill -0 $server 2>/dev/null; do sleep 0.1; done
+port=$(sed 's/.*"port":\([0-9]*\).*/\1/' "$dir/where")
+expect 0 'first token' "$weft" top --port "$port" --tls-cert "$dir/server.pem" --interval 0.1
+expect 2 'speaks TLS: name its certificate' "$weft" top --port "$port"
+expect 4 'no server answers' "$weft" top --port "$port" --tls-cert "$dir/other.pem"
+kill $server && wait $server
+"$weft" serve -m $tiny --host "unix:$dir/socket" --json >"$dir/where" 2>/dev/null &
+server=$!
+until grep -q port "$dir/where" || ! kill -0 $server 2>/dev/null; do sleep 0.1; done
+expect 0 '"traceEvents"' "$weft" trace --host "unix:$dir/socket"
+expect 2 'somebody answers there' "$weft" serve -m $tiny --host "unix:$dir/socket"
+expect 2 'name unix:PATH' "$weft" top --host 192.0.2.1
+kill $server && wait $server
+expect 4 'no server answers' "$weft" trace --host "unix:$dir/socket"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -4,7 +4,9 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/in.h>
+#include <openssl/ssl.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -12,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,19 +25,68 @@ extern char **environ;
 
 enum { ARGS_MAX = 64, ANSWER_TIMEOUT_MS = 600000 };
 
-static int dial(uint16_t port) {
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return -1;
-  struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) return fd;
+/* One connection, and TLS over it or none. */
+typedef struct wire_to {
+  int fd;
+  SSL_CTX *context;
+  SSL *ssl;        /* NULL: none */
+  sigset_t before; /* OpenSSL writes so that a server that is gone is a signal: it is blocked meanwhile */
+} wire_to;
+
+static int dial(const weft_target *target) {
+  struct sockaddr_in address = {
+      .sin_family = AF_INET, .sin_port = htons(target->port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  struct sockaddr_un path = {.sun_family = AF_UNIX};
+  const struct sockaddr *name = target->socket != NULL ? (const void *)&path : (const void *)&address;
+  if (target->socket != NULL && strlen(target->socket) >= sizeof path.sun_path) return -1;
+  if (target->socket != NULL) memcpy(path.sun_path, target->socket, strlen(target->socket));
+  int fd = socket(name->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0 || connect(fd, name, target->socket != NULL ? sizeof path : sizeof address) == 0) return fd;
   (void)close(fd); /* the failure is reported already */
   return -1;
 }
 
-static bool send_all(int fd, const char *bytes, size_t n) {
+static void hang_up(wire_to *to) {
+  SSL_free(to->ssl);
+  SSL_CTX_free(to->context);
+  if (to->context != NULL) {
+    sigset_t pipe_signal;
+    (void)sigemptyset(&pipe_signal); /* none of these can fail with these arguments */
+    (void)sigaddset(&pipe_signal, SIGPIPE);
+    (void)sigtimedwait(&pipe_signal, NULL, &(struct timespec){0});
+    (void)pthread_sigmask(SIG_SETMASK, &to->before, NULL);
+  }
+  if (to->fd >= 0) (void)close(to->fd); /* all was read, or the answer is not wanted */
+}
+
+/* The server is known by its certificate, whoever signed it and whatever name it has: it is looked for on this machine. */
+static bool reach(const weft_target *target, wire_to *to) {
+  *to = (wire_to){.fd = dial(target)};
+  if (to->fd < 0 || target->tls_cert == NULL) return to->fd >= 0;
+  to->context = SSL_CTX_new(TLS_client_method());
+  if (to->context == NULL) return false;
+  sigset_t pipe_signal;
+  (void)sigemptyset(&pipe_signal);
+  (void)sigaddset(&pipe_signal, SIGPIPE);
+  (void)pthread_sigmask(SIG_BLOCK, &pipe_signal, &to->before);
+  if (SSL_CTX_load_verify_file(to->context, target->tls_cert) != 1) return false;
+  SSL_CTX_set_verify(to->context, SSL_VERIFY_PEER, NULL);
+  (void)X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(to->context), X509_V_FLAG_PARTIAL_CHAIN); /* known flags */
+  to->ssl = SSL_new(to->context);
+  return to->ssl != NULL && SSL_set_fd(to->ssl, to->fd) == 1 && SSL_connect(to->ssl) == 1;
+}
+
+static ssize_t read_some(wire_to *from, char *bytes, size_t n) {
+  if (from->ssl == NULL) return recv(from->fd, bytes, n, 0);
+  int got = SSL_read(from->ssl, bytes, (int)n);
+  return got > 0 ? got : SSL_get_error(from->ssl, got) == SSL_ERROR_ZERO_RETURN ? 0 : -1;
+}
+
+static bool send_all(wire_to *to, const char *bytes, size_t n) {
   while (n > 0) {
-    ssize_t sent = send(fd, bytes, n, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
+    ssize_t sent = to->ssl != NULL ? SSL_write(to->ssl, bytes, n > INT_MAX ? INT_MAX : (int)n)
+                                   : send(to->fd, bytes, n, MSG_NOSIGNAL);
+    if (to->ssl == NULL && sent < 0 && errno == EINTR) continue;
     if (sent <= 0) return false;
     bytes += sent;
     n -= (size_t)sent;
@@ -49,20 +101,21 @@ static uint64_t now_ms(void) {
 }
 
 /* Reads until the server closes. False: broken; *left: the time was up. */
-static bool receive_all(int fd, weft_text *out, uint32_t timeout_ms, bool *left) {
+static bool receive_all(wire_to *from, weft_text *out, uint32_t timeout_ms, bool *left) {
   char piece[16384];
   uint64_t until = now_ms() + timeout_ms;
   *left = false;
   for (;;) {
     uint64_t now = now_ms();
-    struct pollfd wait = {.fd = fd, .events = POLLIN};
-    int ready = now >= until ? 0 : poll(&wait, 1, (int)(until - now));
+    struct pollfd wait = {.fd = from->fd, .events = POLLIN};
+    bool there = from->ssl != NULL && SSL_pending(from->ssl) > 0;
+    int ready = there ? 1 : now >= until ? 0 : poll(&wait, 1, (int)(until - now));
     if (ready < 0 && errno == EINTR) continue;
     if (ready == 0) {
       *left = true;
       return true;
     }
-    ssize_t n = ready < 0 ? -1 : recv(fd, piece, sizeof piece, 0);
+    ssize_t n = ready < 0 ? -1 : read_some(from, piece, sizeof piece);
     if (n < 0) return false;
     if (n == 0) return true;
     weft_text_append(out, piece, (size_t)n);
@@ -106,26 +159,32 @@ int weft_client_request(uint16_t port, const char *method, const char *path, con
 
 int weft_client_request_as(uint16_t port, const char *key, const char *method, const char *path, const char *body,
                            weft_text *out, uint32_t cancel_after_ms) {
+  const weft_target target = {.port = port, .key = key};
+  return weft_client_ask(&target, method, path, body, out, cancel_after_ms);
+}
+
+int weft_client_ask(const weft_target *target, const char *method, const char *path, const char *body, weft_text *out,
+                    uint32_t cancel_after_ms) {
   weft_text head = {0}, all = {0};
-  int status = -1, fd = dial(port);
-  if (fd < 0) return -1;
+  int status = -1;
+  wire_to to;
+  bool reached = reach(target, &to), left = false;
   size_t n = body == NULL ? 0 : strlen(body);
   weft_text_printf(&head,
                    "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\n"
                    "Content-Length: %zu\r\n",
                    method, path, n);
-  if (key != NULL) weft_text_printf(&head, "Authorization: Bearer %s\r\n", key);
+  if (target->key != NULL) weft_text_printf(&head, "Authorization: Bearer %s\r\n", target->key);
   weft_text_puts(&head, "\r\n");
-  bool left = false;
-  if (weft_text_status(&head) == WEFT_OK && send_all(fd, head.bytes, head.n) && send_all(fd, body, n) &&
-      receive_all(fd, &all, cancel_after_ms > 0 ? cancel_after_ms : ANSWER_TIMEOUT_MS, &left)) {
+  if (reached && weft_text_status(&head) == WEFT_OK && send_all(&to, head.bytes, head.n) && send_all(&to, body, n) &&
+      receive_all(&to, &all, cancel_after_ms > 0 ? cancel_after_ms : ANSWER_TIMEOUT_MS, &left)) {
     if (left) {
       status = cancel_after_ms > 0 ? 0 : -1;
     } else {
       status = split_answer(&all, out);
     }
   }
-  (void)close(fd); /* all was read, or the answer is not wanted */
+  hang_up(&to);
   weft_text_free(&head);
   weft_text_free(&all);
   return status;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A small HTTP client for 127.0.0.1, and a `weft serve` of our own to talk to: what demo, soak and bench need. */
+/* A small HTTP client for servers of this machine, and a `weft serve` of our own to talk to: what top, trace, demo, soak and
+ * bench need. */
 #ifndef WEFT_API_CLI_CLIENT_H
 #define WEFT_API_CLI_CLIENT_H
 
@@ -8,8 +9,19 @@
 
 #include "base/text.h"
 
+/* Where a server is, and who asks. */
+typedef struct weft_target {
+  const char *socket; /* path of a unix socket; NULL: 127.0.0.1 */
+  uint16_t port;
+  const char *tls_cert; /* a file in PEM: the server has to show this certificate; NULL: plain HTTP */
+  const char *key;      /* NULL: none */
+} weft_target;
+
 /* One exchange; the body of the answer goes to out. cancel_after_ms > 0: hang up after that long (status 0).
  * Returns the HTTP status, 0 after hanging up, -1 when the server could not be reached or broke off. */
+int weft_client_ask(const weft_target *target, const char *method, const char *path, const char *body, weft_text *out,
+                    uint32_t cancel_after_ms);
+/* The same on a port of 127.0.0.1. */
 int weft_client_request(uint16_t port, const char *method, const char *path, const char *body, weft_text *out,
                         uint32_t cancel_after_ms);
 /* The same with an API key; NULL: none. */

@@ -29,22 +29,52 @@ static int read_key(const weft_config *config, char key[KEY_BYTES_MAX]) {
   return good ? 0 : weft_cli_fail(WEFT_EXIT_USAGE, "%s holds no key", config->key_file);
 }
 
-int weft_observe_get(const weft_config *config, const char *path, weft_text *out) {
-  char key[KEY_BYTES_MAX];
-  int code = read_key(config, key);
-  if (code != 0) return code;
-  int status = weft_client_request_as((uint16_t)config->port, key[0] == 0 ? NULL : key, "GET", path, NULL, out, 0);
-  explicit_bzero(key, sizeof key);
-  if (status == 200 && weft_text_status(out) == WEFT_OK && out->bytes != NULL) return 0;
+void weft_observe_name(const weft_config *config, char *out, size_t n_out) {
+  if (config->host != NULL) {
+    (void)snprintf(out, n_out, "%s", config->host);
+  } else {
+    (void)snprintf(out, n_out, "127.0.0.1:%u", config->port);
+  }
+}
+
+static int explain_status(const weft_config *config, const char *path, int status) {
+  char name[160];
+  weft_observe_name(config, name, sizeof name);
   if (status == 401 || status == 403) {
     return weft_cli_fail(WEFT_EXIT_USAGE,
-                         "the server at port %u wants the operator's key: name its file with "
-                         "--key-file FILE",
-                         config->port);
+                         "the server at %s wants the operator's key: name its file with --key-file FILE", name);
   }
-  if (status < 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "no server answers at 127.0.0.1:%u", config->port);
-  return weft_cli_fail(WEFT_EXIT_RUNTIME, "the server at port %u gave HTTP status %d for %s", config->port, status,
-                       path);
+  if (status == 400 && config->tls_cert == NULL) {
+    return weft_cli_fail(WEFT_EXIT_USAGE, "the server at %s speaks TLS: name its certificate with --tls-cert FILE",
+                         name);
+  }
+  if (status >= 0) {
+    return weft_cli_fail(WEFT_EXIT_RUNTIME, "the server at %s gave HTTP status %d for %s", name, status, path);
+  }
+  return weft_cli_fail(WEFT_EXIT_RUNTIME, "no server answers at %s%s%s", name,
+                       config->tls_cert == NULL ? "" : " with the certificate of ",
+                       config->tls_cert == NULL ? "" : config->tls_cert);
+}
+
+int weft_observe_get(const weft_config *config, const char *path, weft_text *out) {
+  static const char unix_prefix[] = "unix:";
+  char key[KEY_BYTES_MAX];
+  bool is_unix = config->host != NULL && strncmp(config->host, unix_prefix, sizeof unix_prefix - 1) == 0;
+  if (config->host != NULL && !is_unix) {
+    return weft_cli_fail(WEFT_EXIT_USAGE,
+                         "--host %s: the server is looked for on this machine: name unix:PATH, or --port",
+                         config->host);
+  }
+  int code = read_key(config, key);
+  if (code != 0) return code;
+  const weft_target target = {.socket = is_unix ? config->host + sizeof unix_prefix - 1 : NULL,
+                              .port = (uint16_t)config->port,
+                              .tls_cert = config->tls_cert,
+                              .key = key[0] == 0 ? NULL : key};
+  int status = weft_client_ask(&target, "GET", path, NULL, out, 0);
+  explicit_bzero(key, sizeof key);
+  if (status == 200 && weft_text_status(out) == WEFT_OK && out->bytes != NULL) return 0;
+  return explain_status(config, path, status);
 }
 
 int weft_reading_take(const weft_config *config, weft_reading *reading) {

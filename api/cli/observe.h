@@ -9,6 +9,8 @@
 #include "api/config.h"
 #include "base/text.h"
 
+/* Where the server is looked for: "127.0.0.1:8080" or "unix:PATH". */
+void weft_observe_name(const weft_config *config, char *out, size_t n_out);
 /* One answer of GET path with the key of --key-file. 0, or an exit code after one line. */
 int weft_observe_get(const weft_config *config, const char *path, weft_text *out);
 

@@ -131,7 +131,9 @@ static void put_tenants(const view *v) {
 
 static void put_view(const weft_config *config, const view *v, bool live) {
   if (live) (void)printf("\033[H\033[2J");
-  (void)printf("weft at 127.0.0.1:%u  %s\n", config->port, now(v, "weft_well") > 0.0 ? "well" : "UNWELL");
+  char name[160];
+  weft_observe_name(config, name, sizeof name);
+  (void)printf("weft at %s  %s\n", name, now(v, "weft_well") > 0.0 ? "well" : "UNWELL");
   put_requests(v);
   put_steps(v);
   put_pool(v);
