@@ -13,7 +13,7 @@ import time
 from attacks import MIB, stop_body, stops_of
 from client import HOST, ask, ask_raw, head_of, request_of, speak_tls, speaks_tls
 from measure import ANSWER, PROMPT, completion, tokens
-from server import KEYS, Server, make_certificate, wait_for
+from server import KEYS, Server, make_certificate, metrics_of, wait_for
 from strict import HOST_LINE, MALFORMED, send_malformed, status_lines
 
 
@@ -226,7 +226,11 @@ def check_drain_full(weft):
     async def run():
         tasks = [asyncio.create_task(ask(server.port, "POST", "/v1/completions", "attacker-key", {
             "prompt": tokens(k, 40), "max_tokens": 1900, "ignore_eos": True, "mode": "diffusion", "stream": True})) for k in range(300)]
-        await asyncio.sleep(3)
+        while not all(t.done() for t in tasks):  # until they are all there, however long that takes
+            m = metrics_of((await ask(server.port, "GET", "/metrics", "operator-key")).body.decode())
+            if m["vllm:num_requests_running"] + m["vllm:num_requests_waiting"] + sum(t.done() for t in tasks) >= 300:
+                break
+            await asyncio.sleep(0.2)
         began = time.monotonic()
         server.signal(signal.SIGTERM)
         answers = await asyncio.gather(*tasks)
@@ -326,7 +330,7 @@ def check_log_pipe(weft):
     server = Server(weft, verbose=True, log_to=writer)
     try:
         path = "/" + "x" * 2000
-        answers = together(server, [("GET", path, "victim-key", None, (), 30.0) for _ in range(200)])
+        answers = [a for _ in range(10) for a in together(server, [("GET", path, "victim-key") for _ in range(20)])]
         late = sum(1 for a in answers if a.code == 0)
         yield "200 requests whose log lines nobody reads are answered", late == 0, f"{late} were not"
         yield ("then served", *serves(server))

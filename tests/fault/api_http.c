@@ -2,11 +2,13 @@
 /* Every allocation of a request over HTTP refused once, in turn: the client gets an answer, an
  * error in the usual shape or a closed connection, never half an answer that looks whole; the
  * server goes on and holds nothing. */
-#include "tests/support/http_conversation.h"
+#include "tests/support/tls_client.h"
 
 #include "base/memory.h"
 
 static talk server;
+static weft_server *secure; /* the same in TLS */
+static tls_files files;
 
 static int open_server(void **state) {
   const char *models[] = {DEMO_MODEL};
@@ -15,11 +17,16 @@ static int open_server(void **state) {
   weft_server_options where = {0};
   (void)state;
   talk_open(&server, &options, &where);
-  return 0;
+  tls_files_make(&files, "localhost");
+  where = (weft_server_options){.tls_cert = files.cert, .tls_key = files.key};
+  weft_error error;
+  return weft_server_open(&where, server.runtime, &secure, &error) == WEFT_OK ? 0 : -1;
 }
 
 static int close_server(void **state) {
   (void)state;
+  weft_server_close(secure);
+  tls_files_remove(&files);
   talk_close(&server);
   return 0;
 }
@@ -37,6 +44,20 @@ static size_t converse(const char *request, char *out, size_t n_max) {
     }
   }
   (void)close(fd);
+  out[n] = 0;
+  return n;
+}
+
+/* The same in TLS. */
+static size_t converse_secretly(const char *request, char *out, size_t n_max) {
+  size_t n = 0;
+  tls_talk t = tls_dial((uint16_t)weft_server_port(secure), TLS1_3_VERSION);
+  if (SSL_do_handshake(t.ssl) == 1 && SSL_write(t.ssl, request, (int)strlen(request)) > 0) {
+    for (int got = 1; got > 0 && n + 1 < n_max; n += got > 0 ? (size_t)got : 0) {
+      got = SSL_read(t.ssl, out + n, (int)(n_max - 1 - n));
+    }
+  }
+  tls_hang_up(&t);
   out[n] = 0;
   return n;
 }
@@ -62,7 +83,7 @@ static void check_answer(const char *out, size_t n, bool stream, uint64_t which,
   *whole = ended && finished && !error;
 }
 
-static void refuse_each(bool stream) {
+static void refuse_each(bool stream, bool tls) {
   static char out[1 << 18], request[2048], text[1024];
   (void)snprintf(text, sizeof text, body, stream ? "true" : "false");
   (void)snprintf(request, sizeof request,
@@ -73,7 +94,7 @@ static void refuse_each(bool stream) {
   for (uint64_t at_n = 1; at_n < 100000; at_n++) {
     bool whole;
     (void)weft_memory_fail_at(at_n);
-    size_t n = converse(request, out, sizeof out);
+    size_t n = tls ? converse_secretly(request, out, sizeof out) : converse(request, out, sizeof out);
     uint64_t counted = weft_memory_fail_at(0);
     check_answer(out, n, stream, at_n, &whole);
     n_whole += whole;
@@ -83,15 +104,14 @@ static void refuse_each(bool stream) {
       break;
     }
   }
-  print_message("%s: %llu requests ended early, %llu were answered all the same\n", stream ? "stream" : "whole",
-                (unsigned long long)n_other, (unsigned long long)n_whole);
+  print_message("%s%s: %llu requests ended early, %llu were answered all the same\n", stream ? "stream" : "whole",
+                tls ? " in TLS" : "", (unsigned long long)n_other, (unsigned long long)n_whole);
   assert_true(n_other > 20); /* it did reach the request */
 }
 
 static void test_memory_refused_in_a_request(void **state) {
   (void)state;
-  refuse_each(false);
-  refuse_each(true);
+  for (int i = 0; i < 4; i++) refuse_each(i % 2 == 1, i / 2 == 1);
   json_decref(talk_json(server.port, "/health", NULL));
   talk_await(server.port, "vllm:num_requests_running", 0);
   talk_await(server.port, "weft_pool_pages_pinned", 0);
@@ -102,13 +122,13 @@ static void test_memory_refused_at_opening(void **state) {
   for (uint64_t n = 1;; n++) {
     weft_server *other = NULL;
     weft_error error = {{0}};
-    weft_server_options where = {0};
+    weft_server_options where = {.tls_cert = files.cert, .tls_key = files.key};
     (void)weft_memory_fail_at(n);
     weft_status status = weft_server_open(&where, server.runtime, &other, &error);
     (void)weft_memory_fail_at(0);
     if (status == WEFT_OK) {
       weft_server_close(other);
-      assert_true(n > 2);
+      assert_true(n > 3);
       break;
     }
     assert_null(other);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* A server on a unix socket: requests, streams and clients that leave as over an address; who may connect; the file of the
  * socket, from a server that was killed to one that ends. */
-#include <sys/stat.h>
+#include <fcntl.h>
 #include <sys/un.h>
 
-#include "tests/support/http_conversation.h"
+#include "tests/support/tls_client.h"
 
 static talk server;
 static char folder[32], path[64], host[80];
@@ -32,12 +32,16 @@ static int close_server(void **state) {
   return 0;
 }
 
-static int dial(void) {
+static int dial_to(const char *name) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
-  (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+  (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", name);
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
   return fd;
+}
+
+static int dial(void) {
+  return dial_to(path);
 }
 
 static talk_answer ask(const char *method, const char *url, const char *body) {
@@ -190,6 +194,43 @@ static void files_that_are_refused(void **state) {
   refuse_open("unix:/nowhere/socket", "--host unix:/nowhere/socket: No such file or directory");
 }
 
+/* TLS goes over it, too. A client that wants new keys again and again, and takes none of the answers, is not read any more:
+ * buffers of unix sockets are small, so it cannot send either. */
+static void new_keys_without_end(void **state) {
+  char other[80], byte;
+  weft_error error;
+  weft_server *s = NULL;
+  tls_files files;
+  int n = 0;
+  (void)state;
+  tls_files_make(&files, "localhost");
+  (void)snprintf(other, sizeof other, "unix:%s/other", folder);
+  weft_server_options options = {.host = other, .tls_cert = files.cert, .tls_key = files.key};
+  assert_int_equal(weft_server_open(&options, server.runtime, &s, &error), WEFT_OK);
+  tls_talk t = tls_begin(dial_to(other + 5), TLS1_3_VERSION);
+  assert_int_equal(SSL_do_handshake(t.ssl), 1);
+  assert_int_equal(fcntl(t.fd, F_SETFL, O_NONBLOCK), 0);
+  while (SSL_key_update(t.ssl, SSL_KEY_UPDATE_REQUESTED) == 1 && SSL_do_handshake(t.ssl) == 1)
+    assert_true(n++ < 100000);
+  assert_int_equal(SSL_get_error(t.ssl, SSL_do_handshake(t.ssl)), SSL_ERROR_WANT_WRITE);
+  for (int i = 0; i < 2; i++) { /* another one, and then the same, which reads now */
+    weft_text got = {0};
+    tls_talk next = i == 0 ? tls_begin(dial_to(other + 5), TLS1_3_VERSION) : t;
+    assert_int_equal(fcntl(next.fd, F_SETFL, 0), 0);
+    if (i == 1) {
+      assert_int_equal(fcntl(t.fd, F_SETFL, O_NONBLOCK), 0);
+      while (SSL_do_handshake(t.ssl) != 1) (void)SSL_read(t.ssl, &byte, 1);
+      assert_int_equal(fcntl(t.fd, F_SETFL, 0), 0);
+    }
+    tls_send(&next, "GET", "/health", "", "", 0);
+    assert_true(tls_read_until(&next, &got, "{\"status\":\"ok\"}"));
+    weft_text_free(&got);
+    tls_hang_up(&next);
+  }
+  weft_server_close(s);
+  tls_files_remove(&files);
+}
+
 static void the_plan_says_what_connections_hold(void **state) {
   weft_text plan = {0};
   (void)state;
@@ -200,13 +241,10 @@ static void the_plan_says_what_connections_hold(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(answers_and_streams),
-      cmocka_unit_test(names_and_pages),
-      cmocka_unit_test(left_in_mid_answer),
-      cmocka_unit_test(who_may_connect),
-      cmocka_unit_test(a_file_that_was_left_behind),
-      cmocka_unit_test(files_that_are_refused),
-      cmocka_unit_test(the_plan_says_what_connections_hold),
+      cmocka_unit_test(answers_and_streams),         cmocka_unit_test(names_and_pages),
+      cmocka_unit_test(left_in_mid_answer),          cmocka_unit_test(who_may_connect),
+      cmocka_unit_test(a_file_that_was_left_behind), cmocka_unit_test(files_that_are_refused),
+      cmocka_unit_test(new_keys_without_end),        cmocka_unit_test(the_plan_says_what_connections_hold),
   };
   return cmocka_run_group_tests(tests, open_server, close_server);
 }

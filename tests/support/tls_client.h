@@ -60,9 +60,10 @@ typedef struct tls_talk {
   SSL *ssl;
 } tls_talk;
 
-/* version: TLS1_2_VERSION or TLS1_3_VERSION. The handshake is not begun. */
-static inline tls_talk tls_dial(uint16_t port, int version) {
-  tls_talk t = {.fd = talk_dial(port), .context = SSL_CTX_new(TLS_client_method())};
+/* Over a socket that is connected, whose owner it becomes. version: TLS1_2_VERSION or TLS1_3_VERSION. The handshake is not
+ * begun. */
+static inline tls_talk tls_begin(int fd, int version) {
+  tls_talk t = {.fd = fd, .context = SSL_CTX_new(TLS_client_method())};
   assert_non_null(t.context);
   assert_int_equal(SSL_CTX_set_min_proto_version(t.context, version), 1);
   assert_int_equal(SSL_CTX_set_max_proto_version(t.context, version), 1);
@@ -71,6 +72,10 @@ static inline tls_talk tls_dial(uint16_t port, int version) {
   assert_int_equal(SSL_set_fd(t.ssl, t.fd), 1);
   SSL_set_connect_state(t.ssl);
   return t;
+}
+
+static inline tls_talk tls_dial(uint16_t port, int version) {
+  return tls_begin(talk_dial(port), version);
 }
 
 static inline tls_talk tls_connect(uint16_t port, int version) {
