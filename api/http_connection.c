@@ -213,9 +213,10 @@ static step read_head(http_connection *c) {
   weft_http_fault fault;
   weft_parse parse = weft_http_scan(c->in.bytes, c->in.n, &c->scan, &fault);
   if (parse == WEFT_PARSE_MORE) {
-    bool first = c->in.n == 0;
+    bool first = c->in.n == 0, shaking = http__is_shaking(c);
     wire_news got = receive(c);
-    if (got == WIRE_SOME && first && c->in.n > 0) enter(c, PHASE_HEAD, head_us(http));
+    bool begins = (first && c->in.n > 0) || (shaking && !http__is_shaking(c));
+    if (got == WIRE_SOME && begins && c->phase == PHASE_HEAD) enter(c, PHASE_HEAD, head_us(http));
     return got == WIRE_SOME ? STEP_AGAIN : got == WIRE_NOTHING ? STEP_WAIT : STEP_DROP;
   }
   if (parse == WEFT_PARSE_DONE) {
