@@ -189,7 +189,7 @@ static void *run(void *self) {
       if (events[i].data.ptr != http && events[i].data.ptr != &http->wakes) take_event(&events[i]);
     }
     drive_pending(http);
-    http__shake_one(http);
+    if (http->n_waiting > 0) http__shake_one(http);
     if (wakes) take_ready(http);
     if (accepts) accept_some(http);
     uint64_t now = weft_clock_us();

@@ -175,7 +175,6 @@ wire_news http__receive(http_connection *c, size_t n_max) {
 void http__shake_one(weft_http *http) {
   uint32_t n_of[ADDRESSES_MAX] = {0};
   http_connection *next = NULL;
-  if (http->n_waiting == 0) return;
   for (http_connection *c = http->first; c != NULL; c = c->next) n_of[c->address] += http__is_shaking(c);
   for (http_connection *c = http->first; c != NULL; c = c->next) {
     if (!c->waits) continue;
