@@ -45,6 +45,8 @@ enum {
 /* In the order of --help: topics in the order of their first row. */
 static const weft_option product_rows[] = {
     {"model", 'm', FIRST, MODELS, LIST(models), "FILE", "GGUF file to load; may be repeated"},
+    {"chat-template", 0, FIRST, RUNTIME, LIST(chat_templates), "FILE",
+     "chat template in place of the one in the model file; MODEL=FILE for one of several models; may be repeated"},
     {"config", 0, FIRST, SERVE, TEXT(config_file), "FILE", "read options from lines `name = value`"},
     {"host", 0, FIRST, SERVE, TEXT(host), "ADDRESS", "address to listen on [127.0.0.1]"},
     {"port", 'p', FIRST, SERVE | DEMO, U32(port, 8080, 0, 65535), "N", "port to listen on; 0 picks a free one"},
@@ -434,6 +436,8 @@ weft_open_options weft_config_open(const weft_config *config) {
                              .n_models = config->models.n,
                              .kv_8bit = config->kv_8bit.item,
                              .n_kv_8bit = config->kv_8bit.n,
+                             .chat_templates = config->chat_templates.item,
+                             .n_chat_templates = config->chat_templates.n,
                              .backend = config->backend,
                              .threads = config->threads,
                              .kv_bytes = (uint64_t)config->kv_mib << 20,
