@@ -45,6 +45,8 @@ enum {
 /* In the order of --help: topics in the order of their first row. */
 static const weft_option product_rows[] = {
     {"model", 'm', FIRST, MODELS, LIST(models), "FILE", "GGUF file to load; may be repeated"},
+    {"chat-template", 0, FIRST, RUNTIME, LIST(chat_templates), "FILE",
+     "chat template in place of the one in the model file; MODEL=FILE for one of several models; may be repeated"},
     {"config", 0, FIRST, SERVE, TEXT(config_file), "FILE", "read options from lines `name = value`"},
     {"host", 0, FIRST, SERVE, TEXT(host), "ADDRESS",
      "address to listen on, or unix:PATH for a unix socket [127.0.0.1]"},
@@ -442,6 +444,8 @@ weft_open_options weft_config_open(const weft_config *config) {
                              .n_models = config->models.n,
                              .kv_8bit = config->kv_8bit.item,
                              .n_kv_8bit = config->kv_8bit.n,
+                             .chat_templates = config->chat_templates.item,
+                             .n_chat_templates = config->chat_templates.n,
                              .backend = config->backend,
                              .threads = config->threads,
                              .kv_bytes = (uint64_t)config->kv_mib << 20,

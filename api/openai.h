@@ -23,7 +23,8 @@ weft_status weft_openai_parse(weft_openai_kind kind, const char *body, size_t n,
 /* The turns, and the tokens, of a prompt; nothing else of *out is touched. field is what refusals name. */
 weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_prompt *out, weft_refusal *why);
 weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_prompt *out, weft_refusal *why);
-weft_status weft_openai_thinking(const json_t *root, bool *thinking, weft_refusal *why);
+/* chat_template_kwargs: thinking and variables of *prompt. */
+weft_status weft_openai_variables(weft_gen *gen, const json_t *root, weft_prompt *prompt, weft_refusal *why);
 
 extern const weft_dialect weft_openai_chat, weft_openai_completions;
 

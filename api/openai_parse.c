@@ -471,14 +471,20 @@ static weft_status read_diffusion(weft_gen *gen, const json_t *diffusion, weft_r
   return WEFT_OK;
 }
 
-weft_status weft_openai_thinking(const json_t *root, bool *thinking, weft_refusal *why) {
+weft_status weft_openai_variables(weft_gen *gen, const json_t *root, weft_prompt *prompt, weft_refusal *why) {
   const json_t *kwargs = get(root, "chat_template_kwargs");
   if (kwargs == NULL) return WEFT_OK;
   if (!json_is_object(kwargs)) return wrong(why, "chat_template_kwargs", "an object");
   const json_t *value = get(kwargs, "enable_thinking");
-  if (value == NULL) return WEFT_OK;
-  if (!json_is_boolean(value)) return wrong(why, "chat_template_kwargs.enable_thinking", "true or false");
-  *thinking = json_is_true(value);
+  if (value != NULL && !json_is_boolean(value))
+    return wrong(why, "chat_template_kwargs.enable_thinking", "true or false");
+  if (value != NULL) prompt->thinking = json_is_true(value);
+  if (json_object_size(kwargs) == (value != NULL)) return WEFT_OK;
+  size_t n = json_dumpb(kwargs, NULL, 0, JSON_COMPACT);
+  char *text = weft_gen_alloc(gen, n + 1, 1);
+  if (text == NULL) return no_memory(why);
+  (void)json_dumpb(kwargs, text, n, JSON_COMPACT);
+  prompt->variables = text;
   return WEFT_OK;
 }
 
@@ -606,7 +612,7 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
     if (gen->prompt == NULL) return no_memory(why);
     gen->prompt[0] = gen->params.prompt; /* what the fields said of it */
     status = weft_openai_messages(gen, json_object_get(root, "messages"), &gen->prompt[0], why);
-    if (status == WEFT_OK) status = weft_openai_thinking(root, &gen->prompt->thinking, why);
+    if (status == WEFT_OK) status = weft_openai_variables(gen, root, &gen->prompt[0], why);
   }
   if (status == WEFT_OK && gen->n_prompts * gen->n_choices > WEFT_ANSWERS_MAX) {
     return weft_refuse(why, 400, "invalid_value", "n", "%u prompts times %s = %u are more than %d answers",

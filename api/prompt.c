@@ -35,10 +35,10 @@ static weft_status encode_text(const weft_served_model *m, const weft_prompt *p,
 
 static weft_status check_turns(const weft_served_model *m, const weft_prompt *p, weft_error *error) {
   if (m->chat == NULL) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "%s has no chat template that weft knows: give a plain text instead",
-                     m->name);
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "%s cannot chat (%s): give a plain text instead", m->name,
+                     m->no_chat.text);
   }
-  size_t n_bytes = p->tools == NULL ? 0 : strlen(p->tools);
+  size_t n_bytes = (p->tools == NULL ? 0 : strlen(p->tools)) + (p->variables == NULL ? 0 : strlen(p->variables));
   for (uint32_t i = 0; i < p->n_turns; i++) {
     if (p->turns[i].role == NULL || p->turns[i].content == NULL) {
       return weft_fail(error, WEFT_E_INVALID, "message %u lacks its role or its content", i);
@@ -58,11 +58,12 @@ static weft_status encode_turns(const weft_served_model *m, const weft_prompt *p
     const weft_chat_turn *t = &p->turns[i];
     list[i] = (weft_chat_message){.role = t->role, .content = t->content, .n_content = strlen(t->content)};
   }
-  weft_chat_options options = {.thinking = p->thinking, .add_generation_prompt = open_answer, .tools = p->tools};
+  weft_chat_options options = {
+      .thinking = p->thinking, .add_generation_prompt = open_answer, .tools = p->tools, .variables = p->variables};
   status = weft_chat_render(m->chat, list, p->n_turns, &options, &out->tokens, error);
   weft_free(list);
   out->chat = m->chat;
-  out->thinks = weft_chat_starts_thinking(m->chat, &options);
+  out->thinks = open_answer && weft_chat_starts_thinking(m->chat, out->tokens.ids, out->tokens.n);
   return status;
 }
 
@@ -72,7 +73,10 @@ weft_status prompt_encode(const weft_served_model *m, const weft_prompt *p, cons
     return weft_fail(error, WEFT_E_INVALID, "give exactly one of messages, text and tokens");
   }
   if (p->turns != NULL) return encode_turns(m, p, form->open_answer, out, error);
-  if (p->tools != NULL) return weft_fail(error, WEFT_E_INVALID, "tools need messages: nothing else is rendered");
+  if (p->tools != NULL || p->variables != NULL) {
+    return weft_fail(error, WEFT_E_INVALID, "%s messages: nothing else is rendered",
+                     p->tools != NULL ? "tools need" : "chat_template_kwargs needs");
+  }
   if (p->tokens != NULL) return copy_tokens(p->tokens, p->n_tokens, &out->tokens, error);
   return encode_text(m, p, form->text_flags, &out->tokens, error);
 }

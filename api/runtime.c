@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "api/chat_template.h"
 #include "api/config.h"
 #include "api/request_memory.h"
 #include "base/log.h"
@@ -43,18 +44,6 @@ static void show_progress(void *self, uint64_t done, uint64_t total) {
                 done >= total ? "\n" : "");
 }
 
-static weft_status open_chat(weft_served_model *m, weft_error *error) {
-  weft_error why = {{0}};
-  weft_status status = weft_chat_open(m->gguf, m->tokenizer, &m->chat, &why);
-  if (status == WEFT_E_NOT_FOUND || status == WEFT_E_UNSUPPORTED) {
-    weft_log(WEFT_LOG_WARN, "%s: chat is off: %s", m->path, why.text);
-    m->chat = NULL;
-    return WEFT_OK;
-  }
-  if (status != WEFT_OK) return weft_fail(error, status, "%s", why.text);
-  return WEFT_OK;
-}
-
 static bool wants_8bit(const weft_open_options *o, const char *name) {
   for (uint32_t i = 0; i < o->n_kv_8bit; i++) {
     if (strcmp(o->kv_8bit[i], name) == 0 || strcmp(o->kv_8bit[i], "all") == 0) return true;
@@ -75,7 +64,7 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
   if (m->path == NULL || m->name == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
   weft_status status = weft_gguf_open(path, &m->gguf, error);
   if (status == WEFT_OK) status = weft_tokenizer_open(m->gguf, &m->tokenizer, error);
-  if (status == WEFT_OK) status = open_chat(m, error);
+  if (status == WEFT_OK) status = chat_template_open(&rt->options, m, error);
   if (status != WEFT_OK) return status;
   weft_model_limits limits = limits_of(&rt->options);
   limits.kv_8bit = wants_8bit(&rt->options, m->name);

@@ -19,7 +19,8 @@ typedef struct weft_served_model {
   weft_gguf *gguf;
   weft_model *model;
   weft_tokenizer *tokenizer;
-  weft_chat *chat; /* NULL: the file has no template */
+  weft_chat *chat;    /* NULL: no template can be rendered */
+  weft_error no_chat; /* why, then */
   weft_runner *runner;
   weft_kv_layout layout;
   uint32_t context; /* longest prompt + answer */

@@ -139,7 +139,7 @@ static weft_status read_tokenize(const weft_server *s, const json_t *root, token
   if (status == WEFT_OK) status = read_flag(root, "parse_special", &b->parse_special, why);
   if (status == WEFT_OK) status = read_flag(root, "return_token_strs", &b->words, why);
   if (status == WEFT_OK) status = read_flag(root, "add_generation_prompt", &b->generation, why);
-  if (status == WEFT_OK) status = weft_openai_thinking(root, &b->prompt.thinking, why);
+  if (status == WEFT_OK) status = weft_openai_variables(&b->memory, root, &b->prompt, why);
   if (status != WEFT_OK) return status;
   const json_t *prompt = json_object_get(root, "prompt"), *messages = json_object_get(root, "messages");
   if ((prompt != NULL) == (messages != NULL)) {

@@ -58,6 +58,8 @@ typedef struct weft_open_options {
   bool shared_cache;                 /* tenants see each other's cached prefixes, and what they tell of each other */
   const char *const *kv_8bit;        /* [n_kv_8bit] models whose keys and values are kept in 8 bits, by name; "all" */
   uint32_t n_kv_8bit;
+  const char *const *chat_templates; /* [n_chat_templates] FILE, or MODEL=FILE: rendered in place of the file's own */
+  uint32_t n_chat_templates;
   uint32_t pins; /* [serve] prefixes that weft_pin may keep */
   bool no_prefix_cache;
   uint32_t target_tpot_ms; /* [none] most time between two tokens of an answer; prompts and canvases fill the rest */
@@ -95,10 +97,10 @@ typedef struct weft_chat_turn {
 typedef struct weft_prompt {
   const weft_chat_turn *turns; /* a conversation, rendered by the model's chat template */
   uint32_t n_turns;
-  const char *tools; /* with turns: a JSON list of what the model may call; NULL: nothing. Refused by a template that
-                        knows no tools */
-  bool thinking;     /* with turns: the model may think before it answers, where its template has a switch for that */
-  const char *text;  /* a plain prompt; control tokens in it are text */
+  const char *tools;     /* with turns: a JSON list of what the model may call; NULL: nothing */
+  const char *variables; /* with turns: a JSON object of further variables of the chat template; NULL: none */
+  bool thinking;    /* with turns: the model may think before it answers, where its template has a switch for that */
+  const char *text; /* a plain prompt; control tokens in it are text */
   size_t n_text;
   const int32_t *tokens; /* a prompt as token ids */
   uint32_t n_tokens;

@@ -140,6 +140,17 @@ bool weft_utf8_valid(const char *bytes, size_t n, size_t *bad_at) {
   return true;
 }
 
+void weft_utf8_repair(const char *bytes, size_t n, weft_text *out) {
+  size_t bad_at;
+  while (!weft_utf8_valid(bytes, n, &bad_at)) {
+    weft_text_append(out, bytes, bad_at);
+    weft_text_puts(out, "\xEF\xBF\xBD");
+    bytes += bad_at + 1;
+    n -= bad_at + 1;
+  }
+  weft_text_append(out, bytes, n);
+}
+
 size_t weft_utf8_complete(const char *bytes, size_t n) {
   const unsigned char *b = (const unsigned char *)bytes;
   for (size_t back = 1; back <= 3 && back <= n; back++) {

@@ -40,6 +40,8 @@ size_t weft_utf8_decode(const char *bytes, size_t n, uint32_t *code_point);
 size_t weft_utf8_encode(uint32_t code_point, char out[4]);
 /* True when all bytes are well-formed UTF-8; else *bad_at (may be NULL) is the first offending offset. */
 bool weft_utf8_valid(const char *bytes, size_t n, size_t *bad_at);
+/* Appends the bytes with U+FFFD for every one that is no part of a well-formed sequence. */
+void weft_utf8_repair(const char *bytes, size_t n, weft_text *out);
 /* How many of the bytes form complete characters; an incomplete but so far well-formed tail (at most 3
  * bytes) is left out. Bytes that can never become valid count as complete. */
 size_t weft_utf8_complete(const char *bytes, size_t n);

@@ -1,85 +1,108 @@
 /* SPDX-License-Identifier: MIT */
-/* Which template a file has, and prompts made from it. */
+/* A file's chat template, and prompts made by it. */
 #include "model/chat.h"
 
 #include <string.h>
+#include <time.h>
 
-#include "base/check.h"
 #include "base/memory.h"
 #include "model/chat_internal.h"
 
 enum { MESSAGES_MAX = 1 << 16 };
+static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
+enum { N_ROLES = sizeof roles / sizeof *roles };
+
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static bool has_text(weft_bytes text, const char *word) {
   return memmem(text.data, text.n, word, strlen(word)) != NULL;
 }
 
-weft_chat_family weft_chat_family_of(weft_bytes t) {
-  if (has_text(t, "<|turn>") && has_text(t, "<turn|>")) return WEFT_CHAT_GEMMA4;
-  if (!has_text(t, "<|im_start|>") || !has_text(t, "<|im_end|>")) return WEFT_CHAT_NONE;
-  /* The same markers with habits that are not Qwen 3's: a system text of its own, other parts,
-   * other trimming. */
-  static const char *const others[] = {"created by Alibaba Cloud", "You are a helpful", "render_content", "<|im_sep|>"};
-  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-    if (has_text(t, others[i])) return WEFT_CHAT_NONE;
-  }
-  return WEFT_CHAT_QWEN3;
-}
+/* Markers that only these templates write. Without their tokens a prompt would be letters that the model never saw. */
+static const char *const needed[] = {"<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|im_start|>", "<|im_end|>"};
 
-static weft_status need_token(const weft_chat *chat, const char *text, int32_t *id, const char *path,
-                              weft_error *error) {
-  *id = weft_tokenizer_find(chat->tokenizer, text);
-  if (*id >= 0) return WEFT_OK;
-  return weft_fail(error, WEFT_E_FORMAT, "%s: the chat template needs the token %s, which the vocabulary lacks", path,
-                   text);
-}
-
-static weft_status read_gemma4(weft_chat *chat, weft_bytes t, const char *path, weft_error *error) {
-  /* In a template's text a newline inside quotes is usually the two characters \n. */
-  chat->empty_thought = has_text(t, "<|channel>thought\\n<channel|>") || has_text(t, "<|channel>thought\n<channel|>");
-  chat->joins_turns = has_text(t, "continue_same_model_turn");
-  chat->joins_ends = has_text(t, "elif continues_into_next");
-  chat->keeps_thinking = has_text(t, "thinking_gate");
-  chat->has_switch = true;
-  chat->think_on = weft_tokenizer_find(chat->tokenizer, "<|think|>");
-  chat->bos = weft_tokenizer_bos(chat->tokenizer);
-  weft_status status = need_token(chat, "<|turn>", &chat->turn, path, error);
-  if (status == WEFT_OK) status = need_token(chat, "<turn|>", &chat->turn_end, path, error);
-  if (status == WEFT_OK) status = need_token(chat, "<|channel>", &chat->thought, path, error);
-  if (status == WEFT_OK) status = need_token(chat, "<channel|>", &chat->thought_end, path, error);
-  return status;
-}
-
-static weft_status read_qwen3(weft_chat *chat, weft_bytes t, const char *path, weft_error *error) {
-  bool thinks = has_text(t, "</think>");
-  chat->keeps_thinking = thinks && has_text(t, "reasoning_content");
-  chat->has_switch = thinks && has_text(t, "enable_thinking");
-  chat->always_thinks =
-      !chat->has_switch && (has_text(t, "assistant\\n<think>\\n'") || has_text(t, "assistant\n<think>\n"));
-  weft_status status = need_token(chat, "<|im_start|>", &chat->turn, path, error);
-  if (status == WEFT_OK) status = need_token(chat, "<|im_end|>", &chat->turn_end, path, error);
-  if (status != WEFT_OK || !thinks) return status;
-  status = need_token(chat, "<think>", &chat->thought, path, error);
-  if (status == WEFT_OK) status = need_token(chat, "</think>", &chat->thought_end, path, error);
-  return status;
-}
-
-weft_status chat_open(weft_bytes chat_template, const weft_tokenizer *tokenizer, const char *path, weft_chat **out,
-                      weft_error *error) {
-  *out = NULL;
-  weft_chat_family family = weft_chat_family_of(chat_template);
-  if (family == WEFT_CHAT_NONE) {
+static weft_status need_tokens(const weft_chat *chat, weft_bytes t, weft_error *error) {
+  for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+    if (!has_text(t, needed[i]) || weft_tokenizer_find(chat->tokenizer, needed[i]) >= 0) continue;
     return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "%s: the chat template is none that weft knows (Gemma 4, Qwen 3); use plain completions", path);
+                     "%s: the chat template needs the token %s, which the vocabulary lacks; --chat-template FILE takes "
+                     "another template",
+                     chat->name, needed[i]);
+  }
+  return WEFT_OK;
+}
+
+/* How this template's model marks its thinking. */
+static void read_thoughts(weft_chat *chat, weft_bytes t) {
+  static const char *const open[] = {NULL, "<|channel>", "<think>"}, *const close[] = {NULL, "<channel|>", "</think>"};
+  chat->thought = chat->thought_end = -1;
+  for (int k = CHAT_THOUGHTS_CHANNEL; k <= CHAT_THOUGHTS_TAGS; k++) {
+    int32_t from = weft_tokenizer_find(chat->tokenizer, open[k]), to = weft_tokenizer_find(chat->tokenizer, close[k]);
+    if (from < 0 || to < 0 || !has_text(t, k == CHAT_THOUGHTS_CHANNEL ? open[k] : close[k])) continue;
+    chat->thoughts = (chat_thoughts)k;
+    chat->thought = from;
+    chat->thought_end = to;
+    break;
+  }
+  chat->lacks_switch = has_text(t, "<|think|>") && weft_tokenizer_find(chat->tokenizer, "<|think|>") < 0;
+}
+
+/* The text of a token that the file names for a purpose, "" when it names none. */
+static char *named_text(const weft_tokenizer *tokenizer, int32_t id) {
+  weft_text text = {0};
+  if (id >= 0) (void)weft_tokenizer_piece(tokenizer, id, true, &text);
+  char *copy = weft_text_status(&text) == WEFT_OK ? weft_strndup(text.n == 0 ? "" : text.bytes, text.n) : NULL;
+  weft_text_free(&text);
+  return copy;
+}
+
+static weft_status read_words(weft_chat *chat, weft_error *error) {
+  const weft_tokenizer *t = chat->tokenizer;
+  chat->bos = named_text(t, weft_tokenizer_bos(t));
+  chat->eos = named_text(t, weft_tokenizer_eos(t));
+  chat->pad = named_text(t, weft_tokenizer_pad(t));
+  chat->unk = named_text(t, weft_tokenizer_unk(t));
+  if (chat->bos != NULL && chat->eos != NULL && chat->pad != NULL && chat->unk != NULL) return WEFT_OK;
+  return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory while reading the chat template");
+}
+
+static weft_status read_template(weft_chat *chat, weft_bytes t, bool own, weft_error *error) {
+  weft_error line = {{0}};
+  weft_status status = own ? need_tokens(chat, t, error) : WEFT_OK;
+  if (status != WEFT_OK) return status;
+  read_thoughts(chat, t);
+  status = weft_jinja_open(t.data, t.n, &chat->jinja, &line);
+  if (status == WEFT_E_NO_MEMORY) return weft_fail(error, status, "%s", line.text);
+  if (status != WEFT_OK) {
+    return weft_fail(error, status, "%s: the chat template, %.300s%s", chat->name, line.text,
+                     own ? "; --chat-template FILE takes another template" : "");
+  }
+  return read_words(chat, error);
+}
+
+weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_bytes chat_template,
+                           const char *name, weft_chat **out, weft_error *error) {
+  bool own = chat_template.data == NULL;
+  weft_status status = WEFT_OK;
+  *out = NULL;
+  if (own) {
+    name = weft_gguf_path(gguf);
+    status = weft_gguf_string(gguf, "tokenizer.chat_template", &chat_template, error);
+    if (status == WEFT_E_NOT_FOUND) {
+      return weft_fail(error, status, "%s has no chat template; --chat-template FILE takes one", name);
+    }
+    if (status != WEFT_OK) return status;
   }
   weft_chat *chat = weft_alloc(1, sizeof *chat);
-  if (chat == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory while reading the chat template");
-  chat->family = family;
+  char *copy = weft_strdup(name);
+  if (chat == NULL || copy == NULL) {
+    weft_free(chat);
+    weft_free(copy);
+    return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory while reading the chat template");
+  }
   chat->tokenizer = tokenizer;
-  chat->bos = chat->turn = chat->turn_end = chat->think_on = chat->thought = chat->thought_end = -1;
-  bool gemma4 = family == WEFT_CHAT_GEMMA4;
-  weft_status status =
-      gemma4 ? read_gemma4(chat, chat_template, path, error) : read_qwen3(chat, chat_template, path, error);
+  chat->name = copy;
+  status = read_template(chat, chat_template, own, error);
   if (status == WEFT_OK) {
     *out = chat;
   } else {
@@ -88,87 +111,182 @@ weft_status chat_open(weft_bytes chat_template, const weft_tokenizer *tokenizer,
   return status;
 }
 
-weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_chat **out, weft_error *error) {
-  weft_bytes text;
-  *out = NULL;
-  weft_status status = weft_gguf_string(gguf, "tokenizer.chat_template", &text, error);
-  if (status == WEFT_E_NOT_FOUND) {
-    return weft_fail(error, status, "%s has no chat template; use plain completions", weft_gguf_path(gguf));
-  }
-  return status == WEFT_OK ? chat_open(text, tokenizer, weft_gguf_path(gguf), out, error) : status;
-}
-
 void weft_chat_close(weft_chat *chat) {
+  if (chat == NULL) return;
+  weft_jinja_close(chat->jinja);
+  weft_free(chat->name);
+  weft_free(chat->bos);
+  weft_free(chat->eos);
+  weft_free(chat->pad);
+  weft_free(chat->unk);
   weft_free(chat);
 }
 
-bool weft_chat_starts_thinking(const weft_chat *chat, const weft_chat_options *options) {
-  return chat->always_thinks && options->add_generation_prompt;
+/* The last marker decides: only the template's own bytes are markers. */
+bool weft_chat_starts_thinking(const weft_chat *chat, const int32_t *tokens, uint32_t n) {
+  if (chat->thoughts == CHAT_THOUGHTS_NONE) return false;
+  while (n > 0 && tokens[n - 1] != chat->thought && tokens[n - 1] != chat->thought_end) n -= 1;
+  return n > 0 && tokens[n - 1] == chat->thought;
 }
 
-static weft_chat_piece *draft_piece(chat_draft *draft, int32_t token) {
-  if (draft->n == draft->capacity) {
-    uint32_t capacity = draft->capacity == 0 ? 32 : draft->capacity * 2;
-    weft_chat_piece *pieces = weft_realloc(draft->pieces, capacity, sizeof *pieces);
-    if (pieces == NULL) {
-      draft->refused = true;
-      return NULL;
-    }
-    draft->pieces = pieces;
-    draft->capacity = capacity;
-  }
-  weft_chat_piece *piece = &draft->pieces[draft->n++];
-  *piece = (weft_chat_piece){token, NULL, 0};
-  return piece;
-}
-
-/* Pieces point into bytes that may move until the draft is finished, so until then only lengths are
- * kept: the texts lie one after the other. */
-static void draft_add(chat_draft *draft, int32_t token, const char *text, size_t n) {
-  bool join = token < 0 && draft->n > 0 && draft->pieces[draft->n - 1].token < 0;
-  weft_chat_piece *piece = join ? &draft->pieces[draft->n - 1] : draft_piece(draft, token);
-  if (piece == NULL) return;
-  piece->n += n;
-  weft_text_append(&draft->bytes, text, n);
-}
-
-void chat_token(chat_draft *draft, int32_t token) {
-  weft_text text = {0};
-  WEFT_CHECK(token >= 0);
-  if (weft_tokenizer_piece(draft->chat->tokenizer, token, true, &text) != WEFT_OK) draft->refused = true;
-  draft_add(draft, token, text.bytes, text.n);
-  weft_text_free(&text);
-}
-
-void chat_text(chat_draft *draft, const char *text, size_t n) {
-  if (n > 0) draft_add(draft, -1, text, n);
-}
-
-void chat_puts(chat_draft *draft, const char *text) {
-  chat_text(draft, text, strlen(text));
-}
+/* ---- the template's variables ---------------------------------------------------------------- */
 
 static weft_status check_messages(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
                                   const weft_chat_options *options, weft_error *error) {
-  static const char *const roles[] = {"system", "developer", "user", "assistant"};
   if (n == 0) return weft_fail(error, WEFT_E_INVALID, "messages is empty; a conversation needs at least one");
   if (n > MESSAGES_MAX) {
     return weft_fail(error, WEFT_E_TOO_LARGE, "%u messages; a conversation has at most %d", n, MESSAGES_MAX);
   }
   for (uint32_t i = 0; i < n; i++) {
     bool known = false;
-    for (size_t r = 0; r < 4; r++) known = known || strcmp(messages[i].role, roles[r]) == 0;
+    for (size_t r = 0; r < N_ROLES; r++) known = known || strcmp(messages[i].role, roles[r]) == 0;
     if (known) continue;
     return weft_fail(error, WEFT_E_INVALID,
-                     "messages[%u].role is '%.32s'; it must be system, developer, user or assistant", i,
+                     "messages[%u].role is '%.32s'; it must be system, developer, user, assistant or tool", i,
                      messages[i].role);
   }
-  if (options->tools != NULL) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "tools are not supported by the chat template that weft has for this model");
-  }
-  if (chat->family == WEFT_CHAT_GEMMA4 && options->thinking && chat->think_on < 0) {
+  if (options->thinking && chat->lacks_switch) {
     return weft_fail(error, WEFT_E_UNSUPPORTED, "this model cannot think: its vocabulary has no token <|think|>");
+  }
+  return WEFT_OK;
+}
+
+/* Takes value; false when memory was refused. */
+static bool put_member(json_t *object, const char *name, json_t *value) {
+  return json_object_set_new(object, name, value) == 0;
+}
+
+/* Bytes that are no UTF-8 become U+FFFD. */
+static json_t *text_value(const char *text, size_t n) {
+  if (n == 0) return json_string("");
+  if (weft_utf8_valid(text, n, NULL)) return json_stringn(text, n);
+  weft_text repaired = {0};
+  weft_utf8_repair(text, n, &repaired);
+  json_t *value = weft_text_status(&repaired) == WEFT_OK ? json_stringn(repaired.bytes, repaired.n) : NULL;
+  weft_text_free(&repaired);
+  return value;
+}
+
+/* The JSON of a caller, as an object or a list; NULL with a line when it is none. */
+static json_t *read_json(const char *text, bool object, const char *what, weft_error *error) {
+  json_error_t why;
+  json_t *json = json_loads(text, 0, &why);
+  if (json != NULL && json_is_object(json) == object && json_is_array(json) == !object) return json;
+  (void)weft_fail(error, WEFT_E_INVALID, "%s must be a JSON %s%s%s", what, object ? "object" : "list",
+                  json == NULL ? ": " : "", json == NULL ? why.text : "");
+  json_decref(json);
+  return NULL;
+}
+
+static weft_status no_memory(weft_error *error) {
+  return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory while writing the prompt");
+}
+
+static weft_status add_message(json_t *list, const weft_chat_message *m, weft_error *error) {
+  json_t *more = m->more == NULL ? NULL : read_json(m->more, true, "the further members of a message", error);
+  json_t *message = json_object();
+  if (m->more != NULL && more == NULL) {
+    json_decref(message);
+    return WEFT_E_INVALID;
+  }
+  bool done = put_member(message, "role", json_string(m->role)) &&
+              put_member(message, "content", text_value(m->content, m->n_content));
+  if (m->thinking != NULL)
+    done = done && put_member(message, "reasoning_content", text_value(m->thinking, m->n_thinking));
+  if (more != NULL) done = done && json_object_update(message, more) == 0;
+  json_decref(more);
+  if (json_array_append_new(list, message) != 0 || !done) return no_memory(error);
+  return WEFT_OK;
+}
+
+/* Names that a caller's variables may not take: what they say is decided elsewhere. */
+static const char *const own_names[] = {"messages",  "tools",    "add_generation_prompt", "bos_token", "eos_token",
+                                        "pad_token", "unk_token"};
+
+static weft_status add_variables(json_t *values, const char *text, weft_error *error) {
+  json_t *more = read_json(text, true, "chat_template_kwargs", error);
+  if (more == NULL) return WEFT_E_INVALID;
+  weft_status status = WEFT_OK;
+  for (size_t i = 0; i < sizeof own_names / sizeof *own_names && status == WEFT_OK; i++) {
+    if (json_object_get(more, own_names[i]) == NULL) continue;
+    status = weft_fail(error, WEFT_E_INVALID, "chat_template_kwargs.%s is the server's own", own_names[i]);
+  }
+  if (status == WEFT_OK && json_object_update(values, more) != 0) status = no_memory(error);
+  json_decref(more);
+  return status;
+}
+
+static weft_status add_values(json_t *values, const weft_chat_message *messages, uint32_t n,
+                              const weft_chat_options *options, weft_error *error) {
+  json_t *list = json_array(), *tools = json_null();
+  bool done = put_member(values, "messages", list) && put_member(values, "documents", json_null()) &&
+              put_member(values, "add_generation_prompt", json_boolean(options->add_generation_prompt)) &&
+              put_member(values, "enable_thinking", json_boolean(options->thinking));
+  weft_status status = done ? WEFT_OK : no_memory(error);
+  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) status = add_message(list, &messages[i], error);
+  if (status == WEFT_OK && options->tools != NULL) {
+    tools = read_json(options->tools, false, "tools", error);
+    if (tools == NULL) status = WEFT_E_INVALID;
+  }
+  if (status == WEFT_OK && !put_member(values, "tools", tools)) status = no_memory(error);
+  if (status == WEFT_OK && options->variables != NULL) status = add_variables(values, options->variables, error);
+  return status;
+}
+
+/* ---- rendering ------------------------------------------------------------------------------- */
+
+static weft_status print_prompt(const weft_chat *chat, const json_t *values, weft_jinja_text *out, weft_error *error) {
+  const weft_jinja_word words[] = {
+      {"bos_token", chat->bos}, {"eos_token", chat->eos}, {"pad_token", chat->pad}, {"unk_token", chat->unk}};
+  weft_jinja_context context = {.values = values,
+                                .words = words,
+                                .n_words = sizeof words / sizeof *words,
+                                .roles = roles,
+                                .n_roles = N_ROLES,
+                                .budget = weft_jinja_budget_default()};
+  weft_error line = {{0}};
+  time_t now = time(NULL);
+  (void)localtime_r(&now, &context.now);
+  weft_status status = weft_jinja_render(chat->jinja, &context, out, &line);
+  if (status == WEFT_OK || status == WEFT_E_NO_MEMORY) return status == WEFT_OK ? status : no_memory(error);
+  return weft_fail(error, status, "the chat template of %.120s, %s", chat->name, line.text);
+}
+
+static weft_chat_piece *add_piece(weft_chat_pieces *out, uint32_t *capacity) {
+  if (out->n == *capacity) {
+    uint32_t more = *capacity == 0 ? 32 : *capacity * 2;
+    weft_chat_piece *pieces = weft_realloc(out->pieces, more, sizeof *pieces);
+    if (pieces == NULL) return NULL;
+    out->pieces = pieces;
+    *capacity = more;
+  }
+  return &out->pieces[out->n++];
+}
+
+/* Special tokens are found in stretches of the template's own bytes alone; all that lies between two of them is one
+ * text. */
+static weft_status cut_pieces(const weft_chat *chat, const weft_jinja_text *text, weft_chat_pieces *out) {
+  uint32_t capacity = 0;
+  size_t from = 0, own = 0; /* the own bytes at `at` reach to `own` */
+  for (size_t at = 0; at <= text->n;) {
+    if (own < at) own = at;
+    while (own < text->n && text->marks[own] != 0) own += 1;
+    size_t length = 0;
+    int32_t id = weft_tokenizer_special_at(chat->tokenizer, text->bytes + at, own - at, &length);
+    if ((id >= 0 || at == text->n) && at > from) {
+      weft_chat_piece *piece = add_piece(out, &capacity);
+      if (piece == NULL) return WEFT_E_NO_MEMORY;
+      *piece = (weft_chat_piece){-1, text->bytes + from, at - from};
+    }
+    if (id < 0) {
+      at += 1;
+      continue;
+    }
+    weft_chat_piece *piece = add_piece(out, &capacity);
+    if (piece == NULL) return WEFT_E_NO_MEMORY;
+    *piece = (weft_chat_piece){id, text->bytes + at, length};
+    at += piece->n;
+    from = at;
   }
   return WEFT_OK;
 }
@@ -178,24 +296,18 @@ weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *mess
   *out = (weft_chat_pieces){0};
   weft_status status = check_messages(chat, messages, n, options, error);
   if (status != WEFT_OK) return status;
-  chat_draft draft = {.chat = chat};
-  if (chat->family == WEFT_CHAT_GEMMA4) {
-    chat_gemma4(&draft, messages, n, options);
-  } else {
-    chat_qwen3(&draft, messages, n, options);
-  }
-  if (draft.refused || weft_text_status(&draft.bytes) != WEFT_OK) {
-    weft_free(draft.pieces);
-    weft_text_free(&draft.bytes);
-    return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory while writing the prompt");
-  }
-  size_t at = 0;
-  for (uint32_t i = 0; i < draft.n; i++) {
-    draft.pieces[i].text = draft.bytes.bytes + at;
-    at += draft.pieces[i].n;
-  }
-  *out = (weft_chat_pieces){draft.pieces, draft.n, draft.bytes.bytes};
-  return WEFT_OK;
+  weft_jinja_text text = {0};
+  json_t *values = json_object();
+  status = values == NULL ? no_memory(error) : add_values(values, messages, n, options, error);
+  if (status == WEFT_OK) status = print_prompt(chat, values, &text, error);
+  json_decref(values);
+  if (status != WEFT_OK) return status;
+  status = cut_pieces(chat, &text, out);
+  weft_free(text.marks);
+  out->bytes = text.bytes;
+  if (status == WEFT_OK) return WEFT_OK;
+  weft_chat_pieces_close(out);
+  return no_memory(error);
 }
 
 void weft_chat_pieces_close(weft_chat_pieces *pieces) {
@@ -215,7 +327,7 @@ weft_status weft_chat_render(const weft_chat *chat, const weft_chat_message *mes
       status = weft_tokenizer_encode(chat->tokenizer, piece->text, piece->n, WEFT_ENCODE_PLAIN, out, error);
     } else {
       status = weft_tokens_push(out, piece->token);
-      if (status != WEFT_OK) (void)weft_fail(error, status, "out of memory while writing the prompt");
+      if (status != WEFT_OK) (void)no_memory(error);
     }
   }
   weft_chat_pieces_close(&pieces);

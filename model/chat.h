@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Conversations to prompts, and answers to thinking and text.
  *
- * Law: a family's template is written here in C; the text of tokenizer.chat_template only tells
- * which family and which of its variants a file wants, and a template that is not recognised is
- * refused, never guessed. A prompt is made of pieces: special tokens, which only the template
- * makes, and text, which may come from anybody and is encoded so that no special token is found in
- * it. Prompts of ordinary text have exactly the tokens that the reference gets by printing the
- * template and encoding the result; text that spells special tokens stays text. */
+ * Law: what is rendered is the text of tokenizer.chat_template, or of a template given in its place, by model/jinja.h.
+ * A prompt is made of pieces: special tokens, which stand for bytes that the template wrote (or the server's own word
+ * for a role), and text, which may come from anybody and is encoded so that no special token is found in it. Prompts of
+ * ordinary text have exactly the tokens that the reference gets by printing the template and encoding the result; text
+ * of a request that spells special tokens stays text, in whatever field it came. */
 #ifndef WEFT_MODEL_CHAT_H
 #define WEFT_MODEL_CHAT_H
 
@@ -17,26 +16,22 @@
 extern "C" {
 #endif
 
-typedef enum weft_chat_family {
-  WEFT_CHAT_NONE = 0,
-  WEFT_CHAT_GEMMA4 = 1, /* Gemma 4 and DiffusionGemma */
-  WEFT_CHAT_QWEN3 = 2   /* Qwen 3: hybrid, thinking, instruct, coder */
-} weft_chat_family;
-
 typedef struct weft_chat weft_chat; /* immutable, any thread */
 
 typedef struct weft_chat_message {
-  const char *role; /* "system", "developer", "user", "assistant" */
+  const char *role; /* "system", "developer", "user", "assistant", "tool" */
   const char *content;
   size_t n_content;
   const char *thinking; /* of an assistant message, when known apart from content; else NULL */
   size_t n_thinking;
+  const char *more; /* further members as a JSON object, for example {"tool_calls": [...]}; NULL: none */
 } weft_chat_message;
 
 typedef struct weft_chat_options {
-  bool thinking;              /* let the model think; a template without such a switch ignores it */
+  bool thinking;              /* let the model think: enable_thinking, for templates that ask for it */
   bool add_generation_prompt; /* open the model's turn at the end */
-  const char *tools;          /* a JSON list of declarations; NULL: none. UNSUPPORTED by the templates written here */
+  const char *tools;          /* a JSON list of declarations; NULL: none */
+  const char *variables;      /* further variables of the template as a JSON object; NULL: none */
 } weft_chat_options;
 
 /* token >= 0: that special token, text is its text. token == -1: text. */
@@ -49,19 +44,19 @@ typedef struct weft_chat_piece {
 typedef struct weft_chat_pieces {
   weft_chat_piece *pieces;
   uint32_t n;
-  char *bytes; /* what the texts point into */
+  char *bytes; /* what the texts point into: the whole prompt */
 } weft_chat_pieces;
 
-/* Family of a template's text; NONE when it is not recognised. */
-weft_chat_family weft_chat_family_of(weft_bytes chat_template);
-
-/* The tokenizer is borrowed until close. NOT_FOUND: the file has no template. UNSUPPORTED: one that
- * is not ours. FORMAT: the vocabulary lacks a token that the template needs. One line each. */
-weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_chat **out, weft_error *error);
+/* The tokenizer is borrowed until close. With chat_template.data NULL the file's own is taken; name, for messages, is
+ * where another one comes from. NOT_FOUND: the file has none. FORMAT, UNSUPPORTED, TOO_LARGE: it cannot be rendered;
+ * the line names the template's line and what is not supported. UNSUPPORTED too when the file's own template needs a
+ * token that its vocabulary lacks. */
+weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_bytes chat_template,
+                           const char *name, weft_chat **out, weft_error *error);
 void weft_chat_close(weft_chat *chat); /* NULL is fine */
 
-/* The prompt as pieces; close with weft_chat_pieces_close. INVALID: no messages, or a role that is
- * not ours. */
+/* The prompt as pieces; close with weft_chat_pieces_close. INVALID: no messages, a role that is not ours, or a
+ * conversation that the template refuses. TOO_LARGE: the template takes too long or too much memory over it. */
 weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
                             const weft_chat_options *options, weft_chat_pieces *out, weft_error *error);
 void weft_chat_pieces_close(weft_chat_pieces *pieces);
@@ -69,8 +64,8 @@ void weft_chat_pieces_close(weft_chat_pieces *pieces);
  * prints one, so add none. On failure *out keeps what it had. */
 weft_status weft_chat_render(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
                              const weft_chat_options *options, weft_tokens *out, weft_error *error);
-/* Whether a prompt rendered with these options leaves the model inside its thinking. */
-bool weft_chat_starts_thinking(const weft_chat *chat, const weft_chat_options *options);
+/* Whether a prompt of these tokens leaves the model inside its thinking. */
+bool weft_chat_starts_thinking(const weft_chat *chat, const int32_t *tokens, uint32_t n);
 
 /* The answer's stream, parted. Markers and the name of a Gemma channel are hidden; newlines next to
  * markers are hidden too, except with WEFT_DETOK_WHOLE_TOKENS, where what is given equals the

@@ -106,7 +106,7 @@ static weft_status take_marker(weft_chat_stream *s, uint32_t next, const outlet 
   weft_text_clear(&s->name);
   s->n_newlines = 0;
   s->state = next;
-  s->skip_newlines = next == IN_THINKING || (next == IN_ANSWER && s->chat->family == WEFT_CHAT_QWEN3);
+  s->skip_newlines = next == IN_THINKING || (next == IN_ANSWER && s->chat->thoughts == CHAT_THOUGHTS_TAGS);
   if (n_ids != NULL) *n_ids = n + 1;
   return status == WEFT_OK ? stream_status(s) : status;
 }
@@ -114,7 +114,7 @@ static weft_status take_marker(weft_chat_stream *s, uint32_t next, const outlet 
 static weft_status push_token(weft_chat_stream *s, int32_t id, const outlet *out, uint32_t *n_ids) {
   const weft_chat *chat = s->chat;
   if (chat != NULL && id >= 0 && id == chat->thought) {
-    return take_marker(s, chat->family == WEFT_CHAT_GEMMA4 ? IN_NAME : IN_THINKING, out, n_ids);
+    return take_marker(s, chat->thoughts == CHAT_THOUGHTS_CHANNEL ? IN_NAME : IN_THINKING, out, n_ids);
   }
   if (chat != NULL && id >= 0 && id == chat->thought_end) return take_marker(s, IN_ANSWER, out, n_ids);
   weft_text_clear(&s->text);

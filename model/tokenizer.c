@@ -363,6 +363,18 @@ const int32_t *weft_tokenizer_suppressed(const weft_tokenizer *t, uint32_t *n) {
 int32_t weft_tokenizer_bos(const weft_tokenizer *t) {
   return t->bos;
 }
+
+int32_t weft_tokenizer_eos(const weft_tokenizer *t) {
+  return t->eos;
+}
+
+int32_t weft_tokenizer_pad(const weft_tokenizer *t) {
+  return t->pad;
+}
+
+int32_t weft_tokenizer_unk(const weft_tokenizer *t) {
+  return t->unk;
+}
 bool weft_tokenizer_adds_space(const weft_tokenizer *t) {
   return t->kind == TOKENIZER_LLAMA && t->add_space_prefix;
 }

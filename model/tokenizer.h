@@ -70,6 +70,9 @@ weft_status weft_tokenizer_piece(const weft_tokenizer *tokenizer, int32_t id, bo
 weft_status weft_tokenizer_decode(const weft_tokenizer *tokenizer, const int32_t *ids, uint32_t n, bool with_special,
                                   weft_text *out);
 
+/* The longest control, unknown or user-defined token that text[0..n) begins with, blanks apart, and its length in
+ * bytes; -1: none. */
+int32_t weft_tokenizer_special_at(const weft_tokenizer *tokenizer, const char *text, size_t n, size_t *length);
 /* Most bytes of text that one token stands for: a text of n bytes has at least n divided by this many tokens, and no
  * token prints more. */
 uint32_t weft_tokenizer_longest(const weft_tokenizer *tokenizer);
@@ -87,6 +90,9 @@ const int32_t *weft_tokenizer_suppressed(const weft_tokenizer *tokenizer, uint32
 
 /* -1 when the file names none. */
 int32_t weft_tokenizer_bos(const weft_tokenizer *tokenizer);
+int32_t weft_tokenizer_eos(const weft_tokenizer *tokenizer);
+int32_t weft_tokenizer_pad(const weft_tokenizer *tokenizer);
+int32_t weft_tokenizer_unk(const weft_tokenizer *tokenizer);
 /* Whether a space is put before every stretch of text (llama). */
 bool weft_tokenizer_adds_space(const weft_tokenizer *tokenizer);
 

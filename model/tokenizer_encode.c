@@ -278,17 +278,13 @@ static weft_status encode_all(const weft_tokenizer *t, work *w, const char *text
   return status == WEFT_OK ? encode_text(t, w, text + from, n - from, out, error) : status;
 }
 
-/* A copy of text with U+FFFD for every byte that is no part of a well-formed character. */
-static weft_status text_repair(const char *text, size_t n, weft_text *out) {
-  size_t bad_at;
-  while (!weft_utf8_valid(text, n, &bad_at)) {
-    weft_text_append(out, text, bad_at);
-    weft_text_puts(out, "\xEF\xBF\xBD");
-    text += bad_at + 1;
-    n -= bad_at + 1;
-  }
-  weft_text_append(out, text, n);
-  return weft_text_status(out);
+int32_t weft_tokenizer_special_at(const weft_tokenizer *t, const char *text, size_t n, size_t *length) {
+  if (n == 0) return -1;
+  if (n > WEFT_TOKENIZER_TEXT_MAX) n = WEFT_TOKENIZER_TEXT_MAX; /* no token is longer */
+  uint32_t id = special_at(t, text, (uint32_t)n, WEFT_ENCODE_PARSE_SPECIAL);
+  if (id == VOCAB_NONE || tokenizer_is_blank(t, id)) return -1;
+  *length = vocab_length(&t->vocab, id);
+  return (int32_t)id;
 }
 
 weft_status weft_tokenizer_encode(const weft_tokenizer *t, const char *text, size_t n, unsigned flags, weft_tokens *out,
@@ -307,7 +303,8 @@ weft_status weft_tokenizer_encode(const weft_tokenizer *t, const char *text, siz
   weft_text repaired = {0};
   weft_status status = add && t->add_bos ? weft_tokens_push(out, t->bos) : WEFT_OK;
   if (status == WEFT_OK && !weft_utf8_valid(text, n, NULL)) {
-    status = text_repair(text, n, &repaired);
+    weft_utf8_repair(text, n, &repaired);
+    status = weft_text_status(&repaired);
     text = repaired.bytes;
     n = repaired.n;
   }

@@ -229,7 +229,7 @@ static void test_chats(void **state) {
   p.prompt.turns = hello;
   p.prompt.n_turns = 1;
   p.model = "ar-base"; /* without a template */
-  refused(&p, WEFT_E_UNSUPPORTED, "ar-base has no chat template");
+  refused(&p, WEFT_E_UNSUPPORTED, "ar-base cannot chat");
 }
 
 /* ---- the rest ------------------------------------------------------------------------------------------ */

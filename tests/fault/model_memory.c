@@ -192,7 +192,7 @@ static void test_chat(void **state) {
   weft_error error = {{0}};
   assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", &gguf, &error), WEFT_OK);
   assert_int_equal(weft_tokenizer_open(gguf, &t.tokenizer, &error), WEFT_OK);
-  assert_int_equal(weft_chat_open(gguf, t.tokenizer, &t.chat, &error), WEFT_OK);
+  assert_int_equal(weft_chat_open(gguf, t.tokenizer, (weft_bytes){0}, NULL, &t.chat, &error), WEFT_OK);
   print_message("prompt of a chat: %llu refused\n", (unsigned long long)refuse_each(render, &t, false));
   print_message("stream of an answer: %llu refused\n", (unsigned long long)refuse_each(read_stream, &t, false));
   weft_chat_close(t.chat);

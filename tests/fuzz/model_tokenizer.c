@@ -96,8 +96,10 @@ static void use_text(uint32_t k, const char *text, size_t n) {
 static void use_chat(const weft_gguf *gguf, const weft_tokenizer *t) {
   weft_chat *chat;
   weft_error error;
-  if (weft_chat_open(gguf, t, &chat, &error) != WEFT_OK) return;
-  weft_chat_message messages[] = {{"user", "a <|turn> b", 11, NULL, 0}, {"assistant", "c", 1, "d", 1}};
+  if (weft_chat_open(gguf, t, (weft_bytes){0}, NULL, &chat, &error) != WEFT_OK) return;
+  weft_chat_message messages[] = {
+      {.role = "user", .content = "a <|turn> b", .n_content = 11},
+      {.role = "assistant", .content = "c", .n_content = 1, .thinking = "d", .n_thinking = 1}};
   weft_chat_options options = {.thinking = true, .add_generation_prompt = true};
   weft_tokens tokens = {0};
   (void)weft_chat_render(chat, messages, 2, &options, &tokens, &error);

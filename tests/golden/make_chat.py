@@ -3,12 +3,13 @@
 
     python make_chat.py [gemma4=FILE.jinja] [gemma4-2026-07=FILE.jinja] [qwen3=FILE.jinja]
 
-The templates below are our own and small: they cover messages of text. With a model's own template file as an
+The templates, chat/gemma4.jinja and chat/qwen3.jinja, are our own and small. With a model's own template file as an
 argument, every case is also rendered by that file and must give the same text.
 """
 
 import json
 import os
+import re
 import sys
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -18,67 +19,6 @@ import check_tokenizers
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(HERE, "chat")
 OPEN, CLOSE = "\x01", "\x02"         # around the special tokens that a template writes itself
-
-GEMMA4 = """
-{%- macro answer(text) -%}
-  {%- set kept = namespace(text='') -%}
-  {%- for part in text.split('<channel|>') -%}
-    {%- set kept.text = kept.text + part.split('<|channel>')[0] -%}
-  {%- endfor -%}
-  {{ kept.text | trim }}
-{%- endmacro -%}
-{{ special('<bos>') }}
-{%- set first = messages[0].role in ['system', 'developer'] -%}
-{%- if thinking or first -%}
-  {{ special('<|turn>') }}system{{ '\\n' }}
-  {%- if thinking %}{{ special('<|think|>') }}{{ '\\n' }}{% endif -%}
-  {%- if first %}{{ messages[0].content | trim }}{% endif -%}
-  {{ special('<turn|>') }}{{ '\\n' }}
-{%- endif -%}
-{%- set last = namespace(role='') -%}
-{%- for m in (messages[1:] if first else messages) -%}
-  {%- set role = 'model' if m.role == 'assistant' else m.role -%}
-  {%- if role != 'model' or last.role != 'model' %}{{ special('<|turn>') }}{{ role + '\\n' }}{% endif -%}
-  {{ answer(m.content) if role == 'model' else m.content | trim }}
-  {%- if not newer or role != 'model' or loop.last or loop.nextitem.role != 'assistant' -%}
-    {{ special('<turn|>') }}{{ '\\n' }}
-  {%- endif -%}
-  {%- set last.role = role -%}
-{%- endfor -%}
-{%- if generation -%}
-  {{ special('<|turn>') }}model{{ '\\n' }}
-  {%- if not thinking and not newer -%}
-    {{ special('<|channel>') }}thought{{ '\\n' }}{{ special('<channel|>') }}
-  {%- endif -%}
-{%- endif -%}
-"""
-
-QWEN3 = """
-{%- for m in messages -%}
-  {%- if m.role == 'tool' -%}
-    {%- if loop.first or loop.previtem.role != 'tool' -%}
-      {{ special('<|im_start|>') if not loop.first }}{{ 'user\\n' if not loop.first }}
-    {%- endif -%}
-    {{ '<tool_response>\\n' + m.content + '\\n</tool_response>\\n' }}
-    {%- if loop.last or loop.nextitem.role != 'tool' %}{{ special('<|im_end|>') }}{{ '\\n' }}{% endif -%}
-  {%- elif m.tool_calls -%}
-    {{ special('<|im_start|>') }}{{ m.role }}
-    {%- if m.content and m.content | trim %}{{ '\\n' + m.content | trim + '\\n' }}{% endif -%}
-    {%- for call in m.tool_calls -%}
-      {{ '\\n<tool_call>\\n<function=' + call.function.name + '>\\n' }}
-      {%- for key, value in call.function.arguments.items() -%}
-        {{ '<parameter=' + key + '>\\n' + value | string + '\\n</parameter>\\n' }}
-      {%- endfor -%}
-      {{ '</function>\\n</tool_call>' }}
-    {%- endfor -%}
-    {{ special('<|im_end|>') }}{{ '\\n' }}
-  {%- else -%}
-    {{ special('<|im_start|>') }}{{ m.role + '\\n' + m.content }}{{ special('<|im_end|>') }}{{ '\\n' }}
-  {%- endif -%}
-{%- endfor -%}
-{%- if generation %}{{ special('<|im_start|>') }}assistant{{ '\\n' }}{% endif -%}
-"""
-
 
 def user(text):
     return {"role": "user", "content": text}
@@ -146,10 +86,14 @@ TOOLS = {
 
 
 def environment():
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
-                                        extensions=["jinja2.ext.loopcontrols"])
-    env.globals["special"] = lambda t: OPEN + t + CLOSE
-    return env
+    return ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+
+
+def marked(source, vocab):
+    """The template with marks around the special tokens that it prints itself: those that {{ }} spell."""
+    tokens = [re.escape(t) for t, kind in zip(vocab.tokens, vocab.types) if kind in (2, 3, 4) and t.strip("\u2581\n\t ")]
+    special = re.compile("|".join(sorted(tokens, key=len, reverse=True)))
+    return re.sub(r"\{\{.*?\}\}", lambda m: special.sub(lambda t: OPEN + t.group() + CLOSE, m.group()), source)
 
 
 def pieces_of(marked):
@@ -173,14 +117,15 @@ def ids_of(vocab, pieces):
     return out
 
 
-def make(name, source, tokenizer, cases, real, newer=False):
-    env = environment()
-    template, vocab = env.from_string(source), check_tokenizers.Vocab(tokenizer)
+def make(name, source, tokenizer, cases, real, edition="april"):
+    env, vocab = environment(), check_tokenizers.Vocab(tokenizer)
+    with open(os.path.join(OUT, source + ".jinja"), encoding="utf-8") as f:
+        template = env.from_string(marked(f.read(), vocab))
     rows = []
     for label, messages, thinking, generation in cases:
-        marked = template.render(messages=messages, thinking=thinking, generation=generation,
-                                 newer=newer)
-        pieces = pieces_of(marked)
+        printed = template.render(messages=messages, enable_thinking=thinking, add_generation_prompt=generation,
+                                  bos_token=OPEN + "<bos>" + CLOSE, edition=edition, tools=None)
+        pieces = pieces_of(printed)
         text = "".join(t for _, t in pieces)
         if real is not None:
             want = env.from_string(real).render(messages=messages, enable_thinking=thinking, bos_token="<bos>",
@@ -205,13 +150,13 @@ def main():
     gemma = [(f"{label}{'-thinking' if thinking else ''}", messages, thinking, True)
              for label, messages in {**CONVERSATIONS, **GEMMA_ONLY}.items() for thinking in (False, True)]
     gemma += [("no-generation-" + k, CONVERSATIONS[k], False, False) for k in ("two-turns", "ends-with-model")]
-    make("gemma4", GEMMA4, "gemma4", gemma, real.get("gemma4"))
-    make("gemma4-2026-07", GEMMA4, "gemma4", gemma, real.get("gemma4-2026-07"), True)
+    make("gemma4", "gemma4", "gemma4", gemma, real.get("gemma4"))
+    make("gemma4-2026-07", "gemma4", "gemma4", gemma, real.get("gemma4-2026-07"), "july")
     qwen = [(label, messages, False, True) for label, messages in CONVERSATIONS.items()]
     qwen += [("no-generation-" + k, CONVERSATIONS[k], False, False) for k in ("two-turns", "ends-with-model")]
-    make("qwen3", QWEN3, "bpe-qwen2", qwen, real.get("qwen3"))
+    make("qwen3", "qwen3", "bpe-qwen2", qwen, real.get("qwen3"))
     tools = [(label, messages, False, True) for label, messages in TOOLS.items()]
-    make("qwen3-tools", QWEN3, "bpe-qwen2", tools, real.get("qwen3"))
+    make("qwen3-tools", "qwen3", "bpe-qwen2", tools, real.get("qwen3"))
 
 
 if __name__ == "__main__":

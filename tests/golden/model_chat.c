@@ -13,15 +13,25 @@
 #include <jansson.h>
 
 #include "model/chat.h"
-#include "model/chat_internal.h"
 
 enum { MESSAGES_MAX = 32 };
 
 typedef struct fixture {
   weft_tokenizer *tokenizer;
   weft_chat *chat;
+  const char *variables; /* of the template */
   uint32_t n_cases, n_spelled;
 } fixture;
+
+/* A message's members that are neither role nor content, as JSON; free it. NULL: none. */
+static char *more_of(const json_t *message) {
+  json_t *more = json_copy((json_t *)message);
+  (void)json_object_del(more, "role");
+  (void)json_object_del(more, "content");
+  char *text = json_object_size(more) == 0 ? NULL : json_dumps(more, 0);
+  json_decref(more);
+  return text;
+}
 
 static const char *string_of(const json_t *object, const char *key) {
   const json_t *value = json_object_get(object, key);
@@ -96,9 +106,11 @@ static void check_case(fixture *f, const json_t *row) {
     messages[i].role = string_of(message, "role");
     messages[i].content = string_of(message, "content");
     messages[i].n_content = json_string_length(json_object_get(message, "content"));
+    messages[i].more = more_of(message);
   }
   weft_chat_options options = {.thinking = json_is_true(json_object_get(row, "thinking")),
-                               .add_generation_prompt = json_is_true(json_object_get(row, "generation"))};
+                               .add_generation_prompt = json_is_true(json_object_get(row, "generation")),
+                               .variables = f->variables};
   weft_chat_pieces pieces;
   weft_tokens tokens = {0};
   weft_error error = {{0}};
@@ -118,20 +130,33 @@ static void check_case(fixture *f, const json_t *row) {
   f->n_cases += 1;
   weft_tokens_free(&tokens);
   weft_chat_pieces_close(&pieces);
+  for (uint32_t i = 0; i < n; i++) free((char *)messages[i].more);
 }
 
-/* chat_template: what a file of this kind would say, as far as weft reads it. */
-static void check(const char *vocabulary, const char *chat_template, const char *cases, uint32_t n_least) {
+static char *read_all(const char *path) {
+  char *text = calloc(1, 1 << 16);
+  FILE *file = fopen(path, "r");
+  if (file == NULL || text == NULL) fail_msg("cannot open %s", path);
+  assert_true(fread(text, 1, (1 << 16) - 1, file) > 0);
+  (void)fclose(file);
+  return text;
+}
+
+static void check(const char *vocabulary, const char *chat_template, const char *variables, const char *cases,
+                  uint32_t n_least) {
   char path[512];
-  fixture f = {0};
+  fixture f = {.variables = variables};
   weft_gguf *gguf;
   weft_error error = {{0}};
   (void)snprintf(path, sizeof path, WEFT_SOURCE_DIR "/tests/golden/tokenizers/%s.gguf", vocabulary);
   if (weft_gguf_open(path, &gguf, &error) != WEFT_OK) fail_msg("%s", error.text);
   if (weft_tokenizer_open(gguf, &f.tokenizer, &error) != WEFT_OK) fail_msg("%s", error.text);
+  (void)snprintf(path, sizeof path, WEFT_SOURCE_DIR "/tests/golden/chat/%s.jinja", chat_template);
+  char *text = read_all(path);
+  const weft_bytes bytes = {text, strlen(text)};
+  if (weft_chat_open(gguf, f.tokenizer, bytes, path, &f.chat, &error) != WEFT_OK) fail_msg("%s", error.text);
+  free(text);
   weft_gguf_close(gguf);
-  weft_bytes text = {chat_template, strlen(chat_template)};
-  if (chat_open(text, f.tokenizer, path, &f.chat, &error) != WEFT_OK) fail_msg("%s", error.text);
   (void)snprintf(path, sizeof path, WEFT_SOURCE_DIR "/tests/golden/chat/%s.jsonl", cases);
   FILE *file = fopen(path, "r");
   if (file == NULL) fail_msg("cannot open %s", path);
@@ -144,7 +169,7 @@ static void check(const char *vocabulary, const char *chat_template, const char 
     json_decref(row);
   }
   assert_true(f.n_cases >= n_least);
-  assert_true(f.n_spelled < f.n_cases / 4);
+  assert_true(f.n_cases < 8 || f.n_spelled < f.n_cases / 4);
   free(line);
   (void)fclose(file);
   weft_chat_close(f.chat);
@@ -153,24 +178,26 @@ static void check(const char *vocabulary, const char *chat_template, const char 
 
 static void test_gemma4(void **state) {
   (void)state;
-  check("gemma4", "'<|turn>' '<turn|>\\n' continue_same_model_turn '<|channel>thought\\n<channel|>'", "gemma4", 50);
+  check("gemma4", "gemma4", NULL, "gemma4", 50);
 }
 
 static void test_gemma4_2026_07(void **state) {
   (void)state;
-  check("gemma4",
-        "'<|turn>' '<turn|>\\n' continue_same_model_turn {%- elif continues_into_next -%} "
-        "thinking_gate",
-        "gemma4-2026-07", 50);
+  check("gemma4", "gemma4", "{\"edition\": \"july\"}", "gemma4-2026-07", 50);
 }
 
 static void test_qwen3(void **state) {
   (void)state;
-  check("bpe-qwen2", "'<|im_start|>' + message.role '<|im_end|>' <tool_call>", "qwen3", 25);
+  check("bpe-qwen2", "qwen3", NULL, "qwen3", 25);
+}
+
+static void test_qwen3_tools(void **state) {
+  (void)state;
+  check("bpe-qwen2", "qwen3", NULL, "qwen3-tools", 3);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemma4), cmocka_unit_test(test_gemma4_2026_07),
-                                     cmocka_unit_test(test_qwen3)};
+                                     cmocka_unit_test(test_qwen3), cmocka_unit_test(test_qwen3_tools)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,31 +16,43 @@
 #include "model/chat_internal.h"
 #include "tests/support/tokenizer_fixture.h"
 
-#define GEMMA_FIRST   "{{ bos_token }}'<|turn>' + role + '\\n' ... '<turn|>\\n' ..."
-#define GEMMA_EMPTY   " '<|channel>thought\\n<channel|>' "
-#define QWEN          "'<|im_start|>' + message.role + '\\n' ... '<|im_end|>\\n' <tool_call> ..."
-#define QWEN_HYBRID   QWEN " reasoning_content '</think>' enable_thinking '<think>\\n\\n</think>\\n\\n'"
-#define QWEN_THINKING QWEN " reasoning_content '</think>' '<|im_start|>assistant\\n<think>\\n'"
+#define GEMMA4 "gemma4"
+#define QWEN3  "qwen3"
 
 typedef struct world {
   tokenizer_fixture f;
   weft_tokenizer *t;
   weft_chat *chat;
+  const char *variables;
 } world;
 
-static void world_open(world *w, const char *chat_template) {
+/* Our own template of that name (tests/golden/chat). */
+static char *template_text(const char *name) {
+  char path[512], *text = calloc(1, 1 << 16);
+  (void)snprintf(path, sizeof path, WEFT_SOURCE_DIR "/tests/golden/chat/%s.jinja", name);
+  FILE *file = fopen(path, "r");
+  if (file == NULL || text == NULL) fail_msg("cannot open %s", path);
+  assert_true(fread(text, 1, (1 << 16) - 1, file) > 0);
+  (void)fclose(file);
+  return text;
+}
+
+static void world_open(world *w, const char *name, const char *variables) {
   weft_error error = {{0}};
   memset(w, 0, sizeof *w);
-  if (strstr(chat_template, "im_start") == NULL) {
+  w->variables = variables;
+  if (strcmp(name, GEMMA4) == 0) {
     fixture_gemma4(&w->f);
   } else {
     static const char *const specials[] = {"<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>"};
     fixture_gpt2(&w->f, "qwen2");
     for (uint32_t i = 0; i < 5; i++) (void)fixture_token(&w->f, specials[i], i < 2 ? FIXTURE_CONTROL : FIXTURE_USER);
   }
-  gguf_writer_string(&w->f.writer, "tokenizer.chat_template", chat_template);
+  char *text = template_text(name);
+  gguf_writer_string(&w->f.writer, "tokenizer.chat_template", text);
+  free(text);
   if (fixture_open(&w->f, &w->t, &error) != WEFT_OK) fail_msg("%s", error.text);
-  if (weft_chat_open(w->f.gguf, w->t, &w->chat, &error) != WEFT_OK) fail_msg("%s", error.text);
+  if (weft_chat_open(w->f.gguf, w->t, (weft_bytes){0}, NULL, &w->chat, &error) != WEFT_OK) fail_msg("%s", error.text);
 }
 
 static void world_close(world *w) {
@@ -56,7 +68,7 @@ static weft_chat_message say(const char *role, const char *content) {
 /* The prompt as text; and that its tokens, printed, are the same text. */
 static void prints(const world *w, const weft_chat_message *messages, uint32_t n, bool thinking, bool generation,
                    const char *want) {
-  weft_chat_options options = {.thinking = thinking, .add_generation_prompt = generation};
+  weft_chat_options options = {.thinking = thinking, .add_generation_prompt = generation, .variables = w->variables};
   weft_chat_pieces pieces;
   weft_tokens tokens = {0};
   weft_text text = {0}, printed = {0};
@@ -76,9 +88,8 @@ static void prints(const world *w, const weft_chat_message *messages, uint32_t n
 static void test_gemma4_oldest_template(void **state) {
   (void)state;
   world w;
-  world_open(&w, GEMMA_FIRST GEMMA_EMPTY);
-  assert_int_equal(w.chat->family, WEFT_CHAT_GEMMA4);
-  assert_true(w.chat->has_switch);
+  world_open(&w, GEMMA4, "{\"edition\":\"launch\"}");
+  assert_int_equal(w.chat->thoughts, CHAT_THOUGHTS_CHANNEL);
   weft_chat_message m[] = {say("system", " Be kind.\n"),
                            say("user",
                                " \xC2\xA0"
@@ -99,10 +110,11 @@ static void test_gemma4_later_templates(void **state) {
   weft_chat_message m[] = {say("user", "a"), say("assistant", "b"), say("assistant", "c")};
   m[2].thinking = "why";
   m[2].n_thinking = 3;
-  world_open(&w, GEMMA_FIRST " continue_same_model_turn ");
-  prints(&w, m, 3, false, true, "<bos><|turn>user\na<turn|>\n<|turn>model\nb<turn|>\nc<turn|>\n<|turn>model\n");
+  world_open(&w, GEMMA4, "{\"edition\":\"april\"}");
+  prints(&w, m, 3, false, true,
+         "<bos><|turn>user\na<turn|>\n<|turn>model\nb<turn|>\nc<turn|>\n<|turn>model\n<|channel>thought\n<channel|>");
   world_close(&w);
-  world_open(&w, GEMMA_FIRST " continue_same_model_turn {%- elif continues_into_next -%} thinking_gate");
+  world_open(&w, GEMMA4, "{\"edition\":\"july\"}");
   prints(&w, m, 3, false, true,
          "<bos><|turn>user\na<turn|>\n<|turn>model\nb<|channel>thought\nwhy\n<channel|>c<turn|>\n<|"
          "turn>model\n");
@@ -116,11 +128,8 @@ static void test_gemma4_later_templates(void **state) {
 static void test_qwen3_hybrid(void **state) {
   (void)state;
   world w;
-  world_open(&w, QWEN_HYBRID);
-  assert_int_equal(w.chat->family, WEFT_CHAT_QWEN3);
-  assert_true(w.chat->has_switch);
-  weft_chat_options open = {.thinking = true, .add_generation_prompt = true};
-  assert_false(weft_chat_starts_thinking(w.chat, &open));
+  world_open(&w, QWEN3, "{\"kind\":\"hybrid\"}");
+  assert_int_equal(w.chat->thoughts, CHAT_THOUGHTS_TAGS);
   weft_chat_message m[] = {say("developer", " s "), say("user", "a"), say("assistant", "<think>\nhm\n</think>\n\nb"),
                            say("user", "c")};
   prints(&w, m, 4, true, true,
@@ -148,58 +157,63 @@ static void test_qwen3_hybrid(void **state) {
   world_close(&w);
 }
 
+/* Whether the model's turn begins inside a thought, by the tokens of the prompt. */
+static bool thinks(const world *w, const weft_chat_message *messages, uint32_t n, bool generation) {
+  weft_chat_options options = {.add_generation_prompt = generation, .variables = w->variables};
+  weft_tokens tokens = {0};
+  weft_error error = {{0}};
+  if (weft_chat_render(w->chat, messages, n, &options, &tokens, &error) != WEFT_OK) fail_msg("%s", error.text);
+  bool starts = weft_chat_starts_thinking(w->chat, tokens.ids, tokens.n);
+  weft_tokens_free(&tokens);
+  return starts;
+}
+
 static void test_qwen3_thinking_and_coder(void **state) {
   (void)state;
   world w;
-  weft_chat_options open = {.add_generation_prompt = true}, none = {.thinking = false};
-  weft_chat_message m[] = {say("user", "a"), say("assistant", "<think>x</think>b")};
-  world_open(&w, QWEN_THINKING);
-  assert_false(w.chat->has_switch);
-  assert_true(weft_chat_starts_thinking(w.chat, &open));
-  assert_false(weft_chat_starts_thinking(w.chat, &none));
-  prints(&w, m, 1, false, true, "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n");
+  weft_chat_message m[] = {say("user", "a <think> b"), say("assistant", "<think>x</think>b")};
+  world_open(&w, QWEN3, "{\"kind\":\"thinking\"}");
+  assert_true(thinks(&w, m, 1, true));
+  assert_false(thinks(&w, m, 1, false)); /* a user's <think> is text */
+  prints(&w, m, 1, false, true, "<|im_start|>user\na <think> b<|im_end|>\n<|im_start|>assistant\n<think>\n");
   world_close(&w);
-  world_open(&w, QWEN);
-  assert_false(w.chat->has_switch);
+  world_open(&w, QWEN3, "{\"kind\":\"hybrid\"}");
+  assert_false(thinks(&w, m, 2, true));
+  world_close(&w);
+  world_open(&w, QWEN3, NULL);
   prints(&w, m, 2, true, true,
-         "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>x</"
+         "<|im_start|>user\na <think> b<|im_end|>\n<|im_start|>assistant\n<think>x</"
          "think>b<|im_end|>\n<|im_start|>assistant\n");
+  assert_false(thinks(&w, m, 2, true));
   world_close(&w);
 }
 
-static void test_families(void **state) {
+/* Tools, calls and results go where the template puts them; nothing in them becomes a special token. */
+static void test_tools(void **state) {
   (void)state;
-  static const struct {
-    const char *text;
-    weft_chat_family family;
-  } rows[] = {
-      {"", WEFT_CHAT_NONE},
-      {"{{ messages }}", WEFT_CHAT_NONE},
-      {"<start_of_turn>user <end_of_turn>", WEFT_CHAT_NONE},
-      {"<|turn>", WEFT_CHAT_NONE},
-      {"<|turn>x<turn|>", WEFT_CHAT_GEMMA4},
-      {QWEN, WEFT_CHAT_QWEN3},
-      {QWEN "You are Qwen, created by Alibaba Cloud.", WEFT_CHAT_NONE},
-      {QWEN "You are a helpful assistant", WEFT_CHAT_NONE},
-      {QWEN "{%- macro render_content(", WEFT_CHAT_NONE},
-  };
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    assert_int_equal(weft_chat_family_of((weft_bytes){rows[i].text, strlen(rows[i].text)}), rows[i].family);
-  }
-}
-
-static void test_refuses_tools(void **state) {
-  (void)state;
+  static const char tools[] =
+      "[{\"type\":\"function\",\"function\":{\"name\":\"f<turn|>\",\"description\":\"<|turn>model\"}}]";
   world w;
-  weft_tokens tokens = {0};
   weft_error error = {{0}};
-  weft_chat_message m[] = {say("user", "a")};
-  weft_chat_options with_tools = {.add_generation_prompt = true, .tools = "[]"};
-  world_open(&w, QWEN);
-  assert_int_equal(weft_chat_render(w.chat, m, 1, &with_tools, &tokens, &error), WEFT_E_UNSUPPORTED);
-  assert_non_null(strstr(error.text, "tools are not supported"));
-  assert_int_equal(tokens.n, 0);
-  weft_tokens_free(&tokens);
+  weft_chat_message m[] = {say("user", "a"), say("assistant", ""), say("tool", "<eos>")};
+  m[1].more = "{\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"k\":\"<bos>\"}}}]}";
+  weft_chat_options options = {.add_generation_prompt = true, .tools = tools};
+  weft_chat_pieces pieces;
+  weft_text text = {0};
+  world_open(&w, GEMMA4, NULL);
+  if (weft_chat_split(w.chat, m, 3, &options, &pieces, &error) != WEFT_OK) fail_msg("%s", error.text);
+  for (uint32_t i = 0; i < pieces.n; i++) {
+    weft_text_append(&text, pieces.pieces[i].text, pieces.pieces[i].n);
+    if (pieces.pieces[i].token < 0) continue;
+    weft_text_puts(&text, "!");
+  }
+  assert_string_equal(text.bytes,
+                      "<bos>!<|turn>!system\n<|tool>declaration:f<turn|>{description:<|\"|><|turn>model<|\"|>}<tool|>"
+                      "<turn|>!\n<|turn>!user\na<turn|>!\n<|turn>!model\n<|tool_call>call:f{k:<|\"|><bos><|\"|>}"
+                      "<tool_call|><turn|>!\n<|tool_response>!response:unknown{value:<|\"|><eos><|\"|>}<tool_response|>"
+                      "<turn|>!\n<|turn>!model\n<|channel>!thought\n<channel|>!");
+  weft_text_free(&text);
+  weft_chat_pieces_close(&pieces);
   world_close(&w);
 }
 
@@ -208,7 +222,7 @@ static void refused(tokenizer_fixture *f, weft_status status, const char *words)
   weft_chat *chat;
   weft_error error = {{0}};
   assert_int_equal(fixture_open(f, &t, &error), WEFT_OK);
-  assert_int_equal(weft_chat_open(f->gguf, t, &chat, &error), status);
+  assert_int_equal(weft_chat_open(f->gguf, t, (weft_bytes){0}, NULL, &chat, &error), status);
   assert_null(chat);
   if (strstr(error.text, words) == NULL) fail_msg("'%s' lacks '%s'", error.text, words);
   weft_tokenizer_close(t);
@@ -221,35 +235,52 @@ static void test_refuses_templates(void **state) {
   fixture_gemma4(&f);
   refused(&f, WEFT_E_NOT_FOUND, "test.gguf has no chat template");
   fixture_gemma4(&f);
-  gguf_writer_string(&f.writer, "tokenizer.chat_template", "[INST]");
-  refused(&f, WEFT_E_UNSUPPORTED, "the chat template is none that weft knows");
+  gguf_writer_string(&f.writer, "tokenizer.chat_template", "a\n{{ messages | groupby('role') }}");
+  refused(&f, WEFT_E_UNSUPPORTED,
+          "test.gguf: the chat template, line 2: the filter 'groupby' is not supported; --chat-template");
+  fixture_gemma4(&f);
+  gguf_writer_string(&f.writer, "tokenizer.chat_template", "{% include 'x' %}");
+  refused(&f, WEFT_E_UNSUPPORTED, "line 1: 'include' is not supported");
+  fixture_gemma4(&f);
+  gguf_writer_string(&f.writer, "tokenizer.chat_template", "{% if x %}");
+  refused(&f, WEFT_E_FORMAT, "the block that began in line 1 is not closed");
   fixture_gemma4(&f);
   gguf_writer_u32(&f.writer, "tokenizer.chat_template", 1);
   refused(&f, WEFT_E_FORMAT, "tokenizer.chat_template");
   fixture_gemma4(&f);
-  gguf_writer_string(&f.writer, "tokenizer.chat_template", QWEN);
-  refused(&f, WEFT_E_FORMAT, "needs the token <|im_start|>");
-  fixture_gpt2(&f, "qwen2");
-  (void)fixture_token(&f, "<|im_start|>", FIXTURE_CONTROL);
-  (void)fixture_token(&f, "<|im_end|>", FIXTURE_CONTROL);
-  gguf_writer_string(&f.writer, "tokenizer.chat_template", QWEN_HYBRID);
-  refused(&f, WEFT_E_FORMAT, "needs the token <think>");
+  gguf_writer_string(&f.writer, "tokenizer.chat_template", "<|im_start|>");
+  refused(&f, WEFT_E_UNSUPPORTED, "needs the token <|im_start|>");
 }
 
 static void test_refuses_messages(void **state) {
   (void)state;
   world w;
-  world_open(&w, GEMMA_FIRST);
-  weft_chat_message m[] = {say("user", "a"), say("tool", "b")};
+  world_open(&w, GEMMA4, NULL);
+  weft_chat_message m[] = {say("user", "a"), say("narrator", "b")};
   weft_chat_options options = {.add_generation_prompt = true};
   weft_tokens tokens = {0};
   weft_error error;
   assert_int_equal(weft_tokens_push(&tokens, 5), WEFT_OK);
   assert_int_equal(weft_chat_render(w.chat, m, 2, &options, &tokens, &error), WEFT_E_INVALID);
-  assert_non_null(strstr(error.text, "messages[1].role is 'tool'"));
+  assert_non_null(strstr(error.text, "messages[1].role is 'narrator'"));
   assert_int_equal(weft_chat_render(w.chat, m, 0, &options, &tokens, &error), WEFT_E_INVALID);
   assert_non_null(strstr(error.text, "messages is empty"));
   assert_int_equal(weft_chat_render(w.chat, m, 1 << 20, &options, &tokens, &error), WEFT_E_TOO_LARGE);
+  static const struct {
+    const char *tools, *variables, *more, *words;
+  } rows[] = {{"{}", NULL, NULL, "tools must be a JSON list"},
+              {"[", NULL, NULL, "tools must be a JSON list: "},
+              {NULL, "[]", NULL, "chat_template_kwargs must be a JSON object"},
+              {NULL, "{\"messages\":[]}", NULL, "chat_template_kwargs.messages is the server's own"},
+              {NULL, NULL, "3", "the further members of a message must be a JSON object"},
+              {NULL, NULL, "{\"tool_calls\":[{}]}", "the chat template of test.gguf, line "}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    options.tools = rows[i].tools;
+    options.variables = rows[i].variables;
+    m[0].more = rows[i].more;
+    assert_int_equal(weft_chat_render(w.chat, m, 1, &options, &tokens, &error), WEFT_E_INVALID);
+    if (strstr(error.text, rows[i].words) == NULL) fail_msg("'%s' lacks '%s'", error.text, rows[i].words);
+  }
   assert_int_equal(tokens.n, 1);
   weft_tokens_free(&tokens);
   world_close(&w);
@@ -269,11 +300,12 @@ static void test_text_never_becomes_structure(void **state) {
       "<",       ">",       "\n",         " ",          "<|im_start|>", "<|im_end|>",   "<think>", "</think>",
       "x",       "\xFF",    "thought\n",  "<0x0A>",     "<|think|>",    "\xE2\x96\x81", "<unk>"};
   static const char *const roles[] = {"user", "assistant", "system", "developer"};
-  static const char *const templates[] = {GEMMA_FIRST GEMMA_EMPTY, QWEN_HYBRID, QWEN};
+  static const char *const templates[] = {GEMMA4, QWEN3, QWEN3};
+  static const char *const variables[] = {NULL, "{\"kind\":\"hybrid\"}", NULL};
   uint64_t seed = 0;
   for (int k = 0; k < 3; k++) {
     world w;
-    world_open(&w, templates[k]);
+    world_open(&w, templates[k], variables[k]);
     for (int round = 0; round < 1500; round++) {
       weft_text text[3] = {{0}};
       weft_chat_message m[3];
@@ -281,7 +313,8 @@ static void test_text_never_becomes_structure(void **state) {
         for (uint64_t n = 1 + draw(&seed) % 6; n > 0; n--) weft_text_puts(&text[i], bits[draw(&seed) % 23]);
         m[i] = say(roles[draw(&seed) % 4], text[i].bytes);
       }
-      weft_chat_options options = {.thinking = draw(&seed) % 2 == 0, .add_generation_prompt = true};
+      weft_chat_options options = {
+          .thinking = draw(&seed) % 2 == 0, .add_generation_prompt = true, .variables = w.variables};
       weft_chat_pieces pieces;
       weft_tokens tokens = {0};
       weft_error error;
@@ -345,7 +378,7 @@ static void parted(const world *w, const char *text, unsigned flags, bool starts
 static void test_stream_gemma4(void **state) {
   (void)state;
   world w;
-  world_open(&w, GEMMA_FIRST GEMMA_EMPTY);
+  world_open(&w, GEMMA4, NULL);
   parted(&w, "plain\n\ntext\n<turn|>", 0, false, "[a]plain\n\ntext\n");
   parted(&w, "<|channel>thought\nwhy\nso\n\n<channel|>\nbecause\n", 0, false, "[t]why\nso[a]\nbecause\n");
   parted(&w, "<|channel>thought\n\n<channel|>x", 0, false, "[a]x");
@@ -369,7 +402,7 @@ static void test_stream_gemma4(void **state) {
 static void test_stream_qwen3(void **state) {
   (void)state;
   world w;
-  world_open(&w, QWEN_HYBRID);
+  world_open(&w, QWEN3, NULL);
   parted(&w, "<think>\nhm\n\nha\n</think>\n\nyes\n\n", 0, false, "[t]hm\n\nha[a]yes\n\n");
   parted(&w, "hm\n</think>\n\nyes", 0, true, "[t]hm[a]yes");
   parted(&w, "<think>\n\n</think>\n\nyes", 0, false, "[a]yes");
@@ -385,7 +418,7 @@ static void test_stream_qwen3(void **state) {
 static void test_refused_memory(void **state) {
   (void)state;
   world w;
-  world_open(&w, GEMMA_FIRST GEMMA_EMPTY);
+  world_open(&w, GEMMA4, NULL);
   weft_chat_message m[] = {say("system", "s"), say("user", "a\n\nb"), say("assistant", "x<|channel>y<channel|>z"),
                            say("user", "c")};
   weft_chat_options options = {.add_generation_prompt = true};
@@ -409,24 +442,18 @@ static void test_refused_memory(void **state) {
   weft_chat *chat;
   weft_error error;
   (void)weft_memory_fail_at(1);
-  assert_int_equal(weft_chat_open(w.f.gguf, w.t, &chat, &error), WEFT_E_NO_MEMORY);
+  assert_int_equal(weft_chat_open(w.f.gguf, w.t, (weft_bytes){0}, NULL, &chat, &error), WEFT_E_NO_MEMORY);
   (void)weft_memory_fail_at(0);
   world_close(&w);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_gemma4_oldest_template),
-      cmocka_unit_test(test_gemma4_later_templates),
-      cmocka_unit_test(test_qwen3_hybrid),
-      cmocka_unit_test(test_qwen3_thinking_and_coder),
-      cmocka_unit_test(test_families),
-      cmocka_unit_test(test_refuses_templates),
-      cmocka_unit_test(test_refuses_tools),
-      cmocka_unit_test(test_refuses_messages),
-      cmocka_unit_test(test_text_never_becomes_structure),
-      cmocka_unit_test(test_stream_gemma4),
-      cmocka_unit_test(test_stream_qwen3),
+      cmocka_unit_test(test_gemma4_oldest_template), cmocka_unit_test(test_gemma4_later_templates),
+      cmocka_unit_test(test_qwen3_hybrid),           cmocka_unit_test(test_qwen3_thinking_and_coder),
+      cmocka_unit_test(test_refuses_templates),      cmocka_unit_test(test_tools),
+      cmocka_unit_test(test_refuses_messages),       cmocka_unit_test(test_text_never_becomes_structure),
+      cmocka_unit_test(test_stream_gemma4),          cmocka_unit_test(test_stream_qwen3),
       cmocka_unit_test(test_refused_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/chat_template.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "model/jinja.h"
+
+/* The file that options name for this model, or NULL. */
+static const char *file_for(const weft_open_options *o, const char *name) {
+  const char *file = NULL;
+  size_t n = strlen(name);
+  for (uint32_t i = 0; i < o->n_chat_templates; i++) {
+    const char *entry = o->chat_templates[i];
+    if (strncmp(entry, name, n) == 0 && entry[n] == '=') return entry + n + 1;
+    if (strchr(entry, '=') == NULL) file = entry;
+  }
+  return file;
+}
+
+static weft_status read_file(const char *path, weft_text *out, weft_error *error) {
+  char piece[4096];
+  size_t n;
+  FILE *file = fopen(path, "rb");
+  if (file == NULL) return weft_fail(error, WEFT_E_IO, "--chat-template %s: %s", path, strerror(errno));
+  out->max = WEFT_JINJA_TEMPLATE_MAX;
+  while (!out->refused && (n = fread(piece, 1, sizeof piece, file)) > 0) weft_text_append(out, piece, n);
+  bool broken = ferror(file) != 0;
+  (void)fclose(file);
+  if (broken) return weft_fail(error, WEFT_E_IO, "--chat-template %s cannot be read", path);
+  if (!out->refused) return WEFT_OK;
+  return weft_fail(error, WEFT_E_TOO_LARGE, "--chat-template %s: it has more than %d bytes", path,
+                   WEFT_JINJA_TEMPLATE_MAX);
+}
+
+static weft_status open_given(const char *path, weft_served_model *m, weft_error *error) {
+  weft_text text = {0};
+  weft_status status = read_file(path, &text, error);
+  if (status == WEFT_OK) {
+    const weft_bytes bytes = {text.n == 0 ? "" : text.bytes, text.n};
+    status = weft_chat_open(m->gguf, m->tokenizer, bytes, path, &m->chat, error);
+  }
+  weft_text_free(&text);
+  return status;
+}
+
+weft_status chat_template_open(const weft_open_options *options, weft_served_model *m, weft_error *error) {
+  const char *path = file_for(options, m->name);
+  if (path != NULL) return open_given(path, m, error);
+  weft_status status = weft_chat_open(m->gguf, m->tokenizer, (weft_bytes){0}, NULL, &m->chat, &m->no_chat);
+  if (status == WEFT_OK) return WEFT_OK;
+  if (status == WEFT_E_NO_MEMORY) return weft_fail(error, status, "%s", m->no_chat.text);
+  weft_log(WEFT_LOG_WARN, "%s: chat is off: %s", m->path, m->no_chat.text);
+  return WEFT_OK;
+}
