@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* One generation: parameters in, deltas out. The engine deals in tokens; here they become text, thinking is parted from
- * the answer, and stop strings end it. Two streams run over the same tokens: one on the engine thread, which decides when
- * to stop, one on the reader's, which gives the text. Both print the same text, byte by byte, and search it with the same
- * automaton, so they find the same end. What the engine thread does costs O(1) for a token and takes no memory. */
+ * the answer, and stop strings end it. Two streams run over the same tokens: one on the engine thread, which decides
+ * when to stop, one on the reader's, which gives the text. Both print the same text, byte by byte, and search it with
+ * the same automaton, so they find the same end. What the engine thread does costs O(1) for a token and takes no
+ * memory. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -2,26 +2,27 @@
 /* HTTP: sockets in, whole requests to a handler, answers out, whole or over time. Knows no endpoint and no model.
  *
  * An exchange is one request and its answer. begin is called when its headers are in, handle when its body is in.
- * Law: an exchange is answered exactly once: by weft_exchange_answer or _refuse, at once or later, or by _stream; one head
- * goes out for it. A request that begin refused is answered at once and its body kept nowhere.
+ * Law: an exchange is answered exactly once: by weft_exchange_answer or _refuse, at once or later, or by _stream; one
+ * head goes out for it. A request that begin refused is answered at once and its body kept nowhere.
  *
- * Law: nobody holds up anybody. Every phase of a connection ends by a deadline of its own, however the peer feeds it: the
- * head 10 s after its first byte, a body by its size, an answer when the client takes none of it. A client that closes, or
- * closes its sending half, has left: its source is told at once. When all connections are taken, a new one takes the place
- * of the oldest that holds no whole request, among those of the address that has most of them; requests being answered
- * never take the last eighth of the places, so that a new connection is always heard. Nobody (a tenant, or where all are
- * one tenant an address) holds more than half of the places for requests or of the memory for bodies, and when that
- * memory is full who holds most of it gives way; small bodies have an eighth of it to themselves.
+ * Law: nobody holds up anybody. Every phase of a connection ends by a deadline of its own, however the peer feeds it:
+ * the head 10 s after its first byte, a body by its size, an answer when the client takes none of it. A client that
+ * closes, or closes its sending half, has left: its source is told at once. When all connections are taken, a new one
+ * takes the place of the oldest that holds no whole request, among those of the address that has most of them;
+ * requests being answered never take the last eighth of the places, so that a new connection is always heard. Nobody
+ * (a tenant, or where all are one tenant an address) holds more than half of the places for requests or of the memory
+ * for bodies, and when that memory is full who holds most of it gives way; small bodies have an eighth of it to
+ * themselves.
  *
- * With TLS a handshake has the deadline of a head. Handshakes go one step at a time between rounds in which all others get
- * on, and the next is the oldest of the address that has fewest.
+ * With TLS a handshake has the deadline of a head. Handshakes go one step at a time between rounds in which all others
+ * get on, and the next is the oldest of the address that has fewest.
  *
- * Nothing here blocks the network thread: handlers that may take long run on worker threads, which serve tenants in turn,
- * and an answer that is not there yet is pulled when weft_exchange_wake says so. A source is pulled only when the client
- * has taken all that was pulled before, so slow readers hold up themselves alone.
+ * Nothing here blocks the network thread: handlers that may take long run on worker threads, which serve tenants in
+ * turn, and an answer that is not there yet is pulled when weft_exchange_wake says so. A source is pulled only when
+ * the client has taken all that was pulled before, so slow readers hold up themselves alone.
  *
- * Threads: begin, pull, left, close and done run on the network thread; handle there or on a worker, never on two. wake may
- * be called by any thread while the source is open. */
+ * Threads: begin, pull, left, close and done run on the network thread; handle there or on a worker, never on two.
+ * wake may be called by any thread while the source is open. */
 #ifndef WEFT_API_HTTP_H
 #define WEFT_API_HTTP_H
 
@@ -100,7 +101,8 @@ uint32_t weft_http_port(const weft_http *http);
 /* It listens on an address of this machine alone, or on a unix socket. */
 bool weft_http_is_loopback(const weft_http *http);
 bool weft_http_is_unix(const weft_http *http);
-/* Connections from now on are shown this certificate; after a failure the one before. Any thread; only where TLS is spoken. */
+/* Connections from now on are shown this certificate; after a failure the one before. Any thread; only where TLS is
+ * spoken. */
 weft_status weft_http_renew(weft_http *http, const char *cert, const char *key, weft_error *error);
 uint32_t weft_http_active(weft_http *http);     /* requests that were read whole and whose answers are not yet out */
 uint64_t weft_http_body_bytes(weft_http *http); /* of bodies that are being read or wait for a worker */
@@ -124,7 +126,8 @@ bool weft_exchange_is_local(const weft_exchange *exchange);
 const char *weft_exchange_body(const weft_exchange *exchange, size_t *n);
 weft_note *weft_exchange_note(weft_exchange *exchange);
 
-/* name and value are copied; the last of a name stays. What would break the head of the answer (a line break) is not sent. */
+/* name and value are copied; the last of a name stays. What would break the head of the answer (a line break) is not
+ * sent. */
 void weft_exchange_set_header(weft_exchange *exchange, const char *name, const char *value);
 /* body is taken; type is static. */
 void weft_exchange_answer(weft_exchange *exchange, int code, const char *type, weft_text *body);

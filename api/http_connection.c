@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* One connection from its first byte to its last: what is read, what is sent, and when it has to end.
  *
- * The socket is watched edge-triggered for all that can happen to it, once: readable and writable remember what the system
- * said until a call would have blocked, and hung_up that the peer closes. Its bytes are http_wire.c's. */
+ * The socket is watched edge-triggered for all that can happen to it, once: readable and writable remember what the
+ * system said until a call would have blocked, and hung_up that the peer closes. Its bytes are http_wire.c's. */
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
@@ -129,8 +129,8 @@ void http__refuse_head(http_connection *c, weft_http_end how, const weft_http_fa
   enter(c, PHASE_FLUSH, 0);
 }
 
-/* The answer is there although the body is not: it goes out at once. A small rest is read, so that the connection stays of
- * use; otherwise it ends. */
+/* The answer is there although the body is not: it goes out at once. A small rest is read, so that the connection
+ * stays of use; otherwise it ends. */
 static step answer_early(http_connection *c) {
   uint64_t rest = c->length - c->n_read;
   bool skips = c->keep_alive && !c->chunked && rest <= SMALL_BODY_BYTES;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the HTTP server share: http.c (the loop: accepting, time, opening and closing), http_listen.c (where it
- * listens), http_connection.c (one connection from its first byte to its last), http_wire.c (its bytes), http_exchange.c (one
- * request and its answer), http_jobs.c (workers) and http_share.c (how much one tenant or address may hold).
+/* What the files of the HTTP server share: http.c (the loop: accepting, time, opening and closing), http_listen.c
+ * (where it listens), http_connection.c (one connection from its first byte to its last), http_wire.c (its bytes),
+ * http_exchange.c (one request and its answer), http_jobs.c (workers) and http_share.c (how much one tenant or address
+ * may hold).
  *
  * Law: connections belong to the network thread alone. An exchange belongs to the network thread too, except from
- * http__queue to the end of its handler: then its answer, its source and its body are the worker's, and the network thread
- * reads nothing of it but what the lock guards. The lock is held for a few instructions; no handler, source or callback
- * runs under it. The engine's callbacks take it (weft_exchange_wake), so it comes after every lock of theirs, and before the
- * workers' own. */
+ * http__queue to the end of its handler: then its answer, its source and its body are the worker's, and the network
+ * thread reads nothing of it but what the lock guards. The lock is held for a few instructions; no handler, source or
+ * callback runs under it. The engine's callbacks take it (weft_exchange_wake), so it comes after every lock of theirs,
+ * and before the workers' own. */
 #ifndef WEFT_API_HTTP_INTERNAL_H
 #define WEFT_API_HTTP_INTERNAL_H
 
@@ -159,11 +160,13 @@ typedef enum wire_news { WIRE_SOME, WIRE_NOTHING, WIRE_OVER } wire_news;
 /* False: no memory for a session. */
 bool http__wire_open(http_connection *c);
 void http__wire_close(http_connection *c);
-/* Takes up to n_max bytes from the socket and appends to in what they say; WIRE_SOME may be a handshake's, which say nothing. */
+/* Takes up to n_max bytes from the socket and appends to in what they say; WIRE_SOME may be a handshake's, which say
+ * nothing. */
 wire_news http__receive(http_connection *c, size_t n_max);
 /* The peer is in the handshake, or in what comes before. */
 bool http__is_shaking(const http_connection *c);
-/* Sends what is in out as far as the peer takes it; out is empty when all is sent. False: the connection is of no use any more. */
+/* Sends what is in out as far as the peer takes it; out is empty when all is sent. False: the connection is of no use
+ * any more. */
 bool http__send(http_connection *c);
 /* Nothing more is sent. */
 void http__say_end(http_connection *c);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The two ways between the network thread and the workers (workers.h): jobs to them, exchanges that are ready back.
  *
- * Law: an exchange that the workers have is working, until its handler has ended or the network thread has taken it back
- * from among those that wait. Workers are shared among tenants, or among addresses where all are one tenant. */
+ * Law: an exchange that the workers have is working, until its handler has ended or the network thread has taken it
+ * back from among those that wait. Workers are shared among tenants, or among addresses where all are one tenant. */
 #include <stddef.h>
 
 #include "api/http_internal.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Where the server listens: an address and a port, or a unix socket.
  *
- * Law: the file of a unix socket is removed when the server ends, and one that a server left behind when it was killed is
- * removed when the next one begins; never one on which somebody answers, and never a file that is no socket. */
+ * Law: the file of a unix socket is removed when the server ends, and one that a server left behind when it was killed
+ * is removed when the next one begins; never one on which somebody answers, and never a file that is no socket. */
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>

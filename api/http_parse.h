@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The bytes of an HTTP/1.1 request: its head and its chunks. Knows no socket.
  *
- * Law: what two programs could read differently is refused, never guessed (RFC 9112, sections 2.2, 5 and 6): lines end in
- * CRLF, no control character is anywhere, a name touches its colon, no line is folded, and there is one Host, at most one
- * Content-Length and never both that and chunks. How the bytes were cut on their way changes nothing: the same bytes give
- * the same answer in one piece and one by one. Nothing here allocates or reads past what it was given. */
+ * Law: what two programs could read differently is refused, never guessed (RFC 9112, sections 2.2, 5 and 6): lines end
+ * in CRLF, no control character is anywhere, a name touches its colon, no line is folded, and there is one Host, at
+ * most one Content-Length and never both that and chunks. How the bytes were cut on their way changes nothing: the
+ * same bytes give the same answer in one piece and one by one. Nothing here allocates or reads past what it was
+ * given. */
 #ifndef WEFT_API_HTTP_PARSE_H
 #define WEFT_API_HTTP_PARSE_H
 
@@ -31,7 +32,8 @@ typedef enum weft_parse {
   WEFT_PARSE_BAD /* fault says why */
 } weft_parse;
 
-/* Looks for the end of a head. Zero-initialise; at is how far it has looked, and when it is DONE where the head ends. */
+/* Looks for the end of a head. Zero-initialise; at is how far it has looked, and when it is DONE where the head
+ * ends. */
 typedef struct weft_head_scan {
   size_t at, line; /* line: where the line began */
   uint32_t n_lines;
@@ -67,8 +69,8 @@ typedef struct weft_chunks {
   uint32_t n_digits, n_extra; /* n_extra: bytes of extensions and trailers so far, which nobody reads */
 } weft_chunks;
 
-/* Takes from bytes[0..n), *used of them; data[0..n_data) are bytes of the body among them. MORE: call again with the rest or
- * with what comes next. DONE: the body is over, the rest belongs to the next request. */
+/* Takes from bytes[0..n), *used of them; data[0..n_data) are bytes of the body among them. MORE: call again with the
+ * rest or with what comes next. DONE: the body is over, the rest belongs to the next request. */
 weft_parse weft_http_unchunk(weft_chunks *chunks, const char *bytes, size_t n, size_t *used, const char **data,
                              size_t *n_data, weft_http_fault *fault);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* How much one tenant, or one address, may hold of what all share: memory for bodies and places for requests.
  *
- * Law: nobody holds more than half of either. Of the memory an eighth is for small bodies alone. When a pool of memory is
- * full, who holds most of it gives way to who holds less: its largest body that is still being read is refused. */
+ * Law: nobody holds more than half of either. Of the memory an eighth is for small bodies alone. When a pool of memory
+ * is full, who holds most of it gives way to who holds less: its largest body that is still being read is refused. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* The bytes of a connection: the only file that reads from sockets and writes to them, as they are or in TLS.
  *
- * With TLS, out holds what is to be said and wire what that becomes: a little at a time, so that a long answer is not there
- * twice.
+ * With TLS, out holds what is to be said and wire what that becomes: a little at a time, so that a long answer is not
+ * there twice.
  *
- * A handshake costs a processor about as much as a thousand reads. So handshakes go one step at a time, between two rounds in
- * which all other connections get on, and the next is the oldest one of the address that has fewest of them: whoever
- * begins thousands holds up nobody's answers, and nobody else's handshake. */
+ * A handshake costs a processor about as much as a thousand reads. So handshakes go one step at a time, between two
+ * rounds in which all other connections get on, and the next is the oldest one of the address that has fewest of them:
+ * whoever begins thousands holds up nobody's answers, and nobody else's handshake. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>

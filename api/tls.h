@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* TLS (OpenSSL): who a server is, and one connection's session over bytes that somebody else moves.
  *
- * Law: a session touches no socket. It is given what came from the peer and uses all of it up at once, and what has to go
- * out is appended to a text. So it never waits, no call takes longer than the bytes it was given allow, and a session
- * remembers of the peer's bytes no more than one record (16 KiB).
+ * Law: a session touches no socket. It is given what came from the peer and uses all of it up at once, and what has to
+ * go out is appended to a text. So it never waits, no call takes longer than the bytes it was given allow, and a
+ * session remembers of the peer's bytes no more than one record (16 KiB).
  *
  * TLS 1.2 and 1.3, no renegotiation, no compression, ALPN http/1.1. A session that ends without the peer's word (a cut
  * connection) is not the same as one that the peer ended.
@@ -34,8 +34,8 @@ tls_session *tls_open(const tls_identity *identity);
 void tls_close(tls_session *session); /* NULL is fine */
 /* The handshake is over. */
 bool tls_is_ready(const tls_session *session);
-/* Uses up what came: what it says is appended to plain, what is to be sent because of it to wire. why (of a session that is
- * broken): static words. */
+/* Uses up what came: what it says is appended to plain, what is to be sent because of it to wire. why (of a session
+ * that is broken): static words. */
 tls_state tls_take(tls_session *session, const char *bytes, size_t n, weft_text *plain, weft_text *wire,
                    const char **why);
 /* Appends to wire what says bytes to the peer. False: there is no memory, or the session is not ready or broken. */

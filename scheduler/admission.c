@@ -80,8 +80,8 @@ static weft_admit arguments_of(weft_engine *e, const weft_lane *lane, const weft
                       .no_cache = r->asked.no_cache};
 }
 
-/* Following must not be slower than computing: the leader is another tenant's request only where that is not due later, by
- * more than the two steps that clocks of tenants with equal rights lie apart. */
+/* Following must not be slower than computing: the leader is another tenant's request only where that is not due
+ * later, by more than the two steps that clocks of tenants with equal rights lie apart. */
 static bool may_follow(const weft_engine *e, const weft_lane *lane, const weft_request *r, weft_seq seq) {
   const weft_request *leader = e->followers[seq].leader;
   if (r->wait.follow_none) return false;
@@ -165,7 +165,8 @@ static bool is_owed_pages(const weft_engine *e, const weft_request *r) {
   return weft_debt_find(e, &debt, r) != NULL;
 }
 
-/* A running request that lacks memory goes before those that wait, unless its tenant owes the waiting one's its pages. */
+/* A running request that lacks memory goes before those that wait, unless its tenant owes the waiting one's its
+ * pages. */
 static bool goes_before_starved(const weft_engine *e, const weft_request *r) {
   const weft_request *starved = e->claims.starved;
   if (starved == NULL) return true;
@@ -198,8 +199,8 @@ static bool fits_share(const weft_engine *e, const weft_request *r, weft_debt_of
   return weft_debt_is_within_share(e, &debt, r);
 }
 
-/* The request may start although another one waits for pages or a place. Of two that both fit their shares, or both do not,
- * the one that is due first goes first; else the one that fits. */
+/* The request may start although another one waits for pages or a place. Of two that both fit their shares, or both do
+ * not, the one that is due first goes first; else the one that fits. */
 static bool passes_waiter(const weft_engine *e, const weft_request *r) {
   const weft_request *waiter = e->claims.waiter;
   weft_debt_of of = (weft_debt_of)e->claims.waits_for;
@@ -224,7 +225,8 @@ static weft_request *let_waiter_pass(const weft_engine *e, weft_request *r) {
 
 /* ---- a place or pages for a tenant that has less than its share ------------------------------- */
 
-/* Who gives way to it now. While somebody's pages are on their way, or somebody gave way in this plan, nobody else does. */
+/* Who gives way to it now. While somebody's pages are on their way, or somebody gave way in this plan, nobody else
+ * does. */
 static weft_request *find_debtor(const weft_engine *e, const weft_request *r, weft_debt_of of, uint32_t wanted) {
   if (e->claims.preempted || e->claims.n_leaving > 0 || !goes_before_starved(e, r)) return NULL;
   weft_debt debt = weft_debt_open(e, r, of, wanted);
@@ -264,8 +266,8 @@ weft_admission weft_admission_decide(weft_planning *p, weft_request *asked) {
 
 /* ---- whose turn it is ------------------------------------------------------------------------- */
 
-/* Whom a caller is compared with: the clock furthest ahead of a tenant that runs something, the highest level of one that
- * has requests. */
+/* Whom a caller is compared with: the clock furthest ahead of a tenant that runs something, the highest level of one
+ * that has requests. */
 typedef struct standing {
   uint64_t clock;
   int32_t level;
@@ -296,8 +298,8 @@ static bool would_start(const weft_engine *e, const weft_lane *lane, weft_reques
   return weft_pager_headroom(e->pager) >= r->wait.need_pages || (!on_the_way && is_owed_pages(e, r));
 }
 
-/* Its tenant has no more than its share of places, `more` of them still to come, is behind somebody who runs, and nobody is
- * of a higher level. */
+/* Its tenant has no more than its share of places, `more` of them still to come, is behind somebody who runs, and
+ * nobody is of a higher level. */
 static bool is_light(const weft_engine *e, const weft_request *r, uint32_t more, const standing *most) {
   if (e->tenants.tenant[r->tenant].clock >= most->clock || level_of(e, r->tenant) < most->level) return false;
   weft_debt places = weft_debt_open(e, r, WEFT_DEBT_PLACES, more);

@@ -2,18 +2,18 @@
 /* Admission: what should happen to the waiting request that is due. Asks the pager, which pins the cached prefix of a
  * request that may start; changes no request. perform.c acts.
  *
- * Law. Nobody is admitted while a running request lacks memory or in a plan that preempted somebody. A request starts only
- * when the pages of all its tokens can be had besides a margin for those that run. The first that does not fit waits and
- * is passed, on any lane, only by a request that is due before it, or whose tenant has less than its share where the
- * waiting one's has not: those have used less, and stop passing when they have not, so it starts when enough has come
- * free. A tenant that has less than its share of places or pages, and whose clock is
- * behind, does not wait until somebody ends: the last to come of a tenant beyond its share gives way (debt.h), what comes
- * free is set aside for it on every lane (claims.h), and neither a preemption nor a running request of the debtor that
- * lacks memory keeps it from starting. A request whose
- * prefix is being computed by another one follows that sequence, and others pass it meanwhile; likewise one whose prefix
- * comes up from the file. A sibling of a running request forks its sequence where the prompt ends; where one of both will
- * write there, it copies the last block at once, so that no block is written to that another reads, and a shared block
- * never costs a page later. */
+ * Law. Nobody is admitted while a running request lacks memory or in a plan that preempted somebody. A request starts
+ * only when the pages of all its tokens can be had besides a margin for those that run. The first that does not fit
+ * waits and is passed, on any lane, only by a request that is due before it, or whose tenant has less than its share
+ * where the waiting one's has not: those have used less, and stop passing when they have not, so it starts when enough
+ * has come free. A tenant that has less than its share of places or pages, and whose clock is
+ * behind, does not wait until somebody ends: the last to come of a tenant beyond its share gives way (debt.h), what
+ * comes free is set aside for it on every lane (claims.h), and neither a preemption nor a running request of the
+ * debtor that lacks memory keeps it from starting. A request whose
+ * prefix is being computed by another one follows that sequence, and others pass it meanwhile; likewise one whose
+ * prefix comes up from the file. A sibling of a running request forks its sequence where the prompt ends; where one of
+ * both will write there, it copies the last block at once, so that no block is written to that another reads, and a
+ * shared block never costs a page later. */
 #ifndef WEFT_SCHEDULER_ADMISSION_H
 #define WEFT_SCHEDULER_ADMISSION_H
 
@@ -45,10 +45,10 @@ typedef struct weft_admission {
 
 weft_admission weft_admission_decide(weft_planning *planning, weft_request *request);
 
-/* A lane is called out of its turn by a tenant of the highest level there is, with no more than its share of places, that is
- * behind somebody who runs: a waiting request of it would start now, or claim what it is owed, or a prompt of it is not
- * computed yet. The clock of that tenant, the least if there are several. UINT64_MAX - 1: nobody does, but the waiter of
- * claims.h would start on the lane, and others wait for it. UINT64_MAX: nobody calls. */
+/* A lane is called out of its turn by a tenant of the highest level there is, with no more than its share of places,
+ * that is behind somebody who runs: a waiting request of it would start now, or claim what it is owed, or a prompt of
+ * it is not computed yet. The clock of that tenant, the least if there are several. UINT64_MAX - 1: nobody does, but
+ * the waiter of claims.h would start on the lane, and others wait for it. UINT64_MAX: nobody calls. */
 uint64_t weft_admission_call(const weft_engine *engine, const weft_lane *lane);
 
 #endif

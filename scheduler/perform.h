@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Performing: what was decided while a plan is made becomes true. Here, in apply.c and at the start of a turn, and nowhere
- * else, requests change state.
+/* Performing: what was decided while a plan is made becomes true. Here, in apply.c and at the start of a turn, and
+ * nowhere else, requests change state.
  *
- * Law. A function here decides nothing: it does the one thing it is told, keeps the books of claims.h, and tells whether it
- * came to pass. It calls the pager, the runner's slots and lifecycle, never what decides. */
+ * Law. A function here decides nothing: it does the one thing it is told, keeps the books of claims.h, and tells
+ * whether it came to pass. It calls the pager, the runner's slots and lifecycle, never what decides. */
 #ifndef WEFT_SCHEDULER_PERFORM_H
 #define WEFT_SCHEDULER_PERFORM_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* weft serve: models behind HTTP until SIGTERM or SIGINT, which drain; a second one cancels. SIGHUP reads the keys again and
- * begins a new log. */
+/* weft serve: models behind HTTP until SIGTERM or SIGINT, which drain; a second one cancels. SIGHUP reads the keys
+ * again and begins a new log. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* A file whose experts are stored as MXFP4 (tests/golden/make_mxfp4.py), against the same file with what the package gguf
- * makes of the stored blocks.
+/* A file whose experts are stored as MXFP4 (tests/golden/make_mxfp4.py), against the same file with what the package
+ * gguf makes of the stored blocks.
  *
  *   values    every expert matrix means the floats of the plain file, bit for bit; the rest are the same bytes
- *   answers   ref gives the same logits for both files, bit for bit (golden/model_parity holds them to the expected ones)
- *   ops       every other backend of this machine agrees with ref op by op; with some outputs of one layer's experts
- *             doubled it does not, and the check names them */
+ *   answers   ref gives the same logits for both files, bit for bit (golden/model_parity holds them to the expected
+ *   ones) ops       every other backend of this machine agrees with ref op by op; with some outputs of one layer's
+ *             experts doubled it does not, and the check names them */
 #include "model/check.h"
 #include "model/gguf_internal.h"
 #include "tests/support/model_harness.h"

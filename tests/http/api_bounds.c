@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What a request may cost before it runs: text that no context holds is refused before it is tokenised, JSON that nobody
- * reads before it becomes memory, stop strings and memory of requests beyond their limits with one line; and another
- * tenant is served meanwhile. */
+/* What a request may cost before it runs: text that no context holds is refused before it is tokenised, JSON that
+ * nobody reads before it becomes memory, stop strings and memory of requests beyond their limits with one line; and
+ * another tenant is served meanwhile. */
 #include "tests/support/http_conversation.h"
 
 #include <malloc.h>

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* What a client that shows canvases sees, over real sockets: it shows the text committed so far and behind it the newest
- * canvas, and forgets the canvas when text of its block arrives (docs/server.md).
+/* What a client that shows canvases sees, over real sockets: it shows the text committed so far and behind it the
+ * newest canvas, and forgets the canvas when text of its block arrives (docs/server.md).
  *
  *   order    canvases of a block come with steps 0, 1, ..; the last one says `stopped`, or is the last step asked
- *            for; then the text of the block; then the next block; nothing of a choice comes after its finish_reason, and nothing after [DONE]
- *   text     what is committed for a block is what its last canvas showed (of the last block: the beginning, where the
- *            answer ends inside the canvas), and all of it together is the answer of the same request without a stream */
+ *            for; then the text of the block; then the next block; nothing of a choice comes after its finish_reason,
+ *   and nothing after [DONE] text     what is committed for a block is what its last canvas showed (of the last block:
+ *            the beginning, where the answer ends inside the canvas), and all of it together is the answer of the same
+ *            request without a stream */
 #include "tests/support/http_conversation.h"
 
 #define CHAT "/v1/chat/completions"

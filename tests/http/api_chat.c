@@ -256,8 +256,8 @@ static void test_choices_and_prompts(void **state) {
   json_decref(second);
 }
 
-/* Many answers with large events: much more is there at once than one pull takes. The network thread gets all of it out, and
- * others are served. */
+/* Many answers with large events: much more is there at once than one pull takes. The network thread gets all of it
+ * out, and others are served. */
 static void test_many_answers_stream(void **state) {
   (void)state;
   json_t *events =

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Clients that leave, in every phase of a request, and clients that are slow: what they held comes
- * back (how soon is printed), nobody else notices, and nothing waits for them. Then the queue's limit, drain, and closing with
- * requests in every phase. */
+ * back (how soon is printed), nobody else notices, and nothing waits for them. Then the queue's limit, drain, and
+ * closing with requests in every phase. */
 #include "tests/support/http_conversation.h"
 
 static talk server;

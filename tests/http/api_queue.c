@@ -114,8 +114,8 @@ static void too_many_answers_are_refused_for_good(void **state) {
 
 #define LONG "{\"prompt\":\"abc\",\"max_tokens\":2000,\"ignore_eos\":true,\"temperature\":1,\"no_cache\":true"
 
-/* Red has two that run and four that wait. Blue comes with two answers, which is its half: red's newest two give way, of
- * which one hears it as an answer, the other, whose headers were sent, as an event. */
+/* Red has two that run and four that wait. Blue comes with two answers, which is its half: red's newest two give way,
+ * of which one hears it as an answer, the other, whose headers were sent, as an event. */
 static void the_newest_gives_way(void **state) {
   (void)state;
   int red[6];

@@ -53,8 +53,9 @@ static void await_words(uint16_t port, const char *header, const char *words) {
   }
 }
 
-/* Who sends no key is a tenant of its own, with 100 tokens a minute: a request that takes all of them makes the next wait until
- * the bucket is full again, and that one is told how long. Should a minute pass between the two, there is another. */
+/* Who sends no key is a tenant of its own, with 100 tokens a minute: a request that takes all of them makes the next
+ * wait until the bucket is full again, and that one is told how long. Should a minute pass between the two, there is
+ * another. */
 static void test_limits_of_a_tenant(void **state) {
   static const char text[] = "sk-op operator weight=3\n- anybody class=low tokens-per-minute=100\n";
   static const char ask[] = "{\"prompt\":[5,6,7,8],\"max_tokens\":96,\"ignore_eos\":true,\"mode\":\"autoregressive\"}";
@@ -402,8 +403,8 @@ static void await_file(const char *folder, const char *words) {
   while (!file_says(folder, words)) (void)poll(NULL, 0, 5);
 }
 
-/* SIGHUP ends nothing: new keys count, old ones do not, a bad file changes nothing, and a log that was moved away is begun
- * again. The file of keys is named from where the server was started, not from --directory. */
+/* SIGHUP ends nothing: new keys count, old ones do not, a bad file changes nothing, and a log that was moved away is
+ * begun again. The file of keys is named from where the server was started, not from --directory. */
 static void test_hangup_reads_keys_and_begins_a_log(void **state) {
   static const char old_key[] = "Authorization: Bearer sk-old\r\n", new_key[] = "Authorization: Bearer sk-new\r\n";
   char folder[] = "/tmp/weft-serve-XXXXXX", path[3][96];

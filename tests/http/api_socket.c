@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A server on a unix socket: requests, streams and clients that leave as over an address; who may connect; the file of the
- * socket, from a server that was killed to one that ends. */
+/* A server on a unix socket: requests, streams and clients that leave as over an address; who may connect; the file of
+ * the socket, from a server that was killed to one that ends. */
 #include <fcntl.h>
 #include <sys/un.h>
 
@@ -194,8 +194,8 @@ static void files_that_are_refused(void **state) {
   refuse_open("unix:/nowhere/socket", "--host unix:/nowhere/socket: No such file or directory");
 }
 
-/* TLS goes over it, too. A client that wants new keys again and again, and takes none of the answers, is not read any more:
- * buffers of unix sockets are small, so it cannot send either. */
+/* TLS goes over it, too. A client that wants new keys again and again, and takes none of the answers, is not read any
+ * more: buffers of unix sockets are small, so it cannot send either. */
 static void new_keys_without_end(void **state) {
   char other[80], byte;
   weft_error error;

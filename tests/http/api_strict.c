@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What two programs could read differently is refused, once, and the connection ends: no request hides in another. And who
- * asks through a browser for somebody else is refused: by the host that was asked for, by its origin. */
+/* What two programs could read differently is refused, once, and the connection ends: no request hides in another. And
+ * who asks through a browser for somebody else is refused: by the host that was asked for, by its origin. */
 #include "tests/support/http_conversation.h"
 
 static talk server, friendly;

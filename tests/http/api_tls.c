@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* TLS: everything that holds for plain connections holds inside it (answers, streams, large bodies, clients that leave,
- * deadlines, places), handshakes that are never finished take nothing from others, and what is no TLS is refused so that its
- * sender learns why. Deadlines are those of a clock that the test turns. */
+ * deadlines, places), handshakes that are never finished take nothing from others, and what is no TLS is refused so
+ * that its sender learns why. Deadlines are those of a clock that the test turns. */
 #include <stdatomic.h>
 
 #include "tests/support/tls_client.h"

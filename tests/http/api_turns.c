@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The HTTP server without a runtime: handlers of the test's own that wait until they may go on. Workers serve tenants in
- * turn, nobody has more than half of the places, and what is quick is answered while all workers are held. */
+/* The HTTP server without a runtime: handlers of the test's own that wait until they may go on. Workers serve tenants
+ * in turn, nobody has more than half of the places, and what is quick is answered while all workers are held. */
 #include <pthread.h>
 #include <stdatomic.h>
 

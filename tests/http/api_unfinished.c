@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Requests that are never finished, and answers that are never taken: none of them takes a place from others, each ends by a
- * deadline however it is fed, and a shutdown does not wait for them. Deadlines are those of a clock that the test turns. */
+/* Requests that are never finished, and answers that are never taken: none of them takes a place from others, each
+ * ends by a deadline however it is fed, and a shutdown does not wait for them. Deadlines are those of a clock that the
+ * test turns. */
 #include <stdatomic.h>
 
 #include "tests/support/http_conversation.h"

@@ -300,8 +300,8 @@ static weft_runtime *open_runtime(const variant *v) {
   return rt;
 }
 
-/* A reader that comes late is shown fewer canvases, and on a loaded machine every reader may be late: canvases are compared
- * where both were shown all of them. */
+/* A reader that comes late is shown fewer canvases, and on a loaded machine every reader may be late: canvases are
+ * compared where both were shown all of them. */
 static bool same_canvases(const answer *a, const answer *b) {
   return a->n_canvases < a->n_steps || b->n_canvases < b->n_steps || a->canvases == b->canvases;
 }
@@ -371,7 +371,8 @@ static void play_and_compare(const variant *v) {
   weft_close(rt);
 }
 
-/* The least memory for weights with which the model can be opened: all experts, or nearly all, are then in host memory. */
+/* The least memory for weights with which the model can be opened: all experts, or nearly all, are then in host
+ * memory. */
 static uint64_t least_bytes(const variant *like) {
   char error[512];
   variant v = *like;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Stop strings as a user of weft.h sees them: an answer with stop strings is the same answer without them, cut where a
- * plain search finds the first string that becomes complete (of several that end together the longest; none reaches from
- * thinking into the answer), and it ends with "stop" exactly when it was cut. Token by token and by diffusion, with and
- * without special tokens, whole tokens and thinking, strings from inside the text and others, one and many. And looking
- * for them takes no memory while the engine runs.
+ * plain search finds the first string that becomes complete (of several that end together the longest; none reaches
+ * from thinking into the answer), and it ends with "stop" exactly when it was cut. Token by token and by diffusion,
+ * with and without special tokens, whole tokens and thinking, strings from inside the text and others, one and many.
+ * And looking for them takes no memory while the engine runs.
  *
  *   api_stops [SEED] */
 #include <setjmp.h>
@@ -58,7 +58,8 @@ static int close_runtime(void **state) {
   return 0;
 }
 
-/* Token by token nearly anything is drawn: control tokens, halves of characters, markers of thinking more than others. */
+/* Token by token nearly anything is drawn: control tokens, halves of characters, markers of thinking more than
+ * others. */
 static void fill(weft_generate_params *p, uint32_t kind) {
   static const weft_chat_turn turns[] = {
       {"user", "Make a table: Tom 43 Oslo; Ana 88 Kyiv; Zoe 47 Seoul; Kim 19 Paris; Amy 20 Rome"}};

@@ -68,8 +68,8 @@ static uint32_t weight_of(const model *m, uint32_t tenant) {
 
 /* ---- the law, said plainly ------------------------------------------------------------------- */
 
-/* The newest submission of a tenant with a request that never ran. Those of which a part runs come after all others, and
- * of them the one that began last comes first. */
+/* The newest submission of a tenant with a request that never ran. Those of which a part runs come after all others,
+ * and of them the one that began last comes first. */
 static uint64_t newest(const model *m, uint32_t tenant, bool *found) {
   const entry *best = NULL;
   for (uint32_t i = 0; i < m->n; i++) {

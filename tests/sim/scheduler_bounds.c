@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* The bounds that docs/scheduler.md promises, held in many small worlds: one to three lanes over one pool that is nearly
- * full, tenants that flood one lane or all of them, and a light tenant that sends one short request after another on lanes
- * of its choice. Judged in steps, under a virtual clock.
+/* The bounds that docs/scheduler.md promises, held in many small worlds: one to three lanes over one pool that is
+ * nearly full, tenants that flood one lane or all of them, and a light tenant that sends one short request after
+ * another on lanes of its choice. Judged in steps, under a virtual clock.
  *
  *   scheduler_bounds [--seeds FIRST..LAST] [--seed N]
  *
  * Law. Among T tenants of equal weight, none of a higher class, the light tenant's request has its first token after at
- * most T * A + 4 steps: A, as many as it takes alone, T times, and four more (docs/scheduler.md, "What tenants notice of
- * each other"). In popular worlds all share one cache, and another tenant, maybe of a lower class, has just begun the
- * prompt that the light one then sends: it may follow for WEFT_FOLLOW_PLANS more. */
+ * most T * A + 4 steps: A, as many as it takes alone, T times, and four more (docs/scheduler.md, "What tenants notice
+ * of each other"). In popular worlds all share one cache, and another tenant, maybe of a lower class, has just begun
+ * the prompt that the light one then sends: it may follow for WEFT_FOLLOW_PLANS more. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -307,8 +307,8 @@ static void *few_places_loop(void *self) {
   return NULL;
 }
 
-/* Places for four requests, two of which run, and ten clients of four tenants: their submissions displace each other, each
- * request ends once, and everybody gets all answers in the end. */
+/* Places for four requests, two of which run, and ten clients of four tenants: their submissions displace each other,
+ * each request ends once, and everybody gets all answers in the end. */
 static void few_places(void **state) {
   (void)state;
   enum { N = 10 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* How much a test repeats, and how long it waits.
  *
- * Law: a test never decides by the clock. It waits for what must come for as long as a whole run of the tests may last, so
- * that a loaded machine only makes it slower; what never comes ends there.
+ * Law: a test never decides by the clock. It waits for what must come for as long as a whole run of the tests may
+ * last, so that a loaded machine only makes it slower; what never comes ends there.
  *
  * The environment variable WEFT_AMOUNT says how often cases are repeated that differ only in what was drawn:
  *

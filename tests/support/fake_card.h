@@ -3,8 +3,9 @@
  * ops of a step can be recorded and launched again, and any allocation, capture, update or call can be made to fail.
  *
  * Law: launching a graph repeats the recorded calls with the arguments that they had; only device memory may have
- * changed since. So what is equal with graphs and without them here depends on tables and arrays alone. A copy of experts
- * from host memory runs when the main stream waits for it and no sooner: without that wait the products read garbage. */
+ * changed since. So what is equal with graphs and without them here depends on tables and arrays alone. A copy of
+ * experts from host memory runs when the main stream waits for it and no sooner: without that wait the products read
+ * garbage. */
 #ifndef WEFT_TESTS_FAKE_CARD_H
 #define WEFT_TESTS_FAKE_CARD_H
 

@@ -29,8 +29,8 @@
 #define DEMO_AR_MODEL WEFT_SOURCE_DIR "/model/demo/weft-demo-ar.gguf"
 #define TINY_MODEL    WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf"
 #define TINY_AR_MODEL WEFT_SOURCE_DIR "/tests/golden/models/ar-base.gguf"
-/* No test decides by the clock: one waits for what must come as long as the whole run may last, and this end is there so
- * that a fault is a line and not a hang. */
+/* No test decides by the clock: one waits for what must come as long as the whole run may last, and this end is there
+ * so that a fault is a line and not a hang. */
 enum { TALK_MS = 1200000 };
 
 typedef struct talk {

@@ -5,8 +5,8 @@
 
 #include "scheduler/engine.h"
 
-/* With n more requests in the queue a tenant has no more than its share of those that have not started: the queue must not
- * refuse it. config: [n_tenants], weight 0 is 1. */
+/* With n more requests in the queue a tenant has no more than its share of those that have not started: the queue must
+ * not refuse it. config: [n_tenants], weight 0 is 1. */
 static inline bool is_within_queue_share(weft_engine *engine, const weft_tenant_config *config, uint32_t n_tenants,
                                          uint32_t tenant, uint32_t n) {
   uint64_t n_all = 0, weights = 0, own = 0, own_weight = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A request of the simulation, and what the engine and the runners call: a rule that ends an answer, a law of the time of
- * a step. */
+/* A request of the simulation, and what the engine and the runners call: a rule that ends an answer, a law of the time
+ * of a step. */
 #ifndef WEFT_TESTS_SIM_REQUEST_H
 #define WEFT_TESTS_SIM_REQUEST_H
 

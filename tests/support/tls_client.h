@@ -60,8 +60,8 @@ typedef struct tls_talk {
   SSL *ssl;
 } tls_talk;
 
-/* Over a socket that is connected, whose owner it becomes. version: TLS1_2_VERSION or TLS1_3_VERSION. The handshake is not
- * begun. */
+/* Over a socket that is connected, whose owner it becomes. version: TLS1_2_VERSION or TLS1_3_VERSION. The handshake is
+ * not begun. */
 static inline tls_talk tls_begin(int fd, int version) {
   tls_talk t = {.fd = fd, .context = SSL_CTX_new(TLS_client_method())};
   assert_non_null(t.context);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The cost and the limits of stop strings; what they find is tried in tests/fuzz/api_stops.c and tests/prop/api_stops.c. */
+/* The cost and the limits of stop strings; what they find is tried in tests/fuzz/api_stops.c and
+ * tests/prop/api_stops.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Workers among tenants, with processor time that the test makes up and jobs that end when the test says so: nothing here
- * depends on how fast the machine is. */
+/* Workers among tenants, with processor time that the test makes up and jobs that end when the test says so: nothing
+ * here depends on how fast the machine is. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -120,8 +120,8 @@ static uint64_t wait_for_sleep(const workers *w) {
   }
 }
 
-/* Workers that went to sleep are woken; while they sleep they cost nothing: nobody wakes only to look around. A pool that
- * does not sleep, or wakes by itself more often than the pause below is long, never comes out of here. */
+/* Workers that went to sleep are woken; while they sleep they cost nothing: nobody wakes only to look around. A pool
+ * that does not sleep, or wakes by itself more often than the pause below is long, never comes out of here. */
 static void test_sleeps_and_wakes(void **state) {
   (void)state;
   weft_pool *pool = NULL;
