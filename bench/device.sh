@@ -7,13 +7,15 @@
 #     -p  folder with weft, libweft-cuda.so, bench_device_ops and the tests named below (and lib/ with shared libraries that
 #         the machine lacks, racecheck/libweft-cuda.so, compiled with -DWEFT_RACECHECK -lineinfo, and without-NAME/ with
 #         modules that lack one wait between streams); without it the tree is built here, which needs cmake and nvcc
-#     -m  a 26B mixture of experts as a diffusion-gemma file; without it only tests and single ops are run
+#     -m  a model, as bench/synthetic_gguf.py writes it (diffusion-gemma-26b for the targets; qwen3-30b-a3b, llama-2-7b and the others
+#         are measured without canvases and floors); without it only tests and single ops are run
 #     -o  folder of the results [bench/results/device]
 #     -q  measure only, no tests
 #     -s  memcheck and racecheck of compute-sanitizer over the kernel tests, many at once
 #     -t  transformers as a peer (bench/peer_transformers.py), 100 s at most; with -m
 #     -e  begin no part of the model after so many seconds of measuring [300]
-#     -w  only this part of the model: check, load, canvases, sequences, context, room, mix, graphs, arena, determinism, products, gaps, many; may be repeated
+#     -w  only this part of the model: check, load, canvases, prefill, sequences, context, room, mix, graphs, arena, determinism, products, gaps, many; may be repeated. prefill
+#         and sequences are the columns S_PP and S_TG of others' benches, for 1 to 64 and 1 to 128 sequences
 # Files: tests.jsonl (each test: result, seconds, command), check.jsonl (weft check on the card), ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), model.json (records {work, device, date, commit, command,
 # median, runs, spread (largest less smallest; null: one run), unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
 set -euo pipefail
@@ -187,6 +189,10 @@ if [ -z "$parts" ]; then
   "$prebuilt/bench_device_ops" cuda '' 256 1 >"$out/energy.jsonl"
 fi
 [ -n "$model" ] || exit 0
+# A model without canvases is measured without what is about them, and beside no floors: these are of one model.
+canvas=$("$prebuilt/weft" inspect "$model" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["model"]["canvas"])')
+canvases='canvases sequences'
+[ "$canvas" -gt 0 ] || canvases=sequences
 
 # One run of weft bench; the rows it prints are kept beside the command.
 bench() { # part, name of the run, what and options
@@ -224,26 +230,28 @@ gaps
 one='--n-prompt 512 --kv-mib 32768 -c 1024'
 # shellcheck disable=SC2086 # a list of options
 {
-  bench canvases canvases model canvases $one --rows 8192 --running 32 --repeat 2
+  [ "$canvas" = 0 ] || bench canvases canvases model canvases $one --rows 8192 --running 32 --repeat 2
+  bench prefill prefill model prefill $one --rows 2048 --running 64 --repeat 2
   bench sequences sequences model sequences $one --rows 2048 --running 128 --n-generate 64 --repeat 2
   bench context context model context --kv-mib 8192 -c 66048 --rows 2048 --running 4 --n-generate 32 --repeat 1
   bench room room-small room --kv-mib 8192 -c 2304 --rows 16384 --running 64
-  bench graphs no-graphs model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-graphs --repeat 1
-  bench determinism deterministic model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --repeat 1
-  bench determinism no-deterministic model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-deterministic --repeat 1
-  bench products products-8 model canvases sequences $one --rows 8192 --running 32 --n-generate 32 --products 8 --repeat 2
-  bench mix mix model mix --n-prompt 128 --kv-mib 32768 -c 512 --rows 4096 --running 160 --repeat 1
+  bench graphs no-graphs model $canvases $one --rows 2048 --running 32 --n-generate 32 --no-graphs --repeat 1
+  bench determinism deterministic model $canvases $one --rows 2048 --running 32 --n-generate 32 --repeat 1
+  bench determinism no-deterministic model $canvases $one --rows 2048 --running 32 --n-generate 32 --no-deterministic --repeat 1
+  bench products products-8 model $canvases $one --rows 8192 --running 32 --n-generate 32 --products 8 --repeat 2
+  [ "$canvas" = 0 ] || bench mix mix model mix --n-prompt 128 --kv-mib 32768 -c 512 --rows 4096 --running 160 --repeat 1
   bench many many model sequences --n-prompt 64 --kv-mib 32768 -c 256 --rows 2048 --running 1024 --queue 1024 --n-generate 96 --repeat 1
-  bench arena no-arena model canvases sequences $one --rows 2048 --running 32 --n-generate 32 --no-arena --repeat 1
+  bench arena no-arena model $canvases $one --rows 2048 --running 32 --n-generate 32 --no-arena --repeat 1
 }
 if [ $peer = yes ] && [ $SECONDS -lt "$seconds" ]; then
   timeout 100 python3 "$here/peer_transformers.py" | tee "$out/peer.jsonl" || true
 fi
 bench room room-large room --kv-mib 17600 -c 2304 --rows 20480 --running 70
 
-python3 - "$out" "$device" "$commit" <<'PY'
+python3 - "$out" "$device" "$commit" "$canvas" <<'PY'
 import datetime, glob, json, os, re, sys
 out, device, commit = sys.argv[1:4]
+is_target = sys.argv[4] != '0'
 # floors on one H200, prompts of 512 tokens: sums over the ops of max(bytes / 4.2 TB/s, operations / 770 TFLOP/s)
 floors = {'canvas step, 1 at once, after 512': 5.7, 'canvas step, 1 at once, after 16384': 6.6, 'canvas step, 8 at once, after 512': 25.0,
           'canvas step, 32 at once, after 512': 101.0, 'decode, 1 at once, after 512': 1800.0,
@@ -263,7 +271,7 @@ for path in sorted(glob.glob(f'{out}/*.command')):
             room.append(dict(row, **facts))
             print(f"{row['work']:36s} {row['measured']:6d} run to the end, {row['predicted']} predicted")
             continue
-        name, value, floor = row['work'], row['median'], floors.get(row['work'])
+        name, value, floor = row['work'], row['median'], floors.get(row['work']) if is_target else None
         by_run.setdefault(run, {})[name] = (value, row['spread'], row['unit'])
         ratio = None if floor is None else round(value / floor if row['unit'].startswith('ms') else floor / value, 2)
         repeats = re.search(r'--repeat (\d+)', command)

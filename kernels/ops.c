@@ -67,7 +67,9 @@ static weft_status check_norm(weft_device *device, const weft_norm_args *args) {
   REQUIRE("norm", rows_fit(args->n_rows, args->x_stride, args->n_cols), "x_stride");
   REQUIRE("norm", rows_fit(args->n_rows, args->y_stride, args->n_cols), "y_stride");
   REQUIRE("norm", args->x2 == NULL || rows_fit(args->n_rows, args->x2_stride, args->n_cols), "x2_stride");
-  REQUIRE("norm", args->add == NULL || rows_fit(args->n_rows, args->add_stride, args->n_cols), "add_stride");
+  REQUIRE("norm", args->add == NULL || args->add_stride == 0 || rows_fit(args->n_rows, args->add_stride, args->n_cols),
+          "add_stride");
+  REQUIRE("norm", !args->plain || args->weight == NULL, "a plain sum has a weight");
   REQUIRE("norm", args->n_then <= WEFT_NORM_THEN_MAX, "n_then");
   for (uint32_t i = 0; i < args->n_then; i++)
     REQUIRE("norm", args->then[i] != NULL && args->then_weight[i] != NULL, "a norm that follows is NULL");
@@ -122,16 +124,16 @@ static weft_status check_qkv(weft_device *device, const weft_qkv_args *args) {
   if (status != WEFT_OK) return status;
   uint64_t q_cols = (uint64_t)args->n_heads * args->kv.head_dim;
   uint64_t kv_cols = (uint64_t)args->kv.n_kv_heads * args->kv.head_dim;
-  REQUIRE("qkv", args->q != NULL && args->k != NULL && args->v != NULL, "q, k or v is NULL");
-  REQUIRE("qkv", args->inv_freq != NULL && args->position != NULL && args->slot != NULL,
+  REQUIRE("qkv", args->q != NULL && (args->k == NULL) == (args->v == NULL), "q, or one of k and v, is NULL");
+  REQUIRE("qkv", args->inv_freq != NULL && args->position != NULL && (args->slot != NULL || args->k == NULL),
           "inv_freq, position or slot is NULL");
-  REQUIRE("qkv", args->kv.base != NULL || args->own_k != NULL, "there is nowhere to put keys");
+  REQUIRE("qkv", args->k == NULL || args->kv.base != NULL || args->own_k != NULL, "there is nowhere to put keys");
   REQUIRE("qkv", (args->own_k == NULL) == (args->own_v == NULL), "own_k without own_v");
   REQUIRE("qkv", args->n_heads > 0, "n_heads is 0");
   REQUIRE("qkv", args->eps >= 0.0f, "eps is negative");
   REQUIRE("qkv", rows_fit(args->n_rows, args->q_stride, q_cols), "q_stride");
-  REQUIRE("qkv", rows_fit(args->n_rows, args->k_stride, kv_cols), "k_stride");
-  REQUIRE("qkv", rows_fit(args->n_rows, args->v_stride, kv_cols), "v_stride");
+  REQUIRE("qkv", args->k == NULL || rows_fit(args->n_rows, args->k_stride, kv_cols), "k_stride");
+  REQUIRE("qkv", args->v == NULL || rows_fit(args->n_rows, args->v_stride, kv_cols), "v_stride");
   return WEFT_OK;
 }
 

@@ -51,10 +51,10 @@ typedef struct weft_embed_args {
 } weft_embed_args;
 
 /* ---- norm: n = rms(x + x2) * weight; y = ((add ? add : 0) + n) * (row_scale ? row_scale[r] : 1) --------- *
- * rms(v) = v / sqrt(mean(v^2) + eps). Every optional pointer may be NULL. y may equal x, x2 or add.
- * Further norms may be part of the call and give what calls of their own would: with x_weight (x2_weight), x (x2) is
- * first replaced by rms(x) * x_weight, and its memory may be overwritten; then[i] = rms(y) * then_weight[i] follows, in
- * memory that nothing else of the call uses. */
+ * rms(v) = v / sqrt(mean(v^2) + eps). Every optional pointer may be NULL. y may equal x, x2 or add. plain: n = x + x2,
+ * and weight is NULL. Further norms may be part of the call and give what calls of their own would: with x_weight
+ * (x2_weight), x (x2) is first replaced by rms(x) * x_weight, and its memory may be overwritten; then[i] = rms(y) *
+ * then_weight[i] follows, in memory that nothing else of the call uses. */
 typedef struct weft_norm_args {
   float *x;
   float *x2;                         /* optional second summand before the norm */
@@ -64,9 +64,10 @@ typedef struct weft_norm_args {
   const float *row_scale;            /* optional [n_rows] */
   float *y;
   uint32_t n_rows, n_cols, n_then;
-  const float *then_weight[WEFT_NORM_THEN_MAX]; /* [n_cols] */
-  float *then[WEFT_NORM_THEN_MAX];              /* rows with y_stride */
-  uint64_t x_stride, x2_stride, add_stride, y_stride;
+  bool plain;
+  const float *then_weight[WEFT_NORM_THEN_MAX];       /* [n_cols] */
+  float *then[WEFT_NORM_THEN_MAX];                    /* rows with y_stride */
+  uint64_t x_stride, x2_stride, add_stride, y_stride; /* add_stride 0: one row, a bias, is added to every row */
   float eps;
 } weft_norm_args;
 
@@ -91,10 +92,10 @@ typedef struct weft_matmul_args {
  * slot[r] >= 0: k, v go to page slot / block_tokens, offset slot % block_tokens. slot[r] < 0: they go to row
  * r - own_first of own_k, own_v: [n_own][n_kv_heads][head_dim] in kv.type (a canvas's own keys).
  * NeoX pairs (i, i + head_dim / 2); angle = position * inv_freq[i], 0 means no rotation; computed as
- * (float)position * inv_freq[i] in f32, then cosf, sinf.                                                      */
+ * (float)position * inv_freq[i] in f32, then cosf, sinf. Without k there are only queries: nothing is stored.   */
 typedef struct weft_qkv_args {
   float *q;                     /* [n_rows, n_heads * head_dim], in place */
-  const float *k;               /* [n_rows, n_kv_heads * head_dim] raw */
+  const float *k;               /* [n_rows, n_kv_heads * head_dim] raw; NULL, as v, where keys are another layer's */
   const float *v;               /* raw; may equal k */
   const float *q_norm, *k_norm; /* optional [head_dim] */
   const float *inv_freq;        /* [head_dim / 2] */
@@ -102,8 +103,7 @@ typedef struct weft_qkv_args {
   const int64_t *slot;          /* [n_rows] */
   weft_kv_view kv;
   void *own_k, *own_v;
-  uint32_t own_first;
-  uint32_t n_rows, n_heads;
+  uint32_t own_first, n_rows, n_heads;
   uint64_t q_stride, k_stride, v_stride;
   bool v_norm;
   float eps;

@@ -9,35 +9,20 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "model/keys.h"
+#include "model/hyper.h"
 #include "model/layers.h"
 #include "model/models.h"
+#include "model/rope.h"
 
-enum { HIDDEN_MAX = 1 << 17, FF_MAX = 1 << 20, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024, EXPERTS_MAX = 4096 };
+enum { PER_LAYER_MAX = 1 << 14 };
 
 /* ---- keys ---- */
-
-static weft_status refuse_if_set(const model_keys *keys, const char *name, const char *what) {
-  uint32_t value;
-  weft_status status = model_keys_u32_or(keys, name, 0, UINT32_MAX, 0, &value);
-  if (status != WEFT_OK || value == 0) return status;
-  return weft_fail(keys->error, WEFT_E_UNSUPPORTED, "%s: key '%s%s' is %" PRIu32 ": %s are not supported",
-                   weft_gguf_path(keys->gguf), keys->arch, name, value, what);
-}
-
-/* A key that may be one number or one per layer. */
-static weft_status check_per_layer(const model_keys *keys, const model_hyper *hyper, const char *name) {
-  uint64_t n = model_keys_count(keys, name);
-  if (n <= 1 || n == hyper->n_layers) return WEFT_OK;
-  return weft_fail(keys->error, WEFT_E_FORMAT, "%s: key '%s%s' has %" PRIu64 " elements for %" PRIu32 " layers",
-                   weft_gguf_path(keys->gguf), keys->arch, name, n, hyper->n_layers);
-}
 
 static weft_status read_window(const model_keys *keys, model_hyper *hyper) {
   static const char *const name = ".attention.sliding_window_pattern";
   uint32_t window, period = 0;
   weft_status status = model_keys_u32(keys, ".attention.sliding_window", 1, 1 << 30, &window);
-  if (status == WEFT_OK) status = check_per_layer(keys, hyper, name);
+  if (status == WEFT_OK) status = hyper_check_per_layer(keys, hyper, name);
   if (status != WEFT_OK) return status;
   bool is_scalar = model_keys_count(keys, name) <= 1;
   if (is_scalar) status = model_keys_u32(keys, name, 1, WEFT_LAYERS_MAX, &period);
@@ -56,97 +41,61 @@ static weft_status read_head_dim(const model_keys *keys, bool windowed, uint32_t
       {".attention.value_length", ".attention.value_length_swa"},
       {".rope.dimension_count", ".rope.dimension_count_swa"},
   };
-  weft_status status = model_keys_u32(keys, names[0][windowed], 8, HEAD_DIM_MAX, out);
-  for (uint32_t i = 1; status == WEFT_OK && i < 3; i++) {
-    uint32_t same;
-    status = model_keys_u32_or(keys, names[i][windowed], 0, UINT32_MAX, *out, &same);
-    if (status != WEFT_OK || same == *out) continue;
-    status = weft_fail(keys->error, WEFT_E_UNSUPPORTED,
-                       "%s: key '%s%s' is %" PRIu32 ", which differs from key_length %" PRIu32,
-                       weft_gguf_path(keys->gguf), keys->arch, names[i][windowed], same, *out);
-  }
-  if (status == WEFT_OK && *out % 8 != 0) {
-    status = weft_fail(keys->error, WEFT_E_UNSUPPORTED, "%s: key '%s%s' is %" PRIu32 "; a multiple of 8 is needed",
-                       weft_gguf_path(keys->gguf), keys->arch, names[0][windowed], *out);
-  }
-  return status;
+  weft_status status = model_keys_u32(keys, names[0][windowed], 8, HYPER_HEAD_DIM_MAX, out);
+  for (uint32_t i = 1; status == WEFT_OK && i < 3; i++) status = hyper_check_same(keys, names[i][windowed], *out);
+  return status == WEFT_OK ? hyper_check_head_dim(keys, names[0][windowed], *out) : status;
 }
 
 static weft_status read_heads(const model_keys *keys, model_hyper *hyper) {
-  static const char *const kv_name = ".attention.head_count_kv";
   uint32_t head_dim[2] = {0, 0};
-  weft_status status = model_keys_u32(keys, ".attention.head_count", 1, HEADS_MAX, &hyper->n_heads);
-  if (status == WEFT_OK) status = check_per_layer(keys, hyper, kv_name);
+  weft_status status = hyper_read_heads(keys, hyper, false);
   for (uint32_t l = 0; status == WEFT_OK && l < hyper->n_layers; l++) {
     bool windowed = hyper->window[l] > 0;
     if (head_dim[windowed] == 0) status = read_head_dim(keys, windowed, &head_dim[windowed]);
     hyper->head_dim[l] = head_dim[windowed];
-    if (status == WEFT_OK) status = model_keys_u32_at(keys, kv_name, l, 1, HEADS_MAX, &hyper->n_kv_heads[l]);
-    if (status == WEFT_OK && hyper->n_heads % hyper->n_kv_heads[l] != 0) {
-      return weft_fail(keys->error, WEFT_E_FORMAT,
-                       "%s: layer %" PRIu32 ": %" PRIu32 " heads do not share %" PRIu32 " key heads evenly",
-                       weft_gguf_path(keys->gguf), l, hyper->n_heads, hyper->n_kv_heads[l]);
-    }
   }
   return status;
 }
 
-static bool layer_has(const weft_gguf *gguf, uint32_t layer, const char *rest) {
-  char name[96];
-  (void)snprintf(name, sizeof name, "blk.%" PRIu32 ".%s.weight", layer, rest);
-  return weft_gguf_tensor_find(gguf, name) != NULL;
-}
-
-/* A layer without a router is dense; a layer with experts and no router is a broken file. */
-static weft_status find_moe_layers(const model_keys *keys, model_hyper *hyper) {
-  static const char *const experts[] = {"ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"};
-  for (uint32_t l = 0; l < hyper->n_layers; l++) {
-    hyper->moe[l] = layer_has(keys->gguf, l, "ffn_gate_inp");
-    if (hyper->moe[l] && hyper->n_experts == 0) {
-      return weft_fail(keys->error, WEFT_E_FORMAT,
-                       "%s: blk.%" PRIu32 " has a router, but key '%s.expert_count' is missing or 0",
-                       weft_gguf_path(keys->gguf), l, keys->arch);
-    }
-    for (uint32_t i = 0; !hyper->moe[l] && i < sizeof experts / sizeof *experts; i++) {
-      if (!layer_has(keys->gguf, l, experts[i])) continue;
-      return weft_fail(keys->error, WEFT_E_FORMAT,
-                       "%s: tensor 'blk.%" PRIu32 ".ffn_gate_inp.weight' is missing; the layer's experts need it",
-                       weft_gguf_path(keys->gguf), l);
-    }
+/* The last layers read the keys of the last layer of their kind before them. */
+static weft_status read_shared_keys(const model_keys *keys, model_hyper *hyper) {
+  static const char *const name = ".attention.shared_kv_layers";
+  uint32_t n;
+  weft_status status = model_keys_u32_or(keys, name, 0, hyper->n_layers - 1, 0, &n);
+  uint32_t first = hyper->n_layers - n;
+  for (uint32_t l = first; status == WEFT_OK && l < hyper->n_layers; l++) {
+    uint32_t from = first;
+    while (from > 0 && hyper->window[from - 1] != hyper->window[l]) from--;
+    hyper->keys_of[l] = from;
+    if (from > 0 && hyper->n_kv_heads[from - 1] == hyper->n_kv_heads[l]) continue;
+    status = weft_fail(keys->error, WEFT_E_FORMAT,
+                       "%s: key '%s%s' is %" PRIu32 ": layer %" PRIu32 " shares keys, but no layer before %" PRIu32
+                       " has such keys",
+                       weft_gguf_path(keys->gguf), keys->arch, name, n, l, first);
   }
-  return WEFT_OK;
-}
-
-static weft_status read_ffn(const model_keys *keys, model_hyper *hyper) {
-  static const char *const name = ".feed_forward_length";
-  weft_status status = check_per_layer(keys, hyper, name);
-  for (uint32_t l = 0; status == WEFT_OK && l < hyper->n_layers; l++) {
-    status = model_keys_u32_at(keys, name, l, 1, FF_MAX, &hyper->n_ff[l]);
-  }
-  if (status == WEFT_OK) status = model_keys_u32_or(keys, ".expert_count", 0, EXPERTS_MAX, 0, &hyper->n_experts);
-  if (status == WEFT_OK) status = find_moe_layers(keys, hyper);
-  if (status != WEFT_OK || hyper->n_experts == 0) return status;
-  status = model_keys_u32(keys, ".expert_used_count", 1, hyper->n_experts, &hyper->n_experts_used);
-  if (status != WEFT_OK) return status;
-  return model_keys_u32(keys, ".expert_feed_forward_length", 1, FF_MAX, &hyper->n_expert_ff);
+  return status;
 }
 
 weft_status gemma4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
   model_keys keys = {gguf, hyper->arch, error};
-  weft_status status = model_keys_u32(&keys, ".block_count", 1, WEFT_LAYERS_MAX, &hyper->n_layers);
-  if (status == WEFT_OK) status = refuse_if_set(&keys, ".embedding_length_per_layer_input", "per-layer embeddings");
-  if (status == WEFT_OK) status = refuse_if_set(&keys, ".attention.shared_kv_layers", "layers that share keys");
-  if (status == WEFT_OK) status = model_keys_u32(&keys, ".context_length", 1, 1 << 30, &hyper->context_length);
-  if (status == WEFT_OK) status = model_keys_u32(&keys, ".embedding_length", 1, HIDDEN_MAX, &hyper->n_hidden);
+  weft_status status = hyper_read_sizes(&keys, hyper);
+  if (status == WEFT_OK) {
+    status = model_keys_u32_or(&keys, ".embedding_length_per_layer_input", 0, PER_LAYER_MAX, 0, &hyper->n_per_layer);
+  }
   if (status == WEFT_OK) status = read_window(&keys, hyper);
   if (status == WEFT_OK) status = read_heads(&keys, hyper);
-  if (status == WEFT_OK) status = read_ffn(&keys, hyper);
-  if (status == WEFT_OK) status = model_keys_f32(&keys, ".attention.layer_norm_rms_epsilon", 0, 1, &hyper->eps);
-  if (status == WEFT_OK) status = model_keys_f32(&keys, ".final_logit_softcapping", 0, 1e6, &hyper->cap);
+  if (status == WEFT_OK) status = read_shared_keys(&keys, hyper);
+  if (status == WEFT_OK) status = hyper_read_ff(&keys, hyper);
+  if (status == WEFT_OK) status = hyper_read_experts(&keys, hyper, 0);
+  if (status == WEFT_OK) status = model_keys_f32_or(&keys, ".final_logit_softcapping", 0, 1e6, 0, &hyper->cap);
   if (status == WEFT_OK) status = model_keys_f32(&keys, ".rope.freq_base", 1, 1e12, &hyper->rope_base);
-  if (status == WEFT_OK) status = model_keys_f32(&keys, ".rope.freq_base_swa", 1, 1e12, &hyper->rope_base_window);
+  if (status == WEFT_OK) {
+    status = model_keys_f32_or(&keys, ".rope.freq_base_swa", 1, 1e12, 10000.0f, &hyper->rope_base_window);
+  }
   hyper->embed_scale = sqrtf((float)hyper->n_hidden);
   hyper->attention_scale = 1.0f;
+  hyper->activation = WEFT_GELU_TANH;
+  hyper->v_norm = true;
   return status;
 }
 
@@ -164,11 +113,11 @@ weft_status gemma4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *e
 static const tensor_row layer_rows[] = {
     ROW("attn_norm.weight", VECTOR, ALWAYS, attn_norm, 0, HIDDEN),
     ROW("attn_q.weight", MATRIX, ALWAYS, q, MATMUL, HIDDEN, DIM_Q),
-    ROW("attn_k.weight", MATRIX, ALWAYS, k, MATMUL, HIDDEN, DIM_KV),
-    ROW("attn_v.weight", MATRIX, WINDOW, v, MATMUL, HIDDEN, DIM_KV),
+    ROW("attn_k.weight", MATRIX, KEYS, k, MATMUL, HIDDEN, DIM_KV),
+    ROW("attn_v.weight", MATRIX, VALUES, v, MATMUL, HIDDEN, DIM_KV),
     ROW("attn_output.weight", MATRIX, ALWAYS, o, MATMUL, DIM_Q, HIDDEN),
     ROW("attn_q_norm.weight", VECTOR, ALWAYS, q_norm, 0, DIM_HEAD),
-    ROW("attn_k_norm.weight", VECTOR, ALWAYS, k_norm, 0, DIM_HEAD),
+    ROW("attn_k_norm.weight", VECTOR, KEYS, k_norm, 0, DIM_HEAD),
     ROW("post_attention_norm.weight", VECTOR, ALWAYS, post_attn_norm, 0, HIDDEN),
     ROW("ffn_norm.weight", VECTOR, ALWAYS, ffn_norm, 0, HIDDEN),
     ROW("ffn_gate.weight", MATRIX, ALWAYS, gate, MATMUL, HIDDEN, DIM_FF),
@@ -180,7 +129,18 @@ static const tensor_row layer_rows[] = {
     ROW("post_ffw_norm_2.weight", VECTOR, MOE, post_ffw_norm_2, 0, HIDDEN),
     ROW("ffn_gate_inp.weight", MATRIX, MOE, router, MATMUL, HIDDEN, DIM_EXPERTS),
     ROW("ffn_down_exps.scale", VECTOR, MOE_NEVER, expert_scale, 0, DIM_EXPERTS),
-    ROW("layer_output_scale.weight", SCALAR, ALWAYS, scale, 0, DIM_ONE),
+    ROW("layer_output_scale.weight", SCALAR, NEVER, scale, 0, DIM_ONE),
+};
+
+static const tensor_row per_layer_rows[] = {
+    ROW("inp_gate.weight", MATRIX, ALWAYS, inp_gate, MATMUL, HIDDEN, DIM_PER_LAYER),
+    ROW("proj.weight", MATRIX, ALWAYS, proj, MATMUL, DIM_PER_LAYER, HIDDEN),
+    ROW("post_norm.weight", VECTOR, ALWAYS, post_norm, 0, HIDDEN),
+};
+
+static const tensor_row per_layer_global_rows[] = {
+    GLOBAL("per_layer_token_embd.weight", MATRIX, ALWAYS, per_layer_token_embd, EMBED, DIM_PER_LAYER_ALL, DIM_VOCAB),
+    GLOBAL("per_layer_model_proj.weight", MATRIX, ALWAYS, per_layer_model_proj, MATMUL, HIDDEN, DIM_PER_LAYER_ALL),
 };
 
 /* After everything else: where memory ends, it ends here. */
@@ -197,15 +157,20 @@ static const tensor_row global_rows[] = {
     GLOBAL("output_norm.weight", VECTOR, ALWAYS, output_norm, 0, HIDDEN),
 };
 
-/* Exactly one of the two forms of the experts' input side. */
-static weft_status check_expert_forms(weights_loader *loader, uint32_t l) {
-  const model_layer *layer = &loader->model->layers[l];
-  bool fused = layer->gate_up_exps.data != NULL;
-  bool gate = layer->gate_exps.data != NULL, up = layer->up_exps.data != NULL;
-  if (!loader->model->hyper.moe[l] || (fused && !gate && !up) || (!fused && gate && up)) return WEFT_OK;
-  return weft_fail(loader->error, WEFT_E_FORMAT,
-                   "%s: blk.%" PRIu32 " needs either ffn_gate_up_exps or both of ffn_gate_exps and ffn_up_exps",
-                   weft_gguf_path(loader->gguf), l);
+/* The n floats of a vector that is needed, times a factor, to device memory. */
+static weft_status load_folded(weights_loader *loader, const char *name, uint32_t n, float factor, const float **out) {
+  float *values = weft_alloc(n, sizeof *values);
+  if (values == NULL)
+    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(loader->gguf));
+  weft_status status = weights_read(loader, name, n, values);
+  if (status == WEFT_E_NOT_FOUND) {
+    status = weft_fail(loader->error, WEFT_E_FORMAT, "%s: tensor '%s' is missing; a %s model needs it",
+                       weft_gguf_path(loader->gguf), name, loader->model->hyper.arch);
+  }
+  for (uint32_t i = 0; status == WEFT_OK && i < n; i++) values[i] *= factor;
+  if (status == WEFT_OK) status = weights_vector(loader, values, n, out);
+  weft_free(values);
+  return status;
 }
 
 /* The router's scale is folded with its factor n_hidden^-1/2. */
@@ -215,18 +180,22 @@ static weft_status load_router_scale(weights_loader *loader, uint32_t l) {
   char name[96];
   if (!model->hyper.moe[l]) return WEFT_OK;
   (void)snprintf(name, sizeof name, "blk.%" PRIu32 ".ffn_gate_inp.scale", l);
-  float *values = weft_alloc(n, sizeof *values);
-  if (values == NULL)
-    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(loader->gguf));
-  weft_status status = weights_read(loader, name, n, values);
-  if (status == WEFT_E_NOT_FOUND) {
-    status = weft_fail(loader->error, WEFT_E_FORMAT, "%s: tensor '%s' is missing; a %s model needs it",
-                       weft_gguf_path(loader->gguf), name, model->hyper.arch);
+  return load_folded(loader, name, n, 1.0f / sqrtf((float)n), &model->layers[l].router_scale);
+}
+
+/* The mean of two summands is made by factors of both: here of the norm of the projection. */
+static weft_status load_per_layer(weights_loader *loader) {
+  weft_model *model = loader->model;
+  uint32_t n_global = sizeof per_layer_global_rows / sizeof *per_layer_global_rows;
+  if (model->hyper.n_per_layer == 0) return WEFT_OK;
+  weft_status status = weights_load(loader, per_layer_global_rows, n_global, UINT32_MAX, &model->globals);
+  if (status == WEFT_OK) {
+    status = load_folded(loader, "per_layer_proj_norm.weight", model->hyper.n_per_layer, sqrtf(0.5f),
+                         &model->globals.per_layer_proj_norm);
   }
-  float factor = 1.0f / sqrtf((float)n);
-  for (uint32_t i = 0; i < n; i++) values[i] *= factor;
-  if (status == WEFT_OK) status = weights_vector(loader, values, n, &model->layers[l].router_scale);
-  weft_free(values);
+  for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
+    status = weights_load(loader, per_layer_rows, sizeof per_layer_rows / sizeof *per_layer_rows, l, &model->layers[l]);
+  }
   return status;
 }
 
@@ -249,23 +218,10 @@ static weft_status load_row_scales(weights_loader *loader) {
   return status;
 }
 
-/* NeoX frequencies in f32 steps; divisors (rope_freqs) of 1e29 and more mean no rotation. */
-static weft_status load_frequencies(weights_loader *loader, uint32_t head_dim, float base, const float *divisor,
-                                    const float **out) {
-  float values[HEAD_DIM_MAX / 2];
-  for (uint32_t i = 0; i < head_dim / 2; i++) {
-    float exponent = (float)(2 * i) / (float)head_dim;
-    float frequency = 1.0f / (float)pow((double)base, (double)exponent);
-    bool still = divisor != NULL && !(divisor[i] < 1e29f);
-    values[i] = still ? 0.0f : divisor != NULL ? frequency / divisor[i] : frequency;
-  }
-  return weights_vector(loader, values, head_dim / 2, out);
-}
-
 static weft_status load_rope(weights_loader *loader) {
   weft_model *model = loader->model;
   const model_hyper *hyper = &model->hyper;
-  float divisor[HEAD_DIM_MAX / 2];
+  float divisor[HYPER_HEAD_DIM_MAX / 2];
   for (uint32_t l = 0; l < hyper->n_layers; l++) {
     bool windowed = hyper->window[l] > 0;
     const float **out = windowed ? &model->globals.inv_freq_window : &model->globals.inv_freq;
@@ -278,7 +234,7 @@ static weft_status load_rope(weights_loader *loader) {
                     weft_gguf_path(loader->gguf));
     }
     if (status == WEFT_OK) {
-      status = load_frequencies(loader, hyper->head_dim[l], windowed ? hyper->rope_base_window : hyper->rope_base,
+      status = rope_frequencies(loader, hyper->head_dim[l], windowed ? hyper->rope_base_window : hyper->rope_base,
                                 windowed ? NULL : divisor, out);
     }
     if (status != WEFT_OK) return status;
@@ -292,36 +248,109 @@ weft_status gemma4_load(weft_model *model, weights_loader *loader) {
   weft_status status = weights_load(loader, global_rows, n_global, UINT32_MAX, &model->globals);
   if (status == WEFT_OK) status = load_rope(loader);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
+    model->layers[l].scale = 1.0f;
     status = weights_load(loader, layer_rows, n_layer, l, &model->layers[l]);
     if (status == WEFT_OK) status = load_router_scale(loader, l);
   }
+  if (status == WEFT_OK) status = load_per_layer(loader);
   if (status == WEFT_OK) status = load_row_scales(loader);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     status = weights_load(loader, expert_rows, n_expert, l, &model->layers[l]);
-    if (status == WEFT_OK) status = check_expert_forms(loader, l);
+    if (status == WEFT_OK) status = weights_check_experts(loader, l);
   }
   return status;
 }
 
 /* ---- forward ---- */
 
-weft_status gemma4_embed(model_step *step) {
+/* Every layer's own embedding of a row: the mean of what the token's second embedding says and what the first one
+ * projects to, over the square root of two. The projection's factor n_hidden^-1/2 is cancelled by the norm after it but
+ * for eps. */
+static weft_status embed_per_layer(model_step *step) {
   weft_model *model = step->model;
-  weft_embed_args args = {
-      .weight = &model->globals.token_embd,
+  model_scratch *s = &model->scratch;
+  uint32_t n = model->hyper.n_per_layer, n_layers = model->hyper.n_layers;
+  weft_embed_args embed = {
+      .weight = &model->globals.per_layer_token_embd,
       .tokens = model->arrays.token,
-      .y = step->x,
+      .y = s->per_layer,
       .n_rows = step->n_rows,
-      .scale = model->hyper.embed_scale,
-      .y_stride = model->hyper.n_hidden,
+      .scale = sqrtf((float)n * 0.5f),
+      .y_stride = (uint64_t)n * n_layers,
   };
-  return weft_embed(model->device, &args);
+  const weft_weight *projection = &model->globals.per_layer_model_proj;
+  weft_status status = weft_embed(model->device, &embed);
+  if (status == WEFT_OK) status = layers_matmul(step, step->x, step->n_rows, 1, &projection, &s->per_layer_projected);
+  if (status != WEFT_OK) return status;
+  weft_norm_args norm = {
+      .x = s->per_layer_projected,
+      .weight = model->globals.per_layer_proj_norm,
+      .add = s->per_layer,
+      .y = s->per_layer,
+      .n_rows = step->n_rows * n_layers,
+      .n_cols = n,
+      .x_stride = n,
+      .add_stride = n,
+      .y_stride = n,
+      .eps = model->hyper.eps * (float)model->hyper.n_hidden,
+  };
+  return weft_norm(model->device, &norm);
+}
+
+weft_status gemma4_embed(model_step *step) {
+  weft_status status = layers_embed(step);
+  return status == WEFT_OK && step->model->hyper.n_per_layer > 0 ? embed_per_layer(step) : status;
+}
+
+/* The layer's embeddings of the step's rows. In the last layer, which goes on with some rows only, they are moved
+ * together first. */
+static weft_status find_per_layer(model_step *step, uint32_t l, const float **rows, uint64_t *stride) {
+  weft_model *model = step->model;
+  uint32_t n = model->hyper.n_per_layer;
+  *stride = (uint64_t)n * model->hyper.n_layers;
+  *rows = model->scratch.per_layer + (uint64_t)l * n;
+  if (step->kept == NULL) return WEFT_OK;
+  weft_status status = WEFT_OK;
+  float *to = model->scratch.per_layer_last;
+  for (uint64_t i = 0; status == WEFT_OK && i < step->n_rows; i++) {
+    status = weft_device_copy(model->device, to + i * n, *rows + step->kept[i] * *stride, n * sizeof *to);
+  }
+  *stride = n;
+  *rows = to;
+  return status;
+}
+
+/* x = (x + norm(projection of (gate of x) * embedding)) * row_scale, after the feed-forward part. */
+static weft_status add_per_layer(model_step *step, const model_layer *layer, uint32_t l) {
+  weft_model *model = step->model;
+  model_scratch *s = &model->scratch;
+  const weft_weight *inp_gate = &layer->inp_gate, *proj = &layer->proj;
+  weft_gate_args gate = {.g = s->gated,
+                         .y = s->gated,
+                         .n_rows = step->n_rows,
+                         .n_cols = model->hyper.n_per_layer,
+                         .g_stride = model->hyper.n_per_layer,
+                         .y_stride = model->hyper.n_per_layer,
+                         .activation = WEFT_GELU_TANH};
+  weft_status status = layers_matmul(step, step->x, step->n_rows, 1, &inp_gate, &s->gated);
+  if (status == WEFT_OK) status = find_per_layer(step, l, &gate.u, &gate.u_stride);
+  if (status == WEFT_OK) status = weft_gate(model->device, &gate);
+  if (status == WEFT_OK) status = layers_matmul(step, s->gated, step->n_rows, 1, &proj, &s->t);
+  if (status != WEFT_OK) return status;
+  layers_norm_args sum = {.x = s->t,
+                          .weight = layer->post_norm,
+                          .add = step->x,
+                          .row_scale = layer->row_scale + (model->limits.rows_max - step->n_causal),
+                          .y = step->x,
+                          .n_rows = step->n_rows};
+  layers_then_next(step, l, &sum);
+  return layers_norm(step, &sum);
 }
 
 /* Router and experts read the residual stream through norms of their own: s->y and s->r. */
 static weft_status feed_forward(model_step *step, const model_layer *layer, uint32_t l) {
   model_scratch *s = &step->model->scratch;
-  bool moe = step->model->hyper.moe[l];
+  bool moe = step->model->hyper.moe[l], is_end = step->model->hyper.n_per_layer == 0;
   layers_mlp_args mlp = {
       .x = step->h, .gate = &layer->gate, .up = &layer->up, .down = &layer->down, .out = s->t, .n_rows = step->n_rows};
   weft_status status = moe ? layers_route(step, layer, s->y) : layers_mlp(step, &mlp);
@@ -334,11 +363,14 @@ static weft_status feed_forward(model_step *step, const model_layer *layer, uint
                           .x2_weight = moe ? layer->post_ffw_norm_2 : NULL,
                           .weight = layer->post_ffw_norm,
                           .add = step->x,
-                          .row_scale = layer->row_scale + (step->model->limits.rows_max - step->n_causal),
                           .y = step->x,
                           .n_rows = step->n_rows};
-  layers_then_next(step, l, &sum);
-  return layers_norm(step, &sum);
+  if (is_end) {
+    sum.row_scale = layer->row_scale + (step->model->limits.rows_max - step->n_causal);
+    layers_then_next(step, l, &sum);
+  }
+  status = layers_norm(step, &sum);
+  return status == WEFT_OK && !is_end ? add_per_layer(step, layer, l) : status;
 }
 
 weft_status gemma4_layer(model_step *step, uint32_t l) {

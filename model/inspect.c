@@ -50,6 +50,7 @@ static void judge_model(report *r) {
 static uint64_t sequence_bytes(const report *r, uint64_t n_tokens) {
   uint64_t n = 0;
   for (uint32_t l = 0; l < r->geometry.n_layers; l++) {
+    if (r->geometry.keys_of[l] != 0) continue;
     uint64_t window = r->geometry.window[l];
     uint64_t kept = window > 0 && window < n_tokens ? window : n_tokens;
     n +=

@@ -44,6 +44,10 @@ static uint64_t token_bytes(const weft_kv_geometry *geometry, uint32_t layer) {
 static weft_status find_classes(const weft_kv_geometry *geometry, model_classes *out, weft_error *error) {
   out->n = 0;
   for (uint32_t l = 0; l < geometry->n_layers; l++) {
+    if (geometry->keys_of[l] != 0) {
+      if (geometry->keys_of[l] <= l && geometry->keys_of[geometry->keys_of[l] - 1] == 0) continue;
+      return weft_fail(error, WEFT_E_INVALID, "KV layout: layer %" PRIu32 " reads keys that no earlier layer has", l);
+    }
     layer_class wanted = {1, geometry->n_kv_heads[l], geometry->head_dim[l], geometry->window[l],
                           token_bytes(geometry, l)};
     if (wanted.token_bytes == 0) {
@@ -178,6 +182,7 @@ static choice find_page(const model_classes *classes, uint32_t n_models, uint32_
 static void fill_layout(const weft_kv_geometry *geometry, const model_classes *classes, const cut *cuts, uint64_t page,
                         weft_kv_layout *layout) {
   uint32_t first[CLASSES_MAX], n_placed[CLASSES_MAX] = {0};
+  uint32_t n_own = 0;
   double waste = 0;
   memset(layout, 0, sizeof *layout);
   layout->type = geometry->type;
@@ -188,7 +193,13 @@ static void fill_layout(const weft_kv_geometry *geometry, const model_classes *c
     waste += cuts[c].waste;
   }
   for (uint32_t l = 0; l < geometry->n_layers; l++) {
-    uint32_t c = 0;
+    uint32_t c = 0, keys_of = geometry->keys_of[l];
+    if (keys_of != 0) {
+      layout->group_of[l] = layout->group_of[keys_of - 1];
+      layout->index_in[l] = layout->index_in[keys_of - 1];
+      continue;
+    }
+    n_own += 1;
     while (classes->class[c].n_kv_heads != geometry->n_kv_heads[l] ||
            classes->class[c].head_dim != geometry->head_dim[l] || classes->class[c].window != geometry->window[l]) {
       c++;
@@ -205,7 +216,7 @@ static void fill_layout(const weft_kv_geometry *geometry, const model_classes *c
     shape->layer_bytes = cuts[c].block_tokens * classes->class[c].token_bytes;
     WEFT_CHECK(group->n_layers * shape->layer_bytes <= page);
   }
-  layout->padding = waste / geometry->n_layers;
+  layout->padding = waste / n_own;
 }
 
 weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint32_t n_models,
@@ -246,6 +257,7 @@ weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint3
 uint64_t weft_kv_bytes_per_token(const weft_kv_geometry *geometry, bool windows_full) {
   uint64_t n = 0;
   for (uint32_t l = 0; l < geometry->n_layers; l++) {
+    if (geometry->keys_of[l] != 0) continue;
     if (geometry->window[l] == 0 || !windows_full) n += token_bytes(geometry, l);
   }
   return n;

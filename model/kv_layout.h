@@ -4,7 +4,7 @@
  * Law: layers with equal bytes per token and equal retention form classes; a class is cut into groups of
  * layers_per_group layers; one block of a group is block_tokens positions of its layers and fills one page. All
  * groups of all models that share a pool use pages of the same size; what a group does not fill is padding, counted
- * and kept least. Inside a page, layer l of the group starts at l * layer_bytes: K, then V (kernels/ops.h). */
+ * and kept least. A layer that reads the keys of an earlier one costs nothing: its place is that layer's. Inside a page, layer l of the group starts at l * layer_bytes: K, then V (kernels/ops.h). */
 #ifndef WEFT_MODEL_KV_LAYOUT_H
 #define WEFT_MODEL_KV_LAYOUT_H
 
@@ -25,7 +25,8 @@ typedef struct weft_kv_geometry {
   uint32_t n_layers;
   uint32_t n_kv_heads[WEFT_LAYERS_MAX];
   uint32_t head_dim[WEFT_LAYERS_MAX];
-  uint32_t window[WEFT_LAYERS_MAX]; /* 0: keeps all */
+  uint32_t window[WEFT_LAYERS_MAX];  /* 0: keeps all */
+  uint32_t keys_of[WEFT_LAYERS_MAX]; /* 0: keys of its own; else 1 + the earlier layer whose pages it reads */
 } weft_kv_geometry;
 
 /* What the layers of a group put into a page. */

@@ -27,6 +27,19 @@ weft_status layers_matmul(model_step *step, const float *x, uint32_t n_rows, uin
   return weft_matmul(step->model->device, &args);
 }
 
+weft_status layers_embed(model_step *step) {
+  weft_model *model = step->model;
+  weft_embed_args args = {
+      .weight = &model->globals.token_embd,
+      .tokens = model->arrays.token,
+      .y = step->x,
+      .n_rows = step->n_rows,
+      .scale = model->hyper.embed_scale,
+      .y_stride = model->hyper.n_hidden,
+  };
+  return weft_embed(model->device, &args);
+}
+
 weft_status layers_norm(model_step *step, const layers_norm_args *args) {
   uint32_t n = step->model->hyper.n_hidden;
   weft_norm_args norm = {
@@ -41,9 +54,10 @@ weft_status layers_norm(model_step *step, const layers_norm_args *args) {
       .n_rows = args->n_rows,
       .n_cols = n,
       .n_then = args->n_then,
+      .plain = args->plain,
       .x_stride = n,
       .x2_stride = n,
-      .add_stride = n,
+      .add_stride = args->add_is_row ? 0 : n,
       .y_stride = n,
       .eps = step->model->hyper.eps,
   };
@@ -64,24 +78,47 @@ void layers_then_next(model_step *step, uint32_t l, layers_norm_args *norm) {
 
 /* ---- attention ---- */
 
-static weft_status project_qkv(model_step *step, const model_layer *layer) {
+/* y += bias, rows of y dense. */
+static weft_status add_bias(model_step *step, float *y, uint64_t n_cols, const float *bias) {
+  if (bias == NULL) return WEFT_OK;
+  weft_norm_args args = {.x = y,
+                         .add = bias,
+                         .y = y,
+                         .n_rows = step->n_rows,
+                         .n_cols = (uint32_t)n_cols,
+                         .plain = true,
+                         .x_stride = n_cols,
+                         .y_stride = n_cols};
+  return weft_norm(step->model->device, &args);
+}
+
+static weft_status project_qkv(model_step *step, const model_layer *layer, bool own_keys) {
   model_scratch *s = &step->model->scratch;
   const weft_weight *weight[3] = {&layer->q, &layer->k, &layer->v};
   float *const y[3] = {s->q, s->k, s->v};
-  uint32_t n_weights = layer->v.data != NULL ? 3 : 2;
-  return layers_matmul(step, step->h, step->n_rows, n_weights, weight, y);
+  uint32_t n_weights = !own_keys ? 1 : layer->v.data != NULL ? 3 : 2;
+  weft_status status = layers_matmul(step, step->h, step->n_rows, n_weights, weight, y);
+  if (status == WEFT_OK) status = add_bias(step, s->q, layer->q.n_out, layer->q_bias);
+  if (status == WEFT_OK && own_keys) status = add_bias(step, s->k, layer->k.n_out, layer->k_bias);
+  if (status == WEFT_OK && own_keys) status = add_bias(step, s->v, layer->v.n_out, layer->v_bias);
+  return status;
 }
 
+/* Queries are normed and rotated; keys and values too, and stored, unless the layer reads another's. */
 static weft_status store_keys(model_step *step, uint32_t l, const weft_kv_view *view) {
   weft_model *model = step->model;
+  bool own_keys = model->hyper.keys_of[l] == 0;
   const model_hyper *hyper = &model->hyper;
   const model_layer *layer = &model->layers[l];
   model_scratch *s = &model->scratch;
   uint64_t kv_cols = (uint64_t)view->n_kv_heads * view->head_dim;
   weft_qkv_args args = {
       .q = s->q,
-      .k = s->k,
-      .v = layer->v.data != NULL ? s->v : s->k, /* without a value matrix the raw keys are the values */
+      .k = own_keys ? s->k : NULL,
+      /* without a value matrix the raw keys are the values */
+      .v = !own_keys               ? NULL
+           : layer->v.data != NULL ? s->v
+                                   : s->k,
       .q_norm = layer->q_norm,
       .k_norm = layer->k_norm,
       .inv_freq = hyper->window[l] > 0 ? model->globals.inv_freq_window : model->globals.inv_freq,
@@ -96,7 +133,7 @@ static weft_status store_keys(model_step *step, uint32_t l, const weft_kv_view *
       .q_stride = (uint64_t)hyper->n_heads * view->head_dim,
       .k_stride = kv_cols,
       .v_stride = kv_cols,
-      .v_norm = true,
+      .v_norm = hyper->v_norm,
       .eps = hyper->eps,
   };
   return weft_qkv(model->device, &args);
@@ -224,17 +261,26 @@ static weft_status keep_output_rows(model_step *step, uint32_t head_dim) {
   while (n_causal < args->n_output && args->output_row[n_causal] < step->n_causal) n_causal++;
   step->n_rows = args->n_output;
   step->n_causal = n_causal;
+  step->kept = args->output_row;
   return status;
+}
+
+/* Whether a later layer stores keys. */
+static bool is_last_with_keys(const model_hyper *hyper, uint32_t l) {
+  for (uint32_t i = l + 1; i < hyper->n_layers; i++) {
+    if (hyper->keys_of[i] == 0) return false;
+  }
+  return true;
 }
 
 weft_status layers_attention(model_step *step, uint32_t l) {
   weft_model *model = step->model;
   bool is_last = l + 1 == model->hyper.n_layers;
   weft_kv_view view = weft_kv_store_view(step->args->kv, step->args->layout, l);
-  weft_status status = project_qkv(step, &model->layers[l]);
+  weft_status status = project_qkv(step, &model->layers[l], model->hyper.keys_of[l] == 0);
   if (status == WEFT_OK) status = store_keys(step, l, &view);
   if (status != WEFT_OK) return status;
-  if (is_last && step->args->n_output == 0) {
+  if (step->args->n_output == 0 && is_last_with_keys(&model->hyper, l)) {
     step->n_rows = 0; /* keys and values were all that was wanted */
     return WEFT_OK;
   }
@@ -249,7 +295,7 @@ weft_status layers_mlp(model_step *step, const layers_mlp_args *args) {
   const weft_weight *const weight[2] = {args->gate, args->up};
   float *const y[2] = {s->g, s->u};
   weft_matmul_args gated = matmul_args(step->model, args->x, args->n_rows, 2, weight, y);
-  gated.activation = WEFT_GELU_TANH;
+  gated.activation = step->model->hyper.activation;
   weft_status status = weft_matmul(step->model->device, &gated);
   return status == WEFT_OK ? layers_matmul(step, s->g, args->n_rows, 1, &args->down, &args->out) : status;
 }
@@ -270,7 +316,7 @@ static weft_experts_args experts_args(weft_model *model, const model_layer *laye
       .k = model->hyper.n_experts_used,
       .x_stride = model->hyper.n_hidden,
       .y_stride = model->hyper.n_hidden,
-      .activation = WEFT_GELU_TANH,
+      .activation = model->hyper.activation,
       .scratch = s->work,
       .scratch_bytes = s->work_bytes,
   };
@@ -306,15 +352,17 @@ weft_status layers_experts(model_step *step, const model_layer *layer, const flo
   weft_experts_args args = experts_args(model, layer);
   args.x = u;
   args.y = out;
-  args.shared = (weft_shared_args){.x = shared->x,
-                                   .gate = shared->gate,
-                                   .up = shared->up,
-                                   .down = shared->down,
-                                   .g = model->scratch.g,
-                                   .u = model->scratch.u,
-                                   .y = shared->out,
-                                   .x_stride = model->hyper.n_hidden,
-                                   .y_stride = model->hyper.n_hidden};
+  if (shared != NULL) {
+    args.shared = (weft_shared_args){.x = shared->x,
+                                     .gate = shared->gate,
+                                     .up = shared->up,
+                                     .down = shared->down,
+                                     .g = model->scratch.g,
+                                     .u = model->scratch.u,
+                                     .y = shared->out,
+                                     .x_stride = model->hyper.n_hidden,
+                                     .y_stride = model->hyper.n_hidden};
+  }
   args.n_rows = step->n_rows;
   args.n_touched = model->arrays.in_place ? &step->n_touched : NULL;
   return weft_experts(model->device, &args);
@@ -366,10 +414,12 @@ static uint64_t work_bytes(weft_model *model) {
   uint64_t most = 0;
   for (uint32_t l = 0; l < model->hyper.n_layers; l++) {
     const model_layer *layer = &model->layers[l];
-    at_least(&most, matmul_work(model, &layer->q, &layer->k, has_weight(&layer->v)));
+    at_least(&most, matmul_work(model, &layer->q, has_weight(&layer->k), has_weight(&layer->v)));
     at_least(&most, matmul_work(model, &layer->o, NULL, NULL));
-    at_least(&most, matmul_work(model, &layer->gate, &layer->up, NULL));
-    at_least(&most, matmul_work(model, &layer->down, NULL, NULL));
+    at_least(&most, matmul_work(model, has_weight(&layer->gate), &layer->up, NULL));
+    at_least(&most, matmul_work(model, has_weight(&layer->down), NULL, NULL));
+    at_least(&most, matmul_work(model, has_weight(&layer->inp_gate), NULL, NULL));
+    at_least(&most, matmul_work(model, has_weight(&layer->proj), NULL, NULL));
     at_least(&most, attention_work(model, l));
     if (!model->hyper.moe[l]) continue;
     at_least(&most, route_work(model, layer));
@@ -380,6 +430,7 @@ static uint64_t work_bytes(weft_model *model) {
   const model_globals *globals = &model->globals;
   at_least(&most, matmul_work(model, has_weight(&globals->self_cond_gate), &globals->self_cond_up, NULL));
   at_least(&most, matmul_work(model, has_weight(&globals->self_cond_down), NULL, NULL));
+  at_least(&most, matmul_work(model, has_weight(&globals->per_layer_model_proj), NULL, NULL));
   return most;
 }
 
@@ -404,6 +455,9 @@ enum {
   ROW_H,
   ROW_T,
   ROW_WORK,
+  ROW_PER_LAYER,
+  ROW_PER_LAYER_LAST,
+  ROW_PER_LAYER_PROJECTED,
   ROW_Q,
   ROW_A,
   ROW_K,
@@ -417,6 +471,7 @@ enum {
   ROW_LOGITS,
   ROW_IDS,
   ROW_WEIGHTS,
+  ROW_GATED,
   ROW_COUNT
 };
 
@@ -430,7 +485,12 @@ weft_status layers_plan(weft_model *model) {
   (void)scratch_plan_add(plan, "normed", n, hyper->n_hidden * f);
   (void)scratch_plan_add(plan, "branch", n, hyper->n_hidden * f);
   (void)scratch_plan_add(plan, "work of ops", model->scratch.work_bytes = work_bytes(model), 1);
+  uint64_t per_layer = hyper->n_per_layer * f;
+  (void)scratch_plan_add(plan, "embeddings per layer", n, hyper->n_layers * per_layer);
+  (void)scratch_plan_add(plan, "embeddings of the last layer", n, per_layer);
   uint64_t shared = plan->at;
+  (void)scratch_plan_add(plan, "projection per layer", n, hyper->n_layers * per_layer);
+  scratch_plan_rewind(plan, shared);
   (void)scratch_plan_add(plan, "queries", n, w.q * f);
   (void)scratch_plan_add(plan, "attention", n, w.q * f);
   (void)scratch_plan_add(plan, "keys", n, w.kv * f);
@@ -445,6 +505,7 @@ weft_status layers_plan(weft_model *model) {
   (void)scratch_plan_add(plan, "router", n, hyper->n_experts * f);
   (void)scratch_plan_add(plan, "expert ids", n, hyper->n_experts_used * sizeof(int32_t));
   (void)scratch_plan_add(plan, "expert weights", n, hyper->n_experts_used * f);
+  (void)scratch_plan_add(plan, "gated embeddings", n, per_layer);
   WEFT_CHECK(plan->refused || plan->n_rows == ROW_COUNT);
   return plan->refused ? WEFT_E_TOO_LARGE : WEFT_OK;
 }
@@ -457,6 +518,9 @@ void layers_place(weft_model *model) {
   s->h = (float *)(void *)(base + row[ROW_H].offset);
   s->t = (float *)(void *)(base + row[ROW_T].offset);
   s->work = base + row[ROW_WORK].offset;
+  s->per_layer = (float *)(void *)(base + row[ROW_PER_LAYER].offset);
+  s->per_layer_last = (float *)(void *)(base + row[ROW_PER_LAYER_LAST].offset);
+  s->per_layer_projected = (float *)(void *)(base + row[ROW_PER_LAYER_PROJECTED].offset);
   s->q = (float *)(void *)(base + row[ROW_Q].offset);
   s->a = (float *)(void *)(base + row[ROW_A].offset);
   s->k = (float *)(void *)(base + row[ROW_K].offset);
@@ -470,4 +534,5 @@ void layers_place(weft_model *model) {
   s->logits = (float *)(void *)(base + row[ROW_LOGITS].offset);
   s->ids = (int32_t *)(void *)(base + row[ROW_IDS].offset);
   s->weights = (float *)(void *)(base + row[ROW_WEIGHTS].offset);
+  s->gated = (float *)(void *)(base + row[ROW_GATED].offset);
 }

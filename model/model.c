@@ -93,7 +93,7 @@ static weft_status load_weights(weft_model *model, weights_loader *loader) {
     status = gguf_reader_open(loader->gguf, &loader->reader, loader->error);
   if (status == WEFT_OK) status = model->arch->load(model, loader);
   if (status == WEFT_OK) status = weft_device_sync(model->device); /* what was enqueued has been read by the card */
-  if (status == WEFT_OK) weights_tell_unused(loader);
+  if (status == WEFT_OK) status = weights_check_unused(loader);
   gguf_reader_close(loader->reader);
   weft_free(loader->used);
   return status;
@@ -219,7 +219,8 @@ weft_status model_forward(weft_model *model, weft_forward_args *args) {
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     weft_device_at_layer(model->device, l);
     status = model->arch->layer(&step, l);
-    if (step.n_rows > 0) probe_layer(&step, l + 1);
+    if (step.n_rows == 0) break; /* no output is wanted, and all keys are stored */
+    probe_layer(&step, l + 1);
   }
   weft_device_at_layer(model->device, UINT32_MAX);
   args->n_experts_touched = step.n_touched;

@@ -11,6 +11,15 @@
 #include "model/scratch_plan.h"
 #include "model/step_arrays.h"
 
+typedef enum rope_scaling_kind { ROPE_PLAIN = 0, ROPE_LINEAR = 1, ROPE_YARN = 2 } rope_scaling_kind;
+
+/* How the rotation of a model that was trained on a shorter context is stretched (model/rope.h). */
+typedef struct rope_scaling {
+  rope_scaling_kind kind;
+  float factor, attention, fast, slow;
+  uint32_t context; /* that the model was trained on */
+} rope_scaling;
+
 /* Sizes of a model, from the keys. Every field was checked against a bound. */
 typedef struct model_hyper {
   char arch[32]; /* as in the file; the prefix of its keys */
@@ -20,16 +29,23 @@ typedef struct model_hyper {
   uint32_t n_ff[WEFT_LAYERS_MAX];
   uint32_t n_kv_heads[WEFT_LAYERS_MAX];
   uint32_t head_dim[WEFT_LAYERS_MAX];
-  uint32_t window[WEFT_LAYERS_MAX]; /* 0: sees all */
+  uint32_t window[WEFT_LAYERS_MAX];  /* 0: sees all */
+  uint32_t keys_of[WEFT_LAYERS_MAX]; /* 0: keys of its own; else 1 + the earlier layer whose keys it reads */
   bool moe[WEFT_LAYERS_MAX];
+  bool v_norm;      /* values are normed per head */
+  bool rope_paired; /* the file has rows 2 i, 2 i + 1 of a head side by side, which rotate together */
+  weft_activation activation;
+  uint32_t n_per_layer; /* width of the embeddings per layer; 0: none */
   float eps, cap, embed_scale, attention_scale;
   float rope_base, rope_base_window;
+  rope_scaling rope_scaling;
   uint32_t canvas_length;
   weft_entropy_bound entropy_bound;
 } model_hyper;
 
 typedef struct model_layer {
-  weft_weight q, k, v, o; /* v.data == NULL: values are the raw keys */
+  weft_weight q, k, v, o;                         /* v.data == NULL: values are the raw keys */
+  const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL: none */
   weft_weight gate, up, down;
   weft_weight router, gate_up_exps, gate_exps, up_exps, down_exps;
   const float *attn_norm, *q_norm, *k_norm, *post_attn_norm;
@@ -37,12 +53,16 @@ typedef struct model_layer {
   const float *post_ffw_norm_1, *pre_ffw_norm_2, *post_ffw_norm_2; /* only with experts */
   const float *router_scale;                                       /* times n_hidden^-1/2 */
   const float *expert_scale;                                       /* NULL: ones */
+  weft_weight inp_gate, proj;                                      /* of the embeddings per layer */
+  const float *post_norm;
   float scale, encoder_scale;
   const float *row_scale; /* [rows_max] encoder's, then [canvas_rows_max] canvas's */
 } model_layer;
 
 typedef struct model_globals {
   weft_weight token_embd, output; /* output.data == NULL: tied */
+  weft_weight per_layer_token_embd, per_layer_model_proj;
+  const float *per_layer_proj_norm; /* times 2^-1/2 */
   const float *output_norm;
   const float *inv_freq, *inv_freq_window; /* [head_dim / 2] of layers without and with a window */
   const float *self_cond_norm;
@@ -50,14 +70,18 @@ typedef struct model_globals {
 } model_globals;
 
 typedef struct model_scratch {
-  float *x, *h;        /* [rows, n_hidden] residual stream; normed input */
-  float *t, *y, *r;    /* [rows, n_hidden] branch outputs; input of the experts */
-  float *q, *a;        /* [rows, heads * head_dim] */
-  float *k, *v;        /* [rows, kv heads * head_dim] */
-  void *own_k, *own_v; /* [canvas rows, kv heads * head_dim] in the KV type */
-  float *g, *u;        /* [rows, n_ff] */
-  float *logits;       /* [rows, n_experts] of the router */
-  int32_t *ids;        /* [rows, n_experts_used] */
+  float *x, *h;               /* [rows, n_hidden] residual stream; normed input */
+  float *t, *y, *r;           /* [rows, n_hidden] branch outputs; input of the experts */
+  float *q, *a;               /* [rows, heads * head_dim] */
+  float *k, *v;               /* [rows, kv heads * head_dim] */
+  void *own_k, *own_v;        /* [canvas rows, kv heads * head_dim] in the KV type */
+  float *g, *u;               /* [rows, n_ff] */
+  float *logits;              /* [rows, n_experts] of the router */
+  float *per_layer;           /* [rows, layers * n_per_layer] embeddings per layer */
+  float *per_layer_projected; /* of the same shape */
+  float *per_layer_last;      /* [rows, n_per_layer] of the last layer's rows */
+  float *gated;               /* [rows, n_per_layer] */
+  int32_t *ids;               /* [rows, n_experts_used] */
   float *weights;
   void *work; /* of the ops */
   uint64_t work_bytes;
@@ -97,6 +121,7 @@ typedef struct model_step {
   float *x;                  /* the residual stream of these rows */
   float *h;                  /* a second buffer of that shape */
   float *a;                  /* attention output of these rows */
+  const uint32_t *kept;      /* NULL: every row; else row i of the step was row kept[i] */
   uint32_t n_touched;
 } model_step;
 

@@ -6,9 +6,14 @@
 #include <string.h>
 
 #include "model/keys.h"
+#include "model/layers.h"
 
 static const model_arch archs[] = {
     {"gemma4", gemma4_read, gemma4_load, gemma4_embed, gemma4_layer},
+    {"llama", llama_read, llama_load, layers_embed, llama_layer},
+    {"qwen2", llama_read, llama_load, layers_embed, llama_layer},
+    {"qwen3", llama_read, llama_load, layers_embed, llama_layer},
+    {"qwen3moe", llama_read, llama_load, layers_embed, llama_layer},
     {"diffusion-gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
     {"diffusion_gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
 };
@@ -21,7 +26,7 @@ const model_arch *model_arch_find(const char *name, size_t n) {
 }
 
 const char *model_arch_names(void) {
-  return "gemma4, diffusion-gemma, diffusion_gemma";
+  return "gemma4, diffusion-gemma, diffusion_gemma, llama, qwen2, qwen3, qwen3moe";
 }
 
 static weft_status find_arch(const weft_gguf *gguf, const model_arch **arch, weft_error *error) {
@@ -83,6 +88,7 @@ weft_kv_geometry model_hyper_geometry(const model_hyper *hyper, weft_type kv_typ
   memcpy(geometry.n_kv_heads, hyper->n_kv_heads, sizeof geometry.n_kv_heads);
   memcpy(geometry.head_dim, hyper->head_dim, sizeof geometry.head_dim);
   memcpy(geometry.window, hyper->window, sizeof geometry.window);
+  memcpy(geometry.keys_of, hyper->keys_of, sizeof geometry.keys_of);
   return geometry;
 }
 

@@ -33,6 +33,10 @@ static uint64_t dim_value(const model_hyper *hyper, tensor_dim dim, uint32_t lay
       return hyper->n_expert_ff;
     case DIM_EXPERT_FF_TWICE:
       return 2 * (uint64_t)hyper->n_expert_ff;
+    case DIM_PER_LAYER:
+      return hyper->n_per_layer;
+    case DIM_PER_LAYER_ALL:
+      return (uint64_t)hyper->n_per_layer * hyper->n_layers;
   }
   return 0;
 }
@@ -57,8 +61,21 @@ static void mark_used(weights_loader *loader, const weft_gguf_tensor *tensor) {
 
 /* ---- placing ---- */
 
-static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, unsigned uses,
-                                weft_weight *out) {
+/* Rows of the tensor in the order in which the device gets them; NULL: no memory. */
+static uint8_t *unpair_rows(const weft_gguf_tensor *tensor, uint64_t n_rows, uint32_t head_dim) {
+  uint64_t row_bytes = tensor->n_bytes / n_rows;
+  uint8_t *rows = weft_alloc((size_t)tensor->n_bytes, 1);
+  for (uint64_t r = 0; rows != NULL && r < n_rows; r++) {
+    uint64_t head = r / head_dim, i = r % head_dim;
+    uint64_t to = head * head_dim + (i % 2) * (head_dim / 2) + i / 2;
+    memcpy(rows + to * row_bytes, (const uint8_t *)tensor->data + r * row_bytes, row_bytes);
+  }
+  return rows;
+}
+
+/* bytes NULL: those of the file. */
+static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, const uint8_t *bytes,
+                                unsigned uses, weft_weight *out) {
   weft_device *device = loader->model->device;
   weft_weight weight = {
       .type = tensor->type,
@@ -75,6 +92,7 @@ static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *
   }
   weft_error inner = {{0}};
   weft_weight_source source = gguf_reader_source(loader->reader, tensor);
+  if (bytes != NULL) source = (weft_weight_source){.bytes = bytes};
   weft_status status = weft_device_weight_read(device, &weight, &source, uses, &inner);
   const char *why = gguf_reader_error(loader->reader);
   if (status == WEFT_E_IO && why[0] != 0) return weft_fail(loader->error, status, "%s", why);
@@ -125,10 +143,32 @@ static weft_status place_vector(weights_loader *loader, const weft_gguf_tensor *
   return status;
 }
 
+static weft_status place_heads(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,
+                               uint32_t layer, void *field) {
+  const model_hyper *hyper = &loader->model->hyper;
+  bool is_matrix = row->kind == TENSOR_HEADS_MATRIX;
+  if (!hyper->rope_paired) {
+    return is_matrix ? place_matrix(loader, tensor, NULL, row->uses, field) : place_vector(loader, tensor, field);
+  }
+  weft_gguf_tensor unpaired = *tensor;
+  uint8_t *rows = unpair_rows(tensor, is_matrix ? tensor->ne[1] : tensor->ne[0], hyper->head_dim[layer]);
+  if (rows == NULL) {
+    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: tensor '%s': out of memory", weft_gguf_path(loader->gguf),
+                     tensor->name);
+  }
+  unpaired.data = rows;
+  weft_status status =
+      is_matrix ? place_matrix(loader, tensor, rows, row->uses, field) : place_vector(loader, &unpaired, field);
+  weft_free(rows);
+  return status;
+}
+
 static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,
-                                void *into) {
+                                uint32_t layer, void *into) {
   void *field = (char *)into + row->field;
-  if (row->kind == TENSOR_MATRIX) return place_matrix(loader, tensor, row->uses, field);
+  if (row->kind == TENSOR_HEADS_MATRIX || row->kind == TENSOR_HEADS_VECTOR)
+    return place_heads(loader, tensor, row, layer, field);
+  if (row->kind == TENSOR_MATRIX) return place_matrix(loader, tensor, NULL, row->uses, field);
   if (row->kind == TENSOR_VECTOR) return place_vector(loader, tensor, field);
   weft_dequantise_row(tensor->type, tensor->data, field, 1);
   return WEFT_OK;
@@ -158,8 +198,14 @@ static const weft_gguf_tensor *find_tensor(const weights_loader *loader, const t
 }
 
 static bool is_read(const model_hyper *hyper, tensor_need need, uint32_t layer) {
-  bool of_moe = need == NEED_MOE || need == NEED_MOE_NEVER;
-  return !of_moe || (layer != UINT32_MAX && hyper->moe[layer]);
+  if (layer == UINT32_MAX) return true;
+  if (need == NEED_MOE || need == NEED_MOE_NEVER) return hyper->moe[layer];
+  return need != NEED_DENSE || !hyper->moe[layer];
+}
+
+/* Keys and values of a layer that reads another's: files may have them, and nothing uses them. */
+static bool is_spare(const model_hyper *hyper, tensor_need need, uint32_t layer) {
+  return (need == NEED_KEYS || need == NEED_VALUES) && hyper->keys_of[layer] != 0;
 }
 
 static bool is_needed(const model_hyper *hyper, tensor_need need, uint32_t layer) {
@@ -168,8 +214,12 @@ static bool is_needed(const model_hyper *hyper, tensor_need need, uint32_t layer
       return true;
     case NEED_MOE:
       return hyper->moe[layer];
-    case NEED_WINDOW:
-      return hyper->window[layer] > 0;
+    case NEED_DENSE:
+      return !hyper->moe[layer];
+    case NEED_KEYS:
+      return hyper->keys_of[layer] == 0;
+    case NEED_VALUES:
+      return hyper->keys_of[layer] == 0 && hyper->window[layer] > 0;
     case NEED_NEVER:
     case NEED_MOE_NEVER:
       break;
@@ -190,7 +240,7 @@ static weft_status load_row(weights_loader *loader, const tensor_row *row, uint3
   uint64_t wanted[3];
   for (uint32_t i = 0; i < 3; i++) wanted[i] = dim_value(hyper, row->dim[i], layer);
   weft_status status = check_shape(loader, tensor, wanted);
-  if (status == WEFT_OK) status = place_tensor(loader, tensor, row, into);
+  if (status == WEFT_OK && !is_spare(hyper, row->need, layer)) status = place_tensor(loader, tensor, row, layer, into);
   if (status != WEFT_OK) return status;
   mark_used(loader, tensor);
   weft_gguf_forget(loader->gguf, tensor);
@@ -205,6 +255,16 @@ weft_status weights_load(weights_loader *loader, const tensor_row *rows, uint32_
   return WEFT_OK;
 }
 
+weft_status weights_check_experts(weights_loader *loader, uint32_t l) {
+  const model_layer *layer = &loader->model->layers[l];
+  bool fused = layer->gate_up_exps.data != NULL;
+  bool gate = layer->gate_exps.data != NULL, up = layer->up_exps.data != NULL;
+  if (!loader->model->hyper.moe[l] || (fused && !gate && !up) || (!fused && gate && up)) return WEFT_OK;
+  return weft_fail(loader->error, WEFT_E_FORMAT,
+                   "%s: blk.%" PRIu32 " needs either ffn_gate_up_exps or both of ffn_gate_exps and ffn_up_exps",
+                   weft_gguf_path(loader->gguf), l);
+}
+
 weft_status weights_read(weights_loader *loader, const char *name, uint64_t n, float *out) {
   const weft_gguf_tensor *tensor = weft_gguf_tensor_find(loader->gguf, name);
   if (tensor == NULL) return WEFT_E_NOT_FOUND;
@@ -215,14 +275,29 @@ weft_status weights_read(weights_loader *loader, const char *name, uint64_t n, f
   return WEFT_OK;
 }
 
-void weights_tell_unused(const weights_loader *loader) {
+/* Whether answers would be wrong without the tensor: it belongs to a layer that is computed, or scales another. */
+static bool must_be_used(const model_hyper *hyper, const char *name) {
+  size_t n = strlen(name);
+  unsigned layer;
+  if (n > 6 && strcmp(name + n - 6, ".scale") == 0) return true;
+  return sscanf(name, "blk.%u.", &layer) == 1 && layer < hyper->n_layers;
+}
+
+weft_status weights_check_unused(const weights_loader *loader) {
   uint32_t n = 0;
   const char *first = NULL;
   for (uint32_t i = 0; i < weft_gguf_n_tensors(loader->gguf); i++) {
     if (loader->used[i]) continue;
-    if (n++ == 0) first = weft_gguf_tensor_at(loader->gguf, i)->name;
+    const char *name = weft_gguf_tensor_at(loader->gguf, i)->name;
+    if (must_be_used(&loader->model->hyper, name)) {
+      return weft_fail(loader->error, WEFT_E_UNSUPPORTED,
+                       "%s: tensor '%s' is not used by a %s model; without it the answers would be wrong",
+                       weft_gguf_path(loader->gguf), name, loader->model->hyper.arch);
+    }
+    if (n++ == 0) first = name;
   }
-  if (n == 0) return;
+  if (n == 0) return WEFT_OK;
   weft_log(WEFT_LOG_WARN, "%s: %" PRIu32 " tensors are not used by a %s model; the first is '%s'",
            weft_gguf_path(loader->gguf), n, loader->model->hyper.arch, first);
+  return WEFT_OK;
 }

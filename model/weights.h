@@ -3,7 +3,8 @@
  *
  * Law: a row names the tensor, its shape as a formula over the sizes of the model, and where it
  * goes. A shape that differs is refused with the name, what was expected and what was found. A
- * tensor is placed once; what the file has and no row asked for is counted and told. */
+ * tensor is placed once. A tensor of a layer, or a scale of another tensor, that no row asked for is refused, since
+ * the answers would be wrong without it; what else the file has is counted and told. */
 #ifndef WEFT_MODEL_WEIGHTS_H
 #define WEFT_MODEL_WEIGHTS_H
 
@@ -23,13 +24,19 @@ typedef enum tensor_dim {
   DIM_FF,   /* of the layer; of layer 0 for tensors outside of layers */
   DIM_EXPERTS,
   DIM_EXPERT_FF,
-  DIM_EXPERT_FF_TWICE
+  DIM_EXPERT_FF_TWICE,
+  DIM_PER_LAYER,    /* n_per_layer */
+  DIM_PER_LAYER_ALL /* n_per_layer of all layers */
 } tensor_dim;
 
 typedef enum tensor_kind {
   TENSOR_MATRIX = 1, /* field: weft_weight */
   TENSOR_VECTOR = 2, /* field: const float * on the device */
-  TENSOR_SCALAR = 3  /* field: float */
+  TENSOR_SCALAR = 3, /* field: float */
+  /* As MATRIX and VECTOR, of heads that rotate: with hyper.rope_paired, rows 2 i and 2 i + 1 of a head go to i and
+   * head_dim / 2 + i. */
+  TENSOR_HEADS_MATRIX = 4,
+  TENSOR_HEADS_VECTOR = 5
 } tensor_kind;
 
 typedef enum tensor_need {
@@ -37,7 +44,9 @@ typedef enum tensor_need {
   NEED_NEVER = 2,     /* optional */
   NEED_MOE = 3,       /* required where the layer routes, else not read */
   NEED_MOE_NEVER = 4, /* optional where the layer routes, else not read */
-  NEED_WINDOW = 5     /* required on layers with a window, else optional */
+  NEED_DENSE = 5,     /* required where the layer does not route, else not read */
+  NEED_KEYS = 6,      /* required where the layer has keys of its own, else not placed */
+  NEED_VALUES = 7     /* as KEYS on layers with a window, else optional */
 } tensor_need;
 
 typedef struct tensor_row {
@@ -67,11 +76,13 @@ typedef struct weights_loader {
 
 /* Loads the rows of one layer (or of none: layer == UINT32_MAX) into the struct at `into`. */
 weft_status weights_load(weights_loader *loader, const tensor_row *rows, uint32_t n_rows, uint32_t layer, void *into);
+/* FORMAT unless the layer has exactly one of the two forms of the experts' input side. */
+weft_status weights_check_experts(weights_loader *loader, uint32_t layer);
 /* n floats to device memory that the model owns. */
 weft_status weights_vector(weights_loader *loader, const float *values, uint64_t n, const float **out);
 /* The n floats of a tensor, on the host; NOT_FOUND when absent. */
 weft_status weights_read(weights_loader *loader, const char *name, uint64_t n, float *out);
-/* One warning when tensors of the file were not used. */
-void weights_tell_unused(const weights_loader *loader);
+/* UNSUPPORTED when a tensor that was not used belongs to a layer or scales another; one warning about the others. */
+weft_status weights_check_unused(const weights_loader *loader);
 
 #endif

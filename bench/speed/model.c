@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* weft bench model: measures a GGUF file the way people compare engines: prefill, decode, batched decode and canvas
- * steps; or sweeps, each named by a word: context, sequences, canvases, mix.
+ * steps; or sweeps, each named by a word: context, prefill, sequences, canvases, mix.
  *
  * Law: the rate of one sequence is its tokens over the time from the first one to the end. Steps of several
  * sequences, of canvases and of both are timed from one to the next of those that hold the whole load and nothing
@@ -152,6 +152,12 @@ static void add_prefill(bench_list *list, uint32_t n_prompt, uint32_t n_generate
   (void)snprintf(row->name, sizeof row->name, "prefill %u", n_prompt);
 }
 
+static void add_prompts(bench_list *list, uint32_t n_prompt, uint32_t n_parallel) {
+  weft_load load = {.n_prompt = n_prompt, .n_generate = 1, .n_parallel = n_parallel};
+  bench_row *row = add(list, PREFILL, load);
+  (void)snprintf(row->name, sizeof row->name, "prefill, %u at once, of %u", n_parallel, n_prompt);
+}
+
 static void add_decode(bench_list *list, uint32_t n_prompt, uint32_t n_parallel) {
   weft_load load = {.n_prompt = n_prompt, .n_generate = list->config->n_generate, .n_parallel = n_parallel};
   bench_row *row = add(list, DECODE, load);
@@ -204,6 +210,8 @@ static int list_sweep(bench_list *list, const char *sweep, bool canvases) {
       add_decode(list, n, 1);
       if (canvases) add_canvas(list, n, 1);
     }
+  } else if (strcmp(sweep, "prefill") == 0) {
+    for (uint32_t n = 1; n <= running; n = next_size(n, running)) add_prompts(list, n_prompt, n);
   } else if (strcmp(sweep, "sequences") == 0) {
     for (uint32_t n = 1; n <= running; n = next_size(n, running)) add_decode(list, n_prompt, n);
   } else if (strcmp(sweep, "canvases") == 0 && canvases) {
@@ -215,7 +223,8 @@ static int list_sweep(bench_list *list, const char *sweep, bool canvases) {
   } else {
     return weft_cli_fail(
         WEFT_EXIT_USAGE,
-        "bench model: '%s' must be context or sequences, or canvases or mix of a model that has canvases", sweep);
+        "bench model: '%s' must be context, prefill or sequences, or canvases or mix of a model that has canvases",
+        sweep);
   }
   return 0;
 }

@@ -28,6 +28,7 @@ static void norm_rows(void *arg, uint32_t first, uint32_t end) {
         .y = y,
         .row_scale = args->row_scale == NULL ? 1.0f : args->row_scale[r],
         .eps = args->eps,
+        .plain = args->plain,
         .n = args->n_cols,
     };
     run->rows->norm(&row);

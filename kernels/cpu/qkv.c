@@ -45,6 +45,7 @@ static void qkv_row(const qkv_run *run, uint64_t r) {
     rows->head(q, args->q_norm != NULL, args->q_norm, args->eps, dim, q);
     rows->rotate(cosine, sine, dim, q);
   }
+  if (args->k == NULL) return;
   uint64_t head_bytes = 0;
   uint8_t *keys = find_place(args, r, false, &head_bytes), *values = find_place(args, r, true, &head_bytes);
   for (uint32_t h = 0; h < args->kv.n_kv_heads; h++) {
@@ -63,12 +64,12 @@ static void qkv_rows(void *arg, uint32_t first, uint32_t end) {
 }
 
 weft_status cpu_qkv(weft_device *device, const weft_qkv_args *args) {
-  for (uint32_t r = 0; r < args->n_rows; r++) {
+  for (uint32_t r = 0; args->k != NULL && r < args->n_rows; r++) {
     bool has_place = args->slot[r] >= 0 ? args->kv.base != NULL : args->own_k != NULL && r >= args->own_first;
     if (!has_place) return WEFT_E_INVALID;
   }
   qkv_run run = {.args = args, .rows = cpu_rows_of(device)};
-  uint64_t n_heads = (uint64_t)args->n_heads + 2ull * args->kv.n_kv_heads;
+  uint64_t n_heads = (uint64_t)args->n_heads + (args->k == NULL ? 0 : 2ull * args->kv.n_kv_heads);
   cpu_for_rows(device, args->n_rows, n_heads * args->kv.head_dim / 4, qkv_rows, &run);
   return WEFT_OK;
 }

@@ -12,6 +12,7 @@ typedef struct cpu_norm_row {
   const float *x, *x2, *weight, *add; /* x2, weight, add may be NULL */
   float *y;
   float row_scale, eps;
+  bool plain; /* the sum is not normed */
   uint32_t n;
 } cpu_norm_row;
 

@@ -43,7 +43,7 @@ static float sum_squares(const cpu_norm_row *row) {
 }
 
 static void norm_row(const cpu_norm_row *row) {
-  const vf factor = vf_set(1.0f / sqrtf(sum_squares(row) / (float)row->n + row->eps));
+  const vf factor = vf_set(row->plain ? 1.0f : 1.0f / sqrtf(sum_squares(row) / (float)row->n + row->eps));
   const vf scale = vf_set(row->row_scale);
   uint32_t i = 0;
   for (; i + VF_LANES <= row->n; i += VF_LANES) {

@@ -113,11 +113,15 @@ static __device__ void *place_of_head(const weft_qkv_args &a, uint32_t r, uint32
   return at + ((uint64_t)head * a.kv.block_tokens + offset) * vector;
 }
 
-/* Heads of a row: the queries, then the keys, then the values. */
+/* Heads of a row: the queries, then the keys, then the values where there are any. */
+static __host__ __device__ uint32_t heads_of(const weft_qkv_args &a) {
+  return a.n_heads + (a.k == NULL ? 0 : 2 * a.kv.n_kv_heads);
+}
+
 template <int PAIRS>
 static __global__ void __launch_bounds__(32 * QKV_WARPS) qkv_kernel(const weft_qkv_args a) {
   next_may_start();
-  uint32_t n_heads = a.n_heads + 2 * a.kv.n_kv_heads, dim = a.kv.head_dim;
+  uint32_t n_heads = heads_of(a), dim = a.kv.head_dim;
   uint32_t head = blockIdx.x * QKV_WARPS + threadIdx.x / 32, r = blockIdx.y;
   if (head >= n_heads) return;
   __shared__ float line[QKV_WARPS][WEFT_HEAD_DIM_MAX];
@@ -147,7 +151,7 @@ weft_status cuda_qkv(weft_device *device, const weft_qkv_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   weft_qkv_args a = *args;
   uint32_t pairs = cuda_ceil(a.kv.head_dim / 2, 32);
-  uint32_t n_heads = a.n_heads + 2 * a.kv.n_kv_heads;
+  uint32_t n_heads = heads_of(a);
   for (uint32_t first = 0; first < args->n_rows; first += a.n_rows) {
     a.n_rows = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
     dim3 grid(cuda_ceil(n_heads, QKV_WARPS), a.n_rows);
@@ -158,9 +162,10 @@ weft_status cuda_qkv(weft_device *device, const weft_qkv_args *args) {
     else
       cuda_start(d, qkv_kernel<16>, grid, 32 * QKV_WARPS, 0, a);
     a.q += (uint64_t)a.n_rows * a.q_stride;
+    a.position += a.n_rows;
+    if (a.k == NULL) continue;
     a.k += (uint64_t)a.n_rows * a.k_stride;
     a.v += (uint64_t)a.n_rows * a.v_stride;
-    a.position += a.n_rows;
     a.slot += a.n_rows;
     if (a.own_first >= a.n_rows) {
       a.own_first -= a.n_rows;

@@ -215,7 +215,7 @@ static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
     x.at[t] = make_float4(__fadd_rn(x.at[t].x, x2.at[t].x), __fadd_rn(x.at[t].y, x2.at[t].y),
                           __fadd_rn(x.at[t].z, x2.at[t].z), __fadd_rn(x.at[t].w, x2.at[t].w));
   }
-  float factor = factors_of<THREADS, SLOTS>(x, x, false, n, op.eps, shared[1]).x;
+  float factor = op.plain ? 1.0f : factors_of<THREADS, SLOTS>(x, x, false, n, op.eps, shared[1]).x;
   get_weight<!EARLY>(op.weight, n, a.wide, weight);
 #pragma unroll
   for (uint32_t t = 0; t < SLOTS; t++) {

@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* norm: y = (add + rms(x + x2) * weight) * row_scale. x + x2 is an f32 sum; the rest is double
- * until y. Norms before and after it are calls of their own. */
+ * until y. A plain sum has the factor 1. Norms before and after it are calls of their own. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
 
 static float norm_summand(const float *x, const float *x2, uint32_t i) {
   return x2 == NULL ? x[i] : x[i] + x2[i];
+}
+
+static double rms_factor(const float *x, const float *x2, uint32_t n, float eps) {
+  double sum = 0.0;
+  for (uint32_t i = 0; i < n; i++) sum += (double)norm_summand(x, x2, i) * (double)norm_summand(x, x2, i);
+  return 1.0 / sqrt(sum / n + (double)eps);
 }
 
 static void norm_rows(const weft_norm_args *args) {
@@ -16,9 +22,7 @@ static void norm_rows(const weft_norm_args *args) {
     const float *x2 = args->x2 == NULL ? NULL : args->x2 + r * args->x2_stride;
     const float *add = args->add == NULL ? NULL : args->add + r * args->add_stride;
     float *y = args->y + r * args->y_stride;
-    double sum = 0.0;
-    for (uint32_t i = 0; i < n; i++) sum += (double)norm_summand(x, x2, i) * (double)norm_summand(x, x2, i);
-    double factor = 1.0 / sqrt(sum / n + (double)args->eps);
+    double factor = args->plain ? 1.0 : rms_factor(x, x2, n, args->eps);
     double row_scale = args->row_scale == NULL ? 1.0 : (double)args->row_scale[r];
     for (uint32_t i = 0; i < n; i++) {
       double value = (double)norm_summand(x, x2, i) * factor;

@@ -53,21 +53,22 @@ static void store_row(const weft_qkv_args *args, uint32_t r, float *work) {
   }
 }
 
+static bool has_place(const weft_qkv_args *args, uint32_t r) {
+  return args->slot[r] >= 0 ? args->kv.base != NULL : args->own_k != NULL && r >= args->own_first;
+}
+
 weft_status ref_qkv(weft_device *device, const weft_qkv_args *args) {
   (void)device;
   uint32_t dim = args->kv.head_dim;
   float work[WEFT_HEAD_DIM_MAX];
   for (uint32_t r = 0; r < args->n_rows; r++) {
-    bool has_place = args->slot[r] >= 0 ? args->kv.base != NULL : args->own_k != NULL && r >= args->own_first;
-    if (!has_place) {
-      return WEFT_E_INVALID;
-    }
+    if (args->k != NULL && !has_place(args, r)) return WEFT_E_INVALID;
     for (uint32_t head = 0; head < args->n_heads; head++) {
       float *q = args->q + r * args->q_stride + (uint64_t)head * dim;
       if (args->q_norm != NULL) norm_head(q, args->q_norm, args->eps, dim, q);
       rotate_head(args->inv_freq, args->position[r], dim, q);
     }
-    store_row(args, r, work);
+    if (args->k != NULL) store_row(args, r, work);
   }
   return WEFT_OK;
 }

@@ -73,8 +73,9 @@ static void opens(const char *path) {
 
 static void test_architecture(void **state) {
   (void)state;
-  refused("ar-base", (gguf_edit){.set_string = "general.architecture", .text = "llama"}, WEFT_E_UNSUPPORTED,
-          "architecture 'llama' is not supported");
+  refused("ar-base", (gguf_edit){.set_string = "general.architecture", .text = "rwkv7"}, WEFT_E_UNSUPPORTED,
+          "architecture 'rwkv7' is not supported");
+  refused("ar-base", (gguf_edit){.set_string = "general.architecture", .text = "llama"}, WEFT_E_FORMAT, "llama.");
   refused("ar-base", (gguf_edit){.drop_key = "general.architecture"}, WEFT_E_FORMAT, "general.architecture");
   refused("dg-base", (gguf_edit){.set_string = "general.architecture", .text = "gemma4"}, WEFT_E_FORMAT, "gemma4.");
   refused("dg-base", (gguf_edit){.drop_key = "diffusion.canvas_length"}, WEFT_E_FORMAT, "diffusion.canvas_length");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Any bytes as a GGUF file: opened or refused; when opened, everything that the reader offers is
- * read, and the keys are judged as those of a model. */
+ * read, the keys are judged as those of a model, and the model is opened on ref: or refused with a line. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,16 +54,37 @@ static void read_tensor(const weft_gguf *gguf, uint32_t index) {
   free(row);
 }
 
+/* What opens has tensors of the shapes that its keys ask for, so the file bounds the memory of weights. */
+static void open_model(const weft_gguf *gguf) {
+  static const weft_model_limits limits = {2, 0, 1, false};
+  static const weft_device_config config = {.backend = "ref", .n_threads = 1};
+  weft_device *device;
+  weft_model *model;
+  weft_error error = {{0}};
+  if (weft_device_open(&config, &device, &error) != WEFT_OK) abort();
+  if (weft_model_open(gguf, device, &limits, NULL, NULL, &model, &error) == WEFT_OK) {
+    sink += weft_model_get_info(model)->scratch_bytes;
+    weft_model_close(model);
+  } else if (error.text[0] == 0) {
+    abort(); /* refused without a line */
+  }
+  weft_device_close(device);
+}
+
 static void judge(const weft_gguf *gguf) {
   const model_arch *arch;
   static model_hyper hyper;
-  weft_error error;
-  if (model_hyper_read(gguf, &arch, &hyper, &error) != WEFT_OK) return;
+  weft_error error = {{0}};
+  if (model_hyper_read(gguf, &arch, &hyper, &error) != WEFT_OK) {
+    if (error.text[0] == 0) abort(); /* refused without a line */
+    return;
+  }
   weft_kv_geometry geometry = model_hyper_geometry(&hyper, gguf_kv_type(gguf));
   const weft_kv_geometry *list = &geometry;
   static weft_kv_layout layout;
   (void)weft_kv_layout_choose(&list, 1, 0, &layout, &error);
   sink += layout.page_bytes + weft_kv_bytes_per_token(&geometry, true);
+  open_model(gguf);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {

@@ -19,6 +19,7 @@ from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
 import check_models
 import tiny_configs
 import tiny_gguf
+import tiny_llama
 import tiny_models
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -61,6 +62,8 @@ class Watch:
             self.handles.append(layer.register_forward_hook(self.after))
             if hasattr(layer, "router"):
                 self.handles.append(layer.router.register_forward_hook(self.routed))
+            if hasattr(layer.mlp, "experts"):
+                self.handles.append(layer.mlp.gate.register_forward_hook(self.routed_logits))
 
     def first(self, _module, args, kwargs):
         x = args[0] if args else kwargs["hidden_states"]
@@ -70,7 +73,13 @@ class Watch:
         self.seen.append((out[0] if isinstance(out, tuple) else out).detach().clone())
 
     def routed(self, _module, _args, out):
-        p = torch.sort(torch.log(out[0]), dim=-1, descending=True).values
+        self.judge(torch.log(out[0]))
+
+    def routed_logits(self, _module, _args, out):
+        self.judge(out[0])
+
+    def judge(self, logits):
+        p = torch.sort(logits, dim=-1, descending=True).values
         if self.top_k < p.shape[-1]:
             self.gap = min(self.gap, (p[:, self.top_k - 1] - p[:, self.top_k]).min().item())
 
@@ -145,7 +154,13 @@ class Divided:
         return self
 
 
+def is_llama(t):
+    return isinstance(t, tiny_llama.Tiny)
+
+
 def prompt_lengths(t):
+    if t.window == 0:
+        return [1, 7, 8, 9, 16, 17, 40]
     w, c = t.window, max(t.canvas, 8)
     lengths = {1, 3, w - 1, w, w + 1, 2 * w - 1, w + c + 3}
     return sorted(n for n in lengths if n > 0)
@@ -159,13 +174,13 @@ def draw_tokens(g, n, vocab, bos):
 
 
 def ar_cases(t, session, g):
-    longest = max(prompt_lengths(t))
+    longest, window = max(prompt_lengths(t)), t.window or 8
     for n in prompt_lengths(t):
         s = session(f"prompt-{n}")
-        s.encode(draw_tokens(g, n, t.vocab, True), n == t.window + 1)
+        s.encode(draw_tokens(g, n, t.vocab, True), n == window + 1)
     s = session("cached")
-    s.encode(draw_tokens(g, t.window - 2, t.vocab, True), False)
-    for n in (1, 1, 1, 1, t.window + 2, 1):
+    s.encode(draw_tokens(g, window - 2, t.vocab, True), False)
+    for n in (1, 1, 1, 1, window + 2, 1):
         s.encode(draw_tokens(g, n, t.vocab, False), False)
     s = session("no-bos")
     s.encode(draw_tokens(g, longest - 2, t.vocab, False), False)
@@ -188,7 +203,7 @@ def dg_cases(t, session, g):
 
 @torch.no_grad()
 def make(t, seed):
-    dg, ar = tiny_models.build(t, seed)
+    dg, ar = (None, tiny_llama.build(t, seed)) if is_llama(t) else tiny_models.build(t, seed)
     rec = Recorder()
     watch = {"ar": Watch(ar.model.layers, t.top_k)}
     if dg is not None:
@@ -210,12 +225,12 @@ def make(t, seed):
 
 def save(t, dg, ar, rec, floats, seed):
     base = os.path.join(OUT, t.name)
-    model = ar.model if dg is None else dg.model.decoder
-    head = ar.lm_head if dg is None and not t.tied else None
-    tiny_gguf.write(base + ".gguf", t, model.embed_tokens, model.norm, model.layers, head, dg)
+    if is_llama(t):
+        tiny_llama.write(base + ".gguf", t, ar)
+    else:
+        tiny_gguf.write(base + ".gguf", t, ar if dg is None else dg, dg is not None)
     if t.twin:
-        tiny_gguf.write(base + ".twin.gguf", t, ar.model.embed_tokens, ar.model.norm,
-                        ar.model.layers, None)
+        tiny_gguf.write(base + ".twin.gguf", t, ar, False)
     with open(base + ".f32", "wb") as f:
         f.write(floats)
     lines = ["weft-golden-model 1", f"gguf {t.name}.gguf", f"arch {t.arch}"]
@@ -226,7 +241,8 @@ def save(t, dg, ar, rec, floats, seed):
     with open(base + ".cases.txt", "w", encoding="ascii") as f:
         f.write("\n".join(lines + rec.lines) + "\n")
     cases = check_models.load_cases(t.name)
-    err, _ = check_models.compare(check_models.Model(base + ".gguf"), *cases, ())
+    family = check_models.family_of(t.name)
+    err, _ = check_models.compare(family.Model(base + ".gguf"), *cases, (), family.Run)
     if err > MAX_ROUNDING:
         raise Unsteady(f"rounding {err:.2g}")
     return err
@@ -236,10 +252,10 @@ def main():
     torch.set_num_threads(1)
     os.makedirs(OUT, exist_ok=True)
     wanted = set(sys.argv[1:])
-    unknown = wanted - {t.name for t in tiny_configs.ALL}
+    unknown = wanted - {t.name for t in check_models.ALL}
     if unknown:
         raise SystemExit(f"unknown model {sorted(unknown)}")
-    for t in tiny_configs.ALL:
+    for t in check_models.ALL:
         if wanted and t.name not in wanted:
             continue
         for seed in range(t.seed * 1000, t.seed * 1000 + 100):

@@ -42,6 +42,10 @@ class Tiny:
     eb_keys: dict = field(default_factory=dict)
     sc_norm_name: str = "self_cond_pre_norm.weight"
     twin: bool = False        # also write a gemma4 file of the same tensors
+    per_layer: int = 0        # width of the embeddings per layer
+    shared: int = 0           # last layers that read the keys of an earlier one; their MLP is twice as wide
+    spare_keys: bool = False  # the file has key and value matrices of those layers all the same
+    bare: bool = False        # the file leaves out every key and tensor that has a default
 
     @property
     def layers(self):
@@ -69,6 +73,19 @@ AR = [
     Tiny("ar-wide", "ssf", seed=108, hidden=48, dense=32, moe=8, experts=6, top_k=4, heads=8,
          kv_local=4, kv_global=2, hd_local=8, hd_global=32, theta_local=1000.0, theta_global=50000.0, eps=0.02,
          moe_gain=0.15),
+    # The shapes of E2B and E4B, of 12B (16 queries to a key head) and of 31B (32 heads).
+    Tiny("ar-e2b", "ssssfsf", seed=109, hidden=24, experts=0, dense=16, heads=4, kv_local=1, kv_global=1,
+         k_eq_v=False, per_layer=16, shared=2, spare_keys=True, hd_local=16, hd_global=32, vocab=96),
+    Tiny("ar-e4b", "ssfssfsssf", seed=110, hidden=32, experts=0, dense=32, heads=4, kv_local=2, kv_global=2, k_eq_v=False,
+         per_layer=8, shared=4, window=4, hd_local=8, hd_global=16, vocab=96, eps=0.02),
+    Tiny("ar-shared", "sfsf", seed=111, hidden=24, experts=0, dense=16, kv_local=2, kv_global=1, shared=2, per_layer=8,
+         hd_local=16, hd_global=16, window=16, vocab=96, eps=0.02),
+    Tiny("ar-per-layer", "sfsf", seed=112, hidden=24, experts=0, dense=16, kv_local=2, kv_global=1, per_layer=24, hd_local=8,
+         hd_global=16, vocab=96, bare=True, softcap=None),
+    Tiny("ar-12b", "ssf", seed=113, hidden=16, experts=0, dense=16, heads=16, kv_local=8, kv_global=1, hd_local=16, hd_global=32,
+         vocab=96),
+    Tiny("ar-31b", "sfsf", seed=114, hidden=16, experts=0, dense=16, heads=32, kv_local=16, kv_global=4, hd_local=8,
+         hd_global=16, vocab=96),
 ]
 
 EB = {"eb_max_steps": 48, "eb_t_min": 0.4, "eb_t_max": 0.8, "eb_entropy_bound": 0.1,

@@ -3,6 +3,7 @@
 
 import gguf
 import numpy as np
+import torch
 
 SPECIALS = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<|turn>", "<turn|>", "<|channel>",
             "<channel|>", "<|think|>"]
@@ -65,7 +66,10 @@ def add_keys(w, t, arch, canvas):
     w.add_uint32(k + "block_count", t.layers)
     w.add_uint32(k + "context_length", 1024)
     w.add_uint32(k + "embedding_length", t.hidden)
-    w.add_uint32(k + "feed_forward_length", t.dense)
+    if t.shared:
+        w.add_array(k + "feed_forward_length", [t.dense * (1 + (i >= t.layers - t.shared)) for i in range(t.layers)])
+    else:
+        w.add_uint32(k + "feed_forward_length", t.dense)
     if t.experts:
         w.add_uint32(k + "expert_feed_forward_length", t.moe)
         w.add_uint32(k + "expert_count", t.experts)
@@ -88,14 +92,17 @@ def add_keys(w, t, arch, canvas):
     else:
         w.add_array(k + "attention.sliding_window_pattern", [c == "s" for c in t.pattern])
     w.add_float32(k + "attention.layer_norm_rms_epsilon", t.eps)
-    w.add_uint32(k + "attention.shared_kv_layers", 0)
-    w.add_uint32(k + "embedding_length_per_layer_input", 0)
+    if t.shared or not t.bare:
+        w.add_uint32(k + "attention.shared_kv_layers", t.shared)
+    if t.per_layer or not t.bare:
+        w.add_uint32(k + "embedding_length_per_layer_input", t.per_layer)
     w.add_float32(k + "rope.freq_base", t.theta_global)
-    w.add_float32(k + "rope.freq_base_swa", t.theta_local)
-    w.add_uint32(k + "rope.dimension_count", t.hd_global)
-    w.add_uint32(k + "rope.dimension_count_swa", t.hd_local)
-    w.add_float32(k + "final_logit_softcapping", t.softcap)
-    w.add_uint32(k + "vocab_size", t.vocab)
+    if not t.bare:
+        w.add_float32(k + "rope.freq_base_swa", t.theta_local)
+        w.add_uint32(k + "rope.dimension_count", t.hd_global)
+        w.add_uint32(k + "rope.dimension_count_swa", t.hd_local)
+        w.add_float32(k + "final_logit_softcapping", t.softcap)
+        w.add_uint32(k + "vocab_size", t.vocab)
     if canvas:
         w.add_bool(k + "attention.causal", False)
         w.add_uint32("diffusion.canvas_length", canvas)
@@ -104,19 +111,34 @@ def add_keys(w, t, arch, canvas):
             add("diffusion." + name, value)
 
 
-def layer_tensors(layer, t):
+def spare_tensors(t, kind):
+    """What files of E2B have for layers that share keys, though nothing reads it: not a number here."""
+    width, hd = (t.kv_local, t.hd_local) if kind == "s" else (t.kv_global, t.hd_global)
+    none = {"attn_k.weight": (width * hd, t.hidden), "attn_v.weight": (width * hd, t.hidden), "attn_k_norm.weight": (hd,)}
+    return {name: torch.full(shape, float("nan")) for name, shape in none.items()}
+
+
+def layer_tensors(layer, t, kind):
     a, m = layer.self_attn, layer.mlp
     out = {"attn_norm.weight": layer.input_layernorm.weight, "attn_q.weight": a.q_proj.weight,
-           "attn_k.weight": a.k_proj.weight, "attn_output.weight": a.o_proj.weight,
-           "attn_q_norm.weight": a.q_norm.weight, "attn_k_norm.weight": a.k_norm.weight,
+           "attn_output.weight": a.o_proj.weight, "attn_q_norm.weight": a.q_norm.weight,
            "post_attention_norm.weight": layer.post_attention_layernorm.weight,
            "ffn_norm.weight": layer.pre_feedforward_layernorm.weight,
            "ffn_gate.weight": m.gate_proj.weight, "ffn_up.weight": m.up_proj.weight,
            "ffn_down.weight": m.down_proj.weight,
-           "post_ffw_norm.weight": layer.post_feedforward_layernorm.weight,
-           "layer_output_scale.weight": layer.layer_scalar}
-    if a.v_proj is not None:
-        out["attn_v.weight"] = a.v_proj.weight
+           "post_ffw_norm.weight": layer.post_feedforward_layernorm.weight}
+    if not t.bare:
+        out["layer_output_scale.weight"] = layer.layer_scalar
+    if not a.is_kv_shared_layer:
+        out["attn_k.weight"], out["attn_k_norm.weight"] = a.k_proj.weight, a.k_norm.weight
+        if a.v_proj is not None:
+            out["attn_v.weight"] = a.v_proj.weight
+    elif t.spare_keys:
+        out.update(spare_tensors(t, kind))
+    if t.per_layer:
+        out["inp_gate.weight"] = layer.per_layer_input_gate.weight
+        out["proj.weight"] = layer.per_layer_projection.weight
+        out["post_norm.weight"] = layer.post_per_layer_input_norm.weight
     if not t.experts:
         return out
     r, e = layer.router, layer.experts
@@ -136,10 +158,15 @@ def layer_tensors(layer, t):
     return out
 
 
-def write(path, t, embed, norm, layers, lm_head, dg=None):
-    arch = t.arch if dg is not None else "gemma4"
+def write(path, t, model, is_diffusion):
+    """The twin of a diffusion model is written from its gemma4 class."""
+    dg = model if is_diffusion else None
+    trunk = dg.model.decoder if is_diffusion else model.model
+    embed, norm, layers = trunk.embed_tokens, trunk.norm, trunk.layers
+    lm_head = None if t.tied else model.lm_head
+    arch = t.arch if is_diffusion else "gemma4"
     w = gguf.GGUFWriter(path, arch)
-    add_keys(w, t, arch, t.canvas if dg is not None else 0)
+    add_keys(w, t, arch, t.canvas if is_diffusion else 0)
     add_tokenizer(w, t.vocab)
 
     def put(name, x):
@@ -149,11 +176,15 @@ def write(path, t, embed, norm, layers, lm_head, dg=None):
     put("output_norm.weight", norm.weight)
     if lm_head is not None:
         put("output.weight", lm_head.weight)
+    if t.per_layer:
+        put("per_layer_token_embd.weight", trunk.embed_tokens_per_layer.weight)
+        put("per_layer_model_proj.weight", trunk.per_layer_model_projection.weight)
+        put("per_layer_proj_norm.weight", trunk.per_layer_projection_norm.weight)
     freqs = np.full(t.hd_global // 2, 1e30, dtype=np.float32)
     freqs[:int(0.25 * t.hd_global // 2)] = 1.0
     w.add_tensor("rope_freqs.weight", freqs)
     for i, layer in enumerate(layers):
-        for name, x in layer_tensors(layer, t).items():
+        for name, x in layer_tensors(layer, t, t.pattern[i]).items():
             put(f"blk.{i}.{name}", x)
         if dg is not None:
             put(f"blk.{i}.enc_layer_output_scale.weight",

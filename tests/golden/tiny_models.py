@@ -33,7 +33,9 @@ def text_kwargs(t):
 
 
 def gemma4(t):
-    config = Gemma4TextConfig(**text_kwargs(t), hidden_size_per_layer_input=0,
+    config = Gemma4TextConfig(**text_kwargs(t), hidden_size_per_layer_input=t.per_layer,
+                              vocab_size_per_layer_input=t.vocab, num_kv_shared_layers=t.shared,
+                              use_double_wide_mlp=t.shared > 0,
                               attention_k_eq_v=t.k_eq_v, enable_moe_block=t.experts > 0,
                               tie_word_embeddings=t.tied)
     config._experts_implementation = "eager"
@@ -67,9 +69,10 @@ class Draw:
 def fill_layer(layer, draw, t):
     attn, mlp = layer.self_attn, layer.mlp
     attn_size = (2.5 / attn.head_dim ** 0.5) ** 0.5     # scores with a spread near 2.5
-    for norm in (attn.q_norm, attn.k_norm):
+    shared = getattr(attn, "is_kv_shared_layer", False)
+    for norm in [attn.q_norm] + ([] if shared else [attn.k_norm]):
         norm.weight.copy_(draw.uniform(norm.weight, 0.5, 1.5) * attn_size)
-    for lin in (attn.q_proj, attn.k_proj, attn.v_proj, attn.o_proj,
+    for lin in (attn.q_proj, *([] if shared else [attn.k_proj, attn.v_proj]), attn.o_proj,
                 mlp.gate_proj, mlp.up_proj, mlp.down_proj):
         if lin is not None:
             lin.weight.copy_(draw.normal(lin.weight, 1.3 / lin.weight.shape[1] ** 0.5))
@@ -83,7 +86,24 @@ def fill_layer(layer, draw, t):
         w.copy_(draw.uniform(w, 0.4, 1.6))
     if t.experts:
         fill_moe(layer, draw, t)
-    layer.layer_scalar.copy_(draw.uniform(layer.layer_scalar, 0.35, 0.95))
+    if t.per_layer:
+        for lin in (layer.per_layer_input_gate, layer.per_layer_projection):
+            lin.weight.copy_(draw.normal(lin.weight, 1.3 / lin.weight.shape[1] ** 0.5))
+        norm = layer.post_per_layer_input_norm.weight
+        norm.copy_(draw.uniform(norm, 0.4, 1.6))
+    if not t.bare:
+        layer.layer_scalar.copy_(draw.uniform(layer.layer_scalar, 0.35, 0.95))
+
+
+def fill_per_layer(trunk, draw, t):
+    if not t.per_layer:
+        return
+    trunk.embed_tokens_per_layer.weight.copy_(
+        draw.normal(trunk.embed_tokens_per_layer.weight, 1.0 / t.per_layer ** 0.5))
+    lin = trunk.per_layer_model_projection.weight
+    lin.copy_(draw.normal(lin, 1.0))
+    norm = trunk.per_layer_projection_norm.weight
+    norm.copy_(draw.uniform(norm, 0.4, 1.6))
 
 
 def fill_moe(layer, draw, t):
@@ -114,6 +134,7 @@ def build(t, seed):
     ar = gemma4(t)
     if not t.diffusion:
         fill_trunk(ar.model.embed_tokens, ar.model.norm, ar.model.layers, draw, t)
+        fill_per_layer(ar.model, draw, t)
         if not t.tied:
             ar.lm_head.weight.copy_(draw.normal(ar.lm_head.weight, EMBED_STD))
         return None, ar

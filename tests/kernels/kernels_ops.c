@@ -14,20 +14,24 @@ enum { ROWS = 9, N_ALONE = 3, PAD = 8 };
 typedef struct norm_case {
   const char *name;
   uint32_t n_cols;
-  bool x2, weight, add, row_scale, in_place;
+  bool x2, weight, add, row_scale, in_place, plain, one_add; /* plain: not normed; one_add: one row for all */
 } norm_case;
 
 static const norm_case norm_cases[] = {
-    {"norm of one column", 1, false, false, false, false, false},
-    {"norm of 3", 3, true, true, true, true, false},
-    {"norm of 16", 16, false, true, false, false, false},
-    {"norm of 17", 17, true, false, false, false, true},
-    {"norm of 63", 63, false, true, true, false, false},
-    {"norm of 64", 64, false, false, true, true, true},
-    {"norm of 200", 200, true, true, true, true, true},
-    {"norm of 1024", 1024, false, true, false, false, false},
-    {"norm of 2816", 2816, true, true, true, true, false},
-    {"norm of 2817 in place", 2817, true, true, true, true, true},
+    {"norm of one column", 1, false, false, false, false, false, false, false},
+    {"norm of 3", 3, true, true, true, true, false, false, false},
+    {"norm of 16", 16, false, true, false, false, false, false, false},
+    {"norm of 17", 17, true, false, false, false, true, false, false},
+    {"norm of 63", 63, false, true, true, false, false, false, false},
+    {"norm of 64", 64, false, false, true, true, true, false, false},
+    {"norm of 200", 200, true, true, true, true, true, false, false},
+    {"norm of 1024", 1024, false, true, false, false, false, false, false},
+    {"norm of 2816", 2816, true, true, true, true, false, false, false},
+    {"norm of 2817 in place", 2817, true, true, true, true, true, false, false},
+    {"sum of 64", 64, true, false, false, false, true, true, false},
+    {"sum of 2048 and a bias in place", 2048, true, false, true, false, true, true, true},
+    {"bias of 37", 37, false, false, true, true, false, true, true},
+    {"norm of 200 and one row", 200, true, true, true, false, false, false, true},
 };
 
 /* The args of rows [first, first + n) of a norm over fixed random inputs. */
@@ -46,7 +50,9 @@ static void run_norm(weft_device *device, const norm_case *c, uint32_t first, ui
   args.x_stride = args.x2_stride = args.add_stride = args.y_stride = stride;
   args.x = (float *)x.data + first * stride;
   if (c->x2) args.x2 = (float *)x2.data + first * stride;
-  if (c->add) args.add = (const float *)add.data + first * stride;
+  if (c->add) args.add = (const float *)add.data + (c->one_add ? 0 : first * stride);
+  if (c->one_add) args.add_stride = 0;
+  args.plain = c->plain;
   if (c->weight) args.weight = weight.data;
   if (c->row_scale) args.row_scale = (const float *)row_scale.data + first;
   args.y = y;
@@ -238,17 +244,20 @@ typedef struct qkv_case {
   bool q_norm, k_norm, v_norm, v_is_k;
   uint32_t n_rotated; /* pairs that turn: the others have frequency 0 */
   int32_t position;   /* of row 0 */
+  bool queries_only;
 } qkv_case;
 
 static const qkv_case qkv_cases[] = {
-    {"qkv dim 8", 1, 1, 8, 1, WEFT_TYPE_F32, true, true, true, false, 4, 0},
-    {"qkv dim 24", 3, 1, 24, 4, WEFT_TYPE_BF16, true, true, true, true, 3, 5},
-    {"qkv dim 64", 4, 2, 64, 16, WEFT_TYPE_F32, true, true, false, false, 32, 1000},
-    {"qkv dim 128, no norms", 4, 4, 128, 16, WEFT_TYPE_BF16, false, false, false, false, 64, 32760},
-    {"qkv dim 256, K = V", 8, 2, 256, 16, WEFT_TYPE_BF16, true, true, true, true, 128, 131000},
-    {"qkv dim 32, 8 bits", 2, 1, 32, 4, WEFT_TYPE_Q8_0, true, true, true, false, 16, 77},
-    {"qkv dim 256, 8 bits", 8, 2, 256, 16, WEFT_TYPE_Q8_0, true, true, true, true, 128, 4000},
-    {"qkv dim 512, partial", 4, 1, 512, 32, WEFT_TYPE_F32, true, true, true, true, 64, 999990},
+    {"qkv dim 8", 1, 1, 8, 1, WEFT_TYPE_F32, true, true, true, false, 4, 0, false},
+    {"qkv dim 24", 3, 1, 24, 4, WEFT_TYPE_BF16, true, true, true, true, 3, 5, false},
+    {"qkv dim 64", 4, 2, 64, 16, WEFT_TYPE_F32, true, true, false, false, 32, 1000, false},
+    {"qkv dim 128, no norms", 4, 4, 128, 16, WEFT_TYPE_BF16, false, false, false, false, 64, 32760, false},
+    {"qkv dim 256, K = V", 8, 2, 256, 16, WEFT_TYPE_BF16, true, true, true, true, 128, 131000, false},
+    {"qkv dim 32, 8 bits", 2, 1, 32, 4, WEFT_TYPE_Q8_0, true, true, true, false, 16, 77, false},
+    {"qkv dim 256, 8 bits", 8, 2, 256, 16, WEFT_TYPE_Q8_0, true, true, true, true, 128, 4000, false},
+    {"qkv dim 512, partial", 4, 1, 512, 32, WEFT_TYPE_F32, true, true, true, true, 64, 999990, false},
+    {"queries only, dim 256", 8, 1, 256, 16, WEFT_TYPE_BF16, true, true, true, false, 128, 500, true},
+    {"queries only, dim 40", 3, 1, 40, 4, WEFT_TYPE_F32, true, true, true, false, 20, 3, true},
 };
 
 enum { N_PAGES = 6 };
@@ -323,6 +332,7 @@ static void run_qkv(weft_device *device, const qkv_case *c, uint32_t first, uint
                            .head_dim = c->dim};
   args.own_k = (uint8_t *)b->own_k.data + first * c->n_kv_heads * vector;
   args.own_v = (uint8_t *)b->own_v.data + first * c->n_kv_heads * vector;
+  if (c->queries_only) args.k = args.v = NULL, args.slot = NULL;
   assert_int_equal(done(device, weft_qkv(device, &args)), WEFT_OK);
   memory_free(inv_freq);
   memory_free(slot);

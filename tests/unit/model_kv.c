@@ -153,6 +153,35 @@ static void test_random_geometries(void **state) {
   }
 }
 
+/* Layers that read the keys of an earlier layer need no room, and have that layer's place. */
+static void test_shared_keys(void **state) {
+  (void)state;
+  weft_kv_geometry g = make(42, 6, (const uint32_t[]){2, 256}, (const uint32_t[]){2, 512}, 512), own = g;
+  const weft_kv_geometry *list = &g;
+  weft_kv_layout layout, wanted;
+  weft_error error;
+  own.n_layers = 24;
+  for (uint32_t l = 24; l < 42; l++) g.keys_of[l] = g.window[l] > 0 ? 23 : 24;
+  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_OK);
+  list = &own;
+  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &wanted, &error), WEFT_OK);
+  check_laws(&own, &layout);
+  assert_true(layout.page_bytes == wanted.page_bytes && layout.n_groups == wanted.n_groups);
+  assert_memory_equal(layout.group, wanted.group, sizeof layout.group);
+  for (uint32_t l = 24; l < 42; l++) {
+    uint32_t from = g.keys_of[l] - 1;
+    assert_true(layout.group_of[l] == layout.group_of[from] && layout.index_in[l] == layout.index_in[from]);
+  }
+  assert_int_equal(weft_kv_bytes_per_token(&g, false), weft_kv_bytes_per_token(&own, false));
+  assert_int_equal(weft_kv_bytes_per_token(&g, true), weft_kv_bytes_per_token(&own, true));
+  list = &g;
+  g.keys_of[41] = 42; /* its own number */
+  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_E_INVALID);
+  g.keys_of[41] = 30; /* a layer that shares keys itself */
+  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "layer 41 reads keys that no earlier layer has"));
+}
+
 static void test_refused_layouts(void **state) {
   (void)state;
   weft_kv_geometry g = demo();
@@ -254,6 +283,7 @@ int main(void) {
       cmocka_unit_test(test_several_models),
       cmocka_unit_test(test_random_geometries),
       cmocka_unit_test(test_refused_layouts),
+      cmocka_unit_test(test_shared_keys),
       cmocka_unit_test(test_store),
       cmocka_unit_test(test_plan),
   };

@@ -151,9 +151,7 @@ static void test_required_keys(void **state) {
                                       "attention.sliding_window",
                                       "attention.sliding_window_pattern",
                                       "attention.layer_norm_rms_epsilon",
-                                      "rope.freq_base",
-                                      "rope.freq_base_swa",
-                                      "final_logit_softcapping"};
+                                      "rope.freq_base"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char key[96], words[128];
     (void)snprintf(key, sizeof key, "gemma4.%s", names[i]);
@@ -201,10 +199,6 @@ static void test_bounds(void **state) {
 
 static void test_unsupported(void **state) {
   (void)state;
-  refused("ar-base", (edit){.set_u32 = "gemma4.embedding_length_per_layer_input", .value = 256}, WEFT_E_UNSUPPORTED,
-          "per-layer embeddings are not supported");
-  refused("ar-base", (edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = 2}, WEFT_E_UNSUPPORTED,
-          "layers that share keys are not supported");
   refused("ar-base", (edit){.set_u32 = "gemma4.attention.value_length", .value = 16}, WEFT_E_UNSUPPORTED,
           "differs from key_length");
   refused("ar-base", (edit){.set_u32 = "gemma4.rope.dimension_count_swa", .value = 8}, WEFT_E_UNSUPPORTED,
@@ -236,14 +230,12 @@ static void test_tensors(void **state) {
                                        "blk.1.post_ffw_norm_2.weight",
                                        "blk.1.ffn_gate_inp.weight",
                                        "blk.1.ffn_gate_inp.scale",
-                                       "blk.1.ffn_down_exps.weight",
-                                       "blk.1.layer_output_scale.weight"};
+                                       "blk.1.ffn_down_exps.weight"};
   for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
     char words[128];
     (void)snprintf(words, sizeof words, "tensor '%s' is missing", needed[i]);
     refused("ar-base", (edit){.drop_tensor = needed[i]}, WEFT_E_FORMAT, words);
     if (strcmp(needed[i], "token_embd.weight") == 0) continue; /* its rows are the vocabulary */
-    if (strstr(needed[i], "scale.weight") != NULL) continue;   /* one element: no row to lose */
     (void)snprintf(words, sizeof words, "'%.64s' has shape", needed[i]);
     refused("ar-base", (edit){.reshape = needed[i]}, WEFT_E_FORMAT, words);
   }
@@ -254,6 +246,133 @@ static void test_tensors(void **state) {
   refused("dg-base", (edit){.drop_tensor = "blk.3.enc_layer_output_scale.weight"}, WEFT_E_FORMAT, "is missing");
   refused("dg-base", (edit){.drop_tensor = "self_cond_pre_norm.weight"}, WEFT_E_FORMAT, "is missing");
   refused("dg-base", (edit){.drop_tensor = "self_cond_up.weight"}, WEFT_E_FORMAT, "is missing");
+}
+
+static void test_unused_tensors(void **state) {
+  (void)state;
+  static const char *const names[] = {"blk.1.extra.weight", "blk.0.attn_q.scale", "output.scale", "token_embd.scale"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char words[96];
+    (void)snprintf(words, sizeof words, "tensor '%s' is not used by a gemma4 model", names[i]);
+    refused("ar-base", (edit){.rename = "blk.1.ffn_down_exps.scale", .name = names[i]}, WEFT_E_UNSUPPORTED, words);
+  }
+}
+
+/* Embeddings per layer, and layers that read the keys of an earlier layer. */
+static void test_shared_layers(void **state) {
+  (void)state;
+  static const char *const names[] = {
+      "per_layer_token_embd.weight", "per_layer_model_proj.weight", "per_layer_proj_norm.weight",
+      "blk.2.inp_gate.weight",       "blk.2.proj.weight",           "blk.2.post_norm.weight",
+      "blk.0.attn_k.weight",         "blk.0.attn_k_norm.weight",    "blk.0.attn_v.weight"};
+  weft_model_info info;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char words[96];
+    (void)snprintf(words, sizeof words, "tensor '%s' is missing", names[i]);
+    refused("ar-e2b", (edit){.drop_tensor = names[i]}, WEFT_E_FORMAT, words);
+    (void)snprintf(words, sizeof words, "'%s' has shape", names[i]);
+    refused("ar-e2b", (edit){.reshape = names[i]}, WEFT_E_FORMAT, words);
+  }
+  accepted("ar-e2b", (edit){.drop_tensor = "blk.6.attn_k.weight"}, &info); /* of a layer that shares keys */
+  assert_true(info.kv.keys_of[4] == 0 && info.kv.keys_of[5] == 4 && info.kv.keys_of[6] == 5);
+  refused("ar-e2b", (edit){.reshape = "blk.6.attn_k.weight"}, WEFT_E_FORMAT, "'blk.6.attn_k.weight' has shape");
+  refused("ar-e2b", (edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = 7}, WEFT_E_FORMAT,
+          "is 7; it must be 0..6");
+  refused("ar-e2b", (edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = 3}, WEFT_E_FORMAT,
+          "layer 4 shares keys, but no layer before 4 has such keys");
+  refused("ar-e2b", (edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = UINT32_MAX}, WEFT_E_FORMAT,
+          "it must be 0..6");
+  refused("ar-e2b", (edit){.set_u32 = "gemma4.embedding_length_per_layer_input", .value = UINT32_MAX}, WEFT_E_FORMAT,
+          "it must be 0..16384");
+  refused("ar-e2b", (edit){.set_u32 = "gemma4.embedding_length_per_layer_input", .value = 0}, WEFT_E_UNSUPPORTED,
+          "is not used by a gemma4 model");
+  refused("ar-e2b", (edit){.set_u32 = "gemma4.feed_forward_length", .value = 0}, WEFT_E_FORMAT, "it must be 1..");
+}
+
+static void test_llama_keys(void **state) {
+  (void)state;
+  static const char *const required[] = {"block_count",          "context_length",
+                                         "embedding_length",     "feed_forward_length",
+                                         "attention.head_count", "attention.layer_norm_rms_epsilon"};
+  static const struct {
+    const char *model, *key;
+    uint32_t value;
+    weft_status status;
+    const char *words;
+  } cases[] = {
+      {"llama-base", "llama.block_count", 0, WEFT_E_FORMAT, "is 0; it must be 1..256"},
+      {"llama-base", "llama.block_count", 5, WEFT_E_FORMAT, "'blk.4.attn_norm.weight' is missing"},
+      {"llama-base", "llama.attention.head_count", 0, WEFT_E_FORMAT, "it must be 1.."},
+      {"llama-base", "llama.attention.head_count", 3, WEFT_E_FORMAT, "do not share 2 key heads evenly"},
+      {"llama-base", "llama.attention.head_count_kv", 0, WEFT_E_FORMAT, "it must be 1.."},
+      {"llama-base", "llama.attention.head_count_kv", 1, WEFT_E_FORMAT, "'blk.0.attn_k.weight' has shape"},
+      {"llama-base", "llama.attention.key_length", 0, WEFT_E_FORMAT, "it must be 8..1024"},
+      {"llama-base", "llama.attention.key_length", 1u << 31, WEFT_E_FORMAT, "it must be 8..1024"},
+      {"llama-base", "llama.attention.value_length", 16, WEFT_E_UNSUPPORTED, "differs from key_length 8"},
+      {"llama-base", "llama.rope.dimension_count", 4, WEFT_E_UNSUPPORTED, "differs from key_length 8"},
+      {"llama-linear-bias", "llama.attention.head_count", 5, WEFT_E_FORMAT, "do not share a width of 32 evenly"},
+      {"llama-linear-bias", "llama.attention.head_count", 8, WEFT_E_UNSUPPORTED, "heads of 4; 8 to 1024"},
+      {"llama-base", "llama.feed_forward_length", 0, WEFT_E_FORMAT, "it must be 1.."},
+      {"llama-moe", "llama.expert_count", 0, WEFT_E_FORMAT, "'llama.expert_count' is missing or 0"},
+      {"llama-moe", "llama.expert_used_count", 9, WEFT_E_FORMAT, "is 9; it must be 1..4"},
+      {"qwen3moe-base", "qwen3moe.expert_feed_forward_length", 8, WEFT_E_FORMAT, "'blk.0.ffn_gate_exps.weight' has"},
+      {"qwen3moe-base", "qwen3moe.expert_shared_feed_forward_length", 8, WEFT_E_UNSUPPORTED,
+       "shared experts are not supported"},
+      {"llama-base", "llama.rope.scaling.original_context_length", 0, WEFT_E_FORMAT, "it must be 1.."},
+  };
+  weft_model_info info;
+  for (size_t i = 0; i < sizeof required / sizeof *required; i++) {
+    char key[96], words[128];
+    (void)snprintf(key, sizeof key, "llama.%s", required[i]);
+    (void)snprintf(words, sizeof words, "key '%s' is missing", key);
+    refused("llama-base", (edit){.drop_key = key}, WEFT_E_FORMAT, words);
+  }
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refused(cases[i].model, (edit){.set_u32 = cases[i].key, .value = cases[i].value}, cases[i].status, cases[i].words);
+  }
+  refused("llama-base", (edit){.set_string = "llama.rope.scaling.type", .text = "longrope"}, WEFT_E_UNSUPPORTED,
+          "none, linear and yarn are");
+  refused("llama-yarn", (edit){.set_f32 = "llama.rope.scaling.factor", .real = 0.0f}, WEFT_E_FORMAT, "factor' is 0");
+  refused("llama-yarn", (edit){.set_f32 = "llama.rope.scaling.yarn_log_multiplier", .real = 0.1f}, WEFT_E_UNSUPPORTED,
+          "yarn_log_multiplier");
+  refused("llama-moe", (edit){.set_f32 = "llama.expert_weights_scale", .real = 2.5f}, WEFT_E_UNSUPPORTED,
+          "only 1 is supported");
+  accepted("llama-base", (edit){.set_string = "llama.rope.scaling.type", .text = "none"}, &info);
+  accepted("llama-base", (edit){.drop_key = "llama.rope.freq_base"}, &info);
+  assert_true(info.kv.head_dim[0] == 8 && info.kv.window[0] == 0 && info.n_experts == 0);
+}
+
+static void test_llama_tensors(void **state) {
+  (void)state;
+  static const char *const needed[] = {"token_embd.weight",        "output_norm.weight",    "blk.1.attn_norm.weight",
+                                       "blk.1.attn_q.weight",      "blk.1.attn_k.weight",   "blk.1.attn_v.weight",
+                                       "blk.1.attn_output.weight", "blk.1.ffn_norm.weight", "blk.1.ffn_gate.weight",
+                                       "blk.1.ffn_up.weight",      "blk.1.ffn_down.weight"};
+  weft_model_info info;
+  for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+    char words[128];
+    (void)snprintf(words, sizeof words, "tensor '%s' is missing", needed[i]);
+    refused("llama-base", (edit){.drop_tensor = needed[i]}, WEFT_E_FORMAT, words);
+    if (i == 0) continue; /* its rows are the vocabulary */
+    (void)snprintf(words, sizeof words, "'%.64s' has shape", needed[i]);
+    refused("llama-base", (edit){.reshape = needed[i]}, WEFT_E_FORMAT, words);
+  }
+  static const char *const biases[] = {"attn_q", "attn_k", "attn_v", "attn_output"};
+  for (size_t i = 0; i < 4; i++) {
+    char name[64], words[96];
+    (void)snprintf(name, sizeof name, "blk.2.%s.bias", biases[i]);
+    (void)snprintf(words, sizeof words, "'%s' has shape", name);
+    refused("llama-linear-bias", (edit){.reshape = name}, WEFT_E_FORMAT, words);
+    accepted("llama-linear-bias", (edit){.drop_tensor = name}, &info);
+  }
+  refused("llama-linear-bias", (edit){.rename = "blk.2.attn_q.bias", .name = "blk.2.ffn_up.bias"}, WEFT_E_UNSUPPORTED,
+          "'blk.2.ffn_up.bias' is not used by a llama model");
+  refused("llama-3", (edit){.reshape = "rope_freqs.weight"}, WEFT_E_FORMAT, "'rope_freqs.weight' has shape");
+  refused("qwen3-base", (edit){.reshape = "blk.0.attn_q_norm.weight"}, WEFT_E_FORMAT, "attn_q_norm.weight' has shape");
+  refused("qwen3moe-base", (edit){.drop_tensor = "blk.1.ffn_gate_inp.weight"}, WEFT_E_FORMAT,
+          "'blk.1.ffn_gate_inp.weight' is missing; the layer's experts need it");
+  refused("qwen3moe-base", (edit){.drop_tensor = "blk.1.ffn_up_exps.weight"}, WEFT_E_FORMAT, "blk.1 needs either");
+  refused("qwen3moe-base", (edit){.drop_tensor = "blk.1.ffn_down_exps.weight"}, WEFT_E_FORMAT, "is missing");
 }
 
 static void test_what_may_differ(void **state) {
@@ -269,7 +388,11 @@ static void test_what_may_differ(void **state) {
   accepted("ar-base", (edit){.drop_key = "gemma4.vocab_size"}, &info);
   accepted("ar-base", (edit){.drop_key = "general.name"}, &info);
   assert_string_equal(info.name, "edited");
-  accepted("ar-base", (edit){.rename = "blk.1.ffn_down_exps.scale", .name = "mtp.extra"}, &info); /* only told */
+  accepted("ar-base", (edit){.rename = "blk.1.ffn_down_exps.scale", .name = "mtp.extra"}, &info);   /* only told */
+  accepted("ar-base", (edit){.rename = "blk.1.ffn_down_exps.scale", .name = "blk.4.extra"}, &info); /* no such layer */
+  accepted("ar-base", (edit){.drop_tensor = "blk.1.layer_output_scale.weight"}, &info);
+  accepted("ar-base", (edit){.drop_key = "gemma4.rope.freq_base_swa"}, &info);
+  accepted("ar-base", (edit){.drop_key = "gemma4.final_logit_softcapping"}, &info);
   accepted("dg-base", (edit){.drop_key = "diffusion.eb_t_min"}, &info);
   assert_true(info.entropy_bound.t_min == 0.4f && info.canvas_length == 8);
   accepted("dg-base", (edit){.set_u32 = "diffusion.eb_max_steps", .value = 7}, &info);
@@ -310,10 +433,9 @@ static void see(void *self, uint64_t done, uint64_t total) {
 }
 
 /* Every allocation of an open refused once: a line, no leak (seen by the sanitizer build). */
-static void test_memory_refused(void **state) {
-  (void)state;
+static void refuse_memory(const char *name) {
   gguf_writer w;
-  weft_gguf *gguf = open_edited("dg-base", &(edit){0}, &w);
+  weft_gguf *gguf = open_edited(name, &(edit){0}, &w);
   weft_device *device = open_ref();
   bool worked = false;
   for (uint64_t n = 1; !worked && n < 2000; n++) {
@@ -338,6 +460,13 @@ static void test_memory_refused(void **state) {
   gguf_writer_close(&w);
 }
 
+static void test_memory_refused(void **state) {
+  (void)state;
+  refuse_memory("dg-base");
+  refuse_memory("ar-e2b");
+  refuse_memory("llama-linear-bias");
+}
+
 static void inspect_holds(const char *name, edit e, bool json, const char *words) {
   gguf_writer w;
   weft_gguf *gguf = open_edited(name, &e, &w);
@@ -356,6 +485,7 @@ static void test_inspect(void **state) {
   inspect_holds("dg-base", (edit){0}, false, "canvas: 8 tokens, at most 48 steps");
   inspect_holds("dg-base", (edit){0}, false, "KV per token (F32)          1.00 KiB, once windows are full 512 bytes");
   inspect_holds("dg-base", (edit){0}, false, "diffusion-gemma.attention.head_count_kv        [2, 1, 2, 1]");
+  inspect_holds("ar-e2b", (edit){0}, false, "KV per token (F32)          768 bytes, once windows are full 256 bytes");
   inspect_holds("dg-base", (edit){0}, true, "\"bytes_per_token\": 1024, \"bytes_per_token_windows_full\": 512");
   inspect_holds("dg-base", (edit){0}, true,
                 "{\"name\": \"blk.0.attn_q.weight\", \"type\": \"F32\", \"shape\": [32, 64], "
@@ -371,11 +501,13 @@ static void test_inspect(void **state) {
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_architecture), cmocka_unit_test(test_required_keys),
-      cmocka_unit_test(test_bounds),       cmocka_unit_test(test_unsupported),
-      cmocka_unit_test(test_tensors),      cmocka_unit_test(test_what_may_differ),
-      cmocka_unit_test(test_limits),       cmocka_unit_test(test_memory_refused),
-      cmocka_unit_test(test_inspect),
+      cmocka_unit_test(test_architecture),  cmocka_unit_test(test_required_keys),
+      cmocka_unit_test(test_bounds),        cmocka_unit_test(test_unsupported),
+      cmocka_unit_test(test_tensors),       cmocka_unit_test(test_what_may_differ),
+      cmocka_unit_test(test_limits),        cmocka_unit_test(test_memory_refused),
+      cmocka_unit_test(test_inspect),       cmocka_unit_test(test_unused_tensors),
+      cmocka_unit_test(test_shared_layers), cmocka_unit_test(test_llama_keys),
+      cmocka_unit_test(test_llama_tensors),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

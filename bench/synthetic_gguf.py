@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Writes a GGUF file with the keys, tensors and types of a model that people use, and random weights: for speed, room and
+plans, not for answers. Needs Python alone.
+
+  bench/synthetic_gguf.py MODEL TYPES FILE [sparse]
+    MODEL  gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b | qwen3-30b-a3b |
+           qwen3-8b | llama-2-7b | llama-3-8b
+    TYPES  q4_0 | q4_k_m | q8_0 | bf16
+    sparse the weights are zeros that take no room on the disk: for `weft inspect` only
+
+Routers are random, so that tokens spread over experts as random ones do. The vocabulary is made up.
+"""
+import os
+import random
+import struct
+import sys
+
+# name: GGML id, elements and bytes of a block, and the scales that every block begins with
+TYPES = {"F32": (0, 1, 4, b""), "F16": (1, 1, 2, b""), "BF16": (30, 1, 2, b""), "Q8_0": (8, 32, 34, struct.pack("<e", 3e-4)),
+         "Q4_0": (2, 32, 18, struct.pack("<e", 4e-3)), "Q5_0": (6, 32, 22, struct.pack("<e", 2e-3)),
+         "Q4_K": (12, 256, 144, struct.pack("<ee", 6e-5, 4.5e-4)), "Q6_K": (14, 256, 210, b"")}
+FALLBACK = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}  # of rows that are no multiple of 256
+MIXES = {"q4_0": ("Q4_0", "Q4_0", "Q6_K"), "q4_k_m": ("Q4_K", "Q6_K", "Q6_K"), "q8_0": ("Q8_0",) * 3, "bf16": ("BF16",) * 3}
+
+
+def gemma(layers, hidden, ff, heads, kv, kv_global, window, experts=0, period=6, per_layer=0, shared=0, k_eq_v=True):
+    return dict(arch="gemma4", layers=layers, hidden=hidden, ff=ff, heads=heads, kv=kv, kv_global=kv_global, window=window,
+                experts=experts, used=8, expert_ff=704, period=period, per_layer=per_layer, shared=shared, k_eq_v=k_eq_v,
+                vocab=262144, context=131072 if per_layer else 262144, head=256, head_global=512, eps=1e-6)
+
+
+def llama(arch, layers, hidden, ff, heads, kv, vocab, context, theta, experts=0, expert_ff=0, eps=1e-6, tied=False):
+    return dict(arch=arch, layers=layers, hidden=hidden, ff=ff, heads=heads, kv=kv, vocab=vocab, context=context, theta=theta,
+                experts=experts, used=8, expert_ff=expert_ff, head=128, eps=eps, tied=tied)
+
+
+MODELS = {
+    "gemma4-e2b": gemma(35, 1536, 6144, 8, 1, 1, 512, period=5, per_layer=256, shared=20, k_eq_v=False),
+    "gemma4-e4b": gemma(42, 2560, 10240, 8, 2, 2, 512, per_layer=256, shared=18, k_eq_v=False),
+    "gemma4-12b": gemma(48, 3840, 15360, 16, 8, 1, 1024),
+    "gemma4-26b": gemma(30, 2816, 2112, 16, 8, 2, 1024, experts=128),
+    "gemma4-31b": gemma(60, 5376, 21504, 32, 16, 4, 1024),
+    "diffusion-gemma-26b": dict(gemma(30, 2816, 2112, 16, 8, 2, 1024, experts=128), arch="diffusion-gemma"),
+    "qwen3-30b-a3b": llama("qwen3moe", 48, 2048, 6144, 32, 4, 151936, 40960, 1e6, 128, 768),
+    "qwen3-8b": llama("qwen3", 36, 4096, 12288, 32, 8, 151936, 40960, 1e6),
+    "llama-2-7b": llama("llama", 32, 4096, 11008, 32, 32, 32000, 4096, 1e4, eps=1e-5),
+    "llama-3-8b": llama("llama", 32, 4096, 14336, 32, 8, 128256, 8192, 5e5, eps=1e-5),
+}
+
+
+class Writer:
+    def __init__(self):
+        self.keys, self.n_keys, self.tensors, self.at = b"", 0, [], 0
+
+    @staticmethod
+    def text(s):
+        raw = s.encode() if isinstance(s, str) else s
+        return struct.pack("<Q", len(raw)) + raw
+
+    def value(self, v):
+        """GGUF type and bytes of a value."""
+        if isinstance(v, bool):
+            return 7, struct.pack("<B", v)
+        if isinstance(v, int):
+            return 4, struct.pack("<I", v)
+        if isinstance(v, float):
+            return 6, struct.pack("<f", v)
+        if isinstance(v, str):
+            return 8, self.text(v)
+        kind = self.value(v[0])[0]
+        return 9, struct.pack("<IQ", kind, len(v)) + b"".join(self.value(x)[1] for x in v)
+
+    def key(self, name, v):
+        kind, raw = self.value(v)
+        self.keys += self.text(name) + struct.pack("<I", kind) + raw
+        self.n_keys += 1
+
+    def tensor(self, name, kind, *shape):
+        """The shape as in the file: the contiguous dimension first."""
+        if kind in FALLBACK and shape[0] % 256:
+            kind = FALLBACK[kind]
+        _, elements, size, _ = TYPES[kind]
+        n = shape[0] // elements * size
+        for d in shape[1:]:
+            n *= d
+        self.tensors.append((name, kind, shape, self.at, n))
+        self.at += (n + 31) // 32 * 32
+
+    def write(self, path, sparse):
+        head = b"GGUF" + struct.pack("<IQQ", 3, len(self.tensors), self.n_keys) + self.keys
+        for name, kind, shape, at, _ in self.tensors:
+            head += self.text(name) + struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", d) for d in shape)
+            head += struct.pack("<IQ", TYPES[kind][0], at)
+        head += bytes(-len(head) % 32)
+        with open(path, "wb") as f:
+            f.write(head)
+            if not sparse:
+                for tensor in self.tensors:
+                    fill(f, len(head), tensor)
+            f.truncate(len(head) + self.at)
+
+
+def blocks(kind, n):
+    """About 1 MiB of blocks with random digits and small scales, cut to n bytes."""
+    if kind not in blocks.made:
+        _, _, size, scales = TYPES[kind]
+        rng, count = random.Random(kind), (1 << 20) // size
+        if kind == "F32":
+            raw = struct.pack(f"<{count}f", *(rng.gauss(0, 0.02) for _ in range(count)))
+        elif kind in ("F16", "BF16"):
+            raw = b"".join(struct.pack("<f", rng.gauss(0, 0.02))[2:] for _ in range(count))
+        elif kind == "Q6_K":  # its scales come last
+            raw = b"".join(rng.randbytes(192) + bytes([1, 255] * 8) + struct.pack("<e", 6e-4) for _ in range(count))
+        else:
+            raw = b"".join(scales + rng.randbytes(size - len(scales)) for _ in range(count))
+        blocks.made[kind] = raw
+    return blocks.made[kind][:n]
+
+
+blocks.made = {}
+
+
+def fill(f, base, tensor):
+    name, kind, shape, at, n = tensor
+    f.seek(base + at)
+    if len(shape) == 1:  # norms and scales are 1, and so are divisors of frequencies but for those that never turn
+        ones = [1.0 if name != "rope_freqs.weight" or i < shape[0] // 4 else 1e30 for i in range(shape[0])]
+        f.write(struct.pack(f"<{shape[0]}f", *ones))
+        return
+    while n > 0:
+        part = blocks(kind, n)
+        f.write(part)
+        n -= len(part)
+
+
+def add_vocabulary(w, m):
+    n, kind = m["vocab"], {"gemma4": "gemma4", "diffusion-gemma": "gemma4"}.get(m["arch"], "gpt2")
+    if m["arch"] == "llama" and n == 32000:
+        kind = "llama"
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    if kind == "gpt2":
+        tokens, types = [chr(b) for b in shown] + [chr(0x100 + i) for i in range(256 - len(shown))], [1] * 256
+    else:
+        tokens = ["<unk>", "<s>", "</s>"] if kind == "llama" else ["<pad>", "<eos>", "<bos>", "<unk>"]
+        types = [3] * len(tokens)
+        tokens += [f"<0x{b:02X}>" for b in range(256)]
+        types += [6] * 256
+    types += [1] * (n - len(tokens))
+    tokens += [f"x{i}" for i in range(len(tokens), n)]
+    w.key("tokenizer.ggml.model", kind)
+    w.key("tokenizer.ggml.tokens", tokens)
+    w.key("tokenizer.ggml.token_type", types)
+    if kind == "gpt2":
+        w.key("tokenizer.ggml.pre", "qwen2" if m["arch"] != "llama" else "llama-bpe")
+    else:
+        w.key("tokenizer.ggml.scores", [float(-i) for i in range(n)])
+    if kind != "llama":
+        w.key("tokenizer.ggml.merges", ["x 1"])
+    w.key("tokenizer.ggml.bos_token_id", {"llama": 1, "gemma4": 2}.get(kind, n - 2))
+    w.key("tokenizer.ggml.eos_token_id", {"llama": 2, "gemma4": 1}.get(kind, n - 1))
+
+
+def add_sizes(w, m):
+    k = m["arch"] + "."
+    w.key(k + "block_count", m["layers"])
+    w.key(k + "context_length", m["context"])
+    w.key(k + "embedding_length", m["hidden"])
+    w.key(k + "attention.head_count", m["heads"])
+    w.key(k + "attention.layer_norm_rms_epsilon", m["eps"])
+    if m["experts"]:
+        w.key(k + "expert_count", m["experts"])
+        w.key(k + "expert_used_count", m["used"])
+        w.key(k + "expert_feed_forward_length", m["expert_ff"])
+
+
+def add_gemma(w, m, mix):
+    k, layers, matrix, rich, embed = m["arch"] + ".", m["layers"], *mix
+    sliding = [(i + 1) % m["period"] != 0 for i in range(layers)]
+    ff = [m["ff"] * (2 if m["shared"] and i >= layers - m["shared"] and m["layers"] == 35 else 1) for i in range(layers)]
+    w.key(k + "feed_forward_length", ff if m["shared"] else m["ff"])
+    w.key(k + "attention.head_count_kv", [m["kv"] if s else m["kv_global"] for s in sliding])
+    for part in "attention.key_length", "attention.value_length", "rope.dimension_count":
+        w.key(k + part, m["head_global"])
+        w.key(k + part + "_swa", m["head"])
+    w.key(k + "attention.sliding_window", m["window"])
+    w.key(k + "attention.sliding_window_pattern", sliding)
+    w.key(k + "attention.shared_kv_layers", m["shared"])
+    w.key(k + "embedding_length_per_layer_input", m["per_layer"])
+    w.key(k + "rope.freq_base", 1e6)
+    w.key(k + "rope.freq_base_swa", 1e4)
+    w.key(k + "final_logit_softcapping", 30.0)
+    hidden, diffusion = m["hidden"], m["arch"] == "diffusion-gemma"
+    if diffusion:
+        w.key("diffusion.canvas_length", 256)
+    w.tensor("token_embd.weight", embed, hidden, m["vocab"])
+    w.tensor("output_norm.weight", "F32", hidden)
+    w.tensor("rope_freqs.weight", "F32", m["head_global"] // 2)
+    if m["per_layer"]:
+        w.tensor("per_layer_token_embd.weight", embed, m["per_layer"] * layers, m["vocab"])
+        w.tensor("per_layer_model_proj.weight", "BF16", hidden, m["per_layer"] * layers)
+        w.tensor("per_layer_proj_norm.weight", "F32", m["per_layer"])
+    if diffusion:
+        w.tensor("self_cond_pre_norm.weight", "F32", hidden)
+        for name, shape in (("gate", (hidden, m["ff"])), ("up", (hidden, m["ff"])), ("down", (m["ff"], hidden))):
+            w.tensor(f"self_cond_{name}.weight", matrix, *shape)
+    for i in range(layers):
+        head, kv = (m["head"], m["kv"]) if sliding[i] else (m["head_global"], m["kv_global"])
+        put = lambda name, kind, *shape: w.tensor(f"blk.{i}.{name}", kind, *shape)  # noqa: E731
+        add_attention(put, m, mix, head, kv, sliding[i] or not m["k_eq_v"])
+        for name in "attn_q_norm", "attn_k_norm":
+            put(name + ".weight", "F32", head)
+        for name in "post_attention_norm", "post_ffw_norm":
+            put(name + ".weight", "F32", hidden)
+        put("layer_output_scale.weight", "F32", 1)
+        if diffusion:
+            put("enc_layer_output_scale.weight", "F32", 1)
+        add_mlp(put, mix, hidden, ff[i])
+        if m["per_layer"]:
+            put("inp_gate.weight", matrix, hidden, m["per_layer"])
+            put("proj.weight", matrix, m["per_layer"], hidden)
+            put("post_norm.weight", "F32", hidden)
+        if m["experts"]:
+            for name in "post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2":
+                put(name + ".weight", "F32", hidden)
+            put("ffn_gate_inp.scale", "F32", hidden)
+            put("ffn_down_exps.scale", "F32", m["experts"])
+            put("ffn_gate_inp.weight", "F32", hidden, m["experts"])
+            put("ffn_gate_up_exps.weight", matrix, hidden, 2 * m["expert_ff"], m["experts"])
+            put("ffn_down_exps.weight", rich, m["expert_ff"], hidden, m["experts"])
+
+
+def add_attention(put, m, mix, head, kv, has_values):
+    matrix, rich, _ = mix
+    put("attn_norm.weight", "F32", m["hidden"])
+    put("attn_q.weight", matrix, m["hidden"], m["heads"] * head)
+    put("attn_k.weight", matrix, m["hidden"], kv * head)
+    if has_values:
+        put("attn_v.weight", rich, m["hidden"], kv * head)
+    put("attn_output.weight", matrix, m["heads"] * head, m["hidden"])
+    put("ffn_norm.weight", "F32", m["hidden"])
+
+
+def add_mlp(put, mix, hidden, ff):
+    put("ffn_gate.weight", mix[0], hidden, ff)
+    put("ffn_up.weight", mix[0], hidden, ff)
+    put("ffn_down.weight", mix[1], ff, hidden)
+
+
+def add_llama(w, m, mix):
+    k, matrix, rich, embed = m["arch"] + ".", *mix
+    w.key(k + "feed_forward_length", m["ff"])
+    w.key(k + "attention.head_count_kv", m["kv"])
+    for part in "attention.key_length", "attention.value_length", "rope.dimension_count":
+        w.key(k + part, m["head"])
+    w.key(k + "rope.freq_base", m["theta"])
+    w.tensor("token_embd.weight", matrix, m["hidden"], m["vocab"])
+    w.tensor("output_norm.weight", "F32", m["hidden"])
+    if not m["tied"]:
+        w.tensor("output.weight", embed, m["hidden"], m["vocab"])
+    for i in range(m["layers"]):
+        put = lambda name, kind, *shape: w.tensor(f"blk.{i}.{name}", kind, *shape)  # noqa: E731
+        add_attention(put, m, mix, m["head"], m["kv"], True)
+        if m["arch"].startswith("qwen3"):
+            put("attn_q_norm.weight", "F32", m["head"])
+            put("attn_k_norm.weight", "F32", m["head"])
+        if not m["experts"]:
+            add_mlp(put, mix, m["hidden"], m["ff"])
+            continue
+        put("ffn_gate_inp.weight", "F32", m["hidden"], m["experts"])
+        put("ffn_gate_exps.weight", matrix, m["hidden"], m["expert_ff"], m["experts"])
+        put("ffn_up_exps.weight", matrix, m["hidden"], m["expert_ff"], m["experts"])
+        put("ffn_down_exps.weight", rich, m["expert_ff"], m["hidden"], m["experts"])
+
+
+def main():
+    if len(sys.argv) < 4 or sys.argv[1] not in MODELS or sys.argv[2] not in MIXES:
+        raise SystemExit(__doc__)
+    m, w = MODELS[sys.argv[1]], Writer()
+    w.key("general.architecture", m["arch"])
+    w.key("general.name", f"synthetic {sys.argv[1]} {sys.argv[2]}")
+    add_sizes(w, m)
+    (add_gemma if "gemma" in m["arch"] else add_llama)(w, m, MIXES[sys.argv[2]])
+    add_vocabulary(w, m)
+    w.write(sys.argv[3], "sparse" in sys.argv[4:])
+    print(f"{sys.argv[3]}: {os.path.getsize(sys.argv[3]) / 1e9:.2f} GB, {len(w.tensors)} tensors")
+
+
+if __name__ == "__main__":
+    main()

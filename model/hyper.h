@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/* Keys that several architectures read the same way: sizes, heads, feed-forward widths, experts.
+ *
+ * Law: a size is bounded before it is a loop bound or a factor of an allocation. What a file says per layer, it says
+ * for every layer; one number serves all of them. */
+#ifndef WEFT_MODEL_HYPER_H
+#define WEFT_MODEL_HYPER_H
+
+#include "model/keys.h"
+#include "model/model_internal.h"
+
+enum { HYPER_HEAD_DIM_MAX = 1024 };
+
+/* block_count, context_length, embedding_length and the eps of norms. */
+weft_status hyper_read_sizes(const model_keys *keys, model_hyper *hyper);
+/* FORMAT when the key is a list whose length is not the number of layers. */
+weft_status hyper_check_per_layer(const model_keys *keys, const model_hyper *hyper, const char *name);
+/* UNSUPPORTED when the key is there and not 0; `what` completes "... are not supported". */
+weft_status hyper_refuse_if_set(const model_keys *keys, const char *name, const char *what);
+/* A head size is a multiple of 8 up to HYPER_HEAD_DIM_MAX, and other keys must not say another. */
+weft_status hyper_check_head_dim(const model_keys *keys, const char *name, uint32_t head_dim);
+weft_status hyper_check_same(const model_keys *keys, const char *name, uint32_t wanted);
+/* head_count, and head_count_kv of each layer; without that key every head has keys of its own, if it is optional. */
+weft_status hyper_read_heads(const model_keys *keys, model_hyper *hyper, bool kv_is_optional);
+/* The experts' keys, width_or their width where the key is missing (0: it is needed); a layer with a router is routed, and experts without a router are a broken file. */
+weft_status hyper_read_experts(const model_keys *keys, model_hyper *hyper, uint32_t width_or);
+/* feed_forward_length of each layer. */
+weft_status hyper_read_ff(const model_keys *keys, model_hyper *hyper);
+
+#endif

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT */
+/* Llama and its relatives (Qwen2, Qwen3, Qwen3-MoE): norms before attention and before the feed-forward part, one
+ * head size, a gated MLP with SiLU or routed experts in its place. What differs between them is in the file: biases,
+ * norms of queries and keys, experts, a head of its own. Only how rows of a head lie is a matter of the architecture:
+ * the converter of llama puts the two that rotate together side by side. */
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "model/hyper.h"
+#include "model/layers.h"
+#include "model/models.h"
+#include "model/rope.h"
+
+/* ---- keys ---- */
+
+static weft_status read_head_dim(const model_keys *keys, model_hyper *hyper) {
+  static const char *const name = ".attention.key_length";
+  uint32_t head_dim;
+  if (model_keys_count(keys, name) == 0 && hyper->n_hidden % hyper->n_heads != 0) {
+    return weft_fail(keys->error, WEFT_E_FORMAT,
+                     "%s: key '%s%s' is missing, and %" PRIu32 " heads do not share a width of %" PRIu32 " evenly",
+                     weft_gguf_path(keys->gguf), keys->arch, name, hyper->n_heads, hyper->n_hidden);
+  }
+  weft_status status =
+      model_keys_u32_or(keys, name, 8, HYPER_HEAD_DIM_MAX, hyper->n_hidden / hyper->n_heads, &head_dim);
+  if (status == WEFT_OK && (head_dim < 8 || head_dim > HYPER_HEAD_DIM_MAX)) {
+    return weft_fail(keys->error, WEFT_E_UNSUPPORTED, "%s: heads of %" PRIu32 "; 8 to %d are supported",
+                     weft_gguf_path(keys->gguf), head_dim, HYPER_HEAD_DIM_MAX);
+  }
+  if (status == WEFT_OK) status = hyper_check_same(keys, ".attention.value_length", head_dim);
+  if (status == WEFT_OK) status = hyper_check_same(keys, ".rope.dimension_count", head_dim);
+  if (status == WEFT_OK) status = hyper_check_head_dim(keys, name, head_dim);
+  for (uint32_t l = 0; status == WEFT_OK && l < hyper->n_layers; l++) hyper->head_dim[l] = head_dim;
+  return status;
+}
+
+/* What other architectures say in these keys would change the numbers, and is not computed. */
+static weft_status refuse_others(const model_keys *keys) {
+  static const char *const names[][2] = {
+      {".attention.sliding_window_pattern", "windows of some layers"},
+      {".expert_shared_feed_forward_length", "shared experts"},
+      {".expert_shared_count", "shared experts"},
+      {".expert_group_count", "groups of experts"},
+      {".leading_dense_block_count", "leading dense layers"},
+  };
+  for (uint32_t i = 0; i < sizeof names / sizeof *names; i++) {
+    weft_status status = hyper_refuse_if_set(keys, names[i][0], names[i][1]);
+    if (status != WEFT_OK) return status;
+  }
+  float factor;
+  weft_status status = model_keys_f32_or(keys, ".expert_weights_scale", -1e6, 1e6, 1.0f, &factor);
+  if (status != WEFT_OK || factor == 1.0f || factor == 0.0f) return status;
+  return weft_fail(keys->error, WEFT_E_UNSUPPORTED, "%s: key '%s.expert_weights_scale' is %g; only 1 is supported",
+                   weft_gguf_path(keys->gguf), keys->arch, (double)factor);
+}
+
+static weft_status read_window(const model_keys *keys, model_hyper *hyper) {
+  uint32_t window;
+  weft_status status = model_keys_u32_or(keys, ".attention.sliding_window", 0, 1 << 30, 0, &window);
+  for (uint32_t l = 0; status == WEFT_OK && l < hyper->n_layers; l++) hyper->window[l] = window;
+  return status;
+}
+
+/* A file may say nothing of the width of experts: it is then that of the feed-forward part. */
+static weft_status read_ffn(const model_keys *keys, model_hyper *hyper) {
+  weft_status status = hyper_read_ff(keys, hyper);
+  return status == WEFT_OK ? hyper_read_experts(keys, hyper, hyper->n_ff[0]) : status;
+}
+
+weft_status llama_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
+  model_keys keys = {gguf, hyper->arch, error};
+  weft_status status = hyper_read_sizes(&keys, hyper);
+  if (status == WEFT_OK) status = refuse_others(&keys);
+  if (status == WEFT_OK) status = hyper_read_heads(&keys, hyper, true);
+  if (status == WEFT_OK) status = read_head_dim(&keys, hyper);
+  if (status == WEFT_OK) status = read_window(&keys, hyper);
+  if (status == WEFT_OK) status = read_ffn(&keys, hyper);
+  if (status == WEFT_OK) status = model_keys_f32_or(&keys, ".rope.freq_base", 1, 1e12, 10000.0f, &hyper->rope_base);
+  if (status == WEFT_OK) status = rope_read_scaling(&keys, hyper);
+  if (status != WEFT_OK) return status;
+  float scale = 1.0f / sqrtf((float)hyper->head_dim[0]);
+  status = model_keys_f32_or(&keys, ".attention.scale", 0, 1e6, 0, &hyper->attention_scale);
+  if (hyper->attention_scale == 0.0f) hyper->attention_scale = scale;
+  hyper->attention_scale *= rope_score_factor(&hyper->rope_scaling);
+  hyper->rope_paired = strcmp(hyper->arch, "llama") == 0;
+  hyper->activation = WEFT_SILU;
+  hyper->embed_scale = 1.0f;
+  return status;
+}
+
+/* ---- tensors ---- */
+
+#define ROW(name, kind, need, field, uses, ...) \
+  TENSOR_ROW(model_layer, "blk.%u." name, NULL, kind, need, field, uses, __VA_ARGS__)
+#define GLOBAL(name, kind, need, field, uses, ...) \
+  TENSOR_ROW(model_globals, name, NULL, kind, need, field, uses, __VA_ARGS__)
+#define HIDDEN  DIM_HIDDEN
+#define MATMUL  WEFT_USE_MATMUL
+#define EXPERTS WEFT_USE_EXPERTS
+#define EMBED   WEFT_USE_EMBED
+
+static const tensor_row layer_rows[] = {
+    ROW("attn_norm.weight", VECTOR, ALWAYS, attn_norm, 0, HIDDEN),
+    ROW("attn_q.weight", HEADS_MATRIX, ALWAYS, q, MATMUL, HIDDEN, DIM_Q),
+    ROW("attn_k.weight", HEADS_MATRIX, ALWAYS, k, MATMUL, HIDDEN, DIM_KV),
+    ROW("attn_v.weight", MATRIX, ALWAYS, v, MATMUL, HIDDEN, DIM_KV),
+    ROW("attn_output.weight", MATRIX, ALWAYS, o, MATMUL, DIM_Q, HIDDEN),
+    ROW("attn_q.bias", HEADS_VECTOR, NEVER, q_bias, 0, DIM_Q),
+    ROW("attn_k.bias", HEADS_VECTOR, NEVER, k_bias, 0, DIM_KV),
+    ROW("attn_v.bias", VECTOR, NEVER, v_bias, 0, DIM_KV),
+    ROW("attn_output.bias", VECTOR, NEVER, o_bias, 0, HIDDEN),
+    ROW("attn_q_norm.weight", HEADS_VECTOR, NEVER, q_norm, 0, DIM_HEAD),
+    ROW("attn_k_norm.weight", HEADS_VECTOR, NEVER, k_norm, 0, DIM_HEAD),
+    ROW("ffn_norm.weight", VECTOR, ALWAYS, ffn_norm, 0, HIDDEN),
+    ROW("ffn_gate.weight", MATRIX, DENSE, gate, MATMUL, HIDDEN, DIM_FF),
+    ROW("ffn_up.weight", MATRIX, DENSE, up, MATMUL, HIDDEN, DIM_FF),
+    ROW("ffn_down.weight", MATRIX, DENSE, down, MATMUL, DIM_FF, HIDDEN),
+    ROW("ffn_gate_inp.weight", MATRIX, MOE, router, MATMUL, HIDDEN, DIM_EXPERTS),
+};
+
+/* After everything else: where memory ends, it ends here. */
+static const tensor_row expert_rows[] = {
+    ROW("ffn_gate_up_exps.weight", MATRIX, MOE_NEVER, gate_up_exps, EXPERTS, HIDDEN, DIM_EXPERT_FF_TWICE, DIM_EXPERTS),
+    ROW("ffn_gate_exps.weight", MATRIX, MOE_NEVER, gate_exps, EXPERTS, HIDDEN, DIM_EXPERT_FF, DIM_EXPERTS),
+    ROW("ffn_up_exps.weight", MATRIX, MOE_NEVER, up_exps, EXPERTS, HIDDEN, DIM_EXPERT_FF, DIM_EXPERTS),
+    ROW("ffn_down_exps.weight", MATRIX, MOE, down_exps, EXPERTS, DIM_EXPERT_FF, HIDDEN, DIM_EXPERTS),
+};
+
+static const tensor_row global_rows[] = {
+    GLOBAL("token_embd.weight", MATRIX, ALWAYS, token_embd, EMBED, HIDDEN, DIM_VOCAB),
+    GLOBAL("output.weight", MATRIX, NEVER, output, EMBED, HIDDEN, DIM_VOCAB),
+    GLOBAL("output_norm.weight", VECTOR, ALWAYS, output_norm, 0, HIDDEN),
+};
+
+static weft_status load_rope(weights_loader *loader) {
+  weft_model *model = loader->model;
+  uint32_t head_dim = model->hyper.head_dim[0];
+  float divisor[HYPER_HEAD_DIM_MAX / 2];
+  weft_status status = weights_read(loader, "rope_freqs.weight", head_dim / 2, divisor);
+  if (status != WEFT_OK && status != WEFT_E_NOT_FOUND) return status;
+  status = rope_frequencies(loader, head_dim, model->hyper.rope_base, status == WEFT_OK ? divisor : NULL,
+                            &model->globals.inv_freq);
+  model->globals.inv_freq_window = model->globals.inv_freq;
+  return status;
+}
+
+weft_status llama_load(weft_model *model, weights_loader *loader) {
+  uint32_t n_global = sizeof global_rows / sizeof *global_rows, n_layer = sizeof layer_rows / sizeof *layer_rows,
+           n_expert = sizeof expert_rows / sizeof *expert_rows;
+  weft_status status = weights_load(loader, global_rows, n_global, UINT32_MAX, &model->globals);
+  if (status == WEFT_OK) status = load_rope(loader);
+  for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
+    status = weights_load(loader, layer_rows, n_layer, l, &model->layers[l]);
+  }
+  for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
+    status = weights_load(loader, expert_rows, n_expert, l, &model->layers[l]);
+    if (status == WEFT_OK) status = weights_check_experts(loader, l);
+  }
+  return status;
+}
+
+/* ---- forward ---- */
+
+/* x = x + t + bias. */
+static layers_norm_args stream_sum(const model_step *step, const float *bias) {
+  return (layers_norm_args){.x = step->x,
+                            .x2 = step->model->scratch.t,
+                            .add = bias,
+                            .y = step->x,
+                            .n_rows = step->n_rows,
+                            .plain = true,
+                            .add_is_row = true};
+}
+
+weft_status llama_layer(model_step *step, uint32_t l) {
+  weft_model *model = step->model;
+  model_scratch *s = &model->scratch;
+  const model_layer *layer = &model->layers[l];
+  weft_status status = layers_attention(step, l);
+  if (status != WEFT_OK || step->n_rows == 0) return status;
+  const weft_weight *o = &layer->o;
+  status = layers_matmul(step, step->a, step->n_rows, 1, &o, &s->t);
+  if (status != WEFT_OK) return status;
+  layers_norm_args attended = stream_sum(step, layer->o_bias);
+  attended.n_then = 1;
+  attended.then_weight[0] = layer->ffn_norm;
+  attended.then[0] = step->h;
+  status = layers_norm(step, &attended);
+  if (status != WEFT_OK) return status;
+  if (model->hyper.moe[l]) {
+    status = layers_route(step, layer, step->h);
+    if (status == WEFT_OK) status = layers_experts(step, layer, step->h, s->t, NULL);
+  } else {
+    layers_mlp_args mlp = {.x = step->h,
+                           .gate = &layer->gate,
+                           .up = &layer->up,
+                           .down = &layer->down,
+                           .out = s->t,
+                           .n_rows = step->n_rows};
+    status = layers_mlp(step, &mlp);
+  }
+  if (status != WEFT_OK) return status;
+  layers_norm_args sum = stream_sum(step, NULL);
+  layers_then_next(step, l, &sum);
+  return layers_norm(step, &sum);
+}
