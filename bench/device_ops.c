@@ -39,6 +39,8 @@ typedef struct bench_case {
 
 #define MATMUL(name, type, rows, out, in) \
   { name, WORK_MATMUL, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, out, in, 0, 0, 0, 0, 0, 0, false }
+/* Beside one another: 4096 is whole blocks of every type. */
+#define TYPE(type) MATMUL("types", type, 1, HIDDEN, 4096), MATMUL("types", type, 256, HIDDEN, 4096)
 #define MOE(name, type, down, rows) \
   { name, WORK_EXPERTS, WEFT_TYPE_##type, WEFT_TYPE_##down, rows, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false }
 #define ROUTE(name, rows) \
@@ -65,6 +67,15 @@ static const bench_case cases[] = {
     MATMUL("q", Q6_K, 1, 4096, HIDDEN),
     MATMUL("q", BF16, 1, 4096, HIDDEN),
     MATMUL("q", BF16, 2048, 4096, HIDDEN),
+    TYPE(Q4_K),
+    TYPE(Q4_1),
+    TYPE(Q5_1),
+    TYPE(Q2_K),
+    TYPE(Q3_K),
+    TYPE(IQ4_NL),
+    TYPE(IQ4_XS),
+    TYPE(IQ3_S),
+    TYPE(IQ2_S),
     MATMUL("o", Q4_K, 1, HIDDEN, 4096),
     MATMUL("o", Q4_K, 256, HIDDEN, 4096),
     MATMUL("qkv", Q4_K, 256, 8192, HIDDEN),
@@ -167,6 +178,10 @@ static void fill_stored(weft_type type, uint8_t *bytes, uint64_t n_bytes) {
     if (type == WEFT_TYPE_Q4_K || type == WEFT_TYPE_Q5_K)
       memcpy(bytes + at, &small, 2), memcpy(bytes + at + 2, &least, 2);
     if (type == WEFT_TYPE_Q6_K) memcpy(bytes + at + 208, &small, 2);
+    if (type == WEFT_TYPE_Q4_1 || type == WEFT_TYPE_Q5_1 || type == WEFT_TYPE_IQ4_NL || info->held_as != type)
+      memcpy(bytes + at, &small, 2);
+    if (type == WEFT_TYPE_Q2_K) memcpy(bytes + at + 80, &small, 2), memcpy(bytes + at + 82, &small, 2);
+    if (type == WEFT_TYPE_Q3_K) memcpy(bytes + at + 108, &small, 2);
   }
 }
 

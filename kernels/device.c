@@ -171,7 +171,7 @@ uint64_t weight_file_bytes(const weft_weight *weight) {
   if (__builtin_mul_overflow((uint64_t)weight->n_mats, (uint64_t)weight->n_out, &n_rows)) return 0;
   uint64_t row_bytes = weft_type_row_bytes(weight->type, weight->n_in);
   if (__builtin_mul_overflow(n_rows, row_bytes, &n_bytes)) return 0;
-  return n_bytes;
+  return n_bytes > UINT64_MAX / 4 ? 0 : n_bytes; /* so that what the weight is held as can be counted too */
 }
 
 static weft_status check_weight(weft_device *device, weft_weight *weight, weft_error *error) {

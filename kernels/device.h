@@ -21,7 +21,7 @@ extern "C" {
 typedef struct weft_device weft_device;
 struct weft_kernels;
 
-/* A weight matrix on a device: [n_mats, n_out, n_in] stored in `type`; layout is the backend's business
+/* A weight matrix on a device: [n_mats, n_out, n_in] held in `type`; layout is the backend's business
  * (0 is the file's own). n_mats > 1 for expert stacks. */
 typedef struct weft_weight {
   weft_type type;
@@ -118,7 +118,8 @@ weft_graph_counters weft_device_graph_counters(const weft_device *device);
 uint32_t weft_device_bucket(uint32_t n);
 
 /* Places a stored matrix on the device in the layout best for its use. file bytes are only read during the
- * call. weight->type, n_in, n_out, n_mats are set by the caller. Free with weft_device_weight_free. */
+ * call. weight->type (of the file), n_in, n_out, n_mats are set by the caller; afterwards weight->type is the type that
+ * devices hold it as (kernels/quant.h). Free with weft_device_weight_free. */
 weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                                weft_error *error);
 void weft_device_weight_free(weft_device *device, weft_weight *weight);
@@ -148,7 +149,7 @@ weft_weights_report weft_device_weights(const weft_device *device);
 typedef bool (*weft_op_watch)(void *self, uint32_t layer, const char *op, const void *args, bool done);
 void weft_device_watch(weft_device *device, weft_op_watch watch, void *self);
 void weft_device_at_layer(weft_device *device, uint32_t layer);
-/* The inverse, for tests: writes the file-form bytes again. */
+/* The inverse, for tests: writes the bytes of weight->type again. */
 weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
 
 #ifdef __cplusplus

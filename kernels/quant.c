@@ -4,17 +4,20 @@
  * compared with this file. */
 #include "kernels/quant.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/check.h"
+#include "kernels/repack.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "stored numbers are little-endian");
 
 enum { BLOCK = 32, SUPER = 256 };
 
 static const weft_type_info type_table[] = {
-#define X(name, id, n_elements, n_bytes) {WEFT_TYPE_##name, #name, n_elements, n_bytes},
+#define X(name, id, n_elements, n_bytes, held_as, values) \
+  {WEFT_TYPE_##name, #name, n_elements, n_bytes, WEFT_TYPE_##held_as, values},
     WEFT_TYPE_MAP(X)
 #undef X
 };
@@ -34,7 +37,19 @@ const weft_type_info *weft_type_find(int32_t id) {
   return NULL;
 }
 
+const weft_type_info *weft_type_find_stored(int32_t id) {
+  return id < WEFT_TYPE_ID_HELD ? weft_type_find(id) : NULL;
+}
+
+const char *weft_type_names(void) {
+#define X(name, id, n_elements, n_bytes, held_as, values) ", " #name
+  return &(WEFT_STORED_TYPE_MAP(X))[2];
+#undef X
+}
+
 const char *weft_type_name_of_id(int32_t id) {
+  const weft_type_info *held = id >= WEFT_TYPE_ID_HELD ? weft_type_find(id) : NULL;
+  if (held != NULL) return held->name;
   if (id < 0 || (size_t)id >= sizeof id_names / sizeof *id_names) return "unknown";
   return id_names[id];
 }
@@ -112,6 +127,20 @@ static void q4_0_block(const uint8_t *b, float *out) {
   for (uint32_t i = 0; i < BLOCK; i++) out[i] = d * (float)((int32_t)read_nibble(b + 2, i) - 8);
 }
 
+static void q4_1_block(const uint8_t *b, float *out) {
+  float d = read_f16(b), least = read_f16(b + 2);
+  for (uint32_t i = 0; i < BLOCK; i++) out[i] = d * (float)read_nibble(b + 4, i) + least;
+}
+
+static void q5_1_block(const uint8_t *b, float *out) {
+  float d = read_f16(b), least = read_f16(b + 2);
+  uint32_t high;
+  memcpy(&high, b + 4, sizeof high);
+  for (uint32_t i = 0; i < BLOCK; i++) {
+    out[i] = d * (float)(read_nibble(b + 8, i) | (high >> i & 1u) << 4) + least;
+  }
+}
+
 static void q5_0_block(const uint8_t *b, float *out) {
   float d = read_f16(b);
   uint32_t high;
@@ -158,6 +187,15 @@ static void q5_k_block(const uint8_t *b, float *out) {
   k_block(b, b + 16, b + 48, out);
 }
 
+/* Scales and minima of sixteen are the halves of a byte. */
+static void q2_k_block(const uint8_t *b, float *out) {
+  float d = read_f16(b + 80), d_least = read_f16(b + 82);
+  for (uint32_t i = 0; i < SUPER; i++) {
+    uint32_t code = (uint32_t)b[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3u;
+    out[i] = d * (float)(b[i / 16] & 15u) * (float)code - d_least * (float)(b[i / 16] >> 4);
+  }
+}
+
 static void q6_k_block(const uint8_t *b, float *out) {
   const uint8_t *low = b, *high = b + 128, *scales = b + 192;
   float d = read_f16(b + 208);
@@ -171,13 +209,12 @@ static void q6_k_block(const uint8_t *b, float *out) {
 }
 
 static void mxfp4_block(const uint8_t *b, float *out) {
-  static const float doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   union {
     uint32_t u;
     float f;
   } half; /* 2^(e - 128); 255 says not a number */
   half.u = b[0] < 2 ? 0x00200000u << b[0] : b[0] == 255 ? 0x7FC00000u : (uint32_t)(b[0] - 1) << 23;
-  for (uint32_t i = 0; i < BLOCK; i++) out[i] = doubled[read_nibble(b + 1, i)] * half.f;
+  for (uint32_t i = 0; i < BLOCK; i++) out[i] = (float)weft_values_fp4[read_nibble(b + 1, i)] * half.f;
 }
 
 static void read_f16_row(const uint8_t *b, float *out, uint64_t n) {
@@ -194,45 +231,53 @@ static void read_bf16_row(const uint8_t *b, float *out, uint64_t n) {
 
 typedef void (*block_reader)(const uint8_t *block, float *out);
 
+/* NULL where repack.c knows what the type's blocks mean. */
 static block_reader find_block_reader(weft_type type) {
-  switch (type) {
-    case WEFT_TYPE_Q4_0:
-      return q4_0_block;
-    case WEFT_TYPE_Q5_0:
-      return q5_0_block;
-    case WEFT_TYPE_Q8_0:
-      return q8_0_block;
-    case WEFT_TYPE_Q4_K:
-      return q4_k_block;
-    case WEFT_TYPE_Q5_K:
-      return q5_k_block;
-    case WEFT_TYPE_Q6_K:
-      return q6_k_block;
-    case WEFT_TYPE_MXFP4:
-      return mxfp4_block;
-    case WEFT_TYPE_F32:
-    case WEFT_TYPE_F16:
-    case WEFT_TYPE_BF16:
-    case WEFT_TYPE_NONE:
-      break;
+  static const struct {
+    weft_type type;
+    block_reader read;
+  } all[] = {
+      {WEFT_TYPE_Q4_0, q4_0_block},   {WEFT_TYPE_Q4_1, q4_1_block}, {WEFT_TYPE_Q5_0, q5_0_block},
+      {WEFT_TYPE_Q5_1, q5_1_block},   {WEFT_TYPE_Q8_0, q8_0_block}, {WEFT_TYPE_Q2_K, q2_k_block},
+      {WEFT_TYPE_Q4_K, q4_k_block},   {WEFT_TYPE_Q5_K, q5_k_block}, {WEFT_TYPE_Q6_K, q6_k_block},
+      {WEFT_TYPE_MXFP4, mxfp4_block},
+  };
+  for (uint32_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+    if (all[i].type == type) return all[i].read;
   }
   return NULL;
+}
+
+/* Blocks that are held as others: made such, one after another, and read. */
+static void dequantise_repacked(const weft_type_info *info, const uint8_t *at, float *out, uint64_t n) {
+  const weft_type_info *held = weft_type_find((int32_t)info->held_as);
+  uint8_t block[2 * SUPER];
+  WEFT_CHECK(info->n_elements / held->n_elements * held->n_bytes <= sizeof block);
+  for (uint64_t i = 0; i < n; i += info->n_elements, at += info->n_bytes) {
+    weft_repack_row(info->type, at, block, info->n_elements);
+    weft_dequantise_row(info->held_as, block, out + i, info->n_elements);
+  }
 }
 
 void weft_dequantise_row(weft_type type, const void *stored, float *out, uint64_t n) {
   const weft_type_info *info = weft_type_find((int32_t)type);
   WEFT_CHECK(info != NULL);
   WEFT_CHECK(n % info->n_elements == 0);
+  const uint8_t *at = stored;
+  block_reader read = find_block_reader(type);
   if (type == WEFT_TYPE_F32) {
     if (n > 0) memcpy(out, stored, n * sizeof *out);
   } else if (type == WEFT_TYPE_F16) {
     read_f16_row(stored, out, n);
   } else if (type == WEFT_TYPE_BF16) {
     read_bf16_row(stored, out, n);
+  } else if (info->held_as != type) {
+    dequantise_repacked(info, at, out, n);
   } else {
-    block_reader read = find_block_reader(type);
-    const uint8_t *at = stored;
-    for (uint64_t i = 0; i < n; i += info->n_elements, at += info->n_bytes) read(at, out + i);
+    for (uint64_t i = 0; i < n; i += info->n_elements, at += info->n_bytes) {
+      if (read != NULL) read(at, out + i);
+      if (read == NULL) repack_dequantise(info, at, out + i);
+    }
   }
 }
 
@@ -285,6 +330,69 @@ static void q5_0_store(const float *in, uint8_t *b) {
   memcpy(b + 2, &fifth, sizeof fifth);
 }
 
+/* Codes 0 .. levels from the least value on, steps of d: what Q4_1 and Q5_1 hold. */
+static void spread_codes(const float *in, int32_t levels, uint8_t *b, uint32_t codes[BLOCK]) {
+  float low = in[0], high = in[0];
+  for (uint32_t i = 1; i < BLOCK; i++) {
+    low = fminf(low, in[i]);
+    high = fmaxf(high, in[i]);
+  }
+  float d = (high - low) / (float)levels, inverse = d != 0.0f ? 1.0f / d : 0.0f;
+  write_f16(b, d);
+  write_f16(b + 2, low);
+  for (uint32_t i = 0; i < BLOCK; i++) codes[i] = (uint32_t)to_int((in[i] - low) * inverse + 0.5f, 0, levels);
+}
+
+static void store_nibbles(const uint32_t codes[BLOCK], uint8_t *b) {
+  for (uint32_t i = 0; i < 16; i++) b[i] = (uint8_t)((codes[i] & 15u) | (codes[i + 16] & 15u) << 4);
+}
+
+static void q4_1_store(const float *in, uint8_t *b) {
+  uint32_t codes[BLOCK];
+  spread_codes(in, 15, b, codes);
+  store_nibbles(codes, b + 4);
+}
+
+static void q5_1_store(const float *in, uint8_t *b) {
+  uint32_t codes[BLOCK], fifth = 0;
+  spread_codes(in, 31, b, codes);
+  for (uint32_t i = 0; i < BLOCK; i++) fifth |= codes[i] >> 4 << i;
+  memcpy(b + 4, &fifth, sizeof fifth);
+  store_nibbles(codes, b + 8);
+}
+
+/* The code of the value that is nearest, the first of equals. */
+static void nearest_codes(const int8_t *values, const float *in, float inverse, uint32_t codes[BLOCK]) {
+  for (uint32_t i = 0; i < BLOCK; i++) {
+    float x = in[i] * inverse;
+    codes[i] = 0;
+    for (uint32_t c = 1; c < WEFT_TYPE_VALUES; c++) {
+      if (fabsf((float)values[c] - x) < fabsf((float)values[codes[i]] - x)) codes[i] = c;
+    }
+  }
+}
+
+/* The value of largest magnitude becomes the table's, -127. */
+static void iq4_nl_store(const float *in, uint8_t *b) {
+  uint32_t codes[BLOCK];
+  float d = signed_step(in, 127.0f);
+  write_f16(b, d);
+  nearest_codes(weft_values_iq4, in, d != 0.0f ? 1.0f / d : 0.0f, codes);
+  store_nibbles(codes, b + 2);
+}
+
+/* The scale puts the largest magnitude between 4 and 8, of which 6 is the largest that there is. */
+static void mxfp4_store(const float *in, uint8_t *b) {
+  uint32_t codes[BLOCK];
+  float largest = 0.0f;
+  for (uint32_t i = 0; i < BLOCK; i++) largest = fmaxf(largest, fabsf(in[i]));
+  int power = largest > 0.0f && largest <= FLT_MAX ? ilogbf(largest) - 2 : -127;
+  if (power < -127) power = -127;
+  b[0] = (uint8_t)(power + 127);
+  nearest_codes(weft_values_fp4, in, ldexpf(2.0f, -power), codes);
+  store_nibbles(codes, b + 1);
+}
+
 static void store_halves(weft_type type, const float *in, uint8_t *b, uint64_t n) {
   for (uint64_t i = 0; i < n; i++) {
     uint16_t bits = type == WEFT_TYPE_F16 ? weft_f32_to_f16(in[i]) : weft_f32_to_bf16(in[i]);
@@ -293,6 +401,21 @@ static void store_halves(weft_type type, const float *in, uint8_t *b, uint64_t n
 }
 
 typedef void (*block_writer)(const float *in, uint8_t *block);
+
+static block_writer find_block_writer(weft_type type) {
+  static const struct {
+    weft_type type;
+    block_writer write;
+  } all[] = {
+      {WEFT_TYPE_Q8_0, q8_0_store},   {WEFT_TYPE_Q4_0, q4_0_store}, {WEFT_TYPE_Q5_0, q5_0_store},
+      {WEFT_TYPE_Q4_1, q4_1_store},   {WEFT_TYPE_Q5_1, q5_1_store}, {WEFT_TYPE_IQ4_NL, iq4_nl_store},
+      {WEFT_TYPE_MXFP4, mxfp4_store},
+  };
+  for (uint32_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+    if (all[i].type == type) return all[i].write;
+  }
+  return NULL;
+}
 
 weft_status weft_quantise_row(weft_type type, const float *in, void *stored, uint64_t n) {
   const weft_type_info *info = weft_type_find((int32_t)type);
@@ -306,10 +429,7 @@ weft_status weft_quantise_row(weft_type type, const float *in, void *stored, uin
     store_halves(type, in, stored, n);
     return WEFT_OK;
   }
-  block_writer write = type == WEFT_TYPE_Q8_0   ? q8_0_store
-                       : type == WEFT_TYPE_Q4_0 ? q4_0_store
-                       : type == WEFT_TYPE_Q5_0 ? q5_0_store
-                                                : NULL;
+  block_writer write = find_block_writer(type);
   if (write == NULL) return WEFT_E_UNSUPPORTED;
   uint8_t *at = stored;
   for (uint64_t i = 0; i < n; i += info->n_elements, at += info->n_bytes) write(in + i, at);

@@ -327,13 +327,11 @@ static weft_status take_type(cursor *c, weft_gguf_tensor *tensor, uint64_t n_ele
   uint32_t id = 0;
   weft_status status = take_u32(c, "the type of a tensor", &id);
   if (status != WEFT_OK) return status;
-  const weft_type_info *info = weft_type_find((int32_t)id);
+  const weft_type_info *info = weft_type_find_stored((int32_t)id);
   if (info == NULL) {
     return weft_fail(c->error, WEFT_E_UNSUPPORTED,
-                     "%s: tensor '%s' has type %" PRIu32
-                     " (%s); use a file with F32, F16, BF16, Q8_0, Q4_0, "
-                     "Q5_0, Q4_K, Q5_K, Q6_K or MXFP4 tensors",
-                     c->part->path, tensor->name, id, weft_type_name_of_id((int32_t)id));
+                     "%s: tensor '%s' has type %" PRIu32 " (%s); use a file whose tensors are of these: %s",
+                     c->part->path, tensor->name, id, weft_type_name_of_id((int32_t)id), weft_type_names());
   }
   tensor->type = info->type;
   if (tensor->ne[0] % info->n_elements != 0) {

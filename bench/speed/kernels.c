@@ -27,7 +27,8 @@ enum {
   TOP = 8,
   EXPERT_WIDTH = 256,
   VOCAB = 32768,
-  COPIES_BYTES = 96 << 20, /* of rotating weights */
+  COPIES_BYTES = 96 << 20,   /* of rotating weights */
+  COPIES_PRODUCTS = 1 << 30, /* of one round over them: with many rows the weights need not come from memory */
   COPIES_MAX = 256,
   ROWS_MAX = 512,
   REPEATS = 7,
@@ -67,6 +68,10 @@ static const kernel_case cases[] = {
     {"head 32768 with soft", WORK_SOFT, WEFT_TYPE_Q6_K, 256, HIDDEN, VOCAB},
     {"head 32768 with soft", WORK_SOFT, WEFT_TYPE_F32, 32, HIDDEN, VOCAB},
 };
+
+/* Every type that files have, at one row and at 256, beside Q4_K. */
+static const char types_name[] = "types 1024 -> 2048";
+static const uint32_t types_rows[] = {1, 256};
 
 /* Everything a case reads and writes. */
 typedef struct bench_room {
@@ -148,6 +153,11 @@ static double measure_reading(const bench_room *room) {
 
 /* ---- cases ---- */
 
+/* Where a block keeps its scale (others, and the pieces of one, may be any number: products take as long). */
+static uint32_t scale_at(weft_type type) {
+  return type == WEFT_TYPE_Q6_K ? 208 : type == WEFT_TYPE_Q2_K ? 80 : type == WEFT_TYPE_Q3_K ? 108 : 0;
+}
+
 /* Random codes under small, sane scales. */
 static weft_status make_weight(bench_room *room, weft_weight *weight, weft_type type, uint32_t n_mats, uint32_t n_out,
                                uint32_t n_in) {
@@ -168,7 +178,7 @@ static weft_status make_weight(bench_room *room, weft_weight *weight, weft_type 
     else if (type == WEFT_TYPE_BF16)
       memcpy(bytes + i, &bf16, 2);
     else
-      memcpy(bytes + i + (type == WEFT_TYPE_Q6_K ? 208 : 0), &tiny, 2);
+      memcpy(bytes + i + scale_at(type), &tiny, 2);
     if (type == WEFT_TYPE_Q4_K) memcpy(bytes + i + 2, &tiny, 2);
   }
   weft_status status = weft_device_weight(room->device, weight, bytes, WEFT_USE_MATMUL, NULL);
@@ -180,7 +190,9 @@ static weft_status make_weights(bench_room *room, const kernel_case *c) {
   bool experts = c->work == WORK_EXPERTS;
   uint64_t used = 0;
   weft_status status = WEFT_OK;
+  const uint64_t products = (uint64_t)c->n_rows * c->n_in * c->n_out;
   for (room->n_copies = 0; room->n_copies < COPIES_MAX && used < COPIES_BYTES && status == WEFT_OK; room->n_copies++) {
+    if (room->n_copies > 0 && room->n_copies * products > COPIES_PRODUCTS) break;
     uint32_t i = room->n_copies;
     uint32_t n_out = experts ? 2 * EXPERT_WIDTH : c->n_out;
     status = make_weight(room, &room->weight[i], c->type, experts ? EXPERTS : 1, n_out, c->n_in);
@@ -318,7 +330,7 @@ static weft_status run_case(bench_room *room, const kernel_case *c, bool first) 
         first ? "" : ",\n", c->name, type, c->n_rows, 1e6 * best_s, n_bytes / 1e6, n_bytes / best_s / 1e9,
         n_products / best_s / 1e9, 1e6 * floor_s, best_s / floor_s);
   } else {
-    (void)printf("%-24s %-5s %4u rows %10.1f us %8.2f MB %7.1f GB/s %7.1f GMAC/s  floor %9.1f us  x %.2f\n", c->name,
+    (void)printf("%-24s %-7s %4u rows %10.1f us %8.2f MB %7.1f GB/s %7.1f GMAC/s  floor %9.1f us  x %.2f\n", c->name,
                  type, c->n_rows, 1e6 * best_s, n_bytes / 1e6, n_bytes / best_s / 1e9, n_products / best_s / 1e9,
                  1e6 * floor_s, best_s / floor_s);
   }
@@ -419,6 +431,14 @@ int weft_bench_kernels(int argc, char **argv) {
     if (room.word != NULL && strstr(cases[i].name, room.word) == NULL) continue;
     status = run_case(&room, &cases[i], first);
     first = false;
+  }
+  for (int32_t id = 0; id < WEFT_TYPE_ID_HELD && status == WEFT_OK; id++) {
+    if (weft_type_find(id) == NULL || (room.word != NULL && strstr(types_name, room.word) == NULL)) continue;
+    for (size_t i = 0; i < sizeof types_rows / sizeof types_rows[0] && status == WEFT_OK; i++) {
+      const kernel_case c = {types_name, WORK_MATMUL, (weft_type)id, types_rows[i], HIDDEN, 2048};
+      status = run_case(&room, &c, first);
+      first = false;
+    }
   }
   if (room.json) (void)printf("]\n");
   if (room.device != NULL) close_room(&room);

@@ -19,14 +19,13 @@ enum { COLUMN_BYTES = WEFT_VOCAB_CHUNK * CPU_PANEL * 2, TOKEN_PAIRS = CPU_PANEL 
 /* Sixteen inputs of sixteen tokens, in f32: value[i] has a token per lane. */
 BF16_INLINE void widen_block(const cpu_pack_info *info, const lanes_block *block, const lanes_u *codes, uint32_t half,
                              __m512 value[CPU_PANEL]) {
-  const __m512 scale = (__m512)(info->form == CPU_FORM_SPLIT && half == 1 ? block->b : block->a);
-  const __m512 least = (__m512)block->b;
+  const __m512 scale = (__m512)block->scale[half], least = (__m512)block->least[half];
   const __m512i byte = _mm512_set1_epi32(255), offset = _mm512_set1_epi32(1 << info->offset_shift);
 #pragma GCC unroll 16
   for (uint32_t i = 0; i < CPU_PANEL; i++) {
     __m512i code = _mm512_srli_epi32((__m512i)codes[4 * half + i / 4], 8 * (i % 4));
     if (i % 4 != 3) code = _mm512_and_si512(code, byte);
-    if (info->form == CPU_FORM_LEAST) {
+    if (lanes_has_least(info)) {
       value[i] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(code), least);
     } else {
       value[i] = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_sub_epi32(code, offset)));
@@ -98,14 +97,14 @@ BF16 static void widen(const cpu_pack_info *info, const uint8_t *panel, uint32_t
   uint8_t *to = wide + (uint64_t)at * TOKEN_PAIRS * CPU_PANEL * 4;
   if (info->type == WEFT_TYPE_BF16)
     widen_bf16(panel, n_in, to);
-  else if (info->form == CPU_FORM_LEAST && info->bits == 4) {
-    static const cpu_pack_info q4 = {WEFT_TYPE_Q4_K, CPU_FORM_LEAST, 4, 0, 256, 320, 0};
+  else if (info->type == WEFT_TYPE_Q4_K) {
+    static const cpu_pack_info q4 = {WEFT_TYPE_Q4_K, CPU_FORM_LEAST, 4, 0, 256, 320, 0, NULL};
     widen_type(&q4, panel, n_in, to);
   } else if (info->type == WEFT_TYPE_Q6_K) {
-    static const cpu_pack_info q6 = {WEFT_TYPE_Q6_K, CPU_FORM_SPLIT, 6, 5, 384, 320, 0};
+    static const cpu_pack_info q6 = {WEFT_TYPE_Q6_K, CPU_FORM_SPLIT, 6, 5, 384, 320, 0, NULL};
     widen_type(&q6, panel, n_in, to);
   } else if (info->type == WEFT_TYPE_Q8_0) {
-    static const cpu_pack_info q8 = {WEFT_TYPE_Q8_0, CPU_FORM_OFFSET, 8, 7, 512, 0, 32};
+    static const cpu_pack_info q8 = {WEFT_TYPE_Q8_0, CPU_FORM_OFFSET, 8, 7, 512, 0, 32, NULL};
     widen_type(&q8, panel, n_in, to);
   } else {
     widen_type(info, panel, n_in, to);

@@ -98,11 +98,12 @@ LANES_INLINE void widen_sixteen(const cpu_pack_info *info, const uint8_t *panel,
   lanes_u w[8];
   lanes_block_codes(info, &block, w);
   const lanes_u *codes = w + i % CPU_PACK_BLOCK / 4;
-  lanes_f scale = info->form == CPU_FORM_SPLIT && i % CPU_PACK_BLOCK != 0 ? block.b : block.a;
+  const uint32_t half = i % CPU_PACK_BLOCK / CPU_PANEL;
+  lanes_f scale = block.scale[half], least = block.least[half];
   for (uint32_t k = 0; k < CPU_PANEL; k++) {
     lanes_i code = (lanes_i)(codes[k / 4] >> (8 * (k % 4)) & 255u);
-    if (info->form == CPU_FORM_LEAST) {
-      lanes_store(value[k], scale * __builtin_convertvector(code, lanes_f) + block.b);
+    if (lanes_has_least(info)) {
+      lanes_store(value[k], scale * __builtin_convertvector(code, lanes_f) + least);
     } else {
       lanes_store(value[k], scale * __builtin_convertvector(code - (1 << info->offset_shift), lanes_f));
     }

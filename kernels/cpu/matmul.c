@@ -23,11 +23,12 @@ const cpu_products *cpu_products_find(cpu_isa isa) {
 
 bool cpu_supports(const weft_device *device, weft_type weight_type) {
   (void)device;
-  return cpu_pack_find(weight_type) != NULL;
+  const weft_type_info *info = weft_type_find((int32_t)weight_type);
+  return info != NULL && cpu_pack_find(info->held_as) != NULL;
 }
 
 const char *cpu_numerics(const weft_device *device, weft_type weight_type) {
-  if (cpu_pack_find(weight_type) == NULL) return "none";
+  if (!cpu_supports(device, weight_type)) return "none";
   if (cpu_is_quantised(weight_type)) return "q8x32-i32";
   return cpu_get_isa(device) == CPU_ISA_PORTABLE ? "f32x256" : "f32x256-fma";
 }

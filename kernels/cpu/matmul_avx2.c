@@ -13,10 +13,16 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Vectors whose 16-bit pairs may be added: 8 bits are taken with their sign, |code| <= 128. */
-INLINE uint32_t pairs_that_fit(weft_type type, uint32_t bits) {
-  if (type == WEFT_TYPE_MXFP4) return 4; /* codes up to 28 */
-  return bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
+/* Codes that may be too large for their products to be added in pairs: those are taken with their sign. */
+INLINE bool is_signed(const cpu_pack_info *info) {
+  return info->offset_shift == 7;
+}
+
+/* Vectors whose 16-bit pairs may be added. Codes that have an offset stay below twice the offset, and values are below
+ * 2^7 beside an offset of 2^6; of those taken with their sign |code| <= 128. */
+INLINE uint32_t pairs_that_fit(const cpu_pack_info *info) {
+  if (info->values != NULL) return info->offset_shift == 4 ? 4 : 1;
+  return info->bits <= 4 ? 8 : info->bits == 5 ? 4 : info->bits == 6 ? 2 : 1;
 }
 
 INLINE __m256i load_half(const lanes_u *w, uint32_t half) {
@@ -30,20 +36,21 @@ INLINE __m256i four(const uint8_t *codes) {
 }
 
 /* dot + the products of vectors [first, first + n), whose activations begin at codes */
-INLINE __m256i dot_codes(__m256i dot, uint32_t bits, uint32_t fit, const lanes_u *w, uint32_t n, uint32_t half,
+INLINE __m256i dot_codes(__m256i dot, const cpu_pack_info *info, const lanes_u *w, uint32_t n, uint32_t half,
                          const uint8_t *codes) {
+  const uint32_t fit = pairs_that_fit(info);
   const __m256i ones = _mm256_set1_epi16(1);
   __m256i pairs = _mm256_setzero_si256();
 #pragma GCC unroll 8
   for (uint32_t c = 0; c < n; c++) {
     __m256i code = load_half(w + c, half), x = four(codes + 4 * c);
-    if (bits == 8) {
+    if (is_signed(info)) {
       code = _mm256_xor_si256(code, _mm256_set1_epi8(-128));
       x = _mm256_sign_epi8(x, code);
       code = _mm256_abs_epi8(code);
     }
     pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(code, x));
-    if ((c + 1) % fit != 0) continue;
+    if ((c + 1) % fit != 0 && c + 1 < n) continue;
     dot = _mm256_add_epi32(dot, _mm256_madd_epi16(pairs, ones));
     pairs = _mm256_setzero_si256();
   }
@@ -62,32 +69,38 @@ INLINE __m256i start_sum(const uint8_t *at, uint32_t shift) {
   return _mm256_slli_epi32(_mm256_set1_epi32(sum), (int)shift);
 }
 
+INLINE __m256 half_of(const lanes_f *v, uint32_t half) {
+  return _mm256_loadu_ps((const float *)(const void *)v + 8 * half);
+}
+
 typedef struct half_block {
   const lanes_u *w;
-  __m256 a, b;
+  __m256 scale[2], least[2];
   uint32_t half;
 } half_block;
 
 INLINE __m256 add_block(const cpu_pack_info *info, const half_block *k, const uint8_t *x, __m256 acc) {
-  const uint32_t fit = pairs_that_fit(info->type, info->bits), bits = info->bits, shift = info->offset_shift;
+  const uint32_t shift = info->offset_shift;
+  const bool has_offset = !lanes_has_least(info) && !is_signed(info);
   __m256 t;
-  if (info->form == CPU_FORM_SPLIT) {
-    __m256i dot0 = dot_codes(start_sum(x + CPU_X_MINUS_FIRST, shift), bits, fit, k->w, 4, k->half, x);
-    __m256i dot1 = dot_codes(start_sum(x + CPU_X_MINUS_LAST, shift), bits, fit, k->w + 4, 4, k->half, x + 16);
-    t = _mm256_mul_ps(k->a, _mm256_cvtepi32_ps(dot0));
-    t = _mm256_fmadd_ps(k->b, _mm256_cvtepi32_ps(dot1), t);
+  if (info->form == CPU_FORM_SPLIT || info->form == CPU_FORM_PAIRS) {
+    __m256i dot0 = has_offset ? start_sum(x + CPU_X_MINUS_FIRST, shift) : _mm256_setzero_si256();
+    __m256i dot1 = has_offset ? start_sum(x + CPU_X_MINUS_LAST, shift) : _mm256_setzero_si256();
+    dot0 = dot_codes(dot0, info, k->w, 4, k->half, x);
+    dot1 = dot_codes(dot1, info, k->w + 4, 4, k->half, x + 16);
+    t = _mm256_mul_ps(k->scale[0], _mm256_cvtepi32_ps(dot0));
+    t = _mm256_fmadd_ps(k->scale[1], _mm256_cvtepi32_ps(dot1), t);
+    if (info->form == CPU_FORM_PAIRS) {
+      t = _mm256_fnmadd_ps(k->least[0], _mm256_cvtepi32_ps(start_sum(x + CPU_X_MINUS_FIRST, 0)), t);
+      t = _mm256_fnmadd_ps(k->least[1], _mm256_cvtepi32_ps(start_sum(x + CPU_X_MINUS_LAST, 0)), t);
+    }
   } else {
-    bool offset = info->form == CPU_FORM_OFFSET && bits != 8;
-    __m256i dot = offset ? start_sum(x + CPU_X_MINUS, shift) : _mm256_setzero_si256();
-    dot = dot_codes(dot, bits, fit, k->w, 8, k->half, x);
-    t = _mm256_mul_ps(k->a, _mm256_cvtepi32_ps(dot));
-    if (info->form == CPU_FORM_LEAST) t = _mm256_fmadd_ps(k->b, _mm256_set1_ps(read_float(x + CPU_X_SUM)), t);
+    __m256i dot = has_offset ? start_sum(x + CPU_X_MINUS, shift) : _mm256_setzero_si256();
+    dot = dot_codes(dot, info, k->w, 8, k->half, x);
+    t = _mm256_mul_ps(k->scale[0], _mm256_cvtepi32_ps(dot));
+    if (info->form == CPU_FORM_LEAST) t = _mm256_fmadd_ps(k->least[0], _mm256_set1_ps(read_float(x + CPU_X_SUM)), t);
   }
   return _mm256_fmadd_ps(t, _mm256_set1_ps(read_float(x + CPU_X_SCALE)), acc);
-}
-
-INLINE __m256 half_of(const lanes_f *v, uint32_t half) {
-  return _mm256_loadu_ps((const float *)(const void *)v + 8 * half);
 }
 
 static void store_rows(const cpu_tile *tile, uint32_t panel, const float acc[][CPU_PANEL]) {
@@ -108,7 +121,10 @@ INLINE void quantised_panel(const cpu_pack_info *info, const cpu_tile *tile, uin
     lanes_block_codes(info, &block, w);
     const uint8_t *x = tile->x + (uint64_t)b * CPU_X_BYTES * R;
     for (uint32_t half = 0; half < 2; half++) {
-      const half_block k = {w, half_of(&block.a, half), half_of(&block.b, half), half};
+      const half_block k = {w,
+                            {half_of(&block.scale[0], half), half_of(&block.scale[1], half)},
+                            {half_of(&block.least[0], half), half_of(&block.least[1], half)},
+                            half};
       for (uint32_t r = 0; r < R; r++) {
         __m256 sum = _mm256_load_ps(acc[r] + 8 * half);
         _mm256_store_ps(acc[r] + 8 * half, add_block(info, &k, x + CPU_X_BYTES * r, sum));
@@ -150,21 +166,13 @@ INLINE void float_panel(weft_type type, const cpu_tile *tile, uint32_t p) {
   store_rows(tile, p, total);
 }
 
-/* The rows of pack_table again, so that each type is compiled with its numbers known. */
-#define QUANTISED(X)                          \
-  X(Q8_0, CPU_FORM_OFFSET, 8, 7, 512, 0, 32)  \
-  X(Q4_0, CPU_FORM_OFFSET, 4, 3, 256, 0, 32)  \
-  X(Q5_0, CPU_FORM_OFFSET, 5, 4, 320, 0, 32)  \
-  X(MXFP4, CPU_FORM_OFFSET, 4, 4, 256, 0, 16) \
-  X(Q4_K, CPU_FORM_LEAST, 4, 0, 256, 320, 0)  \
-  X(Q5_K, CPU_FORM_LEAST, 5, 0, 320, 320, 0)  \
-  X(Q6_K, CPU_FORM_SPLIT, 6, 5, 384, 320, 0)
+/* Each type is compiled with its numbers known. */
 #define X(type, ...)                                                   \
   static void tile_##type(const cpu_tile *tile, uint32_t p) {          \
     static const cpu_pack_info info = {WEFT_TYPE_##type, __VA_ARGS__}; \
     quantised_panel(&info, tile, p);                                   \
   }
-QUANTISED(X)
+CPU_PACK_QUANTS(X)
 #undef X
 #define X(type)                                               \
   static void tile_##type(const cpu_tile *tile, uint32_t p) { \
@@ -178,17 +186,16 @@ X(BF16)
 typedef void (*panel_fn)(const cpu_tile *tile, uint32_t p);
 
 static panel_fn find_panel_fn(weft_type type) {
-  switch (type) {
-#define X(type, ...)     \
-  case WEFT_TYPE_##type: \
-    return tile_##type;
-    QUANTISED(X)
-    X(F32)
-    X(F16)
-    X(BF16)
+  static const struct {
+    weft_type type;
+    panel_fn fn;
+  } all[] = {
+#define X(type, ...) {WEFT_TYPE_##type, tile_##type},
+      X(F32) X(F16) X(BF16) CPU_PACK_QUANTS(X)
 #undef X
-    case WEFT_TYPE_NONE:
-      break;
+  };
+  for (uint32_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+    if (all[i].type == type) return all[i].fn;
   }
   return NULL;
 }

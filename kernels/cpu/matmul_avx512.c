@@ -26,6 +26,22 @@ INLINE void load_codes(uint32_t bits, const uint8_t *q, __m512i w[8]) {
     return;
   }
   const __m512i low = _mm512_set1_epi8(15);
+  if (bits < 4) {
+    const __m512i two = _mm512_set1_epi8(3);
+#pragma GCC unroll 8
+    for (int c = 0; c < 8; c++) {
+      w[c] = _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(q + c / 4 * 64), (unsigned)(2 * (c % 4))), two);
+    }
+    if (bits == 2) return;
+    const __m512i bit = _mm512_set1_epi8(4);
+    __m512i third = _mm512_loadu_si512(q + 128);
+#pragma GCC unroll 8
+    for (int c = 0; c < 8; c++) {
+      __m512i at2 = c < 2 ? _mm512_slli_epi16(third, (unsigned)(2 - c)) : _mm512_srli_epi16(third, (unsigned)(c - 2));
+      w[c] = _mm512_ternarylogic_epi64(w[c], at2, bit, 0xF8);
+    }
+    return;
+  }
 #pragma GCC unroll 4
   for (int c = 0; c < 4; c++) {
     __m512i both = _mm512_loadu_si512(q + 64 * c);
@@ -53,10 +69,13 @@ INLINE void load_codes(uint32_t bits, const uint8_t *q, __m512i w[8]) {
   }
 }
 
-/* MXFP4 codes to twice their value plus 16. */
-INLINE void look_up(__m512i w[8]) {
-  const __m512i table =
-      _mm512_broadcast_i32x4(_mm_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4));
+/* Codes to their values plus 1 << VALUE_SHIFT: one offset serves all types here, so types that differ in their values share
+ * functions. */
+enum { VALUE_SHIFT = 7 };
+
+INLINE void look_up(const int8_t *values, __m512i w[8]) {
+  __m128i plus = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(const void *)values), _mm_set1_epi8(-128));
+  const __m512i table = _mm512_broadcast_i32x4(plus);
 #pragma GCC unroll 8
   for (int c = 0; c < 8; c++) w[c] = _mm512_shuffle_epi8(table, w[c]);
 }
@@ -67,6 +86,17 @@ INLINE __m512 load_f16(const uint8_t *at) {
 
 INLINE __m512 load_u8(const uint8_t *at) {
   return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)));
+}
+
+/* Four bits of each byte. */
+INLINE __m512 load_low_u4(const uint8_t *at) {
+  __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at));
+  return _mm512_cvtepi32_ps(_mm512_and_si512(bytes, _mm512_set1_epi32(15)));
+}
+
+INLINE __m512 load_high_u4(const uint8_t *at) {
+  __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at));
+  return _mm512_cvtepi32_ps(_mm512_srli_epi32(bytes, 4));
 }
 
 INLINE __m512 load_s8(const uint8_t *at) {
@@ -86,7 +116,8 @@ INLINE __m512 load_e8m0(const uint8_t *at) {
 
 typedef struct weights {
   __m512i w[8];
-  __m512 a, b; /* OFFSET: scale; LEAST: scale, -least; SPLIT: scales of both halves */
+  __m512 scale[2]; /* SPLIT, PAIRS: of both halves; others: the first */
+  __m512 least[2]; /* what is added to scale * code: LEAST the first; PAIRS */
 } weights;
 
 /* ---- one block, one row ---- */
@@ -113,18 +144,28 @@ INLINE float load_float(const uint8_t *at) {
   return f;
 }
 
+INLINE __m512 add_halves(cpu_pack_form form, unsigned shift, const weights *k, const uint8_t *x) {
+  const __m512i zero = _mm512_setzero_si512();
+  __m512i minus0 = offset_sum(x + CPU_X_MINUS_FIRST, 0), minus1 = offset_sum(x + CPU_X_MINUS_LAST, 0);
+  bool split = form == CPU_FORM_SPLIT;
+  __m512i dot0 = dot4(split ? _mm512_slli_epi32(minus0, shift) : zero, k->w, x);
+  __m512i dot1 = dot4(split ? _mm512_slli_epi32(minus1, shift) : zero, k->w + 4, x + 16);
+  __m512 t = _mm512_mul_ps(k->scale[0], _mm512_cvtepi32_ps(dot0));
+  t = _mm512_fmadd_ps(k->scale[1], _mm512_cvtepi32_ps(dot1), t);
+  if (split) return t;
+  t = _mm512_fnmadd_ps(k->least[0], _mm512_cvtepi32_ps(minus0), t);
+  return _mm512_fnmadd_ps(k->least[1], _mm512_cvtepi32_ps(minus1), t);
+}
+
 INLINE __m512 add_block(cpu_pack_form form, unsigned shift, const weights *k, const uint8_t *x, __m512 acc) {
   __m512 t;
-  if (form == CPU_FORM_SPLIT) {
-    __m512i dot0 = dot4(offset_sum(x + CPU_X_MINUS_FIRST, shift), k->w, x);
-    __m512i dot1 = dot4(offset_sum(x + CPU_X_MINUS_LAST, shift), k->w + 4, x + 16);
-    t = _mm512_mul_ps(k->a, _mm512_cvtepi32_ps(dot0));
-    t = _mm512_fmadd_ps(k->b, _mm512_cvtepi32_ps(dot1), t);
+  if (form == CPU_FORM_SPLIT || form == CPU_FORM_PAIRS) {
+    t = add_halves(form, shift, k, x);
   } else {
     __m512i dot = form == CPU_FORM_OFFSET ? offset_sum(x + CPU_X_MINUS, shift) : _mm512_setzero_si512();
     dot = dot4(dot4(dot, k->w, x), k->w + 4, x + 16);
-    t = _mm512_mul_ps(k->a, _mm512_cvtepi32_ps(dot));
-    if (form == CPU_FORM_LEAST) t = _mm512_fmadd_ps(k->b, _mm512_set1_ps(load_float(x + CPU_X_SUM)), t);
+    t = _mm512_mul_ps(k->scale[0], _mm512_cvtepi32_ps(dot));
+    if (form == CPU_FORM_LEAST) t = _mm512_fmadd_ps(k->least[0], _mm512_set1_ps(load_float(x + CPU_X_SUM)), t);
   }
   return _mm512_fmadd_ps(t, _mm512_set1_ps(load_float(x + CPU_X_SCALE)), acc);
 }
@@ -152,9 +193,15 @@ INLINE void store_rows(const __m512 *acc, int R, const cpu_tile *tile, uint32_t 
   for (int r = 0; r < R; r++) _mm512_mask_storeu_ps(y + (uint64_t)r * tile->y_stride, mask, acc[r]);
 }
 
-INLINE void small_panel(weft_type type, unsigned shift, uint32_t bits, uint32_t quant_bytes, int R,
-                        const cpu_tile *tile, uint32_t panel) {
-  const uint32_t scale_bytes = type == WEFT_TYPE_MXFP4 ? 16 : 32, per_line = cpu_blocks_per_line(scale_bytes);
+INLINE void load_small_scales(const cpu_pack_info *info, const uint8_t *scales, weights *k) {
+  k->scale[0] = info->scale_bytes == 16 ? load_e8m0(scales) : load_f16(scales);
+  if (info->form == CPU_FORM_SPLIT) k->scale[1] = load_f16(scales + 32);
+  if (info->form == CPU_FORM_LEAST) k->least[0] = load_f16(scales + 32);
+}
+
+INLINE void small_panel(const cpu_pack_info *info, int R, const cpu_tile *tile, uint32_t panel) {
+  const uint32_t per_line = cpu_blocks_per_line(info->scale_bytes);
+  const unsigned shift = info->values != NULL ? VALUE_SHIFT : info->offset_shift;
   const uint8_t *at = tile->panel + panel * tile->panel_bytes, *x = tile->x;
   __m512 acc[16];
 #pragma GCC unroll 16
@@ -166,51 +213,70 @@ INLINE void small_panel(weft_type type, unsigned shift, uint32_t bits, uint32_t 
     left -= n;
     for (; n > 0; n--) {
       weights k;
-      fetch_ahead(tile, at, quant_bytes, R < 8);
-      load_codes(bits, at, k.w);
-      if (type == WEFT_TYPE_MXFP4) look_up(k.w);
-      k.a = type == WEFT_TYPE_MXFP4 ? load_e8m0(scales) : load_f16(scales);
-      k.b = k.a;
+      fetch_ahead(tile, at, info->quant_bytes, R < 8);
+      load_codes(info->bits, at, k.w);
+      if (info->values != NULL) look_up(tile->info->values, k.w);
+      load_small_scales(info, scales, &k);
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) acc[r] = add_block(CPU_FORM_OFFSET, shift, &k, x + CPU_X_BYTES * r, acc[r]);
-      scales += scale_bytes;
-      at += quant_bytes;
+      for (int r = 0; r < R; r++) acc[r] = add_block(info->form, shift, &k, x + CPU_X_BYTES * r, acc[r]);
+      scales += info->scale_bytes;
+      at += info->quant_bytes;
       x += CPU_X_BYTES * R;
     }
   }
   store_rows(acc, R, tile, panel);
 }
 
-INLINE void super_panel(cpu_pack_form form, uint32_t bits, uint32_t quant_bytes, int R, const cpu_tile *tile,
-                        uint32_t panel) {
+/* The scales of sub-block j; d and minus_least are those of the super-block. */
+INLINE void load_super_scales(cpu_pack_form form, const uint8_t *super, uint32_t j, __m512 d, __m512 minus_least,
+                              weights *k) {
+  const uint8_t *first = super + 64 + 32 * j, *second = first + 16;
+  if (form == CPU_FORM_SPLIT) {
+    k->scale[0] = _mm512_mul_ps(d, load_s8(first));
+    k->scale[1] = _mm512_mul_ps(d, load_s8(second));
+  } else if (form == CPU_FORM_PAIRS) {
+    k->scale[0] = _mm512_mul_ps(d, load_low_u4(first));
+    k->scale[1] = _mm512_mul_ps(d, load_low_u4(second));
+    k->least[0] = _mm512_mul_ps(minus_least, load_high_u4(first));
+    k->least[1] = _mm512_mul_ps(minus_least, load_high_u4(second));
+  } else {
+    k->scale[0] = _mm512_mul_ps(d, load_u8(super + 64 + 16 * j));
+    k->least[0] = _mm512_mul_ps(minus_least, load_u8(super + 192 + 16 * j));
+  }
+}
+
+INLINE void super_panel(const cpu_pack_info *info, int R, const cpu_tile *tile, uint32_t panel) {
+  const unsigned shift = info->values != NULL ? VALUE_SHIFT : info->offset_shift;
   const uint8_t *super = tile->panel + panel * tile->panel_bytes;
   const uint8_t *x = tile->x;
   __m512 acc[16];
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
   for (uint32_t s = 0; s < tile->n_in / 256; s++) {
-    const __m512 d = load_f16(super);
-    const __m512 least = _mm512_sub_ps(_mm512_setzero_ps(), load_f16(super + 32));
+    const __m512 d = cpu_has_f32_d(info) ? _mm512_loadu_ps(super) : load_f16(super);
+    const __m512 minus_least = _mm512_sub_ps(_mm512_setzero_ps(), load_f16(super + 32));
     const uint8_t *quants = super + 320;
     for (uint32_t j = 0; j < 8; j++) {
       weights k;
-      fetch_ahead(tile, quants, quant_bytes + 64, R < 5);
-      load_codes(bits, quants, k.w);
-      if (form == CPU_FORM_SPLIT) {
-        k.a = _mm512_mul_ps(d, load_s8(super + 64 + 32 * j));
-        k.b = _mm512_mul_ps(d, load_s8(super + 80 + 32 * j));
-      } else {
-        k.a = _mm512_mul_ps(d, load_u8(super + 64 + 16 * j));
-        k.b = _mm512_mul_ps(least, load_u8(super + 192 + 16 * j));
-      }
+      fetch_ahead(tile, quants, info->quant_bytes + 64, R < 5);
+      load_codes(info->bits, quants, k.w);
+      if (info->values != NULL) look_up(tile->info->values, k.w);
+      load_super_scales(info->form, super, j, d, minus_least, &k);
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) acc[r] = add_block(form, 5, &k, x + CPU_X_BYTES * r, acc[r]);
-      quants += quant_bytes;
+      for (int r = 0; r < R; r++) acc[r] = add_block(info->form, shift, &k, x + CPU_X_BYTES * r, acc[r]);
+      quants += info->quant_bytes;
       x += CPU_X_BYTES * R;
     }
     super = quants;
   }
   store_rows(acc, R, tile, panel);
+}
+
+INLINE void quantised_panel(const cpu_pack_info *info, int R, const cpu_tile *tile, uint32_t panel) {
+  if (info->header_bytes == 0)
+    small_panel(info, R, tile, panel);
+  else
+    super_panel(info, R, tile, panel);
 }
 
 INLINE __m512 load_weight(weft_type type, const uint8_t *panel, uint64_t i) {
@@ -244,55 +310,53 @@ INLINE void float_panel(weft_type type, int R, const cpu_tile *tile, uint32_t pa
 
 /* ---- one function per type and number of rows ---- */
 
-#define TYPES(X, R)                                                \
-  X(F32, R, float_panel(WEFT_TYPE_F32, R, tile, p))                \
-  X(F16, R, float_panel(WEFT_TYPE_F16, R, tile, p))                \
-  X(BF16, R, float_panel(WEFT_TYPE_BF16, R, tile, p))              \
-  X(Q8_0, R, small_panel(WEFT_TYPE_Q8_0, 7, 8, 512, R, tile, p))   \
-  X(Q4_0, R, small_panel(WEFT_TYPE_Q4_0, 3, 4, 256, R, tile, p))   \
-  X(Q5_0, R, small_panel(WEFT_TYPE_Q5_0, 4, 5, 320, R, tile, p))   \
-  X(MXFP4, R, small_panel(WEFT_TYPE_MXFP4, 4, 4, 256, R, tile, p)) \
-  X(Q4_K, R, super_panel(CPU_FORM_LEAST, 4, 256, R, tile, p))      \
-  X(Q5_K, R, super_panel(CPU_FORM_LEAST, 5, 320, R, tile, p))      \
-  X(Q6_K, R, super_panel(CPU_FORM_SPLIT, 6, 384, R, tile, p))
-#define ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(16)
-
-#define X(type, R, call)                                \
-  static void tile_##type##_##R(const cpu_tile *tile) { \
-    for (uint32_t p = 0; p < tile->n_panels; p++) call; \
+#define ROWS(X, type) \
+  X(type, 1) X(type, 2) X(type, 3) X(type, 4) X(type, 5) X(type, 6) X(type, 7) X(type, 8) X(type, 16)
+#define TILE_FN(type, R)                                             \
+  static void tile_##type##_##R(const cpu_tile *tile) {              \
+    for (uint32_t p = 0; p < tile->n_panels; p++) PANEL(type, R, p); \
   }
-#define ALL(R) TYPES(X, R)
-ROWS(ALL)
-#undef ALL
+
+#define PANEL(type, R, p) float_panel(WEFT_TYPE_##type, R, tile, p)
+ROWS(TILE_FN, F32)
+ROWS(TILE_FN, F16)
+ROWS(TILE_FN, BF16)
+#undef PANEL
+
+/* Types that differ in their values only share the functions of one of them. */
+#define SHARED_BY(X) \
+  X(H4_FP4, H4_IQ4)  \
+  X(S4_IQ3X, S4_IQ4) \
+  X(S4_IQ3S, S4_IQ4) \
+  X(S3_IQ1, S3_IQ2)
+#define X(type, ...) static const cpu_pack_info info_##type __attribute__((unused)) = {WEFT_TYPE_##type, __VA_ARGS__};
+CPU_PACK_QUANTS(X)
 #undef X
+#define OWN_FUNCTIONS(X) \
+  X(Q8_0)                \
+  X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(MXFP4) X(H4_IQ4) X(Q2_K) X(Q4_K) X(Q5_K) X(Q6_K) X(S4_IQ4) X(S3_Q3) X(S3_IQ2)
+#define PANEL(type, R, p) quantised_panel(&info_##type, R, tile, p)
+#define X(type)           ROWS(TILE_FN, type)
+OWN_FUNCTIONS(X)
+#undef X
+#undef PANEL
 
 typedef void (*tile_fn)(const cpu_tile *tile);
 
 /* The table of variants: one numerics per type, one function per number of rows. */
 static tile_fn find_tile_fn(weft_type type, uint32_t n_rows) {
-  switch (type) {
-#define Y(type)                                                \
-  case WEFT_TYPE_##type: {                                     \
-    static const tile_fn fns[CPU_GROUP + 1] = {ROWS_OF(type)}; \
-    return fns[n_rows];                                        \
-  }
-#define ROWS_OF(type)                                                                                                \
-  [1] = tile_##type##_1, [2] = tile_##type##_2, [3] = tile_##type##_3, [4] = tile_##type##_4, [5] = tile_##type##_5, \
-  [6] = tile_##type##_6, [7] = tile_##type##_7, [8] = tile_##type##_8, [16] = tile_##type##_16
-    Y(F32)
-    Y(F16)
-    Y(BF16)
-    Y(Q8_0)
-    Y(Q4_0)
-    Y(Q5_0)
-    Y(MXFP4)
-    Y(Q4_K)
-    Y(Q5_K)
-    Y(Q6_K)
-#undef ROWS_OF
-#undef Y
-    case WEFT_TYPE_NONE:
-      break;
+#define FN_OF(type, R)     [R] = tile_##type##_##R,
+#define X(type)            {WEFT_TYPE_##type, {ROWS(FN_OF, type)}},
+#define SHARED(type, like) {WEFT_TYPE_##type, {ROWS(FN_OF, like)}},
+  static const struct {
+    weft_type type;
+    tile_fn fn[CPU_GROUP + 1];
+  } all[] = {X(F32) X(F16) X(BF16) OWN_FUNCTIONS(X) SHARED_BY(SHARED)};
+#undef SHARED
+#undef X
+#undef FN_OF
+  for (uint32_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+    if (all[i].type == type) return all[i].fn[n_rows];
   }
   return NULL;
 }

@@ -85,6 +85,13 @@ LANES_INLINE void lanes_codes(uint32_t bits, const uint8_t *quants, lanes_u w[8]
     for (uint32_t c = 0; c < 8; c++) w[c] = lanes_load_u(quants + 64 * c);
     return;
   }
+  if (bits < 4) {
+    for (uint32_t c = 0; c < 8; c++) w[c] = lanes_load_u(quants + c / 4 * 64) >> (2 * (c % 4)) & 0x03030303u;
+    if (bits == 2) return;
+    lanes_u third = lanes_load_u(quants + 128);
+    for (uint32_t c = 0; c < 8; c++) w[c] |= (third >> c & 0x01010101u) << 2;
+    return;
+  }
   for (uint32_t c = 0; c < 4; c++) {
     lanes_u both = lanes_load_u(quants + 64 * c);
     w[c] = both & 0x0F0F0F0Fu;
@@ -140,6 +147,13 @@ LANES_INLINE lanes_f lanes_from_u8(const uint8_t *at) {
   return __builtin_convertvector(__builtin_convertvector(v, lanes_i), lanes_f);
 }
 
+/* Four bits of each byte, from bit `shift` on. */
+LANES_INLINE lanes_f lanes_from_u4(const uint8_t *at, uint32_t shift) {
+  lanes_u8 v;
+  memcpy(&v, at, sizeof v);
+  return __builtin_convertvector(__builtin_convertvector(v >> (uint8_t)shift & 15u, lanes_i), lanes_f);
+}
+
 LANES_INLINE lanes_f lanes_from_s8(const uint8_t *at) {
   lanes_s8 v;
   memcpy(&v, at, sizeof v);
@@ -162,50 +176,77 @@ LANES_INLINE lanes_f lanes_e8m0(const uint8_t *at) {
   return (lanes_f)((bits & ~none) | (0x7FC00000u & none));
 }
 
-/* Block b of 32 inputs of a panel of quantised weights. a, b: as in matmul.h (LEAST: b is -least). */
+/* Block b of 32 inputs of a panel of quantised weights: for each half the scale, and what is added to scale * code
+ * (LEAST and PAIRS). */
 typedef struct lanes_block {
   const uint8_t *quants;
-  lanes_f a, b;
+  lanes_f scale[2], least[2];
 } lanes_block;
 
+LANES_INLINE bool lanes_has_least(const cpu_pack_info *info) {
+  return info->form == CPU_FORM_LEAST || info->form == CPU_FORM_PAIRS;
+}
+
+LANES_INLINE lanes_block lanes_find_small(const cpu_pack_info *info, const uint8_t *panel, uint32_t b) {
+  const uint8_t *scales = panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b);
+  lanes_block block = {.quants = panel + cpu_quants_offset(info->scale_bytes, info->quant_bytes, b)};
+  block.scale[0] = info->scale_bytes == 16 ? lanes_e8m0(scales) : lanes_f16(scales);
+  block.scale[1] = info->form == CPU_FORM_SPLIT ? lanes_f16(scales + 32) : block.scale[0];
+  if (info->form == CPU_FORM_LEAST) block.least[0] = block.least[1] = lanes_f16(scales + 32);
+  return block;
+}
+
 LANES_INLINE lanes_block lanes_find_block(const cpu_pack_info *info, const uint8_t *panel, uint32_t b) {
-  lanes_block block;
-  if (info->header_bytes == 0) {
-    const uint8_t *scales = panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b);
-    block.quants = panel + cpu_quants_offset(info->scale_bytes, info->quant_bytes, b);
-    block.a = info->type == WEFT_TYPE_MXFP4 ? lanes_e8m0(scales) : lanes_f16(scales);
-    block.b = block.a;
-    return block;
-  }
+  if (info->header_bytes == 0) return lanes_find_small(info, panel, b);
   uint32_t j = b % 8;
   const uint8_t *super = panel + (uint64_t)(b / 8) * (info->header_bytes + 8ull * info->quant_bytes);
-  block.quants = super + info->header_bytes + (uint64_t)j * info->quant_bytes;
-  lanes_f d = lanes_f16(super);
-  if (info->form == CPU_FORM_SPLIT) {
-    block.a = d * lanes_from_s8(super + 64 + 32 * j);
-    block.b = d * lanes_from_s8(super + 80 + 32 * j);
-  } else {
-    block.a = d * lanes_from_u8(super + 64 + 16 * j);
-    block.b = (lanes_splat(0.0f) - lanes_f16(super + 32)) * lanes_from_u8(super + 192 + 16 * j);
+  lanes_block block = {.quants = super + info->header_bytes + (uint64_t)j * info->quant_bytes};
+  lanes_f d = cpu_has_f32_d(info) ? lanes_load((const float *)(const void *)super) : lanes_f16(super);
+  lanes_f minus = lanes_splat(0.0f) - lanes_f16(super + 32);
+  for (uint32_t half = 0; half < 2; half++) {
+    const uint8_t *scales = super + 64 + 32 * j + 16 * half;
+    if (info->form == CPU_FORM_SPLIT) {
+      block.scale[half] = d * lanes_from_s8(scales);
+    } else if (info->form == CPU_FORM_PAIRS) {
+      block.scale[half] = d * lanes_from_u4(scales, 0);
+      block.least[half] = minus * lanes_from_u4(scales, 4);
+    } else {
+      block.scale[half] = d * lanes_from_u8(super + 64 + 16 * j);
+      block.least[half] = minus * lanes_from_u8(super + 192 + 16 * j);
+    }
   }
   return block;
 }
 
-/* Code bytes of MXFP4 to twice the value + 16, so that it is an OFFSET type like the others. */
-LANES_INLINE uint8_t lanes_mxfp4(uint8_t code) {
-  static const uint8_t table[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
-  return table[code & 15];
+/* Codes to what they stand for, plus the offset. */
+#if defined(__AVX2__)
+LANES_INLINE void lanes_look_up(const cpu_pack_info *info, lanes_u w[8]) {
+  __m128i values = _mm_loadu_si128((const __m128i *)(const void *)info->values);
+  values = _mm_add_epi8(values, _mm_set1_epi8((char)(1u << info->offset_shift)));
+  const __m256i table = _mm256_broadcastsi128_si256(values);
+  for (uint32_t c = 0; c < 8; c++) {
+    __m256i half[2];
+    memcpy(half, &w[c], sizeof half);
+    half[0] = _mm256_shuffle_epi8(table, half[0]);
+    half[1] = _mm256_shuffle_epi8(table, half[1]);
+    memcpy(&w[c], half, sizeof half);
+  }
 }
+#else
+LANES_INLINE void lanes_look_up(const cpu_pack_info *info, lanes_u w[8]) {
+  uint8_t bytes[64], table[WEFT_TYPE_VALUES];
+  for (uint32_t i = 0; i < WEFT_TYPE_VALUES; i++) table[i] = (uint8_t)(info->values[i] + (1 << info->offset_shift));
+  for (uint32_t c = 0; c < 8; c++) {
+    memcpy(bytes, &w[c], sizeof bytes);
+    for (uint32_t i = 0; i < 64; i++) bytes[i] = table[bytes[i]];
+    memcpy(&w[c], bytes, sizeof bytes);
+  }
+}
+#endif
 
 LANES_INLINE void lanes_block_codes(const cpu_pack_info *info, const lanes_block *block, lanes_u w[8]) {
   lanes_codes(info->bits, block->quants, w);
-  if (info->type != WEFT_TYPE_MXFP4) return;
-  uint8_t bytes[64];
-  for (uint32_t c = 0; c < 8; c++) {
-    memcpy(bytes, &w[c], sizeof bytes);
-    for (uint32_t i = 0; i < 64; i++) bytes[i] = lanes_mxfp4(bytes[i]);
-    memcpy(&w[c], bytes, sizeof bytes);
-  }
+  if (info->values != NULL) lanes_look_up(info, w);
 }
 
 /* Input i of a panel of float weights. */

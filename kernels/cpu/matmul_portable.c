@@ -33,20 +33,23 @@ static void add_block(const cpu_pack_info *info, const lanes_block *block, const
                       float acc[CPU_PANEL]) {
   const float x_scale = read_float(x + CPU_X_SCALE), x_sum = read_float(x + CPU_X_SUM);
   const int32_t offset = 1 << info->offset_shift;
-  bool split = info->form == CPU_FORM_SPLIT;
+  bool pairs = info->form == CPU_FORM_PAIRS, split = info->form == CPU_FORM_SPLIT || pairs;
+  const int32_t minus[2] = {read_int(x + CPU_X_MINUS_FIRST), read_int(x + CPU_X_MINUS_LAST)};
   lanes_i start0 = {0}, start1 = {0};
   if (info->form == CPU_FORM_OFFSET) start0 += read_int(x + CPU_X_MINUS) * offset;
-  if (split) {
-    start0 += read_int(x + CPU_X_MINUS_FIRST) * offset;
-    start1 += read_int(x + CPU_X_MINUS_LAST) * offset;
+  if (info->form == CPU_FORM_SPLIT) {
+    start0 += minus[0] * offset;
+    start1 += minus[1] * offset;
   }
   lanes_i dot0 = dot_codes(start0, w, 4, x);
   lanes_i dot1 = dot_codes(start1, w + 4, 4, x + 16);
   if (!split) dot0 += dot1;
   for (uint32_t o = 0; o < CPU_PANEL; o++) {
-    float t = block->a[o] * (float)dot0[o];
-    if (info->form == CPU_FORM_LEAST) t = fmaf(block->b[o], x_sum, t);
-    if (split) t = fmaf(block->b[o], (float)dot1[o], t);
+    float t = block->scale[0][o] * (float)dot0[o];
+    if (info->form == CPU_FORM_LEAST) t = fmaf(block->least[0][o], x_sum, t);
+    if (split) t = fmaf(block->scale[1][o], (float)dot1[o], t);
+    if (pairs) t = fmaf(block->least[0][o], -(float)minus[0], t);
+    if (pairs) t = fmaf(block->least[1][o], -(float)minus[1], t);
     acc[o] = fmaf(t, x_scale, acc[o]);
   }
 }

@@ -9,12 +9,12 @@
 
 enum { SUPER = 256, LANE = 4 };
 
-static const cpu_pack_info pack_table[] = {
-    {WEFT_TYPE_F32, CPU_FORM_FLOAT, 32, 0, 0, 0, 0},      {WEFT_TYPE_F16, CPU_FORM_FLOAT, 16, 0, 0, 0, 0},
-    {WEFT_TYPE_BF16, CPU_FORM_FLOAT, 16, 0, 0, 0, 0},     {WEFT_TYPE_Q8_0, CPU_FORM_OFFSET, 8, 7, 512, 0, 32},
-    {WEFT_TYPE_Q4_0, CPU_FORM_OFFSET, 4, 3, 256, 0, 32},  {WEFT_TYPE_Q5_0, CPU_FORM_OFFSET, 5, 4, 320, 0, 32},
-    {WEFT_TYPE_MXFP4, CPU_FORM_OFFSET, 4, 4, 256, 0, 16}, {WEFT_TYPE_Q4_K, CPU_FORM_LEAST, 4, 0, 256, 320, 0},
-    {WEFT_TYPE_Q5_K, CPU_FORM_LEAST, 5, 0, 320, 320, 0},  {WEFT_TYPE_Q6_K, CPU_FORM_SPLIT, 6, 5, 384, 320, 0},
+static const cpu_pack_info pack_table[] = {{WEFT_TYPE_F32, CPU_FORM_FLOAT, 32, 0, 0, 0, 0, NULL},
+                                           {WEFT_TYPE_F16, CPU_FORM_FLOAT, 16, 0, 0, 0, 0, NULL},
+                                           {WEFT_TYPE_BF16, CPU_FORM_FLOAT, 16, 0, 0, 0, 0, NULL},
+#define X(type, ...) {WEFT_TYPE_##type, __VA_ARGS__},
+                                           CPU_PACK_QUANTS(X)
+#undef X
 };
 
 const cpu_pack_info *cpu_pack_find(weft_type type) {
@@ -52,6 +52,18 @@ static void put_codes(uint32_t bits, const uint8_t codes[CPU_PACK_BLOCK], uint8_
     for (uint32_t c = 0; c < 8; c++) store_u32(quants + 64 * c, load_u32(codes + LANE * c));
     return;
   }
+  if (bits < 4) {
+    uint32_t third = 0, four[2] = {0, 0};
+    for (uint32_t c = 0; c < 8; c++) {
+      uint32_t code = load_u32(codes + LANE * c);
+      four[c / 4] |= (code & 0x03030303u) << (2 * (c % 4));
+      third |= (code >> 2 & 0x01010101u) << c;
+    }
+    store_u32(quants, four[0]);
+    store_u32(quants + 64, four[1]);
+    if (bits == 3) store_u32(quants + 128, third);
+    return;
+  }
   uint32_t fifth = 0, pair[2] = {0, 0};
   for (uint32_t c = 0; c < 4; c++) {
     uint32_t low = load_u32(codes + LANE * c), high = load_u32(codes + LANE * (c + 4));
@@ -72,6 +84,14 @@ static void get_codes(uint32_t bits, const uint8_t *quants, uint8_t codes[CPU_PA
     for (uint32_t c = 0; c < 8; c++) store_u32(codes + LANE * c, load_u32(quants + 64 * c));
     return;
   }
+  if (bits < 4) {
+    uint32_t third = bits == 3 ? load_u32(quants + 128) : 0;
+    for (uint32_t c = 0; c < 8; c++) {
+      uint32_t code = load_u32(quants + c / 4 * 64) >> (2 * (c % 4)) & 0x03030303u;
+      store_u32(codes + LANE * c, code | (third >> c & 0x01010101u) << 2);
+    }
+    return;
+  }
   uint32_t fifth = bits == 5 ? load_u32(quants + 256) : 0;
   uint32_t pair[2] = {bits == 6 ? load_u32(quants + 256) : 0, bits == 6 ? load_u32(quants + 320) : 0};
   for (uint32_t c = 0; c < 4; c++) {
@@ -86,18 +106,35 @@ static void get_codes(uint32_t bits, const uint8_t *quants, uint8_t codes[CPU_PA
 
 /* ---- the file's blocks of 32 ---- */
 
-/* Where the 32 codes of a file block begin: after the scale (and the fifth bits). */
-static const uint8_t *small_codes(weft_type type, const uint8_t *block) {
-  return block + (type == WEFT_TYPE_MXFP4 ? 1 : type == WEFT_TYPE_Q5_0 ? 6 : 2);
+/* A block: its scales, then the fifth bits of types that have them, then the codes. */
+static uint32_t small_scales(const cpu_pack_info *info) {
+  return info->scale_bytes / CPU_PANEL;
+}
+
+static const uint8_t *small_codes(const cpu_pack_info *info, const uint8_t *block) {
+  return block + small_scales(info) + (info->bits == 5 ? 4 : 0);
+}
+
+/* The block's one scale, or its two numbers of 16 bits, between the file's block and the row's place among sixteen. */
+static void put_scales(const cpu_pack_info *info, const uint8_t *block, uint32_t row, uint8_t *scales) {
+  uint32_t one = info->scale_bytes > 32 ? 2 : small_scales(info);
+  memcpy(scales + one * row, block, one);
+  if (info->scale_bytes > 32) memcpy(scales + 32 + 2 * row, block + 2, 2);
+}
+
+static void get_scales(const cpu_pack_info *info, const uint8_t *scales, uint32_t row, uint8_t *block) {
+  uint32_t one = info->scale_bytes > 32 ? 2 : small_scales(info);
+  memcpy(block, scales + one * row, one);
+  if (info->scale_bytes > 32) memcpy(block + 2, scales + 32 + 2 * row, 2);
 }
 
 static void read_small(const cpu_pack_info *info, const uint8_t *block, uint8_t codes[CPU_PACK_BLOCK]) {
-  const uint8_t *q = small_codes(info->type, block);
+  const uint8_t *q = small_codes(info, block);
   if (info->bits == 8) {
     for (uint32_t i = 0; i < 32; i++) codes[i] = q[i] ^ 0x80u;
     return;
   }
-  uint32_t fifth = info->bits == 5 ? load_u32(block + 2) : 0;
+  uint32_t fifth = info->bits == 5 ? load_u32(block + small_scales(info)) : 0;
   for (uint32_t i = 0; i < 16; i++) {
     codes[i] = (uint8_t)((q[i] & 15u) | (fifth >> i & 1u) << 4);
     codes[i + 16] = (uint8_t)(q[i] >> 4 | (fifth >> (i + 16) & 1u) << 4);
@@ -105,7 +142,7 @@ static void read_small(const cpu_pack_info *info, const uint8_t *block, uint8_t 
 }
 
 static void write_small(const cpu_pack_info *info, const uint8_t codes[CPU_PACK_BLOCK], uint8_t *block) {
-  uint8_t *q = block + (small_codes(info->type, block) - block);
+  uint8_t *q = block + (small_codes(info, block) - block);
   if (info->bits == 8) {
     for (uint32_t i = 0; i < 32; i++) q[i] = codes[i] ^ 0x80u;
     return;
@@ -115,16 +152,15 @@ static void write_small(const cpu_pack_info *info, const uint8_t codes[CPU_PACK_
     q[i] = (uint8_t)((codes[i] & 15u) | codes[i + 16] << 4);
     fifth |= (uint32_t)(codes[i] >> 4) << i | (uint32_t)(codes[i + 16] >> 4) << (i + 16);
   }
-  if (info->bits == 5) store_u32(block + 2, fifth);
+  if (info->bits == 5) store_u32(block + small_scales(info), fifth);
 }
 
 static void pack_small_row(const cpu_pack_info *info, uint32_t n_in, const uint8_t *file, uint32_t row,
                            uint8_t *panel) {
   uint32_t file_bytes = weft_type_find((int32_t)info->type)->n_bytes;
-  uint32_t one = info->scale_bytes / CPU_PANEL;
   uint8_t codes[CPU_PACK_BLOCK];
   for (uint32_t b = 0; b < n_in / CPU_PACK_BLOCK; b++, file += file_bytes) {
-    memcpy(panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * row, file, one);
+    put_scales(info, file, row, panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b));
     read_small(info, file, codes);
     put_codes(info->bits, codes, panel + cpu_quants_offset(info->scale_bytes, info->quant_bytes, b) + LANE * row);
   }
@@ -133,10 +169,9 @@ static void pack_small_row(const cpu_pack_info *info, uint32_t n_in, const uint8
 static void unpack_small_row(const cpu_pack_info *info, uint32_t n_in, const uint8_t *panel, uint32_t row,
                              uint8_t *file) {
   uint32_t file_bytes = weft_type_find((int32_t)info->type)->n_bytes;
-  uint32_t one = info->scale_bytes / CPU_PANEL;
   uint8_t codes[CPU_PACK_BLOCK];
   for (uint32_t b = 0; b < n_in / CPU_PACK_BLOCK; b++, file += file_bytes) {
-    memcpy(file, panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * row, one);
+    get_scales(info, panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b), row, file);
     get_codes(info->bits, panel + cpu_quants_offset(info->scale_bytes, info->quant_bytes, b) + LANE * row, codes);
     write_small(info, codes, file);
   }
@@ -182,6 +217,42 @@ static void write_6(const uint8_t codes[CPU_PACK_BLOCK], uint32_t j, uint8_t *bl
   }
 }
 
+/* Q2_K: four sub-blocks share bytes. */
+static void read_2(const uint8_t *qs, uint32_t j, uint8_t codes[CPU_PACK_BLOCK]) {
+  for (uint32_t i = 0; i < 32; i++) codes[i] = (uint8_t)(qs[j / 4 * 32 + i] >> (j % 4 * 2) & 3u);
+}
+
+static void write_2(const uint8_t codes[CPU_PACK_BLOCK], uint32_t j, uint8_t *qs) {
+  uint8_t *q = qs + j / 4 * 32;
+  for (uint32_t i = 0; i < 32; i++) q[i] = (uint8_t)(q[i] | codes[i] << (j % 4 * 2));
+}
+
+/* S3: sub-block j has eight bytes of low bits and a word of third bits. */
+static void read_s3(const uint8_t *low, uint32_t j, uint8_t codes[CPU_PACK_BLOCK]) {
+  uint32_t third = load_u32(low + 64 + 4 * j);
+  for (uint32_t i = 0; i < 32; i++) {
+    codes[i] = (uint8_t)((low[8 * j + i % 8] >> (i / 8 * 2) & 3u) | (third >> i & 1u) << 2);
+  }
+}
+
+static void write_s3(const uint8_t codes[CPU_PACK_BLOCK], uint32_t j, uint8_t *low) {
+  uint32_t third = 0;
+  for (uint32_t i = 0; i < 32; i++) {
+    uint8_t *byte = low + 8 * j + i % 8;
+    *byte = (uint8_t)(*byte | (codes[i] & 3u) << (i / 8 * 2));
+    third |= (uint32_t)(codes[i] >> 2) << i;
+  }
+  store_u32(low + 64 + 4 * j, third);
+}
+
+static void read_s4(const uint8_t *qs, uint32_t j, uint8_t codes[CPU_PACK_BLOCK]) {
+  for (uint32_t i = 0; i < 32; i++) codes[i] = (uint8_t)(qs[16 * j + i % 16] >> (i / 16 * 4) & 15u);
+}
+
+static void write_s4(const uint8_t codes[CPU_PACK_BLOCK], uint32_t j, uint8_t *qs) {
+  for (uint32_t i = 0; i < 16; i++) qs[16 * j + i] = (uint8_t)(codes[i] | codes[16 + i] << 4);
+}
+
 /* Sixteen 6-bit numbers in twelve bytes, as Q4_K and Q5_K keep them: eight scales, eight minima. */
 static void read_scales(const uint8_t s[12], uint32_t row, uint8_t *scale, uint8_t *least) {
   for (uint32_t j = 0; j < 4; j++) {
@@ -201,6 +272,80 @@ static void write_scales(const uint8_t *scale, const uint8_t *least, uint32_t ro
   }
 }
 
+/* Where a super-block keeps the row's d's and scales, in the file's block and in the panel's header. */
+static void pack_head(const cpu_pack_info *info, const uint8_t *file, uint32_t row, uint8_t *head) {
+  if (info->form == CPU_FORM_LEAST) {
+    memcpy(head + 2 * row, file, 2);
+    memcpy(head + 32 + 2 * row, file + 2, 2);
+    read_scales(file + 4, row, head + 64, head + 192);
+    return;
+  }
+  const uint8_t *scales = file;
+  if (info->form == CPU_FORM_PAIRS) {
+    memcpy(head + 2 * row, file + 80, 2);
+    memcpy(head + 32 + 2 * row, file + 82, 2);
+  } else if (cpu_has_f32_d(info)) {
+    memcpy(head + 4 * row, file, 4);
+    scales = file + 4;
+  } else {
+    memcpy(head + 2 * row, file + 208, 2);
+    scales = file + 192;
+  }
+  for (uint32_t i = 0; i < 16; i++) head[64 + CPU_PANEL * i + row] = scales[i];
+}
+
+static void unpack_head(const cpu_pack_info *info, const uint8_t *head, uint32_t row, uint8_t *file) {
+  if (info->form == CPU_FORM_LEAST) {
+    memcpy(file, head + 2 * row, 2);
+    memcpy(file + 2, head + 32 + 2 * row, 2);
+    write_scales(head + 64, head + 192, row, file + 4);
+    return;
+  }
+  uint8_t *scales = file;
+  if (info->form == CPU_FORM_PAIRS) {
+    memcpy(file + 80, head + 2 * row, 2);
+    memcpy(file + 82, head + 32 + 2 * row, 2);
+  } else if (cpu_has_f32_d(info)) {
+    memcpy(file, head + 4 * row, 4);
+    scales = file + 4;
+  } else {
+    memcpy(file + 208, head + 2 * row, 2);
+    scales = file + 192;
+  }
+  for (uint32_t i = 0; i < 16; i++) scales[i] = head[64 + CPU_PANEL * i + row];
+}
+
+/* The codes of sub-block j. */
+static void read_super(const cpu_pack_info *info, const uint8_t *file, uint32_t j, uint8_t codes[CPU_PACK_BLOCK]) {
+  if (info->form == CPU_FORM_LEAST) {
+    bool five = info->bits == 5;
+    read_k(file + (five ? 48 : 16), five ? file + 16 : NULL, j, codes);
+  } else if (info->bits == 2) {
+    read_2(file + 16, j, codes);
+  } else if (info->bits == 3) {
+    read_s3(file + 20, j, codes);
+  } else if (info->bits == 4) {
+    read_s4(file + 20, j, codes);
+  } else {
+    read_6(file, j, codes);
+  }
+}
+
+static void write_super(const cpu_pack_info *info, const uint8_t codes[CPU_PACK_BLOCK], uint32_t j, uint8_t *file) {
+  if (info->form == CPU_FORM_LEAST) {
+    bool five = info->bits == 5;
+    write_k(codes, j, file + (five ? 48 : 16), five ? file + 16 : NULL);
+  } else if (info->bits == 2) {
+    write_2(codes, j, file + 16);
+  } else if (info->bits == 3) {
+    write_s3(codes, j, file + 20);
+  } else if (info->bits == 4) {
+    write_s4(codes, j, file + 20);
+  } else {
+    write_6(codes, j, file);
+  }
+}
+
 static void pack_super_row(const cpu_pack_info *info, uint32_t n_in, const uint8_t *file, uint32_t row,
                            uint8_t *panel) {
   uint32_t file_bytes = weft_type_find((int32_t)info->type)->n_bytes;
@@ -208,18 +353,9 @@ static void pack_super_row(const cpu_pack_info *info, uint32_t n_in, const uint8
   uint8_t codes[CPU_PACK_BLOCK];
   for (uint32_t s = 0; s < n_in / SUPER; s++, file += file_bytes, panel += super_bytes) {
     uint8_t *quants = panel + info->header_bytes + LANE * row;
-    if (info->form == CPU_FORM_SPLIT) {
-      memcpy(panel + 2 * row, file + 208, 2);
-      for (uint32_t i = 0; i < 16; i++) panel[64 + CPU_PANEL * i + row] = file[192 + i];
-    } else {
-      memcpy(panel + 2 * row, file, 2);
-      memcpy(panel + 32 + 2 * row, file + 2, 2);
-      read_scales(file + 4, row, panel + 64, panel + 192);
-    }
+    pack_head(info, file, row, panel);
     for (uint32_t j = 0; j < 8; j++) {
-      if (info->bits == 4) read_k(file + 16, NULL, j, codes);
-      if (info->bits == 5) read_k(file + 48, file + 16, j, codes);
-      if (info->bits == 6) read_6(file, j, codes);
+      read_super(info, file, j, codes);
       put_codes(info->bits, codes, quants + j * info->quant_bytes);
     }
   }
@@ -233,39 +369,48 @@ static void unpack_super_row(const cpu_pack_info *info, uint32_t n_in, const uin
   for (uint32_t s = 0; s < n_in / SUPER; s++, file += file_bytes, panel += super_bytes) {
     const uint8_t *quants = panel + info->header_bytes + LANE * row;
     memset(file, 0, file_bytes);
-    if (info->form == CPU_FORM_SPLIT) {
-      memcpy(file + 208, panel + 2 * row, 2);
-      for (uint32_t i = 0; i < 16; i++) file[192 + i] = panel[64 + CPU_PANEL * i + row];
-    } else {
-      memcpy(file, panel + 2 * row, 2);
-      memcpy(file + 2, panel + 32 + 2 * row, 2);
-      write_scales(panel + 64, panel + 192, row, file + 4);
-    }
+    unpack_head(info, panel, row, file);
     for (uint32_t j = 0; j < 8; j++) {
       get_codes(info->bits, quants + j * info->quant_bytes, codes);
-      if (info->bits == 4) write_k(codes, j, file + 16, NULL);
-      if (info->bits == 5) write_k(codes, j, file + 48, file + 16);
-      if (info->bits == 6) write_6(codes, j, file);
+      write_super(info, codes, j, file);
     }
   }
 }
 
 /* ---- panels and weights ---- */
 
-void cpu_panel_pack(const cpu_pack_info *info, uint32_t n_in, const uint8_t *rows, uint64_t row_bytes, uint32_t n_rows,
-                    uint8_t *panel) {
+static void pack_row(const cpu_pack_info *info, uint32_t n_in, const uint8_t *from, uint32_t row, uint8_t *panel) {
+  if (info->form != CPU_FORM_FLOAT) {
+    if (info->header_bytes != 0)
+      pack_super_row(info, n_in, from, row, panel);
+    else
+      pack_small_row(info, n_in, from, row, panel);
+  } else if (info->bits == 32) {
+    for (uint32_t i = 0; i < n_in; i++) memcpy(panel + 64ull * i + 4 * row, from + 4ull * i, 4);
+  } else {
+    for (uint32_t i = 0; i < n_in; i++) memcpy(panel + 32ull * i + 2 * row, from + 2ull * i, 2);
+  }
+}
+
+/* A row of a type that is held as another: block by block. What a block becomes is whole lines of the panel. */
+static void pack_repacked_row(const cpu_pack_info *info, const weft_type_info *stored, uint32_t n_in,
+                              const uint8_t *from, uint32_t row, uint8_t *panel) {
+  uint8_t held[SUPER];
+  WEFT_CHECK(weft_type_row_bytes(info->type, stored->n_elements) <= sizeof held);
+  for (uint32_t i = 0; i < n_in; i += stored->n_elements, from += stored->n_bytes) {
+    weft_repack_row(stored->type, from, held, stored->n_elements);
+    pack_row(info, stored->n_elements, held, row, panel + cpu_panel_bytes(info, i));
+  }
+}
+
+void cpu_panel_pack(const cpu_pack_info *info, weft_type stored, uint32_t n_in, const uint8_t *rows, uint64_t row_bytes,
+                    uint32_t n_rows, uint8_t *panel) {
   memset(panel, 0, cpu_panel_bytes(info, n_in));
   for (uint32_t row = 0; row < n_rows; row++, rows += row_bytes) {
-    if (info->form != CPU_FORM_FLOAT) {
-      if (info->header_bytes != 0)
-        pack_super_row(info, n_in, rows, row, panel);
-      else
-        pack_small_row(info, n_in, rows, row, panel);
-    } else if (info->bits == 32) {
-      for (uint32_t i = 0; i < n_in; i++) memcpy(panel + 64ull * i + 4 * row, rows + 4ull * i, 4);
-    } else {
-      for (uint32_t i = 0; i < n_in; i++) memcpy(panel + 32ull * i + 2 * row, rows + 2ull * i, 2);
-    }
+    if (stored == info->type)
+      pack_row(info, n_in, rows, row, panel);
+    else
+      pack_repacked_row(info, weft_type_find((int32_t)stored), n_in, rows, row, panel);
   }
 }
 
@@ -285,6 +430,7 @@ void cpu_panel_unpack_row(const cpu_pack_info *info, uint32_t n_in, const uint8_
 
 typedef struct pack_run {
   const cpu_pack_info *info;
+  weft_type stored; /* info->type where the weight is placed already */
   uint32_t n_in, n_out, n_panels;
   uint64_t row_bytes, panel_bytes;
   const uint8_t *file;
@@ -293,10 +439,11 @@ typedef struct pack_run {
 } pack_run;
 
 static pack_run make_run(const weft_weight *weight) {
-  const cpu_pack_info *info = cpu_pack_find(weight->type);
+  const cpu_pack_info *info = cpu_pack_find(weft_type_find((int32_t)weight->type)->held_as);
   WEFT_CHECK(info != NULL);
   return (pack_run){
       .info = info,
+      .stored = weight->type,
       .n_in = weight->n_in,
       .n_out = weight->n_out,
       .n_panels = cpu_panel_count(weight->n_out),
@@ -313,7 +460,7 @@ static void pack_task(void *arg, uint32_t task, uint32_t thread) {
   uint32_t first = task % run->n_panels * CPU_PANEL;
   uint32_t n_rows = run->n_out - first < CPU_PANEL ? run->n_out - first : CPU_PANEL;
   uint64_t row = (uint64_t)(task / run->n_panels) * run->n_out + first;
-  cpu_panel_pack(run->info, run->n_in, run->file + row * run->row_bytes, run->row_bytes, n_rows,
+  cpu_panel_pack(run->info, run->stored, run->n_in, run->file + row * run->row_bytes, run->row_bytes, n_rows,
                  run->data + task * run->panel_bytes);
 }
 
@@ -399,6 +546,7 @@ weft_status cpu_pack(weft_device *device, weft_weight *weight, const void *file_
   }
   run.file = file_bytes;
   weft_pool_run(cpu_pool(device), pack_task, &run, (uint32_t)n_tasks);
+  weight->type = run.info->type;
   weight->layout = CPU_LAYOUT_PANELS;
   weight->data = run.data;
   weight->n_bytes = n_bytes;
@@ -437,11 +585,10 @@ void cpu_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, fl
       weft_dequantise_row(info->type, block, out + i, SUPER);
     }
   } else {
-    uint32_t one = info->scale_bytes / CPU_PANEL;
     uint8_t codes[CPU_PACK_BLOCK];
     for (uint32_t b = 0; b < run.n_in / CPU_PACK_BLOCK; b++) {
       const uint8_t *quants = panel + cpu_quants_offset(info->scale_bytes, info->quant_bytes, b);
-      memcpy(block, panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b) + one * lane, one);
+      get_scales(info, panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b), lane, block);
       get_codes(info->bits, quants + LANE * lane, codes);
       write_small(info, codes, block);
       weft_dequantise_row(info->type, block, out + (uint64_t)b * CPU_PACK_BLOCK, CPU_PACK_BLOCK);

@@ -121,7 +121,7 @@ static __global__ void __launch_bounds__(512) steps_kernel(const steps_args a) {
   for (uint32_t span = 0; span < a.n_spans; span++) {
     uint32_t most = 0;
     for (uint32_t k = span * EIGHT_SPAN + lane; k < min(a.n_in, (span + 1) * EIGHT_SPAN); k += 32) {
-      float value = element_value(a.type, element_at(a.type, a.cut, tile, row, k));
+      float value = element_value(a.type, value_table{}, element_at(a.type, a.cut, tile, row, k));
       most = max(most, __float_as_uint(value) & 0x7FFFFFFFu);
     }
     most = __reduce_max_sync(0xFFFFFFFFu, most);

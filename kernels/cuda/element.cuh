@@ -72,6 +72,17 @@ static __device__ __forceinline__ uint32_t element_scale(int type, const element
   return short_at(p.scales + block * 4 + p.half_row * 2);
 }
 
+/* Types with two numbers of 16 bits per 32: both. */
+static __device__ __forceinline__ uint32_t element_pair(const element_place &p) {
+  uint32_t block = p.tail ? p.g * 2 + p.c / 2 : p.g * 4 + p.c;
+  return word_at(p.scales + block * 8 + p.half_row * 4);
+}
+
+/* S4: the f32; Q2_K: the two f16. */
+static __device__ __forceinline__ uint32_t element_super_word(const element_place &p) {
+  return word_at(p.scales + 256 + (p.g + 8 * p.half_row) * 4);
+}
+
 /* Byte `at` of the 16 scale bytes of the row's super-block. */
 static __device__ __forceinline__ uint32_t element_super_byte(const element_place &p, uint32_t at) {
   return p.scales[(p.g + 8 * p.half_row) * 16 + at];
@@ -89,10 +100,28 @@ static __device__ __forceinline__ float mx_value(uint32_t code, uint32_t exponen
   return __fmul_rn((code & 8u) != 0 ? -(float)doubled : (float)doubled, size);
 }
 
+static __device__ __forceinline__ float value_of_code(const value_table &values, uint32_t code) {
+  return (float)((int)(values.word[code / 4] >> (code % 4 * 8) & 0xFFu) - 128);
+}
+
+/* Types whose super-blocks have a scale per sixteen elements. */
+static __device__ __forceinline__ float element_split_value(int type, const value_table &values, const element_place &p,
+                                                            uint32_t code) {
+  uint32_t scale = element_super_byte(p, 8 * p.half + 2 * p.c + p.e / 16);
+  if (type == WEFT_TYPE_Q6_K)
+    return __fmul_rn(__fmul_rn(half_bits(element_q6_scale(p)), (float)(int8_t)(uint8_t)scale), (float)((int)code - 32));
+  uint32_t word = element_super_word(p);
+  if (type == WEFT_TYPE_Q2_K) {
+    float step = __fmul_rn(half_bits(word & 0xFFFFu), (float)(scale & 15u));
+    return __fsub_rn(__fmul_rn(step, (float)code), __fmul_rn(half_bits(word >> 16), (float)(scale >> 4)));
+  }
+  return __fmul_rn(__fmul_rn(__uint_as_float(word), (float)(int8_t)(uint8_t)scale), value_of_code(values, code));
+}
+
 /* The value as the file format defines it, bit for bit. */
-static __device__ __forceinline__ float element_value(int type, const element_place &p) {
+static __device__ __forceinline__ float element_value(int type, const value_table &values, const element_place &p) {
   uint32_t code = element_code(type, p);
-  switch (type) {
+  switch (form_type(type)) {
     case WEFT_TYPE_F16:
       return half_bits(code);
     case WEFT_TYPE_BF16:
@@ -103,14 +132,20 @@ static __device__ __forceinline__ float element_value(int type, const element_pl
       return __fmul_rn(half_bits(element_scale(type, p)), (float)((int)code - 8));
     case WEFT_TYPE_Q5_0:
       return __fmul_rn(half_bits(element_scale(type, p)), (float)((int)code - 16));
+    case WEFT_TYPE_Q5_1: {
+      uint32_t pair = element_pair(p);
+      return __fadd_rn(__fmul_rn(half_bits(pair & 0xFFFFu), (float)code), half_bits(pair >> 16));
+    }
+    case WEFT_TYPE_H4_IQ4: {
+      uint32_t second = p.tail ? p.c % 2 : p.e / 16;
+      return __fmul_rn(half_bits(element_pair(p) >> (16 * second) & 0xFFFFu), value_of_code(values, code));
+    }
     case WEFT_TYPE_MXFP4:
       return mx_value(code, element_scale(type, p));
-    case WEFT_TYPE_Q6_K: {
-      uint32_t at = 8 * p.half + 2 * p.c + p.e / 16;
-      float d = half_bits(element_q6_scale(p));
-      float scale = __fmul_rn(d, (float)(int8_t)(uint8_t)element_super_byte(p, at));
-      return __fmul_rn(scale, (float)((int)code - 32));
-    }
+    case WEFT_TYPE_Q6_K:
+    case WEFT_TYPE_Q2_K:
+    case WEFT_TYPE_S4_IQ4:
+      return element_split_value(type, values, p, code);
     default: { /* Q4_K, Q5_K */
       uint4 row = *(const uint4 *)(const void *)(p.scales + (p.g + 8 * p.half_row) * 16);
       uint32_t six = super_scale(row, p.half, p.c);

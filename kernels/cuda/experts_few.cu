@@ -88,7 +88,7 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
   uint32_t lane = threadIdx.x % 32;
   float all[2], back = power_of_two(-lift), down = power_of_two(-raise);
   multiply_tile<T>(
-      a, row, powers_of<T>(raise), ring, [&](uint32_t place) { ask_next<T>(a, ring, place, ahead); }, all);
+      a, row, powers_of<T>(raise, a.values), ring, [&](uint32_t place) { ask_next<T>(a, ring, place, ahead); }, all);
   if (lane % 4 != 0) return; /* column 0 */
 #pragma unroll
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(__fmul_rn(all[h], back), down);

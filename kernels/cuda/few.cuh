@@ -209,7 +209,7 @@ static __device__ __forceinline__ opened_row open_row(const multiply_args &a, ui
   const float *rows[1] = {a.raw.x};
   int lift[1], raise = raise_exponent(T, &header);
   prepare_raw<T, 1>(a, rows, most_of, to, lift);
-  return {powers_of<T>(raise), lift[0], raise};
+  return {powers_of<T>(raise, a.values), lift[0], raise};
 }
 
 /* A row tile with all its inputs times one row: a lane's outputs lane / 4 and + 8 (of lane % 4 == 0). Segments

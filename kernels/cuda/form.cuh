@@ -18,10 +18,14 @@
  *                       and 2 p + 1 at bit 16 + 4 p
  *   high bits  1 bit    [lane][row half][32 bits]: element 2 p at bit p, 2 p + 1 at bit 16 + p
  *               2 bits  [lane][row half][2 words of 16 elements]: 2 p at 2 p, 2 p + 1 at 16 + 2 p
- *   scales     of 32    [lane][row half] (of 64 inputs: [g][c / 2][row half])
- *              super    [row] 16 bytes as in the file (Q6_K: the 16 scales, then [row] its f16)
+ *   scales     of 32    [lane][row half] (of 64 inputs: [g][c / 2][row half]): f16; e8m0; Q5_1, H4: two f16
+ *              super    [row] 16 bytes as in the file (Q6_K: the 16 scales, then [row] its f16; S4: the same with an
+ *                       f32; Q2_K: the 16 bytes of scales and minima, then [row] its two f16)
  *
- * Law: packing is a bijection with the file's bytes. F32 weights are not packed: they keep the file's
+ * Types that differ in what their codes stand for only share a form, and so does a type with one of more bits that has
+ * room for it: Q4_1 lies as Q5_1 does, S3 types as S4 do (form_type).
+ *
+ * Law: packing is a bijection with the bytes of the weight's type. F32 weights are not packed: they keep the file's
  * form after the header. */
 #ifndef WEFT_KERNELS_CUDA_FORM_CUH
 #define WEFT_KERNELS_CUDA_FORM_CUH
@@ -47,8 +51,26 @@ typedef struct form_shape {
   uint32_t unit;                /* inputs */
 } form_shape;
 
-__host__ __device__ constexpr form_shape form_of(int type) {
+/* The type whose form, and code, a type shares. */
+__host__ __device__ constexpr int form_type(int type) {
   switch (type) {
+    case WEFT_TYPE_Q4_1:
+      return WEFT_TYPE_Q5_1;
+    case WEFT_TYPE_H4_FP4:
+      return WEFT_TYPE_H4_IQ4;
+    case WEFT_TYPE_S4_IQ3X:
+    case WEFT_TYPE_S4_IQ3S:
+    case WEFT_TYPE_S3_Q3:
+    case WEFT_TYPE_S3_IQ2:
+    case WEFT_TYPE_S3_IQ1:
+      return WEFT_TYPE_S4_IQ4;
+    default:
+      return type;
+  }
+}
+
+__host__ __device__ constexpr form_shape form_of(int type) {
+  switch (form_type(type)) {
     case WEFT_TYPE_F16:
     case WEFT_TYPE_BF16:
       return {4096, 0, 0, 128};
@@ -60,10 +82,17 @@ __host__ __device__ constexpr form_shape form_of(int type) {
       return {1024, 256, 128, 128};
     case WEFT_TYPE_MXFP4:
       return {1024, 0, 64, 128};
+    case WEFT_TYPE_Q5_1:
+      return {1024, 256, 256, 128};
+    case WEFT_TYPE_H4_IQ4:
+      return {1024, 0, 256, 128};
     case WEFT_TYPE_Q4_K:
       return {1024, 0, 256, 256};
     case WEFT_TYPE_Q5_K:
       return {1024, 256, 256, 256};
+    case WEFT_TYPE_S4_IQ4:
+    case WEFT_TYPE_Q2_K:
+      return {1024, 0, 320, 256};
     case WEFT_TYPE_Q6_K:
       return {1024, 512, 288, 256};
     default:
@@ -81,6 +110,36 @@ __host__ __device__ constexpr uint32_t form_bits(int type) {
 
 __host__ __device__ constexpr bool form_is_bf16(int type) {
   return type == WEFT_TYPE_BF16 || type == WEFT_TYPE_MXFP4;
+}
+
+/* One bit more than four of each code. */
+__host__ __device__ constexpr bool form_has_fifth(int type) {
+  return form_of(type).high == 256;
+}
+/* Six-bit scales and minima of thirty-two elements each (Q4_K, Q5_K). */
+__host__ __device__ constexpr bool form_is_k(int type) {
+  return form_of(type).unit == 256 && form_of(type).scales == 256;
+}
+/* A scale for every sixteen elements. */
+__host__ __device__ constexpr bool form_is_split(int type) {
+  return form_of(type).scales > 256 || form_type(type) == WEFT_TYPE_H4_IQ4;
+}
+/* Codes stand for values of a table. */
+__host__ __device__ constexpr bool form_has_values(int type) {
+  return form_type(type) == WEFT_TYPE_S4_IQ4 || form_type(type) == WEFT_TYPE_H4_IQ4;
+}
+
+/* What codes stand for, each plus 128: code i is byte i. */
+typedef struct value_table {
+  uint32_t word[4];
+} value_table;
+
+static inline value_table value_table_of(int type) {
+  const weft_type_info *info = weft_type_find(type);
+  value_table table = {{0, 0, 0, 0}};
+  for (uint32_t i = 0; i < WEFT_TYPE_VALUES && info != NULL && info->values != NULL; i++)
+    table.word[i / 4] |= ((uint32_t)(uint8_t)info->values[i] ^ 0x80u) << (8 * (i % 4));
+  return table;
 }
 
 /* How a weight is cut; a function of its type and n_in, n_out. */
@@ -192,13 +251,13 @@ static __device__ __forceinline__ uint32_t of_bf162(__nv_bfloat162 v) {
 /* The raw bytes of the scales that a lane needs: rows g and g + 8. */
 template <int T>
 struct lane_scales {
-  uint4 row[form_of(T).unit == 256 && T != WEFT_TYPE_Q6_K ? 2 : 1];
+  uint4 row[form_is_k(T) ? 2 : 1];
 };
 
 template <int T>
 static __device__ __forceinline__ void load_scales(const form_place &p, uint32_t g, uint32_t c, lane_scales<T> &out) {
   if (form_bits(T) == 16) return;
-  if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
+  if constexpr (form_is_k(T)) {
     out.row[0] = *(const uint4 *)(const void *)(p.scales + g * 16);
     out.row[1] = *(const uint4 *)(const void *)(p.scales + (g + 8) * 16);
   } else if constexpr (T == WEFT_TYPE_Q6_K) {
@@ -207,6 +266,16 @@ static __device__ __forceinline__ void load_scales(const form_place &p, uint32_t
     out.row[0].y = *(const uint16_t *)(const void *)(p.scales + (g + 8) * 16 + at);
     out.row[0].z = *(const uint16_t *)(const void *)(p.scales + 256 + g * 2);
     out.row[0].w = *(const uint16_t *)(const void *)(p.scales + 256 + (g + 8) * 2);
+  } else if constexpr (form_of(T).unit == 256) { /* S4, Q2_K */
+    uint32_t at = 8 * p.half + 2 * c;
+    out.row[0].x = *(const uint16_t *)(const void *)(p.scales + g * 16 + at);
+    out.row[0].y = *(const uint16_t *)(const void *)(p.scales + (g + 8) * 16 + at);
+    out.row[0].z = *(const uint32_t *)(const void *)(p.scales + 256 + g * 4);
+    out.row[0].w = *(const uint32_t *)(const void *)(p.scales + 256 + (g + 8) * 4);
+  } else if constexpr (form_of(T).scales == 256) { /* Q5_1, H4: two numbers of each row */
+    uint2 v = *(const uint2 *)(const void *)(p.scales + (p.tail ? g * 16 + c / 2 * 8 : (g * 4 + c) * 8));
+    uint32_t shift = T == WEFT_TYPE_H4_IQ4 && p.tail ? c % 2 * 16 : 0; /* of 64 inputs a lane has sixteen */
+    out.row[0].x = v.x >> shift, out.row[0].y = v.y >> shift;
   } else if constexpr (T == WEFT_TYPE_MXFP4) {
     uint32_t at = p.tail ? g * 4 + c / 2 * 2 : (g * 4 + c) * 2;
     out.row[0].x = *(const uint16_t *)(const void *)(p.scales + at);
@@ -218,10 +287,11 @@ static __device__ __forceinline__ void load_scales(const form_place &p, uint32_t
 
 /* The factors of the lane's elements: value = scale * code + least; both rows, rounded to f16: scale | least << 16. A
  * code is a subnormal f16 here, 2^-24 of itself, and the scale is 2^24 times as large: so codes need no conversion.
- * of[r][1]: the second sixteen elements (Q6_K; the others have one pair for all 32). MXFP4: the scale twice, in
- * bf16. */
+ * of[r][1]: the second sixteen elements (of split forms; the others have one pair for all 32). MXFP4: the scale twice,
+ * in bf16. values: of forms that have them. */
 struct lane_factors {
   uint32_t of[2][2];
+  value_table values;
 };
 
 static __device__ __forceinline__ float half_bits(uint32_t bits) {
@@ -243,19 +313,21 @@ static __device__ __forceinline__ float power_of_two(int n) {
 }
 
 /* What scales are multiplied by: 2^raise; and for pairs of f16, the step of scales and of leasts (or of the scales of
- * two rows), 2^24 times as much, of leasts -2^10 times: as two powers, since f16 ends at 2^15. */
+ * two rows, or of two halves), 2^24 times as much; of leasts -2^10 times (Q5_1: once, since it is added as it is): as
+ * two powers, since f16 ends at 2^15 and begins at 2^-24. */
 typedef struct raise_powers {
   float raise;
   uint32_t first, second;
+  value_table values;
 } raise_powers;
 
 template <int T>
-static __device__ __forceinline__ raise_powers powers_of(int raise) {
-  constexpr bool is_super = T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K;
-  int scale = raise + 24, least = is_super ? raise + 10 : scale;
-  float high = power_of_two(min(least, 15));
-  return {power_of_two(raise), pair_f16(power_of_two(min(scale, 15)), is_super ? -high : high),
-          pair_f16(power_of_two(max(scale - 15, 0)), power_of_two(max(least - 15, 0)))};
+static __device__ __forceinline__ raise_powers powers_of(int raise, const value_table &values) {
+  int scale = raise + 24, least = form_is_k(T) ? raise + 10 : T == WEFT_TYPE_Q5_1 ? raise : scale;
+  int first = max(-14, min(least, 15));
+  float high = power_of_two(first);
+  return {power_of_two(raise), pair_f16(power_of_two(min(scale, 15)), form_is_k(T) ? -high : high),
+          pair_f16(power_of_two(max(scale - 15, 0)), power_of_two(least - first)), values};
 }
 
 /* Rounded once, if the result is subnormal in f16; else exact. */
@@ -282,6 +354,12 @@ static __device__ __forceinline__ uint32_t offset_factors(float step, float offs
   return pair_f16(rounded, rounded * (-offset * 0x1p-24f));
 }
 
+/* Q2_K: the factors of sixteen elements; d: the two f16 of their super-block; four bits of scale, four of minimum. */
+static __device__ __forceinline__ uint32_t pair_scales(uint32_t d, uint32_t byte, float raise) {
+  float scale = half_bits(d & 0xFFFFu) * (raise * 0x1p24f) * (float)(byte & 15u);
+  return pair_f16(scale, half_bits(d >> 16) * -raise * (float)(byte >> 4));
+}
+
 /* bf16 2^(e - 127): e in its exponent; 0 is the subnormal 2^-127 */
 static __device__ __forceinline__ uint32_t mx_scale(uint32_t e) {
   return e == 0 ? 0x0040u : e == 255 ? 0x7FC0u : e << 7;
@@ -291,7 +369,8 @@ static __device__ __forceinline__ uint32_t mx_scale(uint32_t e) {
 template <int T>
 static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, uint32_t half, uint32_t c,
                                                     const raise_powers &powers, lane_factors &out) {
-  if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
+  if constexpr (form_has_values(T)) out.values = powers.values;
+  if constexpr (form_is_k(T)) {
 #pragma unroll
     for (int r = 0; r < 2; r++) out.of[r][0] = super_factors(in.row[r], half, c, powers);
   } else if constexpr (T == WEFT_TYPE_Q6_K) {
@@ -301,6 +380,33 @@ static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, ui
     for (int r = 0; r < 2; r++) {
       out.of[r][0] = offset_factors(d[r] * (float)(int8_t)(s[r] & 0xFFu), 32.0f);
       out.of[r][1] = offset_factors(d[r] * (float)(int8_t)(s[r] >> 8), 32.0f);
+    }
+  } else if constexpr (T == WEFT_TYPE_S4_IQ4) {
+    float up = powers.raise * 0x1p24f, d[2] = {__uint_as_float(in.row[0].z) * up, __uint_as_float(in.row[0].w) * up};
+    uint32_t s[2] = {in.row[0].x, in.row[0].y};
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      out.of[r][0] = offset_factors(d[r] * (float)(int8_t)(s[r] & 0xFFu), 128.0f);
+      out.of[r][1] = offset_factors(d[r] * (float)(int8_t)(s[r] >> 8), 128.0f);
+    }
+  } else if constexpr (T == WEFT_TYPE_Q2_K) {
+    uint32_t s[2] = {in.row[0].x, in.row[0].y}, d[2] = {in.row[0].z, in.row[0].w};
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      out.of[r][0] = pair_scales(d[r], s[r] & 0xFFu, powers.raise);
+      out.of[r][1] = pair_scales(d[r], s[r] >> 8, powers.raise);
+    }
+  } else if constexpr (T == WEFT_TYPE_Q5_1) {
+    out.of[0][0] = times_powers(in.row[0].x, powers);
+    out.of[1][0] = times_powers(in.row[0].y, powers);
+  } else if constexpr (T == WEFT_TYPE_H4_IQ4) {
+    uint32_t rows[2] = {in.row[0].x, in.row[0].y};
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      uint32_t steps = times_powers(rows[r], powers); /* of both halves */
+      uint32_t least = of_half2(__hmul2(as_half2(steps), as_half2(offset_pair<T>())));
+      out.of[r][0] = __byte_perm(steps, least, 0x5410);
+      out.of[r][1] = __byte_perm(steps, least, 0x7632);
     }
   } else if constexpr (T == WEFT_TYPE_MXFP4) {
 #pragma unroll
@@ -343,6 +449,20 @@ static __device__ __forceinline__ uint32_t shift_bits(uint32_t bits, int n) {
   return n >= 0 ? bits << n : bits >> -n;
 }
 
+/* What the eight codes of a word stand for, plus 128: four pairs. Bytes are picked by three bits of a code out of half
+ * the table; the fourth bit chooses the half. */
+static __device__ __forceinline__ void look_up(const value_table &values, uint32_t word, uint32_t (&out)[4]) {
+  uint32_t three = word & 0x77777777u, half = (word & 0x88888888u) >> 1 | 0x32103210u, bytes[2];
+#pragma unroll
+  for (int i = 0; i < 2; i++) { /* even elements, odd ones */
+    uint32_t low = __byte_perm(values.word[0], values.word[1], three >> (16 * i));
+    uint32_t high = __byte_perm(values.word[2], values.word[3], three >> (16 * i));
+    bytes[i] = __byte_perm(low, high, half >> (16 * i));
+  }
+#pragma unroll
+  for (int p = 0; p < 4; p++) out[p] = __byte_perm(bytes[0], bytes[1], 0x0400u + 0x0101u * p) & 0x00FF00FFu;
+}
+
 /* Elements 8 i .. 8 i + 7 of row half r as four pairs. */
 template <int T>
 static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const lane_factors &f, int i, int r,
@@ -353,8 +473,7 @@ static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const 
     out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
     return;
   }
-  constexpr bool two = T == WEFT_TYPE_Q6_K;
-  uint32_t factors = f.of[r][two ? i / 2 : 0], scale = low_twice(factors), least = high_twice(factors);
+  uint32_t factors = f.of[r][form_is_split(T) ? i / 2 : 0], scale = low_twice(factors), least = high_twice(factors);
   if (bits == 8) {
     const uint4 &v = in.code[i / 2 * 2 + r];
 #pragma unroll
@@ -371,14 +490,20 @@ static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const 
     for (int p = 0; p < 4; p++) out[p] = mx_pair(word >> (4 * p) & 0x000F000Fu, factors);
     return;
   }
+  if (form_has_values(T)) {
+    uint32_t codes[4];
+    look_up(f.values, word, codes);
+#pragma unroll
+    for (int p = 0; p < 4; p++) out[p] = value_pair(codes[p], scale, least);
+    return;
+  }
   /* odd pairs stay four bits up, for a sixteenth of the scale: one shift less */
   uint32_t low_scale = of_half2(__hmul2(as_half2(scale), as_half2(0x2C002C00u)));
 #pragma unroll
   for (int p = 0; p < 4; p++) {
     const int up = p % 2 * 4;
     uint32_t code = (p < 2 ? word : word >> 8) & 0x000F000Fu << up;
-    if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K)
-      code |= shift_bits(in.high[r], 4 + up - (4 * i + p)) & 0x00100010u << up;
+    if (form_has_fifth(T)) code |= shift_bits(in.high[r], 4 + up - (4 * i + p)) & 0x00100010u << up;
     if (T == WEFT_TYPE_Q6_K)
       code |= shift_bits(in.high[2 * r + i / 2], 4 + up - 2 * (4 * (i % 2) + p)) & 0x00300030u << up;
     out[p] = value_pair(code, p % 2 == 0 ? scale : low_scale, least);
@@ -421,10 +546,18 @@ static __device__ __forceinline__ int lift_of(uint32_t most_bits) {
  * Exact in f32. */
 static __device__ __forceinline__ int raise_exponent(int type, const form_header *header) {
   float most = __uint_as_float(header->most_scale), least = __uint_as_float(header->most_least);
-  switch (type) {
+  switch (form_type(type)) {
     case WEFT_TYPE_Q8_0:
     case WEFT_TYPE_Q4_0:
     case WEFT_TYPE_Q5_0:
+    case WEFT_TYPE_Q5_1:
+    case WEFT_TYPE_H4_IQ4:
+      break;
+    case WEFT_TYPE_Q2_K:
+      most *= 15.0f, least *= 15.0f;
+      break;
+    case WEFT_TYPE_S4_IQ4:
+      most *= 128.0f;
       break;
     case WEFT_TYPE_Q4_K:
     case WEFT_TYPE_Q5_K:
@@ -436,7 +569,7 @@ static __device__ __forceinline__ int raise_exponent(int type, const form_header
     default:
       return 0;
   }
-  most = fmaxf(most, least * 0x1p-14f); /* super_factors: 2^10 raise least stays below 2^15 */
+  most = fmaxf(most, least * 0x1p-14f); /* super_factors: 2^10 raise least stays below 2^15; others': below 2^5 */
   if (!(most > 0.0f) || isinf(most)) return 0;
   return min(-10 - ilogbf(most), 6);
 }
@@ -446,7 +579,7 @@ static __device__ __forceinline__ int raise_exponent(int type, const form_header
 /* run(c) with decltype(c)::value the type of packed weights that `type` is. */
 template <class F>
 static weft_status form_dispatch(int type, F &&run) {
-  switch (type) {
+  switch (form_type(type)) {
     case WEFT_TYPE_F16:
       return run(std::integral_constant<int, WEFT_TYPE_F16>());
     case WEFT_TYPE_BF16:
@@ -465,6 +598,14 @@ static weft_status form_dispatch(int type, F &&run) {
       return run(std::integral_constant<int, WEFT_TYPE_Q5_K>());
     case WEFT_TYPE_Q6_K:
       return run(std::integral_constant<int, WEFT_TYPE_Q6_K>());
+    case WEFT_TYPE_Q5_1:
+      return run(std::integral_constant<int, WEFT_TYPE_Q5_1>());
+    case WEFT_TYPE_Q2_K:
+      return run(std::integral_constant<int, WEFT_TYPE_Q2_K>());
+    case WEFT_TYPE_H4_IQ4:
+      return run(std::integral_constant<int, WEFT_TYPE_H4_IQ4>());
+    case WEFT_TYPE_S4_IQ4:
+      return run(std::integral_constant<int, WEFT_TYPE_S4_IQ4>());
     default:
       return WEFT_E_UNSUPPORTED;
   }
@@ -473,8 +614,9 @@ static weft_status form_dispatch(int type, F &&run) {
 /* The same for all of them, up to the first that fails. */
 template <class F>
 static weft_status form_each(F &&run) {
-  static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
-                              WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
+  static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16,   WEFT_TYPE_Q8_0,  WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
+                              WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K,   WEFT_TYPE_Q5_K,  WEFT_TYPE_Q6_K, WEFT_TYPE_Q5_1,
+                              WEFT_TYPE_Q2_K,  WEFT_TYPE_H4_IQ4, WEFT_TYPE_S4_IQ4};
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++)
     status = form_dispatch(types[i], run);

@@ -40,6 +40,7 @@ multiply_form multiply_form_of(const weft_weight *weight) {
 void multiply_shape(multiply_args *args, const weft_weight *weight) {
   form_cut cut = form_cut_of(weight->type, weight->n_in, weight->n_out);
   args->type = weight->type;
+  args->values = value_table_of(weight->type);
   args->is_eight = multiply_form_of(weight) == FORM_EIGHT;
   args->n_in = weight->n_in;
   args->n_units = cut.n_units;

@@ -50,6 +50,7 @@ typedef struct multiply_args {
   multiply_weight weight[MULTIPLY_WEIGHTS_MAX];
   uint32_t n_weights;
   int type;
+  value_table values;  /* of the type */
   bool is_eight;       /* weights and rows are those of eight.h; as_matrices is set */
   const void *x;       /* prepared; F32: the rows as they are */
   bool as_matrices;    /* x has the second form above, which also says which kernel multiplies */

@@ -196,7 +196,7 @@ static __global__ void __maxnreg__(NT == 1   ? 80
     is_shared = index < items.n_shared;
     if (active && !is_shared && tile.weight != known) header = header_of(a.weight[known = tile.weight].data);
     int raise = raise_exponent(T, is_shared ? &of_shared : &header);
-    raise_powers powers = powers_of<T>(raise);
+    raise_powers powers = powers_of<T>(raise, a.values);
     float sum[NT][4];
     x_source<NT> x;
 #pragma unroll

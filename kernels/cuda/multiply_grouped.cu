@@ -124,7 +124,7 @@ static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m
 template <int T, int N, class S>
 static __device__ __forceinline__ void multiply_item(const multiply_args &a, const grouped_item &item, int raise,
                                                      ring_warp<S> &at) {
-  raise_powers powers = powers_of<T>(raise);
+  raise_powers powers = powers_of<T>(raise, a.values);
   float all[N][4];
   bool has_tail = form_of(T).unit == 128 && a.is_tail != 0;
   uint32_t n_whole = a.n_units - (has_tail ? 1 : 0);

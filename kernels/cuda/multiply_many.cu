@@ -180,7 +180,7 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
   constexpr uint32_t lanes = 32 * S::tiles;
   float4 *joined = (float4 *)(void *)memory + threadIdx.x % lanes;
   many_tile to = find_tile(a, item.tile + at.warp);
-  raise_powers powers = powers_of<T>(raise);
+  raise_powers powers = powers_of<T>(raise, a.values);
   float all[TEAMS == 1 ? N : 1][4], sum[N][4];
   ring_operands<T, N> operands;
   lane_unit<T> own;

@@ -8,6 +8,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/eight.h"
 #include "kernels/cuda/element.cuh"
+#include "kernels/repack.h"
 
 typedef struct pack_args {
   int type;
@@ -49,6 +50,23 @@ static __device__ uint32_t file_code(const pack_args &a, const uint8_t *row, uin
       return nibble_of(b + 2, i);
     case WEFT_TYPE_MXFP4:
       return nibble_of(b + 1, i);
+    case WEFT_TYPE_Q4_1:
+    case WEFT_TYPE_H4_IQ4:
+    case WEFT_TYPE_H4_FP4:
+      return nibble_of(b + 4, i);
+    case WEFT_TYPE_Q5_1:
+      return nibble_of(b + 8, i) | ((uint32_t)b[4 + i / 8] >> i % 8 & 1u) << 4;
+    case WEFT_TYPE_Q2_K:
+      return (uint32_t)b[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3u;
+    case WEFT_TYPE_S4_IQ4:
+    case WEFT_TYPE_S4_IQ3X:
+    case WEFT_TYPE_S4_IQ3S:
+      return nibble_of(b + 20 + i / 32 * 16, i % 32);
+    case WEFT_TYPE_S3_Q3:
+    case WEFT_TYPE_S3_IQ2:
+    case WEFT_TYPE_S3_IQ1:
+      return ((uint32_t)b[20 + i / 32 * 8 + i % 8] >> (i % 32 / 8 * 2) & 3u) | ((uint32_t)b[84 + i / 8] >> i % 8 & 1u)
+                                                                                   << 2;
     case WEFT_TYPE_Q5_0:
       return nibble_of(b + 6, i) | ((uint32_t)b[2 + i / 8] >> i % 8 & 1u) << 4;
     case WEFT_TYPE_Q6_K: {
@@ -124,42 +142,76 @@ static __device__ uint32_t pack_high(const pack_args &a, uint64_t tile, uint32_t
   return word;
 }
 
-/* The largest finite magnitude among the f16 scales, as f32 bits. */
-static __device__ void note_most(uint32_t *most, uint32_t f16_bits) {
-  float size = fabsf(half_bits(f16_bits));
+/* The largest finite magnitude among the scales, as f32 bits. */
+static __device__ void note_most_f32(uint32_t *most, float scale) {
+  float size = fabsf(scale);
   if (size > 0.0f && isfinite(size)) atomicMax(most, __float_as_uint(size));
 }
 
-static __device__ uint32_t pack_scales(const pack_args &a, uint64_t tile, uint32_t k0, bool tail, uint32_t at) {
+static __device__ void note_most(uint32_t *most, uint32_t f16_bits) {
+  note_most_f32(most, half_bits(f16_bits));
+}
+
+/* Where a super-block keeps its sixteen bytes of scales, and the numbers that split forms keep behind those. */
+static __device__ uint32_t scales_begin(int type) {
+  return type == WEFT_TYPE_Q6_K ? 192 : form_type(type) == WEFT_TYPE_S4_IQ4 ? 4 : 0;
+}
+
+static __device__ uint32_t file_word(const pack_args &a, const uint8_t *row, uint32_t k, uint32_t at) {
+  return file_f16(a, row, k, at) | file_f16(a, row, k, at + 2) << 16;
+}
+
+/* Of super-blocks. */
+static __device__ uint32_t pack_super_scales(const pack_args &a, uint64_t tile, uint32_t k0, uint32_t at) {
   uint32_t word = 0;
-  if (form_of(a.type).unit == 256) {
-    if (a.type == WEFT_TYPE_Q6_K && at >= 256) {
-      for (uint32_t i = 0; i < 2; i++) {
-        uint32_t d = file_f16(a, file_row(a, tile, (at - 256) / 2 + i), k0, 208);
-        note_most(&a.header->most_scale, d);
-        word |= d << (16 * i);
-      }
-      return word;
-    }
-    const uint8_t *row = file_row(a, tile, at / 16);
-    uint32_t from = at % 16 + (a.type == WEFT_TYPE_Q6_K ? 192 : 0);
-    for (uint32_t i = 0; i < 4; i++) word |= file_byte(a, row, k0, from + i) << (8 * i);
-    if (a.type != WEFT_TYPE_Q6_K && at % 16 == 0) {
-      note_most(&a.header->most_scale, word & 0xFFFFu);
-      note_most(&a.header->most_least, word >> 16);
+  if (at >= 256 && a.type == WEFT_TYPE_Q6_K) {
+    for (uint32_t i = 0; i < 2; i++) {
+      uint32_t d = file_f16(a, file_row(a, tile, (at - 256) / 2 + i), k0, 208);
+      note_most(&a.header->most_scale, d);
+      word |= d << (16 * i);
     }
     return word;
   }
+  if (at >= 256 && a.type == WEFT_TYPE_Q2_K) {
+    word = file_word(a, file_row(a, tile, (at - 256) / 4), k0, 80);
+    note_most(&a.header->most_scale, word & 0xFFFFu);
+    note_most(&a.header->most_least, word >> 16);
+    return word;
+  }
+  if (at >= 256) {
+    word = file_word(a, file_row(a, tile, (at - 256) / 4), k0, 0);
+    note_most_f32(&a.header->most_scale, __uint_as_float(word));
+    return word;
+  }
+  word = file_word(a, file_row(a, tile, at / 16), k0, at % 16 + scales_begin(a.type));
+  if (form_is_k(a.type) && at % 16 == 0) {
+    note_most(&a.header->most_scale, word & 0xFFFFu);
+    note_most(&a.header->most_least, word >> 16);
+  }
+  return word;
+}
+
+static __device__ uint32_t pack_scales(const pack_args &a, uint64_t tile, uint32_t k0, bool tail, uint32_t at) {
+  uint32_t word = 0, n = tail ? 2 : 4; /* blocks of a row */
+  if (form_of(a.type).unit == 256) return pack_super_scales(a, tile, k0, at);
   if (a.type == WEFT_TYPE_MXFP4) {
     for (uint32_t i = 0; i < 4; i++) { /* [block][row half] */
-      uint32_t block = at / 2 + i / 2, g = block / (tail ? 2 : 4), b = block % (tail ? 2 : 4);
-      word |= file_byte(a, file_row(a, tile, g + 8 * (i % 2)), k0 + 32 * b, 0) << (8 * i);
+      uint32_t block = at / 2 + i / 2;
+      word |= file_byte(a, file_row(a, tile, block / n + 8 * (i % 2)), k0 + 32 * (block % n), 0) << (8 * i);
     }
     return word;
   }
-  uint32_t block = at / 4, g = block / (tail ? 2 : 4), b = block % (tail ? 2 : 4);
+  if (form_of(a.type).scales == 256) { /* [block][row half] two numbers */
+    uint32_t block = at / 8;
+    word = file_word(a, file_row(a, tile, block / n + 8 * (at / 4 % 2)), k0 + 32 * (block % n), 0);
+    bool has_least = form_type(a.type) == WEFT_TYPE_Q5_1;
+    note_most(&a.header->most_scale, word & 0xFFFFu);
+    note_most(has_least ? &a.header->most_least : &a.header->most_scale, word >> 16);
+    return word;
+  }
+  uint32_t block = at / 4;
   for (uint32_t h = 0; h < 2; h++) {
-    uint32_t d = file_f16(a, file_row(a, tile, g + 8 * h), k0 + 32 * b, 0);
+    uint32_t d = file_f16(a, file_row(a, tile, block / n + 8 * h), k0 + 32 * (block % n), 0);
     note_most(&a.header->most_scale, d);
     word |= d << (16 * h);
   }
@@ -204,14 +256,15 @@ static __device__ uint32_t low_pair(const unpack_row &u, uint32_t k_low, uint32_
   return (code_of(u, k_low) & 15u) | (code_of(u, k_high) & 15u) << 4;
 }
 
-/* Byte j of the block of 32 elements from k on. */
+/* Byte j of the block of 32 elements from k on: scales, fifth bits, codes. */
 static __device__ uint32_t unpack_small(const unpack_row &u, uint32_t k, uint32_t j) {
   element_place p = element_at(u.type, u.cut, u.tile, u.r, k);
-  uint32_t n_scale = u.type == WEFT_TYPE_MXFP4 ? 1 : 2;
-  if (j < n_scale) return element_scale(u.type, p) >> (8 * j) & 0xFFu;
+  bool has_two = form_of(u.type).scales == 256;
+  uint32_t n_scale = has_two ? 4 : u.type == WEFT_TYPE_MXFP4 ? 1 : 2;
+  if (j < n_scale) return (has_two ? element_pair(p) : element_scale(u.type, p)) >> (8 * j) & 0xFFu;
   j -= n_scale;
   if (u.type == WEFT_TYPE_Q8_0) return code_of(u, k + j);
-  if (u.type == WEFT_TYPE_Q5_0) {
+  if (u.type == WEFT_TYPE_Q5_0 || u.type == WEFT_TYPE_Q5_1) {
     uint32_t byte = 0;
     for (uint32_t i = 0; i < 8 && j < 4; i++) byte |= (code_of(u, k + 8 * j + i) >> 4) << i;
     if (j < 4) return byte;
@@ -220,23 +273,51 @@ static __device__ uint32_t unpack_small(const unpack_row &u, uint32_t k, uint32_
   return low_pair(u, k + j, k + j + 16);
 }
 
-/* Byte j of the super-block of 256 elements from k on. */
+/* Byte j of an S3 block's codes: low bits, then third bits. */
+static __device__ uint32_t unpack_three(const unpack_row &u, uint32_t k, uint32_t j) {
+  uint32_t byte = 0;
+  if (j < 64) {
+    for (uint32_t i = 0; i < 4; i++) byte |= (code_of(u, k + j / 8 * 32 + j % 8 + 8 * i) & 3u) << (2 * i);
+    return byte;
+  }
+  for (uint32_t i = 0; i < 8; i++) byte |= (code_of(u, k + (j - 64) * 8 + i) >> 2 & 1u) << i;
+  return byte;
+}
+
+/* Byte j of the super-block of 256 elements from k on, of Q6_K. */
+static __device__ uint32_t unpack_six(const unpack_row &u, uint32_t k, uint32_t j) {
+  element_place p = element_at(u.type, u.cut, u.tile, u.r, k);
+  uint32_t byte = 0;
+  if (j >= 208) return element_q6_scale(p) >> (8 * (j - 208)) & 0xFFu;
+  if (j >= 192) return element_super_byte(p, j - 192);
+  if (j < 128) {
+    uint32_t at = k + j / 64 * 128 + j % 64;
+    return low_pair(u, at, at + 64);
+  }
+  uint32_t at = k + (j - 128) / 32 * 128 + j % 32;
+  for (uint32_t i = 0; i < 4; i++) byte |= (code_of(u, at + 32 * i) >> 4) << (2 * i);
+  return byte;
+}
+
+/* The same of the others. */
 static __device__ uint32_t unpack_super(const unpack_row &u, uint32_t k, uint32_t j) {
   element_place p = element_at(u.type, u.cut, u.tile, u.r, k);
   uint32_t byte = 0;
-  if (u.type == WEFT_TYPE_Q6_K) {
-    if (j >= 208) return element_q6_scale(p) >> (8 * (j - 208)) & 0xFFu;
-    if (j >= 192) return element_super_byte(p, j - 192);
-    if (j < 128) {
-      uint32_t at = k + j / 64 * 128 + j % 64;
-      return low_pair(u, at, at + 64);
-    }
-    uint32_t at = k + (j - 128) / 32 * 128 + j % 32;
-    for (uint32_t i = 0; i < 4; i++) byte |= (code_of(u, at + 32 * i) >> 4) << (2 * i);
-    return byte;
+  if (u.type == WEFT_TYPE_Q6_K) return unpack_six(u, k, j);
+  if (form_type(u.type) == WEFT_TYPE_S4_IQ4) {
+    if (j < 4) return element_super_word(p) >> (8 * j) & 0xFFu;
+    if (j < 20) return element_super_byte(p, j - 4);
+    j -= 20;
+    bool three = u.type == WEFT_TYPE_S3_Q3 || u.type == WEFT_TYPE_S3_IQ2 || u.type == WEFT_TYPE_S3_IQ1;
+    return three ? unpack_three(u, k, j) : low_pair(u, k + j / 16 * 32 + j % 16, k + j / 16 * 32 + j % 16 + 16);
   }
   if (j < 16) return element_super_byte(p, j);
   j -= 16;
+  if (u.type == WEFT_TYPE_Q2_K) {
+    if (j >= 64) return element_super_word(p) >> (8 * (j - 64)) & 0xFFu;
+    for (uint32_t i = 0; i < 4; i++) byte |= code_of(u, k + j / 32 * 128 + j % 32 + 32 * i) << (2 * i);
+    return byte;
+  }
   if (u.type == WEFT_TYPE_Q5_K) {
     for (uint32_t i = 0; i < 8 && j < 32; i++) byte |= (code_of(u, k + 32 * i + j) >> 4) << i;
     if (j < 32) return byte;
@@ -352,9 +433,9 @@ static void note_arena(cuda_device *d) {
   d->base.weights.n_bytes_held = d->arena.n_taken;
 }
 
-weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source, unsigned uses,
-                             weft_error *error) {
-  cuda_device *d = cuda_of(device);
+/* Places a weight whose type is one that devices hold. */
+static weft_status place_held(cuda_device *d, weft_weight *weight, const weft_weight_source *source, unsigned uses,
+                              weft_error *error) {
   void *data = NULL;
   weight->layout = layout_of(d, weight, uses);
   uint64_t n_bytes = packed_bytes(weight);
@@ -378,6 +459,22 @@ weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const wef
   weight->data = data;
   weight->n_bytes = n_bytes;
   return WEFT_OK;
+}
+
+weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source, unsigned uses,
+                             weft_error *error) {
+  cuda_device *d = cuda_of(device);
+  weft_type held = weft_type_find((int32_t)weight->type)->held_as;
+  if (held == weight->type) return place_held(d, weight, source, uses, error);
+  repack_source repacked;
+  weft_status status = repack_source_open(&repacked, weight->type, source, CUDA_RING_PART_BYTES);
+  if (status != WEFT_OK) return weft_fail(error, status, "out of memory: repacking a weight");
+  weft_weight as_held = *weight;
+  as_held.type = held;
+  status = place_held(d, &as_held, &repacked.source, uses, error);
+  repack_source_close(&repacked);
+  if (status == WEFT_OK) *weight = as_held;
+  return status;
 }
 
 weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,

@@ -29,7 +29,7 @@ static __device__ __forceinline__ uint32_t stage_bytes(const multiply_args &a, u
   return is_tail_of<T>(a, unit) ? form_unit_bytes(form_of(T)) / 2 : form_unit_bytes(form_of(T));
 }
 
-/* What a lane holds of a stage of weights: codes of 128 inputs, and scales: of all, or of these (Q6_K). */
+/* What a lane holds of a stage of weights: codes of 128 inputs, and scales: of all, or of these (split forms). */
 template <int T>
 struct lane_unit {
   lane_codes<T> codes;
@@ -42,7 +42,7 @@ static __device__ __forceinline__ void load_unit(const uint8_t *stage, uint32_t 
   form_place p = place_of<T>(stage, u, tail);
   uint32_t lane = threadIdx.x % 32;
   load_codes<T>(p, lane, own.codes);
-  if (u == 0 || T == WEFT_TYPE_Q6_K) load_scales<T>(p, lane / 4, lane % 4, own.scales);
+  if (u == 0 || (form_is_split(T) && form_of(T).unit == 256)) load_scales<T>(p, lane / 4, lane % 4, own.scales);
 }
 
 /* A warp's own piece of the stages of weights, and rows of all stages of these; its places in both rings; rows_done:

@@ -18,6 +18,7 @@ static bool is_wide(const void *p, uint64_t stride) {
 typedef struct embed_kernel_args {
   int type;
   form_cut cut;
+  value_table values;
   const uint8_t *tiles;
   const int32_t *tokens;
   float *y;
@@ -39,7 +40,7 @@ static __global__ void embed_kernel(const embed_kernel_args a) {
     value = ((const float *)(const void *)a.tiles)[(uint64_t)token * a.n_in + i];
   } else {
     const uint8_t *tile = a.tiles + (uint64_t)(token / 16) * a.cut.tile_bytes;
-    value = element_value(a.type, element_at(a.type, a.cut, tile, (uint32_t)token % 16, i));
+    value = element_value(a.type, a.values, element_at(a.type, a.cut, tile, (uint32_t)token % 16, i));
   }
   a.y[(uint64_t)r * a.y_stride + i] = __fmul_rn(value, a.scale);
 }
@@ -51,6 +52,7 @@ weft_status cuda_embed(weft_device *device, const weft_embed_args *args) {
   embed_kernel_args a;
   a.type = w->type;
   a.cut = form_cut_of(w->type, w->n_in, w->n_out);
+  a.values = value_table_of(w->type);
   a.tiles = (const uint8_t *)w->data + FORM_HEADER_BYTES;
   a.n_in = w->n_in;
   a.n_vocab = w->n_out;

@@ -28,6 +28,7 @@ typedef struct soft_args {
   head_group group;
   const uint8_t *data; /* of the weight */
   form_cut cut;
+  value_table values;
   uint32_t n_in, n_steps, span_steps, n_spans;
 } soft_args;
 
@@ -138,7 +139,7 @@ static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_
   using shape = soft_shape<T>;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = 2 * blockIdx.x + warp / 4;
   bool tail = a.cut.is_tail != 0 && unit + 1 == a.cut.n_units;
-  raise_powers powers = powers_of<T>(raise_exponent(T, (const form_header *)(const void *)a.data));
+  raise_powers powers = powers_of<T>(raise_exponent(T, (const form_header *)(const void *)a.data), a.values);
   turned_places at = turned_places_of<T>(warp / 4, warp % 4, lane, shape::tile, tail);
   uint32_t w[2][2][4];
   float sum[2][HEAD_ROWS / 8][4];
@@ -159,7 +160,7 @@ static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_
       wgmma_wait<1>(); /* what the products before the last read is free */
       if (x == 1 && i > 0) barrier_arrive_warp(&spent[(i - 1) % SOFT_STAGES]);
       if constexpr (form_bits(T) == 16) turn_codes_of<T>(tiles, at, x, codes[x]);
-      turned_operands<T>(codes[x], factors[x], w[x % 2]);
+      turned_operands<T>(codes[x], factors[x], a.values, w[x % 2]);
       wgmma_fence();
 #pragma unroll
       for (int part = 0; part < 2; part++)
@@ -291,6 +292,7 @@ weft_status head_soften(cuda_device *d, const head_group *group) {
   a.group = *group;
   a.data = (const uint8_t *)w->data;
   a.cut = form_cut_of(w->type, w->n_in, w->n_out);
+  a.values = value_table_of(w->type);
   a.n_in = w->n_in;
   a.n_steps = cuda_ceil(w->n_out, SOFT_TOKENS);
   a.span_steps = span_chunks * (CHUNK / SOFT_TOKENS);

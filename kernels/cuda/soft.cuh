@@ -17,7 +17,7 @@
 enum {
   SOFT_TOKENS = 64, /* of a step */
   SOFT_TILES = SOFT_TOKENS / 16,
-  SOFT_TABLE = SOFT_TOKENS * 2 /* numbers: [tile][x][word][token % 2] */
+  SOFT_TABLE = SOFT_TOKENS * 4 /* numbers: [tile][x][word][token % 2]; Q2_K has twice as many words */
 };
 
 template <int T>
@@ -117,7 +117,7 @@ static __device__ __forceinline__ void turn_codes_of(const uint8_t *tiles, const
   if constexpr (bits == 4) turn_two(out.code[0], out.code[1], codes);
   if constexpr (bits >= 8) turn_four(out.code, codes);
   if constexpr (bits == 16) turn_four(out.code + 4, codes + at.codes_part);
-  if constexpr (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K) {
+  if constexpr (form_has_fifth(T)) {
     const uint8_t *high = tiles + at.high + 2 * x * at.high_token;
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
@@ -150,14 +150,15 @@ static __device__ __forceinline__ uint16_t bits_f16(float v) {
   return __half_as_ushort(__float2half_rn(v));
 }
 
-/* The two numbers of token r < 16 of a tile: scale and least; or scale and scale of the second sixteen (Q6_K). */
+/* The numbers of token r < 16 of a tile: scale and least; or scale and scale of the second sixteen (split forms), for
+ * Q2_K followed by both leasts. */
 template <int T>
 static __device__ __forceinline__ void token_factors(const uint8_t *tile, const turned_places &at, uint32_t r,
-                                                     const raise_powers &powers, uint16_t (&out)[2]) {
+                                                     const raise_powers &powers, uint16_t (&out)[4]) {
   const uint8_t *scales = tile + at.scales;
   float up = powers.raise * 0x1p24f;
   out[1] = 0;
-  if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
+  if constexpr (form_is_k(T)) {
     uint4 row = *(const uint4 *)(const void *)(scales + r * 16);
     uint32_t factors = super_factors(row, at.half, at.block, powers);
     out[0] = (uint16_t)factors, out[1] = (uint16_t)(factors >> 16);
@@ -166,6 +167,24 @@ static __device__ __forceinline__ void token_factors(const uint8_t *tile, const 
     float d = half_bits(*(const uint16_t *)(const void *)(scales + 256 + r * 2)) * up;
     out[0] = bits_f16(d * (float)(int8_t)(two & 0xFFu));
     out[1] = bits_f16(d * (float)(int8_t)(two >> 8));
+  } else if constexpr (T == WEFT_TYPE_S4_IQ4) {
+    uint32_t two = *(const uint16_t *)(const void *)(scales + r * 16 + 8 * at.half + 2 * at.block);
+    float d = *(const float *)(const void *)(scales + 256 + r * 4) * up;
+    out[0] = bits_f16(d * (float)(int8_t)(two & 0xFFu));
+    out[1] = bits_f16(d * (float)(int8_t)(two >> 8));
+  } else if constexpr (T == WEFT_TYPE_Q2_K) {
+    uint32_t two = *(const uint16_t *)(const void *)(scales + r * 16 + 8 * at.half + 2 * at.block);
+    uint32_t d = *(const uint32_t *)(const void *)(scales + 256 + r * 4);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      uint32_t factors = pair_scales(d, two >> (8 * i) & 0xFFu, powers.raise);
+      out[i] = (uint16_t)factors, out[2 + i] = (uint16_t)(factors >> 16);
+    }
+  } else if constexpr (form_of(T).scales == 256) { /* Q5_1, H4 */
+    uint32_t pair =
+        *(const uint32_t *)(const void *)(scales + ((r % 8 * (at.tail ? 2 : 4) + at.block) * 2 + r / 8) * 4);
+    uint32_t factors = times_powers(pair, powers);
+    out[0] = (uint16_t)factors, out[1] = (uint16_t)(factors >> 16);
   } else if constexpr (T == WEFT_TYPE_MXFP4) {
     uint32_t e = scales[(r % 8 * (at.tail ? 2 : 4) + at.block) * 2 + r / 8];
     out[0] = (uint16_t)mx_scale(e);
@@ -181,31 +200,39 @@ static __device__ __forceinline__ void turn_factors(const uint8_t *tiles, const 
                                                     const raise_powers &powers, uint16_t *table,
                                                     turned_factors (&out)[4]) {
   if constexpr (form_bits(T) == 16) return;
-  constexpr bool is_super = T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K;
+  constexpr bool has_least = form_is_k(T) || T == WEFT_TYPE_Q5_1, has_second = has_least || form_is_split(T);
+  constexpr uint32_t each = T == WEFT_TYPE_Q2_K ? 16 : 8;
   uint32_t r = at.lane % 16, c = at.lane % 4, g = at.lane / 4;
   __syncwarp();
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t t = 2 * i + at.lane / 16;
-    uint16_t two[2];
-    token_factors<T>(tiles + t * at.tile, at, r, powers, two);
-    uint16_t *to = table + (t * 4 + r % 8 / 2) * 8 + r / 8 * 2 + r % 2;
-    to[0] = two[0];
-    if (form_of(T).unit == 256) to[4] = two[1];
+    uint16_t numbers[4];
+    token_factors<T>(tiles + t * at.tile, at, r, powers, numbers);
+    uint16_t *to = table + (t * 4 + r % 8 / 2) * each + r / 8 * 2 + r % 2;
+    to[0] = numbers[0];
+    if (has_second) to[4] = numbers[1];
+    if (T == WEFT_TYPE_Q2_K) to[8] = numbers[2], to[12] = numbers[3];
   }
   __syncwarp();
 #pragma unroll
   for (int x = 0; x < 4; x++) {
-    const uint16_t *from = table + (c * 4 + x) * 8;
-    if constexpr (is_super) {
+    const uint16_t *from = table + (c * 4 + x) * each;
+    if constexpr (has_least) {
       uint4 v = *(const uint4 *)(const void *)from;
       out[x].scale[0] = v.x, out[x].scale[1] = v.y, out[x].least[0] = v.z, out[x].least[1] = v.w;
     } else {
-      uint2 v = *(const uint2 *)(const void *)(from + (T == WEFT_TYPE_Q6_K ? g / 4 * 4 : 0));
+      uint32_t half = form_is_split(T) ? g / 4 * 4 : 0;
+      uint2 v = *(const uint2 *)(const void *)(from + half);
       out[x].scale[0] = v.x, out[x].scale[1] = v.y;
+      if constexpr (T == WEFT_TYPE_Q2_K) {
+        uint2 least = *(const uint2 *)(const void *)(from + 8 + half);
+        out[x].least[0] = least.x, out[x].least[1] = least.y;
+      } else {
 #pragma unroll
-      for (int h = 0; h < 2; h++)
-        out[x].least[h] = of_half2(__hmul2(as_half2(out[x].scale[h]), as_half2(offset_pair<T>())));
+        for (int h = 0; h < 2; h++)
+          out[x].least[h] = of_half2(__hmul2(as_half2(out[x].scale[h]), as_half2(offset_pair<T>())));
+      }
     }
   }
 }
@@ -215,10 +242,12 @@ static __device__ __forceinline__ void turn_factors(const uint8_t *tiles, const 
 /* Both parts' operands of a product: as values_of, for one element of two tokens. */
 template <int T>
 static __device__ __forceinline__ void turned_operands(const turned_codes<T> &in, const turned_factors &f,
-                                                       uint32_t (&out)[2][4]) {
+                                                       const value_table &values, uint32_t (&out)[2][4]) {
   constexpr int bits = form_bits(T);
 #pragma unroll
   for (int h = 0; h < 2; h++) {
+    uint32_t looked_up[4];
+    if constexpr (form_has_values(T)) look_up(values, in.code[h], looked_up);
     uint32_t low = bits == 4 ? of_half2(__hmul2(as_half2(f.scale[h]), as_half2(0x2C002C00u))) : 0;
 #pragma unroll
     for (int p = 0; p < 4; p++) { /* part p / 2, rows' half p % 2 */
@@ -230,10 +259,12 @@ static __device__ __forceinline__ void turned_operands(const turned_codes<T> &in
                         f.least[h]);
       } else if constexpr (T == WEFT_TYPE_MXFP4) {
         to = mx_pair(in.code[h] >> (4 * p) & 0x000F000Fu, f.scale[h]);
+      } else if constexpr (form_has_values(T)) {
+        to = value_pair(looked_up[p], f.scale[h], f.least[h]);
       } else {
         const int up = p % 2 * 4;
         uint32_t code = (p < 2 ? in.code[h] : in.code[h] >> 8) & 0x000F000Fu << up;
-        if (T == WEFT_TYPE_Q5_0 || T == WEFT_TYPE_Q5_K) code |= shift_bits(in.high[h], 4 + up - p) & 0x00100010u << up;
+        if (form_has_fifth(T)) code |= shift_bits(in.high[h], 4 + up - p) & 0x00100010u << up;
         if (T == WEFT_TYPE_Q6_K) code |= shift_bits(in.high[h], 4 + up - 2 * p) & 0x00300030u << up;
         to = value_pair(code, p % 2 == 0 ? f.scale[h] : low, f.least[h]);
       }

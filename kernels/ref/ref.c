@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The reference device itself: host memory, weights as the file has them, one thread. */
+/* The reference device itself: host memory, weights as the file has them but for types held as others, one thread. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -15,13 +15,21 @@ static weft_status ref_weight(weft_device *device, weft_weight *weight, const vo
                               weft_error *error) {
   bool eight = device->info.products == 8 && (uses & WEFT_USE_EMBED) == 0 && ref_eight_takes(weight->type);
   void *bytes = NULL;
-  uint64_t n_bytes = weight_file_bytes(weight);
+  const weft_type stored = weight->type, held = weft_type_find((int32_t)stored)->held_as;
+  const uint64_t n_rows = (uint64_t)weight->n_mats * weight->n_out;
+  const uint64_t stored_bytes = weft_type_row_bytes(stored, weight->n_in);
+  const uint64_t held_bytes = weft_type_row_bytes(held, weight->n_in);
+  uint64_t n_bytes = n_rows * held_bytes;
   weft_status status = host_alloc(device, n_bytes, &bytes);
   if (status != WEFT_OK) {
     return weft_fail(error, status, "out of memory: %llu bytes for a weight", (unsigned long long)n_bytes);
   }
-  memcpy(bytes, file_bytes, n_bytes);
-  weight->layout = eight ? REF_EIGHT : 0; /* the bytes are the file's */
+  for (uint64_t r = 0; r < n_rows; r++) {
+    const uint8_t *row = (const uint8_t *)file_bytes + r * stored_bytes;
+    weft_repack_row(stored, row, (uint8_t *)bytes + r * held_bytes, weight->n_in);
+  }
+  weight->type = held;
+  weight->layout = eight ? REF_EIGHT : 0; /* the bytes are those of weight->type */
   weight->data = bytes;
   weight->n_bytes = n_bytes;
   return WEFT_OK;

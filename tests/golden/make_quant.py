@@ -4,7 +4,7 @@
     python make_quant.py
 
 Random valid blocks: every byte is free but the scales, which are kept finite and include zero, negative
-and subnormal ones.
+and subnormal ones. The first blocks of a type have all other bytes 0x00, 0xFF, 0x0F, 0xF0, 0x55 and 0xAA.
 """
 
 import os
@@ -15,8 +15,12 @@ import numpy as np
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(HERE, "quant")
 BLOCKS = 64
+FEWER = 24  # of the types that came later
 # offsets of the float16 scales inside a block
 HALVES = {"Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+LATER = {"Q4_1": [0, 2], "Q5_1": [0, 2], "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "IQ4_XS": [0],
+         "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ1_S": [0], "IQ1_M": [],
+         "TQ1_0": [52], "TQ2_0": [64]}
 
 
 def scales(r, n):
@@ -53,25 +57,39 @@ def blocks_of(name, size, r):
     return raw
 
 
+def later_blocks(name, size, r):
+    raw = r.integers(0, 256, (FEWER, size), dtype=np.uint8)
+    for i, byte in enumerate((0x00, 0xFF, 0x0F, 0xF0, 0x55, 0xAA)):
+        raw[i] = byte
+    for at in LATER[name]:
+        raw[:, at:at + 2] = scales(r, FEWER).view(np.uint8).reshape(FEWER, 2)
+    if name == "IQ1_M":  # the four upper nibbles of the last eight bytes are one half
+        d = scales(r, FEWER).view(np.uint16)
+        for j in range(4):
+            raw[:, 49 + 2 * j] = raw[:, 49 + 2 * j] & 0x0F | (d >> (4 * j) & 15).astype(np.uint8) << 4
+    return raw
+
+
 def main():
     os.makedirs(OUT, exist_ok=True)
     r = np.random.default_rng(20)
     lines = ["weft-golden-quant 1"]
-    for name in ("F16", "BF16", "Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"):
+    for name in ("F16", "BF16", *HALVES, "MXFP4", *LATER):
         kind = gguf.GGMLQuantizationType[name]
         elems, size = gguf.GGML_QUANT_SIZES[kind]
         if elems == 1:                         # F16, BF16: 32 values stand for one block
             elems, size = 32, 64
-        raw = blocks_of(name, size, r)
+        blocks = FEWER if name in LATER else BLOCKS
+        raw = later_blocks(name, size, r) if name in LATER else blocks_of(name, size, r)
         if name == "F16":                      # the package's own F16 path wants typed rows
             out = gguf.dequantize(raw.view(np.float16), kind)
         else:
             out = gguf.dequantize(raw, kind)
         out = np.ascontiguousarray(out, dtype="<f4")
-        assert out.size == BLOCKS * elems and np.isfinite(out).all()
+        assert out.size == blocks * elems and np.isfinite(out).all()
         raw.tofile(os.path.join(OUT, name + ".bin"))
         out.tofile(os.path.join(OUT, name + ".f32"))
-        lines.append(f"{name} {kind.value} {elems} {size} {BLOCKS}")
+        lines.append(f"{name} {kind.value} {elems} {size} {blocks}")
         print(lines[-1])
     with open(os.path.join(OUT, "index.txt"), "w", encoding="ascii") as f:
         f.write("\n".join(lines) + "\n")

@@ -17,6 +17,9 @@ static const experts_case cases[] = {
     {"float", WEFT_TYPE_F32, WEFT_TYPE_F32, WEFT_TYPE_F32, 6, 2, 40, 56, WEFT_SILU},
     {"up inside a panel", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_F16, 3, 1, 40, 41, WEFT_SILU},
     {"down in floats", WEFT_TYPE_Q4_0, WEFT_TYPE_NONE, WEFT_TYPE_F32, 9, 8, 64, 72, WEFT_GELU_TANH},
+    {"5 bits with minima", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q5_1, 5, 3, 256, 96, WEFT_GELU_TANH},
+    {"2 and 3 bits", WEFT_TYPE_Q2_K, WEFT_TYPE_NONE, WEFT_TYPE_Q3_K, 5, 2, 256, 256, WEFT_SILU},
+    {"4 bits by a table", WEFT_TYPE_IQ4_XS, WEFT_TYPE_IQ3_S, WEFT_TYPE_IQ4_NL, 4, 2, 256, 96, WEFT_GELU_TANH},
 };
 enum { N_CASES = sizeof cases / sizeof cases[0], ROWS = 40 };
 

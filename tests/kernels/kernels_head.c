@@ -23,6 +23,10 @@ static const head_case cases[] = {
     {WEFT_TYPE_Q8_0, 100, 448, 0.0f, 0.1f},    {WEFT_TYPE_Q4_0, 1100, 192, 30.0f, 0.1f},
     {WEFT_TYPE_Q5_K, 600, 512, 0.0f, 0.05f},   {WEFT_TYPE_Q5_0, 530, 288, 30.0f, 0.1f},
     {WEFT_TYPE_MXFP4, 70, 320, 0.0f, 0.1f},    {WEFT_TYPE_F16, 520, 300, 0.0f, 0.1f},
+    {WEFT_TYPE_Q5_1, 530, 288, 30.0f, 0.1f},   {WEFT_TYPE_Q4_1, 70, 96, 0.0f, 0.1f},
+    {WEFT_TYPE_Q2_K, 530, 256, 30.0f, 0.1f},   {WEFT_TYPE_Q3_K, 600, 512, 0.0f, 0.05f},
+    {WEFT_TYPE_IQ4_NL, 530, 288, 30.0f, 0.1f}, {WEFT_TYPE_IQ4_XS, 600, 256, 0.0f, 0.1f},
+    {WEFT_TYPE_IQ2_S, 70, 256, 0.0f, 0.1f},    {WEFT_TYPE_IQ3_S, 520, 256, 30.0f, 0.1f},
 };
 enum {
   N_CASES = sizeof cases / sizeof cases[0],
@@ -217,7 +221,8 @@ static void check_soft(const head_case *c, const char *device, const inputs *in,
       size += fabs(term);
     }
     /* cuda rounds scale and minimum to f16, whose sizes here are up to 10 and 5 */
-    bool minima = c->type == WEFT_TYPE_Q4_K || c->type == WEFT_TYPE_Q5_K;
+    const scale_place *place = find_scales(c->type);
+    bool minima = place != NULL && place->divisor_least != 0.0f;
     double least = strcmp(device, "cuda") == 0 && minima ? 1.5 * 15 * 0x1p-12 : 4e-7;
     double off = fabs(want - (double)soft[i]);
     assert_within("soft", device, isnan(off) ? INFINITY : off, per_term * size + least);

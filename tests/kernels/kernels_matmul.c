@@ -19,10 +19,12 @@ typedef struct matmul_case {
 /* Inputs: odd numbers of blocks; lengths that are no multiple of a segment. Outputs: parts of a
  * panel. */
 static const matmul_case cases[] = {
-    {WEFT_TYPE_F32, 300, OUT},  {WEFT_TYPE_F32, 17, 3},     {WEFT_TYPE_F16, 517, OUT},  {WEFT_TYPE_BF16, 256, 16},
-    {WEFT_TYPE_BF16, 99, OUT},  {WEFT_TYPE_Q8_0, 96, OUT},  {WEFT_TYPE_Q8_0, 32, 1},    {WEFT_TYPE_Q4_0, 160, OUT},
-    {WEFT_TYPE_Q5_0, 224, OUT}, {WEFT_TYPE_MXFP4, 96, OUT}, {WEFT_TYPE_Q4_K, 512, OUT}, {WEFT_TYPE_Q5_K, 256, OUT},
-    {WEFT_TYPE_Q6_K, 768, OUT},
+    {WEFT_TYPE_F32, 300, OUT},    {WEFT_TYPE_F32, 17, 3},      {WEFT_TYPE_F16, 517, OUT},    {WEFT_TYPE_BF16, 256, 16},
+    {WEFT_TYPE_BF16, 99, OUT},    {WEFT_TYPE_Q8_0, 96, OUT},   {WEFT_TYPE_Q8_0, 32, 1},      {WEFT_TYPE_Q4_0, 160, OUT},
+    {WEFT_TYPE_Q5_0, 224, OUT},   {WEFT_TYPE_MXFP4, 96, OUT},  {WEFT_TYPE_Q4_K, 512, OUT},   {WEFT_TYPE_Q5_K, 256, OUT},
+    {WEFT_TYPE_Q6_K, 768, OUT},   {WEFT_TYPE_Q4_1, 96, OUT},   {WEFT_TYPE_Q5_1, 704, OUT},   {WEFT_TYPE_Q2_K, 512, OUT},
+    {WEFT_TYPE_Q3_K, 768, OUT},   {WEFT_TYPE_IQ4_NL, 96, OUT}, {WEFT_TYPE_IQ4_XS, 512, OUT}, {WEFT_TYPE_IQ2_S, 256, 20},
+    {WEFT_TYPE_IQ3_XXS, 256, 20}, {WEFT_TYPE_IQ3_S, 512, 20},  {WEFT_TYPE_IQ1_M, 256, 20},   {WEFT_TYPE_TQ1_0, 256, 20},
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 
@@ -246,8 +248,9 @@ static void far_scales(fixture *f, const matmul_case *c, int power, const float 
 }
 
 static void test_far_scales(void **state) {
-  static const weft_type types[] = {WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
-                                    WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
+  static const weft_type types[] = {WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,   WEFT_TYPE_Q4_K,
+                                    WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K, WEFT_TYPE_Q4_1,   WEFT_TYPE_Q5_1,
+                                    WEFT_TYPE_Q2_K, WEFT_TYPE_Q3_K, WEFT_TYPE_IQ4_NL, WEFT_TYPE_IQ4_XS};
   static const int powers[] = {-14, -8, 8, 12};
   enum { N_IN = 512, N_OUT = 40 };
   float *x = memory_new(ROWS * N_IN, sizeof *x);
@@ -458,21 +461,26 @@ static void test_free_sums(void **state) {
   weft_device_close(device);
 }
 
-/* Any bytes at all survive packing; a row read from the packed form is the file's row, bit for bit. */
+/* Any bytes at all survive packing, of every type and of every type that devices hold others as. */
 static void packing(weft_device *device, uint32_t n_blocks) {
-  for (uint32_t t = 0; t < N_TYPES; t++) {
-    const weft_type_info *info = weft_type_find((int32_t)all_types[t]);
+  for (int32_t id = 0; id < WEFT_TYPE_ID_HELD + 64; id++) {
+    const weft_type_info *info = weft_type_find(id);
+    if (info == NULL) continue;
     weft_weight weight = {.type = info->type, .n_in = n_blocks * info->n_elements, .n_out = OUT, .n_mats = 3};
     uint64_t n_bytes = 3ull * OUT * n_blocks * info->n_bytes;
-    buffer from = buffer_new(n_bytes), to = buffer_new(n_bytes);
+    uint64_t held_bytes = 3ull * OUT * weft_type_row_bytes(info->held_as, weight.n_in);
+    buffer from = buffer_new(n_bytes), held = buffer_new(held_bytes), to = buffer_new(held_bytes);
     for (uint64_t i = 0; i < n_bytes; i++) {
-      ((uint8_t *)from.data)[i] = (uint8_t)(random_uniform(50 + t, i) * 256.0f);
+      ((uint8_t *)from.data)[i] = (uint8_t)(random_uniform(50 + (uint64_t)id, i) * 256.0f);
     }
+    weft_repack_row(info->type, from.data, held.data, 3ull * OUT * weight.n_in);
     assert_int_equal(weft_device_weight(device, &weight, from.data, WEFT_USE_EXPERTS, NULL), WEFT_OK);
+    assert_int_equal(weight.type, info->held_as);
     assert_int_equal(weft_device_weight_unpack(device, &weight, to.data), WEFT_OK);
-    assert_same("packing", info->name, "a weight packed and unpacked", from.data, to.data, n_bytes);
+    assert_same("packing", info->name, "a weight packed and unpacked", held.data, to.data, held_bytes);
     weft_device_weight_free(device, &weight);
     buffer_free(&from);
+    buffer_free(&held);
     buffer_free(&to);
   }
 }
@@ -487,10 +495,13 @@ static void test_packing(void **state) {
   }
 }
 
+/* Rows of every type that files have, bit for bit what the file means. */
 static void lookups(weft_device *device) {
-  for (uint32_t t = 0; t < N_TYPES; t++) {
-    const uint32_t n_in = 3 * weft_type_find((int32_t)all_types[t])->n_elements;
-    stored s = stored_new(all_types[t], 1, OUT, n_in, 60 + t);
+  for (int32_t id = 0; id < WEFT_TYPE_ID_HELD; id++) {
+    const weft_type_info *info = weft_type_find(id);
+    if (info == NULL) continue;
+    const uint32_t n_in = 3 * info->n_elements;
+    stored s = stored_new(info->type, 1, OUT, n_in, 60 + (uint64_t)id);
     weft_weight weight = upload(device, &s);
     int32_t *tokens = memory_new(OUT, sizeof *tokens);
     for (int32_t i = 0; i < OUT; i++) tokens[i] = OUT - 1 - i;

@@ -8,9 +8,38 @@
 
 #include "tests/kernels/harness.h"
 
-static const weft_type all_types[] = {WEFT_TYPE_F32,  WEFT_TYPE_F16,   WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0,
-                                      WEFT_TYPE_Q5_0, WEFT_TYPE_MXFP4, WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
+/* One type of each way of holding numbers: together they use every kernel. */
+static const weft_type all_types[] = {WEFT_TYPE_F32,  WEFT_TYPE_F16,  WEFT_TYPE_BF16,   WEFT_TYPE_Q8_0,
+                                      WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0, WEFT_TYPE_MXFP4,  WEFT_TYPE_Q4_K,
+                                      WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K, WEFT_TYPE_Q4_1,   WEFT_TYPE_Q5_1,
+                                      WEFT_TYPE_Q2_K, WEFT_TYPE_Q3_K, WEFT_TYPE_IQ4_XS, WEFT_TYPE_IQ4_NL};
 enum { N_TYPES = sizeof all_types / sizeof all_types[0] };
+
+/* Where blocks keep their f16 scales, and numbers that make values of order one of them. IQ1_M's is cut in four. */
+typedef struct scale_place {
+  weft_type type;
+  uint32_t at;
+  float divisor; /* 0: there is none */
+  uint32_t at_least;
+  float divisor_least;
+} scale_place;
+
+static const scale_place scale_places[] = {
+    {WEFT_TYPE_Q8_0, 0, 100.0f, 0, 0},     {WEFT_TYPE_Q4_0, 0, 5.0f, 0, 0},      {WEFT_TYPE_Q5_0, 0, 10.0f, 0, 0},
+    {WEFT_TYPE_Q4_1, 0, 5.0f, 2, -1.0f},   {WEFT_TYPE_Q5_1, 0, 10.0f, 2, -1.0f}, {WEFT_TYPE_Q4_K, 0, 150.0f, 2, 20.0f},
+    {WEFT_TYPE_Q5_K, 0, 300.0f, 2, 20.0f}, {WEFT_TYPE_Q6_K, 208, 1500.0f, 0, 0}, {WEFT_TYPE_Q2_K, 80, 15.0f, 82, 10.0f},
+    {WEFT_TYPE_Q3_K, 108, 60.0f, 0, 0},    {WEFT_TYPE_IQ4_NL, 0, 80.0f, 0, 0},   {WEFT_TYPE_IQ4_XS, 0, 1200.0f, 0, 0},
+    {WEFT_TYPE_IQ2_XXS, 0, 60.0f, 0, 0},   {WEFT_TYPE_IQ2_XS, 0, 60.0f, 0, 0},   {WEFT_TYPE_IQ2_S, 0, 60.0f, 0, 0},
+    {WEFT_TYPE_IQ3_XXS, 0, 150.0f, 0, 0},  {WEFT_TYPE_IQ3_S, 0, 150.0f, 0, 0},   {WEFT_TYPE_IQ1_S, 0, 6.0f, 0, 0},
+    {WEFT_TYPE_TQ1_0, 52, 1.0f, 0, 0},     {WEFT_TYPE_TQ2_0, 64, 1.0f, 0, 0},
+};
+
+static inline const scale_place *find_scales(weft_type type) {
+  for (uint32_t i = 0; i < sizeof scale_places / sizeof scale_places[0]; i++) {
+    if (scale_places[i].type == type) return &scale_places[i];
+  }
+  return NULL;
+}
 
 static inline bool is_float(weft_type type) {
   return type == WEFT_TYPE_F32 || type == WEFT_TYPE_F16 || type == WEFT_TYPE_BF16;
@@ -33,38 +62,25 @@ static inline void fill_block(weft_type type, uint8_t *block, uint32_t n_bytes, 
   for (uint32_t i = 0; i < n_bytes; i++) block[i] = (uint8_t)(random_uniform(seed, i) * 256.0f);
   float size = 0.5f + random_uniform(seed, 1000), normal = random_normal(seed, 1001);
   uint16_t half = weft_f32_to_bf16(normal);
-  switch (type) {
-    case WEFT_TYPE_F32:
-      memcpy(block, &normal, sizeof normal);
-      break;
-    case WEFT_TYPE_F16:
-      put_f16(block, normal);
-      break;
-    case WEFT_TYPE_BF16:
-      memcpy(block, &half, sizeof half);
-      break;
-    case WEFT_TYPE_Q8_0:
-      put_f16(block, size / 100.0f);
-      break;
-    case WEFT_TYPE_Q4_0:
-      put_f16(block, size / 5.0f);
-      break;
-    case WEFT_TYPE_Q5_0:
-      put_f16(block, size / 10.0f);
-      break;
-    case WEFT_TYPE_MXFP4:
-      block[0] = (uint8_t)(124 + block[0] % 4);
-      break;
-    case WEFT_TYPE_Q4_K:
-    case WEFT_TYPE_Q5_K:
-      put_f16(block, size / (type == WEFT_TYPE_Q4_K ? 150.0f : 300.0f));
-      put_f16(block + 2, size / 20.0f);
-      break;
-    case WEFT_TYPE_Q6_K:
-      put_f16(block + 208, size / 1500.0f);
-      break;
-    case WEFT_TYPE_NONE:
-      break;
+  const scale_place *place = find_scales(type);
+  if (place != NULL) {
+    put_f16(block + place->at, size / place->divisor);
+    if (place->divisor_least != 0.0f) put_f16(block + place->at_least, size / place->divisor_least);
+  } else if (type == WEFT_TYPE_F32) {
+    memcpy(block, &normal, sizeof normal);
+  } else if (type == WEFT_TYPE_F16) {
+    put_f16(block, normal);
+  } else if (type == WEFT_TYPE_BF16) {
+    memcpy(block, &half, sizeof half);
+  } else if (type == WEFT_TYPE_MXFP4) {
+    block[0] = (uint8_t)(124 + block[0] % 4);
+  } else {
+    assert_int_equal(type, WEFT_TYPE_IQ1_M);
+    uint16_t d = weft_f32_to_f16(size / 6.0f);
+    for (uint32_t j = 0; j < 4; j++) {
+      uint8_t *byte = block + 49 + 2 * j;
+      *byte = (uint8_t)((*byte & 15u) | (uint32_t)(d >> (4 * j) & 15) << 4);
+    }
   }
 }
 
@@ -87,17 +103,19 @@ static inline stored stored_new(weft_type type, uint32_t n_mats, uint32_t n_out,
   return s;
 }
 
+static inline void raise_half(uint8_t *at, int power) {
+  uint16_t bits;
+  memcpy(&bits, at, sizeof bits);
+  put_f16(at, ldexpf(weft_f16_to_f32(bits), power));
+}
+
 /* All scales, and the values with them, times 2^power, as far as f16 holds them. */
 static inline void stored_raise(stored *s, int power) {
   const weft_type_info *info = weft_type_find((int32_t)s->shape.type);
-  bool is_super = s->shape.type == WEFT_TYPE_Q4_K || s->shape.type == WEFT_TYPE_Q5_K;
-  uint32_t at = s->shape.type == WEFT_TYPE_Q6_K ? 208 : 0;
+  const scale_place *place = find_scales(s->shape.type);
   for (uint8_t *block = s->bytes; block < s->bytes + s->n_bytes; block += info->n_bytes) {
-    for (uint32_t i = at; i < at + (is_super ? 4u : 2u); i += 2) {
-      uint16_t bits;
-      memcpy(&bits, block + i, sizeof bits);
-      put_f16(block + i, ldexpf(weft_f16_to_f32(bits), power));
-    }
+    raise_half(block + place->at, power);
+    if (place->divisor_least != 0.0f) raise_half(block + place->at_least, power);
   }
   for (uint64_t r = 0; r < s->n_bytes / s->row_bytes; r++)
     weft_dequantise_row(s->shape.type, s->bytes + r * s->row_bytes, s->value + r * s->shape.n_in, s->shape.n_in);

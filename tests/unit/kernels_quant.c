@@ -7,11 +7,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "kernels/quant.h"
+#include "kernels/repack.h"
 
 static uint32_t bits_of(float value) {
   uint32_t bits;
@@ -36,7 +39,7 @@ static void test_table(void **state) {
   (void)state;
   assert_null(weft_type_find(-1));
   assert_null(weft_type_find(4));
-  assert_null(weft_type_find(16));
+  assert_null(weft_type_find(9));
   assert_null(weft_type_find(144));
   assert_string_equal(weft_type_find(12)->name, "Q4_K");
   assert_string_equal(weft_type_name_of_id(16), "IQ2_XXS");
@@ -53,6 +56,125 @@ static void test_table(void **state) {
     const weft_type_info *info = weft_type_find(id);
     if (info != NULL) assert_string_equal(info->name, weft_type_name_of_id(id));
   }
+}
+
+/* Types that are held as others: whole blocks become whole blocks, files never have the others, and what there are
+ * values for are held as they are. */
+static void test_held_types(void **state) {
+  (void)state;
+  uint32_t n_repacked = 0;
+  for (int32_t id = 0; id < WEFT_TYPE_ID_HELD + 64; id++) {
+    const weft_type_info *info = weft_type_find(id);
+    assert_ptr_equal(weft_type_find_stored(id), id < WEFT_TYPE_ID_HELD ? info : NULL);
+    if (info == NULL) continue;
+    const weft_type_info *held = weft_type_find((int32_t)info->held_as);
+    assert_non_null(held);
+    assert_int_equal(held->held_as, held->type);
+    assert_int_equal(info->n_elements % held->n_elements, 0);
+    assert_true((repack_find(info->type) != NULL) == (held != info));
+    n_repacked += held != info;
+    if (id >= WEFT_TYPE_ID_HELD) assert_true(held == info && info->values != NULL);
+    char name[32];
+    (void)snprintf(name, sizeof name, "%s%s", id == 0 ? "" : " ", info->name);
+    assert_true((strstr(weft_type_names(), name) != NULL) == (id < WEFT_TYPE_ID_HELD));
+  }
+  assert_int_equal(n_repacked, 12);
+  assert_string_equal(weft_type_name_of_id(WEFT_TYPE_S4_IQ4), "S4_IQ4");
+  assert_string_equal(weft_type_name_of_id(WEFT_TYPE_ID_HELD + 64), "unknown");
+}
+
+/* Any bytes: what is held means what was stored, and a row of one type is copied. */
+static void test_repacking(void **state) {
+  (void)state;
+  enum { BLOCKS = 40 };
+  static uint8_t stored[BLOCKS * 256], held[BLOCKS * 256];
+  static float want[BLOCKS * 256], got[BLOCKS * 256];
+  uint64_t seed = 77;
+  for (size_t i = 0; i < sizeof stored; i++) stored[i] = (uint8_t)next(&seed);
+  for (int32_t id = 2; id < WEFT_TYPE_ID_HELD; id++) {
+    const weft_type_info *info = weft_type_find(id);
+    if (info == NULL) continue;
+    const uint64_t n = (uint64_t)BLOCKS * info->n_elements, n_held = weft_type_row_bytes(info->held_as, n);
+    assert_true(n_held > 0 && n_held <= sizeof held - 1);
+    held[n_held] = 0xC3;
+    weft_repack_row(info->type, stored, held, n);
+    assert_int_equal(held[n_held], 0xC3);
+    weft_dequantise_row(info->type, stored, want, n);
+    weft_dequantise_row(info->held_as, held, got, n);
+    assert_memory_equal(want, got, n * sizeof *got);
+    if (info->held_as == info->type) assert_memory_equal(stored, held, n_held);
+  }
+}
+
+typedef struct reader {
+  const uint8_t *bytes;
+  uint64_t n_bytes;
+} reader;
+
+static weft_status read_some(void *self, uint64_t at, uint64_t n_bytes, uint8_t *to, uint32_t *skip) {
+  const reader *r = self;
+  if (at + n_bytes > r->n_bytes) return WEFT_E_IO;
+  *skip = (uint32_t)(at % WEFT_READ_ALIGN);
+  memcpy(to + *skip, r->bytes + at, n_bytes);
+  return WEFT_OK;
+}
+
+/* A source that repacks: pieces that begin and end inside blocks are those of the whole row, from memory and from a
+ * file, in few threads and in several. */
+static void test_repack_source(void **state) {
+  (void)state;
+  enum { BLOCKS = 20000, READ = 4 << 20 };
+  static const weft_type types[] = {WEFT_TYPE_Q3_K, WEFT_TYPE_IQ4_NL, WEFT_TYPE_TQ1_0};
+  uint8_t *stored = malloc(BLOCKS * 110), *want = malloc(BLOCKS * 116), *to = NULL;
+  assert_true(stored != NULL && want != NULL);
+  assert_int_equal(posix_memalign((void **)&to, WEFT_READ_ALIGN, READ), 0);
+  uint64_t seed = 5;
+  for (size_t i = 0; i < BLOCKS * 110; i++) stored[i] = (uint8_t)next(&seed);
+  for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
+    const weft_type_info *info = weft_type_find((int32_t)types[t]);
+    const uint64_t n = (uint64_t)BLOCKS * info->n_elements, n_held = weft_type_row_bytes(info->held_as, n);
+    weft_repack_row(types[t], stored, want, n);
+    reader file = {stored, (uint64_t)BLOCKS * info->n_bytes};
+    for (int from_file = 0; from_file < 2; from_file++) {
+      const weft_weight_source from = {stored, from_file ? read_some : NULL, &file};
+      repack_source source;
+      assert_int_equal(repack_source_open(&source, types[t], &from, READ), WEFT_OK);
+      const uint64_t pieces[] = {1, 115, 117, READ - 2 * WEFT_READ_ALIGN, 4000};
+      for (uint64_t at = 0, i = 0; at < n_held; i++) {
+        uint64_t n_bytes = pieces[i % 5] < n_held - at ? pieces[i % 5] : n_held - at;
+        uint32_t skip = 0;
+        assert_int_equal(source.source.read(source.source.self, at, n_bytes, to, &skip), WEFT_OK);
+        assert_memory_equal(to + skip, want + at, n_bytes);
+        at += n_bytes;
+      }
+      uint32_t skip;
+      file.n_bytes -= (uint64_t)from_file; /* the file ends early */
+      if (from_file) assert_int_equal(source.source.read(source.source.self, n_held - 1, 1, to, &skip), WEFT_E_IO);
+      repack_source_close(&source);
+    }
+  }
+  free(stored);
+  free(want);
+  free(to);
+}
+
+/* A block of each table's ends, by hand: f32 d, scales, codes. */
+static void test_held_meaning(void **state) {
+  (void)state;
+  uint8_t block[148] = {0};
+  float d = 0.5f, out[256];
+  memcpy(block, &d, 4);
+  memset(block + 4, 0xFF, 16); /* scale -1 */
+  block[4] = 3;
+  block[20] = 0xF0; /* input 0: code 0; input 16: code 15 */
+  weft_dequantise_row(WEFT_TYPE_S4_IQ4, block, out, 256);
+  assert_true(out[0] == 0.5f * 3 * -127 && out[16] == 0.5f * -1 * 113 && out[1] == out[0]);
+  memset(block + 4, 1, 16);
+  memset(block + 20, 0, 128);
+  block[20] = 2 << 6;     /* input 24: low bits 2 */
+  block[20 + 64 + 3] = 1; /* and its third bit */
+  weft_dequantise_row(WEFT_TYPE_S3_Q3, block, out, 256);
+  assert_true(out[24] == 0.5f * 2 && out[0] == 0.5f * -4);
 }
 
 static void test_row_bytes(void **state) {
@@ -174,6 +296,10 @@ static void test_block_types_return(void **state) {
   check_blocks(WEFT_TYPE_Q8_0, 0.5 / 127);
   check_blocks(WEFT_TYPE_Q5_0, 1.0 / 16); /* the far end is cut: a whole step */
   check_blocks(WEFT_TYPE_Q4_0, 1.0 / 8);
+  check_blocks(WEFT_TYPE_Q5_1, 1.0 / 31); /* the range is at most twice the largest magnitude: half a step */
+  check_blocks(WEFT_TYPE_Q4_1, 1.0 / 15);
+  check_blocks(WEFT_TYPE_IQ4_NL, 14.0 / 127); /* the far end: +113 stands for up to +127 */
+  check_blocks(WEFT_TYPE_MXFP4, 1.0 / 4);     /* the far end: 6 stands for up to 8 */
 }
 
 static void test_q8_formula(void **state) {
@@ -216,9 +342,10 @@ static void test_nibble_order(void **state) {
 
 static void test_hard_inputs(void **state) {
   (void)state;
-  static const weft_type types[] = {WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0};
+  static const weft_type types[] = {WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0,   WEFT_TYPE_Q5_0, WEFT_TYPE_Q4_1,
+                                    WEFT_TYPE_Q5_1, WEFT_TYPE_IQ4_NL, WEFT_TYPE_MXFP4};
   static const float values[] = {0.0f, -0.0f, 1e-45f, -1e-40f, 3e38f, INFINITY, NAN};
-  for (size_t t = 0; t < 3; t++) {
+  for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
     for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
       float in[32] = {0}, out[32];
       uint8_t stored[34];
@@ -235,7 +362,7 @@ static void test_refusals(void **state) {
   float in[256] = {0};
   uint8_t stored[256];
   assert_int_equal(weft_quantise_row(WEFT_TYPE_Q4_K, in, stored, 256), WEFT_E_UNSUPPORTED);
-  assert_int_equal(weft_quantise_row(WEFT_TYPE_MXFP4, in, stored, 32), WEFT_E_UNSUPPORTED);
+  assert_int_equal(weft_quantise_row(WEFT_TYPE_IQ4_XS, in, stored, 256), WEFT_E_UNSUPPORTED);
   assert_int_equal(weft_quantise_row(WEFT_TYPE_NONE, in, stored, 32), WEFT_E_UNSUPPORTED);
   assert_int_equal(weft_quantise_row(WEFT_TYPE_Q8_0, in, stored, 31), WEFT_E_INVALID);
 }
@@ -259,6 +386,10 @@ static void test_mxfp4_ends(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_table),
+      cmocka_unit_test(test_held_types),
+      cmocka_unit_test(test_repacking),
+      cmocka_unit_test(test_held_meaning),
+      cmocka_unit_test(test_repack_source),
       cmocka_unit_test(test_row_bytes),
       cmocka_unit_test(test_half_to_float),
       cmocka_unit_test(test_float_to_half_rounds),
