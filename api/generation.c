@@ -26,6 +26,7 @@ struct weft_generation {
   const weft_served_model *model;
   weft_request *request;
   encoded_prompt prompt;
+  weft_grammar *grammar; /* NULL: any answer */
   bool whole_tokens, logprobs, score, ended;
   weft_stops stops;
 
@@ -161,8 +162,22 @@ static uint64_t caller_bytes(const weft_generation *g, const weft_generate_param
                                      .logprobs = g->logprobs,
                                      .collected = p->collected,
                                      .n_top = p->sampling.n_top_logprobs,
-                                     .stop_bytes = g->stops.n_bytes};
+                                     .stop_bytes = g->stops.n_bytes,
+                                     .format_bytes = g->grammar == NULL ? 0 : weft_grammar_bytes(g->grammar)};
   return weft_generation_bytes(g->model, &need);
+}
+
+static weft_status find_grammar(weft_generation *g, const weft_generate_params *p, weft_error *error) {
+  uint64_t retry_us;
+  if (p->format == WEFT_FORMAT_ANY) return WEFT_OK;
+  if (p->prompt.thinking || g->prompt.thinks) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "thinking together with a format of the answer is not supported: leave one out");
+  }
+  weft_status status = weft_formats_get(g->model->formats, p->tenant, (weft_grammar_kind)p->format, p->format_text,
+                                        p->n_format_text, &g->grammar, &retry_us, error);
+  if (status == WEFT_FULL && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
+  return status;
 }
 
 /* What it takes to read the answer, and the request of the engine. */
@@ -170,6 +185,7 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
                            weft_error *error) {
   weft_status status = make_prompt(g, p, error);
   if (status == WEFT_OK) status = weft_stops_open(&g->stops, p->stop, p->n_stop, error);
+  if (status == WEFT_OK) status = find_grammar(g, p, error);
   if (status != WEFT_OK) return status;
   bool canvas = answers_by_canvas(g, p);
   unsigned flags = (p->with_special ? (unsigned)WEFT_DETOK_WITH_SPECIAL : 0u) |
@@ -202,6 +218,7 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
                                .trace = canvas && p->trace};
   out->stop_tokens = weft_tokenizer_eog(g->model->tokenizer, &out->n_stop_tokens);
   fill_sampling(g, p, out);
+  out->grammar = g->grammar;
   return WEFT_OK;
 }
 
@@ -320,6 +337,7 @@ void weft_generation_free(weft_generation *g) {
   weft_chat_stream_close(&g->stream);
   weft_chat_stream_close(&g->stop_stream);
   weft_stops_close(&g->stops);
+  weft_grammar_unref(g->grammar);
   prompt_close(&g->prompt);
   weft_text_free(&g->limbo);
   weft_text_free(&g->text);

@@ -25,6 +25,8 @@ weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_pro
 weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_prompt *out, weft_refusal *why);
 /* chat_template_kwargs: thinking and variables of *prompt. */
 weft_status weft_openai_variables(weft_gen *gen, const json_t *root, weft_prompt *prompt, weft_refusal *why);
+/* The format of the answer that a body asks for, by any of its names. */
+weft_status weft_openai_format(weft_gen *gen, const json_t *root, weft_refusal *why);
 
 extern const weft_dialect weft_openai_chat, weft_openai_completions;
 

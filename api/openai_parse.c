@@ -68,12 +68,6 @@ static const refused_row refused[] = {
     {"tools", EMPTY, "tool calls are not supported"},
     {"functions", EMPTY, "function calls are not supported"},
     {"function_call", NONE_WORD, "function calls are not supported"},
-    {"guided_json", NOTHING, "constrained output is not supported"},
-    {"guided_regex", NOTHING, "constrained output is not supported"},
-    {"guided_choice", NOTHING, "constrained output is not supported"},
-    {"guided_grammar", NOTHING, "constrained output is not supported"},
-    {"structured_outputs", NOTHING, "constrained output is not supported"},
-    {"grammar", NOTHING, "constrained output is not supported"},
     {"echo", FALSE, "the prompt cannot be sent back: put it in front yourself"},
     {"suffix", EMPTY, "filling in before a suffix is not supported"},
     {"use_beam_search", FALSE, "beam search is not supported"},
@@ -537,15 +531,6 @@ static weft_status check_refused(const json_t *root, weft_refusal *why) {
     if (value == NULL || is_harmless(value, r->harmless)) continue;
     return weft_refuse(why, 400, "unsupported", r->name, "%s: %s", r->name, r->instead);
   }
-  const json_t *format = get(root, "response_format");
-  if (format != NULL) {
-    const char *type = json_string_value(json_object_get(format, "type"));
-    if (type == NULL) return wrong(why, "response_format", "an object with a type");
-    if (strcmp(type, "text") != 0) {
-      return weft_refuse(why, 400, "unsupported", "response_format",
-                         "response_format of type '%.32s' is not supported; only text is", type);
-    }
-  }
   const json_t *choice = get(root, "tool_choice");
   const char *word = json_string_value(choice);
   if (choice != NULL && (word == NULL || (strcmp(word, "none") != 0 && strcmp(word, "auto") != 0))) {
@@ -599,6 +584,7 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
   if (status == WEFT_OK) status = read_choices(gen, kind, root, why);
   if (status == WEFT_OK) status = read_mode(gen, get(root, "mode"), why);
   if (status == WEFT_OK) status = read_diffusion(gen, get(root, "diffusion"), why);
+  if (status == WEFT_OK) status = weft_openai_format(gen, root, why);
   if (status == WEFT_OK) status = read_stop(gen, get(root, "stop"), why);
   if (status == WEFT_OK) status = read_bias(gen, get(root, "logit_bias"), why);
   if (status == WEFT_OK) status = read_logprobs(gen, kind, root, why);

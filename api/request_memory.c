@@ -6,7 +6,7 @@ static const uint64_t generation_bytes = 4096, besides_bytes_max = 2 << 20; /* f
 uint64_t weft_generation_bytes(const weft_served_model *m, const weft_generation_need *need) {
   uint64_t entries = need->logprobs ? 1 + (uint64_t)need->n_top : 0;
   uint64_t token_bytes = WEFT_TEXT_BYTES + entries * WEFT_JSON_BYTES;
-  uint64_t n = generation_bytes + need->n_prompt * sizeof(int32_t);
+  uint64_t n = generation_bytes + need->n_prompt * sizeof(int32_t) + need->format_bytes;
   n += need->delta_tokens_max * (token_bytes + entries * sizeof(weft_token_logprob));
   if (need->collected) n += need->answer_max * token_bytes;
   /* the stream that is searched holds a token as it is, unfinished and printed with replacements */

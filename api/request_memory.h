@@ -18,7 +18,8 @@ typedef struct weft_generation_need {
   uint32_t delta_tokens_max; /* tokens of one delta */
   bool logprobs, collected;  /* collected: the whole answer is kept until its end */
   uint32_t n_top;
-  size_t stop_bytes; /* of the automaton of stop strings; 0: none */
+  size_t stop_bytes;     /* of the automaton of stop strings; 0: none */
+  uint64_t format_bytes; /* of the compiled format of the answer, though others may share it; 0: none */
 } weft_generation_need;
 
 uint64_t weft_generation_bytes(const weft_served_model *model, const weft_generation_need *need);

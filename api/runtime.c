@@ -65,6 +65,9 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
   weft_status status = weft_gguf_open(path, &m->gguf, error);
   if (status == WEFT_OK) status = weft_tokenizer_open(m->gguf, &m->tokenizer, error);
   if (status == WEFT_OK) status = chat_template_open(&rt->options, m, error);
+  if (status == WEFT_OK && weft_formats_open(m->tokenizer, rt->options.tenants, &m->formats) != WEFT_OK) {
+    status = weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
+  }
   if (status != WEFT_OK) return status;
   weft_model_limits limits = limits_of(&rt->options);
   limits.kv_8bit = wants_8bit(&rt->options, m->name);
@@ -450,6 +453,7 @@ void weft_close(weft_runtime *rt) {
     weft_served_model *m = &rt->model[i];
     if (m->runner != NULL) m->runner->ops->close(m->runner);
     weft_chat_close(m->chat);
+    weft_formats_close(m->formats);
     weft_model_close(m->model);
     weft_tokenizer_close(m->tokenizer);
     weft_gguf_close(m->gguf);

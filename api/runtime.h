@@ -3,6 +3,7 @@
 #ifndef WEFT_API_RUNTIME_H
 #define WEFT_API_RUNTIME_H
 
+#include "api/formats.h"
 #include "api/weft.h"
 #include "base/clock.h"
 #include "base/text.h"
@@ -21,6 +22,7 @@ typedef struct weft_served_model {
   weft_tokenizer *tokenizer;
   weft_chat *chat;    /* NULL: no template can be rendered */
   weft_error no_chat; /* why, then */
+  weft_formats *formats;
   weft_runner *runner;
   weft_kv_layout layout;
   uint32_t context; /* longest prompt + answer */

@@ -106,6 +106,16 @@ typedef struct weft_prompt {
   uint32_t n_tokens;
 } weft_prompt;
 
+/* What an answer may be: it is held to it token by token, so what is given always is a text of the format. */
+typedef enum weft_format {
+  WEFT_FORMAT_ANY = 0,
+  WEFT_FORMAT_JSON_OBJECT = 1, /* any JSON object */
+  WEFT_FORMAT_JSON_SCHEMA = 2, /* JSON that fits a schema; docs/server.md says which keywords */
+  WEFT_FORMAT_REGEX = 3,       /* a text that matches as a whole */
+  WEFT_FORMAT_CHOICE = 4,      /* one of the texts of a JSON list */
+  WEFT_FORMAT_GBNF = 5         /* a text of a grammar as llama.cpp writes them */
+} weft_format;
+
 /* One request. Exactly one of a prompt and a sibling. weft_generate_defaults fills the values that the options of
  * `weft generate` have: nothing special is asked for, and sampling is the model's. */
 typedef struct weft_generate_params {
@@ -123,6 +133,9 @@ typedef struct weft_generate_params {
   bool score;              /* WEFT_DELTA_END says how likely the answer was; not defined for a canvas */
   const char *const *stop; /* stop strings: generation ends before them */
   uint32_t n_stop;
+  weft_format format; /* not with thinking, ignore_eos or a canvas */
+  const char *format_text;
+  size_t n_format_text;
   bool ignore_eos;
   weft_entropy_bound entropy_bound; /* by diffusion */
   uint32_t canvases;                /* by diffusion: most of them; 0: from max_tokens */

@@ -2,7 +2,7 @@
 /* Sampling: what a row of logits is asked for, what becomes of it, and the numbers that every backend shares.
  *
  * Law. The steps, in this order:
- *   1  tokens that are not allowed, and logits that are not finite, are out
+ *   1  tokens that are not allowed, by the mask of all rows or the row's own, and logits that are not finite, are out
  *   2  the bias is added; repetition penalty; presence and frequency penalties
  *   3  the largest logit that is left is the argmax (of equal ones that of the lower token)
  *   4  value = logit / temperature, rounded to f32; only finite values stay
@@ -41,6 +41,7 @@ typedef struct weft_sample_row {
   int32_t cell;                             /* args.cells[cell]: where the token goes; -1: nowhere */
   uint32_t pending;                         /* 1: that cell's token so far is one more of the history, its last */
   uint32_t logprobs, n_top;                 /* whether total and top are wanted; n_top <= WEFT_TOP_LOGPROBS_MAX */
+  uint32_t mask;                            /* 0: none; else the row may have only tokens of mask - 1 of args.masks */
 } weft_sample_row;
 
 typedef struct weft_sample_top {
@@ -66,6 +67,7 @@ typedef struct weft_sample_args {
   const weft_logit_bias *bias;
   int32_t *cells;          /* optional; no two rows have one cell */
   const uint32_t *allowed; /* optional bitmask, of all rows */
+  const uint32_t *masks;   /* bitmasks of rows, (n_vocab + 31) / 32 words each */
   weft_sample_result *out; /* [n_rows] */
   uint32_t n_rows, n_vocab;
   uint64_t logits_stride;
@@ -103,6 +105,11 @@ WEFT_SAMPLE_FN uint64_t weft_sample_weight(float below) {
   bits += (uint32_t)((int32_t)n + 40) << 23;
   memcpy(&p, &bits, sizeof p);
   return (uint64_t)p;
+}
+
+/* The row's own mask, NULL: it has none. */
+WEFT_SAMPLE_FN const uint32_t *weft_sample_mask(const weft_sample_args *args, const weft_sample_row *row) {
+  return row->mask == 0 ? (const uint32_t *)0 : args->masks + (uint64_t)(row->mask - 1) * ((args->n_vocab + 31) / 32);
 }
 
 /* The logit of a token that occurs in the history, `times` of them in the answer. */

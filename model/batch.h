@@ -86,6 +86,7 @@ bool weft_batch_is_sound(const weft_batch *batch, const weft_batch_bounds *bound
 typedef struct weft_slot_params {
   bool canvas;            /* a diffusion request */
   weft_sampling sampling; /* bias is copied */
+  weft_grammar *grammar;  /* NULL: any answer; the request holds it until slot_close */
   weft_entropy_bound entropy_bound;
   const int32_t *tokens; /* all tokens so far: prompt, then answer (after preemption) */
   uint32_t n_tokens, n_prompt;
@@ -98,6 +99,7 @@ typedef struct weft_segment_result {
   bool is_void;         /* the slot's canvas was done before this step: nothing of it counts */
   bool bad;             /* a logit was not finite: the request must end with an error */
   weft_sampled sampled; /* output TOKEN */
+  bool complete;        /* output TOKEN: with it the answer is complete, and its grammar lets nothing follow */
   /* output CANVAS; arrays of canvas length, valid until the next collect */
   bool done;    /* no further step: stopped, or out of steps */
   bool stopped; /* stable and confident */

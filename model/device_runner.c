@@ -28,6 +28,10 @@ static weft_status runner_slot_open(weft_runner *base, uint32_t index, const wef
   memcpy(s->history, params->tokens, params->n_tokens * sizeof *s->history);
   s->n_history = params->n_tokens;
   s->n_pending = 0;
+  weft_matcher_begin(&s->matcher, params->grammar);
+  for (uint32_t i = params->n_prompt; i < params->n_tokens && params->grammar != NULL; i++) {
+    if (!weft_matcher_take(&s->matcher, r->grammar_scratch, s->history[i])) return WEFT_E_INVALID;
+  }
   s->generation += 1;
   s->open = true;
   return WEFT_OK;
@@ -122,7 +126,7 @@ static void list_outputs(device_runner *r, runner_flight *f, const runner_step *
     for (uint32_t i = 0; i < batch->n_segments; i++) {
       const weft_segment *s = &batch->segment[i];
       if (s->output != WEFT_OUTPUT_TOKEN) continue;
-      bool plain = weft_sampling_is_plain(&r->slots[s->slot].params.sampling);
+      bool plain = runner_is_plain(&r->slots[s->slot]);
       if (plain != (pass == 1)) continue;
       push_output(r, f, step, at++, i, s->n_rows - 1);
       if (plain) {

@@ -8,6 +8,7 @@
 
 #include "kernels/ops.h"
 #include "model/device_runner.h"
+#include "model/grammar.h"
 
 enum { RUNNER_DEPTH = 2 }; /* batches submitted and not collected */
 enum { RUNNER_CANVAS_WORDS = sizeof(weft_canvas_row) / 4 };
@@ -20,9 +21,15 @@ typedef struct runner_slot {
   weft_logit_bias *bias;   /* [WEFT_LOGIT_BIAS_MAX] */
   int32_t *history;        /* [seq_tokens_max] prompt, then answer */
   uint32_t n_history;
-  int32_t *canvas; /* [C] with a trace: tokens of the denoise step after the last one that is settled */
-  float *soft;     /* device [C, n_hidden] */
+  weft_matcher matcher; /* where the history is in the request's grammar */
+  int32_t *canvas;      /* [C] with a trace: tokens of the denoise step after the last one that is settled */
+  float *soft;          /* device [C, n_hidden] */
 } runner_slot;
+
+/* Whether statistics are all that its rows need: no logits, no mask of its own. */
+static inline bool runner_is_plain(const runner_slot *s) {
+  return s->params.grammar == NULL && weft_sampling_is_plain(&s->params.sampling);
+}
 
 /* The state of a canvas that is kept outside its slot; the fields are those of runner_slot. */
 typedef struct runner_save {
@@ -97,9 +104,13 @@ typedef struct device_runner {
   const uint32_t **allowed_of;
   int32_t *asked; /* [asked_words]: rows of weft_sample, then their biases and histories */
   uint64_t asked_words;
+  uint32_t *masks; /* [logit_rows_max][mask_words] of rows with a grammar */
+  uint32_t mask_words;
+  weft_grammar_scratch *grammar_scratch;
   /* device arrays */
   float *d_hidden, *d_soft, *d_soft_in, *d_logits;
   int32_t *d_inputs, *d_cells, *d_asked;
+  uint32_t *d_masks;
   weft_sample_result *d_sampled; /* [segments_max] */
   weft_canvas_result *d_canvas;  /* [segments_max] */
   void *d_stats;

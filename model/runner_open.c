@@ -35,10 +35,11 @@ void runner_close(weft_runner *base) {
     weft_device_free_host(d, f->canvas);
   }
   void *const host[] = {r->token,     r->cell_of, r->segment,   r->position, r->kv_slot,    r->table_at, r->output_row,
-                        r->output_at, r->soft_of, r->want_soft, r->inputs,   r->allowed_of, r->asked};
+                        r->output_at, r->soft_of, r->want_soft, r->inputs,   r->allowed_of, r->asked,    r->masks};
   for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
-  void *const device[] = {r->allowed, r->d_hidden,  r->d_soft,   r->d_soft_in, r->d_logits, r->d_inputs, r->d_cells,
-                          r->d_asked, r->d_sampled, r->d_canvas, r->d_stats,   r->d_bad,    r->d_scratch};
+  weft_grammar_scratch_close(r->grammar_scratch);
+  void *const device[] = {r->allowed, r->d_masks, r->d_hidden,  r->d_soft,   r->d_soft_in, r->d_logits, r->d_inputs,
+                          r->d_cells, r->d_asked, r->d_sampled, r->d_canvas, r->d_stats,   r->d_bad,    r->d_scratch};
   for (uint32_t k = 0; k < sizeof device / sizeof *device; k++) weft_device_free(d, device[k]);
   weft_free(r);
 }
@@ -124,6 +125,8 @@ static weft_status open_host(device_runner *r) {
   r->inputs = take_host(r, inputs_words(r), sizeof *r->inputs, &status);
   r->allowed_of = take_host(r, n, sizeof *r->allowed_of, &status);
   r->asked = take_host(r, r->asked_words, sizeof *r->asked, &status);
+  r->masks = take_host(r, (uint64_t)r->logit_rows_max * r->mask_words, sizeof *r->masks, &status);
+  if (status == WEFT_OK) status = weft_grammar_scratch_open(&r->grammar_scratch);
   if (status != WEFT_OK) return status;
   return open_flights(r);
 }
@@ -157,6 +160,7 @@ static weft_status open_device(device_runner *r) {
   r->d_cells = take_device(r, n_cells, sizeof *r->d_cells, &status);
   r->d_stats = take_device(r, runner_stats_bytes(n), 1, &status);
   r->d_asked = take_device(r, r->asked_words, sizeof *r->d_asked, &status);
+  r->d_masks = take_device(r, (uint64_t)r->logit_rows_max * r->mask_words, sizeof *r->d_masks, &status);
   r->d_sampled = take_device(r, r->config.limits.segments_max, sizeof *r->d_sampled, &status);
   r->d_canvas = take_device(r, r->config.limits.segments_max, sizeof *r->d_canvas, &status);
   r->d_bad = take_device(r, r->logit_rows_max, 1, &status);
@@ -226,6 +230,7 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   if (r->logit_rows_max > config->n_slots) r->logit_rows_max = config->n_slots;
   r->output_max = config->limits.segments_max + config->limits.canvas_rows_max;
   r->asked_words = runner_asked_words(r);
+  r->mask_words = (r->info.n_vocab + 31) / 32;
   weft_status status = open_slots(r);
   if (status == WEFT_OK) status = runner_open_saves(r);
   if (status == WEFT_OK) status = open_host(r);

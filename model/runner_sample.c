@@ -4,6 +4,7 @@
  * cell. */
 #include <string.h>
 
+#include "base/check.h"
 #include "model/runner_internal.h"
 
 enum { HEAP_WORDS = 1 << 16, ROW_WORDS = sizeof(weft_sample_row) / 4, BIAS_WORDS = sizeof(weft_logit_bias) / 4 };
@@ -17,14 +18,30 @@ uint64_t runner_asked_words(const device_runner *r) {
   return rows_words(r) + (one > HEAP_WORDS ? one : HEAP_WORDS);
 }
 
-/* One row: its biases and history go to the heap from *at on. false: there is no room, and nothing was done. */
-static bool ask_row(device_runner *r, const runner_slot *s, const weft_segment *segment, uint32_t j, uint64_t *at) {
+/* What one call asks for: words of the heap, masks. */
+typedef struct asked_size {
+  uint64_t n_words;
+  uint32_t n_masks;
+} asked_size;
+
+/* The tokens that the row's grammar allows; the host knows all before it, since such a row is not planned ahead. */
+static void ask_mask(device_runner *r, const runner_slot *s, weft_sample_row *row, asked_size *size) {
+  uint32_t n_answer = s->n_history - s->params.n_prompt;
+  WEFT_CHECK(s->n_pending == 0);
+  weft_matcher_mask(&s->matcher, r->grammar_scratch, s->params.max_tokens - n_answer,
+                    r->masks + (uint64_t)size->n_masks * r->mask_words);
+  size->n_masks += 1;
+  row->mask = size->n_masks;
+}
+
+/* One row: its biases and history go to the heap. false: there is no room, and nothing was done. */
+static bool ask_row(device_runner *r, const runner_slot *s, const weft_segment *segment, uint32_t j, asked_size *size) {
   const weft_sampling *p = &s->params.sampling;
   weft_sample_row *row = (weft_sample_row *)(void *)(r->asked + (uint64_t)j * ROW_WORDS);
   int32_t *heap = r->asked + rows_words(r);
   uint32_t skip = weft_sampling_forgets(p, s->n_history, s->params.n_prompt);
   uint32_t n_history = skip == UINT32_MAX ? 0 : s->n_history - skip;
-  uint64_t need = (uint64_t)p->n_bias * BIAS_WORDS + n_history, bias_at = (*at + 1) / 2 * 2;
+  uint64_t need = (uint64_t)p->n_bias * BIAS_WORDS + n_history, bias_at = (size->n_words + 1) / 2 * 2;
   if (bias_at + need > r->asked_words - rows_words(r)) return false;
   weft_sampling_ask(p, (uint64_t)segment->kv_len + segment->n_rows, row);
   row->cell = (int32_t)segment->slot;
@@ -35,11 +52,12 @@ static bool ask_row(device_runner *r, const runner_slot *s, const weft_segment *
   row->n_prompt = skip == UINT32_MAX ? 0 : s->params.n_prompt - skip;
   if (p->n_bias > 0) memcpy(heap + bias_at, p->bias, p->n_bias * sizeof *p->bias);
   if (n_history > 0) memcpy(heap + row->history_at, s->history + skip, n_history * sizeof *heap);
-  *at = bias_at + need;
+  size->n_words = bias_at + need;
+  if (s->params.grammar != NULL) ask_mask(r, s, row, size);
   return true;
 }
 
-static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, uint64_t n_words) {
+static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, const asked_size *size) {
   weft_device *d = r->config.device;
   const int32_t *heap = r->d_asked + rows_words(r);
   weft_head_rows_args rows = {.h = r->d_hidden + (uint64_t)first * r->n_hidden,
@@ -59,13 +77,17 @@ static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, uin
                              .bias = (const weft_logit_bias *)(const void *)heap,
                              .cells = r->d_cells,
                              .allowed = r->allowed,
+                             .masks = r->d_masks,
                              .out = r->d_sampled + first,
                              .n_rows = n,
                              .n_vocab = r->info.n_vocab,
                              .logits_stride = r->info.n_vocab,
                              .scratch = r->d_scratch,
                              .scratch_bytes = r->scratch_bytes};
-  weft_status status = weft_device_upload(d, r->d_asked, r->asked, (rows_words(r) + n_words) * sizeof *r->asked);
+  weft_status status = weft_device_upload(d, r->d_asked, r->asked, (rows_words(r) + size->n_words) * sizeof *r->asked);
+  if (status == WEFT_OK && size->n_masks > 0) {
+    status = weft_device_upload(d, r->d_masks, r->masks, (uint64_t)size->n_masks * r->mask_words * sizeof *r->masks);
+  }
   if (status == WEFT_OK) status = weft_head_rows(d, &rows);
   return status == WEFT_OK ? weft_sample(d, &sample) : status;
 }
@@ -73,12 +95,12 @@ static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, uin
 weft_status runner_sample(device_runner *r, runner_flight *f, const runner_step *step) {
   weft_status status = WEFT_OK;
   for (uint32_t first = 0, n; first < f->outputs.n_logits && status == WEFT_OK; first += n) {
-    uint64_t at = 0;
+    asked_size size = {0};
     for (n = 0; n < r->logit_rows_max && first + n < f->outputs.n_logits; n++) {
       const weft_segment *segment = &step->batch->segment[r->output_at[first + n]];
-      if (!ask_row(r, &r->slots[segment->slot], segment, n, &at)) break;
+      if (!ask_row(r, &r->slots[segment->slot], segment, n, &size)) break;
     }
-    status = sample_rows(r, first, n, at);
+    status = sample_rows(r, first, n, &size);
   }
   return status;
 }

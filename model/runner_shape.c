@@ -9,7 +9,7 @@ static bool is_decode(const weft_segment *s) {
 }
 
 static bool is_plain_decode(const device_runner *r, const weft_segment *s) {
-  return is_decode(s) && weft_sampling_is_plain(&r->slots[s->slot].params.sampling);
+  return is_decode(s) && runner_is_plain(&r->slots[s->slot]);
 }
 
 bool runner_is_steady(const device_runner *r, const weft_batch *batch) {

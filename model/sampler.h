@@ -27,6 +27,12 @@
 extern "C" {
 #endif
 
+/* What an answer may be, compiled (model/grammar.h): shared, counted by references, and never changed. Any thread. */
+typedef struct weft_grammar weft_grammar;
+weft_grammar *weft_grammar_ref(weft_grammar *grammar);       /* NULL is fine */
+void weft_grammar_unref(weft_grammar *grammar);              /* NULL is fine */
+uint32_t weft_grammar_shortest(const weft_grammar *grammar); /* tokens of the shortest completion */
+
 /* Neutral values: nothing is cut off, penalised or reported. Those of a canvas for a file that names none. */
 weft_sampling weft_sampling_default(void);
 weft_entropy_bound weft_entropy_bound_default(void);
@@ -34,8 +40,8 @@ weft_entropy_bound weft_entropy_bound_default(void);
 weft_status weft_sampling_check(const weft_sampling *sampling, uint32_t n_vocab, weft_error *error);
 weft_status weft_entropy_bound_check(const weft_entropy_bound *params, weft_error *error);
 
-/* True when the request never needs its whole row of logits: greedy or plain temperature without penalties,
- * bias, top-k, top-p, min-p or logprobs. Such rows go through head_stats, the others through head_rows and sample. */
+/* True when the request never needs its whole row of logits: greedy or plain temperature without penalties, bias,
+ * top-k, top-p, min-p or logprobs. Such rows go through head_stats, the others through head_rows and sample. */
 bool weft_sampling_is_plain(const weft_sampling *sampling);
 
 typedef struct weft_logprob {

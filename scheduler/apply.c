@@ -71,8 +71,9 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_segme
   r->tokens[r->n_tokens++] = r->last_token = token;
   if (r->has_logprobs) weft_request_keep_logprobs(r, &result->sampled);
   bool full = r->n_tokens == r->n_end;
-  if (full || r->n_answer == 0 || r->has_rule) {
-    publish(e, r, r->n_answer + 1, full ? WEFT_FINISH_LENGTH : WEFT_FINISH_NONE);
+  if (full || result->complete || r->n_answer == 0 || r->has_rule) {
+    weft_finish finish = result->complete ? WEFT_FINISH_STOP : full ? WEFT_FINISH_LENGTH : WEFT_FINISH_NONE;
+    publish(e, r, r->n_answer + 1, finish);
     return;
   }
   e->stats.n_answer_tokens += 1;

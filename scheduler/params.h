@@ -63,6 +63,7 @@ typedef struct weft_request_params {
   uint32_t n_tokens;
   uint32_t max_tokens;    /* >= 1; the answer is cut there */
   weft_sampling sampling; /* bias is copied */
+  weft_grammar *grammar;  /* what the answer is held to, NULL: nothing; the request takes a reference */
   weft_entropy_bound entropy_bound;
   const int32_t *stop_tokens; /* end-of-generation set; copied; never part of the answer */
   uint32_t n_stop_tokens;

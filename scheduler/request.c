@@ -148,6 +148,8 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   r->n_end = params->n_tokens + size->answer_max;
   r->canvas = params->canvas;
   r->tenant = (uint16_t)params->tenant;
+  r->has_grammar = params->grammar != NULL && !params->canvas;
+  r->asked.grammar = weft_grammar_ref(params->grammar);
   r->has_rule = params->stop_rule != NULL;
   r->has_notify = params->notify != NULL;
   r->stop_tokens = r->asked.stop_tokens;
@@ -174,6 +176,7 @@ void weft_request_unref(weft_request *request) {
   (void)pthread_mutex_destroy(&request->mutex);
   (void)pthread_cond_destroy(&request->changed);
   weft_budget_give_back(request->budget, request->tenant, request->n_counted);
+  weft_grammar_unref(request->asked.grammar);
   weft_free(request->memory);
   if (head != request) weft_request_unref(head); /* which is its own */
 }

@@ -113,6 +113,7 @@ struct weft_request {
   uint8_t finish;      /* weft_finish */
   bool prefilling : 1; /* tokens the host knows have no rows yet */
   bool canvas : 1, has_stop_tokens : 1, has_rule : 1, has_notify : 1, has_logprobs : 1;
+  bool has_grammar : 1; /* a row after a token needs that token on the host: nothing is planned ahead of it */
 
   /* ---- engine: the second is what packing its row touches --------------------------------------
    */

@@ -3,7 +3,8 @@
  *
  * Law. What is planned ahead of results never goes beyond what the results can only confirm or void:
  *
- *   autoregressive   the row after a token that is still being sampled
+ *   autoregressive   the row after a token that is still being sampled; with a grammar the row after a token that is
+ *                    known, since that token decides what may follow
  *   canvas           the next denoise step; after the last possible step the commit of the canvas, and the first step of
  *                    the next canvas on it */
 #ifndef WEFT_SCHEDULER_ROWS_H
@@ -27,6 +28,7 @@ typedef struct weft_rows {
 static inline weft_rows_verdict weft_rows_of_decode(weft_planning *p, const weft_request *r) {
   uint32_t n_virtual = r->n_tokens + r->n_pending;
   if (n_virtual == r->n_end) return WEFT_ROWS_NONE; /* its last token is in flight */
+  if (r->has_grammar && r->n_pending > 0) return WEFT_ROWS_NONE;
   if (p->rows_left == 0 || weft_plan_is_full(p->plan)) return WEFT_ROWS_HELD;
   WEFT_CHECK(r->n_planned + 1 == n_virtual);
   if (p->n_ahead > 0 && !weft_share_has_time(p, r)) return WEFT_ROWS_HELD;

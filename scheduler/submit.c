@@ -142,6 +142,27 @@ static weft_status check_sibling(const weft_request_params *p, const weft_reques
   return weft_fail(error, WEFT_E_INVALID, "a sibling must have the same prompt, model, kind, tenant and cache");
 }
 
+/* What an answer that is held to a grammar needs. */
+static weft_status check_grammar(const weft_request_params *p, const weft_request_size *size,
+                                 const weft_runner_info *info, weft_error *error) {
+  if (p->grammar == NULL) return WEFT_OK;
+  if (p->canvas) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "a format of the answer is not defined for a canvas yet: leave it out, or ask %s for mode "
+                     "\"autoregressive\"",
+                     info->name);
+  }
+  if (p->ignore_eos) {
+    return weft_fail(error, WEFT_E_INVALID, "ignore_eos and a format of the answer exclude each other: leave one out");
+  }
+  uint32_t shortest = weft_grammar_shortest(p->grammar);
+  if (size->answer_max >= shortest) return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID,
+                   "the shortest answer of the format that was asked for has %u tokens and there is room for %u: %s",
+                   shortest, size->answer_max,
+                   p->max_tokens > size->answer_max ? "shorten the prompt" : "raise max_tokens");
+}
+
 static weft_status check_tokens_per_minute(const weft_engine *e, const weft_request_params *p,
                                            const weft_request_size *size, weft_error *error) {
   uint32_t limit = e->account[p->tenant].tokens_per_minute; /* never changes */
@@ -176,6 +197,7 @@ static weft_status judge(const weft_engine *e, const weft_request_params *p, con
   fit_within fit = fit_of(e, lane, p->tenant);
   status =
       p->canvas ? size_canvas(&fit, lane, p, context, size, error) : size_autoregressive(&fit, p, context, size, error);
+  if (status == WEFT_OK) status = check_grammar(p, size, lane->info, error);
   return status == WEFT_OK ? check_tokens_per_minute(e, p, size, error) : status;
 }
 

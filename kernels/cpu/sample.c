@@ -25,10 +25,10 @@ uint64_t cpu_sample_scratch(weft_device *device, const weft_sample_args *args) {
 
 /* ---- logits as they are asked for ---- */
 
-static void suppress_tokens(const weft_sample_args *args, float *logits) {
-  for (uint32_t first = 0; args->allowed != NULL && first < args->n_vocab; first += 32) {
-    uint32_t bits = ~args->allowed[first / 32];
-    for (uint32_t v = first; bits != 0 && v < args->n_vocab; v++, bits >>= 1) {
+static void suppress_tokens(const uint32_t *allowed, uint32_t n_vocab, float *logits) {
+  for (uint32_t first = 0; allowed != NULL && first < n_vocab; first += 32) {
+    uint32_t bits = ~allowed[first / 32];
+    for (uint32_t v = first; bits != 0 && v < n_vocab; v++, bits >>= 1) {
       if ((bits & 1u) != 0) logits[v] = -INFINITY;
     }
   }
@@ -147,7 +147,8 @@ static void row_task(void *arg, uint32_t r, uint32_t thread) {
   float *logits = args->logits + r * args->logits_stride;
   uint8_t *own = (uint8_t *)args->scratch + thread * run->own_bytes;
   memset(out, 0, sizeof *out);
-  suppress_tokens(args, logits);
+  suppress_tokens(args->allowed, args->n_vocab, logits);
+  suppress_tokens(weft_sample_mask(args, row), args->n_vocab, logits);
   for (uint32_t i = 0; i < row->n_bias; i++) {
     const weft_logit_bias *bias = &args->bias[row->bias_at + i];
     logits[bias->token] += bias->bias;

@@ -404,12 +404,14 @@ static __device__ uint64_t prepare_logits(const sample_work &w, const weft_sampl
                                           float *logits, uint32_t *counts, uint64_t *n) {
   bool counted = row.n_history > 0 || row.pending != 0;
   uint64_t best = 0, n_finite = 0;
+  const uint32_t *own = weft_sample_mask(&a, &row);
   add_biases(w, a, row, logits);
   if (counted) count_history(w, a, row, counts);
   each_token(w, [&](uint32_t v) {
     float logit = logits[v];
     uint32_t count = counted ? __ldcg(&counts[v]) : 0;
     bool allowed = a.allowed == NULL || (a.allowed[v / 32] >> (v % 32) & 1u) != 0;
+    if (own != NULL) allowed = allowed && (own[v / 32] >> (v % 32) & 1u) != 0;
     if (!allowed) logit = -INFINITY;
     if (count != 0) logit = weft_sample_penalised(logit, &row, count & ~(uint32_t)SEEN);
     if (!allowed || count != 0) logits[v] = logit;

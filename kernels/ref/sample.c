@@ -79,8 +79,9 @@ static void take_logprobs(const weft_sample_row *row, const ranked *list, uint32
 }
 
 static void prepare_logits(const weft_sample_args *args, const weft_sample_row *row, float *logits) {
+  const uint32_t *own = weft_sample_mask(args, row);
   for (uint32_t v = 0; v < args->n_vocab; v++) {
-    if (!ref_is_allowed(args->allowed, v)) logits[v] = -INFINITY;
+    if (!ref_is_allowed(args->allowed, v) || !ref_is_allowed(own, v)) logits[v] = -INFINITY;
   }
   for (uint32_t i = 0; i < row->n_bias; i++) {
     const weft_logit_bias *bias = &args->bias[row->bias_at + i];

@@ -74,8 +74,8 @@ static const bad_body bad_chats[] = {
     {"{" USER ",\"tools\":[{\"type\":\"function\"}]}", 400, "tools", "not supported"},
     {"{" USER ",\"functions\":[{}]}", 400, "functions", "not supported"},
     {"{" USER ",\"tool_choice\":\"required\"}", 400, "tool_choice", "not supported"},
-    {"{" USER ",\"response_format\":{\"type\":\"json_object\"}}", 400, "response_format", "json_object"},
-    {"{" USER ",\"guided_json\":{}}", 400, "guided_json", "not supported"},
+    {"{" USER ",\"response_format\":{\"type\":\"xml\"}}", 400, "response_format", "xml"},
+    {"{" USER ",\"guided_json\":5}", 400, "guided_json", "a JSON schema"},
     {"{" USER ",\"prompt_logprobs\":1}", 400, "prompt_logprobs", "not supported"},
     {"{" USER ",\"min_tokens\":4}", 400, "min_tokens", "not supported"},
     /* absurd values */

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/formats.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+
+typedef struct kept_format {
+  weft_grammar_kind kind;
+  char *text;
+  size_t n;
+  weft_grammar *grammar; /* NULL: the place is free */
+  uint64_t used;         /* greater: later */
+} kept_format;
+
+struct weft_formats {
+  pthread_mutex_t mutex;
+  const weft_tokenizer *tokenizer;
+  weft_token_trie *trie; /* made when the first format is asked for */
+  kept_format kept[WEFT_FORMATS];
+  uint64_t n_used, n_bytes;
+  uint32_t n_tenants;
+  double *left; /* [n_tenants] steps */
+  uint64_t *at; /* [n_tenants] when that was so */
+};
+
+weft_status weft_formats_open(const weft_tokenizer *tokenizer, uint32_t n_tenants, weft_formats **out) {
+  weft_formats *f = *out = weft_alloc(1, sizeof *f);
+  if (f == NULL) return WEFT_E_NO_MEMORY;
+  f->tokenizer = tokenizer;
+  f->n_tenants = n_tenants;
+  f->left = weft_alloc(n_tenants, sizeof *f->left);
+  f->at = weft_alloc(n_tenants, sizeof *f->at);
+  if (f->left == NULL || f->at == NULL || pthread_mutex_init(&f->mutex, NULL) != 0) {
+    weft_free(f->left);
+    weft_free(f->at);
+    weft_free(f);
+    *out = NULL;
+    return WEFT_E_NO_MEMORY;
+  }
+  for (uint32_t i = 0; i < n_tenants; i++) f->left[i] = WEFT_FORMAT_STEPS;
+  return WEFT_OK;
+}
+
+static void forget_format(weft_formats *f, kept_format *k) {
+  if (k->grammar == NULL) return;
+  f->n_bytes -= weft_grammar_bytes(k->grammar) + k->n;
+  weft_grammar_unref(k->grammar);
+  weft_free(k->text);
+  *k = (kept_format){0};
+}
+
+void weft_formats_close(weft_formats *f) {
+  if (f == NULL) return;
+  for (uint32_t i = 0; i < WEFT_FORMATS; i++) forget_format(f, &f->kept[i]);
+  weft_token_trie_close(f->trie);
+  (void)pthread_mutex_destroy(&f->mutex);
+  weft_free(f->left);
+  weft_free(f->at);
+  weft_free(f);
+}
+
+/* ---- under the mutex ---- */
+
+static weft_grammar *find_format(weft_formats *f, weft_grammar_kind kind, const char *text, size_t n) {
+  for (uint32_t i = 0; i < WEFT_FORMATS; i++) {
+    kept_format *k = &f->kept[i];
+    if (k->grammar == NULL || k->kind != kind || k->n != n || memcmp(k->text, text, n) != 0) continue;
+    k->used = ++f->n_used;
+    return weft_grammar_ref(k->grammar);
+  }
+  return NULL;
+}
+
+static kept_format *oldest_format(weft_formats *f) {
+  kept_format *oldest = &f->kept[0];
+  for (uint32_t i = 0; i < WEFT_FORMATS; i++) {
+    if (f->kept[i].grammar == NULL) return &f->kept[i];
+    if (f->kept[i].used < oldest->used) oldest = &f->kept[i];
+  }
+  return oldest;
+}
+
+static kept_format *oldest_used(weft_formats *f) {
+  kept_format *oldest = NULL;
+  for (uint32_t i = 0; i < WEFT_FORMATS; i++) {
+    kept_format *k = &f->kept[i];
+    if (k->grammar != NULL && (oldest == NULL || k->used < oldest->used)) oldest = k;
+  }
+  return oldest;
+}
+
+/* Without memory for the text it is not kept, and that is all. */
+static void keep_format(weft_formats *f, weft_grammar_kind kind, const char *text, size_t n, weft_grammar *g) {
+  char *copy = weft_strndup(text, n);
+  if (copy == NULL) return;
+  kept_format *k = oldest_format(f);
+  forget_format(f, k);
+  *k = (kept_format){kind, copy, n, weft_grammar_ref(g), ++f->n_used};
+  f->n_bytes += weft_grammar_bytes(g) + n;
+  while (f->n_bytes > WEFT_FORMATS_BYTES) forget_format(f, oldest_used(f));
+}
+
+/* The tenant's steps as of now; false: there are none. */
+static bool has_steps(weft_formats *f, uint32_t tenant, uint64_t *retry_us) {
+  const double per_us = WEFT_FORMAT_STEPS / 60e6;
+  uint64_t now = weft_clock_us();
+  f->left[tenant] += (double)(now - f->at[tenant]) * per_us;
+  if (f->left[tenant] > WEFT_FORMAT_STEPS) f->left[tenant] = WEFT_FORMAT_STEPS;
+  f->at[tenant] = now;
+  *retry_us = f->left[tenant] > 0 ? 0 : (uint64_t)(-f->left[tenant] / per_us) + 1;
+  return f->left[tenant] > 0;
+}
+
+/* ---- */
+
+static weft_status compile_format(weft_formats *f, uint32_t tenant, weft_grammar_kind kind, const char *text, size_t n,
+                                  weft_grammar **out, weft_error *error) {
+  uint64_t cost;
+  weft_status status = weft_grammar_compile(kind, text, n, f->trie, out, &cost, error);
+  (void)pthread_mutex_lock(&f->mutex);
+  f->left[tenant] -= (double)cost;
+  if (status == WEFT_OK) keep_format(f, kind, text, n, *out);
+  (void)pthread_mutex_unlock(&f->mutex);
+  return status == WEFT_E_TOO_LARGE ? WEFT_E_UNSUPPORTED : status; /* it is not the context that is too short */
+}
+
+weft_status weft_formats_get(weft_formats *f, uint32_t tenant, weft_grammar_kind kind, const char *text, size_t n,
+                             weft_grammar **out, uint64_t *retry_us, weft_error *error) {
+  weft_status status = WEFT_OK;
+  *retry_us = 0;
+  (void)pthread_mutex_lock(&f->mutex);
+  *out = find_format(f, kind, text, n);
+  bool found = *out != NULL;
+  if (!found && !has_steps(f, tenant, retry_us)) {
+    status = weft_fail(error, WEFT_FULL,
+                       "this tenant's formats of answers took too long to compile: use the same ones again, "
+                       "or come back in %u s",
+                       (uint32_t)(*retry_us / 1000000) + 1);
+  }
+  if (status == WEFT_OK && !found && f->trie == NULL) status = weft_token_trie_open(f->tokenizer, &f->trie, error);
+  (void)pthread_mutex_unlock(&f->mutex);
+  return found || status != WEFT_OK ? status : compile_format(f, tenant, kind, text, n, out, error);
+}

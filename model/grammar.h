@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+/* What an answer may be: a JSON schema, any JSON object, a regular expression, one of several texts, or a grammar in
+ * GBNF, compiled to an automaton over the tokens of one vocabulary.
+ *
+ * Law.
+ *   An answer that takes only tokens which the mask allows is, when it ends, a text of the grammar. With n tokens left the
+ *   mask allows only tokens after which the answer can be completed in n - 1 more, so it always is complete in time if it
+ *   began with at least weft_grammar_shortest tokens.
+ *   The mask depends on the grammar, the vocabulary, the tokens taken and the tokens left, on nothing else: an answer is
+ *   the same in any batch and after preemption.
+ *   Compiling is bounded in steps, states, nodes and bytes, whatever the input; what is too large or not understood is
+ *   refused with a line that names it. A mask and a token taken need no memory beyond the scratch.
+ *   What a JSON schema says of types, properties, items, numbers and lengths holds for every answer; where a keyword would
+ *   allow more than is written here (a number of 400 digits, properties in another order), answers are a part of what is
+ *   allowed.
+ *
+ * How. A grammar becomes rules, a rule a deterministic automaton whose edges are bytes or calls of rules; a counted
+ * repetition is one state with a count. An answer's place is a set of configurations, each a state, its count and a
+ * stack of where to return to. Which tokens a state allows is found by a walk of the vocabulary's tree. As in XGrammar
+ * (Dong et al., arXiv 2411.15100), the tokens of a state are split into those that are decided by the state alone,
+ * which are found once, when the grammar is compiled, and those that leave its rule, which are looked at with the stack
+ * in hand. */
+#ifndef WEFT_MODEL_GRAMMAR_H
+#define WEFT_MODEL_GRAMMAR_H
+
+#include "model/sampler.h"
+#include "model/token_trie.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_grammar_scratch weft_grammar_scratch;
+
+typedef enum weft_grammar_kind {
+  WEFT_GRAMMAR_NONE = 0,
+  WEFT_GRAMMAR_JSON_OBJECT = 1, /* any JSON object; no text */
+  WEFT_GRAMMAR_JSON_SCHEMA = 2, /* text: the schema as JSON */
+  WEFT_GRAMMAR_REGEX = 3,       /* text: the whole answer must match */
+  WEFT_GRAMMAR_CHOICE = 4,      /* text: a JSON list of strings */
+  WEFT_GRAMMAR_GBNF = 5         /* text: rules, from `root` */
+} weft_grammar_kind;
+
+enum { WEFT_GRAMMAR_TEXT_MAX = 256 << 10 }; /* bytes of a grammar's text */
+
+/* The trie must outlive the grammar, which begins with one reference. INVALID or UNSUPPORTED with a line that names
+ * what is wrong; TOO_LARGE. *cost (may be NULL): steps that it took, also when it failed; a million are some 10 ms. */
+weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_t n, const weft_token_trie *trie,
+                                 weft_grammar **out, uint64_t *cost, weft_error *error);
+
+uint64_t weft_grammar_bytes(const weft_grammar *grammar); /* memory that it holds */
+
+/* Where one answer is. Plain data: a copy is another place. */
+enum { WEFT_MATCHER_CONFIGS = 24, WEFT_MATCHER_NODES = 192 };
+
+typedef struct weft_matcher_config {
+  uint32_t state, count, node;
+} weft_matcher_config;
+
+/* A stack is a path of nodes to node 0, its bottom. */
+typedef struct weft_matcher_node {
+  uint32_t state, count, parent, depth, sum; /* sum: tokens that complete it and all below */
+} weft_matcher_node;
+
+typedef struct weft_matcher {
+  const weft_grammar *grammar; /* NULL: everything is allowed */
+  uint32_t n_configs, n_nodes;
+  weft_matcher_config config[WEFT_MATCHER_CONFIGS];
+  weft_matcher_node node[WEFT_MATCHER_NODES];
+} weft_matcher;
+
+weft_status weft_grammar_scratch_open(weft_grammar_scratch **out);
+void weft_grammar_scratch_close(weft_grammar_scratch *scratch); /* NULL is fine */
+
+void weft_matcher_begin(weft_matcher *matcher, const weft_grammar *grammar);
+/* The answer goes on with the token; false: the grammar does not allow it, and the matcher is as before. */
+bool weft_matcher_take(weft_matcher *matcher, weft_grammar_scratch *scratch, int32_t token);
+/* Which tokens may come next, [(n_vocab + 31) / 32] words, when n_left tokens may still come, the next one included.
+ * Ends of a generation are among them where the answer may end. */
+void weft_matcher_mask(const weft_matcher *matcher, weft_grammar_scratch *scratch, uint32_t n_left, uint32_t *mask);
+/* The answer is complete, and nothing can be added to it. */
+bool weft_matcher_is_done(const weft_matcher *matcher);
+/* The answer is complete; more may come. */
+bool weft_matcher_may_end(const weft_matcher *matcher, weft_grammar_scratch *scratch);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

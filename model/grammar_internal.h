@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT */
+/* Private to model/grammar*.c and their tests.
+ *
+ * Law: a builder holds the rules of a grammar as automata with empty edges while it is read: states are numbered over
+ * all rules, a rule has one first and one last state. After the first failure a builder does nothing more and keeps the
+ * line that says what was wrong. Everything it does is counted in steps, and steps are bounded. */
+#ifndef WEFT_MODEL_GRAMMAR_INTERNAL_H
+#define WEFT_MODEL_GRAMMAR_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "model/grammar.h"
+
+#define GRAMMAR_NONE UINT32_MAX
+
+enum {
+  GRAMMAR_DEPTH_MAX = 64,           /* frames of a stack */
+  GRAMMAR_TABLE_DEPTH = 32,         /* of them, those that a state's table knows of */
+  GRAMMAR_NEST_MAX = 64,            /* brackets within brackets of a text that is compiled */
+  GRAMMAR_STATES_MAX = 1 << 16,     /* of a builder and of a grammar */
+  GRAMMAR_RULES_MAX = 1 << 13,      /* of a builder */
+  GRAMMAR_COUNT_MAX = 1 << 16,      /* of a repetition */
+  GRAMMAR_STEPS_MAX = 20000000,     /* of building and determinising */
+  GRAMMAR_VISITS_MAX = 40000000,    /* of nodes of the tree */
+  GRAMMAR_BYTES_MAX = 64 << 20,     /* of a compiled grammar */
+  GRAMMAR_SHORTEST_MAX = 1 << 20,   /* tokens of a shortest completion */
+  GRAMMAR_INFINITE = UINT32_MAX / 4 /* of sums that may not overflow */
+};
+
+/* ---- building (grammar_build.c) ---- */
+
+typedef enum grammar_edge_kind { EDGE_EMPTY, EDGE_BYTES, EDGE_CALL } grammar_edge_kind;
+
+typedef struct grammar_edge {
+  uint32_t from, to, rule;
+  uint8_t kind, low, high;
+} grammar_edge;
+
+typedef struct builder_rule {
+  uint32_t first, last;
+  uint32_t of, min, max; /* of != GRAMMAR_NONE: a repetition of that rule; max GRAMMAR_NONE: no limit */
+} builder_rule;
+
+typedef struct grammar_builder {
+  grammar_edge *edge;
+  builder_rule *rule;
+  uint32_t n_states, n_edges, n_rules, edges_capacity, rules_capacity;
+  uint32_t root;
+  uint64_t n_steps;
+  uint32_t shared[8]; /* rules that are made once: of JSON */
+  weft_status status;
+  weft_error *error;
+} grammar_builder;
+
+void builder_close(grammar_builder *b);
+/* The first failure stays. */
+void builder_fail(grammar_builder *b, weft_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static inline bool builder_ok(const grammar_builder *b) {
+  return b->status == WEFT_OK;
+}
+/* Counts steps; false: there were too many, or it failed before. */
+bool builder_step(grammar_builder *b, uint64_t n);
+
+uint32_t builder_state(grammar_builder *b);
+uint32_t builder_rule_open(grammar_builder *b); /* a rule with a first and a last state and nothing between */
+/* A rule that stands for min to max of another. */
+uint32_t builder_rule_repeat(grammar_builder *b, uint32_t rule, uint32_t min, uint32_t max);
+
+void builder_empty(grammar_builder *b, uint32_t from, uint32_t to);
+void builder_bytes(grammar_builder *b, uint32_t from, uint32_t to, uint8_t low, uint8_t high);
+void builder_call(grammar_builder *b, uint32_t from, uint32_t to, uint32_t rule);
+/* Each gives the state that it leads to. */
+uint32_t builder_text(grammar_builder *b, uint32_t from, const char *text, size_t n);
+uint32_t builder_count(grammar_builder *b, uint32_t from, uint32_t rule, uint32_t min, uint32_t max);
+/* Characters low to high, surrogates left out, as UTF-8. */
+void builder_characters(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high);
+/* The same inside a JSON string: what must be escaped is. */
+void builder_json_characters(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high);
+
+/* ---- readers: text to rules; b->root is set ---- */
+
+void grammar_read_regex(grammar_builder *b, const char *text, size_t n);
+/* The pattern of a JSON string, found anywhere in it: between from and to, which stand inside the quotes. */
+void grammar_read_pattern(grammar_builder *b, const char *text, size_t n, uint32_t from, uint32_t to);
+void grammar_read_gbnf(grammar_builder *b, const char *text, size_t n);
+void grammar_read_schema(grammar_builder *b, const char *text, size_t n);
+void grammar_read_object(grammar_builder *b);
+void grammar_read_choice(grammar_builder *b, const char *text, size_t n);
+
+/* ---- a compiled grammar (grammar_compile.c) ---- */
+
+typedef struct grammar_call {
+  uint32_t rule, next;
+} grammar_call;
+
+typedef struct grammar_state {
+  uint32_t calls_at, n_calls;
+  uint32_t of, min, max;  /* of != GRAMMAR_NONE: a counted repetition of that rule */
+  uint32_t tokens, depth; /* that complete the rule when it does not end here, and frames that this needs */
+  uint32_t allowed;       /* which of allowed[] it has; GRAMMAR_NONE: none */
+  bool final, moves;      /* the rule may end here; something may follow here */
+} grammar_state;
+
+typedef struct grammar_rule {
+  uint32_t first;
+  bool nullable;
+  uint8_t begins[32]; /* bitset of bytes */
+} grammar_rule;
+
+/* The tokens that a state with count 0 allows whatever its stack, and the nodes of the tree where its rule may end. */
+typedef struct grammar_allowed {
+  uint32_t tokens_at, n_tokens; /* of list; n_tokens GRAMMAR_NONE: a bitmask, the words of which begin there */
+  uint32_t ends_at, n_ends;     /* of list: nodes */
+  uint32_t after;               /* most tokens that complete the rule after one of the tokens */
+} grammar_allowed;
+
+struct weft_grammar {
+  _Atomic uint32_t n_references;
+  const weft_token_trie *trie;
+  uint32_t n_states, n_classes, n_rules, n_calls, n_allowed, n_list, list_capacity;
+  uint8_t class_of[256];
+  uint32_t *next; /* [n_states * n_classes]: state + 1, or 0 */
+  grammar_state *state;
+  grammar_call *call;
+  grammar_rule *rule;
+  grammar_allowed *allowed;
+  uint32_t *list;
+  uint32_t root, shortest;
+  uint64_t cost, n_bytes;
+};
+
+/* Rules to states; what they cost to complete. */
+weft_status grammar_determinise(grammar_builder *b, weft_grammar *g);
+weft_status grammar_measure(weft_grammar *g, weft_error *error);
+/* Fills allowed[] of all states (grammar_mask.c). */
+weft_status grammar_tabulate(weft_grammar *g, weft_error *error);
+
+/* ---- places in a grammar (grammar_walk.c) ---- */
+
+enum { WALK_NODES = 1 << 14, WALK_CONFIGS = 1 << 14, WALK_WORK = 1 << 12, WALK_SET_MAX = WEFT_MATCHER_CONFIGS };
+
+typedef struct walk_work {
+  uint32_t state, count, node;
+  bool entering; /* the rule was just called: it may not end before it took a byte */
+} walk_work;
+
+struct weft_grammar_scratch {
+  const weft_grammar *grammar;
+  uint32_t n_nodes, n_configs, depth_max;
+  weft_matcher_node node[WALK_NODES];
+  weft_matcher_config config[WALK_CONFIGS];
+  walk_work work[WALK_WORK];
+  uint32_t set_at[WEFT_TRIE_BYTES_MAX + 2], set_n[WEFT_TRIE_BYTES_MAX + 2], nodes_at[WEFT_TRIE_BYTES_MAX + 2];
+  weft_matcher_config closed[WALK_SET_MAX * 4];
+};
+
+/* Tokens that complete a rule from here. */
+uint32_t grammar_tokens(const weft_grammar *g, uint32_t state, uint32_t count);
+static inline bool grammar_may_end(const grammar_state *s, uint32_t count) {
+  return s->of == GRAMMAR_NONE ? s->final : count >= s->min;
+}
+static inline bool grammar_moves(const grammar_state *s, uint32_t count) {
+  return s->of == GRAMMAR_NONE ? s->moves : count < s->max;
+}
+/* Nodes of the scratch begin with those of the matcher. */
+void walk_begin(weft_grammar_scratch *w, const weft_grammar *g, const weft_matcher_node *node, uint32_t n_nodes);
+/* The same with a bottom alone, for the table of a state. */
+void walk_begin_table(weft_grammar_scratch *w, const weft_grammar *g);
+/* Adds a configuration to the set that begins at `first`, at the end of w->config. */
+void walk_push(weft_grammar_scratch *w, uint32_t first, weft_matcher_config config);
+/* The set after one more byte, at the end of w->config; how many it has. */
+uint32_t walk_byte(weft_grammar_scratch *w, uint32_t first, uint32_t n, uint8_t byte);
+/* Whether all rules may end here. */
+bool walk_may_end(weft_grammar_scratch *w, const weft_matcher_config *set, uint32_t n);
+/* Fewest tokens that complete one of the set. */
+uint32_t walk_tokens(const weft_grammar_scratch *w, const weft_matcher_config *set, uint32_t n);
+
+/* Visits the nodes of the tree below `root` that the set, which stands at w->config[first] and has n, allows. */
+typedef struct walk_visit {
+  uint32_t node, tokens; /* the node; fewest tokens that complete the answer after it */
+  bool may_end;          /* all rules may end after it; found out only for nodes with others below */
+} walk_visit;
+typedef bool (*walk_visitor)(void *self, const walk_visit *visit); /* false: stop */
+uint64_t walk_trie(weft_grammar_scratch *w, uint32_t root, uint32_t n, walk_visitor visitor, void *self);
+
+#endif

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: MIT */
+/* Grammars: what is allowed, what is refused, and that answers are complete in time.
+ *
+ * With arguments it is a tool: VOCABULARY.gguf KIND N < one grammar a line: prints of each line its compiling time in
+ * microseconds and shortest completion, then N random answers in hexadecimal; or why it was refused.
+ * tests/schemas/check.py judges them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "model/grammar_internal.h"
+#include "tests/support/grammar_sample.h"
+#include "tests/support/schema_check.h"
+
+static int run_tool(int argc, char **argv) {
+  grammar_world w;
+  char *line = NULL;
+  size_t capacity = 0;
+  ssize_t n;
+  if (argc < 4 || !grammar_world_open(&w, argv[1])) return 1;
+  uint32_t n_answers = (uint32_t)strtoul(argv[3], NULL, 10), number = 0;
+  for (; (n = getline(&line, &capacity, stdin)) > 0; number++) {
+    weft_grammar *g;
+    weft_error error;
+    uint64_t cost;
+    if (line[n - 1] == '\n') n -= 1;
+    uint64_t start = weft_clock_us();
+    weft_grammar_kind kind = (weft_grammar_kind)strtoul(argv[2], NULL, 10);
+    if (weft_grammar_compile(kind, line, (size_t)n, w.trie, &g, &cost, &error) != WEFT_OK) {
+      (void)printf("refused %llu %s\n", (unsigned long long)(weft_clock_us() - start), error.text);
+      continue;
+    }
+    (void)printf("compiled %llu %u %llu %llu\n", (unsigned long long)(weft_clock_us() - start),
+                 weft_grammar_shortest(g), (unsigned long long)weft_grammar_bytes(g), (unsigned long long)cost);
+    for (uint32_t i = 0; i < n_answers; i++) {
+      weft_text text = {0};
+      uint32_t n_tokens, shortest = weft_grammar_shortest(g);
+      uint64_t seed = weft_mix64(number * 1000 + i);
+      start = weft_clock_us();
+      uint32_t room = shortest + (uint32_t)(seed % (8u << i % 6));
+      const char *wrong = grammar_sample(&w, g, seed, room == 0 ? 1 : room, &text, &n_tokens);
+      if (wrong != NULL) {
+        (void)printf("failed %s after '%.*s'\n", wrong, (int)text.n, text.bytes == NULL ? "" : text.bytes);
+      } else {
+        (void)printf("answer %u %llu ", n_tokens, (unsigned long long)(weft_clock_us() - start));
+        for (size_t k = 0; k < text.n; k++) (void)printf("%02x", (uint8_t)text.bytes[k]);
+        (void)printf("\n");
+      }
+      weft_text_free(&text);
+    }
+    weft_grammar_unref(g);
+  }
+  free(line);
+  grammar_world_close(&w);
+  return 0;
+}
+
+/* ---- tests ---- */
+
+static grammar_world world;
+
+static int open_world(void **state) {
+  (void)state;
+  return grammar_world_small(&world) ? 0 : -1;
+}
+
+static int close_world(void **state) {
+  (void)state;
+  grammar_world_close(&world);
+  return 0;
+}
+
+static weft_grammar *compile(weft_grammar_kind kind, const char *text) {
+  weft_grammar *g;
+  weft_error error;
+  if (weft_grammar_compile(kind, text, strlen(text), world.trie, &g, NULL, &error) != WEFT_OK) {
+    fail_msg("%s: %s", text, error.text);
+  }
+  return g;
+}
+
+/* Byte by byte: in this vocabulary a token of one byte has the byte's number. */
+static bool takes(const weft_grammar *g, const char *text, weft_matcher *m) {
+  weft_matcher_begin(m, g);
+  for (; *text != 0; text++) {
+    if (!weft_matcher_take(m, world.scratch, (int32_t)(uint8_t)*text)) return false;
+  }
+  return weft_matcher_may_end(m, world.scratch);
+}
+
+typedef struct language_row {
+  weft_grammar_kind kind;
+  const char *grammar, *in[6], *out[8];
+} language_row;
+
+#define SCHEMA WEFT_GRAMMAR_JSON_SCHEMA
+#define REGEX  WEFT_GRAMMAR_REGEX
+#define GBNF   WEFT_GRAMMAR_GBNF
+
+static const language_row languages[] = {
+    {REGEX, "a(b|cd)*e?", {"a", "abcde", "abb"}, {"", "ac", "aee", "b"}},
+    {REGEX, "^[^a-c\\d]{2}\\.$", {"xy.", "\xC3\xA4z."}, {"xy", "ab.", "1x.", "xyz."}},
+    {REGEX, "(ab?){2,3}", {"aa", "aba", "ababab"}, {"a", "aaaa", "b"}},
+    {REGEX, "x{3}", {"xxx"}, {"xx", "xxxx"}},
+    {REGEX, "(a?){4}b", {"b", "ab", "aaaab"}, {"aaaaab", "a"}},
+    {REGEX, "\\u00e9|\\x41+", {"\xC3\xA9", "AA"}, {"e", "\xC3\xA8"}},
+    {WEFT_GRAMMAR_CHOICE, "[\"yes\",\"yes please\",\"no\"]", {"yes", "no", "yes please"}, {"ye", "yes p", "maybe"}},
+    {GBNF, "root ::= \"(\" root \")\" | \"x\"", {"x", "((x))"}, {"(", "(x", "x)"}},
+    {GBNF, "root ::= a{2} # twice\na ::= [a-c]+ \" \"\n  | \"\\n\"", {"ab c ", "\n\n", "a \n"}, {"a ", "ab", "\n\n\n"}},
+    {GBNF, "root ::= ([^\"] | \"\\\"\")*", {"", "a\"b"}, {0}},
+    {SCHEMA,
+     "{\"type\":\"integer\",\"minimum\":-12,\"maximum\":305}",
+     {"-12", "0", "9", "99", "305"},
+     {"-13", "306", "00", "-0", "1000", "1.0", "3050"}},
+    {SCHEMA,
+     "{\"type\":\"number\",\"exclusiveMinimum\":0,\"maximum\":2}",
+     {"0.5", "1", "1.25", "2", "0.001"},
+     {"0", "0.0", "-1", "2.5", "3"}},
+    {SCHEMA,
+     "{\"type\":\"string\",\"minLength\":1,\"maxLength\":2}",
+     {"\"a\"", "\"\\n\\u00e9\"", "\"\xC3\xA4z\""},
+     {"\"\"", "\"abc\"", "\"\n\"", "\"\\ud800\"", "\"a"}},
+    {SCHEMA,
+     "{\"type\":\"string\",\"pattern\":\"^a.\\\\\\\\\"}",
+     {"\"a\\\"\\\\\"", "\"ax\\\\tail\""},
+     {"\"a\\\\\"", "\"b\""}},
+    {SCHEMA,
+     "{\"properties\":{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"}},\"required\":[\"b\"],"
+     "\"additionalProperties\":false}",
+     {"{\"b\":null}", "{\"a\": null, \"b\": null}", "{\n  \"b\":null\n}"},
+     {"{}", "{\"a\":null}", "{\"b\":null,\"a\":null}", "{\"b\":null,}", "{,\"b\":null}", "{\"b\":null,\"b\":null}"}},
+    {SCHEMA,
+     "{\"properties\":{\"ab\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":\"boolean\"}}",
+     {"{}", "{\"ab\":null,\"a\":true}", "{\"abc\":true}", "{\"\xC3\xA4\":false}"},
+     {"{\"ab\":true}", "{\"a\":null}", "{\"a\":true,\"ab\":null}"}},
+    {SCHEMA,
+     "{\"type\":\"array\",\"prefixItems\":[{\"const\":1}],\"items\":{\"const\":2},\"minItems\":2,\"maxItems\":3}",
+     {"[1,2]", "[1, 2, 2]"},
+     {"[]", "[1]", "[2,2]", "[1,2,2,2]", "[1,]"}},
+    {SCHEMA, "{\"type\":\"array\",\"maxItems\":0}", {"[]", "[ ]"}, {"[1]"}},
+    {SCHEMA, "{\"enum\":[\"a\",1,null],\"type\":[\"string\",\"null\"]}", {"\"a\"", "null"}, {"1"}},
+    {SCHEMA, "true", {"[{\"a\":[null,true]},-1.5e3]"}, {"[1,]", "{\"a\"}", "tru"}},
+    {WEFT_GRAMMAR_JSON_OBJECT, "", {"{}", "{\"a\":[1, {}]}"}, {"[]", "1", "{\"a\":}"}},
+};
+
+static void languages_are_what_they_say(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof languages / sizeof *languages; i++) {
+    const language_row *row = &languages[i];
+    weft_grammar *g = compile(row->kind, row->grammar);
+    weft_matcher m;
+    for (int k = 0; k < 6 && row->in[k] != NULL; k++) {
+      if (!takes(g, row->in[k], &m)) fail_msg("%s does not take %s", row->grammar, row->in[k]);
+    }
+    for (int k = 0; k < 8 && row->out[k] != NULL; k++) {
+      if (takes(g, row->out[k], &m)) fail_msg("%s takes %s", row->grammar, row->out[k]);
+    }
+    weft_grammar_unref(g);
+  }
+}
+
+static const struct {
+  weft_grammar_kind kind;
+  const char *grammar, *words;
+} refusals[] = {
+    {SCHEMA, "{\"not\":{}}", "'not'"},
+    {SCHEMA, "{\"properties\":{\"a\":{\"items\":{\"multipleOf\":2}}}}", "#/a/items: the keyword 'multipleOf'"},
+    {SCHEMA, "{\"patternProperties\":{}}", "'patternProperties'"},
+    {SCHEMA, "{\"type\":\"array\",\"uniqueItems\":true}", "'uniqueItems'"},
+    {SCHEMA, "{\"type\":\"strin\"}", "type must be"},
+    {SCHEMA, "{\"type\":\"string\",\"format\":\"regex\"}", "'regex'"},
+    {SCHEMA, "{\"$ref\":\"http://x/y\"}", "must lead into this schema"},
+    {SCHEMA, "{\"$ref\":\"#/$defs/x\"}", "not there"},
+    {SCHEMA, "{\"$ref\":\"#\"}", "begins with itself"},
+    {SCHEMA, "{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", "nothing fits"},
+    {SCHEMA, "{\"allOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", "different types"},
+    {SCHEMA, "{\"oneOf\":[{\"minimum\":1},{\"maximum\":3}]}", "both hold"},
+    {SCHEMA, "{\"minLength\":3,\"maxLength\":2}", "less than"},
+    {SCHEMA, "{\"type\":\"number\",\"minimum\":0.25,\"maximum\":0.5}", "no number"},
+    {SCHEMA, "false", "nothing fits"},
+    {SCHEMA, "{", "not valid JSON"},
+    {SCHEMA, "{\"type\":\"string\",\"minLength\":100000}", "at most 65536"},
+    {REGEX, "(a", "not closed"},
+    {REGEX, "a{99999999}", "at most 65536"},
+    {REGEX, "(((a{999}){999}){999}){999}", "nothing fits"},
+    {REGEX, "(a)\\1", "backward references"},
+    {REGEX, "a(?=b)", "assertions"},
+    {REGEX, "a^b", "anchor"},
+    {REGEX, "[z-a]", "ends before it begins"},
+    {REGEX, "(a|b|ab){1,3}c*{2}", "repetition of a repetition"},
+    {GBNF, "root ::= root \"a\" | \"b\"", "begins with itself"},
+    {GBNF, "root ::= x", "x is used"},
+    {GBNF, "a ::= \"b\"", "named root"},
+    {GBNF, "root ::= \"a\" \"a", "not closed"},
+    {GBNF, "root ::= \"(\" root \")\"", "nothing fits"},
+    {WEFT_GRAMMAR_CHOICE, "[]", "at least one"},
+    {WEFT_GRAMMAR_CHOICE, "[1]", "text"},
+};
+
+static void refusals_name_what_is_wrong(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+    weft_grammar *g;
+    weft_error error = {{0}};
+    const char *text = refusals[i].grammar;
+    weft_status status = weft_grammar_compile(refusals[i].kind, text, strlen(text), world.trie, &g, NULL, &error);
+    if (status == WEFT_OK) fail_msg("%s is not refused", text);
+    if (strstr(error.text, refusals[i].words) == NULL) fail_msg("%s: %s", text, error.text);
+    assert_null(g);
+  }
+}
+
+/* What would take long is given up, whatever it is made of. */
+static void explosions_are_bounded(void **state) {
+  weft_text text = {0};
+  weft_grammar *g;
+  weft_error error;
+  uint64_t cost;
+  (void)state;
+  weft_text_puts(&text, "(a|b)*a"); /* as many sets of states as there are subsets */
+  for (int i = 0; i < 40; i++) weft_text_puts(&text, "(a|b)");
+  assert_int_not_equal(weft_grammar_compile(REGEX, text.bytes, text.n, world.trie, &g, &cost, &error), WEFT_OK);
+  assert_true(cost <= 2ull * GRAMMAR_STEPS_MAX);
+  weft_text_clear(&text);
+  weft_text_puts(&text, "{\"type\":\"object\",\"properties\":{");
+  for (int i = 0; i < 3000; i++) weft_text_printf(&text, "%s\"p%d\":{\"enum\":[\"a%d\"]}", i > 0 ? "," : "", i, i);
+  weft_text_puts(&text, "}}");
+  (void)weft_grammar_compile(SCHEMA, text.bytes, text.n, world.trie, &g, &cost, &error);
+  assert_true(cost <= 2ull * (GRAMMAR_STEPS_MAX + GRAMMAR_VISITS_MAX));
+  weft_grammar_unref(g);
+  weft_text_clear(&text);
+  for (int i = 0; i < 5000; i++) weft_text_puts(&text, "{\"items\":");
+  assert_int_not_equal(weft_grammar_compile(SCHEMA, text.bytes, text.n, world.trie, &g, &cost, &error), WEFT_OK);
+  weft_text_free(&text);
+}
+
+static uint32_t shortest_from(const weft_matcher *m) {
+  uint32_t best = UINT32_MAX;
+  for (uint32_t i = 0; i < m->n_configs; i++) {
+    uint32_t n = grammar_tokens(m->grammar, m->config[i].state, m->config[i].count) + m->node[m->config[i].node].sum;
+    if (n < best) best = n;
+  }
+  return best;
+}
+
+/* A token is in the mask exactly when it can be taken and leaves few enough to complete the answer. */
+static void check_mask(const weft_matcher *m, uint32_t n_left) {
+  weft_matcher_mask(m, world.scratch, n_left, world.mask);
+  bool may_end = weft_matcher_may_end(m, world.scratch);
+  for (uint32_t token = 0; token < world.trie->n_vocab; token++) {
+    weft_matcher next = *m;
+    bool end = weft_tokenizer_is_eog(world.tokenizer, (int32_t)token);
+    bool may = end ? may_end : weft_matcher_take(&next, world.scratch, (int32_t)token);
+    if (!end && may) may = shortest_from(&next) <= n_left - 1;
+    assert_int_equal(grammar_mask_has(world.mask, token), may);
+  }
+}
+
+typedef void (*schema_visit)(const char *line, const json_t *schema);
+
+static void each_schema(schema_visit visit) {
+  FILE *file = fopen("tests/schemas/schemas.jsonl", "r");
+  char *line = NULL;
+  size_t capacity = 0;
+  ssize_t n;
+  assert_non_null(file);
+  while ((n = getline(&line, &capacity, file)) > 0) {
+    line[n - 1] = 0;
+    json_t *schema = json_loads(line, JSON_DECODE_ANY, NULL);
+    assert_non_null(schema);
+    visit(line, schema);
+    json_decref(schema);
+  }
+  free(line);
+  (void)fclose(file);
+}
+
+static void masks_of_schema(const char *line, const json_t *schema) {
+  weft_grammar *g = compile(SCHEMA, line);
+  (void)schema;
+  for (uint64_t seed = 0; seed < 3; seed++) {
+    weft_matcher m;
+    uint64_t n, draw = seed;
+    weft_matcher_begin(&m, g);
+    for (uint32_t left = weft_grammar_shortest(g) + 6 * (uint32_t)seed; left > 0 && !weft_matcher_is_done(&m); left--) {
+      check_mask(&m, left);
+      check_mask(&m, left + 1000);
+      weft_matcher_mask(&m, world.scratch, left, world.mask);
+      (void)grammar_mask_pick(world.mask, world.trie->n_vocab, UINT64_MAX, &n);
+      assert_true(n > 0);
+      draw = weft_mix64(draw + 1);
+      int32_t token = grammar_mask_pick(world.mask, world.trie->n_vocab, draw % n, &n);
+      if (weft_tokenizer_is_eog(world.tokenizer, token)) break;
+      assert_true(weft_matcher_take(&m, world.scratch, token));
+    }
+  }
+  weft_grammar_unref(g);
+}
+
+static void masks_are_exact(void **state) {
+  (void)state;
+  each_schema(masks_of_schema);
+}
+
+static void answers_of_schema(const char *line, const json_t *schema) {
+  weft_grammar *g = compile(SCHEMA, line);
+  for (uint32_t i = 0; i < 60; i++) {
+    weft_text text = {0};
+    uint32_t n_tokens, room = weft_grammar_shortest(g) + i;
+    const char *wrong = grammar_sample(&world, g, i, room, &text, &n_tokens);
+    if (wrong != NULL) fail_msg("%s: %s", line, wrong);
+    assert_true(n_tokens <= room);
+    json_t *value = json_loadb(text.bytes, text.n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
+    if (value == NULL && strcmp(line, "{}") != 0 && strstr(line, "\"object\"") == NULL) {
+      fail_msg("%s: %.*s is not JSON", line, (int)text.n, text.bytes);
+    }
+    if (value != NULL && !schema_check(schema, schema, value)) fail_msg("%s: %.*s", line, (int)text.n, text.bytes);
+    json_decref(value);
+    weft_text_free(&text);
+  }
+  weft_grammar_unref(g);
+}
+
+static void answers_fit_their_schema(void **state) {
+  (void)state;
+  each_schema(answers_of_schema);
+}
+
+/* Control tokens, markers of a chat and the ends are in no mask but where the answer may end. */
+static void no_mask_has_structure(void **state) {
+  (void)state;
+  weft_grammar *g = compile(REGEX, "(.|\\n)*");
+  weft_matcher m;
+  weft_matcher_begin(&m, g);
+  weft_matcher_mask(&m, world.scratch, 100, world.mask);
+  int32_t think = weft_tokenizer_find(world.tokenizer, "<think>"),
+          end = weft_tokenizer_find(world.tokenizer, "<|end|>");
+  assert_true(think >= 0 && end >= 0);
+  assert_false(grammar_mask_has(world.mask, (uint32_t)think));
+  assert_true(grammar_mask_has(world.mask, (uint32_t)end));
+  assert_true(weft_matcher_take(&m, world.scratch, 0xC3)); /* half of a character: the answer cannot end here */
+  weft_matcher_mask(&m, world.scratch, 100, world.mask);
+  assert_false(grammar_mask_has(world.mask, (uint32_t)end));
+  assert_false(grammar_mask_has(world.mask, 'a'));
+  assert_true(grammar_mask_has(world.mask, 0xA4));
+  assert_false(weft_matcher_take(&m, world.scratch, think));
+  weft_grammar_unref(g);
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1) return run_tool(argc, argv);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(languages_are_what_they_say), cmocka_unit_test(refusals_name_what_is_wrong),
+      cmocka_unit_test(explosions_are_bounded),      cmocka_unit_test(masks_are_exact),
+      cmocka_unit_test(answers_fit_their_schema),    cmocka_unit_test(no_mask_has_structure)};
+  return cmocka_run_group_tests(tests, open_world, close_world);
+}
