@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Style as a test: arrows between rooms, banned calls, sizes of files and functions, the first line of each file, and no
-# tracked file over 8 MiB or tree over 32 MiB. What is over a limit today is in exceptions.txt with its size: numbers may
+# tracked file over 8 MiB or tree over 40 MiB. What is over a limit today is in exceptions.txt with its size: numbers may
 # only fall.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -148,7 +148,7 @@ max=$(limit_of width all)
 
 # The tracked tree.
 total=$(files | while read -r f; do [ -f "$f" ] && stat -c %s "$f"; done | awk '{ s += $1 } END { print s + 0 }')
-[ "$total" -le $((32 * 1024 * 1024)) ] || complain "the tree has $total bytes; the limit is 32 MiB"
+[ "$total" -le $((40 * 1024 * 1024)) ] || complain "the tree has $total bytes; the limit is 40 MiB"
 while read -r file; do
   [ "$(stat -c %s "$file")" -le $((8 * 1024 * 1024)) ] || complain "$file is larger than 8 MiB"
 done < <(files)
