@@ -254,7 +254,7 @@ static weft_status prepare_at(submission *s, const weft_generate_params *params,
   g->model = m;
   weft_request_params *request = &s->request[at];
   weft_status status = prepare(g, params, s->now, request, error);
-  request->runner = index;
+  request->model = index;
   return status;
 }
 

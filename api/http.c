@@ -22,19 +22,19 @@ enum {
   FLUSH_US = 2000000 /* how long close waits for last bytes */
 };
 
-uint64_t http__now(const weft_http *http) {
+uint64_t http_now(const weft_http *http) {
   return http->config.clock_us == NULL ? weft_clock_us() : http->config.clock_us();
 }
 
-uint64_t http__idle_us(const weft_http *http) {
+uint64_t http_idle_us(const weft_http *http) {
   return (uint64_t)http->config.idle_seconds * 1000000;
 }
 
-void http__count(weft_http *http, weft_http_end how) {
+void http_count(weft_http *http, weft_http_end how) {
   atomic_fetch_add(&http->n_ended[how], 1);
 }
 
-void http__poke(weft_http *http) {
+void http_poke(weft_http *http) {
   uint64_t one = 1;
   WEFT_CHECK(write(http->wakes, &one, sizeof one) == (ssize_t)sizeof one); /* full only after 2^64 */
 }
@@ -42,7 +42,7 @@ void http__poke(weft_http *http) {
 /* ---- accepting ---- */
 
 /* Of the address that has most connections without a whole request, the one that has been so for longest. */
-bool http__evict(weft_http *http) {
+bool http_evict(weft_http *http) {
   uint32_t n_of[ADDRESSES_MAX] = {0};
   http_connection *worst = NULL;
   for (http_connection *c = http->first; c != NULL; c = c->next) n_of[c->address] += c->x == NULL || !c->x->busy;
@@ -53,8 +53,8 @@ bool http__evict(weft_http *http) {
     if (worse) worst = c;
   }
   if (worst == NULL) return false;
-  http__count(http, WEFT_HTTP_EVICTED);
-  http__drop(worst);
+  http_count(http, WEFT_HTTP_EVICTED);
+  http_drop(worst);
   return true;
 }
 
@@ -70,12 +70,12 @@ static bool accept_one(weft_http *http) {
   socklen_t n = sizeof peer;
   int fd = accept4(http->listener, (struct sockaddr *)&peer, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
-    if (!http__evict(http)) watch_listener(http, false); /* until the next look */
+    if (!http_evict(http)) watch_listener(http, false); /* until the next look */
     return false;
   }
   if (fd < 0) return errno == EINTR || errno == ECONNABORTED;
-  bool room = http->n_connections < http->config.connections_max || http__evict(http);
-  if (!room || !http__connection_open(http, fd, &peer)) (void)close(fd);
+  bool room = http->n_connections < http->config.connections_max || http_evict(http);
+  if (!room || !http_connection_open(http, fd, &peer)) (void)close(fd);
   return true;
 }
 
@@ -89,14 +89,14 @@ static void take_ready(weft_http *http) {
   uint64_t count;
   (void)!read(http->wakes, &count, sizeof count); /* it was poked, or not */
   weft_exchange *x;
-  for (uint32_t n = 0; (x = http__take_ready(http)) != NULL; n++) {
+  for (uint32_t n = 0; (x = http_take_ready(http)) != NULL; n++) {
     if (x->connection != NULL) {
-      http__drive(x->connection);
-    } else if (http__unqueue(x)) {
-      http__finish(x, true);
+      http_drive(x->connection);
+    } else if (http_unqueue(x)) {
+      http_finish(x, true);
     }
     if (n >= http->config.connections_max) { /* the rest after others */
-      http__poke(http);
+      http_poke(http);
       return;
     }
   }
@@ -111,17 +111,17 @@ static void drive_pending(weft_http *http) {
     http->pending = c->next_pending;
     if (http->pending == NULL) http->last_pending = NULL;
     c->pending = false;
-    http__drive(c);
+    http_drive(c);
   }
 }
 
 static void look_at_deadlines(weft_http *http) {
-  uint64_t now = http__now(http);
+  uint64_t now = http_now(http);
   if (!http->listening) watch_listener(http, true);
   for (http_connection *c = http->first, *next; c != NULL; c = next) {
     next = c->next;
     bool late = c->deadline_us != 0 && now >= c->deadline_us, stalls = c->stall_us != 0 && now >= c->stall_us;
-    if (late || stalls) http__expire(c);
+    if (late || stalls) http_expire(c);
   }
 }
 
@@ -129,16 +129,16 @@ static void cancel_all(weft_http *http) {
   for (http_connection *c = http->first; c != NULL; c = c->next) {
     if (c->x == NULL) continue;
     c->x->cancelled = true;
-    http__postpone(c); /* told once no worker has it */
+    http_postpone(c); /* told once no worker has it */
   }
 }
 
 /* A queued request that no worker will take. */
 static void refuse_queued(weft_http *http) {
   for (http_connection *c = http->first; c != NULL; c = c->next) {
-    if (c->x == NULL || c->phase != PHASE_WORK || !http__unqueue(c->x) || c->x->answer != ANSWER_NONE) continue;
-    http__refuse_closing(c->x);
-    http__postpone(c);
+    if (c->x == NULL || c->phase != PHASE_WORK || !http_unqueue(c->x) || c->x->answer != ANSWER_NONE) continue;
+    http_refuse_closing(c->x);
+    http_postpone(c);
   }
 }
 
@@ -166,7 +166,7 @@ static void take_event(const struct epoll_event *event) {
   if (broken || (event->events & EPOLLIN) != 0) c->readable = true;
   if (broken || (event->events & EPOLLOUT) != 0) c->writable = true;
   if (broken || (event->events & EPOLLRDHUP) != 0) c->hung_up = c->readable = true;
-  http__postpone(c);
+  http_postpone(c);
 }
 
 static int sleep_ms(const weft_http *http, uint64_t until_us) {
@@ -189,7 +189,7 @@ static void *run(void *self) {
       if (events[i].data.ptr != http && events[i].data.ptr != &http->wakes) take_event(&events[i]);
     }
     drive_pending(http);
-    if (http->n_waiting > 0) http__shake_one(http);
+    if (http->n_waiting > 0) http_shake_one(http);
     if (wakes) take_ready(http);
     if (accepts) accept_some(http);
     uint64_t now = weft_clock_us();
@@ -212,7 +212,7 @@ static weft_status start_network(weft_http *http, weft_error *error) {
     return weft_fail(error, WEFT_E_IO, "the system refused a descriptor for the server: %s", strerror(errno));
   }
   http->listening = true;
-  weft_status status = http__jobs_open(http, error);
+  weft_status status = http_jobs_open(http, error);
   http->config.weight = NULL; /* not kept */
   if (status != WEFT_OK) return status;
   int code = pthread_create(&http->network, NULL, run, http);
@@ -229,12 +229,12 @@ weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft
   http->config.host = http->config.tls_cert = http->config.tls_key = NULL; /* not kept */
   http->listener = http->epoll = http->wakes = -1;
   (void)pthread_mutex_init(&http->lock, NULL); /* these cannot fail with default attributes on this system */
-  http__share_open(http);
+  http_share_open(http);
   *out = http; /* callbacks of the first request may want it before this function returns */
   weft_status status = WEFT_OK;
   if (config->tls_cert != NULL || config->tls_key != NULL)
     status = weft_http_renew(http, config->tls_cert, config->tls_key, error);
-  if (status == WEFT_OK) status = http__listen(http, config->host == NULL ? "127.0.0.1" : config->host, error);
+  if (status == WEFT_OK) status = http_listen(http, config->host == NULL ? "127.0.0.1" : config->host, error);
   if (status == WEFT_OK) status = start_network(http, error);
   if (status != WEFT_OK) {
     weft_http_close(http);
@@ -293,23 +293,23 @@ void weft_http_cancel(weft_http *http) {
   (void)pthread_mutex_lock(&http->lock);
   http->cancel_asked = true;
   (void)pthread_mutex_unlock(&http->lock);
-  http__poke(http);
+  http_poke(http);
 }
 
 void weft_http_close(weft_http *http) {
   if (http == NULL) return;
-  http__jobs_close(http);
+  http_jobs_close(http);
   if (http->has_network) {
     (void)pthread_mutex_lock(&http->lock);
     http->workers_gone = true;
     (void)pthread_mutex_unlock(&http->lock);
-    http__poke(http);
+    http_poke(http);
     (void)pthread_join(http->network, NULL); /* ours, joined once */
   }
-  while (http->first != NULL) http__drop(http->first);
-  for (weft_exchange *x; (x = http__take_ready(http)) != NULL;) http__finish(x, true); /* whose clients had left */
+  while (http->first != NULL) http_drop(http->first);
+  for (weft_exchange *x; (x = http_take_ready(http)) != NULL;) http_finish(x, true); /* whose clients had left */
   weft_workers_close(http->workers);
-  http__stop_listening(http);
+  http_stop_listening(http);
   tls_identity_close(http->identity);
   if (http->epoll >= 0) (void)close(http->epoll);
   if (http->wakes >= 0) (void)close(http->wakes);

@@ -32,33 +32,33 @@ typedef enum step { STEP_AGAIN, STEP_WAIT, STEP_DROP } step;
 
 static void enter(http_connection *c, http_phase phase, uint64_t us) {
   c->phase = phase;
-  c->since_us = http__now(c->http);
+  c->since_us = http_now(c->http);
   c->deadline_us = us == 0 ? 0 : c->since_us + us;
 }
 
 static uint64_t head_us(const weft_http *http) {
-  return http__idle_us(http) < HEAD_US ? http__idle_us(http) : HEAD_US;
+  return http_idle_us(http) < HEAD_US ? http_idle_us(http) : HEAD_US;
 }
 
-bool http__connection_open(weft_http *http, int fd, const struct sockaddr_storage *peer) {
+bool http_connection_open(weft_http *http, int fd, const struct sockaddr_storage *peer) {
   http_connection *c = weft_alloc(1, sizeof *c);
   if (c == NULL) return false;
   *c = (http_connection){.http = http, .fd = fd, .readable = true, .writable = true, .next = http->first};
   struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
-  if (!http__wire_open(c) || epoll_ctl(http->epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
-    http__wire_close(c);
+  if (!http_wire_open(c) || epoll_ctl(http->epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
+    http_wire_close(c);
     weft_free(c);
     return false;
   }
   int one = 1;
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one,
                    sizeof one); /* a refusal costs time only; unix sockets have none */
-  c->address = http__address_of(http, fd, peer, &c->local);
+  c->address = http_address_of(http, fd, peer, &c->local);
   enter(c, PHASE_HEAD, head_us(http));
   if (c->next != NULL) c->next->previous = c;
   http->first = c;
   http->n_connections += 1;
-  http__postpone(c);
+  http_postpone(c);
   return true;
 }
 
@@ -68,7 +68,7 @@ static void leave(http_connection *c, bool left) {
   if (x == NULL) return;
   c->x = NULL;
   x->connection = NULL;
-  if (http__unqueue(x)) http__finish(x, left);
+  if (http_unqueue(x)) http_finish(x, left);
 }
 
 static void forget_pending(http_connection *c) {
@@ -88,16 +88,16 @@ static void close_connection(http_connection *c) {
   if (http->first == c) http->first = c->next;
   http->n_connections -= 1;
   (void)close(c->fd); /* nothing is left to lose; epoll forgets it */
-  http__wire_close(c);
+  http_wire_close(c);
   weft_free(c);
 }
 
-void http__drop(http_connection *c) {
+void http_drop(http_connection *c) {
   leave(c, true);
   close_connection(c);
 }
 
-void http__postpone(http_connection *c) {
+void http_postpone(http_connection *c) {
   weft_http *http = c->http;
   if (c->pending) return;
   c->pending = true;
@@ -112,7 +112,7 @@ void http__postpone(http_connection *c) {
 /* Heads come in small pieces, so that a connection in its head is small. */
 static wire_news receive(http_connection *c) {
   bool large = c->phase == PHASE_BODY || c->phase == PHASE_SKIP || c->phase == PHASE_LINGER;
-  return http__receive(c, large ? READ_BYTES : HEAD_READ_BYTES);
+  return http_receive(c, large ? READ_BYTES : HEAD_READ_BYTES);
 }
 
 static void consume(http_connection *c, size_t n) {
@@ -123,9 +123,9 @@ static void consume(http_connection *c, size_t n) {
 
 /* ---- the head ---- */
 
-void http__refuse_head(http_connection *c, weft_http_end how, const weft_http_fault *fault) {
-  http__count(c->http, how);
-  http__put_fault(c, fault);
+void http_refuse_head(http_connection *c, weft_http_end how, const weft_http_fault *fault) {
+  http_count(c->http, how);
+  http_put_fault(c, fault);
   enter(c, PHASE_FLUSH, 0);
 }
 
@@ -134,9 +134,9 @@ void http__refuse_head(http_connection *c, weft_http_end how, const weft_http_fa
 static step answer_early(http_connection *c) {
   uint64_t rest = c->length - c->n_read;
   bool skips = c->keep_alive && !c->chunked && rest <= SMALL_BODY_BYTES;
-  http__drop_body(c->x);
+  http_drop_body(c->x);
   if (!skips) c->keep_alive = false;
-  http__put_answer(c);
+  http_put_answer(c);
   if (skips) c->phase = PHASE_SKIP; /* within the time that the body has */
   if (!skips) enter(c, PHASE_FLUSH, 0);
   return STEP_AGAIN;
@@ -156,10 +156,10 @@ static step refuse_large(http_connection *c) {
   return refuse_body(c, 413, "body_too_large", line);
 }
 
-void http__give_up_body(http_connection *c, int code, const char *word, const char *message) {
+void http_give_up_body(http_connection *c, int code, const char *word, const char *message) {
   c->keep_alive = false;
   (void)refuse_body(c, code, word, message);
-  http__postpone(c);
+  http_postpone(c);
 }
 
 /* The request is whole. */
@@ -175,17 +175,17 @@ static step received(http_connection *c) {
     WEFT_CHECK(x->answer == ANSWER_WHOLE);
   } else if (c->hung_up) {
     return STEP_DROP; /* the answer would go nowhere */
-  } else if (!http__take_place(x, &why)) {
+  } else if (!http_take_place(x, &why)) {
     weft_exchange_refuse(x, &why);
   } else {
-    http__queue(x);
+    http_queue(x);
   }
   return STEP_AGAIN;
 }
 
 static step begin_request(http_connection *c, const weft_http_head *head) {
   weft_http *http = c->http;
-  weft_exchange *x = c->x = http__exchange_open(c, head);
+  weft_exchange *x = c->x = http_exchange_open(c, head);
   if (x == NULL) return STEP_DROP;
   c->bodiless = strcmp(head->method, "HEAD") == 0;
   c->keep_alive = head->keep_alive;
@@ -213,9 +213,9 @@ static step read_head(http_connection *c) {
   weft_http_fault fault;
   weft_parse parse = weft_http_scan(c->in.bytes, c->in.n, &c->scan, &fault);
   if (parse == WEFT_PARSE_MORE) {
-    bool first = c->in.n == 0, shaking = http__is_shaking(c);
+    bool first = c->in.n == 0, shaking = http_is_shaking(c);
     wire_news got = receive(c);
-    bool begins = (first && c->in.n > 0) || (shaking && !http__is_shaking(c));
+    bool begins = (first && c->in.n > 0) || (shaking && !http_is_shaking(c));
     if (got == WIRE_SOME && begins && c->phase == PHASE_HEAD) enter(c, PHASE_HEAD, head_us(http));
     return got == WIRE_SOME ? STEP_AGAIN : got == WIRE_NOTHING ? STEP_WAIT : STEP_DROP;
   }
@@ -228,7 +228,7 @@ static step read_head(http_connection *c) {
     parse = weft_http_parse(http->head_bytes, n, &http->head, &fault);
   }
   if (parse != WEFT_PARSE_BAD) return begin_request(c, &http->head);
-  http__refuse_head(c, WEFT_HTTP_MALFORMED, &fault);
+  http_refuse_head(c, WEFT_HTTP_MALFORMED, &fault);
   return STEP_AGAIN;
 }
 
@@ -240,7 +240,7 @@ static step keep_bytes(http_connection *c, const char *bytes, size_t n) {
   c->n_read += n;
   if (c->phase == PHASE_SKIP || n == 0) return STEP_AGAIN;
   if (c->n_read > c->http->config.body_bytes_max) return refuse_large(c);
-  if (!http__charge(x, n, &why)) {
+  if (!http_charge(x, n, &why)) {
     weft_exchange_refuse(x, &why);
     return answer_early(c);
   }
@@ -268,7 +268,7 @@ static step read_chunks(http_connection *c) {
   }
   if (c->phase != PHASE_BODY) return next;
   if (parse == WEFT_PARSE_DONE) return received(c);
-  http__count(c->http, WEFT_HTTP_MALFORMED);
+  http_count(c->http, WEFT_HTTP_MALFORMED);
   return refuse_body(c, fault.code, fault.word, fault.message);
 }
 
@@ -307,7 +307,7 @@ static void put_chunk(http_connection *c, const weft_text *piece) {
 static step pull_stream(http_connection *c) {
   weft_exchange *x = c->x;
   if (c->out.n > 0) return STEP_WAIT;
-  if (!x->begun) http__put_answer(c);
+  if (!x->begun) http_put_answer(c);
   weft_text piece = {0};
   weft_pull pull = WEFT_PULL_MORE;
   while (pull == WEFT_PULL_MORE && piece.n < OUT_BYTES && !piece.refused) {
@@ -340,11 +340,11 @@ static step make_answer(http_connection *c) {
   }
   if (has_worker(x)) return c->hung_up ? STEP_DROP : STEP_WAIT;
   if (c->hung_up && x->answer != ANSWER_WHOLE) return STEP_DROP;
-  http__drop_body(x); /* the handler took from it what it needs */
-  if (x->cancelled) http__tell_left(x);
-  if (!http__settle(x)) return STEP_WAIT;
+  http_drop_body(x); /* the handler took from it what it needs */
+  if (x->cancelled) http_tell_left(x);
+  if (!http_settle(x)) return STEP_WAIT;
   if (x->answer == ANSWER_STREAM) return pull_stream(c);
-  http__put_answer(c);
+  http_put_answer(c);
   enter(c, PHASE_FLUSH, 0);
   return STEP_AGAIN;
 }
@@ -355,12 +355,12 @@ static step finish_answer(http_connection *c) {
   bool left = c->x != NULL && c->x->code == CODE_LEFT;
   leave(c, left);
   if (!c->keep_alive) {
-    http__say_end(c);
+    http_say_end(c);
     enter(c, PHASE_LINGER, LINGER_US);
     c->n_read = 0;
     return STEP_AGAIN;
   }
-  enter(c, PHASE_HEAD, c->in.n > 0 ? head_us(c->http) : http__idle_us(c->http));
+  enter(c, PHASE_HEAD, c->in.n > 0 ? head_us(c->http) : http_idle_us(c->http));
   return STEP_AGAIN;
 }
 
@@ -374,35 +374,35 @@ static step linger(http_connection *c) {
 
 /* ---- time ---- */
 
-void http__expire(http_connection *c) {
+void http_expire(http_connection *c) {
   static const weft_http_fault late = {408, "late_head", "the head of the request did not come within 10 seconds"};
-  if (c->stall_us != 0 && http__now(c->http) >= c->stall_us) {
-    http__count(c->http, WEFT_HTTP_STALLED);
-    http__drop(c);
+  if (c->stall_us != 0 && http_now(c->http) >= c->stall_us) {
+    http_count(c->http, WEFT_HTTP_STALLED);
+    http_drop(c);
     return;
   }
   switch (c->phase) {
     case PHASE_HEAD:
       if (c->in.n > 0) {
-        http__refuse_head(c, WEFT_HTTP_LATE_HEAD, &late);
-        http__postpone(c);
+        http_refuse_head(c, WEFT_HTTP_LATE_HEAD, &late);
+        http_postpone(c);
         return;
       }
-      http__count(c->http, http__is_shaking(c) ? WEFT_HTTP_HANDSHAKE : WEFT_HTTP_IDLE);
+      http_count(c->http, http_is_shaking(c) ? WEFT_HTTP_HANDSHAKE : WEFT_HTTP_IDLE);
       break;
     case PHASE_BODY:
-      http__count(c->http, WEFT_HTTP_LATE_BODY);
-      http__give_up_body(c, 408, "late_body", "the body did not come within 10 seconds and one for each 64 KiB");
+      http_count(c->http, WEFT_HTTP_LATE_BODY);
+      http_give_up_body(c, 408, "late_body", "the body did not come within 10 seconds and one for each 64 KiB");
       return;
     case PHASE_SKIP:
-      http__count(c->http, WEFT_HTTP_LATE_BODY);
+      http_count(c->http, WEFT_HTTP_LATE_BODY);
       break;
     case PHASE_WORK: /* these two have no deadline but that of what is in out */
     case PHASE_FLUSH:
     case PHASE_LINGER:
       break;
   }
-  http__drop(c);
+  http_drop(c);
 }
 
 /* ---- all of it ---- */
@@ -424,14 +424,14 @@ static step advance(http_connection *c) {
   return STEP_DROP;
 }
 
-void http__drive(http_connection *c) {
+void http_drive(http_connection *c) {
   for (uint32_t turn = 0; turn < TURNS_MAX; turn++) {
-    step next = http__send(c) ? advance(c) : STEP_DROP;
+    step next = http_send(c) ? advance(c) : STEP_DROP;
     if (next == STEP_DROP) {
-      http__drop(c);
+      http_drop(c);
       return;
     }
     if (next == STEP_WAIT) return;
   }
-  http__postpone(c);
+  http_postpone(c);
 }

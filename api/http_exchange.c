@@ -38,7 +38,7 @@ static void make_id(weft_exchange *x, const char *given) {
   }
 }
 
-weft_exchange *http__exchange_open(http_connection *c, const weft_http_head *head) {
+weft_exchange *http_exchange_open(http_connection *c, const weft_http_head *head) {
   weft_exchange *x = weft_alloc(1, sizeof *x);
   if (x == NULL) return NULL;
   x->http = c->http;
@@ -56,25 +56,25 @@ weft_exchange *http__exchange_open(http_connection *c, const weft_http_head *hea
   return x;
 }
 
-void http__drop_body(weft_exchange *x) {
-  http__discharge(x);
+void http_drop_body(weft_exchange *x) {
+  http_discharge(x);
   weft_text_free(&x->body);
 }
 
-void http__tell_left(weft_exchange *x) {
+void http_tell_left(weft_exchange *x) {
   if (x->source.pull == NULL || x->told) return;
   x->told = true;
   x->source.left(x->source.self);
 }
 
-void http__finish(weft_exchange *x, bool left) {
+void http_finish(weft_exchange *x, bool left) {
   weft_http *http = x->http;
-  if (left) http__tell_left(x);
+  if (left) http_tell_left(x);
   http->config.done(http->config.self, x, x->begun ? x->code : 0, left || x->code == CODE_LEFT);
   if (x->source.pull != NULL) x->source.close(x->source.self);
-  http__forget_ready(x); /* after its source is closed nobody wakes it */
-  http__drop_body(x);
-  http__give_place(x);
+  http_forget_ready(x); /* after its source is closed nobody wakes it */
+  http_drop_body(x);
+  http_give_place(x);
   if (x->active) atomic_fetch_sub(&http->n_active, 1);
   weft_text_free(&x->text);
   for (uint32_t i = 0; i < x->n_headers; i++) {
@@ -156,7 +156,7 @@ void weft_exchange_later(weft_exchange *x, const weft_source *source) {
   set_source(x, ANSWER_LATER, source);
 }
 
-bool http__settle(weft_exchange *x) {
+bool http_settle(weft_exchange *x) {
   while (x->answer == ANSWER_LATER) {
     weft_pull pull = x->source.pull(x->source.self, x, NULL);
     if (pull == WEFT_PULL_WAIT) return false;
@@ -226,7 +226,7 @@ static void put_connection(http_connection *c) {
   }
 }
 
-void http__put_answer(http_connection *c) {
+void http_put_answer(http_connection *c) {
   weft_exchange *x = c->x;
   bool streams = x->answer == ANSWER_STREAM;
   WEFT_CHECK(!x->begun && (streams || x->answer == ANSWER_WHOLE));
@@ -247,7 +247,7 @@ void http__put_answer(http_connection *c) {
 }
 
 /* What is no request has no exchange. */
-void http__put_fault(http_connection *c, const weft_http_fault *fault) {
+void http_put_fault(http_connection *c, const weft_http_fault *fault) {
   weft_refusal why;
   weft_text body = {0};
   (void)weft_refuse(&why, fault->code, fault->word, NULL, "%s", fault->message);

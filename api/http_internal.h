@@ -5,7 +5,7 @@
  * may hold).
  *
  * Law: connections belong to the network thread alone. An exchange belongs to the network thread too, except from
- * http__queue to the end of its handler: then its answer, its source and its body are the worker's, and the network
+ * http_queue to the end of its handler: then its answer, its source and its body are the worker's, and the network
  * thread reads nothing of it but what the lock guards. The lock is held for a few instructions; no handler, source or
  * callback runs under it. The engine's callbacks take it (weft_exchange_wake), so it comes after every lock of theirs,
  * and before the workers' own. */
@@ -144,79 +144,79 @@ struct weft_http {
 };
 
 /* http.c */
-uint64_t http__now(const weft_http *http);
-uint64_t http__idle_us(const weft_http *http);
-void http__poke(weft_http *http); /* the network thread looks around; any thread */
-void http__count(weft_http *http, weft_http_end how);
+uint64_t http_now(const weft_http *http);
+uint64_t http_idle_us(const weft_http *http);
+void http_poke(weft_http *http); /* the network thread looks around; any thread */
+void http_count(weft_http *http, weft_http_end how);
 /* Makes a place free by ending a connection that holds no request which was read. False: there is none. */
-bool http__evict(weft_http *http);
+bool http_evict(weft_http *http);
 
 /* http_listen.c */
-weft_status http__listen(weft_http *http, const char *host, weft_error *error);
-void http__stop_listening(weft_http *http);
+weft_status http_listen(weft_http *http, const char *host, weft_error *error);
+void http_stop_listening(weft_http *http);
 
 /* http_wire.c: the network thread */
 typedef enum wire_news { WIRE_SOME, WIRE_NOTHING, WIRE_OVER } wire_news;
 /* False: no memory for a session. */
-bool http__wire_open(http_connection *c);
-void http__wire_close(http_connection *c);
+bool http_wire_open(http_connection *c);
+void http_wire_close(http_connection *c);
 /* Takes up to n_max bytes from the socket and appends to in what they say; WIRE_SOME may be a handshake's, which say
  * nothing. */
-wire_news http__receive(http_connection *c, size_t n_max);
+wire_news http_receive(http_connection *c, size_t n_max);
 /* The peer is in the handshake, or in what comes before. */
-bool http__is_shaking(const http_connection *c);
+bool http_is_shaking(const http_connection *c);
 /* Sends what is in out as far as the peer takes it; out is empty when all is sent. False: the connection is of no use
  * any more. */
-bool http__send(http_connection *c);
+bool http_send(http_connection *c);
 /* Nothing more is sent. */
-void http__say_end(http_connection *c);
+void http_say_end(http_connection *c);
 /* Lets one connection that waits do the next step of its handshake. */
-void http__shake_one(weft_http *http);
+void http_shake_one(weft_http *http);
 
 /* http_connection.c: the network thread */
-bool http__connection_open(weft_http *http, int fd, const struct sockaddr_storage *peer);
+bool http_connection_open(weft_http *http, int fd, const struct sockaddr_storage *peer);
 /* Goes on until it waits for the peer or for an answer. May free c. */
-void http__drive(http_connection *c);
+void http_drive(http_connection *c);
 /* It is driven again before the thread sleeps. */
-void http__postpone(http_connection *c);
-void http__expire(http_connection *c); /* its deadline has passed */
-void http__drop(http_connection *c);   /* ends it now; its exchange learns that the client left */
+void http_postpone(http_connection *c);
+void http_expire(http_connection *c); /* its deadline has passed */
+void http_drop(http_connection *c);   /* ends it now; its exchange learns that the client left */
 /* What came is no request; it is answered, and the connection ends. */
-void http__refuse_head(http_connection *c, weft_http_end how, const weft_http_fault *fault);
+void http_refuse_head(http_connection *c, weft_http_end how, const weft_http_fault *fault);
 /* The request of c, whose body is not all there, is refused; what else comes of it is thrown away. */
-void http__give_up_body(http_connection *c, int code, const char *word, const char *message);
+void http_give_up_body(http_connection *c, int code, const char *word, const char *message);
 
 /* http_exchange.c: the network thread */
-weft_exchange *http__exchange_open(http_connection *c, const weft_http_head *head);
-void http__drop_body(weft_exchange *x);
+weft_exchange *http_exchange_open(http_connection *c, const weft_http_head *head);
+void http_drop_body(weft_exchange *x);
 /* Tells the source, once. */
-void http__tell_left(weft_exchange *x);
+void http_tell_left(weft_exchange *x);
 /* Its last moment: counted, its source closed, freed. */
-void http__finish(weft_exchange *x, bool left);
+void http_finish(weft_exchange *x, bool left);
 /* Works on an answer that comes later. False: it is not there yet. */
-bool http__settle(weft_exchange *x);
+bool http_settle(weft_exchange *x);
 /* The head of the answer, and of a whole answer the rest. */
-void http__put_answer(http_connection *c);
-void http__put_fault(http_connection *c, const weft_http_fault *fault);
+void http_put_answer(http_connection *c);
+void http_put_fault(http_connection *c, const weft_http_fault *fault);
 
 /* http_jobs.c */
-weft_status http__jobs_open(weft_http *http, weft_error *error);
-void http__jobs_close(weft_http *http); /* waits for running handlers; what waits is refused */
-void http__refuse_closing(weft_exchange *x);
-void http__queue(weft_exchange *x);
-bool http__unqueue(weft_exchange *x); /* true: no worker has it any more, nor will */
-weft_exchange *http__take_ready(weft_http *http);
-void http__forget_ready(weft_exchange *x); /* whoever woke it last has let go of it */
+weft_status http_jobs_open(weft_http *http, weft_error *error);
+void http_jobs_close(weft_http *http); /* waits for running handlers; what waits is refused */
+void http_refuse_closing(weft_exchange *x);
+void http_queue(weft_exchange *x);
+bool http_unqueue(weft_exchange *x); /* true: no worker has it any more, nor will */
+weft_exchange *http_take_ready(weft_http *http);
+void http_forget_ready(weft_exchange *x); /* whoever woke it last has let go of it */
 
 /* http_share.c: the network thread */
-void http__share_open(weft_http *http);
+void http_share_open(weft_http *http);
 /* fd: the socket that has this peer. */
-uint32_t http__address_of(const weft_http *http, int fd, const struct sockaddr_storage *peer, bool *local);
+uint32_t http_address_of(const weft_http *http, int fd, const struct sockaddr_storage *peer, bool *local);
 /* Counts n more bytes of a body; false: why says that there is no room. */
-bool http__charge(weft_exchange *x, uint64_t n, weft_refusal *why);
-void http__discharge(weft_exchange *x);
+bool http_charge(weft_exchange *x, uint64_t n, weft_refusal *why);
+void http_discharge(weft_exchange *x);
 /* Counts one more request being answered. */
-bool http__take_place(weft_exchange *x, weft_refusal *why);
-void http__give_place(weft_exchange *x);
+bool http_take_place(weft_exchange *x, weft_refusal *why);
+void http_give_place(weft_exchange *x);
 
 #endif

@@ -24,10 +24,10 @@ void weft_exchange_wake(weft_exchange *x) {
   bool first = http->ready == NULL;
   make_ready(x);
   (void)pthread_mutex_unlock(&http->lock);
-  if (first) http__poke(http); /* otherwise whoever was first has done so, and the thread takes all */
+  if (first) http_poke(http); /* otherwise whoever was first has done so, and the thread takes all */
 }
 
-weft_exchange *http__take_ready(weft_http *http) {
+weft_exchange *http_take_ready(weft_http *http) {
   (void)pthread_mutex_lock(&http->lock);
   weft_exchange *x = http->ready;
   if (x != NULL) {
@@ -39,7 +39,7 @@ weft_exchange *http__take_ready(weft_http *http) {
   return x;
 }
 
-void http__forget_ready(weft_exchange *x) {
+void http_forget_ready(weft_exchange *x) {
   weft_http *http = x->http;
   (void)pthread_mutex_lock(&http->lock);
   if (x->in_ready) {
@@ -64,7 +64,7 @@ static weft_exchange *exchange_of(weft_job *job) {
   return (weft_exchange *)(void *)((char *)job - offsetof(weft_exchange, job));
 }
 
-void http__refuse_closing(weft_exchange *x) {
+void http_refuse_closing(weft_exchange *x) {
   weft_refusal why;
   (void)weft_refuse(&why, 503, "cancelled", NULL, "the request was cancelled: the server is shutting down");
   weft_exchange_refuse(x, &why);
@@ -74,26 +74,26 @@ static void run_job(void *self, weft_job *job, bool closing) {
   weft_http *http = self;
   weft_exchange *x = exchange_of(job);
   if (closing) {
-    http__refuse_closing(x);
+    http_refuse_closing(x);
   } else {
     http->config.handle(http->config.self, x);
   }
   (void)pthread_mutex_lock(&http->lock);
   x->working = false;
   make_ready(x);
-  http__poke(http);
+  http_poke(http);
   (void)pthread_mutex_unlock(&http->lock);
 }
 
-void http__queue(weft_exchange *x) {
+void http_queue(weft_exchange *x) {
   weft_http *http = x->http;
   (void)pthread_mutex_lock(&http->lock);
   bool taken = x->working = weft_workers_put(http->workers, &x->job, queue_of(x));
   (void)pthread_mutex_unlock(&http->lock);
-  if (!taken) http__refuse_closing(x);
+  if (!taken) http_refuse_closing(x);
 }
 
-bool http__unqueue(weft_exchange *x) {
+bool http_unqueue(weft_exchange *x) {
   weft_http *http = x->http;
   (void)pthread_mutex_lock(&http->lock);
   if (x->working && weft_workers_take_back(http->workers, &x->job)) x->working = false;
@@ -102,7 +102,7 @@ bool http__unqueue(weft_exchange *x) {
   return free_of_workers;
 }
 
-weft_status http__jobs_open(weft_http *http, weft_error *error) {
+weft_status http_jobs_open(weft_http *http, weft_error *error) {
   const weft_http_config *c = &http->config;
   const weft_workers_config config = {.n_threads = c->n_workers,
                                       .n_tenants = c->n_tenants > 1 ? c->n_tenants : (uint32_t)ADDRESSES_MAX,
@@ -113,7 +113,7 @@ weft_status http__jobs_open(weft_http *http, weft_error *error) {
   return weft_workers_open(&config, &http->workers, error);
 }
 
-void http__jobs_close(weft_http *http) {
+void http_jobs_close(weft_http *http) {
   (void)pthread_mutex_lock(&http->lock);
   http->closing = true;
   (void)pthread_mutex_unlock(&http->lock);

@@ -50,7 +50,7 @@ static void learn_address(weft_http *http) {
   struct sockaddr_storage own = {0};
   socklen_t n = sizeof own;
   (void)getsockname(http->listener, (struct sockaddr *)&own, &n); /* cannot fail for a socket that is bound */
-  (void)http__address_of(http, http->listener, &own, &http->loopback);
+  (void)http_address_of(http, http->listener, &own, &http->loopback);
   const void *at = &own;
   if (own.ss_family == AF_INET) http->port = ntohs(((const struct sockaddr_in *)at)->sin_port);
   if (own.ss_family == AF_INET6) http->port = ntohs(((const struct sockaddr_in6 *)at)->sin6_port);
@@ -115,7 +115,7 @@ static weft_status listen_on_path(weft_http *http, const char *path, weft_error 
 
 /* ---- both ---- */
 
-weft_status http__listen(weft_http *http, const char *host, weft_error *error) {
+weft_status http_listen(weft_http *http, const char *host, weft_error *error) {
   static const char unix_prefix[] = "unix:";
   size_t n = sizeof unix_prefix - 1;
   bool is_unix = strncmp(host, unix_prefix, n) == 0;
@@ -124,7 +124,7 @@ weft_status http__listen(weft_http *http, const char *host, weft_error *error) {
   return status;
 }
 
-void http__stop_listening(weft_http *http) {
+void http_stop_listening(weft_http *http) {
   struct stat file;
   if (http->socket_path != NULL && lstat(http->socket_path, &file) == 0 && file.st_dev == http->socket_device &&
       file.st_ino == http->socket_inode) {

@@ -12,10 +12,10 @@
 
 enum { SMALL_SHARE = 8, RESERVE_SHARE = 8 };
 
-void http__share_open(weft_http *http) {
+void http_share_open(weft_http *http) {
   http->small.max = http->config.bodies_bytes_max / SMALL_SHARE;
   http->large.max = http->config.bodies_bytes_max - http->small.max;
-  if (getrandom(&http->seed, sizeof http->seed, 0) != (ssize_t)sizeof http->seed) http->seed = http__now(http);
+  if (getrandom(&http->seed, sizeof http->seed, 0) != (ssize_t)sizeof http->seed) http->seed = http_now(http);
 }
 
 /* ---- addresses ---- */
@@ -30,7 +30,7 @@ static uint64_t mix(uint64_t h) {
 
 /* Of IPv6 the first half: whoever has one address there has all of the second. On a unix socket users take the place of
  * addresses. */
-uint32_t http__address_of(const weft_http *http, int fd, const struct sockaddr_storage *peer, bool *local) {
+uint32_t http_address_of(const weft_http *http, int fd, const struct sockaddr_storage *peer, bool *local) {
   uint64_t key = 0;
   *local = false;
   if (peer->ss_family == AF_INET) {
@@ -81,7 +81,7 @@ static bool take_room(weft_exchange *x, body_pool *pool, uint64_t n, weft_refusa
   while (pool->used + n > pool->max) {
     http_connection *most = holder_of_most(http, pool);
     if (most == NULL || pool->of[most->x->who] <= mine) return refuse_room(why, 503, "busy", pool->max);
-    http__give_up_body(most, 503, "busy", "others need the memory that requests with your key hold: try again");
+    http_give_up_body(most, 503, "busy", "others need the memory that requests with your key hold: try again");
   }
   atomic_fetch_add(&http->n_body_bytes, n);
   pool->used += n;
@@ -91,7 +91,7 @@ static bool take_room(weft_exchange *x, body_pool *pool, uint64_t n, weft_refusa
   return true;
 }
 
-void http__discharge(weft_exchange *x) {
+void http_discharge(weft_exchange *x) {
   if (x->pool == NULL) return;
   atomic_fetch_sub(&x->http->n_body_bytes, x->n_charged);
   x->pool->used -= x->n_charged;
@@ -100,20 +100,20 @@ void http__discharge(weft_exchange *x) {
   x->n_charged = 0;
 }
 
-bool http__charge(weft_exchange *x, uint64_t n, weft_refusal *why) {
+bool http_charge(weft_exchange *x, uint64_t n, weft_refusal *why) {
   weft_http *http = x->http;
   uint64_t known = x->connection->length > x->n_charged + n ? x->connection->length : x->n_charged + n;
   body_pool *pool = known <= SMALL_BODY_BYTES ? &http->small : &http->large;
   if (x->pool != NULL && x->pool != pool) { /* chunks that turned out to be many */
     n += x->n_charged;
-    http__discharge(x);
+    http_discharge(x);
   }
   return take_room(x, pool, n, why);
 }
 
 /* ---- places ---- */
 
-bool http__take_place(weft_exchange *x, weft_refusal *why) {
+bool http_take_place(weft_exchange *x, weft_refusal *why) {
   weft_http *http = x->http;
   uint32_t all = http->config.connections_max, reserve = all / RESERVE_SHARE > 0 ? all / RESERVE_SHARE : 1;
   uint32_t places = all > reserve ? all - reserve : 1;
@@ -133,7 +133,7 @@ bool http__take_place(weft_exchange *x, weft_refusal *why) {
   return true;
 }
 
-void http__give_place(weft_exchange *x) {
+void http_give_place(weft_exchange *x) {
   if (!x->busy) return;
   x->http->n_busy -= 1;
   x->http->n_busy_of[x->who] -= 1;

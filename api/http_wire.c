@@ -19,7 +19,7 @@ enum {
   KEPT_BYTES = 4096   /* memory that a connection keeps between two answers */
 };
 
-bool http__wire_open(http_connection *c) {
+bool http_wire_open(http_connection *c) {
   weft_http *http = c->http;
   (void)pthread_mutex_lock(&http->lock);
   bool plain = http->identity == NULL;
@@ -33,7 +33,7 @@ static void set_waits(http_connection *c, bool waits) {
   c->waits = waits;
 }
 
-void http__wire_close(http_connection *c) {
+void http_wire_close(http_connection *c) {
   set_waits(c, false);
   tls_close(c->tls);
   weft_text_free(&c->in);
@@ -41,7 +41,7 @@ void http__wire_close(http_connection *c) {
   weft_text_free(&c->wire);
 }
 
-bool http__is_shaking(const http_connection *c) {
+bool http_is_shaking(const http_connection *c) {
   return c->tls != NULL && !tls_is_ready(c->tls);
 }
 
@@ -81,12 +81,12 @@ static bool push_wire(http_connection *c) {
   }
 }
 
-bool http__send(http_connection *c) {
+bool http_send(http_connection *c) {
   if (c->out.refused) return false; /* half an answer would look whole */
   if (c->out.n == 0 && c->wire.n == 0) return true;
   if (!(c->tls == NULL ? push(c, &c->out, &c->sent) : push_wire(c))) return false;
   if (c->sent < c->out.n || c->wire_sent < c->wire.n) {
-    if (c->stall_us == 0) c->stall_us = http__now(c->http) + http__idle_us(c->http);
+    if (c->stall_us == 0) c->stall_us = http_now(c->http) + http_idle_us(c->http);
     return true;
   }
   c->stall_us = 0;
@@ -95,7 +95,7 @@ bool http__send(http_connection *c) {
   return true;
 }
 
-void http__say_end(http_connection *c) {
+void http_say_end(http_connection *c) {
   if (c->tls != NULL) tls_end(c->tls, &c->wire);
   (void)push(c, &c->wire,
              &c->wire_sent); /* a few bytes after an answer that was taken: what cannot go now is not missed */
@@ -118,12 +118,12 @@ static wire_news answer_plain(http_connection *c) {
   c->tls = NULL;
   weft_text_free(&c->wire);
   c->wire_sent = 0;
-  http__refuse_head(c, WEFT_HTTP_HANDSHAKE, &fault);
+  http_refuse_head(c, WEFT_HTTP_HANDSHAKE, &fault);
   return WIRE_SOME;
 }
 
 static wire_news take(http_connection *c, const char *bytes, size_t n) {
-  bool shaking = http__is_shaking(c);
+  bool shaking = http_is_shaking(c);
   const char *why;
   switch (tls_take(c->tls, bytes, n, &c->in, &c->wire, &why)) {
     case TLS_GOES_ON:
@@ -137,7 +137,7 @@ static wire_news take(http_connection *c, const char *bytes, size_t n) {
       break;
   }
   weft_log(WEFT_LOG_INFO, "%s: %s", shaking ? "no TLS handshake" : "broken TLS", why);
-  if (shaking) http__count(c->http, WEFT_HTTP_HANDSHAKE);
+  if (shaking) http_count(c->http, WEFT_HTTP_HANDSHAKE);
   (void)push(c, &c->wire, &c->wire_sent); /* the alert, if the peer takes it */
   return WIRE_OVER;
 }
@@ -145,12 +145,12 @@ static wire_news take(http_connection *c, const char *bytes, size_t n) {
 /* Whether bytes are wanted now. A peer that does not take what its own words make necessary is not read. */
 static bool may_read(http_connection *c) {
   bool wanted = c->readable && c->wire.n - c->wire_sent <= WIRE_BYTES;
-  set_waits(c, wanted && http__is_shaking(c) && !c->turn);
+  set_waits(c, wanted && http_is_shaking(c) && !c->turn);
   c->turn = false;
   return wanted && !c->waits;
 }
 
-wire_news http__receive(http_connection *c, size_t n_max) {
+wire_news http_receive(http_connection *c, size_t n_max) {
   weft_http *http = c->http;
   ssize_t n;
   if (c->ended) return WIRE_OVER;
@@ -172,10 +172,10 @@ wire_news http__receive(http_connection *c, size_t n_max) {
 
 /* ---- handshakes ---- */
 
-void http__shake_one(weft_http *http) {
+void http_shake_one(weft_http *http) {
   uint32_t n_of[ADDRESSES_MAX] = {0};
   http_connection *next = NULL;
-  for (http_connection *c = http->first; c != NULL; c = c->next) n_of[c->address] += http__is_shaking(c);
+  for (http_connection *c = http->first; c != NULL; c = c->next) n_of[c->address] += http_is_shaking(c);
   for (http_connection *c = http->first; c != NULL; c = c->next) {
     if (!c->waits) continue;
     bool sooner = next == NULL || n_of[c->address] < n_of[next->address] ||
@@ -184,5 +184,5 @@ void http__shake_one(weft_http *http) {
   }
   if (next == NULL) return;
   next->turn = true;
-  http__drive(next);
+  http_drive(next);
 }

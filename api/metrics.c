@@ -36,7 +36,7 @@ static const weft_counter_row weft_rows[] = {
     {"weft_steps_total", "counter", "Forward passes.", AT(n_steps)},
     {"weft_steps_mixed_total", "counter", "Forward passes with canvas rows and decode or prefill rows in them.",
      AT(n_mixed_steps)},
-    {"weft_switches_total", "counter", "Forward passes on another weight set than the one before.", AT(n_switches)},
+    {"weft_switches_total", "counter", "Forward passes on another model than the one before.", AT(n_switches)},
     {"weft_rows_total", "counter", "Rows computed.", AT(n_rows)},
     {"weft_rows_prefill_total", "counter", "Rows of prompts.", AT(n_prefill_rows)},
     {"weft_rows_decode_total", "counter", "Rows that decode token by token.", AT(n_decode_rows)},

@@ -64,7 +64,7 @@ static weft_status encode_common(const weft_served_model *m, const weft_prompt *
 static weft_status pin_tokens(weft_runtime *rt, const weft_prefix *p, uint32_t index, const int32_t *tokens, uint32_t n,
                               uint32_t *id, weft_error *error) {
   uint64_t now = weft_clock_us();
-  weft_pin_params params = {.runner = index,
+  weft_pin_params params = {.model = index,
                             .tenant = p->tenant,
                             .domain = weft_runtime_domain(rt, p->tenant),
                             .is_public = p->is_public,
@@ -105,7 +105,7 @@ uint32_t weft_pins(weft_runtime *rt, weft_pin_card *out, uint32_t max) {
   for (uint32_t i = 0; i < n; i++) {
     uint64_t left = info[i].expires_us > now ? info[i].expires_us - now : 0;
     out[i] = (weft_pin_card){.id = info[i].id,
-                             .model = rt->model[info[i].runner].name,
+                             .model = rt->model[info[i].model].name,
                              .tenant = info[i].tenant,
                              .is_public = info[i].is_public,
                              .held = info[i].held,

@@ -356,7 +356,7 @@ static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenan
     runners[i] = rt->model[i].runner;
     if (rt->model[i].context > context) context = rt->model[i].context;
   }
-  weft_engine_config config = {.n_runners = rt->n_models,
+  weft_engine_config config = {.n_models = rt->n_models,
                                .runner = runners,
                                .n_pages = rt->n_pages,
                                .n_host_pages = rt->n_host_pages,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* One step as flat arrays: the contract between the scheduler, which fills it, and a runner, which computes it.
  *
- * Law. A batch belongs to one weight set; one without rows only brings its copies. Segments are lists of new rows on
+ * Law. A batch belongs to one model; one without rows only brings its copies. Segments are lists of new rows on
  * top of kv_len valid keys:
  *   causal segments first (prefill chunks, decode rows, canvas commits), rows [0, n_causal)
  *   canvas segments after them (denoise steps), rows [n_causal, n_rows)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A runner computes steps of one weight set on one device and keeps what running requests need between steps:
+/* A runner computes steps of one model on one device and keeps what running requests need between steps:
  * sequence slots (last token, token history, canvas, argmax history, soft embedding, done flag).
  *
  * Law: submit never waits for the device; at most `depth` batches are submitted and not collected; collect gives
@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-/* What the scheduler may know of a weight set. */
+/* What the scheduler may know of a model. */
 typedef struct weft_runner_info {
   char name[128]; /* as clients ask for it */
   char arch[32];

@@ -8,7 +8,7 @@
 #include "pager/spill.h"
 
 typedef struct recount {
-  const pager_space *space;
+  const pager_model *model;
   uint32_t *page_refs; /* from the tables */
   uint32_t n_pinned[WEFT_OWNERS_MAX], n_cached[WEFT_OWNERS_MAX];
   weft_group_usage *usage; /* by group id */
@@ -124,7 +124,7 @@ static bool groups_check(const weft_pager *pager, const recount *now, weft_error
   for (uint32_t i = 0; i < WEFT_MODELS_MAX * WEFT_GROUPS_MAX; i++) {
     const weft_group_usage *a = &now->usage[i], *b = &pager->usage[i];
     if (a->n_pinned != b->n_pinned || a->n_cached != b->n_cached || a->n_host != b->n_host || a->n_file != b->n_file)
-      return BROKEN("space %u, group %u: %u pinned, %u cached, %u and %u below, counted %u, %u, %u and %u",
+      return BROKEN("model %u, group %u: %u pinned, %u cached, %u and %u below, counted %u, %u, %u and %u",
                     i / WEFT_GROUPS_MAX, i % WEFT_GROUPS_MAX, a->n_pinned, a->n_cached, a->n_host, a->n_file,
                     b->n_pinned, b->n_cached, b->n_host, b->n_file);
   }
@@ -135,7 +135,7 @@ static bool groups_check(const weft_pager *pager, const recount *now, weft_error
 static bool order_check(const weft_pager *pager, const recount *now, weft_page page, weft_error *error) {
   const pager_page *record = &pager->page[page];
   if (record->state == PAGER_FREE || record->node == PAGER_NODE_NONE) return true;
-  const pager_group *group = &now->space[pager->node[record->node].space].group[record->group];
+  const pager_group *group = &now->model[pager->node[record->node].model].group[record->group];
   if (group->layers.window != 0 || pager->node[record->node].depth == group->span) return true;
   uint32_t before = record->node;
   for (uint32_t i = 0; i < group->span; i++) before = pager->node[before].parent;
@@ -183,7 +183,7 @@ static bool pages_check(const weft_pager *pager, recount *now, weft_error *error
 
 static bool table_check(const weft_pager *pager, recount *now, weft_seq seq, uint32_t g, weft_error *error) {
   const pager_seq *s = &pager->seq[seq];
-  const pager_group *group = &now->space[s->space].group[g];
+  const pager_group *group = &now->model[s->model].group[g];
   const weft_page *table = pager_table(pager, seq, g);
   uint32_t n_blocks = pager_blocks(group, s->n_reserved);
   if (s->end[g] != n_blocks)
@@ -197,10 +197,10 @@ static bool table_check(const weft_pager *pager, recount *now, weft_seq seq, uin
     if (block < s->first[g]) continue;
     if (table[block] >= pager->n_pages_touched)
       return BROKEN("sequence %u, group %u: block %u has no page", seq, g, block);
-    if (pager->page[table[block]].pinned.group_id != pager_group_id(s->space, g))
+    if (pager->page[table[block]].pinned.group_id != pager_group_id(s->model, g))
       return BROKEN("sequence %u, group %u: page %u is of group id %u", seq, g, table[block],
                     pager->page[table[block]].pinned.group_id);
-    now->usage[pager_group_id(s->space, g)].n_pinned += now->page_refs[table[block]] == 0;
+    now->usage[pager_group_id(s->model, g)].n_pinned += now->page_refs[table[block]] == 0;
     now->page_refs[table[block]] += 1;
     if (block < pager_blocks(group, s->n_valid)) continue;
     const pager_page *record = &pager->page[table[block]];
@@ -214,7 +214,7 @@ static bool table_check(const weft_pager *pager, recount *now, weft_seq seq, uin
  * domain or within the public prefix that it asked for. */
 static bool chain_check(const weft_pager *pager, recount *now, weft_seq seq, weft_error *error) {
   const pager_seq *s = &pager->seq[seq];
-  const pager_space *space = &now->space[s->space];
+  const pager_model *model = &now->model[s->model];
   if (s->tail == PAGER_NODE_NONE) return true;
   now->node_refs[s->tail] += 1;
   if (pager->node[s->tail].depth != s->n_valid >> pager->base_shift)
@@ -227,8 +227,8 @@ static bool chain_check(const weft_pager *pager, recount *now, weft_seq seq, wef
     bool in_public = pager->node[node].depth <= s->public_end;
     if (!domain_is(pager, root_of(pager, now, node), in_public ? WEFT_DOMAIN_PUBLIC : s->domain))
       return BROKEN("sequence %u reaches node %u of another domain", seq, node);
-    for (uint32_t g = 0; g < space->n_groups; g++) {
-      uint32_t span = space->group[g].span, depth = pager->node[node].depth;
+    for (uint32_t g = 0; g < model->n_groups; g++) {
+      uint32_t span = model->group[g].span, depth = pager->node[node].depth;
       if ((depth & (span - 1)) != 0 || depth / span - 1 < s->first[g]) continue;
       if (pager_places(pager, node)[g] != pager_table(pager, seq, g)[depth / span - 1])
         return BROKEN("sequence %u, group %u: its page at depth %u is not the node's", seq, g, depth);
@@ -259,7 +259,7 @@ static bool seqs_check(const weft_pager *pager, recount *now, weft_error *error)
     n_live += 1;
     if (s->n_valid > s->n_reserved || s->n_reserved > pager->seq_tokens_max)
       return BROKEN("sequence %u: %u valid, %u reserved", seq, s->n_valid, s->n_reserved);
-    for (uint32_t g = 0; g < now->space[s->space].n_groups; g++)
+    for (uint32_t g = 0; g < now->model[s->model].n_groups; g++)
       if (!table_check(pager, now, seq, g, error)) return false;
     if (!chain_check(pager, now, seq, error)) return false;
     if (!promises_check(pager, now, seq, error)) return false;
@@ -277,7 +277,7 @@ static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uin
   if (record->parent != PAGER_NODE_NONE) {
     const pager_node *parent = &pager->node[record->parent];
     if (record->parent >= pager->n_nodes_touched || !parent->live || parent->depth + !record->root != record->depth ||
-        parent->space != record->space)
+        parent->model != record->model)
       return BROKEN("node %u does not follow its parent %u", node, record->parent);
     if (record->worth > parent->worth || record->worth >= PAGER_N_WORTHS)
       return BROKEN("node %u is worth more than its parent", node);
@@ -290,17 +290,17 @@ static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uin
   } else {
     weft_key128 domain;
     memcpy(&domain, pager_tokens(pager, node), sizeof domain);
-    if (pager_root_find(pager, record->parent, record->space, domain) != node)
+    if (pager_root_find(pager, record->parent, record->model, domain) != node)
       return BROKEN("node %u is not the root that its domain finds", node);
     if (record->parent != PAGER_NODE_NONE && !domain_is(pager, root_of(pager, now, record->parent), WEFT_DOMAIN_PUBLIC))
       return BROKEN("node %u begins a domain below a prefix that is not public", node);
   }
   if (!pager_journal_name_is_right(pager, node)) return BROKEN("the journal has another name for node %u", node);
-  const pager_space *space = &now->space[record->space];
+  const pager_model *model = &now->model[record->model];
   for (uint32_t g = 0; g < pager->n_places; g++) {
     uint32_t place = pager_places(pager, node)[g];
     if (place == PAGER_PLACE_NONE) continue;
-    if (record->root || g >= space->n_groups || (record->depth & (space->group[g].span - 1)) != 0)
+    if (record->root || g >= model->n_groups || (record->depth & (model->group[g].span - 1)) != 0)
       return BROKEN("node %u: no block of group %u ends there", node, g);
     *n_promises += pager_place_is_promise(place);
     if (pager_place_is_promise(place)) continue;
@@ -309,7 +309,7 @@ static bool node_check(const weft_pager *pager, recount *now, uint32_t node, uin
       uint32_t slot = place & ~PAGER_PLACE_SLOT;
       if (slot >= pager->n_slots || pager->slot[slot].node != node || pager->slot[slot].group != g)
         return BROKEN("node %u names slot %u, which does not name it", node, slot);
-      weft_group_usage *usage = &now->usage[pager_group_id(record->space, g)];
+      weft_group_usage *usage = &now->usage[pager_group_id(record->model, g)];
       *(slot < pager->n_host ? &usage->n_host : &usage->n_file) += 1;
       continue;
     }
@@ -339,7 +339,7 @@ static bool nodes_check(const weft_pager *pager, recount *now, weft_error *error
 }
 
 bool weft_pager_check(const weft_pager *pager, weft_error *error) {
-  recount now = {.space = pager->space,
+  recount now = {.model = pager->model,
                  .page_refs = weft_alloc(pager->n_pages, sizeof(uint32_t)),
                  .rank = weft_alloc(pager->n_pages, sizeof(uint32_t)),
                  .node_refs = weft_alloc(pager->n_nodes, sizeof(uint32_t)),

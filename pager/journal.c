@@ -15,7 +15,7 @@ static weft_key128 name_of(const weft_pager *pager, uint32_t node) {
   } bytes;
   size_t n_rest = record->root ? sizeof(weft_key128) : 4 * (size_t)pager->base_tokens;
   bytes.before =
-      record->parent == PAGER_NODE_NONE ? pager->space[record->space].fingerprint : pager->journal_name[record->parent];
+      record->parent == PAGER_NODE_NONE ? pager->model[record->model].fingerprint : pager->journal_name[record->parent];
   memcpy(bytes.rest, pager_tokens(pager, node), n_rest);
   XXH128_hash_t name = XXH3_128bits(&bytes, sizeof bytes.before + n_rest);
   return (weft_key128){.low = name.low64, .high = name.high64};
@@ -32,14 +32,14 @@ bool pager_journal_name_is_right(const weft_pager *pager, uint32_t node) {
 void pager_journal_content(weft_pager *pager, weft_journal_kind kind, weft_tier tier, uint32_t index, uint32_t node,
                            uint32_t g) {
   if (pager->journal == NULL) return;
-  uint32_t space = pager->node[node].space;
-  const pager_group *group = &pager->space[space].group[g];
+  uint32_t model = pager->node[node].model;
+  const pager_group *group = &pager->model[model].group[g];
   uint32_t start = node;
   for (uint32_t i = 0; i < group->span; i++) start = pager->node[start].parent;
   weft_journal_event *event = &pager->journal[pager->journal_next & pager->journal_mask];
   event->number = pager->journal_next++;
   event->kind = kind;
-  event->space = space;
+  event->model = model;
   event->group = g;
   event->tier = tier;
   event->page = index;

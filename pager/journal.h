@@ -5,12 +5,12 @@
  * capacity overwrites it. Writing never waits for a reader, and a reader that fell behind learns how many events it
  * missed.
  *
- * Names. An event names a block by a hash that anybody can compute who knows the fingerprint of the space, the domain
+ * Names. An event names a block by a hash that anybody can compute who knows the fingerprint of the model, the domain
  * and the tokens, so that a router can compare it with a prompt. It has nothing to do with the hash of the prefix
  * index, which is secret. All numbers are little-endian:
  *   root of a domain   XXH3-128 of (the fingerprint or, behind a public prefix, the name of its last block; the domain)
  *   base block         XXH3-128 of (the name before it; its tokens as int32). A base block has as many tokens as the
- *                      smallest block of any space; a larger block has the name of its last base block
+ *                      smallest block of any model; a larger block has the name of its last base block
  *
  * Who reads it: the tests, whose model of the pager knows from the journal alone what must be found; and a publisher of
  * cache events for routers, once the server has one. Until then the engine opens its pager without a journal: events
@@ -33,7 +33,7 @@ typedef enum weft_journal_kind {
 typedef struct weft_journal_event {
   uint64_t number; /* 0, 1, 2, … */
   weft_journal_kind kind;
-  uint32_t space, group;
+  uint32_t model, group;
   weft_tier tier;
   weft_page page;           /* or the slot of the tier */
   weft_key128 hash, parent; /* the names of the prefix that ends with the block, and of the prefix before the block */

@@ -14,15 +14,15 @@ static bool power_of_two(uint32_t n) {
   return n != 0 && (n & (n - 1)) == 0;
 }
 
-static weft_status space_check(const weft_space_config *space, uint32_t index, weft_error *error) {
-  if (space->n_groups == 0 || space->n_groups > WEFT_GROUPS_MAX)
-    return weft_fail(error, WEFT_E_INVALID, "pager: space[%u].n_groups is %u; give 1 to %d", index, space->n_groups,
+static weft_status check_model(const weft_pager_model *model, uint32_t index, weft_error *error) {
+  if (model->n_groups == 0 || model->n_groups > WEFT_GROUPS_MAX)
+    return weft_fail(error, WEFT_E_INVALID, "pager: model[%u].n_groups is %u; give 1 to %d", index, model->n_groups,
                      WEFT_GROUPS_MAX);
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    uint32_t tokens = space->group[g].block_tokens;
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    uint32_t tokens = model->group[g].block_tokens;
     if (!power_of_two(tokens) || tokens > WEFT_BLOCK_TOKENS_MAX)
       return weft_fail(error, WEFT_E_INVALID,
-                       "pager: space[%u].group[%u].block_tokens is %u; give a power of two up to %d", index, g, tokens,
+                       "pager: model[%u].group[%u].block_tokens is %u; give a power of two up to %d", index, g, tokens,
                        WEFT_BLOCK_TOKENS_MAX);
   }
   return WEFT_OK;
@@ -41,35 +41,35 @@ static weft_status config_check(const weft_pager_config *config, weft_error *err
     return weft_fail(error, WEFT_E_INVALID, "pager: n_seqs is %u; give 1 to 2^24 - 256", config->n_seqs);
   if (config->seq_tokens_max == 0 || config->seq_tokens_max > PAGER_DEPTH_MAX)
     return weft_fail(error, WEFT_E_INVALID, "pager: seq_tokens_max is %u; give 1 to 2^24 - 1", config->seq_tokens_max);
-  if (config->n_spaces == 0 || config->n_spaces > WEFT_MODELS_MAX || config->space == NULL)
-    return weft_fail(error, WEFT_E_INVALID, "pager: n_spaces is %u; give 1 to %d spaces", config->n_spaces,
+  if (config->n_models == 0 || config->n_models > WEFT_MODELS_MAX || config->model == NULL)
+    return weft_fail(error, WEFT_E_INVALID, "pager: n_models is %u; give 1 to %d models", config->n_models,
                      WEFT_MODELS_MAX);
   if (config->journal_capacity != 0 && !power_of_two(config->journal_capacity))
     return weft_fail(error, WEFT_E_INVALID, "pager: journal_capacity is %u; give a power of two",
                      config->journal_capacity);
-  for (uint32_t i = 0; i < config->n_spaces; i++) {
-    weft_status status = space_check(&config->space[i], i, error);
+  for (uint32_t i = 0; i < config->n_models; i++) {
+    weft_status status = check_model(&config->model[i], i, error);
     if (status != WEFT_OK) return status;
   }
   return WEFT_OK;
 }
 
-static void space_open(weft_pager *pager, pager_space *space, const weft_space_config *config) {
+static void open_model(weft_pager *pager, pager_model *model, const weft_pager_model *config) {
   uint32_t offset = 0;
-  space->fingerprint = config->fingerprint;
-  space->n_groups = config->n_groups;
-  space->cost_doubles = config->cost_doubles;
+  model->fingerprint = config->fingerprint;
+  model->n_groups = config->n_groups;
+  model->cost_doubles = config->cost_doubles;
   for (uint32_t g = 0; g < config->n_groups; g++) {
-    pager_group *group = &space->group[g];
+    pager_group *group = &model->group[g];
     group->layers = config->group[g];
     group->shift = (uint32_t)__builtin_ctz(group->layers.block_tokens);
     group->table_offset = offset;
     offset += pager_blocks(group, pager->seq_tokens_max);
     if (group->layers.window == 0)
-      space->global[space->n_global++] = (uint8_t)g;
+      model->global[model->n_global++] = (uint8_t)g;
     else
-      space->windowed[space->n_windowed++] = (uint8_t)g;
-    if (group->layers.block_tokens > space->block_max) space->block_max = group->layers.block_tokens;
+      model->windowed[model->n_windowed++] = (uint8_t)g;
+    if (group->layers.block_tokens > model->block_max) model->block_max = group->layers.block_tokens;
     if (group->layers.block_tokens < pager->base_tokens) pager->base_tokens = group->layers.block_tokens;
   }
   if (offset > pager->table_stride) pager->table_stride = offset;
@@ -88,22 +88,22 @@ static void *alloc_zeroed(weft_pager *pager, uint64_t n, size_t size) {
   return memory + (CACHE_LINE - (uintptr_t)memory % CACHE_LINE);
 }
 
-/* True: all groups of some space have windows. Running sequences of that space have nodes whose pages are gone. */
+/* True: all groups of some model have windows. Running sequences of that model have nodes whose pages are gone. */
 static bool has_space_of_windows_alone(const weft_pager *pager) {
   bool alone = false;
-  for (uint32_t i = 0; i < pager->n_spaces; i++) alone = alone || pager->space[i].n_global == 0;
+  for (uint32_t i = 0; i < pager->n_models; i++) alone = alone || pager->model[i].n_global == 0;
   return alone;
 }
 
 /* There is one node per base block that the pool and the tiers behind it can hold, and some for prefixes without a
- * page. Where all groups of a space have windows, there are nodes for all sequences at their longest besides. */
+ * page. Where all groups of a model have windows, there are nodes for all sequences at their longest besides. */
 static void size_nodes(weft_pager *pager) {
   uint64_t span_max = 1;
-  for (uint32_t i = 0; i < pager->n_spaces; i++) {
-    pager_space *space = &pager->space[i];
-    for (uint32_t g = 0; g < space->n_groups; g++)
-      space->group[g].span = space->group[g].layers.block_tokens / pager->base_tokens;
-    if (space->block_max / pager->base_tokens > span_max) span_max = space->block_max / pager->base_tokens;
+  for (uint32_t i = 0; i < pager->n_models; i++) {
+    pager_model *model = &pager->model[i];
+    for (uint32_t g = 0; g < model->n_groups; g++)
+      model->group[g].span = model->group[g].layers.block_tokens / pager->base_tokens;
+    if (model->block_max / pager->base_tokens > span_max) span_max = model->block_max / pager->base_tokens;
   }
   uint64_t n_blocks = (uint64_t)pager->n_pages + pager->n_slots;
   uint64_t n_nodes = n_blocks * span_max + 3 * (uint64_t)pager->n_seqs_max + 16;
@@ -118,9 +118,9 @@ static void size_nodes(weft_pager *pager) {
 static bool take_memory(weft_pager *pager) {
   uint32_t block_max = WEFT_BLOCK_TOKENS_MAX;
   bool windows = false;
-  for (uint32_t i = 0; i < pager->n_spaces; i++) {
-    if (pager->space[i].block_max < block_max) block_max = pager->space[i].block_max;
-    windows = windows || pager->space[i].n_windowed != 0;
+  for (uint32_t i = 0; i < pager->n_models; i++) {
+    if (pager->model[i].block_max < block_max) block_max = pager->model[i].block_max;
+    windows = windows || pager->model[i].n_windowed != 0;
   }
   uint64_t n_seqs = pager->n_seqs_max, n_path = (pager->seq_tokens_max >> pager->base_shift) + 1;
   pager->boundary_words = windows ? pager->seq_tokens_max / block_max / 64 + 1 : 0;
@@ -159,12 +159,12 @@ weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, w
   pager->n_pages = config->n_pages;
   pager->n_seqs_max = config->n_seqs;
   pager->seq_tokens_max = config->seq_tokens_max;
-  pager->n_spaces = config->n_spaces;
+  pager->n_models = config->n_models;
   pager->cache = !config->no_prefix_cache;
   pager->n_host = pager->cache ? config->n_host_pages : 0;
   pager->n_slots = pager->cache ? config->n_host_pages + config->n_file_pages : 0;
   pager->base_tokens = WEFT_BLOCK_TOKENS_MAX;
-  for (uint32_t i = 0; i < config->n_spaces; i++) space_open(pager, &pager->space[i], &config->space[i]);
+  for (uint32_t i = 0; i < config->n_models; i++) open_model(pager, &pager->model[i], &config->model[i]);
   pager->base_shift = (uint32_t)__builtin_ctz(pager->base_tokens);
   pager->journal_mask = (uint64_t)config->journal_capacity - 1;
   pager->hash_mask = (pager_hash){.low = UINT64_MAX, .high = UINT32_MAX};
@@ -205,8 +205,8 @@ void weft_pager_close(weft_pager *pager) {
 /* A running sequence keeps its pages, but neither they nor those that it takes later are published any more. */
 static void forget_seq(weft_pager *pager, weft_seq seq) {
   pager_seq *s = &pager->seq[seq];
-  const pager_space *space = &pager->space[s->space];
-  for (uint32_t g = 0; g < space->n_groups; g++) {
+  const pager_model *model = &pager->model[s->model];
+  for (uint32_t g = 0; g < model->n_groups; g++) {
     const weft_page *table = pager_table(pager, seq, g);
     for (uint32_t block = s->first[g]; block < s->end[g]; block++) {
       pager->page[table[block]].node = PAGER_NODE_NONE;
@@ -252,9 +252,9 @@ static uint64_t blocks_touched(const pager_group *group, uint64_t n_positions) {
   return ((n_positions + group->layers.block_tokens - 2) >> group->shift) + 1;
 }
 
-uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t space, uint32_t n_tokens, uint32_t n_rows) {
-  WEFT_CHECK(space < pager->n_spaces);
-  const pager_space *s = &pager->space[space];
+uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t model, uint32_t n_tokens, uint32_t n_rows) {
+  WEFT_CHECK(model < pager->n_models);
+  const pager_model *s = &pager->model[model];
   uint64_t n_pages = 0;
   if (n_rows > n_tokens) n_rows = n_tokens;
   for (uint32_t g = 0; g < s->n_groups; g++) {
@@ -271,9 +271,9 @@ weft_owner_usage weft_pager_owner_usage(const weft_pager *pager, uint32_t owner)
   return pager->owner[owner];
 }
 
-weft_group_usage weft_pager_group_usage(const weft_pager *pager, uint32_t space, uint32_t group) {
-  WEFT_CHECK(space < pager->n_spaces && group < WEFT_GROUPS_MAX);
-  return pager->usage[pager_group_id(space, group)];
+weft_group_usage weft_pager_group_usage(const weft_pager *pager, uint32_t model, uint32_t group) {
+  WEFT_CHECK(model < pager->n_models && group < WEFT_GROUPS_MAX);
+  return pager->usage[pager_group_id(model, group)];
 }
 
 void weft_pager_set_owner_limit(weft_pager *pager, uint32_t owner, uint32_t n_pages_max) {

@@ -10,7 +10,7 @@
  * Blocks. A block is the keys and values of block_tokens consecutive positions of one layer group, and fills one page.
  * A group without a window keeps every block of a sequence. A group with a window of W keeps only the blocks that the
  * next row can see, those with a position > n_valid - W; at each commit older blocks leave the sequence's block table.
- * Two sequences share a block in two ways only: through the prefix index, where the space, the domain and all tokens
+ * Two sequences share a block in two ways only: through the prefix index, where the model, the domain and all tokens
  * from the start are compared and the hash merely finds the candidate; or through fork.
  *
  * Lower tiers. Behind the pool there may be n_host_pages slots of host memory, which take the content of evicted pages
@@ -69,15 +69,15 @@ static inline bool weft_key128_equal(weft_key128 a, weft_key128 b) {
 /* The domain of public prefixes, which no tenant can have. */
 #define WEFT_DOMAIN_PUBLIC ((weft_key128){UINT64_MAX, UINT64_MAX})
 
-/* A space is one set of weights with one layout of keys and values. Blocks of different spaces are never shared. */
-typedef struct weft_space_config {
+/* A model is one set of weights with one layout of keys and values. Blocks of different models are never shared. */
+typedef struct weft_pager_model {
   weft_key128 fingerprint; /* of the model, its weights, and the type and layout of its keys and values */
   uint32_t n_groups;
   weft_layer_group group[WEFT_GROUPS_MAX];
   /* To compute a token at this position costs twice as much as the first one, at three times this position four times,
    * because it sees more keys; 0: every position costs the same. */
   uint32_t cost_doubles;
-} weft_space_config;
+} weft_pager_model;
 
 typedef struct weft_pager_config {
   uint32_t n_pages;
@@ -85,11 +85,11 @@ typedef struct weft_pager_config {
   uint32_t n_file_pages;   /* slots of a file behind the host memory; 0: there is no file */
   uint32_t n_seqs;         /* the most sequences that are alive at the same time */
   uint32_t seq_tokens_max; /* the longest sequence; it sizes the block tables */
-  uint32_t n_spaces;
-  const weft_space_config *space; /* [n_spaces], copied */
-  uint32_t journal_capacity; /* events that the journal keeps (journal.h), a power of two; 0: there is no journal */
-  bool no_prefix_cache;      /* nothing is published and nothing is found */
-  uint64_t hash_seed;        /* seeds the hash of the prefix index. 0, as a server wants it: the system draws a secret,
+  uint32_t n_models;
+  const weft_pager_model *model; /* [n_models], copied */
+  uint32_t journal_capacity;     /* events that the journal keeps (journal.h), a power of two; 0: there is no journal */
+  bool no_prefix_cache;          /* nothing is published and nothing is found */
+  uint64_t hash_seed; /* seeds the hash of the prefix index. 0, as a server wants it: the system draws a secret,
                                      so that nobody can choose tokens that slow down the searches of others. Tests give
                                      a number. No result depends on the seed, only the time that searches take */
 } weft_pager_config;
@@ -103,7 +103,7 @@ void weft_pager_close(weft_pager *pager); /* NULL is allowed */
 /* ---- the life of a sequence ------------------------------------------------------------------- */
 
 typedef struct weft_admit {
-  uint32_t space;
+  uint32_t model;
   weft_key128 domain;    /* taken from the authenticated tenant, never from the request; not WEFT_DOMAIN_PUBLIC */
   const int32_t *tokens; /* the prompt, and after a preemption the answer so far too; only read during the call */
   uint32_t n_tokens;     /* at least 1 */
@@ -136,7 +136,7 @@ typedef struct weft_admit {
 
 /* Starts a sequence. Finds the longest cached prefix that every layer group can serve, pins its blocks, and promises
  * the other blocks of the prompt, so that prompts with the same beginning can wait for them. *n_cached is the position
- * where computing starts: a multiple of the largest block of the space, and <= n_tokens - n_keep_rows.
+ * where computing starts: a multiple of the largest block of the model, and <= n_tokens - n_keep_rows.
  * Blocks in host memory count as cached and are brought back if that saves more than it costs (restore_cost) and if
  * there are pages and room among the waiting copies.
  * AGAIN: a longer prefix will be there soon. Either another sequence is computing it: *waits_for names the sequence,
@@ -226,8 +226,8 @@ const weft_page *weft_pager_tables(const weft_pager *pager);
 
 /* The pages that reserve could obtain now: FREE + CACHED. */
 uint32_t weft_pager_headroom(const weft_pager *pager);
-/* The pages that a sequence of n_tokens in the space holds at its peak, with at most n_rows rows in flight. */
-uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t space, uint32_t n_tokens, uint32_t n_rows);
+/* The pages that a sequence of n_tokens of the model holds at its peak, with at most n_rows rows in flight. */
+uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t model, uint32_t n_tokens, uint32_t n_rows);
 
 typedef struct weft_pager_stats {
   uint32_t n_pages, n_free, n_cached, n_pinned;
@@ -262,12 +262,12 @@ weft_owner_usage weft_pager_owner_usage(const weft_pager *pager, uint32_t owner)
 /* An owner above its new limit loses nothing. The operator has no limit. */
 void weft_pager_set_owner_limit(weft_pager *pager, uint32_t owner, uint32_t n_pages_max);
 
-/* The blocks of one layer group of a space, by where they are; and how many of its blocks new prompts found. */
+/* The blocks of one layer group of a model, by where they are; and how many of its blocks new prompts found. */
 typedef struct weft_group_usage {
   uint32_t n_pinned, n_cached, n_host, n_file;
   uint64_t n_hits;
 } weft_group_usage;
-weft_group_usage weft_pager_group_usage(const weft_pager *pager, uint32_t space, uint32_t group); /* O(1) */
+weft_group_usage weft_pager_group_usage(const weft_pager *pager, uint32_t model, uint32_t group); /* O(1) */
 
 /* Recomputes every law from the tables and compares. False: *error names the broken law. Slow: for tests. */
 bool weft_pager_check(const weft_pager *pager, weft_error *error);

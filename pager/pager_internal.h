@@ -85,7 +85,7 @@ void pager_lists_reset(weft_pager *pager);
 
 /* ---- prefix.c: nodes and the index ----------------------------------------------------------- */
 
-/* How far the index knows a prompt. The four counts of tokens are multiples of the space's largest block, each at least
+/* How far the index knows a prompt. The four counts of tokens are multiples of the model's largest block, each at least
  * as large as the one before. */
 typedef struct pager_match {
   uint32_t public_end; /* base blocks of the prompt's public prefix */
@@ -103,12 +103,12 @@ typedef struct pager_match {
 weft_status pager_secret_draw(weft_pager *pager, uint64_t seed, weft_error *error);
 pager_hash pager_hash_next(const weft_pager *pager, pager_hash parent, const int32_t *tokens);
 pager_hash pager_hash_of(const weft_pager *pager, uint32_t node);
-/* The node where a domain begins: at the start of a space (parent NONE), or behind a public prefix (its last node). */
-uint32_t pager_root_find(const weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain);
-uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain);
+/* The node where a domain begins: at the root of a model (parent NONE), or behind a public prefix (its last node). */
+uint32_t pager_root_find(const weft_pager *pager, uint32_t parent, uint32_t model, weft_key128 domain);
+uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t model, weft_key128 domain);
 uint32_t pager_node_find(const weft_pager *pager, pager_hash hash, uint32_t parent, const int32_t *tokens);
 /* The root, found or created; content is evicted for it if no node is free. NONE: that did not help. */
-uint32_t pager_root_make(weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain);
+uint32_t pager_root_make(weft_pager *pager, uint32_t parent, uint32_t model, weft_key128 domain);
 /* Creates a node that pager_node_find does not know. It has no references yet. NONE: no node is free. */
 uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent, const int32_t *tokens);
 void pager_node_unref(weft_pager *pager, uint32_t node);
@@ -132,7 +132,7 @@ static inline uint32_t *pager_places(const weft_pager *pager, uint32_t node) {
 }
 
 static inline uint32_t pager_group_id_at(const weft_pager *pager, uint32_t node, uint32_t group) {
-  return pager_group_id(pager->node[node].space, group);
+  return pager_group_id(pager->node[node].model, group);
 }
 
 static inline bool pager_place_is_page(uint32_t place) {
@@ -169,8 +169,8 @@ static inline uint32_t pager_window_first(const pager_group *group, uint32_t pos
   return (position - group->layers.window + 1) >> group->shift;
 }
 
-static inline uint32_t pager_boundary_below(const pager_space *space, uint32_t position) {
-  return position & ~(space->block_max - 1);
+static inline uint32_t pager_boundary_below(const pager_model *model, uint32_t position) {
+  return position & ~(model->block_max - 1);
 }
 
 void pager_boundary_set(weft_pager *pager, weft_seq seq, uint32_t position);
@@ -211,7 +211,7 @@ bool pager_journal_name_is_right(const weft_pager *pager, uint32_t node);
 
 static inline weft_page *pager_table(const weft_pager *pager, weft_seq seq, uint32_t group) {
   const pager_seq *s = &pager->seq[seq];
-  return s->table + pager->space[s->space].group[group].table_offset;
+  return s->table + pager->model[s->model].group[group].table_offset;
 }
 
 static inline uint32_t pager_blocks(const pager_group *group, uint32_t n_tokens) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: the hash only finds a candidate; its parent and its tokens prove it. A root is proven by its parent, its space
+/* Law: the hash only finds a candidate; its parent and its tokens prove it. A root is proven by its parent, its model
  * and its whole domain. So which prefix a node stands for is exact, whatever the hash does.
  *
  * The index is a hash table with open addressing. Its buckets are cache lines:
@@ -45,8 +45,8 @@ pager_hash pager_hash_next(const weft_pager *pager, pager_hash parent, const int
   return chain_hash(pager, parent, tokens, pager->base_tokens);
 }
 
-static pager_hash root_hash(const weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain) {
-  weft_key128 from = pager->space[space].fingerprint;
+static pager_hash root_hash(const weft_pager *pager, uint32_t parent, uint32_t model, weft_key128 domain) {
+  weft_key128 from = pager->model[model].fingerprint;
   if (parent != PAGER_NODE_NONE) {
     pager_hash hash = pager_hash_of(pager, parent);
     from = (weft_key128){hash.low, hash.high};
@@ -164,15 +164,15 @@ uint32_t pager_node_find(const weft_pager *pager, pager_hash hash, uint32_t pare
   return PAGER_NODE_NONE;
 }
 
-uint32_t pager_root_find(const weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain) {
-  pager_hash hash = root_hash(pager, parent, space, domain);
+uint32_t pager_root_find(const weft_pager *pager, uint32_t parent, uint32_t model, weft_key128 domain) {
+  pager_hash hash = root_hash(pager, parent, model, domain);
   uint32_t at = home_line(pager, hash);
   for (uint32_t i = 0; i < pager->n_lines; i++, at = line_after(pager, at)) {
     const uint32_t *line = line_at(pager, at);
     for (uint32_t hits = line_matches(line, tag_of(hash)); hits != 0; hits &= hits - 1) {
       uint32_t node = entry_node(line[__builtin_ctz(hits)]);
       const pager_node *record = &pager->node[node];
-      if (!record->root || record->space != space || record->parent != parent) continue;
+      if (!record->root || record->model != model || record->parent != parent) continue;
       if (memcmp(pager_tokens(pager, node), &domain, sizeof domain) == 0) return node;
     }
     if (line[PAGER_LINE_ENTRIES] == 0) break;
@@ -200,11 +200,11 @@ static uint32_t node_take(weft_pager *pager, pager_hash hash) {
   return node;
 }
 
-uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain) {
-  uint32_t node = node_take(pager, root_hash(pager, parent, space, domain));
+uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t model, weft_key128 domain) {
+  uint32_t node = node_take(pager, root_hash(pager, parent, model, domain));
   if (node == PAGER_NODE_NONE) return node;
   pager_node *record = &pager->node[node];
-  record->space = space & (WEFT_MODELS_MAX - 1);
+  record->model = model & (WEFT_MODELS_MAX - 1);
   record->root = 1;
   record->parent = parent;
   if (parent != PAGER_NODE_NONE) {
@@ -216,13 +216,13 @@ uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t space, w
   return node;
 }
 
-uint32_t pager_root_make(weft_pager *pager, uint32_t parent, uint32_t space, weft_key128 domain) {
-  uint32_t node = pager_root_find(pager, parent, space, domain);
+uint32_t pager_root_make(weft_pager *pager, uint32_t parent, uint32_t model, weft_key128 domain) {
+  uint32_t node = pager_root_find(pager, parent, model, domain);
   if (node != PAGER_NODE_NONE) return node;
-  node = pager_root_create(pager, parent, space, domain);
+  node = pager_root_create(pager, parent, model, domain);
   for (uint32_t i = 0; node == PAGER_NODE_NONE && i < PAGER_NODE_EVICTIONS_MAX; i++) {
     if (!pager_evict_one(pager)) break;
-    node = pager_root_create(pager, parent, space, domain);
+    node = pager_root_create(pager, parent, model, domain);
   }
   return node;
 }
@@ -232,7 +232,7 @@ uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent, 
   if (node == PAGER_NODE_NONE) return node;
   pager_node *record = &pager->node[node];
   record->parent = parent;
-  record->space = pager->node[parent].space;
+  record->model = pager->node[parent].model;
   record->depth = (pager->node[parent].depth + 1) & PAGER_DEPTH_MAX;
   pager->node[parent].refs += 1;
   memcpy(pager->node_tokens + (uint64_t)node * pager->node_stride, tokens, 4 * (size_t)pager->base_tokens);
@@ -317,10 +317,10 @@ typedef struct group_run {
 
 /* Moves the ends of the match to `position`, if every group can serve a hit that ends there: from the pool, from the
  * pool and lower tiers, and when all promises are kept. */
-static void extend_match(const pager_space *space, const group_run *runs, uint32_t position, pager_match *match) {
+static void extend_match(const pager_model *model, const group_run *runs, uint32_t position, pager_match *match) {
   bool pool = true, host = true, file = true;
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    const pager_group *group = &space->group[g];
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    const pager_group *group = &model->group[g];
     uint32_t need = (position >> group->shift) - pager_window_first(group, position);
     if (runs[g].promised < need) return;
     pool = pool && runs[g].reach[PAGER_IN_POOL] >= need;
@@ -340,33 +340,33 @@ static inline pager_reach place_reach(const weft_pager *pager, uint32_t place) {
 
 /* How far a hit can reach. It needs, of every group, all blocks that a row at its end sees, so the group that can serve
  * least decides. */
-static void match_groups(const weft_pager *pager, const pager_space *space, uint32_t limit, pager_match *match) {
+static void match_groups(const weft_pager *pager, const pager_model *model, uint32_t limit, pager_match *match) {
   group_run runs[WEFT_GROUPS_MAX] = {{{0}, 0}};
   match->n_hit = match->n_stored = match->n_filed = match->n_promised = 0;
   for (uint32_t i = 0; i < match->n_nodes; i++) {
     const uint32_t *places = pager_places(pager, pager->path[i]);
-    for (uint32_t g = 0; g < space->n_groups; g++) {
-      if (((i + 1) & (space->group[g].span - 1)) != 0) continue;
+    for (uint32_t g = 0; g < model->n_groups; g++) {
+      if (((i + 1) & (model->group[g].span - 1)) != 0) continue;
       pager_reach reach = place_reach(pager, places[g]);
       bool any = reach != PAGER_NOWHERE || pager_place_is_promise(places[g]);
       for (uint32_t tier = 0; tier < PAGER_NOWHERE; tier++)
         runs[g].reach[tier] = reach <= tier ? runs[g].reach[tier] + 1 : 0;
       runs[g].promised = any ? runs[g].promised + 1 : 0;
-      if (runs[g].promised == 0 && space->group[g].layers.window == 0) return;
+      if (runs[g].promised == 0 && model->group[g].layers.window == 0) return;
     }
     uint32_t position = (i + 1) << pager->base_shift;
     if (position > limit) return;
-    if ((position & (space->block_max - 1)) != 0) continue;
-    extend_match(space, runs, position, match);
+    if ((position & (model->block_max - 1)) != 0) continue;
+    extend_match(model, runs, position, match);
   }
 }
 
 /* The sequence that computes the last block missing up to `position`. It computes all blocks before that, too. */
-static weft_seq last_promiser(const weft_pager *pager, const pager_space *space, uint32_t position) {
+static weft_seq last_promiser(const weft_pager *pager, const pager_model *model, uint32_t position) {
   for (uint32_t end = position >> pager->base_shift; end > 0; end--) {
     const uint32_t *places = pager_places(pager, pager->path[end - 1]);
-    for (uint32_t g = 0; g < space->n_groups; g++) {
-      const pager_group *group = &space->group[g];
+    for (uint32_t g = 0; g < model->n_groups; g++) {
+      const pager_group *group = &model->group[g];
       if ((end & (group->span - 1)) != 0 || !pager_place_is_promise(places[g])) continue;
       if (end / group->span - 1 < pager_window_first(group, position)) continue;
       return places[g] & ~PAGER_PLACE_PROMISE;
@@ -376,17 +376,17 @@ static weft_seq last_promiser(const weft_pager *pager, const pager_space *space,
 }
 
 void pager_match_prompt(weft_pager *pager, const weft_admit *args, pager_match *match) {
-  const pager_space *space = &pager->space[args->space];
+  const pager_model *model = &pager->model[args->model];
   uint32_t n_blocks = args->n_tokens >> pager->base_shift, n_public = match->public_end;
   match->n_nodes = match->n_hashed = 0;
   match_nodes(pager, match->root, args->tokens, n_public != 0 ? n_public : n_blocks, match);
   if (n_public != 0 && match->n_nodes == n_public) {
-    uint32_t root = pager_root_find(pager, pager->path[n_public - 1], args->space, args->domain);
+    uint32_t root = pager_root_find(pager, pager->path[n_public - 1], args->model, args->domain);
     if (root != PAGER_NODE_NONE) match_nodes(pager, root, args->tokens, n_blocks, match);
   }
-  match_groups(pager, space, args->n_tokens - args->n_keep_rows, match);
+  match_groups(pager, model, args->n_tokens - args->n_keep_rows, match);
   match->promiser = WEFT_SEQ_NONE;
-  if (match->n_promised > match->n_filed) match->promiser = last_promiser(pager, space, match->n_promised);
+  if (match->n_promised > match->n_filed) match->promiser = last_promiser(pager, model, match->n_promised);
 }
 
 /* ---- check ----------------------------------------------------------------------------------- */

@@ -25,15 +25,15 @@ void pager_unpublish(weft_pager *pager, weft_page page) {
 
 void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args, const pager_match *match) {
   pager_seq *s = &pager->seq[seq];
-  const pager_space *space = &pager->space[s->space];
+  const pager_model *model = &pager->model[s->model];
   uint32_t n_blocks = args->n_tokens >> pager->base_shift, first = s->n_valid >> pager->base_shift;
   uint32_t parent = s->tail, root = PAGER_NODE_NONE;
   pager_hash hash = pager_hash_of(pager, parent);
   s->announced_from = s->announced_end = first;
   for (uint32_t i = first; i < n_blocks; i++) {
     if (pager_domain_changes(pager, parent, s->public_end)) {
-      root = pager_root_find(pager, parent, s->space, s->domain);
-      if (root == PAGER_NODE_NONE) root = pager_root_create(pager, parent, s->space, s->domain);
+      root = pager_root_find(pager, parent, s->model, s->domain);
+      if (root == PAGER_NODE_NONE) root = pager_root_create(pager, parent, s->model, s->domain);
       if (root == PAGER_NODE_NONE) break;
       pager->node[root].refs += 1; /* holds the root until a node follows it */
       parent = root;
@@ -47,8 +47,8 @@ void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args, con
     uint32_t node = i < match->n_nodes ? pager->path[i] : pager_node_create(pager, hash, parent, tokens);
     if (node == PAGER_NODE_NONE) break; /* no node is free: fewer followers will wait */
     uint32_t *places = pager_places(pager, node);
-    for (uint32_t g = 0; g < space->n_groups; g++) {
-      if (((i + 1) & (space->group[g].span - 1)) != 0 || places[g] != PAGER_PLACE_NONE) continue;
+    for (uint32_t g = 0; g < model->n_groups; g++) {
+      if (((i + 1) & (model->group[g].span - 1)) != 0 || places[g] != PAGER_PLACE_NONE) continue;
       places[g] = PAGER_PLACE_PROMISE | seq;
     }
     s->announced_tail = parent = node;
@@ -84,11 +84,11 @@ void pager_detach(weft_pager *pager, weft_seq seq) {
 
 static inline void publish_page(weft_pager *pager, const pager_seq *s, uint32_t node, uint32_t group, uint32_t block) {
   uint32_t *place = &pager_places(pager, node)[group];
-  weft_page *entry = &s->table[pager->space[s->space].group[group].table_offset + block];
+  weft_page *entry = &s->table[pager->model[s->model].group[group].table_offset + block];
   if (pager_place_is_page(*place)) {
     WEFT_CHECK(*place != *entry);
-    pager_page_pin(pager, *place, pager_payer(s, &pager->space[s->space].group[group], block),
-                   pager_group_id(s->space, group));
+    pager_page_pin(pager, *place, pager_payer(s, &pager->model[s->model].group[group], block),
+                   pager_group_id(s->model, group));
     pager_page_unpin(pager, *entry, PAGER_WARM);
     *entry = *place;
     pager->stats.n_duplicates += 1;
@@ -126,10 +126,10 @@ static void seq_move_tail(weft_pager *pager, pager_seq *s, uint32_t node) {
 /* One more base block of the sequence is valid. False: no node could be had for it, so the sequence left the index. */
 static bool publish_block(weft_pager *pager, weft_seq seq, const int32_t *tokens) {
   pager_seq *s = &pager->seq[seq];
-  const pager_space *space = &pager->space[s->space];
+  const pager_model *model = &pager->model[s->model];
   uint32_t node = s->tail;
   if (pager_domain_changes(pager, node, s->public_end)) {
-    node = pager_root_make(pager, node, s->space, s->domain);
+    node = pager_root_make(pager, node, s->model, s->domain);
     if (node != PAGER_NODE_NONE) seq_move_tail(pager, s, node);
   }
   if (node != PAGER_NODE_NONE) node = node_find_or_create(pager, node, tokens);
@@ -140,9 +140,9 @@ static bool publish_block(weft_pager *pager, weft_seq seq, const int32_t *tokens
   seq_move_tail(pager, s, node);
   pager_node_raise(pager, node, s->retention);
   uint32_t depth = pager->node[node].depth;
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    if ((depth & (space->group[g].span - 1)) != 0) continue;
-    publish_page(pager, s, node, g, (depth >> (space->group[g].shift - pager->base_shift)) - 1);
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    if ((depth & (model->group[g].span - 1)) != 0) continue;
+    publish_page(pager, s, node, g, (depth >> (model->group[g].shift - pager->base_shift)) - 1);
   }
   if (pager->node[node].boundary) pager_boundary_set(pager, seq, depth << pager->base_shift);
   if (s->announced_tail == node) { /* all promises are kept, so none has to be withdrawn */

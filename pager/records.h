@@ -4,14 +4,14 @@
  * Law. There are four records, all in arrays that open() sizes:
  *   page   one per page of the pool: its state, its reference count or its links in a list, and the node where the
  *          block in it is published
- *   node   one per base block of a prefix. A base block is as long as the smallest block of any space. A node is
- *          (parent node, tokens), and a root is (space, domain); no two nodes are the same in all of these. So each
+ *   node   one per base block of a prefix. A base block is as long as the smallest block of any model. A node is
+ *          (parent node, tokens), and a root is (model, domain); no two nodes are the same in all of these. So each
  *          node stands for exactly one prefix, which follows by induction from the root. A node has one place per layer
  *          group, which says where the block of the group that ends here is
  *   slot   one per slot of host memory and of the file (spill.h)
  *   seq    one per running sequence: how far it is, the node where its valid tokens end (its tail), its block tables
  *
- *   root(space, domain) <- node(tokens 0..15) <- node(tokens 16..31) <- ...      (nodes know their parent only)
+ *   root(model, domain) <- node(tokens 0..15) <- node(tokens 16..31) <- ...      (nodes know their parent only)
  *                            place: [page 7]       place: [page 9 | page 2]
  *
  * Behind a public prefix the domain of each tenant begins with a root of its own. Its parent is the last node of the
@@ -95,7 +95,7 @@ typedef struct pager_node {
   uint32_t worth : 8;   /* the highest that a sequence gave to the prefix; never higher than the parent's */
   uint32_t refs;
   uint32_t depth : 24; /* base blocks from the start of the prefix to the end of this node */
-  uint32_t space : 4;
+  uint32_t model : 4;
   uint32_t root : 1;     /* a domain begins here; its parent, if any, is the last node of the public prefix before it */
   uint32_t boundary : 1; /* prefixes part here: sequences that pass keep the windows for a hit that ends here */
   uint32_t live : 1;
@@ -109,13 +109,13 @@ typedef struct pager_group {
   uint32_t table_offset; /* where the group's block table begins in a sequence's tables */
 } pager_group;
 
-/* The number of a layer group among the groups of all spaces. */
-static inline uint32_t pager_group_id(uint32_t space, uint32_t group) {
-  return space * WEFT_GROUPS_MAX + group;
+/* The number of a layer group among the groups of all models. */
+static inline uint32_t pager_group_id(uint32_t model, uint32_t group) {
+  return model * WEFT_GROUPS_MAX + group;
 }
 _Static_assert(WEFT_MODELS_MAX *WEFT_GROUPS_MAX <= 256, "a group id has 8 bits");
 
-typedef struct pager_space {
+typedef struct pager_model {
   weft_key128 fingerprint;
   uint32_t n_groups;
   uint32_t block_max; /* its largest block: hits and boundaries are multiples of it */
@@ -123,12 +123,12 @@ typedef struct pager_space {
   uint32_t cost_doubles;
   uint8_t global[WEFT_GROUPS_MAX], windowed[WEFT_GROUPS_MAX]; /* group numbers */
   pager_group group[WEFT_GROUPS_MAX];
-} pager_space;
+} pager_model;
 
 typedef struct pager_seq {
   uint32_t live; /* 0: the slot is free */
   uint32_t next_free;
-  uint32_t space, owner, retention;
+  uint32_t model, owner, retention;
   weft_key128 domain;
   uint32_t public_end; /* base blocks of its public prefix; 0: it has none, or the sequence publishes nothing */
   uint32_t n_valid, n_reserved;
@@ -143,10 +143,10 @@ typedef struct pager_seq {
 } pager_seq;
 
 struct weft_pager {
-  uint32_t n_pages, n_seqs_max, seq_tokens_max, n_spaces;
+  uint32_t n_pages, n_seqs_max, seq_tokens_max, n_models;
   uint32_t base_tokens, base_shift;
   bool cache;
-  pager_space space[WEFT_MODELS_MAX];
+  pager_model model[WEFT_MODELS_MAX];
 
   pager_page *page;                    /* [n_pages + PAGER_N_LISTS]; the last ones are the heads of the lists */
   uint32_t free_page, n_pages_touched; /* pages from n_pages_touched on were never used */

@@ -28,7 +28,7 @@ static weft_seq seq_take(weft_pager *pager) {
 /* ---- admit ----------------------------------------------------------------------------------- */
 
 static weft_status admit_refusal(const weft_pager *pager, const weft_admit *args) {
-  if (args->space >= pager->n_spaces || args->tokens == NULL) return WEFT_E_INVALID;
+  if (args->model >= pager->n_models || args->tokens == NULL) return WEFT_E_INVALID;
   if (args->n_tokens == 0 || args->n_prompt > args->n_tokens) return WEFT_E_INVALID;
   if (args->n_keep_rows > args->n_tokens || args->n_public > args->n_tokens) return WEFT_E_INVALID;
   if (args->retention > WEFT_RETENTION_MAX) return WEFT_E_INVALID;
@@ -43,10 +43,10 @@ static weft_status admit_refusal(const weft_pager *pager, const weft_admit *args
  * the entry is the place of its slot, which pager_restore replaces by a page. */
 static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit) {
   pager_seq *s = &pager->seq[seq];
-  const pager_group *group = &pager->space[s->space].group[g];
+  const pager_group *group = &pager->model[s->model].group[g];
   weft_page *table = pager_table(pager, seq, g);
   uint32_t first = pager_window_first(group, n_hit), end = n_hit >> group->shift;
-  uint32_t n_public = pager_public_blocks(s, group), group_id = pager_group_id(s->space, g);
+  uint32_t n_public = pager_public_blocks(s, group), group_id = pager_group_id(s->model, g);
   for (uint32_t block = 0; block < first; block++) table[block] = WEFT_PAGE_NONE;
   for (uint32_t block = first; block < end; block++) {
     uint32_t node = pager->path[(block + 1) * group->span - 1];
@@ -65,8 +65,8 @@ static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit)
 
 /* How many blocks of a hit, from block `from` of the group on, no sequence holds: pinning or restoring each of them
  * takes one page away from what is FREE or CACHED. */
-static uint32_t count_unheld(const weft_pager *pager, uint32_t space, uint32_t g, uint32_t from, uint32_t n_hit) {
-  const pager_group *group = &pager->space[space].group[g];
+static uint32_t count_unheld(const weft_pager *pager, uint32_t model, uint32_t g, uint32_t from, uint32_t n_hit) {
+  const pager_group *group = &pager->model[model].group[g];
   uint32_t block = pager_window_first(group, n_hit), n_unheld = 0;
   for (block = block < from ? from : block; block < n_hit >> group->shift; block++) {
     uint32_t node = pager->path[(block + 1) * group->span - 1];
@@ -78,23 +78,23 @@ static uint32_t count_unheld(const weft_pager *pager, uint32_t space, uint32_t g
 
 /* How many of them the owner of the sequence would have to pay for: all but those of the public prefix. */
 static uint32_t count_hit_own(const weft_pager *pager, const weft_admit *args, const pager_match *match) {
-  const pager_space *space = &pager->space[args->space];
+  const pager_model *model = &pager->model[args->model];
   uint32_t n_own = 0;
-  for (uint32_t g = 0; g < space->n_groups; g++)
-    n_own += count_unheld(pager, args->space, g, match->public_end / space->group[g].span, match->n_hit);
+  for (uint32_t g = 0; g < model->n_groups; g++)
+    n_own += count_unheld(pager, args->model, g, match->public_end / model->group[g].span, match->n_hit);
   return n_own;
 }
 
 /* The boundaries that are known at admit. When the sequence passes them, it keeps the blocks that a hit there needs. */
 static void set_boundaries(weft_pager *pager, weft_seq seq, const weft_admit *args, const pager_match *match) {
-  const pager_space *space = &pager->space[args->space];
-  if (space->n_windowed == 0) return;
+  const pager_model *model = &pager->model[args->model];
+  if (model->n_windowed == 0) return;
   pager_boundary_set(pager, seq, match->n_hit);
   pager_boundary_set(pager, seq, match->public_end << pager->base_shift);
-  pager_boundary_set(pager, seq, pager_boundary_below(space, args->n_prompt));
+  pager_boundary_set(pager, seq, pager_boundary_below(model, args->n_prompt));
   if (args->n_prompt > 0) /* a hit of the same prompt may end before its last row, which must be computed */
-    pager_boundary_set(pager, seq, pager_boundary_below(space, args->n_prompt - 1));
-  uint32_t parting = pager_boundary_below(space, match->n_nodes << pager->base_shift);
+    pager_boundary_set(pager, seq, pager_boundary_below(model, args->n_prompt - 1));
+  uint32_t parting = pager_boundary_below(model, match->n_nodes << pager->base_shift);
   if (parting > match->n_hit) pager->node[pager->path[(parting >> pager->base_shift) - 1]].boundary = 1;
 }
 
@@ -105,7 +105,7 @@ static weft_key128 first_domain(const weft_admit *args, const pager_match *match
 static void begin_cached(weft_pager *pager, weft_seq seq, const weft_admit *args, pager_match *match) {
   pager_seq *s = &pager->seq[seq];
   if (match->root == PAGER_NODE_NONE)
-    match->root = pager_root_make(pager, PAGER_NODE_NONE, args->space, first_domain(args, match));
+    match->root = pager_root_make(pager, PAGER_NODE_NONE, args->model, first_domain(args, match));
   if (match->root == PAGER_NODE_NONE) { /* no node could be had: the sequence publishes nothing */
     s->public_end = 0;
     return;
@@ -122,10 +122,10 @@ static void begin_cached(weft_pager *pager, weft_seq seq, const weft_admit *args
  * Nothing was pinned yet, so a request that tries again and again does not make its prefix the most recently used. */
 static weft_status check_room(const weft_pager *pager, const weft_admit *args, const pager_match *match,
                               uint32_t *n_wanted) {
-  const pager_space *space = &pager->space[args->space];
+  const pager_model *model = &pager->model[args->model];
   uint32_t n_held = 0, n_taken = 0, limit = pager->owner[args->owner].limit;
-  for (uint32_t g = 0; g < space->n_groups; g++)
-    n_held += (match->n_hit >> space->group[g].shift) - pager_window_first(&space->group[g], match->n_hit);
+  for (uint32_t g = 0; g < model->n_groups; g++)
+    n_held += (match->n_hit >> model->group[g].shift) - pager_window_first(&model->group[g], match->n_hit);
   uint32_t n_more = args->room_pages > n_held ? args->room_pages - n_held : 0;
   if (args->room_in_limit && limit != 0) {
     uint64_t n_paid = (uint64_t)pager->owner[args->owner].n_pinned + n_more;
@@ -134,7 +134,7 @@ static weft_status check_room(const weft_pager *pager, const weft_admit *args, c
   *n_wanted = n_more + args->room_margin;
   uint64_t n_room = (uint64_t)weft_pager_headroom(pager) + args->room_spare;
   if ((uint64_t)*n_wanted + n_held <= n_room) return WEFT_OK;
-  for (uint32_t g = 0; g < space->n_groups; g++) n_taken += count_unheld(pager, args->space, g, 0, match->n_hit);
+  for (uint32_t g = 0; g < model->n_groups; g++) n_taken += count_unheld(pager, args->model, g, 0, match->n_hit);
   return (uint64_t)*n_wanted + n_taken <= n_room ? WEFT_OK : WEFT_NO_BLOCKS;
 }
 
@@ -142,12 +142,12 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
                              weft_seq *waits_for) {
   weft_status refusal = admit_refusal(pager, args);
   if (refusal != WEFT_OK) return refusal;
-  const pager_space *space = &pager->space[args->space];
+  const pager_model *model = &pager->model[args->model];
   bool cache = pager->cache && !args->no_cache;
   pager_match match = {.root = PAGER_NODE_NONE};
   if (cache) {
-    match.public_end = pager_boundary_below(space, args->n_public) >> pager->base_shift;
-    match.root = pager_root_find(pager, PAGER_NODE_NONE, args->space, first_domain(args, &match));
+    match.public_end = pager_boundary_below(model, args->n_public) >> pager->base_shift;
+    match.root = pager_root_find(pager, PAGER_NODE_NONE, args->model, first_domain(args, &match));
   }
   if (match.root != PAGER_NODE_NONE) pager_match_prompt(pager, args, &match);
   if (match.n_promised > match.n_filed && !args->follow_none) {
@@ -171,13 +171,13 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
   if (room != WEFT_OK) return room;
   weft_seq seq = seq_take(pager);
   pager_seq *s = &pager->seq[seq];
-  s->space = args->space;
+  s->model = args->model;
   s->owner = args->owner;
   s->retention = args->retention;
   s->domain = args->domain;
   s->public_end = match.public_end;
   s->n_valid = s->n_reserved = match.n_hit;
-  for (uint32_t g = 0; g < space->n_groups; g++) pin_hit(pager, seq, g, match.n_hit);
+  for (uint32_t g = 0; g < model->n_groups; g++) pin_hit(pager, seq, g, match.n_hit);
   if (restore) {
     pager_restore(pager, seq);
     pager_match_prompt(pager, args, &match); /* the evictions that made room may have ended nodes beyond the hit */
@@ -195,10 +195,10 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
 
 /* True: the block tables still hold all blocks before n that a row at n sees. */
 static bool sees_all(const weft_pager *pager, const pager_seq *s, uint32_t n) {
-  const pager_space *space = &pager->space[s->space];
-  for (uint32_t i = 0; i < space->n_windowed; i++) {
-    uint32_t g = space->windowed[i], first = pager_window_first(&space->group[g], n);
-    if (first < s->first[g] && first < pager_blocks(&space->group[g], n)) return false;
+  const pager_model *model = &pager->model[s->model];
+  for (uint32_t i = 0; i < model->n_windowed; i++) {
+    uint32_t g = model->windowed[i], first = pager_window_first(&model->group[g], n);
+    if (first < s->first[g] && first < pager_blocks(&model->group[g], n)) return false;
   }
   return true;
 }
@@ -222,25 +222,25 @@ static void fork_chain(weft_pager *pager, weft_seq fork, weft_seq seq, uint32_t 
 
 weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, weft_seq *out) {
   const pager_seq *parent = pager_seq_of(pager, seq);
-  const pager_space *space = &pager->space[parent->space];
+  const pager_model *model = &pager->model[parent->model];
   if (n_tokens > parent->n_valid) return WEFT_E_INVALID;
   if (!sees_all(pager, parent, n_tokens)) return WEFT_E_NOT_FOUND;
   weft_seq fork = seq_take(pager);
   if (fork == WEFT_SEQ_NONE) return WEFT_FULL;
   pager_seq *s = &pager->seq[fork];
-  s->space = parent->space;
+  s->model = parent->model;
   s->owner = parent->owner;
   s->retention = parent->retention;
   s->domain = parent->domain;
   s->public_end = parent->public_end;
   s->n_valid = s->n_reserved = n_tokens;
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    uint32_t first = pager_window_first(&space->group[g], n_tokens);
-    uint32_t end = pager_blocks(&space->group[g], n_tokens);
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    uint32_t first = pager_window_first(&model->group[g], n_tokens);
+    uint32_t end = pager_blocks(&model->group[g], n_tokens);
     weft_page *table = pager_table(pager, fork, g);
     memcpy(table, pager_table(pager, seq, g), end * sizeof *table);
     for (uint32_t block = first; block < end; block++)
-      pager_page_pin(pager, table[block], s->owner, pager_group_id(s->space, g)); /* it is PINNED, so its payer stays */
+      pager_page_pin(pager, table[block], s->owner, pager_group_id(s->model, g)); /* it is PINNED, so its payer stays */
     s->first[g] = first;
     s->end[g] = end;
   }
@@ -257,16 +257,16 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
 /* ---- enter ----------------------------------------------------------------------------------- */
 
 static void count_prompt(weft_pager *pager, const pager_seq *s) {
-  const pager_space *space = &pager->space[s->space];
+  const pager_model *model = &pager->model[s->model];
   weft_pager_stats *all = &pager->stats;
   weft_owner_usage *own = &pager->owner[s->owner];
   all->n_admits += 1, own->n_admits += 1;
   all->n_hits += s->n_found > 0, own->n_hits += s->n_found > 0;
   all->n_hit_tokens += s->n_found, own->n_hit_tokens += s->n_found;
   all->n_prompt_tokens += s->n_sought, own->n_prompt_tokens += s->n_sought;
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    const pager_group *group = &space->group[g];
-    pager->usage[pager_group_id(s->space, g)].n_hits +=
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    const pager_group *group = &model->group[g];
+    pager->usage[pager_group_id(s->model, g)].n_hits +=
         (s->n_found >> group->shift) - pager_window_first(group, s->n_found);
   }
 }
@@ -291,9 +291,9 @@ void weft_pager_enter(weft_pager *pager, weft_seq seq, bool resumes) {
 
 /* The worth of the blocks of a sequence: its retention, plus the logarithm of what a token at its end costs. */
 static uint32_t worth_of(const weft_pager *pager, const pager_seq *s) {
-  const pager_space *space = &pager->space[s->space];
+  const pager_model *model = &pager->model[s->model];
   uint64_t cost = 1;
-  if (space->cost_doubles != 0) cost += s->n_valid / space->cost_doubles;
+  if (model->cost_doubles != 0) cost += s->n_valid / model->cost_doubles;
   uint32_t log = 63 - (uint32_t)__builtin_clzll(cost);
   return s->retention + (log < PAGER_COST_LOG_MAX ? log : PAGER_COST_LOG_MAX);
 }
@@ -301,9 +301,9 @@ static uint32_t worth_of(const weft_pager *pager, const pager_seq *s) {
 /* Lets go of the blocks of all groups that end at base block `end`. `last`: of those that reach beyond it, too. */
 static void let_go_at(weft_pager *pager, weft_seq seq, uint32_t end, bool last) {
   const pager_seq *s = &pager->seq[seq];
-  const pager_space *space = &pager->space[s->space];
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    uint32_t span = space->group[g].span, block = (end - 1) / span;
+  const pager_model *model = &pager->model[s->model];
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    uint32_t span = model->group[g].span, block = (end - 1) / span;
     if (((end & (span - 1)) != 0 && !last) || block < s->first[g]) continue;
     weft_page page = pager_table(pager, seq, g)[block];
     bool is_needed = pager_block_is_needed(pager, seq, g, block);
@@ -316,10 +316,10 @@ static void let_go_at(weft_pager *pager, weft_seq seq, uint32_t end, bool last) 
  * block that the boundary needs of the i-th windowed group. */
 static void keep_windows_at(weft_pager *pager, weft_seq seq, uint32_t node, const uint32_t *low) {
   const pager_seq *s = &pager->seq[seq];
-  const pager_space *space = &pager->space[s->space];
+  const pager_model *model = &pager->model[s->model];
   uint32_t end = pager->node[node].depth;
-  for (uint32_t i = 0; i < space->n_windowed; i++) {
-    uint32_t g = space->windowed[i], span = space->group[g].span, block = end / span - 1;
+  for (uint32_t i = 0; i < model->n_windowed; i++) {
+    uint32_t g = model->windowed[i], span = model->group[g].span, block = end / span - 1;
     if ((end & (span - 1)) != 0 || block >= s->first[g] || block < low[i]) continue;
     pager_window_keep_block(pager, pager_places(pager, node)[g]);
   }
@@ -329,17 +329,17 @@ static void keep_windows_at(weft_pager *pager, weft_seq seq, uint32_t node, cons
  * left gets shorter from its end while pages are evicted. */
 static void let_go_of_all(weft_pager *pager, weft_seq seq, bool keeps_windows) {
   const pager_seq *s = &pager->seq[seq];
-  const pager_space *space = &pager->space[s->space];
+  const pager_model *model = &pager->model[s->model];
   uint32_t low[WEFT_GROUPS_MAX], lowest = UINT32_MAX, node = s->tail;
   uint32_t last = (uint32_t)(((uint64_t)s->n_reserved + pager->base_tokens - 1) >> pager->base_shift);
   for (uint32_t end = last; end > 0; end--) {
     let_go_at(pager, seq, end, end == last);
-    if (space->n_windowed == 0 || node == PAGER_NODE_NONE || !keeps_windows) continue;
+    if (model->n_windowed == 0 || node == PAGER_NODE_NONE || !keeps_windows) continue;
     uint32_t position = end << pager->base_shift;
     if (pager_boundary_at(pager, seq, position)) {
-      for (uint32_t i = 0; i < space->n_windowed; i++) {
-        low[i] = pager_window_first(&space->group[space->windowed[i]], position);
-        uint32_t first = low[i] * space->group[space->windowed[i]].span;
+      for (uint32_t i = 0; i < model->n_windowed; i++) {
+        low[i] = pager_window_first(&model->group[model->windowed[i]], position);
+        uint32_t first = low[i] * model->group[model->windowed[i]].span;
         if (i == 0 || first < lowest) lowest = first;
       }
     }
@@ -354,10 +354,10 @@ static void let_go_of_all(weft_pager *pager, weft_seq seq, bool keeps_windows) {
 
 void weft_pager_release(weft_pager *pager, weft_seq seq) {
   pager_seq *s = pager_seq_of(pager, seq);
-  const pager_space *space = &pager->space[s->space];
+  const pager_model *model = &pager->model[s->model];
   bool unused = s->forked && !s->entered; /* it found no room: that is no use of its prefix */
   if (s->tail != PAGER_NODE_NONE && !unused) {
-    pager_boundary_set(pager, seq, pager_boundary_below(space, s->n_valid));
+    pager_boundary_set(pager, seq, pager_boundary_below(model, s->n_valid));
     pager_node_raise(pager, s->tail, worth_of(pager, s));
   }
   let_go_of_all(pager, seq, !unused);

@@ -246,9 +246,9 @@ typedef struct needed_blocks {
 typedef void (*place_visitor)(weft_pager *pager, uint32_t place, void *self);
 
 static void each_needed(weft_pager *pager, const weft_admit *args, uint32_t position, place_visitor call, void *self) {
-  const pager_space *space = &pager->space[args->space];
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    const pager_group *group = &space->group[g];
+  const pager_model *model = &pager->model[args->model];
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    const pager_group *group = &model->group[g];
     for (uint32_t block = pager_window_first(group, position); block < position >> group->shift; block++)
       call(pager, pager_places(pager, pager->path[(block + 1) * group->span - 1])[g], self);
   }
@@ -305,8 +305,8 @@ static weft_page restore_block(weft_pager *pager, uint32_t s, uint32_t owner) {
 
 void pager_restore(weft_pager *pager, weft_seq seq) {
   const pager_seq *s = &pager->seq[seq];
-  for (uint32_t g = 0; g < pager->space[s->space].n_groups; g++) {
-    const pager_group *group = &pager->space[s->space].group[g];
+  for (uint32_t g = 0; g < pager->model[s->model].n_groups; g++) {
+    const pager_group *group = &pager->model[s->model].group[g];
     weft_page *table = pager_table(pager, seq, g);
     for (uint32_t block = s->first[g]; block < s->end[g]; block++)
       if (!pager_place_is_page(table[block]))

@@ -103,10 +103,10 @@ static inline uint32_t table_take_blocks(weft_pager *pager, weft_page *table, ui
 
 /* How many pages a reserve up to `end` takes that the owner of the sequence pays for, and not the operator. */
 static uint32_t count_reserve_own(const weft_pager *pager, const pager_seq *s, uint32_t end) {
-  const pager_space *space = &pager->space[s->space];
+  const pager_model *model = &pager->model[s->model];
   uint32_t n_own = 0;
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    const pager_group *group = &space->group[g];
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    const pager_group *group = &model->group[g];
     uint32_t n_blocks = pager_blocks(group, end), n_public = pager_public_blocks(s, group);
     n_own += shared_entry(pager, s, group) != NULL && s->n_valid >> group->shift >= n_public;
     if (n_blocks > n_public) n_own += n_blocks - (s->end[g] > n_public ? s->end[g] : n_public);
@@ -116,26 +116,26 @@ static uint32_t count_reserve_own(const weft_pager *pager, const pager_seq *s, u
 
 weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows) {
   pager_seq *s = pager_seq_of(pager, seq);
-  const pager_space *space = &pager->space[s->space];
+  const pager_model *model = &pager->model[s->model];
   if (n_rows == 0) return WEFT_OK;
   if (n_rows > pager->seq_tokens_max - s->n_valid) return WEFT_E_TOO_LARGE;
   uint32_t end = s->n_valid + n_rows > s->n_reserved ? s->n_valid + n_rows : s->n_reserved;
   uint32_t n_new = 0, n_copies = 0;
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    n_new += pager_blocks(&space->group[g], end) - s->end[g];
-    n_copies += shared_entry(pager, s, &space->group[g]) != NULL;
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    n_new += pager_blocks(&model->group[g], end) - s->end[g];
+    n_copies += shared_entry(pager, s, &model->group[g]) != NULL;
   }
   if (pager->owner[s->owner].limit != 0 && pager_over_limit(pager, s->owner, count_reserve_own(pager, s, end)))
     return WEFT_QUOTA;
   if ((uint64_t)n_new + n_copies > pager->stats.n_free + pager->stats.n_cached) return WEFT_NO_BLOCKS;
   uint32_t n_forked = pager->n_copies_waiting - pager->n_spills_waiting;
   if (n_copies != 0 && n_copies > pager->copy_capacity - n_forked) return WEFT_NO_BLOCKS;
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    const pager_group *group = &space->group[g];
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    const pager_group *group = &model->group[g];
     weft_page *entry = n_copies == 0 ? NULL : shared_entry(pager, s, group);
     if (entry != NULL) copy_on_write(pager, entry, pager_payer(s, group, s->n_valid >> group->shift));
     weft_page *table = s->table + group->table_offset;
-    uint32_t block = s->end[g], n_blocks = pager_blocks(group, end), group_id = pager_group_id(s->space, g);
+    uint32_t block = s->end[g], n_blocks = pager_blocks(group, end), group_id = pager_group_id(s->model, g);
     if (s->public_end != 0) {
       uint32_t n_public = pager_public_blocks(s, group);
       uint32_t to = n_public < n_blocks ? n_public : n_blocks;
@@ -149,10 +149,10 @@ weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows)
 
 void weft_pager_trim(weft_pager *pager, weft_seq seq) {
   pager_seq *s = pager_seq_of(pager, seq);
-  const pager_space *space = &pager->space[s->space];
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    const weft_page *table = s->table + space->group[g].table_offset;
-    uint32_t n_kept = pager_blocks(&space->group[g], s->n_valid), block = s->end[g];
+  const pager_model *model = &pager->model[s->model];
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    const weft_page *table = s->table + model->group[g].table_offset;
+    uint32_t n_kept = pager_blocks(&model->group[g], s->n_valid), block = s->end[g];
     s->end[g] = n_kept;
     while (block-- > n_kept) pager_page_unpin(pager, table[block], PAGER_WARM);
   }
@@ -164,7 +164,7 @@ void weft_pager_commit(weft_pager *pager, weft_seq seq, const int32_t *tokens, u
   WEFT_CHECK(n <= s->n_reserved - s->n_valid);
   if (s->tail != PAGER_NODE_NONE) pager_publish(pager, seq, tokens, n);
   s->n_valid += n;
-  if (pager->space[s->space].n_windowed != 0) pager_window_drop(pager, seq);
+  if (pager->model[s->model].n_windowed != 0) pager_window_drop(pager, seq);
 }
 
 void weft_pager_prefetch(const weft_pager *pager, weft_seq seq) {
@@ -185,13 +185,13 @@ uint32_t weft_pager_n_reserved(const weft_pager *pager, weft_seq seq) {
 uint32_t weft_pager_n_blocks_held(const weft_pager *pager, weft_seq seq) {
   const pager_seq *s = pager_seq_of(pager, seq);
   uint32_t n_held = 0;
-  for (uint32_t g = 0; g < pager->space[s->space].n_groups; g++) n_held += s->end[g] - s->first[g];
+  for (uint32_t g = 0; g < pager->model[s->model].n_groups; g++) n_held += s->end[g] - s->first[g];
   return n_held;
 }
 
 const weft_page *weft_pager_table(const weft_pager *pager, weft_seq seq, uint32_t group, uint32_t *n_entries) {
   const pager_seq *s = pager_seq_of(pager, seq);
-  WEFT_CHECK(group < pager->space[s->space].n_groups);
+  WEFT_CHECK(group < pager->model[s->model].n_groups);
   *n_entries = s->end[group];
   return pager_table(pager, seq, group);
 }

@@ -8,7 +8,7 @@
  * A hit that ends at position B needs every block of the window before B and, of this group, no other. Positions where
  * a hit is likely to end are the boundaries of a sequence: the end of its own hit, the end of its prompt, a mark, a
  * node where prefixes part, and the position where the sequence ends. A boundary is a multiple of the largest block of
- * the space, because a hit can end only where all groups end a block. A block that nobody holds any more is
+ * the model, because a hit can end only where all groups end a block. A block that nobody holds any more is
  *
  *   WARM  if a boundary of a sequence that had it needs it; it is evicted in the order of its worth (pool.c)
  *   COLD  if none does; COLD blocks are evicted before all others, so they take nothing away from anybody. They include
@@ -21,14 +21,14 @@ static uint64_t *boundary_words_of(const weft_pager *pager, weft_seq seq) {
 }
 
 void pager_boundary_set(weft_pager *pager, weft_seq seq, uint32_t position) {
-  uint32_t index = position / pager->space[pager->seq[seq].space].block_max;
+  uint32_t index = position / pager->model[pager->seq[seq].model].block_max;
   if (index == 0 || pager->boundary_words == 0) return;
   WEFT_CHECK(index / 64 < pager->boundary_words);
   boundary_words_of(pager, seq)[index / 64] |= UINT64_C(1) << (index % 64);
 }
 
 bool pager_boundary_at(const weft_pager *pager, weft_seq seq, uint32_t position) {
-  uint32_t grain = pager->space[pager->seq[seq].space].block_max, index = position / grain;
+  uint32_t grain = pager->model[pager->seq[seq].model].block_max, index = position / grain;
   if ((position & (grain - 1)) != 0 || index / 64 >= pager->boundary_words) return false;
   return (boundary_words_of(pager, seq)[index / 64] >> (index % 64) & 1) != 0;
 }
@@ -47,7 +47,7 @@ static bool any_boundary(const uint64_t *words, uint64_t low, uint64_t high) {
 /* The window before a boundary B contains the block if and only if the block starts before B and its last position is
  * beyond B - window. */
 static bool window_needs_block(const weft_pager *pager, weft_seq seq, const pager_group *group, uint32_t block) {
-  uint64_t grain = pager->space[pager->seq[seq].space].block_max;
+  uint64_t grain = pager->model[pager->seq[seq].model].block_max;
   uint64_t start = (uint64_t)block << group->shift;
   uint64_t low = start / grain + 1;
   uint64_t high = (start + group->layers.block_tokens + group->layers.window - 2) / grain;
@@ -56,16 +56,16 @@ static bool window_needs_block(const weft_pager *pager, weft_seq seq, const page
 }
 
 bool pager_block_is_needed(const weft_pager *pager, weft_seq seq, uint32_t g, uint32_t block) {
-  const pager_group *group = &pager->space[pager->seq[seq].space].group[g];
+  const pager_group *group = &pager->model[pager->seq[seq].model].group[g];
   return group->layers.window == 0 || window_needs_block(pager, seq, group, block);
 }
 
 void pager_window_drop(weft_pager *pager, weft_seq seq) {
   pager_seq *s = &pager->seq[seq];
-  const pager_space *space = &pager->space[s->space];
-  for (uint32_t i = 0; i < space->n_windowed; i++) {
-    uint32_t g = space->windowed[i];
-    const pager_group *group = &space->group[g];
+  const pager_model *model = &pager->model[s->model];
+  for (uint32_t i = 0; i < model->n_windowed; i++) {
+    uint32_t g = model->windowed[i];
+    const pager_group *group = &model->group[g];
     uint32_t first = pager_window_first(group, s->n_valid);
     weft_page *table = pager_table(pager, seq, g);
     for (uint32_t block = s->first[g]; block < first; block++) {
@@ -89,19 +89,19 @@ void pager_window_keep_block(weft_pager *pager, uint32_t place) {
 /* The blocks that a hit at the present end needs stay WARM, also those that have left the block table already. */
 static void keep_window_at_end(weft_pager *pager, weft_seq seq) {
   pager_seq *s = &pager->seq[seq];
-  const pager_space *space = &pager->space[s->space];
-  uint32_t end = pager_boundary_below(space, s->n_valid), low[WEFT_GROUPS_MAX], lowest = UINT32_MAX;
+  const pager_model *model = &pager->model[s->model];
+  uint32_t end = pager_boundary_below(model, s->n_valid), low[WEFT_GROUPS_MAX], lowest = UINT32_MAX;
   if (s->tail == PAGER_NODE_NONE || end == 0) return;
-  for (uint32_t i = 0; i < space->n_windowed; i++) {
-    const pager_group *group = &space->group[space->windowed[i]];
+  for (uint32_t i = 0; i < model->n_windowed; i++) {
+    const pager_group *group = &model->group[model->windowed[i]];
     low[i] = pager_window_first(group, end);
-    if (low[i] >= s->first[space->windowed[i]]) continue; /* the block table still holds all of them */
+    if (low[i] >= s->first[model->windowed[i]]) continue; /* the block table still holds all of them */
     if (low[i] * group->span < lowest) lowest = low[i] * group->span;
   }
   for (uint32_t node = s->tail; pager->node[node].depth > lowest; node = pager->node[node].parent) {
     uint32_t depth = pager->node[node].depth;
-    for (uint32_t i = 0; i < space->n_windowed; i++) {
-      uint32_t g = space->windowed[i], span = space->group[g].span;
+    for (uint32_t i = 0; i < model->n_windowed; i++) {
+      uint32_t g = model->windowed[i], span = model->group[g].span;
       if ((depth & (span - 1)) != 0) continue;
       uint32_t block = depth / span - 1;
       if (block < s->first[g] && block >= low[i]) pager_window_keep_block(pager, pager_places(pager, node)[g]);
@@ -112,6 +112,6 @@ static void keep_window_at_end(weft_pager *pager, weft_seq seq) {
 void weft_pager_mark(weft_pager *pager, weft_seq seq) {
   pager_seq *s = pager_seq_of(pager, seq);
   if (s->tail == PAGER_NODE_NONE) return;
-  pager_boundary_set(pager, seq, pager_boundary_below(&pager->space[s->space], s->n_valid));
+  pager_boundary_set(pager, seq, pager_boundary_below(&pager->model[s->model], s->n_valid));
   keep_window_at_end(pager, seq);
 }

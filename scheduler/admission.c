@@ -59,7 +59,7 @@ static uint32_t restores_max(const weft_engine *e, uint32_t n_pages) {
 
 static weft_admit arguments_of(weft_engine *e, const weft_lane *lane, const weft_request *r, uint32_t n_pages) {
   const weft_tenant_config *tenant = &e->tenants.tenant[r->tenant].config;
-  return (weft_admit){.space = lane->index,
+  return (weft_admit){.model = lane->index,
                       .domain = r->asked.domain,
                       .tokens = r->tokens,
                       .n_tokens = r->n_tokens,

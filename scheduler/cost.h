@@ -7,7 +7,7 @@
  * the time of the step, or to its rows where that is more. A canvas pays for its rows at every step,
  * a cached token is never a row and so is free.
  *
- * A cost model is one weight set on its device: the time of a step, learned from steps. Law: the
+ * A cost model describes one model on its device: the time of a step, learned from steps. Law: the
  * time is a sum of features, each times a coefficient that is never negative nor beyond a bound:
  *
  *   1                 what a step costs however small it is: launches, dense weights

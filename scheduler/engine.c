@@ -46,7 +46,7 @@ static weft_status check_tenants(const weft_engine_config *c, weft_error *error)
 
 static weft_status check_limits(const weft_engine_config *c, weft_error *error) {
   const limit rows[] = {
-      {"n_runners", c->n_runners, 1, WEFT_MODELS_MAX},  {"n_pages", c->n_pages, 1, INT32_MAX},
+      {"n_models", c->n_models, 1, WEFT_MODELS_MAX},    {"n_pages", c->n_pages, 1, INT32_MAX},
       {"rows_per_step", c->rows_per_step, 1, ROWS_MAX}, {"running_max", c->running_max, 1, RUNNING_MAX},
       {"waiting_max", c->waiting_max, 1, WAITING_MAX},  {"n_tenants", c->n_tenants, 1, TENANTS_MAX},
       {"pins_max", c->pins_max, 0, PINS_MAX},           {"seq_tokens_max", c->seq_tokens_max, 2, TOKENS_MAX},
@@ -105,21 +105,21 @@ static weft_status check_runner(const weft_engine_config *c, uint32_t index, wef
 
 static weft_status open_pager(weft_engine *e, weft_error *error) {
   const weft_engine_config *c = &e->config;
-  weft_space_config space[WEFT_MODELS_MAX] = {0};
-  for (uint32_t i = 0; i < c->n_runners; i++) {
+  weft_pager_model model[WEFT_MODELS_MAX] = {0};
+  for (uint32_t i = 0; i < c->n_models; i++) {
     const weft_runner_info *info = e->lane[i].info;
-    space[i].fingerprint = (weft_key128){.low = info->fingerprint_low, .high = info->fingerprint_high};
-    space[i].n_groups = info->n_groups;
-    space[i].cost_doubles = WEFT_COST_KEYS_PER_ROW; /* to compute a token again: its row and its keys */
-    memcpy(space[i].group, info->group, sizeof space[i].group);
+    model[i].fingerprint = (weft_key128){.low = info->fingerprint_low, .high = info->fingerprint_high};
+    model[i].n_groups = info->n_groups;
+    model[i].cost_doubles = WEFT_COST_KEYS_PER_ROW; /* to compute a token again: its row and its keys */
+    memcpy(model[i].group, info->group, sizeof model[i].group);
   }
   weft_pager_config config = {.n_pages = c->n_pages,
                               .n_host_pages = c->n_host_pages,
                               .n_file_pages = c->n_file_pages,
                               .n_seqs = c->running_max + c->pins_max,
                               .seq_tokens_max = c->seq_tokens_max,
-                              .n_spaces = c->n_runners,
-                              .space = space,
+                              .n_models = c->n_models,
+                              .model = model,
                               .no_prefix_cache = c->no_prefix_cache,
                               .hash_seed = c->hash_seed};
   return weft_pager_open(&config, &e->pager, error);
@@ -248,14 +248,14 @@ weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out
   *out = NULL;
   weft_status status = check_limits(config, error);
   if (status == WEFT_OK) status = check_tenants(config, error);
-  for (uint32_t i = 0; status == WEFT_OK && i < config->n_runners; i++) {
+  for (uint32_t i = 0; status == WEFT_OK && i < config->n_models; i++) {
     status = check_runner(config, i, error);
   }
   if (status != WEFT_OK) return status;
   weft_engine *e = weft_alloc(1, sizeof *e);
   if (e == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "engine: no memory for its head");
   e->config = *config;
-  e->n_lanes = config->n_runners;
+  e->n_lanes = config->n_models;
   if (e->config.prefill_chunk == 0 || e->config.prefill_chunk > config->rows_per_step) {
     e->config.prefill_chunk = config->rows_per_step;
   }
@@ -369,10 +369,10 @@ uint64_t weft_engine_request_bytes(const weft_request_params *params, uint32_t a
   return weft_request_bytes(params, &size);
 }
 
-void weft_engine_get_group_usage(weft_engine *engine, uint32_t runner, weft_group_usage *out) {
-  const weft_group_usage *usage = &engine->shared_usage[runner * WEFT_GROUPS_MAX];
+void weft_engine_get_group_usage(weft_engine *engine, uint32_t model, weft_group_usage *out) {
+  const weft_group_usage *usage = &engine->shared_usage[model * WEFT_GROUPS_MAX];
   (void)pthread_mutex_lock(&engine->stats_mutex);
-  memcpy(out, usage, engine->lane[runner].info->n_groups * sizeof *out);
+  memcpy(out, usage, engine->lane[model].info->n_groups * sizeof *out);
   (void)pthread_mutex_unlock(&engine->stats_mutex);
 }
 

@@ -75,8 +75,8 @@ uint32_t weft_engine_room(const weft_engine *engine, uint32_t lane, uint32_t n_t
 void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out);
 void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_tenant_stats *out);
 
-/* The blocks of each layer group of a runner, as one copy; out: [n_groups]. */
-void weft_engine_get_group_usage(weft_engine *engine, uint32_t runner, weft_group_usage *out);
+/* The blocks of each layer group of a model, as one copy; out: [n_groups]. */
+void weft_engine_get_group_usage(weft_engine *engine, uint32_t model, weft_group_usage *out);
 
 /* Bytes that a request with an answer of at most answer_max tokens counts for in request_bytes_max; n_canvas: tokens of a
  * canvas, 0 for an answer token by token. */

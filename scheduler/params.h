@@ -24,8 +24,8 @@ typedef struct weft_tenant_config {
 } weft_tenant_config;
 
 typedef struct weft_engine_config {
-  uint32_t n_runners;
-  weft_runner *const *runner; /* [n_runners]; owned by the caller; runner i uses space i of the pager */
+  uint32_t n_models;
+  weft_runner *const *runner; /* [n_models]; owned by the caller; runner i computes model i */
   uint32_t n_pages;           /* of the shared pool */
   uint32_t n_host_pages;      /* slots of host memory that take what is evicted; the runners must have them; 0: none */
   uint32_t n_file_pages;      /* slots of a file behind them, likewise */
@@ -41,7 +41,7 @@ typedef struct weft_engine_config {
   uint64_t hash_seed;         /* of the prefix index (weft_pager_config); 0, as a server wants it: a secret */
   uint32_t pins_max;          /* prefixes the operator may pin; each has a sequence of the pager */
   uint64_t request_bytes_max; /* host memory of all requests, waiting or running (budget.h); 0: no limit */
-  uint64_t slice_us;          /* a weight set keeps its turn until it used so much more of the device than others */
+  uint64_t slice_us;          /* a model keeps its turn until it used so much more of the device than others */
   uint64_t target_tpot_us;    /* most time between tokens of decoding requests; 0: steps are as full as they can be */
 } weft_engine_config;
 
@@ -55,7 +55,7 @@ typedef uint32_t (*weft_stop_rule)(void *self, const int32_t *tokens, uint32_t n
 typedef void (*weft_notify)(void *self);
 
 typedef struct weft_request_params {
-  uint32_t runner;       /* index */
+  uint32_t model;        /* index */
   uint32_t tenant;       /* index */
   weft_key128 domain;    /* sharing domain, from the authenticated tenant */
   bool canvas;           /* answer by diffusion */
@@ -87,7 +87,7 @@ typedef struct weft_request_params {
 } weft_request_params;
 
 typedef struct weft_pin_params {
-  uint32_t runner;
+  uint32_t model;
   uint32_t tenant;       /* whose requests find it; public: who computes it */
   weft_key128 domain;    /* the tenant's */
   bool is_public;        /* requests of all tenants that begin with it share its blocks */

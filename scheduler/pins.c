@@ -41,26 +41,26 @@ static bool is_empty(weft_pin_table *pins) {
 static weft_status check_pin(const weft_engine *e, const weft_pin_params *p, weft_error *error) {
   if (e->config.no_prefix_cache)
     return weft_fail(error, WEFT_E_INVALID, "nothing can be pinned: the prefix cache is off");
-  if (p->runner >= e->n_lanes)
-    return weft_fail(error, WEFT_E_INVALID, "model number %u; there are %u", p->runner, e->n_lanes);
-  uint32_t block = e->lane[p->runner].block_max;
+  if (p->model >= e->n_lanes)
+    return weft_fail(error, WEFT_E_INVALID, "model number %u; there are %u", p->model, e->n_lanes);
+  uint32_t block = e->lane[p->model].block_max;
   if (p->tokens != NULL && p->n_tokens >= block) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID, "a pin holds whole blocks of %u tokens; this prefix has %u", block,
                    p->n_tokens);
 }
 
 static weft_pin_entry *make_pin(const weft_engine *e, const weft_pin_params *p) {
-  const weft_lane *lane = &e->lane[p->runner];
+  const weft_lane *lane = &e->lane[p->model];
   weft_pin_entry *pin = weft_alloc(1, sizeof *pin);
   if (pin == NULL) return NULL;
   uint32_t n = p->n_tokens & ~(lane->block_max - 1);
-  pin->info = (weft_pin_info){.runner = p->runner,
+  pin->info = (weft_pin_info){.model = p->model,
                               .tenant = p->tenant,
                               .is_public = p->is_public,
                               .priority = p->priority,
                               .expires_us = p->expires_us,
                               .n_tokens = n,
-                              .n_pages = weft_pager_pages_for(e->pager, p->runner, n, 1)};
+                              .n_pages = weft_pager_pages_for(e->pager, p->model, n, 1)};
   pin->domain = p->domain;
   pin->seq = WEFT_SEQ_NONE;
   pin->tokens = weft_alloc(n, sizeof *pin->tokens);
@@ -196,7 +196,7 @@ uint64_t weft_pins_next_us(weft_engine *e) {
 }
 
 static bool begins_with(const weft_request *r, uint32_t n_tokens, const weft_pin_entry *pin) {
-  return r->lane == pin->info.runner && pin->info.n_tokens <= n_tokens && !pin->removed &&
+  return r->lane == pin->info.model && pin->info.n_tokens <= n_tokens && !pin->removed &&
          memcmp(r->tokens, pin->tokens, pin->info.n_tokens * sizeof *pin->tokens) == 0;
 }
 
@@ -216,7 +216,7 @@ uint32_t weft_pins_n_public(weft_engine *e, const weft_request *r) {
 
 /* All of it is cached, or it is not held. */
 static void try_hold(weft_engine *e, weft_pin_entry *pin) {
-  weft_admit args = {.space = pin->info.runner,
+  weft_admit args = {.model = pin->info.model,
                      .domain = pin->domain,
                      .tokens = pin->tokens,
                      .n_tokens = pin->info.n_tokens,
@@ -281,7 +281,7 @@ void weft_pins_let_go(weft_engine *e, uint32_t lane) {
   weft_pin_table *pins = &e->pins;
   lock(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
-    if (lane == UINT32_MAX || lane == pins->pin[i]->info.runner) let_go(e, pins->pin[i]);
+    if (lane == UINT32_MAX || lane == pins->pin[i]->info.model) let_go(e, pins->pin[i]);
   }
   unlock(pins);
 }

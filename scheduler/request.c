@@ -137,7 +137,7 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   weft_list_init(&r->unstarted_link);
   weft_list_init(&r->evicted_link);
   r->state = WEFT_REQUEST_WAITING;
-  r->lane = (uint8_t)params->runner;
+  r->lane = (uint8_t)params->model;
   r->seq = r->wait.leader = WEFT_SEQ_NONE;
   r->ready_at = UINT32_MAX;
   r->save = WEFT_SAVE_NONE;

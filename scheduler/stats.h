@@ -9,7 +9,7 @@
 enum { WEFT_STEP_RATIOS = 8 };
 extern const double weft_step_ratio_bounds[WEFT_STEP_RATIOS - 1];
 
-/* One weight set's share of it all. */
+/* One model's share of it all. */
 typedef struct weft_lane_stats {
   uint64_t n_steps, n_rows;
   uint64_t busy_us; /* its steps were on the device; a step that waits for the one before is counted from its end */
@@ -22,7 +22,7 @@ typedef struct weft_lane_stats {
 
 typedef struct weft_engine_stats {
   uint64_t n_steps, n_mixed_steps; /* mixed: causal decode or prefill rows and canvas rows in one step */
-  uint64_t n_switches;             /* steps that ran another weight set than the step before */
+  uint64_t n_switches;             /* steps that ran another model than the step before */
   uint64_t n_rows, n_prefill_rows, n_decode_rows, n_canvas_rows, n_commit_rows, n_void_rows;
   uint64_t n_grammar_waits; /* rows that overlap would have planned ahead of a token, and a grammar waited for it */
   uint64_t n_submitted, n_finished[WEFT_FINISH_KINDS], n_preemptions; /* by weft_finish */
@@ -41,7 +41,7 @@ typedef struct weft_engine_stats {
   uint64_t ttft[20], tpot[20], e2e[20], queue[20];
   uint64_t ttft_sum_us, tpot_sum_us, e2e_sum_us;
   uint32_t n_lanes;
-  weft_lane_stats lane[WEFT_MODELS_MAX]; /* [n_lanes], by runner */
+  weft_lane_stats lane[WEFT_MODELS_MAX]; /* [n_lanes], by model */
   weft_pager_stats pager;
 } weft_engine_stats;
 /* Why submit said WEFT_FULL. */
@@ -70,7 +70,7 @@ extern const uint64_t weft_latency_bounds_us[19];
 
 typedef struct weft_pin_info {
   uint32_t id; /* from 1, never used again */
-  uint32_t runner, tenant;
+  uint32_t model, tenant;
   bool is_public;
   bool held; /* its blocks are in the pool now */
   int32_t priority;

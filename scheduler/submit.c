@@ -136,7 +136,7 @@ static weft_status check_sibling(const weft_request_params *p, const weft_reques
   }
   const weft_request_params *q = p->joins ? before : p->sibling != NULL ? &p->sibling->asked : NULL;
   if (q == NULL) return WEFT_OK;
-  bool same = p->runner == q->runner && p->canvas == q->canvas && p->tenant == q->tenant &&
+  bool same = p->model == q->model && p->canvas == q->canvas && p->tenant == q->tenant &&
               weft_key128_equal(p->domain, q->domain) && p->no_cache == q->no_cache && is_same_prompt(p, q);
   if (same) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID, "a sibling must have the same prompt, model, kind, tenant and cache");
@@ -175,13 +175,13 @@ static weft_status check_tokens_per_minute(const weft_engine *e, const weft_requ
 
 static weft_status judge(const weft_engine *e, const weft_request_params *p, const weft_request_params *before,
                          weft_request_size *size, weft_error *error) {
-  if (p->runner >= e->n_lanes) {
-    return weft_fail(error, WEFT_E_INVALID, "model number %u; there are %u", p->runner, e->n_lanes);
+  if (p->model >= e->n_lanes) {
+    return weft_fail(error, WEFT_E_INVALID, "model number %u; there are %u", p->model, e->n_lanes);
   }
   if (p->tenant >= e->config.n_tenants) {
     return weft_fail(error, WEFT_E_INVALID, "tenant number %u; there are %u", p->tenant, e->config.n_tenants);
   }
-  const weft_lane *lane = &e->lane[p->runner];
+  const weft_lane *lane = &e->lane[p->model];
   if (lane->broken) return weft_fail(error, WEFT_E_DEVICE, "%s", lane->reason);
   weft_status status = check_tokens(p, lane->info->n_vocab, error);
   if (status == WEFT_OK) status = check_kind(p, lane->info, error);
@@ -322,7 +322,7 @@ weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *p
 /* The prefix as a prompt, for one token: what computes it. */
 static weft_status warm_up(weft_engine *e, const weft_pin_params *p, uint32_t n_tokens, uint64_t now_us,
                            weft_error *error) {
-  weft_request_params params = {.runner = p->runner,
+  weft_request_params params = {.model = p->model,
                                 .tenant = p->tenant,
                                 .domain = p->domain,
                                 .tokens = p->tokens,

@@ -85,7 +85,7 @@ void weft_tenants_unlimit(weft_tenants *tenants);
 weft_request *weft_tenants_any(const weft_tenants *tenants, uint32_t lane);
 /* Classes stand where they are, until weft_tenants_raise_level. */
 void weft_tenants_reset_levels(weft_tenants *tenants);
-/* The class of the request's tenant is lifted by its age: all tenants of a class stand together, so
+/* The class of the request's tenant is raised by its age: all tenants of a class stand together, so
  * that whose requests grow old in its own queue gains nothing over others of its class. */
 void weft_tenants_raise_level(weft_tenants *tenants, const weft_request *request, uint64_t now_us);
 /* How the request stands against those of other tenants. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* weft demo: serves the demo model over HTTP and shows, in a few lines, what weft is for: canvases being denoised and
- * sequences being decoded in the same steps of one weight set, then two weight sets taking turns over one pool. Every
+ * sequences being decoded in the same steps of one model, then two models taking turns over one pool. Every
  * number is read from the server's /metrics; the demo fails when they do not show it. */
 #include <jansson.h>
 #include <pthread.h>
@@ -147,7 +147,7 @@ static int one_weight_set(const weft_config *config, const char *name) {
   weft_text text = {0};
   int code = show_canvas(child.port, name);
   if (code == 0) {
-    (void)printf("\n%d clients, half by diffusion, half token by token, on one weight set:\n", WORKERS);
+    (void)printf("\n%d clients, half by diffusion, half token by token, on one model:\n", WORKERS);
     uint32_t n_failed = run_load(child.port, &name, 1, true);
     if (n_failed > 0) code = weft_cli_fail(WEFT_EXIT_FAILED, "%u requests failed", n_failed);
   }
@@ -187,10 +187,10 @@ static int two_weight_sets(const weft_config *config, const char *const *names) 
   if (code == 0) {
     double switches = weft_metric(text.bytes, "weft_switches_total");
     (void)printf(
-        "\nTwo weight sets over one pool (%s by diffusion, %s token by token):\n"
-        "%.0f steps, the other weight set took its turn %.0f times\n",
+        "\nTwo models over one pool (%s by diffusion, %s token by token):\n"
+        "%.0f steps, the other model took its turn %.0f times\n",
         names[0], names[1], weft_metric(text.bytes, "weft_steps_total"), switches);
-    if (switches < 2.0) code = weft_cli_fail(WEFT_EXIT_FAILED, "the two weight sets did not alternate");
+    if (switches < 2.0) code = weft_cli_fail(WEFT_EXIT_FAILED, "the two models did not alternate");
   }
   weft_text_free(&text);
   int stopped = weft_child_stop(&child);

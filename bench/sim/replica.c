@@ -238,7 +238,7 @@ weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_si
     runner[i] = &r->lane[i].head;
   }
   weft_engine_config config = {
-      .n_runners = world->profile->n_models,
+      .n_models = world->profile->n_models,
       .runner = runner,
       .n_pages = (uint32_t)r->counts->n_pages,
       .n_host_pages = (uint32_t)((uint64_t)c->product.host_mib * 1024 / world->profile->page_kib),
@@ -334,7 +334,7 @@ weft_status weft_sim_replica_submit(weft_sim_replica *r, uint32_t at, weft_error
   request->replica = r;
   w->run->outcome[at].replica = r->index;
   weft_sim_load_prompt(w->load, item, w->prompt);
-  weft_request_params params = {.runner = item->model,
+  weft_request_params params = {.model = item->model,
                                 .tenant = item->tenant,
                                 .domain = {.low = w->config->product.shared_cache ? 0 : item->tenant + 1},
                                 .canvas = item->diffusion,

@@ -70,13 +70,13 @@ static uint32_t draw_long(uint32_t index) {
 }
 
 static weft_status open_world(capacity_world *w, bool keeps_windows, weft_error *error) {
-  weft_space_config space = {.n_groups = N_GROUPS};
+  weft_pager_model model = {.n_groups = N_GROUPS};
   for (uint32_t g = 0; g < N_GROUPS; g++) {
-    space.group[g] =
+    model.group[g] =
         (weft_layer_group){.block_tokens = g == GLOBAL ? 32 : 16, .window = g == GLOBAL || keeps_windows ? 0 : WINDOW};
   }
   weft_pager_config config = {
-      .n_pages = N_PAGES, .n_seqs = N_SEQS, .seq_tokens_max = LONGEST, .n_spaces = 1, .space = &space};
+      .n_pages = N_PAGES, .n_seqs = N_SEQS, .seq_tokens_max = LONGEST, .n_models = 1, .model = &model};
   *w = (capacity_world){.error = error};
   w->tokens = weft_alloc(LONGEST, sizeof *w->tokens);
   if (w->tokens == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a prompt");

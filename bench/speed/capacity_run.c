@@ -125,7 +125,7 @@ static void look(capacity_run *run) {
 }
 
 static weft_status fill(capacity_run *run, make_prompt make, bool no_cache, weft_error *error) {
-  weft_engine_config config = {.n_runners = 1,
+  weft_engine_config config = {.n_models = 1,
                                .runner = &run->model->runner,
                                .n_pages = run->runtime->n_pages,
                                .rows_per_step = ROWS,

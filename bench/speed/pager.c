@@ -242,9 +242,9 @@ int weft_bench_pager(const weft_lab_config *config) {
   if (n_chains % N_TOGETHER != 0)
     return weft_cli_fail(WEFT_EXIT_USAGE, "bench pager: --n-parallel must be a multiple of %d", N_TOGETHER);
   uint32_t n_pages = n_chains * (PROMPT / BLOCK);
-  weft_space_config space = {.n_groups = 1, .group = {{.block_tokens = BLOCK}}};
+  weft_pager_model model = {.n_groups = 1, .group = {{.block_tokens = BLOCK}}};
   weft_pager_config pager = {
-      .n_pages = n_pages, .n_seqs = N_SEQS, .seq_tokens_max = PROMPT, .n_spaces = 1, .space = &space, .hash_seed = 1};
+      .n_pages = n_pages, .n_seqs = N_SEQS, .seq_tokens_max = PROMPT, .n_models = 1, .model = &model, .hash_seed = 1};
   pager_bench bench = {.n_chains = n_chains};
   pager_result result = {0};
   weft_error error = {{0}};

@@ -61,7 +61,7 @@ static weft_status open_world(bench_world *w, uint32_t n, bool overlap, weft_err
   if (w->request == NULL || weft_fake_runner_open(&fake, &w->runner) != WEFT_OK) {
     return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u requests", n);
   }
-  weft_engine_config config = {.n_runners = 1,
+  weft_engine_config config = {.n_models = 1,
                                .runner = &w->runner,
                                .n_pages = n * PAGES_PER_REQUEST,
                                .rows_per_step = n + 4096,

@@ -90,7 +90,7 @@ static void make_requests(void) {
   for (uint32_t i = 0; i < N; i++) {
     weft_request_params *p = &requests[i];
     *p = (weft_request_params){
-        .runner = i % 2, .tokens = prompts[i], .n_tokens = 3 + i, .max_tokens = 5 + i % 7, .ignore_eos = true};
+        .model = i % 2, .tokens = prompts[i], .n_tokens = 3 + i, .max_tokens = 5 + i % 7, .ignore_eos = true};
     for (uint32_t k = 0; k < p->n_tokens; k++) prompts[i][k] = (int32_t)((i * 31 + k * 7) % 90 + 5);
     p->canvas = i % 4 == 2;
     p->sampling = weft_sampling_default();
@@ -151,12 +151,12 @@ static void check_broken(rig *r, uint32_t broken, uint64_t at) {
     bool good = a->n_ends == 1 && a->n <= b->n && memcmp(a->tokens, b->tokens, a->n * sizeof(int32_t)) == 0;
     if (failed)
       good =
-          good && requests[i].runner == broken && strstr(a->error, name) != NULL && strstr(a->error, "restart") != NULL;
+          good && requests[i].model == broken && strstr(a->error, name) != NULL && strstr(a->error, "restart") != NULL;
     if (!failed) good = good && a->finish == b->finish && a->n == b->n;
     n_failed += failed;
     if (!good) {
       fail_msg("call %llu fails on model %u: request %u of model %u: finish %d '%s', %u of %u tokens, %u ends",
-               (unsigned long long)at, broken, i, requests[i].runner, (int)a->finish, a->error, a->n, b->n, a->n_ends);
+               (unsigned long long)at, broken, i, requests[i].model, (int)a->finish, a->error, a->n, b->n, a->n_ends);
     }
   }
   assert_true(n_failed > 0);

@@ -46,12 +46,12 @@ static void make_requests(bool canvases) {
   uint64_t state = 11;
   for (uint32_t i = 0; i < N; i++) {
     weft_request_params *p = &requests[i];
-    *p = (weft_request_params){.runner = i % 4 == 3, .tokens = prompts[i], .ignore_eos = true, .domain = {1, 1}};
+    *p = (weft_request_params){.model = i % 4 == 3, .tokens = prompts[i], .ignore_eos = true, .domain = {1, 1}};
     p->n_tokens = 2 + draw(&state, PROMPT_MAX - 2);
     p->max_tokens = 6 + draw(&state, 14);
     for (uint32_t k = 0; k < p->n_tokens; k++) prompts[i][k] = (int32_t)(5 + draw(&state, POISON - 5));
     if (i % 3 == 0) prompts[i][draw(&state, p->n_tokens)] = POISON;
-    p->canvas = canvases && p->runner == 0 && i % 2 == 0;
+    p->canvas = canvases && p->model == 0 && i % 2 == 0;
     p->sampling = weft_sampling_default();
     p->sampling.seed = i;
     p->sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
@@ -137,7 +137,7 @@ static void compare(const char *what, const way *w, bool (*must_fail)(uint32_t i
           "%s on %s %s: request %u (%s on model %u, %u prompt tokens): finish %d '%s', %u tokens; without NaN "
           "finish %d, %u tokens; it should %s",
           what, w->backend, w->isa == NULL ? "" : w->isa, i, requests[i].canvas ? "canvas" : "tokens",
-          requests[i].runner, requests[i].n_tokens, (int)a->finish, a->error, a->n, (int)b->finish, b->n,
+          requests[i].model, requests[i].n_tokens, (int)a->finish, a->error, a->n, (int)b->finish, b->n,
           fails ? "fail" : "not be touched");
     }
     n_failed += fails;
@@ -151,7 +151,7 @@ static bool uses_self_conditioning(uint32_t i) {
 }
 
 static bool meets_token(uint32_t i) {
-  if (requests[i].runner == 1) return false;
+  if (requests[i].model == 1) return false;
   for (uint32_t k = 0; k < requests[i].n_tokens; k++) {
     if (prompts[i][k] == POISON) return true;
   }
@@ -162,7 +162,7 @@ static bool meets_token(uint32_t i) {
 }
 
 static bool is_first_model(uint32_t i) {
-  return requests[i].runner == 0;
+  return requests[i].model == 0;
 }
 static bool is_canvas(uint32_t i) {
   return requests[i].canvas;

@@ -31,7 +31,7 @@ typedef struct faults {
 static void fill(weft_request_params *p, int32_t *prompt, uint32_t i) {
   static const weft_logit_bias bias[] = {{.token = 3, .bias = 1.0f}};
   static const int32_t stop_tokens[] = {2};
-  *p = (weft_request_params){.runner = i % 2,
+  *p = (weft_request_params){.model = i % 2,
                              .tokens = prompt,
                              .n_tokens = 5 + 2 * i,
                              .max_tokens = 20,
@@ -70,7 +70,7 @@ static weft_status open_world(const faults *f, weft_fake_store **store, weft_run
     fake.fail_submit_at = fake.fail_collect_at = fake.fail_slot_at = 0; /* the second one stays well */
   }
   if (status != WEFT_OK) return status;
-  weft_engine_config config = {.n_runners = 2,
+  weft_engine_config config = {.n_models = 2,
                                .runner = runner,
                                .n_pages = N_PAGES,
                                .rows_per_step = 24,

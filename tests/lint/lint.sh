@@ -130,8 +130,15 @@ done < <(files 'base/*.[ch]' 'kernels/*.[ch]' 'model/*.[ch]' |
   xargs grep -nE '^(static|SIMD_INLINE|LANES_INLINE)[a-zA-Z_0-9 *]*[ *][a-z0-9]+\(' /dev/null || true)
 while IFS=: read -r file line _; do
   complain "$file:$line: a double underscore in a name"
-done < <(files 'base/*.[ch]' 'kernels/*.[ch]' 'model/*.[ch]' |
+done < <(files {base,pager,kernels,model,scheduler,api}/'*.[ch]' |
   xargs grep -nE '(^|[^a-zA-Z0-9_])[a-z][a-z0-9]*__[a-z]' /dev/null || true)
+# A name that weft.h gives to programs outside is declared nowhere else, so public and internal names cannot clash.
+public=$(sed -nE -e 's/^WEFT_API [^(]*[ *](weft_[a-z0-9_]+)\(.*/\1/p' -e 's/^\} (weft_[a-z0-9_]+);.*/\1/p' \
+  -e 's/^typedef struct (weft_[a-z0-9_]+) .*;$/\1/p' api/weft.h | paste -sd '|')
+while IFS=: read -r file line text; do
+  complain "$file:$line: weft.h has this name: $text"
+done < <(files {base,pager,kernels,model,scheduler,api}/'*.h' | grep -v '^api/weft\.h$' |
+  xargs grep -nE "^(\} ($public);|(typedef|extern|static|const|unsigned|struct|void|bool|char|int|double|float|u?int[0-9]+_t|weft_[a-z0-9_]+) .*[ *]($public)(;|\())" || true)
 # Form: what clang-format 14 makes of it, where that version is installed (others differ in corners), and nothing wider than
 # 120 columns: clang-format leaves comments and strings as they are.
 if command -v clang-format >/dev/null && clang-format --version | grep -q 'version 14\.'; then

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Random operations on a pager, against the model of pager_world.h.
+/* Random operations on a pager, against the mirror of pager_world.h.
  *
  * Usage: test_prop_pager_model [operations [seed]]   A failing episode prints the command that
  * replays it. */
@@ -12,14 +12,14 @@ enum { EPISODE = 2500 /* operations with one pager */ };
 
 /* ---- invariants ------------------------------------------------------------------------------ */
 
-static void require_seq(const model *m, weft_seq seq) {
+static void require_seq(const mirror *m, weft_seq seq) {
   const model_seq *s = &m->seq[seq];
-  const weft_space_config *space = &m->space[s->space];
+  const weft_pager_model *model = &m->model[s->model];
   REQUIRE(weft_pager_n_valid(m->pager, seq) == s->n_valid, "sequence %u: n_valid", seq);
   REQUIRE(weft_pager_n_reserved(m->pager, seq) == s->n_reserved, "sequence %u: n_reserved", seq);
   uint32_t n_held = 0;
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    const weft_layer_group *group = &space->group[g];
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    const weft_layer_group *group = &model->group[g];
     uint32_t n, block = group->block_tokens, first = window_first(group, s->n_valid);
     const weft_page *table = table_of(m, seq, g, &n);
     REQUIRE(n == (s->n_reserved + block - 1) / block, "sequence %u: entries of group %u", seq, g);
@@ -36,11 +36,11 @@ static void require_seq(const model *m, weft_seq seq) {
 }
 
 /* States counted from tables and journal alone. */
-static void require_counts(const model *m) {
+static void require_counts(const mirror *m) {
   bool held[PAGES_MAX] = {false};
   for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
     if (!m->seq[seq].live) continue;
-    for (uint32_t g = 0; g < m->space[m->seq[seq].space].n_groups; g++) {
+    for (uint32_t g = 0; g < m->model[m->seq[seq].model].n_groups; g++) {
       uint32_t n;
       const weft_page *table = table_of(m, seq, g, &n);
       for (uint32_t i = 0; i < n; i++)
@@ -55,48 +55,48 @@ static void require_counts(const model *m) {
   weft_pager_stats stats = weft_pager_get_stats(m->pager);
   REQUIRE(stats.n_pinned == n_pinned && stats.n_cached == n_cached &&
               stats.n_free == m->config.n_pages - n_pinned - n_cached,
-          "%u pinned, %u cached, %u free; the model has %u, %u", stats.n_pinned, stats.n_cached, stats.n_free, n_pinned,
-          n_cached);
+          "%u pinned, %u cached, %u free; the mirror has %u, %u", stats.n_pinned, stats.n_cached, stats.n_free,
+          n_pinned, n_cached);
   REQUIRE(weft_pager_headroom(m->pager) == m->config.n_pages - n_pinned, "headroom");
   uint32_t n_lower[2] = {0};
   for (uint32_t place = PAGES_MAX; place < PLACES; place++) n_lower[place >= PAGES_MAX + HOST_MAX] += m->indexed[place];
   REQUIRE(stats.n_host_held == n_lower[0] && stats.n_file_held == n_lower[1],
-          "%u and %u held in lower tiers; the model has %u, %u", stats.n_host_held, stats.n_file_held, n_lower[0],
+          "%u and %u held in lower tiers; the mirror has %u, %u", stats.n_host_held, stats.n_file_held, n_lower[0],
           n_lower[1]);
 }
 
 /* Where the block of a group is that ends with the cell, down to a tier; PLACES: nowhere. */
-static uint32_t find_cell(const model *m, uint32_t space, uint32_t g, uint64_t cell, weft_tier lowest) {
-  uint32_t last = m->space[space].group[g].block_tokens - 1;
+static uint32_t find_cell(const mirror *m, uint32_t model, uint32_t g, uint64_t cell, weft_tier lowest) {
+  uint32_t last = m->model[model].group[g].block_tokens - 1;
   uint32_t n_places = lowest == WEFT_TIER_FILE ? PLACES : place_of(lowest + 1, 0);
   for (uint32_t place = 0; place < n_places; place++)
-    if (m->indexed[place] && m->ready[place] && m->space_of[place] == space && m->group_of[place] == g &&
+    if (m->indexed[place] && m->ready[place] && m->model_of[place] == model && m->group_of[place] == g &&
         m->cell[place < PAGES_MAX ? source_of(m, place) : place][last] == cell)
       return place;
   return PLACES;
 }
 
 /* The indexed page of a group that ends with the cell. */
-static weft_page page_with(const model *m, uint32_t space, uint32_t g, uint64_t cell) {
-  uint32_t place = find_cell(m, space, g, cell, WEFT_TIER_POOL);
+static weft_page page_with(const mirror *m, uint32_t model, uint32_t g, uint64_t cell) {
+  uint32_t place = find_cell(m, model, g, cell, WEFT_TIER_POOL);
   return place < PLACES ? place : WEFT_PAGE_NONE;
 }
 
-static bool has_cell(const model *m, uint32_t space, uint32_t g, uint64_t cell) {
-  return page_with(m, space, g, cell) != WEFT_PAGE_NONE;
+static bool has_cell(const mirror *m, uint32_t model, uint32_t g, uint64_t cell) {
+  return page_with(m, model, g, cell) != WEFT_PAGE_NONE;
 }
 
 /* Every indexed block of a group that keeps all tokens can be reached from the start of its chain. */
-static void require_reachable(const model *m) {
+static void require_reachable(const mirror *m) {
   for (weft_page page = 0; page < m->config.n_pages; page++) {
     if (!m->indexed[page]) continue;
-    uint32_t space = m->space_of[page], g = m->group_of[page];
-    if (m->space[space].group[g].window != 0 || m->position_of[page] == 0) continue;
-    REQUIRE(has_cell(m, space, g, m->before[source_of(m, page)]), "page %u is indexed, the block before it not", page);
+    uint32_t model = m->model_of[page], g = m->group_of[page];
+    if (m->model[model].group[g].window != 0 || m->position_of[page] == 0) continue;
+    REQUIRE(has_cell(m, model, g, m->before[source_of(m, page)]), "page %u is indexed, the block before it not", page);
   }
 }
 
-static void require_all(const model *m) {
+static void require_all(const mirror *m) {
   weft_error error;
   for (weft_seq seq = 0; seq < m->config.n_seqs; seq++)
     if (m->seq[seq].live) require_seq(m, seq);
@@ -106,7 +106,7 @@ static void require_all(const model *m) {
 
 /* ---- admit ----------------------------------------------------------------------------------- */
 
-static weft_seq pick(model *m) {
+static weft_seq pick(mirror *m) {
   weft_seq start = below(m, m->config.n_seqs);
   for (uint32_t i = 0; i < m->config.n_seqs; i++) {
     weft_seq seq = (start + i) % m->config.n_seqs;
@@ -115,13 +115,13 @@ static weft_seq pick(model *m) {
   return WEFT_SEQ_NONE;
 }
 
-static void make_prompt(model *m, weft_admit *args, uint32_t *domain, int32_t *tokens) {
+static void make_prompt(mirror *m, weft_admit *args, uint32_t *domain, int32_t *tokens) {
   uint32_t n = 0;
   *domain = below(m, DOMAINS);
   weft_seq running = pick(m);
   if (running != WEFT_SEQ_NONE && below(m, 4) == 0) {
     const model_seq *s = &m->seq[running];
-    args->space = s->space;
+    args->model = s->model;
     *domain = s->domain;
     args->n_public = s->n_public;
     n = 1 + below(m, s->n_prompt_tokens);
@@ -129,7 +129,7 @@ static void make_prompt(model *m, weft_admit *args, uint32_t *domain, int32_t *t
   } else if (below(m, 8) != 0) {
     const history *h = &m->history[below(m, HISTORIES)];
     if (h->n != 0 && below(m, 8) != 0) {
-      args->space = h->space;
+      args->model = h->model;
       *domain = h->domain;
       args->n_public = h->n_public;
     }
@@ -152,20 +152,20 @@ static void make_prompt(model *m, weft_admit *args, uint32_t *domain, int32_t *t
 }
 
 /* The longest prefix that every group can serve down to a tier, by trying all. */
-static uint32_t expected_hit(const model *m, const weft_admit *args, const uint64_t *digest, weft_tier lowest) {
-  const weft_space_config *space = &m->space[args->space];
+static uint32_t expected_hit(const mirror *m, const weft_admit *args, const uint64_t *digest, weft_tier lowest) {
+  const weft_pager_model *model = &m->model[args->model];
   bool has[GROUPS][TOKENS_MAX];
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    uint32_t block = space->group[g].block_tokens;
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    uint32_t block = model->group[g].block_tokens;
     for (uint32_t i = 0; (i + 1) * block <= args->n_tokens; i++)
-      has[g][i] = find_cell(m, args->space, g, cell_of(digest[(i + 1) * block - 1], g), lowest) < PLACES;
+      has[g][i] = find_cell(m, args->model, g, cell_of(digest[(i + 1) * block - 1], g), lowest) < PLACES;
   }
-  uint32_t grain = m->block_max[args->space];
+  uint32_t grain = m->block_max[args->model];
   uint32_t hit = (args->n_tokens - args->n_keep_rows) / grain * grain;
   for (; hit > 0; hit -= grain) {
     bool good = true;
-    for (uint32_t g = 0; g < space->n_groups; g++)
-      for (uint32_t i = window_first(&space->group[g], hit); i < hit / space->group[g].block_tokens; i++)
+    for (uint32_t g = 0; g < model->n_groups; g++)
+      for (uint32_t i = window_first(&model->group[g], hit); i < hit / model->group[g].block_tokens; i++)
         good = good && has[g][i];
     if (good) break;
   }
@@ -173,13 +173,13 @@ static uint32_t expected_hit(const model *m, const weft_admit *args, const uint6
 }
 
 /* What the owner would have to pay for a hit. */
-static uint32_t expected_cost(const model *m, const weft_admit *args, const model_seq *s, uint32_t hit) {
+static uint32_t expected_cost(const mirror *m, const weft_admit *args, const model_seq *s, uint32_t hit) {
   uint32_t n = 0;
-  for (uint32_t g = 0; g < m->space[args->space].n_groups; g++) {
-    const weft_layer_group *group = &m->space[args->space].group[g];
+  for (uint32_t g = 0; g < m->model[args->model].n_groups; g++) {
+    const weft_layer_group *group = &m->model[args->model].group[g];
     for (uint32_t i = window_first(group, hit); i < hit / group->block_tokens; i++) {
       uint64_t cell = cell_of(s->digest[(i + 1) * group->block_tokens - 1], g);
-      weft_page page = page_with(m, args->space, g, cell);
+      weft_page page = page_with(m, args->model, g, cell);
       bool held = page != WEFT_PAGE_NONE && m->shadow_held[page] != 0; /* else cached, or to come back */
       n += !held && payer_of(m, s, g, i) == args->owner;
     }
@@ -188,12 +188,12 @@ static uint32_t expected_cost(const model *m, const weft_admit *args, const mode
 }
 
 /* Whether the room that the caller asks for is there besides a hit, by counting who holds what. */
-static weft_status expected_room(const model *m, const weft_admit *args, const model_seq *s, uint32_t hit) {
+static weft_status expected_room(const mirror *m, const weft_admit *args, const model_seq *s, uint32_t hit) {
   uint32_t n_held = 0, n_taken = 0, n_pinned = 0;
-  for (uint32_t g = 0; g < m->space[args->space].n_groups; g++) {
-    const weft_layer_group *group = &m->space[args->space].group[g];
+  for (uint32_t g = 0; g < m->model[args->model].n_groups; g++) {
+    const weft_layer_group *group = &m->model[args->model].group[g];
     for (uint32_t i = window_first(group, hit); i < hit / group->block_tokens; i++) {
-      weft_page page = page_with(m, args->space, g, cell_of(s->digest[(i + 1) * group->block_tokens - 1], g));
+      weft_page page = page_with(m, args->model, g, cell_of(s->digest[(i + 1) * group->block_tokens - 1], g));
       n_held += 1;
       n_taken += page == WEFT_PAGE_NONE || m->shadow_held[page] == 0;
     }
@@ -208,14 +208,14 @@ static weft_status expected_room(const model *m, const weft_admit *args, const m
 }
 
 /* Whether the blocks in host memory up to `stored` are to come back: cost, pages, room among the copies. */
-static bool expected_restore(const model *m, const weft_admit *args, const uint64_t *digest, uint32_t hit,
+static bool expected_restore(const mirror *m, const weft_admit *args, const uint64_t *digest, uint32_t hit,
                              uint32_t stored) {
-  const weft_space_config *space = &m->space[args->space];
+  const weft_pager_model *model = &m->model[args->model];
   uint64_t n_host = 0, n_cached = 0;
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    uint32_t block = space->group[g].block_tokens;
-    for (uint32_t i = window_first(&space->group[g], stored); i < stored / block; i++) {
-      uint32_t place = find_cell(m, args->space, g, cell_of(digest[(i + 1) * block - 1], g), WEFT_TIER_HOST);
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    uint32_t block = model->group[g].block_tokens;
+    for (uint32_t i = window_first(&model->group[g], stored); i < stored / block; i++) {
+      uint32_t place = find_cell(m, args->model, g, cell_of(digest[(i + 1) * block - 1], g), WEFT_TIER_HOST);
       n_host += place >= PAGES_MAX;
       n_cached += place < PAGES_MAX && holders(m, place) == 0;
     }
@@ -227,9 +227,9 @@ static bool expected_restore(const model *m, const weft_admit *args, const uint6
 }
 
 /* How far a running sequence, if it kept its promise, would serve this prompt, in units of grain. */
-static uint32_t shared_prompt(const model *m, const weft_admit *args, const uint64_t *digest, const model_seq *s,
+static uint32_t shared_prompt(const mirror *m, const weft_admit *args, const uint64_t *digest, const model_seq *s,
                               uint32_t grain) {
-  if (!s->live || !s->cache || s->space != args->space) return 0;
+  if (!s->live || !s->cache || s->model != args->model) return 0;
   if (s->n_valid / m->pager->base_tokens >= s->n_prompt_tokens / m->pager->base_tokens) return 0;
   uint32_t n = 0, max = least(args->n_tokens - args->n_keep_rows, s->n_prompt_tokens);
   while (n < max && digest[n] == s->digest[n]) n++;
@@ -240,33 +240,33 @@ static uint32_t shared_prompt(const model *m, const weft_admit *args, const uint
 /* All blocks up to n are there or promised by anyone, seen along the nodes that this sequence
  * promised. It may promise less than its prompt where nodes ran out, or where another's promise was
  * withdrawn. */
-static bool promised_until(const model *m, weft_seq seq, uint32_t n) {
+static bool promised_until(const mirror *m, weft_seq seq, uint32_t n) {
   const pager_seq *s = &m->pager->seq[seq];
   if (s->announced_tail == PAGER_NODE_NONE || s->announced_end * m->pager->base_tokens < n) return false;
   for (uint32_t node = s->announced_tail; node != PAGER_NODE_NONE; node = m->pager->node[node].parent) {
     if (m->pager->node[node].root) continue;
     if (m->pager->node[node].depth * m->pager->base_tokens > n) continue;
-    for (uint32_t g = 0; g < m->space[m->seq[seq].space].n_groups; g++) {
+    for (uint32_t g = 0; g < m->model[m->seq[seq].model].n_groups; g++) {
       uint32_t place = pager_places(m->pager, node)[g];
       bool gone = place == PAGER_PLACE_NONE ||
                   (pager_place_is_slot(place) && pager_spill_reach(m->pager, place) == PAGER_NOWHERE);
-      if (gone && m->pager->node[node].depth % m->pager->space[m->seq[seq].space].group[g].span == 0) return false;
+      if (gone && m->pager->node[node].depth % m->pager->model[m->seq[seq].model].group[g].span == 0) return false;
     }
   }
   return true;
 }
 
 /* The longest prefix that a wait would give. */
-static uint32_t expected_wait(const model *m, const weft_admit *args, const uint64_t *digest) {
+static uint32_t expected_wait(const mirror *m, const weft_admit *args, const uint64_t *digest) {
   uint32_t longest = 0;
   for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
-    uint32_t n = shared_prompt(m, args, digest, &m->seq[seq], m->block_max[args->space]);
+    uint32_t n = shared_prompt(m, args, digest, &m->seq[seq], m->block_max[args->model]);
     if (n > longest && promised_until(m, seq, n)) longest = n;
   }
   return longest;
 }
 
-static void require_begun(const model *m, weft_seq seq, const weft_admit *args) {
+static void require_begun(const mirror *m, weft_seq seq, const weft_admit *args) {
   const pager_seq *inside = &m->pager->seq[seq];
   if (inside->tail == PAGER_NODE_NONE || m->pager->free_node == PAGER_NODE_NONE) return;
   if (inside->announced_end == inside->public_end) return; /* the last node began its domain */
@@ -274,9 +274,9 @@ static void require_begun(const model *m, weft_seq seq, const weft_admit *args) 
           inside->announced_end);
 }
 
-static void op_admit(model *m) {
+static void op_admit(mirror *m) {
   int32_t tokens[TOKENS_MAX];
-  weft_admit args = {.space = below(m, m->config.n_spaces), .no_cache = below(m, 10) == 0};
+  weft_admit args = {.model = below(m, m->config.n_models), .no_cache = below(m, 10) == 0};
   uint32_t domain, n_cached = 99;
   weft_seq seq = WEFT_SEQ_NONE, waits_for = WEFT_SEQ_NONE;
   make_prompt(m, &args, &domain, tokens);
@@ -296,10 +296,10 @@ static void op_admit(model *m) {
   bool cache = !args.no_cache && !m->config.no_prefix_cache;
   model_seq begun = {.live = true,
                      .cache = cache,
-                     .space = args.space,
+                     .model = args.model,
                      .domain = domain,
                      .owner = args.owner,
-                     .n_public = args.n_public / m->block_max[args.space] * m->block_max[args.space],
+                     .n_public = args.n_public / m->block_max[args.model] * m->block_max[args.model],
                      .n_prompt_tokens = args.n_tokens};
   const uint64_t *digest = begun.digest;
   memcpy(begun.token, tokens, args.n_tokens * sizeof *tokens);
@@ -337,7 +337,7 @@ static void op_admit(model *m) {
     m->n_waits += 1;
     return;
   }
-  REQUIRE(wait <= filed || m->windows[args.space], /* a window may be gone: no use in waiting */
+  REQUIRE(wait <= filed || m->windows[args.model], /* a window may be gone: no use in waiting */
           "computes [%u, %u), which a running sequence computes", filed, wait);
   m->n_restored += restore;
   REQUIRE(n_cached == hit, "hit of %u tokens, expected %u", n_cached, hit);
@@ -356,11 +356,11 @@ static void op_admit(model *m) {
 /* ---- the other operations -------------------------------------------------------------------- */
 
 /* *n_own: those among them that its owner pays for. */
-static uint32_t pages_needed(const model *m, weft_seq seq, uint32_t end, uint32_t *n_copies, uint32_t *n_own) {
+static uint32_t pages_needed(const mirror *m, weft_seq seq, uint32_t end, uint32_t *n_copies, uint32_t *n_own) {
   const model_seq *s = &m->seq[seq];
   uint32_t n = 0;
-  for (uint32_t g = 0; g < m->space[s->space].n_groups; g++) {
-    uint32_t block = m->space[s->space].group[g].block_tokens, n_entries;
+  for (uint32_t g = 0; g < m->model[s->model].n_groups; g++) {
+    uint32_t block = m->model[s->model].group[g].block_tokens, n_entries;
     const weft_page *table = table_of(m, seq, g, &n_entries);
     n += (end + block - 1) / block - n_entries;
     for (uint32_t i = n_entries; i < (end + block - 1) / block; i++) *n_own += payer_of(m, s, g, i) == s->owner;
@@ -373,7 +373,7 @@ static uint32_t pages_needed(const model *m, weft_seq seq, uint32_t end, uint32_
   return n + *n_copies;
 }
 
-static void op_reserve(model *m) {
+static void op_reserve(mirror *m) {
   weft_seq seq = pick(m);
   if (seq == WEFT_SEQ_NONE) return;
   model_seq *s = &m->seq[seq];
@@ -409,7 +409,7 @@ static void op_reserve(model *m) {
   s->n_reserved = end;
 }
 
-static void copy_place(model *m, const weft_page_copy *copy, bool ok) {
+static void copy_place(mirror *m, const weft_page_copy *copy, bool ok) {
   uint32_t from = from_of(copy), to = to_of(copy);
   memcpy(m->cell[to], m->cell[from], sizeof m->cell[0]);
   m->before[to] = m->before[from];
@@ -417,7 +417,7 @@ static void copy_place(model *m, const weft_page_copy *copy, bool ok) {
 }
 
 /* One copy; true: it failed, and the pager must hear of it. */
-static bool perform(model *m, const weft_page_copy *copy) {
+static bool perform(mirror *m, const weft_page_copy *copy) {
   if (copy->kind == WEFT_HOST_TO_FILE || copy->kind == WEFT_FILE_TO_HOST) {
     REQUIRE(m->n_moves < MOVES, "more than %u moves at once", m->n_moves);
     m->copied[m->n_moves] = below(m, 2) == 0;
@@ -433,7 +433,7 @@ static bool perform(model *m, const weft_page_copy *copy) {
 }
 
 /* A move ends: what it copies, it copies now or has copied when it was taken. */
-static void op_move(model *m) {
+static void op_move(mirror *m) {
   if (m->n_moves == 0) return;
   uint32_t at = below(m, m->n_moves);
   weft_page_copy move = m->move[at];
@@ -450,7 +450,7 @@ static void op_move(model *m) {
 
 /* The device: copies first, then all rows reserved so far. Tokens beyond the prompt are made up
  * here. */
-static void op_device(model *m) {
+static void op_device(mirror *m) {
   weft_page_copy copy[2];
   uint32_t n, n_lost = 0, lost[PLACES];
   do {
@@ -467,8 +467,8 @@ static void op_device(model *m) {
     for (uint32_t i = s->n_written; i < s->n_reserved; i++)
       if (i >= s->n_prompt_tokens) s->token[i] = (int32_t)below(m, 3) - 1;
     digests(s->digest, s->token, s->n_written, s->n_reserved, s);
-    for (uint32_t g = 0; g < m->space[s->space].n_groups; g++) {
-      uint32_t n_entries, block = m->space[s->space].group[g].block_tokens;
+    for (uint32_t g = 0; g < m->model[s->model].n_groups; g++) {
+      uint32_t n_entries, block = m->model[s->model].group[g].block_tokens;
       const weft_page *table = table_of(m, seq, g, &n_entries);
       for (uint32_t p = s->n_written; p < s->n_reserved; p++) {
         m->cell[table[p / block]][p % block] = cell_of(s->digest[p], g);
@@ -482,17 +482,17 @@ static void op_device(model *m) {
 
 /* Who computes a block that is CACHED holds that page from then on, if only until a window drops it
  * in the same commit. */
-static void find_computed_twice(model *m, const model_seq *s, uint32_t n) {
-  for (uint32_t g = 0; s->cache && g < m->space[s->space].n_groups; g++) {
-    uint32_t block = m->space[s->space].group[g].block_tokens;
+static void find_computed_twice(mirror *m, const model_seq *s, uint32_t n) {
+  for (uint32_t g = 0; s->cache && g < m->model[s->model].n_groups; g++) {
+    uint32_t block = m->model[s->model].group[g].block_tokens;
     for (uint32_t i = s->n_valid / block; i < (s->n_valid + n) / block; i++) {
-      weft_page page = page_with(m, s->space, g, cell_of(s->digest[(i + 1) * block - 1], g));
+      weft_page page = page_with(m, s->model, g, cell_of(s->digest[(i + 1) * block - 1], g));
       if (page != WEFT_PAGE_NONE && m->shadow_held[page] == 0) m->payer[page] = payer_of(m, s, g, i);
     }
   }
 }
 
-static void op_commit(model *m) {
+static void op_commit(mirror *m) {
   weft_seq seq = pick(m);
   if (seq == WEFT_SEQ_NONE) return;
   model_seq *s = &m->seq[seq];
@@ -504,7 +504,7 @@ static void op_commit(model *m) {
   if (m->pager->seq[seq].tail == PAGER_NODE_NONE) s->cache = false;
 }
 
-static void op_trim(model *m) {
+static void op_trim(mirror *m) {
   weft_seq seq = pick(m);
   if (seq == WEFT_SEQ_NONE) return;
   weft_pager_trim(m->pager, seq);
@@ -512,10 +512,10 @@ static void op_trim(model *m) {
 }
 
 /* The sequence's tables have all that a row at position n sees. */
-static bool holds_window(const model *m, weft_seq seq, uint32_t n) {
-  const weft_space_config *space = &m->space[m->seq[seq].space];
-  for (uint32_t g = 0; g < space->n_groups; g++) {
-    uint32_t block = space->group[g].block_tokens, window = space->group[g].window, n_entries;
+static bool holds_window(const mirror *m, weft_seq seq, uint32_t n) {
+  const weft_pager_model *model = &m->model[m->seq[seq].model];
+  for (uint32_t g = 0; g < model->n_groups; g++) {
+    uint32_t block = model->group[g].block_tokens, window = model->group[g].window, n_entries;
     const weft_page *table = table_of(m, seq, g, &n_entries);
     uint32_t first = window == 0 || n < window ? 0 : n - window + 1;
     for (uint32_t i = first / block; i < (n + block - 1) / block; i++)
@@ -524,7 +524,7 @@ static bool holds_window(const model *m, weft_seq seq, uint32_t n) {
   return true;
 }
 
-static void op_fork(model *m) {
+static void op_fork(mirror *m) {
   weft_seq seq = pick(m), fork = WEFT_SEQ_NONE;
   if (seq == WEFT_SEQ_NONE) return;
   uint32_t n_live = 0;
@@ -545,13 +545,13 @@ static void op_fork(model *m) {
   if (below(m, 2) == 0) weft_pager_enter(m->pager, fork, false);
 }
 
-static void op_release(model *m) {
+static void op_release(mirror *m) {
   weft_seq seq = pick(m);
   if (seq == WEFT_SEQ_NONE) return;
   model_seq *s = &m->seq[seq];
   history *h = &m->history[below(m, HISTORIES)];
   h->n = below(m, 2) == 0 || s->n_prompt_tokens < s->n_valid ? s->n_valid : s->n_prompt_tokens;
-  h->space = s->space;
+  h->model = s->model;
   h->domain = s->domain;
   h->n_public = s->n_public;
   memcpy(h->token, s->token, h->n * sizeof *h->token);
@@ -559,19 +559,19 @@ static void op_release(model *m) {
   s->live = false;
 }
 
-static void op_limit(model *m) {
+static void op_limit(mirror *m) {
   uint32_t owner = below(m, OWNERS);
   m->limit[owner] = below(m, 3) == 0 ? 0 : 1 + below(m, m->config.n_pages);
   weft_pager_set_owner_limit(m->pager, owner, m->limit[owner]);
 }
 
-static void op_reset(model *m) {
+static void op_reset(mirror *m) {
   weft_pager_reset_cache(m->pager);
   for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) m->seq[seq].cache = false;
   REQUIRE(weft_pager_get_stats(m->pager).n_cached == 0, "cached after a reset");
 }
 
-static void operate(model *m) {
+static void operate(mirror *m) {
   uint32_t what = below(m, 100);
   if (what < 12)
     op_admit(m);
@@ -599,7 +599,7 @@ static void operate(model *m) {
 
 /* ---- episodes -------------------------------------------------------------------------------- */
 
-static void make_config(model *m) {
+static void make_config(mirror *m) {
   uint32_t n_host = below(m, 2) == 0 ? 0 : 1 + below(m, HOST_MAX);
   uint32_t n_file = n_host == 0 || below(m, 2) == 0 ? 0 : 1 + below(m, FILE_MAX);
   m->config = (weft_pager_config){.n_host_pages = n_host,
@@ -607,30 +607,30 @@ static void make_config(model *m) {
                                   .n_pages = 4 + below(m, n_file > 0 ? 24 : PAGES_MAX - 3),
                                   .n_seqs = 1 + below(m, 1 + below(m, SEQS_MAX)),
                                   .seq_tokens_max = 40 + below(m, TOKENS_MAX - 39),
-                                  .n_spaces = 1 + below(m, SPACES),
-                                  .space = m->space,
+                                  .n_models = 1 + below(m, MODELS),
+                                  .model = m->model,
                                   .journal_capacity = 4096,
                                   .no_prefix_cache = below(m, 30) == 0,
                                   .hash_seed = m->seed + 1};
-  for (uint32_t i = 0; i < m->config.n_spaces; i++) {
-    weft_space_config *space = &m->space[i];
-    *space = (weft_space_config){.fingerprint = {9, 9}, .n_groups = 1 + below(m, GROUPS)};
-    if (below(m, 3) == 0) space->n_groups = 1;
-    space->cost_doubles = below(m, 2) * below(m, below(m, 2) == 0 ? 10 : 200);
+  for (uint32_t i = 0; i < m->config.n_models; i++) {
+    weft_pager_model *model = &m->model[i];
+    *model = (weft_pager_model){.fingerprint = {9, 9}, .n_groups = 1 + below(m, GROUPS)};
+    if (below(m, 3) == 0) model->n_groups = 1;
+    model->cost_doubles = below(m, 2) * below(m, below(m, 2) == 0 ? 10 : 200);
     bool windows = below(m, 3) != 0;
     m->block_max[i] = 1;
     m->windows[i] = false;
-    for (uint32_t g = 0; g < space->n_groups; g++) {
-      space->group[g].block_tokens = 1u << (below(m, 8) == 0 ? below(m, 5) : 1 + below(m, 4));
-      if (windows && below(m, 2) == 0) space->group[g].window = 1 + below(m, 40);
-      if (space->group[g].block_tokens > m->block_max[i]) m->block_max[i] = space->group[g].block_tokens;
-      m->windows[i] = m->windows[i] || space->group[g].window != 0;
+    for (uint32_t g = 0; g < model->n_groups; g++) {
+      model->group[g].block_tokens = 1u << (below(m, 8) == 0 ? below(m, 5) : 1 + below(m, 4));
+      if (windows && below(m, 2) == 0) model->group[g].window = 1 + below(m, 40);
+      if (model->group[g].block_tokens > m->block_max[i]) m->block_max[i] = model->group[g].block_tokens;
+      m->windows[i] = m->windows[i] || model->group[g].window != 0;
     }
-    if (space->group[0].window == 1) space->group[0].window = 0; /* else a hit may need no block at all */
+    if (model->group[0].window == 1) model->group[0].window = 0; /* else a hit may need no block at all */
   }
 }
 
-static void drain(model *m) {
+static void drain(mirror *m) {
   for (weft_seq seq = 0; seq < m->config.n_seqs; seq++)
     if (m->seq[seq].live) weft_pager_release(m->pager, seq);
   memset(m->seq, 0, sizeof m->seq);
@@ -647,25 +647,25 @@ static void drain(model *m) {
   REQUIRE(m->pager->n_nodes_live == 0, "%u nodes live after a reset", m->pager->n_nodes_live);
 }
 
-static void episode(model *m, uint64_t seed, uint32_t n_ops) {
-  *m = (model){.seed = seed,
-               .random = seed * 0xD6E8FEB86659FD93ull,
-               .n_ops = n_ops,
-               .n_admits = m->n_admits,
-               .n_hits = m->n_hits,
-               .n_waits = m->n_waits,
-               .n_refused = m->n_refused,
-               .n_copies = m->n_copies,
-               .n_evicted = m->n_evicted,
-               .n_spilled = m->n_spilled,
-               .n_restored = m->n_restored,
-               .n_moved = m->n_moved,
-               .n_lifts = m->n_lifts,
-               .n_lost = m->n_lost,
-               .n_forks = m->n_forks,
-               .n_quota = m->n_quota,
-               .n_roomless = m->n_roomless,
-               .n_public = m->n_public};
+static void episode(mirror *m, uint64_t seed, uint32_t n_ops) {
+  *m = (mirror){.seed = seed,
+                .random = seed * 0xD6E8FEB86659FD93ull,
+                .n_ops = n_ops,
+                .n_admits = m->n_admits,
+                .n_hits = m->n_hits,
+                .n_waits = m->n_waits,
+                .n_refused = m->n_refused,
+                .n_copies = m->n_copies,
+                .n_evicted = m->n_evicted,
+                .n_spilled = m->n_spilled,
+                .n_restored = m->n_restored,
+                .n_moved = m->n_moved,
+                .n_lifts = m->n_lifts,
+                .n_lost = m->n_lost,
+                .n_forks = m->n_forks,
+                .n_quota = m->n_quota,
+                .n_roomless = m->n_roomless,
+                .n_public = m->n_public};
   weft_error error;
   make_config(m);
   REQUIRE(weft_pager_open(&m->config, &m->pager, &error) == WEFT_OK, "%s", error.text);
@@ -685,7 +685,7 @@ static void episode(model *m, uint64_t seed, uint32_t n_ops) {
 }
 
 int main(int argc, char **argv) {
-  static model m;
+  static mirror m;
   uint64_t n_ops = argc > 1 ? strtoull(argv[1], NULL, 10) : test_amount(500000, 3000000, 30000000);
   uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
   uint64_t n_done = 0;

@@ -156,7 +156,7 @@ static void make_requests(const rig *r, uint64_t seed) {
   for (uint32_t i = 0; i < show->n_requests; i++) {
     weft_request_params *p = &requests[i];
     uint32_t lane = i % 4 == 3, n_vocab = r->info[lane]->n_vocab;
-    *p = (weft_request_params){.runner = lane, .tenant = draw(&state, 3), .stop_tokens = stop_tokens};
+    *p = (weft_request_params){.model = lane, .tenant = draw(&state, 3), .stop_tokens = stop_tokens};
     p->domain = (weft_key128){p->tenant / 2, 9}; /* two tenants share, one does not */
     make_prompt(p, i, n_vocab, &state);
     p->canvas = lane == 0 && i % 2 == 0;
@@ -271,7 +271,7 @@ static void differ(uint32_t i, const char *what, const answer *a, const answer *
   (void)printf(
       "FAILED: %s: %s: request %u (%s, model %u, %u prompt tokens, %u asked): %u tokens, finish %d, %u steps "
       "and %u events; alone %u, %d, %u and %u; first difference at token %u; preempted %u times, %u cached\n",
-      label, what, i, p->canvas ? "canvas" : "tokens", p->runner, p->n_tokens, p->max_tokens, a->n, (int)a->finish,
+      label, what, i, p->canvas ? "canvas" : "tokens", p->model, p->n_tokens, p->max_tokens, a->n, (int)a->finish,
       a->n_steps, a->n_events, b->n, (int)b->finish, b->n_steps, b->n_events, k, a->usage.n_preemptions,
       a->usage.n_cached);
   exit(1);
@@ -296,7 +296,7 @@ static void same_as_solo(const char *backend, const char *isa) {
   for (uint32_t i = 0; i < show->n_requests; i++) {
     solo s;
     answer *a = &answers[i];
-    solo_run(&s, &h[requests[i].runner], &requests[i], show->context, rig_suppressed, 2);
+    solo_run(&s, &h[requests[i].model], &requests[i], show->context, rig_suppressed, 2);
     *a = (answer){.finish = s.finish,
                   .n = s.n_answer,
                   .n_steps = s.n_steps,

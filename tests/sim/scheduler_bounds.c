@@ -84,7 +84,7 @@ static void open_world(world *w, uint64_t seed) {
   w->popular = draw(w, 0, 2) == 0;
   for (uint32_t i = 1; i < w->n_tenants; i++) w->tenant[i].priority_class = w->popular ? -(int32_t)draw(w, 0, 1) : 0;
   static const uint64_t slices[] = {0, 5 * STEP_US, 50 * STEP_US, 1000 * STEP_US};
-  w->config = (weft_engine_config){.n_runners = w->n_lanes,
+  w->config = (weft_engine_config){.n_models = w->n_lanes,
                                    .runner = w->runner,
                                    .n_pages = draw(w, w->popular ? 48 * w->n_tenants : 60, 240),
                                    .rows_per_step = w->rows,
@@ -120,7 +120,7 @@ static weft_request *submit_prompt(world *w, uint32_t lane, uint32_t tenant, con
                                    uint32_t max_tokens) {
   weft_error error = {{0}};
   weft_request *request = NULL;
-  weft_request_params p = {.runner = lane,
+  weft_request_params p = {.model = lane,
                            .tenant = tenant,
                            .domain = {.low = w->popular ? 1 : tenant + 1},
                            .canvas = w->canvases && tenant != LIGHT && draw(w, 0, 1) == 0,

@@ -73,7 +73,7 @@ static void make_choice(uint32_t i, uint64_t *state) {
   weft_request_params *p = &requests[i];
   const weft_request_params *q = &requests[i - 1];
   is_choice[i] = true;
-  p->runner = q->runner;
+  p->model = q->model;
   p->canvas = q->canvas;
   p->tenant = q->tenant;
   p->n_tokens = q->n_tokens;
@@ -86,14 +86,14 @@ static void make_requests(void) {
   uint64_t state = 5;
   for (uint32_t i = 0; i < N_REQUESTS; i++) {
     weft_request_params *p = &requests[i];
-    *p = (weft_request_params){.runner = draw(&state, 3) == 0, .tokens = prompts[i], .stop_tokens = stop_tokens};
+    *p = (weft_request_params){.model = draw(&state, 3) == 0, .tokens = prompts[i], .stop_tokens = stop_tokens};
     p->tenant = draw(&state, 3);
     p->n_tokens = 1 + draw(&state, PROMPT_MAX);
     uint32_t family = draw(&state, 3), shared = draw(&state, p->n_tokens + 1);
     for (uint32_t k = 0; k < p->n_tokens; k++) {
       prompts[i][k] = (int32_t)(k < shared ? (k * 7 + family) % 60 : draw(&state, 60));
     }
-    p->canvas = p->runner == 0 && draw(&state, 2) == 0;
+    p->canvas = p->model == 0 && draw(&state, 2) == 0;
     p->max_tokens = 1 + draw(&state, 110);
     p->sampling = weft_sampling_default();
     p->sampling.seed = draw(&state, 9);
@@ -159,7 +159,7 @@ static void run(const variant *v, weft_engine_stats *stats) {
   }
   static const weft_tenant_config tenants[3] = {
       {.weight = 5}, {.weight = 1, .priority_class = 1}, {.weight = 2, .priority_class = -1}};
-  weft_engine_config config = {.n_runners = 2,
+  weft_engine_config config = {.n_models = 2,
                                .runner = runner,
                                .n_pages = v->n_pages,
                                .n_host_pages = v->n_host,
@@ -201,7 +201,7 @@ static void run(const variant *v, weft_engine_stats *stats) {
 
 static void check_solo(void) {
   for (uint32_t i = 0; i < N_REQUESTS; i++) {
-    solo_answer alone = solo_run(&fakes[requests[i].runner].model, &requests[i], CONTEXT);
+    solo_answer alone = solo_run(&fakes[requests[i].model].model, &requests[i], CONTEXT);
     assert_int_equal(answers[i].finish, alone.finish);
     assert_int_equal(answers[i].n, alone.n);
     assert_memory_equal(answers[i].tokens, alone.tokens, alone.n * sizeof(int32_t));

@@ -50,7 +50,7 @@ static void open_world(world *w, uint32_t n_pages) {
                                      .n_groups = 2,
                                      .group = {{.block_tokens = 16}, {.block_tokens = 8, .window = 24}}}};
   assert_int_equal(weft_fake_runner_open(&fake, &w->runner), WEFT_OK);
-  weft_engine_config config = {.n_runners = 1,
+  weft_engine_config config = {.n_models = 1,
                                .runner = &w->runner,
                                .n_pages = n_pages,
                                .rows_per_step = ROWS,

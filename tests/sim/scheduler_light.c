@@ -115,7 +115,7 @@ static void open_world(world *w, uint64_t seed) {
   w->n_streams = draw(w, 20, STREAMS);
   w->n_light = draw(w, 1, 2);
   for (uint32_t i = 0; i < w->n_tenants; i++) w->weights += w->tenant[i].weight = draw(w, 1, 3);
-  w->config = (weft_engine_config){.n_runners = w->n_lanes,
+  w->config = (weft_engine_config){.n_models = w->n_lanes,
                                    .runner = w->runner,
                                    .n_pages = STREAMS * CONTEXT / 16 + 64,
                                    .rows_per_step = ROWS,

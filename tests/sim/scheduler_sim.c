@@ -149,8 +149,8 @@ static void make_tiers(sim *s) {
 
 static void make_config(sim *s) {
   weft_engine_config *c = &s->config;
-  c->n_runners = chance(s, 50) ? 1 : draw(s, 2, RUNNERS_MAX);
-  for (uint32_t i = 0; i < c->n_runners; i++) make_runner(s, i);
+  c->n_models = chance(s, 50) ? 1 : draw(s, 2, RUNNERS_MAX);
+  for (uint32_t i = 0; i < c->n_models; i++) make_runner(s, i);
   c->rows_per_step = draw(s, 16, 48);
   c->prefill_chunk = chance(s, 30) ? 0 : draw(s, 1, 24);
   c->running_max = draw(s, 1, 16);
@@ -172,8 +172,8 @@ static void make_config(sim *s) {
 
 static void make_filed(sim *s) {
   weft_engine_config *c = &s->config;
-  if (c->n_runners > 2) c->n_runners = 2;
-  for (uint32_t i = 0; i < c->n_runners; i++) {
+  if (c->n_models > 2) c->n_models = 2;
+  for (uint32_t i = 0; i < c->n_models; i++) {
     weft_fake_config *f = &s->fake[i];
     s->law[i] = (sim_law){.step = 200, .row = 50}; /* else nothing is worth bringing back */
     f->law = time_of;
@@ -200,7 +200,7 @@ static void make_fair(sim *s) {
   weft_fake_config *f = &s->fake[0];
   s->fair = true;
   s->faulty = false;
-  c->n_runners = 1;
+  c->n_models = 1;
   c->running_max = c->waiting_max = f->n_slots = REQUESTS_MAX;
   c->n_pages = 20000;
   s->law[0] = (sim_law){.step = draw(s, 1, 500), .row = draw(s, 1, 50), .output = draw(s, 0, 50)};
@@ -222,7 +222,7 @@ static void make_fair(sim *s) {
 }
 
 static void make_kind(sim *s, weft_request_params *p) {
-  const weft_fake_config *f = &s->fake[p->runner];
+  const weft_fake_config *f = &s->fake[p->model];
   p->canvas = f->model.n_canvas > 0 && (!f->autoregressive || chance(s, 50));
   if (s->apart) p->canvas = p->tenant % 2 == 1;
   p->sampling = weft_sampling_default();
@@ -240,11 +240,11 @@ static void make_kind(sim *s, weft_request_params *p) {
 static void make_request(sim *s, sim_request *r) {
   static const int32_t stop_tokens[] = {1, 7};
   weft_request_params *p = &r->params;
-  p->runner = draw(s, 0, s->config.n_runners - 1);
+  p->model = draw(s, 0, s->config.n_models - 1);
   p->tenant = draw(s, 0, s->config.n_tenants - 1);
   p->domain = (weft_key128){.low = chance(s, 30) ? 1000 : p->tenant, .high = 5};
   make_kind(s, p);
-  uint32_t n_vocab = s->fake[p->runner].model.n_vocab, base = draw(s, 0, BASES - 1);
+  uint32_t n_vocab = s->fake[p->model].model.n_vocab, base = draw(s, 0, BASES - 1);
   p->n_tokens = chance(s, 20) ? draw(s, 1, 4) : draw(s, 1, s->length_max);
   if (s->repeats == FILED) p->n_tokens = draw(s, 40, s->length_max);
   uint32_t shared = draw(s, 0, p->n_tokens);
@@ -282,7 +282,7 @@ static void make_again(sim *s, sim_request *r, const sim_request *before) {
   weft_request_params *p = &r->params;
   const weft_request_params *q = &before->params;
   uint32_t n = chance(s, 50) ? q->n_tokens : draw(s, 1, q->n_tokens);
-  if (p->runner != q->runner) return;
+  if (p->model != q->model) return;
   memcpy(r->prompt, before->prompt, n * sizeof *r->prompt);
   if (p->n_tokens < n) p->n_tokens = n;
   p->tenant = q->tenant;
@@ -298,7 +298,7 @@ static void make_sibling(sim *s, sim_request *r, sim_request *elder) {
   weft_request_params *p = &r->params, *q = &elder->params;
   r->elder = elder;
   r->grouped = elder->grouped = true;
-  p->runner = q->runner;
+  p->model = q->model;
   p->canvas = q->canvas;
   p->tenant = q->tenant;
   p->domain = q->domain;
@@ -329,7 +329,7 @@ static void open_world(sim *s) {
   if (weft_fake_store_add_tiers(s->store, c->n_host_pages, c->n_file_pages, s->seed, s->copies_fail))
     FAIL(s, "no memory");
   weft_fake_store_slow_moves(s->store, s->slow_moves);
-  for (uint32_t i = 0; i < s->config.n_runners; i++) {
+  for (uint32_t i = 0; i < s->config.n_models; i++) {
     s->fake[i].store = s->store;
     if (weft_fake_runner_open(&s->fake[i], &s->runner[i]) != WEFT_OK) FAIL(s, "no memory");
   }
@@ -361,7 +361,7 @@ static void open_world(sim *s) {
 
 static void close_world(sim *s) {
   weft_engine_close(s->engine);
-  for (uint32_t i = 0; i < s->config.n_runners; i++) s->runner[i]->ops->close(s->runner[i]);
+  for (uint32_t i = 0; i < s->config.n_models; i++) s->runner[i]->ops->close(s->runner[i]);
   weft_fake_store_close(s->store);
   for (uint32_t i = 0; i < s->n_requests; i++) {
     free(s->request[i].solo.tokens);
@@ -427,7 +427,7 @@ static void check_domains(sim *s) {
     uint32_t longest = 0;
     for (uint32_t k = 0; k < s->n_requests; k++) {
       const sim_request *other = &s->request[k];
-      if (k == i || other->refused || other->params.runner != r->params.runner) continue;
+      if (k == i || other->refused || other->params.model != r->params.model) continue;
       if (other->params.domain.low != r->params.domain.low) continue;
       if (other->params.no_cache && !r->params.no_cache) continue;
       uint32_t n = common_prefix(r, other);
@@ -444,7 +444,7 @@ static void check_drained(sim *s) {
   if (!weft_pager_check(weft_engine_pager(s->engine), &error)) FAIL(s, "pager: %s", error.text);
   weft_pager_stats stats = weft_pager_get_stats(weft_engine_pager(s->engine));
   if (stats.n_pinned != 0 || stats.n_seqs != 0) FAIL(s, "%u pages and %u sequences left", stats.n_pinned, stats.n_seqs);
-  for (uint32_t i = 0; i < s->config.n_runners; i++) {
+  for (uint32_t i = 0; i < s->config.n_models; i++) {
     uint32_t n = weft_fake_runner_open_slots(s->runner[i]);
     if (n > 0) FAIL(s, "runner %u: %u slots left open", i, n);
   }
@@ -484,8 +484,8 @@ static void check_tokens(sim *s, const sim_request *r, uint32_t index, double ta
 }
 
 static uint32_t longest_answer(const sim *s, const weft_request_params *p) {
-  uint32_t room = context_of(s, p->runner) - p->n_tokens;
-  if (p->canvas) room -= room % s->fake[p->runner].model.n_canvas;
+  uint32_t room = context_of(s, p->model) - p->n_tokens;
+  if (p->canvas) room -= room % s->fake[p->model].model.n_canvas;
   return p->max_tokens < room ? p->max_tokens : room;
 }
 
@@ -635,7 +635,7 @@ static void submit(sim *s, sim_request *r, uint32_t index) {
   for (uint32_t i = 0; i < n; i++) {
     check_tokens(s, &r[i], index + i, r[i].params.n_tokens + longest_answer(s, &r[i].params));
     if (s->fair) watch_submitted(&s->watch, index + i, r[i].params.tenant);
-    r[i].solo = solo_run(&s->fake[r[i].params.runner].model, &r[i].params, context_of(s, r[i].params.runner));
+    r[i].solo = solo_run(&s->fake[r[i].params.model].model, &r[i].params, context_of(s, r[i].params.model));
   }
 }
 
@@ -651,7 +651,7 @@ static void act_pins(sim *s) {
     FAIL(s, "pin %u is listed and cannot be unpinned", info.id);
   if (!chance(s, 8)) return;
   const sim_request *r = &s->request[draw(s, 0, s->n_requests - 1)];
-  weft_pin_params p = {.runner = r->params.runner,
+  weft_pin_params p = {.model = r->params.model,
                        .tenant = r->params.tenant,
                        .domain = r->params.domain,
                        .is_public = chance(s, 50),
@@ -752,7 +752,7 @@ static void run_seed(uint64_t seed, bool verbose) {
     check_limits(s);
     moves = weft_fake_store_n_moving(s->store) > 0;
     if (again && !moves && one_waits(s)) FAIL(s, "nothing to do, and a request waits");
-    for (uint32_t i = 0; i < s->config.n_runners; i++) {
+    for (uint32_t i = 0; i < s->config.n_models; i++) {
       const char *violation = weft_fake_runner_violation(s->runner[i]);
       if (violation != NULL) FAIL(s, "runner %u: %s", i, violation);
     }

@@ -61,7 +61,7 @@ static void open_world(world *w, bool overlap, uint32_t waiting_max, uint32_t ru
                                            .n_groups = 2,
                                            .group = {{.block_tokens = 8}, {.block_tokens = 4, .window = 9}}}};
   assert_int_equal(weft_fake_runner_open(&w->config, &w->runner), WEFT_OK);
-  weft_engine_config config = {.n_runners = 1,
+  weft_engine_config config = {.n_models = 1,
                                .runner = &w->runner,
                                .n_pages = N_PAGES,
                                .rows_per_step = 48,

@@ -49,7 +49,7 @@ static inline void plan_world(void) {
                                         .group = {{.block_tokens = 8}, {.block_tokens = 4, .window = 9}}};
   }
   w.fake[0].model.n_canvas = CANVAS;
-  w.config = (weft_engine_config){.n_runners = 2,
+  w.config = (weft_engine_config){.n_models = 2,
                                   .n_pages = 200,
                                   .rows_per_step = 40,
                                   .running_max = 8,
@@ -152,7 +152,7 @@ static inline void check_equal_solo(weft_request *r, const weft_request_params *
   int32_t tokens[2 * CONTEXT];
   uint32_t n = 0;
   weft_event end = finish_of(r, tokens, &n);
-  solo_answer alone = solo_run(&w.fake[p->runner].model, p, CONTEXT);
+  solo_answer alone = solo_run(&w.fake[p->model].model, p, CONTEXT);
   assert_int_equal(end.finish, alone.finish);
   assert_int_equal(n, alone.n);
   assert_memory_equal(tokens, alone.tokens, n * sizeof *tokens);

@@ -14,17 +14,17 @@ typedef struct kit_group {
   uint32_t block_tokens, window;
 } kit_group;
 
-static inline weft_pager *kit_open_spaces(uint32_t n_pages, uint32_t n_seqs, uint32_t n_spaces, uint32_t n_groups,
+static inline weft_pager *kit_open_spaces(uint32_t n_pages, uint32_t n_seqs, uint32_t n_models, uint32_t n_groups,
                                           const kit_group *groups) {
-  weft_space_config space[2] = {{.n_groups = n_groups}, {.n_groups = n_groups}};
+  weft_pager_model model[2] = {{.n_groups = n_groups}, {.n_groups = n_groups}};
   for (uint32_t g = 0; g < n_groups; g++)
-    space[0].group[g] = space[1].group[g] =
+    model[0].group[g] = model[1].group[g] =
         (weft_layer_group){.block_tokens = groups[g].block_tokens, .window = groups[g].window};
   weft_pager_config config = {.n_pages = n_pages,
                               .n_seqs = n_seqs,
                               .seq_tokens_max = KIT_TOKENS_MAX,
-                              .n_spaces = n_spaces,
-                              .space = space,
+                              .n_models = n_models,
+                              .model = model,
                               .journal_capacity = 1024};
   weft_pager *pager = NULL;
   weft_error error;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* A naive model of a pager, which knows what every page holds.
+/* A naive mirror of a pager, which knows what every page holds.
  *
- * Law of the model: a page is an array of cells; a row writes to a cell one number that stands for
- * (space, group, domain, all tokens up to its position). Whatever a sequence can see through its
+ * Law of the mirror: a page is an array of cells; a row writes to a cell one number that stands for
+ * (model, group, domain, all tokens up to its position). Whatever a sequence can see through its
  * table must be the numbers of its own tokens; so wrong sharing, stale content, a lost copy, a
  * block of another tenant or a block dropped too early is a wrong number. Which blocks are indexed
- * is known from the journal alone; from that the model computes by brute force how long a hit must
+ * is known from the journal alone; from that the mirror computes by brute force how long a hit must
  * be, what reserve must answer, how many pages are free, cached and pinned, and who pays for them. */
 #ifndef WEFT_TESTS_PAGER_WORLD_H
 #define WEFT_TESTS_PAGER_WORLD_H
@@ -23,7 +23,7 @@ enum {
   SEQS_MAX = 8,
   TOKENS_MAX = 160,
   BLOCK_MAX = 16,
-  SPACES = 3,
+  MODELS = 3,
   GROUPS = 4,
   HISTORIES = 12, /* token sequences that new prompts continue */
   DOMAINS = 2,
@@ -35,32 +35,32 @@ enum {
 };
 
 typedef struct history {
-  uint32_t n, space, domain, n_public;
+  uint32_t n, model, domain, n_public;
   int32_t token[TOKENS_MAX];
 } history;
 
 typedef struct model_seq {
   bool live, cache; /* cache: it finds, publishes and promises, */
   bool did_cache;   /* and did when this operation began */
-  uint32_t space, domain, owner, n_public, n_prompt_tokens, n_valid, n_reserved, n_written;
+  uint32_t model, domain, owner, n_public, n_prompt_tokens, n_valid, n_reserved, n_written;
   int32_t token[TOKENS_MAX];
   uint64_t digest[TOKENS_MAX]; /* of [0, i]; without the group */
 } model_seq;
 
-typedef struct model {
+typedef struct mirror {
   uint64_t seed, random;
   uint32_t op, n_ops;
   weft_pager *pager;
   weft_pager_config config;
-  weft_space_config space[SPACES];
-  uint32_t block_max[SPACES];
-  bool weak, windows[SPACES];
+  weft_pager_model model[MODELS];
+  uint32_t block_max[MODELS];
+  bool weak, windows[MODELS];
   model_seq seq[SEQS_MAX];
   history history[HISTORIES];
   uint64_t cell[PLACES][BLOCK_MAX];
   bool indexed[PLACES];
   bool ready[PLACES]; /* the copy that fills the host's slot has run */
-  uint32_t space_of[PLACES], group_of[PLACES], position_of[PLACES];
+  uint32_t model_of[PLACES], group_of[PLACES], position_of[PLACES];
   uint64_t before[PLACES];    /* last cell of the block before it in the chain; 0 at the start */
   weft_page_copy move[MOVES]; /* taken and not ended */
   bool copied[MOVES];
@@ -71,12 +71,12 @@ typedef struct model {
   uint32_t shadow_n[SEQS_MAX][GROUPS], shadow_held[PAGES_MAX];
   uint64_t journal_next;
   uint64_t n_admits, n_hits, n_waits, n_refused, n_copies, n_evicted, n_forks, n_quota, n_public, n_roomless;
-} model;
+} mirror;
 
-static inline void fail(const model *m, int line, const char *format, ...) __attribute__((noreturn))
+static inline void fail(const mirror *m, int line, const char *format, ...) __attribute__((noreturn))
 __attribute__((format(printf, 3, 4)));
 
-static inline void fail(const model *m, int line, const char *format, ...) {
+static inline void fail(const mirror *m, int line, const char *format, ...) {
   va_list list;
   va_start(list, format);
   fprintf(stderr, "line %d: operation %u: ", line, m->op);
@@ -88,7 +88,7 @@ static inline void fail(const model *m, int line, const char *format, ...) {
 
 #define REQUIRE(condition, ...) ((condition) ? (void)0 : fail(m, __LINE__, __VA_ARGS__))
 
-static inline uint32_t below(model *m, uint32_t n) {
+static inline uint32_t below(mirror *m, uint32_t n) {
   m->random += 0x9E3779B97F4A7C15ull;
   return (uint32_t)(weft_mix64(m->random) >> 32) % n;
 }
@@ -97,15 +97,15 @@ static inline uint32_t least(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
-/* ---- what the model knows -------------------------------------------------------------------- */
+/* ---- what the mirror knows -------------------------------------------------------------------- */
 
-static inline uint64_t start_digest(uint32_t space) {
-  return weft_mix64(0x5eed + space * 64);
+static inline uint64_t start_digest(uint32_t model) {
+  return weft_mix64(0x5eed + model * 64);
 }
 
 /* The domain begins behind the public prefix. */
 static inline void digests(uint64_t *out, const int32_t *tokens, uint32_t from, uint32_t to, const model_seq *s) {
-  uint64_t d = from == 0 ? start_digest(s->space) : out[from - 1];
+  uint64_t d = from == 0 ? start_digest(s->model) : out[from - 1];
   for (uint32_t i = from; i < to; i++) {
     if (i == s->n_public) d = weft_mix64(d + 1 + s->domain);
     out[i] = d = weft_mix64(d * 0x9E3779B97F4A7C15ull + (uint32_t)tokens[i] + 1);
@@ -117,7 +117,7 @@ static inline uint64_t cell_of(uint64_t digest, uint32_t group) {
   return weft_mix64(digest ^ ((uint64_t)group + 1) * 0xA0761D6478BD642Full) | 1;
 }
 
-static inline const weft_page *table_of(const model *m, weft_seq seq, uint32_t g, uint32_t *n) {
+static inline const weft_page *table_of(const mirror *m, weft_seq seq, uint32_t g, uint32_t *n) {
   return weft_pager_table(m->pager, seq, g, n);
 }
 
@@ -136,17 +136,17 @@ static inline uint32_t to_of(const weft_page_copy *copy) {
 }
 
 /* Where the content of a page is now: a copy that nobody took yet has still to bring it. */
-static inline uint32_t source_of(const model *m, uint32_t place) {
+static inline uint32_t source_of(const mirror *m, uint32_t place) {
   for (uint32_t i = m->pager->n_copies_waiting; i-- > 0;)
     if (to_of(&m->pager->copy[i]) == place) place = from_of(&m->pager->copy[i]);
   return place;
 }
 
-static inline uint32_t holders(const model *m, weft_page page) {
+static inline uint32_t holders(const mirror *m, weft_page page) {
   uint32_t n_holders = 0;
   for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
     if (!m->seq[seq].live) continue;
-    for (uint32_t g = 0; g < m->space[m->seq[seq].space].n_groups; g++) {
+    for (uint32_t g = 0; g < m->model[m->seq[seq].model].n_groups; g++) {
       uint32_t n;
       const weft_page *table = table_of(m, seq, g, &n);
       for (uint32_t i = 0; i < n; i++) n_holders += table[i] == page;
@@ -160,7 +160,7 @@ static inline uint32_t window_first(const weft_layer_group *group, uint32_t posi
   return (position - group->window + 1) / group->block_tokens;
 }
 
-static inline void read_journal(model *m) {
+static inline void read_journal(mirror *m) {
   weft_journal_event event;
   uint64_t n_missed;
   while (weft_pager_journal_read(m->pager, &m->journal_next, &event, 1, &n_missed) == 1) {
@@ -171,10 +171,10 @@ static inline void read_journal(model *m) {
     }
     uint32_t page = place_of(event.tier, event.page);
     const uint32_t n_of[] = {m->config.n_pages, m->config.n_host_pages, m->config.n_file_pages};
-    uint32_t block = m->space[event.space].group[event.group].block_tokens;
+    uint32_t block = m->model[event.model].group[event.group].block_tokens;
     REQUIRE(event.page < n_of[event.tier] && event.n_tokens == block, "journal: page %u", page);
     if (event.kind == WEFT_JOURNAL_REMOVED) {
-      REQUIRE(m->indexed[page] && m->space_of[page] == event.space && m->group_of[page] == event.group &&
+      REQUIRE(m->indexed[page] && m->model_of[page] == event.model && m->group_of[page] == event.group &&
                   m->position_of[page] == event.first_position,
               "page %u left the index, where it was not", page);
       m->indexed[page] = false;
@@ -183,7 +183,7 @@ static inline void read_journal(model *m) {
     REQUIRE(!m->indexed[page], "page %u came into the index twice", page);
     m->indexed[page] = true;
     m->ready[page] = event.tier != WEFT_TIER_HOST;
-    m->space_of[page] = event.space;
+    m->model_of[page] = event.model;
     m->group_of[page] = event.group;
     m->position_of[page] = event.first_position;
   }
@@ -191,20 +191,20 @@ static inline void read_journal(model *m) {
 
 /* ---- who pays -------------------------------------------------------------------------------- */
 
-static inline uint32_t payer_of(const model *m, const model_seq *s, uint32_t g, uint32_t block) {
-  uint32_t position = block * m->space[s->space].group[g].block_tokens;
+static inline uint32_t payer_of(const mirror *m, const model_seq *s, uint32_t g, uint32_t block) {
+  uint32_t position = block * m->model[s->model].group[g].block_tokens;
   bool shares = s->cache || s->did_cache;
   return shares && position < s->n_public ? WEFT_OWNER_OPERATOR : s->owner;
 }
 
 /* Whoever comes to hold a page that nobody else held pays for it from then on. Tables that changed
  * are compared with how they were. */
-static inline void follow_payers(model *m) {
+static inline void follow_payers(mirror *m) {
   for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
     const model_seq *s = &m->seq[seq];
     for (uint32_t g = 0; g < GROUPS; g++) {
       uint32_t n = 0;
-      bool live = s->live && g < m->space[s->space].n_groups;
+      bool live = s->live && g < m->model[s->model].n_groups;
       const weft_page *table = live ? table_of(m, seq, g, &n) : NULL;
       for (uint32_t i = 0; i < n; i++) {
         weft_page was = i < m->shadow_n[seq][g] ? m->shadow[seq][g][i] : WEFT_PAGE_NONE;
@@ -222,7 +222,7 @@ static inline void follow_payers(model *m) {
     s->did_cache = s->cache;
     for (uint32_t g = 0; g < GROUPS; g++) {
       uint32_t n = 0;
-      bool live = s->live && g < m->space[s->space].n_groups;
+      bool live = s->live && g < m->model[s->model].n_groups;
       const weft_page *table = live ? table_of(m, seq, g, &n) : NULL;
       for (uint32_t i = 0; i < n; i++) {
         m->shadow[seq][g][i] = table[i];
@@ -233,24 +233,24 @@ static inline void follow_payers(model *m) {
   }
 }
 
-static inline uint32_t n_paid(const model *m, uint32_t owner, bool held) {
+static inline uint32_t n_paid(const mirror *m, uint32_t owner, bool held) {
   uint32_t n = 0;
   for (weft_page page = 0; page < m->config.n_pages; page++)
     if (m->payer[page] == owner) n += held ? m->shadow_held[page] != 0 : m->shadow_held[page] == 0 && m->indexed[page];
   return n;
 }
 
-static inline void require_owners(const model *m) {
+static inline void require_owners(const mirror *m) {
   for (uint32_t i = 0; i <= OWNERS; i++) {
     uint32_t owner = i == OWNERS ? WEFT_OWNER_OPERATOR : i;
     weft_owner_usage usage = weft_pager_owner_usage(m->pager, owner);
     REQUIRE(usage.n_pinned == n_paid(m, owner, true) && usage.n_cached == n_paid(m, owner, false),
-            "owner %u pays for %u and has %u cached; the model has %u, %u", owner, usage.n_pinned, usage.n_cached,
+            "owner %u pays for %u and has %u cached; the mirror has %u, %u", owner, usage.n_pinned, usage.n_cached,
             n_paid(m, owner, true), n_paid(m, owner, false));
   }
 }
 
-static inline bool over_limit(const model *m, uint32_t owner, uint32_t n_more) {
+static inline bool over_limit(const mirror *m, uint32_t owner, uint32_t n_more) {
   return m->limit[owner] != 0 && n_more != 0 && n_paid(m, owner, true) + n_more > m->limit[owner];
 }
 

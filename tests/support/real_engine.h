@@ -118,7 +118,7 @@ static inline void rig_open(rig *r, const rig_options *o) {
                                         .logits_bytes_max = o->logits_bytes_max};
     rig_need(weft_device_runner_open(&config, &r->runner[i], NULL, &error) == WEFT_OK, "runner", error.text);
   }
-  weft_engine_config config = {.n_runners = o->n_models,
+  weft_engine_config config = {.n_models = o->n_models,
                                .runner = r->runner,
                                .n_pages = o->n_pages,
                                .n_host_pages = o->n_host,

@@ -13,9 +13,9 @@
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
-static weft_pager_config good_config(weft_space_config *space) {
-  *space = (weft_space_config){.n_groups = 2, .group = {{16, 0}, {32, 64}}};
-  return (weft_pager_config){.n_pages = 8, .n_seqs = 2, .seq_tokens_max = 128, .n_spaces = 1, .space = space};
+static weft_pager_config good_config(weft_pager_model *model) {
+  *model = (weft_pager_model){.n_groups = 2, .group = {{16, 0}, {32, 64}}};
+  return (weft_pager_config){.n_pages = 8, .n_seqs = 2, .seq_tokens_max = 128, .n_models = 1, .model = model};
 }
 
 static void require_refused(const weft_pager_config *config, const char *field) {
@@ -29,8 +29,8 @@ static void require_refused(const weft_pager_config *config, const char *field) 
 
 static void open_names_the_bad_field(void **state) {
   (void)state;
-  weft_space_config space;
-  weft_pager_config good = good_config(&space), config;
+  weft_pager_model model;
+  weft_pager_config good = good_config(&model), config;
 #define REFUSED(member, bad) \
   config = good;             \
   config.member = bad;       \
@@ -41,27 +41,27 @@ static void open_names_the_bad_field(void **state) {
   REFUSED(n_seqs, UINT32_MAX);
   REFUSED(seq_tokens_max, 0);
   REFUSED(seq_tokens_max, 1u << 24);
-  REFUSED(n_spaces, 0);
-  REFUSED(n_spaces, WEFT_MODELS_MAX + 1);
-  REFUSED(space, NULL);
+  REFUSED(n_models, 0);
+  REFUSED(n_models, WEFT_MODELS_MAX + 1);
+  REFUSED(model, NULL);
   REFUSED(journal_capacity, 3);
 #undef REFUSED
-  space.n_groups = 0;
-  require_refused(&good, "space[0].n_groups");
-  space.n_groups = WEFT_GROUPS_MAX + 1;
-  require_refused(&good, "space[0].n_groups");
+  model.n_groups = 0;
+  require_refused(&good, "model[0].n_groups");
+  model.n_groups = WEFT_GROUPS_MAX + 1;
+  require_refused(&good, "model[0].n_groups");
   static const uint32_t bad_blocks[] = {0, 3, 48, 512};
   for (uint32_t i = 0; i < 4; i++) {
-    good = good_config(&space);
-    space.group[1].block_tokens = bad_blocks[i];
-    require_refused(&good, "space[0].group[1].block_tokens");
+    good = good_config(&model);
+    model.group[1].block_tokens = bad_blocks[i];
+    require_refused(&good, "model[0].group[1].block_tokens");
   }
 }
 
 static void open_survives_each_refused_allocation(void **state) {
   (void)state;
-  weft_space_config space;
-  weft_pager_config config = good_config(&space);
+  weft_pager_model model;
+  weft_pager_config config = good_config(&model);
   weft_pager *pager = NULL;
   weft_error error;
   (void)weft_memory_fail_at(0);
@@ -111,7 +111,7 @@ static void admit_refuses_and_changes_nothing(void **state) {
   args = good;                       \
   args.member = bad;                 \
   assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), status)
-  REFUSED(space, 1, WEFT_E_INVALID);
+  REFUSED(model, 1, WEFT_E_INVALID);
   REFUSED(tokens, NULL, WEFT_E_INVALID);
   REFUSED(n_tokens, 0, WEFT_E_INVALID);
   REFUSED(n_prompt, 21, WEFT_E_INVALID);

@@ -82,7 +82,7 @@ static bool corrupt(const scene *s, uint32_t which) {
     case 24: s->running->live = 0; return true;
     case 25: p->node[s->tail].refs += 1; return true;
     case 26: p->node[s->tail].depth += 1; return true;
-    case 27: p->node[s->tail].space = 1; return true;
+    case 27: p->node[s->tail].model = 1; return true;
     case 28: p->node[s->tail].hash[0] ^= 1; return true;
     case 29: p->node[s->tail].hash[1] ^= 0x80000000; return true;
     case 30: p->node[s->promised].live = 0; return true;

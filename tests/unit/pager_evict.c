@@ -138,18 +138,18 @@ static void cold_goes_before_warm(void **state) {
 
 /* ---- worth ----------------------------------------------------------------------------------- */
 
-/* A hit in the given space, without using it. */
-static uint32_t look(weft_pager *pager, uint32_t space, const int32_t *tokens, uint32_t n) {
-  weft_admit args = {.space = space, .domain = {1, 2}, .tokens = tokens, .n_tokens = n};
-  pager_match match = {.root = pager_root_find(pager, PAGER_NODE_NONE, space, args.domain)};
+/* A hit of the given model, without using it. */
+static uint32_t look(weft_pager *pager, uint32_t model, const int32_t *tokens, uint32_t n) {
+  weft_admit args = {.model = model, .domain = {1, 2}, .tokens = tokens, .n_tokens = n};
+  pager_match match = {.root = pager_root_find(pager, PAGER_NODE_NONE, model, args.domain)};
   if (match.root == PAGER_NODE_NONE) return 0;
   pager_match_prompt(pager, &args, &match);
   return match.n_hit;
 }
 
-static void run_in(weft_pager *pager, uint32_t space, uint32_t retention, const int32_t *tokens, uint32_t n) {
+static void run_in(weft_pager *pager, uint32_t model, uint32_t retention, const int32_t *tokens, uint32_t n) {
   weft_admit args = {
-      .space = space, .domain = {1, 2}, .tokens = tokens, .n_tokens = n, .n_prompt = n, .retention = retention};
+      .model = model, .domain = {1, 2}, .tokens = tokens, .n_tokens = n, .n_prompt = n, .retention = retention};
   weft_seq seq, waits_for;
   uint32_t n_cached;
   assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), WEFT_OK);
@@ -160,11 +160,11 @@ static void run_in(weft_pager *pager, uint32_t space, uint32_t retention, const 
 
 /* How many times the rest of the pool must be filled with other prompts of one block until nothing
  * is left of a prompt of four. Sixteen pages. */
-static uint32_t turnovers_until_gone(weft_pager *pager, uint32_t space, const int32_t *tokens) {
+static uint32_t turnovers_until_gone(weft_pager *pager, uint32_t model, const int32_t *tokens) {
   int32_t other[16];
   for (uint32_t n_runs = 0;; n_runs++) {
     assert_true(n_runs < 2000);
-    if (look(pager, space, tokens, 64) == 0) return n_runs / 12;
+    if (look(pager, model, tokens, 64) == 0) return n_runs / 12;
     run_in(pager, 0, 0, kit_tokens(other, 16, 0, 100 + (int32_t)n_runs), 16);
   }
 }
@@ -190,16 +190,16 @@ static void retention_is_a_matter_of_time(void **state) {
 }
 
 static weft_pager *open_costs(uint32_t n_pages, uint32_t doubles, uint32_t other_doubles) {
-  weft_space_config space[2] = {{.n_groups = 1, .group = {{16, 0}}, .cost_doubles = doubles},
-                                {.n_groups = 1, .group = {{16, 0}}, .cost_doubles = other_doubles}};
+  weft_pager_model model[2] = {{.n_groups = 1, .group = {{16, 0}}, .cost_doubles = doubles},
+                               {.n_groups = 1, .group = {{16, 0}}, .cost_doubles = other_doubles}};
   weft_pager_config config = {
-      .n_pages = n_pages, .n_seqs = 2, .seq_tokens_max = KIT_TOKENS_MAX, .n_spaces = 2, .space = space};
+      .n_pages = n_pages, .n_seqs = 2, .seq_tokens_max = KIT_TOKENS_MAX, .n_models = 2, .model = model};
   weft_pager *pager = NULL;
   assert_int_equal(weft_pager_open(&config, &pager, NULL), WEFT_OK);
   return pager;
 }
 
-/* What costs more to compute again is kept longer: another space's tokens, or tokens further on. */
+/* What costs more to compute again is kept longer: another model's tokens, or tokens further on. */
 static void cost_is_worth(void **state) {
   (void)state;
   int32_t tokens[256], other[64];
@@ -269,26 +269,26 @@ static void boundaries_go_from_the_end(void **state) {
 
 /* ---- one pool for all ------------------------------------------------------------------------ */
 
-/* An autoregressive space and one for diffusion, whose tokens cost more; other blocks, other windows. */
+/* An autoregressive model and one for diffusion, whose tokens cost more; other blocks, other windows. */
 static weft_pager *open_two_models(uint32_t n_pages) {
-  weft_space_config space[2] = {
+  weft_pager_model model[2] = {
       {.n_groups = 2, .group = {{32, 0}, {16, 64}}},
       {.fingerprint = {7, 7}, .n_groups = 3, .group = {{64, 0}, {16, 48}, {16, 48}}, .cost_doubles = 40}};
   weft_pager_config config = {
-      .n_pages = n_pages, .n_seqs = 8, .seq_tokens_max = KIT_TOKENS_MAX, .n_spaces = 2, .space = space};
+      .n_pages = n_pages, .n_seqs = 8, .seq_tokens_max = KIT_TOKENS_MAX, .n_models = 2, .model = model};
   weft_pager *pager = NULL;
   assert_int_equal(weft_pager_open(&config, &pager, NULL), WEFT_OK);
   return pager;
 }
 
-/* Sequences of 512 tokens in one space until the pool refuses; all are let go. How many fitted. */
-static uint32_t fill_space(weft_pager *pager, uint32_t space, int32_t seed) {
+/* Sequences of 512 tokens of one model until the pool refuses; all are let go. How many fitted. */
+static uint32_t fill_model(weft_pager *pager, uint32_t model, int32_t seed) {
   int32_t tokens[512];
   weft_seq seq[8], waits_for;
   uint32_t n = 0, n_cached;
   for (weft_status status = WEFT_OK; n < 8; n++) {
     kit_tokens(tokens, 512, 0, seed + (int32_t)n);
-    weft_admit args = {.space = space, .domain = {1, 2}, .tokens = tokens, .n_tokens = 512, .n_prompt = 512};
+    weft_admit args = {.model = model, .domain = {1, 2}, .tokens = tokens, .n_tokens = 512, .n_prompt = 512};
     assert_int_equal(weft_pager_admit(pager, &args, &seq[n], &n_cached, &waits_for), WEFT_OK);
     for (uint32_t at = n_cached; at < 512 && status == WEFT_OK; at += 32) {
       status = weft_pager_reserve(pager, seq[n], 32);
@@ -312,14 +312,14 @@ static void spaces_share_the_pool(void **state) {
   (void)state;
   for (uint32_t n_pages = 60; n_pages <= 100; n_pages += 20) {
     uint32_t alone[2];
-    for (uint32_t space = 0; space < 2; space++) {
+    for (uint32_t model = 0; model < 2; model++) {
       weft_pager *pager = open_two_models(n_pages);
-      alone[space] = fill_space(pager, space, 1);
+      alone[model] = fill_model(pager, model, 1);
       kit_close(pager);
     }
     weft_pager *pager = open_two_models(n_pages);
     for (int32_t round = 0; round < 6; round++)
-      assert_int_equal(fill_space(pager, round % 2, 100 * round), alone[round % 2]);
+      assert_int_equal(fill_model(pager, round % 2, 100 * round), alone[round % 2]);
     assert_int_equal(weft_pager_headroom(pager), n_pages);
     kit_close(pager);
   }
@@ -342,7 +342,7 @@ static void another_space_is_evicted_by_cost(void **state) {
   kit_close(pager);
 }
 
-/* A space of windows alone has more nodes than pages, since a chain keeps its nodes while it runs: there are
+/* A model of windows alone has more nodes than pages, since a chain keeps its nodes while it runs: there are
  * enough for all sequences at their longest, so each goes on publishing to its end. */
 static void windows_alone_have_nodes_enough(void **state) {
   (void)state;
@@ -431,7 +431,7 @@ static void journal_names_the_chain(void **state) {
       uint32_t g = event[i].group, size = g == 0 ? 16 : 32;
       assert_int_equal(event[i].number, i);
       assert_int_equal(event[i].kind, WEFT_JOURNAL_STORED);
-      assert_int_equal(event[i].space, 0);
+      assert_int_equal(event[i].model, 0);
       assert_int_equal(event[i].n_tokens, size);
       assert_int_equal(event[i].first_position, position[g]);
       position[g] += size;
@@ -450,12 +450,12 @@ static void journal_tells_what_was_missed(void **state) {
   (void)state;
   int32_t tokens[160];
   kit_tokens(tokens, 160, 0, 1);
-  weft_space_config space = {.n_groups = 1, .group = {{16, 0}}};
+  weft_pager_model model = {.n_groups = 1, .group = {{16, 0}}};
   weft_pager_config config = {.n_pages = 16,
                               .n_seqs = 2,
                               .seq_tokens_max = KIT_TOKENS_MAX,
-                              .n_spaces = 1,
-                              .space = &space,
+                              .n_models = 1,
+                              .model = &model,
                               .journal_capacity = 4};
   weft_pager *pager;
   assert_int_equal(weft_pager_open(&config, &pager, NULL), WEFT_OK);

@@ -116,11 +116,11 @@ static void domains_and_spaces_are_apart(void **state) {
   uint32_t n_cached;
   weft_admit own = {.domain = {7, 8}, .tokens = tokens, .n_tokens = 64, .n_prompt = 64};
   assert_int_equal(weft_pager_admit(pager, &own, &seq, &n_cached, &waits_for), WEFT_OK);
-  /* While it is computed and after: same tokens, other domain or space, neither wait nor hit. */
+  /* While it is computed and after: same tokens, other domain or model, neither wait nor hit. */
   weft_admit others[3] = {own, own, own};
   others[0].domain.low = 6;
   others[1].domain.high = 9;
-  others[2].space = 1; /* the same fingerprint: still another space */
+  others[2].model = 1; /* the same fingerprint: still another model */
   for (uint32_t round = 0; round < 2; round++) {
     for (uint32_t i = 0; i < 3; i++) {
       weft_seq other;
@@ -164,12 +164,12 @@ static void pager_without_cache(void **state) {
   (void)state;
   int32_t tokens[64];
   kit_tokens(tokens, 64, 0, 1);
-  weft_space_config space = {.n_groups = 1, .group = {{16, 20}}};
+  weft_pager_model model = {.n_groups = 1, .group = {{16, 20}}};
   weft_pager_config config = {.n_pages = 32,
                               .n_seqs = 2,
                               .seq_tokens_max = KIT_TOKENS_MAX,
-                              .n_spaces = 1,
-                              .space = &space,
+                              .n_models = 1,
+                              .model = &model,
                               .no_prefix_cache = true};
   weft_pager *pager;
   assert_int_equal(weft_pager_open(&config, &pager, NULL), WEFT_OK);

@@ -20,9 +20,9 @@
 enum { BLOCK = 16, N_PAGES = 32768, N_CRAFTED = 16000, N_VICTIM = 8192, AIMED_PART = 100 };
 
 static weft_pager *open_big(void) {
-  weft_space_config space = {.fingerprint = {7, 7}, .n_groups = 1, .group = {{.block_tokens = BLOCK}}};
+  weft_pager_model model = {.fingerprint = {7, 7}, .n_groups = 1, .group = {{.block_tokens = BLOCK}}};
   weft_pager_config config = {
-      .n_pages = N_PAGES, .n_seqs = 2, .seq_tokens_max = N_VICTIM, .n_spaces = 1, .space = &space};
+      .n_pages = N_PAGES, .n_seqs = 2, .seq_tokens_max = N_VICTIM, .n_models = 1, .model = &model};
   weft_pager *pager = NULL;
   weft_error error;
   assert_int_equal(weft_pager_open(&config, &pager, &error), WEFT_OK);
@@ -128,14 +128,14 @@ static uint32_t below(scene *s, uint32_t n) {
 }
 
 static void open_scene(scene *s, uint64_t seed) {
-  weft_space_config space = {
+  weft_pager_model model = {
       .fingerprint = {3, 4}, .n_groups = 2, .group = {{.block_tokens = 8, .window = 20}, {.block_tokens = 16}}};
   weft_pager_config config = {.n_pages = 60,
                               .n_host_pages = 24,
                               .n_seqs = N_SEQS,
                               .seq_tokens_max = 200,
-                              .n_spaces = 1,
-                              .space = &space,
+                              .n_models = 1,
+                              .model = &model,
                               .journal_capacity = 1024,
                               .hash_seed = seed};
   weft_error error;
@@ -186,7 +186,7 @@ static void operate(scene *s) {
   weft_journal_event event;
   uint64_t n_missed;
   while (weft_pager_journal_read(s->pager, &s->next_event, &event, 1, &n_missed) == 1) {
-    uint64_t fields[] = {event.number,     event.kind,        event.space,         event.group,
+    uint64_t fields[] = {event.number,     event.kind,        event.model,         event.group,
                          event.tier,       event.page,        event.hash.low,      event.hash.high,
                          event.parent.low, event.parent.high, event.first_position};
     add(&s->digest, fields, sizeof fields);

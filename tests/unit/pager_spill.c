@@ -11,14 +11,14 @@
 #include "tests/support/pager_kit.h"
 
 static weft_pager *open_tiers(uint32_t n_pages, uint32_t n_host, uint32_t n_file, uint32_t window) {
-  weft_space_config space = {.n_groups = window == 0 ? 1 : 2, .group = {{4, 0}, {4, window}}};
+  weft_pager_model model = {.n_groups = window == 0 ? 1 : 2, .group = {{4, 0}, {4, window}}};
   weft_pager_config config = {.n_pages = n_pages,
                               .n_host_pages = n_host,
                               .n_file_pages = n_file,
                               .n_seqs = 4,
                               .seq_tokens_max = KIT_TOKENS_MAX,
-                              .n_spaces = 1,
-                              .space = &space};
+                              .n_models = 1,
+                              .model = &model};
   weft_pager *pager = NULL;
   weft_error error;
   assert_int_equal(weft_pager_open(&config, &pager, &error), WEFT_OK);
@@ -32,7 +32,7 @@ static weft_pager_stats stats_of(const weft_pager *pager) {
 /* All pages of the pool for a moment: whatever is cached goes down. */
 static void squeeze(weft_pager *pager) {
   uint32_t n_pages = stats_of(pager).n_pages;
-  weft_seq seq = kit_hold(pager, 4 * n_pages / pager->space[0].n_groups);
+  weft_seq seq = kit_hold(pager, 4 * n_pages / pager->model[0].n_groups);
   weft_pager_release(pager, seq);
 }
 
@@ -352,8 +352,8 @@ static void nodes_are_found_for_new_prefixes(void **state) {
 
 static void wrong_tiers_are_refused(void **state) {
   (void)state;
-  weft_space_config space = {.n_groups = 1, .group = {{4, 0}}};
-  weft_pager_config config = {.n_pages = 4, .n_seqs = 1, .seq_tokens_max = 8, .n_spaces = 1, .space = &space};
+  weft_pager_model model = {.n_groups = 1, .group = {{4, 0}}};
+  weft_pager_config config = {.n_pages = 4, .n_seqs = 1, .seq_tokens_max = 8, .n_models = 1, .model = &model};
   weft_pager *pager = NULL;
   weft_error error;
   config.n_file_pages = 1;

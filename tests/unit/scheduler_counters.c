@@ -115,7 +115,7 @@ static void an_idle_engine_shows_that_its_cache_was_reset(void **state) {
 /* How much of the prompt the pager would find now. */
 static uint32_t cached_of(const int32_t *tokens, uint32_t n_tokens) {
   weft_pager *pager = weft_engine_pager(w.engine);
-  weft_admit args = {.space = 1, .domain = {.low = 1}, .tokens = tokens, .n_tokens = n_tokens};
+  weft_admit args = {.model = 1, .domain = {.low = 1}, .tokens = tokens, .n_tokens = n_tokens};
   weft_seq seq, waits_for;
   uint32_t n_cached = 0;
   assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), WEFT_OK);
@@ -139,19 +139,19 @@ static void trying_again_keeps_no_prefix_young(void **state) {
   const int32_t *first[] = {older, newer};
   for (uint32_t i = 0; i < 2; i++) { /* five blocks each */
     weft_request_params p = ask(false, N, 1);
-    p.runner = 1;
+    p.model = 1;
     p.tokens = first[i];
     weft_request *r = submit(&p);
     run_out();
     weft_engine_release(w.engine, r);
   }
   weft_request_params p = ask(false, 48, 40);
-  p.runner = 1;
+  p.model = 1;
   p.tokens = other;
   weft_request *runs = submit(&p);
   step(3);
   p = ask(false, 80, 2);
-  p.runner = 1;
+  p.model = 1;
   p.tokens = older;
   weft_request *waits = submit(&p);
   while (pager_stats().n_evicted < 3) step(1); /* the running one takes a block every eight steps */

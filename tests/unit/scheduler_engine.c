@@ -14,13 +14,13 @@ static void submit_refuses_with_a_line(void **state) {
   p = ask(false, 4, 0);
   refused(&p, WEFT_E_INVALID, "max_tokens is 0");
   p = ask(false, 4, 5);
-  p.runner = 2;
+  p.model = 2;
   refused(&p, WEFT_E_INVALID, "model number 2");
   p = ask(false, 4, 5);
   p.tenant = 3;
   refused(&p, WEFT_E_INVALID, "tenant number 3");
   p = ask(true, 4, 5);
-  p.runner = 1;
+  p.model = 1;
   refused(&p, WEFT_E_INVALID, "cannot answer by diffusion");
   p = ask(true, 4, 5);
   p.sampling.logprobs = true;
@@ -152,7 +152,7 @@ static void overlap_hides_the_gap(void **state) {
   (void)state;
   plan_world();
   w.config.overlap = true;
-  w.config.n_runners = 2;
+  w.config.n_models = 2;
   open_world();
   weft_request_params p = ask(false, 6, 12);
   weft_request *r = submit(&p);
@@ -186,7 +186,7 @@ static void lanes_take_turns(void **state) {
   open_world();
   weft_request_params p = ask(false, 4, 40);
   weft_request *a = submit(&p);
-  p.runner = 1;
+  p.model = 1;
   weft_request *b = submit(&p);
   step(24);
   assert_int_equal(stats().n_switches, 4); /* after 3 steps, then after 6 each: from behind to ahead */
@@ -334,16 +334,16 @@ static void a_device_error_ends_its_own_requests(void **state) {
   open_world();
   weft_request_params p = ask(false, 4, 30);
   weft_request *broken = submit(&p);
-  p.runner = 1;
+  p.model = 1;
   weft_request *well = submit(&p);
   run_out();
   weft_event end = finish_of(broken, NULL, NULL);
   assert_int_equal(end.finish, WEFT_FINISH_ERROR);
   assert_non_null(strstr(end.error, "both: the device reported an error"));
   assert_int_equal(stats().broken_runners, 1);
-  p.runner = 0;
+  p.model = 0;
   refused(&p, WEFT_E_DEVICE, "restart");
-  p.runner = 1;
+  p.model = 1;
   check_equal_solo(well, &p);
   weft_engine_release(w.engine, broken);
 }

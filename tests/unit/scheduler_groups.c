@@ -275,9 +275,9 @@ static void siblings_must_agree(void **state) {
   q.tenant = 1;
   refused(&q, WEFT_E_INVALID, "tenant");
   q.tenant = 0;
-  q.runner = 1;
+  q.model = 1;
   refused(&q, WEFT_E_INVALID, "model");
-  q.runner = 0;
+  q.model = 0;
   q.no_cache = true;
   refused(&q, WEFT_E_INVALID, "cache");
   q.no_cache = false;

@@ -91,7 +91,7 @@ static void nobody_is_held_up(void **state) {
   weft_fake_store_slow_moves(w.store, 150);
   weft_request *r = ask_again(&p);
   q.domain.low = 7;
-  q.runner = 1;
+  q.model = 1;
   other.domain.low = 8;
   weft_request *a = submit(&q), *b = submit(&other);
   turn(25);
@@ -197,7 +197,7 @@ static void its_model_breaks(void **state) {
   turn(4);
   assert_int_equal(end_and_release(b), WEFT_FINISH_ERROR);
   assert_int_equal(end_and_release(r), WEFT_FINISH_ERROR);
-  q.runner = 1;
+  q.model = 1;
   q.domain.low = 51;
   run_all(submit(&q), &q);
   turn(100);

@@ -166,7 +166,7 @@ static void a_large_request_is_not_overtaken(void **state) {
     open_world();
     weft_request_params small = ask(false, 9, 12), large = ask(false, 80, 4);
     small.no_cache = large.no_cache = true;
-    small.runner = lane;
+    small.model = lane;
     weft_request *early[3], *late[12];
     for (uint32_t i = 0; i < 3; i++) early[i] = submit(&small);
     step(2);
@@ -288,7 +288,7 @@ static void tokens_cost_their_keys(void **state) {
   plan_world();
   open_world();
   for (uint32_t i = 0; i < 2; i++) {
-    assert_int_equal(weft_engine_pager(w.engine)->space[i].cost_doubles, WEFT_COST_KEYS_PER_ROW);
+    assert_int_equal(weft_engine_pager(w.engine)->model[i].cost_doubles, WEFT_COST_KEYS_PER_ROW);
   }
 }
 

@@ -48,7 +48,7 @@ static void plan_paced(uint64_t target_us) {
 
 static weft_request *ask_decode(uint32_t runner, uint32_t n_tokens, uint32_t max_tokens) {
   weft_request_params p = ask(false, n_tokens, max_tokens);
-  p.runner = runner;
+  p.model = runner;
   return submit(&p);
 }
 

@@ -178,9 +178,9 @@ static void what_cannot_be_pinned(void **state) {
   weft_pin_params p = prefix(7);
   pin_refused(&p, WEFT_E_INVALID, "whole blocks of 8");
   p = prefix(24);
-  p.runner = 2;
+  p.model = 2;
   pin_refused(&p, WEFT_E_INVALID, "model number 2");
-  p.runner = 0;
+  p.model = 0;
   p.tenant = 7;
   pin_refused(&p, WEFT_E_INVALID, "tenant number 7");
   p = prefix(CONTEXT);

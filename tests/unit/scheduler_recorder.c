@@ -34,7 +34,7 @@ static void every_step_is_recorded(void **state) {
   weft_request *r[6];
   for (uint32_t i = 0; i < 6; i++) {
     weft_request_params p = ask(i % 3 == 1, 5 + i, 9);
-    p.runner = i % 3 == 2;
+    p.model = i % 3 == 2;
     r[i] = submit(&p);
   }
   run_out();
@@ -116,7 +116,7 @@ static void a_failed_step_is_recorded(void **state) {
   w.fake[1].fail_collect_at = 2;
   open_world();
   weft_request_params p = ask(false, 6, 9);
-  p.runner = 1;
+  p.model = 1;
   weft_request *r = submit(&p);
   run_out();
   uint32_t n = weft_engine_get_steps(w.engine, step, 64), n_failed = 0;
