@@ -3,8 +3,9 @@
  * the ops compute with. This header is installed beside weft.h.
  *
  * Law: a value that a comment calls "the model's" is taken from the model by weft_submit; below api/ every value is
- * resolved, and 0 or a negative number means itself. weft_generate_defaults gives the values in brackets, which come
- * from the table of options. */
+ * resolved, and 0 or a negative number means itself. The values in brackets are the defaults: they stand in the table
+ * of options (api/config.c), and weft_generate_defaults takes them from there. model/sampler.h has other numbers for
+ * tests and for the laboratory: those of a sampler that changes nothing. */
 #ifndef WEFT_BASE_SAMPLING_H
 #define WEFT_BASE_SAMPLING_H
 

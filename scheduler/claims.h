@@ -1,28 +1,34 @@
 /* SPDX-License-Identifier: MIT */
 /* Claims: who waits for memory, a place or time before others may go on. One record for the whole engine.
  *
- * Law. Every field is a hold on somebody else's progress, has one owner who sets and clears it, and is true only while
- * its reason lasts (weft_engine_check recomputes all that can be recomputed):
+ * Law. Every field is a hold on somebody else's progress and is true only while its reason lasts; only the files in
+ * brackets set or clear it (weft_engine_check recomputes all that can be recomputed):
  *
  *   starved            the running request, highest in rank, for which the pool has no blocks: it is served before
- *                      anybody else and nobody is admitted. Cleared when it gets its blocks or leaves.
+ *                      anybody else and nobody is admitted, until it gets its blocks or leaves. [lifecycle.c]
  *   tenant.starved     the same within one tenant whose own limit is the reason: nobody else of the tenant is admitted.
- *   waiter             the waiting request that was due and found too few pages, or no place though one is owed to it:
- *                      only who is due before it passes it, on any lane (where it lacks a slot, on its own lane). The
- *                      pages it needs (wait.need_pages) are set aside from running requests of tenants that owe them
- *                      (relief.h). Cleared when it leaves its queue, for whatever reason.
+ *                      [lifecycle.c]
+ *   waiter             the waiting request that was due and found too few pages, or no place in its lane though one is
+ *                      owed to it. Nobody who is due after it is admitted: on no lane if it lacks pages, on its own lane
+ *                      if it lacks a slot there. The pages it needs (wait.need_pages) are set aside from running
+ *                      requests of tenants that owe them (relief.h). Set when it is passed over [perform.c], cleared
+ *                      when it leaves its queue, for whatever reason [waiting.c].
  *   n_leaving          requests that gave up their memory or ended and whose rows are still in flight. While there is
- *                      one, nobody else is preempted: pages are on their way.
- *   preempted          somebody was preempted in the plan being made: nobody is admitted in it.
+ *                      one, nobody else is preempted: pages are on their way. [lifecycle.c]
+ *   preempted          somebody was preempted in the plan being made: nobody is admitted in it. Set by [lifecycle.c],
+ *                      cleared when a plan begins [planner.c].
  *   tenant.limited     plans for which nobody of the tenant is admitted, since the last one tried needed more blocks
- *                      than the tenant's limit leaves. Cleared when blocks come free.
+ *                      than the tenant's limit leaves. Set by [perform.c], counted down, and cleared when blocks come
+ *                      free, by [tenant.c].
  *   tenant.wants       one bit per lane whose last plan left work of the tenant undone, or where a request of it came
- *                      to wait since: its clock is not raised.
- *   tenant.passed      in the plan being made its waiting request lacks pages or a place that nobody owes it: tenants
- *                      due after it are asked instead.
- *   tenant.held        in the plan being made something of the tenant found no time (pace.h).
- *   tenant.ahead       in the plan being made no time is set aside for the tenant's decode rows: it is far ahead of one
- *                      that was held back (share.c), or not light where light tenants leave no time for all (light.h). */
+ *                      to wait since: the tenant's virtual clock is not raised to the others' while a bit stands.
+ *                      [share.c, tenant.c]
+ *   tenant.passed      in the plan being made its waiting request lacks pages, or a slot that nobody owes it: tenants
+ *                      due after it are asked instead. Set by [perform.c], cleared by [share.c].
+ *   tenant.held        in the plan being made something of the tenant found no time under the target. Set by [share.c],
+ *                      turned into tenant.wants and cleared by [tenant.c].
+ *   tenant.ahead       in the plan being made the tenant is so far ahead that no time is set aside for its decode rows.
+ *                      [share.c, light.c] */
 #ifndef WEFT_SCHEDULER_CLAIMS_H
 #define WEFT_SCHEDULER_CLAIMS_H
 
