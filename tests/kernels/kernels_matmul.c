@@ -79,7 +79,8 @@ static double cuda_share(weft_type type, uint32_t n_in) {
 }
 
 static bool takes_eight(weft_type type) {
-  return !is_float(type) && type != WEFT_TYPE_MXFP4;
+  return type == WEFT_TYPE_Q8_0 || type == WEFT_TYPE_Q4_0 || type == WEFT_TYPE_Q5_0 || type == WEFT_TYPE_Q4_K ||
+         type == WEFT_TYPE_Q5_K || type == WEFT_TYPE_Q6_K;
 }
 
 /* Products of 8 bits: of each 256 inputs a row's number is off by half of 1 / 127 of the largest, a weight by little

@@ -534,7 +534,7 @@ static void test_refusals(void **state) {
   weft_error error = {{0}};
   weight.n_in = 0;
   assert_int_equal(weft_device_weight(all->ref, &weight, x, WEFT_USE_MATMUL, &error), WEFT_E_INVALID);
-  weight = (weft_weight){.type = (weft_type)10, .n_in = 256, .n_out = 2, .n_mats = 1};
+  weight = (weft_weight){.type = (weft_type)24, .n_in = 256, .n_out = 2, .n_mats = 1};
   assert_int_equal(weft_device_weight(all->ref, &weight, x, WEFT_USE_MATMUL, &error), WEFT_E_UNSUPPORTED);
   weight = (weft_weight){.type = WEFT_TYPE_Q8_0, .n_in = 33, .n_out = 2, .n_mats = 1};
   assert_int_equal(weft_device_weight(all->ref, &weight, x, WEFT_USE_MATMUL, &error), WEFT_E_INVALID);

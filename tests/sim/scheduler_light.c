@@ -162,7 +162,7 @@ static weft_request *submit(world *w, const stream *s) {
   int32_t prompt[CONTEXT];
   uint32_t n = s->tenant == LIGHT ? 1 : draw(w, shortest[s->kind], longest[s->kind]);
   for (uint32_t i = 0; i < n; i++) prompt[i] = (int32_t)draw(w, 0, VOCAB - 1);
-  weft_request_params p = {.runner = s->lane,
+  weft_request_params p = {.model = s->lane,
                            .tenant = s->tenant,
                            .domain = {.low = s->tenant + 1},
                            .canvas = s->kind == 1,

@@ -269,7 +269,7 @@ static void test_types(void **state) {
   for (size_t i = 0; i < sizeof removed / sizeof *removed; i++) {
     refused_tensor((record){"x", 1, {256}, removed[i], 0}, 1024, WEFT_E_UNSUPPORTED, "(removed)");
   }
-  refused_tensor((record){"x", 1, {256}, 16, 0}, 1024, WEFT_E_UNSUPPORTED, "type 16 (IQ2_XXS)");
+  refused_tensor((record){"x", 1, {256}, 24, 0}, 1024, WEFT_E_UNSUPPORTED, "type 24 (I8)");
   refused_tensor((record){"x", 1, {256}, 144, 0}, 1024, WEFT_E_UNSUPPORTED, "type 144 (unknown)");
   refused_tensor((record){"x", 1, {256}, UINT32_MAX, 0}, 1024, WEFT_E_UNSUPPORTED, "(unknown)");
 }
