@@ -167,12 +167,10 @@ static void merge_keyword(merging *m, const char *key, const json_t *x, json_t *
               starts_with(key, "maxI") || starts_with(key, "maxP");
   if (strcmp(key, "type") == 0) {
     merge_types(m, x, y);
-  } else if (strcmp(key, "required") == 0) {
+  } else if (strcmp(key, "required") == 0 || strcmp(key, "allOf") == 0) {
     merge_lists(m, key, x, y, true);
   } else if (strcmp(key, "enum") == 0) {
     merge_lists(m, key, x, y, false);
-  } else if (strcmp(key, "allOf") == 0) {
-    merge_lists(m, key, x, y, true);
   } else if (strcmp(key, "anyOf") == 0) {
     merge_alternatives(m, x, y);
   } else if (strcmp(key, "items") == 0 && !json_is_array(x) && !json_is_array(y)) {
