@@ -30,8 +30,9 @@ static int64_t whole_of(jinja_value v) {
 static bool power_of(int64_t base, int64_t exponent, int64_t *out) {
   bool wraps = false;
   *out = 1;
-  if (base == 0 || base == 1) {
-    *out = exponent == 0 ? 1 : base;
+  if (base >= -1 && base <= 1) { /* never wraps, so the loop would take as many rounds as the exponent says */
+    *out = exponent % 2 == 0 ? base * base : base;
+    if (exponent == 0) *out = 1;
   } else {
     for (int64_t i = 0; i < exponent && !wraps; i++) wraps = __builtin_mul_overflow(*out, base, out);
   }

@@ -22,8 +22,7 @@ FILTER(filter_trim) {
   const jinja_value *set = jinja_argument(args, 0, "chars");
   const jinja_string *s = jinja_text(run, self), *chars = NULL;
   if (set != NULL && set->kind != JINJA_NONE) chars = jinja_string_of(run, *set, "the characters of 'trim'");
-  (void)jinja_charge(run, chars == NULL ? 1 : (s->n / 64 + 1) * (chars->n + 1));
-  return string_part(run, jinja_strip(s, chars, true, true));
+  return jinja_strip_counted(run, s, chars, true, true);
 }
 
 FILTER(filter_upper) {
@@ -126,11 +125,16 @@ static bool read_real(const jinja_string *s, double *out) {
   return end == digits + text.n;
 }
 
+/* Of a whole number or a boolean; not by way of a double, which has fewer digits. */
+static int64_t whole_of(jinja_value v) {
+  return v.kind == JINJA_INT ? v.integer : v.truth;
+}
+
 FILTER(filter_int) {
   const jinja_value *other = jinja_argument(args, 0, "default"), *base = jinja_argument(args, 1, "base");
   int64_t whole = 0, radix = base == NULL ? 10 : jinja_integer_of(run, *base, "the base of 'int'");
   double real = 0;
-  if (self.kind == JINJA_INT || self.kind == JINJA_BOOL) return jinja_int((int64_t)jinja_number(self));
+  if (self.kind == JINJA_INT || self.kind == JINJA_BOOL) return jinja_int(whole_of(self));
   if (radix < 2 || radix > 36) jinja_fail(run, WEFT_E_INVALID, "the base of 'int' must be 2 to 36");
   if (self.kind == JINJA_STRING && !jinja_failed(run) && read_integer(self.string, (int)radix, &whole))
     return jinja_int(whole);
@@ -152,8 +156,9 @@ FILTER(filter_float) {
 FILTER(filter_abs) {
   (void)args;
   if (!jinja_is_number(self)) jinja_fail(run, WEFT_E_INVALID, "%s has no absolute value", jinja_type_name(self));
+  if (jinja_failed(run)) return jinja_nothing();
   if (self.kind == JINJA_FLOAT) return jinja_float(fabs(self.real));
-  int64_t whole = self.kind == JINJA_INT ? self.integer : self.truth;
+  int64_t whole = whole_of(self);
   return jinja_int(whole < 0 && whole != INT64_MIN ? -whole : whole);
 }
 
@@ -163,12 +168,16 @@ FILTER(filter_round) {
   const jinja_string *how = method == NULL ? NULL : jinja_string_of(run, *method, "the method of 'round'");
   if (!jinja_is_number(self)) jinja_fail(run, WEFT_E_INVALID, "%s cannot be rounded", jinja_type_name(self));
   if (digits < -15 || digits > 15) jinja_fail(run, WEFT_E_INVALID, "the precision of 'round' must be -15 to 15");
+  if (jinja_failed(run)) return jinja_nothing();
   double scale = pow(10, (double)digits), real = jinja_number(self) * scale;
   bool whole = self.kind != JINJA_FLOAT && how == NULL; /* stays whole */
   bool up = how != NULL && jinja_string_is(how, "ceil", 4), down = how != NULL && jinja_string_is(how, "floor", 5);
-  if (whole && digits >= 0) return jinja_int((int64_t)jinja_number(self));
-  if (whole) return jinja_int((int64_t)(nearbyint(real) / scale));
-  return jinja_float((up ? ceil(real) : down ? floor(real) : nearbyint(real)) / scale);
+  if (whole && digits >= 0) return jinja_int(whole_of(self));
+  double rounded = (up ? ceil(real) : down ? floor(real) : nearbyint(real)) / scale;
+  if (!whole) return jinja_float(rounded);
+  if (fabs(rounded) < 9.2e18) return jinja_int((int64_t)rounded);
+  jinja_fail(run, WEFT_E_TOO_LARGE, "a number grows too large");
+  return jinja_nothing();
 }
 
 static void json_form_read(jinja_run *run, const jinja_args *args, jinja_json_form *form) {

@@ -120,7 +120,7 @@ static jinja_value choose_items(jinja_run *run, jinja_value self, const jinja_ar
   const jinja_function *test = args->n > n ? named_function(run, args->values[n], true) : NULL;
   const jinja_args rest = rest_of(args, n + 1);
   jinja_items items = {0};
-  for (size_t i = 0; i < list->n && !jinja_failed(run); i++) {
+  for (size_t i = 0; i < list->n && jinja_charge(run, 1); i++) {
     jinja_value item = jinja_list_at(list, i), asked = item;
     if (by_attribute) asked = jinja_path(run, item, args->values[0]);
     if (test != NULL) asked = jinja_apply(run, test, "test", asked, &rest);

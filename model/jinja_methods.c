@@ -12,9 +12,8 @@ static jinja_value strip_ends(jinja_run *run, jinja_value self, const jinja_args
   const jinja_string *set = NULL;
   if (args->n > 0 && args->values[0].kind != JINJA_NONE) {
     set = jinja_string_of(run, args->values[0], "the characters that 'strip' takes away");
-    (void)jinja_charge(run, (self.string->n / 64 + 1) * (set->n + 1));
   }
-  return jinja_string_value(run, jinja_strip(self.string, set, left, right));
+  return jinja_strip_counted(run, self.string, set, left, right);
 }
 
 METHOD(string_strip) {
@@ -31,7 +30,7 @@ METHOD(string_rstrip) {
 
 static bool has_affix(jinja_run *run, const jinja_string *s, jinja_value affix, bool at_end) {
   const jinja_string *a = jinja_string_of(run, affix, "what a string begins or ends with");
-  if (a->n > s->n) return false;
+  if (a->n > s->n || !jinja_charge(run, a->n / 64)) return false;
   return memcmp(s->bytes + (at_end ? s->n - a->n : 0), a->bytes, a->n) == 0;
 }
 
@@ -97,6 +96,11 @@ METHOD(string_splitlines) {
   return jinja_split_lines(run, self.string);
 }
 
+/* find_last compares the word at every place of a string. */
+static bool charge_find_last(jinja_run *run, const jinja_string *s, const jinja_string *word) {
+  return jinja_charge(run, s->n / 8 * (1 + word->n / 64));
+}
+
 /* The last place of word in bytes[0..n), or NULL. */
 static const char *find_last(const char *bytes, size_t n, const jinja_string *word) {
   for (size_t at = n < word->n ? 0 : n - word->n + 1; at-- > 0;) {
@@ -144,7 +148,7 @@ static jinja_value split_by(jinja_run *run, const jinja_string *s, const jinja_s
 static jinja_value split_by_last(jinja_run *run, const jinja_string *s, const jinja_string *by, int64_t n_max) {
   jinja_items parts = {0}, turned = {0};
   jinja_string rest = *s;
-  (void)jinja_charge(run, s->n / 8);
+  (void)charge_find_last(run, s, by);
   while (!jinja_failed(run) && (n_max < 0 || (int64_t)parts.n < n_max)) {
     const char *found = find_last(rest.bytes, rest.n, by);
     if (found == NULL) break;
@@ -182,8 +186,7 @@ METHOD(string_rsplit) {
 /* Where a text is found, in characters; -1: nowhere. */
 static jinja_value find_part(jinja_run *run, jinja_value self, const jinja_args *args, bool last) {
   const jinja_string *s = self.string, *part = jinja_string_of(run, args->values[0], "what 'find' looks for");
-  (void)jinja_charge(run, s->n / 8);
-  if (jinja_failed(run)) return jinja_nothing();
+  if (!(last ? charge_find_last(run, s, part) : jinja_charge(run, s->n / 8))) return jinja_nothing();
   const char *found = last ? find_last(s->bytes, s->n, part) : memmem(s->bytes, s->n, part->bytes, part->n);
   if (found == NULL) return jinja_int(-1);
   jinja_string before = jinja_part(s, 0, (size_t)(found - s->bytes));

@@ -38,7 +38,8 @@ static void parse_arguments(jinja_parser *p, jinja_node *call) {
   while (p->status == WEFT_OK && !is_operator(p, ")")) {
     jinja_node *argument = jinja_parser_node(p, NODE_ARGUMENT);
     argument->op = skip_operator(p, "*") ? JINJA_SPREAD : skip_operator(p, "**") ? JINJA_SPREAD_NAMED : OP_NONE;
-    if (jinja_parser_is(p, TOKEN_NAME, NULL) && jinja_token_is(p->token + 1, TOKEN_OPERATOR, "=")) {
+    bool is_single = argument->op == OP_NONE; /* what is spread has no name */
+    if (is_single && jinja_parser_is(p, TOKEN_NAME, NULL) && jinja_token_is(p->token + 1, TOKEN_OPERATOR, "=")) {
       argument->text = (jinja_string){.bytes = p->token->bytes, .n = p->token->n};
       p->token += 2;
       named = true;

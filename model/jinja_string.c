@@ -167,6 +167,14 @@ jinja_string jinja_strip(const jinja_string *s, const jinja_string *set, bool le
   return jinja_part(s, from, to);
 }
 
+/* Each character is looked for in the whole set; without one, a step is as many bytes as elsewhere. */
+jinja_value jinja_strip_counted(jinja_run *run, const jinja_string *s, const jinja_string *set, bool left, bool right) {
+  if (!jinja_charge(run, set == NULL ? 1 : (s->n / 64 + 1) * (set->n + 1))) return jinja_nothing();
+  jinja_string stripped = jinja_strip(s, set, left, right);
+  (void)jinja_charge(run, (s->n - stripped.n) / 8);
+  return jinja_string_value(run, stripped);
+}
+
 /* ---- changing -------------------------------------------------------------------------------- */
 
 jinja_value jinja_replace(jinja_run *run, const jinja_string *s, const jinja_string *old, const jinja_string *with,

@@ -119,7 +119,7 @@ static bool equal_lists(jinja_run *run, const jinja_list *a, const jinja_list *b
   bool tuples = a->flavour == JINJA_FLAVOUR_TUPLE;
   if (a->n != b->n || tuples != (b->flavour == JINJA_FLAVOUR_TUPLE)) return false;
   for (size_t i = 0; i < a->n; i++) {
-    if (!jinja_equal(run, jinja_list_at(a, i), jinja_list_at(b, i))) return false;
+    if (!jinja_charge(run, 1) || !jinja_equal(run, jinja_list_at(a, i), jinja_list_at(b, i))) return false;
   }
   return true;
 }
@@ -173,7 +173,7 @@ bool jinja_equal(jinja_run *run, jinja_value a, jinja_value b) {
 }
 
 static int compare_lists(jinja_run *run, const jinja_list *a, const jinja_list *b) {
-  for (size_t i = 0; i < a->n && i < b->n && !jinja_failed(run); i++) {
+  for (size_t i = 0; i < a->n && i < b->n && jinja_charge(run, 1); i++) {
     jinja_value x = jinja_list_at(a, i), y = jinja_list_at(b, i);
     if (!jinja_equal(run, x, y)) return jinja_compare(run, x, y);
   }

@@ -194,6 +194,8 @@ int64_t jinja_string_length(jinja_run *run, const jinja_string *s); /* in charac
 size_t jinja_string_offset(const jinja_string *s, size_t k);
 /* Without characters of set at the ends; set NULL: white space. */
 jinja_string jinja_strip(const jinja_string *s, const jinja_string *set, bool left, bool right);
+/* The same as a value, its steps counted. */
+jinja_value jinja_strip_counted(jinja_run *run, const jinja_string *s, const jinja_string *set, bool left, bool right);
 jinja_value jinja_replace(jinja_run *run, const jinja_string *s, const jinja_string *old, const jinja_string *with,
                           int64_t n_max);
 typedef enum jinja_case { CASE_UPPER, CASE_LOWER, CASE_CAPITAL, CASE_TITLE, CASE_HEADLINE } jinja_case;

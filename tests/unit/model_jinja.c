@@ -161,6 +161,40 @@ static void test_hostile_templates_end(void **state) {
           "takes more");
 }
 
+/* Each of these goes through much data by few parts of the template, so what it goes through must count. */
+static void test_long_data_counts(void **state) {
+  (void)state;
+  static const char *const rows[] = {
+      "{% set l = [0] * 30000 %}{% for a in range(99) %}{% set x = l | select %}{% endfor %}",
+      "{% set l = [0] * 30000 %}{% for a in range(99) %}{% set x = l == l %}{% endfor %}",
+      "{% set l = [0] * 30000 %}{% for a in range(99) %}{% set x = l < l %}{% endfor %}",
+      "{% set s = 'a' * 60000 %}{% for a in range(999) %}{% set x = s.startswith(s) %}{% endfor %}",
+      "{% set s = ' ' * 60000 %}{% for a in range(99) %}{% set x = s | trim %}{% endfor %}",
+      "{% set s = ' ' * 60000 %}{% for a in range(99) %}{% set x = s.rstrip() %}{% endfor %}",
+      "{% set s = 'a' * 60000 %}{{ s.strip('b' * 60000 + 'a') }}",
+      "{% set s = 'a' * 60000 %}{{ s.rfind(s[:30000] + 'b') }}",
+      "{% set s = 'a' * 60000 %}{{ s.rsplit(s[:30000] + 'b') }}",
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    refused(rows[i], WEFT_E_TOO_LARGE, "takes more than 200000 steps");
+  }
+}
+
+/* Whole numbers keep all their digits, and a power of -1 takes no rounds. */
+static void test_whole_numbers(void **state) {
+  (void)state;
+  marked("{{ 9007199254740993 | int }} {{ 9223372036854775807 | int }} {{ true | int }}",
+         "[9007199254740993] [9223372036854775807] [1]");
+  marked("{{ 9007199254740993 | round }} {{ 9223372036854775807 | round(2) }} {{ 1250 | round(-2) }}",
+         "[9007199254740993] [9223372036854775807] [1200]");
+  marked("{{ (-1) ** 9000000000000000000 }} {{ (-1) ** 9000000000000000001 }} {{ (-1) ** 0 }}", "[1] [-1] [1]");
+  marked("{{ 0 ** 0 }} {{ 0 ** 8 }} {{ 1 ** 9000000000000000000 }} {{ (-2) ** 3 }}", "[1] [0] [1] [-8]");
+  refused("{{ 9223372036854775807 | round(-3) }}", WEFT_E_TOO_LARGE, "a number grows too large");
+  refused("{{ 5 | round(-400) }}", WEFT_E_INVALID, "must be -15 to 15");
+  refused("{{ u | abs }}", WEFT_E_INVALID, "a string has no absolute value");
+  refused("{{ u | round }}", WEFT_E_INVALID, "a string cannot be rounded");
+}
+
 /* A template as deep or as long as no parser's stack should be. */
 static void test_hostile_text(void **state) {
   (void)state;
@@ -233,6 +267,9 @@ static void test_refusals(void **state) {
       {"{% for x in y %}{% macro m() %}{% break %}{% endmacro %}{% endfor %}", WEFT_E_FORMAT, "belong into a loop"},
       {"{% call x %}{% endcall %}", WEFT_E_FORMAT, "a call block needs a call"},
       {"{{ f(a=1, 2) }}", WEFT_E_FORMAT, "an argument without a name follows one with a name"},
+      {"{{ f(a=1, *b=[2]) }}", WEFT_E_FORMAT, "an argument without a name follows one with a name"},
+      {"{{ f(*b=[2]) }}", WEFT_E_FORMAT, ") is expected before '='"},
+      {"{{ f(**b={}) }}", WEFT_E_FORMAT, ") is expected before '='"},
       {"{{ '\xFF' }}", WEFT_E_FORMAT, "is no UTF-8"},
       {"\n{{ messages.x.y }}", WEFT_E_INVALID, "line 2: 'x' is undefined"},
       {"{{ nothing() }}", WEFT_E_INVALID, "there is no function 'nothing'"},
@@ -289,6 +326,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_marks),
       cmocka_unit_test(test_hostile_templates_end),
+      cmocka_unit_test(test_long_data_counts),
+      cmocka_unit_test(test_whole_numbers),
       cmocka_unit_test(test_hostile_text),
       cmocka_unit_test(test_refusals),
       cmocka_unit_test(test_growing_text_is_linear),
