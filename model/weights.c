@@ -108,12 +108,14 @@ static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *
   return WEFT_OK;
 }
 
+static weft_status fail_no_memory(const weights_loader *loader, const weft_gguf_tensor *tensor) {
+  return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: tensor '%s': out of memory", weft_gguf_path(loader->gguf),
+                   tensor->name);
+}
+
 static weft_status read_values(weights_loader *loader, const weft_gguf_tensor *tensor, uint64_t n, float **out) {
   *out = weft_alloc((size_t)n, sizeof **out);
-  if (*out == NULL) {
-    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: tensor '%s': out of memory", weft_gguf_path(loader->gguf),
-                     tensor->name);
-  }
+  if (*out == NULL) return fail_no_memory(loader, tensor);
   weft_dequantise_row(tensor->type, tensor->data, *out, n);
   return WEFT_OK;
 }
@@ -143,24 +145,41 @@ static weft_status place_vector(weights_loader *loader, const weft_gguf_tensor *
   return status;
 }
 
+static weft_status place_paired_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, uint32_t head_dim,
+                                       unsigned uses, weft_weight *out) {
+  uint8_t *rows = unpair_rows(tensor, tensor->ne[1], head_dim);
+  weft_status status = rows == NULL ? fail_no_memory(loader, tensor) : place_matrix(loader, tensor, rows, uses, out);
+  weft_free(rows);
+  return status;
+}
+
+/* Made floats first: an element of a quantised type has no bytes of its own that could be moved. */
+static weft_status place_paired_vector(weights_loader *loader, const weft_gguf_tensor *tensor, uint32_t head_dim,
+                                       const float **out) {
+  float *values = NULL;
+  weft_status status = read_values(loader, tensor, tensor->ne[0], &values);
+  if (status != WEFT_OK) return status;
+  weft_gguf_tensor floats = *tensor;
+  floats.type = WEFT_TYPE_F32;
+  floats.data = values;
+  floats.n_bytes = tensor->ne[0] * sizeof *values;
+  floats.data = unpair_rows(&floats, tensor->ne[0], head_dim);
+  status = floats.data == NULL ? fail_no_memory(loader, tensor) : place_vector(loader, &floats, out);
+  weft_free((void *)(uintptr_t)floats.data);
+  weft_free(values);
+  return status;
+}
+
 static weft_status place_heads(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,
                                uint32_t layer, void *field) {
   const model_hyper *hyper = &loader->model->hyper;
-  bool is_matrix = row->kind == TENSOR_HEADS_MATRIX;
-  if (!hyper->rope_paired) {
-    return is_matrix ? place_matrix(loader, tensor, NULL, row->uses, field) : place_vector(loader, tensor, field);
+  uint32_t head_dim = hyper->head_dim[layer];
+  if (row->kind == TENSOR_HEADS_MATRIX) {
+    return hyper->rope_paired ? place_paired_matrix(loader, tensor, head_dim, row->uses, field)
+                              : place_matrix(loader, tensor, NULL, row->uses, field);
   }
-  weft_gguf_tensor unpaired = *tensor;
-  uint8_t *rows = unpair_rows(tensor, is_matrix ? tensor->ne[1] : tensor->ne[0], hyper->head_dim[layer]);
-  if (rows == NULL) {
-    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: tensor '%s': out of memory", weft_gguf_path(loader->gguf),
-                     tensor->name);
-  }
-  unpaired.data = rows;
-  weft_status status =
-      is_matrix ? place_matrix(loader, tensor, rows, row->uses, field) : place_vector(loader, &unpaired, field);
-  weft_free(rows);
-  return status;
+  return hyper->rope_paired ? place_paired_vector(loader, tensor, head_dim, field)
+                            : place_vector(loader, tensor, field);
 }
 
 static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Opening models from files that differ from a sound one in one fact: each refusal names the key or
  * tensor, what is wrong and what was expected; nothing leaks. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +14,7 @@
 #include "base/memory.h"
 #include "model/inspect.h"
 #include "model/model.h"
+#include "model/model_internal.h"
 #include "tests/support/gguf_requantise.h"
 
 /* One change of a sound file. */
@@ -26,6 +28,7 @@ typedef struct edit {
   const char *reshape; /* the tensor loses its last row, or its last expert */
   const char *rename, *name;
   const char *as_type; /* the tensor is stored as BF16 */
+  const char *as_q8_0; /* the tensor is stored as Q8_0 */
 } edit;
 
 static bool is(const char *a, const char *b) {
@@ -63,6 +66,15 @@ static void copy_tensors(const weft_gguf *from, const edit *e, gguf_writer *w) {
       assert_int_equal(weft_quantise_row(WEFT_TYPE_BF16, tensor.data, halves, n), WEFT_OK);
       gguf_writer_tensor(w, tensor.name, WEFT_TYPE_BF16, tensor.n_dims, tensor.ne, halves, 2 * n);
       free(halves);
+      continue;
+    }
+    if (is(e->as_q8_0, tensor.name)) {
+      uint64_t n = tensor.n_bytes / 4, n_bytes = weft_type_row_bytes(WEFT_TYPE_Q8_0, n);
+      uint8_t *blocks = malloc(n_bytes);
+      assert_non_null(blocks);
+      assert_int_equal(weft_quantise_row(WEFT_TYPE_Q8_0, tensor.data, blocks, n), WEFT_OK);
+      gguf_writer_tensor(w, tensor.name, WEFT_TYPE_Q8_0, tensor.n_dims, tensor.ne, blocks, n_bytes);
+      free(blocks);
       continue;
     }
     gguf_writer_tensor(w, tensor.name, (int32_t)tensor.type, tensor.n_dims, tensor.ne, tensor.data,
@@ -342,6 +354,33 @@ static void test_llama_keys(void **state) {
   assert_true(info.kv.head_dim[0] == 8 && info.kv.window[0] == 0 && info.n_experts == 0);
 }
 
+static void read_query_bias(edit e, float *out, uint32_t n) {
+  gguf_writer w;
+  weft_gguf *gguf = open_edited("llama-linear-bias", &e, &w);
+  weft_device *device = open_ref();
+  weft_model *model;
+  weft_error error = {{0}};
+  assert_int_equal(weft_model_open(gguf, device, &limits, NULL, NULL, &model, &error), WEFT_OK);
+  assert_int_equal(model->hyper.n_heads * model->hyper.head_dim[2], n);
+  assert_int_equal(weft_device_download(device, out, model->layers[2].q_bias, n * sizeof *out), WEFT_OK);
+  weft_model_close(model);
+  weft_device_close(device);
+  weft_gguf_close(gguf);
+  gguf_writer_close(&w);
+}
+
+/* Elements of a llama's bias change their places; those of a quantised one are told apart only once they are floats. */
+static void test_quantised_bias(void **state) {
+  (void)state;
+  enum { N = 32 };
+  float wanted[N], got[N], largest = 0.0f;
+  read_query_bias((edit){0}, wanted, N);
+  read_query_bias((edit){.as_q8_0 = "blk.2.attn_q.bias"}, got, N);
+  for (uint32_t i = 0; i < N; i++) largest = fmaxf(largest, fabsf(wanted[i]));
+  assert_true(largest > 0.0f);
+  for (uint32_t i = 0; i < N; i++) assert_true(fabsf(got[i] - wanted[i]) <= largest / 200.0f);
+}
+
 static void test_llama_tensors(void **state) {
   (void)state;
   static const char *const needed[] = {"token_embd.weight",        "output_norm.weight",    "blk.1.attn_norm.weight",
@@ -507,7 +546,7 @@ int main(void) {
       cmocka_unit_test(test_limits),        cmocka_unit_test(test_memory_refused),
       cmocka_unit_test(test_inspect),       cmocka_unit_test(test_unused_tensors),
       cmocka_unit_test(test_shared_layers), cmocka_unit_test(test_llama_keys),
-      cmocka_unit_test(test_llama_tensors),
+      cmocka_unit_test(test_llama_tensors), cmocka_unit_test(test_quantised_bias),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
