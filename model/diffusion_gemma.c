@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <stddef.h>
 
-#include "model/keys.h"
+#include "model/hyper.h"
 #include "model/layers.h"
 #include "model/models.h"
 
@@ -39,6 +39,10 @@ weft_status diffusion_gemma_read(const weft_gguf *gguf, model_hyper *hyper, weft
   model_keys keys = {gguf, hyper->arch, error};
   hyper->diffusion = true;
   weft_status status = gemma4_read(gguf, hyper, error);
+  if (status == WEFT_OK) {
+    /* The keys of a canvas lie in one place, which holds those of the layer that was computed last. */
+    status = hyper_refuse_if_set(&keys, ".attention.shared_kv_layers", "layers that share keys of a canvas");
+  }
   if (status == WEFT_OK) {
     status = model_keys_u32(&keys, "diffusion.canvas_length", 1, WEFT_CANVAS_MAX, &hyper->canvas_length);
   }

@@ -294,6 +294,9 @@ static void test_shared_layers(void **state) {
           "layer 4 shares keys, but no layer before 4 has such keys");
   refused("ar-e2b", (edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = UINT32_MAX}, WEFT_E_FORMAT,
           "it must be 0..6");
+  refused("dg-base", (edit){.set_u32 = "diffusion-gemma.attention.shared_kv_layers", .value = 1}, WEFT_E_UNSUPPORTED,
+          "is 1: layers that share keys of a canvas are not supported");
+  accepted("dg-base", (edit){.set_u32 = "diffusion-gemma.attention.shared_kv_layers", .value = 0}, &info);
   refused("ar-e2b", (edit){.set_u32 = "gemma4.embedding_length_per_layer_input", .value = UINT32_MAX}, WEFT_E_FORMAT,
           "it must be 0..16384");
   refused("ar-e2b", (edit){.set_u32 = "gemma4.embedding_length_per_layer_input", .value = 0}, WEFT_E_UNSUPPORTED,
