@@ -2,6 +2,7 @@
 /* Rules with empty edges become deterministic ones: of every rule the sets of states that one text may lead to, where a
  * call is a letter like a byte. A rule that may be empty is passed over where it is called, so a call always takes a
  * byte. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -82,14 +83,9 @@ static void close_members(subsets *s, uint32_t at) {
   }
 }
 
-static void sort_members(uint32_t *member, uint32_t n) {
-  for (uint32_t gap = n / 2; gap > 0; gap /= 2) {
-    for (uint32_t i = gap; i < n; i++) {
-      uint32_t value = member[i], k = i;
-      for (; k >= gap && member[k - gap] > value; k -= gap) member[k] = member[k - gap];
-      member[k] = value;
-    }
-  }
+static int compare_members(const void *a, const void *b) {
+  const uint32_t *x = a, *y = b;
+  return (*x > *y) - (*x < *y);
 }
 
 static uint64_t hash_members(const uint32_t *member, uint32_t n) {
@@ -120,7 +116,7 @@ static bool grow_slots(subsets *s) {
 /* The members from `at` on as a set: its number, an old one if there is one like it. */
 static uint32_t intern_members(subsets *s, uint32_t at) {
   uint32_t n = s->n_pool - at, capacity = s->sets_capacity;
-  sort_members(s->pool + at, n);
+  if (n > 1) qsort(s->pool + at, n, sizeof *s->pool, compare_members);
   if (!builder_step(s->b, n) || !grow_slots(s)) return 0;
   uint64_t hash = hash_members(s->pool + at, n);
   for (;; hash++) {
@@ -320,13 +316,40 @@ static weft_status fill_table(subsets *s) {
   return WEFT_OK;
 }
 
+/* In how many ways a state leads to each byte, through the rules that it calls and those that they begin with; the most
+ * of them. Rules that call each other by two names double them with every level. */
+static uint32_t count_ways(const weft_grammar *g, uint32_t state, const uint32_t (*of_rule)[256], uint32_t *ways) {
+  const grammar_state *s = &g->state[state];
+  uint32_t most = 0;
+  for (uint32_t byte = 0; byte < 256; byte++) ways[byte] = 1 + (s->of != GRAMMAR_NONE ? of_rule[s->of][byte] : 0);
+  for (uint32_t c = s->calls_at; c < s->calls_at + s->n_calls; c++) {
+    const uint32_t *more = of_rule[g->call[c].rule];
+    for (uint32_t byte = 0; byte < 256; byte++) {
+      uint32_t sum = ways[byte] + more[byte];
+      ways[byte] = sum > GRAMMAR_FAN_MAX ? GRAMMAR_FAN_MAX + 1 : sum;
+    }
+  }
+  for (uint32_t byte = 0; byte < 256; byte++) most = ways[byte] > most ? ways[byte] : most;
+  return most;
+}
+
+/* A place in the grammar looks at every way for every byte, so they are few, or the grammar is refused. */
+static void check_ways(subsets *s, const uint32_t (*of_rule)[256]) {
+  uint32_t ways[256];
+  for (uint32_t i = 0; i < s->g->n_states && builder_step(s->b, 1 + 16 * (uint64_t)s->g->state[i].n_calls); i++) {
+    if (count_ways(s->g, i, of_rule, ways) <= GRAMMAR_FAN_MAX) continue;
+    builder_fail(s->b, WEFT_E_TOO_LARGE,
+                 "the grammar is too ambiguous: its rules lead to one character in more than %d ways", GRAMMAR_FAN_MAX);
+  }
+}
+
 /* What a rule begins with, in an order in which those that it begins with come first; none is left when there is no
  * circle. */
 static void find_beginnings(subsets *s) {
   weft_grammar *g = s->g;
   bool *done = weft_alloc(g->n_rules, sizeof *done);
-  uint32_t n_done = 0, before = UINT32_MAX;
-  if (done == NULL) builder_fail(s->b, WEFT_E_NO_MEMORY, "no memory for the grammar");
+  uint32_t n_done = 0, before = UINT32_MAX, (*ways)[256] = weft_alloc(g->n_rules, sizeof *ways);
+  if (done == NULL || ways == NULL) builder_fail(s->b, WEFT_E_NO_MEMORY, "no memory for the grammar");
   while (builder_ok(s->b) && n_done < g->n_rules && n_done != before) {
     before = n_done;
     for (uint32_t i = g->n_rules; i-- > 0 && builder_step(s->b, 1);) {
@@ -343,6 +366,8 @@ static void find_beginnings(subsets *s) {
         if (first->of != GRAMMAR_NONE) begins[k] |= g->rule[first->of].begins[k];
         for (uint32_t c = 0; c < first->n_calls; c++) begins[k] |= g->rule[g->call[first->calls_at + c].rule].begins[k];
       }
+      (void)count_ways(g, g->rule[i].first, (const uint32_t(*)[256])ways, ways[i]);
+      for (uint32_t byte = 0; byte < 256; byte++) ways[i][byte] *= begins[byte / 8] >> byte % 8 & 1;
       done[i] = true;
       n_done += 1;
     }
@@ -352,6 +377,8 @@ static void find_beginnings(subsets *s) {
                  "the grammar has a rule that begins with itself: write it so that it begins with "
                  "something else (left recursion)");
   }
+  check_ways(s, (const uint32_t(*)[256])ways);
+  weft_free(ways);
   weft_free(done);
 }
 

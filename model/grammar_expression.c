@@ -84,8 +84,8 @@ static bool take_number(expressions *e, uint32_t *out) {
     if (value <= GRAMMAR_COUNT_MAX) value = value * 10 + (c - '0');
   }
   if (value > GRAMMAR_COUNT_MAX) {
-    builder_fail(e->b, WEFT_E_TOO_LARGE, "a repetition of %.24s at byte %zu; at most %d are allowed", e->text + before,
-                 before, GRAMMAR_COUNT_MAX);
+    builder_fail(e->b, WEFT_E_TOO_LARGE, "a repetition of %.*s at byte %zu; at most %d are allowed",
+                 (int)(e->i - before < 24 ? e->i - before : 24), e->text + before, before, GRAMMAR_COUNT_MAX);
   }
   *out = (uint32_t)value;
   return e->i > before;

@@ -23,6 +23,7 @@ enum {
   GRAMMAR_STEPS_MAX = 20000000,     /* of building and determinising */
   GRAMMAR_VISITS_MAX = 40000000,    /* of nodes of the tree */
   GRAMMAR_BYTES_MAX = 64 << 20,     /* of a compiled grammar */
+  GRAMMAR_FAN_MAX = 1 << 10,        /* ways through rules to one byte */
   GRAMMAR_SHORTEST_MAX = 1 << 20,   /* tokens of a shortest completion */
   GRAMMAR_INFINITE = UINT32_MAX / 4 /* of sums that may not overflow */
 };
@@ -138,7 +139,13 @@ weft_status grammar_tabulate(weft_grammar *g, weft_error *error);
 
 /* ---- places in a grammar (grammar_walk.c) ---- */
 
-enum { WALK_NODES = 1 << 14, WALK_CONFIGS = 1 << 14, WALK_WORK = 1 << 12, WALK_SET_MAX = WEFT_MATCHER_CONFIGS };
+enum {
+  WALK_NODES = 1 << 14,
+  WALK_CONFIGS = 1 << 14,
+  WALK_WORK = 1 << 12,
+  WALK_SET_MAX = WEFT_MATCHER_CONFIGS,
+  WALK_MASK_MAX = 1 << 22 /* items of work for one mask; then tokens that were not looked at are left out */
+};
 
 typedef struct walk_work {
   uint32_t state, count, node;
@@ -148,6 +155,7 @@ typedef struct walk_work {
 struct weft_grammar_scratch {
   const weft_grammar *grammar;
   uint32_t n_nodes, n_configs, depth_max;
+  uint64_t n_done; /* items of work, since the walk began */
   weft_matcher_node node[WALK_NODES];
   weft_matcher_config config[WALK_CONFIGS];
   walk_work work[WALK_WORK];

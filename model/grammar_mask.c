@@ -69,6 +69,7 @@ static weft_status tabulate_states(tabulation *t, weft_grammar_scratch *w, weft_
     walk_push(w, 0, (weft_matcher_config){.state = i});
     t->n_tokens = t->n_ends = t->after = 0;
     g->cost += walk_trie(w, 0, w->n_configs, note_node, t);
+    g->cost += w->n_done / 16; /* a visit costs about as much as so many items */
     if (g->cost > (uint64_t)GRAMMAR_STEPS_MAX + GRAMMAR_VISITS_MAX) {
       return weft_fail(error, WEFT_E_TOO_LARGE,
                        "the grammar is too large: finding the tokens that its %u states allow takes too many steps",
@@ -103,19 +104,27 @@ weft_status grammar_tabulate(weft_grammar *g, weft_error *error) {
 
 typedef struct marking {
   const weft_token_trie *trie;
+  const weft_grammar_scratch *w;
   uint32_t *mask, n_after; /* tokens that may follow the next one */
+  bool any;                /* the mask has a token */
 } marking;
 
 static void mark_token(uint32_t *mask, uint32_t token) {
   mask[token / 32] |= 1u << token % 32;
 }
 
+/* Whoever wrote the grammar may not hold up those who are in the same step: a part of what is allowed does. */
+static bool has_enough(const marking *m) {
+  return m->any && m->w->n_done > WALK_MASK_MAX;
+}
+
 static bool mark_node(void *self, const walk_visit *visit) {
-  const marking *m = self;
+  marking *m = self;
   uint32_t n = weft_token_trie_n(m->trie, visit->node), first = m->trie->first[visit->node];
-  if (visit->tokens > m->n_after) return true; /* what lies below may close more than it opens */
+  if (visit->tokens > m->n_after) return !has_enough(m); /* what lies below may close more than it opens */
   for (uint32_t i = 0; i < n; i++) mark_token(m->mask, (uint32_t)m->trie->token[first + i]);
-  return true;
+  m->any = m->any || n > 0;
+  return !has_enough(m);
 }
 
 static void mark_table(const weft_grammar *g, const grammar_allowed *allowed, uint32_t *mask) {
@@ -157,7 +166,8 @@ static void mark_config(weft_grammar_scratch *w, weft_matcher_config c, marking 
     return;
   }
   mark_table(g, allowed, m->mask);
-  for (uint32_t i = 0; i < allowed->n_ends && c.node != 0; i++) {
+  m->any = m->any || allowed->n_tokens > 0;
+  for (uint32_t i = 0; i < allowed->n_ends && c.node != 0 && !has_enough(m); i++) {
     push_return(w, c.node);
     uint32_t n = w->n_configs - before;
     if (n > 0) (void)walk_trie(w, g->list[allowed->ends_at + i], n, mark_node, m);
@@ -187,12 +197,13 @@ void weft_matcher_mask(const weft_matcher *matcher, weft_grammar_scratch *w, uin
   const weft_grammar *g = matcher->grammar;
   if (g == NULL) return;
   const weft_token_trie *trie = g->trie;
-  marking m = {.trie = trie, .mask = mask, .n_after = n_left > 0 ? n_left - 1 : 0};
+  marking m = {.trie = trie, .w = w, .mask = mask, .n_after = n_left > 0 ? n_left - 1 : 0};
   memset(mask, 0, (size_t)((trie->n_vocab + 31) / 32) * sizeof *mask);
   walk_begin(w, g, matcher->node, matcher->n_nodes);
   if (walk_may_end(w, matcher->config, matcher->n_configs)) {
     for (uint32_t i = 0; i < trie->n_ends; i++) mark_token(mask, (uint32_t)trie->ends[i]);
+    m.any = trie->n_ends > 0;
   }
   uint32_t n = close_set(w, matcher);
-  for (uint32_t i = 0; i < n && n_left > 0; i++) mark_config(w, w->closed[i], &m);
+  for (uint32_t i = 0; i < n && n_left > 0 && !has_enough(&m); i++) mark_config(w, w->closed[i], &m);
 }

@@ -221,6 +221,7 @@ static bool fits_beside(schema_reader *r, const json_t *schema, const json_t *va
     } else if (strcmp(key, "const") == 0) {
       if (!json_equal(rule, value)) return false;
     } else if (is_list) {
+      if (json_object_get(schema, "const") == NULL) continue; /* the value is one of the list */
       for (size_t i = 0; i < json_array_size(rule) && !found; i++) found = json_equal(json_array_get(rule, i), value);
       if (!found) return false;
     } else if (json_is_string(value) || (keyword_bits(key) & (schema_value_bits(value) | TYPE_NUMBER)) != 0) {
@@ -240,7 +241,7 @@ static uint32_t emit_constants(schema_reader *r, const json_t *schema, uint32_t 
   }
   for (size_t i = 0; builder_ok(b) && i < (one != NULL ? 1 : json_array_size(list)); i++) {
     const json_t *value = one != NULL ? one : json_array_get(list, i);
-    if (!fits_beside(r, schema, value)) continue;
+    if (!builder_step(b, json_object_size(schema)) || !fits_beside(r, schema, value)) continue;
     builder_empty(b, json_constant(b, from, value), to);
     n += 1;
   }

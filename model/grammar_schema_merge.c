@@ -11,12 +11,22 @@
 
 /* Keeps a schema to the end. */
 static json_t *keep_schema(schema_reader *r, json_t *schema) {
-  if (schema != NULL && builder_step(r->b, 16) && json_array_append_new(r->made, schema) == 0) return schema;
+  if (schema != NULL && builder_step(r->b, 16) && json_array_append(r->made, schema) == 0) {
+    json_decref(schema); /* the list holds it */
+    return schema;
+  }
+  json_decref(schema);
   schema_fail(r, WEFT_E_NO_MEMORY, "no memory for it");
   return NULL;
 }
 
+/* Copies of lists and objects are kept to the end, so that they cost memory too: more steps than their time alone. */
+static bool count_copy(schema_reader *r, size_t n) {
+  return builder_step(r->b, 16 * (uint64_t)n);
+}
+
 json_t *schema_without(schema_reader *r, const json_t *schema, const char *keyword) {
+  if (!count_copy(r, json_object_size(schema))) return NULL;
   json_t *copy = json_copy((json_t *)schema);
   const char *key;
   json_t *value;
@@ -107,6 +117,7 @@ static void merge_types(merging *m, const json_t *x, const json_t *y) {
 }
 
 static void merge_lists(merging *m, const char *key, const json_t *x, const json_t *y, bool union_of) {
+  if (!count_copy(m->r, json_array_size(x) + json_array_size(y))) return;
   json_t *list = union_of ? json_copy((json_t *)x) : json_array();
   for (size_t i = 0; i < json_array_size(y); i++) {
     json_t *item = json_array_get(y, i);
@@ -122,6 +133,7 @@ static void merge_lists(merging *m, const char *key, const json_t *x, const json
 static void merge_properties(merging *m) {
   const json_t *pa = json_object_get(m->a, "properties"), *pb = json_object_get(m->b, "properties");
   const json_t *oa = json_object_get(m->a, "additionalProperties"), *ob = json_object_get(m->b, "additionalProperties");
+  if (!count_copy(m->r, json_object_size(pa) + json_object_size(pb))) return;
   json_t *all = json_object(), *value;
   const char *name;
   json_object_foreach((json_t *)pa, name, value) {
@@ -221,6 +233,7 @@ json_t *schema_merge(schema_reader *r, const json_t *a, const json_t *b) {
     schema_fail(r, WEFT_E_INVALID, "nothing fits: allOf has a schema that is no object");
     return NULL;
   }
+  if (!count_copy(r, json_object_size(a) + json_object_size(b))) return NULL;
   merging m = {r, json_copy((json_t *)a), a, b};
   const char *key;
   json_t *value;
@@ -298,8 +311,10 @@ bool schema_excludes(schema_reader *r, const json_t *a, const json_t *b, uint32_
   json_t *value;
   json_object_foreach((json_t *)pa, name, value) {
     const json_t *other = json_object_get(pb, name);
-    bool needed = is_in_list(json_object_get(a, "required"), name) && is_in_list(json_object_get(b, "required"), name);
-    if (other != NULL && needed && schema_excludes(r, value, other, depth + 1)) return true;
+    const json_t *in_a = json_object_get(a, "required"), *in_b = json_object_get(b, "required");
+    if (other == NULL || !builder_step(r->b, 1 + (json_array_size(in_a) + json_array_size(in_b)) / 16)) continue;
+    bool needed = is_in_list(in_a, name) && is_in_list(in_b, name);
+    if (needed && schema_excludes(r, value, other, depth + 1)) return true;
   }
   return false;
 }

@@ -38,6 +38,7 @@ void walk_begin(weft_grammar_scratch *w, const weft_grammar *g, const weft_match
   w->grammar = g;
   w->depth_max = GRAMMAR_DEPTH_MAX;
   w->n_configs = 0;
+  w->n_done = 0;
   w->n_nodes = n_nodes;
   memcpy(w->node, node, n_nodes * sizeof *node);
 }
@@ -138,6 +139,7 @@ uint32_t walk_byte(weft_grammar_scratch *w, uint32_t first, uint32_t n, uint8_t 
     w->work[0] = (walk_work){c.state, c.count, c.node, false};
     while (n_work > 0) {
       walk_work at = w->work[n_work - 1];
+      w->n_done += 1;
       n_work = expand_work(w, out, at, byte, n_work - 1);
     }
   }

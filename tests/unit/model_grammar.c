@@ -240,6 +240,37 @@ static void explosions_are_bounded(void **state) {
   weft_text_free(&text);
 }
 
+/* Two names for the next rule, on every level: as many ways to the first character as a processor counts in an hour. */
+static void rules_with_many_ways_are_refused(void **state) {
+  weft_text text = {0};
+  weft_grammar *g;
+  weft_error error;
+  (void)state;
+  weft_text_puts(&text, "root ::= r0\n");
+  for (int i = 0; i < 20; i++) weft_text_printf(&text, "r%d ::= a%d | b%d\na%d ::= r%d\n", i, i, i, i, i + 1);
+  for (int i = 0; i < 20; i++) weft_text_printf(&text, "b%d ::= r%d\n", i, i + 1);
+  weft_text_puts(&text, "r20 ::= \"x\"\n");
+  assert_int_equal(weft_grammar_compile(GBNF, text.bytes, text.n, world.trie, &g, NULL, &error), WEFT_E_TOO_LARGE);
+  assert_non_null(strstr(error.text, "too ambiguous"));
+  weft_text_free(&text);
+}
+
+/* What is copied to be merged counts: a small schema may ask for copies of a large one without end. */
+static void copies_of_schemas_are_counted(void **state) {
+  weft_text text = {0};
+  weft_grammar *g;
+  weft_error error;
+  (void)state;
+  weft_text_puts(&text, "{\"properties\":{");
+  for (int i = 0; i < 2000; i++) weft_text_printf(&text, "%s\"p%d\":false", i > 0 ? "," : "", i);
+  weft_text_puts(&text, "},\"allOf\":[{}");
+  for (int i = 0; i < 2000; i++) weft_text_puts(&text, ",{}");
+  weft_text_puts(&text, "]}");
+  assert_int_equal(weft_grammar_compile(SCHEMA, text.bytes, text.n, world.trie, &g, NULL, &error), WEFT_E_TOO_LARGE);
+  assert_non_null(strstr(error.text, "steps"));
+  weft_text_free(&text);
+}
+
 static uint32_t shortest_from(const weft_matcher *m) {
   uint32_t best = UINT32_MAX;
   for (uint32_t i = 0; i < m->n_configs; i++) {
@@ -356,8 +387,9 @@ static void no_mask_has_structure(void **state) {
 int main(int argc, char **argv) {
   if (argc > 1) return run_tool(argc, argv);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(languages_are_what_they_say), cmocka_unit_test(refusals_name_what_is_wrong),
-      cmocka_unit_test(explosions_are_bounded),      cmocka_unit_test(masks_are_exact),
-      cmocka_unit_test(answers_fit_their_schema),    cmocka_unit_test(no_mask_has_structure)};
+      cmocka_unit_test(languages_are_what_they_say),   cmocka_unit_test(refusals_name_what_is_wrong),
+      cmocka_unit_test(explosions_are_bounded),        cmocka_unit_test(rules_with_many_ways_are_refused),
+      cmocka_unit_test(copies_of_schemas_are_counted), cmocka_unit_test(masks_are_exact),
+      cmocka_unit_test(answers_fit_their_schema),      cmocka_unit_test(no_mask_has_structure)};
   return cmocka_run_group_tests(tests, open_world, close_world);
 }
