@@ -144,7 +144,8 @@ enum {
   WALK_CONFIGS = 1 << 14,
   WALK_WORK = 1 << 12,
   WALK_SET_MAX = WEFT_MATCHER_CONFIGS,
-  WALK_MASK_MAX = 1 << 22 /* items of work for one mask; then tokens that were not looked at are left out */
+  WALK_BYTE_MAX = 1 << 18, /* items of work for one byte; then the ways that were not looked at are left out */
+  WALK_MASK_MAX = 1 << 21  /* of one mask; then tokens that were not looked at are left out */
 };
 
 typedef struct walk_work {
@@ -155,7 +156,7 @@ typedef struct walk_work {
 struct weft_grammar_scratch {
   const weft_grammar *grammar;
   uint32_t n_nodes, n_configs, depth_max;
-  uint64_t n_done; /* items of work, since the walk began */
+  uint64_t n_done; /* items of work and comparisons, since the walk began */
   weft_matcher_node node[WALK_NODES];
   weft_matcher_config config[WALK_CONFIGS];
   walk_work work[WALK_WORK];

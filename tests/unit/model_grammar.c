@@ -255,6 +255,31 @@ static void rules_with_many_ways_are_refused(void **state) {
   weft_text_free(&text);
 }
 
+/* Many stacks for one text: what a mask and a token cost is bounded, and some token is always allowed. */
+static void masks_of_ambiguous_grammars_are_bounded(void **state) {
+  weft_text text = {0};
+  weft_matcher m;
+  (void)state;
+  weft_text_puts(&text, "root ::= (r0 | \"q\")*\n");
+  for (int i = 0; i < 8; i++) {
+    weft_text_printf(&text, "r%d ::= a%d | b%d\na%d ::= r%d [a-z]*\nb%d ::= r%d [a-y ]*\n", i, i, i, i, i + 1, i,
+                     i + 1);
+  }
+  weft_text_puts(&text, "r8 ::= [a-z]+\n");
+  weft_text_append(&text, "", 1);
+  weft_grammar *g = compile(GBNF, text.bytes);
+  weft_matcher_begin(&m, g);
+  for (int i = 0; i < 20; i++) {
+    weft_matcher_mask(&m, world.scratch, 1000, world.mask);
+    assert_true(world.scratch->n_done <= (uint64_t)WALK_MASK_MAX + 2 * WALK_BYTE_MAX);
+    assert_true((world.mask['b' / 32] >> 'b' % 32 & 1) != 0);
+    assert_true(weft_matcher_take(&m, world.scratch, 'b'));
+    assert_true(world.scratch->n_done <= 2 * WALK_BYTE_MAX);
+  }
+  weft_grammar_unref(g);
+  weft_text_free(&text);
+}
+
 /* What is copied to be merged counts: a small schema may ask for copies of a large one without end. */
 static void copies_of_schemas_are_counted(void **state) {
   weft_text text = {0};
@@ -386,10 +411,14 @@ static void no_mask_has_structure(void **state) {
 
 int main(int argc, char **argv) {
   if (argc > 1) return run_tool(argc, argv);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(languages_are_what_they_say),   cmocka_unit_test(refusals_name_what_is_wrong),
-      cmocka_unit_test(explosions_are_bounded),        cmocka_unit_test(rules_with_many_ways_are_refused),
-      cmocka_unit_test(copies_of_schemas_are_counted), cmocka_unit_test(masks_are_exact),
-      cmocka_unit_test(answers_fit_their_schema),      cmocka_unit_test(no_mask_has_structure)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(languages_are_what_they_say),
+                                     cmocka_unit_test(refusals_name_what_is_wrong),
+                                     cmocka_unit_test(explosions_are_bounded),
+                                     cmocka_unit_test(masks_of_ambiguous_grammars_are_bounded),
+                                     cmocka_unit_test(rules_with_many_ways_are_refused),
+                                     cmocka_unit_test(copies_of_schemas_are_counted),
+                                     cmocka_unit_test(masks_are_exact),
+                                     cmocka_unit_test(answers_fit_their_schema),
+                                     cmocka_unit_test(no_mask_has_structure)};
   return cmocka_run_group_tests(tests, open_world, close_world);
 }
