@@ -142,9 +142,10 @@ static wire_news take(http_connection *c, const char *bytes, size_t n) {
   return WIRE_OVER;
 }
 
-/* Whether bytes are wanted now. A peer that does not take what its own words make necessary is not read. */
+/* Whether bytes are wanted now. A peer that does not take what its own words make necessary is not read, nor one that
+ * takes it so slowly that it never is all sent: what is sent keeps its memory until then. */
 static bool may_read(http_connection *c) {
-  bool wanted = c->readable && c->wire.n - c->wire_sent <= WIRE_BYTES;
+  bool small = c->wire.n - c->wire_sent <= WIRE_BYTES && c->wire.n <= 2 * WIRE_BYTES, wanted = c->readable && small;
   set_waits(c, wanted && http_is_shaking(c) && !c->turn);
   c->turn = false;
   return wanted && !c->waits;
