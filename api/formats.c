@@ -13,6 +13,7 @@ typedef struct kept_format {
   size_t n;
   weft_grammar *grammar; /* NULL: the place is free */
   uint64_t used;         /* greater: later */
+  uint32_t tenant;       /* who had it compiled */
 } kept_format;
 
 struct weft_formats {
@@ -64,43 +65,59 @@ void weft_formats_close(weft_formats *f) {
 
 /* ---- under the mutex ---- */
 
-static weft_grammar *find_format(weft_formats *f, weft_grammar_kind kind, const char *text, size_t n) {
+static weft_grammar *find_format(weft_formats *f, uint32_t tenant, weft_grammar_kind kind, const char *text, size_t n) {
   for (uint32_t i = 0; i < WEFT_FORMATS; i++) {
     kept_format *k = &f->kept[i];
-    if (k->grammar == NULL || k->kind != kind || k->n != n || memcmp(k->text, text, n) != 0) continue;
+    if (k->grammar == NULL || k->tenant != tenant || k->kind != kind || k->n != n) continue;
+    if (memcmp(k->text, text, n) != 0) continue;
     k->used = ++f->n_used;
     return weft_grammar_ref(k->grammar);
   }
   return NULL;
 }
 
-static kept_format *oldest_format(weft_formats *f) {
-  kept_format *oldest = &f->kept[0];
+/* What a tenant keeps: formats, or bytes of them. */
+static uint64_t kept_by(const weft_formats *f, uint32_t tenant, bool bytes) {
+  uint64_t n = 0;
   for (uint32_t i = 0; i < WEFT_FORMATS; i++) {
-    if (f->kept[i].grammar == NULL) return &f->kept[i];
-    if (f->kept[i].used < oldest->used) oldest = &f->kept[i];
+    const kept_format *k = &f->kept[i];
+    if (k->grammar == NULL || k->tenant != tenant) continue;
+    n += bytes ? weft_grammar_bytes(k->grammar) + k->n : 1;
   }
-  return oldest;
+  return n;
 }
 
-static kept_format *oldest_used(weft_formats *f) {
-  kept_format *oldest = NULL;
+/* Of the tenant that keeps most, the format used longest ago; NULL: nothing is kept. */
+static kept_format *format_to_forget(weft_formats *f, bool bytes) {
+  kept_format *found = NULL;
+  uint64_t most = 0;
   for (uint32_t i = 0; i < WEFT_FORMATS; i++) {
     kept_format *k = &f->kept[i];
-    if (k->grammar != NULL && (oldest == NULL || k->used < oldest->used)) oldest = k;
+    if (k->grammar == NULL) continue;
+    uint64_t n = kept_by(f, k->tenant, bytes);
+    if (found != NULL && (n < most || (n == most && k->used > found->used))) continue;
+    found = k;
+    most = n;
   }
-  return oldest;
+  return found;
+}
+
+static kept_format *free_place(weft_formats *f) {
+  for (uint32_t i = 0; i < WEFT_FORMATS; i++)
+    if (f->kept[i].grammar == NULL) return &f->kept[i];
+  kept_format *k = format_to_forget(f, false);
+  forget_format(f, k);
+  return k;
 }
 
 /* Without memory for the text it is not kept, and that is all. */
-static void keep_format(weft_formats *f, weft_grammar_kind kind, const char *text, size_t n, weft_grammar *g) {
+static void keep_format(weft_formats *f, uint32_t tenant, weft_grammar_kind kind, const char *text, size_t n,
+                        weft_grammar *g) {
   char *copy = weft_strndup(text, n);
   if (copy == NULL) return;
-  kept_format *k = oldest_format(f);
-  forget_format(f, k);
-  *k = (kept_format){kind, copy, n, weft_grammar_ref(g), ++f->n_used};
+  *free_place(f) = (kept_format){kind, copy, n, weft_grammar_ref(g), ++f->n_used, tenant};
   f->n_bytes += weft_grammar_bytes(g) + n;
-  while (f->n_bytes > WEFT_FORMATS_BYTES) forget_format(f, oldest_used(f));
+  while (f->n_bytes > WEFT_FORMATS_BYTES) forget_format(f, format_to_forget(f, true));
 }
 
 /* The tenant's steps as of now; false: there are none. */
@@ -122,7 +139,7 @@ static weft_status compile_format(weft_formats *f, uint32_t tenant, weft_grammar
   weft_status status = weft_grammar_compile(kind, text, n, f->trie, out, &cost, error);
   (void)pthread_mutex_lock(&f->mutex);
   f->left[tenant] -= (double)cost;
-  if (status == WEFT_OK) keep_format(f, kind, text, n, *out);
+  if (status == WEFT_OK) keep_format(f, tenant, kind, text, n, *out);
   (void)pthread_mutex_unlock(&f->mutex);
   return status == WEFT_E_TOO_LARGE ? WEFT_E_UNSUPPORTED : status; /* it is not the context that is too short */
 }
@@ -132,7 +149,7 @@ weft_status weft_formats_get(weft_formats *f, uint32_t tenant, weft_grammar_kind
   weft_status status = WEFT_OK;
   *retry_us = 0;
   (void)pthread_mutex_lock(&f->mutex);
-  *out = find_format(f, kind, text, n);
+  *out = find_format(f, tenant, kind, text, n);
   bool found = *out != NULL;
   if (!found && !has_steps(f, tenant, retry_us)) {
     status = weft_fail(error, WEFT_FULL,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Formats of answers, compiled for one model and kept for those who ask for them again.
  *
- * Law: at most WEFT_FORMATS formats and WEFT_FORMATS_BYTES are kept, the one used longest ago goes first; one that
- * requests hold lives until they end. A format is found by its kind and whole text, so it does not matter who had it
- * compiled. What compiling costs is charged to the tenant that caused it: WEFT_FORMAT_STEPS a minute, refilled evenly;
+ * Law: at most WEFT_FORMATS formats and WEFT_FORMATS_BYTES are kept. When there is no room, the tenant that keeps most
+ * loses the one it used longest ago, so nobody drives out others' by sending many. One that requests hold lives until
+ * they end. A format is found by its tenant, kind and whole text: how long an answer takes to begin tells nobody what
+ * others ask for. What compiling costs is charged to the tenant that caused it: WEFT_FORMAT_STEPS a minute, refilled evenly;
  * beyond them it is told when to come again. Any thread; nobody waits for another one's compiling. */
 #ifndef WEFT_API_FORMATS_H
 #define WEFT_API_FORMATS_H

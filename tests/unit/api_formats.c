@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/* Formats that are kept: found again by their own tenant alone, and not driven out by another one's. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "api/formats.h"
+#include "tests/support/grammar_sample.h"
+
+static grammar_world world;
+
+static int open_world(void **state) {
+  (void)state;
+  return grammar_world_small(&world) ? 0 : -1;
+}
+
+static int close_world(void **state) {
+  (void)state;
+  grammar_world_close(&world);
+  return 0;
+}
+
+static weft_grammar *get(weft_formats *formats, uint32_t tenant, const char *text) {
+  weft_grammar *g = NULL;
+  uint64_t retry_us;
+  weft_error error = {{0}};
+  if (weft_formats_get(formats, tenant, WEFT_GRAMMAR_REGEX, text, strlen(text), &g, &retry_us, &error) != WEFT_OK)
+    fail_msg("%s: %s", text, error.text);
+  return g;
+}
+
+static void a_flood_drives_out_its_own(void **state) {
+  enum { MINE = 3, FLOOD = 3 * WEFT_FORMATS };
+  static const char *const mine[MINE] = {"a+", "b+", "a|b"};
+  weft_formats *formats;
+  weft_grammar *first[MINE];
+  (void)state;
+  assert_int_equal(weft_formats_open(world.tokenizer, 2, &formats), WEFT_OK);
+  for (uint32_t i = 0; i < MINE; i++) first[i] = get(formats, 0, mine[i]);
+  for (uint32_t i = 0; i < FLOOD; i++) {
+    char text[16];
+    (void)snprintf(text, sizeof text, "a{%u}", i + 1);
+    weft_grammar_unref(get(formats, 1, text));
+  }
+  for (uint32_t i = 0; i < MINE; i++) { /* found, not compiled again: the same one */
+    weft_grammar *again = get(formats, 0, mine[i]);
+    assert_ptr_equal(again, first[i]);
+    weft_grammar_unref(again);
+    weft_grammar_unref(first[i]);
+  }
+  weft_formats_close(formats);
+}
+
+static void tenants_find_their_own(void **state) {
+  weft_formats *formats;
+  (void)state;
+  assert_int_equal(weft_formats_open(world.tokenizer, 2, &formats), WEFT_OK);
+  weft_grammar *one = get(formats, 0, "a+b"), *other = get(formats, 1, "a+b"), *again = get(formats, 0, "a+b");
+  assert_ptr_not_equal(one, other);
+  assert_ptr_equal(one, again);
+  weft_grammar_unref(one);
+  weft_grammar_unref(other);
+  weft_grammar_unref(again);
+  weft_formats_close(formats);
+}
+
+/* One tenant alone: the format used longest ago goes. */
+static void the_oldest_goes(void **state) {
+  weft_formats *formats;
+  (void)state;
+  assert_int_equal(weft_formats_open(world.tokenizer, 1, &formats), WEFT_OK);
+  weft_grammar *kept = get(formats, 0, "a+"), *gone = get(formats, 0, "b+");
+  for (uint32_t i = 0; i + 1 < WEFT_FORMATS; i++) {
+    char text[16];
+    (void)snprintf(text, sizeof text, "a{%u}", i + 1);
+    weft_grammar_unref(get(formats, 0, "a+")); /* in use all the time */
+    weft_grammar_unref(get(formats, 0, text));
+  }
+  weft_grammar *a = get(formats, 0, "a+"), *b = get(formats, 0, "b+");
+  assert_ptr_equal(a, kept);
+  assert_ptr_not_equal(b, gone);
+  weft_grammar *all[] = {kept, gone, a, b};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) weft_grammar_unref(all[i]);
+  weft_formats_close(formats);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(a_flood_drives_out_its_own),
+                                     cmocka_unit_test(tenants_find_their_own), cmocka_unit_test(the_oldest_goes)};
+  return cmocka_run_group_tests(tests, open_world, close_world);
+}
