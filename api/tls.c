@@ -8,7 +8,10 @@
 
 #include "base/memory.h"
 
-enum { PIECE_BYTES = SSL3_RT_MAX_PLAIN_LENGTH }; /* of one record */
+enum {
+  PIECE_BYTES = SSL3_RT_MAX_PLAIN_LENGTH, /* of one record */
+  KEY_UPDATES_MAX = 64                    /* that a peer may send in a session; a client needs one in 2^24 records */
+};
 
 struct tls_identity {
   SSL_CTX *context;
@@ -19,6 +22,7 @@ struct tls_session {
   const char *from; /* what came and is not used up; only during tls_take */
   size_t n_from;
   weft_text *to; /* what is to be sent; only during a call */
+  uint32_t n_key_updates;
 };
 
 /* ---- the bytes of a session ---- */
@@ -155,6 +159,15 @@ void tls_identity_close(tls_identity *identity) {
 
 /* ---- one session ---- */
 
+/* New keys cost the network thread far more than the bytes that ask for them: one peer too eager is read no further. */
+static void count_key_updates(int is_ours, int version, int kind, const void *message, size_t n, SSL *ssl, void *self) {
+  tls_session *s = self;
+  (void)version;
+  (void)ssl;
+  if (is_ours != 0 || kind != SSL3_RT_HANDSHAKE || n == 0 || *(const uint8_t *)message != SSL3_MT_KEY_UPDATE) return;
+  if (++s->n_key_updates > KEY_UPDATES_MAX) s->n_from = 0;
+}
+
 tls_session *tls_open(const tls_identity *identity) {
   tls_session *s = weft_alloc(1, sizeof *s);
   if (s == NULL) return NULL;
@@ -169,6 +182,8 @@ tls_session *tls_open(const tls_identity *identity) {
   BIO_set_init(bio, 1);
   SSL_set_bio(s->ssl, bio, bio); /* takes it */
   SSL_set_accept_state(s->ssl);
+  SSL_set_msg_callback(s->ssl, count_key_updates);
+  SSL_set_msg_callback_arg(s->ssl, s);
   return s;
 }
 
@@ -204,7 +219,9 @@ tls_state tls_take(tls_session *s, const char *bytes, size_t n, weft_text *plain
   tls_state state = explain_end(SSL_get_error(s->ssl, got), why);
   s->n_from = 0;
   s->to = NULL;
-  return state;
+  if (s->n_key_updates <= KEY_UPDATES_MAX) return state;
+  *why = "too many key updates";
+  return TLS_BROKEN;
 }
 
 bool tls_say(tls_session *s, const char *bytes, size_t n, weft_text *wire) {

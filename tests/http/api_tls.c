@@ -248,6 +248,28 @@ static void old_versions_and_renegotiation(void **state) {
   everybody_is_served();
 }
 
+/* Some key updates are a peer's right; a flood of them ends the session. */
+static void key_updates(int n, tls_talk *t) {
+  for (int i = 0; i < n; i++) {
+    if (SSL_key_update(t->ssl, SSL_KEY_UPDATE_NOT_REQUESTED) != 1 || SSL_do_handshake(t->ssl) != 1) return;
+  }
+}
+
+static void a_flood_of_key_updates_ends(void **state) {
+  weft_text got = {0};
+  (void)state;
+  tls_talk t = tls_connect(server.port, TLS1_3_VERSION);
+  key_updates(40, &t);
+  tls_send(&t, "GET", "/health", "", "", 0);
+  assert_true(tls_read_until(&t, &got, "{\"status\":\"ok\"}"));
+  weft_text_free(&got);
+  key_updates(400, &t);
+  assert_false(tls_read_until(&t, &got, "nothing that comes"));
+  weft_text_free(&got);
+  tls_hang_up(&t);
+  everybody_is_served();
+}
+
 /* The first n bytes of a handshake. */
 static size_t begin_handshake(tls_talk *t, char *out, size_t n_max) {
   BIO *bio = BIO_new(BIO_s_mem());
@@ -375,6 +397,7 @@ int main(void) {
       cmocka_unit_test(plain_http_is_told),
       cmocka_unit_test(what_is_no_tls_is_closed),
       cmocka_unit_test(old_versions_and_renegotiation),
+      cmocka_unit_test(a_flood_of_key_updates_ends),
       cmocka_unit_test(unfinished_handshakes_take_no_place),
       cmocka_unit_test(a_handshake_has_ten_seconds),
       cmocka_unit_test(files_that_are_refused),
