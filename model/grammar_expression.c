@@ -93,7 +93,14 @@ static bool take_number(expressions *e, uint32_t *out) {
 
 bool expression_counts(expressions *e, uint32_t *min, uint32_t *max) {
   size_t before = e->i;
-  if (expression_peek(e) != '{') return false;
+  uint32_t c = expression_peek(e);
+  if (c == '*' || c == '+' || c == '?') {
+    (void)expression_take(e);
+    *min = c == '+' ? 1 : 0;
+    *max = c == '?' ? 1 : GRAMMAR_NONE;
+    return true;
+  }
+  if (c != '{') return false;
   (void)expression_take(e);
   bool has_min = take_number(e, min), comma = expression_peek(e) == ',';
   *max = *min;

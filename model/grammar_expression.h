@@ -38,7 +38,7 @@ void expression_range(expressions *e, uint32_t set, uint32_t low, uint32_t high)
 uint32_t expression_character(expressions *e, uint32_t c);
 /* x{min,max} */
 uint32_t expression_repeat(expressions *e, uint32_t child, uint32_t min, uint32_t max);
-/* Reads a repetition's {m}, {m,} or {m,n} when one stands here. */
+/* Reads a repetition, *, +, ?, {m}, {m,} or {m,n}, when one stands here. max GRAMMAR_NONE: without end. */
 bool expression_counts(expressions *e, uint32_t *min, uint32_t *max);
 void expression_emit(expressions *e, uint32_t at, uint32_t from, uint32_t to);
 

@@ -149,14 +149,8 @@ static uint32_t read_repeated(gbnf *g, uint32_t depth) {
   expressions *e = &g->e;
   uint32_t at = read_item(g, depth), n = 0;
   while (builder_ok(e->b)) {
-    uint32_t c = expression_peek(e), min = 0, max = GRAMMAR_NONE;
-    if (c == '*' || c == '+' || c == '?') {
-      (void)expression_take(e);
-      if (c == '+') min = 1;
-      if (c == '?') max = 1;
-    } else if (!expression_counts(e, &min, &max)) {
-      break;
-    }
+    uint32_t min, max;
+    if (!expression_counts(e, &min, &max)) break;
     if (++n > GRAMMAR_NEST_MAX) return fail_at(g, "too many repetitions of repetitions");
     at = expression_repeat(e, at, min, max);
   }

@@ -174,14 +174,8 @@ static uint32_t read_atom(expressions *e, uint32_t depth) {
 static uint32_t read_repeated(expressions *e, uint32_t depth) {
   uint32_t at = read_atom(e, depth), n = 0;
   for (; builder_ok(e->b); n++) {
-    uint32_t c = expression_peek(e), min = 0, max = GRAMMAR_NONE;
-    if (c == '*' || c == '+' || c == '?') {
-      (void)expression_take(e);
-      if (c == '+') min = 1;
-      if (c == '?') max = 1;
-    } else if (!expression_counts(e, &min, &max)) {
-      break;
-    }
+    uint32_t min, max;
+    if (!expression_counts(e, &min, &max)) break;
     if (n > 0) return fail_at(e, "a repetition of a repetition: put it in a group");
     at = expression_repeat(e, at, min, max);
     if (expression_peek(e) == '+') return fail_at(e, "possessive repetitions are not supported");

@@ -15,7 +15,7 @@
  *             i < 4, h < 2; where the last 128 inputs are 64: 16 c + 8 i + 4 h .., i < 2. The rest of the last 256
  *             inputs are zeros, whatever the weights' codes beside them are
  *   scales    [span][tile of 8 rows][8] f32
- * one after the other in the memory of rows that are prepared in 16 bits (multiply_x_bytes), which is larger. */
+ * one after the other in memory of multiply_rows_bytes. */
 #ifndef WEFT_KERNELS_CUDA_EIGHT_H
 #define WEFT_KERNELS_CUDA_EIGHT_H
 
@@ -24,7 +24,10 @@
 enum { EIGHT_SPAN = 256, EIGHT_LAYOUT = 2, EIGHT_STEPS_BYTES = 32 /* of a row tile's span */ };
 
 /* Whether weights of this type can be multiplied so. */
-bool eight_takes(int type);
+__host__ __device__ constexpr bool eight_takes(int type) {
+  return type == WEFT_TYPE_Q8_0 || type == WEFT_TYPE_Q4_0 || type == WEFT_TYPE_Q5_0 || type == WEFT_TYPE_Q4_K ||
+         type == WEFT_TYPE_Q5_K || type == WEFT_TYPE_Q6_K;
+}
 
 /* Bytes of a packed weight before its steps, and of those. n_tiles: of all matrices. */
 uint64_t eight_steps_at(uint64_t n_tiles, uint32_t tile_bytes);

@@ -40,24 +40,6 @@ struct eight_memory {
   eight_item item[EIGHT_ITEMS];
 };
 
-/* Row tile `tile` of the item's matrix: whose it is; behind the last weight's there is nothing, for which its last one
- * stands in. */
-typedef struct eight_tile {
-  uint32_t weight, tile;
-} eight_tile;
-
-static __device__ __forceinline__ eight_tile find_tile(const multiply_args &a, uint32_t tile) {
-  uint32_t w = 0;
-  for (; w + 1 < a.n_weights && tile >= a.weight[w].n_tiles; w++) tile -= a.weight[w].n_tiles;
-  return {w, tile};
-}
-
-static __host__ __device__ __forceinline__ uint32_t tiles_of(const multiply_args &a) {
-  uint32_t n = 0;
-  for (uint32_t w = 0; w < a.n_weights; w++) n += a.weight[w].n_tiles;
-  return n;
-}
-
 static __device__ __forceinline__ uint32_t spans_of(const multiply_args &a) {
   return (a.n_units + 1) / 2;
 }
@@ -131,8 +113,8 @@ template <int T, class S, class M>
 static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m, uint32_t own) {
   ring_cursor at = {0, 1}, item_at = {0, 0};
   for (eight_item item; (item = take_item(m, item_at, false)).n > 0;) {
-    eight_tile t = find_tile(a, item.tile + own);
-    const multiply_weight &weight = a.weight[t.weight];
+    weight_tile t = find_tile(a, item.tile + own);
+    const multiply_weight &weight = a.weight[t.w];
     uint64_t tile = (uint64_t)item.matrix * weight.n_tiles + min(t.tile, weight.n_tiles - 1);
     const uint8_t *from = weight.data + FORM_HEADER_BYTES + tile * a.tile_bytes;
     const uint8_t *steps = weight.steps + tile * spans_of(a) * EIGHT_STEPS_BYTES;
@@ -380,8 +362,8 @@ static __device__ __forceinline__ void multiply_span(const multiply_args &a, uin
 template <int N>
 static __device__ __forceinline__ void store_results(const multiply_args &a, const eight_item &item, uint32_t own,
                                                      const float (&sums)[N][4]) {
-  eight_tile t = find_tile(a, item.tile + own);
-  const multiply_weight &weight = a.weight[t.weight];
+  weight_tile t = find_tile(a, item.tile + own);
+  const multiply_weight &weight = a.weight[t.w];
   uint32_t lane = threadIdx.x % 32, out = t.tile * 16 + lane / 4;
   float *y = weight.y + (uint64_t)(item.first + lane % 4 * 2) * weight.y_stride + out;
 #pragma unroll
@@ -507,36 +489,17 @@ static weft_status of_rows(cuda_device *d, const multiply_args *a) {
                        : launch_eight<T, 16>(d, a);
 }
 
-/* run(c) with decltype(c)::value the type, of those that eight_takes. */
-template <class F>
-static weft_status eight_dispatch(int type, F &&run) {
-  switch (type) {
-    case WEFT_TYPE_Q8_0:
-      return run(std::integral_constant<int, WEFT_TYPE_Q8_0>());
-    case WEFT_TYPE_Q4_0:
-      return run(std::integral_constant<int, WEFT_TYPE_Q4_0>());
-    case WEFT_TYPE_Q5_0:
-      return run(std::integral_constant<int, WEFT_TYPE_Q5_0>());
-    case WEFT_TYPE_Q4_K:
-      return run(std::integral_constant<int, WEFT_TYPE_Q4_K>());
-    case WEFT_TYPE_Q5_K:
-      return run(std::integral_constant<int, WEFT_TYPE_Q5_K>());
-    case WEFT_TYPE_Q6_K:
-      return run(std::integral_constant<int, WEFT_TYPE_Q6_K>());
-    default:
-      return WEFT_E_UNSUPPORTED;
-  }
+/* Types that eight_takes have kernels; the others need none. a NULL: sets the kernels of the type up. */
+template <int T>
+static weft_status of_type(cuda_device *d, const multiply_args *a) {
+  if constexpr (eight_takes(T)) return of_rows<T>(d, a);
+  return a == NULL ? WEFT_OK : WEFT_E_UNSUPPORTED;
 }
 
 weft_status eight_multiply(cuda_device *d, const multiply_args *args) {
-  return eight_dispatch(args->type, [&](auto type) { return of_rows<decltype(type)::value>(d, args); });
+  return form_dispatch(args->type, [&](auto type) { return of_type<decltype(type)::value>(d, args); });
 }
 
 weft_status eight_setup(cuda_device *d) {
-  static const int types[] = {WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,
-                              WEFT_TYPE_Q4_K, WEFT_TYPE_Q5_K, WEFT_TYPE_Q6_K};
-  weft_status status = WEFT_OK;
-  for (uint32_t i = 0; i < sizeof types / sizeof types[0] && status == WEFT_OK; i++)
-    status = eight_dispatch(types[i], [&](auto type) { return of_rows<decltype(type)::value>(d, NULL); });
-  return status;
+  return form_each([&](auto type) { return of_type<decltype(type)::value>(d, NULL); });
 }

@@ -134,11 +134,6 @@ static __global__ void __launch_bounds__(512) steps_kernel(const steps_args a) {
   }
 }
 
-bool eight_takes(int type) {
-  return type == WEFT_TYPE_Q8_0 || type == WEFT_TYPE_Q4_0 || type == WEFT_TYPE_Q5_0 || type == WEFT_TYPE_Q4_K ||
-         type == WEFT_TYPE_Q5_K || type == WEFT_TYPE_Q6_K;
-}
-
 uint64_t eight_steps_at(uint64_t n_tiles, uint32_t tile_bytes) {
   return cuda_align(FORM_HEADER_BYTES + n_tiles * tile_bytes);
 }

@@ -48,12 +48,6 @@ typedef struct many_list {
   uint32_t n_blocks, n_items;
 } many_list;
 
-static __host__ __device__ __forceinline__ uint32_t tiles_of(const multiply_args &a) {
-  uint32_t n = 0;
-  for (uint32_t w = 0; w < a.n_weights; w++) n += a.weight[w].n_tiles;
-  return n;
-}
-
 static __host__ __device__ __forceinline__ many_list list_of(const multiply_args &a, uint32_t tiles, uint32_t rows) {
   uint32_t n = (tiles_of(a) + tiles - 1) / tiles;
   return {n, n * ((a.n_rows + rows - 1) / rows)};
@@ -66,17 +60,6 @@ static __device__ __forceinline__ bool item_of(const multiply_args &a, const man
   uint32_t j = index / list.n_blocks;
   *item = {j * S::rows, min(S::rows, a.n_rows - j * S::rows), (index - j * list.n_blocks) * S::tiles};
   return true;
-}
-
-/* Weight w, its row tile `tile`; behind the last weight's there is nothing, for which its last one stands in. */
-typedef struct many_tile {
-  uint32_t w, tile;
-} many_tile;
-
-static __device__ __forceinline__ many_tile find_tile(const multiply_args &a, uint32_t tile) {
-  uint32_t w = 0;
-  for (; w + 1 < a.n_weights && tile >= a.weight[w].n_tiles; w++) tile -= a.weight[w].n_tiles;
-  return {w, tile};
 }
 
 /* raise_exponent of the weight that a row tile is of. */
@@ -125,7 +108,7 @@ static __device__ void produce_weights(const multiply_args &a, uint8_t *ring, B 
   ring_cursor at = {0, 1};
   many_item item;
   for (uint32_t index = blockIdx.x; item_of<S>(a, list, index, &item); index += gridDim.x) {
-    many_tile t = find_tile(a, item.tile + own);
+    weight_tile t = find_tile(a, item.tile + own);
     const multiply_weight &weight = a.weight[t.w];
     const uint8_t *from = weight.data + FORM_HEADER_BYTES + (uint64_t)min(t.tile, weight.n_tiles - 1) * a.tile_bytes;
     for (uint32_t first = team * a.segment_units; first < a.n_units; first += TEAMS * a.segment_units) {
@@ -179,7 +162,7 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
                                                      many_warp<S> &at, B &barriers, uint8_t *memory) {
   constexpr uint32_t lanes = 32 * S::tiles;
   float4 *joined = (float4 *)(void *)memory + threadIdx.x % lanes;
-  many_tile to = find_tile(a, item.tile + at.warp);
+  weight_tile to = find_tile(a, item.tile + at.warp);
   raise_powers powers = powers_of<T>(raise, a.values);
   float all[TEAMS == 1 ? N : 1][4], sum[N][4];
   ring_operands<T, N> operands;

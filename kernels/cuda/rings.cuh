@@ -17,6 +17,24 @@ static __device__ __forceinline__ void step_on(ring_cursor &c, uint32_t n) {
   if (++c.slot == n) c.slot = 0, c.turn ^= 1;
 }
 
+/* Row tiles of all weights of a call, and one of them, counted through all: row tile `tile` of weight w. Behind the last
+ * weight's there is nothing, for which its last one stands in. */
+typedef struct weight_tile {
+  uint32_t w, tile;
+} weight_tile;
+
+static __host__ __device__ __forceinline__ uint32_t tiles_of(const multiply_args &a) {
+  uint32_t n = 0;
+  for (uint32_t w = 0; w < a.n_weights; w++) n += a.weight[w].n_tiles;
+  return n;
+}
+
+static __device__ __forceinline__ weight_tile find_tile(const multiply_args &a, uint32_t tile) {
+  uint32_t w = 0;
+  for (; w + 1 < a.n_weights && tile >= a.weight[w].n_tiles; w++) tile -= a.weight[w].n_tiles;
+  return {w, tile};
+}
+
 /* The weight's last unit, which holds 64 inputs. */
 template <int T>
 static __device__ __forceinline__ bool is_tail_of(const multiply_args &a, uint32_t unit) {
