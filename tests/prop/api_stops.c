@@ -20,10 +20,11 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "tests/support/amount.h"
 
 #define DEMO WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"
 
-enum { KINDS = 8, TRIES = 40, STOPS = 12, TEXT_MAX = 8192, STOP_MAX = 24 };
+enum { KINDS = 8, STOPS = 12, TEXT_MAX = 8192, STOP_MAX = 24 };
 
 typedef struct answer {
   char text[TEXT_MAX];
@@ -163,7 +164,7 @@ static void compare(const answer *whole, const answer *cut, const char *const *s
 
 static void test_the_cut_is_where_a_plain_search_finds_it(void **state) {
   static answer whole, cut;
-  uint32_t n_cut = 0, n_thinking = 0;
+  uint32_t n_cut = 0, n_thinking = 0, n_tries = test_amount(12, 40, 400);
   uint64_t draws = seed;
   (void)state;
   for (uint32_t kind = 0; kind < KINDS; kind++) {
@@ -171,7 +172,7 @@ static void test_the_cut_is_where_a_plain_search_finds_it(void **state) {
     fill(&p, kind);
     (void)generate(&p, false, &whole);
     assert_true(whole.n > 10);
-    for (uint32_t attempt = 0; attempt < TRIES; attempt++) {
+    for (uint32_t attempt = 0; attempt < n_tries; attempt++) {
       char text[STOPS][STOP_MAX + 4];
       const char *stops[STOPS];
       p.n_stop = 1 + attempt % STOPS;
@@ -186,8 +187,8 @@ static void test_the_cut_is_where_a_plain_search_finds_it(void **state) {
       n_thinking += cut.n < whole.n && whole.thinking[cut.n];
     }
   }
-  print_message("%u answers, %u were cut, %u of them while thinking\n", KINDS * TRIES, n_cut, n_thinking);
-  assert_true(n_cut > KINDS * TRIES / 2 && n_cut < KINDS * TRIES && n_thinking > 0);
+  print_message("%u answers, %u were cut, %u of them while thinking\n", KINDS * n_tries, n_cut, n_thinking);
+  assert_true(n_cut > KINDS * n_tries / 2 && n_cut < KINDS * n_tries && n_thinking > 0);
 }
 
 /* Strings that a search which compares each of them everywhere is slow at. */

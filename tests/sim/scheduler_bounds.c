@@ -19,8 +19,9 @@
 #include "scheduler/check.h"
 #include "scheduler/engine.h"
 #include "scheduler/waiting.h"
+#include "tests/support/amount.h"
 
-enum { LANES = 3, TENANTS = 5, STREAMS = 40, PROMPT_MAX = 96, VOCAB = 200, STEP_US = 1000, DEFAULT_SEEDS = 2000 };
+enum { LANES = 3, TENANTS = 5, STREAMS = 40, PROMPT_MAX = 96, VOCAB = 200, STEP_US = 1000 };
 enum { LIGHT = 0, PROBES = 12 };
 
 typedef struct stream {
@@ -218,7 +219,7 @@ static uint32_t run_world(uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-  unsigned long long first = 1, last = DEFAULT_SEEDS;
+  unsigned long long first = 1, last = test_amount(300, 2000, 20000);
   program = argv[0];
   weft_log_set_level(WEFT_LOG_ERROR);
   if (argc == 3 && strcmp(argv[1], "--seed") == 0) {
