@@ -62,38 +62,43 @@ static const weft_option product_rows[] = {
     {"tokens", 0, FIRST, GENERATE | TOKENIZE, TEXT(tokens), "IDS", "token ids instead of text: 2,5,9"},
     {"chat", 0, FIRST, GENERATE, FLAG(chat), NULL, "wrap the prompt in the model's chat template"},
     {"mode", 0, FIRST, WRITES, TEXT(mode), "NAME", "auto, autoregressive (ar) or diffusion [auto]"},
-    {"max-tokens", 'n', FIRST, WRITES, U32(max_tokens, 0, 0, 1 << 20), "N",
+    {"max-tokens", 'n', FIRST, WRITES, U32(max_tokens, WEFT_RANGE_MAX_TOKENS), "N",
      "longest answer [0: up to the context, at most 1024]"},
-    {"temperature", 0, FIRST, WRITES, F32(sampling.temperature, -1, 0, 100), "X", "0 is greedy [the model's]"},
+    {"temperature", 0, FIRST, WRITES, F32(sampling.temperature, WEFT_RANGE_TEMPERATURE), "X",
+     "0 is greedy [the model's]"},
     {"seed", 's', FIRST, WRITES, U64(seed, has_seed), "N", "the same seed gives the same answer [fresh]"},
     {"system", 0, ANSWER, WRITES, TEXT(system), "TEXT", "system text of the chat"},
     {"thinking", 0, ANSWER, WRITES, FLAG(thinking), NULL, "let the model think before it answers"},
     {"stop", 0, ANSWER, WRITES, LIST(stop), "TEXT", "end before this text; may be repeated"},
     {"ignore-eos", 0, ANSWER, GENERATE, FLAG(ignore_eos), NULL, "go on after an end token"},
     {"special", 0, ANSWER, GENERATE | TOKENIZE, FLAG(special), NULL, "print, or parse, control tokens too"},
-    {"top-k", 0, SAMPLING, WRITES, I32(sampling.top_k, -1, 0, 1 << 30), "N",
+    {"top-k", 0, SAMPLING, WRITES, I32(sampling.top_k, WEFT_RANGE_TOP_K), "N",
      "keep the N likeliest; 0 is off [the model's]"},
-    {"top-p", 0, SAMPLING, WRITES, F32(sampling.top_p, -1, 0, 1), "X",
+    {"top-p", 0, SAMPLING, WRITES, F32(sampling.top_p, WEFT_RANGE_TOP_P), "X",
      "keep the likeliest up to this mass [the model's]"},
-    {"min-p", 0, SAMPLING, WRITES, F32(sampling.min_p, 0, 0, 1), "X", "keep what has this share of the likeliest"},
-    {"repetition-penalty", 0, SAMPLING, WRITES, F32(sampling.repetition_penalty, 1, 0, 100), "X",
+    {"min-p", 0, SAMPLING, WRITES, F32(sampling.min_p, WEFT_RANGE_MIN_P), "X",
+     "keep what has this share of the likeliest"},
+    {"repetition-penalty", 0, SAMPLING, WRITES, F32(sampling.repetition_penalty, WEFT_RANGE_REPETITION_PENALTY), "X",
      "over prompt and answer"},
-    {"presence-penalty", 0, SAMPLING, WRITES, F32(sampling.presence_penalty, 0, -2, 2), "X", "over the answer"},
-    {"frequency-penalty", 0, SAMPLING, WRITES, F32(sampling.frequency_penalty, 0, -2, 2), "X", "over the answer"},
-    {"diffusion-steps", 0, DIFFUSION, WRITES, U32(entropy_bound.max_steps, 0, 0, 4096), "N",
+    {"presence-penalty", 0, SAMPLING, WRITES, F32(sampling.presence_penalty, WEFT_RANGE_PRESENCE_PENALTY), "X",
+     "over the answer"},
+    {"frequency-penalty", 0, SAMPLING, WRITES, F32(sampling.frequency_penalty, WEFT_RANGE_FREQUENCY_PENALTY), "X",
+     "over the answer"},
+    {"diffusion-steps", 0, DIFFUSION, WRITES, U32(entropy_bound.max_steps, WEFT_RANGE_MAX_STEPS), "N",
      "most denoise steps of a canvas [the model's]"},
     {"diffusion-seed", 0, DIFFUSION, WRITES, U64(diffusion_seed, has_diffusion_seed), "N",
      "seed of the canvas; --seed by another name"},
-    {"diffusion-blocks", 0, DIFFUSION, WRITES, U32(canvases, 0, 0, 65536), "N", "most canvases [0: from --max-tokens]"},
-    {"diffusion-t-min", 0, DIFFUSION, WRITES, F32(entropy_bound.t_min, -1, 0, 100), "X",
+    {"diffusion-blocks", 0, DIFFUSION, WRITES, U32(canvases, WEFT_RANGE_CANVASES), "N",
+     "most canvases [0: from --max-tokens]"},
+    {"diffusion-t-min", 0, DIFFUSION, WRITES, F32(entropy_bound.t_min, WEFT_RANGE_T_MIN), "X",
      "temperature at the last step [the model's]"},
-    {"diffusion-t-max", 0, DIFFUSION, WRITES, F32(entropy_bound.t_max, -1, 0, 100), "X",
+    {"diffusion-t-max", 0, DIFFUSION, WRITES, F32(entropy_bound.t_max, WEFT_RANGE_T_MAX), "X",
      "temperature at the first step [the model's]"},
-    {"diffusion-entropy-bound", 0, DIFFUSION, WRITES, F32(entropy_bound.entropy_bound, -1, 0, 1e9), "X",
+    {"diffusion-entropy-bound", 0, DIFFUSION, WRITES, F32(entropy_bound.entropy_bound, WEFT_RANGE_ENTROPY_BOUND), "X",
      "entropy that accepted tokens may add up to [the model's]"},
-    {"diffusion-stability", 0, DIFFUSION, WRITES, I32(entropy_bound.stability, -1, 0, 8), "N",
+    {"diffusion-stability", 0, DIFFUSION, WRITES, I32(entropy_bound.stability, WEFT_RANGE_STABILITY), "N",
      "equal argmax canvases before an early stop [the model's]"},
-    {"diffusion-confidence", 0, DIFFUSION, WRITES, F32(entropy_bound.confidence, -1, 0, 1e9), "X",
+    {"diffusion-confidence", 0, DIFFUSION, WRITES, F32(entropy_bound.confidence, WEFT_RANGE_CONFIDENCE), "X",
      "mean entropy below which a canvas may stop [the model's]"},
     {"no-self-conditioning", 0, DIFFUSION, WRITES, FLAG(entropy_bound.no_self_conditioning), NULL,
      "keep the soft embedding at zero, to compare"},
@@ -149,7 +154,8 @@ static const weft_option product_rows[] = {
      "how long SIGTERM waits for running requests"},
     {"frames", 0, OUTPUT, TOP, U32(frames, 0, 0, 1 << 30), "N", "end after N views [0: on a terminal never, else 1]"},
     {"interval", 0, OUTPUT, TOP, F32(interval, 1, 0.05, 3600), "S", "seconds between two views"},
-    {"logprobs", 0, OUTPUT, GENERATE, U32(logprobs, 0, 0, 20), "N", "with --json: logprobs of N alternatives"},
+    {"logprobs", 0, OUTPUT, GENERATE, U32(logprobs, WEFT_RANGE_TOP_LOGPROBS), "N",
+     "with --json: logprobs of N alternatives"},
     {"no-live", 0, OUTPUT, WRITES, FLAG(no_live), NULL, "no live redraw of the canvas on a terminal"},
     {"trace", 0, OUTPUT, GENERATE, TEXT(trace), "FILE", "one JSON object per denoise step"},
     {"output", 'o', OUTPUT, TRACE, TEXT(output), "FILE", "where the result goes"},
@@ -172,9 +178,9 @@ static void *field(weft_config *config, size_t at) {
 }
 
 static void set_default(weft_config *config, const weft_option *o) {
-  if (o->kind == WEFT_OPTION_U32) *(uint32_t *)field(config, o->at) = (uint32_t)o->initial;
-  if (o->kind == WEFT_OPTION_I32) *(int32_t *)field(config, o->at) = (int32_t)o->initial;
-  if (o->kind == WEFT_OPTION_F32) *(float *)field(config, o->at) = (float)o->initial;
+  if (o->kind == WEFT_OPTION_U32) *(uint32_t *)field(config, o->at) = (uint32_t)o->range.initial;
+  if (o->kind == WEFT_OPTION_I32) *(int32_t *)field(config, o->at) = (int32_t)o->range.initial;
+  if (o->kind == WEFT_OPTION_F32) *(float *)field(config, o->at) = (float)o->range.initial;
 }
 
 /* Two commands may have rows with other defaults for one field: those of the command itself come last. */
@@ -231,8 +237,9 @@ static const weft_option *find_letter(const weft_option_table *more, char letter
 static weft_status bad_value(const weft_option *o, const char *value, weft_error *error) {
   if (o->kind == WEFT_OPTION_U64)
     return weft_fail(error, WEFT_E_INVALID, "--%s: '%s' is no whole number", o->name, value);
-  return weft_fail(error, WEFT_E_INVALID, "--%s: '%s' must be %s from %g to %g", o->name, value,
-                   o->kind != WEFT_OPTION_F32 ? "a whole number" : "a number", o->low, o->high);
+  char allowed[WEFT_RANGE_TEXT];
+  return weft_fail(error, WEFT_E_INVALID, "--%s: '%s' must be %s %s", o->name, value,
+                   o->kind != WEFT_OPTION_F32 ? "a whole number" : "a number", weft_range_text(&o->range, allowed));
 }
 
 static weft_status set_value(weft_config *config, const weft_option *o, const char *value, weft_error *error) {
@@ -244,7 +251,7 @@ static weft_status set_value(weft_config *config, const weft_option *o, const ch
     if (!whole) return bad_value(o, value, error);
     if (o->kind == WEFT_OPTION_U64) {
       *(uint64_t *)field(config, o->at) = number;
-    } else if ((double)number < o->low || (double)number > o->high) {
+    } else if (!weft_range_has(&o->range, (double)number) && (double)number != o->range.initial) {
       return bad_value(o, value, error);
     } else if (o->kind == WEFT_OPTION_I32) {
       *(int32_t *)field(config, o->at) = (int32_t)number;
@@ -253,9 +260,7 @@ static weft_status set_value(weft_config *config, const weft_option *o, const ch
     }
   } else if (o->kind == WEFT_OPTION_F32) {
     double number = strtod(value, &end);
-    if (end == value || *end != 0 || !isfinite(number) || number < o->low || number > o->high) {
-      return bad_value(o, value, error);
-    }
+    if (end == value || *end != 0 || !weft_range_has(&o->range, number)) return bad_value(o, value, error);
     *(float *)field(config, o->at) = (float)number;
   } else if (o->kind == WEFT_OPTION_TEXT) {
     *(const char **)field(config, o->at) = value;
@@ -408,7 +413,7 @@ static void print_row(const weft_option *o, FILE *to) {
                  o->letter != 0 ? "," : " ", o->name, o->argument != NULL ? " " : "",
                  o->argument != NULL ? o->argument : "");
   bool is_number = o->kind == WEFT_OPTION_U32 || o->kind == WEFT_OPTION_F32;
-  if (is_number && strchr(o->help, '[') == NULL) (void)snprintf(initial, sizeof initial, " [%g]", o->initial);
+  if (is_number && strchr(o->help, '[') == NULL) (void)snprintf(initial, sizeof initial, " [%g]", o->range.initial);
   (void)fprintf(to, "  %-34s %s%s\n", left, o->help, initial);
 }
 

@@ -15,6 +15,7 @@
 #include <stdio.h>
 
 #include "api/weft.h"
+#include "base/range.h"
 #include "base/status.h"
 
 enum { WEFT_LIST_MAX = 64 };
@@ -69,23 +70,27 @@ typedef struct weft_option {
   const char *topic; /* heading of --help under which the option stands */
   unsigned commands; /* WEFT_FOR_... */
   weft_option_kind kind;
-  size_t at;    /* of the value in the struct that the table fills */
-  size_t given; /* of a bool there that says that the option was given; 0: none */
-  double initial, low, high;
+  size_t at;                   /* of the value in the struct that the table fills */
+  size_t given;                /* of a bool there that says that the option was given; 0: none */
+  weft_range range;            /* of a number */
   const char *argument, *help; /* a default that is no plain number stands in the help in brackets */
 } weft_option;
 
-/* The kind, place and range of a row, for a table that fills a struct of this type. */
-#define WEFT_OPTION_IS_FLAG(type, field) WEFT_OPTION_FLAG, offsetof(type, field), 0, 0, 0, 0
-#define WEFT_OPTION_IS_TEXT(type, field) WEFT_OPTION_TEXT, offsetof(type, field), 0, 0, 0, 0
-#define WEFT_OPTION_IS_LIST(type, field) WEFT_OPTION_LIST, offsetof(type, field), 0, 0, 0, 0
-#define WEFT_OPTION_IS_U32(type, field, initial, low, high) \
-  WEFT_OPTION_U32, offsetof(type, field), 0, initial, low, high
-#define WEFT_OPTION_IS_I32(type, field, initial, low, high) \
-  WEFT_OPTION_I32, offsetof(type, field), 0, initial, low, high
-#define WEFT_OPTION_IS_F32(type, field, initial, low, high) \
-  WEFT_OPTION_F32, offsetof(type, field), 0, initial, low, high
-#define WEFT_OPTION_IS_U64(type, field, given) WEFT_OPTION_U64, offsetof(type, field), offsetof(type, given), 0, 0, 0
+/* The kind, place and range of a row, for a table that fills a struct of this type. A range is the members of a
+ * weft_range, of which `above` may be left out. */
+#define WEFT_OPTION_IS_FLAG(type, field) WEFT_OPTION_FLAG, offsetof(type, field), 0, WEFT_NO_RANGE
+#define WEFT_OPTION_IS_TEXT(type, field) WEFT_OPTION_TEXT, offsetof(type, field), 0, WEFT_NO_RANGE
+#define WEFT_OPTION_IS_LIST(type, field) WEFT_OPTION_LIST, offsetof(type, field), 0, WEFT_NO_RANGE
+#define WEFT_OPTION_IS_U64(type, field, given) \
+  WEFT_OPTION_U64, offsetof(type, field), offsetof(type, given), WEFT_NO_RANGE
+#define WEFT_OPTION_IS_U32(type, field, ...) \
+  WEFT_OPTION_U32, offsetof(type, field), 0, WEFT_OPTION_RANGE(__VA_ARGS__, false, 0)
+#define WEFT_OPTION_IS_I32(type, field, ...) \
+  WEFT_OPTION_I32, offsetof(type, field), 0, WEFT_OPTION_RANGE(__VA_ARGS__, false, 0)
+#define WEFT_OPTION_IS_F32(type, field, ...) \
+  WEFT_OPTION_F32, offsetof(type, field), 0, WEFT_OPTION_RANGE(__VA_ARGS__, false, 0)
+#define WEFT_OPTION_RANGE(initial, least, greatest, above, ...) /* the rest: what filled up */ \
+  { initial, least, greatest, above }
 
 /* Headings of --help that product and laboratory share. */
 #define WEFT_TOPIC_FIRST      "What everybody needs first"

@@ -90,7 +90,7 @@ static const weft_option rows[] = {
     {"context", 'c', MEMORY, SIM, U32(product.context, 0, 0, 1 << 20), "N",
      "longest prompt plus answer [0: what the load needs]"},
     {"shared-cache", 0, MEMORY, SIM, FLAG(product.shared_cache), NULL, "tenants see each other's cached prefixes"},
-    {"diffusion-steps", 0, DIFFUSION, EVAL, U32(product.entropy_bound.max_steps, 0, 0, 4096), "N",
+    {"diffusion-steps", 0, DIFFUSION, EVAL, U32(product.entropy_bound.max_steps, WEFT_RANGE_MAX_STEPS), "N",
      "most denoise steps of a canvas [the model's]"},
     {"no-self-conditioning", 0, DIFFUSION, EVAL, FLAG(product.entropy_bound.no_self_conditioning), NULL,
      "keep the soft embedding at zero, to compare"},
