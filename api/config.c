@@ -18,6 +18,9 @@
 #define F32(...)    WEFT_OPTION_IS_F32(weft_config, __VA_ARGS__)
 #define U64(...)    WEFT_OPTION_IS_U64(weft_config, __VA_ARGS__)
 
+#define TEXT_OF(number)           TEXT_AS_IT_STANDS(number)
+#define TEXT_AS_IT_STANDS(number) #number
+
 #define FIRST      WEFT_TOPIC_FIRST
 #define ANSWER     "The answer"
 #define SAMPLING   "Sampling"
@@ -63,7 +66,7 @@ static const weft_option product_rows[] = {
     {"chat", 0, FIRST, GENERATE, FLAG(chat), NULL, "wrap the prompt in the model's chat template"},
     {"mode", 0, FIRST, WRITES, TEXT(mode), "NAME", "auto, autoregressive (ar) or diffusion [auto]"},
     {"max-tokens", 'n', FIRST, WRITES, U32(max_tokens, WEFT_RANGE_MAX_TOKENS), "N",
-     "longest answer [0: up to the context, at most 1024]"},
+     "longest answer [0: up to the context, at most " TEXT_OF(WEFT_ANSWER_TOKENS) "]"},
     {"temperature", 0, FIRST, WRITES, F32(sampling.temperature, WEFT_RANGE_TEMPERATURE), "X",
      "0 is greedy [the model's]"},
     {"seed", 's', FIRST, WRITES, U64(seed, has_seed), "N", "the same seed gives the same answer [fresh]"},

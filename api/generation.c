@@ -15,10 +15,7 @@
 #include "api/stops.h"
 #include "base/memory.h"
 
-enum {
-  MAX_TOKENS_DEFAULT = 1024,
-  DELTA_TOKENS_MAX = 256 /* of one delta: a reader that comes late takes a long answer in pieces */
-};
+enum { DELTA_TOKENS_MAX = 256 /* of one delta: a reader that comes late takes a long answer in pieces */ };
 _Static_assert((int)WEFT_ANSWERS_MAX == (int)WEFT_SUBMISSION_MAX, "what weft.h promises, the engine takes");
 
 struct weft_generation {
@@ -142,7 +139,7 @@ static bool answers_by_canvas(const weft_generation *g, const weft_generate_para
 
 /* Tokens that are asked for; the engine cuts them to what the context leaves. */
 static uint32_t choose_length(const weft_generation *g, const weft_generate_params *p, bool canvas) {
-  uint32_t max_tokens = p->max_tokens > 0 ? p->max_tokens : MAX_TOKENS_DEFAULT;
+  uint32_t max_tokens = p->max_tokens > 0 ? p->max_tokens : WEFT_ANSWER_TOKENS;
   if (!canvas || p->canvases == 0) return max_tokens;
   uint64_t most = (uint64_t)p->canvases * weft_model_get_info(g->model->model)->canvas_length;
   if (p->max_tokens > 0 && most >= max_tokens) return max_tokens;

@@ -116,6 +116,9 @@ typedef enum weft_format {
   WEFT_FORMAT_GBNF = 5         /* a text of a grammar as llama.cpp writes them */
 } weft_format;
 
+/* Most tokens of an answer for which neither tokens nor canvases are asked. */
+#define WEFT_ANSWER_TOKENS 1024
+
 /* One request. Exactly one of a prompt and a sibling. weft_generate_defaults fills the values that the options of
  * `weft generate` have: nothing special is asked for, and sampling is the model's. */
 typedef struct weft_generate_params {
@@ -125,7 +128,7 @@ typedef struct weft_generate_params {
   weft_prompt prompt;
   const weft_generation *sibling; /* not freed yet: its prompt again, computed once for both. Model, tenant, mode and
                                      no_cache must be the same; choice should differ */
-  uint32_t max_tokens;            /* 0: to the context limit, at most 1024 */
+  uint32_t max_tokens;            /* 0: to the context limit, at most WEFT_ANSWER_TOKENS */
   weft_sampling sampling;
   bool has_seed; /* false: a fresh seed */
   uint64_t seed;
