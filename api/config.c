@@ -69,7 +69,7 @@ static const weft_option product_rows[] = {
      "longest answer [0: up to the context, at most " TEXT_OF(WEFT_ANSWER_TOKENS) "]"},
     {"temperature", 0, FIRST, WRITES, F32(sampling.temperature, WEFT_RANGE_TEMPERATURE), "X",
      "0 is greedy [the model's]"},
-    {"seed", 's', FIRST, WRITES, U64(seed, has_seed), "N", "the same seed gives the same answer [fresh]"},
+    {"seed", 's', FIRST, WRITES, U64(sampling.seed, has_seed), "N", "the same seed gives the same answer [fresh]"},
     {"system", 0, ANSWER, WRITES, TEXT(system), "TEXT", "system text of the chat"},
     {"thinking", 0, ANSWER, WRITES, FLAG(thinking), NULL, "let the model think before it answers"},
     {"stop", 0, ANSWER, WRITES, LIST(stop), "TEXT", "end before this text; may be repeated"},
@@ -200,7 +200,6 @@ void weft_config_answer(const weft_config *config, weft_generate_params *params)
   params->sampling = config->sampling;
   params->entropy_bound = config->entropy_bound;
   params->has_seed = config->has_seed;
-  params->seed = config->seed;
 }
 
 void weft_generate_defaults(weft_generate_params *params) {
@@ -399,7 +398,7 @@ weft_status weft_config_parse(weft_config *config, const weft_option_table *more
   if (command == WEFT_CMD_SERVE) status = parse_file_and_environment(config, argc, argv, error);
   if (status == WEFT_OK) status = parse_arguments(config, more, command, argc, argv, error);
   if (status == WEFT_OK && config->has_diffusion_seed) {
-    config->seed = config->diffusion_seed;
+    config->sampling.seed = config->diffusion_seed;
     config->has_seed = true;
   }
   return status;

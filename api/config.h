@@ -120,7 +120,7 @@ typedef struct weft_config {
   weft_sampling sampling;
   weft_entropy_bound entropy_bound;
   bool has_seed, has_diffusion_seed;
-  uint64_t seed, diffusion_seed;
+  uint64_t diffusion_seed;
   /* trace, top */
   const char *key_file, *output;
   uint32_t frames;

@@ -128,8 +128,7 @@ static void fill_sampling(const weft_generation *g, const weft_generate_params *
   resolve_sampling(info, &out->sampling);
   resolve_entropy_bound(info, &out->entropy_bound);
   out->sampling.logprobs = p->sampling.logprobs || p->score;
-  out->sampling.seed = out->entropy_bound.seed = p->has_seed ? p->seed : fresh_seed();
-  out->sampling.choice = out->entropy_bound.choice = p->choice;
+  if (!p->has_seed) out->sampling.seed = fresh_seed();
 }
 
 static bool answers_by_canvas(const weft_generation *g, const weft_generate_params *p) {
@@ -264,7 +263,7 @@ static weft_status prepare_choices(submission *s, const weft_generate_params *pa
   for (uint32_t k = 1; k < n && status == WEFT_OK; k++) {
     p.prompt = (weft_prompt){0};
     p.sibling = s->out[first];
-    p.choice += 1;
+    p.sampling.choice += 1;
     status = prepare_at(s, &p, first + k, error);
     s->request[first + k].joins = true;
   }

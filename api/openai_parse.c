@@ -36,7 +36,7 @@ static const field_row fields[] = {
     {"frequency_penalty", REAL, AT(sampling.frequency_penalty), {WEFT_RANGE_FREQUENCY_PENALTY}, BOTH},
     {"max_tokens", U32, AT(max_tokens), {WEFT_RANGE_MAX_TOKENS}, BOTH},
     {"max_completion_tokens", U32, AT(max_tokens), {WEFT_RANGE_MAX_TOKENS}, WEFT_OPENAI_CHAT}, /* the newer name wins */
-    {"seed", SEED, AT(seed), WEFT_NO_RANGE, BOTH},
+    {"seed", SEED, AT(sampling.seed), WEFT_NO_RANGE, BOTH},
     {"ignore_eos", BOOL, AT(ignore_eos), WEFT_NO_RANGE, BOTH},
     {"priority", I32, AT(priority), {0, INT_MIN, INT_MAX, false}, BOTH},
     {"timeout_ms", U32, AT(timeout_ms), {0, 1, UINT32_MAX, false}, BOTH},
@@ -45,7 +45,7 @@ static const field_row fields[] = {
 
 static const field_row diffusion_fields[] = {
     {"steps", U32, AT(entropy_bound.max_steps), {WEFT_RANGE_MAX_STEPS}, BOTH},
-    {"seed", SEED, AT(seed), WEFT_NO_RANGE, BOTH},
+    {"seed", SEED, AT(sampling.seed), WEFT_NO_RANGE, BOTH},
     {"blocks", U32, AT(canvases), {WEFT_RANGE_CANVASES}, BOTH},
     {"t_min", REAL, AT(entropy_bound.t_min), {WEFT_RANGE_T_MIN}, BOTH},
     {"t_max", REAL, AT(entropy_bound.t_max), {WEFT_RANGE_T_MAX}, BOTH},
@@ -185,7 +185,7 @@ static weft_status set_field(weft_generate_params *params, const field_row *row,
   if (row->kind == SEED) {
     if (!json_is_integer(value)) return wrong(why, name, "a whole number of at most 63 bits");
     params->has_seed = true;
-    params->seed = (uint64_t)json_integer_value(value);
+    params->sampling.seed = (uint64_t)json_integer_value(value);
     return WEFT_OK;
   }
   weft_status status = get_number(value, row, name, &number, why);

@@ -46,15 +46,15 @@ typedef struct weft_logit_bias {
 
 /* How the next token is drawn, token by token. */
 typedef struct weft_sampling {
-  float temperature;        /* -1: the model's; 0: greedy */
-  int32_t top_k;            /* -1: the model's; 0: off */
-  float top_p;              /* -1: the model's */
-  float min_p;              /* 0: off */
-  float repetition_penalty; /* 1: off; over prompt and answer */
-  float presence_penalty;   /* 0: off; over the answer */
-  float frequency_penalty;  /* 0: off; over the answer */
-  uint64_t seed;            /* weft_submit fills seed and choice from those of the request */
-  uint32_t choice;
+  float temperature;           /* -1: the model's; 0: greedy */
+  int32_t top_k;               /* -1: the model's; 0: off */
+  float top_p;                 /* -1: the model's */
+  float min_p;                 /* 0: off */
+  float repetition_penalty;    /* 1: off; over prompt and answer */
+  float presence_penalty;      /* 0: off; over the answer */
+  float frequency_penalty;     /* 0: off; over the answer */
+  uint64_t seed;               /* what is drawn follows from seed and choice, of a canvas too */
+  uint32_t choice;             /* parallel answers of one request draw differently */
   bool logprobs;               /* [false] report the logprob of each token, under the distribution before top_k */
   uint32_t n_top_logprobs;     /* [0] and of this many of the most likely tokens; <= WEFT_TOP_LOGPROBS_MAX */
   const weft_logit_bias *bias; /* [none] copied by weft_submit */
@@ -68,8 +68,6 @@ typedef struct weft_entropy_bound {
   float entropy_bound; /* -1: the model's; entropy that accepted tokens may add up to */
   int32_t stability;   /* -1: the model's; equal argmax canvases before an early stop; 0: a canvas is always stable */
   float confidence;    /* -1: the model's; mean entropy below which a canvas may stop */
-  uint64_t seed;       /* weft_submit fills seed and choice from those of the request */
-  uint32_t choice;
   bool no_self_conditioning; /* [false] the soft embedding stays zero; for comparison */
 } weft_entropy_bound;
 

@@ -57,7 +57,6 @@ static void make_requests(bool canvases) {
     p->sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
     if (i % 5 == 4 && !p->canvas) p->sampling.top_k = 20;
     p->entropy_bound = weft_entropy_bound_default();
-    p->entropy_bound.seed = i;
     p->entropy_bound.max_steps = i % 8 == 4 ? 1 : 4;
     p->entropy_bound.no_self_conditioning = i % 8 == 2;
   }

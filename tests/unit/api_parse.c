@@ -59,7 +59,7 @@ static void every_field_lands(void **state) {
   assert_true(p->sampling.repetition_penalty == 1.5f && p->sampling.presence_penalty == -1.0f &&
               p->sampling.frequency_penalty == 1.0f);
   assert_int_equal(p->max_tokens, 6);
-  assert_true(p->has_seed && p->seed == 77);
+  assert_true(p->has_seed && p->sampling.seed == 77);
   assert_true(p->ignore_eos && p->priority == -3 && p->timeout_ms == 9 && gen.prompt->thinking && p->with_special);
   assert_int_equal(p->n_stop, 2);
   assert_string_equal(p->stop[1], "yz");
