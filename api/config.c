@@ -8,15 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/server.h"
 #include "base/memory.h"
 
-#define FLAG(field) WEFT_OPTION_IS_FLAG(weft_config, field)
-#define TEXT(field) WEFT_OPTION_IS_TEXT(weft_config, field)
-#define LIST(field) WEFT_OPTION_IS_LIST(weft_config, field)
-#define U32(...)    WEFT_OPTION_IS_U32(weft_config, __VA_ARGS__)
-#define I32(...)    WEFT_OPTION_IS_I32(weft_config, __VA_ARGS__)
-#define F32(...)    WEFT_OPTION_IS_F32(weft_config, __VA_ARGS__)
-#define U64(...)    WEFT_OPTION_IS_U64(weft_config, __VA_ARGS__)
+#define FLAG(field)  WEFT_OPTION_IS_FLAG(weft_config, field)
+#define TEXT(field)  WEFT_OPTION_IS_TEXT(weft_config, field)
+#define TEXT_OR(...) WEFT_OPTION_IS_TEXT_OR(weft_config, __VA_ARGS__)
+#define LIST(field)  WEFT_OPTION_IS_LIST(weft_config, field)
+#define U32(...)     WEFT_OPTION_IS_U32(weft_config, __VA_ARGS__)
+#define I32(...)     WEFT_OPTION_IS_I32(weft_config, __VA_ARGS__)
+#define F32(...)     WEFT_OPTION_IS_F32(weft_config, __VA_ARGS__)
+#define U64(...)     WEFT_OPTION_IS_U64(weft_config, __VA_ARGS__)
 
 #define TEXT_OF(number)           TEXT_AS_IT_STANDS(number)
 #define TEXT_AS_IT_STANDS(number) #number
@@ -51,8 +53,8 @@ static const weft_option product_rows[] = {
     {"chat-template", 0, FIRST, RUNTIME, LIST(chat_templates), "FILE",
      "chat template in place of the one in the model file; MODEL=FILE for one of several models; may be repeated"},
     {"config", 0, FIRST, SERVE, TEXT(config_file), "FILE", "read options from lines `name = value`"},
-    {"host", 0, FIRST, SERVE, TEXT(host), "ADDRESS",
-     "address to listen on, or unix:PATH for a unix socket [127.0.0.1]"},
+    {"host", 0, FIRST, SERVE, TEXT_OR(host, "127.0.0.1"), "ADDRESS",
+     "address to listen on, or unix:PATH for a unix socket"},
     {"port", 'p', FIRST, SERVE | DEMO, U32(port, 8080, 0, 65535), "N", "port to listen on; 0 picks a free one"},
     {"port", 'p', FIRST, TRACE | TOP, U32(port, 8080, 1, 65535), "N", "port of the server, on this machine"},
     {"host", 0, FIRST, TRACE | TOP, TEXT(host), "ADDRESS", "unix:PATH of the server, where it has no port"},
@@ -145,8 +147,8 @@ static const weft_option product_rows[] = {
     {"tls-cert", 0, SERVER, SERVE, TEXT(tls_cert), "FILE",
      "speak TLS: the certificate with its chain, as PEM; with --tls-key"},
     {"tls-key", 0, SERVER, SERVE, TEXT(tls_key), "FILE", "the key of that certificate, as PEM without a password"},
-    {"socket-mode", 0, SERVER, SERVE, TEXT(socket_mode), "OCTAL",
-     "who may connect to the unix socket, as for chmod [660]"},
+    {"socket-mode", 0, SERVER, SERVE, TEXT_OR(socket_mode, "660"), "OCTAL",
+     "who may connect to the unix socket, as for chmod"},
     {"allow-origin", 0, SERVER, SERVE, LIST(origins), "ORIGIN",
      "pages of this origin may ask, and its host be asked for; may be repeated"},
     {"directory", 0, SERVER, SERVE, TEXT(directory), "DIR",
@@ -184,6 +186,7 @@ static void set_default(weft_config *config, const weft_option *o) {
   if (o->kind == WEFT_OPTION_U32) *(uint32_t *)field(config, o->at) = (uint32_t)o->range.initial;
   if (o->kind == WEFT_OPTION_I32) *(int32_t *)field(config, o->at) = (int32_t)o->range.initial;
   if (o->kind == WEFT_OPTION_F32) *(float *)field(config, o->at) = (float)o->range.initial;
+  if (o->kind == WEFT_OPTION_TEXT) *(const char **)field(config, o->at) = o->text;
 }
 
 /* Two commands may have rows with other defaults for one field: those of the command itself come last. */
@@ -218,6 +221,22 @@ void weft_config_fill_open(weft_open_options *options) {
   if (options->rows == 0) options->rows = config.rows;
   if (options->pins == 0) options->pins = config.pins;
   if (options->saved_canvases == 0) options->saved_canvases = config.saved_canvases;
+}
+
+void weft_config_fill_server(weft_server_options *options) {
+  weft_config config;
+  set_defaults(&config, NULL, WEFT_CMD_SERVE);
+  if (options->host == NULL) options->host = config.host;
+  if (options->socket_mode == 0) options->socket_mode = weft_config_mode(config.socket_mode);
+  if (options->body_mib == 0) options->body_mib = config.body_mib;
+  if (options->connections == 0) options->connections = config.connections;
+}
+
+uint32_t weft_config_mode(const char *text) {
+  size_t n = strlen(text);
+  bool octal = n > 0 && n <= 4 && strspn(text, "01234567") == n;
+  unsigned long mode = octal ? strtoul(text, NULL, 8) : 0;
+  return mode <= 0777 ? (uint32_t)mode : 0;
 }
 
 static const weft_option *find_row(const weft_option_table *more, const char *name, size_t n, unsigned command) {
@@ -416,6 +435,7 @@ static void print_row(const weft_option *o, FILE *to) {
                  o->argument != NULL ? o->argument : "");
   bool is_number = o->kind == WEFT_OPTION_U32 || o->kind == WEFT_OPTION_F32;
   if (is_number && strchr(o->help, '[') == NULL) (void)snprintf(initial, sizeof initial, " [%g]", o->range.initial);
+  if (o->text != NULL) (void)snprintf(initial, sizeof initial, " [%s]", o->text);
   (void)fprintf(to, "  %-34s %s%s\n", left, o->help, initial);
 }
 
