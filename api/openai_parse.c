@@ -10,7 +10,7 @@
 #include "api/openai.h"
 #include "base/memory.h"
 #include "base/range.h"
-#include "model/sampler.h"
+#include "model/chat.h"
 
 typedef enum field_kind { BOOL, U32, I32, REAL, SEED } field_kind;
 
@@ -252,19 +252,16 @@ static weft_status content_text(weft_gen *gen, const json_t *content, const char
 }
 
 static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
-  static const char *const roles[] = {"system", "developer", "user", "assistant"};
   char field[64];
   (void)snprintf(field, sizeof field, "messages[%zu]", i);
   if (!json_is_object(message)) return wrong(why, field, "an object with role and content");
   turn->role = json_string_value(json_object_get(message, "role"));
   (void)snprintf(field, sizeof field, "messages[%zu].role", i);
   if (turn->role == NULL) return wrong(why, field, "a string");
-  bool known = false;
-  for (size_t k = 0; k < sizeof roles / sizeof *roles; k++) known = known || strcmp(turn->role, roles[k]) == 0;
   if (strcmp(turn->role, "tool") == 0 || strcmp(turn->role, "function") == 0) {
     return weft_refuse(why, 400, "unsupported", field, "%s is '%s': tool calls are not supported", field, turn->role);
   }
-  if (!known) {
+  if (!weft_chat_is_role(turn->role)) {
     return weft_refuse(why, 400, "invalid_value", field,
                        "%s is '%.32s'; it must be system, developer, user or assistant", field, turn->role);
   }
