@@ -9,7 +9,7 @@
 #include "kernels/canvas.h"
 #include "kernels/sample.h"
 
-weft_sampling weft_sampling_default(void) {
+weft_sampling weft_sampling_neutral(void) {
   return (weft_sampling){.temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f};
 }
 

@@ -344,7 +344,7 @@ weft_status weft_sim_replica_submit(weft_sim_replica *r, uint32_t at, weft_error
                                 .tokens = w->prompt,
                                 .n_tokens = item->n_prompt,
                                 .max_tokens = item->n_answer,
-                                .sampling = weft_sampling_default(),
+                                .sampling = weft_sampling_neutral(),
                                 .entropy_bound = weft_entropy_bound_default(),
                                 .priority = item->priority,
                                 .notify = on_notify,

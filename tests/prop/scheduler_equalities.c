@@ -88,7 +88,7 @@ static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n_tokens) 
 
 static void make_sampling(weft_request_params *p, uint32_t index, uint32_t n_vocab, uint64_t *state) {
   weft_sampling *s = &p->sampling;
-  *s = weft_sampling_default();
+  *s = weft_sampling_neutral();
   s->seed = draw(state, 1000);
   s->choice = draw(state, 3);
   s->temperature = index % 3 == 0 ? 0.0f : 0.5f + 0.25f * (float)draw(state, 4);

@@ -95,7 +95,7 @@ static void make_requests(void) {
     }
     p->canvas = p->model == 0 && draw(&state, 2) == 0;
     p->max_tokens = 1 + draw(&state, 110);
-    p->sampling = weft_sampling_default();
+    p->sampling = weft_sampling_neutral();
     p->sampling.seed = draw(&state, 9);
     p->entropy_bound = weft_entropy_bound_default();
     p->entropy_bound.no_self_conditioning = draw(&state, 9) == 0;

@@ -225,7 +225,7 @@ static void make_kind(sim *s, weft_request_params *p) {
   const weft_fake_config *f = &s->fake[p->model];
   p->canvas = f->model.n_canvas > 0 && (!f->autoregressive || chance(s, 50));
   if (s->apart) p->canvas = p->tenant % 2 == 1;
-  p->sampling = weft_sampling_default();
+  p->sampling = weft_sampling_neutral();
   p->sampling.seed = draw(s, 0, 5);
   p->sampling.choice = draw(s, 0, 2);
   p->entropy_bound = weft_entropy_bound_default();

@@ -109,7 +109,7 @@ static void fill(client *c, uint32_t tenant, int32_t *prompt, callback *call, we
                              .max_tokens = 1 + draw(c, 40)};
   for (uint32_t i = 0; i < p->n_tokens; i++) prompt[i] = (int32_t)(i < 20 ? i : draw(c, 80));
   p->canvas = draw(c, 2) == 0;
-  p->sampling = weft_sampling_default();
+  p->sampling = weft_sampling_neutral();
   p->sampling.seed = draw(c, 100);
   p->entropy_bound = weft_entropy_bound_default();
   p->canvas_events = draw(c, 2) == 0;
