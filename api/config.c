@@ -8,15 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/server.h"
 #include "base/memory.h"
 
-#define FLAG(field) WEFT_OPTION_IS_FLAG(weft_config, field)
-#define TEXT(field) WEFT_OPTION_IS_TEXT(weft_config, field)
-#define LIST(field) WEFT_OPTION_IS_LIST(weft_config, field)
-#define U32(...)    WEFT_OPTION_IS_U32(weft_config, __VA_ARGS__)
-#define I32(...)    WEFT_OPTION_IS_I32(weft_config, __VA_ARGS__)
-#define F32(...)    WEFT_OPTION_IS_F32(weft_config, __VA_ARGS__)
-#define U64(...)    WEFT_OPTION_IS_U64(weft_config, __VA_ARGS__)
+#define FLAG(field)  WEFT_OPTION_IS_FLAG(weft_config, field)
+#define TEXT(field)  WEFT_OPTION_IS_TEXT(weft_config, field)
+#define TEXT_OR(...) WEFT_OPTION_IS_TEXT_OR(weft_config, __VA_ARGS__)
+#define LIST(field)  WEFT_OPTION_IS_LIST(weft_config, field)
+#define U32(...)     WEFT_OPTION_IS_U32(weft_config, __VA_ARGS__)
+#define I32(...)     WEFT_OPTION_IS_I32(weft_config, __VA_ARGS__)
+#define F32(...)     WEFT_OPTION_IS_F32(weft_config, __VA_ARGS__)
+#define U64(...)     WEFT_OPTION_IS_U64(weft_config, __VA_ARGS__)
+
+#define TEXT_OF(number)           TEXT_AS_IT_STANDS(number)
+#define TEXT_AS_IT_STANDS(number) #number
 
 #define FIRST      WEFT_TOPIC_FIRST
 #define ANSWER     "The answer"
@@ -48,8 +53,8 @@ static const weft_option product_rows[] = {
     {"chat-template", 0, FIRST, RUNTIME, LIST(chat_templates), "FILE",
      "chat template in place of the one in the model file; MODEL=FILE for one of several models; may be repeated"},
     {"config", 0, FIRST, SERVE, TEXT(config_file), "FILE", "read options from lines `name = value`"},
-    {"host", 0, FIRST, SERVE, TEXT(host), "ADDRESS",
-     "address to listen on, or unix:PATH for a unix socket [127.0.0.1]"},
+    {"host", 0, FIRST, SERVE, TEXT_OR(host, "127.0.0.1"), "ADDRESS",
+     "address to listen on, or unix:PATH for a unix socket"},
     {"port", 'p', FIRST, SERVE | DEMO, U32(port, 8080, 0, 65535), "N", "port to listen on; 0 picks a free one"},
     {"port", 'p', FIRST, TRACE | TOP, U32(port, 8080, 1, 65535), "N", "port of the server, on this machine"},
     {"host", 0, FIRST, TRACE | TOP, TEXT(host), "ADDRESS", "unix:PATH of the server, where it has no port"},
@@ -62,38 +67,43 @@ static const weft_option product_rows[] = {
     {"tokens", 0, FIRST, GENERATE | TOKENIZE, TEXT(tokens), "IDS", "token ids instead of text: 2,5,9"},
     {"chat", 0, FIRST, GENERATE, FLAG(chat), NULL, "wrap the prompt in the model's chat template"},
     {"mode", 0, FIRST, WRITES, TEXT(mode), "NAME", "auto, autoregressive (ar) or diffusion [auto]"},
-    {"max-tokens", 'n', FIRST, WRITES, U32(max_tokens, 0, 0, 1 << 20), "N",
-     "longest answer [0: up to the context, at most 1024]"},
-    {"temperature", 0, FIRST, WRITES, F32(sampling.temperature, -1, 0, 100), "X", "0 is greedy [the model's]"},
-    {"seed", 's', FIRST, WRITES, U64(seed, has_seed), "N", "the same seed gives the same answer [fresh]"},
+    {"max-tokens", 'n', FIRST, WRITES, U32(max_tokens, WEFT_RANGE_MAX_TOKENS), "N",
+     "longest answer [0: up to the context, at most " TEXT_OF(WEFT_ANSWER_TOKENS) "]"},
+    {"temperature", 0, FIRST, WRITES, F32(sampling.temperature, WEFT_RANGE_TEMPERATURE), "X",
+     "0 is greedy [the model's]"},
+    {"seed", 's', FIRST, WRITES, U64(sampling.seed, has_seed), "N", "the same seed gives the same answer [fresh]"},
     {"system", 0, ANSWER, WRITES, TEXT(system), "TEXT", "system text of the chat"},
     {"thinking", 0, ANSWER, WRITES, FLAG(thinking), NULL, "let the model think before it answers"},
     {"stop", 0, ANSWER, WRITES, LIST(stop), "TEXT", "end before this text; may be repeated"},
     {"ignore-eos", 0, ANSWER, GENERATE, FLAG(ignore_eos), NULL, "go on after an end token"},
     {"special", 0, ANSWER, GENERATE | TOKENIZE, FLAG(special), NULL, "print, or parse, control tokens too"},
-    {"top-k", 0, SAMPLING, WRITES, I32(sampling.top_k, -1, 0, 1 << 30), "N",
+    {"top-k", 0, SAMPLING, WRITES, I32(sampling.top_k, WEFT_RANGE_TOP_K), "N",
      "keep the N likeliest; 0 is off [the model's]"},
-    {"top-p", 0, SAMPLING, WRITES, F32(sampling.top_p, -1, 0, 1), "X",
+    {"top-p", 0, SAMPLING, WRITES, F32(sampling.top_p, WEFT_RANGE_TOP_P), "X",
      "keep the likeliest up to this mass [the model's]"},
-    {"min-p", 0, SAMPLING, WRITES, F32(sampling.min_p, 0, 0, 1), "X", "keep what has this share of the likeliest"},
-    {"repetition-penalty", 0, SAMPLING, WRITES, F32(sampling.repetition_penalty, 1, 0, 100), "X",
+    {"min-p", 0, SAMPLING, WRITES, F32(sampling.min_p, WEFT_RANGE_MIN_P), "X",
+     "keep what has this share of the likeliest"},
+    {"repetition-penalty", 0, SAMPLING, WRITES, F32(sampling.repetition_penalty, WEFT_RANGE_REPETITION_PENALTY), "X",
      "over prompt and answer"},
-    {"presence-penalty", 0, SAMPLING, WRITES, F32(sampling.presence_penalty, 0, -2, 2), "X", "over the answer"},
-    {"frequency-penalty", 0, SAMPLING, WRITES, F32(sampling.frequency_penalty, 0, -2, 2), "X", "over the answer"},
-    {"diffusion-steps", 0, DIFFUSION, WRITES, U32(entropy_bound.max_steps, 0, 0, 4096), "N",
+    {"presence-penalty", 0, SAMPLING, WRITES, F32(sampling.presence_penalty, WEFT_RANGE_PRESENCE_PENALTY), "X",
+     "over the answer"},
+    {"frequency-penalty", 0, SAMPLING, WRITES, F32(sampling.frequency_penalty, WEFT_RANGE_FREQUENCY_PENALTY), "X",
+     "over the answer"},
+    {"diffusion-steps", 0, DIFFUSION, WRITES, U32(entropy_bound.max_steps, WEFT_RANGE_MAX_STEPS), "N",
      "most denoise steps of a canvas [the model's]"},
     {"diffusion-seed", 0, DIFFUSION, WRITES, U64(diffusion_seed, has_diffusion_seed), "N",
      "seed of the canvas; --seed by another name"},
-    {"diffusion-blocks", 0, DIFFUSION, WRITES, U32(canvases, 0, 0, 65536), "N", "most canvases [0: from --max-tokens]"},
-    {"diffusion-t-min", 0, DIFFUSION, WRITES, F32(entropy_bound.t_min, -1, 0, 100), "X",
+    {"diffusion-blocks", 0, DIFFUSION, WRITES, U32(canvases, WEFT_RANGE_CANVASES), "N",
+     "most canvases [0: from --max-tokens]"},
+    {"diffusion-t-min", 0, DIFFUSION, WRITES, F32(entropy_bound.t_min, WEFT_RANGE_T_MIN), "X",
      "temperature at the last step [the model's]"},
-    {"diffusion-t-max", 0, DIFFUSION, WRITES, F32(entropy_bound.t_max, -1, 0, 100), "X",
+    {"diffusion-t-max", 0, DIFFUSION, WRITES, F32(entropy_bound.t_max, WEFT_RANGE_T_MAX), "X",
      "temperature at the first step [the model's]"},
-    {"diffusion-entropy-bound", 0, DIFFUSION, WRITES, F32(entropy_bound.entropy_bound, -1, 0, 1e9), "X",
+    {"diffusion-entropy-bound", 0, DIFFUSION, WRITES, F32(entropy_bound.entropy_bound, WEFT_RANGE_ENTROPY_BOUND), "X",
      "entropy that accepted tokens may add up to [the model's]"},
-    {"diffusion-stability", 0, DIFFUSION, WRITES, I32(entropy_bound.stability, -1, 0, 8), "N",
+    {"diffusion-stability", 0, DIFFUSION, WRITES, I32(entropy_bound.stability, WEFT_RANGE_STABILITY), "N",
      "equal argmax canvases before an early stop [the model's]"},
-    {"diffusion-confidence", 0, DIFFUSION, WRITES, F32(entropy_bound.confidence, -1, 0, 1e9), "X",
+    {"diffusion-confidence", 0, DIFFUSION, WRITES, F32(entropy_bound.confidence, WEFT_RANGE_CONFIDENCE), "X",
      "mean entropy below which a canvas may stop [the model's]"},
     {"no-self-conditioning", 0, DIFFUSION, WRITES, FLAG(entropy_bound.no_self_conditioning), NULL,
      "keep the soft embedding at zero, to compare"},
@@ -137,8 +147,8 @@ static const weft_option product_rows[] = {
     {"tls-cert", 0, SERVER, SERVE, TEXT(tls_cert), "FILE",
      "speak TLS: the certificate with its chain, as PEM; with --tls-key"},
     {"tls-key", 0, SERVER, SERVE, TEXT(tls_key), "FILE", "the key of that certificate, as PEM without a password"},
-    {"socket-mode", 0, SERVER, SERVE, TEXT(socket_mode), "OCTAL",
-     "who may connect to the unix socket, as for chmod [660]"},
+    {"socket-mode", 0, SERVER, SERVE, TEXT_OR(socket_mode, "660"), "OCTAL",
+     "who may connect to the unix socket, as for chmod"},
     {"allow-origin", 0, SERVER, SERVE, LIST(origins), "ORIGIN",
      "pages of this origin may ask, and its host be asked for; may be repeated"},
     {"directory", 0, SERVER, SERVE, TEXT(directory), "DIR",
@@ -149,7 +159,8 @@ static const weft_option product_rows[] = {
      "how long SIGTERM waits for running requests"},
     {"frames", 0, OUTPUT, TOP, U32(frames, 0, 0, 1 << 30), "N", "end after N views [0: on a terminal never, else 1]"},
     {"interval", 0, OUTPUT, TOP, F32(interval, 1, 0.05, 3600), "S", "seconds between two views"},
-    {"logprobs", 0, OUTPUT, GENERATE, U32(logprobs, 0, 0, 20), "N", "with --json: logprobs of N alternatives"},
+    {"logprobs", 0, OUTPUT, GENERATE, U32(logprobs, WEFT_RANGE_TOP_LOGPROBS), "N",
+     "with --json: logprobs of N alternatives"},
     {"no-live", 0, OUTPUT, WRITES, FLAG(no_live), NULL, "no live redraw of the canvas on a terminal"},
     {"trace", 0, OUTPUT, GENERATE, TEXT(trace), "FILE", "one JSON object per denoise step"},
     {"output", 'o', OUTPUT, TRACE, TEXT(output), "FILE", "where the result goes"},
@@ -172,9 +183,10 @@ static void *field(weft_config *config, size_t at) {
 }
 
 static void set_default(weft_config *config, const weft_option *o) {
-  if (o->kind == WEFT_OPTION_U32) *(uint32_t *)field(config, o->at) = (uint32_t)o->initial;
-  if (o->kind == WEFT_OPTION_I32) *(int32_t *)field(config, o->at) = (int32_t)o->initial;
-  if (o->kind == WEFT_OPTION_F32) *(float *)field(config, o->at) = (float)o->initial;
+  if (o->kind == WEFT_OPTION_U32) *(uint32_t *)field(config, o->at) = (uint32_t)o->range.initial;
+  if (o->kind == WEFT_OPTION_I32) *(int32_t *)field(config, o->at) = (int32_t)o->range.initial;
+  if (o->kind == WEFT_OPTION_F32) *(float *)field(config, o->at) = (float)o->range.initial;
+  if (o->kind == WEFT_OPTION_TEXT) *(const char **)field(config, o->at) = o->text;
 }
 
 /* Two commands may have rows with other defaults for one field: those of the command itself come last. */
@@ -191,7 +203,6 @@ void weft_config_answer(const weft_config *config, weft_generate_params *params)
   params->sampling = config->sampling;
   params->entropy_bound = config->entropy_bound;
   params->has_seed = config->has_seed;
-  params->seed = config->seed;
 }
 
 void weft_generate_defaults(weft_generate_params *params) {
@@ -210,6 +221,22 @@ void weft_config_fill_open(weft_open_options *options) {
   if (options->rows == 0) options->rows = config.rows;
   if (options->pins == 0) options->pins = config.pins;
   if (options->saved_canvases == 0) options->saved_canvases = config.saved_canvases;
+}
+
+void weft_config_fill_server(weft_server_options *options) {
+  weft_config config;
+  set_defaults(&config, NULL, WEFT_CMD_SERVE);
+  if (options->host == NULL) options->host = config.host;
+  if (options->socket_mode == 0) options->socket_mode = weft_config_mode(config.socket_mode);
+  if (options->body_mib == 0) options->body_mib = config.body_mib;
+  if (options->connections == 0) options->connections = config.connections;
+}
+
+uint32_t weft_config_mode(const char *text) {
+  size_t n = strlen(text);
+  bool octal = n > 0 && n <= 4 && strspn(text, "01234567") == n;
+  unsigned long mode = octal ? strtoul(text, NULL, 8) : 0;
+  return mode <= 0777 ? (uint32_t)mode : 0;
 }
 
 static const weft_option *find_row(const weft_option_table *more, const char *name, size_t n, unsigned command) {
@@ -231,8 +258,9 @@ static const weft_option *find_letter(const weft_option_table *more, char letter
 static weft_status bad_value(const weft_option *o, const char *value, weft_error *error) {
   if (o->kind == WEFT_OPTION_U64)
     return weft_fail(error, WEFT_E_INVALID, "--%s: '%s' is no whole number", o->name, value);
-  return weft_fail(error, WEFT_E_INVALID, "--%s: '%s' must be %s from %g to %g", o->name, value,
-                   o->kind != WEFT_OPTION_F32 ? "a whole number" : "a number", o->low, o->high);
+  char allowed[WEFT_RANGE_TEXT];
+  return weft_fail(error, WEFT_E_INVALID, "--%s: '%s' must be %s %s", o->name, value,
+                   o->kind != WEFT_OPTION_F32 ? "a whole number" : "a number", weft_range_text(&o->range, allowed));
 }
 
 static weft_status set_value(weft_config *config, const weft_option *o, const char *value, weft_error *error) {
@@ -244,7 +272,7 @@ static weft_status set_value(weft_config *config, const weft_option *o, const ch
     if (!whole) return bad_value(o, value, error);
     if (o->kind == WEFT_OPTION_U64) {
       *(uint64_t *)field(config, o->at) = number;
-    } else if ((double)number < o->low || (double)number > o->high) {
+    } else if (!weft_range_has(&o->range, (double)number) && (double)number != o->range.initial) {
       return bad_value(o, value, error);
     } else if (o->kind == WEFT_OPTION_I32) {
       *(int32_t *)field(config, o->at) = (int32_t)number;
@@ -253,9 +281,7 @@ static weft_status set_value(weft_config *config, const weft_option *o, const ch
     }
   } else if (o->kind == WEFT_OPTION_F32) {
     double number = strtod(value, &end);
-    if (end == value || *end != 0 || !isfinite(number) || number < o->low || number > o->high) {
-      return bad_value(o, value, error);
-    }
+    if (end == value || *end != 0 || !weft_range_has(&o->range, number)) return bad_value(o, value, error);
     *(float *)field(config, o->at) = (float)number;
   } else if (o->kind == WEFT_OPTION_TEXT) {
     *(const char **)field(config, o->at) = value;
@@ -391,7 +417,7 @@ weft_status weft_config_parse(weft_config *config, const weft_option_table *more
   if (command == WEFT_CMD_SERVE) status = parse_file_and_environment(config, argc, argv, error);
   if (status == WEFT_OK) status = parse_arguments(config, more, command, argc, argv, error);
   if (status == WEFT_OK && config->has_diffusion_seed) {
-    config->seed = config->diffusion_seed;
+    config->sampling.seed = config->diffusion_seed;
     config->has_seed = true;
   }
   return status;
@@ -408,7 +434,8 @@ static void print_row(const weft_option *o, FILE *to) {
                  o->letter != 0 ? "," : " ", o->name, o->argument != NULL ? " " : "",
                  o->argument != NULL ? o->argument : "");
   bool is_number = o->kind == WEFT_OPTION_U32 || o->kind == WEFT_OPTION_F32;
-  if (is_number && strchr(o->help, '[') == NULL) (void)snprintf(initial, sizeof initial, " [%g]", o->initial);
+  if (is_number && strchr(o->help, '[') == NULL) (void)snprintf(initial, sizeof initial, " [%g]", o->range.initial);
+  if (o->text != NULL) (void)snprintf(initial, sizeof initial, " [%s]", o->text);
   (void)fprintf(to, "  %-34s %s%s\n", left, o->help, initial);
 }
 

@@ -15,6 +15,7 @@
 #include <stdio.h>
 
 #include "api/weft.h"
+#include "base/range.h"
 #include "base/status.h"
 
 enum { WEFT_LIST_MAX = 64 };
@@ -69,23 +70,29 @@ typedef struct weft_option {
   const char *topic; /* heading of --help under which the option stands */
   unsigned commands; /* WEFT_FOR_... */
   weft_option_kind kind;
-  size_t at;    /* of the value in the struct that the table fills */
-  size_t given; /* of a bool there that says that the option was given; 0: none */
-  double initial, low, high;
+  size_t at;                   /* of the value in the struct that the table fills */
+  size_t given;                /* of a bool there that says that the option was given; 0: none */
+  weft_range range;            /* of a number */
+  const char *text;            /* of a text: its default, NULL: none */
   const char *argument, *help; /* a default that is no plain number stands in the help in brackets */
 } weft_option;
 
-/* The kind, place and range of a row, for a table that fills a struct of this type. */
-#define WEFT_OPTION_IS_FLAG(type, field) WEFT_OPTION_FLAG, offsetof(type, field), 0, 0, 0, 0
-#define WEFT_OPTION_IS_TEXT(type, field) WEFT_OPTION_TEXT, offsetof(type, field), 0, 0, 0, 0
-#define WEFT_OPTION_IS_LIST(type, field) WEFT_OPTION_LIST, offsetof(type, field), 0, 0, 0, 0
-#define WEFT_OPTION_IS_U32(type, field, initial, low, high) \
-  WEFT_OPTION_U32, offsetof(type, field), 0, initial, low, high
-#define WEFT_OPTION_IS_I32(type, field, initial, low, high) \
-  WEFT_OPTION_I32, offsetof(type, field), 0, initial, low, high
-#define WEFT_OPTION_IS_F32(type, field, initial, low, high) \
-  WEFT_OPTION_F32, offsetof(type, field), 0, initial, low, high
-#define WEFT_OPTION_IS_U64(type, field, given) WEFT_OPTION_U64, offsetof(type, field), offsetof(type, given), 0, 0, 0
+/* The kind, place and range of a row, for a table that fills a struct of this type. A range is the members of a
+ * weft_range, of which `above` may be left out. */
+#define WEFT_OPTION_IS_FLAG(type, field)          WEFT_OPTION_FLAG, offsetof(type, field), 0, WEFT_NO_RANGE, NULL
+#define WEFT_OPTION_IS_TEXT(type, field)          WEFT_OPTION_IS_TEXT_OR(type, field, NULL)
+#define WEFT_OPTION_IS_TEXT_OR(type, field, text) WEFT_OPTION_TEXT, offsetof(type, field), 0, WEFT_NO_RANGE, text
+#define WEFT_OPTION_IS_LIST(type, field)          WEFT_OPTION_LIST, offsetof(type, field), 0, WEFT_NO_RANGE, NULL
+#define WEFT_OPTION_IS_U64(type, field, given) \
+  WEFT_OPTION_U64, offsetof(type, field), offsetof(type, given), WEFT_NO_RANGE, NULL
+#define WEFT_OPTION_IS_U32(type, field, ...) \
+  WEFT_OPTION_U32, offsetof(type, field), 0, WEFT_OPTION_RANGE(__VA_ARGS__, false, 0)
+#define WEFT_OPTION_IS_I32(type, field, ...) \
+  WEFT_OPTION_I32, offsetof(type, field), 0, WEFT_OPTION_RANGE(__VA_ARGS__, false, 0)
+#define WEFT_OPTION_IS_F32(type, field, ...) \
+  WEFT_OPTION_F32, offsetof(type, field), 0, WEFT_OPTION_RANGE(__VA_ARGS__, false, 0)
+#define WEFT_OPTION_RANGE(initial, least, greatest, above, ...) /* the rest: what filled up */ \
+  {initial, least, greatest, above}, NULL
 
 /* Headings of --help that product and laboratory share. */
 #define WEFT_TOPIC_FIRST      "What everybody needs first"
@@ -115,7 +122,7 @@ typedef struct weft_config {
   weft_sampling sampling;
   weft_entropy_bound entropy_bound;
   bool has_seed, has_diffusion_seed;
-  uint64_t seed, diffusion_seed;
+  uint64_t diffusion_seed;
   /* trace, top */
   const char *key_file, *output;
   uint32_t frames;
@@ -126,6 +133,8 @@ typedef struct weft_config {
   char *owned[WEFT_LIST_MAX];
   uint32_t n_owned;
 } weft_config;
+
+struct weft_server_options;
 
 /* Rows beside the product's own, which fill a struct of n_bytes that begins with a weft_config. */
 typedef struct weft_option_table {
@@ -146,8 +155,11 @@ void weft_config_help(const weft_option_table *more, unsigned command, FILE *to)
 void weft_config_answer(const weft_config *config, weft_generate_params *params);
 /* Options of weft_open from the configuration. */
 weft_open_options weft_config_open(const weft_config *config);
-/* Numbers of options that are 0 and have a default get it: the one of the table's row. */
+/* Members that are 0, or NULL, and have a default get it: the one of the table's row. */
 void weft_config_fill_open(weft_open_options *options);
+void weft_config_fill_server(struct weft_server_options *options);
+/* The bits of an option such as 660; 0: these are no three octal digits. */
+uint32_t weft_config_mode(const char *text);
 /* "2,5,9" to ids; the caller frees. */
 weft_status weft_config_ids(const char *text, const char *flag, int32_t **ids, uint32_t *n, weft_error *error);
 

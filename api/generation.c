@@ -15,10 +15,7 @@
 #include "api/stops.h"
 #include "base/memory.h"
 
-enum {
-  MAX_TOKENS_DEFAULT = 1024,
-  DELTA_TOKENS_MAX = 256 /* of one delta: a reader that comes late takes a long answer in pieces */
-};
+enum { DELTA_TOKENS_MAX = 256 /* of one delta: a reader that comes late takes a long answer in pieces */ };
 _Static_assert((int)WEFT_ANSWERS_MAX == (int)WEFT_SUBMISSION_MAX, "what weft.h promises, the engine takes");
 
 struct weft_generation {
@@ -131,8 +128,7 @@ static void fill_sampling(const weft_generation *g, const weft_generate_params *
   resolve_sampling(info, &out->sampling);
   resolve_entropy_bound(info, &out->entropy_bound);
   out->sampling.logprobs = p->sampling.logprobs || p->score;
-  out->sampling.seed = out->entropy_bound.seed = p->has_seed ? p->seed : fresh_seed();
-  out->sampling.choice = out->entropy_bound.choice = p->choice;
+  if (!p->has_seed) out->sampling.seed = fresh_seed();
 }
 
 static bool answers_by_canvas(const weft_generation *g, const weft_generate_params *p) {
@@ -142,7 +138,7 @@ static bool answers_by_canvas(const weft_generation *g, const weft_generate_para
 
 /* Tokens that are asked for; the engine cuts them to what the context leaves. */
 static uint32_t choose_length(const weft_generation *g, const weft_generate_params *p, bool canvas) {
-  uint32_t max_tokens = p->max_tokens > 0 ? p->max_tokens : MAX_TOKENS_DEFAULT;
+  uint32_t max_tokens = p->max_tokens > 0 ? p->max_tokens : WEFT_ANSWER_TOKENS;
   if (!canvas || p->canvases == 0) return max_tokens;
   uint64_t most = (uint64_t)p->canvases * weft_model_get_info(g->model->model)->canvas_length;
   if (p->max_tokens > 0 && most >= max_tokens) return max_tokens;
@@ -267,7 +263,7 @@ static weft_status prepare_choices(submission *s, const weft_generate_params *pa
   for (uint32_t k = 1; k < n && status == WEFT_OK; k++) {
     p.prompt = (weft_prompt){0};
     p.sibling = s->out[first];
-    p.choice += 1;
+    p.sampling.choice += 1;
     status = prepare_at(s, &p, first + k, error);
     s->request[first + k].joins = true;
   }

@@ -234,7 +234,7 @@ weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft
   weft_status status = WEFT_OK;
   if (config->tls_cert != NULL || config->tls_key != NULL)
     status = weft_http_renew(http, config->tls_cert, config->tls_key, error);
-  if (status == WEFT_OK) status = http_listen(http, config->host == NULL ? "127.0.0.1" : config->host, error);
+  if (status == WEFT_OK) status = http_listen(http, config->host, error);
   if (status == WEFT_OK) status = start_network(http, error);
   if (status != WEFT_OK) {
     weft_http_close(http);

@@ -55,7 +55,7 @@ typedef struct weft_note {
 } weft_note;
 
 typedef struct weft_http_config {
-  const char *host;               /* [127.0.0.1]; unix:PATH is a unix socket */
+  const char *host;               /* unix:PATH is a unix socket */
   uint32_t port;                  /* 0: a free one */
   uint32_t socket_mode;           /* of a unix socket: who may connect */
   const char *tls_cert, *tls_key; /* files in PEM, both or neither; NULL: plain HTTP */

@@ -9,49 +9,49 @@
 
 #include "api/openai.h"
 #include "base/memory.h"
-#include "model/sampler.h"
+#include "base/range.h"
+#include "model/chat.h"
 
 typedef enum field_kind { BOOL, U32, I32, REAL, SEED } field_kind;
 
 typedef struct field_row {
   const char *name;
   field_kind kind;
-  size_t at;        /* in weft_generate_params */
-  double low, high; /* both allowed */
-  unsigned kinds;   /* which endpoints */
+  size_t at; /* in weft_generate_params */
+  weft_range range;
+  unsigned kinds; /* which endpoints */
 } field_row;
 
 enum { BOTH = WEFT_OPENAI_CHAT | WEFT_OPENAI_COMPLETIONS, TURNS_MAX = 4096, STOPS_MAX = 64 };
 
 #define AT(field) offsetof(weft_generate_params, field)
-#define TINY      1e-6
 
 static const field_row fields[] = {
-    {"temperature", REAL, AT(sampling.temperature), 0, 100, BOTH},
-    {"top_p", REAL, AT(sampling.top_p), TINY, 1, BOTH},
-    {"top_k", I32, AT(sampling.top_k), -1, INT_MAX, BOTH},
-    {"min_p", REAL, AT(sampling.min_p), 0, 1, BOTH},
-    {"repetition_penalty", REAL, AT(sampling.repetition_penalty), TINY, 100, BOTH},
-    {"presence_penalty", REAL, AT(sampling.presence_penalty), -2, 2, BOTH},
-    {"frequency_penalty", REAL, AT(sampling.frequency_penalty), -2, 2, BOTH},
-    {"max_tokens", U32, AT(max_tokens), 1, UINT32_MAX, BOTH},
-    {"max_completion_tokens", U32, AT(max_tokens), 1, UINT32_MAX, WEFT_OPENAI_CHAT}, /* the newer name wins */
-    {"seed", SEED, AT(seed), 0, 0, BOTH},
-    {"ignore_eos", BOOL, AT(ignore_eos), 0, 0, BOTH},
-    {"priority", I32, AT(priority), INT_MIN, INT_MAX, BOTH},
-    {"timeout_ms", U32, AT(timeout_ms), 1, UINT32_MAX, BOTH},
-    {"thinking", BOOL, AT(prompt.thinking), 0, 0, WEFT_OPENAI_CHAT},
+    {"temperature", REAL, AT(sampling.temperature), {WEFT_RANGE_TEMPERATURE}, BOTH},
+    {"top_p", REAL, AT(sampling.top_p), {WEFT_RANGE_TOP_P}, BOTH},
+    {"top_k", I32, AT(sampling.top_k), {-1, -1, INT32_MAX, false}, BOTH}, /* WEFT_RANGE_TOP_K, and -1 for off */
+    {"min_p", REAL, AT(sampling.min_p), {WEFT_RANGE_MIN_P}, BOTH},
+    {"repetition_penalty", REAL, AT(sampling.repetition_penalty), {WEFT_RANGE_REPETITION_PENALTY}, BOTH},
+    {"presence_penalty", REAL, AT(sampling.presence_penalty), {WEFT_RANGE_PRESENCE_PENALTY}, BOTH},
+    {"frequency_penalty", REAL, AT(sampling.frequency_penalty), {WEFT_RANGE_FREQUENCY_PENALTY}, BOTH},
+    {"max_tokens", U32, AT(max_tokens), {WEFT_RANGE_MAX_TOKENS}, BOTH},
+    {"max_completion_tokens", U32, AT(max_tokens), {WEFT_RANGE_MAX_TOKENS}, WEFT_OPENAI_CHAT}, /* the newer name wins */
+    {"seed", SEED, AT(sampling.seed), WEFT_NO_RANGE, BOTH},
+    {"ignore_eos", BOOL, AT(ignore_eos), WEFT_NO_RANGE, BOTH},
+    {"priority", I32, AT(priority), {0, INT_MIN, INT_MAX, false}, BOTH},
+    {"timeout_ms", U32, AT(timeout_ms), {0, 1, UINT32_MAX, false}, BOTH},
+    {"thinking", BOOL, AT(prompt.thinking), WEFT_NO_RANGE, WEFT_OPENAI_CHAT},
 };
 
 static const field_row diffusion_fields[] = {
-    {"steps", U32, AT(entropy_bound.max_steps), 1, 4096, BOTH},
-    {"seed", SEED, AT(seed), 0, 0, BOTH},
-    {"blocks", U32, AT(canvases), 1, 65536, BOTH},
-    {"t_min", REAL, AT(entropy_bound.t_min), TINY, 100, BOTH},
-    {"t_max", REAL, AT(entropy_bound.t_max), TINY, 100, BOTH},
-    {"entropy_bound", REAL, AT(entropy_bound.entropy_bound), 0, 1e9, BOTH},
-    {"stability", I32, AT(entropy_bound.stability), 0, WEFT_STABILITY_MAX, BOTH},
-    {"confidence", REAL, AT(entropy_bound.confidence), 0, 1e9, BOTH},
+    {"steps", U32, AT(entropy_bound.max_steps), {WEFT_RANGE_MAX_STEPS}, BOTH},
+    {"seed", SEED, AT(sampling.seed), WEFT_NO_RANGE, BOTH},
+    {"blocks", U32, AT(canvases), {WEFT_RANGE_CANVASES}, BOTH},
+    {"t_min", REAL, AT(entropy_bound.t_min), {WEFT_RANGE_T_MIN}, BOTH},
+    {"t_max", REAL, AT(entropy_bound.t_max), {WEFT_RANGE_T_MAX}, BOTH},
+    {"entropy_bound", REAL, AT(entropy_bound.entropy_bound), {WEFT_RANGE_ENTROPY_BOUND}, BOTH},
+    {"stability", I32, AT(entropy_bound.stability), {WEFT_RANGE_STABILITY}, BOTH},
+    {"confidence", REAL, AT(entropy_bound.confidence), {WEFT_RANGE_CONFIDENCE}, BOTH},
 };
 
 /* What would change the answer and is not done. The value of each that asks for nothing is let
@@ -164,9 +164,10 @@ static weft_status get_number(const json_t *value, const field_row *row, const c
   if (!json_is_number(value)) return wrong(why, name, whole ? "a whole number" : "a number");
   double number = json_number_value(value);
   if (whole && number != floor(number)) return wrong(why, name, "a whole number");
-  if (!(number >= row->low && number <= row->high)) {
-    return weft_refuse(why, 400, "invalid_value", name, "%s is %.12g; it must be from %.10g to %.10g", name, number,
-                       row->low, row->high);
+  if (!weft_range_has(&row->range, number)) {
+    char allowed[WEFT_RANGE_TEXT];
+    return weft_refuse(why, 400, "invalid_value", name, "%s is %.12g; it must be %s", name, number,
+                       weft_range_text(&row->range, allowed));
   }
   *out = number;
   return WEFT_OK;
@@ -184,7 +185,7 @@ static weft_status set_field(weft_generate_params *params, const field_row *row,
   if (row->kind == SEED) {
     if (!json_is_integer(value)) return wrong(why, name, "a whole number of at most 63 bits");
     params->has_seed = true;
-    params->seed = (uint64_t)json_integer_value(value);
+    params->sampling.seed = (uint64_t)json_integer_value(value);
     return WEFT_OK;
   }
   weft_status status = get_number(value, row, name, &number, why);
@@ -203,10 +204,10 @@ static weft_status get_bool(const json_t *object, const char *name, bool *out, w
   return WEFT_OK;
 }
 
-static weft_status get_count(const json_t *object, const char *name, double low, double high, uint32_t *out,
-                             bool *given, weft_refusal *why) {
+static weft_status get_count(const json_t *object, const char *name, weft_range range, uint32_t *out, bool *given,
+                             weft_refusal *why) {
   const json_t *value = get(object, name);
-  const field_row row = {.name = name, .kind = U32, .low = low, .high = high};
+  const field_row row = {.name = name, .kind = U32, .range = range};
   double number;
   if (given != NULL) *given = value != NULL;
   if (value == NULL) return WEFT_OK;
@@ -251,19 +252,16 @@ static weft_status content_text(weft_gen *gen, const json_t *content, const char
 }
 
 static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
-  static const char *const roles[] = {"system", "developer", "user", "assistant"};
   char field[64];
   (void)snprintf(field, sizeof field, "messages[%zu]", i);
   if (!json_is_object(message)) return wrong(why, field, "an object with role and content");
   turn->role = json_string_value(json_object_get(message, "role"));
   (void)snprintf(field, sizeof field, "messages[%zu].role", i);
   if (turn->role == NULL) return wrong(why, field, "a string");
-  bool known = false;
-  for (size_t k = 0; k < sizeof roles / sizeof *roles; k++) known = known || strcmp(turn->role, roles[k]) == 0;
   if (strcmp(turn->role, "tool") == 0 || strcmp(turn->role, "function") == 0) {
     return weft_refuse(why, 400, "unsupported", field, "%s is '%s': tool calls are not supported", field, turn->role);
   }
-  if (!known) {
+  if (!weft_chat_is_role(turn->role)) {
     return weft_refuse(why, 400, "invalid_value", field,
                        "%s is '%.32s'; it must be system, developer, user or assistant", field, turn->role);
   }
@@ -372,6 +370,8 @@ static weft_status read_stop(weft_gen *gen, const json_t *stop, weft_refusal *wh
 }
 
 static weft_status read_bias(weft_gen *gen, const json_t *bias, weft_refusal *why) {
+  static const weft_range range = {WEFT_RANGE_LOGIT_BIAS};
+  char allowed[WEFT_RANGE_TEXT];
   if (bias == NULL) return WEFT_OK;
   size_t n = json_object_size(bias), i = 0;
   if (!json_is_object(bias)) return wrong(why, "logit_bias", "an object from token ids to numbers");
@@ -390,9 +390,9 @@ static weft_status read_bias(weft_gen *gen, const json_t *bias, weft_refusal *wh
     if (*key == 0 || *end != 0 || id < 0 || id > INT32_MAX) {
       return weft_refuse(why, 400, "invalid_value", "logit_bias", "logit_bias: '%.32s' is no token id", key);
     }
-    if (!json_is_number(value) || !(number >= -100 && number <= 100)) {
-      return weft_refuse(why, 400, "invalid_value", "logit_bias", "logit_bias of %ld must be a number from -100 to 100",
-                         id);
+    if (!json_is_number(value) || !weft_range_has(&range, number)) {
+      return weft_refuse(why, 400, "invalid_value", "logit_bias", "logit_bias of %ld must be a number %s", id,
+                         weft_range_text(&range, allowed));
     }
     entries[i++] = (weft_logit_bias){(int32_t)id, (float)number};
   }
@@ -402,15 +402,16 @@ static weft_status read_bias(weft_gen *gen, const json_t *bias, weft_refusal *wh
 }
 
 static weft_status read_logprobs(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
+  static const weft_range range = {WEFT_RANGE_TOP_LOGPROBS};
   weft_sampling *s = &gen->params.sampling;
   if (kind == WEFT_OPENAI_COMPLETIONS) {
     if (json_is_false(json_object_get(root, "logprobs"))) return WEFT_OK;
-    return get_count(root, "logprobs", 0, WEFT_TOP_LOGPROBS_MAX, &s->n_top_logprobs, &s->logprobs, why);
+    return get_count(root, "logprobs", range, &s->n_top_logprobs, &s->logprobs, why);
   }
   bool top = false;
   weft_status status = get_bool(root, "logprobs", &s->logprobs, why);
   if (status == WEFT_OK) {
-    status = get_count(root, "top_logprobs", 0, WEFT_TOP_LOGPROBS_MAX, &s->n_top_logprobs, &top, why);
+    status = get_count(root, "top_logprobs", range, &s->n_top_logprobs, &top, why);
   }
   if (status == WEFT_OK && s->n_top_logprobs > 0 && !s->logprobs) {
     return weft_refuse(why, 400, "invalid_value", "top_logprobs", "top_logprobs needs \"logprobs\": true");
@@ -542,9 +543,10 @@ static weft_status check_refused(const json_t *root, weft_refusal *why) {
 /* How many answers are made of each prompt, and how many of them are given. */
 static weft_status read_choices(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
   gen->n_given = 1;
-  weft_status status = get_count(root, "n", 1, WEFT_ANSWERS_MAX, &gen->n_given, NULL, why);
+  static const weft_range answers = {1, 1, WEFT_ANSWERS_MAX, false};
+  weft_status status = get_count(root, "n", answers, &gen->n_given, NULL, why);
   gen->n_choices = gen->n_given;
-  if (status == WEFT_OK) status = get_count(root, "best_of", 1, WEFT_ANSWERS_MAX, &gen->n_choices, NULL, why);
+  if (status == WEFT_OK) status = get_count(root, "best_of", answers, &gen->n_choices, NULL, why);
   if (status != WEFT_OK || gen->n_choices == gen->n_given) return status;
   if (kind != WEFT_OPENAI_COMPLETIONS) {
     return weft_refuse(why, 400, "unsupported", "best_of",
@@ -570,8 +572,7 @@ static weft_status read_fields(weft_gen *gen, weft_openai_kind kind, const json_
     weft_status status = set_field(&gen->params, row, row->name, value, why);
     if (status != WEFT_OK) return status;
   }
-  if (get(root, "top_k") != NULL && gen->params.sampling.top_k < 0)
-    gen->params.sampling.top_k = 0; /* -1 is the word for off */
+  if (get(root, "top_k") != NULL && gen->params.sampling.top_k < 0) gen->params.sampling.top_k = 0;
   const json_t *model = get(root, "model");
   if (model != NULL && !json_is_string(model)) return wrong(why, "model", "a string");
   gen->params.model = json_string_value(model);

@@ -6,12 +6,13 @@
  * host that was asked for, the page's origin, and what the browser says of the two. */
 #include <string.h>
 
+#include "api/config.h"
 #include "api/prometheus.h"
 #include "api/router.h"
 #include "base/log.h"
 #include "base/memory.h"
 
-enum { BODY_MIB = 8, CONNECTIONS = 1024, IDLE_SECONDS = 120, N_WORKERS = 4, BODIES_FACTOR = 16, SOCKET_MODE = 0660 };
+enum { IDLE_SECONDS = 120, N_WORKERS = 4, BODIES_FACTOR = 16 };
 
 /* The codes that are counted each; others count as the last. */
 static const int codes[WEFT_CODES_MAX] = {200, 204, 400, 401, 403, 404, 405, 408, 409, 413, 429, 499, 500, 503, 504, 0};
@@ -244,8 +245,10 @@ static uint32_t longest_context(const weft_runtime *runtime) {
   return longest;
 }
 
-weft_status weft_server_open(const weft_server_options *o, weft_runtime *runtime, weft_server **out,
+weft_status weft_server_open(const weft_server_options *options, weft_runtime *runtime, weft_server **out,
                              weft_error *error) {
+  weft_server_options filled = *options, *const o = &filled;
+  weft_config_fill_server(&filled);
   *out = NULL;
   weft_status status = check_origins(o, error);
   if (status != WEFT_OK) return status;
@@ -257,15 +260,15 @@ weft_status weft_server_open(const weft_server_options *o, weft_runtime *runtime
   s->origins = o->origins;
   s->n_origins = o->n_origins;
   s->json_limits = weft_json_limits(longest_context(runtime));
-  uint64_t body = (uint64_t)(o->body_mib == 0 ? BODY_MIB : o->body_mib) << 20;
+  uint64_t body = (uint64_t)o->body_mib << 20;
   weft_http_config config = {.host = o->host,
                              .port = o->port,
-                             .socket_mode = o->socket_mode == 0 ? SOCKET_MODE : o->socket_mode,
+                             .socket_mode = o->socket_mode,
                              .tls_cert = o->tls_cert,
                              .tls_key = o->tls_key,
                              .body_bytes_max = body,
                              .bodies_bytes_max = body * BODIES_FACTOR,
-                             .connections_max = o->connections == 0 ? CONNECTIONS : o->connections,
+                             .connections_max = o->connections,
                              .n_workers = N_WORKERS,
                              .n_tenants = o->keys == NULL ? 1 : weft_keys_n_tenants(o->keys),
                              .clock_us = o->clock_us,

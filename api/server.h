@@ -14,15 +14,15 @@
 
 typedef struct weft_server weft_server;
 
-/* Zero-initialise; every zero means the default in brackets. */
+/* Zero-initialise; every zero means the default in brackets: [serve] is that of the option of the same name. */
 typedef struct weft_server_options {
-  const char *host;     /* [127.0.0.1]; unix:PATH is a unix socket */
+  const char *host;     /* [serve] unix:PATH is a unix socket */
   uint32_t port;        /* 0: a free one */
-  uint32_t socket_mode; /* [0660] who may connect to the unix socket */
+  uint32_t socket_mode; /* [serve] who may connect to the unix socket */
   const char *tls_cert; /* [none] files in PEM, with the chain and the key: TLS and nothing else is spoken */
   const char *tls_key;
-  uint32_t body_mib;     /* [8] */
-  uint32_t connections;  /* [1024] */
+  uint32_t body_mib;     /* [serve] */
+  uint32_t connections;  /* [serve] */
   uint32_t idle_seconds; /* [120] */
   const weft_keys *keys; /* NULL: everybody may ask, as tenant 0 */
   const char *const

@@ -116,6 +116,9 @@ typedef enum weft_format {
   WEFT_FORMAT_GBNF = 5         /* a text of a grammar as llama.cpp writes them */
 } weft_format;
 
+/* Most tokens of an answer for which neither tokens nor canvases are asked. */
+#define WEFT_ANSWER_TOKENS 1024
+
 /* One request. Exactly one of a prompt and a sibling. weft_generate_defaults fills the values that the options of
  * `weft generate` have: nothing special is asked for, and sampling is the model's. */
 typedef struct weft_generate_params {
@@ -124,12 +127,10 @@ typedef struct weft_generate_params {
   weft_mode mode;
   weft_prompt prompt;
   const weft_generation *sibling; /* not freed yet: its prompt again, computed once for both. Model, tenant, mode and
-                                     no_cache must be the same; choice should differ */
-  uint32_t max_tokens;            /* 0: to the context limit, at most 1024 */
+                                     no_cache must be the same; sampling.choice should differ */
+  uint32_t max_tokens;            /* 0: to the context limit, at most WEFT_ANSWER_TOKENS */
   weft_sampling sampling;
-  bool has_seed; /* false: a fresh seed */
-  uint64_t seed;
-  uint32_t choice;         /* parallel answers of one request draw differently */
+  bool has_seed;           /* false: a fresh seed in place of sampling.seed */
   bool score;              /* WEFT_DELTA_END says how likely the answer was; not defined for a canvas */
   const char *const *stop; /* stop strings: generation ends before them */
   uint32_t n_stop;
@@ -202,7 +203,7 @@ typedef struct weft_delta {
 WEFT_API int weft_submit(weft_runtime *runtime, const weft_generate_params *params, weft_generation **out, char *error,
                          size_t n_error);
 /* n_choices answers to each of n_prompts prompts, all of them or none: out[p * n_choices + k] is answer k to the prompt of
- * params[p], which is computed once for all of its answers; their choice counts from params[p].choice. At most
+ * params[p], which is computed once for all of its answers; their choice counts from params[p].sampling.choice. At most
  * WEFT_ANSWERS_MAX, all of one tenant. When they never fit at once (the tenant's limits, the queue, tokens per minute)
  * the line says how many do. On failure out holds NULL. */
 enum { WEFT_ANSWERS_MAX = 128 };

@@ -12,6 +12,13 @@ enum { MESSAGES_MAX = 1 << 16 };
 static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
 enum { N_ROLES = sizeof roles / sizeof *roles };
 
+bool weft_chat_is_role(const char *role) {
+  for (size_t i = 0; i < N_ROLES; i++) {
+    if (strcmp(role, roles[i]) == 0) return true;
+  }
+  return false;
+}
+
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static bool has_text(weft_bytes text, const char *word) {
@@ -138,11 +145,8 @@ static weft_status check_messages(const weft_chat *chat, const weft_chat_message
     return weft_fail(error, WEFT_E_TOO_LARGE, "%u messages; a conversation has at most %d", n, MESSAGES_MAX);
   }
   for (uint32_t i = 0; i < n; i++) {
-    bool known = false;
-    for (size_t r = 0; r < N_ROLES; r++) known = known || strcmp(messages[i].role, roles[r]) == 0;
-    if (known) continue;
-    return weft_fail(error, WEFT_E_INVALID,
-                     "messages[%u].role is '%.32s'; it must be system, developer, user, assistant or tool", i,
+    if (weft_chat_is_role(messages[i].role)) continue;
+    return weft_fail(error, WEFT_E_INVALID, "messages[%u].role is '%.32s'; it must be " WEFT_CHAT_ROLES, i,
                      messages[i].role);
   }
   if (options->thinking && chat->lacks_switch) {

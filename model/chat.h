@@ -18,8 +18,12 @@ extern "C" {
 
 typedef struct weft_chat weft_chat; /* immutable, any thread */
 
+/* What a message may be: every role a template is asked to render. */
+#define WEFT_CHAT_ROLES "system, developer, user, assistant or tool"
+bool weft_chat_is_role(const char *role);
+
 typedef struct weft_chat_message {
-  const char *role; /* "system", "developer", "user", "assistant", "tool" */
+  const char *role; /* one of WEFT_CHAT_ROLES */
   const char *content;
   size_t n_content;
   const char *thinking; /* of an assistant message, when known apart from content; else NULL */

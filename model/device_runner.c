@@ -53,7 +53,7 @@ static void settle_all(device_runner *r) {
 }
 
 void runner_start_canvas(const device_runner *r, const runner_slot *s, const weft_segment *segment, int32_t *tokens) {
-  const weft_entropy_bound *p = &s->params.entropy_bound;
+  const weft_sampling *p = &s->params.sampling;
   for (uint32_t i = 0; i < segment->n_rows; i++) {
     weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_INIT, segment->kv_len + i, 0};
     tokens[i] = (int32_t)weft_draw_below(&key, r->info.n_vocab);
@@ -168,8 +168,9 @@ static runner_inputs inputs_at(int32_t *memory, const runner_outputs *o) {
 static void ask_canvas_row(device_runner *r, const runner_inputs *in, uint32_t j, const weft_segment *segment,
                            uint64_t position) {
   const weft_entropy_bound *p = &r->slots[segment->slot].params.entropy_bound;
-  weft_draw_key draw = {p->seed, p->choice, WEFT_DRAW_CANVAS, position, segment->step};
-  weft_draw_key fresh = {p->seed, p->choice, WEFT_DRAW_RENOISE, position, segment->step};
+  const weft_sampling *s = &r->slots[segment->slot].params.sampling;
+  weft_draw_key draw = {s->seed, s->choice, WEFT_DRAW_CANVAS, position, segment->step};
+  weft_draw_key fresh = {s->seed, s->choice, WEFT_DRAW_RENOISE, position, segment->step};
   in->temperature[j] = weft_entropy_bound_temperature(p, segment->step);
   in->u[j] = weft_draw_uniform(&draw);
   in->fresh[j] = (int32_t)weft_draw_below(&fresh, r->info.n_vocab);

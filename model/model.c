@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
+#include "base/range.h"
 #include "model/keys.h"
 #include "model/layers.h"
 #include "model/models.h"
@@ -26,11 +27,16 @@ static weft_status check_limits(const weft_model_limits *limits, weft_error *err
                    limits->rows_max, limits->canvas_rows_max, limits->segments_max, ROWS_MAX);
 }
 
+/* What a request gets that leaves these numbers to the model; a file that names none has the plain distribution. */
 static weft_status read_sampling(weft_model *model, const weft_gguf *gguf, weft_error *error) {
+  static const weft_range temperature = {WEFT_RANGE_TEMPERATURE}, top_p = {WEFT_RANGE_TOP_P};
   model_keys keys = {gguf, model->hyper.arch, error};
   weft_model_info *info = &model->info;
-  weft_status status = model_keys_f32_or(&keys, "general.sampling.temp", 0, 100, 1.0f, &info->temperature);
-  if (status == WEFT_OK) status = model_keys_f32_or(&keys, "general.sampling.top_p", 0, 1, 1.0f, &info->top_p);
+  weft_status status = model_keys_f32_or(&keys, "general.sampling.temp", temperature.least, temperature.greatest, 1.0f,
+                                         &info->temperature);
+  if (status == WEFT_OK) {
+    status = model_keys_f32_or(&keys, "general.sampling.top_p", top_p.least, top_p.greatest, 1.0f, &info->top_p);
+  }
   if (status == WEFT_OK) status = model_keys_u32_or(&keys, "general.sampling.top_k", 0, INT32_MAX, 0, &info->top_k);
   return status;
 }

@@ -5,10 +5,11 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "base/range.h"
 #include "kernels/canvas.h"
 #include "kernels/sample.h"
 
-weft_sampling weft_sampling_default(void) {
+weft_sampling weft_sampling_neutral(void) {
   return (weft_sampling){.temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f};
 }
 
@@ -17,38 +18,36 @@ weft_entropy_bound weft_entropy_bound_default(void) {
       .max_steps = 48, .t_min = 0.4f, .t_max = 0.8f, .entropy_bound = 0.1f, .stability = 1, .confidence = 0.005f};
 }
 
-typedef struct float_range {
+typedef struct ranged_value {
   const char *name;
-  float value, low, high;
-  bool low_is_out; /* the interval is open at low */
-} float_range;
+  double value;
+  weft_range range;
+} ranged_value;
 
-static weft_status check_ranges(const float_range *rows, uint32_t n, weft_error *error) {
+static weft_status check_ranges(const ranged_value *rows, uint32_t n, weft_error *error) {
+  char allowed[WEFT_RANGE_TEXT];
   for (uint32_t i = 0; i < n; i++) {
-    const float_range *r = &rows[i];
-    bool inside = isfinite(r->value) && r->value <= r->high && (r->low_is_out ? r->value > r->low : r->value >= r->low);
-    if (inside) continue;
-    return weft_fail(error, WEFT_E_INVALID, "%s is %g; it must be %s %g and at most %g", r->name, (double)r->value,
-                     r->low_is_out ? "greater than" : "at least", (double)r->low, (double)r->high);
+    const ranged_value *r = &rows[i];
+    if (weft_range_has(&r->range, r->value)) continue;
+    return weft_fail(error, WEFT_E_INVALID, "%s is %g; it must be %s", r->name, r->value,
+                     weft_range_text(&r->range, allowed));
   }
   return WEFT_OK;
 }
 
 weft_status weft_sampling_check(const weft_sampling *s, uint32_t n_vocab, weft_error *error) {
-  const float_range rows[] = {
-      {"temperature", s->temperature, 0.0f, 100.0f, false},
-      {"top_p", s->top_p, 0.0f, 1.0f, true},
-      {"min_p", s->min_p, 0.0f, 1.0f, false},
-      {"repetition_penalty", s->repetition_penalty, 0.0f, 100.0f, true},
-      {"presence_penalty", s->presence_penalty, -2.0f, 2.0f, false},
-      {"frequency_penalty", s->frequency_penalty, -2.0f, 2.0f, false},
-  };
+  static const weft_range bias_range = {WEFT_RANGE_LOGIT_BIAS};
+  char allowed[WEFT_RANGE_TEXT];
+  const ranged_value rows[] = {{"temperature", s->temperature, {WEFT_RANGE_TEMPERATURE}},
+                               {"top_k", s->top_k, {WEFT_RANGE_TOP_K}},
+                               {"top_p", s->top_p, {WEFT_RANGE_TOP_P}},
+                               {"min_p", s->min_p, {WEFT_RANGE_MIN_P}},
+                               {"repetition_penalty", s->repetition_penalty, {WEFT_RANGE_REPETITION_PENALTY}},
+                               {"presence_penalty", s->presence_penalty, {WEFT_RANGE_PRESENCE_PENALTY}},
+                               {"frequency_penalty", s->frequency_penalty, {WEFT_RANGE_FREQUENCY_PENALTY}},
+                               {"top_logprobs", s->n_top_logprobs, {WEFT_RANGE_TOP_LOGPROBS}}};
   weft_status status = check_ranges(rows, sizeof rows / sizeof *rows, error);
   if (status != WEFT_OK) return status;
-  if (s->n_top_logprobs > WEFT_TOP_LOGPROBS_MAX) {
-    return weft_fail(error, WEFT_E_INVALID, "top_logprobs is %u; it must be at most %d", s->n_top_logprobs,
-                     WEFT_TOP_LOGPROBS_MAX);
-  }
   if (s->n_bias > WEFT_LOGIT_BIAS_MAX) {
     return weft_fail(error, WEFT_E_INVALID, "logit_bias has %u entries; at most %d are allowed", s->n_bias,
                      WEFT_LOGIT_BIAS_MAX);
@@ -61,29 +60,25 @@ weft_status weft_sampling_check(const weft_sampling *s, uint32_t n_vocab, weft_e
       return weft_fail(error, WEFT_E_INVALID, "logit_bias names token %d; the vocabulary has %u tokens",
                        s->bias[i].token, n_vocab);
     }
-    if (!(s->bias[i].bias >= -100.0f && s->bias[i].bias <= 100.0f)) {
-      return weft_fail(error, WEFT_E_INVALID, "logit_bias of token %d is %g; it must be from -100 to 100",
-                       s->bias[i].token, (double)s->bias[i].bias);
+    if (!weft_range_has(&bias_range, s->bias[i].bias)) {
+      return weft_fail(error, WEFT_E_INVALID, "logit_bias of token %d is %g; it must be %s", s->bias[i].token,
+                       (double)s->bias[i].bias, weft_range_text(&bias_range, allowed));
     }
   }
   return WEFT_OK;
 }
 
 weft_status weft_entropy_bound_check(const weft_entropy_bound *p, weft_error *error) {
-  if (p->max_steps < 1 || p->max_steps > 4096) {
-    return weft_fail(error, WEFT_E_INVALID, "diffusion steps is %u; it must be from 1 to 4096", p->max_steps);
-  }
-  if (p->stability < 0 || p->stability > WEFT_STABILITY_MAX) {
-    return weft_fail(error, WEFT_E_INVALID, "diffusion stability is %d; it must be from 0 to %d", p->stability,
-                     WEFT_STABILITY_MAX);
-  }
-  const float_range rows[] = {
-      {"diffusion t_min", p->t_min, 0.0f, 100.0f, true},
-      {"diffusion t_max", p->t_max, p->t_min, 100.0f, false},
-      {"diffusion entropy_bound", p->entropy_bound, 0.0f, 1e9f, false},
-      {"diffusion confidence", p->confidence, 0.0f, 1e9f, false},
-  };
-  return check_ranges(rows, sizeof rows / sizeof *rows, error);
+  const ranged_value rows[] = {{"diffusion steps", p->max_steps, {WEFT_RANGE_MAX_STEPS}},
+                               {"diffusion stability", p->stability, {WEFT_RANGE_STABILITY}},
+                               {"diffusion t_min", p->t_min, {WEFT_RANGE_T_MIN}},
+                               {"diffusion t_max", p->t_max, {WEFT_RANGE_T_MAX}},
+                               {"diffusion entropy_bound", p->entropy_bound, {WEFT_RANGE_ENTROPY_BOUND}},
+                               {"diffusion confidence", p->confidence, {WEFT_RANGE_CONFIDENCE}}};
+  weft_status status = check_ranges(rows, sizeof rows / sizeof *rows, error);
+  if (status != WEFT_OK || p->t_max >= p->t_min) return status;
+  return weft_fail(error, WEFT_E_INVALID, "diffusion t_max is %g; it must be at least t_min, which is %g",
+                   (double)p->t_max, (double)p->t_min);
 }
 
 bool weft_sampling_is_plain(const weft_sampling *s) {

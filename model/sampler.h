@@ -33,8 +33,9 @@ weft_grammar *weft_grammar_ref(weft_grammar *grammar);       /* NULL is fine */
 void weft_grammar_unref(weft_grammar *grammar);              /* NULL is fine */
 uint32_t weft_grammar_shortest(const weft_grammar *grammar); /* tokens of the shortest completion */
 
-/* Neutral values: nothing is cut off, penalised or reported. Those of a canvas for a file that names none. */
-weft_sampling weft_sampling_default(void);
+/* Nothing is cut off, penalised or reported: no default of any option, those are in the table of options. */
+weft_sampling weft_sampling_neutral(void);
+/* What a model of canvases has whose file names none of these numbers. */
 weft_entropy_bound weft_entropy_bound_default(void);
 /* One line names the first field out of range. */
 weft_status weft_sampling_check(const weft_sampling *sampling, uint32_t n_vocab, weft_error *error);

@@ -328,7 +328,7 @@ static weft_status warm_up(weft_engine *e, const weft_pin_params *p, uint32_t n_
                                 .tokens = p->tokens,
                                 .n_tokens = n_tokens,
                                 .max_tokens = 1,
-                                .sampling = weft_sampling_default(),
+                                .sampling = weft_sampling_neutral(),
                                 .ignore_eos = true,
                                 .priority = p->priority};
   weft_request *request;

@@ -61,12 +61,12 @@ static bool wait_idle(weft_server *server, uint64_t ms) {
 }
 
 static bool is_unix(const weft_config *config) {
-  return config->host != NULL && strncmp(config->host, "unix:", 5) == 0;
+  return strncmp(config->host, "unix:", 5) == 0;
 }
 
 /* to: where standard error was before the log took its place. */
 static void say_where(const weft_config *config, const weft_runtime *rt, uint32_t port, int to) {
-  const char *host = config->host == NULL ? "127.0.0.1" : config->host;
+  const char *host = config->host;
   const char *left = strchr(host, ':') != NULL ? "[" : "", *right = *left != 0 ? "]" : "";
   weft_text names = {0}, line = {0}, url = {0};
   if (is_unix(config)) {
@@ -188,17 +188,6 @@ static void run(const weft_config *config, weft_server *server, const read_again
 
 static const weft_tenant_options everybody = {.name = "default"};
 
-/* The bits of --socket-mode; 0: the default; -1 after one line. */
-static int read_mode(const weft_config *config) {
-  const char *text = config->socket_mode;
-  if (text == NULL) return 0;
-  size_t n = strlen(text);
-  long mode = strtol(text, NULL, 8);
-  if (n > 0 && n <= 4 && strspn(text, "01234567") == n && mode > 0 && mode <= 0777) return (int)mode;
-  (void)weft_cli_fail(WEFT_EXIT_USAGE, "--socket-mode: '%s' must be three octal digits such as 660", text);
-  return -1;
-}
-
 static void say_plan(const weft_runtime *rt, const weft_server *server) {
   weft_text more = {0};
   weft_server_plan(server, &more);
@@ -207,12 +196,12 @@ static void say_plan(const weft_runtime *rt, const weft_server *server) {
   weft_text_free(&more);
 }
 
-static int serve(const weft_config *config, const read_again *files, int socket_mode, workplace *place) {
+static int serve(const weft_config *config, const read_again *files, workplace *place) {
   weft_open_options options = weft_config_open(config);
   const weft_keys *keys = files->keys;
   weft_server_options where = {.host = config->host,
                                .port = config->port,
-                               .socket_mode = (uint32_t)socket_mode,
+                               .socket_mode = weft_config_mode(config->socket_mode),
                                .tls_cert = config->tls_cert,
                                .tls_key = config->tls_key,
                                .body_mib = config->body_mib,
@@ -270,8 +259,10 @@ static char *name_from_root(const char *path, int *code) {
 int weft_cli_serve(const weft_config *config) {
   read_again files = {0};
   weft_error error = {{0}};
-  int mode = read_mode(config);
-  if (mode < 0) return WEFT_EXIT_USAGE;
+  if (weft_config_mode(config->socket_mode) == 0) {
+    return weft_cli_fail(WEFT_EXIT_USAGE, "--socket-mode: '%s' must be three octal digits such as 660",
+                         config->socket_mode);
+  }
   if (config->models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE");
   if (config->words.n > 0) return weft_cli_fail(WEFT_EXIT_USAGE, "serve: '%s' is no option", config->words.item[0]);
   if (config->api_keys != NULL) {
@@ -285,7 +276,7 @@ int weft_cli_serve(const weft_config *config) {
   files.tls_cert = name_from_root(config->tls_cert, &code);
   files.tls_key = name_from_root(config->tls_key, &code);
   if (code == 0) code = catch_signals();
-  if (code == 0) code = serve(config, &files, mode, &place);
+  if (code == 0) code = serve(config, &files, &place);
   close_workplace(&place);
   weft_keys_close(files.keys);
   weft_free(files.keys_path);

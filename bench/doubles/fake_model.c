@@ -68,19 +68,18 @@ static uint64_t hash_tokens(const int32_t *tokens, uint32_t n) {
   return h;
 }
 
-static weft_draw_key draw_key(const weft_entropy_bound *params, weft_draw_purpose purpose, uint32_t position,
+static weft_draw_key draw_key(const weft_sampling *sampling, weft_draw_purpose purpose, uint32_t position,
                               uint32_t step) {
   return (weft_draw_key){
-      .seed = params->seed, .choice = params->choice, .purpose = purpose, .position = position, .step = step};
+      .seed = sampling->seed, .choice = sampling->choice, .purpose = purpose, .position = position, .step = step};
 }
 
-static void begin(const weft_fake_model *model, weft_fake_canvas *c, uint32_t position,
-                  const weft_entropy_bound *params) {
+static void begin(const weft_fake_model *model, weft_fake_canvas *c, uint32_t position, const weft_sampling *sampling) {
   c->done = false;
   c->soft = 0;
   c->n_history = 0;
   for (uint32_t i = 0; i < model->n_canvas; i++) {
-    weft_draw_key key = draw_key(params, WEFT_DRAW_INIT, position + i, 0);
+    weft_draw_key key = draw_key(sampling, WEFT_DRAW_INIT, position + i, 0);
     c->next[i] = (int32_t)weft_draw_below(&key, model->n_vocab);
   }
   c->first = hash_tokens(c->next, model->n_canvas);
@@ -89,7 +88,7 @@ static void begin(const weft_fake_model *model, weft_fake_canvas *c, uint32_t po
 /* argmax, draw and entropy of every position: a position settles after a number of steps of its
  * own. */
 static void statistics(const weft_fake_model *model, weft_fake_canvas *c, uint64_t seen, uint32_t position,
-                       const weft_entropy_bound *params) {
+                       const weft_sampling *sampling) {
   uint64_t state = mix(mix(seen, hash_tokens(c->current, model->n_canvas)), c->soft);
   for (uint32_t i = 0; i < model->n_canvas; i++) {
     uint64_t own = mix(mix(seen, c->first), position + i);
@@ -97,21 +96,22 @@ static void statistics(const weft_fake_model *model, weft_fake_canvas *c, uint64
     uint64_t h = settled ? own >> 8 : mix(mix(state, i), c->step);
     c->argmax[i] = (int32_t)(h % model->n_vocab);
     c->entropy[i] = settled ? 0.001f : 0.02f + (float)(h >> 44) * 0x1p-20f;
-    weft_draw_key key = draw_key(params, WEFT_DRAW_CANVAS, position + i, c->step);
+    weft_draw_key key = draw_key(sampling, WEFT_DRAW_CANVAS, position + i, c->step);
     uint64_t draw = weft_draw_bits(&key);
     c->drawn[i] = settled ? c->argmax[i] : (int32_t)((draw ^ h) % model->n_vocab);
-    key = draw_key(params, WEFT_DRAW_RENOISE, position + i, c->step);
+    key = draw_key(sampling, WEFT_DRAW_RENOISE, position + i, c->step);
     c->renoise[i] = (int32_t)weft_draw_below(&key, model->n_vocab);
   }
 }
 
 void weft_fake_canvas_step(const weft_fake_model *model, weft_fake_canvas *c, const weft_fake_sums *seen,
-                           uint32_t position, const weft_entropy_bound *params, uint32_t step) {
+                           uint32_t position, const weft_sampling *sampling, const weft_entropy_bound *params,
+                           uint32_t step) {
   size_t n_bytes = (size_t)model->n_canvas * sizeof *c->current;
-  if (step == 0) begin(model, c, position, params);
+  if (step == 0) begin(model, c, position, sampling);
   c->step = step;
   memcpy(c->current, c->next, n_bytes);
-  statistics(model, c, digest(model, seen), position, params);
+  statistics(model, c, digest(model, seen), position, sampling);
   weft_canvas_step rule = {.params = params,
                            .step = step,
                            .n = model->n_canvas,

@@ -54,6 +54,7 @@ void weft_fake_canvas_open(weft_fake_canvas *canvas, void *memory, uint32_t n_ca
 /* One denoise step over `position` keys, by the real rule of model/sampler; step 0 starts afresh.
  * current is the canvas that the step read, next the one after it. */
 void weft_fake_canvas_step(const weft_fake_model *model, weft_fake_canvas *canvas, const weft_fake_sums *seen,
-                           uint32_t position, const weft_entropy_bound *params, uint32_t step);
+                           uint32_t position, const weft_sampling *sampling, const weft_entropy_bound *params,
+                           uint32_t step);
 
 #endif

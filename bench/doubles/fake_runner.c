@@ -235,7 +235,8 @@ static void compute_canvas(fake_runner *f, fake_flight *b, uint32_t s, weft_segm
   slot->block = segment->block;
   slot->next_step = segment->step + 1;
   weft_fake_sums sums = gather(f, b, s, segment->kv_len);
-  weft_fake_canvas_step(&f->config.model, c, &sums, segment->kv_len, &slot->params.entropy_bound, segment->step);
+  weft_fake_canvas_step(&f->config.model, c, &sums, segment->kv_len, &slot->params.sampling,
+                        &slot->params.entropy_bound, segment->step);
   result->bad = weft_fake_is_bad(&f->config.model, &sums);
   result->done = c->done;
   result->stopped = c->stopped;

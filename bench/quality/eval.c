@@ -75,7 +75,7 @@ static int launch(evaluation *e, flight *f, json_t *item, weft_mode mode) {
   p.max_tokens = json_is_integer(max_tokens) ? (uint32_t)json_integer_value(max_tokens) : 64;
   p.sampling.temperature = 0.0f;
   p.has_seed = true;
-  p.seed = e->config->product.seed;
+  p.sampling.seed = e->config->product.sampling.seed;
   p.entropy_bound.max_steps = e->config->product.entropy_bound.max_steps;
   p.entropy_bound.no_self_conditioning = e->config->product.entropy_bound.no_self_conditioning;
   char error[512];

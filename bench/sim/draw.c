@@ -9,7 +9,8 @@ enum { GAP, NORMAL_1, NORMAL_2, ANSWER, KIND, TENANT, SHARES, PREFIX, LONG, MODE
 
 /* Uniform in (0, 1). */
 static double draw(const weft_lab_config *config, uint32_t item, uint32_t what) {
-  weft_draw_key key = {.seed = config->product.seed, .purpose = WEFT_DRAW_TEST, .position = item, .step = what};
+  weft_draw_key key = {
+      .seed = config->product.sampling.seed, .purpose = WEFT_DRAW_TEST, .position = item, .step = what};
   return ((double)(weft_draw_bits(&key) >> 11) + 0.5) * 0x1p-53;
 }
 

@@ -64,7 +64,7 @@ static const weft_runner_info *layer_info(const weft_runner *runner) {
 
 static weft_status layer_slot_open(weft_runner *runner, uint32_t slot, const weft_slot_params *p) {
   sim_lane *lane = (sim_lane *)runner;
-  uint32_t at = (uint32_t)(p->canvas ? p->entropy_bound.seed : p->sampling.seed);
+  uint32_t at = (uint32_t)p->sampling.seed;
   lane->item_of[slot] = at;
   end_waiting(lane->replica, at);
   return lane->inner->ops->slot_open(lane->inner, slot, p);
@@ -77,8 +77,11 @@ static void layer_slot_close(weft_runner *runner, uint32_t slot) {
 
 static uint32_t steps_of_canvas(const weft_lab_config *c, uint32_t item, uint32_t block) {
   if (c->canvas_steps_min == 0 || c->canvas_steps_min >= c->canvas_steps) return c->canvas_steps;
-  weft_draw_key key = {
-      .seed = c->product.seed, .choice = item, .purpose = WEFT_DRAW_TEST, .position = block, .step = UINT32_MAX};
+  weft_draw_key key = {.seed = c->product.sampling.seed,
+                       .choice = item,
+                       .purpose = WEFT_DRAW_TEST,
+                       .position = block,
+                       .step = UINT32_MAX};
   return c->canvas_steps_min + weft_draw_below(&key, c->canvas_steps - c->canvas_steps_min + 1);
 }
 
@@ -341,12 +344,12 @@ weft_status weft_sim_replica_submit(weft_sim_replica *r, uint32_t at, weft_error
                                 .tokens = w->prompt,
                                 .n_tokens = item->n_prompt,
                                 .max_tokens = item->n_answer,
-                                .sampling = weft_sampling_default(),
+                                .sampling = weft_sampling_neutral(),
                                 .entropy_bound = weft_entropy_bound_default(),
                                 .priority = item->priority,
                                 .notify = on_notify,
                                 .notify_self = request};
-  params.sampling.seed = params.entropy_bound.seed = at;
+  params.sampling.seed = at;
   params.entropy_bound.max_steps = w->config->canvas_steps;
   if (item->deadline_us > 0) params.deadline_us = item->at_us + item->deadline_us;
   weft_status status = weft_engine_submit(r->engine, &params, item->at_us, &request->handle, error);

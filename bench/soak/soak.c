@@ -321,7 +321,7 @@ int weft_lab_soak(const weft_config *product) {
     return weft_cli_fail(WEFT_EXIT_USAGE, "soak: name 1 to %d GGUF files with -m FILE", WEFT_SOAK_MODELS);
   }
   s.config = config;
-  s.server.seed = config->product.seed;
+  s.server.seed = config->product.sampling.seed;
   if (!write_keys(&s)) return weft_cli_fail(WEFT_EXIT_RUNTIME, "soak: no file for the keys in /tmp");
   int code = run(&s);
   (void)unlink(s.keys); /* in /tmp */

@@ -85,7 +85,7 @@ static weft_status submit(capacity_run *run, make_prompt make, bool no_cache, we
                                   .tokens = tokens,
                                   .n_tokens = run->n_prompt[i],
                                   .max_tokens = CONTEXT - run->n_prompt[i],
-                                  .sampling = weft_sampling_default(),
+                                  .sampling = weft_sampling_neutral(),
                                   .no_cache = no_cache};
     weft_status status = weft_engine_submit(run->engine, &params, 1, &run->request[i], error);
     if (status != WEFT_OK) return status;

@@ -34,7 +34,7 @@ static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, ui
   p.sampling.temperature = 0.0f;
   p.ignore_eos = true;
   p.has_seed = true;
-  p.seed = seed;
+  p.sampling.seed = seed;
   p.no_cache = true;
   p.mode = diffusion ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
   p.max_tokens = diffusion ? card.canvas : load->n_generate;

@@ -48,7 +48,7 @@ static void ask(weft_runtime *rt, uint32_t i) {
   p.max_tokens = ANSWER;
   p.ignore_eos = true;
   p.has_seed = true;
-  p.seed = i;
+  p.sampling.seed = i;
   need(weft_submit(rt, &p, &g, error, sizeof error) == 0, "submit", error);
   while (weft_next(g, 10000, &d) == 0) {
     n_tokens += d.kind == WEFT_DELTA_TEXT ? d.n_tokens : 0;

@@ -93,7 +93,7 @@ static void make_requests(void) {
         .model = i % 2, .tokens = prompts[i], .n_tokens = 3 + i, .max_tokens = 5 + i % 7, .ignore_eos = true};
     for (uint32_t k = 0; k < p->n_tokens; k++) prompts[i][k] = (int32_t)((i * 31 + k * 7) % 90 + 5);
     p->canvas = i % 4 == 2;
-    p->sampling = weft_sampling_default();
+    p->sampling = weft_sampling_neutral();
     p->sampling.seed = i;
     if (i % 3 == 0 && !p->canvas) p->sampling.top_k = 10;
     p->entropy_bound = weft_entropy_bound_default();

@@ -92,7 +92,7 @@ static const weft_logit_bias bias[] = {{9, 1.0f}, {10, -1.0f}};
 static void fill(weft_generate_params *p, uint32_t kind, bool has_chat) {
   weft_generate_defaults(p);
   p->has_seed = true;
-  p->seed = 5;
+  p->sampling.seed = 5;
   p->max_tokens = 20;
   p->ignore_eos = true;
   p->mode = kind < 4 ? WEFT_MODE_AUTOREGRESSIVE : WEFT_MODE_DIFFUSION;

@@ -52,12 +52,11 @@ static void make_requests(bool canvases) {
     for (uint32_t k = 0; k < p->n_tokens; k++) prompts[i][k] = (int32_t)(5 + draw(&state, POISON - 5));
     if (i % 3 == 0) prompts[i][draw(&state, p->n_tokens)] = POISON;
     p->canvas = canvases && p->model == 0 && i % 2 == 0;
-    p->sampling = weft_sampling_default();
+    p->sampling = weft_sampling_neutral();
     p->sampling.seed = i;
     p->sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
     if (i % 5 == 4 && !p->canvas) p->sampling.top_k = 20;
     p->entropy_bound = weft_entropy_bound_default();
-    p->entropy_bound.seed = i;
     p->entropy_bound.max_steps = i % 8 == 4 ? 1 : 4;
     p->entropy_bound.no_self_conditioning = i % 8 == 2;
   }

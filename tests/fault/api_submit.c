@@ -290,7 +290,7 @@ static void test_siblings(void **state) {
   q.sibling = first;
   refused(&q, WEFT_E_INVALID, "exactly one of a prompt and a sibling");
   q.prompt = (weft_prompt){0};
-  q.choice = 1;
+  q.sampling.choice = 1;
   assert_int_equal(weft_submit(runtime, &q, &second, error, sizeof error), 0);
   assert_int_equal(weft_prompt_tokens(second, &ids), p.prompt.n_tokens);
   assert_memory_equal(ids, p.prompt.tokens, p.prompt.n_tokens * sizeof *ids);

@@ -39,7 +39,7 @@ static void fill(weft_request_params *p, int32_t *prompt, uint32_t i) {
                              .n_stop_tokens = 1};
   for (uint32_t k = 0; k < p->n_tokens; k++) prompt[k] = (int32_t)(k % 7);
   p->canvas = i % 4 == 0;
-  p->sampling = weft_sampling_default();
+  p->sampling = weft_sampling_neutral();
   p->sampling.logprobs = i % 4 == 1;
   p->sampling.bias = bias;
   p->sampling.n_bias = p->canvas ? 0 : 1;

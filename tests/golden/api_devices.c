@@ -85,7 +85,7 @@ static weft_generation *submit(weft_runtime *rt, const question *q, way w) {
   p.max_tokens = q->max_tokens;
   p.sampling.temperature = w == DRAWN ? 1.0f : 0.0f;
   p.has_seed = true;
-  p.seed = 7 + q->max_tokens;
+  p.sampling.seed = 7 + q->max_tokens;
   p.canvas_deltas = p.trace = w == DIFFUSION;
   if (weft_submit(rt, &p, &g, error, sizeof error) != 0) die("submit", error);
   return g;

@@ -51,7 +51,8 @@ static uint64_t pretended_us(void) {
 }
 
 static int open_server(void **state) {
-  weft_http_config config = {.body_bytes_max = 1 << 20,
+  weft_http_config config = {.host = "127.0.0.1",
+                             .body_bytes_max = 1 << 20,
                              .bodies_bytes_max = 16 << 20,
                              .connections_max = PLACES,
                              .n_workers = 1,

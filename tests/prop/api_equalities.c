@@ -101,7 +101,7 @@ static void fill(weft_generate_params *p, uint32_t kind) {
   fill_prompt(p, kind);
   p->mode = kind % 2 == 0 ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
   p->has_seed = true;
-  p->seed = seed + kind;
+  p->sampling.seed = seed + kind;
   p->max_tokens = 10 + 4 * kind;
   p->ignore_eos = kind % 3 == 0;
   p->sampling.temperature = kind % 4 == 1 ? 0.0f : 1.0f;

@@ -69,7 +69,7 @@ static void fill(weft_generate_params *p, uint32_t kind) {
   weft_generate_defaults(p);
   p->mode = kind % 4 != 3 ? WEFT_MODE_AUTOREGRESSIVE : WEFT_MODE_DIFFUSION;
   p->has_seed = true;
-  p->seed = seed + kind;
+  p->sampling.seed = seed + kind;
   p->max_tokens = 90;
   p->ignore_eos = true;
   p->whole_tokens = kind % 8 >= 4;

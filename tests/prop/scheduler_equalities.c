@@ -88,7 +88,7 @@ static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n_tokens) 
 
 static void make_sampling(weft_request_params *p, uint32_t index, uint32_t n_vocab, uint64_t *state) {
   weft_sampling *s = &p->sampling;
-  *s = weft_sampling_default();
+  *s = weft_sampling_neutral();
   s->seed = draw(state, 1000);
   s->choice = draw(state, 3);
   s->temperature = index % 3 == 0 ? 0.0f : 0.5f + 0.25f * (float)draw(state, 4);
@@ -111,8 +111,8 @@ static void make_sampling(weft_request_params *p, uint32_t index, uint32_t n_voc
 static void make_canvas(weft_request_params *p, uint32_t n_canvas, uint64_t *state) {
   weft_entropy_bound *e = &p->entropy_bound;
   *e = weft_entropy_bound_default();
-  e->seed = draw(state, 1000);
-  e->choice = draw(state, 3);
+  p->sampling.seed = draw(state, 1000);
+  p->sampling.choice = draw(state, 3);
   e->max_steps = 1 + draw(state, show->steps_max);
   e->stability = draw(state, 3);
   e->entropy_bound = 0.5f * (float)(1 + draw(state, 8));

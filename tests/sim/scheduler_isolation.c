@@ -89,7 +89,7 @@ static weft_request *submit(world *w, uint32_t tenant, uint64_t domain, bool can
                            .tokens = tokens,
                            .n_tokens = n_tokens,
                            .max_tokens = max_tokens,
-                           .sampling = weft_sampling_default(),
+                           .sampling = weft_sampling_neutral(),
                            .entropy_bound = weft_entropy_bound_default(),
                            .ignore_eos = true};
   p.entropy_bound.max_steps = 6;

@@ -171,7 +171,7 @@ static weft_request *submit(world *w, const stream *s) {
                            .max_tokens = s->tenant == LIGHT ? ANSWER_MAX
                                          : s->kind == 2     ? 1
                                                             : draw(w, 40, 160),
-                           .sampling = weft_sampling_default(),
+                           .sampling = weft_sampling_neutral(),
                            .entropy_bound = weft_entropy_bound_default(),
                            .ignore_eos = true};
   p.entropy_bound.max_steps = 8;

@@ -225,11 +225,11 @@ static void make_kind(sim *s, weft_request_params *p) {
   const weft_fake_config *f = &s->fake[p->model];
   p->canvas = f->model.n_canvas > 0 && (!f->autoregressive || chance(s, 50));
   if (s->apart) p->canvas = p->tenant % 2 == 1;
-  p->sampling = weft_sampling_default();
+  p->sampling = weft_sampling_neutral();
   p->sampling.seed = draw(s, 0, 5);
   p->sampling.choice = draw(s, 0, 2);
   p->entropy_bound = weft_entropy_bound_default();
-  p->entropy_bound.seed = draw(s, 0, 5);
+  p->entropy_bound.no_self_conditioning = draw(s, 0, 5) == 0;
   p->entropy_bound.max_steps = draw(s, 1, 10);
   p->entropy_bound.stability = draw(s, 0, 2);
   p->canvas_events = chance(s, 30);
@@ -274,7 +274,7 @@ static void make_request(sim *s, sim_request *r) {
   r->cancel_step = r->release_step = UINT32_MAX;
   p->deadline_us = 0;
   uint32_t number = (uint32_t)(r - s->request) + 1; /* by which the watch knows it */
-  p->sampling.seed = p->entropy_bound.seed = number << 8 | draw(s, 0, 5);
+  p->sampling.seed = number << 8 | draw(s, 0, 5);
 }
 
 /* Begins with the prompt of an earlier request, whose blocks may be anywhere by now. */
@@ -306,7 +306,7 @@ static void make_sibling(sim *s, sim_request *r, sim_request *elder) {
   p->n_tokens = q->n_tokens;
   memcpy(r->prompt, elder->prompt, sizeof r->prompt);
   if (p->canvas) p->sampling.logprobs = false;
-  p->entropy_bound.choice = draw(s, 0, 5);
+  p->sampling.choice = draw(s, 0, 5);
   r->submit_step = elder->submit_step + (chance(s, 60) ? 0 : draw(s, 0, 20));
   r->joins = chance_apart(s, (uint64_t)(r - s->request), 60);
 }

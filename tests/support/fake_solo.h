@@ -104,7 +104,7 @@ static inline void solo_canvases(solo_state *s, const weft_request_params *p, ui
         a->finish = WEFT_FINISH_ERROR;
         break;
       }
-      weft_fake_canvas_step(s->model, &canvas, &s->seen, s->n, &p->entropy_bound, step);
+      weft_fake_canvas_step(s->model, &canvas, &s->seen, s->n, &p->sampling, &p->entropy_bound, step);
       a->n_steps += 1;
     }
     if (a->finish != WEFT_FINISH_NONE) break;

@@ -243,6 +243,7 @@ static inline void solo_canvas_close(const harness *h, solo_canvas *c) {
 /* One denoise step on the valid keys of the sequence; true: the canvas is done. */
 static inline bool solo_step(solo *s, solo_canvas *c, uint32_t block, uint32_t step) {
   const weft_entropy_bound *p = &s->p->entropy_bound;
+  const weft_sampling *drawn = &s->p->sampling;
   uint32_t first = s->seq.n_valid, n_vocab = s->h->info->n_vocab;
   weft_event e = {.block = block,
                   .step = step,
@@ -263,8 +264,8 @@ static inline bool solo_step(solo *s, solo_canvas *c, uint32_t block, uint32_t s
                          .logits = s->logits};
   harness_run(s->h, &piece, 1);
   for (uint32_t i = 0; i < c->n; i++) {
-    weft_draw_key draw = {p->seed, p->choice, WEFT_DRAW_CANVAS, first + i, step};
-    weft_draw_key fresh = {p->seed, p->choice, WEFT_DRAW_RENOISE, first + i, step};
+    weft_draw_key draw = {drawn->seed, drawn->choice, WEFT_DRAW_CANVAS, first + i, step};
+    weft_draw_key fresh = {drawn->seed, drawn->choice, WEFT_DRAW_RENOISE, first + i, step};
     c->temperature[i] = weft_entropy_bound_temperature(p, step);
     c->u[i] = weft_draw_uniform(&draw);
     c->renoise[i] = (int32_t)weft_draw_below(&fresh, n_vocab);
@@ -324,7 +325,7 @@ static inline void solo_canvases(solo *s) {
   uint32_t wanted = (s->p->max_tokens + c.n - 1) / c.n, room = (s->context - n_prompt) / c.n;
   uint32_t n_blocks = wanted < room ? wanted : room;
   uint32_t most = s->p->max_tokens < n_blocks * c.n ? s->p->max_tokens : n_blocks * c.n;
-  const weft_entropy_bound *p = &s->p->entropy_bound;
+  const weft_sampling *p = &s->p->sampling;
   for (uint32_t block = 0; s->finish == WEFT_FINISH_NONE; block++) {
     solo_feed(s, n_prompt + block * c.n);
     for (uint32_t i = 0; i < c.n; i++) {

@@ -50,7 +50,7 @@ static weft_generation *ask(weft_runtime *rt, uint32_t i) {
   p.prompt.n_turns = 1;
   p.mode = i % 2 == 0 ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
   p.has_seed = true;
-  p.seed = 11 + i;
+  p.sampling.seed = 11 + i;
   p.max_tokens = TOKENS_MAX;
   if (weft_submit(rt, &p, &g, line, sizeof line) != 0) fail_msg("%s", line);
   return g;

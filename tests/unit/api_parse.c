@@ -6,10 +6,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "api/config.h"
 #include "api/json.h"
 #include "api/openai.h"
 #include "api/sse.h"
@@ -57,7 +59,7 @@ static void every_field_lands(void **state) {
   assert_true(p->sampling.repetition_penalty == 1.5f && p->sampling.presence_penalty == -1.0f &&
               p->sampling.frequency_penalty == 1.0f);
   assert_int_equal(p->max_tokens, 6);
-  assert_true(p->has_seed && p->seed == 77);
+  assert_true(p->has_seed && p->sampling.seed == 77);
   assert_true(p->ignore_eos && p->priority == -3 && p->timeout_ms == 9 && gen.prompt->thinking && p->with_special);
   assert_int_equal(p->n_stop, 2);
   assert_string_equal(p->stop[1], "yz");
@@ -97,6 +99,64 @@ static void what_is_left_out_is_neutral(void **state) {
     assert_int_equal(gen.params.max_tokens, 0);
     assert_null(gen.params.model);
     weft_gen_close(&gen);
+  }
+}
+
+static weft_status parse_option(const char *name, const char *value) {
+  weft_config config;
+  weft_error error;
+  char flag[64], text[32], *argv[] = {flag, text};
+  (void)snprintf(flag, sizeof flag, "--%s", name);
+  (void)snprintf(text, sizeof text, "%s", value);
+  weft_status status = weft_config_parse(&config, NULL, WEFT_CMD_GENERATE, 2, argv, &error);
+  weft_config_free(&config);
+  return status;
+}
+
+static weft_status parse_field(const char *name, const char *value) {
+  weft_gen gen;
+  weft_refusal why = {0};
+  char body[160];
+  bool diffusion = strncmp(name, "diffusion.", 10) == 0;
+  int n = snprintf(body, sizeof body,
+                   diffusion ? "{\"prompt\":\"a\",\"diffusion\":{\"%s\":%s}}" : "{\"prompt\":\"a\",\"%s\":%s}",
+                   diffusion ? name + 10 : name, value);
+  weft_status status = weft_openai_parse(WEFT_OPENAI_COMPLETIONS, body, (size_t)n, &limits, &gen, &why);
+  if (status == WEFT_OK) weft_gen_close(&gen);
+  return status;
+}
+
+/* What an option of the command line may be, a field of a body may be, and the other way round. */
+static void options_and_fields_have_the_same_bounds(void **state) {
+  static const struct {
+    const char *option, *field, *good[2], *bad[2];
+  } rows[] = {
+      {"temperature", "temperature", {"0", "100"}, {"-0.1", "100.1"}},
+      {"top-k", "top_k", {"0", "2147483647"}, {"-2", "2147483648"}},
+      {"top-p", "top_p", {"1e-9", "1"}, {"0", "1.01"}},
+      {"min-p", "min_p", {"0", "1"}, {"-0.1", "1.01"}},
+      {"repetition-penalty", "repetition_penalty", {"1e-9", "100"}, {"0", "100.1"}},
+      {"presence-penalty", "presence_penalty", {"-2", "2"}, {"-2.1", "2.1"}},
+      {"frequency-penalty", "frequency_penalty", {"-2", "2"}, {"-2.1", "2.1"}},
+      {"max-tokens", "max_tokens", {"1", "4294967295"}, {"-1", "4294967296"}},
+      {"logprobs", "logprobs", {"0", "20"}, {"-1", "21"}},
+      {"diffusion-steps", "diffusion.steps", {"1", "4096"}, {"-1", "4097"}},
+      {"diffusion-blocks", "diffusion.blocks", {"1", "65536"}, {"-1", "65537"}},
+      {"diffusion-t-min", "diffusion.t_min", {"1e-9", "100"}, {"0", "100.1"}},
+      {"diffusion-t-max", "diffusion.t_max", {"1e-9", "100"}, {"0", "100.1"}},
+      {"diffusion-entropy-bound", "diffusion.entropy_bound", {"0", "1e9"}, {"-0.1", "1.1e9"}},
+      {"diffusion-stability", "diffusion.stability", {"0", "8"}, {"-1", "9"}},
+      {"diffusion-confidence", "diffusion.confidence", {"0", "1e9"}, {"-0.1", "1.1e9"}},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (int k = 0; k < 2; k++) {
+      if (parse_option(rows[i].option, rows[i].good[k]) != WEFT_OK)
+        fail_msg("--%s %s", rows[i].option, rows[i].good[k]);
+      if (parse_field(rows[i].field, rows[i].good[k]) != WEFT_OK) fail_msg("%s: %s", rows[i].field, rows[i].good[k]);
+      if (parse_option(rows[i].option, rows[i].bad[k]) == WEFT_OK) fail_msg("--%s %s", rows[i].option, rows[i].bad[k]);
+      if (parse_field(rows[i].field, rows[i].bad[k]) == WEFT_OK) fail_msg("%s: %s", rows[i].field, rows[i].bad[k]);
+    }
   }
 }
 
@@ -207,9 +267,10 @@ static void refusals_have_one_shape(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_field_lands),        cmocka_unit_test(what_is_left_out_is_neutral),
-      cmocka_unit_test(prompts_have_four_shapes), cmocka_unit_test(refused_memory_is_an_error),
-      cmocka_unit_test(json_is_always_valid),     cmocka_unit_test(refusals_have_one_shape),
+      cmocka_unit_test(every_field_lands),          cmocka_unit_test(what_is_left_out_is_neutral),
+      cmocka_unit_test(prompts_have_four_shapes),   cmocka_unit_test(options_and_fields_have_the_same_bounds),
+      cmocka_unit_test(refused_memory_is_an_error), cmocka_unit_test(json_is_always_valid),
+      cmocka_unit_test(refusals_have_one_shape),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

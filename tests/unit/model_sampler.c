@@ -67,7 +67,7 @@ static const float ramp[V] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 
 
 static void greedy_takes_the_lower_of_a_tie(void **state) {
   (void)state;
-  weft_sampling s = weft_sampling_default();
+  weft_sampling s = weft_sampling_neutral();
   s.temperature = 0;
   assert_int_equal(sample(s, ramp, NULL, 0, 0, 0).token, 14);
 }
@@ -76,7 +76,7 @@ static void greedy_takes_the_lower_of_a_tie(void **state) {
 static void draws_follow_the_distribution(void **state) {
   (void)state;
   enum { N = 40000 };
-  weft_sampling s = weft_sampling_default();
+  weft_sampling s = weft_sampling_neutral();
   float logits[V];
   uint32_t seen[V] = {0};
   double total = 0, chi = 0;
@@ -95,7 +95,7 @@ static void draws_follow_the_distribution(void **state) {
 
 static void same_key_same_draw(void **state) {
   (void)state;
-  weft_sampling a = weft_sampling_default(), b = a, c = a;
+  weft_sampling a = weft_sampling_neutral(), b = a, c = a;
   uint32_t differ_seed = 0, differ_choice = 0;
   a.seed = b.seed = c.seed = 9;
   b.seed = 10;
@@ -121,16 +121,16 @@ static void cuts_keep_what_they_should(void **state) {
   (void)state;
   float logits[V];
   for (int i = 0; i < V; i++) logits[i] = logf((float)(V - i)); /* weights 16, 15, ... 1 of 136 */
-  weft_sampling s = weft_sampling_default();
+  weft_sampling s = weft_sampling_neutral();
   assert_int_equal(support(s, logits), 0xFFFF);
   s.top_k = 3;
   assert_int_equal(support(s, logits), 0x7);
-  s = weft_sampling_default();
+  s = weft_sampling_neutral();
   s.top_p = 31.0f / 136.0f - 1e-4f; /* the first two hold exactly 31/136 */
   assert_int_equal(support(s, logits), 0x3);
   s.top_p = 31.0f / 136.0f + 1e-3f;
   assert_int_equal(support(s, logits), 0x7);
-  s = weft_sampling_default();
+  s = weft_sampling_neutral();
   s.min_p = 14.5f / 16.0f;
   assert_int_equal(support(s, logits), 0x3);
   s.min_p = 1.0f;
@@ -139,23 +139,23 @@ static void cuts_keep_what_they_should(void **state) {
 
 static void penalties_and_bias(void **state) {
   (void)state;
-  weft_sampling s = weft_sampling_default();
+  weft_sampling s = weft_sampling_neutral();
   s.temperature = 0;
   const int32_t history[] = {14, 14, 15, 13}; /* prompt 14, 14; answer 15, 13 */
   assert_int_equal(sample(s, ramp, history, 4, 2, 0).token, 14);
   s.presence_penalty = 1.5f; /* answer only: 15 -> 12.5, 13 -> 11.5 */
   assert_int_equal(sample(s, ramp, history, 4, 2, 0).token, 14);
-  s = weft_sampling_default();
+  s = weft_sampling_neutral();
   s.temperature = 0;
   s.repetition_penalty = 2.0f; /* prompt too: 14, 15, 13 are halved */
   assert_int_equal(sample(s, ramp, history, 4, 2, 0).token, 12);
-  s = weft_sampling_default();
+  s = weft_sampling_neutral();
   s.temperature = 0;
   s.frequency_penalty = 1.0f;
   const int32_t many[] = {14, 14, 14, 15};
   assert_int_equal(sample(s, ramp, many, 4, 0, 0).token, 13); /* 14 -> 11, 15 -> 13, tie with 13: lower id */
   weft_logit_bias bias[] = {{3, 50.0f}};
-  s = weft_sampling_default();
+  s = weft_sampling_neutral();
   s.temperature = 0;
   s.bias = bias;
   s.n_bias = 1;
@@ -164,7 +164,7 @@ static void penalties_and_bias(void **state) {
 
 static void logprobs_are_of_the_whole_distribution(void **state) {
   (void)state;
-  weft_sampling s = weft_sampling_default();
+  weft_sampling s = weft_sampling_neutral();
   s.logprobs = true;
   s.n_top_logprobs = V;
   s.top_k = 1;
@@ -183,7 +183,7 @@ static void logprobs_are_of_the_whole_distribution(void **state) {
 
 static void suppressed_and_nothing_left(void **state) {
   (void)state;
-  weft_sampling s = weft_sampling_default();
+  weft_sampling s = weft_sampling_neutral();
   weft_sample_result result = ask(s, ramp, NULL, 0, 0, 0, 1u << 15);
   assert_int_equal(result.bad, 0);
   assert_int_equal(result.token, 15);
@@ -193,16 +193,16 @@ static void suppressed_and_nothing_left(void **state) {
 static void ranges_are_checked(void **state) {
   (void)state;
   weft_error error;
-  weft_sampling s = weft_sampling_default();
+  weft_sampling s = weft_sampling_neutral();
   assert_int_equal(weft_sampling_check(&s, V, &error), WEFT_OK);
   s.temperature = NAN;
   assert_int_equal(weft_sampling_check(&s, V, &error), WEFT_E_INVALID);
   assert_non_null(strstr(error.text, "temperature"));
-  s = weft_sampling_default();
+  s = weft_sampling_neutral();
   s.top_p = 0;
   assert_int_equal(weft_sampling_check(&s, V, &error), WEFT_E_INVALID);
   weft_logit_bias bias = {V, 1.0f};
-  s = weft_sampling_default();
+  s = weft_sampling_neutral();
   s.bias = &bias;
   s.n_bias = 1;
   assert_int_equal(weft_sampling_check(&s, V, &error), WEFT_E_INVALID);

@@ -7,7 +7,7 @@ enum { CHOICES = 5 };
 
 static weft_request_params choice_of(const weft_request_params *p, uint32_t choice) {
   weft_request_params q = *p;
-  q.sampling.choice = q.entropy_bound.choice = choice;
+  q.sampling.choice = choice;
   return q;
 }
 

@@ -48,7 +48,7 @@ static void preemption_loses_nothing(void **state) {
   weft_request_params p[4];
   for (uint32_t i = 0; i < 4; i++) {
     p[i] = ask(i % 2 == 1, 5, 70);
-    p[i].sampling.seed = p[i].entropy_bound.seed = i;
+    p[i].sampling.seed = i;
     p[i].canvas_events = true;
     p[i].no_cache = true; /* each has its own blocks */
     r[i] = submit(&p[i]);
@@ -71,7 +71,7 @@ static void a_preempted_canvas_resumes_at_its_step(void **state) {
     uint64_t n_reported = 0;
     for (uint32_t i = 0; i < 6; i++) {
       p[i] = ask(i % 3 != 0, 5, 70);
-      p[i].sampling.seed = p[i].entropy_bound.seed = i;
+      p[i].sampling.seed = i;
       p[i].canvas_events = true;
       p[i].no_cache = true;
       r[i] = submit(&p[i]);
