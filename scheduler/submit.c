@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Submit: all refusals of a request are here, before it costs anything. Any thread; reads only what never changes after
- * open.
+/* Submit: every request is judged here, before it costs anything. What happens when the queue is full is decided in
+ * inbox.c. Any thread; reads only what never changes after open.
  *
- * Law: what passes can be finished by the engine with the pool as it is, alone if need be. A limit that only shortens the
- * answer (context) shortens it; a limit that no schedule can keep (pool, places for all requests of the submission, their
- * memory, tokens of a minute) refuses, and the line says the largest length or number that would fit. Whatever fits an idle engine is
- * never refused in this way: at most it finds the engine FULL. A submission is one act: nothing of it is left behind when
- * it is refused or when memory runs out midway. */
+ * Law. The engine can finish whatever passes with the pool as it is, alone if need be. A limit that only shortens the
+ * answer (context) shortens it. A limit that no schedule can keep (pool, places for all requests of the submission,
+ * their memory, tokens of a minute) refuses, and the line names the largest length or number that would fit. A request
+ * that fits an idle engine is never refused in this way: at most it finds the engine FULL. A submission is one act:
+ * nothing of it is left behind when it is refused or when memory runs out midway. */
 #include <string.h>
 
 #include "scheduler/engine.h"
