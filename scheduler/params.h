@@ -17,11 +17,11 @@ enum { WEFT_WEIGHT_MAX = 1000, WEFT_SUBMISSION_MAX = 128 };
 /* One tenant. Zero-initialise; every zero means the default in brackets. */
 typedef struct weft_tenant_config {
   uint32_t weight;            /* [1] its share of the device against other tenants; <= WEFT_WEIGHT_MAX */
-  int32_t priority_class;     /* [normal] who starts first: -1 low, 0 normal, 1 high */
+  int32_t priority_class;     /* [normal] whose requests start first: -1 low, 0 normal, 1 high */
   uint32_t running_max;       /* [no limit] requests running at once */
   uint32_t waiting_max;       /* [no limit] requests beyond those that may run at once; submit gives WEFT_FULL */
   uint32_t tokens_per_minute; /* [no limit] prompt tokens computed and answer tokens; submit gives WEFT_FULL */
-  uint32_t blocks_max;        /* [no limit] pages of the pool that it pays for at once (pager.h says who pays) */
+  uint32_t blocks_max;        /* [no limit] pages of the pool that it pays for at once (pager.h: owners) */
 } weft_tenant_config;
 
 typedef struct weft_engine_config {

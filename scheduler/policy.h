@@ -68,7 +68,7 @@ bool weft_policy_is_light(double used, double used_by_all, uint64_t weight, uint
 enum { WEFT_LIGHT_FACTOR = 8 };
 double weft_policy_light_step(double alone_us, uint64_t weight, uint64_t weight_of_all, uint32_t n_lanes);
 
-/* True when prompts got no row in so many steps in a row that they go first once. */
+/* True when prompts got no row in n_squeezed_steps steps in a row, and that is so long that they go first once. */
 bool weft_policy_prefill_first(uint32_t n_squeezed_steps);
 
 #endif
