@@ -7,7 +7,7 @@
  * Law. Every string passed in is UTF-8 and copied. Every call may come from any thread; one generation is read by one
  * thread at a time. No call exits the process. A generation gets exactly one WEFT_DELTA_END, whatever happens.
  * Functions that fail write one line to error (n_error bytes; may be NULL) and return the status: negative, or 3 where
- * the same call may succeed later (base/status.h). */
+ * the same call may succeed later. */
 #ifndef WEFT_H
 #define WEFT_H
 
