@@ -93,7 +93,7 @@ static weft_status read_pin(const weft_keys *keys, const json_t *root, weft_pref
   return WEFT_OK;
 }
 
-/* operator: who computes what is public. */
+/* operator: the tenant that computes public prefixes. */
 static weft_status declare(weft_runtime *rt, const weft_keys *keys, uint32_t operator, const json_t * root,
                            uint32_t *id, weft_refusal *why) {
   weft_gen gen = {0};

@@ -3,8 +3,8 @@
  *
  *   {"model":"a","tenant":"red","ttl_seconds":3600,"priority":1,"messages":[{"role":"system",...}]}
  *
- * Law: exactly one of text, tokens and messages; "public": true instead of a tenant; an unknown field is
- * a mistake and refused. A file holds one such object or a list of them. */
+ * Law: there is exactly one of text, tokens and messages; "public": true takes the place of a tenant; an unknown field
+ * is refused as a mistake. A file holds one such object or a list of them. */
 #ifndef WEFT_API_ADMIN_H
 #define WEFT_API_ADMIN_H
 
@@ -12,7 +12,8 @@
 #include "api/refusal.h"
 #include "api/weft.h"
 
-/* Pins all that the file says. keys may be NULL. The line names the file and the entry. */
+/* Declares all pins of the file. keys, which give the numbers of tenants, may be NULL. The line names the file and the
+ * entry. */
 weft_status weft_admin_pin_file(weft_runtime *runtime, const weft_keys *keys, const char *path, weft_error *error);
 
 #endif

@@ -13,7 +13,7 @@ typedef struct kept_format {
   size_t n;
   weft_grammar *grammar; /* NULL: the place is free */
   uint64_t used;         /* greater: later */
-  uint32_t tenant;       /* who had it compiled */
+  uint32_t tenant;       /* the tenant for which it was compiled */
 } kept_format;
 
 struct weft_formats {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* A request for text with no dialect left in it: what every dialect's parser makes and what
- * stream.c answers.
+/* A request for text without anything of its dialect: the parser of every dialect makes one (openai_parse.c), and
+ * stream.c answers it.
  *
- * Law: a weft_gen owns all memory that its pointers name, until close. Parsing looks at bytes
- * alone: no model, no engine, so a hostile body can be tried without either. */
+ * Law: a weft_gen owns all memory that its pointers name, until close. Parsing looks at bytes alone: it needs no model
+ * and no engine, so hostile bodies can be tried without either (tests/fuzz/api_body.c). */
 #ifndef WEFT_API_GEN_H
 #define WEFT_API_GEN_H
 
@@ -11,18 +11,18 @@
 #include "api/weft.h"
 
 typedef struct weft_gen {
-  weft_generate_params params; /* without choice and tenant; its prompt is not read, those below are */
+  weft_generate_params params; /* without choice, tenant and prompt, which stream.c sets */
   weft_prompt *prompt;
   uint32_t n_prompts;
-  uint32_t n_choices; /* made of each prompt */
-  uint32_t n_given;   /* of them, the most likely ones; n_choices: all */
+  uint32_t n_choices; /* answers that are made of each prompt (best_of) */
+  uint32_t n_given;   /* how many of them are given, the most likely ones (n) */
   bool stream, include_usage, token_ids, canvas_events;
   void *blocks; /* all memory of this request, linked */
   void *json;   /* the parsed body: strings above point into it */
 } weft_gen;
 
-/* Zeroed memory that lives until close; NULL when refused. */
+/* Zeroed memory that lives until close; NULL: there is none. */
 void *weft_gen_alloc(weft_gen *gen, size_t n, size_t size);
-void weft_gen_close(weft_gen *gen); /* all zero is fine */
+void weft_gen_close(weft_gen *gen); /* a weft_gen that is all zero is fine */
 
 #endif

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* One generation: parameters in, deltas out. The engine deals in tokens; here they become text, thinking is parted from
- * the answer, and stop strings end it. Two streams run over the same tokens: one on the engine thread, which decides
- * when to stop, one on the reader's, which gives the text. Both print the same text, byte by byte, and search it with
- * the same automaton, so they find the same end. What the engine thread does costs O(1) for a token and takes no
- * memory. */
+/* One generation: parameters in, deltas out. The engine deals in tokens; here they become text, thinking is split from
+ * the answer, and stop strings end it. What a request leaves open of its sampling is taken from the model file here
+ * (resolve_sampling, resolve_entropy_bound).
+ *
+ * Two streams run over the same tokens: one on the engine thread, which decides when to stop, one on the reader's
+ * thread, which gives the text. Both print the same text, byte by byte, and search it with the same automaton, so they
+ * find the same end. What the engine thread does costs O(1) for a token and takes no memory. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -104,7 +106,8 @@ static uint64_t fresh_seed(void) {
   return seed;
 }
 
-/* What the request leaves to the model is the model's. What is no number is refused by the engine. */
+/* A value that the request leaves open is taken from the model file. Values that are not finite are refused by the
+ * engine. */
 static void resolve_sampling(const weft_model_info *info, weft_sampling *s) {
   if (s->temperature < 0.0f) s->temperature = info->temperature;
   if (s->top_k < 0) s->top_k = (int32_t)info->top_k;
@@ -136,7 +139,7 @@ static bool answers_by_canvas(const weft_generation *g, const weft_generate_para
   return p->mode == WEFT_MODE_DIFFUSION || (p->mode == WEFT_MODE_AUTO && can);
 }
 
-/* Tokens that are asked for; the engine cuts them to what the context leaves. */
+/* The longest answer that is asked for; the engine cuts it to what the context leaves. */
 static uint32_t choose_length(const weft_generation *g, const weft_generate_params *p, bool canvas) {
   uint32_t max_tokens = p->max_tokens > 0 ? p->max_tokens : WEFT_ANSWER_TOKENS;
   if (!canvas || p->canvases == 0) return max_tokens;
@@ -149,7 +152,7 @@ static uint32_t least(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
-/* What this generation holds besides its request, which the engine cuts to what the context leaves. */
+/* Memory that this generation holds besides the engine's request, for an answer as long as the context allows. */
 static uint64_t caller_bytes(const weft_generation *g, const weft_generate_params *p, uint32_t max_tokens) {
   uint32_t context = g->model->context, room = context > g->prompt.tokens.n ? context - g->prompt.tokens.n : 0;
   const weft_generation_need need = {.n_prompt = g->prompt.tokens.n,
@@ -176,7 +179,7 @@ static weft_status find_grammar(weft_generation *g, const weft_generate_params *
   return status;
 }
 
-/* What it takes to read the answer, and the request of the engine. */
+/* Opens what reading the answer needs, and fills the parameters of the engine's request. */
 static weft_status prepare(weft_generation *g, const weft_generate_params *p, uint64_t now, weft_request_params *out,
                            weft_error *error) {
   weft_status status = make_prompt(g, p, error);

@@ -64,7 +64,7 @@ static void watch_listener(weft_http *http, bool on) {
   http->listening = on;
 }
 
-/* False: nobody waits, or descriptors are short. */
+/* False: no connection waits to be accepted, or file descriptors are short. */
 static bool accept_one(weft_http *http) {
   struct sockaddr_storage peer = {0};
   socklen_t n = sizeof peer;
@@ -102,7 +102,8 @@ static void take_ready(weft_http *http) {
   }
 }
 
-/* Those that are there now; who is postponed meanwhile stands behind them. */
+/* Drives the connections that are pending now; those that are postponed meanwhile come after them, in the next round.
+ */
 static void drive_pending(weft_http *http) {
   uint32_t n = 0;
   for (const http_connection *c = http->pending; c != NULL; c = c->next_pending) n++;

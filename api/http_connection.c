@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* One connection from its first byte to its last: what is read, what is sent, and when it has to end.
  *
- * The socket is watched edge-triggered for all that can happen to it, once: readable and writable remember what the
- * system said until a call would have blocked, and hung_up that the peer closes. Its bytes are http_wire.c's. */
+ * The socket is watched edge-triggered for all that can happen to it, so the system tells each thing once: readable
+ * and writable remember what it told until a call would have blocked, and hung_up remembers that the peer closed. This
+ * is where a client that leaves is noticed: make_answer sees hung_up, and http_drop ends the connection and tells the
+ * source of the answer. Bytes are read and written by http_wire.c. */
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,9 +17,9 @@
 #include "base/memory.h"
 
 enum {
-  TURNS_MAX = 16,         /* before others are driven */
-  HEAD_US = 10 * 1000000, /* from a head's first byte to its last */
-  BODY_US = 10 * 1000000, /* for a body, and then a second for each: */
+  TURNS_MAX = 16,         /* steps of one connection before others are driven */
+  HEAD_US = 10 * 1000000, /* from the first byte of a head to its last */
+  BODY_US = 10 * 1000000, /* for a body, and one second more for every BODY_BYTES_PER_S bytes of it */
   BODY_BYTES_PER_S = 65536,
   LINGER_US = 10 * 1000000,
   LINGER_BYTES_MAX = 64 << 20,
@@ -62,7 +64,7 @@ bool http_connection_open(weft_http *http, int fd, const struct sockaddr_storage
   return true;
 }
 
-/* The exchange goes on without its connection until its worker is done with it. */
+/* Parts the exchange from its connection: it ends at once, or, while a worker has it, when that worker is done. */
 static void leave(http_connection *c, bool left) {
   weft_exchange *x = c->x;
   if (x == NULL) return;
@@ -249,7 +251,7 @@ static step keep_bytes(http_connection *c, const char *bytes, size_t n) {
   return STEP_AGAIN;
 }
 
-/* A body in chunks has as much time as what came of it. */
+/* The deadline of a body in chunks grows with the bytes that have come. */
 static step read_chunks(http_connection *c) {
   weft_http_fault fault;
   const char *data;
@@ -303,7 +305,7 @@ static void put_chunk(http_connection *c, const weft_text *piece) {
   if (c->minor > 0) weft_text_puts(&c->out, "\r\n");
 }
 
-/* Only when all that was pulled before is sent. */
+/* Pulls more of a streamed answer, but only when all that was pulled before is sent. */
 static step pull_stream(http_connection *c) {
   weft_exchange *x = c->x;
   if (c->out.n > 0) return STEP_WAIT;
@@ -340,7 +342,7 @@ static step make_answer(http_connection *c) {
   }
   if (has_worker(x)) return c->hung_up ? STEP_DROP : STEP_WAIT;
   if (c->hung_up && x->answer != ANSWER_WHOLE) return STEP_DROP;
-  http_drop_body(x); /* the handler took from it what it needs */
+  http_drop_body(x); /* the handler has returned and copied what it needs */
   if (x->cancelled) http_tell_left(x);
   if (!http_settle(x)) return STEP_WAIT;
   if (x->answer == ANSWER_STREAM) return pull_stream(c);

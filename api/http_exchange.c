@@ -72,7 +72,7 @@ void http_finish(weft_exchange *x, bool left) {
   if (left) http_tell_left(x);
   http->config.done(http->config.self, x, x->begun ? x->code : 0, left || x->code == CODE_LEFT);
   if (x->source.pull != NULL) x->source.close(x->source.self);
-  http_forget_ready(x); /* after its source is closed nobody wakes it */
+  http_forget_ready(x); /* once its source is closed, no thread wakes it */
   http_drop_body(x);
   http_give_place(x);
   if (x->active) atomic_fetch_sub(&http->n_active, 1);
@@ -88,7 +88,7 @@ void http_finish(weft_exchange *x, bool left) {
 
 /* ---- answers ---- */
 
-/* No byte of it could end a line, or the head. */
+/* No byte of the text could end a line, or the head of the answer. */
 static bool is_one_line(const char *text) {
   for (const char *c = text; *c != 0; c++) {
     if (((unsigned char)*c < 0x20 && *c != '\t') || *c == 0x7F) return false;
@@ -246,7 +246,7 @@ void http_put_answer(http_connection *c) {
   weft_text_free(&x->text);
 }
 
-/* What is no request has no exchange. */
+/* Bytes that are no request have no exchange: the answer is written here. */
 void http_put_fault(http_connection *c, const weft_http_fault *fault) {
   weft_refusal why;
   weft_text body = {0};

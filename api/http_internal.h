@@ -5,10 +5,10 @@
  * may hold).
  *
  * Law: connections belong to the network thread alone. An exchange belongs to the network thread too, except from
- * http_queue to the end of its handler: then its answer, its source and its body are the worker's, and the network
- * thread reads nothing of it but what the lock guards. The lock is held for a few instructions; no handler, source or
- * callback runs under it. The engine's callbacks take it (weft_exchange_wake), so it comes after every lock of theirs,
- * and before the workers' own. */
+ * http_queue to the end of its handler: during that time its answer, its source and its body belong to the worker, and
+ * the network thread reads nothing of it but what the lock guards. The lock is held for a few instructions; no
+ * handler, source or callback runs under it. Callbacks of the engine take it (weft_exchange_wake), so in the order of
+ * locks it comes after every lock of the engine, and before the lock of the workers. */
 #ifndef WEFT_API_HTTP_INTERNAL_H
 #define WEFT_API_HTTP_INTERNAL_H
 
@@ -27,11 +27,11 @@ enum {
   ID_BYTES_MAX = 128,
   CODE_LEFT = 499,
   TENANTS_MAX = 256,
-  ADDRESSES_MAX = 1024, /* addresses are told apart by a seeded hash; two that meet share a share */
+  ADDRESSES_MAX = 1024, /* addresses are told apart by a seeded hash; two with the same hash have one share together */
   WHO_MAX = TENANTS_MAX + ADDRESSES_MAX,
   READ_BYTES = 65536,
-  CONNECTION_BYTES = 4 * 65536, /* at most, in and out, with what growing texts leave unused */
-  TLS_BYTES = 2 * 65536,        /* at most of its session and wire */
+  CONNECTION_BYTES = 4 * 65536, /* at most of one connection, in and out, with what growing texts leave unused */
+  TLS_BYTES = 2 * 65536,        /* at most of the TLS session and the wire of one connection */
   SMALL_BODY_BYTES = 65536      /* bodies up to this have memory of their own */
 };
 
@@ -39,7 +39,7 @@ typedef struct http_connection http_connection;
 
 typedef enum answer_kind { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM, ANSWER_LATER } answer_kind;
 
-/* Memory for bodies that are being read or wait for a worker. */
+/* How many bytes of bodies are being read, wait for a worker or are handled; of[]: by tenant or address. */
 typedef struct body_pool {
   uint64_t max, used, of[WHO_MAX];
 } body_pool;
@@ -48,22 +48,22 @@ struct weft_exchange {
   weft_http *http;
   http_connection *connection; /* NULL: the client left while a worker had the request */
   weft_note note;
-  uint32_t who; /* the tenant, or the address where all are one tenant */
+  uint32_t who; /* whose share it counts in: the tenant, or TENANTS_MAX + the address where there is one tenant */
   char *method, *path;
   char id[ID_BYTES_MAX + 1];
   bool is_local, quick;
   bool active; /* read whole: counted by weft_http_active */
-  bool busy;   /* counted by the share of who */
+  bool busy;   /* holds a place of the share of `who` */
 
-  weft_text body;
-  body_pool *pool; /* where its bytes are counted; NULL: not yet */
+  weft_text body;  /* owned; filled by http_connection.c, freed by http_drop_body once the handler has returned */
+  body_pool *pool; /* where its bytes are counted; NULL: nowhere */
   uint64_t n_charged;
 
   weft_source source; /* pull NULL: none */
-  bool told;          /* the source knows that nobody wants the answer */
-  bool cancelled;     /* and is to be told when the worker has set it */
+  bool told;          /* source.left was called */
+  bool cancelled;     /* source.left is to be called once the worker has set the source */
   answer_kind answer;
-  bool begun; /* the head of the answer is in the connection's out */
+  bool begun; /* the head of the answer was appended to the connection's out */
   int code;
   const char *type;
   weft_text text; /* ANSWER_WHOLE */
@@ -73,9 +73,9 @@ struct weft_exchange {
   uint32_t n_headers;
 
   /* under the lock */
-  bool working, in_ready; /* working: the workers have it, waiting or running */
+  bool working, in_ready; /* the workers have it, waiting or running; it is in the list http->ready */
   weft_exchange *next_ready;
-  weft_job job; /* theirs while it works */
+  weft_job job; /* the workers' while `working` */
 };
 
 typedef enum http_phase {
@@ -93,25 +93,25 @@ struct http_connection {
   http_connection *next_pending;
   int fd;
   bool pending, readable, writable, hung_up, local, keep_alive, chunked;
-  bool ended;       /* the peer said so: nothing more is read */
-  bool waits, turn; /* for its turn at the handshake; it is its turn */
+  bool ended;       /* the peer said that nothing more comes: nothing more is read */
+  bool waits, turn; /* it waits for its turn at the handshake; it is its turn */
   tls_session *tls; /* NULL: bytes go as they are */
   weft_text wire;   /* with TLS: what the socket is given */
   size_t wire_sent; /* of wire */
   http_phase phase;
   uint64_t since_us;    /* in this phase */
   uint64_t deadline_us; /* of this phase; 0: none */
-  uint64_t stall_us;    /* until then the client must have taken what is in out; 0: out is empty */
-  uint32_t address;     /* its hash */
-  weft_text in;         /* read, and not yet understood */
+  uint64_t stall_us;    /* until then the client must have taken some of what is in out; 0: out is empty */
+  uint32_t address;     /* hash of the peer's address */
+  weft_text in;         /* bytes that were read and not yet parsed */
   weft_head_scan scan;
   weft_chunks chunks;
   uint32_t minor;
   uint64_t length, n_read; /* of the body */
   weft_exchange *x;        /* NULL: between requests */
   bool bodiless;           /* the answer of HEAD: its head alone */
-  weft_text out;
-  size_t sent; /* of out */
+  weft_text out;           /* bytes to send */
+  size_t sent;             /* how many of them were sent */
 };
 
 struct weft_http {
@@ -123,7 +123,7 @@ struct weft_http {
   ino_t socket_inode; /* as it was made: another file of that name is not removed */
   bool listening;     /* the listener is watched; not while descriptors are short */
   pthread_t network;
-  bool has_network, loopback, told_of_http; /* told: that somebody speaks plain HTTP where TLS is spoken */
+  bool has_network, loopback, told_of_http; /* told: the log says that a client spoke plain HTTP where TLS is spoken */
   uint32_t n_waiting;                       /* connections that wait for their turn at the handshake */
   http_connection *first, *pending, *last_pending;
   uint32_t n_connections, n_busy, n_busy_of[WHO_MAX];
@@ -137,7 +137,7 @@ struct weft_http {
   atomic_uint_fast64_t n_body_bytes; /* in both pools */
   weft_workers *workers;
 
-  pthread_mutex_t lock; /* what follows, and what an exchange says is under it */
+  pthread_mutex_t lock; /* guards what follows, and the fields of an exchange that say so */
   bool closing, workers_gone, cancel_asked;
   weft_exchange *ready, *last_ready;
   tls_identity *identity; /* NULL: plain HTTP; opened anew by weft_http_renew */
@@ -146,9 +146,9 @@ struct weft_http {
 /* http.c */
 uint64_t http_now(const weft_http *http);
 uint64_t http_idle_us(const weft_http *http);
-void http_poke(weft_http *http); /* the network thread looks around; any thread */
+void http_poke(weft_http *http); /* wakes the network thread; any thread */
 void http_count(weft_http *http, weft_http_end how);
-/* Makes a place free by ending a connection that holds no request which was read. False: there is none. */
+/* Makes a place free by ending a connection that holds no whole request. False: there is no such connection. */
 bool http_evict(weft_http *http);
 
 /* http_listen.c */
@@ -160,42 +160,43 @@ typedef enum wire_news { WIRE_SOME, WIRE_NOTHING, WIRE_OVER } wire_news;
 /* False: no memory for a session. */
 bool http_wire_open(http_connection *c);
 void http_wire_close(http_connection *c);
-/* Takes up to n_max bytes from the socket and appends to in what they say; WIRE_SOME may be a handshake's, which say
- * nothing. */
+/* Reads up to n_max bytes from the socket and appends the plain bytes to `in`. WIRE_SOME may have added none, where
+ * the bytes belonged to a TLS handshake. */
 wire_news http_receive(http_connection *c, size_t n_max);
-/* The peer is in the handshake, or in what comes before. */
+/* The TLS handshake is not over. */
 bool http_is_shaking(const http_connection *c);
-/* Sends what is in out as far as the peer takes it; out is empty when all is sent. False: the connection is of no use
- * any more. */
+/* Sends what is in `out`, as far as the peer takes it; `out` is empty when all is sent. False: the connection is
+ * broken. */
 bool http_send(http_connection *c);
-/* Nothing more is sent. */
+/* Tells the peer that nothing more is sent. */
 void http_say_end(http_connection *c);
-/* Lets one connection that waits do the next step of its handshake. */
+/* Lets one connection that waits do the next step of its TLS handshake. */
 void http_shake_one(weft_http *http);
 
 /* http_connection.c: the network thread */
 bool http_connection_open(weft_http *http, int fd, const struct sockaddr_storage *peer);
 /* Goes on until it waits for the peer or for an answer. May free c. */
 void http_drive(http_connection *c);
-/* It is driven again before the thread sleeps. */
+/* The connection is driven again before the thread sleeps. */
 void http_postpone(http_connection *c);
-void http_expire(http_connection *c); /* its deadline has passed */
-void http_drop(http_connection *c);   /* ends it now; its exchange learns that the client left */
-/* What came is no request; it is answered, and the connection ends. */
+void http_expire(http_connection *c); /* the deadline of the connection has passed */
+void http_drop(http_connection *c);   /* ends the connection now; its exchange learns that the client left */
+/* The bytes that came are no request: answers with the fault and ends the connection. */
 void http_refuse_head(http_connection *c, weft_http_end how, const weft_http_fault *fault);
-/* The request of c, whose body is not all there, is refused; what else comes of it is thrown away. */
+/* Refuses the request of c, whose body is not all there; what else comes of the body is thrown away. */
 void http_give_up_body(http_connection *c, int code, const char *word, const char *message);
 
 /* http_exchange.c: the network thread */
 weft_exchange *http_exchange_open(http_connection *c, const weft_http_head *head);
+/* Frees the body and counts it no longer. */
 void http_drop_body(weft_exchange *x);
-/* Tells the source, once. */
+/* Tells the source, once, that the client has left. */
 void http_tell_left(weft_exchange *x);
-/* Its last moment: counted, its source closed, freed. */
+/* Ends the exchange: reports it (done), closes its source and frees it. */
 void http_finish(weft_exchange *x, bool left);
 /* Works on an answer that comes later. False: it is not there yet. */
 bool http_settle(weft_exchange *x);
-/* The head of the answer, and of a whole answer the rest. */
+/* Appends the head of the answer to `out`, and of a whole answer the body, too. */
 void http_put_answer(http_connection *c);
 void http_put_fault(http_connection *c, const weft_http_fault *fault);
 
@@ -204,9 +205,9 @@ weft_status http_jobs_open(weft_http *http, weft_error *error);
 void http_jobs_close(weft_http *http); /* waits for running handlers; what waits is refused */
 void http_refuse_closing(weft_exchange *x);
 void http_queue(weft_exchange *x);
-bool http_unqueue(weft_exchange *x); /* true: no worker has it any more, nor will */
+bool http_unqueue(weft_exchange *x); /* true: no worker has the exchange, nor will have it */
 weft_exchange *http_take_ready(weft_http *http);
-void http_forget_ready(weft_exchange *x); /* whoever woke it last has let go of it */
+void http_forget_ready(weft_exchange *x); /* takes it out of the list `ready`; its source must be closed */
 
 /* http_share.c: the network thread */
 void http_share_open(weft_http *http);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The two ways between the network thread and the workers (workers.h): jobs to them, exchanges that are ready back.
+/* The two ways between the network thread and the workers (workers.h): jobs go to the workers, exchanges that are
+ * ready come back.
  *
- * Law: an exchange that the workers have is working, until its handler has ended or the network thread has taken it
- * back from among those that wait. Workers are shared among tenants, or among addresses where all are one tenant. */
+ * Law: an exchange is `working` from http_queue until its handler has returned, or until the network thread has taken
+ * it back before a worker began with it. Workers are shared among tenants, or among addresses where there is one
+ * tenant. */
 #include <stddef.h>
 
 #include "api/http_internal.h"
@@ -24,7 +26,7 @@ void weft_exchange_wake(weft_exchange *x) {
   bool first = http->ready == NULL;
   make_ready(x);
   (void)pthread_mutex_unlock(&http->lock);
-  if (first) http_poke(http); /* otherwise whoever was first has done so, and the thread takes all */
+  if (first) http_poke(http); /* else the thread was poked for the first of the list, and will take all of it */
 }
 
 weft_exchange *http_take_ready(weft_http *http) {
@@ -55,7 +57,8 @@ void http_forget_ready(weft_exchange *x) {
 
 /* ---- workers ---- */
 
-/* Among whom workers are shared: tenants, or addresses where all are one tenant. */
+/* The queue of the workers that the exchange joins: one for each tenant, or for each address where there is one
+ * tenant. */
 static uint32_t queue_of(const weft_exchange *x) {
   return x->http->config.n_tenants > 1 ? x->who : x->who - TENANTS_MAX;
 }

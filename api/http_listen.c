@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Where the server listens: an address and a port, or a unix socket.
  *
- * Law: the file of a unix socket is removed when the server ends, and one that a server left behind when it was killed
- * is removed when the next one begins; never one on which somebody answers, and never a file that is no socket. */
+ * Law: the file of a unix socket is removed when the server ends, and one that a killed server left behind is removed
+ * when the next one begins; never a socket on which a server still answers, and never a file that is no socket. */
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -58,7 +58,7 @@ static void learn_address(weft_http *http) {
 
 /* ---- a unix socket ---- */
 
-/* Nobody listens on the socket of this name any more. */
+/* No process listens on the socket of this name any more. */
 static bool is_left_behind(const struct sockaddr_un *address) {
   struct stat file;
   if (lstat(address->sun_path, &file) != 0 || !S_ISSOCK(file.st_mode)) return false;
@@ -87,7 +87,7 @@ static weft_status fail_path(const char *path, int fault, weft_error *error) {
                              : "a file that is no socket is there: choose another path");
 }
 
-/* Who may connect is settled before anybody can: a socket answers from listen on. */
+/* The file mode is set before any client can connect: a socket answers from listen on. */
 static weft_status listen_on_path(weft_http *http, const char *path, weft_error *error) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   struct stat file;
@@ -128,7 +128,7 @@ void http_stop_listening(weft_http *http) {
   struct stat file;
   if (http->socket_path != NULL && lstat(http->socket_path, &file) == 0 && file.st_dev == http->socket_device &&
       file.st_ino == http->socket_inode) {
-    (void)unlink(http->socket_path); /* first, so that nobody finds it without an answer */
+    (void)unlink(http->socket_path); /* first, so that no client finds a socket that does not answer */
   }
   weft_free(http->socket_path);
   if (http->listener >= 0) (void)close(http->listener);

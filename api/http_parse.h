@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The bytes of an HTTP/1.1 request: its head and its chunks. Knows no socket.
+/* The bytes of an HTTP/1.1 request: its head and its chunks. Knows no socket. Any thread.
  *
  * Law: what two programs could read differently is refused, never guessed (RFC 9112, sections 2.2, 5 and 6): lines end
  * in CRLF, no control character is anywhere, a name touches its colon, no line is folded, and there is one Host, at
- * most one Content-Length and never both that and chunks. How the bytes were cut on their way changes nothing: the
- * same bytes give the same answer in one piece and one by one. Nothing here allocates or reads past what it was
- * given. */
+ * most one Content-Length and never both a Content-Length and chunks. How the bytes were cut on their way changes
+ * nothing: the same bytes give the same answer in one piece and one by one. Nothing here allocates or reads past what
+ * it was given. */
 #ifndef WEFT_API_HTTP_PARSE_H
 #define WEFT_API_HTTP_PARSE_H
 
@@ -32,14 +32,15 @@ typedef enum weft_parse {
   WEFT_PARSE_BAD /* fault says why */
 } weft_parse;
 
-/* Looks for the end of a head. Zero-initialise; at is how far it has looked, and when it is DONE where the head
- * ends. */
+/* Looks for the end of a head. Zero-initialise. at: how many bytes were looked at; when the scan is DONE, the bytes of
+ * the head. */
 typedef struct weft_head_scan {
   size_t at, line; /* line: where the line began */
   uint32_t n_lines;
 } weft_head_scan;
 
-/* bytes: all that came so far, from the head's first byte on. Each byte is looked at once. */
+/* bytes: all that came so far, from the head's first byte on. Each byte is looked at once, however often this is
+ * called. */
 weft_parse weft_http_scan(const char *bytes, size_t n, weft_head_scan *scan, weft_http_fault *fault);
 
 typedef struct weft_http_field {
@@ -57,16 +58,16 @@ typedef struct weft_http_head {
   weft_http_field field[WEFT_FIELDS_MAX];
 } weft_http_head;
 
-/* bytes[0..n): a head that weft_http_scan found; it is changed. DONE or BAD. */
+/* bytes[0..n): a head that weft_http_scan found; it is changed, and head points into it. DONE or BAD. */
 weft_parse weft_http_parse(char *bytes, size_t n, weft_http_head *head, weft_http_fault *fault);
-/* NULL when absent; the first when there are several. */
+/* The value of a header; NULL when it is absent, the first when there are several. */
 const char *weft_http_field_of(const weft_http_head *head, const char *name);
 
 /* Where a body in chunks is. Zero-initialise. */
 typedef struct weft_chunks {
   int phase;
   uint64_t left;              /* bytes of this chunk */
-  uint32_t n_digits, n_extra; /* n_extra: bytes of extensions and trailers so far, which nobody reads */
+  uint32_t n_digits, n_extra; /* n_extra: bytes of extensions and trailers so far, which are skipped */
 } weft_chunks;
 
 /* Takes from bytes[0..n), *used of them; data[0..n_data) are bytes of the body among them. MORE: call again with the

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* How much one tenant, or one address, may hold of what all share: memory for bodies and places for requests.
+/* How much one tenant, or one address, may hold of what all share: memory for bodies and places for requests. Network
+ * thread.
  *
- * Law: nobody holds more than half of either. Of the memory an eighth is for small bodies alone. When a pool of memory
- * is full, who holds most of it gives way to who holds less: its largest body that is still being read is refused. */
+ * Law: no tenant or address holds more than half of either. An eighth of the memory is for small bodies alone. When a
+ * pool of memory is full, the holder of most of it gives way to one that holds less: the largest body of that holder
+ * that is still being read is refused. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,8 +30,8 @@ static uint64_t mix(uint64_t h) {
   return h ^ h >> 32;
 }
 
-/* Of IPv6 the first half: whoever has one address there has all of the second. On a unix socket users take the place of
- * addresses. */
+/* Of an IPv6 address only the first half counts, since a client usually has all addresses of the second half. On a
+ * unix socket the user takes the place of the address. */
 uint32_t http_address_of(const weft_http *http, int fd, const struct sockaddr_storage *peer, bool *local) {
   uint64_t key = 0;
   *local = false;
@@ -54,7 +56,7 @@ uint32_t http_address_of(const weft_http *http, int fd, const struct sockaddr_st
 
 /* ---- bodies ---- */
 
-/* Whose body gives way in this pool; NULL: none is being read there. */
+/* The connection whose body gives way in this pool; NULL: no body is being read into it. */
 static http_connection *holder_of_most(const weft_http *http, const body_pool *pool) {
   http_connection *most = NULL;
   for (http_connection *c = http->first; c != NULL; c = c->next) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* The bytes of a connection: the only file that reads from sockets and writes to them, as they are or in TLS.
  *
- * With TLS, out holds what is to be said and wire what that becomes: a little at a time, so that a long answer is not
- * there twice.
+ * With TLS, `out` holds the plain bytes of the answer and `wire` the encrypted ones: a little at a time, so that a long
+ * answer is not in memory twice.
  *
  * A handshake costs a processor about as much as a thousand reads. So handshakes go one step at a time, between two
  * rounds in which all other connections get on, and the next is the oldest one of the address that has fewest of them:
- * whoever begins thousands holds up nobody's answers, and nobody else's handshake. */
+ * an address that begins thousands of handshakes delays no answer, and no other address's handshake. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -106,7 +106,7 @@ void http_say_end(http_connection *c) {
 
 /* ---- in ---- */
 
-/* It is answered as it asked, so that whoever it is learns why. */
+/* A client that speaks plain HTTP is answered in plain HTTP, so that it learns why it is refused. */
 static wire_news answer_plain(http_connection *c) {
   static const weft_http_fault fault = {400, "tls_needed", "this port speaks TLS: ask with https://"};
   weft_http *http = c->http;

@@ -21,13 +21,14 @@ typedef struct key_row {
   uint32_t n, tenant;
 } key_row;
 
-/* What a reload changes; apart, so that whoever may only read the tenants can still look up a key. */
+/* What a reload changes. It is a struct of its own behind a pointer, so that functions with a const weft_keys can lock
+ * it. */
 typedef struct key_table {
   pthread_mutex_t lock;
   key_row *row;
   uint32_t n, capacity;
   bool has_none;
-  uint32_t none; /* tenant of who sends no key */
+  uint32_t none; /* tenant of clients that send no key */
 } key_table;
 
 struct weft_keys {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Counters out: Prometheus text under the names that dashboards already read, the same as JSON, and
- * health.
+/* Counters out: Prometheus text under the names that dashboards already read (those of vLLM where there is one), the
+ * same as JSON, and health.
  *
- * One table of plain numbers serves both forms. Every number comes from one consistent copy of the
- * engine's statistics; host memory is asked of the allocator and the system at the moment of the
- * question. */
+ * One table of plain numbers serves both forms. Every number comes from one consistent copy of the engine's
+ * statistics; host memory is asked of the allocator and the system at the moment of the question. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The OpenAI dialect: bodies to requests, answers to bodies and chunks. For the files of api/ only.
  *
- * Law: a field is one of four: understood, refused by name because ignoring it would change the
- * answer, wrong (refused by name), or unknown and then ignored, as other servers of this dialect
- * do. */
+ * Law: every field of a body is one of four: understood; refused by name, because ignoring it would change the answer;
+ * wrong, and refused by name; or unknown, and then ignored, as other servers of this dialect do. */
 #ifndef WEFT_API_OPENAI_H
 #define WEFT_API_OPENAI_H
 
@@ -15,17 +14,18 @@
 
 typedef enum weft_openai_kind { WEFT_OPENAI_CHAT = 1, WEFT_OPENAI_COMPLETIONS = 2 } weft_openai_kind;
 
-/* A JSON object out of a body that stays within the limits; json_decref ends it. The refusal names the place. */
+/* Parses a body that must be one JSON object within the limits; the caller frees it with json_decref. The refusal
+ * names the place of the fault. */
 weft_status weft_openai_load(const char *body, size_t n, const weft_json_size *limits, json_t **out, weft_refusal *why);
-/* On failure *gen is closed. */
+/* Parses a whole body into *gen, which the caller closes; after a failure it is closed already. */
 weft_status weft_openai_parse(weft_openai_kind kind, const char *body, size_t n, const weft_json_size *limits,
                               weft_gen *gen, weft_refusal *why);
-/* The turns, and the tokens, of a prompt; nothing else of *out is touched. field is what refusals name. */
+/* Set the turns, or the tokens, of a prompt and nothing else of *out. field: the name that refusals give. */
 weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_prompt *out, weft_refusal *why);
 weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_prompt *out, weft_refusal *why);
-/* chat_template_kwargs: thinking and variables of *prompt. */
+/* Reads chat_template_kwargs: sets thinking and variables of *prompt. */
 weft_status weft_openai_variables(weft_gen *gen, const json_t *root, weft_prompt *prompt, weft_refusal *why);
-/* The format of the answer that a body asks for, by any of its names. */
+/* Sets the format of the answer that a body asks for, by any of the names that it has (openai_format.c). */
 weft_status weft_openai_format(weft_gen *gen, const json_t *root, weft_refusal *why);
 
 extern const weft_dialect weft_openai_chat, weft_openai_completions;

@@ -112,7 +112,7 @@ static weft_status no_memory(weft_refusal *why) {
 
 /* ---- values ---- */
 
-/* Fields that nobody reads would become memory, too. */
+/* Refuses a body with too many values before it is parsed: unknown fields would take memory, too. */
 static weft_status check_size(const char *body, size_t n, const weft_json_size *limits, weft_refusal *why) {
   weft_json_size size;
   size_t at = 0;
@@ -434,7 +434,8 @@ static weft_status read_mode(weft_gen *gen, const json_t *mode, weft_refusal *wh
   return WEFT_OK;
 }
 
-/* An extension of our own: an unknown name in it is a mistake, not somebody else's field. */
+/* The object `diffusion` is an extension of this server, so an unknown name in it is a mistake, not a field of another
+ * dialect. */
 static weft_status read_diffusion(weft_gen *gen, const json_t *diffusion, weft_refusal *why) {
   const char *key;
   json_t *value;

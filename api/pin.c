@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Pins: prefixes that the operator keeps in the pool, given as text, as turns or as tokens (api/prompt.h).
  *
- * Law: what is pinned are the tokens that stay whatever follows. A tokenizer may join the end of a
- * text with what comes after it, so a text or conversation is encoded with several continuations, and
- * what all of them begin with is taken; the engine cuts it to whole blocks. */
+ * Law: what is pinned are the tokens that stay the same whatever text follows. A tokenizer may join the end of a text
+ * with what comes after it, so a text or a conversation is encoded with several continuations, and the tokens that all
+ * of them begin with are taken; the engine cuts them to whole blocks. */
 #include <string.h>
 
 #include "api/prompt.h"
@@ -12,8 +12,8 @@
 static const char *const continuations[] = {"x", "0", " (", "\n\n"};
 enum { N_CONTINUATIONS = sizeof continuations / sizeof *continuations };
 
-/* The prompt with more behind it: in a text, more of the text; in a conversation, one more turn, which is the user's, or
- * the assistant's after one of the user. */
+/* The prompt with more behind it: in a text, more of the text; in a conversation, one more turn, which is the user's,
+ * or the assistant's after one of the user. */
 static weft_status encode_with(const weft_served_model *m, const weft_prompt *p, const char *more, encoded_prompt *out,
                                weft_error *error) {
   weft_prompt longer = *p;

@@ -15,13 +15,14 @@ typedef struct weft_counter_row {
 
 #define WEFT_COUNTER_AT(structure, field) offsetof(structure, field), sizeof(((structure *)0)->field)
 
+/* The value of the row's field. */
 unsigned long long weft_counter_of(const void *structure, const weft_counter_row *row);
 
-/* The lines # HELP and # TYPE. */
+/* Appends the lines # HELP and # TYPE of a metric. */
 void weft_prometheus_head(weft_text *out, const char *name, const char *type, const char *help);
-/* label="value", the value escaped. */
+/* Appends label="value", the value escaped. */
 void weft_prometheus_label(weft_text *out, const char *label, const char *value);
-/* The value of a label without its quotes. */
+/* Appends the escaped value of a label, without quotes. */
 void weft_prometheus_escaped(weft_text *out, const char *value);
 
 #endif

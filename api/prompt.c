@@ -8,7 +8,7 @@
 
 const prompt_form prompt_to_answer = {.text_flags = WEFT_ENCODE_ADD_SPECIAL, .open_answer = true};
 
-/* TOO_LARGE with one line when the context could not hold a text of so many bytes, whatever it says. */
+/* TOO_LARGE with one line when the context could not hold a text of n_bytes bytes, whatever it says. */
 static weft_status check_bytes(const weft_served_model *m, size_t n_bytes, weft_error *error) {
   uint32_t longest = weft_tokenizer_longest(m->tokenizer);
   uint64_t most = (uint64_t)m->context * longest;

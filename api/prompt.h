@@ -4,7 +4,7 @@
  * Law: callers do not know how a conversation is rendered. model/chat.h renders it into pieces, which keep apart what
  * the template wrote and what came with the request, and only what the template wrote becomes control tokens. A plain
  * text becomes control tokens only where the caller asks for it with WEFT_ENCODE_PARSE_SPECIAL. A prompt that the
- * context could not hold is refused before it is tokenised, so that what is refused costs nothing. */
+ * context could not hold is refused before it is tokenised, so that a refusal costs nothing. Any thread. */
 #ifndef WEFT_API_PROMPT_H
 #define WEFT_API_PROMPT_H
 
@@ -13,20 +13,20 @@
 /* How a prompt is encoded. */
 typedef struct prompt_form {
   unsigned text_flags; /* WEFT_ENCODE_ADD_SPECIAL and WEFT_ENCODE_PARSE_SPECIAL: what they mean for a plain text */
-  bool open_answer;    /* a conversation ends with the beginning of the model's turn */
+  bool open_answer;    /* a conversation ends with the opening of the model's turn (add_generation_prompt) */
 } prompt_form;
 
-/* What a request is answered for: the tokens that a server gives to the model. */
+/* The form in which a request for an answer is encoded. */
 extern const prompt_form prompt_to_answer;
 
 /* Zero-initialise. */
 typedef struct encoded_prompt {
   weft_tokens tokens;
-  const weft_chat *chat; /* parts thinking from the answer; NULL: the prompt is no conversation */
+  const weft_chat *chat; /* borrowed from the model: splits thinking from the answer; NULL: no conversation */
   bool thinks;           /* the answer begins in the thinking channel */
 } encoded_prompt;
 
-/* Refuses with one line. Close *out whatever was returned. */
+/* Refuses with one line. The caller closes *out with prompt_close, whatever was returned. */
 weft_status prompt_encode(const weft_served_model *model, const weft_prompt *prompt, const prompt_form *form,
                           encoded_prompt *out, weft_error *error);
 weft_status prompt_copy(const encoded_prompt *from, encoded_prompt *out, weft_error *error);

@@ -44,7 +44,7 @@ static const char *methods_of(const char *path) {
 
 const weft_endpoint *weft_router_find(const char *method, const char *path, const char **allow, weft_refusal *why) {
   const weft_endpoint *other = NULL;
-  if (strcmp(method, "HEAD") == 0) method = "GET"; /* the library leaves the body out */
+  if (strcmp(method, "HEAD") == 0) method = "GET"; /* http_connection.c leaves the body out (bodiless) */
   for (uint32_t i = 0; i < weft_n_endpoints; i++) {
     if (!path_fits(weft_endpoints[i].path, path)) continue;
     if (strcmp(weft_endpoints[i].method, method) == 0) return &weft_endpoints[i];

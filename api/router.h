@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Which function answers which path, one row per endpoint. For the files of api/ only.
+/* Which function answers which path: one row for each endpoint, in router.c. For the files of api/ only.
+ * docs/adding-an-endpoint.md lists the files that a new endpoint touches.
  *
- * Law: a row says everything about an endpoint that is not in its handler: method, path, who may
- * ask, and whether it is quick enough for the network thread. A handler answers its
- * exchange exactly once (api/http.h). */
+ * Law: a row says everything about an endpoint that is not in its handler: method, path, who may ask, and whether it
+ * is quick enough for the network thread. A handler answers its exchange exactly once (api/http.h). */
 #ifndef WEFT_API_ROUTER_H
 #define WEFT_API_ROUTER_H
 
@@ -13,18 +13,18 @@
 #include "api/json_scan.h"
 #include "api/server.h"
 
-/* Who may ask: by API key where there are keys, else as the last words say. */
+/* Who may ask: a client with such an API key where the server has keys, else as the words after the semicolon say. */
 typedef enum weft_access {
-  WEFT_ACCESS_OPEN,   /* anybody */
-  WEFT_ACCESS_TENANT, /* any key; else anybody */
-  WEFT_ACCESS_COUNTS, /* the operator's key; else anybody: counts of all tenants */
-  WEFT_ACCESS_OPERATE /* the operator's key; else a program on this machine */
+  WEFT_ACCESS_OPEN,   /* every client, with or without a key */
+  WEFT_ACCESS_TENANT, /* any known key; every client */
+  WEFT_ACCESS_COUNTS, /* the operator's key, since it shows counts of all tenants; every client */
+  WEFT_ACCESS_OPERATE /* the operator's key; a program on this machine */
 } weft_access;
 
 typedef struct weft_endpoint {
   const char *method, *path; /* a path that ends in * stands for all that begin so */
   weft_access access;
-  bool quick; /* answers at once, without waiting for anything */
+  bool quick; /* it answers before it returns and parses no body, so it runs on the network thread; else on a worker */
   void (*handle)(weft_server *server, weft_exchange *exchange);
 } weft_endpoint;
 
@@ -34,10 +34,10 @@ struct weft_server {
   weft_runtime *runtime;
   weft_http *http;
   const weft_keys *keys;
-  const char *host; /* that it was told to listen on; NULL: none */
+  const char *host; /* the host that it was told to listen on; NULL: none */
   const char *const *origins;
   uint32_t n_origins;
-  weft_json_size json_limits; /* of bodies */
+  weft_json_size json_limits; /* of a body, before it is parsed */
   atomic_bool draining;
   atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1][WEFT_CODES_MAX]; /* by route and code; last route: none */
   atomic_uint_fast64_t left;
@@ -46,7 +46,8 @@ struct weft_server {
 extern const weft_endpoint weft_endpoints[];
 extern const uint32_t weft_n_endpoints;
 
-/* The row of a request, or NULL and why not; *allow: the methods that the path has, for a 405. */
+/* The row of a request; or NULL, the refusal, and in *allow the methods that the path has (for a 405; NULL for a 404).
+ */
 const weft_endpoint *weft_router_find(const char *method, const char *path, const char **allow, weft_refusal *why);
 
 /* openai.c */
@@ -66,7 +67,7 @@ void weft_handle_pin(weft_server *server, weft_exchange *x);
 void weft_handle_pins(weft_server *server, weft_exchange *x);
 void weft_handle_unpin(weft_server *server, weft_exchange *x);
 void weft_handle_reset_prefix_cache(weft_server *server, weft_exchange *x);
-/* server.c: what it counted, as Prometheus text */
+/* server.c: the counters of the server, as Prometheus text */
 void weft_server_metrics(weft_server *server, weft_text *out);
 
 #endif

@@ -202,7 +202,7 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
   return WEFT_OK;
 }
 
-/* A size that nobody asked for is halved while the device refuses it. */
+/* A pool whose size is our default, not the operator's choice, is halved while the device refuses it. */
 static weft_status open_pool(weft_runtime *rt, bool may_shrink, weft_error *error) {
   uint64_t least = least_kv_bytes(rt);
   weft_status status = weft_kv_store_open(rt->device, rt->page_bytes, rt->n_pages, &rt->store, error);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What weft_open composes; for the files of api/ only. */
+/* What weft_open opens and weft_close frees: models, device, KV store and engine. For the files of api/ only. */
 #ifndef WEFT_API_RUNTIME_H
 #define WEFT_API_RUNTIME_H
 
@@ -15,13 +15,14 @@
 #include "model/tokenizer.h"
 #include "scheduler/engine.h"
 
+/* One model that is served. The runtime owns everything that it points to. */
 typedef struct weft_served_model {
   char *path, *name;
   weft_gguf *gguf;
   weft_model *model;
   weft_tokenizer *tokenizer;
-  weft_chat *chat;    /* NULL: no template can be rendered */
-  weft_error no_chat; /* why, then */
+  weft_chat *chat;    /* NULL: its chat template is missing or cannot be rendered */
+  weft_error no_chat; /* the reason, if chat is NULL */
   weft_formats *formats;
   weft_runner *runner;
   weft_kv_layout layout;
@@ -30,7 +31,7 @@ typedef struct weft_served_model {
 } weft_served_model;
 
 struct weft_runtime {
-  weft_open_options options; /* defaults filled in; strings not kept */
+  weft_open_options options; /* with defaults filled in; its strings are the caller's and not read after weft_open */
   weft_device *device;
   weft_kv_store *store;
   weft_engine *engine;
@@ -43,14 +44,16 @@ struct weft_runtime {
   char unwell[256];
 };
 
-/* NULL with a line when there is no such model; NULL name: the first; with one model any name is served. */
+/* The model of a name. name NULL: the first; where one model is served, it answers to any name. NULL with a line when
+ * there is no such model. */
 const weft_served_model *weft_runtime_model(const weft_runtime *runtime, const char *name, uint32_t *index,
                                             weft_error *error);
-/* Who may see what a tenant has cached. */
+/* The sharing domain of a tenant: prefixes that are cached in one domain are found by requests of the same domain
+ * only. One for each tenant, or with --shared-cache one for all. */
 static inline weft_key128 weft_runtime_domain(const weft_runtime *runtime, uint32_t tenant) {
   return (weft_key128){runtime->options.shared_cache ? 0u : tenant + 1u, 0x7765667430303031ull};
 }
-/* Writes a weft_error's line to a caller's buffer and gives the status as int. */
+/* Copies the line of a weft_error to the caller's buffer and returns the status as int. */
 int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Between HTTP and the endpoints: finds the route, checks who asks, counts.
+/* Between HTTP and the endpoints: finds the route (router.c), checks the API key, the host and the origin, counts
+ * answers.
  *
- * A browser lets any page of any site send requests to a server that the browser's machine can reach, and with a name of
- * its own for that server (DNS rebinding) read the answers. Three facts of a request tell such pages from programs: the
- * host that was asked for, the page's origin, and what the browser says of the two. */
+ * A browser lets any page of any site send requests to a server that the browser's machine can reach. With a name of
+ * its own for that server (DNS rebinding) such a page can read the answers, too. Three headers of a request tell such
+ * pages from programs: Host, Origin, and Sec-Fetch-Site. */
 #include <string.h>
 
 #include "api/config.h"
@@ -14,7 +15,7 @@
 
 enum { IDLE_SECONDS = 120, N_WORKERS = 4, BODIES_FACTOR = 16 };
 
-/* The codes that are counted each; others count as the last. */
+/* Codes that have a counter of their own; all others share the last one. */
 static const int codes[WEFT_CODES_MAX] = {200, 204, 400, 401, 403, 404, 405, 408, 409, 413, 429, 499, 500, 503, 504, 0};
 enum { N_CODES = 16 };
 
@@ -62,7 +63,7 @@ static const char *host_of_origin(const char *origin) {
   return at == NULL ? "" : at + 3;
 }
 
-/* A name that nobody else can give to this machine. */
+/* A name of this machine that no other site can take. */
 static bool names_this_machine(const weft_server *s, const char *host) {
   static const char *const names[] = {"localhost", "[::1]"};
   size_t n = host_bytes(host);
@@ -84,8 +85,8 @@ static const char *allowed_origin(const weft_server *s, const char *origin) {
   return NULL;
 }
 
-/* Host where only this machine is meant: another name for it is another site's. No name leads to a unix socket, and no
- * browser's page. */
+/* Refuses a request that names this machine by a name of another site. On a unix socket no name leads to the server,
+ * and no page of a browser can reach it. */
 static weft_status check_host(const weft_server *s, weft_exchange *x, weft_refusal *why) {
   const char *host = weft_exchange_host(x);
   if (weft_http_is_unix(s->http) || host == NULL || names_this_machine(s, host)) return WEFT_OK; /* browsers send one */
@@ -122,7 +123,7 @@ static void answer_preflight(weft_exchange *x) {
   weft_exchange_answer(x, 204, NULL, &none);
 }
 
-/* A page in a browser, or a proxy, asks for somebody else, and does so from this machine. */
+/* The request came through a browser's page or a proxy on this machine, so it may be another user's. */
 static bool came_through(weft_exchange *x) {
   static const char *const headers[] = {"Origin", "Forwarded", "X-Forwarded-For", "Via"};
   for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {

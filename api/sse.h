@@ -11,10 +11,10 @@
 
 #define WEFT_SSE_TYPE "text/event-stream; charset=utf-8"
 
-/* Opens an event; the caller appends the data, then ends it. name NULL: the plain kind. */
+/* Opens an event; the caller appends the data, one line of JSON, and then ends it. name NULL: the plain kind. */
 void weft_sse_begin(weft_text *out, const char *name);
 void weft_sse_end(weft_text *out);
-/* The line that ends a stream of OpenAI's shape. */
+/* The line `data: [DONE]`, which ends a stream of the OpenAI dialect. */
 void weft_sse_done(weft_text *out);
 
 #endif

@@ -228,8 +228,8 @@ static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, wef
   return WEFT_OK;
 }
 
-/* Takes what is there, choice by choice in turn. WEFT_AGAIN: nothing is there now. Out may hold what pulls before this one
- * gave, so its limit is of what is added: a pull that says "more" has always taken something. */
+/* Takes what is there, choice by choice in turn. WEFT_AGAIN: nothing is there now. Out may hold what pulls before this
+ * one gave, so its limit is of what is added: a pull that says "more" has always taken something. */
 static weft_status take_some(weft_answer *a, weft_refusal *why, weft_text *out) {
   uint32_t n_idle = 0, n_tokens = 0;
   size_t n_max = out->n + PULL_BYTES;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Answering a weft_gen over HTTP: one generation per prompt and choice, their deltas in the shape
- * of a dialect, as events or as one body.
+/* Answering a weft_gen over HTTP: one generation for each prompt and choice, and their deltas in the shape of a
+ * dialect, as events or as one body.
  *
- * Law: the answer is one source of its exchange (api/http.h): it takes deltas only in pull, so a
- * slow reader holds up nobody but itself, and closing it frees every generation. A fault of one
- * choice ends the whole request: with a refusal before anything was sent, else with an error event.
- * What a dialect writes is one choice at a time; the envelope around it is written here. Where fewer
- * choices are given than made (best_of), they are the most likely ones per token, in that order. */
+ * Law: the answer is one source of its exchange (api/http.h). It takes deltas only in pull, so a slow reader delays
+ * itself alone; a client that leaves cancels every generation (left), and close frees them. A fault of one choice ends
+ * the whole request: with a refusal before anything was sent, else with an error event. A dialect writes one choice at
+ * a time; the envelope around the choices is written here. Where fewer choices are given than made (best_of), they are
+ * the most likely ones by mean log probability of a token, in that order. */
 #ifndef WEFT_API_STREAM_H
 #define WEFT_API_STREAM_H
 
@@ -19,26 +19,26 @@ typedef struct weft_choice {
   weft_generation *generation;
   uint32_t index, prompt;
   bool begun, ended;
-  /* what was not sent yet: with streaming of one delta, else of the whole answer */
+  /* what was not sent yet: of one delta where the answer is streamed, else of the whole answer */
   weft_text text, thinking, ids; /* ids: "1,2,3" */
   weft_text logprobs[4];         /* as the dialect wants them */
   uint32_t n_ids, n_logprobs;
-  uint64_t text_offset; /* of the next token's text, in bytes */
+  uint64_t text_offset; /* bytes of text before the next token */
   uint32_t n_thinking_tokens;
   const char *finish;  /* once ended */
   double mean_logprob; /* once ended */
   weft_usage_counts usage;
 } weft_choice;
 
-/* How a dialect writes. */
+/* How a dialect writes; its members are static data and functions. */
 typedef struct weft_dialect {
   const char *id_prefix, *object, *chunk_object;
-  bool prompt_ids_in_choice; /* else beside the choices */
-  bool opens;                /* a first chunk without text */
+  bool prompt_ids_in_choice; /* token ids of the prompt stand in each choice, else beside the choices */
+  bool opens;                /* a stream begins with a chunk without text */
   /* Adds the logprobs of a delta to choice->logprobs. */
   void (*logprobs)(weft_choice *choice, const weft_delta *delta);
-  /* The object of one choice, without its closing brace: a chunk of what was not sent yet, with
-   * finish the last one, or the whole. */
+  /* The object of one choice, without its closing brace. chunk: what was not sent yet; with finish it is the last
+   * chunk. whole: the whole choice. */
   void (*chunk)(const weft_answer *answer, const weft_choice *choice, const char *finish, weft_text *out);
   void (*whole)(const weft_answer *answer, const weft_choice *choice, weft_text *out);
 } weft_dialect;
@@ -52,7 +52,7 @@ struct weft_answer {
   bool stream, include_usage, token_ids, canvas_events, logprobs;
   weft_choice *choice;
   uint32_t n, n_per_prompt, n_ended, turn;
-  uint32_t n_given; /* of n_per_prompt */
+  uint32_t n_given; /* how many of n_per_prompt the client gets */
 };
 
 typedef struct weft_answer_config {
@@ -63,7 +63,7 @@ typedef struct weft_answer_config {
   bool draining;
 } weft_answer_config;
 
-/* Submits every generation and hands the answer to the exchange; or refuses the exchange. */
+/* Submits every generation and gives the exchange a source that answers; or refuses the exchange. On a worker. */
 void weft_answer_start(const weft_answer_config *config, weft_exchange *exchange);
 
 #endif

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* The tenants of a runtime: from what weft_open was told to what the engine is told, and their
- * counters out. For the files of api/ only. */
+/* The tenants of a runtime: what weft_open was given, turned into what the engine is given, and their counters as
+ * Prometheus text. For the files of api/ only. */
 #ifndef WEFT_API_TENANTS_H
 #define WEFT_API_TENANTS_H
 
 #include "api/runtime.h"
 
-/* Copies names; fills config, [options.tenants], for the engine. */
+/* Copies the names of the tenants into the runtime, which owns them, and fills config, [options.tenants], for the
+ * engine. */
 weft_status weft_tenants_name(weft_runtime *runtime, weft_tenant_config *config, weft_error *error);
 void weft_tenants_forget(weft_runtime *runtime);
-/* Prometheus text, one label `tenant`. */
+/* Appends the counters of every tenant, with the label `tenant`. */
 void weft_tenants_metrics(weft_runtime *runtime, weft_text *out);
 
 #endif

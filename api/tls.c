@@ -68,7 +68,7 @@ static void make_method(void) {
   method = NULL;
 }
 
-/* ---- who the server is ---- */
+/* ---- the server's certificate ---- */
 
 static weft_status fail_file(weft_error *error, const char *option, const char *path, const char *what) {
   unsigned long first = ERR_peek_error();
@@ -79,7 +79,7 @@ static weft_status fail_file(weft_error *error, const char *option, const char *
                    what, reason == NULL ? "no reason given" : reason);
 }
 
-/* Nobody is there to be asked. */
+/* OpenSSL asks for the password of a key here; there is no terminal to ask on, so it is refused. */
 static int refuse_to_ask(char *out, int n, int writing, void *self) {
   (void)out;
   (void)n;

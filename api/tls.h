@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* TLS (OpenSSL): who a server is, and one connection's session over bytes that somebody else moves.
+/* TLS (OpenSSL): the server's certificate, and one connection's session over bytes that another file moves
+ * (http_wire.c).
  *
- * Law: a session touches no socket. It is given what came from the peer and uses all of it up at once, and what has to
- * go out is appended to a text. So it never waits, no call takes longer than the bytes it was given allow, and a
- * session remembers of the peer's bytes no more than one record (16 KiB).
+ * Law: a session touches no socket. It is given the bytes that came from the peer and uses all of them up at once;
+ * bytes that have to go out are appended to a text. So it never waits, no call takes longer than the bytes it was
+ * given allow, and a session remembers of the peer's bytes no more than one record (16 KiB).
  *
  * TLS 1.2 and 1.3, no renegotiation, no compression, ALPN http/1.1. A session that ends without the peer's word (a cut
  * connection) is not the same as one that the peer ended.
  *
- * Threads: a session belongs to one; an identity to all. */
+ * Threads: a session belongs to one thread; an identity may be used by all. */
 #ifndef WEFT_API_TLS_H
 #define WEFT_API_TLS_H
 
@@ -29,18 +30,19 @@ typedef enum tls_state {
 weft_status tls_identity_open(const char *certificate, const char *key, tls_identity **out, weft_error *error);
 void tls_identity_close(tls_identity *identity); /* sessions that began with it go on; NULL is fine */
 
-/* Of a server. NULL: no memory. */
+/* Opens a session on the server's side. NULL: no memory. */
 tls_session *tls_open(const tls_identity *identity);
 void tls_close(tls_session *session); /* NULL is fine */
 /* The handshake is over. */
 bool tls_is_ready(const tls_session *session);
-/* Uses up what came: what it says is appended to plain, what is to be sent because of it to wire. why (of a session
- * that is broken): static words. */
+/* Uses up n bytes that came from the peer. Plain bytes are appended to plain, bytes to be sent in reply to wire. *why:
+ * where the session is broken, static words. */
 tls_state tls_take(tls_session *session, const char *bytes, size_t n, weft_text *plain, weft_text *wire,
                    const char **why);
-/* Appends to wire what says bytes to the peer. False: there is no memory, or the session is not ready or broken. */
+/* Encrypts n plain bytes and appends them to wire. False: there is no memory, or the session is not ready or is
+ * broken. */
 bool tls_say(tls_session *session, const char *bytes, size_t n, weft_text *wire);
-/* Says that nothing more comes. */
+/* Appends to wire the message that nothing more comes. */
 void tls_end(tls_session *session, weft_text *wire);
 
 #endif

@@ -6,7 +6,8 @@
  *
  * Law. Every string passed in is UTF-8 and copied. Every call may come from any thread; one generation is read by one
  * thread at a time. No call exits the process. A generation gets exactly one WEFT_DELTA_END, whatever happens.
- * Functions that fail write one line to error (n bytes, may be NULL) and return a negative status. */
+ * Functions that fail write one line to error (n_error bytes; may be NULL) and return the status: negative, or 3 where
+ * the same call may succeed later. */
 #ifndef WEFT_H
 #define WEFT_H
 
@@ -29,56 +30,54 @@ typedef struct weft_generation weft_generation;
 typedef struct weft_tenant_options {
   const char *name;           /* [its number] in metrics */
   uint32_t weight;            /* [1] share of the device against other tenants, at most 1000 */
-  int32_t priority_class;     /* [normal] who starts first: -1 low, 0 normal, 1 high */
-  uint32_t running, queued;   /* [no limit] requests */
+  int32_t priority_class;     /* [normal] whose requests start first: -1 low, 0 normal, 1 high */
+  uint32_t running, queued;   /* [no limit] requests running at once, and waiting beyond them */
   uint32_t tokens_per_minute; /* [no limit] prompt tokens computed and answer tokens */
   uint32_t blocks;            /* [no limit] pages of the pool held at once */
 } weft_tenant_options;
 
-/* Zero-initialise; every zero means the default in brackets. [serve] is the default of the option of the same name, which
- * `weft serve --help` prints. */
+/* Zero-initialise; every zero means the default in brackets. [serve] is the default of the option of the same name,
+ * which `weft serve --help` prints. */
 typedef struct weft_open_options {
   const char *const *models; /* paths of GGUF files; split models by their first part */
   uint32_t n_models;
-  const char *backend;    /* [best] "ref", "cpu", "cuda" */
-  uint32_t threads;       /* [all cores] of the cpu backend */
-  uint64_t kv_bytes;      /* [a quarter of free memory, at most 4 GiB; on a GPU 85 % of what is left] the pool */
-  uint64_t host_bytes;    /* [none] host memory behind the pool: evicted content waits there and comes back */
+  const char *backend; /* [best] "ref", "cpu", "cuda" */
+  uint32_t threads;    /* [all cores] threads of the cpu backend */
+  uint64_t kv_bytes;   /* [a quarter of free memory, at most 4 GiB; on a GPU 85 % of what is left] size of the pool */
+  uint64_t host_bytes; /* [none] host memory behind the pool: evicted content waits there and comes back */
   const char *spill_file; /* [none] path of a file behind the host memory; must not exist; made, and unlinked at once */
   uint64_t spill_bytes;   /* [none] its size */
   uint32_t saved_canvases; /* [serve] preempted canvases, per model, that resume at their step; others start again */
   uint32_t context;        /* [serve, or the model's if that is less] longest prompt + answer */
   uint32_t running;        /* [serve] requests running at once */
   uint32_t queue;          /* [serve] requests waiting */
-  uint64_t
-      request_bytes; /* [planned from context, running and queue] host memory of all requests, running or waiting */
-  uint32_t rows;     /* [serve] rows per step, at least the longest canvas */
-  uint32_t tenants;  /* [1] at most 255 */
+  uint64_t request_bytes;  /* [planned from context, running and queue] host memory of all requests */
+  uint32_t rows;           /* [serve] rows per step, at least the longest canvas */
+  uint32_t tenants;        /* [1] at most 255 */
   const weft_tenant_options *tenant; /* [tenants], or NULL: all default */
-  bool shared_cache;                 /* tenants see each other's cached prefixes, and what they tell of each other */
-  const char *const *kv_8bit;        /* [n_kv_8bit] models whose keys and values are kept in 8 bits, by name; "all" */
+  bool shared_cache;          /* one prefix cache for all tenants: each can learn from times what others have asked */
+  const char *const *kv_8bit; /* [n_kv_8bit] names of models whose keys and values are kept in 8 bits; "all" */
   uint32_t n_kv_8bit;
-  const char *const *chat_templates; /* [n_chat_templates] FILE, or MODEL=FILE: rendered in place of the file's own */
+  const char *const *chat_templates; /* [n_chat_templates] FILE or MODEL=FILE: used in place of the model file's own */
   uint32_t n_chat_templates;
   uint32_t pins; /* [serve] prefixes that weft_pin may keep */
   bool no_prefix_cache;
   uint32_t target_tpot_ms; /* [none] most time between two tokens of an answer; prompts and canvases fill the rest */
-  uint32_t slice_ms;       /* [a step] models in use take turns of so much time of the device */
+  uint32_t slice_ms;       /* [a step] device time after which another model in use gets its turn */
   bool no_overlap;         /* apply each step before planning the next */
   bool no_graphs;          /* on a GPU: every step call by call; the same answers */
   bool no_arena;           /* on a GPU: weights in plain memory, not each at an aligned address; the same answers */
-  bool
-      no_deterministic; /* on a GPU: sums are cut as suits a step, so an answer may depend on what is computed beside it */
-  uint32_t products;    /* [the backend's choice] products with quantised weights in 8 or 16 bits; a GPU has both */
-  uint64_t
-      device_bytes; /* [7/8 of what is free] most memory of a GPU for weights; experts beyond it stay in host memory */
-  bool quiet;       /* no progress bars on standard error */
+  bool no_deterministic;   /* on a GPU: sums are cut as suits a step: an answer may depend on the rest of its batch */
+  uint32_t products;       /* [the backend's choice] products with quantised weights in 8 or 16 bits; a GPU has both */
+  uint64_t device_bytes; /* [7/8 of what is free] memory of a GPU for weights; experts beyond it stay in host memory */
+  bool quiet;            /* no progress bars on standard error */
 } weft_open_options;
 
+/* Loads the models, plans the memory and starts the engine thread; the caller owns *out until weft_close. */
 WEFT_API int weft_open(const weft_open_options *options, weft_runtime **out, char *error, size_t n_error);
-/* Cancels what still runs and waits for the engine. All generations must have been freed. NULL is fine. */
+/* Cancels what still runs and waits for the engine thread. All generations must have been freed. NULL is fine. */
 WEFT_API void weft_close(weft_runtime *runtime);
-/* Refuse new requests, let running ones end. */
+/* Refuses new requests and lets the others go on to their end; weft_idle says when none is left. */
 WEFT_API void weft_drain(weft_runtime *runtime);
 WEFT_API bool weft_idle(const weft_runtime *runtime);
 
@@ -106,7 +105,8 @@ typedef struct weft_prompt {
   uint32_t n_tokens;
 } weft_prompt;
 
-/* What an answer may be: it is held to it token by token, so what is given always is a text of the format. */
+/* The format of an answer (structured output). Tokens that would leave the format cannot be drawn, so the answer
+ * always is a text of the format, or the beginning of one where max_tokens cuts it. */
 typedef enum weft_format {
   WEFT_FORMAT_ANY = 0,
   WEFT_FORMAT_JSON_OBJECT = 1, /* any JSON object */
@@ -126,12 +126,12 @@ typedef struct weft_generate_params {
   uint32_t tenant;   /* < options.tenants; decides what cached prefixes are visible */
   weft_mode mode;
   weft_prompt prompt;
-  const weft_generation *sibling; /* not freed yet: its prompt again, computed once for both. Model, tenant, mode and
-                                     no_cache must be the same; sampling.choice should differ */
+  const weft_generation *sibling; /* a generation, not freed yet, whose prompt is used again and computed once. Model,
+                                     tenant, mode and no_cache must be the same; sampling.choice should differ */
   uint32_t max_tokens;            /* 0: to the context limit, at most WEFT_ANSWER_TOKENS */
   weft_sampling sampling;
-  bool has_seed;           /* false: a fresh seed in place of sampling.seed */
-  bool score;              /* WEFT_DELTA_END says how likely the answer was; not defined for a canvas */
+  bool has_seed;           /* false: a random seed in place of sampling.seed */
+  bool score;              /* WEFT_DELTA_END gives mean_logprob; not defined for a canvas */
   const char *const *stop; /* stop strings: generation ends before them */
   uint32_t n_stop;
   weft_format format; /* not with thinking, ignore_eos or a canvas */
@@ -139,17 +139,18 @@ typedef struct weft_generate_params {
   size_t n_format_text;
   bool ignore_eos;
   weft_entropy_bound entropy_bound; /* by diffusion */
-  uint32_t canvases;                /* by diffusion: most of them; 0: from max_tokens */
-  bool canvas_deltas;               /* a WEFT_DELTA_CANVAS after every denoise step */
-  bool trace;                       /* with the sampler's arrays in them */
+  uint32_t canvases;                /* by diffusion: most canvases; 0: as many as max_tokens needs */
+  bool canvas_deltas;               /* by diffusion: a WEFT_DELTA_CANVAS after every denoise step */
+  bool trace;                       /* by diffusion: these deltas have the sampler's arrays */
   bool whole_tokens;                /* cut text deltas at token boundaries: decode(tokens) equals text */
-  bool with_special;                /* print control tokens too */
-  bool collected;                   /* the caller keeps the whole answer until its end: that memory is counted, too */
+  bool with_special;                /* print control tokens, too */
+  bool collected;                   /* the caller keeps the whole answer until its end: count that memory, too */
   uint32_t timeout_ms;              /* 0: none; the request ends with "deadline" */
   int32_t priority;                 /* among requests of this tenant: each is worth 10 s of waiting */
-  uint32_t *retry_ms; /* out, may be NULL; of the first of a submission: with a full queue or a tenant's limit, when to
-                          come again; 0: never */
-  bool no_cache;
+  /* Out, may be NULL; of the first request of a submission. With status 3: an estimate of the milliseconds after which
+   * the submission would be accepted; 0: never. */
+  uint32_t *retry_ms;
+  bool no_cache; /* neither use cached prefixes nor leave any */
 } weft_generate_params;
 WEFT_API void weft_generate_defaults(weft_generate_params *params);
 
@@ -175,7 +176,8 @@ typedef struct weft_usage_counts {
 /* Valid until the next call of weft_next on the same generation. */
 typedef struct weft_delta {
   weft_delta_kind kind;
-  const char *text; /* TEXT: what was added; CANVAS: the whole canvas; not ended by zero, always valid UTF-8 */
+  const char
+      *text; /* TEXT: what was added; CANVAS: the whole canvas. [n_text] bytes of valid UTF-8, no zero at the end */
   size_t n_text;
   bool thinking;         /* TEXT: belongs to the thinking channel */
   const int32_t *tokens; /* TEXT: ids that became final with this delta; CANVAS: argmax canvas */
@@ -192,28 +194,31 @@ typedef struct weft_delta {
   const uint8_t *accepted_mask;
   const char *finish;      /* END: "stop", "length", "cancelled", "deadline", "error", "evicted" (below) */
   const char *error;       /* END with "error": one line */
-  uint32_t retry_ms;       /* END with "evicted": when to come again */
+  uint32_t retry_ms;       /* END with "evicted": after how many milliseconds to come again */
   double mean_logprob;     /* END with score: per token of the answer; -INFINITY without tokens */
   weft_usage_counts usage; /* END */
 } weft_delta;
 
-/* Errors: invalid parameters, too long (both: the caller's fault); a full queue, memory of requests, or a limit of the
- * tenant that is reached for now (status 3: come again). A generation that has not started ends with "evicted" when the
- * queue is full and a tenant comes that has less in it for its weight: the same as status 3, but later. */
+/* Errors: invalid parameters or too long a prompt, which are the caller's faults; status 3 (come again later) when the
+ * queue or the memory of requests is full, or a limit of the tenant is reached for now. A generation that has not
+ * started ends with "evicted" when the queue is full and another tenant, which has fewer requests in it for its
+ * weight, needs its place: that means the same as status 3. The caller owns *out until weft_generation_free. */
 WEFT_API int weft_submit(weft_runtime *runtime, const weft_generate_params *params, weft_generation **out, char *error,
                          size_t n_error);
-/* n_choices answers to each of n_prompts prompts, all of them or none: out[p * n_choices + k] is answer k to the prompt of
- * params[p], which is computed once for all of its answers; their choice counts from params[p].sampling.choice. At most
- * WEFT_ANSWERS_MAX, all of one tenant. When they never fit at once (the tenant's limits, the queue, tokens per minute)
- * the line says how many do. On failure out holds NULL. */
+/* n_choices answers to each of n_prompts prompts, all of them or none: out[p * n_choices + k] is answer k to the prompt
+ * of params[p], which is computed once for all of its answers; their choice counts from params[p].sampling.choice. At
+ * most WEFT_ANSWERS_MAX, all of one tenant. When they never fit at once (the tenant's limits, the queue, tokens per
+ * minute) the line says how many do. On failure out holds NULL. */
 enum { WEFT_ANSWERS_MAX = 128 };
 WEFT_API int weft_submit_all(weft_runtime *runtime, const weft_generate_params *params, uint32_t n_prompts,
                              uint32_t n_choices, weft_generation **out, char *error, size_t n_error);
-/* Waits up to timeout_ms (0: do not wait) for the next delta: 0 and *out, or 1 when there was none. Memory that runs out
- * while text is made ends the generation with "error". */
+/* Waits up to timeout_ms (0: do not wait) for the next delta: 0 and *out, or 1 when there was none. Memory that runs
+ * out while text is made ends the generation with "error". */
 WEFT_API int weft_next(weft_generation *generation, uint32_t timeout_ms, weft_delta *out);
-/* Called from the engine thread when weft_next may have something; must not block. Set before anything is read. */
+/* ready is called on the engine thread when weft_next may have something, and once at once; it must not block. Set it
+ * before the generation is read. */
 WEFT_API void weft_on_ready(weft_generation *generation, void (*ready)(void *self), void *self);
+/* The tokens of the prompt, borrowed until the generation is freed; returns how many. */
 WEFT_API uint32_t weft_prompt_tokens(const weft_generation *generation, const int32_t **tokens);
 WEFT_API void weft_cancel(weft_generation *generation);
 WEFT_API void weft_generation_free(weft_generation *generation); /* cancels if still running; NULL is fine */
@@ -227,15 +232,16 @@ typedef struct weft_model_card {
 WEFT_API uint32_t weft_n_models(const weft_runtime *runtime);
 WEFT_API weft_model_card weft_model_at(const weft_runtime *runtime, uint32_t index);
 
-/* A prefix of prompts that is kept in the pool: it costs nothing to whoever begins with it. For the operator: no client
- * should reach these calls. What is pinned are the tokens of the prompt that stay whatever follows, cut to whole blocks. */
+/* A prefix of prompts that is kept in the pool, so that requests which begin with it need not compute it. For the
+ * operator: no client should reach these calls. What is pinned are the tokens of the prompt that stay the same
+ * whatever text follows, cut to whole blocks. */
 typedef struct weft_prefix {
   const char *model;    /* NULL: the first */
-  uint32_t tenant;      /* whose requests find it; public: who computes it */
+  uint32_t tenant;      /* the tenant whose requests find it; of a public prefix, the tenant that computes it */
   bool is_public;       /* requests of all tenants that begin with it share it */
   weft_prompt prompt;   /* of a conversation, the first turns */
   uint32_t ttl_seconds; /* 0: until weft_unpin */
-  int32_t priority;     /* tenants of a class above it (-1, 0, 1) may take its memory when they lack some */
+  int32_t priority;     /* requests of tenants whose class (-1, 0, 1) is above it may take its memory */
 } weft_prefix;
 
 typedef struct weft_pin_card {
@@ -244,34 +250,36 @@ typedef struct weft_pin_card {
   uint32_t tenant;
   bool is_public, held; /* held: it is in the pool now */
   int32_t priority;
-  uint32_t tokens, pages, ttl_seconds; /* what is left of it; 0: no limit */
+  uint32_t tokens, pages, ttl_seconds; /* ttl_seconds: what is left of it; 0: no limit */
 } weft_pin_card;
 
-/* Declares a pin and starts to compute it. Errors: invalid, too long; WEFT status 3: too many pins, or the queue is full;
- * -8 (too large) also when requests would have too little memory left. */
+/* Declares a pin and starts to compute it. Errors: invalid parameters; too large (-8), also when requests would have
+ * too little memory left; status 3 when there are too many pins or the queue is full. */
 WEFT_API int weft_pin(weft_runtime *runtime, const weft_prefix *prefix, uint32_t *id, char *error, size_t n_error);
 WEFT_API int weft_unpin(weft_runtime *runtime, uint32_t id); /* no such pin: negative */
 WEFT_API uint32_t weft_pins(weft_runtime *runtime, weft_pin_card *out, uint32_t max);
-/* Drops the prefix cache at the next step boundary; what runs keeps its blocks. Pins stay declared and are computed again
- * with the next request that has their prefix. */
+/* Drops the prefix cache at the next step boundary; what runs keeps its blocks. Pins stay declared and are computed
+ * again with the next request that has their prefix. */
 WEFT_API void weft_reset_prefix_cache(weft_runtime *runtime);
 
-/* Text of tokens and tokens of text, by the tokenizer of model (NULL: the first). The caller frees with weft_release. */
+/* Text to tokens and tokens to text, by the tokenizer of model (NULL: the first). The caller frees *tokens or *text
+ * with weft_release. */
 WEFT_API int weft_tokenize(weft_runtime *runtime, const char *model, const char *text, size_t n_text, bool add_special,
                            bool parse_special, int32_t **tokens, uint32_t *n_tokens, char *error, size_t n_error);
 WEFT_API int weft_detokenize(weft_runtime *runtime, const char *model, const int32_t *tokens, uint32_t n_tokens,
                              bool with_special, char **text, size_t *n_text, char *error, size_t n_error);
 WEFT_API void weft_release(void *memory);
 
-/* Prometheus text of every counter (names in docs/operations.md), and the same as one JSON object. */
+/* Every counter as Prometheus text (names in docs/operations.md), and as one JSON object. The caller frees with
+ * weft_release; NULL: no memory. */
 WEFT_API char *weft_metrics(weft_runtime *runtime);
 WEFT_API char *weft_stats_json(weft_runtime *runtime);
 /* The newest n_steps steps (0: all that are kept, 2048) and the newest 1024 requests that ended, as Chrome trace JSON.
  * The caller frees with weft_release; NULL: no memory. */
 WEFT_API char *weft_trace(weft_runtime *runtime, uint32_t n_steps);
-/* NULL when well, else why not (a broken device): one line, static as long as the runtime lives. */
+/* NULL while all models can answer; else one line that says why not (a device that failed), valid until weft_close. */
 WEFT_API const char *weft_unwell(const weft_runtime *runtime);
-/* The start-up plan of memory, as text. */
+/* The memory plan that weft_open made, as text; valid until weft_close. */
 WEFT_API const char *weft_plan(const weft_runtime *runtime);
 WEFT_API const char *weft_version(void);
 

@@ -35,7 +35,7 @@ static uint64_t thread_us(void) {
   return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
 }
 
-/* ---- who is next, under the mutex -------------------------------------------------------------- */
+/* ---- which job is next, under the mutex -------------------------------------------------------- */
 
 static bool may_have_another(const weft_workers *w, const worker_tenant *t) {
   if (w->config.n_tenants == 1 || t->n_running == 0 || w->closing) return true;

@@ -13,7 +13,7 @@ static weft_admission verdict(weft_admission_kind kind, weft_request *r) {
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-/* Pages that stay unpromised when one more starts. */
+/* Pages that must stay free when one more request starts. */
 static uint32_t margin(const weft_engine *e) {
   return weft_policy_margin(e->n_running, e->config.n_pages);
 }
@@ -25,7 +25,7 @@ static uint32_t pages_wanted(const weft_engine *e, const weft_request *r, weft_s
   return (n > held ? n - held : 0) + margin(e);
 }
 
-/* Pins of lower priority count as room, and are let go of for it. */
+/* Pins of lower priority count as room, and are let go of for the request. */
 static bool has_room(weft_engine *e, const weft_request *r, uint32_t wanted) {
   if (wanted > weft_pager_headroom(e->pager) + weft_pins_spare(e, r)) return false;
   while (wanted > weft_pager_headroom(e->pager)) {
@@ -34,7 +34,8 @@ static bool has_room(weft_engine *e, const weft_request *r, uint32_t wanted) {
   return true;
 }
 
-/* The pages would bring its tenant over its limit; alone it is let in, since it fits. */
+/* The pages would bring its tenant over its limit. A request that is alone in its tenant is let in, since submit.c has
+ * seen that it fits. */
 static bool is_over_limit(const weft_engine *e, const weft_request *r, uint32_t wanted) {
   weft_owner_usage usage = weft_pager_owner_usage(e->pager, r->tenant);
   if (usage.limit == 0 || e->tenants.tenant[r->tenant].stats.n_running == 0) return false;
@@ -51,7 +52,7 @@ static weft_admission give_back(const weft_engine *e, weft_admission_kind kind, 
 
 /* ---- a prompt of its own, or that of a sibling ------------------------------------------------ */
 
-/* Content comes back from host memory only for a request that will find room for the rest, too. */
+/* How many pages may come back from host memory: none for a request that would not find room for its other pages. */
 static uint32_t restores_max(const weft_engine *e, uint32_t n_pages) {
   if (e->config.n_host_pages == 0) return 0;
   return e->n_running > 0 && n_pages > weft_pager_headroom(e->pager) ? 0 : e->config.n_pages;
@@ -80,8 +81,9 @@ static weft_admit arguments_of(weft_engine *e, const weft_lane *lane, const weft
                       .no_cache = r->asked.no_cache};
 }
 
-/* Following must not be slower than computing: the leader is another tenant's request only where that is not due
- * later, by more than the two steps that clocks of tenants with equal rights lie apart. */
+/* Following must not be slower than computing: a request follows another tenant's leader only where that leader is due
+ * no later than the request itself, give or take the two steps by which clocks of tenants with equal rights may
+ * differ. */
 static bool may_follow(const weft_engine *e, const weft_lane *lane, const weft_request *r, weft_seq seq) {
   const weft_request *leader = e->followers[seq].leader;
   if (r->wait.follow_none) return false;
@@ -152,21 +154,21 @@ static weft_admission admit(weft_engine *e, const weft_lane *lane, weft_request 
 
 /* ---- the queue of a lane --------------------------------------------------------------------- */
 
-/* What keeps the request from a place: WEFT_DEBT_PAGES, nothing does. */
+/* Which kind of place is lacking on the lane; WEFT_DEBT_PAGES: none is, so only pages may be lacking. */
 static weft_debt_of lacking_place(const weft_engine *e, const weft_lane *lane) {
   if (lane->n_free_slots == 0) return WEFT_DEBT_SLOTS;
   return e->n_running == e->config.running_max ? WEFT_DEBT_PLACES : WEFT_DEBT_PAGES;
 }
 
-/* Pages that the last try to admit it lacked, or one: it is owed them by somebody. */
+/* Whether a tenant owes the request the pages that it needs (one page, where no try to admit it has told how many). */
 static bool is_owed_pages(const weft_engine *e, const weft_request *r) {
   if (e->tenants.n_tenants == 1) return false;
   weft_debt debt = weft_debt_open(e, r, WEFT_DEBT_PAGES, r->wait.need_pages > 0 ? r->wait.need_pages : 1);
   return weft_debt_find(e, &debt, r) != NULL;
 }
 
-/* A running request that lacks memory goes before those that wait, unless its tenant owes the waiting one's its
- * pages. */
+/* Whether the waiting request goes before the starved running one: only where there is none, or where the tenant of
+ * the starved one owes pages to the tenant of the waiting one. */
 static bool goes_before_starved(const weft_engine *e, const weft_request *r) {
   const weft_request *starved = e->claims.starved;
   if (starved == NULL) return true;
@@ -175,7 +177,7 @@ static bool goes_before_starved(const weft_engine *e, const weft_request *r) {
   return weft_debt_is_within_share(e, &debt, r) && weft_debt_owes(e, &debt, starved->tenant, r);
 }
 
-/* The plan has room for somebody more. */
+/* The plan has rows, time and places for one more request. */
 static bool may_admit(const weft_planning *p) {
   const weft_engine *e = p->engine;
   if (p->rows_left == 0 || p->pace.prompt_held) return false;
@@ -184,13 +186,14 @@ static bool may_admit(const weft_planning *p) {
   return p->lane->n_waiting > 0 && !p->lane->lost && !weft_plan_is_full(p->plan);
 }
 
-/* False: it lacked pages not long ago and nothing has come free since. */
+/* False: the request lacked pages in one of the last plans, and too few have come free since. */
 static bool worth_a_try(const weft_engine *e, const weft_request *r) {
   if (e->n_running == 0 || r->wait.need_pages == 0) return true;
   return e->n_plans >= r->wait.retry_plan || weft_pager_headroom(e->pager) >= r->wait.need_pages;
 }
 
-/* With the pages that it needs, or with one more place, its tenant has no more than its share. */
+/* Whether the request's tenant has no more than its share once the request has the pages, or the place, that it needs.
+ */
 static bool fits_share(const weft_engine *e, const weft_request *r, weft_debt_of of) {
   uint32_t wanted = of != WEFT_DEBT_PAGES    ? 1
                     : r->wait.need_pages > 0 ? r->wait.need_pages
@@ -199,8 +202,8 @@ static bool fits_share(const weft_engine *e, const weft_request *r, weft_debt_of
   return weft_debt_is_within_share(e, &debt, r);
 }
 
-/* The request may start although another one waits for pages or a place. Of two that both fit their shares, or both do
- * not, the one that is due first goes first; else the one that fits. */
+/* Whether the request may start although the waiter of claims.h waits for pages or a place. Of two requests that both
+ * fit their shares, or both do not, the one that is due first goes first; otherwise the one that fits. */
 static bool passes_waiter(const weft_engine *e, const weft_request *r) {
   const weft_request *waiter = e->claims.waiter;
   weft_debt_of of = (weft_debt_of)e->claims.waits_for;
@@ -210,14 +213,14 @@ static bool passes_waiter(const weft_engine *e, const weft_request *r) {
   bool lacks_pages = waiter->wait.need_pages > 0 && !fits_share(e, waiter, WEFT_DEBT_PAGES);
   if (lacks_pages) of = WEFT_DEBT_PAGES; /* a place alone would not help it */
   bool waiter_fits = fits_share(e, waiter, of);
-  if (of != WEFT_DEBT_PAGES && !waiter_fits) return true; /* nobody owes it a place any more */
+  if (of != WEFT_DEBT_PAGES && !waiter_fits) return true; /* no tenant owes the waiter a place any more */
   if (fits_share(e, r, of) != waiter_fits) return !waiter_fits;
   weft_candidate a = weft_tenants_candidate(&e->tenants, r);
   weft_candidate b = weft_tenants_candidate(&e->tenants, waiter);
   return weft_policy_is_due_before(&a, &b);
 }
 
-/* On its own lane the waiter goes in the place of anybody else who may not pass it. NULL: it waits on another lane. */
+/* The request itself if it may pass the waiter; else the waiter, where that waits on the same lane; else NULL. */
 static weft_request *let_waiter_pass(const weft_engine *e, weft_request *r) {
   if (passes_waiter(e, r)) return r;
   return e->claims.waiter->lane == r->lane ? e->claims.waiter : NULL;
@@ -225,15 +228,15 @@ static weft_request *let_waiter_pass(const weft_engine *e, weft_request *r) {
 
 /* ---- a place or pages for a tenant that has less than its share ------------------------------- */
 
-/* Who gives way to it now. While somebody's pages are on their way, or somebody gave way in this plan, nobody else
- * does. */
+/* The running request to preempt for r now. While pages of another preempted request are on their way, or one was
+ * preempted in this plan, there is none. */
 static weft_request *find_debtor(const weft_engine *e, const weft_request *r, weft_debt_of of, uint32_t wanted) {
   if (e->claims.preempted || e->claims.n_leaving > 0 || !goes_before_starved(e, r)) return NULL;
   weft_debt debt = weft_debt_open(e, r, of, wanted);
   return weft_debt_find(e, &debt, r);
 }
 
-/* It lacks a place: it claims one that is owed to it, or lets others try. */
+/* The request lacks a place: it claims one that is owed to it, or lets other tenants' requests try. */
 static weft_admission claim_place(const weft_engine *e, weft_request *r, weft_request *asked, weft_debt_of of) {
   weft_debt debt = weft_debt_open(e, r, of, 1);
   if (weft_debt_find(e, &debt, r) == NULL) return verdict(WEFT_ADMIT_PASS, asked);
@@ -266,8 +269,8 @@ weft_admission weft_admission_decide(weft_planning *p, weft_request *asked) {
 
 /* ---- whose turn it is ------------------------------------------------------------------------- */
 
-/* Whom a caller is compared with: the clock furthest ahead of a tenant that runs something, the highest level of one
- * that has requests. */
+/* What a calling tenant is compared with: the largest clock of a tenant with running requests, and the highest level
+ * of a tenant with requests. */
 typedef struct standing {
   uint64_t clock;
   int32_t level;
@@ -287,7 +290,7 @@ static standing standing_of_others(const weft_engine *e) {
   return most;
 }
 
-/* It would start, or claim what it is owed, if its lane were planned now. */
+/* The request would start, or claim what is owed to it, if its lane were planned now. */
 static bool would_start(const weft_engine *e, const weft_lane *lane, weft_request *r) {
   bool on_the_way = e->claims.n_leaving > 0;
   if (!goes_before_starved(e, r) || let_waiter_pass(e, r) != r) return false;
@@ -298,15 +301,15 @@ static bool would_start(const weft_engine *e, const weft_lane *lane, weft_reques
   return weft_pager_headroom(e->pager) >= r->wait.need_pages || (!on_the_way && is_owed_pages(e, r));
 }
 
-/* Its tenant has no more than its share of places, `more` of them still to come, is behind somebody who runs, and
- * nobody is of a higher level. */
+/* The request's tenant has no more than its share of places, counting `more` further ones, its clock is behind that of
+ * a tenant with running requests, and no tenant is of a higher level. */
 static bool is_light(const weft_engine *e, const weft_request *r, uint32_t more, const standing *most) {
   if (e->tenants.tenant[r->tenant].clock >= most->clock || level_of(e, r->tenant) < most->level) return false;
   weft_debt places = weft_debt_open(e, r, WEFT_DEBT_PLACES, more);
   return weft_debt_is_within_share(e, &places, r);
 }
 
-/* Requests within their share wait for the waiter, which is so, too: they gain when it starts. */
+/* The waiter fits its share and would start on this lane. Other requests wait for it, so they gain when it starts. */
 static bool waiter_would_start(const weft_engine *e, const weft_lane *lane) {
   weft_request *waiter = e->claims.waiter;
   return waiter != NULL && waiter->lane == lane->index && fits_share(e, waiter, (weft_debt_of)e->claims.waits_for) &&

@@ -1,19 +1,27 @@
 /* SPDX-License-Identifier: MIT */
-/* Admission: what should happen to the waiting request that is due. Asks the pager, which pins the cached prefix of a
- * request that may start; changes no request. perform.c acts.
+/* Admission: decides what should happen to the waiting request that is due (vLLM: the step from waiting to running).
+ * It asks the pager, which pins the cached prefix of a request that may start, and changes no request; perform.c acts.
  *
- * Law. Nobody is admitted while a running request lacks memory or in a plan that preempted somebody. A request starts
- * only when the pages of all its tokens can be had besides a margin for those that run. The first that does not fit
- * waits and is passed, on any lane, only by a request that is due before it, or whose tenant has less than its share
- * where the waiting one's has not: those have used less, and stop passing when they have not, so it starts when enough
- * has come free. A tenant that has less than its share of places or pages, and whose clock is
- * behind, does not wait until somebody ends: the last to come of a tenant beyond its share gives way (debt.h), what
- * comes free is set aside for it on every lane (claims.h), and neither a preemption nor a running request of the
- * debtor that lacks memory keeps it from starting. A request whose
- * prefix is being computed by another one follows that sequence, and others pass it meanwhile; likewise one whose
- * prefix comes up from the file. A sibling of a running request forks its sequence where the prompt ends; where one of
- * both will write there, it copies the last block at once, so that no block is written to that another reads, and a
- * shared block never costs a page later. */
+ * Law. No request is admitted while a running request lacks memory, nor in a plan that preempted a request, except on
+ * the debts below. A request starts only when the pages of all its tokens can be had besides a margin for the running
+ * requests.
+ *
+ * The first request that does not fit becomes the waiter (claims.h). On any lane only two kinds of requests pass it:
+ * requests that are due before it, and requests whose tenant has no more than its share where the tenant of the waiter
+ * would have more. Both kinds have used less than the waiter's tenant and stop passing as soon as they have not, so
+ * the waiter starts once enough pages have come free.
+ *
+ * A tenant that would not exceed its share of places or pages does not wait until a request ends: the running request
+ * that came last, of the tenants beyond their share, is preempted for it (debt.h). What comes free is set aside for
+ * the waiter on every lane. Neither an earlier preemption in the plan nor a starved request of the debtor keeps it
+ * from starting.
+ *
+ * A request whose prefix is being computed by another request follows that request's sequence, and others pass it
+ * meanwhile. So does a request whose prefix comes up from the spill file.
+ *
+ * A sibling of a running request (n, best_of) forks that request's sequence where the prompt ends. If either of them
+ * will write into the last block of the prompt, that block is copied at once: then no block that one sequence reads is
+ * written by another, and a shared block never costs a page later. */
 #ifndef WEFT_SCHEDULER_ADMISSION_H
 #define WEFT_SCHEDULER_ADMISSION_H
 
@@ -21,34 +29,40 @@
 #include "scheduler/planning.h"
 
 typedef enum weft_admission_kind {
-  WEFT_ADMIT_NOBODY = 0,  /* nobody else may start in this plan */
-  WEFT_ADMIT_START = 1,   /* with the sequence seq */
-  WEFT_ADMIT_FOLLOW = 2,  /* leader, until it has wake_at valid tokens */
-  WEFT_ADMIT_FILE = 3,    /* wait for the file; n_pages as in weft_waiting_for_file */
-  WEFT_ADMIT_LIMITED = 4, /* its tenant's limit of blocks: nobody else of the tenant starts for some plans */
-  WEFT_ADMIT_PASS = 5,    /* nobody else of its tenant may start in this plan, others may */
-  WEFT_ADMIT_NO_ROOM =
-      6,               /* it lacks n_pages: the victim gives way and nobody else may start in this plan; NULL: PASS */
-  WEFT_ADMIT_CLAIM = 7 /* it lacks a place that is owed to it: the victim (or NULL) gives way, nobody else may start */
+  WEFT_ADMIT_NOBODY = 0,  /* no further request may start in this plan */
+  WEFT_ADMIT_START = 1,   /* the request starts, with the sequence seq */
+  WEFT_ADMIT_FOLLOW = 2,  /* it follows the sequence `leader` until that has wake_at valid tokens */
+  WEFT_ADMIT_FILE = 3,    /* it waits for the file; n_pages as in weft_waiting_for_file */
+  WEFT_ADMIT_LIMITED = 4, /* its tenant's limit of blocks is reached: no request of the tenant starts for some plans */
+  WEFT_ADMIT_PASS = 5,    /* no request of its tenant starts in this plan; requests of other tenants may */
+  /* It lacks n_pages pages. With a victim, that one is preempted and no further request starts in this plan; without
+   * one, as PASS. */
+  WEFT_ADMIT_NO_ROOM = 6,
+  /* It lacks a place that is owed to it. The victim, if there is one, is preempted; no further request starts. */
+  WEFT_ADMIT_CLAIM = 7
 } weft_admission_kind;
 
 typedef struct weft_admission {
   weft_admission_kind kind;
-  weft_request *request; /* the one meant: another than the one asked about where that has to let it pass */
-  weft_request *asked;   /* NO_ROOM: the one asked about */
-  weft_request *victim;
-  weft_seq seq, leader;
-  uint32_t n_cached, wake_at, n_pages;
-  weft_debt_of lacks; /* NO_ROOM, CLAIM */
-  bool keeps_waiter;  /* NO_ROOM: the present waiter has less than its share, this one has not: it stays the waiter */
+  weft_request
+      *request; /* the request that the verdict is about: the waiter where the one asked about must let it pass */
+  weft_request *asked;  /* NO_ROOM: the request that was asked about */
+  weft_request *victim; /* NO_ROOM, CLAIM: the running request to preempt, or NULL */
+  weft_seq seq, leader; /* START: the sequence, which the request owns from now on; FOLLOW: the sequence it follows */
+  uint32_t n_cached;    /* START: tokens whose keys and values the sequence already has */
+  uint32_t wake_at;     /* FOLLOW */
+  uint32_t n_pages;     /* NO_ROOM, FILE */
+  weft_debt_of lacks;   /* NO_ROOM, CLAIM: what is short */
+  bool keeps_waiter;    /* NO_ROOM: the present waiter fits its tenant's share and this request does not: it stays */
 } weft_admission;
 
 weft_admission weft_admission_decide(weft_planning *planning, weft_request *request);
 
-/* A lane is called out of its turn by a tenant of the highest level there is, with no more than its share of places,
- * that is behind somebody who runs: a waiting request of it would start now, or claim what it is owed, or a prompt of
- * it is not computed yet. The clock of that tenant, the least if there are several. UINT64_MAX - 1: nobody does, but
- * the waiter of claims.h would start on the lane, and others wait for it. UINT64_MAX: nobody calls. */
+/* Whether a tenant calls the lane out of its turn. Such a tenant is of the highest level there is, has no more than
+ * its share of places, and its clock is behind that of a tenant with running requests; and a waiting request of it
+ * would start on the lane now or claim what is owed to it, or a prompt of it on the lane is not computed yet. Gives
+ * the clock of that tenant, the least if there are several. UINT64_MAX - 1: there is no such tenant, but the waiter of
+ * claims.h would start on this lane, and other requests wait for it. UINT64_MAX: the lane is not called. */
 uint64_t weft_admission_call(const weft_engine *engine, const weft_lane *lane);
 
 #endif

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Applying: results become tokens, events, committed positions.
+/* Applying: the results of a step become tokens, events and committed positions. Engine thread.
  *
- * Law. Segments are applied in plan order. Rows of a request that has finished meanwhile are void and counted. A preempted
- * request whose rows were in flight keeps what they gave. Tokens are known to the host before the rows that hold them are
- * committed: a row's token was sampled in an earlier step, which was applied earlier. */
+ * Law. Segments are applied in the order of the plan. Rows of a request that has finished meanwhile are void and
+ * counted. A preempted request whose rows were in flight keeps what they computed. The host knows a token before the
+ * rows of that token are committed, because the token was sampled in an earlier step, which was applied earlier. A
+ * logit that is not finite (NaN or infinity: `bad` of a segment's result) ends its request with an error, and only
+ * that request. */
 #ifndef WEFT_SCHEDULER_APPLY_H
 #define WEFT_SCHEDULER_APPLY_H
 
 #include "scheduler/state.h"
 
-/* False: the results do not belong to the plan. */
+/* False: the results do not belong to the plan (another number of segments); then the runner counts as broken. */
 bool weft_apply_step(weft_engine *engine, weft_step_plan *plan, const weft_step_result *result);
 
 #endif

@@ -85,8 +85,8 @@ static void pack_rows(weft_batcher *b, const weft_work *work, uint32_t first_row
   pack_positions(b->position + first_row, work->kv_len, n);
 }
 
-/* Offsets of the request's tables and where the smallest block that holds `position` lies. Such a
- * block lies in one page of every group, and a page that is being written stays where it is. */
+/* Fills the placement: the offsets of the request's tables, and where the smallest block that holds `position` lies.
+ * Such a block lies in one page of every group, and a page that is being written stays where it is. */
 static void place(weft_placement *placement, uint32_t block, weft_seq seq, uint32_t position, const weft_batcher *b,
                   const weft_pager *pager, const weft_runner_info *info) {
   const weft_page *tables = weft_pager_tables(pager);
@@ -103,7 +103,7 @@ static void place(weft_placement *placement, uint32_t block, weft_seq seq, uint3
   }
 }
 
-/* back: 1 where the row will be moved on with those around it. */
+/* back: 1 where move_on will add one position to the row, so that it is packed one position too low here. */
 static void pack_decode(weft_batcher *b, const weft_work *work, uint32_t segment, uint32_t row, uint32_t back,
                         const weft_pager *pager, const weft_runner_info *info) {
   weft_placement *placement = &work->request->placement;
@@ -149,7 +149,7 @@ static uint32_t pack_copies(weft_batcher *b, weft_pager *pager) {
 
 typedef int64_t pair_of_slots __attribute__((vector_size(16), aligned(8), may_alias));
 
-/* Rows [first, end) of the batch are the rows `shift` further on in the last one, a position later. */
+/* Rows [first, end) of the batch are rows [first + shift, end + shift) of the last batch, one position later. */
 static void move_on(weft_batcher *b, uint32_t first, uint32_t end, uint32_t shift, uint32_t n_groups) {
   if (first == end) return;
   for (uint32_t g = 0; g < n_groups; g++) {
@@ -168,7 +168,7 @@ static void move_on(weft_batcher *b, uint32_t first, uint32_t end, uint32_t shif
           (size_t)(end - first) * n_groups * sizeof *b->table_at);
 }
 
-/* Where the slot was in the last batch, when a few of those before it have left. */
+/* Finds the row of the same slot in the last batch, where a few of the rows before it may have left. */
 static uint32_t find_last(const weft_batcher *b, const weft_work *work, uint32_t from) {
   enum { LEFT_MAX = 8 };
   for (uint32_t i = from; i < b->n_lead && i < from + LEFT_MAX; i++) {
@@ -177,8 +177,8 @@ static uint32_t find_last(const weft_batcher *b, const weft_work *work, uint32_t
   return from;
 }
 
-/* Row `from` of the last batch was the one before in the same smallest block. A sequence has other
- * rows than decode rows in the step in which it takes a slot: so it is the same sequence. */
+/* Whether row `from` of the last batch was this row's predecessor, in the same smallest block. In the step in which a
+ * sequence takes a slot it has other rows than decode rows, so an equal slot means the same sequence. */
 static inline bool goes_on(const weft_batcher *b, const weft_work *work, uint32_t from) {
   const weft_segment *last = &b->segment[from];
   return last->slot == work->slot && last->kv_len + 1 == work->kv_len &&

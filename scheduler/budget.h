@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The budget: host memory of all requests that were submitted and not released, in bytes.
+/* The budget: host memory of all requests that were submitted and not released, in bytes (request_bytes_max). Any
+ * thread.
  *
- * Law. Together the requests never hold more than the budget. Of several tenants none holds more than it leaves free,
- * so with k tenants that hold all they may, each has at least a (k + 1)th of the budget, and so much is free for the
- * next one. A request is counted whole, before its memory is taken, until that is given back; what could never fit is
- * TOO_LARGE, what does not fit now is FULL. Any thread. */
+ * Law. All requests together never hold more than the budget. Where there are several tenants, a tenant may take
+ * memory only while what it then holds is no more than what is still free. So of k tenants that hold as much as they
+ * may, each has at least one (k + 1)th of the budget, and another (k + 1)th is free for the next tenant. A request is
+ * counted whole before its memory is taken, and until that memory is given back. What could never fit is TOO_LARGE,
+ * what does not fit now is FULL. */
 #ifndef WEFT_SCHEDULER_BUDGET_H
 #define WEFT_SCHEDULER_BUDGET_H
 
@@ -25,11 +27,11 @@ weft_status weft_budget_open(weft_budget *budget, uint64_t n_max, uint32_t n_ten
 void weft_budget_close(weft_budget *budget);
 weft_status weft_budget_take(weft_budget *budget, uint32_t tenant, uint64_t n_bytes, weft_error *error);
 void weft_budget_give_back(weft_budget *budget, uint32_t tenant, uint64_t n_bytes);
-/* What the largest request may hold when it is alone. */
+/* The bytes that one request may hold when there is no other. */
 uint64_t weft_budget_largest(const weft_budget *budget);
-/* What is held by all. */
+/* The bytes that all requests hold now. */
 uint64_t weft_budget_held(weft_budget *budget);
-/* Requests of submissions that heard FULL: one that is refused refuses all that came with it. */
+/* Counts requests of a submission that was refused with FULL: one refused request refuses all of its submission. */
 void weft_budget_count_refused(weft_budget *budget, uint32_t tenant, uint32_t n_requests);
 uint64_t weft_budget_refused(weft_budget *budget, uint32_t tenant);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Canvas events of one request: what every denoise step did, kept until the reader takes it.
  *
- * Law: bounded; when the reader is too slow the oldest events go and are counted, so the newest
- * canvas is always there. The memory is the caller's, taken once: size gives the bytes. Not thread
- * safe: the request's mutex guards it. */
+ * Law. The ring is bounded: when the reader is too slow the oldest events are dropped and counted, so the newest
+ * canvas is always there. Its memory is a part of the request's, taken once by submit; weft_canvas_ring_bytes says how
+ * much. Not thread safe: the request's mutex guards it. */
 #ifndef WEFT_SCHEDULER_CANVAS_RING_H
 #define WEFT_SCHEDULER_CANVAS_RING_H
 
@@ -29,7 +29,8 @@ typedef struct weft_canvas_ring {
   weft_canvas_record *record; /* [capacity + 1] */
 } weft_canvas_ring;
 
-/* How many records to keep for a request of n_steps denoise steps at most. */
+/* How many records to keep for a request of at most n_steps denoise steps: all of them, or as many as about 1 MiB
+ * holds. */
 uint32_t weft_canvas_ring_capacity(uint32_t n_canvas, uint64_t n_steps, bool trace);
 /* Bytes for records and arrays; aligned to 16. */
 size_t weft_canvas_ring_bytes(uint32_t n_canvas, uint32_t capacity, bool trace);
@@ -39,7 +40,7 @@ void weft_canvas_ring_push(weft_canvas_ring *ring, const weft_segment_result *re
                            uint32_t n_answer);
 /* The oldest record, NULL when empty; it stays in the ring. */
 const weft_canvas_record *weft_canvas_ring_peek(const weft_canvas_ring *ring);
-/* Moves the oldest record to the reader: valid until the next take. *n_dropped: lost before it.
+/* Moves the oldest record to the reader, where it is valid until the next take. *n_dropped: records lost before it.
  * NULL when empty. */
 const weft_canvas_record *weft_canvas_ring_take(weft_canvas_ring *ring, uint32_t *n_dropped);
 

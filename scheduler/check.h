@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Recomputes the laws of state.h and claims.h from the lists, queues and requests. */
+/* Recomputes the laws of state.h and claims.h from the lists, queues and requests. The random worlds of
+ * tests/sim/scheduler_sim.c call it after every step, `weft sim` at the end of every run. */
 #ifndef WEFT_SCHEDULER_CHECK_H
 #define WEFT_SCHEDULER_CHECK_H
 

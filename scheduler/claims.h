@@ -1,34 +1,37 @@
 /* SPDX-License-Identifier: MIT */
-/* Claims: who waits for memory, a place or time before others may go on. One record for the whole engine.
+/* Claims: which request waits for memory, a place or time before others may go on. The engine owns the one record of
+ * all claims (engine->claims); the comments below say which file sets and clears each field.
  *
- * Law. Every field is a hold on somebody else's progress and is true only while its reason lasts; only the files in
- * brackets set or clear it (weft_engine_check recomputes all that can be recomputed):
+ * Law. Every field holds back the progress of other requests and is true only while its reason lasts. Only the files
+ * in brackets write it; weft_engine_check recomputes all that can be recomputed.
  *
- *   starved            the running request, highest in rank, for which the pool has no blocks: it is served before
- *                      anybody else and nobody is admitted, until it gets its blocks or leaves. [lifecycle.c]
- *   tenant.starved     the same within one tenant whose own limit is the reason: nobody else of the tenant is admitted.
- *                      [lifecycle.c]
- *   waiter             the waiting request that was due and found too few pages, or no place in its lane though one is
- *                      owed to it. Nobody who is due after it is admitted: on no lane if it lacks pages, on its own lane
- *                      if it lacks a slot there. The pages it needs (wait.need_pages) are set aside from running
- *                      requests of tenants that owe them (relief.h). Set when it is passed over [perform.c], cleared
- *                      when it leaves its queue, for whatever reason [waiting.c].
+ *   starved            the running request, highest in rank, for which the pool has no blocks. It is served before any
+ *                      other request, and no request is admitted but those that its tenant owes pages (debt.h), until
+ *                      it gets its blocks or leaves. [lifecycle.c]
+ *   tenant.starved     the same within one tenant whose own limit of blocks is the reason: no other request of the
+ *                      tenant is admitted. [lifecycle.c]
+ *   waiter             the waiting request that was due and found too few pages, or no place in its lane although one
+ *                      is owed to it. No request that is due after it is admitted: on no lane if it lacks pages, on
+ *                      its own lane if it lacks a slot there. The pages that it needs (wait.need_pages) are set aside
+ *                      from running requests of tenants that owe them (relief.h). Set when it is passed over
+ *                      [perform.c], cleared when it leaves its queue, for whatever reason [waiting.c].
+ *   waits_for          what the waiter lacks; meaningless without a waiter. [perform.c]
  *   n_leaving          requests that gave up their memory or ended and whose rows are still in flight. While there is
- *                      one, nobody else is preempted: pages are on their way. [lifecycle.c]
- *   preempted          somebody was preempted in the plan being made: nobody is admitted in it. Set by [lifecycle.c],
- *                      cleared when a plan begins [planner.c].
- *   tenant.limited     plans for which nobody of the tenant is admitted, since the last one tried needed more blocks
- *                      than the tenant's limit leaves. Set by [perform.c], counted down, and cleared when blocks come
- *                      free, by [tenant.c].
- *   tenant.wants       one bit per lane whose last plan left work of the tenant undone, or where a request of it came
- *                      to wait since: the tenant's virtual clock is not raised to the others' while a bit stands.
+ *                      one, no other request is preempted, because pages are on their way. [lifecycle.c]
+ *   preempted          a request was preempted in the plan being made: no request is admitted in it but those that are
+ *                      owed pages. Set by [lifecycle.c], cleared when a plan begins [planner.c].
+ *   tenant.limited     plans for which no request of the tenant is admitted, because the last one tried needed more
+ *                      blocks than the tenant's limit leaves. Set by [perform.c]; counted down, and cleared when
+ *                      blocks come free, by [tenant.c].
+ *   tenant.wants       one bit for each lane whose last plan left work of the tenant undone, or where a request of it
+ *                      came to wait since: the tenant's virtual clock is not raised to the others' while a bit stands.
  *                      [share.c, tenant.c]
- *   tenant.passed      in the plan being made its waiting request lacks pages, or a slot that nobody owes it: tenants
- *                      due after it are asked instead. Set by [perform.c], cleared by [share.c].
- *   tenant.held        in the plan being made something of the tenant found no time under the target. Set by [share.c],
- *                      turned into tenant.wants and cleared by [tenant.c].
- *   tenant.ahead       in the plan being made the tenant is so far ahead that no time is set aside for its decode rows.
- *                      [share.c, light.c] */
+ *   tenant.passed      in the plan being made the tenant's waiting request lacks pages, or a slot that is not owed to
+ *                      it: tenants that are due after it are asked instead. Set by [perform.c], cleared by [share.c].
+ *   tenant.held        in the plan being made a request of the tenant found no time under the target. Set by
+ *                      [share.c], turned into tenant.wants and cleared by [tenant.c].
+ *   tenant.ahead       in the plan being made the tenant is so far ahead that no time is set aside for its decode
+ *                      rows; read only while weft_planning.n_ahead is above 0. [share.c, light.c] */
 #ifndef WEFT_SCHEDULER_CLAIMS_H
 #define WEFT_SCHEDULER_CLAIMS_H
 
@@ -50,7 +53,7 @@ typedef struct weft_claims {
   uint8_t waits_for; /* weft_debt_of */
   uint32_t n_leaving;
   bool preempted;
-  weft_tenant_claims *tenant; /* [n_tenants] */
+  weft_tenant_claims *tenant; /* [n_tenants], the memory of weft_tenants.claims */
 } weft_claims;
 
 #endif

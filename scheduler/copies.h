@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Ends of page copies: what runners tell of copies that failed, and of those to and from the file that ended.
+/* Ends of page copies: the runners say which copies failed, and which copies to and from the spill file have ended.
  *
- * Law. The pager is told before the next plan, so no plan relies on content whose copy has failed. */
+ * Law. The pager hears of them before the next plan, so no plan relies on content whose copy has failed. Engine
+ * thread. */
 #ifndef WEFT_SCHEDULER_COPIES_H
 #define WEFT_SCHEDULER_COPIES_H
 
 #include "scheduler/state.h"
 
+/* Asks a runner and tells the pager; once in every turn, and after every submit. */
 void weft_copies_hear(weft_engine *engine);
 
 #endif

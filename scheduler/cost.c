@@ -85,7 +85,7 @@ void weft_cost_open(weft_cost_model *m, const weft_cost_layers *layers) {
 static const double HOLD = 1e-3;        /* how hard a coefficient holds on to where it is */
 static const double LEAST_ERROR = 0.02; /* relative errors below this are all ordinary */
 enum {
-  ORDINARY = 3, /* errors beyond so many mean ones weigh less */
+  ORDINARY = 3, /* an error above this many times the mean error weighs less */
   FORGET = 24,  /* a model that errs by a quarter forgets 7 times as fast: the law has changed */
   SWEEPS = 2
 };

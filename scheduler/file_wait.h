@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Requests that wait for their prefix to come up from the file (waiting.c moves them).
+/* Requests that wait for their prefix to come up from the spill file (waiting.c moves them). Engine thread.
  *
- * Law. Such a request is in no queue, so it holds nobody up; it still waits: cancel, deadline and the end of its lane reach
- * it. When no page comes up any more, all requests come back whose prefix was on its way whole, and the first of the
- * others, whose turn it is then: so a move of a page costs one try of admission, not one for each request that waits.
- * Pages come up only for a request that has room in the pool beside the requests that wait already. A request waits at
- * most as long as computing all its tokens would take, or 0.2 s if that is longer; after that, or after its eighth wait,
- * it computes. While no move ends for 0.2 s no request begins to wait: a disk that hangs costs only the requests that
- * waited already. */
+ * Law. Such a request is in no queue, so no request waits behind it; cancel, deadline and the end of its lane still
+ * reach it. When no page is on its way up any more, all requests whose whole prefix was on its way come back to their
+ * queues, and of the others the first, whose turn it is then: so the move of a page costs one try of admission, not
+ * one for each request that waits. Pages come up only for a request that has room in the pool beside the requests that
+ * wait already. A request waits at most as long as computing all its tokens would take, or 0.2 s if that is longer;
+ * after that, or after its eighth wait, it computes. While no move ends for 0.2 s no request begins to wait: a disk
+ * that hangs delays only the requests that waited already. */
 #ifndef WEFT_SCHEDULER_FILE_WAIT_H
 #define WEFT_SCHEDULER_FILE_WAIT_H
 
@@ -17,10 +17,10 @@
 typedef struct weft_file_waits {
   weft_link whole;      /* requests whose whole prefix is on its way */
   weft_link list;       /* the others, in the order in which they began to wait */
-  weft_deadlines until; /* when each of them computes instead */
+  weft_deadlines until; /* when each request of both lists computes instead */
   double page_us;       /* mean time of a page to or from the file, over the last moves */
-  uint32_t n_pages;     /* that the requests in `whole` will need for all their tokens */
-  uint64_t heard_us;    /* when a move ended last, or began while there was none */
+  uint32_t n_pages;     /* pages that the requests in `whole` will need for all their tokens */
+  uint64_t heard_us;    /* engine time at which a move ended last, or began while there was none */
 } weft_file_waits;
 
 #endif

@@ -48,7 +48,7 @@ static void note_and_unlock(weft_inbox *inbox) {
   unlock(inbox);
 }
 
-/* ---- who has a place; all under the mutex ----------------------------------------------------- */
+/* ---- which requests have a place; all under the mutex ------------------------------------------ */
 
 static weft_request *unstarted_at(weft_link *link) {
   return WEFT_OF_LINK(link, weft_request, unstarted_link);
@@ -59,7 +59,7 @@ static void leave_queue(weft_account *account, weft_request *r) {
   account->n_unstarted -= 1;
 }
 
-/* Its place goes to somebody else from now on. */
+/* The place of the request is free from now on. */
 static void leave_engine(weft_inbox *inbox, weft_request *r) {
   weft_account *account = &inbox->account[r->tenant];
   if (r->place == WEFT_PLACE_UNSTARTED) leave_queue(account, r);
@@ -68,14 +68,15 @@ static void leave_engine(weft_inbox *inbox, weft_request *r) {
   inbox->n_live -= 1;
 }
 
-/* The end of a list at which requests give way: answers of which a part was given already come last. NULL: none. */
+/* The list whose newest requests give way first: requests of submissions of which a part has started come last. NULL:
+ * there are none. */
 static weft_link *gives_way_first(weft_account *account) {
   return !weft_list_empty(&account->unstarted)   ? &account->unstarted
          : !weft_list_empty(&account->remaining) ? &account->remaining
                                                  : NULL;
 }
 
-/* The newest submission of the tenant gives way. Returns how many places that makes. */
+/* Evicts the newest submission of the tenant. Returns how many places that makes free. */
 static uint32_t evict_newest(weft_inbox *inbox, weft_account *account) {
   uint32_t n = 0;
   weft_link *list = gives_way_first(account);
@@ -92,7 +93,7 @@ static uint32_t evict_newest(weft_inbox *inbox, weft_account *account) {
   return n;
 }
 
-/* The places that the tenant would give, newest submissions first, until there are `wanted`. */
+/* How many places the tenant would give, newest submissions first, until there are `wanted`. Evicts nothing. */
 static uint32_t would_give(weft_account *account, weft_queue_part will_have, uint32_t wanted) {
   weft_queue_part part = {account->n_unstarted, account->weight};
   weft_link *lists[] = {&account->unstarted, &account->remaining};
@@ -110,8 +111,8 @@ static uint32_t would_give(weft_account *account, weft_queue_part will_have, uin
   return n;
 }
 
-/* Places for n requests of a tenant, by evicting others where that is right. Returns how many are missing; then nobody
- * was evicted. */
+/* Makes places for n requests of a tenant, by evicting requests of other tenants where queue_share.h says so. Returns
+ * how many are missing; if any are, none was evicted. */
 static uint32_t make_room(weft_inbox *inbox, uint32_t tenant, uint32_t n) {
   uint64_t n_wanted = (uint64_t)inbox->n_live + n;
   uint32_t missing = n_wanted > inbox->live_max ? (uint32_t)(n_wanted - inbox->live_max) : 0, n_found = 0;
@@ -186,7 +187,8 @@ weft_status weft_inbox_put(weft_inbox *inbox, weft_request *const *request, uint
   return WEFT_OK;
 }
 
-/* The first of a submission starts: the rest of it, which lies beside it, is no longer the first to give way. */
+/* The first request of a submission starts: the others, which lie beside it in the list, are no longer first to give
+ * way. */
 static void part_starts(weft_account *account, weft_request *first) {
   weft_link *at = &first->unstarted_link;
   while (at->prev != &account->unstarted && unstarted_at(at->prev)->submission == first->submission) at = at->prev;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Latency histograms with the bounds of weft_latency_bounds_us.
  *
- * Law: bucket i counts values <= bound i that no earlier bucket counts; the last bucket is open. */
+ * Law. Bucket i counts the values that are at most bound i and above bound i - 1; the last bucket is open. */
 #ifndef WEFT_SCHEDULER_LATENCY_H
 #define WEFT_SCHEDULER_LATENCY_H
 
@@ -11,6 +11,7 @@
 
 enum { WEFT_LATENCY_BOUNDS = 19 };
 
+/* buckets: [WEFT_LATENCY_BOUNDS + 1] */
 void weft_latency_count(uint64_t *buckets, uint64_t value_us);
 
 #endif

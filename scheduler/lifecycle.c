@@ -41,7 +41,7 @@ void weft_lifecycle_accept(weft_engine *e, weft_request *r) {
   }
 }
 
-/* It started, or ended without. */
+/* The sibling started, or ended without having started. */
 static void expect_no_more(weft_request *r) {
   if (!r->expected) return;
   r->expected = false;
@@ -72,7 +72,8 @@ void weft_lifecycle_make_ready(weft_engine *e, weft_request *r) {
 
 /* ---- canvases of preempted requests ---------------------------------------------------------- */
 
-/* A canvas between two steps waits in a place of its own, if one is free; else it starts again. */
+/* Saves the canvas of a preempted request in a place of the runner, if one is free; else the canvas starts again at
+ * step 0. */
 static void save_canvas(weft_engine *e, weft_lane *lane, weft_request *r) {
   if (!r->canvas || r->next_step == 0 || lane->n_free_saves == 0 || lane->broken) return;
   uint32_t save = lane->free_save[lane->n_free_saves - 1];
@@ -90,7 +91,7 @@ static void drop_canvas(weft_engine *e, weft_request *r) {
   r->save = WEFT_SAVE_NONE;
 }
 
-/* What cannot be restored starts again at step 0: the same numbers are drawn. */
+/* Restores a saved canvas. One that cannot be restored starts again at step 0, where the same numbers are drawn. */
 static void resume_canvas(weft_engine *e, weft_request *r) {
   weft_runner *runner = e->lane[r->lane].runner;
   r->next_step = 0;
@@ -138,8 +139,8 @@ static void unrank(weft_engine *e, weft_request *r) {
   e->n_busy = last;
 }
 
-/* While others wait to fork its prompt, the pager is told of the last row later: until then the
- * windows have all that this row of theirs will see. */
+/* While siblings wait to fork the prompt of this request, the pager is told of its last row later: until then the
+ * windows keep all keys that the siblings' own last row will see. */
 static bool holds_last_row(const weft_request *r) {
   return r->head->n_expected > 0 && r->head->trunk == r && !r->canvas && r->n_valid == r->n_prompt;
 }
@@ -219,7 +220,7 @@ static void start_leaving(weft_engine *e, weft_request *r) {
   e->claims.n_leaving += 1;
 }
 
-/* True: it left. */
+/* True: the request left. */
 static bool try_leave(weft_engine *e, weft_request *r) {
   if (r->state != WEFT_REQUEST_LEAVING || r->n_in_flight > 0) return false;
   e->claims.n_leaving -= 1;
@@ -244,7 +245,7 @@ void weft_lifecycle_landed_last(weft_engine *e, weft_request *r) {
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Of the tokens that its tenant's account gave for it. */
+/* How many of the tokens that its tenant's account gave for the request it did not use. */
 static uint32_t tokens_unused(const weft_request *r) {
   if (!r->admitted_once) return r->n_prompt + r->size.answer_max;
   return r->usage.n_cached + r->size.answer_max - r->n_answer;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* A circular doubly linked list whose links live inside the elements.
+/* A circular doubly linked list whose links lie inside the elements. Not locked; owns nothing.
  *
- * Law: a link is in at most one list; a link in no list points to itself. remove needs no list, so
- * an element can leave whatever list it is in, also while somebody walks that list by popping its
- * head. */
+ * Law. A link is in at most one list; a link in no list points to itself. To remove an element needs no pointer to the
+ * list, so an element can leave whatever list it is in, also while a walk takes elements from the head of that list. */
 #ifndef WEFT_SCHEDULER_LIST_H
 #define WEFT_SCHEDULER_LIST_H
 

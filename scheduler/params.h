@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* What the engine is given: its configuration, its tenants, requests, pins.
+/* What the engine is given: its configuration, its tenants, requests and pins.
  *
- * Law. Plain data that the caller fills in and owns; open, submit and pin copy what they keep. Zero means the default that
- * the field names. */
+ * Law. These are plain data that the caller fills in and owns; open, submit and pin copy what they keep. Zero means
+ * the default that the field names. Defaults of sampling are not here: api/generation.c fills them from the model
+ * file. */
 #ifndef WEFT_SCHEDULER_PARAMS_H
 #define WEFT_SCHEDULER_PARAMS_H
 
@@ -16,82 +17,83 @@ enum { WEFT_WEIGHT_MAX = 1000, WEFT_SUBMISSION_MAX = 128 };
 /* One tenant. Zero-initialise; every zero means the default in brackets. */
 typedef struct weft_tenant_config {
   uint32_t weight;            /* [1] its share of the device against other tenants; <= WEFT_WEIGHT_MAX */
-  int32_t priority_class;     /* [normal] who starts first: -1 low, 0 normal, 1 high */
+  int32_t priority_class;     /* [normal] whose requests start first: -1 low, 0 normal, 1 high */
   uint32_t running_max;       /* [no limit] requests running at once */
   uint32_t waiting_max;       /* [no limit] requests beyond those that may run at once; submit gives WEFT_FULL */
   uint32_t tokens_per_minute; /* [no limit] prompt tokens computed and answer tokens; submit gives WEFT_FULL */
-  uint32_t blocks_max;        /* [no limit] pages of the pool that it pays for at once (pager.h says who pays) */
+  uint32_t blocks_max;        /* [no limit] pages of the pool that it pays for at once (pager.h: owners) */
 } weft_tenant_config;
 
 typedef struct weft_engine_config {
   uint32_t n_models;
   weft_runner *const *runner; /* [n_models]; owned by the caller; runner i computes model i */
-  uint32_t n_pages;           /* of the shared pool */
-  uint32_t n_host_pages;      /* slots of host memory that take what is evicted; the runners must have them; 0: none */
-  uint32_t n_file_pages;      /* slots of a file behind them, likewise */
-  uint32_t rows_per_step;     /* budget of rows; >= the longest canvas */
+  uint32_t n_pages;           /* pages of the shared pool */
+  uint32_t n_host_pages;      /* pages of host memory that take what is evicted; the runners must have them; 0: none */
+  uint32_t n_file_pages;      /* pages of a file behind the host memory; the runners must have them; 0: none */
+  uint32_t rows_per_step;     /* most rows of a step; at least the longest canvas */
   uint32_t prefill_chunk;     /* most rows of one prompt in one step; 0: rows_per_step */
-  uint32_t running_max;       /* requests running at once, all runners */
-  uint32_t waiting_max;       /* requests beyond running_max; when they are as many, queue_share.h decides */
+  uint32_t running_max;       /* requests running at once, over all models */
+  uint32_t waiting_max;       /* requests beyond running_max; queue_share.h decides who gives way beyond that */
   uint32_t n_tenants;         /* 1 .. 255 */
   const weft_tenant_config *tenant; /* [n_tenants], copied; NULL: all default */
   uint32_t seq_tokens_max;          /* longest request: prompt + answer */
   bool overlap;                     /* plan step n+1 before the results of step n are applied */
   bool no_prefix_cache;
-  uint64_t hash_seed;         /* of the prefix index (weft_pager_config); 0, as a server wants it: a secret */
-  uint32_t pins_max;          /* prefixes the operator may pin; each has a sequence of the pager */
+  uint64_t hash_seed; /* of the prefix index (weft_pager_config); 0: drawn at open and secret, as a server needs it */
+  uint32_t pins_max;  /* prefixes the operator may pin; each has a sequence of the pager */
   uint64_t request_bytes_max; /* host memory of all requests, waiting or running (budget.h); 0: no limit */
-  uint64_t slice_us;          /* a model keeps its turn until it used so much more of the device than others */
-  uint64_t target_tpot_us;    /* most time between tokens of decoding requests; 0: steps are as full as they can be */
+  uint64_t slice_us;          /* a model keeps its turn until it has used this much more device time than another */
+  uint64_t target_tpot_us;    /* target for the time between tokens of requests that decode (pace.h); 0: none */
 } weft_engine_config;
 
 /* Called on the engine thread with the answer so far, whenever it grew, before it is published. Returns how many of
  * the n_tokens are to be kept: n_tokens to go on, less to finish with STOP after that many, WEFT_STOP_KEEP_ALL to
- * finish with STOP and keep them all; what was published stays published. Must be quick. */
+ * finish with STOP and keep them all; what was published stays published. Every request waits meanwhile, so the rule
+ * must be O(1) for each new token and must allocate nothing. */
 #define WEFT_STOP_KEEP_ALL UINT32_MAX
 typedef uint32_t (*weft_stop_rule)(void *self, const int32_t *tokens, uint32_t n_tokens);
-/* Called on the engine thread when there is something to poll. Must not block; may poll, must not release. After
- * weft_engine_release returned, neither callback of the request runs any more. */
+/* Called on the engine thread when there is something to poll. Must not block; may poll, must not release. Once
+ * weft_engine_release has returned, neither callback of the request runs any more. */
 typedef void (*weft_notify)(void *self);
 
 typedef struct weft_request_params {
   uint32_t model;        /* index */
   uint32_t tenant;       /* index */
-  weft_key128 domain;    /* sharing domain, from the authenticated tenant */
+  weft_key128 domain;    /* who may share its cached prefix; the caller derives it from the authenticated tenant */
   bool canvas;           /* answer by diffusion */
   const int32_t *tokens; /* prompt; copied */
   uint32_t n_tokens;
   uint32_t max_tokens;    /* >= 1; the answer is cut there */
   weft_sampling sampling; /* bias is copied */
-  weft_grammar *grammar;  /* what the answer is held to, NULL: nothing; the request takes a reference */
+  weft_grammar *grammar;  /* the grammar of the answer; NULL: any answer. The request takes a reference */
   weft_entropy_bound entropy_bound;
   const int32_t *stop_tokens; /* end-of-generation set; copied; never part of the answer */
   uint32_t n_stop_tokens;
   bool ignore_eos;          /* stop tokens do not stop, and are part of the answer */
-  weft_stop_rule stop_rule; /* optional */
-  void *stop_self;
-  weft_notify notify; /* optional */
+  weft_stop_rule stop_rule; /* NULL: none */
+  void *stop_self;          /* borrowed until release, like notify_self */
+  weft_notify notify;       /* NULL: none */
   void *notify_self;
   uint64_t deadline_us; /* absolute, engine time; 0: none */
-  int32_t priority;     /* higher first; 0 usual; orders the requests of one tenant */
-  bool no_cache;
-  /* A request of the same prompt, not released yet: the prompt is computed once and forked. Model, kind, tenant, domain
-   * and no_cache must be the same. Each request of such a group has its own answer, end and limits. */
+  int32_t priority;     /* orders the requests of one tenant, the higher one first; usually 0 */
+  bool no_cache;        /* neither look up cached prefixes nor leave any */
+  /* A request with the same prompt that is not released yet: the prompt is computed once and forked. Model, canvas,
+   * tenant, domain and no_cache must be the same. Each request of such a group has its own answer, end and limits. */
   weft_request *sibling;
-  bool joins;            /* the same for requests of one submission: a sibling of the request before it */
-  bool canvas_events;    /* keep every denoise step's canvas for poll */
-  bool trace;            /* ... with all arrays of the sampler */
+  bool joins;            /* this request is a sibling of the request before it in the same submission */
+  bool canvas_events;    /* keep the canvas of every denoise step for poll */
+  bool trace;            /* keep all arrays of the canvas sampler, too */
   uint64_t caller_bytes; /* memory that the caller holds for as long as the request: counted in request_bytes_max */
-  uint64_t *retry_us;    /* optional, of the first of a submission; written when submit says FULL: an estimate of when
-                            the places, the tokens and the memory are there, 0: never */
+  uint64_t *retry_us; /* out, may be NULL; read of the first request of a submission. With FULL: estimated microseconds
+                            until the places, the tokens and the memory are there; 0: never */
 } weft_request_params;
 
 typedef struct weft_pin_params {
   uint32_t model;
-  uint32_t tenant;       /* whose requests find it; public: who computes it */
-  weft_key128 domain;    /* the tenant's */
+  uint32_t tenant;       /* the tenant whose requests find it; of a public pin, the tenant that computes it */
+  weft_key128 domain;    /* sharing domain of the tenant */
   bool is_public;        /* requests of all tenants that begin with it share its blocks */
-  const int32_t *tokens; /* copied; cut to whole blocks */
+  const int32_t *tokens; /* [n_tokens], copied; cut to whole blocks */
   uint32_t n_tokens;
   int32_t priority;    /* requests of tenants whose class is above it may take its blocks */
   uint64_t expires_us; /* absolute, engine time; 0: never */

@@ -5,7 +5,7 @@
 #include "scheduler/pins.h"
 #include "scheduler/waiting.h"
 
-/* A request that lacked pages is tried again after so many plans, even without more of them. */
+/* Plans after which a request that lacked pages is tried again, even if no more pages are free. */
 enum { RETRY_PLANS = 16 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -95,7 +95,8 @@ static weft_status open_slot(weft_engine *e, weft_lane *lane, weft_request *r) {
   return status;
 }
 
-/* The runner has no slot for it: its device failed, or the request ends with the runner's reason. */
+/* The runner could not open a slot: its device failed (the lane breaks), or the request ends with the runner's reason.
+ */
 static void refuse_slot(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq, weft_status status) {
   weft_pager_release(e->pager, seq);
   weft_waiting_wake(e, seq, UINT32_MAX);
@@ -104,7 +105,7 @@ static void refuse_slot(weft_engine *e, weft_lane *lane, weft_request *r, weft_s
 }
 
 static weft_performed start(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq, uint32_t n_cached) {
-  if (!weft_inbox_start(&e->inbox, r)) { /* since this turn began */
+  if (!weft_inbox_start(&e->inbox, r)) { /* it was evicted since this turn began */
     weft_pager_release(e->pager, seq);
     weft_waiting_wake(e, seq, UINT32_MAX);
     weft_lifecycle_evict(e, r);
@@ -137,7 +138,7 @@ static void make_waiter(weft_engine *e, const weft_admission *is) {
     e->claims.waiter = is->request;
     e->claims.waits_for = (uint8_t)is->lacks;
   }
-  if (is->n_pages == 0) return; /* a place, or pages as the last try found */
+  if (is->n_pages == 0) return; /* it lacks a place, or as many pages as the last try found */
   wait->need_pages = is->n_pages;
   wait->retry_plan = e->n_plans + RETRY_PLANS;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Performing: what was decided while a plan is made becomes true. Here, in apply.c and at the start of a turn, and
- * nowhere else, requests change state.
+/* Performing: what was decided while a plan is made becomes true. Requests change state here, in apply.c and at the
+ * start of a turn (step.c), and nowhere else.
  *
- * Law. A function here decides nothing: it does the one thing it is told, keeps the books of claims.h, and tells
- * whether it came to pass. It calls the pager, the runner's slots and lifecycle, never what decides. */
+ * Law. A function here decides nothing: it does the one thing that it is told, keeps the fields of claims.h, and
+ * returns whether it came to pass. It calls the pager, the runner's slots and lifecycle.h, never a file that decides.
+ * Engine thread. */
 #ifndef WEFT_SCHEDULER_PERFORM_H
 #define WEFT_SCHEDULER_PERFORM_H
 
@@ -12,16 +13,16 @@
 #include "scheduler/relief.h"
 #include "scheduler/rows.h"
 
-/* What became of a waiting request. */
+/* What became of the waiting request that was due. */
 typedef enum weft_performed {
   WEFT_PERFORMED_STARTED = 1, /* it runs: rows may be planned for it */
-  WEFT_PERFORMED_WAITS = 2,   /* it waits on or ended; others may start */
-  WEFT_PERFORMED_STOP = 3     /* nobody else may start in this plan */
+  WEFT_PERFORMED_WAITS = 2,   /* it goes on waiting, or has ended; others may start */
+  WEFT_PERFORMED_STOP = 3     /* no further request may start in this plan */
 } weft_performed;
 
 weft_performed weft_perform_admission(weft_planning *planning, const weft_admission *admission);
 
-/* True: blocks may have come free, it is worth asking again. False: it waits for them. */
+/* True: blocks may have come free, so the caller asks for them again. False: the request waits for them. */
 bool weft_perform_relief(weft_engine *engine, weft_request *request, const weft_relief *relief);
 
 /* The next work of the plan, for n rows of the request on top of its planned keys. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A pin as data; pins.h says what pins do. */
+/* A pin as data; pins.h says what pins do. The engine owns the table; the mutex guards all of it but n_known. */
 #ifndef WEFT_SCHEDULER_PIN_H
 #define WEFT_SCHEDULER_PIN_H
 
@@ -11,9 +11,9 @@
 typedef struct weft_pin_entry {
   weft_pin_info info;
   weft_key128 domain;
-  int32_t *tokens;
-  weft_seq seq; /* WEFT_SEQ_NONE: not held */
-  bool removed; /* by unpin; the engine thread takes it out */
+  int32_t *tokens; /* [info.n_tokens], owned by the entry */
+  weft_seq seq;    /* the pager's sequence that holds its blocks; WEFT_SEQ_NONE: it is not held */
+  bool removed;    /* set by unpin; the engine thread then takes the entry out */
 } weft_pin_entry;
 
 typedef struct weft_pin_table {

@@ -214,7 +214,7 @@ uint32_t weft_pins_n_public(weft_engine *e, const weft_request *r) {
   return n;
 }
 
-/* All of it is cached, or it is not held. */
+/* Holds the pin if all of its tokens are cached; else it stays as it is. */
 static void try_hold(weft_engine *e, weft_pin_entry *pin) {
   weft_admit args = {.model = pin->info.model,
                      .domain = pin->domain,

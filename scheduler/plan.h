@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* A plan: one step of one lane as data. It says which rows of which request are computed, where
- * their tokens come from and what is wanted of them; it holds no tokens and no pages.
+/* A plan: one step of one lane as data (vLLM: the scheduler's output). It says which rows of which request are
+ * computed, where their tokens come from and what is wanted of them; it holds no tokens and no pages.
  *
- * Law. A request has at most one work of each list in a plan: causal rows (prefill, decode, commit)
- * and a denoise step on top of them. n_rows is the sum of both lists and at most the lane's budget.
- * A plan lives from planning until its results were applied; the requests in it keep their slots
- * and pages for so long. */
+ * Law. A plan has two lists, causal rows (prefill, decode, commit) and denoise steps. A request has at most one work
+ * in each: its denoise step runs on top of its causal rows. n_rows is the sum over both lists and at most the rows_max
+ * of the lane. A plan lives from planning until its results are applied; the requests in it keep their slots and pages
+ * until then. The engine owns the plans and the arrays in them; the batcher and apply.c read them. */
 #ifndef WEFT_SCHEDULER_PLAN_H
 #define WEFT_SCHEDULER_PLAN_H
 
@@ -37,14 +37,14 @@ typedef struct weft_work {
 typedef struct weft_step_plan {
   uint64_t number; /* counts plans of the engine, from 1 */
   uint32_t lane;
-  bool called;                    /* out of its lane's turn */
+  bool called;                    /* made out of its lane's turn (weft_admission_call) */
   bool dropped;                   /* the lane broke while it was in flight */
-  uint64_t began_us, launched_us; /* planning began; the runner has it */
+  uint64_t began_us, launched_us; /* engine time: planning began; the runner got the step */
   weft_work *causal, *canvas;     /* [n_max] each */
   uint32_t n_causal, n_canvas, n_max;
-  uint32_t n_rows, n_rows_of[4]; /* by kind */
+  uint32_t n_rows, n_rows_of[4]; /* the second by weft_work_kind */
   weft_cost_shape shape;         /* of all works */
-  double predicted_us;           /* what the device is thought to need for it */
+  double predicted_us;           /* device time by the cost model */
 } weft_step_plan;
 
 weft_status weft_plan_open(weft_step_plan *plan, uint32_t n_max);

@@ -10,7 +10,7 @@ enum { FAR_AHEAD = 16, AHEAD = 8 }; /* requests between a prefetch and its use *
 /* ---- one running request --------------------------------------------------------------------- */
 
 static uint32_t find_blocks(weft_engine *e, weft_request *r, uint32_t n, bool may_shrink) {
-  weft_lifecycle_commit(e, r); /* its windows let go of what they passed */
+  weft_lifecycle_commit(e, r); /* the pager frees what lies before the request's windows */
   if (weft_relief_yields(e, r, n)) return 0;
   for (;;) {
     bool limited = false;
@@ -24,7 +24,7 @@ static uint32_t find_blocks(weft_engine *e, weft_request *r, uint32_t n, bool ma
   }
 }
 
-/* Of n more positions as many as have blocks now; 0: the request waits for memory. */
+/* How many of n more positions have blocks now; 0: none, so the request waits for memory. */
 static inline uint32_t blocks_for(weft_engine *e, weft_request *r, uint32_t n, bool may_shrink) {
   if (r->n_planned + n <= r->n_reserved) return n;
   return find_blocks(e, r, n, may_shrink);
@@ -55,7 +55,7 @@ static bool serve_works(weft_planning *p, weft_request *r) {
   }
 }
 
-/* False: it wanted rows and got none. */
+/* False: the request wanted rows and got none. */
 static inline bool serve(weft_planning *p, weft_request *r) {
   if (r->planned_in == (uint32_t)p->plan->number) return true; /* served before */
   return r->prefilling || r->canvas ? serve_works(p, r) : serve_decode(p, r);
@@ -67,9 +67,9 @@ static bool serve_charged(weft_planning *p, weft_request *r) {
   return served;
 }
 
-/* ---- who is due ------------------------------------------------------------------------------ */
+/* ---- which request is due --------------------------------------------------------------------- */
 
-/* False: nobody else may start in this plan. */
+/* False: no further request may start in this plan. */
 static bool try_admission(weft_planning *p, weft_request *r) {
   weft_admission admission = weft_admission_decide(p, r);
   weft_performed what = weft_perform_admission(p, &admission);
@@ -77,7 +77,8 @@ static bool try_admission(weft_planning *p, weft_request *r) {
   return what != WEFT_PERFORMED_STOP;
 }
 
-/* Gives the rows left to whoever is due first: prompts, waiting requests, and with_ready those that decode or denoise. */
+/* Gives the rows that are left to requests in the order in which they are due: prompts, waiting requests, and with
+ * with_ready those that decode or denoise. */
 static void serve_due(weft_planning *p, bool with_ready) {
   weft_share share;
   weft_request *r;
@@ -93,7 +94,7 @@ static void serve_due(weft_planning *p, bool with_ready) {
   weft_share_end(&share);
 }
 
-/* First the request; later, when it is about to ask for blocks, what the pager knows of it. */
+/* Prefetches a request some places ahead; nearer, where it is about to ask for blocks, the pager's record of it. */
 static inline void prefetch_ready(const weft_planning *p, uint32_t i) {
   const weft_ready *ready = &p->lane->ready;
   if (i + FAR_AHEAD >= ready->n) return;
@@ -102,7 +103,8 @@ static inline void prefetch_ready(const weft_planning *p, uint32_t i) {
   if (r != NULL && r->n_planned == r->n_reserved) weft_pager_prefetch(p->engine->pager, r->seq);
 }
 
-/* Without canvases where time is too short for all: these and prompts are then served as they are due. */
+/* Serves the requests that decode or denoise in their order. Where time is too short for all, canvases are left out:
+ * they and prompts are then served in the order in which they are due. */
 static void serve_ready(weft_planning *p) {
   weft_ready *ready = &p->lane->ready;
   weft_ready_pack(ready);
@@ -121,7 +123,7 @@ static void serve_starved(weft_planning *p) {
   if (r != NULL && r->lane == p->lane->index) (void)serve_charged(p, r);
 }
 
-/* Once in a while prompts go first, with half of the rows, when decoding left them none for several steps. */
+/* When decoding left prompts no row for several steps, prompts go first once, with half of the rows. */
 static void serve_squeezed(weft_planning *p) {
   uint32_t kept = p->rows_left / 2;
   p->rows_left -= kept;
@@ -131,7 +133,7 @@ static void serve_squeezed(weft_planning *p) {
 
 /* ---- one plan -------------------------------------------------------------------------------- */
 
-/* Other lanes' steps come between the steps of this one: each has its part of the target. */
+/* Steps of other lanes come between the steps of this one, so each lane has its part of the target. */
 static void open_pace(weft_planning *p) {
   weft_lane *lane = p->lane;
   uint64_t lanes = weft_lanes_with_requests(p->engine);
@@ -177,7 +179,7 @@ void weft_planner_run(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
   if (!contended) serve_ready(&p);
   serve_due(&p, contended || p.crowded);
   if (plan->n_rows == 0 && p.pace.budget_us > 0.0) {
-    p.pace.budget_us = 0.0; /* nobody who may decode can, so nobody waits for a token */
+    p.pace.budget_us = 0.0; /* no request that decodes can have a row now, so none waits for a token of this step */
     p.pace.prompt_held = p.pace.canvas_held = p.pace.decode_held = false;
     weft_share_open(&p, false);
     if (!contended) serve_ready(&p);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Planning: one loop that asks who is due, what that request can use, and has it done.
+/* Planning: one loop that asks which request is due, what that request can use, and has it performed.
  *
- * Law. One way: share.h says who is due, rows.h and admission.h say what should happen, relief.h where missing blocks come
- * from, perform.h makes it true; nothing of that calls back. Running requests go first: every decode row, commit and
- * denoise step while they fit and no tenant is far ahead, then prompts and admissions as share.h says, while rows last.
- * Who found no room in a step is first in the next one. */
+ * Law. Planning goes one way: share.h says which request is due, rows.h and admission.h say what should happen to it,
+ * relief.h says where missing blocks come from, perform.h makes it true; none of these calls back. The request that
+ * lacks blocks (claims.h, starved) is served first. Then come decode rows, commits and denoise steps, as long as they
+ * all fit and no tenant is far ahead; then prompts and waiting requests in the order of share.h, while rows last. A
+ * request that found no room in one step is among the first in the next one. */
 #ifndef WEFT_SCHEDULER_PLANNER_H
 #define WEFT_SCHEDULER_PLANNER_H
 
 #include "scheduler/state.h"
 
-/* Fills the plan, which was begun for the lane. */
+/* Fills the plan, which weft_plan_begin has emptied for this lane. Engine thread. */
 void weft_planner_run(weft_engine *engine, weft_lane *lane, weft_step_plan *plan);
 
 #endif

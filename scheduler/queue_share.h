@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* The share of the queue: which tenant gives way when the queue is full. Pure functions.
+/* The share of the queue: which tenant gives way when the queue is full. Pure functions; inbox.c calls them under its
+ * mutex.
  *
  * Law. The queue holds the requests that have not started. A tenant's part of it is the number of its requests in the
- * queue, divided by the tenant's weight. When a submission finds too few places, the tenant with the largest part gives
- * way, its newest submission first and each submission as a whole, while its part is larger than the part that the
- * submitter will have with the new requests. If that makes too little room nobody gives way, and the submission is
- * refused. It follows that
- *   - whoever stays within its share (the places of the queue, times its weight, divided by the weights of all tenants
- *     with requests in it) gets in: the queue is full, so some other tenant is beyond its share, and its part is larger;
- *   - nobody loses a place to a tenant that then has as much for its weight, or more: two tenants cannot evict each other
- *     in turn. */
+ * queue, divided by the tenant's weight. When a submission finds too few places, the tenant with the largest part
+ * gives way, its newest submission first and each submission as a whole, while its part is larger than the part that
+ * the submitter will have with the new requests. If that makes too little room no tenant gives way, and the submission
+ * is refused. It follows that
+ *   - a tenant that stays within its share (the places of the queue, times its weight, divided by the weights of all
+ *     tenants with requests in it) always gets in: the queue is full, so another tenant is beyond its share, and its
+ *     part is larger;
+ *   - no tenant loses a place to a tenant that then has as much for its weight, or more: two tenants cannot evict
+ *     each other in turn. */
 #ifndef WEFT_SCHEDULER_QUEUE_SHARE_H
 #define WEFT_SCHEDULER_QUEUE_SHARE_H
 
@@ -20,7 +22,7 @@ typedef struct weft_queue_part {
   uint32_t n, weight;
 } weft_queue_part;
 
-/* a has more for its weight than b. */
+/* Whether a has more requests for its weight than b. */
 static inline bool weft_queue_part_is_larger(weft_queue_part a, weft_queue_part b) {
   return (uint64_t)a.n * b.weight > (uint64_t)b.n * a.weight;
 }

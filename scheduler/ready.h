@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The requests of a lane that decode or denoise, in the order in which the next step serves them.
+/* The requests of a lane that decode or denoise, in the order in which the next step serves them. Engine thread.
  *
- * Law. An array with holes: a request knows its place, leaves a hole when it goes, and nobody moves
- * while somebody walks. At least as many places as the lane has slots are free of holes after
- * pack. An array, not a list, so that a walk can fetch ahead: a step touches every request once. */
+ * Law. This is an array with holes. A request knows its place (ready_at) and leaves a hole when it goes, and no
+ * request is moved during a walk. After pack at least as many places as the lane has slots are free of holes. It is an
+ * array and not a list so that a walk can prefetch: a step touches every request once. */
 #ifndef WEFT_SCHEDULER_READY_H
 #define WEFT_SCHEDULER_READY_H
 
@@ -16,8 +16,8 @@ typedef struct weft_ready {
   weft_request **scratch;
   uint32_t *skipped; /* [n_max] */
   uint32_t n, n_holes, n_max, n_skipped;
-  uint32_t n_decode; /* of them, those that decode token by token */
-  uint32_t n_rows;   /* most rows that all of them can use in one step */
+  uint32_t n_decode; /* how many of the requests are autoregressive */
+  uint32_t n_rows;   /* most rows that all of the requests can use in one step */
 } weft_ready;
 
 /* n_slots: most requests at once. */
@@ -32,12 +32,11 @@ weft_request *weft_ready_any(const weft_ready *ready);
 void weft_ready_pack(weft_ready *ready);
 /* During a walk: place i wanted rows and got none. */
 void weft_ready_skip(weft_ready *ready, uint32_t i);
-/* After a walk that reached the places before `end`: skipped ones first, then those that were not
+/* After a walk that reached the places before `end`: the next order is the skipped ones, then those that were not
  * reached, then those that were served. */
 void weft_ready_turn(weft_ready *ready, uint32_t end);
 
-/* After rows were given out in another order than the array's: those that are not in the plan go
- * first. */
+/* After rows were given out in another order than the array's: the requests that are not in the plan go first. */
 void weft_ready_settle(weft_ready *ready, uint64_t plan_number);
 
 /* Place i, NULL: a hole or beyond the end. */

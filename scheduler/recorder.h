@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The recorder: what the engine did last, kept in two rings: steps, and requests that ended. It is
- * what `weft trace` draws.
+/* The recorder: what the engine did last, kept in two rings, one of steps and one of requests that ended. api/trace.c
+ * makes the Chrome trace of `weft trace` from it.
  *
- * Law. The newest WEFT_RECORDED_STEPS steps and WEFT_RECORDED_REQUESTS requests are kept, older ones
- * are overwritten. The engine thread adds; any thread may take a copy. Times are engine time. */
+ * Law. The newest WEFT_RECORDED_STEPS steps and WEFT_RECORDED_REQUESTS requests are kept; a newer record overwrites
+ * the oldest. The engine thread adds records; any thread may take a copy. All times are microseconds of the engine's
+ * clock. */
 #ifndef WEFT_SCHEDULER_RECORDER_H
 #define WEFT_SCHEDULER_RECORDER_H
 
@@ -16,15 +17,18 @@
 enum { WEFT_RECORDED_STEPS = 2048, WEFT_RECORDED_REQUESTS = 1024 };
 
 typedef struct weft_step_record {
-  uint64_t number; /* counts steps of the engine, from 1 */
-  uint32_t lane;   /* index of the runner */
-  bool failed;     /* the device broke during it */
-  /* planning began, the device got it, its results were there, they were applied */
-  uint64_t began_us, launched_us, collected_us, applied_us;
-  uint64_t predicted_us, measured_us; /* of the device; measured 0: it was not */
+  uint64_t number;       /* counts steps of the engine, from 1 */
+  uint32_t lane;         /* index of the model whose step this was */
+  bool failed;           /* the device failed during the step */
+  uint64_t began_us;     /* planning of the step began */
+  uint64_t launched_us;  /* the runner got the step */
+  uint64_t collected_us; /* the results of the step were there */
+  uint64_t applied_us;   /* the results were applied */
+  uint64_t predicted_us; /* device time of the step by the cost model (cost.h) */
+  uint64_t measured_us;  /* device time as the runner measured it; 0: the runner measured nothing */
   uint32_t n_segments;
   uint32_t n_prefill_rows, n_decode_rows, n_commit_rows, n_canvas_rows;
-  /* when it was applied */
+  /* requests and pages at the moment when the step was applied */
   uint32_t n_running, n_waiting, n_pages_free, n_pages_cached, n_pages_pinned;
   uint64_t n_preemptions, n_evicted; /* since the engine was opened */
 } weft_step_record;
@@ -35,21 +39,22 @@ typedef struct weft_request_record {
   bool canvas;
   uint32_t finish; /* weft_finish */
   uint32_t n_prompt, n_cached, n_answer, n_preemptions;
-  uint64_t submitted_us, started_us, first_token_us, finished_us; /* 0: it never came so far */
+  uint64_t submitted_us, started_us, first_token_us, finished_us; /* 0: the request ended before this happened */
 } weft_request_record;
 
 typedef struct weft_recorder {
-  weft_step_record *step;       /* [WEFT_RECORDED_STEPS], ring */
-  weft_request_record *request; /* [WEFT_RECORDED_REQUESTS], ring */
-  uint64_t n_steps, n_requests; /* ever added */
-  pthread_mutex_t mutex;
+  weft_step_record *step;       /* [WEFT_RECORDED_STEPS], a ring, owned */
+  weft_request_record *request; /* [WEFT_RECORDED_REQUESTS], a ring, owned */
+  uint64_t n_steps, n_requests; /* how many were ever added */
+  pthread_mutex_t mutex;        /* of all of the above */
 } weft_recorder;
 
+/* NO_MEMORY. */
 weft_status weft_recorder_open(weft_recorder *recorder);
-void weft_recorder_close(weft_recorder *recorder); /* of zeros is fine */
+void weft_recorder_close(weft_recorder *recorder); /* a recorder that is all zero is fine */
 void weft_recorder_add_step(weft_recorder *recorder, const weft_step_record *step);
 void weft_recorder_add_request(weft_recorder *recorder, const weft_request_record *request);
-/* Copies the newest at most max records, oldest first; returns how many. */
+/* Copies the newest records, at most max of them, oldest first; returns how many. */
 uint32_t weft_recorder_steps(weft_recorder *recorder, weft_step_record *out, uint32_t max);
 uint32_t weft_recorder_requests(weft_recorder *recorder, weft_request_record *out, uint32_t max);
 

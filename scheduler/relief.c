@@ -29,7 +29,7 @@ uint32_t weft_relief_reserve(weft_engine *e, weft_request *r, uint32_t n, bool m
 
 static weft_request *find_victim(weft_engine *e, const weft_request *r, bool own_only) {
   weft_tenants *t = &e->tenants;
-  if (e->claims.n_leaving > 0) return NULL; /* somebody's blocks are on their way */
+  if (e->claims.n_leaving > 0) return NULL; /* blocks of a preempted request are on their way */
   uint64_t weight = weft_tenants_active_weight(t);
   for (uint32_t i = 0; i < t->n_tenants; i++) {
     uint32_t held = weft_pager_owner_usage(e->pager, i).n_pinned;

@@ -50,8 +50,8 @@ static request_layout layout_of(const weft_request_params *params, const weft_re
   return l;
 }
 
-/* Requests of one size lie at equal distances, so that the lines a step touches of each would meet
- * in few sets of the caches: each starts some lines further on, by a hash of where it lies. */
+/* Requests of one size lie at equal distances in memory, so the lines that a step touches of each would fall into few
+ * sets of the processor's caches. Therefore each request starts some lines further on, by a hash of its address. */
 enum { COLOURS = 16, COLOUR_BYTES = (COLOURS - 1) * WEFT_REQUEST_LINE };
 
 static char *coloured(char *memory) {

@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: MIT */
 /* A request: what was asked, how far the engine is with it, and the answer as its reader sees it.
  *
- * Law. Three owners, three parts:
+ * Law. A request has three parts, each with one owner:
  *   asked     written by submit, read by everyone afterwards
  *   engine    touched by the engine thread only
- *   answer    tokens[] is append-only: the engine writes beyond n_published, then raises it; the
- *             reader reads below it. Without the mutex both touch only atomic words.
- * One reference is the submitter's, one the engine's (until the request is done and nothing of it
- * is in flight), and one belongs to a cancel that lies in the inbox. Whoever gives back the last
- * one frees the memory. No callback of the submitter runs after detach returned.
+ *   answer    tokens[] is append-only: the engine writes beyond n_published, then raises it; the reader reads below
+ *             it. Without the mutex both touch only atomic words.
+ * The submitter has one reference, the engine one (until the request is done and nothing of it is in flight), and a
+ * cancel that lies in the inbox one. The thread that gives back the last reference frees the memory. No callback of
+ * the submitter runs once detach has returned.
  *
  * States (engine):
  *
  *              admit            finish, preempt            finished, nothing in flight
- *   WAITING ----------> RUNNING ----------------> LEAVING ----------------------------> DONE
- *    |   ^                                         |
- *    |   +-----------------------------------------+  preempted, nothing in flight
- *    +--> DONE  (cancelled, expired, evicted or refused while it waited)
+ *   WAITING ----------> RUNNING ----------------> LEAVING ----------------------------> DONE |   ^
+ *     | |   +-----------------------------------------+  preempted, nothing in flight +--> DONE  (cancelled, expired,
+ *     evicted or refused while it waited)
  *
- * Positions of a running request, oldest first (n_virtual: tokens that exist or are computed now):
+ * Positions of a running request, oldest first (n_virtual = n_tokens + n_pending: tokens that exist or are sampled
+ * now):
  *
  *   [0, n_committed)        keys and values are written, the pager knows the tokens
  *   [n_committed, n_valid)  written; the pager is told when a block is full
  *   [n_valid, n_planned)    rows in flight
  *   [n_planned, n_virtual)  rows still to plan
- *   [0, n_tokens)           tokens the host knows: prompt, answer; canvases whole */
+ *   [0, n_tokens)           tokens that the host knows: prompt, answer; canvases whole */
 #ifndef WEFT_SCHEDULER_REQUEST_H
 #define WEFT_SCHEDULER_REQUEST_H
 
@@ -44,49 +44,49 @@ typedef enum weft_request_state {
   WEFT_REQUEST_DONE = 3
 } weft_request_state;
 
-/* What the inbox counts a request as; under the inbox's mutex. */
+/* What the inbox counts a request as; set by inbox.c under the inbox's mutex. */
 typedef enum weft_place {
   WEFT_PLACE_NONE = 0,      /* not submitted, or ended */
   WEFT_PLACE_UNSTARTED = 1, /* in the queue: it never ran */
   WEFT_PLACE_RUNNING = 2,
-  WEFT_PLACE_PREEMPTED = 3, /* waits again */
+  WEFT_PLACE_PREEMPTED = 3, /* it ran and waits again */
   WEFT_PLACE_EVICTED = 4    /* its place went to another tenant; the engine thread has not ended it yet */
 } weft_place;
 
 #define WEFT_SAVE_NONE UINT32_MAX
 
-/* What the engine found out at submit about how long the answer may become. */
+/* How long the answer may become; computed by submit.c. */
 typedef struct weft_request_size {
   uint32_t answer_max; /* tokens after which the answer is cut */
   uint32_t n_canvas;   /* canvas length, 0: autoregressive */
   uint32_t n_blocks;   /* most canvases */
 } weft_request_size;
 
-/* Where a running request's keys and values go: offsets of its block tables, and where in the pool
- * the block of positions it writes now lies, so that a decode row looks into no table. */
+/* Where the keys and values of a running request go: offsets of its block tables, and the block that it writes now, so
+ * that a decode row reads no table. Set by the batcher. */
 typedef struct weft_placement {
-  uint32_t block; /* position >> shift of the smallest block; UINT32_MAX: not known */
+  uint32_t block; /* the present position, counted in smallest blocks; UINT32_MAX: not known */
   struct {
-    uint32_t table_at;
-    uint32_t unit; /* counted in smallest blocks */
+    uint32_t table_at; /* where its part of the pager's array of tables begins */
+    uint32_t unit;     /* where in the pool the present block lies, counted in smallest blocks */
   } group[WEFT_GROUPS_MAX];
 } weft_placement;
 
-/* The leader of a request that waits for the file (file_wait.h). */
+/* Stands for the leader of a request that waits for the file (file_wait.h). */
 #define WEFT_LEADER_FILE (WEFT_SEQ_NONE - 1)
 
-/* What a waiting request waits for besides its turn. */
+/* What a waiting request waits for besides its turn. Set by perform.c and waiting.c. */
 typedef struct weft_wait {
-  uint64_t retry_plan; /* number of the plan that tries again to admit it, whatever came free until then */
-  uint32_t need_pages; /* that the last try to admit it lacked; 0: it lacked none */
+  uint64_t retry_plan; /* number of the plan that tries again to admit it, even if nothing has come free */
+  uint32_t need_pages; /* pages that must be free for it, as the last try to admit it found; 0: it lacked none */
   weft_seq leader;  /* the sequence that computes its prefix, WEFT_LEADER_FILE, or WEFT_SEQ_NONE: it is in its queue */
   uint32_t wake_at; /* valid tokens of the leader that make another try worth it */
-  uint32_t file_at; /* its place in the heap of those that wait for the file */
+  uint32_t file_at; /* its place in the heap of requests that wait for the file */
   uint32_t file_pages; /* counted in weft_file_waits.n_pages for it */
   uint32_t n_file_waits;
   uint32_t follow_at;     /* its place in the heap of followers */
   uint32_t followed_from; /* valid tokens of its leader when it began to follow */
-  bool follow_none;       /* its leader made no progress: it computes its prefix by itself */
+  bool follow_none;       /* its leader made no progress, so it computes its prefix by itself */
 } weft_wait;
 
 enum { WEFT_REQUEST_LINE = 64 }; /* bytes of a cache line */
@@ -98,10 +98,9 @@ struct weft_request {
   uint32_t n_tokens, n_valid, n_planned;
   uint32_t n_reserved; /* positions that have blocks */
   int32_t last_token;  /* of n_tokens */
-  uint32_t n_answer;   /* == n_tokens - n_prompt when autoregressive; the cut answer of a canvas
-                          request */
-  uint32_t n_end;      /* asked: tokens at which the answer is cut, with the prompt */
-  uint32_t planned_in; /* number of the plan that holds it last, its low half */
+  uint32_t n_answer;   /* tokens of the answer; for a diffusion request without what is cut off the last canvas */
+  uint32_t n_end;      /* asked: length of prompt and answer at which the answer is cut */
+  uint32_t planned_in; /* low half of the number of the last plan that holds it */
   uint32_t slot;
   weft_seq seq;
   _Atomic uint32_t n_published, n_sleepers; /* answer */
@@ -113,38 +112,39 @@ struct weft_request {
   uint8_t finish;      /* weft_finish */
   bool prefilling : 1; /* tokens the host knows have no rows yet */
   bool canvas : 1, has_stop_tokens : 1, has_rule : 1, has_notify : 1, has_logprobs : 1;
-  bool has_grammar : 1; /* a row after a token needs that token on the host: nothing is planned ahead of it */
+  bool has_grammar : 1; /* a row needs the token before it on the host, so nothing is planned ahead of a result */
 
-  /* ---- engine: the second is what packing its row touches --------------------------------------
+  /* ---- engine: the second cache line is what packing its row touches ---------------------------
    */
   _Alignas(WEFT_REQUEST_LINE) weft_placement placement;
 
   /* ---- engine: the rest ------------------------------------------------------------------------
    */
-  weft_link link;         /* in a queue, or in a list of its lane; in none while it is ready */
-  uint32_t ready_at;      /* place among the ready ones of the lane */
-  uint32_t n_committed;   /* of n_valid, what the pager knows: decoded positions are told by blocks */
+  weft_link link;       /* in a queue, or in a list of its lane; in none while it is ready */
+  uint32_t ready_at;    /* place among the ready ones of the lane */
+  uint32_t n_committed; /* of n_valid, the positions that the pager knows; it is told of decoded ones by whole blocks */
   weft_request_size size; /* asked */
   uint32_t n_prompt, n_stop_tokens;
   const int32_t *stop_tokens;
   uint32_t block;                 /* canvases that are final */
   uint32_t next_block, next_step; /* the next denoise step to plan */
-  uint32_t save, saved_step; /* while it waits: where the state of its canvas is, WEFT_SAVE_NONE, and the next step */
+  uint32_t save,
+      saved_step; /* while it waits: the runner's place that has its canvas, or WEFT_SAVE_NONE; the next step */
   uint32_t reported_block, reported_step; /* the next denoise step to count and report */
   bool accepted;                          /* the engine thread took it out of the inbox */
   bool turned_away;                       /* it was evicted before that */
-  bool admitted_once;
-  uint32_t rank_at; /* in the engine's table of running requests */
+  bool admitted_once;                     /* it ran before: it waits because it was preempted */
+  uint32_t rank_at;                       /* in the engine's table of running requests */
   uint64_t arrival;
   uint32_t deadline_at; /* in the heap */
   weft_wait wait;
-  /* Requests of one prompt. Engine thread only, but for head, which is set at submit. */
-  struct weft_request *head;  /* the first of them, itself when alone; a reference unless itself */
-  struct weft_request *trunk; /* of a head: the running one whose prompt the others fork */
-  uint32_t n_expected;        /* of a head: others that have not started */
-  bool expected;              /* counted there */
+  /* Siblings: requests of one prompt (n, best_of). Engine thread only, except head, which is set at submit. */
+  struct weft_request *head;  /* the first sibling; the request itself when it is alone, else a reference */
+  struct weft_request *trunk; /* of a head: the running sibling whose prompt the others fork */
+  uint32_t n_expected;        /* of a head: siblings that have not started */
+  bool expected;              /* it is counted in n_expected of its head */
   weft_usage usage;
-  uint64_t retry_us; /* of an evicted one */
+  uint64_t retry_us; /* of an evicted request: when to submit again */
   char error[320];
 
   /* ---- asked -----------------------------------------------------------------------------------
@@ -158,9 +158,9 @@ struct weft_request {
   uint8_t place;                          /* weft_place */
   bool submission_started;                /* a part of its submission has started */
 
-  void *memory; /* of all of it */
-  weft_budget *budget;
-  uint64_t n_counted; /* bytes of the budget */
+  void *memory;        /* the one allocation that holds the request and all its arrays */
+  weft_budget *budget; /* borrowed: where its bytes are counted */
+  uint64_t n_counted;  /* bytes */
 
   /* ---- answer ----------------------------------------------------------------------------------
    */
@@ -170,8 +170,8 @@ struct weft_request {
   _Atomic bool finished;
   _Atomic bool cancelled;
   _Atomic uint32_t n_references;
-  uint32_t reader_at; /* the reader's: tokens already given */
-  bool reader_ended;  /* the reader's: FINISHED was given */
+  uint32_t reader_at; /* the reader's own: tokens already given */
+  bool reader_ended;  /* the reader's own: FINISHED was given */
   weft_canvas_ring ring;
   pthread_mutex_t mutex; /* ring, sleep */
   pthread_cond_t changed;
@@ -185,19 +185,19 @@ static inline bool weft_request_wants_logprobs(const weft_request_params *params
   return !params->canvas && params->sampling.logprobs;
 }
 
-/* What a request counts for in the budget. */
+/* The bytes that a request takes of the budget. */
 uint64_t weft_request_bytes(const weft_request_params *params, const weft_request_size *size);
-/* Takes the memory from the budget and copies what was asked; two references. FULL, TOO_LARGE or NO_MEMORY with one
- * line. */
+/* Takes the memory from the budget and copies what was asked; the request has two references, the submitter's and the
+ * engine's. FULL, TOO_LARGE or NO_MEMORY with one line. */
 weft_status weft_request_open(const weft_request_params *params, const weft_request_size *size, weft_budget *budget,
                               weft_request **out, weft_error *error);
 void weft_request_unref(weft_request *request);
-/* No callback afterwards; waits for one that runs. */
+/* No callback runs afterwards; waits for one that is running. */
 void weft_request_detach(weft_request *request);
 
 /* ---- engine thread --------------------------------------------------------------------------- */
 
-/* How many of the n_answer tokens the stop rule keeps; *stop: it ends the answer. */
+/* Asks the stop rule: returns how many of the n_answer tokens it keeps; *stop: it ends the answer. */
 uint32_t weft_request_ask_rule(weft_request *request, uint32_t n_answer, bool *stop);
 /* Wakes the reader, calls notify. */
 void weft_request_wake(weft_request *request);
@@ -210,12 +210,12 @@ static inline bool weft_request_is_stop_token(const weft_request *request, int32
   return false;
 }
 
-/* The logprobs of a token of the answer. */
+/* The logprobs of token `at` of the answer: [1 + n_top]. */
 static inline weft_logprob *weft_request_logprobs_at(const weft_request *request, uint32_t at) {
   return request->logprobs + (size_t)at * (1 + request->n_top);
 }
 
-/* Keeps the logprobs of the next token of the answer; -1 stands for the most likely ones that a small vocabulary lacks. */
+/* Keeps the logprobs of the next token of the answer. Token -1 fills the places that a small vocabulary cannot fill. */
 static inline void weft_request_keep_logprobs(weft_request *request, const weft_sampled *sampled) {
   weft_logprob *own = weft_request_logprobs_at(request, request->n_answer);
   own[0] = (weft_logprob){sampled->token, sampled->logprob};
@@ -229,13 +229,15 @@ static inline void weft_request_publish(weft_request *request, uint32_t n_answer
   atomic_store_explicit(&request->n_published, n_answer, memory_order_release);
 }
 
-/* A reader counts itself before it looks and sleeps; we publish before we look: one of both sees
- * the other. So what was published must be seen by all before readers are told. */
+/* A full memory barrier between publishing and looking for readers that sleep. A reader counts itself in n_sleepers
+ * before it looks for news; the engine publishes before it looks at n_sleepers. With a barrier in between, one of the
+ * two always sees the other, so no reader sleeps through news. */
 static inline void weft_request_published(void) {
   __sync_synchronize();
 }
 
-/* There is something to read, and weft_request_published was called since it was published. */
+/* Tells the reader that there is something to read. weft_request_published must have been called since it was
+ * published. */
 static inline void weft_request_tell(weft_request *request) {
   if (request->has_notify || atomic_load(&request->n_sleepers) > 0) weft_request_wake(request);
 }

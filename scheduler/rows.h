@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* Which rows a running request can use next. Reads the request and the plan; changes neither.
+/* Which rows a running request can use next. Reads the request and the plan, and changes neither.
  *
  * Law. What is planned ahead of results never goes beyond what the results can only confirm or void:
  *
- *   autoregressive   the row after a token that is still being sampled; with a grammar the row after a token that is
- *                    known, since that token decides what may follow
- *   canvas           the next denoise step; after the last possible step the commit of the canvas, and the first step of
- *                    the next canvas on it */
+ *   autoregressive   the row after a token that is still being sampled; with a grammar only the row after a token that
+ *                    is known, because that token decides what may follow
+ *   canvas           the next denoise step; after the last possible step the commit of the canvas, and the first step
+ *                    of the next canvas on top of it */
 #ifndef WEFT_SCHEDULER_ROWS_H
 #define WEFT_SCHEDULER_ROWS_H
 
 #include "scheduler/share.h"
 
 typedef enum weft_rows_verdict {
-  WEFT_ROWS_NONE = 0, /* it can use none until results are there */
-  WEFT_ROWS_HELD = 1, /* it could use some, and no row or no time is left */
+  WEFT_ROWS_NONE = 0, /* it can use none until the results of its rows in flight are there */
+  WEFT_ROWS_HELD = 1, /* it could use some, but no row or no time is left in this step */
   WEFT_ROWS_SOME = 2
 } weft_rows_verdict;
 
@@ -24,7 +24,7 @@ typedef struct weft_rows {
   uint32_t n_keys; /* positions beyond those planned that need blocks */
 } weft_rows;
 
-/* A request that decodes. */
+/* For an autoregressive request whose prompt is computed. */
 static inline weft_rows_verdict weft_rows_of_decode(weft_planning *p, const weft_request *r) {
   uint32_t n_virtual = r->n_tokens + r->n_pending;
   if (n_virtual == r->n_end) return WEFT_ROWS_NONE; /* its last token is in flight */
@@ -35,7 +35,7 @@ static inline weft_rows_verdict weft_rows_of_decode(weft_planning *p, const weft
   return WEFT_ROWS_SOME;
 }
 
-/* A request that computes its prompt, or one that denoises. */
+/* For a request that computes its prompt, or one that denoises. *out is set with SOME only. */
 weft_rows_verdict weft_rows_next(weft_planning *planning, const weft_request *request, weft_rows *out);
 
 #endif

@@ -85,7 +85,8 @@ bool weft_share_has_time(weft_planning *p, const weft_request *r) {
   return weft_pace_decode(&p->pace, r->n_planned);
 }
 
-/* What is far ahead of somebody held back waits: else only that one would pay for the target. */
+/* A request whose tenant is far ahead of one that was held back waits: else that tenant alone would pay for the
+ * target. */
 static bool waits_for_held(const weft_planning *p, const weft_request *r, const weft_candidate *is) {
   if (p->held.tenant_clock == UINT64_MAX || is->level > p->held.level) return false;
   return is_ahead(p, r->tenant, p->held.tenant_clock, WEFT_PACE_AHEAD);
@@ -115,7 +116,7 @@ static void gather_works(const weft_share *s) {
   }
 }
 
-/* Who contends, and the level of each class by the age of its next requests. */
+/* Finds the tenants that contend, and the level of each class by the age of its next requests. */
 static void gather_contenders(weft_share *s) {
   const weft_engine *e = s->p->engine;
   const weft_lane *lane = s->p->lane;
@@ -149,7 +150,7 @@ static weft_request *first_of_tenant(const weft_share *s, uint32_t tenant) {
   if (!weft_list_empty(works)) return WEFT_OF_LINK(works->next, weft_request, link);
   weft_request *r = weft_tenants_first(tenants, s->p->lane->index, tenant);
   if (r == NULL || (s->admitting && !tenants->claims[tenant].passed)) return r;
-  note_want(s, tenant); /* what it lacks is no limit of its own */
+  note_want(s, tenant); /* it waits for others, not for a limit of its own */
   return NULL;
 }
 

@@ -1,21 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/* The state of an engine: data that the files of this room share. Engine thread only, except where said.
+/* The state of an engine: data that the files of this room share. Engine thread only, except where a field says
+ * otherwise.
  *
- * A turn goes one way through the files, and none of them calls one above it:
+ * A turn goes one way through the files, and none of them calls a file in a row above its own:
  *
  *   engine, thread, submit             open and close; the loop on a thread of its own; judging a request
  *   step                               the order of a turn: inbox, expiry, launch, land
- *   planner                            the one loop that makes a plan: who is due, what it gets, done
+ *   planner                            the one loop that makes a plan: which request is due, which rows it gets
  *   perform, apply                     carry out what was decided; take in what a step computed
- *   share, light, rows, admission,     decide, and change no request: whose turn, how long a step, which rows,
- *   relief                             who starts, whose memory
+ *   share, light, rows, admission,     decide: whose turn it is, how long a step may be, which rows, which request
+ *   relief                             starts, where missing blocks come from
  *   lifecycle                          how a request changes state: enter, finish, preempt, leave, break
- *   waiting, pins, copies, shown       queues and followers; pinned prefixes; ends of page copies; what others see
+ *   waiting, pins, copies, snapshot,   queues and followers; pinned prefixes; ends of page copies; counters for other
+ *   fit, check                         threads; what the pool holds; the laws, recomputed
  *
- * Law. A running request is in exactly one list of its lane: prefilling (tokens the host knows lack rows), ready (decodes
- * or denoises), leaving (nothing more is planned). Its sequence and slot are given back only when nothing of it is in
- * flight, so a page is never handed on while a submitted step may still read or write it. weft_engine_check (check.h)
- * recomputes this and the law of claims.h. */
+ * The files that decide change no request's state. What a decision needs of the pager (a pinned prefix, reserved
+ * blocks) is taken while it is made, because it changes what fits for the next request of the same plan.
+ *
+ * Law. A running request is in exactly one list of its lane: prefilling (tokens that the host knows have no rows yet),
+ * ready (it decodes or denoises) or leaving (nothing more is planned for it). Its sequence and its slot are given back
+ * only when nothing of it is in flight, so a page is never handed on while a submitted step may still read or write
+ * it. weft_engine_check (check.h) recomputes this and the law of claims.h. */
 #ifndef WEFT_SCHEDULER_STATE_H
 #define WEFT_SCHEDULER_STATE_H
 
@@ -39,19 +44,19 @@ enum {
   WEFT_FLIGHT_MAX = 2 /* plans submitted and not landed: one without overlap, two with */
 };
 
-/* One runner as the engine sees it. */
+/* A lane: one model, its runner, and the requests of that model. */
 typedef struct weft_lane {
-  weft_runner *runner;
-  const weft_runner_info *info;
+  weft_runner *runner;          /* borrowed from the configuration */
+  const weft_runner_info *info; /* the runner's */
   uint32_t index;
   uint32_t rows_max;             /* budget of one step */
   uint32_t block_min, block_max; /* tokens of the smallest and the largest block of its groups */
-  uint32_t context;              /* most tokens of a request, prompt and answer */
-  uint32_t restores_max;         /* pages that one step may bring back before it admits nobody else */
-  uint32_t fit_tokens;           /* longest keys and values that fit the pool alone, row by row */
-  uint32_t fit_canvas;           /* ... with a whole canvas of rows in flight */
+  uint32_t context;              /* most tokens of a request, prompt and answer together */
+  uint32_t restores_max;         /* pages that one step may bring back from host memory before it admits no more */
+  uint32_t fit_tokens;           /* longest sequence that fits the pool alone, computed row by row */
+  uint32_t fit_canvas;           /* longest one that fits with a whole canvas of rows in flight */
   _Atomic bool broken;
-  bool lost;           /* its device failed while a plan was made: it breaks when the plan is laid aside */
+  bool lost;           /* its device failed while a plan was made; the lane breaks after the plan is dropped */
   char reason[320];    /* why it is broken */
   uint32_t *free_slot; /* stack */
   uint32_t n_free_slots;
@@ -60,21 +65,21 @@ typedef struct weft_lane {
   weft_ready ready;
   weft_batcher batcher;
   weft_link prefilling, leaving;
-  uint32_t n_running;   /* slots taken, leaving ones included */
-  uint32_t n_waiting;   /* queued or followers */
-  uint32_t n_in_flight; /* plans */
+  uint32_t n_running;   /* requests that hold a slot, leaving ones included */
+  uint32_t n_waiting;   /* requests in queues, followers, and those that wait for the file */
+  uint32_t n_in_flight; /* plans submitted and not landed */
   weft_cost_model cost;
-  double used_us;           /* of the device; who had nothing to do is raised to turn_us */
-  uint32_t keys_per_decode; /* of the last plan with decode rows */
+  double used_us;           /* device time; a lane that had nothing to do is raised to turn_us, so it saves up none */
+  uint32_t keys_per_decode; /* mean over the decode rows of the last plan that had some */
   weft_pace_late late;
   uint64_t n_batches;
 } weft_lane;
 
-/* Those who wait for a prefix that a sequence is computing. */
+/* The requests that wait for a prefix that one sequence is computing. */
 typedef struct weft_followers {
   weft_link list;
-  uint32_t wake_at;     /* n_valid of the leader */
-  weft_request *leader; /* the running request of the sequence, NULL: none */
+  uint32_t wake_at;     /* valid tokens of the leader at which the first follower wants to look again */
+  weft_request *leader; /* the running request that has the sequence; NULL: none */
 } weft_followers;
 
 typedef struct weft_engine {
@@ -96,10 +101,10 @@ typedef struct weft_engine {
   weft_request **ranked;
   uint32_t n_running;
   _Atomic uint32_t n_busy;   /* == n_running, for other threads */
-  weft_deadlines following;  /* when each follower looks again, by number of the plan */
+  weft_deadlines following;  /* the plan number at which each follower looks again at the latest */
   weft_followers *followers; /* [running_max + pins_max], by sequence */
 
-  weft_request **told; /* while a step is applied: whose answer grew */
+  weft_request **told; /* while a step is applied: the requests whose answer grew */
   uint32_t n_told;
 
   weft_step_plan plan[WEFT_FLIGHT_MAX];
@@ -109,14 +114,14 @@ typedef struct weft_engine {
   double turn_us; /* used_us of the lane that had the last turn; never falls */
 
   weft_claims claims;
-  uint64_t n_changes; /* of state, of any request, and moves that ended: a turn with one was not idle */
+  uint64_t n_changes; /* of the state of any request, and ends of file copies: a turn with one was not idle */
 
   bool real_clock; /* time is read from the clock, not only taken from step's argument */
   uint64_t now_us;
   uint64_t device_free_us;   /* when the last step was collected */
-  uint64_t runner_ns;        /* spent in calls of the runner, this turn */
-  uint64_t step_ns, plan_ns; /* sums over all turns with a step: all, without the runner */
-  uint64_t hidden_ns;        /* of plan_ns, while the device had a step */
+  uint64_t runner_ns;        /* spent inside calls of the runner in this turn */
+  uint64_t step_ns, plan_ns; /* sums over all turns with a step: the whole turn; the turn without runner_ns */
+  uint64_t hidden_ns;        /* the part of plan_ns that passed while the device had a step */
   weft_engine_stats stats;
 
   weft_recorder recorder; /* any thread */
@@ -137,7 +142,7 @@ static inline uint64_t weft_lanes_with_requests(const weft_engine *engine) {
   return bits;
 }
 
-/* The engine's time by now: within a turn it moves on only where it is the clock's. */
+/* The present time. Within a turn it moves on only where the engine reads the clock itself. */
 static inline uint64_t weft_present_us(const weft_engine *engine) {
   return engine->real_clock ? weft_clock_us() : engine->now_us;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Counters and sums that the engine shows to other threads, for metrics, the program and tests. All are totals since the
- * engine was opened, but for those that say "now". */
+/* Counters and sums that the engine shows to other threads, for metrics, the program and tests. All are totals since
+ * the engine was opened, except those whose comment says "now". The engine thread writes its own copy; other threads
+ * get the copy that snapshot.c takes at the end of a turn. */
 #ifndef WEFT_SCHEDULER_STATS_H
 #define WEFT_SCHEDULER_STATS_H
 
@@ -9,33 +10,35 @@
 enum { WEFT_STEP_RATIOS = 8 };
 extern const double weft_step_ratio_bounds[WEFT_STEP_RATIOS - 1];
 
-/* One model's share of it all. */
+/* The part of one model. */
 typedef struct weft_lane_stats {
   uint64_t n_steps, n_rows;
-  uint64_t busy_us; /* its steps were on the device; a step that waits for the one before is counted from its end */
-  /* Steps whose time the runner measured: how long they took, how long they were thought to take, and the sum of
-   * |difference|; how many took at most weft_step_ratio_bounds[i] times what was thought, last bucket open. */
+  uint64_t busy_us; /* time with a step on the device; a step behind another is counted from the end of that one */
+  /* Of the steps whose time the runner measured: the sums of measured and predicted times, the sum of |difference|, and
+   * how many took at most weft_step_ratio_bounds[i] times the prediction, the last bucket being open. */
   uint64_t measured_us, predicted_us, error_us, ratio[WEFT_STEP_RATIOS];
-  double ratio_sum;
-  uint32_t n_running, n_waiting;
+  double ratio_sum;              /* of measured by predicted time */
+  uint32_t n_running, n_waiting; /* now */
 } weft_lane_stats;
 
 typedef struct weft_engine_stats {
   uint64_t n_steps, n_mixed_steps; /* mixed: causal decode or prefill rows and canvas rows in one step */
   uint64_t n_switches;             /* steps that ran another model than the step before */
   uint64_t n_rows, n_prefill_rows, n_decode_rows, n_canvas_rows, n_commit_rows, n_void_rows;
-  uint64_t n_grammar_waits; /* rows that overlap would have planned ahead of a token, and a grammar waited for it */
+  uint64_t n_grammar_waits; /* rows that overlap would have planned ahead, had not a grammar waited for a token */
   uint64_t n_submitted, n_finished[WEFT_FINISH_KINDS], n_preemptions; /* by weft_finish */
   uint64_t n_canvases_saved, n_canvases_resumed;                      /* of preempted requests, in mid-canvas */
-  uint64_t n_file_waits, n_file_waits_in_vain; /* of requests for the file; those that then computed */
+  uint64_t n_file_waits, n_file_waits_in_vain; /* waits of requests for the file; those after which one computed */
   uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens, n_canvases, n_denoise_steps;
-  uint32_t n_running, n_waiting;
-  uint32_t n_pins, n_pins_held, n_pin_pages; /* declared; of them in the pool, and their pages */
-  uint64_t n_pins_dropped;                   /* let go for a request that lacked blocks */
+  uint32_t n_running, n_waiting;             /* now */
+  uint32_t n_pins, n_pins_held, n_pin_pages; /* now: declared pins; those in the pool; the pages of these */
+  uint64_t n_pins_dropped;                   /* pins let go for a request that lacked blocks */
   uint64_t request_bytes;                    /* that requests hold now, of request_bytes_max */
-  bool draining;
-  uint64_t broken_runners; /* bit per runner */
-  /* sums; plan_us: step_us without the time inside the runner; hidden_us: of plan_us, while the device had a step */
+  bool draining;                             /* now */
+  uint64_t broken_runners;                   /* one bit for each model whose device has failed */
+  /* sums: host time of turns; plan_us: step_us without the time inside the runner; hidden_us: the part of plan_us in
+ * which
+ *    * the device had a step; queue_us: waiting for the first start */
   uint64_t step_us, plan_us, hidden_us, queue_us;
   /* histograms with the bounds of weft_latency_bounds_us, last bucket open */
   uint64_t ttft[20], tpot[20], e2e[20], queue[20];
@@ -44,24 +47,24 @@ typedef struct weft_engine_stats {
   weft_lane_stats lane[WEFT_MODELS_MAX]; /* [n_lanes], by model */
   weft_pager_stats pager;
 } weft_engine_stats;
-/* Why submit said WEFT_FULL. */
+/* Why submit gave WEFT_FULL. */
 typedef enum weft_refused {
-  WEFT_REFUSED_QUEUE = 0, /* of all tenants */
-  WEFT_REFUSED_TENANT_QUEUE = 1,
-  WEFT_REFUSED_TOKENS = 2, /* of this minute */
-  WEFT_REFUSED_MEMORY = 3, /* of requests: request_bytes_max */
-  WEFT_REFUSED_NONE = 4    /* the engine drains or has stopped: nobody's limit */
+  WEFT_REFUSED_QUEUE = 0,        /* the queue of all tenants is full */
+  WEFT_REFUSED_TENANT_QUEUE = 1, /* the tenant's own limit on waiting requests */
+  WEFT_REFUSED_TOKENS = 2,       /* the tenant's tokens of this minute */
+  WEFT_REFUSED_MEMORY = 3,       /* host memory of requests (request_bytes_max) */
+  WEFT_REFUSED_NONE = 4          /* no limit: the engine drains or has stopped */
 } weft_refused;
 enum { WEFT_REFUSED_KINDS = 4 };
 
-/* One tenant's part. */
+/* The part of one tenant. */
 typedef struct weft_tenant_stats {
-  uint32_t n_running, n_waiting;
-  uint32_t n_unstarted; /* of n_waiting: those that never ran; the others were preempted */
+  uint32_t n_running, n_waiting; /* now */
+  uint32_t n_unstarted;          /* now, of n_waiting: those that never ran; the others were preempted */
   uint64_t n_submitted, n_finished, n_preemptions;
   uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens;
-  uint32_t n_blocks, n_blocks_cached; /* pages of the pool that it pays for; cached ones it paid for last */
-  uint64_t n_rows, charged_us;        /* planned for it; the predicted device time that fair share charged for them */
+  uint32_t n_blocks, n_blocks_cached;     /* now: pages that it pays for; cached pages that it paid for last */
+  uint64_t n_rows, charged_us;            /* rows planned for it; the device time that fair share charged for them */
   uint64_t n_refused[WEFT_REFUSED_KINDS]; /* requests of submissions that were refused */
   uint64_t n_evicted;                     /* requests; they are among n_submitted and n_finished, too */
   uint64_t queue[20], queue_us;           /* as in weft_engine_stats */
@@ -69,13 +72,13 @@ typedef struct weft_tenant_stats {
 extern const uint64_t weft_latency_bounds_us[19];
 
 typedef struct weft_pin_info {
-  uint32_t id; /* from 1, never used again */
+  uint32_t id; /* counts from 1; never used again */
   uint32_t model, tenant;
   bool is_public;
   bool held; /* its blocks are in the pool now */
   int32_t priority;
   uint32_t n_tokens, n_pages;
-  uint64_t expires_us;
+  uint64_t expires_us; /* engine time; 0: never */
 } weft_pin_info;
 
 #endif

@@ -34,7 +34,7 @@ static void take_inbox(weft_engine *e) {
   if (notes.reset_cache) {
     weft_pins_let_go(e, UINT32_MAX);
     weft_pager_reset_cache(e->pager);
-    e->n_changes += 1; /* so that the copy of the statistics is taken again, also where nobody runs */
+    e->n_changes += 1; /* so that the copy of the statistics is taken again, also where no request runs */
   }
 }
 
@@ -73,7 +73,7 @@ static void count_step(weft_engine *e, const weft_step_plan *plan) {
   e->last_lane = plan->lane;
 }
 
-/* A lane with work on which a tenant that has less than its share waits to start; WEFT_POLICY_NONE: none is called. */
+/* A lane with work that is called out of its turn (weft_admission_call); WEFT_POLICY_NONE: none is. */
 static uint32_t called_lane(const weft_engine *e, uint64_t lanes) {
   uint32_t called = WEFT_POLICY_NONE;
   uint64_t least = UINT64_MAX;
@@ -85,7 +85,7 @@ static uint32_t called_lane(const weft_engine *e, uint64_t lanes) {
   return called;
 }
 
-/* Who has nothing to do saves nothing up. */
+/* Which lane's turn it is (policy.h). A lane that has nothing to do saves up no device time. */
 static uint32_t next_turn(weft_engine *e, uint64_t lanes) {
   double used_us[WEFT_MODELS_MAX];
   for (uint32_t i = 0; i < e->n_lanes; i++) {
@@ -126,7 +126,8 @@ static bool submit(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
   return true;
 }
 
-/* A step without rows, that copies of the file begin: who waits for them may be all there is. */
+/* Submits a step without rows, so that copies to and from the file begin: the requests that wait for them may be the
+ * only ones there are. */
 static bool launch_moves(weft_engine *e) {
   if (weft_pager_moves_waiting(e->pager) == 0) return false;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
@@ -249,7 +250,7 @@ static void land(weft_engine *e) {
 
 /* ---- a turn ---------------------------------------------------------------------------------- */
 
-/* The host's own time, which passes outside of the runner. */
+/* A clock of the host's own time: it stands still while a call of the runner is made. */
 static uint64_t own_ns(const weft_engine *e) {
   return weft_clock_ns() - e->runner_ns;
 }

@@ -3,10 +3,9 @@
  *
  *   inbox ─► expire, hear of copies ─► launch: plan, batch, submit ─► land: collect, apply
  *
- * Law. Without overlap a turn lands the step that it launched. With overlap it lands the step of
- * the turn before, so the device has the next step already while results are applied; when there
- * was nothing to launch it lands all. Steps land in the order in which they were submitted, over
- * all lanes. */
+ * Law. Without overlap a turn lands the step that it launched. With overlap it lands the step of the turn before, so
+ * that the device has the next step already while results are applied; when there was nothing to launch it lands all
+ * of them. Steps land in the order in which they were submitted, over all lanes. Engine thread. */
 #ifndef WEFT_SCHEDULER_STEP_H
 #define WEFT_SCHEDULER_STEP_H
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Submit: all refusals of a request are here, before it costs anything. Any thread; reads only what never changes after
- * open.
+/* Submit: every request is judged here, before it costs anything. What happens when the queue is full is decided in
+ * inbox.c. Any thread; reads only what never changes after open.
  *
- * Law: what passes can be finished by the engine with the pool as it is, alone if need be. A limit that only shortens the
- * answer (context) shortens it; a limit that no schedule can keep (pool, places for all requests of the submission, their
- * memory, tokens of a minute) refuses, and the line says the largest length or number that would fit. Whatever fits an idle engine is
- * never refused in this way: at most it finds the engine FULL. A submission is one act: nothing of it is left behind when
- * it is refused or when memory runs out midway. */
+ * Law. The engine can finish whatever passes with the pool as it is, alone if need be. A limit that only shortens the
+ * answer (context) shortens it. A limit that no schedule can keep (pool, places for all requests of the submission,
+ * their memory, tokens of a minute) refuses, and the line names the largest length or number that would fit. A request
+ * that fits an idle engine is never refused in this way: at most it finds the engine FULL. A submission is one act:
+ * nothing of it is left behind when it is refused or when memory runs out midway. */
 #include <string.h>
 
 #include "scheduler/engine.h"
@@ -35,7 +35,8 @@ static weft_status check_tokens(const weft_request_params *p, uint32_t n_vocab, 
   return WEFT_OK;
 }
 
-/* What a moving canvas cannot do is refused, not ignored. Sampling that was left all zero asks for nothing. */
+/* Refuses what is not defined for a canvas, rather than ignoring it. Sampling that was left all zero asks for nothing.
+ */
 static weft_status check_canvas(const weft_sampling *s, const weft_runner_info *info, weft_error *error) {
   bool repetition = s->repetition_penalty != 1.0f && s->repetition_penalty != 0.0f;
   bool penalties = repetition || s->presence_penalty != 0.0f || s->frequency_penalty != 0.0f;
@@ -245,7 +246,8 @@ static weft_status judge_together(const weft_engine *e, const weft_request_param
   return n_fit == n ? WEFT_OK : too_many(e, own, n, *n_tokens, n_fit, error);
 }
 
-/* Whether the budget has room for them all when nobody else holds any; one that alone has none is refused on opening. */
+/* Whether the budget has room for all of them when no other request holds any. A request that does not even fit alone
+ * is refused by weft_request_open. */
 static weft_status judge_memory(const weft_engine *e, const weft_request_params *p, const weft_request_size *size,
                                 uint32_t n, weft_error *error) {
   uint64_t n_bytes = 0, largest = weft_budget_largest(&e->budget);
@@ -319,7 +321,7 @@ weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *p
   return weft_engine_submit_all(engine, params, 1, now_us, out, error);
 }
 
-/* The prefix as a prompt, for one token: what computes it. */
+/* Submits a request of one token whose prompt is the prefix: computing it is what fills the pin. */
 static weft_status warm_up(weft_engine *e, const weft_pin_params *p, uint32_t n_tokens, uint64_t now_us,
                            weft_error *error) {
   weft_request_params params = {.model = p->model,
@@ -333,7 +335,7 @@ static weft_status warm_up(weft_engine *e, const weft_pin_params *p, uint32_t n_
                                 .priority = p->priority};
   weft_request *request;
   weft_status status = weft_engine_submit(e, &params, now_us, &request, error);
-  if (status == WEFT_OK) weft_request_unref(request); /* nobody reads it; it goes on */
+  if (status == WEFT_OK) weft_request_unref(request); /* it goes on without a reader */
   return status;
 }
 

@@ -133,7 +133,7 @@ weft_candidate weft_tenants_candidate(const weft_tenants *tenants, const weft_re
 }
 
 weft_rank weft_tenants_rank(const weft_tenants *tenants, const weft_request *request) {
-  bool alone = tenants->n_tenants == 1; /* then nobody's memory is taken by asking for it */
+  bool alone = tenants->n_tenants == 1; /* then a priority takes no memory of another tenant */
   return (weft_rank){
       .arrival = request->arrival,
       .tenant = request->tenant,
@@ -173,7 +173,7 @@ weft_cost_shape weft_tenants_planned(const weft_tenants *tenants) {
   return all;
 }
 
-/* What tenants use beside each other counts; time without rivals is free. */
+/* Only device time that a tenant uses while others have requests counts; time without rivals is free. */
 static void remember_use(weft_tenants *tenants, uint64_t whole) {
   uint32_t n_active = 0;
   for (uint32_t i = 0; i < tenants->n_tenants; i++) n_active += weft_tenants_is_active(&tenants->tenant[i]);
@@ -212,7 +212,7 @@ void weft_tenants_settle(weft_tenants *tenants, uint32_t lane, const weft_cost_m
   }
 }
 
-/* Clocks are only compared, so all may be turned back by as much. */
+/* Clocks are only compared with each other, so all may be turned back by the same amount before they overflow. */
 static void turn_back(weft_tenants *tenants) {
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {
     uint64_t *clock = &tenants->tenant[i].clock;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The loop on a thread of its own.
  *
- * Law: it sleeps when a turn found nothing to do, until a note in the inbox or the next deadline;
- * it never spins. */
+ * Law. When a turn found nothing to do, the thread sleeps until a note in the inbox or the next deadline; it never
+ * spins. Both functions are called by the thread that opened the engine, or one at a time. */
 #ifndef WEFT_SCHEDULER_THREAD_H
 #define WEFT_SCHEDULER_THREAD_H
 

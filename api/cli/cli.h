@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The `weft` program: one file per subcommand, one row of the table in main.c each.
  *
- * Law: results go to standard output, everything else to standard error; exit codes a script can use: */
+ * Law: results go to standard output, everything else to standard error, and the exit code says what kind of failure
+ * there was, so that scripts can tell them apart. */
 #ifndef WEFT_API_CLI_CLI_H
 #define WEFT_API_CLI_CLI_H
 
@@ -9,11 +10,11 @@
 
 enum {
   WEFT_EXIT_OK = 0,
-  WEFT_EXIT_FAILED = 1,  /* it ran and the result is bad (a check, an evaluation under its bar) */
-  WEFT_EXIT_USAGE = 2,   /* the command line or an input is wrong */
-  WEFT_EXIT_LOAD = 3,    /* a model or a file could not be loaded */
-  WEFT_EXIT_RUNTIME = 4, /* the run broke: device, memory, input or output */
-  WEFT_EXIT_STOPPED = 130
+  WEFT_EXIT_FAILED = 1,   /* the command ran and the result is bad (a check, an evaluation below its bar) */
+  WEFT_EXIT_USAGE = 2,    /* the command line or an input is wrong */
+  WEFT_EXIT_LOAD = 3,     /* a model or a file could not be loaded */
+  WEFT_EXIT_RUNTIME = 4,  /* the run broke off: device, memory, input or output */
+  WEFT_EXIT_STOPPED = 130 /* by SIGINT */
 };
 
 typedef struct weft_command {
@@ -33,7 +34,7 @@ int weft_cli_demo(const weft_config *config);
 int weft_cli_trace(const weft_config *config);
 int weft_cli_top(const weft_config *config);
 
-/* One line to standard error, and the code. */
+/* Writes one line to standard error and returns the code. */
 int weft_cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The exit code of a status of weft_open or weft_submit. */
 int weft_cli_code(int status);

@@ -59,8 +59,8 @@ static void hang_up(wire_to *to) {
   if (to->fd >= 0) (void)close(to->fd); /* all was read, or the answer is not wanted */
 }
 
-/* The server is known by its certificate, whoever signed it and whatever name it has: it is looked for on this
- * machine. */
+/* The server must show exactly the certificate of to->tls_cert. Who signed it and which name it has does not matter,
+ * since the server is on this machine. */
 static bool reach(const weft_target *target, wire_to *to) {
   *to = (wire_to){.fd = dial(target)};
   if (to->fd < 0 || target->tls_cert == NULL) return to->fd >= 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A small HTTP client for servers of this machine, and a `weft serve` of our own to talk to: what top, trace, demo,
- * soak and bench need. */
+/* A small HTTP client for servers of this machine, and a `weft serve` of our own to talk to: what top, trace, demo and
+ * the laboratory (soak, bench) need. */
 #ifndef WEFT_API_CLI_CLIENT_H
 #define WEFT_API_CLI_CLIENT_H
 

@@ -98,7 +98,7 @@ static uint32_t run_load(uint16_t port, const char *const *models, uint32_t n_mo
     if (pthread_create(&thread[i], NULL, work, &w[i]) != 0) break;
     n_started += 1;
   }
-  if (n_started < WORKERS) atomic_store(&n_decoding, 0); /* nobody waits for who never started */
+  if (n_started < WORKERS) atomic_store(&n_decoding, 0); /* no thread waits for threads that never started */
   for (uint32_t i = 0; i < n_started; i++) {
     (void)pthread_join(thread[i], NULL); /* started above */
     n_failed += w[i].n_failed;

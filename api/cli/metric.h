@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Prometheus text in: what /metrics of a server says, as numbers.
+/* Prometheus text in: the numbers in the /metrics of a server.
  *
- * Law: what the text does not tell is 0. Text is ended by zero; NULL is empty. */
+ * Law: a metric that the text does not have is 0. The text ends with a zero; NULL counts as empty. */
 #ifndef WEFT_API_CLI_METRIC_H
 #define WEFT_API_CLI_METRIC_H
 
@@ -11,7 +11,7 @@
 
 /* The value of name summed over its labels. */
 double weft_metric(const char *text, const char *name);
-/* Of the lines that carry label="value"; label NULL: of all. */
+/* The same over the lines that carry label="value" alone; label NULL: over all. */
 double weft_metric_of(const char *text, const char *name, const char *label, const char *value);
 /* The index-th value of a label among the lines of name; false: there are no more. */
 bool weft_metric_label(const char *text, const char *name, const char *label, uint32_t index, char *out, size_t n_out);

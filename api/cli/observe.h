@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* A look at a running server of this machine: its counters, read as numbers.
  *
- * Law: what the server does not tell is 0; the difference of two readings is never negative (a
- * server that was started again counts from 0). */
+ * Law: a metric that the server does not have is 0; the difference of two readings is never negative, although a server
+ * that was started again counts from 0. */
 #ifndef WEFT_API_CLI_OBSERVE_H
 #define WEFT_API_CLI_OBSERVE_H
 
@@ -24,7 +24,7 @@ typedef struct weft_reading {
 int weft_reading_take(const weft_config *config, weft_reading *reading);
 /* See weft_metric_of. */
 double weft_reading_of(const weft_reading *reading, const char *name, const char *label, const char *value);
-/* How much it grew per second. */
+/* By how much a metric grew per second between two readings. */
 double weft_reading_rate(const weft_reading *before, const weft_reading *after, const char *name, const char *label,
                          const char *value);
 /* The quantile q, in seconds, of what a histogram counted between both; < 0: nothing was counted. */

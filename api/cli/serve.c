@@ -31,7 +31,7 @@ static void on_signal(int number) {
   errno = kept;
 }
 
-/* SIGHUP from its first moment on: whoever asks for new keys too early must not end the server. */
+/* SIGHUP is caught from the first moment on: one that comes before the server is ready must not end it. */
 static int catch_signals(void) {
   static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
   struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, ignore = {.sa_handler = SIG_IGN};
@@ -136,7 +136,7 @@ static int enter_workplace(const workplace *w) {
 
 /* A log that was moved away is begun again. */
 static void reopen_log(workplace *w) {
-  if (w->log < 0) return; /* standard error is whoever started us's */
+  if (w->log < 0) return; /* standard error belongs to the process that started us */
   int log = open_log(w->folder);
   if (log < 0 || dup2(log, STDERR_FILENO) < 0) {
     weft_log(WEFT_LOG_ERROR, "weft.log cannot be opened again, the old one goes on: %s", strerror(errno));
