@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -42,6 +43,37 @@ bool tokenizer_is_blank(const weft_tokenizer *t, uint32_t id) {
   return n > 0;
 }
 
+static bool is_word(weft_bytes text, const char *word) {
+  return text.n == strlen(word) && memcmp(text.data, word, text.n) == 0;
+}
+
+/* A file may call its tokenizer llama (SentencePiece, by scores) and name a pre-tokenizer too, which only tokenizers with
+ * merges have. Ollama's files of Gemma 4 do: their merges are right and their scores are no scores, so the pre-tokenizer
+ * is what holds. Nobody is known to write another pair, so nobody knows which of the two would hold. */
+static weft_status settle_llama(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
+  weft_bytes pre = {NULL, 0};
+  char shown[GGUF_SHOWN];
+  weft_status status = weft_gguf_string(gguf, KEY "pre", &pre, error);
+  if (status == WEFT_E_NOT_FOUND || (status == WEFT_OK && is_word(pre, "default"))) return WEFT_OK;
+  if (status != WEFT_OK) return status;
+  if (!is_word(pre, "gemma4")) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "%s: " KEY "model is 'llama' but " KEY
+                     "pre is '%s', which only a tokenizer with merges has; convert "
+                     "the model again with llama.cpp",
+                     t->path, gguf_show(pre, shown));
+  }
+  if (weft_gguf_count(gguf, KEY "merges") == 0) {
+    return weft_fail(
+        error, WEFT_E_FORMAT,
+        "%s: " KEY "pre is 'gemma4' but there are no " KEY "merges; convert the model again with llama.cpp", t->path);
+  }
+  weft_log(WEFT_LOG_INFO, "%s: " KEY "model is 'llama' but " KEY "pre is 'gemma4': read as gemma4", t->path);
+  t->kind = TOKENIZER_GEMMA4;
+  t->retypes_markers = true;
+  return WEFT_OK;
+}
+
 static weft_status read_kind(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
   static const char *const names[] = {"gpt2", "llama", "gemma4"};
   weft_bytes model;
@@ -51,9 +83,9 @@ static weft_status read_kind(weft_tokenizer *t, const weft_gguf *gguf, weft_erro
   }
   if (status != WEFT_OK) return status;
   for (uint32_t i = 0; i < 3; i++) {
-    if (model.n == strlen(names[i]) && memcmp(model.data, names[i], model.n) == 0) {
+    if (is_word(model, names[i])) {
       t->kind = (tokenizer_kind)i;
-      return WEFT_OK;
+      return t->kind == TOKENIZER_LLAMA ? settle_llama(t, gguf, error) : WEFT_OK;
     }
   }
   char shown[GGUF_SHOWN];
@@ -129,12 +161,32 @@ static weft_status read_types(weft_tokenizer *t, const weft_gguf *gguf, weft_err
   return WEFT_OK;
 }
 
-static weft_status read_scores(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
-  uint64_t count = weft_gguf_count(gguf, KEY "scores");
-  if (count != t->vocab.n) {
-    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "scores has %" PRIu64 " entries for %u tokens", t->path, count,
-                     t->vocab.n);
+/* Files made from a tokenizer.json alone type the byte tokens as normal ones. Where all 256 are there and none is typed as
+ * a byte, that is what they are: else text outside of the vocabulary would become the unknown token. */
+static void retype_bytes(weft_tokenizer *t) {
+  uint32_t id[256], n = 0;
+  char text[8];
+  for (uint32_t i = 0; i < t->vocab.n; i++) {
+    if (t->vocab.type[i] == VOCAB_BYTE) return;
   }
+  for (uint32_t b = 0; b < 256; b++) {
+    (void)snprintf(text, sizeof text, "<0x%02X>", b);
+    id[b] = vocab_find(&t->vocab, text, 6);
+    if (id[b] < t->vocab.n && t->vocab.type[id[b]] == VOCAB_NORMAL) n += 1;
+  }
+  for (uint32_t b = 0; n == 256 && b < 256; b++) t->vocab.type[id[b]] = VOCAB_BYTE;
+}
+
+static weft_status check_n_scores(const weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
+  uint64_t count = weft_gguf_count(gguf, KEY "scores");
+  if (count == t->vocab.n || (count == 0 && t->kind != TOKENIZER_LLAMA)) return WEFT_OK;
+  return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "scores has %" PRIu64 " entries for %u tokens", t->path, count,
+                   t->vocab.n);
+}
+
+static weft_status read_scores(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
+  enum { VOCABULARY = 512 }; /* fewer tokens may have such scores by chance */
+  uint32_t n_like_ids = 0;
   t->order = weft_alloc(t->vocab.n, sizeof *t->order);
   if (t->order == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < t->vocab.n; i++) {
@@ -148,8 +200,14 @@ static weft_status read_scores(weft_tokenizer *t, const weft_gguf *gguf, weft_er
     uint32_t bits;
     memcpy(&bits, &narrow, sizeof bits);
     t->order[i] = (bits & 0x80000000u) != 0 ? bits : 0x7FFFFFFFu - bits; /* the best score first */
+    if (score == (double)i) n_like_ids += 1;
   }
-  return WEFT_OK;
+  if (n_like_ids < t->vocab.n || t->vocab.n < VOCABULARY) return WEFT_OK;
+  return weft_fail(error, WEFT_E_FORMAT,
+                   "%s: " KEY
+                   "scores are the numbers of the tokens, so texts would be cut wrongly; convert the model "
+                   "again with llama.cpp",
+                   t->path);
 }
 
 /* "left right": the space is the first one after the first byte, since a token may begin with a
@@ -270,6 +328,8 @@ static weft_status tokenizer_read(weft_tokenizer *t, const weft_gguf *gguf, weft
   if (status == WEFT_OK && t->kind == TOKENIZER_GPT2) status = read_pre(t, gguf, error);
   if (status == WEFT_OK) status = read_tokens(t, gguf, error);
   if (status == WEFT_OK) status = read_types(t, gguf, error);
+  if (status == WEFT_OK && t->kind != TOKENIZER_GPT2) retype_bytes(t);
+  if (status == WEFT_OK) status = check_n_scores(t, gguf, error);
   if (status == WEFT_OK && t->kind == TOKENIZER_LLAMA) status = read_scores(t, gguf, error);
   if (status == WEFT_OK && t->kind != TOKENIZER_LLAMA) status = read_merges(t, gguf, n_merges, error);
   if (status == WEFT_OK) status = tokenizer_read_special(t, gguf, error);

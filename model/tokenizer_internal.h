@@ -115,6 +115,7 @@ struct weft_tokenizer {
   uint32_t *order;    /* llama: [n] ascending from the best score; ties equal */
   split *split;       /* gpt2 */
   bool ignore_merges, add_bos, add_eos, add_space_prefix, has_unused;
+  bool retypes_markers; /* gemma4: the file types the markers of thinking and tools as control tokens */
   int32_t bos, eos, unk, pad, mask;
   uint32_t byte_id[256];  /* gpt2: the string of the byte's character; else the byte's token; or
                              VOCAB_NONE */

@@ -124,7 +124,11 @@ static const char *const eog_texts[] = {
     "<|repo_name|>",
     "<|file_sep|>",
 };
-enum { N_EOG_KEYS = sizeof eog_keys / sizeof *eog_keys, N_EOG_TEXTS = sizeof eog_texts / sizeof *eog_texts };
+enum {
+  EOS_IDS_MAX = 64,
+  N_EOG_KEYS = sizeof eog_keys / sizeof *eog_keys,
+  N_EOG_TEXTS = sizeof eog_texts / sizeof *eog_texts
+};
 
 /* Families that use one of the texts for something else. */
 static bool eog_text_means_more(weft_tokenizer *t, const char *text) {
@@ -138,10 +142,33 @@ static bool eog_text_means_more(weft_tokenizer *t, const char *text) {
   return channels;
 }
 
+/* Ollama's files list all ends of generation here. */
+static weft_status read_eos_ids(weft_tokenizer *t, const weft_gguf *gguf, uint64_t n, weft_error *error) {
+  for (uint64_t i = 0; i < n; i++) {
+    uint64_t id;
+    weft_status status = weft_gguf_u64_at(gguf, KEY "eos_token_ids", i, &id, error);
+    if (status != WEFT_OK) return status;
+    if (id >= t->vocab.n) {
+      return weft_fail(error, WEFT_E_FORMAT,
+                       "%s: " KEY "eos_token_ids[%" PRIu64 "] is %" PRIu64 "; it must be a token below %u", t->path, i,
+                       id, t->vocab.n);
+    }
+    add_eog(t, (int32_t)id);
+  }
+  return WEFT_OK;
+}
+
 static weft_status read_eog(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
-  t->eog = weft_alloc(N_EOG_KEYS + N_EOG_TEXTS + 1, sizeof *t->eog);
+  uint64_t n_eos_ids = weft_gguf_count(gguf, KEY "eos_token_ids");
+  if (n_eos_ids > EOS_IDS_MAX) {
+    return weft_fail(error, WEFT_E_FORMAT, "%s: " KEY "eos_token_ids has %" PRIu64 " entries; it may have %d", t->path,
+                     n_eos_ids, EOS_IDS_MAX);
+  }
+  t->eog = weft_alloc(N_EOG_KEYS + N_EOG_TEXTS + n_eos_ids + 1, sizeof *t->eog);
   if (t->eog == NULL) return WEFT_E_NO_MEMORY;
   add_eog(t, t->eos);
+  weft_status read = read_eos_ids(t, gguf, n_eos_ids, error);
+  if (read != WEFT_OK) return read;
   for (uint32_t i = 0; i < N_EOG_KEYS; i++) {
     int32_t id = -1;
     weft_status status = read_id(t, gguf, eog_keys[i], &id, error);
@@ -155,6 +182,13 @@ static weft_status read_eog(weft_tokenizer *t, const weft_gguf *gguf, weft_error
   static const char *const markers[] = {"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"};
   for (uint32_t i = 0; i < 4; i++) retype_token(t, markers[i], VOCAB_USER_DEFINED);
   return WEFT_OK;
+}
+
+/* What answers are parted by is printed, so it must be no control token. */
+static void retype_gemma4_markers(weft_tokenizer *t) {
+  static const char *const markers[] = {"<|channel>",       "<channel|>",       "<|tool_call>", "<tool_call|>",
+                                        "<|tool_response>", "<tool_response|>", "<|\"|>"};
+  for (uint32_t i = 0; i < sizeof markers / sizeof *markers; i++) retype_token(t, markers[i], VOCAB_USER_DEFINED);
 }
 
 static weft_status read_suppressed(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
@@ -212,6 +246,7 @@ static weft_status sort_special(weft_tokenizer *t, weft_error *error) {
 weft_status tokenizer_read_special(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
   weft_status status = read_ids(t, gguf, error);
   if (status == WEFT_OK) status = read_flags(t, gguf, error);
+  if (status == WEFT_OK && t->retypes_markers) retype_gemma4_markers(t);
   if (status == WEFT_OK) status = read_eog(t, gguf, error);
   if (status == WEFT_OK) status = read_suppressed(t, gguf, error);
   return status == WEFT_OK ? sort_special(t, error) : status;

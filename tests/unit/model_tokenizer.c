@@ -169,6 +169,76 @@ static void test_refuses_models(void **state) {
   }
 }
 
+/* As Ollama writes Gemma 4: called llama, scores that count, byte tokens typed as text, markers typed as control. */
+static void fixture_ollama(tokenizer_fixture *f) {
+  fixture_gemma4(f);
+  (void)fixture_token(f, "<0xZZ>", FIXTURE_NORMAL);
+  f->model = "llama";
+  f->pre = "gemma4";
+  while (f->n < 600) {
+    char text[16];
+    (void)snprintf(text, sizeof text, "filler%u", f->n);
+    (void)fixture_token(f, text, FIXTURE_NORMAL);
+  }
+  for (uint32_t i = 0; i < f->n; i++) {
+    f->scores[i] = (float)i;
+    if (f->types[i] == FIXTURE_BYTE) f->types[i] = FIXTURE_NORMAL;
+    if (i >= GEMMA_CHANNEL && i <= GEMMA_TOOL_RESPONSE) f->types[i] = FIXTURE_CONTROL;
+  }
+}
+
+static void test_ollama_gemma4_is_read_as_gemma4(void **state) {
+  (void)state;
+  static const char text[] = "a\n\n\nb  \xC3\xA9!<|channel>";
+  tokenizer_fixture f[2] = {0};
+  weft_tokenizer *t[2];
+  weft_tokens tokens[2] = {0};
+  weft_error error = {{0}};
+  const uint32_t ends[] = {GEMMA_EOS, GEMMA_TURN_END};
+  fixture_gemma4(&f[0]);
+  fixture_ollama(&f[1]);
+  gguf_writer_array(&f[1].writer, "tokenizer.ggml.eos_token_ids", WEFT_GGUF_U32, ends, 2, 4);
+  for (int i = 0; i < 2; i++) {
+    if (fixture_open(&f[i], &t[i], &error) != WEFT_OK) fail_msg("%s", error.text);
+    unsigned flags = WEFT_ENCODE_ADD_SPECIAL | WEFT_ENCODE_PARSE_SPECIAL;
+    assert_int_equal(weft_tokenizer_encode(t[i], text, strlen(text), flags, &tokens[i], &error), WEFT_OK);
+  }
+  assert_int_equal(tokens[0].n, tokens[1].n);
+  assert_memory_equal(tokens[0].ids, tokens[1].ids, tokens[0].n * sizeof *tokens[0].ids);
+  for (int32_t id = 0; id < (int32_t)f[0].n; id++) {
+    assert_int_equal(weft_tokenizer_is_control(t[0], id), weft_tokenizer_is_control(t[1], id));
+    assert_int_equal(weft_tokenizer_is_eog(t[0], id), weft_tokenizer_is_eog(t[1], id));
+  }
+  for (int i = 0; i < 2; i++) {
+    weft_tokens_free(&tokens[i]);
+    weft_tokenizer_close(t[i]);
+    fixture_close(&f[i]);
+  }
+}
+
+static void test_refuses_what_contradicts_itself(void **state) {
+  (void)state;
+  tokenizer_fixture f = {0};
+  fixture_ollama(&f);
+  for (uint32_t i = 0; i < f.n_merges; i++) free(f.merges[i]);
+  f.n_merges = 0;
+  refused(&f, WEFT_E_FORMAT, "tokenizer.ggml.pre is 'gemma4' but there are no tokenizer.ggml.merges; convert");
+  fixture_ollama(&f);
+  f.pre = "qwen2";
+  refused(&f, WEFT_E_UNSUPPORTED, "tokenizer.ggml.model is 'llama' but tokenizer.ggml.pre is 'qwen2'");
+  fixture_ollama(&f);
+  f.pre = NULL;
+  refused(&f, WEFT_E_FORMAT, "tokenizer.ggml.scores are the numbers of the tokens");
+  fixture_gemma4(&f);
+  const float score = 0;
+  gguf_writer_array(&f.writer, "tokenizer.ggml.eos_token_ids", WEFT_GGUF_F32, &score, 1, 4);
+  refused(&f, WEFT_E_FORMAT, "key 'tokenizer.ggml.eos_token_ids' has type array of f32; it must be an integer");
+  fixture_gemma4(&f);
+  const uint32_t beyond = 1u << 20;
+  gguf_writer_array(&f.writer, "tokenizer.ggml.eos_token_ids", WEFT_GGUF_U32, &beyond, 1, 4);
+  refused(&f, WEFT_E_FORMAT, "tokenizer.ggml.eos_token_ids[0] is 1048576; it must be a token below");
+}
+
 static void test_refuses_what_is_missing(void **state) {
   (void)state;
   gguf_writer w = {0};
@@ -366,6 +436,8 @@ int main(void) {
       cmocka_unit_test(test_end_of_sentence_is_text_beside_tool_responses),
       cmocka_unit_test(test_llama_defaults),
       cmocka_unit_test(test_refuses_models),
+      cmocka_unit_test(test_ollama_gemma4_is_read_as_gemma4),
+      cmocka_unit_test(test_refuses_what_contradicts_itself),
       cmocka_unit_test(test_refuses_what_is_missing),
       cmocka_unit_test(test_refuses_tokens),
       cmocka_unit_test(test_empty_tokens),
