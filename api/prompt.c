@@ -14,9 +14,9 @@ static weft_status check_bytes(const weft_served_model *m, size_t n_bytes, weft_
   uint64_t most = (uint64_t)m->context * longest;
   if (n_bytes <= most) return WEFT_OK;
   return weft_fail(error, WEFT_E_TOO_LARGE,
-                   "the text has %zu bytes; a context of %u tokens of at most %u bytes holds %" PRIu64
-                   ": shorten it or serve with a larger --context",
-                   n_bytes, m->context, longest, most);
+                   "this model's maximum context length is %u tokens of at most %u bytes, %" PRIu64
+                   " in all, and the text has %zu bytes: shorten it or serve with a larger --context",
+                   m->context, longest, most, n_bytes);
 }
 
 static weft_status copy_tokens(const int32_t *tokens, uint32_t n, weft_tokens *out, weft_error *error) {

@@ -35,6 +35,8 @@ weft_status weft_refuse_status(weft_refusal *r, int status, const char *line, bo
       return weft_refuse(r, 400, "unsupported", NULL, "%s", line);
     case WEFT_E_TOO_LARGE:
       return weft_refuse(r, 400, "context_length_exceeded", NULL, "%s", line);
+    case WEFT_E_LIMIT:
+      return weft_refuse(r, 400, "limit_exceeded", NULL, "%s", line);
     case WEFT_E_FORMAT:
       return weft_refuse(r, 400, "invalid_value", NULL, "%s", line);
     case WEFT_E_NOT_FOUND:

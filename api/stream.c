@@ -101,10 +101,11 @@ static void put_chunk(const weft_answer *a, weft_choice *c, const char *finish, 
   clear_choice(c);
 }
 
+/* A chunk without choices with more fields beside: clients that read every event as a chunk find nothing new in it. */
 static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_delta *d, weft_text *out) {
   weft_sse_begin(out, "replace");
-  weft_text_puts(out, "{\"id\":");
-  weft_json_words(out, a->id);
+  put_head(a, a->dialect->chunk_object, out);
+  weft_text_puts(out, a->include_usage ? ",\"choices\":[],\"usage\":null" : ",\"choices\":[]");
   weft_text_printf(out, ",\"index\":%u,\"block\":%u,\"step\":%u,\"text\":", c->index, d->block, d->step);
   weft_json_string(out, d->text, d->n_text);
   weft_text_printf(out, ",\"accepted\":%u,\"positions\":%u,\"stopped\":%s,\"temperature\":", d->accepted, d->n_tokens,

@@ -25,7 +25,8 @@ extern "C" {
   X(WEFT_E_DEVICE, -5, "the device reported an error")                   \
   X(WEFT_E_IO, -6, "the system refused an input or output operation")    \
   X(WEFT_E_NOT_FOUND, -7, "no such thing")                               \
-  X(WEFT_E_TOO_LARGE, -8, "larger than a limit that was set")
+  X(WEFT_E_TOO_LARGE, -8, "larger than a limit that was set")            \
+  X(WEFT_E_LIMIT, -9, "more than one request may ever take")
 
 typedef enum weft_status {
 #define X(name, value, text) name = value,

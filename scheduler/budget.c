@@ -35,7 +35,7 @@ static bool budget_has_room(const weft_budget *b, uint32_t tenant, uint64_t n_by
 
 weft_status weft_budget_take(weft_budget *budget, uint32_t tenant, uint64_t n_bytes, weft_error *error) {
   if (n_bytes > weft_budget_largest(budget)) {
-    return weft_fail(error, WEFT_E_TOO_LARGE,
+    return weft_fail(error, WEFT_E_LIMIT,
                      "this request needs %" PRIu64 " bytes of memory and one request may have %" PRIu64
                      ": ask for a shorter answer, for fewer logprobs, or serve with a larger --request-mib",
                      n_bytes, weft_budget_largest(budget));

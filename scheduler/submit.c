@@ -16,6 +16,9 @@
 
 enum { STOP_TOKENS_MAX = 1024 };
 
+/* Programs that shorten a conversation and ask again look for these words, which OpenAI's servers began with. */
+#define CONTEXT_IS "this model's maximum context length is %u tokens"
+
 static weft_status check_tokens(const weft_request_params *p, uint32_t n_vocab, weft_error *error) {
   if (p->n_tokens == 0 || p->tokens == NULL) {
     return weft_fail(error, WEFT_E_INVALID, "the prompt is empty; give at least one token");
@@ -90,9 +93,10 @@ static weft_status size_autoregressive(const fit_within *fit, const weft_request
   uint32_t n_keys = p->n_tokens + size->answer_max - 1; /* the last token needs no row */
   if (n_keys <= fit->tokens) return WEFT_OK;
   return weft_fail(error, WEFT_E_TOO_LARGE,
-                   "%u prompt tokens and %u answer tokens need more than the %u pages %s; "
+                   CONTEXT_IS
+                   " here: %u prompt tokens and %u answer tokens need more than the %u pages %s; "
                    "prompt and max_tokens together may be %u",
-                   p->n_tokens, size->answer_max, fit->n_pages, fit->of, fit->tokens + 1);
+                   fit->tokens + 1, p->n_tokens, size->answer_max, fit->n_pages, fit->of, fit->tokens + 1);
 }
 
 static weft_status size_canvas(const fit_within *fit, const weft_lane *lane, const weft_request_params *p,
@@ -100,9 +104,8 @@ static weft_status size_canvas(const fit_within *fit, const weft_lane *lane, con
   uint32_t n = lane->info->canvas_length, room = (context - p->n_tokens) / n;
   if (room == 0) {
     return weft_fail(error, WEFT_E_TOO_LARGE,
-                     "a prompt of %u tokens leaves no room for a canvas of %u in a context of %u; "
-                     "it may have %u",
-                     p->n_tokens, n, context, context > n ? context - n : 0);
+                     CONTEXT_IS ", and a prompt of %u leaves no room for a canvas of %u; it may have %u", context,
+                     p->n_tokens, n, context > n ? context - n : 0);
   }
   uint32_t wanted = (uint32_t)(((uint64_t)p->max_tokens + n - 1) / n);
   size->n_canvas = n;
@@ -110,16 +113,19 @@ static weft_status size_canvas(const fit_within *fit, const weft_lane *lane, con
   uint64_t most = (uint64_t)size->n_blocks * n;
   size->answer_max = p->max_tokens < most ? p->max_tokens : (uint32_t)most;
   if (p->n_tokens > fit->tokens) {
-    return weft_fail(error, WEFT_E_TOO_LARGE, "a prompt of %u tokens needs more than the %u pages %s; it may have %u",
-                     p->n_tokens, fit->n_pages, fit->of, fit->tokens);
+    return weft_fail(error, WEFT_E_TOO_LARGE,
+                     CONTEXT_IS " here: a prompt of %u needs more than the %u pages %s; it may have %u",
+                     fit->tokens + 1, p->n_tokens, fit->n_pages, fit->of, fit->tokens);
   }
   uint32_t n_fit = 1; /* canvases: the last one is never committed, so one needs no pages */
   if (p->n_tokens < fit->canvas) n_fit += (fit->canvas - p->n_tokens) / n;
   if (size->n_blocks <= n_fit) return WEFT_OK;
   return weft_fail(error, WEFT_E_TOO_LARGE,
-                   "%u prompt tokens and %u canvases of %u need more than the %u pages %s; "
+                   CONTEXT_IS
+                   " here: %u prompt tokens and %u canvases of %u need more than the %u pages %s; "
                    "prompt and max_tokens together may be %u",
-                   p->n_tokens, size->n_blocks, n, fit->n_pages, fit->of, p->n_tokens + n_fit * n);
+                   p->n_tokens + n_fit * n, p->n_tokens, size->n_blocks, n, fit->n_pages, fit->of,
+                   p->n_tokens + n_fit * n);
 }
 
 static bool is_same_prompt(const weft_request_params *p, const weft_request_params *q) {
@@ -168,7 +174,7 @@ static weft_status check_tokens_per_minute(const weft_engine *e, const weft_requ
                                            const weft_request_size *size, weft_error *error) {
   uint32_t limit = e->account[p->tenant].tokens_per_minute; /* never changes */
   if (limit == 0 || p->n_tokens + size->answer_max <= limit) return WEFT_OK;
-  return weft_fail(error, WEFT_E_TOO_LARGE,
+  return weft_fail(error, WEFT_E_LIMIT,
                    "%u prompt tokens and %u answer tokens are more than this tenant's %u a minute; "
                    "prompt and max_tokens together may be as many",
                    p->n_tokens, size->answer_max, limit);
@@ -191,9 +197,10 @@ static weft_status judge(const weft_engine *e, const weft_request_params *p, con
   uint32_t context = lane->context;
   if (p->n_tokens >= context) {
     return weft_fail(error, WEFT_E_TOO_LARGE,
-                     "the prompt has %u tokens, which leaves no room for an answer in a context of %u: it may have %u; "
-                     "shorten it, or serve with a larger --context",
-                     p->n_tokens, context, context - 1);
+                     CONTEXT_IS
+                     " and the prompt has %u, which leaves no room for an answer: it may have %u; shorten "
+                     "it, or serve with a larger --context",
+                     context, p->n_tokens, context - 1);
   }
   fit_within fit = fit_of(e, lane, p->tenant);
   status =

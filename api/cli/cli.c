@@ -26,6 +26,7 @@ int weft_cli_code(int status) {
       return WEFT_EXIT_OK;
     case WEFT_E_INVALID:
     case WEFT_E_TOO_LARGE:
+    case WEFT_E_LIMIT:
     case WEFT_E_NOT_FOUND:
       return WEFT_EXIT_USAGE;
     case WEFT_E_FORMAT:

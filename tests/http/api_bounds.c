@@ -85,7 +85,7 @@ static void ask_filled(const char *path, const char *begin, const char *part, co
 
 static void test_text_beyond_any_context_is_not_tokenised(void **state) {
   (void)state;
-  const char *words = "a context of 256 tokens of at most";
+  const char *words = "maximum context length is 256 tokens of at most";
   ask_filled("/tokenize", "{\"prompt\":\"", "aZ q", "\"}", words);
   ask_filled("/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"", "aZ q", "\"}]}", words);
   ask_filled("/v1/completions", "{\"prompt\":[\"x\",\"", "aZ q", "\"]}", words);
@@ -127,7 +127,7 @@ static void test_honest_bodies_pass(void **state) {
     weft_text_puts(&body, "]");
   }
   weft_text_puts(&body, "]}");
-  ask("/v1/completions", body.bytes, 400, "the prompt has 256 tokens");
+  ask("/v1/completions", body.bytes, 400, "256 tokens and the prompt has 256");
   weft_text_free(&body);
 }
 
@@ -201,7 +201,7 @@ static void test_memory_of_requests_is_shared(void **state) {
   weft_close(rt);
   options.request_bytes = 2 << 20;
   assert_int_equal(weft_open(&options, &rt, line, sizeof line), 0);
-  assert_int_equal(submit(rt, 0, 20, 1000, &other, line), WEFT_E_TOO_LARGE);
+  assert_int_equal(submit(rt, 0, 20, 1000, &other, line), WEFT_E_LIMIT);
   assert_non_null(strstr(line, "--request-mib"));
   weft_close(rt);
 }

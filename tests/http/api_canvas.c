@@ -102,6 +102,8 @@ static uint32_t watch(json_t *events, view *views, uint32_t n_choices, json_int_
     if (i + 1 == n) break;
     json_t *data = at(event, "data"), *choice = json_array_get(json_object_get(data, "choices"), 0);
     bool replaces = strcmp(text_at(event, "event"), "replace") == 0;
+    assert_true(json_is_array(at(data, "choices"))); /* for clients that read every event as a chunk */
+    assert_string_equal(text_at(data, "object"), "chat.completion.chunk");
     if (!replaces && choice == NULL) { /* usage: every choice has ended */
       for (uint32_t c = 0; c < n_choices; c++) assert_true(views[c].ended);
       assert_int_equal(i, n - 2);

@@ -89,7 +89,9 @@ static void test_limits_of_a_tenant(void **state) {
   assert_non_null(strstr(a.body.bytes, "100 tokens a minute"));
   talk_answer_free(&a);
   a = talk_ask_as(server.port, "POST", COMPLETIONS, "", "{\"prompt\":[5],\"max_tokens\":100}");
-  assert_int_equal(a.code, 400); /* never */
+  assert_int_equal(a.code, 400); /* never; a program that shortened its conversation would shorten it in vain */
+  assert_non_null(strstr(a.body.bytes, "\"limit_exceeded\""));
+  assert_null(strstr(a.body.bytes, "context"));
   talk_answer_free(&a);
   assert_int_equal(code_as(server.port, "", "GET", "/metrics", ""), 403);
   assert_int_equal(code_as(server.port, operator_key, "POST", COMPLETIONS, ask), 200);

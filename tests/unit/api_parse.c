@@ -237,10 +237,15 @@ static void refusals_have_one_shape(void **state) {
   static const struct {
     int status, http;
     const char *type;
-  } rows[] = {{WEFT_E_INVALID, 400, "invalid_request_error"},   {WEFT_E_UNSUPPORTED, 400, "invalid_request_error"},
-              {WEFT_E_TOO_LARGE, 400, "invalid_request_error"}, {WEFT_E_FORMAT, 400, "invalid_request_error"},
-              {WEFT_E_NOT_FOUND, 404, "not_found_error"},       {WEFT_FULL, 429, "rate_limit_error"},
-              {WEFT_E_NO_MEMORY, 503, "unavailable_error"},     {WEFT_E_DEVICE, 500, "server_error"}};
+  } rows[] = {{WEFT_E_INVALID, 400, "invalid_request_error"},
+              {WEFT_E_UNSUPPORTED, 400, "invalid_request_error"},
+              {WEFT_E_TOO_LARGE, 400, "invalid_request_error"},
+              {WEFT_E_FORMAT, 400, "invalid_request_error"},
+              {WEFT_E_LIMIT, 400, "invalid_request_error"},
+              {WEFT_E_NOT_FOUND, 404, "not_found_error"},
+              {WEFT_FULL, 429, "rate_limit_error"},
+              {WEFT_E_NO_MEMORY, 503, "unavailable_error"},
+              {WEFT_E_DEVICE, 500, "server_error"}};
   weft_refusal why = {0};
   weft_text out = {0};
   (void)state;

@@ -87,7 +87,7 @@ static void one_tenant_may_have_all(void **state) {
   assert_int_equal(weft_budget_open(&b, 1000, 1), WEFT_OK);
   assert_int_equal(take_all(&b, 0, 10), 1000);
   weft_budget_give_back(&b, 0, 1000);
-  assert_int_equal(weft_budget_take(&b, 0, 1001, &error), WEFT_E_TOO_LARGE);
+  assert_int_equal(weft_budget_take(&b, 0, 1001, &error), WEFT_E_LIMIT);
   assert_non_null(strstr(error.text, "--request-mib"));
   weft_budget_close(&b);
 }

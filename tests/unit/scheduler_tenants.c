@@ -234,7 +234,7 @@ static void tokens_come_back(void **state) {
   plan_world();
   open_tenants((weft_tenant_config){.tokens_per_minute = 60}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 10, 30), q = ask_as(1, 10, 30), never = ask_as(0, 31, 30);
-  refused(&never, WEFT_E_TOO_LARGE, "this tenant's 60 a minute");
+  refused(&never, WEFT_E_LIMIT, "this tenant's 60 a minute");
   weft_request *r = submit(&p);
   expect_full(&p, "20 of this tenant's 60 tokens a minute are left", 19990000, 20000000);
   weft_request *other = submit(&q); /* nobody else is touched */
