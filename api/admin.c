@@ -70,9 +70,10 @@ static weft_status read_field(const weft_keys *keys, const char *key, const json
   }
   if (strcmp(key, "tokens") == 0) return weft_openai_ids(gen, value, key, &p->prompt, why);
   if (strcmp(key, "messages") == 0) return weft_openai_messages(gen, value, &p->prompt, why);
+  if (strcmp(key, "tools") == 0) return weft_openai_tools(gen, value, &p->prompt, why);
   return weft_refuse(why, 400, "invalid_value", key,
                      "%.32s is unknown; a pin has model, tenant, public, ttl_seconds, priority, "
-                     "thinking and one of text, tokens and messages",
+                     "thinking, and one of text, tokens and messages with tools",
                      key);
 }
 

@@ -93,7 +93,9 @@ static uint32_t to_ms(uint64_t us) {
 }
 
 static weft_status make_prompt(weft_generation *g, const weft_generate_params *p, weft_error *error) {
-  if (p->sibling == NULL) return prompt_encode(g->model, &p->prompt, &prompt_to_answer, &g->prompt, error);
+  weft_prompt prompt = p->prompt;
+  if (p->tool_choice == WEFT_TOOLS_NONE) prompt.n_tools = 0;
+  if (p->sibling == NULL) return prompt_encode(g->model, &prompt, &prompt_to_answer, &g->prompt, error);
   if (p->prompt.turns != NULL || p->prompt.text != NULL || p->prompt.tokens != NULL) {
     return weft_fail(error, WEFT_E_INVALID, "give exactly one of a prompt and a sibling");
   }

@@ -25,6 +25,15 @@ weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_pro
 weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_prompt *out, weft_refusal *why);
 /* Reads chat_template_kwargs: sets thinking and variables of *prompt. */
 weft_status weft_openai_variables(weft_gen *gen, const json_t *root, weft_prompt *prompt, weft_refusal *why);
+/* Tools (api/openai_tools.c). Declarations of a list of {"type":"function","function":{...}}; of one function object,
+ * which refusals name as field; tool_choice and parallel_tool_calls, which need the prompt's tools. */
+weft_status weft_openai_tools(weft_gen *gen, const json_t *tools, weft_prompt *out, weft_refusal *why);
+weft_status weft_openai_function(weft_gen *gen, const json_t *function, const char *field, weft_tool *out,
+                                 weft_refusal *why);
+weft_status weft_openai_tool_choice(weft_gen *gen, const json_t *root, const weft_prompt *prompt, weft_refusal *why);
+/* The calls of message i, which is the assistant's; what a message of a tool says of the call that it answers. */
+weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);
+weft_status weft_openai_result(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);
 /* Sets the format of the answer that a body asks for, by any of the names that it has (openai_format.c). */
 weft_status weft_openai_format(weft_gen *gen, const json_t *root, weft_refusal *why);
 

@@ -65,9 +65,8 @@ typedef struct refused_row {
 } refused_row;
 
 static const refused_row refused[] = {
-    {"tools", EMPTY, "tool calls are not supported"},
-    {"functions", EMPTY, "function calls are not supported"},
-    {"function_call", NONE_WORD, "function calls are not supported"},
+    {"functions", EMPTY, "the newer names are tools and tool_choice: give the functions there"},
+    {"function_call", NONE_WORD, "the newer names are tools and tool_choice: give the choice there"},
     {"echo", FALSE, "the prompt cannot be sent back: put it in front yourself"},
     {"suffix", EMPTY, "filling in before a suffix is not supported"},
     {"use_beam_search", FALSE, "beam search is not supported"},
@@ -258,22 +257,25 @@ static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, wef
   turn->role = json_string_value(json_object_get(message, "role"));
   (void)snprintf(field, sizeof field, "messages[%zu].role", i);
   if (turn->role == NULL) return wrong(why, field, "a string");
-  if (strcmp(turn->role, "tool") == 0 || strcmp(turn->role, "function") == 0) {
-    return weft_refuse(why, 400, "unsupported", field, "%s is '%s': tool calls are not supported", field, turn->role);
+  if (strcmp(turn->role, "function") == 0) {
+    return weft_refuse(why, 400, "unsupported", field,
+                       "%s is 'function': the newer name is tool, with tool_call_id beside it", field);
   }
   if (!weft_chat_is_role(turn->role)) {
     return weft_refuse(why, 400, "invalid_value", field,
-                       "%s is '%.32s'; it must be system, developer, user or assistant", field, turn->role);
+                       "%s is '%.32s'; it must be system, developer, user, assistant or tool", field, turn->role);
   }
-  const json_t *calls = get(message, "tool_calls");
-  if (calls != NULL && json_array_size(calls) > 0) {
-    (void)snprintf(field, sizeof field, "messages[%zu].tool_calls", i);
-    return weft_refuse(why, 400, "unsupported", field, "%s: tool calls are not supported", field);
-  }
-  const json_t *content = get(message, "content");
+  bool answers = strcmp(turn->role, "assistant") == 0, result = strcmp(turn->role, "tool") == 0;
+  weft_status status = weft_openai_calls(gen, message, i, turn, why);
+  if (status == WEFT_OK && result) status = weft_openai_result(message, i, turn, why);
+  if (status != WEFT_OK) return status;
+  const json_t *content = get(message, "content"), *thinking = answers ? get(message, "reasoning_content") : NULL;
+  turn->thinking = json_string_value(thinking);
+  (void)snprintf(field, sizeof field, "messages[%zu].reasoning_content", i);
+  if (thinking != NULL && turn->thinking == NULL) return wrong(why, field, "a string");
   (void)snprintf(field, sizeof field, "messages[%zu].content", i);
   turn->content = "";
-  if (content == NULL && strcmp(turn->role, "assistant") != 0) return wrong(why, field, "a string or a list of parts");
+  if (content == NULL && !answers && !result) return wrong(why, field, "a string or a list of parts");
   return content == NULL ? WEFT_OK : content_text(gen, content, field, &turn->content, why);
 }
 
@@ -533,11 +535,6 @@ static weft_status check_refused(const json_t *root, weft_refusal *why) {
     if (value == NULL || is_harmless(value, r->harmless)) continue;
     return weft_refuse(why, 400, "unsupported", r->name, "%s: %s", r->name, r->instead);
   }
-  const json_t *choice = get(root, "tool_choice");
-  const char *word = json_string_value(choice);
-  if (choice != NULL && (word == NULL || (strcmp(word, "none") != 0 && strcmp(word, "auto") != 0))) {
-    return weft_refuse(why, 400, "unsupported", "tool_choice", "tool_choice: tool calls are not supported");
-  }
   return WEFT_OK;
 }
 
@@ -593,6 +590,9 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
   if (status == WEFT_OK) status = read_stream(gen, root, why);
   if (status != WEFT_OK) return status;
   if (kind == WEFT_OPENAI_COMPLETIONS) {
+    if (json_array_size(get(root, "tools")) > 0) {
+      return weft_refuse(why, 400, "unsupported", "tools", "tools belong to /v1/chat/completions");
+    }
     status = read_prompts(gen, get(root, "prompt"), why);
   } else {
     gen->prompt = weft_gen_alloc(gen, 1, sizeof *gen->prompt);
@@ -601,6 +601,8 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
     gen->prompt[0] = gen->params.prompt; /* what the fields said of it */
     status = weft_openai_messages(gen, json_object_get(root, "messages"), &gen->prompt[0], why);
     if (status == WEFT_OK) status = weft_openai_variables(gen, root, &gen->prompt[0], why);
+    if (status == WEFT_OK) status = weft_openai_tools(gen, get(root, "tools"), &gen->prompt[0], why);
+    if (status == WEFT_OK) status = weft_openai_tool_choice(gen, root, &gen->prompt[0], why);
   }
   if (status == WEFT_OK && gen->n_prompts * gen->n_choices > WEFT_ANSWERS_MAX) {
     return weft_refuse(why, 400, "invalid_value", "n", "%u prompts times %s = %u are more than %d answers",

@@ -26,7 +26,7 @@ static weft_status encode_with(const weft_served_model *m, const weft_prompt *p,
     longer.n_turns = p->n_turns + 1;
     if (turns == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the prefix");
     memcpy(turns, p->turns, p->n_turns * sizeof *turns);
-    turns[p->n_turns] = (weft_chat_turn){asked ? "assistant" : "user", more};
+    turns[p->n_turns] = (weft_chat_turn){.role = asked ? "assistant" : "user", .content = more};
   } else {
     weft_text_append(&text, p->text, p->n_text);
     weft_text_puts(&text, more);

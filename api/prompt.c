@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "api/prompt_tools.h"
 #include "base/memory.h"
 
 const prompt_form prompt_to_answer = {.text_flags = WEFT_ENCODE_ADD_SPECIAL, .open_answer = true};
@@ -33,17 +34,30 @@ static weft_status encode_text(const weft_served_model *m, const weft_prompt *p,
   return status == WEFT_OK ? weft_tokenizer_encode(m->tokenizer, p->text, p->n_text, flags, out, error) : status;
 }
 
+static size_t length(const char *text) {
+  return text == NULL ? 0 : strlen(text);
+}
+
+static size_t turn_bytes(const weft_chat_turn *t) {
+  size_t n = strlen(t->content) + length(t->thinking);
+  for (uint32_t i = 0; i < t->n_calls; i++) n += length(t->calls[i].name) + length(t->calls[i].arguments);
+  return n;
+}
+
 static weft_status check_turns(const weft_served_model *m, const weft_prompt *p, weft_error *error) {
   if (m->chat == NULL) {
     return weft_fail(error, WEFT_E_UNSUPPORTED, "%s cannot chat (%s): give a plain text instead", m->name,
                      m->no_chat.text);
   }
-  size_t n_bytes = (p->tools == NULL ? 0 : strlen(p->tools)) + (p->variables == NULL ? 0 : strlen(p->variables));
+  size_t n_bytes = p->variables == NULL ? 0 : strlen(p->variables);
+  for (uint32_t i = 0; i < p->n_tools; i++) {
+    n_bytes += length(p->tools[i].name) + length(p->tools[i].description) + length(p->tools[i].parameters);
+  }
   for (uint32_t i = 0; i < p->n_turns; i++) {
     if (p->turns[i].role == NULL || p->turns[i].content == NULL) {
       return weft_fail(error, WEFT_E_INVALID, "message %u lacks its role or its content", i);
     }
-    n_bytes += strlen(p->turns[i].content);
+    n_bytes += turn_bytes(&p->turns[i]);
   }
   return check_bytes(m, n_bytes, error);
 }
@@ -53,14 +67,25 @@ static weft_status encode_turns(const weft_served_model *m, const weft_prompt *p
   weft_status status = check_turns(m, p, error);
   if (status != WEFT_OK) return status;
   weft_chat_message *list = weft_alloc(p->n_turns, sizeof *list);
-  if (list == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the prompt");
-  for (uint32_t i = 0; i < p->n_turns; i++) {
+  char *tools = NULL;
+  status = list == NULL ? weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the prompt")
+                        : prompt_tools_json(p, m->context, &tools, error);
+  for (uint32_t i = 0; i < p->n_turns && status == WEFT_OK; i++) {
     const weft_chat_turn *t = &p->turns[i];
-    list[i] = (weft_chat_message){.role = t->role, .content = t->content, .n_content = strlen(t->content)};
+    char *more;
+    status = prompt_turn_json(p, i, m->context, &more, error);
+    list[i] = (weft_chat_message){.role = t->role,
+                                  .content = t->content,
+                                  .n_content = strlen(t->content),
+                                  .thinking = t->thinking,
+                                  .n_thinking = length(t->thinking),
+                                  .more = more};
   }
   weft_chat_options options = {
-      .thinking = p->thinking, .add_generation_prompt = open_answer, .tools = p->tools, .variables = p->variables};
-  status = weft_chat_render(m->chat, list, p->n_turns, &options, &out->tokens, error);
+      .thinking = p->thinking, .add_generation_prompt = open_answer, .tools = tools, .variables = p->variables};
+  if (status == WEFT_OK) status = weft_chat_render(m->chat, list, p->n_turns, &options, &out->tokens, error);
+  for (uint32_t i = 0; i < p->n_turns && list != NULL; i++) weft_free((void *)(uintptr_t)list[i].more);
+  weft_free(tools);
   weft_free(list);
   out->chat = m->chat;
   out->thinks = open_answer && weft_chat_starts_thinking(m->chat, out->tokens.ids, out->tokens.n);
@@ -73,9 +98,9 @@ weft_status prompt_encode(const weft_served_model *m, const weft_prompt *p, cons
     return weft_fail(error, WEFT_E_INVALID, "give exactly one of messages, text and tokens");
   }
   if (p->turns != NULL) return encode_turns(m, p, form->open_answer, out, error);
-  if (p->tools != NULL || p->variables != NULL) {
+  if (p->n_tools > 0 || p->variables != NULL) {
     return weft_fail(error, WEFT_E_INVALID, "%s messages: nothing else is rendered",
-                     p->tools != NULL ? "tools need" : "chat_template_kwargs needs");
+                     p->n_tools > 0 ? "tools need" : "chat_template_kwargs needs");
   }
   if (p->tokens != NULL) return copy_tokens(p->tokens, p->n_tokens, &out->tokens, error);
   return encode_text(m, p, form->text_flags, &out->tokens, error);

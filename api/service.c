@@ -145,7 +145,10 @@ static weft_status read_tokenize(const weft_server *s, const json_t *root, token
   if ((prompt != NULL) == (messages != NULL)) {
     return weft_refuse(why, 400, "invalid_value", "prompt", "give exactly one of prompt and messages");
   }
-  if (messages != NULL) return weft_openai_messages(&b->memory, messages, &b->prompt, why);
+  if (messages != NULL) {
+    status = weft_openai_messages(&b->memory, messages, &b->prompt, why);
+    return status == WEFT_OK ? weft_openai_tools(&b->memory, json_object_get(root, "tools"), &b->prompt, why) : status;
+  }
   if (!json_is_string(prompt)) return weft_refuse(why, 400, "invalid_value", "prompt", "prompt must be a string");
   b->prompt.text = json_string_value(prompt);
   b->prompt.n_text = json_string_length(prompt);

@@ -15,6 +15,16 @@
 
 typedef struct weft_answer weft_answer;
 
+/* A call in the answer. A dialect that streams gives the name and the id once, with the first chunk that has the call in
+ * it (begun is false there), and arguments as they come; the arguments of a whole answer are all there. */
+typedef struct weft_answer_call {
+  char id[40];
+  weft_text name;
+  weft_text arguments; /* a JSON object as text, not sent yet: with streaming of one chunk, else all */
+  bool begun;          /* its first chunk was sent */
+  bool whole;          /* its arguments are complete and valid JSON; false at the end: cut off, or the model erred */
+} weft_answer_call;
+
 typedef struct weft_choice {
   weft_generation *generation;
   uint32_t index, prompt;
@@ -23,7 +33,10 @@ typedef struct weft_choice {
   weft_text text, thinking, ids; /* ids: "1,2,3" */
   weft_text logprobs[4];         /* as the dialect wants them */
   uint32_t n_ids, n_logprobs;
-  uint64_t text_offset; /* bytes of text before the next token */
+  weft_answer_call *call; /* in the order of the answer; with some, finish is "tool_calls" in place of "stop" */
+  uint32_t n_calls, calls_capacity;
+  struct answer_calls *reader; /* finds calls in the text; NULL: the request has no tools (api/answer_calls.h) */
+  uint64_t text_offset;        /* bytes of text before the next token */
   uint32_t n_thinking_tokens;
   const char *finish;  /* once ended */
   double mean_logprob; /* once ended */

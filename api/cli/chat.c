@@ -21,7 +21,7 @@ static bool say(conversation *c, const char *role, const char *content) {
     weft_free(copy);
     return false;
   }
-  c->turn[c->n++] = (weft_chat_turn){role, copy};
+  c->turn[c->n++] = (weft_chat_turn){.role = role, .content = copy};
   return true;
 }
 

@@ -136,8 +136,8 @@ static int set_prompt(const weft_config *config, weft_generate_params *p, char *
     return 0;
   }
   uint32_t n_turns = 0;
-  if (config->system != NULL) turns[n_turns++] = (weft_chat_turn){"system", config->system};
-  turns[n_turns++] = (weft_chat_turn){"user", text};
+  if (config->system != NULL) turns[n_turns++] = (weft_chat_turn){.role = "system", .content = config->system};
+  turns[n_turns++] = (weft_chat_turn){.role = "user", .content = text};
   p->prompt.turns = turns;
   p->prompt.n_turns = n_turns;
   return 0;

@@ -66,7 +66,7 @@ static int launch(evaluation *e, flight *f, json_t *item, weft_mode mode) {
     const char *content = json_string_value(json_object_get(m, "content"));
     if (role == NULL || content == NULL)
       return weft_cli_fail(WEFT_EXIT_USAGE, "--cases: a message lacks role or content");
-    f->turns[i] = (weft_chat_turn){role, content};
+    f->turns[i] = (weft_chat_turn){.role = role, .content = content};
   }
   json_t *max_tokens = json_object_get(item, "max_tokens");
   p.prompt.turns = f->turns;

@@ -85,7 +85,8 @@ typedef struct outcome {
 } outcome;
 
 static const int32_t prompt[] = {2, 17, 30, 44, 17, 30, 44, 90, 61};
-static const weft_chat_turn turns[] = {{"system", "Be brief."}, {"user", "Write 4711 backwards."}};
+static const weft_chat_turn turns[] = {{.role = "system", .content = "Be brief."},
+                                       {.role = "user", .content = "Write 4711 backwards."}};
 static const char *const stops[] = {"\xE2\x82\xAC never", "qq", "zz top"};
 static const weft_logit_bias bias[] = {{9, 1.0f}, {10, -1.0f}};
 

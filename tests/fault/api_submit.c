@@ -181,7 +181,9 @@ static void test_prompts(void **state) {
   p.prompt.n_text = 10;
   refused(&p, WEFT_E_INVALID, "exactly one of");
   p = sound(WEFT_MODE_AUTO);
-  p.prompt.tools = "[]";
+  const weft_tool tool = {.name = "f"};
+  p.prompt.tools = &tool;
+  p.prompt.n_tools = 1;
   refused(&p, WEFT_E_INVALID, "tools need messages");
   p = sound(WEFT_MODE_AUTO);
   p.prompt.n_tokens = 0;
@@ -211,7 +213,8 @@ static void test_prompts(void **state) {
 
 static void test_chats(void **state) {
   (void)state;
-  static const weft_chat_turn turns[][2] = {{{"user", NULL}, {0}}, {{NULL, "x"}, {0}}, {{"narrator", "x"}, {0}}};
+  static const weft_chat_turn turns[][2] = {
+      {{.role = "user"}, {0}}, {{.content = "x"}, {0}}, {{.role = "narrator", .content = "x"}, {0}}};
   static const char *const words[] = {"message 0 lacks", "message 0 lacks", "narrator"};
   for (uint32_t i = 0; i < 3; i++) {
     weft_generate_params p = sound(WEFT_MODE_AUTO);
@@ -225,7 +228,7 @@ static void test_chats(void **state) {
   p.prompt.turns = turns[0];
   p.prompt.n_turns = 0;
   refused(&p, WEFT_E_INVALID, "message");
-  static const weft_chat_turn hello[] = {{"user", "hello"}};
+  static const weft_chat_turn hello[] = {{.role = "user", .content = "hello"}};
   p.prompt.turns = hello;
   p.prompt.n_turns = 1;
   p.model = "ar-base"; /* without a template */

@@ -289,8 +289,8 @@ static uint32_t read_questions(const char *path, uint32_t n, question *out, uint
                     .max_tokens = (uint32_t)json_integer_value(json_object_get(item, "max_tokens"))};
     for (uint32_t i = 0; i < q->n_turns; i++) {
       json_t *m = json_array_get(messages, i);
-      q->turns[i] = (weft_chat_turn){json_string_value(json_object_get(m, "role")),
-                                     json_string_value(json_object_get(m, "content"))};
+      q->turns[i] = (weft_chat_turn){.role = json_string_value(json_object_get(m, "role")),
+                                     .content = json_string_value(json_object_get(m, "content"))};
     }
   }
   (void)fclose(file);

@@ -63,7 +63,7 @@ static const bad_body bad_chats[] = {
     {"{\"messages\":[1]}", 400, "messages[0]", "object"},
     {"{\"messages\":[{\"content\":\"hi\"}]}", 400, "messages[0].role", "string"},
     {"{\"messages\":[{\"role\":\"pirate\",\"content\":\"hi\"}]}", 400, "messages[0].role", "pirate"},
-    {"{\"messages\":[{\"role\":\"tool\",\"content\":\"hi\"}]}", 400, "messages[0].role", "tool calls"},
+    {"{\"messages\":[{\"role\":\"function\",\"content\":\"hi\"}]}", 400, "messages[0].role", "the newer name is tool"},
     {"{\"messages\":[{\"role\":\"user\"}]}", 400, "messages[0].content", "string"},
     {"{\"messages\":[{\"role\":\"user\",\"content\":5}]}", 400, "messages[0].content", "string"},
     {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{"
@@ -71,9 +71,9 @@ static const bad_body bad_chats[] = {
      400, "messages[0].content", "only text"},
     {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"text\":\"x\"}]}]}", 400, "messages[0].content", "type"},
     /* what is not done */
-    {"{" USER ",\"tools\":[{\"type\":\"function\"}]}", 400, "tools", "not supported"},
-    {"{" USER ",\"functions\":[{}]}", 400, "functions", "not supported"},
-    {"{" USER ",\"tool_choice\":\"required\"}", 400, "tool_choice", "not supported"},
+    {"{" USER ",\"tools\":[{\"type\":\"function\"}]}", 400, "tools[0].function", "must be an object"},
+    {"{" USER ",\"functions\":[{}]}", 400, "functions", "tools and tool_choice"},
+    {"{" USER ",\"tool_choice\":\"required\"}", 400, "tool_choice", "declares nothing"},
     {"{" USER ",\"response_format\":{\"type\":\"xml\"}}", 400, "response_format", "xml"},
     {"{" USER ",\"guided_json\":5}", 400, "guided_json", "a JSON schema"},
     {"{" USER ",\"prompt_logprobs\":1}", 400, "prompt_logprobs", "not supported"},

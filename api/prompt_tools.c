@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/prompt_tools.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/json_scan.h"
+#include "base/memory.h"
+
+static weft_status no_memory(weft_error *error) {
+  return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the prompt");
+}
+
+/* A JSON object out of a text that came inside of a string, which nobody has looked at yet. */
+static weft_status read_object(const char *text, uint32_t context, json_t **out, const char *where, weft_error *error) {
+  const weft_json_size limits = weft_json_limits(context);
+  weft_json_size size;
+  json_error_t why;
+  size_t at = 0;
+  const char *what = NULL;
+  *out = NULL;
+  if (text == NULL || text[strspn(text, " \t\r\n")] == 0) {
+    *out = json_object();
+    return *out == NULL ? no_memory(error) : WEFT_OK;
+  }
+  if (!weft_json_scan(text, strlen(text), &limits, &size, &at, &what)) {
+    return weft_fail(error, WEFT_E_TOO_LARGE, "%s has too many %s at byte %zu", where, what, at);
+  }
+  *out = json_loads(text, 0, &why);
+  if (json_is_object(*out)) return WEFT_OK;
+  bool parsed = *out != NULL;
+  json_decref(*out);
+  *out = NULL;
+  return weft_fail(error, WEFT_E_INVALID, "%s must be a JSON object as text%s%.120s", where, parsed ? "" : ": ",
+                   parsed ? "" : why.text);
+}
+
+/* Takes value; false when memory was refused. A NULL text is left out. */
+static bool put_value(json_t *object, const char *name, json_t *value) {
+  return json_object_set_new(object, name, value) == 0;
+}
+
+static bool put_text(json_t *object, const char *name, const char *text) {
+  return text == NULL || put_value(object, name, json_string(text));
+}
+
+/* Takes json; *out is its text. */
+static weft_status write_json(json_t *json, char **out, weft_error *error) {
+  size_t n = json_dumpb(json, NULL, 0, JSON_COMPACT);
+  *out = n == 0 ? NULL : weft_alloc(n + 1, 1);
+  if (*out != NULL) (void)json_dumpb(json, *out, n, JSON_COMPACT);
+  json_decref(json);
+  return *out == NULL ? no_memory(error) : WEFT_OK;
+}
+
+/* ---- declarations ---- */
+
+static weft_status add_tool(json_t *list, const weft_tool *t, uint32_t i, uint32_t context, weft_error *error) {
+  char where[64];
+  json_t *parameters = NULL, *tool = json_object(), *function = json_object();
+  (void)snprintf(where, sizeof where, "the parameters of tools[%u]", i);
+  weft_status status = WEFT_OK;
+  bool done = put_value(tool, "type", json_string("function")) && json_object_set(tool, "function", function) == 0 &&
+              put_text(function, "name", t->name) && put_text(function, "description", t->description);
+  if (t->parameters != NULL) status = read_object(t->parameters, context, &parameters, where, error);
+  if (parameters != NULL) done = put_value(function, "parameters", parameters) && done;
+  json_decref(function);
+  done = json_array_append_new(list, tool) == 0 && done;
+  return status == WEFT_OK && !done ? no_memory(error) : status;
+}
+
+weft_status prompt_tools_json(const weft_prompt *prompt, uint32_t context, char **out, weft_error *error) {
+  *out = NULL;
+  if (prompt->n_tools == 0) return WEFT_OK;
+  json_t *list = json_array();
+  weft_status status = list == NULL ? no_memory(error) : WEFT_OK;
+  for (uint32_t i = 0; i < prompt->n_tools && status == WEFT_OK; i++) {
+    status = add_tool(list, &prompt->tools[i], i, context, error);
+  }
+  if (status == WEFT_OK) return write_json(list, out, error);
+  json_decref(list);
+  return status;
+}
+
+/* ---- turns ---- */
+
+static weft_status add_call(json_t *list, const weft_tool_call *c, uint32_t context, const char *where,
+                            weft_error *error) {
+  json_t *arguments, *call = json_object(), *function = json_object();
+  weft_status status = read_object(c->arguments, context, &arguments, where, error);
+  bool done = put_text(call, "id", c->id) && put_value(call, "type", json_string("function")) &&
+              json_object_set(call, "function", function) == 0 && put_text(function, "name", c->name);
+  if (arguments != NULL) done = put_value(function, "arguments", arguments) && done;
+  json_decref(function);
+  done = json_array_append_new(list, call) == 0 && done;
+  return status == WEFT_OK && !done ? no_memory(error) : status;
+}
+
+static weft_status add_calls(json_t *more, const weft_chat_turn *t, uint32_t turn, uint32_t context,
+                             weft_error *error) {
+  char where[96];
+  json_t *list = json_array();
+  weft_status status = put_value(more, "tool_calls", list) ? WEFT_OK : no_memory(error);
+  for (uint32_t i = 0; i < t->n_calls && status == WEFT_OK; i++) {
+    (void)snprintf(where, sizeof where, "messages[%u].tool_calls[%u].function.arguments", turn, i);
+    status = add_call(list, &t->calls[i], context, where, error);
+  }
+  return status;
+}
+
+/* The name of the last call before the turn that has this id. */
+static const char *called_name(const weft_prompt *prompt, uint32_t turn, const char *id) {
+  for (uint32_t i = turn; i > 0 && id != NULL; i--) {
+    const weft_chat_turn *t = &prompt->turns[i - 1];
+    for (uint32_t k = t->n_calls; k > 0; k--) {
+      if (t->calls[k - 1].id != NULL && strcmp(t->calls[k - 1].id, id) == 0) return t->calls[k - 1].name;
+    }
+  }
+  return NULL;
+}
+
+weft_status prompt_turn_json(const weft_prompt *prompt, uint32_t turn, uint32_t context, char **out,
+                             weft_error *error) {
+  const weft_chat_turn *t = &prompt->turns[turn];
+  const char *name = t->name != NULL ? t->name : called_name(prompt, turn, t->call_id);
+  *out = NULL;
+  if (t->n_calls == 0 && t->call_id == NULL && name == NULL) return WEFT_OK;
+  json_t *more = json_object();
+  bool done = more != NULL && put_text(more, "tool_call_id", t->call_id) && put_text(more, "name", name);
+  weft_status status = done ? WEFT_OK : no_memory(error);
+  if (status == WEFT_OK && t->n_calls > 0) status = add_calls(more, t, turn, context, error);
+  if (status == WEFT_OK) return write_json(more, out, error);
+  json_decref(more);
+  return status;
+}
