@@ -60,20 +60,22 @@ static void need(bool holds, const char *what, const char *text) {
 /* ---- requests ------------------------------------------------------------------------------------------ */
 
 static const weft_chat_turn chats[][3] = {
-    {{"user", "88 - 68 ="}, {NULL, NULL}, {NULL, NULL}},
-    {{"system",
-      "The new rock is near the brown lamp. The fast leaf is near the pink shoe. The soft drum is near the blue "
-      "coat. The soft ball is behind the blue boat. The warm bell is behind the gray cup."},
-     {"user", "Where is the soft ball?"},
-     {NULL, NULL}},
-    {{"system",
-      "The new rock is near the brown lamp. The fast leaf is near the pink shoe. The soft drum is near the blue "
-      "coat. The soft ball is behind the blue boat. The warm bell is behind the gray cup."},
-     {"user", "Make a table: Tom 43 Oslo; Ana 88 Kyiv; Zoe 47 Seoul; Kim 19 Paris"},
-     {NULL, NULL}},
-    {{"user", "List 4 names without Mia."},
-     {"assistant", "Vic Amy Tom Max"},
-     {"user", "Write them backwards, \xC3\xA9t\xC3\xA9 \xE2\x82\xAC."}},
+    {{.role = "user", .content = "88 - 68 ="}, {.role = NULL}, {.role = NULL}},
+    {{.role = "system",
+      .content =
+          "The new rock is near the brown lamp. The fast leaf is near the pink shoe. The soft drum is near the blue "
+          "coat. The soft ball is behind the blue boat. The warm bell is behind the gray cup."},
+     {.role = "user", .content = "Where is the soft ball?"},
+     {.role = NULL}},
+    {{.role = "system",
+      .content =
+          "The new rock is near the brown lamp. The fast leaf is near the pink shoe. The soft drum is near the blue "
+          "coat. The soft ball is behind the blue boat. The warm bell is behind the gray cup."},
+     {.role = "user", .content = "Make a table: Tom 43 Oslo; Ana 88 Kyiv; Zoe 47 Seoul; Kim 19 Paris"},
+     {.role = NULL}},
+    {{.role = "user", .content = "List 4 names without Mia."},
+     {.role = "assistant", .content = "Vic Amy Tom Max"},
+     {.role = "user", .content = "Write them backwards, \xC3\xA9t\xC3\xA9 \xE2\x82\xAC."}},
 };
 static const char *const texts[] = {"The soft ball is behind the blue boat. The soft",
                                     "One two \xE2\x82\xAC three,\n\nfour"};

@@ -600,7 +600,8 @@ static void take_refusal(sim *s, sim_request *r, uint32_t index, uint32_t n, wef
     split(s, r, index, n, line);
     return;
   }
-  if (status != WEFT_E_TOO_LARGE && status != WEFT_E_LIMIT && status != WEFT_E_DEVICE) FAIL(s, "request %u: %s", index, line);
+  if (status != WEFT_E_TOO_LARGE && status != WEFT_E_LIMIT && status != WEFT_E_DEVICE)
+    FAIL(s, "request %u: %s", index, line);
   for (uint32_t i = 0; i < n; i++) r[i].refused = r[i].released = true;
   totals.n_requests += n;
   totals.n_refused += n;
