@@ -63,7 +63,7 @@ static int close_runtime(void **state) {
  * others. */
 static void fill(weft_generate_params *p, uint32_t kind) {
   static const weft_chat_turn turns[] = {
-      {"user", "Make a table: Tom 43 Oslo; Ana 88 Kyiv; Zoe 47 Seoul; Kim 19 Paris; Amy 20 Rome"}};
+      {.role = "user", .content = "Make a table: Tom 43 Oslo; Ana 88 Kyiv; Zoe 47 Seoul; Kim 19 Paris; Amy 20 Rome"}};
   static weft_logit_bias bias[3];
   for (uint32_t i = 0; i < n_markers; i++) bias[i] = (weft_logit_bias){markers[i], i < 2 ? 50.0f : 60.0f};
   weft_generate_defaults(p);
