@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "kernels/cpu/pool.h"
+#include "kernels/cpu/thread_pool.h"
 #include "model/gguf_internal.h"
 
 enum { READER_THREADS = 4, SLICE = 1 << 20, SAMPLES = 256 };
@@ -25,7 +25,7 @@ typedef struct reader_file {
 struct gguf_reader {
   const weft_gguf *gguf;
   reader_file *file; /* [n_parts] */
-  weft_pool *pool;
+  weft_thread_pool *pool;
   weft_error error;
   uint64_t opened_us, n_bytes, n_bytes_direct;
   /* the tensor, and the read that is on */
@@ -78,8 +78,8 @@ weft_status gguf_reader_open(const weft_gguf *gguf, gguf_reader **out, weft_erro
   r->gguf = gguf;
   r->opened_us = weft_clock_us();
   for (uint32_t i = 0; i < gguf->n_parts; i++) r->file[i] = (reader_file){-1, -1};
-  uint32_t n_cores = weft_pool_cores();
-  weft_status status = weft_pool_open(n_cores < READER_THREADS ? n_cores : READER_THREADS, &r->pool, error);
+  uint32_t n_cores = weft_thread_pool_cores();
+  weft_status status = weft_thread_pool_open(n_cores < READER_THREADS ? n_cores : READER_THREADS, &r->pool, error);
   for (uint32_t i = 0; i < gguf->n_parts && status == WEFT_OK; i++)
     status = open_file(&gguf->parts[i], &r->file[i], error);
   if (status != WEFT_OK) {
@@ -102,7 +102,7 @@ void gguf_reader_close(gguf_reader *r) {
     if (r->file[i].direct >= 0) (void)close(r->file[i].direct); /* nothing was written */
     if (r->file[i].plain >= 0) (void)close(r->file[i].plain);
   }
-  if (r->pool != NULL) weft_pool_close(r->pool);
+  if (r->pool != NULL) weft_thread_pool_close(r->pool);
   weft_free(r->file);
   weft_free(r);
 }
@@ -133,7 +133,7 @@ static void read_slice(void *self, uint32_t task, uint32_t thread) {
 
 static int read_all(gguf_reader *r) {
   r->why = 0;
-  weft_pool_run(r->pool, read_slice, r, (uint32_t)((r->end - r->first + SLICE - 1) / SLICE));
+  weft_thread_pool_run(r->pool, read_slice, r, (uint32_t)((r->end - r->first + SLICE - 1) / SLICE));
   return r->why;
 }
 

@@ -13,7 +13,7 @@
  *   softmax(z) per position; positions sorted by H ascending (ties: lower position); rank r is accepted iff the
  *   sum of the strictly lower ranked entropies is <= entropy_bound; accepted positions take D, all others a fresh
  *   uniform token; stop when the argmax canvas equals the last `stability` argmax canvases and mean H < confidence,
- *   or after N steps. The block is the argmax canvas of the last step run. */
+ *   or after N steps. What is committed is the argmax canvas of the last step. */
 #ifndef WEFT_MODEL_SAMPLER_H
 #define WEFT_MODEL_SAMPLER_H
 

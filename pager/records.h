@@ -126,7 +126,7 @@ typedef struct pager_model {
 } pager_model;
 
 typedef struct pager_seq {
-  uint32_t live; /* 0: the slot is free */
+  uint32_t live; /* 0: this record is free */
   uint32_t next_free;
   uint32_t model, owner, retention;
   weft_key128 domain;

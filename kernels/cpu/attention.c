@@ -54,7 +54,7 @@ static uint64_t slot_out_bytes(uint32_t dim) {
 }
 
 uint64_t cpu_attention_scratch(weft_device *device, const weft_attention_args *args) {
-  uint64_t n_threads = weft_pool_size(cpu_pool(device)), n_slots = n_threads * SLOTS_PER_THREAD;
+  uint64_t n_threads = weft_thread_pool_size(cpu_thread_pool(device)), n_slots = n_threads * SLOTS_PER_THREAD;
   return round_up(((uint64_t)args->n_segments + 1) * sizeof(uint32_t)) + round_up(n_slots * sizeof(attention_slot)) +
          round_up(n_threads * sizeof(cpu_chunk *)) + n_slots * slot_out_bytes(args->kv.head_dim) +
          n_threads * chunk_bytes(args->kv.head_dim);
@@ -302,7 +302,7 @@ static void fill_wave(attention_run *run, attention_cursor *cursor) {
   }
 }
 
-static void run_waves(attention_run *run, weft_pool *pool) {
+static void run_waves(attention_run *run, weft_thread_pool *pool) {
   attention_cursor cursor = {.index = 0};
   attention_tile tile;
   attention_state state;
@@ -310,7 +310,7 @@ static void run_waves(attention_run *run, weft_pool *pool) {
   find_tile(run, 0, &cursor.tile);
   cursor.chunk = cursor.tile.begin / WEFT_ATTENTION_CHUNK;
   for (fill_wave(run, &cursor); run->n_wave > 0; fill_wave(run, &cursor)) {
-    weft_pool_run(pool, slot_task, run, run->n_wave);
+    weft_thread_pool_run(pool, slot_task, run, run->n_wave);
     for (uint32_t i = 0; i < run->n_wave; i++) {
       const attention_slot *slot = &run->slot[i];
       if (slot->tile != merging) {
@@ -350,17 +350,17 @@ static double count_products(const weft_attention_args *args) {
 }
 
 weft_status cpu_attention(weft_device *device, const weft_attention_args *args) {
-  weft_pool *pool = cpu_pool(device);
+  weft_thread_pool *pool = cpu_thread_pool(device);
   attention_run run = {.args = args, .code = code_of(device)};
   if (args->n_segments == 0) return WEFT_OK;
-  lay_out(&run, weft_pool_size(pool));
+  lay_out(&run, weft_thread_pool_size(pool));
   count_tiles(&run);
-  if (weft_pool_size(pool) == 1 || count_products(args) < INLINE_PRODUCTS) {
+  if (weft_thread_pool_size(pool) == 1 || count_products(args) < INLINE_PRODUCTS) {
     for (uint32_t task = 0; task < run.n_tiles; task++) tile_task(&run, task, 0);
-  } else if (run.n_tiles < 2 * weft_pool_size(pool)) {
+  } else if (run.n_tiles < 2 * weft_thread_pool_size(pool)) {
     run_waves(&run, pool);
   } else {
-    weft_pool_run(pool, tile_task, &run, run.n_tiles);
+    weft_thread_pool_run(pool, tile_task, &run, run.n_tiles);
   }
   return WEFT_OK;
 }

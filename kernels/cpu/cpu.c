@@ -61,7 +61,7 @@ static weft_status choose_isa(const char *flag, const isa_row **out, weft_error 
 }
 
 static void cpu_close(weft_device *device) {
-  weft_pool_close(cpu_pool(device));
+  weft_thread_pool_close(cpu_thread_pool(device));
   weft_free(device);
 }
 
@@ -116,7 +116,7 @@ weft_status cpu_device_open(const weft_device_config *config, weft_device **out,
   if (status != WEFT_OK) return status;
   cpu_device *cpu = weft_alloc(1, sizeof *cpu);
   if (cpu == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory: the cpu device");
-  status = weft_pool_open(config->n_threads, &cpu->pool, error);
+  status = weft_thread_pool_open(config->n_threads, &cpu->pool, error);
   if (status != WEFT_OK) {
     weft_free(cpu);
     return status;
@@ -127,7 +127,7 @@ weft_status cpu_device_open(const weft_device_config *config, weft_device **out,
   cpu->device.info.backend = "cpu";
   cpu->device.info.isa = isa->name;
   cpu->device.info.products = 8;
-  cpu->device.info.n_threads = weft_pool_size(cpu->pool);
+  cpu->device.info.n_threads = weft_thread_pool_size(cpu->pool);
   host_describe(&cpu->device.info);
   *out = &cpu->device;
   return WEFT_OK;

@@ -8,7 +8,7 @@
 #ifndef WEFT_KERNELS_CPU_CPU_H
 #define WEFT_KERNELS_CPU_CPU_H
 
-#include "kernels/cpu/pool.h"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/device_internal.h"
 
 /* Ascending: each isa includes those before it. avx2 means AVX2 + FMA + F16C; avx512 means F + BW +
@@ -17,12 +17,12 @@ typedef enum cpu_isa { CPU_ISA_PORTABLE = 0, CPU_ISA_AVX2 = 1, CPU_ISA_AVX512 = 
 
 typedef struct cpu_device {
   weft_device device; /* first: a weft_device * is a cpu_device * */
-  weft_pool *pool;
+  weft_thread_pool *pool;
   cpu_isa isa;
   struct cpu_pack_chunk *chunks; /* memory of weights (pack.c); NULL when none is left */
 } cpu_device;
 
-static inline weft_pool *cpu_pool(weft_device *device) {
+static inline weft_thread_pool *cpu_thread_pool(weft_device *device) {
   return ((cpu_device *)(void *)device)->pool;
 }
 static inline cpu_isa cpu_get_isa(const weft_device *device) {

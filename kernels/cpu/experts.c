@@ -56,7 +56,7 @@ static uint32_t at_most(uint32_t n, uint32_t most) {
  * there. */
 static experts_run make_run(weft_device *device, const weft_experts_args *args) {
   experts_run run = {.args = args};
-  uint32_t n_threads = weft_pool_size(cpu_pool(device));
+  uint32_t n_threads = weft_thread_pool_size(cpu_thread_pool(device));
   bool fused = args->gate_up != NULL, any[2] = {false, false};
   run.n_in = args->down->n_out;
   run.n_ff = args->down->n_in;
@@ -263,8 +263,8 @@ static void down_task(void *arg, uint32_t task, uint32_t thread) {
 }
 
 static weft_status run_routed(weft_device *device, const weft_experts_args *args) {
-  weft_pool *pool = cpu_pool(device);
-  uint32_t n_threads = weft_pool_size(pool);
+  weft_thread_pool *pool = cpu_thread_pool(device);
+  uint32_t n_threads = weft_thread_pool_size(pool);
   if ((uint64_t)args->n_rows * args->k > INT32_MAX) return WEFT_E_INVALID; /* slots are 32 bits */
   experts_run run = make_run(device, args);
   run.products = cpu_products_find(cpu_get_isa(device));
@@ -277,16 +277,16 @@ static weft_status run_routed(weft_device *device, const weft_experts_args *args
     if ((uint64_t)args->n_rows * run.n_in <= QUANTISE_INLINE) {
       for (uint32_t task = 0; task < n_tasks; task++) quantise_task(&run, task, 0);
     } else {
-      weft_pool_run(pool, quantise_task, &run, n_tasks);
+      weft_thread_pool_run(pool, quantise_task, &run, n_tasks);
     }
   }
-  if (run.n_touched < run.n_slots) weft_pool_run(pool, gather_task, &run, run.n_touched);
+  if (run.n_touched < run.n_slots) weft_thread_pool_run(pool, gather_task, &run, run.n_touched);
   uint32_t n_blocks = (run.n_ff + FF_BLOCK - 1) / FF_BLOCK;
   run.ff_blocks = at_most(run.n_touched * n_blocks / (n_threads * CPU_TASKS_PER_THREAD), FF_BLOCKS_MAX);
   run.n_ff_tasks = (n_blocks + run.ff_blocks - 1) / run.ff_blocks;
-  weft_pool_run(pool, gate_up_task, &run, run.n_touched * run.n_ff_tasks);
+  weft_thread_pool_run(pool, gate_up_task, &run, run.n_touched * run.n_ff_tasks);
   uint32_t n_panels = cpu_panel_count(run.n_in);
-  weft_pool_run(pool, down_task, &run, (n_panels + run.column_panels - 1) / run.column_panels);
+  weft_thread_pool_run(pool, down_task, &run, (n_panels + run.column_panels - 1) / run.column_panels);
   return WEFT_OK;
 }
 

@@ -71,7 +71,7 @@ static head_run make_run(weft_device *device, const weft_head_stats_args *args, 
   run.chunks = (cpu_head_chunk *)(void *)take_scratch(&run, scratch,
                                                       (uint64_t)run.n_chunks * args->n_rows * sizeof(cpu_head_chunk));
   run.own_bytes = cpu_round_64(run.row_bytes) + (uint64_t)run.logit_rows * WEFT_VOCAB_CHUNK * sizeof(float);
-  run.own = take_scratch(&run, scratch, run.own_bytes * weft_pool_size(cpu_pool(device)));
+  run.own = take_scratch(&run, scratch, run.own_bytes * weft_thread_pool_size(cpu_thread_pool(device)));
   if (!run.any_soft) return run;
   run.soft = (cpu_soft_run){
       .fns = cpu_soft_find(isa, weight->type),
@@ -252,21 +252,21 @@ static void join_task(void *arg, uint32_t r, uint32_t thread) {
 }
 
 weft_status cpu_head_stats(weft_device *device, const weft_head_stats_args *args) {
-  weft_pool *pool = cpu_pool(device);
+  weft_thread_pool *pool = cpu_thread_pool(device);
   head_run run = make_run(device, args, args->scratch);
   const cpu_pack_rows rows = {run.products, args->h, args->h_stride, args->weight->n_in, run.quantised, run.groups};
   cpu_rows_pack_all(pool, &rows, args->n_rows);
   if (!run.any_soft) {
-    weft_pool_run(pool, chunk_task, &run, run.n_chunks);
+    weft_thread_pool_run(pool, chunk_task, &run, run.n_chunks);
   } else {
     cpu_soft_begin(&run.soft);
     for (run.chunk = 0; run.chunk < run.n_chunks; run.chunk++) {
-      weft_pool_run(pool, panels_task, &run, (chunk_panels(&run, run.chunk) + SOFT_PANELS - 1) / SOFT_PANELS);
-      weft_pool_run(pool, rows_task, &run, (args->n_rows + SOFT_TASK_ROWS - 1) / SOFT_TASK_ROWS);
+      weft_thread_pool_run(pool, panels_task, &run, (chunk_panels(&run, run.chunk) + SOFT_PANELS - 1) / SOFT_PANELS);
+      weft_thread_pool_run(pool, rows_task, &run, (args->n_rows + SOFT_TASK_ROWS - 1) / SOFT_TASK_ROWS);
     }
     cpu_soft_end(&run.soft, args->soft_scale);
   }
-  weft_pool_run(pool, join_task, &run, args->n_rows);
+  weft_thread_pool_run(pool, join_task, &run, args->n_rows);
   return WEFT_OK;
 }
 
@@ -303,13 +303,14 @@ static void cap_task(void *arg, uint32_t r, uint32_t thread) {
 }
 
 weft_status cpu_head_rows(weft_device *device, const weft_head_rows_args *args) {
-  weft_pool *pool = cpu_pool(device);
+  weft_thread_pool *pool = cpu_thread_pool(device);
   cpu_isa isa = cpu_get_isa(device);
   rows_run run = {args, cpu_products_find(isa), cpu_head_find(isa), args->scratch};
   bool quantised = cpu_is_quantised(args->weight->type);
   const cpu_pack_rows rows = {run.products, args->h, args->h_stride, args->weight->n_in, quantised, args->scratch};
   cpu_rows_pack_all(pool, &rows, args->n_rows);
-  weft_pool_run(pool, product_task, &run, (cpu_panel_count(args->weight->n_out) + HEAD_PANELS - 1) / HEAD_PANELS);
-  weft_pool_run(pool, cap_task, &run, args->n_rows);
+  weft_thread_pool_run(pool, product_task, &run,
+                       (cpu_panel_count(args->weight->n_out) + HEAD_PANELS - 1) / HEAD_PANELS);
+  weft_thread_pool_run(pool, cap_task, &run, args->n_rows);
   return WEFT_OK;
 }

@@ -180,13 +180,13 @@ static void add_task(void *arg, uint32_t task, uint32_t thread) {
 }
 
 weft_status cpu_soft(weft_device *device, const weft_soft_args *args) {
-  weft_pool *pool = cpu_pool(device);
+  weft_thread_pool *pool = cpu_thread_pool(device);
   soft_call call = make_call(device, args, args->scratch);
   uint32_t n_vocab = args->weight->n_out;
   cpu_soft_begin(&call.run);
   for (call.chunk = 0; call.chunk < cpu_chunk_count(n_vocab); call.chunk++) {
-    weft_pool_run(pool, widen_task, &call, cpu_panel_count(cpu_chunk_tokens(n_vocab, call.chunk)));
-    weft_pool_run(pool, add_task, &call, (args->n_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK);
+    weft_thread_pool_run(pool, widen_task, &call, cpu_panel_count(cpu_chunk_tokens(n_vocab, call.chunk)));
+    weft_thread_pool_run(pool, add_task, &call, (args->n_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK);
   }
   cpu_soft_end(&call.run, args->scale);
   return WEFT_OK;

@@ -71,13 +71,13 @@ static void pack_task(void *arg, uint32_t task, uint32_t thread) {
   cpu_rows_pack(&call->rows, first, n);
 }
 
-void cpu_rows_pack_all(weft_pool *pool, const cpu_pack_rows *rows, uint32_t n_rows) {
+void cpu_rows_pack_all(weft_thread_pool *pool, const cpu_pack_rows *rows, uint32_t n_rows) {
   pack_call call = {*rows, n_rows};
   uint32_t n_tasks = (n_rows + CPU_GROUP - 1) / CPU_GROUP;
   if ((uint64_t)n_rows * rows->n_in <= PACK_INLINE) {
     for (uint32_t task = 0; task < n_tasks; task++) pack_task(&call, task, 0);
   } else {
-    weft_pool_run(pool, pack_task, &call, n_tasks);
+    weft_thread_pool_run(pool, pack_task, &call, n_tasks);
   }
 }
 
@@ -162,7 +162,7 @@ static void matmul_task(void *arg, uint32_t task, uint32_t thread) {
 }
 
 weft_status cpu_matmul(weft_device *device, const weft_matmul_args *args) {
-  weft_pool *pool = cpu_pool(device);
+  weft_thread_pool *pool = cpu_thread_pool(device);
   const matmul_plan plan = make_plan(args);
   matmul_run run = {.args = args, .products = cpu_products_find(cpu_get_isa(device))};
   uint32_t n_panels = 0;
@@ -174,7 +174,7 @@ weft_status cpu_matmul(weft_device *device, const weft_matmul_args *args) {
     run.groups[q] = groups;
   }
   for (uint32_t w = 0; w < args->n_weights; w++) n_panels += cpu_panel_count(args->weight[w]->n_out);
-  run.panels_per_task = n_panels / (weft_pool_size(pool) * CPU_TASKS_PER_THREAD);
+  run.panels_per_task = n_panels / (weft_thread_pool_size(pool) * CPU_TASKS_PER_THREAD);
   if (run.panels_per_task < 1) run.panels_per_task = 1;
   if (run.panels_per_task > PANELS_PER_TASK) run.panels_per_task = PANELS_PER_TASK;
   for (uint32_t w = 0; w < args->n_weights; w++) {
@@ -183,7 +183,7 @@ weft_status cpu_matmul(weft_device *device, const weft_matmul_args *args) {
     run.n_parts_all += run.n_parts[w];
   }
   uint32_t n_blocks = (args->n_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
-  weft_pool_run(pool, matmul_task, &run, n_blocks * run.n_parts_all);
+  weft_thread_pool_run(pool, matmul_task, &run, n_blocks * run.n_parts_all);
   if (args->activation == 0) return WEFT_OK;
   const weft_gate_args gate = parts_matmul_gate(args);
   return cpu_gate(device, &gate);

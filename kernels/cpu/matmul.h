@@ -144,7 +144,7 @@ typedef struct cpu_pack_rows {
 } cpu_pack_rows;
 void cpu_rows_pack(const cpu_pack_rows *rows, uint32_t first, uint32_t n);
 /* All rows [0, n_rows), over the pool when that is worth it. */
-void cpu_rows_pack_all(weft_pool *pool, const cpu_pack_rows *rows, uint32_t n_rows);
+void cpu_rows_pack_all(weft_thread_pool *pool, const cpu_pack_rows *rows, uint32_t n_rows);
 
 /* Panels [panel, panel + n_panels) of a matrix; the caller adds x, y, y_stride and n_rows. */
 cpu_tile cpu_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel, uint32_t n_panels);

@@ -545,7 +545,7 @@ weft_status cpu_pack(weft_device *device, weft_weight *weight, const void *file_
     return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory: %llu bytes for a weight", (unsigned long long)n_bytes);
   }
   run.file = file_bytes;
-  weft_pool_run(cpu_pool(device), pack_task, &run, (uint32_t)n_tasks);
+  weft_thread_pool_run(cpu_thread_pool(device), pack_task, &run, (uint32_t)n_tasks);
   weight->type = run.info->type;
   weight->layout = CPU_LAYOUT_PANELS;
   weight->data = run.data;
@@ -561,7 +561,7 @@ weft_status cpu_unpack(weft_device *device, const weft_weight *weight, void *fil
   if (weight->layout != CPU_LAYOUT_PANELS) return WEFT_E_INVALID;
   pack_run run = make_run(weight);
   run.unpacked = file_bytes;
-  weft_pool_run(cpu_pool(device), unpack_task, &run, run.n_panels * weight->n_mats);
+  weft_thread_pool_run(cpu_thread_pool(device), unpack_task, &run, run.n_panels * weight->n_mats);
   return WEFT_OK;
 }
 

@@ -31,13 +31,13 @@ static void run_task(void *arg, uint32_t task, uint32_t thread) {
 }
 
 void cpu_for_rows(weft_device *device, uint32_t n_rows, uint64_t row_cost, cpu_rows_fn fn, void *arg) {
-  weft_pool *pool = cpu_pool(device);
-  if (weft_pool_size(pool) == 1 || n_rows < 2 || n_rows * row_cost < ROWS_INLINE_COST) {
+  weft_thread_pool *pool = cpu_thread_pool(device);
+  if (weft_thread_pool_size(pool) == 1 || n_rows < 2 || n_rows * row_cost < ROWS_INLINE_COST) {
     fn(arg, 0, n_rows);
     return;
   }
   rows_run run = {.fn = fn, .arg = arg, .n_rows = n_rows};
-  run.n_tasks = weft_pool_size(pool) * ROWS_TASKS_PER_THREAD;
+  run.n_tasks = weft_thread_pool_size(pool) * ROWS_TASKS_PER_THREAD;
   if (run.n_tasks > n_rows) run.n_tasks = n_rows;
-  weft_pool_run(pool, run_task, &run, run.n_tasks);
+  weft_thread_pool_run(pool, run_task, &run, run.n_tasks);
 }

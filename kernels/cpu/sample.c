@@ -20,7 +20,7 @@ typedef struct sample_run {
 
 /* Of a thread: counts of tokens, then candidates. */
 uint64_t cpu_sample_scratch(weft_device *device, const weft_sample_args *args) {
-  return weft_pool_size(cpu_pool(device)) * (uint64_t)args->n_vocab * sizeof(ranked);
+  return weft_thread_pool_size(cpu_thread_pool(device)) * (uint64_t)args->n_vocab * sizeof(ranked);
 }
 
 /* ---- logits as they are asked for ---- */
@@ -171,6 +171,6 @@ static void row_task(void *arg, uint32_t r, uint32_t thread) {
 
 weft_status cpu_sample(weft_device *device, const weft_sample_args *args) {
   sample_run run = {args, (uint64_t)args->n_vocab * sizeof(ranked)};
-  weft_pool_run(cpu_pool(device), row_task, &run, args->n_rows);
+  weft_thread_pool_run(cpu_thread_pool(device), row_task, &run, args->n_rows);
   return WEFT_OK;
 }

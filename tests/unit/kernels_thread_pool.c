@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "base/memory.h"
-#include "kernels/cpu/pool.h"
+#include "kernels/cpu/thread_pool.h"
 
 enum { TASKS_MAX = 1000, THREADS_MAX = 16 };
 
@@ -38,11 +38,11 @@ static void count(void *arg, uint32_t task, uint32_t thread) {
   atomic_store(&t->busy[thread], 0);
 }
 
-static void check_run(weft_pool *pool, uint32_t n_tasks) {
+static void check_run(weft_thread_pool *pool, uint32_t n_tasks) {
   static tally t;
   memset(&t, 0, sizeof t);
-  t.n_threads = weft_pool_size(pool);
-  weft_pool_run(pool, count, &t, n_tasks);
+  t.n_threads = weft_thread_pool_size(pool);
+  weft_thread_pool_run(pool, count, &t, n_tasks);
   assert_int_equal(atomic_load(&t.n_wrong), 0);
   for (uint32_t i = 0; i < TASKS_MAX; i++) assert_int_equal(atomic_load(&t.ran[i]), i < n_tasks ? 1 : 0);
 }
@@ -50,12 +50,12 @@ static void check_run(weft_pool *pool, uint32_t n_tasks) {
 static void test_every_task_once(void **state) {
   (void)state;
   for (uint32_t n_threads = 1; n_threads <= 5; n_threads++) {
-    weft_pool *pool = NULL;
-    assert_int_equal(weft_pool_open(n_threads, &pool, NULL), WEFT_OK);
-    assert_int_equal(weft_pool_size(pool), n_threads);
+    weft_thread_pool *pool = NULL;
+    assert_int_equal(weft_thread_pool_open(n_threads, &pool, NULL), WEFT_OK);
+    assert_int_equal(weft_thread_pool_size(pool), n_threads);
     for (uint32_t i = 0; i < 300; i++) check_run(pool, i % 37);
     check_run(pool, TASKS_MAX);
-    weft_pool_close(pool);
+    weft_thread_pool_close(pool);
   }
 }
 
@@ -124,10 +124,10 @@ static uint64_t wait_for_sleep(const workers *w) {
  * that does not sleep, or wakes by itself more often than the pause below is long, never comes out of here. */
 static void test_sleeps_and_wakes(void **state) {
   (void)state;
-  weft_pool *pool = NULL;
+  weft_thread_pool *pool = NULL;
   long before[THREADS_MAX];
   uint32_t n_before = list_threads(before);
-  assert_int_equal(weft_pool_open(4, &pool, NULL), WEFT_OK);
+  assert_int_equal(weft_thread_pool_open(4, &pool, NULL), WEFT_OK);
   const workers w = list_workers(before, n_before);
   assert_int_equal(w.n, 3);
   for (uint32_t i = 0; i < 20; i++) {
@@ -140,7 +140,7 @@ static void test_sleeps_and_wakes(void **state) {
     (void)usleep(100000);
     second = wait_for_sleep(&w);
   } while (second != first);
-  weft_pool_close(pool);
+  weft_thread_pool_close(pool);
 }
 
 typedef struct chain {
@@ -155,20 +155,20 @@ static void add(void *arg, uint32_t task, uint32_t thread) {
 
 static void test_runs_see_each_other(void **state) {
   (void)state;
-  weft_pool *pool = NULL;
+  weft_thread_pool *pool = NULL;
   chain c = {{0}};
-  assert_int_equal(weft_pool_open(3, &pool, NULL), WEFT_OK);
-  for (uint32_t i = 0; i < 20000; i++) weft_pool_run(pool, add, &c, 5);
+  assert_int_equal(weft_thread_pool_open(3, &pool, NULL), WEFT_OK);
+  for (uint32_t i = 0; i < 20000; i++) weft_thread_pool_run(pool, add, &c, 5);
   for (uint32_t i = 0; i < 5; i++) assert_int_equal(c.sum[i], 20000u * (i + 1));
-  weft_pool_close(pool);
+  weft_thread_pool_close(pool);
 }
 
 static void test_refused_memory(void **state) {
   (void)state;
-  weft_pool *pool = NULL;
+  weft_thread_pool *pool = NULL;
   weft_error error = {{0}};
   (void)weft_memory_fail_at(1);
-  weft_status status = weft_pool_open(2, &pool, &error);
+  weft_status status = weft_thread_pool_open(2, &pool, &error);
   (void)weft_memory_fail_at(0);
   assert_int_equal(status, WEFT_E_NO_MEMORY);
   assert_null(pool);

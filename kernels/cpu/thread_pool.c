@@ -7,7 +7,7 @@
  * fields before it takes a ticket: a ticket that was taken proves that the fields were those of its run. A worker that
  * wakes late still holds an old ticket, cannot change it, and takes no part. The caller waits until n_done counts all
  * tasks; workers wait for the number of the run to change. Both spin first, then sleep on a futex. */
-#include "kernels/cpu/pool.h"
+#include "kernels/cpu/thread_pool.h"
 
 #include <errno.h>
 #include <linux/futex.h>
@@ -31,13 +31,13 @@ static const uint64_t POOL_CLOSED = UINT32_MAX; /* as next task: none is left */
 
 typedef struct pool_worker {
   pthread_t thread;
-  struct weft_pool *pool;
+  struct weft_thread_pool *pool;
   uint32_t index; /* 1 ... */
 } pool_worker;
 
-struct weft_pool {
+struct weft_thread_pool {
   /* Read by all, written once per run. */
-  _Alignas(POOL_LINE) _Atomic(weft_pool_fn) fn;
+  _Alignas(POOL_LINE) _Atomic(weft_thread_pool_fn) fn;
   _Atomic(void *) arg;
   _Atomic uint32_t n_tasks;
   _Atomic uint32_t run; /* workers sleep on it */
@@ -47,7 +47,7 @@ struct weft_pool {
   _Atomic bool caller_sleeps;
   _Alignas(POOL_LINE) _Atomic uint32_t n_sleeping;
   uint32_t n_started; /* workers */
-  pool_worker worker[WEFT_POOL_THREADS_MAX];
+  pool_worker worker[WEFT_THREAD_POOL_MAX];
 };
 
 static void pause_a_little(void) {
@@ -67,10 +67,10 @@ static void futex_wake(_Atomic uint32_t *word, uint32_t n) {
 }
 
 /* Takes tasks of the run that is on until none is left. */
-static void take_tasks(weft_pool *pool, uint32_t thread) {
+static void take_tasks(weft_thread_pool *pool, uint32_t thread) {
   uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
   for (;;) {
-    weft_pool_fn fn = atomic_load_explicit(&pool->fn, memory_order_acquire);
+    weft_thread_pool_fn fn = atomic_load_explicit(&pool->fn, memory_order_acquire);
     void *arg = atomic_load_explicit(&pool->arg, memory_order_acquire);
     uint32_t n_tasks = atomic_load_explicit(&pool->n_tasks, memory_order_acquire);
     uint32_t task = (uint32_t)ticket;
@@ -86,7 +86,7 @@ static void take_tasks(weft_pool *pool, uint32_t thread) {
   }
 }
 
-static void worker_wait(weft_pool *pool, uint32_t seen) {
+static void worker_wait(weft_thread_pool *pool, uint32_t seen) {
   for (uint32_t i = 0; i < POOL_SPINS; i++) {
     if (atomic_load_explicit(&pool->run, memory_order_acquire) != seen) return;
     pause_a_little();
@@ -98,7 +98,7 @@ static void worker_wait(weft_pool *pool, uint32_t seen) {
 
 static void *worker_main(void *arg) {
   pool_worker *worker = arg;
-  weft_pool *pool = worker->pool;
+  weft_thread_pool *pool = worker->pool;
   uint32_t seen = 0;
   while (!atomic_load(&pool->closing)) {
     take_tasks(pool, worker->index);
@@ -108,7 +108,7 @@ static void *worker_main(void *arg) {
   return NULL;
 }
 
-static void caller_wait(weft_pool *pool, uint32_t n_tasks) {
+static void caller_wait(weft_thread_pool *pool, uint32_t n_tasks) {
   for (uint32_t i = 0; i < POOL_SPINS; i++) {
     if (atomic_load_explicit(&pool->n_done, memory_order_acquire) == n_tasks) return;
     pause_a_little();
@@ -122,7 +122,7 @@ static void caller_wait(weft_pool *pool, uint32_t n_tasks) {
   atomic_store(&pool->caller_sleeps, false);
 }
 
-static void start_run(weft_pool *pool, weft_pool_fn fn, void *arg, uint32_t n_tasks) {
+static void start_run(weft_thread_pool *pool, weft_thread_pool_fn fn, void *arg, uint32_t n_tasks) {
   uint32_t run = atomic_load_explicit(&pool->run, memory_order_relaxed) + 1;
   atomic_store(&pool->ticket, (uint64_t)run << 32 | POOL_CLOSED);
   atomic_store_explicit(&pool->fn, fn, memory_order_release);
@@ -134,7 +134,7 @@ static void start_run(weft_pool *pool, weft_pool_fn fn, void *arg, uint32_t n_ta
   if (atomic_load(&pool->n_sleeping) > 0) futex_wake(&pool->run, pool->n_started);
 }
 
-void weft_pool_run(weft_pool *pool, weft_pool_fn fn, void *arg, uint32_t n_tasks) {
+void weft_thread_pool_run(weft_thread_pool *pool, weft_thread_pool_fn fn, void *arg, uint32_t n_tasks) {
   if (n_tasks <= 1 || pool->n_started == 0) {
     for (uint32_t task = 0; task < n_tasks; task++) fn(arg, task, 0);
     return;
@@ -144,13 +144,13 @@ void weft_pool_run(weft_pool *pool, weft_pool_fn fn, void *arg, uint32_t n_tasks
   caller_wait(pool, n_tasks);
 }
 
-uint32_t weft_pool_size(const weft_pool *pool) {
+uint32_t weft_thread_pool_size(const weft_thread_pool *pool) {
   return pool->n_started + 1;
 }
 
 /* ---- opening and closing ---- */
 
-uint32_t weft_pool_cores(void) {
+uint32_t weft_thread_pool_cores(void) {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) {
     int n = CPU_COUNT(&set);
@@ -175,11 +175,11 @@ static void pin_worker(const pool_worker *worker) {
   }
 }
 
-weft_status weft_pool_open(uint32_t n_threads, weft_pool **out, weft_error *error) {
-  uint32_t n_cores = weft_pool_cores();
+weft_status weft_thread_pool_open(uint32_t n_threads, weft_thread_pool **out, weft_error *error) {
+  uint32_t n_cores = weft_thread_pool_cores();
   if (n_threads == 0) n_threads = n_cores;
-  if (n_threads > WEFT_POOL_THREADS_MAX) n_threads = WEFT_POOL_THREADS_MAX;
-  weft_pool *pool = weft_alloc_aligned(sizeof *pool, POOL_LINE);
+  if (n_threads > WEFT_THREAD_POOL_MAX) n_threads = WEFT_THREAD_POOL_MAX;
+  weft_thread_pool *pool = weft_alloc_aligned(sizeof *pool, POOL_LINE);
   if (pool == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory: the thread pool");
   memset(pool, 0, sizeof *pool);
   for (uint32_t i = 1; i < n_threads; i++) {
@@ -187,7 +187,7 @@ weft_status weft_pool_open(uint32_t n_threads, weft_pool **out, weft_error *erro
     *worker = (pool_worker){.pool = pool, .index = i};
     int refused = pthread_create(&worker->thread, NULL, worker_main, worker);
     if (refused != 0) {
-      weft_pool_close(pool);
+      weft_thread_pool_close(pool);
       return weft_fail(error, WEFT_E_NO_MEMORY, "thread %u of %u was refused: %s", i + 1, n_threads, strerror(refused));
     }
     pool->n_started += 1;
@@ -197,7 +197,7 @@ weft_status weft_pool_open(uint32_t n_threads, weft_pool **out, weft_error *erro
   return WEFT_OK;
 }
 
-void weft_pool_close(weft_pool *pool) {
+void weft_thread_pool_close(weft_thread_pool *pool) {
   if (pool == NULL) return;
   atomic_store(&pool->closing, true);
   start_run(pool, NULL, NULL, 0);
