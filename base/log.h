@@ -24,7 +24,7 @@ typedef enum weft_log_level {
 
 void weft_log_set_level(weft_log_level level);
 void weft_log(weft_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Lines that nobody took, since the process began. */
+/* Lines that were dropped since the process began. */
 uint64_t weft_log_dropped(void);
 
 #ifdef __cplusplus

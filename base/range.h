@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A number that somebody outside sets: its default, its least and its greatest value. The ranges of sampling are
+/* A number that a user sets: its default, its least and its greatest value. The ranges of sampling are
  * written once, in base/sampling.h; the table of options, the HTTP dialects and the check of submit read them. */
 #ifndef WEFT_BASE_RANGE_H
 #define WEFT_BASE_RANGE_H

@@ -3,9 +3,9 @@
  *
  * Law: what is rendered is the text of tokenizer.chat_template, or of a template given in its place, by model/jinja.h.
  * A prompt is made of pieces: special tokens, which stand for bytes that the template wrote (or the server's own word
- * for a role), and text, which may come from anybody and is encoded so that no special token is found in it. Prompts of
- * ordinary text have exactly the tokens that the reference gets by printing the template and encoding the result; text
- * of a request that spells special tokens stays text, in whatever field it came. */
+ * for a role), and text, which may come from any client and is encoded so that no special token is found in it.
+ * Prompts of ordinary text have exactly the tokens that the reference gets by printing the template and encoding the
+ * result; text of a request that spells special tokens stays text, in whatever field it came. */
 #ifndef WEFT_MODEL_CHAT_H
 #define WEFT_MODEL_CHAT_H
 

@@ -8,9 +8,9 @@
  * A search ends at the first line without overflow, so an entry can be erased without leaving a tombstone.
  *
  * The hash takes a secret that the pager draws when it opens. Tokens come from users: with a hash that they can
- * compute, one tenant could choose prompts whose nodes crowd a few lines, and every search whose hash falls
- * among those lines, whoever's it is, would read thousands of lines. The secret never leaves the process; the journal
- * has names of its own. */
+ * compute, one tenant could choose prompts whose nodes crowd a few lines, and every search of any tenant whose hash
+ * falls among those lines would read thousands of lines. pager_secret_draw makes the secret. The secret never leaves
+ * the process; the journal has names of its own. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -570,7 +570,7 @@ static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS,
     out->logit = bad ? 0.0f : __ldcg(&logits[token]);
     if (row.cell >= 0) a.op.cells[row.cell] = (int32_t)token;
   }
-  cluster.sync(); /* nobody leaves while others look into its memory */
+  cluster.sync(); /* no block leaves while others read its memory */
 }
 
 uint64_t cuda_sample_scratch(weft_device *device, const weft_sample_args *args) {
