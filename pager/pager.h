@@ -111,7 +111,7 @@ typedef struct weft_admit {
   uint32_t n_prompt; /* <= n_tokens: where the prompt ends, so that windowed groups keep the blocks for a hit there */
   uint32_t
       n_public;   /* <= n_tokens: tokens[0, n_public) begin a public prefix; in whole largest blocks they are shared */
-  uint32_t owner; /* who pays, < WEFT_OWNERS_MAX */
+  uint32_t owner; /* the owner who pays, < WEFT_OWNERS_MAX */
   uint32_t retention;      /* 0 .. WEFT_RETENTION_MAX: how long the blocks stay CACHED, compared with other blocks */
   uint32_t n_keep_rows;    /* this many tokens at the end are computed even if they are cached: 1 for an autoregressive
                             request, which needs the logits of the last row; 0 for a canvas request, which needs none */

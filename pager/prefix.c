@@ -311,8 +311,8 @@ static void match_nodes(weft_pager *pager, uint32_t root, const int32_t *tokens,
 
 /* How many adjacent blocks of one group, up to the one that ends at the present node, can be had from each tier. */
 typedef struct group_run {
-  uint32_t reach[PAGER_NOWHERE]; /* from the pool; from the pool or host memory; ... or the file */
-  uint32_t promised;             /* ... or are promised */
+  uint32_t reach[PAGER_NOWHERE]; /* from the pool; the pool or host memory; these or the file */
+  uint32_t promised;             /* the same, promised blocks included */
 } group_run;
 
 /* Moves the ends of the match to `position`, if every group can serve a hit that ends there: from the pool, from the
