@@ -67,7 +67,7 @@ static size_t put_head(char *line, weft_log_level level) {
   return n + (size_t)snprintf(line + n, HEAD_BYTES - n, ".%03dZ %s: ", (int)(now.tv_nsec / 1000000), names[level]);
 }
 
-/* Under the lock. False: it would have had to wait, or nobody will ever take it. */
+/* Under the lock. False: writing would have had to wait, or the reader of the pipe is gone. */
 static bool write_line(weft_log_level level, const char *text) {
   char line[LINE_BYTES + 1];
   size_t n = put_clean(line, put_head(line, level), text);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: one sink for the process; lines go to standard error as `weft: TIME LEVEL: text`, TIME in UTC to the millisecond.
- * Libraries log only what an operator can act on; results never go here. The level is set once at start by the program.
+/* Law: one sink for the process; lines go to standard error as `weft: TIME LEVEL: text`, TIME in UTC to the
+ * millisecond. Libraries log only what an operator can act on; results never go here. The level is set once at start
+ * by the program.
  *
- * A line is one line whatever its text holds: control characters and bytes that are no UTF-8 are written as \xNN, so that
- * nothing a client sent can begin a line of its own or reach the operator's terminal. Nobody waits for a log that nobody
- * reads: a line that a full pipe cannot take is dropped and counted, and the next one that gets through says how many. */
+ * A line is one line whatever its text holds: control characters and bytes that are no UTF-8 are written as \xNN, so
+ * that nothing a client sent can begin a line of its own or reach the operator's terminal. No thread waits for the
+ * log: a line that a full pipe cannot take is dropped and counted, and the next one that gets through says how many. */
 #ifndef WEFT_BASE_LOG_H
 #define WEFT_BASE_LOG_H
 
@@ -23,7 +24,7 @@ typedef enum weft_log_level {
 
 void weft_log_set_level(weft_log_level level);
 void weft_log(weft_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Lines that nobody took, since the process began. */
+/* Lines that were dropped since the process began. */
 uint64_t weft_log_dropped(void);
 
 #ifdef __cplusplus

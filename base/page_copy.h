@@ -2,8 +2,9 @@
 /* A copy of one whole page between the tiers that keep pages: the pool, host memory behind it, and a file behind that.
  * The pager decides on copies, a batch carries them, and the store of keys and values performs them.
  *
- * Law: copies between pool and host memory run in the device's order, before the rows of the batch that brings them. The
- * last two kinds, between host memory and file, are called moves: they may take any time, and their end is reported. */
+ * Law: copies between pool and host memory run in the device's order, before the rows of the batch that brings them.
+ * The last two kinds, between host memory and file, are called moves: they may take any time, and their end is
+ * reported. */
 #ifndef WEFT_BASE_PAGE_COPY_H
 #define WEFT_BASE_PAGE_COPY_H
 

@@ -2,12 +2,12 @@
 /* The entropy-bound rule of a denoise step, computed where the statistics are: which positions of a canvas keep the
  * token that was drawn, which get a fresh random one, and whether the canvas is done.
  *
- * Law: positions are taken in the order of their entropy, the lower position first where entropies are equal. A position
- * is accepted when the f32 sum of the entropies up to and including its own, minus its own, is at most entropy_bound. The
- * canvas is done when its argmax tokens equal those of the last `stability` steps and its mean entropy is below
- * confidence, or when no step is left. Sums are of f32, one after the other, so every backend gives the same bits. A slot
- * keeps its canvas between steps. A step after the canvas is done is void and changes nothing, until a step 0 begins the
- * next canvas. */
+ * Law: positions are taken in the order of their entropy, the lower position first where entropies are equal. A
+ * position is accepted when the f32 sum of the entropies up to and including its own, minus its own, is at most
+ * entropy_bound. The canvas is done when its argmax tokens equal those of the last `stability` steps and its mean
+ * entropy is below confidence, or when no step is left. Sums are of f32, one after the other, so every backend gives
+ * the same bits. A slot keeps its canvas between steps. A step after the canvas is done is void and changes nothing,
+ * until a step 0 begins the next canvas. */
 #ifndef WEFT_KERNELS_CANVAS_H
 #define WEFT_KERNELS_CANVAS_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The lists of groups of weights that the IQ types choose from.
  *
- * Law: the numbers are part of the file format. An entry holds the places of its weights' magnitudes in a short list, the
- * first weight in the lowest bits: IQ2 and IQ1 eight places of two bits (8, 25, 43; -1, 0, 1), IQ3 four places of four
- * bits (4, 12, .. 52, 62; 1, 3, .. 15). IQ1_M uses the list of IQ1_S. */
+ * Law: the numbers are part of the file format. An entry holds the places of its weights' magnitudes in a short list,
+ * the first weight in the lowest bits: IQ2 and IQ1 eight places of two bits (8, 25, 43; -1, 0, 1), IQ3 four places of
+ * four bits (4, 12, .. 52, 62; 1, 3, .. 15). IQ1_M uses the list of IQ1_S. */
 #ifndef WEFT_KERNELS_CODEBOOKS_H
 #define WEFT_KERNELS_CODEBOOKS_H
 

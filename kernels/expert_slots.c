@@ -61,7 +61,7 @@ static weft_status fetch_kept(expert_slots *s, uint32_t i, uint32_t *out) {
   while (s->slot[k].in_use) k = (k + 1) % EXPERT_SLOTS;
   s->next = (k + 1) % EXPERT_SLOTS;
   weft_status status = WEFT_OK;
-  /* who read the slot is not known: then nothing before this point may still run */
+  /* which product read the slot is not known, so nothing before this point may still run */
   if (!s->slot[k].released) status = s->calls->record(s->self, free_event(k), EXPERT_STREAM_MAIN);
   if (status == WEFT_OK) status = s->calls->wait(s->self, free_event(k), EXPERT_STREAM_COPY);
   if (status == WEFT_OK) status = s->calls->copy(s->self, k, s->kept[i].data, s->kept[i].n_bytes);

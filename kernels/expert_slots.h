@@ -49,8 +49,8 @@ typedef struct expert_slots {
 void expert_slots_open(expert_slots *slots, const expert_slots_calls *calls, void *self);
 /* Adds a weight behind the others. TOO_LARGE: there are EXPERT_SLOTS_KEPT_MAX. */
 weft_status expert_slots_keep(expert_slots *slots, void *data, uint64_t n_bytes);
-/* False: nobody keeps it. The slots are empty afterwards; the main stream must have run to its end before any of their
- * memory is used otherwise. */
+/* Takes a weight out again. False: it is not kept. The slots are empty afterwards; the main stream must have run to
+ * its end before any of their memory is used otherwise. */
 bool expert_slots_forget(expert_slots *slots, const void *data);
 /* WEFT_OK and *slot EXPERT_SLOTS: data is no kept weight. Otherwise the main stream may read it in that slot until
  * expert_slots_done. At most EXPERT_SLOTS weights between two calls of done. */

@@ -29,8 +29,8 @@ extern "C" {
  * Ids from WEFT_TYPE_ID_HELD on are no file types: they exist on devices only.
  *   H4_x  per 32 inputs:  two f16 scales (of sixteen each), then nibbles as in Q4_0
  *   S4_x  per 256:        f32 d, sixteen signed bytes of scales, then eight times sixteen bytes of nibbles as in Q4_0
- *   S3_x  per 256:        the same with codes of three bits: sixty-four bytes of the lower two (of each 32 inputs, input
- *                         i is in byte i % 8 at bit 2 (i / 8)), then the third bits of each 32 in a word
+ *   S3_x  per 256:        the same with codes of three bits: sixty-four bytes of the lower two (of each 32 inputs,
+ *                         input i is in byte i % 8 at bit 2 (i / 8)), then the third bits of each 32 in a word
  * and value = (d * scale) * values[code]. */
 #define WEFT_STORED_TYPE_MAP(X)          \
   X(F32, 0, 1, 4, F32, NULL)             \

@@ -233,7 +233,8 @@ static void repack_tq2_0(const uint8_t *b, uint8_t *held) {
   memcpy(held + 82, b + 64, 2);
 }
 
-/* Five numbers share a byte as a fraction of 243: multiplying by a power of three and by three again brings digit n up. */
+/* Five numbers share a byte as a fraction of 243: multiplying by a power of three and by three again brings digit n
+ * up. */
 static void repack_tq1_0(const uint8_t *b, uint8_t *held) {
   static const uint8_t power[5] = {1, 3, 9, 27, 81};
   uint8_t code[SUPER];

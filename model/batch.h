@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* One step as flat arrays: the contract between the scheduler, which fills it, and a runner, which computes it.
+/* One step as flat arrays: the contract between the scheduler, which fills it, and a runner, which computes it
+ * (llama.cpp: llama_batch).
  *
- * Law. A batch belongs to one model; one without rows only brings its copies. Segments are lists of new rows on
- * top of kv_len valid keys:
- *   causal segments first (prefill chunks, decode rows, canvas commits), rows [0, n_causal)
- *   canvas segments after them (denoise steps), rows [n_causal, n_rows)
- * A causal segment's rows write their keys and values through kv_slot before any segment attends, so the commit
- * of one canvas, or the last chunk of a prompt, and the first denoise step of the next canvas of the same request
- * may share one batch. Rows of one segment have consecutive positions kv_len, kv_len + 1, ...
- * The host may be one step behind: token_source says where a segment's tokens come from when the host does not
- * know them yet. Everything is read during submit; the arrays may be reused afterwards. */
+ * Law. A batch belongs to one model; a batch without rows only carries page copies. A segment is a run of new rows of
+ * one request on top of kv_len valid keys:
+ *   causal segments come first (prefill chunks, decode rows, canvas commits), rows [0, n_causal)
+ *   canvas segments come after them (denoise steps), rows [n_causal, n_rows)
+ * The rows of a causal segment write their keys and values through kv_slot before any segment attends, so the commit
+ * of one canvas, or the last chunk of a prompt, and the first denoise step of the next canvas of the same request may
+ * share one batch. Rows of one segment have consecutive positions kv_len, kv_len + 1, ... The host may be one step
+ * behind: token_source says where the tokens of a segment come from when the host does not know them yet. The
+ * scheduler owns all arrays; everything is read during submit, and the arrays may be reused afterwards. */
 #ifndef WEFT_MODEL_BATCH_H
 #define WEFT_MODEL_BATCH_H
 
@@ -26,7 +27,7 @@ extern "C" {
 
 typedef enum weft_token_source {
   WEFT_TOKENS_HOST = 0,    /* batch.token[] */
-  WEFT_TOKENS_SAMPLED = 1, /* the slot's last sampled token (one row) */
+  WEFT_TOKENS_SAMPLED = 1, /* the token that was sampled last in the slot; one row */
   WEFT_TOKENS_CANVAS = 2,  /* the slot's canvas; at step 0 fresh random tokens */
   WEFT_TOKENS_ARGMAX = 3   /* the argmax canvas of the slot's last denoise step (a commit) */
 } weft_token_source;
@@ -48,11 +49,11 @@ typedef struct weft_segment {
   uint32_t step;  /* canvas segments: denoise step of this canvas, from 0 */
 } weft_segment;
 
-/* A copy to or from the file that ended, or one to the host that could not be made. */
+/* How a page copy ended: one to or from the file, or one to host memory that could not be made. */
 typedef struct weft_copy_end {
   weft_page_copy copy;
   bool ok;
-  uint64_t us; /* how long a copy to or from the file took, once it was its turn */
+  uint64_t us; /* how long a copy to or from the file took, without the time that it waited for its turn */
 } weft_copy_end;
 
 typedef struct weft_batch {
@@ -96,10 +97,10 @@ typedef struct weft_slot_params {
 
 typedef struct weft_segment_result {
   uint32_t segment;     /* index in the batch */
-  bool is_void;         /* the slot's canvas was done before this step: nothing of it counts */
-  bool bad;             /* a logit was not finite: the request must end with an error */
+  bool is_void;         /* the slot's canvas was done before this step, so the step has no effect */
+  bool bad;             /* a logit was NaN or infinite; apply.c ends the request with an error */
   weft_sampled sampled; /* output TOKEN */
-  bool complete;        /* output TOKEN: with it the answer is complete, and its grammar lets nothing follow */
+  bool complete;        /* output TOKEN: the answer is complete with this token, since its grammar lets none follow */
   /* output CANVAS; arrays of canvas length, valid until the next collect */
   bool done;    /* no further step: stopped, or out of steps */
   bool stopped; /* stable and confident */

@@ -3,9 +3,9 @@
  *
  * Law: what is rendered is the text of tokenizer.chat_template, or of a template given in its place, by model/jinja.h.
  * A prompt is made of pieces: special tokens, which stand for bytes that the template wrote (or the server's own word
- * for a role), and text, which may come from anybody and is encoded so that no special token is found in it. Prompts of
- * ordinary text have exactly the tokens that the reference gets by printing the template and encoding the result; text
- * of a request that spells special tokens stays text, in whatever field it came. */
+ * for a role), and text, which may come from any client and is encoded so that no special token is found in it.
+ * Prompts of ordinary text have exactly the tokens that the reference gets by printing the template and encoding the
+ * result; text of a request that spells special tokens stays text, in whatever field it came. */
 #ifndef WEFT_MODEL_CHAT_H
 #define WEFT_MODEL_CHAT_H
 
@@ -59,8 +59,8 @@ weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenize
                            const char *name, weft_chat **out, weft_error *error);
 void weft_chat_close(weft_chat *chat); /* NULL is fine */
 
-/* The prompt as pieces; close with weft_chat_pieces_close. INVALID: no messages, a role that is not ours, or a
- * conversation that the template refuses. TOO_LARGE: the template takes too long or too much memory over it. */
+/* The prompt as pieces; close with weft_chat_pieces_close. INVALID: no messages, a role that is not in the list of
+ * roles, or a conversation that the template refuses. TOO_LARGE: rendering takes too many steps or too much memory. */
 weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
                             const weft_chat_options *options, weft_chat_pieces *out, weft_error *error);
 void weft_chat_pieces_close(weft_chat_pieces *pieces);
@@ -71,9 +71,9 @@ weft_status weft_chat_render(const weft_chat *chat, const weft_chat_message *mes
 /* Whether a prompt of these tokens leaves the model inside its thinking. */
 bool weft_chat_starts_thinking(const weft_chat *chat, const int32_t *tokens, uint32_t n);
 
-/* The answer's stream, parted. Markers and the name of a Gemma channel are hidden; newlines next to
- * markers are hidden too, except with WEFT_DETOK_WHOLE_TOKENS, where what is given equals the
- * tokens but for markers and names. */
+/* The stream of an answer, split into thinking and answer. Markers and the name of a Gemma channel are hidden;
+ * newlines next to markers are hidden too, except with WEFT_DETOK_WHOLE_TOKENS, where what is given equals the tokens
+ * but for markers and names. */
 typedef struct weft_chat_stream {
   const weft_chat *chat; /* NULL: everything is answer */
   weft_detok detok;
@@ -92,15 +92,15 @@ typedef void (*weft_chat_take)(void *self, const char *text, size_t n, bool thin
 void weft_chat_stream_open(weft_chat_stream *stream, const weft_chat *chat, const weft_tokenizer *tokenizer,
                            unsigned detok_flags, bool starts_thinking);
 void weft_chat_stream_close(weft_chat_stream *stream);
-/* Takes one token; appends what became certain to out and says which of the two it is: one call
- * gives text of one kind. *n_ids (may be NULL) as in weft_detok_push. */
+/* Takes one token; appends the text that became certain to out and says whether it is thinking or answer: one call
+ * gives text of one of the two. *n_ids (may be NULL) as in weft_detok_push. */
 weft_status weft_chat_stream_push(weft_chat_stream *stream, int32_t id, weft_text *out, bool *thinking,
                                   uint32_t *n_ids);
 /* Takes at once all memory that feed will need. From then on text is given as soon as it is certain, also with
  * WEFT_DETOK_WHOLE_TOKENS, and it is the same text. */
 weft_status weft_chat_stream_reserve(weft_chat_stream *stream);
-/* push to a function, a stretch at a time. After reserve it takes no memory, and INVALID (an id outside the vocabulary)
- * is its only failure. */
+/* The same as push, but each piece of text is given to a function. After reserve it takes no memory, and INVALID (an
+ * id outside the vocabulary) is its only failure. */
 weft_status weft_chat_stream_feed(weft_chat_stream *stream, int32_t id, weft_chat_take take, void *self);
 weft_status weft_chat_stream_flush(weft_chat_stream *stream, weft_text *out, bool *thinking, uint32_t *n_ids);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: private to model/chat*.c and their tests. How answers are parted is read off the template's text once, at open. */
+/* Law: private to model/chat*.c and their tests. How thinking and answer are told apart is
+ * read off the template's text once, at open. */
 #ifndef WEFT_MODEL_CHAT_INTERNAL_H
 #define WEFT_MODEL_CHAT_INTERNAL_H
 

@@ -3,10 +3,10 @@
  *
  * Law: the same tokens run on both. Every op of ref gets the inputs that the device's op had, as the device computed
  * them (keys and values of pages excepted), so an op that differs is where the fault lies. An output row may be off by
- * `tolerance` times the root of its mean square. Then each row's statistics are held against the device's own logits
+ * `tolerance` times the root of its mean square. Then each row's statistics are compared with the device's own logits
  * on the host: the largest logit's token, the token drawn, the entropy, and per pass the soft embedding of one row.
- * ref is slow, so its work can be bounded: products with weights (matmul, experts, head_rows, soft) are then computed for
- * some of their rows, by the same share in every op, but for one row of each at least. */
+ * ref is slow, so its work can be bounded: products with weights (matmul, experts, head_rows, soft) are then computed
+ * for some of their rows, by the same share in every op, but for one row of each at least. */
 #ifndef WEFT_MODEL_CHECK_H
 #define WEFT_MODEL_CHECK_H
 
@@ -37,7 +37,7 @@ typedef struct weft_check_report {
   bool agrees;
   uint32_t n_ops, n_rows;            /* compared: ops, rows of statistics */
   uint64_t product_rows, rows_taken; /* of products: rows in all, rows that ref computed */
-  /* The first that differs, or where it came closest. layer: UINT32_MAX after the last one. */
+  /* The first op that differs, or the one that came closest to it. layer: UINT32_MAX for ops after the last layer. */
   char op[24];
   uint32_t layer, index; /* index: which op of that layer, from 0 */
   uint32_t row;

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* What an answer may be: a JSON schema, any JSON object, a regular expression, one of several texts, or a grammar in
- * GBNF, compiled to an automaton over the tokens of one vocabulary.
+/* Formats of answers: a JSON schema, any JSON object, a regular expression, one of several texts, or a grammar in GBNF
+ * (llama.cpp), compiled to an automaton over the tokens of one vocabulary.
  *
  * Law.
- *   An answer that takes only tokens which the mask allows is, when it ends, a text of the grammar. With n tokens left the
- *   mask allows only tokens after which the answer can be completed in n - 1 more, so it always is complete in time if it
- *   began with at least weft_grammar_shortest tokens.
- *   The mask depends on the grammar, the vocabulary, the tokens taken and the tokens left, on nothing else: an answer is
- *   the same in any batch and after preemption.
- *   Compiling is bounded in steps, states, nodes and bytes, whatever the input; what is too large or not understood is
- *   refused with a line that names it. A mask and a token taken need no memory beyond the scratch.
- *   What a JSON schema says of types, properties, items, numbers and lengths holds for every answer; where a keyword would
- *   allow more than is written here (a number of 400 digits, properties in another order), answers are a part of what is
- *   allowed.
+ *   - An answer that takes only tokens which the mask allows is, when it ends, a text of the grammar. With n tokens
+ *     left the mask allows only tokens after which the answer can be completed in n - 1 more, so an answer that begins
+ *     with at least weft_grammar_shortest tokens left is always completed in time.
+ *   - The mask depends on the grammar, the vocabulary, the tokens taken and the tokens left, and on nothing else: an
+ *     answer is the same in any batch and after preemption.
+ *   - Compiling is bounded in steps, states, nodes and bytes, whatever the input; what is too large or not
+ *     understood is refused with a line that names it. A mask and a token taken need no memory beyond the scratch.
+ *   - What a JSON schema says of types, properties, items, numbers and lengths holds for every answer. Where a
+ *     keyword would allow more than is generated here (a number of 400 digits, properties in another order), answers
+ *     are a part of what is allowed.
  *
  * How. A grammar becomes rules, a rule a deterministic automaton whose edges are bytes or calls of rules; a counted
  * repetition is one state with a count. An answer's place is a set of configurations, each a state, its count and a
  * stack of where to return to. Which tokens a state allows is found by a walk of the vocabulary's tree. As in XGrammar
  * (Dong et al., arXiv 2411.15100), the tokens of a state are split into those that are decided by the state alone,
- * which are found once, when the grammar is compiled, and those that leave its rule, which are looked at with the stack
- * in hand. */
+ * which are found once, when the grammar is compiled, and those that leave its rule, which are looked at with the
+ * stack in hand. */
 #ifndef WEFT_MODEL_GRAMMAR_H
 #define WEFT_MODEL_GRAMMAR_H
 

@@ -69,7 +69,7 @@ static weft_status tabulate_states(tabulation *t, weft_grammar_scratch *w, weft_
     walk_push(w, 0, (weft_matcher_config){.state = i});
     t->n_tokens = t->n_ends = t->after = 0;
     g->cost += walk_trie(w, 0, w->n_configs, note_node, t);
-    g->cost += w->n_done / 16; /* a visit costs about as much as so many items */
+    g->cost += w->n_done / 16; /* a visit costs about as much as 16 items */
     if (g->cost > (uint64_t)GRAMMAR_STEPS_MAX + GRAMMAR_VISITS_MAX) {
       return weft_fail(error, WEFT_E_TOO_LARGE,
                        "the grammar is too large: finding the tokens that its %u states allow takes too many steps",
@@ -113,7 +113,8 @@ static void mark_token(uint32_t *mask, uint32_t token) {
   mask[token / 32] |= 1u << token % 32;
 }
 
-/* Whoever wrote the grammar may not hold up those who are in the same step: a part of what is allowed does. */
+/* A grammar must not delay the other requests of a step: a mask that took too much work is left with the allowed
+ * tokens that it has found so far. */
 static bool has_enough(const marking *m) {
   return m->any && m->w->n_done > WALK_MASK_MAX;
 }

@@ -22,7 +22,8 @@ weft_status hyper_check_head_dim(const model_keys *keys, const char *name, uint3
 weft_status hyper_check_same(const model_keys *keys, const char *name, uint32_t wanted);
 /* head_count, and head_count_kv of each layer; without that key every head has keys of its own, if it is optional. */
 weft_status hyper_read_heads(const model_keys *keys, model_hyper *hyper, bool kv_is_optional);
-/* The experts' keys, width_or their width where the key is missing (0: it is needed); a layer with a router is routed, and experts without a router are a broken file. */
+/* The experts' keys, width_or their width where the key is missing (0: it is needed); a layer with a router is routed,
+ * and experts without a router are a broken file. */
 weft_status hyper_read_experts(const model_keys *keys, model_hyper *hyper, uint32_t width_or);
 /* feed_forward_length of each layer. */
 weft_status hyper_read_ff(const model_keys *keys, model_hyper *hyper);

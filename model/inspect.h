@@ -3,7 +3,7 @@
  *
  * Law: no weight is loaded. A file whose architecture or keys are refused is still described; the
  * refusal is then part of the description. Text of the file is shown with escapes, long values are
- * cut with their length told. */
+ * cut, and their length is printed. */
 #ifndef WEFT_MODEL_INSPECT_H
 #define WEFT_MODEL_INSPECT_H
 

@@ -7,7 +7,7 @@
  *
  * Every byte of the output is marked: 1 when it was written in the template (or is a word that the context calls the
  * server's own), 0 for all else: text of the request and whatever is computed, such as numbers, dates and the
- * punctuation of JSON. A mark travels with its byte through every operator, filter, test and method. So whoever encodes
+ * punctuation of JSON. A mark travels with its byte through every operator, filter, test and method. So the encoder of
  * the output can let only marked bytes become control tokens, and text of a user never becomes one.
  *
  * What prints here prints the same as with Python's jinja2 in the environment that model makers test their templates in

@@ -217,7 +217,8 @@ FILTER(filter_tojson) {
   return jinja_buffer_value(run, out);
 }
 
-/* transformers has no such filter, some templates want one: arguments of a tool call that came as text, as a mapping. */
+/* transformers has no such filter, but some templates want one: it turns the arguments of a tool call, which came as
+ * text, into a mapping. */
 FILTER(filter_from_json) {
   (void)args;
   json_error_t why;

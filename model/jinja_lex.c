@@ -94,7 +94,8 @@ static int hex_value(char c) {
   return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The character of an escape \x41, \u0041, \U00000041 or \101; *from is behind the backslash and moves behind it all. */
+/* The character of an escape \x41, \u0041, \U00000041 or \101; *from is behind the backslash and is moved
+ * behind the escape. */
 static bool numeric_escape(lexer *x, const char **from, const char *end, uint32_t *c) {
   char kind = **from;
   size_t digits = kind == 'x' ? 2 : kind == 'u' ? 4 : kind == 'U' ? 8 : 0;

@@ -110,7 +110,7 @@ jinja_string jinja_part(const jinja_string *s, size_t from, size_t to) {
 }
 
 /* A string that ends where its buffer ends grows in place, so that a text put together piece by piece costs no more
- * than its length. Nobody sees the difference: the bytes that others see stay. */
+ * than its length. Values that share the buffer see no difference, since their bytes stay. */
 jinja_value jinja_concat(jinja_run *run, const jinja_string *a, const jinja_string *b) {
   jinja_buffer *buffer = a->buffer;
   if (b->n == 0) return jinja_string_value(run, *a);

@@ -3,7 +3,8 @@
  *
  * Law: the tree is finite and its nodes lie in the template's arena; its depth is bounded by what the parser allows to
  * nest and to follow in a row. Names of filters and tests are looked up here, so that a template that opens has all of
- * them. The parser's first failure stays; after it every function returns quickly and what it returns is of no meaning. */
+ * them. The parser's first failure stays; after it every function returns quickly and what it returns is of no
+ * meaning. */
 #ifndef WEFT_MODEL_JINJA_SYNTAX_H
 #define WEFT_MODEL_JINJA_SYNTAX_H
 

@@ -190,7 +190,7 @@ bool jinja_is_space(uint32_t code_point); /* as Python's strip and split see it 
 uint32_t jinja_upper(uint32_t code_point);
 uint32_t jinja_lower(uint32_t code_point);
 int64_t jinja_string_length(jinja_run *run, const jinja_string *s); /* in characters */
-/* The byte where the character k begins; s->n when there are not so many. */
+/* The byte where character k begins; s->n when there are fewer characters. */
 size_t jinja_string_offset(const jinja_string *s, size_t k);
 /* Without characters of set at the ends; set NULL: white space. */
 jinja_string jinja_strip(const jinja_string *s, const jinja_string *set, bool left, bool right);

@@ -37,17 +37,17 @@ typedef struct weft_kv_file_config {
 
 /* Errors name the file: IO (it exists, it cannot be made, there is no room for it), NO_MEMORY. */
 weft_status weft_kv_file_open(const weft_kv_file_config *config, weft_kv_file **out, weft_error *error);
-/* Waits for the move that is being made; those behind it are not. NULL is fine. */
+/* Waits for the move that is being made; moves behind it are dropped. NULL is fine. */
 void weft_kv_file_close(weft_kv_file *file);
 
 /* ---- one thread, the engine's ---- */
 
-/* WEFT_HOST_TO_FILE or WEFT_FILE_TO_HOST; it may begin when weft_kv_file_start says so. */
+/* Adds a move, WEFT_HOST_TO_FILE or WEFT_FILE_TO_HOST; it begins after weft_kv_file_start allows it. */
 void weft_kv_file_add(weft_kv_file *file, const weft_page_copy *move);
 uint64_t weft_kv_file_n_added(const weft_kv_file *file);
 /* The first n_added moves may begin: what fills and reads their slots of host memory has run. With lost they fail. */
 void weft_kv_file_start(weft_kv_file *file, uint64_t n_added, bool lost);
-/* Moves that ended and were not told yet: how many, at most max. */
+/* Copies out the moves that ended since the last call, at most max; returns how many. */
 uint32_t weft_kv_file_ended(weft_kv_file *file, weft_copy_end *out, uint32_t max);
 
 /* ---- any thread ---- */

@@ -2,9 +2,10 @@
 /* How a model's keys and values are cut into pages.
  *
  * Law: layers with equal bytes per token and equal retention form classes; a class is cut into groups of
- * layers_per_group layers; one block of a group is block_tokens positions of its layers and fills one page. All
- * groups of all models that share a pool use pages of the same size; what a group does not fill is padding, counted
- * and kept least. A layer that reads the keys of an earlier one costs nothing: its place is that layer's. Inside a page, layer l of the group starts at l * layer_bytes: K, then V (kernels/ops.h). */
+ * layers_per_group layers; one block of a group is block_tokens positions of its layers and fills one page. All groups
+ * of all models that share a pool use pages of the same size; what a group does not fill is padding, counted and kept
+ * least. A layer that reads the keys of an earlier one costs nothing: its place is that layer's. Inside a page, layer
+ * l of the group starts at l * layer_bytes: K, then V (kernels/ops.h). */
 #ifndef WEFT_MODEL_KV_LAYOUT_H
 #define WEFT_MODEL_KV_LAYOUT_H
 

@@ -35,8 +35,8 @@ weft_status weft_kv_store_add_host(weft_kv_store *store, uint32_t n_host, weft_e
 /* Makes the file of config->n_slots slots. Of config it takes path, n_slots, moves_max and io; the rest are the store's
  * own. Called once, after weft_kv_store_add_host; does nothing for 0 slots. */
 weft_status weft_kv_store_add_file(weft_kv_store *store, const weft_kv_file_config *config, weft_error *error);
-/* Performs the copies of a batch, in order. Those of the file wait for weft_kv_store_ran. Returns in *n_moves how many
- * of them there were so far. */
+/* Performs the copies of a batch, in order. Copies to and from the file wait for weft_kv_store_ran. *n_moves: how many
+ * such copies there were so far. */
 weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_page_copy *copy, uint32_t n, uint64_t *n_moves);
 /* The device has done the batch whose copy gave n_moves, or (lost) will never do it. */
 void weft_kv_store_ran(const weft_kv_store *store, uint64_t n_moves, bool lost);

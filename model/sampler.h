@@ -27,15 +27,16 @@
 extern "C" {
 #endif
 
-/* What an answer may be, compiled (model/grammar.h): shared, counted by references, and never changed. Any thread. */
+/* The compiled format of an answer (model/grammar.h): shared, counted by references, and never changed. Any thread. */
 typedef struct weft_grammar weft_grammar;
 weft_grammar *weft_grammar_ref(weft_grammar *grammar);       /* NULL is fine */
 void weft_grammar_unref(weft_grammar *grammar);              /* NULL is fine */
 uint32_t weft_grammar_shortest(const weft_grammar *grammar); /* tokens of the shortest completion */
 
-/* Nothing is cut off, penalised or reported: no default of any option, those are in the table of options. */
+/* The values of a sampler that changes nothing: nothing is cut off, penalised or reported. They are no defaults of
+ * requests, which stand in base/sampling.h. */
 weft_sampling weft_sampling_neutral(void);
-/* What a model of canvases has whose file names none of these numbers. */
+/* What a model with a canvas has for the numbers that its file does not name. */
 weft_entropy_bound weft_entropy_bound_default(void);
 /* One line names the first field out of range. */
 weft_status weft_sampling_check(const weft_sampling *sampling, uint32_t n_vocab, weft_error *error);
@@ -57,9 +58,9 @@ typedef struct weft_sampled {
   weft_logprob top[WEFT_TOP_LOGPROBS_MAX];
 } weft_sampled;
 
-/* ask: what the device is asked for, for the token at this absolute position: all fields but history, bias_at, cell and
- * pending. forgets: how many of the first tokens of a history no penalty looks at; UINT32_MAX: no penalty looks at any.
- * take: the device's result as a sampled token. */
+/* ask: fills what the device is asked for, for the token at this absolute position: all fields but history, bias_at,
+ * cell and pending. forgets: how many tokens at the beginning of a history no penalty looks at; UINT32_MAX: no penalty
+ * looks at any token. take: turns the device's result into a sampled token. */
 struct weft_sample_row;
 struct weft_sample_result;
 void weft_sampling_ask(const weft_sampling *sampling, uint64_t position, struct weft_sample_row *row);

@@ -6,7 +6,7 @@
  * sorted by their bytes: those of node i are token[first[i]] .. token[first[i] + n of them - 1], and those of it and
  * all nodes below it are token[first[i]] .. token[first[end[i]] - 1]. Control tokens, unknown ones, ends of a
  * generation, markers of a chat and tokens that print nothing have no node: an answer that is held to a grammar never
- * has them, ends apart. Tokens that are part of a character are nodes like any other. */
+ * has them, except the end of a generation. Tokens that are part of a character are nodes like any other. */
 #ifndef WEFT_MODEL_TOKEN_TRIE_H
 #define WEFT_MODEL_TOKEN_TRIE_H
 

@@ -47,9 +47,9 @@ static bool is_word(weft_bytes text, const char *word) {
   return text.n == strlen(word) && memcmp(text.data, word, text.n) == 0;
 }
 
-/* A file may call its tokenizer llama (SentencePiece, by scores) and name a pre-tokenizer too, which only tokenizers with
- * merges have. Ollama's files of Gemma 4 do: their merges are right and their scores are no scores, so the pre-tokenizer
- * is what holds. Nobody is known to write another pair, so nobody knows which of the two would hold. */
+/* A file may call its tokenizer llama (SentencePiece, by scores) and name a pre-tokenizer too, which only tokenizers
+ * with merges have. Ollama's files of Gemma 4 do: their merges are right and their scores are no scores, so the
+ * pre-tokenizer is what holds. No other pair is known, so for any other it is not known which of the two would hold. */
 static weft_status settle_llama(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
   weft_bytes pre = {NULL, 0};
   char shown[GGUF_SHOWN];
@@ -161,8 +161,8 @@ static weft_status read_types(weft_tokenizer *t, const weft_gguf *gguf, weft_err
   return WEFT_OK;
 }
 
-/* Files made from a tokenizer.json alone type the byte tokens as normal ones. Where all 256 are there and none is typed as
- * a byte, that is what they are: else text outside of the vocabulary would become the unknown token. */
+/* Files made from a tokenizer.json alone type the byte tokens as normal ones. Where all 256 are there and none is
+ * typed as a byte, that is what they are: else text outside of the vocabulary would become the unknown token. */
 static void retype_bytes(weft_tokenizer *t) {
   uint32_t id[256], n = 0;
   char text[8];

@@ -43,8 +43,8 @@ typedef struct weft_tokens {
 weft_status weft_tokens_push(weft_tokens *tokens, int32_t id);
 void weft_tokens_free(weft_tokens *tokens);
 
-/* Copies what it needs: the gguf may be closed afterwards. UNSUPPORTED: a model or pre-tokenizer
- * that is not ours; FORMAT: arrays that do not fit together; NOT_FOUND: the file has no vocabulary.
+/* Copies what it needs: the gguf may be closed afterwards. UNSUPPORTED: a tokenizer model or pre-tokenizer
+ * that is not implemented; FORMAT: arrays that do not fit together; NOT_FOUND: the file has no vocabulary.
  * One line each. */
 weft_status weft_tokenizer_open(const weft_gguf *gguf, weft_tokenizer **out, weft_error *error);
 void weft_tokenizer_close(weft_tokenizer *tokenizer); /* NULL is fine */

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* The journal: numbered events that say which blocks are in the prefix index and in which tier.
  *
- * Law. Whoever reads all events knows exactly which blocks can be found. Event number n is kept until event n +
- * capacity overwrites it. Writing never waits for a reader, and a reader that fell behind learns how many events it
- * missed.
+ * Law. A reader of all events knows exactly which blocks can be found. Event number n is kept until event n + capacity
+ * overwrites it. Writing never waits for a reader, and a reader that fell behind learns how many events it missed.
  *
- * Names. An event names a block by a hash that anybody can compute who knows the fingerprint of the model, the domain
- * and the tokens, so that a router can compare it with a prompt. It has nothing to do with the hash of the prefix
- * index, which is secret. All numbers are little-endian:
+ * Names. An event names a block by a hash that every program can compute that knows the fingerprint of the model, the
+ * domain and the tokens, so that a router can compare it with a prompt. It has nothing to do with the hash of the
+ * prefix index, which is secret. All numbers are little-endian:
  *   root of a domain   XXH3-128 of (the fingerprint or, behind a public prefix, the name of its last block; the domain)
  *   base block         XXH3-128 of (the name before it; its tokens as int32). A base block has as many tokens as the
  *                      smallest block of any model; a larger block has the name of its last base block
  *
- * Who reads it: the tests, whose model of the pager knows from the journal alone what must be found; and a publisher of
- * cache events for routers, once the server has one. Until then the engine opens its pager without a journal: events
- * that nobody reads would cost a hash per block. */
+ * Who reads it: the tests, whose model of the pager knows from the journal alone what must be found; and a publisher
+ * of cache events for routers, once the server has one. Until then the engine opens its pager without a journal:
+ * events that are not read would cost a hash for each block. */
 #ifndef WEFT_PAGER_JOURNAL_H
 #define WEFT_PAGER_JOURNAL_H
 

@@ -15,12 +15,12 @@
  *
  * Lower tiers. Behind the pool there may be n_host_pages slots of host memory, which take the content of evicted pages
  * that is worth keeping, and behind those n_file_pages slots of a file, which take what the host's slots let go. The
- * pager moves no bytes. It emits copies in the order in which somebody else must run them.
+ * pager moves no bytes. It emits copies in the order in which they must run; model/kv_store runs them.
  *
  * Payment. Every PINNED page is paid for by exactly one owner (a tenant), and counts against the limit of that owner
  * only. The operator pays for the blocks of public prefixes. Any other block is paid for by the owner of the sequence
  * that first held it: the one that computed it, or that found it CACHED; owners that come to share it pay nothing. The
- * payer stays the same until nobody holds the block, even if the payer's own sequence ends earlier (which can only
+ * payer stays the same until no sequence holds the block, even if the payer's own sequence ends earlier (which can only
  * happen where owners share a domain), with one exception: what the operator comes to hold, the operator pays for. A
  * CACHED page counts against no limit; statistics show it with the owner who paid last.
  *
@@ -89,9 +89,10 @@ typedef struct weft_pager_config {
   const weft_pager_model *model; /* [n_models], copied */
   uint32_t journal_capacity;     /* events that the journal keeps (journal.h), a power of two; 0: there is no journal */
   bool no_prefix_cache;          /* nothing is published and nothing is found */
-  uint64_t hash_seed; /* seeds the hash of the prefix index. 0, as a server wants it: the system draws a secret,
-                                     so that nobody can choose tokens that slow down the searches of others. Tests give
-                                     a number. No result depends on the seed, only the time that searches take */
+  /* Seeds the hash of the prefix index. 0, as a server needs it: the system draws a secret (pager_secret_draw in
+   * prefix.c), so that no client can choose tokens that slow down the searches of others. Tests give a number. No result
+   * depends on the seed, only the time that searches take. */
+  uint64_t hash_seed;
 } weft_pager_config;
 
 typedef struct weft_pager weft_pager;
@@ -110,11 +111,11 @@ typedef struct weft_admit {
   uint32_t n_prompt; /* <= n_tokens: where the prompt ends, so that windowed groups keep the blocks for a hit there */
   uint32_t
       n_public;   /* <= n_tokens: tokens[0, n_public) begin a public prefix; in whole largest blocks they are shared */
-  uint32_t owner; /* who pays, < WEFT_OWNERS_MAX */
+  uint32_t owner; /* the owner who pays, < WEFT_OWNERS_MAX */
   uint32_t retention;      /* 0 .. WEFT_RETENTION_MAX: how long the blocks stay CACHED, compared with other blocks */
   uint32_t n_keep_rows;    /* this many tokens at the end are computed even if they are cached: 1 for an autoregressive
                             request, which needs the logits of the last row; 0 for a canvas request, which needs none */
-  bool no_cache;           /* finds nothing, publishes nothing and waits for nobody */
+  bool no_cache;           /* finds nothing, publishes nothing and waits for no sequence */
   bool follow_none;        /* compute what another sequence is computing now instead of waiting for it */
   uint32_t n_cached_least; /* refuse with NOT_FOUND unless at least this many tokens are cached */
 
@@ -206,7 +207,7 @@ uint32_t weft_pager_copies_max(const weft_pager *pager);    /* the most copies t
 uint32_t weft_pager_moves_waiting(const weft_pager *pager); /* how many of the waiting copies are moves */
 
 /* The copy to this host slot failed: the prefix index forgets the content, nothing else changes. To be called before
- * the next admit. A slot is never read before its copy was taken, so nobody has used the content yet. */
+ * the next admit. A slot is never read before its copy was taken, so the content has not been used yet. */
 void weft_pager_spill_lost(weft_pager *pager, uint32_t host_slot);
 /* A move ended. Not ok: the prefix index forgets the content. */
 void weft_pager_moved(weft_pager *pager, const weft_page_copy *move, bool ok);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the pager offer each other. Its tests may look inside; nobody else includes this header. */
+/* What the files of the pager offer each other. Only its files and tests include this header. */
 #ifndef WEFT_PAGER_INTERNAL_H
 #define WEFT_PAGER_INTERNAL_H
 
@@ -17,11 +17,11 @@ static inline bool pager_copy_fills_page(uint32_t kind) {
 
 /* A page where the free list is empty: one that was never used, or one that is evicted for it. */
 weft_page pager_page_find(weft_pager *pager);
-/* A published page that nobody holds any more becomes CACHED: in the COLD list if `list` says so and page.keep is not
- * set, else in the WARM list of its node's worth. */
+/* A published page that no sequence holds any more becomes CACHED: in the COLD list if `list` says so and page.keep is
+ * not set, else in the WARM list of its node's worth. */
 void pager_page_cache(weft_pager *pager, weft_page page, pager_list list);
 
-/* A page that nobody holds and no node names becomes FREE. */
+/* A page that no sequence holds and no node names becomes FREE. */
 static inline void pager_page_free(weft_pager *pager, weft_page page) {
   if (pager->page[page].copy) pager_copies_cancel(pager, page);
   pager->page[page] = (pager_page){.next = pager->free_page, .node = PAGER_NODE_NONE, .state = PAGER_FREE};
@@ -72,7 +72,7 @@ static inline void pager_page_unpin(weft_pager *pager, weft_page page, pager_lis
     pager_page_free(pager, page);
 }
 
-/* Adds one reference to a published page. If nobody held the page, the owner pays for it from now on. */
+/* Adds one reference to a published page. If no sequence held the page, the owner pays for it from now on. */
 void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner, uint32_t group_id);
 /* A CACHED page becomes the most recently used one of its WARM list. */
 void pager_page_touch(weft_pager *pager, weft_page page);
@@ -93,10 +93,10 @@ typedef struct pager_match {
   uint32_t n_nodes;    /* base blocks of the prompt that have a node: path[0, n_nodes) */
   uint32_t n_hashed;   /* base blocks whose hash was computed: path_hash[0, n_hashed) */
   uint32_t n_hit;      /* tokens that every group can serve from the pool */
-  uint32_t n_stored;   /* ... from the pool and host memory */
-  uint32_t n_filed;    /* ... and from the file */
-  uint32_t n_promised; /* ... and when all promises are kept */
-  weft_seq promiser;   /* who computes the last block of n_promised, if that is more than n_filed */
+  uint32_t n_stored;   /* the same from the pool and host memory */
+  uint32_t n_filed;    /* the same from the pool, host memory and the file */
+  uint32_t n_promised; /* the same once all promises are kept */
+  weft_seq promiser;   /* the sequence that computes the last block of n_promised, if that is more than n_filed */
 } pager_match;
 
 /* Fills the secret of the index's hash from the seed, or, where the seed is 0, from the system. IO: it gave none. */
@@ -181,7 +181,7 @@ void pager_window_drop(weft_pager *pager, weft_seq seq);
 /* The block at this place, which left the block table, is needed by a boundary: it is kept and counts as used now. */
 void pager_window_keep_block(weft_pager *pager, uint32_t place);
 
-/* ---- who pays -------------------------------------------------------------------------------- */
+/* ---- which owner pays ------------------------------------------------------------------------- */
 
 /* How many blocks of the group are in the public prefix: the operator pays for them. */
 static inline uint32_t pager_public_blocks(const pager_seq *s, const pager_group *group) {

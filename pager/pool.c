@@ -10,7 +10,7 @@
  *
  * The order of eviction is GreedyDual in whole numbers. A page of worth w that becomes WARM when the clock shows c is
  * due at c + 2^w. The page that is due first is evicted, and the clock moves on to its `due`; nothing else moves the
- * clock. So a page whose worth is one higher is kept about twice as long, and a page that nobody uses is evicted in the
+ * clock. So a page whose worth is one higher is kept about twice as long, and a page that is not used is evicted in the
  * end, whatever its worth. Within the list of one worth the pages are due in the order in which they came, so only the
  * oldest page of each list has to be compared: O(1).
  *

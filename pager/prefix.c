@@ -8,9 +8,9 @@
  * A search ends at the first line without overflow, so an entry can be erased without leaving a tombstone.
  *
  * The hash takes a secret that the pager draws when it opens. Tokens come from users: with a hash that they can
- * compute, one tenant could choose prompts whose nodes crowd a few lines, and every search whose hash falls
- * among those lines, whoever's it is, would read thousands of lines. The secret never leaves the process; the journal
- * has names of its own. */
+ * compute, one tenant could choose prompts whose nodes crowd a few lines, and every search of any tenant whose hash
+ * falls among those lines would read thousands of lines. pager_secret_draw makes the secret. The secret never leaves
+ * the process; the journal has names of its own. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -311,8 +311,8 @@ static void match_nodes(weft_pager *pager, uint32_t root, const int32_t *tokens,
 
 /* How many adjacent blocks of one group, up to the one that ends at the present node, can be had from each tier. */
 typedef struct group_run {
-  uint32_t reach[PAGER_NOWHERE]; /* from the pool; from the pool or host memory; ... or the file */
-  uint32_t promised;             /* ... or are promised */
+  uint32_t reach[PAGER_NOWHERE]; /* from the pool; the pool or host memory; these or the file */
+  uint32_t promised;             /* the same, promised blocks included */
 } group_run;
 
 /* Moves the ends of the match to `position`, if every group can serve a hit that ends there: from the pool, from the

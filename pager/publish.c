@@ -5,7 +5,8 @@
  * were let go.
  *
  * A promise in a place of a node says that a running sequence will compute this block. Publishing the block keeps the
- * promise; the end of the sequence withdraws it. A promise never outlives its sequence, so nobody waits for ever. */
+ * promise; the end of the sequence withdraws it. A promise never outlives its sequence, so no request waits for ever.
+ */
 #include <string.h>
 
 #include "pager/spill.h"
@@ -77,7 +78,7 @@ void pager_detach(weft_pager *pager, weft_seq seq) {
   withdraw_promises(pager, seq);
   if (s->tail != PAGER_NODE_NONE) pager_node_unref(pager, s->tail);
   s->tail = PAGER_NODE_NONE;
-  s->public_end = 0; /* what it computes now, nobody shares */
+  s->public_end = 0; /* what it computes now is not shared */
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */

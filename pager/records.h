@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The records of the pager. Its files and its tests share them; nobody else includes this header.
+/* The records of the pager. Only its files and tests include this header.
  *
  * Law. There are four records, all in arrays that open() sizes:
  *   page   one per page of the pool: its state, its reference count or its links in a list, and the node where the
@@ -64,7 +64,7 @@ typedef enum pager_list {
 
 typedef struct pager_page {
   uint32_t next : 24; /* FREE: the next free page, or PAGER_LINK_NONE; CACHED: the page let go next after this one */
-  uint32_t owner : 8; /* PINNED: who pays for the page; CACHED: who paid last */
+  uint32_t owner : 8; /* PINNED: the owner who pays for the page; CACHED: the one who paid last */
   union {
     struct {
       uint32_t older : 24; /* the page let go last before this one */
@@ -78,7 +78,7 @@ typedef struct pager_page {
   uint32_t node : 24; /* where the block in the page is published; PAGER_NODE_NONE: nowhere */
   uint32_t group : 4; /* of a published block: its layer group */
   uint32_t state : 2;
-  uint32_t keep : 1; /* some boundary needs the block: the page becomes WARM, not COLD, when nobody holds it any more */
+  uint32_t keep : 1; /* some boundary needs the block: the page becomes WARM, not COLD, when no sequence holds it */
   uint32_t copy : 1; /* a copy that fills the page was emitted and not taken yet */
 } pager_page;
 _Static_assert(sizeof(pager_page) == 12, "a page record is three words: docs/pager.md counts on it");

@@ -12,7 +12,7 @@
  * Content comes down in the order of eviction, tails of prefixes before their heads, and each tier lets its oldest
  * content go first. So what is left of a prefix in a tier is its head. The two slots of a move are not used for
  * anything else before weft_pager_moved. A slot is read only after the copy that fills it was taken: the result of that
- * copy is known before the next admit, so nobody relies on a copy that failed. */
+ * copy is known before the next admit, so no admit relies on a copy that failed. */
 #include "pager/spill.h"
 
 /* Content sinks from the host to the file while fewer of the host's slots than the low water mark are free, so that

@@ -16,7 +16,7 @@ typedef enum pager_slot_state {
 typedef struct pager_slot {
   uint32_t next;      /* FREE: the next free slot; HELD: the slot whose content came next after this one's */
   uint32_t older;     /* HELD: the slot whose content came last before this one's */
-  uint32_t node : 24; /* whose block of `group` the content is; PAGER_NODE_NONE: nobody's any more */
+  uint32_t node : 24; /* the node whose block of `group` the content is; PAGER_NODE_NONE: its node is gone */
   uint32_t group : 4;
   uint32_t state : 2;
   uint32_t waiting : 1; /* the copy that fills it was not taken yet */

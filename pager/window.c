@@ -8,10 +8,10 @@
  * A hit that ends at position B needs every block of the window before B and, of this group, no other. Positions where
  * a hit is likely to end are the boundaries of a sequence: the end of its own hit, the end of its prompt, a mark, a
  * node where prefixes part, and the position where the sequence ends. A boundary is a multiple of the largest block of
- * the model, because a hit can end only where all groups end a block. A block that nobody holds any more is
+ * the model, because a hit can end only where all groups end a block. A block that no sequence holds any more is
  *
  *   WARM  if a boundary of a sequence that had it needs it; it is evicted in the order of its worth (pool.c)
- *   COLD  if none does; COLD blocks are evicted before all others, so they take nothing away from anybody. They include
+ *   COLD  if none does; COLD blocks are evicted before all others, so they cost no other block its page. They include
  *         the blocks between the last boundary and the end of the sequence: no hit can end behind them before a later
  *         sequence has computed them again. */
 #include "pager/pager_internal.h"

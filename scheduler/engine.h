@@ -10,8 +10,9 @@
  * drive the engine with a clock of its own.
  *
  * Threads: submit, cancel, poll, wait and release may be called by any thread; step, and everything that it calls, by
- * one thread only, the engine thread. The memory of a request is taken by submit in the caller's thread; the engine
- * thread allocates nothing after open, so it cannot run out of memory in the middle of a step. */
+ * one thread only, the engine thread. The memory of a request is taken by submit in the caller's thread; the scheduler
+ * allocates nothing after open, so it cannot run out of memory in the middle of a step. (A runner may allocate in one
+ * case, which model/model.h names.) */
 #ifndef WEFT_SCHEDULER_ENGINE_H
 #define WEFT_SCHEDULER_ENGINE_H
 

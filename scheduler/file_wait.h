@@ -5,9 +5,12 @@
  * reach it. When no page is on its way up any more, all requests whose whole prefix was on its way come back to their
  * queues, and of the others the first, whose turn it is then: so the move of a page costs one try of admission, not
  * one for each request that waits. Pages come up only for a request that has room in the pool beside the requests that
- * wait already. A request waits at most as long as computing all its tokens would take, or 0.2 s if that is longer;
- * after that, or after its eighth wait, it computes. While no move ends for 0.2 s no request begins to wait: a disk
- * that hangs delays only the requests that waited already. */
+ * wait already.
+ *
+ * A request whose whole prefix is on its way waits at most as long as computing all its tokens would take, or 0.2 s if
+ * that is longer; after that, or after its eighth wait, it computes. A request that waits for its turn goes on waiting
+ * while moves end. While no move ends for 0.2 s (the disk hangs) no request begins to wait, and those that wait
+ * compute when their time is over. */
 #ifndef WEFT_SCHEDULER_FILE_WAIT_H
 #define WEFT_SCHEDULER_FILE_WAIT_H
 

@@ -4,9 +4,10 @@
  *
  * Law. A tenant is light while it has used less than half of its fair share of the device time lately (used_lately in
  * tenant.h) and no tenant of a higher class has requests. While a light tenant decodes on a lane, a step of that lane
- * takes no longer than a limit: WEFT_LIGHT_FACTOR times the fair time of that tenant's decode rows (policy.h), or,
- * where that is more, WEFT_LIGHT_FACTOR times what the decode rows of all light tenants of the lane take. Only an
- * error of prediction, and the first piece of the other tenants (pace.h), which always runs, make a step longer.
+ * takes no longer than a limit: WEFT_LIGHT_FACTOR times the fair time of that tenant's decode rows (policy.h; of
+ * several tenants the shortest), or, where that is more, WEFT_LIGHT_FACTOR times what the decode rows of all light
+ * tenants of the lane take. Only an error of prediction, and the first piece of the other tenants (pace.h), which
+ * always runs, make a step longer.
  *
  * So a tenant either gets at least half of its fair share, or its answers grow at a fixed part of their fair speed
  * that does not depend on what others send. All light tenants' rows together take at most one part in

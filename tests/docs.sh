@@ -6,6 +6,7 @@
 #   - a command line of weft anywhere in docs names only options that the command has
 #   - the defaults that operations.md prints are those of `weft serve --help`
 #   - links to files of the tree lead somewhere
+#   - the table "where is what decided" of architecture.md names files that exist and functions that stand in them
 #   - what docs/coverage.md names as evidence exists: tests, functions in them, commands, scripts; each row names some
 #   - a table of measured numbers stands under a link to a record, or under words that say what it is: one run, by hand
 set -uo pipefail
@@ -78,6 +79,18 @@ while IFS=: read -r file target; do
   path=$(dirname "$file")/${target%%#*}
   if [ -z "${target%%#*}" ] || [ -e "$path" ]; then ok; else bad "$file: no file $target"; fi
 done < <(grep -oHE '\]\([^)]+\)' README.md CONTRIBUTING.md CHANGELOG.md docs/*.md | sed -E 's/\]\(//; s/\)$//' | grep -v '://')
+
+# architecture.md: | question | `path/file.c` `function`, `path/other.c` | ... : a word without a slash stands in the file before it
+while IFS='|' read -r _ question where _; do
+  file=
+  for name in $(grep -oE '`[^`]+`' <<<"$where" | tr -d '`'); do
+    case $name in
+      */*) file=$name; if [ -e "$file" ]; then ok; else bad "docs/architecture.md:$question: no file $file"; fi ;;
+      -*) ;;
+      *) if grep -qw -- "$name" "$file" 2>/dev/null; then ok; else bad "docs/architecture.md:$question: no $name in $file"; fi ;;
+    esac
+  done
+done < <(sed -n '/^## Where is what decided/,/^## Names/p' docs/architecture.md | grep -E '^\| .*`' | grep -v '\*_')
 # coverage.md: | capability | evidence |
 while IFS= read -r row; do
   what=$(cut -d'|' -f2 <<<"$row") evidence=$(cut -d'|' -f3- <<<"$row") found=0 files=''

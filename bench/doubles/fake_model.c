@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "bench/doubles/canvas_step.h"
 
-enum { SETTLE_STEPS_MAX = 7 }; /* a position finds its token within so many steps, if nothing stops before */
+enum { SETTLE_STEPS_MAX = 7 }; /* steps within which a position finds its token, if nothing stops before */
 
 uint32_t weft_fake_first_visible(const weft_layer_group *group, uint32_t position) {
   if (group->window == 0 || position < group->window) return 0;

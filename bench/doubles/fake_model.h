@@ -16,7 +16,7 @@ typedef struct weft_fake_model {
   uint64_t salt; /* the weights */
   uint32_t n_vocab, n_canvas, n_groups;
   weft_layer_group group[WEFT_GROUPS_MAX];
-  uint32_t bad_one_in; /* about one in so many rows with an output is not finite; 0: none */
+  uint32_t bad_one_in; /* about one row with an output in this many is not finite; 0: none */
 } weft_fake_model;
 
 /* What a row sees: one sum of cells per group. */

@@ -301,7 +301,7 @@ static void compute(fake_runner *f, fake_flight *b) {
   for (uint32_t s = 0; s < b->n_segments; s++) {
     const weft_segment *segment = &b->segment[s];
     weft_segment_result result = {.segment = s};
-    if (!f->slot[segment->slot].open) { /* closed in flight: nobody reads the result */
+    if (!f->slot[segment->slot].open) { /* closed in flight: the result is not read */
       result.is_void = true;
     } else if (segment->canvas) {
       compute_canvas(f, b, s, &result);
@@ -312,7 +312,7 @@ static void compute(fake_runner *f, fake_flight *b) {
   }
 }
 
-/* Batches over one pool are computed in the order in which they were submitted, whoever computes
+/* Batches over one pool are computed in the order in which they were submitted, whichever runner computes
  * them. */
 static void compute_until(weft_fake_store *store, const fake_flight *last) {
   uint32_t n = 0;

@@ -17,7 +17,7 @@ typedef struct check_job {
   int32_t *tokens, *canvas;
 } check_job;
 
-/* Tokens nobody gave: drawn, always the same. */
+/* Tokens where none were given: drawn, always the same. */
 static int32_t *draw_tokens(uint32_t n, uint32_t n_vocab) {
   int32_t *tokens = weft_alloc(n > 0 ? n : 1, sizeof *tokens);
   for (uint32_t i = 0; tokens != NULL && i < n; i++) {

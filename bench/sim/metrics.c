@@ -169,7 +169,7 @@ static void add_steps(collector *c, const weft_sim_counts *n, double recomputed)
   add(c, "prediction_error_percent", "%", share(100.0 * (double)n->error_us, (double)n->measured_us));
 }
 
-/* Device time spent while every tenant had somebody waiting, divided by weight: the best served
+/* Device time spent while every tenant had a request waiting, divided by weight: the best served
  * tenant over the worst served one. */
 static double fairness(const weft_sim_load *load, const weft_sim_counts *counts) {
   double most = 0.0, least = INFINITY;

@@ -3,7 +3,7 @@
  * replica and for one tenant.
  *
  * Law: a number that does not exist (no canvas, one tenant) is NAN. Percentiles are over finished
- * requests: the smallest value that so many percent do not exceed. */
+ * requests: the smallest value that this percentage does not exceed. */
 #ifndef WEFT_BENCH_SIM_METRICS_H
 #define WEFT_BENCH_SIM_METRICS_H
 

@@ -38,7 +38,7 @@ struct weft_sim_replica {
   double seen[WEFT_SIM_TRACKS];
   sim_lane lane[WEFT_SIM_MODELS];
   uint32_t n_waiting[WEFT_SIM_TENANTS]; /* submitted and never started, by tenant */
-  uint32_t n_backlogged;                /* tenants with somebody waiting */
+  uint32_t n_backlogged;                /* tenants with a request waiting */
 };
 
 static uint32_t tenant_of(const weft_sim_replica *r, uint32_t at) {
@@ -402,7 +402,7 @@ weft_status weft_sim_replica_turn(weft_sim_replica *r, weft_error *error) {
   if (status != WEFT_AGAIN) return weft_fail(error, status, "the engine refused a step");
   r->idle = r->n_live == 0;
   if (r->idle) return WEFT_OK;
-  r->now_us += IDLE_US; /* somebody waits for time to pass */
+  r->now_us += IDLE_US; /* a request waits for time to pass */
   watch(r, since_us);
   if (++r->n_stuck < STUCK_TURNS) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID, "%u requests are stuck; a bug", r->n_live);

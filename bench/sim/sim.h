@@ -49,7 +49,7 @@ void weft_sim_load_close(weft_sim_load *load);
 void weft_sim_load_prompt(const weft_sim_load *load, const weft_sim_item *item, int32_t *tokens);
 /* Blocks of a prompt. */
 uint32_t weft_sim_blocks_of(uint32_t n_tokens);
-/* Ids that nobody else has, for the whole prompt of request `at`. */
+/* Ids that no other request has, for the whole prompt of request `at`. */
 void weft_sim_own_ids(uint32_t at, uint32_t first, uint32_t n_ids, uint64_t *id);
 /* Adds an item to the end; id has one entry per block. 0, or an exit code after one line. */
 int weft_sim_load_add(weft_sim_load *load, const weft_sim_profile *profile, const weft_sim_item *item,
@@ -73,7 +73,7 @@ typedef struct weft_sim_outcome {
 /* Counts of one replica, or of all together. */
 typedef struct weft_sim_counts {
   uint64_t end_us, busy_us;
-  uint64_t backlog_us;            /* of steps while every tenant of the load had somebody waiting there */
+  uint64_t backlog_us;            /* of steps while every tenant of the load had a request waiting there */
   double pool_page_us;            /* pinned pages, times how long */
   uint64_t n_pages, n_pages_peak; /* of the pool; most pinned at once */
   uint64_t n_steps, n_mixed_steps, n_switches, n_rows, n_void_rows, n_preemptions;

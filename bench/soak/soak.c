@@ -117,7 +117,7 @@ static void look_for_stuck(soak *s) {
   }
 }
 
-/* Watches until the clients have their last answers, or somebody is stuck. */
+/* Watches until the clients have their last answers, or a client is stuck. */
 static void watch(soak *s, uint64_t length_us) {
   uint64_t start = weft_clock_us(), every = length_us / SAMPLES_MAX;
   if (every < 100000) every = 100000;

@@ -51,7 +51,7 @@ static double draw(uint32_t index, uint32_t which) {
   return ((double)(weft_draw_bits(&key) >> 11) + 0.5) * 0x1p-53; /* in (0, 1) */
 }
 
-/* A window and an exponential tail, mean 4096: nobody is cheap by being shorter than the window. */
+/* A window and an exponential tail, mean 4096: no sequence is cheap by being shorter than the window. */
 static uint32_t draw_served(uint32_t index) {
   double length = WINDOW - (MEAN - WINDOW) * log(draw(index, 0));
   return length > LONGEST ? LONGEST : (uint32_t)length;

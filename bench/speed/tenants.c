@@ -2,7 +2,7 @@
 /* weft bench tenants: two tenants by the wall clock, what the simulation shows by the virtual one.
  *
  *   slowness  time to the first token of one tenant's short prompts: alone, and with long prompts of the other queued
- *   probes    the same time for prompts that the other tenant has in its cache and for prompts that nobody has: how
+ *   probes    the same time for prompts that the other tenant has in its cache and for prompts that no tenant has: how
  * many a
  *             threshold learned on one half of them tells apart on the other; 50 % is chance */
 #include "bench/lab/lab.h"

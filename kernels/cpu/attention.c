@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: which tiles there are, which chunks they need, and who computes them.
+/* attention: which tiles there are, which chunks they need, and which task computes them.
  *
  * With many tiles a task is a tile and goes through its chunks. With few (long contexts, few
  * sequences) a task is one chunk of one tile: its (max, sum, out) goes to a slot, and the caller

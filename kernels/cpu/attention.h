@@ -23,8 +23,8 @@ enum {
   CPU_TILE = 32,                               /* queries */
   CPU_TILE_SCORES = WEFT_ATTENTION_CHUNK + 16, /* scores of a query, padded for whole vectors */
   CPU_TILE_KEYS = 16,                          /* keys widened to f32 at a time */
-  CPU_TILE_VALUES = 64,                        /* values widened at a time ... */
-  CPU_TILE_SLAB = 64                           /* ... and this many of their columns */
+  CPU_TILE_VALUES = 64,                        /* values widened at a time */
+  CPU_TILE_SLAB = 64                           /* columns of these values widened at a time */
 };
 
 typedef struct cpu_chunk {

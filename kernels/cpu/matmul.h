@@ -13,7 +13,9 @@
  *   SPLIT    t = fma(scale1, (float)dot1, scale0 * (float)dot0)        acc = fma(t, x_scale, acc)
  *   PAIRS    t as SPLIT; t = fma(-least0, (float)x_sum0, t); t = fma(-least1, (float)x_sum1, t); acc as above
  *
- * (Q4_1 and Q5_1 store minus the least.) x_sum is the sum of the row's codes; x_sum0, x_sum1 of the halves. dot is the exact integer sum of (code - offset) * x_code over the block; dot0 and dot1 are those of its halves.
+ * (Q4_1 and Q5_1 store minus the least.) x_sum is the sum of the row's codes; x_sum0 and x_sum1 are the sums of its
+ * halves. dot is the exact integer sum of (code - offset) * x_code over the block; dot0 and dot1 are those of its
+ * halves.
  *
  * Float weights. Inputs ascend within segments of CPU_SEGMENT, acc = fma(w, x, acc) from zero, and the segments' sums
  * are added ascending. The instruction sets give equal bits with one exception: for float weights portable code rounds

@@ -69,8 +69,8 @@ INLINE void load_codes(uint32_t bits, const uint8_t *q, __m512i w[8]) {
   }
 }
 
-/* Codes to their values plus 1 << VALUE_SHIFT: one offset serves all types here, so types that differ in their values share
- * functions. */
+/* Codes to their values plus 1 << VALUE_SHIFT: one offset serves all types here, so types that differ in their values
+ * share functions. */
 enum { VALUE_SHIFT = 7 };
 
 INLINE void look_up(const int8_t *values, __m512i w[8]) {

@@ -107,7 +107,8 @@ static inline uint64_t cpu_quants_offset(uint32_t scale_bytes, uint32_t quant_by
   return (uint64_t)(block / per_line + 1) * 64 + (uint64_t)block * quant_bytes;
 }
 
-/* One panel of n_rows rows of the file, row_bytes apart, of type `stored`: the panel's own, or one that is held as it. */
+/* Packs one panel: n_rows rows of the file, row_bytes apart, of type `stored`, which is the type of the panel or one
+ * that devices hold as it. */
 void cpu_panel_pack(const cpu_pack_info *info, weft_type stored, uint32_t n_in, const uint8_t *rows, uint64_t row_bytes,
                     uint32_t n_rows, uint8_t *panel);
 /* Row `row` of the panel as blocks of the panel's type. */

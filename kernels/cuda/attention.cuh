@@ -58,7 +58,7 @@ static __device__ __forceinline__ void find_visible(const weft_attention_segment
 }
 
 /* Where a key lies: in a page of the pool, or among the segment's own rows. The page is looked up apart from its use,
- * so that nobody waits for it. */
+ * so that no instruction waits for it. */
 static __device__ __forceinline__ bool is_own_key(const weft_attention_segment &s, uint32_t position) {
   return s.canvas && position >= s.kv_len;
 }

@@ -74,7 +74,7 @@ static __device__ __forceinline__ void load_pages(const attention_kernel_args &k
 }
 
 /* N bytes of each of COUNT keys of the chunk, from first_key on: a warp copies an eighth of them, and its lanes know
- * where they lie. Zeros for those that nobody sees. Either the fresh ones or all others. */
+ * where they lie. Zeros for keys that no query sees. Either the fresh keys (not older than the step) or all others. */
 template <int D, int RING, int COUNT, int N>
 static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k, const few_block<D, RING> &b,
                                                  uint32_t first_key, bool is_value, uint64_t offset, uint8_t *to,
@@ -109,7 +109,7 @@ static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k,
   }
 }
 
-/* Unit `unit` of the chunk: the block's keys, then values of all. Nothing if nobody sees it. */
+/* Unit `unit` of the chunk: the block's keys, then values of all. Nothing if no query sees it. */
 template <int D, int RING>
 static __device__ __forceinline__ void copy_unit(const attention_kernel_args &k, const few_block<D, RING> &b,
                                                  uint32_t unit, bool fresh) {

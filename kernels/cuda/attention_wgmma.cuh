@@ -53,8 +53,8 @@ static __device__ __forceinline__ void wgmma_values(float (&d)[NT][4], const uin
 
 /* ---- barriers in shared memory ---- */
 
-/* Arrives when all that this thread asked for with copy16 has come. Who waits and hands it to wgmma calls fence_async
- * first (who copies would wait for all that is on its way). */
+/* Arrives when all that this thread asked for with copy16 has come. The thread that waits and hands it to wgmma calls
+ * fence_async first (the copying thread would wait for all copies on their way). */
 static __device__ __forceinline__ void barrier_arrive_copied(uint64_t *barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }

@@ -108,7 +108,7 @@ static void arena_free(void *self, void *memory) {
   (void)cuda_judge((cuda_device *)self, cudaFree(memory), "freeing weights");
 }
 
-/* Room that weights leave to the rest when nobody says how much they may take: an eighth of what is free. */
+/* Without a limit, weights leave an eighth of the free memory to everything else. */
 void cuda_arena_open(cuda_device *d, uint64_t n_bytes_max, bool plain) {
   static const weight_arena_calls calls = {arena_reserve, arena_release, arena_map,
                                            arena_unmap,   arena_alloc,   arena_free};

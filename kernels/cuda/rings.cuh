@@ -17,8 +17,8 @@ static __device__ __forceinline__ void step_on(ring_cursor &c, uint32_t n) {
   if (++c.slot == n) c.slot = 0, c.turn ^= 1;
 }
 
-/* Row tiles of all weights of a call, and one of them, counted through all: row tile `tile` of weight w. Behind the last
- * weight's there is nothing, for which its last one stands in. */
+/* Row tiles of all weights of a call, and one of them, counted through all: row tile `tile` of weight w. Behind the
+ * last weight's there is nothing, for which its last one stands in. */
 typedef struct weight_tile {
   uint32_t w, tile;
 } weight_tile;

@@ -133,7 +133,7 @@ static __device__ __forceinline__ void get_weight(const float *row, uint32_t n, 
   }
 }
 
-/* 1 / rms of one or two rows; the sums meet in one step. shared: [2][32], used by nobody else. */
+/* 1 / rms of one or two rows; the sums meet in one step. shared: [2][32], used by nothing else. */
 template <int THREADS, int SLOTS>
 static __device__ __forceinline__ float2 factors_of(const row_part<THREADS, SLOTS> &x,
                                                     const row_part<THREADS, SLOTS> &x2, bool two, uint32_t n, float eps,

@@ -2,10 +2,11 @@
 /* sample: a row is the work of a cluster of eight blocks, which meet in each other's shared memory.
  *
  * Law: the vocabulary is cut into SPANS spans, dealt to the blocks in order, and a warp takes a span; sums are of
- * integers, so nothing depends on who adds first. Values are counted by their distance from the largest, in steps of
- * 1/64, up to the step where a cut falls. The tokens up to there, if few, are gathered in the first block and sorted.
- * If they are many, the values of that step are counted by their bits, 2048 at a time, until one value is left; of
- * tokens that share it the lower ones are kept. Every branch around a meeting is taken by the whole cluster. */
+ * integers, so nothing depends on which thread adds first. Values are counted by their distance from the largest, in
+ * steps of 1/64, up to the step where a cut falls. The tokens up to there, if few, are gathered in the first block and
+ * sorted. If they are many, the values of that step are counted by their bits, 2048 at a time, until one value is
+ * left; of tokens that share it the lower ones are kept. Every branch around a meeting is taken by the whole cluster.
+ */
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/common.cuh"
@@ -570,7 +571,7 @@ static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS,
     out->logit = bad ? 0.0f : __ldcg(&logits[token]);
     if (row.cell >= 0) a.op.cells[row.cell] = (int32_t)token;
   }
-  cluster.sync(); /* nobody leaves while others look into its memory */
+  cluster.sync(); /* no block leaves while others read its memory */
 }
 
 uint64_t cuda_sample_scratch(weft_device *device, const weft_sample_args *args) {
